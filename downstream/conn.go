@@ -1,0 +1,464 @@
+package downstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"runtime/debug"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+)
+
+const (
+	protocolSotW  = "sotw"
+	protocolDelta = "delta"
+
+	// healthType is what an agent may send ahead of its first xDS request (PROTOCOL
+	// S1).
+	healthType = "type.googleapis.com/istio.v1.HealthInformation"
+	// maxReplies bounds the answers to debug requests that wait for a slow client.
+	maxReplies = 8
+	// defaultReceiveLimit is gRPC's; clients that kept it can not take more.
+	defaultReceiveLimit = 4 << 20
+)
+
+// conn is one stream of one client. One goroutine receives requests and never waits
+// for anything but them; another sends what the client lacks, one round after the
+// other. They share the watches, under mu.
+type conn struct {
+	server   *Server
+	stream   grpc.ServerStream
+	protocol string
+	peer     *peer.Peer
+	opened   time.Time
+	wake     chan struct{} // one slot: there may be something to send
+	// sendingSince is when the send under way began, in nanoseconds since the epoch;
+	// zero when none is.
+	sendingSince atomic.Int64
+
+	// mu guards all below.
+	mu         sync.Mutex
+	id         string
+	client     client
+	log        *slog.Logger
+	view       *view // nil until the first request
+	watches    *watches
+	replies    []any // answers to debug requests
+	nonce      uint64
+	identified bool // the control plane was named
+}
+
+// serve runs a stream to its end.
+func (s *Server) serve(stream grpc.ServerStream, protocol string) error {
+	s.metrics.streams.WithLabelValues(protocol).Inc()
+	err := s.runStream(stream, protocol)
+	if code := status.Code(err); code != codes.OK && code != codes.Canceled && code != codes.Unavailable {
+		s.metrics.refused.WithLabelValues(code.String()).Inc()
+	}
+	return err
+}
+
+func (s *Server) runStream(stream grpc.ServerStream, protocol string) error {
+	ctx := stream.Context()
+	if err := s.admit(ctx); err != nil {
+		return err
+	}
+	if err := stream.SendHeader(metadata.Pairs(ProtocolHeader, protocolDelta)); err != nil {
+		return err
+	}
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return status.Error(codes.Internal, "stream has no peer")
+	}
+	c := &conn{
+		server: s, stream: stream, protocol: protocol, peer: p, opened: time.Now(),
+		wake: make(chan struct{}, 1), log: s.log, watches: newWatches(s.cfg.MaxTypesPerClient),
+	}
+	s.add(c)
+	defer s.remove(c)
+	clients := s.metrics.clients.WithLabelValues(protocol)
+	clients.Inc()
+	defer clients.Dec()
+
+	ended := make(chan error, 2)
+	s.streams.Add(2)
+	go c.guard(ended, c.receive)
+	go c.guard(ended, c.send)
+	err := c.supervise(ctx, ended)
+	c.close(err)
+	return err
+}
+
+// admit takes a new stream on, at the rate that the server can bear.
+func (s *Server) admit(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	if err := s.limiter.Wait(ctx); err != nil {
+		return status.Errorf(codes.ResourceExhausted, "more than %d new streams a second; try again later", s.cfg.NewStreamsPerSecond)
+	}
+	return nil
+}
+
+// guard runs f and reports its end. A panic ends this stream only: in a goroutine of
+// its own it would otherwise end the process.
+func (c *conn) guard(ended chan<- error, f func() error) {
+	defer c.server.streams.Done()
+	defer func() {
+		if r := recover(); r != nil {
+			c.server.metrics.panics.Inc()
+			c.server.log.Error("panic while serving a stream", "client", c.name(), "panic", r, "stack", string(debug.Stack()))
+			ended <- status.Error(codes.Internal, "internal error; see the relay's log")
+		}
+	}()
+	ended <- f()
+}
+
+// supervise waits for the end of the stream. What still runs when it returns ends
+// with the stream's context.
+func (c *conn) supervise(ctx context.Context, ended <-chan error) error {
+	timeout := c.server.cfg.SendTimeout
+	tick := time.NewTicker(max(timeout/8, time.Millisecond))
+	defer tick.Stop()
+	for {
+		select {
+		case err := <-ended:
+			return err
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
+		case <-c.server.draining:
+			return status.Error(codes.Unavailable, "relay is shutting down; reconnect")
+		case now := <-tick.C:
+			since := c.sendingSince.Load()
+			if since != 0 && now.Sub(time.Unix(0, since)) > timeout {
+				return status.Errorf(codes.DeadlineExceeded, "client has left a response unread for %v", timeout)
+			}
+		}
+	}
+}
+
+func (c *conn) close(err error) {
+	c.mu.Lock()
+	v := c.view
+	c.view = nil
+	log := c.log
+	c.mu.Unlock()
+	if v == nil {
+		return
+	}
+	c.server.views.release(v)
+	attrs := []any{"after", time.Since(c.opened).Round(time.Millisecond)}
+	if err != nil && status.Code(err) != codes.Canceled {
+		attrs = append(attrs, "err", err)
+	}
+	log.Info("client disconnected", attrs...)
+}
+
+func (c *conn) signal() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (c *conn) name() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.id
+}
+
+// receive handles requests until the client ends the stream.
+func (c *conn) receive() error {
+	for {
+		var err error
+		if c.protocol == protocolSotW {
+			req := &discoveryv3.DiscoveryRequest{}
+			if err = c.stream.RecvMsg(req); err == nil {
+				err = c.handleSotW(req)
+			}
+		} else {
+			req := &discoveryv3.DeltaDiscoveryRequest{}
+			if err = c.stream.RecvMsg(req); err == nil {
+				err = c.handleDelta(req)
+			}
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		}
+		c.signal()
+	}
+}
+
+func (c *conn) handleSotW(req *discoveryv3.DiscoveryRequest) error {
+	if c.view == nil { // only this goroutine sets it
+		if req.GetTypeUrl() == healthType {
+			return nil
+		}
+		client, err := parseNode(req.GetNode())
+		if err != nil {
+			return err
+		}
+		if err := c.begin(client); err != nil {
+			return err
+		}
+	}
+	if isDebugType(req.GetTypeUrl()) {
+		return c.reply(func() any { return c.debugSotW(req) })
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	result, err := c.watches.requestSotW(req, time.Now())
+	c.record(result, err, req.GetTypeUrl(), req.GetErrorDetail().GetMessage())
+	return err
+}
+
+func (c *conn) handleDelta(req *discoveryv3.DeltaDiscoveryRequest) error {
+	if c.view == nil { // only this goroutine sets it
+		if req.GetTypeUrl() == healthType {
+			return nil
+		}
+		client, err := parseNode(req.GetNode())
+		if err != nil {
+			return err
+		}
+		if err := c.begin(client); err != nil {
+			return err
+		}
+	}
+	if isDebugType(req.GetTypeUrl()) {
+		return c.reply(func() any { return c.debugDelta(req) })
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	result, err := c.watches.requestDelta(req, time.Now())
+	c.record(result, err, req.GetTypeUrl(), req.GetErrorDetail().GetMessage())
+	return err
+}
+
+// begin takes over what the client's first request says of it.
+func (c *conn) begin(client client) error {
+	v, err := c.server.views.acquire(client.revision)
+	if err != nil {
+		return err
+	}
+	id := fmt.Sprintf("%s-%d", client.nodeID, c.server.lastID.Add(1))
+	c.mu.Lock()
+	c.id, c.client, c.view = id, client, v
+	c.log = c.server.log.With("client", id)
+	c.mu.Unlock()
+	c.log.Info("client connected", "address", c.peer.Addr.String(), "protocol", c.protocol,
+		"istioVersion", client.istioVersion, "revision", client.revision)
+	return nil
+}
+
+// record counts and logs what a request was. The caller holds mu.
+func (c *conn) record(result outcome, err error, typeURL, reason string) {
+	if err != nil {
+		return
+	}
+	w := c.watches.byType[typeURL]
+	switch result {
+	case outcomeACK:
+		c.server.metrics.kind(w.kind).acks.Inc()
+	case outcomeNACK:
+		c.server.metrics.kind(w.kind).nacks.Inc()
+		c.log.Warn("client rejected a response", "type", bounded(typeURL), "nonce", w.nonce, "err", bounded(reason))
+	case outcomeSubscribed, outcomeStale:
+		c.log.Debug("request", "type", bounded(typeURL), "stale", result == outcomeStale)
+	}
+}
+
+// reply queues the answer to a debug request.
+func (c *conn) reply(answer func() any) error {
+	a := answer()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.replies) >= maxReplies {
+		return status.Errorf(codes.ResourceExhausted, "%d debug answers wait to be read", maxReplies)
+	}
+	c.replies = append(c.replies, a)
+	return nil
+}
+
+// send sends what the client lacks until the stream ends.
+func (c *conn) send() error {
+	ctx := c.stream.Context()
+	released := c.server.released
+	open := false
+	for {
+		if err := c.sendReplies(); err != nil {
+			return err
+		}
+		if open {
+			more, err := c.round()
+			if err != nil {
+				return err
+			}
+			if more {
+				continue
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
+		case <-released:
+			open, released = true, nil
+		case <-c.wake:
+		}
+	}
+}
+
+func (c *conn) sendReplies() error {
+	c.mu.Lock()
+	replies := c.replies
+	c.replies = nil
+	c.mu.Unlock()
+	for _, r := range replies {
+		if err := c.sendMsg(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// round brings every type to the snapshot that is newest as the round begins, in
+// two passes: what is added and changed, from the kinds that are referred to towards
+// those that refer; then what is removed, in the opposite order. So nothing is taken
+// away while something else still points to it (PROTOCOL S20). A SotW response that
+// takes something away belongs to the second pass as a whole.
+//
+// It reports whether anything was sent: if so, there may be more by now.
+func (c *conn) round() (sent bool, err error) {
+	steps, err := c.plan()
+	if err != nil {
+		return false, err
+	}
+	for i := range steps {
+		if st := &steps[i]; !st.last() {
+			if err := c.sendStep(st, false); err != nil {
+				return true, err
+			}
+		}
+	}
+	for i := len(steps) - 1; i >= 0; i-- {
+		if st := &steps[i]; st.last() || st.diff != nil && len(st.diff.removed) > 0 {
+			if err := c.sendStep(st, true); err != nil {
+				return true, err
+			}
+		}
+	}
+	return len(steps) > 0, nil
+}
+
+// last reports whether the whole step belongs to the pass of the removals.
+func (st *step) last() bool {
+	if st.diff == nil {
+		return st.removes
+	}
+	return len(st.diff.changed) == 0 && len(st.diff.removed) > 0
+}
+
+func (c *conn) plan() ([]step, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.view == nil {
+		return nil, nil
+	}
+	var steps []step
+	for _, w := range c.watches.sorted {
+		s := c.view.snapshot(w.kind)
+		var st step
+		var ok bool
+		var err error
+		if c.protocol == protocolSotW {
+			st, ok = w.planSotW(s, c.server.metrics)
+		} else if st, ok, err = w.planDelta(s); err != nil {
+			return nil, err
+		}
+		if ok {
+			steps = append(steps, st)
+		}
+	}
+	return steps, nil
+}
+
+// sendStep sends one response: of a delta step, the removals or all the rest.
+func (c *conn) sendStep(st *step, removals bool) error {
+	w := st.w
+	now := time.Now()
+	c.mu.Lock()
+	c.nonce++
+	nonce := strconv.FormatUint(c.nonce, 10)
+	var controlPlane []byte
+	if !c.identified {
+		c.identified = true
+		controlPlane = c.server.controlPlane
+	}
+	var m *message
+	switch {
+	case st.diff == nil:
+		m = sotwMessage(w.typeURL, st.version, nonce, controlPlane, st.buffers, st.bytes)
+	case removals:
+		m = deltaMessage(w.typeURL, nonce, controlPlane, nil, 0, st.diff.removed)
+	default:
+		m = deltaMessage(w.typeURL, nonce, controlPlane, st.diff.changed, st.diff.bytes, nil)
+	}
+	first := w.nonce == ""
+	w.sending(nonce, st.snapshot.version, m.size, now)
+	log := c.log
+	c.mu.Unlock()
+	if first && m.size > defaultReceiveLimit {
+		log.Info("response is larger than gRPC clients accept unless told to", "type", w.typeURL, "bytes", m.size, "usualLimit", defaultReceiveLimit)
+	}
+	if err := c.sendMsg(m); err != nil {
+		return err
+	}
+	changedAt := st.snapshot.changedAt
+	if first || st.owed {
+		changedAt = time.Time{}
+	}
+	c.server.metrics.pushed(w.kind, m.size, changedAt, time.Now())
+	log.Debug("pushed", "type", w.typeURL, "nonce", nonce, "bytes", m.size)
+	return nil
+}
+
+func (c *conn) sendMsg(m any) error {
+	c.sendingSince.Store(time.Now().UnixNano())
+	defer c.sendingSince.Store(0)
+	return c.stream.SendMsg(m)
+}
+
+// clientStatus returns the client's status; ok is false before its first request.
+func (c *conn) clientStatus() (st ClientStatus, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.view == nil {
+		return ClientStatus{}, false
+	}
+	st = ClientStatus{
+		Connection: c.id, NodeID: c.client.nodeID, ClusterID: c.client.clusterID, Namespace: c.client.namespace,
+		IstioVersion: c.client.istioVersion, Revision: c.client.revision,
+		Address: c.peer.Addr.String(), Protocol: c.protocol, Connected: c.opened,
+		Types: make([]TypeStatus, 0, len(c.watches.sorted)),
+	}
+	if c.peer.LocalAddr != nil {
+		st.Listener = c.peer.LocalAddr.String()
+	}
+	for _, w := range c.watches.sorted {
+		st.Types = append(st.Types, w.snapshotStatus())
+	}
+	return st, true
+}

@@ -1,0 +1,86 @@
+package downstream
+
+import (
+	"fmt"
+	"net"
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/protobuf/types/known/anypb"
+)
+
+// The types by which istioctl asks a control plane about itself (PROTOCOL D1-D3).
+// They are questions, not subscriptions: each request is answered once.
+const (
+	debugType       = "istio.io/debug"
+	syncStatusType  = debugType + "/syncz"
+	configDumpType  = debugType + "/config_dump"
+	debugNotAllowed = `{"error":"debug types are answered to loopback clients and to clients with a verified certificate"}`
+)
+
+func isDebugType(typeURL string) bool {
+	return typeURL == debugType || strings.HasPrefix(typeURL, debugType+"/")
+}
+
+func (c *conn) debugSotW(req *discoveryv3.DiscoveryRequest) *discoveryv3.DiscoveryResponse {
+	return &discoveryv3.DiscoveryResponse{
+		TypeUrl:      req.GetTypeUrl(),
+		Resources:    c.answer(req.GetTypeUrl(), req.GetResourceNames()),
+		ControlPlane: &corev3.ControlPlane{Identifier: c.server.identifier},
+	}
+}
+
+func (c *conn) debugDelta(req *discoveryv3.DeltaDiscoveryRequest) *discoveryv3.DeltaDiscoveryResponse {
+	resp := &discoveryv3.DeltaDiscoveryResponse{
+		TypeUrl:      req.GetTypeUrl(),
+		ControlPlane: &corev3.ControlPlane{Identifier: c.server.identifier},
+	}
+	for i, a := range c.answer(req.GetTypeUrl(), req.GetResourceNamesSubscribe()) {
+		resp.Resources = append(resp.Resources, &discoveryv3.Resource{Name: fmt.Sprint(i), Resource: a})
+	}
+	return resp
+}
+
+func (c *conn) answer(typeURL string, names []string) []*anypb.Any {
+	d := c.server.debug
+	switch {
+	case d == nil || typeURL == configDumpType:
+		// A config_dump is an Envoy's, and there is none behind this relay.
+		return nil
+	case !mayDebug(c.peer):
+		return []*anypb.Any{{TypeUrl: debugType, Value: []byte(debugNotAllowed)}}
+	case typeURL == syncStatusType:
+		var out []*anypb.Any
+		for _, cfg := range d.SyncStatus() {
+			a, err := anypb.New(cfg)
+			if err != nil {
+				c.log.Error("encode client status", "err", err)
+				continue
+			}
+			out = append(out, a)
+		}
+		return out
+	case typeURL != debugType:
+		return nil
+	case len(names) != 1:
+		return []*anypb.Any{{TypeUrl: debugType, Value: []byte(`{"error":"name exactly one debug handler, for example syncz; list names them"}`)}}
+	}
+	body, err := d.Handle(names[0])
+	if err != nil {
+		body = fmt.Appendf(nil, `{"error":%q}`, err.Error())
+	}
+	return []*anypb.Any{{TypeUrl: debugType, Value: body}}
+}
+
+// mayDebug reports whether a peer may see everything: when it is on this host, or
+// has shown a certificate that the listener demands and has verified (PROTOCOL D4).
+func mayDebug(p *peer.Peer) bool {
+	if addr, ok := p.Addr.(*net.TCPAddr); ok && addr.IP.IsLoopback() {
+		return true
+	}
+	info, ok := p.AuthInfo.(credentials.TLSInfo)
+	return ok && len(info.State.VerifiedChains) > 0
+}

@@ -1,0 +1,168 @@
+package downstream
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/credentials/tls/certprovider"
+	"google.golang.org/grpc/credentials/tls/certprovider/pemfile"
+	"google.golang.org/grpc/encoding"
+	_ "google.golang.org/grpc/encoding/gzip" // clients may compress their requests
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/security/advancedtls"
+)
+
+// certRefresh is how often certificate files are looked at.
+const certRefresh = 10 * time.Second
+
+// Listener is one address to serve on.
+type Listener struct {
+	// Address is host:port. Port 0 means any.
+	Address string
+	// TLS is nil for plaintext.
+	TLS *TLS
+}
+
+// TLS are the files of a listener, in PEM form. They are read again when they
+// change; a bad file does not replace a good one.
+type TLS struct {
+	CertFile, KeyFile string
+	// ClientCAFile, when set, makes a client certificate mandatory, signed by one of
+	// these. An istiod as client has none to show (PROTOCOL S24).
+	ClientCAFile string
+}
+
+// listener is a Listener at work.
+type listener struct {
+	address string
+	lis     net.Listener
+	server  *grpc.Server
+	close   func()
+}
+
+// listen opens every listener, or none.
+func (s *Server) listen() (opened []*listener, err error) {
+	defer func() {
+		if err != nil {
+			for _, l := range opened {
+				l.lis.Close()
+				l.close()
+			}
+		}
+	}()
+	for _, cfg := range s.cfg.Listeners {
+		creds, closeCreds, err := cfg.TLS.credentials()
+		if err != nil {
+			return opened, fmt.Errorf("downstream: listener %s: %w", cfg.Address, err)
+		}
+		lis, err := net.Listen("tcp", cfg.Address)
+		if err != nil {
+			closeCreds()
+			return opened, fmt.Errorf("downstream: listener %s: %w", cfg.Address, err)
+		}
+		l := &listener{address: lis.Addr().String(), lis: lis, close: closeCreds, server: grpc.NewServer(s.serverOptions(creds)...)}
+		discoveryv3.RegisterAggregatedDiscoveryServiceServer(l.server, service{s})
+		opened = append(opened, l)
+		s.log.Info("listening for xDS clients", "address", l.address, "tls", cfg.TLS != nil)
+	}
+	return opened, nil
+}
+
+func (s *Server) serverOptions(creds credentials.TransportCredentials) []grpc.ServerOption {
+	return []grpc.ServerOption{
+		grpc.Creds(creds),
+		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2("proto")}),
+		grpc.MaxConcurrentStreams(uint32(s.cfg.MaxStreamsPerConnection)),
+		grpc.MaxRecvMsgSize(s.cfg.MaxRequestBytes),
+		grpc.MaxHeaderListSize(uint32(s.cfg.MaxHeaderBytes)),
+		grpc.ConnectionTimeout(20 * time.Second),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{
+			// istiod pings every 30 s, other clients more often (PROTOCOL S22).
+			MinTime: 10 * time.Second, PermitWithoutStream: true,
+		}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			MaxConnectionAge: s.cfg.MaxConnectionAge, MaxConnectionAgeGrace: s.cfg.MaxConnectionAgeGrace,
+			Time: 30 * time.Second, Timeout: 10 * time.Second,
+		}),
+		// Thousands of idle connections need no write buffer each.
+		grpc.SharedWriteBuffer(true),
+	}
+}
+
+func (l *listener) serve() error {
+	defer l.close()
+	if err := l.server.Serve(l.lis); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		return err
+	}
+	return nil
+}
+
+// stop ends the streams with a GOAWAY, and what is still there after timeout by
+// closing the connections.
+func (l *listener) stop(timeout time.Duration) {
+	cut := time.AfterFunc(timeout, l.server.Stop)
+	defer cut.Stop()
+	l.server.GracefulStop()
+}
+
+// credentials returns the listener's transport credentials and what frees them.
+func (t *TLS) credentials() (credentials.TransportCredentials, func(), error) {
+	if t == nil {
+		return insecure.NewCredentials(), func() {}, nil
+	}
+	var providers []certprovider.Provider
+	closeAll := func() {
+		for _, p := range providers {
+			p.Close()
+		}
+	}
+	provide := func(o pemfile.Options) (certprovider.Provider, error) {
+		o.RefreshDuration = certRefresh
+		p, err := pemfile.NewProvider(o)
+		if err == nil {
+			providers = append(providers, p)
+		}
+		return p, err
+	}
+	identity, err := provide(pemfile.Options{CertFile: t.CertFile, KeyFile: t.KeyFile})
+	if err != nil {
+		return nil, nil, fmt.Errorf("certificate %s, key %s: %w", t.CertFile, t.KeyFile, err)
+	}
+	opts := &advancedtls.Options{
+		IdentityOptions:  advancedtls.IdentityCertificateOptions{IdentityProvider: identity},
+		VerificationType: advancedtls.SkipVerification,
+	}
+	if t.ClientCAFile != "" {
+		root, err := provide(pemfile.Options{RootFile: t.ClientCAFile})
+		if err != nil {
+			closeAll()
+			return nil, nil, fmt.Errorf("client CA %s: %w", t.ClientCAFile, err)
+		}
+		opts.RootOptions = advancedtls.RootCertificateOptions{RootProvider: root}
+		opts.RequireClientCert = true
+		opts.VerificationType = advancedtls.CertVerification
+	}
+	creds, err := advancedtls.NewServerCreds(opts)
+	if err != nil {
+		closeAll()
+		return nil, nil, err
+	}
+	return creds, closeAll, nil
+}
+
+// service is the Server as gRPC's generated code wants it.
+type service struct{ s *Server }
+
+func (a service) StreamAggregatedResources(stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+	return a.s.serve(stream, protocolSotW)
+}
+
+func (a service) DeltaAggregatedResources(stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
+	return a.s.serve(stream, protocolDelta)
+}

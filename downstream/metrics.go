@@ -1,0 +1,107 @@
+package downstream
+
+import (
+	"errors"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"meshrelay/mirror"
+)
+
+// metrics are the Server's. Types that clients make up are counted as "other", so
+// that no client can make labels.
+type metrics struct {
+	clients      *prometheus.GaugeVec
+	streams      *prometheus.CounterVec
+	refused      *prometheus.CounterVec
+	panics       prometheus.Counter
+	pushRequests prometheus.Counter
+	pages        prometheus.Counter
+	pageBytes    prometheus.Counter
+	latency      prometheus.Histogram
+	pushes       *prometheus.CounterVec
+	bytes        *prometheus.CounterVec
+	acks         *prometheus.CounterVec
+	nacks        *prometheus.CounterVec
+	byKind       map[mirror.Kind]*kindMetrics
+	other        *kindMetrics
+}
+
+// kindMetrics are the counters of one kind, looked up once.
+type kindMetrics struct {
+	pushes, bytes, acks, nacks prometheus.Counter
+}
+
+func newMetrics(reg prometheus.Registerer) (*metrics, error) {
+	counterVec := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	}
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+	}
+	m := &metrics{
+		clients: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "relay_downstream_clients", Help: "Connected clients, by protocol (sotw, delta)."}, []string{"protocol"}),
+		streams:      counterVec("relay_downstream_streams_total", "Streams opened by clients, by protocol.", "protocol"),
+		refused:      counterVec("relay_downstream_streams_refused_total", "Streams that were ended with an error of the client's making, by gRPC status code.", "code"),
+		panics:       counter("relay_downstream_panics_total", "Panics in the service of a stream. Only that stream ended."),
+		pushRequests: counter("relay_downstream_push_requests_total", "Merged changes that were pushed."),
+		pages:        counter("relay_downstream_pages_encoded_total", "Pages of resources encoded for SotW responses."),
+		pageBytes:    counter("relay_downstream_pages_encoded_bytes_total", "Bytes of pages encoded for SotW responses."),
+		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "relay_downstream_push_latency_seconds",
+			Help:    "Time from the oldest change in a response being noticed to the response being handed to the client's transport.",
+			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
+		}),
+		pushes: counterVec("relay_downstream_pushes_total", "Responses sent, by kind.", "kind"),
+		bytes:  counterVec("relay_downstream_push_bytes_total", "Encoded bytes of the responses sent, by kind.", "kind"),
+		acks:   counterVec("relay_downstream_acks_total", "Responses acknowledged by clients, by kind.", "kind"),
+		nacks:  counterVec("relay_downstream_nacks_total", "Responses rejected by clients, by kind.", "kind"),
+		byKind: map[mirror.Kind]*kindMetrics{},
+	}
+	var errs error
+	for _, c := range []prometheus.Collector{
+		m.clients, m.streams, m.refused, m.panics, m.pushRequests, m.pages, m.pageBytes, m.latency, m.pushes, m.bytes, m.acks, m.nacks,
+	} {
+		errs = errors.Join(errs, reg.Register(c))
+	}
+	for _, p := range []string{protocolSotW, protocolDelta} {
+		m.clients.WithLabelValues(p)
+		m.streams.WithLabelValues(p)
+	}
+	for _, info := range mirror.Kinds() {
+		m.byKind[info.Kind] = m.forKind(info.Kind.String())
+	}
+	m.other = m.forKind("other")
+	return m, errs
+}
+
+func (m *metrics) forKind(label string) *kindMetrics {
+	return &kindMetrics{
+		pushes: m.pushes.WithLabelValues(label), bytes: m.bytes.WithLabelValues(label),
+		acks: m.acks.WithLabelValues(label), nacks: m.nacks.WithLabelValues(label),
+	}
+}
+
+func (m *metrics) kind(k mirror.Kind) *kindMetrics {
+	if km := m.byKind[k]; km != nil {
+		return km
+	}
+	return m.other
+}
+
+func (m *metrics) pageEncoded(n int) {
+	m.pages.Inc()
+	m.pageBytes.Add(float64(n))
+}
+
+// pushed counts a response. A zero changedAt means that it brought no change.
+func (m *metrics) pushed(k mirror.Kind, size int, changedAt, now time.Time) {
+	km := m.kind(k)
+	km.pushes.Inc()
+	km.bytes.Add(float64(size))
+	if !changedAt.IsZero() {
+		m.latency.Observe(now.Sub(changedAt).Seconds())
+	}
+}

@@ -1,0 +1,272 @@
+package downstream
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	statusv3 "github.com/envoyproxy/go-control-plane/envoy/service/status/v3"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/time/rate"
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"meshrelay/mirror"
+	"meshrelay/push"
+)
+
+// ProtocolHeader is the response header that every stream begins with. It tells
+// another relay, before anything is sent, that it may use the delta protocol: an
+// istiod's delta re-sends everything, ours does not.
+const ProtocolHeader = "x-meshrelay"
+
+// Config is what a Server is told to be. The zero value of a limit means its
+// default.
+type Config struct {
+	// NodeID and Version name this relay in control_plane.identifier.
+	NodeID, Version string
+	// Listeners are served alike. At least one.
+	Listeners []Listener
+	// StartupTimeout is how long clients wait for sources that have not synced, from
+	// the call of Run on.
+	StartupTimeout time.Duration
+	// MaxConnectionAge is how long a connection lives, ±10 %; then the client is told
+	// to reconnect, and cut off after MaxConnectionAgeGrace.
+	MaxConnectionAge, MaxConnectionAgeGrace time.Duration
+	// DrainTimeout bounds the shutdown.
+	DrainTimeout time.Duration
+	// SendTimeout is how long a client may leave a response unread before its stream
+	// is ended.
+	SendTimeout time.Duration
+	// MaxStreamsPerConnection, MaxRequestBytes, MaxHeaderBytes and MaxTypesPerClient
+	// bound what one client can ask for.
+	MaxStreamsPerConnection int
+	MaxRequestBytes         int
+	MaxHeaderBytes          int
+	MaxTypesPerClient       int
+	// NewStreamsPerSecond bounds the streams that are taken on; more wait for up to a
+	// second and are then refused with ResourceExhausted (PROTOCOL S25).
+	NewStreamsPerSecond int
+}
+
+func (c Config) withDefaults() Config {
+	def := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	defInt := func(n *int, v int) {
+		if *n == 0 {
+			*n = v
+		}
+	}
+	def(&c.StartupTimeout, 30*time.Second)
+	def(&c.MaxConnectionAge, 30*time.Minute)
+	def(&c.MaxConnectionAgeGrace, 10*time.Second)
+	def(&c.DrainTimeout, 10*time.Second)
+	def(&c.SendTimeout, 5*time.Minute)
+	defInt(&c.MaxStreamsPerConnection, 100)
+	defInt(&c.MaxRequestBytes, 32<<20)
+	defInt(&c.MaxHeaderBytes, 64<<10)
+	defInt(&c.MaxTypesPerClient, 256)
+	defInt(&c.NewStreamsPerSecond, 1000)
+	return c
+}
+
+// Configs is the merged view, as a Server reads it.
+type Configs interface {
+	Get(key mirror.Key) *mirror.Resource
+	List(kind mirror.Kind, namespace string) []*mirror.Resource
+	Kinds() []mirror.Kind
+	HasSynced() bool
+}
+
+// Debugger answers the debug types of istiod (PROTOCOL D1, D2).
+type Debugger interface {
+	// Handle returns the JSON document of a debug handler, named as in a path with an
+	// optional query: "configz?kind=ServiceEntry".
+	Handle(nameAndQuery string) ([]byte, error)
+	// SyncStatus returns the state of every client.
+	SyncStatus() []*statusv3.ClientConfig
+}
+
+// Deps are what a Server works with.
+type Deps struct {
+	Configs Configs
+	// Debug may be nil: then the debug types are unknown types.
+	Debug Debugger
+	// Registerer takes the Server's metrics.
+	Registerer prometheus.Registerer
+	Logger     *slog.Logger
+}
+
+// Server is the ADS server. New makes it, Run runs it, Push tells it of changes.
+type Server struct {
+	cfg          Config
+	configs      Configs
+	debug        Debugger
+	log          *slog.Logger
+	metrics      *metrics
+	views        *views
+	limiter      *rate.Limiter
+	controlPlane []byte // encoded envoy.config.core.v3.ControlPlane
+	identifier   string
+	released     chan struct{}
+	draining     chan struct{}
+	lastID       atomic.Uint64
+	streams      sync.WaitGroup
+
+	mu    sync.Mutex // guards conns
+	conns map[*conn]struct{}
+}
+
+// New returns a Server that listens to nobody yet.
+func New(cfg Config, deps Deps) (*Server, error) {
+	if len(cfg.Listeners) == 0 {
+		return nil, errors.New("downstream: no listeners")
+	}
+	cfg = cfg.withDefaults()
+	identifier, err := json.Marshal(map[string]any{"Component": "relay", "ID": cfg.NodeID, "Info": map[string]string{"version": cfg.Version}})
+	if err != nil {
+		return nil, err
+	}
+	m, err := newMetrics(deps.Registerer)
+	if err != nil {
+		return nil, fmt.Errorf("downstream: register metrics: %w", err)
+	}
+	s := &Server{
+		cfg: cfg, configs: deps.Configs, debug: deps.Debug, log: deps.Logger,
+		metrics: m, views: newViews(deps.Configs),
+		limiter:      rate.NewLimiter(rate.Limit(cfg.NewStreamsPerSecond), cfg.NewStreamsPerSecond),
+		identifier:   string(identifier),
+		controlPlane: protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), identifier),
+		released:     make(chan struct{}), draining: make(chan struct{}),
+		conns: map[*conn]struct{}{},
+	}
+	return s, nil
+}
+
+// Run listens, serves until ctx ends, then drains: clients are told to go, and have
+// Config.DrainTimeout to do so. It is called once.
+func (s *Server) Run(ctx context.Context) error {
+	listeners, err := s.listen()
+	if err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return s.release(ctx) })
+	for _, l := range listeners {
+		g.Go(func() error {
+			if err := l.serve(); err != nil {
+				return fmt.Errorf("downstream: listener %s: %w", l.address, err)
+			}
+			return nil
+		})
+	}
+	g.Go(func() error {
+		<-ctx.Done()
+		close(s.draining)
+		var stop errgroup.Group
+		for _, l := range listeners {
+			stop.Go(func() error { l.stop(s.cfg.DrainTimeout); return nil })
+		}
+		return stop.Wait()
+	})
+	err = g.Wait()
+	s.streams.Wait()
+	return err
+}
+
+// release opens the server to its clients once the sources have synced, or when
+// StartupTimeout is over.
+func (s *Server) release(ctx context.Context) error {
+	began := time.Now()
+	timeout := time.NewTimer(s.cfg.StartupTimeout)
+	defer timeout.Stop()
+	poll := time.NewTicker(2 * time.Millisecond)
+	defer poll.Stop()
+	for !s.configs.HasSynced() {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timeout.C:
+			s.log.Warn("serving without all sources: some have not synced in time", "startupTimeout", s.cfg.StartupTimeout)
+			s.open(began)
+			return nil
+		case <-poll.C:
+		}
+	}
+	s.log.Info("sources have synced, serving", "after", time.Since(began).Round(time.Millisecond))
+	s.open(began)
+	return nil
+}
+
+func (s *Server) open(began time.Time) {
+	s.views.open(began)
+	close(s.released)
+	s.wakeAll()
+}
+
+// HasReleased reports whether clients are being served: every source has synced, or
+// the wait for them is over.
+func (s *Server) HasReleased() bool {
+	select {
+	case <-s.released:
+		return true
+	default:
+		return false
+	}
+}
+
+// Push brings the clients to the present content of what the request names. It
+// returns when that is settled, not when it is sent. Only one call at a time.
+func (s *Server) Push(req *push.Request) {
+	if s.views.update(req.Full, req.ConfigsUpdated, req.Start) {
+		s.metrics.pushRequests.Inc()
+		s.wakeAll()
+	}
+}
+
+func (s *Server) wakeAll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		c.signal()
+	}
+}
+
+func (s *Server) add(c *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.conns[c] = struct{}{}
+}
+
+func (s *Server) remove(c *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, c)
+}
+
+// Clients returns the status of every connected client, by connection.
+func (s *Server) Clients() []ClientStatus {
+	s.mu.Lock()
+	conns := slices.Collect(maps.Keys(s.conns))
+	s.mu.Unlock()
+	out := make([]ClientStatus, 0, len(conns))
+	for _, c := range conns {
+		if st, ok := c.clientStatus(); ok {
+			st.Held = !s.HasReleased()
+			out = append(out, st)
+		}
+	}
+	slices.SortFunc(out, func(a, b ClientStatus) int { return strings.Compare(a.Connection, b.Connection) })
+	return out
+}

@@ -1,0 +1,305 @@
+package downstream
+
+import (
+	"strings"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"meshrelay/mirror"
+)
+
+const wildcardName = "*"
+
+// outcome is what a request turned out to be.
+type outcome int
+
+const (
+	outcomeSubscribed outcome = iota // the subscription is new or changed
+	outcomeACK
+	outcomeNACK
+	outcomeStale // about a response that is not the newest: nothing to do
+)
+
+// requestSotW classifies a DiscoveryRequest and takes over what it asks for
+// (PROTOCOL S7, S16). w is nil for the first request of its type.
+func (ws *watches) requestSotW(req *discoveryv3.DiscoveryRequest, now time.Time) (outcome, error) {
+	names := req.GetResourceNames()
+	w := ws.byType[req.GetTypeUrl()]
+	if w == nil {
+		// Whatever its nonce says, the first request of a type on a stream is an initial
+		// one: istiod's client sends a time there (PROTOCOL S2).
+		w, err := ws.add(req.GetTypeUrl())
+		if err != nil {
+			return 0, err
+		}
+		if err := w.setNames(names); err != nil {
+			return 0, err
+		}
+		w.wildcard = w.wildcard || len(names) == 0
+		w.owed = true
+		if req.GetErrorDetail() != nil {
+			w.rejected(req.GetErrorDetail().GetMessage())
+			return outcomeNACK, nil
+		}
+		w.resume = req.GetVersionInfo()
+		return outcomeSubscribed, nil
+	}
+	switch {
+	case req.GetErrorDetail() != nil:
+		if req.GetResponseNonce() != w.nonce {
+			return outcomeStale, nil
+		}
+		w.rejected(req.GetErrorDetail().GetMessage())
+		return outcomeNACK, nil
+	case req.GetResponseNonce() == "":
+		// Asked again: full state whatever the client has (PROTOCOL C4).
+		if err := w.replaceNames(names); err != nil {
+			return 0, err
+		}
+		w.owed, w.resume = true, ""
+		return outcomeSubscribed, nil
+	case req.GetResponseNonce() != w.nonce:
+		return outcomeStale, nil
+	case w.sameNames(names):
+		w.acknowledged(req.GetResponseNonce(), now)
+		return outcomeACK, nil
+	}
+	w.acknowledged(req.GetResponseNonce(), now)
+	if err := w.replaceNames(names); err != nil {
+		return 0, err
+	}
+	w.owed, w.resume = w.wildcard || len(w.names) > 0, ""
+	return outcomeSubscribed, nil
+}
+
+// setNames takes over the names of a first request.
+func (w *watch) setNames(names []string) error {
+	w.named = len(names) > 0 || w.named
+	for _, n := range names {
+		if n == wildcardName {
+			w.wildcard = true
+			continue
+		}
+		if err := w.addName(n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// replaceNames takes over the names of a later SotW request. A client that never
+// sent a name keeps its wildcard by sending none; one that did unsubscribes with
+// that (PROTOCOL S16).
+func (w *watch) replaceNames(names []string) error {
+	if w.sameNames(names) {
+		return nil
+	}
+	clear(w.names)
+	w.wildcard = false
+	return w.setNames(names)
+}
+
+func (w *watch) sameNames(names []string) bool {
+	if len(names) == 0 {
+		return !w.named
+	}
+	if !w.named {
+		return false
+	}
+	star := false
+	n := 0
+	for _, name := range names {
+		if name == wildcardName {
+			star = true
+			continue
+		}
+		n++
+		if _, ok := w.names[name]; !ok {
+			return false
+		}
+	}
+	return star == w.wildcard && n == len(w.names)
+}
+
+func (w *watch) addName(name string) error {
+	if len(w.names) >= maxNames {
+		return status.Errorf(codes.ResourceExhausted, "%s: more than %d resource names; subscribe with a wildcard", w.typeURL, maxNames)
+	}
+	w.names[name] = struct{}{}
+	return nil
+}
+
+// requestDelta is requestSotW for a DeltaDiscoveryRequest (PROTOCOL S17, S18).
+// Changes of the subscription count whatever the nonce is.
+func (ws *watches) requestDelta(req *discoveryv3.DeltaDiscoveryRequest, now time.Time) (outcome, error) {
+	w := ws.byType[req.GetTypeUrl()]
+	result := outcomeSubscribed
+	first := w == nil
+	if first {
+		var err error
+		if w, err = ws.add(req.GetTypeUrl()); err != nil {
+			return 0, err
+		}
+		w.owed, w.all = true, true
+		w.held = req.GetInitialResourceVersions()
+		w.wildcard = len(req.GetResourceNamesSubscribe()) == 0
+	} else if req.GetErrorDetail() == nil && req.GetResponseNonce() != "" {
+		result = outcomeStale
+		// Several responses may be on their way, and each is acknowledged.
+		if newerNonce(req.GetResponseNonce(), w.status.AckedNonce) && !newerNonce(req.GetResponseNonce(), w.nonce) {
+			w.acknowledged(req.GetResponseNonce(), now)
+			result = outcomeACK
+		}
+	}
+	if req.GetErrorDetail() != nil {
+		w.rejected(req.GetErrorDetail().GetMessage())
+		result = outcomeNACK
+	}
+	changed, err := w.changeNames(first, req.GetResourceNamesSubscribe(), req.GetResourceNamesUnsubscribe())
+	if changed && result == outcomeStale {
+		result = outcomeSubscribed
+	}
+	return result, err
+}
+
+// changeNames applies a delta request's changes: what is unsubscribed in the
+// request that subscribes it ends unsubscribed.
+func (w *watch) changeNames(first bool, subscribe, unsubscribe []string) (changed bool, err error) {
+	changed = len(subscribe)+len(unsubscribe) > 0
+	dropped := make(map[string]struct{}, len(unsubscribe))
+	for _, n := range unsubscribe {
+		dropped[n] = struct{}{}
+	}
+	for _, n := range subscribe {
+		if _, both := dropped[n]; both {
+			continue
+		}
+		if n == wildcardName {
+			// Asked for again, everything is sent again.
+			w.wildcard, w.all, w.owed = true, true, true
+			continue
+		}
+		if err := w.addName(n); err != nil {
+			return changed, err
+		}
+		w.owed = true
+		if !first {
+			w.again(n)
+		}
+	}
+	for n := range dropped {
+		if n == wildcardName {
+			w.adopt = w.wildcard && !first
+			w.wildcard, w.all = false, false
+			continue
+		}
+		if _, ok := w.names[n]; !ok && !w.wildcard {
+			continue
+		}
+		delete(w.names, n)
+		delete(w.has, n)
+		delete(w.resend, n)
+		if w.wildcard {
+			// The client drops it now, and the wildcard still covers it.
+			w.again(n)
+		}
+	}
+	return changed, nil
+}
+
+// newerNonce compares two nonces of a stream, which are numbers; "" is the oldest.
+func newerNonce(a, b string) bool {
+	if len(a) != len(b) {
+		return len(a) > len(b)
+	}
+	return a > b
+}
+
+func (w *watch) again(name string) {
+	if w.resend == nil {
+		w.resend = map[string]struct{}{}
+	}
+	w.resend[name] = struct{}{}
+}
+
+// watches are one client's subscriptions.
+type watches struct {
+	byType map[string]*watch
+	sorted []*watch // in sending order
+	most   int
+}
+
+func newWatches(most int) *watches {
+	return &watches{byType: map[string]*watch{}, most: most}
+}
+
+func (ws *watches) add(typeURL string) (*watch, error) {
+	if len(ws.byType) >= ws.most {
+		return nil, status.Errorf(codes.ResourceExhausted, "subscribed to more than %d types", ws.most)
+	}
+	if typeURL == "" || len(typeURL) > 512 {
+		return nil, status.Errorf(codes.InvalidArgument, "type_url %q: want group/version/Kind", bounded(typeURL))
+	}
+	// A type URL of another shape is a type that nobody has: it is answered with
+	// nothing, like every unknown type (PROTOCOL S3).
+	kind, _, err := mirror.ParseTypeURL(typeURL)
+	if err != nil {
+		kind = mirror.Kind{Group: typeURL}
+	}
+	w := &watch{typeURL: typeURL, kind: kind, names: map[string]struct{}{}, has: map[string][16]byte{}}
+	ws.byType[typeURL] = w
+	ws.sorted = insertSorted(ws.sorted, w)
+	return w, nil
+}
+
+func insertSorted(sorted []*watch, w *watch) []*watch {
+	at := len(sorted)
+	for i, other := range sorted {
+		if c := mirror.CompareKinds(w.kind, other.kind); c < 0 || c == 0 && w.typeURL < other.typeURL {
+			at = i
+			break
+		}
+	}
+	sorted = append(sorted, nil)
+	copy(sorted[at+1:], sorted[at:])
+	sorted[at] = w
+	return sorted
+}
+
+// client is what a node says of itself (PROTOCOL S1, S14).
+type client struct {
+	nodeID, clusterID, namespace, istioVersion, revision string
+}
+
+func parseNode(node *corev3.Node) (client, error) {
+	if node.GetId() == "" {
+		return client{}, status.Error(codes.InvalidArgument, "the first request of a stream must carry a node with an id")
+	}
+	md := node.GetMetadata().GetFields()
+	c := client{
+		nodeID:       bounded(node.GetId()),
+		clusterID:    bounded(md["CLUSTER_ID"].GetStringValue()),
+		namespace:    bounded(md["NAMESPACE"].GetStringValue()),
+		istioVersion: bounded(md["ISTIO_VERSION"].GetStringValue()),
+		revision:     bounded(md["ISTIO_REVISION"].GetStringValue()),
+	}
+	if c.namespace == "" {
+		c.namespace = namespaceOfID(node.GetId())
+	}
+	return c, nil
+}
+
+// namespaceOfID returns the namespace in a node id of the form
+// type~IP~name.namespace~domain (PROTOCOL C2), empty when it has another.
+func namespaceOfID(id string) string {
+	parts := strings.Split(id, "~")
+	if len(parts) != 4 {
+		return ""
+	}
+	_, namespace, _ := strings.Cut(parts[2], ".")
+	return namespace
+}

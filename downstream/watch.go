@@ -1,0 +1,265 @@
+package downstream
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+
+	"meshrelay/mirror"
+)
+
+// maxNames bounds the names that one client subscribes to in one type.
+const maxNames = 65536
+
+// watch is one client's subscription to one type, and a cursor: what the client has
+// been brought to. Nothing queues here; when the client can take more, the
+// difference between the cursor and the newest snapshot is worked out.
+//
+// SotW and delta share it. It does no I/O; the conn that owns it guards it.
+type watch struct {
+	typeURL string
+	kind    mirror.Kind
+
+	wildcard bool
+	named    bool // SotW: names were sent, so that sending none unsubscribes
+	names    map[string]struct{}
+
+	// What the next response has to bring besides the difference.
+	owed   bool                // answer even when there is nothing new
+	all    bool                // everything, not only what the cursor lacks
+	held   map[string]string   // with all: what the client said that it has, by version
+	resume string              // SotW: the version that the client said it has
+	resend map[string]struct{} // delta: names to bring again, or to report as gone
+	adopt  bool                // delta: a wildcard was dropped and names remain
+
+	// What the client has been brought to. cursor is of use to a wildcard, sent to
+	// SotW, has to named delta subscriptions: the digest that each name was sent
+	// with, all zero when it was reported as gone.
+	cursor uint64
+	sent   digest
+	has    map[string][16]byte
+
+	// What is known of the receipt of responses.
+	nonce  string
+	status TypeStatus
+}
+
+// step is what one round of sending does for one watch: first what it adds and
+// changes, last what it removes.
+type step struct {
+	w        *watch
+	snapshot *snapshot
+
+	// SotW: full responses. version and buffers are the response.
+	send    bool
+	version string
+	buffers mem.BufferSlice
+	bytes   int
+	removes bool
+
+	// delta: the difference. owed asks for a response even when it is empty.
+	diff *difference
+	owed bool
+}
+
+// planSotW settles whether the client needs a response to be where s is, and if so
+// moves the cursor there. The caller sends what is planned or ends the stream.
+func (w *watch) planSotW(s *snapshot, m *metrics) (step, bool) {
+	if !w.wildcard && len(w.names) == 0 {
+		return step{}, false
+	}
+	if !w.owed && s.rev == w.cursor {
+		return step{}, false
+	}
+	// The version is made from content alone, so an equal one means equal content. The
+	// xDS specification lets a server spare the client that, for wildcards, whose set
+	// of names cannot have changed.
+	if w.resume != "" && w.wildcard && s.count > 0 && s.version == w.resume {
+		w.owed, w.resume = false, ""
+		w.cursor, w.sent = s.rev, s.digest
+		return step{}, false
+	}
+	st := step{w: w, snapshot: s}
+	is := s.digest
+	var named []*mirror.Resource
+	if !w.wildcard {
+		is = digest{}
+		for _, name := range slices.Sorted(maps.Keys(w.names)) {
+			if r := s.get(name); r != nil {
+				named = append(named, r)
+				is = is.plus(r.Digest())
+			}
+		}
+	}
+	if !w.owed && is == w.sent {
+		w.cursor = s.rev
+		return step{}, false
+	}
+	if w.wildcard {
+		if w.nonce != "" {
+			d, ok := s.since(w.cursor)
+			st.removes = !ok || len(d.removed) > 0
+		}
+		st.version = s.version
+		st.buffers = make(mem.BufferSlice, 1, 1+len(s.pages)) // the first is for the header
+		for _, p := range s.pages {
+			st.buffers = append(st.buffers, mem.SliceBuffer(p.frames(m)))
+		}
+		st.bytes = s.bytes
+	} else {
+		st.version = is.String()
+		st.buffers = make(mem.BufferSlice, 1, 1+len(named))
+		for _, r := range named {
+			st.buffers = append(st.buffers, mem.SliceBuffer(r.Frame()))
+			st.bytes += len(r.Frame())
+		}
+	}
+	st.send = true
+	w.owed, w.resume = false, ""
+	w.cursor, w.sent = s.rev, is
+	return st, true
+}
+
+// planDelta does for a delta client what planSotW does. It fails when the client
+// is further behind than anybody remembers.
+func (w *watch) planDelta(s *snapshot) (step, bool, error) {
+	if !w.owed && len(w.resend) == 0 && s.rev == w.cursor {
+		return step{}, false, nil
+	}
+	st := step{w: w, snapshot: s, owed: w.owed}
+	switch {
+	case !w.wildcard:
+		st.diff = w.namedDifference(s)
+	case w.all:
+		st.diff = s.beyond(w.held)
+		for _, name := range slices.Sorted(maps.Keys(w.names)) {
+			if _, listed := w.held[name]; !listed && s.get(name) == nil {
+				st.diff.removed = append(st.diff.removed, name)
+			}
+		}
+	default:
+		d, ok := s.since(w.cursor)
+		if !ok {
+			return step{}, false, status.Errorf(codes.Unavailable,
+				"%s: client is too far behind to be told what was removed; reconnect with initial_resource_versions", w.typeURL)
+		}
+		st.diff = d
+	}
+	if w.wildcard && len(w.resend) > 0 && !w.all {
+		st.diff = st.diff.with(s, w.resend)
+	}
+	w.cursor = s.rev
+	w.owed, w.all, w.held, w.resend, w.adopt = false, false, nil, nil, false
+	if st.diff.empty() && !st.owed {
+		return step{}, false, nil
+	}
+	return st, true, nil
+}
+
+// namedDifference compares the names of a subscription without wildcard with what
+// was sent of each.
+func (w *watch) namedDifference(s *snapshot) *difference {
+	d := &difference{}
+	if w.adopt {
+		w.adoptNames(s)
+	}
+	for _, name := range slices.Sorted(maps.Keys(w.names)) {
+		r := s.get(name)
+		was, known := w.has[name]
+		_, again := w.resend[name]
+		if v, ok := w.held[name]; ok && !known && r != nil && v == r.Version() {
+			w.has[name] = r.Digest()
+			continue
+		}
+		switch {
+		case r != nil && (!known || again || was != r.Digest()):
+			d.add(r)
+			w.has[name] = r.Digest()
+		case r == nil && (!known || again || was != [16]byte{}):
+			d.removed = append(d.removed, name)
+			w.has[name] = [16]byte{}
+		}
+	}
+	return d
+}
+
+// adoptNames notes what a client that drops its wildcard, and keeps names, has of
+// those.
+func (w *watch) adoptNames(s *snapshot) {
+	d, ok := s.since(w.cursor)
+	for name := range w.names {
+		e, found := s.find(name)
+		switch {
+		case found && e.rev <= w.cursor:
+			w.has[name] = e.res.Digest()
+		case !found && ok && !slices.Contains(d.removed, name):
+			w.has[name] = [16]byte{}
+		}
+	}
+}
+
+// with returns d and, besides, the named resources or the news that they are gone.
+func (d *difference) with(s *snapshot, names map[string]struct{}) *difference {
+	out := &difference{changed: slices.Clone(d.changed), bytes: d.bytes, removed: slices.Clone(d.removed)}
+	present := make(map[*byte]struct{}, len(d.changed))
+	for _, b := range d.changed {
+		present[&b.ReadOnlyData()[0]] = struct{}{}
+	}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		r := s.get(name)
+		if r == nil {
+			if !slices.Contains(out.removed, name) {
+				out.removed = append(out.removed, name)
+			}
+			continue
+		}
+		if _, ok := present[&r.DeltaEntry()[0]]; !ok {
+			out.add(r)
+		}
+	}
+	return out
+}
+
+// acknowledged records the receipt of the response with this nonce.
+func (w *watch) acknowledged(nonce string, now time.Time) {
+	w.status.ACKs++
+	w.status.AckedNonce, w.status.AckedAt = nonce, now
+	if nonce == w.nonce {
+		w.status.LastNACK = ""
+	}
+}
+
+// rejected records a NACK. Nothing is sent in answer: the same bytes would be
+// rejected again (PROTOCOL S7).
+func (w *watch) rejected(reason string) {
+	w.status.NACKs++
+	w.status.LastNACK = bounded(reason)
+}
+
+// sending records that a response with a new nonce is about to go out.
+func (w *watch) sending(nonce, version string, size int, now time.Time) {
+	w.nonce = nonce
+	w.status.SentNonce, w.status.SentVersion, w.status.SentAt = nonce, version, now
+	w.status.Pushes++
+	w.status.Bytes += uint64(size)
+}
+
+func (w *watch) snapshotStatus() TypeStatus {
+	st := w.status
+	st.TypeURL = w.typeURL
+	st.Synced = w.nonce != "" && (st.AckedNonce == w.nonce || w.kind == mirror.MeshConfig)
+	return st
+}
+
+// bounded cuts text from a client to what a log line or a status can bear.
+func bounded(s string) string {
+	const limit = 1024
+	if len(s) <= limit {
+		return s
+	}
+	return s[:limit] + "…"
+}

@@ -1,0 +1,158 @@
+package mirror
+
+import (
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+	extensions "istio.io/api/extensions/v1alpha1"
+	mesh "istio.io/api/mesh/v1alpha1"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+	networkingv1beta1 "istio.io/api/networking/v1beta1"
+	security "istio.io/api/security/v1beta1"
+	telemetry "istio.io/api/telemetry/v1alpha1"
+)
+
+// KindInfo is what the relay knows of a well-known kind.
+type KindInfo struct {
+	Kind Kind
+	// Versions are the API versions under which the kind is served, newest first.
+	// All of them share one message, so a resource mirrored in one is served in all.
+	Versions []string
+	// Plural and ShortNames are the names that kubectl accepts, lower case.
+	Plural     string
+	ShortNames []string
+	// ClusterScoped says that resources of the kind have no namespace.
+	ClusterScoped bool
+
+	// message is a nil pointer of the body's message type.
+	message proto.Message
+	// order is the place of the kind in the table.
+	order int
+}
+
+// NewBody returns a new, empty message of the type that the kind's bodies have.
+// Kinds that Kubernetes defines without protobuf (Gateway API) have
+// google.protobuf.Struct.
+func (i *KindInfo) NewBody() proto.Message {
+	return i.message.ProtoReflect().New().Interface()
+}
+
+// TypeURLs returns the kind's type URLs, newest version first.
+func (i *KindInfo) TypeURLs() []string {
+	urls := make([]string, len(i.Versions))
+	for n, v := range i.Versions {
+		urls[n] = i.Kind.TypeURL(v)
+	}
+	return urls
+}
+
+const (
+	networking = "networking.istio.io"
+	securityIO = "security.istio.io"
+	gatewayAPI = "gateway.networking.k8s.io"
+	gatewayX   = "gateway.networking.x-k8s.io"
+)
+
+// wellKnown lists every kind that istiod 1.23 and 1.32 subscribe to, and the
+// Gateway API kinds, in the order in which they are to be sent: what is referred
+// to before what refers to it (PROTOCOL S20).
+var wellKnown = []KindInfo{
+	{Kind: MeshConfig, Versions: []string{"v1alpha1"}, Plural: "meshconfigs", message: (*mesh.MeshConfig)(nil)},
+
+	{Kind: Kind{gatewayAPI, "GatewayClass"}, Versions: []string{"v1", "v1beta1"}, Plural: "gatewayclasses", ShortNames: []string{"gc"}, ClusterScoped: true, message: (*structpb.Struct)(nil)},
+	{Kind: Kind{gatewayAPI, "ReferenceGrant"}, Versions: []string{"v1", "v1beta1"}, Plural: "referencegrants", ShortNames: []string{"refgrant"}, message: (*structpb.Struct)(nil)},
+
+	{Kind: Kind{networking, "WorkloadGroup"}, Versions: []string{"v1", "v1beta1", "v1alpha3"}, Plural: "workloadgroups", ShortNames: []string{"wg"}, message: (*networkingv1alpha3.WorkloadGroup)(nil)},
+	{Kind: Kind{networking, "WorkloadEntry"}, Versions: []string{"v1", "v1beta1", "v1alpha3"}, Plural: "workloadentries", ShortNames: []string{"we"}, message: (*networkingv1alpha3.WorkloadEntry)(nil)},
+	{Kind: Kind{networking, "ServiceEntry"}, Versions: []string{"v1", "v1beta1", "v1alpha3"}, Plural: "serviceentries", ShortNames: []string{"se"}, message: (*networkingv1alpha3.ServiceEntry)(nil)},
+	{Kind: Kind{gatewayX, "XBackend"}, Versions: []string{"v1alpha1"}, Plural: "xbackends", message: (*structpb.Struct)(nil)},
+
+	{Kind: Kind{securityIO, "PeerAuthentication"}, Versions: []string{"v1", "v1beta1"}, Plural: "peerauthentications", ShortNames: []string{"pa"}, message: (*security.PeerAuthentication)(nil)},
+	{Kind: Kind{networking, "DestinationRule"}, Versions: []string{"v1", "v1beta1", "v1alpha3"}, Plural: "destinationrules", ShortNames: []string{"dr"}, message: (*networkingv1alpha3.DestinationRule)(nil)},
+	{Kind: Kind{gatewayAPI, "BackendTLSPolicy"}, Versions: []string{"v1", "v1alpha3"}, Plural: "backendtlspolicies", ShortNames: []string{"btlspolicy"}, message: (*structpb.Struct)(nil)},
+	{Kind: Kind{gatewayX, "XBackendTrafficPolicy"}, Versions: []string{"v1alpha1"}, Plural: "xbackendtrafficpolicies", ShortNames: []string{"xbtrafficpolicy"}, message: (*structpb.Struct)(nil)},
+
+	{Kind: Kind{networking, "Sidecar"}, Versions: []string{"v1", "v1beta1", "v1alpha3"}, Plural: "sidecars", message: (*networkingv1alpha3.Sidecar)(nil)},
+	{Kind: Kind{networking, "ProxyConfig"}, Versions: []string{"v1beta1"}, Plural: "proxyconfigs", message: (*networkingv1beta1.ProxyConfig)(nil)},
+	{Kind: Kind{securityIO, "RequestAuthentication"}, Versions: []string{"v1", "v1beta1"}, Plural: "requestauthentications", ShortNames: []string{"ra"}, message: (*security.RequestAuthentication)(nil)},
+	{Kind: Kind{securityIO, "AuthorizationPolicy"}, Versions: []string{"v1", "v1beta1"}, Plural: "authorizationpolicies", ShortNames: []string{"ap"}, message: (*security.AuthorizationPolicy)(nil)},
+	{Kind: Kind{"telemetry.istio.io", "Telemetry"}, Versions: []string{"v1", "v1alpha1"}, Plural: "telemetries", ShortNames: []string{"telemetry"}, message: (*telemetry.Telemetry)(nil)},
+	{Kind: Kind{"extensions.istio.io", "WasmPlugin"}, Versions: []string{"v1alpha1"}, Plural: "wasmplugins", message: (*extensions.WasmPlugin)(nil)},
+	{Kind: Kind{"extensions.istio.io", "TrafficExtension"}, Versions: []string{"v1alpha1"}, Plural: "trafficextensions", message: (*extensions.TrafficExtension)(nil)},
+	{Kind: Kind{networking, "EnvoyFilter"}, Versions: []string{"v1alpha3"}, Plural: "envoyfilters", message: (*networkingv1alpha3.EnvoyFilter)(nil)},
+
+	{Kind: Kind{networking, "Gateway"}, Versions: []string{"v1", "v1beta1", "v1alpha3"}, Plural: "gateways", ShortNames: []string{"gw"}, message: (*networkingv1alpha3.Gateway)(nil)},
+	{Kind: Kind{gatewayAPI, "Gateway"}, Versions: []string{"v1", "v1beta1"}, Plural: "gateways", ShortNames: []string{"gtw"}, message: (*structpb.Struct)(nil)},
+	{Kind: Kind{gatewayAPI, "ListenerSet"}, Versions: []string{"v1"}, Plural: "listenersets", ShortNames: []string{"lset"}, message: (*structpb.Struct)(nil)},
+
+	{Kind: Kind{networking, "VirtualService"}, Versions: []string{"v1", "v1beta1", "v1alpha3"}, Plural: "virtualservices", ShortNames: []string{"vs"}, message: (*networkingv1alpha3.VirtualService)(nil)},
+	{Kind: Kind{gatewayAPI, "HTTPRoute"}, Versions: []string{"v1", "v1beta1"}, Plural: "httproutes", message: (*structpb.Struct)(nil)},
+	{Kind: Kind{gatewayAPI, "GRPCRoute"}, Versions: []string{"v1", "v1alpha2"}, Plural: "grpcroutes", message: (*structpb.Struct)(nil)},
+	{Kind: Kind{gatewayAPI, "TCPRoute"}, Versions: []string{"v1", "v1alpha2"}, Plural: "tcproutes", message: (*structpb.Struct)(nil)},
+	{Kind: Kind{gatewayAPI, "TLSRoute"}, Versions: []string{"v1", "v1alpha3", "v1alpha2"}, Plural: "tlsroutes", message: (*structpb.Struct)(nil)},
+	{Kind: Kind{gatewayAPI, "UDPRoute"}, Versions: []string{"v1alpha2"}, Plural: "udproutes", message: (*structpb.Struct)(nil)},
+}
+
+var wellKnownByKind = func() map[Kind]*KindInfo {
+	m := make(map[Kind]*KindInfo, len(wellKnown))
+	for i := range wellKnown {
+		wellKnown[i].order = i
+		m[wellKnown[i].Kind] = &wellKnown[i]
+	}
+	return m
+}()
+
+// Kinds returns the well-known kinds in the order in which their resources are
+// to be sent: referenced kinds before those that refer to them (PROTOCOL S20).
+func Kinds() []*KindInfo {
+	infos := make([]*KindInfo, len(wellKnown))
+	for i := range wellKnown {
+		infos[i] = &wellKnown[i]
+	}
+	return infos
+}
+
+// LookupKind returns what is known of a kind. Kinds outside the table relay all
+// the same; their bodies are passed through unchecked.
+func LookupKind(k Kind) (*KindInfo, bool) {
+	info, ok := wellKnownByKind[k]
+	return info, ok
+}
+
+// CompareKinds orders kinds for sending: the well-known ones as Kinds does, all
+// others after them by name.
+func CompareKinds(a, b Kind) int {
+	ia, oka := wellKnownByKind[a]
+	ib, okb := wellKnownByKind[b]
+	switch {
+	case oka && okb:
+		return ia.order - ib.order
+	case oka:
+		return -1
+	case okb:
+		return 1
+	}
+	return strings.Compare(a.String(), b.String())
+}
+
+// MatchKinds returns the well-known kinds that a user may mean by word: a kind,
+// plural or short name in any case, or one of the former with its group as
+// "kind.group" (as kubectl takes it). The Istio kind comes before the Gateway
+// API kind of the same name.
+func MatchKinds(word string) []*KindInfo {
+	word = strings.ToLower(word)
+	name, group, _ := strings.Cut(word, ".")
+	var found []*KindInfo
+	for i := range wellKnown {
+		info := &wellKnown[i]
+		if group != "" && group != info.Kind.Group {
+			continue
+		}
+		if name == strings.ToLower(info.Kind.Kind) || name == info.Plural || slices.Contains(info.ShortNames, name) {
+			found = append(found, info)
+		}
+	}
+	return found
+}

@@ -1,0 +1,510 @@
+package mirror
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/zeebo/xxh3"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	mcp "istio.io/api/mcp/v1alpha1"
+)
+
+const (
+	// maxNameLen bounds "namespace/name", in bytes. Kubernetes allows 63 + 1 + 253.
+	maxNameLen = 512
+
+	// revisionLabel names the control plane revision that a resource is meant for
+	// (PROTOCOL C11).
+	revisionLabel = "istio.io/rev"
+
+	typePrefix  = "type.googleapis.com/"
+	resourceURL = typePrefix + "istio.mcp.v1alpha1.Resource"
+)
+
+// versionLen is the length of a version string: 128 bits in unpadded base64.
+var versionLen = base64.RawURLEncoding.EncodedLen(16)
+
+// Resource is one configuration object of one source, encoded once in the form
+// in which every client receives it.
+//
+// A Resource is immutable: it may be read from any goroutine, and nothing that
+// its methods return may be changed.
+type Resource struct {
+	kind   Kind
+	name   string // full name, as on the wire
+	nsLen  int32  // length of the namespace within name
+	metaAt int32  // where in entry the encoded istio.mcp.v1alpha1.Metadata is
+	metaTo int32
+	bodyAt int32 // where in entry the encoded Any of the body begins; it ends with the frame
+	// entry[frameAt:frameTo] is the frame.
+	frameAt, frameTo int32
+
+	version       [16]byte
+	entry         []byte
+	source        string
+	sourceVersion string
+	revision      string
+}
+
+// Spec is what a Resource is built from.
+type Spec struct {
+	Key
+	Labels, Annotations map[string]string
+	// CreateTime may be zero: unknown.
+	CreateTime time.Time
+	// Source is the name of the upstream that the resource comes from.
+	Source string
+	// SourceVersion is the version that the source itself gave the resource. It is
+	// informative: it is neither unique nor does it change with the content
+	// (PROTOCOL C10).
+	SourceVersion string
+	// Body is the resource's spec.
+	Body *anypb.Any
+}
+
+// Metadata is the decoded metadata of a resource.
+type Metadata struct {
+	Labels, Annotations map[string]string
+	// CreateTime is zero when the source did not say.
+	CreateTime time.Time
+}
+
+// New builds a resource. It fails when the name has not the shape that receivers
+// demand or when the body is not one that they can decode.
+func New(s Spec) (*Resource, error) {
+	body, err := proto.MarshalOptions{Deterministic: true}.Marshal(s.Body)
+	if err != nil {
+		return nil, fmt.Errorf("%s: encode body: %w", s.Key, err)
+	}
+	if err := checkBody(s.Kind, s.Body.GetTypeUrl(), s.Body.GetValue()); err != nil {
+		return nil, fmt.Errorf("%s: %w", s.Key, err)
+	}
+	if s.Kind == MeshConfig {
+		return newBare(s.Kind, body, s.Source, s.SourceVersion), nil
+	}
+	md := &mcp.Metadata{Name: s.FullName(), Version: s.SourceVersion, Labels: s.Labels, Annotations: s.Annotations}
+	if !s.CreateTime.IsZero() {
+		md.CreateTime = timestamppb.New(s.CreateTime)
+	}
+	return newWrapped(s.Kind, md, body, s.Source)
+}
+
+// Decode builds a resource from one element of an upstream's response: an encoded
+// google.protobuf.Any that holds an istio.mcp.v1alpha1.Resource or, for
+// MeshConfig, an istio.mesh.v1alpha1.MeshConfig. The body's bytes are taken over
+// as they are. It copies data, which the caller may reuse.
+//
+// A resource that receivers could not decode is an error: sent on, it would
+// delete the object there (PROTOCOL S12).
+func Decode(kind Kind, data []byte, source string) (*Resource, error) {
+	typeURL, value, err := splitAny(data)
+	if err != nil {
+		return nil, err
+	}
+	if kind == MeshConfig {
+		if err := checkBody(kind, string(typeURL), value); err != nil {
+			return nil, err
+		}
+		return newBare(kind, data, source, ""), nil
+	}
+	if !hasMessageName(string(typeURL), "istio.mcp.v1alpha1.Resource") {
+		return nil, fmt.Errorf("element is a %q, want %q", abbreviate(string(typeURL)), resourceURL)
+	}
+	meta, body, err := splitResource(value)
+	if err != nil {
+		return nil, err
+	}
+	md := &mcp.Metadata{}
+	if err := proto.Unmarshal(meta, md); err != nil {
+		return nil, fmt.Errorf("metadata does not decode: %w", err)
+	}
+	bodyURL, bodyValue, err := splitAny(body)
+	if err != nil {
+		return nil, fmt.Errorf("%s: body: %w", abbreviate(md.GetName()), err)
+	}
+	if err := checkBody(kind, string(bodyURL), bodyValue); err != nil {
+		return nil, fmt.Errorf("%s: %w", abbreviate(md.GetName()), err)
+	}
+	return newWrapped(kind, md, body, source)
+}
+
+// PeekName returns the full name of an element that Decode would build a resource
+// from, without decoding or allocating. The name has not been checked.
+func PeekName(kind Kind, data []byte) ([]byte, error) {
+	if kind == MeshConfig {
+		return meshConfigName, nil
+	}
+	_, value, err := splitAny(data)
+	if err != nil {
+		return nil, err
+	}
+	meta, _, err := splitResource(value)
+	if err != nil {
+		return nil, err
+	}
+	var name []byte
+	err = eachField(meta, func(num protowire.Number, v []byte) {
+		if num == 1 {
+			name = v
+		}
+	})
+	return name, err
+}
+
+var meshConfigName = []byte(MeshConfigName)
+
+func newBare(kind Kind, anyBytes []byte, source, sourceVersion string) *Resource {
+	r := &Resource{kind: kind, name: MeshConfigName, source: source, sourceVersion: sourceVersion}
+	b := r.beginEntry(1 + protowire.SizeBytes(len(anyBytes)))
+	b = appendLen(b, 2, len(anyBytes))
+	r.bodyAt = int32(len(b))
+	r.endEntry(append(b, anyBytes...))
+	return r
+}
+
+func newWrapped(kind Kind, md *mcp.Metadata, body []byte, source string) (*Resource, error) {
+	full := strings.Clone(md.GetName())
+	namespace, _, err := ParseFullName(full)
+	if err != nil {
+		return nil, err
+	}
+	if len(full) > maxNameLen {
+		return nil, fmt.Errorf("resource name %q: longer than %d bytes", abbreviate(full), maxNameLen)
+	}
+	if len(md.GetLabels())+len(md.GetAnnotations()) > 0 && !validStrings(md) {
+		return nil, fmt.Errorf("%s: a label or annotation is not valid UTF-8", full)
+	}
+	created, err := proto.MarshalOptions{Deterministic: true}.Marshal(md.GetCreateTime())
+	if err != nil {
+		return nil, fmt.Errorf("%s: create time: %w", full, err)
+	}
+	labels, annotations := sortedPairs(md.GetLabels()), sortedPairs(md.GetAnnotations())
+	unknown := md.ProtoReflect().GetUnknown()
+
+	metaLen := 1 + protowire.SizeBytes(len(full)) + 1 + protowire.SizeBytes(versionLen) + len(unknown)
+	if md.GetCreateTime() != nil {
+		metaLen += 1 + protowire.SizeBytes(len(created))
+	}
+	metaLen += pairsSize(labels) + pairsSize(annotations)
+	resourceLen := 1 + protowire.SizeBytes(metaLen) + 1 + protowire.SizeBytes(len(body))
+	anyLen := 1 + protowire.SizeBytes(len(resourceURL)) + 1 + protowire.SizeBytes(resourceLen)
+
+	r := &Resource{
+		kind: kind, name: full, nsLen: int32(len(namespace)),
+		source: source, sourceVersion: strings.Clone(md.GetVersion()),
+		revision: strings.Clone(md.GetLabels()[revisionLabel]),
+	}
+	b := r.beginEntry(1 + protowire.SizeBytes(anyLen))
+	b = appendLen(b, 2, anyLen)
+	b = appendLen(b, 1, len(resourceURL))
+	b = append(b, resourceURL...)
+	b = appendLen(b, 2, resourceLen)
+	b = appendLen(b, 1, metaLen)
+	r.metaAt = int32(len(b))
+	b = appendLen(b, 1, len(full))
+	b = append(b, full...)
+	if md.GetCreateTime() != nil {
+		b = appendLen(b, 2, len(created))
+		b = append(b, created...)
+	}
+	b = appendLen(b, 3, versionLen)
+	versionAt := len(b)
+	b = append(b, blankVersion...)
+	b = appendPairs(b, 4, labels)
+	b = appendPairs(b, 5, annotations)
+	b = append(b, unknown...)
+	r.metaTo = int32(len(b))
+	b = appendLen(b, 2, len(body))
+	r.bodyAt = int32(len(b))
+	r.endEntry(append(b, body...), versionAt)
+	return r, nil
+}
+
+var blankVersion = make([]byte, versionLen)
+
+// entryVersionAt is where an entry's version is: behind its tag, its length
+// (which is what beginEntry cannot know in advance) and the version's own.
+func entryVersionAt(frameAt int32) int { return int(frameAt) - versionLen }
+
+// beginEntry starts the encoding of the resource with all that comes before the
+// frame, which is frameLen bytes long.
+func (r *Resource) beginEntry(frameLen int) []byte {
+	entryLen := 1 + protowire.SizeBytes(versionLen) + frameLen + 1 + protowire.SizeBytes(len(r.name))
+	b := make([]byte, 0, 1+protowire.SizeBytes(entryLen))
+	b = appendLen(b, 2, entryLen)
+	b = appendLen(b, 1, versionLen)
+	b = append(b, blankVersion...)
+	r.frameAt = int32(len(b))
+	return b
+}
+
+// endEntry completes the encoding after the frame. The version is a hash of the
+// entry in which the places of the version itself are still blank, so that it
+// covers all that a client sees.
+func (r *Resource) endEntry(b []byte, versionAt ...int) {
+	r.frameTo = int32(len(b))
+	b = appendLen(b, 3, len(r.name))
+	b = append(b, r.name...)
+	r.version = contentHash(b, r.source)
+	for _, at := range append(versionAt, entryVersionAt(r.frameAt)) {
+		base64.RawURLEncoding.Encode(b[at:at+versionLen], r.version[:])
+	}
+	r.entry = b
+}
+
+// contentHash covers the encoded resource and its origin: a resource that comes
+// from another source is a change even when its bytes are the same (PROTOCOL C10,
+// S10). 128 bits, because an accident would be served as "unchanged".
+func contentHash(entry []byte, source string) (sum [16]byte) {
+	h := xxh3.Hash128Seed(entry, xxh3.HashString(source))
+	binary.BigEndian.PutUint64(sum[:8], h.Hi)
+	binary.BigEndian.PutUint64(sum[8:], h.Lo)
+	return sum
+}
+
+// checkBody refuses a body that receivers could not decode.
+func checkBody(kind Kind, typeURL string, value []byte) error {
+	if typeURL == "" {
+		return errors.New("body is missing or has no type URL")
+	}
+	info, ok := LookupKind(kind)
+	if !ok {
+		if err := eachField(value, nil); err != nil {
+			return fmt.Errorf("body (%s) is not protobuf: %w", abbreviate(typeURL), err)
+		}
+		return nil
+	}
+	body := info.NewBody()
+	want := string(body.ProtoReflect().Descriptor().FullName())
+	if !hasMessageName(typeURL, want) {
+		return fmt.Errorf("body is a %q, want %q", abbreviate(typeURL), typePrefix+want)
+	}
+	if err := (proto.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(value, body); err != nil {
+		return fmt.Errorf("body does not decode as %s: %w", want, err)
+	}
+	return nil
+}
+
+func hasMessageName(typeURL, name string) bool {
+	_, got, ok := cutLast(typeURL, '/')
+	return ok && got == name
+}
+
+func cutLast(s string, sep byte) (before, after string, ok bool) {
+	if i := strings.LastIndexByte(s, sep); i >= 0 {
+		return s[:i], s[i+1:], true
+	}
+	return "", s, false
+}
+
+// splitAny returns the two fields of an encoded google.protobuf.Any.
+func splitAny(data []byte) (typeURL, value []byte, err error) {
+	err = eachField(data, func(num protowire.Number, v []byte) {
+		switch num {
+		case 1:
+			typeURL = v
+		case 2:
+			value = v
+		}
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("element is not a google.protobuf.Any: %w", err)
+	}
+	return typeURL, value, nil
+}
+
+// splitResource returns the two fields of an encoded istio.mcp.v1alpha1.Resource.
+// A field that comes twice is merged, as protobuf demands: concatenated encodings
+// are the encoding of the merged message.
+func splitResource(data []byte) (meta, body []byte, err error) {
+	merge := func(have, next []byte) []byte {
+		if have == nil {
+			return next
+		}
+		return slices.Concat(have, next)
+	}
+	err = eachField(data, func(num protowire.Number, v []byte) {
+		switch num {
+		case 1:
+			meta = merge(meta, v)
+		case 2:
+			body = merge(body, v)
+		}
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("element does not decode as istio.mcp.v1alpha1.Resource: %w", err)
+	}
+	return meta, body, nil
+}
+
+// eachField walks the top level of an encoded message and hands every
+// length-delimited field to f, which may be nil.
+func eachField(data []byte, f func(num protowire.Number, value []byte)) error {
+	for len(data) > 0 {
+		num, typ, n := protowire.ConsumeTag(data)
+		if n < 0 {
+			return protowire.ParseError(n)
+		}
+		data = data[n:]
+		if typ == protowire.BytesType {
+			v, n := protowire.ConsumeBytes(data)
+			if n < 0 {
+				return protowire.ParseError(n)
+			}
+			if f != nil {
+				f(num, v)
+			}
+			data = data[n:]
+			continue
+		}
+		n = protowire.ConsumeFieldValue(num, typ, data)
+		if n < 0 {
+			return protowire.ParseError(n)
+		}
+		data = data[n:]
+	}
+	return nil
+}
+
+type pair struct{ key, value string }
+
+func sortedPairs(m map[string]string) []pair {
+	if len(m) == 0 {
+		return nil
+	}
+	pairs := make([]pair, 0, len(m))
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		pairs = append(pairs, pair{k, m[k]})
+	}
+	return pairs
+}
+
+func (p pair) size() int {
+	return 1 + protowire.SizeBytes(len(p.key)) + 1 + protowire.SizeBytes(len(p.value))
+}
+
+func pairsSize(pairs []pair) (n int) {
+	for _, p := range pairs {
+		n += 1 + protowire.SizeBytes(p.size())
+	}
+	return n
+}
+
+func appendPairs(b []byte, num protowire.Number, pairs []pair) []byte {
+	for _, p := range pairs {
+		b = appendLen(b, num, p.size())
+		b = appendLen(b, 1, len(p.key))
+		b = append(b, p.key...)
+		b = appendLen(b, 2, len(p.value))
+		b = append(b, p.value...)
+	}
+	return b
+}
+
+func appendLen(b []byte, num protowire.Number, n int) []byte {
+	b = protowire.AppendTag(b, num, protowire.BytesType)
+	return protowire.AppendVarint(b, uint64(n))
+}
+
+func validStrings(md *mcp.Metadata) bool {
+	for _, m := range []map[string]string{md.GetLabels(), md.GetAnnotations()} {
+		for k, v := range m {
+			if !utf8.ValidString(k) || !utf8.ValidString(v) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// Kind returns the resource's kind.
+func (r *Resource) Kind() Kind { return r.kind }
+
+// FullName returns the resource's name on the wire; see Key.FullName.
+func (r *Resource) FullName() string { return r.name }
+
+// Key returns the resource's identity.
+func (r *Resource) Key() Key {
+	if r.kind == MeshConfig {
+		return Key{Kind: r.kind, Name: r.name}
+	}
+	return Key{Kind: r.kind, Namespace: r.name[:r.nsLen], Name: r.name[r.nsLen+1:]}
+}
+
+// Namespace returns the resource's namespace, empty when it is cluster-scoped.
+func (r *Resource) Namespace() string { return r.name[:r.nsLen] }
+
+// Version returns the resource's version as clients see it: derived from all
+// that they can see of it and from its source, and from nothing else, so that
+// every relay with the same configuration gives it the same version.
+func (r *Resource) Version() string { return base64.RawURLEncoding.EncodeToString(r.version[:]) }
+
+// Digest returns the 128 bits that Version spells.
+func (r *Resource) Digest() [16]byte { return r.version }
+
+// Equal reports whether r and other are the same to every client. Either may be
+// nil.
+func (r *Resource) Equal(other *Resource) bool {
+	if r == nil || other == nil {
+		return r == other
+	}
+	return r.version == other.version && r.name == other.name && r.kind == other.kind
+}
+
+// Source returns the name of the upstream that the resource comes from.
+func (r *Resource) Source() string { return r.source }
+
+// SourceVersion returns the version that the source gave the resource.
+func (r *Resource) SourceVersion() string { return r.sourceVersion }
+
+// Revision returns the value of the label istio.io/rev: the control plane
+// revision that the resource is meant for; empty means all (PROTOCOL C11).
+func (r *Resource) Revision() string { return r.revision }
+
+// Frame returns the encoded resource as it stands in a DiscoveryResponse: a
+// length-delimited field number 2 (resources) that holds the google.protobuf.Any.
+// It is part of DeltaEntry, where the same bytes are the field Resource.resource.
+func (r *Resource) Frame() []byte { return r.entry[r.frameAt:r.frameTo:r.frameTo] }
+
+// DeltaEntry returns the encoded resource as it stands in a
+// DeltaDiscoveryResponse: a length-delimited field number 2 (resources) that
+// holds an envoy.service.discovery.v3.Resource with version, resource and name.
+func (r *Resource) DeltaEntry() []byte { return r.entry }
+
+// Any returns the encoded google.protobuf.Any: Frame without its tag and length.
+func (r *Resource) Any() []byte {
+	frame := r.Frame()
+	_, n := protowire.ConsumeVarint(frame[1:])
+	return frame[1+n:]
+}
+
+// Body decodes the envelope of the resource's body. The body's own message is not
+// decoded.
+func (r *Resource) Body() *anypb.Any {
+	typeURL, value, _ := splitAny(r.entry[r.bodyAt:r.frameTo])
+	return &anypb.Any{TypeUrl: string(typeURL), Value: value}
+}
+
+// Metadata decodes the resource's metadata.
+func (r *Resource) Metadata() Metadata {
+	md := &mcp.Metadata{}
+	if err := proto.Unmarshal(r.entry[r.metaAt:r.metaTo], md); err != nil {
+		// The entry is our own encoding of a message that did decode.
+		panic(fmt.Sprintf("mirror: metadata of %s does not decode: %v", r.Key(), err))
+	}
+	out := Metadata{Labels: md.GetLabels(), Annotations: md.GetAnnotations()}
+	if md.GetCreateTime() != nil {
+		out.CreateTime = md.GetCreateTime().AsTime()
+	}
+	return out
+}

@@ -1,0 +1,73 @@
+package upstreams
+
+import "time"
+
+// State is the state of a source, as operators see it.
+type State string
+
+// The states of a source.
+const (
+	// StateConnecting: no stream is open and none was refused for who we are.
+	StateConnecting State = "connecting"
+	// StateSyncing: a stream is open (or files are being read for the first time), and
+	// not every subscribed type has been answered.
+	StateSyncing State = "syncing"
+	// StateSynced: all that the source has is mirrored and changes follow.
+	StateSynced State = "synced"
+	// StateDisconnected: the source was reached before and is not now. What it gave is
+	// still served.
+	StateDisconnected State = "disconnected"
+	// StateDenied: the source refuses our identity. What it gave is still served.
+	StateDenied State = "denied"
+	// StateFailed: the source can not be read, for example because its path is gone.
+	// What it gave is still served.
+	StateFailed State = "failed"
+)
+
+// Status is a snapshot of what is known of one source.
+type Status struct {
+	// Name is the upstream's name in the config file.
+	Name string `json:"name"`
+	// ClusterID is the cluster that the source speaks for.
+	ClusterID string `json:"clusterID,omitempty"`
+	// Type is "xds" or "file".
+	Type string `json:"type"`
+	// State is the present state, entered at Since.
+	State State     `json:"state"`
+	Since time.Time `json:"since"`
+	// Synced says that the source has given its complete content at least once. It
+	// stays true through disconnects (PROTOCOL C21).
+	Synced bool `json:"synced"`
+	// Address is where the source is read from: host:port, or a path.
+	Address string `json:"address,omitempty"`
+	// Protocol is "sotw" or "delta" for an xds source with an open stream.
+	Protocol string `json:"protocol,omitempty"`
+	// LastUpdate is when the source last said anything; zero when it never did.
+	LastUpdate time.Time `json:"lastUpdate,omitzero"`
+	// LastError is the most recent failure, with what to do about it. It is empty in
+	// a state that is free of failures.
+	LastError string `json:"lastError,omitempty"`
+	// Pending are the type URLs that have not been answered yet, while not synced.
+	Pending []string `json:"pending,omitempty"`
+	// Resources counts what is mirrored, by "group/Kind".
+	Resources map[string]int `json:"resources,omitempty"`
+	// Refused are the resources (or files) whose newest content is bad, so that the
+	// last good one stays in force: at most a hundred, with RefusedTotal of them in all.
+	Refused      []Refusal `json:"refused,omitempty"`
+	RefusedTotal int       `json:"refusedTotal,omitempty"`
+	// Dropped counts what the source has and the relay leaves out now, by reason:
+	// "generated" (PROTOCOL C9) or "revision" (PROTOCOL C11).
+	Dropped map[string]int `json:"dropped,omitempty"`
+	// Reconnects counts streams opened after the first; NACKs counts responses that
+	// were rejected in part or whole; both since the start of the process.
+	Reconnects uint64 `json:"reconnects"`
+	NACKs      uint64 `json:"nacks"`
+}
+
+// Refusal is a resource or file whose newest content was not accepted.
+type Refusal struct {
+	// Resource is "group/Kind namespace/name" where known, or a file with its line.
+	Resource string `json:"resource"`
+	// Reason says what is wrong with it.
+	Reason string `json:"reason"`
+}
