@@ -1,0 +1,201 @@
+package adsclient
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// Protocol is a variant of xDS.
+type Protocol string
+
+// The protocols.
+const (
+	// Auto uses delta towards another relay and SotW towards everything else: an
+	// istiod's delta re-sends everything on each push (PROTOCOL C14).
+	Auto  Protocol = "auto"
+	SotW  Protocol = "sotw"
+	Delta Protocol = "delta"
+)
+
+// Config is what a Client is told to do.
+type Config struct {
+	// Addresses are host:port, tried in order.
+	Addresses []string
+	Protocol  Protocol
+	// Node is called for each stream.
+	Node func() *corev3.Node
+	// TypeURLs returns the types to subscribe to, in the order of the requests. relay
+	// says that the server is another relay, which serves every kind under every
+	// version. It is called for each stream, and must not return nothing.
+	TypeURLs func(relay bool) []string
+	// DialOptions carry at least transport credentials.
+	DialOptions []grpc.DialOption
+	// ResyncInterval is how often, give or take a tenth, a SotW stream asks for
+	// everything again (PROTOCOL C4). Zero: never.
+	ResyncInterval time.Duration
+	// MinBackoff and MaxBackoff bound the pause between attempts. Defaults: 250 ms and
+	// 30 s.
+	MinBackoff, MaxBackoff time.Duration
+	// DeniedBackoff is the least pause after the server refused our identity. Default:
+	// 10 s.
+	DeniedBackoff time.Duration
+	Logger        *slog.Logger
+}
+
+// Phase is where a Client is in the life of a stream.
+type Phase string
+
+// The phases.
+const (
+	// Connecting: a stream is being opened.
+	Connecting Phase = "connecting"
+	// Streaming: the stream is open and has brought nothing yet.
+	Streaming Phase = "streaming"
+	// Connected: the stream has brought a response.
+	Connected Phase = "connected"
+	// Disconnected: the stream has ended, or could not be opened.
+	Disconnected Phase = "disconnected"
+	// Denied: as Disconnected, because the server refuses our identity.
+	Denied Phase = "denied"
+)
+
+// State is what a Handler is told of the connection.
+type State struct {
+	Phase    Phase
+	Address  string
+	Protocol Protocol // once it is known
+	// Relay says that the server is another relay.
+	Relay bool
+	// Err is why, with what to do about it, in the phases Disconnected and Denied.
+	Err error
+}
+
+// Handler takes what a Client receives. Its methods are never called at the same
+// time.
+type Handler interface {
+	// HandleResponse is called for each response before it is acknowledged. An error
+	// makes it a NACK that carries the error's text; what the handler could use of the
+	// response it has used all the same (PROTOCOL C7). It must not keep any of the
+	// response's bytes.
+	HandleResponse(*Response) error
+	// ResumeVersions returns what is held of a type, by name, with the version that the
+	// server gave: the initial_resource_versions of a new delta stream.
+	ResumeVersions(typeURL string) map[string]string
+	// HandleState is told of every change of the connection.
+	HandleState(State)
+}
+
+// Client keeps a stream alive. New makes it, Run runs it.
+type Client struct {
+	cfg     Config
+	handler Handler
+	log     *slog.Logger
+	// sotwOnly are the addresses that turned out not to be relays, until a stream to
+	// one fails before it brings anything.
+	sotwOnly map[string]bool
+}
+
+// New returns a Client that is not connected.
+func New(cfg Config, h Handler) (*Client, error) {
+	switch {
+	case len(cfg.Addresses) == 0:
+		return nil, errors.New("adsclient: no addresses")
+	case cfg.Node == nil || cfg.TypeURLs == nil || h == nil:
+		return nil, errors.New("adsclient: node, types and handler are needed")
+	case cfg.Protocol != Auto && cfg.Protocol != SotW && cfg.Protocol != Delta:
+		return nil, fmt.Errorf("adsclient: protocol %q: want %s, %s or %s", cfg.Protocol, Auto, SotW, Delta)
+	}
+	def := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	def(&cfg.MinBackoff, 250*time.Millisecond)
+	def(&cfg.MaxBackoff, 30*time.Second)
+	def(&cfg.DeniedBackoff, 10*time.Second)
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Client{cfg: cfg, handler: h, log: cfg.Logger, sotwOnly: map[string]bool{}}, nil
+}
+
+// Run connects and reconnects until ctx ends, and then returns nil. It is called
+// once.
+func (c *Client) Run(ctx context.Context) error {
+	pause := &backoff.ExponentialBackOff{
+		InitialInterval: c.cfg.MinBackoff, MaxInterval: c.cfg.MaxBackoff, RandomizationFactor: 0.5, Multiplier: 1.6,
+	}
+	pause.Reset()
+	for next := 0; ; {
+		address := c.cfg.Addresses[next]
+		answered, err := c.attempt(ctx, address)
+		if ctx.Err() != nil {
+			return nil
+		}
+		state := State{Phase: Disconnected, Address: address, Err: explain(err)}
+		code := status.Code(err)
+		denied := code == codes.Unauthenticated || code == codes.PermissionDenied
+		if denied {
+			state.Phase = Denied
+		}
+		c.handler.HandleState(state)
+		// Only a response shows that a server works (gRFC A57): until one came, each
+		// further attempt waits longer. The list begins anew after a success.
+		next = (next + 1) % len(c.cfg.Addresses)
+		wait := time.Duration(0)
+		switch {
+		case answered:
+			next = 0
+			pause.Reset()
+			wait = pause.NextBackOff()
+		case next == 0:
+			wait = pause.NextBackOff()
+		}
+		if denied && next == 0 {
+			wait = max(wait, jitter(c.cfg.DeniedBackoff))
+		}
+		if !sleep(ctx, wait) {
+			return nil
+		}
+	}
+}
+
+// jitter returns d, give or take a tenth.
+func jitter(d time.Duration) time.Duration {
+	return time.Duration(float64(d) * (0.9 + 0.2*rand.Float64()))
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// explain adds what to do about an error, where that is known.
+func explain(err error) error {
+	hint := ""
+	switch status.Code(err) {
+	case codes.Unauthenticated:
+		hint = "the server does not accept who we are: check tokenFile (audience istio-ca, not expired) or the client certificate, and that they are of a cluster that the server knows"
+	case codes.PermissionDenied:
+		hint = "the server accepts who we are and refuses what we ask: run under a service account of istiod's root namespace, with node.namespace set to it; istiod keeps the api generator to control-plane identities unless ENABLE_XDS_API_GENERATOR_AUTH=false"
+	default:
+		return err
+	}
+	return fmt.Errorf("%w (%s)", err, hint)
+}

@@ -1,0 +1,190 @@
+package adsclient
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"unicode/utf8"
+
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// Response is a DiscoveryResponse or a DeltaDiscoveryResponse. Its resources are only
+// valid while the handler runs.
+type Response struct {
+	TypeURL string
+	// Version is version_info or system_version_info: opaque, and no sign of change
+	// (PROTOCOL C5).
+	Version string
+	Nonce   string
+	// ControlPlane is control_plane.identifier, often empty.
+	ControlPlane string
+	// Delta says that the resources are changes, and Removed the names of what is
+	// gone. Otherwise the resources are all that there are.
+	Delta   bool
+	Removed []string
+
+	data  []byte
+	count int
+}
+
+// RawResource is one element of a response, not decoded.
+type RawResource struct {
+	// Name and Version are empty in SotW responses.
+	Name, Version []byte
+	// Any is an encoded google.protobuf.Any.
+	Any []byte
+}
+
+// Len returns the number of resources.
+func (r *Response) Len() int { return r.count }
+
+// Size returns the size of the encoded response in bytes.
+func (r *Response) Size() int { return len(r.data) }
+
+// Resources yields the resources in the order in which they were sent.
+func (r *Response) Resources() iter.Seq[RawResource] {
+	return func(yield func(RawResource) bool) {
+		data := r.data
+		for len(data) > 0 {
+			num, value, n := nextField(data)
+			if n < 0 {
+				return // parse has made sure that this does not happen
+			}
+			data = data[n:]
+			if num != 2 || value == nil {
+				continue
+			}
+			raw := RawResource{Any: value}
+			if r.Delta {
+				raw, _ = parseElement(value)
+			}
+			if !yield(raw) {
+				return
+			}
+		}
+	}
+}
+
+// nextField returns the number of the first field of an encoded message, its value if
+// it is length-delimited (never nil then), and its whole length; negative when the
+// message is broken.
+func nextField(data []byte) (protowire.Number, []byte, int) {
+	num, typ, n := protowire.ConsumeTag(data)
+	if n < 0 {
+		return 0, nil, n
+	}
+	if typ == protowire.BytesType {
+		v, m := protowire.ConsumeBytes(data[n:])
+		if m < 0 {
+			return 0, nil, m
+		}
+		return num, v[:len(v):len(v)], n + m
+	}
+	m := protowire.ConsumeFieldValue(num, typ, data[n:])
+	if m < 0 {
+		return 0, nil, m
+	}
+	return num, nil, n + m
+}
+
+// parseElement takes an encoded envoy.service.discovery.v3.Resource apart.
+func parseElement(data []byte) (RawResource, error) {
+	var r RawResource
+	for len(data) > 0 {
+		num, v, n := nextField(data)
+		if n < 0 {
+			return RawResource{}, protowire.ParseError(n)
+		}
+		data = data[n:]
+		switch {
+		case v == nil:
+		case num == 1:
+			r.Version = v
+		case num == 2:
+			r.Any = v
+		case num == 3:
+			r.Name = v
+		}
+	}
+	return r, nil
+}
+
+var errUTF8 = errors.New("a string is not valid UTF-8")
+
+// ParseResponse checks the framing of an encoded DiscoveryResponse or, with delta, a
+// DeltaDiscoveryResponse. The Response refers to data.
+func ParseResponse(data []byte, delta bool) (*Response, error) {
+	r := &Response{Delta: delta, data: data}
+	nonce, controlPlane, removed := protowire.Number(5), protowire.Number(6), protowire.Number(-1)
+	if delta {
+		controlPlane, removed = 7, 6
+	}
+	for rest := data; len(rest) > 0; {
+		num, v, n := nextField(rest)
+		if n < 0 {
+			return nil, fmt.Errorf("response does not decode: %w", protowire.ParseError(n))
+		}
+		rest = rest[n:]
+		if v == nil {
+			continue
+		}
+		switch num {
+		case 1:
+			r.Version = string(v)
+		case 2:
+			if delta {
+				if _, err := parseElement(v); err != nil {
+					return nil, fmt.Errorf("response does not decode: resource %d: %w", r.count, err)
+				}
+			}
+			r.count++
+		case 4:
+			r.TypeURL = string(v)
+		case nonce:
+			r.Nonce = string(v)
+		case controlPlane:
+			r.ControlPlane = identifier(v)
+		case removed:
+			r.Removed = append(r.Removed, string(v))
+		}
+	}
+	for _, s := range append([]string{r.Version, r.TypeURL, r.Nonce}, r.Removed...) {
+		if !utf8.ValidString(s) {
+			return nil, fmt.Errorf("response does not decode: %w", errUTF8)
+		}
+	}
+	return r, nil
+}
+
+func identifier(data []byte) string {
+	var id string
+	for len(data) > 0 {
+		num, v, n := nextField(data)
+		if n < 0 {
+			return ""
+		}
+		data = data[n:]
+		if num == 1 && v != nil {
+			id = string(v)
+		}
+	}
+	return id
+}
+
+// rawMessage receives a message as it is.
+type rawMessage struct{ buf mem.Buffer }
+
+// codec leaves received messages as they are and encodes requests as gRPC does.
+type codec struct{ encoding.CodecV2 }
+
+func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
+	m, ok := v.(*rawMessage)
+	if !ok {
+		return c.CodecV2.Unmarshal(data, v)
+	}
+	m.buf = data.MaterializeToBuffer(mem.DefaultBufferPool())
+	return nil
+}

@@ -1,0 +1,185 @@
+// Package config is the relay's config file: its types, their defaults, strict
+// loading with line numbers, and validation that finds every mistake in one go.
+//
+// The package must not know gRPC or xDS: it says what is wanted, and others do it.
+package config
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+)
+
+// Config is the whole file. See docs/configuration.md for the reference.
+type Config struct {
+	Node       Node       `yaml:"node"`
+	Upstreams  []Upstream `yaml:"upstreams"`
+	Downstream Downstream `yaml:"downstream"`
+	Push       Push       `yaml:"push"`
+	Admin      Admin      `yaml:"admin"`
+	Log        Log        `yaml:"log"`
+}
+
+// Node is what the relay says of itself to its upstreams and clients.
+type Node struct {
+	// ID names this relay. Default: the host name.
+	ID string `yaml:"id"`
+	// Namespace is the relay's own; the credential that it shows to an istiod must
+	// belong to it. Default: $POD_NAMESPACE, or istio-system.
+	Namespace string `yaml:"namespace"`
+	// IP is the relay's own address. Default: $INSTANCE_IP, $POD_IP, the host's first
+	// address, or 127.0.0.1.
+	IP string `yaml:"ip"`
+	// Revision is the control plane revision whose configs are mirrored. Empty: all.
+	Revision string `yaml:"revision"`
+}
+
+// Values of Upstream.Generated.
+const (
+	GeneratedDrop = "drop"
+	GeneratedKeep = "keep"
+)
+
+// Upstream is one source. Exactly one of XDS and File is set.
+type Upstream struct {
+	// Name is unique, and shown wherever the source is spoken of.
+	Name string `yaml:"name"`
+	// ClusterID is the cluster that the source speaks for. Default: Name.
+	ClusterID string `yaml:"clusterID"`
+	// Generated says what becomes of objects that an istiod derives by itself: drop
+	// (the default) or keep.
+	Generated string `yaml:"generated"`
+	XDS       *XDS   `yaml:"xds,omitempty"`
+	File      *File  `yaml:"file,omitempty"`
+}
+
+// Values of XDS.Protocol.
+const (
+	ProtocolAuto  = "auto"
+	ProtocolSotW  = "sotw"
+	ProtocolDelta = "delta"
+)
+
+// XDS is a source that is an MCP-over-xDS server: an istiod or another relay.
+type XDS struct {
+	// Addresses are host:port, tried in order.
+	Addresses []string `yaml:"addresses"`
+	// Protocol is auto (the default), sotw or delta.
+	Protocol string `yaml:"protocol"`
+	// TLS is needed unless Plaintext is said.
+	TLS *TLS `yaml:"tls,omitempty"`
+	// TokenFile holds a bearer token, read again for each stream.
+	TokenFile string `yaml:"tokenFile"`
+	// Plaintext goes without TLS.
+	Plaintext bool `yaml:"plaintext"`
+	// ResyncInterval is how often everything is asked for again. Default 5m.
+	ResyncInterval Duration `yaml:"resyncInterval"`
+	// Types are type URLs (group/version/Kind) to mirror besides the well-known ones.
+	Types []string `yaml:"types,omitempty"`
+}
+
+// TLS is how the relay makes sure of an upstream, and shows who it is.
+type TLS struct {
+	// CAFile has the roots to trust. Default: those of the host.
+	CAFile string `yaml:"caFile"`
+	// CertFile and KeyFile are the client certificate.
+	CertFile string `yaml:"certFile"`
+	KeyFile  string `yaml:"keyFile"`
+	// ServerName is the name to expect in the server's certificate. Default: the host
+	// of the address.
+	ServerName string `yaml:"serverName"`
+}
+
+// File is a source that is a file or a directory of Kubernetes-style YAML.
+type File struct {
+	Path string `yaml:"path"`
+}
+
+// Downstream is the endpoint that clients connect to.
+type Downstream struct {
+	Listeners []Listener `yaml:"listeners"`
+	// StartupTimeout is how long clients wait for sources that have not synced.
+	StartupTimeout Duration `yaml:"startupTimeout"`
+	// MaxConnectionAge is how long a connection lives, give or take a tenth, and
+	// MaxConnectionAgeGrace how long its streams have to end.
+	MaxConnectionAge      Duration `yaml:"maxConnectionAge"`
+	MaxConnectionAgeGrace Duration `yaml:"maxConnectionAgeGrace"`
+	// DrainTimeout bounds the shutdown.
+	DrainTimeout Duration `yaml:"drainTimeout"`
+	// SendTimeout is how long a client may leave a response unread.
+	SendTimeout Duration `yaml:"sendTimeout"`
+	// MaxStreamsPerConnection, MaxRequestBytes, MaxHeaderBytes and MaxTypesPerClient
+	// bound what one client can ask for.
+	MaxStreamsPerConnection int `yaml:"maxStreamsPerConnection"`
+	MaxRequestBytes         int `yaml:"maxRequestBytes"`
+	MaxHeaderBytes          int `yaml:"maxHeaderBytes"`
+	MaxTypesPerClient       int `yaml:"maxTypesPerClient"`
+}
+
+// Listener is one address to serve on, in plaintext or with TLS.
+type Listener struct {
+	Address string `yaml:"address"`
+	// Plaintext goes without TLS. Off loopback it also needs AllowInsecure.
+	Plaintext     bool         `yaml:"plaintext"`
+	AllowInsecure bool         `yaml:"allowInsecure"`
+	TLS           *ListenerTLS `yaml:"tls,omitempty"`
+}
+
+// ListenerTLS are the files of a TLS listener. They are read again when they change.
+type ListenerTLS struct {
+	CertFile string `yaml:"certFile"`
+	KeyFile  string `yaml:"keyFile"`
+	// ClientCAFile, when set, makes a client certificate mandatory.
+	ClientCAFile string `yaml:"clientCAFile"`
+}
+
+// Push bounds how long a change may wait for company.
+type Push struct {
+	// DebounceAfter is the quiet time that ends the wait while changes keep coming.
+	DebounceAfter Duration `yaml:"debounceAfter"`
+	// DebounceMax is the longest that a change waits.
+	DebounceMax Duration `yaml:"debounceMax"`
+}
+
+// Admin is the HTTP endpoint for operators.
+type Admin struct {
+	Address string `yaml:"address"`
+	// AllowInsecure lets Address be off loopback. Debug endpoints stay on loopback.
+	AllowInsecure bool `yaml:"allowInsecure"`
+}
+
+// Log is how the relay logs.
+type Log struct {
+	// Level is debug, info, warn or error.
+	Level string `yaml:"level"`
+	// Format is text or json.
+	Format string `yaml:"format"`
+}
+
+// Duration is a time.Duration that is written as Go writes them: 90s, 1m30s, 250ms.
+type Duration time.Duration
+
+// D returns d as a time.Duration.
+func (d Duration) D() time.Duration { return time.Duration(d) }
+
+// MarshalYAML implements yaml.InterfaceMarshaler.
+func (d Duration) MarshalYAML() (any, error) { return d.D().String(), nil }
+
+// UnmarshalYAML implements yaml.NodeUnmarshaler.
+func (d *Duration) UnmarshalYAML(n ast.Node) error {
+	var s string
+	if err := yaml.NodeToValue(n, &s); err != nil {
+		return err
+	}
+	v, err := time.ParseDuration(s)
+	if err != nil {
+		return &yaml.SyntaxError{Message: fmt.Sprintf("%q is not a duration: write it like 90s, 5m or 250ms", s), Token: n.GetToken()}
+	}
+	*d = Duration(v)
+	return nil
+}
+
+// YAML returns the effective configuration: with all defaults.
+func (c *Config) YAML() ([]byte, error) { return yaml.Marshal(c) }
