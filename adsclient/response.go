@@ -21,10 +21,13 @@ type Response struct {
 	Nonce   string
 	// ControlPlane is control_plane.identifier, often empty.
 	ControlPlane string
-	// Delta says that the resources are changes, and Removed the names of what is
-	// gone. Otherwise the resources are all that there are.
+	// Delta says that it came on a delta stream. Removed are the names of what is gone.
 	Delta   bool
 	Removed []string
+	// Complete says that the resources are all that there are: always in SotW, and in
+	// delta when the server could not be told what is held, so that it sends its whole
+	// state. (Neither istiod nor a relay splits that over several responses.)
+	Complete bool
 
 	data  []byte
 	count int
@@ -117,7 +120,7 @@ var errUTF8 = errors.New("a string is not valid UTF-8")
 // ParseResponse checks the framing of an encoded DiscoveryResponse or, with delta, a
 // DeltaDiscoveryResponse. The Response refers to data.
 func ParseResponse(data []byte, delta bool) (*Response, error) {
-	r := &Response{Delta: delta, data: data}
+	r := &Response{Delta: delta, Complete: !delta, data: data}
 	nonce, controlPlane, removed := protowire.Number(5), protowire.Number(6), protowire.Number(-1)
 	if delta {
 		controlPlane, removed = 7, 6

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -23,8 +24,9 @@ const (
 	// probeTimeout is how long a server has to say whether it is a relay.
 	probeTimeout = 10 * time.Second
 	// maxRequestBytes is what a request stays below: istiod's receive limit is 4 MiB
-	// (PROTOCOL C15).
-	maxRequestBytes = 3 << 20
+	// (PROTOCOL C15), a relay's 32.
+	maxRequestBytes      = 3 << 20
+	maxRelayRequestBytes = 30 << 20
 	// maxResponseBytes is what a response may be: as much as gRPC can frame.
 	maxResponseBytes = 1<<31 - 1
 	// acksWaiting bounds the acknowledgements that wait for the server to read them.
@@ -97,6 +99,11 @@ type stream struct {
 	out      chan proto.Message // acknowledgements and resyncs, for the writer
 	// accepted is, by type, the version of the last response that was accepted.
 	accepted map[string]string
+
+	// complete are the types whose next response is the server's whole state, because
+	// it could not be told what is held. The writer sets it, the reader uses it.
+	mu       sync.Mutex
+	complete map[string]bool
 }
 
 // run opens the stream and serves it. With probe it fails with errNotRelay unless the
@@ -111,7 +118,7 @@ func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, probe bool) (an
 	if s.grpc, err = conn.NewStream(ctx, streamDesc, method); err != nil {
 		return false, s.failed(err)
 	}
-	s.accepted = map[string]string{}
+	s.accepted, s.complete = map[string]string{}, map[string]bool{}
 	s.out = make(chan proto.Message, acksWaiting)
 	s.types = s.client.cfg.TypeURLs(false)
 	sent := 0
@@ -242,9 +249,16 @@ func (s *stream) firstRequest(i int) proto.Message {
 	if i == 0 {
 		req.Node = s.client.cfg.Node()
 	}
-	if proto.Size(req) > maxRequestBytes {
+	limit := maxRequestBytes
+	if s.relay {
+		limit = maxRelayRequestBytes
+	}
+	if len(req.InitialResourceVersions) > 0 && proto.Size(req) > limit {
 		// The server could not receive it. Without, everything is sent.
 		req.InitialResourceVersions = nil
+		s.mu.Lock()
+		s.complete[typeURL] = true
+		s.mu.Unlock()
 	}
 	return req
 }
@@ -265,6 +279,12 @@ func (s *stream) read(ctx context.Context) (answered bool, err error) {
 			answered = true
 			s.client.handler.HandleState(State{Phase: Connected, Address: s.address, Protocol: s.protocol, Relay: s.relay})
 		}
+		s.mu.Lock()
+		if s.complete[resp.TypeURL] {
+			resp.Complete = true
+			delete(s.complete, resp.TypeURL)
+		}
+		s.mu.Unlock()
 		ack := s.acknowledge(resp, s.client.handler.HandleResponse(resp))
 		m.buf.Free()
 		if ack == nil {

@@ -467,6 +467,17 @@ func (r *Resource) Source() string { return r.source }
 // SourceVersion returns the version that the source gave the resource.
 func (r *Resource) SourceVersion() string { return r.sourceVersion }
 
+// withSourceVersion returns the resource with another version of the source's. The
+// bytes are shared.
+func (r *Resource) withSourceVersion(v string) *Resource {
+	if r.sourceVersion == v {
+		return r
+	}
+	c := *r
+	c.sourceVersion = v
+	return &c
+}
+
 // Revision returns the value of the label istio.io/rev: the control plane
 // revision that the resource is meant for; empty means all (PROTOCOL C11).
 func (r *Resource) Revision() string { return r.revision }

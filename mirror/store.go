@@ -197,15 +197,19 @@ func (s *Store) expect(verb string, key Key, version string) (*Resource, error) 
 	return old, nil
 }
 
-// Put stores r whether or not its key was taken, and reports whether that is a
-// change to clients. A resource of equal content replaces the stored one silently:
-// only what the source says of it (its own version) can differ.
-func (s *Store) Put(r *Resource) (changed bool) {
+// Put stores r whether or not its key was taken. It returns what is stored now and
+// whether that is a change to clients. When the content is the one that is stored
+// already, the stored bytes are kept, and only what the source says of it (its own
+// version) is taken over: equal content is never held twice.
+func (s *Store) Put(r *Resource) (stored *Resource, changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old := s.byKind[r.kind][r.name]
+	if old.Equal(r) {
+		r = old.withSourceVersion(r.sourceVersion)
+	}
 	s.set(old, r)
-	return !old.Equal(r)
+	return r, !old.Equal(r)
 }
 
 // Remove removes the resource with that key, if there is one, and reports whether

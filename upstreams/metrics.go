@@ -1,0 +1,84 @@
+package upstreams
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"meshrelay/mirror"
+)
+
+// states are all states, so that each has a series that is 0 or 1.
+var states = []State{StateConnecting, StateSyncing, StateSynced, StateDisconnected, StateDenied, StateFailed}
+
+type descs struct {
+	state, synced, resources, lastUpdate, reconnects, nacks, refused, dropped *prometheus.Desc
+}
+
+func newDescs() descs {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc(name, help, append([]string{"upstream"}, labels...), nil)
+	}
+	return descs{
+		state:      desc("relay_upstream_state", "1 for the state that the upstream is in, 0 for the others.", "state"),
+		synced:     desc("relay_upstream_synced", "Whether the upstream has given its complete content since the start."),
+		resources:  desc("relay_upstream_resources", "Resources mirrored from the upstream, by kind.", "kind"),
+		lastUpdate: desc("relay_upstream_last_update_timestamp_seconds", "When the upstream last said anything, in seconds since the epoch."),
+		reconnects: desc("relay_upstream_reconnects_total", "Streams to the upstream opened after the first."),
+		nacks:      desc("relay_upstream_nacks_total", "Responses of the upstream that were rejected in part or whole."),
+		refused:    desc("relay_upstream_refused_resources", "Resources of the upstream whose newest content is refused now."),
+		dropped:    desc("relay_upstream_dropped_resources", "Resources of the upstream that are left out now, by reason.", "reason"),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (m *Manager) Describe(ch chan<- *prometheus.Desc) {
+	d := newDescs()
+	for _, desc := range []*prometheus.Desc{d.state, d.synced, d.resources, d.lastUpdate, d.reconnects, d.nacks, d.refused, d.dropped} {
+		ch <- desc
+	}
+}
+
+// Collect implements prometheus.Collector. Kinds outside the table count as "other":
+// an upstream must not be able to make labels.
+func (m *Manager) Collect(ch chan<- prometheus.Metric) {
+	d := newDescs()
+	gauge := func(desc *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, v, labels...)
+	}
+	counter := func(desc *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, v, labels...)
+	}
+	for i, source := range m.sources {
+		st := source.Status()
+		for _, s := range states {
+			gauge(d.state, boolValue(s == st.State), st.Name, string(s))
+		}
+		gauge(d.synced, boolValue(st.Synced), st.Name)
+		other := 0
+		counts := m.stores[i].Counts()
+		for kind, n := range counts {
+			if _, known := mirror.LookupKind(kind); !known {
+				other += n
+			}
+		}
+		for _, info := range mirror.Kinds() {
+			gauge(d.resources, float64(counts[info.Kind]), st.Name, info.Kind.String())
+		}
+		gauge(d.resources, float64(other), st.Name, "other")
+		if !st.LastUpdate.IsZero() {
+			gauge(d.lastUpdate, float64(st.LastUpdate.UnixMilli())/1000, st.Name)
+		}
+		counter(d.reconnects, float64(st.Reconnects), st.Name)
+		counter(d.nacks, float64(st.NACKs), st.Name)
+		gauge(d.refused, float64(st.RefusedTotal), st.Name)
+		for _, reason := range []string{droppedGenerated, droppedRevision} {
+			gauge(d.dropped, float64(st.Dropped[reason]), st.Name, reason)
+		}
+	}
+}
+
+func boolValue(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

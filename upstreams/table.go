@@ -1,0 +1,354 @@
+package upstreams
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/zeebo/xxh3"
+
+	"meshrelay/adsclient"
+	"meshrelay/mirror"
+)
+
+// table is what a server has said, by type URL and name, and the store that it is
+// folded into. A kind's API versions are its spellings: their answers are united by
+// name, the newest version first (PROTOCOL C1).
+type table struct {
+	source        string
+	keepGenerated bool
+	revision      string
+	store         *mirror.Store
+	byURL         map[string]*spelling
+	byKind        map[mirror.Kind][]*spelling // newest version first
+}
+
+// spelling is one type URL.
+type spelling struct {
+	kind       mirror.Kind
+	typeURL    string
+	rank       int
+	answered   bool
+	byName     map[string]*record
+	generation uint64
+	dropped    map[string]int // by reason
+	refused    map[string]string
+}
+
+// record is one name of one spelling.
+type record struct {
+	hash       xxh3.Uint128     // of the element as received
+	resource   *mirror.Resource // last good content; nil when there is none, or when it is left out
+	dropped    string           // why it is left out
+	version    string           // that the server gave, on delta streams
+	generation uint64
+}
+
+// Reasons to leave a resource out.
+const (
+	droppedGenerated = "generated"
+	droppedRevision  = "revision"
+)
+
+var errDuplicate = errors.New("the name comes twice in one response; the first is kept")
+
+func newTable(source string, keepGenerated bool, revision string, store *mirror.Store) table {
+	return table{
+		source: source, keepGenerated: keepGenerated, revision: revision, store: store,
+		byURL: map[string]*spelling{}, byKind: map[mirror.Kind][]*spelling{},
+	}
+}
+
+func (t *table) spelling(kind mirror.Kind, version, typeURL string) *spelling {
+	if sp := t.byURL[typeURL]; sp != nil {
+		return sp
+	}
+	sp := &spelling{kind: kind, typeURL: typeURL, rank: 1 << 20, byName: map[string]*record{}, dropped: map[string]int{}, refused: map[string]string{}}
+	if info, ok := mirror.LookupKind(kind); ok {
+		if i := slices.Index(info.Versions, version); i >= 0 {
+			sp.rank = i
+		}
+	}
+	t.byURL[typeURL] = sp
+	all := append(t.byKind[kind], sp)
+	slices.SortStableFunc(all, func(a, b *spelling) int { return a.rank - b.rank })
+	t.byKind[kind] = all
+	return sp
+}
+
+func (t *table) answered(typeURL string) bool {
+	sp := t.byURL[typeURL]
+	return sp != nil && sp.answered
+}
+
+// replace makes a spelling what a complete response says. Elements that are as they
+// were cost a hash and a look-up; nothing is decoded or allocated for them.
+func (t *table) replace(sp *spelling, resp *adsclient.Response) (out outcome) {
+	sp.generation++
+	clear(sp.refused)
+	seen, unnamed := 0, 0
+	var changed []string
+	for raw := range resp.Resources() {
+		name, err := mirror.PeekName(sp.kind, raw.Any)
+		if err != nil {
+			unnamed++
+			out.refuse(fmt.Sprintf("%s: an element without a readable name", sp.typeURL), err)
+			continue
+		}
+		rec := sp.byName[string(name)]
+		switch {
+		case rec == nil:
+			rec = &record{}
+			full := strings.Clone(string(name))
+			sp.byName[full] = rec
+			seen++
+			if t.accept(sp, rec, full, raw, &out) {
+				changed = append(changed, full)
+			}
+		case rec.generation == sp.generation:
+			sp.refuse(string(name), errDuplicate, &out)
+		case rec.hash == xxh3.Hash128(raw.Any) && rec.good():
+			seen++
+		default:
+			seen++
+			full := string(name)
+			if t.accept(sp, rec, full, raw, &out) {
+				changed = append(changed, full)
+			}
+		}
+		rec.generation = sp.generation
+	}
+	out.changed = t.fold(sp.kind, changed)
+	if seen == len(sp.byName) {
+		return out
+	}
+	if unnamed > 0 {
+		// Whose names could not be read can not be told from what is gone.
+		out.refuse(sp.typeURL, fmt.Errorf("%d elements have no readable name: nothing is removed on account of this response", unnamed))
+		return out
+	}
+	var gone []string
+	for name, rec := range sp.byName {
+		if rec.generation != sp.generation {
+			sp.forget(name, rec)
+			gone = append(gone, name)
+		}
+	}
+	out.deleted = len(gone)
+	t.fold(sp.kind, gone)
+	return out
+}
+
+// patch applies a delta response to a spelling.
+func (t *table) patch(sp *spelling, resp *adsclient.Response) (out outcome) {
+	var changed, gone []string
+	seen := map[string]bool{}
+	for raw := range resp.Resources() {
+		name, err := mirror.PeekName(sp.kind, raw.Any)
+		if err == nil && sp.kind != mirror.MeshConfig && string(name) != string(raw.Name) {
+			err = fmt.Errorf("the element is named %q and the resource in it %q", raw.Name, name)
+		}
+		if err != nil {
+			out.refuse(fmt.Sprintf("%s: %.128q", sp.typeURL, raw.Name), err)
+			continue
+		}
+		full := string(name)
+		if seen[full] {
+			sp.refuse(full, errDuplicate, &out)
+			continue
+		}
+		seen[full] = true
+		rec := sp.byName[full]
+		if rec == nil {
+			rec = &record{}
+			sp.byName[full] = rec
+		}
+		delete(sp.refused, full)
+		rec.version = string(raw.Version)
+		if t.accept(sp, rec, full, raw, &out) {
+			changed = append(changed, full)
+		}
+	}
+	for _, name := range resp.Removed {
+		if sp.kind == mirror.MeshConfig {
+			name = mirror.MeshConfigName
+		}
+		if rec := sp.byName[name]; rec != nil && !seen[name] {
+			sp.forget(name, rec)
+			gone = append(gone, name)
+		}
+	}
+	out.changed = t.fold(sp.kind, changed)
+	out.deleted = len(gone)
+	t.fold(sp.kind, gone)
+	return out
+}
+
+// accept takes over a new or changed element and reports whether the record's
+// content is another now. A bad element leaves the last good content as it is.
+func (t *table) accept(sp *spelling, rec *record, name string, raw adsclient.RawResource, out *outcome) bool {
+	rec.hash = xxh3.Hash128(raw.Any)
+	r, err := mirror.Decode(sp.kind, raw.Any, t.source)
+	if err != nil {
+		sp.refuse(name, err, out)
+		rec.hash = xxh3.Uint128{} // looked at again, and reported, each time it comes
+		return false
+	}
+	had := rec.resource != nil
+	reason := t.leaveOut(r)
+	if reason != rec.dropped {
+		sp.countDropped(rec.dropped, -1)
+		sp.countDropped(reason, 1)
+		rec.dropped = reason
+	}
+	if reason != "" {
+		rec.resource = nil
+		return had
+	}
+	rec.resource = r
+	return true
+}
+
+// good reports whether what was received last was accepted.
+func (r *record) good() bool { return r.hash != xxh3.Uint128{} }
+
+// leaveOut returns why a resource is not mirrored; empty when it is.
+func (t *table) leaveOut(r *mirror.Resource) string {
+	if !t.keepGenerated && generated(r) {
+		return droppedGenerated
+	}
+	if t.revision != "" && r.Revision() != "" && r.Revision() != t.revision {
+		return droppedRevision
+	}
+	return ""
+}
+
+// generated reports whether an istiod made the resource by itself, from a Kubernetes
+// Service, Gateway, HTTPRoute or Ingress (PROTOCOL C9).
+func generated(r *mirror.Resource) bool {
+	name := r.Key().Name
+	return r.Kind().Kind == "ServiceEntry" && strings.HasPrefix(name, "synthetic-") ||
+		strings.Contains(name, "istio-autogenerated-k8s-")
+}
+
+func (sp *spelling) refuse(name string, err error, out *outcome) {
+	out.refuse(sp.typeURL+" "+abbreviate(name), err)
+	if len(sp.refused) < maxRefused {
+		sp.refused[abbreviate(name)] = err.Error()
+	}
+}
+
+func abbreviate(s string) string {
+	if len(s) > 128 {
+		return s[:128] + "…"
+	}
+	return s
+}
+
+func (sp *spelling) forget(name string, rec *record) {
+	sp.countDropped(rec.dropped, -1)
+	delete(sp.byName, name)
+	delete(sp.refused, abbreviate(name))
+}
+
+func (sp *spelling) countDropped(reason string, n int) {
+	if reason == "" {
+		return
+	}
+	if sp.dropped[reason] += n; sp.dropped[reason] == 0 {
+		delete(sp.dropped, reason)
+	}
+}
+
+// fold brings the store to what the kind's spellings say of names, and returns how
+// many of them differ for clients.
+func (t *table) fold(kind mirror.Kind, names []string) (differ int) {
+	for _, name := range names {
+		var best *record
+		for _, sp := range t.byKind[kind] {
+			if rec := sp.byName[name]; rec != nil && rec.resource != nil {
+				best = rec
+				break
+			}
+		}
+		if best == nil {
+			if key, ok := keyOf(kind, name); ok && t.store.Remove(key) {
+				differ++
+			}
+			continue
+		}
+		stored, changed := t.store.Put(best.resource)
+		best.resource = stored
+		if changed {
+			differ++
+		}
+	}
+	return differ
+}
+
+func keyOf(kind mirror.Kind, name string) (mirror.Key, bool) {
+	if kind == mirror.MeshConfig {
+		return mirror.Key{Kind: kind, Name: mirror.MeshConfigName}, true
+	}
+	namespace, name, err := mirror.ParseFullName(name)
+	return mirror.Key{Kind: kind, Namespace: namespace, Name: name}, err == nil
+}
+
+// retire forgets the other spellings of a kind: the server is a relay, which was
+// asked for one only, and what another server said under the others is void.
+func (t *table) retire(kind mirror.Kind, current *spelling) {
+	var gone []string
+	for _, sp := range t.byKind[kind] {
+		if sp == current {
+			continue
+		}
+		gone = slices.AppendSeq(gone, maps.Keys(sp.byName))
+		clear(sp.byName)
+		clear(sp.refused)
+		clear(sp.dropped)
+	}
+	t.fold(kind, gone)
+}
+
+// versions returns what is held of a spelling, with the versions that the server
+// gave.
+func (t *table) versions(typeURL string) map[string]string {
+	sp := t.byURL[typeURL]
+	if sp == nil || len(sp.byName) == 0 || sp.kind == mirror.MeshConfig {
+		return nil // an istiod's MeshConfig has no name to speak of it by
+	}
+	out := make(map[string]string, len(sp.byName))
+	for name, rec := range sp.byName {
+		version := rec.version
+		if !rec.good() {
+			version = "" // ask for it again
+		}
+		out[name] = version
+	}
+	return out
+}
+
+func (t *table) refusals() (listed []Refusal, total int) {
+	for _, url := range slices.Sorted(maps.Keys(t.byURL)) {
+		sp := t.byURL[url]
+		total += len(sp.refused)
+		for _, name := range slices.Sorted(maps.Keys(sp.refused)) {
+			if len(listed) < maxRefused {
+				listed = append(listed, Refusal{Resource: sp.typeURL + " " + name, Reason: sp.refused[name]})
+			}
+		}
+	}
+	return listed, total
+}
+
+func (t *table) droppedCounts() map[string]int {
+	out := map[string]int{}
+	for _, sp := range t.byURL {
+		for reason, n := range sp.dropped {
+			out[reason] += n
+		}
+	}
+	return out
+}

@@ -1,0 +1,295 @@
+package upstreams
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+
+	"meshrelay/adsclient"
+	"meshrelay/config"
+	"meshrelay/mirror"
+)
+
+// maxRefused bounds the refusals that a Status lists.
+const maxRefused = 100
+
+// XDS mirrors another MCP-over-xDS server: an istiod or a relay.
+type XDS struct {
+	client *adsclient.Client
+	free   func()
+	log    *slog.Logger
+
+	// mu guards all below.
+	mu     sync.Mutex
+	table  table
+	status Status
+	store  *mirror.Store
+	types  []string // subscribed on the present stream
+	relay  bool
+	extra  []string // type URLs from the config
+	opened uint64   // streams
+}
+
+// NewXDS returns a source that is not connected yet. It fails when the credentials
+// can not be used.
+func NewXDS(cfg config.Upstream, node config.Node, store *mirror.Store, log *slog.Logger) (*XDS, error) {
+	log = log.With("upstream", cfg.Name)
+	x := &XDS{
+		free: func() {}, log: log, store: store, extra: cfg.XDS.Types,
+		table: newTable(cfg.Name, cfg.Generated == config.GeneratedKeep, node.Revision, store),
+		status: Status{
+			Name: cfg.Name, ClusterID: cfg.ClusterID, Type: "xds",
+			State: StateConnecting, Since: time.Now(), Address: cfg.XDS.Addresses[0],
+		},
+	}
+	opts := []grpc.DialOption{grpc.WithUserAgent("meshrelay")}
+	if cfg.XDS.Plaintext {
+		opts = append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	} else {
+		tls := cfg.XDS.TLS
+		creds, free, err := adsclient.TransportCredentials(adsclient.TLSFiles{CAFile: tls.CAFile, CertFile: tls.CertFile, KeyFile: tls.KeyFile})
+		if err != nil {
+			return nil, fmt.Errorf("upstream %s: %w", cfg.Name, err)
+		}
+		x.free = free
+		opts = append(opts, grpc.WithTransportCredentials(creds))
+		if tls.ServerName != "" {
+			opts = append(opts, grpc.WithAuthority(tls.ServerName))
+		}
+	}
+	if cfg.XDS.TokenFile != "" {
+		opts = append(opts, grpc.WithPerRPCCredentials(adsclient.TokenFile(cfg.XDS.TokenFile)))
+	}
+	client, err := adsclient.New(adsclient.Config{
+		Addresses: cfg.XDS.Addresses,
+		Protocol:  adsclient.Protocol(cfg.XDS.Protocol),
+		Node: func() *corev3.Node {
+			return adsclient.Node(adsclient.NodeConfig{
+				Name: node.ID, Namespace: node.Namespace, IP: node.IP, ClusterID: cfg.ClusterID, Revision: node.Revision,
+			})
+		},
+		TypeURLs:       func(relay bool) []string { return subscriptions(relay, cfg.XDS.Types) },
+		DialOptions:    opts,
+		ResyncInterval: cfg.XDS.ResyncInterval.D(),
+		Logger:         log,
+	}, x)
+	if err != nil {
+		x.free()
+		return nil, fmt.Errorf("upstream %s: %w", cfg.Name, err)
+	}
+	x.client = client
+	return x, nil
+}
+
+// subscriptions returns the type URLs to ask for. An istiod is asked for every
+// version of a kind, because it answers one that it does not know with nothing
+// (PROTOCOL C1); a relay serves all of a kind under each.
+func subscriptions(relay bool, extra []string) []string {
+	var urls []string
+	seen := map[string]bool{}
+	add := func(url string) {
+		if !seen[url] {
+			seen[url] = true
+			urls = append(urls, url)
+		}
+	}
+	for _, info := range mirror.Kinds() {
+		all := info.TypeURLs()
+		if relay {
+			all = all[:1]
+		}
+		for _, url := range all {
+			add(url)
+		}
+	}
+	for _, url := range extra {
+		if kind, _, err := mirror.ParseTypeURL(url); err == nil && relay {
+			if _, known := mirror.LookupKind(kind); known {
+				continue
+			}
+		}
+		add(url)
+	}
+	return urls
+}
+
+// Run implements Source.
+func (x *XDS) Run(ctx context.Context) error {
+	defer x.free()
+	return x.client.Run(ctx)
+}
+
+// HandleState implements adsclient.Handler.
+func (x *XDS) HandleState(s adsclient.State) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	st := &x.status
+	st.Address = s.Address
+	switch s.Phase {
+	case adsclient.Connecting:
+		if st.State == StateDenied || st.Synced || st.LastError != "" {
+			return // what is known of the source is said until there is better news
+		}
+		x.enter(StateConnecting)
+	case adsclient.Streaming:
+		x.types, x.relay = subscriptions(s.Relay, x.extra), s.Relay
+		st.Protocol = string(s.Protocol)
+		if !st.Synced {
+			x.enter(StateSyncing)
+		}
+		if x.opened++; x.opened > 1 {
+			st.Reconnects++
+		}
+		x.log.Info("stream open", "address", s.Address, "protocol", s.Protocol, "relay", s.Relay)
+	case adsclient.Connected:
+		st.LastError = ""
+		if st.Synced {
+			x.enter(StateSynced)
+		} else {
+			x.enter(StateSyncing)
+		}
+	case adsclient.Disconnected, adsclient.Denied:
+		state := StateDisconnected
+		switch {
+		case s.Phase == adsclient.Denied:
+			state = StateDenied
+		case x.opened == 0:
+			state = StateConnecting
+		}
+		if s.Err != nil {
+			if st.LastError != s.Err.Error() {
+				x.log.Warn("upstream is not reachable; what it gave stays in force", "address", s.Address, "err", s.Err)
+			}
+			st.LastError = s.Err.Error()
+		}
+		st.Protocol = ""
+		x.enter(state)
+	}
+}
+
+func (x *XDS) enter(s State) {
+	if x.status.State != s {
+		x.status.State, x.status.Since = s, time.Now()
+	}
+}
+
+// HandleResponse implements adsclient.Handler.
+func (x *XDS) HandleResponse(resp *adsclient.Response) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.status.LastUpdate = time.Now()
+	kind, version, err := mirror.ParseTypeURL(resp.TypeURL)
+	if err != nil {
+		x.status.NACKs++
+		return err
+	}
+	sp := x.table.spelling(kind, version, resp.TypeURL)
+	before := len(sp.byName)
+	var result outcome
+	// There is one MeshConfig at most, so what a server says of it is all that there is.
+	if resp.Complete || kind == mirror.MeshConfig {
+		result = x.table.replace(sp, resp)
+	} else {
+		result = x.table.patch(sp, resp)
+	}
+	if x.relay {
+		x.table.retire(kind, sp)
+	}
+	sp.answered = true
+	if resp.Complete && before > 4 && len(sp.byName) == 0 {
+		x.log.Warn("upstream has nothing left of a type; all of it was removed", "type", resp.TypeURL, "removed", before)
+	}
+	x.log.Debug("response", "type", resp.TypeURL, "resources", resp.Len(), "removed", len(resp.Removed),
+		"changed", result.changed, "deleted", result.deleted, "bytes", resp.Size())
+	if !x.status.Synced && x.pending() == nil {
+		x.status.Synced = true
+		x.enter(StateSynced)
+		x.store.SetSynced()
+		x.log.Info("upstream has synced", "address", x.status.Address)
+	}
+	if err := result.err(); err != nil {
+		x.status.NACKs++
+		x.log.Warn("response refused in part; the last good content stays in force", "type", resp.TypeURL, "err", err)
+		return err
+	}
+	return nil
+}
+
+// pending returns the subscribed types that were never answered.
+func (x *XDS) pending() []string {
+	var urls []string
+	for _, url := range x.types {
+		if !x.table.answered(url) {
+			urls = append(urls, url)
+		}
+	}
+	return urls
+}
+
+// ResumeVersions implements adsclient.Handler.
+func (x *XDS) ResumeVersions(typeURL string) map[string]string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.table.versions(typeURL)
+}
+
+// Status implements Source.
+func (x *XDS) Status() Status {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	st := x.status
+	if !st.Synced {
+		st.Pending = x.pending()
+	}
+	st.Refused, st.RefusedTotal = x.table.refusals()
+	st.Dropped = x.table.droppedCounts()
+	st.Resources = countsByName(x.store)
+	return st
+}
+
+func countsByName(s *mirror.Store) map[string]int {
+	out := map[string]int{}
+	for kind, n := range s.Counts() {
+		out[kind.String()] = n
+	}
+	return out
+}
+
+// outcome is what a response came to.
+type outcome struct {
+	changed, deleted int
+	bad              []string // what was refused: at most maxNamed of them
+	badTotal         int
+}
+
+// maxNamed bounds the resources that a NACK names.
+const maxNamed = 20
+
+func (o *outcome) refuse(what string, err error) {
+	o.badTotal++
+	if len(o.bad) < maxNamed {
+		o.bad = append(o.bad, fmt.Sprintf("%s: %v", what, err))
+	}
+}
+
+func (o *outcome) err() error {
+	if o.badTotal == 0 {
+		return nil
+	}
+	errs := make([]error, 0, len(o.bad)+1)
+	for _, b := range o.bad {
+		errs = append(errs, errors.New(b))
+	}
+	if more := o.badTotal - len(o.bad); more > 0 {
+		errs = append(errs, fmt.Errorf("and %d more", more))
+	}
+	return errors.Join(errs...)
+}
