@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -122,6 +123,7 @@ type Server struct {
 	released     chan struct{}
 	draining     chan struct{}
 	lastID       atomic.Uint64
+	listening    func(net.Addr) // tests learn the port here
 	streams      sync.WaitGroup
 
 	mu    sync.Mutex // guards conns

@@ -1,0 +1,363 @@
+package downstream
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/structpb"
+	mcp "istio.io/api/mcp/v1alpha1"
+	mesh "istio.io/api/mesh/v1alpha1"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"meshrelay/mirror"
+	"meshrelay/push"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	seV1       = "networking.istio.io/v1/ServiceEntry"
+	seV1beta1  = "networking.istio.io/v1beta1/ServiceEntry"
+	seV1alpha3 = "networking.istio.io/v1alpha3/ServiceEntry"
+	drV1       = "networking.istio.io/v1/DestinationRule"
+	vsV1       = "networking.istio.io/v1/VirtualService"
+	meshURL    = "core/v1alpha1/MeshConfig"
+
+	// patience is how long a test waits for what must happen.
+	patience = 10 * time.Second
+)
+
+var (
+	kindSE = mirror.Kind{Group: "networking.istio.io", Kind: "ServiceEntry"}
+	kindDR = mirror.Kind{Group: "networking.istio.io", Kind: "DestinationRule"}
+	kindVS = mirror.Kind{Group: "networking.istio.io", Kind: "VirtualService"}
+)
+
+// relay is a Server over one store, with the pipeline between them.
+type relay struct {
+	t      *testing.T
+	store  *mirror.Store
+	server *Server
+	addr   string
+	reg    *prometheus.Registry
+	stop   func() // ends the server, gracefully
+}
+
+type option func(*Config, *Deps)
+
+func startRelay(t *testing.T, synced bool, opts ...option) *relay {
+	t.Helper()
+	r := &relay{t: t, store: mirror.NewStore(), reg: prometheus.NewRegistry()}
+	agg := mirror.NewAggregate()
+	if err := agg.SetSources([]mirror.Source{{Name: "east", Cache: r.store}}); err != nil {
+		t.Fatal(err)
+	}
+	d, err := push.NewDebouncer(push.Options{After: 5 * time.Millisecond, Max: 50 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := agg.RegisterEventHandler(mirror.Kind{}, func(old, cur *mirror.Resource, _ mirror.Event) {
+		if cur == nil {
+			cur = old
+		}
+		d.UpdateKey(cur.Key(), push.ConfigUpdate)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	cfg := Config{NodeID: "relay-1", Version: "test", Listeners: []Listener{{Address: "127.0.0.1:0"}}, DrainTimeout: 2 * time.Second}
+	deps := Deps{Configs: agg, Registerer: r.reg, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}
+	for _, o := range opts {
+		o(&cfg, &deps)
+	}
+	if r.server, err = New(cfg, deps); err != nil {
+		t.Fatal(err)
+	}
+	listening := make(chan string, 1)
+	r.server.listening = func(addr net.Addr) { listening <- addr.String() }
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 4)
+	go func() { done <- r.store.Run(ctx) }()
+	go func() { done <- agg.Run(ctx) }()
+	go func() { done <- d.Run(ctx, r.server.Push) }()
+	go func() { done <- r.server.Run(ctx) }()
+	stopped := false
+	r.stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		for range 4 {
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	t.Cleanup(r.stop)
+	r.addr = <-listening
+	if synced {
+		r.store.SetSynced()
+	}
+	return r
+}
+
+// se returns a ServiceEntry for a host of that name.
+func se(namespace, name, host string, labels ...string) *mirror.Resource {
+	return build(kindSE, namespace, name, &networking.ServiceEntry{Hosts: []string{host}}, labels...)
+}
+
+func dr(namespace, name, host string) *mirror.Resource {
+	return build(kindDR, namespace, name, &networking.DestinationRule{Host: host})
+}
+
+func vs(namespace, name, host string) *mirror.Resource {
+	return build(kindVS, namespace, name, &networking.VirtualService{Hosts: []string{host}})
+}
+
+func build(kind mirror.Kind, namespace, name string, body proto.Message, labels ...string) *mirror.Resource {
+	packed, err := anypb.New(body)
+	if err != nil {
+		panic(err)
+	}
+	m := map[string]string{}
+	for i := 0; i+1 < len(labels); i += 2 {
+		m[labels[i]] = labels[i+1]
+	}
+	r, err := mirror.New(mirror.Spec{Key: mirror.Key{Kind: kind, Namespace: namespace, Name: name}, Labels: m, Source: "east", Body: packed})
+	if err != nil {
+		panic(err)
+	}
+	return r
+}
+
+func (r *relay) put(resources ...*mirror.Resource) {
+	for _, res := range resources {
+		r.store.Put(res)
+	}
+}
+
+func (r *relay) remove(resources ...*mirror.Resource) {
+	for _, res := range resources {
+		if !r.store.Remove(res.Key()) {
+			r.t.Errorf("%s was not there", res.Key())
+		}
+	}
+}
+
+// whileClientsWait makes changes, and lets the clients see them only when the view of
+// everything is as done says: together, however they were pushed.
+func (r *relay) whileClientsWait(change func(), done func(*view) bool) {
+	r.t.Helper()
+	r.server.mu.Lock()
+	var conns []*conn
+	for c := range r.server.conns {
+		conns = append(conns, c)
+	}
+	r.server.mu.Unlock()
+	for _, c := range conns {
+		c.mu.Lock()
+	}
+	change()
+	r.server.views.mu.Lock()
+	v := r.server.views.byRev[""]
+	r.server.views.mu.Unlock()
+	eventually(r.t, "the changes are in the view", func() bool { return done(v) })
+	for _, c := range conns {
+		c.mu.Unlock()
+	}
+}
+
+func (r *relay) dial(opts ...grpc.DialOption) discoveryv3.AggregatedDiscoveryServiceClient {
+	r.t.Helper()
+	opts = append([]grpc.DialOption{
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(1 << 30)),
+	}, opts...)
+	conn, err := grpc.NewClient("passthrough:///"+r.addr, opts...)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { conn.Close() })
+	return discoveryv3.NewAggregatedDiscoveryServiceClient(conn)
+}
+
+// received is a message or the end of a stream.
+type received[M any] struct {
+	msg M
+	err error
+}
+
+// client is a stream of an independent client: generated code and gRPC's own codec.
+type stream[Req, Resp any] struct {
+	t      *testing.T
+	sendTo interface{ Send(Req) error }
+	recvd  chan received[Resp]
+	cancel context.CancelFunc
+}
+
+func newStream[Req, Resp any](t *testing.T, s interface {
+	Send(Req) error
+	Recv() (Resp, error)
+}, cancel context.CancelFunc) *stream[Req, Resp] {
+	st := &stream[Req, Resp]{t: t, sendTo: s, recvd: make(chan received[Resp], 4096), cancel: cancel}
+	go func() {
+		for {
+			m, err := s.Recv()
+			st.recvd <- received[Resp]{m, err}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	t.Cleanup(cancel)
+	return st
+}
+
+func (s *stream[Req, Resp]) send(req Req) {
+	s.t.Helper()
+	if err := s.sendTo.Send(req); err != nil {
+		s.t.Fatalf("send: %v", err)
+	}
+}
+
+// next returns the next message, which must come.
+func (s *stream[Req, Resp]) next() Resp {
+	s.t.Helper()
+	select {
+	case r := <-s.recvd:
+		if r.err != nil {
+			s.t.Fatalf("stream ended: %v", r.err)
+		}
+		return r.msg
+	case <-time.After(patience):
+		s.t.Fatal("nothing came")
+		panic("unreachable")
+	}
+}
+
+// end returns the status with which the stream ends, skipping messages.
+func (s *stream[Req, Resp]) end() error {
+	s.t.Helper()
+	for {
+		select {
+		case r := <-s.recvd:
+			if r.err != nil {
+				return r.err
+			}
+		case <-time.After(patience):
+			s.t.Fatal("stream did not end")
+		}
+	}
+}
+
+type (
+	sotwStream  = stream[*discoveryv3.DiscoveryRequest, *discoveryv3.DiscoveryResponse]
+	deltaStream = stream[*discoveryv3.DeltaDiscoveryRequest, *discoveryv3.DeltaDiscoveryResponse]
+)
+
+func (r *relay) sotw(opts ...grpc.DialOption) *sotwStream {
+	r.t.Helper()
+	ctx, cancel := context.WithCancel(r.t.Context())
+	s, err := r.dial(opts...).StreamAggregatedResources(ctx)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return newStream(r.t, s, cancel)
+}
+
+func (r *relay) delta(opts ...grpc.DialOption) *deltaStream {
+	r.t.Helper()
+	ctx, cancel := context.WithCancel(r.t.Context())
+	s, err := r.dial(opts...).DeltaAggregatedResources(ctx)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return newStream(r.t, s, cancel)
+}
+
+func node(metadata ...string) *corev3.Node {
+	fields := map[string]*structpb.Value{}
+	for i := 0; i+1 < len(metadata); i += 2 {
+		fields[metadata[i]] = structpb.NewStringValue(metadata[i+1])
+	}
+	return &corev3.Node{Id: "sidecar~10.0.0.1~istiod-1.istio-system~istio-system.svc.cluster.local", Metadata: &structpb.Struct{Fields: fields}}
+}
+
+func subscribe(typeURL string) *discoveryv3.DiscoveryRequest {
+	return &discoveryv3.DiscoveryRequest{Node: node(), TypeUrl: typeURL}
+}
+
+func subscribeDelta(typeURL string) *discoveryv3.DeltaDiscoveryRequest {
+	return &discoveryv3.DeltaDiscoveryRequest{Node: node(), TypeUrl: typeURL}
+}
+
+func ack(resp *discoveryv3.DiscoveryResponse) *discoveryv3.DiscoveryRequest {
+	return &discoveryv3.DiscoveryRequest{TypeUrl: resp.TypeUrl, VersionInfo: resp.VersionInfo, ResponseNonce: resp.Nonce}
+}
+
+// names decodes a SotW response as istiod does and returns the resources' names.
+func names(t *testing.T, resp *discoveryv3.DiscoveryResponse) string {
+	t.Helper()
+	var out []string
+	for _, a := range resp.Resources {
+		out = append(out, decode(t, a).GetMetadata().GetName())
+	}
+	return strings.Join(out, " ")
+}
+
+func decode(t *testing.T, a *anypb.Any) *mcp.Resource {
+	t.Helper()
+	m := &mcp.Resource{}
+	if err := a.UnmarshalTo(m); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// deltaNames returns the names of a delta response, those removed with a minus.
+func deltaNames(resp *discoveryv3.DeltaDiscoveryResponse) string {
+	var out []string
+	for _, r := range resp.Resources {
+		out = append(out, r.Name)
+	}
+	for _, n := range resp.RemovedResources {
+		out = append(out, "-"+n)
+	}
+	return strings.Join(out, " ")
+}
+
+func wantCode(t *testing.T, err error, code codes.Code) {
+	t.Helper()
+	if status.Code(err) != code {
+		t.Errorf("stream ended with %v, want %v", err, code)
+	}
+}
+
+// eventually waits for a condition that another goroutine brings about.
+func eventually(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for !cond() {
+		if time.Now().After(deadline) {
+			t.Fatalf("not so: %s", what)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func meshConfig(domain string) *mesh.MeshConfig { return &mesh.MeshConfig{TrustDomain: domain} }
