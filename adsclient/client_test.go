@@ -1,0 +1,455 @@
+package adsclient
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"meshrelay/internal/fakexds"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	meshURL = "core/v1alpha1/MeshConfig"
+	seURL   = "networking.istio.io/v1/ServiceEntry"
+	vsURL   = "networking.istio.io/v1/VirtualService"
+)
+
+// recorder is a Handler that keeps what it is told.
+type recorder struct {
+	mu        sync.Mutex
+	changed   chan struct{}
+	responses []string // "typeURL name name -removed"
+	complete  []bool
+	states    []State
+	held      map[string]map[string]string
+	reject    func(*Response) error
+}
+
+func newRecorder() *recorder { return &recorder{changed: make(chan struct{})} }
+
+func (h *recorder) tell() {
+	close(h.changed)
+	h.changed = make(chan struct{})
+}
+
+func (h *recorder) HandleResponse(r *Response) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	parts := []string{r.TypeURL}
+	for raw := range r.Resources() {
+		if r.Delta {
+			parts = append(parts, string(raw.Name))
+		} else {
+			parts = append(parts, fmt.Sprintf("%d bytes", len(raw.Any)))
+		}
+	}
+	for _, n := range r.Removed {
+		parts = append(parts, "-"+n)
+	}
+	h.responses = append(h.responses, strings.Join(parts, " "))
+	h.complete = append(h.complete, r.Complete)
+	h.tell()
+	if h.reject != nil {
+		return h.reject(r)
+	}
+	return nil
+}
+
+func (h *recorder) ResumeVersions(typeURL string) map[string]string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.held[typeURL]
+}
+
+func (h *recorder) HandleState(s State) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.states = append(h.states, s)
+	h.tell()
+}
+
+// await waits until cond, which is called with the recorder locked.
+func (h *recorder) await(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	deadline := time.After(10 * time.Second)
+	for {
+		h.mu.Lock()
+		ok, changed := cond(), h.changed
+		h.mu.Unlock()
+		if ok {
+			return
+		}
+		select {
+		case <-changed:
+		case <-deadline:
+			t.Fatalf("not so: %s; responses %q, states %v", what, h.responses, h.states)
+		}
+	}
+}
+
+// last returns the newest state; the recorder is locked.
+func (h *recorder) last() State {
+	if len(h.states) == 0 {
+		return State{}
+	}
+	return h.states[len(h.states)-1]
+}
+
+func (h *recorder) awaitResponses(t *testing.T, n int) {
+	t.Helper()
+	h.await(t, fmt.Sprintf("%d responses", n), func() bool { return len(h.responses) >= n })
+}
+
+func testNode() *corev3.Node {
+	return Node(NodeConfig{Name: "relay-1", Namespace: "istio-system", IP: "10.0.0.7", ClusterID: "east", Revision: "blue"})
+}
+
+func start(t *testing.T, h Handler, change func(*Config), addresses ...string) {
+	t.Helper()
+	cfg := Config{
+		Addresses: addresses, Protocol: Auto, Node: testNode,
+		TypeURLs:    func(bool) []string { return []string{meshURL, seURL, vsURL} },
+		DialOptions: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())},
+		MinBackoff:  time.Millisecond, MaxBackoff: 20 * time.Millisecond, DeniedBackoff: 20 * time.Millisecond,
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	c, err := New(cfg, h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+}
+
+func sotw(c *Config)  { c.Protocol = SotW }
+func delta(c *Config) { c.Protocol = Delta }
+
+func entry(name string) fakexds.Resource {
+	return fakexds.MCP(name, &networking.ServiceEntry{Hosts: []string{"db.example"}})
+}
+
+func TestNodeIsWhatIstiodExpects_C2_C3_C12(t *testing.T) {
+	n := testNode()
+	if want := "waypoint~10.0.0.7~relay-1.istio-system~istio-system.svc.cluster.local"; n.Id != want {
+		t.Errorf("id %q, want %q", n.Id, want)
+	}
+	want := map[string]string{"GENERATOR": "api", "NAMESPACE": "istio-system", "CLUSTER_ID": "east", "ISTIO_VERSION": istioVersion, "ISTIO_REVISION": "blue"}
+	if len(n.Metadata.Fields) != len(want) {
+		t.Errorf("metadata %v", n.Metadata)
+	}
+	for k, v := range want {
+		if got := n.Metadata.Fields[k].GetStringValue(); got != v {
+			t.Errorf("%s is %q, want %q", k, got, v)
+		}
+	}
+}
+
+func TestFirstRequestAloneCarriesTheNode_C2(t *testing.T) {
+	s := fakexds.Start(t, &fakexds.Server{})
+	h := newRecorder()
+	start(t, h, sotw, s.Addr)
+	h.awaitResponses(t, 3)
+	for i, r := range s.Requests() {
+		if (r.Node != nil) != (i == 0) {
+			t.Errorf("request %d: node %v", i, r.Node)
+		}
+	}
+}
+
+func TestEveryResponseIsAcknowledgedOnce_C6(t *testing.T) {
+	s := fakexds.Start(t, &fakexds.Server{})
+	h := newRecorder()
+	start(t, h, sotw, s.Addr)
+	h.awaitResponses(t, 3)
+	for range 5 {
+		s.Push(seURL)
+	}
+	h.awaitResponses(t, 8)
+	// A response without a nonce is not acknowledged: an empty one asks again.
+	s.Send(&discoveryv3.DiscoveryResponse{TypeUrl: seURL, VersionInfo: "x"})
+	s.Send(&discoveryv3.DiscoveryResponse{TypeUrl: vsURL, VersionInfo: "x", Nonce: "last"})
+	s.Await("the last ACK", func(r fakexds.Request) bool { return r.Nonce == "last" })
+	acks := map[string]int{}
+	empty := 0
+	for _, r := range s.Requests() {
+		if r.Nonce == "" {
+			empty++
+			continue
+		}
+		acks[r.Nonce]++
+		if r.Version == "" {
+			t.Errorf("ACK of %s has no version", r.Nonce)
+		}
+	}
+	if empty != 3 || len(acks) != 9 {
+		t.Errorf("%d requests without a nonce and ACKs of %v; want the 3 subscriptions and 9 ACKs", empty, acks)
+	}
+	for nonce, n := range acks {
+		if n != 1 {
+			t.Errorf("nonce %s acknowledged %d times", nonce, n)
+		}
+	}
+}
+
+func TestRejectionCarriesTheReasonAndTheLastGoodVersion_C7(t *testing.T) {
+	s := fakexds.Start(t, &fakexds.Server{})
+	h := newRecorder()
+	start(t, h, sotw, s.Addr)
+	h.awaitResponses(t, 3)
+	s.Send(&discoveryv3.DiscoveryResponse{TypeUrl: seURL, VersionInfo: "good", Nonce: "good"})
+	h.awaitResponses(t, 4)
+	h.mu.Lock()
+	h.reject = func(*Response) error { return errors.New("team-a/db: body does not decode") }
+	h.mu.Unlock()
+	s.Send(&discoveryv3.DiscoveryResponse{TypeUrl: seURL, VersionInfo: "bad", Nonce: "bad"})
+	nack := s.Await("a NACK", func(r fakexds.Request) bool { return r.ErrorWasGiven })
+	if nack.Nonce != "bad" || nack.Version != "good" || nack.Error != "team-a/db: body does not decode" {
+		t.Errorf("NACK %+v", nack)
+	}
+}
+
+func TestRequestsFollowTheGivenOrder_C13(t *testing.T) {
+	s := fakexds.Start(t, &fakexds.Server{})
+	h := newRecorder()
+	start(t, h, sotw, s.Addr)
+	h.awaitResponses(t, 3)
+	var order []string
+	for _, r := range s.Requests() {
+		if r.Nonce == "" {
+			order = append(order, r.TypeURL)
+		}
+	}
+	if got := strings.Join(order, " "); got != meshURL+" "+seURL+" "+vsURL {
+		t.Errorf("asked for %s", got)
+	}
+}
+
+func TestResyncAsksForEverythingAgain_C4(t *testing.T) {
+	s := fakexds.Start(t, &fakexds.Server{})
+	h := newRecorder()
+	start(t, h, func(c *Config) { c.Protocol = SotW; c.ResyncInterval = 20 * time.Millisecond }, s.Addr)
+	for _, url := range []string{meshURL, seURL, vsURL} {
+		n := 0
+		s.Await("three requests for "+url+" without a nonce", func(r fakexds.Request) bool {
+			if r.TypeURL == url && r.Nonce == "" {
+				n++
+			}
+			return n == 3
+		})
+	}
+}
+
+func TestAutoUsesSotWTowardsIstiodAndDeltaTowardsRelays_C14(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		server *fakexds.Server
+		delta  bool
+	}{
+		{"istiod", &fakexds.Server{}, false},
+		{"relay", &fakexds.Server{Relay: true}, true},
+		{"no delta", &fakexds.Server{NoDelta: true}, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := fakexds.Start(t, tc.server)
+			h := newRecorder()
+			start(t, h, nil, s.Addr)
+			req := s.Await("a request for ServiceEntries", func(r fakexds.Request) bool { return r.TypeURL == seURL })
+			if req.Delta != tc.delta {
+				t.Errorf("delta is %v", req.Delta)
+			}
+			h.await(t, "connected", func() bool { return h.last().Phase == Connected })
+			if st := h.last(); st.Relay != tc.server.Relay {
+				t.Errorf("state %+v", st)
+			}
+		})
+	}
+}
+
+func TestDeltaResumesWithWhatIsHeld_C14(t *testing.T) {
+	s := fakexds.Start(t, &fakexds.Server{Relay: true})
+	s.Set(seURL, entry("shop/a").WithVersion("1"), entry("shop/b").WithVersion("2"))
+	h := newRecorder()
+	h.held = map[string]map[string]string{seURL: {"shop/a": "1", "shop/b": "old", "shop/gone": "3"}}
+	start(t, h, delta, s.Addr)
+	h.await(t, "the difference", func() bool {
+		for _, r := range h.responses {
+			if r == seURL+" shop/b -shop/gone" {
+				return true
+			}
+		}
+		return false
+	})
+	req := s.Await("the subscription", func(r fakexds.Request) bool { return r.TypeURL == seURL })
+	if len(req.Names) != 0 {
+		t.Errorf("subscribed by name: %v; a wildcard alone learns of all deletions", req.Names)
+	}
+}
+
+func TestRequestsStayBelowIstiodsLimit_C15(t *testing.T) {
+	s := fakexds.Start(t, &fakexds.Server{})
+	h := newRecorder()
+	large := map[string]string{}
+	for i := range 60000 {
+		large[fmt.Sprintf("namespace-of-some-length/service-entry-of-some-length-%d", i)] = "AAAAAAAAAAAAAAAAAAAAAA"
+	}
+	h.held = map[string]map[string]string{seURL: large}
+	start(t, h, delta, s.Addr)
+	req := s.Await("the subscription", func(r fakexds.Request) bool { return r.TypeURL == seURL })
+	if len(req.Held) != 0 {
+		t.Errorf("%d versions were sent", len(req.Held))
+	}
+	h.await(t, "an answer that is known to be complete", func() bool {
+		for i, r := range h.responses {
+			if strings.HasPrefix(r, seURL) && h.complete[i] {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+func TestLargeResponsesAreReceived_C15(t *testing.T) {
+	s := fakexds.Start(t, &fakexds.Server{})
+	big := fakexds.MCP("shop/big", &networking.ServiceEntry{Hosts: []string{strings.Repeat("x", 25<<20)}})
+	s.Set(seURL, big)
+	h := newRecorder()
+	start(t, h, sotw, s.Addr)
+	h.await(t, "25 MB", func() bool {
+		for _, r := range h.responses {
+			if strings.HasPrefix(r, seURL+" 262") {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+func TestReconnectSubscribesToEverythingAgain_C16(t *testing.T) {
+	s := fakexds.Start(t, &fakexds.Server{})
+	h := newRecorder()
+	start(t, h, sotw, s.Addr)
+	h.awaitResponses(t, 3)
+	s.End(status.Error(codes.Unavailable, "not ready"))
+	s.Await("the last type on the second stream", func(r fakexds.Request) bool { return r.Stream == 2 && r.TypeURL == vsURL })
+	h.awaitResponses(t, 6)
+}
+
+func TestAddressesAreTriedInOrder_C16(t *testing.T) {
+	dead, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	deadAddr := dead.Addr().String()
+	dead.Close()
+	s := fakexds.Start(t, &fakexds.Server{})
+	h := newRecorder()
+	start(t, h, sotw, deadAddr, s.Addr)
+	h.awaitResponses(t, 3)
+	if h.states[0].Address != deadAddr {
+		t.Errorf("first tried %s", h.states[0].Address)
+	}
+}
+
+func TestBackoffGrowsUntilAResponse_C16(t *testing.T) {
+	s := fakexds.Start(t, &fakexds.Server{})
+	s.Fail(status.Error(codes.Unavailable, "not ready"))
+	h := newRecorder()
+	start(t, h, func(c *Config) {
+		c.Protocol, c.MinBackoff, c.MaxBackoff = SotW, 10*time.Millisecond, time.Hour
+	}, s.Addr)
+	began := time.Now()
+	h.await(t, "eight failures", func() bool {
+		n := 0
+		for _, st := range h.states {
+			if st.Phase == Disconnected {
+				n++
+			}
+		}
+		return n == 8
+	})
+	// 7 pauses of 10 ms × 1.6^n, at the least half of that each: 218 ms.
+	if took := time.Since(began); took < 200*time.Millisecond {
+		t.Errorf("eight attempts within %v: the pause does not grow", took)
+	}
+}
+
+func TestDeniedIsReportedWithWhatToDo_C19_C20(t *testing.T) {
+	for code, hint := range map[codes.Code]string{codes.Unauthenticated: "tokenFile", codes.PermissionDenied: "root namespace"} {
+		t.Run(code.String(), func(t *testing.T) {
+			s := fakexds.Start(t, &fakexds.Server{})
+			s.Fail(status.Error(code, "no"))
+			h := newRecorder()
+			start(t, h, nil, s.Addr)
+			h.await(t, "denied", func() bool { return h.last().Phase == Denied })
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			for _, st := range h.states {
+				if st.Phase == Denied && !strings.Contains(st.Err.Error(), hint) {
+					t.Errorf("error does not say what to do: %v", st.Err)
+				}
+			}
+		})
+	}
+}
+
+func TestConnectionAgeIsRoutine_C18(t *testing.T) {
+	s := fakexds.Start(t, &fakexds.Server{Options: []grpc.ServerOption{grpc.KeepaliveParams(keepalive.ServerParameters{
+		MaxConnectionAge: 50 * time.Millisecond, MaxConnectionAgeGrace: 20 * time.Millisecond,
+	})}})
+	h := newRecorder()
+	start(t, h, sotw, s.Addr)
+	h.await(t, "three connections", func() bool {
+		n := 0
+		for _, st := range h.states {
+			if st.Phase == Connected {
+				n++
+			}
+		}
+		return n >= 3
+	})
+}
+
+func TestBadOptionsAreErrors(t *testing.T) {
+	h := newRecorder()
+	ok := Config{Addresses: []string{"a:1"}, Protocol: Auto, Node: testNode, TypeURLs: func(bool) []string { return nil }}
+	if _, err := New(ok, h); err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func(*Config){
+		"addresses": func(c *Config) { c.Addresses = nil },
+		"protocol":  func(c *Config) { c.Protocol = "rest" },
+		"node":      func(c *Config) { c.Node = nil },
+	} {
+		c := ok
+		change(&c)
+		if _, err := New(c, h); err == nil {
+			t.Errorf("bad %s is no error", name)
+		}
+	}
+}

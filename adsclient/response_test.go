@@ -1,0 +1,138 @@
+package adsclient
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc/encoding"
+	_ "google.golang.org/grpc/encoding/proto"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+)
+
+func TestResponsesReadAsProtobufReadsThem(t *testing.T) {
+	a := &anypb.Any{TypeUrl: "x/y", Value: []byte("value")}
+	full := &discoveryv3.DiscoveryResponse{
+		VersionInfo: "v", TypeUrl: "t", Nonce: "n", Resources: []*anypb.Any{a, {}, a},
+		ControlPlane: &corev3.ControlPlane{Identifier: "id"}, Canary: true,
+	}
+	r, err := ParseResponse(mustMarshal(t, full), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Version != "v" || r.TypeURL != "t" || r.Nonce != "n" || r.ControlPlane != "id" || r.Len() != 3 || r.Delta || !r.Complete {
+		t.Errorf("read %+v", r)
+	}
+	inc := &discoveryv3.DeltaDiscoveryResponse{
+		SystemVersionInfo: "v", TypeUrl: "t", Nonce: "n", RemovedResources: []string{"a", "b"},
+		Resources:    []*discoveryv3.Resource{{Name: "one", Version: "1", Resource: a}, {Name: "two"}},
+		ControlPlane: &corev3.ControlPlane{Identifier: "id"},
+	}
+	if r, err = ParseResponse(mustMarshal(t, inc), true); err != nil {
+		t.Fatal(err)
+	}
+	var got string
+	for raw := range r.Resources() {
+		got += fmt.Sprintf("%s/%s/%v ", raw.Name, raw.Version, bytes.Equal(raw.Any, mustMarshal(t, a)))
+	}
+	if got != "one/1/true two//false " || len(r.Removed) != 2 || r.ControlPlane != "id" || r.Complete {
+		t.Errorf("read %+v: %s", r, got)
+	}
+}
+
+func mustMarshal(t testing.TB, m proto.Message) []byte {
+	t.Helper()
+	b, err := proto.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func TestTruncatedResponsesAreErrors(t *testing.T) {
+	whole := mustMarshal(t, &discoveryv3.DeltaDiscoveryResponse{
+		TypeUrl: "t", Resources: []*discoveryv3.Resource{{Name: "one", Resource: &anypb.Any{TypeUrl: "x", Value: []byte("v")}}},
+	})
+	bad := 0
+	for n := range whole {
+		if _, err := ParseResponse(whole[:n], true); err != nil {
+			bad++
+		}
+	}
+	if bad == 0 {
+		t.Error("no truncation is noticed")
+	}
+}
+
+func TestALargeResponseIsReadWithFewAllocations(t *testing.T) {
+	resp := &discoveryv3.DiscoveryResponse{TypeUrl: "t", Nonce: "n", VersionInfo: "v"}
+	for i := range 10000 {
+		resp.Resources = append(resp.Resources, &anypb.Any{TypeUrl: "type.googleapis.com/istio.mcp.v1alpha1.Resource", Value: fmt.Appendf(nil, "resource %d", i)})
+	}
+	data := mem.BufferSlice{mem.SliceBuffer(mustMarshal(t, resp))}
+	c := codec{encoding.GetCodecV2("proto")}
+	allocs := testing.AllocsPerRun(10, func() {
+		var m rawMessage
+		if err := c.Unmarshal(data, &m); err != nil {
+			t.Fatal(err)
+		}
+		r, err := ParseResponse(m.buf.ReadOnlyData(), false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for raw := range r.Resources() {
+			n += len(raw.Any)
+		}
+		if n == 0 {
+			t.Fatal("nothing read")
+		}
+		m.buf.Free()
+	})
+	if allocs > 20 {
+		t.Errorf("%v allocations for 10,000 resources", allocs)
+	}
+}
+
+func FuzzDecodeResponse(f *testing.F) {
+	f.Add(mustMarshal(f, &discoveryv3.DiscoveryResponse{VersionInfo: "v", TypeUrl: "t", Nonce: "n", Resources: []*anypb.Any{{TypeUrl: "x", Value: []byte("v")}}}), false)
+	f.Add(mustMarshal(f, &discoveryv3.DeltaDiscoveryResponse{TypeUrl: "t", Nonce: "n", RemovedResources: []string{"a"},
+		Resources: []*discoveryv3.Resource{{Name: "one", Version: "1", Resource: &anypb.Any{TypeUrl: "x"}}}}), true)
+	f.Fuzz(func(t *testing.T, data []byte, delta bool) {
+		r, err := ParseResponse(data, delta)
+		if delta {
+			want := &discoveryv3.DeltaDiscoveryResponse{}
+			if proto.Unmarshal(data, want) != nil {
+				return // protobuf may be stricter: about what we pass through
+			}
+			if err != nil {
+				t.Fatalf("protobuf reads it, we do not: %v", err)
+			}
+			if r.TypeURL != want.TypeUrl || r.Nonce != want.Nonce || r.Len() != len(want.Resources) || len(r.Removed) != len(want.RemovedResources) {
+				t.Fatalf("read %+v, want %v", r, want)
+			}
+			i := 0
+			for raw := range r.Resources() {
+				if string(raw.Name) != want.Resources[i].Name || string(raw.Version) != want.Resources[i].Version {
+					t.Fatalf("resource %d: %q %q, want %v", i, raw.Name, raw.Version, want.Resources[i])
+				}
+				i++
+			}
+			return
+		}
+		want := &discoveryv3.DiscoveryResponse{}
+		if proto.Unmarshal(data, want) != nil {
+			return
+		}
+		if err != nil {
+			t.Fatalf("protobuf reads it, we do not: %v", err)
+		}
+		if r.TypeURL != want.TypeUrl || r.Nonce != want.Nonce || r.Version != want.VersionInfo || r.Len() != len(want.Resources) {
+			t.Fatalf("read %+v, want %v", r, want)
+		}
+	})
+}

@@ -1,0 +1,402 @@
+// Package fakexds is an MCP-over-xDS server for tests: it answers as istiod does, says
+// what it was asked, and misbehaves when told to. It runs on real gRPC over loopback.
+//
+// The package must not be used outside of tests.
+package fakexds
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	mcp "istio.io/api/mcp/v1alpha1"
+)
+
+// Request is what a client sent.
+type Request struct {
+	// Stream counts the server's streams from 1.
+	Stream int
+	Delta  bool
+	Header metadata.MD
+
+	Node          *corev3.Node
+	TypeURL       string
+	Nonce         string
+	Version       string
+	Names         []string
+	Unsubscribed  []string
+	Error         string
+	Held          map[string]string // initial_resource_versions
+	ErrorWasGiven bool
+}
+
+// Resource is what the server has. Name is the element's name on delta streams.
+type Resource struct {
+	Name, Version string
+	Any           *anypb.Any
+}
+
+// Server is a fake. Its fields may be set before Start; its methods may be called at
+// any time.
+type Server struct {
+	// Relay makes the server say that it is a relay.
+	Relay bool
+	// NoDelta and NoSotW make a method unimplemented.
+	NoDelta, NoSotW bool
+	// Options are for the gRPC server.
+	Options []grpc.ServerOption
+
+	Addr string
+
+	t        *testing.T
+	grpc     *grpc.Server
+	mu       sync.Mutex
+	changed  chan struct{}
+	has      map[string][]Resource
+	withheld map[string]bool
+	fail     error // for new streams
+	requests []Request
+	streams  map[*session]struct{}
+	opened   int
+	nonce    int
+	version  int
+}
+
+// session is one stream.
+type session struct {
+	number  int
+	delta   bool
+	send    func(proto.Message) error
+	mu      sync.Mutex
+	sent    map[string]map[string]string // by type: name to version, as the client has it
+	end     chan error
+	ended   sync.Once
+	nodeSet bool
+}
+
+// Start starts a server on a port of its own, or on addr, and stops it with the test.
+func Start(t *testing.T, s *Server, addr ...string) *Server {
+	t.Helper()
+	s.t = t
+	s.changed = make(chan struct{})
+	s.has, s.withheld, s.streams = map[string][]Resource{}, map[string]bool{}, map[*session]struct{}{}
+	on := "127.0.0.1:0"
+	if len(addr) > 0 {
+		on = addr[0]
+	}
+	lis, err := net.Listen("tcp", on)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Addr = lis.Addr().String()
+	s.grpc = grpc.NewServer(append([]grpc.ServerOption{grpc.MaxRecvMsgSize(64 << 20), grpc.MaxConcurrentStreams(100)}, s.Options...)...)
+	discoveryv3.RegisterAggregatedDiscoveryServiceServer(s.grpc, s)
+	done := make(chan struct{})
+	go func() { defer close(done); s.grpc.Serve(lis) }() //nolint:errcheck // it ends with Stop
+	t.Cleanup(func() { s.grpc.Stop(); <-done })
+	return s
+}
+
+// Stop ends the server as a crash would.
+func (s *Server) Stop() { s.grpc.Stop() }
+
+// Set makes the server have these resources of a type, and says nothing to anybody.
+func (s *Server) Set(typeURL string, resources ...Resource) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.has[typeURL] = resources
+}
+
+// Withhold makes the server not answer requests for a type, or answer them again.
+func (s *Server) Withhold(typeURL string, on bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.withheld[typeURL] = on
+}
+
+// Fail makes every new stream end with err; nil ends that.
+func (s *Server) Fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fail = err
+}
+
+// End ends every open stream with err.
+func (s *Server) End(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for st := range s.streams {
+		st.finish(err)
+	}
+}
+
+func (st *session) finish(err error) { st.ended.Do(func() { st.end <- err }) }
+
+// Push sends a type to every stream: all of it on SotW streams, what differs on delta
+// streams.
+func (s *Server) Push(typeURL string) {
+	s.mu.Lock()
+	sessions := slices.Collect(maps.Keys(s.streams))
+	s.mu.Unlock()
+	for _, st := range sessions {
+		s.answer(st, typeURL)
+	}
+}
+
+// Send sends a SotW response as it is to every stream, with a nonce if it has none.
+func (s *Server) Send(resp *discoveryv3.DiscoveryResponse) {
+	s.mu.Lock()
+	sessions := slices.Collect(maps.Keys(s.streams))
+	s.mu.Unlock()
+	for _, st := range sessions {
+		if err := st.send(resp); err != nil {
+			s.t.Logf("fakexds: send: %v", err)
+		}
+	}
+}
+
+// SendDelta sends a delta response as it is to every stream.
+func (s *Server) SendDelta(resp *discoveryv3.DeltaDiscoveryResponse) {
+	s.mu.Lock()
+	sessions := slices.Collect(maps.Keys(s.streams))
+	s.mu.Unlock()
+	for _, st := range sessions {
+		if err := st.send(resp); err != nil {
+			s.t.Logf("fakexds: send: %v", err)
+		}
+	}
+}
+
+// Requests returns what came so far.
+func (s *Server) Requests() []Request {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.requests)
+}
+
+// Streams returns the number of streams that were opened so far.
+func (s *Server) Streams() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.opened
+}
+
+// Await waits until a request that matches has come, and returns the first.
+func (s *Server) Await(what string, match func(Request) bool) Request {
+	s.t.Helper()
+	deadline := time.After(10 * time.Second)
+	for seen := 0; ; {
+		s.mu.Lock()
+		requests, changed := s.requests, s.changed
+		s.mu.Unlock()
+		for ; seen < len(requests); seen++ {
+			if match(requests[seen]) {
+				return requests[seen]
+			}
+		}
+		select {
+		case <-changed:
+		case <-deadline:
+			s.t.Fatalf("fakexds: no request came: %s; there were %d requests", what, len(requests))
+		}
+	}
+}
+
+func (s *Server) record(r Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.requests = append(s.requests, r)
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// StreamAggregatedResources implements the ADS service.
+func (s *Server) StreamAggregatedResources(stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+	if s.NoSotW {
+		return status.Error(codes.Unimplemented, "no SotW here")
+	}
+	return s.serve(stream, false, func() (Request, error) {
+		req, err := stream.Recv()
+		return Request{
+			Node: req.GetNode(), TypeURL: req.GetTypeUrl(), Nonce: req.GetResponseNonce(), Version: req.GetVersionInfo(),
+			Names: req.GetResourceNames(), Error: req.GetErrorDetail().GetMessage(), ErrorWasGiven: req.GetErrorDetail() != nil,
+		}, err
+	})
+}
+
+// DeltaAggregatedResources implements the ADS service.
+func (s *Server) DeltaAggregatedResources(stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
+	if s.NoDelta {
+		return status.Error(codes.Unimplemented, "no delta here")
+	}
+	return s.serve(stream, true, func() (Request, error) {
+		req, err := stream.Recv()
+		return Request{
+			Node: req.GetNode(), TypeURL: req.GetTypeUrl(), Nonce: req.GetResponseNonce(), Held: req.GetInitialResourceVersions(),
+			Names: req.GetResourceNamesSubscribe(), Unsubscribed: req.GetResourceNamesUnsubscribe(),
+			Error: req.GetErrorDetail().GetMessage(), ErrorWasGiven: req.GetErrorDetail() != nil,
+		}, err
+	})
+}
+
+func (s *Server) serve(stream grpc.ServerStream, delta bool, recv func() (Request, error)) error {
+	s.mu.Lock()
+	s.opened++
+	st := &session{number: s.opened, delta: delta, sent: map[string]map[string]string{}, end: make(chan error, 1)}
+	fail := s.fail
+	if fail == nil {
+		s.streams[st] = struct{}{}
+	}
+	s.mu.Unlock()
+	if fail != nil {
+		return fail
+	}
+	defer func() {
+		s.mu.Lock()
+		delete(s.streams, st)
+		s.mu.Unlock()
+	}()
+	var sending sync.Mutex
+	st.send = func(m proto.Message) error {
+		sending.Lock()
+		defer sending.Unlock()
+		return stream.SendMsg(m)
+	}
+	if s.Relay {
+		if err := stream.SendHeader(metadata.Pairs("x-meshrelay", "delta")); err != nil {
+			return err
+		}
+	}
+	md, _ := metadata.FromIncomingContext(stream.Context())
+	received := make(chan error, 1)
+	go func() {
+		for {
+			req, err := recv()
+			if err != nil {
+				received <- err
+				return
+			}
+			req.Stream, req.Delta, req.Header = st.number, delta, md
+			s.record(req)
+			if err := s.handle(st, req); err != nil {
+				received <- err
+				return
+			}
+		}
+	}()
+	select {
+	case err := <-st.end:
+		return err
+	case err := <-received:
+		if err == io.EOF {
+			return nil
+		}
+		return err
+	case <-stream.Context().Done():
+		return stream.Context().Err()
+	}
+}
+
+// handle answers as istiod does: the first request of a type, and one with an empty
+// nonce; nothing else.
+func (s *Server) handle(st *session, req Request) error {
+	if !st.nodeSet && req.Node.GetId() == "" {
+		return status.Error(codes.InvalidArgument, "missing node information")
+	}
+	st.nodeSet = true
+	st.mu.Lock()
+	known := st.sent[req.TypeURL] != nil
+	if !known {
+		st.sent[req.TypeURL] = maps.Clone(req.Held)
+		if st.sent[req.TypeURL] == nil {
+			st.sent[req.TypeURL] = map[string]string{}
+		}
+	}
+	st.mu.Unlock()
+	s.mu.Lock()
+	withheld := s.withheld[req.TypeURL]
+	s.mu.Unlock()
+	if withheld || known && (req.Nonce != "" || req.ErrorWasGiven) {
+		return nil
+	}
+	s.answer(st, req.TypeURL)
+	return nil
+}
+
+func (s *Server) answer(st *session, typeURL string) {
+	s.mu.Lock()
+	s.nonce++
+	s.version++
+	nonce, version := strconv.Itoa(s.nonce), fmt.Sprintf("v%d", s.version)
+	resources := s.has[typeURL]
+	s.mu.Unlock()
+	if !st.delta {
+		resp := &discoveryv3.DiscoveryResponse{TypeUrl: typeURL, Nonce: nonce, VersionInfo: version}
+		for _, r := range resources {
+			resp.Resources = append(resp.Resources, r.Any)
+		}
+		st.deliver(s.t, resp)
+		return
+	}
+	resp := &discoveryv3.DeltaDiscoveryResponse{TypeUrl: typeURL, Nonce: nonce, SystemVersionInfo: version}
+	st.mu.Lock()
+	sent := st.sent[typeURL]
+	now := map[string]string{}
+	for _, r := range resources {
+		now[r.Name] = r.Version
+		if have, ok := sent[r.Name]; !ok || have != r.Version || r.Version == "" {
+			resp.Resources = append(resp.Resources, &discoveryv3.Resource{Name: r.Name, Version: r.Version, Resource: r.Any})
+		}
+	}
+	for name := range sent {
+		if _, ok := now[name]; !ok {
+			resp.RemovedResources = append(resp.RemovedResources, name)
+		}
+	}
+	st.sent[typeURL] = now
+	st.mu.Unlock()
+	st.deliver(s.t, resp)
+}
+
+func (st *session) deliver(t *testing.T, m proto.Message) {
+	if err := st.send(m); err != nil {
+		t.Logf("fakexds: send: %v", err)
+	}
+}
+
+// MCP returns a resource as istiod's api generator encodes one.
+func MCP(fullName string, body proto.Message, change ...func(*mcp.Resource)) Resource {
+	packed, err := anypb.New(body)
+	if err != nil {
+		panic(err)
+	}
+	m := &mcp.Resource{Metadata: &mcp.Metadata{Name: fullName, Version: "7"}, Body: packed}
+	for _, f := range change {
+		f(m)
+	}
+	a, err := anypb.New(m)
+	if err != nil {
+		panic(err)
+	}
+	return Resource{Name: fullName, Any: a}
+}
+
+// WithVersion returns r with the version that delta streams carry.
+func (r Resource) WithVersion(v string) Resource {
+	r.Version = v
+	return r
+}
