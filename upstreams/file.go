@@ -4,33 +4,24 @@ import (
 	"context"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
-	"github.com/fsnotify/fsnotify"
 
 	"meshrelay/config"
 	"meshrelay/mirror"
 )
 
-const (
-	// fileQuiet and fileLongest bound how long a change of a file waits for others.
-	fileQuiet   = 100 * time.Millisecond
-	fileLongest = time.Second
-	// fileRescan is how often everything is read again, in case the file system does
-	// not tell of changes (network file systems do not).
-	fileRescan = time.Minute
-)
-
 // File mirrors a file, or a directory of files, of Kubernetes-style YAML.
 type File struct {
-	path  string
+	path  string // absolute
 	log   *slog.Logger
 	store *mirror.Store
 
 	// scanner and served belong to Run.
-	scanner scanner
+	scanner *scanner
 	served  map[mirror.Key]*mirror.Resource
 
 	mu     sync.Mutex // guards status
@@ -39,9 +30,13 @@ type File struct {
 
 // NewFile returns a source that has not read anything yet.
 func NewFile(cfg config.Upstream, store *mirror.Store, log *slog.Logger) *File {
+	path := cfg.File.Path
+	if abs, err := filepath.Abs(path); err == nil {
+		path = abs
+	}
 	return &File{
-		path: cfg.File.Path, log: log.With("upstream", cfg.Name), store: store,
-		scanner: scanner{source: cfg.Name, files: map[string]*parsed{}},
+		path: path, log: log.With("upstream", cfg.Name), store: store,
+		scanner: newScanner(cfg.Name),
 		served:  map[mirror.Key]*mirror.Resource{},
 		status: Status{
 			Name: cfg.Name, ClusterID: cfg.ClusterID, Type: "file",
@@ -53,7 +48,7 @@ func NewFile(cfg config.Upstream, store *mirror.Store, log *slog.Logger) *File {
 // Run implements Source: it reads the path, and again whenever something changes
 // there. A path that can not be read is tried again; what it gave stays.
 func (f *File) Run(ctx context.Context) error {
-	pause := &backoff.ExponentialBackOff{InitialInterval: time.Second, MaxInterval: 30 * time.Second, RandomizationFactor: 0.1, Multiplier: 1.5}
+	pause := &backoff.ExponentialBackOff{InitialInterval: 200 * time.Millisecond, MaxInterval: 15 * time.Second, RandomizationFactor: 0.1, Multiplier: 1.5}
 	pause.Reset()
 	for {
 		err := f.follow(ctx, pause.Reset)
@@ -69,106 +64,75 @@ func (f *File) Run(ctx context.Context) error {
 	}
 }
 
-// follow reads and watches until that fails or ctx ends. It calls good after each
-// reading.
+// follow reads and watches until the path can not be read or ctx ends. It calls good
+// after each reading. Each call watches anew: what comes back at a path is not what
+// was watched there.
 func (f *File) follow(ctx context.Context, good func()) error {
-	watcher, err := fsnotify.NewWatcher()
-	if err != nil {
-		return err
-	}
-	defer watcher.Close()
-	// A path that is a link is watched where the link stands, too: swapping it is how
-	// such a path changes.
-	if err := watcher.Add(filepath.Dir(f.path)); err != nil {
-		return err
-	}
-	rescan := time.NewTicker(fileRescan)
-	defer rescan.Stop()
+	w := newWatch(f.path)
+	defer w.close()
 	for {
 		// Watches first, so that what changes during the reading is noticed.
-		_, dirs, err := configFiles(f.path)
+		found, err := listFiles(f.path)
 		if err != nil {
 			return err
 		}
-		for _, dir := range dirs {
-			if err := watcher.Add(dir); err != nil {
-				return err
-			}
-		}
-		if err := f.read(); err != nil {
+		blind := w.cover(found.dirs)
+		if err := f.scanner.scan(f.path); err != nil {
 			return err
 		}
+		f.apply(blind)
 		good()
-		if err := changed(ctx, watcher, rescan.C); err != nil || ctx.Err() != nil {
-			return err
+		if err := w.wait(ctx); err != nil {
+			return nil // ctx has ended
 		}
 	}
 }
 
-// changed waits for something to change, and then for that to end.
-func changed(ctx context.Context, watcher *fsnotify.Watcher, rescan <-chan time.Time) error {
-	var quiet, longest <-chan time.Time
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case err := <-watcher.Errors:
-			return err
-		case <-watcher.Events:
-			quiet = time.After(fileQuiet)
-			if longest == nil {
-				longest = time.After(fileLongest)
-			}
-		case <-quiet:
-			return nil
-		case <-longest:
-			return nil
-		case <-rescan:
-			return nil
-		}
-	}
-}
-
-// read brings the store to what the files say.
-func (f *File) read() error {
-	if err := f.scanner.scan(f.path); err != nil {
-		return err
-	}
-	resources, problems := f.scanner.merge()
+// apply brings the store to what the files say. blind is why changes may be noticed
+// late, or nil.
+func (f *File) apply(blind error) {
+	merged, problems, total := f.scanner.merge()
+	next := make(map[mirror.Key]*mirror.Resource, len(merged))
 	changes := 0
-	for key, r := range resources {
-		if f.served[key].Equal(r) && f.served[key].SourceVersion() == r.SourceVersion() {
-			resources[key] = f.served[key]
-			continue
+	for key, e := range merged {
+		if have := f.served[key]; have != e.resource {
+			stored, differs := f.store.Put(e.resource)
+			e.resource = stored // equal content is not held twice
+			if differs {
+				changes++
+			}
 		}
-		stored, differs := f.store.Put(r)
-		resources[key] = stored
-		if differs {
-			changes++
-		}
+		next[key] = e.resource
 	}
 	for key := range f.served {
-		if resources[key] == nil {
+		if next[key] == nil {
 			f.store.Remove(key)
 			changes++
 		}
 	}
-	f.served = resources
+	f.served = next
 
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	st := &f.status
+	problems = slices.Clone(problems[:min(len(problems), maxRefused)])
 	for _, p := range problems {
-		if !contains(st.Refused, p) {
-			f.log.Warn("refused; the last good content of the file stays in force", "resource", p.Resource, "err", p.Reason)
+		if !slices.Contains(st.Refused, p) {
+			f.log.Warn("refused", "resource", p.Resource, "err", p.Reason)
 		}
 	}
-	st.RefusedTotal = len(problems)
-	st.Refused = problems[:min(len(problems), maxRefused)]
-	st.LastError = ""
+	st.Refused, st.RefusedTotal = problems, total
+	lastError := ""
+	if blind != nil {
+		lastError = blind.Error()
+		if st.LastError != lastError {
+			f.log.Warn("changes of files are noticed late", "path", f.path, "err", blind)
+		}
+	}
+	st.LastError = lastError
 	if changes > 0 || !st.Synced {
 		st.LastUpdate = time.Now()
-		f.log.Info("files read", "path", f.path, "resources", len(resources), "changes", changes, "refused", len(problems))
+		f.log.Info("files read", "path", f.path, "resources", len(next), "changes", changes, "refused", total)
 	}
 	if st.State != StateSynced {
 		st.State, st.Since = StateSynced, time.Now()
@@ -177,25 +141,15 @@ func (f *File) read() error {
 		st.Synced = true
 		f.store.SetSynced()
 	}
-	return nil
-}
-
-func contains(have []Refusal, r Refusal) bool {
-	for _, h := range have {
-		if h == r {
-			return true
-		}
-	}
-	return false
 }
 
 func (f *File) failed(err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	st := &f.status
 	if err == nil {
 		return
 	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	st := &f.status
 	if st.LastError != err.Error() {
 		f.log.Warn("path can not be read; what it gave stays in force", "path", f.path, "err", err)
 	}
@@ -210,6 +164,7 @@ func (f *File) Status() Status {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	st := f.status
+	st.Refused = slices.Clone(st.Refused)
 	st.Resources = countsByName(f.store)
 	return st
 }

@@ -4,296 +4,307 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
+	"maps"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
-	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/parser"
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"meshrelay/mirror"
 )
 
-// maxFileBytes bounds a file of configs.
-const maxFileBytes = 64 << 20
+var (
+	objectFields = []string{"apiVersion", "kind", "metadata", "spec", "status"}
+	// metadataFields are those that Kubernetes has. Most say nothing to a relay.
+	metadataFields = []string{
+		"name", "namespace", "labels", "annotations", "creationTimestamp", "resourceVersion",
+		"generateName", "uid", "generation", "managedFields", "ownerReferences", "finalizers",
+		"selfLink", "deletionTimestamp", "deletionGracePeriodSeconds",
+	}
 
-// object is a Kubernetes-style object.
-type object struct {
-	APIVersion string         `json:"apiVersion"`
-	Kind       string         `json:"kind"`
-	Metadata   objectMeta     `json:"metadata"`
-	Spec       map[string]any `json:"spec"`
-	Items      []any          `json:"items"`
+	namespaceShape = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+	nameShape      = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
+)
+
+const maxObjectName = 253
+
+// fieldError is a mistake in a field of an object.
+type fieldError struct {
+	path []string
+	err  error
 }
 
-// objectMeta is the part of an object's metadata that is relayed.
-type objectMeta struct {
-	Name              string            `json:"name"`
-	Namespace         string            `json:"namespace"`
-	Labels            map[string]string `json:"labels"`
-	Annotations       map[string]string `json:"annotations"`
-	CreationTimestamp string            `json:"creationTimestamp"`
-	ResourceVersion   string            `json:"resourceVersion"`
+func (e *fieldError) Error() string { return fieldName(e.path) + ": " + e.err.Error() }
+func (e *fieldError) Unwrap() error { return e.err }
+
+func fieldErrorf(path []string, format string, args ...any) error {
+	return &fieldError{path, fmt.Errorf(format, args...)}
 }
 
-// parsed is what a file says.
-type parsed struct {
-	resources []*mirror.Resource
-	lines     []int // where each resource begins
-	problems  []Refusal
-}
+// errForeign is the mistake of being an object that a relay has no use for.
+var errForeign = errors.New("is not a kind that can be relayed from a file: Istio's and Gateway API kinds can, and MeshConfig of core/v1alpha1")
 
-func (p *parsed) problem(path string, line int, what, format string, args ...any) {
-	where := fmt.Sprintf("%s:%d", path, line)
-	if what != "" {
-		where += " " + what
-	}
-	p.problems = append(p.problems, Refusal{Resource: where, Reason: fmt.Sprintf(format, args...)})
-}
-
-func readFile(path, source string) (*parsed, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if info.Size() > maxFileBytes {
-		return nil, fmt.Errorf("%s: %d bytes: a file may have %d", path, info.Size(), maxFileBytes)
-	}
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
-	return parseDocuments(path, data, source), nil
-}
-
-// parseDocuments reads the documents of a YAML (or JSON) file. Each is judged by
-// itself: what is wrong with one is a problem that names file and line, and the
-// others are read all the same.
-func parseDocuments(path string, data []byte, source string) *parsed {
-	p := &parsed{}
-	file, err := parser.ParseBytes(data, 0)
-	if err != nil {
-		line, msg := yamlError(err, 1)
-		p.problem(path, line, "", "the file is not YAML: %s", msg)
-		return p
-	}
-	for _, doc := range file.Docs {
-		if doc.Body == nil || doc.Body.Type() == ast.NullType || doc.Body.Type() == ast.CommentType {
-			continue
-		}
-		p.document(path, doc.Body, source)
-	}
-	return p
-}
-
-func yamlError(err error, line int) (int, string) {
-	var e yaml.Error
-	if errors.As(err, &e) && e.GetToken() != nil {
-		return e.GetToken().Position.Line, e.GetMessage()
-	}
-	return line, err.Error()
-}
-
-func (p *parsed) document(path string, body ast.Node, source string) {
-	line := firstLine(body)
-	var raw any
-	if err := yaml.NodeToValue(body, &raw); err != nil {
-		at, msg := yamlError(err, line)
-		p.problem(path, at, "", "the document does not decode: %s", msg)
-		return
-	}
-	p.value(path, line, body, raw, source)
-}
-
-func (p *parsed) value(path string, line int, body ast.Node, raw any, source string) {
-	fields, ok := raw.(map[string]any)
+// value takes in an object, or the objects of a list. value is what node decodes to.
+func (d *document) value(node ast.Node, value any, source string) {
+	fields, ok := value.(map[string]any)
 	if !ok {
-		p.problem(path, line, "", "the document is not a Kubernetes object: it needs apiVersion, kind, metadata and spec")
+		d.refuse(problem{line: firstLine(node), reason: "this is not a Kubernetes object: one has apiVersion, kind, metadata and spec"})
 		return
 	}
-	// By way of JSON, as kubectl does, so that the usual names and types hold.
-	encoded, err := json.Marshal(fields)
-	var o object
-	if err == nil {
-		err = json.Unmarshal(encoded, &o)
-	}
-	if err != nil {
-		p.problem(path, line, "", "the document does not decode: %v", err)
-		return
-	}
-	if strings.HasSuffix(o.Kind, "List") && o.Items != nil {
-		items := itemNodes(body)
-		for i, item := range o.Items {
-			at, node := line, body
-			if i < len(items) {
-				at, node = firstLine(items[i]), items[i]
+	if items, ok := fields["items"].([]any); ok && strings.HasSuffix(text(fields, "kind"), "List") {
+		var nodes []ast.Node
+		if v := child(node, "items"); v != nil {
+			nodes = itemsOf(v.Value)
+		}
+		for i, item := range items {
+			at := node
+			if len(nodes) == len(items) {
+				at = nodes[i]
 			}
-			p.value(path, at, node, item, source)
+			d.value(plain(at), item, source)
 		}
 		return
 	}
-	what := strings.TrimSpace(o.Kind + " " + strings.TrimPrefix(o.Metadata.Namespace+"/"+o.Metadata.Name, "/"))
-	for _, field := range sortedKeys(fields) {
-		switch field {
-		case "apiVersion", "kind", "metadata", "spec", "status":
-		default:
-			p.problem(path, lineOf(body, field, line), what, "unknown field %q: an object has apiVersion, kind, metadata and spec", field)
-			return
-		}
-	}
-	r, badField, err := o.resource(source)
-	if err != nil {
-		if badField != "" {
-			line = lineOf(body, badField, line)
-		}
-		p.problem(path, line, what, "%v", err)
+	r, err := object(fields, source)
+	if err == nil {
+		d.entries = append(d.entries, &entry{r})
+		d.lines = append(d.lines, firstLine(node))
 		return
 	}
-	p.resources = append(p.resources, r)
-	p.lines = append(p.lines, line)
+	metadata, _ := fields["metadata"].(map[string]any)
+	what := text(metadata, "name")
+	if namespace := text(metadata, "namespace"); namespace != "" {
+		what = namespace + "/" + what
+	}
+	p := problem{
+		line: firstLine(node), reason: err.Error(), foreign: errors.Is(err, errForeign),
+		what: strings.TrimSpace(text(fields, "kind") + " " + what),
+	}
+	var at *fieldError
+	if errors.As(err, &at) {
+		p.line = lineAt(node, at.path...)
+	}
+	d.refuse(p)
 }
 
-var unknownField = regexp.MustCompile(`unknown field "([^"]+)"`)
-
-// resource builds the resource that the object describes. badField is the field that
-// an error is about, where that is known.
-func (o *object) resource(source string) (r *mirror.Resource, badField string, err error) {
-	info, err := o.kind()
-	if err != nil {
-		return nil, "kind", err
-	}
-	if info.Kind == mirror.MeshConfig {
-		o.Metadata.Name, o.Metadata.Namespace = mirror.MeshConfigName, ""
-	}
-	switch {
-	case o.Metadata.Name == "":
-		return nil, "metadata", errors.New("metadata.name is missing")
-	case info.ClusterScoped:
-		o.Metadata.Namespace = ""
-	case o.Metadata.Namespace == "" && info.Kind != mirror.MeshConfig:
-		o.Metadata.Namespace = "default"
-	}
-	var created time.Time
-	if s := o.Metadata.CreationTimestamp; s != "" {
-		if created, err = time.Parse(time.RFC3339, s); err != nil {
-			return nil, "creationTimestamp", fmt.Errorf("metadata.creationTimestamp: %q is not a time like 2024-01-31T10:00:00Z", s)
-		}
-	}
-	spec, err := json.Marshal(o.Spec)
-	if err != nil {
-		return nil, "spec", err
-	}
-	if o.Spec == nil {
-		spec = []byte("{}")
-	}
-	body := info.NewBody()
-	if err := protojson.Unmarshal(spec, body); err != nil {
-		if m := unknownField.FindStringSubmatch(err.Error()); m != nil {
-			return nil, m[1], fmt.Errorf("spec: unknown field %q: check its spelling and indentation", m[1])
-		}
-		// The position in the error is one in the JSON form, which nobody has seen.
-		msg := regexp.MustCompile(`^proto:\s*(\(line \d+:\d+\):)?\s*`).ReplaceAllString(err.Error(), "")
-		return nil, "spec", fmt.Errorf("spec: %s", msg)
-	}
-	packed, err := anypb.New(body)
-	if err != nil {
-		return nil, "spec", err
-	}
-	r, err = mirror.New(mirror.Spec{
-		Key:    mirror.Key{Kind: info.Kind, Namespace: o.Metadata.Namespace, Name: o.Metadata.Name},
-		Labels: o.Metadata.Labels, Annotations: o.Metadata.Annotations,
-		CreateTime: created, Source: source, SourceVersion: o.Metadata.ResourceVersion, Body: packed,
-	})
-	return r, "metadata", err
+func text(m map[string]any, key string) string {
+	s, _ := m[key].(string)
+	return s
 }
 
-func (o *object) kind() (*mirror.KindInfo, error) {
-	group, version, ok := strings.Cut(o.APIVersion, "/")
+// object builds the resource that a Kubernetes object describes.
+func object(fields map[string]any, source string) (*mirror.Resource, error) {
+	apiVersion, err := stringField(fields, nil, "apiVersion")
+	if err != nil {
+		return nil, err
+	}
+	kind, err := stringField(fields, nil, "kind")
+	if err != nil {
+		return nil, err
+	}
+	if apiVersion == "" || kind == "" {
+		return nil, errors.New("this is not a Kubernetes object: apiVersion or kind is missing")
+	}
+	info, err := lookup(apiVersion, kind)
+	if err != nil {
+		return nil, err
+	}
+	if err := knownFields(fields, nil, objectFields); err != nil {
+		return nil, err
+	}
+	spec, err := metadataOf(fields, info)
+	if err != nil {
+		return nil, err
+	}
+	spec.Source = source
+	body, err := bodyOf(fields["spec"], info)
+	if err != nil {
+		return nil, err
+	}
+	if spec.Body, err = anypb.New(body); err != nil {
+		return nil, &fieldError{[]string{"spec"}, err}
+	}
+	return mirror.New(spec)
+}
+
+func lookup(apiVersion, kind string) (*mirror.KindInfo, error) {
+	group, version, ok := strings.Cut(apiVersion, "/")
 	if !ok {
-		group, version = "", o.APIVersion
+		group, version = "core", apiVersion
 	}
+	k := mirror.Kind{Group: group, Kind: kind}
 	if group == "core" {
-		group = ""
+		k.Group = ""
 	}
-	info, known := mirror.LookupKind(mirror.Kind{Group: group, Kind: o.Kind})
+	info, known := mirror.LookupKind(k)
 	if !known {
-		return nil, fmt.Errorf("%s %s is not a kind that can be relayed from a file: it takes Istio's and Gateway API kinds", o.APIVersion, o.Kind)
+		return nil, fieldErrorf([]string{"kind"}, "%s %s %w", apiVersion, kind, errForeign)
 	}
-	for _, v := range info.Versions {
-		if v == version {
-			return info, nil
+	if !slices.Contains(info.Versions, version) {
+		return nil, fieldErrorf([]string{"apiVersion"}, "%s has no version %q: it has %s", info.Kind, version, strings.Join(info.Versions, ", "))
+	}
+	return info, nil
+}
+
+func knownFields(m map[string]any, path []string, known []string) error {
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		if !slices.Contains(known, name) {
+			return fieldErrorf(append(path, name), "unknown field: check its spelling and indentation")
 		}
-	}
-	return nil, fmt.Errorf("%s has no version %q: it has %s", info.Kind, version, strings.Join(info.Versions, ", "))
-}
-
-func sortedKeys(m map[string]any) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
-}
-
-// firstLine is the line on which a node begins.
-func firstLine(n ast.Node) int {
-	switch n := n.(type) {
-	case *ast.MappingNode:
-		if len(n.Values) > 0 {
-			return firstLine(n.Values[0].Key)
-		}
-	case *ast.MappingValueNode:
-		return firstLine(n.Key)
-	}
-	if t := n.GetToken(); t != nil {
-		return t.Position.Line
-	}
-	return 1
-}
-
-// lineOf returns the line of the first key of that name in a document.
-func lineOf(body ast.Node, key string, otherwise int) int {
-	if i := strings.LastIndexByte(key, '.'); i >= 0 {
-		key = key[i+1:]
-	}
-	found := 0
-	ast.Walk(visitor(func(n ast.Node) bool {
-		if mv, ok := n.(*ast.MappingValueNode); ok && found == 0 && mv.Key.String() == key {
-			found = firstLine(mv.Key)
-		}
-		return found == 0
-	}), body)
-	if found == 0 {
-		return otherwise
-	}
-	return found
-}
-
-type visitor func(ast.Node) bool
-
-func (v visitor) Visit(n ast.Node) ast.Visitor {
-	if v(n) {
-		return v
 	}
 	return nil
 }
 
-// itemNodes returns the elements of a List object's items.
-func itemNodes(body ast.Node) (items []ast.Node) {
-	ast.Walk(visitor(func(n ast.Node) bool {
-		mv, ok := n.(*ast.MappingValueNode)
-		if ok && items == nil && mv.Key.String() == "items" {
-			if seq, ok := mv.Value.(*ast.SequenceNode); ok {
-				items = seq.Values
+// stringField returns a field that is a string, or missing, or null.
+func stringField(m map[string]any, path []string, key string) (string, error) {
+	switch v := m[key].(type) {
+	case nil:
+		return "", nil
+	case string:
+		return v, nil
+	default:
+		return "", fieldErrorf(append(path, key), "%s is not a string: put it in quotes if it is meant to be one", brief(v))
+	}
+}
+
+func stringMap(m map[string]any, path []string, key string) (map[string]string, error) {
+	path = append(path, key)
+	switch v := m[key].(type) {
+	case nil:
+		return nil, nil
+	case map[string]any:
+		out := make(map[string]string, len(v))
+		for _, k := range slices.Sorted(maps.Keys(v)) {
+			s, err := stringField(v, path, k)
+			if err != nil {
+				return nil, err
 			}
+			out[k] = s
 		}
-		return items == nil
-	}), body)
-	return items
+		return out, nil
+	default:
+		return nil, fieldErrorf(path, "%s is not a map of strings", brief(v))
+	}
+}
+
+func brief(v any) string {
+	s := fmt.Sprint(v)
+	if len(s) > 64 {
+		return strings.ToValidUTF8(s[:64], "") + "…"
+	}
+	return s
+}
+
+func metadataOf(fields map[string]any, info *mirror.KindInfo) (s mirror.Spec, err error) {
+	path := []string{"metadata"}
+	var m map[string]any
+	switch v := fields["metadata"].(type) {
+	case nil:
+	case map[string]any:
+		m = v
+	default:
+		return s, fieldErrorf(path, "%s is not a map", brief(v))
+	}
+	if err := knownFields(m, path, metadataFields); err != nil {
+		return s, err
+	}
+	s.Kind = info.Kind
+	var created string
+	for _, f := range []struct {
+		key string
+		to  *string
+	}{{"name", &s.Name}, {"namespace", &s.Namespace}, {"resourceVersion", &s.SourceVersion}, {"creationTimestamp", &created}} {
+		if *f.to, err = stringField(m, path, f.key); err != nil {
+			return s, err
+		}
+	}
+	if s.Labels, err = stringMap(m, path, "labels"); err != nil {
+		return s, err
+	}
+	if s.Annotations, err = stringMap(m, path, "annotations"); err != nil {
+		return s, err
+	}
+	if s.CreateTime, err = timeOf(created); err != nil {
+		return s, &fieldError{append(path, "creationTimestamp"), err}
+	}
+	switch {
+	case info.Kind == mirror.MeshConfig:
+		s.Name, s.Namespace = mirror.MeshConfigName, "" // there is one, whatever it is called
+		return s, nil
+	case s.Name == "":
+		return s, fieldErrorf(append(path, "name"), "missing")
+	case len(s.Name) > maxObjectName || !nameShape.MatchString(s.Name):
+		return s, fieldErrorf(append(path, "name"), "%q is not a name: at most %d lower-case letters, digits, dashes and dots, letters or digits first and last", brief(s.Name), maxObjectName)
+	case info.ClusterScoped:
+		s.Namespace = ""
+	case s.Namespace == "":
+		s.Namespace = "default"
+	case !namespaceShape.MatchString(s.Namespace):
+		return s, fieldErrorf(append(path, "namespace"), "%q is not a namespace: at most 63 lower-case letters, digits and dashes, letters or digits first and last", brief(s.Namespace))
+	}
+	return s, nil
+}
+
+func timeOf(s string) (time.Time, error) {
+	if s == "" {
+		return time.Time{}, nil
+	}
+	t, err := time.Parse(time.RFC3339, s)
+	if err != nil || !timestamppb.New(t).IsValid() {
+		return time.Time{}, fmt.Errorf("%q is not a time: write it like 2024-01-31T10:00:00Z", brief(s))
+	}
+	return t, nil
+}
+
+var (
+	// protojson puts a no-break space here and there into its errors, so that nobody
+	// relies on their form. What is taken from them is only the place; without it, the
+	// error is about all of spec.
+	protoPrefix   = regexp.MustCompile(`^proto:[\s\x{a0}]*(syntax error[\s\x{a0}]*)?(\(line 1:(\d+)\):)?[\s\x{a0}]*`)
+	unknownField  = regexp.MustCompile(`^unknown field "`)
+	protoNotation = regexp.MustCompile(`^unexpected token `)
+)
+
+// bodyOf decodes a spec strictly.
+func bodyOf(spec any, info *mirror.KindInfo) (proto.Message, error) {
+	path := []string{"spec"}
+	switch spec.(type) {
+	case nil:
+		spec = map[string]any{}
+	case map[string]any:
+	default:
+		return nil, fieldErrorf(path, "%s is not a map", brief(spec))
+	}
+	// By way of JSON, as kubectl does, so that the usual names and types hold.
+	encoded, err := json.Marshal(spec)
+	if err != nil {
+		return nil, &fieldError{path, err}
+	}
+	body := info.NewBody()
+	err = protojson.Unmarshal(encoded, body)
+	if err == nil {
+		return body, nil
+	}
+	msg := err.Error()
+	if m := protoPrefix.FindStringSubmatch(msg); m != nil {
+		msg = msg[len(m[0]):]
+		if column, err := strconv.Atoi(m[3]); err == nil {
+			// The column is one of the JSON form, which nobody has seen.
+			path = append(path, pathAt(encoded, column)...)
+		}
+	}
+	switch {
+	case unknownField.MatchString(msg):
+		msg = "unknown field: check its spelling and indentation"
+	case protoNotation.MatchString(msg):
+		msg = "wrong type: " + msg
+	}
+	return nil, &fieldError{path, errors.New(msg)}
 }

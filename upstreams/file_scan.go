@@ -3,26 +3,37 @@ package upstreams
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/zeebo/xxh3"
 
 	"meshrelay/mirror"
 )
 
+const (
+	// maxFileBytes bounds a file of configs.
+	maxFileBytes = 64 << 20
+	// maxFileProblems bounds what is told of one file.
+	maxFileProblems = 100
+)
+
 // ReadFiles reads a file, or every YAML and JSON file below a directory, as a file
-// source does. Problems are what is wrong with single documents; an error says that
-// the path can not be read at all.
+// source does, without watching it. Problems are what is wrong with single files and
+// documents, at most a hundred for a file; an error says that the path can not be
+// read at all. The resources are in the order in which they are to be sent.
 func ReadFiles(path, source string) (resources []*mirror.Resource, problems []Refusal, err error) {
-	s := scanner{source: source, files: map[string]*parsed{}}
+	s := newScanner(source)
 	if err := s.scan(path); err != nil {
 		return nil, nil, err
 	}
-	merged, problems := s.merge()
-	for _, r := range merged {
-		resources = append(resources, r)
+	merged, problems, _ := s.merge()
+	for _, e := range merged {
+		resources = append(resources, e.resource)
 	}
 	slices.SortFunc(resources, func(a, b *mirror.Resource) int {
 		if c := mirror.CompareKinds(a.Kind(), b.Kind()); c != 0 {
@@ -33,103 +44,201 @@ func ReadFiles(path, source string) (resources []*mirror.Resource, problems []Re
 	return resources, problems, nil
 }
 
-// scanner keeps the last good content of each file of a source.
+// scanner keeps the last good content of each file of a source. It belongs to one
+// goroutine.
 type scanner struct {
 	source string
-	files  map[string]*parsed // by path
-	dirs   []string           // that were found, for watching
+	files  map[string]*fileState // by path
 }
+
+func newScanner(source string) *scanner {
+	return &scanner{source: source, files: map[string]*fileState{}}
+}
+
+// fileState is what is known of a file.
+type fileState struct {
+	digest xxh3.Uint128 // of the text that was read last
+	// documents are what that text says, by its digest: those whose text has not
+	// changed are not parsed again.
+	documents map[xxh3.Uint128]*document
+	// inForce is the last good content.
+	inForce []placed
+	// wholly says that inForce is the whole content of a file without mistakes.
+	wholly       bool
+	problems     []Refusal // at most maxFileProblems
+	problemCount int
+}
+
+// placed is a resource and the line of the file on which it begins.
+type placed struct {
+	*entry
+	line int
+}
+
+// entry is a resource that a document and the content in force share.
+type entry struct{ resource *mirror.Resource }
 
 // scan reads all files again. When the path itself can not be read it fails and
 // leaves everything as it was.
 func (s *scanner) scan(root string) error {
-	paths, dirs, err := configFiles(root)
+	found, err := listFiles(root)
 	if err != nil {
 		return err
 	}
-	s.dirs = dirs
-	next := make(map[string]*parsed, len(paths))
-	for _, path := range paths {
-		now, err := readFile(path, s.source)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // deleted since it was listed
+	next := make(map[string]*fileState, len(found.files))
+	for _, path := range found.files {
+		last := s.files[path]
+		data, err := readBounded(path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			if path == root {
+				return err
+			}
+			// deleted since it was listed
+		case err != nil:
+			next[path] = last.unreadable(path, err)
+		default:
+			next[path] = s.parse(path, data, last)
 		}
-		if err != nil {
-			now = &parsed{}
-			now.problem(path, 1, "", "%v", err)
+	}
+	// What can not be looked into is not gone.
+	for _, lost := range slices.Sorted(maps.Keys(found.unreadable)) {
+		next[lost] = s.files[lost].unreadable(lost, found.unreadable[lost])
+		for path, last := range s.files {
+			if strings.HasPrefix(path, lost+string(os.PathSeparator)) {
+				next[path] = last
+			}
 		}
-		if last := s.files[path]; last != nil && len(now.problems) > 0 && len(last.resources) > 0 {
-			// The last good content of the file stays in force.
-			now.resources, now.lines = last.resources, last.lines
-		}
-		next[path] = now
 	}
 	s.files = next
 	return nil
 }
 
-// merge returns the resources of all files by key. Of a key that comes twice the
-// first is kept, in the order of paths and documents.
-func (s *scanner) merge() (map[mirror.Key]*mirror.Resource, []Refusal) {
-	resources := map[mirror.Key]*mirror.Resource{}
-	first := map[mirror.Key]string{}
-	var problems []Refusal
-	paths := make([]string, 0, len(s.files))
-	for path := range s.files {
-		paths = append(paths, path)
+func readBounded(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
 	}
-	slices.Sort(paths)
-	for _, path := range paths {
-		f := s.files[path]
-		problems = append(problems, f.problems...)
-		for i, r := range f.resources {
-			key, where := r.Key(), fmt.Sprintf("%s:%d", path, f.lines[i])
-			if at, taken := first[key]; taken {
-				problems = append(problems, Refusal{Resource: where + " " + key.String(), Reason: "is in " + at + " already, which is kept"})
-				continue
-			}
-			first[key], resources[key] = where, r
-		}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxFileBytes+1))
+	if err != nil {
+		return nil, err
 	}
-	return resources, problems
+	if len(data) > maxFileBytes {
+		return nil, fmt.Errorf("larger than %d MiB: split it into several files", maxFileBytes>>20)
+	}
+	return data, nil
 }
 
-// configFiles lists the files to read and the directories to watch. Names that begin
-// with a dot are left out: editors' and, in a mounted ConfigMap, the versions behind
-// the links.
-func configFiles(root string) (files, dirs []string, err error) {
-	info, err := os.Stat(root)
-	if err != nil {
-		return nil, nil, err
+// unreadable returns the state of a file that can not be read any more. f may be nil.
+func (f *fileState) unreadable(path string, err error) *fileState {
+	next := &fileState{}
+	if f != nil {
+		next.inForce, next.wholly = f.inForce, f.wholly
 	}
-	if !info.IsDir() {
-		return []string{root}, []string{filepath.Dir(root)}, nil
+	next.refuse(path, 0, problem{reason: fmt.Sprintf("can not be read, what it gave stays in force: %v", err)})
+	return next
+}
+
+// parse returns the state of a file after reading data from it. last may be nil.
+func (s *scanner) parse(path string, data []byte, last *fileState) *fileState {
+	digest := xxh3.Hash128(data)
+	if last != nil && last.digest == digest && last.documents != nil {
+		return last
 	}
-	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			if path == root {
-				return err
-			}
-			return nil // gone, or not ours to read, since its directory was listed
-		case path != root && strings.HasPrefix(d.Name(), "."):
-			if d.IsDir() {
-				return fs.SkipDir
-			}
-			return nil
-		case d.IsDir():
-			dirs = append(dirs, path)
-			return nil
+	next := &fileState{digest: digest, documents: map[xxh3.Uint128]*document{}}
+	good, bad := []placed{}, false
+	eachDocument(data, func(text []byte, line int) {
+		key := xxh3.Hash128(text)
+		doc := next.documents[key]
+		if doc == nil && last != nil {
+			doc = last.documents[key]
 		}
-		switch strings.ToLower(filepath.Ext(path)) {
-		case ".yaml", ".yml", ".json":
-		default:
-			return nil
+		if doc == nil {
+			doc = parseDocument(text, s.source)
 		}
-		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {
-			files = append(files, path)
+		next.documents[key] = doc
+		for i, e := range doc.entries {
+			good = append(good, placed{e, line + doc.lines[i]})
 		}
-		return nil
+		for _, p := range doc.problems {
+			next.refuse(path, line, p)
+			bad = bad || !p.foreign
+		}
+		next.problemCount += doc.moreProblems
 	})
-	return files, dirs, err
+	switch {
+	case !bad:
+		next.inForce, next.wholly = good, true
+	case last == nil:
+		next.inForce = good
+	case last.wholly:
+		next.inForce, next.wholly = last.inForce, true
+	default:
+		// The file never was without mistakes, so that its good documents are in force;
+		// what one of them gave stays when that turns bad.
+		next.inForce = union(good, last.inForce)
+	}
+	return next
+}
+
+func union(now, before []placed) []placed {
+	have := make(map[mirror.Key]bool, len(now))
+	for _, p := range now {
+		have[p.resource.Key()] = true
+	}
+	for _, p := range before {
+		if !have[p.resource.Key()] {
+			now = append(now, p)
+		}
+	}
+	return now
+}
+
+func (f *fileState) refuse(path string, line int, p problem) {
+	f.problemCount++
+	if len(f.problems) >= maxFileProblems {
+		return
+	}
+	where := path
+	if line > 0 {
+		where = fmt.Sprintf("%s:%d", path, line+p.line)
+	}
+	if p.what != "" {
+		where += " " + p.what
+	}
+	f.problems = append(f.problems, Refusal{Resource: where, Reason: p.reason})
+}
+
+// merge returns the resources of all files by key, and what is wrong with them: of
+// total problems those that are kept. Of a key that comes twice the first is taken, in
+// the order of paths and documents.
+func (s *scanner) merge() (merged map[mirror.Key]*entry, problems []Refusal, total int) {
+	merged = map[mirror.Key]*entry{}
+	type place struct {
+		path string
+		line int
+	}
+	first := map[mirror.Key]place{}
+	for _, path := range slices.Sorted(maps.Keys(s.files)) {
+		f := s.files[path]
+		problems = append(problems, f.problems...)
+		total += f.problemCount
+		duplicates := 0
+		for _, p := range f.inForce {
+			key := p.resource.Key()
+			if at, taken := first[key]; taken {
+				total++
+				if duplicates++; duplicates <= maxFileProblems {
+					problems = append(problems, Refusal{
+						Resource: fmt.Sprintf("%s:%d %s", path, p.line, key),
+						Reason:   fmt.Sprintf("is in %s:%d already, which is kept: remove or rename one of them", at.path, at.line),
+					})
+				}
+				continue
+			}
+			first[key], merged[key] = place{path, p.line}, p.entry
+		}
+	}
+	return merged, problems, total
 }

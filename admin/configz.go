@@ -1,0 +1,109 @@
+package admin
+
+import (
+	"context"
+	"io"
+	"net/url"
+	"slices"
+	"strings"
+
+	"meshrelay/internal/object"
+	"meshrelay/mirror"
+)
+
+// configz writes the merged configs as istiod's /debug/configz does: a JSON array of
+// Kubernetes objects. Like there, the MeshConfig is not among them: see mesh. Each
+// object is encoded as it is written, so that a large mesh is never held twice.
+func (d *Debug) configz(ctx context.Context, w io.Writer, q url.Values) error {
+	kinds, err := matchKinds(d.views.Configs.Kinds(), q.Get("kind"))
+	if err != nil {
+		return err
+	}
+	namespace := q.Get("namespace")
+	out := &arrayWriter{ctx: ctx, w: w}
+	for _, kind := range kinds {
+		if kind == mirror.MeshConfig {
+			continue
+		}
+		for _, r := range d.views.Configs.List(kind, namespace) {
+			o, err := object.New(r, "", r.Version())
+			if err != nil {
+				return err
+			}
+			if err := out.add(o); err != nil {
+				return err
+			}
+		}
+	}
+	return out.close()
+}
+
+// matchKinds returns those of the present kinds that a word names: as kubectl takes
+// it, or as "Kind" or "group/Kind" for kinds that are not well known. No word names
+// all. A word that can not name any kind is an error.
+func matchKinds(present []mirror.Kind, word string) ([]mirror.Kind, error) {
+	if word == "" {
+		return present, nil
+	}
+	var out []mirror.Kind
+	known := mirror.MatchKinds(word)
+	for _, kind := range present {
+		if slices.ContainsFunc(known, func(i *mirror.KindInfo) bool { return i.Kind == kind }) ||
+			strings.EqualFold(word, kind.Kind) || strings.EqualFold(word, kind.String()) {
+			out = append(out, kind)
+		}
+	}
+	if len(out) == 0 && len(known) == 0 {
+		return nil, badRequestf("kind %q is neither well known nor among the configs", word)
+	}
+	return out, nil
+}
+
+// mesh writes the merged MeshConfig: that of the first upstream that has one.
+func (d *Debug) mesh(_ context.Context, w io.Writer, _ url.Values) error {
+	list := d.views.Configs.List(mirror.MeshConfig, "")
+	if len(list) == 0 {
+		return writeJSON(w, nil)
+	}
+	o, err := object.New(list[0], "", "")
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, o.Spec)
+}
+
+// shadow is a config that several upstreams have.
+type shadow struct {
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
+	// Served is the upstream whose copy the clients get.
+	Served string `json:"served"`
+	// Shadowed are the others, in order of priority.
+	Shadowed []string `json:"shadowed"`
+}
+
+func (d *Debug) shadowed(ctx context.Context, w io.Writer, q url.Values) error {
+	kinds, err := matchKinds(d.views.Configs.Kinds(), q.Get("kind"))
+	if err != nil {
+		return err
+	}
+	out := &arrayWriter{ctx: ctx, w: w}
+	for _, kind := range kinds {
+		for _, r := range d.views.Configs.List(kind, q.Get("namespace")) {
+			key := r.Key()
+			providers := d.views.Configs.Providers(key)
+			if len(providers) < 2 {
+				continue
+			}
+			s := shadow{Kind: kind.String(), Namespace: key.Namespace, Name: key.Name, Served: providers[0].Source}
+			for _, p := range providers[1:] {
+				s.Shadowed = append(s.Shadowed, p.Source)
+			}
+			if err := out.add(s); err != nil {
+				return err
+			}
+		}
+	}
+	return out.close()
+}

@@ -1,0 +1,194 @@
+package admin
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"slices"
+	"strings"
+
+	"meshrelay/downstream"
+	"meshrelay/mirror"
+	"meshrelay/upstreams"
+)
+
+// maxXDSBytes bounds a debug document that is sent over xDS, where it is one message.
+// Over HTTP documents are streamed and have no bound.
+const maxXDSBytes = 64 << 20
+
+// Configs is the merged view, as the debug endpoints read it.
+type Configs interface {
+	Kinds() []mirror.Kind
+	List(kind mirror.Kind, namespace string) []*mirror.Resource
+	Providers(key mirror.Key) []mirror.Provider
+	Counts() map[mirror.Kind]int
+}
+
+// Views are what a Debug shows. The functions may be called from any goroutine.
+type Views struct {
+	Configs   Configs
+	Upstreams func() []upstreams.Status
+	Clients   func() []downstream.ClientStatus
+}
+
+// Debug makes the debug documents, for HTTP and for the xDS debug types alike. Its
+// methods may be called from any goroutine.
+type Debug struct{ views Views }
+
+// NewDebug returns a Debug that shows views.
+func NewDebug(views Views) *Debug { return &Debug{views} }
+
+// document is one debug document: the name by which it is asked for, at /debug/name or
+// over xDS, and what writes it.
+type document struct {
+	name, help string
+	write      func(d *Debug, ctx context.Context, w io.Writer, q url.Values) error
+	// xds says that it is offered over xDS too (PROTOCOL D2).
+	xds bool
+}
+
+// documents lists all of them, in alphabetical order.
+func documents() []document {
+	return []document{
+		{"adsz", "Connected clients and what they watch, in istiod's shape", (*Debug).adsz, true},
+		{"configz", "Merged configs as Kubernetes objects, in istiod's shape; ?kind= and ?namespace= filter", (*Debug).configz, true},
+		{"connections", "Connected clients with all that was sent to them, by type", (*Debug).connections, true},
+		{"list", "Names of the debug documents", (*Debug).list, true},
+		{"mesh", "Merged MeshConfig, or null", (*Debug).mesh, true},
+		{"shadowed", "Configs that several upstreams have: which one is served, and whose are shadowed", (*Debug).shadowed, false},
+		{"summary", "Number of merged configs by kind", (*Debug).summary, false},
+		{"syncz", "Synchronization status of all clients, in istiod's shape; ?namespace= filters", (*Debug).syncz, true},
+		{"upstreams", "State of each upstream", (*Debug).upstreams, false},
+	}
+}
+
+// badRequest is an error of whoever asked.
+type badRequest struct{ error }
+
+func badRequestf(format string, args ...any) error { return badRequest{fmt.Errorf(format, args...)} }
+
+// Handle returns a debug document as the xDS debug type does: by its name with an
+// optional query, as in "configz?kind=ServiceEntry" (PROTOCOL D2). It offers syncz,
+// configz, adsz, connections, mesh and list.
+func (d *Debug) Handle(nameAndQuery string) ([]byte, error) {
+	name, query, _ := strings.Cut(nameAndQuery, "?")
+	q, err := url.ParseQuery(query)
+	if err != nil {
+		return nil, badRequestf("debug: query of %q: %w", nameAndQuery, err)
+	}
+	docs := documents()
+	i := slices.IndexFunc(docs, func(doc document) bool { return doc.xds && doc.name == name })
+	if i < 0 {
+		return nil, badRequestf("debug: no document %q: there are %s", name, strings.Join(xdsNames(), ", "))
+	}
+	var out boundedBuffer
+	if err := docs[i].write(d, context.Background(), &out, q); err != nil {
+		return nil, err
+	}
+	return out.Bytes(), nil
+}
+
+func xdsNames() (names []string) {
+	for _, doc := range documents() {
+		if doc.xds {
+			names = append(names, doc.name)
+		}
+	}
+	return names
+}
+
+// boundedBuffer takes up to maxXDSBytes.
+type boundedBuffer struct{ bytes.Buffer }
+
+func (b *boundedBuffer) Write(p []byte) (int, error) {
+	if b.Len()+len(p) > maxXDSBytes {
+		return 0, fmt.Errorf("debug: the document is larger than %d MiB: filter it, as with ?kind=ServiceEntry, or read it over HTTP", maxXDSBytes>>20)
+	}
+	return b.Buffer.Write(p)
+}
+
+func writeJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}
+
+// arrayWriter writes a JSON array element by element, one a line.
+type arrayWriter struct {
+	ctx context.Context
+	w   io.Writer
+	n   int
+}
+
+func (a *arrayWriter) add(v any) error {
+	if err := a.ctx.Err(); err != nil {
+		return err
+	}
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	sep := ",\n"
+	if a.n == 0 {
+		sep = "[\n"
+	}
+	a.n++
+	if _, err := io.WriteString(a.w, sep); err != nil {
+		return err
+	}
+	_, err = a.w.Write(b)
+	return err
+}
+
+func (a *arrayWriter) close() error {
+	end := "\n]\n"
+	if a.n == 0 {
+		end = "[]\n"
+	}
+	_, err := io.WriteString(a.w, end)
+	return err
+}
+
+func (d *Debug) list(_ context.Context, w io.Writer, _ url.Values) error {
+	return writeJSON(w, slices.DeleteFunc(xdsNames(), func(s string) bool { return s == "list" }))
+}
+
+func (d *Debug) upstreams(_ context.Context, w io.Writer, _ url.Values) error {
+	return writeJSON(w, notNil(d.views.Upstreams()))
+}
+
+func (d *Debug) connections(ctx context.Context, w io.Writer, _ url.Values) error {
+	out := &arrayWriter{ctx: ctx, w: w}
+	for _, c := range d.views.Clients() {
+		if err := out.add(c); err != nil {
+			return err
+		}
+	}
+	return out.close()
+}
+
+func (d *Debug) summary(_ context.Context, w io.Writer, _ url.Values) error {
+	counts := map[string]int{}
+	for kind, n := range d.views.Configs.Counts() {
+		counts[kind.String()] = n
+	}
+	return writeJSON(w, counts)
+}
+
+// notNil makes no elements an empty JSON array instead of null.
+func notNil[T any](s []T) []T {
+	if s == nil {
+		return []T{}
+	}
+	return s
+}
+
+func isBadRequest(err error) bool {
+	var b badRequest
+	return errors.As(err, &b)
+}

@@ -1,0 +1,171 @@
+package admin
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/encoding/protojson"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+// golden compares JSON, indented, with a file in testdata.
+func golden(t *testing.T, name, body string) {
+	t.Helper()
+	var out bytes.Buffer
+	if err := json.Indent(&out, []byte(body), "", "  "); err != nil {
+		t.Fatalf("%s: %v:\n%s", name, err, body)
+	}
+	// Versions are package mirror's business; that there is one is ours.
+	got := regexp.MustCompile(`"resourceVersion": "[^"]+"`).ReplaceAllString(strings.TrimRight(out.String(), "\n"), `"resourceVersion": "*"`) + "\n"
+	path := filepath.Join("testdata", name+".json")
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(string(want), got); d != "" {
+		t.Errorf("%s: -want +got:\n%s", name, d)
+	}
+}
+
+func TestDebugDocumentsHaveIstiodsShape(t *testing.T) {
+	f := newFixture(t, Config{})
+	for _, name := range []string{"configz", "syncz", "adsz", "mesh", "connections", "upstreams", "shadowed", "summary", "list"} {
+		code, body, header := f.do(t, request{path: "/debug/" + name})
+		if code != http.StatusOK || header.Get("Content-Type") != "application/json" {
+			t.Errorf("%s: %d, %s", name, code, header.Get("Content-Type"))
+		}
+		golden(t, name, body)
+	}
+}
+
+func TestConfigzFilters(t *testing.T) {
+	f := newFixture(t, Config{})
+	names := func(query string) string {
+		var objects []struct {
+			Kind     string
+			Metadata struct{ Namespace, Name string }
+		}
+		if err := json.Unmarshal([]byte(f.get(t, "/debug/configz"+query)), &objects); err != nil {
+			t.Fatal(err)
+		}
+		var out []string
+		for _, o := range objects {
+			out = append(out, o.Kind+" "+o.Metadata.Namespace+"/"+o.Metadata.Name)
+		}
+		return strings.Join(out, ", ")
+	}
+	for query, want := range map[string]string{
+		"":                         "ServiceEntry bank/ledger, ServiceEntry shop/cache, ServiceEntry shop/db, Widget shop/w",
+		"?kind=se":                 "ServiceEntry bank/ledger, ServiceEntry shop/cache, ServiceEntry shop/db",
+		"?kind=ServiceEntry":       "ServiceEntry bank/ledger, ServiceEntry shop/cache, ServiceEntry shop/db",
+		"?namespace=bank":          "ServiceEntry bank/ledger",
+		"?kind=Widget":             "Widget shop/w",
+		"?kind=example.com/Widget": "Widget shop/w",
+		"?kind=vs":                 "",
+		"?kind=se&namespace=x":     "",
+	} {
+		if got := names(query); got != want {
+			t.Errorf("%q: %s, want %s", query, got, want)
+		}
+	}
+	code, body, _ := f.do(t, request{path: "/debug/configz?kind=nonsense"})
+	if code != http.StatusBadRequest || !strings.Contains(body, `kind "nonsense"`) {
+		t.Errorf("%d %s", code, body)
+	}
+}
+
+func TestSyncStatusOverXDS_D1(t *testing.T) {
+	f := newFixture(t, Config{})
+	var docs []string
+	for _, c := range f.deps.Debug.SyncStatus() {
+		b, err := protojson.MarshalOptions{}.Marshal(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		docs = append(docs, string(b))
+	}
+	golden(t, "clientconfigs", "["+strings.Join(docs, ",")+"]")
+}
+
+func TestMeshConfigIsSyncedOnceSent_S6(t *testing.T) {
+	f := newFixture(t, Config{})
+	got := f.deps.Debug.SyncStatus()[0].GetGenericXdsConfigs()[0]
+	if got.GetTypeUrl() != "core/v1alpha1/MeshConfig" || got.GetConfigStatus().String() != "SYNCED" {
+		t.Errorf("%v", got)
+	}
+}
+
+func TestXDSAndHTTPGiveTheSameDocuments_D2(t *testing.T) {
+	f := newFixture(t, Config{})
+	for _, name := range []string{"syncz", "configz", "adsz", "connections", "mesh", "list", "configz?kind=ServiceEntry&namespace=bank", "syncz?namespace=ops"} {
+		got, err := f.deps.Debug.Handle(name)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if d := cmp.Diff(f.get(t, "/debug/"+name), string(got)); d != "" {
+			t.Errorf("%s: -http +xds:\n%s", name, d)
+		}
+	}
+}
+
+func TestUnknownDocumentsAreErrorsThatNameTheOthers_D2(t *testing.T) {
+	f := newFixture(t, Config{})
+	for _, name := range []string{"", "edsz", "upstreams", "loglevel", "pprof/heap", "configz?%zz", "configz?kind=nonsense", "../configz"} {
+		if body, err := f.deps.Debug.Handle(name); err == nil {
+			t.Errorf("Handle(%q) = %s", name, body)
+		}
+	}
+	_, err := f.deps.Debug.Handle("edsz")
+	if !strings.Contains(err.Error(), "adsz, configz, connections, list, mesh, syncz") {
+		t.Error(err)
+	}
+}
+
+func TestDocumentsOverXDSAreBounded(t *testing.T) {
+	var b boundedBuffer
+	half := make([]byte, maxXDSBytes/2)
+	for i := range 2 {
+		if _, err := b.Write(half); err != nil {
+			t.Fatalf("write %d: %v", i, err)
+		}
+	}
+	if _, err := b.Write([]byte{1}); err == nil || b.Len() != maxXDSBytes {
+		t.Errorf("%d bytes, %v", b.Len(), err)
+	}
+}
+
+func TestWithoutAMeshConfigMeshIsNull(t *testing.T) {
+	d := NewDebug(Views{Configs: merged(t)})
+	for name, want := range map[string]string{"mesh": "null\n", "configz": "[]\n"} {
+		if b, err := d.Handle(name); err != nil || string(b) != want {
+			t.Errorf("%s: %q, %v", name, b, err)
+		}
+	}
+}
+
+func FuzzHandle(f *testing.F) {
+	for _, s := range []string{"syncz", "configz?kind=se", "list", "configz?namespace=a&kind=b/c"} {
+		f.Add(s)
+	}
+	d := NewDebug(Views{Configs: nothing{}, Clients: noClients})
+	f.Fuzz(func(t *testing.T, name string) {
+		if b, err := d.Handle(name); err == nil && !json.Valid(b) {
+			t.Errorf("Handle(%q) is not JSON: %q", name, b)
+		}
+	})
+}

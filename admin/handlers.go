@@ -1,0 +1,119 @@
+package admin
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/pprof"
+	runtimepprof "runtime/pprof"
+	"strconv"
+	"strings"
+)
+
+// maxProfileSeconds bounds how long one profile may be taken.
+const maxProfileSeconds = 300
+
+// document serves a debug document. What can not be completed is cut off, so that
+// nobody takes a part for the whole.
+func (s *Server) document(doc document) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", jsonType)
+		started := &countingWriter{w: w}
+		out := bufio.NewWriterSize(started, 64<<10)
+		err := doc.write(s.deps.Debug, r.Context(), out, r.URL.Query())
+		switch {
+		case err == nil:
+			err = out.Flush()
+		case started.n == 0 && isBadRequest(err):
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		case started.n == 0 && r.Context().Err() == nil:
+			s.log.Error("debug document", "document", doc.name, "err", err)
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		if err != nil {
+			s.log.Debug("debug document was cut off", "document", doc.name, "err", err)
+			panic(http.ErrAbortHandler) // net/http closes the connection and says nothing
+		}
+	}
+}
+
+type countingWriter struct {
+	w io.Writer
+	n int64
+}
+
+func (c *countingWriter) Write(b []byte) (int, error) {
+	n, err := c.w.Write(b)
+	c.n += int64(n)
+	return n, err
+}
+
+func (s *Server) logLevel(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", textType)
+	fmt.Fprintln(w, strings.ToLower(s.deps.LogLevel.Level().String()))
+}
+
+func (s *Server) setLogLevel(w http.ResponseWriter, r *http.Request) {
+	name := strings.ToLower(r.FormValue("level"))
+	var level slog.Level
+	switch name {
+	case "debug", "info", "warn", "error":
+		if err := level.UnmarshalText([]byte(name)); err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+	default:
+		http.Error(w, fmt.Sprintf("level is %q: want debug, info, warn or error, as in PUT /debug/loglevel?level=debug", name), http.StatusBadRequest)
+		return
+	}
+	old := s.deps.LogLevel.Level()
+	s.deps.LogLevel.Set(level)
+	// At the level that is certain to be shown, as long as anything is.
+	s.log.Log(r.Context(), max(level, old, slog.LevelInfo), "log level set", "level", name)
+	s.logLevel(w, r)
+}
+
+func (s *Server) addProfiles(mux *http.ServeMux) {
+	add := func(path string, h http.HandlerFunc) {
+		mux.Handle("GET /debug/pprof/"+path, loopbackOnly(func(w http.ResponseWriter, r *http.Request) {
+			if v := r.FormValue("seconds"); v != "" {
+				if n, err := strconv.ParseFloat(v, 64); err != nil || !(n >= 0 && n <= maxProfileSeconds) {
+					http.Error(w, fmt.Sprintf("seconds is %q: want a number up to %d", v, maxProfileSeconds), http.StatusBadRequest)
+					return
+				}
+			}
+			h(w, r)
+		}))
+	}
+	add("{$}", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", textType)
+		fmt.Fprintln(w, "profile\ntrace\ncmdline\nsymbol")
+		for _, p := range runtimepprof.Profiles() {
+			fmt.Fprintln(w, p.Name())
+		}
+	})
+	add("profile", pprof.Profile)
+	add("trace", pprof.Trace)
+	add("cmdline", pprof.Cmdline)
+	add("symbol", pprof.Symbol)
+	add("{name}", func(w http.ResponseWriter, r *http.Request) { pprof.Handler(r.PathValue("name")).ServeHTTP(w, r) })
+}
+
+func (s *Server) index(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", textType)
+	fmt.Fprintf(w, "relay %s\n\n", s.deps.Build.Version)
+	line := func(path, help string) { fmt.Fprintf(w, "%-20s %s\n", path, help) }
+	line("/ready", "200 when clients are served, else 503, with the reasons")
+	line("/healthz", "200 while the process runs")
+	line("/metrics", "Metrics for Prometheus")
+	line("/version", "Version of this program")
+	for _, doc := range documents() {
+		line("/debug/"+doc.name, doc.help)
+	}
+	line("/debug/loglevel", "Log level; PUT ?level=debug sets it")
+	line("/debug/pprof/", "Profiles for go tool pprof; over loopback only")
+}

@@ -1,0 +1,197 @@
+package admin
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	mesh "istio.io/api/mesh/v1alpha1"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"meshrelay/downstream"
+	"meshrelay/internal/buildinfo"
+	"meshrelay/mirror"
+	"meshrelay/upstreams"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var (
+	serviceEntry = mirror.Kind{Group: "networking.istio.io", Kind: "ServiceEntry"}
+	widget       = mirror.Kind{Group: "example.com", Kind: "Widget"}
+	created      = time.Date(2024, 2, 3, 4, 5, 6, 700, time.UTC)
+)
+
+func resource(t *testing.T, source string, key mirror.Key, body *anypb.Any) *mirror.Resource {
+	t.Helper()
+	r, err := mirror.New(mirror.Spec{Key: key, Source: source, SourceVersion: "42", CreateTime: created, Labels: map[string]string{"app": "<db>"}, Body: body})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func packed(t *testing.T, msg proto.Message) *anypb.Any {
+	t.Helper()
+	a, err := anypb.New(msg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func entry(t *testing.T, source, namespace, name, host string) *mirror.Resource {
+	return resource(t, source, mirror.Key{Kind: serviceEntry, Namespace: namespace, Name: name},
+		packed(t, &networking.ServiceEntry{Hosts: []string{host}, Resolution: networking.ServiceEntry_DNS, Ports: []*networking.ServicePort{{Number: 443, Name: "tls", Protocol: "TLS"}}}))
+}
+
+// merged returns an Aggregate over the resources, which are sources in the order in
+// which they first appear.
+func merged(t *testing.T, resources ...*mirror.Resource) *mirror.Aggregate {
+	t.Helper()
+	var sources []mirror.Source
+	stores := map[string]*mirror.Store{}
+	keys := map[mirror.Key]bool{}
+	for _, r := range resources {
+		if stores[r.Source()] == nil {
+			stores[r.Source()] = mirror.NewStore()
+			sources = append(sources, mirror.Source{Name: r.Source(), Cache: stores[r.Source()]})
+		}
+		keys[r.Key()] = true
+	}
+	a := mirror.NewAggregate()
+	if err := a.SetSources(sources); err != nil {
+		t.Fatal(err)
+	}
+	events := make(chan struct{}, 2*len(resources)+1)
+	if err := a.RegisterEventHandler(mirror.Kind{}, func(_, _ *mirror.Resource, _ mirror.Event) { events <- struct{}{} }); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range resources {
+		stores[r.Source()].Put(r)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	runs := []func(context.Context) error{a.Run}
+	for _, s := range stores {
+		s.SetSynced()
+		runs = append(runs, s.Run)
+	}
+	done := make(chan struct{}, len(runs))
+	for _, run := range runs {
+		go func() { _ = run(ctx); done <- struct{}{} }()
+	}
+	t.Cleanup(func() {
+		cancel()
+		for range runs {
+			<-done
+		}
+	})
+	for range keys {
+		<-events
+	}
+	return a
+}
+
+// fixture is a Server with something to show.
+type fixture struct {
+	*Server
+	ready    Readiness
+	sources  []upstreams.Status
+	clients  []downstream.ClientStatus
+	level    *slog.LevelVar
+	registry *prometheus.Registry
+}
+
+func newFixture(t *testing.T, cfg Config) *fixture {
+	t.Helper()
+	opaque := &anypb.Any{TypeUrl: "type.googleapis.com/example.Widget", Value: []byte{8, 1}}
+	configs := merged(t,
+		entry(t, "east", "shop", "db", "db.example.com"),
+		entry(t, "east", "shop", "cache", "cache.example.com"),
+		resource(t, "east", mirror.Key{Kind: mirror.MeshConfig, Name: mirror.MeshConfigName}, packed(t, &mesh.MeshConfig{AccessLogFile: "/dev/stdout"})),
+		entry(t, "west", "shop", "db", "other.example.com"),
+		entry(t, "west", "bank", "ledger", "ledger.example.com"),
+		resource(t, "west", mirror.Key{Kind: widget, Namespace: "shop", Name: "w"}, opaque),
+	)
+	f := &fixture{level: new(slog.LevelVar), registry: prometheus.NewRegistry(), ready: Readiness{Ready: true}}
+	f.sources = []upstreams.Status{{Name: "east", Type: "xds", State: upstreams.StateSynced, Synced: true}}
+	f.clients = []downstream.ClientStatus{
+		{
+			Connection: "sidecar~1.2.3.4~istiod-0.istio-system~istio-system.svc.cluster.local-1", NodeID: "sidecar~1.2.3.4~istiod-0.istio-system~istio-system.svc.cluster.local",
+			Namespace: "istio-system", ClusterID: "c1", IstioVersion: "1.23.0", Address: "1.2.3.4:5", Protocol: "sotw", Connected: created,
+			Types: []downstream.TypeStatus{
+				{TypeURL: "core/v1alpha1/MeshConfig", SentNonce: "n0", SentVersion: "v0", SentAt: created, Synced: true},
+				{TypeURL: "networking.istio.io/v1/ServiceEntry", SentNonce: "n1", AckedNonce: "n1", SentVersion: "v1", SentAt: created, Synced: true},
+				{TypeURL: "networking.istio.io/v1/Gateway", SentNonce: "n2", AckedNonce: "n1", SentVersion: "v2", SentAt: created},
+				{TypeURL: "networking.istio.io/v1/Sidecar"},
+				{TypeURL: "networking.istio.io/v1/EnvoyFilter", SentNonce: "n4", SentVersion: "v4", SentAt: created, LastNACK: "no such\xff filter"},
+			},
+		},
+		{Connection: "tool-2", NodeID: "tool", Namespace: "ops", Protocol: "delta", Connected: created, Address: "5.6.7.8:9"},
+	}
+	cfg.Address = "127.0.0.1:0"
+	var err error
+	f.Server, err = New(cfg, Deps{
+		Gatherer: f.registry, LogLevel: f.level, Build: buildinfo.Info{Version: "v1.2.3"}, Logger: slog.New(slog.DiscardHandler),
+		Ready: func() Readiness { return f.ready },
+		Debug: NewDebug(Views{
+			Configs: configs, Upstreams: func() []upstreams.Status { return f.sources }, Clients: func() []downstream.ClientStatus { return f.clients },
+		}),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// request is what a client sends; the zero value is a GET over loopback.
+type request struct {
+	method, path, host, accept, body string
+	// local and remote are the ends of the connection.
+	local, remote string
+}
+
+func (f *fixture) do(t *testing.T, r request) (code int, body string, header http.Header) {
+	t.Helper()
+	or := func(s, otherwise string) string {
+		if s == "" {
+			return otherwise
+		}
+		return s
+	}
+	req := httptest.NewRequest(or(r.method, http.MethodGet), r.path, strings.NewReader(r.body))
+	req.Host = or(r.host, "localhost:15014")
+	req.RemoteAddr = or(r.remote, "127.0.0.1:40000")
+	req.Header.Set("Accept", r.accept)
+	local, err := net.ResolveTCPAddr("tcp", or(r.local, "127.0.0.1:15014"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req = req.WithContext(context.WithValue(req.Context(), http.LocalAddrContextKey, net.Addr(local)))
+	w := httptest.NewRecorder()
+	f.handler.ServeHTTP(w, req)
+	b, err := io.ReadAll(w.Result().Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w.Code, string(b), w.Result().Header
+}
+
+func (f *fixture) get(t *testing.T, path string) string {
+	t.Helper()
+	code, body, _ := f.do(t, request{path: path})
+	if code != http.StatusOK {
+		t.Fatalf("GET %s: %d: %s", path, code, body)
+	}
+	return body
+}

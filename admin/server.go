@@ -1,0 +1,187 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/net/netutil"
+	"golang.org/x/sync/errgroup"
+
+	"meshrelay/internal/buildinfo"
+)
+
+const (
+	readHeaderTimeout = 5 * time.Second
+	readTimeout       = 10 * time.Second
+	idleTimeout       = 2 * time.Minute
+	// writeTimeout is how long a client may leave a part of an answer unread.
+	writeTimeout    = 30 * time.Second
+	shutdownTimeout = 5 * time.Second
+	maxHeaderBytes  = 16 << 10
+	maxBodyBytes    = 4 << 10
+	maxConnections  = 256
+	// maxDebugRequests bounds the debug documents that are made at the same time.
+	maxDebugRequests = 8
+)
+
+const (
+	textType = "text/plain; charset=utf-8"
+	jsonType = "application/json"
+)
+
+// Config is what a Server is told to be.
+type Config struct {
+	// Address is host:port. Port 0 means any.
+	Address string
+	// DebugOffLoopback opens the debug endpoints, which show everything, to connections
+	// that are not within this host. Profiles and the log level stay closed to those.
+	DebugOffLoopback bool
+}
+
+// Deps are what a Server works with.
+type Deps struct {
+	// Gatherer has the metrics.
+	Gatherer prometheus.Gatherer
+	// Ready may be called from any goroutine.
+	Ready func() Readiness
+	Debug *Debug
+	// LogLevel is read and set at /debug/loglevel.
+	LogLevel *slog.LevelVar
+	Build    buildinfo.Info
+	Logger   *slog.Logger
+}
+
+// Server is the HTTP server for operators. New makes it, Run runs it.
+type Server struct {
+	cfg     Config
+	deps    Deps
+	log     *slog.Logger
+	busy    chan struct{} // one slot for each debug document being made
+	handler http.Handler
+}
+
+// New returns a Server that does not listen yet.
+func New(cfg Config, deps Deps) (*Server, error) {
+	switch {
+	case cfg.Address == "":
+		return nil, errors.New("admin: no address")
+	case deps.Gatherer == nil || deps.Ready == nil || deps.Debug == nil || deps.LogLevel == nil || deps.Logger == nil:
+		return nil, errors.New("admin: gatherer, readiness, debug, log level and logger are needed")
+	}
+	s := &Server{cfg: cfg, deps: deps, log: deps.Logger, busy: make(chan struct{}, maxDebugRequests)}
+	s.handler = s.routes()
+	return s, nil
+}
+
+// Run listens on the configured address and serves until ctx ends; then it gives
+// requests a few seconds to finish.
+func (s *Server) Run(ctx context.Context) error {
+	lis, err := net.Listen("tcp", s.cfg.Address)
+	if err != nil {
+		return fmt.Errorf("admin: %w", err)
+	}
+	return s.Serve(ctx, lis)
+}
+
+// Serve is Run on a listener that is open already. It closes the listener.
+func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
+	s.log.Info("listening for operators", "address", lis.Addr().String())
+	// Requests live no longer than the shutdown lasts: profiles and large documents
+	// would otherwise outlive it.
+	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	server := &http.Server{
+		Handler:           s.handler,
+		ReadHeaderTimeout: readHeaderTimeout,
+		ReadTimeout:       readTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
+		BaseContext:       func(net.Listener) context.Context { return base },
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		if err := server.Serve(netutil.LimitListener(lis, maxConnections)); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("admin: %w", err)
+		}
+		return nil
+	})
+	g.Go(func() error {
+		<-ctx.Done()
+		timeout, cancelTimeout := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
+		defer cancelTimeout()
+		if err := server.Shutdown(timeout); err != nil {
+			cancel()
+			return server.Close()
+		}
+		return nil
+	})
+	return g.Wait()
+}
+
+func (s *Server) routes() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /ready", s.ready)
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", textType)
+		fmt.Fprintln(w, "ok")
+	})
+	mux.Handle("GET /metrics", promhttp.HandlerFor(s.deps.Gatherer, promhttp.HandlerOpts{
+		ErrorLog:            slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
+		MaxRequestsInFlight: maxDebugRequests,
+	}))
+	for _, doc := range documents() {
+		mux.Handle("GET /debug/"+doc.name, s.debugOnly(s.document(doc)))
+	}
+	mux.Handle("GET /debug/loglevel", s.debugOnly(s.logLevel))
+	mux.Handle("PUT /debug/loglevel", loopbackOnly(s.setLogLevel))
+	s.addProfiles(mux)
+	mux.Handle("GET /version", s.debugOnly(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", jsonType)
+		_ = writeJSON(w, s.deps.Build)
+	}))
+	mux.Handle("GET /{$}", s.debugOnly(s.index))
+	mux.Handle("GET /debug/{$}", s.debugOnly(s.index))
+	mux.Handle("GET /debug", s.debugOnly(s.index))
+	return common(mux)
+}
+
+// common is around all handlers.
+func common(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Cache-Control", "no-store")
+		r.Body = http.MaxBytesReader(w, r.Body, maxBodyBytes)
+		next.ServeHTTP(&patientWriter{ResponseWriter: w, rc: http.NewResponseController(w)}, r)
+	})
+}
+
+// patientWriter gives the client writeTimeout for each part of an answer, however long
+// the whole takes to make.
+type patientWriter struct {
+	http.ResponseWriter
+	rc      *http.ResponseController
+	extends time.Time // when the deadline is next to be moved
+}
+
+// Write implements io.Writer.
+func (p *patientWriter) Write(b []byte) (int, error) {
+	if now := time.Now(); now.After(p.extends) {
+		if err := p.rc.SetWriteDeadline(now.Add(writeTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+			return 0, err
+		}
+		p.extends = now.Add(writeTimeout / 8)
+	}
+	return p.ResponseWriter.Write(b)
+}
+
+// Unwrap serves http.ResponseController.
+func (p *patientWriter) Unwrap() http.ResponseWriter { return p.ResponseWriter }

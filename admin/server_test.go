@@ -1,0 +1,355 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"meshrelay/downstream"
+	"meshrelay/mirror"
+	"meshrelay/upstreams"
+)
+
+// nothing is an empty merged view.
+type nothing struct{}
+
+func (nothing) Kinds() []mirror.Kind                        { return nil }
+func (nothing) List(mirror.Kind, string) []*mirror.Resource { return nil }
+func (nothing) Providers(mirror.Key) []mirror.Provider      { return nil }
+func (nothing) Counts() map[mirror.Kind]int                 { return nil }
+func noClients() []downstream.ClientStatus                  { return nil }
+
+func TestReadyIs503WithTheReasonsUntilReady(t *testing.T) {
+	f := newFixture(t, Config{})
+	for _, tc := range []struct {
+		r    Readiness
+		code int
+		body string
+	}{
+		{Readiness{Reasons: []string{"upstream east: connecting", "upstream\nwest: x"}}, 503, "not ready\n- upstream east: connecting\n- upstream west: x\n"},
+		{Readiness{Ready: true}, 200, "ready\n"},
+		{Readiness{Ready: true, Reasons: []string{"upstream west: disconnected"}}, 200, "ready, degraded\n- upstream west: disconnected\n"},
+	} {
+		f.ready = tc.r
+		code, body, _ := f.do(t, request{path: "/ready"})
+		if code != tc.code || body != tc.body {
+			t.Errorf("%d %q, want %d %q", code, body, tc.code, tc.body)
+		}
+	}
+	code, body, _ := f.do(t, request{path: "/ready", accept: "application/json"})
+	if want := "{\n  \"ready\": true,\n  \"reasons\": [\n    \"upstream west: disconnected\"\n  ]\n}\n"; code != 200 || body != want {
+		t.Errorf("%d %s", code, body)
+	}
+}
+
+func TestReadinessFollowsTheSources(t *testing.T) {
+	since := created
+	synced := upstreams.Status{Name: "east", State: upstreams.StateSynced, Synced: true}
+	for name, tc := range map[string]struct {
+		released bool
+		source   upstreams.Status
+		want     Readiness
+	}{
+		"all well": {true, synced, Readiness{Ready: true}},
+		"merging":  {false, synced, Readiness{Reasons: []string{"the upstreams have synced, and what they gave is being merged"}}},
+		"not yet connected": {
+			false, upstreams.Status{Name: "west", State: upstreams.StateConnecting, Since: since, Address: "w:1", LastError: "no route"},
+			Readiness{Reasons: []string{"upstream west: connecting since 2024-02-03T04:05:06Z (w:1): no route"}},
+		},
+		"half answered": {
+			false, upstreams.Status{Name: "west", State: upstreams.StateSyncing, Pending: []string{"a/v1/B", "a/v1/C"}},
+			Readiness{Reasons: []string{"upstream west: syncing; no answer yet for 2 types, among them a/v1/B"}},
+		},
+		"lost, after the start": {
+			true, upstreams.Status{Name: "west", State: upstreams.StateDisconnected, Synced: true, LastError: "reset"},
+			Readiness{Ready: true, Reasons: []string{"upstream west: disconnected: reset; what it gave before is still served"}},
+		},
+		"bad content": {
+			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Synced: true, RefusedTotal: 2, Refused: []upstreams.Refusal{{Resource: "a.yaml:3", Reason: "no kind"}}},
+			Readiness{Ready: true, Reasons: []string{"upstream west: the newest content of 2 resources or files is bad, the last good one stays in force: a.yaml:3: no kind"}},
+		},
+	} {
+		if d := cmp.Diff(tc.want, Assess(tc.released, []upstreams.Status{tc.source})); d != "" {
+			t.Errorf("%s: -want +got:\n%s", name, d)
+		}
+	}
+}
+
+const (
+	public = "203.0.113.9:15014"
+	remote = "203.0.113.77:4000"
+)
+
+// debugPaths are all paths that show what not everybody may see.
+func debugPaths() []string {
+	paths := []string{"/", "/debug", "/debug/", "/version", "/debug/loglevel"}
+	for _, doc := range documents() {
+		paths = append(paths, "/debug/"+doc.name)
+	}
+	return paths
+}
+
+var profilePaths = []string{"/debug/pprof/", "/debug/pprof/heap", "/debug/pprof/cmdline"}
+
+func TestDebugIsForLoopbackOnly(t *testing.T) {
+	f := newFixture(t, Config{})
+	for _, path := range append(debugPaths(), profilePaths...) {
+		for name, tc := range map[string]struct {
+			r    request
+			want int
+		}{
+			"loopback":             {request{path: path}, 200},
+			"loopback, IPv6":       {request{path: path, local: "[::1]:15014", remote: "[::1]:4", host: "[::1]:15014"}, 200},
+			"off loopback":         {request{path: path, local: public, remote: remote}, 403},
+			"from this host":       {request{path: path, local: public, remote: public}, 403},
+			"loopback from afar":   {request{path: path, remote: remote}, 403},
+			"rebound name":         {request{path: path, host: "evil.example:15014"}, 403},
+			"rebound name, a trap": {request{path: path, host: "127.0.0.1.evil.example"}, 403},
+		} {
+			if code, body, _ := f.do(t, tc.r); code != tc.want {
+				t.Errorf("%s %s: %d %s", name, path, code, body)
+			}
+		}
+	}
+}
+
+func TestDebugOffLoopbackHasToBeSaid(t *testing.T) {
+	f := newFixture(t, Config{DebugOffLoopback: true})
+	afar := request{local: public, remote: remote, host: "relay.example:15014"}
+	for _, path := range debugPaths() {
+		afar.path = path
+		if code, body, _ := f.do(t, afar); code != 200 {
+			t.Errorf("%s: %d %s", path, code, body)
+		}
+	}
+	for _, path := range profilePaths {
+		afar.path = path
+		if code, _, _ := f.do(t, afar); code != 403 {
+			t.Errorf("%s: %d", path, code)
+		}
+	}
+	afar.method, afar.path = http.MethodPut, "/debug/loglevel?level=debug"
+	if code, _, _ := f.do(t, afar); code != 403 || f.level.Level() != slog.LevelInfo {
+		t.Errorf("log level from afar: %d, now %v", code, f.level.Level())
+	}
+}
+
+func TestProbesAndMetricsAreForEverybody(t *testing.T) {
+	f := newFixture(t, Config{})
+	f.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "relay_test"}, func() float64 { return 7 }))
+	for path, want := range map[string]string{"/ready": "ready\n", "/healthz": "ok\n", "/metrics": "relay_test 7\n"} {
+		code, body, header := f.do(t, request{path: path, local: public, remote: remote, host: "relay.example"})
+		if code != 200 || !strings.Contains(body, want) {
+			t.Errorf("%s: %d %q", path, code, body)
+		}
+		if header.Get("X-Content-Type-Options") != "nosniff" || strings.Contains(header.Get("Content-Type"), "html") {
+			t.Errorf("%s: %v", path, header)
+		}
+	}
+}
+
+func TestLogLevelCanBeSetAtRunTime(t *testing.T) {
+	f := newFixture(t, Config{})
+	if got := f.get(t, "/debug/loglevel"); got != "info\n" {
+		t.Error(got)
+	}
+	for _, tc := range []struct {
+		path, want string
+		code       int
+		level      slog.Level
+	}{
+		{"/debug/loglevel?level=debug", "debug\n", 200, slog.LevelDebug},
+		{"/debug/loglevel?level=WARN", "warn\n", 200, slog.LevelWarn},
+		{"/debug/loglevel?level=loud", "want debug, info, warn or error", 400, slog.LevelWarn},
+		{"/debug/loglevel", "want debug, info, warn or error", 400, slog.LevelWarn},
+	} {
+		code, body, _ := f.do(t, request{method: http.MethodPut, path: tc.path})
+		if code != tc.code || !strings.Contains(body, tc.want) || f.level.Level() != tc.level {
+			t.Errorf("%s: %d %q, level %v", tc.path, code, body, f.level.Level())
+		}
+	}
+}
+
+func TestAllElseIsReadOnly(t *testing.T) {
+	f := newFixture(t, Config{})
+	for _, path := range append(append(debugPaths(), profilePaths...), "/ready", "/metrics") {
+		for _, method := range []string{http.MethodPost, http.MethodDelete, http.MethodPut} {
+			if method == http.MethodPut && path == "/debug/loglevel" {
+				continue
+			}
+			if code, _, _ := f.do(t, request{method: method, path: path}); code != http.StatusMethodNotAllowed {
+				t.Errorf("%s %s: %d", method, path, code)
+			}
+		}
+	}
+	if code, _, _ := f.do(t, request{path: "/debug/nonsense"}); code != http.StatusNotFound {
+		t.Error(code)
+	}
+}
+
+func TestIndexNamesEveryPath(t *testing.T) {
+	f := newFixture(t, Config{})
+	index := f.get(t, "/")
+	for _, path := range append(debugPaths()[3:], "/ready", "/healthz", "/metrics", "/debug/pprof/") {
+		if !strings.Contains(index, "\n"+path+" ") {
+			t.Errorf("%s is missing in\n%s", path, index)
+		}
+	}
+}
+
+func TestProfilesAreBounded(t *testing.T) {
+	f := newFixture(t, Config{})
+	for _, s := range []string{"301", "-1", "NaN", "x", "1e9"} {
+		if code, _, _ := f.do(t, request{path: "/debug/pprof/profile?seconds=" + s}); code != http.StatusBadRequest {
+			t.Errorf("seconds=%s: %d", s, code)
+		}
+	}
+}
+
+func TestDebugRequestsAreBounded(t *testing.T) {
+	f := newFixture(t, Config{})
+	for range maxDebugRequests {
+		f.busy <- struct{}{}
+	}
+	code, _, header := f.do(t, request{path: "/debug/configz"})
+	if code != http.StatusServiceUnavailable || header.Get("Retry-After") == "" {
+		t.Errorf("%d %v", code, header)
+	}
+	if code, _, _ := f.do(t, request{path: "/ready"}); code != http.StatusOK {
+		t.Errorf("probes are refused as well: %d", code)
+	}
+	<-f.busy
+	if code, _, _ := f.do(t, request{path: "/debug/configz"}); code != http.StatusOK {
+		t.Errorf("%d", code)
+	}
+}
+
+func TestNewNeedsAllItWorksWith(t *testing.T) {
+	if _, err := New(Config{}, Deps{}); err == nil {
+		t.Error("no address, no error")
+	}
+	if _, err := New(Config{Address: "127.0.0.1:0"}, Deps{}); err == nil {
+		t.Error("no dependencies, no error")
+	}
+}
+
+// running is a Server that serves on loopback.
+func (f *fixture) running(t *testing.T) (address string, stop func() error) {
+	t.Helper()
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- f.Serve(ctx, lis) }()
+	stop = func() error { cancel(); return <-done }
+	return lis.Addr().String(), stop
+}
+
+func TestClientAndServerUnderstandEachOther(t *testing.T) {
+	f := newFixture(t, Config{})
+	f.ready = Readiness{Reasons: []string{"upstream east: connecting"}}
+	address, stop := f.running(t)
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	c := Client{Address: address, HTTP: &http.Client{Transport: transport}}
+	ctx := t.Context()
+
+	ready, err := c.Ready(ctx)
+	if d := cmp.Diff(f.ready, ready); err != nil || d != "" {
+		t.Errorf("%v, -want +got:\n%s", err, d)
+	}
+	ups, err := c.Upstreams(ctx)
+	if d := cmp.Diff(f.sources, ups); err != nil || d != "" {
+		t.Errorf("%v, -want +got:\n%s", err, d)
+	}
+	clients, err := c.Clients(ctx)
+	if err != nil || len(clients) != 2 || clients[0].NodeID != f.clients[0].NodeID {
+		t.Errorf("%v %v", clients, err)
+	}
+	if err := c.SetLogLevel(ctx, "debug"); err != nil {
+		t.Error(err)
+	}
+	if level, err := c.LogLevel(ctx); err != nil || level != "debug" {
+		t.Errorf("%q %v", level, err)
+	}
+	if err := c.SetLogLevel(ctx, "loud & clear"); err == nil || !strings.Contains(err.Error(), `"loud & clear"`) {
+		t.Errorf("%v", err)
+	}
+	transport.CloseIdleConnections()
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	if _, err := c.Ready(ctx); err == nil || !strings.Contains(err.Error(), address) {
+		t.Errorf("after the end: %v", err)
+	}
+}
+
+func TestAnAddressInUseIsAnError(t *testing.T) {
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lis.Close()
+	f := newFixture(t, Config{})
+	f.cfg.Address = lis.Addr().String()
+	if err := f.Run(t.Context()); err == nil || !strings.Contains(err.Error(), f.cfg.Address) {
+		t.Error(err)
+	}
+}
+
+func TestRunEndsWithItsContext(t *testing.T) {
+	f := newFixture(t, Config{})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := f.Run(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
+// failing is a view that can not be read to its end.
+type failing struct {
+	nothing
+	resources []*mirror.Resource
+}
+
+func (f failing) Kinds() []mirror.Kind { return []mirror.Kind{serviceEntry} }
+
+func (f failing) List(mirror.Kind, string) []*mirror.Resource { return f.resources }
+
+func TestADocumentThatCanNotBeCompletedIsCutOff(t *testing.T) {
+	f := newFixture(t, Config{})
+	var many []*mirror.Resource
+	for i := range 2000 {
+		many = append(many, entry(t, "east", "shop", fmt.Sprintf("e%d", i), "x.example.com"))
+	}
+	f.deps.Debug.views.Configs = failing{resources: append(many, nil)} // reading nil panics
+	address, stop := f.running(t)
+	defer func() {
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	}()
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	client := http.Client{Transport: transport, Timeout: time.Minute}
+	resp, err := client.Get("http://" + address + "/debug/configz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if _, err := io.Copy(io.Discard, resp.Body); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("the reader can not tell a part from the whole: %v", err)
+	}
+}

@@ -1,0 +1,156 @@
+package admin
+
+import (
+	"context"
+	"io"
+	"net/url"
+	"strings"
+	"time"
+
+	adminv3 "github.com/envoyproxy/go-control-plane/envoy/admin/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	statusv3 "github.com/envoyproxy/go-control-plane/envoy/service/status/v3"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"meshrelay/downstream"
+)
+
+// syncStatus is a client in istiod's /debug/syncz. The fields cluster_sent and so on
+// that istiod has for Envoys are absent: these clients take other types, which are in
+// Configs.
+type syncStatus struct {
+	ClusterID    string       `json:"cluster_id,omitempty"`
+	Proxy        string       `json:"proxy,omitempty"`
+	ProxyType    string       `json:"proxy_type,omitempty"`
+	IstioVersion string       `json:"istio_version,omitempty"`
+	Configs      []configSync `json:"configs"`
+}
+
+// configSync is what a client has of one type.
+type configSync struct {
+	TypeURL string `json:"type_url"`
+	// Status is SYNCED, STALE, NOT_SENT or ERROR.
+	Status      string    `json:"status"`
+	NonceSent   string    `json:"nonce_sent,omitempty"`
+	NonceAcked  string    `json:"nonce_acked,omitempty"`
+	VersionSent string    `json:"version_sent,omitempty"`
+	LastSent    time.Time `json:"last_sent,omitzero"`
+	// Error is the client's last NACK, while no ACK has followed.
+	Error string `json:"error,omitempty"`
+}
+
+func (d *Debug) syncz(ctx context.Context, w io.Writer, q url.Values) error {
+	out := &arrayWriter{ctx: ctx, w: w}
+	for _, c := range d.views.Clients() {
+		if ns := q.Get("namespace"); ns != "" && ns != c.Namespace {
+			continue
+		}
+		s := syncStatus{
+			ClusterID: c.ClusterID, Proxy: c.NodeID, ProxyType: nodeType(c.NodeID), IstioVersion: c.IstioVersion,
+			Configs: make([]configSync, len(c.Types)),
+		}
+		for i, t := range c.Types {
+			s.Configs[i] = configSync{
+				TypeURL: t.TypeURL, Status: configStatus(t).String(), NonceSent: t.SentNonce, NonceAcked: t.AckedNonce,
+				VersionSent: t.SentVersion, LastSent: t.SentAt, Error: t.LastNACK,
+			}
+		}
+		if err := out.add(s); err != nil {
+			return err
+		}
+	}
+	return out.close()
+}
+
+// nodeType returns the first part of an Istio node id, "type~ip~name~domain"; nothing
+// for other ids.
+func nodeType(id string) string {
+	typ, _, ok := strings.Cut(id, "~")
+	if !ok {
+		return ""
+	}
+	return typ
+}
+
+// configStatus translates the state of a type. TypeStatus.Synced already takes
+// MeshConfig, which istiod never acknowledges, for synced once it was sent (PROTOCOL S6,
+// D1).
+func configStatus(t downstream.TypeStatus) statusv3.ConfigStatus {
+	switch {
+	case t.LastNACK != "":
+		return statusv3.ConfigStatus_ERROR
+	case t.SentNonce == "":
+		return statusv3.ConfigStatus_NOT_SENT
+	case t.Synced:
+		return statusv3.ConfigStatus_SYNCED
+	}
+	return statusv3.ConfigStatus_STALE
+}
+
+// SyncStatus returns the state of every client in the form in which the xDS type
+// istio.io/debug/syncz carries it and istioctl proxy-status prints it (PROTOCOL D1).
+func (d *Debug) SyncStatus() []*statusv3.ClientConfig {
+	clients := d.views.Clients()
+	out := make([]*statusv3.ClientConfig, len(clients))
+	for i, c := range clients {
+		md := map[string]*structpb.Value{}
+		for key, v := range map[string]string{"CLUSTER_ID": c.ClusterID, "NAMESPACE": c.Namespace, "ISTIO_VERSION": c.IstioVersion} {
+			if v != "" {
+				md[key] = structpb.NewStringValue(v)
+			}
+		}
+		cfg := &statusv3.ClientConfig{Node: &corev3.Node{Id: c.NodeID, Metadata: &structpb.Struct{Fields: md}}}
+		for _, t := range c.Types {
+			g := &statusv3.ClientConfig_GenericXdsConfig{
+				TypeUrl: t.TypeURL, VersionInfo: t.SentVersion, ConfigStatus: configStatus(t),
+			}
+			if !t.SentAt.IsZero() {
+				g.LastUpdated = timestamppb.New(t.SentAt)
+			}
+			if t.LastNACK != "" {
+				g.ErrorState = &adminv3.UpdateFailureState{Details: strings.ToValidUTF8(t.LastNACK, "\uFFFD")}
+			}
+			cfg.GenericXdsConfigs = append(cfg.GenericXdsConfigs, g)
+		}
+		out[i] = cfg
+	}
+	return out
+}
+
+// adsClients is istiod's /debug/adsz.
+type adsClients struct {
+	Total   int         `json:"totalClients"`
+	Clients []adsClient `json:"clients,omitempty"`
+}
+
+type adsClient struct {
+	ConnectionID string            `json:"connectionId"`
+	ConnectedAt  time.Time         `json:"connectedAt"`
+	Address      string            `json:"address"`
+	Metadata     map[string]string `json:"metadata,omitempty"`
+	// Watches are the subscribed types. The names are empty, as they are in istiod for
+	// clients that take all of a type.
+	Watches map[string][]string `json:"watches,omitempty"`
+}
+
+func (d *Debug) adsz(_ context.Context, w io.Writer, _ url.Values) error {
+	clients := d.views.Clients()
+	all := adsClients{Total: len(clients)}
+	for _, c := range clients {
+		a := adsClient{
+			ConnectionID: c.Connection, ConnectedAt: c.Connected, Address: c.Address,
+			Metadata: map[string]string{}, Watches: map[string][]string{},
+		}
+		for key, v := range map[string]string{"CLUSTER_ID": c.ClusterID, "NAMESPACE": c.Namespace, "ISTIO_VERSION": c.IstioVersion, "ISTIO_REVISION": c.Revision} {
+			if v != "" {
+				a.Metadata[key] = v
+			}
+		}
+		for _, t := range c.Types {
+			a.Watches[t.TypeURL] = []string{}
+		}
+		all.Clients = append(all.Clients, a)
+	}
+	return writeJSON(w, all)
+}

@@ -1,0 +1,192 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"meshrelay/adsclient"
+	"meshrelay/internal/lister"
+	"meshrelay/internal/printer"
+	"meshrelay/internal/selection"
+)
+
+// watchResync is how often "get --watch" asks for everything again: an istiod does not
+// push every change (PROTOCOL C4).
+const watchResync = 30 * time.Second
+
+// getOptions are the flags of "relay get".
+type getOptions struct {
+	namespace     string
+	allNamespaces bool
+	output        string
+	watch         bool
+	timeout       time.Duration
+	nodeNamespace string
+	access        lister.Access
+	plaintext     bool
+}
+
+func newGet() *cobra.Command {
+	var o getOptions
+	cmd := &cobra.Command{
+		Use:   "get KIND[,KIND...] [NAME...]",
+		Short: "Show what a relay or an istiod serves over MCP-over-xDS",
+		Long: `Show the configuration that a server gives to its MCP-over-xDS clients. The server may be
+a relay, an istiod (port 15010 or 15012), or anything else that speaks the protocol: what
+is shown is what an istiod would get from it with configSources.
+
+Kinds are named as for kubectl: by kind, plural or short name, with or without group.
+"all" means every well-known kind; others are given as group/version/Kind. Where a name
+belongs to several kinds, as gateways does, all of them are shown.`,
+		Example: `  # What the relay on this host serves, of all kinds and namespaces
+  relay get all -A
+
+  # Two kinds in one namespace, and one resource as YAML that a file source can read
+  relay get serviceentries,vs -n shop
+  relay get se db -n shop -o yaml
+
+  # Follow changes
+  relay get virtualservices -A --watch
+
+  # What an istiod serves: in plaintext through kubectl port-forward, and with TLS
+  relay get se -A --server 127.0.0.1:15010
+  relay get se -A --server istiod.example:15012 --ca-file root-cert.pem \
+    --server-name istiod.istio-system.svc --token-file token`,
+		ValidArgsFunction: completeKinds,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if cmd.Flags().Changed("plaintext") {
+				o.access.Plaintext = &o.plaintext
+			}
+			return get(cmd, args, o)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVarP(&o.namespace, "namespace", "n", "default", "show this `namespace`")
+	f.BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "show all namespaces")
+	f.StringVarP(&o.output, "output", "o", "table", "output `format`: table, yaml, json or name")
+	f.BoolVarP(&o.watch, "watch", "w", false, "after the resources show their changes as they come, until interrupted")
+	f.DurationVar(&o.timeout, "timeout", 15*time.Second, "how long to wait for the server's complete answer")
+	f.StringVar(&o.access.Server, "server", "127.0.0.1:15010", "`address` of the server, host:port")
+	f.BoolVar(&o.plaintext, "plaintext", false, "connect without TLS (the default if the server is on loopback and no flag for TLS is given)")
+	f.StringVar(&o.access.CAFile, "ca-file", "", "PEM `file` with the certificates to trust (default: those of this host)")
+	f.StringVar(&o.access.CertFile, "cert-file", "", "PEM `file` with a client certificate")
+	f.StringVar(&o.access.KeyFile, "key-file", "", "PEM `file` with the key of the client certificate")
+	f.StringVar(&o.access.ServerName, "server-name", "", "`name` to expect in the server's certificate (default: the host of the address)")
+	f.StringVar(&o.access.TokenFile, "token-file", "", "`file` with a bearer token")
+	f.StringVar(&o.nodeNamespace, "node-namespace", "istio-system", "`namespace` to present ourselves with: an istiod may demand its root namespace, and that of the token")
+	fixedCompletions(cmd, "output", "table", "yaml", "json", "name")
+	return cmd
+}
+
+// completeKinds completes the kinds, also after a comma.
+func completeKinds(_ *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	done := word[:strings.LastIndexByte(word, ',')+1]
+	var out []string
+	for _, w := range selection.Words() {
+		if strings.HasPrefix(done+w, word) {
+			out = append(out, done+w)
+		}
+	}
+	return out, cobra.ShellCompDirectiveNoFileComp
+}
+
+func get(cmd *cobra.Command, args []string, o getOptions) error {
+	format, err := printer.ParseFormat(o.output)
+	if err != nil {
+		return err
+	}
+	namespace := o.namespace
+	if o.allNamespaces {
+		namespace = ""
+	}
+	sel, err := selection.Parse(args, namespace)
+	if err != nil {
+		return err
+	}
+	if o.timeout <= 0 {
+		return fmt.Errorf("--timeout is %v: want more than 0", o.timeout)
+	}
+	dial, free, err := o.access.DialOptions()
+	if err != nil {
+		return err
+	}
+	defer free()
+	cfg := lister.Config{
+		Server: o.access.Server, DialOptions: dial, Timeout: o.timeout,
+		Node: adsclient.Node(adsclient.NodeConfig{Name: "relay-get", Namespace: o.nodeNamespace, IP: "127.0.0.1", ClusterID: "relay-get"}),
+	}
+	for _, k := range sel.Kinds() {
+		cfg.Kinds = append(cfg.Kinds, lister.Kind{Kind: k.Kind, TypeURLs: k.TypeURLs})
+	}
+	opts := printer.Options{Format: format, Namespaces: namespace == "", Kinds: len(cfg.Kinds) > 1, Single: sel.Single(), Now: time.Now()}
+	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if o.watch {
+		return watch(ctx, cmd, cfg, sel, opts)
+	}
+	return list(ctx, cmd, cfg, sel, opts)
+}
+
+func list(ctx context.Context, cmd *cobra.Command, cfg lister.Config, sel *selection.Selection, opts printer.Options) error {
+	resources, problems, err := lister.List(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	groups, found := sel.Group(resources)
+	missing := sel.Missing(found)
+	switch {
+	case len(found) > 0, opts.Format == printer.JSON && len(missing) == 0:
+		if err := printer.Print(cmd.OutOrStdout(), groups, opts); err != nil {
+			return err
+		}
+	case len(missing) == 0:
+		fmt.Fprintln(cmd.ErrOrStderr(), sel.Nothing())
+	}
+	if len(problems) > 0 {
+		problems = append(problems, fmt.Errorf("%d resources do not decode and are not shown", len(problems)))
+	}
+	return errors.Join(append(missing, problems...)...)
+}
+
+func watch(ctx context.Context, cmd *cobra.Command, cfg lister.Config, sel *selection.Selection, opts printer.Options) error {
+	cfg.ResyncInterval = watchResync
+	out := printer.NewWatcher(cmd.OutOrStdout(), opts)
+	kinds := sel.Kinds()
+	observe := func(events []lister.Event) error {
+		shown := false
+		for _, e := range events {
+			r, event := e.Cur, printer.Modified
+			switch {
+			case e.Old == nil:
+				event = printer.Added
+			case e.Cur == nil:
+				r, event = e.Old, printer.Deleted
+			}
+			i := slices.IndexFunc(kinds, func(k selection.Kind) bool { return k.Kind == r.Kind() })
+			if !sel.Matches(kinds[i], r.Key()) {
+				continue
+			}
+			shown = true
+			if err := out.Print(event, printer.Group{Kind: kinds[i].Name(), Version: kinds[i].Version}, r, time.Now()); err != nil {
+				return err
+			}
+		}
+		if !shown {
+			return nil
+		}
+		return out.Flush()
+	}
+	notice := func(err error) { fmt.Fprintf(cmd.ErrOrStderr(), "warning: %v\n", err) }
+	return lister.Watch(ctx, cfg, observe, notice)
+}

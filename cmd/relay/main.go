@@ -1,0 +1,47 @@
+// Command relay mirrors the configuration of many istiods and serves the merged view
+// over MCP-over-xDS (Mesh Configuration Protocol). See "relay --help".
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"meshrelay/internal/selection"
+)
+
+// version is set by the linker: -ldflags "-X main.version=v1.2.3".
+var version string
+
+func main() { os.Exit(execute(os.Args[1:], os.Stdout, os.Stderr)) }
+
+// execute runs a command line and returns the exit code.
+func execute(args []string, stdout, stderr io.Writer) int {
+	root := newRoot()
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.Execute()
+	if err == nil {
+		return 0
+	}
+	printError(stderr, err)
+	return 1
+}
+
+// printError prints an error, or each of those that were joined, on a line.
+func printError(w io.Writer, err error) {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, e := range joined.Unwrap() {
+			printError(w, e)
+		}
+		return
+	}
+	// This one has kubectl's words, which scripts know.
+	if notFound := (*selection.NotFoundError)(nil); errors.As(err, &notFound) {
+		fmt.Fprintln(w, err)
+		return
+	}
+	fmt.Fprintf(w, "error: %v\n", err)
+}

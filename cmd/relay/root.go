@@ -1,0 +1,44 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"meshrelay/internal/buildinfo"
+)
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "relay",
+		Short: "Merge the configuration of many istiods and serve it on one xDS endpoint",
+		Long: `relay connects to several istiods (or other relays, or directories of YAML), mirrors
+their Istio and Gateway API configuration, merges it, and serves the result on one xDS
+endpoint, over the protocol that istiods use among themselves: MCP-over-xDS, the Mesh
+Configuration Protocol.
+
+A first run:
+  relay validate -c relay.yaml       check the config file and the files it names
+  relay serve -c relay.yaml          run the relay
+  relay status                       see its upstreams and clients
+  relay get serviceentries -A        see what it, or an istiod, serves`,
+		Version:       buildinfo.Read(version).Version,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		// Without it, --help and errors would speak of a command that does nothing.
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return fmt.Errorf("%w: see \"%s --help\"", err, cmd.CommandPath())
+	})
+	root.AddCommand(newServe(), newValidate(), newGet(), newStatus(), newLogLevel(), newVersion())
+	return root
+}
+
+// fixedCompletions completes a flag with a few values.
+func fixedCompletions(cmd *cobra.Command, flag string, values ...string) {
+	// It fails only if there is no such flag, which every run of every test would show.
+	if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		panic(err)
+	}
+}

@@ -1,0 +1,228 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os/signal"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/KimMachineGun/automemlimit/memlimit"
+	"github.com/oklog/run"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/spf13/cobra"
+
+	"meshrelay/admin"
+	"meshrelay/config"
+	"meshrelay/downstream"
+	"meshrelay/internal/buildinfo"
+	"meshrelay/mirror"
+	"meshrelay/push"
+	"meshrelay/upstreams"
+)
+
+func newServe() *cobra.Command {
+	var file, level, format string
+	cmd := &cobra.Command{
+		Use:   "serve -c FILE",
+		Short: "Run the relay",
+		Long: `Run the relay until it is told to end. On SIGTERM or SIGINT it tells its clients to
+reconnect elsewhere, waits for them up to downstream.drainTimeout, and ends; a second
+signal ends it at once.
+
+Clients wait until every upstream has given its configuration, or for
+downstream.startupTimeout. The readiness, with the reasons, is at /ready of the admin
+address, and in "relay status".`,
+		Example: `  relay serve -c relay.yaml
+  relay serve -c relay.yaml --log-level debug --log-format json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := loadConfig(file)
+			if err != nil {
+				return err
+			}
+			if level != "" {
+				cfg.Log.Level = level
+			}
+			if format != "" {
+				cfg.Log.Format = format
+			}
+			logLevel := new(slog.LevelVar)
+			log, err := newLogger(cmd.ErrOrStderr(), cfg.Log, logLevel)
+			if err != nil {
+				return err
+			}
+			return serve(cmd.Context(), cfg, log, logLevel)
+		},
+	}
+	cmd.Flags().StringVarP(&file, "config", "c", "", "config `file` (required)")
+	cmd.Flags().StringVar(&level, "log-level", "", "log `level` instead of the config's: debug, info, warn or error")
+	cmd.Flags().StringVar(&format, "log-format", "", "log `format` instead of the config's: text or json")
+	fixedCompletions(cmd, "log-level", "debug", "info", "warn", "error")
+	fixedCompletions(cmd, "log-format", "text", "json")
+	return cmd
+}
+
+func newLogger(w io.Writer, cfg config.Log, level *slog.LevelVar) (*slog.Logger, error) {
+	if err := level.UnmarshalText([]byte(cfg.Level)); err != nil {
+		return nil, fmt.Errorf("log level %q: want debug, info, warn or error", cfg.Level)
+	}
+	opts := &slog.HandlerOptions{Level: level}
+	switch cfg.Format {
+	case "text":
+		return slog.New(slog.NewTextHandler(w, opts)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(w, opts)), nil
+	}
+	return nil, fmt.Errorf("log format %q: want text or json", cfg.Format)
+}
+
+// serve wires a relay together and runs it.
+func serve(ctx context.Context, cfg *config.Config, log *slog.Logger, level *slog.LevelVar) error {
+	build := buildinfo.Read(version)
+	log.Info("relay starts", "version", build.Version, "revision", build.Revision, "node", cfg.Node.ID, "upstreams", len(cfg.Upstreams))
+	setMemoryLimit(log)
+
+	registry := prometheus.NewRegistry()
+	aggregate := mirror.NewAggregate()
+	manager, err := upstreams.NewManager(cfg, aggregate, log)
+	if err != nil {
+		return errors.Join(split(err)...)
+	}
+	debouncer, err := push.NewDebouncer(push.Options{After: cfg.Push.DebounceAfter.D(), Max: cfg.Push.DebounceMax.D()})
+	if err != nil {
+		return err
+	}
+	err = aggregate.RegisterEventHandler(mirror.Kind{}, func(old, cur *mirror.Resource, _ mirror.Event) {
+		if cur == nil {
+			cur = old
+		}
+		debouncer.UpdateKey(cur.Key(), push.ConfigUpdate)
+	})
+	if err != nil {
+		return err
+	}
+
+	// The debug documents show the server that answers with them.
+	var server *downstream.Server
+	debug := admin.NewDebug(admin.Views{
+		Configs: aggregate, Upstreams: manager.Status,
+		Clients: func() []downstream.ClientStatus { return server.Clients() },
+	})
+	server, err = downstream.New(downstreamConfig(cfg, build.Version), downstream.Deps{
+		Configs: aggregate, Debug: debug, Registerer: registry, Logger: log,
+	})
+	if err != nil {
+		return err
+	}
+	var draining atomic.Bool
+	operators, err := admin.New(admin.Config{Address: cfg.Admin.Address}, admin.Deps{
+		Gatherer: registry, Debug: debug, LogLevel: level, Build: build, Logger: log,
+		Ready: func() admin.Readiness {
+			if draining.Load() {
+				return admin.Readiness{Reasons: []string{"shutting down"}}
+			}
+			return admin.Assess(server.HasReleased(), manager.Status())
+		},
+	})
+	if err != nil {
+		return err
+	}
+	if err := registerProcess(registry, manager, build); err != nil {
+		return err
+	}
+
+	// They are interrupted in this order, each when the one before it has ended: clients
+	// are sent away first, and operators can look on to the end.
+	var group run.Group
+	group.Add(untilSignal(ctx, log, &draining))
+	group.Add(actor(server.Run))
+	group.Add(actor(func(ctx context.Context) error { return debouncer.Run(ctx, server.Push) }))
+	group.Add(actor(aggregate.Run))
+	group.Add(actor(manager.Run))
+	group.Add(actor(operators.Run))
+	err = group.Run()
+	if err == nil {
+		log.Info("relay has ended")
+	}
+	return err
+}
+
+// actor makes a Run method a member of a run.Group. Its interruption lasts until the
+// method has returned.
+func actor(runUntil func(context.Context) error) (execute func() error, interrupt func(error)) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	execute = func() error {
+		defer close(done)
+		return runUntil(ctx)
+	}
+	interrupt = func(error) {
+		cancel()
+		<-done
+	}
+	return execute, interrupt
+}
+
+// untilSignal ends with the first SIGTERM or SIGINT. From then on signals have their
+// usual effect, so that a second one ends the process.
+func untilSignal(ctx context.Context, log *slog.Logger, draining *atomic.Bool) (execute func() error, interrupt func(error)) {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
+	execute = func() error {
+		<-ctx.Done()
+		draining.Store(true)
+		stop()
+		log.Info("shutting down; another signal ends the relay at once", "cause", context.Cause(ctx))
+		return nil
+	}
+	return execute, func(error) { stop() }
+}
+
+// setMemoryLimit keeps the garbage collector below the limit of the container, unless
+// GOMEMLIMIT says otherwise.
+func setMemoryLimit(log *slog.Logger) {
+	limit, err := memlimit.Set(memlimit.WithRatio(0.9))
+	if err != nil {
+		log.Debug("no memory limit from the control group", "err", err)
+		return
+	}
+	log.Debug("memory limit", "bytes", limit)
+}
+
+func registerProcess(registry *prometheus.Registry, manager *upstreams.Manager, build buildinfo.Info) error {
+	info := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name:        "relay_build_info",
+		Help:        "1, with the version of the program as labels.",
+		ConstLabels: prometheus.Labels{"version": build.Version, "revision": build.Revision, "goversion": build.GoVersion},
+	}, func() float64 { return 1 })
+	var errs []error
+	for _, c := range []prometheus.Collector{
+		manager, info, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	} {
+		errs = append(errs, registry.Register(c))
+	}
+	return errors.Join(errs...)
+}
+
+func downstreamConfig(cfg *config.Config, version string) downstream.Config {
+	d := cfg.Downstream
+	out := downstream.Config{
+		NodeID: cfg.Node.ID, Version: version,
+		StartupTimeout: d.StartupTimeout.D(), MaxConnectionAge: d.MaxConnectionAge.D(), MaxConnectionAgeGrace: d.MaxConnectionAgeGrace.D(),
+		DrainTimeout: d.DrainTimeout.D(), SendTimeout: d.SendTimeout.D(),
+		MaxStreamsPerConnection: d.MaxStreamsPerConnection, MaxRequestBytes: d.MaxRequestBytes,
+		MaxHeaderBytes: d.MaxHeaderBytes, MaxTypesPerClient: d.MaxTypesPerClient,
+	}
+	for _, l := range d.Listeners {
+		listener := downstream.Listener{Address: l.Address}
+		if l.TLS != nil {
+			listener.TLS = &downstream.TLS{CertFile: l.TLS.CertFile, KeyFile: l.TLS.KeyFile, ClientCAFile: l.TLS.ClientCAFile}
+		}
+		out.Listeners = append(out.Listeners, listener)
+	}
+	return out
+}

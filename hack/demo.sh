@@ -1,0 +1,118 @@
+#!/usr/bin/env bash
+# Two relays with file sources stand in for the istiods of an east and a west cluster; a
+# third one federates them. Runs until interrupted.
+#
+#   DEMO_ONCE=1   end after the first look
+#   RELAY=FILE    use this program instead of building one
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+logs=$(mktemp -d "${TMPDIR:-/tmp}/relay-demo.XXXXXX")
+pids=()
+failed=1 # until we know better
+
+stop() {
+  trap - EXIT INT TERM
+  for pid in "${pids[@]}"; do
+    kill "$pid" 2>/dev/null || true
+  done
+  for pid in "${pids[@]}"; do
+    wait "$pid" 2>/dev/null || true
+  done
+  if ((failed)) && ((${#pids[@]})); then
+    echo "demo: something went wrong; the logs are in $logs" >&2
+  else
+    rm -rf "$logs"
+  fi
+  exit "$failed"
+}
+trap stop EXIT
+trap 'failed=0; echo; echo "demo: stopping"; exit' INT TERM
+
+fail() {
+  echo "demo: $1" >&2
+  exit 1
+}
+
+in_use() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+
+for port in 15110 15114 15210 15214 15010 15014; do
+  if in_use "$port"; then
+    fail "port $port of 127.0.0.1 is taken, perhaps by another demo or by an istiod: stop what listens there (see: ss -ltnp 'sport = :$port') and try again"
+  fi
+done
+
+relay=${RELAY:-}
+if [[ -z $relay ]]; then
+  relay=bin/relay
+  echo "demo: building $relay"
+  go build -o "$relay" ./cmd/relay
+fi
+
+# start NAME: runs samples/NAME.yaml.
+start() {
+  "$relay" serve -c "samples/$1.yaml" 2>"$logs/$1.log" &
+  pids+=($!)
+}
+
+# ready NAME PORT: waits until the relay whose admin port that is is ready and has all
+# its upstreams. It starts in a moment: 30 seconds mean that it will not.
+ready() {
+  local deadline=$((SECONDS + 30)) answer=""
+  while ((SECONDS < deadline)); do
+    if ! kill -0 "${pids[-1]}" 2>/dev/null; then
+      cat "$logs/$1.log" >&2
+      fail "the relay of samples/$1.yaml has ended"
+    fi
+    answer=$("$relay" status --admin "127.0.0.1:$2" --timeout 5s 2>&1 || true)
+    [[ ${answer%%$'\n'*} == ready ]] && return
+    sleep 0.1
+  done
+  echo "$answer" >&2
+  fail "the relay of samples/$1.yaml is not ready after 30 seconds"
+}
+
+echo "demo: starting east (xDS 127.0.0.1:15110), west (127.0.0.1:15210) and the federating relay (127.0.0.1:15010)"
+start east
+ready east 15114
+start west
+ready west 15214
+start relay
+ready relay 15014
+
+echo
+echo "\$ relay get all -A"
+"$relay" get all -A
+echo
+echo "\$ relay status"
+"$relay" status
+cat <<EOF
+
+Both clusters' configs are on xds://127.0.0.1:15010. In another terminal, try:
+
+  $relay get se,vs -n shop                     some kinds of one namespace
+  $relay get vs -A --watch                     changes as they come; now edit a file in samples/east
+  $relay get se -A -o yaml                     the same as YAML
+  $relay get se -A --server 127.0.0.1:15210    what west alone has
+  curl -s 127.0.0.1:15014/debug/shadowed       keys that both clusters have
+  curl -s 127.0.0.1:15014/metrics              metrics
+  curl -s 127.0.0.1:15014/                     everything else there is to see
+
+To point an istiod at it, give its mesh config:
+
+  configSources:
+  - address: xds://127.0.0.1:15010
+  - address: k8s://                            # or it will no longer read its own cluster's
+
+EOF
+if [[ -n ${DEMO_ONCE:-} ]]; then
+  failed=0
+  exit 0
+fi
+echo "Running until interrupted (Ctrl-C). Logs: $logs"
+# The relays run for ever: if one ends, that is news.
+wait -n "${pids[@]}" || true
+for name in east west relay; do
+  tail -n 3 "$logs/$name.log" >&2
+done
+fail "a relay has ended"

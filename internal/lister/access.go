@@ -1,0 +1,70 @@
+package lister
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"meshrelay/adsclient"
+)
+
+// Access is how to reach a server.
+type Access struct {
+	// Server is host:port.
+	Server string
+	// Plaintext goes without TLS. It may be nil: then a server on loopback is reached
+	// without TLS, unless any of the fields below is set, and every other one with it.
+	Plaintext *bool
+	// CAFile has the roots to trust, CertFile and KeyFile are the client certificate,
+	// ServerName is the name to expect in the server's certificate, and TokenFile holds
+	// a bearer token. Each may be empty.
+	CAFile, CertFile, KeyFile, ServerName, TokenFile string
+}
+
+// DialOptions returns the options for a Config, and what frees what they hold.
+func (a Access) DialOptions() ([]grpc.DialOption, func(), error) {
+	host, _, err := net.SplitHostPort(a.Server)
+	if err != nil {
+		return nil, nil, fmt.Errorf("server %q: want host:port: %w", a.Server, err)
+	}
+	secure := a.CAFile != "" || a.CertFile != "" || a.KeyFile != "" || a.ServerName != "" || a.TokenFile != ""
+	plaintext := !secure && isLoopback(host)
+	if a.Plaintext != nil {
+		plaintext = *a.Plaintext
+	}
+	opts := []grpc.DialOption{grpc.WithUserAgent("relay-get")}
+	if plaintext {
+		if secure {
+			return nil, nil, errors.New("certificates and tokens need TLS: leave out --plaintext")
+		}
+		return append(opts, grpc.WithTransportCredentials(insecure.NewCredentials())), func() {}, nil
+	}
+	if (a.CertFile == "") != (a.KeyFile == "") {
+		return nil, nil, errors.New("a client certificate needs both --cert-file and --key-file")
+	}
+	creds, free, err := adsclient.TransportCredentials(adsclient.TLSFiles{CAFile: a.CAFile, CertFile: a.CertFile, KeyFile: a.KeyFile})
+	if err != nil {
+		return nil, nil, err
+	}
+	opts = append(opts, grpc.WithTransportCredentials(creds))
+	if a.ServerName != "" {
+		opts = append(opts, grpc.WithAuthority(a.ServerName))
+	}
+	if a.TokenFile != "" {
+		opts = append(opts, grpc.WithPerRPCCredentials(adsclient.TokenFile(a.TokenFile)))
+	}
+	return opts, free, nil
+}
+
+func isLoopback(host string) bool {
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	addr, err := netip.ParseAddr(host)
+	return err == nil && addr.Unmap().IsLoopback()
+}
