@@ -78,6 +78,10 @@ type State struct {
 	Relay bool
 	// Err is why, with what to do about it, in the phases Disconnected and Denied.
 	Err error
+	// Answered says, in the phases Disconnected and Denied, that the stream had brought
+	// responses. Its end is then routine until reconnecting fails: servers limit the age
+	// of connections on purpose (PROTOCOL C18).
+	Answered bool
 }
 
 // Handler takes what a Client receives. Its methods are never called at the same
@@ -136,17 +140,17 @@ func (c *Client) Run(ctx context.Context) error {
 		InitialInterval: c.cfg.MinBackoff, MaxInterval: c.cfg.MaxBackoff, RandomizationFactor: 0.5, Multiplier: 1.6,
 	}
 	pause.Reset()
+	refused := false // by any address of the present round
 	for next := 0; ; {
 		address := c.cfg.Addresses[next]
 		answered, err := c.attempt(ctx, address)
 		if ctx.Err() != nil {
 			return nil
 		}
-		state := State{Phase: Disconnected, Address: address, Err: explain(err)}
+		state := State{Phase: Disconnected, Address: address, Err: explain(err), Answered: answered}
 		code := status.Code(err)
-		denied := code == codes.Unauthenticated || code == codes.PermissionDenied
-		if denied {
-			state.Phase = Denied
+		if code == codes.Unauthenticated || code == codes.PermissionDenied {
+			state.Phase, refused = Denied, true
 		}
 		c.handler.HandleState(state)
 		// Only a response shows that a server works (gRFC A57): until one came, each
@@ -161,8 +165,8 @@ func (c *Client) Run(ctx context.Context) error {
 		case next == 0:
 			wait = pause.NextBackOff()
 		}
-		if denied && next == 0 {
-			wait = max(wait, jitter(c.cfg.DeniedBackoff))
+		if refused && next == 0 {
+			wait, refused = max(wait, jitter(c.cfg.DeniedBackoff)), false
 		}
 		if !sleep(ctx, wait) {
 			return nil

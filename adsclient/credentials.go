@@ -3,6 +3,7 @@ package adsclient
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"os"
 	"strings"
@@ -29,6 +30,10 @@ type TLSFiles struct {
 // TransportCredentials returns TLS credentials, and what frees them. It fails when a
 // file can not be used now.
 func TransportCredentials(f TLSFiles) (credentials.TransportCredentials, func(), error) {
+	return transportCredentials(f, certRefresh)
+}
+
+func transportCredentials(f TLSFiles, refresh time.Duration) (credentials.TransportCredentials, func(), error) {
 	var providers []certprovider.Provider
 	closeAll := func() {
 		for _, p := range providers {
@@ -36,14 +41,14 @@ func TransportCredentials(f TLSFiles) (credentials.TransportCredentials, func(),
 		}
 	}
 	provide := func(o pemfile.Options) (certprovider.Provider, error) {
-		o.RefreshDuration = certRefresh
+		o.RefreshDuration = refresh
 		p, err := pemfile.NewProvider(o)
 		if err == nil {
 			providers = append(providers, p)
 		}
 		return p, err
 	}
-	opts := &advancedtls.Options{VerificationType: advancedtls.CertAndHostVerification, MinTLSVersion: tls.VersionTLS12}
+	opts := &advancedtls.Options{VerificationType: advancedtls.CertAndHostVerification, MinTLSVersion: tls.VersionTLS12, MaxTLSVersion: tls.VersionTLS13}
 	if f.CertFile != "" {
 		if _, err := tls.LoadX509KeyPair(f.CertFile, f.KeyFile); err != nil {
 			return nil, nil, fmt.Errorf("client certificate %s, key %s: %w", f.CertFile, f.KeyFile, err)
@@ -55,7 +60,12 @@ func TransportCredentials(f TLSFiles) (credentials.TransportCredentials, func(),
 		opts.IdentityOptions.IdentityProvider = p
 	}
 	if f.CAFile != "" {
-		if _, err := os.ReadFile(f.CAFile); err != nil {
+		// The provider would fail each connection instead, and say less.
+		pem, err := os.ReadFile(f.CAFile)
+		if err == nil && !x509.NewCertPool().AppendCertsFromPEM(pem) {
+			err = fmt.Errorf("%s has no certificate in PEM form", f.CAFile)
+		}
+		if err != nil {
 			closeAll()
 			return nil, nil, fmt.Errorf("CA file: %w", err)
 		}

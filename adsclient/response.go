@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
+	"strings"
 	"unicode/utf8"
 
 	"google.golang.org/grpc/encoding"
@@ -106,6 +108,9 @@ func parseElement(data []byte) (RawResource, error) {
 		case v == nil:
 		case num == 1:
 			r.Version = v
+		case num == 2 && r.Any != nil:
+			// A field that comes twice is merged, and concatenation does that.
+			r.Any = slices.Concat(r.Any, v)
 		case num == 2:
 			r.Any = v
 		case num == 3:
@@ -149,7 +154,7 @@ func ParseResponse(data []byte, delta bool) (*Response, error) {
 		case nonce:
 			r.Nonce = string(v)
 		case controlPlane:
-			r.ControlPlane = identifier(v)
+			r.ControlPlane = identifier(v, r.ControlPlane)
 		case removed:
 			r.Removed = append(r.Removed, string(v))
 		}
@@ -162,16 +167,17 @@ func ParseResponse(data []byte, delta bool) (*Response, error) {
 	return r, nil
 }
 
-func identifier(data []byte) string {
-	var id string
+// identifier returns the identifier of an encoded ControlPlane; id when it says none,
+// or is broken: nothing depends on it.
+func identifier(data []byte, id string) string {
 	for len(data) > 0 {
 		num, v, n := nextField(data)
 		if n < 0 {
-			return ""
+			return id
 		}
 		data = data[n:]
 		if num == 1 && v != nil {
-			id = string(v)
+			id = strings.ToValidUTF8(string(v), "\uFFFD")
 		}
 	}
 	return id

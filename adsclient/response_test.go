@@ -3,6 +3,7 @@ package adsclient
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"testing"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -120,7 +121,14 @@ func FuzzDecodeResponse(f *testing.F) {
 				if string(raw.Name) != want.Resources[i].Name || string(raw.Version) != want.Resources[i].Version {
 					t.Fatalf("resource %d: %q %q, want %v", i, raw.Name, raw.Version, want.Resources[i])
 				}
+				if (raw.Any != nil) != (want.Resources[i].Resource != nil) {
+					t.Fatalf("resource %d: element %x, want %v", i, raw.Any, want.Resources[i])
+				}
+				sameAny(t, raw.Any, want.Resources[i].Resource)
 				i++
+			}
+			if !slices.Equal(r.Removed, want.RemovedResources) || r.Version != want.SystemVersionInfo || r.ControlPlane != want.ControlPlane.GetIdentifier() {
+				t.Fatalf("read %+v, want %v", r, want)
 			}
 			return
 		}
@@ -134,5 +142,24 @@ func FuzzDecodeResponse(f *testing.F) {
 		if r.TypeURL != want.TypeUrl || r.Nonce != want.Nonce || r.Version != want.VersionInfo || r.Len() != len(want.Resources) {
 			t.Fatalf("read %+v, want %v", r, want)
 		}
+		if r.ControlPlane != want.ControlPlane.GetIdentifier() {
+			t.Fatalf("control plane %q, want %v", r.ControlPlane, want.ControlPlane)
+		}
+		i := 0
+		for raw := range r.Resources() {
+			sameAny(t, raw.Any, want.Resources[i])
+			i++
+		}
 	})
+}
+
+func sameAny(t *testing.T, data []byte, want *anypb.Any) {
+	t.Helper()
+	got := &anypb.Any{}
+	if err := proto.Unmarshal(data, got); err != nil {
+		t.Fatalf("element does not decode: %v", err)
+	}
+	if got.TypeUrl != want.GetTypeUrl() || !bytes.Equal(got.Value, want.GetValue()) {
+		t.Fatalf("element %v, want %v", got, want)
+	}
 }

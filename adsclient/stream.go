@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -14,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 )
@@ -31,6 +31,10 @@ const (
 	maxResponseBytes = 1<<31 - 1
 	// acksWaiting bounds the acknowledgements that wait for the server to read them.
 	acksWaiting = 1024
+	// pingAfter and pingTimeout keep a connection alive, and notice when it is dead.
+	// istiod ends connections that ping more often than every 15 s (PROTOCOL C17).
+	pingAfter   = 30 * time.Second
+	pingTimeout = 10 * time.Second
 	// maxDetail bounds the text of a NACK.
 	maxDetail = 4096
 
@@ -42,7 +46,7 @@ var streamDesc = &grpc.StreamDesc{StreamName: "AggregatedResources", ServerStrea
 
 func dialOptions(own []grpc.DialOption) []grpc.DialOption {
 	return append([]grpc.DialOption{
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
+		grpc.WithKeepaliveParams(keepaliveParams()),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: 5 * time.Second}),
 		grpc.WithDefaultCallOptions(
 			grpc.MaxCallRecvMsgSize(maxResponseBytes),
@@ -50,6 +54,10 @@ func dialOptions(own []grpc.DialOption) []grpc.DialOption {
 		),
 		grpc.WithDisableServiceConfig(),
 	}, own...)
+}
+
+func keepaliveParams() keepalive.ClientParameters {
+	return keepalive.ClientParameters{Time: pingAfter, Timeout: pingTimeout, PermitWithoutStream: false}
 }
 
 // attempt connects to an address and serves a stream to its end. answered reports
@@ -79,7 +87,13 @@ func (c *Client) attempt(ctx context.Context, address string) (answered bool, er
 	answered, err = s.run(ctx, conn, auto)
 	if auto && protocol == Delta && (errors.Is(err, errNotRelay) || status.Code(err) == codes.Unimplemented) {
 		c.sotwOnly[address] = true
+		protocol = SotW
 		s = &stream{client: c, address: address, protocol: SotW}
+		answered, err = s.run(ctx, conn, false)
+	}
+	if auto && protocol == SotW && status.Code(err) == codes.Unimplemented {
+		// Neither a relay nor an istiod, and delta is all that it has.
+		s = &stream{client: c, address: address, protocol: Delta}
 		answered, err = s.run(ctx, conn, false)
 	}
 	return answered, err
@@ -96,13 +110,11 @@ type stream struct {
 	relay    bool
 	types    []string
 	grpc     grpc.ClientStream
-	out      chan proto.Message // acknowledgements and resyncs, for the writer
+	out      chan proto.Message // acknowledgements, for the writer
 	// accepted is, by type, the version of the last response that was accepted.
 	accepted map[string]string
-
 	// complete are the types whose next response is the server's whole state, because
-	// it could not be told what is held. The writer sets it, the reader uses it.
-	mu       sync.Mutex
+	// it could not be told what is held. It is filled before the reader starts.
 	complete map[string]bool
 }
 
@@ -121,14 +133,14 @@ func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, probe bool) (an
 	s.accepted, s.complete = map[string]string{}, map[string]bool{}
 	s.out = make(chan proto.Message, acksWaiting)
 	s.types = s.client.cfg.TypeURLs(false)
-	sent := 0
+	var first []proto.Message
 	if s.protocol == Delta {
 		// A relay's headers come as soon as the stream is open; an istiod's come with its
 		// first answer, so it is asked for one small thing.
 		if err := s.grpc.SendMsg(s.firstRequest(0)); err != nil {
 			return false, s.failed(s.endOf(err))
 		}
-		sent = 1
+		first = append(first, nil)
 		if s.relay, err = s.isRelay(ctx); err != nil {
 			return false, s.failed(err)
 		}
@@ -137,46 +149,52 @@ func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, probe bool) (an
 		}
 	}
 	if s.relay {
-		first := s.types[0]
+		asked := s.types[0]
 		s.types = s.client.cfg.TypeURLs(true)
-		if sent == 1 && s.types[0] != first {
-			return false, fmt.Errorf("%s: the first type differs for relays: %s and %s", s.address, first, s.types[0])
+		if s.types[0] != asked {
+			return false, fmt.Errorf("%s: the first type differs for relays: %s and %s", s.address, asked, s.types[0])
 		}
+	}
+	// The handler is asked for all that it holds before it is given anything: its
+	// methods are never called at the same time.
+	for i := len(first); i < len(s.types); i++ {
+		first = append(first, s.firstRequest(i))
 	}
 	s.client.handler.HandleState(State{Phase: Streaming, Address: s.address, Protocol: s.protocol, Relay: s.relay})
 
 	// Requests are written while responses are read: a server with much to answer
 	// would otherwise fill its window while we fill ours, and both would wait.
-	written := make(chan error, 1)
-	go func() { written <- s.write(ctx, sent) }()
-	answered, err = s.read(ctx)
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		s.write(ctx, first)
+	}()
+	answered, err = s.read()
 	cancel()
-	if werr := <-written; err == nil {
-		err = werr
-	}
+	<-written
 	return answered, s.failed(err)
 }
 
 // isRelay waits for the response headers, for as long as a relay may need.
 func (s *stream) isRelay(ctx context.Context) (bool, error) {
 	type result struct {
-		relay bool
-		err   error
+		md  metadata.MD
+		err error
 	}
 	done := make(chan result, 1) // the goroutine ends with the stream at the latest
 	go func() {
 		md, err := s.grpc.Header()
-		if err == nil && md == nil {
-			// The stream has ended without headers: its status says why.
-			err = s.grpc.RecvMsg(&rawMessage{})
-		}
-		done <- result{len(md.Get(relayHeader)) > 0, err}
+		done <- result{md, err}
 	}()
 	late := time.NewTimer(probeTimeout)
 	defer late.Stop()
 	select {
 	case r := <-done:
-		return r.relay, r.err
+		if r.err == nil && r.md == nil {
+			// The stream has ended without headers: its status says why.
+			return false, s.endOf(errNoHeader)
+		}
+		return len(r.md.Get(relayHeader)) > 0, r.err
 	case <-late.C:
 		return false, nil
 	case <-ctx.Done():
@@ -191,23 +209,33 @@ func (s *stream) failed(err error) error {
 	return fmt.Errorf("%s: %w", s.address, err)
 }
 
-// endOf returns the status of a stream on which a send failed, which says io.EOF.
-func (s *stream) endOf(sendErr error) error {
-	if err := s.grpc.RecvMsg(&rawMessage{}); err != nil {
-		return err
+var errNoHeader = errors.New("the server ended the stream without a word")
+
+// endOf returns the status of a stream that has ended, of which err says less: a
+// failed send says io.EOF.
+func (s *stream) endOf(err error) error {
+	var m rawMessage
+	if status := s.grpc.RecvMsg(&m); status != nil {
+		return status
 	}
-	return sendErr
+	m.buf.Free()
+	return err
 }
 
-// write sends the first request of each type but those sent already, then whatever
-// is to be acknowledged or asked for again.
-func (s *stream) write(ctx context.Context, sent int) error {
-	for i := sent; i < len(s.types); i++ {
-		if err := s.grpc.SendMsg(s.firstRequest(i)); err != nil {
-			return nil // the reader learns why
+// write sends the first request of each type, but for those that are nil because
+// they were sent already, then whatever is to be acknowledged or asked for again. It
+// ends with the stream, and the reader learns why that was.
+func (s *stream) write(ctx context.Context, first []proto.Message) {
+	for i, m := range first {
+		if m == nil {
+			continue
 		}
+		if s.grpc.SendMsg(m) != nil {
+			return
+		}
+		first[i] = nil // what was held is a large map
 	}
-	resync := make(<-chan time.Time)
+	var resync <-chan time.Time
 	var timer *time.Timer
 	if s.client.cfg.ResyncInterval > 0 && s.protocol == SotW {
 		timer = time.NewTimer(jitter(s.client.cfg.ResyncInterval))
@@ -217,16 +245,16 @@ func (s *stream) write(ctx context.Context, sent int) error {
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case m := <-s.out:
-			if err := s.grpc.SendMsg(m); err != nil {
-				return nil
+			if s.grpc.SendMsg(m) != nil {
+				return
 			}
 		case <-resync:
 			for _, typeURL := range s.types {
 				// An empty nonce asks for the full state again (PROTOCOL C4, C6).
-				if err := s.grpc.SendMsg(&discoveryv3.DiscoveryRequest{TypeUrl: typeURL}); err != nil {
-					return nil
+				if s.grpc.SendMsg(&discoveryv3.DiscoveryRequest{TypeUrl: typeURL}) != nil {
+					return
 				}
 			}
 			timer.Reset(jitter(s.client.cfg.ResyncInterval))
@@ -256,15 +284,14 @@ func (s *stream) firstRequest(i int) proto.Message {
 	if len(req.InitialResourceVersions) > 0 && proto.Size(req) > limit {
 		// The server could not receive it. Without, everything is sent.
 		req.InitialResourceVersions = nil
-		s.mu.Lock()
 		s.complete[typeURL] = true
-		s.mu.Unlock()
 	}
 	return req
 }
 
-// read hands responses to the handler until the stream ends.
-func (s *stream) read(ctx context.Context) (answered bool, err error) {
+// read hands responses to the handler until the stream ends. It never waits for the
+// writer: a server that does not read requests while it sends would then wait for us.
+func (s *stream) read() (answered bool, err error) {
 	for {
 		var m rawMessage
 		if err := s.grpc.RecvMsg(&m); err != nil {
@@ -279,12 +306,10 @@ func (s *stream) read(ctx context.Context) (answered bool, err error) {
 			answered = true
 			s.client.handler.HandleState(State{Phase: Connected, Address: s.address, Protocol: s.protocol, Relay: s.relay})
 		}
-		s.mu.Lock()
 		if s.complete[resp.TypeURL] {
 			resp.Complete = true
 			delete(s.complete, resp.TypeURL)
 		}
-		s.mu.Unlock()
 		ack := s.acknowledge(resp, s.client.handler.HandleResponse(resp))
 		m.buf.Free()
 		if ack == nil {
@@ -292,8 +317,8 @@ func (s *stream) read(ctx context.Context) (answered bool, err error) {
 		}
 		select {
 		case s.out <- ack:
-		case <-ctx.Done():
-			return answered, ctx.Err()
+		default:
+			return answered, status.Errorf(codes.ResourceExhausted, "the server has left %d acknowledgements unread", acksWaiting)
 		}
 	}
 }

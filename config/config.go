@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/goccy/go-yaml"
-	"github.com/goccy/go-yaml/ast"
 )
 
 // Config is the whole file. See docs/configuration.md for the reference.
@@ -167,19 +166,20 @@ func (d Duration) D() time.Duration { return time.Duration(d) }
 // MarshalYAML implements yaml.InterfaceMarshaler.
 func (d Duration) MarshalYAML() (any, error) { return d.D().String(), nil }
 
-// UnmarshalYAML implements yaml.NodeUnmarshaler.
-func (d *Duration) UnmarshalYAML(n ast.Node) error {
+// UnmarshalYAML implements yaml.BytesUnmarshaler.
+func (d *Duration) UnmarshalYAML(data []byte) error {
 	var s string
-	if err := yaml.NodeToValue(n, &s); err != nil {
+	if err := yaml.Unmarshal(data, &s); err != nil {
 		return err
 	}
 	v, err := time.ParseDuration(s)
 	if err != nil {
-		return &yaml.SyntaxError{Message: fmt.Sprintf("%q is not a duration: write it like 90s, 5m or 250ms", s), Token: n.GetToken()}
+		return fmt.Errorf("%q is not a duration: write it like 90s, 5m or 250ms", s)
 	}
 	*d = Duration(v)
 	return nil
 }
 
-// YAML returns the effective configuration: with all defaults.
+// YAML returns the effective configuration, with all defaults and absolute paths. It
+// can be read back, and holds no secrets: of those, a config has only the paths.
 func (c *Config) YAML() ([]byte, error) { return yaml.Marshal(c) }

@@ -1,12 +1,15 @@
 package config
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/go-multierror"
 	"go.uber.org/goleak"
 )
 
@@ -60,52 +63,124 @@ func TestEffectiveConfigReadsBack(t *testing.T) {
 
 func TestMistakesAreNamedWithFileAndLine(t *testing.T) {
 	replace := func(old, new string) string {
+		t.Helper()
 		if !strings.Contains(minimal, old) {
 			t.Fatalf("%q is not in the minimal config", old)
 		}
 		return strings.Replace(minimal, old, new, 1)
 	}
+	const xdsFields = "addresses, protocol, tls, tokenFile, plaintext, resyncInterval, types"
 	for _, tc := range []struct {
 		name, in string
 		want     []string
 	}{
-		{"empty file", "", []string{"relay.yaml: the file is empty"}},
-		{"comment only", "# nothing\n", []string{"relay.yaml: the file is empty"}},
-		{"two documents", minimal + "---\nlog: {}\n", []string{"relay.yaml:10: a second YAML document"}},
-		{"not yaml", "upstreams: [", []string{"relay.yaml:1:"}},
-		{"unknown field", replace("    tls:", "    tsl:"), []string{`relay.yaml:5:5: unknown field "tsl"`, "spelling"}},
-		{"misplaced field", replace("  xds:", "  addresses: []\n  xds:"), []string{`relay.yaml:3:3: unknown field "addresses"`}},
-		{"duplicate key", minimal + "upstreams: []\n", []string{"relay.yaml:9:1:", `"upstreams"`}},
-		{"wrong type", minimal + "log: [1]\n", []string{"relay.yaml:9:"}},
-		{"bad duration", minimal + "push:\n  debounceAfter: soon\n", []string{"relay.yaml:10:", `"soon" is not a duration`}},
-		{"no upstreams", "downstream: {listeners: [{address: '127.0.0.1:1', plaintext: true}]}", []string{"relay.yaml:1: upstreams: there must be at least one"}},
-		{"bad name", replace("name: east", "name: East"), []string{`relay.yaml:2: upstreams[0].name: "East"`}},
-		{"same name twice", replace("downstream:", "- {name: east, file: {path: x}}\ndownstream:"), []string{`relay.yaml:6: upstreams[1].name: "east" is the name of upstreams[0]`}},
-		{"both kinds of source", replace("  xds:", "  file: {path: x}\n  xds:"), []string{"exactly one of xds and file"}},
-		{"bad address", replace("istiod.east:15012", "istiod.east"), []string{`relay.yaml:4: upstreams[0].xds.addresses[0]: "istiod.east" is not host:port`}},
-		{"neither tls nor plaintext", replace("    tls: {caFile: ca.pem}\n", ""), []string{"neither tls nor plaintext"}},
-		{"both tls and plaintext", replace("    tls:", "    plaintext: true\n    tls:"), []string{"relay.yaml:5: upstreams[0].xds.plaintext: both"}},
-		{"token over plaintext, C20", replace("tls: {caFile: ca.pem}", "plaintext: true\n    tokenFile: t"), []string{"relay.yaml:6: upstreams[0].xds.tokenFile: a token is not sent over plaintext"}},
-		{"certificate without key", replace("caFile: ca.pem", "certFile: c.pem"), []string{"certFile and keyFile go together"}},
-		{"bad protocol", replace("    tls:", "    protocol: rest\n    tls:"), []string{`"rest": want one of auto, sotw, delta`}},
-		{"bad extra type", replace("    tls:", "    types: [ServiceEntry]\n    tls:"), []string{"want group/version/Kind"}},
-		{"resync too often", replace("    tls:", "    resyncInterval: 1ms\n    tls:"), []string{"out of range: 1s to 24h"}},
-		{"plaintext off loopback", replace("127.0.0.1:15010", "0.0.0.0:15010"), []string{"needs allowInsecure: true"}},
-		{"listener of no kind", replace(", plaintext: true", ""), []string{"exactly one of tls and plaintext"}},
-		{"admin off loopback", minimal + "admin: {address: ':15014'}\n", []string{"admin.allowInsecure: true"}},
-		{"bad log level", minimal + "log: {level: loud}\n", []string{"want one of debug, info, warn, error"}},
-		{"debounce turned round", minimal + "push: {debounceAfter: 2s}\n", []string{"push.debounceMax: 1s is less than debounceAfter"}},
-		{"all at once", replace("name: east", "name: East") + "log: {level: loud}\n", []string{"upstreams[0].name", "log.level"}},
+		{"empty file", "", []string{"1: the file is empty: it needs at least upstreams and downstream, see docs/configuration.md"}},
+		{"comment only", "# nothing\n", []string{"1: the file is empty: it needs at least upstreams and downstream, see docs/configuration.md"}},
+		{"null", "null\n", []string{"1: the file is empty: it needs at least upstreams and downstream, see docs/configuration.md"}},
+		{"two documents", minimal + "---\nlog: {}\n", []string{"10: a second YAML document begins: the config is one document, remove the other"}},
+		{"not YAML", "upstreams: [", []string{"1: sequence end token ']' not found"}},
+		{"not UTF-8", "\xff", []string{"1: the file is not UTF-8 text"}},
+		{"brackets without end", strings.Repeat("[", 1_000_000), []string{"1: brackets are nested too deep"}},
+		{"not a map", "- a\n", []string{"1: want a map of fields, not a list"}},
+		{"unknown field", replace("    tls:", "    tsl:"), []string{
+			"3: upstreams[0].xds.tls: neither tls nor plaintext: set tls, or plaintext: true to go without",
+			"5: upstreams[0].xds.tsl: unknown field: check its spelling and indentation; here it can be " + xdsFields}},
+		{"field in another case", minimal + "Log: {}\n", []string{"9: Log: unknown field: check its spelling and indentation; here it can be node, upstreams, downstream, push, admin, log"}},
+		{"misplaced field", replace("  xds:", "  addresses: []\n  xds:"), []string{"3: upstreams[0].addresses: unknown field: check its spelling and indentation; here it can be name, clusterID, generated, xds, file"}},
+		{"duplicate key", minimal + "upstreams: []\n", []string{`9: mapping key "upstreams" already defined at [1:1]`}},
+		{"list for a map", minimal + "log: [1]\n", []string{"9: log: want a map of fields, not a list"}},
+		{"map for a list", replace(`["istiod.east:15012"]`, "{a: b}"), []string{"4: upstreams[0].xds.addresses: want a list, not a map"}},
+		{"text for a map", replace("{caFile: ca.pem}", "yes"), []string{`5: upstreams[0].xds.tls: want a map of fields, not "yes"`}},
+		{"number for a text", replace("name: east", "name: 1.10"), []string{`2: upstreams[0].name: want a text, not "1.10": put it in quotes`}},
+		{"text for a boolean", replace("plaintext: true", "plaintext: yes"), []string{`8: downstream.listeners[0].plaintext: want true or false, not "yes"`}},
+		{"fraction for a whole number", replace("  listeners:", "  maxRequestBytes: 1.5\n  listeners:"), []string{`7: downstream.maxRequestBytes: want a whole number, not "1.5"`}},
+		{"empty item", replace(`["istiod.east:15012"]`, `["a:1", ~]`), []string{"4: upstreams[0].xds.addresses[1]: is empty"}},
+		{"no such anchor", replace("name: east", "name: *nobody"), []string{"2: upstreams[0].name: there is no anchor &nobody above"}},
+		{"tag", replace("name: east", "name: !!str east"), []string{"2: upstreams[0].name: tags (!!str) are not used in this file"}},
+		{"bad duration", minimal + "push:\n  debounceAfter: soon\n", []string{`10: push.debounceAfter: want a duration like 90s, 5m or 250ms, not "soon"`}},
+		{"duration without unit", minimal + "push:\n  debounceAfter: 100\n", []string{`10: push.debounceAfter: want a duration like 90s, 5m or 250ms, not "100"`}},
+		{"negative duration", minimal + "push:\n  debounceAfter: -1s\n", []string{"10: push.debounceAfter: -1s is out of range: 1ms to 1m0s"}},
+		{"nothing said", "{}", []string{
+			"1: upstreams: there must be at least one: add an xds or a file upstream",
+			"1: downstream.listeners: there must be at least one: add an address to serve on"}},
+		{"bad name", replace("name: east", "name: East"), []string{`2: upstreams[0].name: "East": 1 to 63 lower-case letters, digits and dashes, neither first nor last a dash`}},
+		{"long name", replace("name: east", "name: "+strings.Repeat("e", 64)), []string{`2: upstreams[0].name: "` + strings.Repeat("e", 64) + `": 1 to 63 lower-case letters, digits and dashes, neither first nor last a dash`}},
+		{"no name", replace("name: east\n  xds", "xds"), []string{`2: upstreams[0].name: "": 1 to 63 lower-case letters, digits and dashes, neither first nor last a dash`}},
+		{"same name twice", replace("downstream:", "- {name: east, file: {path: x}}\ndownstream:"), []string{`6: upstreams[1].name: "east" is the name of upstreams[0] already: names must differ`}},
+		{"bad cluster", replace("name: east", "name: east\n  clusterID: a b"), []string{`3: upstreams[0].clusterID: "a b": 1 to 253 letters, digits, dots, dashes and underscores`}},
+		{"bad generated", replace("name: east", "name: east\n  generated: maybe"), []string{`3: upstreams[0].generated: "maybe": want one of drop, keep`}},
+		{"both kinds of source", replace("  xds:", "  file: {path: x}\n  xds:"), []string{`2: upstreams[0]: upstream "east" needs exactly one of xds and file`}},
+		{"no kind of source", replace("downstream:", "- name: west\ndownstream:"), []string{`6: upstreams[1]: upstream "west" needs exactly one of xds and file`}},
+		{"file without path", replace("downstream:", "- name: west\n  file: {}\ndownstream:"), []string{"7: upstreams[1].file.path: missing: name a file or a directory"}},
+		{"no address", replace(`["istiod.east:15012"]`, "[]"), []string{"4: upstreams[0].xds.addresses: missing: give at least one host:port"}},
+		{"bad address", replace("istiod.east:15012", "istiod.east"), []string{`4: upstreams[0].xds.addresses[0]: "istiod.east" is not host:port`}},
+		{"bad port", replace("istiod.east:15012", "istiod.east:xds"), []string{`4: upstreams[0].xds.addresses[0]: "istiod.east:xds": the port must be a number from 1 to 65535`}},
+		{"no host", replace("istiod.east:15012", ":15012"), []string{`4: upstreams[0].xds.addresses[0]: ":15012" has no host`}},
+		{"neither tls nor plaintext", replace("    tls: {caFile: ca.pem}\n", ""), []string{"3: upstreams[0].xds.tls: neither tls nor plaintext: set tls, or plaintext: true to go without"}},
+		{"both tls and plaintext", replace("    tls:", "    plaintext: true\n    tls:"), []string{"5: upstreams[0].xds.plaintext: both plaintext and tls: leave out one"}},
+		{"token over plaintext, C20", replace("tls: {caFile: ca.pem}", "plaintext: true\n    tokenFile: t"), []string{"6: upstreams[0].xds.tokenFile: a token is not sent over plaintext, where anybody can read it, and an istiod ignores it there: set tls, or leave out tokenFile"}},
+		{"certificate without key", replace("caFile: ca.pem", "certFile: c.pem"), []string{"5: upstreams[0].xds.tls: certFile and keyFile go together: give both, or none"}},
+		{"bad protocol", replace("    tls:", "    protocol: rest\n    tls:"), []string{`5: upstreams[0].xds.protocol: "rest": want one of auto, sotw, delta`}},
+		{"bad extra type", replace("    tls:", "    types: [ServiceEntry]\n    tls:"), []string{`5: upstreams[0].xds.types[0]: type URL "ServiceEntry": want group/version/Kind, for example networking.istio.io/v1/ServiceEntry`}},
+		{"resync too often", replace("    tls:", "    resyncInterval: 1ms\n    tls:"), []string{"5: upstreams[0].xds.resyncInterval: 1ms is out of range: 1s to 24h0m0s"}},
+		{"no resync", replace("    tls:", "    resyncInterval: 0s\n    tls:"), []string{"5: upstreams[0].xds.resyncInterval: 0s is out of range: 1s to 24h0m0s"}},
+		{"plaintext off loopback", replace("127.0.0.1:15010", "0.0.0.0:15010"), []string{`8: downstream.listeners[0].address: plaintext on "0.0.0.0:15010", which is not a loopback address, needs allowInsecure: true: anybody who reaches it can read all configs`}},
+		{"listener of no kind", replace(", plaintext: true", ""), []string{"8: downstream.listeners[0].tls: neither tls nor plaintext: set tls, or plaintext: true to go without"}},
+		{"listener of both kinds", replace("plaintext: true", "plaintext: true, tls: {certFile: a, keyFile: b}"), []string{"8: downstream.listeners[0].plaintext: both plaintext and tls: leave out one"}},
+		{"listener without key", replace("plaintext: true", "tls: {certFile: a}"), []string{"8: downstream.listeners[0].tls: certFile and keyFile are both needed"}},
+		{"same address twice", minimal + "  - {address: '127.0.0.1:15010', plaintext: true}\n", []string{`9: downstream.listeners[1].address: "127.0.0.1:15010" is the address of listeners[0] ("127.0.0.1:15010") already`}},
+		{"an address within another", minimal + "  - {address: ':15010', tls: {certFile: a, keyFile: b}}\n", []string{`9: downstream.listeners[1].address: ":15010" is the address of listeners[0] ("127.0.0.1:15010") already`}},
+		{"number out of range", replace("  listeners:", "  maxStreamsPerConnection: 0\n  listeners:"), []string{"7: downstream.maxStreamsPerConnection: 0 is out of range: 1 to 100000"}},
+		{"admin off loopback", minimal + "admin: {address: ':15014'}\n", []string{`9: admin.address: ":15014" is not a loopback address: listen on 127.0.0.1, or set admin.allowInsecure: true`}},
+		{"admin on a listener's address", minimal + "admin: {address: '127.0.0.1:15010'}\n", []string{`9: admin.address: "127.0.0.1:15010" is the address of downstream.listeners[0] already: choose another port`}},
+		{"bad log level", minimal + "log: {level: loud}\n", []string{`9: log.level: "loud": want one of debug, info, warn, error`}},
+		{"bad log format", minimal + "log: {format: xml}\n", []string{`9: log.format: "xml": want one of text, json`}},
+		{"debounce turned round", minimal + "push: {debounceAfter: 2s}\n", []string{"9: push.debounceMax: 1s is less than debounceAfter, which is 2s"}},
+		{"bad node", minimal + "node:\n  id: a~b\n  namespace: A\n  ip: here\n  revision: 1_2\n", []string{
+			`10: node.id: "a~b": 1 to 253 letters, digits, dots, dashes and underscores`,
+			`11: node.namespace: "A" is not a namespace`,
+			`12: node.ip: "here" is not an IP address`,
+			`13: node.revision: want a text, not "1_2": put it in quotes`}},
+		{"bad revision", minimal + "node: {revision: A}\n", []string{`9: node.revision: "A" is not a revision: it is written as in the label istio.io/rev`}},
+		{"all at once", replace("name: east", "name: East\n  nmae: x") + "log: {level: loud, format: [a]}\npush: {debounceMax: 1}\nfoo: 1\n", []string{
+			`2: upstreams[0].name: "East": 1 to 63 lower-case letters, digits and dashes, neither first nor last a dash`,
+			"3: upstreams[0].nmae: unknown field: check its spelling and indentation; here it can be name, clusterID, generated, xds, file",
+			"10: log.format: want a text, not a list",
+			`10: log.level: "loud": want one of debug, info, warn, error`,
+			`11: push.debounceMax: want a duration like 90s, 5m or 250ms, not "1"`,
+			"12: foo: unknown field: check its spelling and indentation; here it can be node, upstreams, downstream, push, admin, log"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, err := Parse("relay.yaml", []byte(tc.in))
-			if err == nil {
-				t.Fatal("no error")
+			var many *multierror.Error
+			if !errors.As(err, &many) {
+				t.Fatalf("error %v, want several", err)
 			}
-			for _, want := range tc.want {
-				if !strings.Contains(err.Error(), want) {
-					t.Errorf("error does not say %q:\n%v", want, err)
-				}
+			var got []string
+			for _, e := range many.Errors {
+				got = append(got, strings.TrimPrefix(e.Error(), "relay.yaml:"))
+			}
+			if d := cmp.Diff(tc.want, got); d != "" {
+				t.Errorf("-want +got:\n%s", d)
+			}
+		})
+	}
+}
+
+func TestWhatIsTaken(t *testing.T) {
+	for name, in := range map[string]string{
+		"TLS with the host's roots":    strings.Replace(minimal, "{caFile: ca.pem}", "{}", 1),
+		"empty fields":                 minimal + "admin:\npush:\n  debounceAfter:\nlog: ~\n",
+		"JSON":                         `{"upstreams": [{"name": "a", "file": {"path": "x"}}], "downstream": {"listeners": [{"address": "[::1]:0", "plaintext": true}, {"address": "[::1]:0", "plaintext": true}]}}`,
+		"anchors":                      strings.Replace(minimal, "{caFile: ca.pem}", "&tls {caFile: ca.pem}", 1) + "push: {debounceAfter: &d 10ms, debounceMax: *d}\n",
+		"merged maps":                  strings.Replace(minimal, "{caFile: ca.pem}", "\n      <<: {caFile: ca.pem}\n      serverName: x", 1),
+		"plaintext off loopback, said": strings.Replace(minimal, `"127.0.0.1:15010"`, `":15010", allowInsecure: true`, 1),
+		"admin off loopback, said":     minimal + "admin: {address: ':15014', allowInsecure: true}\n",
+		"a leading empty document":     "---\n" + minimal,
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := Parse("relay.yaml", []byte(in)); err != nil {
+				t.Error(err)
 			}
 		})
 	}

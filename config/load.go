@@ -1,15 +1,16 @@
 package config
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
@@ -18,14 +19,14 @@ import (
 )
 
 // maxFileBytes bounds the config file.
-const maxFileBytes = 4 << 20
+const maxFileBytes = 1 << 20
 
 // Load reads and checks a config file. Relative paths in it are relative to its
 // directory.
 func Load(path string) (*Config, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("config file: %w", err)
+		return nil, fmt.Errorf("config file: %w", err) // err names the path
 	}
 	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, maxFileBytes+1))
@@ -42,56 +43,81 @@ func Load(path string) (*Config, error) {
 // errors and for relative paths. All that is wrong with it is returned at once, as a
 // *multierror.Error whose parts begin with file and line.
 func Parse(name string, data []byte) (*Config, error) {
-	file, err := parser.ParseBytes(data, 0)
-	if err != nil {
-		return nil, located(name, err)
-	}
-	docs := documents(file)
-	if len(docs) == 0 {
-		return nil, fmt.Errorf("%s: the file is empty: it needs at least upstreams and downstream", name)
-	}
-	if len(docs) > 1 {
-		return nil, fmt.Errorf("%s:%d: a second YAML document: the config is one document", name, docs[1].GetToken().Position.Line)
+	v := &validator{name: name, lines: map[string]int{}}
+	body := v.document(data)
+	if body == nil {
+		return nil, v.errs
 	}
 	c := defaults()
-	dec := yaml.NewDecoder(bytes.NewReader(data), yaml.Strict())
-	if err := dec.Decode(c); err != nil {
-		return nil, located(name, err)
+	s := shaper{v: v, anchors: map[string]ast.Node{}}
+	if s.fits("", body, reflect.TypeFor[Config](), 0) {
+		if err := yaml.NodeToValue(body, c, yaml.Strict()); err != nil {
+			v.yamlError(err)
+			return nil, v.errs
+		}
 	}
-	c.complete()
-	v := &validator{name: name, file: file}
+	if v.mistyped() {
+		return nil, v.errs
+	}
+	c.complete(v.noted)
 	v.config(c)
-	if err := v.errs.ErrorOrNil(); err != nil {
-		return nil, err
+	if v.errs != nil {
+		slices.SortStableFunc(v.errs.Errors, byLine)
+		return nil, v.errs
 	}
 	c.resolve(filepath.Dir(name))
 	return c, nil
 }
 
-func documents(file *ast.File) (bodies []ast.Node) {
+// document returns the one document of the file, or nil when there is none.
+func (v *validator) document(data []byte) ast.Node {
+	if !utf8.Valid(data) {
+		v.errorf("", "the file is not UTF-8 text")
+		return nil
+	}
+	if deep(data) {
+		v.errorf("", "brackets are nested too deep")
+		return nil
+	}
+	file, err := parser.ParseBytes(data, 0)
+	if err != nil {
+		v.yamlError(err)
+		return nil
+	}
+	var body ast.Node
 	for _, d := range file.Docs {
-		if d.Body != nil && d.Body.Type() != ast.NullType && d.Body.Type() != ast.CommentType {
-			bodies = append(bodies, d.Body)
+		switch {
+		case d.Body == nil, d.Body.Type() == ast.NullType, d.Body.Type() == ast.CommentType:
+		case body == nil:
+			body = d.Body
+		default:
+			v.note("", firstLine(d.Body))
+			v.errorf("", "a second YAML document begins: the config is one document, remove the other")
+			return nil
 		}
 	}
-	return bodies
+	if body == nil {
+		v.errorf("", "the file is empty: it needs at least upstreams and downstream, see docs/configuration.md")
+	}
+	return body
 }
 
-// located puts file, line and column in front of a YAML error.
-func located(name string, err error) error {
-	var e yaml.Error
-	if errors.As(err, &e) && e.GetToken() != nil {
-		p := e.GetToken().Position
-		msg := e.GetMessage()
-		var unknown *yaml.UnknownFieldError
-		if errors.As(err, &unknown) {
-			msg += ": check its spelling and indentation, or see docs/configuration.md"
+// deep reports whether brackets are nested so deep that parsing them would take for
+// ever.
+func deep(data []byte) bool {
+	depth := 0
+	for _, b := range data {
+		switch b {
+		case '[', '{':
+			depth++
+		case ']', '}':
+			depth = max(depth-1, 0)
 		}
-		err = fmt.Errorf("%s:%d:%d: %s", name, p.Line, p.Column, msg)
-	} else {
-		err = fmt.Errorf("%s: %w", name, err)
+		if depth > 10*maxDepth {
+			return true
+		}
 	}
-	return multierror.Append(nil, err)
+	return false
 }
 
 func defaults() *Config {
@@ -113,8 +139,9 @@ func defaults() *Config {
 	}
 }
 
-// complete fills in the defaults that depend on the host or on other fields.
-func (c *Config) complete() {
+// complete fills in the defaults that depend on the host or on other fields. given
+// reports whether the file says anything of a field.
+func (c *Config) complete(given func(field string) bool) {
 	def := func(s *string, values ...string) {
 		for _, v := range values {
 			if *s != "" {
@@ -136,7 +163,7 @@ func (c *Config) complete() {
 		def(&u.Generated, GeneratedDrop)
 		if u.XDS != nil {
 			def(&u.XDS.Protocol, ProtocolAuto)
-			if u.XDS.ResyncInterval == 0 {
+			if !given(fmt.Sprintf("upstreams[%d].xds.resyncInterval", i)) {
 				u.XDS.ResyncInterval = Duration(5 * time.Minute)
 			}
 		}
@@ -191,22 +218,33 @@ func (c *Config) resolve(dir string) {
 	})
 }
 
-// CheckFiles reports every file that the config names and that can not be read.
+// CheckFiles reports every file that the config names and that can not be read, by the
+// name of its field. It looks at nothing inside of them.
 func (c *Config) CheckFiles() error {
 	var errs *multierror.Error
 	c.paths(func(field string, p *string) {
 		if *p == "" {
 			return
 		}
-		f, err := os.Open(*p)
-		if err != nil {
+		if err := readable(*p, strings.HasSuffix(field, ".file.path")); err != nil {
 			errs = multierror.Append(errs, fmt.Errorf("%s: %w", field, err))
-			return
 		}
-		f.Close()
 	})
 	return errs.ErrorOrNil()
 }
 
-// yamlPath turns upstreams[0].xds into the YAML path of the field.
-func yamlPath(field string) string { return "$." + strings.TrimPrefix(field, ".") }
+func readable(path string, mayBeDir bool) error {
+	// Asked first, because to open a named pipe is to wait for its writer.
+	info, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() && !(mayBeDir && info.IsDir()) {
+		return fmt.Errorf("%s is not a file", path)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}

@@ -1,8 +1,10 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"regexp"
 	"slices"
 	"strconv"
@@ -10,41 +12,108 @@ import (
 	"time"
 
 	"github.com/goccy/go-yaml"
-	"github.com/goccy/go-yaml/ast"
 	"github.com/hashicorp/go-multierror"
 
 	"meshrelay/mirror"
 )
 
-var nameShape = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+var (
+	nameShape = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+	idShape   = regexp.MustCompile(`^[-_.A-Za-z0-9]{1,253}$`)
+)
 
 // validator collects what is wrong with a config.
 type validator struct {
-	name string
-	file *ast.File
-	errs *multierror.Error
+	name  string
+	lines map[string]int // of each field that the file has; "" is the file
+	wrong []string       // fields that were reported
+	errs  *multierror.Error
+}
+
+// mistake is one thing that is wrong.
+type mistake struct {
+	file        string
+	line        int
+	field, text string
+}
+
+func (m *mistake) Error() string {
+	where := fmt.Sprintf("%s:%d: ", m.file, m.line)
+	if m.field != "" {
+		where += m.field + ": "
+	}
+	return where + m.text
+}
+
+func byLine(a, b error) int {
+	var x, y *mistake
+	if errors.As(a, &x) && errors.As(b, &y) {
+		return x.line - y.line
+	}
+	return 0
+}
+
+// note says on which line a field stands.
+func (v *validator) note(field string, line int) {
+	if !v.noted(field) {
+		v.lines[field] = line
+	}
+}
+
+func (v *validator) noted(field string) bool {
+	_, ok := v.lines[field]
+	return ok
 }
 
 // errorf reports a mistake in a field, with the line that it, or what encloses it,
-// stands on.
+// stands on. Of a field, what encloses it and what it encloses, only the first mistake
+// is reported: the others may well follow from it.
 func (v *validator) errorf(field, format string, args ...any) {
-	v.errs = multierror.Append(v.errs, fmt.Errorf("%s:%d: %s: %s", v.name, v.line(field), field, fmt.Sprintf(format, args...)))
+	if v.reported(field) {
+		return
+	}
+	if field != "" {
+		v.wrong = append(v.wrong, field)
+	}
+	v.errs = multierror.Append(v.errs, &mistake{v.name, v.line(field), field, fmt.Sprintf(format, args...)})
 }
 
+// reported reports whether there is a mistake in a field, in what encloses it or in
+// what it encloses.
+func (v *validator) reported(field string) bool {
+	return slices.ContainsFunc(v.wrong, func(w string) bool { return encloses(w, field) || encloses(field, w) })
+}
+
+func encloses(outer, inner string) bool {
+	rest, ok := strings.CutPrefix(inner, outer)
+	return ok && (rest == "" || rest[0] == '.' || rest[0] == '[')
+}
+
+// yamlError reports an error of the YAML library.
+func (v *validator) yamlError(err error) {
+	var e yaml.Error
+	if errors.As(err, &e) && e.GetToken() != nil && e.GetToken().Position != nil {
+		v.lines[""] = e.GetToken().Position.Line
+		v.errorf("", "%s", e.GetMessage())
+		return
+	}
+	v.errorf("", "%v", err)
+}
+
+// mistyped reports whether the whole file is not what a config can be made from.
+func (v *validator) mistyped() bool { return v.errs != nil && len(v.wrong) == 0 }
+
 func (v *validator) line(field string) int {
-	for field != "" {
-		if p, err := yaml.PathString(yamlPath(field)); err == nil {
-			if n, err := p.FilterFile(v.file); err == nil && n != nil {
-				return n.GetToken().Position.Line
-			}
+	for {
+		if line, ok := v.lines[field]; ok {
+			return line
 		}
 		i := strings.LastIndexAny(field, ".[")
 		if i < 0 {
-			break
+			return max(v.lines[""], 1)
 		}
 		field = field[:i]
 	}
-	return 1
 }
 
 func (v *validator) config(c *Config) {
@@ -54,11 +123,14 @@ func (v *validator) config(c *Config) {
 	if !nameShape.MatchString(c.Node.Namespace) {
 		v.errorf("node.namespace", "%q is not a namespace", c.Node.Namespace)
 	}
-	if strings.Contains(c.Node.ID, "~") || len(c.Node.ID) > 253 {
-		v.errorf("node.id", "%q: at most 253 characters, and no ~", c.Node.ID)
+	if !idShape.MatchString(c.Node.ID) {
+		v.errorf("node.id", "%q: 1 to 253 letters, digits, dots, dashes and underscores", c.Node.ID)
+	}
+	if c.Node.Revision != "" && !nameShape.MatchString(c.Node.Revision) {
+		v.errorf("node.revision", "%q is not a revision: it is written as in the label istio.io/rev", c.Node.Revision)
 	}
 	if len(c.Upstreams) == 0 {
-		v.errorf("upstreams", "there must be at least one")
+		v.errorf("upstreams", "there must be at least one: add an xds or a file upstream")
 	}
 	first := map[string]int{}
 	for i, u := range c.Upstreams {
@@ -76,7 +148,12 @@ func (v *validator) config(c *Config) {
 	if c.Push.DebounceMax < c.Push.DebounceAfter {
 		v.errorf("push.debounceMax", "%v is less than debounceAfter, which is %v", c.Push.DebounceMax.D(), c.Push.DebounceAfter.D())
 	}
-	v.address("admin.address", c.Admin.Address)
+	v.address("admin.address", c.Admin.Address, 0)
+	for i, l := range c.Downstream.Listeners {
+		if collide(l.Address, c.Admin.Address) {
+			v.errorf("admin.address", "%q is the address of downstream.listeners[%d] already: choose another port", c.Admin.Address, i)
+		}
+	}
 	if !c.Admin.AllowInsecure && !loopback(c.Admin.Address) {
 		v.errorf("admin.address", "%q is not a loopback address: listen on 127.0.0.1, or set admin.allowInsecure: true", c.Admin.Address)
 	}
@@ -87,6 +164,9 @@ func (v *validator) config(c *Config) {
 func (v *validator) upstream(at string, u Upstream) {
 	if !nameShape.MatchString(u.Name) {
 		v.errorf(at+".name", "%q: 1 to 63 lower-case letters, digits and dashes, neither first nor last a dash", u.Name)
+	}
+	if u.ClusterID != u.Name && !idShape.MatchString(u.ClusterID) {
+		v.errorf(at+".clusterID", "%q: 1 to 253 letters, digits, dots, dashes and underscores", u.ClusterID)
 	}
 	v.oneOf(at+".generated", u.Generated, GeneratedDrop, GeneratedKeep)
 	switch {
@@ -104,7 +184,7 @@ func (v *validator) xds(at string, x XDS) {
 		v.errorf(at+".addresses", "missing: give at least one host:port")
 	}
 	for i, a := range x.Addresses {
-		v.address(fmt.Sprintf("%s.addresses[%d]", at, i), a)
+		v.address(fmt.Sprintf("%s.addresses[%d]", at, i), a, 1)
 	}
 	v.oneOf(at+".protocol", x.Protocol, ProtocolAuto, ProtocolSotW, ProtocolDelta)
 	v.duration(at+".resyncInterval", x.ResyncInterval, time.Second, 24*time.Hour)
@@ -116,36 +196,38 @@ func (v *validator) xds(at string, x XDS) {
 	switch {
 	case x.Plaintext && x.TLS != nil:
 		v.errorf(at+".plaintext", "both plaintext and tls: leave out one")
-	case !x.Plaintext && x.TLS == nil:
-		v.errorf(at, "neither tls nor plaintext: set tls, or plaintext: true to go without")
-	case x.Plaintext && x.TokenFile != "":
-		v.errorf(at+".tokenFile", "a token is not sent over plaintext, where anybody can read it: set tls")
+	case !x.Plaintext && x.TLS == nil && !v.reported(at+".plaintext"):
+		v.errorf(at+".tls", "neither tls nor plaintext: set tls, or plaintext: true to go without")
+	}
+	if x.Plaintext && x.TokenFile != "" {
+		v.errorf(at+".tokenFile", "a token is not sent over plaintext, where anybody can read it, and an istiod ignores it there: set tls, or leave out tokenFile")
 	}
 	if t := x.TLS; t != nil && (t.CertFile == "") != (t.KeyFile == "") {
-		v.errorf(at+".tls", "certFile and keyFile go together")
+		v.errorf(at+".tls", "certFile and keyFile go together: give both, or none")
 	}
 }
 
 func (v *validator) downstream(d Downstream) {
 	if len(d.Listeners) == 0 {
-		v.errorf("downstream.listeners", "there must be at least one")
+		v.errorf("downstream.listeners", "there must be at least one: add an address to serve on")
 	}
-	first := map[string]int{}
 	for i, l := range d.Listeners {
 		at := fmt.Sprintf("downstream.listeners[%d]", i)
-		v.address(at+".address", l.Address)
-		if n, taken := first[l.Address]; taken && !strings.HasSuffix(l.Address, ":0") {
-			v.errorf(at+".address", "%q is the address of listeners[%d] already", l.Address, n)
-		} else {
-			first[l.Address] = i
+		v.address(at+".address", l.Address, 0)
+		for n, other := range d.Listeners[:i] {
+			if collide(l.Address, other.Address) {
+				v.errorf(at+".address", "%q is the address of listeners[%d] (%q) already", l.Address, n, other.Address)
+			}
 		}
 		switch {
-		case l.Plaintext == (l.TLS != nil):
-			v.errorf(at, "needs exactly one of tls and plaintext: true")
+		case l.Plaintext && l.TLS != nil:
+			v.errorf(at+".plaintext", "both plaintext and tls: leave out one")
+		case !l.Plaintext && l.TLS == nil && !v.reported(at+".plaintext"):
+			v.errorf(at+".tls", "neither tls nor plaintext: set tls, or plaintext: true to go without")
 		case l.Plaintext && !l.AllowInsecure && !loopback(l.Address):
-			v.errorf(at+".address", "plaintext on %q, which is not a loopback address, needs allowInsecure: true", l.Address)
+			v.errorf(at+".address", "plaintext on %q, which is not a loopback address, needs allowInsecure: true: anybody who reaches it can read all configs", l.Address)
 		case l.TLS != nil && (l.TLS.CertFile == "" || l.TLS.KeyFile == ""):
-			v.errorf(at+".tls", "certFile and keyFile are needed")
+			v.errorf(at+".tls", "certFile and keyFile are both needed")
 		}
 	}
 	v.duration("downstream.startupTimeout", d.StartupTimeout, time.Millisecond, 24*time.Hour)
@@ -159,18 +241,35 @@ func (v *validator) downstream(d Downstream) {
 	v.number("downstream.maxTypesPerClient", d.MaxTypesPerClient, 1, 10000)
 }
 
-func (v *validator) address(field, a string) {
+// address checks a host:port. The port is at least leastPort: 0 lets the system choose.
+func (v *validator) address(field, a string, leastPort uint64) {
 	host, port, err := net.SplitHostPort(a)
 	if err != nil {
 		v.errorf(field, "%q is not host:port", a)
 		return
 	}
-	if n, err := strconv.Atoi(port); err != nil || n < 0 || n > 65535 {
-		v.errorf(field, "%q: the port must be a number from 0 to 65535", a)
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n < leastPort {
+		v.errorf(field, "%q: the port must be a number from %d to 65535", a, leastPort)
+		return
 	}
-	if host == "" && strings.Contains(field, "xds") {
+	if host == "" && leastPort > 0 {
 		v.errorf(field, "%q has no host", a)
 	}
+}
+
+// collide reports whether two addresses can not both be listened on.
+func collide(a, b string) bool {
+	hostA, portA, errA := net.SplitHostPort(a)
+	hostB, portB, errB := net.SplitHostPort(b)
+	if errA != nil || errB != nil || portA != portB || portA == "0" {
+		return false
+	}
+	return hostA == hostB || wildcard(hostA) || wildcard(hostB)
+}
+
+func wildcard(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return host == "" || err == nil && ip.IsUnspecified()
 }
 
 func loopback(address string) bool {

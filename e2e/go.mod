@@ -5,6 +5,15 @@ go 1.26.0
 tool istio.io/istio/pilot/cmd/pilot-discovery
 
 require (
+	github.com/envoyproxy/go-control-plane v0.12.1-0.20240415211714-57c85e1829e6
+	google.golang.org/genproto/googleapis/rpc v0.0.0-20240401170217-c3f982113cda
+	google.golang.org/grpc v1.63.2
+	google.golang.org/protobuf v1.33.0
+	istio.io/api v1.22.1-0.20240524024004-b6815be0740d
+	sigs.k8s.io/yaml v1.4.0
+)
+
+require (
 	cel.dev/expr v0.15.0 // indirect
 	cloud.google.com/go/compute v1.25.1 // indirect
 	cloud.google.com/go/compute/metadata v0.2.3 // indirect
@@ -29,7 +38,6 @@ require (
 	github.com/docker/docker v25.0.5+incompatible // indirect
 	github.com/docker/docker-credential-helpers v0.8.1 // indirect
 	github.com/emicklei/go-restful/v3 v3.12.0 // indirect
-	github.com/envoyproxy/go-control-plane v0.12.1-0.20240415211714-57c85e1829e6 // indirect
 	github.com/envoyproxy/protoc-gen-validate v1.0.4 // indirect
 	github.com/evanphx/json-patch v5.9.0+incompatible // indirect
 	github.com/evanphx/json-patch/v5 v5.9.0 // indirect
@@ -129,14 +137,10 @@ require (
 	golang.org/x/tools v0.20.0 // indirect
 	gomodules.xyz/jsonpatch/v2 v2.4.0 // indirect
 	google.golang.org/genproto/googleapis/api v0.0.0-20240401170217-c3f982113cda // indirect
-	google.golang.org/genproto/googleapis/rpc v0.0.0-20240401170217-c3f982113cda // indirect
-	google.golang.org/grpc v1.63.2 // indirect
-	google.golang.org/protobuf v1.33.0 // indirect
 	gopkg.in/inf.v0 v0.9.1 // indirect
 	gopkg.in/natefinch/lumberjack.v2 v2.2.1 // indirect
 	gopkg.in/yaml.v2 v2.4.0 // indirect
 	gopkg.in/yaml.v3 v3.0.1 // indirect
-	istio.io/api v1.22.1-0.20240524024004-b6815be0740d // indirect
 	istio.io/client-go v1.22.1-0.20240524024404-e48447329f77 // indirect
 	istio.io/istio v0.0.0-20240601204907-a1a76b8e75f8 // indirect
 	k8s.io/api v0.30.0 // indirect
@@ -152,7 +156,6 @@ require (
 	sigs.k8s.io/json v0.0.0-20221116044647-bc3834ca7abd // indirect
 	sigs.k8s.io/mcs-api v0.1.0 // indirect
 	sigs.k8s.io/structured-merge-diff/v4 v4.4.1 // indirect
-	sigs.k8s.io/yaml v1.4.0 // indirect
 )
 
 replace github.com/imdario/mergo => github.com/imdario/mergo v0.3.5

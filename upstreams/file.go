@@ -82,7 +82,7 @@ func (f *File) follow(ctx context.Context, good func()) error {
 		}
 		f.apply(blind)
 		good()
-		if err := w.wait(ctx); err != nil {
+		if err := w.wait(ctx, f.scanner.unsettled); err != nil {
 			return nil // ctx has ended
 		}
 	}

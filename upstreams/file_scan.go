@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/zeebo/xxh3"
 
@@ -49,10 +50,13 @@ func ReadFiles(path, source string) (resources []*mirror.Resource, problems []Re
 type scanner struct {
 	source string
 	files  map[string]*fileState // by path
+	now    func() time.Time
+	// unsettled says that the last scan left out what was being written just then.
+	unsettled bool
 }
 
 func newScanner(source string) *scanner {
-	return &scanner{source: source, files: map[string]*fileState{}}
+	return &scanner{source: source, files: map[string]*fileState{}, now: time.Now}
 }
 
 // fileState is what is known of a file.
@@ -67,6 +71,8 @@ type fileState struct {
 	wholly       bool
 	problems     []Refusal // at most maxFileProblems
 	problemCount int
+	// restless is since when the file is being written, zero when it is not.
+	restless time.Time
 }
 
 // placed is a resource and the line of the file on which it begins.
@@ -86,9 +92,10 @@ func (s *scanner) scan(root string) error {
 		return err
 	}
 	next := make(map[string]*fileState, len(found.files))
+	s.unsettled = false
 	for _, path := range found.files {
 		last := s.files[path]
-		data, err := readBounded(path)
+		data, written, err := readBounded(path)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			if path == root {
@@ -97,6 +104,8 @@ func (s *scanner) scan(root string) error {
 			// deleted since it was listed
 		case err != nil:
 			next[path] = last.unreadable(path, err)
+		case s.beingWritten(last, data, written):
+			next[path], s.unsettled = last, true
 		default:
 			next[path] = s.parse(path, data, last)
 		}
@@ -114,20 +123,38 @@ func (s *scanner) scan(root string) error {
 	return nil
 }
 
-func readBounded(path string) ([]byte, error) {
+// beingWritten reports whether a file that was read before is being written right now:
+// many programs empty a file and then fill it, and what is read in between would look
+// like a deletion. A file that never rests is taken as it is after a while.
+func (s *scanner) beingWritten(last *fileState, data []byte, written time.Time) bool {
+	now := s.now()
+	if last == nil || now.Sub(written) >= fileQuiet || last.digest == xxh3.Hash128(data) {
+		return false
+	}
+	if last.restless.IsZero() {
+		last.restless = now
+	}
+	return now.Sub(last.restless) < fileLongest
+}
+
+// readBounded returns what is in a file and when that was written.
+func readBounded(path string) (data []byte, written time.Time, err error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, err
+		return nil, written, err
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxFileBytes+1))
-	if err != nil {
-		return nil, err
+	if data, err = io.ReadAll(io.LimitReader(f, maxFileBytes+1)); err != nil {
+		return nil, written, err
 	}
 	if len(data) > maxFileBytes {
-		return nil, fmt.Errorf("larger than %d MiB: split it into several files", maxFileBytes>>20)
+		return nil, written, fmt.Errorf("larger than %d MiB: split it into several files", maxFileBytes>>20)
 	}
-	return data, nil
+	info, err := f.Stat()
+	if err != nil {
+		return nil, written, err
+	}
+	return data, info.ModTime(), nil
 }
 
 // unreadable returns the state of a file that can not be read any more. f may be nil.
@@ -144,6 +171,7 @@ func (f *fileState) unreadable(path string, err error) *fileState {
 func (s *scanner) parse(path string, data []byte, last *fileState) *fileState {
 	digest := xxh3.Hash128(data)
 	if last != nil && last.digest == digest && last.documents != nil {
+		last.restless = time.Time{}
 		return last
 	}
 	next := &fileState{digest: digest, documents: map[xxh3.Uint128]*document{}}

@@ -209,32 +209,6 @@ func TestBadDocumentKeepsTheLastGoodContentOfItsFile(t *testing.T) {
 	s.wantStatus("free of refusals", func(st Status) bool { return st.RefusedTotal == 0 && len(st.Refused) == 0 })
 }
 
-// A file that never was good gives its good documents, and none of them goes because it
-// turns bad later.
-func TestFileThatNeverWasGoodLosesNothing(t *testing.T) {
-	bad := "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\n"
-	s := newScanner("east")
-	first := s.parse("a.yaml", []byte(serviceEntry("a", "a.x")+"---\n"+serviceEntry("b", "b.x")+"---\n"+bad), nil)
-	second := s.parse("a.yaml", []byte(serviceEntry("a", "a.y")+"---\n"+strings.Replace(serviceEntry("b", "b.y"), "hosts", "hostz", 1)+"---\n"+bad), first)
-	third := s.parse("a.yaml", []byte(serviceEntry("a", "a.y")), second)
-	for i, tc := range []struct {
-		f        *fileState
-		want     []string
-		problems int
-	}{
-		{first, []string{"1 networking.istio.io/ServiceEntry shop/a", "10 networking.istio.io/ServiceEntry shop/b"}, 1},
-		{second, []string{"1 networking.istio.io/ServiceEntry shop/a", "10 networking.istio.io/ServiceEntry shop/b"}, 2},
-		{third, []string{"1 networking.istio.io/ServiceEntry shop/a"}, 0},
-	} {
-		if d := cmp.Diff(tc.want, keys(tc.f)); d != "" || len(tc.f.problems) != tc.problems {
-			t.Errorf("reading %d: problems %v, resources -want +got:\n%s", i+1, tc.f.problems, d)
-		}
-	}
-	if first.inForce[0].resource.Equal(second.inForce[0].resource) || !first.inForce[1].resource.Equal(second.inForce[1].resource) {
-		t.Error("the second reading should change a and keep b")
-	}
-}
-
 func TestUnknownKindIsRefusedAndItsNeighboursLoad(t *testing.T) {
 	dir := t.TempDir()
 	pod := "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\n---\n"
@@ -331,28 +305,40 @@ func TestVanishedFileWipesNothing(t *testing.T) {
 // A mounted ConfigMap has its files in a directory that a link, ..data, leads to; an
 // update swaps the link.
 func TestConfigMapSwapIsOneChange(t *testing.T) {
-	dir := t.TempDir()
-	swap := func(version string, files map[string]string) {
-		t.Helper()
-		for name, text := range files {
-			write(t, text, dir, version, name)
-		}
-		must(t, os.Symlink(version, filepath.Join(dir, "..data_tmp")))
-		must(t, os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data")))
-	}
-	swap("..v1", map[string]string{"a.yaml": serviceEntry("a", "a.x"), "sub/b.yaml": serviceEntry("b", "b.x")})
-	must(t, os.Symlink(filepath.Join("..data", "a.yaml"), filepath.Join(dir, "a.yaml")))
-	must(t, os.Symlink(filepath.Join("..data", "sub"), filepath.Join(dir, "sub")))
-
-	s := startFile(t, dir)
-	one := startFile(t, filepath.Join(dir, "a.yaml"))
-	s.wantEvents("add shop/a", "add shop/b")
-	one.wantEvents("add shop/a")
-	for i := range 3 {
-		swap(fmt.Sprintf("..v%d", i+2), map[string]string{"a.yaml": serviceEntry("a", fmt.Sprintf("a%d.y", i)), "sub/b.yaml": serviceEntry("b", fmt.Sprintf("b%d.y", i))})
-		must(t, os.RemoveAll(filepath.Join(dir, fmt.Sprintf("..v%d", i+1))))
-		s.wantEvents("update shop/a", "update shop/b")
-		one.wantEvents("update shop/a")
+	for _, tc := range []struct {
+		path string
+		keys []string
+	}{
+		{"", []string{"shop/a", "shop/b"}},
+		{"a.yaml", []string{"shop/a"}},
+	} {
+		t.Run("path "+tc.path, func(t *testing.T) {
+			dir := t.TempDir()
+			swap := func(version int) {
+				t.Helper()
+				name := fmt.Sprintf("..v%d", version)
+				write(t, serviceEntry("a", fmt.Sprintf("a%d.x", version)), dir, name, "a.yaml")
+				write(t, serviceEntry("b", fmt.Sprintf("b%d.x", version)), dir, name, "sub", "b.yaml")
+				must(t, os.Symlink(name, filepath.Join(dir, "..data_tmp")))
+				must(t, os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data")))
+			}
+			events := func(what string) (all []string) {
+				for _, key := range tc.keys {
+					all = append(all, what+" "+key)
+				}
+				return all
+			}
+			swap(0)
+			must(t, os.Symlink(filepath.Join("..data", "a.yaml"), filepath.Join(dir, "a.yaml")))
+			must(t, os.Symlink(filepath.Join("..data", "sub"), filepath.Join(dir, "sub")))
+			s := startFile(t, filepath.Join(dir, tc.path))
+			s.wantEvents(events("add")...)
+			for version := range 3 {
+				swap(version + 1)
+				must(t, os.RemoveAll(filepath.Join(dir, fmt.Sprintf("..v%d", version))))
+				s.wantEvents(events("update")...)
+			}
+		})
 	}
 }
 
@@ -372,38 +358,6 @@ func TestLinkedDirectoryIsReadThrough(t *testing.T) {
 	s.wantEvents("update shop/a")
 }
 
-func TestUnreadableIsNotDeleted(t *testing.T) {
-	dir := t.TempDir()
-	write(t, serviceEntry("a", "a.x"), dir, "a.yaml")
-	write(t, serviceEntry("b", "b.x"), dir, "sub", "b.yaml")
-	s := newScanner("east")
-	must(t, s.scan(dir))
-
-	// A file that has grown beyond measure, and a directory that is a link to itself,
-	// fail for every user.
-	must(t, os.Truncate(filepath.Join(dir, "a.yaml"), maxFileBytes+1))
-	must(t, os.RemoveAll(filepath.Join(dir, "sub")))
-	must(t, os.Symlink("sub", filepath.Join(dir, "sub")))
-	must(t, s.scan(dir))
-	merged, problems, total := s.merge()
-	if len(merged) != 2 || total != 2 {
-		t.Fatalf("%d resources, %d problems: %v", len(merged), total, problems)
-	}
-	want := Refusal{filepath.Join(dir, "a.yaml"), "can not be read, what it gave stays in force: larger than 64 MiB: split it into several files"}
-	if d := cmp.Diff(want, problems[0]); d != "" {
-		t.Error(d)
-	}
-	if !strings.HasPrefix(problems[1].Resource, filepath.Join(dir, "sub")) {
-		t.Errorf("second problem is %v", problems[1])
-	}
-
-	must(t, os.Remove(filepath.Join(dir, "sub")))
-	must(t, s.scan(dir))
-	if merged, _, _ := s.merge(); len(merged) != 1 {
-		t.Errorf("%d resources after the directory was deleted, want 1", len(merged))
-	}
-}
-
 func TestRefusalsAreBounded(t *testing.T) {
 	bad := "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\n"
 	list := "apiVersion: v1\nkind: List\nitems:\n" + strings.Repeat("- {apiVersion: v1, kind: Pod}\n", 1000)
@@ -414,22 +368,5 @@ func TestRefusalsAreBounded(t *testing.T) {
 	st := s.wantStatus("synced", synced)
 	if len(st.Refused) != maxRefused || st.RefusedTotal != 1151 {
 		t.Errorf("%d refusals of %d, want %d of 1151", len(st.Refused), st.RefusedTotal, maxRefused)
-	}
-}
-
-func TestOnlyChangedDocumentsAreParsedAgain(t *testing.T) {
-	s := newScanner("east")
-	first := s.parse("a.yaml", []byte(serviceEntry("a", "a.x")+"---\n"+serviceEntry("b", "b.x")), nil)
-	second := s.parse("a.yaml", []byte(serviceEntry("a", "a.y")+"---\n"+serviceEntry("b", "b.x")), first)
-	if first.inForce[1].entry != second.inForce[1].entry || first.inForce[0].entry == second.inForce[0].entry {
-		t.Error("the changed document, and only it, should have been parsed again")
-	}
-}
-
-func TestPathThatIsNoFileIsAnError(t *testing.T) {
-	for _, path := range []string{os.DevNull, filepath.Join(t.TempDir(), "none")} {
-		if _, _, err := ReadFiles(path, "east"); err == nil || !strings.Contains(err.Error(), path) {
-			t.Errorf("%s: error %v", path, err)
-		}
 	}
 }

@@ -84,9 +84,9 @@ func (w *watch) cover(dirs []string) error {
 	return w.blind
 }
 
-// wait returns when something may have changed and has been quiet for a moment. Its
-// only error is that of ctx.
-func (w *watch) wait(ctx context.Context) error {
+// wait returns when something may have changed and has been quiet for a moment, or
+// soon when that is known already. Its only error is that of ctx.
+func (w *watch) wait(ctx context.Context, soon bool) error {
 	every := fileRescan
 	if w.blind != nil {
 		every = fileBlindRescan
@@ -99,6 +99,9 @@ func (w *watch) wait(ctx context.Context) error {
 		if longest == nil {
 			longest = time.After(fileLongest)
 		}
+	}
+	if soon {
+		stir()
 	}
 	for {
 		select {

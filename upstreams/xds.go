@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -91,31 +92,25 @@ func NewXDS(cfg config.Upstream, node config.Node, store *mirror.Store, log *slo
 
 // subscriptions returns the type URLs to ask for. An istiod is asked for every
 // version of a kind, because it answers one that it does not know with nothing
-// (PROTOCOL C1); a relay serves all of a kind under each.
+// (PROTOCOL C1); a relay serves all of a kind under each, so one is enough.
 func subscriptions(relay bool, extra []string) []string {
 	var urls []string
 	seen := map[string]bool{}
+	kinds := map[mirror.Kind]bool{}
 	add := func(url string) {
-		if !seen[url] {
-			seen[url] = true
-			urls = append(urls, url)
+		kind, _, err := mirror.ParseTypeURL(url)
+		if err != nil || seen[url] || relay && kinds[kind] {
+			return
 		}
+		seen[url], kinds[kind] = true, true
+		urls = append(urls, url)
 	}
 	for _, info := range mirror.Kinds() {
-		all := info.TypeURLs()
-		if relay {
-			all = all[:1]
-		}
-		for _, url := range all {
+		for _, url := range info.TypeURLs() {
 			add(url)
 		}
 	}
 	for _, url := range extra {
-		if kind, _, err := mirror.ParseTypeURL(url); err == nil && relay {
-			if _, known := mirror.LookupKind(kind); known {
-				continue
-			}
-		}
 		add(url)
 	}
 	return urls
@@ -165,7 +160,10 @@ func (x *XDS) HandleState(s adsclient.State) {
 			state = StateConnecting
 		}
 		if s.Err != nil {
-			if st.LastError != s.Err.Error() {
+			switch {
+			case s.Answered && s.Phase == adsclient.Disconnected:
+				x.log.Info("stream ended; reconnecting, what the upstream gave stays in force", "address", s.Address, "err", s.Err)
+			case st.LastError != s.Err.Error():
 				x.log.Warn("upstream is not reachable; what it gave stays in force", "address", s.Address, "err", s.Err)
 			}
 			st.LastError = s.Err.Error()
@@ -187,8 +185,13 @@ func (x *XDS) HandleResponse(resp *adsclient.Response) error {
 	defer x.mu.Unlock()
 	x.status.LastUpdate = time.Now()
 	kind, version, err := mirror.ParseTypeURL(resp.TypeURL)
+	if err == nil && !slices.Contains(x.types, resp.TypeURL) {
+		// What nobody asked for would never be updated, nor removed.
+		err = fmt.Errorf("type %s was not asked for", resp.TypeURL)
+	}
 	if err != nil {
 		x.status.NACKs++
+		x.log.Warn("response refused", "type", resp.TypeURL, "err", err)
 		return err
 	}
 	sp := x.table.spelling(kind, version, resp.TypeURL)

@@ -43,7 +43,9 @@ func validate(cmd *cobra.Command, file, output string) error {
 	}
 	var problems []error
 	if err := cfg.CheckFiles(); err != nil {
-		problems = append(problems, split(err)...)
+		for _, e := range split(err) {
+			problems = append(problems, fmt.Errorf("%s: %w", file, e))
+		}
 	}
 	resources := 0
 	for _, u := range cfg.Upstreams {

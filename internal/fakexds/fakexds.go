@@ -74,6 +74,8 @@ type Server struct {
 	opened   int
 	nonce    int
 	version  int
+	deaf     chan struct{} // closed: requests are not read any more
+	deafness sync.Once
 }
 
 // session is one stream.
@@ -92,7 +94,7 @@ type session struct {
 func Start(t *testing.T, s *Server, addr ...string) *Server {
 	t.Helper()
 	s.t = t
-	s.changed = make(chan struct{})
+	s.changed, s.deaf = make(chan struct{}), make(chan struct{})
 	s.has, s.withheld, s.streams = map[string][]Resource{}, map[string]bool{}, map[*session]struct{}{}
 	on := "127.0.0.1:0"
 	if len(addr) > 0 {
@@ -128,6 +130,10 @@ func (s *Server) Withhold(typeURL string, on bool) {
 	s.withheld[typeURL] = on
 }
 
+// StopReading makes the server leave all requests unread that come after the next
+// one of each stream.
+func (s *Server) StopReading() { s.deafness.Do(func() { close(s.deaf) }) }
+
 // Fail makes every new stream end with err; nil ends that.
 func (s *Server) Fail(err error) {
 	s.mu.Lock()
@@ -157,15 +163,13 @@ func (s *Server) Push(typeURL string) {
 	}
 }
 
-// Send sends a SotW response as it is to every stream, with a nonce if it has none.
+// Send sends a SotW response as it is, nonce included, to every stream.
 func (s *Server) Send(resp *discoveryv3.DiscoveryResponse) {
 	s.mu.Lock()
 	sessions := slices.Collect(maps.Keys(s.streams))
 	s.mu.Unlock()
 	for _, st := range sessions {
-		if err := st.send(resp); err != nil {
-			s.t.Logf("fakexds: send: %v", err)
-		}
+		st.deliver(resp)
 	}
 }
 
@@ -175,9 +179,7 @@ func (s *Server) SendDelta(resp *discoveryv3.DeltaDiscoveryResponse) {
 	sessions := slices.Collect(maps.Keys(s.streams))
 	s.mu.Unlock()
 	for _, st := range sessions {
-		if err := st.send(resp); err != nil {
-			s.t.Logf("fakexds: send: %v", err)
-		}
+		st.deliver(resp)
 	}
 }
 
@@ -256,7 +258,15 @@ func (s *Server) DeltaAggregatedResources(stream discoveryv3.AggregatedDiscovery
 func (s *Server) serve(stream grpc.ServerStream, delta bool, recv func() (Request, error)) error {
 	s.mu.Lock()
 	s.opened++
-	st := &session{number: s.opened, delta: delta, sent: map[string]map[string]string{}, end: make(chan error, 1)}
+	var sending sync.Mutex
+	st := &session{
+		number: s.opened, delta: delta, sent: map[string]map[string]string{}, end: make(chan error, 1),
+		send: func(m proto.Message) error {
+			sending.Lock()
+			defer sending.Unlock()
+			return stream.SendMsg(m)
+		},
+	}
 	fail := s.fail
 	if fail == nil {
 		s.streams[st] = struct{}{}
@@ -270,12 +280,6 @@ func (s *Server) serve(stream grpc.ServerStream, delta bool, recv func() (Reques
 		delete(s.streams, st)
 		s.mu.Unlock()
 	}()
-	var sending sync.Mutex
-	st.send = func(m proto.Message) error {
-		sending.Lock()
-		defer sending.Unlock()
-		return stream.SendMsg(m)
-	}
 	if s.Relay {
 		if err := stream.SendHeader(metadata.Pairs("x-meshrelay", "delta")); err != nil {
 			return err
@@ -285,6 +289,11 @@ func (s *Server) serve(stream grpc.ServerStream, delta bool, recv func() (Reques
 	received := make(chan error, 1)
 	go func() {
 		for {
+			select {
+			case <-s.deaf:
+				return
+			default:
+			}
 			req, err := recv()
 			if err != nil {
 				received <- err
@@ -349,7 +358,7 @@ func (s *Server) answer(st *session, typeURL string) {
 		for _, r := range resources {
 			resp.Resources = append(resp.Resources, r.Any)
 		}
-		st.deliver(s.t, resp)
+		st.deliver(resp)
 		return
 	}
 	resp := &discoveryv3.DeltaDiscoveryResponse{TypeUrl: typeURL, Nonce: nonce, SystemVersionInfo: version}
@@ -369,13 +378,13 @@ func (s *Server) answer(st *session, typeURL string) {
 	}
 	st.sent[typeURL] = now
 	st.mu.Unlock()
-	st.deliver(s.t, resp)
+	st.deliver(resp)
 }
 
-func (st *session) deliver(t *testing.T, m proto.Message) {
-	if err := st.send(m); err != nil {
-		t.Logf("fakexds: send: %v", err)
-	}
+// deliver sends a message. That the stream has ended meanwhile is the client's to
+// notice.
+func (st *session) deliver(m proto.Message) {
+	_ = st.send(m)
 }
 
 // MCP returns a resource as istiod's api generator encodes one.

@@ -73,7 +73,7 @@ func Print(w io.Writer, groups []Group, o Options) error {
 		err = printTables(out, groups, o)
 	case Name:
 		err = eachResource(groups, func(g *Group, r *mirror.Resource) error {
-			_, err := fmt.Fprintln(out, strings.Map(printable, g.Kind+"/"+r.Key().Name))
+			_, err := fmt.Fprintln(out, Clean(g.Kind+"/"+r.Key().Name))
 			return err
 		})
 	case YAML:
@@ -150,31 +150,33 @@ func cells(g *Group, r *mirror.Resource, o Options, now time.Time) []string {
 	if o.Namespaces {
 		row = append([]string{r.Namespace()}, row...)
 	}
-	for i := range row {
-		row[i] = strings.Map(printable, row[i])
-	}
 	return row
 }
 
-// printable keeps what a server says from steering the terminal.
-func printable(r rune) rune {
-	if !unicode.IsPrint(r) {
-		return '?'
-	}
-	return r
+// Clean returns s without what could steer the terminal: it is for what a server or a
+// client said.
+func Clean(s string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, s)
 }
 
 // shortVersion cuts a version to what tells two apart at a glance. Versions are opaque:
-// a number from Kubernetes, a time or a hash.
+// a number from Kubernetes, a hash from a relay, a time from an istiod that reads
+// files. The end is what differs in all of them.
 func shortVersion(v string) string {
 	const width = 12
-	switch {
-	case v == "":
+	if v == "" {
 		return "<none>"
-	case len(v) > width:
-		return strings.ToValidUTF8(v[:width], "")
 	}
-	return v
+	runes := []rune(v)
+	if len(runes) <= width {
+		return v
+	}
+	return "…" + string(runes[len(runes)-width+1:])
 }
 
 func toObject(g *Group, r *mirror.Resource) (*object.Object, error) {

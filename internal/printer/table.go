@@ -15,9 +15,12 @@ const gap = "   "
 // what was printed before, as far as that can be.
 type table struct{ widths []int }
 
+// write prints rows, whose cells it cleans.
 func (t *table) write(w io.Writer, rows [][]string) error {
 	for _, row := range rows {
 		for i, cell := range row {
+			cell = Clean(cell)
+			row[i] = cell
 			if i == len(t.widths) {
 				t.widths = append(t.widths, 0)
 			}

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
 	"meshrelay/mirror"
@@ -30,7 +29,8 @@ type Watcher struct {
 
 // NewWatcher returns a Watcher that prints to w. Options.Now is not used.
 func NewWatcher(w io.Writer, o Options) *Watcher {
-	return &Watcher{w: w, o: o, rows: [][]string{append([]string{"EVENT"}, header(o)...)}}
+	// All events fit, whichever come first.
+	return &Watcher{w: w, o: o, table: table{widths: []int{len(Modified)}}, rows: [][]string{append([]string{"EVENT"}, header(o)...)}}
 }
 
 // Print prints one change. For a deletion r is what was there. Tables are complete only
@@ -41,7 +41,7 @@ func (p *Watcher) Print(event EventType, g Group, r *mirror.Resource, now time.T
 	case Table:
 		p.rows = append(p.rows, append([]string{string(event)}, cells(&g, r, p.o, now)...))
 	case Name:
-		_, err = fmt.Fprintln(p.w, string(event), strings.Map(printable, g.Kind+"/"+r.Key().Name))
+		_, err = fmt.Fprintln(p.w, string(event), Clean(g.Kind+"/"+r.Key().Name))
 	case YAML:
 		if _, err = fmt.Fprintf(p.w, "--- # %s\n", event); err == nil {
 			err = writeYAML(p.w, &g, r)

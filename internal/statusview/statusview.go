@@ -30,7 +30,7 @@ func Print(w io.Writer, r admin.Readiness, ups []upstreams.Status, clients []dow
 	}
 	text := head + "\n"
 	for _, reason := range r.Reasons {
-		text += "- " + strings.Join(strings.Fields(reason), " ") + "\n"
+		text += "- " + printer.Clean(strings.Join(strings.Fields(reason), " ")) + "\n"
 	}
 	if _, err := io.WriteString(w, text+"\n"); err != nil {
 		return err

@@ -1,0 +1,258 @@
+package adsclient
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+
+	"meshrelay/internal/fakexds"
+)
+
+// authority is a certificate authority for tests.
+type authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	dir  string
+}
+
+func newAuthority(t *testing.T) *authority {
+	t.Helper()
+	a := &authority{dir: t.TempDir()}
+	a.cert, a.key = sign(t, &x509.Certificate{IsCA: true, KeyUsage: x509.KeyUsageCertSign, BasicConstraintsValid: true}, nil)
+	writePEM(t, a.file("ca"), "CERTIFICATE", a.cert.Raw)
+	return a
+}
+
+func (a *authority) file(name string) string { return filepath.Join(a.dir, name+".pem") }
+
+// issue writes name.pem and name-key.pem.
+func (a *authority) issue(t *testing.T, name string, usage x509.ExtKeyUsage, hosts ...string) {
+	t.Helper()
+	cert, key := sign(t, &x509.Certificate{
+		DNSNames: hosts, KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{usage},
+	}, a)
+	der, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	writePEM(t, a.file(name), "CERTIFICATE", cert.Raw)
+	writePEM(t, a.file(name+"-key"), "EC PRIVATE KEY", der)
+}
+
+func sign(t *testing.T, template *x509.Certificate, by *authority) (*x509.Certificate, *ecdsa.PrivateKey) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template.SerialNumber = big.NewInt(time.Now().UnixNano())
+	template.Subject = pkix.Name{CommonName: "test"}
+	template.NotBefore, template.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
+	parent, signer := template, key
+	if by != nil {
+		parent, signer = by.cert, by.key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), signer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cert, key
+}
+
+func writePEM(t *testing.T, path, kind string, der []byte) {
+	t.Helper()
+	writeFile(t, path, string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})))
+}
+
+// writeFile replaces a file at once, as those who rotate credentials do.
+func writeFile(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.WriteFile(path+".new", []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// serveTLS starts a server that demands a client certificate.
+func (a *authority) serveTLS(t *testing.T) *fakexds.Server {
+	t.Helper()
+	a.issue(t, "server", x509.ExtKeyUsageServerAuth, "istiod.istio-system.svc")
+	pair, err := tls.LoadX509KeyPair(a.file("server"), a.file("server-key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(a.cert)
+	return fakexds.Start(t, &fakexds.Server{Options: []grpc.ServerOption{grpc.Creds(credentials.NewTLS(&tls.Config{
+		Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool, MinVersion: tls.VersionTLS12,
+	}))}})
+}
+
+func withTLS(t *testing.T, f TLSFiles, serverName string, more ...grpc.DialOption) func(*Config) {
+	t.Helper()
+	creds, free, err := TransportCredentials(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(free)
+	return func(c *Config) {
+		c.Protocol = SotW
+		c.DialOptions = append([]grpc.DialOption{grpc.WithTransportCredentials(creds), grpc.WithAuthority(serverName)}, more...)
+	}
+}
+
+func TestTokenIsReadAgainForEachStream_C19(t *testing.T) {
+	a := newAuthority(t)
+	a.issue(t, "client", x509.ExtKeyUsageClientAuth, "relay")
+	s := a.serveTLS(t)
+	token := filepath.Join(t.TempDir(), "token")
+	writeFile(t, token, "first\n")
+	h := newRecorder()
+	files := TLSFiles{CAFile: a.file("ca"), CertFile: a.file("client"), KeyFile: a.file("client-key")}
+	start(t, h, withTLS(t, files, "istiod.istio-system.svc", grpc.WithPerRPCCredentials(TokenFile(token))), s.Addr)
+	h.awaitResponses(t, 3)
+	writeFile(t, token, "second\n")
+	s.End(status.Error(codes.Unavailable, "rotate"))
+	h.awaitResponses(t, 6)
+	for _, r := range s.Requests() {
+		want := []string{"", "Bearer first", "Bearer second"}[r.Stream]
+		if got := strings.Join(r.Header.Get("authorization"), ","); got != want {
+			t.Fatalf("stream %d came with %q, want %q", r.Stream, got, want)
+		}
+	}
+}
+
+func TestATokenThatCannotBeReadIsADenial_C19(t *testing.T) {
+	a := newAuthority(t)
+	a.issue(t, "client", x509.ExtKeyUsageClientAuth, "relay")
+	s := a.serveTLS(t)
+	files := TLSFiles{CAFile: a.file("ca"), CertFile: a.file("client"), KeyFile: a.file("client-key")}
+	empty := filepath.Join(t.TempDir(), "empty")
+	writeFile(t, empty, " \n")
+	for _, path := range []string{empty, filepath.Join(t.TempDir(), "missing")} {
+		h := newRecorder()
+		start(t, h, withTLS(t, files, "istiod.istio-system.svc", grpc.WithPerRPCCredentials(TokenFile(path))), s.Addr)
+		h.await(t, "denied, naming the file", func() bool {
+			return h.last().Phase == Denied && strings.Contains(h.last().Err.Error(), path)
+		})
+	}
+	if n := s.Streams(); n != 0 {
+		t.Errorf("%d streams were opened without a token", n)
+	}
+}
+
+func TestTheServersNameIsVerified_C19(t *testing.T) {
+	a := newAuthority(t)
+	a.issue(t, "client", x509.ExtKeyUsageClientAuth, "relay")
+	s := a.serveTLS(t)
+	h := newRecorder()
+	files := TLSFiles{CAFile: a.file("ca"), CertFile: a.file("client"), KeyFile: a.file("client-key")}
+	start(t, h, withTLS(t, files, "somebody.else"), s.Addr)
+	h.await(t, "a failure", func() bool { return h.last().Phase == Disconnected })
+	if n := s.Streams(); n != 0 {
+		t.Errorf("%d streams were opened to a server with another name", n)
+	}
+}
+
+func TestAnotherRootIsNotTrusted_C19(t *testing.T) {
+	a, other := newAuthority(t), newAuthority(t)
+	a.issue(t, "client", x509.ExtKeyUsageClientAuth, "relay")
+	s := a.serveTLS(t)
+	h := newRecorder()
+	files := TLSFiles{CAFile: other.file("ca"), CertFile: a.file("client"), KeyFile: a.file("client-key")}
+	start(t, h, withTLS(t, files, "istiod.istio-system.svc"), s.Addr)
+	h.await(t, "a failure", func() bool { return h.last().Phase == Disconnected })
+	if n := s.Streams(); n != 0 {
+		t.Errorf("%d streams were opened to a server that nobody vouches for", n)
+	}
+}
+
+func TestCertificateFilesAreReadAgain_C19(t *testing.T) {
+	old, next := newAuthority(t), newAuthority(t)
+	s := old.serveTLS(t)
+	// The files start as those of an authority that the server does not know.
+	next.issue(t, "client", x509.ExtKeyUsageClientAuth, "relay")
+	old.issue(t, "client", x509.ExtKeyUsageClientAuth, "relay")
+	dir := t.TempDir()
+	files := TLSFiles{CAFile: filepath.Join(dir, "ca.pem"), CertFile: filepath.Join(dir, "client.pem"), KeyFile: filepath.Join(dir, "client-key.pem")}
+	use := func(a *authority) {
+		for _, name := range []string{"ca", "client", "client-key"} {
+			b, err := os.ReadFile(a.file(name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			writeFile(t, filepath.Join(dir, name+".pem"), string(b))
+		}
+	}
+	use(next)
+	creds, free, err := transportCredentials(files, 5*time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(free)
+	h := newRecorder()
+	start(t, h, func(c *Config) {
+		c.Protocol = SotW
+		c.DialOptions = []grpc.DialOption{grpc.WithTransportCredentials(creds), grpc.WithAuthority("istiod.istio-system.svc")}
+	}, s.Addr)
+	h.await(t, "a failure", func() bool { return h.last().Phase == Disconnected })
+	use(old)
+	h.awaitResponses(t, 3)
+	// Files that are broken now do not replace the good ones.
+	for _, path := range []string{files.CAFile, files.CertFile, files.KeyFile} {
+		writeFile(t, path, "junk")
+	}
+	for stream := range 20 {
+		s.End(status.Error(codes.Unavailable, "again"))
+		h.awaitResponses(t, 3*(stream+2))
+	}
+}
+
+func TestBadCredentialFilesAreErrorsAtOnce(t *testing.T) {
+	a := newAuthority(t)
+	a.issue(t, "client", x509.ExtKeyUsageClientAuth, "relay")
+	junk := filepath.Join(a.dir, "junk.pem")
+	writeFile(t, junk, "not a certificate")
+	for name, f := range map[string]TLSFiles{
+		"CA is missing":         {CAFile: a.file("missing")},
+		"CA is junk":            {CAFile: junk},
+		"certificate is junk":   {CAFile: a.file("ca"), CertFile: junk, KeyFile: a.file("client-key")},
+		"key is missing":        {CAFile: a.file("ca"), CertFile: a.file("client"), KeyFile: a.file("missing")},
+		"key of somebody else":  {CAFile: a.file("ca"), CertFile: a.file("ca"), KeyFile: a.file("client-key")},
+		"certificate and no CA": {CAFile: junk, CertFile: a.file("client"), KeyFile: a.file("client-key")},
+	} {
+		if _, free, err := TransportCredentials(f); err == nil {
+			free()
+			t.Errorf("%s: no error", name)
+		} else if !strings.Contains(err.Error(), ".pem") {
+			t.Errorf("%s: the error names no file: %v", name, err)
+		}
+	}
+}
+
+func TestATokenIsNotSentInPlaintext_C19(t *testing.T) {
+	if !TokenFile("token").RequireTransportSecurity() {
+		t.Error("a token may be sent without TLS")
+	}
+}

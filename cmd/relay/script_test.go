@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"regexp"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"meshrelay/admin"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"relay": main})
+}
+
+// TestScripts runs the command as users do. Each script has the environment variables
+// PORT1 to PORT9, free ports of 127.0.0.1, and the commands waitready, waitdegraded,
+// waitmatch, expandenv and sigterm.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/script",
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("HOME", env.WorkDir)
+			for i, port := range freePorts(t, 9) {
+				env.Setenv(fmt.Sprintf("PORT%d", i+1), fmt.Sprint(port))
+			}
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"waitready":    waitReady,
+			"waitdegraded": waitDegraded,
+			"waitmatch":    waitMatch,
+			"expandenv":    expandEnv,
+			"sigterm":      sigterm,
+		},
+	})
+}
+
+// freePorts returns ports on which nobody listens. They are from below the range from
+// which the system hands out ports by itself, so that nothing else takes them meanwhile
+// but by choice.
+func freePorts(t *testing.T, n int) (ports []int) {
+	t.Helper()
+	seen := map[int]bool{}
+	for range 1000 {
+		port := 18000 + rand.IntN(14000)
+		lis, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil || seen[port] {
+			continue
+		}
+		lis.Close()
+		seen[port] = true
+		if ports = append(ports, port); len(ports) == n {
+			return ports
+		}
+	}
+	t.Fatal("no free ports")
+	return nil
+}
+
+// eventually waits until ok returns true.
+func eventually(ts *testscript.TestScript, what string, ok func(context.Context) bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for !ok(ctx) {
+		select {
+		case <-ctx.Done():
+			ts.Fatalf("waited 30 s for %s", what)
+		case <-tick.C:
+		}
+	}
+}
+
+// waitReady ADMIN waits until the relay with that admin address is ready and has nothing
+// to complain about.
+func waitReady(ts *testscript.TestScript, neg bool, args []string) {
+	waitReadiness(ts, neg, args, func(r admin.Readiness) bool { return r.Ready && len(r.Reasons) == 0 })
+}
+
+// waitDegraded ADMIN waits until the relay is ready and something is amiss.
+func waitDegraded(ts *testscript.TestScript, neg bool, args []string) {
+	waitReadiness(ts, neg, args, func(r admin.Readiness) bool { return r.Ready && len(r.Reasons) > 0 })
+}
+
+func waitReadiness(ts *testscript.TestScript, neg bool, args []string, ok func(admin.Readiness) bool) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: waitready|waitdegraded ADMIN")
+	}
+	eventually(ts, "readiness of "+args[0], func(ctx context.Context) bool {
+		r, err := admin.Client{Address: args[0]}.Ready(ctx)
+		return err == nil && ok(r)
+	})
+}
+
+// waitMatch REGEXP FILE waits until the file has a match.
+func waitMatch(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: waitmatch REGEXP FILE")
+	}
+	re, err := regexp.Compile("(?m)" + args[0])
+	ts.Check(err)
+	eventually(ts, args[0]+" in "+args[1], func(context.Context) bool {
+		b, err := os.ReadFile(ts.MkAbs(args[1]))
+		return err == nil && re.Match(b)
+	})
+}
+
+// expandEnv FILE... replaces ${NAME} in files by the script's environment.
+func expandEnv(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) == 0 {
+		ts.Fatalf("usage: expandenv FILE...")
+	}
+	for _, f := range args {
+		b, err := os.ReadFile(ts.MkAbs(f))
+		ts.Check(err)
+		ts.Check(os.WriteFile(ts.MkAbs(f), []byte(os.Expand(string(b), ts.Getenv)), 0o600))
+	}
+}
+
+// sigterm ARG sends SIGTERM to the background commands that have that argument.
+func sigterm(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: sigterm ARG")
+	}
+	sent := false
+	for _, cmd := range ts.BackgroundCmds() {
+		if slices.Contains(cmd.Args, args[0]) {
+			ts.Check(cmd.Process.Signal(syscall.SIGTERM))
+			sent = true
+		}
+	}
+	if !sent {
+		ts.Fatalf("no command in the background has the argument %s", args[0])
+	}
+}

@@ -1,0 +1,91 @@
+package config
+
+import (
+	"fmt"
+	"os"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// fieldPaths returns the paths of all fields of a type, as the reference writes them.
+func fieldPaths(at string, t reflect.Type) (paths []string) {
+	for i := range t.NumField() {
+		path := join(at, yamlName(t.Field(i)))
+		paths = append(paths, path)
+		ft := t.Field(i).Type
+		if ft.Kind() == reflect.Slice {
+			ft, path = ft.Elem(), path+"[]"
+		}
+		if ft.Kind() == reflect.Pointer {
+			ft = ft.Elem()
+		}
+		if ft.Kind() == reflect.Struct {
+			paths = append(paths, fieldPaths(path, ft)...)
+		}
+	}
+	return paths
+}
+
+func TestReferenceHasEveryFieldAndNoOther(t *testing.T) {
+	data, err := os.ReadFile("../docs/configuration.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	documented := map[string]string{}
+	for _, m := range regexp.MustCompile("(?m)^\\| `([^`]+)` (\\|.*)$").FindAllStringSubmatch(string(data), -1) {
+		if documented[m[1]] != "" {
+			t.Errorf("%s has two rows", m[1])
+		}
+		documented[m[1]] = m[2]
+	}
+	fields := fieldPaths("", reflect.TypeFor[Config]())
+	if len(fields) < 40 {
+		t.Fatalf("only %d fields were found: %v", len(fields), fields)
+	}
+	for _, field := range fields {
+		if documented[field] == "" {
+			t.Errorf("docs/configuration.md has no row for %s", field)
+		}
+	}
+	for field := range documented {
+		if !slices.Contains(fields, field) {
+			t.Errorf("docs/configuration.md has a row for %s, which is no field", field)
+		}
+	}
+	checkDefaults(t, "", reflect.ValueOf(*defaults()), documented)
+}
+
+// checkDefaults compares the defaults of the code with those of the reference.
+func checkDefaults(t *testing.T, at string, v reflect.Value, documented map[string]string) {
+	for i := range v.NumField() {
+		path, f := join(at, yamlName(v.Type().Field(i))), v.Field(i)
+		if f.Kind() == reflect.Struct {
+			checkDefaults(t, path, f, documented)
+			continue
+		}
+		if f.IsZero() {
+			continue
+		}
+		columns := strings.Split(documented[path], "|")
+		if len(columns) < 4 {
+			t.Errorf("the row of %s has %d columns", path, len(columns))
+			continue
+		}
+		got := strings.Trim(strings.TrimSpace(columns[2]), "`")
+		want := fmt.Sprint(f)
+		if d, ok := f.Interface().(Duration); ok {
+			parsed, err := time.ParseDuration(got)
+			if err != nil || parsed != d.D() {
+				t.Errorf("%s: the reference says that the default is %q, it is %v", path, got, d.D())
+			}
+			continue
+		}
+		if got != want {
+			t.Errorf("%s: the reference says that the default is %q, it is %q", path, got, want)
+		}
+	}
+}

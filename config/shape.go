@@ -1,0 +1,206 @@
+package config
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"time"
+
+	"github.com/goccy/go-yaml/ast"
+)
+
+const (
+	// maxDepth bounds how deep the file is looked into: more than any config is nested.
+	maxDepth = 32
+	// maxShapes bounds the values that are looked at, in case aliases multiply them.
+	maxShapes = 100_000
+)
+
+// shaper compares a YAML document with the Go types that it is for. What does not fit
+// is reported and taken out, so that the rest can be decoded and checked, and all
+// mistakes are found at once. On the way it notes the line of every field.
+type shaper struct {
+	v       *validator
+	anchors map[string]ast.Node
+	visited int
+}
+
+var durationType = reflect.TypeFor[Duration]()
+
+// fits reports whether a node can be decoded as t. at is the name of the field.
+func (s *shaper) fits(at string, n ast.Node, t reflect.Type, depth int) bool {
+	s.visited++
+	if depth > maxDepth || s.visited > maxShapes {
+		s.v.errorf(at, "nested too deep, or too large when its aliases are written out")
+		return false
+	}
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch n := n.(type) {
+	case *ast.AnchorNode:
+		s.anchors[n.Name.String()] = n.Value
+		return s.fits(at, n.Value, t, depth+1)
+	case *ast.AliasNode:
+		target := s.anchors[n.Value.String()]
+		if target == nil {
+			s.v.errorf(at, "there is no anchor &%s above", n.Value.String())
+			return false
+		}
+		return s.fits(at, target, t, depth+1)
+	case *ast.NullNode:
+		return true // as if the field were not there
+	case *ast.TagNode:
+		s.v.errorf(at, "tags (%s) are not used in this file", n.Start.Value)
+		return false
+	}
+	switch {
+	case t == durationType:
+		return s.duration(at, n)
+	case t.Kind() == reflect.Struct:
+		return s.mapping(at, n, t, depth)
+	case t.Kind() == reflect.Slice:
+		return s.sequence(at, n, t, depth)
+	case t.Kind() == reflect.String:
+		return s.scalar(at, n, "a text", ast.StringType, ast.LiteralType)
+	case t.Kind() == reflect.Bool:
+		return s.scalar(at, n, "true or false", ast.BoolType)
+	default:
+		return s.scalar(at, n, "a whole number", ast.IntegerType)
+	}
+}
+
+func (s *shaper) scalar(at string, n ast.Node, want string, types ...ast.NodeType) bool {
+	for _, t := range types {
+		if n.Type() == t {
+			return true
+		}
+	}
+	hint := ""
+	if types[0] == ast.StringType && isScalar(n) {
+		hint = ": put it in quotes"
+	}
+	s.v.errorf(at, "want %s, not %s%s", want, describe(n), hint)
+	return false
+}
+
+func isScalar(n ast.Node) bool {
+	_, ok := n.(ast.ScalarNode)
+	return ok
+}
+
+func (s *shaper) duration(at string, n ast.Node) bool {
+	text := ""
+	if isScalar(n) {
+		text = n.GetToken().Value
+	}
+	if _, err := time.ParseDuration(text); err != nil {
+		s.v.errorf(at, "want a duration like 90s, 5m or 250ms, not %s", describe(n))
+		return false
+	}
+	return true
+}
+
+func describe(n ast.Node) string {
+	switch n.(type) {
+	case *ast.MappingNode, *ast.MappingValueNode:
+		return "a map"
+	case *ast.SequenceNode:
+		return "a list"
+	}
+	if !isScalar(n) {
+		return "this"
+	}
+	text := n.GetToken().Value
+	if len(text) > 64 {
+		text = strings.ToValidUTF8(text[:64], "") + "…"
+	}
+	return fmt.Sprintf("%q", text)
+}
+
+func (s *shaper) mapping(at string, n ast.Node, t reflect.Type, depth int) bool {
+	m, ok := n.(*ast.MappingNode)
+	if !ok {
+		s.v.errorf(at, "want a map of fields, not %s", describe(n))
+		return false
+	}
+	fields := fieldsOf(t)
+	kept := m.Values[:0:0]
+	for _, value := range m.Values {
+		if value.Key.Type() == ast.MergeKeyType {
+			if s.fits(at, value.Value, t, depth+1) {
+				kept = append(kept, value)
+			}
+			continue
+		}
+		key := value.Key.GetToken().Value
+		name := join(at, key)
+		s.v.note(name, value.Key.GetToken().Position.Line)
+		field, known := fields[key]
+		if !known {
+			s.v.errorf(name, "unknown field: check its spelling and indentation; here it can be %s", strings.Join(names(t), ", "))
+			continue
+		}
+		if s.fits(name, value.Value, field, depth+1) {
+			kept = append(kept, value)
+		}
+	}
+	m.Values = kept
+	return true
+}
+
+func (s *shaper) sequence(at string, n ast.Node, t reflect.Type, depth int) bool {
+	seq, ok := n.(*ast.SequenceNode)
+	if !ok {
+		s.v.errorf(at, "want a list, not %s", describe(n))
+		return false
+	}
+	good := true
+	for i, item := range seq.Values {
+		name := fmt.Sprintf("%s[%d]", at, i)
+		s.v.note(name, firstLine(item))
+		if item.Type() == ast.NullType {
+			s.v.errorf(name, "is empty")
+			good = false
+			continue
+		}
+		good = s.fits(name, item, t.Elem(), depth+1) && good
+	}
+	return good
+}
+
+func firstLine(n ast.Node) int {
+	if m, ok := n.(*ast.MappingNode); ok && len(m.Values) > 0 {
+		return firstLine(m.Values[0].Key)
+	}
+	return n.GetToken().Position.Line
+}
+
+func join(at, key string) string {
+	if at == "" {
+		return key
+	}
+	return at + "." + key
+}
+
+// fieldsOf returns the types of a struct's fields by their names in YAML.
+func fieldsOf(t reflect.Type) map[string]reflect.Type {
+	fields := make(map[string]reflect.Type, t.NumField())
+	for i := range t.NumField() {
+		fields[yamlName(t.Field(i))] = t.Field(i).Type
+	}
+	return fields
+}
+
+// names returns the names of a struct's fields in YAML, in the order of the struct.
+func names(t reflect.Type) (out []string) {
+	for i := range t.NumField() {
+		out = append(out, yamlName(t.Field(i)))
+	}
+	return out
+}
+
+func yamlName(f reflect.StructField) string {
+	name, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+	return name
+}

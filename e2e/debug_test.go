@@ -1,0 +1,79 @@
+package e2e
+
+import (
+	"encoding/json"
+	"testing"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	statusv3 "github.com/envoyproxy/go-control-plane/envoy/service/status/v3"
+)
+
+// ask sends one request as istioctl does, and returns the answer.
+func (c *xdsClient) ask(typeURL string, names ...string) *discoveryv3.DiscoveryResponse {
+	c.t.Helper()
+	s, err := c.stub.StreamAggregatedResources(c.ctx)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if err := s.Send(&discoveryv3.DiscoveryRequest{
+		Node: &corev3.Node{Id: "debug~0.0.0.0~istioctl~cluster.local"}, TypeUrl: typeURL, ResourceNames: names,
+	}); err != nil {
+		c.t.Fatal(err)
+	}
+	resp, err := s.Recv()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return resp
+}
+
+func TestSyncStatusIsWhatIstioctlReads_D1(t *testing.T) {
+	dir := t.TempDir()
+	writeFile(t, dir+"/a.yaml", serviceEntry("a", "a.example"))
+	r := newRelay(t, "hub", []string{"files=" + dir}).start().ready()
+	third := newIstiod(t, "third", r.xds).start().ready()
+	eventually(t, "the istiod has it", func() error { return differs(third.configs(), r.configs()) })
+
+	resp := dial(t, r.xds).ask("istio.io/debug/syncz")
+	var id struct{ Component, ID string }
+	if err := json.Unmarshal([]byte(resp.GetControlPlane().GetIdentifier()), &id); err != nil || id.Component == "" || id.ID != "hub" {
+		t.Errorf("control plane identifier %q: %v", resp.GetControlPlane().GetIdentifier(), err)
+	}
+	found := false
+	for _, a := range resp.Resources {
+		cfg := &statusv3.ClientConfig{}
+		if err := a.UnmarshalTo(cfg); err != nil {
+			t.Fatal(err)
+		}
+		for _, x := range cfg.GenericXdsConfigs {
+			if x.TypeUrl == seV1alpha3 {
+				found = true
+				if x.ConfigStatus != statusv3.ConfigStatus_SYNCED {
+					t.Errorf("%s of %s is %v", x.TypeUrl, cfg.GetNode().GetId(), x.ConfigStatus)
+				}
+			}
+		}
+	}
+	if !found {
+		t.Errorf("no client that asked for %s: %v", seV1alpha3, resp.Resources)
+	}
+}
+
+func TestDebugHandlersAnswerOverXDS_D2_D3(t *testing.T) {
+	dir := t.TempDir()
+	writeFile(t, dir+"/a.yaml", serviceEntry("a", "a.example"))
+	r := newRelay(t, "hub", []string{"files=" + dir}).start().ready()
+	for _, name := range []string{"syncz", "configz", "adsz", "connections", "mesh", "list"} {
+		resp := dial(t, r.xds).ask("istio.io/debug", name)
+		if len(resp.Resources) != 1 || resp.Resources[0].TypeUrl != "istio.io/debug" || !json.Valid(resp.Resources[0].Value) {
+			t.Errorf("%s: %v", name, resp)
+		}
+	}
+	if resp := dial(t, r.xds).ask("istio.io/debug/config_dump", "a.shop"); len(resp.Resources) != 0 {
+		t.Errorf("config_dump: %v", resp)
+	}
+	if resp := dial(t, r.xds).ask("istio.io/debug"); len(resp.Resources) != 1 || !contains(resp.Resources[0].Value, "error") {
+		t.Errorf("no name: %v", resp)
+	}
+}

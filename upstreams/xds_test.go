@@ -1,0 +1,250 @@
+package upstreams
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"go.uber.org/goleak"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	mesh "istio.io/api/mesh/v1alpha1"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"meshrelay/adsclient"
+	"meshrelay/config"
+	"meshrelay/internal/fakexds"
+	"meshrelay/mirror"
+)
+
+const (
+	xdsMeshURL    = "core/v1alpha1/MeshConfig"
+	xdsEntryURL   = "networking.istio.io/v1/ServiceEntry"
+	xdsEntryBeta  = "networking.istio.io/v1beta1/ServiceEntry"
+	xdsEntryAlpha = "networking.istio.io/v1alpha3/ServiceEntry"
+	xdsGroupURL   = "networking.istio.io/v1/WorkloadGroup"
+)
+
+var xdsEntryKind = mirror.Kind{Group: "networking.istio.io", Kind: "ServiceEntry"}
+
+// xdsScript feeds an XDS what a client would, without a network.
+type xdsScript struct {
+	t     *testing.T
+	x     *XDS
+	store *mirror.Store
+	warns *warnings
+}
+
+// warnings counts what is logged at warn level or above.
+type warnings struct {
+	slog.Handler
+	n *atomic.Int32
+}
+
+func (w warnings) Enabled(context.Context, slog.Level) bool { return true }
+func (w warnings) WithAttrs([]slog.Attr) slog.Handler       { return w }
+func (w warnings) WithGroup(string) slog.Handler            { return w }
+func (w warnings) Handle(_ context.Context, r slog.Record) error {
+	if r.Level >= slog.LevelWarn {
+		w.n.Add(1)
+	}
+	return nil
+}
+
+func xdsConfig(addresses ...string) (config.Upstream, config.Node) {
+	return config.Upstream{
+		Name: "east", ClusterID: "east-1", Generated: config.GeneratedDrop,
+		XDS: &config.XDS{Addresses: addresses, Protocol: config.ProtocolSotW, Plaintext: true, ResyncInterval: config.Duration(5 * time.Minute)},
+	}, config.Node{ID: "relay-1", Namespace: "istio-system", IP: "10.0.0.7"}
+}
+
+func newXDSScript(t *testing.T, change ...func(*config.Upstream, *config.Node)) *xdsScript {
+	t.Helper()
+	cfg, node := xdsConfig("127.0.0.1:1")
+	for _, f := range change {
+		f(&cfg, &node)
+	}
+	s := &xdsScript{t: t, store: mirror.NewStore(), warns: &warnings{n: new(atomic.Int32)}}
+	x, err := NewXDS(cfg, node, s.store, slog.New(s.warns))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.x = x
+	s.open(adsclient.SotW, false)
+	// Each type is answered once, so that tests are about what comes after that.
+	for _, url := range subscriptions(false, cfg.XDS.Types) {
+		s.ok(s.sotw(url))
+	}
+	return s
+}
+
+// open begins a new stream.
+func (s *xdsScript) open(p adsclient.Protocol, relay bool) {
+	s.x.HandleState(adsclient.State{Phase: adsclient.Streaming, Protocol: p, Relay: relay})
+}
+
+func (s *xdsScript) deliver(m proto.Message, delta bool) error {
+	s.t.Helper()
+	b, err := proto.Marshal(m)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	resp, err := adsclient.ParseResponse(b, delta)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	err = s.x.HandleResponse(resp)
+	// The handler must not keep any of the response's bytes.
+	for i := range b {
+		b[i] = 0xff
+	}
+	return err
+}
+
+func (s *xdsScript) sotw(typeURL string, resources ...fakexds.Resource) error {
+	s.t.Helper()
+	resp := &discoveryv3.DiscoveryResponse{TypeUrl: typeURL, VersionInfo: "1", Nonce: "n"}
+	for _, r := range resources {
+		resp.Resources = append(resp.Resources, r.Any)
+	}
+	return s.deliver(resp, false)
+}
+
+func (s *xdsScript) delta(typeURL string, removed []string, resources ...fakexds.Resource) error {
+	s.t.Helper()
+	resp := &discoveryv3.DeltaDiscoveryResponse{TypeUrl: typeURL, Nonce: "n", RemovedResources: removed}
+	for _, r := range resources {
+		resp.Resources = append(resp.Resources, &discoveryv3.Resource{Name: r.Name, Version: r.Version, Resource: r.Any})
+	}
+	return s.deliver(resp, true)
+}
+
+// ok fails the test on an error.
+func (s *xdsScript) ok(err error) {
+	s.t.Helper()
+	if err != nil {
+		s.t.Fatalf("response refused: %v", err)
+	}
+}
+
+// holds demands that the store has these ServiceEntries: "name=host".
+func (s *xdsScript) holds(want ...string) {
+	s.t.Helper()
+	got := []string{}
+	for _, r := range s.store.List(xdsEntryKind, "") {
+		got = append(got, r.FullName()+"="+hostOf(s.t, r))
+	}
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		s.t.Fatalf("the store has %q, want %q", got, want)
+	}
+}
+
+func hostOf(t *testing.T, r *mirror.Resource) string {
+	t.Helper()
+	se := &networking.ServiceEntry{}
+	if err := r.Body().UnmarshalTo(se); err != nil {
+		t.Fatal(err)
+	}
+	return strings.Join(se.Hosts, ",")
+}
+
+func xdsEntry(name, host string) fakexds.Resource {
+	return fakexds.MCP(name, &networking.ServiceEntry{Hosts: []string{host}})
+}
+
+// corrupt is a resource whose name can be read and whose body can not.
+func corrupt(name string) fakexds.Resource {
+	r := fakexds.MCP(name, &networking.ServiceEntry{})
+	body := &anypb.Any{TypeUrl: "type.googleapis.com/istio.networking.v1alpha3.ServiceEntry", Value: []byte{0x0a, 0xff}}
+	return fakexds.Resource{Name: name, Any: rewrapped(r, body)}
+}
+
+// unreadable is an element of which nothing can be read.
+func unreadable() fakexds.Resource {
+	return fakexds.Resource{Any: &anypb.Any{TypeUrl: "type.googleapis.com/istio.mcp.v1alpha1.Resource", Value: []byte{0x0a, 0xff}}}
+}
+
+// xdsRun is an XDS that runs against fake servers.
+type xdsRun struct {
+	t     *testing.T
+	x     *XDS
+	store *mirror.Store
+}
+
+func runXDS(t *testing.T, change func(*config.Upstream), servers ...*fakexds.Server) *xdsRun {
+	t.Helper()
+	ignore := goleak.IgnoreCurrent() // the servers', which end after this
+	var addresses []string
+	for _, s := range servers {
+		addresses = append(addresses, s.Addr)
+	}
+	cfg, node := xdsConfig(addresses...)
+	if change != nil {
+		change(&cfg)
+	}
+	r := &xdsRun{t: t, store: mirror.NewStore()}
+	x, err := NewXDS(cfg, node, r.store, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.x = x
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 2)
+	go func() { ended <- x.Run(ctx) }()
+	go func() { ended <- r.store.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		for range 2 {
+			if err := <-ended; err != nil {
+				t.Errorf("Run: %v", err)
+			}
+		}
+		for _, s := range servers {
+			s.Stop()
+		}
+		goleak.VerifyNone(t, ignore)
+	})
+	return r
+}
+
+// await waits until cond.
+func (r *xdsRun) await(what string, cond func() bool) {
+	r.t.Helper()
+	deadline := time.After(10 * time.Second)
+	look := time.NewTicker(2 * time.Millisecond)
+	defer look.Stop()
+	for !cond() {
+		select {
+		case <-look.C:
+		case <-deadline:
+			r.t.Fatalf("not so: %s; status %+v", what, r.x.Status())
+		}
+	}
+}
+
+func (r *xdsRun) names() string {
+	var names []string
+	for _, res := range r.store.List(xdsEntryKind, "") {
+		names = append(names, res.FullName())
+	}
+	return strings.Join(names, " ")
+}
+
+func (r *xdsRun) awaitNames(want string) {
+	r.t.Helper()
+	r.await("the store has "+want, func() bool { return r.names() == want })
+}
+
+func meshNamed(domain string) fakexds.Resource {
+	a, err := anypb.New(&mesh.MeshConfig{TrustDomain: domain})
+	if err != nil {
+		panic(err)
+	}
+	return fakexds.Resource{Any: a}
+}
