@@ -47,8 +47,11 @@ type conn struct {
 	// zero when none is.
 	sendingSince atomic.Int64
 
+	begun bool // the first request was taken; of the receiving goroutine
+
 	// mu guards all below.
 	mu         sync.Mutex
+	closed     bool
 	id         string
 	client     client
 	log        *slog.Logger
@@ -150,7 +153,7 @@ func (c *conn) supervise(ctx context.Context, ended <-chan error) error {
 func (c *conn) close(err error) {
 	c.mu.Lock()
 	v := c.view
-	c.view = nil
+	c.view, c.closed = nil, true
 	log := c.log
 	c.mu.Unlock()
 	if v == nil {
@@ -203,7 +206,7 @@ func (c *conn) receive() error {
 }
 
 func (c *conn) handleSotW(req *discoveryv3.DiscoveryRequest) error {
-	if c.view == nil { // only this goroutine sets it
+	if !c.begun {
 		if req.GetTypeUrl() == healthType {
 			return nil
 		}
@@ -226,7 +229,7 @@ func (c *conn) handleSotW(req *discoveryv3.DiscoveryRequest) error {
 }
 
 func (c *conn) handleDelta(req *discoveryv3.DeltaDiscoveryRequest) error {
-	if c.view == nil { // only this goroutine sets it
+	if !c.begun {
 		if req.GetTypeUrl() == healthType {
 			return nil
 		}
@@ -255,11 +258,19 @@ func (c *conn) begin(client client) error {
 		return err
 	}
 	id := fmt.Sprintf("%s-%d", client.nodeID, c.server.lastID.Add(1))
+	log := c.server.log.With("client", id)
 	c.mu.Lock()
-	c.id, c.client, c.view = id, client, v
-	c.log = c.server.log.With("client", id)
+	closed := c.closed
+	if !closed {
+		c.id, c.client, c.view, c.log = id, client, v, log
+	}
 	c.mu.Unlock()
-	c.log.Info("client connected", "address", c.peer.Addr.String(), "protocol", c.protocol,
+	c.begun = true
+	if closed {
+		c.server.views.release(v)
+		return status.Error(codes.Canceled, "stream has ended")
+	}
+	log.Info("client connected", "address", c.peer.Addr.String(), "protocol", c.protocol,
 		"istioVersion", client.istioVersion, "revision", client.revision)
 	return nil
 }

@@ -53,8 +53,15 @@ func (a *Aggregate) SetSources(sources []Source) error {
 	defer a.mu.Unlock()
 	for _, s := range sources {
 		if !a.has(s) {
-			if err := s.Cache.RegisterEventHandler(Kind{}, a.sourceChanged); err != nil {
+			if err := a.follow(s.Cache); err != nil {
 				return err
+			}
+			if has, ok := s.Cache.(interface{ Kinds() []Kind }); ok {
+				for _, kind := range has.Kinds() {
+					for _, r := range s.Cache.List(kind, "") {
+						a.events.mark(kind, r.name, nil)
+					}
+				}
 			}
 		}
 	}
@@ -75,25 +82,33 @@ func (a *Aggregate) has(s Source) bool {
 	return slices.ContainsFunc(a.sources, func(have Source) bool { return have.Cache == s.Cache })
 }
 
-// sourceChanged is the handler that the Aggregate has with every source.
-func (a *Aggregate) sourceChanged(old, cur *Resource, _ Event) {
-	r := cur
-	if r == nil {
-		r = old
+// follow makes the Aggregate look at every key that a source writes to. Of a source
+// that can not tell of those, it looks at the keys that there are events of.
+func (a *Aggregate) follow(c ConfigStoreCache) error {
+	touched := func(kind Kind, name string) { a.events.mark(kind, name, nil) }
+	if s, ok := c.(interface {
+		onTouched(func(kind Kind, name string)) error
+	}); ok {
+		return s.onTouched(touched)
 	}
-	a.events.mark(r.kind, r.name, nil)
+	return c.RegisterEventHandler(Kind{}, func(old, cur *Resource, _ Event) {
+		if cur == nil {
+			cur = old
+		}
+		touched(cur.kind, cur.name)
+	})
 }
 
 // nextEvent settles what is served under the next key that may have changed.
-func (a *Aggregate) nextEvent() (kind Kind, old, cur *Resource, ok bool) {
+func (a *Aggregate) nextEvent() (queued, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	k, _, ok := a.events.pop()
 	if !ok {
-		return Kind{}, nil, nil, false
+		return queued{}, false
 	}
-	old, cur = a.merge(k.kind, k.name)
-	return k.kind, old, cur, true
+	old, cur := a.merge(k.kind, k.name)
+	return queued{k, old, cur}, true
 }
 
 // merge finds the copy to serve under a key, puts it into the merged view, and

@@ -17,6 +17,7 @@ type events struct {
 	mu       sync.Mutex
 	running  bool
 	handlers []registration
+	touched  []func(kind Kind, name string)
 	pending  map[eventKey]*Resource // what the handlers last saw; nil when nothing
 	order    []eventKey
 	// queued and handled count keys. The initial content has been told once handled
@@ -48,6 +49,19 @@ func (e *events) register(kind Kind, h Handler) error {
 		return ErrRunning
 	}
 	e.handlers = append(e.handlers, registration{kind, h})
+	return nil
+}
+
+// onTouched adds a function that is told of every key that was written to since it
+// was last told, also when nothing has come of it. Whoever reads the store by itself
+// needs that: it may have seen what was there in between.
+func (e *events) onTouched(f func(kind Kind, name string)) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.running {
+		return ErrRunning
+	}
+	e.touched = append(e.touched, f)
 	return nil
 }
 
@@ -86,16 +100,21 @@ func (e *events) hasSynced() bool {
 	return e.syncKnown && e.handled >= e.syncAt
 }
 
-// run delivers events until ctx ends. next removes a key from the queue (see pop)
-// and returns the two sides of its event; ok is false when nothing is queued.
-func (e *events) run(ctx context.Context, next func() (kind Kind, old, cur *Resource, ok bool)) error {
+// queued is a key with the two sides of its event.
+type queued struct {
+	eventKey
+	old, cur *Resource
+}
+
+// run delivers events until ctx ends. next removes a key from the queue (see pop);
+// ok is false when nothing is queued.
+func (e *events) run(ctx context.Context, next func() (q queued, ok bool)) error {
 	e.mu.Lock()
 	if e.running {
 		e.mu.Unlock()
 		return errors.New("mirror: Run was called twice")
 	}
 	e.running = true
-	handlers := e.handlers
 	e.mu.Unlock()
 	for {
 		select {
@@ -104,12 +123,11 @@ func (e *events) run(ctx context.Context, next func() (kind Kind, old, cur *Reso
 		case <-e.wake:
 		}
 		for ctx.Err() == nil {
-			kind, old, cur, ok := next()
+			q, ok := next()
 			if !ok {
 				break
 			}
-			deliver(handlers, kind, old, cur)
-			e.done()
+			e.deliver(q)
 		}
 	}
 }
@@ -134,27 +152,32 @@ func (e *events) pop() (k eventKey, noted *Resource, ok bool) {
 	return k, noted, true
 }
 
-func (e *events) done() {
+// deliver tells of one key. Nobody is added to those who are told while it runs.
+func (e *events) deliver(q queued) {
+	for _, f := range e.touched {
+		f(q.kind, q.name)
+	}
+	e.tell(q)
 	e.mu.Lock()
 	e.handled++
 	e.mu.Unlock()
 }
 
-func deliver(handlers []registration, kind Kind, old, cur *Resource) {
+func (e *events) tell(q queued) {
 	var event Event
 	switch {
-	case old.Equal(cur):
+	case q.old.Equal(q.cur):
 		return
-	case old == nil:
+	case q.old == nil:
 		event = EventAdd
-	case cur == nil:
+	case q.cur == nil:
 		event = EventDelete
 	default:
 		event = EventUpdate
 	}
-	for _, r := range handlers {
-		if r.kind == (Kind{}) || r.kind == kind {
-			r.h(old, cur, event)
+	for _, r := range e.handlers {
+		if r.kind == (Kind{}) || r.kind == q.kind {
+			r.h(q.old, q.cur, event)
 		}
 	}
 }

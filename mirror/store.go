@@ -274,9 +274,12 @@ func (s *Store) Run(ctx context.Context) error { return s.events.run(ctx, s.next
 
 // nextEvent reads the queue and the content under one lock: a change between the
 // two would be told twice, or as a delete of what nobody was told of.
-func (s *Store) nextEvent() (kind Kind, old, cur *Resource, ok bool) {
+func (s *Store) nextEvent() (queued, bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	k, old, ok := s.events.pop()
-	return k.kind, old, s.byKind[k.kind][k.name], ok
+	return queued{k, old, s.byKind[k.kind][k.name]}, ok
 }
+
+// onTouched lets the Aggregate follow the store.
+func (s *Store) onTouched(f func(kind Kind, name string)) error { return s.events.onTouched(f) }

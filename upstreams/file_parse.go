@@ -128,7 +128,9 @@ func object(fields map[string]any, source string) (*mirror.Resource, error) {
 	if err != nil {
 		return nil, err
 	}
-	if spec.Body, err = anypb.New(body); err != nil {
+	// Deterministic, because the version is made from the bytes.
+	spec.Body = &anypb.Any{}
+	if err := anypb.MarshalFrom(spec.Body, body, proto.MarshalOptions{Deterministic: true}); err != nil {
 		return nil, &fieldError{[]string{"spec"}, err}
 	}
 	return mirror.New(spec)

@@ -1,6 +1,7 @@
 package upstreams
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"maps"
@@ -8,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/zeebo/xxh3"
+	"google.golang.org/protobuf/encoding/protowire"
 
 	"meshrelay/adsclient"
 	"meshrelay/mirror"
@@ -23,6 +25,12 @@ type table struct {
 	store         *mirror.Store
 	byURL         map[string]*spelling
 	byKind        map[mirror.Kind][]*spelling // newest version first
+	// awaited are the type URLs of each kind that the present stream has not answered.
+	// Until there are none, names that no spelling has any more wait in leaving: after an
+	// istiod was rolled back, say, the newest spelling is answered with nothing before an
+	// older one brings all that it had.
+	awaited map[mirror.Kind]map[string]bool
+	leaving map[mirror.Kind]map[string]bool
 }
 
 // spelling is one type URL.
@@ -34,7 +42,8 @@ type spelling struct {
 	byName     map[string]*record
 	generation uint64
 	dropped    map[string]int // by reason
-	refused    map[string]string
+	// refused says what is wrong with what was received last, by name.
+	refused map[string]string
 }
 
 // record is one name of one spelling.
@@ -52,13 +61,53 @@ const (
 	droppedRevision  = "revision"
 )
 
-var errDuplicate = errors.New("the name comes twice in one response; the first is kept")
+var (
+	errDuplicate = errors.New("the name comes twice in one response; the first is kept")
+	errNoName    = errors.New("the element has no name")
+	errNoMCP     = errors.New("the element is no istio.mcp.v1alpha1.Resource")
+)
+
+// unnamedElement is the name under which elements are refused whose own can not be
+// read. No resource is called so.
+const unnamedElement = "(an element without a readable name)"
 
 func newTable(source string, keepGenerated bool, revision string, store *mirror.Store) table {
 	return table{
 		source: source, keepGenerated: keepGenerated, revision: revision, store: store,
 		byURL: map[string]*spelling{}, byKind: map[mirror.Kind][]*spelling{},
+		awaited: map[mirror.Kind]map[string]bool{}, leaving: map[mirror.Kind]map[string]bool{},
 	}
+}
+
+// begin says that a new stream has been asked for these types.
+func (t *table) begin(typeURLs []string) {
+	clear(t.awaited)
+	for _, url := range typeURLs {
+		kind, _, err := mirror.ParseTypeURL(url)
+		if err != nil {
+			continue
+		}
+		if t.awaited[kind] == nil {
+			t.awaited[kind] = map[string]bool{}
+		}
+		t.awaited[kind][url] = true
+	}
+}
+
+// arrive says that the present stream answers a type.
+func (t *table) arrive(sp *spelling) {
+	delete(t.awaited[sp.kind], sp.typeURL)
+	sp.answered = true
+}
+
+// settle lets the names go that waited for the last spelling of their kind.
+func (t *table) settle(kind mirror.Kind) (deleted int) {
+	names := t.leaving[kind]
+	if len(names) == 0 || len(t.awaited[kind]) > 0 {
+		return 0
+	}
+	delete(t.leaving, kind)
+	return t.fold(kind, slices.Collect(maps.Keys(names)))
 }
 
 func (t *table) spelling(kind mirror.Kind, version, typeURL string) *spelling {
@@ -91,13 +140,16 @@ func (t *table) replace(sp *spelling, resp *adsclient.Response) (out outcome) {
 	seen, unnamed := 0, 0
 	var changed []string
 	for raw := range resp.Resources() {
-		name, err := mirror.PeekName(sp.kind, raw.Any)
+		name, err := peekName(sp.kind, raw.Any)
+		rec := sp.byName[string(name)]
+		if err == nil && rec == nil && !isMCP(sp.kind, raw.Any) {
+			err = errNoMCP // and what looked like its name need not be one
+		}
 		if err != nil {
 			unnamed++
-			out.refuse(fmt.Sprintf("%s: an element without a readable name", sp.typeURL), err)
+			sp.refuse(unnamedElement, err, &out)
 			continue
 		}
-		rec := sp.byName[string(name)]
 		switch {
 		case rec == nil:
 			rec = &record{}
@@ -111,6 +163,7 @@ func (t *table) replace(sp *spelling, resp *adsclient.Response) (out outcome) {
 			sp.refuse(string(name), errDuplicate, &out)
 		case rec.hash == xxh3.Hash128(raw.Any) && rec.good():
 			seen++
+			rec.say(raw.Version)
 		default:
 			seen++
 			full := string(name)
@@ -136,8 +189,7 @@ func (t *table) replace(sp *spelling, resp *adsclient.Response) (out outcome) {
 			gone = append(gone, name)
 		}
 	}
-	out.deleted = len(gone)
-	t.fold(sp.kind, gone)
+	out.deleted = t.fold(sp.kind, gone)
 	return out
 }
 
@@ -146,12 +198,12 @@ func (t *table) patch(sp *spelling, resp *adsclient.Response) (out outcome) {
 	var changed, gone []string
 	seen := map[string]bool{}
 	for raw := range resp.Resources() {
-		name, err := mirror.PeekName(sp.kind, raw.Any)
+		name, err := peekName(sp.kind, raw.Any)
 		if err == nil && sp.kind != mirror.MeshConfig && string(name) != string(raw.Name) {
 			err = fmt.Errorf("the element is named %q and the resource in it %q", raw.Name, name)
 		}
 		if err != nil {
-			out.refuse(fmt.Sprintf("%s: %.128q", sp.typeURL, raw.Name), err)
+			sp.refuse(string(raw.Name), err, &out)
 			continue
 		}
 		full := string(name)
@@ -166,7 +218,6 @@ func (t *table) patch(sp *spelling, resp *adsclient.Response) (out outcome) {
 			sp.byName[full] = rec
 		}
 		delete(sp.refused, full)
-		rec.version = string(raw.Version)
 		if t.accept(sp, rec, full, raw, &out) {
 			changed = append(changed, full)
 		}
@@ -179,17 +230,51 @@ func (t *table) patch(sp *spelling, resp *adsclient.Response) (out outcome) {
 			sp.forget(name, rec)
 			gone = append(gone, name)
 		}
+		delete(sp.refused, name)
 	}
 	out.changed = t.fold(sp.kind, changed)
-	out.deleted = len(gone)
-	t.fold(sp.kind, gone)
+	out.deleted = t.fold(sp.kind, gone)
 	return out
+}
+
+// peekName returns the name of an element. One without a name is an error: it may be
+// what is left of any.
+func peekName(kind mirror.Kind, element []byte) ([]byte, error) {
+	name, err := mirror.PeekName(kind, element)
+	if err == nil && len(name) == 0 {
+		err = errNoName
+	}
+	return name, err
+}
+
+// isMCP reports whether an element is of the type in which PeekName looks for a name.
+func isMCP(kind mirror.Kind, element []byte) bool {
+	if kind == mirror.MeshConfig {
+		return true
+	}
+	var typeURL []byte
+	for len(element) > 0 {
+		num, typ, n := protowire.ConsumeTag(element)
+		if n < 0 {
+			return false
+		}
+		m := protowire.ConsumeFieldValue(num, typ, element[n:])
+		if m < 0 {
+			return false
+		}
+		if num == 1 && typ == protowire.BytesType {
+			typeURL, _ = protowire.ConsumeBytes(element[n:])
+		}
+		element = element[n+m:]
+	}
+	return bytes.HasSuffix(typeURL, []byte("/istio.mcp.v1alpha1.Resource"))
 }
 
 // accept takes over a new or changed element and reports whether the record's
 // content is another now. A bad element leaves the last good content as it is.
 func (t *table) accept(sp *spelling, rec *record, name string, raw adsclient.RawResource, out *outcome) bool {
 	rec.hash = xxh3.Hash128(raw.Any)
+	rec.say(raw.Version)
 	r, err := mirror.Decode(sp.kind, raw.Any, t.source)
 	if err != nil {
 		sp.refuse(name, err, out)
@@ -209,6 +294,14 @@ func (t *table) accept(sp *spelling, rec *record, name string, raw adsclient.Raw
 	}
 	rec.resource = r
 	return true
+}
+
+// say takes over the version that the server gives the content: none on a SotW stream.
+// A version of earlier content would, on resuming, claim what is not held.
+func (r *record) say(version []byte) {
+	if string(version) != r.version {
+		r.version = string(version)
+	}
 }
 
 // good reports whether what was received last was accepted.
@@ -235,10 +328,15 @@ func generated(r *mirror.Resource) bool {
 
 func (sp *spelling) refuse(name string, err error, out *outcome) {
 	out.refuse(sp.typeURL+" "+abbreviate(name), err)
-	if len(sp.refused) < maxRefused {
-		sp.refused[abbreviate(name)] = err.Error()
+	reason := err.Error()
+	if len(reason) > maxReason {
+		reason = strings.ToValidUTF8(reason[:maxReason], "") + "…"
 	}
+	sp.refused[name] = reason
 }
+
+// maxReason bounds, in bytes, what is kept of why a resource is refused.
+const maxReason = 512
 
 func abbreviate(s string) string {
 	if len(s) > 128 {
@@ -250,7 +348,7 @@ func abbreviate(s string) string {
 func (sp *spelling) forget(name string, rec *record) {
 	sp.countDropped(rec.dropped, -1)
 	delete(sp.byName, name)
-	delete(sp.refused, abbreviate(name))
+	delete(sp.refused, name)
 }
 
 func (sp *spelling) countDropped(reason string, n int) {
@@ -263,7 +361,8 @@ func (sp *spelling) countDropped(reason string, n int) {
 }
 
 // fold brings the store to what the kind's spellings say of names, and returns how
-// many of them differ for clients.
+// many of them differ for clients. What no spelling has leaves the store once the
+// present stream has answered all of them.
 func (t *table) fold(kind mirror.Kind, names []string) (differ int) {
 	for _, name := range names {
 		var best *record
@@ -272,6 +371,13 @@ func (t *table) fold(kind mirror.Kind, names []string) (differ int) {
 				best = rec
 				break
 			}
+		}
+		if best == nil && len(t.awaited[kind]) > 0 {
+			if t.leaving[kind] == nil {
+				t.leaving[kind] = map[string]bool{}
+			}
+			t.leaving[kind][name] = true
+			continue
 		}
 		if best == nil {
 			if key, ok := keyOf(kind, name); ok && t.store.Remove(key) {
@@ -335,9 +441,10 @@ func (t *table) refusals() (listed []Refusal, total int) {
 		sp := t.byURL[url]
 		total += len(sp.refused)
 		for _, name := range slices.Sorted(maps.Keys(sp.refused)) {
-			if len(listed) < maxRefused {
-				listed = append(listed, Refusal{Resource: sp.typeURL + " " + name, Reason: sp.refused[name]})
+			if len(listed) == maxRefused {
+				break
 			}
+			listed = append(listed, Refusal{Resource: sp.typeURL + " " + abbreviate(name), Reason: sp.refused[name]})
 		}
 	}
 	return listed, total

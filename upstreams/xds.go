@@ -136,6 +136,7 @@ func (x *XDS) HandleState(s adsclient.State) {
 		x.enter(StateConnecting)
 	case adsclient.Streaming:
 		x.types, x.relay = subscriptions(s.Relay, x.extra), s.Relay
+		x.table.begin(x.types)
 		st.Protocol = string(s.Protocol)
 		if !st.Synced {
 			x.enter(StateSyncing)
@@ -196,6 +197,7 @@ func (x *XDS) HandleResponse(resp *adsclient.Response) error {
 	}
 	sp := x.table.spelling(kind, version, resp.TypeURL)
 	before := len(sp.byName)
+	x.table.arrive(sp)
 	var result outcome
 	// There is one MeshConfig at most, so what a server says of it is all that there is.
 	if resp.Complete || kind == mirror.MeshConfig {
@@ -206,7 +208,7 @@ func (x *XDS) HandleResponse(resp *adsclient.Response) error {
 	if x.relay {
 		x.table.retire(kind, sp)
 	}
-	sp.answered = true
+	result.deleted += x.table.settle(kind)
 	if resp.Complete && before > 4 && len(sp.byName) == 0 {
 		x.log.Warn("upstream has nothing left of a type; all of it was removed", "type", resp.TypeURL, "removed", before)
 	}

@@ -31,6 +31,8 @@ func TestScripts(t *testing.T) {
 		RequireUniqueNames:  true,
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("HOME", env.WorkDir)
+			// The race detector would wait for a second at the end of every command.
+			env.Setenv("GORACE", "atexit_sleep_ms=50")
 			for i, port := range freePorts(t, 9) {
 				env.Setenv(fmt.Sprintf("PORT%d", i+1), fmt.Sprint(port))
 			}

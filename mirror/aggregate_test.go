@@ -1,0 +1,276 @@
+package mirror
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"testing/synctest"
+
+	"pgregory.net/rapid"
+)
+
+func newAggregate(ctx context.Context, t *testing.T, names ...string) (*Aggregate, map[string]*Store, *journal) {
+	t.Helper()
+	a, stores, j := NewAggregate(), map[string]*Store{}, &journal{}
+	var sources []Source
+	for _, n := range names {
+		stores[n] = NewStore()
+		sources = append(sources, Source{n, stores[n]})
+	}
+	if err := errors.Join(a.SetSources(sources), a.RegisterEventHandler(Kind{}, j.handle)); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range stores {
+		start(ctx, t, s.Run)
+	}
+	start(ctx, t, a.Run)
+	return a, stores, j
+}
+
+func TestEventsSpeakOfTheMergedView(t *testing.T) {
+	inBubble(t, func(ctx context.Context, t *testing.T) {
+		a, s, j := newAggregate(ctx, t, "east", "west")
+		key := Key{serviceEntries, "shop", "a"}
+		for _, step := range []struct {
+			name string
+			do   func()
+			want string
+		}{
+			{"the second source has it first", func() { s["west"].Put(entry(t, "west", "a", "w.example")) }, "add a from west"},
+			{"the first source takes over", func() { s["east"].Put(entry(t, "east", "a", "e.example")) }, "update a from east"},
+			{"a shadowed change is no event", func() { s["west"].Put(entry(t, "west", "a", "w2.example")) }, ""},
+			{"a shadowed addition is none", func() {
+				s["west"].Remove(key)
+				synctest.Wait()
+				s["west"].Put(entry(t, "west", "a", "w3.example"))
+			}, ""},
+			{"the winner goes: an update", func() { s["east"].Remove(key) }, "update a from west"},
+			{"the last goes: a delete", func() { s["west"].Remove(key) }, "delete a"},
+		} {
+			step.do()
+			synctest.Wait()
+			if got := j.take(); got != step.want {
+				t.Errorf("%s: told %q, want %q", step.name, got, step.want)
+			}
+		}
+		if got := a.Get(key); got != nil {
+			t.Errorf("left over: %v", got.Key())
+		}
+	})
+}
+
+// TestThereAndBackIsNoticed: the merging reads the sources, and may have seen what was
+// there for a moment before the source's own event.
+func TestThereAndBackIsNoticed(t *testing.T) {
+	a, east, west := NewAggregate(), NewStore(), NewStore()
+	if err := a.SetSources([]Source{{"east", east}, {"west", west}}); err != nil {
+		t.Fatal(err)
+	}
+	key := Key{serviceEntries, "shop", "a"}
+	step := func(e *events, next func() (queued, bool)) {
+		if q, ok := next(); ok {
+			e.deliver(q)
+		}
+	}
+	west.Put(entry(t, "west", "a", "w"))
+	step(&west.events, west.nextEvent)
+	east.Put(entry(t, "east", "a", "e")) // not told yet, and merged all the same:
+	step(&a.events, a.nextEvent)
+	east.Remove(key)
+	step(&east.events, east.nextEvent) // from nothing to nothing: no event
+	step(&a.events, a.nextEvent)
+	if got := a.Get(key); got == nil || got.Source() != "west" {
+		t.Errorf("served: %v", got)
+	}
+}
+
+func TestProvidersAreInOrderOfPriority(t *testing.T) {
+	inBubble(t, func(ctx context.Context, t *testing.T) {
+		a, s, _ := newAggregate(ctx, t, "east", "west", "north")
+		s["north"].Put(entry(t, "north", "a", "n"))
+		s["east"].Put(entry(t, "east", "a", "e"))
+		synctest.Wait()
+		p := a.Providers(Key{serviceEntries, "shop", "a"})
+		if len(p) != 2 || p[0].Source != "east" || p[1].Source != "north" {
+			t.Errorf("providers %v", p)
+		}
+		if len(a.Kinds()) != 1 || a.Counts()[serviceEntries] != 1 || len(a.List(serviceEntries, "shop")) != 1 {
+			t.Error("the merged view counts it otherwise than once")
+		}
+		if err := a.Create(entry(t, "x", "y", "z")); !errors.Is(err, ErrReadOnly) {
+			t.Errorf("a write to the merged view: %v", err)
+		}
+	})
+}
+
+// TestFirstSourceWithAMeshConfigIsServed_C22: it is kept for each, and not merged.
+func TestFirstSourceWithAMeshConfigIsServed_C22(t *testing.T) {
+	inBubble(t, func(ctx context.Context, t *testing.T) {
+		a, s, _ := newAggregate(ctx, t, "east", "west")
+		key := Key{Kind: MeshConfig, Name: MeshConfigName}
+		put := func(source string) {
+			s[source].Put(newBare(MeshConfig, []byte{0x0a, 1, source[0]}, source, ""))
+			synctest.Wait()
+		}
+		put("west")
+		if got := a.Get(key).Source(); got != "west" {
+			t.Errorf("served from %s", got)
+		}
+		put("east")
+		if got := a.Get(key).Source(); got != "east" || len(a.Providers(key)) != 2 {
+			t.Errorf("served from %s of %d", got, len(a.Providers(key)))
+		}
+	})
+}
+
+func TestSourcesCanBeReorderedAndRemoved(t *testing.T) {
+	inBubble(t, func(ctx context.Context, t *testing.T) {
+		a, s, j := newAggregate(ctx, t, "east", "west")
+		s["east"].Put(entry(t, "east", "a", "e"))
+		s["west"].Put(entry(t, "west", "a", "w"))
+		s["east"].Put(entry(t, "east", "b", "e"))
+		synctest.Wait()
+		j.take()
+		set := func(names ...string) string {
+			var sources []Source
+			for _, n := range names {
+				sources = append(sources, Source{n, s[n]})
+			}
+			if err := a.SetSources(sources); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			return j.take()
+		}
+		if got := set("west", "east"); got != "update a from west" {
+			t.Errorf("reordered: %q", got)
+		}
+		if got := set("west"); got != "delete b" {
+			t.Errorf("removed: %q", got)
+		}
+		if err := a.SetSources([]Source{{"west", s["west"]}, {"east", s["east"]}}); !errors.Is(err, ErrRunning) {
+			t.Errorf("a running cache was added: %v", err)
+		}
+	})
+}
+
+func TestSyncedWhenAllThatWasGivenIsMerged_C21(t *testing.T) {
+	inBubble(t, func(ctx context.Context, t *testing.T) {
+		a, s, j := newAggregate(ctx, t, "east", "west")
+		s["east"].Put(entry(t, "east", "a", "e"))
+		s["east"].SetSynced()
+		synctest.Wait()
+		if a.HasSynced() {
+			t.Error("synced without west")
+		}
+		s["west"].SetSynced()
+		synctest.Wait()
+		if !a.HasSynced() || j.take() != "add a from east" {
+			t.Error("not synced, or not told")
+		}
+	})
+}
+
+// TestMergeIsWhatTheModelSays: after any changes of three sources, in any interleaving
+// with the merging, the merged view is the first source's copy of each key, and the
+// events, applied to a map, give the same.
+func TestMergeIsWhatTheModelSays(t *testing.T) {
+	names := []string{"east", "west", "north"}
+	rapid.Check(t, func(rt *rapid.T) {
+		a := NewAggregate()
+		stores := map[string]*Store{}
+		var sources []Source
+		for _, n := range names {
+			stores[n] = NewStore()
+			sources = append(sources, Source{n, stores[n]})
+		}
+		told := map[Key]*Resource{}
+		handler := func(old, cur *Resource, e Event) {
+			switch e {
+			case EventAdd:
+				if told[cur.Key()] != nil {
+					rt.Fatalf("add of %v, which was told", cur.Key())
+				}
+				told[cur.Key()] = cur
+			case EventUpdate:
+				if !told[cur.Key()].Equal(old) {
+					rt.Fatalf("update of %v from what was not told", cur.Key())
+				}
+				told[cur.Key()] = cur
+			case EventDelete:
+				if !told[old.Key()].Equal(old) {
+					rt.Fatalf("delete of %v, which was not told", old.Key())
+				}
+				delete(told, old.Key())
+			}
+		}
+		if err := errors.Join(a.SetSources(sources), a.RegisterEventHandler(Kind{}, handler)); err != nil {
+			rt.Fatal(err)
+		}
+		// The queues are drained by hand, so that rapid decides on the interleaving.
+		step := func(e *events, next func() (queued, bool)) bool {
+			q, ok := next()
+			if ok {
+				e.deliver(q)
+			}
+			return ok
+		}
+		order := slices.Clone(names)
+		check := func() {
+			for again := true; again; {
+				again = false
+				for _, n := range names {
+					again = step(&stores[n].events, stores[n].nextEvent) || again
+				}
+				again = step(&a.events, a.nextEvent) || again
+			}
+			want := map[Key]*Resource{}
+			for _, n := range slices.Backward(order) {
+				for _, r := range stores[n].List(serviceEntries, "") {
+					want[r.Key()] = r
+				}
+			}
+			same := func(x, y *Resource) bool { return x.Equal(y) }
+			if !maps.EqualFunc(told, want, same) {
+				rt.Fatalf("events give %v, want %v", told, want)
+			}
+			got := map[Key]*Resource{}
+			for _, r := range a.List(serviceEntries, "") {
+				got[r.Key()] = r
+			}
+			if !maps.EqualFunc(got, want, same) {
+				rt.Fatalf("merged %v, want %v", got, want)
+			}
+		}
+		rt.Repeat(map[string]func(*rapid.T){
+			"put": func(rt *rapid.T) {
+				n := rapid.SampledFrom(names).Draw(rt, "source")
+				stores[n].Put(entry(t, n, fmt.Sprint(rapid.IntRange(0, 4).Draw(rt, "name")), fmt.Sprint(rapid.IntRange(0, 2).Draw(rt, "host"))))
+			},
+			"remove": func(rt *rapid.T) {
+				n := rapid.SampledFrom(names).Draw(rt, "source")
+				stores[n].Remove(Key{serviceEntries, "shop", fmt.Sprint(rapid.IntRange(0, 4).Draw(rt, "name"))})
+			},
+			"deliver one of a source": func(rt *rapid.T) {
+				s := stores[rapid.SampledFrom(names).Draw(rt, "source")]
+				step(&s.events, s.nextEvent)
+			},
+			"merge one": func(*rapid.T) { step(&a.events, a.nextEvent) },
+			"reorder or leave out": func(rt *rapid.T) {
+				order = rapid.Permutation(names).Draw(rt, "order")[:rapid.IntRange(1, 3).Draw(rt, "how many")]
+				var sources []Source
+				for _, n := range order {
+					sources = append(sources, Source{n, stores[n]})
+				}
+				if err := a.SetSources(sources); err != nil {
+					rt.Fatal(err)
+				}
+			},
+			"": func(*rapid.T) {},
+		})
+		check()
+	})
+}
