@@ -145,7 +145,7 @@ func (c *Client) Run(ctx context.Context) error {
 		address := c.cfg.Addresses[next]
 		answered, err := c.attempt(ctx, address)
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // the end was asked for
 		}
 		state := State{Phase: Disconnected, Address: address, Err: explain(err), Answered: answered}
 		code := status.Code(err)

@@ -239,7 +239,7 @@ func readable(path string, mayBeDir bool) error {
 	if err != nil {
 		return err
 	}
-	if !info.Mode().IsRegular() && !(mayBeDir && info.IsDir()) {
+	if !info.Mode().IsRegular() && (!mayBeDir || !info.IsDir()) {
 		return fmt.Errorf("%s is not a file", path)
 	}
 	f, err := os.Open(path)

@@ -112,6 +112,7 @@ func startRelay(t *testing.T, synced bool, opts ...option) *relay {
 	r.addr = <-listening
 	if synced {
 		r.store.SetSynced()
+		eventually(t, "the server is open", r.server.HasReleased)
 	}
 	return r
 }
@@ -145,10 +146,27 @@ func build(kind mirror.Kind, namespace, name string, body proto.Message, labels 
 	return r
 }
 
+// put changes the source and waits until that is in the view of everything, if the
+// server is open.
 func (r *relay) put(resources ...*mirror.Resource) {
+	r.t.Helper()
 	for _, res := range resources {
 		r.store.Put(res)
 	}
+	if !r.server.HasReleased() {
+		return
+	}
+	for _, res := range resources {
+		if want := r.store.Get(res.Key()); want.Equal(res) {
+			eventually(r.t, res.FullName()+" is in the view", func() bool { return r.view().snapshot(res.Kind()).get(res.FullName()).Equal(res) })
+		}
+	}
+}
+
+func (r *relay) view() *view {
+	r.server.views.mu.Lock()
+	defer r.server.views.mu.Unlock()
+	return r.server.views.byRev[""]
 }
 
 func (r *relay) remove(resources ...*mirror.Resource) {
@@ -173,9 +191,7 @@ func (r *relay) whileClientsWait(change func(), done func(*view) bool) {
 		c.mu.Lock()
 	}
 	change()
-	r.server.views.mu.Lock()
-	v := r.server.views.byRev[""]
-	r.server.views.mu.Unlock()
+	v := r.view()
 	eventually(r.t, "the changes are in the view", func() bool { return done(v) })
 	for _, c := range conns {
 		c.mu.Unlock()

@@ -1,9 +1,12 @@
 package downstream
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -93,8 +96,6 @@ func (s *Server) serverOptions(creds credentials.TransportCredentials) []grpc.Se
 			MaxConnectionAge: s.cfg.MaxConnectionAge, MaxConnectionAgeGrace: s.cfg.MaxConnectionAgeGrace,
 			Time: 30 * time.Second, Timeout: 10 * time.Second,
 		}),
-		// Thousands of idle connections need no write buffer each.
-		grpc.SharedWriteBuffer(true),
 	}
 }
 
@@ -119,6 +120,18 @@ func (t *TLS) credentials() (credentials.TransportCredentials, func(), error) {
 	if t == nil {
 		return insecure.NewCredentials(), func() {}, nil
 	}
+	if _, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile); err != nil {
+		return nil, nil, fmt.Errorf("certificate %s, key %s: %w", t.CertFile, t.KeyFile, err)
+	}
+	if t.ClientCAFile != "" {
+		pem, err := os.ReadFile(t.ClientCAFile)
+		if err != nil {
+			return nil, nil, fmt.Errorf("client CA: %w", err)
+		}
+		if !x509.NewCertPool().AppendCertsFromPEM(pem) {
+			return nil, nil, fmt.Errorf("client CA %s: there is no certificate in it", t.ClientCAFile)
+		}
+	}
 	var providers []certprovider.Provider
 	closeAll := func() {
 		for _, p := range providers {
@@ -140,6 +153,7 @@ func (t *TLS) credentials() (credentials.TransportCredentials, func(), error) {
 	opts := &advancedtls.Options{
 		IdentityOptions:  advancedtls.IdentityCertificateOptions{IdentityProvider: identity},
 		VerificationType: advancedtls.SkipVerification,
+		MinTLSVersion:    tls.VersionTLS12, MaxTLSVersion: tls.VersionTLS13,
 	}
 	if t.ClientCAFile != "" {
 		root, err := provide(pemfile.Options{RootFile: t.ClientCAFile})

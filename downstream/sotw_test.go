@@ -234,11 +234,13 @@ func TestElementsAreExactAnys_S8(t *testing.T) {
 func TestAResponseIsTheCompleteType_S9(t *testing.T) {
 	r := startRelay(t, true)
 	want := map[string]bool{}
+	var all []*mirror.Resource
 	for i := range 3000 { // several pages
 		res := se("shop", fmt.Sprintf("s-%04d", i), fmt.Sprintf("s%d.example", i))
 		want[res.FullName()] = true
-		r.put(res)
+		all = append(all, res)
 	}
+	r.put(all...)
 	s := r.sotw()
 	s.send(subscribe(seV1))
 	resp := s.next()

@@ -189,6 +189,7 @@ func TestReadersShareWhatWritersReplace(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
 	var wg sync.WaitGroup
 	wg.Go(func() { s.Run(ctx) }) //nolint:errcheck // ends with ctx
 	for w := range 2 {

@@ -53,7 +53,7 @@ func (f *File) Run(ctx context.Context) error {
 	for {
 		err := f.follow(ctx, pause.Reset)
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // the end was asked for
 		}
 		f.failed(err)
 		select {

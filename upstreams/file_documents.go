@@ -8,7 +8,9 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/lexer"
 	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
 )
 
 const (
@@ -107,11 +109,16 @@ func parseDocument(text []byte, source string) (d *document) {
 		}
 	}()
 	d = &document{}
-	if err := checkText(text); err != nil {
+	if !utf8.Valid(text) {
+		d.refuse(problem{reason: "the document is not UTF-8 text"})
+		return d
+	}
+	tokens := lexer.Tokenize(string(text))
+	if err := checkNesting(tokens); err != nil {
 		d.refuse(problem{reason: err.Error()})
 		return d
 	}
-	file, err := parser.ParseBytes(text, 0)
+	file, err := parser.Parse(tokens, 0)
 	if err != nil {
 		line, msg := yamlError(err)
 		d.refuse(problem{line: line, reason: "the document is not YAML: " + msg})
@@ -140,30 +147,27 @@ func (d *document) body(body ast.Node, source string) {
 	d.value(body, value, source)
 }
 
-// checkText refuses what the parser would take for ever over.
-func checkText(text []byte) error {
-	if !utf8.Valid(text) {
-		return errors.New("the document is not UTF-8 text")
-	}
-	// Brackets in strings count too, since what is a string is not known yet; they
-	// would have to be very many, and all of them opening.
-	depth := 0
-	for line := range bytes.Lines(text) {
-		indicators := 0
-		for i, c := range line {
-			switch c {
-			case '[', '{':
-				depth++
-			case ']', '}':
-				depth = max(depth-1, 0)
-			case '-', '?', ':', '!', '&':
-				if i == 0 || line[i-1] == ' ' || line[i-1] == '\t' {
-					indicators++
-				}
-			}
-			if depth > maxNesting || indicators > maxNesting {
-				return fmt.Errorf("the document is nested deeper than %d", maxNesting)
-			}
+// checkNesting refuses what the parser would take for ever over. It counts what opens
+// a value within another: brackets, and, on a line or between two commas, the marks of
+// which each may nest the next (as in "- - - -").
+func checkNesting(tokens token.Tokens) error {
+	brackets, marks, line := 0, 0, 0
+	for _, t := range tokens {
+		if brackets == 0 && t.Position.Line != line {
+			marks, line = 0, t.Position.Line
+		}
+		switch t.Type {
+		case token.SequenceStartType, token.MappingStartType:
+			brackets++
+		case token.SequenceEndType, token.MappingEndType:
+			brackets, marks = max(brackets-1, 0), 0
+		case token.CollectEntryType:
+			marks = 0
+		case token.SequenceEntryType, token.MappingKeyType, token.MappingValueType, token.TagType, token.AnchorType:
+			marks++
+		}
+		if brackets+marks > maxNesting {
+			return fmt.Errorf("the document is nested deeper than %d", maxNesting)
 		}
 	}
 	return nil

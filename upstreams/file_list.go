@@ -24,6 +24,13 @@ type listing struct {
 	// unreadable are the directories and files of which it is not known what is in
 	// them, and why. That is not the same as being gone.
 	unreadable map[string]error
+
+	// root and what stood there, the real paths behind links, and what was gone again
+	// before it could be looked at: by these it is known whether the path was replaced.
+	root   string
+	info   fs.FileInfo
+	links  map[string]string
+	missed []string
 }
 
 // listFiles lists the configs at a path: the file, or all *.yaml, *.yml and *.json
@@ -35,7 +42,9 @@ func listFiles(root string) (*listing, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &lister{seen: map[string]bool{}, watched: map[string]bool{}, listing: listing{unreadable: map[string]error{}}}
+	l := &lister{seen: map[string]bool{}, watched: map[string]bool{}, listing: listing{
+		unreadable: map[string]error{}, root: root, info: info, links: map[string]string{},
+	}}
 	switch {
 	case info.Mode().IsRegular():
 		l.files = []string{root}
@@ -49,6 +58,36 @@ func listFiles(root string) (*listing, error) {
 	}
 	slices.Sort(l.files)
 	return &l.listing, nil
+}
+
+// replaced reports whether something else stands where the listing was made, so that
+// what was read may be of two versions. A file that was deleted, or added, is no such
+// thing. gone are the files that were listed and then not found. It fails when there is
+// nothing at the root any more.
+func (l *listing) replaced(gone []string) (bool, error) {
+	info, err := os.Stat(l.root)
+	if err != nil {
+		return false, err
+	}
+	if !os.SameFile(info, l.info) {
+		return true, nil
+	}
+	for path, was := range l.links {
+		real, err := filepath.EvalSymlinks(path)
+		if err == nil && real != was {
+			return true, nil
+		}
+		// A link that has lost what it led to is about to lead to something else.
+		if _, link := os.Lstat(path); err != nil && link == nil {
+			return true, nil
+		}
+	}
+	for _, path := range slices.Concat(gone, l.missed) {
+		if _, err := os.Stat(path); err == nil {
+			return true, nil // it is back
+		}
+	}
+	return false, nil
 }
 
 type lister struct {
@@ -72,6 +111,7 @@ func (l *lister) dir(path string, depth int) error {
 	}
 	l.watch(path)
 	l.watch(real)
+	l.linked(path, real)
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), ".") {
 			continue
@@ -95,13 +135,14 @@ func (l *lister) entry(path string, e fs.DirEntry, depth int) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		// gone since it was listed, or a link to what is gone
+		l.missed = append(l.missed, path)
 	case err != nil:
 		l.unreadable[path] = err
 	case info.IsDir() && depth >= maxFileDepth:
 		l.unreadable[path] = fmt.Errorf("directories are nested deeper than %d", maxFileDepth)
 	case info.IsDir():
 		if err := l.dir(path, depth+1); errors.Is(err, fs.ErrNotExist) {
-			return nil
+			l.missed = append(l.missed, path)
 		} else if errors.Is(err, fs.ErrPermission) {
 			l.unreadable[path] = err
 		} else if err != nil {
@@ -120,6 +161,13 @@ func (l *lister) entry(path string, e fs.DirEntry, depth int) error {
 func (l *lister) behind(path string) {
 	if real, err := filepath.EvalSymlinks(path); err == nil && real != path {
 		l.watch(filepath.Dir(real))
+		l.linked(path, real)
+	}
+}
+
+func (l *lister) linked(path, real string) {
+	if real != path {
+		l.links[path] = real
 	}
 }
 

@@ -77,6 +77,8 @@ func TestMistakesInFilesAreNamedWithFileAndLine(t *testing.T) {
 		{"metadata of wrong shape", replace("  name: db\n  namespace: shop\n", "  - a\n"), "a.yaml:3 ServiceEntry: metadata: [a] is not a map"},
 		{"not UTF-8", "a: \xff\n", "a.yaml:1: the document is not UTF-8 text"},
 		{"deep brackets", strings.Repeat("[", 1_000_000), "a.yaml:1: the document is nested deeper than 1000"},
+		{"deep brackets over lines", strings.Repeat("[\n", 2000), "a.yaml:1: the document is nested deeper than 1000"},
+		{"deep keys within brackets", "[" + strings.Repeat("? \n", 2000), "a.yaml:1: the document is nested deeper than 1000"},
 		{"deep dashes", strings.Repeat("- ", 1_000_000), "a.yaml:1: the document is nested deeper than 1000"},
 		{"aliases of aliases", aliasBomb(), "a.yaml:1: the document has more than 5000000 values when its aliases are written out"},
 		{"item of a list", "apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n  kind: Pod\n  metadata: {name: x}\n", "a.yaml:5 Pod x: kind: v1 Pod is not a kind that can be relayed from a file: Istio's and Gateway API kinds can, and MeshConfig of core/v1alpha1"},
@@ -94,6 +96,31 @@ func TestMistakesInFilesAreNamedWithFileAndLine(t *testing.T) {
 }
 
 // aliasBomb is a small document that comes to ten to the ninth values.
+// Brackets and dashes within strings nest nothing, however many there are.
+func TestTextInStringsIsNoNesting(t *testing.T) {
+	const n = 2 * maxNesting
+	for name, text := range map[string]string{
+		"dashes":           "a - b : c ? d & e ! f",
+		"brackets":         "^[{",
+		"a key, and quote": `a: - \"`,
+	} {
+		var items []string
+		for i := range n {
+			items = append(items, fmt.Sprintf(`{"apiVersion":"networking.istio.io/v1","kind":"ServiceEntry","metadata":{"name":"a%d","annotations":{"note" : "%s"}},"spec":{"hosts":["a.x"]}}`, i, text))
+		}
+		for form, list := range map[string]string{
+			"one line":   `{"apiVersion":"v1","kind":"List","items":[` + strings.Join(items, ",") + "]}",
+			"many lines": "apiVersion: v1\nkind: List\nitems:\n- " + strings.Join(items, "\n- "),
+		} {
+			t.Run(name+", "+form, func(t *testing.T) {
+				if f := parseText(list); len(f.inForce) != n || len(f.problems) > 0 {
+					t.Errorf("%d resources, want %d; problems: %v", len(f.inForce), n, f.problems)
+				}
+			})
+		}
+	}
+}
+
 func aliasBomb() string {
 	var b strings.Builder
 	b.WriteString("a0: &a0 [" + strings.Repeat("x,", 9) + "x]\n")

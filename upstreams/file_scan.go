@@ -21,6 +21,8 @@ const (
 	maxFileBytes = 64 << 20
 	// maxFileProblems bounds what is told of one file.
 	maxFileProblems = 100
+	// scanAttempts is how often a path that is replaced while it is read is read anew.
+	scanAttempts = 5
 )
 
 // ReadFiles reads a file, or every YAML and JSON file below a directory, as a file
@@ -51,12 +53,13 @@ type scanner struct {
 	source string
 	files  map[string]*fileState // by path
 	now    func() time.Time
+	read   func(path string) (data []byte, written time.Time, err error)
 	// unsettled says that the last scan left out what was being written just then.
 	unsettled bool
 }
 
 func newScanner(source string) *scanner {
-	return &scanner{source: source, files: map[string]*fileState{}, now: time.Now}
+	return &scanner{source: source, files: map[string]*fileState{}, now: time.Now, read: readBounded}
 }
 
 // fileState is what is known of a file.
@@ -85,27 +88,41 @@ type placed struct {
 type entry struct{ resource *mirror.Resource }
 
 // scan reads all files again. When the path itself can not be read it fails and
-// leaves everything as it was.
+// leaves everything as it was. So it does when the path is replaced while it is read:
+// half of one version and half of the next would look like deletions.
 func (s *scanner) scan(root string) error {
-	found, err := listFiles(root)
-	if err != nil {
-		return err
+	for range scanAttempts {
+		found, err := listFiles(root)
+		if err != nil {
+			return err
+		}
+		next, gone, unsettled := s.readAll(found)
+		replaced, err := found.replaced(gone)
+		if err != nil {
+			return err
+		}
+		if !replaced {
+			s.files, s.unsettled = next, unsettled
+			return nil
+		}
 	}
-	next := make(map[string]*fileState, len(found.files))
-	s.unsettled = false
+	return fmt.Errorf("%s is replaced again and again while it is read: see what writes there", root)
+}
+
+// readAll returns the state of all files that were found, by path, those that were
+// gone when they were to be read, and whether any is being written.
+func (s *scanner) readAll(found *listing) (next map[string]*fileState, gone []string, unsettled bool) {
+	next = make(map[string]*fileState, len(found.files))
 	for _, path := range found.files {
 		last := s.files[path]
-		data, written, err := readBounded(path)
+		data, written, err := s.read(path)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			if path == root {
-				return err
-			}
-			// deleted since it was listed
+			gone = append(gone, path)
 		case err != nil:
 			next[path] = last.unreadable(path, err)
 		case s.beingWritten(last, data, written):
-			next[path], s.unsettled = last, true
+			next[path], unsettled = last, true
 		default:
 			next[path] = s.parse(path, data, last)
 		}
@@ -119,8 +136,7 @@ func (s *scanner) scan(root string) error {
 			}
 		}
 	}
-	s.files = next
-	return nil
+	return next, gone, unsettled
 }
 
 // beingWritten reports whether a file that was read before is being written right now:

@@ -111,7 +111,7 @@ func (w *watch) wait(ctx context.Context, soon bool) error {
 			if w.concerns(e.Name) {
 				stir()
 			}
-		case <-w.errors:
+		case <-w.errors: //nolint:errcheck // whatever it is, the answer is the same
 			stir() // events were lost, or a watch: look for ourselves
 		case <-quiet:
 			return nil

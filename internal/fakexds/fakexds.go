@@ -5,6 +5,7 @@
 package fakexds
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -311,7 +312,7 @@ func (s *Server) serve(stream grpc.ServerStream, delta bool, recv func() (Reques
 	case err := <-st.end:
 		return err
 	case err := <-received:
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return nil
 		}
 		return err

@@ -1,0 +1,473 @@
+package downstream
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	statusv3 "github.com/envoyproxy/go-control-plane/envoy/service/status/v3"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/protobuf/proto"
+
+	"meshrelay/mirror"
+)
+
+// many returns n ServiceEntries, named by format.
+func many(n int, format string, host func(i int) string) (out []*mirror.Resource) {
+	for i := range n {
+		out = append(out, se("shop", fmt.Sprintf(format, i), host(i)))
+	}
+	return out
+}
+
+// stalled opens a SotW stream that reads nothing until the returned function is
+// called.
+func (r *relay) stalled(typeURL string) discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient {
+	r.t.Helper()
+	ctx, cancel := context.WithCancel(r.t.Context())
+	r.t.Cleanup(cancel)
+	s, err := r.dial(grpc.WithInitialWindowSize(64<<10), grpc.WithInitialConnWindowSize(64<<10)).StreamAggregatedResources(ctx)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if err := s.Send(subscribe(typeURL)); err != nil {
+		r.t.Fatal(err)
+	}
+	return s
+}
+
+func TestSlowClientSkipsToTheNewestAndDelaysNobody_S25(t *testing.T) {
+	r := startRelay(t, true)
+	filler := strings.Repeat("x", 1000)
+	r.put(many(1000, "s-%03d", func(i int) string { return filler })...) // 1 MB: more than any buffer between us and the client
+	slow := r.stalled(seV1)
+	fast := r.sotw()
+	fast.send(subscribe(seV1))
+	for len(fast.next().Resources) < 1000 {
+	}
+	const changes = 200
+	for i := range changes {
+		r.put(se("shop", "s-000", fmt.Sprintf("h%d.example", i)))
+	}
+	last := fmt.Sprintf("h%d.example", changes-1)
+	has := func(resp *discoveryv3.DiscoveryResponse) bool {
+		return strings.Contains(string(decode(t, resp.Resources[0]).Body.Value), last)
+	}
+	for !has(fast.next()) {
+	}
+	got := 0
+	for {
+		resp, err := slow.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got++; has(resp) {
+			break
+		}
+	}
+	// One response was on its way, one may have waited for the window; the rest were
+	// never made.
+	if got > 4 {
+		t.Errorf("the slow client was sent %d responses for %d changes", got, changes)
+	}
+}
+
+func TestClientThatNeverReadsIsSentAway_S25(t *testing.T) {
+	r := startRelay(t, true, func(c *Config, _ *Deps) { c.SendTimeout = 100 * time.Millisecond })
+	r.put(many(1000, "s-%03d", func(i int) string { return strings.Repeat("x", 1000) })...)
+	slow := r.stalled(seV1)
+	eventually(t, "the first response is on its way", func() bool {
+		c := r.server.Clients()
+		return len(c) == 1 && len(c[0].Types) == 1 && c[0].Types[0].Pushes == 1
+	})
+	// The transport takes one response more than it can send; the next one waits.
+	r.put(se("shop", "s-000", "new.example"))
+	eventually(t, "it was connected and is gone", func() bool {
+		return testutil.ToFloat64(r.server.metrics.refused.WithLabelValues(codes.DeadlineExceeded.String())) == 1
+	})
+	for {
+		if _, err := slow.Recv(); err != nil {
+			wantCode(t, err, codes.DeadlineExceeded)
+			return
+		}
+	}
+}
+
+func TestNewStreamsAreLimited_S25(t *testing.T) {
+	r := startRelay(t, true, func(c *Config, _ *Deps) { c.NewStreamsPerSecond = 1 })
+	first := r.sotw()
+	first.send(subscribe(seV1))
+	first.next()
+	refused := 0
+	var streams []*sotwStream
+	for range 4 {
+		streams = append(streams, r.sotw())
+	}
+	for _, s := range streams {
+		go s.sendTo.Send(subscribe(seV1)) //nolint:errcheck // the end of the stream tells
+		select {
+		case m := <-s.recvd:
+			if m.err != nil {
+				wantCode(t, m.err, codes.ResourceExhausted)
+				refused++
+			}
+		case <-time.After(patience):
+			t.Fatal("neither served nor refused")
+		}
+	}
+	if refused == 0 {
+		t.Error("nobody was refused")
+	}
+	if st := r.server.Clients(); len(st) == 0 {
+		t.Error("the first client was hurt")
+	}
+}
+
+func TestStreamsPerConnectionAndRequestSizesAreLimited_S25(t *testing.T) {
+	r := startRelay(t, true, func(c *Config, _ *Deps) { c.MaxStreamsPerConnection, c.MaxRequestBytes = 1, 64<<10 })
+	s := r.delta()
+	req := subscribeDelta(seV1)
+	req.InitialResourceVersions = map[string]string{}
+	for i := range 5000 {
+		req.InitialResourceVersions[fmt.Sprintf("shop/service-entry-%d", i)] = "AAAAAAAAAAAAAAAAAAAAAA"
+	}
+	s.send(req)
+	wantCode(t, s.end(), codes.ResourceExhausted)
+}
+
+func TestLargeResumeIsTaken_S18(t *testing.T) {
+	r := startRelay(t, true)
+	a := se("shop", "a", "a.example")
+	r.put(a)
+	s := r.delta()
+	req := subscribeDelta(seV1)
+	req.InitialResourceVersions = map[string]string{a.FullName(): a.Version()}
+	for i := range 100000 {
+		req.InitialResourceVersions[fmt.Sprintf("shop/vanished-%d", i)] = "AAAAAAAAAAAAAAAAAAAAAA"
+	}
+	if size := proto.Size(req); size < 4<<20 {
+		t.Fatalf("the request has %d bytes, less than gRPC's default limit", size)
+	}
+	s.send(req)
+	resp := s.next()
+	if len(resp.RemovedResources)+len(resp.Resources) < 100000 {
+		resp = s.next() // the store's first push may be under way
+	}
+	if n := len(resp.RemovedResources); n != 100000 && n != 100001 {
+		t.Errorf("%d names are said to be gone", n)
+	}
+	for _, c := range r.server.allConns() {
+		c.mu.Lock()
+		if w := c.watches.byType[seV1]; w.held != nil {
+			t.Error("the map is kept after it was compared")
+		}
+		c.mu.Unlock()
+	}
+}
+
+func (s *Server) allConns() (out []*conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		out = append(out, c)
+	}
+	return out
+}
+
+func TestClientsWithTheUsualLimitAreSentWhatFits_S21(t *testing.T) {
+	r := startRelay(t, true)
+	r.put(many(3000, "s-%04d", func(i int) string { return strings.Repeat("x", 1000) })...)
+	// 3 MB pass a client that kept gRPC's limit of 4 MiB.
+	s := r.sotw(grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(4 << 20)))
+	s.send(subscribe(seV1))
+	for len(s.next().Resources) < 3000 {
+	}
+	// 25 MB pass one that, as istiod, has none.
+	r.put(many(22000, "t-%05d", func(i int) string { return strings.Repeat("x", 1000) })...)
+	big := r.sotw()
+	big.send(subscribe(seV1))
+	for len(big.next().Resources) < 25000 {
+	}
+}
+
+func TestNoTTLsAndNoWrappers_S19(t *testing.T) {
+	r := startRelay(t, true)
+	r.put(se("shop", "a", "a.example"))
+	s := r.sotw()
+	s.send(subscribe(seV1))
+	for _, a := range s.next().Resources {
+		if strings.HasSuffix(a.TypeUrl, "envoy.service.discovery.v3.Resource") {
+			t.Error("an element is wrapped")
+		}
+	}
+	d := r.delta()
+	d.send(subscribeDelta(seV1))
+	for _, res := range d.next().Resources {
+		if res.Ttl != nil || res.CacheControl != nil {
+			t.Errorf("%s has a TTL", res.Name)
+		}
+	}
+}
+
+// TestPingsOfIstiodAreAllowed_S22: grpc-go's own policy would end the connection after
+// two pings that come sooner than every five minutes.
+func TestPingsOfIstiodAreAllowed_S22(t *testing.T) {
+	r := startRelay(t, true)
+	// 10 s is the least that a client can be set to, and more often than istiod pings.
+	s := r.sotw(grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}))
+	s.send(subscribe(seV1))
+	s.next()
+	deadline := time.After(35 * time.Second)
+	select {
+	case m := <-s.recvd:
+		t.Fatalf("an idle client was told %v", m)
+	case <-deadline:
+	}
+	r.put(se("shop", "a", "a.example"))
+	s.next()
+}
+
+func TestMaxConnectionAge_S23(t *testing.T) {
+	r := startRelay(t, true, func(c *Config, _ *Deps) {
+		c.MaxConnectionAge, c.MaxConnectionAgeGrace = 100*time.Millisecond, 50*time.Millisecond
+	})
+	s := r.sotw()
+	s.send(subscribe(seV1))
+	s.next()
+	wantCode(t, s.end(), codes.Unavailable)
+}
+
+func TestDrainSendsClientsAwayInTime(t *testing.T) {
+	r := startRelay(t, true)
+	s, d := r.sotw(), r.delta()
+	s.send(subscribe(seV1))
+	s.next()
+	d.send(subscribeDelta(seV1))
+	d.next()
+	began := time.Now()
+	r.stop()
+	wantCode(t, s.end(), codes.Unavailable)
+	wantCode(t, d.end(), codes.Unavailable)
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("the drain took %v", took)
+	}
+}
+
+// brokenDebugger panics, which stands for any bug in the service of a stream.
+type brokenDebugger struct{}
+
+func (brokenDebugger) Handle(string) ([]byte, error)        { panic("broken") }
+func (brokenDebugger) SyncStatus() []*statusv3.ClientConfig { panic("broken") }
+
+func TestPanicEndsOneStreamOnly(t *testing.T) {
+	r := startRelay(t, true, func(_ *Config, d *Deps) { d.Debug = brokenDebugger{} })
+	other := r.sotw()
+	other.send(subscribe(seV1))
+	other.next()
+	s := r.sotw()
+	s.send(&discoveryv3.DiscoveryRequest{Node: node(), TypeUrl: debugType, ResourceNames: []string{"syncz"}})
+	wantCode(t, s.end(), codes.Internal)
+	if n := testutil.ToFloat64(r.server.metrics.panics); n != 1 {
+		t.Errorf("%v panics counted", n)
+	}
+	r.put(se("shop", "a", "a.example"))
+	if got := names(t, other.next()); got != "shop/a" {
+		t.Errorf("the other client got %q", got)
+	}
+}
+
+func TestRevisionsAreBounded(t *testing.T) {
+	vs := newViews(mirror.NewAggregate())
+	var last error
+	for i := range maxViews + 1 {
+		_, last = vs.acquire(fmt.Sprintf("rev-%d", i))
+	}
+	wantCode(t, last, codes.ResourceExhausted)
+	if v, err := vs.acquire("rev-0"); err != nil {
+		t.Error(err)
+	} else {
+		vs.release(v)
+		vs.release(v)
+	}
+	if _, there := vs.byRev["rev-0"]; there {
+		t.Error("a view without clients is kept")
+	}
+}
+
+// certificate writes a certificate and its key, signed by parent or by itself.
+func certificate(t *testing.T, dir, name string, parent *tls.Certificate) *tls.Certificate {
+	t.Helper()
+	key := must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
+	tmpl := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IsCA: parent == nil, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	signer, signKey := tmpl, any(key)
+	if parent != nil {
+		signer, signKey = must(x509.ParseCertificate(parent.Certificate[0])), parent.PrivateKey
+	}
+	der := must(x509.CreateCertificate(rand.Reader, tmpl, signer, &key.PublicKey, signKey))
+	keyDER := must(x509.MarshalPKCS8PrivateKey(key))
+	write := func(suffix, kind string, b []byte) {
+		if err := os.WriteFile(filepath.Join(dir, name+suffix), pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: b}), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(".crt", "CERTIFICATE", der)
+	write(".key", "PRIVATE KEY", keyDER)
+	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+func TestTLSListener_S24(t *testing.T) {
+	dir := t.TempDir()
+	ca := certificate(t, dir, "ca", nil)
+	certificate(t, dir, "relay.example", ca)
+	clientCert := certificate(t, dir, "client", ca)
+	roots := x509.NewCertPool()
+	roots.AddCert(must(x509.ParseCertificate(ca.Certificate[0])))
+	file := func(name string) string { return filepath.Join(dir, name) }
+	simple := credentials.NewTLS(&tls.Config{RootCAs: roots, ServerName: "relay.example"})
+	mutual := credentials.NewTLS(&tls.Config{RootCAs: roots, ServerName: "relay.example", Certificates: []tls.Certificate{*clientCert}})
+	for _, tc := range []struct {
+		name   string
+		tls    TLS
+		client credentials.TransportCredentials
+		served bool
+	}{
+		{"SIMPLE", TLS{CertFile: file("relay.example.crt"), KeyFile: file("relay.example.key")}, simple, true},
+		{"plaintext to TLS", TLS{CertFile: file("relay.example.crt"), KeyFile: file("relay.example.key")}, insecure.NewCredentials(), false},
+		{"client certificate", TLS{CertFile: file("relay.example.crt"), KeyFile: file("relay.example.key"), ClientCAFile: file("ca.crt")}, mutual, true},
+		{"no client certificate", TLS{CertFile: file("relay.example.crt"), KeyFile: file("relay.example.key"), ClientCAFile: file("ca.crt")}, simple, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := startRelay(t, true, func(c *Config, _ *Deps) { c.Listeners[0].TLS = &tc.tls })
+			r.put(se("shop", "a", "a.example"))
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+			defer cancel()
+			s, err := r.dial(grpc.WithTransportCredentials(tc.client)).StreamAggregatedResources(ctx)
+			if err == nil {
+				if err = s.Send(subscribe(seV1)); err == nil {
+					_, err = s.Recv()
+				}
+			}
+			if (err == nil) != tc.served {
+				t.Errorf("ended with %v, want served %v", err, tc.served)
+			}
+		})
+	}
+}
+
+func TestBadCertificatesAreErrorsAtStart_S24(t *testing.T) {
+	dir := t.TempDir()
+	bad := filepath.Join(dir, "bad.pem")
+	if err := os.WriteFile(bad, []byte("no certificate"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ca := certificate(t, dir, "ca", nil)
+	certificate(t, dir, "relay", ca)
+	good := func(suffix string) string { return filepath.Join(dir, "relay"+suffix) }
+	for _, tlsFiles := range []TLS{
+		{CertFile: bad, KeyFile: good(".key")},
+		{CertFile: filepath.Join(dir, "none.crt"), KeyFile: good(".key")},
+		{CertFile: good(".crt"), KeyFile: good(".key"), ClientCAFile: bad},
+	} {
+		_, closeCreds, err := tlsFiles.credentials()
+		if err == nil {
+			closeCreds()
+			t.Errorf("%+v is no error", tlsFiles)
+		} else if !strings.Contains(err.Error(), dir) {
+			t.Errorf("the error does not name the file: %v", err)
+		}
+	}
+}
+
+func TestOneChangeEncodesOnePage(t *testing.T) {
+	r := startRelay(t, true)
+	r.put(many(10000, "s-%05d", func(i int) string { return fmt.Sprintf("s%d.example", i) })...)
+	s := r.sotw()
+	s.send(subscribe(seV1))
+	for len(s.next().Resources) < 10000 {
+	}
+	before := testutil.ToFloat64(r.server.metrics.pages)
+	r.put(se("shop", "s-05000", "new.example"))
+	s.next()
+	if n := testutil.ToFloat64(r.server.metrics.pages) - before; n != 1 {
+		t.Errorf("one change of 10,000 resources encoded %v pages", n)
+	}
+}
+
+// TestDeltaPushIsTheResourceAndALittle: what one change costs each client on the wire
+// does not depend on how much there is.
+func TestDeltaPushIsTheResourceAndALittle(t *testing.T) {
+	r := startRelay(t, true)
+	r.put(many(2000, "s-%05d", func(i int) string { return fmt.Sprintf("s%d.example", i) })...)
+	d := r.delta()
+	d.send(subscribeDelta(seV1))
+	for n := 0; n < 2000; {
+		n += len(d.next().Resources)
+	}
+	changed := se("shop", "s-01000", "new.example")
+	r.put(changed)
+	resp := d.next()
+	if overhead := proto.Size(resp) - len(changed.Frame()); len(resp.Resources) != 1 || overhead > 130 {
+		t.Errorf("%d resources with %d bytes besides the resource's %d", len(resp.Resources), overhead, len(changed.Frame()))
+	}
+}
+
+func TestUnchangedPlanCostsNoAllocation(t *testing.T) {
+	c := newCollection()
+	var updates []update
+	for i := range 10000 {
+		res := se("shop", fmt.Sprintf("s-%05d", i), "x")
+		updates = append(updates, update{res.FullName(), res})
+	}
+	c.apply(updates, time.Now())
+	w := &watch{typeURL: seV1, wildcard: true, owed: true, all: true, names: map[string]struct{}{}, has: map[string][16]byte{}}
+	if _, _, err := w.planDelta(c.current.Load()); err != nil {
+		t.Fatal(err)
+	}
+	if n := testing.AllocsPerRun(100, func() { w.planDelta(c.current.Load()) }); n != 0 { //nolint:errcheck // it can not fail
+		t.Errorf("%v allocations to find that nothing has changed", n)
+	}
+}
+
+func BenchmarkApplyOneChange(b *testing.B) {
+	for _, size := range []int{1000, 10000, 100000} {
+		b.Run(fmt.Sprint(size), func(b *testing.B) {
+			c := newCollection()
+			var updates []update
+			for i := range size {
+				res := se("shop", fmt.Sprintf("s-%06d", i), "x")
+				updates = append(updates, update{res.FullName(), res})
+			}
+			c.apply(updates, time.Now())
+			two := []*mirror.Resource{se("shop", "s-000500", "y"), se("shop", "s-000500", "z")}
+			runtime.GC()
+			b.ReportAllocs()
+			for i := range b.N {
+				c.apply([]update{{"shop/s-000500", two[i%2]}}, time.Now())
+			}
+		})
+	}
+}

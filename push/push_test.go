@@ -1,0 +1,190 @@
+package push
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"meshrelay/mirror"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func key(name string) mirror.Key {
+	return mirror.Key{Kind: mirror.Kind{Group: "networking.istio.io", Kind: "ServiceEntry"}, Namespace: "shop", Name: name}
+}
+
+func TestMergedRequestsAskForAllThatTheirPartsAsk(t *testing.T) {
+	early, late := time.Unix(1, 0), time.Unix(2, 0)
+	keys := func(names ...string) map[mirror.Key]struct{} {
+		m := map[mirror.Key]struct{}{}
+		for _, n := range names {
+			m[key(n)] = struct{}{}
+		}
+		return m
+	}
+	for _, tc := range []struct {
+		name       string
+		a, b, want *Request
+	}{
+		{"nothing", nil, nil, nil},
+		{"with nothing", NewRequest(key("a"), ConfigUpdate, early), nil, NewRequest(key("a"), ConfigUpdate, early)},
+		{"nothing with", nil, NewRequest(key("a"), ConfigUpdate, early), NewRequest(key("a"), ConfigUpdate, early)},
+		{
+			"keys, reasons and the oldest start", NewRequest(key("a"), ConfigUpdate, late), NewRequest(key("b"), ConfigUpdate, early),
+			&Request{ConfigsUpdated: keys("a", "b"), Reason: map[Reason]int{ConfigUpdate: 2}, Start: early},
+		},
+		{
+			"full stays full", &Request{Full: true, Start: early}, NewRequest(key("a"), SourcesUpdate, late),
+			&Request{Full: true, ConfigsUpdated: keys("a"), Reason: map[Reason]int{SourcesUpdate: 1}, Start: early},
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			b := tc.b.clone()
+			if diff := cmp.Diff(tc.want, tc.a.Merge(tc.b)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(b, tc.b); diff != "" {
+				t.Errorf("the other was changed:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestContradictoryOptionsAreErrors(t *testing.T) {
+	for _, o := range []Options{{}, {After: time.Second, Max: time.Millisecond}, {After: -1, Max: 1}} {
+		if _, err := NewDebouncer(o); err == nil {
+			t.Errorf("%+v is no error", o)
+		}
+	}
+}
+
+// pushed is one call of the push function.
+type pushed struct {
+	at   time.Duration // since the start
+	wait time.Duration // of the oldest part
+	keys int
+}
+
+// debounce runs a Debouncer in a bubble while f makes requests, and returns its
+// pushes. Each push takes cost.
+func debounce(t *testing.T, cost time.Duration, f func(d *Debouncer)) (out []pushed) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		d, err := NewDebouncer(Options{After: 100 * time.Millisecond, Max: time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		began := time.Now()
+		wg.Go(func() {
+			if err := d.Run(ctx, func(r *Request) {
+				out = append(out, pushed{time.Since(began), time.Since(r.Start), len(r.ConfigsUpdated)})
+				time.Sleep(cost)
+			}); err != nil {
+				t.Error(err)
+			}
+		})
+		time.Sleep(time.Minute) // long since the last push
+		began = time.Now()
+		f(d)
+		time.Sleep(time.Minute)
+		cancel()
+		wg.Wait()
+	})
+	return out
+}
+
+func TestIsolatedChangeLeavesWithinAMillisecond(t *testing.T) {
+	got := debounce(t, 0, func(d *Debouncer) {
+		for i := range 5 {
+			d.UpdateKey(key(fmt.Sprint(i)), ConfigUpdate)
+			time.Sleep(150 * time.Millisecond)
+		}
+	})
+	if len(got) != 5 {
+		t.Fatalf("%d pushes, want one for each: %v", len(got), got)
+	}
+	for _, p := range got {
+		if p.wait >= time.Millisecond {
+			t.Errorf("a change waited %v", p.wait)
+		}
+	}
+}
+
+func TestChangesThatComeTogetherLeaveTogether(t *testing.T) {
+	got := debounce(t, 0, func(d *Debouncer) {
+		for i := range 1000 { // as the parts of one response do
+			d.UpdateKey(key(fmt.Sprint(i)), ConfigUpdate)
+			time.Sleep(2 * time.Microsecond)
+		}
+	})
+	if len(got) != 1 || got[0].keys != 1000 {
+		t.Errorf("pushes %v, want one of 1000", got)
+	}
+}
+
+func TestStreamOfChangesIsCoalescedAndNoneWaitsLongerThanMax(t *testing.T) {
+	got := debounce(t, 0, func(d *Debouncer) {
+		for i := range 2000 * 5 { // 2,000 a second for five seconds
+			d.Update(NewRequest(key(fmt.Sprint(i)), ConfigUpdate, time.Now()))
+			time.Sleep(500 * time.Microsecond)
+		}
+	})
+	total := 0
+	for _, p := range got {
+		total += p.keys
+		if p.wait > time.Second {
+			t.Errorf("a change waited %v, more than the maximum", p.wait)
+		}
+	}
+	if total != 10000 || len(got) > 8 {
+		t.Errorf("%d changes in %d pushes: %v", total, len(got), got)
+	}
+}
+
+func TestQuietTimeEndsTheWait(t *testing.T) {
+	got := debounce(t, 0, func(d *Debouncer) {
+		d.UpdateKey(key("a"), ConfigUpdate)
+		time.Sleep(10 * time.Millisecond)
+		d.UpdateKey(key("b"), ConfigUpdate)
+		time.Sleep(10 * time.Millisecond)
+		d.UpdateKey(key("c"), ConfigUpdate)
+	})
+	if len(got) != 2 || got[1].keys != 2 || got[1].at != 120*time.Millisecond {
+		t.Errorf("pushes %v, want the first alone and the others after 100 ms of quiet", got)
+	}
+}
+
+func TestRequestsDuringAPushAreMergedIntoTheNext(t *testing.T) {
+	got := debounce(t, 300*time.Millisecond, func(d *Debouncer) {
+		d.UpdateKey(key("a"), ConfigUpdate)
+		time.Sleep(10 * time.Millisecond)
+		for i := range 50 {
+			d.Update(&Request{Full: i == 3, ConfigsUpdated: map[mirror.Key]struct{}{key(fmt.Sprint(i)): {}}, Start: time.Now()})
+			time.Sleep(time.Millisecond)
+		}
+	})
+	if len(got) != 2 || got[1].keys != 50 {
+		t.Errorf("pushes %v, want two", got)
+	}
+}
+
+func BenchmarkUpdateKey(b *testing.B) {
+	d, err := NewDebouncer(Options{After: time.Millisecond, Max: time.Second})
+	if err != nil {
+		b.Fatal(err)
+	}
+	k := key("a")
+	b.ReportAllocs()
+	for b.Loop() {
+		d.UpdateKey(k, ConfigUpdate)
+	}
+}
