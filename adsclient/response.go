@@ -110,7 +110,7 @@ func parseElement(data []byte) (RawResource, error) {
 			r.Version = v
 		case num == 2 && r.Any != nil:
 			// A field that comes twice is merged, and concatenation does that.
-			r.Any = slices.Concat(r.Any, v)
+			r.Any = append(slices.Clip(r.Any), v...)
 		case num == 2:
 			r.Any = v
 		case num == 3:
