@@ -138,7 +138,7 @@ func TestRelayStartsWhileAnUpstreamIsDown_S4(t *testing.T) {
 	})
 }
 
-func TestRelayIsKilledAndNothingIsLost(t *testing.T) {
+func TestRelayIsKilledAndNothingIsLost_S5(t *testing.T) {
 	east, west := newIstiod(t, "east"), newIstiod(t, "west")
 	copySamples(t, "east", east.configDir)
 	copySamples(t, "west", west.configDir)

@@ -189,9 +189,9 @@ func TestRelayBehindRelay(t *testing.T) {
 	})
 }
 
-// TestFirstUpstreamWinsAndTheOtherTakesOver: the take-over is an update, not a
+// TestFirstUpstreamWinsAndTheOtherTakesOver_S27: the take-over is an update, not a
 // deletion and an addition.
-func TestFirstUpstreamWinsAndTheOtherTakesOver(t *testing.T) {
+func TestFirstUpstreamWinsAndTheOtherTakesOver_S27(t *testing.T) {
 	east, west := newIstiod(t, "east"), newIstiod(t, "west")
 	east.write(t, "db", "db.east.example")
 	west.write(t, "db", "db.west.example")
