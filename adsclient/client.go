@@ -107,6 +107,10 @@ type Client struct {
 	// sotwOnly are the addresses that turned out not to be relays, until a stream to
 	// one fails before it brings anything.
 	sotwOnly map[string]bool
+	// forgetful are the addresses that turned down a stream whose requests said what is
+	// held. They are asked for everything, until a stream to one fails before it brings
+	// anything.
+	forgetful map[string]bool
 }
 
 // New returns a Client that is not connected.
@@ -130,7 +134,7 @@ func New(cfg Config, h Handler) (*Client, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Client{cfg: cfg, handler: h, log: cfg.Logger, sotwOnly: map[string]bool{}}, nil
+	return &Client{cfg: cfg, handler: h, log: cfg.Logger, sotwOnly: map[string]bool{}, forgetful: map[string]bool{}}, nil
 }
 
 // Run connects and reconnects until ctx ends, and then returns nil. It is called

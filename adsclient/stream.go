@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"maps"
 	"time"
+	"unicode/utf8"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
@@ -70,9 +73,14 @@ func (c *Client) attempt(ctx context.Context, address string) (answered bool, er
 		return false, fmt.Errorf("%s: %w", address, err)
 	}
 	defer conn.Close()
+	forgetful := c.forgetful[address] // and it may become so now
 	defer func() {
-		if !answered {
-			delete(c.sotwOnly, address)
+		if answered {
+			return
+		}
+		delete(c.sotwOnly, address)
+		if forgetful {
+			delete(c.forgetful, address)
 		}
 	}()
 	protocol := c.cfg.Protocol
@@ -116,6 +124,8 @@ type stream struct {
 	// complete are the types whose next response is the server's whole state, because
 	// it could not be told what is held. It is filled before the reader starts.
 	complete map[string]bool
+	// resumed says that a request told the server what is held.
+	resumed bool
 }
 
 // run opens the stream and serves it. With probe it fails with errNotRelay unless the
@@ -172,6 +182,11 @@ func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, probe bool) (an
 	answered, err = s.read()
 	cancel()
 	<-written
+	if s.resumed && status.Code(err) == codes.ResourceExhausted {
+		// It may be that a request was larger than the server takes, and an operator can
+		// set that to less than we know of. Sent again, it would fail for ever.
+		s.client.forgetful[s.address] = true
+	}
 	return answered, s.failed(err)
 }
 
@@ -203,13 +218,19 @@ func (s *stream) isRelay(ctx context.Context) (bool, error) {
 }
 
 func (s *stream) failed(err error) error {
-	if err == nil || errors.Is(err, errNotRelay) {
+	switch {
+	case err == nil || errors.Is(err, errNotRelay):
 		return err
+	case errors.Is(err, io.EOF):
+		err = errEnded
 	}
 	return fmt.Errorf("%s: %w", s.address, err)
 }
 
-var errNoHeader = errors.New("the server ended the stream without a word")
+var (
+	errNoHeader = errors.New("the server ended the stream without a word")
+	errEnded    = errors.New("the server ended the stream, and gave no reason")
+)
 
 // endOf returns the status of a stream that has ended, of which err says less: a
 // failed send says io.EOF.
@@ -273,7 +294,7 @@ func (s *stream) firstRequest(i int) proto.Message {
 		}
 		return req
 	}
-	req := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeURL, InitialResourceVersions: s.client.handler.ResumeVersions(typeURL)}
+	req := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeURL, InitialResourceVersions: sendable(s.client.handler.ResumeVersions(typeURL))}
 	if i == 0 {
 		req.Node = s.client.cfg.Node()
 	}
@@ -281,12 +302,37 @@ func (s *stream) firstRequest(i int) proto.Message {
 	if s.relay {
 		limit = maxRelayRequestBytes
 	}
-	if len(req.InitialResourceVersions) > 0 && proto.Size(req) > limit {
+	if len(req.InitialResourceVersions) == 0 {
+		return req
+	}
+	if s.client.forgetful[s.address] || proto.Size(req) > limit {
 		// The server could not receive it. Without, everything is sent.
 		req.InitialResourceVersions = nil
 		s.complete[typeURL] = true
+		return req
 	}
+	s.resumed = true
 	return req
+}
+
+// sendable returns held without what a request can not say: its strings are UTF-8, and
+// a server that does not keep to that could otherwise make every later stream fail.
+func sendable(held map[string]string) map[string]string {
+	bad := func(s string) bool { return !utf8.ValidString(s) }
+	copied := false
+	for name, version := range held {
+		if !bad(name) && !bad(version) {
+			continue
+		}
+		if !copied {
+			held, copied = maps.Clone(held), true
+		}
+		delete(held, name)
+		if !bad(name) {
+			held[name] = "" // it is held; the server shall send it again
+		}
+	}
+	return held
 }
 
 // read hands responses to the handler until the stream ends. It never waits for the

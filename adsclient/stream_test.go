@@ -186,3 +186,68 @@ func TestDeltaResponsesAreAcknowledgedAndRejected_C6_C7(t *testing.T) {
 		t.Errorf("the NACK changes the subscription: %+v", nack)
 	}
 }
+
+// TestAServerThatTakesSmallerRequestsIsAskedForEverything_C15: a relay's limit is for its
+// operator to set, so what stays below ours can be too much all the same.
+func TestAServerThatTakesSmallerRequestsIsAskedForEverything_C15(t *testing.T) {
+	for _, at := range []string{"the first type", "a later type"} {
+		t.Run(at, func(t *testing.T) {
+			s := fakexds.Start(t, &fakexds.Server{Relay: true, Options: []grpc.ServerOption{grpc.MaxRecvMsgSize(64 << 10)}})
+			s.Set(seURL, entry("shop/a").WithVersion("1"))
+			s.Set(vsURL, entry("shop/b").WithVersion("1"))
+			held := map[string]string{}
+			for i := range 2000 {
+				held[fmt.Sprintf("namespace-of-some-length/service-entry-of-some-length-%d", i)] = "AAAAAAAAAAAAAAAAAAAAAA"
+			}
+			h := newRecorder()
+			h.held = map[string]map[string]string{seURL: held, vsURL: {"shop/b": "1"}}
+			start(t, h, func(c *Config) {
+				if at == "the first type" {
+					// Nothing is answered before the request that is too large.
+					s.Withhold(meshURL, true)
+				}
+			}, s.Addr)
+			h.await(t, "complete answers", func() bool {
+				complete := map[string]bool{}
+				for i, r := range h.responses {
+					complete[r] = complete[r] || h.complete[i]
+				}
+				return complete[seURL+" shop/a"] && complete[vsURL+" shop/b"]
+			})
+			if n := s.Streams(); n != 2 {
+				t.Errorf("%d streams: want one that failed, and one that works", n)
+			}
+		})
+	}
+}
+
+func TestWhatARequestCanNotSayDoesNotEndTheStream_C15(t *testing.T) {
+	s := fakexds.Start(t, &fakexds.Server{Relay: true})
+	h := newRecorder()
+	h.held = map[string]map[string]string{seURL: {"shop/a": "1", "shop/\xff": "1", "shop/b": "\xff"}}
+	start(t, h, delta, s.Addr)
+	req := s.Await("the subscription", func(r fakexds.Request) bool { return r.TypeURL == seURL })
+	if len(req.Held) != 2 || req.Held["shop/a"] != "1" || req.Held["shop/b"] != "" {
+		t.Errorf("held: %q", req.Held)
+	}
+	h.awaitResponses(t, 3)
+	if len(h.held[seURL]) != 3 {
+		t.Errorf("the handler's map was changed: %q", h.held[seURL])
+	}
+}
+
+func TestAnEndWithoutAReasonIsSaidInWords_C18(t *testing.T) {
+	s := fakexds.Start(t, &fakexds.Server{})
+	h := newRecorder()
+	start(t, h, sotw, s.Addr)
+	h.awaitResponses(t, 3)
+	s.End(nil)
+	h.await(t, "the end of the stream, with its server and in words", func() bool {
+		for _, st := range h.states {
+			if st.Phase == Disconnected {
+				return strings.Contains(st.Err.Error(), s.Addr) && strings.Contains(st.Err.Error(), "ended the stream")
+			}
+		}
+		return false
+	})
+}

@@ -378,6 +378,38 @@ func TestTLSListener_S24(t *testing.T) {
 	}
 }
 
+func TestCertificateFilesAreReadAgainAndBadOnesDoNotReplaceGoodOnes_S24(t *testing.T) {
+	dir := t.TempDir()
+	ca := certificate(t, dir, "ca", nil)
+	certificate(t, dir, "relay.example", ca)
+	roots := x509.NewCertPool()
+	roots.AddCert(must(x509.ParseCertificate(ca.Certificate[0])))
+	crt, key := filepath.Join(dir, "relay.example.crt"), filepath.Join(dir, "relay.example.key")
+	r := startRelay(t, true, func(c *Config, _ *Deps) {
+		c.Listeners[0].TLS = &TLS{CertFile: crt, KeyFile: key, Refresh: 5 * time.Millisecond}
+	})
+	serial := func() string {
+		conn, err := tls.Dial("tcp", r.addr, &tls.Config{RootCAs: roots, ServerName: "relay.example", NextProtos: []string{"h2"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		return conn.ConnectionState().PeerCertificates[0].SerialNumber.String()
+	}
+	first := serial()
+	certificate(t, dir, "relay.example", ca)
+	eventually(t, "the new certificate is shown", func() bool { return serial() != first })
+	second := serial()
+	if err := os.WriteFile(crt, []byte("no certificate"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range 20 { // each takes longer than the files are left alone
+		if got := serial(); got != second {
+			t.Fatalf("a bad file has replaced certificate %s by %s", second, got)
+		}
+	}
+}
+
 func TestBadCertificatesAreErrorsAtStart_S24(t *testing.T) {
 	dir := t.TempDir()
 	bad := filepath.Join(dir, "bad.pem")

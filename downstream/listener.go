@@ -21,7 +21,7 @@ import (
 	"google.golang.org/grpc/security/advancedtls"
 )
 
-// certRefresh is how often certificate files are looked at.
+// certRefresh is how often certificate files are looked at, unless told otherwise.
 const certRefresh = 10 * time.Second
 
 // Listener is one address to serve on.
@@ -39,6 +39,8 @@ type TLS struct {
 	// ClientCAFile, when set, makes a client certificate mandatory, signed by one of
 	// these. An istiod as client has none to show (PROTOCOL S24).
 	ClientCAFile string
+	// Refresh is how often the files are looked at. Default: 10 s.
+	Refresh time.Duration
 }
 
 // listener is a Listener at work.
@@ -132,6 +134,10 @@ func (t *TLS) credentials() (credentials.TransportCredentials, func(), error) {
 			return nil, nil, fmt.Errorf("client CA %s: there is no certificate in it", t.ClientCAFile)
 		}
 	}
+	refresh := t.Refresh
+	if refresh == 0 {
+		refresh = certRefresh
+	}
 	var providers []certprovider.Provider
 	closeAll := func() {
 		for _, p := range providers {
@@ -139,7 +145,7 @@ func (t *TLS) credentials() (credentials.TransportCredentials, func(), error) {
 		}
 	}
 	provide := func(o pemfile.Options) (certprovider.Provider, error) {
-		o.RefreshDuration = certRefresh
+		o.RefreshDuration = refresh
 		p, err := pemfile.NewProvider(o)
 		if err == nil {
 			providers = append(providers, p)

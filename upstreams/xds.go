@@ -19,6 +19,10 @@ import (
 	"meshrelay/mirror"
 )
 
+// manyGone is how many resources of a kind have to vanish at once, and leave none, for
+// that to be worth a warning.
+const manyGone = 5
+
 // maxRefused bounds the refusals that a Status lists.
 const maxRefused = 100
 
@@ -138,14 +142,17 @@ func (x *XDS) HandleState(s adsclient.State) {
 		x.types, x.relay = subscriptions(s.Relay, x.extra), s.Relay
 		x.table.begin(x.types)
 		st.Protocol = string(s.Protocol)
-		if !st.Synced {
+		// A server that refuses us lets each stream open first: it has changed its mind when
+		// it answers.
+		if !st.Synced && st.State != StateDenied {
 			x.enter(StateSyncing)
 		}
 		if x.opened++; x.opened > 1 {
 			st.Reconnects++
 		}
-		x.log.Info("stream open", "address", s.Address, "protocol", s.Protocol, "relay", s.Relay)
+		x.log.Debug("stream open", "address", s.Address, "protocol", s.Protocol, "relay", s.Relay)
 	case adsclient.Connected:
+		x.log.Info("upstream answers", "address", s.Address, "protocol", s.Protocol, "relay", s.Relay)
 		st.LastError = ""
 		if st.Synced {
 			x.enter(StateSynced)
@@ -196,7 +203,6 @@ func (x *XDS) HandleResponse(resp *adsclient.Response) error {
 		return err
 	}
 	sp := x.table.spelling(kind, version, resp.TypeURL)
-	before := len(sp.byName)
 	x.table.arrive(sp)
 	var result outcome
 	// There is one MeshConfig at most, so what a server says of it is all that there is.
@@ -209,8 +215,9 @@ func (x *XDS) HandleResponse(resp *adsclient.Response) error {
 		x.table.retire(kind, sp)
 	}
 	result.deleted += x.table.settle(kind)
-	if resp.Complete && before > 4 && len(sp.byName) == 0 {
-		x.log.Warn("upstream has nothing left of a type; all of it was removed", "type", resp.TypeURL, "removed", before)
+	if resp.Complete && result.deleted >= manyGone && x.store.Counts()[kind] == 0 {
+		// It may be meant, and it is what a misconfigured upstream looks like (PROTOCOL C8).
+		x.log.Warn("upstream has nothing left of a kind; all of it was removed", "type", resp.TypeURL, "removed", result.deleted)
 	}
 	x.log.Debug("response", "type", resp.TypeURL, "resources", resp.Len(), "removed", len(resp.Removed),
 		"changed", result.changed, "deleted", result.deleted, "bytes", resp.Size())

@@ -12,6 +12,7 @@ import (
 	mesh "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"meshrelay/adsclient"
 	"meshrelay/config"
 	"meshrelay/internal/fakexds"
 	"meshrelay/mirror"
@@ -152,6 +153,31 @@ func TestADenialIsShownWithWhatToDo_C19_C20(t *testing.T) {
 			st := r.x.Status()
 			return st.State == StateDenied && !st.Synced && strings.Contains(st.LastError, hint)
 		})
+	}
+}
+
+// TestADenialLastsUntilAnAnswer_C20: a server that refuses us lets each stream open first.
+func TestADenialLastsUntilAnAnswer_C20(t *testing.T) {
+	s := newXDSScript(t)
+	s.x.status.Synced = false
+	denied := adsclient.State{Phase: adsclient.Denied, Address: "istiod:15012", Err: status.Error(codes.PermissionDenied, "no")}
+	s.x.HandleState(denied)
+	since := s.x.Status().Since
+	for range 3 {
+		s.x.HandleState(adsclient.State{Phase: adsclient.Connecting, Address: "istiod:15012"})
+		s.open(adsclient.SotW, false)
+		if st := s.x.Status(); st.State != StateDenied || st.Since != since || st.LastError == "" {
+			t.Errorf("between two denials: %s since %v (%v), error %q", st.State, st.Since, since, st.LastError)
+		}
+		s.x.HandleState(denied)
+	}
+	if n := s.warns.n.Load(); n != 1 {
+		t.Errorf("%d warnings about one denial that goes on", n)
+	}
+	s.open(adsclient.SotW, false)
+	s.x.HandleState(adsclient.State{Phase: adsclient.Connected, Address: "istiod:15012", Protocol: adsclient.SotW})
+	if st := s.x.Status(); st.State != StateSyncing || st.LastError != "" {
+		t.Errorf("once it answers: %s, error %q", st.State, st.LastError)
 	}
 }
 

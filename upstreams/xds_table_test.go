@@ -148,3 +148,32 @@ func TestADeltaElementWithAnotherNameIsShown_C7(t *testing.T) {
 		t.Errorf("still refused: %+v", st.Refused)
 	}
 }
+
+// TestOnlyWhatIsRemovedIsSaidToBe_C8: what moves to another spelling is not gone, and
+// what is gone is said once, whichever answer settles it.
+func TestOnlyWhatIsRemovedIsSaidToBe_C8(t *testing.T) {
+	var many []fakexds.Resource
+	for i := range 20 {
+		many = append(many, xdsEntry(fmt.Sprintf("shop/%d", i), "x"))
+	}
+	s := newXDSScript(t)
+	s.ok(s.sotw(xdsEntryURL, many...))
+	s.open(adsclient.SotW, false)
+	s.ok(s.sotw(xdsEntryURL))
+	s.ok(s.sotw(xdsEntryBeta))
+	s.ok(s.sotw(xdsEntryAlpha, many...))
+	if n := s.warns.n.Load(); n != 0 {
+		t.Errorf("%d warnings about resources that moved to another version", n)
+	}
+	s.open(adsclient.SotW, false)
+	s.ok(s.sotw(xdsEntryAlpha))
+	s.ok(s.sotw(xdsEntryBeta))
+	if n := s.warns.n.Load(); n != 0 {
+		t.Errorf("%d warnings before anything is removed", n)
+	}
+	s.ok(s.sotw(xdsEntryURL))
+	s.holds()
+	if n := s.warns.n.Load(); n != 1 {
+		t.Errorf("%d warnings about a kind of which nothing is left", n)
+	}
+}

@@ -22,6 +22,8 @@ import (
 	"meshrelay/mirror"
 )
 
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
 const (
 	xdsMeshURL    = "core/v1alpha1/MeshConfig"
 	xdsEntryURL   = "networking.istio.io/v1/ServiceEntry"
