@@ -30,10 +30,10 @@ unit: ## Run the tests of the relay itself, with the race detector
 e2e: build istiod ## Run the relay between real istiods
 	cd e2e && go test -count=1 -timeout 15m ./...
 
-# The istiod is a tool of the e2e module, so that the version is in its go.mod.
+# They are tools of the e2e module, so that the version is in its go.mod.
 .PHONY: istiod
 istiod:
-	cd e2e && go build -o bin/ istio.io/istio/pilot/cmd/pilot-discovery
+	cd e2e && go build -o bin/ istio.io/istio/pilot/cmd/pilot-discovery istio.io/istio/istioctl/cmd/istioctl
 
 .PHONY: fuzz
 fuzz: ## Run every fuzz target for FUZZTIME (10m)

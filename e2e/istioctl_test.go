@@ -1,0 +1,40 @@
+package e2e
+
+import (
+	"encoding/json"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// istioctl runs the real one and returns what it prints.
+func istioctl(t *testing.T, args ...string) string {
+	t.Helper()
+	cmd := exec.Command(binary(t, "ISTIOCTL_BIN", "bin/istioctl"), args...)
+	cmd.Env = append(cmd.Environ(), "HOME="+t.TempDir())
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("istioctl %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+func TestIstioctlReadsTheRelay_D1_D2(t *testing.T) {
+	dir := t.TempDir()
+	writeFile(t, dir+"/a.yaml", serviceEntry("a", "a.example"))
+	r := newRelay(t, "hub", []string{"files=" + dir}).start().ready()
+	third := newIstiod(t, "third", r.xds).start().ready()
+	eventually(t, "the istiod has it", func() error { return differs(third.configs(), r.configs()) })
+
+	status := istioctl(t, "proxy-status", "--xds-address", r.xds, "--plaintext")
+	if !strings.Contains(status, "hub") || strings.Count(status, "\n") < 2 {
+		t.Errorf("proxy-status prints\n%s", status)
+	}
+	var doc any
+	if out := istioctl(t, "x", "internal-debug", "syncz", "--xds-address", r.xds, "--plaintext"); json.Unmarshal([]byte(out), &doc) != nil || !strings.Contains(out, seV1alpha3) {
+		t.Errorf("internal-debug syncz prints\n%s", out)
+	}
+	if out := istioctl(t, "x", "internal-debug", "configz", "--xds-address", r.xds, "--plaintext"); !strings.Contains(out, "a.example") {
+		t.Errorf("internal-debug configz prints\n%s", out)
+	}
+}
