@@ -85,8 +85,9 @@ type snapshot struct {
 	// changedAt is when the oldest change that this snapshot brought was noticed.
 	changedAt time.Time
 
-	// deltas caches encoded differences from recent cursors to this snapshot.
-	mu     sync.Mutex
+	// full caches the difference from nothing, deltas those from recent cursors.
+	full   atomic.Pointer[difference]
+	mu     sync.Mutex // guards deltas
 	deltas []*difference
 }
 

@@ -116,10 +116,14 @@ func (s *snapshot) scan(from uint64) *difference {
 }
 
 // everything returns all resources as a difference from nothing. It costs a buffer
-// header a resource, and no copy.
+// header a resource, once for all clients that come while the snapshot is the newest.
 func (s *snapshot) everything() *difference {
+	if d := s.full.Load(); d != nil {
+		return d
+	}
 	d := &difference{changed: make(mem.BufferSlice, 0, s.count)}
 	s.each(d.add)
+	s.full.Store(d)
 	return d
 }
 

@@ -136,10 +136,14 @@ func (w *watch) planDelta(s *snapshot) (step, bool, error) {
 		st.diff = w.namedDifference(s)
 	case w.all:
 		st.diff = s.beyond(w.held)
-		for _, name := range slices.Sorted(maps.Keys(w.names)) {
-			if _, listed := w.held[name]; !listed && s.get(name) == nil {
-				st.diff.removed = append(st.diff.removed, name)
+		missing := map[string]struct{}{}
+		for name := range w.names {
+			if s.get(name) == nil {
+				missing[name] = struct{}{}
 			}
+		}
+		if len(missing) > 0 {
+			st.diff = st.diff.with(s, missing)
 		}
 	default:
 		d, ok := s.since(w.cursor)
