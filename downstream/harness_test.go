@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"log/slog"
-	"net"
 	"strings"
 	"testing"
 	"time"
@@ -87,8 +86,6 @@ func startRelay(t *testing.T, synced bool, opts ...option) *relay {
 	if r.server, err = New(cfg, deps); err != nil {
 		t.Fatal(err)
 	}
-	listening := make(chan string, 1)
-	r.server.listening = func(addr net.Addr) { listening <- addr.String() }
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 4)
 	go func() { done <- r.store.Run(ctx) }()
@@ -109,7 +106,11 @@ func startRelay(t *testing.T, synced bool, opts ...option) *relay {
 		}
 	}
 	t.Cleanup(r.stop)
-	r.addr = <-listening
+	addrs, err := r.server.Addrs(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.addr = addrs[0].String()
 	if synced {
 		r.store.SetSynced()
 		eventually(t, "the server is open", r.server.HasReleased)

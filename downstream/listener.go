@@ -74,9 +74,6 @@ func (s *Server) listen() (opened []*listener, err error) {
 		l := &listener{address: lis.Addr().String(), lis: lis, close: closeCreds, server: grpc.NewServer(s.serverOptions(creds)...)}
 		discoveryv3.RegisterAggregatedDiscoveryServiceServer(l.server, service{s})
 		opened = append(opened, l)
-		if s.listening != nil {
-			s.listening(lis.Addr())
-		}
 		s.log.Info("listening for xDS clients", "address", l.address, "tls", cfg.TLS != nil)
 	}
 	return opened, nil

@@ -123,7 +123,8 @@ type Server struct {
 	released     chan struct{}
 	draining     chan struct{}
 	lastID       atomic.Uint64
-	listening    func(net.Addr) // tests learn the port here
+	listening    chan struct{} // closed once addrs is set
+	addrs        []net.Addr
 	streams      sync.WaitGroup
 
 	mu    sync.Mutex // guards conns
@@ -150,7 +151,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		limiter:      rate.NewLimiter(rate.Limit(cfg.NewStreamsPerSecond), cfg.NewStreamsPerSecond),
 		identifier:   string(identifier),
 		controlPlane: protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), identifier),
-		released:     make(chan struct{}), draining: make(chan struct{}),
+		released:     make(chan struct{}), draining: make(chan struct{}), listening: make(chan struct{}),
 		conns: map[*conn]struct{}{},
 	}
 	return s, nil
@@ -163,6 +164,10 @@ func (s *Server) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	for _, l := range listeners {
+		s.addrs = append(s.addrs, l.lis.Addr())
+	}
+	close(s.listening)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.release(ctx) })
 	for _, l := range listeners {
@@ -185,6 +190,17 @@ func (s *Server) Run(ctx context.Context) error {
 	err = g.Wait()
 	s.streams.Wait()
 	return err
+}
+
+// Addrs waits until the listeners are open and returns their addresses, in the order of
+// Config.Listeners: the way to learn a port that was left to the system.
+func (s *Server) Addrs(ctx context.Context) ([]net.Addr, error) {
+	select {
+	case <-s.listening:
+		return s.addrs, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // release opens the server to its clients once the sources have synced, or when
