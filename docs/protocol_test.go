@@ -1,0 +1,73 @@
+package docs_test
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// rules is how many rules there are of each letter.
+var rules = map[string]int{"C": 22, "S": 27, "D": 4, "N": 6}
+
+// TestEveryRuleHasATestOrAReason checks that protocol.md has a row for each rule, and
+// that each row names a test that exists and carries the rule's number, or says why the
+// rule does not apply.
+func TestEveryRuleHasATestOrAReason(t *testing.T) {
+	// carried is which rules each test says it proves.
+	carried := map[string][]string{}
+	test := regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+	suffix := regexp.MustCompile(`_([CSDN]\d+)`)
+	sources(t, func(path, content string) {
+		if !strings.HasSuffix(path, "_test.go") {
+			return
+		}
+		for _, f := range test.FindAllStringSubmatch(content, -1) {
+			for _, m := range suffix.FindAllStringSubmatch(f[1], -1) {
+				carried[f[1]] = append(carried[f[1]], m[1])
+			}
+		}
+	})
+
+	proofs := map[string]string{}
+	row := regexp.MustCompile(`(?m)^\| ([CSDN]\d+) \| (.+) \| (.+) \|$`)
+	for _, m := range row.FindAllStringSubmatch(read(t, "protocol.md"), -1) {
+		if _, twice := proofs[m[1]]; twice {
+			t.Errorf("protocol.md has two rows for %s", m[1])
+		}
+		proofs[m[1]] = m[3]
+	}
+
+	known := map[string]bool{}
+	named := regexp.MustCompile("^`(Test\\w+)`$")
+	for letter, n := range rules {
+		for i := range n {
+			rule := fmt.Sprintf("%s%d", letter, i+1)
+			known[rule] = true
+			proof, ok := proofs[rule]
+			m := named.FindStringSubmatch(proof)
+			switch {
+			case !ok:
+				t.Errorf("protocol.md says nothing of %s", rule)
+			case strings.HasPrefix(proof, "does not apply"):
+			case m == nil:
+				t.Errorf("%s: the proof %q is neither one test nor \"does not apply\"", rule, proof)
+			case !slices.Contains(carried[m[1]], rule):
+				t.Errorf("%s: no test %s, or it does not carry the rule's number", rule, m[1])
+			}
+		}
+	}
+	for rule := range proofs {
+		if !known[rule] {
+			t.Errorf("protocol.md has a row for %s, which is no rule", rule)
+		}
+	}
+	for name, of := range carried {
+		for _, rule := range of {
+			if !known[rule] {
+				t.Errorf("%s carries %s, which is no rule", name, rule)
+			}
+		}
+	}
+}
