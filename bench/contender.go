@@ -1,0 +1,190 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// contender is a program that relays.
+type contender struct {
+	name string
+	what string // for the report
+	// start returns the command that starts it in a directory of its own, serving xDS on
+	// listen and, if it can, profiles on admin.
+	start func(dir, listen, admin string, w *world, delta bool) (*exec.Cmd, error)
+	// sotwUpstreams says that it takes SotW from its upstreams in every scenario.
+	sotwUpstreams bool
+	// slow says that a change costs seconds, so that fewer are enough.
+	slow bool
+}
+
+// binaries are where the contenders are.
+type binaries struct{ relay, floor, linear, istiod string }
+
+func contenders(b binaries) []contender {
+	return []contender{
+		{name: "floor", what: "forwards bytes: cuts responses at their resource fields, and no more", start: b.startFloor},
+		{name: "relay", what: "the relay, as it comes", start: b.startRelay},
+		{name: "linear", what: "a minimal relay over go-control-plane's LinearCache", start: b.startLinear, sotwUpstreams: true, slow: true},
+		{name: "istiod", what: "istiod 1.23 with configSources", start: b.startIstiod, sotwUpstreams: true, slow: true},
+	}
+}
+
+func (b binaries) startFloor(_, listen, _ string, w *world, delta bool) (*exec.Cmd, error) {
+	return exec.Command(b.floor, "-listen", listen, "-upstreams", strings.Join(w.addrs(), ","), "-delta="+strconv.FormatBool(delta)), nil
+}
+
+func (b binaries) startLinear(_, listen, _ string, w *world, _ bool) (*exec.Cmd, error) {
+	return exec.Command(b.linear, "-listen", listen, "-upstreams", strings.Join(w.addrs(), ",")), nil
+}
+
+func (b binaries) startRelay(dir, listen, admin string, w *world, _ bool) (*exec.Cmd, error) {
+	var cfg strings.Builder
+	cfg.WriteString("node: {id: bench}\nupstreams:\n")
+	for i, addr := range w.addrs() {
+		fmt.Fprintf(&cfg, "  - name: upstream-%02d\n    xds: {addresses: [%q], plaintext: true}\n", i, addr)
+	}
+	fmt.Fprintf(&cfg, "downstream:\n  listeners:\n    - {address: %q, plaintext: true}\nadmin: {address: %q}\n", listen, admin)
+	path := filepath.Join(dir, "relay.yaml")
+	if err := os.WriteFile(path, []byte(cfg.String()), 0o600); err != nil {
+		return nil, err
+	}
+	return exec.Command(b.relay, "serve", "-c", path), nil
+}
+
+func (b binaries) startIstiod(dir, listen, _ string, w *world, _ bool) (*exec.Cmd, error) {
+	mesh := "configSources:\n"
+	for _, addr := range w.addrs() {
+		mesh += "- address: xds://" + addr + "\n"
+	}
+	path := filepath.Join(dir, "mesh.yaml")
+	if err := os.WriteFile(path, []byte(mesh), 0o600); err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(b.istiod, "discovery", "--registries=", "--meshConfig", path, "--clusterID", "bench",
+		"--grpcAddr", listen, "--httpAddr", "127.0.0.1:0", "--httpsAddr", "", "--secureGRPCAddr", "",
+		"--monitoringAddr", "127.0.0.1:0", "--ctrlz_port", "0", "--shutdownDuration", "1s")
+	cmd.Env = append(os.Environ(), "HOME="+dir, "ENABLE_CA_SERVER=false", "POD_NAME=bench", "POD_NAMESPACE=istio-system")
+	return cmd, nil
+}
+
+func (w *world) addrs() []string {
+	out := make([]string, len(w.upstreams))
+	for i, u := range w.upstreams {
+		out[i] = u.addr
+	}
+	return out
+}
+
+// process is a running contender.
+type process struct {
+	cmd     *exec.Cmd
+	logPath string
+	ended   chan struct{}
+	err     error
+	began   time.Time
+}
+
+func launch(cmd *exec.Cmd, dir string) (*process, error) {
+	path := filepath.Join(dir, "log")
+	log, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	p := &process{cmd: cmd, logPath: path, ended: make(chan struct{}), began: time.Now()}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	go func() { defer close(p.ended); p.err = cmd.Wait() }()
+	return p, nil
+}
+
+// listening waits until the process takes connections.
+func (p *process) listening(addr string, timeout time.Duration) error {
+	for deadline := time.Now().Add(timeout); time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
+		conn, err := net.Dial("tcp", addr)
+		if err == nil {
+			return conn.Close()
+		}
+		if err := p.alive(); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("it did not listen on %s within %v", addr, timeout)
+}
+
+func (p *process) alive() error {
+	select {
+	case <-p.ended:
+		log, _ := os.ReadFile(p.logPath)
+		return fmt.Errorf("it has ended: %w; the end of its log:\n%s", errors.Join(p.err, errors.New("early")), log[max(0, len(log)-2000):])
+	default:
+		return nil
+	}
+}
+
+// stop ends the process as an operator would, and after some patience by force.
+func (p *process) stop() {
+	_ = p.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-p.ended:
+	case <-time.After(15 * time.Second):
+		_ = p.cmd.Process.Kill()
+		<-p.ended
+	}
+}
+
+// cpu returns the processor time that the process has used, in user and kernel mode.
+func (p *process) cpu() time.Duration {
+	const schedClock = 2 // CPUCLOCK_SCHED, of linux/posix-timers.h
+	clock := ^int32(p.cmd.Process.Pid)<<3 | schedClock
+	var ts unix.Timespec
+	if err := unix.ClockGettime(clock, &ts); err != nil {
+		return 0
+	}
+	return time.Duration(ts.Nano())
+}
+
+// memory returns the resident set of the process and the largest that it was, in bytes.
+func (p *process) memory() (rss, peak int64) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	if err != nil {
+		return 0, 0
+	}
+	for line := range strings.Lines(string(b)) {
+		f := strings.Fields(line)
+		if len(f) < 2 {
+			continue
+		}
+		kib, _ := strconv.ParseInt(f[1], 10, 64)
+		switch f[0] {
+		case "VmRSS:":
+			rss = kib << 10
+		case "VmHWM:":
+			peak = kib << 10
+		}
+	}
+	return rss, peak
+}
+
+func freePort() (string, error) {
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer lis.Close()
+	return lis.Addr().String(), nil
+}

@@ -1,0 +1,198 @@
+// Package wire handles xDS responses as bytes: what the clients, the upstreams and the
+// floor of the benchmark have in common. It knows the framing of protobuf and of the two
+// response messages, and nothing of what is in a resource.
+package wire
+
+import (
+	"fmt"
+
+	"google.golang.org/grpc/encoding"
+	_ "google.golang.org/grpc/encoding/proto" // for what is not bytes
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// Message is an encoded response.
+type Message struct{ Data mem.BufferSlice }
+
+// Codec hands messages over as they are. The receiver frees them.
+type Codec struct{ encoding.CodecV2 }
+
+func NewCodec() Codec { return Codec{encoding.GetCodecV2("proto")} }
+
+func (c Codec) Marshal(v any) (mem.BufferSlice, error) {
+	switch v := v.(type) {
+	case *Message:
+		return v.Data, nil
+	case []byte:
+		return mem.BufferSlice{mem.SliceBuffer(v)}, nil
+	}
+	return c.CodecV2.Marshal(v)
+}
+
+func (c Codec) Unmarshal(data mem.BufferSlice, v any) error {
+	if m, ok := v.(*Message); ok {
+		data.Ref()
+		m.Data = data
+		return nil
+	}
+	return c.CodecV2.Unmarshal(data, v)
+}
+
+// Field numbers that DiscoveryResponse and DeltaDiscoveryResponse have in common.
+const (
+	FieldResources = 2
+	FieldTypeURL   = 4
+	FieldNonce     = 5
+	FieldRemoved   = 6 // delta only
+)
+
+// Reader walks an encoded message that lies in several buffers.
+type Reader struct {
+	rest  []byte
+	after []mem.Buffer
+}
+
+func newReader(data mem.BufferSlice) *Reader {
+	r := &Reader{after: data}
+	r.next()
+	return r
+}
+
+// next makes the following buffers current until there is something to read.
+func (r *Reader) next() {
+	for len(r.rest) == 0 && len(r.after) > 0 {
+		r.rest, r.after = r.after[0].ReadOnlyData(), r.after[1:]
+	}
+}
+
+func (r *Reader) varint() (v uint64, ok bool) {
+	for shift := 0; shift < 64; shift += 7 {
+		if len(r.rest) == 0 {
+			return 0, false
+		}
+		b := r.rest[0]
+		r.rest = r.rest[1:]
+		r.next()
+		v |= uint64(b&0x7f) << shift
+		if b < 0x80 {
+			return v, true
+		}
+	}
+	return 0, false
+}
+
+// Skip passes over the next n bytes.
+func (r *Reader) Skip(n int) bool {
+	for n > len(r.rest) {
+		n -= len(r.rest)
+		r.rest = nil
+		if r.next(); len(r.rest) == 0 {
+			return false
+		}
+	}
+	r.rest = r.rest[n:]
+	r.next()
+	return true
+}
+
+// Take returns the next n bytes, as a copy only when they lie in several buffers.
+func (r *Reader) Take(n int) ([]byte, bool) {
+	if n <= len(r.rest) {
+		b := r.rest[:n:n]
+		r.rest = r.rest[n:]
+		r.next()
+		return b, true
+	}
+	b := make([]byte, 0, n)
+	for len(b) < n {
+		if len(r.rest) == 0 {
+			return nil, false
+		}
+		m := min(n-len(b), len(r.rest))
+		b = append(b, r.rest[:m]...)
+		r.rest = r.rest[m:]
+		r.next()
+	}
+	return b, true
+}
+
+// Walk hands each length-delimited field of the top level to f, which reads or skips
+// its n bytes.
+func Walk(data mem.BufferSlice, f func(num protowire.Number, n int, r *Reader) bool) error {
+	r := newReader(data)
+	for len(r.rest) > 0 {
+		tag, ok := r.varint()
+		if !ok {
+			return fmt.Errorf("response is cut off")
+		}
+		num, typ := protowire.DecodeTag(tag)
+		n, ok := r.varint()
+		if typ == protowire.VarintType && ok {
+			continue
+		}
+		if typ != protowire.BytesType || !ok || !f(num, int(n), r) {
+			return fmt.Errorf("response is broken at field %d of wire type %d", num, typ)
+		}
+	}
+	return nil
+}
+
+// Head is what a client must know of a response to answer it.
+type Head struct {
+	TypeURL, Nonce string
+	Resources      int
+}
+
+func ReadHead(data mem.BufferSlice) (h Head, err error) {
+	err = Walk(data, func(num protowire.Number, n int, r *Reader) bool {
+		switch num {
+		case FieldResources:
+			h.Resources++
+		case FieldTypeURL, FieldNonce:
+			b, ok := r.Take(n)
+			if num == FieldTypeURL {
+				h.TypeURL = string(b)
+			} else {
+				h.Nonce = string(b)
+			}
+			return ok
+		}
+		return r.Skip(n)
+	})
+	return h, err
+}
+
+// Fields walks the length-delimited fields of a message in one piece.
+func Fields(b []byte, f func(num protowire.Number, v []byte)) {
+	for len(b) > 0 {
+		num, typ, n := protowire.ConsumeTag(b)
+		if n < 0 {
+			return
+		}
+		b = b[n:]
+		if typ == protowire.BytesType {
+			v, n := protowire.ConsumeBytes(b)
+			if n < 0 {
+				return
+			}
+			f(num, v)
+			b = b[n:]
+			continue
+		}
+		if n = protowire.ConsumeFieldValue(num, typ, b); n < 0 {
+			return
+		}
+		b = b[n:]
+	}
+}
+
+// Field returns the last length-delimited field of that number.
+func Field(b []byte, num protowire.Number) (value []byte) {
+	Fields(b, func(n protowire.Number, v []byte) {
+		if n == num {
+			value = v
+		}
+	})
+	return value
+}

@@ -1,0 +1,471 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	// gap is the pause between single changes: longer than anybody's debounce.
+	gap = 300 * time.Millisecond
+	// rest is how long a contender is left alone before its memory counts as settled.
+	rest = 5 * time.Second
+	// patience is how long the clients may take to hold everything.
+	patience = 2 * time.Minute
+	// slowChanges is how many single changes are timed of slow contenders.
+	slowChanges = 5
+	// stalled is how many clients of a stall scenario stop reading.
+	stalled = 2
+)
+
+// result is what one contender did in one run of one scenario.
+type result struct {
+	Scenario  string `json:"scenario"`
+	Contender string `json:"contender"`
+	Run       int    `json:"run"`
+	// Error says why the figures that are missing are missing, or which are wrong.
+	Error string `json:"error,omitempty"`
+
+	ResourceBytes int `json:"resourceBytes"` // mean, as an element of a SotW response
+
+	// From the start of the process to the first and the last client that holds all.
+	SyncFirstMS float64 `json:"syncFirstMs"`
+	SyncLastMS  float64 `json:"syncLastMs"`
+	SyncBytes   float64 `json:"syncBytes"` // a client
+	SyncCPUMS   float64 `json:"syncCpuMs"`
+
+	Changes        int     `json:"changes"`
+	MedianMS       float64 `json:"medianMs"` // from the change to a client
+	P99MS          float64 `json:"p99Ms"`
+	MaxMS          float64 `json:"maxMs"`
+	CPUPerChangeMS float64 `json:"cpuPerChangeMs"`
+	BytesPerChange float64 `json:"bytesPerChange"` // a client
+
+	RSSMiB  float64 `json:"rssMib"`
+	PeakMiB float64 `json:"peakMib"`
+
+	Burst         int     `json:"burst,omitempty"`
+	BurstMS       float64 `json:"burstMs,omitempty"` // from the first change to the last client that holds all
+	BurstCPUMS    float64 `json:"burstCpuMs,omitempty"`
+	BurstBytes    float64 `json:"burstBytes,omitempty"`    // a client
+	BurstMessages float64 `json:"burstMessages,omitempty"` // a client
+
+	Restarted   bool    `json:"restarted,omitempty"`
+	ResumeMS    float64 `json:"resumeMs,omitempty"`    // from the new process' start to the last client's first response
+	ResumeBytes float64 `json:"resumeBytes,omitempty"` // a client
+
+	Stall *stallResult `json:"stall,omitempty"`
+}
+
+// stallResult compares the time before some clients stop reading with the time after.
+type stallResult struct {
+	P99BeforeMS float64 `json:"p99BeforeMs"`
+	P99DuringMS float64 `json:"p99DuringMs"`
+	GrownMiB    float64 `json:"grownMib"` // of the resident set
+	// What the stalled clients were sent after they read again, until they held all.
+	ResumedMessages float64 `json:"resumedMessages"`
+	ResumedMS       float64 `json:"resumedMs"`
+}
+
+// bench is one contender at one scenario.
+type bench struct {
+	scenario  scenario
+	contender contender
+	dir       string
+	listen    string
+	admin     string // of a contender that has one
+	profiles  string // directory for the relay's profiles; empty: none
+
+	world   *world
+	process *process
+	clients []*client
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+	result  result
+}
+
+// measure runs a contender through a scenario.
+func measure(s scenario, c contender, run int, profiles string) (r result) {
+	b := &bench{scenario: s, contender: c, profiles: profiles, result: result{Scenario: s.Name, Contender: c.name, Run: run}}
+	defer func() {
+		b.close()
+		r = b.result
+	}()
+	if err := errors.Join(b.open(), b.steps()); err != nil {
+		b.result.Error = err.Error()
+	}
+	return b.result
+}
+
+func (b *bench) open() (err error) {
+	if b.dir, err = os.MkdirTemp("", "bench-"+b.contender.name+"-"); err != nil {
+		return err
+	}
+	deltaUpstreams := b.scenario.Delta && !b.scenario.SotWUpstreams
+	if b.world, err = newWorld(b.scenario.Configs, b.scenario.Upstreams, deltaUpstreams); err != nil {
+		return err
+	}
+	if b.scenario.Stall > 0 {
+		b.world.issued = make([][]time.Time, b.scenario.Configs)
+	}
+	b.result.ResourceBytes = b.world.size()
+	if b.listen, err = freePort(); err != nil {
+		return err
+	}
+	if b.admin, err = freePort(); err != nil {
+		return err
+	}
+	var ctx context.Context
+	ctx, b.cancel = context.WithCancel(context.Background())
+	for i := range b.scenario.Clients {
+		c, err := newClient(i, b.scenario.Delta, b.world, b.listen)
+		if err != nil {
+			return err
+		}
+		b.clients = append(b.clients, c)
+	}
+	g := b.world.aim(len(b.clients), 0, time.Now())
+	if err := b.launch(); err != nil {
+		return err
+	}
+	g.since = b.process.began
+	if err := b.process.listening(b.listen, patience); err != nil {
+		return err
+	}
+	for _, c := range b.clients {
+		b.running.Go(func() { c.run(ctx) })
+	}
+	took, err := b.wait(g)
+	if err != nil {
+		return fmt.Errorf("first sync: %w", err)
+	}
+	b.result.SyncFirstMS, b.result.SyncLastMS = ms(slices.Min(took)), ms(slices.Max(took))
+	b.result.SyncBytes, _ = b.received()
+	b.result.SyncCPUMS = ms(b.process.cpu())
+	return nil
+}
+
+func (b *bench) launch() error {
+	cmd, err := b.contender.start(b.dir, b.listen, b.admin, b.world, b.scenario.Delta && !b.scenario.SotWUpstreams && !b.contender.sotwUpstreams)
+	if err != nil {
+		return err
+	}
+	b.process, err = launch(cmd, b.dir)
+	return err
+}
+
+func (b *bench) close() {
+	if b.cancel != nil {
+		b.cancel()
+	}
+	if b.process != nil {
+		b.process.stop()
+	}
+	for _, c := range b.clients {
+		_ = c.conn.Close()
+	}
+	b.running.Wait()
+	for _, c := range b.clients {
+		c.drop()
+	}
+	if b.world != nil {
+		b.world.close()
+	}
+	_ = os.RemoveAll(b.dir)
+}
+
+// wait waits for the clients to reach a goal.
+func (b *bench) wait(g *goal) ([]time.Duration, error) {
+	took, err := g.wait(patience)
+	if err == nil {
+		return took, nil
+	}
+	for _, c := range b.clients {
+		c.mu.Lock()
+		broken := c.err
+		c.mu.Unlock()
+		if broken != nil {
+			err = fmt.Errorf("%w; client %d: %w", err, c.id, broken)
+			break
+		}
+	}
+	return nil, errors.Join(err, b.process.alive())
+}
+
+// received returns what a client was sent so far, in the mean.
+func (b *bench) received() (bytes, messages float64) {
+	for _, c := range b.clients {
+		bytes += float64(c.bytes.Load())
+		messages += float64(c.messages.Load())
+	}
+	n := float64(len(b.clients))
+	return bytes / n, messages / n
+}
+
+func (b *bench) digest() {
+	for _, c := range b.clients {
+		c.digest()
+	}
+}
+
+func (b *bench) check() error {
+	for _, c := range b.clients {
+		if err := c.check(); err != nil {
+			return fmt.Errorf("what is served is wrong: %w", err)
+		}
+	}
+	return nil
+}
+
+func (b *bench) steps() error {
+	if b.process == nil || b.result.SyncLastMS == 0 {
+		return nil
+	}
+	b.digest()
+	time.Sleep(time.Second)
+	if b.scenario.Stall > 0 {
+		return errors.Join(b.stall(), b.check())
+	}
+	if err := b.singles(); err != nil {
+		return fmt.Errorf("single changes: %w", err)
+	}
+	b.digest()
+	time.Sleep(rest)
+	rss, _ := b.process.memory()
+	b.result.RSSMiB = mib(rss)
+	b.profile("heap", "")()
+	b.profile("goroutine", "?debug=1")()
+	if err := b.burst(); err != nil {
+		return fmt.Errorf("burst: %w", err)
+	}
+	_, peak := b.process.memory()
+	b.result.PeakMiB = mib(peak)
+	if err := b.check(); err != nil {
+		return err
+	}
+	if b.scenario.Restart && b.contender.name == "relay" {
+		if err := b.restart(); err != nil {
+			return fmt.Errorf("restart: %w", err)
+		}
+		return b.check()
+	}
+	return nil
+}
+
+// pick returns the index of a resource to change.
+func (b *bench) pick() int { return b.world.rand.IntN(b.scenario.Configs) }
+
+// singles makes changes one at a time.
+func (b *bench) singles() error {
+	n := b.scenario.Changes
+	if b.contender.slow {
+		n = min(n, slowChanges)
+	}
+	bytes, _ := b.received()
+	cpu := b.process.cpu()
+	profiled := b.profile("profile", fmt.Sprintf("?seconds=%d", max(1, int(time.Duration(n)*gap/time.Second))))
+	defer profiled()
+	var all []time.Duration
+	for range n {
+		g := b.world.aim(len(b.clients), b.world.changes.Load()+1, time.Now())
+		b.world.change(b.pick())
+		took, err := b.wait(g)
+		if err != nil {
+			return err
+		}
+		all = append(all, took...)
+		time.Sleep(gap)
+	}
+	after, _ := b.received()
+	slices.Sort(all)
+	b.result.Changes = n
+	b.result.MedianMS, b.result.P99MS, b.result.MaxMS = ms(quantile(all, 0.5)), ms(quantile(all, 0.99)), ms(all[len(all)-1])
+	b.result.CPUPerChangeMS = ms(b.process.cpu()-cpu) / float64(n)
+	b.result.BytesPerChange = (after - bytes) / float64(n)
+	return nil
+}
+
+// profile starts to fetch a profile of the relay, if profiles are wanted, and returns what
+// waits for it.
+func (b *bench) profile(name, query string) (wait func()) {
+	if b.profiles == "" || b.contender.name != "relay" {
+		return func() {}
+	}
+	var fetch sync.WaitGroup
+	fetch.Go(func() {
+		path := filepath.Join(b.profiles, b.scenario.Name+"."+name)
+		if err := download("http://"+b.admin+"/debug/pprof/"+name+query, path); err != nil {
+			fmt.Fprintln(os.Stderr, "bench: profile:", err)
+		}
+	})
+	return fetch.Wait
+}
+
+func download(url, path string) error {
+	resp, err := http.Get(url) //nolint:gosec // it is the relay's own address
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s", url, resp.Status)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(f, resp.Body)
+	return errors.Join(err, f.Close())
+}
+
+// burst makes many changes within a second.
+func (b *bench) burst() error {
+	n := b.scenario.Burst
+	bytes, messages := b.received()
+	cpu := b.process.cpu()
+	g := b.world.aim(len(b.clients), b.world.changes.Load()+int64(n), time.Now())
+	b.churn(context.Background(), n, n)
+	took, err := b.wait(g)
+	if err != nil {
+		return err
+	}
+	b.result.Burst, b.result.BurstMS = n, ms(slices.Max(took))
+	b.result.BurstCPUMS = ms(b.process.cpu() - cpu)
+	bytesAfter, messagesAfter := b.received()
+	b.result.BurstBytes, b.result.BurstMessages = bytesAfter-bytes, messagesAfter-messages
+	return nil
+}
+
+// churn makes n changes at a steady rate a second.
+func (b *bench) churn(ctx context.Context, n, rate int) {
+	began := time.Now()
+	for i := range n {
+		if wait := time.Until(began.Add(time.Duration(i) * time.Second / time.Duration(rate))); wait > 500*time.Microsecond {
+			select {
+			case <-time.After(wait):
+			case <-ctx.Done():
+			}
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		b.world.change(b.pick())
+	}
+}
+
+// restart ends the contender and starts it again, and waits until each client has been
+// answered on a new stream.
+func (b *bench) restart() error {
+	b.digest()
+	bytes, _ := b.received()
+	b.process.stop()
+	for _, c := range b.clients {
+		c.opened.Store(0)
+	}
+	if err := b.launch(); err != nil {
+		return err
+	}
+	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+		waiting := 0
+		for _, c := range b.clients {
+			if c.opened.Load() == 0 {
+				waiting++
+			}
+		}
+		if waiting == 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			return errors.Join(fmt.Errorf("%d clients were not answered after %v", waiting, patience), b.process.alive())
+		}
+	}
+	b.result.Restarted, b.result.ResumeMS = true, ms(time.Since(b.process.began))
+	after, _ := b.received()
+	b.result.ResumeBytes = after - bytes
+	return nil
+}
+
+// stall times a stream of changes, before and while some clients do not read. Those are
+// one of each protocol; the other clients are timed.
+func (b *bench) stall() error {
+	sotw, err := newClient(len(b.clients), false, b.world, b.listen)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var run sync.WaitGroup
+	run.Go(func() { sotw.run(ctx) })
+	defer func() {
+		cancel()
+		_ = sotw.conn.Close()
+		run.Wait()
+		sotw.drop()
+	}()
+	delta := b.clients[0]
+	for _, c := range b.clients[1:] {
+		c.mu.Lock()
+		c.trace = func(index, seq int, now time.Time) { c.took = append(c.took, now.Sub(b.world.issuedAt(index, seq))) }
+		c.mu.Unlock()
+	}
+	minute := func() (p99 time.Duration, grown int64) {
+		before, _ := b.process.memory()
+		b.churn(ctx, int(b.scenario.Stall.Seconds())*b.scenario.Rate, b.scenario.Rate)
+		after, _ := b.process.memory()
+		var all []time.Duration
+		for _, c := range b.clients[1:] {
+			c.mu.Lock()
+			all, c.took = append(all, c.took...), nil
+			c.mu.Unlock()
+		}
+		slices.Sort(all)
+		return quantile(all, 0.99), after - before
+	}
+	r := &stallResult{}
+	b.result.Stall = r
+	p99, _ := minute()
+	r.P99BeforeMS = ms(p99)
+
+	resume := make(chan struct{})
+	sotw.paused.Store(&resume)
+	delta.paused.Store(&resume)
+	p99, grown := minute()
+	r.P99DuringMS, r.GrownMiB = ms(p99), mib(grown)
+	rss, peak := b.process.memory()
+	b.result.RSSMiB, b.result.PeakMiB = mib(rss), mib(peak)
+
+	messages := delta.messages.Load() + sotw.messages.Load()
+	g := b.world.aim(len(b.clients)+1, b.world.changes.Load()+1, time.Now())
+	close(resume)
+	sotw.paused.Store(nil)
+	delta.paused.Store(nil)
+	b.world.change(b.pick())
+	took, err := b.wait(g)
+	if err != nil {
+		return err
+	}
+	r.ResumedMS = ms(max(took[sotw.id], took[delta.id]))
+	r.ResumedMessages = float64(delta.messages.Load()+sotw.messages.Load()-messages) / stalled
+	return sotw.check()
+}
+
+func quantile(sorted []time.Duration, q float64) time.Duration {
+	if len(sorted) == 0 {
+		return 0
+	}
+	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
+}
+
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }

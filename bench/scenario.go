@@ -1,0 +1,45 @@
+package main
+
+import "time"
+
+// scenario is one load.
+type scenario struct {
+	Name      string `json:"name"`
+	Configs   int    `json:"configs"`
+	Upstreams int    `json:"upstreams"`
+	Clients   int    `json:"clients"`
+	// Delta is the protocol of the clients and, for the contenders that can, of the
+	// upstreams, which then stand for relays.
+	Delta bool `json:"delta"`
+	// SotWUpstreams makes the upstreams of a delta scenario istiods to every contender.
+	SotWUpstreams bool `json:"sotwUpstreams,omitempty"`
+	// Changes is how many single changes are timed; of slow contenders fewer.
+	Changes int `json:"changes"`
+	// Burst is how many changes are made within a second, after those.
+	Burst int `json:"burst"`
+	// Restart restarts the contender in the end, and lets delta clients resume.
+	Restart bool `json:"restart,omitempty"`
+	// Stall, when not zero, is for how long some clients stop reading while Rate changes a
+	// second go on; the changes are timed before and during that.
+	Stall time.Duration `json:"stall,omitempty"`
+	Rate  int           `json:"rate,omitempty"`
+	// Only names the contenders that it is for; none means all.
+	Only []string `json:"only,omitempty"`
+	// Heavy scenarios are run once with slow contenders.
+	Heavy bool `json:"heavy,omitempty"`
+}
+
+func scenarios() []scenario {
+	return []scenario{
+		{Name: "sotw-1k-20", Configs: 1000, Upstreams: 4, Clients: 20, Changes: 40, Burst: 2000},
+		{Name: "sotw-10k-20", Configs: 10_000, Upstreams: 4, Clients: 20, Changes: 40, Burst: 2000},
+		{Name: "sotw-10k-100", Configs: 10_000, Upstreams: 4, Clients: 100, Changes: 20, Burst: 2000, Heavy: true},
+		{Name: "delta-1k-20", Configs: 1000, Upstreams: 4, Clients: 20, Delta: true, Changes: 40, Burst: 2000},
+		{Name: "delta-10k-20", Configs: 10_000, Upstreams: 4, Clients: 20, Delta: true, Changes: 40, Burst: 2000},
+		{Name: "delta-10k-100", Configs: 10_000, Upstreams: 4, Clients: 100, Delta: true, Changes: 40, Burst: 2000, Heavy: true},
+		{Name: "delta-10k-100-istiods", Configs: 10_000, Upstreams: 4, Clients: 100, Delta: true, SotWUpstreams: true, Changes: 40, Burst: 2000, Only: []string{"relay"}},
+		{Name: "delta-100k-100", Configs: 100_000, Upstreams: 20, Clients: 100, Delta: true, Changes: 40, Burst: 2000, Heavy: true},
+		{Name: "delta-1k-5000", Configs: 1000, Upstreams: 4, Clients: 5000, Delta: true, Changes: 20, Burst: 2000, Restart: true, Heavy: true},
+		{Name: "stall-10k-20", Configs: 10_000, Upstreams: 4, Clients: 20, Delta: true, Stall: time.Minute, Rate: 1000, Only: []string{"relay"}},
+	}
+}
