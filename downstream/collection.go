@@ -23,6 +23,9 @@ const (
 	removedLen = 65536
 	// deltasKept is how many encoded differences a snapshot keeps for sharing.
 	deltasKept = 4
+	// openingsKept is how many type URLs a snapshot keeps complete responses of: a kind
+	// has few API versions.
+	openingsKept = 4
 )
 
 // digest identifies the content of a set of resources: the sum of the resources'
@@ -86,9 +89,10 @@ type snapshot struct {
 	changedAt time.Time
 
 	// full caches the difference from nothing, deltas those from recent cursors.
-	full   atomic.Pointer[difference]
-	mu     sync.Mutex // guards deltas
-	deltas []*difference
+	full     atomic.Pointer[difference]
+	mu       sync.Mutex // guards all below
+	deltas   []*difference
+	openings []opening
 }
 
 var emptySnapshot = &snapshot{version: digest{}.String()}

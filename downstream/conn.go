@@ -50,16 +50,15 @@ type conn struct {
 	begun bool // the first request was taken; of the receiving goroutine
 
 	// mu guards all below.
-	mu         sync.Mutex
-	closed     bool
-	id         string
-	client     client
-	log        *slog.Logger
-	view       *view // nil until the first request
-	watches    *watches
-	replies    []any // answers to debug requests
-	nonce      uint64
-	identified bool // the control plane was named
+	mu      sync.Mutex
+	closed  bool
+	id      string
+	client  client
+	log     *slog.Logger
+	view    *view // nil until the first request
+	watches *watches
+	replies []any // answers to debug requests
+	nonce   uint64
 }
 
 // serve runs a stream to its end.
@@ -411,12 +410,16 @@ func (c *conn) sendStep(st *step, removals bool) error {
 	w := st.w
 	now := time.Now()
 	c.mu.Lock()
-	c.nonce++
-	nonce := strconv.FormatUint(c.nonce, 10)
+	// The first response of a type has a nonce that does not depend on the stream, so
+	// that clients which come together can be sent the same bytes.
+	first := w.nonce == ""
+	var nonce string
 	var controlPlane []byte
-	if !c.identified {
-		c.identified = true
-		controlPlane = c.server.controlPlane
+	if first {
+		nonce, controlPlane = firstNonce(w.typeURL), c.server.controlPlane
+	} else {
+		c.nonce++
+		nonce = strconv.FormatUint(c.nonce, 10)
 	}
 	var m *message
 	switch {
@@ -424,10 +427,11 @@ func (c *conn) sendStep(st *step, removals bool) error {
 		m = sotwMessage(w.typeURL, st.version, nonce, controlPlane, st.buffers, st.bytes)
 	case removals:
 		m = deltaMessage(w.typeURL, nonce, controlPlane, nil, 0, st.diff.removed)
+	case first && st.diff == st.snapshot.full.Load():
+		m = st.snapshot.opening(w.typeURL, controlPlane)
 	default:
 		m = deltaMessage(w.typeURL, nonce, controlPlane, st.diff.changed, st.diff.bytes, nil)
 	}
-	first := w.nonce == ""
 	w.sending(nonce, st.snapshot.version, m.size, now)
 	log := c.log
 	c.mu.Unlock()

@@ -127,6 +127,31 @@ func (s *snapshot) everything() *difference {
 	return d
 }
 
+// opening returns the response that brings a client everything, as the first of its type
+// on its stream. It is made once for each type URL: a list of buffers for each client
+// would be more than all else that a client costs.
+func (s *snapshot) opening(typeURL string, controlPlane []byte) *message {
+	all := s.everything()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, o := range s.openings {
+		if o.typeURL == typeURL {
+			return o.message
+		}
+	}
+	m := deltaMessage(typeURL, firstNonce(typeURL), controlPlane, all.changed, all.bytes, nil)
+	if len(s.openings) < openingsKept {
+		s.openings = append(s.openings, opening{typeURL, m})
+	}
+	return m
+}
+
+// opening is an encoded response that brings everything.
+type opening struct {
+	typeURL string
+	message *message
+}
+
 // beyond returns the difference between what a client says it holds, by version,
 // and the snapshot (initial_resource_versions).
 func (s *snapshot) beyond(held map[string]string) *difference {

@@ -24,6 +24,14 @@ import (
 // certRefresh is how often certificate files are looked at, unless told otherwise.
 const certRefresh = 10 * time.Second
 
+const (
+	// receiveWindow is how much of a client's requests may be under way, in bytes.
+	receiveWindow = 1 << 20
+	// readBuffer is the most, in bytes, that one system call reads. Requests are small, and
+	// clients many.
+	readBuffer = 8 << 10
+)
+
 // Listener is one address to serve on.
 type Listener struct {
 	// Address is host:port. Port 0 means any.
@@ -86,6 +94,10 @@ func (s *Server) serverOptions(creds credentials.TransportCredentials) []grpc.Se
 		grpc.MaxConcurrentStreams(uint32(s.cfg.MaxStreamsPerConnection)),
 		grpc.MaxRecvMsgSize(s.cfg.MaxRequestBytes),
 		grpc.MaxHeaderListSize(uint32(s.cfg.MaxHeaderBytes)),
+		// Windows that are fixed, because finding out how large they should be costs a ping
+		// for each ACK; a request is hardly ever larger.
+		grpc.StaticStreamWindowSize(receiveWindow), grpc.StaticConnWindowSize(receiveWindow),
+		grpc.ReadBufferSize(readBuffer),
 		grpc.ConnectionTimeout(20 * time.Second),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{
 			// istiod pings every 30 s, other clients more often (PROTOCOL S22).

@@ -72,7 +72,7 @@ func (a *Aggregate) SetSources(sources []Source) error {
 	}
 	for _, byName := range a.merged {
 		for _, r := range byName {
-			a.events.mark(r.kind, r.name, nil)
+			a.events.mark(r.Kind(), r.name, nil)
 		}
 	}
 	return nil
@@ -95,7 +95,7 @@ func (a *Aggregate) follow(c ConfigStoreCache) error {
 		if cur == nil {
 			cur = old
 		}
-		touched(cur.kind, cur.name)
+		touched(cur.Kind(), cur.name)
 	})
 }
 

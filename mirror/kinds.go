@@ -3,6 +3,7 @@ package mirror
 import (
 	"slices"
 	"strings"
+	"sync"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -28,6 +29,8 @@ type KindInfo struct {
 
 	// message is a nil pointer of the body's message type.
 	message proto.Message
+	// shape is what the encoding of a body must be like, compiled on first use.
+	shape func() *shape
 	// order is the place of the kind in the table.
 	order int
 }
@@ -98,8 +101,10 @@ var wellKnown = []KindInfo{
 var wellKnownByKind = func() map[Kind]*KindInfo {
 	m := make(map[Kind]*KindInfo, len(wellKnown))
 	for i := range wellKnown {
-		wellKnown[i].order = i
-		m[wellKnown[i].Kind] = &wellKnown[i]
+		info := &wellKnown[i]
+		info.order = i
+		info.shape = sync.OnceValue(func() *shape { return shapeOf(info.message.ProtoReflect().Descriptor()) })
+		m[info.Kind] = info
 	}
 	return m
 }()

@@ -1,15 +1,14 @@
 package mirror
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
-	"strings"
 	"time"
-	"unicode/utf8"
+	"unique"
 
 	"github.com/zeebo/xxh3"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -40,20 +39,22 @@ var versionLen = base64.RawURLEncoding.EncodedLen(16)
 // A Resource is immutable: it may be read from any goroutine, and nothing that
 // its methods return may be changed.
 type Resource struct {
-	kind   Kind
+	origin unique.Handle[origin]
 	name   string // full name, as on the wire
-	nsLen  int32  // length of the namespace within name
-	metaAt int32  // where in entry the encoded istio.mcp.v1alpha1.Metadata is
-	metaTo int32
-	bodyAt int32 // where in entry the encoded Any of the body begins; it ends with the frame
 	// entry[frameAt:frameTo] is the frame.
-	frameAt, frameTo int32
-
-	version       [16]byte
 	entry         []byte
-	source        string
+	frameTo       int32
+	frameAt       uint16
+	nsLen         uint16 // length of the namespace within name
+	version       [16]byte
 	sourceVersion string
-	revision      string
+}
+
+// origin is what a resource has in common with many others.
+type origin struct {
+	kind     Kind
+	source   string
+	revision string
 }
 
 // Spec is what a Resource is built from.
@@ -86,15 +87,22 @@ func New(s Spec) (*Resource, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: encode body: %w", s.Key, err)
 	}
-	if err := checkBody(s.Kind, s.Body.GetTypeUrl(), s.Body.GetValue()); err != nil {
+	if err := checkBody(s.Kind, []byte(s.Body.GetTypeUrl()), s.Body.GetValue()); err != nil {
 		return nil, fmt.Errorf("%s: %w", s.Key, err)
 	}
 	if s.Kind == MeshConfig {
 		return newBare(s.Kind, body, s.Source, s.SourceVersion), nil
 	}
-	md := &mcp.Metadata{Name: s.FullName(), Version: s.SourceVersion, Labels: s.Labels, Annotations: s.Annotations}
+	m := &mcp.Metadata{Name: s.FullName(), Version: s.SourceVersion, Labels: s.Labels, Annotations: s.Annotations}
 	if !s.CreateTime.IsZero() {
-		md.CreateTime = timestamppb.New(s.CreateTime)
+		m.CreateTime = timestamppb.New(s.CreateTime)
+	}
+	md, err := metadataOf(m)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", s.Key, err)
+	}
+	if !md.validText() {
+		return nil, fmt.Errorf("%s: the name, a label or an annotation is not valid UTF-8", s.Key)
 	}
 	return newWrapped(s.Kind, md, body, s.Source)
 }
@@ -112,28 +120,28 @@ func Decode(kind Kind, data []byte, source string) (*Resource, error) {
 		return nil, err
 	}
 	if kind == MeshConfig {
-		if err := checkBody(kind, string(typeURL), value); err != nil {
+		if err := checkBody(kind, typeURL, value); err != nil {
 			return nil, err
 		}
 		return newBare(kind, data, source, ""), nil
 	}
-	if !hasMessageName(string(typeURL), "istio.mcp.v1alpha1.Resource") {
+	if !hasMessageName(typeURL, "istio.mcp.v1alpha1.Resource") {
 		return nil, fmt.Errorf("element is a %q, want %q", abbreviate(string(typeURL)), resourceURL)
 	}
 	meta, body, err := splitResource(value)
 	if err != nil {
 		return nil, err
 	}
-	md := &mcp.Metadata{}
-	if err := proto.Unmarshal(meta, md); err != nil {
-		return nil, fmt.Errorf("metadata does not decode: %w", err)
+	md, err := parseMetadata(meta)
+	if err != nil {
+		return nil, err
 	}
 	bodyURL, bodyValue, err := splitAny(body)
 	if err != nil {
-		return nil, fmt.Errorf("%s: body: %w", abbreviate(md.GetName()), err)
+		return nil, fmt.Errorf("%s: body: %w", abbreviate(string(md.name)), err)
 	}
-	if err := checkBody(kind, string(bodyURL), bodyValue); err != nil {
-		return nil, fmt.Errorf("%s: %w", abbreviate(md.GetName()), err)
+	if err := checkBody(kind, bodyURL, bodyValue); err != nil {
+		return nil, fmt.Errorf("%s: %w", abbreviate(string(md.name)), err)
 	}
 	return newWrapped(kind, md, body, source)
 }
@@ -164,16 +172,15 @@ func PeekName(kind Kind, data []byte) ([]byte, error) {
 var meshConfigName = []byte(MeshConfigName)
 
 func newBare(kind Kind, anyBytes []byte, source, sourceVersion string) *Resource {
-	r := &Resource{kind: kind, name: MeshConfigName, source: source, sourceVersion: sourceVersion}
+	r := &Resource{origin: unique.Make(origin{kind: kind, source: source}), name: MeshConfigName, sourceVersion: sourceVersion}
 	b := r.beginEntry(1 + protowire.SizeBytes(len(anyBytes)))
 	b = appendLen(b, 2, len(anyBytes))
-	r.bodyAt = int32(len(b))
 	r.endEntry(append(b, anyBytes...))
 	return r
 }
 
-func newWrapped(kind Kind, md *mcp.Metadata, body []byte, source string) (*Resource, error) {
-	full := strings.Clone(md.GetName())
+func newWrapped(kind Kind, md metadata, body []byte, source string) (*Resource, error) {
+	full := string(md.name)
 	namespace, _, err := ParseFullName(full)
 	if err != nil {
 		return nil, err
@@ -181,28 +188,13 @@ func newWrapped(kind Kind, md *mcp.Metadata, body []byte, source string) (*Resou
 	if len(full) > maxNameLen {
 		return nil, fmt.Errorf("resource name %q: longer than %d bytes", abbreviate(full), maxNameLen)
 	}
-	if len(md.GetLabels())+len(md.GetAnnotations()) > 0 && !validStrings(md) {
-		return nil, fmt.Errorf("%s: a label or annotation is not valid UTF-8", full)
-	}
-	created, err := proto.MarshalOptions{Deterministic: true}.Marshal(md.GetCreateTime())
-	if err != nil {
-		return nil, fmt.Errorf("%s: create time: %w", full, err)
-	}
-	labels, annotations := sortedPairs(md.GetLabels()), sortedPairs(md.GetAnnotations())
-	unknown := md.ProtoReflect().GetUnknown()
-
-	metaLen := 1 + protowire.SizeBytes(len(full)) + 1 + protowire.SizeBytes(versionLen) + len(unknown)
-	if md.GetCreateTime() != nil {
-		metaLen += 1 + protowire.SizeBytes(len(created))
-	}
-	metaLen += pairsSize(labels) + pairsSize(annotations)
+	metaLen := md.size()
 	resourceLen := 1 + protowire.SizeBytes(metaLen) + 1 + protowire.SizeBytes(len(body))
 	anyLen := 1 + protowire.SizeBytes(len(resourceURL)) + 1 + protowire.SizeBytes(resourceLen)
 
 	r := &Resource{
-		kind: kind, name: full, nsLen: int32(len(namespace)),
-		source: source, sourceVersion: strings.Clone(md.GetVersion()),
-		revision: strings.Clone(md.GetLabels()[revisionLabel]),
+		origin: unique.Make(origin{kind, source, md.revision()}),
+		name:   full, nsLen: uint16(len(namespace)), sourceVersion: string(md.version),
 	}
 	b := r.beginEntry(1 + protowire.SizeBytes(anyLen))
 	b = appendLen(b, 2, anyLen)
@@ -210,22 +202,8 @@ func newWrapped(kind Kind, md *mcp.Metadata, body []byte, source string) (*Resou
 	b = append(b, resourceURL...)
 	b = appendLen(b, 2, resourceLen)
 	b = appendLen(b, 1, metaLen)
-	r.metaAt = int32(len(b))
-	b = appendLen(b, 1, len(full))
-	b = append(b, full...)
-	if md.GetCreateTime() != nil {
-		b = appendLen(b, 2, len(created))
-		b = append(b, created...)
-	}
-	b = appendLen(b, 3, versionLen)
-	versionAt := len(b)
-	b = append(b, blankVersion...)
-	b = appendPairs(b, 4, labels)
-	b = appendPairs(b, 5, annotations)
-	b = append(b, unknown...)
-	r.metaTo = int32(len(b))
+	b, versionAt := md.append(b)
 	b = appendLen(b, 2, len(body))
-	r.bodyAt = int32(len(b))
 	r.endEntry(append(b, body...), versionAt)
 	return r, nil
 }
@@ -234,7 +212,7 @@ var blankVersion = make([]byte, versionLen)
 
 // entryVersionAt is where an entry's version is: behind its tag, its length
 // (which is what beginEntry cannot know in advance) and the version's own.
-func entryVersionAt(frameAt int32) int { return int(frameAt) - versionLen }
+func entryVersionAt(frameAt uint16) int { return int(frameAt) - versionLen }
 
 // beginEntry starts the encoding of the resource with all that comes before the
 // frame, which is frameLen bytes long.
@@ -244,7 +222,7 @@ func (r *Resource) beginEntry(frameLen int) []byte {
 	b = appendLen(b, 2, entryLen)
 	b = appendLen(b, 1, versionLen)
 	b = append(b, blankVersion...)
-	r.frameAt = int32(len(b))
+	r.frameAt = uint16(len(b))
 	return b
 }
 
@@ -255,7 +233,7 @@ func (r *Resource) endEntry(b []byte, versionAt ...int) {
 	r.frameTo = int32(len(b))
 	b = appendLen(b, 3, len(r.name))
 	b = append(b, r.name...)
-	r.version = contentHash(b, r.source)
+	r.version = contentHash(b, r.Source())
 	for _, at := range append(versionAt, entryVersionAt(r.frameAt)) {
 		base64.RawURLEncoding.Encode(b[at:at+versionLen], r.version[:])
 	}
@@ -273,38 +251,33 @@ func contentHash(entry []byte, source string) (sum [16]byte) {
 }
 
 // checkBody refuses a body that receivers could not decode.
-func checkBody(kind Kind, typeURL string, value []byte) error {
-	if typeURL == "" {
+func checkBody(kind Kind, typeURL, value []byte) error {
+	if len(typeURL) == 0 {
 		return errors.New("body is missing or has no type URL")
 	}
 	info, ok := LookupKind(kind)
 	if !ok {
 		if err := eachField(value, nil); err != nil {
-			return fmt.Errorf("body (%s) is not protobuf: %w", abbreviate(typeURL), err)
+			return fmt.Errorf("body (%s) is not protobuf: %w", abbreviate(string(typeURL)), err)
 		}
 		return nil
 	}
-	body := info.NewBody()
-	want := string(body.ProtoReflect().Descriptor().FullName())
-	if !hasMessageName(typeURL, want) {
-		return fmt.Errorf("body is a %q, want %q", abbreviate(typeURL), typePrefix+want)
+	want := info.message.ProtoReflect().Descriptor().FullName()
+	if !hasMessageName(typeURL, string(want)) {
+		return fmt.Errorf("body is a %q, want %q", abbreviate(string(typeURL)), typePrefix+string(want))
 	}
-	if err := (proto.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(value, body); err != nil {
+	if info.shape().check(value, maxDepth) == nil {
+		return nil
+	}
+	if err := (proto.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(value, info.NewBody()); err != nil {
 		return fmt.Errorf("body does not decode as %s: %w", want, err)
 	}
 	return nil
 }
 
-func hasMessageName(typeURL, name string) bool {
-	_, got, ok := cutLast(typeURL, '/')
-	return ok && got == name
-}
-
-func cutLast(s string, sep byte) (before, after string, ok bool) {
-	if i := strings.LastIndexByte(s, sep); i >= 0 {
-		return s[:i], s[i+1:], true
-	}
-	return "", s, false
+func hasMessageName(typeURL []byte, name string) bool {
+	i := bytes.LastIndexByte(typeURL, '/')
+	return i >= 0 && string(typeURL[i+1:]) == name
 }
 
 // splitAny returns the two fields of an encoded google.protobuf.Any.
@@ -355,6 +328,9 @@ func eachField(data []byte, f func(num protowire.Number, value []byte)) error {
 		if n < 0 {
 			return protowire.ParseError(n)
 		}
+		if num > protowire.MaxValidNumber {
+			return fmt.Errorf("field number %d is out of range", num)
+		}
 		data = data[n:]
 		if typ == protowire.BytesType {
 			v, n := protowire.ConsumeBytes(data)
@@ -376,69 +352,24 @@ func eachField(data []byte, f func(num protowire.Number, value []byte)) error {
 	return nil
 }
 
-type pair struct{ key, value string }
-
-func sortedPairs(m map[string]string) []pair {
-	if len(m) == 0 {
-		return nil
-	}
-	pairs := make([]pair, 0, len(m))
-	for _, k := range slices.Sorted(maps.Keys(m)) {
-		pairs = append(pairs, pair{k, m[k]})
-	}
-	return pairs
-}
-
-func (p pair) size() int {
-	return 1 + protowire.SizeBytes(len(p.key)) + 1 + protowire.SizeBytes(len(p.value))
-}
-
-func pairsSize(pairs []pair) (n int) {
-	for _, p := range pairs {
-		n += 1 + protowire.SizeBytes(p.size())
-	}
-	return n
-}
-
-func appendPairs(b []byte, num protowire.Number, pairs []pair) []byte {
-	for _, p := range pairs {
-		b = appendLen(b, num, p.size())
-		b = appendLen(b, 1, len(p.key))
-		b = append(b, p.key...)
-		b = appendLen(b, 2, len(p.value))
-		b = append(b, p.value...)
-	}
-	return b
-}
-
 func appendLen(b []byte, num protowire.Number, n int) []byte {
 	b = protowire.AppendTag(b, num, protowire.BytesType)
 	return protowire.AppendVarint(b, uint64(n))
 }
 
-func validStrings(md *mcp.Metadata) bool {
-	for _, m := range []map[string]string{md.GetLabels(), md.GetAnnotations()} {
-		for k, v := range m {
-			if !utf8.ValidString(k) || !utf8.ValidString(v) {
-				return false
-			}
-		}
-	}
-	return true
-}
-
 // Kind returns the resource's kind.
-func (r *Resource) Kind() Kind { return r.kind }
+func (r *Resource) Kind() Kind { return r.origin.Value().kind }
 
 // FullName returns the resource's name on the wire; see Key.FullName.
 func (r *Resource) FullName() string { return r.name }
 
 // Key returns the resource's identity.
 func (r *Resource) Key() Key {
-	if r.kind == MeshConfig {
-		return Key{Kind: r.kind, Name: r.name}
+	kind := r.Kind()
+	if kind == MeshConfig {
+		return Key{Kind: kind, Name: r.name}
 	}
-	return Key{Kind: r.kind, Namespace: r.name[:r.nsLen], Name: r.name[r.nsLen+1:]}
+	return Key{Kind: kind, Namespace: r.name[:r.nsLen], Name: r.name[r.nsLen+1:]}
 }
 
 // Namespace returns the resource's namespace, empty when it is cluster-scoped.
@@ -458,11 +389,11 @@ func (r *Resource) Equal(other *Resource) bool {
 	if r == nil || other == nil {
 		return r == other
 	}
-	return r.version == other.version && r.name == other.name && r.kind == other.kind
+	return r.version == other.version && r.name == other.name && r.Kind() == other.Kind()
 }
 
 // Source returns the name of the upstream that the resource comes from.
-func (r *Resource) Source() string { return r.source }
+func (r *Resource) Source() string { return r.origin.Value().source }
 
 // SourceVersion returns the version that the source gave the resource.
 func (r *Resource) SourceVersion() string { return r.sourceVersion }
@@ -480,7 +411,7 @@ func (r *Resource) withSourceVersion(v string) *Resource {
 
 // Revision returns the value of the label istio.io/rev: the control plane
 // revision that the resource is meant for; empty means all (PROTOCOL C11).
-func (r *Resource) Revision() string { return r.revision }
+func (r *Resource) Revision() string { return r.origin.Value().revision }
 
 // Frame returns the encoded resource as it stands in a DiscoveryResponse: a
 // length-delimited field number 2 (resources) that holds the google.protobuf.Any.
@@ -502,14 +433,27 @@ func (r *Resource) Any() []byte {
 // Body decodes the envelope of the resource's body. The body's own message is not
 // decoded.
 func (r *Resource) Body() *anypb.Any {
-	typeURL, value, _ := splitAny(r.entry[r.bodyAt:r.frameTo])
+	_, body := r.split()
+	typeURL, value, _ := splitAny(body)
 	return &anypb.Any{TypeUrl: string(typeURL), Value: value}
+}
+
+// split returns the encoded metadata and the encoded Any of the body. They are parts of
+// our own encoding, which parses.
+func (r *Resource) split() (meta, body []byte) {
+	if r.Kind() == MeshConfig {
+		return nil, r.Any()
+	}
+	_, value, _ := splitAny(r.Any())
+	meta, body, _ = splitResource(value)
+	return meta, body
 }
 
 // Metadata decodes the resource's metadata.
 func (r *Resource) Metadata() Metadata {
+	meta, _ := r.split()
 	md := &mcp.Metadata{}
-	if err := proto.Unmarshal(r.entry[r.metaAt:r.metaTo], md); err != nil {
+	if err := proto.Unmarshal(meta, md); err != nil {
 		// The entry is our own encoding of a message that did decode.
 		panic(fmt.Sprintf("mirror: metadata of %s does not decode: %v", r.Key(), err))
 	}

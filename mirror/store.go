@@ -155,7 +155,7 @@ func counts(byKind map[Kind]map[string]*Resource) map[Kind]int {
 func (s *Store) Create(r *Resource) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.byKind[r.kind][r.name] != nil {
+	if s.byKind[r.Kind()][r.name] != nil {
 		return fmt.Errorf("create %s: %w", r.Key(), ErrExists)
 	}
 	s.set(nil, r)
@@ -204,7 +204,7 @@ func (s *Store) expect(verb string, key Key, version string) (*Resource, error) 
 func (s *Store) Put(r *Resource) (stored *Resource, changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	old := s.byKind[r.kind][r.name]
+	old := s.byKind[r.Kind()][r.name]
 	if old.Equal(r) {
 		r = old.withSourceVersion(r.sourceVersion)
 	}
@@ -226,10 +226,10 @@ func (s *Store) Remove(key Key) bool {
 }
 
 func (s *Store) set(old, r *Resource) {
-	byName := s.byKind[r.kind]
+	byName := s.byKind[r.Kind()]
 	if byName == nil {
 		byName = map[string]*Resource{}
-		s.byKind[r.kind] = byName
+		s.byKind[r.Kind()] = byName
 	}
 	if old != nil {
 		// The map keeps the key it has, and so would keep the old resource's name
@@ -238,17 +238,17 @@ func (s *Store) set(old, r *Resource) {
 	}
 	byName[r.name] = r
 	if !old.Equal(r) {
-		s.events.mark(r.kind, r.name, old)
+		s.events.mark(r.Kind(), r.name, old)
 	}
 }
 
 func (s *Store) remove(old *Resource) {
-	byName := s.byKind[old.kind]
+	byName := s.byKind[old.Kind()]
 	delete(byName, old.name)
 	if len(byName) == 0 {
-		delete(s.byKind, old.kind)
+		delete(s.byKind, old.Kind())
 	}
-	s.events.mark(old.kind, old.name, old)
+	s.events.mark(old.Kind(), old.name, old)
 }
 
 // SetSynced says that the source has given its initial content.

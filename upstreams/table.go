@@ -40,8 +40,8 @@ type spelling struct {
 	rank       int
 	answered   bool
 	byName     map[string]*record
-	generation uint64
-	dropped    map[string]int // by reason
+	generation uint32
+	dropped    map[droppedReason]int
 	// refused says what is wrong with what was received last, by name.
 	refused map[string]string
 }
@@ -50,16 +50,23 @@ type spelling struct {
 type record struct {
 	hash       xxh3.Uint128     // of the element as received
 	resource   *mirror.Resource // last good content; nil when there is none, or when it is left out
-	dropped    string           // why it is left out
 	version    string           // that the server gave, on delta streams
-	generation uint64
+	generation uint32           // of the response that it was last part of; compared for equality only
+	dropped    droppedReason
 }
 
-// Reasons to leave a resource out.
+// droppedReason is why a resource is left out.
+type droppedReason uint8
+
 const (
-	droppedGenerated = "generated"
-	droppedRevision  = "revision"
+	notDropped droppedReason = iota
+	droppedGenerated
+	droppedRevision
 )
+
+func (r droppedReason) String() string {
+	return [...]string{notDropped: "", droppedGenerated: "generated", droppedRevision: "revision"}[r]
+}
 
 var (
 	errDuplicate = errors.New("the name comes twice in one response; the first is kept")
@@ -114,7 +121,7 @@ func (t *table) spelling(kind mirror.Kind, version, typeURL string) *spelling {
 	if sp := t.byURL[typeURL]; sp != nil {
 		return sp
 	}
-	sp := &spelling{kind: kind, typeURL: typeURL, rank: 1 << 20, byName: map[string]*record{}, dropped: map[string]int{}, refused: map[string]string{}}
+	sp := &spelling{kind: kind, typeURL: typeURL, rank: 1 << 20, byName: map[string]*record{}, dropped: map[droppedReason]int{}, refused: map[string]string{}}
 	if info, ok := mirror.LookupKind(kind); ok {
 		if i := slices.Index(info.Versions, version); i >= 0 {
 			sp.rank = i
@@ -153,10 +160,8 @@ func (t *table) replace(sp *spelling, resp *adsclient.Response) (out outcome) {
 		switch {
 		case rec == nil:
 			rec = &record{}
-			full := strings.Clone(string(name))
-			sp.byName[full] = rec
 			seen++
-			if t.accept(sp, rec, full, raw, &out) {
+			if full, differs := t.enter(sp, rec, name, raw, &out); differs {
 				changed = append(changed, full)
 			}
 		case rec.generation == sp.generation:
@@ -214,8 +219,11 @@ func (t *table) patch(sp *spelling, resp *adsclient.Response) (out outcome) {
 		seen[full] = true
 		rec := sp.byName[full]
 		if rec == nil {
-			rec = &record{}
-			sp.byName[full] = rec
+			delete(sp.refused, full)
+			if full, differs := t.enter(sp, &record{}, name, raw, &out); differs {
+				changed = append(changed, full)
+			}
+			continue
 		}
 		if rec.good() && rec.hash == xxh3.Hash128(raw.Any) {
 			// An istiod's delta sends everything again on each push.
@@ -275,6 +283,17 @@ func isMCP(kind mirror.Kind, element []byte) bool {
 	return bytes.HasSuffix(typeURL, []byte("/istio.mcp.v1alpha1.Resource"))
 }
 
+// enter makes a record of a name that is new. The name is held once, by the resource.
+func (t *table) enter(sp *spelling, rec *record, name []byte, raw adsclient.RawResource, out *outcome) (full string, differs bool) {
+	full = string(name)
+	differs = t.accept(sp, rec, full, raw, out)
+	if rec.resource != nil {
+		full = rec.resource.FullName()
+	}
+	sp.byName[full] = rec
+	return full, differs
+}
+
 // accept takes over a new or changed element and reports whether the record's
 // content is another now. A bad element leaves the last good content as it is.
 func (t *table) accept(sp *spelling, rec *record, name string, raw adsclient.RawResource, out *outcome) bool {
@@ -293,9 +312,12 @@ func (t *table) accept(sp *spelling, rec *record, name string, raw adsclient.Raw
 		sp.countDropped(reason, 1)
 		rec.dropped = reason
 	}
-	if reason != "" {
+	if reason != notDropped {
 		rec.resource = nil
 		return had
+	}
+	if rec.version == r.SourceVersion() {
+		rec.version = r.SourceVersion() // a relay gives both the same: held once
 	}
 	rec.resource = r
 	return true
@@ -312,15 +334,15 @@ func (r *record) say(version []byte) {
 // good reports whether what was received last was accepted.
 func (r *record) good() bool { return r.hash != xxh3.Uint128{} }
 
-// leaveOut returns why a resource is not mirrored; empty when it is.
-func (t *table) leaveOut(r *mirror.Resource) string {
+// leaveOut returns why a resource is not mirrored.
+func (t *table) leaveOut(r *mirror.Resource) droppedReason {
 	if !t.keepGenerated && generated(r) {
 		return droppedGenerated
 	}
 	if t.revision != "" && r.Revision() != "" && r.Revision() != t.revision {
 		return droppedRevision
 	}
-	return ""
+	return notDropped
 }
 
 // generated reports whether an istiod made the resource by itself, from a Kubernetes
@@ -356,8 +378,8 @@ func (sp *spelling) forget(name string, rec *record) {
 	delete(sp.refused, name)
 }
 
-func (sp *spelling) countDropped(reason string, n int) {
-	if reason == "" {
+func (sp *spelling) countDropped(reason droppedReason, n int) {
+	if reason == notDropped {
 		return
 	}
 	if sp.dropped[reason] += n; sp.dropped[reason] == 0 {
@@ -459,7 +481,7 @@ func (t *table) droppedCounts() map[string]int {
 	out := map[string]int{}
 	for _, sp := range t.byURL {
 		for reason, n := range sp.dropped {
-			out[reason] += n
+			out[reason.String()] += n
 		}
 	}
 	return out

@@ -1,0 +1,231 @@
+package mirror
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"slices"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	mcp "istio.io/api/mcp/v1alpha1"
+)
+
+// metadata is an istio.mcp.v1alpha1.Metadata, ready to be encoded in the one way in which
+// equal metadata has equal bytes. Its slices are parts of what it was parsed from.
+type metadata struct {
+	name, version       []byte
+	created             []byte // encoded google.protobuf.Timestamp
+	hasCreated          bool
+	labels, annotations []pair // sorted by key, each key once
+	unknown             []byte
+}
+
+type pair struct{ key, value []byte }
+
+// parseMetadata parses an encoded Metadata. What is out of the ordinary is left to the
+// library.
+func parseMetadata(b []byte) (md metadata, err error) {
+	if md.parse(b) {
+		return md, nil
+	}
+	m := &mcp.Metadata{}
+	if err := proto.Unmarshal(b, m); err != nil {
+		return metadata{}, fmt.Errorf("metadata does not decode: %w", err)
+	}
+	return metadataOf(m)
+}
+
+func metadataOf(m *mcp.Metadata) (md metadata, err error) {
+	md = metadata{
+		name: []byte(m.GetName()), version: []byte(m.GetVersion()),
+		labels: pairsOf(m.GetLabels()), annotations: pairsOf(m.GetAnnotations()),
+		unknown: m.ProtoReflect().GetUnknown(),
+	}
+	if m.GetCreateTime() != nil {
+		md.hasCreated = true
+		if md.created, err = (proto.MarshalOptions{Deterministic: true}).Marshal(m.GetCreateTime()); err != nil {
+			return metadata{}, fmt.Errorf("create time: %w", err)
+		}
+	}
+	return md, nil
+}
+
+func pairsOf(m map[string]string) []pair {
+	if len(m) == 0 {
+		return nil
+	}
+	pairs := make([]pair, 0, len(m))
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		pairs = append(pairs, pair{[]byte(k), []byte(m[k])})
+	}
+	return pairs
+}
+
+// parse reports whether b is metadata as everybody encodes it, and takes it over.
+func (md *metadata) parse(b []byte) bool {
+	seen := 0
+	for len(b) > 0 {
+		num, typ, n := protowire.ConsumeTag(b)
+		if n < 0 || typ != protowire.BytesType || num > 5 {
+			return false
+		}
+		b = b[n:]
+		v, n := protowire.ConsumeBytes(b)
+		if n < 0 {
+			return false
+		}
+		b = b[n:]
+		ok := true
+		switch num {
+		case 1:
+			md.name, ok = v, utf8.Valid(v) && seen&1 == 0
+			seen |= 1
+		case 2:
+			md.created, ok = v, ordinaryTimestamp(v) && !md.hasCreated
+			md.hasCreated = true
+		case 3:
+			md.version, ok = v, utf8.Valid(v) && seen&2 == 0
+			seen |= 2
+		case 4:
+			md.labels, ok = appendPair(md.labels, v)
+		case 5:
+			md.annotations, ok = appendPair(md.annotations, v)
+		}
+		if !ok {
+			return false
+		}
+	}
+	return sortPairs(md.labels) && sortPairs(md.annotations)
+}
+
+// ordinaryTimestamp reports whether b is the encoding of a google.protobuf.Timestamp that
+// encoding it again would give.
+func ordinaryTimestamp(b []byte) bool {
+	last := protowire.Number(0)
+	for len(b) > 0 {
+		num, typ, n := protowire.ConsumeTag(b)
+		if n != 1 || typ != protowire.VarintType || num <= last || num > 2 {
+			return false
+		}
+		last = num
+		v, m := protowire.ConsumeVarint(b[n:])
+		if m < 0 || m != protowire.SizeVarint(v) || v == 0 || num == 2 && v > 999_999_999 {
+			return false
+		}
+		b = b[n+m:]
+	}
+	return true
+}
+
+// appendPair parses one entry of a map.
+func appendPair(pairs []pair, b []byte) ([]pair, bool) {
+	var p pair
+	last := protowire.Number(0)
+	for len(b) > 0 {
+		num, typ, n := protowire.ConsumeTag(b)
+		if n < 0 || typ != protowire.BytesType || num <= last || num > 2 {
+			return pairs, false
+		}
+		last = num
+		v, m := protowire.ConsumeBytes(b[n:])
+		if m < 0 || !utf8.Valid(v) {
+			return pairs, false
+		}
+		b = b[n+m:]
+		if num == 1 {
+			p.key = v
+		} else {
+			p.value = v
+		}
+	}
+	return append(pairs, p), true
+}
+
+// sortPairs sorts by key, and reports whether each key comes once.
+func sortPairs(pairs []pair) bool {
+	compare := func(a, b pair) int { return bytes.Compare(a.key, b.key) }
+	if !slices.IsSortedFunc(pairs, compare) {
+		slices.SortFunc(pairs, compare)
+	}
+	for i := 1; i < len(pairs); i++ {
+		if bytes.Equal(pairs[i-1].key, pairs[i].key) {
+			return false
+		}
+	}
+	return true
+}
+
+// revision returns the value of the label istio.io/rev.
+func (md *metadata) revision() string {
+	for _, p := range md.labels {
+		if string(p.key) == revisionLabel {
+			return string(p.value)
+		}
+	}
+	return ""
+}
+
+// validText reports whether what a receiver decodes as text is UTF-8.
+func (md *metadata) validText() bool {
+	if !utf8.Valid(md.name) {
+		return false
+	}
+	for _, pairs := range [][]pair{md.labels, md.annotations} {
+		for _, p := range pairs {
+			if !utf8.Valid(p.key) || !utf8.Valid(p.value) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// size returns the length of the encoding, with a version of ours.
+func (md *metadata) size() int {
+	n := 1 + protowire.SizeBytes(len(md.name)) + 1 + protowire.SizeBytes(versionLen) + len(md.unknown)
+	if md.hasCreated {
+		n += 1 + protowire.SizeBytes(len(md.created))
+	}
+	return n + pairsSize(md.labels) + pairsSize(md.annotations)
+}
+
+// append encodes the metadata with a blank in the place of the version, and returns where
+// that is.
+func (md *metadata) append(b []byte) (out []byte, versionAt int) {
+	b = appendLen(b, 1, len(md.name))
+	b = append(b, md.name...)
+	if md.hasCreated {
+		b = appendLen(b, 2, len(md.created))
+		b = append(b, md.created...)
+	}
+	b = appendLen(b, 3, versionLen)
+	versionAt = len(b)
+	b = append(b, blankVersion...)
+	b = appendPairs(b, 4, md.labels)
+	b = appendPairs(b, 5, md.annotations)
+	return append(b, md.unknown...), versionAt
+}
+
+func (p pair) size() int {
+	return 1 + protowire.SizeBytes(len(p.key)) + 1 + protowire.SizeBytes(len(p.value))
+}
+
+func pairsSize(pairs []pair) (n int) {
+	for _, p := range pairs {
+		n += 1 + protowire.SizeBytes(p.size())
+	}
+	return n
+}
+
+func appendPairs(b []byte, num protowire.Number, pairs []pair) []byte {
+	for _, p := range pairs {
+		b = appendLen(b, num, p.size())
+		b = appendLen(b, 1, len(p.key))
+		b = append(b, p.key...)
+		b = appendLen(b, 2, len(p.value))
+		b = append(b, p.value...)
+	}
+	return b
+}

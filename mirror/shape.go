@@ -1,0 +1,160 @@
+package mirror
+
+import (
+	"errors"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// maxDepth bounds the nesting of a body: protobuf's own bound.
+const maxDepth = protowire.DefaultRecursionLimit
+
+// shape is what an encoding must be like to decode as one message type. Checking it
+// answers what decoding would, without building the message: each new or changed resource
+// is checked, and none is decoded for any other purpose.
+//
+// What passes decodes. What does not pass may still decode, in rare cases that are left to
+// the library: proto2's groups and required fields.
+type shape struct {
+	fields map[protowire.Number]fieldShape
+	// low are the fields with small numbers, by number.
+	low [32]fieldShape
+}
+
+type fieldShape struct {
+	content content
+	message *shape // of contentMessage
+}
+
+// content is what a length-delimited field must hold.
+type content uint8
+
+const (
+	contentAny     content = iota // anything: bytes, or a field that nobody knows
+	contentText                   // UTF-8
+	contentMessage                // another message, or an entry of a map
+	contentVarints                // packed
+	contentFixed32
+	contentFixed64
+	contentLibrary // what the library must look at
+)
+
+var errShape = errors.New("not of the message's shape")
+
+// shapeOf compiles the shape of a message type, and of those within it.
+func shapeOf(d protoreflect.MessageDescriptor) *shape {
+	return compileShape(d, map[protoreflect.FullName]*shape{})
+}
+
+func compileShape(d protoreflect.MessageDescriptor, known map[protoreflect.FullName]*shape) *shape {
+	if s := known[d.FullName()]; s != nil {
+		return s
+	}
+	s := &shape{fields: map[protowire.Number]fieldShape{}}
+	known[d.FullName()] = s
+	for i := range d.Fields().Len() {
+		fd := d.Fields().Get(i)
+		f := fieldShape{content: contentOf(fd)}
+		if f.content == contentMessage {
+			f.message = compileShape(fd.Message(), known)
+		}
+		if n := fd.Number(); int(n) < len(s.low) {
+			s.low[n] = f
+		} else {
+			s.fields[n] = f
+		}
+	}
+	return s
+}
+
+func contentOf(fd protoreflect.FieldDescriptor) content {
+	if fd.Cardinality() == protoreflect.Required {
+		return contentLibrary
+	}
+	switch fd.Kind() {
+	case protoreflect.StringKind:
+		return contentText
+	case protoreflect.BytesKind:
+		return contentAny
+	case protoreflect.MessageKind:
+		return contentMessage
+	case protoreflect.GroupKind:
+		return contentLibrary
+	}
+	if !fd.IsList() {
+		return contentAny // of another wire type than the field's: skipped
+	}
+	switch fd.Kind() {
+	case protoreflect.Fixed32Kind, protoreflect.Sfixed32Kind, protoreflect.FloatKind:
+		return contentFixed32
+	case protoreflect.Fixed64Kind, protoreflect.Sfixed64Kind, protoreflect.DoubleKind:
+		return contentFixed64
+	}
+	return contentVarints
+}
+
+// check reports whether data has the shape.
+func (s *shape) check(data []byte, depth int) error {
+	if depth == 0 {
+		return errShape
+	}
+	for len(data) > 0 {
+		num, typ, n := protowire.ConsumeTag(data)
+		if n < 0 || num > protowire.MaxValidNumber {
+			return errShape
+		}
+		data = data[n:]
+		if typ != protowire.BytesType {
+			n := protowire.ConsumeFieldValue(num, typ, data)
+			if n < 0 {
+				return errShape
+			}
+			data = data[n:]
+			continue
+		}
+		v, n := protowire.ConsumeBytes(data)
+		if n < 0 {
+			return errShape
+		}
+		data = data[n:]
+		var f fieldShape
+		if int(num) < len(s.low) {
+			f = s.low[num]
+		} else {
+			f = s.fields[num]
+		}
+		if err := f.check(v, depth); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f fieldShape) check(v []byte, depth int) error {
+	ok := true
+	switch f.content {
+	case contentText:
+		ok = utf8.Valid(v)
+	case contentMessage:
+		return f.message.check(v, depth-1)
+	case contentVarints:
+		for ok && len(v) > 0 {
+			_, n := protowire.ConsumeVarint(v)
+			if ok = n > 0; ok {
+				v = v[n:]
+			}
+		}
+	case contentFixed32:
+		ok = len(v)%4 == 0
+	case contentFixed64:
+		ok = len(v)%8 == 0
+	case contentLibrary:
+		ok = false
+	}
+	if !ok {
+		return errShape
+	}
+	return nil
+}
