@@ -240,7 +240,9 @@ func (b *builder) note(name string, was, is *mirror.Resource) uint64 {
 	} else {
 		s.removed = append(s.removed, removal{s.rev, name})
 	}
-	s.log = append(s.log, c)
+	if s.log = append(s.log, c); len(s.log) > 4*logLen {
+		b.trim() // a great many at once: the first content, say
+	}
 	return s.rev
 }
 

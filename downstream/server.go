@@ -233,6 +233,11 @@ func (s *Server) open(began time.Time) {
 	s.wakeAll()
 }
 
+// NeedsPushes reports whether changes have to be pushed. Until the server begins to
+// serve they need not be: it then reads everything that there is. A change that is
+// visible to Configs before NeedsPushes is asked is never missed.
+func (s *Server) NeedsPushes() bool { return s.views.opening.Load() }
+
 // HasReleased reports whether clients are being served: every source has synced, or
 // the wait for them is over.
 func (s *Server) HasReleased() bool {

@@ -2,6 +2,7 @@ package downstream
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -82,6 +83,7 @@ func (v *view) apply(kind mirror.Kind, updates []update, changedAt time.Time) bo
 // views are the views that clients need at present, and the one of everything.
 type views struct {
 	configs Configs
+	opening atomic.Bool // set before everything is read for the first time
 
 	mu       sync.Mutex // serializes all changes to views and their content
 	released bool
@@ -123,6 +125,7 @@ func (vs *views) release(v *view) {
 func (vs *views) open(now time.Time) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
+	vs.opening.Store(true)
 	vs.released = true
 	for _, v := range vs.byRev {
 		vs.refresh(v, now)
@@ -163,14 +166,16 @@ func (vs *views) refresh(v *view, changedAt time.Time) bool {
 	for _, kind := range vs.configs.Kinds() {
 		there[kind] = true
 		list := vs.configs.List(kind, "")
-		names := make(map[string]struct{}, len(list))
 		updates := make([]update, 0, len(list))
 		for _, r := range list {
-			names[r.FullName()] = struct{}{}
 			updates = append(updates, update{r.FullName(), r})
 		}
+		// Both are sorted by name.
 		v.snapshot(kind).each(func(r *mirror.Resource) {
-			if _, ok := names[r.FullName()]; !ok {
+			for len(list) > 0 && list[0].FullName() < r.FullName() {
+				list = list[1:]
+			}
+			if len(list) == 0 || list[0].FullName() != r.FullName() {
 				updates = append(updates, update{name: r.FullName()})
 			}
 		})

@@ -59,7 +59,7 @@ func (a *Aggregate) SetSources(sources []Source) error {
 			if has, ok := s.Cache.(interface{ Kinds() []Kind }); ok {
 				for _, kind := range has.Kinds() {
 					for _, r := range s.Cache.List(kind, "") {
-						a.events.mark(kind, r.name, nil)
+						a.events.mark(r.kind(), r.name, nil)
 					}
 				}
 			}
@@ -72,7 +72,7 @@ func (a *Aggregate) SetSources(sources []Source) error {
 	}
 	for _, byName := range a.merged {
 		for _, r := range byName {
-			a.events.mark(r.Kind(), r.name, nil)
+			a.events.mark(r.kind(), r.name, nil)
 		}
 	}
 	return nil
@@ -85,30 +85,28 @@ func (a *Aggregate) has(s Source) bool {
 // follow makes the Aggregate look at every key that a source writes to. Of a source
 // that can not tell of those, it looks at the keys that there are events of.
 func (a *Aggregate) follow(c ConfigStoreCache) error {
-	touched := func(kind Kind, name string) { a.events.mark(kind, name, nil) }
 	if s, ok := c.(interface {
-		onTouched(func(kind Kind, name string)) error
+		onTouched(func(batch []queued)) error
 	}); ok {
-		return s.onTouched(touched)
+		return s.onTouched(a.events.markAll)
 	}
 	return c.RegisterEventHandler(Kind{}, func(old, cur *Resource, _ Event) {
 		if cur == nil {
 			cur = old
 		}
-		touched(cur.Kind(), cur.name)
+		a.events.mark(cur.kind(), cur.name, nil)
 	})
 }
 
-// nextEvent settles what is served under the next key that may have changed.
-func (a *Aggregate) nextEvent() (queued, bool) {
+// nextEvents settles what is served under the next keys that may have changed.
+func (a *Aggregate) nextEvents(batch []queued) []queued {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	k, _, ok := a.events.pop()
-	if !ok {
-		return queued{}, false
+	batch = a.events.pop(batch)
+	for i := range batch {
+		batch[i].old, batch[i].cur = a.merge(batch[i].kind.Value(), batch[i].name)
 	}
-	old, cur := a.merge(k.kind, k.name)
-	return queued{k, old, cur}, true
+	return batch
 }
 
 // merge finds the copy to serve under a key, puts it into the merged view, and
@@ -130,7 +128,9 @@ func (a *Aggregate) merge(kind Kind, name string) (old, cur *Resource) {
 			byName = map[string]*Resource{}
 			a.merged[kind] = byName
 		}
-		delete(byName, name)
+		if old != nil {
+			delete(byName, name) // its key would keep the old resource's name alive
+		}
 		byName[cur.name] = cur
 	case old != nil:
 		delete(byName, name)
@@ -208,7 +208,7 @@ func (a *Aggregate) RegisterEventHandler(kind Kind, h Handler) error {
 
 // Run implements ConfigStoreCache. It runs the merging, not the sources: each of
 // those is run by its owner.
-func (a *Aggregate) Run(ctx context.Context) error { return a.events.run(ctx, a.nextEvent) }
+func (a *Aggregate) Run(ctx context.Context) error { return a.events.run(ctx, a.nextEvents) }
 
 // HasSynced implements ConfigStoreCache: every source has synced, and all that
 // they gave until then is merged.

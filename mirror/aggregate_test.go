@@ -70,18 +70,16 @@ func TestThereAndBackIsNoticed(t *testing.T) {
 		t.Fatal(err)
 	}
 	key := Key{serviceEntries, "shop", "a"}
-	step := func(e *events, next func() (queued, bool)) {
-		if q, ok := next(); ok {
-			e.deliver(q)
-		}
+	step := func(e *events, next func([]queued) []queued) {
+		e.deliver(next(make([]queued, 0, 1)))
 	}
 	west.Put(entry(t, "west", "a", "w"))
-	step(&west.events, west.nextEvent)
+	step(&west.events, west.nextEvents)
 	east.Put(entry(t, "east", "a", "e")) // not told yet, and merged all the same:
-	step(&a.events, a.nextEvent)
+	step(&a.events, a.nextEvents)
 	east.Remove(key)
-	step(&east.events, east.nextEvent) // from nothing to nothing: no event
-	step(&a.events, a.nextEvent)
+	step(&east.events, east.nextEvents) // from nothing to nothing: no event
+	step(&a.events, a.nextEvents)
 	if got := a.Get(key); got == nil || got.Source() != "west" {
 		t.Errorf("served: %v", got)
 	}
@@ -211,21 +209,19 @@ func TestMergeIsWhatTheModelSays(t *testing.T) {
 			rt.Fatal(err)
 		}
 		// The queues are drained by hand, so that rapid decides on the interleaving.
-		step := func(e *events, next func() (queued, bool)) bool {
-			q, ok := next()
-			if ok {
-				e.deliver(q)
-			}
-			return ok
+		step := func(e *events, next func([]queued) []queued) bool {
+			batch := next(make([]queued, 0, rapid.IntRange(1, 3).Draw(rt, "batch")))
+			e.deliver(batch)
+			return len(batch) > 0
 		}
 		order := slices.Clone(names)
 		check := func() {
 			for again := true; again; {
 				again = false
 				for _, n := range names {
-					again = step(&stores[n].events, stores[n].nextEvent) || again
+					again = step(&stores[n].events, stores[n].nextEvents) || again
 				}
-				again = step(&a.events, a.nextEvent) || again
+				again = step(&a.events, a.nextEvents) || again
 			}
 			want := map[Key]*Resource{}
 			for _, n := range slices.Backward(order) {
@@ -254,11 +250,11 @@ func TestMergeIsWhatTheModelSays(t *testing.T) {
 				n := rapid.SampledFrom(names).Draw(rt, "source")
 				stores[n].Remove(Key{serviceEntries, "shop", fmt.Sprint(rapid.IntRange(0, 4).Draw(rt, "name"))})
 			},
-			"deliver one of a source": func(rt *rapid.T) {
+			"deliver some of a source": func(rt *rapid.T) {
 				s := stores[rapid.SampledFrom(names).Draw(rt, "source")]
-				step(&s.events, s.nextEvent)
+				step(&s.events, s.nextEvents)
 			},
-			"merge one": func(*rapid.T) { step(&a.events, a.nextEvent) },
+			"merge some": func(rt *rapid.T) { step(&a.events, a.nextEvents) },
 			"reorder or leave out": func(rt *rapid.T) {
 				order = rapid.Permutation(names).Draw(rt, "order")[:rapid.IntRange(1, 3).Draw(rt, "how many")]
 				var sources []Source

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"unique"
 )
 
 // events queues keys that have changed and tells handlers about them, one at a
@@ -17,7 +18,7 @@ type events struct {
 	mu       sync.Mutex
 	running  bool
 	handlers []registration
-	touched  []func(kind Kind, name string)
+	touched  []func(batch []queued)
 	pending  map[eventKey]*Resource // what the handlers last saw; nil when nothing
 	order    []eventKey
 	// queued and handled count keys. The initial content has been told once handled
@@ -28,7 +29,7 @@ type events struct {
 }
 
 type eventKey struct {
-	kind Kind
+	kind unique.Handle[Kind]
 	name string // full name
 }
 
@@ -54,8 +55,9 @@ func (e *events) register(kind Kind, h Handler) error {
 
 // onTouched adds a function that is told of every key that was written to since it
 // was last told, also when nothing has come of it. Whoever reads the store by itself
-// needs that: it may have seen what was there in between.
-func (e *events) onTouched(f func(kind Kind, name string)) error {
+// needs that: it may have seen what was there in between. The batch is the function's
+// for the time of the call only.
+func (e *events) onTouched(f func(batch []queued)) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.running {
@@ -66,13 +68,27 @@ func (e *events) onTouched(f func(kind Kind, name string)) error {
 }
 
 // mark queues a key whose content was old until now.
-func (e *events) mark(kind Kind, name string, old *Resource) {
+func (e *events) mark(kind unique.Handle[Kind], name string, old *Resource) {
 	e.mu.Lock()
 	k := eventKey{kind, name}
 	if _, waiting := e.pending[k]; !waiting {
 		e.pending[k] = old
 		e.order = append(e.order, k)
 		e.queued++
+	}
+	e.mu.Unlock()
+	e.signal()
+}
+
+// markAll queues the keys of a batch, of whose content nothing is noted.
+func (e *events) markAll(batch []queued) {
+	e.mu.Lock()
+	for _, q := range batch {
+		if _, waiting := e.pending[q.eventKey]; !waiting {
+			e.pending[q.eventKey] = nil
+			e.order = append(e.order, q.eventKey)
+			e.queued++
+		}
 	}
 	e.mu.Unlock()
 	e.signal()
@@ -106,9 +122,13 @@ type queued struct {
 	old, cur *Resource
 }
 
-// run delivers events until ctx ends. next removes a key from the queue (see pop);
-// ok is false when nothing is queued.
-func (e *events) run(ctx context.Context, next func() (q queued, ok bool)) error {
+// batchLen is how many keys are taken from the queue at once, so that locks are taken
+// once for many.
+const batchLen = 128
+
+// run delivers events until ctx ends. next moves keys from the queue to a batch (see
+// pop), which stays empty when nothing is queued.
+func (e *events) run(ctx context.Context, next func(batch []queued) []queued) error {
 	e.mu.Lock()
 	if e.running {
 		e.mu.Unlock()
@@ -116,6 +136,7 @@ func (e *events) run(ctx context.Context, next func() (q queued, ok bool)) error
 	}
 	e.running = true
 	e.mu.Unlock()
+	batch := make([]queued, 0, batchLen)
 	for {
 		select {
 		case <-ctx.Done():
@@ -123,43 +144,46 @@ func (e *events) run(ctx context.Context, next func() (q queued, ok bool)) error
 		case <-e.wake:
 		}
 		for ctx.Err() == nil {
-			q, ok := next()
-			if !ok {
+			batch = next(batch[:0])
+			if len(batch) == 0 {
 				break
 			}
-			e.deliver(q)
+			e.deliver(batch)
+			clear(batch)
 		}
 	}
 }
 
-// pop removes the key that has waited longest and returns it with what the
-// handlers last saw of it.
-func (e *events) pop() (k eventKey, noted *Resource, ok bool) {
+// pop moves the keys that have waited longest to batch, as far as that has room, with
+// what the handlers last saw of each as old.
+func (e *events) pop(batch []queued) []queued {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if len(e.order) == 0 {
-		return eventKey{}, nil, false
+	n := min(len(e.order), cap(batch)-len(batch))
+	for i, k := range e.order[:n] {
+		batch = append(batch, queued{eventKey: k, old: e.pending[k]})
+		delete(e.pending, k)
+		e.order[i] = eventKey{}
 	}
-	k = e.order[0]
-	noted = e.pending[k]
-	delete(e.pending, k)
-	e.order[0] = eventKey{}
-	e.order = e.order[1:]
+	e.order = e.order[n:]
 	if len(e.order) == 0 && cap(e.order) > 64 {
 		// Both would otherwise stay as large as the largest burst was.
 		e.order, e.pending = nil, map[eventKey]*Resource{}
 	}
-	return k, noted, true
+	return batch
 }
 
-// deliver tells of one key. Nobody is added to those who are told while it runs.
-func (e *events) deliver(q queued) {
+// deliver tells of the keys of a batch. Nobody is added to those who are told while it
+// runs.
+func (e *events) deliver(batch []queued) {
 	for _, f := range e.touched {
-		f(q.kind, q.name)
+		f(batch)
 	}
-	e.tell(q)
+	for _, q := range batch {
+		e.tell(q)
+	}
 	e.mu.Lock()
-	e.handled++
+	e.handled += uint64(len(batch))
 	e.mu.Unlock()
 }
 
@@ -176,7 +200,7 @@ func (e *events) tell(q queued) {
 		event = EventUpdate
 	}
 	for _, r := range e.handlers {
-		if r.kind == (Kind{}) || r.kind == q.kind {
+		if r.kind == (Kind{}) || r.kind == q.kind.Value() {
 			r.h(q.old, q.cur, event)
 		}
 	}

@@ -52,7 +52,7 @@ type Resource struct {
 
 // origin is what a resource has in common with many others.
 type origin struct {
-	kind     Kind
+	kind     unique.Handle[Kind]
 	source   string
 	revision string
 }
@@ -172,7 +172,7 @@ func PeekName(kind Kind, data []byte) ([]byte, error) {
 var meshConfigName = []byte(MeshConfigName)
 
 func newBare(kind Kind, anyBytes []byte, source, sourceVersion string) *Resource {
-	r := &Resource{origin: unique.Make(origin{kind: kind, source: source}), name: MeshConfigName, sourceVersion: sourceVersion}
+	r := &Resource{origin: unique.Make(origin{kind: unique.Make(kind), source: source}), name: MeshConfigName, sourceVersion: sourceVersion}
 	b := r.beginEntry(1 + protowire.SizeBytes(len(anyBytes)))
 	b = appendLen(b, 2, len(anyBytes))
 	r.endEntry(append(b, anyBytes...))
@@ -193,7 +193,7 @@ func newWrapped(kind Kind, md metadata, body []byte, source string) (*Resource, 
 	anyLen := 1 + protowire.SizeBytes(len(resourceURL)) + 1 + protowire.SizeBytes(resourceLen)
 
 	r := &Resource{
-		origin: unique.Make(origin{kind, source, md.revision()}),
+		origin: unique.Make(origin{unique.Make(kind), source, md.revision()}),
 		name:   full, nsLen: uint16(len(namespace)), sourceVersion: string(md.version),
 	}
 	b := r.beginEntry(1 + protowire.SizeBytes(anyLen))
@@ -358,7 +358,9 @@ func appendLen(b []byte, num protowire.Number, n int) []byte {
 }
 
 // Kind returns the resource's kind.
-func (r *Resource) Kind() Kind { return r.origin.Value().kind }
+func (r *Resource) Kind() Kind { return r.kind().Value() }
+
+func (r *Resource) kind() unique.Handle[Kind] { return r.origin.Value().kind }
 
 // FullName returns the resource's name on the wire; see Key.FullName.
 func (r *Resource) FullName() string { return r.name }
@@ -389,7 +391,7 @@ func (r *Resource) Equal(other *Resource) bool {
 	if r == nil || other == nil {
 		return r == other
 	}
-	return r.version == other.version && r.name == other.name && r.Kind() == other.Kind()
+	return r.version == other.version && r.name == other.name && r.kind() == other.kind()
 }
 
 // Source returns the name of the upstream that the resource comes from.

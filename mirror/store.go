@@ -238,7 +238,7 @@ func (s *Store) set(old, r *Resource) {
 	}
 	byName[r.name] = r
 	if !old.Equal(r) {
-		s.events.mark(r.Kind(), r.name, old)
+		s.events.mark(r.kind(), r.name, old)
 	}
 }
 
@@ -248,7 +248,7 @@ func (s *Store) remove(old *Resource) {
 	if len(byName) == 0 {
 		delete(s.byKind, old.Kind())
 	}
-	s.events.mark(old.Kind(), old.name, old)
+	s.events.mark(old.kind(), old.name, old)
 }
 
 // SetSynced says that the source has given its initial content.
@@ -270,16 +270,19 @@ func (s *Store) RegisterEventHandler(kind Kind, h Handler) error {
 }
 
 // Run implements ConfigStoreCache.
-func (s *Store) Run(ctx context.Context) error { return s.events.run(ctx, s.nextEvent) }
+func (s *Store) Run(ctx context.Context) error { return s.events.run(ctx, s.nextEvents) }
 
-// nextEvent reads the queue and the content under one lock: a change between the
+// nextEvents reads the queue and the content under one lock: a change between the
 // two would be told twice, or as a delete of what nobody was told of.
-func (s *Store) nextEvent() (queued, bool) {
+func (s *Store) nextEvents(batch []queued) []queued {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	k, old, ok := s.events.pop()
-	return queued{k, old, s.byKind[k.kind][k.name]}, ok
+	batch = s.events.pop(batch)
+	for i := range batch {
+		batch[i].cur = s.byKind[batch[i].kind.Value()][batch[i].name]
+	}
+	return batch
 }
 
 // onTouched lets the Aggregate follow the store.
-func (s *Store) onTouched(f func(kind Kind, name string)) error { return s.events.onTouched(f) }
+func (s *Store) onTouched(f func(batch []queued)) error { return s.events.onTouched(f) }

@@ -146,6 +146,10 @@ func (t *table) replace(sp *spelling, resp *adsclient.Response) (out outcome) {
 	clear(sp.refused)
 	seen, unnamed := 0, 0
 	var changed []string
+	if len(sp.byName) == 0 {
+		sp.byName = make(map[string]*record, resp.Len())
+		changed = make([]string, 0, resp.Len())
+	}
 	for raw := range resp.Resources() {
 		name, err := peekName(sp.kind, raw.Any)
 		rec := sp.byName[string(name)]
@@ -201,6 +205,10 @@ func (t *table) replace(sp *spelling, resp *adsclient.Response) (out outcome) {
 // patch applies a delta response to a spelling.
 func (t *table) patch(sp *spelling, resp *adsclient.Response) (out outcome) {
 	var changed, gone []string
+	if len(sp.byName) == 0 {
+		sp.byName = make(map[string]*record, resp.Len())
+		changed = make([]string, 0, resp.Len())
+	}
 	seen := map[string]bool{}
 	for raw := range resp.Resources() {
 		name, err := peekName(sp.kind, raw.Any)

@@ -97,16 +97,6 @@ func serve(ctx context.Context, cfg *config.Config, log *slog.Logger, level *slo
 	if err != nil {
 		return err
 	}
-	err = aggregate.RegisterEventHandler(mirror.Kind{}, func(old, cur *mirror.Resource, _ mirror.Event) {
-		if cur == nil {
-			cur = old
-		}
-		debouncer.UpdateKey(cur.Key(), push.ConfigUpdate)
-	})
-	if err != nil {
-		return err
-	}
-
 	// The debug documents show the server that answers with them.
 	var server *downstream.Server
 	debug := admin.NewDebug(admin.Views{
@@ -115,6 +105,18 @@ func serve(ctx context.Context, cfg *config.Config, log *slog.Logger, level *slo
 	})
 	server, err = downstream.New(downstreamConfig(cfg, build.Version), downstream.Deps{
 		Configs: aggregate, Debug: debug, Registerer: registry, Logger: log,
+	})
+	if err != nil {
+		return err
+	}
+	err = aggregate.RegisterEventHandler(mirror.Kind{}, func(old, cur *mirror.Resource, _ mirror.Event) {
+		if !server.NeedsPushes() {
+			return
+		}
+		if cur == nil {
+			cur = old
+		}
+		debouncer.UpdateKey(cur.Key(), push.ConfigUpdate)
 	})
 	if err != nil {
 		return err
