@@ -85,6 +85,7 @@ func (c Config) withDefaults() Config {
 // Configs is the merged view, as a Server reads it.
 type Configs interface {
 	Get(key mirror.Key) *mirror.Resource
+	// List returns the resources sorted by their full names.
 	List(kind mirror.Kind, namespace string) []*mirror.Resource
 	Kinds() []mirror.Kind
 	HasSynced() bool
@@ -237,6 +238,9 @@ func (s *Server) open(began time.Time) {
 // serve they need not be: it then reads everything that there is. A change that is
 // visible to Configs before NeedsPushes is asked is never missed.
 func (s *Server) NeedsPushes() bool { return s.views.opening.Load() }
+
+// Released returns what is closed when clients begin to be served.
+func (s *Server) Released() <-chan struct{} { return s.released }
 
 // HasReleased reports whether clients are being served: every source has synced, or
 // the wait for them is over.

@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"syscall"
 
-	"github.com/KimMachineGun/automemlimit/memlimit"
 	"github.com/oklog/run"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -85,7 +84,7 @@ func newLogger(w io.Writer, cfg config.Log, level *slog.LevelVar) (*slog.Logger,
 func serve(ctx context.Context, cfg *config.Config, log *slog.Logger, level *slog.LevelVar) error {
 	build := buildinfo.Read(version)
 	log.Info("relay starts", "version", build.Version, "revision", build.Revision, "node", cfg.Node.ID, "upstreams", len(cfg.Upstreams))
-	setMemoryLimit(log)
+	mem := newMemory(log)
 
 	registry := prometheus.NewRegistry()
 	aggregate := mirror.NewAggregate()
@@ -143,6 +142,7 @@ func serve(ctx context.Context, cfg *config.Config, log *slog.Logger, level *slo
 	var group run.Group
 	group.Add(untilSignal(ctx, log, &draining))
 	group.Add(actor(server.Run))
+	group.Add(actor(func(ctx context.Context) error { return mem.run(ctx, server.Released()) }))
 	group.Add(actor(func(ctx context.Context) error { return debouncer.Run(ctx, server.Push) }))
 	group.Add(actor(aggregate.Run))
 	group.Add(actor(manager.Run))
@@ -182,17 +182,6 @@ func untilSignal(ctx context.Context, log *slog.Logger, draining *atomic.Bool) (
 		return nil
 	}
 	return execute, func(error) { stop() }
-}
-
-// setMemoryLimit keeps the garbage collector below the limit of the container, unless
-// GOMEMLIMIT says otherwise.
-func setMemoryLimit(log *slog.Logger) {
-	limit, err := memlimit.Set(memlimit.WithRatio(0.9))
-	if err != nil {
-		log.Debug("no memory limit from the control group", "err", err)
-		return
-	}
-	log.Debug("memory limit", "bytes", limit)
 }
 
 func registerProcess(registry *prometheus.Registry, manager *upstreams.Manager, build buildinfo.Info) error {
