@@ -59,6 +59,12 @@ type conn struct {
 	watches *watches
 	replies []any // answers to debug requests
 	nonce   uint64
+	// asked says that a request came since the watches were last planned for, planned what
+	// the view's count of changes was then.
+	asked   bool
+	planned uint64
+
+	steps []step // of the sending goroutine: the round under way
 }
 
 // serve runs a stream to its end.
@@ -222,6 +228,7 @@ func (c *conn) handleSotW(req *discoveryv3.DiscoveryRequest) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.asked = true
 	result, err := c.watches.requestSotW(req, time.Now())
 	c.record(result, err, req.GetTypeUrl(), req.GetErrorDetail().GetMessage())
 	return err
@@ -245,6 +252,7 @@ func (c *conn) handleDelta(req *discoveryv3.DeltaDiscoveryRequest) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.asked = true
 	result, err := c.watches.requestDelta(req, time.Now())
 	c.record(result, err, req.GetTypeUrl(), req.GetErrorDetail().GetMessage())
 	return err
@@ -370,6 +378,7 @@ func (c *conn) round() (sent bool, err error) {
 			}
 		}
 	}
+	clear(steps) // what was sent is not kept alive
 	return len(steps) > 0, nil
 }
 
@@ -387,7 +396,12 @@ func (c *conn) plan() ([]step, error) {
 	if c.view == nil {
 		return nil, nil
 	}
-	var steps []step
+	changes := c.view.changes.Load()
+	if !c.asked && changes == c.planned {
+		return nil, nil
+	}
+	c.asked, c.planned = false, changes
+	steps := c.steps[:0]
 	for _, w := range c.watches.sorted {
 		s := c.view.snapshot(w.kind)
 		var st step
@@ -402,6 +416,7 @@ func (c *conn) plan() ([]step, error) {
 			steps = append(steps, st)
 		}
 	}
+	c.steps = steps
 	return steps, nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -262,11 +263,21 @@ func (s *Server) Push(req *push.Request) {
 	}
 }
 
+// wakeBatch is how many clients are woken before they are given the processor.
+const wakeBatch = 64
+
+// wakeAll tells every client that there may be something to send. It lets those that it
+// has woken go first, now and then: thousands that are under way at once would each hold
+// a write buffer, and be sent nothing until the last has begun.
 func (s *Server) wakeAll() {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	for c := range s.conns {
+	conns := slices.Collect(maps.Keys(s.conns))
+	s.mu.Unlock()
+	for i, c := range conns {
 		c.signal()
+		if i%wakeBatch == wakeBatch-1 {
+			runtime.Gosched()
+		}
 	}
 }
 

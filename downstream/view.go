@@ -20,6 +20,8 @@ const maxViews = 32
 type view struct {
 	revision string // empty: everything
 	clients  int    // guarded by views.mu
+	// changes counts the changes to any of the collections. It is raised after them.
+	changes atomic.Uint64
 
 	mu     sync.RWMutex // guards byKind
 	byKind map[mirror.Kind]*collection
@@ -77,7 +79,11 @@ func (v *view) apply(kind mirror.Kind, updates []update, changedAt time.Time) bo
 			mine[i].res = nil
 		}
 	}
-	return v.collection(kind).apply(mine, changedAt)
+	if !v.collection(kind).apply(mine, changedAt) {
+		return false
+	}
+	v.changes.Add(1)
+	return true
 }
 
 // views are the views that clients need at present, and the one of everything.
