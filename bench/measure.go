@@ -69,7 +69,7 @@ type result struct {
 type stallResult struct {
 	P99BeforeMS float64 `json:"p99BeforeMs"`
 	P99DuringMS float64 `json:"p99DuringMs"`
-	GrownMiB    float64 `json:"grownMib"` // of the resident set
+	GrownMiB    float64 `json:"grownMib"` // of the resident set: its mean over the second half of the time
 	// What the stalled clients were sent after they read again, until they held all.
 	ResumedMessages float64 `json:"resumedMessages"`
 	ResumedMS       float64 `json:"resumedMs"`
@@ -418,10 +418,11 @@ func (b *bench) stall() error {
 		c.trace = func(index, seq int, now time.Time) { c.took = append(c.took, now.Sub(b.world.issuedAt(index, seq))) }
 		c.mu.Unlock()
 	}
-	minute := func() (p99 time.Duration, grown int64) {
-		before, _ := b.process.memory()
+	churn := func() (p99 time.Duration, rss int64) {
+		watching, stopWatching := context.WithCancel(ctx)
+		mean := b.sampleMemory(watching)
 		b.churn(ctx, int(b.scenario.Stall.Seconds())*b.scenario.Rate, b.scenario.Rate)
-		after, _ := b.process.memory()
+		stopWatching()
 		var all []time.Duration
 		for _, c := range b.clients[1:] {
 			c.mu.Lock()
@@ -429,18 +430,18 @@ func (b *bench) stall() error {
 			c.mu.Unlock()
 		}
 		slices.Sort(all)
-		return quantile(all, 0.99), after - before
+		return quantile(all, 0.99), mean()
 	}
 	r := &stallResult{}
 	b.result.Stall = r
-	p99, _ := minute()
+	p99, before := churn()
 	r.P99BeforeMS = ms(p99)
 
 	resume := make(chan struct{})
 	sotw.paused.Store(&resume)
 	delta.paused.Store(&resume)
-	p99, grown := minute()
-	r.P99DuringMS, r.GrownMiB = ms(p99), mib(grown)
+	p99, during := churn()
+	r.P99DuringMS, r.GrownMiB = ms(p99), mib(during-before)
 	rss, peak := b.process.memory()
 	b.result.RSSMiB, b.result.PeakMiB = mib(rss), mib(peak)
 
@@ -457,6 +458,34 @@ func (b *bench) stall() error {
 	r.ResumedMS = ms(max(took[sotw.id], took[delta.id]))
 	r.ResumedMessages = float64(delta.messages.Load()+sotw.messages.Load()-messages) / stalled
 	return sotw.check()
+}
+
+// sampleMemory looks at the contender's resident set until ctx ends. The function that it
+// returns waits for that, and returns the mean of the second half.
+func (b *bench) sampleMemory(ctx context.Context) (mean func() int64) {
+	var samples []int64
+	var run sync.WaitGroup
+	run.Go(func() {
+		tick := time.NewTicker(250 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				rss, _ := b.process.memory()
+				samples = append(samples, rss)
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	return func() (sum int64) {
+		run.Wait()
+		half := samples[len(samples)/2:]
+		for _, rss := range half {
+			sum += rss
+		}
+		return sum / int64(max(1, len(half)))
+	}
 }
 
 func quantile(sorted []time.Duration, q float64) time.Duration {

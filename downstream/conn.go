@@ -390,6 +390,15 @@ func (st *step) last() bool {
 	return len(st.diff.changed) == 0 && len(st.diff.removed) > 0
 }
 
+// done forgets what is being sent, which a client that does not read would keep alive
+// beyond the message itself.
+func (st *step) done(removals bool) {
+	st.buffers, st.opening = nil, nil
+	if st.diff != nil && (removals || len(st.diff.removed) == 0) {
+		st.diff = nil
+	}
+}
+
 func (c *conn) plan() ([]step, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -442,21 +451,22 @@ func (c *conn) sendStep(st *step, removals bool) error {
 		m = sotwMessage(w.typeURL, st.version, nonce, controlPlane, st.buffers, st.bytes)
 	case removals:
 		m = deltaMessage(w.typeURL, nonce, controlPlane, nil, 0, st.diff.removed)
-	case first && st.diff == st.snapshot.full.Load():
-		m = st.snapshot.opening(w.typeURL, controlPlane)
+	case st.opening != nil:
+		m = st.opening(controlPlane)
 	default:
 		m = deltaMessage(w.typeURL, nonce, controlPlane, st.diff.changed, st.diff.bytes, nil)
 	}
-	w.sending(nonce, st.snapshot.version, m.size, now)
+	w.sending(nonce, st.state, m.size, now)
 	log := c.log
 	c.mu.Unlock()
 	if first && m.size > defaultReceiveLimit {
 		log.Info("response is larger than gRPC clients accept unless told to", "type", w.typeURL, "bytes", m.size, "usualLimit", defaultReceiveLimit)
 	}
+	st.done(removals)
 	if err := c.sendMsg(m); err != nil {
 		return err
 	}
-	changedAt := st.snapshot.changedAt
+	changedAt := st.changedAt
 	if first || st.owed {
 		changedAt = time.Time{}
 	}

@@ -49,21 +49,24 @@ type watch struct {
 }
 
 // step is what one round of sending does for one watch: first what it adds and
-// changes, last what it removes.
+// changes, last what it removes. It does not refer to the snapshot that it leads to: a
+// client that does not read would keep all the resources of that alive.
 type step struct {
-	w        *watch
-	snapshot *snapshot
+	w         *watch
+	state     string    // version of the snapshot
+	changedAt time.Time // of the snapshot
 
 	// SotW: full responses. version and buffers are the response.
-	send    bool
 	version string
 	buffers mem.BufferSlice
 	bytes   int
 	removes bool
 
-	// delta: the difference. owed asks for a response even when it is empty.
-	diff *difference
-	owed bool
+	// delta: the difference. owed asks for a response even when it is empty. opening is
+	// what brings everything, when that is the difference.
+	diff    *difference
+	opening func(controlPlane []byte) *message
+	owed    bool
 }
 
 // planSotW settles whether the client needs a response to be where s is, and if so
@@ -83,7 +86,7 @@ func (w *watch) planSotW(s *snapshot, m *metrics) (step, bool) {
 		w.cursor, w.sent = s.rev, s.digest
 		return step{}, false
 	}
-	st := step{w: w, snapshot: s}
+	st := step{w: w, state: s.version, changedAt: s.changedAt}
 	is := s.digest
 	var named []*mirror.Resource
 	if !w.wildcard {
@@ -118,7 +121,6 @@ func (w *watch) planSotW(s *snapshot, m *metrics) (step, bool) {
 			st.bytes += len(r.Frame())
 		}
 	}
-	st.send = true
 	w.owed, w.resume = false, ""
 	w.cursor, w.sent = s.rev, is
 	return st, true
@@ -130,7 +132,7 @@ func (w *watch) planDelta(s *snapshot) (step, bool, error) {
 	if !w.owed && len(w.resend) == 0 && s.rev == w.cursor {
 		return step{}, false, nil
 	}
-	st := step{w: w, snapshot: s, owed: w.owed}
+	st := step{w: w, state: s.version, changedAt: s.changedAt, owed: w.owed}
 	switch {
 	case !w.wildcard:
 		st.diff = w.namedDifference(s)
@@ -155,6 +157,9 @@ func (w *watch) planDelta(s *snapshot) (step, bool, error) {
 	}
 	if w.wildcard && len(w.resend) > 0 && !w.all {
 		st.diff = st.diff.with(s, w.resend)
+	}
+	if w.nonce == "" && st.diff == s.full.Load() {
+		st.opening = func(controlPlane []byte) *message { return s.opening(w.typeURL, controlPlane) }
 	}
 	w.cursor = s.rev
 	w.owed, w.all, w.held, w.resend, w.adopt = false, false, nil, nil, false
