@@ -12,7 +12,7 @@ export GOTOOLCHAIN := local
 
 .PHONY: help
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## Build bin/relay
@@ -23,7 +23,7 @@ demo: build ## Federate two sample clusters, show the result, and run until inte
 	RELAY=bin/relay hack/demo.sh
 
 .PHONY: test
-test: unit e2e ## Run all tests
+test: unit e2e bench-test ## Run all tests
 
 .PHONY: unit
 unit: ## Run the tests of the relay itself, with the race detector
@@ -52,9 +52,30 @@ fuzz: ## Run every fuzz target for FUZZTIME (10m)
 	  done; \
 	done
 
+BENCHFLAGS ?=
 .PHONY: bench
-bench: ## Run the micro-benchmarks
-	go test -run '^$$' -bench . -benchmem ./...
+bench: build istiod bench-build ## Compare the relay with other ways to relay (an hour; BENCHFLAGS=-h tells how to do less)
+	cd bench && bin/bench $(BENCHFLAGS)
+
+.PHONY: bench-build
+bench-build:
+	cd bench && CGO_ENABLED=0 go build -o bin/ . ./floor ./linear
+
+.PHONY: bench-test
+bench-test: build bench-build ## Run the benchmark's own tests, with small loads
+	cd bench && go test -count=1 -timeout 10m ./...
+
+MICROBENCH = go test -run '^$$' -bench . -benchmem -count 6 ./adsclient ./mirror ./push ./upstreams ./downstream
+.PHONY: microbench
+microbench: ## Run the micro-benchmarks and compare them with bench/baseline
+	@mkdir -p bench/out
+	$(MICROBENCH) | tee bench/out/micro.txt
+	cd bench && go tool benchstat baseline/micro.txt out/micro.txt
+
+.PHONY: baseline
+baseline: ## Make the micro-benchmarks of this machine and commit the baseline
+	$(MICROBENCH) > bench/baseline/micro.txt.new
+	mv bench/baseline/micro.txt.new bench/baseline/micro.txt
 
 bin/golangci-lint: tools/lint/go.mod tools/lint/go.sum
 	cd tools/lint && go build -o ../../bin/ tool
@@ -63,6 +84,7 @@ bin/golangci-lint: tools/lint/go.mod tools/lint/go.sum
 .PHONY: lint
 lint: bin/golangci-lint ## Check the code (builds the linter once: some minutes)
 	bin/golangci-lint run ./...
+	cd bench && ../bin/golangci-lint run ./...
 
 .PHONY: fmt
 fmt: bin/golangci-lint ## Format the code
@@ -70,4 +92,4 @@ fmt: bin/golangci-lint ## Format the code
 
 .PHONY: clean
 clean: ## Remove what was built
-	rm -rf bin e2e/bin
+	rm -rf bin e2e/bin bench/bin bench/out

@@ -390,15 +390,6 @@ func (st *step) last() bool {
 	return len(st.diff.changed) == 0 && len(st.diff.removed) > 0
 }
 
-// done forgets what is being sent, which a client that does not read would keep alive
-// beyond the message itself.
-func (st *step) done(removals bool) {
-	st.buffers, st.opening = nil, nil
-	if st.diff != nil && (removals || len(st.diff.removed) == 0) {
-		st.diff = nil
-	}
-}
-
 func (c *conn) plan() ([]step, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -462,7 +453,7 @@ func (c *conn) sendStep(st *step, removals bool) error {
 	if first && m.size > defaultReceiveLimit {
 		log.Info("response is larger than gRPC clients accept unless told to", "type", w.typeURL, "bytes", m.size, "usualLimit", defaultReceiveLimit)
 	}
-	st.done(removals)
+	st.opening = nil // it refers to the snapshot; see step
 	if err := c.sendMsg(m); err != nil {
 		return err
 	}

@@ -71,6 +71,9 @@ func startRelay(t *testing.T, synced bool, opts ...option) *relay {
 		t.Fatal(err)
 	}
 	if err := agg.RegisterEventHandler(mirror.Kind{}, func(old, cur *mirror.Resource, _ mirror.Event) {
+		if !r.server.NeedsPushes() {
+			return
+		}
 		if cur == nil {
 			cur = old
 		}

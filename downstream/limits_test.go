@@ -13,7 +13,6 @@ import (
 	"math/big"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -50,6 +49,21 @@ func (r *relay) stalled(typeURL string) discoveryv3.AggregatedDiscoveryService_S
 		r.t.Fatal(err)
 	}
 	if err := s.Send(subscribe(typeURL)); err != nil {
+		r.t.Fatal(err)
+	}
+	return s
+}
+
+// stalledDelta is stalled for a delta stream.
+func (r *relay) stalledDelta(typeURL string) discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient {
+	r.t.Helper()
+	ctx, cancel := context.WithCancel(r.t.Context())
+	r.t.Cleanup(cancel)
+	s, err := r.dial(grpc.WithInitialWindowSize(64<<10), grpc.WithInitialConnWindowSize(64<<10)).DeltaAggregatedResources(ctx)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if err := s.Send(subscribeDelta(typeURL)); err != nil {
 		r.t.Fatal(err)
 	}
 	return s
@@ -431,75 +445,5 @@ func TestBadCertificatesAreErrorsAtStart_S24(t *testing.T) {
 		} else if !strings.Contains(err.Error(), dir) {
 			t.Errorf("the error does not name the file: %v", err)
 		}
-	}
-}
-
-func TestOneChangeEncodesOnePage(t *testing.T) {
-	r := startRelay(t, true)
-	r.put(many(10000, "s-%05d", func(i int) string { return fmt.Sprintf("s%d.example", i) })...)
-	s := r.sotw()
-	s.send(subscribe(seV1))
-	for len(s.next().Resources) < 10000 {
-	}
-	before := testutil.ToFloat64(r.server.metrics.pages)
-	r.put(se("shop", "s-05000", "new.example"))
-	s.next()
-	if n := testutil.ToFloat64(r.server.metrics.pages) - before; n != 1 {
-		t.Errorf("one change of 10,000 resources encoded %v pages", n)
-	}
-}
-
-// TestDeltaPushIsTheResourceAndALittle: what one change costs each client on the wire
-// does not depend on how much there is.
-func TestDeltaPushIsTheResourceAndALittle(t *testing.T) {
-	r := startRelay(t, true)
-	r.put(many(2000, "s-%05d", func(i int) string { return fmt.Sprintf("s%d.example", i) })...)
-	d := r.delta()
-	d.send(subscribeDelta(seV1))
-	for n := 0; n < 2000; {
-		n += len(d.next().Resources)
-	}
-	changed := se("shop", "s-01000", "new.example")
-	r.put(changed)
-	resp := d.next()
-	if overhead := proto.Size(resp) - len(changed.Frame()); len(resp.Resources) != 1 || overhead > 130 {
-		t.Errorf("%d resources with %d bytes besides the resource's %d", len(resp.Resources), overhead, len(changed.Frame()))
-	}
-}
-
-func TestUnchangedPlanCostsNoAllocation(t *testing.T) {
-	c := newCollection()
-	var updates []update
-	for i := range 10000 {
-		res := se("shop", fmt.Sprintf("s-%05d", i), "x")
-		updates = append(updates, update{res.FullName(), res})
-	}
-	c.apply(updates, time.Now())
-	w := &watch{typeURL: seV1, wildcard: true, owed: true, all: true, names: map[string]struct{}{}, has: map[string][16]byte{}}
-	if _, _, err := w.planDelta(c.current.Load()); err != nil {
-		t.Fatal(err)
-	}
-	if n := testing.AllocsPerRun(100, func() { w.planDelta(c.current.Load()) }); n != 0 { //nolint:errcheck // it can not fail
-		t.Errorf("%v allocations to find that nothing has changed", n)
-	}
-}
-
-func BenchmarkApplyOneChange(b *testing.B) {
-	for _, size := range []int{1000, 10000, 100000} {
-		b.Run(fmt.Sprint(size), func(b *testing.B) {
-			c := newCollection()
-			var updates []update
-			for i := range size {
-				res := se("shop", fmt.Sprintf("s-%06d", i), "x")
-				updates = append(updates, update{res.FullName(), res})
-			}
-			c.apply(updates, time.Now())
-			two := []*mirror.Resource{se("shop", "s-000500", "y"), se("shop", "s-000500", "z")}
-			runtime.GC()
-			b.ReportAllocs()
-			for i := 0; b.Loop(); i++ {
-				c.apply([]update{{"shop/s-000500", two[i%2]}}, time.Now())
-			}
-		})
 	}
 }
