@@ -19,7 +19,7 @@ const (
 	// rest is how long a contender is left alone before its memory counts as settled.
 	rest = 5 * time.Second
 	// patience is how long the clients may take to hold everything.
-	patience = 2 * time.Minute
+	patience = 5 * time.Minute
 	// slowChanges is how many single changes are timed of slow contenders.
 	slowChanges = 5
 	// stalled is how many clients of a stall scenario stop reading.

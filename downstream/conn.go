@@ -164,7 +164,7 @@ func (c *conn) close(err error) {
 	if v == nil {
 		return
 	}
-	c.server.views.release(v)
+	c.server.views.release(v, c.protocol)
 	attrs := []any{"after", time.Since(c.opened).Round(time.Millisecond)}
 	if err != nil && status.Code(err) != codes.Canceled {
 		attrs = append(attrs, "err", err)
@@ -260,7 +260,7 @@ func (c *conn) handleDelta(req *discoveryv3.DeltaDiscoveryRequest) error {
 
 // begin takes over what the client's first request says of it.
 func (c *conn) begin(client client) error {
-	v, err := c.server.views.acquire(client.revision)
+	v, err := c.server.views.acquire(client.revision, c.protocol)
 	if err != nil {
 		return err
 	}
@@ -274,7 +274,7 @@ func (c *conn) begin(client client) error {
 	c.mu.Unlock()
 	c.begun = true
 	if closed {
-		c.server.views.release(v)
+		c.server.views.release(v, c.protocol)
 		return status.Error(codes.Canceled, "stream has ended")
 	}
 	log.Info("client connected", "address", c.peer.Addr.String(), "protocol", c.protocol,

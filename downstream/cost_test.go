@@ -187,6 +187,38 @@ func TestClientThatDoesNotReadKeepsNothingAlive(t *testing.T) {
 	}
 }
 
+// TestEncodedPagesGoWithTheLastSotWClient: they hold the resources a second time.
+func TestEncodedPagesGoWithTheLastSotWClient(t *testing.T) {
+	r := startRelay(t, true)
+	r.put(many(1000, "s-%03d", func(int) string { return "x" })...)
+	encoded := func() (n int) {
+		for _, p := range r.view().snapshot(kindSE).pages {
+			if p.encoded.Load() != nil {
+				n++
+			}
+		}
+		return n
+	}
+	d := r.delta()
+	d.send(subscribeDelta(seV1))
+	d.next()
+	if n := encoded(); n != 0 {
+		t.Errorf("%d pages are encoded, for delta clients alone", n)
+	}
+	one, two := r.sotw(), r.sotw()
+	for _, s := range []*sotwStream{one, two} {
+		s.send(subscribe(seV1))
+		s.next()
+	}
+	one.cancel()
+	eventually(t, "one client is gone", func() bool { return len(r.server.Clients()) == 2 })
+	if encoded() == 0 {
+		t.Error("nothing is encoded, with a SotW client there")
+	}
+	two.cancel()
+	eventually(t, "nothing is encoded any more", func() bool { return encoded() == 0 })
+}
+
 // TestWhatComesWhileTheServerOpensIsServed: a change is either read when the server opens
 // or pushed after that.
 func TestWhatComesWhileTheServerOpensIsServed(t *testing.T) {

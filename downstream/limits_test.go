@@ -313,14 +313,14 @@ func TestRevisionsAreBounded(t *testing.T) {
 	vs := newViews(mirror.NewAggregate())
 	var last error
 	for i := range maxViews + 1 {
-		_, last = vs.acquire(fmt.Sprintf("rev-%d", i))
+		_, last = vs.acquire(fmt.Sprintf("rev-%d", i), protocolDelta)
 	}
 	wantCode(t, last, codes.ResourceExhausted)
-	if v, err := vs.acquire("rev-0"); err != nil {
+	if v, err := vs.acquire("rev-0", protocolDelta); err != nil {
 		t.Error(err)
 	} else {
-		vs.release(v)
-		vs.release(v)
+		vs.release(v, protocolDelta)
+		vs.release(v, protocolDelta)
 	}
 	if _, there := vs.byRev["rev-0"]; there {
 		t.Error("a view without clients is kept")

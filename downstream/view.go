@@ -20,6 +20,7 @@ const maxViews = 32
 type view struct {
 	revision string // empty: everything
 	clients  int    // guarded by views.mu
+	sotw     int    // SotW clients among them
 	// changes counts the changes to any of the collections. It is raised after them.
 	changes atomic.Uint64
 
@@ -101,7 +102,7 @@ func newViews(configs Configs) *views {
 }
 
 // acquire returns the view for a client. The caller releases it.
-func (vs *views) acquire(revision string) (*view, error) {
+func (vs *views) acquire(revision, protocol string) (*view, error) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
 	v := vs.byRev[revision]
@@ -116,14 +117,30 @@ func (vs *views) acquire(revision string) (*view, error) {
 		vs.byRev[revision] = v
 	}
 	v.clients++
+	if protocol == protocolSotW {
+		v.sotw++
+	}
 	return v, nil
 }
 
-func (vs *views) release(v *view) {
+// release gives a view back. When that was its last SotW client, the encoded pages, which
+// hold the resources' bytes a second time, are dropped.
+func (vs *views) release(v *view, protocol string) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
 	if v.clients--; v.clients == 0 && v.revision != "" {
 		delete(vs.byRev, v.revision)
+	}
+	if protocol == protocolDelta {
+		return
+	}
+	if v.sotw--; v.sotw > 0 {
+		return
+	}
+	for _, kind := range v.kinds() {
+		for _, p := range v.snapshot(kind).pages {
+			p.encoded.Store(nil)
+		}
 	}
 }
 
