@@ -270,3 +270,30 @@ func TestMergeIsWhatTheModelSays(t *testing.T) {
 		check()
 	})
 }
+
+// BenchmarkMerge is what one change of a source costs until the merged view has told of
+// it, but for the goroutines in between.
+func BenchmarkMerge(b *testing.B) {
+	a, east, west := NewAggregate(), NewStore(), NewStore()
+	if err := a.SetSources([]Source{{"east", east}, {"west", west}}); err != nil {
+		b.Fatal(err)
+	}
+	told := 0
+	if err := a.RegisterEventHandler(Kind{}, func(_, _ *Resource, _ Event) { told++ }); err != nil {
+		b.Fatal(err)
+	}
+	two := []*Resource{entry(b, "east", "a", "1.example"), entry(b, "east", "a", "2.example")}
+	west.Put(entry(b, "west", "a", "w"))
+	batch := make([]queued, 0, batchLen)
+	b.ReportAllocs()
+	n := 0
+	for b.Loop() {
+		east.Put(two[n%2])
+		n++
+		east.events.deliver(east.nextEvents(batch[:0]))
+		a.events.deliver(a.nextEvents(batch[:0]))
+	}
+	if told != n {
+		b.Errorf("%d changes, %d events", n, told)
+	}
+}
