@@ -95,7 +95,7 @@ type snapshot struct {
 	openings []opening
 }
 
-var emptySnapshot = &snapshot{version: digest{}.String()}
+func newSnapshot() *snapshot { return &snapshot{version: digest{}.String()} }
 
 // collection is the resources of one kind in one view, as a sequence of snapshots.
 // Only one goroutine applies changes; any number read.
@@ -105,7 +105,7 @@ type collection struct {
 
 func newCollection() *collection {
 	c := &collection{}
-	c.current.Store(emptySnapshot)
+	c.current.Store(newSnapshot())
 	return c
 }
 

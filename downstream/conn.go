@@ -369,6 +369,12 @@ func (c *conn) round() (sent bool, err error) {
 			if err := c.sendStep(st, false); err != nil {
 				return true, err
 			}
+			// What was sent is not kept while the rest of the round waits for the client.
+			if st.diff != nil && len(st.diff.removed) > 0 {
+				st.diff = &difference{removed: st.diff.removed}
+			} else {
+				*st = step{}
+			}
 		}
 	}
 	for i := len(steps) - 1; i >= 0; i-- {
@@ -409,7 +415,7 @@ func (c *conn) plan() ([]step, error) {
 		var err error
 		if c.protocol == protocolSotW {
 			st, ok = w.planSotW(s, c.server.metrics)
-		} else if st, ok, err = w.planDelta(s); err != nil {
+		} else if st, ok, err = w.planDelta(s, c.server.controlPlane); err != nil {
 			return nil, err
 		}
 		if ok {
@@ -443,7 +449,7 @@ func (c *conn) sendStep(st *step, removals bool) error {
 	case removals:
 		m = deltaMessage(w.typeURL, nonce, controlPlane, nil, 0, st.diff.removed)
 	case st.opening != nil:
-		m = st.opening(controlPlane)
+		m = st.opening
 	default:
 		m = deltaMessage(w.typeURL, nonce, controlPlane, st.diff.changed, st.diff.bytes, nil)
 	}
@@ -453,7 +459,6 @@ func (c *conn) sendStep(st *step, removals bool) error {
 	if first && m.size > defaultReceiveLimit {
 		log.Info("response is larger than gRPC clients accept unless told to", "type", w.typeURL, "bytes", m.size, "usualLimit", defaultReceiveLimit)
 	}
-	st.opening = nil // it refers to the snapshot; see step
 	if err := c.sendMsg(m); err != nil {
 		return err
 	}

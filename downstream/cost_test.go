@@ -54,10 +54,10 @@ func TestDeltaPushIsTheResourceAndALittle(t *testing.T) {
 func TestUnchangedPlanCostsNoAllocation(t *testing.T) {
 	c := filled(10000)
 	w := &watch{typeURL: seV1, wildcard: true, owed: true, all: true, names: map[string]struct{}{}, has: map[string][16]byte{}}
-	if _, _, err := w.planDelta(c.current.Load()); err != nil {
+	if _, _, err := w.planDelta(c.current.Load(), nil); err != nil {
 		t.Fatal(err)
 	}
-	if n := testing.AllocsPerRun(100, func() { w.planDelta(c.current.Load()) }); n != 0 { //nolint:errcheck // it can not fail
+	if n := testing.AllocsPerRun(100, func() { w.planDelta(c.current.Load(), nil) }); n != 0 { //nolint:errcheck // it can not fail
 		t.Errorf("%v allocations to find that nothing has changed", n)
 	}
 }
@@ -108,11 +108,11 @@ func TestClientsThatComeTogetherShareTheFirstResponse(t *testing.T) {
 	s := c.current.Load()
 	open := func() *message {
 		w := &watch{typeURL: seV1, wildcard: true, owed: true, all: true, names: map[string]struct{}{}, has: map[string][16]byte{}}
-		st, ok, err := w.planDelta(s)
+		st, ok, err := w.planDelta(s, []byte("relay"))
 		if !ok || err != nil || st.opening == nil {
 			t.Fatalf("step %+v, %v, %v", st, ok, err)
 		}
-		return st.opening([]byte("relay"))
+		return st.opening
 	}
 	if first := open(); open() != first || len(first.buffers) != 1001 {
 		t.Errorf("%d buffers, or not the same for the next client", len(first.buffers))
@@ -286,7 +286,7 @@ func BenchmarkPushToOneClient(b *testing.B) {
 					st, _ := w.planSotW(after, m)
 					msg = sotwMessage(w.typeURL, st.version, "2", nil, st.buffers, st.bytes)
 				} else {
-					st, _, err := w.planDelta(after)
+					st, _, err := w.planDelta(after, nil)
 					if err != nil {
 						b.Fatal(err)
 					}

@@ -174,7 +174,7 @@ func TestSlowDeltaCursorIsServedFromTheLogThePagesOrNotAtAll(t *testing.T) {
 	holds := map[string]string{}
 	sync := func() {
 		t.Helper()
-		st, ok, err := w.planDelta(c.current.Load())
+		st, ok, err := w.planDelta(c.current.Load(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -225,7 +225,7 @@ func TestDeltaAndSotWArriveAtTheSame_S18(t *testing.T) {
 		deltaHolds, sotwHolds, namedHolds := map[string]string{}, map[string]string{}, map[string]string{}
 		look := func(t *rapid.T) {
 			s := c.current.Load()
-			st, ok, err := delta.planDelta(s)
+			st, ok, err := delta.planDelta(s, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -237,7 +237,7 @@ func TestDeltaAndSotWArriveAtTheSame_S18(t *testing.T) {
 				}
 				applyDifference(deltaHolds, st.diff)
 			}
-			if st, ok, err = named.planDelta(s); err != nil {
+			if st, ok, err = named.planDelta(s, nil); err != nil {
 				t.Fatal(err)
 			} else if ok {
 				applyDifference(namedHolds, st.diff)
@@ -349,4 +349,40 @@ func must[T any](v T, err error) T {
 		panic(err)
 	}
 	return v
+}
+
+// TestEveryACKCounts_S7: of the first response, whose nonce is no number, and of later
+// ones, also when several are on their way.
+func TestEveryACKCounts_S7(t *testing.T) {
+	r := startRelay(t, true)
+	r.put(se("shop", "a", "a.example"))
+	d := r.delta()
+	d.send(subscribeDelta(seV1))
+	ack := func(resp *discoveryv3.DeltaDiscoveryResponse) {
+		d.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: seV1, ResponseNonce: resp.Nonce})
+	}
+	acked := func(n uint64, synced bool) {
+		t.Helper()
+		eventually(t, fmt.Sprintf("%d ACKs, synced %v", n, synced), func() bool {
+			st := r.server.Clients()[0].Types[0]
+			return st.ACKs == n && st.Synced == synced
+		})
+	}
+	first := d.next()
+	ack(first)
+	acked(1, true)
+	r.put(se("shop", "a", "b.example"))
+	second := d.next()
+	r.put(se("shop", "a", "c.example"))
+	third := d.next()
+	ack(second)
+	acked(2, false)
+	ack(third)
+	acked(3, true)
+	ack(second) // again: it is old
+	d.send(subscribeDelta(drV1))
+	d.next()
+	if st := r.server.Clients()[0].Types; st[len(st)-1].ACKs != 3 && st[0].ACKs != 3 {
+		t.Errorf("an old ACK counts: %+v", st)
+	}
 }

@@ -140,7 +140,8 @@ func (s *snapshot) opening(typeURL string, controlPlane []byte) *message {
 		}
 	}
 	m := deltaMessage(typeURL, firstNonce(typeURL), controlPlane, all.changed, all.bytes, nil)
-	if len(s.openings) < openingsKept {
+	// Of nothing there is no list to share, and clients may make up any number of types.
+	if s.count > 0 && len(s.openings) < openingsKept {
 		s.openings = append(s.openings, opening{typeURL, m})
 	}
 	return m

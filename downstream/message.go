@@ -58,9 +58,11 @@ func deltaMessage(typeURL, nonce string, controlPlane []byte, entries mem.Buffer
 	return &message{buffers: buffers, size: size + len(b)}
 }
 
+const firstNoncePrefix = "first/"
+
 // firstNonce is the nonce of the first response of a type on any stream. All others are
-// numbers.
-func firstNonce(typeURL string) string { return "first/" + typeURL }
+// numbers, from 1 on.
+func firstNonce(typeURL string) string { return firstNoncePrefix + typeURL }
 
 func appendString(b []byte, num protowire.Number, s string) []byte {
 	if s == "" {

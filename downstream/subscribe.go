@@ -211,8 +211,16 @@ func (w *watch) changeNames(first bool, subscribe, unsubscribe []string) (change
 	return changed, nil
 }
 
-// newerNonce compares two nonces of a stream, which are numbers; "" is the oldest.
+// newerNonce compares two nonces of a type on a stream: "" is the oldest, then comes that
+// of the first response, and the others are numbers.
 func newerNonce(a, b string) bool {
+	rank := func(nonce string) string {
+		if strings.HasPrefix(nonce, firstNoncePrefix) {
+			return "0"
+		}
+		return nonce
+	}
+	a, b = rank(a), rank(b)
 	if len(a) != len(b) {
 		return len(a) > len(b)
 	}

@@ -23,13 +23,14 @@ type view struct {
 	sotw     int    // SotW clients among them
 	// changes counts the changes to any of the collections. It is raised after them.
 	changes atomic.Uint64
+	empty   *snapshot // of kinds that nobody has
 
 	mu     sync.RWMutex // guards byKind
 	byKind map[mirror.Kind]*collection
 }
 
 func newView(revision string) *view {
-	return &view{revision: revision, byKind: map[mirror.Kind]*collection{}}
+	return &view{revision: revision, empty: newSnapshot(), byKind: map[mirror.Kind]*collection{}}
 }
 
 func (v *view) accepts(r *mirror.Resource) bool {
@@ -44,7 +45,7 @@ func (v *view) snapshot(kind mirror.Kind) *snapshot {
 	if c := v.byKind[kind]; c != nil {
 		return c.current.Load()
 	}
-	return emptySnapshot
+	return v.empty
 }
 
 func (v *view) collection(kind mirror.Kind) *collection {

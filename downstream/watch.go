@@ -63,9 +63,9 @@ type step struct {
 	removes bool
 
 	// delta: the difference. owed asks for a response even when it is empty. opening is
-	// what brings everything, when that is the difference.
+	// the whole response when it brings everything, and clients have it in common.
 	diff    *difference
-	opening func(controlPlane []byte) *message
+	opening *message
 	owed    bool
 }
 
@@ -128,7 +128,7 @@ func (w *watch) planSotW(s *snapshot, m *metrics) (step, bool) {
 
 // planDelta does for a delta client what planSotW does. It fails when the client
 // is further behind than anybody remembers.
-func (w *watch) planDelta(s *snapshot) (step, bool, error) {
+func (w *watch) planDelta(s *snapshot, controlPlane []byte) (step, bool, error) {
 	if !w.owed && len(w.resend) == 0 && s.rev == w.cursor {
 		return step{}, false, nil
 	}
@@ -159,7 +159,7 @@ func (w *watch) planDelta(s *snapshot) (step, bool, error) {
 		st.diff = st.diff.with(s, w.resend)
 	}
 	if w.nonce == "" && st.diff == s.full.Load() {
-		st.opening = func(controlPlane []byte) *message { return s.opening(w.typeURL, controlPlane) }
+		st.opening = s.opening(w.typeURL, controlPlane)
 	}
 	w.cursor = s.rev
 	w.owed, w.all, w.held, w.resend, w.adopt = false, false, nil, nil, false

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"time"
+	"unicode/utf8"
 	"unique"
 
 	"github.com/zeebo/xxh3"
@@ -282,14 +283,18 @@ func hasMessageName(typeURL []byte, name string) bool {
 
 // splitAny returns the two fields of an encoded google.protobuf.Any.
 func splitAny(data []byte) (typeURL, value []byte, err error) {
+	text := true
 	err = eachField(data, func(num protowire.Number, v []byte) {
 		switch num {
 		case 1:
-			typeURL = v
+			typeURL, text = v, text && utf8.Valid(v)
 		case 2:
 			value = v
 		}
 	})
+	if err == nil && !text {
+		err = errors.New("its type URL is not valid UTF-8")
+	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("element is not a google.protobuf.Any: %w", err)
 	}

@@ -198,10 +198,8 @@ func TestNamesHaveOneSlash_S11(t *testing.T) {
 
 // rawResource encodes what protobuf would refuse to.
 func rawResource(name string, body *anypb.Any) []byte {
-	b, err := proto.Marshal(body)
-	if err != nil {
-		panic(err)
-	}
+	b := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), body.TypeUrl)
+	b = protowire.AppendBytes(protowire.AppendTag(b, 2, protowire.BytesType), body.Value)
 	meta := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), name)
 	res := protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), meta)
 	res = protowire.AppendBytes(protowire.AppendTag(res, 2, protowire.BytesType), b)
@@ -219,12 +217,14 @@ func TestBodiesThatReceiversCanNotDecodeAreRefused_S12(t *testing.T) {
 		body *anypb.Any
 		want string
 	}{
-		"missing":       {serviceEntries, &anypb.Any{}, "body is missing"},
-		"another type":  {serviceEntries, pack(t, &networkingapi.VirtualService{}), "want \"type.googleapis.com/istio.networking.v1alpha3.ServiceEntry\""},
-		"truncated":     {serviceEntries, &anypb.Any{TypeUrl: good.TypeUrl, Value: good.Value[:len(good.Value)-1]}, "does not decode"},
-		"invalid UTF-8": {serviceEntries, &anypb.Any{TypeUrl: good.TypeUrl, Value: []byte{0x0a, 1, 0xff}}, "does not decode"},
-		"not a Struct":  {httpRoutes, good, "want \"type.googleapis.com/google.protobuf.Struct\""},
-		"no protobuf":   {widgets, &anypb.Any{TypeUrl: "type.googleapis.com/example.Widget", Value: []byte{0xff}}, "is not protobuf"},
+		"missing":         {serviceEntries, &anypb.Any{}, "body is missing"},
+		"another type":    {serviceEntries, pack(t, &networkingapi.VirtualService{}), "want \"type.googleapis.com/istio.networking.v1alpha3.ServiceEntry\""},
+		"truncated":       {serviceEntries, &anypb.Any{TypeUrl: good.TypeUrl, Value: good.Value[:len(good.Value)-1]}, "does not decode"},
+		"invalid UTF-8":   {serviceEntries, &anypb.Any{TypeUrl: good.TypeUrl, Value: []byte{0x0a, 1, 0xff}}, "does not decode"},
+		"not a Struct":    {httpRoutes, good, "want \"type.googleapis.com/google.protobuf.Struct\""},
+		"unreadable type": {serviceEntries, &anypb.Any{TypeUrl: "\xff/istio.networking.v1alpha3.ServiceEntry", Value: good.Value}, "not valid UTF-8"},
+		"its type, too":   {widgets, &anypb.Any{TypeUrl: "\xff/example.Widget"}, "not valid UTF-8"},
+		"no protobuf":     {widgets, &anypb.Any{TypeUrl: "type.googleapis.com/example.Widget", Value: []byte{0xff}}, "is not protobuf"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Decode(tc.kind, rawResource("shop/db", tc.body), "east")
@@ -232,6 +232,11 @@ func TestBodiesThatReceiversCanNotDecodeAreRefused_S12(t *testing.T) {
 				t.Errorf("error %v, want it to name the resource and say %s", err, tc.want)
 			}
 		})
+	}
+	mc := must(proto.Marshal(pack(t, &mesh.MeshConfig{})))
+	mc[2] = 0xff // the first letter of its type URL
+	if _, err := Decode(MeshConfig, mc, "east"); err == nil {
+		t.Error("a MeshConfig whose type URL is not UTF-8 passes: no client could read the response")
 	}
 	for name, data := range map[string][]byte{
 		"not an Any": {0xff}, "another element": must(proto.Marshal(good)), "empty": nil,

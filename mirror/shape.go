@@ -8,7 +8,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// maxDepth bounds the nesting of a body: protobuf's own bound.
+// maxDepth bounds the nesting of a body, as protobuf for Go, in which istiod is written,
+// does.
 const maxDepth = protowire.DefaultRecursionLimit
 
 // shape is what an encoding must be like to decode as one message type. Checking it

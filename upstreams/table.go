@@ -291,7 +291,7 @@ func isMCP(kind mirror.Kind, element []byte) bool {
 	return bytes.HasSuffix(typeURL, []byte("/istio.mcp.v1alpha1.Resource"))
 }
 
-// enter makes a record of a name that is new. The name is held once, by the resource.
+// enter makes a record of a name that is new. Record and resource share the name.
 func (t *table) enter(sp *spelling, rec *record, name []byte, raw adsclient.RawResource, out *outcome) (full string, differs bool) {
 	full = string(name)
 	differs = t.accept(sp, rec, full, raw, out)

@@ -16,13 +16,13 @@ const (
 	// gcPercent keeps the heap close to what is held. Pushing makes little garbage, so
 	// collecting it that often costs next to nothing.
 	gcPercent = 50
-	// startBytes is how far the heap may grow before the first collection: most of what is
-	// read during a start stays, and looking for garbage in it would be a third of the work.
-	startBytes = 64 << 20
-	// giveBackEvery is how often memory that nothing needs any more is looked for.
-	giveBackEvery = 10 * time.Second
-	// giveBackOver is how much of it, in bytes, is worth a collection.
-	giveBackOver = 16 << 20
+	// ballastBytes count as held until the sources have synced. So the heap may grow by half
+	// as much before it is collected: most of what is read during a start stays, and looking
+	// for garbage in it would be a third of the work.
+	ballastBytes = 64 << 20
+	// quietTime is how long there must have been no collection for the relay to count as
+	// quiet.
+	quietTime = 10 * time.Second
 )
 
 // memory keeps the resident set close to what the relay holds: below the limit of the
@@ -47,7 +47,7 @@ func newMemory(log *slog.Logger) *memory {
 	if m.tune {
 		debug.SetGCPercent(gcPercent)
 		// The runtime's limit counts the ballast, too.
-		m.ballast = make([]byte, min(startBytes, debug.SetMemoryLimit(-1)/8))
+		m.ballast = make([]byte, min(ballastBytes, debug.SetMemoryLimit(-1)/8))
 	}
 	return m
 }
@@ -65,30 +65,31 @@ func (m *memory) run(ctx context.Context, released <-chan struct{}) error {
 	}
 	runtime.KeepAlive(m.ballast)
 	m.ballast = nil
-	tick := time.NewTicker(giveBackEvery)
+	tick := time.NewTicker(quietTime)
 	defer tick.Stop()
-	for first := true; ; first = false {
+	last, ours := collections(), uint64(0)
+	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
 		}
-		if unused := unusedMemory(); unused > giveBackOver || first {
+		// A relay that has become quiet since the last collection is collected once: nothing
+		// else would for minutes. A busy one is collected anyway.
+		now := collections()
+		if now == last && now != ours {
 			debug.FreeOSMemory()
-			m.log.Debug("gave memory back", "unused", unused)
+			now = collections()
+			ours = now
+			m.log.Debug("gave memory back", "collections", now)
 		}
+		last = now
 	}
 }
 
-// unusedMemory returns how much more memory the heap takes, in bytes, than the collector
-// lets it take at its present size.
-func unusedMemory() int64 {
-	samples := []metrics.Sample{
-		{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/heap/unused:bytes"},
-		{Name: "/memory/classes/heap/free:bytes"}, {Name: "/gc/heap/live:bytes"},
-	}
-	metrics.Read(samples)
-	value := func(i int) int64 { return int64(samples[i].Value.Uint64()) }
-	live := value(3)
-	return value(0) + value(1) + value(2) - live - live*gcPercent/100
+// collections returns how often garbage has been collected.
+func collections() uint64 {
+	sample := []metrics.Sample{{Name: "/gc/cycles/total:gc-cycles"}}
+	metrics.Read(sample)
+	return sample[0].Value.Uint64()
 }
