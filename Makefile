@@ -63,7 +63,7 @@ bench-build:
 
 .PHONY: bench-test
 bench-test: build bench-build ## Run the benchmark's own tests, with small loads
-	cd bench && go test -count=1 -timeout 10m ./...
+	cd bench && go test -count=1 -parallel 8 -timeout 10m ./...
 
 MICROBENCH = go test -run '^$$' -bench . -benchmem -count 6 ./adsclient ./mirror ./push ./upstreams ./downstream
 .PHONY: microbench
@@ -73,7 +73,8 @@ microbench: ## Run the micro-benchmarks and compare them with bench/baseline
 	cd bench && go tool benchstat baseline/micro.txt out/micro.txt
 
 .PHONY: baseline
-baseline: ## Make the micro-benchmarks of this machine and commit the baseline
+baseline: ## Make the micro-benchmarks of this machine the baseline
+	@mkdir -p bench/baseline
 	$(MICROBENCH) > bench/baseline/micro.txt.new
 	mv bench/baseline/micro.txt.new bench/baseline/micro.txt
 

@@ -56,8 +56,8 @@ func TestContendersServeWhatIsRight(t *testing.T) {
 				if s.Delta && c.name == "relay" && r.BytesPerChange > 1.4*float64(r.ResourceBytes) {
 					t.Errorf("a change costs a client %.0f bytes, and a resource has %d", r.BytesPerChange, r.ResourceBytes)
 				}
-				if r.Restarted && r.ResumeBytes > 0.02*r.SyncBytes {
-					t.Errorf("resuming costs a client %.0f bytes, and a full sync %.0f", r.ResumeBytes, r.SyncBytes)
+				if r.Restarted && r.ResumeBytes > 1.4*restartChanges*float64(r.ResourceBytes) {
+					t.Errorf("resuming costs a client %.0f bytes, and %d resources of %d bytes changed", r.ResumeBytes, restartChanges, r.ResourceBytes)
 				}
 			})
 		}

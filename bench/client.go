@@ -53,7 +53,8 @@ type client struct {
 	changes  int64      // sum of their seqs
 	seqs     []int32    // delta: by index
 	kept     []mem.BufferSlice
-	held     []uint64        // by index: hash of the body
+	held     []uint64        // by index: hash of the content
+	strays   int             // resources that nobody should have sent
 	versions []string        // delta: by index
 	err      error           // why the stream ended last
 	took     []time.Duration // with trace: of each change
@@ -172,14 +173,14 @@ func (c *client) take(data mem.BufferSlice, now time.Time) (wire.Head, error) {
 	defer c.mu.Unlock()
 	if c.delta {
 		if c.count < len(c.held) {
-			c.count += h.Resources
+			c.count = c.distinct(data, h.Resources)
 		}
 		eachMarker(data, func(index, seq int) {
 			if old := c.seqs[index]; int(old) < seq {
 				c.seqs[index] = int32(seq)
 				c.changes += int64(seq) - int64(old)
-				if c.trace != nil {
-					c.trace(index, seq, now)
+				for s := int(old) + 1; c.trace != nil && s <= seq; s++ {
+					c.trace(index, s, now) // also of those that were skipped
 				}
 			}
 		})
@@ -199,6 +200,23 @@ func (c *client) take(data mem.BufferSlice, now time.Time) (wire.Head, error) {
 		c.digestKept()
 	}
 	return h, nil
+}
+
+// distinct returns how many resources a delta client holds after a message that brings
+// some. A first message is believed to name none twice.
+func (c *client) distinct(data mem.BufferSlice, brings int) (n int) {
+	if c.count == 0 {
+		return brings
+	}
+	data.Ref()
+	c.kept = append(c.kept, data)
+	c.digestKept()
+	for _, hash := range c.held {
+		if hash != 0 {
+			n++
+		}
+	}
+	return n
 }
 
 // digest works out what the client holds from the messages that it has kept.
@@ -223,6 +241,8 @@ func (c *client) digestKept() {
 				b, ok := r.Take(n)
 				if i, known := indexOf(b); known && i < len(c.held) {
 					c.held[i], c.versions[i] = 0, ""
+				} else {
+					c.strays++
 				}
 				return ok
 			}
@@ -237,19 +257,21 @@ func (c *client) digestKept() {
 	}
 }
 
-// hold takes over one resource. What does not have the expected form is not held, and so
-// missing in the end.
+// hold takes over one resource.
 func (c *client) hold(b []byte) {
 	element, version := b, ""
 	if c.delta {
 		element, version = wire.Field(b, 2), unique.Make(string(wire.Field(b, 1))).Value()
 	}
 	resource := wire.Field(element, 2)
-	i, ok := indexOf(wire.Field(wire.Field(resource, 1), 1))
-	if !ok || i >= len(c.held) {
+	metadata := wire.Field(resource, 1)
+	name := wire.Field(metadata, 1)
+	i, ok := indexOf(name)
+	if !ok || i >= len(c.held) || string(name) != c.world.names[i] {
+		c.strays++
 		return
 	}
-	c.held[i] = bodyHash(wire.Field(wire.Field(resource, 2), 2))
+	c.held[i] = contentHash(metadata, wire.Field(wire.Field(resource, 2), 2))
 	if c.delta {
 		c.versions[i] = version
 	}
@@ -260,7 +282,11 @@ func (c *client) check() error {
 	c.digest()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := c.world.check(c.held); err != nil {
+	err := c.world.check(c.held)
+	if err == nil && c.strays > 0 {
+		err = fmt.Errorf("%d resources or removals that should not be", c.strays)
+	}
+	if err != nil {
 		return fmt.Errorf("client %d: %w", c.id, errors.Join(err, c.err))
 	}
 	return nil

@@ -24,7 +24,7 @@ type contender struct {
 	start func(dir, listen, admin string, w *world, delta bool) (*exec.Cmd, error)
 	// sotwUpstreams says that it takes SotW from its upstreams in every scenario.
 	sotwUpstreams bool
-	// slow says that a change costs seconds, so that fewer are enough.
+	// slow says that a change may cost seconds: fewer changes and one run are enough.
 	slow bool
 }
 

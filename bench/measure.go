@@ -16,12 +16,16 @@ import (
 const (
 	// gap is the pause between single changes: longer than anybody's debounce.
 	gap = 300 * time.Millisecond
-	// rest is how long a contender is left alone before its memory counts as settled.
+	// rest is how long a contender is left alone before its memory counts as settled, and
+	// age how long after the first sync that is at least: the same for slow and fast ones.
 	rest = 5 * time.Second
+	age  = 20 * time.Second
 	// patience is how long the clients may take to hold everything.
-	patience = 5 * time.Minute
+	patience = 3 * time.Minute
 	// slowChanges is how many single changes are timed of slow contenders.
 	slowChanges = 5
+	// restartChanges is how many resources change while a contender is down.
+	restartChanges = 10
 	// stalled is how many clients of a stall scenario stop reading.
 	stalled = 2
 )
@@ -229,6 +233,7 @@ func (b *bench) steps() error {
 	if b.process == nil || b.result.SyncLastMS == 0 {
 		return nil
 	}
+	synced := time.Now()
 	b.digest()
 	time.Sleep(time.Second)
 	if b.scenario.Stall > 0 {
@@ -238,7 +243,7 @@ func (b *bench) steps() error {
 		return fmt.Errorf("single changes: %w", err)
 	}
 	b.digest()
-	time.Sleep(rest)
+	time.Sleep(max(rest, time.Until(synced.Add(age))))
 	rss, _ := b.process.memory()
 	b.result.RSSMiB = mib(rss)
 	b.profile("heap", "")()
@@ -373,7 +378,15 @@ func (b *bench) restart() error {
 	for _, c := range b.clients {
 		c.opened.Store(0)
 	}
+	// Some things change meanwhile: those, and no others, are to be sent.
+	g := b.world.aim(len(b.clients), b.world.changes.Load()+restartChanges, time.Now())
+	for range restartChanges {
+		b.world.change(b.pick())
+	}
 	if err := b.launch(); err != nil {
+		return err
+	}
+	if _, err := b.wait(g); err != nil {
 		return err
 	}
 	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
@@ -391,13 +404,15 @@ func (b *bench) restart() error {
 		}
 	}
 	b.result.Restarted, b.result.ResumeMS = true, ms(time.Since(b.process.began))
+	time.Sleep(time.Second) // for what should not come
 	after, _ := b.received()
 	b.result.ResumeBytes = after - bytes
 	return nil
 }
 
-// stall times a stream of changes, before and while some clients do not read. Those are
-// one of each protocol; the other clients are timed.
+// stall times a stream of changes: first to delta clients that all read, then while one of
+// those does not, nor one SotW client that has come in between. What these cost the
+// contender, connection and encoding included, is the growth of its memory.
 func (b *bench) stall() error {
 	sotw, err := newClient(len(b.clients), false, b.world, b.listen)
 	if err != nil {
@@ -405,7 +420,6 @@ func (b *bench) stall() error {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var run sync.WaitGroup
-	run.Go(func() { sotw.run(ctx) })
 	defer func() {
 		cancel()
 		_ = sotw.conn.Close()
@@ -437,6 +451,12 @@ func (b *bench) stall() error {
 	p99, before := churn()
 	r.P99BeforeMS = ms(p99)
 
+	g := b.world.aim(len(b.clients)+1, b.world.changes.Load()+1, time.Now())
+	run.Go(func() { sotw.run(ctx) })
+	b.world.change(b.pick())
+	if _, err := b.wait(g); err != nil {
+		return fmt.Errorf("sync of the SotW client: %w", err)
+	}
 	resume := make(chan struct{})
 	sotw.paused.Store(&resume)
 	delta.paused.Store(&resume)
@@ -446,7 +466,7 @@ func (b *bench) stall() error {
 	b.result.RSSMiB, b.result.PeakMiB = mib(rss), mib(peak)
 
 	messages := delta.messages.Load() + sotw.messages.Load()
-	g := b.world.aim(len(b.clients)+1, b.world.changes.Load()+1, time.Now())
+	g = b.world.aim(len(b.clients)+1, b.world.changes.Load()+1, time.Now())
 	close(resume)
 	sotw.paused.Store(nil)
 	delta.paused.Store(nil)

@@ -219,7 +219,7 @@ func (r *report) tables(w io.Writer) {
 		fmt.Fprintln(w)
 	}
 	table("Single changes.", []string{
-		"scenario", "contender", "runs", "first sync, first / last", "CPU a change", "median / p99 / max", "bytes a change and client", "RSS / peak",
+		"scenario", "contender", "runs × changes", "first sync, first / last", "CPU a change", "median / p99 / max", "bytes a change and client", "RSS / peak",
 	}, func(m result) []string {
 		switch {
 		case m.Stall != nil:
@@ -229,7 +229,7 @@ func (r *report) tables(w io.Writer) {
 			return []string{m.Scenario, m.Contender, fmt.Sprint(m.Run), "failed: " + reason, "", "", "", ""}
 		}
 		return []string{
-			m.Scenario, m.Contender, fmt.Sprint(m.Run), duration(m.SyncFirstMS) + " / " + duration(m.SyncLastMS), duration(m.CPUPerChangeMS),
+			m.Scenario, m.Contender, fmt.Sprintf("%d × %d", m.Run, m.Changes), duration(m.SyncFirstMS) + " / " + duration(m.SyncLastMS), duration(m.CPUPerChangeMS),
 			duration(m.MedianMS) + " / " + duration(m.P99MS) + " / " + duration(m.MaxMS), size(m.BytesPerChange),
 			fmt.Sprintf("%.0f / %.0f MiB", m.RSSMiB, m.PeakMiB),
 		}

@@ -25,21 +25,19 @@ type scenario struct {
 	Rate  int           `json:"rate,omitempty"`
 	// Only names the contenders that it is for; none means all.
 	Only []string `json:"only,omitempty"`
-	// Heavy scenarios are run once with slow contenders.
-	Heavy bool `json:"heavy,omitempty"`
 }
 
 func scenarios() []scenario {
 	return []scenario{
 		{Name: "sotw-1k-20", Configs: 1000, Upstreams: 4, Clients: 20, Changes: 40, Burst: 2000},
 		{Name: "sotw-10k-20", Configs: 10_000, Upstreams: 4, Clients: 20, Changes: 40, Burst: 2000},
-		{Name: "sotw-10k-100", Configs: 10_000, Upstreams: 4, Clients: 100, Changes: 20, Burst: 2000, Heavy: true},
+		{Name: "sotw-10k-100", Configs: 10_000, Upstreams: 4, Clients: 100, Changes: 20, Burst: 2000},
 		{Name: "delta-1k-20", Configs: 1000, Upstreams: 4, Clients: 20, Delta: true, Changes: 40, Burst: 2000},
 		{Name: "delta-10k-20", Configs: 10_000, Upstreams: 4, Clients: 20, Delta: true, Changes: 40, Burst: 2000},
-		{Name: "delta-10k-100", Configs: 10_000, Upstreams: 4, Clients: 100, Delta: true, Changes: 40, Burst: 2000, Heavy: true},
+		{Name: "delta-10k-100", Configs: 10_000, Upstreams: 4, Clients: 100, Delta: true, Changes: 40, Burst: 2000},
 		{Name: "delta-10k-100-istiods", Configs: 10_000, Upstreams: 4, Clients: 100, Delta: true, SotWUpstreams: true, Changes: 40, Burst: 2000, Only: []string{"relay"}},
-		{Name: "delta-100k-100", Configs: 100_000, Upstreams: 20, Clients: 100, Delta: true, Changes: 40, Burst: 2000, Heavy: true},
-		{Name: "delta-1k-5000", Configs: 1000, Upstreams: 4, Clients: 5000, Delta: true, Changes: 20, Burst: 2000, Restart: true, Heavy: true},
+		{Name: "delta-100k-100", Configs: 100_000, Upstreams: 20, Clients: 100, Delta: true, Changes: 40, Burst: 2000},
+		{Name: "delta-1k-5000", Configs: 1000, Upstreams: 4, Clients: 5000, Delta: true, Changes: 20, Burst: 2000, Restart: true},
 		{Name: "stall-10k-20", Configs: 10_000, Upstreams: 4, Clients: 20, Delta: true, Stall: time.Minute, Rate: 1000, Only: []string{"relay"}},
 	}
 }

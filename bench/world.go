@@ -17,6 +17,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 	mcp "istio.io/api/mcp/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
+
+	"meshrelay/bench/internal/wire"
 )
 
 const (
@@ -94,6 +96,7 @@ func eachMarker(data mem.BufferSlice, f func(index, seq int)) {
 type world struct {
 	upstreams []*upstream
 	rand      *rand.Rand
+	names     []string
 	changes   atomic.Int64 // so far; the sum of the seqs of all resources
 	goal      atomic.Pointer[goal]
 
@@ -106,12 +109,13 @@ type world struct {
 type item struct {
 	seq     int
 	element []byte // encoded google.protobuf.Any, as a server sends it
-	hash    uint64 // of the body
+	hash    uint64 // of the content
 }
 
 func newWorld(configs, upstreams int, delta bool) (*world, error) {
 	w := &world{items: make([]item, configs), rand: rand.New(rand.NewPCG(1, 2))}
 	for i := range w.items {
+		w.names = append(w.names, itemName(i))
 		var err error
 		if w.items[i], err = makeItem(i, 0); err != nil {
 			return nil, err
@@ -162,24 +166,37 @@ func makeItem(index, seq int) (item, error) {
 		return item{}, err
 	}
 	const bodyURL = "type.googleapis.com/istio.networking.v1alpha3.ServiceEntry"
+	metadata := &mcp.Metadata{
+		Name:        itemName(index),
+		CreateTime:  &timestamppb.Timestamp{Seconds: 1_700_000_000 + int64(index)},
+		Version:     fmt.Sprint(seq),
+		Labels:      map[string]string{"app": fmt.Sprintf("service-%06d", index)},
+		Annotations: map[string]string{"bench.example/change": marker(index, seq)},
+	}
+	encoded, err := proto.MarshalOptions{Deterministic: true}.Marshal(metadata)
+	if err != nil {
+		return item{}, err
+	}
 	value, err := proto.MarshalOptions{Deterministic: true}.Marshal(&mcp.Resource{
-		Metadata: &mcp.Metadata{
-			Name:        itemName(index),
-			CreateTime:  &timestamppb.Timestamp{Seconds: 1_700_000_000 + int64(index)},
-			Version:     fmt.Sprint(seq),
-			Labels:      map[string]string{"app": fmt.Sprintf("service-%06d", index)},
-			Annotations: map[string]string{"bench.example/change": marker(index, seq)},
-		},
-		Body: &anypb.Any{TypeUrl: bodyURL, Value: body},
+		Metadata: metadata, Body: &anypb.Any{TypeUrl: bodyURL, Value: body},
 	})
 	if err != nil {
 		return item{}, err
 	}
 	element, err := proto.MarshalOptions{Deterministic: true}.Marshal(&anypb.Any{TypeUrl: resourceURL, Value: value})
-	return item{seq: seq, element: element, hash: bodyHash(body)}, err
+	return item{seq: seq, element: element, hash: contentHash(encoded, body)}, err
 }
 
-func bodyHash(body []byte) uint64 { return xxh3.Hash(body) | 1 } // never zero
+// contentHash is of all that a relay has to pass on: the body, and the metadata but for the
+// version. It is never zero.
+func contentHash(metadata, body []byte) uint64 {
+	h := xxh3.New()
+	_, _ = h.Write(body)
+	for _, num := range []protowire.Number{2, 4, 5} { // create time, labels, annotations
+		_, _ = h.Write(wire.Field(metadata, num))
+	}
+	return h.Sum64() | 1
+}
 
 // change changes one resource and lets its upstream send it.
 func (w *world) change(index int) {
