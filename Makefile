@@ -65,7 +65,7 @@ bench-build:
 bench-test: build bench-build ## Run the benchmark's own tests, with small loads
 	cd bench && go test -count=1 -parallel 8 -timeout 10m ./...
 
-MICROBENCH = go test -run '^$$' -bench . -benchmem -count 6 ./adsclient ./mirror ./push ./upstreams ./downstream
+MICROBENCH = go test -run '^$$' -bench . -benchmem -benchtime 300ms -count 6 ./adsclient ./mirror ./push ./upstreams ./downstream
 .PHONY: microbench
 microbench: ## Run the micro-benchmarks and compare them with bench/baseline
 	@mkdir -p bench/out

@@ -73,7 +73,10 @@ type result struct {
 type stallResult struct {
 	P99BeforeMS float64 `json:"p99BeforeMs"`
 	P99DuringMS float64 `json:"p99DuringMs"`
-	GrownMiB    float64 `json:"grownMib"` // of the resident set: its mean over the second half of the time
+	// How much larger the resident set is, in the mean of the second half of the time: than
+	// before the SotW client came, and than while both read.
+	GrownMiB   float64 `json:"grownMib"`
+	StalledMiB float64 `json:"stalledMib"`
 	// What the stalled clients were sent after they read again, until they held all.
 	ResumedMessages float64 `json:"resumedMessages"`
 	ResumedMS       float64 `json:"resumedMs"`
@@ -411,8 +414,7 @@ func (b *bench) restart() error {
 }
 
 // stall times a stream of changes: first to delta clients that all read, then while one of
-// those does not, nor one SotW client that has come in between. What these cost the
-// contender, connection and encoding included, is the growth of its memory.
+// those does not, nor one SotW client that has come in between and read for a while.
 func (b *bench) stall() error {
 	sotw, err := newClient(len(b.clients), false, b.world, b.listen)
 	if err != nil {
@@ -432,10 +434,10 @@ func (b *bench) stall() error {
 		c.trace = func(index, seq int, now time.Time) { c.took = append(c.took, now.Sub(b.world.issuedAt(index, seq))) }
 		c.mu.Unlock()
 	}
-	churn := func() (p99 time.Duration, rss int64) {
+	churn := func(lasting time.Duration) (p99 time.Duration, rss int64) {
 		watching, stopWatching := context.WithCancel(ctx)
 		mean := b.sampleMemory(watching)
-		b.churn(ctx, int(b.scenario.Stall.Seconds())*b.scenario.Rate, b.scenario.Rate)
+		b.churn(ctx, int(lasting.Seconds()*float64(b.scenario.Rate)), b.scenario.Rate)
 		stopWatching()
 		var all []time.Duration
 		for _, c := range b.clients[1:] {
@@ -448,7 +450,7 @@ func (b *bench) stall() error {
 	}
 	r := &stallResult{}
 	b.result.Stall = r
-	p99, before := churn()
+	p99, before := churn(b.scenario.Stall)
 	r.P99BeforeMS = ms(p99)
 
 	g := b.world.aim(len(b.clients)+1, b.world.changes.Load()+1, time.Now())
@@ -457,11 +459,12 @@ func (b *bench) stall() error {
 	if _, err := b.wait(g); err != nil {
 		return fmt.Errorf("sync of the SotW client: %w", err)
 	}
+	_, reading := churn(b.scenario.Stall / 3)
 	resume := make(chan struct{})
 	sotw.paused.Store(&resume)
 	delta.paused.Store(&resume)
-	p99, during := churn()
-	r.P99DuringMS, r.GrownMiB = ms(p99), mib(during-before)
+	p99, during := churn(b.scenario.Stall)
+	r.P99DuringMS, r.GrownMiB, r.StalledMiB = ms(p99), mib(during-before), mib(during-reading)
 	rss, peak := b.process.memory()
 	b.result.RSSMiB, b.result.PeakMiB = mib(rss), mib(peak)
 

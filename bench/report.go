@@ -103,7 +103,7 @@ func (r result) line() string {
 		return fmt.Sprintf("%s %s: %s", r.Scenario, r.Contender, r.Error)
 	}
 	if r.Stall != nil {
-		return fmt.Sprintf("%s %s: p99 %.1f ms before, %.1f ms during; %+.1f MiB", r.Scenario, r.Contender, r.Stall.P99BeforeMS, r.Stall.P99DuringMS, r.Stall.GrownMiB)
+		return fmt.Sprintf("%s %s: p99 %.1f ms before, %.1f ms during; %+.1f MiB, %+.1f by not reading", r.Scenario, r.Contender, r.Stall.P99BeforeMS, r.Stall.P99DuringMS, r.Stall.GrownMiB, r.Stall.StalledMiB)
 	}
 	line := fmt.Sprintf("%s %s: sync %.0f..%.0f ms; %.1f/%.1f/%.1f ms; %.2f ms of CPU and %.0f B a change; %.0f, peak %.0f MiB; burst %.0f ms, %.0f ms of CPU, %.1f messages",
 		r.Scenario, r.Contender, r.SyncFirstMS, r.SyncLastMS, r.MedianMS, r.P99MS, r.MaxMS, r.CPUPerChangeMS, r.BytesPerChange, r.RSSMiB, r.PeakMiB, r.BurstMS, r.BurstCPUMS, r.BurstMessages)
@@ -181,6 +181,7 @@ var stallFigures = []func(*stallResult) *float64{
 	func(r *stallResult) *float64 { return &r.P99BeforeMS },
 	func(r *stallResult) *float64 { return &r.P99DuringMS },
 	func(r *stallResult) *float64 { return &r.GrownMiB },
+	func(r *stallResult) *float64 { return &r.StalledMiB },
 	func(r *stallResult) *float64 { return &r.ResumedMessages },
 	func(r *stallResult) *float64 { return &r.ResumedMS },
 }
@@ -251,13 +252,13 @@ func (r *report) tables(w io.Writer) {
 		return []string{m.Scenario, m.Contender, duration(m.ResumeMS), size(m.ResumeBytes), fmt.Sprintf("%.3f %%", 100*m.ResumeBytes/m.SyncBytes)}
 	})
 	table("Two clients stop reading while 1,000 changes a second go on.", []string{
-		"scenario", "contender", "p99 of the others, before / during", "RSS grows by", "RSS / peak", "messages to each once it reads again", "until it holds all",
+		"scenario", "contender", "p99 of the others, before / during", "RSS grows by, against no SotW client / against both reading", "RSS / peak", "messages to each once it reads again", "until it holds all",
 	}, func(m result) []string {
 		if m.Stall == nil || m.Error != "" {
 			return nil
 		}
 		return []string{
-			m.Scenario, m.Contender, duration(m.Stall.P99BeforeMS) + " / " + duration(m.Stall.P99DuringMS), fmt.Sprintf("%.1f MiB", m.Stall.GrownMiB),
+			m.Scenario, m.Contender, duration(m.Stall.P99BeforeMS) + " / " + duration(m.Stall.P99DuringMS), fmt.Sprintf("%.1f / %.1f MiB", m.Stall.GrownMiB, m.Stall.StalledMiB),
 			fmt.Sprintf("%.0f / %.0f MiB", m.RSSMiB, m.PeakMiB), fmt.Sprintf("%.1f", m.Stall.ResumedMessages), duration(m.Stall.ResumedMS),
 		}
 	})
