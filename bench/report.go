@@ -227,6 +227,9 @@ func (r *report) tables(w io.Writer) {
 			return nil
 		case m.Error != "":
 			reason, _, _ := strings.Cut(m.Error, "\n")
+			if len(reason) > 80 {
+				reason = strings.ToValidUTF8(reason[:80], "") + "…"
+			}
 			return []string{m.Scenario, m.Contender, fmt.Sprint(m.Run), "failed: " + reason, "", "", "", ""}
 		}
 		return []string{
