@@ -17,8 +17,9 @@ import (
 
 // contender is a program that relays.
 type contender struct {
-	name string
-	what string // for the report
+	name   string
+	what   string // for the usage text
+	binary string
 	// start returns the command that starts it in a directory of its own, serving xDS on
 	// listen and, if it can, profiles on admin.
 	start func(dir, listen, admin string, w *world, delta bool) (*exec.Cmd, error)
@@ -33,10 +34,10 @@ type binaries struct{ relay, floor, linear, istiod string }
 
 func contenders(b binaries) []contender {
 	return []contender{
-		{name: "floor", what: "forwards bytes: cuts responses at their resource fields, and no more", start: b.startFloor},
-		{name: "relay", what: "the relay, as it comes", start: b.startRelay},
-		{name: "linear", what: "a minimal relay over go-control-plane's LinearCache", start: b.startLinear, sotwUpstreams: true, slow: true},
-		{name: "istiod", what: "istiod 1.23 with configSources", start: b.startIstiod, sotwUpstreams: true, slow: true},
+		{name: "floor", binary: b.floor, what: "forwards bytes: cuts responses at their resource fields, and no more", start: b.startFloor},
+		{name: "relay", binary: b.relay, what: "the relay, as it comes", start: b.startRelay},
+		{name: "linear", binary: b.linear, what: "a minimal relay over go-control-plane's LinearCache", start: b.startLinear, sotwUpstreams: true, slow: true},
+		{name: "istiod", binary: b.istiod, what: "istiod 1.23 with configSources", start: b.startIstiod, sotwUpstreams: true, slow: true},
 	}
 }
 

@@ -72,7 +72,15 @@ func run() error {
 	if err != nil {
 		return err
 	}
+	for _, c := range chosen {
+		if _, err := os.Stat(c.binary); err != nil {
+			return fmt.Errorf("contender %s: %w; `make bench` builds it", c.name, err)
+		}
+	}
 	rep := newReport(os.Args, bin)
+	if err := rep.save(*out); err != nil { // now rather than after an hour
+		return err
+	}
 	var failed []error
 	for n := range *runs {
 		for _, s := range scenarios() {
@@ -89,6 +97,9 @@ func run() error {
 				began := time.Now()
 				r := measure(s, c, n+1, *profiles)
 				rep.Results = append(rep.Results, r)
+				if err := rep.save(*out); err != nil {
+					fmt.Fprintln(os.Stderr, "bench:", err)
+				}
 				fmt.Fprintf(os.Stderr, "run %d of %d  %s  (%v)\n", n+1, *runs, r.line(), time.Since(began).Round(time.Second))
 				if r.Error != "" && c.name == "relay" {
 					failed = append(failed, fmt.Errorf("%s, run %d: %s", s.Name, n+1, r.Error))

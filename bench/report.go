@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"debug/buildinfo"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -74,8 +75,8 @@ func readReport(path string) (*report, error) {
 	return r, nil
 }
 
-// write writes the results, their tables and the plots, and shows the tables.
-func (r *report) write(dir string) error {
+// save writes the results that there are, whole or not at all.
+func (r *report) save(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
@@ -83,18 +84,26 @@ func (r *report) write(dir string) error {
 	if err != nil {
 		return err
 	}
-	var tables bytes.Buffer
-	r.tables(&tables)
-	for name, content := range map[string][]byte{"results.json": append(b, '\n'), "results.md": tables.Bytes()} {
-		if err := os.WriteFile(filepath.Join(dir, name), content, 0o644); err != nil {
-			return err
-		}
-	}
-	if err := r.plot(filepath.Join(dir, "cpu.svg")); err != nil {
+	path := filepath.Join(dir, "results.json")
+	if err := os.WriteFile(path+".new", append(b, '\n'), 0o644); err != nil {
 		return err
 	}
-	_, err = os.Stdout.Write(tables.Bytes())
-	return err
+	return os.Rename(path+".new", path)
+}
+
+// write saves the results, writes their tables and the plots, and shows the tables. The
+// tables are shown also when they can not be written.
+func (r *report) write(dir string) error {
+	var tables bytes.Buffer
+	r.tables(&tables)
+	_, err := os.Stdout.Write(tables.Bytes())
+	if err := errors.Join(err, r.save(dir)); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(dir, "results.md"), tables.Bytes(), 0o644); err != nil {
+		return err
+	}
+	return r.plot(filepath.Join(dir, "cpu.svg"))
 }
 
 // line is a result in short.

@@ -18,18 +18,25 @@ import (
 // What things cost, counted: allocations, bytes, pages and what stays alive. No test
 // here looks at a clock.
 
+// TestOneChangeEncodesOnePage: for all clients and API versions together.
 func TestOneChangeEncodesOnePage(t *testing.T) {
 	r := startRelay(t, true)
 	r.put(many(10000, "s-%05d", func(i int) string { return fmt.Sprintf("s%d.example", i) })...)
-	s := r.sotw()
-	s.send(subscribe(seV1))
-	for len(s.next().Resources) < 10000 {
+	var clients []*sotwStream
+	for _, typeURL := range []string{seV1, seV1, seV1, seV1beta1, seV1alpha3, seV1alpha3} {
+		s := r.sotw()
+		s.send(subscribe(typeURL))
+		for len(s.next().Resources) < 10000 {
+		}
+		clients = append(clients, s)
 	}
 	before := testutil.ToFloat64(r.server.metrics.pages)
 	r.put(se("shop", "s-05000", "new.example"))
-	s.next()
+	for _, s := range clients {
+		s.next()
+	}
 	if n := testutil.ToFloat64(r.server.metrics.pages) - before; n != 1 {
-		t.Errorf("one change of 10,000 resources encoded %v pages", n)
+		t.Errorf("one change of 10,000 resources encoded %v pages for 6 clients", n)
 	}
 }
 

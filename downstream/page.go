@@ -3,6 +3,7 @@ package downstream
 import (
 	"cmp"
 	"slices"
+	"sync"
 	"sync/atomic"
 
 	"meshrelay/mirror"
@@ -28,7 +29,8 @@ type page struct {
 	maxRev  uint64
 	bytes   int
 
-	encoded atomic.Pointer[[]byte]
+	encoding sync.Mutex // held while the page is encoded: by one client, for all
+	encoded  atomic.Pointer[[]byte]
 }
 
 func newPage(entries []entry) *page {
@@ -48,9 +50,14 @@ func (p *page) find(name string) (int, bool) {
 	})
 }
 
-// frames returns the page's resources as they stand in a DiscoveryResponse. Two
-// clients that come at once may both encode it; the bytes are the same.
+// frames returns the page's resources as they stand in a DiscoveryResponse. Of clients
+// that come at once, one encodes it.
 func (p *page) frames(m *metrics) []byte {
+	if b := p.encoded.Load(); b != nil {
+		return *b
+	}
+	p.encoding.Lock()
+	defer p.encoding.Unlock()
 	if b := p.encoded.Load(); b != nil {
 		return *b
 	}
