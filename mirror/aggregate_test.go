@@ -110,7 +110,7 @@ func TestFirstSourceWithAMeshConfigIsServed_C22(t *testing.T) {
 		a, s, _ := newAggregate(ctx, t, "east", "west")
 		key := Key{Kind: MeshConfig, Name: MeshConfigName}
 		put := func(source string) {
-			s[source].Put(newBare(MeshConfig, []byte{0x0a, 1, source[0]}, source, ""))
+			s[source].Put(newBare(MeshConfig, []byte{0x0a, 1, source[0]}, from{source: source}, ""))
 			synctest.Wait()
 		}
 		put("west")

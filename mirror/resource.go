@@ -55,6 +55,7 @@ type Resource struct {
 type origin struct {
 	kind     unique.Handle[Kind]
 	source   string
+	cluster  string
 	revision string
 }
 
@@ -66,6 +67,8 @@ type Spec struct {
 	CreateTime time.Time
 	// Source is the name of the upstream that the resource comes from.
 	Source string
+	// Cluster is the cluster that the resource comes from, empty when unknown.
+	Cluster string
 	// SourceVersion is the version that the source itself gave the resource. It is
 	// informative: it is neither unique nor does it change with the content
 	// (PROTOCOL C10).
@@ -92,7 +95,7 @@ func New(s Spec) (*Resource, error) {
 		return nil, fmt.Errorf("%s: %w", s.Key, err)
 	}
 	if s.Kind == MeshConfig {
-		return newBare(s.Kind, body, s.Source, s.SourceVersion), nil
+		return newBare(s.Kind, body, from{s.Source, s.Cluster}, s.SourceVersion), nil
 	}
 	m := &mcp.Metadata{Name: s.FullName(), Version: s.SourceVersion, Labels: s.Labels, Annotations: s.Annotations}
 	if !s.CreateTime.IsZero() {
@@ -105,7 +108,21 @@ func New(s Spec) (*Resource, error) {
 	if !md.validText() {
 		return nil, fmt.Errorf("%s: the name, a label or an annotation is not valid UTF-8", s.Key)
 	}
-	return newWrapped(s.Kind, md, body, s.Source)
+	return newWrapped(s.Kind, md, body, from{s.Source, s.Cluster})
+}
+
+// from is where a resource comes from.
+type from struct{ source, cluster string }
+
+// Spec returns what r can be built from: New(r.Spec()) equals r. The maps are the
+// caller's to change, the body is not.
+func (r *Resource) Spec() Spec {
+	s := Spec{Key: r.Key(), Source: r.Source(), Cluster: r.Cluster(), SourceVersion: r.sourceVersion, Body: r.Body()}
+	if r.Kind() != MeshConfig {
+		md := r.Metadata()
+		s.Labels, s.Annotations, s.CreateTime = md.Labels, md.Annotations, md.CreateTime
+	}
+	return s
 }
 
 // Decode builds a resource from one element of an upstream's response: an encoded
@@ -124,7 +141,7 @@ func Decode(kind Kind, data []byte, source string) (*Resource, error) {
 		if err := checkBody(kind, typeURL, value); err != nil {
 			return nil, err
 		}
-		return newBare(kind, data, source, ""), nil
+		return newBare(kind, data, from{source: source}, ""), nil
 	}
 	if !hasMessageName(typeURL, "istio.mcp.v1alpha1.Resource") {
 		return nil, fmt.Errorf("element is a %q, want %q", abbreviate(string(typeURL)), resourceURL)
@@ -144,7 +161,7 @@ func Decode(kind Kind, data []byte, source string) (*Resource, error) {
 	if err := checkBody(kind, bodyURL, bodyValue); err != nil {
 		return nil, fmt.Errorf("%s: %w", abbreviate(string(md.name)), err)
 	}
-	return newWrapped(kind, md, body, source)
+	return newWrapped(kind, md, body, from{source: source})
 }
 
 // PeekName returns the full name of an element that Decode would build a resource
@@ -172,15 +189,15 @@ func PeekName(kind Kind, data []byte) ([]byte, error) {
 
 var meshConfigName = []byte(MeshConfigName)
 
-func newBare(kind Kind, anyBytes []byte, source, sourceVersion string) *Resource {
-	r := &Resource{origin: unique.Make(origin{kind: unique.Make(kind), source: source}), name: MeshConfigName, sourceVersion: sourceVersion}
+func newBare(kind Kind, anyBytes []byte, f from, sourceVersion string) *Resource {
+	r := &Resource{origin: unique.Make(origin{kind: unique.Make(kind), source: f.source, cluster: f.cluster}), name: MeshConfigName, sourceVersion: sourceVersion}
 	b := r.beginEntry(1 + protowire.SizeBytes(len(anyBytes)))
 	b = appendLen(b, 2, len(anyBytes))
 	r.endEntry(append(b, anyBytes...))
 	return r
 }
 
-func newWrapped(kind Kind, md metadata, body []byte, source string) (*Resource, error) {
+func newWrapped(kind Kind, md metadata, body []byte, f from) (*Resource, error) {
 	full := string(md.name)
 	namespace, _, err := ParseFullName(full)
 	if err != nil {
@@ -194,7 +211,7 @@ func newWrapped(kind Kind, md metadata, body []byte, source string) (*Resource, 
 	anyLen := 1 + protowire.SizeBytes(len(resourceURL)) + 1 + protowire.SizeBytes(resourceLen)
 
 	r := &Resource{
-		origin: unique.Make(origin{unique.Make(kind), source, md.revision()}),
+		origin: unique.Make(origin{unique.Make(kind), f.source, f.cluster, md.revision()}),
 		name:   full, nsLen: uint16(len(namespace)), sourceVersion: string(md.version),
 	}
 	b := r.beginEntry(1 + protowire.SizeBytes(anyLen))
@@ -401,6 +418,9 @@ func (r *Resource) Equal(other *Resource) bool {
 
 // Source returns the name of the upstream that the resource comes from.
 func (r *Resource) Source() string { return r.origin.Value().source }
+
+// Cluster returns the cluster that the resource comes from, empty when unknown.
+func (r *Resource) Cluster() string { return r.origin.Value().cluster }
 
 // SourceVersion returns the version that the source gave the resource.
 func (r *Resource) SourceVersion() string { return r.sourceVersion }
