@@ -1,7 +1,9 @@
 package mirror
 
 import (
+	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"sync"
 )
@@ -19,8 +21,8 @@ type Provider struct {
 }
 
 // Aggregate is the read-only ConfigStoreCache over many: the merged view. Where
-// several sources have a key, the first in the order of SetSources is served and
-// the others are shadowed.
+// several sources have a key, a Policy settles what is served. Without one it is the copy
+// of the first source in the order of SetSources, and the others are shadowed.
 //
 // Its events speak of the merged view. A change in a shadowed copy is no event;
 // when the served copy goes away while a shadowed one remains, the event is an
@@ -31,14 +33,16 @@ type Aggregate struct {
 	events events
 
 	// mu guards all below. merged holds what the handlers were told.
-	mu      sync.RWMutex
-	sources []Source
-	merged  map[Kind]map[string]*Resource
+	mu       sync.RWMutex
+	sources  []Source
+	policies map[Kind]Policy // kinds that are not in it are merged by first
+	groups   map[Kind]*groups
+	merged   map[Kind]map[string]*Resource
 }
 
 // NewAggregate returns an Aggregate over no sources.
 func NewAggregate() *Aggregate {
-	a := &Aggregate{merged: map[Kind]map[string]*Resource{}}
+	a := &Aggregate{merged: map[Kind]map[string]*Resource{}, groups: map[Kind]*groups{}}
 	a.events.init()
 	return a
 }
@@ -56,24 +60,44 @@ func (a *Aggregate) SetSources(sources []Source) error {
 			if err := a.follow(s.Cache); err != nil {
 				return err
 			}
-			if has, ok := s.Cache.(interface{ Kinds() []Kind }); ok {
-				for _, kind := range has.Kinds() {
-					for _, r := range s.Cache.List(kind, "") {
-						a.events.mark(r.kind(), r.name, nil)
-					}
-				}
-			}
 		}
 	}
 	old := a.sources
 	a.sources = slices.Clone(sources)
-	if slices.Equal(old, a.sources) {
-		return nil
+	if !slices.Equal(old, a.sources) {
+		a.markEverything()
 	}
+	return nil
+}
+
+// SetPolicies says how copies are merged, by kind. It may be called again at any time.
+func (a *Aggregate) SetPolicies(policies map[Kind]Policy) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.policies, a.groups = maps.Clone(policies), map[Kind]*groups{}
+	a.markEverything()
+}
+
+// markEverything has every key settled anew that is served or that a source has.
+func (a *Aggregate) markEverything() {
 	for _, byName := range a.merged {
 		for _, r := range byName {
 			a.events.mark(r.kind(), r.name, nil)
 		}
+	}
+	for _, s := range a.sources {
+		for _, kind := range kindsIn(s.Cache) {
+			for _, r := range s.Cache.List(kind, "") {
+				a.events.mark(r.kind(), r.name, nil)
+			}
+		}
+	}
+}
+
+// kindsIn returns the kinds that a source has, as far as it can tell.
+func kindsIn(c ConfigStoreCache) []Kind {
+	if has, ok := c.(interface{ Kinds() []Kind }); ok {
+		return has.Kinds()
 	}
 	return nil
 }
@@ -109,19 +133,21 @@ func (a *Aggregate) nextEvents(batch []queued) []queued {
 	return batch
 }
 
-// merge finds the copy to serve under a key, puts it into the merged view, and
-// returns it with what was there before.
+// merge finds what to serve under a key, puts it into the merged view, and returns it with
+// what was there before.
 func (a *Aggregate) merge(kind Kind, name string) (old, cur *Resource) {
-	key, ok := keyOf(kind, name)
-	if ok {
-		for _, s := range a.sources {
-			if cur = s.Cache.Get(key); cur != nil {
-				break
-			}
+	if key, ok := keyOf(kind, name); ok {
+		if a.policies[kind] != nil {
+			a.regroup(key)
 		}
+		cur = a.resolve(key, everything)
 	}
 	byName := a.merged[kind]
 	old = byName[name]
+	if a.policies[kind] != nil && cur != nil && old.Equal(cur) {
+		// A Policy may make a new resource each time: equal content is never held twice.
+		cur = old.withSourceVersion(cur.sourceVersion)
+	}
 	switch {
 	case cur != nil:
 		if byName == nil {
@@ -177,19 +203,54 @@ func (a *Aggregate) Counts() map[Kind]int {
 	return counts(a.merged)
 }
 
-// Providers returns every source's copy of a key, in order of priority: the first
-// is the one that is served, the others are shadowed.
-func (a *Aggregate) Providers(key Key) []Provider {
+// Keys returns every key of a kind that a source has, sorted by full name: also those of
+// which nothing is served.
+func (a *Aggregate) Keys(kind Kind) []Key {
 	a.mu.RLock()
 	sources := a.sources
 	a.mu.RUnlock()
-	var out []Provider
+	var out []Key
 	for _, s := range sources {
-		if r := s.Cache.Get(key); r != nil {
-			out = append(out, Provider{s.Name, r})
+		for _, r := range s.Cache.List(kind, "") {
+			out = append(out, r.Key())
 		}
 	}
-	return out
+	slices.SortFunc(out, func(a, b Key) int { return cmp.Compare(a.FullName(), b.FullName()) })
+	return slices.Compact(out)
+}
+
+// SourceKinds returns every kind of which a source has anything, in sending order.
+func (a *Aggregate) SourceKinds() []Kind {
+	a.mu.RLock()
+	sources := a.sources
+	a.mu.RUnlock()
+	all := map[Kind]struct{}{}
+	for _, s := range sources {
+		for _, kind := range kindsIn(s.Cache) {
+			all[kind] = struct{}{}
+		}
+	}
+	return slices.SortedFunc(maps.Keys(all), CompareKinds)
+}
+
+// Providers returns every source's copy of a key, in order of priority.
+func (a *Aggregate) Providers(key Key) []Provider {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	return a.copies(key, everything)
+}
+
+// RegisterTouchHandler adds a handler that is told of every key of which a copy may have
+// changed, also of a shadowed one. It fails with ErrRunning once Run was called. It runs
+// as event handlers do, before those, and must not block.
+func (a *Aggregate) RegisterTouchHandler(h func(Key)) error {
+	return a.events.onTouched(func(batch []queued) {
+		for _, q := range batch {
+			if key, ok := keyOf(q.kind.Value(), q.name); ok {
+				h(key)
+			}
+		}
+	})
 }
 
 // Create implements ConfigStore: it fails with ErrReadOnly.

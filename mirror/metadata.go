@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -19,7 +20,10 @@ type metadata struct {
 	created             []byte // encoded google.protobuf.Timestamp
 	hasCreated          bool
 	labels, annotations []pair // sorted by key, each key once
-	unknown             []byte
+	// volatile are the annotations that tell the way of a resource but are no part of its
+	// content: see Provenance.
+	volatile []pair
+	unknown  []byte
 }
 
 type pair struct{ key, value []byte }
@@ -49,7 +53,45 @@ func metadataOf(m *mcp.Metadata) (md metadata, err error) {
 			return metadata{}, fmt.Errorf("create time: %w", err)
 		}
 	}
+	md.setApart()
 	return md, nil
+}
+
+// setApart moves the volatile annotations out of the others.
+func (md *metadata) setApart() {
+	for i := 0; i < len(md.annotations); i++ {
+		if key := md.annotations[i].key; isVolatile(key) {
+			md.volatile = append(md.volatile, md.annotations[i])
+			md.annotations = slices.Delete(md.annotations, i, i+1)
+			i--
+		}
+	}
+}
+
+// annotation returns the value of an annotation, nil when there is none.
+func (md *metadata) annotation(key string) []byte {
+	for _, pairs := range [...][]pair{md.annotations, md.volatile} {
+		for _, p := range pairs {
+			if string(p.key) == key {
+				return p.value
+			}
+		}
+	}
+	return nil
+}
+
+// annotate sets an annotation.
+func (md *metadata) annotate(key, value string) {
+	pairs := &md.annotations
+	if isVolatile([]byte(key)) {
+		pairs = &md.volatile
+	}
+	i, found := slices.BinarySearchFunc(*pairs, key, func(p pair, key string) int { return strings.Compare(string(p.key), key) })
+	if found {
+		(*pairs)[i].value = []byte(value)
+		return
+	}
+	*pairs = slices.Insert(*pairs, i, pair{[]byte(key), []byte(value)})
 }
 
 func pairsOf(m map[string]string) []pair {
@@ -97,7 +139,11 @@ func (md *metadata) parse(b []byte) bool {
 			return false
 		}
 	}
-	return sortPairs(md.labels) && sortPairs(md.annotations)
+	if !sortPairs(md.labels) || !sortPairs(md.annotations) {
+		return false
+	}
+	md.setApart()
+	return true
 }
 
 // ordinaryTimestamp reports whether b is the encoding of a google.protobuf.Timestamp that
@@ -172,7 +218,7 @@ func (md *metadata) validText() bool {
 	if !utf8.Valid(md.name) {
 		return false
 	}
-	for _, pairs := range [][]pair{md.labels, md.annotations} {
+	for _, pairs := range [...][]pair{md.labels, md.annotations, md.volatile} {
 		for _, p := range pairs {
 			if !utf8.Valid(p.key) || !utf8.Valid(p.value) {
 				return false
@@ -188,12 +234,12 @@ func (md *metadata) size() int {
 	if md.hasCreated {
 		n += 1 + protowire.SizeBytes(len(md.created))
 	}
-	return n + pairsSize(md.labels) + pairsSize(md.annotations)
+	return n + pairsSize(md.labels) + pairsSize(md.annotations) + pairsSize(md.volatile)
 }
 
 // append encodes the metadata with a blank in the place of the version, and returns where
-// that is.
-func (md *metadata) append(b []byte) (out []byte, versionAt int) {
+// that is, and where what is no content begins.
+func (md *metadata) append(b []byte) (out []byte, versionAt, volatileAt int) {
 	b = appendLen(b, 1, len(md.name))
 	b = append(b, md.name...)
 	if md.hasCreated {
@@ -205,7 +251,9 @@ func (md *metadata) append(b []byte) (out []byte, versionAt int) {
 	b = append(b, blankVersion...)
 	b = appendPairs(b, 4, md.labels)
 	b = appendPairs(b, 5, md.annotations)
-	return append(b, md.unknown...), versionAt
+	b = append(b, md.unknown...)
+	volatileAt = len(b)
+	return appendPairs(b, 5, md.volatile), versionAt, volatileAt
 }
 
 func (p pair) size() int {

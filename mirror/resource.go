@@ -193,7 +193,9 @@ func newBare(kind Kind, anyBytes []byte, f from, sourceVersion string) *Resource
 	r := &Resource{origin: unique.Make(origin{kind: unique.Make(kind), source: f.source, cluster: f.cluster}), name: MeshConfigName, sourceVersion: sourceVersion}
 	b := r.beginEntry(1 + protowire.SizeBytes(len(anyBytes)))
 	b = appendLen(b, 2, len(anyBytes))
-	r.endEntry(append(b, anyBytes...))
+	b = append(b, anyBytes...)
+	r.version = contentHash(nil, anyBytes, f.source)
+	r.endEntry(b)
 	return r
 }
 
@@ -220,7 +222,9 @@ func newWrapped(kind Kind, md metadata, body []byte, f from) (*Resource, error) 
 	b = append(b, resourceURL...)
 	b = appendLen(b, 2, resourceLen)
 	b = appendLen(b, 1, metaLen)
-	b, versionAt := md.append(b)
+	metaAt := len(b)
+	b, versionAt, volatileAt := md.append(b)
+	r.version = contentHash(b[metaAt:volatileAt], body, f.source)
 	b = appendLen(b, 2, len(body))
 	r.endEntry(append(b, body...), versionAt)
 	return r, nil
@@ -244,25 +248,29 @@ func (r *Resource) beginEntry(frameLen int) []byte {
 	return b
 }
 
-// endEntry completes the encoding after the frame. The version is a hash of the
-// entry in which the places of the version itself are still blank, so that it
-// covers all that a client sees.
+// endEntry completes the encoding after the frame, and fills in the version.
 func (r *Resource) endEntry(b []byte, versionAt ...int) {
 	r.frameTo = int32(len(b))
 	b = appendLen(b, 3, len(r.name))
 	b = append(b, r.name...)
-	r.version = contentHash(b, r.Source())
 	for _, at := range append(versionAt, entryVersionAt(r.frameAt)) {
 		base64.RawURLEncoding.Encode(b[at:at+versionLen], r.version[:])
 	}
 	r.entry = b
 }
 
-// contentHash covers the encoded resource and its origin: a resource that comes
-// from another source is a change even when its bytes are the same (PROTOCOL C10,
-// S10). 128 bits, because an accident would be served as "unchanged".
-func contentHash(entry []byte, source string) (sum [16]byte) {
-	h := xxh3.Hash128Seed(entry, xxh3.HashString(source))
+// contentHash covers the metadata, in which the place of the version is still blank, the
+// body, and the origin: a resource that comes from another source is a change even when
+// its bytes are the same (PROTOCOL C10, S10). 128 bits, because an accident would be served
+// as "unchanged".
+func contentHash(meta, body []byte, source string) (sum [16]byte) {
+	var parts [32]byte
+	m, b := xxh3.Hash128(meta), xxh3.Hash128(body)
+	binary.BigEndian.PutUint64(parts[:8], m.Hi)
+	binary.BigEndian.PutUint64(parts[8:16], m.Lo)
+	binary.BigEndian.PutUint64(parts[16:24], b.Hi)
+	binary.BigEndian.PutUint64(parts[24:], b.Lo)
+	h := xxh3.Hash128Seed(parts[:], xxh3.HashString(source))
 	binary.BigEndian.PutUint64(sum[:8], h.Hi)
 	binary.BigEndian.PutUint64(sum[8:], h.Lo)
 	return sum

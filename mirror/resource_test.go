@@ -158,7 +158,7 @@ func TestVersionChangesWithContentAndOriginAlone_C5_C10(t *testing.T) {
 
 func TestVersionsAreTheSameInEveryProcess(t *testing.T) {
 	// Golden: a client reconnects to another replica, or to a later build, with these.
-	if got, want := decodeSE(t, nil).Version(), "2UnTwrF30v9rs5Ii64YM4Q"; got != want {
+	if got, want := decodeSE(t, nil).Version(), "nKvGMxT8Kt_gmGaXhsa0_g"; got != want {
 		t.Errorf("version %s, was %s: every client would be sent everything again", got, want)
 	}
 }

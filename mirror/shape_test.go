@@ -165,7 +165,7 @@ func FuzzShape(f *testing.F) {
 
 // encoded returns metadata as it is served.
 func encoded(md metadata) string {
-	b, _ := md.append(nil)
+	b, _, _ := md.append(nil)
 	return string(b) + "|" + string(md.version)
 }
 

@@ -1,0 +1,234 @@
+package mirror
+
+import (
+	"cmp"
+	"encoding/binary"
+	"maps"
+	"slices"
+	"unique"
+
+	"github.com/zeebo/xxh3"
+)
+
+// maxGroup bounds the keys that are merged into one. A host that more of them claim is a
+// mistake, and each change would cost the square of their number.
+const maxGroup = 64
+
+// everything accepts every copy.
+func everything(*Resource) bool { return true }
+
+// first is the Policy of kinds that have no other.
+type first struct{}
+
+// Merge implements Policy.
+func (first) Merge(copies []Provider) Verdict {
+	v := Verdict{Served: copies[0].Resource}
+	if len(copies) > 1 {
+		v.Reason = "first in order"
+	}
+	return v
+}
+
+// Group implements Policy.
+func (first) Group(*Resource) string { return "" }
+
+func (a *Aggregate) policy(kind Kind) Policy {
+	if p := a.policies[kind]; p != nil {
+		return p
+	}
+	return first{}
+}
+
+// copies returns the copies of a key that accept lets through, in order of priority.
+func (a *Aggregate) copies(key Key, accept func(*Resource) bool) []Provider {
+	var out []Provider
+	for _, s := range a.sources {
+		if r := s.Cache.Get(key); r != nil && accept(r) {
+			out = append(out, Provider{s.Name, r})
+		}
+	}
+	return out
+}
+
+// resolve returns what is served under a key to those who see only what accept lets
+// through. The caller holds mu.
+func (a *Aggregate) resolve(key Key, accept func(*Resource) bool) *Resource {
+	if a.policies[key.Kind] == nil {
+		for _, s := range a.sources {
+			if r := s.Cache.Get(key); r != nil && accept(r) {
+				return r
+			}
+		}
+		return nil
+	}
+	return a.settle(key, accept).Served
+}
+
+// Settlement is what has been settled of a key, and from what.
+type Settlement struct {
+	// Copies are the copies of the key, in order of priority, and Verdict is what the
+	// Policy made of them.
+	Copies  []Provider
+	Verdict Verdict
+	// Group are the keys that the Policy merges with this one, this one among them; nil
+	// when there are no others. The first names the key that is served.
+	Group []Key
+	// Into is the key in whose resource this one went up, when that is another key.
+	Into Key
+	// Served is what is served under the key; nil when nothing is.
+	Served *Resource
+}
+
+// Settle tells what is served of a key, from what, and why.
+func (a *Aggregate) Settle(key Key) Settlement {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	return a.settle(key, everything)
+}
+
+// Select returns what is served of a key to those who see only the copies that accept
+// lets through. When it lets all of them through, that is the very resource of Get.
+func (a *Aggregate) Select(key Key, accept func(*Resource) bool) *Resource {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	served, all := a.merged[key.Kind][key.FullName()], true
+	cur := a.resolve(key, func(r *Resource) bool {
+		ok := accept(r)
+		all = all && ok
+		return ok
+	})
+	if all || cur.Equal(served) {
+		return served
+	}
+	return cur
+}
+
+func (a *Aggregate) settle(key Key, accept func(*Resource) bool) Settlement {
+	policy := a.policy(key.Kind)
+	copies := a.copies(key, accept)
+	if len(copies) == 0 {
+		return Settlement{Verdict: Verdict{Winner: -1}}
+	}
+	s := Settlement{Copies: copies, Verdict: policy.Merge(copies)}
+	s.Served = s.Verdict.Served
+	if s.Served == nil {
+		return s
+	}
+	members := a.members(key, policy, policy.Group(s.Served), accept)
+	if len(members) < 2 {
+		return s
+	}
+	for _, m := range members {
+		s.Group = append(s.Group, m.Resource.Key())
+	}
+	mine := slices.Index(s.Group, key)
+	v := policy.Merge(members)
+	switch {
+	case v.Winner == mine:
+		s.Served = v.Served
+	case v.Winner >= 0 && slices.Contains(v.United, mine):
+		s.Served, s.Into = nil, s.Group[v.Winner]
+	}
+	return s
+}
+
+// members returns what is served of each key of a group, for itself, in order of priority.
+func (a *Aggregate) members(key Key, policy Policy, group string, accept func(*Resource) bool) []Provider {
+	g := a.groups[key.Kind]
+	if group == "" || g == nil || len(g.members[group]) < 2 || len(g.members[group]) > maxGroup {
+		return nil
+	}
+	var out []Provider
+	for _, name := range slices.Sorted(maps.Keys(g.members[group])) {
+		member, _ := keyOf(key.Kind, name)
+		copies := a.copies(member, accept)
+		if len(copies) == 0 {
+			continue
+		}
+		if r := policy.Merge(copies).Served; r != nil && policy.Group(r) == group {
+			out = append(out, Provider{r.Source(), r})
+		}
+	}
+	rank := map[string]int{}
+	for i, s := range a.sources {
+		rank[s.Name] = i
+	}
+	slices.SortStableFunc(out, func(x, y Provider) int { return cmp.Compare(rank[x.Source], rank[y.Source]) })
+	return out
+}
+
+// groups are the keys of a kind that a Policy merges with one another.
+type groups struct {
+	members map[string]map[string]struct{} // names, by group
+	copies  map[string]grouped             // by name
+}
+
+// grouped is what is noted of a key: in which groups its copies are, and a hash of them.
+type grouped struct {
+	in  []string
+	sum xxh3.Uint128
+}
+
+// regroup notes in which groups the copies of a key are. When one of them has changed,
+// the other keys of its groups are to be settled anew.
+func (a *Aggregate) regroup(key Key) {
+	policy, name := a.policy(key.Kind), key.FullName()
+	copies := a.copies(key, everything)
+	var now grouped
+	digests := make([]byte, 0, 24*len(copies))
+	for _, c := range copies {
+		digest := c.Resource.Digest()
+		digests = append(digests, digest[:]...)
+		digests = binary.LittleEndian.AppendUint64(digests, xxh3.HashString(c.Source))
+		if group := policy.Group(c.Resource); group != "" && !slices.Contains(now.in, group) {
+			now.in = append(now.in, group)
+		}
+	}
+	now.sum = xxh3.Hash128(digests)
+	g := a.groups[key.Kind]
+	if g == nil {
+		if len(now.in) == 0 {
+			return
+		}
+		g = &groups{members: map[string]map[string]struct{}{}, copies: map[string]grouped{}}
+		a.groups[key.Kind] = g
+	}
+	was := g.copies[name]
+	if was.sum == now.sum {
+		return
+	}
+	for _, group := range was.in {
+		if !slices.Contains(now.in, group) {
+			delete(g.members[group], name)
+			a.markMembers(key, g, group)
+			if len(g.members[group]) == 0 {
+				delete(g.members, group)
+			}
+		}
+	}
+	for _, group := range now.in {
+		if g.members[group] == nil {
+			g.members[group] = map[string]struct{}{}
+		}
+		g.members[group][name] = struct{}{}
+		a.markMembers(key, g, group)
+	}
+	if len(now.in) == 0 {
+		delete(g.copies, name)
+		return
+	}
+	g.copies[name] = now
+}
+
+func (a *Aggregate) markMembers(key Key, g *groups, group string) {
+	members := g.members[group]
+	if len(members) > maxGroup+1 {
+		return // they were let go of when there was one too many
+	}
+	kind := unique.Make(key.Kind)
+	for name := range members {
+		if name != key.FullName() {
+			a.events.mark(kind, name, nil)
+		}
+	}
+}
