@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"meshrelay/downstream"
+	"meshrelay/internal/object"
 	"meshrelay/upstreams"
 )
 
@@ -40,6 +41,30 @@ func (c Client) Upstreams(ctx context.Context) (s []upstreams.Status, err error)
 func (c Client) Clients(ctx context.Context) (s []downstream.ClientStatus, err error) {
 	err = c.getJSON(ctx, "/debug/connections", &s)
 	return s, err
+}
+
+// Explain returns how what is served of a config came about. kind is a word as kubectl
+// takes it, or group/Kind.
+func (c Client) Explain(ctx context.Context, kind, namespace, name string) (e Explanation, err error) {
+	q := url.Values{"kind": {kind}, "namespace": {namespace}, "name": {name}}
+	err = c.getJSON(ctx, "/debug/explain?"+q.Encode(), &e)
+	return e, err
+}
+
+// Conflicts returns what sources do not agree on, of a kind or, when it is empty, of all.
+func (c Client) Conflicts(ctx context.Context, kind string) (a Conflicts, err error) {
+	path := "/debug/conflicts"
+	if kind != "" {
+		path += "?" + url.Values{"kind": {kind}}.Encode()
+	}
+	err = c.getJSON(ctx, path, &a)
+	return a, err
+}
+
+// Configs returns the merged configs.
+func (c Client) Configs(ctx context.Context) (objects []object.Object, err error) {
+	err = c.getJSON(ctx, "/debug/configz", &objects)
+	return objects, err
 }
 
 // LogLevel returns the log level.

@@ -71,39 +71,3 @@ func (d *Debug) mesh(_ context.Context, w io.Writer, _ url.Values) error {
 	}
 	return writeJSON(w, o.Spec)
 }
-
-// shadow is a config that several upstreams have.
-type shadow struct {
-	Kind      string `json:"kind"`
-	Namespace string `json:"namespace,omitempty"`
-	Name      string `json:"name"`
-	// Served is the upstream whose copy the clients get.
-	Served string `json:"served"`
-	// Shadowed are the others, in order of priority.
-	Shadowed []string `json:"shadowed"`
-}
-
-func (d *Debug) shadowed(ctx context.Context, w io.Writer, q url.Values) error {
-	kinds, err := matchKinds(d.views.Configs.Kinds(), q.Get("kind"))
-	if err != nil {
-		return err
-	}
-	out := &arrayWriter{ctx: ctx, w: w}
-	for _, kind := range kinds {
-		for _, r := range d.views.Configs.List(kind, q.Get("namespace")) {
-			key := r.Key()
-			providers := d.views.Configs.Providers(key)
-			if len(providers) < 2 {
-				continue
-			}
-			s := shadow{Kind: kind.String(), Namespace: key.Namespace, Name: key.Name, Served: providers[0].Source}
-			for _, p := range providers[1:] {
-				s.Shadowed = append(s.Shadowed, p.Source)
-			}
-			if err := out.add(s); err != nil {
-				return err
-			}
-		}
-	}
-	return out.close()
-}

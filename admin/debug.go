@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"meshrelay/downstream"
+	"meshrelay/federation"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
 )
@@ -24,7 +25,7 @@ const maxXDSBytes = 64 << 20
 type Configs interface {
 	Kinds() []mirror.Kind
 	List(kind mirror.Kind, namespace string) []*mirror.Resource
-	Providers(key mirror.Key) []mirror.Provider
+	Settle(key mirror.Key) mirror.Settlement
 	Counts() map[mirror.Kind]int
 }
 
@@ -33,6 +34,14 @@ type Views struct {
 	Configs   Configs
 	Upstreams func() []upstreams.Status
 	Clients   func() []downstream.ClientStatus
+	// Trace returns what became of a key in each source, in order of priority.
+	Trace func(key mirror.Key) []upstreams.Trace
+	// Receipts returns which clients have been sent what is served of a key.
+	Receipts func(key mirror.Key) []downstream.Receipt
+	// Contests returns the keys that several sources have, of some kinds or of all.
+	Contests func(kinds ...mirror.Kind) []federation.Contest
+	// HostConflicts returns the hosts that several keys claim.
+	HostConflicts func() []federation.HostConflict
 }
 
 // Debug makes the debug documents, for HTTP and for the xDS debug types alike. Its
@@ -56,10 +65,11 @@ func documents() []document {
 	return []document{
 		{"adsz", "Connected clients and what they watch, in istiod's shape", (*Debug).adsz, true},
 		{"configz", "Merged configs as Kubernetes objects, in istiod's shape; ?kind= and ?namespace= filter", (*Debug).configz, true},
+		{"conflicts", "Keys that several upstreams have, and hosts that several keys claim; ?kind= filters", (*Debug).conflicts, false},
 		{"connections", "Connected clients with all that was sent to them, by type", (*Debug).connections, true},
+		{"explain", "How what is served of a config came about: ?kind=, ?namespace= and ?name=", (*Debug).explain, false},
 		{"list", "Names of the debug documents", (*Debug).list, true},
 		{"mesh", "Merged MeshConfig, or null", (*Debug).mesh, true},
-		{"shadowed", "Configs that several upstreams have: which one is served, and whose are shadowed", (*Debug).shadowed, false},
 		{"summary", "Number of merged configs by kind", (*Debug).summary, false},
 		{"syncz", "Synchronization status of all clients, in istiod's shape; ?namespace= filters", (*Debug).syncz, true},
 		{"upstreams", "State of each upstream", (*Debug).upstreams, false},

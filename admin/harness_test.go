@@ -19,6 +19,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"meshrelay/downstream"
+	"meshrelay/federation"
 	"meshrelay/internal/buildinfo"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
@@ -58,6 +59,13 @@ func entry(t *testing.T, source, namespace, name, host string) *mirror.Resource 
 // merged returns an Aggregate over the resources, which are sources in the order in
 // which they first appear.
 func merged(t *testing.T, resources ...*mirror.Resource) *mirror.Aggregate {
+	a, _ := mergedAndRegistered(t, resources...)
+	return a
+}
+
+// mergedAndRegistered returns an Aggregate as merged does, and what it has registered of
+// the conflicts.
+func mergedAndRegistered(t *testing.T, resources ...*mirror.Resource) (*mirror.Aggregate, *federation.Register) {
 	t.Helper()
 	var sources []mirror.Source
 	stores := map[string]*mirror.Store{}
@@ -69,7 +77,10 @@ func merged(t *testing.T, resources ...*mirror.Resource) *mirror.Aggregate {
 		}
 		keys[r.Key()] = true
 	}
-	a := mirror.NewAggregate()
+	a, register := mirror.NewAggregate(), federation.NewRegister(slog.New(slog.DiscardHandler))
+	if err := register.Follow(a); err != nil {
+		t.Fatal(err)
+	}
 	if err := a.SetSources(sources); err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +110,7 @@ func merged(t *testing.T, resources ...*mirror.Resource) *mirror.Aggregate {
 	for range keys {
 		<-events
 	}
-	return a
+	return a, register
 }
 
 // fixture is a Server with something to show.
@@ -108,6 +119,7 @@ type fixture struct {
 	ready    Readiness
 	sources  []upstreams.Status
 	clients  []downstream.ClientStatus
+	traces   map[mirror.Key][]upstreams.Trace
 	level    *slog.LevelVar
 	registry *prometheus.Registry
 }
@@ -115,7 +127,7 @@ type fixture struct {
 func newFixture(t *testing.T, cfg Config) *fixture {
 	t.Helper()
 	opaque := &anypb.Any{TypeUrl: "type.googleapis.com/example.Widget", Value: []byte{8, 1}}
-	configs := merged(t,
+	configs, register := mergedAndRegistered(t,
 		entry(t, "east", "shop", "db", "db.example.com"),
 		entry(t, "east", "shop", "cache", "cache.example.com"),
 		resource(t, "east", mirror.Key{Kind: mirror.MeshConfig, Name: mirror.MeshConfigName}, packed(t, &mesh.MeshConfig{AccessLogFile: "/dev/stdout"})),
@@ -145,7 +157,12 @@ func newFixture(t *testing.T, cfg Config) *fixture {
 		Gatherer: f.registry, LogLevel: f.level, Build: buildinfo.Info{Version: "v1.2.3"}, Logger: slog.New(slog.DiscardHandler),
 		Ready: func() Readiness { return f.ready },
 		Debug: NewDebug(Views{
-			Configs: configs, Upstreams: func() []upstreams.Status { return f.sources }, Clients: func() []downstream.ClientStatus { return f.clients },
+			Configs: configs, Contests: register.Contests, HostConflicts: register.HostConflicts,
+			Trace: func(key mirror.Key) []upstreams.Trace { return f.traces[key] },
+			Receipts: func(mirror.Key) []downstream.Receipt {
+				return []downstream.Receipt{{Connection: "tool-2", NodeID: "tool", TypeURL: "networking.istio.io/v1/ServiceEntry", State: downstream.ReceiptACKed, At: created}}
+			},
+			Upstreams: func() []upstreams.Status { return f.sources }, Clients: func() []downstream.ClientStatus { return f.clients },
 		}),
 	})
 	if err != nil {

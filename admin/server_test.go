@@ -25,7 +25,7 @@ type nothing struct{}
 
 func (nothing) Kinds() []mirror.Kind                        { return nil }
 func (nothing) List(mirror.Kind, string) []*mirror.Resource { return nil }
-func (nothing) Providers(mirror.Key) []mirror.Provider      { return nil }
+func (nothing) Settle(mirror.Key) mirror.Settlement         { return mirror.Settlement{} }
 func (nothing) Counts() map[mirror.Kind]int                 { return nil }
 func noClients() []downstream.ClientStatus                  { return nil }
 
@@ -94,7 +94,11 @@ const (
 func debugPaths() []string {
 	paths := []string{"/", "/debug", "/debug/", "/version", "/debug/loglevel"}
 	for _, doc := range documents() {
-		paths = append(paths, "/debug/"+doc.name)
+		path := "/debug/" + doc.name
+		if doc.name == "explain" {
+			path += "?kind=se&namespace=shop&name=db"
+		}
+		paths = append(paths, path)
 	}
 	return paths
 }

@@ -38,6 +38,13 @@ type Config struct {
 	// says that the server is another relay, which serves every kind under every
 	// version. It is called for each stream, and must not return nothing.
 	TypeURLs func(relay bool) []string
+	// Names returns the names to ask for of a type, none when nothing is wanted of it: no
+	// stream is opened before there is a name. It is called for each stream and after each
+	// Resubscribe, from another goroutine than the Handler's methods. What is asked for by
+	// name is answered in parts, so its responses are never Complete. It needs the protocol
+	// SotW: an istiod's delta loses deletions of what is asked for by name (PROTOCOL C14).
+	// Nil: everything is asked for.
+	Names func(typeURL string) []string
 	// DialOptions carry at least transport credentials.
 	DialOptions []grpc.DialOption
 	// ResyncInterval is how often, give or take a tenth, a SotW stream asks for
@@ -111,6 +118,11 @@ type Client struct {
 	// held. They are asked for everything, until a stream to one fails before it brings
 	// anything.
 	forgetful map[string]bool
+	// renamed has an element when Names has other names to give.
+	renamed chan struct{}
+	// leftOut is, by type, why not all names are asked for. Run and the writer of the
+	// present stream use it in turn.
+	leftOut map[string]string
 }
 
 // New returns a Client that is not connected.
@@ -122,6 +134,8 @@ func New(cfg Config, h Handler) (*Client, error) {
 		return nil, errors.New("adsclient: node, types and handler are needed")
 	case cfg.Protocol != Auto && cfg.Protocol != SotW && cfg.Protocol != Delta:
 		return nil, fmt.Errorf("adsclient: protocol %q: want %s, %s or %s", cfg.Protocol, Auto, SotW, Delta)
+	case cfg.Names != nil && cfg.Protocol != SotW:
+		return nil, fmt.Errorf("adsclient: protocol %s: names need %s", cfg.Protocol, SotW)
 	}
 	def := func(d *time.Duration, v time.Duration) {
 		if *d == 0 {
@@ -134,7 +148,10 @@ func New(cfg Config, h Handler) (*Client, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Client{cfg: cfg, handler: h, log: cfg.Logger, sotwOnly: map[string]bool{}, forgetful: map[string]bool{}}, nil
+	return &Client{
+		cfg: cfg, handler: h, log: cfg.Logger, sotwOnly: map[string]bool{}, forgetful: map[string]bool{},
+		renamed: make(chan struct{}, 1), leftOut: map[string]string{},
+	}, nil
 }
 
 // Run connects and reconnects until ctx ends, and then returns nil. It is called
@@ -146,6 +163,13 @@ func (c *Client) Run(ctx context.Context) error {
 	pause.Reset()
 	refused := false // by any address of the present round
 	for next := 0; ; {
+		for !c.wanted() {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-c.renamed:
+			}
+		}
 		address := c.cfg.Addresses[next]
 		answered, err := c.attempt(ctx, address)
 		if ctx.Err() != nil {

@@ -136,6 +136,12 @@ func start(t *testing.T, h Handler, change func(*Config), addresses ...string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	runClient(t, c)
+}
+
+// runClient runs a client until the end of the test.
+func runClient(t *testing.T, c *Client) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- c.Run(ctx) }()

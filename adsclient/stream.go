@@ -126,6 +126,11 @@ type stream struct {
 	complete map[string]bool
 	// resumed says that a request told the server what is held.
 	resumed bool
+
+	// subscriptions and introduced are the writer's, and only of use when types are asked
+	// for by name. introduced says that a request has carried the node.
+	subscriptions map[string]*subscription
+	introduced    bool
 }
 
 // run opens the stream and serves it. With probe it fails with errNotRelay unless the
@@ -140,7 +145,7 @@ func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, probe bool) (an
 	if s.grpc, err = conn.NewStream(ctx, streamDesc, method); err != nil {
 		return false, s.failed(err)
 	}
-	s.accepted, s.complete = map[string]string{}, map[string]bool{}
+	s.accepted, s.complete, s.subscriptions = map[string]string{}, map[string]bool{}, map[string]*subscription{}
 	s.out = make(chan proto.Message, acksWaiting)
 	s.types = s.client.cfg.TypeURLs(false)
 	var first []proto.Message
@@ -167,7 +172,7 @@ func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, probe bool) (an
 	}
 	// The handler is asked for all that it holds before it is given anything: its
 	// methods are never called at the same time.
-	for i := len(first); i < len(s.types); i++ {
+	for i := len(first); i < len(s.types) && !s.named(); i++ {
 		first = append(first, s.firstRequest(i))
 	}
 	s.client.handler.HandleState(State{Phase: Streaming, Address: s.address, Protocol: s.protocol, Relay: s.relay})
@@ -177,7 +182,11 @@ func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, probe bool) (an
 	written := make(chan struct{})
 	go func() {
 		defer close(written)
-		s.write(ctx, first)
+		if s.named() {
+			s.writeNames(ctx)
+		} else {
+			s.write(ctx, first)
+		}
 	}()
 	answered, err = s.read()
 	cancel()
@@ -256,13 +265,8 @@ func (s *stream) write(ctx context.Context, first []proto.Message) {
 		}
 		first[i] = nil // what was held is a large map
 	}
-	var resync <-chan time.Time
-	var timer *time.Timer
-	if s.client.cfg.ResyncInterval > 0 && s.protocol == SotW {
-		timer = time.NewTimer(jitter(s.client.cfg.ResyncInterval))
-		defer timer.Stop()
-		resync = timer.C
-	}
+	resync, again, stop := s.resync()
+	defer stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -278,9 +282,20 @@ func (s *stream) write(ctx context.Context, first []proto.Message) {
 					return
 				}
 			}
-			timer.Reset(jitter(s.client.cfg.ResyncInterval))
+			again()
 		}
 	}
+}
+
+// resync returns a channel that says when to ask for everything again, nil for never,
+// what makes it say so once more, and what ends it.
+func (s *stream) resync() (due <-chan time.Time, again, stop func()) {
+	interval := s.client.cfg.ResyncInterval
+	if interval <= 0 || s.protocol != SotW {
+		return nil, func() {}, func() {}
+	}
+	timer := time.NewTimer(jitter(interval))
+	return timer.C, func() { timer.Reset(jitter(interval)) }, func() { timer.Stop() }
 }
 
 // firstRequest subscribes to the type with that number. The first of the stream
@@ -351,6 +366,9 @@ func (s *stream) read() (answered bool, err error) {
 		if !answered {
 			answered = true
 			s.client.handler.HandleState(State{Phase: Connected, Address: s.address, Protocol: s.protocol, Relay: s.relay})
+		}
+		if s.named() {
+			resp.Complete = false // what it does not mention is as it was
 		}
 		if s.complete[resp.TypeURL] {
 			resp.Complete = true

@@ -15,6 +15,9 @@ import (
 type Config struct {
 	Node       Node       `yaml:"node"`
 	Upstreams  []Upstream `yaml:"upstreams"`
+	Merge      []Merge    `yaml:"merge,omitempty"`
+	Views      []View     `yaml:"views,omitempty"`
+	Provenance Provenance `yaml:"provenance"`
 	Downstream Downstream `yaml:"downstream"`
 	Push       Push       `yaml:"push"`
 	Admin      Admin      `yaml:"admin"`
@@ -33,6 +36,9 @@ type Node struct {
 	IP string `yaml:"ip"`
 	// Revision is the control plane revision whose configs are mirrored. Empty: all.
 	Revision string `yaml:"revision"`
+	// ClusterID is the cluster that the relay runs in, as it says to relays that it
+	// mirrors: they leave out what came from there. Empty: none.
+	ClusterID string `yaml:"clusterID"`
 }
 
 // Values of Upstream.Generated.
@@ -49,9 +55,12 @@ type Upstream struct {
 	ClusterID string `yaml:"clusterID"`
 	// Generated says what becomes of objects that an istiod derives by itself: drop
 	// (the default) or keep.
-	Generated string `yaml:"generated"`
-	XDS       *XDS   `yaml:"xds,omitempty"`
-	File      *File  `yaml:"file,omitempty"`
+	Generated string   `yaml:"generated"`
+	Import    Import   `yaml:"import,omitempty"`
+	Services  Services `yaml:"services,omitempty"`
+	Rewrite   Rewrite  `yaml:"rewrite,omitempty"`
+	XDS       *XDS     `yaml:"xds,omitempty"`
+	File      *File    `yaml:"file,omitempty"`
 }
 
 // Values of XDS.Protocol.
@@ -124,6 +133,8 @@ type Listener struct {
 	Plaintext     bool         `yaml:"plaintext"`
 	AllowInsecure bool         `yaml:"allowInsecure"`
 	TLS           *ListenerTLS `yaml:"tls,omitempty"`
+	// View names the view of all clients of the listener.
+	View string `yaml:"view,omitempty"`
 }
 
 // ListenerTLS are the files of a TLS listener. They are read again when they change.

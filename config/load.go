@@ -133,6 +133,8 @@ func defaults() *Config {
 			MaxHeaderBytes:          64 << 10,
 			MaxTypesPerClient:       256,
 		},
+		Provenance: Provenance{Annotations: true, MaxHops: 8},
+
 		Push:  Push{DebounceAfter: Duration(100 * time.Millisecond), DebounceMax: Duration(time.Second)},
 		Admin: Admin{Address: "127.0.0.1:15014"},
 		Log:   Log{Level: "info", Format: "text"},
@@ -157,10 +159,29 @@ func (c *Config) complete(given func(field string) bool) {
 	def(&c.Node.ID, host)
 	def(&c.Node.Namespace, os.Getenv("POD_NAMESPACE"), "istio-system")
 	def(&c.Node.IP, os.Getenv("INSTANCE_IP"), os.Getenv("POD_IP"), hostIP(), "127.0.0.1")
+	def(&c.Provenance.Relay, c.Node.ID)
+	for i := range c.Merge {
+		def(&c.Merge[i].Policy, MergeFirst)
+	}
+	for i := range c.Views {
+		if !given(fmt.Sprintf("views[%d].excludeOwn", i)) {
+			c.Views[i].ExcludeOwn = true
+		}
+	}
 	for i := range c.Upstreams {
 		u := &c.Upstreams[i]
 		def(&u.ClusterID, u.Name)
 		def(&u.Generated, GeneratedDrop)
+		if u.Generated == GeneratedKeep {
+			def(&u.Services.Mode, ServicesAsIs)
+		}
+		def(&u.Services.Mode, ServicesOmit)
+		if u.XDS != nil {
+			def(&u.Import.Revision, c.Node.Revision)
+		}
+		if !given(fmt.Sprintf("upstreams[%d].rewrite.annotations.remove", i)) {
+			u.Rewrite.Annotations.Remove = []string{lastApplied}
+		}
 		if u.XDS != nil {
 			def(&u.XDS.Protocol, ProtocolAuto)
 			if !given(fmt.Sprintf("upstreams[%d].xds.resyncInterval", i)) {
@@ -169,6 +190,9 @@ func (c *Config) complete(given func(field string) bool) {
 		}
 	}
 }
+
+// lastApplied is where kubectl apply keeps a copy of the whole object.
+const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
 
 func hostIP() string {
 	addrs, err := net.InterfaceAddrs()

@@ -61,6 +61,8 @@ func (s *shaper) fits(at string, n ast.Node, t reflect.Type, depth int) bool {
 		return s.mapping(at, n, t, depth)
 	case t.Kind() == reflect.Slice:
 		return s.sequence(at, n, t, depth)
+	case t.Kind() == reflect.Map:
+		return s.texts(at, n, depth)
 	case t.Kind() == reflect.String:
 		return s.scalar(at, n, "a text", ast.StringType, ast.LiteralType)
 	case t.Kind() == reflect.Bool:
@@ -165,6 +167,31 @@ func (s *shaper) sequence(at string, n ast.Node, t reflect.Type, depth int) bool
 			continue
 		}
 		good = s.fits(name, item, t.Elem(), depth+1) && good
+	}
+	return good
+}
+
+// texts checks a map of texts. Its keys are no fields: a key may be anything.
+func (s *shaper) texts(at string, n ast.Node, depth int) bool {
+	m, ok := n.(*ast.MappingNode)
+	if !ok {
+		s.v.errorf(at, "want a map, not %s", describe(n))
+		return false
+	}
+	good := true
+	for _, value := range m.Values {
+		if value.Key.Type() == ast.MergeKeyType {
+			good = s.texts(at, value.Value, depth+1) && good
+			continue
+		}
+		name := fmt.Sprintf("%s[%q]", at, value.Key.GetToken().Value)
+		s.v.note(name, value.Key.GetToken().Position.Line)
+		if value.Key.Type() != ast.StringType {
+			s.v.errorf(name, "want a text as key: put it in quotes")
+			good = false
+			continue
+		}
+		good = s.fits(name, value.Value, reflect.TypeFor[string](), depth+1) && good
 	}
 	return good
 }

@@ -126,6 +126,9 @@ func (v *validator) config(c *Config) {
 	if !idShape.MatchString(c.Node.ID) {
 		v.errorf("node.id", "%q: 1 to 253 letters, digits, dots, dashes and underscores", c.Node.ID)
 	}
+	if c.Node.ClusterID != "" && !idShape.MatchString(c.Node.ClusterID) {
+		v.errorf("node.clusterID", "%q: 1 to 253 letters, digits, dots, dashes and underscores", c.Node.ClusterID)
+	}
 	if c.Node.Revision != "" && !nameShape.MatchString(c.Node.Revision) {
 		v.errorf("node.revision", "%q is not a revision: it is written as in the label istio.io/rev", c.Node.Revision)
 	}
@@ -142,6 +145,12 @@ func (v *validator) config(c *Config) {
 			first[u.Name] = i
 		}
 	}
+	v.merges(c.Merge)
+	v.views(c)
+	if c.Provenance.Relay != c.Node.ID && !idShape.MatchString(c.Provenance.Relay) {
+		v.errorf("provenance.relay", "%q: 1 to 253 letters, digits, dots, dashes and underscores", c.Provenance.Relay)
+	}
+	v.number("provenance.maxHops", c.Provenance.MaxHops, 1, 64)
 	v.downstream(c.Downstream)
 	v.duration("push.debounceAfter", c.Push.DebounceAfter, time.Millisecond, time.Minute)
 	v.duration("push.debounceMax", c.Push.DebounceMax, time.Millisecond, 10*time.Minute)
@@ -169,6 +178,7 @@ func (v *validator) upstream(at string, u Upstream) {
 		v.errorf(at+".clusterID", "%q: 1 to 253 letters, digits, dots, dashes and underscores", u.ClusterID)
 	}
 	v.oneOf(at+".generated", u.Generated, GeneratedDrop, GeneratedKeep)
+	v.federation(at, u)
 	switch {
 	case (u.XDS == nil) == (u.File == nil):
 		v.errorf(at, "upstream %q needs exactly one of xds and file", u.Name)

@@ -2,109 +2,34 @@ package downstream
 
 import (
 	"cmp"
-	"encoding/base64"
-	"encoding/binary"
-	"math/bits"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"meshrelay/mirror"
 )
 
-const (
-	// logLen is how many of the newest changes of a collection are remembered. A
-	// client that is further behind is served by comparing revisions.
-	logLen = 4096
-	// removedLen is how many removed names are remembered, for clients that the log
-	// no longer covers. A client that is further behind still has to say what it
-	// holds, by reconnecting.
-	removedLen = 65536
-	// deltasKept is how many encoded differences a snapshot keeps for sharing.
-	deltasKept = 4
-	// openingsKept is how many type URLs a snapshot keeps complete responses of: a kind
-	// has few API versions.
-	openingsKept = 4
-)
-
-// digest identifies the content of a set of resources: the sum of the resources'
-// 128-bit digests. It does not depend on their order, and changes with one addition
-// or subtraction a change.
-type digest struct{ hi, lo uint64 }
-
-func (d digest) plus(sum [16]byte) digest {
-	lo, carry := bits.Add64(d.lo, binary.BigEndian.Uint64(sum[8:]), 0)
-	hi, _ := bits.Add64(d.hi, binary.BigEndian.Uint64(sum[:8]), carry)
-	return digest{hi, lo}
-}
-
-func (d digest) minus(sum [16]byte) digest {
-	lo, borrow := bits.Sub64(d.lo, binary.BigEndian.Uint64(sum[8:]), 0)
-	hi, _ := bits.Sub64(d.hi, binary.BigEndian.Uint64(sum[:8]), borrow)
-	return digest{hi, lo}
-}
-
-// String returns the version_info of the set: the same in every relay that serves
-// the same set.
-func (d digest) String() string {
-	var b [16]byte
-	binary.BigEndian.PutUint64(b[:8], d.hi)
-	binary.BigEndian.PutUint64(b[8:], d.lo)
-	return base64.RawURLEncoding.EncodeToString(b[:])
-}
-
-// change is one entry of a collection's log. was is the digest of what the name
-// had before; zero when nothing.
-type change struct {
-	rev  uint64
-	name string
-	was  [16]byte
-}
-
-// removal is a name that was removed.
-type removal struct {
-	rev  uint64
-	name string
-}
-
-// snapshot is one state of a collection. It is immutable; any number of clients
-// read it at once, without locks.
-type snapshot struct {
-	// rev counts the changes that led here. A client's cursor is the rev of the
-	// snapshot it was last brought to.
-	rev     uint64
-	digest  digest
-	version string // digest, spelled
-	count   int
-	bytes   int // sum of the frames
-	pages   []*page
-	// log has every change with a rev above logFrom, removed every removal with a rev
-	// above removedFrom, oldest first.
-	log         []change
-	logFrom     uint64
-	removed     []removal
-	removedFrom uint64
-	// changedAt is when the oldest change that this snapshot brought was noticed.
-	changedAt time.Time
-
-	// full caches the difference from nothing, deltas those from recent cursors.
-	full     atomic.Pointer[difference]
-	mu       sync.Mutex // guards all below
-	deltas   []*difference
-	openings []opening
-}
-
-func newSnapshot() *snapshot { return &snapshot{version: digest{}.String()} }
-
 // collection is the resources of one kind in one view, as a sequence of snapshots.
-// Only one goroutine applies changes; any number read.
+// Only one goroutine applies changes; any number read current.
+//
+// The collection of the base view has everything. It gives out the revisions of its kind,
+// for all views: so a page of it can stand in any of them.
 type collection struct {
 	current atomic.Pointer[snapshot]
+	keep    memory
+	// last is the newest revision that was given out; of base collections.
+	last uint64
+	// base and own are the layout of a derived collection: the base collection's pages,
+	// and where it has its own instead, in order.
+	base []*page
+	own  []region
 }
 
+// memory is how much a collection remembers of the past.
+type memory struct{ changes, removals int }
+
 func newCollection() *collection {
-	c := &collection{}
+	c := &collection{keep: memory{logLen, removedLen}}
 	c.current.Store(newSnapshot())
 	return c
 }
@@ -118,47 +43,88 @@ type update struct {
 // apply makes a new snapshot of the current one and updates, which name each name
 // at most once, and reports whether anything differed. Its cost grows with the
 // number of updates and of pages, not of resources.
+//
+// It sorts updates, and gives each a revision of its own, in that order: those after the
+// last one before the call.
 func (c *collection) apply(updates []update, changedAt time.Time) bool {
 	slices.SortFunc(updates, func(a, b update) int { return cmp.Compare(a.name, b.name) })
 	old := c.current.Load()
-	b := builder{next: snapshot{
-		rev: old.rev, digest: old.digest, count: old.count, bytes: old.bytes,
-		log: old.log, logFrom: old.logFrom, removed: old.removed, removedFrom: old.removedFrom,
-		changedAt: changedAt,
-	}}
-	b.next.pages = make([]*page, 0, len(old.pages)+1)
-	pages := old.pages
-	if len(pages) == 0 {
-		b.rebuild(nil, updates)
-		updates = nil
+	b := builder{next: old.successor(changedAt), rev: c.last, keep: c.keep}
+	c.last += uint64(len(updates))
+	b.pages = make([]*page, 0, len(old.pages)+1)
+	b.rebuild(old.pages, updates)
+	if b.next.rev == old.rev {
+		return false
 	}
-	for i, p := range pages {
+	b.next.pages = b.pages
+	b.finish()
+	c.current.Store(b.next)
+	return true
+}
+
+// successor returns a snapshot to be, which differs from s in nothing yet but that it has
+// no pages.
+func (s *snapshot) successor(changedAt time.Time) *snapshot {
+	return &snapshot{
+		rev: s.rev, digest: s.digest, version: s.version, count: s.count, bytes: s.bytes,
+		log: s.log, logFrom: s.logFrom, removed: s.removed, removedFrom: s.removedFrom,
+		changedAt: changedAt,
+	}
+}
+
+// builder makes one snapshot.
+type builder struct {
+	next  *snapshot
+	pages []*page
+	rev   uint64 // of the update before the next one
+	keep  memory
+	// fresh says that no client has seen the collection: nothing is a change to anyone.
+	fresh bool
+}
+
+// finish completes a snapshot that differs from the one before.
+func (b *builder) finish() {
+	b.trim()
+	b.next.version = b.next.digest.String()
+}
+
+// rebuild appends pages with updates applied. Both are sorted.
+func (b *builder) rebuild(pages []*page, updates []update) {
+	if len(pages) == 0 {
+		b.rebuildPage(nil, updates)
+		return
+	}
+	for len(updates) > 0 {
+		i := pageOf(pages, updates[0].name)
+		b.pages = append(b.pages, pages[:i]...)
 		n := len(updates)
 		if i+1 < len(pages) {
 			next := pages[i+1].firstName()
 			n, _ = slices.BinarySearchFunc(updates, next, func(u update, name string) int { return cmp.Compare(u.name, name) })
 		}
-		b.rebuild(p, updates[:n])
-		updates = updates[n:]
+		b.rebuildPage(pages[i], updates[:n])
+		pages, updates = pages[i+1:], updates[n:]
 	}
-	if b.next.rev == old.rev {
-		return false
-	}
-	b.trim()
-	b.next.version = b.next.digest.String()
-	c.current.Store(&b.next)
-	return true
+	b.pages = append(b.pages, pages...)
 }
 
-// builder makes one snapshot.
-type builder struct {
-	next snapshot
+// pageOf returns the index of the page that a name belongs to: the last that does not
+// begin after it, or the first.
+func pageOf(pages []*page, name string) int {
+	i, found := slices.BinarySearchFunc(pages, name, func(p *page, name string) int {
+		return cmp.Compare(p.firstName(), name)
+	})
+	if !found && i > 0 {
+		i--
+	}
+	return i
 }
 
-// rebuild appends p, which may be nil, with updates applied.
-func (b *builder) rebuild(p *page, updates []update) {
+// rebuildPage appends p, which may be nil, with updates applied.
+func (b *builder) rebuildPage(p *page, updates []update) {
 	if p != nil && !touches(p, updates) {
-		b.next.pages = append(b.next.pages, p)
+		b.pages = append(b.pages, p)
+		b.rev += uint64(len(updates))
 		return
 	}
 	var old []entry
@@ -167,43 +133,48 @@ func (b *builder) rebuild(p *page, updates []update) {
 	}
 	entries := make([]entry, 0, len(old)+len(updates))
 	for _, u := range updates {
+		b.rev++
 		n, found := slices.BinarySearchFunc(old, u.name, func(e entry, name string) int {
 			return cmp.Compare(e.res.FullName(), name)
 		})
 		entries = append(entries, old[:n]...)
 		old = old[n:]
-		var was *mirror.Resource
+		var was entry
 		if found {
-			was = old[0].res
+			was = old[0]
 			old = old[1:]
 		}
 		switch {
-		case was.Equal(u.res):
-			if was != nil {
-				entries = append(entries, entry{u.res, b.revOf(was, p)})
+		case was.res.Equal(u.res):
+			if was.res != nil {
+				entries = append(entries, entry{u.res, was.rev})
 			}
 		case u.res == nil:
-			b.note(u.name, was, nil)
+			b.note(u.name, was.res, nil)
 		default:
-			entries = append(entries, entry{u.res, b.note(u.res.FullName(), was, u.res)})
+			entries = append(entries, entry{u.res, b.note(u.res.FullName(), was.res, u.res)})
 		}
 	}
-	entries = append(entries, old...)
+	b.add(append(entries, old...))
+}
+
+// add appends entries as pages.
+func (b *builder) add(entries []entry) {
 	if len(entries) == 0 {
 		return
 	}
 	// Small neighbours become one page, so that removals do not leave crumbs.
-	if n := len(b.next.pages); n > 0 {
-		if last := b.next.pages[n-1]; last.bytes+sizeOf(entries) <= pageBytes/2 {
+	if n := len(b.pages); n > 0 {
+		if last := b.pages[n-1]; last.bytes+sizeOf(entries) <= pageBytes/2 {
 			entries = slices.Concat(last.entries, entries)
-			b.next.pages = b.next.pages[:n-1]
+			b.pages = b.pages[:n-1]
 		}
 	}
 	if sizeOf(entries) <= 2*pageBytes {
-		b.next.pages = append(b.next.pages, newPage(entries))
+		b.pages = append(b.pages, newPage(entries))
 		return
 	}
-	b.next.pages = append(b.next.pages, paginate(entries)...)
+	b.pages = append(b.pages, paginate(entries)...)
 }
 
 // touches reports whether updates change anything in p.
@@ -217,16 +188,10 @@ func touches(p *page, updates []update) bool {
 	return false
 }
 
-func (b *builder) revOf(r *mirror.Resource, p *page) uint64 {
-	i, _ := p.find(r.FullName())
-	return p.entries[i].rev
-}
-
-// note records one change and returns its rev.
+// note records the change of the update that is at work and returns its rev.
 func (b *builder) note(name string, was, is *mirror.Resource) uint64 {
-	s := &b.next
-	s.rev++
-	c := change{rev: s.rev, name: name}
+	s := b.next
+	c := change{rev: b.rev, name: name}
 	if was != nil {
 		c.was = was.Digest()
 		s.digest = s.digest.minus(c.was)
@@ -237,10 +202,15 @@ func (b *builder) note(name string, was, is *mirror.Resource) uint64 {
 		s.digest = s.digest.plus(is.Digest())
 		s.bytes += len(is.Frame())
 		s.count++
-	} else {
+	}
+	if b.fresh {
+		return 0
+	}
+	s.rev = b.rev
+	if is == nil {
 		s.removed = append(s.removed, removal{s.rev, name})
 	}
-	if s.log = append(s.log, c); len(s.log) > 4*logLen {
+	if s.log = append(s.log, c); len(s.log) > 4*b.keep.changes {
 		b.trim() // a great many at once: the first content, say
 	}
 	return s.rev
@@ -249,14 +219,14 @@ func (b *builder) note(name string, was, is *mirror.Resource) uint64 {
 // trim bounds the log and the removals. Older snapshots share the arrays behind
 // both; they are appended to in place and copied when cut.
 func (b *builder) trim() {
-	s := &b.next
-	if len(s.log) > 2*logLen {
-		s.log = slices.Clone(s.log[len(s.log)-logLen:])
-		s.logFrom = s.log[0].rev - 1
+	s := b.next
+	if n := b.keep.changes; len(s.log) > 2*n {
+		s.logFrom = s.log[len(s.log)-n-1].rev
+		s.log = slices.Clone(s.log[len(s.log)-n:])
 	}
-	if len(s.removed) > 2*removedLen {
-		s.removedFrom = s.removed[len(s.removed)-removedLen-1].rev
-		s.removed = slices.Clone(s.removed[len(s.removed)-removedLen:])
+	if n := b.keep.removals; len(s.removed) > 2*n {
+		s.removedFrom = s.removed[len(s.removed)-n-1].rev
+		s.removed = slices.Clone(s.removed[len(s.removed)-n:])
 	}
 }
 
@@ -265,36 +235,4 @@ func sizeOf(entries []entry) (n int) {
 		n += len(entries[i].res.Frame())
 	}
 	return n
-}
-
-// find returns the entry of a name.
-func (s *snapshot) find(name string) (entry, bool) {
-	i, found := slices.BinarySearchFunc(s.pages, name, func(p *page, name string) int {
-		return cmp.Compare(p.firstName(), name)
-	})
-	if !found {
-		if i == 0 {
-			return entry{}, false
-		}
-		i--
-	}
-	if n, ok := s.pages[i].find(name); ok {
-		return s.pages[i].entries[n], true
-	}
-	return entry{}, false
-}
-
-// get returns the resource of a name, nil when there is none.
-func (s *snapshot) get(name string) *mirror.Resource {
-	e, _ := s.find(name)
-	return e.res
-}
-
-// each calls f with every resource, in the order of names.
-func (s *snapshot) each(f func(*mirror.Resource)) {
-	for _, p := range s.pages {
-		for i := range p.entries {
-			f(p.entries[i].res)
-		}
-	}
 }

@@ -40,6 +40,7 @@ type conn struct {
 	server   *Server
 	stream   grpc.ServerStream
 	protocol string
+	listener *Listener
 	peer     *peer.Peer
 	opened   time.Time
 	wake     chan struct{} // one slot: there may be something to send
@@ -55,7 +56,8 @@ type conn struct {
 	id      string
 	client  client
 	log     *slog.Logger
-	view    *view // nil until the first request
+	view    *view  // nil until the first request
+	seesAs  string // the name of the View
 	watches *watches
 	replies []any // answers to debug requests
 	nonce   uint64
@@ -68,16 +70,16 @@ type conn struct {
 }
 
 // serve runs a stream to its end.
-func (s *Server) serve(stream grpc.ServerStream, protocol string) error {
+func (s *Server) serve(stream grpc.ServerStream, protocol string, l *Listener) error {
 	s.metrics.streams.WithLabelValues(protocol).Inc()
-	err := s.runStream(stream, protocol)
+	err := s.runStream(stream, protocol, l)
 	if code := status.Code(err); code != codes.OK && code != codes.Canceled && code != codes.Unavailable {
 		s.metrics.refused.WithLabelValues(code.String()).Inc()
 	}
 	return err
 }
 
-func (s *Server) runStream(stream grpc.ServerStream, protocol string) error {
+func (s *Server) runStream(stream grpc.ServerStream, protocol string, l *Listener) error {
 	ctx := stream.Context()
 	if err := s.admit(ctx); err != nil {
 		return err
@@ -90,7 +92,7 @@ func (s *Server) runStream(stream grpc.ServerStream, protocol string) error {
 		return status.Error(codes.Internal, "stream has no peer")
 	}
 	c := &conn{
-		server: s, stream: stream, protocol: protocol, peer: p, opened: time.Now(),
+		server: s, stream: stream, protocol: protocol, listener: l, peer: p, opened: time.Now(),
 		wake: make(chan struct{}, 1), log: s.log, watches: newWatches(s.cfg.MaxTypesPerClient),
 	}
 	s.add(c)
@@ -260,7 +262,12 @@ func (c *conn) handleDelta(req *discoveryv3.DeltaDiscoveryRequest) error {
 
 // begin takes over what the client's first request says of it.
 func (c *conn) begin(client client) error {
-	v, err := c.server.views.acquire(client.revision, c.protocol)
+	r, err := c.server.rules.choose(*c.listener, client, identitiesOf(c.peer))
+	if err != nil {
+		return err
+	}
+	client.labels = nil // they have been of use
+	v, err := c.server.views.acquire(variantOf(r, client), c.protocol)
 	if err != nil {
 		return err
 	}
@@ -269,7 +276,7 @@ func (c *conn) begin(client client) error {
 	c.mu.Lock()
 	closed := c.closed
 	if !closed {
-		c.id, c.client, c.view, c.log = id, client, v, log
+		c.id, c.client, c.view, c.seesAs, c.log = id, client, v, r.Name, log
 	}
 	c.mu.Unlock()
 	c.begun = true
@@ -278,7 +285,7 @@ func (c *conn) begin(client client) error {
 		return status.Error(codes.Canceled, "stream has ended")
 	}
 	log.Info("client connected", "address", c.peer.Addr.String(), "protocol", c.protocol,
-		"istioVersion", client.istioVersion, "revision", client.revision)
+		"istioVersion", client.istioVersion, "revision", client.revision, "view", r.Name)
 	return nil
 }
 
@@ -486,7 +493,7 @@ func (c *conn) clientStatus() (st ClientStatus, ok bool) {
 	}
 	st = ClientStatus{
 		Connection: c.id, NodeID: c.client.nodeID, ClusterID: c.client.clusterID, Namespace: c.client.namespace,
-		IstioVersion: c.client.istioVersion, Revision: c.client.revision,
+		IstioVersion: c.client.istioVersion, Revision: c.client.revision, View: c.seesAs,
 		Address: c.peer.Addr.String(), Protocol: c.protocol, Connected: c.opened,
 		Types: make([]TypeStatus, 0, len(c.watches.sorted)),
 	}

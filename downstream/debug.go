@@ -18,7 +18,7 @@ const (
 	debugType       = "istio.io/debug"
 	syncStatusType  = debugType + "/syncz"
 	configDumpType  = debugType + "/config_dump"
-	debugNotAllowed = `{"error":"debug types are answered to loopback clients and to clients with a verified certificate"}`
+	debugNotAllowed = `{"error":"debug types are answered to loopback clients, and to clients with a verified certificate whose view lets everything through"}`
 )
 
 func isDebugType(typeURL string) bool {
@@ -50,7 +50,7 @@ func (c *conn) answer(typeURL string, names []string) []*anypb.Any {
 	case d == nil || typeURL == configDumpType:
 		// A config_dump is an Envoy's, and there is none behind this relay.
 		return nil
-	case !mayDebug(c.peer):
+	case !mayDebug(c.peer, c.isLimited()):
 		return []*anypb.Any{{TypeUrl: debugType, Value: []byte(debugNotAllowed)}}
 	case typeURL == syncStatusType:
 		var out []*anypb.Any
@@ -76,11 +76,19 @@ func (c *conn) answer(typeURL string, names []string) []*anypb.Any {
 }
 
 // mayDebug reports whether a peer may see everything: when it is on this host, or
-// has shown a certificate that the listener demands and has verified (PROTOCOL D4).
-func mayDebug(p *peer.Peer) bool {
+// has shown a certificate that the listener demands and has verified (PROTOCOL D4), and
+// is not limited to a view of some resources.
+func mayDebug(p *peer.Peer, limited bool) bool {
 	if addr, ok := p.Addr.(*net.TCPAddr); ok && addr.IP.IsLoopback() {
 		return true
 	}
 	info, ok := p.AuthInfo.(credentials.TLSInfo)
-	return ok && len(info.State.VerifiedChains) > 0
+	return ok && len(info.State.VerifiedChains) > 0 && !limited
+}
+
+// isLimited reports whether the client's View hides anything from it, by configuration.
+func (c *conn) isLimited() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.view == nil || c.view.variant.rule != nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/protobuf/proto"
+	mcp "istio.io/api/mcp/v1alpha1"
 	"pgregory.net/rapid"
 
 	"meshrelay/mirror"
@@ -78,7 +79,7 @@ func TestResumeSendsOnlyWhatDiffers_S18(t *testing.T) {
 			eventually(t, "all are served", func() bool {
 				r.server.views.mu.Lock()
 				defer r.server.views.mu.Unlock()
-				return r.server.views.byRev[""].snapshot(kindSE).count == 3
+				return r.server.views.base.snapshot(kindSE).count == 3
 			})
 			d := r.delta()
 			req := subscribeDelta(seV1)
@@ -134,7 +135,7 @@ func TestSubscriptionsOfTheDeltaSpecification_S17(t *testing.T) {
 			eventually(t, "all are served", func() bool {
 				r.server.views.mu.Lock()
 				defer r.server.views.mu.Unlock()
-				return r.server.views.byRev[""].snapshot(kindSE).count == 2
+				return r.server.views.base.snapshot(kindSE).count == 2
 			})
 			d := r.delta()
 			for i, step := range tc.steps {
@@ -340,6 +341,24 @@ func decodeFrames(st step) map[string]string {
 			panic(err)
 		}
 		holds[r.FullName()] = r.Version()
+	}
+	return holds
+}
+
+// decodeVersions is decodeFrames for resources of several sources: it goes by the version
+// that stands in their metadata.
+func decodeVersions(st step) map[string]string {
+	resp := &discoveryv3.DiscoveryResponse{}
+	if err := proto.Unmarshal(st.buffers[1:].Materialize(), resp); err != nil {
+		panic(err)
+	}
+	holds := map[string]string{}
+	for _, a := range resp.Resources {
+		m := &mcp.Resource{}
+		if err := a.UnmarshalTo(m); err != nil {
+			panic(err)
+		}
+		holds[m.Metadata.Name] = m.Metadata.Version
 	}
 	return holds
 }

@@ -7,6 +7,12 @@
 // makes a new snapshot that shares all pages but one with the one before, and adds
 // to a bounded log.
 //
+// Clients may see less than the merged view: a View chooses copies, and what came from a
+// client's own cluster or is meant for other revisions is left out. What remains is merged
+// by itself, so that another source's copy takes the place of one that is left out. Such
+// a derived view has the pages of the merged view wherever they are the same, and its own
+// where they differ. Revisions are given out once for all views of a kind.
+//
 // A client is a cursor. For each type it subscribes to, a watch remembers the
 // revision of the snapshot that the client was brought to. When the client's
 // transport can take more, its goroutine works out the difference between that and

@@ -47,10 +47,11 @@ var (
 	kindVS = mirror.Kind{Group: "networking.istio.io", Kind: "VirtualService"}
 )
 
-// relay is a Server over one store, with the pipeline between them.
+// relay is a Server over two stores, with the pipeline between them.
 type relay struct {
 	t      *testing.T
-	store  *mirror.Store
+	store  *mirror.Store // of the source east, which comes first
+	west   *mirror.Store // of the source west, which has nothing unless a test puts it there
 	server *Server
 	addr   string
 	reg    *prometheus.Registry
@@ -61,9 +62,10 @@ type option func(*Config, *Deps)
 
 func startRelay(t *testing.T, synced bool, opts ...option) *relay {
 	t.Helper()
-	r := &relay{t: t, store: mirror.NewStore(), reg: prometheus.NewRegistry()}
+	r := &relay{t: t, store: mirror.NewStore(), west: mirror.NewStore(), reg: prometheus.NewRegistry()}
+	r.west.SetSynced()
 	agg := mirror.NewAggregate()
-	if err := agg.SetSources([]mirror.Source{{Name: "east", Cache: r.store}}); err != nil {
+	if err := agg.SetSources([]mirror.Source{{Name: "east", Cache: r.store}, {Name: "west", Cache: r.west}}); err != nil {
 		t.Fatal(err)
 	}
 	d, err := push.NewDebouncer(push.Options{After: 5 * time.Millisecond, Max: 50 * time.Millisecond})
@@ -81,6 +83,13 @@ func startRelay(t *testing.T, synced bool, opts ...option) *relay {
 	}); err != nil {
 		t.Fatal(err)
 	}
+	if err := agg.RegisterTouchHandler(func(key mirror.Key) {
+		if r.server.NeedsPushes() && r.server.NeedsCopies() {
+			d.UpdateKey(key, push.ConfigUpdate)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
 	cfg := Config{NodeID: "relay-1", Version: "test", Listeners: []Listener{{Address: "127.0.0.1:0"}}, DrainTimeout: 2 * time.Second}
 	deps := Deps{Configs: agg, Registerer: r.reg, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}
 	for _, o := range opts {
@@ -90,8 +99,9 @@ func startRelay(t *testing.T, synced bool, opts ...option) *relay {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 4)
+	done := make(chan error, 5)
 	go func() { done <- r.store.Run(ctx) }()
+	go func() { done <- r.west.Run(ctx) }()
 	go func() { done <- agg.Run(ctx) }()
 	go func() { done <- d.Run(ctx, r.server.Push) }()
 	go func() { done <- r.server.Run(ctx) }()
@@ -102,7 +112,7 @@ func startRelay(t *testing.T, synced bool, opts ...option) *relay {
 		}
 		stopped = true
 		cancel()
-		for range 4 {
+		for range 5 {
 			if err := <-done; err != nil {
 				t.Error(err)
 			}
@@ -170,7 +180,7 @@ func (r *relay) put(resources ...*mirror.Resource) {
 func (r *relay) view() *view {
 	r.server.views.mu.Lock()
 	defer r.server.views.mu.Unlock()
-	return r.server.views.byRev[""]
+	return r.server.views.base
 }
 
 func (r *relay) remove(resources ...*mirror.Resource) {

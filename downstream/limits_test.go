@@ -11,6 +11,7 @@ import (
 	"encoding/pem"
 	"fmt"
 	"math/big"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -309,20 +310,20 @@ func TestPanicEndsOneStreamOnly(t *testing.T) {
 	}
 }
 
-func TestRevisionsAreBounded(t *testing.T) {
+func TestViewsAreBounded(t *testing.T) {
 	vs := newViews(mirror.NewAggregate())
 	var last error
 	for i := range maxViews + 1 {
-		_, last = vs.acquire(fmt.Sprintf("rev-%d", i), protocolDelta)
+		_, last = vs.acquire(variant{revision: fmt.Sprint(i)}, protocolDelta)
 	}
 	wantCode(t, last, codes.ResourceExhausted)
-	if v, err := vs.acquire("rev-0", protocolDelta); err != nil {
+	if v, err := vs.acquire(variant{revision: "0"}, protocolDelta); err != nil {
 		t.Error(err)
 	} else {
 		vs.release(v, protocolDelta)
 		vs.release(v, protocolDelta)
 	}
-	if _, there := vs.byRev["rev-0"]; there {
+	if _, there := vs.derived[variant{revision: "0"}]; there {
 		t.Error("a view without clients is kept")
 	}
 }
@@ -333,6 +334,7 @@ func certificate(t *testing.T, dir, name string, parent *tls.Certificate) *tls.C
 	key := must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
 	tmpl := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
+		URIs:      []*url.URL{{Scheme: "spiffe", Host: "cluster.local", Path: "/ns/istio-system/sa/" + name}},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		IsCA: parent == nil, BasicConstraintsValid: true,
 		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},

@@ -38,6 +38,9 @@ type Listener struct {
 	Address string
 	// TLS is nil for plaintext.
 	TLS *TLS
+	// View names the view of all clients that come by this listener, whatever the views say
+	// of whom they match.
+	View string
 }
 
 // TLS are the files of a listener, in PEM form. They are read again when they
@@ -69,7 +72,8 @@ func (s *Server) listen() (opened []*listener, err error) {
 			}
 		}
 	}()
-	for _, cfg := range s.cfg.Listeners {
+	for i := range s.cfg.Listeners {
+		cfg := &s.cfg.Listeners[i]
 		creds, closeCreds, err := cfg.TLS.credentials()
 		if err != nil {
 			return opened, fmt.Errorf("downstream: listener %s: %w", cfg.Address, err)
@@ -80,7 +84,7 @@ func (s *Server) listen() (opened []*listener, err error) {
 			return opened, fmt.Errorf("downstream: listener %s: %w", cfg.Address, err)
 		}
 		l := &listener{address: lis.Addr().String(), lis: lis, close: closeCreds, server: grpc.NewServer(s.serverOptions(creds)...)}
-		discoveryv3.RegisterAggregatedDiscoveryServiceServer(l.server, service{s})
+		discoveryv3.RegisterAggregatedDiscoveryServiceServer(l.server, service{s, cfg})
 		opened = append(opened, l)
 		s.log.Info("listening for xDS clients", "address", l.address, "tls", cfg.TLS != nil)
 	}
@@ -189,12 +193,15 @@ func (t *TLS) credentials() (credentials.TransportCredentials, func(), error) {
 }
 
 // service is the Server as gRPC's generated code wants it.
-type service struct{ s *Server }
+type service struct {
+	s        *Server
+	listener *Listener
+}
 
 func (a service) StreamAggregatedResources(stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
-	return a.s.serve(stream, protocolSotW)
+	return a.s.serve(stream, protocolSotW, a.listener)
 }
 
 func (a service) DeltaAggregatedResources(stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
-	return a.s.serve(stream, protocolDelta)
+	return a.s.serve(stream, protocolDelta, a.listener)
 }

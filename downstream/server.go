@@ -35,8 +35,10 @@ const ProtocolHeader = "x-meshrelay"
 type Config struct {
 	// NodeID and Version name this relay in control_plane.identifier.
 	NodeID, Version string
-	// Listeners are served alike. At least one.
+	// Listeners are the addresses to serve on. At least one.
 	Listeners []Listener
+	// Views are what clients see. None: everything, but what came from their own cluster.
+	Views []View
 	// StartupTimeout is how long clients wait for sources that have not synced, from
 	// the call of Run on.
 	StartupTimeout time.Duration
@@ -83,12 +85,22 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Configs is the merged view, as a Server reads it.
+// Configs is the merged view, as a Server reads it. Its methods are called from any
+// goroutine.
 type Configs interface {
 	Get(key mirror.Key) *mirror.Resource
 	// List returns the resources sorted by their full names.
 	List(kind mirror.Kind, namespace string) []*mirror.Resource
 	Kinds() []mirror.Kind
+	// Select returns what is served of a key to those who see only the copies that accept
+	// lets through. It returns the very resource that Get returns when accept lets all
+	// copies of it through.
+	Select(key mirror.Key, accept func(*mirror.Resource) bool) *mirror.Resource
+	// Keys returns all keys of a kind that any source has, sorted by full name; also those
+	// of which nothing is served to everybody.
+	Keys(kind mirror.Kind) []mirror.Key
+	// SourceKinds returns all kinds of which any source has anything.
+	SourceKinds() []mirror.Kind
 	HasSynced() bool
 }
 
@@ -118,6 +130,7 @@ type Server struct {
 	debug        Debugger
 	log          *slog.Logger
 	metrics      *metrics
+	rules        *rules
 	views        *views
 	limiter      *rate.Limiter
 	controlPlane []byte // encoded envoy.config.core.v3.ControlPlane
@@ -138,6 +151,10 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if len(cfg.Listeners) == 0 {
 		return nil, errors.New("downstream: no listeners")
 	}
+	rs, err := newRules(cfg.Views, cfg.Listeners)
+	if err != nil {
+		return nil, err
+	}
 	cfg = cfg.withDefaults()
 	identifier, err := json.Marshal(map[string]any{"Component": "relay", "ID": cfg.NodeID, "Info": map[string]string{"version": cfg.Version}})
 	if err != nil {
@@ -149,7 +166,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, configs: deps.Configs, debug: deps.Debug, log: deps.Logger,
-		metrics: m, views: newViews(deps.Configs),
+		metrics: m, rules: rs, views: newViews(deps.Configs),
 		limiter:      rate.NewLimiter(rate.Limit(cfg.NewStreamsPerSecond), cfg.NewStreamsPerSecond),
 		identifier:   string(identifier),
 		controlPlane: protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), identifier),
@@ -240,6 +257,11 @@ func (s *Server) open(began time.Time) {
 // visible to Configs before NeedsPushes is asked is never missed.
 func (s *Server) NeedsPushes() bool { return s.views.opening.Load() }
 
+// NeedsCopies reports whether changes of copies that are not served to everybody have to
+// be pushed too: whether any client sees less than everything. It is cheap. A change that
+// is visible to Configs before NeedsCopies is asked is never missed.
+func (s *Server) NeedsCopies() bool { return s.views.copies.Load() > 0 }
+
 // Released returns what is closed when clients begin to be served.
 func (s *Server) Released() <-chan struct{} { return s.released }
 
@@ -254,8 +276,9 @@ func (s *Server) HasReleased() bool {
 	}
 }
 
-// Push brings the clients to the present content of what the request names. It
-// returns when that is settled, not when it is sent. Only one call at a time.
+// Push brings the clients to the present content of what the request names: it may also
+// name keys of which only a copy has changed that is not served to everybody. It returns
+// when that is settled, not when it is sent. Only one call at a time.
 func (s *Server) Push(req *push.Request) {
 	if s.views.update(req.Full, req.ConfigsUpdated, req.Start) {
 		s.metrics.pushRequests.Inc()
@@ -270,15 +293,18 @@ const wakeBatch = 64
 // has woken go first, now and then: thousands that are under way at once would each hold
 // a write buffer, and be sent nothing until the last has begun.
 func (s *Server) wakeAll() {
-	s.mu.Lock()
-	conns := slices.Collect(maps.Keys(s.conns))
-	s.mu.Unlock()
-	for i, c := range conns {
+	for i, c := range s.connections() {
 		c.signal()
 		if i%wakeBatch == wakeBatch-1 {
 			runtime.Gosched()
 		}
 	}
+}
+
+func (s *Server) connections() []*conn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Keys(s.conns))
 }
 
 func (s *Server) add(c *conn) {
@@ -295,9 +321,7 @@ func (s *Server) remove(c *conn) {
 
 // Clients returns the status of every connected client, by connection.
 func (s *Server) Clients() []ClientStatus {
-	s.mu.Lock()
-	conns := slices.Collect(maps.Keys(s.conns))
-	s.mu.Unlock()
+	conns := s.connections()
 	out := make([]ClientStatus, 0, len(conns))
 	for _, c := range conns {
 		if st, ok := c.clientStatus(); ok {

@@ -12,6 +12,8 @@ type ClientStatus struct {
 	Namespace    string `json:"namespace,omitempty"`
 	IstioVersion string `json:"istioVersion,omitempty"`
 	Revision     string `json:"revision,omitempty"`
+	// View is the name of the client's view, empty when views are not configured.
+	View string `json:"view,omitempty"`
 	// Address is the client's remote address; Listener the address it connected to.
 	Address  string `json:"address"`
 	Listener string `json:"listener,omitempty"`

@@ -8,6 +8,7 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"meshrelay/mirror"
 )
@@ -281,6 +282,7 @@ func insertSorted(sorted []*watch, w *watch) []*watch {
 // client is what a node says of itself (PROTOCOL S1, S14).
 type client struct {
 	nodeID, clusterID, namespace, istioVersion, revision string
+	labels                                               labels.Set
 }
 
 func parseNode(node *corev3.Node) (client, error) {
@@ -294,6 +296,10 @@ func parseNode(node *corev3.Node) (client, error) {
 		namespace:    bounded(md["NAMESPACE"].GetStringValue()),
 		istioVersion: bounded(md["ISTIO_VERSION"].GetStringValue()),
 		revision:     bounded(md["ISTIO_REVISION"].GetStringValue()),
+		labels:       labels.Set{},
+	}
+	for name, v := range md["LABELS"].GetStructValue().GetFields() {
+		c.labels[name] = v.GetStringValue()
 	}
 	if c.namespace == "" {
 		c.namespace = namespaceOfID(node.GetId())

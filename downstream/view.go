@@ -1,6 +1,8 @@
 package downstream
 
 import (
+	"cmp"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -11,16 +13,17 @@ import (
 	"meshrelay/mirror"
 )
 
-// maxViews bounds the revisions that clients can make the relay keep a view for.
-const maxViews = 32
+// maxViews bounds the variants that clients, by what they say of themselves, can make the
+// relay keep.
+const maxViews = 1024
 
-// view is what the clients of one control plane revision see of the merged view
-// (PROTOCOL C11, S14): a collection for each kind. The clients of a view share its
-// snapshots and their encoded pages.
+// view is what some clients see of all that the sources have: a collection for each kind.
+// The clients of a view share its snapshots and their encoded pages, and views share pages
+// with one another.
 type view struct {
-	revision string // empty: everything
-	clients  int    // guarded by views.mu
-	sotw     int    // SotW clients among them
+	variant variant // zero: the base view, of everything
+	clients int     // guarded by views.mu
+	sotw    int     // SotW clients among them
 	// changes counts the changes to any of the collections. It is raised after them.
 	changes atomic.Uint64
 	empty   *snapshot // of kinds that nobody has
@@ -29,36 +32,29 @@ type view struct {
 	byKind map[mirror.Kind]*collection
 }
 
-func newView(revision string) *view {
-	return &view{revision: revision, empty: newSnapshot(), byKind: map[mirror.Kind]*collection{}}
-}
-
-func (v *view) accepts(r *mirror.Resource) bool {
-	return v.revision == "" || r.Revision() == "" || r.Revision() == v.revision
+func newView(v variant) *view {
+	return &view{variant: v, empty: newSnapshot(), byKind: map[mirror.Kind]*collection{}}
 }
 
 // snapshot returns the newest snapshot of a kind; of a kind that nobody has, the
 // empty one.
 func (v *view) snapshot(kind mirror.Kind) *snapshot {
-	v.mu.RLock()
-	defer v.mu.RUnlock()
-	if c := v.byKind[kind]; c != nil {
+	if c := v.find(kind); c != nil {
 		return c.current.Load()
 	}
 	return v.empty
 }
 
-func (v *view) collection(kind mirror.Kind) *collection {
+func (v *view) find(kind mirror.Kind) *collection {
 	v.mu.RLock()
-	c := v.byKind[kind]
-	v.mu.RUnlock()
-	if c == nil {
-		c = newCollection()
-		v.mu.Lock()
-		v.byKind[kind] = c
-		v.mu.Unlock()
-	}
-	return c
+	defer v.mu.RUnlock()
+	return v.byKind[kind]
+}
+
+func (v *view) set(kind mirror.Kind, c *collection) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.byKind[kind] = c
 }
 
 func (v *view) kinds() []mirror.Kind {
@@ -71,51 +67,41 @@ func (v *view) kinds() []mirror.Kind {
 	return out
 }
 
-// apply brings the view's collection of a kind to updates. Only one goroutine at a
-// time calls it.
-func (v *view) apply(kind mirror.Kind, updates []update, changedAt time.Time) bool {
-	mine := make([]update, len(updates))
-	for i, u := range updates {
-		mine[i] = u
-		if u.res != nil && !v.accepts(u.res) {
-			mine[i].res = nil
-		}
-	}
-	if !v.collection(kind).apply(mine, changedAt) {
-		return false
-	}
-	v.changes.Add(1)
-	return true
-}
-
 // views are the views that clients need at present, and the one of everything.
 type views struct {
 	configs Configs
 	opening atomic.Bool // set before everything is read for the first time
+	// copies counts the derived views. It is raised before one is filled.
+	copies atomic.Int64
 
 	mu       sync.Mutex // serializes all changes to views and their content
 	released bool
-	byRev    map[string]*view
+	base     *view
+	derived  map[variant]*view
 }
 
 func newViews(configs Configs) *views {
-	return &views{configs: configs, byRev: map[string]*view{"": newView("")}}
+	return &views{configs: configs, base: newView(variant{}), derived: map[variant]*view{}}
 }
 
 // acquire returns the view for a client. The caller releases it.
-func (vs *views) acquire(revision, protocol string) (*view, error) {
+func (vs *views) acquire(x variant, protocol string) (*view, error) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
-	v := vs.byRev[revision]
-	if v == nil {
-		if len(vs.byRev) >= maxViews {
-			return nil, status.Errorf(codes.ResourceExhausted, "clients of %d control plane revisions are connected; one more is refused", maxViews)
+	v := vs.base
+	if x != (variant{}) {
+		if v = vs.derived[x]; v == nil {
+			if len(vs.derived) >= maxViews {
+				return nil, status.Errorf(codes.ResourceExhausted,
+					"clients of %d views, clusters and control plane revisions are connected; one of another is refused", maxViews)
+			}
+			v = newView(x)
+			vs.copies.Add(1)
+			if vs.released {
+				vs.fill(v, time.Now())
+			}
+			vs.derived[x] = v
 		}
-		v = newView(revision)
-		if vs.released {
-			vs.refresh(v, time.Now())
-		}
-		vs.byRev[revision] = v
 	}
 	v.clients++
 	if protocol == protocolSotW {
@@ -124,94 +110,74 @@ func (vs *views) acquire(revision, protocol string) (*view, error) {
 	return v, nil
 }
 
-// release gives a view back. When that was its last SotW client, the encoded pages, which
-// hold the resources' bytes a second time, are dropped.
+// release gives a view back. With its last SotW client the encoded pages go that nobody
+// else needs: they hold the resources' bytes a second time.
 func (vs *views) release(v *view, protocol string) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
-	if v.clients--; v.clients == 0 && v.revision != "" {
-		delete(vs.byRev, v.revision)
+	if v.clients--; v.clients == 0 && v != vs.base {
+		delete(vs.derived, v.variant)
+		vs.copies.Add(-1)
 	}
 	if protocol == protocolDelta {
 		return
 	}
-	if v.sotw--; v.sotw > 0 {
-		return
-	}
-	for _, kind := range v.kinds() {
-		for _, p := range v.snapshot(kind).pages {
-			p.encoded.Store(nil)
-		}
+	if v.sotw--; v.sotw == 0 {
+		vs.dropEncoded(v)
 	}
 }
 
-// open fills the views for the first time; before, nothing is pushed.
-func (vs *views) open(now time.Time) {
-	vs.mu.Lock()
-	defer vs.mu.Unlock()
-	vs.opening.Store(true)
-	vs.released = true
-	for _, v := range vs.byRev {
-		vs.refresh(v, now)
-	}
-}
-
-// update brings all views to the present content of keys, or of everything, and
-// reports whether any differed.
-func (vs *views) update(full bool, keys map[mirror.Key]struct{}, changedAt time.Time) bool {
-	vs.mu.Lock()
-	defer vs.mu.Unlock()
-	if !vs.released {
-		return false
-	}
-	changed := false
-	if full {
-		for _, v := range vs.byRev {
-			changed = vs.refresh(v, changedAt) || changed
-		}
-		return changed
-	}
-	byKind := map[mirror.Kind][]update{}
-	for key := range keys {
-		byKind[key.Kind] = append(byKind[key.Kind], update{key.FullName(), vs.configs.Get(key)})
-	}
-	for kind, updates := range byKind {
-		for _, v := range vs.byRev {
-			changed = v.apply(kind, updates, changedAt) || changed
+// dropEncoded drops the encodings of the pages of v, and of the base, that are in no view
+// with SotW clients.
+func (vs *views) dropEncoded(v *view) {
+	var users []*view
+	for _, u := range vs.derived {
+		if u.sotw > 0 {
+			users = append(users, u)
 		}
 	}
-	return changed
-}
-
-// refresh compares a view with everything that there is.
-func (vs *views) refresh(v *view, changedAt time.Time) bool {
-	changed := false
-	there := map[mirror.Kind]bool{}
-	for _, kind := range vs.configs.Kinds() {
-		there[kind] = true
-		list := vs.configs.List(kind, "")
-		updates := make([]update, 0, len(list))
-		for _, r := range list {
-			updates = append(updates, update{r.FullName(), r})
-		}
-		// Both are sorted by name.
-		v.snapshot(kind).each(func(r *mirror.Resource) {
-			for len(list) > 0 && list[0].FullName() < r.FullName() {
-				list = list[1:]
+	for _, kind := range vs.base.kinds() {
+		if vs.base.sotw == 0 {
+			for i, p := range vs.base.snapshot(kind).pages {
+				if p.encoded.Load() != nil && !slices.ContainsFunc(users, func(u *view) bool { return u.shares(kind, i) }) {
+					p.encoded.Store(nil)
+				}
 			}
-			if len(list) == 0 || list[0].FullName() != r.FullName() {
-				updates = append(updates, update{name: r.FullName()})
-			}
-		})
-		changed = v.apply(kind, updates, changedAt) || changed
-	}
-	for _, kind := range v.kinds() {
-		if there[kind] {
+		}
+		c := v.find(kind)
+		if c == nil {
 			continue
 		}
-		var updates []update
-		v.snapshot(kind).each(func(r *mirror.Resource) { updates = append(updates, update{name: r.FullName()}) })
-		changed = v.apply(kind, updates, changedAt) || changed
+		// Views that leave out the same may have a page in common that was the base's.
+		needed := map[*page]bool{}
+		for _, u := range users {
+			u.eachOwn(kind, func(p *page) { needed[p] = true })
+		}
+		v.eachOwn(kind, func(p *page) {
+			if !needed[p] {
+				p.encoded.Store(nil)
+			}
+		})
 	}
-	return changed
+}
+
+// shares reports whether a derived view has the base page at that index.
+func (v *view) shares(kind mirror.Kind, i int) bool {
+	c := v.find(kind)
+	if c == nil || i >= len(c.base) {
+		return false
+	}
+	_, own := slices.BinarySearchFunc(c.own, i, func(r region, at int) int { return cmp.Compare(r.at, at) })
+	return !own
+}
+
+// eachOwn calls f with each page of a derived view that is not the base's.
+func (v *view) eachOwn(kind mirror.Kind, f func(*page)) {
+	if c := v.find(kind); c != nil {
+		for _, r := range c.own {
+			for _, p := range r.pages {
+				f(p)
+			}
+		}
+	}
 }

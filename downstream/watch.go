@@ -43,9 +43,12 @@ type watch struct {
 	sent   digest
 	has    map[string][16]byte
 
-	// What is known of the receipt of responses.
-	nonce  string
-	status TypeStatus
+	// What is known of the receipt of responses: sentCursor is what the last one leads to,
+	// ackedCursor what the client has acknowledged.
+	nonce       string
+	status      TypeStatus
+	sentCursor  uint64
+	ackedCursor uint64
 }
 
 // step is what one round of sending does for one watch: first what it adds and
@@ -83,7 +86,7 @@ func (w *watch) planSotW(s *snapshot, m *metrics) (step, bool) {
 	// of names cannot have changed.
 	if w.resume != "" && w.wildcard && s.count > 0 && s.version == w.resume {
 		w.owed, w.resume = false, ""
-		w.cursor, w.sent = s.rev, s.digest
+		w.cursor, w.sent, w.ackedCursor = s.rev, s.digest, s.rev
 		return step{}, false
 	}
 	st := step{w: w, state: s.version, changedAt: s.changedAt}
@@ -239,6 +242,7 @@ func (w *watch) acknowledged(nonce string, now time.Time) {
 	w.status.AckedNonce, w.status.AckedAt = nonce, now
 	if nonce == w.nonce {
 		w.status.LastNACK = ""
+		w.ackedCursor = w.sentCursor
 	}
 }
 
@@ -251,7 +255,7 @@ func (w *watch) rejected(reason string) {
 
 // sending records that a response with a new nonce is about to go out.
 func (w *watch) sending(nonce, version string, size int, now time.Time) {
-	w.nonce = nonce
+	w.nonce, w.sentCursor = nonce, w.cursor
 	w.status.SentNonce, w.status.SentVersion, w.status.SentAt = nonce, version, now
 	w.status.Pushes++
 	w.status.Bytes += uint64(size)
@@ -265,8 +269,9 @@ func (w *watch) snapshotStatus() TypeStatus {
 }
 
 // bounded cuts text from a client to what a log line or a status can bear.
-func bounded(s string) string {
-	const limit = 1024
+func bounded(s string) string { return cut(s, 1024) }
+
+func cut(s string, limit int) string {
 	if len(s) <= limit {
 		return s
 	}

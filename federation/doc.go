@@ -6,8 +6,3 @@
 // by the mirror.Aggregate on merging. The package must not know where resources come from,
 // who reads them, or the config file: it is told rules and compiles them.
 package federation
-
-import (
-	_ "cel.dev/cel-go/cel"
-	_ "k8s.io/apimachinery/pkg/labels"
-)

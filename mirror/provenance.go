@@ -28,6 +28,16 @@ type Provenance struct {
 	Path                           []string
 }
 
+// IsProvenance reports whether an annotation is one of those by which a resource tells
+// where it comes from.
+func IsProvenance(annotation string) bool {
+	switch annotation {
+	case SourceAnnotation, ClusterAnnotation, SourceVersionAnnotation, PathAnnotation:
+		return true
+	}
+	return false
+}
+
 func isVolatile(annotation []byte) bool {
 	return string(annotation) == SourceVersionAnnotation || string(annotation) == PathAnnotation
 }

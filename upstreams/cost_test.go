@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"meshrelay/adsclient"
+	"meshrelay/config"
 	"meshrelay/mirror"
 )
 
@@ -39,7 +40,7 @@ func quietXDS(tb testing.TB) (*XDS, *mirror.Store) {
 	tb.Helper()
 	cfg, node := xdsConfig("127.0.0.1:1")
 	store := mirror.NewStore()
-	x, err := NewXDS(cfg, node, store, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	x, err := NewXDS(cfg, node, config.Provenance{}, store, slog.New(slog.NewTextHandler(io.Discard, nil)))
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package upstreams
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"path/filepath"
@@ -16,33 +17,49 @@ import (
 
 // File mirrors a file, or a directory of files, of Kubernetes-style YAML.
 type File struct {
-	path  string // absolute
-	log   *slog.Logger
-	store *mirror.Store
+	path     string // absolute
+	log      *slog.Logger
+	store    *mirror.Store
+	importer *importer
 
-	// scanner and served belong to Run.
-	scanner *scanner
-	served  map[mirror.Key]*mirror.Resource
+	scanner *scanner // belongs to Run
 
-	mu     sync.Mutex // guards status
-	status Status
+	// mu guards all below. Only Run writes to them.
+	mu      sync.Mutex
+	held    map[mirror.Key]*heldFile // by the key that the files have
+	status  Status
+	dropped [reasons]int
+}
+
+// heldFile is a resource of a file and what has become of it.
+type heldFile struct {
+	from     *mirror.Resource
+	resource *mirror.Resource // as it is held; nil when it is left out, or refused from the start
+	dropped  Reason
+	detail   string // dropped, in a sentence
+	refused  string // why it can not be reshaped
+	since    time.Time
 }
 
 // NewFile returns a source that has not read anything yet.
-func NewFile(cfg config.Upstream, store *mirror.Store, log *slog.Logger) *File {
+func NewFile(cfg config.Upstream, provenance config.Provenance, store *mirror.Store, log *slog.Logger) (*File, error) {
+	im, err := newImporter(cfg, provenance)
+	if err != nil {
+		return nil, err
+	}
 	path := cfg.File.Path
 	if abs, err := filepath.Abs(path); err == nil {
 		path = abs
 	}
 	return &File{
-		path: path, log: log.With("upstream", cfg.Name), store: store,
+		path: path, log: log.With("upstream", cfg.Name), store: store, importer: im,
 		scanner: newScanner(cfg.Name),
-		served:  map[mirror.Key]*mirror.Resource{},
+		held:    map[mirror.Key]*heldFile{},
 		status: Status{
 			Name: cfg.Name, ClusterID: cfg.ClusterID, Type: "file",
 			State: StateConnecting, Since: time.Now(), Address: cfg.File.Path,
 		},
-	}
+	}, nil
 }
 
 // Run implements Source: it reads the path, and again whenever something changes
@@ -92,28 +109,36 @@ func (f *File) follow(ctx context.Context, good func()) error {
 // late, or nil.
 func (f *File) apply(blind error) {
 	merged, problems, total := f.scanner.merge()
-	next := make(map[mirror.Key]*mirror.Resource, len(merged))
-	changes := 0
-	for key, e := range merged {
-		if have := f.served[key]; have != e.resource {
-			stored, differs := f.store.Put(e.resource)
-			e.resource = stored // equal content is not held twice
-			if differs {
-				changes++
-			}
-		}
-		next[key] = e.resource
-	}
-	for key := range f.served {
-		if next[key] == nil {
-			f.store.Remove(key)
-			changes++
-		}
-	}
-	f.served = next
-
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	changes := 0
+	var unshaped []Refusal
+	for key, e := range merged {
+		h := f.held[key]
+		if h == nil {
+			h = &heldFile{}
+			f.held[key] = h
+		}
+		if h.from != e.resource && f.take(key, h, e.resource) {
+			changes++
+		}
+		if h.refused != "" {
+			unshaped = append(unshaped, Refusal{Resource: key.String(), Reason: h.refused})
+		}
+	}
+	slices.SortFunc(unshaped, func(a, b Refusal) int { return cmp.Compare(a.Resource, b.Resource) })
+	problems, total = append(problems, unshaped...), total+len(unshaped)
+	for key, h := range f.held {
+		if merged[key] != nil {
+			continue
+		}
+		if h.resource != nil && f.store.Remove(f.importer.keyOf(key)) {
+			changes++
+		}
+		f.dropped[h.dropped]--
+		delete(f.held, key)
+	}
+
 	st := &f.status
 	problems = slices.Clone(problems[:min(len(problems), maxRefused)])
 	for _, p := range problems {
@@ -132,7 +157,7 @@ func (f *File) apply(blind error) {
 	st.LastError = lastError
 	if changes > 0 || !st.Synced {
 		st.LastUpdate = time.Now()
-		f.log.Info("files read", "path", f.path, "resources", len(next), "changes", changes, "refused", total)
+		f.log.Info("files read", "path", f.path, "resources", len(f.held), "changes", changes, "refused", total)
 	}
 	if st.State != StateSynced {
 		st.State, st.Since = StateSynced, time.Now()
@@ -141,6 +166,50 @@ func (f *File) apply(blind error) {
 		st.Synced = true
 		f.store.SetSynced()
 	}
+}
+
+// take makes r, as the files have it, what is held, left out or reshaped, and reports
+// whether that is a change to clients. What can not be reshaped leaves what is held.
+func (f *File) take(key mirror.Key, h *heldFile, r *mirror.Resource) (changed bool) {
+	h.from, h.refused = r, ""
+	reason, detail := f.importer.check(r)
+	if reason == imported {
+		held, _, err := f.importer.reshape(r, nil)
+		if err != nil {
+			h.refused = err.Error()
+			return false
+		}
+		stored, differs := f.store.Put(held)
+		h.resource, changed = stored, differs
+	} else if h.resource != nil {
+		changed, h.resource = f.store.Remove(f.importer.keyOf(key)), nil
+	}
+	f.dropped[h.dropped]--
+	f.dropped[reason]++
+	if changed || h.since.IsZero() || h.dropped != reason {
+		h.since = time.Now()
+	}
+	h.dropped, h.detail = reason, detail
+	return changed
+}
+
+// Trace implements Source.
+func (f *File) Trace(key mirror.Key) []Trace {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var out []Trace
+	for original, h := range f.held {
+		if original.Kind != key.Kind || original != key && f.importer.keyOf(original) != key {
+			continue
+		}
+		out = append(out, Trace{
+			Upstream: f.importer.source, Original: original, Key: f.importer.keyOf(original),
+			Reason: h.dropped.String(), Detail: h.detail, Refused: h.refused,
+			Resource: h.resource, Since: h.since, From: h.from,
+		})
+	}
+	slices.SortFunc(out, func(a, b Trace) int { return cmp.Compare(a.Original.FullName(), b.Original.FullName()) })
+	return out
 }
 
 func (f *File) failed(err error) {
@@ -166,5 +235,6 @@ func (f *File) Status() Status {
 	st := f.status
 	st.Refused = slices.Clone(st.Refused)
 	st.Resources = countsByName(f.store)
+	st.Dropped = droppedByName(f.dropped)
 	return st
 }

@@ -41,7 +41,9 @@ func startFile(t *testing.T, path string) *fileSource {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.File = NewFile(config.Upstream{Name: "east", ClusterID: "east", File: &config.File{Path: path}}, s.store, slog.New(slog.DiscardHandler))
+	if s.File, err = NewFile(config.Upstream{Name: "east", ClusterID: "east", File: &config.File{Path: path}}, config.Provenance{}, s.store, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 2)
 	go func() { done <- s.store.Run(ctx) }()

@@ -18,6 +18,9 @@ type Source interface {
 	Run(ctx context.Context) error
 	// Status may be called from any goroutine, at any time.
 	Status() Status
+	// Trace returns what became of the resources that are, or are held as, a key. It may be
+	// called from any goroutine, at any time.
+	Trace(key mirror.Key) []Trace
 }
 
 // Manager runs the sources of a config, each with a store of its own, and makes them
@@ -38,14 +41,19 @@ func NewManager(cfg *config.Config, aggregate *mirror.Aggregate, log *slog.Logge
 		var source Source
 		switch {
 		case u.XDS != nil:
-			x, err := NewXDS(u, cfg.Node, store, log)
+			x, err := NewXDS(u, cfg.Node, cfg.Provenance, store, log)
 			if err != nil {
 				errs = multierror.Append(errs, err)
 				continue
 			}
 			source = x
 		case u.File != nil:
-			source = NewFile(u, store, log)
+			f, err := NewFile(u, cfg.Provenance, store, log)
+			if err != nil {
+				errs = multierror.Append(errs, err)
+				continue
+			}
+			source = f
 		default:
 			errs = multierror.Append(errs, fmt.Errorf("upstream %s: neither xds nor file", u.Name))
 			continue
@@ -82,6 +90,15 @@ func (m *Manager) Run(ctx context.Context) error {
 		g.Go(func() error { return source.Run(ctx) })
 	}
 	return g.Wait()
+}
+
+// Trace returns what became of a key in every source, in order of priority.
+func (m *Manager) Trace(key mirror.Key) []Trace {
+	var out []Trace
+	for _, s := range m.sources {
+		out = append(out, s.Trace(key)...)
+	}
+	return out
 }
 
 // Status returns the status of every source, in order of priority.

@@ -70,7 +70,7 @@ func (m *Manager) Collect(ch chan<- prometheus.Metric) {
 		counter(d.reconnects, float64(st.Reconnects), st.Name)
 		counter(d.nacks, float64(st.NACKs), st.Name)
 		gauge(d.refused, float64(st.RefusedTotal), st.Name)
-		for _, reason := range []droppedReason{droppedGenerated, droppedRevision} {
+		for reason := imported + 1; reason < reasons; reason++ {
 			gauge(d.dropped, float64(st.Dropped[reason.String()]), st.Name, reason.String())
 		}
 	}

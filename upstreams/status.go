@@ -55,8 +55,7 @@ type Status struct {
 	// last good one stays in force: at most a hundred, with RefusedTotal of them in all.
 	Refused      []Refusal `json:"refused,omitempty"`
 	RefusedTotal int       `json:"refusedTotal,omitempty"`
-	// Dropped counts what the source has and the relay leaves out now, by reason:
-	// "generated" (PROTOCOL C9) or "revision" (PROTOCOL C11).
+	// Dropped counts what the source has and the relay leaves out now, by Reason.
 	Dropped map[string]int `json:"dropped,omitempty"`
 	// Reconnects counts streams opened after the first; NACKs counts responses that
 	// were rejected in part or whole; both since the start of the process.

@@ -7,11 +7,13 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/zeebo/xxh3"
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"meshrelay/adsclient"
+	"meshrelay/federation"
 	"meshrelay/mirror"
 )
 
@@ -19,10 +21,11 @@ import (
 // folded into. A kind's API versions are its spellings: their answers are united by
 // name, the newest version first (PROTOCOL C1).
 type table struct {
-	source        string
-	keepGenerated bool
-	revision      string
-	store         *mirror.Store
+	importer *importer
+	store    *mirror.Store
+	// endpoints returns what is known of the endpoints of a service, and asks for them. ok
+	// is false while there are none. It may be nil.
+	endpoints func(r *mirror.Resource) (a federation.Assignments, ok bool)
 	byURL         map[string]*spelling
 	byKind        map[mirror.Kind][]*spelling // newest version first
 	// awaited are the type URLs of each kind that the present stream has not answered.
@@ -31,6 +34,11 @@ type table struct {
 	// older one brings all that it had.
 	awaited map[mirror.Kind]map[string]bool
 	leaving map[mirror.Kind]map[string]bool
+	// patient are the kinds of which one spelling has just become empty while there are
+	// others: a server that moves to another version may fill that a moment later. later
+	// sees to it that they are settled after a while.
+	patient map[mirror.Kind]bool
+	later   func(mirror.Kind)
 }
 
 // spelling is one type URL.
@@ -39,33 +47,25 @@ type spelling struct {
 	typeURL    string
 	rank       int
 	answered   bool
+	first      bool // the response at hand is the first on its stream
 	byName     map[string]*record
 	generation uint32
-	dropped    map[droppedReason]int
+	dropped    [reasons]int
 	// refused says what is wrong with what was received last, by name.
 	refused map[string]string
 }
 
 // record is one name of one spelling.
 type record struct {
-	hash       xxh3.Uint128     // of the element as received
-	resource   *mirror.Resource // last good content; nil when there is none, or when it is left out
-	version    string           // that the server gave, on delta streams
-	generation uint32           // of the response that it was last part of; compared for equality only
-	dropped    droppedReason
-}
-
-// droppedReason is why a resource is left out.
-type droppedReason uint8
-
-const (
-	notDropped droppedReason = iota
-	droppedGenerated
-	droppedRevision
-)
-
-func (r droppedReason) String() string {
-	return [...]string{notDropped: "", droppedGenerated: "generated", droppedRevision: "revision"}[r]
+	hash     xxh3.Uint128     // of the element as received
+	resource *mirror.Resource // last good content, as it is held here; nil when there is none, or when it is left out
+	// original is the content as received, when more than the provenance differs from it.
+	original   *mirror.Resource
+	version    string // that the server gave, on delta streams
+	at         int64  // when the content came, in seconds since the epoch
+	generation uint32 // of the response that it was last part of; compared for equality only
+	dropped    Reason
+	detail     string // dropped, in a sentence
 }
 
 var (
@@ -78,11 +78,12 @@ var (
 // read. No resource is called so.
 const unnamedElement = "(an element without a readable name)"
 
-func newTable(source string, keepGenerated bool, revision string, store *mirror.Store) table {
+func newTable(im *importer, store *mirror.Store) table {
 	return table{
-		source: source, keepGenerated: keepGenerated, revision: revision, store: store,
+		importer: im, store: store,
 		byURL: map[string]*spelling{}, byKind: map[mirror.Kind][]*spelling{},
 		awaited: map[mirror.Kind]map[string]bool{}, leaving: map[mirror.Kind]map[string]bool{},
+		patient: map[mirror.Kind]bool{}, later: func(mirror.Kind) {},
 	}
 }
 
@@ -103,6 +104,7 @@ func (t *table) begin(typeURLs []string) {
 
 // arrive says that the present stream answers a type.
 func (t *table) arrive(sp *spelling) {
+	sp.first = t.awaited[sp.kind][sp.typeURL]
 	delete(t.awaited[sp.kind], sp.typeURL)
 	sp.answered = true
 }
@@ -110,18 +112,27 @@ func (t *table) arrive(sp *spelling) {
 // settle lets the names go that waited for the last spelling of their kind.
 func (t *table) settle(kind mirror.Kind) (deleted int) {
 	names := t.leaving[kind]
-	if len(names) == 0 || len(t.awaited[kind]) > 0 {
+	if len(names) == 0 || t.waits(kind) {
 		return 0
 	}
 	delete(t.leaving, kind)
 	return t.fold(kind, slices.Collect(maps.Keys(names)))
 }
 
+// waits reports whether it is too early to say that a name of a kind is gone.
+func (t *table) waits(kind mirror.Kind) bool { return len(t.awaited[kind]) > 0 || t.patient[kind] }
+
+// settleLate ends the patience with a kind.
+func (t *table) settleLate(kind mirror.Kind) (deleted int) {
+	delete(t.patient, kind)
+	return t.settle(kind)
+}
+
 func (t *table) spelling(kind mirror.Kind, version, typeURL string) *spelling {
 	if sp := t.byURL[typeURL]; sp != nil {
 		return sp
 	}
-	sp := &spelling{kind: kind, typeURL: typeURL, rank: 1 << 20, byName: map[string]*record{}, dropped: map[droppedReason]int{}, refused: map[string]string{}}
+	sp := &spelling{kind: kind, typeURL: typeURL, rank: 1 << 20, byName: map[string]*record{}, refused: map[string]string{}}
 	if info, ok := mirror.LookupKind(kind); ok {
 		if i := slices.Index(info.Versions, version); i >= 0 {
 			sp.rank = i
@@ -190,6 +201,10 @@ func (t *table) replace(sp *spelling, resp *adsclient.Response) (out outcome) {
 		// Whose names could not be read can not be told from what is gone.
 		out.refuse(sp.typeURL, fmt.Errorf("%d elements have no readable name: nothing is removed on account of this response", unnamed))
 		return out
+	}
+	if seen == 0 && !sp.first && len(t.byKind[sp.kind]) > 1 && !t.patient[sp.kind] {
+		t.patient[sp.kind] = true
+		t.later(sp.kind)
 	}
 	var gone []string
 	for name, rec := range sp.byName {
@@ -291,11 +306,12 @@ func isMCP(kind mirror.Kind, element []byte) bool {
 	return bytes.HasSuffix(typeURL, []byte("/istio.mcp.v1alpha1.Resource"))
 }
 
-// enter makes a record of a name that is new. Record and resource share the name.
+// enter makes a record of a name that is new. Record and resource share the name, unless
+// it is another here.
 func (t *table) enter(sp *spelling, rec *record, name []byte, raw adsclient.RawResource, out *outcome) (full string, differs bool) {
 	full = string(name)
 	differs = t.accept(sp, rec, full, raw, out)
-	if rec.resource != nil {
+	if rec.resource != nil && rec.resource.FullName() == full {
 		full = rec.resource.FullName()
 	}
 	sp.byName[full] = rec
@@ -307,28 +323,78 @@ func (t *table) enter(sp *spelling, rec *record, name []byte, raw adsclient.RawR
 func (t *table) accept(sp *spelling, rec *record, name string, raw adsclient.RawResource, out *outcome) bool {
 	rec.hash = xxh3.Hash128(raw.Any)
 	rec.say(raw.Version)
-	r, err := mirror.Decode(sp.kind, raw.Any, t.source)
-	if err != nil {
-		sp.refuse(name, err, out)
-		rec.hash = xxh3.Uint128{} // looked at again, and reported, each time it comes
-		return false
+	r, err := mirror.Decode(sp.kind, raw.Any, t.importer.source)
+	if err == nil {
+		if rec.version == r.SourceVersion() {
+			rec.version = r.SourceVersion() // a relay gives both the same: held once
+		}
+		var differs bool
+		if differs, err = t.take(sp, rec, r); err == nil {
+			rec.at = time.Now().Unix()
+			return differs
+		}
 	}
+	sp.refuse(name, err, out)
+	rec.hash = xxh3.Uint128{} // looked at again, and reported, each time it comes
+	return false
+}
+
+// take makes r, as the source has it, the content of a record: left out or reshaped. It
+// reports whether what is held is another now. An error leaves the record as it is.
+func (t *table) take(sp *spelling, rec *record, r *mirror.Resource) (differs bool, err error) {
 	had := rec.resource != nil
-	reason := t.leaveOut(r)
-	if reason != rec.dropped {
-		sp.countDropped(rec.dropped, -1)
-		sp.countDropped(reason, 1)
-		rec.dropped = reason
+	reason, detail := t.importer.check(r)
+	var known federation.Assignments
+	if reason == imported && t.importer.discovers(r) {
+		ok := false
+		if t.endpoints != nil {
+			known, ok = t.endpoints(r)
+		}
+		if !ok {
+			reason, detail = reasonEndpoints, "no endpoints are known of the service"
+		}
 	}
-	if reason != notDropped {
-		rec.resource = nil
-		return had
+	if reason != imported {
+		sp.countDropped(rec, reason)
+		rec.detail = detail
+		rec.resource, rec.original = nil, nil
+		if reason == reasonEndpoints {
+			rec.original = r
+		}
+		return had, nil
 	}
-	if rec.version == r.SourceVersion() {
-		rec.version = r.SourceVersion() // a relay gives both the same: held once
+	held, reshaped, err := t.importer.reshape(r, known)
+	if err != nil {
+		return false, err
 	}
-	rec.resource = r
-	return true
+	sp.countDropped(rec, reason)
+	rec.resource, rec.original, rec.detail = held, nil, ""
+	if reshaped {
+		rec.original = r
+	}
+	return true, nil
+}
+
+// reconsider folds in what has become known of the endpoints of services, which are given
+// by their names in the source.
+func (t *table) reconsider(kind mirror.Kind, names []string) (changed int, err error) {
+	var differ []string
+	var errs []error
+	for _, sp := range t.byKind[kind] {
+		for _, name := range names {
+			rec := sp.byName[name]
+			if rec == nil || rec.original == nil || !t.importer.discovers(rec.original) {
+				continue
+			}
+			differs, err := t.take(sp, rec, rec.original)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("%s %s: %w", sp.typeURL, abbreviate(name), err))
+			} else if differs {
+				differ = append(differ, name)
+			}
+		}
+	}
+	return t.fold(kind, differ), errors.Join(errs...)
 }
 
 // say takes over the version that the server gives the content: none on a SotW stream.
@@ -341,25 +407,6 @@ func (r *record) say(version []byte) {
 
 // good reports whether what was received last was accepted.
 func (r *record) good() bool { return r.hash != xxh3.Uint128{} }
-
-// leaveOut returns why a resource is not mirrored.
-func (t *table) leaveOut(r *mirror.Resource) droppedReason {
-	if !t.keepGenerated && generated(r) {
-		return droppedGenerated
-	}
-	if t.revision != "" && r.Revision() != "" && r.Revision() != t.revision {
-		return droppedRevision
-	}
-	return notDropped
-}
-
-// generated reports whether an istiod made the resource by itself, from a Kubernetes
-// Service, Gateway, HTTPRoute or Ingress (PROTOCOL C9).
-func generated(r *mirror.Resource) bool {
-	name := r.Key().Name
-	return r.Kind().Kind == "ServiceEntry" && strings.HasPrefix(name, "synthetic-") ||
-		strings.Contains(name, "istio-autogenerated-k8s-")
-}
 
 func (sp *spelling) refuse(name string, err error, out *outcome) {
 	out.refuse(sp.typeURL+" "+abbreviate(name), err)
@@ -381,18 +428,16 @@ func abbreviate(s string) string {
 }
 
 func (sp *spelling) forget(name string, rec *record) {
-	sp.countDropped(rec.dropped, -1)
+	sp.countDropped(rec, imported)
 	delete(sp.byName, name)
 	delete(sp.refused, name)
 }
 
-func (sp *spelling) countDropped(reason droppedReason, n int) {
-	if reason == notDropped {
-		return
-	}
-	if sp.dropped[reason] += n; sp.dropped[reason] == 0 {
-		delete(sp.dropped, reason)
-	}
+// countDropped notes why a record is left out now.
+func (sp *spelling) countDropped(rec *record, reason Reason) {
+	sp.dropped[rec.dropped]--
+	sp.dropped[reason]++
+	rec.dropped = reason
 }
 
 // fold brings the store to what the kind's spellings say of names, and returns how
@@ -407,7 +452,7 @@ func (t *table) fold(kind mirror.Kind, names []string) (differ int) {
 				break
 			}
 		}
-		if best == nil && len(t.awaited[kind]) > 0 {
+		if best == nil && t.waits(kind) {
 			if t.leaving[kind] == nil {
 				t.leaving[kind] = map[string]bool{}
 			}
@@ -415,7 +460,7 @@ func (t *table) fold(kind mirror.Kind, names []string) (differ int) {
 			continue
 		}
 		if best == nil {
-			if key, ok := keyOf(kind, name); ok && t.store.Remove(key) {
+			if key, ok := keyOf(kind, name); ok && t.store.Remove(t.importer.keyOf(key)) {
 				differ++
 			}
 			continue
@@ -448,7 +493,7 @@ func (t *table) retire(kind mirror.Kind, current *spelling) {
 		gone = slices.AppendSeq(gone, maps.Keys(sp.byName))
 		clear(sp.byName)
 		clear(sp.refused)
-		clear(sp.dropped)
+		sp.dropped = [reasons]int{}
 	}
 	t.fold(kind, gone)
 }
@@ -485,11 +530,22 @@ func (t *table) refusals() (listed []Refusal, total int) {
 	return listed, total
 }
 
+// droppedCounts returns how many resources are left out, by reason.
 func (t *table) droppedCounts() map[string]int {
-	out := map[string]int{}
+	var all [reasons]int
 	for _, sp := range t.byURL {
 		for reason, n := range sp.dropped {
-			out[reason.String()] += n
+			all[reason] += n
+		}
+	}
+	return droppedByName(all)
+}
+
+func droppedByName(counts [reasons]int) map[string]int {
+	out := map[string]int{}
+	for reason := imported + 1; reason < reasons; reason++ {
+		if n := counts[reason]; n > 0 {
+			out[reason.String()] = n
 		}
 	}
 	return out

@@ -23,6 +23,10 @@ import (
 // that to be worth a warning.
 const manyGone = 5
 
+// versionGrace is how long what an API version of a kind has lost, all at once, may still
+// turn up in another one before it counts as deleted.
+const versionGrace = time.Second
+
 // maxRefused bounds the refusals that a Status lists.
 const maxRefused = 100
 
@@ -41,20 +45,27 @@ type XDS struct {
 	relay  bool
 	extra  []string // type URLs from the config
 	opened uint64   // streams
+	late   map[mirror.Kind]*time.Timer
+	ended  bool
 }
 
 // NewXDS returns a source that is not connected yet. It fails when the credentials
 // can not be used.
-func NewXDS(cfg config.Upstream, node config.Node, store *mirror.Store, log *slog.Logger) (*XDS, error) {
+func NewXDS(cfg config.Upstream, node config.Node, provenance config.Provenance, store *mirror.Store, log *slog.Logger) (*XDS, error) {
 	log = log.With("upstream", cfg.Name)
+	im, err := newImporter(cfg, provenance)
+	if err != nil {
+		return nil, err
+	}
 	x := &XDS{
-		free: func() {}, log: log, store: store, extra: cfg.XDS.Types,
-		table: newTable(cfg.Name, cfg.Generated == config.GeneratedKeep, node.Revision, store),
+		free: func() {}, log: log, store: store, extra: cfg.XDS.Types, late: map[mirror.Kind]*time.Timer{},
+		table: newTable(im, store),
 		status: Status{
 			Name: cfg.Name, ClusterID: cfg.ClusterID, Type: "xds",
 			State: StateConnecting, Since: time.Now(), Address: cfg.XDS.Addresses[0],
 		},
 	}
+	x.table.later = x.settleLater
 	opts := []grpc.DialOption{grpc.WithUserAgent("meshrelay")}
 	if cfg.XDS.Plaintext {
 		opts = append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -123,7 +134,44 @@ func subscriptions(relay bool, extra []string) []string {
 // Run implements Source.
 func (x *XDS) Run(ctx context.Context) error {
 	defer x.free()
+	defer x.end()
 	return x.client.Run(ctx)
+}
+
+// end sees to it that nothing happens any more.
+func (x *XDS) end() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.ended = true
+	for _, t := range x.late {
+		t.Stop()
+	}
+}
+
+// settleLater has the names settled after a while that a kind seems to have lost. The
+// caller holds mu.
+func (x *XDS) settleLater(kind mirror.Kind) {
+	x.late[kind] = time.AfterFunc(versionGrace, func() { x.settleLate(kind) })
+}
+
+func (x *XDS) settleLate(kind mirror.Kind) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	delete(x.late, kind)
+	if x.ended {
+		return
+	}
+	if n := x.table.settleLate(kind); n > 0 {
+		x.lost(kind, n)
+	}
+}
+
+// lost says that a kind has become empty.
+func (x *XDS) lost(kind mirror.Kind, deleted int) {
+	if deleted >= manyGone && x.store.Counts()[kind] == 0 {
+		// It may be meant, and it is what a misconfigured upstream looks like (PROTOCOL C8).
+		x.log.Warn("upstream has nothing left of a kind; all of it was removed", "kind", kind, "removed", deleted)
+	}
 }
 
 // HandleState implements adsclient.Handler.
@@ -215,9 +263,8 @@ func (x *XDS) HandleResponse(resp *adsclient.Response) error {
 		x.table.retire(kind, sp)
 	}
 	result.deleted += x.table.settle(kind)
-	if resp.Complete && result.deleted >= manyGone && x.store.Counts()[kind] == 0 {
-		// It may be meant, and it is what a misconfigured upstream looks like (PROTOCOL C8).
-		x.log.Warn("upstream has nothing left of a kind; all of it was removed", "type", resp.TypeURL, "removed", result.deleted)
+	if resp.Complete {
+		x.lost(kind, result.deleted)
 	}
 	x.log.Debug("response", "type", resp.TypeURL, "resources", resp.Len(), "removed", len(resp.Removed),
 		"changed", result.changed, "deleted", result.deleted, "bytes", resp.Size())

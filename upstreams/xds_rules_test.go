@@ -92,7 +92,21 @@ func TestAKeyVanishesOnlyWhenNoSpellingHasIt_C1(t *testing.T) {
 	s.ok(s.sotw(xdsEntryBeta))
 	s.holds("shop/a=a")
 	s.ok(s.sotw(xdsEntryAlpha))
+	s.lapse()
 	s.holds()
+}
+
+// TestWhatAVersionLosesMayTurnUpInAnother_C1: an istiod that is upgraded behind a stream
+// says that the old version is empty before it fills the new one.
+func TestWhatAVersionLosesMayTurnUpInAnother_C1(t *testing.T) {
+	s := newXDSScript(t)
+	s.ok(s.sotw(xdsEntryAlpha, xdsEntry("shop/a", "a"), xdsEntry("shop/b", "b")))
+	s.ok(s.sotw(xdsEntryAlpha))
+	s.holds("shop/a=a", "shop/b=b")
+	s.ok(s.sotw(xdsEntryURL, xdsEntry("shop/a", "a")))
+	s.holds("shop/a=a", "shop/b=b")
+	s.lapse()
+	s.holds("shop/a=a")
 }
 
 func TestSameVersionNewBodyIsAChange_C5(t *testing.T) {
@@ -199,6 +213,7 @@ func TestFullStateReplacesTheType_C8(t *testing.T) {
 	s.ok(s.sotw(xdsEntryURL, xdsEntry("shop/a", "a"), xdsEntry("shop/c", "c")))
 	s.holds("shop/a=a", "shop/c=c")
 	s.ok(s.sotw(xdsEntryURL))
+	s.lapse()
 	s.holds()
 }
 
@@ -214,6 +229,7 @@ func TestASuddenEmptyListIsSaidAloud_C8(t *testing.T) {
 		t.Fatalf("%d warnings about ordinary changes", n)
 	}
 	s.ok(s.sotw(xdsEntryURL))
+	s.lapse()
 	if n := s.warns.n.Load(); n != 1 {
 		t.Errorf("%d warnings about a list that is empty all of a sudden", n)
 	}
@@ -224,7 +240,7 @@ func TestGeneratedObjectsAreLeftOut_C9(t *testing.T) {
 	for _, keep := range []bool{false, true} {
 		s := newXDSScript(t, func(u *config.Upstream, _ *config.Node) {
 			if keep {
-				u.Generated = config.GeneratedKeep
+				u.Generated, u.Services.Mode = config.GeneratedKeep, config.ServicesAsIs
 			}
 		})
 		s.ok(s.sotw(xdsEntryURL, xdsEntry("shop/a", "a"), xdsEntry("shop/synthetic-db", "db")))
@@ -273,7 +289,7 @@ func TestRevisionsAreFilteredHere_C11(t *testing.T) {
 	}{
 		{"", "", true}, {"", "blue", true}, {"blue", "", true}, {"blue", "blue", true}, {"blue", "green", false}, {"blue", "Blue", false},
 	} {
-		s := newXDSScript(t, func(_ *config.Upstream, n *config.Node) { n.Revision = tc.own })
+		s := newXDSScript(t, func(u *config.Upstream, _ *config.Node) { u.Import.Revision = tc.own })
 		s.ok(s.sotw(xdsEntryURL, revised("shop/a", tc.label)))
 		n := s.x.Status().Resources["networking.istio.io/ServiceEntry"]
 		if (n == 1) != tc.mirrored || (s.x.Status().Dropped["revision"] == 1) == tc.mirrored {
@@ -291,7 +307,7 @@ func revised(name, revision string) fakexds.Resource {
 }
 
 func TestAResourceThatChangesItsRevisionLeavesAndReturns_C11(t *testing.T) {
-	s := newXDSScript(t, func(_ *config.Upstream, n *config.Node) { n.Revision = "blue" })
+	s := newXDSScript(t, func(u *config.Upstream, _ *config.Node) { u.Import.Revision = "blue" })
 	for range 3 {
 		s.ok(s.sotw(xdsEntryURL, revised("shop/a", "blue")))
 		s.holds("shop/a=a")

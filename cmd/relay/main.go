@@ -23,8 +23,11 @@ func execute(args []string, stdout, stderr io.Writer) int {
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	err := root.Execute()
-	if err == nil {
+	switch {
+	case err == nil:
 		return 0
+	case errors.Is(err, errDiffers):
+		return 2 // not a failure: it was asked for
 	}
 	printError(stderr, err)
 	return 1

@@ -21,7 +21,9 @@ A first run:
   relay validate -c relay.yaml       check the config file and the files it names
   relay serve -c relay.yaml          run the relay
   relay status                       see its upstreams and clients
-  relay get serviceentries -A        see what it, or an istiod, serves`,
+  relay get serviceentries -A        see what it, or an istiod, serves
+  relay explain se NAME -n NAMESPACE see where a config comes from, and why
+  relay plan -c new.yaml             see what another config file would change`,
 		Version:       buildinfo.Read(version).Version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -31,7 +33,7 @@ A first run:
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w: see \"%s --help\"", err, cmd.CommandPath())
 	})
-	root.AddCommand(newServe(), newValidate(), newGet(), newStatus(), newLogLevel(), newVersion())
+	root.AddCommand(newServe(), newValidate(), newGet(), newStatus(), newExplain(), newConflicts(), newPlan(), newLogLevel(), newVersion())
 	return root
 }
 

@@ -18,6 +18,7 @@ import (
 	"meshrelay/admin"
 	"meshrelay/config"
 	"meshrelay/downstream"
+	"meshrelay/federation"
 	"meshrelay/internal/buildinfo"
 	"meshrelay/mirror"
 	"meshrelay/push"
@@ -88,6 +89,15 @@ func serve(ctx context.Context, cfg *config.Config, log *slog.Logger, level *slo
 
 	registry := prometheus.NewRegistry()
 	aggregate := mirror.NewAggregate()
+	policies, err := mergePolicies(cfg.Merge)
+	if err != nil {
+		return err
+	}
+	aggregate.SetPolicies(policies)
+	register := federation.NewRegister(log)
+	if err := register.Follow(aggregate); err != nil {
+		return err
+	}
 	manager, err := upstreams.NewManager(cfg, aggregate, log)
 	if err != nil {
 		return errors.Join(split(err)...)
@@ -101,9 +111,24 @@ func serve(ctx context.Context, cfg *config.Config, log *slog.Logger, level *slo
 	debug := admin.NewDebug(admin.Views{
 		Configs: aggregate, Upstreams: manager.Status,
 		Clients: func() []downstream.ClientStatus { return server.Clients() },
+		Receipts: func(key mirror.Key) []downstream.Receipt { return server.Receipts(key) },
+		Trace:    manager.Trace, Contests: register.Contests, HostConflicts: register.HostConflicts,
 	})
-	server, err = downstream.New(downstreamConfig(cfg, build.Version), downstream.Deps{
+	serverConfig, err := downstreamConfig(cfg, build.Version)
+	if err != nil {
+		return err
+	}
+	server, err = downstream.New(serverConfig, downstream.Deps{
 		Configs: aggregate, Debug: debug, Registerer: registry, Logger: log,
+	})
+	if err != nil {
+		return err
+	}
+	// Some clients do not see all copies, and may be served one that others are not.
+	err = aggregate.RegisterTouchHandler(func(key mirror.Key) {
+		if server.NeedsPushes() && server.NeedsCopies() {
+			debouncer.UpdateKey(key, push.ConfigUpdate)
+		}
 	})
 	if err != nil {
 		return err
@@ -133,7 +158,7 @@ func serve(ctx context.Context, cfg *config.Config, log *slog.Logger, level *slo
 	if err != nil {
 		return err
 	}
-	if err := registerProcess(registry, manager, build); err != nil {
+	if err := registerProcess(registry, build, manager, register); err != nil {
 		return err
 	}
 
@@ -184,36 +209,38 @@ func untilSignal(ctx context.Context, log *slog.Logger, draining *atomic.Bool) (
 	return execute, func(error) { stop() }
 }
 
-func registerProcess(registry *prometheus.Registry, manager *upstreams.Manager, build buildinfo.Info) error {
+func registerProcess(registry *prometheus.Registry, build buildinfo.Info, own ...prometheus.Collector) error {
 	info := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name:        "relay_build_info",
 		Help:        "1, with the version of the program as labels.",
 		ConstLabels: prometheus.Labels{"version": build.Version, "revision": build.Revision, "goversion": build.GoVersion},
 	}, func() float64 { return 1 })
 	var errs []error
-	for _, c := range []prometheus.Collector{
-		manager, info, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-	} {
+	for _, c := range append(own, info, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})) {
 		errs = append(errs, registry.Register(c))
 	}
 	return errors.Join(errs...)
 }
 
-func downstreamConfig(cfg *config.Config, version string) downstream.Config {
+func downstreamConfig(cfg *config.Config, version string) (downstream.Config, error) {
 	d := cfg.Downstream
+	views, err := viewsOf(cfg.Views)
+	if err != nil {
+		return downstream.Config{}, err
+	}
 	out := downstream.Config{
-		NodeID: cfg.Node.ID, Version: version,
+		NodeID: cfg.Node.ID, Version: version, Views: views,
 		StartupTimeout: d.StartupTimeout.D(), MaxConnectionAge: d.MaxConnectionAge.D(), MaxConnectionAgeGrace: d.MaxConnectionAgeGrace.D(),
 		DrainTimeout: d.DrainTimeout.D(), SendTimeout: d.SendTimeout.D(),
 		MaxStreamsPerConnection: d.MaxStreamsPerConnection, MaxRequestBytes: d.MaxRequestBytes,
 		MaxHeaderBytes: d.MaxHeaderBytes, MaxTypesPerClient: d.MaxTypesPerClient,
 	}
 	for _, l := range d.Listeners {
-		listener := downstream.Listener{Address: l.Address}
+		listener := downstream.Listener{Address: l.Address, View: l.View}
 		if l.TLS != nil {
 			listener.TLS = &downstream.TLS{CertFile: l.TLS.CertFile, KeyFile: l.TLS.KeyFile, ClientCAFile: l.TLS.ClientCAFile}
 		}
 		out.Listeners = append(out.Listeners, listener)
 	}
-	return out
+	return out, nil
 }

@@ -89,6 +89,10 @@ type session struct {
 	end     chan error
 	ended   sync.Once
 	nodeSet bool
+	// named is, by type, what the client asked for by name last. nonce is that of the last
+	// response to such a type.
+	named map[string][]string
+	nonce map[string]string
 }
 
 // Start starts a server on a port of its own, or on addr, and stops it with the test.
@@ -262,6 +266,7 @@ func (s *Server) serve(stream grpc.ServerStream, delta bool, recv func() (Reques
 	var sending sync.Mutex
 	st := &session{
 		number: s.opened, delta: delta, sent: map[string]map[string]string{}, end: make(chan error, 1),
+		named: map[string][]string{}, nonce: map[string]string{},
 		send: func(m proto.Message) error {
 			sending.Lock()
 			defer sending.Unlock()
@@ -328,6 +333,10 @@ func (s *Server) handle(st *session, req Request) error {
 		return status.Error(codes.InvalidArgument, "missing node information")
 	}
 	st.nodeSet = true
+	if !st.delta && (len(req.Names) > 0 || st.names(req.TypeURL) != nil) {
+		s.handleNames(st, req)
+		return nil
+	}
 	st.mu.Lock()
 	known := st.sent[req.TypeURL] != nil
 	if !known {
@@ -347,7 +356,92 @@ func (s *Server) handle(st *session, req Request) error {
 	return nil
 }
 
+// handleNames answers a request by name as istiod's SotW does (pilot/pkg/xds/ads.go
+// shouldRespond): the first one and one with an empty nonce with all that is named; a
+// request whose nonce is not the last one's with nothing; and else what is newly named. No
+// names end the subscription.
+func (s *Server) handleNames(st *session, req Request) {
+	st.mu.Lock()
+	had, last := st.named[req.TypeURL], st.nonce[req.TypeURL]
+	first := had == nil || req.Nonce == ""
+	if len(req.Names) == 0 && !req.ErrorWasGiven {
+		delete(st.named, req.TypeURL)
+		delete(st.nonce, req.TypeURL)
+		st.mu.Unlock()
+		return
+	}
+	if req.ErrorWasGiven || !first && req.Nonce != last {
+		st.mu.Unlock()
+		return
+	}
+	st.named[req.TypeURL] = req.Names
+	st.mu.Unlock()
+	added := req.Names
+	if !first {
+		added = nil
+		for _, name := range req.Names {
+			if !slices.Contains(had, name) {
+				added = append(added, name)
+			}
+		}
+	}
+	s.mu.Lock()
+	withheld := s.withheld[req.TypeURL]
+	s.mu.Unlock()
+	if len(added) > 0 && !withheld {
+		s.answerNames(st, req.TypeURL, added)
+	}
+}
+
+// names returns what the client asked for by name, nil when it did not.
+func (st *session) names(typeURL string) []string {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.named[typeURL]
+}
+
+// PushNames sends what has these names, of what each SotW stream asked for by name.
+func (s *Server) PushNames(typeURL string, names ...string) {
+	s.mu.Lock()
+	sessions := slices.Collect(maps.Keys(s.streams))
+	s.mu.Unlock()
+	for _, st := range sessions {
+		asked := st.names(typeURL)
+		s.answerNames(st, typeURL, slices.DeleteFunc(slices.Clone(names), func(n string) bool { return !slices.Contains(asked, n) }))
+	}
+}
+
+// Asked reports whether a stream is subscribed to a name.
+func (s *Server) Asked(typeURL, name string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for st := range s.streams {
+		if slices.Contains(st.names(typeURL), name) {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *Server) answerNames(st *session, typeURL string, names []string) {
+	s.mu.Lock()
+	s.nonce++
+	s.version++
+	resp := &discoveryv3.DiscoveryResponse{TypeUrl: typeURL, Nonce: strconv.Itoa(s.nonce), VersionInfo: fmt.Sprintf("v%d", s.version)}
+	for _, r := range s.has[typeURL] {
+		if slices.Contains(names, r.Name) {
+			resp.Resources = append(resp.Resources, r.Any)
+		}
+	}
+	s.mu.Unlock()
+	st.deliver(resp)
+}
+
 func (s *Server) answer(st *session, typeURL string) {
+	if names := st.names(typeURL); names != nil {
+		s.answerNames(st, typeURL, names)
+		return
+	}
 	s.mu.Lock()
 	s.nonce++
 	s.version++
@@ -385,6 +479,11 @@ func (s *Server) answer(st *session, typeURL string) {
 // deliver sends a message. That the stream has ended meanwhile is the client's to
 // notice.
 func (st *session) deliver(m proto.Message) {
+	if resp, ok := m.(*discoveryv3.DiscoveryResponse); ok {
+		st.mu.Lock()
+		st.nonce[resp.TypeUrl] = resp.Nonce
+		st.mu.Unlock()
+	}
 	_ = st.send(m)
 }
 
@@ -403,6 +502,15 @@ func MCP(fullName string, body proto.Message, change ...func(*mcp.Resource)) Res
 		panic(err)
 	}
 	return Resource{Name: fullName, Any: a}
+}
+
+// Bare returns a resource that is no MCP one, for example of Envoy's.
+func Bare(name string, m proto.Message) Resource {
+	a, err := anypb.New(m)
+	if err != nil {
+		panic(err)
+	}
+	return Resource{Name: name, Any: a}
 }
 
 // WithVersion returns r with the version that delta streams carry.

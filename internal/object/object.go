@@ -72,6 +72,12 @@ func New(r *mirror.Resource, apiVersion, version string) (*Object, error) {
 	return o, nil
 }
 
+// KindOf returns "group/Kind" of an object.
+func KindOf(o *Object) string {
+	group, _, _ := strings.Cut(o.APIVersion, "/")
+	return group + "/" + o.Kind
+}
+
 // specJSON decodes the body of a well-known kind, and of others if its message type
 // is linked into this program. Anything else is shown as it came.
 func specJSON(kind mirror.Kind, body *anypb.Any) (json.RawMessage, error) {

@@ -164,6 +164,15 @@ func Clean(s string) string {
 	}, s)
 }
 
+// CleanLines is Clean for text of several lines.
+func CleanLines(s string) string {
+	lines := strings.Split(s, "\n")
+	for i, l := range lines {
+		lines[i] = strings.ReplaceAll(Clean(strings.ReplaceAll(l, "\t", "    ")), "\r", "?")
+	}
+	return strings.Join(lines, "\n")
+}
+
 // shortVersion cuts a version to what tells two apart at a glance. Versions are opaque:
 // a number from Kubernetes, a hash from a relay, a time from an istiod that reads
 // files. The end is what differs in all of them.

@@ -1,0 +1,286 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/url"
+	"slices"
+	"time"
+
+	"meshrelay/downstream"
+	"meshrelay/federation"
+	"meshrelay/internal/object"
+	"meshrelay/mirror"
+	"meshrelay/upstreams"
+)
+
+// Ref names a config.
+type Ref struct {
+	// Kind is "group/Kind".
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
+}
+
+func refOf(k mirror.Key) Ref { return Ref{k.Kind.String(), k.Namespace, k.Name} }
+
+// String returns "group/Kind namespace/name".
+func (r Ref) String() string { return r.Kind + " " + r.Namespace + "/" + r.Name }
+
+// Outcome is what has become of a config, or of one source's copy of it.
+type Outcome string
+
+// The outcomes.
+const (
+	Served   Outcome = "served"
+	United   Outcome = "united"   // it went into what is served
+	Shadowed Outcome = "shadowed" // another copy is served
+	Rejected Outcome = "rejected" // nobody's copy is served
+	LeftOut  Outcome = "left out" // by the import rules
+	Refused  Outcome = "refused"  // it is bad, and there is no last good one
+	Missing  Outcome = "missing"  // no source has it
+)
+
+// Explanation says how what is served of a config has come about.
+type Explanation struct {
+	Ref
+	Outcome Outcome `json:"outcome"`
+	// Source is the upstream whose copy is served, Reason why it is that one's.
+	Source string `json:"source,omitempty"`
+	Reason string `json:"reason,omitempty"`
+	// Version is the one that clients see, Since since when the content is what it is.
+	Version string    `json:"version,omitempty"`
+	Since   time.Time `json:"since,omitzero"`
+	// Into is the config in which this one went up, Group are all that are merged with it.
+	Into  *Ref  `json:"into,omitempty"`
+	Group []Ref `json:"group,omitempty"`
+	// Sources are what each source has of it, in order of priority.
+	Sources []SourceCopy `json:"sources"`
+	// HostConflicts are the hosts that others claim too.
+	HostConflicts []federation.HostConflict `json:"hostConflicts,omitempty"`
+	// Clients are those that watch its kind, with what they have received.
+	Clients []downstream.Receipt `json:"clients"`
+	// Served is what is served, in full.
+	Served *object.Object `json:"served,omitempty"`
+}
+
+// SourceCopy is what a source has, and what became of it on the way in.
+type SourceCopy struct {
+	Upstream string `json:"upstream"`
+	// Original is what the source calls it, when that is something else.
+	Original *Ref    `json:"original,omitempty"`
+	Outcome  Outcome `json:"outcome"`
+	// Reason is the import rule that leaves it out, Detail says it in a sentence.
+	Reason string `json:"reason,omitempty"`
+	Detail string `json:"detail,omitempty"`
+	// Refused says what is wrong with the newest content.
+	Refused string `json:"refused,omitempty"`
+	// Changes are what rewriting has changed.
+	Changes       []string  `json:"changes,omitempty"`
+	Version       string    `json:"version,omitempty"`
+	SourceVersion string    `json:"sourceVersion,omitempty"`
+	Since         time.Time `json:"since,omitzero"`
+	// From is what the source has, in full, where that is kept.
+	From *object.Object `json:"from,omitempty"`
+}
+
+func (d *Debug) explain(_ context.Context, w io.Writer, q url.Values) error {
+	word, namespace, name := q.Get("kind"), q.Get("namespace"), q.Get("name")
+	if word == "" || name == "" {
+		return badRequestf("say of what, as in explain?kind=ServiceEntry&namespace=shop&name=db")
+	}
+	kinds, err := federation.ParseKinds(word)
+	if err != nil {
+		return badRequest{err}
+	}
+	var first *Explanation
+	for _, kind := range kinds {
+		key := mirror.Key{Kind: kind, Namespace: namespace, Name: name}
+		if info, ok := mirror.LookupKind(kind); ok && info.ClusterScoped || kind == mirror.MeshConfig {
+			key.Namespace = ""
+		}
+		e, err := d.explainKey(key)
+		if err != nil {
+			return err
+		}
+		if e.Outcome != Missing {
+			return writeJSON(w, e)
+		}
+		if first == nil {
+			first = e
+		}
+	}
+	return writeJSON(w, first)
+}
+
+func (d *Debug) explainKey(key mirror.Key) (*Explanation, error) {
+	s := d.views.Configs.Settle(key)
+	e := &Explanation{Ref: refOf(key), Outcome: Missing, Reason: s.Verdict.Reason, Sources: []SourceCopy{}}
+	traces := d.views.Trace(key)
+	for _, t := range traces {
+		c, err := copyOf(t, key, s)
+		if err != nil {
+			return nil, err
+		}
+		e.Sources = append(e.Sources, c)
+	}
+	switch {
+	case s.Served != nil:
+		e.Outcome, e.Source, e.Version = Served, s.Served.Source(), s.Served.Version()
+		for _, t := range traces {
+			if t.Resource != nil && t.Since.After(e.Since) && (t.Resource == s.Served || len(s.Verdict.United) > 0) {
+				e.Since = t.Since
+			}
+		}
+		o, err := object.New(s.Served, "", e.Version)
+		if err != nil {
+			return nil, err
+		}
+		e.Served = o
+	case s.Into != mirror.Key{}:
+		into := refOf(s.Into)
+		e.Outcome, e.Into = United, &into
+	case len(s.Copies) > 0:
+		e.Outcome = Rejected
+	case len(traces) > 0:
+		e.Outcome = e.Sources[0].Outcome
+	}
+	for _, k := range s.Group {
+		e.Group = append(e.Group, refOf(k))
+	}
+	for _, c := range d.views.HostConflicts() {
+		if c.Kind == key.Kind && slices.ContainsFunc(c.Claims, func(claim federation.Claim) bool {
+			return claim.Namespace == key.Namespace && claim.Name == key.Name
+		}) {
+			e.HostConflicts = append(e.HostConflicts, c)
+		}
+	}
+	e.Clients = notNil(d.views.Receipts(key))
+	return e, nil
+}
+
+// copyOf says what has become of one source's copy.
+func copyOf(t upstreams.Trace, key mirror.Key, s mirror.Settlement) (SourceCopy, error) {
+	c := SourceCopy{Upstream: t.Upstream, Reason: t.Reason, Detail: t.Detail, Refused: t.Refused, Since: t.Since}
+	if t.Original != key {
+		original := refOf(t.Original)
+		c.Original = &original
+	}
+	if t.From != nil {
+		o, err := object.New(t.From, "", t.From.SourceVersion())
+		if err != nil {
+			return c, err
+		}
+		c.From, c.SourceVersion = o, t.From.SourceVersion()
+	}
+	i := slices.IndexFunc(s.Copies, func(p mirror.Provider) bool { return p.Source == t.Upstream })
+	switch {
+	case t.Reason != "":
+		c.Outcome = LeftOut
+	case t.Resource == nil:
+		c.Outcome = Refused
+	case t.Key != key || i < 0:
+		c.Outcome, c.Detail = Shadowed, fmt.Sprintf("it is called %s here", refOf(t.Key))
+	case i == s.Verdict.Winner:
+		c.Outcome = Served
+	case slices.Contains(s.Verdict.United, i):
+		c.Outcome = United
+	case s.Verdict.Winner < 0:
+		c.Outcome = Rejected
+	default:
+		c.Outcome = Shadowed
+	}
+	if t.Resource == nil {
+		return c, nil
+	}
+	c.Version = t.Resource.Version()
+	changes, err := changesOf(t.From, t.Resource)
+	c.Changes = changes
+	return c, err
+}
+
+// changesOf lists what differs between two forms of a config, but for provenance.
+func changesOf(from, to *mirror.Resource) ([]string, error) {
+	if from == nil || from == to {
+		return nil, nil
+	}
+	a, err := object.New(from, "", "")
+	if err != nil {
+		return nil, err
+	}
+	b, err := object.New(to, "", "")
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	if was, is := a.Metadata.Namespace+"/"+a.Metadata.Name, b.Metadata.Namespace+"/"+b.Metadata.Name; was != is {
+		out = append(out, fmt.Sprintf("name: %s became %s", was, is))
+	}
+	out = append(out, mapChanges("label", a.Metadata.Labels, b.Metadata.Labels)...)
+	out = append(out, mapChanges("annotation", a.Metadata.Annotations, b.Metadata.Annotations)...)
+	var was, is map[string]json.RawMessage
+	if err := errors.Join(json.Unmarshal(a.Spec, &was), json.Unmarshal(b.Spec, &is)); err != nil {
+		return nil, err
+	}
+	keys := maps.Clone(is)
+	maps.Copy(keys, was)
+	for _, k := range slices.Sorted(maps.Keys(keys)) {
+		if string(was[k]) != string(is[k]) {
+			out = append(out, "spec."+k)
+		}
+	}
+	return out, nil
+}
+
+func mapChanges(what string, from, to map[string]string) (out []string) {
+	keys := map[string]bool{}
+	for k := range from {
+		keys[k] = true
+	}
+	for k := range to {
+		keys[k] = true
+	}
+	for _, k := range slices.Sorted(maps.Keys(keys)) {
+		was, had := from[k]
+		is, has := to[k]
+		switch {
+		case mirror.IsProvenance(k):
+		case had && !has:
+			out = append(out, what+" "+k+" removed")
+		case !had && has:
+			out = append(out, what+" "+k+" added")
+		case was != is:
+			out = append(out, what+" "+k+" changed")
+		}
+	}
+	return out
+}
+
+// conflicts writes the keys that several sources have, and the hosts that several keys
+// claim.
+func (d *Debug) conflicts(_ context.Context, w io.Writer, q url.Values) error {
+	var kinds []mirror.Kind
+	if word := q.Get("kind"); word != "" {
+		var err error
+		if kinds, err = federation.ParseKinds(word); err != nil {
+			return badRequest{err}
+		}
+	}
+	all := Conflicts{Keys: notNil(d.views.Contests(kinds...)), Hosts: notNil(d.views.HostConflicts())}
+	if kinds != nil {
+		all.Hosts = notNil(slices.DeleteFunc(all.Hosts, func(c federation.HostConflict) bool { return !slices.Contains(kinds, c.Kind) }))
+	}
+	return writeJSON(w, all)
+}
+
+// Conflicts are what sources do not agree on.
+type Conflicts struct {
+	// Keys are the keys that several sources have.
+	Keys []federation.Contest `json:"keys"`
+	// Hosts are the hosts that different keys claim in the same visibility.
+	Hosts []federation.HostConflict `json:"hosts"`
+}

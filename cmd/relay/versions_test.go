@@ -1,0 +1,196 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/proto"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"meshrelay/admin"
+	"meshrelay/adsclient"
+	"meshrelay/config"
+	"meshrelay/internal/fakexds"
+	"meshrelay/internal/lister"
+	"meshrelay/mirror"
+)
+
+// running is a relay within the test.
+type running struct{ xds, admin string }
+
+// runRelay runs a relay over upstreams, given as YAML, until the test ends.
+func runRelay(t *testing.T, upstreams string) running {
+	t.Helper()
+	ports := freePorts(t, 2)
+	r := running{xds: fmt.Sprintf("127.0.0.1:%d", ports[0]), admin: fmt.Sprintf("127.0.0.1:%d", ports[1])}
+	cfg, err := config.Parse("relay.yaml", fmt.Appendf(nil, "node: {id: hub}\nadmin: {address: %q}\ndownstream: {listeners: [{address: %q, plaintext: true}]}\n%s", r.admin, r.xds, upstreams))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- serve(ctx, cfg, slog.New(slog.DiscardHandler), new(slog.LevelVar)) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	within(t, "the relay is ready", func() bool {
+		ready, err := admin.Client{Address: r.admin}.Ready(ctx)
+		return err == nil && ready.Ready && len(ready.Reasons) == 0
+	})
+	return r
+}
+
+// within polls until ok returns true.
+func within(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.NewTimer(30 * time.Second)
+	defer deadline.Stop()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-deadline.C:
+			t.Fatalf("waited 30 s for this: %s", what)
+		case <-tick.C:
+		}
+	}
+}
+
+// listerConfig asks for one kind under the given type URLs.
+func (r running) listerConfig(kind mirror.Kind, typeURLs ...string) lister.Config {
+	return lister.Config{
+		Server: r.xds, Kinds: []lister.Kind{{Kind: kind, TypeURLs: typeURLs}}, Timeout: 30 * time.Second,
+		Node:        adsclient.Node(adsclient.NodeConfig{Name: "test", Namespace: "istio-system", IP: "127.0.0.1", ClusterID: "test"}),
+		DialOptions: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())},
+		Logger:      slog.New(slog.DiscardHandler),
+	}
+}
+
+// versionedKinds are the kinds that have several API versions, with something of each.
+func versionedKinds() map[mirror.Kind]proto.Message {
+	return map[mirror.Kind]proto.Message{
+		{Group: "networking.istio.io", Kind: "ServiceEntry"}: &networking.ServiceEntry{
+			Hosts: []string{"db.example"}, Ports: []*networking.ServicePort{{Number: 443, Name: "tls", Protocol: "TLS"}},
+			Resolution: networking.ServiceEntry_DNS,
+		},
+		{Group: "networking.istio.io", Kind: "DestinationRule"}: &networking.DestinationRule{Host: "db.example"},
+		{Group: "networking.istio.io", Kind: "VirtualService"}:  &networking.VirtualService{Hosts: []string{"db.example"}},
+		{Group: "networking.istio.io", Kind: "Gateway"}:         &networking.Gateway{Selector: map[string]string{"istio": "ingress"}},
+		{Group: "networking.istio.io", Kind: "Sidecar"}:         &networking.Sidecar{},
+	}
+}
+
+// TestEveryVersionOfASourceReachesClientsOfEveryVersion_C1_S13 is the matrix of sources
+// that answer one API version, or all, and of clients that ask for one.
+func TestEveryVersionOfASourceReachesClientsOfEveryVersion_C1_S13(t *testing.T) {
+	versions := []string{"v1", "v1beta1", "v1alpha3"}
+	for _, answers := range [][]string{{"v1alpha3"}, {"v1beta1"}, {"v1"}, versions} {
+		t.Run("source answers "+strings.Join(answers, " and "), func(t *testing.T) {
+			source := fakexds.Start(t, &fakexds.Server{})
+			for kind, body := range versionedKinds() {
+				for _, v := range answers {
+					source.Set(kind.TypeURL(v), fakexds.MCP("shop/a", body), fakexds.MCP("shop/b", body))
+				}
+			}
+			r := runRelay(t, fmt.Sprintf("upstreams: [{name: east, xds: {addresses: [%q], plaintext: true}}]\n", source.Addr))
+			for kind := range versionedKinds() {
+				for _, asked := range versions {
+					got, problems, err := lister.List(t.Context(), r.listerConfig(kind, kind.TypeURL(asked)))
+					if err != nil || len(problems) > 0 {
+						t.Fatalf("%s: %v %v", kind.TypeURL(asked), err, problems)
+					}
+					var names []string
+					for _, g := range got {
+						names = append(names, g.FullName())
+					}
+					if want := []string{"shop/a", "shop/b"}; !slices.Equal(names, want) {
+						t.Errorf("%s brings %v, want %v", kind.TypeURL(asked), names, want)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestUpgradeOfASourceInMidStreamIsNoDeletion_C1: the old version goes empty, and the new
+// one fills a moment later, on one stream and across a reconnect.
+func TestUpgradeOfASourceInMidStreamIsNoDeletion_C1(t *testing.T) {
+	kind := mirror.Kind{Group: "networking.istio.io", Kind: "ServiceEntry"}
+	old, cur := kind.TypeURL("v1alpha3"), kind.TypeURL("v1")
+	body := versionedKinds()[kind]
+	for name, upgrade := range map[string]func(*fakexds.Server){
+		"the old version goes empty first": func(s *fakexds.Server) {
+			s.Set(old)
+			s.Push(old)
+			s.Set(cur, fakexds.MCP("shop/a", body), fakexds.MCP("shop/b", body))
+			s.Push(cur)
+		},
+		"the new version fills first": func(s *fakexds.Server) {
+			s.Set(cur, fakexds.MCP("shop/a", body), fakexds.MCP("shop/b", body))
+			s.Push(cur)
+			s.Set(old)
+			s.Push(old)
+		},
+		"in a restart": func(s *fakexds.Server) {
+			s.Set(old)
+			s.Set(cur, fakexds.MCP("shop/a", body), fakexds.MCP("shop/b", body))
+			s.End(nil)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			source := fakexds.Start(t, &fakexds.Server{})
+			source.Set(old, fakexds.MCP("shop/a", body), fakexds.MCP("shop/b", body))
+			r := runRelay(t, fmt.Sprintf("upstreams: [{name: east, xds: {addresses: [%q], plaintext: true}}]\n", source.Addr))
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			events := make(chan lister.Event, 100)
+			done := make(chan error, 1)
+			go func() {
+				done <- lister.Watch(ctx, r.listerConfig(kind, kind.TypeURL("v1beta1")), func(all []lister.Event) error {
+					for _, e := range all {
+						events <- e
+					}
+					return nil
+				}, func(error) {})
+			}()
+			for range 2 {
+				<-events
+			}
+			upgrade(source)
+			// What comes next of a third resource says that all before it has been seen.
+			source.Set(cur, fakexds.MCP("shop/a", body), fakexds.MCP("shop/b", body), fakexds.MCP("shop/c", body))
+			within(t, "the source is connected", func() bool { return source.Streams() > 0 })
+			source.Push(cur)
+			for e := range events {
+				if e.Cur == nil {
+					t.Fatalf("a deletion was seen: %s", e.Old.Key())
+				}
+				if e.Cur.FullName() == "shop/c" {
+					break
+				}
+			}
+			// And what is deleted then is gone.
+			source.Set(cur, fakexds.MCP("shop/c", body))
+			source.Push(cur)
+			for range 2 {
+				if e := <-events; e.Cur != nil {
+					t.Errorf("%s is no deletion", e.Cur.Key())
+				}
+			}
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

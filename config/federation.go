@@ -1,0 +1,143 @@
+package config
+
+// Import says what of a source is mirrored. What it leaves empty lets everything pass.
+type Import struct {
+	// Kinds are as kubectl takes them, or group/Kind.
+	Kinds      []string `yaml:"kinds,omitempty"`
+	Namespaces Globs    `yaml:"namespaces,omitempty"`
+	// Selector is a Kubernetes label selector.
+	Selector string `yaml:"selector,omitempty"`
+	// Revision is compared with the label istio.io/rev. Default: Node.Revision, for xds
+	// sources.
+	Revision string `yaml:"revision,omitempty"`
+	// Expression is in CEL, over kind, group, namespace, name, labels, annotations and spec.
+	Expression string `yaml:"expression,omitempty"`
+}
+
+// Globs are patterns with * and ? for names.
+type Globs struct {
+	Include []string `yaml:"include,omitempty"`
+	Exclude []string `yaml:"exclude,omitempty"`
+}
+
+// Rewrite says how the resources of a source are reshaped, in the order of the fields.
+type Rewrite struct {
+	// Namespaces maps namespaces of the source; NamespacePrefix is put before the others.
+	Namespaces      map[string]string `yaml:"namespaces,omitempty"`
+	NamespacePrefix string            `yaml:"namespacePrefix,omitempty"`
+	NamePrefix      string            `yaml:"namePrefix,omitempty"`
+	NameSuffix      string            `yaml:"nameSuffix,omitempty"`
+	Labels          Edit              `yaml:"labels,omitempty"`
+	Annotations     Edit              `yaml:"annotations,omitempty"`
+	// ExportTo replaces exportTo where a kind has it.
+	ExportTo []string `yaml:"exportTo,omitempty"`
+	// Hosts maps domains.
+	Hosts []HostMapping `yaml:"hosts,omitempty"`
+	// Endpoints is stamped on the endpoints of services and workloads.
+	Endpoints Endpoints `yaml:"endpoints,omitempty"`
+}
+
+// Edit changes labels or annotations.
+type Edit struct {
+	Set map[string]string `yaml:"set,omitempty"`
+	// Remove are keys, or beginnings of keys that end with *.
+	Remove []string `yaml:"remove"`
+}
+
+// HostMapping replaces one domain by another, and its subdomains likewise.
+type HostMapping struct {
+	From string `yaml:"from"`
+	To   string `yaml:"to"`
+}
+
+// Endpoints are fields of the endpoints of services and workloads.
+type Endpoints struct {
+	Network  string `yaml:"network,omitempty"`
+	Locality string `yaml:"locality,omitempty"`
+	// Cluster is the label topology.istio.io/cluster.
+	Cluster string `yaml:"cluster,omitempty"`
+}
+
+// Values of Services.Mode.
+const (
+	ServicesOmit     = "omit"
+	ServicesAsIs     = "asIs"
+	ServicesGateway  = "gateway"
+	ServicesDiscover = "discover"
+)
+
+// Services says what becomes of the ServiceEntries that an istiod makes of Kubernetes
+// services, which have no endpoints (PROTOCOL C9).
+type Services struct {
+	// Mode is omit, asIs, gateway or discover. Default: asIs when Upstream.Generated is
+	// keep, else omit.
+	Mode string `yaml:"mode"`
+	// Gateways are the addresses of the cluster's east-west gateways, for the mode gateway.
+	Gateways []string `yaml:"gateways,omitempty"`
+	// Network is, in the mode gateway, the network behind those; in the mode discover, the
+	// network of the consumers.
+	Network string `yaml:"network,omitempty"`
+	// Locality is that of the gateways: region/zone/subzone.
+	Locality string `yaml:"locality,omitempty"`
+}
+
+// Values of Merge.Policy.
+const (
+	MergeFirst  = "first"
+	MergeNewest = "newest"
+	MergeReject = "reject"
+	MergeUnion  = "union"
+)
+
+// Merge says what is served when several sources have a key.
+type Merge struct {
+	// Kinds are as kubectl takes them, or group/Kind. None: every kind that no other entry
+	// names.
+	Kinds []string `yaml:"kinds,omitempty"`
+	// Policy is first (the default), newest, reject or union.
+	Policy string `yaml:"policy"`
+	// SameHost makes union merge ServiceEntries of different names that have the same hosts.
+	SameHost bool `yaml:"sameHost"`
+}
+
+// View is what some clients see. The first view that matches a client is its.
+type View struct {
+	Name  string `yaml:"name"`
+	Match Match  `yaml:"match,omitempty"`
+	// Default makes the view that of clients that no other matches.
+	Default bool `yaml:"default"`
+	// Sources are names of upstreams. None: all.
+	Sources    []string `yaml:"sources,omitempty"`
+	Kinds      []string `yaml:"kinds,omitempty"`
+	Namespaces Globs    `yaml:"namespaces,omitempty"`
+	// Selector is a Kubernetes label selector, Expression is in CEL.
+	Selector   string `yaml:"selector,omitempty"`
+	Expression string `yaml:"expression,omitempty"`
+	// ClusterID is the cluster of the clients, who do not always say.
+	ClusterID string `yaml:"clusterID,omitempty"`
+	// ExcludeOwn leaves out what came from the client's own cluster. Default: true.
+	ExcludeOwn bool `yaml:"excludeOwn"`
+}
+
+// Match says which clients a view is for. All that is given must hold; of a list, one
+// element. Only listeners (Listener.View) and identities are proof: the rest is what a
+// client says of itself.
+type Match struct {
+	NodeIDs    []string `yaml:"nodeIDs,omitempty"`
+	ClusterIDs []string `yaml:"clusterIDs,omitempty"`
+	Namespaces []string `yaml:"namespaces,omitempty"`
+	// Labels is a label selector over those in the client's metadata.
+	Labels string `yaml:"labels,omitempty"`
+	// Identities are URI and DNS names in the client's verified certificate.
+	Identities []string `yaml:"identities,omitempty"`
+}
+
+// Provenance is what served resources tell of their way, and how far they may go.
+type Provenance struct {
+	// Annotations puts it into annotations. Default: true.
+	Annotations bool `yaml:"annotations"`
+	// Relay names this relay in paths. Replicas share it. Default: Node.ID.
+	Relay string `yaml:"relay"`
+	// MaxHops is how many relays a resource may have passed. Default: 8.
+	MaxHops int `yaml:"maxHops"`
+}

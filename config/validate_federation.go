@@ -1,0 +1,268 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"path"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/go-multierror"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"meshrelay/federation"
+	"meshrelay/mirror"
+)
+
+// rules reports what is wrong with rules of a filter, field by field below at.
+func (v *validator) rules(at string, r federation.Rules) *federation.Filter {
+	f, err := federation.NewFilter(r)
+	v.ruleErrors(at, err)
+	return f
+}
+
+// ruleErrors reports the errors of package federation, whose parts name fields.
+func (v *validator) ruleErrors(at string, err error) {
+	if err == nil {
+		return
+	}
+	parts := []error{err}
+	var many *multierror.Error
+	if errors.As(err, &many) {
+		parts = many.Errors
+	}
+	for _, p := range parts {
+		field, text := at, p.Error()
+		var rule *federation.RuleError
+		if errors.As(p, &rule) {
+			field, text = join(at, rule.Field), rule.Err.Error()
+			if rule.Line > 0 {
+				text = fmt.Sprintf("at %d:%d of it: %s", rule.Line, rule.Column, text)
+			}
+		}
+		v.errorf(field, "%s", text)
+	}
+}
+
+// Rules returns what is imported, for the package that settles it.
+func (i Import) Rules() federation.Rules {
+	return federation.Rules{
+		Kinds: i.Kinds, Namespaces: federation.Globs(i.Namespaces), Selector: i.Selector,
+		Revision: i.Revision, Expression: i.Expression,
+	}
+}
+
+// Rules returns what a view selects, but for its sources.
+func (w View) Rules() federation.Rules {
+	return federation.Rules{Kinds: w.Kinds, Namespaces: federation.Globs(w.Namespaces), Selector: w.Selector, Expression: w.Expression}
+}
+
+// Rules returns how resources are reshaped, for the package that does it.
+func (r Rewrite) Rules() federation.Rewrite {
+	out := federation.Rewrite{
+		Namespaces: r.Namespaces, NamespacePrefix: r.NamespacePrefix, NamePrefix: r.NamePrefix, NameSuffix: r.NameSuffix,
+		Labels: federation.Edit(r.Labels), Annotations: federation.Edit(r.Annotations), ExportTo: r.ExportTo,
+		Endpoints: federation.Stamp(r.Endpoints),
+	}
+	for _, h := range r.Hosts {
+		out.Hosts = append(out.Hosts, federation.HostMapping(h))
+	}
+	return out
+}
+
+func (v *validator) federation(at string, u Upstream) {
+	if r := u.Import.Revision; r != "" && v.noted(at+".import.revision") && !nameShape.MatchString(r) {
+		v.errorf(at+".import.revision", "%q is not a revision: it is written as in the label istio.io/rev", r)
+	}
+	filter := v.rules(at+".import", u.Import.Rules())
+	_, err := federation.NewRewriter(u.Rewrite.Rules())
+	v.ruleErrors(at+".rewrite", err)
+	if filter != nil {
+		v.namespaceMapping(at+".rewrite.namespaces", u.Rewrite, filter)
+	}
+	v.services(at+".services", u)
+}
+
+// namespaceMapping reports a mapping that would make two keys one: then what is served
+// under it would depend on which came last.
+func (v *validator) namespaceMapping(at string, r Rewrite, filter *federation.Filter) {
+	taken := map[string]string{}
+	for _, from := range slices.Sorted(maps.Keys(r.Namespaces)) {
+		to, field := r.Namespaces[from], fmt.Sprintf("%s[%q]", at, from)
+		if !filter.PassesNamespace(from) {
+			continue
+		}
+		if other, twice := taken[to]; twice {
+			v.errorf(field, "both %q and %q become %q, so that two resources of one name become one: map one of them elsewhere, or exclude it with import.namespaces", other, from, to)
+			continue
+		}
+		taken[to] = from
+		own, prefixed := strings.CutPrefix(to, r.NamespacePrefix)
+		if _, mapped := r.Namespaces[own]; prefixed && own != "" && !mapped && filter.PassesNamespace(own) {
+			v.errorf(field, "both %q and %q, which is not mapped, become %q, so that two resources of one name become one: map %q elsewhere, or exclude it with import.namespaces", from, own, to, own)
+		}
+	}
+}
+
+func (v *validator) services(at string, u Upstream) {
+	s := u.Services
+	v.oneOf(at+".mode", s.Mode, ServicesOmit, ServicesAsIs, ServicesGateway, ServicesDiscover)
+	if u.XDS == nil && s.Mode != ServicesOmit {
+		v.errorf(at+".mode", "%q is for xds upstreams: only an istiod makes ServiceEntries of services", s.Mode)
+	}
+	if s.Mode == ServicesGateway && len(s.Gateways) == 0 {
+		v.errorf(at+".gateways", "missing: give at least one address of the cluster's east-west gateway")
+	}
+	if s.Mode != ServicesGateway && len(s.Gateways) > 0 {
+		v.errorf(at+".gateways", "is for mode: gateway, and the mode is %q", s.Mode)
+	}
+	if s.Network != "" && s.Mode != ServicesGateway && s.Mode != ServicesDiscover {
+		v.errorf(at+".network", "is for the modes gateway and discover, and the mode is %q", s.Mode)
+	}
+	if s.Network != "" && !idShape.MatchString(s.Network) {
+		v.errorf(at+".network", "%q: 1 to 253 letters, digits, dots, dashes and underscores", s.Network)
+	}
+	if s.Locality != "" && s.Mode != ServicesGateway {
+		v.errorf(at+".locality", "is for mode: gateway, and the mode is %q", s.Mode)
+	}
+	for i, g := range s.Gateways {
+		v.gateway(fmt.Sprintf("%s.gateways[%d]", at, i), g)
+	}
+}
+
+// gateway checks an address with or without a port.
+func (v *validator) gateway(field, address string) {
+	if _, err := netip.ParseAddr(address); err == nil {
+		return
+	}
+	if !strings.Contains(address, ":") {
+		address = net.JoinHostPort(address, "15443")
+	}
+	v.address(field, address, 1)
+}
+
+func (v *validator) merges(all []Merge) {
+	first := map[mirror.Kind]int{}
+	general := -1
+	for i, m := range all {
+		at := fmt.Sprintf("merge[%d]", i)
+		if !slices.Contains([]string{MergeFirst, MergeNewest, MergeReject, MergeUnion}, m.Policy) {
+			v.oneOf(at+".policy", m.Policy, MergeFirst, MergeNewest, MergeReject, MergeUnion)
+			continue
+		}
+		if m.SameHost && m.Policy != MergeUnion {
+			v.errorf(at+".sameHost", "is for policy: union, and the policy is %q", m.Policy)
+		}
+		if len(m.Kinds) == 0 {
+			if general >= 0 {
+				v.errorf(at, "merge[%d] is for all other kinds already: name kinds", general)
+			}
+			general = i
+			if m.Policy == MergeUnion {
+				v.errorf(at+".policy", "union is for ServiceEntry: name it in kinds")
+			}
+		}
+		for n, word := range m.Kinds {
+			field := fmt.Sprintf("%s.kinds[%d]", at, n)
+			kinds, err := federation.ParseKinds(word)
+			if err != nil {
+				v.errorf(field, "%v", err)
+				continue
+			}
+			for _, kind := range kinds {
+				if at, taken := first[kind]; taken {
+					v.errorf(field, "merge[%d] is for %s already", at, kind)
+					continue
+				}
+				first[kind] = i
+				if _, err := federation.PolicyByName(m.Policy, kind, m.SameHost); err != nil {
+					v.errorf(field, "%v", err)
+				}
+			}
+		}
+	}
+}
+
+// views checks the views, and that each can be somebody's.
+func (v *validator) views(c *Config) {
+	byListener := map[string]bool{}
+	allByListener := len(c.Downstream.Listeners) > 0
+	for _, l := range c.Downstream.Listeners {
+		byListener[l.View] = true
+		allByListener = allByListener && l.View != ""
+	}
+	names := map[string]int{}
+	fallback, all := -1, -1
+	for i, w := range c.Views {
+		at := fmt.Sprintf("views[%d]", i)
+		if !nameShape.MatchString(w.Name) {
+			v.errorf(at+".name", "%q: 1 to 63 lower-case letters, digits and dashes, neither first nor last a dash", w.Name)
+		} else if n, taken := names[w.Name]; taken {
+			v.errorf(at+".name", "%q is the name of views[%d] already: names must differ", w.Name, n)
+		}
+		names[w.Name] = i
+		v.rules(at, w.Rules())
+		for n, source := range w.Sources {
+			if !slices.ContainsFunc(c.Upstreams, func(u Upstream) bool { return u.Name == source }) {
+				v.errorf(fmt.Sprintf("%s.sources[%d]", at, n), "there is no upstream %q", source)
+			}
+		}
+		if w.ClusterID != "" && !idShape.MatchString(w.ClusterID) {
+			v.errorf(at+".clusterID", "%q: 1 to 253 letters, digits, dots, dashes and underscores", w.ClusterID)
+		}
+		v.match(at+".match", w.Match)
+		if w.Default {
+			if fallback >= 0 {
+				v.errorf(at+".default", "views[%d] is the default already", fallback)
+			}
+			fallback = i
+		}
+		if byListener[w.Name] {
+			continue
+		}
+		given := !reflect.ValueOf(w.Match).IsZero()
+		switch {
+		case allByListener:
+			v.errorf(at, "no client can have this view: every listener names another one")
+		case !given && !w.Default:
+			v.errorf(at, "no client can have this view: it has no match, is not the default, and no listener names it")
+		case given && all >= 0:
+			v.errorf(at+".match", "no client can have this view: views[%d] matches every one before", all)
+		case given && slices.ContainsFunc(c.Views[:i], func(o View) bool { return reflect.DeepEqual(o.Match, w.Match) }):
+			v.errorf(at+".match", "no client can have this view: a view before it matches the same")
+		}
+		if all < 0 && given && w.Match.everybody() {
+			all = i
+		}
+	}
+	for i, l := range c.Downstream.Listeners {
+		if _, ok := names[l.View]; l.View != "" && !ok {
+			v.errorf(fmt.Sprintf("downstream.listeners[%d].view", i), "there is no view %q", l.View)
+		}
+	}
+}
+
+// everybody reports whether every client matches.
+func (m Match) everybody() bool {
+	return reflect.DeepEqual(m, Match{NodeIDs: m.NodeIDs}) && slices.Contains(m.NodeIDs, "*")
+}
+
+func (v *validator) match(at string, m Match) {
+	for _, list := range []struct {
+		field string
+		globs []string
+	}{{"nodeIDs", m.NodeIDs}, {"clusterIDs", m.ClusterIDs}, {"namespaces", m.Namespaces}, {"identities", m.Identities}} {
+		for i, g := range list.globs {
+			if _, err := path.Match(g, ""); err != nil || g == "" {
+				v.errorf(fmt.Sprintf("%s.%s[%d]", at, list.field, i), "%q is not a pattern: it is a text in which * stands for any text and ? for one character", g)
+			}
+		}
+	}
+	if _, err := labels.Parse(m.Labels); err != nil {
+		v.errorf(at+".labels", "%q is not a label selector: %v", m.Labels, err)
+	}
+}

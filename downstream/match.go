@@ -1,0 +1,233 @@
+package downstream
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"meshrelay/mirror"
+)
+
+// View is what some clients see: those copies of resources that it accepts, merged as if
+// there were no others. The first view in Config.Views that matches a client is the
+// client's.
+type View struct {
+	Name string
+	// Match says which clients the view is for. One that matches nobody can still be named
+	// by a Listener.
+	Match Match
+	// Default makes the view that of the clients that no view matches.
+	Default bool
+	// Accepts reports whether clients may see a copy of a resource; nil: all. It is called
+	// from any goroutine, and must depend on nothing but the copy.
+	Accepts func(r *mirror.Resource) bool
+	// ClusterID is the cluster of the view's clients, whatever they say: an istiod does not
+	// (PROTOCOL S14).
+	ClusterID string
+	// ExcludeOwn leaves out what came from the client's own cluster. Of a client whose
+	// cluster is unknown nothing is left out.
+	ExcludeOwn bool
+}
+
+// Match says which clients a view is for: those for which all that is given holds, and of
+// each list at least one element. The zero Match is for nobody.
+//
+// Identities are proof, and so is the listener that a client comes by (Listener.View), as
+// far as the network is. All the rest is what a client says of itself: it tells apart
+// clients that mean well, and keeps nothing from others.
+//
+// Lists are of patterns as of path.Match, in which * is any text without a slash. A * by
+// itself is any text.
+type Match struct {
+	NodeIDs    []string
+	ClusterIDs []string
+	Namespaces []string
+	// Labels is a Kubernetes label selector over the node's metadata LABELS.
+	Labels string
+	// Identities are URIs (SPIFFE ids) and DNS names of a verified client certificate.
+	Identities []string
+}
+
+// rule is a View with its Match ready for use.
+type rule struct {
+	View
+	selector labels.Selector // nil: labels do not matter
+}
+
+// rules settle which view a client gets. They are immutable.
+type rules struct {
+	ordered []*rule
+	byName  map[string]*rule
+	other   *rule // for clients that none matches; nil: they are refused
+}
+
+// newRules checks views and what listeners say of them.
+func newRules(views []View, listeners []Listener) (*rules, error) {
+	rs := &rules{byName: map[string]*rule{}}
+	if len(views) == 0 {
+		rs.other = &rule{View: View{Default: true, ExcludeOwn: true}}
+	}
+	var errs error
+	for i, v := range views {
+		if v.Name == "" {
+			errs = errors.Join(errs, fmt.Errorf("downstream: view %d has no name", i+1))
+			continue
+		}
+		r, err := newRule(v)
+		if err != nil {
+			errs = errors.Join(errs, fmt.Errorf("downstream: view %s: %w", v.Name, err))
+			continue
+		}
+		if rs.byName[v.Name] != nil {
+			errs = errors.Join(errs, fmt.Errorf("downstream: view %s: there is another of that name", v.Name))
+		}
+		if v.Default && rs.other != nil {
+			errs = errors.Join(errs, fmt.Errorf("downstream: view %s: view %s is the default already", v.Name, rs.other.Name))
+		} else if v.Default {
+			rs.other = r
+		}
+		rs.ordered, rs.byName[v.Name] = append(rs.ordered, r), r
+	}
+	for _, l := range listeners {
+		known := slices.ContainsFunc(views, func(v View) bool { return v.Name == l.View })
+		if l.View != "" && !known {
+			errs = errors.Join(errs, fmt.Errorf("downstream: listener %s: there is no view %s", l.Address, l.View))
+		}
+	}
+	return rs, errs
+}
+
+func newRule(v View) (*rule, error) {
+	r := &rule{View: v}
+	for _, list := range []struct {
+		name  string
+		globs []string
+	}{
+		{"node id", v.Match.NodeIDs}, {"cluster id", v.Match.ClusterIDs},
+		{"namespace", v.Match.Namespaces}, {"identity", v.Match.Identities},
+	} {
+		for _, glob := range list.globs {
+			if _, err := path.Match(glob, ""); err != nil || glob == "" {
+				return nil, fmt.Errorf("%s %q is not a pattern", list.name, glob)
+			}
+		}
+	}
+	if v.Match.Labels != "" {
+		var err error
+		if r.selector, err = labels.Parse(v.Match.Labels); err != nil {
+			return nil, fmt.Errorf("label selector %q: %w", v.Match.Labels, err)
+		}
+	}
+	return r, nil
+}
+
+// choose returns the rule for a client that came by a listener; an error says that there
+// is none.
+func (rs *rules) choose(l Listener, c client, identities []string) (*rule, error) {
+	if l.View != "" {
+		return rs.byName[l.View], nil
+	}
+	for _, r := range rs.ordered {
+		if r.matches(c, identities) {
+			return r, nil
+		}
+	}
+	if rs.other != nil {
+		return rs.other, nil
+	}
+	return nil, status.Error(codes.PermissionDenied, refusal(l, c, identities))
+}
+
+func (r *rule) matches(c client, identities []string) bool {
+	m := r.Match
+	given := len(m.NodeIDs) + len(m.ClusterIDs) + len(m.Namespaces) + len(m.Identities)
+	if given == 0 && r.selector == nil {
+		return false
+	}
+	return allowed(m.NodeIDs, c.nodeID) && allowed(m.ClusterIDs, c.clusterID) && allowed(m.Namespaces, c.namespace) &&
+		allowed(m.Identities, identities...) && (r.selector == nil || r.selector.Matches(c.labels))
+}
+
+// allowed reports whether one of values is like one of globs, or there are no globs.
+func allowed(globs []string, values ...string) bool {
+	if len(globs) == 0 {
+		return true
+	}
+	for _, v := range values {
+		for _, g := range globs {
+			if ok, _ := path.Match(g, v); ok || g == "*" {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// refusal tells a client that it has no view, and by what it was judged.
+func refusal(l Listener, c client, identities []string) string {
+	const longest, most = 200, 4
+	var shown []string
+	for _, id := range identities[:min(most, len(identities))] {
+		shown = append(shown, fmt.Sprintf("%q", cut(id, longest)))
+	}
+	if len(shown) == 0 {
+		shown = []string{"no verified identity"}
+	} else if len(identities) > most {
+		shown = append(shown, "…")
+	}
+	return fmt.Sprintf("no view matches this client: listener %s, node id %q, cluster %q, namespace %q, identity %s",
+		l.Address, cut(c.nodeID, longest), cut(c.clusterID, longest), cut(c.namespace, longest), strings.Join(shown, ", "))
+}
+
+// identitiesOf returns the names in the certificate of a peer, if it was verified.
+func identitiesOf(p *peer.Peer) (out []string) {
+	info, ok := p.AuthInfo.(credentials.TLSInfo)
+	if !ok || len(info.State.VerifiedChains) == 0 || len(info.State.VerifiedChains[0]) == 0 {
+		return nil
+	}
+	leaf := info.State.VerifiedChains[0][0]
+	for _, u := range leaf.URIs {
+		out = append(out, u.String())
+	}
+	return append(out, leaf.DNSNames...)
+}
+
+// variant is a view as the clients of one cluster and one control plane revision see it.
+// The zero variant is everything.
+type variant struct {
+	rule              *rule  // nil: it accepts all
+	cluster, revision string // own cluster, which is left out, and revision (PROTOCOL C11, S14)
+}
+
+// variantOf returns what a client with this rule sees.
+func variantOf(r *rule, c client) variant {
+	v := variant{revision: c.revision}
+	if r.Accepts != nil {
+		v.rule = r
+	}
+	if r.ExcludeOwn {
+		v.cluster = r.ClusterID
+		if v.cluster == "" {
+			v.cluster = c.clusterID
+		}
+	}
+	return v
+}
+
+func (v variant) accepts(r *mirror.Resource) bool {
+	if v.cluster != "" && r.Cluster() == v.cluster {
+		return false
+	}
+	if v.revision != "" && r.Revision() != "" && r.Revision() != v.revision {
+		return false
+	}
+	return v.rule == nil || v.rule.Accepts(r)
+}

@@ -1,0 +1,175 @@
+package downstream
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"meshrelay/mirror"
+)
+
+// touched is a key that may have changed, with what is served of it to everybody.
+type touched struct {
+	key mirror.Key
+	update
+}
+
+// open fills the views for the first time; before, nothing is pushed.
+func (vs *views) open(now time.Time) {
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	vs.opening.Store(true)
+	vs.released = true
+	for kind, list := range vs.everything() {
+		vs.apply(kind, list, nil, now)
+	}
+	for _, v := range vs.derived {
+		vs.fill(v, now)
+	}
+}
+
+// update brings all views to the present content of keys, or of everything, and
+// reports whether any differed.
+func (vs *views) update(full bool, keys map[mirror.Key]struct{}, changedAt time.Time) bool {
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	if !vs.released {
+		return false
+	}
+	var byKind map[mirror.Kind][]touched
+	if full {
+		byKind = vs.everything()
+	} else {
+		byKind = map[mirror.Kind][]touched{}
+		for key := range keys {
+			byKind[key.Kind] = append(byKind[key.Kind], touched{key, update{key.FullName(), vs.configs.Get(key)}})
+		}
+	}
+	changed := false
+	for kind, list := range byKind {
+		changed = vs.apply(kind, list, vs.derived, changedAt) || changed
+	}
+	return changed
+}
+
+// apply brings the base view, and then derived ones, to the present content of a list of
+// keys, and reports whether any differed.
+func (vs *views) apply(kind mirror.Kind, list []touched, derived map[variant]*view, changedAt time.Time) bool {
+	slices.SortFunc(list, func(a, b touched) int { return cmp.Compare(a.name, b.name) })
+	updates := make([]update, len(list))
+	for i, t := range list {
+		updates[i] = t.update
+	}
+	base := vs.collection(kind)
+	first := base.last
+	changed := base.apply(updates, changedAt)
+	if changed {
+		vs.base.changes.Add(1)
+	}
+	if len(derived) == 0 {
+		return changed
+	}
+	bt := newBatch(base, updates, first)
+	for _, v := range derived {
+		for i, t := range list {
+			updates[i].res = vs.configs.Select(t.key, v.variant.accepts)
+		}
+		changed = v.follow(kind, bt, updates, changedAt) || changed
+	}
+	return changed
+}
+
+// collection returns the base view's collection of a kind.
+func (vs *views) collection(kind mirror.Kind) *collection {
+	c := vs.base.find(kind)
+	if c == nil {
+		c = newCollection()
+		vs.base.set(kind, c)
+	}
+	return c
+}
+
+// follow brings a derived view's collection of a kind to updates. What it sees nothing of
+// costs it nothing.
+func (v *view) follow(kind mirror.Kind, bt *batch, updates []update, changedAt time.Time) bool {
+	c := v.find(kind)
+	if c == nil {
+		if allNil(updates) {
+			return false
+		}
+		c = newDerivedCollection()
+	}
+	if !c.follow(bt, updates, changedAt) {
+		return false
+	}
+	v.set(kind, c)
+	v.changes.Add(1)
+	return true
+}
+
+// fill makes the content of a new derived view.
+func (vs *views) fill(v *view, now time.Time) {
+	for _, kind := range vs.configs.SourceKinds() {
+		keys := vs.configs.Keys(kind)
+		updates := make([]update, 0, len(keys))
+		for _, key := range keys {
+			if r := vs.configs.Select(key, v.variant.accepts); r != nil {
+				updates = append(updates, update{r.FullName(), r})
+			}
+		}
+		if c := derive(vs.collection(kind), updates, now); c != nil {
+			v.set(kind, c)
+		}
+	}
+	v.changes.Add(1)
+}
+
+// everything returns, by kind, all that is served or is in a view, and, when there are
+// derived views, all that any source has.
+func (vs *views) everything() map[mirror.Kind][]touched {
+	byKind := map[mirror.Kind][]touched{}
+	for _, kind := range vs.configs.Kinds() {
+		list := vs.configs.List(kind, "")
+		all := make([]touched, 0, len(list))
+		for _, r := range list {
+			all = append(all, touched{r.Key(), update{r.FullName(), r}})
+		}
+		byKind[kind] = all
+	}
+	gone := func(r *mirror.Resource) {
+		kind := r.Kind()
+		byKind[kind] = append(byKind[kind], touched{r.Key(), update{name: r.FullName()}})
+	}
+	for _, kind := range vs.base.kinds() {
+		vs.base.snapshot(kind).each(gone)
+	}
+	if len(vs.derived) > 0 {
+		for _, kind := range vs.configs.SourceKinds() {
+			for _, key := range vs.configs.Keys(kind) {
+				byKind[kind] = append(byKind[kind], touched{key, update{name: key.FullName()}})
+			}
+		}
+		for _, v := range vs.derived {
+			for _, kind := range v.kinds() {
+				v.eachOwn(kind, func(p *page) {
+					for i := range p.entries {
+						gone(p.entries[i].res)
+					}
+				})
+			}
+		}
+	}
+	for kind, all := range byKind {
+		slices.SortFunc(all, func(a, b touched) int {
+			if c := cmp.Compare(a.name, b.name); c != 0 || (a.res == nil) == (b.res == nil) {
+				return c
+			}
+			if b.res == nil {
+				return -1 // what is served comes first of a name
+			}
+			return 1
+		})
+		byKind[kind] = slices.CompactFunc(all, func(a, b touched) bool { return a.name == b.name })
+	}
+	return byKind
+}

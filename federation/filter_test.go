@@ -1,0 +1,262 @@
+package federation
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/go-multierror"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	mesh "istio.io/api/mesh/v1alpha1"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"meshrelay/mirror"
+)
+
+// item is what the tests make resources of.
+type item struct {
+	kind                mirror.Kind
+	namespace, name     string
+	labels, annotations map[string]string
+	source              string
+	created             time.Time
+	body                proto.Message
+}
+
+func (i item) build(t testing.TB) *mirror.Resource {
+	t.Helper()
+	body, err := anypb.New(i.body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := mirror.New(mirror.Spec{
+		Key:    mirror.Key{Kind: i.kind, Namespace: i.namespace, Name: i.name},
+		Labels: i.labels, Annotations: i.annotations, CreateTime: i.created, Source: i.source, Body: body,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func filterItem() item {
+	return item{
+		kind: serviceEntry, namespace: "team-a", name: "db", source: "east",
+		labels:      map[string]string{"tier": "prod", "istio.io/rev": "stable"},
+		annotations: map[string]string{"owner": "a-team"},
+		body: &networking.ServiceEntry{
+			Hosts:      []string{"db.example", "db.internal"},
+			Ports:      []*networking.ServicePort{{Number: 443, Name: "https", Protocol: "TLS"}},
+			Resolution: networking.ServiceEntry_STATIC,
+			Endpoints: []*networking.WorkloadEntry{
+				{Address: "192.0.2.1", Labels: map[string]string{"zone": "a"}, Weight: 3},
+				{Address: "192.0.2.2", Ports: map[string]uint32{"https": 8443}},
+			},
+		},
+	}
+}
+
+func meshConfig(t testing.TB) *mirror.Resource {
+	return item{kind: mirror.MeshConfig, name: mirror.MeshConfigName, source: "east", body: &mesh.MeshConfig{RootNamespace: "istio-system"}}.build(t)
+}
+
+func TestEachRuleKeepsOut(t *testing.T) {
+	gateway := item{kind: mirror.Kind{Group: "networking.istio.io", Kind: "Gateway"}, namespace: "kube-system", name: "gw", body: &networking.Gateway{}}
+	for _, test := range []struct {
+		name     string
+		rules    Rules
+		item     item
+		want     Reason
+		sentence string
+	}{
+		{"no rules", Rules{}, filterItem(), ReasonNone, "passes"},
+		{"plural", Rules{Kinds: []string{"serviceentries"}}, filterItem(), ReasonNone, "passes"},
+		{"short name in capitals", Rules{Kinds: []string{"vs", "SE"}}, filterItem(), ReasonNone, "passes"},
+		{"group/Kind", Rules{Kinds: []string{"networking.istio.io/serviceentry"}}, filterItem(), ReasonNone, "passes"},
+		{"another kind", Rules{Kinds: []string{"se", "vs"}}, gateway, ReasonKind, `kind networking.istio.io/Gateway is not one of "se", "vs"`},
+		{"unknown kinds are allowed", Rules{Kinds: []string{"example.com/Widget"}}, gateway, ReasonKind, `kind networking.istio.io/Gateway is not one of "example.com/Widget"`},
+		{"a word for two kinds means both", Rules{Kinds: []string{"gateways"}}, gateway, ReasonNone, "passes"},
+		{"included by name", Rules{Namespaces: Globs{Include: []string{"team-a"}}}, filterItem(), ReasonNone, "passes"},
+		{"included by pattern", Rules{Namespaces: Globs{Include: []string{"x", "t??m-*"}}}, filterItem(), ReasonNone, "passes"},
+		{"not included", Rules{Namespaces: Globs{Include: []string{"team-b", "kube-*"}}}, filterItem(), ReasonNamespace, `namespace "team-a" is not included by "team-b", "kube-*"`},
+		{"excluded", Rules{Namespaces: Globs{Exclude: []string{"kube-*"}}}, gateway, ReasonNamespace, `namespace "kube-system" is excluded by "kube-*"`},
+		{"excluded before included", Rules{Namespaces: Globs{Include: []string{"*"}, Exclude: []string{"team-a"}}}, filterItem(), ReasonNamespace, `namespace "team-a" is excluded by "team-a"`},
+		{"selector", Rules{Selector: "tier in (prod, test),!old"}, filterItem(), ReasonNone, "passes"},
+		{"selector with another value", Rules{Selector: "tier=dev"}, filterItem(), ReasonSelector, `label tier="prod" does not match "tier=dev"`},
+		{"selector without the label", Rules{Selector: "tier=prod,app"}, filterItem(), ReasonSelector, `there is no label app, which does not match "app"`},
+		{"C11 own revision", Rules{Revision: "stable"}, filterItem(), ReasonNone, "passes"},
+		{"C11 another revision", Rules{Revision: "canary"}, filterItem(), ReasonRevision, `revision "stable" is not "canary"`},
+		{"C11 no revision", Rules{Revision: "canary"}, gateway, ReasonNone, "passes"},
+		{"expression", Rules{Expression: `labels.tier == "prod"`}, filterItem(), ReasonNone, "passes"},
+		{"false expression", Rules{Expression: `labels.tier == "dev"`}, filterItem(), ReasonExpression, "the expression is false"},
+		{"failing expression", Rules{Expression: `labels.app == "dev"`}, filterItem(), ReasonExpressionError, "the expression failed: no such key: app"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			f, err := NewFilter(test.rules)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := test.item.build(t)
+			if got := f.Check(r); got != test.want {
+				t.Errorf("Check: %q, want %q", got, test.want)
+			}
+			reason, sentence := f.Explain(r)
+			if reason != test.want || sentence != test.sentence {
+				t.Errorf("Explain: %q, %q\nwant %q, %q", reason, sentence, test.want, test.sentence)
+			}
+			if got, want := f.PassesKey(r.Key()), test.want != ReasonKind && test.want != ReasonNamespace; got != want {
+				t.Errorf("PassesKey: %v, want %v", got, want)
+			}
+		})
+	}
+}
+
+func TestWhatHasNoNamespacePassesNamespaces(t *testing.T) {
+	f, err := NewFilter(Rules{Namespaces: Globs{Include: []string{"team-b"}, Exclude: []string{"*"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !f.PassesKey(mirror.Key{Kind: mirror.Kind{Group: "gateway.networking.k8s.io", Kind: "GatewayClass"}, Name: "istio"}) {
+		t.Error("a GatewayClass is kept out")
+	}
+	if got := f.Check(meshConfig(t)); got != ReasonNone {
+		t.Errorf("MeshConfig: %q", got)
+	}
+}
+
+func TestMeshConfigIsSubjectToKindsAndExpressionOnly(t *testing.T) {
+	for _, test := range []struct {
+		rules Rules
+		want  Reason
+	}{
+		{Rules{Selector: "tier=prod", Revision: "x", Namespaces: Globs{Include: []string{"a"}}}, ReasonNone},
+		{Rules{Kinds: []string{"se"}}, ReasonKind},
+		{Rules{Kinds: []string{"core/MeshConfig"}}, ReasonNone},
+		{Rules{Expression: `kind == "MeshConfig" && name == "mesh" && namespace == "" && group == "" && size(labels) == 0`}, ReasonNone},
+		{Rules{Expression: `spec.rootNamespace == "istio-system"`}, ReasonNone},
+		{Rules{Expression: `labels.tier == "prod"`}, ReasonExpressionError},
+	} {
+		f, err := NewFilter(test.rules)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := f.Check(meshConfig(t)); got != test.want {
+			t.Errorf("%+v: %q, want %q", test.rules, got, test.want)
+		}
+	}
+}
+
+func TestAllMistakesAreToldAtOnce(t *testing.T) {
+	_, err := NewFilter(Rules{
+		Kinds:      []string{"se", "servicentry", "a/b/c"},
+		Namespaces: Globs{Include: []string{"ok-*", "Bad[a-z]"}, Exclude: []string{""}},
+		Selector:   "tier in (a",
+		Expression: "labels.tier == \"prod\" &&\n  lables.x == 1",
+	})
+	var mistakes *multierror.Error
+	if !errors.As(err, &mistakes) {
+		t.Fatalf("%T is no *multierror.Error", err)
+	}
+	var got []string
+	for _, e := range mistakes.Errors {
+		var rule *RuleError
+		if !errors.As(e, &rule) {
+			t.Fatalf("%T is no *RuleError", e)
+		}
+		got = append(got, fmt.Sprintf("%s:%d:%d", rule.Field, rule.Line, rule.Column))
+	}
+	want := []string{"kinds[1]:0:0", "kinds[2]:0:0", "namespaces.include[1]:0:0", "namespaces.exclude[0]:0:0", "selector:0:0", "expression:2:3"}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+	if text := mistakes.Errors[len(got)-1].Error(); text != "expression:2:3: undeclared reference to 'lables' (did you mean 'labels'?)" {
+		t.Error(text)
+	}
+}
+
+func TestGlobs(t *testing.T) {
+	for _, test := range []struct {
+		pattern, name string
+		want          bool
+	}{
+		{"*", "", true},
+		{"*", "any", true},
+		{"a*", "a", true},
+		{"a*", "ba", false},
+		{"*a", "ba", true},
+		{"*a*b*", "xxaxxbxx", true},
+		{"*a*b*", "xxbxxaxx", false},
+		{"a?c", "abc", true},
+		{"a?c", "ac", false},
+		{"?", "", false},
+		{"a**b", "ab", true},
+		{"*ab", "aab", true},
+		{strings.Repeat("*a", 100) + "b", strings.Repeat("a", 250), false},
+	} {
+		if got := matchGlob(test.pattern, test.name); got != test.want {
+			t.Errorf("%q on %q: %v", test.pattern, test.name, got)
+		}
+	}
+}
+
+func TestFilterIsSafeForConcurrentUse(t *testing.T) {
+	f, err := NewFilter(Rules{Selector: "tier", Expression: `spec.hosts.exists(h, h.matches("^db\\."))`})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := filterItem().build(t)
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 100 {
+				if got := f.Check(r); got != ReasonNone {
+					t.Error(got)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func BenchmarkFilterCheck(b *testing.B) {
+	r := filterItem().build(b)
+	many := filterItem()
+	body := many.body.(*networking.ServiceEntry)
+	for len(body.Endpoints) < 2000 {
+		body.Endpoints = append(body.Endpoints, body.Endpoints[0])
+	}
+	large := many.build(b)
+	for _, bench := range []struct {
+		name  string
+		rules Rules
+	}{
+		{"kind-namespace", Rules{Kinds: []string{"se"}, Namespaces: Globs{Exclude: []string{"kube-*"}}}},
+		{"selector", Rules{Selector: "tier=prod"}},
+		{"labels", Rules{Expression: `labels.tier == "prod" && !("old" in labels)`}},
+		{"spec", Rules{Expression: `spec.hosts.exists(h, h.endsWith(".example"))`}},
+		{"spec-2000-endpoints", Rules{Expression: `spec.endpoints.all(e, e.address.startsWith("192.0.2."))`}},
+		{"spec-endpoints", Rules{Expression: `spec.endpoints.all(e, e.address.startsWith("192.0.2."))`}},
+	} {
+		b.Run(bench.name, func(b *testing.B) {
+			f, err := NewFilter(bench.rules)
+			if err != nil {
+				b.Fatal(err)
+			}
+			r := r
+			if bench.name == "spec-2000-endpoints" {
+				r = large
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				if f.Check(r) != ReasonNone {
+					b.Fatal(f.Explain(r))
+				}
+			}
+		})
+	}
+}

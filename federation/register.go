@@ -1,0 +1,122 @@
+package federation
+
+import (
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
+
+	"meshrelay/mirror"
+)
+
+const (
+	// logBurst is how many host conflicts are logged at once, logEvery how often one more
+	// is: a source that repeats another is one mistake, not thousands of lines.
+	logBurst = 20
+	logEvery = 10 * time.Second
+)
+
+// Register keeps account of what the sources of an Aggregate do not agree on: the keys
+// that several of them have, and the hosts that several configs claim. It is a
+// prometheus.Collector. Its methods may be called from any goroutine.
+type Register struct {
+	ledger *Ledger
+	hosts  *Hosts
+	log    *slog.Logger
+
+	limit  *rate.Limiter
+	silent int // conflicts that were not logged; of the Aggregate's goroutine
+}
+
+// NewRegister returns a Register that follows nobody yet.
+func NewRegister(log *slog.Logger) *Register {
+	return &Register{
+		ledger: NewLedger(time.Now), hosts: NewHosts(time.Now), log: log,
+		limit: rate.NewLimiter(rate.Every(logEvery), logBurst),
+	}
+}
+
+// Follow makes the Register follow an Aggregate that does not run yet.
+func (g *Register) Follow(a *mirror.Aggregate) error {
+	if err := a.RegisterTouchHandler(func(key mirror.Key) {
+		copies := a.Providers(key)
+		if len(copies) < 2 {
+			g.ledger.Update(key, copies, mirror.Verdict{})
+			return
+		}
+		s := a.Settle(key)
+		g.ledger.Update(key, s.Copies, s.Verdict)
+	}); err != nil {
+		return err
+	}
+	return a.RegisterEventHandler(mirror.Kind{}, func(old, cur *mirror.Resource, _ mirror.Event) {
+		for _, c := range g.hosts.Update(old, cur) {
+			g.say(c)
+		}
+	})
+}
+
+// say logs a conflict that has begun, changed or ended.
+func (g *Register) say(c HostConflict) {
+	if !g.limit.Allow() {
+		g.silent++
+		return
+	}
+	if g.silent > 0 {
+		g.log.Warn("host conflicts were not logged, relay conflicts lists all", "conflicts", g.silent)
+		g.silent = 0
+	}
+	var claims []string
+	for _, claim := range c.Claims {
+		claims = append(claims, claim.Namespace+"/"+claim.Name+" from "+claim.Source)
+	}
+	if c.Ended {
+		g.log.Info("host conflict has ended", "kind", c.Kind, "host", c.Host)
+		return
+	}
+	g.log.Warn("host is claimed by several configs; all are served", "kind", c.Kind, "host", c.Host, "claims", strings.Join(claims, ", "))
+}
+
+// Contests returns the keys that several sources have, of some kinds or of all.
+func (g *Register) Contests(kinds ...mirror.Kind) []Contest { return g.ledger.List(kinds...) }
+
+// HostConflicts returns the hosts that several configs claim.
+func (g *Register) HostConflicts() []HostConflict { return g.hosts.Conflicts() }
+
+var (
+	contestsDesc = prometheus.NewDesc("relay_contested_keys", "Keys that several upstreams have, by kind and by what became of the copies that did not win.", []string{"kind", "outcome"}, nil)
+	hostsDesc    = prometheus.NewDesc("relay_host_conflicts", "Hosts that several configs claim where the same clients see them, by kind.", []string{"kind"}, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (g *Register) Describe(ch chan<- *prometheus.Desc) {
+	ch <- contestsDesc
+	ch <- hostsDesc
+}
+
+// Collect implements prometheus.Collector. Kinds outside the table count as "other": an
+// upstream must not be able to make labels.
+func (g *Register) Collect(ch chan<- prometheus.Metric) {
+	counts := map[[2]string]int{}
+	for kind, byOutcome := range g.ledger.Counts() {
+		label := "other"
+		if _, known := mirror.LookupKind(kind); known {
+			label = kind.String()
+		}
+		for outcome, n := range byOutcome {
+			counts[[2]string{label, string(outcome)}] += n
+		}
+	}
+	for labels, n := range counts {
+		ch <- prometheus.MustNewConstMetric(contestsDesc, prometheus.GaugeValue, float64(n), labels[0], labels[1])
+	}
+	hosts := map[mirror.Kind]int{serviceEntry: 0, virtualService: 0}
+	for _, c := range g.hosts.Conflicts() {
+		hosts[c.Kind]++
+	}
+	for kind, n := range hosts {
+		ch <- prometheus.MustNewConstMetric(hostsDesc, prometheus.GaugeValue, float64(n), kind.String())
+	}
+}

@@ -1,0 +1,219 @@
+// Package explainview prints explanations, conflicts and plans for people.
+//
+// The package must not know how they are come by.
+package explainview
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/rogpeppe/go-internal/diff"
+
+	"meshrelay/admin"
+	"meshrelay/federation"
+	"meshrelay/internal/k8syaml"
+	"meshrelay/internal/object"
+	"meshrelay/internal/printer"
+	"meshrelay/mirror"
+)
+
+const none = "-"
+
+// Explain writes an explanation. With diffs, what is served follows as a difference from
+// what each source has. Ages are counted from now.
+func Explain(w io.Writer, e admin.Explanation, diffs bool, now time.Time) error {
+	var b strings.Builder
+	b.WriteString(headline(e, now) + "\n")
+	if len(e.Group) > 0 {
+		names := make([]string, 0, len(e.Group))
+		for _, g := range e.Group {
+			names = append(names, g.Namespace+"/"+g.Name)
+		}
+		fmt.Fprintf(&b, "It is merged with what has the same hosts: %s.\n", strings.Join(names, ", "))
+	}
+	for _, c := range e.HostConflicts {
+		fmt.Fprintf(&b, "Host %s is claimed by others too: %s.\n", c.Host, strings.Join(claims(c), ", "))
+	}
+	b.WriteString("\n")
+	if _, err := io.WriteString(w, printer.CleanLines(b.String())); err != nil {
+		return err
+	}
+	if err := printer.Rows(w, sourceRows(e, now)); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintln(w); err != nil {
+		return err
+	}
+	if len(e.Clients) == 0 {
+		if _, err := fmt.Fprintln(w, "No client watches the kind."); err != nil {
+			return err
+		}
+	} else if err := printer.Rows(w, clientRows(e, now)); err != nil {
+		return err
+	}
+	if !diffs {
+		return nil
+	}
+	for _, s := range e.Sources {
+		if s.From == nil || e.Served == nil {
+			continue
+		}
+		if err := Diff(w, "upstream "+s.Upstream, s.From, "served", e.Served); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func headline(e admin.Explanation, now time.Time) string {
+	name := e.Ref.String()
+	why := ""
+	if e.Reason != "" {
+		why = ": " + e.Reason
+	}
+	switch e.Outcome {
+	case admin.Served:
+		if e.Since.IsZero() {
+			return fmt.Sprintf("%s is served from upstream %s%s.", name, e.Source, why)
+		}
+		return fmt.Sprintf("%s is served from upstream %s%s. It is what it is since %s ago.", name, e.Source, why, ago(e.Since, now))
+	case admin.United:
+		if e.Into != nil {
+			return fmt.Sprintf("%s is not served by itself: it went into %s%s.", name, e.Into, why)
+		}
+	case admin.Rejected:
+		return fmt.Sprintf("%s is not served%s.", name, why)
+	case admin.Missing:
+		return fmt.Sprintf("%s: no upstream has it.", name)
+	}
+	return fmt.Sprintf("%s is not served: it is %s.", name, e.Outcome)
+}
+
+func claims(c federation.HostConflict) (out []string) {
+	for _, claim := range c.Claims {
+		out = append(out, fmt.Sprintf("%s/%s from %s", claim.Namespace, claim.Name, claim.Source))
+	}
+	return out
+}
+
+func sourceRows(e admin.Explanation, now time.Time) [][]string {
+	rows := [][]string{{"UPSTREAM", "OUTCOME", "NAME THERE", "SINCE", "VERSION THERE", "DETAIL"}}
+	for _, s := range e.Sources {
+		original := none
+		if s.Original != nil {
+			original = s.Original.Namespace + "/" + s.Original.Name
+		}
+		var detail []string
+		if s.Reason != "" {
+			detail = append(detail, s.Reason)
+		}
+		if s.Detail != "" {
+			detail = append(detail, s.Detail)
+		}
+		if len(s.Changes) > 0 {
+			detail = append(detail, "rewritten: "+strings.Join(s.Changes, ", "))
+		}
+		if s.Refused != "" {
+			detail = append(detail, "the newest content is refused: "+s.Refused)
+		}
+		rows = append(rows, []string{s.Upstream, string(s.Outcome), original, ago(s.Since, now), orNone(s.SourceVersion), orNone(strings.Join(detail, ": "))})
+	}
+	return rows
+}
+
+func clientRows(e admin.Explanation, now time.Time) [][]string {
+	rows := [][]string{{"CLIENT", "VIEW", "TYPE", "STATE", "SINCE"}}
+	for _, c := range e.Clients {
+		rows = append(rows, []string{c.NodeID, orNone(c.View), c.TypeURL, string(c.State), ago(c.At, now)})
+	}
+	return rows
+}
+
+// Conflicts writes what sources do not agree on.
+func Conflicts(w io.Writer, all admin.Conflicts, now time.Time) error {
+	if len(all.Keys) == 0 {
+		if _, err := fmt.Fprintln(w, "No two upstreams have the same key."); err != nil {
+			return err
+		}
+	} else {
+		rows := [][]string{{"KIND", "NAMESPACE", "NAME", "SERVED FROM", "UNITED", "NOT SERVED", "SINCE", "REASON"}}
+		for _, c := range all.Keys {
+			rows = append(rows, []string{
+				c.Key.Kind.String(), orNone(c.Key.Namespace), c.Key.Name, orNone(c.Winner), orNone(strings.Join(c.United, ",")),
+				orNone(strings.Join(c.Losers, ",")), ago(c.Since, now), orNone(c.Reason),
+			})
+		}
+		if err := printer.Rows(w, rows); err != nil {
+			return err
+		}
+	}
+	if _, err := fmt.Fprintln(w); err != nil {
+		return err
+	}
+	if len(all.Hosts) == 0 {
+		_, err := fmt.Fprintln(w, "No host is claimed by two configs.")
+		return err
+	}
+	rows := [][]string{{"HOST", "KIND", "CLAIMED BY", "SINCE"}}
+	for _, c := range all.Hosts {
+		rows = append(rows, []string{c.Host, c.Kind.Kind, strings.Join(claims(c), ", "), ago(c.Since, now)})
+	}
+	return printer.Rows(w, rows)
+}
+
+// Diff writes the difference between two objects as diff -u does. Versions and provenance
+// are left out.
+func Diff(w io.Writer, oldName string, old *object.Object, newName string, cur *object.Object) error {
+	a, err := text(old)
+	if err != nil {
+		return err
+	}
+	b, err := text(cur)
+	if err != nil {
+		return err
+	}
+	d := diff.Diff(oldName, a, newName, b)
+	if len(d) == 0 {
+		_, err := fmt.Fprintf(w, "\n%s and %s are the same\n", oldName, newName)
+		return err
+	}
+	_, err = fmt.Fprintf(w, "\n%s", printer.CleanLines(string(d)))
+	return err
+}
+
+// text returns an object as YAML; nothing when there is none.
+func text(o *object.Object) ([]byte, error) {
+	if o == nil {
+		return nil, nil
+	}
+	plain := *o
+	plain.APIVersion, plain.Metadata.ResourceVersion = "", ""
+	plain.Metadata.Annotations = map[string]string{}
+	for k, v := range o.Metadata.Annotations {
+		if !mirror.IsProvenance(k) {
+			plain.Metadata.Annotations[k] = v
+		}
+	}
+	data, err := json.Marshal(plain)
+	if err != nil {
+		return nil, err
+	}
+	return k8syaml.FromJSON(data)
+}
+
+func orNone(s string) string {
+	if s == "" {
+		return none
+	}
+	return s
+}
+
+func ago(t, now time.Time) string {
+	if t.IsZero() {
+		return none
+	}
+	return printer.Age(max(now.Sub(t), 0))
+}
