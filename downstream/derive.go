@@ -138,6 +138,7 @@ type deriver struct {
 	made []region
 }
 
+// run makes the regions and what is known of the content. updates are as in the batch.
 func (d *deriver) run(updates []update) {
 	done := 0
 	j := 0 // the old range in which the new one begins
@@ -208,6 +209,12 @@ func pageAt(pages []*page, i int) *page {
 
 // ownAt returns the old region of range j; nil when the base's page stood there.
 func (d *deriver) ownAt(j int) *region {
+	switch {
+	case len(d.own) == 0 || d.own[0].at > j:
+		return nil
+	case d.own[0].at == j: // the walk is there
+		return &d.own[0]
+	}
 	i, found := slices.BinarySearchFunc(d.own, j, func(r region, at int) int { return cmp.Compare(r.at, at) })
 	if !found {
 		return nil

@@ -173,6 +173,11 @@ func TestKubernetesServices(t *testing.T) {
 			}
 		}
 
+		more[0].unready = true
+		k.createEndpoints("web", "shop", shopPorts, more...)
+		near.waitEndpoints(shopCluster, "10.1.0.2:8080", "10.1.0.3:8080", "10.1.0.4:8080")
+		far.waitEndpoints(shopCluster, gateway[1])
+
 		k.setEndpoints("web", "shop", shopPorts)
 		near.waitEndpoints(shopCluster)
 		far.waitEndpoints(shopCluster)
@@ -262,11 +267,12 @@ func TestEndpointsAtAGatewayReachAClient(t *testing.T) {
 func TestASelectorOfAnotherClusterSelectsTheOwnPods(t *testing.T) {
 	k := newKubernetes(t, "west")
 	k.createNamespace("web")
-	k.createPod("web", "shop", pod{name: "other", ip: "10.2.0.1"})
 	i := newKubernetesIstiod(t, k, "networks: {}")
 	writeShop(t, i, "  workloadSelector: {labels: {app: shop}}\n")
 	i.start().ready()
 	e := dial(t, i.grpc).envoy(proxy{cluster: "west"})
+	e.waitEndpoints(shopCluster)
+	k.createPod("web", "shop", pod{name: "other", ip: "10.2.0.1"})
 	e.waitEndpoints(shopCluster, "10.2.0.1:80")
 	writeShop(t, i, atGateways)
 	e.waitEndpoints(shopCluster, "192.0.2.1:15443", "192.0.2.1:15443")

@@ -24,9 +24,11 @@ var (
 	// shortHostRole is a host that istiod completes when it has no dots.
 	shortHostRole = &role{sees: effHosts | effNamespaces, text: plain((*scope).shortHost)}
 	hostPortRole  = &role{sees: effHosts | effNamespaces, text: plain((*scope).hostPort)}
-	// namespacedHostRole is "namespace/host".
-	namespacedHostRole = &role{sees: effHosts | effNamespaces, text: plain((*scope).namespacedHost)}
-	urlRole            = &role{sees: effHosts | effNamespaces, text: plain((*scope).url)}
+	// namespacedHostRole is "namespace/host", in a list that selects hosts.
+	namespacedHostRole = &role{sees: effHosts | effNamespaces, text: plain((*scope).namespacedHost), more: also((*scope).movedNamespacedHosts)}
+	// hostPatternRole is a host that may have a port, in a list that selects hosts.
+	hostPatternRole = &role{sees: effHosts | effNamespaces, text: plain((*scope).hostPort), more: also((*scope).movedHostPorts)}
+	urlRole         = &role{sees: effHosts | effNamespaces, text: plain((*scope).url)}
 	// authorityRole is a StringMatch for a host. A prefix follows when it is a whole host;
 	// what else it stands for is not known, and neither is what a regex does.
 	authorityRole = &role{sees: effHosts | effNamespaces, fields: map[protoreflect.Name]*role{"exact": hostPortRole, "prefix": hostPortRole}}
@@ -108,8 +110,8 @@ var followedFields = map[protoreflect.FullName]*role{
 	"istio.security.v1beta1.Source.not_principals":       principalRole,
 	"istio.security.v1beta1.Source.service_accounts":     serviceAccountRole,
 	"istio.security.v1beta1.Source.not_service_accounts": serviceAccountRole,
-	"istio.security.v1beta1.Operation.hosts":             hostPortRole,
-	"istio.security.v1beta1.Operation.not_hosts":         hostPortRole,
+	"istio.security.v1beta1.Operation.hosts":             hostPatternRole,
+	"istio.security.v1beta1.Operation.not_hosts":         hostPatternRole,
 	"istio.security.v1beta1.Condition.values":            conditionRole,
 	"istio.security.v1beta1.Condition.not_values":        conditionRole,
 	// Envoy fetches it from the Service of that host, when there is one.
@@ -224,6 +226,10 @@ func plain(f func(*scope, string) string) func(*scope, wireMessage, string) stri
 	return func(s *scope, _ wireMessage, v string) string { return f(s, v) }
 }
 
+func also(f func(*scope, string) []string) func(*scope, wireMessage, string) []string {
+	return func(s *scope, _ wireMessage, v string) []string { return f(s, v) }
+}
+
 func first(f func(*scope, string) (string, []string)) func(*scope, wireMessage, string) string {
 	return func(s *scope, _ wireMessage, v string) string {
 		to, _ := f(s, v)
@@ -276,10 +282,8 @@ func conditionOf(m wireMessage) *role {
 		return principalRole
 	case "source.serviceaccount":
 		return serviceAccountRole
-	case "connection.sni":
-		return hostRole
-	case "request.headers[host]", "request.headers[:authority]":
-		return hostPortRole
+	case "connection.sni", "request.headers[host]", "request.headers[:authority]":
+		return hostPatternRole
 	}
 	return nil
 }

@@ -188,21 +188,20 @@ func (w *Rewriter) Rewrite(r *mirror.Resource) (*mirror.Resource, error) {
 		return r, nil // not even a label can refer to what is mapped
 	}
 
-	spec := mirror.Spec{Key: key, Source: r.Source(), Cluster: r.Cluster(), SourceVersion: r.SourceVersion(), Body: body}
-	md := r.Metadata()
-	spec.CreateTime = md.CreateTime
+	spec := r.Spec()
 	s := newScope(w.names, from.Namespace)
 	var relabeled, reannotated bool
-	spec.Labels, relabeled = w.labels.apply(s, md.Labels, referenceLabels)
-	spec.Annotations, reannotated = w.annotations.apply(s, md.Annotations, referenceAnnotations)
+	spec.Labels, relabeled = w.labels.apply(s, spec.Labels, referenceLabels)
+	spec.Annotations, reannotated = w.annotations.apply(s, spec.Annotations, referenceAnnotations)
 	if s.err != nil {
 		return nil, fmt.Errorf("rewrite %s: metadata: %w", from, s.err)
 	}
 	if key == from && body == nil && !relabeled && !reannotated {
 		return r, nil
 	}
-	if body == nil {
-		spec.Body = r.Body()
+	spec.Key = key
+	if body != nil {
+		spec.Body = body
 	}
 	out, err := mirror.New(spec)
 	if err != nil {

@@ -3,6 +3,8 @@ package federation
 import (
 	"maps"
 	"strings"
+
+	"meshrelay/mirror"
 )
 
 // editRules are an Edit, ready to be applied.
@@ -62,6 +64,9 @@ func (r *editRules) apply(s *scope, m map[string]string, references map[string]*
 }
 
 func (r *editRules) removes(key string) bool {
+	if mirror.IsProvenance(key) {
+		return false // what the relays say is not the source's to lose
+	}
 	if _, set := r.set[key]; set {
 		return false // to be set anyway, and perhaps to what it is
 	}

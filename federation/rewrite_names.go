@@ -138,7 +138,8 @@ func (s *scope) name(name string) string {
 //
 // Left alone are hosts of two labels: istiod takes "reviews.team-a" for a domain of its
 // own and not for a Service in team-a. So is a wildcard above a mapped domain, such as
-// "*.local" above "cluster.local": it stands for more than what is mapped.
+// "*.local" above "cluster.local": it stands for more than what is mapped. Where hosts are
+// selected and not claimed, movedHosts adds the rest.
 func (s *scope) host(h string) string {
 	if len(h) < 2 {
 		return h
@@ -161,6 +162,49 @@ func (s *scope) host(h string) string {
 		s.fail(out, maxDomain)
 	}
 	return out
+}
+
+// movedHosts returns the hosts that are mapped away from under a wildcard. They are not
+// added where a config claims hosts: it would claim what one that is more specific claims
+// already.
+func (s *scope) movedHosts(v string) (moved []string) {
+	if len(v) < 2 || v[0] != '*' || s.effects&effHosts == 0 {
+		return nil
+	}
+	reach := s.host(v)[1:]
+	for i := range s.hosts {
+		m := &s.hosts[i]
+		if strings.HasSuffix("."+m.From, v[1:]) && !strings.HasSuffix("."+m.To, reach) {
+			moved = append(moved, m.To, "*."+m.To)
+		}
+	}
+	return moved
+}
+
+// movedHostPorts is movedHosts for hostPort.
+func (s *scope) movedHostPorts(v string) []string {
+	port := ""
+	if i := strings.LastIndexByte(v, ':'); i >= 0 && isPort(v[i+1:]) {
+		v, port = v[:i], v[i:]
+	}
+	moved := s.movedHosts(v)
+	for i := range moved {
+		moved[i] += port
+	}
+	return moved
+}
+
+// movedNamespacedHosts is movedHosts for namespacedHost.
+func (s *scope) movedNamespacedHosts(v string) []string {
+	ns, h, ok := strings.Cut(v, "/")
+	if !ok {
+		return s.movedHosts(v)
+	}
+	moved := s.movedHosts(h)
+	for i := range moved {
+		moved[i] = s.visibility(ns) + "/" + moved[i]
+	}
+	return moved
 }
 
 // mappedDomain returns where the part of h begins that a HostMapping replaces, and by

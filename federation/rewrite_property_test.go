@@ -87,8 +87,7 @@ func edges(configs []*mirror.Resource) map[string]bool {
 		ns := r.Namespace()
 		switch b := body[i].(type) {
 		case *networking.VirtualService:
-			for n, h := range b.Hosts {
-				_ = n
+			for _, h := range b.Hosts {
 				host(i, "vs.hosts", istiodHost(h, ns))
 			}
 			for _, g := range b.Gateways {
@@ -121,6 +120,24 @@ func edges(configs []*mirror.Resource) map[string]bool {
 				for j, other := range configs {
 					if e == "*" || e == other.Namespace() {
 						out[fmt.Sprintf("%d visible to %d", i, j)] = true
+					}
+				}
+			}
+		case *networking.Gateway:
+			for j, other := range configs {
+				vs, ok := body[j].(*networking.VirtualService)
+				if !ok {
+					continue
+				}
+				for _, server := range b.Servers[0].Hosts {
+					from, pattern, _ := strings.Cut(server, "/")
+					if from == "." {
+						from = ns
+					}
+					for _, h := range vs.Hosts {
+						if (from == "*" || from == other.Namespace()) && istiodHostMatches(pattern, istiodHost(h, other.Namespace())) {
+							out[fmt.Sprintf("%d binds a host of %d", i, j)] = true
+						}
 					}
 				}
 			}
@@ -236,7 +253,10 @@ func drawConfigs(t *rapid.T) []*mirror.Resource {
 		case 0:
 			kind, body = "ServiceEntry", &networking.ServiceEntry{Hosts: rapid.SliceOfN(fqdn, 1, 2).Draw(t, "hosts")}
 		case 1:
-			kind, body = "Gateway", &networking.Gateway{}
+			kind, body = "Gateway", &networking.Gateway{Servers: []*networking.Server{{Hosts: []string{
+				rapid.OneOf(ns, rapid.SampledFrom([]string{".", "*"})).Draw(t, "server ns") + "/" +
+					rapid.OneOf(fqdn, rapid.SampledFrom([]string{"*", "*.corp", "*.b.svc.cluster.local", "*.cluster.local", "*.local"})).Draw(t, "server"),
+			}}}}
 		case 2:
 			vs := &networking.VirtualService{
 				Hosts:    rapid.SliceOfN(anyHost, 1, 2).Draw(t, "hosts"),

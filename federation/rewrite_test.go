@@ -171,7 +171,7 @@ func TestReferencesOfEveryKindFollow(t *testing.T) {
 			"sidecar",
 			`{"egress": [{"hosts": ["./*", "*/*", "~/*", "istio-system/*", "other/reviews.other.svc.cluster.local", "team-a/*.corp.example"]}], "ingress": [{"port": {"number": 1, "name": "h", "protocol": "HTTP"}, "defaultEndpoint": "127.0.0.1:1"}],
 			  "outboundTrafficPolicy": {"egressProxy": {"host": "egress.istio-system.svc.cluster.local"}}}`,
-			`{"egress": [{"hosts": ["./*", "*/*", "~/*", "istio-system/*", "east-other/reviews.east-other.svc.east.example", "alpha/*.corp.east.example"]}], "ingress": [{"port": {"number": 1, "name": "h", "protocol": "HTTP"}, "defaultEndpoint": "127.0.0.1:1"}],
+			`{"egress": [{"hosts": ["./*", "*/*", "~/*", "istio-system/*", "east-other/reviews.east-other.svc.east.example", "alpha/*.corp.east.example", "alpha/db.example", "alpha/*.db.example"]}], "ingress": [{"port": {"number": 1, "name": "h", "protocol": "HTTP"}, "defaultEndpoint": "127.0.0.1:1"}],
 			  "outboundTrafficPolicy": {"egressProxy": {"host": "egress.istio-system.svc.east.example"}}}`,
 		},
 		{"workloadentry", `{"address": "vm.corp.example", "serviceAccount": "a", "network": "n"}`, `{"address": "vm.corp.east.example", "serviceAccount": "a", "network": "n"}`},
@@ -364,6 +364,33 @@ func TestHostMapping(t *testing.T) {
 	}
 }
 
+// A wildcard that selects hosts goes on to select those that are mapped away from under it.
+func TestWildcardsFollowWhatIsMappedFromUnderThem(t *testing.T) {
+	w := mustRewriter(t, Rewrite{
+		Namespaces: map[string]string{"team-a": "alpha"},
+		Hosts:      []HostMapping{{"corp", "here"}, {"shop.corp", "shop.example"}, {"stays.corp", "stays.corp"}, {"below.corp", "x.here"}},
+	})
+	for kind, bodies := range map[string][2]string{
+		"sidecar": {
+			`{"egress": [{"hosts": ["team-a/*.corp", "./*", "./*.shop.corp", "*.corp"]}]}`,
+			`{"egress": [{"hosts": ["alpha/*.here", "alpha/stays.corp", "alpha/*.stays.corp", "alpha/shop.example", "alpha/*.shop.example", "./*", "./*.shop.example", "*.here", "stays.corp", "*.stays.corp", "shop.example", "*.shop.example"]}]}`,
+		},
+		"ap": {
+			`{"rules": [{"to": [{"operation": {"notHosts": ["*.corp:80"]}}]}]}`,
+			`{"rules": [{"to": [{"operation": {"notHosts": ["*.here:80", "stays.corp:80", "*.stays.corp:80", "shop.example:80", "*.shop.example:80"]}}]}]}`,
+		},
+		// These claim hosts.
+		"se": {`{"hosts": ["*.corp"]}`, `{"hosts": ["*.here"]}`},
+		"vs": {`{"hosts": ["*.corp"]}`, `{"hosts": ["*.here"]}`},
+	} {
+		got := decodedBody(t, mustRewrite(t, w, newRewriteResource(t, rewriteSpec(t, rewriteKind(kind), "b/x", bodies[0]))))
+		want := rewriteBody(t, rewriteKind(kind), bodies[1])
+		if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
+			t.Errorf("%s: %s", kind, diff)
+		}
+	}
+}
+
 func TestIdentityRulesReturnTheSameResource(t *testing.T) {
 	rules := map[string]Rewrite{
 		"zero":                             {},
@@ -509,6 +536,15 @@ func TestMetadataReferencesFollowBeforeEdits(t *testing.T) {
 	md = mustRewrite(t, mustRewriter(t, rules), newRewriteResource(t, spec)).Metadata()
 	if md.Labels["istio.io/use-waypoint"] != "none" || md.Annotations["istio.io/autoRegistrationGroup"] != "e-g" {
 		t.Errorf("got %v", md)
+	}
+}
+
+func TestProvenanceIsNotRemoved(t *testing.T) {
+	in := newRewriteResource(t, rewriteSpec(t, rewriteKind("se"), "team-a/db", `{}`)).WithProvenance(mirror.Provenance{Cluster: "east-1"})
+	want := in.Metadata().Annotations
+	out := mustRewrite(t, mustRewriter(t, Rewrite{Annotations: Edit{Remove: []string{"*"}}}), in)
+	if got := out.Metadata().Annotations; len(got) == 0 || !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }
 

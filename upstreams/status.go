@@ -57,10 +57,26 @@ type Status struct {
 	RefusedTotal int       `json:"refusedTotal,omitempty"`
 	// Dropped counts what the source has and the relay leaves out now, by Reason.
 	Dropped map[string]int `json:"dropped,omitempty"`
+	// Endpoints is what is known of the endpoints of the source's services, where those are
+	// discovered.
+	Endpoints *EndpointsStatus `json:"endpoints,omitempty"`
 	// Reconnects counts streams opened after the first; NACKs counts responses that
 	// were rejected in part or whole; both since the start of the process.
 	Reconnects uint64 `json:"reconnects"`
 	NACKs      uint64 `json:"nacks"`
+}
+
+// EndpointsStatus is what is known of the endpoints of a source's services.
+type EndpointsStatus struct {
+	// Clusters are asked for, one for each port of a service; Answered of them were
+	// answered, and Awaited are still waited for.
+	Clusters int `json:"clusters"`
+	Answered int `json:"answered"`
+	Awaited  int `json:"awaited,omitempty"`
+	// NACKs counts responses that were rejected in part or whole.
+	NACKs uint64 `json:"nacks,omitempty"`
+	// LastError is the most recent failure. It is empty while there is none.
+	LastError string `json:"lastError,omitempty"`
 }
 
 // Refusal is a resource or file whose newest content was not accepted.

@@ -23,9 +23,8 @@ import (
 type table struct {
 	importer *importer
 	store    *mirror.Store
-	// endpoints returns what is known of the endpoints of a service, and asks for them. ok
-	// is false while there are none. It may be nil.
-	endpoints func(r *mirror.Resource) (a federation.Assignments, ok bool)
+	// discovery follows the endpoints of services; nil when they are not to be discovered.
+	discovery *discovery
 	byURL         map[string]*spelling
 	byKind        map[mirror.Kind][]*spelling // newest version first
 	// awaited are the type URLs of each kind that the present stream has not answered.
@@ -209,7 +208,7 @@ func (t *table) replace(sp *spelling, resp *adsclient.Response) (out outcome) {
 	var gone []string
 	for name, rec := range sp.byName {
 		if rec.generation != sp.generation {
-			sp.forget(name, rec)
+			t.forget(sp, name, rec)
 			gone = append(gone, name)
 		}
 	}
@@ -263,7 +262,7 @@ func (t *table) patch(sp *spelling, resp *adsclient.Response) (out outcome) {
 			name = mirror.MeshConfigName
 		}
 		if rec := sp.byName[name]; rec != nil && !seen[name] {
-			sp.forget(name, rec)
+			t.forget(sp, name, rec)
 			gone = append(gone, name)
 		}
 		delete(sp.refused, name)
@@ -344,30 +343,23 @@ func (t *table) accept(sp *spelling, rec *record, name string, raw adsclient.Raw
 func (t *table) take(sp *spelling, rec *record, r *mirror.Resource) (differs bool, err error) {
 	had := rec.resource != nil
 	reason, detail := t.importer.check(r)
-	var known federation.Assignments
-	if reason == imported && t.importer.discovers(r) {
-		ok := false
-		if t.endpoints != nil {
-			known, ok = t.endpoints(r)
-		}
-		if !ok {
-			reason, detail = reasonEndpoints, "no endpoints are known of the service"
-		}
-	}
 	if reason != imported {
-		sp.countDropped(rec, reason)
-		rec.detail = detail
-		rec.resource, rec.original = nil, nil
-		if reason == reasonEndpoints {
-			rec.original = r
-		}
+		t.unfollow(rec, r.FullName())
+		t.leaveOut(sp, rec, nil, reason, detail)
 		return had, nil
 	}
-	held, reshaped, err := t.importer.reshape(r, known)
-	if err != nil {
+	held, reshaped, err := t.reshape(rec, r)
+	switch {
+	case errors.Is(err, errWaiting) && had:
+		rec.original = r // what was known before stays in force until then
+		return false, nil
+	case errors.Is(err, errWaiting), errors.Is(err, errNoEndpoints), errors.Is(err, federation.ErrUnreachable):
+		t.leaveOut(sp, rec, r, reasonEndpoints, err.Error())
+		return had, nil
+	case err != nil:
 		return false, err
 	}
-	sp.countDropped(rec, reason)
+	sp.countDropped(rec, imported)
 	rec.resource, rec.original, rec.detail = held, nil, ""
 	if reshaped {
 		rec.original = r
@@ -375,21 +367,51 @@ func (t *table) take(sp *spelling, rec *record, r *mirror.Resource) (differs boo
 	return true, nil
 }
 
-// reconsider folds in what has become known of the endpoints of services, which are given
-// by their names in the source.
-func (t *table) reconsider(kind mirror.Kind, names []string) (changed int, err error) {
+func (t *table) leaveOut(sp *spelling, rec *record, r *mirror.Resource, reason Reason, detail string) {
+	sp.countDropped(rec, reason)
+	rec.resource, rec.original, rec.detail = nil, r, detail
+}
+
+// reshape returns what a record is to hold of r.
+func (t *table) reshape(rec *record, r *mirror.Resource) (held *mirror.Resource, reshaped bool, err error) {
+	var known federation.Assignments
+	discovers := t.discovery != nil && t.importer.discovers(r)
+	if discovers {
+		if known, err = t.discovery.follow(rec, r); err != nil {
+			return nil, false, err
+		}
+	} else {
+		t.unfollow(rec, r.FullName())
+	}
+	held, reshaped, err = t.importer.reshape(r, known)
+	if err == nil && discovers && federation.IsSynthetic(held) {
+		err = errNoEndpoints
+	}
+	return held, reshaped, err
+}
+
+func (t *table) unfollow(rec *record, name string) {
+	if t.discovery != nil {
+		t.discovery.unfollow(rec, name)
+	}
+}
+
+// reconsider folds in what has become known of some clusters.
+func (t *table) reconsider(kind mirror.Kind, clusters []string) (changed int, err error) {
 	var differ []string
 	var errs []error
+	names := t.discovery.services(clusters)
 	for _, sp := range t.byKind[kind] {
-		for _, name := range names {
+		for name := range names {
 			rec := sp.byName[name]
-			if rec == nil || rec.original == nil || !t.importer.discovers(rec.original) {
+			if rec == nil || rec.original == nil {
 				continue
 			}
 			differs, err := t.take(sp, rec, rec.original)
 			if err != nil {
 				errs = append(errs, fmt.Errorf("%s %s: %w", sp.typeURL, abbreviate(name), err))
 			} else if differs {
+				rec.at = time.Now().Unix()
 				differ = append(differ, name)
 			}
 		}
@@ -427,7 +449,8 @@ func abbreviate(s string) string {
 	return s
 }
 
-func (sp *spelling) forget(name string, rec *record) {
+func (t *table) forget(sp *spelling, name string, rec *record) {
+	t.unfollow(rec, name)
 	sp.countDropped(rec, imported)
 	delete(sp.byName, name)
 	delete(sp.refused, name)
@@ -489,6 +512,9 @@ func (t *table) retire(kind mirror.Kind, current *spelling) {
 	for _, sp := range t.byKind[kind] {
 		if sp == current {
 			continue
+		}
+		for name, rec := range sp.byName {
+			t.unfollow(rec, name)
 		}
 		gone = slices.AppendSeq(gone, maps.Keys(sp.byName))
 		clear(sp.byName)

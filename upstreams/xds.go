@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
@@ -27,14 +28,17 @@ const manyGone = 5
 // turn up in another one before it counts as deleted.
 const versionGrace = time.Second
 
+var serviceEntryKind = mirror.Kind{Group: "networking.istio.io", Kind: "ServiceEntry"}
+
 // maxRefused bounds the refusals that a Status lists.
 const maxRefused = 100
 
 // XDS mirrors another MCP-over-xDS server: an istiod or a relay.
 type XDS struct {
-	client *adsclient.Client
-	free   func()
-	log    *slog.Logger
+	client    *adsclient.Client
+	endpoints *endpoints // nil unless they are discovered
+	free      func()
+	log       *slog.Logger
 
 	// mu guards all below.
 	mu     sync.Mutex
@@ -102,7 +106,67 @@ func NewXDS(cfg config.Upstream, node config.Node, provenance config.Provenance,
 		return nil, fmt.Errorf("upstream %s: %w", cfg.Name, err)
 	}
 	x.client = client
+	if cfg.Services.Mode == config.ServicesDiscover {
+		if err := x.discover(cfg, node, opts); err != nil {
+			x.free()
+			return nil, fmt.Errorf("upstream %s: %w", cfg.Name, err)
+		}
+	}
 	return x, nil
+}
+
+// discover has the endpoints of the source's services followed.
+func (x *XDS) discover(cfg config.Upstream, node config.Node, opts []grpc.DialOption) (err error) {
+	x.endpoints, err = newEndpoints(endpointsConfig{
+		Addresses: cfg.XDS.Addresses, DialOptions: opts,
+		Node: func() *corev3.Node {
+			return adsclient.EndpointsNode(adsclient.NodeConfig{
+				Name: node.ID, Namespace: node.Namespace, IP: node.IP, ClusterID: node.ClusterID,
+				Revision: node.Revision, Network: cfg.Services.Network,
+			})
+		},
+		ResyncInterval: cfg.XDS.ResyncInterval.D(), Logger: x.log,
+	}, x.endpointsChanged)
+	if err == nil {
+		x.table.discovery = newDiscovery(x.endpoints)
+	}
+	return err
+}
+
+// endpointsChanged folds in what has become known of clusters.
+func (x *XDS) endpointsChanged(clusters []string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	changed, err := x.table.reconsider(serviceEntryKind, clusters)
+	if err != nil {
+		x.log.Warn("services can not be given their endpoints; what they had stays in force", "err", err)
+	}
+	x.log.Debug("endpoints changed", "clusters", len(clusters), "services", changed)
+	x.ask()
+	x.settleSync()
+}
+
+// ask tells which clusters are wanted, if those are others than before. The caller holds mu.
+func (x *XDS) ask() {
+	if x.endpoints == nil {
+		return
+	}
+	if clusters, differs := x.table.discovery.ask(); differs {
+		if err := x.endpoints.want(clusters); err != nil {
+			x.log.Warn("not the endpoints of all services can be asked for", "err", err)
+		}
+	}
+}
+
+// settleSync notes that the source has given all that it has. The caller holds mu.
+func (x *XDS) settleSync() {
+	if x.status.Synced || x.pending() != nil || x.endpoints != nil && !x.endpoints.answered() {
+		return
+	}
+	x.status.Synced = true
+	x.enter(StateSynced)
+	x.store.SetSynced()
+	x.log.Info("upstream has synced", "address", x.status.Address)
 }
 
 // subscriptions returns the type URLs to ask for. An istiod is asked for every
@@ -135,7 +199,13 @@ func subscriptions(relay bool, extra []string) []string {
 func (x *XDS) Run(ctx context.Context) error {
 	defer x.free()
 	defer x.end()
-	return x.client.Run(ctx)
+	if x.endpoints == nil {
+		return x.client.Run(ctx)
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return x.client.Run(ctx) })
+	g.Go(func() error { return x.endpoints.run(ctx) })
+	return g.Wait()
 }
 
 // end sees to it that nothing happens any more.
@@ -268,12 +338,8 @@ func (x *XDS) HandleResponse(resp *adsclient.Response) error {
 	}
 	x.log.Debug("response", "type", resp.TypeURL, "resources", resp.Len(), "removed", len(resp.Removed),
 		"changed", result.changed, "deleted", result.deleted, "bytes", resp.Size())
-	if !x.status.Synced && x.pending() == nil {
-		x.status.Synced = true
-		x.enter(StateSynced)
-		x.store.SetSynced()
-		x.log.Info("upstream has synced", "address", x.status.Address)
-	}
+	x.ask()
+	x.settleSync()
 	if err := result.err(); err != nil {
 		x.status.NACKs++
 		x.log.Warn("response refused in part; the last good content stays in force", "type", resp.TypeURL, "err", err)
@@ -311,6 +377,13 @@ func (x *XDS) Status() Status {
 	st.Refused, st.RefusedTotal = x.table.refusals()
 	st.Dropped = x.table.droppedCounts()
 	st.Resources = countsByName(x.store)
+	if x.endpoints != nil {
+		e := x.endpoints.status()
+		st.Endpoints = &EndpointsStatus{Clusters: e.Wanted, Answered: e.Answered, Awaited: e.Missing, NACKs: e.NACKs, LastError: e.LastError}
+		if e.LeftOut != "" {
+			st.Endpoints.LastError = e.LeftOut
+		}
+	}
 	return st
 }
 

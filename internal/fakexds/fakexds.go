@@ -407,6 +407,9 @@ func (s *Server) PushNames(typeURL string, names ...string) {
 	s.mu.Unlock()
 	for _, st := range sessions {
 		asked := st.names(typeURL)
+		if asked == nil {
+			continue
+		}
 		s.answerNames(st, typeURL, slices.DeleteFunc(slices.Clone(names), func(n string) bool { return !slices.Contains(asked, n) }))
 	}
 }

@@ -154,8 +154,8 @@ require (
 	sigs.k8s.io/yaml v1.6.0 // indirect
 )
 
-// The main module of Kubernetes names its own libraries at v0.0.0 and replaces them by
-// folders, which does not reach beyond it.
+// Kubernetes requires its own libraries at v0.0.0 and replaces them by folders, which holds
+// in its own tree only. Their v0.X.Y belongs to its v1.X.Y.
 replace (
 	k8s.io/api => k8s.io/api v0.36.3
 	k8s.io/apiextensions-apiserver => k8s.io/apiextensions-apiserver v0.36.3
@@ -187,7 +187,5 @@ replace (
 	k8s.io/mount-utils => k8s.io/mount-utils v0.36.3
 	k8s.io/pod-security-admission => k8s.io/pod-security-admission v0.36.3
 	k8s.io/sample-apiserver => k8s.io/sample-apiserver v0.36.3
-	k8s.io/sample-cli-plugin => k8s.io/sample-cli-plugin v0.36.3
-	k8s.io/sample-controller => k8s.io/sample-controller v0.36.3
 	k8s.io/streaming => k8s.io/streaming v0.36.3
 )

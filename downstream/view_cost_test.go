@@ -1,0 +1,158 @@
+package downstream
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"meshrelay/mirror"
+)
+
+// ownPages returns what a derived view has for itself.
+func (v *view) ownPages(kind mirror.Kind) (pages, entries int) {
+	v.eachOwn(kind, func(p *page) { pages, entries = pages+1, entries+len(p.entries) })
+	return pages, entries
+}
+
+// TestViewCostsWhatItLeavesOut: of 10,000 resources, and not what it has in common with
+// the base view.
+func TestViewCostsWhatItLeavesOut(t *testing.T) {
+	const n = 10000
+	c := newCopies("east", "west")
+	for _, res := range many(n, "s-%05d", func(i int) string { return fmt.Sprintf("s%d.example", i) }) {
+		c.put(res)
+	}
+	vs := newViews(c)
+	vs.open(time.Now())
+	base := vs.base.snapshot(kindSE)
+	perPage := n / len(base.pages)
+	for _, left := range []int{0, 1, 10, n / 2, n} {
+		out := map[string]bool{}
+		for i := range left {
+			out[fmt.Sprintf("shop/s-%05d", i*n/max(1, left))] = true
+		}
+		x := variant{rule: &rule{View: View{Accepts: func(r *mirror.Resource) bool { return !out[r.FullName()] }}}}
+		v := must(vs.acquire(x, protocolSotW))
+		s := v.snapshot(kindSE)
+		if s.count != n-left {
+			t.Fatalf("%d resources, want %d", s.count, n-left)
+		}
+		shared := 0
+		for _, p := range s.pages {
+			for _, q := range base.pages {
+				if p == q {
+					shared++
+				}
+			}
+		}
+		pages, entries := v.ownPages(kindSE)
+		if shared+min(left, len(base.pages)) < len(base.pages) || pages > left || entries > left*(perPage+2) || entries > n {
+			t.Errorf("a view that leaves out %d of %d shares %d of %d pages, and has %d with %d entries of its own",
+				left, n, shared, len(base.pages), pages, entries)
+		}
+		if left == 0 && &s.pages[0] != &base.pages[0] {
+			t.Error("a view that leaves out nothing has a list of pages of its own")
+		}
+		m := must(newMetrics(prometheus.NewRegistry()))
+		for _, p := range append(base.pages[:len(base.pages):len(base.pages)], s.pages...) {
+			p.frames(m)
+		}
+		if got := int(testutil.ToFloat64(m.pages)); got > len(base.pages)+pages {
+			t.Errorf("%d pages are encoded for both views, want at most %d", got, len(base.pages)+pages)
+		}
+		vs.release(v, protocolSotW)
+	}
+}
+
+// TestChangesKeepViewsShared: what is not near a change is neither made nor encoded anew.
+func TestChangesKeepViewsShared(t *testing.T) {
+	const n = 10000
+	c := newCopies("east", "west")
+	for _, res := range many(n, "s-%05d", func(int) string { return "x" }) {
+		c.put(res)
+	}
+	c.put(east(se("shop", "s-03000", "own")))
+	vs := newViews(c)
+	vs.open(time.Now())
+	v := must(vs.acquire(variant{cluster: "east"}, protocolSotW))
+	base := vs.base.find(kindSE)
+	push := func(res *mirror.Resource) (changed bool) {
+		key := c.put(res)
+		return vs.update(false, map[mirror.Key]struct{}{key: {}}, time.Now())
+	}
+	fresh := func(change func()) (made int) {
+		before := map[*page]bool{}
+		for _, p := range append(vs.base.snapshot(kindSE).pages, v.snapshot(kindSE).pages...) {
+			before[p] = true
+		}
+		change()
+		after := map[*page]bool{}
+		for _, p := range append(vs.base.snapshot(kindSE).pages, v.snapshot(kindSE).pages...) {
+			after[p] = true
+		}
+		for p := range after {
+			if !before[p] {
+				made++
+			}
+		}
+		return made
+	}
+	for _, tc := range []struct {
+		name    string
+		res     *mirror.Resource
+		made    int // pages, for both views
+		changes uint64
+	}{
+		{"far away", se("shop", "s-07000", "new"), 1, 1},
+		{"beside what is left out", se("shop", "s-03001", "new"), 2, 1},
+		{"of what is left out", east(se("shop", "s-03000", "new")), 1, 0},
+		{"of a copy that only the view has", west(se("shop", "s-03000", "west")), 1, 1},
+		{"none", se("shop", "s-07000", "new"), 0, 0},
+	} {
+		before := v.changes.Load()
+		if made := fresh(func() { push(tc.res) }); made != tc.made {
+			t.Errorf("a change %s makes %d pages, want %d", tc.name, made, tc.made)
+		}
+		if told := v.changes.Load() - before; told != tc.changes {
+			t.Errorf("a change %s: the clients are told of %d", tc.name, told)
+		}
+		if pages, _ := v.ownPages(kindSE); pages != 1 || !samePages(v.find(kindSE).base, base.current.Load().pages) {
+			t.Errorf("after a change %s the view has %d pages of its own", tc.name, pages)
+		}
+	}
+	// When both have the same again, they share again.
+	c.remove(se("shop", "s-03000", "").Key(), "east")
+	vs.update(false, map[mirror.Key]struct{}{se("shop", "s-03000", "").Key(): {}}, time.Now())
+	if pages, _ := v.ownPages(kindSE); pages != 0 {
+		t.Errorf("the view equals the base view, and has %d pages of its own", pages)
+	}
+}
+
+func BenchmarkApplyOneChangeToViews(b *testing.B) {
+	for _, count := range []int{1, 100} {
+		b.Run(fmt.Sprint(count), func(b *testing.B) {
+			c := newCopies("east", "west")
+			for _, res := range many(10000, "s-%05d", func(int) string { return "x" }) {
+				c.put(res)
+			}
+			vs := newViews(c)
+			vs.open(time.Now())
+			for i := range count {
+				cluster := fmt.Sprint("c-", i)
+				c.put(copyOf(se("shop", fmt.Sprintf("s-%05d", i*97), "own"), "east", cluster))
+				must(vs.acquire(variant{cluster: cluster}, protocolDelta))
+			}
+			vs.update(true, nil, time.Now())
+			two := []*mirror.Resource{se("shop", "s-05000", "y"), se("shop", "s-05000", "z")}
+			keys := map[mirror.Key]struct{}{two[0].Key(): {}}
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				c.put(two[i%2])
+				vs.update(false, keys, time.Now())
+			}
+		})
+	}
+}

@@ -1,0 +1,107 @@
+package upstreams
+
+import (
+	"errors"
+
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+
+	"meshrelay/federation"
+	"meshrelay/mirror"
+)
+
+// discovery is which clusters of Envoy have the endpoints of the services that a table
+// imports, and which services those are. It belongs to the table.
+type discovery struct {
+	// known returns what is known of a cluster, nil when nothing is; settled reports whether
+	// more is waited for.
+	known   func(cluster string) *endpointv3.ClusterLoadAssignment
+	settled func(cluster string) bool
+
+	clusters map[*record][]federation.Cluster
+	names    map[string]map[string]int // names of the source, by cluster; and how often
+	asked    map[string]struct{}       // the clusters that are asked for
+	differs  bool                      // asked is not what should be asked for
+}
+
+func newDiscovery(e *endpoints) *discovery {
+	return &discovery{
+		known: e.get, settled: e.settled,
+		clusters: map[*record][]federation.Cluster{}, names: map[string]map[string]int{}, asked: map[string]struct{}{},
+	}
+}
+
+// errWaiting says that the endpoints of a service are not known yet.
+var errWaiting = errors.New("its endpoints have been asked for, and not been answered yet")
+
+// errNoEndpoints says that a service has no endpoints: a ServiceEntry can not say so.
+var errNoEndpoints = errors.New("the service has no endpoints that are healthy and reachable")
+
+// follow notes that a record is the service r, and returns its endpoints.
+func (d *discovery) follow(rec *record, r *mirror.Resource) (federation.Assignments, error) {
+	clusters, err := federation.Clusters(r)
+	d.unfollow(rec, r.FullName())
+	if err != nil {
+		return nil, err
+	}
+	d.clusters[rec] = clusters
+	out := federation.Assignments{}
+	waiting := false
+	for _, c := range clusters {
+		byName := d.names[c.Name]
+		if byName == nil {
+			byName = map[string]int{}
+			d.names[c.Name] = byName
+		}
+		byName[r.FullName()]++
+		_, asked := d.asked[c.Name]
+		d.differs = d.differs || !asked
+		if !asked || !d.settled(c.Name) {
+			waiting = true
+		} else if cla := d.known(c.Name); cla != nil {
+			out[c.Port] = cla
+		}
+	}
+	if waiting {
+		return nil, errWaiting
+	}
+	return out, nil
+}
+
+// unfollow notes that a record is no service any more.
+func (d *discovery) unfollow(rec *record, name string) {
+	for _, c := range d.clusters[rec] {
+		byName := d.names[c.Name]
+		if byName[name]--; byName[name] == 0 {
+			delete(byName, name)
+		}
+		if len(byName) == 0 {
+			delete(d.names, c.Name)
+			d.differs = true
+		}
+	}
+	delete(d.clusters, rec)
+}
+
+// ask returns the clusters to ask for, when those are others than before.
+func (d *discovery) ask() (clusters map[string]struct{}, differs bool) {
+	if !d.differs {
+		return nil, false
+	}
+	d.differs = false
+	d.asked = make(map[string]struct{}, len(d.names))
+	for c := range d.names {
+		d.asked[c] = struct{}{}
+	}
+	return d.asked, true
+}
+
+// services returns the names of the services that have any of the clusters.
+func (d *discovery) services(clusters []string) map[string]struct{} {
+	out := map[string]struct{}{}
+	for _, c := range clusters {
+		for name := range d.names[c] {
+			out[name] = struct{}{}
+		}
+	}
+	return out
+}
