@@ -184,7 +184,7 @@ func (s *shaper) texts(at string, n ast.Node, depth int) bool {
 			good = s.texts(at, value.Value, depth+1) && good
 			continue
 		}
-		name := fmt.Sprintf("%s[%q]", at, value.Key.GetToken().Value)
+		name := fmt.Sprintf("%s[%s]", at, value.Key.GetToken().Value)
 		s.v.note(name, value.Key.GetToken().Position.Line)
 		if value.Key.Type() != ast.StringType {
 			s.v.errorf(name, "want a text as key: put it in quotes")

@@ -3,7 +3,6 @@ package downstream
 import (
 	"errors"
 	"fmt"
-	"path"
 	"slices"
 	"strings"
 
@@ -13,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"meshrelay/federation"
 	"meshrelay/mirror"
 )
 
@@ -44,8 +44,7 @@ type View struct {
 // far as the network is. All the rest is what a client says of itself: it tells apart
 // clients that mean well, and keeps nothing from others.
 //
-// Lists are of patterns as of path.Match, in which * is any text without a slash. A * by
-// itself is any text.
+// Lists are of patterns in which * stands for any text and ? for any character.
 type Match struct {
 	NodeIDs    []string
 	ClusterIDs []string
@@ -115,8 +114,8 @@ func newRule(v View) (*rule, error) {
 		{"namespace", v.Match.Namespaces}, {"identity", v.Match.Identities},
 	} {
 		for _, glob := range list.globs {
-			if _, err := path.Match(glob, ""); err != nil || glob == "" {
-				return nil, fmt.Errorf("%s %q is not a pattern", list.name, glob)
+			if glob == "" {
+				return nil, fmt.Errorf("a pattern for the %s is empty", list.name)
 			}
 		}
 	}
@@ -163,7 +162,7 @@ func allowed(globs []string, values ...string) bool {
 	}
 	for _, v := range values {
 		for _, g := range globs {
-			if ok, _ := path.Match(g, v); ok || g == "*" {
+			if federation.MatchGlob(g, v) {
 				return true
 			}
 		}

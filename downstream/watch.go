@@ -102,7 +102,7 @@ func (w *watch) planSotW(s *snapshot, m *metrics) (step, bool) {
 		}
 	}
 	if !w.owed && is == w.sent {
-		w.cursor = s.rev
+		w.move(s.rev)
 		return step{}, false
 	}
 	if w.wildcard {
@@ -164,12 +164,22 @@ func (w *watch) planDelta(s *snapshot, controlPlane []byte) (step, bool, error) 
 	if w.nonce == "" && st.diff == s.full.Load() {
 		st.opening = s.opening(w.typeURL, controlPlane)
 	}
-	w.cursor = s.rev
-	w.owed, w.all, w.held, w.resend, w.adopt = false, false, nil, nil, false
+	w.all, w.held, w.resend, w.adopt = false, nil, nil, false
 	if st.diff.empty() && !st.owed {
+		w.move(s.rev)
 		return step{}, false, nil
 	}
+	w.cursor, w.owed = s.rev, false
 	return st, true, nil
+}
+
+// move moves the cursor to a snapshot that differs in nothing that the client has to be
+// sent: what it has acknowledged is that, too.
+func (w *watch) move(rev uint64) {
+	if w.ackedCursor == w.sentCursor && w.sentCursor == w.cursor {
+		w.ackedCursor = rev
+	}
+	w.sentCursor, w.cursor = rev, rev
 }
 
 // namedDifference compares the names of a subscription without wildcard with what

@@ -208,7 +208,7 @@ func TestFirstUpstreamWinsAndTheOtherTakesOver_S27(t *testing.T) {
 		t.Errorf("east does not win: %s", host())
 	}
 	eventually(t, "west is shown as shadowed", func() error {
-		body, err := httpGet("http://" + r.admin + "/debug/shadowed")
+		body, err := httpGet("http://" + r.admin + "/debug/conflicts")
 		if err == nil && (!strings.Contains(string(body), `"west"`) || !strings.Contains(string(body), `"db"`)) {
 			err = fmt.Errorf("%s", body)
 		}
