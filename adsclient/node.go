@@ -19,6 +19,9 @@ type NodeConfig struct {
 	IP string
 	// ClusterID is the cluster that the client speaks for.
 	ClusterID string
+	// OwnClusterID is the cluster that the client itself is in, empty when it is in none.
+	// Other relays leave out what came from there.
+	OwnClusterID string
 	// Revision is the control plane revision of the client; may be empty.
 	Revision string
 	// Network is, for EndpointsNode, the network of those who will use the endpoints; may
@@ -34,6 +37,9 @@ func Node(c NodeConfig) *corev3.Node {
 		"NAMESPACE":     structpb.NewStringValue(c.Namespace),
 		"CLUSTER_ID":    structpb.NewStringValue(c.ClusterID),
 		"ISTIO_VERSION": structpb.NewStringValue(istioVersion),
+		// An istiod is told, as CLUSTER_ID, the cluster that it is itself in; to a relay that
+		// would say that the client is there.
+		"RELAY_CLUSTER_ID": structpb.NewStringValue(c.OwnClusterID),
 	}
 	if c.Revision != "" {
 		fields["ISTIO_REVISION"] = structpb.NewStringValue(c.Revision)
@@ -80,6 +86,7 @@ func Node(c NodeConfig) *corev3.Node {
 func EndpointsNode(c NodeConfig) *corev3.Node {
 	n := Node(c)
 	delete(n.Metadata.Fields, "GENERATOR")
+	delete(n.Metadata.Fields, "RELAY_CLUSTER_ID")
 	n.Metadata.Fields["DISABLE_HBONE_SEND"] = structpb.NewStringValue("true")
 	if c.ClusterID == "" {
 		delete(n.Metadata.Fields, "CLUSTER_ID")

@@ -301,6 +301,10 @@ func parseNode(node *corev3.Node) (client, error) {
 	for name, v := range md["LABELS"].GetStructValue().GetFields() {
 		c.labels[name] = v.GetStringValue()
 	}
+	if own, relay := md["RELAY_CLUSTER_ID"]; relay {
+		// A relay says with CLUSTER_ID which cluster it takes this server for.
+		c.clusterID = bounded(own.GetStringValue())
+	}
 	if c.namespace == "" {
 		c.namespace = namespaceOfID(node.GetId())
 	}

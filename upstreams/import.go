@@ -53,6 +53,7 @@ var filterReasons = map[federation.Reason]Reason{
 type importer struct {
 	source, cluster string
 	generated       bool // what an istiod makes by itself is left out
+	relayed         bool // resources may have passed relays: those in files may not
 	services        string
 	gateways        federation.Gateways
 	network         string // of the consumers, for discovered endpoints
@@ -71,7 +72,7 @@ func newImporter(u config.Upstream, p config.Provenance) (*importer, error) {
 		return nil, fmt.Errorf("upstream %s: rewrite: %w", u.Name, err)
 	}
 	return &importer{
-		source: u.Name, cluster: u.ClusterID, generated: u.XDS != nil && u.Generated != config.GeneratedKeep,
+		source: u.Name, cluster: u.ClusterID, generated: u.XDS != nil && u.Generated != config.GeneratedKeep, relayed: u.XDS != nil,
 		services: u.Services.Mode, network: u.Services.Network,
 		gateways: federation.Gateways{Addresses: u.Services.Gateways, Network: u.Services.Network, Locality: u.Services.Locality},
 		filter:   filter, rewriter: rewriter, provenance: p,
@@ -84,7 +85,7 @@ func (im *importer) keyOf(k mirror.Key) mirror.Key { return im.rewriter.Key(k) }
 // check returns why a resource, as the source has it, is left out, and says it in a
 // sentence.
 func (im *importer) check(r *mirror.Resource) (Reason, string) {
-	if path := r.Provenance().Path; len(path) > 0 {
+	if path := r.Provenance().Path; len(path) > 0 && im.relayed {
 		switch {
 		case slices.Contains(path, im.provenance.Relay):
 			return reasonLoop, fmt.Sprintf("it has passed this relay (%s) before", im.provenance.Relay)
@@ -143,6 +144,9 @@ func (im *importer) tell(r, out *mirror.Resource) *mirror.Resource {
 	}
 	if !im.provenance.Annotations {
 		return out.WithCluster(p.Cluster)
+	}
+	if !im.relayed {
+		p.Path = nil // what a relay served was written down, and begins anew
 	}
 	p.Path = append(p.Path, im.provenance.Relay)
 	return out.WithProvenance(p)

@@ -25,8 +25,8 @@ type table struct {
 	store    *mirror.Store
 	// discovery follows the endpoints of services; nil when they are not to be discovered.
 	discovery *discovery
-	byURL         map[string]*spelling
-	byKind        map[mirror.Kind][]*spelling // newest version first
+	byURL     map[string]*spelling
+	byKind    map[mirror.Kind][]*spelling // newest version first
 	// awaited are the type URLs of each kind that the present stream has not answered.
 	// Until there are none, names that no spelling has any more wait in leaving: after an
 	// istiod was rolled back, say, the newest spelling is answered with nothing before an

@@ -93,7 +93,7 @@ func NewXDS(cfg config.Upstream, node config.Node, provenance config.Provenance,
 		Protocol:  adsclient.Protocol(cfg.XDS.Protocol),
 		Node: func() *corev3.Node {
 			return adsclient.Node(adsclient.NodeConfig{
-				Name: node.ID, Namespace: node.Namespace, IP: node.IP, ClusterID: cfg.ClusterID, Revision: node.Revision,
+				Name: node.ID, Namespace: node.Namespace, IP: node.IP, ClusterID: cfg.ClusterID, OwnClusterID: node.ClusterID, Revision: node.Revision,
 			})
 		},
 		TypeURLs:       func(relay bool) []string { return subscriptions(relay, cfg.XDS.Types) },

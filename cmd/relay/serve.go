@@ -110,7 +110,7 @@ func serve(ctx context.Context, cfg *config.Config, log *slog.Logger, level *slo
 	var server *downstream.Server
 	debug := admin.NewDebug(admin.Views{
 		Configs: aggregate, Upstreams: manager.Status,
-		Clients: func() []downstream.ClientStatus { return server.Clients() },
+		Clients:  func() []downstream.ClientStatus { return server.Clients() },
 		Receipts: func(key mirror.Key) []downstream.Receipt { return server.Receipts(key) },
 		Trace:    manager.Trace, Contests: register.Contests, HostConflicts: register.HostConflicts,
 	})
