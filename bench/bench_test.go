@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -9,6 +10,12 @@ import (
 	"time"
 
 	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/prototext"
+	"google.golang.org/protobuf/encoding/protowire"
+	mcp "istio.io/api/mcp/v1alpha1"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"meshrelay/bench/internal/wire"
 )
 
 func testBinaries(t *testing.T) binaries {
@@ -34,10 +41,13 @@ func TestContendersServeWhatIsRight(t *testing.T) {
 		{Name: "sotw", Configs: 200, Upstreams: 3, Clients: 4, Changes: 3, Burst: 200},
 		{Name: "delta", Configs: 200, Upstreams: 3, Clients: 4, Delta: true, Changes: 3, Burst: 200, Restart: true},
 		{Name: "delta-istiods", Configs: 200, Upstreams: 3, Clients: 4, Delta: true, SotWUpstreams: true, Changes: 3, Burst: 200, Only: []string{"relay"}},
+		{Name: "federation", Configs: 200, Upstreams: 3, Clients: 4, Delta: true, Changes: 3, Burst: 200, Federated: true, Restart: true, Only: withAndWithout},
+		{Name: "federation-istiods", Configs: 200, Upstreams: 3, Clients: 4, Delta: true, SotWUpstreams: true, Changes: 3, Burst: 200, Federated: true, Only: withAndWithout},
+		{Name: "federation-sotw", Configs: 200, Upstreams: 3, Clients: 4, Changes: 3, Burst: 200, Federated: true, Only: withAndWithout},
 		{Name: "stall", Configs: 200, Upstreams: 3, Clients: 4, Delta: true, Stall: 2 * time.Second, Rate: 200, Only: []string{"relay"}},
 	} {
 		for _, c := range all {
-			if c.name == "istiod" || len(s.Only) > 0 && !slices.Contains(s.Only, c.name) {
+			if c.name == "istiod" || !s.isFor(c) {
 				continue
 			}
 			t.Run(s.Name+"/"+c.name, func(t *testing.T) {
@@ -53,19 +63,32 @@ func TestContendersServeWhatIsRight(t *testing.T) {
 				if r.SyncLastMS <= 0 || r.CPUPerChangeMS <= 0 || r.RSSMiB <= 0 || r.MedianMS <= 0 || r.MaxMS < r.MedianMS {
 					t.Errorf("figures are missing: %+v", r)
 				}
-				if s.Delta && c.name == "relay" && r.BytesPerChange > 1.4*float64(r.ResourceBytes) {
-					t.Errorf("a change costs a client %.0f bytes, and a resource has %d", r.BytesPerChange, r.ResourceBytes)
+				served := float64(r.ResourceBytes)
+				if c.product {
+					served += provenanceBytes
 				}
-				if r.Restarted && r.ResumeBytes > 1.4*restartChanges*float64(r.ResourceBytes) {
-					t.Errorf("resuming costs a client %.0f bytes, and %d resources of %d bytes changed", r.ResumeBytes, restartChanges, r.ResourceBytes)
+				if c.rules {
+					served += unitedBytes
+				}
+				if s.Delta && c.product && r.BytesPerChange > 1.4*served {
+					t.Errorf("a change costs a client %.0f bytes, and a resource has %.0f", r.BytesPerChange, served)
+				}
+				if r.Restarted && r.ResumeBytes > 1.4*restartChanges*served {
+					t.Errorf("resuming costs a client %.0f bytes, and %d resources of %.0f bytes changed", r.ResumeBytes, restartChanges, served)
 				}
 			})
 		}
 	}
 }
 
+// What the relay adds to a resource: annotations, and what rules make of it.
+const (
+	provenanceBytes = 140
+	unitedBytes     = 80
+)
+
 func TestCheckFindsWhatIsWrong(t *testing.T) {
-	w, err := newWorld(10, 2, false)
+	w, err := newWorld(scenario{Configs: 10, Upstreams: 2}, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,6 +109,118 @@ func TestCheckFindsWhatIsWrong(t *testing.T) {
 	if err := w.check(held); err == nil || !strings.Contains(err.Error(), itemName(7)+" is missing") {
 		t.Errorf("a missing resource: %v", err)
 	}
+}
+
+func TestCheckFindsWhatRulesShouldHaveLeftOut(t *testing.T) {
+	s := scenario{Configs: 100, Upstreams: 2, Federated: true}
+	for _, rules := range []bool{false, true} {
+		w, err := newWorld(s, rules)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(w.close)
+		held := make([]uint64, s.Configs)
+		for i := range held {
+			held[i] = contentHash(partsOf(w.items[i].element))
+		}
+		err = w.check(held)
+		if !rules && (err != nil || w.visible != 100) {
+			t.Errorf("without rules: %d are visible, %v", w.visible, err)
+		}
+		if rules && (err == nil || !strings.Contains(err.Error(), "100 of 100 resources are wrong") || w.visible != 97) {
+			t.Errorf("with rules: %d are visible, %v", w.visible, err)
+		}
+		copy(held, make([]uint64, 97))
+		if err := w.check(held); rules && !strings.Contains(err.Error(), "fed-team-00/service-000000 is missing") {
+			t.Errorf("what is missing: %v", err)
+		}
+		for i := range held[:97] {
+			held[i] = w.items[i].hash
+		}
+		if err := w.check(held); rules && (err == nil || !strings.Contains(err.Error(), "team-private/service-000097 should not be served")) {
+			t.Errorf("what is left out: %v", err)
+		}
+	}
+}
+
+// The truth under rules, once as text: it is worked out from the parts of a resource, and so
+// may be wrong without anything that shows.
+func TestTruthUnderRules(t *testing.T) {
+	w, err := newWorld(scenario{Configs: 100, Upstreams: 2, Federated: true}, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.close)
+	hash := func(endpoints ...string) uint64 {
+		seq := fmt.Sprint(len(endpoints) - 3) // united, one more after the first change
+		md := &mcp.Metadata{}
+		if err := prototext.Unmarshal([]byte(`name: "fed-team-02/service-000042" create_time: {seconds: 1700000042}
+			labels: {key: "team" value: "team-02"} labels: {key: "app" value: "service-000042"}
+			annotations: {key: "bench.example/owner" value: "nobody"}
+			annotations: {key: "bench.example/change" value: "`+map[string]string{"0": "-", "1": "~"}[seq]+`000042:0000000`+seq+`"}
+			annotations: {key: "meshrelay.io/path" value: "anything"}`), md); err != nil {
+			t.Fatal(err)
+		}
+		body := &networking.ServiceEntry{}
+		if err := prototext.Unmarshal([]byte(`hosts: "service-000042.team-02.mesh.example" hosts: "service-000042.fed-team-02.svc.cluster.local"
+			ports: {number: 443 name: "https" protocol: "HTTPS"} location: MESH_INTERNAL resolution: STATIC
+			export_to: "." export_to: "fed-shared" `+strings.Join(endpoints, " ")), body); err != nil {
+			t.Fatal(err)
+		}
+		_, hash, err := encode(md, body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return hash
+	}
+	own, other := func(address string) string {
+		return `endpoints: {address: "` + address + `" locality: "region-1/zone-a" service_account: "default"}`
+	}, `endpoints: {address: "10.201.0.42" locality: "region-2/zone-a"}`
+	if got := w.items[42].hash; got != hash(own("10.0.0.168"), `endpoints: {address: "10.200.0.0"}`, other) {
+		t.Error("at first, when the copies have an endpoint in common")
+	}
+	w.change(42)
+	if got := w.items[42].hash; got != hash(own("10.0.0.169"), `endpoints: {address: "10.200.0.1"}`, other, `endpoints: {address: "10.200.0.0"}`) {
+		t.Error("after a change")
+	}
+}
+
+func TestContentIsAllButWhatTheRelaySaysOfItself(t *testing.T) {
+	entry := func(num protowire.Number, key, value string) []byte {
+		e := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), key)
+		e = protowire.AppendString(protowire.AppendTag(e, 2, protowire.BytesType), value)
+		return protowire.AppendBytes(protowire.AppendTag(nil, num, protowire.BytesType), e)
+	}
+	const labels, annotations = 4, 5
+	name := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), "a/b")
+	hash := func(parts ...[]byte) uint64 { return contentHash(slices.Concat(parts...), []byte("body")) }
+	a, b, l, m := entry(annotations, "a", "1"), entry(annotations, "b", "2"), entry(labels, "l", "1"), entry(labels, "m", "2")
+	want := hash(name, l, m, a, b)
+	if hash(a, m, entry(annotations, "meshrelay.io/source", "east"), b, name, l, entry(annotations, "meshrelay.io/path", "x,y"),
+		entry(annotations, "meshrelay.io/cluster", "c"), entry(annotations, "meshrelay.io/source-version", "7")) != want {
+		t.Error("another order, or provenance, is other content")
+	}
+	for what, other := range map[string]uint64{
+		"a label less":                     hash(name, l, a, b),
+		"another label":                    hash(name, l, entry(labels, "m", "3"), a, b),
+		"an annotation less":               hash(name, l, m, b),
+		"an annotation more":               hash(name, l, m, a, b, entry(annotations, "meshrelay.io/other", "1")),
+		"an annotation that comes twice":   hash(name, l, m, a, b, b),
+		"values that are exchanged":        hash(name, entry(labels, "l", "2"), entry(labels, "m", "1"), a, b),
+		"a label instead of an annotation": hash(name, l, m, entry(labels, "a", "1"), b),
+		"provenance as a label":            hash(name, l, m, a, b, entry(labels, "meshrelay.io/source", "east")),
+		"another body":                     contentHash(slices.Concat(name, l, m, a, b), []byte("other")),
+		"a time of creation":               hash(name, l, m, a, b, protowire.AppendBytes(protowire.AppendTag(nil, 2, protowire.BytesType), []byte{8, 1})),
+	} {
+		if other == want {
+			t.Errorf("%s is not noticed", what)
+		}
+	}
+}
+
+func partsOf(element []byte) (metadata, body []byte) {
+	resource := wire.Field(element, 2)
+	return wire.Field(resource, 1), wire.Field(wire.Field(resource, 2), 2)
 }
 
 func TestMarkersAreFoundWhereverTheyLie(t *testing.T) {
@@ -122,7 +257,9 @@ func TestMediansAreOfTheRunsThatWorked(t *testing.T) {
 		t.Errorf("medians %+v", m)
 	}
 	dir := t.TempDir()
-	r.Results = append(r.Results, result{Scenario: "sotw-1k-20", Contender: "relay", CPUPerChangeMS: 2, MedianMS: 1})
+	r.Results = append(r.Results, result{Scenario: "sotw-1k-20", Contender: "relay", CPUPerChangeMS: 2, MedianMS: 1},
+		result{Scenario: "federation-10k-20-relays", Contender: "relay", CPUPerChangeMS: 2},
+		result{Scenario: "federation-10k-20-relays", Contender: "relay-rules", CPUPerChangeMS: 5})
 	if err := r.write(dir); err != nil {
 		t.Fatal(err)
 	}
@@ -133,6 +270,8 @@ func TestMediansAreOfTheRunsThatWorked(t *testing.T) {
 	for _, name := range []string{"results.md", "cpu.svg"} {
 		if b, err := os.ReadFile(filepath.Join(dir, name)); err != nil || len(b) == 0 {
 			t.Errorf("%s: %d bytes, %v", name, len(b), err)
+		} else if name == "results.md" && (!strings.Contains(string(b), "| 2.00 ms / 5.00 ms ") || !strings.Contains(string(b), "| 2.50 ")) {
+			t.Errorf("the cost of rules is missing:\n%s", b)
 		}
 	}
 }

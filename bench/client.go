@@ -151,7 +151,7 @@ func (c *client) holds() map[string]string {
 	out := make(map[string]string, c.count)
 	for i, v := range c.versions {
 		if v != "" {
-			out[itemName(i)] = v
+			out[c.world.names[i]] = v
 		}
 	}
 	return out
@@ -172,7 +172,7 @@ func (c *client) take(data mem.BufferSlice, now time.Time) (wire.Head, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.delta {
-		if c.count < len(c.held) {
+		if c.count < c.world.visible {
 			c.count = c.distinct(data, h.Resources)
 		}
 		eachMarker(data, func(index, seq int) {
@@ -271,7 +271,11 @@ func (c *client) hold(b []byte) {
 		c.strays++
 		return
 	}
-	c.held[i] = contentHash(metadata, wire.Field(wire.Field(resource, 2), 2))
+	body := wire.Field(wire.Field(resource, 2), 2)
+	if c.world.rules {
+		body = canonical(body)
+	}
+	c.held[i] = contentHash(metadata, body)
 	if c.delta {
 		c.versions[i] = version
 	}

@@ -25,6 +25,11 @@ type contender struct {
 	start func(dir, listen, admin string, w *world, delta bool) (*exec.Cmd, error)
 	// sotwUpstreams says that it takes SotW from its upstreams in every scenario.
 	sotwUpstreams bool
+	// product says that it is the relay: what it serves must be right.
+	product bool
+	// rules says that it is the relay with the rules of a federation: clients see what those
+	// make of the world. It is for scenarios that name it.
+	rules bool
 	// slow says that a change may cost seconds: fewer changes and one run are enough.
 	slow bool
 }
@@ -35,7 +40,8 @@ type binaries struct{ relay, floor, linear, istiod string }
 func contenders(b binaries) []contender {
 	return []contender{
 		{name: "floor", binary: b.floor, what: "forwards bytes: cuts responses at their resource fields, and no more", start: b.startFloor},
-		{name: "relay", binary: b.relay, what: "the relay, as it comes", start: b.startRelay},
+		{name: "relay", binary: b.relay, what: "the relay, as it comes", start: b.startRelay, product: true},
+		{name: "relay-rules", binary: b.relay, what: "the relay with import rules, rewriting and union", start: b.startRelayRules, product: true, rules: true},
 		{name: "linear", binary: b.linear, what: "a minimal relay over go-control-plane's LinearCache", start: b.startLinear, sotwUpstreams: true, slow: true},
 		{name: "istiod", binary: b.istiod, what: "istiod 1.23 with configSources", start: b.startIstiod, sotwUpstreams: true, slow: true},
 	}
@@ -50,11 +56,21 @@ func (b binaries) startLinear(_, listen, _ string, w *world, _ bool) (*exec.Cmd,
 }
 
 func (b binaries) startRelay(dir, listen, admin string, w *world, _ bool) (*exec.Cmd, error) {
+	return b.relayWith(dir, listen, admin, w, "", "")
+}
+
+func (b binaries) startRelayRules(dir, listen, admin string, w *world, _ bool) (*exec.Cmd, error) {
+	return b.relayWith(dir, listen, admin, w, importRules+rewriteRules, mergeRules)
+}
+
+// relayWith starts the relay with some more lines for each upstream, and at the top.
+func (b binaries) relayWith(dir, listen, admin string, w *world, each, top string) (*exec.Cmd, error) {
 	var cfg strings.Builder
 	cfg.WriteString("node: {id: bench}\nupstreams:\n")
 	for i, addr := range w.addrs() {
-		fmt.Fprintf(&cfg, "  - name: upstream-%02d\n    xds: {addresses: [%q], plaintext: true}\n", i, addr)
+		fmt.Fprintf(&cfg, "  - name: upstream-%02d\n    xds: {addresses: [%q], plaintext: true}\n%s", i, addr, each)
 	}
+	cfg.WriteString(top)
 	fmt.Fprintf(&cfg, "downstream:\n  listeners:\n    - {address: %q, plaintext: true}\nadmin: {address: %q}\n", listen, admin)
 	path := filepath.Join(dir, "relay.yaml")
 	if err := os.WriteFile(path, []byte(cfg.String()), 0o600); err != nil {

@@ -25,7 +25,7 @@ func main() {
 
 func run() error {
 	scenarioPattern := flag.String("scenarios", ".", "run the scenarios that match this regular `expression`")
-	contenderNames := flag.String("contenders", "floor,relay,linear,istiod", "`names` of the contenders, with commas")
+	contenderNames := flag.String("contenders", "floor,relay,relay-rules,linear,istiod", "`names` of the contenders, with commas")
 	runs := flag.Int("runs", 3, "how often each scenario is run, but once only with slow contenders; the tables show medians")
 	changes := flag.Int("changes", 0, "how many single changes are timed; 0: as many as the scenario has")
 	out := flag.String("out", "out", "`directory` for results.json, results.md and the plots")
@@ -43,7 +43,7 @@ func run() error {
 		}
 		fmt.Fprintf(flag.CommandLine.Output(), "\ncontenders:\n")
 		for _, c := range contenders(bin) {
-			fmt.Fprintf(flag.CommandLine.Output(), "  %-8s %s\n", c.name, c.what)
+			fmt.Fprintf(flag.CommandLine.Output(), "  %-11s %s\n", c.name, c.what)
 		}
 		fmt.Fprintf(flag.CommandLine.Output(), "\nflags:\n")
 		flag.PrintDefaults()
@@ -91,7 +91,7 @@ func run() error {
 				s.Changes = *changes
 			}
 			for _, c := range chosen {
-				if len(s.Only) > 0 && !slices.Contains(s.Only, c.name) || c.slow && n > 0 {
+				if !s.isFor(c) || c.slow && n > 0 {
 					continue
 				}
 				began := time.Now()
@@ -101,8 +101,8 @@ func run() error {
 					fmt.Fprintln(os.Stderr, "bench:", err)
 				}
 				fmt.Fprintf(os.Stderr, "run %d of %d  %s  (%v)\n", n+1, *runs, r.line(), time.Since(began).Round(time.Second))
-				if r.Error != "" && c.name == "relay" {
-					failed = append(failed, fmt.Errorf("%s, run %d: %s", s.Name, n+1, r.Error))
+				if r.Error != "" && c.product {
+					failed = append(failed, fmt.Errorf("%s, %s, run %d: %s", s.Name, c.name, n+1, r.Error))
 				}
 			}
 		}

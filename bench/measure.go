@@ -116,8 +116,7 @@ func (b *bench) open() (err error) {
 	if b.dir, err = os.MkdirTemp("", "bench-"+b.contender.name+"-"); err != nil {
 		return err
 	}
-	deltaUpstreams := b.scenario.Delta && !b.scenario.SotWUpstreams
-	if b.world, err = newWorld(b.scenario.Configs, b.scenario.Upstreams, deltaUpstreams); err != nil {
+	if b.world, err = newWorld(b.scenario, b.contender.rules); err != nil {
 		return err
 	}
 	if b.scenario.Stall > 0 {
@@ -259,7 +258,7 @@ func (b *bench) steps() error {
 	if err := b.check(); err != nil {
 		return err
 	}
-	if b.scenario.Restart && b.contender.name == "relay" {
+	if b.scenario.Restart && b.contender.product {
 		if err := b.restart(); err != nil {
 			return fmt.Errorf("restart: %w", err)
 		}
@@ -267,9 +266,6 @@ func (b *bench) steps() error {
 	}
 	return nil
 }
-
-// pick returns the index of a resource to change.
-func (b *bench) pick() int { return b.world.rand.IntN(b.scenario.Configs) }
 
 // singles makes changes one at a time.
 func (b *bench) singles() error {
@@ -284,7 +280,7 @@ func (b *bench) singles() error {
 	var all []time.Duration
 	for range n {
 		g := b.world.aim(len(b.clients), b.world.changes.Load()+1, time.Now())
-		b.world.change(b.pick())
+		b.world.change(b.world.pick())
 		took, err := b.wait(g)
 		if err != nil {
 			return err
@@ -304,12 +300,12 @@ func (b *bench) singles() error {
 // profile starts to fetch a profile of the relay, if profiles are wanted, and returns what
 // waits for it.
 func (b *bench) profile(name, query string) (wait func()) {
-	if b.profiles == "" || b.contender.name != "relay" {
+	if b.profiles == "" || !b.contender.product {
 		return func() {}
 	}
 	var fetch sync.WaitGroup
 	fetch.Go(func() {
-		path := filepath.Join(b.profiles, b.scenario.Name+"."+name)
+		path := filepath.Join(b.profiles, b.scenario.Name+"."+b.contender.name+"."+name)
 		if err := download("http://"+b.admin+"/debug/pprof/"+name+query, path); err != nil {
 			fmt.Fprintln(os.Stderr, "bench: profile:", err)
 		}
@@ -368,7 +364,7 @@ func (b *bench) churn(ctx context.Context, n, rate int) {
 		if ctx.Err() != nil {
 			return
 		}
-		b.world.change(b.pick())
+		b.world.change(b.world.pick())
 	}
 }
 
@@ -384,7 +380,7 @@ func (b *bench) restart() error {
 	// Some things change meanwhile: those, and no others, are to be sent.
 	g := b.world.aim(len(b.clients), b.world.changes.Load()+restartChanges, time.Now())
 	for range restartChanges {
-		b.world.change(b.pick())
+		b.world.change(b.world.pick())
 	}
 	if err := b.launch(); err != nil {
 		return err
@@ -455,7 +451,7 @@ func (b *bench) stall() error {
 
 	g := b.world.aim(len(b.clients)+1, b.world.changes.Load()+1, time.Now())
 	run.Go(func() { sotw.run(ctx) })
-	b.world.change(b.pick())
+	b.world.change(b.world.pick())
 	if _, err := b.wait(g); err != nil {
 		return fmt.Errorf("sync of the SotW client: %w", err)
 	}
@@ -473,7 +469,7 @@ func (b *bench) stall() error {
 	close(resume)
 	sotw.paused.Store(nil)
 	delta.paused.Store(nil)
-	b.world.change(b.pick())
+	b.world.change(b.world.pick())
 	took, err := b.wait(g)
 	if err != nil {
 		return err

@@ -74,7 +74,7 @@ func (r *report) panel(delta bool, x string) (p *plot.Plot, lines int, err error
 	lowX, highX := math.Inf(1), math.Inf(-1)
 	for _, m := range r.medians() {
 		s, ok := byName[m.Scenario]
-		if !ok || s.Delta != delta || s.SotWUpstreams || m.Error != "" || m.CPUPerChangeMS <= 0 {
+		if !ok || s.Delta != delta || s.SotWUpstreams || s.Federated || m.Error != "" || m.CPUPerChangeMS <= 0 {
 			continue
 		}
 		at, other := s.Configs, s.Clients

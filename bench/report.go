@@ -263,6 +263,20 @@ func (r *report) tables(w io.Writer) {
 		}
 		return []string{m.Scenario, m.Contender, duration(m.ResumeMS), size(m.ResumeBytes), fmt.Sprintf("%.3f %%", 100*m.ResumeBytes/m.SyncBytes)}
 	})
+	table("What rules cost: the relay with import rules, rewriting and union (relay-rules) against the relay without (relay), in the same world.", []string{
+		"scenario", "runs × changes", "CPU a change, without / with", "ratio", "median, without / with", "CPU until all hold all, without / with", "RSS, without / with",
+	}, func(m result) []string {
+		plain := slices.IndexFunc(medians, func(p result) bool { return p.Scenario == m.Scenario && p.Contender == "relay" })
+		if m.Contender != "relay-rules" || m.Error != "" || plain < 0 || medians[plain].Error != "" {
+			return nil
+		}
+		p := medians[plain]
+		return []string{
+			m.Scenario, fmt.Sprintf("%d × %d", m.Run, m.Changes), duration(p.CPUPerChangeMS) + " / " + duration(m.CPUPerChangeMS),
+			fmt.Sprintf("%.2f", m.CPUPerChangeMS/p.CPUPerChangeMS), duration(p.MedianMS) + " / " + duration(m.MedianMS),
+			duration(p.SyncCPUMS) + " / " + duration(m.SyncCPUMS), fmt.Sprintf("%.0f / %.0f MiB", p.RSSMiB, m.RSSMiB),
+		}
+	})
 	table("Two clients stop reading while 1,000 changes a second go on.", []string{
 		"scenario", "contender", "p99 of the others, before / during", "RSS grows by, against no SotW client / against both reading", "RSS / peak", "messages to each once it reads again", "until it holds all",
 	}, func(m result) []string {

@@ -1,6 +1,9 @@
 package main
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // scenario is one load.
 type scenario struct {
@@ -23,9 +26,23 @@ type scenario struct {
 	// second go on; the changes are timed before and during that.
 	Stall time.Duration `json:"stall,omitempty"`
 	Rate  int           `json:"rate,omitempty"`
+	// Federated makes most resources ones that two upstreams have.
+	Federated bool `json:"federated,omitempty"`
 	// Only names the contenders that it is for; none means all.
 	Only []string `json:"only,omitempty"`
 }
+
+// isFor reports whether a contender is run. With rules one is only where it is named: elsewhere
+// there is nothing to unite.
+func (s scenario) isFor(c contender) bool {
+	if len(s.Only) > 0 {
+		return slices.Contains(s.Only, c.name)
+	}
+	return !c.rules
+}
+
+// withAndWithout are the contenders of a federation.
+var withAndWithout = []string{"relay", "relay-rules"}
 
 func scenarios() []scenario {
 	return []scenario{
@@ -39,5 +56,7 @@ func scenarios() []scenario {
 		{Name: "delta-100k-100", Configs: 100_000, Upstreams: 20, Clients: 100, Delta: true, Changes: 40, Burst: 2000},
 		{Name: "delta-1k-5000", Configs: 1000, Upstreams: 4, Clients: 5000, Delta: true, Changes: 20, Burst: 2000, Restart: true},
 		{Name: "stall-10k-20", Configs: 10_000, Upstreams: 4, Clients: 20, Delta: true, Stall: time.Minute, Rate: 1000, Only: []string{"relay"}},
+		{Name: "federation-10k-20-istiods", Configs: 10_000, Upstreams: 4, Clients: 20, Delta: true, SotWUpstreams: true, Changes: 40, Burst: 2000, Federated: true, Only: withAndWithout},
+		{Name: "federation-10k-20-relays", Configs: 10_000, Upstreams: 4, Clients: 20, Delta: true, Changes: 40, Burst: 2000, Federated: true, Only: withAndWithout},
 	}
 }

@@ -24,12 +24,14 @@ import (
 // debounces for as long.
 const pushInterval = 100 * time.Millisecond
 
-// upstream is a control plane that has every n-th resource of the world. On SotW
+// upstream is a control plane that has every n-th resource of the world and, in a
+// federation, copies of those of the upstream before it. On SotW
 // streams it sends its full state on each change, as istiod does; on delta streams,
 // which it has only when it stands for a relay, what changed.
 type upstream struct {
 	world  *world
-	own    []int // indices
+	n      int
+	has    []int // indices: first its own, then those of which it has a copy
 	delta  bool
 	server *grpc.Server
 	addr   string
@@ -40,14 +42,19 @@ type upstream struct {
 	waken chan struct{}
 }
 
-func newUpstream(w *world, n, of int, delta bool) (*upstream, error) {
+func newUpstream(w *world, n int, delta bool) (*upstream, error) {
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	u := &upstream{world: w, delta: delta, addr: lis.Addr().String(), done: make(chan struct{}), waken: make(chan struct{})}
-	for i := n; i < len(w.items); i += of {
-		u.own = append(u.own, i)
+	u := &upstream{world: w, n: n, delta: delta, addr: lis.Addr().String(), done: make(chan struct{}), waken: make(chan struct{})}
+	for i := n; i < len(w.items); i += w.of {
+		u.has = append(u.has, i)
+	}
+	if w.federated && n > 0 {
+		for i := n - 1; i < len(w.items); i += w.of {
+			u.has = append(u.has, i)
+		}
 	}
 	u.server = grpc.NewServer(grpc.ForceServerCodecV2(wire.NewCodec()), grpc.MaxRecvMsgSize(64<<20))
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(u.server, u)
@@ -58,6 +65,16 @@ func newUpstream(w *world, n, of int, delta bool) (*upstream, error) {
 func (u *upstream) close() {
 	u.server.Stop()
 	<-u.done
+}
+
+// content returns what the upstream has of a resource, and its version. The caller holds
+// the world's lock.
+func (u *upstream) content(index int) (element []byte, version int) {
+	it := u.world.items[index]
+	if index%u.world.of != u.n {
+		return it.copied, 0
+	}
+	return it.element, it.seq
 }
 
 func (u *upstream) changed(index int) {
@@ -149,15 +166,17 @@ func (u *upstream) fullState(version int) ([]byte, error) {
 	u.world.mu.RLock()
 	defer u.world.mu.RUnlock()
 	n := 256
-	for _, i := range u.own {
-		n += 8 + len(u.world.items[i].element)
+	for _, i := range u.has {
+		element, _ := u.content(i)
+		n += 8 + len(element)
 	}
 	b := make([]byte, 0, n)
 	b = protowire.AppendTag(b, 1, protowire.BytesType)
 	b = protowire.AppendString(b, strconv.Itoa(version))
-	for _, i := range u.own {
+	for _, i := range u.has {
+		element, _ := u.content(i)
 		b = protowire.AppendTag(b, wire.FieldResources, protowire.BytesType)
-		b = protowire.AppendBytes(b, u.world.items[i].element)
+		b = protowire.AppendBytes(b, element)
 	}
 	return appendTypeAndNonce(b, serviceEntries, strconv.Itoa(version)), nil
 }
@@ -195,7 +214,7 @@ func (u *upstream) DeltaAggregatedResources(stream discoveryv3.AggregatedDiscove
 			}
 			typeURL = url
 			_, sent, next = u.since(0)
-			changed = u.own
+			changed = u.has
 		case <-next:
 			changed, sent, next = u.since(sent)
 			changed = slices.Compact(slices.Sorted(slices.Values(changed)))
@@ -203,7 +222,8 @@ func (u *upstream) DeltaAggregatedResources(stream discoveryv3.AggregatedDiscove
 		b := appendTypeAndNonce(nil, typeURL, strconv.Itoa(sent))
 		u.world.mu.RLock()
 		for _, i := range changed {
-			b = deltaEntry(b, i, u.world.items[i])
+			element, version := u.content(i)
+			b = deltaEntry(b, u.world.sources[i], version, element)
 		}
 		u.world.mu.RUnlock()
 		if err := stream.SendMsg(&wire.Message{Data: mem.BufferSlice{mem.SliceBuffer(b)}}); err != nil {

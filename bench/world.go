@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -94,9 +95,14 @@ func eachMarker(data mem.BufferSlice, f func(index, seq int)) {
 
 // world is the truth: what every client must hold in the end.
 type world struct {
+	federated bool // most resources are held by two upstreams
+	rules     bool // what clients hold has passed the rules of relay-rules
 	upstreams []*upstream
+	of        int // how many upstreams there are to be
 	rand      *rand.Rand
-	names     []string
+	sources   []string     // names, as the upstreams have them
+	names     []string     // as clients see them; empty: they do not
+	visible   int          // how many clients see
 	changes   atomic.Int64 // so far; the sum of the seqs of all resources
 	goal      atomic.Pointer[goal]
 
@@ -109,20 +115,36 @@ type world struct {
 type item struct {
 	seq     int
 	element []byte // encoded google.protobuf.Any, as a server sends it
-	hash    uint64 // of the content
+	copied  []byte // the same, as the next upstream has it; nil when that has none
+	hash    uint64 // of the content that clients hold; zero: they do not
 }
 
-func newWorld(configs, upstreams int, delta bool) (*world, error) {
-	w := &world{items: make([]item, configs), rand: rand.New(rand.NewPCG(1, 2))}
+// newWorld makes the world of a scenario, as the clients of a contender with or without rules
+// are to see it. Both are the same to the upstreams.
+func newWorld(s scenario, rules bool) (*world, error) {
+	w := &world{federated: s.Federated, rules: rules, of: s.Upstreams, items: make([]item, s.Configs), rand: rand.New(rand.NewPCG(1, 2))}
 	for i := range w.items {
-		w.names = append(w.names, itemName(i))
 		var err error
-		if w.items[i], err = makeItem(i, 0); err != nil {
+		if w.items[i], err = w.make(i, 0); err != nil {
 			return nil, err
 		}
+		source, name := itemName(i), itemName(i)
+		if w.federated {
+			source, name = atSources.name(i), atSources.name(i)
+		}
+		switch {
+		case w.items[i].hash == 0:
+			name = ""
+		case rules:
+			name = underRule.name(i)
+		}
+		w.sources, w.names = append(w.sources, source), append(w.names, name)
+		if name != "" {
+			w.visible++
+		}
 	}
-	for n := range upstreams {
-		u, err := newUpstream(w, n, upstreams, delta)
+	for n := range s.Upstreams {
+		u, err := newUpstream(w, n, s.Delta && !s.SotWUpstreams)
 		if err != nil {
 			w.close()
 			return nil, err
@@ -142,7 +164,7 @@ func itemName(index int) string {
 	return fmt.Sprintf("team-%02d/service-%06d", index%namespaces, index)
 }
 
-// indexOf is the inverse of itemName.
+// indexOf returns the index of a resource, however its namespace is called.
 func indexOf(name []byte) (int, bool) {
 	if len(name) < 6 {
 		return 0, false
@@ -150,9 +172,33 @@ func indexOf(name []byte) (int, bool) {
 	return digits(name[len(name)-6:])
 }
 
-func makeItem(index, seq int) (item, error) {
+// make makes a resource of this world after some changes.
+func (w *world) make(index, seq int) (item, error) {
+	if w.federated {
+		return makeShared(index, seq, index%w.of < w.of-1, w.rules)
+	}
+	return makeItem(index, seq)
+}
+
+// pick returns the index of a resource to change: one that clients see, with rules and
+// without.
+func (w *world) pick() int {
+	for {
+		if i := w.rand.IntN(len(w.items)); !w.federated || leftOutBy(i) == byNone {
+			return i
+		}
+	}
+}
+
+func makeItem(index, seq int) (it item, err error) {
+	it.seq = seq
+	it.element, it.hash, err = encode(itemMetadata(index, seq), itemEntry(index, seq))
+	return it, err
+}
+
+func itemEntry(index, seq int) *networking.ServiceEntry {
 	address := fmt.Sprintf("10.%d.%d.%d", index>>14&255, index>>6&255, (index<<2|seq)&255)
-	body, err := proto.MarshalOptions{Deterministic: true}.Marshal(&networking.ServiceEntry{
+	return &networking.ServiceEntry{
 		Hosts:      []string{fmt.Sprintf("service-%06d.team-%02d.example.com", index, index%namespaces)},
 		Location:   networking.ServiceEntry_MESH_INTERNAL,
 		Resolution: networking.ServiceEntry_STATIC,
@@ -161,47 +207,74 @@ func makeItem(index, seq int) (item, error) {
 			{Address: address, Locality: "region-1/zone-a", ServiceAccount: "default"},
 			{Address: fmt.Sprintf("10.200.%d.%d", seq>>8&255, seq&255)},
 		},
-	})
-	if err != nil {
-		return item{}, err
 	}
-	const bodyURL = "type.googleapis.com/istio.networking.v1alpha3.ServiceEntry"
-	metadata := &mcp.Metadata{
+}
+
+func itemMetadata(index, seq int) *mcp.Metadata {
+	return &mcp.Metadata{
 		Name:        itemName(index),
 		CreateTime:  &timestamppb.Timestamp{Seconds: 1_700_000_000 + int64(index)},
 		Version:     fmt.Sprint(seq),
 		Labels:      map[string]string{"app": fmt.Sprintf("service-%06d", index)},
 		Annotations: map[string]string{"bench.example/change": marker(index, seq)},
 	}
+}
+
+// encode returns a resource as a server sends it, and the hash of its content.
+func encode(metadata *mcp.Metadata, entry *networking.ServiceEntry) (element []byte, hash uint64, err error) {
+	const bodyURL = "type.googleapis.com/istio.networking.v1alpha3.ServiceEntry"
+	body, err := proto.MarshalOptions{Deterministic: true}.Marshal(entry)
+	if err != nil {
+		return nil, 0, err
+	}
 	encoded, err := proto.MarshalOptions{Deterministic: true}.Marshal(metadata)
 	if err != nil {
-		return item{}, err
+		return nil, 0, err
 	}
 	value, err := proto.MarshalOptions{Deterministic: true}.Marshal(&mcp.Resource{
 		Metadata: metadata, Body: &anypb.Any{TypeUrl: bodyURL, Value: body},
 	})
 	if err != nil {
-		return item{}, err
+		return nil, 0, err
 	}
-	element, err := proto.MarshalOptions{Deterministic: true}.Marshal(&anypb.Any{TypeUrl: resourceURL, Value: value})
-	return item{seq: seq, element: element, hash: contentHash(encoded, body)}, err
+	element, err = proto.MarshalOptions{Deterministic: true}.Marshal(&anypb.Any{TypeUrl: resourceURL, Value: value})
+	return element, contentHash(encoded, body), err
 }
 
 // contentHash is of all that a relay has to pass on: the body, and the metadata but for the
-// version. It is never zero.
+// version and for what a relay says of itself. Labels and annotations may come in any order,
+// so their hashes are added up. It is never zero.
 func contentHash(metadata, body []byte) uint64 {
-	h := xxh3.New()
-	_, _ = h.Write(body)
-	for _, num := range []protowire.Number{2, 4, 5} { // create time, labels, annotations
-		_, _ = h.Write(wire.Field(metadata, num))
+	const createTime, labels, annotations = 2, 4, 5
+	sum := xxh3.Hash(body)
+	wire.Fields(metadata, func(num protowire.Number, v []byte) {
+		switch num {
+		case createTime:
+			sum += xxh3.HashSeed(v, createTime)
+		case labels, annotations:
+			key, value := wire.Field(v, 1), wire.Field(v, 2)
+			if num != annotations || !isProvenance(key) {
+				sum += xxh3.HashSeed(value, xxh3.HashSeed(key, uint64(num)))
+			}
+		}
+	})
+	return sum | 1
+}
+
+// isProvenance reports whether an annotation is one by which the relay tells where a
+// resource comes from.
+func isProvenance(key []byte) bool {
+	switch string(key) {
+	case "meshrelay.io/source", "meshrelay.io/cluster", "meshrelay.io/source-version", "meshrelay.io/path":
+		return true
 	}
-	return h.Sum64() | 1
+	return false
 }
 
 // change changes one resource and lets its upstream send it.
 func (w *world) change(index int) {
 	w.mu.Lock()
-	it, err := makeItem(index, w.items[index].seq+1)
+	it, err := w.make(index, w.items[index].seq+1)
 	if err != nil {
 		w.mu.Unlock()
 		panic(err) // it worked for the same index before
@@ -241,10 +314,13 @@ func (w *world) check(held []uint64) error {
 	var wrong []string
 	for i, it := range w.items {
 		switch {
+		case held[i] == it.hash:
 		case held[i] == 0:
-			wrong = append(wrong, itemName(i)+" is missing")
-		case held[i] != it.hash:
-			wrong = append(wrong, itemName(i)+" has other content")
+			wrong = append(wrong, w.names[i]+" is missing")
+		case it.hash == 0:
+			wrong = append(wrong, w.sources[i]+" should not be served")
+		default:
+			wrong = append(wrong, w.names[i]+" has other content")
 		}
 	}
 	if n := len(wrong); n > 0 {
@@ -268,7 +344,7 @@ type goal struct {
 // aim sets a goal. Changes that are part of it are made after.
 func (w *world) aim(clients int, changes int64, since time.Time) *goal {
 	g := &goal{
-		configs: len(w.items), changes: changes, since: since,
+		configs: w.visible, changes: changes, since: since,
 		took: make([]time.Duration, clients), remaining: clients, done: make(chan struct{}),
 	}
 	w.goal.Store(g)
@@ -301,16 +377,15 @@ func (g *goal) wait(timeout time.Duration) ([]time.Duration, error) {
 }
 
 // deltaEntry encodes an element as an envoy.service.discovery.v3.Resource.
-func deltaEntry(b []byte, index int, it item) []byte {
-	name := itemName(index)
-	v := fmt.Sprint(it.seq)
-	n := 1 + protowire.SizeBytes(len(v)) + 1 + protowire.SizeBytes(len(it.element)) + 1 + protowire.SizeBytes(len(name))
+func deltaEntry(b []byte, name string, version int, element []byte) []byte {
+	v := strconv.Itoa(version)
+	n := 1 + protowire.SizeBytes(len(v)) + 1 + protowire.SizeBytes(len(element)) + 1 + protowire.SizeBytes(len(name))
 	b = protowire.AppendTag(b, 2, protowire.BytesType)
 	b = protowire.AppendVarint(b, uint64(n))
 	b = protowire.AppendTag(b, 1, protowire.BytesType)
 	b = protowire.AppendString(b, v)
 	b = protowire.AppendTag(b, 2, protowire.BytesType)
-	b = protowire.AppendBytes(b, it.element)
+	b = protowire.AppendBytes(b, element)
 	b = protowire.AppendTag(b, 3, protowire.BytesType)
 	return protowire.AppendString(b, name)
 }

@@ -81,14 +81,14 @@ func (v *validator) federation(at string, u Upstream) {
 	_, err := federation.NewRewriter(u.Rewrite.Rules())
 	v.ruleErrors(at+".rewrite", err)
 	if filter != nil {
-		v.namespaceMapping(at+".rewrite.namespaces", u.Rewrite, filter)
+		v.namespaceMapping(at+".rewrite.namespaces", u.Rewrite, u.Import.Namespaces.Include, filter)
 	}
 	v.services(at+".services", u)
 }
 
 // namespaceMapping reports a mapping that would make two keys one: then what is served
 // under it would depend on which came last.
-func (v *validator) namespaceMapping(at string, r Rewrite, filter *federation.Filter) {
+func (v *validator) namespaceMapping(at string, r Rewrite, include []string, filter *federation.Filter) {
 	taken := map[string]string{}
 	for _, from := range slices.Sorted(maps.Keys(r.Namespaces)) {
 		to, field := r.Namespaces[from], fmt.Sprintf("%s[%s]", at, from)
@@ -100,9 +100,10 @@ func (v *validator) namespaceMapping(at string, r Rewrite, filter *federation.Fi
 			continue
 		}
 		taken[to] = from
+		// What is not known to be there may yet turn up: it is then left out.
 		own, prefixed := strings.CutPrefix(to, r.NamespacePrefix)
-		if _, mapped := r.Namespaces[own]; prefixed && own != "" && !mapped && filter.PassesNamespace(own) {
-			v.errorf(field, "both %q and %q, which is not mapped, become %q, so that two resources of one name become one: map %q elsewhere, or exclude it with import.namespaces", from, own, to, own)
+		if _, mapped := r.Namespaces[own]; prefixed && !mapped && slices.Contains(include, own) {
+			v.errorf(field, "both %q and %q, which is not mapped, become %q, so that two resources of one name become one: map %q elsewhere, or do not include it in import.namespaces", from, own, to, own)
 		}
 	}
 }

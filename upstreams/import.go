@@ -23,6 +23,7 @@ const (
 	reasonRevision
 	reasonKind
 	reasonNamespace
+	reasonCollision
 	reasonSelector
 	reasonExpression
 	reasonExpressionError
@@ -31,7 +32,7 @@ const (
 )
 
 var reasonNames = [reasons]string{
-	"", "loop", "hops", "generated", "revision", "kind", "namespace", "selector", "expression", "expression-error", "endpoints",
+	"", "loop", "hops", "generated", "revision", "kind", "namespace", "collision", "selector", "expression", "expression-error", "endpoints",
 }
 
 // String returns the reason as metrics and documents have it; empty when a resource is not
@@ -57,9 +58,12 @@ type importer struct {
 	services        string
 	gateways        federation.Gateways
 	network         string // of the consumers, for discovered endpoints
-	filter          *federation.Filter
-	rewriter        *federation.Rewriter
-	provenance      config.Provenance
+	// displaced are namespaces that are not mapped, and where another one that is mapped
+	// lands: of two resources of one name, one would hide the other.
+	displaced  map[string]string
+	filter     *federation.Filter
+	rewriter   *federation.Rewriter
+	provenance config.Provenance
 }
 
 func newImporter(u config.Upstream, p config.Provenance) (*importer, error) {
@@ -71,8 +75,16 @@ func newImporter(u config.Upstream, p config.Provenance) (*importer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("upstream %s: rewrite: %w", u.Name, err)
 	}
+	displaced := map[string]string{}
+	for from, to := range u.Rewrite.Namespaces {
+		own, prefixed := strings.CutPrefix(to, u.Rewrite.NamespacePrefix)
+		if _, mapped := u.Rewrite.Namespaces[own]; prefixed && !mapped {
+			displaced[own] = from
+		}
+	}
 	return &importer{
-		source: u.Name, cluster: u.ClusterID, generated: u.XDS != nil && u.Generated != config.GeneratedKeep, relayed: u.XDS != nil,
+		displaced: displaced,
+		source:    u.Name, cluster: u.ClusterID, generated: u.XDS != nil && u.Generated != config.GeneratedKeep, relayed: u.XDS != nil,
 		services: u.Services.Mode, network: u.Services.Network,
 		gateways: federation.Gateways{Addresses: u.Services.Gateways, Network: u.Services.Network, Locality: u.Services.Locality},
 		filter:   filter, rewriter: rewriter, provenance: p,
@@ -101,6 +113,9 @@ func (im *importer) check(r *mirror.Resource) (Reason, string) {
 		return reasonGenerated, "an istiod made it by itself: generated: keep mirrors such objects"
 	}
 	if im.filter.Check(r) == "" {
+		if from, taken := im.displaced[r.Namespace()]; taken && r.Namespace() != "" {
+			return reasonCollision, fmt.Sprintf("the namespace %q of the source is what %q becomes: map it elsewhere", r.Namespace(), from)
+		}
 		return imported, ""
 	}
 	reason, text := im.filter.Explain(r)

@@ -1,0 +1,157 @@
+package config
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/go-multierror"
+)
+
+const withUpstream = `downstream:
+  listeners:
+  - {address: "127.0.0.1:15010", plaintext: true}
+upstreams:
+- name: east
+  xds: {addresses: ["istiod.east:15012"], tls: {}}
+`
+
+func TestBadRulesAreErrorsWithTheirLine(t *testing.T) {
+	for _, tc := range []struct {
+		name, in string
+		want     []string
+	}{
+		{"expression that does not type-check", "  import:\n    expression: spec.hosts + 1\n", []string{
+			"8: upstreams[0].import.expression: "}},
+		{"expression that is no condition", "  import: {expression: name}\n", []string{
+			"7: upstreams[0].import.expression: its result is string, want bool"}},
+		{"expression with an unknown name", "  import: {expression: \"nmae == 'a'\"}\n", []string{
+			"7: upstreams[0].import.expression: at 1:1 of it: undeclared reference to 'nmae'"}},
+		{"selector", "  import:\n    selector: tier in\n", []string{"8: upstreams[0].import.selector: "}},
+		{"unknown kind, and a pattern that is none", "  import:\n    kinds: [se, servicentry]\n    namespaces:\n      include: [Team]\n", []string{
+			`8: upstreams[0].import.kinds[1]: unknown kind "servicentry"`,
+			`10: upstreams[0].import.namespaces.include[0]: pattern "Team"`}},
+		{"two namespaces become one", "  rewrite:\n    namespaces:\n      a: x\n      b: x\n", []string{
+			`10: upstreams[0].rewrite.namespaces[b]: both "a" and "b" become "x"`}},
+		{"a namespace becomes one that is imported, too", "  import: {namespaces: {include: [a, b]}}\n  rewrite:\n    namespaces: {a: b}\n", []string{
+			`9: upstreams[0].rewrite.namespaces[a]: both "a" and "b", which is not mapped, become "b"`}},
+		{"a namespace becomes one with the prefix", "  import: {namespaces: {include: [a, b]}}\n  rewrite:\n    namespacePrefix: east-\n    namespaces: {a: east-b}\n", []string{
+			`10: upstreams[0].rewrite.namespaces[a]: both "a" and "b", which is not mapped, become "east-b"`}},
+		{"domains", "  rewrite:\n    hosts:\n    - {from: cluster.local, to: \"*.east\"}\n    - {from: cluster.local, to: east}\n", []string{
+			`9: upstreams[0].rewrite.hosts[0].to: "*.east"`,
+			`10: upstreams[0].rewrite.hosts[1].from: "cluster.local" is mapped already`}},
+		{"prefix that makes no name", "  rewrite: {namePrefix: -a, namespacePrefix: A}\n", []string{
+			"7: upstreams[0].rewrite.namespacePrefix: ", "7: upstreams[0].rewrite.namePrefix: "}},
+		{"labels", "  rewrite:\n    labels:\n      set: {\"a b\": x, c: \"d e\"}\n", []string{
+			"9: upstreams[0].rewrite.labels.set[a b]: ", "9: upstreams[0].rewrite.labels.set[c]: "}},
+		{"services", "  services:\n    mode: gateway\n    locality: a/b\n", []string{"7: upstreams[0].services.gateways: missing"}},
+		{"mode of services", "  services: {mode: all}\n", []string{`7: upstreams[0].services.mode: "all": want one of omit, asIs, gateway, discover`}},
+		{"gateways of another mode", "  services: {mode: discover, gateways: [10.0.0.1]}\n", []string{`7: upstreams[0].services.gateways: is for mode: gateway, and the mode is "discover"`}},
+		{"gateway address", "  services: {mode: gateway, gateways: [\"a:b\"]}\n", []string{`7: upstreams[0].services.gateways[0]: "a:b": the port must be a number`}},
+		{"services of files", "- {name: f, file: {path: x}, services: {mode: asIs}}\n", []string{`7: upstreams[1].services.mode: "asIs" is for xds upstreams`}},
+		{"merge", "merge:\n- {policy: oldest}\n- {kinds: [vs], policy: union}\n- {kinds: [vs, nonsense]}\n- {policy: newest, sameHost: true}\n- {}\n", []string{
+			`8: merge[0].policy: "oldest": want one of first, newest, reject, union`,
+			"9: merge[1].kinds[0]: policy union is for networking.istio.io/ServiceEntry only",
+			"10: merge[2].kinds[0]: merge[1] is for networking.istio.io/VirtualService already",
+			`10: merge[2].kinds[1]: unknown kind "nonsense"`,
+			`11: merge[3].sameHost: is for policy: union, and the policy is "newest"`,
+			"12: merge[4]: merge[3] is for all other kinds already"}},
+		{"views that nobody can have", "views:\n- name: a\n- {name: b, match: {nodeIDs: [\"*\"]}}\n- {name: c, match: {clusterIDs: [x]}}\n- {name: d, match: {nodeIDs: [\"*\"]}}\n", []string{
+			"8: views[0]: no client can have this view: it has no match, is not the default, and no listener names it",
+			"10: views[2].match: no client can have this view: views[1] matches every one before",
+			"11: views[3].match: no client can have this view: views[1] matches every one before"}},
+		{"views that match the same", "views:\n- {name: a, match: {clusterIDs: [x]}}\n- {name: b, match: {clusterIDs: [x]}}\n", []string{
+			"9: views[1].match: no client can have this view: a view before it matches the same"}},
+		{"views", "views:\n- {name: A, default: true, sources: [west], selector: \"a in\"}\n- {name: b, default: true, expression: \"1\", match: {labels: \"x in\", nodeIDs: [\"\"]}}\n", []string{
+			`8: views[0].name: "A"`, `8: views[0].selector: `, `8: views[0].sources[0]: there is no upstream "west"`,
+			"9: views[1].expression: its result is int, want bool",
+			"9: views[1].match.nodeIDs[0]: is empty", "9: views[1].match.labels: ", "9: views[1].default: views[0] is the default already"}},
+		{"provenance", "provenance: {relay: \"a b\", maxHops: 0}\n", []string{`7: provenance.relay: "a b"`, "7: provenance.maxHops: 0 is out of range: 1 to 64"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) { wantMistakes(t, withUpstream+tc.in, tc.want) })
+	}
+}
+
+// wantMistakes checks that each mistake begins as it should.
+func wantMistakes(t *testing.T, in string, want []string) {
+	t.Helper()
+	_, err := Parse("relay.yaml", []byte(in))
+	var many *multierror.Error
+	if !errors.As(err, &many) {
+		t.Fatalf("error %v, want several", err)
+	}
+	var got []string
+	for i, e := range many.Errors {
+		text := strings.TrimPrefix(e.Error(), "relay.yaml:")
+		if i < len(want) && strings.HasPrefix(text, want[i]) && len(text) > len(want[i])-1 {
+			text = want[i]
+		}
+		got = append(got, text)
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("-want +got:\n%s", d)
+	}
+}
+
+func TestListenersNameViewsThatExist(t *testing.T) {
+	in := strings.Replace(withUpstream, "plaintext: true}", "plaintext: true, view: west}", 1)
+	wantMistakes(t, in, []string{`3: downstream.listeners[0].view: there is no view "west"`})
+	wantMistakes(t, in+"views: [{name: west}, {name: other, default: true}]\n", []string{
+		"7: views[1]: no client can have this view: every listener names another one"})
+}
+
+func TestRulesThatAreTaken(t *testing.T) {
+	for name, in := range map[string]string{
+		"two namespaces become one, of which one is not imported": "  import: {namespaces: {exclude: [b]}}\n  rewrite: {namespaces: {a: c, b: c}}\n",
+		"a namespace becomes one that may or may not be there":    "  rewrite: {namespaces: {a: b}}\n",
+		"namespaces that change places":                           "  rewrite: {namespaces: {a: b, b: a}}\n",
+		"a namespace that is exempt from the prefix":              "  rewrite: {namespacePrefix: east-, namespaces: {a: a}, hosts: [{from: cluster.local, to: east.example}]}\n",
+		"gateways":                   "  services: {mode: gateway, gateways: [10.0.0.1, \"[2001:db8::1]:15443\", gw.example, \"2001:db8::2\"], network: net, locality: a/b/c}\n",
+		"policies":                   "merge: [{kinds: [se], policy: union, sameHost: true}, {kinds: [vs]}, {policy: reject}]\n",
+		"a view for all the others":  "views: [{name: a, match: {identities: [\"spiffe://*\"]}}, {name: b, default: true}]\n",
+		"a view after that of nodes": "views: [{name: a, match: {nodeIDs: [\"*\"], clusterIDs: [x]}}, {name: b, match: {nodeIDs: [\"*\"]}}]\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, err := Parse("relay.yaml", []byte(withUpstream+in))
+			if err != nil {
+				t.Fatal(err)
+			}
+			out, err := c.YAML()
+			if err != nil {
+				t.Fatal(err)
+			}
+			again, err := Parse("relay.yaml", out)
+			if err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			if d := cmp.Diff(c, again); d != "" {
+				t.Errorf("read back, the effective config differs:\n%s", d)
+			}
+		})
+	}
+}
+
+func TestDefaultsOfRules(t *testing.T) {
+	c, err := Parse("relay.yaml", []byte(withUpstream+"  generated: keep\n- {name: f, file: {path: x}, rewrite: {annotations: {remove: []}}}\nnode: {id: hub, revision: blue}\nviews: [{name: a, default: true}, {name: b, match: {clusterIDs: [x]}, excludeOwn: false}]\nmerge: [{kinds: [se]}]\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	east, file := c.Upstreams[0], c.Upstreams[1]
+	if east.Import.Revision != "blue" || file.Import.Revision != "" {
+		t.Errorf("revisions %q and %q: it is node.revision for xds", east.Import.Revision, file.Import.Revision)
+	}
+	if east.Services.Mode != ServicesAsIs || file.Services.Mode != ServicesOmit {
+		t.Errorf("services %q and %q", east.Services.Mode, file.Services.Mode)
+	}
+	if !slices.Equal(east.Rewrite.Annotations.Remove, []string{lastApplied}) || len(file.Rewrite.Annotations.Remove) != 0 {
+		t.Errorf("annotations removed: %q and %q", east.Rewrite.Annotations.Remove, file.Rewrite.Annotations.Remove)
+	}
+	if !c.Views[0].ExcludeOwn || c.Views[1].ExcludeOwn {
+		t.Error("a view excludes what is its clients' own unless it says otherwise")
+	}
+	if c.Provenance != (Provenance{Annotations: true, Relay: "hub", MaxHops: 8}) || c.Merge[0].Policy != MergeFirst {
+		t.Errorf("%+v %+v", c.Provenance, c.Merge)
+	}
+}

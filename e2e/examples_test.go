@@ -1,0 +1,254 @@
+package e2e
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// example is a copy of a directory of examples/ in which each address of loopback has a
+// free port in place of the one that is written there. Nothing else is changed: what the
+// reader sees is what is tested.
+type example struct {
+	t    *testing.T
+	name string
+	dir  string
+	// ports are the addresses in the files, and those in their places.
+	ports map[string]string
+}
+
+var loopback = regexp.MustCompile(`127\.0\.0\.1:\d+`)
+
+func newExample(t *testing.T, name string) *example {
+	t.Helper()
+	x := &example{t: t, name: name, dir: t.TempDir(), ports: map[string]string{}}
+	from := filepath.Join("..", "examples", name)
+	err := filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(from, path)
+		if err != nil {
+			return err
+		}
+		text := string(b)
+		if filepath.Ext(path) == ".yaml" {
+			text = loopback.ReplaceAllStringFunc(text, x.address)
+		}
+		mkdir(t, x.dir, filepath.Dir(rel))
+		writeFile(t, filepath.Join(x.dir, rel), text)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+// address returns where that is which the example's files have at an address.
+func (x *example) address(written string) string {
+	x.t.Helper()
+	if x.ports[written] == "" {
+		x.ports[written] = freePort(x.t)
+	}
+	return x.ports[written]
+}
+
+// relay returns the relay of one of the example's config files, not yet started.
+func (x *example) relay(file string) *relay {
+	x.t.Helper()
+	return &relay{
+		t: x.t, name: file, xds: x.address("127.0.0.1:15010"), admin: x.address("127.0.0.1:15014"),
+		config: filepath.Join(x.dir, file),
+	}
+}
+
+// istiodAt returns an istiod, not yet started, with its gRPC port at an address of the
+// example's files. It reads the files of its configDir and then the sources.
+func (x *example) istiodAt(name, written string, sources ...string) *istiod {
+	x.t.Helper()
+	i := newIstiod(x.t, name)
+	x.move(i, written)
+	if len(sources) > 0 {
+		mesh := "trustDomain: " + name + ".example\nconfigSources:\n- address: fs://" + i.configDir + "\n"
+		for _, s := range sources {
+			mesh += "- address: xds://" + s + "\n"
+		}
+		writeFile(x.t, i.mesh, mesh)
+		i.args = append(i.args, "--configDir=") // of a flag that comes twice, the last counts
+	}
+	return i
+}
+
+// move gives an istiod that was not started an address of the example's files.
+func (x *example) move(i *istiod, written string) {
+	x.t.Helper()
+	i.grpc = x.address(written)
+	i.args = append(i.args, "--grpcAddr", i.grpc)
+}
+
+// give copies one of the example's directories into an istiod's configDir.
+func (x *example) give(i *istiod, dir string) {
+	x.t.Helper()
+	paths, err := filepath.Glob(filepath.Join(x.dir, dir, "*.yaml"))
+	if err != nil || len(paths) == 0 {
+		x.t.Fatalf("no files in %s: %v", dir, err)
+	}
+	for _, p := range paths {
+		b, err := os.ReadFile(p)
+		if err != nil {
+			x.t.Fatal(err)
+		}
+		writeFile(x.t, filepath.Join(i.configDir, filepath.Base(p)), string(b))
+	}
+}
+
+// command runs the relay's command line in the example's directory, and returns what it
+// prints, with the addresses as they are written in the files.
+func (x *example) command(args ...string) (string, error) {
+	x.t.Helper()
+	cmd := exec.CommandContext(x.t.Context(), binary(x.t, "RELAY_BIN", "../bin/relay"), args...)
+	cmd.Dir = x.dir
+	out, err := cmd.CombinedOutput()
+	text := string(out)
+	for written, free := range x.ports {
+		text = strings.ReplaceAll(text, free, written)
+	}
+	if err != nil {
+		return text, fmt.Errorf("relay %s: %w\n%s", strings.Join(args, " "), err, text)
+	}
+	return text, nil
+}
+
+// session is a command in a README with what it prints there.
+type session struct {
+	args []string
+	want string
+}
+
+var (
+	consoleBlock = regexp.MustCompile("(?s)```console\n(.*?)```")
+	age          = regexp.MustCompile(`\b(\d+(ms|[ydhms]))+\b`)
+	gap          = regexp.MustCompile(` {2,}`)
+)
+
+// sessions returns the relay commands of the example's README.
+func (x *example) sessions() []session {
+	x.t.Helper()
+	b, err := os.ReadFile(filepath.Join(x.dir, "README.md"))
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	var all []session
+	for _, block := range consoleBlock.FindAllStringSubmatch(string(b), -1) {
+		for _, part := range strings.Split("\n"+block[1], "\n$ ")[1:] {
+			line, want, _ := strings.Cut(part, "\n")
+			if args, ok := strings.CutPrefix(line, "relay "); ok {
+				all = append(all, session{args: strings.Fields(args), want: want})
+			}
+		}
+	}
+	return all
+}
+
+// says runs those commands of the README whose first words these are, and waits until
+// they print what is there, but for ages and the widths of columns.
+func (x *example) says(t *testing.T, words string) {
+	t.Helper()
+	found := false
+	for _, s := range x.sessions() {
+		line := strings.Join(s.args, " ")
+		if !strings.HasPrefix(line+" ", words+" ") {
+			continue
+		}
+		found = true
+		var args []string
+		for _, a := range s.args {
+			args = append(args, strings.Replace(a, "examples/"+x.name+"/", "", 1))
+		}
+		switch {
+		case args[0] != "get" && args[0] != "validate":
+			args = append(args, "--admin", x.address("127.0.0.1:15014"))
+		case slices.Contains(args, "--server"):
+			n := slices.Index(args, "--server") + 1
+			args[n] = x.address(args[n])
+		case args[0] == "get":
+			args = append(args, "--server", x.address("127.0.0.1:15010"))
+		}
+		eventually(t, "relay "+line+" prints what README.md says", func() error {
+			out, err := x.command(args...)
+			if err != nil {
+				return err
+			}
+			if have, want := plain(out), plain(s.want); !sameLines(have, want) {
+				return fmt.Errorf("it prints\n%s\nwant\n%s", have, want)
+			}
+			return nil
+		})
+	}
+	if !found {
+		t.Errorf("the README of %s has no relay %s", x.name, words)
+	}
+}
+
+// plain returns what is printed without what differs from run to run.
+func plain(text string) string {
+	var lines []string
+	for line := range strings.Lines(text) {
+		line = gap.ReplaceAllString(strings.TrimRight(line, " \n"), " ")
+		lines = append(lines, age.ReplaceAllString(line, "AGE"))
+	}
+	return strings.Trim(strings.Join(lines, "\n"), "\n")
+}
+
+// sameLines compares texts by line. In want, a line of … stands for any lines, and … in a
+// line for any text.
+func sameLines(have, want string) bool {
+	have, pattern := "\n"+have+"\n", regexp.QuoteMeta("\n"+want+"\n")
+	pattern = strings.ReplaceAll(pattern, "\n…\n", "\n(?s:.*)")
+	pattern = strings.ReplaceAll(pattern, "…", ".*")
+	return regexp.MustCompile(`\A` + pattern + `\z`).MatchString(have)
+}
+
+// has waits until a config of an istiod has a part.
+func (i *istiod) has(key, part string) {
+	i.t.Helper()
+	eventually(i.t, "istiod "+i.name+" has "+part+" in "+key, func() error {
+		if c, ok := i.configs()[key]; !ok || !strings.Contains(c, part) {
+			return fmt.Errorf("it is %q", c)
+		}
+		return nil
+	})
+}
+
+// hasNot fails if an istiod has a key.
+func (i *istiod) hasNot(key string) {
+	i.t.Helper()
+	if c, ok := i.configs()[key]; ok {
+		i.t.Errorf("istiod %s has %s: %s", i.name, key, c)
+	}
+}
+
+// TestExampleConfigsAreValid runs relay validate on every config file of the examples.
+func TestExampleConfigsAreValid(t *testing.T) {
+	paths, err := filepath.Glob("../examples/*/relay*.yaml")
+	if err != nil || len(paths) < 5 {
+		t.Fatalf("the examples have %d config files: %v", len(paths), err)
+	}
+	for _, path := range paths {
+		out, err := exec.CommandContext(t.Context(), binary(t, "RELAY_BIN", "../bin/relay"), "validate", "-c", path).CombinedOutput()
+		if err != nil {
+			t.Errorf("%s: %v\n%s", path, err, out)
+		}
+	}
+}
