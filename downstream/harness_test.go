@@ -381,12 +381,16 @@ func wantCode(t *testing.T, err error, code codes.Code) {
 // eventually waits for a condition that another goroutine brings about.
 func eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(patience)
+	deadline := time.NewTimer(patience)
+	defer deadline.Stop()
+	look := time.NewTicker(time.Millisecond)
+	defer look.Stop()
 	for !cond() {
-		if time.Now().After(deadline) {
+		select {
+		case <-look.C:
+		case <-deadline.C:
 			t.Fatalf("not so: %s", what)
 		}
-		time.Sleep(time.Millisecond)
 	}
 }
 

@@ -1,9 +1,11 @@
 package upstreams
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -91,8 +93,14 @@ func (f *follower) all() string {
 
 func (f *follower) await(what string, cond func() bool) {
 	f.t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !cond(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
+	deadline := time.NewTimer(10 * time.Second)
+	defer deadline.Stop()
+	look := time.NewTicker(2 * time.Millisecond)
+	defer look.Stop()
+	for !cond() {
+		select {
+		case <-look.C:
+		case <-deadline.C:
 			f.t.Fatalf("not so: %s; told %q, %+v", what, f.all(), f.status())
 		}
 	}
@@ -181,7 +189,7 @@ func TestWhatIsWantedAgainIsKnown_N2(t *testing.T) {
 		s.PushNames(edsTypeURL, "b")
 		f.wants()
 		if i%2 == 0 {
-			time.Sleep(time.Millisecond)
+			runtime.Gosched() // now and then the stream notices
 		}
 		f.wants("c", "a")
 		s.PushNames(edsTypeURL, "a", "c")
@@ -190,8 +198,15 @@ func TestWhatIsWantedAgainIsKnown_N2(t *testing.T) {
 	}
 	// What changed meanwhile is known, too.
 	f.wants("a")
+	// From then on nothing else is on its way.
+	s.Await("a alone is asked for", func(r fakexds.Request) bool { return slices.Equal(r.Names, []string{"a"}) })
 	s.Send(&discoveryv3.DiscoveryResponse{TypeUrl: edsTypeURL, Nonce: "crossing", Resources: []*anypb.Any{edsOf("b", "10.0.0.9").Any}})
-	s.Await("the ACK", func(r fakexds.Request) bool { return r.Nonce == "crossing" })
+	f.await("b is known anew", func() bool {
+		f.endpoints.mu.Lock()
+		defer f.endpoints.mu.Unlock()
+		b := f.parted["b"]
+		return b != nil && bytes.Contains(b.data, []byte("10.0.0.9"))
+	})
 	s.Set(edsTypeURL)
 	f.wants("a", "b")
 	if !proto.Equal(f.get("b"), assignmentOf("b", "10.0.0.9")) {
@@ -210,9 +225,10 @@ func TestTheSameWantIsNotAskedForAgain(t *testing.T) {
 	for range 10 {
 		f.wants("a")
 	}
-	time.Sleep(20 * time.Millisecond)
-	if got := len(s.Requests()); got != n {
-		t.Errorf("%d more requests", got-n)
+	f.wants("a", "b")
+	s.Await("another want", func(r fakexds.Request) bool { return slices.Contains(r.Names, "b") })
+	if next := s.Requests()[n]; !slices.Contains(next.Names, "b") {
+		t.Errorf("the next request is for %v", next.Names)
 	}
 }
 

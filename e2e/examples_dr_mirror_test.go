@@ -1,0 +1,143 @@
+package e2e
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestExampleDRMirror runs examples/dr-mirror and has the primary die, twice.
+func TestExampleDRMirror(t *testing.T) {
+	x := newExample(t, "dr-mirror")
+	primary := x.istiodAt("primary", "127.0.0.1:15110")
+	x.give(primary, "primary")
+	primary.start().ready()
+	r := x.relay("relay.yaml").start().ready()
+	dr := newIstiod(t, "dr", r.xds).start().ready()
+
+	const (
+		net     = "networking.istio.io/"
+		cards   = net + "ServiceEntry payments/cards"
+		carrier = net + "ServiceEntry shop/carrier"
+	)
+	keys := []string{
+		net + "DestinationRule shop/web",
+		net + "Gateway shop/public",
+		cards,
+		carrier,
+		net + "VirtualService shop/web",
+		"security.istio.io/AuthorizationPolicy payments/shop-only",
+	}
+	hasExactly := func(keys ...string) {
+		t.Helper()
+		eventually(t, "the DR istiod has exactly what is imported", func() error {
+			if got := slices.Sorted(maps.Keys(dr.configs())); !slices.Equal(got, keys) {
+				return fmt.Errorf("the keys are\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(keys, "\n"))
+			}
+			return nil
+		})
+	}
+	hasExactly(keys...)
+	x.says(t, "explain")
+	x.says(t, "get")
+
+	want := dr.configs()
+	c := dial(t, r.xds)
+	var followers []*follower
+	for _, kind := range []string{"ServiceEntry", "VirtualService", "DestinationRule", "Gateway"} {
+		f := c.follow(net+"v1/"+kind, nil)
+		f.mark()
+		followers = append(followers, f)
+	}
+	said := func() string {
+		var all []string
+		for _, f := range followers {
+			all = append(all, f.said())
+		}
+		return strings.Join(all, "|")
+	}
+
+	stop := watchFor(t, dr, want)
+	primary.kill()
+	t.Run("ThePrimaryDiesAndNothingGoes", func(t *testing.T) {
+		x.says(t, "status")
+		if lost := stop(); len(lost) > 0 {
+			t.Errorf("lost while the primary was down: %v", lost)
+		}
+		if err := differs(r.configs(), want); err != nil {
+			t.Errorf("the relay serves something else: %v", err)
+		}
+	})
+	t.Run("AnIstiodThatStartsDuringTheOutageGetsEverything", func(t *testing.T) {
+		dr.kill()
+		dr.start().ready()
+		eventually(t, "all is there", func() error { return differs(dr.configs(), want) })
+	})
+	if got := said(); got != "|||" {
+		t.Errorf("during the outage clients were sent %q", got)
+	}
+
+	entry := func(namespace, name, host string) {
+		t.Helper()
+		text := strings.Replace(serviceEntry(name, host), "namespace: shop", "namespace: "+namespace, 1)
+		writeFile(t, filepath.Join(primary.configDir, name+".yaml"), text)
+	}
+	t.Run("ThePrimaryReturnsAndOnlyDifferencesArePushed", func(t *testing.T) {
+		entry("shop", "parcels", "parcels.example")
+		entry("dev-bob", "trial", "trial.example")
+		change(t, filepath.Join(primary.configDir, "shop.yaml"), "[cards.example]", "[cards-2.example]")
+		primary.remove(t, "partners")
+		primary.start().ready()
+		hasExactly(keys[0], keys[1], cards, net+"ServiceEntry shop/parcels", keys[4], keys[5])
+		dr.has(cards, "cards-2.example")
+		got := strings.Split(said(), "|")
+		entries := strings.Fields(got[0])
+		slices.Sort(entries)
+		if want := []string{"+payments/cards", "+shop/parcels", "-shop/carrier"}; !slices.Equal(entries, want) {
+			t.Errorf("ServiceEntries were sent as %v, want %v", entries, want)
+		}
+		if rest := strings.Join(got[1:], ""); rest != "" {
+			t.Errorf("what is as it was came again: %s", rest)
+		}
+	})
+
+	// The relay keeps nothing on disk. That must not cost the DR site what it has.
+	t.Run("TheRelayRestartsDuringTheOutageAndNothingGoes", func(t *testing.T) {
+		want := dr.configs()
+		stop := watchFor(t, dr, want)
+		primary.kill()
+		r.kill()
+		r.start()
+		eventually(t, "the DR istiod is back and waits", func() error {
+			body, err := httpGet("http://" + r.admin + "/debug/connections")
+			if err == nil && (!contains(body, "~dr.") || !contains(body, `"held":true`)) {
+				err = fmt.Errorf("%s", body)
+			}
+			return err
+		})
+		if _, err := httpGet("http://" + r.admin + "/ready"); err == nil {
+			t.Error("the relay says that it is ready")
+		}
+		entry("shop", "parcels", "parcels-2.example")
+		primary.start().ready()
+		r.ready()
+		dr.has(net+"ServiceEntry shop/parcels", "parcels-2.example")
+		if lost := stop(); len(lost) > 0 {
+			t.Errorf("lost: %v", lost)
+		}
+	})
+}
+
+// change replaces a part of a file.
+func change(t *testing.T, path, from, to string) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil || !strings.Contains(string(b), from) {
+		t.Fatalf("%s has no %s: %v", path, from, err)
+	}
+	writeFile(t, path, strings.ReplaceAll(string(b), from, to))
+}
