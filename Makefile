@@ -31,13 +31,24 @@ unit: ## Run the tests of the relay itself, with the race detector
 	go test $(RACE) -timeout 15m ./...
 
 .PHONY: e2e
-e2e: build istiod ## Run the relay between real istiods
+e2e: build istiod kube ## Run the relay between real istiods, with and without Kubernetes
 	cd e2e && go test -count=1 -timeout 15m ./...
+
+.PHONY: examples
+examples: build istiod kube ## Run the examples with real istiods
+	cd e2e && go test -count=1 -timeout 15m -v -run '^TestExample' ./...
 
 # istiod and istioctl are tools of the e2e module, so that their version is in its go.mod.
 .PHONY: istiod
 istiod:
 	cd e2e && go build -o bin/ tool
+
+# Kubernetes' API server and etcd, for istiods with services. The build takes some minutes
+# once. etcd's main package is called server, so its binary gets its own name.
+.PHONY: kube
+kube:
+	cd tools/kube && CGO_ENABLED=0 go build -ldflags '-s -w' -o ../../e2e/bin/ k8s.io/kubernetes/cmd/kube-apiserver
+	cd tools/kube && CGO_ENABLED=0 go build -ldflags '-s -w' -o ../../e2e/bin/etcd go.etcd.io/etcd/server/v3
 
 # A finding is kept as it is found: minimizing one of a large input takes longer than
 # finding it.

@@ -18,10 +18,9 @@ import (
 )
 
 // rules reports what is wrong with rules of a filter, field by field below at.
-func (v *validator) rules(at string, r federation.Rules) *federation.Filter {
-	f, err := federation.NewFilter(r)
+func (v *validator) rules(at string, r federation.Rules) {
+	_, err := federation.NewFilter(r)
 	v.ruleErrors(at, err)
-	return f
 }
 
 // ruleErrors reports the errors of package federation, whose parts name fields.
@@ -77,10 +76,11 @@ func (v *validator) federation(at string, u Upstream) {
 	if r := u.Import.Revision; r != "" && v.noted(at+".import.revision") && !nameShape.MatchString(r) {
 		v.errorf(at+".import.revision", "%q is not a revision: it is written as in the label istio.io/rev", r)
 	}
-	filter := v.rules(at+".import", u.Import.Rules())
+	v.rules(at+".import", u.Import.Rules())
 	_, err := federation.NewRewriter(u.Rewrite.Rules())
 	v.ruleErrors(at+".rewrite", err)
-	if filter != nil {
+	// Whatever else is wrong with the rules, namespaces can be compared.
+	if filter, _ := federation.NewFilter(federation.Rules{Namespaces: federation.Globs(u.Import.Namespaces)}); filter != nil {
 		v.namespaceMapping(at+".rewrite.namespaces", u.Rewrite, u.Import.Namespaces.Include, filter)
 	}
 	v.services(at+".services", u)

@@ -116,7 +116,7 @@ func NewFilter(rules Rules) (*Filter, error) {
 	if strings.TrimSpace(rules.Selector) != "" {
 		selector, err := labels.Parse(rules.Selector)
 		if err != nil {
-			mistake("selector", err)
+			mistake("selector", fmt.Errorf("%q is not a label selector: %w", abbreviate(rules.Selector), err))
 		} else if !selector.Empty() {
 			f.selector = selector
 		}
