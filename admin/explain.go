@@ -183,7 +183,9 @@ func copyOf(t upstreams.Trace, key mirror.Key, s mirror.Settlement) (SourceCopy,
 		c.Outcome = LeftOut
 	case t.Resource == nil:
 		c.Outcome = Refused
-	case t.Key != key || i < 0:
+	case i < 0 && t.Key == key:
+		c.Outcome = Shadowed // it has come or gone just now
+	case t.Key != key:
 		c.Outcome, c.Detail = Shadowed, fmt.Sprintf("it is called %s here", refOf(t.Key))
 	case i == s.Verdict.Winner:
 		c.Outcome = Served

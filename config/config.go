@@ -58,7 +58,7 @@ type Upstream struct {
 	Generated string   `yaml:"generated"`
 	Import    Import   `yaml:"import,omitempty"`
 	Services  Services `yaml:"services,omitempty"`
-	Rewrite   Rewrite  `yaml:"rewrite,omitempty"`
+	Rewrite   Rewrite  `yaml:"rewrite"`
 	XDS       *XDS     `yaml:"xds,omitempty"`
 	File      *File    `yaml:"file,omitempty"`
 }

@@ -28,7 +28,7 @@ type Rewrite struct {
 	NamePrefix      string            `yaml:"namePrefix,omitempty"`
 	NameSuffix      string            `yaml:"nameSuffix,omitempty"`
 	Labels          Edit              `yaml:"labels,omitempty"`
-	Annotations     Edit              `yaml:"annotations,omitempty"`
+	Annotations     Edit              `yaml:"annotations"`
 	// ExportTo replaces exportTo where a kind has it.
 	ExportTo []string `yaml:"exportTo,omitempty"`
 	// Hosts maps domains.

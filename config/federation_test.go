@@ -49,7 +49,10 @@ func TestBadRulesAreErrorsWithTheirLine(t *testing.T) {
 		{"services", "  services:\n    mode: gateway\n    locality: a/b\n", []string{"7: upstreams[0].services.gateways: missing"}},
 		{"mode of services", "  services: {mode: all}\n", []string{`7: upstreams[0].services.mode: "all": want one of omit, asIs, gateway, discover`}},
 		{"gateways of another mode", "  services: {mode: discover, gateways: [10.0.0.1]}\n", []string{`7: upstreams[0].services.gateways: is for mode: gateway, and the mode is "discover"`}},
-		{"gateway address", "  services: {mode: gateway, gateways: [\"a:b\"]}\n", []string{`7: upstreams[0].services.gateways[0]: "a:b": the port must be a number`}},
+		{"gateway address", "  services: {mode: gateway, gateways: [\"a:b\"]}\n", []string{`7: upstreams[0].services.gateways[0]: gateway "a:b": want an IP address or a DNS name`}},
+		{"gateways that lead nowhere", "  services: {mode: gateway, gateways: [\"gw_east!\", 0.0.0.0], locality: a/b/c/d}\n", []string{
+			"7: upstreams[0].services.gateways[0]: ", "7: upstreams[0].services.gateways[1]: ", "7: upstreams[0].services.locality: "}},
+		{"exportTo of nothing", "  rewrite: {exportTo: []}\n", []string{"7: upstreams[0].rewrite.exportTo: is empty, which would make everything public"}},
 		{"services of files", "- {name: f, file: {path: x}, services: {mode: asIs}}\n", []string{`7: upstreams[1].services.mode: "asIs" is for xds upstreams`}},
 		{"merge", "merge:\n- {policy: oldest}\n- {kinds: [vs], policy: union}\n- {kinds: [vs, nonsense]}\n- {policy: newest, sameHost: true}\n- {}\n", []string{
 			`8: merge[0].policy: "oldest": want one of first, newest, reject, union`,
@@ -109,6 +112,7 @@ func TestRulesThatAreTaken(t *testing.T) {
 		"namespaces that change places":                           "  rewrite: {namespaces: {a: b, b: a}}\n",
 		"a namespace that is exempt from the prefix":              "  rewrite: {namespacePrefix: east-, namespaces: {a: a}, hosts: [{from: cluster.local, to: east.example}]}\n",
 		"gateways":                   "  services: {mode: gateway, gateways: [10.0.0.1, \"[2001:db8::1]:15443\", gw.example, \"2001:db8::2\"], network: net, locality: a/b/c}\n",
+		"annotations that are kept":  "  rewrite: {annotations: {remove: []}}\n",
 		"policies":                   "merge: [{kinds: [se], policy: union, sameHost: true}, {kinds: [vs]}, {policy: reject}]\n",
 		"a view for all the others":  "views: [{name: a, match: {identities: [\"spiffe://*\"]}}, {name: b, default: true}]\n",
 		"a view after that of nodes": "views: [{name: a, match: {nodeIDs: [\"*\"], clusterIDs: [x]}}, {name: b, match: {nodeIDs: [\"*\"]}}]\n",
@@ -133,8 +137,19 @@ func TestRulesThatAreTaken(t *testing.T) {
 	}
 }
 
+// TestAnEmptyFieldHasItsDefault: as if it were not there.
+func TestAnEmptyFieldHasItsDefault(t *testing.T) {
+	c, err := Parse("relay.yaml", []byte(withUpstream+"  rewrite: {annotations: {remove: }}\nviews: [{name: a, default: true, excludeOwn: }]\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !c.Views[0].ExcludeOwn || len(c.Upstreams[0].Rewrite.Annotations.Remove) != 1 {
+		t.Errorf("%+v %+v", c.Views[0], c.Upstreams[0].Rewrite.Annotations)
+	}
+}
+
 func TestDefaultsOfRules(t *testing.T) {
-	c, err := Parse("relay.yaml", []byte(withUpstream+"  generated: keep\n- {name: f, file: {path: x}, rewrite: {annotations: {remove: []}}}\nnode: {id: hub, revision: blue}\nviews: [{name: a, default: true}, {name: b, match: {clusterIDs: [x]}, excludeOwn: false}]\nmerge: [{kinds: [se]}]\n"))
+	c, err := Parse("relay.yaml", []byte(withUpstream+"  generated: keep\n- {name: f, generated: keep, file: {path: x}, rewrite: {annotations: {remove: []}}}\nnode: {id: hub, revision: blue}\nviews: [{name: a, default: true}, {name: b, match: {clusterIDs: [x]}, excludeOwn: false}]\nmerge: [{kinds: [se]}]\n"))
 	if err != nil {
 		t.Fatal(err)
 	}

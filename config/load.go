@@ -172,7 +172,7 @@ func (c *Config) complete(given func(field string) bool) {
 		u := &c.Upstreams[i]
 		def(&u.ClusterID, u.Name)
 		def(&u.Generated, GeneratedDrop)
-		if u.Generated == GeneratedKeep {
+		if u.Generated == GeneratedKeep && u.XDS != nil {
 			def(&u.Services.Mode, ServicesAsIs)
 		}
 		def(&u.Services.Mode, ServicesOmit)

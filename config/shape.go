@@ -137,7 +137,9 @@ func (s *shaper) mapping(at string, n ast.Node, t reflect.Type, depth int) bool 
 		}
 		key := value.Key.GetToken().Value
 		name := join(at, key)
-		s.v.note(name, value.Key.GetToken().Position.Line)
+		if value.Value.Type() != ast.NullType { // which is as if it were not there
+			s.v.note(name, value.Key.GetToken().Position.Line)
+		}
 		field, known := fields[key]
 		if !known {
 			s.v.errorf(name, "unknown field: check its spelling and indentation; here it can be %s", strings.Join(names(t), ", "))

@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
-	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
@@ -77,6 +75,9 @@ func (v *validator) federation(at string, u Upstream) {
 		v.errorf(at+".import.revision", "%q is not a revision: it is written as in the label istio.io/rev", r)
 	}
 	v.rules(at+".import", u.Import.Rules())
+	if u.Rewrite.ExportTo != nil && len(u.Rewrite.ExportTo) == 0 {
+		v.errorf(at+".rewrite.exportTo", "is empty, which would make everything public: leave it out, or say \"*\" if that is meant")
+	}
 	_, err := federation.NewRewriter(u.Rewrite.Rules())
 	v.ruleErrors(at+".rewrite", err)
 	// Whatever else is wrong with the rules, namespaces can be compared.
@@ -130,19 +131,13 @@ func (v *validator) services(at string, u Upstream) {
 		v.errorf(at+".locality", "is for mode: gateway, and the mode is %q", s.Mode)
 	}
 	for i, g := range s.Gateways {
-		v.gateway(fmt.Sprintf("%s.gateways[%d]", at, i), g)
+		if err := (federation.Gateways{Addresses: []string{g}}).Check(); err != nil {
+			v.errorf(fmt.Sprintf("%s.gateways[%d]", at, i), "%v", err)
+		}
 	}
-}
-
-// gateway checks an address with or without a port.
-func (v *validator) gateway(field, address string) {
-	if _, err := netip.ParseAddr(address); err == nil {
-		return
+	if err := (federation.Gateways{Addresses: []string{"192.0.2.1"}, Locality: s.Locality}).Check(); err != nil {
+		v.errorf(at+".locality", "%v", err)
 	}
-	if !strings.Contains(address, ":") {
-		address = net.JoinHostPort(address, "15443")
-	}
-	v.address(field, address, 1)
 }
 
 func (v *validator) merges(all []Merge) {
@@ -221,11 +216,9 @@ func (v *validator) views(c *Config) {
 			}
 			fallback = i
 		}
-		if byListener[w.Name] {
-			continue
-		}
 		given := !reflect.ValueOf(w.Match).IsZero()
 		switch {
+		case byListener[w.Name]:
 		case allByListener:
 			v.errorf(at, "no client can have this view: every listener names another one")
 		case !given && !w.Default:

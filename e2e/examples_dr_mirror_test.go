@@ -122,14 +122,32 @@ func TestExampleDRMirror(t *testing.T) {
 		if _, err := httpGet("http://" + r.admin + "/ready"); err == nil {
 			t.Error("the relay says that it is ready")
 		}
+		late := newIstiod(t, "late", r.xds).start()
 		entry("shop", "parcels", "parcels-2.example")
 		primary.start().ready()
 		r.ready()
 		dr.has(net+"ServiceEntry shop/parcels", "parcels-2.example")
+		late.ready()
+		eventually(t, "the istiod that waited has all", func() error { return differs(late.specs(), dr.specs()) })
 		if lost := stop(); len(lost) > 0 {
 			t.Errorf("lost: %v", lost)
 		}
 	})
+}
+
+// specs returns an istiod's configs without their metadata. The annotations that say which
+// version the source has differ, when one istiod has been there for longer than another.
+func (i *istiod) specs() configs {
+	i.t.Helper()
+	out := configs{}
+	for key, c := range i.configs() {
+		got, err := content(c)
+		if err != nil {
+			i.t.Fatal(err)
+		}
+		out[key] = got.spec
+	}
+	return out
 }
 
 // change replaces a part of a file.

@@ -252,3 +252,23 @@ func TestExampleConfigsAreValid(t *testing.T) {
 		}
 	}
 }
+
+// TestExampleLinksLeadSomewhere checks the relative links of the examples' READMEs.
+func TestExampleLinksLeadSomewhere(t *testing.T) {
+	paths, err := filepath.Glob("../examples/*/README.md")
+	if err != nil || len(paths) != 3 {
+		t.Fatalf("the examples have %d READMEs: %v", len(paths), err)
+	}
+	link := regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`)
+	for _, p := range append(paths, "../examples/README.md") {
+		b, err := os.ReadFile(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range link.FindAllStringSubmatch(string(b), -1) {
+			if _, err := os.Stat(filepath.Join(filepath.Dir(p), m[1])); err != nil {
+				t.Errorf("%s: the link to %s leads nowhere", p, m[1])
+			}
+		}
+	}
+}

@@ -148,6 +148,16 @@ spec: {selector: {app: web}, ports: [{name: http, port: 80, targetPort: 8080, pr
 		})
 	})
 
+	t.Run("AServiceOfBothMeshes", func(t *testing.T) {
+		westAPI.createNamespace("shop")
+		westAPI.createService("shop", "web", http...)
+		westAPI.createEndpoints("shop", "web", http, pods("web", "10.2.0.2")...)
+		inWest.waitEndpoints(web, "10.2.0.2:8080", gateway)
+		westAPI.delete("v1", "Service", "shop", "web")
+		westAPI.delete("discovery.k8s.io/v1", "EndpointSlice", "shop", "web-1")
+		inWest.waitEndpoints(web, gateway)
+	})
+
 	// The other config file takes the place of the first.
 	r.terminate()
 	r = x.relay("relay-discover.yaml").start().ready()
@@ -199,10 +209,27 @@ spec: {selector: {app: web}, ports: [{name: http, port: 80, targetPort: 8080, pr
 		if got := f.said(); got != "+shop/synthetic-web" {
 			t.Errorf("the relay sent %q, want that ServiceEntry alone", got)
 		}
-		t.Logf("CDS came %d times", inWest.responses(cdsType)-clusters)
+		if n := inWest.responses(cdsType) - clusters; n != 0 {
+			t.Errorf("the sidecar was sent its clusters %d times for a change of endpoints", n)
+		}
 		if inWest.cluster(admin) != nil || inWest.cluster(queue) != nil {
 			t.Error("more is exported than was chosen")
 		}
+
+		// What has no endpoints is not offered.
+		f.mark()
+		eastAPI.setEndpoints("shop", "db", tcp)
+		inWest.wait("db goes", func() error {
+			if inWest.cluster(db) != nil {
+				return fmt.Errorf("it is there")
+			}
+			return nil
+		})
+		if got := f.said(); got != "-shop/synthetic-db" {
+			t.Errorf("the relay sent %q, want that ServiceEntry's removal alone", got)
+		}
+		eastAPI.setEndpoints("shop", "db", tcp, pods("db", "10.1.0.5")...)
+		inWest.waitEndpoints(db, "10.1.0.5:5432")
 	})
 }
 

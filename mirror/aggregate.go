@@ -35,7 +35,8 @@ type Aggregate struct {
 	// mu guards all below. merged holds what the handlers were told.
 	mu       sync.RWMutex
 	sources  []Source
-	policies map[Kind]Policy // kinds that are not in it are merged by first
+	policies map[Kind]Policy
+	others   Policy // of kinds that are not in policies; nil: first
 	groups   map[Kind]*groups
 	merged   map[Kind]map[string]*Resource
 }
@@ -62,19 +63,22 @@ func (a *Aggregate) SetSources(sources []Source) error {
 			}
 		}
 	}
-	old := a.sources
-	a.sources = slices.Clone(sources)
-	if !slices.Equal(old, a.sources) {
-		a.markEverything()
+	if slices.Equal(a.sources, sources) {
+		return nil
 	}
+	a.markEverything() // also what only a source has that is no longer among them
+	a.sources = slices.Clone(sources)
+	a.markEverything()
 	return nil
 }
 
-// SetPolicies says how copies are merged, by kind. It may be called again at any time.
-func (a *Aggregate) SetPolicies(policies map[Kind]Policy) {
+// SetPolicies says how copies are merged, by kind. others is the Policy of kinds that are not
+// among them, but for MeshConfig, of which the first is served; nil serves the first of all.
+// It may be called again at any time.
+func (a *Aggregate) SetPolicies(policies map[Kind]Policy, others Policy) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.policies, a.groups = maps.Clone(policies), map[Kind]*groups{}
+	a.policies, a.others, a.groups = maps.Clone(policies), others, map[Kind]*groups{}
 	a.markEverything()
 }
 
@@ -136,15 +140,16 @@ func (a *Aggregate) nextEvents(batch []queued) []queued {
 // merge finds what to serve under a key, puts it into the merged view, and returns it with
 // what was there before.
 func (a *Aggregate) merge(kind Kind, name string) (old, cur *Resource) {
+	_, plain := a.policy(kind).(first)
 	if key, ok := keyOf(kind, name); ok {
-		if a.policies[kind] != nil {
+		if !plain {
 			a.regroup(key)
 		}
 		cur = a.resolve(key, everything)
 	}
 	byName := a.merged[kind]
 	old = byName[name]
-	if a.policies[kind] != nil && cur != nil && old.Equal(cur) {
+	if cur != nil && cur != old && old.Equal(cur) && !plain {
 		// A Policy may make a new resource each time: equal content is never held twice.
 		cur = old.withSourceVersion(cur.sourceVersion)
 	}

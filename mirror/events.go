@@ -110,6 +110,16 @@ func (e *events) setSynced() {
 	}
 }
 
+// extendSync says that what is queued now is part of the initial content, if that has not
+// been told yet.
+func (e *events) extendSync() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.syncKnown && e.handled < e.syncAt {
+		e.syncAt = e.queued
+	}
+}
+
 func (e *events) hasSynced() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()

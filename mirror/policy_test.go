@@ -96,7 +96,7 @@ type world struct {
 func newWorld(ctx context.Context, t *testing.T, names []string) *world {
 	t.Helper()
 	w := &world{Aggregate: mirror.NewAggregate(), stores: map[string]*mirror.Store{}, told: map[string]string{}, touched: map[mirror.Key]bool{}}
-	w.SetPolicies(policies(t))
+	w.SetPolicies(policies(t), nil)
 	for _, n := range names {
 		w.stores[n] = mirror.NewStore()
 		w.sources = append(w.sources, mirror.Source{Name: n, Cache: w.stores[n]})
@@ -299,6 +299,92 @@ func TestUnionOverNamesFollowsEveryChange(t *testing.T) {
 		w.stores["east"].Remove(a)
 		synctest.Wait()
 		expect("the first is gone", -1, 1)
+		cancel()
+		synctest.Wait()
+	})
+}
+
+// TestNobodySeesWhatTheyMayNotWhileTheMergeLags: a copy that has gone may still be merged.
+func TestNobodySeesWhatTheyMayNotWhileTheMergeLags(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		w := newWorld(ctx, t, []string{"east", "west"})
+		put(w, copyOf{source: "east", kind: routeKind, name: "a"})
+		key := mirror.Key{Kind: routeKind, Namespace: "shop", Name: "a"}
+		w.stores["east"].Remove(key) // and the Aggregate has not been told
+		if r := w.Select(key, func(r *mirror.Resource) bool { return r.Source() == "west" }); r != nil {
+			t.Errorf("those who see west alone are served %s's", r.Source())
+		}
+		cancel()
+		synctest.Wait()
+	})
+}
+
+// TestSyncedWhenGroupsAreSettled_C21: the initial content is complete once no key has to be
+// settled again on account of another.
+func TestSyncedWhenGroupsAreSettled_C21(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		const pairs = 500
+		a, east, west := mirror.NewAggregate(), mirror.NewStore(), mirror.NewStore()
+		a.SetPolicies(policies(t), nil)
+		if err := a.SetSources([]mirror.Source{{Name: "east", Cache: east}, {Name: "west", Cache: west}}); err != nil {
+			t.Fatal(err)
+		}
+		early := 0
+		// It is asked in the midst of things, as the server does.
+		if err := a.RegisterTouchHandler(func(mirror.Key) {
+			if n := len(a.List(entryKind, "")); a.HasSynced() && n != pairs {
+				early++
+			}
+		}); err != nil {
+			t.Fatal(err)
+		}
+		for i := range pairs {
+			east.Put(copyOf{source: "east", kind: entryKind, name: fmt.Sprintf("e%03d", i), host: i, addr: 1}.build())
+			west.Put(copyOf{source: "west", kind: entryKind, name: fmt.Sprintf("w%03d", i), host: i, addr: 2}.build())
+		}
+		east.SetSynced()
+		west.SetSynced()
+		for _, run := range []func(context.Context) error{east.Run, west.Run, a.Run} {
+			go run(ctx) //nolint:errcheck // it returns nil
+		}
+		synctest.Wait()
+		if n := len(a.List(entryKind, "")); early > 0 || n != pairs || !a.HasSynced() {
+			t.Errorf("synced %d keys too early; in the end %d are served, want %d", early, n, pairs)
+		}
+		cancel()
+		synctest.Wait()
+	})
+}
+
+// TestThePolicyOfAllOthersIsForUnknownKindsToo, and not for MeshConfig.
+func TestThePolicyOfAllOthersIsForUnknownKindsToo_C22(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		w := newWorld(ctx, t, []string{"east", "west"})
+		w.SetPolicies(nil, federation.Reject{})
+		widget := mirror.Kind{Group: "example.com", Kind: "Widget"}
+		for _, source := range []string{"east", "west"} {
+			for _, key := range []mirror.Key{{Kind: widget, Namespace: "shop", Name: "a"}, {Kind: mirror.MeshConfig, Name: mirror.MeshConfigName}} {
+				body := &anypb.Any{TypeUrl: "type.googleapis.com/example.Widget"}
+				if key.Kind == mirror.MeshConfig {
+					body.TypeUrl = "type.googleapis.com/istio.mesh.v1alpha1.MeshConfig"
+				}
+				r, err := mirror.New(mirror.Spec{Key: key, Source: source, Body: body})
+				if err != nil {
+					t.Fatal(err)
+				}
+				w.stores[source].Put(r)
+			}
+		}
+		synctest.Wait()
+		if n := w.Counts(); n[widget] != 0 || n[mirror.MeshConfig] != 1 {
+			t.Errorf("served: %v", n)
+		}
 		cancel()
 		synctest.Wait()
 	})

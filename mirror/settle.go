@@ -36,6 +36,9 @@ func (a *Aggregate) policy(kind Kind) Policy {
 	if p := a.policies[kind]; p != nil {
 		return p
 	}
+	if a.others != nil && kind != MeshConfig {
+		return a.others
+	}
 	return first{}
 }
 
@@ -53,7 +56,7 @@ func (a *Aggregate) copies(key Key, accept func(*Resource) bool) []Provider {
 // resolve returns what is served under a key to those who see only what accept lets
 // through. The caller holds mu.
 func (a *Aggregate) resolve(key Key, accept func(*Resource) bool) *Resource {
-	if a.policies[key.Kind] == nil {
+	if _, ok := a.policy(key.Kind).(first); ok {
 		for _, s := range a.sources {
 			if r := s.Cache.Get(key); r != nil && accept(r) {
 				return r
@@ -87,17 +90,14 @@ func (a *Aggregate) Settle(key Key) Settlement {
 }
 
 // Select returns what is served of a key to those who see only the copies that accept
-// lets through. When it lets all of them through, that is the very resource of Get.
+// lets through. When that is the same as what everybody is served, it is the very resource
+// of Get.
 func (a *Aggregate) Select(key Key, accept func(*Resource) bool) *Resource {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	served, all := a.merged[key.Kind][key.FullName()], true
-	cur := a.resolve(key, func(r *Resource) bool {
-		ok := accept(r)
-		all = all && ok
-		return ok
-	})
-	if all || cur.Equal(served) {
+	// What is merged may lag behind the copies, and so hold what accept does not let through.
+	cur := a.resolve(key, accept)
+	if served := a.merged[key.Kind][key.FullName()]; cur.Equal(served) {
 		return served
 	}
 	return cur
@@ -225,6 +225,7 @@ func (a *Aggregate) markMembers(key Key, g *groups, group string) {
 	if len(members) > maxGroup+1 {
 		return // they were let go of when there was one too many
 	}
+	defer a.events.extendSync()
 	kind := unique.Make(key.Kind)
 	for name := range members {
 		if name != key.FullName() {

@@ -2,6 +2,7 @@ package upstreams
 
 import (
 	"errors"
+	"slices"
 
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 
@@ -18,6 +19,7 @@ type discovery struct {
 	settled func(cluster string) bool
 
 	clusters map[*record][]federation.Cluster
+	waiting  map[*record]struct{}      // whose endpoints are not known yet
 	names    map[string]map[string]int // names of the source, by cluster; and how often
 	asked    map[string]struct{}       // the clusters that are asked for
 	differs  bool                      // asked is not what should be asked for
@@ -26,7 +28,7 @@ type discovery struct {
 func newDiscovery(e *endpoints) *discovery {
 	return &discovery{
 		known: e.get, settled: e.settled,
-		clusters: map[*record][]federation.Cluster{}, names: map[string]map[string]int{}, asked: map[string]struct{}{},
+		clusters: map[*record][]federation.Cluster{}, waiting: map[*record]struct{}{}, names: map[string]map[string]int{}, asked: map[string]struct{}{},
 	}
 }
 
@@ -39,22 +41,19 @@ var errNoEndpoints = errors.New("the service has no endpoints that are healthy a
 // follow notes that a record is the service r, and returns its endpoints.
 func (d *discovery) follow(rec *record, r *mirror.Resource) (federation.Assignments, error) {
 	clusters, err := federation.Clusters(r)
-	d.unfollow(rec, r.FullName())
 	if err != nil {
+		d.unfollow(rec, r.FullName())
 		return nil, err
 	}
-	d.clusters[rec] = clusters
+	if !slices.Equal(clusters, d.clusters[rec]) {
+		d.unfollow(rec, r.FullName())
+		d.add(rec, r.FullName(), clusters)
+	}
+	delete(d.waiting, rec)
 	out := federation.Assignments{}
 	waiting := false
 	for _, c := range clusters {
-		byName := d.names[c.Name]
-		if byName == nil {
-			byName = map[string]int{}
-			d.names[c.Name] = byName
-		}
-		byName[r.FullName()]++
 		_, asked := d.asked[c.Name]
-		d.differs = d.differs || !asked
 		if !asked || !d.settled(c.Name) {
 			waiting = true
 		} else if cla := d.known(c.Name); cla != nil {
@@ -62,9 +61,24 @@ func (d *discovery) follow(rec *record, r *mirror.Resource) (federation.Assignme
 		}
 	}
 	if waiting {
+		d.waiting[rec] = struct{}{}
 		return nil, errWaiting
 	}
 	return out, nil
+}
+
+func (d *discovery) add(rec *record, name string, clusters []federation.Cluster) {
+	d.clusters[rec] = clusters
+	for _, c := range clusters {
+		byName := d.names[c.Name]
+		if byName == nil {
+			byName = map[string]int{}
+			d.names[c.Name] = byName
+		}
+		byName[name]++
+		_, asked := d.asked[c.Name]
+		d.differs = d.differs || !asked
+	}
 }
 
 // unfollow notes that a record is no service any more.
@@ -80,6 +94,7 @@ func (d *discovery) unfollow(rec *record, name string) {
 		}
 	}
 	delete(d.clusters, rec)
+	delete(d.waiting, rec)
 }
 
 // ask returns the clusters to ask for, when those are others than before.

@@ -139,6 +139,24 @@ func TestSourceHasSyncedOnceItsEndpointsAreKnown_C21(t *testing.T) {
 	r.await("the source has synced", func() bool { return r.x.Status().Synced })
 }
 
+// TestABadUpdateOfAServiceLeavesItsEndpointsFollowed: what stays in force stays up to date.
+func TestABadUpdateOfAServiceLeavesItsEndpointsFollowed_C7(t *testing.T) {
+	s := fakexds.Start(t, &fakexds.Server{})
+	s.Set(xdsEntryAlpha, service("web", "web.example"))
+	s.Set(edsTypeURL, edsOf(webCluster, "10.0.0.1"))
+	r := runXDS(t, discovers, s)
+	r.awaitEndpoints("synthetic-web", "10.0.0.1:8080@here")
+	s.Set(xdsEntryAlpha, fakexds.MCP("shop/synthetic-web", &networking.ServiceEntry{
+		Hosts: []string{"web.example"}, Location: networking.ServiceEntry_MESH_INTERNAL, Resolution: networking.ServiceEntry_STATIC,
+		Ports: []*networking.ServicePort{{Number: 80, Name: "http", Protocol: "HTTP"}}, ExportTo: []string{"no namespace"},
+	}))
+	s.Push(xdsEntryAlpha)
+	r.await("the update is refused", func() bool { return r.x.Status().RefusedTotal == 1 })
+	s.Set(edsTypeURL, edsOf(webCluster, "10.0.0.2"))
+	s.PushNames(edsTypeURL, webCluster)
+	r.awaitEndpoints("synthetic-web", "10.0.0.2:8080@here")
+}
+
 // TestServicesByGateway: what can not pass a gateway is left out, and is nobody's mistake.
 func TestServicesByGateway(t *testing.T) {
 	s := newXDSScript(t, func(u *config.Upstream, _ *config.Node) {

@@ -54,7 +54,7 @@ var filterReasons = map[federation.Reason]Reason{
 type importer struct {
 	source, cluster string
 	generated       bool // what an istiod makes by itself is left out
-	relayed         bool // resources may have passed relays: those in files may not
+	relayed         bool // resources come from istiods or relays, not from files
 	services        string
 	gateways        federation.Gateways
 	network         string // of the consumers, for discovered endpoints
@@ -78,7 +78,7 @@ func newImporter(u config.Upstream, p config.Provenance) (*importer, error) {
 	displaced := map[string]string{}
 	for from, to := range u.Rewrite.Namespaces {
 		own, prefixed := strings.CutPrefix(to, u.Rewrite.NamespacePrefix)
-		if _, mapped := u.Rewrite.Namespaces[own]; prefixed && !mapped {
+		if _, mapped := u.Rewrite.Namespaces[own]; prefixed && !mapped && filter.PassesNamespace(from) {
 			displaced[own] = from
 		}
 	}
@@ -105,7 +105,7 @@ func (im *importer) check(r *mirror.Resource) (Reason, string) {
 			return reasonHops, fmt.Sprintf("it has passed %d relays or more, which is all that provenance.maxHops allows", im.provenance.MaxHops)
 		}
 	}
-	if federation.IsSynthetic(r) {
+	if im.relayed && federation.IsSynthetic(r) {
 		if im.services == config.ServicesOmit {
 			return reasonGenerated, "an istiod made it of a Kubernetes service, without endpoints: services.mode says what becomes of those"
 		}
@@ -131,7 +131,7 @@ func (im *importer) discovers(r *mirror.Resource) bool {
 // than its provenance differs. endpoints are those of a service that are known.
 func (im *importer) reshape(r *mirror.Resource, endpoints federation.Assignments) (out *mirror.Resource, differs bool, err error) {
 	out = r
-	if federation.IsSynthetic(r) {
+	if im.relayed && federation.IsSynthetic(r) {
 		switch im.services {
 		case config.ServicesGateway:
 			out, err = im.gateways.Reach(r)

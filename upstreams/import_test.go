@@ -9,6 +9,7 @@ import (
 	mcp "istio.io/api/mcp/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"meshrelay/adsclient"
 	"meshrelay/config"
 	"meshrelay/internal/fakexds"
 	"meshrelay/mirror"
@@ -66,6 +67,7 @@ func TestEachRuleLeavesOutForItsReason(t *testing.T) {
 		{"it has been elsewhere", config.Upstream{}, given(t, "shop/db", path("a,b")), "", ""},
 		{"it has been far", config.Upstream{}, given(t, "shop/db", path("a,b,c")), "hops", "3 relays"},
 		{"a file may hold what was here", config.Upstream{File: &config.File{Path: "x"}}, given(t, "shop/db", path("a,hub,b")), "", ""},
+		{"a file has no services", config.Upstream{File: &config.File{Path: "x"}}, given(t, "shop/synthetic-db", nil), "", ""},
 		{"service", config.Upstream{}, given(t, "shop/synthetic-db", nil), "generated", "services.mode"},
 		{"kind", config.Upstream{Import: config.Import{Kinds: []string{"vs"}}}, given(t, "shop/db", nil), "kind", `"vs"`},
 		{"namespace", config.Upstream{Import: config.Import{Namespaces: config.Globs{Exclude: []string{"sh*"}}}}, given(t, "shop/db", nil), "namespace", `"sh*"`},
@@ -160,6 +162,27 @@ func TestRenamedResourcesComeAndGoByTheirNamesInTheSource(t *testing.T) {
 	}
 	s.ok(s.sotw(xdsEntryURL, xdsEntry("shop/b", "b.example")))
 	s.holds("east-shop/p-b=b.example")
+}
+
+// TestWhatIsLeftOutTakesNothingWithIt: two names of the source may have one place here, of
+// which one is left out.
+func TestWhatIsLeftOutTakesNothingWithIt(t *testing.T) {
+	for name, u := range map[string]config.Upstream{
+		"collision":  {Rewrite: config.Rewrite{Namespaces: map[string]string{"shop": "store"}}},
+		"not import": {Import: config.Import{Namespaces: config.Globs{Exclude: []string{"store"}}}, Rewrite: config.Rewrite{Namespaces: map[string]string{"shop": "store"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newXDSScript(t, func(c *config.Upstream, _ *config.Node) { c.Rewrite, c.Import = u.Rewrite, u.Import })
+			s.ok(s.sotw(xdsEntryURL, xdsEntry("shop/a", "a"), xdsEntry("store/a", "other")))
+			s.holds("store/a=a")
+			s.ok(s.sotw(xdsEntryURL, xdsEntry("shop/a", "a")))
+			s.holds("store/a=a")
+			s.ok(s.sotw(xdsEntryURL, xdsEntry("shop/a", "a"), xdsEntry("store/a", "other")))
+			s.open(adsclient.SotW, true) // a relay, which is asked for one version only
+			s.ok(s.sotw(xdsEntryURL, xdsEntry("shop/a", "a")))
+			s.holds("store/a=a")
+		})
+	}
 }
 
 // TestWhatCanNotBeRewrittenIsRefusedByName_C7: and what was good stays.

@@ -208,8 +208,9 @@ func (t *table) replace(sp *spelling, resp *adsclient.Response) (out outcome) {
 	var gone []string
 	for name, rec := range sp.byName {
 		if rec.generation != sp.generation {
-			t.forget(sp, name, rec)
-			gone = append(gone, name)
+			if t.forget(sp, name, rec) {
+				gone = append(gone, name)
+			}
 		}
 	}
 	out.deleted = t.fold(sp.kind, gone)
@@ -261,8 +262,7 @@ func (t *table) patch(sp *spelling, resp *adsclient.Response) (out outcome) {
 		if sp.kind == mirror.MeshConfig {
 			name = mirror.MeshConfigName
 		}
-		if rec := sp.byName[name]; rec != nil && !seen[name] {
-			t.forget(sp, name, rec)
+		if rec := sp.byName[name]; rec != nil && !seen[name] && t.forget(sp, name, rec) {
 			gone = append(gone, name)
 		}
 		delete(sp.refused, name)
@@ -357,6 +357,10 @@ func (t *table) take(sp *spelling, rec *record, r *mirror.Resource) (differs boo
 		t.leaveOut(sp, rec, r, reasonEndpoints, err.Error())
 		return had, nil
 	case err != nil:
+		// What is held is of the last good content, and so are the endpoints to follow.
+		if t.discovery != nil && rec.original != nil && t.importer.discovers(rec.original) {
+			t.discovery.follow(rec, rec.original) //nolint:errcheck // it was followed before
+		}
 		return false, err
 	}
 	sp.countDropped(rec, imported)
@@ -409,7 +413,9 @@ func (t *table) reconsider(kind mirror.Kind, clusters []string) (changed int, er
 			}
 			differs, err := t.take(sp, rec, rec.original)
 			if err != nil {
-				errs = append(errs, fmt.Errorf("%s %s: %w", sp.typeURL, abbreviate(name), err))
+				var out outcome
+				sp.refuse(name, err, &out)
+				errs = append(errs, out.err())
 			} else if differs {
 				rec.at = time.Now().Unix()
 				differ = append(differ, name)
@@ -449,11 +455,14 @@ func abbreviate(s string) string {
 	return s
 }
 
-func (t *table) forget(sp *spelling, name string, rec *record) {
+// forget removes a record and reports whether anything was held on its account: what was
+// left out may not take with it what another name has put in the same place.
+func (t *table) forget(sp *spelling, name string, rec *record) (held bool) {
 	t.unfollow(rec, name)
 	sp.countDropped(rec, imported)
 	delete(sp.byName, name)
 	delete(sp.refused, name)
+	return rec.resource != nil
 }
 
 // countDropped notes why a record is left out now.
@@ -514,12 +523,11 @@ func (t *table) retire(kind mirror.Kind, current *spelling) {
 			continue
 		}
 		for name, rec := range sp.byName {
-			t.unfollow(rec, name)
+			if t.forget(sp, name, rec) {
+				gone = append(gone, name)
+			}
 		}
-		gone = slices.AppendSeq(gone, maps.Keys(sp.byName))
-		clear(sp.byName)
 		clear(sp.refused)
-		sp.dropped = [reasons]int{}
 	}
 	t.fold(kind, gone)
 }

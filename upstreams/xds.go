@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -153,14 +154,18 @@ func (x *XDS) ask() {
 	}
 	if clusters, differs := x.table.discovery.ask(); differs {
 		if err := x.endpoints.want(clusters); err != nil {
+			// What is left out is as if it had none, which is known now.
 			x.log.Warn("not the endpoints of all services can be asked for", "err", err)
+			if _, err := x.table.reconsider(serviceEntryKind, slices.Collect(maps.Keys(clusters))); err != nil {
+				x.log.Warn("services can not be given their endpoints; what they had stays in force", "err", err)
+			}
 		}
 	}
 }
 
 // settleSync notes that the source has given all that it has. The caller holds mu.
 func (x *XDS) settleSync() {
-	if x.status.Synced || x.pending() != nil || x.endpoints != nil && !x.endpoints.answered() {
+	if x.status.Synced || x.pending() != nil || x.endpoints != nil && len(x.table.discovery.waiting) > 0 {
 		return
 	}
 	x.status.Synced = true

@@ -10,44 +10,28 @@ import (
 	"meshrelay/mirror"
 )
 
-// mergePolicies returns the policies of a config by kind.
-func mergePolicies(rules []config.Merge) (map[mirror.Kind]mirror.Policy, error) {
-	policies := map[mirror.Kind]mirror.Policy{}
-	add := func(m config.Merge, kind mirror.Kind) error {
-		if _, taken := policies[kind]; taken {
-			return nil // named by another rule, while this one is for all others
-		}
-		policy, err := federation.PolicyByName(m.Policy, kind, m.SameHost)
-		if err != nil {
-			return fmt.Errorf("merge: %w", err)
-		}
-		policies[kind] = policy
-		return nil
-	}
+// mergePolicies returns the policies of a config: by kind, and of all others.
+func mergePolicies(rules []config.Merge) (byKind map[mirror.Kind]mirror.Policy, others mirror.Policy, err error) {
+	byKind = map[mirror.Kind]mirror.Policy{}
 	for _, m := range rules {
+		if len(m.Kinds) == 0 {
+			if others, err = federation.PolicyByName(m.Policy, mirror.Kind{}, m.SameHost); err != nil {
+				return nil, nil, fmt.Errorf("merge: %w", err)
+			}
+		}
 		for _, word := range m.Kinds {
 			kinds, err := federation.ParseKinds(word)
 			if err != nil {
-				return nil, fmt.Errorf("merge: %w", err)
+				return nil, nil, fmt.Errorf("merge: %w", err)
 			}
 			for _, kind := range kinds {
-				if err := add(m, kind); err != nil {
-					return nil, err
+				if byKind[kind], err = federation.PolicyByName(m.Policy, kind, m.SameHost); err != nil {
+					return nil, nil, fmt.Errorf("merge: %w", err)
 				}
 			}
 		}
 	}
-	for _, m := range rules {
-		if len(m.Kinds) > 0 {
-			continue
-		}
-		for _, info := range mirror.Kinds() {
-			if err := add(m, info.Kind); err != nil {
-				return nil, err
-			}
-		}
-	}
-	return policies, nil
+	return byKind, others, nil
 }
 
 // viewsOf returns the views of a config, as the server takes them.

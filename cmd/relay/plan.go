@@ -91,11 +91,11 @@ func plan(cmd *cobra.Command, o planOptions) error {
 // of them have synced.
 func mergeOnce(ctx context.Context, cfg *config.Config) (objects []object.Object, err error) {
 	aggregate := mirror.NewAggregate()
-	policies, err := mergePolicies(cfg.Merge)
+	policies, others, err := mergePolicies(cfg.Merge)
 	if err != nil {
 		return nil, err
 	}
-	aggregate.SetPolicies(policies)
+	aggregate.SetPolicies(policies, others)
 	manager, err := upstreams.NewManager(cfg, aggregate, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, errors.Join(split(err)...)

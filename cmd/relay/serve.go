@@ -89,11 +89,11 @@ func serve(ctx context.Context, cfg *config.Config, log *slog.Logger, level *slo
 
 	registry := prometheus.NewRegistry()
 	aggregate := mirror.NewAggregate()
-	policies, err := mergePolicies(cfg.Merge)
+	policies, others, err := mergePolicies(cfg.Merge)
 	if err != nil {
 		return err
 	}
-	aggregate.SetPolicies(policies)
+	aggregate.SetPolicies(policies, others)
 	register := federation.NewRegister(log)
 	if err := register.Follow(aggregate); err != nil {
 		return err

@@ -1,0 +1,160 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// newRelayOf returns a relay, not yet started, with the rest of a config file that says
+// where it listens.
+func newRelayOf(t *testing.T, name, rest string) *relay {
+	t.Helper()
+	r := &relay{t: t, name: name, xds: freePort(t), admin: freePort(t)}
+	r.config = filepath.Join(t.TempDir(), "relay.yaml")
+	writeFile(t, r.config, fmt.Sprintf(`node: {id: %s}
+admin: {address: %q}
+downstream:
+  listeners: [{address: %q, plaintext: true}]
+  startupTimeout: 2s
+`, name, r.admin, r.xds)+rest)
+	return r
+}
+
+// rejections returns how often a relay's clients have refused what they were sent.
+func (r *relay) rejections() (n uint64) {
+	r.t.Helper()
+	body, err := httpGet("http://" + r.admin + "/debug/connections")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	var clients []struct {
+		Types []struct{ NACKs uint64 }
+	}
+	if err := json.Unmarshal(body, &clients); err != nil {
+		r.t.Fatal(err)
+	}
+	for _, c := range clients {
+		for _, t := range c.Types {
+			n += t.NACKs
+		}
+	}
+	return n
+}
+
+// TestAnIstiodTakesWhatIsRewritten rewrites all kinds that an istiod has, in every way, and
+// gives them to another.
+func TestAnIstiodTakesWhatIsRewritten(t *testing.T) {
+	east := newIstiod(t, "east")
+	copySamples(t, "east", east.configDir)
+	copySamples(t, "west", east.configDir)
+	east.start().ready()
+	r := newRelayOf(t, "hub", fmt.Sprintf(`upstreams:
+- name: east
+  xds: {addresses: [%q], plaintext: true}
+  rewrite:
+    namespaces: {shop: shop-east}
+    namespacePrefix: e-
+    nameSuffix: -e
+    labels: {set: {from: east}}
+    hosts: [{from: cluster.local, to: east.example}]
+    exportTo: ["*"]
+    endpoints: {network: east-net, locality: north/a, cluster: east}
+`, east.grpc)).start().ready()
+	third := newIstiod(t, "third", r.xds).start().ready()
+
+	renamed := map[string]string{} // the key that each has, by the one that it had
+	for key := range east.configs() {
+		kind, rest, _ := strings.Cut(key, " ")
+		namespace, name, _ := strings.Cut(rest, "/")
+		if namespace = "e-" + namespace; namespace == "e-shop" {
+			namespace = "shop-east"
+		}
+		renamed[key] = kind + " " + namespace + "/" + name + "-e"
+	}
+	eventually(t, "the third istiod has all under other names", func() error {
+		have := third.configs()
+		for old, key := range renamed {
+			if c, ok := have[key]; !ok || !strings.Contains(c, `"from":"east"`) {
+				return fmt.Errorf("%s, which was %s, is %q", key, old, c)
+			}
+		}
+		if len(have) != len(renamed) {
+			return fmt.Errorf("there are %d, want %d", len(have), len(renamed))
+		}
+		return nil
+	})
+	// EnvoyFilters are free-form, and are left as they are.
+	for key, c := range third.configs() {
+		if strings.Contains(c, ".svc.cluster.local") && !strings.Contains(key, "/EnvoyFilter ") {
+			t.Errorf("%s still names a host of the source: %s", key, c)
+		}
+	}
+	if n := r.rejections(); n > 0 {
+		t.Errorf("the istiod refused %d responses", n)
+	}
+}
+
+// TestRelaysInARingDoNotKeepWhatIsDeleted: each of two relays has an istiod and the other
+// relay. What one is told comes to both once, and goes when it goes.
+func TestRelaysInARingDoNotKeepWhatIsDeleted(t *testing.T) {
+	east, west := newIstiod(t, "east"), newIstiod(t, "west")
+	east.write(t, "e", "e.example")
+	east.write(t, "both", "both.east.example")
+	west.write(t, "w", "w.example")
+	west.write(t, "both", "both.west.example")
+	east.start().ready()
+	west.start().ready()
+	upstream := func(name, address string) string {
+		return fmt.Sprintf("- name: %s\n  xds: {addresses: [%q], plaintext: true}\n", name, address)
+	}
+	one, two := newRelayOf(t, "one", ""), newRelayOf(t, "two", "")
+	more := func(r *relay, upstreams string) {
+		*r = *newRelayOf(t, r.name, "upstreams:\n"+upstreams)
+	}
+	more(two, upstream("west", west.grpc)+upstream("one", "127.0.0.1:1"))
+	more(one, upstream("east", east.grpc)+upstream("two", two.xds))
+	change(t, two.config, "127.0.0.1:1\"", one.xds+"\"")
+	one.start()
+	two.start()
+	third := newIstiod(t, "third", two.xds).start().ready()
+	one.ready()
+	two.ready()
+
+	const se = "networking.istio.io/ServiceEntry shop/"
+	serves := func(r *relay, want map[string]string) {
+		t.Helper()
+		eventually(t, "relay "+r.name+" serves what there is", func() error {
+			have := r.configs()
+			for name, part := range want {
+				if c := have[se+name]; !strings.Contains(c, part) {
+					return fmt.Errorf("%s is %q, want %s", name, c, part)
+				}
+			}
+			if len(have) != len(want) {
+				return fmt.Errorf("there are %d configs, want %d", len(have), len(want))
+			}
+			return nil
+		})
+	}
+	serves(one, map[string]string{"e": "e.example", "w": "w.example", "both": "both.east.example"})
+	serves(two, map[string]string{"e": "e.example", "w": "w.example", "both": "both.west.example"})
+	third.has(se+"e", "e.example")
+
+	east.remove(t, "e")
+	west.remove(t, "both")
+	serves(one, map[string]string{"w": "w.example", "both": "both.east.example"})
+	serves(two, map[string]string{"w": "w.example", "both": "both.east.example"})
+	east.remove(t, "both")
+	west.remove(t, "w")
+	serves(one, nil)
+	serves(two, nil)
+	eventually(t, "nothing is left", func() error {
+		if c := third.configs(); len(c) > 0 {
+			return fmt.Errorf("there is %v", c)
+		}
+		return nil
+	})
+}
