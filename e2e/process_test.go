@@ -3,6 +3,8 @@ package e2e
 
 import (
 	"bytes"
+	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -108,16 +110,28 @@ func (p *process) alive() bool {
 	}
 }
 
-// freePort returns a port of 127.0.0.1 that nobody has at present.
+// freePort returns a port of 127.0.0.1 that nobody has at present. It is below those that
+// the system gives to connections: one of those could take it before, or between two runs
+// of, the program that it is for.
 func freePort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 1000 {
+		address := fmt.Sprintf("127.0.0.1:%d", 10000+rand.IntN(22000))
+		l, err := net.Listen("tcp", address)
+		if err != nil {
+			continue
+		}
+		l.Close()
+		if _, taken := given.LoadOrStore(address, true); !taken {
+			return address
+		}
 	}
-	defer l.Close()
-	return l.Addr().String()
+	t.Fatal("no port is free")
+	return ""
 }
+
+// given are the ports that freePort has returned: what they are for may not run yet.
+var given sync.Map
 
 // patience is how long a test waits for what must happen.
 const patience = 30 * time.Second
