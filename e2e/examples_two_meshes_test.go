@@ -130,7 +130,7 @@ spec: {selector: {app: web}, ports: [{name: http, port: 80, targetPort: 8080, pr
 	})
 
 	t.Run("README", func(t *testing.T) {
-		for _, words := range []string{"validate", "explain", "status"} {
+		for _, words := range []string{"validate", "explain", "status", "plan"} {
 			x.says(t, words)
 		}
 	})

@@ -158,3 +158,38 @@ func TestRelaysInARingDoNotKeepWhatIsDeleted(t *testing.T) {
 		return nil
 	})
 }
+
+// TestAServiceOfTwoMeshesIsReachedAtBothGateways: the union of what two clusters tell of
+// one service, for clients in a third.
+func TestAServiceOfTwoMeshesIsReachedAtBothGateways(t *testing.T) {
+	east, west := newIstiod(t, "east"), newIstiod(t, "west")
+	// As an istiod tells of a Kubernetes service; each cluster has chosen an address.
+	writeShop(t, east, "  addresses: [10.96.0.1]\n")
+	writeShop(t, west, "  addresses: [10.97.0.1]\n")
+	east.start().ready()
+	west.start().ready()
+	upstream := `- name: %[1]s
+  xds: {addresses: [%[2]q], plaintext: true}
+  services: {mode: gateway, gateways: [%[3]s], network: %[1]s-net}
+`
+	near := newRelayOf(t, "near", "merge: [{kinds: [ServiceEntry], policy: union}]\nupstreams:\n"+
+		fmt.Sprintf(upstream, "east", east.grpc, "192.0.2.1")+fmt.Sprintf(upstream, "west", west.grpc, "192.0.2.2")).start().ready()
+	// What a relay has made reachable stays so through another one.
+	far := newRelayOf(t, "far", fmt.Sprintf("upstreams:\n- name: near\n  xds: {addresses: [%q], plaintext: true}\n", near.xds)).start().ready()
+	third := newIstiod(t, "third", far.xds).start().ready()
+
+	e := dial(t, third.grpc).envoy(proxy{network: "third-net", cluster: "third"})
+	e.waitEndpoints(shopCluster, "192.0.2.1:15443", "192.0.2.2:15443")
+	if sni := e.sni(shopCluster); sni != shopSNI {
+		t.Errorf("the server name is %q, want %q", sni, shopSNI)
+	}
+	east.remove(t, "shop")
+	e.waitEndpoints(shopCluster, "192.0.2.2:15443")
+	west.remove(t, "shop")
+	e.wait("the service goes", func() error {
+		if e.cluster(shopCluster) != nil {
+			return fmt.Errorf("it is there")
+		}
+		return nil
+	})
+}

@@ -69,7 +69,7 @@ func Explain(w io.Writer, e admin.Explanation, diffs bool, now time.Time) error 
 }
 
 func headline(e admin.Explanation, now time.Time) string {
-	name := e.Ref.String()
+	name := e.String()
 	why := ""
 	if e.Reason != "" {
 		why = ": " + e.Reason
