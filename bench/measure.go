@@ -146,6 +146,7 @@ func (b *bench) open() (err error) {
 	if err := b.process.listening(b.listen, patience); err != nil {
 		return err
 	}
+	defer b.profile("sync", "profile?seconds=3")()
 	for _, c := range b.clients {
 		b.running.Go(func() { c.run(ctx) })
 	}
@@ -248,8 +249,8 @@ func (b *bench) steps() error {
 	time.Sleep(max(rest, time.Until(synced.Add(age))))
 	rss, _ := b.process.memory()
 	b.result.RSSMiB = mib(rss)
-	b.profile("heap", "")()
-	b.profile("goroutine", "?debug=1")()
+	b.profile("heap", "heap")()
+	b.profile("goroutine", "goroutine?debug=1")()
 	if err := b.burst(); err != nil {
 		return fmt.Errorf("burst: %w", err)
 	}
@@ -275,7 +276,7 @@ func (b *bench) singles() error {
 	}
 	bytes, _ := b.received()
 	cpu := b.process.cpu()
-	profiled := b.profile("profile", fmt.Sprintf("?seconds=%d", max(1, int(time.Duration(n)*gap/time.Second))))
+	profiled := b.profile("changes", fmt.Sprintf("profile?seconds=%d", max(1, int(time.Duration(n)*gap/time.Second))))
 	defer profiled()
 	var all []time.Duration
 	for range n {
@@ -298,15 +299,15 @@ func (b *bench) singles() error {
 }
 
 // profile starts to fetch a profile of the relay, if profiles are wanted, and returns what
-// waits for it.
-func (b *bench) profile(name, query string) (wait func()) {
+// waits for it. of is its path and query.
+func (b *bench) profile(name, of string) (wait func()) {
 	if b.profiles == "" || !b.contender.product {
 		return func() {}
 	}
 	var fetch sync.WaitGroup
 	fetch.Go(func() {
 		path := filepath.Join(b.profiles, b.scenario.Name+"."+b.contender.name+"."+name)
-		if err := download("http://"+b.admin+"/debug/pprof/"+name+query, path); err != nil {
+		if err := download("http://"+b.admin+"/debug/pprof/"+of, path); err != nil {
 			fmt.Fprintln(os.Stderr, "bench: profile:", err)
 		}
 	})
@@ -335,6 +336,7 @@ func download(url, path string) error {
 
 // burst makes many changes within a second.
 func (b *bench) burst() error {
+	defer b.profile("burst", "profile?seconds=2")()
 	n := b.scenario.Burst
 	bytes, messages := b.received()
 	cpu := b.process.cpu()

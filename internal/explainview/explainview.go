@@ -20,8 +20,6 @@ import (
 	"meshrelay/mirror"
 )
 
-const none = "-"
-
 // Explain writes an explanation. With diffs, what is served follows as a difference from
 // what each source has. Ages are counted from now.
 func Explain(w io.Writer, e admin.Explanation, diffs bool, now time.Time) error {
@@ -79,7 +77,7 @@ func headline(e admin.Explanation, now time.Time) string {
 		if e.Since.IsZero() {
 			return fmt.Sprintf("%s is served from upstream %s%s.", name, e.Source, why)
 		}
-		return fmt.Sprintf("%s is served from upstream %s%s. It is what it is since %s ago.", name, e.Source, why, ago(e.Since, now))
+		return fmt.Sprintf("%s is served from upstream %s%s. It is what it is since %s ago.", name, e.Source, why, printer.Ago(e.Since, now))
 	case admin.United:
 		if e.Into != nil {
 			return fmt.Sprintf("%s is not served by itself: it went into %s%s.", name, e.Into, why)
@@ -102,7 +100,7 @@ func claims(c federation.HostConflict) (out []string) {
 func sourceRows(e admin.Explanation, now time.Time) [][]string {
 	rows := [][]string{{"UPSTREAM", "OUTCOME", "NAME THERE", "SINCE", "VERSION THERE", "DETAIL"}}
 	for _, s := range e.Sources {
-		original := none
+		original := printer.None
 		if s.Original != nil {
 			original = s.Original.Namespace + "/" + s.Original.Name
 		}
@@ -119,7 +117,7 @@ func sourceRows(e admin.Explanation, now time.Time) [][]string {
 		if s.Refused != "" {
 			detail = append(detail, "the newest content is refused: "+s.Refused)
 		}
-		rows = append(rows, []string{s.Upstream, string(s.Outcome), original, ago(s.Since, now), orNone(s.SourceVersion), orNone(strings.Join(detail, ": "))})
+		rows = append(rows, []string{s.Upstream, string(s.Outcome), original, printer.Ago(s.Since, now), printer.OrNone(s.SourceVersion), printer.OrNone(strings.Join(detail, ": "))})
 	}
 	return rows
 }
@@ -127,7 +125,7 @@ func sourceRows(e admin.Explanation, now time.Time) [][]string {
 func clientRows(e admin.Explanation, now time.Time) [][]string {
 	rows := [][]string{{"CLIENT", "VIEW", "TYPE", "STATE", "SINCE"}}
 	for _, c := range e.Clients {
-		rows = append(rows, []string{c.NodeID, orNone(c.View), c.TypeURL, string(c.State), ago(c.At, now)})
+		rows = append(rows, []string{c.NodeID, printer.OrNone(c.View), c.TypeURL, string(c.State), printer.Ago(c.At, now)})
 	}
 	return rows
 }
@@ -142,8 +140,8 @@ func Conflicts(w io.Writer, all admin.Conflicts, now time.Time) error {
 		rows := [][]string{{"KIND", "NAMESPACE", "NAME", "SERVED FROM", "UNITED", "NOT SERVED", "SINCE", "REASON"}}
 		for _, c := range all.Keys {
 			rows = append(rows, []string{
-				c.Key.Kind.String(), orNone(c.Key.Namespace), c.Key.Name, orNone(c.Winner), orNone(strings.Join(c.United, ",")),
-				orNone(strings.Join(c.Losers, ",")), ago(c.Since, now), orNone(c.Reason),
+				c.Key.Kind.String(), printer.OrNone(c.Key.Namespace), c.Key.Name, printer.OrNone(c.Winner), printer.OrNone(strings.Join(c.United, ",")),
+				printer.OrNone(strings.Join(c.Losers, ",")), printer.Ago(c.Since, now), printer.OrNone(c.Reason),
 			})
 		}
 		if err := printer.Rows(w, rows); err != nil {
@@ -159,7 +157,7 @@ func Conflicts(w io.Writer, all admin.Conflicts, now time.Time) error {
 	}
 	rows := [][]string{{"HOST", "KIND", "CLAIMED BY", "SINCE"}}
 	for _, c := range all.Hosts {
-		rows = append(rows, []string{c.Host, c.Kind.Kind, strings.Join(claims(c), ", "), ago(c.Since, now)})
+		rows = append(rows, []string{c.Host, c.Kind.Kind, strings.Join(claims(c), ", "), printer.Ago(c.Since, now)})
 	}
 	return printer.Rows(w, rows)
 }
@@ -202,18 +200,4 @@ func text(o *object.Object) ([]byte, error) {
 		return nil, err
 	}
 	return k8syaml.FromJSON(data)
-}
-
-func orNone(s string) string {
-	if s == "" {
-		return none
-	}
-	return s
-}
-
-func ago(t, now time.Time) string {
-	if t.IsZero() {
-		return none
-	}
-	return printer.Age(max(now.Sub(t), 0))
 }

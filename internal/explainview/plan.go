@@ -89,7 +89,7 @@ func Plan(w io.Writer, c Changes, diffs bool) error {
 	}
 	rows := [][]string{{"ACTION", "KIND", "NAMESPACE", "NAME", "FROM", "TO"}}
 	for _, change := range c.Changes {
-		rows = append(rows, []string{change.Action, change.Kind, orNone(change.Namespace), change.Name, orNone(change.From), orNone(change.To)})
+		rows = append(rows, []string{change.Action, change.Kind, printer.OrNone(change.Namespace), change.Name, printer.OrNone(change.From), printer.OrNone(change.To)})
 	}
 	if err := printer.Rows(w, rows); err != nil {
 		return err

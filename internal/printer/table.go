@@ -45,6 +45,25 @@ func (t *table) write(w io.Writer, rows [][]string) error {
 // Rows writes rows as an aligned table. The first is usually the header.
 func Rows(w io.Writer, rows [][]string) error { return new(table).write(w, rows) }
 
+// None stands in a table for what there is not.
+const None = "-"
+
+// OrNone returns s, or None when it is empty.
+func OrNone(s string) string {
+	if s == "" {
+		return None
+	}
+	return s
+}
+
+// Ago returns how long before now t was, as Age does; None when it is zero.
+func Ago(t, now time.Time) string {
+	if t.IsZero() {
+		return None
+	}
+	return Age(max(now.Sub(t), 0))
+}
+
 // Age returns a time span as kubectl prints it: 42s, 5m10s, 3h, 12d, 2y30d.
 func Age(d time.Duration) string {
 	switch s := int64(d / time.Second); {

@@ -16,8 +16,6 @@ import (
 	"meshrelay/upstreams"
 )
 
-const none = "-"
-
 // Print writes the readiness with its reasons, then the upstreams and the clients as
 // tables. Ages are counted from now.
 func Print(w io.Writer, r admin.Readiness, ups []upstreams.Status, clients []downstream.ClientStatus, now time.Time) error {
@@ -67,8 +65,8 @@ func upstreamRows(ups []upstreams.Status, now time.Time) [][]string {
 			synced = "yes"
 		}
 		rows = append(rows, []string{
-			u.Name, typ, fmt.Sprintf("%s %s", u.State, ago(u.Since, now)), synced,
-			strconv.Itoa(resources), strconv.Itoa(u.RefusedTotal), strconv.Itoa(dropped), ago(u.LastUpdate, now), orNone(u.Address),
+			u.Name, typ, fmt.Sprintf("%s %s", u.State, printer.Ago(u.Since, now)), synced,
+			strconv.Itoa(resources), strconv.Itoa(u.RefusedTotal), strconv.Itoa(dropped), printer.Ago(u.LastUpdate, now), printer.OrNone(u.Address),
 		})
 	}
 	return rows
@@ -97,23 +95,9 @@ func clientRows(clients []downstream.ClientStatus, now time.Time) [][]string {
 			state = fmt.Sprintf("%d types behind", stale)
 		}
 		rows = append(rows, []string{
-			c.NodeID, orNone(c.ClusterID), orNone(c.IstioVersion), c.Protocol, strconv.Itoa(len(c.Types)), state,
-			strconv.FormatUint(nacks, 10), ago(c.Connected, now), c.Address,
+			c.NodeID, printer.OrNone(c.ClusterID), printer.OrNone(c.IstioVersion), c.Protocol, strconv.Itoa(len(c.Types)), state,
+			strconv.FormatUint(nacks, 10), printer.Ago(c.Connected, now), c.Address,
 		})
 	}
 	return rows
-}
-
-func orNone(s string) string {
-	if s == "" {
-		return none
-	}
-	return s
-}
-
-func ago(t, now time.Time) string {
-	if t.IsZero() {
-		return none
-	}
-	return printer.Age(max(now.Sub(t), 0))
 }
