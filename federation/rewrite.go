@@ -184,7 +184,7 @@ func (w *Rewriter) Rewrite(r *mirror.Resource) (*mirror.Resource, error) {
 	if err != nil {
 		return nil, fmt.Errorf("rewrite %s: %w", from, err)
 	}
-	if key == from && body == nil && w.labels == nil && w.annotations == nil && w.names.effects&(effNamespaces|effNames) == 0 {
+	if key == from && body == nil && w.labels == nil && w.annotations.idle(r) && w.names.effects&(effNamespaces|effNames) == 0 {
 		return r, nil // not even a label can refer to what is mapped
 	}
 

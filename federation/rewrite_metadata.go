@@ -30,6 +30,23 @@ func newEditRules(e Edit) *editRules {
 	return r
 }
 
+// idle reports whether there is nothing to edit in the annotations of a resource: most have
+// none of those that are removed by default. A nil receiver edits nothing.
+func (r *editRules) idle(res *mirror.Resource) bool {
+	if r == nil {
+		return true
+	}
+	if len(r.set) > 0 || len(r.prefixes) > 0 {
+		return false
+	}
+	for key := range r.keys {
+		if res.HasAnnotation(key) {
+			return false
+		}
+	}
+	return true
+}
+
 // apply makes the values of m that refer to something follow, then edits m, and reports
 // whether m has changed. A nil receiver edits nothing.
 func (r *editRules) apply(s *scope, m map[string]string, references map[string]*role) (map[string]string, bool) {

@@ -1,8 +1,12 @@
 package mirror
 
 import (
+	"bytes"
+	"slices"
 	"strings"
 	"unique"
+
+	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // The annotations by which a resource tells where it comes from. They go with it through
@@ -48,6 +52,9 @@ func (r *Resource) Provenance() Provenance {
 		return Provenance{}
 	}
 	meta, _ := r.split()
+	if !bytes.Contains(meta, annotationPrefix) {
+		return Provenance{} // it comes from no relay
+	}
 	md, err := parseMetadata(meta)
 	if err != nil {
 		return Provenance{} // our own encoding, which parses
@@ -62,6 +69,25 @@ func (r *Resource) Provenance() Provenance {
 	return p
 }
 
+// HasAnnotation reports whether r has an annotation, without decoding anything.
+func (r *Resource) HasAnnotation(key string) bool {
+	meta, _ := r.split()
+	found := false
+	// Our own encoding parses.
+	_ = eachField(meta, func(num protowire.Number, v []byte) {
+		if num != annotationsField || found {
+			return
+		}
+		_ = eachField(v, func(num protowire.Number, k []byte) { found = found || num == 1 && string(k) == key })
+	})
+	return found
+}
+
+var annotationPrefix = []byte("meshrelay.io/")
+
+// annotationsField is the number of istio.mcp.v1alpha1.Metadata.annotations.
+const annotationsField = 5
+
 // WithProvenance returns r with annotations that tell p, and with p's cluster as its own.
 // What is empty in p is not annotated. A MeshConfig has no annotations.
 func (r *Resource) WithProvenance(p Provenance) *Resource {
@@ -74,6 +100,8 @@ func (r *Resource) WithProvenance(p Provenance) *Resource {
 		return r // our own encoding, which parses
 	}
 	md.version = []byte(r.sourceVersion)
+	md.annotations = slices.Grow(md.annotations, 2)
+	md.volatile = slices.Grow(md.volatile, 2)
 	set := func(key, value string) {
 		if value != "" {
 			md.annotate(key, value)
