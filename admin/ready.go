@@ -55,6 +55,9 @@ func amiss(s upstreams.Status) string {
 			parts = append(parts, fmt.Sprintf("no answer yet for %d types, among them %s", len(s.Pending), s.Pending[0]))
 		}
 	}
+	if s.Endpoints != nil && s.Endpoints.LastError != "" {
+		parts = append(parts, "the endpoints of its services stay as they were known: "+s.Endpoints.LastError)
+	}
 	if s.RefusedTotal > 0 {
 		text := fmt.Sprintf("the newest content of %d resources or files is bad, the last good one stays in force", s.RefusedTotal)
 		if len(s.Refused) > 0 {

@@ -74,6 +74,10 @@ func TestReadinessFollowsTheSources(t *testing.T) {
 			true, upstreams.Status{Name: "west", State: upstreams.StateDisconnected, Synced: true, LastError: "reset"},
 			Readiness{Ready: true, Reasons: []string{"upstream west: disconnected: reset; what it gave before is still served"}},
 		},
+		"no endpoints": {
+			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Synced: true, Endpoints: &upstreams.EndpointsStatus{LastError: "w:1: refused"}},
+			Readiness{Ready: true, Reasons: []string{"upstream west: the endpoints of its services stay as they were known: w:1: refused"}},
+		},
 		"bad content": {
 			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Synced: true, RefusedTotal: 2, Refused: []upstreams.Refusal{{Resource: "a.yaml:3", Reason: "no kind"}}},
 			Readiness{Ready: true, Reasons: []string{"upstream west: the newest content of 2 resources or files is bad, the last good one stays in force: a.yaml:3: no kind"}},

@@ -73,7 +73,7 @@ func upstreamRows(ups []upstreams.Status, now time.Time) [][]string {
 }
 
 func clientRows(clients []downstream.ClientStatus, now time.Time) [][]string {
-	rows := [][]string{{"CLIENT", "CLUSTER", "VERSION", "PROTOCOL", "TYPES", "STATE", "NACKS", "CONNECTED", "ADDRESS"}}
+	rows := [][]string{{"CLIENT", "CLUSTER", "VIEW", "VERSION", "PROTOCOL", "TYPES", "STATE", "NACKS", "CONNECTED", "ADDRESS"}}
 	for _, c := range clients {
 		stale, rejected, nacks := 0, 0, uint64(0)
 		for _, t := range c.Types {
@@ -95,7 +95,7 @@ func clientRows(clients []downstream.ClientStatus, now time.Time) [][]string {
 			state = fmt.Sprintf("%d types behind", stale)
 		}
 		rows = append(rows, []string{
-			c.NodeID, printer.OrNone(c.ClusterID), printer.OrNone(c.IstioVersion), c.Protocol, strconv.Itoa(len(c.Types)), state,
+			c.NodeID, printer.OrNone(c.ClusterID), printer.OrNone(c.View), printer.OrNone(c.IstioVersion), c.Protocol, strconv.Itoa(len(c.Types)), state,
 			strconv.FormatUint(nacks, 10), printer.Ago(c.Connected, now), c.Address,
 		})
 	}

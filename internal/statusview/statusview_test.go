@@ -29,7 +29,7 @@ func TestTables(t *testing.T) {
 	held := client("held")
 	held.Held = true
 	full := client("istiod", synced, synced)
-	full.ClusterID, full.IstioVersion = "c1", "1.23.0"
+	full.ClusterID, full.View, full.IstioVersion = "c1", "east", "1.23.0"
 	clients := []downstream.ClientStatus{
 		full, client("behi\nd", synced, downstream.TypeStatus{SentNonce: "1"}), client("bad", synced, downstream.TypeStatus{LastNACK: "no"}), held,
 	}
@@ -44,11 +44,11 @@ UPSTREAM   TYPE        STATE        SYNCED   RESOURCES   REFUSED   DROPPED   UPD
 east       xds/delta   synced 60m   yes      5           0         4         5s        east:15010
 west       file        failed -     no       0           1         0         -         -
 
-CLIENT   CLUSTER   VERSION   PROTOCOL   TYPES   STATE                   NACKS   CONNECTED   ADDRESS
-istiod   c1        1.23.0    sotw       2       synced                  4       60s         10.0.0.1:5
-behi?d   -         -         sotw       2       1 types behind          2       60s         10.0.0.1:5
-bad      -         -         sotw       2       1 types rejected        2       60s         10.0.0.1:5
-held     -         -         sotw       0       waiting for upstreams   0       60s         10.0.0.1:5
+CLIENT   CLUSTER   VIEW   VERSION   PROTOCOL   TYPES   STATE                   NACKS   CONNECTED   ADDRESS
+istiod   c1        east   1.23.0    sotw       2       synced                  4       60s         10.0.0.1:5
+behi?d   -         -      -         sotw       2       1 types behind          2       60s         10.0.0.1:5
+bad      -         -      -         sotw       2       1 types rejected        2       60s         10.0.0.1:5
+held     -         -      -         sotw       0       waiting for upstreams   0       60s         10.0.0.1:5
 `
 	if d := cmp.Diff(want, out.String()); d != "" {
 		t.Errorf("-want +got:\n%s", d)
