@@ -90,6 +90,7 @@ type world struct {
 	stores  map[string]*mirror.Store
 	sources []mirror.Source
 	told    map[string]string // what the handlers were told of, by key: the version
+	events  int
 	touched map[mirror.Key]bool
 }
 
@@ -102,6 +103,7 @@ func newWorld(ctx context.Context, t *testing.T, names []string) *world {
 		w.sources = append(w.sources, mirror.Source{Name: n, Cache: w.stores[n]})
 	}
 	handler := func(old, cur *mirror.Resource, _ mirror.Event) {
+		w.events++
 		if cur == nil {
 			delete(w.told, old.Key().String())
 			return
@@ -288,7 +290,11 @@ func TestUnionOverNamesFollowsEveryChange(t *testing.T) {
 			t.Errorf("b is settled as %+v", s)
 		}
 		clear(w.touched)
+		w.events = 0
 		put(w, copyOf{source: "west", kind: entryKind, name: "b", host: 1, addr: 3})
+		if w.events != 1 {
+			t.Errorf("an endpoint that changed in one source came as %d events", w.events)
+		}
 		if !w.touched[a] || !w.touched[b] {
 			t.Errorf("touched: %v", w.touched)
 		}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"time"
 
@@ -64,6 +63,10 @@ func printStatus(cmd *cobra.Command, c admin.Client, output string) error {
 		Readiness admin.Readiness           `json:"readiness"`
 		Upstreams []upstreams.Status        `json:"upstreams"`
 		Clients   []downstream.ClientStatus `json:"clients"`
+		Conflicts struct {
+			Keys  int `json:"keys"`
+			Hosts int `json:"hosts"`
+		} `json:"conflicts"`
 	}
 	var err error
 	if all.Readiness, err = c.Ready(cmd.Context()); err != nil {
@@ -75,10 +78,21 @@ func printStatus(cmd *cobra.Command, c admin.Client, output string) error {
 	if all.Clients, err = c.Clients(cmd.Context()); err != nil {
 		return err
 	}
-	if output == "json" {
-		enc := json.NewEncoder(cmd.OutOrStdout())
-		enc.SetIndent("", "  ")
-		return enc.Encode(all)
+	conflicts, err := c.Conflicts(cmd.Context(), "")
+	if err != nil {
+		return err
 	}
-	return statusview.Print(cmd.OutOrStdout(), all.Readiness, all.Upstreams, all.Clients, time.Now())
+	all.Conflicts.Keys, all.Conflicts.Hosts = len(conflicts.Keys), len(conflicts.Hosts)
+	if output == "json" {
+		return writeJSON(cmd.OutOrStdout(), all)
+	}
+	if err := statusview.Print(cmd.OutOrStdout(), all.Readiness, all.Upstreams, all.Clients, time.Now()); err != nil {
+		return err
+	}
+	if all.Conflicts.Keys+all.Conflicts.Hosts == 0 {
+		return nil
+	}
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "\nKeys that several upstreams have: %d. Hosts that several configs claim: %d. See \"relay conflicts\".\n",
+		all.Conflicts.Keys, all.Conflicts.Hosts)
+	return err
 }

@@ -25,12 +25,21 @@ import (
 // running is a relay within the test.
 type running struct{ xds, admin string }
 
-// runRelay runs a relay over upstreams, given as YAML, until the test ends.
+// runRelay runs a relay over upstreams, given as YAML, until the test ends, and waits until
+// it is ready.
 func runRelay(t *testing.T, upstreams string) running {
 	t.Helper()
 	ports := freePorts(t, 2)
 	r := running{xds: fmt.Sprintf("127.0.0.1:%d", ports[0]), admin: fmt.Sprintf("127.0.0.1:%d", ports[1])}
-	cfg, err := config.Parse("relay.yaml", fmt.Appendf(nil, "node: {id: hub}\nadmin: {address: %q}\ndownstream: {listeners: [{address: %q, plaintext: true}]}\n%s", r.admin, r.xds, upstreams))
+	r.run(t, "hub", upstreams)
+	r.awaitReady(t)
+	return r
+}
+
+// run runs a relay of that name until the test ends.
+func (r running) run(t *testing.T, name, upstreams string) {
+	t.Helper()
+	cfg, err := config.Parse("relay.yaml", fmt.Appendf(nil, "node: {id: %s}\nadmin: {address: %q}\ndownstream: {startupTimeout: 500ms, listeners: [{address: %q, plaintext: true}]}\n%s", name, r.admin, r.xds, upstreams))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,11 +52,14 @@ func runRelay(t *testing.T, upstreams string) running {
 			t.Error(err)
 		}
 	})
+}
+
+func (r running) awaitReady(t *testing.T) {
+	t.Helper()
 	within(t, "the relay is ready", func() bool {
-		ready, err := admin.Client{Address: r.admin}.Ready(ctx)
+		ready, err := admin.Client{Address: r.admin}.Ready(t.Context())
 		return err == nil && ready.Ready && len(ready.Reasons) == 0
 	})
-	return r
 }
 
 // within polls until ok returns true.

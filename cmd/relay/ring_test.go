@@ -1,0 +1,70 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"meshrelay/admin"
+	"meshrelay/internal/fakexds"
+	"meshrelay/mirror"
+)
+
+// TestRingsOfRelaysAreSafe: three relays mirror one another in a ring, into which a source
+// feeds. Everybody has what the source has, from the source; what comes back is dropped,
+// and what the source deletes does not live on in the ring.
+func TestRingsOfRelaysAreSafe(t *testing.T) {
+	kind := mirror.Kind{Group: "networking.istio.io", Kind: "ServiceEntry"}
+	body := versionedKinds()[kind]
+	source := fakexds.Start(t, &fakexds.Server{})
+	source.Set(kind.TypeURL("v1"), fakexds.MCP("shop/a", body), fakexds.MCP("shop/b", body))
+
+	ports := freePorts(t, 6)
+	ring := make([]running, 3)
+	for i := range ring {
+		ring[i] = running{xds: fmt.Sprintf("127.0.0.1:%d", ports[2*i]), admin: fmt.Sprintf("127.0.0.1:%d", ports[2*i+1])}
+	}
+	for i, r := range ring {
+		upstreams := fmt.Sprintf("upstreams:\n- {name: ring, xds: {addresses: [%q], plaintext: true}}\n", ring[(i+2)%3].xds)
+		if i == 0 {
+			upstreams += fmt.Sprintf("- {name: east, xds: {addresses: [%q], plaintext: true}}\n", source.Addr)
+		}
+		r.run(t, fmt.Sprintf("relay-%d", i), upstreams)
+	}
+	names := func(r running) []string {
+		objects, err := admin.Client{Address: r.admin}.Configs(t.Context())
+		if err != nil {
+			return nil
+		}
+		out := []string{}
+		for _, o := range objects {
+			out = append(out, o.Metadata.Name+" from "+o.Metadata.Annotations[mirror.SourceAnnotation]+" by "+o.Metadata.Annotations[mirror.PathAnnotation])
+		}
+		return out
+	}
+	everybody := func(want ...string) func() bool {
+		return func() bool {
+			path := ""
+			for i, r := range ring {
+				path += fmt.Sprintf("relay-%d", i)
+				var mine []string
+				for _, w := range want {
+					mine = append(mine, w+" from east by "+path)
+				}
+				if !slices.Equal(names(r), mine) {
+					return false
+				}
+				path += ","
+			}
+			return true
+		}
+	}
+	within(t, "all have what the source has", everybody("a", "b"))
+	within(t, "what comes back is dropped", func() bool {
+		st, err := admin.Client{Address: ring[0].admin}.Upstreams(t.Context())
+		return err == nil && st[0].Dropped["loop"] == 2
+	})
+	source.Set(kind.TypeURL("v1"), fakexds.MCP("shop/b", body))
+	source.Push(kind.TypeURL("v1"))
+	within(t, "what is deleted is gone from all", everybody("b"))
+}
