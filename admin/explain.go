@@ -42,6 +42,7 @@ const (
 	Rejected Outcome = "rejected" // nobody's copy is served
 	LeftOut  Outcome = "left out" // by the import rules
 	Refused  Outcome = "refused"  // it is bad, and there is no last good one
+	Renamed  Outcome = "renamed"  // it is held under another key
 	Missing  Outcome = "missing"  // no source has it
 )
 
@@ -186,7 +187,7 @@ func copyOf(t upstreams.Trace, key mirror.Key, s mirror.Settlement) (SourceCopy,
 	case i < 0 && t.Key == key:
 		c.Outcome = Shadowed // it has come or gone just now
 	case t.Key != key:
-		c.Outcome, c.Detail = Shadowed, fmt.Sprintf("it is called %s here", refOf(t.Key))
+		c.Outcome, c.Detail = Renamed, fmt.Sprintf("it is called %s here", refOf(t.Key))
 	case i == s.Verdict.Winner:
 		c.Outcome = Served
 	case slices.Contains(s.Verdict.United, i):

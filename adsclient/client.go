@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -225,6 +226,9 @@ func explain(err error) error {
 	case codes.Unauthenticated:
 		hint = "the server does not accept who we are: check tokenFile (audience istio-ca, not expired) or the client certificate, and that they are of a cluster that the server knows"
 	case codes.PermissionDenied:
+		if strings.Contains(err.Error(), "no view matches this client") {
+			return err // another relay's words, which say all
+		}
 		hint = "the server accepts who we are and refuses what we ask: run under a service account of istiod's root namespace, with node.namespace set to it; istiod keeps the api generator to control-plane identities unless ENABLE_XDS_API_GENERATOR_AUTH=false"
 	default:
 		return err

@@ -178,7 +178,7 @@ func refusal(l Listener, c client, identities []string) string {
 		shown = append(shown, fmt.Sprintf("%q", cut(id, longest)))
 	}
 	if len(shown) == 0 {
-		shown = []string{"no verified identity"}
+		shown = []string{"none verified"}
 	} else if len(identities) > most {
 		shown = append(shown, "…")
 	}

@@ -102,7 +102,7 @@ func TestRefusalSaysByWhatTheClientWasJudged(t *testing.T) {
 		want       string
 	}{
 		{clientOf("n-1", map[string]string{"CLUSTER_ID": "east", "NAMESPACE": "shop"}, nil), nil,
-			`no view matches this client: listener 0.0.0.0:15010, node id "n-1", cluster "east", namespace "shop", identity no verified identity`},
+			`no view matches this client: listener 0.0.0.0:15010, node id "n-1", cluster "east", namespace "shop", identity none verified`},
 		{clientOf("n-1", nil, nil), []string{"spiffe://a/b", "c"},
 			`no view matches this client: listener 0.0.0.0:15010, node id "n-1", cluster "", namespace "", identity "spiffe://a/b", "c"`},
 		{clientOf(long, map[string]string{"CLUSTER_ID": long, "NAMESPACE": long}, nil), []string{long, long, long, long, long}, ""},

@@ -125,12 +125,7 @@ func TestExampleFourIstiods(t *testing.T) {
 			entry(namespace, "from-"+name, "second."+name+".example")
 			fifth.has(key, "second."+name+".example")
 			i.remove(t, namespace+"-from-"+name)
-			eventually(t, "the deletion of "+key, func() error {
-				if _, ok := fifth.configs()[key]; ok {
-					return fmt.Errorf("it is there")
-				}
-				return nil
-			})
+			fifth.loses(key)
 			// It came before what has come and gone.
 			fifth.hasNot(net + "ServiceEntry x-sandbox/from-" + name)
 		}
@@ -146,7 +141,7 @@ func TestExampleFourIstiods(t *testing.T) {
 			}
 			return nil
 		})
-		fifth.hasNot(rule)
+		fifth.loses(rule)
 	})
 }
 

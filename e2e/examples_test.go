@@ -231,6 +231,17 @@ func (i *istiod) has(key, part string) {
 	})
 }
 
+// loses waits until an istiod has a config no more.
+func (i *istiod) loses(key string) {
+	i.t.Helper()
+	eventually(i.t, "istiod "+i.name+" loses "+key, func() error {
+		if c, ok := i.configs()[key]; ok {
+			return fmt.Errorf("it is %q", c)
+		}
+		return nil
+	})
+}
+
 // hasNot fails if an istiod has a key.
 func (i *istiod) hasNot(key string) {
 	i.t.Helper()

@@ -33,7 +33,7 @@ func Explain(w io.Writer, e admin.Explanation, diffs bool, now time.Time) error 
 		fmt.Fprintf(&b, "It is merged with what has the same hosts: %s.\n", strings.Join(names, ", "))
 	}
 	for _, c := range e.HostConflicts {
-		fmt.Fprintf(&b, "Host %s is claimed by others too: %s.\n", c.Host, strings.Join(claims(c), ", "))
+		fmt.Fprintf(&b, "Host %s is claimed by several: %s.\n", c.Host, strings.Join(claims(c), ", "))
 	}
 	b.WriteString("\n")
 	if _, err := io.WriteString(w, printer.CleanLines(b.String())); err != nil {
@@ -56,7 +56,7 @@ func Explain(w io.Writer, e admin.Explanation, diffs bool, now time.Time) error 
 		return nil
 	}
 	for _, s := range e.Sources {
-		if s.From == nil || e.Served == nil {
+		if s.From == nil || e.Served == nil || s.Outcome == admin.Renamed {
 			continue
 		}
 		if err := Diff(w, "upstream "+s.Upstream, s.From, "served", e.Served); err != nil {
