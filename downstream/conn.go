@@ -75,6 +75,13 @@ func (s *Server) serve(stream grpc.ServerStream, protocol string, l *Listener) e
 	err := s.runStream(stream, protocol, l)
 	if code := status.Code(err); code != codes.OK && code != codes.Canceled && code != codes.Unavailable {
 		s.metrics.refused.WithLabelValues(code.String()).Inc()
+		if code == codes.PermissionDenied && s.refusals.Allow() {
+			from := ""
+			if p, ok := peer.FromContext(stream.Context()); ok {
+				from = p.Addr.String()
+			}
+			s.log.Warn("client refused", "address", from, "err", err)
+		}
 	}
 	return err
 }

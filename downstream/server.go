@@ -133,6 +133,7 @@ type Server struct {
 	rules        *rules
 	views        *views
 	limiter      *rate.Limiter
+	refusals     *rate.Limiter // of log lines: who is refused comes back
 	controlPlane []byte // encoded envoy.config.core.v3.ControlPlane
 	identifier   string
 	released     chan struct{}
@@ -168,6 +169,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		cfg: cfg, configs: deps.Configs, debug: deps.Debug, log: deps.Logger,
 		metrics: m, rules: rs, views: newViews(deps.Configs),
 		limiter:      rate.NewLimiter(rate.Limit(cfg.NewStreamsPerSecond), cfg.NewStreamsPerSecond),
+		refusals:     rate.NewLimiter(rate.Every(time.Second), 10),
 		identifier:   string(identifier),
 		controlPlane: protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), identifier),
 		released:     make(chan struct{}), draining: make(chan struct{}), listening: make(chan struct{}),
