@@ -47,6 +47,8 @@ func TestBadRulesAreErrorsWithTheirLine(t *testing.T) {
 		{"labels", "  rewrite:\n    labels:\n      set: {\"a b\": x, c: \"d e\"}\n", []string{
 			"9: upstreams[0].rewrite.labels.set[a b]: ", "9: upstreams[0].rewrite.labels.set[c]: "}},
 		{"services", "  services:\n    mode: gateway\n    locality: a/b\n", []string{"7: upstreams[0].services.gateways: missing"}},
+		{"services behind a gateway that would not know them", "  services: {mode: gateway, gateways: [10.0.0.1]}\n  rewrite: {namespacePrefix: east-}\n", []string{
+			"7: upstreams[0].services.mode: a gateway routes by the names that its own mesh gives to services"}},
 		{"mode of services", "  services: {mode: all}\n", []string{`7: upstreams[0].services.mode: "all": want one of omit, asIs, gateway, discover`}},
 		{"gateways of another mode", "  services: {mode: discover, gateways: [10.0.0.1]}\n", []string{`7: upstreams[0].services.gateways: is for mode: gateway, and the mode is "discover"`}},
 		{"gateway address", "  services: {mode: gateway, gateways: [\"a:b\"]}\n", []string{`7: upstreams[0].services.gateways[0]: gateway "a:b": want an IP address or a DNS name`}},

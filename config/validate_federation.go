@@ -115,6 +115,9 @@ func (v *validator) services(at string, u Upstream) {
 	if u.XDS == nil && s.Mode != ServicesOmit {
 		v.errorf(at+".mode", "%q is for xds upstreams: only an istiod makes ServiceEntries of services", s.Mode)
 	}
+	if s.Mode == ServicesGateway && u.Rewrite.movesServices() {
+		v.errorf(at+".mode", "a gateway routes by the names that its own mesh gives to services, and rewrite gives them others: leave out namespaces, namespacePrefix and the mapping of cluster.local, or take another mode")
+	}
 	if s.Mode == ServicesGateway && len(s.Gateways) == 0 {
 		v.errorf(at+".gateways", "missing: give at least one address of the cluster's east-west gateway")
 	}
@@ -138,6 +141,13 @@ func (v *validator) services(at string, u Upstream) {
 	if err := (federation.Gateways{Addresses: []string{"192.0.2.1"}, Locality: s.Locality}).Check(); err != nil {
 		v.errorf(at+".locality", "%v", err)
 	}
+}
+
+// movesServices reports whether the hosts of Kubernetes services become others.
+func (r Rewrite) movesServices() bool {
+	return r.NamespacePrefix != "" || len(r.Namespaces) > 0 || slices.ContainsFunc(r.Hosts, func(h HostMapping) bool {
+		return h.From == "local" || strings.HasSuffix(h.From, "cluster.local")
+	})
 }
 
 func (v *validator) merges(all []Merge) {

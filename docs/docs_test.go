@@ -147,7 +147,7 @@ func TestTheIndexListsEveryDecision(t *testing.T) {
 // TestLinksLeadSomewhere checks the relative links of all Markdown files.
 func TestLinksLeadSomewhere(t *testing.T) {
 	link := regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`)
-	for _, pattern := range []string{"../*.md", "*.md", "adr/*.md", "../e2e/*.md", "../deploy/*.md"} {
+	for _, pattern := range []string{"../*.md", "*.md", "adr/*.md", "../e2e/*.md", "../deploy/*.md", "../examples/*.md", "../examples/*/*.md"} {
 		paths, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)

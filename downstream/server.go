@@ -134,7 +134,7 @@ type Server struct {
 	views        *views
 	limiter      *rate.Limiter
 	refusals     *rate.Limiter // of log lines: who is refused comes back
-	controlPlane []byte // encoded envoy.config.core.v3.ControlPlane
+	controlPlane []byte        // encoded envoy.config.core.v3.ControlPlane
 	identifier   string
 	released     chan struct{}
 	draining     chan struct{}

@@ -188,7 +188,7 @@ func text(o *object.Object) ([]byte, error) {
 		return nil, nil
 	}
 	plain := *o
-	plain.APIVersion, plain.Metadata.ResourceVersion = "", ""
+	plain.Metadata.ResourceVersion = ""
 	plain.Metadata.Annotations = map[string]string{}
 	for k, v := range o.Metadata.Annotations {
 		if !mirror.IsProvenance(k) {
