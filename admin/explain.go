@@ -176,6 +176,11 @@ func copyOf(t upstreams.Trace, key mirror.Key, s mirror.Settlement) (SourceCopy,
 		if err != nil {
 			return c, err
 		}
+		for name := range o.Metadata.Annotations {
+			if mirror.IsProvenance(name) {
+				delete(o.Metadata.Annotations, name) // the relay's own words
+			}
+		}
 		c.From, c.SourceVersion = o, t.From.SourceVersion()
 	}
 	i := slices.IndexFunc(s.Copies, func(p mirror.Provider) bool { return p.Source == t.Upstream })

@@ -83,7 +83,7 @@ func startRelay(t *testing.T, synced bool, opts ...option) *relay {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if err := agg.RegisterTouchHandler(func(key mirror.Key) {
+	if err := agg.RegisterTouchHandler(func(key mirror.Key, _ *mirror.Settlement) {
 		if r.server.NeedsPushes() && r.server.NeedsCopies() {
 			d.UpdateKey(key, push.ConfigUpdate)
 		}

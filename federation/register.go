@@ -40,16 +40,13 @@ func NewRegister(log *slog.Logger) *Register {
 
 // Follow makes the Register follow an Aggregate that does not run yet.
 func (g *Register) Follow(a *mirror.Aggregate) error {
-	if err := a.RegisterTouchHandler(func(key mirror.Key) {
+	if err := a.RegisterTouchHandler(func(key mirror.Key, s *mirror.Settlement) {
 		if key.Kind == mirror.MeshConfig {
 			return // every istiod has one, and each is for its own mesh (PROTOCOL C22)
 		}
-		copies := a.Providers(key)
-		if len(copies) < 2 {
-			g.ledger.Update(key, copies, mirror.Verdict{})
-			return
+		if s == nil {
+			s = &mirror.Settlement{} // not contested
 		}
-		s := a.Settle(key)
 		g.ledger.Update(key, s.Copies, s.Verdict)
 	}); err != nil {
 		return err

@@ -540,7 +540,7 @@ func TestMetadataReferencesFollowBeforeEdits(t *testing.T) {
 }
 
 func TestProvenanceIsNotRemoved(t *testing.T) {
-	in := newRewriteResource(t, rewriteSpec(t, rewriteKind("se"), "team-a/db", `{}`)).WithProvenance(mirror.Provenance{Cluster: "east-1"})
+	in := newRewriteResource(t, rewriteSpec(t, rewriteKind("se"), "team-a/db", `{}`)).Stamped(mirror.NewStamp(mirror.StampOf{Source: "east", Cluster: "east-1", Relay: "hub"}))
 	want := in.Metadata().Annotations
 	out := mustRewrite(t, mustRewriter(t, Rewrite{Annotations: Edit{Remove: []string{"*"}}}), in)
 	if got := out.Metadata().Annotations; len(got) == 0 || !maps.Equal(got, want) {

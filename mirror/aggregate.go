@@ -132,20 +132,21 @@ func (a *Aggregate) nextEvents(batch []queued) []queued {
 	defer a.mu.Unlock()
 	batch = a.events.pop(batch)
 	for i := range batch {
-		batch[i].old, batch[i].cur = a.merge(batch[i].kind.Value(), batch[i].name)
+		q := &batch[i]
+		q.old, q.cur, q.settled = a.merge(q.kind.Value(), q.name)
 	}
 	return batch
 }
 
 // merge finds what to serve under a key, puts it into the merged view, and returns it with
-// what was there before.
-func (a *Aggregate) merge(kind Kind, name string) (old, cur *Resource) {
+// what was there before and, when there are several copies, how it came about.
+func (a *Aggregate) merge(kind Kind, name string) (old, cur *Resource, settled *Settlement) {
 	_, plain := a.policy(kind).(first)
 	if key, ok := keyOf(kind, name); ok {
 		if !plain {
 			a.regroup(key)
 		}
-		cur = a.resolve(key, everything)
+		cur, settled = a.resolve(key, everything)
 	}
 	byName := a.merged[kind]
 	old = byName[name]
@@ -169,7 +170,7 @@ func (a *Aggregate) merge(kind Kind, name string) (old, cur *Resource) {
 			delete(a.merged, kind)
 		}
 	}
-	return old, cur
+	return old, cur, settled
 }
 
 func keyOf(kind Kind, name string) (Key, bool) {
@@ -246,13 +247,14 @@ func (a *Aggregate) Providers(key Key) []Provider {
 }
 
 // RegisterTouchHandler adds a handler that is told of every key of which a copy may have
-// changed, also of a shadowed one. It fails with ErrRunning once Run was called. It runs
-// as event handlers do, before those, and must not block.
-func (a *Aggregate) RegisterTouchHandler(h func(Key)) error {
+// changed, also of a shadowed one; and, when several sources have the key, how it was
+// settled what is served. It fails with ErrRunning once Run was called. It runs as event
+// handlers do, before those, and must not block.
+func (a *Aggregate) RegisterTouchHandler(h func(key Key, s *Settlement)) error {
 	return a.events.onTouched(func(batch []queued) {
 		for _, q := range batch {
 			if key, ok := keyOf(q.kind.Value(), q.name); ok {
-				h(key)
+				h(key, q.settled)
 			}
 		}
 	})

@@ -130,6 +130,8 @@ func (e *events) hasSynced() bool {
 type queued struct {
 	eventKey
 	old, cur *Resource
+	// settled is, in an Aggregate, how cur came about when there are several copies.
+	settled *Settlement
 }
 
 // batchLen is how many keys are taken from the queue at once, so that locks are taken

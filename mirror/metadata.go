@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -78,20 +77,6 @@ func (md *metadata) annotation(key string) []byte {
 		}
 	}
 	return nil
-}
-
-// annotate sets an annotation.
-func (md *metadata) annotate(key, value string) {
-	pairs := &md.annotations
-	if isVolatile([]byte(key)) {
-		pairs = &md.volatile
-	}
-	i, found := slices.BinarySearchFunc(*pairs, key, func(p pair, key string) int { return strings.Compare(string(p.key), key) })
-	if found {
-		(*pairs)[i].value = []byte(value)
-		return
-	}
-	*pairs = slices.Insert(*pairs, i, pair{[]byte(key), []byte(value)})
 }
 
 func pairsOf(m map[string]string) []pair {

@@ -110,7 +110,7 @@ func newWorld(ctx context.Context, t *testing.T, names []string) *world {
 		}
 		w.told[cur.Key().String()] = cur.Version()
 	}
-	touch := func(key mirror.Key) { w.touched[key] = true }
+	touch := func(key mirror.Key, _ *mirror.Settlement) { w.touched[key] = true }
 	for _, err := range []error{w.SetSources(w.sources), w.RegisterEventHandler(mirror.Kind{}, handler), w.RegisterTouchHandler(touch)} {
 		if err != nil {
 			t.Fatal(err)
@@ -341,7 +341,7 @@ func TestSyncedWhenGroupsAreSettled_C21(t *testing.T) {
 		}
 		early := 0
 		// It is asked in the midst of things, as the server does.
-		if err := a.RegisterTouchHandler(func(mirror.Key) {
+		if err := a.RegisterTouchHandler(func(mirror.Key, *mirror.Settlement) {
 			if n := len(a.List(entryKind, "")); a.HasSynced() && n != pairs {
 				early++
 			}

@@ -14,7 +14,8 @@ import (
 const (
 	// SourceAnnotation names the upstream by which it came to the first relay.
 	SourceAnnotation = "meshrelay.io/source"
-	// ClusterAnnotation is the cluster of that upstream.
+	// ClusterAnnotation is the cluster of that upstream; it is left out when that is called
+	// like the upstream.
 	ClusterAnnotation = "meshrelay.io/cluster"
 	// SourceVersionAnnotation is the version that the upstream gave it.
 	SourceVersionAnnotation = "meshrelay.io/source-version"
@@ -52,21 +53,11 @@ func (r *Resource) Provenance() Provenance {
 		return Provenance{}
 	}
 	meta, _ := r.split()
-	if !bytes.Contains(meta, annotationPrefix) {
-		return Provenance{} // it comes from no relay
-	}
 	md, err := parseMetadata(meta)
 	if err != nil {
 		return Provenance{} // our own encoding, which parses
 	}
-	p := Provenance{
-		Source: string(md.annotation(SourceAnnotation)), Cluster: string(md.annotation(ClusterAnnotation)),
-		SourceVersion: string(md.annotation(SourceVersionAnnotation)),
-	}
-	if path := md.annotation(PathAnnotation); len(path) > 0 {
-		p.Path = strings.Split(string(path), ",")
-	}
-	return p
+	return md.provenance()
 }
 
 // HasAnnotation reports whether r has an annotation, without decoding anything.
@@ -83,16 +74,46 @@ func (r *Resource) HasAnnotation(key string) bool {
 	return found
 }
 
-var annotationPrefix = []byte("meshrelay.io/")
-
 // annotationsField is the number of istio.mcp.v1alpha1.Metadata.annotations.
 const annotationsField = 5
 
-// WithProvenance returns r with annotations that tell p, and with p's cluster as its own.
-// What is empty in p is not annotated. A MeshConfig has no annotations.
-func (r *Resource) WithProvenance(p Provenance) *Resource {
+// The keys as they are encoded.
+var (
+	sourceKey        = []byte(SourceAnnotation)
+	clusterKey       = []byte(ClusterAnnotation)
+	sourceVersionKey = []byte(SourceVersionAnnotation)
+	pathKey          = []byte(PathAnnotation)
+)
+
+// Stamp is what a relay adds to the provenance of the resources of one source. It is
+// immutable.
+type Stamp struct {
+	source, cluster, relay []byte
+	begin                  bool
+}
+
+// StampOf says what a Stamp adds.
+type StampOf struct {
+	// Source and Cluster are for resources that no relay has stamped yet.
+	Source, Cluster string
+	// Relay is added to the path. When it is empty, nothing is annotated, and a resource
+	// only is given its cluster.
+	Relay string
+	// Begin forgets the path so far: what a relay served may have been written down, and is
+	// read from there.
+	Begin bool
+}
+
+// NewStamp returns a Stamp.
+func NewStamp(of StampOf) *Stamp {
+	return &Stamp{source: []byte(of.Source), cluster: []byte(of.Cluster), relay: []byte(of.Relay), begin: of.Begin}
+}
+
+// Stamped returns r with a stamp on it. A MeshConfig has no annotations, and is only given
+// its cluster.
+func (r *Resource) Stamped(stamp *Stamp) *Resource {
 	if r.Kind() == MeshConfig {
-		return r.WithCluster(p.Cluster)
+		return r.withCluster(string(stamp.cluster))
 	}
 	meta, body := r.split()
 	md, err := parseMetadata(meta)
@@ -100,26 +121,76 @@ func (r *Resource) WithProvenance(p Provenance) *Resource {
 		return r // our own encoding, which parses
 	}
 	md.version = []byte(r.sourceVersion)
-	md.annotations = slices.Grow(md.annotations, 2)
-	md.volatile = slices.Grow(md.volatile, 2)
-	set := func(key, value string) {
-		if value != "" {
-			md.annotate(key, value)
-		}
+	cluster := md.stamp(stamp)
+	if len(stamp.relay) == 0 {
+		return r.withCluster(cluster)
 	}
-	set(SourceAnnotation, p.Source)
-	set(ClusterAnnotation, p.Cluster)
-	set(SourceVersionAnnotation, p.SourceVersion)
-	set(PathAnnotation, strings.Join(p.Path, ","))
-	out, err := newWrapped(r.Kind(), md, body, from{r.Source(), p.Cluster})
+	out, err := newWrapped(r.Kind(), md, body, from{r.Source(), cluster})
 	if err != nil {
 		return r // the name is the one that r has
 	}
 	return out
 }
 
-// WithCluster returns r as a resource of a cluster. The bytes are shared.
-func (r *Resource) WithCluster(cluster string) *Resource {
+// stamp puts a stamp on metadata, and returns the cluster that they are of.
+func (md *metadata) stamp(s *Stamp) (cluster string) {
+	cluster = string(s.cluster)
+	came := md.annotation(SourceAnnotation)
+	if c := md.annotation(ClusterAnnotation); c != nil {
+		cluster = string(c)
+	} else if came != nil {
+		cluster = string(came)
+	}
+	if len(s.relay) == 0 {
+		return cluster
+	}
+	path := s.relay
+	if before := md.annotation(PathAnnotation); len(before) > 0 && !s.begin {
+		path = slices.Concat(before, []byte(","), s.relay)
+	}
+	if came == nil {
+		md.annotations = slices.Grow(md.annotations, 2)
+		md.volatile = slices.Grow(md.volatile, 2)
+		put(&md.annotations, sourceKey, s.source)
+		// It is that of the source's name unless it says otherwise.
+		if !bytes.Equal(s.cluster, s.source) {
+			put(&md.annotations, clusterKey, s.cluster)
+		}
+		if len(md.version) > 0 {
+			put(&md.volatile, sourceVersionKey, md.version)
+		}
+	}
+	put(&md.volatile, pathKey, path)
+	return cluster
+}
+
+// put sets the value of a key of sorted pairs.
+func put(pairs *[]pair, key, value []byte) {
+	i, found := slices.BinarySearchFunc(*pairs, key, func(p pair, key []byte) int { return bytes.Compare(p.key, key) })
+	if found {
+		(*pairs)[i].value = value
+		return
+	}
+	*pairs = slices.Insert(*pairs, i, pair{key, value})
+}
+
+// provenance returns what the annotations say of a resource's way.
+func (md *metadata) provenance() Provenance {
+	p := Provenance{
+		Source: string(md.annotation(SourceAnnotation)), Cluster: string(md.annotation(ClusterAnnotation)),
+		SourceVersion: string(md.annotation(SourceVersionAnnotation)),
+	}
+	if p.Cluster == "" {
+		p.Cluster = p.Source
+	}
+	if path := md.annotation(PathAnnotation); len(path) > 0 {
+		p.Path = strings.Split(string(path), ",")
+	}
+	return p
+}
+
+// withCluster returns r as a resource of a cluster. The bytes are shared.
+func (r *Resource) withCluster(cluster string) *Resource {
 	o := r.origin.Value()
 	if o.cluster == cluster {
 		return r

@@ -133,35 +133,52 @@ func (r *Resource) Spec() Spec {
 // A resource that receivers could not decode is an error: sent on, it would
 // delete the object there (PROTOCOL S12).
 func Decode(kind Kind, data []byte, source string) (*Resource, error) {
+	r, _, err := DecodeStamped(kind, data, source, nil)
+	return r, err
+}
+
+// DecodeStamped is Decode, with a stamp on the resource unless it is nil. It also returns
+// the relays that the resource has passed on its way here.
+func DecodeStamped(kind Kind, data []byte, source string, stamp *Stamp) (r *Resource, path []string, err error) {
 	typeURL, value, err := splitAny(data)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if kind == MeshConfig {
 		if err := checkBody(kind, typeURL, value); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		return newBare(kind, data, from{source: source}, ""), nil
+		f := from{source: source}
+		if stamp != nil {
+			f.cluster = string(stamp.cluster)
+		}
+		return newBare(kind, data, f, ""), nil, nil
 	}
 	if !hasMessageName(typeURL, "istio.mcp.v1alpha1.Resource") {
-		return nil, fmt.Errorf("element is a %q, want %q", abbreviate(string(typeURL)), resourceURL)
+		return nil, nil, fmt.Errorf("element is a %q, want %q", abbreviate(string(typeURL)), resourceURL)
 	}
 	meta, body, err := splitResource(value)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	md, err := parseMetadata(meta)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	bodyURL, bodyValue, err := splitAny(body)
 	if err != nil {
-		return nil, fmt.Errorf("%s: body: %w", abbreviate(string(md.name)), err)
+		return nil, nil, fmt.Errorf("%s: body: %w", abbreviate(string(md.name)), err)
 	}
 	if err := checkBody(kind, bodyURL, bodyValue); err != nil {
-		return nil, fmt.Errorf("%s: %w", abbreviate(string(md.name)), err)
+		return nil, nil, fmt.Errorf("%s: %w", abbreviate(string(md.name)), err)
 	}
-	return newWrapped(kind, md, body, from{source: source})
+	f := from{source: source}
+	if stamp != nil {
+		path = md.provenance().Path
+		f.cluster = md.stamp(stamp)
+	}
+	r, err = newWrapped(kind, md, body, f)
+	return r, path, err
 }
 
 // PeekName returns the full name of an element that Decode would build a resource

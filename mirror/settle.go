@@ -54,17 +54,33 @@ func (a *Aggregate) copies(key Key, accept func(*Resource) bool) []Provider {
 }
 
 // resolve returns what is served under a key to those who see only what accept lets
-// through. The caller holds mu.
-func (a *Aggregate) resolve(key Key, accept func(*Resource) bool) *Resource {
-	if _, ok := a.policy(key.Kind).(first); ok {
-		for _, s := range a.sources {
-			if r := s.Cache.Get(key); r != nil && accept(r) {
-				return r
-			}
+// through and, when there are several copies, how that came about. The caller holds mu.
+func (a *Aggregate) resolve(key Key, accept func(*Resource) bool) (*Resource, *Settlement) {
+	if _, plain := a.policy(key.Kind).(first); plain {
+		if r, alone := a.single(key, accept); alone {
+			return r, nil
 		}
-		return nil
 	}
-	return a.settle(key, accept).Served
+	s := a.settle(key, accept)
+	if len(s.Copies) < 2 {
+		return s.Served, nil
+	}
+	return s.Served, &s
+}
+
+// single returns the only copy of a key, nil when there is none. It allocates nothing.
+func (a *Aggregate) single(key Key, accept func(*Resource) bool) (r *Resource, alone bool) {
+	for _, s := range a.sources {
+		other := s.Cache.Get(key)
+		if other == nil || !accept(other) {
+			continue
+		}
+		if r != nil {
+			return nil, false
+		}
+		r = other
+	}
+	return r, true
 }
 
 // Settlement is what has been settled of a key, and from what.
@@ -96,7 +112,7 @@ func (a *Aggregate) Select(key Key, accept func(*Resource) bool) *Resource {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
 	// What is merged may lag behind the copies, and so hold what accept does not let through.
-	cur := a.resolve(key, accept)
+	cur, _ := a.resolve(key, accept)
 	if served := a.merged[key.Kind][key.FullName()]; cur.Equal(served) {
 		return served
 	}

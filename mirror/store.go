@@ -206,7 +206,7 @@ func (s *Store) Put(r *Resource) (stored *Resource, changed bool) {
 	defer s.mu.Unlock()
 	old := s.byKind[r.Kind()][r.name]
 	if old.Equal(r) {
-		r = old.withSourceVersion(r.sourceVersion).WithCluster(r.Cluster())
+		r = old.withSourceVersion(r.sourceVersion).withCluster(r.Cluster())
 	}
 	s.set(old, r)
 	return r, !old.Equal(r)

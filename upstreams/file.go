@@ -172,9 +172,9 @@ func (f *File) apply(blind error) {
 // whether that is a change to clients. What can not be reshaped leaves what is held.
 func (f *File) take(key mirror.Key, h *heldFile, r *mirror.Resource) (changed bool) {
 	h.from, h.refused = r, ""
-	reason, detail := f.importer.check(r)
+	reason, detail := f.importer.check(r, nil)
 	if reason == imported {
-		held, _, err := f.importer.reshape(r, nil)
+		held, _, err := f.importer.reshape(r.Stamped(f.importer.stamp), nil)
 		if err != nil {
 			h.refused = err.Error()
 			return false

@@ -64,6 +64,7 @@ type importer struct {
 	filter     *federation.Filter
 	rewriter   *federation.Rewriter
 	provenance config.Provenance
+	stamp      *mirror.Stamp
 }
 
 func newImporter(u config.Upstream, p config.Provenance) (*importer, error) {
@@ -82,7 +83,12 @@ func newImporter(u config.Upstream, p config.Provenance) (*importer, error) {
 			displaced[own] = from
 		}
 	}
+	stamp := mirror.StampOf{Source: u.Name, Cluster: u.ClusterID, Begin: u.XDS == nil}
+	if p.Annotations {
+		stamp.Relay = p.Relay
+	}
 	return &importer{
+		stamp:     mirror.NewStamp(stamp),
 		displaced: displaced,
 		source:    u.Name, cluster: u.ClusterID, generated: u.XDS != nil && u.Generated != config.GeneratedKeep, relayed: u.XDS != nil,
 		services: u.Services.Mode, network: u.Services.Network,
@@ -95,9 +101,9 @@ func newImporter(u config.Upstream, p config.Provenance) (*importer, error) {
 func (im *importer) keyOf(k mirror.Key) mirror.Key { return im.rewriter.Key(k) }
 
 // check returns why a resource, as the source has it, is left out, and says it in a
-// sentence.
-func (im *importer) check(r *mirror.Resource) (Reason, string) {
-	if path := r.Provenance().Path; len(path) > 0 && im.relayed {
+// sentence. path are the relays that it has passed.
+func (im *importer) check(r *mirror.Resource, path []string) (Reason, string) {
+	if len(path) > 0 && im.relayed {
 		switch {
 		case slices.Contains(path, im.provenance.Relay):
 			return reasonLoop, fmt.Sprintf("it has passed this relay (%s) before", im.provenance.Relay)
@@ -127,8 +133,8 @@ func (im *importer) discovers(r *mirror.Resource) bool {
 	return im.services == config.ServicesDiscover && federation.IsSynthetic(r)
 }
 
-// reshape returns a resource that is imported as it is to be held here, and whether more
-// than its provenance differs. endpoints are those of a service that are known.
+// reshape returns a resource that is imported as it is to be held here, and whether it
+// differs. endpoints are those of a service that are known.
 func (im *importer) reshape(r *mirror.Resource, endpoints federation.Assignments) (out *mirror.Resource, differs bool, err error) {
 	out = r
 	if im.relayed && federation.IsSynthetic(r) {
@@ -145,24 +151,5 @@ func (im *importer) reshape(r *mirror.Resource, endpoints federation.Assignments
 	if out, err = im.rewriter.Rewrite(out); err != nil {
 		return nil, false, fmt.Errorf("rewrite: %w", err)
 	}
-	return im.tell(r, out), out != r, nil
-}
-
-// tell adds to a resource where it comes from. r is as the source has it.
-func (im *importer) tell(r, out *mirror.Resource) *mirror.Resource {
-	p := r.Provenance()
-	if p.Source == "" {
-		p.Source, p.SourceVersion = im.source, r.SourceVersion()
-	}
-	if p.Cluster == "" {
-		p.Cluster = im.cluster
-	}
-	if !im.provenance.Annotations {
-		return out.WithCluster(p.Cluster)
-	}
-	if !im.relayed {
-		p.Path = nil // what a relay served was written down, and begins anew
-	}
-	p.Path = append(p.Path, im.provenance.Relay)
-	return out.WithProvenance(p)
+	return out, out != r, nil
 }

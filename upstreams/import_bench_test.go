@@ -37,11 +37,11 @@ func BenchmarkImport(b *testing.B) {
 			}
 			b.ReportAllocs()
 			for b.Loop() {
-				r, err := mirror.Decode(xdsEntryKind, element, "east")
+				r, path, err := mirror.DecodeStamped(xdsEntryKind, element, "east", im.stamp)
 				if err != nil {
 					b.Fatal(err)
 				}
-				if reason, detail := im.check(r); reason != imported {
+				if reason, detail := im.check(r, path); reason != imported {
 					b.Fatal(reason, detail)
 				}
 				if _, _, err := im.reshape(r, nil); err != nil {

@@ -81,7 +81,7 @@ func TestEachRuleLeavesOutForItsReason(t *testing.T) {
 		{"another one lands where the prefix would put it", config.Upstream{Rewrite: config.Rewrite{NamespacePrefix: "e-", Namespaces: map[string]string{"store": "e-shop"}}}, given(t, "shop/db", nil), "collision", `"store"`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			reason, detail := imports(t, tc.u, config.Provenance{}).check(tc.r)
+			reason, detail := imports(t, tc.u, config.Provenance{}).check(tc.r, tc.r.Provenance().Path)
 			if reason.String() != tc.reason || !strings.Contains(detail, tc.detail) || (detail == "") != (reason == imported) {
 				t.Errorf("%q: %q, want %q: …%s…", reason, detail, tc.reason, tc.detail)
 			}
@@ -91,7 +91,7 @@ func TestEachRuleLeavesOutForItsReason(t *testing.T) {
 
 func TestProvenanceIsThatOfTheFirstRelay(t *testing.T) {
 	first := imports(t, config.Upstream{}, config.Provenance{})
-	r, reshaped, err := first.reshape(given(t, "shop/db", nil), nil)
+	r, reshaped, err := first.reshape(given(t, "shop/db", nil).Stamped(first.stamp), nil)
 	if err != nil || reshaped {
 		t.Fatalf("reshaped %v, %v", reshaped, err)
 	}
@@ -103,7 +103,7 @@ func TestProvenanceIsThatOfTheFirstRelay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r, _, err = second.reshape(r, nil); err != nil {
+	if r, _, err = second.reshape(r.Stamped(second.stamp), nil); err != nil {
 		t.Fatal(err)
 	}
 	want.Path = []string{"hub", "far"}
@@ -115,7 +115,7 @@ func TestProvenanceIsThatOfTheFirstRelay(t *testing.T) {
 func TestProvenanceCanBeTurnedOff(t *testing.T) {
 	im := imports(t, config.Upstream{}, config.Provenance{Relay: "hub", MaxHops: 3})
 	in := given(t, "shop/db", nil)
-	r, _, err := im.reshape(in, nil)
+	r, _, err := im.reshape(in.Stamped(im.stamp), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -58,7 +58,7 @@ type spelling struct {
 type record struct {
 	hash     xxh3.Uint128     // of the element as received
 	resource *mirror.Resource // last good content, as it is held here; nil when there is none, or when it is left out
-	// original is the content as received, when more than the provenance differs from it.
+	// original is the content as received, and stamped, when that has been reshaped.
 	original   *mirror.Resource
 	version    string // that the server gave, on delta streams
 	at         int64  // when the content came, in seconds since the epoch
@@ -322,13 +322,13 @@ func (t *table) enter(sp *spelling, rec *record, name []byte, raw adsclient.RawR
 func (t *table) accept(sp *spelling, rec *record, name string, raw adsclient.RawResource, out *outcome) bool {
 	rec.hash = xxh3.Hash128(raw.Any)
 	rec.say(raw.Version)
-	r, err := mirror.Decode(sp.kind, raw.Any, t.importer.source)
+	r, path, err := mirror.DecodeStamped(sp.kind, raw.Any, t.importer.source, t.importer.stamp)
 	if err == nil {
 		if rec.version == r.SourceVersion() {
 			rec.version = r.SourceVersion() // a relay gives both the same: held once
 		}
 		var differs bool
-		if differs, err = t.take(sp, rec, r); err == nil {
+		if differs, err = t.take(sp, rec, r, path); err == nil {
 			rec.at = time.Now().Unix()
 			return differs
 		}
@@ -338,11 +338,11 @@ func (t *table) accept(sp *spelling, rec *record, name string, raw adsclient.Raw
 	return false
 }
 
-// take makes r, as the source has it, the content of a record: left out or reshaped. It
-// reports whether what is held is another now. An error leaves the record as it is.
-func (t *table) take(sp *spelling, rec *record, r *mirror.Resource) (differs bool, err error) {
+// take makes r, which the source has and which has passed the relays of path, the content
+// of a record: left out or reshaped. It reports whether what is held is another now. An error leaves the record as it is.
+func (t *table) take(sp *spelling, rec *record, r *mirror.Resource, path []string) (differs bool, err error) {
 	had := rec.resource != nil
-	reason, detail := t.importer.check(r)
+	reason, detail := t.importer.check(r, path)
 	if reason != imported {
 		t.unfollow(rec, r.FullName())
 		t.leaveOut(sp, rec, nil, reason, detail)
@@ -411,7 +411,7 @@ func (t *table) reconsider(kind mirror.Kind, clusters []string) (changed int, er
 			if rec == nil || rec.original == nil {
 				continue
 			}
-			differs, err := t.take(sp, rec, rec.original)
+			differs, err := t.take(sp, rec, rec.original, nil)
 			if err != nil {
 				var out outcome
 				sp.refuse(name, err, &out)

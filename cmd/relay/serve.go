@@ -125,7 +125,7 @@ func serve(ctx context.Context, cfg *config.Config, log *slog.Logger, level *slo
 		return err
 	}
 	// Some clients do not see all copies, and may be served one that others are not.
-	err = aggregate.RegisterTouchHandler(func(key mirror.Key) {
+	err = aggregate.RegisterTouchHandler(func(key mirror.Key, _ *mirror.Settlement) {
 		if server.NeedsPushes() && server.NeedsCopies() {
 			debouncer.UpdateKey(key, push.ConfigUpdate)
 		}
