@@ -90,6 +90,24 @@ func pairsOf(m map[string]string) []pair {
 	return pairs
 }
 
+// mapOf is the inverse of pairsOf.
+func mapOf(all ...[]pair) map[string]string {
+	n := 0
+	for _, pairs := range all {
+		n += len(pairs)
+	}
+	if n == 0 {
+		return nil
+	}
+	m := make(map[string]string, n)
+	for _, pairs := range all {
+		for _, p := range pairs {
+			m[string(p.key)] = string(p.value)
+		}
+	}
+	return m
+}
+
 // parse reports whether b is metadata as everybody encodes it, and takes it over.
 func (md *metadata) parse(b []byte) bool {
 	seen := 0

@@ -97,11 +97,7 @@ func New(s Spec) (*Resource, error) {
 	if s.Kind == MeshConfig {
 		return newBare(s.Kind, body, from{s.Source, s.Cluster}, s.SourceVersion), nil
 	}
-	m := &mcp.Metadata{Name: s.FullName(), Version: s.SourceVersion, Labels: s.Labels, Annotations: s.Annotations}
-	if !s.CreateTime.IsZero() {
-		m.CreateTime = timestamppb.New(s.CreateTime)
-	}
-	md, err := metadataOf(m)
+	md, err := metadataOf(&mcp.Metadata{Name: s.FullName(), Version: s.SourceVersion, CreateTime: timestampOf(s.CreateTime), Labels: s.Labels, Annotations: s.Annotations})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", s.Key, err)
 	}
@@ -109,6 +105,14 @@ func New(s Spec) (*Resource, error) {
 		return nil, fmt.Errorf("%s: the name, a label or an annotation is not valid UTF-8", s.Key)
 	}
 	return newWrapped(s.Kind, md, body, from{s.Source, s.Cluster})
+}
+
+// timestampOf returns nil when t is unknown.
+func timestampOf(t time.Time) *timestamppb.Timestamp {
+	if t.IsZero() {
+		return nil
+	}
+	return timestamppb.New(t)
 }
 
 // from is where a resource comes from.
@@ -504,14 +508,18 @@ func (r *Resource) split() (meta, body []byte) {
 // Metadata decodes the resource's metadata.
 func (r *Resource) Metadata() Metadata {
 	meta, _ := r.split()
-	md := &mcp.Metadata{}
-	if err := proto.Unmarshal(meta, md); err != nil {
+	md, err := parseMetadata(meta)
+	var created timestamppb.Timestamp
+	if err == nil && md.hasCreated {
+		err = proto.Unmarshal(md.created, &created)
+	}
+	if err != nil {
 		// The entry is our own encoding of a message that did decode.
 		panic(fmt.Sprintf("mirror: metadata of %s does not decode: %v", r.Key(), err))
 	}
-	out := Metadata{Labels: md.GetLabels(), Annotations: md.GetAnnotations()}
-	if md.GetCreateTime() != nil {
-		out.CreateTime = md.GetCreateTime().AsTime()
+	out := Metadata{Labels: mapOf(md.labels), Annotations: mapOf(md.annotations, md.volatile)}
+	if md.hasCreated {
+		out.CreateTime = created.AsTime()
 	}
 	return out
 }
