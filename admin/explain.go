@@ -176,11 +176,7 @@ func copyOf(t upstreams.Trace, key mirror.Key, s mirror.Settlement) (SourceCopy,
 		if err != nil {
 			return c, err
 		}
-		for name := range o.Metadata.Annotations {
-			if mirror.IsProvenance(name) {
-				delete(o.Metadata.Annotations, name) // the relay's own words
-			}
-		}
+		delete(o.Metadata.Annotations, mirror.ProvenanceAnnotation) // the relay's own words
 		c.From, c.SourceVersion = o, t.From.SourceVersion()
 	}
 	i := slices.IndexFunc(s.Copies, func(p mirror.Provider) bool { return p.Source == t.Upstream })
@@ -256,7 +252,7 @@ func mapChanges(what string, from, to map[string]string) (out []string) {
 		was, had := from[k]
 		is, has := to[k]
 		switch {
-		case mirror.IsProvenance(k):
+		case k == mirror.ProvenanceAnnotation:
 		case had && !has:
 			out = append(out, what+" "+k+" removed")
 		case !had && has:

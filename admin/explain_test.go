@@ -67,7 +67,7 @@ func TestChangesNameWhatRewritingChanged(t *testing.T) {
 		return mirror.Spec{
 			Key: mirror.Key{Kind: serviceEntry, Namespace: "shop", Name: "db"}, Source: "east",
 			Labels:      map[string]string{"a": "1", "b": "1", "c": "1"},
-			Annotations: map[string]string{mirror.PathAnnotation: "x"},
+			Annotations: map[string]string{mirror.ProvenanceAnnotation: "east via x"},
 			Body:        packed(t, &networking.ServiceEntry{Hosts: []string{host}, Location: networking.ServiceEntry_MESH_INTERNAL}),
 		}
 	}

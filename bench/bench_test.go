@@ -158,7 +158,7 @@ func TestTruthUnderRules(t *testing.T) {
 			labels: {key: "team" value: "team-02"} labels: {key: "app" value: "service-000042"}
 			annotations: {key: "bench.example/owner" value: "nobody"}
 			annotations: {key: "bench.example/change" value: "`+map[string]string{"0": "-", "1": "~"}[seq]+`000042:0000000`+seq+`"}
-			annotations: {key: "meshrelay.io/path" value: "anything"}`), md); err != nil {
+			annotations: {key: "meshrelay.io/from" value: "anything"}`), md); err != nil {
 			t.Fatal(err)
 		}
 		body := &networking.ServiceEntry{}
@@ -196,8 +196,7 @@ func TestContentIsAllButWhatTheRelaySaysOfItself(t *testing.T) {
 	hash := func(parts ...[]byte) uint64 { return contentHash(slices.Concat(parts...), []byte("body")) }
 	a, b, l, m := entry(annotations, "a", "1"), entry(annotations, "b", "2"), entry(labels, "l", "1"), entry(labels, "m", "2")
 	want := hash(name, l, m, a, b)
-	if hash(a, m, entry(annotations, "meshrelay.io/source", "east"), b, name, l, entry(annotations, "meshrelay.io/path", "x,y"),
-		entry(annotations, "meshrelay.io/cluster", "c"), entry(annotations, "meshrelay.io/source-version", "7")) != want {
+	if hash(a, m, entry(annotations, "meshrelay.io/from", "east(c)@7 via x,y"), b, name, l) != want {
 		t.Error("another order, or provenance, is other content")
 	}
 	for what, other := range map[string]uint64{
@@ -208,7 +207,7 @@ func TestContentIsAllButWhatTheRelaySaysOfItself(t *testing.T) {
 		"an annotation that comes twice":   hash(name, l, m, a, b, b),
 		"values that are exchanged":        hash(name, entry(labels, "l", "2"), entry(labels, "m", "1"), a, b),
 		"a label instead of an annotation": hash(name, l, m, entry(labels, "a", "1"), b),
-		"provenance as a label":            hash(name, l, m, a, b, entry(labels, "meshrelay.io/source", "east")),
+		"provenance as a label":            hash(name, l, m, a, b, entry(labels, "meshrelay.io/from", "east")),
 		"another body":                     contentHash(slices.Concat(name, l, m, a, b), []byte("other")),
 		"a time of creation":               hash(name, l, m, a, b, protowire.AppendBytes(protowire.AppendTag(nil, 2, protowire.BytesType), []byte{8, 1})),
 	} {

@@ -264,11 +264,7 @@ func contentHash(metadata, body []byte) uint64 {
 // isProvenance reports whether an annotation is one by which the relay tells where a
 // resource comes from.
 func isProvenance(key []byte) bool {
-	switch string(key) {
-	case "meshrelay.io/source", "meshrelay.io/cluster", "meshrelay.io/source-version", "meshrelay.io/path":
-		return true
-	}
-	return false
+	return string(key) == "meshrelay.io/from"
 }
 
 // change changes one resource and lets its upstream send it.

@@ -157,5 +157,7 @@ func content(config string) (contents, error) {
 		Spec        json.RawMessage
 	}
 	err := json.Unmarshal([]byte(config), &o)
-	return contents{spec: string(o.Spec), source: o.Annotations["meshrelay.io/source"]}, err
+	source, _, _ := strings.Cut(o.Annotations["meshrelay.io/from"], "@")
+	source, _, _ = strings.Cut(source, " via ")
+	return contents{spec: string(o.Spec), source: source}, err
 }

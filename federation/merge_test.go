@@ -127,7 +127,7 @@ func TestPolicyByName(t *testing.T) {
 func TestUnionAddsWhatTheOthersHave(t *testing.T) {
 	first := copyOf(t, "east", func(it *item, se *networking.ServiceEntry) {
 		it.labels = map[string]string{"app": "db"}
-		it.annotations = map[string]string{"meshrelay.io/source": "east"}
+		it.annotations = map[string]string{"meshrelay.io/from": "east via hub"}
 		it.created = monday
 		se.Addresses = []string{"10.0.0.1"}
 		se.SubjectAltNames = []string{"spiffe://east"}

@@ -81,7 +81,7 @@ func (r *editRules) apply(s *scope, m map[string]string, references map[string]*
 }
 
 func (r *editRules) removes(key string) bool {
-	if mirror.IsProvenance(key) {
+	if key == mirror.ProvenanceAnnotation {
 		return false // what the relays say is not the source's to lose
 	}
 	if _, set := r.set[key]; set {

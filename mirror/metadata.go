@@ -19,10 +19,10 @@ type metadata struct {
 	created             []byte // encoded google.protobuf.Timestamp
 	hasCreated          bool
 	labels, annotations []pair // sorted by key, each key once
-	// volatile are the annotations that tell the way of a resource but are no part of its
-	// content: see Provenance.
-	volatile []pair
-	unknown  []byte
+	// from is the value of ProvenanceAnnotation, which is no part of the content but for the
+	// origin; nil when there is none.
+	from    []byte
+	unknown []byte
 }
 
 type pair struct{ key, value []byte }
@@ -56,27 +56,15 @@ func metadataOf(m *mcp.Metadata) (md metadata, err error) {
 	return md, nil
 }
 
-// setApart moves the volatile annotations out of the others.
+// setApart moves the provenance out of the annotations.
 func (md *metadata) setApart() {
-	for i := 0; i < len(md.annotations); i++ {
-		if key := md.annotations[i].key; isVolatile(key) {
-			md.volatile = append(md.volatile, md.annotations[i])
+	for i := range md.annotations {
+		if bytes.Equal(md.annotations[i].key, provenanceKey) {
+			md.from = md.annotations[i].value
 			md.annotations = slices.Delete(md.annotations, i, i+1)
-			i--
+			return
 		}
 	}
-}
-
-// annotation returns the value of an annotation, nil when there is none.
-func (md *metadata) annotation(key string) []byte {
-	for _, pairs := range [...][]pair{md.annotations, md.volatile} {
-		for _, p := range pairs {
-			if string(p.key) == key {
-				return p.value
-			}
-		}
-	}
-	return nil
 }
 
 func pairsOf(m map[string]string) []pair {
@@ -218,10 +206,10 @@ func (md *metadata) revision() string {
 
 // validText reports whether what a receiver decodes as text is UTF-8.
 func (md *metadata) validText() bool {
-	if !utf8.Valid(md.name) {
+	if !utf8.Valid(md.name) || !utf8.Valid(md.from) {
 		return false
 	}
-	for _, pairs := range [...][]pair{md.labels, md.annotations, md.volatile} {
+	for _, pairs := range [...][]pair{md.labels, md.annotations} {
 		for _, p := range pairs {
 			if !utf8.Valid(p.key) || !utf8.Valid(p.value) {
 				return false
@@ -237,7 +225,7 @@ func (md *metadata) size() int {
 	if md.hasCreated {
 		n += 1 + protowire.SizeBytes(len(md.created))
 	}
-	return n + pairsSize(md.labels) + pairsSize(md.annotations) + pairsSize(md.volatile)
+	return n + pairsSize(md.labels) + pairsSize(md.annotations) + pairsSize(md.provenance())
 }
 
 // append encodes the metadata with a blank in the place of the version, and returns where
@@ -256,7 +244,15 @@ func (md *metadata) append(b []byte) (out []byte, versionAt, volatileAt int) {
 	b = appendPairs(b, 5, md.annotations)
 	b = append(b, md.unknown...)
 	volatileAt = len(b)
-	return appendPairs(b, 5, md.volatile), versionAt, volatileAt
+	return appendPairs(b, 5, md.provenance()), versionAt, volatileAt
+}
+
+// provenance returns the annotation that tells it, if there is one.
+func (md *metadata) provenance() []pair {
+	if md.from == nil {
+		return nil
+	}
+	return []pair{{provenanceKey, md.from}}
 }
 
 func (p pair) size() int {

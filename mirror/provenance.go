@@ -2,52 +2,62 @@ package mirror
 
 import (
 	"bytes"
-	"slices"
 	"strings"
 	"unique"
 
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// The annotations by which a resource tells where it comes from. They go with it through
-// any number of relays.
-const (
-	// SourceAnnotation names the upstream by which it came to the first relay.
-	SourceAnnotation = "meshrelay.io/source"
-	// ClusterAnnotation is the cluster of that upstream; it is left out when that is called
-	// like the upstream.
-	ClusterAnnotation = "meshrelay.io/cluster"
-	// SourceVersionAnnotation is the version that the upstream gave it.
-	SourceVersionAnnotation = "meshrelay.io/source-version"
-	// PathAnnotation lists the relays that it has passed, the first one first, separated by
-	// commas.
-	PathAnnotation = "meshrelay.io/path"
+// ProvenanceAnnotation is the annotation by which a resource tells where it comes from. It
+// goes with the resource through any number of relays. It is one and short because every
+// resource has it.
+const ProvenanceAnnotation = "meshrelay.io/from"
+
+var (
+	provenanceKey = []byte(ProvenanceAnnotation)
+	via           = []byte(" via ")
 )
 
-// Provenance is where a resource comes from, as its annotations tell it. The version and
+// Provenance is where a resource comes from, as its annotation tells it. The version and
 // the path are no part of the content: a resource that differs in nothing else is the same
 // to clients and has the same Version. Otherwise an upstream that is restarted with other
 // versions, or a replica of another name, would have everything sent again.
 type Provenance struct {
+	// Source names the upstream by which the resource came to the first relay, Cluster is
+	// that upstream's cluster, and SourceVersion the version that it had there.
 	Source, Cluster, SourceVersion string
-	Path                           []string
+	// Path lists the relays that it has passed, the first one first.
+	Path []string
 }
 
-// IsProvenance reports whether an annotation is one of those by which a resource tells
-// where it comes from.
-func IsProvenance(annotation string) bool {
-	switch annotation {
-	case SourceAnnotation, ClusterAnnotation, SourceVersionAnnotation, PathAnnotation:
-		return true
+// ParseProvenance parses the value of the annotation:
+//
+//	SOURCE[(CLUSTER)][@VERSION] via RELAY[,RELAY…]
+//
+// The cluster is left out when it is called like the source. What is not said is empty.
+func ParseProvenance(s string) (p Provenance) {
+	if i := strings.LastIndex(s, string(via)); i >= 0 {
+		p.Path = strings.Split(s[i+len(via):], ",")
+		s = s[:i]
 	}
-	return false
+	s, p.SourceVersion, _ = strings.Cut(s, "@")
+	p.Source, p.Cluster = s, s
+	if source, cluster, ok := strings.Cut(strings.TrimSuffix(s, ")"), "("); ok {
+		p.Source, p.Cluster = source, cluster
+	}
+	return p
 }
 
-func isVolatile(annotation []byte) bool {
-	return string(annotation) == SourceVersionAnnotation || string(annotation) == PathAnnotation
+// originOf returns the part of the annotation's value that is content: source and cluster.
+func originOf(value []byte) []byte {
+	if i := bytes.LastIndex(value, via); i >= 0 {
+		value = value[:i]
+	}
+	origin, _, _ := bytes.Cut(value, []byte("@"))
+	return origin
 }
 
-// Provenance returns what r's annotations say of its way. What they do not say is empty.
+// Provenance returns what r's annotation says of its way; nothing when it has none.
 func (r *Resource) Provenance() Provenance {
 	if r.Kind() == MeshConfig {
 		return Provenance{}
@@ -57,7 +67,7 @@ func (r *Resource) Provenance() Provenance {
 	if err != nil {
 		return Provenance{} // our own encoding, which parses
 	}
-	return md.provenance()
+	return ParseProvenance(string(md.from))
 }
 
 // HasAnnotation reports whether r has an annotation, without decoding anything.
@@ -76,14 +86,6 @@ func (r *Resource) HasAnnotation(key string) bool {
 
 // annotationsField is the number of istio.mcp.v1alpha1.Metadata.annotations.
 const annotationsField = 5
-
-// The keys as they are encoded.
-var (
-	sourceKey        = []byte(SourceAnnotation)
-	clusterKey       = []byte(ClusterAnnotation)
-	sourceVersionKey = []byte(SourceVersionAnnotation)
-	pathKey          = []byte(PathAnnotation)
-)
 
 // Stamp is what a relay adds to the provenance of the resources of one source. It is
 // immutable.
@@ -135,58 +137,34 @@ func (r *Resource) Stamped(stamp *Stamp) *Resource {
 // stamp puts a stamp on metadata, and returns the cluster that they are of.
 func (md *metadata) stamp(s *Stamp) (cluster string) {
 	cluster = string(s.cluster)
-	came := md.annotation(SourceAnnotation)
-	if c := md.annotation(ClusterAnnotation); c != nil {
-		cluster = string(c)
-	} else if came != nil {
-		cluster = string(came)
+	if md.from != nil {
+		cluster = ParseProvenance(string(originOf(md.from))).Cluster
 	}
 	if len(s.relay) == 0 {
 		return cluster
 	}
-	path := s.relay
-	if before := md.annotation(PathAnnotation); len(before) > 0 && !s.begin {
-		path = slices.Concat(before, []byte(","), s.relay)
-	}
-	if came == nil {
-		md.annotations = slices.Grow(md.annotations, 2)
-		md.volatile = slices.Grow(md.volatile, 2)
-		put(&md.annotations, sourceKey, s.source)
-		// It is that of the source's name unless it says otherwise.
+	value := make([]byte, 0, len(md.from)+len(s.source)+len(s.cluster)+len(md.version)+len(s.relay)+10)
+	if md.from == nil {
+		value = append(value, s.source...)
 		if !bytes.Equal(s.cluster, s.source) {
-			put(&md.annotations, clusterKey, s.cluster)
+			value = append(append(append(value, '('), s.cluster...), ')')
 		}
 		if len(md.version) > 0 {
-			put(&md.volatile, sourceVersionKey, md.version)
+			value = append(append(value, '@'), md.version...)
+		}
+		value = append(value, via...)
+	} else {
+		before, path := md.from, []byte(nil)
+		if i := bytes.LastIndex(md.from, via); i >= 0 {
+			before, path = md.from[:i], md.from[i+len(via):]
+		}
+		value = append(append(value, before...), via...)
+		if len(path) > 0 && !s.begin {
+			value = append(append(value, path...), ',')
 		}
 	}
-	put(&md.volatile, pathKey, path)
+	md.from = append(value, s.relay...)
 	return cluster
-}
-
-// put sets the value of a key of sorted pairs.
-func put(pairs *[]pair, key, value []byte) {
-	i, found := slices.BinarySearchFunc(*pairs, key, func(p pair, key []byte) int { return bytes.Compare(p.key, key) })
-	if found {
-		(*pairs)[i].value = value
-		return
-	}
-	*pairs = slices.Insert(*pairs, i, pair{key, value})
-}
-
-// provenance returns what the annotations say of a resource's way.
-func (md *metadata) provenance() Provenance {
-	p := Provenance{
-		Source: string(md.annotation(SourceAnnotation)), Cluster: string(md.annotation(ClusterAnnotation)),
-		SourceVersion: string(md.annotation(SourceVersionAnnotation)),
-	}
-	if p.Cluster == "" {
-		p.Cluster = p.Source
-	}
-	if path := md.annotation(PathAnnotation); len(path) > 0 {
-		p.Path = strings.Split(string(path), ",")
-	}
-	return p
 }
 
 // withCluster returns r as a resource of a cluster. The bytes are shared.

@@ -178,7 +178,9 @@ func DecodeStamped(kind Kind, data []byte, source string, stamp *Stamp) (r *Reso
 	}
 	f := from{source: source}
 	if stamp != nil {
-		path = md.provenance().Path
+		if md.from != nil {
+			path = ParseProvenance(string(md.from)).Path
+		}
 		f.cluster = md.stamp(stamp)
 	}
 	r, err = newWrapped(kind, md, body, f)
@@ -215,7 +217,7 @@ func newBare(kind Kind, anyBytes []byte, f from, sourceVersion string) *Resource
 	b := r.beginEntry(1 + protowire.SizeBytes(len(anyBytes)))
 	b = appendLen(b, 2, len(anyBytes))
 	b = append(b, anyBytes...)
-	r.version = contentHash(nil, anyBytes, f.source)
+	r.version = contentHash(nil, anyBytes, f.source, nil)
 	r.endEntry(b)
 	return r
 }
@@ -245,7 +247,7 @@ func newWrapped(kind Kind, md metadata, body []byte, f from) (*Resource, error) 
 	b = appendLen(b, 1, metaLen)
 	metaAt := len(b)
 	b, versionAt, volatileAt := md.append(b)
-	r.version = contentHash(b[metaAt:volatileAt], body, f.source)
+	r.version = contentHash(b[metaAt:volatileAt], body, f.source, originOf(md.from))
 	b = appendLen(b, 2, len(body))
 	r.endEntry(append(b, body...), versionAt)
 	return r, nil
@@ -281,17 +283,17 @@ func (r *Resource) endEntry(b []byte, versionAt ...int) {
 }
 
 // contentHash covers the metadata, in which the place of the version is still blank, the
-// body, and the origin: a resource that comes from another source is a change even when
-// its bytes are the same (PROTOCOL C10, S10). 128 bits, because an accident would be served
-// as "unchanged".
-func contentHash(meta, body []byte, source string) (sum [16]byte) {
+// body, the source, and the origin beyond that: a resource that comes from another source is
+// a change even when its bytes are the same (PROTOCOL C10, S10). 128 bits, because an
+// accident would be served as "unchanged".
+func contentHash(meta, body []byte, source string, origin []byte) (sum [16]byte) {
 	var parts [32]byte
 	m, b := xxh3.Hash128(meta), xxh3.Hash128(body)
 	binary.BigEndian.PutUint64(parts[:8], m.Hi)
 	binary.BigEndian.PutUint64(parts[8:16], m.Lo)
 	binary.BigEndian.PutUint64(parts[16:24], b.Hi)
 	binary.BigEndian.PutUint64(parts[24:], b.Lo)
-	h := xxh3.Hash128Seed(parts[:], xxh3.HashString(source))
+	h := xxh3.Hash128Seed(parts[:], xxh3.HashSeed(origin, xxh3.HashString(source)))
 	binary.BigEndian.PutUint64(sum[:8], h.Hi)
 	binary.BigEndian.PutUint64(sum[8:], h.Lo)
 	return sum
@@ -517,7 +519,7 @@ func (r *Resource) Metadata() Metadata {
 		// The entry is our own encoding of a message that did decode.
 		panic(fmt.Sprintf("mirror: metadata of %s does not decode: %v", r.Key(), err))
 	}
-	out := Metadata{Labels: mapOf(md.labels), Annotations: mapOf(md.annotations, md.volatile)}
+	out := Metadata{Labels: mapOf(md.labels), Annotations: mapOf(md.annotations, md.provenance())}
 	if md.hasCreated {
 		out.CreateTime = created.AsTime()
 	}

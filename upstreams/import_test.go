@@ -54,7 +54,9 @@ func given(t *testing.T, name string, annotations map[string]string) *mirror.Res
 }
 
 func TestEachRuleLeavesOutForItsReason(t *testing.T) {
-	path := func(relays string) map[string]string { return map[string]string{mirror.PathAnnotation: relays} }
+	path := func(relays string) map[string]string {
+		return map[string]string{mirror.ProvenanceAnnotation: "east via " + relays}
+	}
 	for _, tc := range []struct {
 		name   string
 		u      config.Upstream

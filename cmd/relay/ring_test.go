@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"meshrelay/admin"
@@ -38,7 +39,8 @@ func TestRingsOfRelaysAreSafe(t *testing.T) {
 		}
 		out := []string{}
 		for _, o := range objects {
-			out = append(out, o.Metadata.Name+" from "+o.Metadata.Annotations[mirror.SourceAnnotation]+" by "+o.Metadata.Annotations[mirror.PathAnnotation])
+			p := mirror.ParseProvenance(o.Metadata.Annotations[mirror.ProvenanceAnnotation])
+			out = append(out, o.Metadata.Name+" from "+p.Source+" via "+strings.Join(p.Path, ","))
 		}
 		return out
 	}
@@ -49,7 +51,7 @@ func TestRingsOfRelaysAreSafe(t *testing.T) {
 				path += fmt.Sprintf("relay-%d", i)
 				var mine []string
 				for _, w := range want {
-					mine = append(mine, w+" from east by "+path)
+					mine = append(mine, w+" from east via "+path)
 				}
 				if !slices.Equal(names(r), mine) {
 					return false

@@ -191,7 +191,7 @@ func text(o *object.Object) ([]byte, error) {
 	plain.Metadata.ResourceVersion = ""
 	plain.Metadata.Annotations = map[string]string{}
 	for k, v := range o.Metadata.Annotations {
-		if !mirror.IsProvenance(k) {
+		if k != mirror.ProvenanceAnnotation {
 			plain.Metadata.Annotations[k] = v
 		}
 	}

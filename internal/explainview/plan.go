@@ -78,7 +78,7 @@ func sourceOf(o *object.Object) string {
 	if o == nil {
 		return ""
 	}
-	return o.Metadata.Annotations[mirror.SourceAnnotation]
+	return mirror.ParseProvenance(o.Metadata.Annotations[mirror.ProvenanceAnnotation]).Source
 }
 
 // Plan writes changes as a table and, with diffs, each as a difference.

@@ -1,0 +1,93 @@
+package mirror
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestProvenanceIsReadFromTheAnnotation(t *testing.T) {
+	for in, want := range map[string]Provenance{
+		"":                                 {},
+		"east via hub":                     {Source: "east", Cluster: "east", Path: []string{"hub"}},
+		"east@42 via hub,edge":             {Source: "east", Cluster: "east", SourceVersion: "42", Path: []string{"hub", "edge"}},
+		"east(c-1)@2024-05-01 10:00 via h": {Source: "east", Cluster: "c-1", SourceVersion: "2024-05-01 10:00", Path: []string{"h"}},
+		"east@a via b via hub":             {Source: "east", Cluster: "east", SourceVersion: "a via b", Path: []string{"hub"}},
+		"anything else":                    {Source: "anything else", Cluster: "anything else"},
+	} {
+		if d := cmp.Diff(want, ParseProvenance(in)); d != "" {
+			t.Errorf("%q: -want +got:\n%s", in, d)
+		}
+	}
+}
+
+func TestStampsTellTheWay(t *testing.T) {
+	hub := StampOf{Source: "east", Cluster: "c-1", Relay: "hub"}
+	same := StampOf{Source: "east", Cluster: "east", Relay: "hub"}
+	for _, tc := range []struct {
+		name, had string
+		stamp     StampOf
+		want      string
+		cluster   string
+	}{
+		{"the first relay", "", hub, "east(c-1)@v1 via hub", "c-1"},
+		{"a cluster called like its source", "", same, "east@v1 via hub", "east"},
+		{"a further relay", "far(c-9)@7 via a,b", hub, "far(c-9)@7 via a,b,hub", "c-9"},
+		{"from a file", "far@7 via a,b", StampOf{Source: "east", Relay: "hub", Begin: true}, "far@7 via hub", "far"},
+		{"no annotation", "", StampOf{Source: "east", Cluster: "c-1"}, "", "c-1"},
+		{"none of ours", "far(c-9)@7 via a", StampOf{Source: "east", Cluster: "c-1"}, "far(c-9)@7 via a", "c-9"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := entry(t, "east", "a", "a.example").Spec()
+			s.SourceVersion, s.Annotations = "v1", map[string]string{"z": "1", "a": "1"}
+			if tc.had != "" {
+				s.Annotations[ProvenanceAnnotation] = tc.had
+			}
+			r, err := New(s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			stamped := r.Stamped(NewStamp(tc.stamp))
+			if got := stamped.Metadata().Annotations[ProvenanceAnnotation]; got != tc.want || stamped.Cluster() != tc.cluster || stamped.SourceVersion() != "v1" {
+				t.Errorf("%q of cluster %s, want %q of %s", got, stamped.Cluster(), tc.want, tc.cluster)
+			}
+			// Stamped while it is decoded, it comes to the same.
+			decoded, path, err := DecodeStamped(r.Kind(), r.Any(), "east", NewStamp(tc.stamp))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want := ParseProvenance(tc.had).Path; strings.Join(path, ",") != strings.Join(want, ",") {
+				t.Errorf("it has passed %v, want %v", path, want)
+			}
+			// Its own version is that of the encoding it was decoded from.
+			if got := decoded.Metadata().Annotations[ProvenanceAnnotation]; strings.Replace(got, r.Version(), "v1", 1) != tc.want || decoded.Cluster() != tc.cluster {
+				t.Errorf("decoded: %q of cluster %s", got, decoded.Cluster())
+			}
+		})
+	}
+}
+
+// TestTheWayIsNoContentButTheOriginIs_C10_S10
+func TestTheWayIsNoContentButTheOriginIs_C10_S10(t *testing.T) {
+	with := func(from string) *Resource {
+		s := entry(t, "near", "a", "a.example").Spec()
+		s.Annotations = map[string]string{ProvenanceAnnotation: from}
+		r, err := New(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	base := with("east@1 via hub")
+	for _, same := range []string{"east@2 via hub", "east@1 via hub,edge", "east via other-replica"} {
+		if !with(same).Equal(base) {
+			t.Errorf("%q is another content", same)
+		}
+	}
+	for _, other := range []string{"west@1 via hub", "east(c)@1 via hub", ""} {
+		if with(other).Equal(base) {
+			t.Errorf("%q is the same content", other)
+		}
+	}
+}
