@@ -51,6 +51,14 @@ func (c Client) Explain(ctx context.Context, kind, namespace, name string) (e Ex
 	return e, err
 }
 
+// LeftOut returns what the sources have and is not imported; of one upstream and of one kind,
+// or of all where those are empty.
+func (c Client) LeftOut(ctx context.Context, upstream, kind string) (l []upstreams.LeftOut, err error) {
+	q := url.Values{"upstream": {upstream}, "kind": {kind}}
+	err = c.getJSON(ctx, "/debug/leftout?"+q.Encode(), &l)
+	return l, err
+}
+
 // Conflicts returns what sources do not agree on, of a kind or, when it is empty, of all.
 func (c Client) Conflicts(ctx context.Context, kind string) (a Conflicts, err error) {
 	path := "/debug/conflicts"

@@ -36,6 +36,8 @@ type Views struct {
 	Clients   func() []downstream.ClientStatus
 	// Trace returns what became of a key in each source, in order of priority.
 	Trace func(key mirror.Key) []upstreams.Trace
+	// LeftOut returns what the sources have and is not imported.
+	LeftOut func() []upstreams.LeftOut
 	// Receipts returns which clients have been sent what is served of a key.
 	Receipts func(key mirror.Key) []downstream.Receipt
 	// Contests returns the keys that several sources have, of some kinds or of all.
@@ -68,6 +70,7 @@ func documents() []document {
 		{"conflicts", "Keys that several upstreams have, and hosts that several keys claim; ?kind= filters", (*Debug).conflicts, false},
 		{"connections", "Connected clients with all that was sent to them, by type", (*Debug).connections, true},
 		{"explain", "How what is served of a config came about: ?kind=, ?namespace= and ?name=", (*Debug).explain, false},
+		{"leftout", "What the sources have and is not imported, with the rule that leaves it out; ?upstream= and ?kind= filter", (*Debug).leftOut, false},
 		{"list", "Names of the debug documents", (*Debug).list, true},
 		{"mesh", "Merged MeshConfig, or null", (*Debug).mesh, true},
 		{"summary", "Number of merged configs by kind", (*Debug).summary, false},

@@ -264,6 +264,30 @@ func mapChanges(what string, from, to map[string]string) (out []string) {
 	return out
 }
 
+// leftOut writes what the sources have and is not imported.
+func (d *Debug) leftOut(ctx context.Context, w io.Writer, q url.Values) error {
+	var kinds []string
+	if word := q.Get("kind"); word != "" {
+		found, err := federation.ParseKinds(word)
+		if err != nil {
+			return badRequest{err}
+		}
+		for _, kind := range found {
+			kinds = append(kinds, kind.String())
+		}
+	}
+	out := &arrayWriter{ctx: ctx, w: w}
+	for _, l := range d.views.LeftOut() {
+		if from := q.Get("upstream"); from != "" && l.Upstream != from || kinds != nil && !slices.Contains(kinds, l.Kind) {
+			continue
+		}
+		if err := out.add(l); err != nil {
+			return err
+		}
+	}
+	return out.close()
+}
+
 // conflicts writes the keys that several sources have, and the hosts that several keys
 // claim.
 func (d *Debug) conflicts(_ context.Context, w io.Writer, q url.Values) error {

@@ -62,6 +62,16 @@ func TestExplanationOfWhatNobodyHas(t *testing.T) {
 	}
 }
 
+func TestWhatIsLeftOutIsListed(t *testing.T) {
+	f := newFixture(t, Config{})
+	for query, want := range map[string]int{"": 2, "?upstream=east": 1, "?kind=vs": 1, "?upstream=east&kind=vs": 0} {
+		var got []upstreams.LeftOut
+		if err := json.Unmarshal([]byte(f.get(t, "/debug/leftout"+query)), &got); err != nil || len(got) != want {
+			t.Errorf("%q: %v, %v", query, got, err)
+		}
+	}
+}
+
 func TestChangesNameWhatRewritingChanged(t *testing.T) {
 	spec := func(host string) mirror.Spec {
 		return mirror.Spec{

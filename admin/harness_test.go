@@ -158,6 +158,12 @@ func newFixture(t *testing.T, cfg Config) *fixture {
 		Ready: func() Readiness { return f.ready },
 		Debug: NewDebug(Views{
 			Configs: configs, Contests: register.Contests, HostConflicts: register.HostConflicts,
+			LeftOut: func() []upstreams.LeftOut {
+				return []upstreams.LeftOut{
+					{Upstream: "east", Kind: "networking.istio.io/ServiceEntry", Namespace: "hidden", Name: "db", Reason: "namespace", Detail: `namespace "hidden" is excluded by "hid*"`},
+					{Upstream: "west", Kind: "networking.istio.io/VirtualService", Namespace: "shop", Name: "db", Reason: "loop"},
+				}
+			},
 			Trace: func(key mirror.Key) []upstreams.Trace { return f.traces[key] },
 			Receipts: func(mirror.Key) []downstream.Receipt {
 				return []downstream.Receipt{{Connection: "tool-2", NodeID: "tool", TypeURL: "networking.istio.io/v1/ServiceEntry", State: downstream.ReceiptACKed, At: created}}

@@ -193,6 +193,19 @@ func (f *File) take(key mirror.Key, h *heldFile, r *mirror.Resource) (changed bo
 	return changed
 }
 
+// LeftOut implements Source.
+func (f *File) LeftOut() []LeftOut {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var out []LeftOut
+	for key, h := range f.held {
+		if h.dropped != imported {
+			out = append(out, leftOut(f.importer.source, key, h.dropped, h.detail))
+		}
+	}
+	return sortLeftOut(out)
+}
+
 // Trace implements Source.
 func (f *File) Trace(key mirror.Key) []Trace {
 	f.mu.Lock()

@@ -21,6 +21,9 @@ type Source interface {
 	// Trace returns what became of the resources that are, or are held as, a key. It may be
 	// called from any goroutine, at any time.
 	Trace(key mirror.Key) []Trace
+	// LeftOut returns what is not imported, sorted. It may be called from any goroutine, at
+	// any time.
+	LeftOut() []LeftOut
 }
 
 // Manager runs the sources of a config, each with a store of its own, and makes them
@@ -97,6 +100,15 @@ func (m *Manager) Trace(key mirror.Key) []Trace {
 	var out []Trace
 	for _, s := range m.sources {
 		out = append(out, s.Trace(key)...)
+	}
+	return out
+}
+
+// LeftOut returns what is not imported, by source in order of priority.
+func (m *Manager) LeftOut() []LeftOut {
+	var out []LeftOut
+	for _, s := range m.sources {
+		out = append(out, s.LeftOut()...)
 	}
 	return out
 }

@@ -30,6 +30,50 @@ type Trace struct {
 	From *mirror.Resource
 }
 
+// LeftOut is a resource of a source that is not imported.
+type LeftOut struct {
+	Upstream string `json:"upstream"`
+	// Kind is "group/Kind"; it, Namespace and Name are as the source has them.
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
+	// Reason is the rule that leaves it out, Detail says it in a sentence.
+	Reason string `json:"reason"`
+	Detail string `json:"detail,omitempty"`
+}
+
+func leftOut(upstream string, key mirror.Key, reason Reason, detail string) LeftOut {
+	return LeftOut{upstream, key.Kind.String(), key.Namespace, key.Name, reason.String(), detail}
+}
+
+func sortLeftOut(all []LeftOut) []LeftOut {
+	slices.SortFunc(all, func(a, b LeftOut) int {
+		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	return all
+}
+
+// LeftOut implements Source.
+func (x *XDS) LeftOut() []LeftOut {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	var out []LeftOut
+	for kind, spellings := range x.table.byKind {
+		seen := map[string]bool{}
+		for _, sp := range spellings {
+			for name, rec := range sp.byName {
+				key, ok := keyOf(kind, name)
+				if !ok || rec.dropped == imported || seen[name] {
+					continue
+				}
+				seen[name] = true
+				out = append(out, leftOut(x.table.importer.source, key, rec.dropped, rec.detail))
+			}
+		}
+	}
+	return sortLeftOut(out)
+}
+
 // Trace implements Source.
 func (x *XDS) Trace(key mirror.Key) []Trace {
 	x.mu.Lock()

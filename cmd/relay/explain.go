@@ -16,25 +16,40 @@ import (
 func newExplain() *cobra.Command {
 	var access adminAccess
 	var namespace, output string
-	var diffs bool
+	var diffs, leftOut bool
+	var upstream string
 	cmd := &cobra.Command{
-		Use:   "explain KIND NAME",
+		Use:   "explain KIND NAME | explain --left-out [KIND]",
 		Short: "Show how what a running relay serves of a config came about",
 		Long: `Show every upstream that has a config, what import and rewrite rules did to it there,
 whose copy is served and why, since when, and which clients have acknowledged it. The
 config is named as the relay serves it, or as an upstream has it. The exit code is 1 when
-no upstream has it.`,
+no upstream has it.
+
+With --left-out, list all that the upstreams have and import rules leave out, each with the
+rule.`,
 		Example: `  relay explain serviceentry db -n shop
 
   # With what is served as a difference from what each upstream has
-  relay explain se db -n shop --diff`,
-		Args:              cobra.ExactArgs(2),
+  relay explain se db -n shop --diff
+
+  # What import rules leave out of one upstream
+  relay explain --left-out --upstream east`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if leftOut {
+				return cobra.MaximumNArgs(1)(cmd, args)
+			}
+			return cobra.ExactArgs(2)(cmd, args)
+		},
 		ValidArgsFunction: completeKinds,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := tableOrJSON(output); err != nil {
 				return err
 			}
 			return access.with(cmd, func(c admin.Client) error {
+				if leftOut {
+					return printLeftOut(cmd, c, upstream, args, output)
+				}
 				e, err := c.Explain(cmd.Context(), args[0], namespace, args[1])
 				switch {
 				case err != nil:
@@ -54,8 +69,25 @@ no upstream has it.`,
 	access.flags(cmd)
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "default", "`namespace` of the config")
 	cmd.Flags().BoolVar(&diffs, "diff", false, "show what is served as a difference from what each upstream has")
+	cmd.Flags().BoolVar(&leftOut, "left-out", false, "list what import rules leave out")
+	cmd.Flags().StringVar(&upstream, "upstream", "", "with --left-out: of this `upstream` only")
 	outputFlag(cmd, &output)
 	return cmd
+}
+
+func printLeftOut(cmd *cobra.Command, c admin.Client, upstream string, args []string, output string) error {
+	kind := ""
+	if len(args) > 0 {
+		kind = args[0]
+	}
+	all, err := c.LeftOut(cmd.Context(), upstream, kind)
+	switch {
+	case err != nil:
+		return err
+	case output == "json":
+		return writeJSON(cmd.OutOrStdout(), all)
+	}
+	return explainview.LeftOut(cmd.OutOrStdout(), all)
 }
 
 func newConflicts() *cobra.Command {

@@ -112,7 +112,7 @@ func serve(ctx context.Context, cfg *config.Config, log *slog.Logger, level *slo
 		Configs: aggregate, Upstreams: manager.Status,
 		Clients:  func() []downstream.ClientStatus { return server.Clients() },
 		Receipts: func(key mirror.Key) []downstream.Receipt { return server.Receipts(key) },
-		Trace:    manager.Trace, Contests: register.Contests, HostConflicts: register.HostConflicts,
+		Trace:    manager.Trace, LeftOut: manager.LeftOut, Contests: register.Contests, HostConflicts: register.HostConflicts,
 	})
 	serverConfig, err := downstreamConfig(cfg, build.Version)
 	if err != nil {

@@ -18,6 +18,7 @@ import (
 	"meshrelay/internal/object"
 	"meshrelay/internal/printer"
 	"meshrelay/mirror"
+	"meshrelay/upstreams"
 )
 
 // Explain writes an explanation. With diffs, what is served follows as a difference from
@@ -128,6 +129,19 @@ func clientRows(e admin.Explanation, now time.Time) [][]string {
 		rows = append(rows, []string{c.NodeID, printer.OrNone(c.View), c.TypeURL, string(c.State), printer.Ago(c.At, now)})
 	}
 	return rows
+}
+
+// LeftOut writes what import rules leave out.
+func LeftOut(w io.Writer, all []upstreams.LeftOut) error {
+	if len(all) == 0 {
+		_, err := fmt.Fprintln(w, "Nothing is left out.")
+		return err
+	}
+	rows := [][]string{{"UPSTREAM", "KIND", "NAMESPACE", "NAME", "REASON", "DETAIL"}}
+	for _, l := range all {
+		rows = append(rows, []string{l.Upstream, l.Kind, printer.OrNone(l.Namespace), l.Name, l.Reason, printer.OrNone(l.Detail)})
+	}
+	return printer.Rows(w, rows)
 }
 
 // Conflicts writes what sources do not agree on.
