@@ -158,7 +158,7 @@ func TestVersionChangesWithContentAndOriginAlone_C5_C10(t *testing.T) {
 
 func TestVersionsAreTheSameInEveryProcess(t *testing.T) {
 	// Golden: a client reconnects to another replica, or to a later build, with these.
-	if got, want := decodeSE(t, nil).Version(), "nKvGMxT8Kt_gmGaXhsa0_g"; got != want {
+	if got, want := decodeSE(t, nil).Version(), "N85kgFrkqXy8ZUoD6BSk0g"; got != want {
 		t.Errorf("version %s, was %s: every client would be sent everything again", got, want)
 	}
 }
