@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -114,53 +113,6 @@ func NewXDS(cfg config.Upstream, node config.Node, provenance config.Provenance,
 		}
 	}
 	return x, nil
-}
-
-// discover has the endpoints of the source's services followed.
-func (x *XDS) discover(cfg config.Upstream, node config.Node, opts []grpc.DialOption) (err error) {
-	x.endpoints, err = newEndpoints(endpointsConfig{
-		Addresses: cfg.XDS.Addresses, DialOptions: opts,
-		Node: func() *corev3.Node {
-			return adsclient.EndpointsNode(adsclient.NodeConfig{
-				Name: node.ID, Namespace: node.Namespace, IP: node.IP, ClusterID: node.ClusterID,
-				Revision: node.Revision, Network: cfg.Services.Network,
-			})
-		},
-		ResyncInterval: cfg.XDS.ResyncInterval.D(), Logger: x.log,
-	}, x.endpointsChanged)
-	if err == nil {
-		x.table.discovery = newDiscovery(x.endpoints)
-	}
-	return err
-}
-
-// endpointsChanged folds in what has become known of clusters.
-func (x *XDS) endpointsChanged(clusters []string) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	changed, err := x.table.reconsider(serviceEntryKind, clusters)
-	if err != nil {
-		x.log.Warn("services can not be given their endpoints; what they had stays in force", "err", err)
-	}
-	x.log.Debug("endpoints changed", "clusters", len(clusters), "services", changed)
-	x.ask()
-	x.settleSync()
-}
-
-// ask tells which clusters are wanted, if those are others than before. The caller holds mu.
-func (x *XDS) ask() {
-	if x.endpoints == nil {
-		return
-	}
-	if clusters, differs := x.table.discovery.ask(); differs {
-		if err := x.endpoints.want(clusters); err != nil {
-			// What is left out is as if it had none, which is known now.
-			x.log.Warn("not the endpoints of all services can be asked for", "err", err)
-			if _, err := x.table.reconsider(serviceEntryKind, slices.Collect(maps.Keys(clusters))); err != nil {
-				x.log.Warn("services can not be given their endpoints; what they had stays in force", "err", err)
-			}
-		}
-	}
 }
 
 // settleSync notes that the source has given all that it has. The caller holds mu.
