@@ -82,7 +82,7 @@ func claimantOf(kind *hostKind, r *mirror.Resource) *claimant {
 	key := r.Key()
 	c := &claimant{
 		kind: kind, namespace: key.Namespace, name: key.Name, source: r.Source(),
-		sum: xxh3.HashString(r.FullName()), visibility: visibilityOf(f.exportTo, key.Namespace),
+		resource: r, sum: xxh3.HashString(r.FullName()), visibility: visibilityOf(f.exportTo, key.Namespace),
 	}
 	if len(f.hosts) == 0 || !c.visibility.public && len(c.visibility.namespaces) == 0 {
 		return nil
@@ -172,11 +172,13 @@ func (s *claimSet) insert(c *claimant) {
 	s.sum ^= c.sum
 }
 
-func (s *claimSet) drop(c *claimant) {
-	if i, found := slices.BinarySearchFunc(s.sorted, c, compareClaimants); found {
+func (s *claimSet) drop(c *claimant) (found bool) {
+	i, found := slices.BinarySearchFunc(s.sorted, c, compareClaimants)
+	if found {
 		s.sorted = slices.Delete(s.sorted, i, i+1)
 		s.sum ^= c.sum
 	}
+	return found
 }
 
 func compareClaimants(a, b *claimant) int {

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/zeebo/xxh3"
+
 	"meshrelay/mirror"
 )
 
@@ -70,16 +72,13 @@ type Hosts struct {
 	now func() time.Time
 
 	// mu guards all below.
-	mu     sync.Mutex
-	claims map[claimKey]*claimant
-	hosts  map[hostKey]*host
+	mu sync.Mutex
+	// lone are the resources that claim a host by themselves, as nearly all do, by a hash of
+	// the host. hosts are the other hosts.
+	lone  map[uint64]*mirror.Resource
+	hosts map[hostKey]*host
 	// contested are those of hosts that are in conflict somewhere.
 	contested map[hostKey]*host
-}
-
-type claimKey struct {
-	kind            *hostKind
-	namespace, name string
 }
 
 type hostKey struct {
@@ -87,9 +86,11 @@ type hostKey struct {
 	host string
 }
 
+func (k hostKey) hash() uint64 { return xxh3.HashStringSeed(k.host, uint64(k.kind.hosts)<<8|uint64(k.kind.exportTo)) }
+
 // NewHosts returns a Hosts that nobody claims anything of. It asks now for the time.
 func NewHosts(now func() time.Time) *Hosts {
-	return &Hosts{now: now, claims: map[claimKey]*claimant{}, hosts: map[hostKey]*host{}, contested: map[hostKey]*host{}}
+	return &Hosts{now: now, lone: map[uint64]*mirror.Resource{}, hosts: map[hostKey]*host{}, contested: map[hostKey]*host{}}
 }
 
 // Update tells of a resource that is served, old, which is now cur: nil when it is no
@@ -107,31 +108,68 @@ func (h *Hosts) Update(old, cur *mirror.Resource) (changed []HostConflict) {
 	if kind == nil {
 		return nil
 	}
-	var next *claimant
+	var was, next *claimant
+	if old != nil {
+		was = claimantOf(kind, old)
+	}
 	if cur != nil {
 		next = claimantOf(kind, cur)
 	}
-	k := r.Key()
-	key := claimKey{kind, k.Namespace, k.Name}
 
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	was := h.claims[key]
-	if was.equal(next) {
-		return nil
-	}
 	t := touched{}
+	h.unfold(was)
+	h.unfold(next)
 	h.touch(t, was)
 	h.touch(t, next)
 	h.remove(was)
 	h.add(next)
-	if next == nil {
-		delete(h.claims, key)
-	} else {
-		h.claims[key] = next
+	if !was.equal(next) {
+		changed = h.settle(t, !was.same(next))
 	}
-	about := !was.same(next)
-	return h.settle(t, about)
+	h.fold(was)
+	h.fold(next)
+	return changed
+}
+
+// unfold makes what is noted of the hosts of a claimant whole.
+func (h *Hosts) unfold(c *claimant) {
+	if c == nil {
+		return
+	}
+	for _, name := range c.hosts {
+		key := hostKey{c.kind, name}
+		r := h.lone[key.hash()]
+		if r == nil || h.hosts[key] != nil {
+			continue
+		}
+		if owner := claimantOf(c.kind, r); owner != nil && r.Kind() == c.kind.kind && slices.Contains(owner.hosts, name) {
+			h.hosts[key] = &host{}
+			h.hosts[key].insert(owner)
+			delete(h.lone, key.hash())
+		}
+	}
+}
+
+// fold makes what is noted of the hosts of a claimant small again, where it is the only one
+// who claims them.
+func (h *Hosts) fold(c *claimant) {
+	if c == nil {
+		return
+	}
+	for _, name := range c.hosts {
+		key := hostKey{c.kind, name}
+		e, hash := h.hosts[key], key.hash()
+		switch {
+		case e == nil:
+		case len(e.all.sorted) == 0:
+			delete(h.hosts, key)
+		case len(e.all.sorted) == 1 && h.lone[hash] == nil:
+			h.lone[hash] = e.all.sorted[0].resource
+			delete(h.hosts, key)
+		}
+	}
 }
 
 // Conflicts returns all conflicts, sorted by kind, host and visibility.
@@ -156,6 +194,7 @@ type claimant struct {
 	sum             uint64 // of the key
 	visibility      visibility
 	hosts           []string // sorted, each once
+	resource        *mirror.Resource
 }
 
 // equal reports whether two claimants are the same in all that is shown of them.
@@ -258,6 +297,9 @@ func (h *Hosts) settle(t touched, about bool) []HostConflict {
 	now := h.now()
 	for key, e := range t {
 		host := h.hosts[key]
+		if host == nil {
+			continue
+		}
 		// With the first public claim the conflicts of single namespaces become one of
 		// everyone, which falls apart into them with the end of the last public one.
 		if e.public != (host.public > 0) {
@@ -275,9 +317,6 @@ func (h *Hosts) settle(t touched, about bool) []HostConflict {
 		}
 		if delete(h.contested, key); len(host.since) > 0 {
 			h.contested[key] = host
-		}
-		if len(host.all.sorted) == 0 {
-			delete(h.hosts, key)
 		}
 	}
 	return foldScopes(out)
@@ -318,15 +357,19 @@ func (h *Hosts) add(c *claimant) {
 			e = &host{}
 			h.hosts[key] = e
 		}
-		e.all.insert(c)
-		if c.visibility.public {
-			e.public++
-		}
-		for _, ns := range c.visibility.namespaces {
-			set := e.scoped[ns]
-			set.insert(c)
-			e.keep(ns, set)
-		}
+		e.insert(c)
+	}
+}
+
+func (h *host) insert(c *claimant) {
+	h.all.insert(c)
+	if c.visibility.public {
+		h.public++
+	}
+	for _, ns := range c.visibility.namespaces {
+		set := h.scoped[ns]
+		set.insert(c)
+		h.keep(ns, set)
 	}
 }
 
@@ -337,7 +380,9 @@ func (h *Hosts) remove(c *claimant) {
 	}
 	for _, name := range c.hosts {
 		e := h.hosts[hostKey{c.kind, name}]
-		e.all.drop(c)
+		if e == nil || !e.all.drop(c) {
+			continue // nobody was told of it
+		}
 		if c.visibility.public {
 			e.public--
 		}

@@ -92,7 +92,7 @@ func TestWhoIsInConflict(t *testing.T) {
 			for _, r := range test.given {
 				h.Update(r, nil)
 			}
-			if len(h.hosts)+len(h.claims)+len(h.contested) > 0 {
+			if len(h.hosts)+len(h.lone)+len(h.contested) > 0 {
 				t.Errorf("something is left: %v", h)
 			}
 		})
@@ -257,7 +257,7 @@ func TestHostsAgreesWithAModel(t *testing.T) {
 		for _, r := range have {
 			h.Update(r, nil)
 		}
-		if len(h.hosts)+len(h.claims)+len(h.contested) > 0 {
+		if len(h.hosts)+len(h.lone)+len(h.contested) > 0 {
 			t.Fatalf("something is left: %v", h.hosts)
 		}
 	})
