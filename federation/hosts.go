@@ -86,7 +86,9 @@ type hostKey struct {
 	host string
 }
 
-func (k hostKey) hash() uint64 { return xxh3.HashStringSeed(k.host, uint64(k.kind.hosts)<<8|uint64(k.kind.exportTo)) }
+func (k hostKey) hash() uint64 {
+	return xxh3.HashStringSeed(k.host, uint64(k.kind.hosts)<<8|uint64(k.kind.exportTo))
+}
 
 // NewHosts returns a Hosts that nobody claims anything of. It asks now for the time.
 func NewHosts(now func() time.Time) *Hosts {
