@@ -75,6 +75,8 @@ func (v *validator) federation(at string, u Upstream) {
 		v.errorf(at+".import.revision", "%q is not a revision: it is written as in the label istio.io/rev", r)
 	}
 	v.rules(at+".import", u.Import.Rules())
+	v.notEmpty(at+".import.kinds", u.Import.Kinds)
+	v.notEmpty(at+".import.namespaces.include", u.Import.Namespaces.Include)
 	if u.Rewrite.ExportTo != nil && len(u.Rewrite.ExportTo) == 0 {
 		v.errorf(at+".rewrite.exportTo", "is empty, which would make everything public: leave it out, or say \"*\" if that is meant")
 	}
@@ -146,7 +148,7 @@ func (v *validator) services(at string, u Upstream) {
 // movesServices reports whether the hosts of Kubernetes services become others.
 func (r Rewrite) movesServices() bool {
 	return r.NamespacePrefix != "" || len(r.Namespaces) > 0 || slices.ContainsFunc(r.Hosts, func(h HostMapping) bool {
-		return h.From == "local" || strings.HasSuffix(h.From, "cluster.local")
+		return h.From == "local" || h.From == "cluster.local" || strings.HasSuffix(h.From, ".cluster.local")
 	})
 }
 
@@ -211,6 +213,9 @@ func (v *validator) views(c *Config) {
 		}
 		names[w.Name] = i
 		v.rules(at, w.Rules())
+		v.notEmpty(at+".sources", w.Sources)
+		v.notEmpty(at+".kinds", w.Kinds)
+		v.notEmpty(at+".namespaces.include", w.Namespaces.Include)
 		for n, source := range w.Sources {
 			if !slices.ContainsFunc(c.Upstreams, func(u Upstream) bool { return u.Name == source }) {
 				v.errorf(fmt.Sprintf("%s.sources[%d]", at, n), "there is no upstream %q", source)
@@ -252,6 +257,14 @@ func (v *validator) views(c *Config) {
 // everybody reports whether every client matches.
 func (m Match) everybody() bool {
 	return reflect.DeepEqual(m, Match{NodeIDs: m.NodeIDs}) && slices.Contains(m.NodeIDs, "*")
+}
+
+// notEmpty reports a list that is written and empty: leaving it out means all, which may be
+// the opposite of what is meant.
+func (v *validator) notEmpty(field string, list []string) {
+	if list != nil && len(list) == 0 {
+		v.errorf(field, "is empty: leave it out, which means all, or name at least one")
+	}
 }
 
 func (v *validator) match(at string, m Match) {

@@ -73,12 +73,12 @@ func (w *watch) receipt(s *snapshot, name string) (ReceiptState, time.Time) {
 	switch {
 	case !found || !w.wildcard && !named:
 		return ReceiptNone, time.Time{}
+	case e.rev > w.rejectedFrom && e.rev <= w.rejectedTo:
+		return ReceiptRejected, w.status.SentAt
 	case e.rev <= w.ackedCursor:
 		return ReceiptACKed, w.status.AckedAt
-	case e.rev > w.cursor || w.nonce == "":
+	case e.rev > w.sentCursor || w.nonce == "":
 		return ReceiptPending, time.Time{}
-	case w.status.LastNACK != "":
-		return ReceiptRejected, w.status.SentAt
 	}
 	return ReceiptSent, w.status.SentAt
 }

@@ -131,6 +131,7 @@ func (w *watch) addName(name string) error {
 		return status.Errorf(codes.ResourceExhausted, "%s: more than %d resource names; subscribe with a wildcard", w.typeURL, maxNames)
 	}
 	w.names[name] = struct{}{}
+	w.ackedCursor = 0 // nothing has been sent of it, whatever was acknowledged before
 	return nil
 }
 

@@ -49,6 +49,8 @@ type watch struct {
 	status      TypeStatus
 	sentCursor  uint64
 	ackedCursor uint64
+	// What came after rejectedFrom, up to rejectedTo, was in a response that was rejected.
+	rejectedFrom, rejectedTo uint64
 }
 
 // step is what one round of sending does for one watch: first what it adds and
@@ -254,6 +256,9 @@ func (w *watch) acknowledged(nonce string, now time.Time) {
 		w.status.LastNACK = ""
 		w.ackedCursor = w.sentCursor
 	}
+	if w.sent != (digest{}) {
+		w.rejectedFrom, w.rejectedTo = 0, 0 // SotW: a response is everything
+	}
 }
 
 // rejected records a NACK. Nothing is sent in answer: the same bytes would be
@@ -261,6 +266,10 @@ func (w *watch) acknowledged(nonce string, now time.Time) {
 func (w *watch) rejected(reason string) {
 	w.status.NACKs++
 	w.status.LastNACK = bounded(reason)
+	if w.rejectedTo == 0 {
+		w.rejectedFrom = w.ackedCursor
+	}
+	w.rejectedTo = w.sentCursor
 }
 
 // sending records that a response with a new nonce is about to go out.
