@@ -21,6 +21,7 @@ type Config struct {
 	Downstream Downstream `yaml:"downstream"`
 	Push       Push       `yaml:"push"`
 	Admin      Admin      `yaml:"admin"`
+	State      State      `yaml:"state"`
 	Log        Log        `yaml:"log"`
 }
 
@@ -59,8 +60,13 @@ type Upstream struct {
 	Import    Import   `yaml:"import,omitempty"`
 	Services  Services `yaml:"services,omitempty"`
 	Rewrite   Rewrite  `yaml:"rewrite"`
-	XDS       *XDS     `yaml:"xds,omitempty"`
-	File      *File    `yaml:"file,omitempty"`
+	// Required makes the relay unready while the upstream is stale.
+	Required  bool      `yaml:"required"`
+	Staleness Staleness `yaml:"staleness"`
+	Guard     Guard     `yaml:"guard"`
+	Limits    Limits    `yaml:"limits"`
+	XDS       *XDS      `yaml:"xds,omitempty"`
+	File      *File     `yaml:"file,omitempty"`
 }
 
 // Values of XDS.Protocol.
@@ -84,6 +90,12 @@ type XDS struct {
 	Plaintext bool `yaml:"plaintext"`
 	// ResyncInterval is how often everything is asked for again. Default 5m.
 	ResyncInterval Duration `yaml:"resyncInterval"`
+	// SyncTimeout is how long a server may bring nothing new before it has answered every
+	// type: then the next address is tried. Default 30s.
+	SyncTimeout Duration `yaml:"syncTimeout"`
+	// FailbackAfter is how long an address must have worked again before it is preferred to
+	// those that stand behind it. Default 1m.
+	FailbackAfter Duration `yaml:"failbackAfter"`
 	// Types are type URLs (group/version/Kind) to mirror besides the well-known ones.
 	Types []string `yaml:"types,omitempty"`
 }
@@ -124,6 +136,19 @@ type Downstream struct {
 	MaxRequestBytes         int `yaml:"maxRequestBytes"`
 	MaxHeaderBytes          int `yaml:"maxHeaderBytes"`
 	MaxTypesPerClient       int `yaml:"maxTypesPerClient"`
+	// MaxNodeBytes bounds what a client says of itself, in bytes. Default 256 KiB.
+	MaxNodeBytes int `yaml:"maxNodeBytes"`
+	// MaxConnections and MaxStreams bound the clients of all listeners together. Defaults
+	// 20000 and 20000.
+	MaxConnections int `yaml:"maxConnections"`
+	MaxStreams     int `yaml:"maxStreams"`
+	// NewStreamsPerSecond and RequestsPerSecond (of each stream) bound how fast clients may
+	// come and ask. Defaults 1000 and 500.
+	NewStreamsPerSecond int `yaml:"newStreamsPerSecond"`
+	RequestsPerSecond   int `yaml:"requestsPerSecond"`
+	// ShedAtMemoryPercent is how much of the memory limit may be in use before new clients
+	// are turned away. Default 90; 0: never.
+	ShedAtMemoryPercent int `yaml:"shedAtMemoryPercent"`
 }
 
 // Listener is one address to serve on, in plaintext or with TLS.
@@ -158,6 +183,10 @@ type Admin struct {
 	Address string `yaml:"address"`
 	// AllowInsecure lets Address be off loopback. Debug endpoints stay on loopback.
 	AllowInsecure bool `yaml:"allowInsecure"`
+	// Socket is the Unix socket for what changes something. Default: admin.sock in
+	// State.Dir; without that, a file of the user's own below $XDG_RUNTIME_DIR or the
+	// temporary directory, named after the port of Address.
+	Socket string `yaml:"socket"`
 }
 
 // Log is how the relay logs.

@@ -132,12 +132,22 @@ func defaults() *Config {
 			MaxRequestBytes:         32 << 20,
 			MaxHeaderBytes:          64 << 10,
 			MaxTypesPerClient:       256,
+			MaxNodeBytes:            256 << 10,
+			MaxConnections:          20_000,
+			MaxStreams:              20_000,
+			NewStreamsPerSecond:     1000,
+			RequestsPerSecond:       500,
+			ShedAtMemoryPercent:     90,
 		},
 		Provenance: Provenance{Annotations: true, MaxHops: 8},
 
 		Push:  Push{DebounceAfter: Duration(100 * time.Millisecond), DebounceMax: Duration(time.Second)},
 		Admin: Admin{Address: "127.0.0.1:15014"},
 		Log:   Log{Level: "info", Format: "text"},
+		State: State{
+			FlushInterval: Duration(time.Second),
+			History:       History{Revisions: 100, MaxAge: Duration(7 * 24 * time.Hour), MaxBytes: 64 << 20},
+		},
 	}
 }
 
@@ -182,6 +192,7 @@ func (c *Config) complete(given func(field string) bool) {
 		if !given(fmt.Sprintf("upstreams[%d].rewrite.annotations.remove", i)) {
 			u.Rewrite.Annotations.Remove = []string{lastApplied}
 		}
+		u.completeResilience(func(field string) bool { return given(fmt.Sprintf("upstreams[%d].%s", i, field)) })
 		if u.XDS != nil {
 			def(&u.XDS.Protocol, ProtocolAuto)
 			if !given(fmt.Sprintf("upstreams[%d].xds.resyncInterval", i)) {

@@ -60,10 +60,50 @@ type Status struct {
 	// Endpoints is what is known of the endpoints of the source's services, where those are
 	// discovered.
 	Endpoints *EndpointsStatus `json:"endpoints,omitempty"`
+	// Required says that the relay is not ready while the source is stale.
+	Required bool `json:"required,omitempty"`
+	// Stale says that the source has been out of contact for too long, or has not been in
+	// contact since the relay was started with what it had on disk. StaleSince is when the
+	// source was last in contact.
+	Stale      bool      `json:"stale,omitempty"`
+	StaleSince time.Time `json:"staleSince,omitzero"`
+	// Expired counts what is not served because the source is stale, by "group/Kind".
+	Expired map[string]int `json:"expired,omitempty"`
+	// Held is set while the guard holds back deletions.
+	Held *Held `json:"held,omitempty"`
+	// Frozen is set while an operator holds the source as it is.
+	Frozen *Frozen `json:"frozen,omitempty"`
+	// Drift counts, by "group/Kind", what asking for everything again has brought that no
+	// push had, since the start of the process.
+	Drift map[string]uint64 `json:"drift,omitempty"`
+	// OverLimit counts what is refused now because the source has, or a resource is, more
+	// than the limits allow.
+	OverLimit int `json:"overLimit,omitempty"`
 	// Reconnects counts streams opened after the first; NACKs counts responses that
 	// were rejected in part or whole; both since the start of the process.
 	Reconnects uint64 `json:"reconnects"`
 	NACKs      uint64 `json:"nacks"`
+}
+
+// Held is what the guard of a source holds back.
+type Held struct {
+	Since time.Time `json:"since"`
+	// Until is when the deletions go through unless the source has them again; zero: never.
+	Until time.Time `json:"until,omitzero"`
+	// Removals are held back, of the Of resources that the source had. Examples are some,
+	// as "group/Kind namespace/name".
+	Removals int      `json:"removals"`
+	Of       int      `json:"of"`
+	Examples []string `json:"examples,omitempty"`
+}
+
+// Frozen is how an operator holds a source.
+type Frozen struct {
+	Since time.Time `json:"since"`
+	// Revision is what it was rolled back to, 0 when it was frozen as it was.
+	Revision uint64 `json:"revision,omitempty"`
+	// Waiting counts the resources of which the source has said something else since.
+	Waiting int `json:"waiting"`
 }
 
 // EndpointsStatus is what is known of the endpoints of a source's services.

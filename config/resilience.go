@@ -1,0 +1,152 @@
+package config
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/goccy/go-yaml"
+)
+
+// State is what is kept on disk, so that a restart serves it at once.
+type State struct {
+	// Dir is where. Empty: nothing is kept.
+	Dir string `yaml:"dir"`
+	// FlushInterval is how often changes are written: what a crash may lose. Default 1s.
+	FlushInterval Duration `yaml:"flushInterval"`
+	// History is what is kept of the past.
+	History History `yaml:"history"`
+}
+
+// History bounds the past states of each upstream that are kept, to roll back to.
+type History struct {
+	// Revisions is how many. Default 100; 0: none.
+	Revisions int `yaml:"revisions"`
+	// MaxAge is for how long. Default 168h.
+	MaxAge Duration `yaml:"maxAge"`
+	// MaxBytes is how much room they take, of each upstream. Default 64 MiB.
+	MaxBytes int `yaml:"maxBytes"`
+}
+
+// Values of Staleness.OnStale.
+const (
+	OnStaleKeep = "keep"
+	OnStaleDrop = "drop"
+)
+
+// Staleness says what becomes of what an upstream gave while it is out of contact.
+type Staleness struct {
+	// StaleAfter is how long an upstream may be out of contact. Default 5m.
+	StaleAfter Duration `yaml:"staleAfter"`
+	// OnStale is keep (the default) or drop.
+	OnStale string `yaml:"onStale"`
+	// ExpireAfter is how long what it gave is kept at most out of contact. Default never.
+	ExpireAfter OpenEnded `yaml:"expireAfter"`
+	// Annotate puts the annotation meshrelay.io/stale-since on what a stale upstream gave.
+	Annotate bool `yaml:"annotate"`
+	// Kinds are exceptions, the first one that names a kind counts.
+	Kinds []KindStaleness `yaml:"kinds,omitempty"`
+}
+
+// KindStaleness is the same for some kinds. What the file leaves out is as for the others.
+type KindStaleness struct {
+	// Kinds are as kubectl takes them, or group/Kind.
+	Kinds       []string  `yaml:"kinds"`
+	StaleAfter  Duration  `yaml:"staleAfter"`
+	OnStale     string    `yaml:"onStale"`
+	ExpireAfter OpenEnded `yaml:"expireAfter"`
+}
+
+// Guard holds back deletions that look like an accident. Those of a minute count together.
+type Guard struct {
+	// Percent of what the upstream had, and Count: an update that removes more than both
+	// is held. Defaults 30 and 10; a Percent of 100 lets everything pass.
+	Percent int `yaml:"percent"`
+	Count   int `yaml:"count"`
+	// HoldFor is how long, unless it is released before. Default 10m.
+	HoldFor OpenEnded `yaml:"holdFor"`
+}
+
+// Limits are what one upstream may make the relay hold.
+type Limits struct {
+	// MaxResources and MaxBytes bound what is held of the upstream. Defaults 500000 and
+	// 4 GiB.
+	MaxResources int `yaml:"maxResources"`
+	MaxBytes     int `yaml:"maxBytes"`
+	// MaxResourceBytes bounds one resource. Default 4 MiB.
+	MaxResourceBytes int `yaml:"maxResourceBytes"`
+}
+
+// OpenEnded is a duration that may also have no end: it is written like a Duration, or
+// never, or forever, both of which are 0.
+type OpenEnded time.Duration
+
+// D returns o as a time.Duration, 0 when it has no end.
+func (o OpenEnded) D() time.Duration { return time.Duration(o) }
+
+// MarshalYAML implements yaml.InterfaceMarshaler.
+func (o OpenEnded) MarshalYAML() (any, error) {
+	if o == 0 {
+		return "never", nil
+	}
+	return o.D().String(), nil
+}
+
+// UnmarshalYAML implements yaml.BytesUnmarshaler.
+func (o *OpenEnded) UnmarshalYAML(data []byte) error {
+	var s string
+	if err := yaml.Unmarshal(data, &s); err != nil {
+		return err
+	}
+	if s == "never" || s == "forever" {
+		*o = 0
+		return nil
+	}
+	v, err := time.ParseDuration(s)
+	if err != nil || v == 0 {
+		return fmt.Errorf("%q is not a duration: write it like 90s, 5m or 1h, or never, or forever", s)
+	}
+	*o = OpenEnded(v)
+	return nil
+}
+
+// completeResilience fills in the defaults. given reports whether the file says anything of
+// a field of the upstream.
+func (u *Upstream) completeResilience(given func(field string) bool) {
+	setDuration := func(field string, d *Duration, v time.Duration) {
+		if !given(field) {
+			*d = Duration(v)
+		}
+	}
+	setInt := func(field string, n *int, v int) {
+		if !given(field) {
+			*n = v
+		}
+	}
+	s := &u.Staleness
+	setDuration("staleness.staleAfter", &s.StaleAfter, 5*time.Minute)
+	if s.OnStale == "" {
+		s.OnStale = OnStaleKeep
+	}
+	for i := range s.Kinds {
+		k, at := &s.Kinds[i], fmt.Sprintf("staleness.kinds[%d].", i)
+		setDuration(at+"staleAfter", &k.StaleAfter, s.StaleAfter.D())
+		if k.OnStale == "" {
+			k.OnStale = s.OnStale
+		}
+		if !given(at + "expireAfter") {
+			k.ExpireAfter = s.ExpireAfter
+		}
+	}
+	setInt("guard.percent", &u.Guard.Percent, 30)
+	setInt("guard.count", &u.Guard.Count, 10)
+	if !given("guard.holdFor") {
+		u.Guard.HoldFor = OpenEnded(10 * time.Minute)
+	}
+	setInt("limits.maxResources", &u.Limits.MaxResources, 500_000)
+	setInt("limits.maxBytes", &u.Limits.MaxBytes, 4<<30)
+	setInt("limits.maxResourceBytes", &u.Limits.MaxResourceBytes, 4<<20)
+	if u.XDS != nil {
+		setDuration("xds.syncTimeout", &u.XDS.SyncTimeout, 30*time.Second)
+		setDuration("xds.failbackAfter", &u.XDS.FailbackAfter, time.Minute)
+	}
+}
