@@ -148,16 +148,19 @@ func (x *XDS) discover(cfg config.Upstream, node config.Node, opts []grpc.DialOp
 func (x *XDS) endpointsChanged(clusters []string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	x.gate.begin()
 	changed, err := x.table.reconsider(serviceEntryKind, clusters)
 	if err != nil {
 		x.log.Warn("services can not be given their endpoints; what they had stays in force", "err", err)
 	}
 	x.log.Debug("endpoints changed", "clusters", len(clusters), "services", changed)
 	x.ask()
+	x.gate.end(x.table.syncing())
 	x.settleSync()
 }
 
-// ask tells which clusters are wanted, if those are others than before. The caller holds mu.
+// ask tells which clusters are wanted, if those are others than before. The caller holds
+// mu, and is between begin and end of the gate.
 func (x *XDS) ask() {
 	if x.endpoints == nil {
 		return

@@ -3,9 +3,12 @@ package upstreams
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
+	"maps"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -13,6 +16,7 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/mirror"
+	"meshrelay/state"
 )
 
 // File mirrors a file, or a directory of files, of Kubernetes-style YAML.
@@ -21,20 +25,85 @@ type File struct {
 	log      *slog.Logger
 	store    *mirror.Store
 	importer *importer
+	gate     *gate
+	limits   config.Limits
 
 	scanner *scanner // belongs to Run
 
 	// mu guards all below. Only Run writes to them.
-	mu      sync.Mutex
-	held    map[mirror.Key]*heldFile // by the key that the files have
-	status  Status
-	dropped [reasons]int
+	mu   sync.Mutex
+	held map[mirror.Key]*heldFile // by the key that the files have
+	// fresh says that what the files say has not been compared with what is held since the
+	// start, meant that what goes by that was meant to go.
+	fresh, meant bool
+	status       Status
+	dropped      [reasons]int
+	bytes        int // of what is held
+}
+
+// known returns the keys of what the files have: first those that are held already, so that
+// what is new is refused when there is no room for all.
+func (f *File) known(merged map[mirror.Key]*entry) []mirror.Key {
+	if len(merged) <= f.limits.MaxResources && f.bytes < f.limits.MaxBytes/2 {
+		return slices.Collect(maps.Keys(merged)) // there is room, most likely
+	}
+	return slices.SortedFunc(maps.Keys(merged), func(a, b mirror.Key) int {
+		if x, y := f.held[a] != nil, f.held[b] != nil; x != y {
+			if x {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Or(mirror.CompareKinds(a.Kind, b.Kind), cmp.Compare(a.FullName(), b.FullName()))
+	})
+}
+
+// room returns an error when a new resource is larger than the limits allow, or there is no
+// room for it.
+func (f *File) room(r *mirror.Resource) error {
+	l, size := f.limits, len(r.DeltaEntry())
+	switch {
+	case l.MaxResourceBytes > 0 && size > l.MaxResourceBytes:
+		return fmt.Errorf(overLimit+"%d bytes, and limits.maxResourceBytes of the upstream is %d", size, l.MaxResourceBytes)
+	case l.MaxResources > 0 && len(f.held) >= l.MaxResources:
+		return fmt.Errorf(overLimit+"the upstream has more than limits.maxResources, which is %d", l.MaxResources)
+	case l.MaxBytes > 0 && f.bytes+size > l.MaxBytes:
+		return fmt.Errorf(overLimit+"the upstream has more than limits.maxBytes, which is %d", l.MaxBytes)
+	}
+	return nil
+}
+
+// account makes r what is held.
+func (f *File) account(h *heldFile, r *mirror.Resource) {
+	if h.resource != nil {
+		f.bytes -= len(h.resource.DeltaEntry())
+	}
+	if h.resource = r; r != nil {
+		f.bytes += len(r.DeltaEntry())
+	}
+}
+
+// kept returns what is kept of a resource that is held as r.
+func (h *heldFile) kept(r *mirror.Resource) state.Record {
+	return state.Record{Resource: r, Original: h.original, At: h.since.Truncate(time.Second)}
+}
+
+// sayAll brings the store to all that the files say. The caller holds mu.
+func (f *File) sayAll(meant bool) {
+	f.gate.restate()
+	for _, h := range f.held {
+		if h.resource != nil {
+			f.gate.put(h.kept(h.resource))
+		}
+	}
+	f.gate.finish(false, meant)
 }
 
 // heldFile is a resource of a file and what has become of it.
 type heldFile struct {
 	from     *mirror.Resource
 	resource *mirror.Resource // as it is held; nil when it is left out, or refused from the start
+	original *mirror.Resource // as the file has it, and stamped, when that has been reshaped
 	dropped  Reason
 	detail   string // dropped, in a sentence
 	refused  string // why it can not be reshaped
@@ -43,6 +112,10 @@ type heldFile struct {
 
 // NewFile returns a source that has not read anything yet.
 func NewFile(cfg config.Upstream, provenance config.Provenance, store *mirror.Store, log *slog.Logger) (*File, error) {
+	return newFile(cfg, provenance, newGate(cfg, store, log.With("upstream", cfg.Name)), log)
+}
+
+func newFile(cfg config.Upstream, provenance config.Provenance, gate *gate, log *slog.Logger) (*File, error) {
 	im, err := newImporter(cfg, provenance)
 	if err != nil {
 		return nil, err
@@ -52,11 +125,11 @@ func NewFile(cfg config.Upstream, provenance config.Provenance, store *mirror.St
 		path = abs
 	}
 	return &File{
-		path: path, log: log.With("upstream", cfg.Name), store: store, importer: im,
+		path: path, log: log.With("upstream", cfg.Name), gate: gate, store: gate.store, importer: im, limits: cfg.Limits, fresh: true,
 		scanner: newScanner(cfg.Name),
 		held:    map[mirror.Key]*heldFile{},
 		status: Status{
-			Name: cfg.Name, ClusterID: cfg.ClusterID, Type: "file",
+			Name: cfg.Name, ClusterID: cfg.ClusterID, Type: "file", Required: cfg.Required,
 			State: StateConnecting, Since: time.Now(), Address: cfg.File.Path,
 		},
 	}, nil
@@ -111,11 +184,21 @@ func (f *File) apply(blind error) {
 	merged, problems, total := f.scanner.merge()
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	fresh := f.fresh
+	if fresh {
+		f.gate.restate()
+	} else {
+		f.gate.begin()
+	}
 	changes := 0
 	var unshaped []Refusal
-	for key, e := range merged {
-		h := f.held[key]
+	for _, key := range f.known(merged) {
+		e, h := merged[key], f.held[key]
 		if h == nil {
+			if err := f.room(e.resource); err != nil {
+				unshaped = append(unshaped, Refusal{Resource: key.String(), Reason: err.Error()})
+				continue
+			}
 			h = &heldFile{}
 			f.held[key] = h
 		}
@@ -132,11 +215,21 @@ func (f *File) apply(blind error) {
 		if merged[key] != nil {
 			continue
 		}
-		if h.resource != nil && f.store.Remove(f.importer.keyOf(key)) {
-			changes++
+		if h.resource != nil {
+			f.gate.remove(f.importer.keyOf(key))
 		}
+		f.account(h, nil)
 		f.dropped[h.dropped]--
 		delete(f.held, key)
+	}
+	if fresh {
+		changes += f.gate.finish(false, f.meant)
+		f.fresh, f.meant = false, false
+	} else {
+		changes += f.gate.end(false)
+	}
+	if f.gate.contact(true) {
+		f.sayAll(false)
 	}
 
 	st := &f.status
@@ -174,15 +267,23 @@ func (f *File) take(key mirror.Key, h *heldFile, r *mirror.Resource) (changed bo
 	h.from, h.refused = r, ""
 	reason, detail := f.importer.check(r, nil)
 	if reason == imported {
-		held, _, err := f.importer.reshape(r.Stamped(f.importer.stamp), nil)
+		stamped := r.Stamped(f.importer.stamp)
+		held, reshaped, err := f.importer.reshape(stamped, nil)
 		if err != nil {
 			h.refused = err.Error()
 			return false
 		}
-		stored, differs := f.store.Put(held)
-		h.resource, changed = stored, differs
+		h.original = nil
+		if reshaped {
+			h.original = stamped
+		}
+		stored, differs := f.gate.put(h.kept(held))
+		f.account(h, stored)
+		changed = differs
 	} else if h.resource != nil {
-		changed, h.resource = f.store.Remove(f.importer.keyOf(key)), nil
+		f.gate.remove(f.importer.keyOf(key))
+		changed = true
+		f.account(h, nil)
 	}
 	f.dropped[h.dropped]--
 	f.dropped[reason]++
@@ -236,6 +337,7 @@ func (f *File) failed(err error) {
 		f.log.Warn("path can not be read; what it gave stays in force", "path", f.path, "err", err)
 	}
 	st.LastError = err.Error()
+	f.gate.contact(false)
 	if st.State != StateFailed {
 		st.State, st.Since = StateFailed, time.Now()
 	}
@@ -249,5 +351,11 @@ func (f *File) Status() Status {
 	st.Refused = slices.Clone(st.Refused)
 	st.Resources = countsByName(f.store)
 	st.Dropped = droppedByName(f.dropped)
+	for _, p := range st.Refused {
+		if strings.HasPrefix(p.Reason, overLimit) {
+			st.OverLimit++
+		}
+	}
+	f.gate.status(&st)
 	return st
 }

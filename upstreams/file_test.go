@@ -41,7 +41,7 @@ func startFile(t *testing.T, path string) *fileSource {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.File, err = NewFile(config.Upstream{Name: "east", ClusterID: "east", File: &config.File{Path: path}}, config.Provenance{}, s.store, slog.New(slog.DiscardHandler)); err != nil {
+	if s.File, err = NewFile(config.Upstream{Name: "east", ClusterID: "east", Guard: config.Guard{Percent: 100}, File: &config.File{Path: path}}, config.Provenance{}, s.store, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())

@@ -13,15 +13,19 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"meshrelay/adsclient"
+	"meshrelay/config"
 	"meshrelay/mirror"
 )
 
-// table is what a server has said, by type URL and name, and the store that it is
-// folded into. A kind's API versions are its spellings: their answers are united by
+// table is what a server has said, by type URL and name, and the gate to the store that it
+// is folded into. A kind's API versions are its spellings: their answers are united by
 // name, the newest version first (PROTOCOL C1).
 type table struct {
 	importer *importer
-	store    *mirror.Store
+	gate     *gate
+	limits   config.Limits
+	// resources and bytes are what the records hold.
+	resources, bytes int
 	// discovery follows the endpoints of services; nil when they are not to be discovered.
 	discovery *discovery
 	byURL     map[string]*spelling
@@ -49,8 +53,10 @@ type spelling struct {
 	byName     map[string]*record
 	generation uint32
 	dropped    [reasons]int
-	// refused says what is wrong with what was received last, by name.
-	refused map[string]string
+	// refused says what is wrong with what was received last, by name; moreRefused counts
+	// what there would be more than maxKeptRefused.
+	refused     map[string]string
+	moreRefused int
 }
 
 // record is one name of one spelling.
@@ -76,9 +82,9 @@ var (
 // read. No resource is called so.
 const unnamedElement = "(an element without a readable name)"
 
-func newTable(im *importer, store *mirror.Store) table {
+func newTable(im *importer, gate *gate, limits config.Limits) table {
 	return table{
-		importer: im, store: store,
+		importer: im, gate: gate, limits: limits,
 		byURL: map[string]*spelling{}, byKind: map[mirror.Kind][]*spelling{},
 		awaited: map[mirror.Kind]map[string]bool{}, leaving: map[mirror.Kind]map[string]bool{},
 		patient: map[mirror.Kind]bool{}, later: func(mirror.Kind) {},
@@ -108,22 +114,32 @@ func (t *table) arrive(sp *spelling) {
 }
 
 // settle lets the names go that waited for the last spelling of their kind.
-func (t *table) settle(kind mirror.Kind) (deleted int) {
+func (t *table) settle(kind mirror.Kind) {
 	names := t.leaving[kind]
 	if len(names) == 0 || t.waits(kind) {
-		return 0
+		return
 	}
 	delete(t.leaving, kind)
-	return t.fold(kind, slices.Collect(maps.Keys(names)))
+	t.fold(kind, slices.Collect(maps.Keys(names)))
+}
+
+// syncing reports whether the present stream has not answered every type.
+func (t *table) syncing() bool {
+	for _, urls := range t.awaited {
+		if len(urls) > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // waits reports whether it is too early to say that a name of a kind is gone.
 func (t *table) waits(kind mirror.Kind) bool { return len(t.awaited[kind]) > 0 || t.patient[kind] }
 
 // settleLate ends the patience with a kind.
-func (t *table) settleLate(kind mirror.Kind) (deleted int) {
+func (t *table) settleLate(kind mirror.Kind) {
 	delete(t.patient, kind)
-	return t.settle(kind)
+	t.settle(kind)
 }
 
 func (t *table) spelling(kind mirror.Kind, version, typeURL string) *spelling {
@@ -153,6 +169,7 @@ func (t *table) answered(typeURL string) bool {
 func (t *table) replace(sp *spelling, resp *adsclient.Response) (out outcome) {
 	sp.generation++
 	clear(sp.refused)
+	sp.moreRefused = 0
 	seen, unnamed := 0, 0
 	var changed []string
 	if len(sp.byName) == 0 {
@@ -168,6 +185,15 @@ func (t *table) replace(sp *spelling, resp *adsclient.Response) (out outcome) {
 		if err != nil {
 			unnamed++
 			sp.refuse(unnamedElement, err, &out)
+			continue
+		}
+		if err := t.room(rec, name, len(raw.Any)); err != nil {
+			sp.refuse(string(name), err, &out)
+			if rec != nil && rec.generation != sp.generation {
+				seen++
+				rec.hash = xxh3.Uint128{}
+				rec.generation = sp.generation
+			}
 			continue
 		}
 		switch {
@@ -212,7 +238,8 @@ func (t *table) replace(sp *spelling, resp *adsclient.Response) (out outcome) {
 			}
 		}
 	}
-	out.deleted = t.fold(sp.kind, gone)
+	out.gone = len(gone)
+	t.fold(sp.kind, gone)
 	return out
 }
 
@@ -240,6 +267,13 @@ func (t *table) patch(sp *spelling, resp *adsclient.Response) (out outcome) {
 		}
 		seen[full] = true
 		rec := sp.byName[full]
+		if err := t.room(rec, name, len(raw.Any)); err != nil {
+			sp.refuse(full, err, &out)
+			if rec != nil {
+				rec.hash = xxh3.Uint128{}
+			}
+			continue
+		}
 		if rec == nil {
 			delete(sp.refused, full)
 			if full, differs := t.enter(sp, &record{}, name, raw, &out); differs {
@@ -266,8 +300,8 @@ func (t *table) patch(sp *spelling, resp *adsclient.Response) (out outcome) {
 		}
 		delete(sp.refused, name)
 	}
-	out.changed = t.fold(sp.kind, changed)
-	out.deleted = t.fold(sp.kind, gone)
+	out.changed, out.gone = t.fold(sp.kind, changed), len(gone)
+	t.fold(sp.kind, gone)
 	return out
 }
 
@@ -321,6 +355,8 @@ func (t *table) enter(sp *spelling, rec *record, name []byte, raw adsclient.RawR
 func (t *table) accept(sp *spelling, rec *record, name string, raw adsclient.RawResource, out *outcome) bool {
 	rec.hash = xxh3.Hash128(raw.Any)
 	rec.say(raw.Version)
+	before := rec.size()
+	defer func() { t.account(before, rec.size()) }()
 	r, path, err := mirror.DecodeStamped(sp.kind, raw.Any, t.importer.source, t.importer.stamp)
 	if err == nil {
 		if rec.version == r.SourceVersion() {
@@ -351,11 +387,21 @@ func (r *record) good() bool { return r.hash != xxh3.Uint128{} }
 func (sp *spelling) refuse(name string, err error, out *outcome) {
 	out.refuse(sp.typeURL+" "+abbreviate(name), err)
 	reason := err.Error()
+	if len(name) > maxKeptName {
+		name = abbreviate(name)
+	}
 	if len(reason) > maxReason {
 		reason = strings.ToValidUTF8(reason[:maxReason], "") + "…"
 	}
+	if _, known := sp.refused[name]; !known && len(sp.refused) >= maxKeptRefused {
+		sp.moreRefused++
+		return
+	}
 	sp.refused[name] = reason
 }
+
+// maxKeptRefused bounds the refused names of one spelling that are remembered.
+const maxKeptRefused = 10_000
 
 // maxReason bounds, in bytes, what is kept of why a resource is refused.
 const maxReason = 512
@@ -371,6 +417,7 @@ func abbreviate(s string) string {
 // left out may not take with it what another name has put in the same place.
 func (t *table) forget(sp *spelling, name string, rec *record) (held bool) {
 	t.unfollow(rec, name)
+	t.account(rec.size(), 0)
 	sp.countDropped(rec, imported)
 	delete(sp.byName, name)
 	delete(sp.refused, name)
@@ -385,14 +432,16 @@ func (sp *spelling) countDropped(rec *record, reason Reason) {
 }
 
 // fold brings the store to what the kind's spellings say of names, and returns how
-// many of them differ for clients. What no spelling has leaves the store once the
-// present stream has answered all of them.
+// many of them are new or changed for clients. What no spelling has leaves the store once
+// the present stream has answered all of them. The caller is within begin and end, or
+// restate and finish, of the gate.
 func (t *table) fold(kind mirror.Kind, names []string) (differ int) {
 	for _, name := range names {
 		var best *record
+		var from *spelling
 		for _, sp := range t.byKind[kind] {
 			if rec := sp.byName[name]; rec != nil && rec.resource != nil {
-				best = rec
+				best, from = rec, sp
 				break
 			}
 		}
@@ -404,12 +453,12 @@ func (t *table) fold(kind mirror.Kind, names []string) (differ int) {
 			continue
 		}
 		if best == nil {
-			if key, ok := keyOf(kind, name); ok && t.store.Remove(t.importer.keyOf(key)) {
-				differ++
+			if key, ok := keyOf(kind, name); ok {
+				t.gate.remove(t.importer.keyOf(key))
 			}
 			continue
 		}
-		stored, changed := t.store.Put(best.resource)
+		stored, changed := t.gate.put(best.kept(from.typeURL))
 		best.resource = stored
 		if changed {
 			differ++
@@ -440,6 +489,7 @@ func (t *table) retire(kind mirror.Kind, current *spelling) {
 			}
 		}
 		clear(sp.refused)
+		sp.moreRefused = 0
 	}
 	t.fold(kind, gone)
 }
@@ -465,7 +515,7 @@ func (t *table) versions(typeURL string) map[string]string {
 func (t *table) refusals() (listed []Refusal, total int) {
 	for _, url := range slices.Sorted(maps.Keys(t.byURL)) {
 		sp := t.byURL[url]
-		total += len(sp.refused)
+		total += len(sp.refused) + sp.moreRefused
 		for _, name := range slices.Sorted(maps.Keys(sp.refused)) {
 			if len(listed) == maxRefused {
 				break

@@ -82,7 +82,9 @@ func (t *table) reconsider(kind mirror.Kind, clusters []string) (changed int, er
 			if rec == nil || rec.original == nil {
 				continue
 			}
+			before := rec.size()
 			differs, err := t.take(sp, rec, rec.original, nil)
+			t.account(before, rec.size())
 			if err != nil {
 				var out outcome
 				sp.refuse(name, err, &out)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -43,8 +44,10 @@ type XDS struct {
 	// mu guards all below.
 	mu     sync.Mutex
 	table  table
+	gate   *gate
 	status Status
 	store  *mirror.Store
+	drift  map[string]uint64
 	types  []string // subscribed on the present stream
 	relay  bool
 	extra  []string // type URLs from the config
@@ -56,16 +59,21 @@ type XDS struct {
 // NewXDS returns a source that is not connected yet. It fails when the credentials
 // can not be used.
 func NewXDS(cfg config.Upstream, node config.Node, provenance config.Provenance, store *mirror.Store, log *slog.Logger) (*XDS, error) {
+	return newXDS(cfg, node, provenance, newGate(cfg, store, log.With("upstream", cfg.Name)), log)
+}
+
+func newXDS(cfg config.Upstream, node config.Node, provenance config.Provenance, gate *gate, log *slog.Logger) (*XDS, error) {
 	log = log.With("upstream", cfg.Name)
 	im, err := newImporter(cfg, provenance)
 	if err != nil {
 		return nil, err
 	}
 	x := &XDS{
-		free: func() {}, log: log, store: store, extra: cfg.XDS.Types, late: map[mirror.Kind]*time.Timer{},
-		table: newTable(im, store),
+		free: func() {}, log: log, gate: gate, store: gate.store, extra: cfg.XDS.Types, late: map[mirror.Kind]*time.Timer{},
+		drift: map[string]uint64{},
+		table: newTable(im, gate, cfg.Limits),
 		status: Status{
-			Name: cfg.Name, ClusterID: cfg.ClusterID, Type: "xds",
+			Name: cfg.Name, ClusterID: cfg.ClusterID, Type: "xds", Required: cfg.Required,
 			State: StateConnecting, Since: time.Now(), Address: cfg.XDS.Addresses[0],
 		},
 	}
@@ -188,7 +196,9 @@ func (x *XDS) settleLate(kind mirror.Kind) {
 	if x.ended {
 		return
 	}
-	if n := x.table.settleLate(kind); n > 0 {
+	x.gate.begin()
+	x.table.settleLate(kind)
+	if n := x.gate.end(x.table.syncing()); n > 0 {
 		x.lost(kind, n)
 	}
 }
@@ -216,6 +226,7 @@ func (x *XDS) HandleState(s adsclient.State) {
 	case adsclient.Streaming:
 		x.types, x.relay = subscriptions(s.Relay, x.extra), s.Relay
 		x.table.begin(x.types)
+		x.gate.streams()
 		st.Protocol = string(s.Protocol)
 		// A server that refuses us lets each stream open first: it has changed its mind when
 		// it answers.
@@ -252,6 +263,7 @@ func (x *XDS) HandleState(s adsclient.State) {
 			st.LastError = s.Err.Error()
 		}
 		st.Protocol = ""
+		x.gate.contact(false)
 		x.enter(state)
 	}
 }
@@ -280,6 +292,7 @@ func (x *XDS) HandleResponse(resp *adsclient.Response) error {
 	sp := x.table.spelling(kind, version, resp.TypeURL)
 	x.table.arrive(sp)
 	var result outcome
+	x.gate.begin()
 	// There is one MeshConfig at most, so what a server says of it is all that there is.
 	if resp.Complete || kind == mirror.MeshConfig {
 		result = x.table.replace(sp, resp)
@@ -289,20 +302,36 @@ func (x *XDS) HandleResponse(resp *adsclient.Response) error {
 	if x.relay {
 		x.table.retire(kind, sp)
 	}
-	result.deleted += x.table.settle(kind)
+	x.table.settle(kind)
+	x.ask()
+	result.deleted = x.gate.end(x.table.syncing())
 	if resp.Complete {
 		x.lost(kind, result.deleted)
 	}
+	if n := result.changed + result.gone; false && n > 0 {
+		x.drift[kind.String()] += uint64(n)
+		x.log.Info("asking for everything again has brought what no push had", "type", resp.TypeURL, "changed", result.changed, "gone", result.gone)
+	}
 	x.log.Debug("response", "type", resp.TypeURL, "resources", resp.Len(), "removed", len(resp.Removed),
 		"changed", result.changed, "deleted", result.deleted, "bytes", resp.Size())
-	x.ask()
 	x.settleSync()
+	if !x.table.syncing() && x.gate.contact(true) {
+		x.restate(false)
+	}
 	if err := result.err(); err != nil {
 		x.status.NACKs++
 		x.log.Warn("response refused in part; the last good content stays in force", "type", resp.TypeURL, "err", err)
 		return err
 	}
 	return nil
+}
+
+// restate brings the store to all that the source has said. meant says that what goes by
+// it was meant to go. The caller holds mu.
+func (x *XDS) restate(meant bool) {
+	x.gate.restate()
+	x.table.sayAll()
+	x.gate.finish(x.table.syncing(), meant)
 }
 
 // pending returns the subscribed types that were never answered.
@@ -333,7 +362,10 @@ func (x *XDS) Status() Status {
 	}
 	st.Refused, st.RefusedTotal = x.table.refusals()
 	st.Dropped = x.table.droppedCounts()
+	st.OverLimit = x.table.overLimit()
+	st.Drift = maps.Clone(x.drift)
 	st.Resources = countsByName(x.store)
+	x.gate.status(&st)
 	if x.endpoints != nil {
 		e := x.endpoints.status()
 		st.Endpoints = &EndpointsStatus{Clusters: e.Wanted, Answered: e.Answered, Awaited: e.Missing, NACKs: e.NACKs, LastError: e.LastError}
@@ -355,6 +387,7 @@ func countsByName(s *mirror.Store) map[string]int {
 // outcome is what a response came to.
 type outcome struct {
 	changed, deleted int
+	gone             int      // that the source does not have any more, whatever comes of it
 	bad              []string // what was refused: at most maxNamed of them
 	badTotal         int
 }

@@ -69,7 +69,7 @@ func (w warnings) Handle(_ context.Context, r slog.Record) error {
 
 func xdsConfig(addresses ...string) (config.Upstream, config.Node) {
 	return config.Upstream{
-		Name: "east", ClusterID: "east-1", Generated: config.GeneratedDrop, Services: config.Services{Mode: config.ServicesOmit},
+		Name: "east", ClusterID: "east-1", Generated: config.GeneratedDrop, Services: config.Services{Mode: config.ServicesOmit}, Guard: config.Guard{Percent: 100},
 		XDS: &config.XDS{Addresses: addresses, Protocol: config.ProtocolSotW, Plaintext: true, ResyncInterval: config.Duration(5 * time.Minute)},
 	}, config.Node{ID: "relay-1", Namespace: "istio-system", IP: "10.0.0.7"}
 }

@@ -1,0 +1,584 @@
+package upstreams
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"meshrelay/config"
+	"meshrelay/mirror"
+	"meshrelay/state"
+)
+
+const (
+	// syncPatience is how long deletions that a new stream seems to bring wait for its
+	// answers to be complete, before they are judged by what there is.
+	syncPatience = 10 * time.Second
+	// guardWindow is how far back the guard looks for what a source has lost bit by bit.
+	guardWindow = time.Minute
+	// contactGrain is how exactly the time of the last contact is kept on disk while the
+	// contact lasts.
+	contactGrain = time.Minute
+	// maxExamples bounds the deletions that a Held names.
+	maxExamples = 10
+)
+
+// Errors of what an operator asks for, to be checked with errors.Is.
+var (
+	ErrUnknownUpstream = errors.New("unknown upstream")
+	ErrNotPossible     = errors.New("not possible")
+)
+
+// gate stands between what a source says and its store, which is what is served. It holds
+// back deletions that look like an accident, keeps what an operator has frozen, and takes
+// out what has been out of contact for too long. What has passed it is what is kept on disk.
+//
+// What the source says is in the source's own tables: the gate remembers no more of that
+// than keys. To bring the store to it again, the source says all of it once more.
+type gate struct {
+	name  string
+	store *mirror.Store
+	log   *slog.Logger
+	wake  chan struct{} // has an element when deadlines may have changed
+	keeps bool          // passed is wanted
+
+	mu      sync.Mutex // guards all below
+	guard   config.Guard
+	stale   staleness
+	frozen  *state.Frozen
+	waiting map[mirror.Key]struct{} // of which a frozen source has said something
+
+	// leaving are what the source has deleted, and the store has still.
+	leaving      map[mirror.Key]struct{}
+	held         *Held
+	syncing      bool // the present stream has not answered everything
+	syncingUntil time.Time
+	peaks        peaks
+	size         int // of the store
+
+	// sweep, while all is said once more, are the keys that were not said yet.
+	sweep map[mirror.Key]struct{}
+
+	// passed are the changes that are to be kept on disk.
+	passed      map[mirror.Key]*state.Record
+	synced      bool
+	fingerprint string
+	reported    time.Time // the last contact, as it was told last
+}
+
+func newGate(cfg config.Upstream, store *mirror.Store, log *slog.Logger) *gate {
+	g := &gate{
+		name: cfg.Name, store: store, log: log, wake: make(chan struct{}, 1),
+		waiting: map[mirror.Key]struct{}{}, leaving: map[mirror.Key]struct{}{}, passed: map[mirror.Key]*state.Record{},
+	}
+	g.setPolicy(cfg)
+	return g
+}
+
+// setPolicy takes over what a config says of guarding and staleness.
+func (g *gate) setPolicy(cfg config.Upstream) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.guard = cfg.Guard
+	g.stale.setRules(cfg)
+	if h := g.held; h != nil {
+		h.Until = g.holdUntil(h.Since)
+	}
+	g.stir()
+}
+
+func (g *gate) stir() {
+	select {
+	case g.wake <- struct{}{}:
+	default:
+	}
+}
+
+// begin has what the source says next come into force as one. It is followed by end.
+func (g *gate) begin() { g.mu.Lock() }
+
+// end settles what becomes of deletions, and returns how many have gone through. syncing
+// says that the source has not said yet all that it has.
+func (g *gate) end(syncing bool) (removed int) {
+	defer g.mu.Unlock()
+	g.syncing = syncing
+	return g.judge(time.Now())
+}
+
+// streams says that a new stream of the source begins.
+func (g *gate) streams() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.syncing, g.syncingUntil = true, time.Now().Add(syncPatience)
+	g.stir()
+}
+
+// put says that the source has a resource. It returns what is held of it, and whether that
+// is a change to clients.
+func (g *gate) put(r state.Record) (stored *mirror.Resource, changed bool) {
+	key := r.Resource.Key()
+	delete(g.leaving, key)
+	delete(g.sweep, key)
+	if g.frozen != nil {
+		g.differs(key, r.Resource)
+		return r.Resource, false
+	}
+	if g.stale.withholds(key.Kind) {
+		g.stale.count(key, true)
+		return r.Resource, false
+	}
+	return g.pass(key, r)
+}
+
+func (g *gate) pass(key mirror.Key, r state.Record) (stored *mirror.Resource, changed bool) {
+	shown := g.stale.annotated(key, r.Resource)
+	isNew := g.store.Get(key) == nil
+	stored, changed = g.store.Put(shown)
+	if isNew {
+		g.size++
+	}
+	if shown != r.Resource {
+		stored = r.Resource // what the source says is without
+	} else {
+		r.Resource = stored
+	}
+	if g.keeps && changed {
+		g.passed[key] = &r
+	}
+	return stored, changed
+}
+
+// differs notes whether a frozen source says something else than what is served.
+func (g *gate) differs(key mirror.Key, r *mirror.Resource) {
+	if have := g.stale.plain(g.store, key); have.Equal(r) {
+		delete(g.waiting, key)
+	} else {
+		g.waiting[key] = struct{}{}
+	}
+}
+
+// remove says that the source does not have a resource any more. It may be judged later
+// what comes of that.
+func (g *gate) remove(key mirror.Key) {
+	switch {
+	case g.frozen != nil:
+		g.differs(key, nil)
+	case g.stale.withholds(key.Kind):
+		g.stale.count(key, false)
+	case g.store.Get(key) != nil:
+		g.leaving[key] = struct{}{}
+	}
+}
+
+// judge lets deletions pass, or holds them.
+func (g *gate) judge(now time.Time) (removed int) {
+	g.peaks.note(now, g.size)
+	if len(g.leaving) == 0 {
+		if g.held != nil {
+			g.log.Info("the upstream has again what its guard has held; nothing is held any more")
+			g.held = nil
+			g.stir()
+		}
+		return 0
+	}
+	if g.syncing && now.Before(g.syncingUntil) && g.guard.Percent < 100 {
+		return 0
+	}
+	if h := g.held; h != nil {
+		switch {
+		case !g.tooMany(now):
+			g.log.Info("the upstream has again most of what its guard has held; the rest is removed", "removed", len(g.leaving))
+		case !h.Until.IsZero() && !now.Before(h.Until):
+			g.log.Warn("deletions that were held go through now: guard.holdFor is over", "removed", len(g.leaving), "held", now.Sub(h.Since).Round(time.Second))
+		default:
+			h.Removals = len(g.leaving)
+			return 0
+		}
+		return g.letGo()
+	}
+	if !g.tooMany(now) {
+		return g.letGo()
+	}
+	g.held = &Held{Since: now, Until: g.holdUntil(now), Removals: len(g.leaving), Of: max(g.size, g.peaks.most)}
+	g.stir()
+	until := "released"
+	if !g.held.Until.IsZero() {
+		until = g.held.Until.UTC().Format(time.RFC3339)
+	}
+	g.log.Warn("the upstream removes so much at once that it is held back; what is meant goes through with: relay release "+g.name,
+		"removals", g.held.Removals, "of", g.held.Of, "until", until)
+	return 0
+}
+
+// tooMany reports whether the deletions at hand are more than the guard lets pass.
+func (g *gate) tooMany(now time.Time) bool {
+	exceeds := func(n, of int) bool { return n > g.guard.Count && n*100 > g.guard.Percent*of }
+	g.peaks.note(now, g.size)
+	left := g.size - len(g.leaving)
+	return exceeds(len(g.leaving), g.size) || exceeds(g.peaks.most-left, g.peaks.most)
+}
+
+func (g *gate) holdUntil(since time.Time) time.Time {
+	if g.guard.HoldFor == 0 {
+		return time.Time{}
+	}
+	return since.Add(g.guard.HoldFor.D())
+}
+
+// letGo removes what is leaving.
+func (g *gate) letGo() (removed int) {
+	for key := range g.leaving {
+		if g.drop(key) {
+			removed++
+		}
+		if g.keeps {
+			g.passed[key] = nil
+		}
+	}
+	clear(g.leaving)
+	if g.held != nil {
+		g.held = nil
+		g.peaks = peaks{}
+		g.stir()
+	}
+	g.peaks.note(time.Now(), g.size)
+	return removed
+}
+
+// drop takes a key out of what is served.
+func (g *gate) drop(key mirror.Key) bool {
+	g.stale.forget(key)
+	if !g.store.Remove(key) {
+		return false
+	}
+	g.size--
+	return true
+}
+
+// release lets through what is held.
+func (g *gate) release() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.held == nil {
+		return fmt.Errorf("%w: upstream %s: nothing is held", ErrNotPossible, g.name)
+	}
+	g.log.Warn("deletions that were held are released by an operator", "removed", len(g.leaving))
+	g.letGo()
+	return nil
+}
+
+// freeze keeps what is served as it is.
+func (g *gate) freeze() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.frozen != nil {
+		return fmt.Errorf("%w: upstream %s is frozen already, since %s", ErrNotPossible, g.name, g.frozen.Since.UTC().Format(time.RFC3339))
+	}
+	g.setFrozen(&state.Frozen{Since: time.Now().UTC()})
+	return nil
+}
+
+func (g *gate) setFrozen(f *state.Frozen) {
+	g.frozen = f
+	for key := range g.leaving {
+		g.waiting[key] = struct{}{}
+	}
+	clear(g.leaving)
+	g.held = nil
+	g.reported = time.Time{} // so that it is kept on disk
+	g.stir()
+}
+
+// thaw ends a freeze, by which the source then says all that it has. The caller is between
+// restate and finish.
+func (g *gate) thaw() error {
+	if g.frozen == nil {
+		return fmt.Errorf("%w: upstream %s is not frozen", ErrNotPossible, g.name)
+	}
+	g.frozen = nil
+	g.reported = time.Time{}
+	clear(g.waiting)
+	return nil
+}
+
+// rollBack makes what is served a former state, and keeps it so.
+func (g *gate) rollBack(revision uint64, records []state.Record) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.frozen == nil {
+		g.setFrozen(nil)
+	}
+	g.frozen = &state.Frozen{Since: time.Now().UTC(), Revision: revision}
+	g.reported = time.Time{}
+	present := map[mirror.Key]struct{}{}
+	for _, kind := range g.store.Kinds() {
+		for _, r := range g.store.List(kind, "") {
+			present[r.Key()] = struct{}{}
+		}
+	}
+	for i := range records {
+		key := records[i].Resource.Key()
+		delete(present, key)
+		g.pass(key, records[i])
+	}
+	for key := range present {
+		g.drop(key)
+		if g.keeps {
+			g.passed[key] = nil
+		}
+	}
+	g.log.Warn("rolled back by an operator, and frozen until unfrozen", "revision", revision, "resources", len(records))
+}
+
+// restate begins that the source says all that it has once more. What it does not say by
+// the time of finish is gone.
+func (g *gate) restate() {
+	g.mu.Lock()
+	g.sweep = map[mirror.Key]struct{}{}
+	for _, kind := range g.store.Kinds() {
+		for _, r := range g.store.List(kind, "") {
+			g.sweep[r.Key()] = struct{}{}
+		}
+	}
+}
+
+// finish is the end of what restate began. meant says that what is gone by it was meant to:
+// the guard does not look at it.
+func (g *gate) finish(syncing, meant bool) (removed int) {
+	if meant && g.frozen == nil {
+		for key := range g.sweep {
+			if _, held := g.leaving[key]; held {
+				continue // it is not on account of this
+			}
+			if g.drop(key) {
+				removed++
+			}
+			if g.keeps {
+				g.passed[key] = nil
+			}
+		}
+		g.peaks = peaks{}
+	} else {
+		for key := range g.sweep {
+			g.remove(key)
+		}
+	}
+	g.sweep = nil
+	return removed + g.end(syncing)
+}
+
+// restore puts what was kept on disk into force. It is called before anything else.
+func (g *gate) restore(saved state.Saved, records []state.Record) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.frozen, g.synced = saved.Meta.Frozen, saved.Meta.Synced
+	g.stale.restore(saved.Meta.LastContact, time.Now())
+	for i := range records {
+		key := records[i].Resource.Key()
+		if g.frozen == nil && g.stale.withholds(key.Kind) {
+			g.stale.count(key, true)
+			continue
+		}
+		shown := g.stale.annotated(key, records[i].Resource)
+		if g.store.Get(key) == nil {
+			g.size++
+		}
+		g.store.Put(shown)
+	}
+	if g.synced {
+		g.store.SetSynced()
+	}
+}
+
+// contact says whether the source says now all that it has, and keeps saying it. It reports
+// whether there are kinds that have to be said once more, because they were withheld. The
+// caller is not between begin and end.
+func (g *gate) contact(on bool) (restate bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if on == g.stale.inContact {
+		return false
+	}
+	g.reported = time.Time{}
+	if !on {
+		g.stale.lose(time.Now())
+		g.stir()
+		return false
+	}
+	g.synced = true
+	was, withheld := g.stale.since, len(g.stale.withheld) > 0
+	if g.stale.isStale {
+		g.log.Info("the upstream is not stale any more", "since", was)
+	}
+	g.showPlain()
+	g.stale.regain()
+	g.stir()
+	return withheld && g.frozen == nil
+}
+
+// run sees to what happens by the passing of time, until ctx ends.
+func (g *gate) run(ctx context.Context) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-g.wake:
+		case <-timer.C:
+		}
+		timer.Reset(g.due(time.Now()))
+	}
+}
+
+// due does what is due, and returns how long nothing will be.
+func (g *gate) due(now time.Time) (wait time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	wait = time.Hour
+	until := func(t time.Time) {
+		if !t.IsZero() {
+			wait = min(wait, max(t.Sub(now), time.Millisecond))
+		}
+	}
+	if len(g.leaving) > 0 {
+		g.judge(now)
+	}
+	if len(g.leaving) > 0 && g.held == nil && g.syncing {
+		until(g.syncingUntil)
+	}
+	if g.held != nil {
+		until(g.held.Until)
+	}
+	g.age(now)
+	until(g.stale.next(now))
+	return wait
+}
+
+// age notes what has become stale, and takes out what is not to be served any more.
+func (g *gate) age(now time.Time) {
+	if g.stale.becomesStale(now) {
+		g.log.Warn("the upstream is stale", "since", g.stale.since.UTC().Format(time.RFC3339), "staleAfter", g.stale.rule.staleAfter)
+	}
+	g.showStale()
+	if g.frozen != nil {
+		return
+	}
+	gone := 0
+	for _, kind := range g.store.Kinds() {
+		if !g.stale.expires(kind, now) {
+			continue
+		}
+		n := 0
+		for _, r := range g.store.List(kind, "") {
+			key := r.Key()
+			delete(g.leaving, key)
+			g.drop(key)
+			g.stale.count(key, true)
+			if g.keeps {
+				g.passed[key] = nil
+			}
+			n++
+		}
+		gone += n
+		g.log.Warn("not served any more, because the upstream is out of contact", "kind", kind, "resources", n, "since", g.stale.since.UTC().Format(time.RFC3339))
+	}
+	if gone > 0 {
+		g.peaks = peaks{}
+	}
+}
+
+// showStale marks what is served of a stale source, if that is wanted.
+func (g *gate) showStale() {
+	if !g.stale.marks() || g.stale.marked {
+		return
+	}
+	g.stale.marked = true
+	for _, kind := range g.store.Kinds() {
+		for _, r := range g.store.List(kind, "") {
+			g.store.Put(g.stale.annotated(r.Key(), r))
+		}
+	}
+}
+
+// showPlain takes the marks away.
+func (g *gate) showPlain() {
+	for _, r := range g.stale.unmarked {
+		g.store.Put(r)
+	}
+	g.stale.marked = false
+	clear(g.stale.unmarked)
+}
+
+// isStale reports whether the source is stale.
+func (g *gate) isStale() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.stale.isStale
+}
+
+// isLeaving reports whether a key is served only because its deletion waits.
+func (g *gate) isLeaving(key mirror.Key) (leaving, frozen bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	_, leaving = g.leaving[key]
+	_, waits := g.waiting[key]
+	return leaving, g.frozen != nil && waits
+}
+
+// status fills in what the gate knows.
+func (g *gate) status(st *Status) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if h := g.held; h != nil {
+		held := *h
+		held.Examples = examples(g.leaving)
+		st.Held = &held
+	}
+	if f := g.frozen; f != nil {
+		st.Frozen = &Frozen{Since: f.Since, Revision: f.Revision, Waiting: len(g.waiting)}
+	}
+	st.Stale = g.stale.isStale
+	if g.stale.isStale {
+		st.StaleSince = g.stale.since
+	}
+	st.Expired = g.stale.counts()
+}
+
+// TakeChanges implements state.Source.
+func (g *gate) TakeChanges() ([]state.Change, state.Meta) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	changes := make([]state.Change, 0, len(g.passed))
+	for key, r := range g.passed {
+		changes = append(changes, state.Change{Key: key, Record: r})
+	}
+	if len(g.passed) > 0 {
+		g.passed = map[mirror.Key]*state.Record{}
+	}
+	last := g.stale.since
+	if g.stale.inContact {
+		last = time.Now()
+		if last.Sub(g.reported) < contactGrain {
+			last = g.reported
+		}
+	}
+	if !last.IsZero() {
+		g.reported = last
+	}
+	return changes, state.Meta{Synced: g.synced, LastContact: last, Frozen: g.frozen, Fingerprint: g.fingerprint}
+}
+
+// GiveBack implements state.Source.
+func (g *gate) GiveBack(changes []state.Change) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, c := range changes {
+		if _, newer := g.passed[c.Key]; !newer {
+			g.passed[c.Key] = c.Record
+		}
+	}
+}

@@ -1,0 +1,213 @@
+package upstreams
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"meshrelay/config"
+	"meshrelay/federation"
+	"meshrelay/mirror"
+)
+
+// StaleAnnotation is the annotation, with a time in RFC 3339, of what a source that is out
+// of contact gave, if its config asks for that. The time is that of the last contact.
+const StaleAnnotation = "meshrelay.io/stale-since"
+
+// staleness is how long a source has been out of contact, and what that means. It belongs to
+// a gate, and is guarded by its lock.
+type staleness struct {
+	rule     staleRule
+	byKind   map[mirror.Kind]staleRule
+	annotate bool
+
+	inContact bool
+	// since is when the source was last in contact, zero when it never was.
+	since   time.Time
+	isStale bool
+	// withheld are the kinds that are not served, and withholding the keys of those that
+	// the source had, or has said since.
+	withheld    map[mirror.Kind]struct{}
+	withholding map[mirror.Kind]map[mirror.Key]struct{}
+
+	// marked says that what is served bears the annotation; unmarked are those resources
+	// without it.
+	marked   bool
+	unmarked map[mirror.Key]*mirror.Resource
+}
+
+type staleRule struct {
+	staleAfter, expireAfter time.Duration // of the latter, 0 is never
+	drop                    bool
+}
+
+// ends returns how long after the last contact a rule has resources go; false for never.
+func (r staleRule) ends() (after time.Duration, ok bool) {
+	switch {
+	case r.drop && r.expireAfter > 0:
+		return min(r.staleAfter, r.expireAfter), true
+	case r.drop:
+		return r.staleAfter, true
+	}
+	return r.expireAfter, r.expireAfter > 0
+}
+
+func (s *staleness) setRules(cfg config.Upstream) {
+	of := func(after config.Duration, onStale string, expire config.OpenEnded) staleRule {
+		return staleRule{staleAfter: after.D(), expireAfter: expire.D(), drop: onStale == config.OnStaleDrop}
+	}
+	c := cfg.Staleness
+	s.rule, s.annotate = of(c.StaleAfter, c.OnStale, c.ExpireAfter), c.Annotate
+	s.byKind = map[mirror.Kind]staleRule{}
+	for _, k := range c.Kinds {
+		for _, word := range k.Kinds {
+			kinds, err := federation.ParseKinds(word)
+			if err != nil {
+				continue // the config has been checked
+			}
+			for _, kind := range kinds {
+				if _, taken := s.byKind[kind]; !taken {
+					s.byKind[kind] = of(k.StaleAfter, k.OnStale, k.ExpireAfter)
+				}
+			}
+		}
+	}
+	if s.withheld == nil {
+		s.withheld = map[mirror.Kind]struct{}{}
+		s.withholding = map[mirror.Kind]map[mirror.Key]struct{}{}
+		s.unmarked = map[mirror.Key]*mirror.Resource{}
+	}
+}
+
+func (s *staleness) ruleOf(kind mirror.Kind) staleRule {
+	if r, ok := s.byKind[kind]; ok {
+		return r
+	}
+	return s.rule
+}
+
+// withholds reports whether a kind is not served.
+func (s *staleness) withholds(kind mirror.Kind) bool {
+	_, ok := s.withheld[kind]
+	return ok
+}
+
+// count notes that a key is withheld, or is not any more.
+func (s *staleness) count(key mirror.Key, on bool) {
+	keys := s.withholding[key.Kind]
+	switch {
+	case !on:
+		delete(keys, key)
+	case keys == nil:
+		s.withholding[key.Kind] = map[mirror.Key]struct{}{key: {}}
+	default:
+		keys[key] = struct{}{}
+	}
+}
+
+func (s *staleness) counts() map[string]int {
+	out := map[string]int{}
+	for kind, keys := range s.withholding {
+		if len(keys) > 0 {
+			out[kind.String()] = len(keys)
+		}
+	}
+	return out
+}
+
+// restore is for what comes from disk: it is stale until the source has said all that it has.
+func (s *staleness) restore(lastContact, now time.Time) {
+	if lastContact.After(now) {
+		lastContact = now // the clock was set back
+	}
+	s.since, s.isStale = lastContact, true
+	if lastContact.IsZero() {
+		s.since = now
+	}
+	s.marked = s.marks()
+	for _, info := range mirror.Kinds() {
+		s.expires(info.Kind, now)
+	}
+	for kind := range s.byKind {
+		s.expires(kind, now)
+	}
+}
+
+func (s *staleness) lose(now time.Time) { s.inContact, s.since = false, now }
+
+func (s *staleness) regain() {
+	s.inContact, s.isStale, s.since = true, false, time.Time{}
+	clear(s.withheld)
+	clear(s.withholding)
+}
+
+// becomesStale reports whether the source is stale from now on.
+func (s *staleness) becomesStale(now time.Time) bool {
+	if s.inContact || s.isStale || s.since.IsZero() || now.Sub(s.since) < s.rule.staleAfter {
+		return false
+	}
+	s.isStale = true
+	return true
+}
+
+// expires reports whether a kind is not to be served any more, and notes it.
+func (s *staleness) expires(kind mirror.Kind, now time.Time) bool {
+	after, ok := s.ruleOf(kind).ends()
+	if !ok || s.inContact || s.since.IsZero() || now.Sub(s.since) < after {
+		return false
+	}
+	s.withheld[kind] = struct{}{}
+	return true
+}
+
+// next returns when something will become of the passing of time, zero for never.
+func (s *staleness) next(now time.Time) (at time.Time) {
+	if s.inContact || s.since.IsZero() {
+		return time.Time{}
+	}
+	consider := func(after time.Duration) {
+		if t := s.since.Add(after); t.After(now) && (at.IsZero() || t.Before(at)) {
+			at = t
+		}
+	}
+	consider(s.rule.staleAfter)
+	for _, r := range append(slices.Collect(maps.Values(s.byKind)), s.rule) {
+		if after, ok := r.ends(); ok {
+			consider(after)
+		}
+	}
+	return at
+}
+
+// marks reports whether resources are to bear the annotation.
+func (s *staleness) marks() bool { return s.annotate && s.isStale && !s.inContact }
+
+// annotated returns r as it is to be shown.
+func (s *staleness) annotated(key mirror.Key, r *mirror.Resource) *mirror.Resource {
+	delete(s.unmarked, key)
+	if !s.marked || key.Kind == mirror.MeshConfig || r.HasAnnotation(StaleAnnotation) {
+		return r
+	}
+	rw, err := federation.NewRewriter(federation.Rewrite{
+		Annotations: federation.Edit{Set: map[string]string{StaleAnnotation: s.since.UTC().Format(time.RFC3339)}},
+	})
+	if err != nil {
+		return r
+	}
+	out, err := rw.Rewrite(r)
+	if err != nil {
+		return r // as it is, rather than not at all
+	}
+	s.unmarked[key] = r
+	return out
+}
+
+// plain returns what is served under a key, without the annotation.
+func (s *staleness) plain(store *mirror.Store, key mirror.Key) *mirror.Resource {
+	if r := s.unmarked[key]; r != nil {
+		return r
+	}
+	return store.Get(key)
+}
+
+func (s *staleness) forget(key mirror.Key) { delete(s.unmarked, key) }
