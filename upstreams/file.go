@@ -33,12 +33,11 @@ type File struct {
 	// mu guards all below. Only Run writes to them.
 	mu   sync.Mutex
 	held map[mirror.Key]*heldFile // by the key that the files have
-	// fresh says that what the files say has not been compared with what is held since the
-	// start, meant that what goes by that was meant to go.
-	fresh, meant bool
-	status       Status
-	dropped      [reasons]int
-	bytes        int // of what is held
+	// fresh says that the files have not been read since the start.
+	fresh   bool
+	status  Status
+	dropped [reasons]int
+	bytes   int // of what is held
 }
 
 // known returns the keys of what the files have: first those that are held already, so that
@@ -88,15 +87,14 @@ func (h *heldFile) kept(r *mirror.Resource) state.Record {
 	return state.Record{Resource: r, Original: h.original, At: h.since.Truncate(time.Second)}
 }
 
-// sayAll brings the store to all that the files say. The caller holds mu.
-func (f *File) sayAll(meant bool) {
-	f.gate.restate()
+// putAll tells the gate all that the files say. The caller holds mu, and is between restate
+// and finish.
+func (f *File) putAll() {
 	for _, h := range f.held {
 		if h.resource != nil {
 			f.gate.put(h.kept(h.resource))
 		}
 	}
-	f.gate.finish(false, meant)
 }
 
 // heldFile is a resource of a file and what has become of it.
@@ -223,13 +221,15 @@ func (f *File) apply(blind error) {
 		delete(f.held, key)
 	}
 	if fresh {
-		changes += f.gate.finish(false, f.meant)
-		f.fresh, f.meant = false, false
+		changes += f.gate.finish(false, false)
+		f.fresh = false
 	} else {
 		changes += f.gate.end(false)
 	}
 	if f.gate.contact(true) {
-		f.sayAll(false)
+		f.gate.restate()
+		f.putAll()
+		f.gate.finish(false, false)
 	}
 
 	st := &f.status
@@ -321,6 +321,9 @@ func (f *File) Trace(key mirror.Key) []Trace {
 			Reason: h.dropped.String(), Detail: h.detail, Refused: h.refused,
 			Resource: h.resource, Since: h.since, From: h.from,
 		})
+	}
+	if t, ok := f.gate.trace(key); ok && len(out) == 0 {
+		out = append(out, t)
 	}
 	slices.SortFunc(out, func(a, b Trace) int { return cmp.Compare(a.Original.FullName(), b.Original.FullName()) })
 	return out

@@ -371,7 +371,8 @@ func (g *gate) finish(syncing, meant bool) (removed int) {
 }
 
 // restore puts what was kept on disk into force. It is called before anything else.
-func (g *gate) restore(saved state.Saved, records []state.Record) {
+func (g *gate) restore(saved state.Saved) {
+	records := saved.Records
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.frozen, g.synced = saved.Meta.Frozen, saved.Meta.Synced
@@ -391,6 +392,27 @@ func (g *gate) restore(saved state.Saved, records []state.Record) {
 	if g.synced {
 		g.store.SetSynced()
 	}
+}
+
+// isFresh reports whether nothing has come into force yet.
+func (g *gate) isFresh() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.size == 0 && !g.synced
+}
+
+// abandon is the end of what restate began and nothing came of.
+func (g *gate) abandon() {
+	g.sweep = nil
+	g.mu.Unlock()
+}
+
+// setFingerprint says what settings what is held depends on, from now on.
+func (g *gate) setFingerprint(f string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.fingerprint = f
+	g.reported = time.Time{}
 }
 
 // contact says whether the source says now all that it has, and keeps saying it. It reports

@@ -2,14 +2,22 @@ package upstreams
 
 import (
 	"context"
+	"encoding/base64"
+	"errors"
 	"fmt"
 	"log/slog"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
 
 	"github.com/hashicorp/go-multierror"
+	"github.com/zeebo/xxh3"
 	"golang.org/x/sync/errgroup"
 
 	"meshrelay/config"
 	"meshrelay/mirror"
+	"meshrelay/state"
 )
 
 // Source keeps one store filled.
@@ -24,81 +32,443 @@ type Source interface {
 	// LeftOut returns what is not imported, sorted. It may be called from any goroutine, at
 	// any time.
 	LeftOut() []LeftOut
+
+	// restore takes over what was kept of the source, before Run. same says that the rules
+	// are those of then.
+	restore(saved state.Saved, same bool)
+	// kept returns what is held, after Run.
+	kept() []state.Record
+	// restateAll brings what is served to what the source has said last, as far as it is not
+	// frozen. thaw says that it is not to be any more.
+	restateAll(thaw bool) error
+	// setLimits takes over what a config says of limits.
+	setLimits(cfg config.Upstream)
+	// free gives back what a source holds that will not run.
+	free()
+}
+
+// Keeper keeps on disk what passes, if there is one.
+type Keeper interface {
+	Load(source string) state.Saved
+	Retain(sources []string)
+	Follow(source string, s state.Source)
+	Unfollow(source string, forget bool)
+	Flush(ctx context.Context) error
+	History(source string) ([]state.Revision, error)
+	At(source string, revision uint64) ([]state.Record, error)
 }
 
 // Manager runs the sources of a config, each with a store of its own, and makes them
-// the sources of an Aggregate.
+// the sources of an Aggregate. Its methods may be called from any goroutine.
 type Manager struct {
-	sources []Source
-	stores  []*mirror.Store
+	aggregate *mirror.Aggregate
+	keeper    Keeper // nil: nothing is kept
+	log       *slog.Logger
+
+	// applying is held by what changes members.
+	applying sync.Mutex
+
+	mu      sync.Mutex // guards all below
+	members []*member  // in order of priority
+	// start runs a member; nil before Run.
+	start func(*member)
+}
+
+// member is one upstream at work. Its config and source are guarded by the Manager's mu.
+type member struct {
+	cfg        config.Upstream
+	node       config.Node
+	provenance config.Provenance
+	store      *mirror.Store
+	gate       *gate
+	source     Source
+	// stop ends the source, stopAll also what outlives it. They return when it has ended.
+	stop, stopAll func()
 }
 
 // NewManager makes the sources of a config, in order of priority. None runs yet. All
-// that is wrong with any of them is returned at once.
-func NewManager(cfg *config.Config, aggregate *mirror.Aggregate, log *slog.Logger) (*Manager, error) {
-	m := &Manager{}
-	var merged []mirror.Source
+// that is wrong with any of them is returned at once. What keeper has of them, unless it is
+// nil, is in force from the start.
+func NewManager(cfg *config.Config, aggregate *mirror.Aggregate, keeper Keeper, log *slog.Logger) (*Manager, error) {
+	m := &Manager{aggregate: aggregate, keeper: keeper, log: log}
 	var errs *multierror.Error
 	for _, u := range cfg.Upstreams {
-		store := mirror.NewStore()
-		var source Source
-		switch {
-		case u.XDS != nil:
-			x, err := NewXDS(u, cfg.Node, cfg.Provenance, store, log)
-			if err != nil {
-				errs = multierror.Append(errs, err)
-				continue
-			}
-			source = x
-		case u.File != nil:
-			f, err := NewFile(u, cfg.Provenance, store, log)
-			if err != nil {
-				errs = multierror.Append(errs, err)
-				continue
-			}
-			source = f
-		default:
-			errs = multierror.Append(errs, fmt.Errorf("upstream %s: neither xds nor file", u.Name))
+		one, err := m.newMember(u, cfg)
+		if err != nil {
+			errs = multierror.Append(errs, err)
 			continue
 		}
-		m.sources = append(m.sources, source)
-		m.stores = append(m.stores, store)
-		merged = append(merged, mirror.Source{Name: u.Name, Cache: store})
+		m.members = append(m.members, one)
 	}
 	if err := errs.ErrorOrNil(); err != nil {
 		m.close()
 		return nil, err
 	}
-	if err := aggregate.SetSources(merged); err != nil {
+	if keeper != nil {
+		keeper.Retain(m.Names())
+	}
+	for _, one := range m.members {
+		m.restore(one)
+	}
+	if err := aggregate.SetSources(sourcesOf(m.members)); err != nil {
 		m.close()
 		return nil, err
 	}
 	return m, nil
 }
 
+func sourcesOf(members []*member) (out []mirror.Source) {
+	for _, one := range members {
+		out = append(out, mirror.Source{Name: one.cfg.Name, Cache: one.store})
+	}
+	return out
+}
+
+func (m *Manager) newMember(u config.Upstream, cfg *config.Config) (*member, error) {
+	one := &member{cfg: u, node: cfg.Node, provenance: cfg.Provenance, store: mirror.NewStore()}
+	one.gate = newGate(u, one.store, m.log.With("upstream", u.Name))
+	one.gate.keeps = m.keeper != nil
+	one.gate.fingerprint = one.fingerprint()
+	var err error
+	one.source, err = m.newSource(one)
+	return one, err
+}
+
+func (m *Manager) newSource(one *member) (Source, error) {
+	switch {
+	case one.cfg.XDS != nil:
+		return newXDS(one.cfg, one.node, one.provenance, one.gate, m.log)
+	case one.cfg.File != nil:
+		return newFile(one.cfg, one.provenance, one.gate, m.log)
+	}
+	return nil, fmt.Errorf("upstream %s: neither xds nor file", one.cfg.Name)
+}
+
+// fingerprint is of the settings that what is held depends on.
+func (one *member) fingerprint() string {
+	u := one.cfg
+	what := struct {
+		Name, ClusterID, Generated, Revision string
+		File                                 bool
+		Import                               config.Import
+		Services                             config.Services
+		Rewrite                              config.Rewrite
+		Provenance                           config.Provenance
+	}{u.Name, u.ClusterID, u.Generated, one.node.Revision, u.File != nil, u.Import, u.Services, u.Rewrite, one.provenance}
+	sum := xxh3.HashString128(fmt.Sprintf("%+v", what)).Bytes()
+	return base64.RawURLEncoding.EncodeToString(sum[:])
+}
+
+// restore puts into force what is kept of a member.
+func (m *Manager) restore(one *member) {
+	if m.keeper == nil {
+		return
+	}
+	saved := m.keeper.Load(one.cfg.Name)
+	if len(saved.Records) > 0 || saved.Meta.Synced {
+		m.log.Info("serving what is kept on disk, until the upstream has synced", "upstream", one.cfg.Name,
+			"resources", len(saved.Records), "lastContact", saved.Meta.LastContact, "frozen", saved.Meta.Frozen != nil)
+		one.source.restore(saved, saved.Meta.Fingerprint == one.gate.fingerprint)
+	}
+	m.keeper.Follow(one.cfg.Name, one.gate)
+}
+
 // close frees what sources that will not run hold.
 func (m *Manager) close() {
-	for _, s := range m.sources {
-		if x, ok := s.(*XDS); ok {
-			x.free()
-		}
+	for _, one := range m.members {
+		one.source.free()
 	}
 }
 
 // Run runs every source and its store until ctx ends. It is called once.
 func (m *Manager) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
-	for i, source := range m.sources {
-		g.Go(func() error { return m.stores[i].Run(ctx) })
-		g.Go(func() error { return source.Run(ctx) })
+	m.mu.Lock()
+	run := func(all ...func(context.Context) error) (stop func()) {
+		ctx, cancel := context.WithCancel(ctx)
+		var running sync.WaitGroup
+		running.Add(len(all))
+		for _, f := range all {
+			g.Go(func() error { defer running.Done(); return f(ctx) })
+		}
+		return func() { cancel(); running.Wait() }
 	}
+	m.start = func(one *member) {
+		if one.stopAll == nil {
+			one.stopAll = run(one.store.Run, one.gate.run)
+		}
+		one.stop = run(one.source.Run)
+	}
+	for _, one := range m.members {
+		m.start(one)
+	}
+	m.mu.Unlock()
+	g.Go(func() error { // members may come and go until then
+		<-ctx.Done()
+		m.applying.Lock()
+		defer m.applying.Unlock()
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.start = nil
+		return nil
+	})
 	return g.Wait()
+}
+
+// Apply makes the upstreams those of another config: added, removed, put into another order,
+// or under other rules. The streams of upstreams that are the same stay as they are, and
+// what the others gave stays in force until they say otherwise. An error says that nothing
+// has changed.
+func (m *Manager) Apply(cfg *config.Config) error {
+	m.applying.Lock()
+	defer m.applying.Unlock()
+	m.mu.Lock()
+	old := m.members
+	start := m.start
+	m.mu.Unlock()
+	if start == nil {
+		return errors.New("the upstreams do not run")
+	}
+	type change struct {
+		one  *member
+		next *member // with another source; nil: as it was, or only with another policy
+		cfg  config.Upstream
+	}
+	var changes []change
+	var errs *multierror.Error
+	for _, u := range cfg.Upstreams {
+		i := slices.IndexFunc(old, func(one *member) bool {
+			return one.cfg.Name == u.Name && (one.cfg.XDS == nil) == (u.XDS == nil)
+		})
+		c := change{cfg: u}
+		var err error
+		switch {
+		case i < 0:
+			c.next, err = m.newMember(u, cfg)
+		default:
+			c.one = old[i]
+			if !sameSource(c.one.cfg, u) {
+				next := *c.one
+				next.cfg = u
+				next.source, err = m.newSource(&next)
+				c.next = &next
+			}
+		}
+		if err != nil {
+			errs = multierror.Append(errs, err)
+			continue
+		}
+		changes = append(changes, c)
+	}
+	if err := errs.ErrorOrNil(); err != nil {
+		for _, c := range changes {
+			if c.next != nil {
+				c.next.source.free()
+			}
+		}
+		return err
+	}
+
+	var gone []*member
+	for _, one := range old {
+		if slices.ContainsFunc(changes, func(c change) bool { return c.one == one }) {
+			continue
+		}
+		gone = append(gone, one)
+		m.log.Info("upstream removed, with all that it gave", "upstream", one.cfg.Name)
+		if m.keeper != nil {
+			m.keeper.Unfollow(one.cfg.Name, true)
+		}
+	}
+	var members []*member
+	for _, c := range changes {
+		switch {
+		case c.one == nil:
+			m.log.Info("upstream added", "upstream", c.cfg.Name)
+			if m.keeper != nil {
+				m.keeper.Follow(c.cfg.Name, c.next.gate)
+			}
+			members = append(members, c.next)
+		case c.next == nil:
+			members = append(members, c.one)
+		default:
+			m.log.Info("upstream changed; what it gave stays in force until it says otherwise", "upstream", c.cfg.Name)
+			c.one.stop()
+			next := c.next
+			before := next.gate.fingerprint
+			now := next.fingerprint()
+			next.source.restore(state.Saved{Records: c.one.source.kept()}, before == now)
+			next.gate.setFingerprint(now)
+			members = append(members, next)
+		}
+	}
+	if err := m.aggregate.SetSources(sourcesOf(members)); err != nil {
+		return fmt.Errorf("upstreams: %w", err) // only of a store that runs already, and none does
+	}
+	m.mu.Lock()
+	for i, c := range changes {
+		one := members[i]
+		one.cfg = c.cfg
+		one.gate.setPolicy(c.cfg)
+		one.source.setLimits(c.cfg)
+	}
+	m.members = members
+	m.mu.Unlock()
+	for _, c := range changes {
+		if c.next != nil {
+			start(c.next)
+		}
+	}
+	for _, one := range gone {
+		one.stop()
+		one.stopAll()
+	}
+	return nil
+}
+
+// sameSource reports whether two configs differ in nothing that a source has to be made anew
+// for.
+func sameSource(a, b config.Upstream) bool {
+	for _, u := range []*config.Upstream{&a, &b} {
+		u.Guard, u.Staleness, u.Limits, u.Required = config.Guard{}, config.Staleness{}, config.Limits{}, false
+	}
+	return reflect.DeepEqual(a, b)
+}
+
+// member returns the upstream of a name.
+func (m *Manager) member(name string) (*member, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var names []string
+	for _, one := range m.members {
+		if one.cfg.Name == name {
+			return one, nil
+		}
+		names = append(names, one.cfg.Name)
+	}
+	return nil, fmt.Errorf("%w %q: there are %s", ErrUnknownUpstream, name, strings.Join(names, ", "))
+}
+
+func (m *Manager) sources() []Source {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := make([]Source, 0, len(m.members))
+	for _, one := range m.members {
+		out = append(out, one.source)
+	}
+	return out
+}
+
+// Names returns the names of the upstreams, in order of priority.
+func (m *Manager) Names() (names []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, one := range m.members {
+		names = append(names, one.cfg.Name)
+	}
+	return names
+}
+
+// Freeze keeps what is served of an upstream as it is, until it is unfrozen, also through
+// restarts if there is a Keeper. The error is ErrUnknownUpstream, ErrNotPossible, or says
+// that it would not outlive a restart.
+func (m *Manager) Freeze(ctx context.Context, upstream string) error {
+	m.applying.Lock()
+	defer m.applying.Unlock()
+	one, err := m.member(upstream)
+	if err != nil {
+		return err
+	}
+	if err := m.flush(ctx); err != nil { // what has passed until now, with all that belongs to it
+		return fmt.Errorf("upstream %s is not frozen: %w", upstream, err)
+	}
+	if err := one.gate.freeze(); err != nil {
+		return err
+	}
+	m.log.Warn("frozen by an operator", "upstream", upstream)
+	return m.durably(ctx, upstream, "frozen")
+}
+
+// Unfreeze brings an upstream to what it has said since, and lets it follow again.
+func (m *Manager) Unfreeze(ctx context.Context, upstream string) error {
+	m.applying.Lock()
+	defer m.applying.Unlock()
+	one, err := m.member(upstream)
+	if err != nil {
+		return err
+	}
+	if err := one.source.restateAll(true); err != nil {
+		return err
+	}
+	m.log.Warn("unfrozen by an operator", "upstream", upstream)
+	return m.durably(ctx, upstream, "unfrozen")
+}
+
+// Release lets deletions through that the guard of an upstream holds.
+func (m *Manager) Release(ctx context.Context, upstream string) error {
+	one, err := m.member(upstream)
+	if err != nil {
+		return err
+	}
+	return one.gate.release()
+}
+
+// Rollback serves of an upstream what it had in a former revision, frozen until it is
+// unfrozen.
+func (m *Manager) Rollback(ctx context.Context, upstream string, to uint64) error {
+	m.applying.Lock()
+	defer m.applying.Unlock()
+	one, err := m.member(upstream)
+	if err != nil {
+		return err
+	}
+	if m.keeper == nil {
+		return fmt.Errorf("%w: without state.dir there is no history", ErrNotPossible)
+	}
+	if err := m.flush(ctx); err != nil {
+		return fmt.Errorf("upstream %s is not rolled back: %w", upstream, err)
+	}
+	records, err := m.keeper.At(upstream, to)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrNotPossible, err)
+	}
+	one.gate.rollBack(to, records)
+	if err := one.source.restateAll(false); err != nil {
+		return err
+	}
+	return m.durably(ctx, upstream, "rolled back")
+}
+
+// History returns the revisions of an upstream that are kept, the newest first.
+func (m *Manager) History(upstream string) ([]state.Revision, error) {
+	if _, err := m.member(upstream); err != nil {
+		return nil, err
+	}
+	if m.keeper == nil {
+		return nil, fmt.Errorf("%w: without state.dir there is no history", ErrNotPossible)
+	}
+	return m.keeper.History(upstream)
+}
+
+func (m *Manager) flush(ctx context.Context) error {
+	if m.keeper == nil {
+		return nil
+	}
+	return m.keeper.Flush(ctx)
+}
+
+// durably sees to it that an operator's decision outlives a restart.
+func (m *Manager) durably(ctx context.Context, upstream, what string) error {
+	if err := m.flush(ctx); err != nil {
+		return fmt.Errorf("upstream %s is %s, but that is not on disk yet, and would be forgotten by a restart now: %w", upstream, what, err)
+	}
+	return nil
 }
 
 // Trace returns what became of a key in every source, in order of priority.
 func (m *Manager) Trace(key mirror.Key) []Trace {
 	var out []Trace
-	for _, s := range m.sources {
+	for _, s := range m.sources() {
 		out = append(out, s.Trace(key)...)
 	}
 	return out
@@ -107,7 +477,7 @@ func (m *Manager) Trace(key mirror.Key) []Trace {
 // LeftOut returns what is not imported, by source in order of priority.
 func (m *Manager) LeftOut() []LeftOut {
 	var out []LeftOut
-	for _, s := range m.sources {
+	for _, s := range m.sources() {
 		out = append(out, s.LeftOut()...)
 	}
 	return out
@@ -115,8 +485,9 @@ func (m *Manager) LeftOut() []LeftOut {
 
 // Status returns the status of every source, in order of priority.
 func (m *Manager) Status() []Status {
-	out := make([]Status, 0, len(m.sources))
-	for _, s := range m.sources {
+	sources := m.sources()
+	out := make([]Status, 0, len(sources))
+	for _, s := range sources {
 		out = append(out, s.Status())
 	}
 	return out

@@ -1,6 +1,8 @@
 package upstreams
 
 import (
+	"slices"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"meshrelay/mirror"
@@ -11,6 +13,7 @@ var states = []State{StateConnecting, StateSyncing, StateSynced, StateDisconnect
 
 type descs struct {
 	state, synced, resources, lastUpdate, reconnects, nacks, refused, dropped *prometheus.Desc
+	stale, expired, held, frozen, drift, overLimit                            *prometheus.Desc
 }
 
 func newDescs() descs {
@@ -26,13 +29,19 @@ func newDescs() descs {
 		nacks:      desc("relay_upstream_nacks_total", "Responses of the upstream that were rejected in part or whole."),
 		refused:    desc("relay_upstream_refused_resources", "Resources of the upstream whose newest content is refused now."),
 		dropped:    desc("relay_upstream_dropped_resources", "Resources of the upstream that are left out now, by reason.", "reason"),
+		stale:      desc("relay_upstream_stale", "Whether the upstream has been out of contact for longer than staleAfter, or since the relay was started with what it had on disk."),
+		expired:    desc("relay_upstream_expired_resources", "Resources of the upstream that are not served now because it is out of contact."),
+		held:       desc("relay_upstream_held_deletions", "Deletions of the upstream that its guard holds back now."),
+		frozen:     desc("relay_upstream_frozen", "Whether an operator holds the upstream as it is."),
+		drift:      desc("relay_upstream_drift_total", "Changes that asking the upstream for everything again has brought and no push had, by kind.", "kind"),
+		overLimit:  desc("relay_upstream_over_limit_resources", "Resources of the upstream that its limits refuse now."),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (m *Manager) Describe(ch chan<- *prometheus.Desc) {
 	d := newDescs()
-	for _, desc := range []*prometheus.Desc{d.state, d.synced, d.resources, d.lastUpdate, d.reconnects, d.nacks, d.refused, d.dropped} {
+	for _, desc := range []*prometheus.Desc{d.state, d.synced, d.resources, d.lastUpdate, d.reconnects, d.nacks, d.refused, d.dropped, d.stale, d.expired, d.held, d.frozen, d.drift, d.overLimit} {
 		ch <- desc
 	}
 }
@@ -47,14 +56,17 @@ func (m *Manager) Collect(ch chan<- prometheus.Metric) {
 	counter := func(desc *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, v, labels...)
 	}
-	for i, source := range m.sources {
-		st := source.Status()
+	m.mu.Lock()
+	members := slices.Clone(m.members)
+	m.mu.Unlock()
+	for _, one := range members {
+		st := one.source.Status()
 		for _, s := range states {
 			gauge(d.state, boolValue(s == st.State), st.Name, string(s))
 		}
 		gauge(d.synced, boolValue(st.Synced), st.Name)
 		other := 0
-		counts := m.stores[i].Counts()
+		counts := one.store.Counts()
 		for kind, n := range counts {
 			if _, known := mirror.LookupKind(kind); !known {
 				other += n
@@ -73,6 +85,30 @@ func (m *Manager) Collect(ch chan<- prometheus.Metric) {
 		for reason := imported + 1; reason < reasons; reason++ {
 			gauge(d.dropped, float64(st.Dropped[reason.String()]), st.Name, reason.String())
 		}
+		gauge(d.stale, boolValue(st.Stale), st.Name)
+		expired, held := 0, 0
+		for _, n := range st.Expired {
+			expired += n
+		}
+		if st.Held != nil {
+			held = st.Held.Removals
+		}
+		gauge(d.expired, float64(expired), st.Name)
+		gauge(d.held, float64(held), st.Name)
+		gauge(d.frozen, boolValue(st.Frozen != nil), st.Name)
+		gauge(d.overLimit, float64(st.OverLimit), st.Name)
+		if st.Type == "file" {
+			continue
+		}
+		drifted := uint64(0)
+		for _, info := range mirror.Kinds() {
+			counter(d.drift, float64(st.Drift[info.Kind.String()]), st.Name, info.Kind.String())
+			delete(st.Drift, info.Kind.String())
+		}
+		for _, n := range st.Drift {
+			drifted += n
+		}
+		counter(d.drift, float64(drifted), st.Name, "other")
 	}
 }
 

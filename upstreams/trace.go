@@ -78,7 +78,11 @@ func (x *XDS) LeftOut() []LeftOut {
 func (x *XDS) Trace(key mirror.Key) []Trace {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.table.trace(key)
+	out := x.table.trace(key)
+	if t, ok := x.gate.trace(key); ok && len(out) == 0 {
+		out = append(out, t)
+	}
+	return out
 }
 
 // trace returns the traces of the names that are, or are held as, a key. Of the spellings

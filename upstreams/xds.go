@@ -38,7 +38,7 @@ const maxRefused = 100
 type XDS struct {
 	client    *adsclient.Client
 	endpoints *endpoints // nil unless they are discovered
-	free      func()
+	freeCreds func()
 	log       *slog.Logger
 
 	// mu guards all below.
@@ -69,7 +69,7 @@ func newXDS(cfg config.Upstream, node config.Node, provenance config.Provenance,
 		return nil, err
 	}
 	x := &XDS{
-		free: func() {}, log: log, gate: gate, store: gate.store, extra: cfg.XDS.Types, late: map[mirror.Kind]*time.Timer{},
+		freeCreds: func() {}, log: log, gate: gate, store: gate.store, extra: cfg.XDS.Types, late: map[mirror.Kind]*time.Timer{},
 		drift: map[string]uint64{},
 		table: newTable(im, gate, cfg.Limits),
 		status: Status{
@@ -87,7 +87,7 @@ func newXDS(cfg config.Upstream, node config.Node, provenance config.Provenance,
 		if err != nil {
 			return nil, fmt.Errorf("upstream %s: %w", cfg.Name, err)
 		}
-		x.free = free
+		x.freeCreds = free
 		opts = append(opts, grpc.WithTransportCredentials(creds))
 		if tls.ServerName != "" {
 			opts = append(opts, grpc.WithAuthority(tls.ServerName))

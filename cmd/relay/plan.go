@@ -96,7 +96,7 @@ func mergeOnce(ctx context.Context, cfg *config.Config) (objects []object.Object
 		return nil, err
 	}
 	aggregate.SetPolicies(policies, others)
-	manager, err := upstreams.NewManager(cfg, aggregate, slog.New(slog.DiscardHandler))
+	manager, err := upstreams.NewManager(cfg, aggregate, nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, errors.Join(split(err)...)
 	}

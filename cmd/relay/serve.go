@@ -98,7 +98,7 @@ func serve(ctx context.Context, cfg *config.Config, log *slog.Logger, level *slo
 	if err := register.Follow(aggregate); err != nil {
 		return err
 	}
-	manager, err := upstreams.NewManager(cfg, aggregate, log)
+	manager, err := upstreams.NewManager(cfg, aggregate, nil, log)
 	if err != nil {
 		return errors.Join(split(err)...)
 	}
