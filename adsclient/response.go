@@ -16,6 +16,8 @@ import (
 // Response is a DiscoveryResponse or a DeltaDiscoveryResponse. Its resources are only
 // valid while the handler runs.
 type Response struct {
+	// Relist says that the response answers a periodic request for everything (PROTOCOL C4).
+	Relist  bool
 	TypeURL string
 	// Version is version_info or system_version_info: opaque, and no sign of change
 	// (PROTOCOL C5).

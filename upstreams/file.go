@@ -65,9 +65,9 @@ func (f *File) room(r *mirror.Resource) error {
 	case l.MaxResourceBytes > 0 && size > l.MaxResourceBytes:
 		return fmt.Errorf(overLimit+"%d bytes, and limits.maxResourceBytes of the upstream is %d", size, l.MaxResourceBytes)
 	case l.MaxResources > 0 && len(f.held) >= l.MaxResources:
-		return fmt.Errorf(overLimit+"the upstream has more than limits.maxResources, which is %d", l.MaxResources)
+		return fmt.Errorf(overLimit+"%w limits.maxResources, which is %d", errFull, l.MaxResources)
 	case l.MaxBytes > 0 && f.bytes+size > l.MaxBytes:
-		return fmt.Errorf(overLimit+"the upstream has more than limits.maxBytes, which is %d", l.MaxBytes)
+		return fmt.Errorf(overLimit+"%w limits.maxBytes, which is %d", errFull, l.MaxBytes)
 	}
 	return nil
 }

@@ -172,6 +172,8 @@ func (t *table) replace(sp *spelling, resp *adsclient.Response) (out outcome) {
 	sp.moreRefused = 0
 	seen, unnamed := 0, 0
 	var changed []string
+	// late are elements for which there is no room before what is gone is gone.
+	var late []adsclient.RawResource
 	if len(sp.byName) == 0 {
 		sp.byName = make(map[string]*record, resp.Len())
 		changed = make([]string, 0, resp.Len())
@@ -188,6 +190,10 @@ func (t *table) replace(sp *spelling, resp *adsclient.Response) (out outcome) {
 			continue
 		}
 		if err := t.room(rec, name, len(raw.Any)); err != nil {
+			if rec == nil && errors.Is(err, errFull) {
+				late = append(late, raw)
+				continue
+			}
 			sp.refuse(string(name), err, &out)
 			if rec != nil && rec.generation != sp.generation {
 				seen++
@@ -218,6 +224,7 @@ func (t *table) replace(sp *spelling, resp *adsclient.Response) (out outcome) {
 		rec.generation = sp.generation
 	}
 	out.changed = t.fold(sp.kind, changed)
+	defer func() { out.changed += t.admit(sp, late, &out) }()
 	if seen == len(sp.byName) {
 		return out
 	}
@@ -226,7 +233,7 @@ func (t *table) replace(sp *spelling, resp *adsclient.Response) (out outcome) {
 		out.refuse(sp.typeURL, fmt.Errorf("%d elements have no readable name: nothing is removed on account of this response", unnamed))
 		return out
 	}
-	if seen == 0 && !sp.first && len(t.byKind[sp.kind]) > 1 && !t.patient[sp.kind] {
+	if seen == 0 && len(late) == 0 && !sp.first && len(t.byKind[sp.kind]) > 1 && !t.patient[sp.kind] {
 		t.patient[sp.kind] = true
 		t.later(sp.kind)
 	}
@@ -241,6 +248,31 @@ func (t *table) replace(sp *spelling, resp *adsclient.Response) (out outcome) {
 	out.gone = len(gone)
 	t.fold(sp.kind, gone)
 	return out
+}
+
+// admit takes in new elements as far as there is room for them.
+func (t *table) admit(sp *spelling, late []adsclient.RawResource, out *outcome) (differ int) {
+	var changed []string
+	for _, raw := range late {
+		name, err := peekName(sp.kind, raw.Any)
+		if err != nil {
+			continue // it had a name before
+		}
+		rec := sp.byName[string(name)]
+		if err := t.room(rec, name, len(raw.Any)); rec == nil && err != nil {
+			sp.refuse(string(name), err, out)
+			continue
+		}
+		if rec != nil {
+			sp.refuse(string(name), errDuplicate, out)
+			continue
+		}
+		rec = &record{generation: sp.generation}
+		if full, differs := t.enter(sp, rec, name, raw, out); differs {
+			changed = append(changed, full)
+		}
+	}
+	return t.fold(sp.kind, changed)
 }
 
 // patch applies a delta response to a spelling.

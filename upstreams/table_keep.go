@@ -2,6 +2,7 @@ package upstreams
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -44,6 +45,9 @@ func (t *table) account(before, after int) {
 	}
 }
 
+// errFull says that there is no room for what is new.
+var errFull = errors.New("the upstream has more than")
+
 // overLimit begins what is said of what is refused by limits.
 const overLimit = "over the limit: "
 
@@ -66,10 +70,10 @@ func (t *table) room(rec *record, name []byte, size int) error {
 		held = rec.size()
 	}
 	if held == 0 && l.MaxResources > 0 && t.resources >= l.MaxResources {
-		return fmt.Errorf(overLimit+"the upstream has more than limits.maxResources, which is %d", l.MaxResources)
+		return fmt.Errorf(overLimit+"%w limits.maxResources, which is %d", errFull, l.MaxResources)
 	}
 	if l.MaxBytes > 0 && size > held && t.bytes+size-held > l.MaxBytes {
-		return fmt.Errorf(overLimit+"the upstream has more than limits.maxBytes, which is %d", l.MaxBytes)
+		return fmt.Errorf(overLimit+"%w limits.maxBytes, which is %d", errFull, l.MaxBytes)
 	}
 	return nil
 }

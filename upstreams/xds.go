@@ -308,7 +308,7 @@ func (x *XDS) HandleResponse(resp *adsclient.Response) error {
 	if resp.Complete {
 		x.lost(kind, result.deleted)
 	}
-	if n := result.changed + result.gone; false && n > 0 {
+	if n := result.changed + result.gone; resp.Relist && n > 0 {
 		x.drift[kind.String()] += uint64(n)
 		x.log.Info("asking for everything again has brought what no push had", "type", resp.TypeURL, "changed", result.changed, "gone", result.gone)
 	}

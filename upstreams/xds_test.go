@@ -41,6 +41,8 @@ type xdsScript struct {
 	store *mirror.Store
 	warns *warnings
 	late  []mirror.Kind // whose names may still turn up in another version
+	// relist says that what comes next was asked for again.
+	relist bool
 }
 
 // lapse lets the grace pass in which names may turn up in another version.
@@ -110,6 +112,7 @@ func (s *xdsScript) deliver(m proto.Message, delta bool) error {
 	if err != nil {
 		s.t.Fatal(err)
 	}
+	resp.Relist = s.relist
 	err = s.x.HandleResponse(resp)
 	// The handler must not keep any of the response's bytes.
 	for i := range b {
