@@ -137,6 +137,9 @@ func (r *Resource) Stamped(stamp *Stamp) *Resource {
 // stamp puts a stamp on metadata, and returns the cluster that they are of.
 func (md *metadata) stamp(s *Stamp) (cluster string) {
 	cluster = string(s.cluster)
+	if !isProvenance(md.from) {
+		md.from = nil // somebody's own words, which would claim any cluster
+	}
 	if md.from != nil {
 		cluster = ParseProvenance(string(originOf(md.from))).Cluster
 	}
@@ -165,6 +168,12 @@ func (md *metadata) stamp(s *Stamp) (cluster string) {
 	}
 	md.from = append(value, s.relay...)
 	return cluster
+}
+
+// isProvenance reports whether the annotation's value is one that a relay has written.
+func isProvenance(value []byte) bool {
+	i := bytes.LastIndex(value, via)
+	return i > 0 && len(value) > i+len(via) && len(originOf(value)) > 0
 }
 
 // withCluster returns r as a resource of a cluster. The bytes are shared.

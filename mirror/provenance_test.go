@@ -1,10 +1,12 @@
 package mirror
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	mcp "istio.io/api/mcp/v1alpha1"
 )
 
 func TestProvenanceIsReadFromTheAnnotation(t *testing.T) {
@@ -88,6 +90,20 @@ func TestTheWayIsNoContentButTheOriginIs_C10_S10(t *testing.T) {
 	for _, other := range []string{"west@1 via hub", "east(c)@1 via hub", ""} {
 		if with(other).Equal(base) {
 			t.Errorf("%q is the same content", other)
+		}
+	}
+}
+
+func TestAnAnnotationThatNoRelayHasWrittenIsNoProvenance(t *testing.T) {
+	kind := serviceEntries
+	for _, forged := range []string{"prod", "prod(other)", " via relay", "via relay", "prod via ", "@7 via relay"} {
+		data := received(t, func(m *mcp.Resource) { m.Metadata.Annotations = map[string]string{ProvenanceAnnotation: forged} })
+		got, _, err := DecodeStamped(kind, data, "east", NewStamp(StampOf{Source: "east", Cluster: "c-east", Relay: "r1"}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p := got.Provenance(); got.Cluster() != "c-east" || p.Source != "east" || !slices.Equal(p.Path, []string{"r1"}) {
+			t.Errorf("%q: cluster %q, provenance %+v", forged, got.Cluster(), p)
 		}
 	}
 }

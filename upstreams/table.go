@@ -316,6 +316,7 @@ func (t *table) patch(sp *spelling, resp *adsclient.Response) (out outcome) {
 		if rec.good() && rec.hash == xxh3.Hash128(raw.Any) {
 			// An istiod's delta sends everything again on each push.
 			rec.say(raw.Version)
+			delete(sp.refused, full)
 			continue
 		}
 		delete(sp.refused, full)

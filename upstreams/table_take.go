@@ -89,7 +89,12 @@ func (t *table) reconsider(kind mirror.Kind, clusters []string) (changed int, er
 				var out outcome
 				sp.refuse(name, err, &out)
 				errs = append(errs, out.err())
-			} else if differs {
+				continue
+			}
+			if rec.good() {
+				delete(sp.refused, name)
+			}
+			if differs {
 				rec.at = time.Now().Unix()
 				differ = append(differ, name)
 			}
