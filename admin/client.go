@@ -3,26 +3,50 @@ package admin
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"net"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 
 	"meshrelay/downstream"
 	"meshrelay/internal/object"
+	"meshrelay/state"
 	"meshrelay/upstreams"
 )
 
-// maxAnswerBytes bounds what a Client reads.
-const maxAnswerBytes = 256 << 20
+const (
+	// maxAnswerBytes bounds what a Client reads, and maxRefusalBytes what of a refusal.
+	maxAnswerBytes  = 256 << 20
+	maxRefusalBytes = 8 << 10
+)
 
 // Client asks the Server of another process.
 type Client struct {
 	// Address is host:port.
 	Address string
-	// HTTP is http.DefaultClient when nil.
+	// Socket is the path of the Unix socket. When set it is asked instead of Address: what
+	// changes something needs it.
+	Socket string
+	// HTTP is http.DefaultClient when nil. It is not for Socket.
 	HTTP *http.Client
+}
+
+// StatusError is an answer that is a refusal.
+type StatusError struct {
+	// Code is the HTTP status, Text what the relay says.
+	Code int
+	Text string
+	// where is what was asked.
+	where string
+}
+
+func (e *StatusError) Error() string {
+	return fmt.Sprintf("%s: %d %s: %s", e.where, e.Code, http.StatusText(e.Code), e.Text)
 }
 
 // Ready returns the readiness.
@@ -80,22 +104,89 @@ func (c Client) LogLevel(ctx context.Context) (string, error) {
 	return c.text(ctx, http.MethodGet, "/debug/loglevel")
 }
 
-// SetLogLevel sets the log level (debug, info, warn or error) until the process ends.
+// SetLogLevel sets the log level (debug, info, warn or error) until the process ends. It
+// needs the socket.
 func (c Client) SetLogLevel(ctx context.Context, level string) error {
 	_, err := c.text(ctx, http.MethodPut, "/debug/loglevel?level="+url.QueryEscape(level))
 	return err
 }
 
+// Version returns which build the relay is, and its socket.
+func (c Client) Version(ctx context.Context) (v Version, err error) {
+	err = c.getJSON(ctx, "/version", &v)
+	return v, err
+}
+
+// Freeze has an upstream held as it is, and returns how it is then. This and what follows
+// needs the socket.
+func (c Client) Freeze(ctx context.Context, upstream string) (upstreams.Status, error) {
+	return c.control(ctx, upstream, "freeze")
+}
+
+// Unfreeze has a frozen upstream followed again, and returns how it is then.
+func (c Client) Unfreeze(ctx context.Context, upstream string) (upstreams.Status, error) {
+	return c.control(ctx, upstream, "unfreeze")
+}
+
+// Release lets the deletions of an upstream through that the guard holds back, and returns
+// how it is then.
+func (c Client) Release(ctx context.Context, upstream string) (upstreams.Status, error) {
+	return c.control(ctx, upstream, "release")
+}
+
+// Rollback has an upstream frozen in the state of a revision, and returns how it is then.
+func (c Client) Rollback(ctx context.Context, upstream string, to uint64) (upstreams.Status, error) {
+	return c.control(ctx, upstream, "rollback?to="+strconv.FormatUint(to, 10))
+}
+
+func (c Client) control(ctx context.Context, upstream, action string) (s upstreams.Status, err error) {
+	err = c.json(ctx, http.MethodPost, "/upstreams/"+url.PathEscape(upstream)+"/"+action, &s)
+	return s, err
+}
+
+// History returns the revisions of an upstream that are kept, newest first.
+func (c Client) History(ctx context.Context, upstream string) (h []state.Revision, err error) {
+	err = c.getJSON(ctx, "/upstreams/"+url.PathEscape(upstream)+"/history", &h)
+	return h, err
+}
+
+// Reload has the config file read and taken over, and returns what became of that.
+func (c Client) Reload(ctx context.Context) (s ReloadStatus, err error) {
+	err = c.json(ctx, http.MethodPost, "/reload", &s)
+	return s, err
+}
+
+// Backup writes a copy of the state to w.
+func (c Client) Backup(ctx context.Context, w io.Writer) error {
+	const path = "/state/backup"
+	resp, err := c.ask(ctx, http.MethodGet, path, "application/octet-stream")
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return c.refusal(path, resp)
+	}
+	if _, err := io.Copy(w, resp.Body); err != nil {
+		return fmt.Errorf("%s%s: %w", c.where(), path, err)
+	}
+	return nil
+}
+
 func (c Client) getJSON(ctx context.Context, path string, v any) error {
+	return c.json(ctx, http.MethodGet, path, v)
+}
+
+func (c Client) json(ctx context.Context, method, path string, v any) error {
 	// An unready relay says so with 503, and with a body like any other.
-	body, err := c.do(ctx, http.MethodGet, path, jsonType, func(code int) bool {
+	body, err := c.do(ctx, method, path, jsonType, func(code int) bool {
 		return code == http.StatusOK || path == "/ready" && code == http.StatusServiceUnavailable
 	})
 	if err != nil {
 		return err
 	}
 	if err := json.Unmarshal(body, v); err != nil {
-		return fmt.Errorf("%s%s: is this a relay's admin address? %w", c.Address, path, err)
+		return fmt.Errorf("%s%s: is this a relay's admin address? %w", c.where(), path, err)
 	}
 	return nil
 }
@@ -106,28 +197,69 @@ func (c Client) text(ctx context.Context, method, path string) (string, error) {
 }
 
 func (c Client) do(ctx context.Context, method, path, accept string, good func(code int) bool) ([]byte, error) {
-	req, err := http.NewRequestWithContext(ctx, method, "http://"+c.Address+path, nil)
+	resp, err := c.ask(ctx, method, path, accept)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	if !good(resp.StatusCode) {
+		return nil, c.refusal(path, resp)
+	}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswerBytes+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%s%s: %w", c.where(), path, err)
+	case len(body) > maxAnswerBytes:
+		return nil, fmt.Errorf("%s%s: the answer is larger than %d MiB", c.where(), path, maxAnswerBytes>>20)
+	}
+	return body, nil
+}
+
+// ask sends a request. The caller closes the body of the answer.
+func (c Client) ask(ctx context.Context, method, path, accept string) (*http.Response, error) {
+	host, client := c.Address, c.HTTP
+	switch {
+	case c.Socket != "":
+		host = "localhost"
+		client = &http.Client{Transport: &http.Transport{
+			DisableKeepAlives: true,
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return new(net.Dialer).DialContext(ctx, "unix", c.Socket)
+			},
+		}}
+	case client == nil:
+		client = http.DefaultClient
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+host+path, nil)
 	if err != nil {
 		return nil, fmt.Errorf("admin address %q: %w", c.Address, err)
 	}
 	req.Header.Set("Accept", accept)
-	client := c.HTTP
-	if client == nil {
-		client = http.DefaultClient
-	}
 	resp, err := client.Do(req)
-	if err != nil {
-		return nil, fmt.Errorf("ask the relay at admin address %s: %w", c.Address, err)
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswerBytes+1))
 	switch {
-	case err != nil:
-		return nil, fmt.Errorf("%s%s: %w", c.Address, path, err)
-	case len(body) > maxAnswerBytes:
-		return nil, fmt.Errorf("%s%s: the answer is larger than %d MiB", c.Address, path, maxAnswerBytes>>20)
-	case !good(resp.StatusCode):
-		return nil, fmt.Errorf("%s%s: %s: %s", c.Address, path, resp.Status, strings.TrimSpace(string(body[:min(len(body), 1024)])))
+	case err == nil:
+		return resp, nil
+	case c.Socket == "":
+		return nil, fmt.Errorf("ask the relay at admin address %s: %w", c.Address, err)
+	case errors.Is(err, fs.ErrPermission):
+		return nil, fmt.Errorf("ask the relay at its admin socket: %w: it is for the user that the relay runs as", err)
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("ask the relay at its admin socket: %w: the command must run on the relay's own host, in a container within that", err)
 	}
-	return body, nil
+	return nil, fmt.Errorf("ask the relay at its admin socket: %w", err)
+}
+
+func (c Client) refusal(path string, resp *http.Response) error {
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxRefusalBytes))
+	if err != nil {
+		return fmt.Errorf("%s%s: %w", c.where(), path, err)
+	}
+	return &StatusError{Code: resp.StatusCode, Text: strings.TrimSpace(string(text)), where: c.where() + path}
+}
+
+func (c Client) where() string {
+	if c.Socket != "" {
+		return c.Socket
+	}
+	return c.Address
 }

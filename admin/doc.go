@@ -3,6 +3,8 @@
 // it serves, in the shapes in which istiod shows the same. The debug documents are
 // also what the xDS debug types answer with (PROTOCOL D1, D2): see Debug.
 //
-// The package must not know how any of it works: it reads small interfaces, and
-// changes nothing but the log level.
+// What changes something (Controls, the log level, a reload) is served over a Unix socket
+// only, on which the file system decides who may.
+//
+// The package must not know how any of it works: it reads and calls small interfaces.
 package admin

@@ -26,12 +26,15 @@ func (s *Server) debugOnly(next http.HandlerFunc) http.Handler {
 	return loopbackOnly(limited)
 }
 
-// loopbackOnly lets through connections within this host. Both ends count: a
-// connection to a public address of this host is none, wherever it comes from.
+// loopbackOnly lets through connections within this host, those over the socket among them.
+// Both ends count: a connection to a public address of this host is none, wherever it comes
+// from.
 func loopbackOnly(next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 		switch {
+		case overSocket(r.Context()):
+			next(w, r)
 		case local == nil || !isLoopback(local.String()) || !isLoopback(r.RemoteAddr):
 			http.Error(w, "only for connections over loopback: use it on the relay's own host, or through kubectl port-forward or ssh -L", http.StatusForbidden)
 		case !isLocalName(r.Host):

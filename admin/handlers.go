@@ -70,10 +70,10 @@ func (s *Server) setLogLevel(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("level is %q: want debug, info, warn or error, as in PUT /debug/loglevel?level=debug", name), http.StatusBadRequest)
 		return
 	}
-	old := s.deps.LogLevel.Level()
+	old, who := s.deps.LogLevel.Level(), peerOf(r.Context())
 	s.deps.LogLevel.Set(level)
 	// At the level that is certain to be shown, as long as anything is.
-	s.log.Log(r.Context(), max(level, old, slog.LevelInfo), "log level set", "level", name)
+	s.log.Log(r.Context(), max(level, old, slog.LevelInfo), "operator", "action", "log-level", "uid", who.UID, "pid", who.PID, "level", name)
 	s.logLevel(w, r)
 }
 
@@ -110,10 +110,15 @@ func (s *Server) index(w http.ResponseWriter, _ *http.Request) {
 	line("/ready", "200 when clients are served, else 503, with the reasons")
 	line("/healthz", "200 while the process runs")
 	line("/metrics", "Metrics for Prometheus")
-	line("/version", "Version of this program")
+	line("/version", "Version of this program, and its Unix socket")
 	for _, doc := range documents() {
 		line("/debug/"+doc.name, doc.help)
 	}
-	line("/debug/loglevel", "Log level; PUT ?level=debug sets it")
+	line("/debug/loglevel", "Log level")
 	line("/debug/pprof/", "Profiles for go tool pprof; over loopback only")
+	fmt.Fprint(w, "\nOver the Unix socket only:\n\n")
+	line("/debug/loglevel", "PUT ?level=debug sets the log level")
+	line("/upstreams/NAME/…", "POST freeze, unfreeze, release, rollback?to=REVISION; GET history")
+	line("/reload", "POST: read the config file and take it over")
+	line("/state/backup", "Copy of the state that is kept on disk")
 }

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"log/slog"
@@ -122,9 +123,11 @@ type fixture struct {
 	traces   map[mirror.Key][]upstreams.Trace
 	level    *slog.LevelVar
 	registry *prometheus.Registry
+	logged   *bytes.Buffer
 }
 
-func newFixture(t *testing.T, cfg Config) *fixture {
+// newFixture returns a fixture with what more adds to its dependencies.
+func newFixture(t *testing.T, cfg Config, more ...func(*Deps)) *fixture {
 	t.Helper()
 	opaque := &anypb.Any{TypeUrl: "type.googleapis.com/example.Widget", Value: []byte{8, 1}}
 	configs, register := mergedAndRegistered(t,
@@ -135,7 +138,7 @@ func newFixture(t *testing.T, cfg Config) *fixture {
 		entry(t, "west", "bank", "ledger", "ledger.example.com"),
 		resource(t, "west", mirror.Key{Kind: widget, Namespace: "shop", Name: "w"}, opaque),
 	)
-	f := &fixture{level: new(slog.LevelVar), registry: prometheus.NewRegistry(), ready: Readiness{Ready: true}}
+	f := &fixture{level: new(slog.LevelVar), registry: prometheus.NewRegistry(), ready: Readiness{Ready: true}, logged: new(bytes.Buffer)}
 	f.sources = []upstreams.Status{{Name: "east", Type: "xds", State: upstreams.StateSynced, Synced: true}}
 	f.clients = []downstream.ClientStatus{
 		{
@@ -153,8 +156,8 @@ func newFixture(t *testing.T, cfg Config) *fixture {
 	}
 	cfg.Address = "127.0.0.1:0"
 	var err error
-	f.Server, err = New(cfg, Deps{
-		Gatherer: f.registry, LogLevel: f.level, Build: buildinfo.Info{Version: "v1.2.3"}, Logger: slog.New(slog.DiscardHandler),
+	deps := Deps{
+		Gatherer: f.registry, LogLevel: f.level, Build: buildinfo.Info{Version: "v1.2.3"}, Logger: slog.New(slog.NewTextHandler(f.logged, nil)),
 		Ready: func() Readiness { return f.ready },
 		Debug: NewDebug(Views{
 			Configs: configs, Contests: register.Contests, HostConflicts: register.HostConflicts,
@@ -170,7 +173,11 @@ func newFixture(t *testing.T, cfg Config) *fixture {
 			},
 			Upstreams: func() []upstreams.Status { return f.sources }, Clients: func() []downstream.ClientStatus { return f.clients },
 		}),
-	})
+	}
+	for _, add := range more {
+		add(&deps)
+	}
+	f.Server, err = New(cfg, deps)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -182,6 +189,8 @@ type request struct {
 	method, path, host, accept, body string
 	// local and remote are the ends of the connection.
 	local, remote string
+	// peer is who is at the other end of the socket, if it came over that.
+	peer *peer
 }
 
 func (f *fixture) do(t *testing.T, r request) (code int, body string, header http.Header) {
@@ -201,6 +210,9 @@ func (f *fixture) do(t *testing.T, r request) (code int, body string, header htt
 		t.Fatal(err)
 	}
 	req = req.WithContext(context.WithValue(req.Context(), http.LocalAddrContextKey, net.Addr(local)))
+	if r.peer != nil {
+		req = req.WithContext(context.WithValue(req.Context(), peerKey{}, *r.peer))
+	}
 	w := httptest.NewRecorder()
 	f.handler.ServeHTTP(w, req)
 	b, err := io.ReadAll(w.Result().Body)

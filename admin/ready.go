@@ -3,6 +3,7 @@ package admin
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,17 +15,23 @@ type Readiness struct {
 	Ready bool `json:"ready"`
 	// Reasons say why not, or, when Ready, what is amiss all the same.
 	Reasons []string `json:"reasons,omitempty"`
+	// Config is what became of the config file, where one is followed.
+	Config ReloadStatus `json:"config,omitzero"`
 }
 
 // Assess works out the readiness. released says that clients are being served: every
 // source has synced, or the wait for them is over (PROTOCOL S4). From then on a source
 // that is down makes the relay degraded, not unready: what the source gave is still
-// served, and cutting the clients off would not bring it back.
+// served, and cutting the clients off would not bring it back. A source that is required
+// is one of which the config says otherwise.
 func Assess(released bool, sources []upstreams.Status) Readiness {
 	r := Readiness{Ready: released}
 	for _, s := range sources {
 		if reason := amiss(s); reason != "" {
 			r.Reasons = append(r.Reasons, reason)
+		}
+		if s.Required && (s.Stale || !s.Synced) {
+			r.Ready = false
 		}
 	}
 	if !released && len(r.Reasons) == 0 {
@@ -39,7 +46,7 @@ func amiss(s upstreams.Status) string {
 	if s.State != upstreams.StateSynced || !s.Synced {
 		text := string(s.State)
 		if !s.Since.IsZero() {
-			text += " since " + s.Since.UTC().Format(time.RFC3339)
+			text += since(s.Since)
 		}
 		if s.Address != "" {
 			text += " (" + s.Address + ")"
@@ -49,14 +56,22 @@ func amiss(s upstreams.Status) string {
 		}
 		parts = append(parts, text)
 		switch {
-		case s.Synced:
+		case s.Synced && !s.Stale:
 			parts = append(parts, "what it gave before is still served")
 		case len(s.Pending) > 0:
 			parts = append(parts, fmt.Sprintf("no answer yet for %d types, among them %s", len(s.Pending), s.Pending[0]))
 		}
 	}
+	if s.Required && (s.Stale || !s.Synced) {
+		parts = append(parts, "it is required, so the relay is not ready")
+	}
+	parts = append(parts, stale(s)...)
+	parts = append(parts, withheld(s)...)
 	if s.Endpoints != nil && s.Endpoints.LastError != "" {
 		parts = append(parts, "the endpoints of its services stay as they were known: "+s.Endpoints.LastError)
+	}
+	if s.OverLimit > 0 {
+		parts = append(parts, fmt.Sprintf("over its limits, so that %d resources are refused: raise limits, or import less of it", s.OverLimit))
 	}
 	if s.RefusedTotal > 0 {
 		text := fmt.Sprintf("the newest content of %d resources or files is bad, the last good one stays in force", s.RefusedTotal)
@@ -71,9 +86,73 @@ func amiss(s upstreams.Status) string {
 	return "upstream " + s.Name + ": " + strings.Join(parts, "; ")
 }
 
+// stale says since when a source is out of contact, and what has become of what it gave.
+func stale(s upstreams.Status) (parts []string) {
+	expired := 0
+	for _, n := range s.Expired {
+		expired += n
+	}
+	if s.Stale {
+		text := "stale"
+		if !s.StaleSince.IsZero() {
+			text += since(s.StaleSince)
+		}
+		if expired == 0 {
+			text += ": what it gave before is still served"
+		}
+		parts = append(parts, text)
+	}
+	if expired > 0 {
+		parts = append(parts, fmt.Sprintf("%d resources of it are not served any more, as its staleness policy says", expired))
+	}
+	return parts
+}
+
+// withheld says what of a source waits for a person.
+func withheld(s upstreams.Status) (parts []string) {
+	if h := s.Held; h != nil {
+		until := "for ever"
+		if !h.Until.IsZero() {
+			until = "until " + h.Until.UTC().Format(time.RFC3339)
+		}
+		parts = append(parts, fmt.Sprintf("held%s: %d deletions of %d resources wait %s; let them through with \"relay release %s\"", since(h.Since), h.Removals, h.Of, until, s.Name))
+	}
+	if f := s.Frozen; f != nil {
+		text := "frozen" + since(f.Since)
+		if f.Revision != 0 {
+			text += fmt.Sprintf(" at revision %d", f.Revision)
+		}
+		parts = append(parts, fmt.Sprintf("%s: %d of its resources have changed there and wait; follow it again with \"relay unfreeze %s\"", text, f.Waiting, s.Name))
+	}
+	return parts
+}
+
+func since(t time.Time) string { return " since " + t.UTC().Format(time.RFC3339) }
+
+// readiness is what the dependencies say, and what the server knows besides.
+func (s *Server) readiness() Readiness {
+	r := s.deps.Ready()
+	r.Config = s.reloadStatus()
+	r.Reasons = append(slices.Clone(r.Reasons), reloadReasons(r.Config)...)
+	if st := s.socket.Load(); s.cfg.Socket != "" && st != nil && st.path == "" {
+		r.Reasons = append(r.Reasons, st.problem)
+	}
+	if s.deps.Notes != nil {
+		r.Reasons = append(r.Reasons, s.deps.Notes()...)
+	}
+	return r
+}
+
+func (s *Server) reloadStatus() ReloadStatus {
+	if s.deps.ReloadStatus == nil {
+		return ReloadStatus{}
+	}
+	return s.deps.ReloadStatus()
+}
+
 // ready answers in plain text, or with the Readiness as JSON to those who accept that.
 func (s *Server) ready(w http.ResponseWriter, req *http.Request) {
-	r := s.deps.Ready()
+	r := s.readiness()
 	head, code := "ready", http.StatusOK
 	switch {
 	case !r.Ready:

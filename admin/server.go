@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -27,6 +29,8 @@ const (
 	maxHeaderBytes  = 16 << 10
 	maxBodyBytes    = 4 << 10
 	maxConnections  = 256
+	// maxSocketConnections bounds the connections over the Unix socket.
+	maxSocketConnections = 64
 	// maxDebugRequests bounds the debug documents that are made at the same time.
 	maxDebugRequests = 8
 )
@@ -41,8 +45,11 @@ type Config struct {
 	// Address is host:port. Port 0 means any.
 	Address string
 	// DebugOffLoopback opens the debug endpoints, which show everything, to connections
-	// that are not within this host. Profiles and the log level stay closed to those.
+	// that are not within this host. Profiles stay closed to those.
 	DebugOffLoopback bool
+	// Socket is the absolute path of the Unix socket, which serves what the address does,
+	// and besides what changes something. Empty: none.
+	Socket string
 }
 
 // Deps are what a Server works with.
@@ -56,6 +63,19 @@ type Deps struct {
 	LogLevel *slog.LevelVar
 	Build    buildinfo.Info
 	Logger   *slog.Logger
+
+	// The others may be nil, and may be called from any goroutine.
+
+	// Controls are what can be done to upstreams.
+	Controls Controls
+	// Reload has the config file read and taken over.
+	Reload func(ctx context.Context) error
+	// ReloadStatus is what became of the config file.
+	ReloadStatus func() ReloadStatus
+	// Backup writes a copy of the state; nil when none is kept.
+	Backup func(w io.Writer) error
+	// Notes says what else is amiss, a line each, without making the relay unready.
+	Notes func() []string
 }
 
 // Server is the HTTP server for operators. New makes it, Run runs it.
@@ -64,6 +84,9 @@ type Server struct {
 	deps    Deps
 	log     *slog.Logger
 	busy    chan struct{} // one slot for each debug document being made
+	writing chan struct{} // one slot: what changes something waits for its turn
+	backups chan struct{} // one slot
+	socket  atomic.Pointer[socketState]
 	handler http.Handler
 }
 
@@ -75,13 +98,16 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	case deps.Gatherer == nil || deps.Ready == nil || deps.Debug == nil || deps.LogLevel == nil || deps.Logger == nil:
 		return nil, errors.New("admin: gatherer, readiness, debug, log level and logger are needed")
 	}
-	s := &Server{cfg: cfg, deps: deps, log: deps.Logger, busy: make(chan struct{}, maxDebugRequests)}
+	s := &Server{
+		cfg: cfg, deps: deps, log: deps.Logger,
+		busy: make(chan struct{}, maxDebugRequests), writing: make(chan struct{}, 1), backups: make(chan struct{}, 1),
+	}
 	s.handler = s.routes()
 	return s, nil
 }
 
-// Run listens on the configured address and serves until ctx ends; then it gives
-// requests a few seconds to finish.
+// Run listens on the configured address and socket and serves until ctx ends; then it gives
+// requests a few seconds to finish. Without the socket it does what it can.
 func (s *Server) Run(ctx context.Context) error {
 	lis, err := net.Listen("tcp", s.cfg.Address)
 	if err != nil {
@@ -93,6 +119,21 @@ func (s *Server) Run(ctx context.Context) error {
 // Serve is Run on a listener that is open already. It closes the listener.
 func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	s.log.Info("listening for operators", "address", lis.Addr().String())
+	socket := s.openSocket() // before anybody can ask where it is
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return s.serve(ctx, netutil.LimitListener(lis, maxConnections)) })
+	if socket != nil {
+		s.log.Info("listening for operators", "socket", s.cfg.Socket)
+		g.Go(func() error {
+			defer s.socket.Store(&socketState{problem: "the relay is shutting down"})
+			return s.serve(ctx, netutil.LimitListener(socket, maxSocketConnections))
+		})
+	}
+	return g.Wait()
+}
+
+// serve serves the connections of a listener until ctx ends.
+func (s *Server) serve(ctx context.Context, lis net.Listener) error {
 	// Requests live no longer than the shutdown lasts: profiles and large documents
 	// would otherwise outlive it.
 	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -105,10 +146,11 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
 		BaseContext:       func(net.Listener) context.Context { return base },
+		ConnContext:       withPeer,
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		if err := server.Serve(netutil.LimitListener(lis, maxConnections)); !errors.Is(err, http.ErrServerClosed) {
+		if err := server.Serve(lis); !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("admin: %w", err)
 		}
 		return nil
@@ -126,6 +168,14 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	return g.Wait()
 }
 
+// Version is which build a relay is, and where its operators reach it.
+type Version struct {
+	buildinfo.Info
+	// AdminSocket is the path of the Unix socket, on the relay's own host; empty when it is
+	// not open.
+	AdminSocket string `json:"adminSocket,omitempty"`
+}
+
 func (s *Server) routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /ready", s.ready)
@@ -141,11 +191,11 @@ func (s *Server) routes() http.Handler {
 		mux.Handle("GET /debug/"+doc.name, s.debugOnly(s.document(doc)))
 	}
 	mux.Handle("GET /debug/loglevel", s.debugOnly(s.logLevel))
-	mux.Handle("PUT /debug/loglevel", loopbackOnly(s.setLogLevel))
+	s.addControls(mux)
 	s.addProfiles(mux)
 	mux.Handle("GET /version", s.debugOnly(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", jsonType)
-		_ = writeJSON(w, s.deps.Build)
+		_ = writeJSON(w, Version{s.deps.Build, s.socketPath()})
 	}))
 	mux.Handle("GET /{$}", s.debugOnly(s.index))
 	mux.Handle("GET /debug/{$}", s.debugOnly(s.index))

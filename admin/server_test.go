@@ -78,6 +78,46 @@ func TestReadinessFollowsTheSources(t *testing.T) {
 			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Synced: true, Endpoints: &upstreams.EndpointsStatus{LastError: "w:1: refused"}},
 			Readiness{Ready: true, Reasons: []string{"upstream west: the endpoints of its services stay as they were known: w:1: refused"}},
 		},
+		"stale, and kept": {
+			true, upstreams.Status{Name: "west", State: upstreams.StateDisconnected, Synced: true, Stale: true, StaleSince: since},
+			Readiness{Ready: true, Reasons: []string{"upstream west: disconnected; stale since 2024-02-03T04:05:06Z: what it gave before is still served"}},
+		},
+		"stale, and expired": {
+			true, upstreams.Status{Name: "west", State: upstreams.StateDisconnected, Synced: true, Stale: true, Expired: map[string]int{"a/B": 2, "a/C": 3}},
+			Readiness{Ready: true, Reasons: []string{"upstream west: disconnected; stale; 5 resources of it are not served any more, as its staleness policy says"}},
+		},
+		"stale, and required": {
+			true, upstreams.Status{Name: "west", State: upstreams.StateDisconnected, Synced: true, Required: true, Stale: true},
+			Readiness{Reasons: []string{"upstream west: disconnected; it is required, so the relay is not ready; stale: what it gave before is still served"}},
+		},
+		"never synced, and required": {
+			true, upstreams.Status{Name: "west", State: upstreams.StateConnecting, Required: true},
+			Readiness{Reasons: []string{"upstream west: connecting; it is required, so the relay is not ready"}},
+		},
+		"lost, and required": {
+			true, upstreams.Status{Name: "west", State: upstreams.StateDisconnected, Synced: true, Required: true},
+			Readiness{Ready: true, Reasons: []string{"upstream west: disconnected; what it gave before is still served"}},
+		},
+		"held": {
+			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Synced: true, Held: &upstreams.Held{Since: since, Until: since.Add(time.Minute), Removals: 40, Of: 100}},
+			Readiness{Ready: true, Reasons: []string{`upstream west: held since 2024-02-03T04:05:06Z: 40 deletions of 100 resources wait until 2024-02-03T04:06:06Z; let them through with "relay release west"`}},
+		},
+		"held for ever": {
+			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Synced: true, Held: &upstreams.Held{Since: since, Removals: 1, Of: 2}},
+			Readiness{Ready: true, Reasons: []string{`upstream west: held since 2024-02-03T04:05:06Z: 1 deletions of 2 resources wait for ever; let them through with "relay release west"`}},
+		},
+		"frozen": {
+			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Synced: true, Frozen: &upstreams.Frozen{Since: since, Waiting: 3}},
+			Readiness{Ready: true, Reasons: []string{`upstream west: frozen since 2024-02-03T04:05:06Z: 3 of its resources have changed there and wait; follow it again with "relay unfreeze west"`}},
+		},
+		"rolled back": {
+			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Synced: true, Frozen: &upstreams.Frozen{Since: since, Revision: 17}},
+			Readiness{Ready: true, Reasons: []string{`upstream west: frozen since 2024-02-03T04:05:06Z at revision 17: 0 of its resources have changed there and wait; follow it again with "relay unfreeze west"`}},
+		},
+		"too much": {
+			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Synced: true, OverLimit: 3},
+			Readiness{Ready: true, Reasons: []string{"upstream west: over its limits, so that 3 resources are refused: raise limits, or import less of it"}},
+		},
 		"bad content": {
 			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Synced: true, RefusedTotal: 2, Refused: []upstreams.Refusal{{Resource: "a.yaml:3", Reason: "no kind"}}},
 			Readiness{Ready: true, Reasons: []string{"upstream west: the newest content of 2 resources or files is bad, the last good one stays in force: a.yaml:3: no kind"}},
@@ -181,10 +221,13 @@ func TestLogLevelCanBeSetAtRunTime(t *testing.T) {
 		{"/debug/loglevel?level=loud", "want debug, info, warn or error", 400, slog.LevelWarn},
 		{"/debug/loglevel", "want debug, info, warn or error", 400, slog.LevelWarn},
 	} {
-		code, body, _ := f.do(t, request{method: http.MethodPut, path: tc.path})
+		code, body, _ := f.do(t, request{method: http.MethodPut, path: tc.path, peer: &peer{UID: 7}})
 		if code != tc.code || !strings.Contains(body, tc.want) || f.level.Level() != tc.level {
 			t.Errorf("%s: %d %q, level %v", tc.path, code, body, f.level.Level())
 		}
+	}
+	if got := f.logged.String(); !strings.Contains(got, "action=log-level uid=7") {
+		t.Errorf("who set it is not logged: %s", got)
 	}
 }
 
@@ -287,14 +330,12 @@ func TestClientAndServerUnderstandEachOther(t *testing.T) {
 	if err != nil || len(clients) != 2 || clients[0].NodeID != f.clients[0].NodeID {
 		t.Errorf("%v %v", clients, err)
 	}
-	if err := c.SetLogLevel(ctx, "debug"); err != nil {
-		t.Error(err)
-	}
-	if level, err := c.LogLevel(ctx); err != nil || level != "debug" {
+	if level, err := c.LogLevel(ctx); err != nil || level != "info" {
 		t.Errorf("%q %v", level, err)
 	}
-	if err := c.SetLogLevel(ctx, "loud & clear"); err == nil || !strings.Contains(err.Error(), `"loud & clear"`) {
-		t.Errorf("%v", err)
+	v, err := c.Version(ctx)
+	if err != nil || v.Version != "v1.2.3" || v.AdminSocket != "" {
+		t.Errorf("%+v %v", v, err)
 	}
 	transport.CloseIdleConnections()
 	if err := stop(); err != nil {

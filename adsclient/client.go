@@ -5,15 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"math/rand/v2"
-	"strings"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/keepalive"
 )
 
 // Protocol is a variant of xDS.
@@ -30,7 +29,8 @@ const (
 
 // Config is what a Client is told to do.
 type Config struct {
-	// Addresses are host:port, tried in order.
+	// Addresses are host:port, the preferred first. See the comment of the package for the
+	// order in which they are tried.
 	Addresses []string
 	Protocol  Protocol
 	// Node is called for each stream.
@@ -46,8 +46,22 @@ type Config struct {
 	// SotW: an istiod's delta loses deletions of what is asked for by name (PROTOCOL C14).
 	// Nil: everything is asked for.
 	Names func(typeURL string) []string
-	// DialOptions carry at least transport credentials.
+	// DialOptions carry at least transport credentials, and no dialer: SyncTimeout counts
+	// the bytes of the Client's own.
 	DialOptions []grpc.DialOption
+	// SyncTimeout is how long a stream may make no progress while a type waits for its
+	// first answer on it. Progress is what a connection moves, in both directions, beyond
+	// the noise of one that is idle: a response that takes its time on a slow link is
+	// waited for. It does not apply with Names, which are answered in parts. Default: 30 s;
+	// negative: for ever.
+	SyncTimeout time.Duration
+	// FailbackAfter is how long a preferred address must have worked again before the
+	// stream moves back to it. Default: 1 min; negative: it stays where it is until it
+	// has to move.
+	FailbackAfter time.Duration
+	// MaxResponseBytes bounds a response: one that is larger ends the stream. It is read
+	// into memory, for a moment twice. Default: DefaultMaxResponseBytes.
+	MaxResponseBytes int
 	// ResyncInterval is how often, give or take a tenth, a SotW stream asks for
 	// everything again (PROTOCOL C4). Zero: never.
 	ResyncInterval time.Duration
@@ -58,7 +72,21 @@ type Config struct {
 	// 10 s.
 	DeniedBackoff time.Duration
 	Logger        *slog.Logger
+
+	// For tests: how connections are made and within what time, when they are pinged, and
+	// below what age the end of a stream is one too soon.
+	dialer         *dialer
+	keepalive      keepalive.ClientParameters
+	connectTimeout time.Duration
+	soon           time.Duration
 }
+
+// DefaultMaxResponseBytes is Config.MaxResponseBytes unless said otherwise: 1 GiB, some
+// forty times what 10,000 large resources take.
+const DefaultMaxResponseBytes = 1 << 30
+
+// endsSoon is below what age the end of a stream counts as one too soon.
+const endsSoon = 3 * time.Second
 
 // Phase is where a Client is in the life of a stream.
 type Phase string
@@ -90,6 +118,10 @@ type State struct {
 	// responses. Its end is then routine until reconnecting fails: servers limit the age
 	// of connections on purpose (PROTOCOL C18).
 	Answered bool
+	// Switched says, in the phase Connected, that the last stream that was answered was to
+	// another address, From. What was received from there is resumed, not replaced.
+	Switched bool
+	From     string
 }
 
 // Handler takes what a Client receives. Its methods are never called at the same
@@ -112,6 +144,7 @@ type Client struct {
 	cfg     Config
 	handler Handler
 	log     *slog.Logger
+	board   *board
 	// sotwOnly are the addresses that turned out not to be relays, until a stream to
 	// one fails before it brings anything.
 	sotwOnly map[string]bool
@@ -124,6 +157,8 @@ type Client struct {
 	// leftOut is, by type, why not all names are asked for. Run and the writer of the
 	// present stream use it in turn.
 	leftOut map[string]string
+	// back gives the number of a preferred address to move to. Nothing waits in it.
+	back chan int
 }
 
 // New returns a Client that is not connected.
@@ -135,6 +170,8 @@ func New(cfg Config, h Handler) (*Client, error) {
 		return nil, errors.New("adsclient: node, types and handler are needed")
 	case cfg.Protocol != Auto && cfg.Protocol != SotW && cfg.Protocol != Delta:
 		return nil, fmt.Errorf("adsclient: protocol %q: want %s, %s or %s", cfg.Protocol, Auto, SotW, Delta)
+	case cfg.MaxResponseBytes < 0 || cfg.MaxResponseBytes > math.MaxInt32:
+		return nil, fmt.Errorf("adsclient: responses of %d bytes: want 1 to %d, which is what gRPC can frame", cfg.MaxResponseBytes, math.MaxInt32)
 	case cfg.Names != nil && cfg.Protocol != SotW:
 		return nil, fmt.Errorf("adsclient: protocol %s: names need %s", cfg.Protocol, SotW)
 	}
@@ -146,24 +183,47 @@ func New(cfg Config, h Handler) (*Client, error) {
 	def(&cfg.MinBackoff, 250*time.Millisecond)
 	def(&cfg.MaxBackoff, 30*time.Second)
 	def(&cfg.DeniedBackoff, 10*time.Second)
+	def(&cfg.SyncTimeout, 30*time.Second)
+	def(&cfg.FailbackAfter, time.Minute)
+	def(&cfg.soon, endsSoon)
+	def(&cfg.connectTimeout, connectTimeout)
+	if cfg.MaxResponseBytes == 0 {
+		cfg.MaxResponseBytes = DefaultMaxResponseBytes
+	}
+	if cfg.keepalive.Time == 0 {
+		cfg.keepalive = keepaliveParams()
+	}
+	if cfg.dialer == nil {
+		cfg.dialer = newDialer(cfg.keepalive.Timeout)
+	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	return &Client{
 		cfg: cfg, handler: h, log: cfg.Logger, sotwOnly: map[string]bool{}, forgetful: map[string]bool{},
-		renamed: make(chan struct{}, 1), leftOut: map[string]string{},
+		renamed: make(chan struct{}, 1), leftOut: map[string]string{}, board: newBoard(cfg.Addresses, cfg.FailbackAfter), back: make(chan int),
 	}, nil
 }
 
 // Run connects and reconnects until ctx ends, and then returns nil. It is called
 // once.
 func (c *Client) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	failback := make(chan struct{})
+	go func() {
+		defer close(failback)
+		c.failBack(ctx)
+	}()
+	defer func() { <-failback }()
+	defer cancel()
 	pause := &backoff.ExponentialBackOff{
 		InitialInterval: c.cfg.MinBackoff, MaxInterval: c.cfg.MaxBackoff, RandomizationFactor: 0.5, Multiplier: 1.6,
 	}
 	pause.Reset()
+	way := newRoute(len(c.cfg.Addresses), c.board.unwell)
 	refused := false // by any address of the present round
-	for next := 0; ; {
+	for {
 		for !c.wanted() {
 			select {
 			case <-ctx.Done():
@@ -171,30 +231,41 @@ func (c *Client) Run(ctx context.Context) error {
 			case <-c.renamed:
 			}
 		}
-		address := c.cfg.Addresses[next]
-		answered, err := c.attempt(ctx, address)
+		i := way.next()
+		end := c.attempt(ctx, i)
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // the end was asked for
 		}
-		state := State{Phase: Disconnected, Address: address, Err: explain(err), Answered: answered}
-		code := status.Code(err)
-		if code == codes.Unauthenticated || code == codes.PermissionDenied {
+		state := State{Phase: Disconnected, Address: c.cfg.Addresses[i], Err: explain(end.err), Answered: end.answered}
+		if denied(end.err) {
 			state.Phase, refused = Denied, true
 		}
-		c.handler.HandleState(state)
-		// Only a response shows that a server works (gRFC A57): until one came, each
-		// further attempt waits longer. The list begins anew after a success.
-		next = (next + 1) % len(c.cfg.Addresses)
-		wait := time.Duration(0)
+		soon := end.synced.IsZero() || time.Since(end.synced) < c.cfg.soon
+		var wait time.Duration
+		var moved *movedError
 		switch {
-		case answered:
-			next = 0
-			pause.Reset()
-			wait = pause.NextBackOff()
-		case next == 0:
+		case errors.As(end.err, &moved):
+			way.move(moved.to, i)
+			c.board.left(i, end.err, true)
+			c.board.returnTo(moved.to)
+		case end.synced.IsZero():
+			// Only what has answered everything works: until something does, each further
+			// round waits longer (gRFC A57). Many clients can have come to the next address at
+			// the same moment.
+			c.board.left(i, state.Err, false)
+			if wait = rand.N(max(c.cfg.MinBackoff, 1)); way.over() {
+				wait = pause.NextBackOff()
+			}
+		default:
+			routine := way.ended(i, soon)
+			c.board.left(i, state.Err, routine)
+			if routine {
+				pause.Reset()
+			}
 			wait = pause.NextBackOff()
 		}
-		if refused && next == 0 {
+		c.handler.HandleState(state)
+		if refused && way.over() {
 			wait, refused = max(wait, jitter(c.cfg.DeniedBackoff)), false
 		}
 		if !sleep(ctx, wait) {
@@ -217,21 +288,4 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	case <-t.C:
 		return true
 	}
-}
-
-// explain adds what to do about an error, where that is known.
-func explain(err error) error {
-	hint := ""
-	switch status.Code(err) {
-	case codes.Unauthenticated:
-		hint = "the server does not accept who we are: check tokenFile (audience istio-ca, not expired) or the client certificate, and that they are of a cluster that the server knows"
-	case codes.PermissionDenied:
-		if strings.Contains(err.Error(), "no view matches this client") {
-			return err // another relay's words, which say all
-		}
-		hint = "the server accepts who we are and refuses what we ask: run under a service account of istiod's root namespace, with node.namespace set to it; istiod keeps the api generator to control-plane identities unless ENABLE_XDS_API_GENERATOR_AUTH=false"
-	default:
-		return err
-	}
-	return fmt.Errorf("%w (%s)", err, hint)
 }

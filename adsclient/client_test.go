@@ -37,6 +37,7 @@ type recorder struct {
 	changed   chan struct{}
 	responses []string // "typeURL name name -removed"
 	complete  []bool
+	relist    []bool
 	states    []State
 	held      map[string]map[string]string
 	reject    func(*Response) error
@@ -65,6 +66,7 @@ func (h *recorder) HandleResponse(r *Response) error {
 	}
 	h.responses = append(h.responses, strings.Join(parts, " "))
 	h.complete = append(h.complete, r.Complete)
+	h.relist = append(h.relist, r.Relist)
 	h.tell()
 	if h.reject != nil {
 		return h.reject(r)
@@ -121,7 +123,14 @@ func testNode() *corev3.Node {
 	return Node(NodeConfig{Name: "relay-1", Namespace: "istio-system", IP: "10.0.0.7", ClusterID: "east", Revision: "blue"})
 }
 
-func start(t *testing.T, h Handler, change func(*Config), addresses ...string) {
+func start(t *testing.T, h Handler, change func(*Config), addresses ...string) *Client {
+	t.Helper()
+	c := newClient(t, h, change, addresses...)
+	runClient(t, c)
+	return c
+}
+
+func newClient(t *testing.T, h Handler, change func(*Config), addresses ...string) *Client {
 	t.Helper()
 	cfg := Config{
 		Addresses: addresses, Protocol: Auto, Node: testNode,
@@ -136,7 +145,7 @@ func start(t *testing.T, h Handler, change func(*Config), addresses ...string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	runClient(t, c)
+	return c
 }
 
 // runClient runs a client until the end of the test.
@@ -451,6 +460,7 @@ func TestBadOptionsAreErrors(t *testing.T) {
 		"addresses": func(c *Config) { c.Addresses = nil },
 		"protocol":  func(c *Config) { c.Protocol = "rest" },
 		"node":      func(c *Config) { c.Node = nil },
+		"limit":     func(c *Config) { c.MaxResponseBytes = -1 },
 	} {
 		c := ok
 		change(&c)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"iter"
 	"slices"
-	"strings"
 	"unicode/utf8"
 
 	"google.golang.org/grpc/encoding"
@@ -16,14 +15,13 @@ import (
 // Response is a DiscoveryResponse or a DeltaDiscoveryResponse. Its resources are only
 // valid while the handler runs.
 type Response struct {
-	// Relist says that the response answers a periodic request for everything (PROTOCOL C4).
-	Relist  bool
 	TypeURL string
 	// Version is version_info or system_version_info: opaque, and no sign of change
 	// (PROTOCOL C5).
 	Version string
 	Nonce   string
-	// ControlPlane is control_plane.identifier, often empty.
+	// ControlPlane is control_plane.identifier, often empty, in printable characters and
+	// cut where it is long.
 	ControlPlane string
 	// Delta says that it came on a delta stream. Removed are the names of what is gone.
 	Delta   bool
@@ -32,6 +30,13 @@ type Response struct {
 	// delta when the server could not be told what is held, so that it sends its whole
 	// state. (Neither istiod nor a relay splits that over several responses.)
 	Complete bool
+	// Relist says that the response answers a periodic request for everything
+	// (PROTOCOL C4): it is the first Complete one of its type after that request, and not
+	// the first of its stream. A push that was under way when the request was written is
+	// taken for it, and its answer then for a push: the mark is right about how often, and
+	// can be wrong, by what changed within a round trip, about what the answer holds.
+	// Never set on delta streams, nor for what is asked for by name.
+	Relist bool
 
 	data  []byte
 	count int
@@ -122,6 +127,13 @@ func parseElement(data []byte) (RawResource, error) {
 	return r, nil
 }
 
+// What is sent back to the server of a response, and waits until it is read, is bounded in
+// bytes: its type URL, and each of its version and nonce.
+const (
+	maxTypeURL = 1 << 10
+	maxOpaque  = 32 << 10
+)
+
 var errUTF8 = errors.New("a string is not valid UTF-8")
 
 // ParseResponse checks the framing of an encoded DiscoveryResponse or, with delta, a
@@ -161,6 +173,12 @@ func ParseResponse(data []byte, delta bool) (*Response, error) {
 			r.Removed = append(r.Removed, string(v))
 		}
 	}
+	if len(r.TypeURL) > maxTypeURL {
+		return nil, fmt.Errorf("response does not decode: its type URL has %d bytes, and %d are the most", len(r.TypeURL), maxTypeURL)
+	}
+	if n := max(len(r.Version), len(r.Nonce)); n > maxOpaque {
+		return nil, fmt.Errorf("response does not decode: its version or nonce has %d bytes, and %d are the most", n, maxOpaque)
+	}
 	for _, s := range append([]string{r.Version, r.TypeURL, r.Nonce}, r.Removed...) {
 		if !utf8.ValidString(s) {
 			return nil, fmt.Errorf("response does not decode: %w", errUTF8)
@@ -179,7 +197,7 @@ func identifier(data []byte, id string) string {
 		}
 		data = data[n:]
 		if num == 1 && v != nil {
-			id = strings.ToValidUTF8(string(v), "\uFFFD")
+			id = clean(string(v[:min(len(v), maxErrorText+1)]))
 		}
 	}
 	return id

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -69,6 +70,27 @@ func TestTruncatedResponsesAreErrors(t *testing.T) {
 	}
 }
 
+func TestWhatIsSentBackOrKeptIsBounded_C6(t *testing.T) {
+	long := strings.Repeat("x", maxOpaque+1)
+	for name, resp := range map[string]*discoveryv3.DiscoveryResponse{
+		"type URL": {TypeUrl: long[:maxTypeURL+1]}, "version": {TypeUrl: "t", VersionInfo: long}, "nonce": {TypeUrl: "t", Nonce: long},
+	} {
+		if _, err := ParseResponse(mustMarshal(t, resp), false); err == nil || len(err.Error()) > 200 {
+			t.Errorf("%s: error %v", name, err)
+		}
+	}
+	good := &discoveryv3.DiscoveryResponse{
+		TypeUrl: long[:maxTypeURL], VersionInfo: long[:maxOpaque], Nonce: long[:maxOpaque], ControlPlane: &corev3.ControlPlane{Identifier: "a\n" + long},
+	}
+	r, err := ParseResponse(mustMarshal(t, good), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.ControlPlane) > maxErrorText+len("…") || strings.Contains(r.ControlPlane, "\n") {
+		t.Errorf("the control plane's name has %d bytes: %.20q", len(r.ControlPlane), r.ControlPlane)
+	}
+}
+
 // largeResponse returns a SotW response of 10,000 resources, as the transport hands it
 // over, and what reads it.
 func largeResponse(tb testing.TB) (read func()) {
@@ -127,6 +149,12 @@ func FuzzDecodeResponse(f *testing.F) {
 			if proto.Unmarshal(data, want) != nil {
 				return // protobuf may be stricter: about what we pass through
 			}
+			if len(want.TypeUrl) > maxTypeURL || max(len(want.SystemVersionInfo), len(want.Nonce)) > maxOpaque {
+				if err == nil {
+					t.Fatal("what is sent back is not bounded")
+				}
+				return
+			}
 			if err != nil {
 				t.Fatalf("protobuf reads it, we do not: %v", err)
 			}
@@ -144,7 +172,7 @@ func FuzzDecodeResponse(f *testing.F) {
 				sameAny(t, raw.Any, want.Resources[i].Resource)
 				i++
 			}
-			if !slices.Equal(r.Removed, want.RemovedResources) || r.Version != want.SystemVersionInfo || r.ControlPlane != want.ControlPlane.GetIdentifier() {
+			if !slices.Equal(r.Removed, want.RemovedResources) || r.Version != want.SystemVersionInfo || r.ControlPlane != clean(want.ControlPlane.GetIdentifier()) {
 				t.Fatalf("read %+v, want %v", r, want)
 			}
 			return
@@ -153,13 +181,19 @@ func FuzzDecodeResponse(f *testing.F) {
 		if proto.Unmarshal(data, want) != nil {
 			return
 		}
+		if len(want.TypeUrl) > maxTypeURL || max(len(want.VersionInfo), len(want.Nonce)) > maxOpaque {
+			if err == nil {
+				t.Fatal("what is sent back is not bounded")
+			}
+			return
+		}
 		if err != nil {
 			t.Fatalf("protobuf reads it, we do not: %v", err)
 		}
 		if r.TypeURL != want.TypeUrl || r.Nonce != want.Nonce || r.Version != want.VersionInfo || r.Len() != len(want.Resources) {
 			t.Fatalf("read %+v, want %v", r, want)
 		}
-		if r.ControlPlane != want.ControlPlane.GetIdentifier() {
+		if r.ControlPlane != clean(want.ControlPlane.GetIdentifier()) {
 			t.Fatalf("control plane %q, want %v", r.ControlPlane, want.ControlPlane)
 		}
 		i := 0

@@ -6,16 +6,15 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"sync"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/encoding"
-	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -30,14 +29,8 @@ const (
 	// (PROTOCOL C15), a relay's 32.
 	maxRequestBytes      = 3 << 20
 	maxRelayRequestBytes = 30 << 20
-	// maxResponseBytes is what a response may be: as much as gRPC can frame.
-	maxResponseBytes = 1<<31 - 1
 	// acksWaiting bounds the acknowledgements that wait for the server to read them.
 	acksWaiting = 1024
-	// pingAfter and pingTimeout keep a connection alive, and notice when it is dead.
-	// istiod ends connections that ping more often than every 15 s (PROTOCOL C17).
-	pingAfter   = 30 * time.Second
-	pingTimeout = 10 * time.Second
 	// maxDetail bounds the text of a NACK.
 	maxDetail = 4096
 
@@ -47,35 +40,28 @@ const (
 
 var streamDesc = &grpc.StreamDesc{StreamName: "AggregatedResources", ServerStreams: true, ClientStreams: true}
 
-func dialOptions(own []grpc.DialOption) []grpc.DialOption {
-	return append([]grpc.DialOption{
-		grpc.WithKeepaliveParams(keepaliveParams()),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: 5 * time.Second}),
-		grpc.WithDefaultCallOptions(
-			grpc.MaxCallRecvMsgSize(maxResponseBytes),
-			grpc.ForceCodecV2(codec{encoding.GetCodecV2("proto")}),
-		),
-		grpc.WithDisableServiceConfig(),
-	}, own...)
+// end says how a stream went.
+type end struct {
+	// answered says that it brought a response, synced since when every type was answered,
+	// zero if that was not so.
+	answered bool
+	synced   time.Time
+	err      error
 }
 
-func keepaliveParams() keepalive.ClientParameters {
-	return keepalive.ClientParameters{Time: pingAfter, Timeout: pingTimeout, PermitWithoutStream: false}
-}
-
-// attempt connects to an address and serves a stream to its end. answered reports
-// whether the stream brought a response.
-func (c *Client) attempt(ctx context.Context, address string) (answered bool, err error) {
+// attempt connects to the address with that number and serves a stream to its end.
+func (c *Client) attempt(ctx context.Context, number int) (e end) {
+	address := c.cfg.Addresses[number]
+	c.board.tried(number)
 	c.handler.HandleState(State{Phase: Connecting, Address: address})
-	// passthrough: the name is looked up anew for each connection.
-	conn, err := grpc.NewClient("passthrough:///"+address, dialOptions(c.cfg.DialOptions)...)
+	conn, meter, err := c.connect(address)
 	if err != nil {
-		return false, fmt.Errorf("%s: %w", address, err)
+		return end{err: err}
 	}
 	defer conn.Close()
 	forgetful := c.forgetful[address] // and it may become so now
 	defer func() {
-		if answered {
+		if e.answered {
 			return
 		}
 		delete(c.sotwOnly, address)
@@ -83,6 +69,10 @@ func (c *Client) attempt(ctx context.Context, address string) (answered bool, er
 			delete(c.forgetful, address)
 		}
 	}()
+	run := func(protocol Protocol, probe bool) end {
+		s := &stream{client: c, number: number, address: address, protocol: protocol, meter: meter}
+		return s.run(ctx, conn, probe)
+	}
 	protocol := c.cfg.Protocol
 	auto := protocol == Auto
 	if auto {
@@ -91,36 +81,43 @@ func (c *Client) attempt(ctx context.Context, address string) (answered bool, er
 			protocol = SotW
 		}
 	}
-	s := &stream{client: c, address: address, protocol: protocol}
-	answered, err = s.run(ctx, conn, auto)
-	if auto && protocol == Delta && (errors.Is(err, errNotRelay) || status.Code(err) == codes.Unimplemented) {
+	e = run(protocol, auto)
+	if auto && protocol == Delta && (errors.Is(e.err, errNotRelay) || status.Code(e.err) == codes.Unimplemented) {
 		c.sotwOnly[address] = true
 		protocol = SotW
-		s = &stream{client: c, address: address, protocol: SotW}
-		answered, err = s.run(ctx, conn, false)
+		e = run(SotW, false)
 	}
-	if auto && protocol == SotW && status.Code(err) == codes.Unimplemented {
+	if auto && protocol == SotW && status.Code(e.err) == codes.Unimplemented {
 		// Neither a relay nor an istiod, and delta is all that it has.
-		s = &stream{client: c, address: address, protocol: Delta}
-		answered, err = s.run(ctx, conn, false)
+		e = run(Delta, false)
 	}
-	return answered, err
+	return e
 }
-
-// errNotRelay ends the probe of a server that is no relay.
-var errNotRelay = errors.New("server is not a relay")
 
 // stream is one ADS stream.
 type stream struct {
 	client   *Client
+	number   int // of the address
 	address  string
 	protocol Protocol
+	meter    *meter // of the connection
 	relay    bool
 	types    []string
 	grpc     grpc.ClientStream
 	out      chan proto.Message // acknowledgements, for the writer
-	// accepted is, by type, the version of the last response that was accepted.
+	// accepted is, by subscribed type, the version of the last response that was accepted.
 	accepted map[string]string
+	// waiting are the subscribed types that were not answered yet. It is the reader's.
+	waiting map[string]bool
+	// relisted says, by type, that it was asked for again, and that this is not answered.
+	// The map does not change once the stream is served.
+	relisted map[string]*atomic.Bool
+	// left is len(waiting), and handling says that the handler has a response.
+	left     atomic.Int64
+	handling atomic.Bool
+	// synced is closed when nothing waits any more, at syncedAt.
+	synced   chan struct{}
+	syncedAt time.Time
 	// complete are the types whose next response is the server's whole state, because
 	// it could not be told what is held. It is filled before the reader starts.
 	complete map[string]bool
@@ -135,15 +132,12 @@ type stream struct {
 
 // run opens the stream and serves it. With probe it fails with errNotRelay unless the
 // server turns out to be a relay.
-func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, probe bool) (answered bool, err error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	method := sotwMethod
-	if s.protocol == Delta {
-		method = deltaMethod
-	}
-	if s.grpc, err = conn.NewStream(ctx, streamDesc, method); err != nil {
-		return false, s.failed(err)
+func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, probe bool) end {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var err error
+	if s.grpc, err = conn.NewStream(ctx, streamDesc, s.method()); err != nil {
+		return end{err: s.failed(err)}
 	}
 	s.accepted, s.complete, s.subscriptions = map[string]string{}, map[string]bool{}, map[string]*subscription{}
 	s.out = make(chan proto.Message, acksWaiting)
@@ -153,21 +147,21 @@ func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, probe bool) (an
 		// A relay's headers come as soon as the stream is open; an istiod's come with its
 		// first answer, so it is asked for one small thing.
 		if err := s.grpc.SendMsg(s.firstRequest(0)); err != nil {
-			return false, s.failed(s.endOf(err))
+			return end{err: s.failed(s.endOf(err))}
 		}
 		first = append(first, nil)
 		if s.relay, err = s.isRelay(ctx); err != nil {
-			return false, s.failed(err)
+			return end{err: s.failed(err)}
 		}
 		if probe && !s.relay {
-			return false, errNotRelay
+			return end{err: errNotRelay}
 		}
 	}
 	if s.relay {
 		asked := s.types[0]
 		s.types = s.client.cfg.TypeURLs(true)
 		if s.types[0] != asked {
-			return false, fmt.Errorf("%s: the first type differs for relays: %s and %s", s.address, asked, s.types[0])
+			return end{err: fmt.Errorf("%s: the first type differs for relays: %s and %s", s.address, asked, s.types[0])}
 		}
 	}
 	// The handler is asked for all that it holds before it is given anything: its
@@ -175,28 +169,62 @@ func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, probe bool) (an
 	for i := len(first); i < len(s.types) && !s.named(); i++ {
 		first = append(first, s.firstRequest(i))
 	}
+	s.synced = make(chan struct{})
+	s.waiting, s.relisted = make(map[string]bool, len(s.types)), make(map[string]*atomic.Bool, len(s.types))
+	for _, typeURL := range s.types {
+		s.waiting[typeURL], s.relisted[typeURL] = true, &atomic.Bool{}
+	}
+	s.left.Store(int64(len(s.waiting)))
 	s.client.handler.HandleState(State{Phase: Streaming, Address: s.address, Protocol: s.protocol, Relay: s.relay})
 
 	// Requests are written while responses are read: a server with much to answer
 	// would otherwise fill its window while we fill ours, and both would wait.
-	written := make(chan struct{})
-	go func() {
-		defer close(written)
+	var others sync.WaitGroup
+	others.Go(func() {
 		if s.named() {
 			s.writeNames(ctx)
 		} else {
 			s.write(ctx, first)
 		}
-	}()
-	answered, err = s.read()
-	cancel()
-	<-written
-	if s.resumed && status.Code(err) == codes.ResourceExhausted {
+	})
+	others.Go(func() { s.attend(ctx, cancel) })
+	answered, err := s.read()
+	why := context.Cause(ctx)
+	cancel(nil)
+	others.Wait()
+	var moved *movedError
+	switch {
+	case errors.As(why, &moved):
+		err = moved
+	case errors.Is(why, errStalled):
+		err = s.stalled()
+	default:
+		err = s.received(err)
+	}
+	return end{answered: answered, synced: s.syncedAt, err: s.failed(err)}
+}
+
+// received returns why the stream has ended, of which err is what gRPC says.
+func (s *stream) received(err error) error {
+	if status.Code(err) != codes.ResourceExhausted || errors.Is(err, errUnread) {
+		return err
+	}
+	if local := tooLarge(err, s.client.cfg.MaxResponseBytes); local != nil {
+		return local
+	}
+	if s.resumed {
 		// It may be that a request was larger than the server takes, and an operator can
 		// set that to less than we know of. Sent again, it would fail for ever.
 		s.client.forgetful[s.address] = true
 	}
-	return answered, s.failed(err)
+	return err
+}
+
+func (s *stream) method() string {
+	if s.protocol == Delta {
+		return deltaMethod
+	}
+	return sotwMethod
 }
 
 // isRelay waits for the response headers, for as long as a relay may need.
@@ -236,11 +264,6 @@ func (s *stream) failed(err error) error {
 	return fmt.Errorf("%s: %w", s.address, err)
 }
 
-var (
-	errNoHeader = errors.New("the server ended the stream without a word")
-	errEnded    = errors.New("the server ended the stream, and gave no reason")
-)
-
 // endOf returns the status of a stream that has ended, of which err says less: a
 // failed send says io.EOF.
 func (s *stream) endOf(err error) error {
@@ -277,6 +300,7 @@ func (s *stream) write(ctx context.Context, first []proto.Message) {
 			}
 		case <-resync:
 			for _, typeURL := range s.types {
+				s.relisted[typeURL].Store(true)
 				// An empty nonce asks for the full state again (PROTOCOL C4, C6).
 				if s.grpc.SendMsg(&discoveryv3.DiscoveryRequest{TypeUrl: typeURL}) != nil {
 					return
@@ -365,7 +389,10 @@ func (s *stream) read() (answered bool, err error) {
 		}
 		if !answered {
 			answered = true
-			s.client.handler.HandleState(State{Phase: Connected, Address: s.address, Protocol: s.protocol, Relay: s.relay})
+			from := s.client.board.connected(s.number, s.client.log)
+			s.client.handler.HandleState(State{
+				Phase: Connected, Address: s.address, Protocol: s.protocol, Relay: s.relay, Switched: from != "", From: from,
+			})
 		}
 		if s.named() {
 			resp.Complete = false // what it does not mention is as it was
@@ -374,7 +401,13 @@ func (s *stream) read() (answered bool, err error) {
 			resp.Complete = true
 			delete(s.complete, resp.TypeURL)
 		}
+		if asked := s.relisted[resp.TypeURL]; asked != nil && resp.Complete && !s.waiting[resp.TypeURL] {
+			resp.Relist = asked.CompareAndSwap(true, false)
+		}
+		s.handling.Store(true)
 		ack := s.acknowledge(resp, s.client.handler.HandleResponse(resp))
+		s.handling.Store(false)
+		s.settle(resp.TypeURL)
 		m.buf.Free()
 		if ack == nil {
 			continue
@@ -382,8 +415,26 @@ func (s *stream) read() (answered bool, err error) {
 		select {
 		case s.out <- ack:
 		default:
-			return answered, status.Errorf(codes.ResourceExhausted, "the server has left %d acknowledgements unread", acksWaiting)
+			return answered, errUnread
 		}
+	}
+}
+
+// settle notes that a type was answered. What is asked for by name is answered in parts:
+// there, any answer is all.
+func (s *stream) settle(typeURL string) {
+	if len(s.waiting) == 0 {
+		return
+	}
+	delete(s.waiting, typeURL)
+	if s.named() {
+		clear(s.waiting)
+	}
+	s.left.Store(int64(len(s.waiting)))
+	if len(s.waiting) == 0 {
+		s.syncedAt = time.Now()
+		s.client.board.works(s.number)
+		close(s.synced)
 	}
 }
 
@@ -400,13 +451,18 @@ func (s *stream) acknowledge(resp *Response, rejected error) proto.Message {
 			text = text[:maxDetail] + "…"
 		}
 		detail = &rpcstatus.Status{Code: int32(codes.InvalidArgument), Message: toValidUTF8(text)}
-	} else {
-		s.accepted[resp.TypeURL] = resp.Version
+	}
+	accepted := s.accepted[resp.TypeURL]
+	if rejected == nil {
+		accepted = resp.Version
+		if s.relisted[resp.TypeURL] != nil { // else a server could name types without end
+			s.accepted[resp.TypeURL] = accepted
+		}
 	}
 	if s.protocol == Delta {
 		return &discoveryv3.DeltaDiscoveryRequest{TypeUrl: resp.TypeURL, ResponseNonce: resp.Nonce, ErrorDetail: detail}
 	}
 	return &discoveryv3.DiscoveryRequest{
-		TypeUrl: resp.TypeURL, ResponseNonce: resp.Nonce, VersionInfo: s.accepted[resp.TypeURL], ErrorDetail: detail,
+		TypeUrl: resp.TypeURL, ResponseNonce: resp.Nonce, VersionInfo: accepted, ErrorDetail: detail,
 	}
 }

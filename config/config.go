@@ -185,7 +185,7 @@ type Admin struct {
 	AllowInsecure bool `yaml:"allowInsecure"`
 	// Socket is the Unix socket for what changes something. Default: admin.sock in
 	// State.Dir; without that, a file of the user's own below $XDG_RUNTIME_DIR or the
-	// temporary directory, named after the port of Address.
+	// temporary directory, named after the port of Address. See Config.AdminSocket.
 	Socket string `yaml:"socket"`
 }
 
@@ -212,6 +212,10 @@ func (d *Duration) UnmarshalYAML(data []byte) error {
 	if err := yaml.Unmarshal(data, &s); err != nil {
 		return err
 	}
+	return d.parse(s)
+}
+
+func (d *Duration) parse(s string) error {
 	v, err := time.ParseDuration(s)
 	if err != nil {
 		return fmt.Errorf("%q is not a duration: write it like 90s, 5m or 250ms", s)

@@ -57,6 +57,15 @@ func TestReferenceHasEveryFieldAndNoOther(t *testing.T) {
 		}
 	}
 	checkDefaults(t, "", reflect.ValueOf(*defaults()), documented)
+	c, err := Parse("relay.yaml", []byte(minimal))
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := c.Upstreams[0]
+	checkDefaults(t, "upstreams[].staleness", reflect.ValueOf(u.Staleness), documented)
+	checkDefaults(t, "upstreams[].guard", reflect.ValueOf(u.Guard), documented)
+	checkDefaults(t, "upstreams[].limits", reflect.ValueOf(u.Limits), documented)
+	checkDefaults(t, "upstreams[].xds", reflect.ValueOf(XDS{ResyncInterval: u.XDS.ResyncInterval, SyncTimeout: u.XDS.SyncTimeout, FailbackAfter: u.XDS.FailbackAfter}), documented)
 }
 
 // checkDefaults compares the defaults of the code with those of the reference.
@@ -67,7 +76,7 @@ func checkDefaults(t *testing.T, at string, v reflect.Value, documented map[stri
 			checkDefaults(t, path, f, documented)
 			continue
 		}
-		if f.IsZero() {
+		if f.Kind() == reflect.Pointer || f.IsZero() {
 			continue
 		}
 		columns := strings.Split(documented[path], "|")
@@ -77,7 +86,7 @@ func checkDefaults(t *testing.T, at string, v reflect.Value, documented map[stri
 		}
 		got := strings.Trim(strings.TrimSpace(columns[2]), "`")
 		want := fmt.Sprint(f)
-		if d, ok := f.Interface().(Duration); ok {
+		if d, ok := f.Interface().(interface{ D() time.Duration }); ok {
 			parsed, err := time.ParseDuration(got)
 			if err != nil || parsed != d.D() {
 				t.Errorf("%s: the reference says that the default is %q, it is %v", path, got, d.D())

@@ -24,6 +24,15 @@ const maxFileBytes = 1 << 20
 // Load reads and checks a config file. Relative paths in it are relative to its
 // directory.
 func Load(path string) (*Config, error) {
+	data, err := read(path)
+	if err != nil {
+		return nil, err
+	}
+	return Parse(path, data)
+}
+
+// read returns the content of a config file.
+func read(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("config file: %w", err) // err names the path
@@ -36,7 +45,7 @@ func Load(path string) (*Config, error) {
 	if len(data) > maxFileBytes {
 		return nil, fmt.Errorf("config file %s: larger than %d bytes", path, maxFileBytes)
 	}
-	return Parse(path, data)
+	return data, nil
 }
 
 // Parse checks the content of a config file. name is where it comes from, for
@@ -60,12 +69,12 @@ func Parse(name string, data []byte) (*Config, error) {
 		return nil, v.errs
 	}
 	c.complete(v.noted)
+	c.resolve(filepath.Dir(name)) // what is missing stays so, and how long a path is counts
 	v.config(c)
 	if v.errs != nil {
 		slices.SortStableFunc(v.errs.Errors, byLine)
 		return nil, v.errs
 	}
-	c.resolve(filepath.Dir(name))
 	return c, nil
 }
 
@@ -218,8 +227,9 @@ func hostIP() string {
 	return ""
 }
 
-// paths calls f with every path in the config and the name of its field.
-func (c *Config) paths(f func(field string, path *string)) {
+// files calls f with every path in the config of what must be there, and the name of its
+// field.
+func (c *Config) files(f func(field string, path *string)) {
 	for i := range c.Upstreams {
 		u, at := &c.Upstreams[i], fmt.Sprintf("upstreams[%d]", i)
 		if u.File != nil {
@@ -246,18 +256,21 @@ func (c *Config) paths(f func(field string, path *string)) {
 }
 
 func (c *Config) resolve(dir string) {
-	c.paths(func(_ string, p *string) {
+	resolve := func(_ string, p *string) {
 		if *p != "" && !filepath.IsAbs(*p) {
 			*p = filepath.Join(dir, *p)
 		}
-	})
+	}
+	c.files(resolve)
+	resolve("state.dir", &c.State.Dir)
+	resolve("admin.socket", &c.Admin.Socket)
 }
 
 // CheckFiles reports every file that the config names and that can not be read, by the
 // name of its field. It looks at nothing inside of them.
 func (c *Config) CheckFiles() error {
 	var errs *multierror.Error
-	c.paths(func(field string, p *string) {
+	c.files(func(field string, p *string) {
 		if *p == "" {
 			return
 		}

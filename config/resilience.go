@@ -97,6 +97,10 @@ func (o *OpenEnded) UnmarshalYAML(data []byte) error {
 	if err := yaml.Unmarshal(data, &s); err != nil {
 		return err
 	}
+	return o.parse(s)
+}
+
+func (o *OpenEnded) parse(s string) error {
 	if s == "never" || s == "forever" {
 		*o = 0
 		return nil

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
-	"time"
 
 	"github.com/goccy/go-yaml/ast"
 )
@@ -25,7 +24,11 @@ type shaper struct {
 	visited int
 }
 
-var durationType = reflect.TypeFor[Duration]()
+var (
+	durationType  = reflect.TypeFor[Duration]()
+	openEndedType = reflect.TypeFor[OpenEnded]()
+	textsType     = reflect.TypeFor[map[string]string]()
+)
 
 // fits reports whether a node can be decoded as t. at is the name of the field.
 func (s *shaper) fits(at string, n ast.Node, t reflect.Type, depth int) bool {
@@ -56,7 +59,9 @@ func (s *shaper) fits(at string, n ast.Node, t reflect.Type, depth int) bool {
 	}
 	switch {
 	case t == durationType:
-		return s.duration(at, n)
+		return s.duration(at, n, "a duration like 90s, 5m or 250ms", new(Duration).parse)
+	case t == openEndedType:
+		return s.duration(at, n, "a duration like 90s, 5m or 1h, or never, or forever", new(OpenEnded).parse)
 	case t.Kind() == reflect.Struct:
 		return s.mapping(at, n, t, depth)
 	case t.Kind() == reflect.Slice:
@@ -91,13 +96,13 @@ func isScalar(n ast.Node) bool {
 	return ok
 }
 
-func (s *shaper) duration(at string, n ast.Node) bool {
+func (s *shaper) duration(at string, n ast.Node, want string, parse func(string) error) bool {
 	text := ""
 	if isScalar(n) {
 		text = n.GetToken().Value
 	}
-	if _, err := time.ParseDuration(text); err != nil {
-		s.v.errorf(at, "want a duration like 90s, 5m or 250ms, not %s", describe(n))
+	if parse(text) != nil {
+		s.v.errorf(at, "want %s, not %s", want, describe(n))
 		return false
 	}
 	return true
@@ -183,7 +188,7 @@ func (s *shaper) texts(at string, n ast.Node, depth int) bool {
 	good := true
 	for _, value := range m.Values {
 		if value.Key.Type() == ast.MergeKeyType {
-			good = s.texts(at, value.Value, depth+1) && good
+			good = s.fits(at, value.Value, textsType, depth+1) && good
 			continue
 		}
 		name := fmt.Sprintf("%s[%s]", at, value.Key.GetToken().Value)

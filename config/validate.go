@@ -166,6 +166,8 @@ func (v *validator) config(c *Config) {
 	if !c.Admin.AllowInsecure && !loopback(c.Admin.Address) {
 		v.errorf("admin.address", "%q is not a loopback address: listen on 127.0.0.1, or set admin.allowInsecure: true", c.Admin.Address)
 	}
+	v.socket(c)
+	v.state(c.State)
 	v.oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
 	v.oneOf("log.format", c.Log.Format, "text", "json")
 }
@@ -179,6 +181,9 @@ func (v *validator) upstream(at string, u Upstream) {
 	}
 	v.oneOf(at+".generated", u.Generated, GeneratedDrop, GeneratedKeep)
 	v.federation(at, u)
+	v.staleness(at+".staleness", u.Staleness)
+	v.guard(at+".guard", u.Guard)
+	v.limits(at+".limits", u.Limits)
 	switch {
 	case (u.XDS == nil) == (u.File == nil):
 		v.errorf(at, "upstream %q needs exactly one of xds and file", u.Name)
@@ -198,6 +203,8 @@ func (v *validator) xds(at string, x XDS) {
 	}
 	v.oneOf(at+".protocol", x.Protocol, ProtocolAuto, ProtocolSotW, ProtocolDelta)
 	v.duration(at+".resyncInterval", x.ResyncInterval, time.Second, 24*time.Hour)
+	v.duration(at+".syncTimeout", x.SyncTimeout, time.Second, time.Hour)
+	v.duration(at+".failbackAfter", x.FailbackAfter, time.Second, 24*time.Hour)
 	for i, t := range x.Types {
 		if _, _, err := mirror.ParseTypeURL(t); err != nil {
 			v.errorf(fmt.Sprintf("%s.types[%d]", at, i), "%v", err)
@@ -249,6 +256,12 @@ func (v *validator) downstream(d Downstream) {
 	v.number("downstream.maxRequestBytes", d.MaxRequestBytes, 64<<10, 1<<30)
 	v.number("downstream.maxHeaderBytes", d.MaxHeaderBytes, 4<<10, 16<<20)
 	v.number("downstream.maxTypesPerClient", d.MaxTypesPerClient, 1, 10000)
+	v.number("downstream.maxNodeBytes", d.MaxNodeBytes, 1<<10, 16<<20)
+	v.number("downstream.maxConnections", d.MaxConnections, 1, 1_000_000)
+	v.number("downstream.maxStreams", d.MaxStreams, 1, 1_000_000)
+	v.number("downstream.newStreamsPerSecond", d.NewStreamsPerSecond, 1, 1_000_000)
+	v.number("downstream.requestsPerSecond", d.RequestsPerSecond, 1, 1_000_000)
+	v.number("downstream.shedAtMemoryPercent", d.ShedAtMemoryPercent, 0, 100)
 }
 
 // address checks a host:port. The port is at least leastPort: 0 lets the system choose.

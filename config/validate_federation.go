@@ -15,6 +15,9 @@ import (
 	"meshrelay/mirror"
 )
 
+// ownAnnotations is what the keys of the annotations that relays write begin with.
+const ownAnnotations = "meshrelay.io/"
+
 // rules reports what is wrong with rules of a filter, field by field below at.
 func (v *validator) rules(at string, r federation.Rules) {
 	_, err := federation.NewFilter(r)
@@ -79,6 +82,11 @@ func (v *validator) federation(at string, u Upstream) {
 	v.notEmpty(at+".import.namespaces.include", u.Import.Namespaces.Include)
 	if u.Rewrite.ExportTo != nil && len(u.Rewrite.ExportTo) == 0 {
 		v.errorf(at+".rewrite.exportTo", "is empty, which would make everything public: leave it out, or say \"*\" if that is meant")
+	}
+	for _, key := range slices.Sorted(maps.Keys(u.Rewrite.Annotations.Set)) {
+		if strings.HasPrefix(key, ownAnnotations) {
+			v.errorf(fmt.Sprintf("%s.rewrite.annotations.set[%s]", at, key), "annotations that begin with %s are the relay's own: relays trust what they say, so they can not be made up", ownAnnotations)
+		}
 	}
 	_, err := federation.NewRewriter(u.Rewrite.Rules())
 	v.ruleErrors(at+".rewrite", err)
@@ -157,6 +165,10 @@ func (v *validator) merges(all []Merge) {
 	general := -1
 	for i, m := range all {
 		at := fmt.Sprintf("merge[%d]", i)
+		if m.Kinds != nil && len(m.Kinds) == 0 {
+			v.errorf(at+".kinds", "is empty: leave it out, which means all other kinds, or name at least one")
+			continue
+		}
 		if !slices.Contains([]string{MergeFirst, MergeNewest, MergeReject, MergeUnion}, m.Policy) {
 			v.oneOf(at+".policy", m.Policy, MergeFirst, MergeNewest, MergeReject, MergeUnion)
 			continue
@@ -272,6 +284,7 @@ func (v *validator) match(at string, m Match) {
 		field string
 		globs []string
 	}{{"nodeIDs", m.NodeIDs}, {"clusterIDs", m.ClusterIDs}, {"namespaces", m.Namespaces}, {"identities", m.Identities}} {
+		v.notEmpty(at+"."+list.field, list.globs)
 		for i, g := range list.globs {
 			if g == "" {
 				v.errorf(fmt.Sprintf("%s.%s[%d]", at, list.field, i), "is empty: a pattern is a text in which * stands for any text and ? for one character")

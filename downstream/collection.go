@@ -25,11 +25,15 @@ type collection struct {
 	own  []region
 }
 
+// firstRev is older than any change. The cursor of a client that was sent nothing is older
+// than that.
+const firstRev = 1
+
 // memory is how much a collection remembers of the past.
 type memory struct{ changes, removals int }
 
 func newCollection() *collection {
-	c := &collection{keep: memory{logLen, removedLen}}
+	c := &collection{keep: memory{logLen, removedLen}, last: firstRev}
 	c.current.Store(newSnapshot())
 	return c
 }
@@ -204,7 +208,7 @@ func (b *builder) note(name string, was, is *mirror.Resource) uint64 {
 		s.count++
 	}
 	if b.fresh {
-		return 0
+		return firstRev
 	}
 	s.rev = b.rev
 	if is == nil {

@@ -12,12 +12,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 )
 
 const (
@@ -44,11 +45,16 @@ type conn struct {
 	peer     *peer.Peer
 	opened   time.Time
 	wake     chan struct{} // one slot: there may be something to send
+	ended    chan error    // why it ends: of receive, of send, and of evict
 	// sendingSince is when the send under way began, in nanoseconds since the epoch;
 	// zero when none is.
 	sendingSince atomic.Int64
 
+	// answerable counts the responses that may still be acknowledged.
+	answerable atomic.Int64
+
 	begun bool // the first request was taken; of the receiving goroutine
+	pace  pace // likewise
 
 	// mu guards all below.
 	mu      sync.Mutex
@@ -58,6 +64,7 @@ type conn struct {
 	log     *slog.Logger
 	view    *view  // nil until the first request
 	seesAs  string // the name of the View
+	limited bool   // by its View, which hides something
 	watches *watches
 	replies []any // answers to debug requests
 	nonce   uint64
@@ -69,96 +76,45 @@ type conn struct {
 	steps []step // of the sending goroutine: the round under way
 }
 
-// serve runs a stream to its end.
-func (s *Server) serve(stream grpc.ServerStream, protocol string, l *Listener) error {
-	s.metrics.streams.WithLabelValues(protocol).Inc()
-	err := s.runStream(stream, protocol, l)
-	if code := status.Code(err); code != codes.OK && code != codes.Canceled && code != codes.Unavailable {
-		s.metrics.refused.WithLabelValues(code.String()).Inc()
-		if code == codes.PermissionDenied && s.refusals.Allow() {
-			from := ""
-			if p, ok := peer.FromContext(stream.Context()); ok {
-				from = p.Addr.String()
-			}
-			s.log.Warn("client refused", "address", from, "err", err)
-		}
-	}
-	return err
-}
-
-func (s *Server) runStream(stream grpc.ServerStream, protocol string, l *Listener) error {
-	ctx := stream.Context()
-	if err := s.admit(ctx); err != nil {
-		return err
-	}
-	if err := stream.SendHeader(metadata.Pairs(ProtocolHeader, protocolDelta)); err != nil {
-		return err
-	}
-	p, ok := peer.FromContext(ctx)
-	if !ok {
-		return status.Error(codes.Internal, "stream has no peer")
-	}
-	c := &conn{
+func newConn(s *Server, stream grpc.ServerStream, protocol string, l *Listener, p *peer.Peer) *conn {
+	return &conn{
 		server: s, stream: stream, protocol: protocol, listener: l, peer: p, opened: time.Now(),
-		wake: make(chan struct{}, 1), log: s.log, watches: newWatches(s.cfg.MaxTypesPerClient),
+		wake: make(chan struct{}, 1), ended: make(chan error, 3), log: s.log, watches: newWatches(),
 	}
-	s.add(c)
-	defer s.remove(c)
-	clients := s.metrics.clients.WithLabelValues(protocol)
-	clients.Inc()
-	defer clients.Dec()
-
-	ended := make(chan error, 2)
-	s.streams.Add(2)
-	go c.guard(ended, c.receive)
-	go c.guard(ended, c.send)
-	err := c.supervise(ctx, ended)
-	c.close(err)
-	return err
-}
-
-// admit takes a new stream on, at the rate that the server can bear.
-func (s *Server) admit(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	if err := s.limiter.Wait(ctx); err != nil {
-		return status.Errorf(codes.ResourceExhausted, "more than %d new streams a second; try again later", s.cfg.NewStreamsPerSecond)
-	}
-	return nil
 }
 
 // guard runs f and reports its end. A panic ends this stream only: in a goroutine of
 // its own it would otherwise end the process.
-func (c *conn) guard(ended chan<- error, f func() error) {
+func (c *conn) guard(f func() error) {
 	defer c.server.streams.Done()
 	defer func() {
 		if r := recover(); r != nil {
 			c.server.metrics.panics.Inc()
 			c.server.log.Error("panic while serving a stream", "client", c.name(), "panic", r, "stack", string(debug.Stack()))
-			ended <- status.Error(codes.Internal, "internal error; see the relay's log")
+			c.ended <- status.Error(codes.Internal, "internal error; see the relay's log")
 		}
 	}()
-	ended <- f()
+	c.ended <- f()
 }
 
 // supervise waits for the end of the stream. What still runs when it returns ends
 // with the stream's context.
-func (c *conn) supervise(ctx context.Context, ended <-chan error) error {
+func (c *conn) supervise(ctx context.Context) error {
 	timeout := c.server.cfg.SendTimeout
 	tick := time.NewTicker(max(timeout/8, time.Millisecond))
 	defer tick.Stop()
 	for {
 		select {
-		case err := <-ended:
+		case err := <-c.ended:
 			return err
 		case <-ctx.Done():
 			return status.FromContextError(ctx.Err()).Err()
 		case <-c.server.draining:
-			return status.Error(codes.Unavailable, "relay is shutting down; reconnect")
+			return errDraining
 		case now := <-tick.C:
 			since := c.sendingSince.Load()
 			if since != 0 && now.Sub(time.Unix(0, since)) > timeout {
-				return status.Errorf(codes.DeadlineExceeded, "client has left a response unread for %v", timeout)
+				return refuse(reasonUnread, codes.DeadlineExceeded, "client has left a response unread for %v", timeout)
 			}
 		}
 	}
@@ -168,12 +124,14 @@ func (c *conn) close(err error) {
 	c.mu.Lock()
 	v := c.view
 	c.view, c.closed = nil, true
-	log := c.log
+	known, log := c.id != "", c.log
 	c.mu.Unlock()
-	if v == nil {
+	if v != nil {
+		c.server.views.release(v, c.protocol)
+	}
+	if !known {
 		return
 	}
-	c.server.views.release(v, c.protocol)
 	attrs := []any{"after", time.Since(c.opened).Round(time.Millisecond)}
 	if err != nil && status.Code(err) != codes.Canceled {
 		attrs = append(attrs, "err", err)
@@ -201,17 +159,24 @@ func (c *conn) receive() error {
 		if c.protocol == protocolSotW {
 			req := &discoveryv3.DiscoveryRequest{}
 			if err = c.stream.RecvMsg(req); err == nil {
-				err = c.handleSotW(req)
+				if err = c.await(req.GetResponseNonce()); err == nil {
+					err = c.handleSotW(req)
+				}
 			}
 		} else {
 			req := &discoveryv3.DeltaDiscoveryRequest{}
 			if err = c.stream.RecvMsg(req); err == nil {
-				err = c.handleDelta(req)
+				if err = c.await(req.GetResponseNonce()); err == nil {
+					err = c.handleDelta(req)
+				}
 			}
 		}
 		switch {
 		case errors.Is(err, io.EOF):
 			return nil
+		case !isRefused(err) && status.Code(err) == codes.ResourceExhausted: // gRPC's, of the size
+			return refuse(reasonBytes, codes.ResourceExhausted,
+				"request of more than %d bytes (downstream.maxRequestBytes): %s", c.server.cfg.MaxRequestBytes, status.Convert(err).Message())
 		case err != nil:
 			return err
 		}
@@ -220,80 +185,118 @@ func (c *conn) receive() error {
 }
 
 func (c *conn) handleSotW(req *discoveryv3.DiscoveryRequest) error {
-	if !c.begun {
-		if req.GetTypeUrl() == healthType {
-			return nil
-		}
-		client, err := parseNode(req.GetNode())
-		if err != nil {
-			return err
-		}
-		if err := c.begin(client); err != nil {
-			return err
-		}
+	if known, err := c.know(req.GetTypeUrl(), req.GetNode()); !known || err != nil {
+		return err
 	}
 	if isDebugType(req.GetTypeUrl()) {
 		return c.reply(func() any { return c.debugSotW(req) })
 	}
+	most := c.server.limits.Load().MaxTypesPerClient
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.asked = true
+	c.asked, c.watches.most = true, most
 	result, err := c.watches.requestSotW(req, time.Now())
 	c.record(result, err, req.GetTypeUrl(), req.GetErrorDetail().GetMessage())
 	return err
 }
 
 func (c *conn) handleDelta(req *discoveryv3.DeltaDiscoveryRequest) error {
-	if !c.begun {
-		if req.GetTypeUrl() == healthType {
-			return nil
-		}
-		client, err := parseNode(req.GetNode())
-		if err != nil {
-			return err
-		}
-		if err := c.begin(client); err != nil {
-			return err
-		}
+	if known, err := c.know(req.GetTypeUrl(), req.GetNode()); !known || err != nil {
+		return err
 	}
 	if isDebugType(req.GetTypeUrl()) {
 		return c.reply(func() any { return c.debugDelta(req) })
 	}
+	most := c.server.limits.Load().MaxTypesPerClient
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.asked = true
+	c.asked, c.watches.most = true, most
 	result, err := c.watches.requestDelta(req, time.Now())
 	c.record(result, err, req.GetTypeUrl(), req.GetErrorDetail().GetMessage())
 	return err
 }
 
+// know makes sure that the client is known: by its first request, but for those that an
+// agent sends ahead of it. It is false for these.
+func (c *conn) know(typeURL string, node *corev3.Node) (bool, error) {
+	if c.begun {
+		return true, nil
+	}
+	if typeURL == healthType {
+		return false, nil
+	}
+	if size, most := proto.Size(node), c.server.limits.Load().MaxNodeBytes; size > most {
+		return false, refuse(reasonNode, codes.InvalidArgument, "the node has %d bytes, more than %d (downstream.maxNodeBytes)", size, most)
+	}
+	client, err := parseNode(node)
+	if err != nil {
+		return false, err
+	}
+	return true, c.begin(client)
+}
+
 // begin takes over what the client's first request says of it.
 func (c *conn) begin(client client) error {
-	r, err := c.server.rules.choose(*c.listener, client, identitiesOf(c.peer))
+	s := c.server
+	s.matching.RLock()
+	defer s.matching.RUnlock()
+	r, err := s.rules.choose(*c.listener, client, identitiesOf(c.peer))
 	if err != nil {
 		return err
 	}
-	client.labels = nil // they have been of use
-	v, err := c.server.views.acquire(variantOf(r, client), c.protocol)
+	v, err := s.views.acquire(variantOf(r, client), c.protocol)
 	if err != nil {
 		return err
 	}
-	id := fmt.Sprintf("%s-%d", client.nodeID, c.server.lastID.Add(1))
-	log := c.server.log.With("client", id)
+	id := fmt.Sprintf("%s-%d", client.nodeID, s.lastID.Add(1))
+	log := s.log.With("client", id)
 	c.mu.Lock()
 	closed := c.closed
 	if !closed {
-		c.id, c.client, c.view, c.seesAs, c.log = id, client, v, r.Name, log
+		c.id, c.client, c.log = id, client.lean(), log
+		c.sees(v, r)
 	}
 	c.mu.Unlock()
 	c.begun = true
 	if closed {
-		c.server.views.release(v, c.protocol)
+		s.views.release(v, c.protocol)
 		return status.Error(codes.Canceled, "stream has ended")
 	}
 	log.Info("client connected", "address", c.peer.Addr.String(), "protocol", c.protocol,
 		"istioVersion", client.istioVersion, "revision", client.revision, "view", r.Name)
 	return nil
+}
+
+// sees gives the client a view, by a rule. The caller holds mu.
+func (c *conn) sees(v *view, r *rule) {
+	c.view, c.seesAs, c.limited, c.asked = v, r.Name, r.Accepts != nil, true
+}
+
+// await delays a client that asks too fast: what it sends meanwhile stays with it, once the
+// window is full. What answers a response is not counted, as there are never more of these
+// than the server wants.
+func (c *conn) await(nonce string) error {
+	if nonce != "" && c.answerable.Load() > 0 {
+		c.answerable.Add(-1)
+		return nil
+	}
+	wait, first, err := c.pace.next(c.server.limits.Load(), time.Now())
+	if wait == 0 {
+		return err
+	}
+	c.server.metrics.delayed.Inc()
+	if first && c.server.refusals.Allow() {
+		c.server.log.Warn("client asks too fast, its requests are delayed", "client", c.name(), "address", c.peer.Addr.String(),
+			"requestsPerSecond", c.server.limits.Load().RequestsPerSecond)
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-c.stream.Context().Done():
+		return status.FromContextError(c.stream.Context().Err()).Err()
+	}
 }
 
 // record counts and logs what a request was. The caller holds mu.
@@ -319,7 +322,7 @@ func (c *conn) reply(answer func() any) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.replies) >= maxReplies {
-		return status.Errorf(codes.ResourceExhausted, "%d debug answers wait to be read", maxReplies)
+		return refuse(reasonDebug, codes.ResourceExhausted, "%d debug answers wait to be read", maxReplies)
 	}
 	c.replies = append(c.replies, a)
 	return nil
@@ -486,6 +489,7 @@ func (c *conn) sendStep(st *step, removals bool) error {
 }
 
 func (c *conn) sendMsg(m any) error {
+	c.answerable.Add(1)
 	c.sendingSince.Store(time.Now().UnixNano())
 	defer c.sendingSince.Store(0)
 	return c.stream.SendMsg(m)

@@ -90,5 +90,5 @@ func mayDebug(p *peer.Peer, limited bool) bool {
 func (c *conn) isLimited() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.view == nil || c.view.variant.rule != nil
+	return c.view == nil || c.limited
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"time"
@@ -30,6 +31,10 @@ const (
 	// readBuffer is the most, in bytes, that one system call reads. Requests are small, and
 	// clients many.
 	readBuffer = 8 << 10
+	// connectionTimeout bounds the handshakes of a connection.
+	connectionTimeout = 20 * time.Second
+	// keepaliveTimeout is how long a client may be silent when it is asked for a sign.
+	keepaliveTimeout = 10 * time.Second
 )
 
 // Listener is one address to serve on.
@@ -58,6 +63,7 @@ type TLS struct {
 type listener struct {
 	address string
 	lis     net.Listener
+	gate    *gate
 	server  *grpc.Server
 	close   func()
 }
@@ -83,7 +89,7 @@ func (s *Server) listen() (opened []*listener, err error) {
 			closeCreds()
 			return opened, fmt.Errorf("downstream: listener %s: %w", cfg.Address, err)
 		}
-		l := &listener{address: lis.Addr().String(), lis: lis, close: closeCreds, server: grpc.NewServer(s.serverOptions(creds)...)}
+		l := &listener{address: lis.Addr().String(), lis: s.gate.behind(lis), gate: s.gate, close: closeCreds, server: grpc.NewServer(s.serverOptions(creds)...)}
 		discoveryv3.RegisterAggregatedDiscoveryServiceServer(l.server, service{s, cfg})
 		opened = append(opened, l)
 		s.log.Info("listening for xDS clients", "address", l.address, "tls", cfg.TLS != nil)
@@ -97,19 +103,20 @@ func (s *Server) serverOptions(creds credentials.TransportCredentials) []grpc.Se
 		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2("proto")}),
 		grpc.MaxConcurrentStreams(uint32(s.cfg.MaxStreamsPerConnection)),
 		grpc.MaxRecvMsgSize(s.cfg.MaxRequestBytes),
-		grpc.MaxHeaderListSize(uint32(s.cfg.MaxHeaderBytes)),
+		// Headers up to this are refused by name (Server.admit), larger ones by the transport.
+		grpc.MaxHeaderListSize(uint32(min(2*uint64(s.cfg.MaxHeaderBytes), math.MaxUint32))),
 		// Windows that are fixed, because finding out how large they should be costs a ping
 		// for each ACK; a request is hardly ever larger.
 		grpc.StaticStreamWindowSize(receiveWindow), grpc.StaticConnWindowSize(receiveWindow),
 		grpc.ReadBufferSize(readBuffer),
-		grpc.ConnectionTimeout(20 * time.Second),
+		grpc.ConnectionTimeout(connectionTimeout),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{
 			// istiod pings every 30 s, other clients more often (PROTOCOL S22).
 			MinTime: 10 * time.Second, PermitWithoutStream: true,
 		}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			MaxConnectionAge: s.cfg.MaxConnectionAge, MaxConnectionAgeGrace: s.cfg.MaxConnectionAgeGrace,
-			Time: 30 * time.Second, Timeout: 10 * time.Second,
+			Time: 30 * time.Second, Timeout: keepaliveTimeout,
 		}),
 	}
 }
@@ -123,9 +130,14 @@ func (l *listener) serve() error {
 }
 
 // stop ends the streams with a GOAWAY, and what is still there after timeout by
-// closing the connections.
+// closing the connections. Those that have not finished their handshake are closed at once:
+// gRPC would wait for them before it does anything.
 func (l *listener) stop(timeout time.Duration) {
-	cut := time.AfterFunc(timeout, l.server.Stop)
+	l.gate.close(false)
+	cut := time.AfterFunc(timeout, func() {
+		l.gate.close(true)
+		l.server.Stop()
+	})
 	defer cut.Stop()
 	l.server.GracefulStop()
 }

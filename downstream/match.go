@@ -9,7 +9,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
-	"google.golang.org/grpc/status"
 	"k8s.io/apimachinery/pkg/labels"
 
 	"meshrelay/federation"
@@ -65,7 +64,9 @@ type rule struct {
 type rules struct {
 	ordered []*rule
 	byName  map[string]*rule
-	other   *rule // for clients that none matches; nil: they are refused
+	// byLabels says that the labels of a client may matter.
+	byLabels bool
+	other    *rule // for clients that none matches; nil: they are refused
 }
 
 // newRules checks views and what listeners say of them.
@@ -94,6 +95,7 @@ func newRules(views []View, listeners []Listener) (*rules, error) {
 			rs.other = r
 		}
 		rs.ordered, rs.byName[v.Name] = append(rs.ordered, r), r
+		rs.byLabels = rs.byLabels || r.selector != nil
 	}
 	for _, l := range listeners {
 		known := slices.ContainsFunc(views, func(v View) bool { return v.Name == l.View })
@@ -142,7 +144,7 @@ func (rs *rules) choose(l Listener, c client, identities []string) (*rule, error
 	if rs.other != nil {
 		return rs.other, nil
 	}
-	return nil, status.Error(codes.PermissionDenied, refusal(l, c, identities))
+	return nil, refuse(reasonView, codes.PermissionDenied, "%s", refusal(l, c, identities))
 }
 
 func (r *rule) matches(c client, identities []string) bool {

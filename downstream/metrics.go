@@ -15,6 +15,8 @@ type metrics struct {
 	clients      *prometheus.GaugeVec
 	streams      *prometheus.CounterVec
 	refused      *prometheus.CounterVec
+	refusals     *prometheus.CounterVec
+	delayed      prometheus.Counter
 	panics       prometheus.Counter
 	pushRequests prometheus.Counter
 	pages        prometheus.Counter
@@ -45,6 +47,8 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 			Name: "relay_downstream_clients", Help: "Connected clients, by protocol (sotw, delta)."}, []string{"protocol"}),
 		streams:      counterVec("relay_downstream_streams_total", "Streams opened by clients, by protocol.", "protocol"),
 		refused:      counterVec("relay_downstream_streams_refused_total", "Streams that were ended with an error of the client's making, by gRPC status code.", "code"),
+		refusals:     counterVec("relay_downstream_refused_total", "Connections and streams that were refused or ended, by the limit or rule that they were over.", "reason"),
+		delayed:      counter("relay_downstream_requests_delayed_total", "Requests that had to wait because their client was too fast."),
 		panics:       counter("relay_downstream_panics_total", "Panics in the service of a stream. Only that stream ended."),
 		pushRequests: counter("relay_downstream_push_requests_total", "Merged changes that were pushed."),
 		pages:        counter("relay_downstream_pages_encoded_total", "Pages of resources encoded for SotW responses."),
@@ -62,13 +66,16 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	}
 	var errs error
 	for _, c := range []prometheus.Collector{
-		m.clients, m.streams, m.refused, m.panics, m.pushRequests, m.pages, m.pageBytes, m.latency, m.pushes, m.bytes, m.acks, m.nacks,
+		m.clients, m.streams, m.refused, m.refusals, m.delayed, m.panics, m.pushRequests, m.pages, m.pageBytes, m.latency, m.pushes, m.bytes, m.acks, m.nacks,
 	} {
 		errs = errors.Join(errs, reg.Register(c))
 	}
 	for _, p := range []string{protocolSotW, protocolDelta} {
 		m.clients.WithLabelValues(p)
 		m.streams.WithLabelValues(p)
+	}
+	for _, why := range reasons() {
+		m.refusals.WithLabelValues(string(why))
 	}
 	for _, info := range mirror.Kinds() {
 		m.byKind[info.Kind] = m.forKind(info.Kind.String())

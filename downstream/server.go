@@ -50,15 +50,15 @@ type Config struct {
 	// SendTimeout is how long a client may leave a response unread before its stream
 	// is ended.
 	SendTimeout time.Duration
-	// MaxStreamsPerConnection, MaxRequestBytes, MaxHeaderBytes and MaxTypesPerClient
-	// bound what one client can ask for.
+	// MaxStreamsPerConnection, MaxRequestBytes and MaxHeaderBytes bound what one client can
+	// ask for. They, and the times above, belong to the listeners: other than Limits, they
+	// can not change while the Server runs. Headers of more than twice MaxHeaderBytes are
+	// refused by the transport, which counts nothing.
 	MaxStreamsPerConnection int
 	MaxRequestBytes         int
 	MaxHeaderBytes          int
-	MaxTypesPerClient       int
-	// NewStreamsPerSecond bounds the streams that are taken on; more wait for up to a
-	// second and are then refused with ResourceExhausted (PROTOCOL S25).
-	NewStreamsPerSecond int
+	// Limits are those that Server.Reload can replace.
+	Limits
 }
 
 func (c Config) withDefaults() Config {
@@ -80,8 +80,6 @@ func (c Config) withDefaults() Config {
 	defInt(&c.MaxStreamsPerConnection, 100)
 	defInt(&c.MaxRequestBytes, 32<<20)
 	defInt(&c.MaxHeaderBytes, 64<<10)
-	defInt(&c.MaxTypesPerClient, 256)
-	defInt(&c.NewStreamsPerSecond, 1000)
 	return c
 }
 
@@ -118,20 +116,27 @@ type Deps struct {
 	Configs Configs
 	// Debug may be nil: then the debug types are unknown types.
 	Debug Debugger
+	// Overloaded says why no more clients can be taken on at present; nil: they can. Their
+	// streams are then refused with ResourceExhausted and that text; connected clients stay.
+	// It is called for every new stream, from any goroutine. It may be nil.
+	Overloaded func() error
 	// Registerer takes the Server's metrics.
 	Registerer prometheus.Registerer
 	Logger     *slog.Logger
 }
 
-// Server is the ADS server. New makes it, Run runs it, Push tells it of changes.
+// Server is the ADS server. New makes it, Run runs it, Push tells it of changes, Reload of
+// other rules.
 type Server struct {
 	cfg          Config
 	configs      Configs
 	debug        Debugger
+	overloaded   func() error
 	log          *slog.Logger
 	metrics      *metrics
-	rules        *rules
 	views        *views
+	gate         *gate
+	limits       atomic.Pointer[Limits] // what it points to is immutable
 	limiter      *rate.Limiter
 	refusals     *rate.Limiter // of log lines: who is refused comes back
 	controlPlane []byte        // encoded envoy.config.core.v3.ControlPlane
@@ -139,9 +144,15 @@ type Server struct {
 	released     chan struct{}
 	draining     chan struct{}
 	lastID       atomic.Uint64
+	open         atomic.Int64  // streams
 	listening    chan struct{} // closed once addrs is set
 	addrs        []net.Addr
-	streams      sync.WaitGroup
+	streams      sync.WaitGroup // the goroutines of streams
+
+	// matching guards rules. It is held while a client is given its view, so that Reload
+	// moves every client or none that is under way.
+	matching sync.RWMutex
+	rules    *rules
 
 	mu    sync.Mutex // guards conns
 	conns map[*conn]struct{}
@@ -156,6 +167,10 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	limits, err := cfg.complete()
+	if err != nil {
+		return nil, err
+	}
 	cfg = cfg.withDefaults()
 	identifier, err := json.Marshal(map[string]any{"Component": "relay", "ID": cfg.NodeID, "Info": map[string]string{"version": cfg.Version}})
 	if err != nil {
@@ -166,15 +181,17 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		return nil, fmt.Errorf("downstream: register metrics: %w", err)
 	}
 	s := &Server{
-		cfg: cfg, configs: deps.Configs, debug: deps.Debug, log: deps.Logger,
+		cfg: cfg, configs: deps.Configs, debug: deps.Debug, overloaded: deps.Overloaded, log: deps.Logger,
 		metrics: m, rules: rs, views: newViews(deps.Configs),
-		limiter:      rate.NewLimiter(rate.Limit(cfg.NewStreamsPerSecond), cfg.NewStreamsPerSecond),
+		limiter:      rate.NewLimiter(rate.Limit(limits.NewStreamsPerSecond), limits.NewStreamsPerSecond),
 		refusals:     rate.NewLimiter(rate.Every(time.Second), 10),
 		identifier:   string(identifier),
 		controlPlane: protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), identifier),
 		released:     make(chan struct{}), draining: make(chan struct{}), listening: make(chan struct{}),
 		conns: map[*conn]struct{}{},
 	}
+	s.limits.Store(limits)
+	s.gate = newGate(func() int { return s.limits.Load().MaxConnections }, s.connectionRefused)
 	return s, nil
 }
 
@@ -238,17 +255,17 @@ func (s *Server) release(ctx context.Context) error {
 			return nil
 		case <-timeout.C:
 			s.log.Warn("serving without all sources: some have not synced in time", "startupTimeout", s.cfg.StartupTimeout)
-			s.open(began)
+			s.begin(began)
 			return nil
 		case <-poll.C:
 		}
 	}
 	s.log.Info("sources have synced, serving", "after", time.Since(began).Round(time.Millisecond))
-	s.open(began)
+	s.begin(began)
 	return nil
 }
 
-func (s *Server) open(began time.Time) {
+func (s *Server) begin(began time.Time) {
 	s.views.open(began)
 	close(s.released)
 	s.wakeAll()

@@ -7,7 +7,6 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"k8s.io/apimachinery/pkg/labels"
 
 	"meshrelay/mirror"
@@ -128,7 +127,7 @@ func (w *watch) sameNames(names []string) bool {
 
 func (w *watch) addName(name string) error {
 	if len(w.names) >= maxNames {
-		return status.Errorf(codes.ResourceExhausted, "%s: more than %d resource names; subscribe with a wildcard", w.typeURL, maxNames)
+		return refuse(reasonNames, codes.ResourceExhausted, "%s: more than %d resource names; subscribe with a wildcard", w.typeURL, maxNames)
 	}
 	w.names[name] = struct{}{}
 	w.ackedCursor = 0 // nothing has been sent of it, whatever was acknowledged before
@@ -240,19 +239,17 @@ func (w *watch) again(name string) {
 type watches struct {
 	byType map[string]*watch
 	sorted []*watch // in sending order
-	most   int
+	most   int      // set before each request
 }
 
-func newWatches(most int) *watches {
-	return &watches{byType: map[string]*watch{}, most: most}
-}
+func newWatches() *watches { return &watches{byType: map[string]*watch{}} }
 
 func (ws *watches) add(typeURL string) (*watch, error) {
 	if len(ws.byType) >= ws.most {
-		return nil, status.Errorf(codes.ResourceExhausted, "subscribed to more than %d types", ws.most)
+		return nil, refuse(reasonTypes, codes.ResourceExhausted, "subscribed to more than %d types (downstream.maxTypesPerClient)", ws.most)
 	}
 	if typeURL == "" || len(typeURL) > 512 {
-		return nil, status.Errorf(codes.InvalidArgument, "type_url %q: want group/version/Kind", bounded(typeURL))
+		return nil, refuse(reasonTypes, codes.InvalidArgument, "type_url %q: want group/version/Kind", bounded(typeURL))
 	}
 	// A type URL of another shape is a type that nobody has: it is answered with
 	// nothing, like every unknown type (PROTOCOL S3).
@@ -284,11 +281,29 @@ func insertSorted(sorted []*watch, w *watch) []*watch {
 type client struct {
 	nodeID, clusterID, namespace, istioVersion, revision string
 	labels                                               labels.Set
+	// unlabelled says that there were more labels than are kept.
+	unlabelled bool
+}
+
+// maxLabelBytes bounds the labels of a client that are kept after it has got its view, for
+// when the rules change.
+const maxLabelBytes = 16 << 10
+
+// lean returns c as it is kept.
+func (c client) lean() client {
+	size := 0
+	for name, value := range c.labels {
+		size += len(name) + len(value)
+	}
+	if size > maxLabelBytes {
+		c.labels, c.unlabelled = nil, true
+	}
+	return c
 }
 
 func parseNode(node *corev3.Node) (client, error) {
 	if node.GetId() == "" {
-		return client{}, status.Error(codes.InvalidArgument, "the first request of a stream must carry a node with an id")
+		return client{}, refuse(reasonNode, codes.InvalidArgument, "the first request of a stream must carry a node with an id")
 	}
 	md := node.GetMetadata().GetFields()
 	c := client{

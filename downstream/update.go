@@ -23,7 +23,7 @@ func (vs *views) open(now time.Time) {
 	for kind, list := range vs.everything() {
 		vs.apply(kind, list, nil, now)
 	}
-	for _, v := range vs.derived {
+	for _, v := range vs.copied() {
 		vs.fill(v, now)
 	}
 }
@@ -33,6 +33,11 @@ func (vs *views) open(now time.Time) {
 func (vs *views) update(full bool, keys map[mirror.Key]struct{}, changedAt time.Time) bool {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
+	return vs.bring(full, keys, changedAt)
+}
+
+// bring is update for a caller that holds mu.
+func (vs *views) bring(full bool, keys map[mirror.Key]struct{}, changedAt time.Time) bool {
 	if !vs.released {
 		return false
 	}
@@ -46,15 +51,16 @@ func (vs *views) update(full bool, keys map[mirror.Key]struct{}, changedAt time.
 		}
 	}
 	changed := false
+	derived := vs.copied()
 	for kind, list := range byKind {
-		changed = vs.apply(kind, list, vs.derived, changedAt) || changed
+		changed = vs.apply(kind, list, derived, changedAt) || changed
 	}
 	return changed
 }
 
 // apply brings the base view, and then derived ones, to the present content of a list of
 // keys, and reports whether any differed.
-func (vs *views) apply(kind mirror.Kind, list []touched, derived map[variant]*view, changedAt time.Time) bool {
+func (vs *views) apply(kind mirror.Kind, list []touched, derived []*view, changedAt time.Time) bool {
 	slices.SortFunc(list, func(a, b touched) int { return cmp.Compare(a.name, b.name) })
 	updates := make([]update, len(list))
 	for i, t := range list {
@@ -143,13 +149,13 @@ func (vs *views) everything() map[mirror.Kind][]touched {
 	for _, kind := range vs.base.kinds() {
 		vs.base.snapshot(kind).each(gone)
 	}
-	if len(vs.derived) > 0 {
+	if derived := vs.copied(); len(derived) > 0 {
 		for _, kind := range vs.configs.SourceKinds() {
 			for _, key := range vs.configs.Keys(kind) {
 				byKind[kind] = append(byKind[kind], touched{key, update{name: key.FullName()}})
 			}
 		}
-		for _, v := range vs.derived {
+		for _, v := range derived {
 			for _, kind := range v.kinds() {
 				v.eachOwn(kind, func(p *page) {
 					for i := range p.entries {

@@ -2,13 +2,13 @@ package downstream
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"meshrelay/mirror"
 )
@@ -21,9 +21,11 @@ const maxViews = 1024
 // The clients of a view share its snapshots and their encoded pages, and views share pages
 // with one another.
 type view struct {
-	variant variant // zero: the base view, of everything
-	clients int     // guarded by views.mu
-	sotw    int     // SotW clients among them
+	// Guarded by views.mu: what the view shows (zero: everything, as the base view does), its
+	// clients, and the SotW clients among them.
+	variant variant
+	clients int
+	sotw    int
 	// changes counts the changes to any of the collections. It is raised after them.
 	changes atomic.Uint64
 	empty   *snapshot // of kinds that nobody has
@@ -71,18 +73,31 @@ func (v *view) kinds() []mirror.Kind {
 type views struct {
 	configs Configs
 	opening atomic.Bool // set before everything is read for the first time
-	// copies counts the derived views. It is raised before one is filled.
+	// copies counts the derived views, with others. It is raised before one is filled.
 	copies atomic.Int64
 
 	mu       sync.Mutex // serializes all changes to views and their content
 	released bool
 	base     *view
 	derived  map[variant]*view
+	// others are derived views of clients that were moved, and show what base or another of
+	// derived does, but have a past of their own. Nobody joins them.
+	others map[*view]struct{}
 }
 
 func newViews(configs Configs) *views {
-	return &views{configs: configs, base: newView(variant{}), derived: map[variant]*view{}}
+	return &views{configs: configs, base: newView(variant{}), derived: map[variant]*view{}, others: map[*view]struct{}{}}
 }
+
+// copied returns all derived views. The caller holds mu.
+func (vs *views) copied() []*view {
+	if len(vs.derived)+len(vs.others) == 0 {
+		return nil
+	}
+	return slices.AppendSeq(slices.Collect(maps.Values(vs.derived)), maps.Keys(vs.others))
+}
+
+func (vs *views) full() bool { return len(vs.derived)+len(vs.others) >= maxViews }
 
 // acquire returns the view for a client. The caller releases it.
 func (vs *views) acquire(x variant, protocol string) (*view, error) {
@@ -91,8 +106,8 @@ func (vs *views) acquire(x variant, protocol string) (*view, error) {
 	v := vs.base
 	if x != (variant{}) {
 		if v = vs.derived[x]; v == nil {
-			if len(vs.derived) >= maxViews {
-				return nil, status.Errorf(codes.ResourceExhausted,
+			if vs.full() {
+				return nil, refuse(reasonViews, codes.ResourceExhausted,
 					"clients of %d views, clusters and control plane revisions are connected; one of another is refused", maxViews)
 			}
 			v = newView(x)
@@ -103,11 +118,15 @@ func (vs *views) acquire(x variant, protocol string) (*view, error) {
 			vs.derived[x] = v
 		}
 	}
+	v.join(protocol)
+	return v, nil
+}
+
+func (v *view) join(protocol string) {
 	v.clients++
 	if protocol == protocolSotW {
 		v.sotw++
 	}
-	return v, nil
 }
 
 // release gives a view back. With its last SotW client the encoded pages go that nobody
@@ -115,9 +134,13 @@ func (vs *views) acquire(x variant, protocol string) (*view, error) {
 func (vs *views) release(v *view, protocol string) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
-	if v.clients--; v.clients == 0 && v != vs.base {
-		delete(vs.derived, v.variant)
-		vs.copies.Add(-1)
+	vs.leave(v, protocol)
+}
+
+// leave is release for a caller that holds mu.
+func (vs *views) leave(v *view, protocol string) {
+	if v.clients--; v.clients == 0 {
+		vs.drop(v)
 	}
 	if protocol == protocolDelta {
 		return
@@ -127,11 +150,24 @@ func (vs *views) release(v *view, protocol string) {
 	}
 }
 
+// drop forgets a derived view.
+func (vs *views) drop(v *view) {
+	switch _, other := vs.others[v]; {
+	case other:
+		delete(vs.others, v)
+	case vs.derived[v.variant] == v:
+		delete(vs.derived, v.variant)
+	default:
+		return // the base view
+	}
+	vs.copies.Add(-1)
+}
+
 // dropEncoded drops the encodings of the pages of v, and of the base, that are in no view
 // with SotW clients.
 func (vs *views) dropEncoded(v *view) {
 	var users []*view
-	for _, u := range vs.derived {
+	for _, u := range vs.copied() {
 		if u.sotw > 0 {
 			users = append(users, u)
 		}

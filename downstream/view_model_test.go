@@ -192,7 +192,7 @@ func (m *model) look(t *rapid.T, o *observer) {
 	st, ok, err := o.delta.planDelta(s, nil)
 	switch {
 	case err != nil: // too far behind: it comes again, with what it holds
-		o.delta.owed, o.delta.all, o.delta.held = true, true, maps.Clone(o.holds)
+		o.delta.cursor, o.delta.owed, o.delta.all, o.delta.held = 0, true, true, maps.Clone(o.holds)
 		if st, ok, err = o.delta.planDelta(s, nil); err != nil || !ok {
 			t.Fatalf("%v, %v", ok, err)
 		}

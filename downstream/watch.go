@@ -144,6 +144,16 @@ func (w *watch) planDelta(s *snapshot, controlPlane []byte) (step, bool, error) 
 	case w.all:
 		st.diff = s.beyond(w.held)
 		missing := map[string]struct{}{}
+		if w.cursor > 0 {
+			// Asked for again: what has gone meanwhile is not in the answer.
+			d, ok := s.since(w.cursor)
+			if !ok {
+				return step{}, false, errTooFarBehind(w.typeURL)
+			}
+			for _, name := range d.removed {
+				missing[name] = struct{}{}
+			}
+		}
 		for name := range w.names {
 			if s.get(name) == nil {
 				missing[name] = struct{}{}
@@ -155,8 +165,7 @@ func (w *watch) planDelta(s *snapshot, controlPlane []byte) (step, bool, error) 
 	default:
 		d, ok := s.since(w.cursor)
 		if !ok {
-			return step{}, false, status.Errorf(codes.Unavailable,
-				"%s: client is too far behind to be told what was removed; reconnect with initial_resource_versions", w.typeURL)
+			return step{}, false, errTooFarBehind(w.typeURL)
 		}
 		st.diff = d
 	}
@@ -173,6 +182,11 @@ func (w *watch) planDelta(s *snapshot, controlPlane []byte) (step, bool, error) 
 	}
 	w.cursor, w.owed = s.rev, false
 	return st, true, nil
+}
+
+func errTooFarBehind(typeURL string) error {
+	return status.Errorf(codes.Unavailable,
+		"%s: client is too far behind to be told what was removed; reconnect with initial_resource_versions", typeURL)
 }
 
 // move moves the cursor to a snapshot that differs in nothing that the client has to be

@@ -28,11 +28,11 @@ type Options struct {
 // until there was no other for Options.After, or until it has waited for
 // Options.Max.
 type Debouncer struct {
-	opts Options
-	wake chan struct{} // one slot: a request came
+	wake chan struct{} // one slot: a request came, or opts are others
 
 	// mu guards all below.
 	mu      sync.Mutex
+	opts    Options
 	pending *Request
 	first   time.Time // when the oldest part of pending came
 	last    time.Time // when the newest part of pending came
@@ -41,10 +41,31 @@ type Debouncer struct {
 // NewDebouncer returns a Debouncer, or an error when the options contradict each
 // other.
 func NewDebouncer(opts Options) (*Debouncer, error) {
-	if opts.After <= 0 || opts.Max < opts.After {
-		return nil, fmt.Errorf("debounce: after is %v and max is %v: want 0 < after <= max", opts.After, opts.Max)
+	if err := opts.check(); err != nil {
+		return nil, err
 	}
 	return &Debouncer{opts: opts, wake: make(chan struct{}, 1)}, nil
+}
+
+func (o Options) check() error {
+	if o.After <= 0 || o.Max < o.After {
+		return fmt.Errorf("debounce: after is %v and max is %v: want 0 < after <= max", o.After, o.Max)
+	}
+	return nil
+}
+
+// SetOptions replaces the options, also for the request that waits at present. It returns
+// an error, and leaves the options as they are, when they contradict each other. It may be
+// called from any goroutine.
+func (d *Debouncer) SetOptions(opts Options) error {
+	if err := opts.check(); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	d.opts = opts
+	d.mu.Unlock()
+	d.signal()
+	return nil
 }
 
 // Update adds a request to the next push. It does not block, and may be called

@@ -53,10 +53,16 @@ type Change struct {
 	Record *Record
 }
 
-// Source is what a Keeper follows. Its methods are called from the Keeper's goroutine.
+// Source is what a Keeper follows. Its methods are called by one goroutine at a time, those
+// of Run and Flush.
+//
+// A Source that also has a method MarkAll() is asked by it to have everything that it has
+// among the next changes: that is how a file that was lost while the Keeper ran is made
+// anew.
 type Source interface {
 	// TakeChanges returns what has changed since the last call, all as of one instant,
-	// and the present Meta. Each key comes once.
+	// and the present Meta. Each key comes once. The first call returns what has changed
+	// against what Load gave for the source, or everything when Load was not asked.
 	TakeChanges() ([]Change, Meta)
 	// GiveBack says that changes could not be written: their keys are to be among the
 	// next.

@@ -67,6 +67,9 @@ type gate struct {
 	synced      bool
 	fingerprint string
 	reported    time.Time // the last contact, as it was told last
+	// records returns all that the source has, as it would be kept.
+	records func() []state.Record
+	broken  broken
 }
 
 func newGate(cfg config.Upstream, store *mirror.Store, log *slog.Logger) *gate {
@@ -113,6 +116,9 @@ func (g *gate) streams() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.syncing, g.syncingUntil = true, time.Now().Add(syncPatience)
+	if brokenI3 {
+		g.broken.connected(g)
+	}
 	g.stir()
 }
 
@@ -135,7 +141,14 @@ func (g *gate) put(r state.Record) (stored *mirror.Resource, changed bool) {
 
 func (g *gate) pass(key mirror.Key, r state.Record) (stored *mirror.Resource, changed bool) {
 	shown := g.stale.annotated(key, r.Resource)
-	isNew := g.store.Get(key) == nil
+	old := g.store.Get(key)
+	isNew := old == nil
+	if brokenI2 && g.broken.swallows(old, r.Resource) {
+		return r.Resource, false
+	}
+	if brokenI3 {
+		g.broken.replaces(old)
+	}
 	stored, changed = g.store.Put(shown)
 	if isNew {
 		g.size++
@@ -381,6 +394,9 @@ func (g *gate) restore(saved state.Saved) {
 		key := records[i].Resource.Key()
 		if g.frozen == nil && g.stale.withholds(key.Kind) {
 			g.stale.count(key, true)
+			if g.keeps {
+				g.passed[key] = nil
+			}
 			continue
 		}
 		shown := g.stale.annotated(key, records[i].Resource)
@@ -427,6 +443,9 @@ func (g *gate) contact(on bool) (restate bool) {
 	g.reported = time.Time{}
 	if !on {
 		g.stale.lose(time.Now())
+		if brokenI1 {
+			g.broken.disconnected(g)
+		}
 		g.stir()
 		return false
 	}
@@ -592,6 +611,39 @@ func (g *gate) TakeChanges() ([]state.Change, state.Meta) {
 		g.reported = last
 	}
 	return changes, state.Meta{Synced: g.synced, LastContact: last, Frozen: g.frozen, Fingerprint: g.fingerprint}
+}
+
+// MarkAll has everything that is served kept anew, because it is not on disk any more.
+func (g *gate) MarkAll() {
+	g.mu.Lock()
+	records := g.records
+	g.mu.Unlock()
+	var said []state.Record
+	if records != nil {
+		said = records() // it locks the source, which comes before the gate
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, kind := range g.store.Kinds() {
+		for _, r := range g.store.List(kind, "") {
+			if _, newer := g.passed[r.Key()]; !newer {
+				g.passed[r.Key()] = &state.Record{Resource: g.stale.plain(g.store, r.Key())}
+			}
+		}
+	}
+	for i := range said {
+		// Of what is served against what the source says, only the content is known.
+		if r := g.passed[said[i].Resource.Key()]; r != nil && r.Resource.Equal(said[i].Resource) {
+			*r = said[i]
+		}
+	}
+}
+
+// follows says which source is behind the gate now.
+func (g *gate) follows(s Source) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.records = s.kept
 }
 
 // GiveBack implements state.Source.

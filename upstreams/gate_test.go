@@ -540,3 +540,24 @@ func emptyOf(kind mirror.Kind, name string) fakexds.Resource {
 	r := fakexds.MCP(name, &networking.ServiceEntry{})
 	return fakexds.Resource{Name: name, Any: rewrapped(r, &anypb.Any{TypeUrl: "type.googleapis.com/istio.networking.v1alpha3." + kind.Kind})}
 }
+
+func TestWhenTheDiskHasLostEverythingAllIsKeptAnew(t *testing.T) {
+	s := newXDSScript(t)
+	s.x.gate.keeps = true
+	s.x.gate.follows(s.x)
+	s.ok(s.sotw(xdsEntryURL, xdsEntry("ns/a", "a.example"), xdsEntry("ns/b", "b.example")))
+	s.x.gate.TakeChanges()
+	s.ok(s.x.gate.freeze())
+	s.ok(s.sotw(xdsEntryURL, xdsEntry("ns/a", "a.example"), xdsEntry("ns/b", "b2.example")))
+	s.x.gate.MarkAll()
+	changes, _ := s.x.gate.TakeChanges()
+	for _, c := range changes {
+		host := hostOf(t, c.Record.Resource)
+		if host != c.Key.Name+".example" || (c.Record.TypeURL == "") != (c.Key.Name == "b") {
+			t.Errorf("%s is kept as %s, of type %q", c.Key, host, c.Record.TypeURL)
+		}
+	}
+	if len(changes) != 2 {
+		t.Errorf("%d are kept, want 2", len(changes))
+	}
+}

@@ -130,8 +130,11 @@ func (m *Manager) newMember(u config.Upstream, cfg *config.Config) (*member, err
 	one.gate.keeps = m.keeper != nil
 	one.gate.fingerprint = one.fingerprint()
 	var err error
-	one.source, err = m.newSource(one)
-	return one, err
+	if one.source, err = m.newSource(one); err != nil {
+		return nil, err
+	}
+	one.gate.follows(one.source)
+	return one, nil
 }
 
 func (m *Manager) newSource(one *member) (Source, error) {
@@ -299,6 +302,7 @@ func (m *Manager) Apply(cfg *config.Config) error {
 			now := next.fingerprint()
 			next.source.restore(state.Saved{Records: c.one.source.kept()}, before == now)
 			next.gate.setFingerprint(now)
+			next.gate.follows(next.source)
 			members = append(members, next)
 		}
 	}

@@ -14,6 +14,7 @@ var states = []State{StateConnecting, StateSyncing, StateSynced, StateDisconnect
 type descs struct {
 	state, synced, resources, lastUpdate, reconnects, nacks, refused, dropped *prometheus.Desc
 	stale, expired, held, frozen, drift, overLimit                            *prometheus.Desc
+	active, switches                                                          *prometheus.Desc
 }
 
 func newDescs() descs {
@@ -34,6 +35,8 @@ func newDescs() descs {
 		held:       desc("relay_upstream_held_deletions", "Deletions of the upstream that its guard holds back now."),
 		frozen:     desc("relay_upstream_frozen", "Whether an operator holds the upstream as it is."),
 		drift:      desc("relay_upstream_drift_total", "Changes that asking the upstream for everything again has brought and no push had, by kind.", "kind"),
+		active:     desc("relay_upstream_address_active", "Whether the upstream is read from this one of its addresses.", "address"),
+		switches:   desc("relay_upstream_switches_total", "How often the upstream was read from another address than before."),
 		overLimit:  desc("relay_upstream_over_limit_resources", "Resources of the upstream that its limits refuse now."),
 	}
 }
@@ -41,7 +44,7 @@ func newDescs() descs {
 // Describe implements prometheus.Collector.
 func (m *Manager) Describe(ch chan<- *prometheus.Desc) {
 	d := newDescs()
-	for _, desc := range []*prometheus.Desc{d.state, d.synced, d.resources, d.lastUpdate, d.reconnects, d.nacks, d.refused, d.dropped, d.stale, d.expired, d.held, d.frozen, d.drift, d.overLimit} {
+	for _, desc := range []*prometheus.Desc{d.state, d.synced, d.resources, d.lastUpdate, d.reconnects, d.nacks, d.refused, d.dropped, d.stale, d.expired, d.held, d.frozen, d.drift, d.overLimit, d.active, d.switches} {
 		ch <- desc
 	}
 }
@@ -100,6 +103,14 @@ func (m *Manager) Collect(ch chan<- prometheus.Metric) {
 		if st.Type == "file" {
 			continue
 		}
+		seen := map[string]bool{} // an address may be given twice
+		for _, a := range st.Addresses {
+			if !seen[a.Address] {
+				gauge(d.active, boolValue(a.Active), st.Name, a.Address)
+			}
+			seen[a.Address] = true
+		}
+		counter(d.switches, float64(st.Switches), st.Name)
 		drifted := uint64(0)
 		for _, info := range mirror.Kinds() {
 			counter(d.drift, float64(st.Drift[info.Kind.String()]), st.Name, info.Kind.String())

@@ -1,6 +1,10 @@
 package upstreams
 
-import "time"
+import (
+	"time"
+
+	"meshrelay/adsclient"
+)
 
 // State is the state of a source, as operators see it.
 type State string
@@ -40,6 +44,10 @@ type Status struct {
 	Synced bool `json:"synced"`
 	// Address is where the source is read from: host:port, or a path.
 	Address string `json:"address,omitempty"`
+	// Addresses is how each address of an xds source does, in order of preference; Switches
+	// counts how often another one has been taken since the start of the process.
+	Addresses []adsclient.AddressStatus `json:"addresses,omitempty"`
+	Switches  uint64                    `json:"switches,omitempty"`
 	// Protocol is "sotw" or "delta" for an xds source with an open stream.
 	Protocol string `json:"protocol,omitempty"`
 	// LastUpdate is when the source last said anything; zero when it never did.

@@ -107,6 +107,8 @@ func newXDS(cfg config.Upstream, node config.Node, provenance config.Provenance,
 		TypeURLs:       func(relay bool) []string { return subscriptions(relay, cfg.XDS.Types) },
 		DialOptions:    opts,
 		ResyncInterval: cfg.XDS.ResyncInterval.D(),
+		SyncTimeout:    cfg.XDS.SyncTimeout.D(),
+		FailbackAfter:  cfg.XDS.FailbackAfter.D(),
 		Logger:         log,
 	}, x)
 	if err != nil {
@@ -364,6 +366,7 @@ func (x *XDS) Status() Status {
 	st.Dropped = x.table.droppedCounts()
 	st.OverLimit = x.table.overLimit()
 	st.Drift = maps.Clone(x.drift)
+	st.Addresses, st.Switches = x.client.Addresses(), x.client.Switches()
 	st.Resources = countsByName(x.store)
 	x.gate.status(&st)
 	if x.endpoints != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,6 +23,7 @@ import (
 	"meshrelay/internal/buildinfo"
 	"meshrelay/mirror"
 	"meshrelay/push"
+	"meshrelay/state"
 	"meshrelay/upstreams"
 )
 
@@ -31,32 +33,36 @@ func newServe() *cobra.Command {
 		Use:   "serve -c FILE",
 		Short: "Run the relay",
 		Long: `Run the relay until it is told to end. On SIGTERM or SIGINT it tells its clients to
-reconnect elsewhere, waits for them up to downstream.drainTimeout, and ends; a second
-signal ends it at once.
+reconnect elsewhere, waits for them up to downstream.drainTimeout, writes down what is to
+be kept, and ends; a second signal ends it at once. On SIGHUP, and whenever the config file
+changes, it takes that over; a file that is wrong changes nothing.
 
-Clients wait until every upstream has given its configuration, or for
-downstream.startupTimeout. The readiness, with the reasons, is at /ready of the admin
+Clients wait until every upstream has given its configuration or is served from what is on
+disk (state.dir), or for downstream.startupTimeout. The readiness, with the reasons, is at /ready of the admin
 address, and in "relay status".`,
 		Example: `  relay serve -c relay.yaml
   relay serve -c relay.yaml --log-level debug --log-format json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := loadConfig(file)
+			if file == "" {
+				return errNoConfig
+			}
+			watcher := config.NewWatcher(file)
+			cfg, err := watcher.Load()
 			if err != nil {
-				return err
+				return errors.Join(split(err)...)
 			}
-			if level != "" {
-				cfg.Log.Level = level
+			flags := func(cfg *config.Config) {
+				cfg.Log.Level = cmp.Or(level, cfg.Log.Level)
+				cfg.Log.Format = cmp.Or(format, cfg.Log.Format)
 			}
-			if format != "" {
-				cfg.Log.Format = format
-			}
+			flags(cfg)
 			logLevel := new(slog.LevelVar)
 			log, err := newLogger(cmd.ErrOrStderr(), cfg.Log, logLevel)
 			if err != nil {
 				return err
 			}
-			return serve(cmd.Context(), cfg, log, logLevel)
+			return serve(cmd.Context(), cfg, watcher, flags, log, logLevel)
 		},
 	}
 	cmd.Flags().StringVarP(&file, "config", "c", "", "config `file` (required)")
@@ -82,7 +88,9 @@ func newLogger(w io.Writer, cfg config.Log, level *slog.LevelVar) (*slog.Logger,
 }
 
 // serve wires a relay together and runs it.
-func serve(ctx context.Context, cfg *config.Config, log *slog.Logger, level *slog.LevelVar) error {
+func serve(ctx context.Context, cfg *config.Config, watcher *config.Watcher, flags func(*config.Config), log *slog.Logger, level *slog.LevelVar) error {
+	// A limit on the size of files is to be an error of a write, not the end.
+	signal.Ignore(syscall.SIGXFSZ)
 	build := buildinfo.Read(version)
 	log.Info("relay starts", "version", build.Version, "revision", build.Revision, "node", cfg.Node.ID, "upstreams", len(cfg.Upstreams))
 	mem := newMemory(log)
@@ -98,10 +106,20 @@ func serve(ctx context.Context, cfg *config.Config, log *slog.Logger, level *slo
 	if err := register.Follow(aggregate); err != nil {
 		return err
 	}
-	manager, err := upstreams.NewManager(cfg, aggregate, nil, log)
+	var keeper *state.Keeper
+	var kept upstreams.Keeper // nil, and not an interface of a nil, when nothing is kept
+	if cfg.State.Dir != "" {
+		keeper = state.Open(state.Options{
+			Dir: cfg.State.Dir, FlushInterval: cfg.State.FlushInterval.D(), HistoryRevisions: cfg.State.History.Revisions,
+			HistoryMaxAge: cfg.State.History.MaxAge.D(), HistoryMaxBytes: cfg.State.History.MaxBytes, Logger: log,
+		})
+		kept = keeper
+	}
+	manager, err := upstreams.NewManager(cfg, aggregate, kept, log)
 	if err != nil {
 		return errors.Join(split(err)...)
 	}
+	guard := newMemoryGuard(cfg.Downstream.ShedAtMemoryPercent)
 	debouncer, err := push.NewDebouncer(push.Options{After: cfg.Push.DebounceAfter.D(), Max: cfg.Push.DebounceMax.D()})
 	if err != nil {
 		return err
@@ -119,7 +137,7 @@ func serve(ctx context.Context, cfg *config.Config, log *slog.Logger, level *slo
 		return err
 	}
 	server, err = downstream.New(serverConfig, downstream.Deps{
-		Configs: aggregate, Debug: debug, Registerer: registry, Logger: log,
+		Configs: aggregate, Debug: debug, Overloaded: guard.Overloaded, Registerer: registry, Logger: log,
 	})
 	if err != nil {
 		return err
@@ -146,8 +164,10 @@ func serve(ctx context.Context, cfg *config.Config, log *slog.Logger, level *slo
 		return err
 	}
 	var draining atomic.Bool
-	operators, err := admin.New(admin.Config{Address: cfg.Admin.Address}, admin.Deps{
+	operators, err := admin.New(admin.Config{Address: cfg.Admin.Address, Socket: cfg.AdminSocket()}, admin.Deps{
 		Gatherer: registry, Debug: debug, LogLevel: level, Build: build, Logger: log,
+		Controls: manager, Reload: watcher.Reload, ReloadStatus: watcher.Status,
+		Backup: backupOf(keeper), Notes: notesOf(keeper),
 		Ready: func() admin.Readiness {
 			if draining.Load() {
 				return admin.Readiness{Reasons: []string{"shutting down"}}
@@ -158,19 +178,32 @@ func serve(ctx context.Context, cfg *config.Config, log *slog.Logger, level *slo
 	if err != nil {
 		return err
 	}
-	if err := registerProcess(registry, build, manager, register); err != nil {
+	own := []prometheus.Collector{manager, register, admin.NewReloadMetrics(watcher.Status)}
+	if keeper != nil {
+		own = append(own, keeper)
+	}
+	if err := registerProcess(registry, build, own...); err != nil {
 		return err
+	}
+	reload := &reloader{
+		running: cfg, now: cfg, flags: flags, manager: manager, aggregate: aggregate, server: server,
+		debouncer: debouncer, memory: guard, level: level,
 	}
 
 	// They are interrupted in this order, each when the one before it has ended: clients
 	// are sent away first, and operators can look on to the end.
 	var group run.Group
 	group.Add(untilSignal(ctx, log, &draining))
+	group.Add(actor(func(ctx context.Context) error { return onHangup(ctx, log, watcher.Trigger) }))
+	group.Add(actor(func(ctx context.Context) error { return watcher.Run(ctx, log, reload.apply) }))
 	group.Add(actor(server.Run))
 	group.Add(actor(func(ctx context.Context) error { return mem.run(ctx, server.Released()) }))
 	group.Add(actor(func(ctx context.Context) error { return debouncer.Run(ctx, server.Push) }))
 	group.Add(actor(aggregate.Run))
 	group.Add(actor(manager.Run))
+	if keeper != nil {
+		group.Add(actor(keeper.Run)) // what the sources gave to the end is written
+	}
 	group.Add(actor(operators.Run))
 	err = group.Run()
 	if err == nil {
@@ -233,7 +266,7 @@ func downstreamConfig(cfg *config.Config, version string) (downstream.Config, er
 		StartupTimeout: d.StartupTimeout.D(), MaxConnectionAge: d.MaxConnectionAge.D(), MaxConnectionAgeGrace: d.MaxConnectionAgeGrace.D(),
 		DrainTimeout: d.DrainTimeout.D(), SendTimeout: d.SendTimeout.D(),
 		MaxStreamsPerConnection: d.MaxStreamsPerConnection, MaxRequestBytes: d.MaxRequestBytes,
-		MaxHeaderBytes: d.MaxHeaderBytes, MaxTypesPerClient: d.MaxTypesPerClient,
+		MaxHeaderBytes: d.MaxHeaderBytes, Limits: limitsOf(d),
 	}
 	for _, l := range d.Listeners {
 		listener := downstream.Listener{Address: l.Address, View: l.View}

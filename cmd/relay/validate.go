@@ -82,7 +82,7 @@ func validate(cmd *cobra.Command, file, output string) error {
 // loadConfig loads a config file. What is wrong with it comes as joined errors.
 func loadConfig(file string) (*config.Config, error) {
 	if file == "" {
-		return nil, errors.New("say which config file, with -c FILE")
+		return nil, errNoConfig
 	}
 	cfg, err := config.Load(file)
 	if err != nil {
@@ -99,3 +99,5 @@ func split(err error) []error {
 	}
 	return []error{err}
 }
+
+var errNoConfig = errors.New("say which config file, with -c FILE")

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -39,13 +41,21 @@ func runRelay(t *testing.T, upstreams string) running {
 // run runs a relay of that name until the test ends.
 func (r running) run(t *testing.T, name, upstreams string) {
 	t.Helper()
-	cfg, err := config.Parse("relay.yaml", fmt.Appendf(nil, "node: {id: %s}\nadmin: {address: %q}\ndownstream: {startupTimeout: 500ms, listeners: [{address: %q, plaintext: true}]}\n%s", name, r.admin, r.xds, upstreams))
+	file := filepath.Join(t.TempDir(), "relay.yaml")
+	err := os.WriteFile(file, fmt.Appendf(nil, "node: {id: %s}\nadmin: {address: %q}\ndownstream: {startupTimeout: 500ms, listeners: [{address: %q, plaintext: true}]}\n%s", name, r.admin, r.xds, upstreams), 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	watcher := config.NewWatcher(file)
+	cfg, err := watcher.Load()
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- serve(ctx, cfg, slog.New(slog.DiscardHandler), new(slog.LevelVar)) }()
+	go func() {
+		done <- serve(ctx, cfg, watcher, func(*config.Config) {}, slog.New(slog.DiscardHandler), new(slog.LevelVar))
+	}()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {

@@ -13,11 +13,16 @@ import (
 	"meshrelay/admin"
 	"meshrelay/downstream"
 	"meshrelay/internal/printer"
+	"meshrelay/state"
 	"meshrelay/upstreams"
 )
 
-// Print writes the readiness with its reasons, then the upstreams and the clients as
-// tables. Ages are counted from now.
+// maxKeys is how many of the keys of a revision are shown.
+const maxKeys = 3
+
+// Print writes the readiness with its reasons, how old the config is, then the upstreams,
+// with what to do about those that wait for somebody, and the clients. Ages are counted from
+// now.
 func Print(w io.Writer, r admin.Readiness, ups []upstreams.Status, clients []downstream.ClientStatus, now time.Time) error {
 	head := "ready"
 	switch {
@@ -30,13 +35,16 @@ func Print(w io.Writer, r admin.Readiness, ups []upstreams.Status, clients []dow
 	for _, reason := range r.Reasons {
 		text += "- " + printer.Clean(strings.Join(strings.Fields(reason), " ")) + "\n"
 	}
+	if config := configLine(r.Config, now); config != "" {
+		text += "\n" + config + "\n"
+	}
 	if _, err := io.WriteString(w, text+"\n"); err != nil {
 		return err
 	}
 	if err := printer.Rows(w, upstreamRows(ups, now)); err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintln(w); err != nil {
+	if _, err := io.WriteString(w, advice(ups, now)+"\n"); err != nil {
 		return err
 	}
 	if len(clients) == 0 {
@@ -44,6 +52,87 @@ func Print(w io.Writer, r admin.Readiness, ups []upstreams.Status, clients []dow
 		return err
 	}
 	return printer.Rows(w, clientRows(clients, now))
+}
+
+// configLine says how old the config is, and since when it could not be replaced.
+func configLine(c admin.ReloadStatus, now time.Time) string {
+	if c.LastSuccess.IsZero() {
+		return ""
+	}
+	line := fmt.Sprintf("config: loaded %s ago", printer.Ago(c.LastSuccess, now))
+	if c.Error != "" {
+		line += fmt.Sprintf("; what is in the file since %s is not in force: %s", printer.Ago(c.FailingSince, now), printer.Clean(c.Error))
+	}
+	if len(c.NeedsRestart) > 0 {
+		line += fmt.Sprintf("; a restart is needed for %s", printer.Clean(strings.Join(c.NeedsRestart, ", ")))
+	}
+	return line
+}
+
+// stateOf is the state of an upstream, its age, and what else is to be known.
+func stateOf(u upstreams.Status, now time.Time) string {
+	state := fmt.Sprintf("%s %s", u.State, printer.Ago(u.Since, now))
+	if u.Stale {
+		state += ", stale"
+	}
+	if u.Held != nil {
+		state += ", held"
+	}
+	if u.Frozen != nil {
+		state += ", frozen"
+	}
+	return state
+}
+
+// advice is a line for each upstream that is held, frozen or stale, with what to do.
+func advice(ups []upstreams.Status, now time.Time) string {
+	var out strings.Builder
+	for _, u := range ups {
+		if h := u.Held; h != nil {
+			until := "until somebody lets them through"
+			if !h.Until.IsZero() {
+				until = "for " + printer.Age(max(h.Until.Sub(now), 0)) + " more"
+			}
+			fmt.Fprintf(&out, "%s: %d deletions of %d resources are held %s. If they are meant: relay release %s\n", u.Name, h.Removals, h.Of, until, u.Name)
+		}
+		if f := u.Frozen; f != nil {
+			at := "as it was"
+			if f.Revision != 0 {
+				at = fmt.Sprintf("at revision %d", f.Revision)
+			}
+			fmt.Fprintf(&out, "%s: frozen %s for %s, %d resources have changed there. To follow it again: relay unfreeze %s\n", u.Name, at, printer.Ago(f.Since, now), f.Waiting, u.Name)
+		}
+		if u.Stale {
+			kept, expired := 0, 0
+			for _, n := range u.Resources {
+				kept += n
+			}
+			for _, n := range u.Expired {
+				expired += n
+			}
+			fmt.Fprintf(&out, "%s: last in contact %s ago. %d resources of it are served as they were, %d are not any more. See what keeps the relay from reaching it\n", u.Name, printer.Ago(u.StaleSince, now), kept, expired)
+		}
+	}
+	if out.Len() == 0 {
+		return ""
+	}
+	return "\n" + out.String()
+}
+
+// History writes revisions as a table. Ages are counted from now.
+func History(w io.Writer, revisions []state.Revision, now time.Time) error {
+	if len(revisions) == 0 {
+		_, err := fmt.Fprintln(w, "No revisions are kept.")
+		return err
+	}
+	rows := [][]string{{"REVISION", "AGE", "RESOURCES", "ADDED", "CHANGED", "REMOVED", "AMONG THEM"}}
+	for _, r := range revisions {
+		rows = append(rows, []string{
+			strconv.FormatUint(r.ID, 10), printer.Ago(r.Time, now), strconv.Itoa(r.Resources),
+			strconv.Itoa(r.Added), strconv.Itoa(r.Changed), strconv.Itoa(r.Removed), printer.OrNone(strings.Join(r.Keys[:min(len(r.Keys), maxKeys)], ", ")),
+		})
+	}
+	return printer.Rows(w, rows)
 }
 
 func upstreamRows(ups []upstreams.Status, now time.Time) [][]string {
@@ -65,7 +154,7 @@ func upstreamRows(ups []upstreams.Status, now time.Time) [][]string {
 			synced = "yes"
 		}
 		rows = append(rows, []string{
-			u.Name, typ, fmt.Sprintf("%s %s", u.State, printer.Ago(u.Since, now)), synced,
+			u.Name, typ, stateOf(u, now), synced,
 			strconv.Itoa(resources), strconv.Itoa(u.RefusedTotal), strconv.Itoa(dropped), printer.Ago(u.LastUpdate, now), printer.OrNone(u.Address),
 		})
 	}

@@ -9,6 +9,7 @@ import (
 
 	"meshrelay/admin"
 	"meshrelay/downstream"
+	"meshrelay/state"
 	"meshrelay/upstreams"
 )
 
@@ -56,5 +57,84 @@ held     -         -      -         sotw       0       waiting for upstreams   0
 	out.Reset()
 	if err := Print(&out, admin.Readiness{}, nil, nil, now); err != nil || !strings.HasPrefix(out.String(), "not ready\n") || !strings.Contains(out.String(), "No clients are connected.") {
 		t.Errorf("%v %s", err, out.String())
+	}
+}
+
+func TestWhatWaitsForSomebodyIsSaid(t *testing.T) {
+	ups := []upstreams.Status{
+		{
+			Name: "held", Type: "xds", State: upstreams.StateSynced, Since: now.Add(-time.Hour), Synced: true, Resources: map[string]int{"a/B": 100},
+			Held: &upstreams.Held{Since: now.Add(-time.Minute), Until: now.Add(9 * time.Minute), Removals: 40, Of: 100},
+		},
+		{Name: "kept", Type: "xds", State: upstreams.StateSynced, Synced: true, Held: &upstreams.Held{Removals: 1, Of: 2}},
+		{Name: "cold", Type: "xds", State: upstreams.StateSynced, Synced: true, Frozen: &upstreams.Frozen{Since: now.Add(-2 * time.Hour), Waiting: 3}},
+		{Name: "back", Type: "xds", State: upstreams.StateSynced, Synced: true, Frozen: &upstreams.Frozen{Since: now.Add(-time.Second), Revision: 17}},
+		{
+			Name: "gone", Type: "xds", State: upstreams.StateDisconnected, Synced: true, Stale: true, StaleSince: now.Add(-3 * time.Hour),
+			Resources: map[string]int{"a/B": 4, "a/C": 1}, Expired: map[string]int{"a/D": 2, "a/E": 5},
+			Held: &upstreams.Held{Removals: 5, Of: 5}, Frozen: &upstreams.Frozen{},
+		},
+	}
+	var out strings.Builder
+	r := admin.Readiness{Ready: true, Config: admin.ReloadStatus{LastSuccess: now.Add(-2 * time.Minute)}}
+	if err := Print(&out, r, ups, nil, now); err != nil {
+		t.Fatal(err)
+	}
+	want := `ready
+
+config: loaded 2m ago
+
+UPSTREAM   TYPE   STATE                                 SYNCED   RESOURCES   REFUSED   DROPPED   UPDATED   ADDRESS
+held       xds    synced 60m, held                      yes      100         0         0         -         -
+kept       xds    synced -, held                        yes      0           0         0         -         -
+cold       xds    synced -, frozen                      yes      0           0         0         -         -
+back       xds    synced -, frozen                      yes      0           0         0         -         -
+gone       xds    disconnected -, stale, held, frozen   yes      5           0         0         -         -
+
+held: 40 deletions of 100 resources are held for 9m more. If they are meant: relay release held
+kept: 1 deletions of 2 resources are held until somebody lets them through. If they are meant: relay release kept
+cold: frozen as it was for 120m, 3 resources have changed there. To follow it again: relay unfreeze cold
+back: frozen at revision 17 for 1s, 0 resources have changed there. To follow it again: relay unfreeze back
+gone: 5 deletions of 5 resources are held until somebody lets them through. If they are meant: relay release gone
+gone: frozen as it was for -, 0 resources have changed there. To follow it again: relay unfreeze gone
+gone: last in contact 3h ago. 5 resources of it are served as they were, 7 are not any more. See what keeps the relay from reaching it
+
+No clients are connected.
+`
+	if d := cmp.Diff(want, out.String()); d != "" {
+		t.Errorf("-want +got:\n%s", d)
+	}
+}
+
+func TestAConfigThatIsNotInForceIsSaid(t *testing.T) {
+	var out strings.Builder
+	r := admin.Readiness{Ready: true, Config: admin.ReloadStatus{
+		LastSuccess: now.Add(-time.Hour), FailingSince: now.Add(-time.Minute), Error: "relay.yaml:1: \x1bnonsense", NeedsRestart: []string{"node.id", "admin.address"},
+	}}
+	if err := Print(&out, r, nil, nil, now); err != nil {
+		t.Fatal(err)
+	}
+	want := "config: loaded 60m ago; what is in the file since 60s is not in force: relay.yaml:1: ?nonsense; a restart is needed for node.id, admin.address\n"
+	if !strings.Contains(out.String(), "\n"+want) {
+		t.Errorf("%s", out.String())
+	}
+}
+
+func TestHistory(t *testing.T) {
+	var out strings.Builder
+	err := History(&out, []state.Revision{
+		{ID: 12, Time: now.Add(-time.Minute), Added: 1, Changed: 2, Removed: 3, Resources: 40, Keys: []string{"+a/B c/d", "~a/B c/e", "-a/B c/f", "-a/B c/g"}},
+		{ID: 9, Time: now.Add(-3 * time.Hour), Resources: 42},
+	}, now)
+	want := `REVISION   AGE   RESOURCES   ADDED   CHANGED   REMOVED   AMONG THEM
+12         60s   40          1       2         3         +a/B c/d, ~a/B c/e, -a/B c/f
+9          3h    42          0       0         0         -
+`
+	if d := cmp.Diff(want, out.String()); err != nil || d != "" {
+		t.Errorf("%v -want +got:\n%s", err, d)
+	}
+	out.Reset()
+	if err := History(&out, nil, now); err != nil || out.String() != "No revisions are kept.\n" {
+		t.Errorf("%v %q", err, out.String())
 	}
 }

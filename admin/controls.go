@@ -1,0 +1,209 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"meshrelay/state"
+	"meshrelay/upstreams"
+)
+
+// Controls are what operators can do to upstreams. Errors that wrap
+// upstreams.ErrUnknownUpstream or upstreams.ErrNotPossible are told as such. The methods may
+// be called from any goroutine.
+type Controls interface {
+	// Freeze holds an upstream as it is, Unfreeze ends that.
+	Freeze(ctx context.Context, upstream string) error
+	Unfreeze(ctx context.Context, upstream string) error
+	// Release lets the deletions through that the guard holds back.
+	Release(ctx context.Context, upstream string) error
+	// Rollback freezes an upstream in the state of a revision.
+	Rollback(ctx context.Context, upstream string, to uint64) error
+	// History returns the revisions that are kept, newest first.
+	History(upstream string) ([]state.Revision, error)
+}
+
+// addControls adds what changes something, or gives away everything at once. It is for
+// connections over the socket.
+func (s *Server) addControls(mux *http.ServeMux) {
+	on := func(verb string, do func(r *http.Request, upstream string) error) {
+		mux.Handle("POST /upstreams/{upstream}/"+verb, s.socketOnly(func(w http.ResponseWriter, r *http.Request) {
+			name := r.PathValue("upstream")
+			if !s.controllable(w, name) {
+				return
+			}
+			err := s.write(r, verb, func() error { return do(r, name) }, "upstream", name)
+			if err != nil {
+				s.refuse(w, r, err)
+				return
+			}
+			s.answer(w, s.upstream(name))
+		}))
+	}
+	controls := s.deps.Controls
+	on("freeze", func(r *http.Request, upstream string) error { return controls.Freeze(r.Context(), upstream) })
+	on("unfreeze", func(r *http.Request, upstream string) error { return controls.Unfreeze(r.Context(), upstream) })
+	on("release", func(r *http.Request, upstream string) error { return controls.Release(r.Context(), upstream) })
+	on("rollback", func(r *http.Request, upstream string) error {
+		to, err := strconv.ParseUint(r.FormValue("to"), 10, 64)
+		if err != nil || to == 0 {
+			return badRequestf("to is %.32q: want the number of a revision, as in POST /upstreams/%s/rollback?to=7; GET /upstreams/%s/history lists them", r.FormValue("to"), upstream, upstream)
+		}
+		return controls.Rollback(r.Context(), upstream, to)
+	})
+	mux.Handle("GET /upstreams/{upstream}/history", s.socketOnly(func(w http.ResponseWriter, r *http.Request) {
+		name := r.PathValue("upstream")
+		if !s.controllable(w, name) {
+			return
+		}
+		revisions, err := controls.History(name)
+		if err != nil {
+			s.refuse(w, r, err)
+			return
+		}
+		s.answer(w, notNil(revisions))
+	}))
+	mux.Handle("POST /reload", s.socketOnly(s.reload))
+	mux.Handle("PUT /debug/loglevel", s.socketOnly(s.setLogLevel))
+	mux.Handle("GET /state/backup", s.socketOnly(s.backup))
+}
+
+// controllable reports whether there are controls, and an upstream of that name. If not it
+// answers.
+func (s *Server) controllable(w http.ResponseWriter, name string) bool {
+	switch {
+	case s.deps.Controls == nil:
+		http.Error(w, "this relay's upstreams can not be controlled", http.StatusConflict)
+		return false
+	case s.upstream(name) == nil:
+		http.Error(w, s.unknown(name), http.StatusNotFound)
+		return false
+	}
+	return true
+}
+
+func (s *Server) upstream(name string) *upstreams.Status {
+	all := s.deps.Debug.views.Upstreams()
+	i := slices.IndexFunc(all, func(u upstreams.Status) bool { return u.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &all[i]
+}
+
+func (s *Server) unknown(name string) string {
+	var names []string
+	for _, u := range s.deps.Debug.views.Upstreams() {
+		names = append(names, u.Name)
+	}
+	return fmt.Sprintf("there is no upstream %.64q: there are %s", name, strings.Join(names, ", "))
+}
+
+// write does what changes something, one at a time, and logs who did it.
+func (s *Server) write(r *http.Request, action string, do func() error, attrs ...any) error {
+	select {
+	case s.writing <- struct{}{}:
+		defer func() { <-s.writing }()
+	case <-r.Context().Done():
+		return r.Context().Err()
+	}
+	err := do()
+	if isBadRequest(err) {
+		return err
+	}
+	who := peerOf(r.Context())
+	attrs = append([]any{"action", action, "uid", who.UID, "pid", who.PID}, attrs...)
+	if err != nil {
+		attrs = append(attrs, "err", err)
+	}
+	s.log.Info("operator", attrs...)
+	return err
+}
+
+// refuse answers with an error.
+func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
+	code := http.StatusInternalServerError
+	switch {
+	case isBadRequest(err):
+		code = http.StatusBadRequest
+	case errors.Is(err, upstreams.ErrUnknownUpstream):
+		http.Error(w, s.unknown(r.PathValue("upstream")), http.StatusNotFound)
+		return
+	case errors.Is(err, upstreams.ErrNotPossible):
+		code = http.StatusConflict
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		code = http.StatusServiceUnavailable
+	}
+	http.Error(w, err.Error(), code)
+}
+
+func (s *Server) answer(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", jsonType)
+	_ = writeJSON(w, v) // whoever asked may have gone
+}
+
+func (s *Server) reload(w http.ResponseWriter, r *http.Request) {
+	if s.deps.Reload == nil {
+		http.Error(w, "this relay has no config file to reload", http.StatusConflict)
+		return
+	}
+	err := s.write(r, "reload", func() error { return s.deps.Reload(r.Context()) })
+	switch {
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		s.refuse(w, r, err)
+	case err != nil:
+		http.Error(w, err.Error(), http.StatusUnprocessableEntity)
+	default:
+		s.answer(w, s.reloadStatus())
+	}
+}
+
+// backup streams a copy of the state. What can not be completed is cut off, so that nobody
+// takes a part for the whole.
+func (s *Server) backup(w http.ResponseWriter, r *http.Request) {
+	if s.deps.Backup == nil {
+		http.Error(w, "there is no state to copy: the relay keeps none, as state.dir is not set", http.StatusConflict)
+		return
+	}
+	select {
+	case s.backups <- struct{}{}:
+		defer func() { <-s.backups }()
+	default:
+		w.Header().Set("Retry-After", "1")
+		http.Error(w, "another copy is being made; try again", http.StatusServiceUnavailable)
+		return
+	}
+	w.Header().Set("Content-Type", "application/octet-stream")
+	out := &countingWriter{w: untilDone{r.Context(), w}}
+	who := peerOf(r.Context())
+	err := s.deps.Backup(out)
+	switch {
+	case err == nil:
+		s.log.Info("operator", "action", "backup", "uid", who.UID, "pid", who.PID, "bytes", out.n)
+	case out.n == 0 && r.Context().Err() == nil:
+		s.log.Error("backup of the state", "uid", who.UID, "pid", who.PID, "err", err)
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+	default:
+		s.log.Info("backup of the state was cut off", "uid", who.UID, "pid", who.PID, "err", err)
+		panic(http.ErrAbortHandler) // net/http closes the connection and says nothing
+	}
+}
+
+// untilDone refuses what is written after the end of a context.
+type untilDone struct {
+	ctx context.Context
+	w   io.Writer
+}
+
+func (u untilDone) Write(b []byte) (int, error) {
+	if err := u.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return u.w.Write(b)
+}

@@ -1,0 +1,424 @@
+package admin
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"meshrelay/state"
+	"meshrelay/upstreams"
+)
+
+// controls note what they are told, and answer with err.
+type controls struct {
+	told []string
+	err  error
+	set  func(what string)
+}
+
+func (c *controls) note(what string) error {
+	c.told = append(c.told, what)
+	if c.set != nil && c.err == nil {
+		c.set(what)
+	}
+	return c.err
+}
+
+func (c *controls) Freeze(_ context.Context, u string) error   { return c.note("freeze " + u) }
+func (c *controls) Unfreeze(_ context.Context, u string) error { return c.note("unfreeze " + u) }
+func (c *controls) Release(_ context.Context, u string) error  { return c.note("release " + u) }
+func (c *controls) Rollback(_ context.Context, u string, to uint64) error {
+	return c.note(fmt.Sprintf("rollback %s %d", u, to))
+}
+
+func (c *controls) History(u string) ([]state.Revision, error) {
+	if err := c.note("history " + u); err != nil {
+		return nil, err
+	}
+	return []state.Revision{{ID: 3, Time: created, Added: 1, Resources: 7, Keys: []string{"+a/B c/d"}}, {ID: 2, Time: created}}, nil
+}
+
+// writes are all requests that are for the socket only.
+var writes = []request{
+	{method: http.MethodPost, path: "/upstreams/east/freeze"},
+	{method: http.MethodPost, path: "/upstreams/east/unfreeze"},
+	{method: http.MethodPost, path: "/upstreams/east/release"},
+	{method: http.MethodPost, path: "/upstreams/east/rollback?to=3"},
+	{path: "/upstreams/east/history"},
+	{method: http.MethodPost, path: "/reload"},
+	{method: http.MethodPut, path: "/debug/loglevel?level=debug"},
+	{path: "/state/backup"},
+}
+
+// controlled is a Server with everything that can be changed, behind a socket.
+func controlled(t *testing.T, cfg Config) (*fixture, *controls, *[]string) {
+	t.Helper()
+	c, did := &controls{}, &[]string{}
+	f := newFixture(t, cfg, func(d *Deps) {
+		d.Controls = c
+		d.Reload = func(context.Context) error { *did = append(*did, "reload"); return c.err }
+		d.ReloadStatus = func() ReloadStatus {
+			return ReloadStatus{LastAttempt: created, LastSuccess: created, NeedsRestart: []string{"node.id"}}
+		}
+		d.Backup = func(w io.Writer) error {
+			*did = append(*did, "backup")
+			_, err := io.WriteString(w, "the state")
+			return errors.Join(err, c.err)
+		}
+	})
+	return f, c, did
+}
+
+func TestWhatChangesSomethingIsForTheSocketOnly(t *testing.T) {
+	f, c, did := controlled(t, Config{DebugOffLoopback: true, Socket: "/run/relay/admin.sock"})
+	f.socket.Store(&socketState{path: "/run/relay/admin.sock"})
+	for _, r := range writes {
+		for name, from := range map[string]request{
+			"loopback": {}, "afar": {local: public, remote: remote, host: "relay.example"},
+			"one that says it is the socket": {remote: "127.0.0.1:1", host: "uid=0 pid=1"},
+		} {
+			from.method, from.path = r.method, r.path
+			code, body, _ := f.do(t, from)
+			if code != http.StatusForbidden || !strings.Contains(body, "/run/relay/admin.sock") {
+				t.Errorf("%s: %s %s: %d %s", name, r.method, r.path, code, body)
+			}
+		}
+	}
+	if len(c.told)+len(*did) != 0 || f.level.Level() != 0 {
+		t.Errorf("something was done: %q %q", c.told, *did)
+	}
+	f.socket.Store(&socketState{problem: "others can write to directory /run/relay"})
+	if code, body, _ := f.do(t, writes[0]); code != http.StatusForbidden || !strings.Contains(body, "others can write") {
+		t.Errorf("without a socket: %d %s", code, body)
+	}
+	for _, r := range writes {
+		r.peer = &peer{UID: 1000, PID: 42}
+		if code, body, _ := f.do(t, r); code != http.StatusOK {
+			t.Errorf("over the socket: %s %s: %d %s", r.method, r.path, code, body)
+		}
+	}
+	want := []string{"freeze east", "unfreeze east", "release east", "rollback east 3", "history east"}
+	if d := cmp.Diff(want, c.told); d != "" {
+		t.Error(d)
+	}
+	if d := cmp.Diff([]string{"reload", "backup"}, *did); d != "" {
+		t.Error(d)
+	}
+	for _, action := range []string{"freeze", "unfreeze", "release", "rollback", "reload", "log-level", "backup"} {
+		if !strings.Contains(f.logged.String(), "msg=operator action="+action+" uid=1000 pid=42") {
+			t.Errorf("%s is not logged:\n%s", action, f.logged)
+		}
+	}
+}
+
+func TestWhatIsServedToEverybodyIsServedOverTheSocket(t *testing.T) {
+	f := newFixture(t, Config{})
+	for _, path := range append(append(debugPaths(), profilePaths...), "/ready", "/healthz", "/metrics") {
+		// No host is asked for: a page in a browser can not get here.
+		if code, body, _ := f.do(t, request{path: path, host: "anything", remote: remote, peer: &peer{}}); code != http.StatusOK {
+			t.Errorf("%s: %d %s", path, code, body)
+		}
+	}
+}
+
+func TestRefusalsSayWhy(t *testing.T) {
+	f, c, _ := controlled(t, Config{})
+	for _, tc := range []struct {
+		name string
+		r    request
+		err  error
+		code int
+		want string
+	}{
+		{"no such upstream", request{path: "/upstreams/nowhere/freeze"}, nil, 404, `there is no upstream "nowhere": there are east`},
+		{"an upstream that has gone meanwhile", request{path: "/upstreams/east/freeze"}, fmt.Errorf("%w: east", upstreams.ErrUnknownUpstream), 404, `there is no upstream "east": there are east`},
+		{"not possible", request{path: "/upstreams/east/release"}, fmt.Errorf("%w: nothing is held", upstreams.ErrNotPossible), 409, "not possible: nothing is held"},
+		{"too late", request{path: "/upstreams/east/release"}, context.DeadlineExceeded, 503, "deadline exceeded"},
+		{"a failure", request{path: "/upstreams/east/release"}, errors.New("disk full"), 500, "disk full"},
+		{"no revision", request{path: "/upstreams/east/rollback"}, nil, 400, "want the number of a revision"},
+		{"a revision that is none", request{path: "/upstreams/east/rollback?to=-1"}, nil, 400, "want the number of a revision"},
+		{"revision 0", request{path: "/upstreams/east/rollback?to=0"}, nil, 400, "want the number of a revision"},
+		{"a config that is wrong", request{path: "/reload"}, errors.New("relay.yaml:1: nonsense"), 422, "relay.yaml:1: nonsense"},
+		{"another method", request{method: http.MethodDelete, path: "/upstreams/east/freeze"}, nil, 405, ""},
+		{"another verb", request{path: "/upstreams/east/thaw"}, nil, 404, ""},
+		{"history", request{method: http.MethodGet, path: "/upstreams/nowhere/history"}, nil, 404, "there are east"},
+		{"history without state", request{method: http.MethodGet, path: "/upstreams/east/history"}, fmt.Errorf("%w: state.dir is not set", upstreams.ErrNotPossible), 409, "state.dir is not set"},
+	} {
+		c.err = tc.err
+		if tc.r.method == "" {
+			tc.r.method = http.MethodPost
+		}
+		tc.r.peer = &peer{}
+		if code, body, _ := f.do(t, tc.r); code != tc.code || !strings.Contains(body, tc.want) {
+			t.Errorf("%s: %d %s", tc.name, code, body)
+		}
+	}
+	for _, told := range c.told {
+		if strings.HasPrefix(told, "rollback") {
+			t.Errorf("%s, without a revision", told)
+		}
+	}
+	// Without what it takes, nothing is possible, and that is all.
+	bare := newFixture(t, Config{})
+	for _, r := range writes {
+		r.peer = &peer{}
+		want := http.StatusConflict
+		if strings.Contains(r.path, "loglevel") {
+			want = http.StatusOK
+		}
+		if code, body, _ := bare.do(t, r); code != want {
+			t.Errorf("%s: %d %s", r.path, code, body)
+		}
+	}
+}
+
+// TestTheSocketIsForItsOwnerOnly, serves, and leaves nothing behind.
+func TestTheSocketIsForItsOwnerOnly(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run")
+	path := filepath.Join(dir, "admin.sock")
+	f, c, _ := controlled(t, Config{Socket: path})
+	c.set = func(what string) {
+		if what == "freeze east" {
+			f.sources = []upstreams.Status{{Name: "east", State: upstreams.StateSynced, Synced: true, Frozen: &upstreams.Frozen{Since: created}}}
+		}
+	}
+	address, stop := f.running(t)
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	http_ := Client{Address: address, HTTP: &http.Client{Transport: transport}}
+	ctx := t.Context()
+	version, err := http_.Version(ctx)
+	if err != nil || version.AdminSocket != path {
+		t.Fatalf("%+v %v", version, err)
+	}
+	for p, want := range map[string]os.FileMode{dir: os.ModeDir | 0o700, path: os.ModeSocket | 0o600} {
+		if info, err := os.Lstat(p); err != nil || info.Mode() != want {
+			t.Errorf("%s: %v %v, want %v", p, info.Mode(), err, want)
+		}
+	}
+	over := Client{Address: address, Socket: path}
+	s, err := over.Freeze(ctx, "east")
+	if err != nil || s.Frozen == nil || !s.Frozen.Since.Equal(created) {
+		t.Errorf("%+v %v", s, err)
+	}
+	for what, do := range map[string]func(context.Context, string) (upstreams.Status, error){"unfreeze": over.Unfreeze, "release": over.Release} {
+		if s, err := do(ctx, "east"); err != nil || s.Name != "east" {
+			t.Errorf("%s: %+v %v", what, s, err)
+		}
+	}
+	if _, err := over.Rollback(ctx, "east", 3); err != nil {
+		t.Error(err)
+	}
+	if h, err := over.History(ctx, "east"); err != nil || len(h) != 2 || h[0].ID != 3 || !h[0].Time.Equal(created) || h[0].Keys[0] != "+a/B c/d" {
+		t.Errorf("%+v %v", h, err)
+	}
+	if r, err := over.Reload(ctx); err != nil || len(r.NeedsRestart) != 1 {
+		t.Errorf("%+v %v", r, err)
+	}
+	var backup bytes.Buffer
+	if err := over.Backup(ctx, &backup); err != nil || backup.String() != "the state" {
+		t.Errorf("%q %v", backup.String(), err)
+	}
+	if err := over.SetLogLevel(ctx, "debug"); err != nil {
+		t.Error(err)
+	}
+	if level, err := over.LogLevel(ctx); err != nil || level != "debug" {
+		t.Errorf("%q %v", level, err)
+	}
+	if err := over.SetLogLevel(ctx, "loud & clear"); err == nil || !strings.Contains(err.Error(), `"loud & clear"`) {
+		t.Error(err)
+	}
+	if r, err := over.Ready(ctx); err != nil || !r.Config.LastSuccess.Equal(created) {
+		t.Errorf("%+v %v", r, err)
+	}
+	var refused *StatusError
+	if _, err := over.Freeze(ctx, "a/b?c"); !errors.As(err, &refused) || refused.Code != 404 || !strings.Contains(refused.Text, `"a/b?c"`) {
+		t.Errorf("%v", err)
+	}
+	if _, err := http_.Freeze(ctx, "east"); !errors.As(err, &refused) || refused.Code != 403 || !strings.Contains(refused.Text, path) {
+		t.Errorf("%v", err)
+	}
+	if got := f.logged.String(); !strings.Contains(got, fmt.Sprintf("action=freeze uid=%d pid=%d upstream=east", os.Getuid(), os.Getpid())) {
+		t.Errorf("who did it is not logged:\n%s", got)
+	}
+	// What can not be completed is not taken for the whole.
+	c.err = errors.New("disk error")
+	if err := over.Backup(ctx, io.Discard); !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("%v", err)
+	}
+	transport.CloseIdleConnections()
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the socket is left behind: %v", err)
+	}
+	if _, err := over.Freeze(ctx, "east"); err == nil || !strings.Contains(err.Error(), "on the relay's own host") {
+		t.Errorf("after the end: %v", err)
+	}
+}
+
+func TestASocketThatNobodyServesIsReplaced(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "run", "admin.sock")
+	first, err := listenUnix(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := listenUnix(path); err == nil || !strings.Contains(err.Error(), "another process serves it") {
+		t.Fatalf("of a live one: %v", err)
+	}
+	// As if the process had been killed.
+	first.(peerListener).SetUnlinkOnClose(false)
+	first.Close()
+	if _, err := os.Lstat(path); err != nil {
+		t.Fatal(err)
+	}
+	second, err := listenUnix(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second.Close()
+}
+
+func TestAPlaceThatIsNotSafeForTheSocketIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	open := filepath.Join(dir, "open")
+	file := filepath.Join(dir, "file")
+	for _, err := range []error{os.Mkdir(open, 0o700), os.Chmod(open, 0o770), os.WriteFile(file, nil, 0o600), os.Chmod(dir, 0o700)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tc := range []struct{ name, path, want string }{
+		{"others can write there", filepath.Join(open, "admin.sock"), "others can write to directory"},
+		{"a file of the name", file, "is not a socket"},
+		{"below a file", filepath.Join(file, "admin.sock"), "not a directory"},
+	} {
+		if lis, err := listenUnix(tc.path); err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), "admin.socket") {
+			t.Errorf("%s: %v %v", tc.name, lis, err)
+		}
+	}
+	if _, err := os.Stat(file); err != nil {
+		t.Errorf("what was there has been removed: %v", err)
+	}
+	if os.Geteuid() == 0 {
+		other := filepath.Join(dir, "other")
+		if err := errors.Join(os.Mkdir(other, 0o700), os.Chown(other, 12345, -1)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := listenUnix(filepath.Join(other, "admin.sock")); err == nil || !strings.Contains(err.Error(), "belongs to user 12345") {
+			t.Errorf("of another user: %v", err)
+		}
+	}
+
+	// The relay runs all the same, and says so.
+	f := newFixture(t, Config{Socket: filepath.Join(open, "admin.sock")}, func(d *Deps) {
+		d.Notes = func() []string { return []string{"state: disk full"} }
+		d.ReloadStatus = func() ReloadStatus {
+			return ReloadStatus{Error: "relay.yaml:1: nonsense", FailingSince: created, NeedsRestart: []string{"node.id", "admin.address"}}
+		}
+	})
+	address, stop := f.running(t)
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	c := Client{Address: address, HTTP: &http.Client{Transport: transport}}
+	r, err := c.Ready(t.Context())
+	if err != nil || !r.Ready || len(r.Reasons) != 4 {
+		t.Fatalf("%+v %v", r, err)
+	}
+	for i, want := range []string{
+		"the config file has not been taken over since 2024-02-03T04:05:06Z: what was in force before stays so: relay.yaml:1: nonsense",
+		"a restart is needed to take over what has changed in the config file: node.id, admin.address",
+		"others can write to directory " + open,
+		"state: disk full",
+	} {
+		if !strings.Contains(r.Reasons[i], want) {
+			t.Errorf("%q, want %q", r.Reasons[i], want)
+		}
+	}
+	if v, err := c.Version(t.Context()); err != nil || v.AdminSocket != "" {
+		t.Errorf("%+v %v", v, err)
+	}
+	transport.CloseIdleConnections()
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	if !strings.Contains(f.logged.String(), "level=WARN msg=\"the admin socket can not be opened") {
+		t.Errorf("no warning:\n%s", f.logged)
+	}
+}
+
+func TestOneThingIsChangedAtATime(t *testing.T) {
+	f, c, _ := controlled(t, Config{})
+	f.writing <- struct{}{}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	r := (&http.Request{}).WithContext(ctx)
+	if err := f.write(r, "freeze", func() error { return c.note("freeze") }); !errors.Is(err, context.DeadlineExceeded) || len(c.told) > 0 {
+		t.Errorf("%v %q", err, c.told)
+	}
+	f.backups <- struct{}{}
+	if code, _, header := f.do(t, request{path: "/state/backup", peer: &peer{}}); code != http.StatusServiceUnavailable || header.Get("Retry-After") == "" {
+		t.Errorf("%d %v", code, header)
+	}
+}
+
+func TestReloadMetrics(t *testing.T) {
+	var s ReloadStatus
+	m := NewReloadMetrics(func() ReloadStatus { return s })
+	if got := testutil.CollectAndCount(m); got != 1 {
+		t.Errorf("%d metrics of what was never loaded, want 1", got)
+	}
+	s = ReloadStatus{LastSuccess: time.UnixMilli(1_700_000_000_500), Error: "bad"}
+	const want = `# HELP relay_config_last_reload_success_timestamp_seconds When the config that is in force was loaded, in seconds since 1970.
+# TYPE relay_config_last_reload_success_timestamp_seconds gauge
+relay_config_last_reload_success_timestamp_seconds 1.7000000005e+09
+# HELP relay_config_last_reload_successful Whether what is in the config file is in force: 1, or 0 when the last attempt to take it over failed.
+# TYPE relay_config_last_reload_successful gauge
+relay_config_last_reload_successful 0
+`
+	if err := testutil.CollectAndCompare(m, strings.NewReader(want)); err != nil {
+		t.Error(err)
+	}
+	s.Error = ""
+	if err := testutil.CollectAndCompare(m, strings.NewReader(strings.Replace(want, "successful 0", "successful 1", 1))); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCredentialsAreThoseOfThePeer(t *testing.T) {
+	lis, err := listenUnix(filepath.Join(t.TempDir(), "run", "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lis.Close()
+	client, err := net.Dial("unix", lis.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	server, err := lis.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	ctx := withPeer(t.Context(), server)
+	if !overSocket(ctx) || peerOf(ctx) != (peer{UID: os.Getuid(), PID: os.Getpid()}) || server.RemoteAddr().Network() != "unix" {
+		t.Errorf("%v", server.RemoteAddr())
+	}
+	if overSocket(withPeer(t.Context(), client)) {
+		t.Error("any Unix socket passes for ours")
+	}
+}

@@ -1,0 +1,189 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// socketPatience is how long another process has to show that it serves a socket.
+const socketPatience = time.Second
+
+// peer is who is at the other end of a Unix socket.
+type peer struct {
+	UID int
+	PID int
+}
+
+// Network implements net.Addr.
+func (peer) Network() string { return "unix" }
+
+func (p peer) String() string { return fmt.Sprintf("uid=%d pid=%d", p.UID, p.PID) }
+
+type peerKey struct{}
+
+// withPeer notes who is at the other end of a connection that came over the socket.
+func withPeer(ctx context.Context, c net.Conn) context.Context {
+	if p, ok := c.RemoteAddr().(peer); ok {
+		return context.WithValue(ctx, peerKey{}, p)
+	}
+	return ctx
+}
+
+func overSocket(ctx context.Context) bool {
+	_, ok := ctx.Value(peerKey{}).(peer)
+	return ok
+}
+
+func peerOf(ctx context.Context) peer {
+	p, _ := ctx.Value(peerKey{}).(peer)
+	return p
+}
+
+// socketOnly lets through connections over the socket: who may open that, the file system
+// decides.
+func (s *Server) socketOnly(next http.HandlerFunc) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if overSocket(r.Context()) {
+			next(w, r)
+			return
+		}
+		text := fmt.Sprintf("%s %s is for the relay's Unix socket only", r.Method, strings.Join(strings.Fields(r.URL.Path), " "))
+		if path := s.socketPath(); path != "" {
+			text += fmt.Sprintf(", %s: use the relay command on the relay's own host, or curl --unix-socket %s", path, path)
+		} else {
+			text += ", which is not open: " + s.socketProblem()
+		}
+		http.Error(w, text, http.StatusForbidden)
+	})
+}
+
+// socketState is the socket of a Server: its path while it is open, or what is wrong.
+type socketState struct{ path, problem string }
+
+func (s *Server) socketPath() string {
+	if st := s.socket.Load(); st != nil {
+		return st.path
+	}
+	return ""
+}
+
+func (s *Server) socketProblem() string {
+	if st := s.socket.Load(); st != nil {
+		return st.problem
+	}
+	return "it is not open yet"
+}
+
+// openSocket opens the configured socket. If it can not, the relay goes on without, and says
+// so wherever somebody may look.
+func (s *Server) openSocket() net.Listener {
+	if s.cfg.Socket == "" {
+		s.socket.Store(&socketState{problem: "none is configured"})
+		return nil
+	}
+	lis, err := listenUnix(s.cfg.Socket)
+	if err != nil {
+		s.socket.Store(&socketState{problem: err.Error()})
+		s.log.Warn("the admin socket can not be opened: upstreams can not be frozen, released or rolled back by command, nor the log level be set", "socket", s.cfg.Socket, "err", err)
+		return nil
+	}
+	s.socket.Store(&socketState{path: s.cfg.Socket})
+	return lis
+}
+
+// listenUnix listens on a Unix socket that only its owner can open. It takes the place of one
+// that nobody serves any more. Closing the listener removes the socket.
+func listenUnix(path string) (net.Listener, error) {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("admin socket: %w: set admin.socket to a path in a directory that the relay can write to", err)
+	}
+	if err := private(dir); err != nil {
+		return nil, fmt.Errorf("admin socket %s: %w: set admin.socket to a path in a directory of the relay's own", path, err)
+	}
+	if err := removeStale(path); err != nil {
+		return nil, fmt.Errorf("admin socket %w", err)
+	}
+	lis, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("admin socket: %w", err)
+	}
+	// Until here the directory has kept others out.
+	if err := os.Chmod(path, 0o600); err != nil {
+		lis.Close()
+		return nil, fmt.Errorf("admin socket: %w", err)
+	}
+	return peerListener{lis}, nil
+}
+
+// private returns an error unless a directory belongs to us, and only we can write to it.
+func private(dir string) error {
+	info, err := os.Stat(dir)
+	if err != nil {
+		return err
+	}
+	switch owner, known := ownerOf(info); {
+	case !info.IsDir():
+		return fmt.Errorf("%s is not a directory", dir)
+	case known && owner != os.Geteuid():
+		return fmt.Errorf("directory %s belongs to user %d, and the relay is user %d", dir, owner, os.Geteuid())
+	case info.Mode().Perm()&0o022 != 0:
+		return fmt.Errorf("others can write to directory %s (%v)", dir, info.Mode().Perm())
+	}
+	return nil
+}
+
+// removeStale removes a socket that no process serves.
+func removeStale(path string) error {
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case info.Mode().Type() != fs.ModeSocket:
+		return fmt.Errorf("%s: there is a file of that name that is not a socket: remove it, or set admin.socket to another path", path)
+	}
+	conn, err := net.DialTimeout("unix", path, socketPatience)
+	if err == nil {
+		conn.Close()
+		return fmt.Errorf("%s: another process serves it: end that, or set admin.socket to another path", path)
+	}
+	// A full backlog (EAGAIN) is somebody's, too.
+	if !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// peerListener accepts connections whose remote address is a peer.
+type peerListener struct{ *net.UnixListener }
+
+// Accept implements net.Listener.
+func (l peerListener) Accept() (net.Conn, error) {
+	c, err := l.AcceptUnix()
+	if err != nil {
+		return nil, err
+	}
+	return &peerConn{c, credentials(c)}, nil
+}
+
+type peerConn struct {
+	*net.UnixConn
+	peer peer
+}
+
+// RemoteAddr implements net.Conn.
+func (c *peerConn) RemoteAddr() net.Addr { return c.peer }

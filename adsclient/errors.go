@@ -1,0 +1,118 @@
+package adsclient
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"unicode"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// maxErrorText bounds, in bytes, what is kept and logged of a server's words.
+const maxErrorText = 1 << 10
+
+var (
+	// errNotRelay ends the probe of a server that is no relay.
+	errNotRelay = errors.New("server is not a relay")
+	errNoHeader = errors.New("the server ended the stream without a word")
+	errEnded    = errors.New("the server ended the stream, and gave no reason")
+	// errStalled ends a stream that was not answered and on which nothing moves.
+	errStalled = errors.New("no progress")
+	// errUnread ends a stream whose server reads no more.
+	errUnread = status.Errorf(codes.ResourceExhausted, "the server has left %d acknowledgements unread", acksWaiting)
+)
+
+// movedError ends a stream because a preferred address works again.
+type movedError struct {
+	to      int
+	address string
+}
+
+func (e *movedError) Error() string {
+	return fmt.Sprintf("left for %s, which is preferred and works again", e.address)
+}
+
+// explain adds what to do about an error, where that is known, and bounds what it says.
+func explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	err = bounded(err)
+	hint := ""
+	switch status.Code(err) {
+	case codes.Unauthenticated:
+		hint = "the server does not accept who we are: check tokenFile (audience istio-ca, not expired) or the client certificate, and that they are of a cluster that the server knows"
+	case codes.PermissionDenied:
+		if strings.Contains(err.Error(), "no view matches this client") {
+			return err // another relay's words, which say all
+		}
+		hint = "the server accepts who we are and refuses what we ask: run under a service account of istiod's root namespace, with node.namespace set to it; istiod keeps the api generator to control-plane identities unless ENABLE_XDS_API_GENERATOR_AUTH=false"
+	default:
+		return err
+	}
+	return fmt.Errorf("%w (%s)", err, hint)
+}
+
+func denied(err error) bool {
+	code := status.Code(err)
+	return code == codes.Unauthenticated || code == codes.PermissionDenied
+}
+
+// bounded returns err when its text is short and in printable characters; else what
+// stands for it. That has its code, and holds nothing else of it.
+func bounded(err error) error {
+	text := err.Error()
+	if said := clean(text); said != text {
+		return &boundedError{text: said, code: status.Code(err)}
+	}
+	return err
+}
+
+type boundedError struct {
+	text string
+	code codes.Code
+}
+
+func (e *boundedError) Error() string { return e.text }
+
+// GRPCStatus is what the package status looks for.
+func (e *boundedError) GRPCStatus() *status.Status { return status.New(e.code, e.text) }
+
+// clean returns text in printable characters, at most maxErrorText bytes and a mark of
+// what was cut.
+func clean(text string) string {
+	text = toValidUTF8(text)
+	cut := len(text) > maxErrorText
+	if cut {
+		text = strings.ToValidUTF8(text[:maxErrorText], "") // the end may be half a character
+	}
+	text = strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return ' '
+	}, text)
+	if cut {
+		text += "…"
+	}
+	return text
+}
+
+// tooLarge returns what to say of a response over the limit, nil when err is something
+// else. A server has the same words for a request over its own limit, but for the number.
+func tooLarge(err error, limit int) error {
+	if status.Code(err) != codes.ResourceExhausted {
+		return nil
+	}
+	said := status.Convert(err).Message()
+	for _, words := range []string{
+		fmt.Sprintf("vs. %d)", limit), fmt.Sprintf("after decompression larger than max %d", limit),
+	} {
+		if strings.HasPrefix(said, "grpc: ") && strings.HasSuffix(said, words) {
+			return status.Errorf(codes.OutOfRange, "a response is larger than the limit of %d bytes: raise the limit (maxResponseBytes), or let the server serve less (%s)", limit, said)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,454 @@
+package adsclient
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"meshrelay/internal/fakexds"
+)
+
+// clients counts the streams that are open at a server.
+type clients struct {
+	mu        sync.Mutex
+	open, max int
+	changed   chan struct{}
+}
+
+func (n *clients) add(d int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.open += d
+	n.max = max(n.max, n.open)
+	close(n.changed)
+	n.changed = make(chan struct{})
+}
+
+// await waits until that many are open.
+func (n *clients) await(t *testing.T, want int) {
+	t.Helper()
+	deadline := time.After(10 * time.Second)
+	for {
+		n.mu.Lock()
+		open, changed := n.open, n.changed
+		n.mu.Unlock()
+		if open == want {
+			return
+		}
+		select {
+		case <-changed:
+		case <-deadline:
+			t.Fatalf("%d streams are open, want %d", open, want)
+		}
+	}
+}
+
+// counted starts a server whose streams are counted.
+func counted(t *testing.T, s *fakexds.Server) (*fakexds.Server, *clients) {
+	t.Helper()
+	n := &clients{changed: make(chan struct{})}
+	s.Options = append(s.Options, grpc.StreamInterceptor(func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		n.add(1)
+		defer n.add(-1)
+		return handler(srv, ss)
+	}))
+	return fakexds.Start(t, s), n
+}
+
+var errDown = status.Error(codes.Unavailable, "down")
+
+func failback(after time.Duration) func(*Config) {
+	return func(c *Config) {
+		impatient(c)
+		c.FailbackAfter = after
+	}
+}
+
+// phases returns the phases of an address that was answered by, in order.
+func (h *recorder) phases(of ...Phase) (said []string) {
+	for _, s := range h.states {
+		if slices.Contains(of, s.Phase) {
+			said = append(said, fmt.Sprintf("%s %s", s.Phase, s.Address))
+		}
+	}
+	return said
+}
+
+func TestTheStreamMovesBackToAnAddressThatIsHealthy(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		server func() *fakexds.Server
+		change func(*Config)
+	}{
+		{"SotW", func() *fakexds.Server { return &fakexds.Server{} }, func(*Config) {}},
+		{"a relay", func() *fakexds.Server { return &fakexds.Server{Relay: true} }, func(c *Config) { c.Protocol = Auto }},
+		{"delta alone", func() *fakexds.Server { return &fakexds.Server{NoSotW: true} }, func(c *Config) { c.Protocol = Auto }},
+		{"delta said", func() *fakexds.Server { return &fakexds.Server{} }, delta},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			const after = 200 * time.Millisecond
+			first, atFirst := counted(t, tc.server())
+			second, atSecond := counted(t, tc.server())
+			first.Fail(errDown)
+			h := newRecorder()
+			c := start(t, h, func(c *Config) { failback(after)(c); tc.change(c) }, first.Addr, second.Addr)
+			awaitSync(t, h, c, second.Addr)
+			h.mu.Lock()
+			h.held = map[string]map[string]string{seURL: {"shop/a": "1"}}
+			h.mu.Unlock()
+			before := len(first.Requests())
+			healed := time.Now()
+			first.Fail(nil)
+			awaitSync(t, h, c, first.Addr)
+			if took := time.Since(healed); took < after {
+				t.Errorf("it moved after %v", took)
+			}
+			// What probes left behind ends, and so does the stream that was left.
+			atFirst.await(t, 1)
+			atSecond.await(t, 0)
+			var last int
+			subscribed := map[int][]string{}
+			resumed := false
+			for _, r := range first.Requests()[before:] {
+				last = r.Stream
+				if r.Nonce == "" {
+					subscribed[r.Stream] = append(subscribed[r.Stream], r.TypeURL)
+				}
+				resumed = resumed || r.Held["shop/a"] == "1"
+			}
+			if len(subscribed) < 3 {
+				t.Errorf("%d streams: want a probe, a second look, and the stream", len(subscribed))
+			}
+			for stream, types := range subscribed {
+				if stream != last && !slices.Equal(types, []string{meshURL}) {
+					t.Errorf("a probe asked for %q", types)
+				}
+			}
+			if wantResumed := c.Addresses()[0].Active && last > 0 && first.Requests()[len(first.Requests())-1].Delta; resumed != wantResumed {
+				t.Errorf("resumed is %v", resumed)
+			}
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			if !h.has(func(s State) bool { return s.Phase == Connected && s.Switched && s.From == second.Addr }) || c.Switches() != 1 {
+				t.Errorf("states %v, %d switches", h.states, c.Switches())
+			}
+			moved := slices.IndexFunc(h.states, func(s State) bool { return at(second.Addr, Disconnected)(s) })
+			if moved < 0 || !h.states[moved].Answered || !strings.Contains(h.states[moved].Err.Error(), "left for "+first.Addr) {
+				t.Errorf("states %v", h.states)
+			}
+			if a := c.Addresses(); !a[0].Active || a[0].HealthySince.IsZero() || a[1].Active || a[1].LastError != "" || !a[1].HealthySince.IsZero() {
+				t.Errorf("addresses %+v", a)
+			}
+		})
+	}
+}
+
+func TestNamesMoveBackToo_N2(t *testing.T) {
+	first, atFirst := counted(t, &fakexds.Server{})
+	second, _ := counted(t, &fakexds.Server{})
+	for _, s := range []*fakexds.Server{first, second} {
+		s.Set(edsURL, cluster("a"), cluster("b"))
+	}
+	first.Fail(errDown)
+	h := newRecorder()
+	w := startNamed(t, h, second, func(c *Config) {
+		failback(50 * time.Millisecond)(c)
+		c.Addresses = []string{first.Addr, second.Addr}
+	}, "a", "b")
+	awaitSync(t, h, w.client, second.Addr)
+	first.Fail(nil)
+	awaitSync(t, h, w.client, first.Addr)
+	atFirst.await(t, 1)
+	for _, r := range first.Requests() {
+		if len(r.Names) == 0 {
+			t.Errorf("a request without names asks for everything: %+v", r)
+		}
+	}
+	first.Await("all names", asks("a", "b"))
+}
+
+// TestAnAddressThatFlapsIsNotMovedTo: it answers each probe, and goes away again.
+func TestAnAddressThatFlapsIsNotMovedTo(t *testing.T) {
+	first, _ := counted(t, &fakexds.Server{})
+	second, _ := counted(t, &fakexds.Server{})
+	first.Fail(errDown)
+	h := newRecorder()
+	c := start(t, h, func(c *Config) { failback(2 * time.Second)(c); c.MinBackoff = time.Millisecond }, first.Addr, second.Addr)
+	awaitSync(t, h, c, second.Addr)
+	first.Fail(nil)
+	for n := range 3 {
+		probes := map[int]bool{}
+		first.Await("a probe", func(r fakexds.Request) bool {
+			probes[r.Stream] = true
+			return len(probes) > n
+		})
+		first.End(errDown)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.has(at(first.Addr, Connected)) || second.Streams() != 1 || c.Switches() != 0 {
+		t.Errorf("states %v", h.states)
+	}
+}
+
+// TestAMoveThatFailsIsUndoneAtOnce: the preferred address answers probes, and then not
+// everything. Nothing is lost, and next time it has to be healthy for longer.
+func TestAMoveThatFailsIsUndoneAtOnce(t *testing.T) {
+	const after = 100 * time.Millisecond
+	first, _ := counted(t, &fakexds.Server{Relay: true})
+	second, _ := counted(t, &fakexds.Server{Relay: true})
+	for _, s := range []*fakexds.Server{first, second} {
+		s.Set(seURL, entry("shop/a").WithVersion("1"))
+	}
+	first.Fail(errDown)
+	first.Withhold(vsURL, true)
+	h := newRecorder()
+	h.held = map[string]map[string]string{seURL: {"shop/a": "1"}}
+	c := start(t, h, func(c *Config) {
+		failback(after)(c)
+		c.Protocol, c.MinBackoff, c.MaxBackoff = Auto, time.Millisecond, 0
+	}, first.Addr, second.Addr)
+	awaitSync(t, h, c, second.Addr)
+	first.Fail(nil)
+	h.await(t, "the way there and back", func() bool {
+		back := slices.IndexFunc(h.states, at(first.Addr, Connected))
+		return back >= 0 && slices.ContainsFunc(h.states[back:], at(second.Addr, Connected))
+	})
+	awaitSync(t, h, c, second.Addr)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	i := slices.IndexFunc(h.states, at(first.Addr, Connected))
+	tail := h.states[i+1:]
+	if tail[0].Phase != Disconnected || !tail[0].Answered || status.Code(tail[0].Err) != codes.DeadlineExceeded || !at(second.Addr, Connecting)(tail[1]) {
+		t.Errorf("states %v", tail)
+	}
+	for _, r := range h.responses {
+		if strings.Contains(r, " -") || strings.HasPrefix(r, seURL+" ") {
+			t.Errorf("a switch is no resume: %q", r)
+		}
+	}
+	if d := c.board.healthyFor(0); d < 2*after {
+		t.Errorf("the next time it has to be healthy for %v", d)
+	}
+	if n := c.Switches(); n != 2 {
+		t.Errorf("%d switches", n)
+	}
+}
+
+// TestAMoveThatDoesNotLastIsDamped has the times of a board.
+func TestAMoveThatDoesNotLastIsDamped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const after = time.Minute
+		b := newBoard([]string{"a:1", "b:1"}, after)
+		stay := func(d time.Duration) {
+			b.works(1)
+			b.left(1, &movedError{to: 0, address: "a:1"}, true)
+			b.returnTo(0)
+			b.works(0)
+			<-time.After(d)
+			b.left(0, errDown, true)
+			b.left(0, errDown, false)
+			b.works(1)
+		}
+		check := func(what string, want time.Duration) {
+			t.Helper()
+			if d := b.healthyFor(0); d < want || d > want+want/8+1 {
+				t.Errorf("%s: it has to be healthy for %v, want %v", what, d, want)
+			}
+		}
+		check("at first", after)
+		stay(time.Minute)
+		check("it did not last", 2*after)
+		for range 10 {
+			stay(time.Minute)
+		}
+		check("time and again", 16*after)
+		stay(16 * lasting * after)
+		check("it lasted", after)
+		// What is not come to by a move is judged by nothing.
+		b.works(0)
+		b.left(0, errDown, false)
+		b.works(1)
+		check("no move", after)
+	})
+}
+
+// TestTheBestThatWorksIsMovedTo: not the first, which stays away, but the second of three.
+func TestTheBestThatWorksIsMovedTo(t *testing.T) {
+	var servers []*fakexds.Server
+	var addresses []string
+	for range 3 {
+		s := fakexds.Start(t, &fakexds.Server{})
+		s.Fail(errDown)
+		servers, addresses = append(servers, s), append(addresses, s.Addr)
+	}
+	servers[2].Fail(nil)
+	h := newRecorder()
+	c := start(t, h, failback(50*time.Millisecond), addresses...)
+	awaitSync(t, h, c, addresses[2])
+	servers[1].Fail(nil)
+	awaitSync(t, h, c, addresses[1])
+	servers[0].Fail(nil)
+	awaitSync(t, h, c, addresses[0])
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	want := []string{"connected " + addresses[2], "connected " + addresses[1], "connected " + addresses[0]}
+	if got := h.phases(Connected); !slices.Equal(got, want) {
+		t.Errorf("%q", got)
+	}
+}
+
+// TestAProbeThatIsDeniedIsNotRepeatedSoon_C16: the identity is refused, now and then.
+func TestAProbeThatIsDeniedIsNotRepeatedSoon_C16(t *testing.T) {
+	first, second := fakexds.Start(t, &fakexds.Server{}), fakexds.Start(t, &fakexds.Server{})
+	first.Fail(status.Error(codes.Unauthenticated, "who?"))
+	h := newRecorder()
+	c := start(t, h, func(c *Config) { failback(10 * time.Millisecond)(c); c.DeniedBackoff = 300 * time.Millisecond }, first.Addr, second.Addr)
+	awaitSync(t, h, c, second.Addr)
+	awaitProbe := func(after time.Time) time.Time {
+		for {
+			if last := c.Addresses()[0].LastAttempt; last.After(after) {
+				return last
+			}
+			second.Push(seURL)
+			h.mu.Lock()
+			changed := h.changed
+			h.mu.Unlock()
+			<-changed
+		}
+	}
+	one := awaitProbe(c.Addresses()[0].LastAttempt)
+	two := awaitProbe(one)
+	if d := two.Sub(one); d < 250*time.Millisecond {
+		t.Errorf("probed again after %v", d)
+	}
+	if e := c.Addresses()[0].LastError; !strings.Contains(e, "who?") || !strings.Contains(e, "tokenFile") {
+		t.Errorf("last error %q", e)
+	}
+}
+
+// TestWithoutFailbackNothingIsProbed: the second address is as good.
+func TestWithoutFailbackNothingIsProbed(t *testing.T) {
+	first, second := fakexds.Start(t, &fakexds.Server{}), fakexds.Start(t, &fakexds.Server{})
+	first.Fail(errDown)
+	h := newRecorder()
+	c := start(t, h, failback(-1), first.Addr, second.Addr)
+	awaitSync(t, h, c, second.Addr)
+	tried := c.Addresses()[0].LastAttempt
+	for range 5 {
+		second.End(errDown)
+		n := second.Streams()
+		second.Await("the next stream", func(r fakexds.Request) bool { return r.Stream > n && r.TypeURL == vsURL })
+	}
+	if last := c.Addresses()[0].LastAttempt; !last.Equal(tried) {
+		t.Error("the first address was tried again")
+	}
+}
+
+// TestAProbeThatIsNotAnsweredEnds: a server that lets streams open, and says nothing.
+func TestAProbeThatIsNotAnsweredEnds(t *testing.T) {
+	first, atFirst := counted(t, &fakexds.Server{})
+	second := fakexds.Start(t, &fakexds.Server{})
+	first.Fail(errDown)
+	h := newRecorder()
+	c := start(t, h, failback(20*time.Millisecond), first.Addr, second.Addr)
+	awaitSync(t, h, c, second.Addr)
+	first.Withhold(meshURL, true)
+	first.Fail(nil)
+	n := 0
+	first.Await("probes", func(r fakexds.Request) bool {
+		n++
+		return n == 3
+	})
+	atFirst.mu.Lock()
+	if atFirst.max > 1 {
+		t.Errorf("%d probes at once", atFirst.max)
+	}
+	atFirst.mu.Unlock()
+	if second.Streams() != 1 || c.Switches() != 0 {
+		t.Errorf("%d streams, %d switches", second.Streams(), c.Switches())
+	}
+	first.Withhold(meshURL, false)
+	awaitSync(t, h, c, first.Addr)
+}
+
+// TestAddressesMayBeReadAtAnyTime reads while the client switches.
+func TestAddressesMayBeReadAtAnyTime(t *testing.T) {
+	first, second := fakexds.Start(t, &fakexds.Server{}), fakexds.Start(t, &fakexds.Server{})
+	h := newRecorder()
+	c := start(t, h, failback(20*time.Millisecond), first.Addr, second.Addr)
+	done := make(chan struct{})
+	var work sync.WaitGroup
+	work.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			active := 0
+			for i, a := range c.Addresses() {
+				if a.Active {
+					active++
+				}
+				a.LastError = "changed by the reader"
+				if a.Address != []string{first.Addr, second.Addr}[i] {
+					t.Errorf("address %d is %s", i, a.Address)
+				}
+			}
+			if active > 1 || c.Switches() > 100 {
+				t.Errorf("%d are active", active)
+			}
+		}
+	})
+	for range 3 {
+		awaitSync(t, h, c, first.Addr)
+		first.Fail(errDown)
+		first.End(errDown)
+		awaitSync(t, h, c, second.Addr)
+		first.Fail(nil)
+	}
+	awaitSync(t, h, c, first.Addr)
+	close(done)
+	work.Wait()
+	for _, a := range c.Addresses() {
+		if a.LastError == "changed by the reader" {
+			t.Error("what is read is what is kept")
+		}
+	}
+}
+
+// TestWhatAProbeIsSentIsAcknowledged_C6, with the names where it asked by name.
+func TestWhatAProbeIsSentIsAcknowledged_C6(t *testing.T) {
+	first, second := fakexds.Start(t, &fakexds.Server{}), fakexds.Start(t, &fakexds.Server{})
+	first.Fail(errDown)
+	h := newRecorder()
+	c := start(t, h, failback(time.Second), first.Addr, second.Addr)
+	awaitSync(t, h, c, second.Addr)
+	first.Fail(nil)
+	ack := first.Await("an ACK", func(r fakexds.Request) bool { return r.Nonce != "" })
+	if ack.TypeURL != meshURL || ack.Version == "" || ack.ErrorWasGiven {
+		t.Errorf("ACK %+v", ack)
+	}
+	first.Send(&discoveryv3.DiscoveryResponse{TypeUrl: meshURL, VersionInfo: "next", Nonce: "next"})
+	first.Await("another", func(r fakexds.Request) bool { return r.Nonce == "next" && r.Version == "next" })
+}
+
+func TestAProbeWithoutNamesIsAnError(t *testing.T) {
+	c := newClient(t, newRecorder(), func(c *Config) {
+		c.Protocol, c.Names = SotW, func(string) []string { return nil }
+	}, "127.0.0.1:1")
+	if err := c.probe(t.Context(), 0); !errors.Is(err, errNothingWanted) {
+		t.Errorf("%v", err)
+	}
+}

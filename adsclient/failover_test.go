@@ -1,0 +1,617 @@
+package adsclient
+
+import (
+	"crypto/x509"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+	"unicode"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"golang.org/x/net/http2"
+	"golang.org/x/time/rate"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"net"
+
+	"meshrelay/internal/fakexds"
+)
+
+// impatient makes the times short.
+func impatient(c *Config) {
+	c.Protocol = SotW
+	c.SyncTimeout = 300 * time.Millisecond
+	c.FailbackAfter = -1
+	c.connectTimeout = 500 * time.Millisecond
+	c.soon = 1
+}
+
+// large returns a resource of some n bytes.
+func large(name string, n int) fakexds.Resource {
+	return fakexds.MCP(name, &networking.ServiceEntry{Hosts: []string{strings.Repeat("x", n)}})
+}
+
+// has reports whether the recorder, which is locked, was told of such a state.
+func (h *recorder) has(match func(State) bool) bool { return slices.ContainsFunc(h.states, match) }
+
+func at(address string, phase Phase) func(State) bool {
+	return func(s State) bool { return s.Address == address && s.Phase == phase }
+}
+
+// awaitSync waits until an address has answered everything.
+func awaitSync(t *testing.T, h *recorder, c *Client, address string) {
+	t.Helper()
+	deadline := time.After(20 * time.Second)
+	for {
+		c.board.mu.Lock()
+		ok, changed := c.board.up && c.board.entries[c.board.synced].Address == address, c.board.changed
+		c.board.mu.Unlock()
+		if ok {
+			return
+		}
+		select {
+		case <-changed:
+		case <-deadline:
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			t.Fatalf("no sync with %s; states %v; addresses %+v", address, h.states, c.Addresses())
+		}
+	}
+}
+
+// TestABadAddressIsLeftForTheNext_C16 has a second address that works, and a first one
+// that does not.
+func TestABadAddressIsLeftForTheNext_C16(t *testing.T) {
+	fails := func(err error) func(*testing.T) string {
+		return func(t *testing.T) string {
+			s := fakexds.Start(t, &fakexds.Server{})
+			s.Fail(err)
+			return s.Addr
+		}
+	}
+	for _, tc := range []struct {
+		rule string
+		bad  func(*testing.T) string
+		// says is in the reason; answered says that the bad address had answered something.
+		says     string
+		answered bool
+		phase    Phase
+	}{
+		{"unreachable", func(t *testing.T) string {
+			lis, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer lis.Close()
+			return lis.Addr().String()
+		}, "connection refused", false, Disconnected},
+		{"name that does not exist", func(*testing.T) string { return "no.such.name.invalid:15010" }, "no.such.name.invalid", false, Disconnected},
+		{"accepts connections and says nothing", func(t *testing.T) string {
+			w := newWire(t, fakexds.Start(t, &fakexds.Server{}).Addr)
+			w.freeze()
+			return w.addr
+		}, "", false, Disconnected},
+		{"unauthenticated", fails(status.Error(codes.Unauthenticated, "who?")), "who?", false, Denied},
+		{"denied", fails(status.Error(codes.PermissionDenied, "not you")), "not you", false, Denied},
+		{"not ready", fails(status.Error(codes.Unavailable, "not yet")), "not yet", false, Disconnected},
+		{"never answers", func(t *testing.T) string {
+			s := fakexds.Start(t, &fakexds.Server{})
+			for _, u := range []string{meshURL, seURL, vsURL} {
+				s.Withhold(u, true)
+			}
+			return s.Addr
+		}, "3 of 3 types were not answered", false, Disconnected},
+		{"never answers one type", func(t *testing.T) string {
+			s := fakexds.Start(t, &fakexds.Server{})
+			s.Withhold(seURL, true)
+			return s.Addr
+		}, "1 of 3 types were not answered and nothing came for 300ms: " + seURL, true, Disconnected},
+		{"stalls in the middle of a response", func(t *testing.T) string {
+			s := fakexds.Start(t, &fakexds.Server{})
+			s.Set(seURL, large("shop/a", 1<<20))
+			w := newWire(t, s.Addr)
+			w.after.Store(200 << 10)
+			return w.addr
+		}, seURL, true, Disconnected},
+		{"resets in the middle of a response", func(t *testing.T) string {
+			s := fakexds.Start(t, &fakexds.Server{})
+			s.Set(seURL, large("shop/a", 1<<20))
+			w := newWire(t, s.Addr)
+			w.after.Store(200 << 10)
+			w.reset.Store(true)
+			return w.addr
+		}, "", true, Disconnected},
+		{"sends what is too large", func(t *testing.T) string {
+			s := fakexds.Start(t, &fakexds.Server{})
+			s.Set(seURL, large("shop/a", 3<<20))
+			return s.Addr
+		}, "limit of 2097152 bytes", true, Disconnected},
+	} {
+		t.Run(tc.rule, func(t *testing.T) {
+			good := fakexds.Start(t, &fakexds.Server{})
+			good.Set(seURL, entry("shop/a"))
+			bad := tc.bad(t)
+			h := newRecorder()
+			c := start(t, h, func(c *Config) { impatient(c); c.MaxResponseBytes = 2 << 20 }, bad, good.Addr)
+			awaitSync(t, h, c, good.Addr)
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			i := slices.IndexFunc(h.states, at(bad, tc.phase))
+			if i < 0 || h.states[i].Answered != tc.answered || !strings.Contains(h.states[i].Err.Error(), tc.says) {
+				t.Fatalf("states %v", h.states)
+			}
+			switched := h.has(func(s State) bool {
+				return s.Phase == Connected && s.Address == good.Addr && s.Switched && s.From == bad
+			})
+			if switched != tc.answered || c.Switches() != map[bool]uint64{true: 1}[tc.answered] {
+				t.Errorf("switched is %v, %d times", switched, c.Switches())
+			}
+			for i, r := range h.responses {
+				if strings.Contains(r, " -") || !h.complete[i] {
+					t.Errorf("the handler was told of a deletion: %s", r)
+				}
+			}
+			all := c.Addresses()
+			if a := all[0]; a.Active || a.LastError == "" || !strings.Contains(a.LastError, tc.says) || !a.HealthySince.IsZero() || a.LastAttempt.IsZero() {
+				t.Errorf("bad address: %+v", a)
+			}
+			if a := all[1]; !a.Active || a.LastError != "" || a.HealthySince.IsZero() || a.LastAttempt.IsZero() {
+				t.Errorf("good address: %+v", a)
+			}
+		})
+	}
+}
+
+// TestASlowLinkIsWaitedFor has responses that take several times the SyncTimeout, over a
+// link of a few KB/s.
+func TestASlowLinkIsWaitedFor_C16(t *testing.T) {
+	for _, link := range []string{"plaintext", "TLS"} {
+		t.Run(link, func(t *testing.T) {
+			change := impatient
+			s := &fakexds.Server{}
+			if link == "TLS" {
+				a := newAuthority(t)
+				s = a.serveTLS(t)
+				a.issue(t, "client", x509.ExtKeyUsageClientAuth)
+				tls := withTLS(t, TLSFiles{CAFile: a.file("ca"), CertFile: a.file("client"), KeyFile: a.file("client-key")}, "istiod.istio-system.svc")
+				change = func(c *Config) { impatient(c); tls(c) }
+			} else {
+				fakexds.Start(t, s)
+			}
+			s.Set(seURL, large("shop/a", 24<<10))
+			w := newWire(t, s.Addr)
+			w.pace = rate.NewLimiter(12<<10, 1<<10)
+			w.pace.ReserveN(time.Now(), 1<<10) // it starts empty
+			h := newRecorder()
+			c := start(t, h, func(c *Config) { change(c); c.connectTimeout = 10 * time.Second }, w.addr, "127.0.0.1:1")
+			began := time.Now()
+			awaitSync(t, h, c, w.addr)
+			if took := time.Since(began); took < 4*300*time.Millisecond {
+				t.Errorf("it took %v only: the link is not slow", took)
+			}
+			if n := s.Streams(); n != 1 {
+				t.Errorf("%d streams", n)
+			}
+		})
+	}
+}
+
+// TestTheOnlyAddressIsTriedAgainWhenItStalls: the server has everything but one type for
+// some time.
+func TestTheOnlyAddressIsTriedAgainWhenItStalls_C21(t *testing.T) {
+	s := fakexds.Start(t, &fakexds.Server{})
+	s.Withhold(seURL, true)
+	h := newRecorder()
+	c := start(t, h, impatient, s.Addr)
+	s.Await("a second stream", func(r fakexds.Request) bool { return r.Stream == 2 })
+	s.Withhold(seURL, false)
+	awaitSync(t, h, c, s.Addr)
+	if n := c.Switches(); n != 0 {
+		t.Errorf("%d switches with one address", n)
+	}
+	if a := c.Addresses()[0]; a.LastError != "" || !a.Active {
+		t.Errorf("%+v", a)
+	}
+}
+
+// TestAHandlerThatTakesItsTimeIsNoStall: while it has a response nothing is read.
+func TestAHandlerThatTakesItsTimeIsNoStall(t *testing.T) {
+	s := fakexds.Start(t, &fakexds.Server{})
+	s.Set(vsURL, large("shop/a", 4<<20)) // more than windows and buffers hold
+	h := newRecorder()
+	h.reject = func(r *Response) error {
+		if r.TypeURL == seURL {
+			<-time.After(time.Second) // it works
+		}
+		return nil
+	}
+	c := start(t, h, impatient, s.Addr)
+	awaitSync(t, h, c, s.Addr)
+	if n := s.Streams(); n != 1 {
+		t.Errorf("%d streams", n)
+	}
+}
+
+// TestNamesHaveNoSyncTimeout_N2: what is asked for by name may not be there yet.
+func TestNamesHaveNoSyncTimeout_N2(t *testing.T) {
+	s := fakexds.Start(t, &fakexds.Server{})
+	s.Withhold(edsURL, true)
+	h := newRecorder()
+	startNamed(t, h, s, func(c *Config) { c.SyncTimeout, c.ResyncInterval = time.Millisecond, 50*time.Millisecond }, "a")
+	asked := 0
+	s.Await("more requests on the same stream", func(r fakexds.Request) bool {
+		asked++
+		return asked == 6
+	})
+	if n := s.Streams(); n != 1 {
+		t.Errorf("%d streams", n)
+	}
+}
+
+func TestAnEndInTheCourseOfThingsIsFollowedByTheSameAddress_C18(t *testing.T) {
+	first := fakexds.Start(t, &fakexds.Server{})
+	first.Fail(status.Error(codes.Unavailable, "not ready"))
+	second := fakexds.Start(t, &fakexds.Server{Options: []grpc.ServerOption{grpc.KeepaliveParams(keepalive.ServerParameters{
+		MaxConnectionAge: 100 * time.Millisecond, MaxConnectionAgeGrace: 20 * time.Millisecond,
+	})}})
+	h := newRecorder()
+	c := start(t, h, impatient, first.Addr, second.Addr)
+	awaitSync(t, h, c, second.Addr)
+	tried := first.Streams()
+	for n := range 3 {
+		h.await(t, "another stream", func() bool {
+			count := 0
+			for _, s := range h.states {
+				if at(second.Addr, Connected)(s) {
+					count++
+				}
+			}
+			return count > n+1
+		})
+	}
+	if n := first.Streams(); n != tried {
+		t.Errorf("the first address was tried %d times meanwhile", n-tried)
+	}
+	if c.Switches() != 0 {
+		t.Errorf("%d switches", c.Switches())
+	}
+}
+
+// TestDeltaResumesAcrossASwitch_C14: the second server is told what is held from the first.
+func TestDeltaResumesAcrossASwitch_C14(t *testing.T) {
+	first := fakexds.Start(t, &fakexds.Server{Relay: true})
+	second := fakexds.Start(t, &fakexds.Server{Relay: true})
+	for _, s := range []*fakexds.Server{first, second} {
+		s.Set(seURL, entry("shop/a").WithVersion("1"), entry("shop/b").WithVersion("2"))
+	}
+	h := newRecorder()
+	c := start(t, h, func(c *Config) { impatient(c); c.Protocol = Auto }, first.Addr, second.Addr)
+	awaitSync(t, h, c, first.Addr)
+	h.mu.Lock()
+	h.held = map[string]map[string]string{seURL: {"shop/a": "1", "shop/b": "2"}}
+	h.mu.Unlock()
+	first.Stop()
+	awaitSync(t, h, c, second.Addr)
+	req := second.Await("the subscription", func(r fakexds.Request) bool { return r.TypeURL == seURL && r.Nonce == "" })
+	if len(req.Held) != 2 || req.Held["shop/b"] != "2" {
+		t.Errorf("held: %q", req.Held)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	n := 0
+	for i, r := range h.responses {
+		if r == seURL && !h.complete[i] {
+			n++ // nothing to send, nothing to remove
+		}
+	}
+	if n != 1 || c.Switches() != 1 {
+		t.Errorf("responses %q, %d switches", h.responses, c.Switches())
+	}
+}
+
+// TestASilentConnectionIsNoticed_C17 has a server that vanishes while its host's kernel
+// still answers: nothing but pings can tell. gRPC allows for none more often than 10 s.
+func TestASilentConnectionIsNoticed_C17(t *testing.T) {
+	t.Parallel()
+	first, second := fakexds.Start(t, &fakexds.Server{}), fakexds.Start(t, &fakexds.Server{})
+	w := newWire(t, first.Addr)
+	h := newRecorder()
+	c := start(t, h, func(c *Config) {
+		impatient(c)
+		c.keepalive = keepalive.ClientParameters{Time: 10 * time.Second, Timeout: time.Second}
+	}, w.addr, second.Addr)
+	awaitSync(t, h, c, w.addr)
+	w.freeze()
+	began := time.Now()
+	awaitSync(t, h, c, second.Addr)
+	if took := time.Since(began); took < 9*time.Second || took > 15*time.Second {
+		t.Errorf("noticed after %v", took)
+	}
+}
+
+// TestPausesGrowAreBoundedAndDiffer_A57 watches clients of servers that are gone for two
+// hours.
+func TestPausesGrowAreBoundedAndDiffer_A57(t *testing.T) {
+	for _, addresses := range [][]string{{"127.0.0.1:1"}, {"127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"}} {
+		watch := func() (rounds []time.Duration) {
+			synctest.Test(t, func(t *testing.T) {
+				began := time.Now()
+				n := 0
+				dialled := make(chan string, 100)
+				newCfg := func(c *Config) {
+					c.Protocol, c.MinBackoff, c.MaxBackoff = SotW, 250*time.Millisecond, 30*time.Second
+					c.dialer = countingDialer(func(address string) { dialled <- address })
+				}
+				runClient(t, newClient(t, newRecorder(), newCfg, addresses...))
+				for time.Since(began) < 2*time.Hour {
+					if address := <-dialled; address != addresses[n%len(addresses)] {
+						t.Fatalf("attempt %d is to %s", n, address)
+					}
+					if n%len(addresses) == 0 {
+						rounds = append(rounds, time.Since(began))
+					}
+					n++
+				}
+			})
+			return rounds
+		}
+		rounds, others := watch(), watch()
+		for i := 1; i < len(rounds); i++ {
+			pause := rounds[i] - rounds[i-1]
+			if pause < 100*time.Millisecond || pause > 46*time.Second {
+				t.Fatalf("round %d comes after %v", i, pause)
+			}
+			if i > 20 && pause < 15*time.Second {
+				t.Fatalf("round %d comes after %v: the pause does not grow", i, pause)
+			}
+		}
+		if n := len(rounds); n < 2*60 || n > 2*60*4 {
+			t.Errorf("%d rounds in two hours", n)
+		}
+		if slices.Equal(rounds[1:10], others[1:10]) {
+			t.Error("two clients come at the same moments")
+		}
+	}
+}
+
+// TestAResponseOverTheLimitIsSaidToBe_C15, and what the server knows is not forgotten for
+// that: it would have to send even more.
+func TestAResponseOverTheLimitIsSaidToBe_C15(t *testing.T) {
+	s := fakexds.Start(t, &fakexds.Server{Relay: true})
+	s.Set(vsURL, fakexds.MCP("shop/b", &networking.VirtualService{Hosts: []string{strings.Repeat("x", 1<<20)}}).WithVersion("2"))
+	h := newRecorder()
+	h.held = map[string]map[string]string{seURL: {"shop/a": "1"}}
+	start(t, h, func(c *Config) { c.Protocol, c.MaxResponseBytes = Delta, 1<<20 }, s.Addr)
+	h.await(t, "the limit in words", func() bool {
+		return h.has(func(s State) bool {
+			return s.Phase == Disconnected && strings.Contains(s.Err.Error(), "larger than the limit of 1048576 bytes") && strings.Contains(s.Err.Error(), "maxResponseBytes")
+		})
+	})
+	req := s.Await("the second stream", func(r fakexds.Request) bool { return r.Stream == 2 && r.TypeURL == seURL })
+	if req.Held["shop/a"] != "1" {
+		t.Errorf("held: %q", req.Held)
+	}
+}
+
+// TestAServersWordsAreBoundedAndPrintable: they are logged, and shown in terminals.
+func TestAServersWordsAreBoundedAndPrintable(t *testing.T) {
+	for name, n := range map[string]int{"long": 8 << 10, "longer than headers may be": 1 << 20} {
+		t.Run(name, func(t *testing.T) {
+			s := fakexds.Start(t, &fakexds.Server{})
+			s.Fail(status.Error(codes.Unauthenticated, "no\n\x1b[2J\u202e"+strings.Repeat("ä", n/2)))
+			h := newRecorder()
+			var log strings.Builder
+			c := start(t, h, func(c *Config) {
+				impatient(c)
+				c.Logger = slog.New(slog.NewTextHandler(&log, nil))
+			}, s.Addr)
+			h.await(t, "the end", func() bool {
+				return h.has(func(s State) bool { return s.Phase == Disconnected || s.Phase == Denied })
+			})
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			i := slices.IndexFunc(h.states, func(s State) bool { return s.Err != nil })
+			said := h.states[i].Err.Error()
+			if len(said) > 2*maxErrorText || strings.ContainsFunc(said, func(r rune) bool { return !unicode.IsPrint(r) }) {
+				t.Errorf("%d bytes: %q", len(said), said)
+			}
+			if known := c.Addresses()[0].LastError; len(known) > 2*maxErrorText {
+				t.Errorf("%d bytes are kept", len(known))
+			}
+			if denied := h.states[i].Phase == Denied; denied != (n < maxHeaderBytes) {
+				t.Errorf("state %v", h.states[i])
+			}
+		})
+	}
+}
+
+func FuzzClean(f *testing.F) {
+	f.Add("plain")
+	f.Add("\x1b[2J" + strings.Repeat("\xff", 2*maxErrorText))
+	f.Add(strings.Repeat("x", maxErrorText-1) + "äöü")
+	f.Fuzz(func(t *testing.T, text string) {
+		said := clean(text)
+		if len(said) > 3*maxErrorText+len("…") || strings.ContainsFunc(said, func(r rune) bool { return !unicode.IsPrint(r) }) {
+			t.Errorf("%d bytes: %q", len(said), said)
+		}
+		if clean(said) != said {
+			t.Errorf("not settled: %q", said)
+		}
+	})
+}
+
+// TestHeadersWithoutEndEndTheStream has a server that never finishes a header block.
+func TestHeadersWithoutEndEndTheStream(t *testing.T) {
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan int, 1)
+	go func() {
+		conn, err := lis.Accept()
+		if err != nil {
+			served <- 0
+			return
+		}
+		defer conn.Close()
+		served <- floodHeaders(conn)
+	}()
+	h := newRecorder()
+	start(t, h, impatient, lis.Addr().String())
+	h.await(t, "the end", func() bool { return h.has(at(lis.Addr().String(), Disconnected)) })
+	lis.Close()
+	if n := <-served; n == 0 || n > 8<<20 {
+		t.Errorf("%d bytes of headers were taken", n)
+	}
+}
+
+// floodHeaders sends a header block without an end to the first stream, and returns how
+// many bytes that took.
+func floodHeaders(conn net.Conn) (sent int) {
+	preface := make([]byte, len(http2.ClientPreface))
+	if _, err := conn.Read(preface); err != nil {
+		return 0
+	}
+	f := http2.NewFramer(conn, conn)
+	if f.WriteSettings() != nil {
+		return 0
+	}
+	for {
+		frame, err := f.ReadFrame()
+		if err != nil {
+			return 0
+		}
+		if _, ok := frame.(*http2.HeadersFrame); ok {
+			break
+		}
+	}
+	// A literal header that is not indexed: its name, and a value of 4,000 bytes.
+	block := append([]byte{0x00, 0x01, 'x', 0x7f, 0xa1, 0x1e}, []byte(strings.Repeat("v", 4000))...)
+	err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block})
+	for ; err == nil; sent += len(block) {
+		err = f.WriteContinuation(1, false, block)
+	}
+	return sent
+}
+
+var errWords = errors.New("words")
+
+func TestErrorsKeepTheirCode(t *testing.T) {
+	long := strings.Repeat("x", 4<<10)
+	for code, err := range map[codes.Code]error{
+		codes.Unauthenticated: status.Error(codes.Unauthenticated, long), codes.Unavailable: status.Error(codes.Unavailable, "a\nb"),
+	} {
+		got := explain(err)
+		if status.Code(got) != code || len(got.Error()) > 2*maxErrorText || strings.Contains(got.Error(), "\n") {
+			t.Errorf("%v: %v", code, got)
+		}
+	}
+	if got := explain(errWords); !errors.Is(got, errWords) {
+		t.Errorf("%v", got)
+	}
+}
+
+// TestARelistIsMarked_C4 counts marks in each type's responses.
+func TestARelistIsMarked_C4(t *testing.T) {
+	relists := func(h *recorder, typeURL string) (marks []bool) {
+		for i, r := range h.responses {
+			if strings.HasPrefix(r, typeURL) {
+				marks = append(marks, h.relist[i])
+			}
+		}
+		return marks
+	}
+	t.Run("the answer to each request, and not the first", func(t *testing.T) {
+		s := fakexds.Start(t, &fakexds.Server{})
+		h := newRecorder()
+		start(t, h, func(c *Config) { sotw(c); c.ResyncInterval = 30 * time.Millisecond }, s.Addr)
+		h.await(t, "answers", func() bool { return len(relists(h, seURL)) >= 4 })
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		for i, marked := range relists(h, seURL) {
+			if marked != (i > 0) {
+				t.Errorf("response %d: marked is %v", i, marked)
+			}
+		}
+	})
+	t.Run("no push", func(t *testing.T) {
+		s := fakexds.Start(t, &fakexds.Server{})
+		h := newRecorder()
+		start(t, h, func(c *Config) { sotw(c); c.ResyncInterval = time.Hour }, s.Addr)
+		h.awaitResponses(t, 3)
+		s.Push(seURL)
+		h.awaitResponses(t, 4)
+		if slices.Contains(h.relist, true) {
+			t.Errorf("marks %v", h.relist)
+		}
+	})
+	t.Run("no push after the answer", func(t *testing.T) {
+		s := fakexds.Start(t, &fakexds.Server{})
+		h := newRecorder()
+		start(t, h, func(c *Config) { sotw(c); c.ResyncInterval = 300 * time.Millisecond }, s.Addr)
+		h.await(t, "a second answer", func() bool { return len(relists(h, seURL)) == 2 })
+		s.Push(seURL)
+		h.await(t, "a third", func() bool { return len(relists(h, seURL)) >= 3 })
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if marks := relists(h, seURL); !marks[1] || marks[2] {
+			t.Errorf("marks %v", marks)
+		}
+	})
+	t.Run("not the first answer, however late", func(t *testing.T) {
+		s := fakexds.Start(t, &fakexds.Server{})
+		s.Withhold(seURL, true)
+		h := newRecorder()
+		start(t, h, func(c *Config) { sotw(c); c.ResyncInterval = 30 * time.Millisecond }, s.Addr)
+		asked := 0
+		s.Await("requests for it", func(r fakexds.Request) bool {
+			if r.TypeURL == seURL {
+				asked++
+			}
+			return asked == 3
+		})
+		s.Withhold(seURL, false)
+		h.await(t, "answers", func() bool { return len(relists(h, seURL)) >= 3 })
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if marks := relists(h, seURL); marks[0] || !marks[1] {
+			t.Errorf("marks %v", marks)
+		}
+	})
+	t.Run("not what is asked for by name", func(t *testing.T) {
+		s := fakexds.Start(t, &fakexds.Server{})
+		s.Set(edsURL, cluster("a"))
+		h := newRecorder()
+		startNamed(t, h, s, func(c *Config) { c.ResyncInterval = 30 * time.Millisecond }, "a")
+		h.awaitResponses(t, 4)
+		if slices.Contains(h.relist, true) {
+			t.Errorf("marks %v", h.relist)
+		}
+	})
+}
+
+// TestUnsolicitedTypesAreAcknowledgedAndNotKept_S26: a server could name types for ever.
+func TestUnsolicitedTypesAreAcknowledgedAndNotKept_S26(t *testing.T) {
+	s := &stream{protocol: SotW, accepted: map[string]string{}}
+	for _, typeURL := range []string{"a/v1/A", "a/v1/B"} {
+		ack := s.acknowledge(&Response{TypeURL: typeURL, Nonce: "n", Version: "7"}, nil).(*discoveryv3.DiscoveryRequest)
+		if ack.VersionInfo != "7" || ack.ResponseNonce != "n" {
+			t.Errorf("ACK %v", ack)
+		}
+		nack := s.acknowledge(&Response{TypeURL: typeURL, Nonce: "n", Version: "7"}, errWords).(*discoveryv3.DiscoveryRequest)
+		if nack.VersionInfo != "" || nack.ErrorDetail == nil {
+			t.Errorf("NACK %v", nack)
+		}
+	}
+	if len(s.accepted) != 0 {
+		t.Errorf("kept: %v", s.accepted)
+	}
+}

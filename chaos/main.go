@@ -1,0 +1,195 @@
+// Command chaos runs relays between upstreams that misbehave and clients that check what
+// they see, and fails when one of the relay's promises is broken. README.md says which.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+)
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "chaos:", err)
+		os.Exit(1)
+	}
+}
+
+// options are what a run is told.
+type options struct {
+	seed             uint64
+	lasts            time.Duration
+	relay, out       string
+	kills            int
+	storms, changes  int
+	starts           int
+	scenarios, broke string
+	long             bool
+}
+
+func run() error {
+	var o options
+	flag.Uint64Var(&o.seed, "seed", 0, "`number` that all faults and changes follow from; 0: any")
+	flag.DurationVar(&o.lasts, "for", 4*time.Minute, "how `long` the scenarios take together, about")
+	flag.StringVar(&o.relay, "relay", "../bin/relay", "`path` of the relay")
+	flag.StringVar(&o.scenarios, "scenario", "", "`names` of the scenarios to run, with commas; empty: all but those that have a measure of their own")
+	flag.StringVar(&o.broke, "break", "", "build and run a relay that breaks this `invariant`: i1, i2, i3 or i4")
+	flag.StringVar(&o.out, "out", "", "`directory` for configs, logs and states, which stay there; empty: a temporary one, which goes unless something is wrong")
+	flag.Usage = usage
+	flag.Parse()
+	if flag.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q", flag.Arg(0))
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	return o.run(ctx, os.Stdout)
+}
+
+func usage() {
+	w := flag.CommandLine.Output()
+	fmt.Fprintf(w, "usage: chaos [flags]\n\nscenarios:\n")
+	for _, sc := range scenarios() {
+		fmt.Fprintf(w, "  %-12s %s\n", sc.name, sc.about)
+	}
+	fmt.Fprintf(w, "\nflags:\n")
+	flag.PrintDefaults()
+}
+
+// run runs the chosen scenarios, one after the other, and reports on them.
+func (o options) run(ctx context.Context, out io.Writer) error {
+	if o.seed == 0 {
+		o.seed = rand.Uint64N(1 << 32)
+	}
+	fmt.Fprintf(out, "seed %d\n", o.seed)
+	chosen, err := choose(scenarios(), o.scenarios)
+	if err != nil {
+		return err
+	}
+	dir, remove, err := outDir(o.out)
+	if err != nil {
+		return err
+	}
+	binary, err := filepath.Abs(o.relay)
+	if err != nil {
+		return err
+	}
+	if o.broke != "" {
+		if binary, err = buildBroken(ctx, o.broke, dir); err != nil {
+			return err
+		}
+	}
+	if _, err := os.Stat(binary); err != nil {
+		return fmt.Errorf("%w: `make build` builds the relay", err)
+	}
+	j := newJournal(out)
+	var results []result
+	for _, sc := range chosen {
+		res, err := sc.run(ctx, o.seed, o.lasts/time.Duration(len(chosen)), binary, dir, j)
+		results = append(results, res)
+		if err != nil {
+			fmt.Fprintln(out)
+			report(out, results, j)
+			return o.explain(out, sc, dir, j, err)
+		}
+	}
+	fmt.Fprintln(out)
+	report(out, results, j)
+	fmt.Fprintf(out, "\nno invariant was violated; seed %d\n", o.seed)
+	if remove {
+		return os.RemoveAll(dir)
+	}
+	return nil
+}
+
+func choose(all []scenario, names string) ([]scenario, error) {
+	if names == "" {
+		return all, nil
+	}
+	var out []scenario
+	for _, name := range strings.Split(names, ",") {
+		i := slices.IndexFunc(all, func(sc scenario) bool { return sc.name == name })
+		if i < 0 {
+			return nil, fmt.Errorf("-scenario: there is no %q", name)
+		}
+		out = append(out, all[i])
+	}
+	return out, nil
+}
+
+// outDir returns the directory for what a run leaves behind, and whether that is to go.
+func outDir(path string) (dir string, remove bool, err error) {
+	if path == "" {
+		dir, err = os.MkdirTemp("", "chaos-")
+		return dir, true, err
+	}
+	if dir, err = filepath.Abs(path); err != nil {
+		return "", false, err
+	}
+	return dir, false, os.MkdirAll(dir, 0o700)
+}
+
+// buildBroken builds a relay that breaks an invariant.
+func buildBroken(ctx context.Context, invariant, dir string) (binary string, err error) {
+	if !slices.Contains([]string{"i1", "i2", "i3", "i4"}, invariant) {
+		return "", fmt.Errorf("-break: there is no %q: want i1, i2, i3 or i4", invariant)
+	}
+	binary = filepath.Join(dir, "relay-break-"+invariant)
+	cmd := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-tags", "break_"+invariant, "-o", binary, "meshrelay/cmd/relay")
+	cmd.Dir = ".."
+	if text, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building a relay that breaks %s: %w: %s", invariant, err, text)
+	}
+	return binary, nil
+}
+
+// explain writes what is known of a violation, and returns it.
+func (o options) explain(out io.Writer, sc scenario, dir string, j *journal, err error) error {
+	var v *violation
+	if !errors.As(err, &v) {
+		return fmt.Errorf("scenario %s: %w; configs and logs are in %s", sc.name, err, dir)
+	}
+	j.replay(out, v.key)
+	fmt.Fprintf(out, "\n%v\n\n", v)
+	fmt.Fprintf(out, "configs, logs and states: %s\nto replay: chaos --seed %d --scenario %s\n", dir, o.seed, sc.name)
+	return fmt.Errorf("scenario %s: %w", sc.name, v)
+}
+
+// report writes the tables at the end.
+func report(out io.Writer, results []result, j *journal) {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "scenario\trounds\tchanges\tresponses\tkills\tstorm clients\tlongest convergence\tmax goroutines\tmax fds\tmax RSS")
+	for _, r := range results {
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%v\t%d\t%d\t%s\n", r.scenario, r.rounds, r.changes, r.responses, r.kills, r.storms,
+			r.longest.Round(time.Millisecond), r.peak.goroutines, r.peak.fds, mebibytes(r.peak.rss))
+	}
+	w.Flush() //nolint:errcheck // nothing can be done about it
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	fmt.Fprintln(out)
+	fmt.Fprintln(w, "fault\ttimes")
+	for _, kind := range sortedKeys(j.counts) {
+		fmt.Fprintf(w, "%s\t%d\n", kind, j.counts[kind])
+	}
+	w.Flush() //nolint:errcheck // as above
+}
+
+func sortedKeys(m map[string]int) []string {
+	out := make([]string, 0, len(m))
+	for k := range m {
+		out = append(out, k)
+	}
+	slices.Sort(out)
+	return out
+}

@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"time"
+)
+
+// localSource is the source that is a directory of files.
+const localSource = "local"
+
+// scenario is a kind of trouble: what there is, and which faults happen to it.
+type scenario struct {
+	name, about string
+	sources     []string // the first is like an istiod, the second like a relay
+	keys        int
+	relays      int  // two: the second mirrors the first
+	state       bool // relays keep their state on disk
+	replicas    bool // the first source has two servers
+	guard       string
+	staleness   string
+	holdFor     time.Duration // as guard says it
+
+	rate           int // changes a second
+	round          time.Duration
+	faultsPerRound int
+	faults         []string // one that is named more often happens more often
+	storm          int      // clients
+}
+
+// links returns how many links there are, servers how many upstreams that are no files.
+func (sc scenario) links() int { return sc.servers() + sc.relays - 1 + 2 }
+func (sc scenario) servers() int {
+	n := 0
+	for _, s := range sc.sources {
+		if s != localSource {
+			n++
+		}
+	}
+	if sc.replicas {
+		n++
+	}
+	return n
+}
+
+var (
+	threeSources = []string{"east", "west", localSource}
+	onLinks      = []string{"latency", "slicer", "limit_data", "reset_peer", "timeout", "bandwidth", "cut"}
+	onServers    = []string{"flap", "crash", "unavailable", "denied", "empty", "withhold", "lie", "lie", "lie"}
+)
+
+// scenarios are those that the suite consists of.
+func scenarios() []scenario {
+	usual := scenario{
+		sources: threeSources, keys: 600, relays: 1,
+		rate: 60, round: 10 * time.Second, faultsPerRound: 8, storm: 100,
+	}
+	with := func(name, about string, change func(sc *scenario)) scenario {
+		sc := usual
+		sc.name, sc.about = name, about
+		change(&sc)
+		return sc
+	}
+	return []scenario{
+		with("links", "bad networks between a relay, its upstreams and its clients", func(sc *scenario) {
+			sc.faults = onLinks
+		}),
+		with("upstreams", "upstreams that flap, lie, refuse, and restart empty", func(sc *scenario) {
+			sc.faults = append([]string{"broken-file"}, onServers...)
+		}),
+		with("clients", "clients that come in storms, stop reading, and reject everything", func(sc *scenario) {
+			sc.faults, sc.storm = []string{"storm", "storm", "stall", "nack"}, 150
+		}),
+		with("chain", "two relays, one of which mirrors the other, and all of the above", func(sc *scenario) {
+			sc.relays, sc.faultsPerRound = 2, 10
+			sc.faults = append(append([]string{"storm", "nack"}, onLinks...), onServers...)
+		}),
+	}
+}
+
+// result is what a run of a scenario came to.
+type result struct {
+	scenario  string
+	rounds    int
+	changes   int
+	responses int64
+	kills     int
+	storms    int64 // clients of storms that were served
+	turned    int64 // and that were not
+	longest   time.Duration
+	peak      sample
+}
+
+// run plays rounds of a scenario for a while, at least one.
+func (sc scenario) run(ctx context.Context, seed uint64, lasts time.Duration, binary, dir string, j *journal) (res result, err error) {
+	res.scenario = sc.name
+	st, err := newStage(ctx, sc, binary, filepath.Join(dir, sc.name), j)
+	if err != nil {
+		return res, err
+	}
+	defer func() {
+		st.close()
+		res.changes, res.responses, res.kills, res.longest = st.world.changes, st.responses.Load(), st.kills, st.longest
+		res.storms, res.turned = st.stormed.Load(), st.turned.Load()
+		for _, p := range st.peak {
+			res.peak.goroutines, res.peak.fds = max(res.peak.goroutines, p.goroutines), max(res.peak.fds, p.fds)
+			res.peak.rss = max(res.peak.rss, p.rss)
+		}
+	}()
+	began := time.Now()
+	plan := newSchedule(seed, sc, len(sc.sources), st.world.holders)
+	j.say("scenario %s: %s", sc.name, sc.about)
+	if err := st.start(plan.first()); err != nil {
+		return res, err
+	}
+	if sc.state {
+		if err := sleep(st.ctx, flushed); err != nil {
+			return res, err
+		}
+	}
+	before, err := st.usage()
+	if err != nil {
+		return res, err
+	}
+	for res.rounds == 0 || time.Since(began)+sc.round < lasts {
+		res.rounds++
+		j.say("scenario %s, round %d", sc.name, res.rounds)
+		steps := plan.round()
+		if err := st.play(steps, sc.round); err != nil {
+			return res, err
+		}
+		if err := st.settle(convergence + allowance(steps)); err != nil {
+			return res, err
+		}
+		for n := range st.relays {
+			aside, err := st.setAside(n)
+			if err != nil {
+				return res, err
+			}
+			if len(aside) > st.corrupted[n] {
+				return res, &violation{alive, st.relays[n].name, -1, fmt.Sprintf("it has set aside its state, which nobody has spoilt: %v", aside)}
+			}
+		}
+	}
+	return res, st.returns(before)
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,445 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	toxiproxy "github.com/Shopify/toxiproxy/v2"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+)
+
+const (
+	// convergence is how long after the last fault every client holds what it is to hold (I2).
+	convergence = 10 * time.Second
+	// patience is how long a stage may take to be as it is to be before anything is bad.
+	patience = 30 * time.Second
+	// flushed is how long after a change it is on disk: the relay's flushInterval, and a
+	// second for the disk.
+	flushed = 2 * time.Second
+	// diskPatience is how long a relay may take to try a disk again that was full.
+	diskPatience = 35 * time.Second
+	// stalled is how many clients stop reading at once.
+	stalled = 10
+	// stormParallel is how many clients of a storm connect at the same time.
+	stormParallel = 50
+	// stormPatience is how long a client of a storm waits for its answers.
+	stormPatience = 20 * time.Second
+	// samplePause is how often relays are asked what they use.
+	samplePause = time.Second
+)
+
+// stage is everything that a scenario runs with. What belongs to it is made by newStage and
+// ended by close.
+type stage struct {
+	scenario scenario
+	dir      string
+	world    *world
+	journal  *journal
+	reader   *reader
+	proxies  *toxiproxy.ApiServer
+
+	upstreams []*upstream // by link, as far as those lead to upstreams
+	files     *directory
+	links     []*link
+	relays    []*relay
+	clients   []*client
+	// witnesses are, by relay, the clients that are connected to it without a link.
+	witnesses [][]*client
+
+	ctx       context.Context // ends with the stage, or with the first violation
+	stop      context.CancelCauseFunc
+	running   sync.WaitGroup // clients, and what looks on
+	passing   sync.WaitGroup // storms, and clients that stall
+	responses atomic.Int64
+	stormed   atomic.Int64 // clients of storms that were served
+	turned    atomic.Int64 // and that were not
+
+	// kills to corrupted belong to the goroutine that does the faults.
+	kills               int
+	diskFull, diskEnded map[int]time.Time // by relay
+	corrupted           map[int]int
+	longest             time.Duration // that clients took to converge
+
+	mu   sync.Mutex // guards all below
+	peak []sample   // by relay
+}
+
+// newStage makes a stage in a directory, with nothing running.
+func newStage(ctx context.Context, sc scenario, binary, dir string, j *journal) (*stage, error) {
+	ctx, stop := context.WithCancelCause(ctx)
+	st := &stage{
+		scenario: sc, dir: dir, journal: j, proxies: newProxies(), ctx: ctx, stop: stop,
+		diskFull: map[int]time.Time{}, diskEnded: map[int]time.Time{}, corrupted: map[int]int{},
+		peak: make([]sample, sc.relays), witnesses: make([][]*client, sc.relays),
+	}
+	var err error
+	if st.world, err = newWorld(sc.sources, sc.keys, j); err != nil {
+		return nil, err
+	}
+	st.reader = &reader{world: st.world}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	var configs []upstreamConfig
+	for n, s := range st.world.sources {
+		if s.name == localSource {
+			if st.files, err = newDirectory(s, dir); err != nil {
+				return nil, err
+			}
+			configs = append(configs, upstreamConfig{name: s.name, path: st.files.path})
+			continue
+		}
+		c := upstreamConfig{name: s.name}
+		replicas := 1
+		if sc.replicas && n == 0 {
+			replicas = 2
+		}
+		for i := range replicas {
+			name := s.name
+			if i > 0 {
+				name += "-2"
+			}
+			u := newUpstream(name, s, n == 1, freePort())
+			u.holdFor = sc.holdFor
+			l, err := newLink(st.proxies, "link to "+name, freePort(), u.address)
+			if err != nil {
+				return nil, st.abandon(err)
+			}
+			st.upstreams, st.links = append(st.upstreams, u), append(st.links, l)
+			c.addresses = append(c.addresses, l.proxy.Listen)
+		}
+		configs = append(configs, c)
+	}
+	for n := range sc.relays {
+		r, err := newRelay(fmt.Sprintf("relay-%d", n+1), binary, dir)
+		if err != nil {
+			return nil, st.abandon(err)
+		}
+		r.state, r.guard, r.staleness, r.upstreams = sc.state, sc.guard, sc.staleness, configs
+		if n > 0 {
+			// It mirrors the one before.
+			l, err := newLink(st.proxies, "link between the relays", freePort(), st.relays[n-1].address)
+			if err != nil {
+				return nil, st.abandon(err)
+			}
+			st.links = append(st.links, l)
+			r.upstreams = []upstreamConfig{{name: st.relays[n-1].name, addresses: []string{l.proxy.Listen}}}
+		}
+		if err := r.configure(nil); err != nil {
+			return nil, st.abandon(err)
+		}
+		st.relays = append(st.relays, r)
+		st.addClients(n)
+	}
+	for _, delta := range []bool{false, true} {
+		last := len(st.relays) - 1
+		c := st.newClient(fmt.Sprintf("far-%s", protocolOf(delta)), last, delta)
+		l, err := newLink(st.proxies, "link of "+c.name, freePort(), c.address)
+		if err != nil {
+			return nil, st.abandon(err)
+		}
+		c.address = l.proxy.Listen
+		st.links, st.clients = append(st.links, l), append(st.clients, c)
+	}
+	return st, nil
+}
+
+// abandon closes what has been made of a stage, and returns err.
+func (st *stage) abandon(err error) error {
+	st.close()
+	return err
+}
+
+func protocolOf(delta bool) string {
+	if delta {
+		return "delta"
+	}
+	return "sotw"
+}
+
+func (st *stage) newClient(name string, relay int, delta bool) *client {
+	version := len(st.clients) // the oldest spelling, the second-oldest, …
+	return newClient(name, st.relays[relay].address, delta, version%3, st.world, st.reader, &st.responses, func(v *violation) { st.stop(v) })
+}
+
+func (st *stage) addClients(relay int) {
+	for _, delta := range []bool{false, true} {
+		c := st.newClient(fmt.Sprintf("near-%s-%d", protocolOf(delta), relay+1), relay, delta)
+		st.clients = append(st.clients, c)
+		st.witnesses[relay] = append(st.witnesses[relay], c)
+	}
+}
+
+// replicas are the upstreams of the first source.
+func (st *stage) replicas() []*upstream { return st.upstreams[:2] }
+
+// start runs everything, and returns when all clients hold what they are to hold.
+func (st *stage) start(first []change) error {
+	for _, c := range first {
+		if err := st.change(c); err != nil {
+			return err
+		}
+	}
+	for _, u := range st.upstreams {
+		if err := u.start(); err != nil {
+			return err
+		}
+	}
+	for n, r := range st.relays {
+		if err := r.start(); err != nil {
+			return err
+		}
+		st.running.Go(func() { st.watch(n) })
+	}
+	for _, c := range st.clients {
+		st.running.Go(func() { c.run(st.ctx) })
+	}
+	return st.settle(patience)
+}
+
+// close ends everything.
+func (st *stage) close() {
+	st.stop(nil)
+	for _, r := range st.relays {
+		if err := r.signal(syscall.SIGKILL, true); err != nil {
+			st.journal.say("%v", err)
+		}
+	}
+	st.passing.Wait()
+	st.running.Wait()
+	for _, u := range st.upstreams {
+		u.stop()
+	}
+	for _, l := range st.links {
+		l.close()
+	}
+	for _, r := range st.relays {
+		r.log.close()
+	}
+}
+
+// watch looks at what a relay uses, and whether it runs.
+func (st *stage) watch(n int) {
+	r := st.relays[n]
+	ticker := time.NewTicker(samplePause)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-st.ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		if r.died() {
+			st.stop(&violation{alive, r.name, -1, "the process has ended by itself; the end of its log:\n" + r.log.last()})
+			return
+		}
+		s, err := r.sample(st.ctx, false)
+		if err != nil {
+			continue // it may be down
+		}
+		st.mu.Lock()
+		p := &st.peak[n]
+		p.goroutines, p.fds, p.rss = max(p.goroutines, s.goroutines), max(p.fds, s.fds), max(p.rss, s.rss)
+		st.mu.Unlock()
+	}
+}
+
+// change changes the world.
+func (st *stage) change(c change) error {
+	if c.deletes {
+		st.world.remove(c.source, c.key)
+	} else if _, err := st.world.put(c.source, c.key); err != nil {
+		return err
+	}
+	if st.files != nil && st.files.source.number == c.source {
+		return st.files.follow(c.key)
+	}
+	return nil
+}
+
+// play does the steps of a round at their times.
+func (st *stage) play(steps []step, length time.Duration) error {
+	began := time.Now()
+	late := time.NewTimer(0)
+	defer late.Stop()
+	wait := func(until time.Duration) error {
+		late.Reset(time.Until(began.Add(until)))
+		select {
+		case <-late.C:
+			return nil
+		case <-st.ctx.Done():
+			return context.Cause(st.ctx)
+		}
+	}
+	for _, s := range steps {
+		if err := wait(s.at); err != nil {
+			return err
+		}
+		var err error
+		switch {
+		case s.change != nil:
+			err = st.change(*s.change)
+		case s.ends:
+			err = faultKinds[s.fault.kind].end(st, s.fault)
+		default:
+			err = faultKinds[s.fault.kind].begin(st, s.fault)
+		}
+		if err != nil {
+			return fmt.Errorf("at %v of the round: %w", s.at, err)
+		}
+	}
+	return wait(length)
+}
+
+// settle waits until every client holds exactly the merge of the sources (I2).
+func (st *stage) settle(within time.Duration) error {
+	began := time.Now()
+	st.passing.Wait() // storms have a bound of their own
+	expected := st.world.expected()
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		var bad *violation
+		for _, c := range st.clients {
+			if bad = c.check(expected); bad != nil {
+				break
+			}
+		}
+		took := time.Since(began)
+		switch {
+		case bad == nil:
+			st.longest = max(st.longest, took)
+			st.world.settled()
+			return nil
+		case took > within:
+			bad.text = fmt.Sprintf("%v after the last fault %s", took.Round(time.Millisecond), bad.text)
+			return bad
+		}
+		select {
+		case <-ticker.C:
+		case <-st.ctx.Done():
+			return context.Cause(st.ctx)
+		}
+	}
+}
+
+// allowance is how much longer than others the faults of a round may be felt.
+func allowance(steps []step) (longest time.Duration) {
+	for _, s := range steps {
+		if s.fault != nil {
+			longest = max(longest, faultKinds[s.fault.kind].allowance)
+		}
+	}
+	return longest
+}
+
+// mayForget says that a relay is killed now and may have lost what it learnt since its last
+// flush.
+func (st *stage) mayForget(relay int, now time.Time) {
+	since := now.Add(-flushed)
+	if full := st.diskFull[relay]; !full.IsZero() {
+		if ended := st.diskEnded[relay]; ended.Before(full) || now.Sub(ended) < diskPatience {
+			since = full.Add(-flushed)
+		}
+	}
+	var views []*view
+	for _, c := range st.witnesses[relay] {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		views = append(views, c.view)
+	}
+	st.world.retell(views, since)
+}
+
+// reload writes a config and has a relay read it.
+func (st *stage) reload(r *relay, order []int) error {
+	if err := r.configure(order); err != nil {
+		return err
+	}
+	return r.signal(syscall.SIGHUP, false)
+}
+
+// storm connects many clients to a relay at once. Each has seen what a witness has, and
+// leaves when it was answered. It returns at once.
+func (st *stage) storm(relay, size int) {
+	slots := make(chan struct{}, stormParallel)
+	for n := range size {
+		st.passing.Go(func() {
+			select {
+			case slots <- struct{}{}:
+			case <-st.ctx.Done():
+				return
+			}
+			defer func() { <-slots }()
+			st.visit(relay, n)
+		})
+	}
+}
+
+// visit is one client of a storm.
+func (st *stage) visit(relay, n int) {
+	witness := st.witnesses[relay][0]
+	c := newClient(fmt.Sprintf("storm-%d", n), st.relays[relay].address, n%2 == 1, n%3, st.world, st.reader, &st.responses, func(v *violation) { st.stop(v) })
+	witness.mu.Lock()
+	c.view = witness.view.clone(c.name)
+	witness.mu.Unlock()
+	ctx, cancel := context.WithTimeout(st.ctx, stormPatience)
+	defer cancel()
+	if err := c.stream(ctx, func(answered int) bool { return answered == len(kinds) }); err != nil {
+		st.turned.Add(1)
+		return
+	}
+	st.stormed.Add(1)
+}
+
+// stall connects clients that read nothing for a while. It returns at once.
+func (st *stage) stall(relay int, lasts time.Duration) {
+	for n := range stalled {
+		st.passing.Go(func() {
+			ctx, cancel := context.WithTimeout(st.ctx, lasts)
+			defer cancel()
+			if err := leaveUnread(ctx, st.relays[relay].address, fmt.Sprintf("stalled-%d", n)); err != nil && !errors.Is(err, io.EOF) {
+				st.turned.Add(1)
+			}
+		})
+	}
+}
+
+// leaveUnread asks for everything in every version and reads none of it until ctx ends.
+func leaveUnread(ctx context.Context, address, name string) error {
+	conn, err := dial(address)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(ctx)
+	if err != nil {
+		return err
+	}
+	for i, k := range kinds {
+		for j, version := range k.versions {
+			req := &discoveryv3.DiscoveryRequest{TypeUrl: k.typeURL(version)}
+			if i+j == 0 {
+				req.Node = clientNode(name)
+			}
+			if err := stream.Send(req); err != nil {
+				return err
+			}
+		}
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// setAside returns the state files that a relay has found to be corrupt.
+func (st *stage) setAside(relay int) ([]string, error) {
+	return filepath.Glob(filepath.Join(st.relays[relay].stateDir(), "*.corrupt*"))
+}

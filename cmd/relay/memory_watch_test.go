@@ -1,0 +1,109 @@
+package main
+
+import (
+	"math"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestNewClientsAreShedBeforeTheMemoryLimit(t *testing.T) {
+	const mib = 1 << 20
+	for name, tc := range map[string]struct {
+		percent      int
+		inUse, limit uint64
+		shed         bool
+	}{
+		"below":             {90, 899 * mib, 1000 * mib, false},
+		"at":                {90, 900 * mib, 1000 * mib, true},
+		"above the limit":   {90, 1200 * mib, 1000 * mib, true},
+		"never":             {0, 1200 * mib, 1000 * mib, false},
+		"no limit":          {90, 1200 * mib, math.MaxInt64, false},
+		"a limit of nought": {90, 1200 * mib, 0, false},
+		"100 is the limit":  {100, 999 * mib, 1000 * mib, false},
+		"a large limit":     {90, math.MaxInt64 - 2, math.MaxInt64 - 1, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newMemoryGuard(tc.percent)
+			g.read = func() (uint64, uint64) { return tc.inUse, tc.limit }
+			err := g.Overloaded()
+			if (err != nil) != tc.shed {
+				t.Fatal(err)
+			}
+			if name == "at" && !strings.Contains(err.Error(), "900 MiB of its memory limit of 1000 MiB are in use, and new clients are taken below 90 %") {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestMemoryIsReadTenTimesASecondAtMost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newMemoryGuard(90)
+		reads, inUse := 0, uint64(100)
+		g.read = func() (uint64, uint64) { reads++; return inUse, 100 }
+		for range 1000 {
+			if g.Overloaded() == nil {
+				t.Fatal("100 of 100 is not too much")
+			}
+		}
+		inUse = 1
+		time.Sleep(memoryLook - 1)
+		if g.Overloaded() == nil || reads != 1 {
+			t.Errorf("read %d times", reads)
+		}
+		time.Sleep(1)
+		if g.Overloaded() != nil || reads != 2 {
+			t.Errorf("what was read counts for too long: %d reads", reads)
+		}
+		// Another percentage counts at once.
+		g.setPercent(1)
+		if g.Overloaded() == nil || reads != 3 {
+			t.Errorf("the old percentage counts: %d reads", reads)
+		}
+		g.setPercent(0)
+		if g.Overloaded() != nil {
+			t.Error("0 is never")
+		}
+	})
+}
+
+// held is what TestGarbageIsNotInUse holds on to.
+var held [][]byte
+
+func TestGarbageIsNotInUse(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // nothing is collected but by us
+	runtime.GC()
+	before, _ := memoryInUse()
+	for range 64 {
+		held = append(held, make([]byte, 1<<20))
+	}
+	held = nil
+	garbage, _ := memoryInUse()
+	if garbage > before+16<<20 {
+		t.Errorf("with 64 MiB of garbage %d MiB more count as in use", (garbage-before)>>20)
+	}
+	for range 64 {
+		held = append(held, make([]byte, 1<<20))
+	}
+	runtime.GC()
+	used, limit := memoryInUse()
+	if used < before+64<<20 {
+		t.Errorf("with 64 MiB more held only %d MiB more are in use", int64(used-before)>>20)
+	}
+	if limit == 0 {
+		t.Error("no limit is math.MaxInt64")
+	}
+	held = nil
+}
+
+func BenchmarkOverloaded(b *testing.B) {
+	g := newMemoryGuard(90)
+	b.ReportAllocs()
+	for b.Loop() {
+		_ = g.Overloaded()
+	}
+}

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"meshrelay/config"
+	"meshrelay/downstream"
+	"meshrelay/mirror"
+	"meshrelay/push"
+	"meshrelay/state"
+	"meshrelay/upstreams"
+)
+
+// reloader makes a running relay take over a config. It is used by one goroutine.
+type reloader struct {
+	// running is the config that the relay was started with, and now the one in force.
+	running, now *config.Config
+	// flags puts what the command line says before what a config says.
+	flags func(*config.Config)
+
+	manager   *upstreams.Manager
+	aggregate *mirror.Aggregate
+	server    *downstream.Server
+	debouncer *push.Debouncer
+	memory    *memoryGuard
+	level     *slog.LevelVar
+}
+
+// apply implements config.Apply. What can fail comes first, and is put back when something
+// that comes later fails.
+func (r *reloader) apply(_ context.Context, cfg *config.Config) (needsRestart []string, err error) {
+	r.flags(cfg)
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(cfg.Log.Level)); err != nil {
+		return nil, fmt.Errorf("log level %q: want debug, info, warn or error", cfg.Log.Level)
+	}
+	next := *cfg
+	// What only a restart takes over stays as it is.
+	next.Node, next.Provenance = r.running.Node, r.running.Provenance
+	policies, others, err := mergePolicies(cfg.Merge)
+	if err != nil {
+		return nil, err
+	}
+	views, err := viewsOf(cfg.Views)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.manager.Apply(&next); err != nil {
+		return nil, errors.Join(split(err)...)
+	}
+	if err := r.server.Reload(views, limitsOf(cfg.Downstream)); err != nil {
+		return nil, errors.Join(err, r.manager.Apply(r.now))
+	}
+	r.aggregate.SetPolicies(policies, others)
+	// The config has been checked: the two durations do not contradict each other.
+	if err := r.debouncer.SetOptions(push.Options{After: cfg.Push.DebounceAfter.D(), Max: cfg.Push.DebounceMax.D()}); err != nil {
+		return nil, err
+	}
+	r.memory.setPercent(cfg.Downstream.ShedAtMemoryPercent)
+	if cfg.Log.Level != r.now.Log.Level {
+		r.level.Set(level) // else the level that an operator has set stays
+	}
+	r.now = &next
+	return config.Diff(r.running, cfg), nil
+}
+
+// onHangup has the config file read on each SIGHUP, until ctx ends.
+func onHangup(ctx context.Context, log *slog.Logger, trigger func()) error {
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-hangups:
+			log.Info("SIGHUP: reading the config file")
+			trigger()
+		}
+	}
+}
+
+// limitsOf returns the limits of clients that can change.
+func limitsOf(d config.Downstream) downstream.Limits {
+	return downstream.Limits{
+		MaxConnections: d.MaxConnections, MaxStreams: d.MaxStreams, NewStreamsPerSecond: d.NewStreamsPerSecond,
+		RequestsPerSecond: d.RequestsPerSecond, MaxNodeBytes: d.MaxNodeBytes, MaxTypesPerClient: d.MaxTypesPerClient,
+	}
+}
+
+// backupOf returns what writes a copy of the state; nil when none is kept.
+func backupOf(k *state.Keeper) func(io.Writer) error {
+	if k == nil {
+		return nil
+	}
+	return k.Backup
+}
+
+// notesOf returns what says what is wrong with the disk.
+func notesOf(k *state.Keeper) func() []string {
+	return func() (notes []string) {
+		if k == nil {
+			return nil
+		}
+		st := k.Status()
+		if st.LastError != "" {
+			notes = append(notes, fmt.Sprintf("state: not kept on disk since %s, and a restart would know no more than until then: %s",
+				st.ErrorSince.UTC().Format(time.RFC3339), st.LastError))
+		}
+		for _, path := range st.SetAside {
+			notes = append(notes, fmt.Sprintf("state: %s could not be used and was set aside: look at it, or delete it", path))
+		}
+		if len(st.NotKept) > 0 {
+			notes = append(notes, "state: nothing is kept until a restart of "+strings.Join(st.NotKept, ", "))
+		}
+		return notes
+	}
+}

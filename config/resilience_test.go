@@ -1,0 +1,292 @@
+package config
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestSettingsOutOfRangeAreErrorsWithTheirLine(t *testing.T) {
+	long := "/" + strings.Repeat("s", maxSocketPath)
+	for _, tc := range []struct {
+		name, in string
+		want     []string
+	}{
+		{"staleness", "  staleness: {staleAfter: 1ms, onStale: maybe, expireAfter: -1h}\n", []string{
+			"7: upstreams[0].staleness.staleAfter: 1ms is out of range: 1s to 8760h0m0s",
+			`7: upstreams[0].staleness.onStale: "maybe": want one of keep, drop`,
+			"7: upstreams[0].staleness.expireAfter: -1h0m0s is out of range: 1s to 87600h0m0s, or never"}},
+		{"expires before it is stale", "  staleness:\n    expireAfter: 1m\n", []string{
+			"8: upstreams[0].staleness.expireAfter: 1m0s is less than staleAfter, which is 5m0s: give both, or say never"}},
+		{"expires before it is stale, of a kind", "  staleness:\n    kinds:\n    - {kinds: [we]}\n    - kinds: [se]\n      expireAfter: 1m\n    - kinds: [vs]\n      staleAfter: 2h\n    expireAfter: 1h\n", []string{
+			"11: upstreams[0].staleness.kinds[1].expireAfter: 1m0s is less than staleAfter, which is 5m0s",
+			"12: upstreams[0].staleness.kinds[2].expireAfter: 1h0m0s is less than staleAfter, which is 2h0m0s"}},
+		{"a mistake is told once, not for each kind", "  staleness:\n    staleAfter: 0s\n    kinds: [{kinds: [we]}, {kinds: [se]}]\n", []string{
+			"8: upstreams[0].staleness.staleAfter: 0s is out of range"}},
+		{"no end that is not said", "  staleness:\n    expireAfter: 0s\n  guard:\n    holdFor: soon\n", []string{
+			`8: upstreams[0].staleness.expireAfter: want a duration like 90s, 5m or 1h, or never, or forever, not "0s"`,
+			`10: upstreams[0].guard.holdFor: want a duration like 90s, 5m or 1h, or never, or forever, not "soon"`}},
+		{"no end where there must be one", "  staleness: {staleAfter: never}\n", []string{
+			`7: upstreams[0].staleness.staleAfter: want a duration like 90s, 5m or 250ms, not "never"`}},
+		{"a kind twice", "  staleness:\n    kinds:\n    - kinds: [we, workloadentry]\n    - {kinds: [networking.istio.io/WorkloadEntry]}\n", []string{
+			"9: upstreams[0].staleness.kinds[0].kinds[1]: upstreams[0].staleness.kinds[0].kinds[0] is for networking.istio.io/WorkloadEntry already",
+			"10: upstreams[0].staleness.kinds[1].kinds[0]: upstreams[0].staleness.kinds[0].kinds[0] is for networking.istio.io/WorkloadEntry already"}},
+		{"no kinds, and unknown ones", "  staleness:\n    kinds:\n    - {onStale: drop}\n    - {kinds: []}\n    - {kinds: [nonsense]}\n", []string{
+			"9: upstreams[0].staleness.kinds[0].kinds: missing: name at least one kind",
+			"10: upstreams[0].staleness.kinds[1].kinds: missing: name at least one kind",
+			`11: upstreams[0].staleness.kinds[2].kinds[0]: unknown kind "nonsense"`}},
+		{"guard", "  guard: {percent: 101, count: -1, holdFor: 1ms}\n", []string{
+			"7: upstreams[0].guard.percent: 101 is out of range: 0 to 100",
+			"7: upstreams[0].guard.count: -1 is out of range: 0 to",
+			"7: upstreams[0].guard.holdFor: 1ms is out of range: 1s to 8760h0m0s, or forever"}},
+		{"limits", "  limits: {maxResources: 0, maxBytes: 0, maxResourceBytes: -5}\n", []string{
+			"7: upstreams[0].limits.maxResources: 0 is out of range: 1 to",
+			"7: upstreams[0].limits.maxBytes: 0 is out of range: 1 to",
+			"7: upstreams[0].limits.maxResourceBytes: -5 is out of range: 1 to"}},
+		{"state", "state: {dir: x, flushInterval: 1ms, history: {revisions: 10001, maxAge: 0s, maxBytes: 0}}\n", []string{
+			"7: state.flushInterval: 1ms is out of range: 10ms to 1m0s",
+			"7: state.history.revisions: 10001 is out of range: 0 to 10000",
+			"7: state.history.maxAge: 0s is out of range: 1s to",
+			"7: state.history.maxBytes: 0 is out of range: 1024 to"}},
+		{"state that is written too seldom", "state: {flushInterval: 2m}\n", []string{"7: state.flushInterval: 2m0s is out of range"}},
+		{"socket", "admin:\n  socket: " + long + "\n", []string{
+			"8: admin.socket: " + long + " is 108 bytes long, and a Unix socket can have 107 at most: choose a shorter path"}},
+		{"socket that is no file", "admin: {socket: /}\n", []string{"7: admin.socket: / is no name for a file"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) { wantMistakes(t, withUpstream+tc.in, tc.want) })
+	}
+	wantMistakes(t, strings.Replace(withUpstream, "tls: {}", "tls: {}, syncTimeout: 10ms, failbackAfter: 25h", 1), []string{
+		"6: upstreams[0].xds.syncTimeout: 10ms is out of range: 1s to 1h0m0s",
+		"6: upstreams[0].xds.failbackAfter: 25h0m0s is out of range: 1s to 24h0m0s"})
+	for field, range_ := range map[string][2]int{
+		"maxNodeBytes": {1 << 10, 16 << 20}, "maxConnections": {1, 1_000_000}, "maxStreams": {1, 1_000_000},
+		"newStreamsPerSecond": {1, 1_000_000}, "requestsPerSecond": {1, 1_000_000}, "shedAtMemoryPercent": {0, 100},
+	} {
+		for n, ok := range map[int]bool{range_[0] - 1: false, range_[0]: true, range_[1]: true, range_[1] + 1: false} {
+			in := strings.Replace(withUpstream, "downstream:", fmt.Sprintf("downstream:\n  %s: %d", field, n), 1)
+			if ok {
+				if _, err := Parse("relay.yaml", []byte(in)); err != nil {
+					t.Error(err)
+				}
+				continue
+			}
+			wantMistakes(t, in, []string{fmt.Sprintf("2: downstream.%s: %d is out of range: %d to %d", field, n, range_[0], range_[1])})
+		}
+	}
+}
+
+func TestDurationsWithoutEnd(t *testing.T) {
+	c, err := Parse("relay.yaml", []byte(withUpstream+`  guard: {holdFor: forever}
+  staleness:
+    expireAfter: 1h
+    kinds:
+    - {kinds: [authorizationpolicies], expireAfter: never}
+    - {kinds: [we], onStale: drop}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := c.Upstreams[0]
+	if u.Guard.HoldFor != 0 || u.Staleness.ExpireAfter.D() != time.Hour {
+		t.Errorf("%+v %+v", u.Guard, u.Staleness)
+	}
+	want := []KindStaleness{
+		{Kinds: []string{"authorizationpolicies"}, StaleAfter: Duration(5 * time.Minute), OnStale: OnStaleKeep},
+		{Kinds: []string{"we"}, StaleAfter: Duration(5 * time.Minute), OnStale: OnStaleDrop, ExpireAfter: OpenEnded(time.Hour)},
+	}
+	if d := cmp.Diff(want, u.Staleness.Kinds); d != "" {
+		t.Error(d)
+	}
+	// The effective config says never where there is no end, and reads back.
+	out, err := c.YAML()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(out), "holdFor: never") {
+		t.Errorf("%s", out)
+	}
+	again, err := Parse("relay.yaml", out)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if d := cmp.Diff(c, again); d != "" {
+		t.Error(d)
+	}
+}
+
+func FuzzOpenEnded(f *testing.F) {
+	for _, s := range []string{"never", "forever", "1h", "-5m", "0", `"1h"`, "[1h]"} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var o OpenEnded
+		if err := o.UnmarshalYAML(data); err != nil {
+			return
+		}
+		text, err := o.MarshalYAML()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var again OpenEnded
+		if err := again.UnmarshalYAML([]byte(text.(string))); err != nil || again != o {
+			t.Errorf("%q: %v, written as %q, is read as %v (%v)", data, o, text, again, err)
+		}
+	})
+}
+
+// TestListsThatAreWrittenAndEmptyAreRefused: left out they mean all, which may be the opposite
+// of what is meant.
+func TestListsThatAreWrittenAndEmptyAreRefused(t *testing.T) {
+	const text = "is empty: leave it out, which means all, or name at least one"
+	for _, tc := range []struct{ in, want string }{
+		{"  import: {kinds: []}\n", "7: upstreams[0].import.kinds: " + text},
+		{"  import: {namespaces: {include: []}}\n", "7: upstreams[0].import.namespaces.include: " + text},
+		{"views: [{name: a, default: true, sources: []}]\n", "7: views[0].sources: " + text},
+		{"views: [{name: a, default: true, kinds: []}]\n", "7: views[0].kinds: " + text},
+		{"views: [{name: a, default: true, namespaces: {include: []}}]\n", "7: views[0].namespaces.include: " + text},
+		{"views: [{name: a, match: {nodeIDs: []}}]\n", "7: views[0].match.nodeIDs: " + text},
+		{"views: [{name: a, match: {clusterIDs: [], nodeIDs: [x]}}]\n", "7: views[0].match.clusterIDs: " + text},
+		{"views: [{name: a, match: {namespaces: []}}]\n", "7: views[0].match.namespaces: " + text},
+		{"views: [{name: a, match: {identities: []}}]\n", "7: views[0].match.identities: " + text},
+		{"merge: [{kinds: [], policy: newest}]\n", "7: merge[0].kinds: is empty: leave it out, which means all other kinds, or name at least one"},
+	} {
+		wantMistakes(t, withUpstream+tc.in, []string{tc.want})
+	}
+	for _, in := range []string{
+		"  import: {kinds: , namespaces: {include: , exclude: []}}\n",
+		"views: [{name: a, default: true, sources: , kinds: }]\n", "merge: [{kinds: , policy: newest}]\n",
+	} {
+		if _, err := Parse("relay.yaml", []byte(withUpstream+in)); err != nil {
+			t.Errorf("%s: %v", in, err)
+		}
+	}
+}
+
+func TestTheRelaysOwnAnnotationsCanNotBeMadeUp(t *testing.T) {
+	const in = "  rewrite:\n    annotations:\n      set:\n        a: b\n        meshrelay.io/from: me\n        meshrelay.io/stale-since: now\n"
+	wantMistakes(t, withUpstream+in, []string{
+		"11: upstreams[0].rewrite.annotations.set[meshrelay.io/from]: annotations that begin with meshrelay.io/ are the relay's own",
+		"12: upstreams[0].rewrite.annotations.set[meshrelay.io/stale-since]: annotations that begin with meshrelay.io/ are the relay's own"})
+	if _, err := Parse("relay.yaml", []byte(withUpstream+"  rewrite: {annotations: {set: {meshrelay.io: x}}, labels: {set: {meshrelay.io/from: x}}}\n")); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestMapsOfTextsCanBeMerged(t *testing.T) {
+	c, err := Parse("relay.yaml", []byte(withUpstream+`  rewrite:
+    labels: {set: &common {team: mesh, tier: "1"}}
+    annotations:
+      set:
+        <<: *common
+        tier: "2"
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(map[string]string{"team": "mesh", "tier": "2"}, c.Upstreams[0].Rewrite.Annotations.Set); d != "" {
+		t.Error(d)
+	}
+	wantMistakes(t, withUpstream+"  rewrite: {labels: {set: {<<: *nobody}}}\n", []string{"7: upstreams[0].rewrite.labels.set: there is no anchor &nobody above"})
+	wantMistakes(t, withUpstream+"  clusterID: &c x\n  rewrite: {labels: {set: {<<: *c}}}\n", []string{`8: upstreams[0].rewrite.labels.set: want a map, not "x"`})
+}
+
+func TestWhereTheAdminSocketIs(t *testing.T) {
+	run, tmp, uid := t.TempDir(), t.TempDir(), os.Getuid()
+	long := "/" + strings.Repeat("d", 100)
+	for _, tc := range []struct {
+		name, in, runtimeDir, tempDir, want string
+	}{
+		{"as configured", "admin: {socket: /x/a.sock}\nstate: {dir: /s}\n", run, tmp, "/x/a.sock"},
+		{"relative to the file", "admin: {socket: run/a.sock}\n", run, tmp, "/etc/relay/run/a.sock"},
+		{"with the state", "state: {dir: state}\n", run, tmp, "/etc/relay/state/admin.sock"},
+		{"with the state, too long", "state: {dir: " + long + "}\n", run, tmp, run + "/meshrelay/admin-15014.sock"},
+		{"of the user's session", "", run, tmp, run + "/meshrelay/admin-15014.sock"},
+		{"of another port", "admin: {address: '127.0.0.1:1234'}\n", run, tmp, run + "/meshrelay/admin-1234.sock"},
+		{"of any port", "admin: {address: '127.0.0.1:0'}\n", run, tmp, fmt.Sprintf("%s/meshrelay/admin-pid-%d.sock", run, os.Getpid())},
+		{"without a session", "", "", tmp, fmt.Sprintf("%s/meshrelay-%d/admin-15014.sock", tmp, uid)},
+		{"a session that is nowhere", "", "relative", tmp, fmt.Sprintf("%s/meshrelay-%d/admin-15014.sock", tmp, uid)},
+		{"all too long", "", long, long, fmt.Sprintf("/tmp/meshrelay-%d/admin-15014.sock", uid)},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Setenv("XDG_RUNTIME_DIR", tc.runtimeDir)
+			t.Setenv("TMPDIR", tc.tempDir)
+			c, err := Parse("/etc/relay/relay.yaml", []byte(withUpstream+tc.in))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := c.AdminSocket(); got != tc.want || !filepath.IsAbs(got) || len(got) > maxSocketPath {
+				t.Errorf("%s, want %s", got, tc.want)
+			}
+		})
+	}
+	// However the file is named, others find the socket.
+	c, err := Parse("relay.yaml", []byte(withUpstream+"state: {dir: s}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := c.AdminSocket(); !filepath.IsAbs(got) || filepath.Base(filepath.Dir(got)) != "s" {
+		t.Error(got)
+	}
+}
+
+func TestWhatNeedsARestart(t *testing.T) {
+	base := withUpstream + "  clusterID: a\n"
+	for _, tc := range []struct {
+		name, from, to string
+		want           []string
+	}{
+		{"nothing", "", "", nil},
+		{"upstreams", "clusterID: a", "clusterID: b\n  guard: {percent: 1}\n- {name: f, file: {path: x}}", nil},
+		{"merge, views, push, level, limits, history", "", "merge: [{policy: newest}]\nviews: [{name: a, default: true}]\npush: {debounceAfter: 1ms}\nlog: {level: debug}\nstate: {flushInterval: 2s, history: {revisions: 1}}\n", nil},
+		{"hot limits", "downstream:", "downstream:\n  maxStreams: 5\n  maxConnections: 5\n  maxNodeBytes: 5000\n  newStreamsPerSecond: 5\n  requestsPerSecond: 5\n  shedAtMemoryPercent: 5\n  maxTypesPerClient: 5", nil},
+		{"node", "", "node: {id: other, revision: r}\n", []string{"node.id", "node.revision", "provenance.relay"}},
+		{"a listener's address", "127.0.0.1:15010", "127.0.0.1:15011", []string{"downstream.listeners[0].address"}},
+		{"a listener's kind", "plaintext: true", "tls: {certFile: a, keyFile: b}", []string{"downstream.listeners[0].plaintext", "downstream.listeners[0].tls"}},
+		{"a listener more", "upstreams:", "  - {address: '127.0.0.1:0', plaintext: true}\nupstreams:", []string{"downstream.listeners"}},
+		{"times and sizes", "downstream:", "downstream:\n  startupTimeout: 1s\n  maxConnectionAge: 1h\n  maxConnectionAgeGrace: 1s\n  drainTimeout: 1s\n  sendTimeout: 1s\n  maxStreamsPerConnection: 5\n  maxRequestBytes: 100000\n  maxHeaderBytes: 5000", []string{
+			"downstream.startupTimeout", "downstream.maxConnectionAge", "downstream.maxConnectionAgeGrace", "downstream.drainTimeout",
+			"downstream.sendTimeout", "downstream.maxStreamsPerConnection", "downstream.maxRequestBytes", "downstream.maxHeaderBytes"}},
+		{"the rest", "", "admin: {address: '127.0.0.1:1', socket: /x/y}\nstate: {dir: /s}\nprovenance: {maxHops: 2}\nlog: {format: json}\n", []string{
+			"provenance.maxHops", "admin.address", "admin.socket", "state.dir", "log.format"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			in := base + tc.to
+			if tc.from != "" {
+				in = strings.Replace(base, tc.from, tc.to, 1)
+				if in == base {
+					t.Fatalf("%q is not there", tc.from)
+				}
+			}
+			running, err := Parse("relay.yaml", []byte(base))
+			if err != nil {
+				t.Fatal(err)
+			}
+			next, err := Parse("relay.yaml", []byte(in))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := cmp.Diff(tc.want, Diff(running, next)); d != "" {
+				t.Errorf("-want +got:\n%s", d)
+			}
+			if d := cmp.Diff(tc.want, Diff(next, running)); d != "" {
+				t.Errorf("the other way round, -want +got:\n%s", d)
+			}
+		})
+	}
+	for _, f := range restartOnly() {
+		known := fieldPaths("", reflect.TypeFor[Config]())
+		found := false
+		for _, k := range known {
+			found = found || k == f
+		}
+		if !found {
+			t.Errorf("%s is no field", f)
+		}
+	}
+}

@@ -1,0 +1,49 @@
+package config
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+)
+
+// maxSocketPath is how long the path of a Unix socket can be, in bytes.
+const maxSocketPath = 107
+
+// AdminSocket returns the absolute path of the Unix socket for what changes something:
+// Admin.Socket, or else its default. It says nothing of whether it can be opened.
+func (c *Config) AdminSocket() string {
+	if c.Admin.Socket != "" {
+		return absolute(c.Admin.Socket)
+	}
+	if c.State.Dir != "" {
+		if path := filepath.Join(absolute(c.State.Dir), "admin.sock"); len(path) <= maxSocketPath {
+			return path
+		}
+	}
+	// Relays on one host have different ports, unless the system chooses them.
+	_, name, err := net.SplitHostPort(c.Admin.Address)
+	if err != nil || name == "0" {
+		name = fmt.Sprintf("pid-%d", os.Getpid())
+	}
+	name = "admin-" + name + ".sock"
+	if dir := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
+		if path := filepath.Join(dir, "meshrelay", name); len(path) <= maxSocketPath {
+			return path
+		}
+	}
+	own := fmt.Sprintf("meshrelay-%d", os.Getuid())
+	if path := filepath.Join(absolute(os.TempDir()), own, name); len(path) <= maxSocketPath {
+		return path
+	}
+	return filepath.Join("/tmp", own, name)
+}
+
+// absolute returns a path as it is from everywhere.
+func absolute(path string) string {
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return path // there is no working directory: it is as good as it gets
+	}
+	return abs
+}

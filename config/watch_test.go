@@ -1,0 +1,411 @@
+package config
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+// configNamed is a config that is told by its node id.
+func configNamed(id string) string { return withUpstream + "node: {id: " + id + "}\n" }
+
+// watching is a Watcher that runs on a file with the node id "first".
+type watching struct {
+	*Watcher
+	t    *testing.T
+	path string
+	// applied are the ids of the configs that were taken over. What is in fail is not.
+	applied chan string
+	fail    map[string]error
+}
+
+// watch runs a Watcher on a path, at which there is a config named first.
+func watch(t *testing.T, path string) *watching {
+	t.Helper()
+	w := &watching{Watcher: NewWatcher(path), t: t, path: path, applied: make(chan string, 100), fail: map[string]error{}}
+	if cfg, err := w.Load(); err != nil || cfg.Node.ID != "first" {
+		t.Fatal(cfg, err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() {
+		done <- w.Run(ctx, slog.New(slog.DiscardHandler), func(_ context.Context, cfg *Config) ([]string, error) {
+			w.applied <- cfg.Node.ID
+			return []string{"node.id"}, w.fail[cfg.Node.ID]
+		})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if err := w.Reload(context.Background()); err == nil || !strings.Contains(err.Error(), "shutting down") {
+			t.Errorf("after the end: %v", err)
+		}
+	})
+	return w
+}
+
+// want waits until a config has been taken over, and it is the first since the last call.
+func (w *watching) want(id string) {
+	w.t.Helper()
+	select {
+	case got := <-w.applied:
+		if got != id {
+			w.t.Fatalf("%q was taken over, want %q", got, id)
+		}
+	case <-time.After(30 * time.Second):
+		w.t.Fatalf("waited 30 s for %q; %+v", id, w.Status())
+	}
+}
+
+// wantNone checks that nothing has been taken over: an answer to what is asked now comes after
+// all that was noticed before.
+func (w *watching) wantNone(in string) {
+	w.t.Helper()
+	if err := w.Reload(w.t.Context()); err != nil {
+		w.t.Fatal(err)
+	}
+	w.want(in)
+}
+
+// until waits for a status.
+func (w *watching) until(what string, ok func(ReloadStatus) bool) {
+	w.t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.After(30 * time.Second); !ok(w.Status()); {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			w.t.Fatalf("waited 30 s for %s: %+v", what, w.Status())
+		}
+	}
+}
+
+func failing(s ReloadStatus) bool { return s.Error != "" }
+func fine(s ReloadStatus) bool    { return s.Error == "" }
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func must(t *testing.T, errs ...error) {
+	t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAChangeOfTheFileIsTakenOver(t *testing.T) {
+	for name, change := range map[string]func(t *testing.T, path, text string){
+		"written in place": write,
+		"replaced": func(t *testing.T, path, text string) {
+			write(t, path+".new", text)
+			must(t, os.Rename(path+".new", path))
+		},
+		"moved away by an editor": func(t *testing.T, path, text string) {
+			must(t, os.Rename(path, path+"~"))
+			write(t, path, text)
+		},
+		"removed and made again": func(t *testing.T, path, text string) {
+			must(t, os.Remove(path))
+			write(t, path, text)
+		},
+		"its directory replaced": func(t *testing.T, path, text string) {
+			dir := filepath.Dir(path)
+			must(t, os.RemoveAll(dir+".old"), os.Rename(dir, dir+".old"), os.Mkdir(dir, 0o700))
+			write(t, path, text)
+		},
+		"its directory removed and made again": func(t *testing.T, path, text string) {
+			dir := filepath.Dir(path)
+			must(t, os.RemoveAll(filepath.Dir(dir)), os.MkdirAll(dir, 0o700))
+			write(t, path, text)
+		},
+		"made a link": func(t *testing.T, path, text string) {
+			target := filepath.Join(t.TempDir(), "target.yaml")
+			write(t, target, text)
+			must(t, os.Remove(path), os.Symlink(target, path))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "etc", "relay")
+			must(t, os.MkdirAll(dir, 0o700))
+			path := filepath.Join(dir, "relay.yaml")
+			write(t, path, configNamed("first"))
+			w := watch(t, path)
+			for _, id := range []string{"second", "third"} {
+				change(t, path, configNamed(id))
+				w.want(id)
+				w.until("success", func(s ReloadStatus) bool { return fine(s) && slices.Equal(s.NeedsRestart, []string{"node.id"}) })
+			}
+			if s := w.Status(); s.LastSuccess.Before(s.LastAttempt) || s.LastSuccess.IsZero() {
+				t.Errorf("%+v", s)
+			}
+		})
+	}
+}
+
+// TestAConfigMapIsFollowed: the kubelet writes a new directory and then replaces the link
+// ..data, through which all files are reached.
+func TestAConfigMapIsFollowed(t *testing.T) {
+	dir := t.TempDir()
+	publish := func(version, id string) {
+		must(t, os.Mkdir(filepath.Join(dir, version), 0o700))
+		write(t, filepath.Join(dir, version, "relay.yaml"), configNamed(id))
+		must(t, os.Symlink(version, filepath.Join(dir, "..data_tmp")), os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data")))
+	}
+	publish("..1", "first")
+	must(t, os.Symlink("..data/relay.yaml", filepath.Join(dir, "relay.yaml")))
+	w := watch(t, filepath.Join(dir, "relay.yaml"))
+	for i, id := range []string{"second", "third", "fourth"} {
+		publish(fmt.Sprintf("..%d", i+2), id)
+		must(t, os.RemoveAll(filepath.Join(dir, fmt.Sprintf("..%d", i+1))))
+		w.want(id)
+	}
+}
+
+// TestLinksAreFollowedToTheirEnd: a change anywhere on the way to the file counts.
+func TestLinksAreFollowedToTheirEnd(t *testing.T) {
+	root := t.TempDir()
+	for _, dir := range []string{"etc", "v1", "v2", "far"} {
+		must(t, os.Mkdir(filepath.Join(root, dir), 0o700))
+	}
+	write(t, filepath.Join(root, "far", "relay.yaml"), configNamed("first"))
+	must(t,
+		os.Symlink(filepath.Join(root, "far", "relay.yaml"), filepath.Join(root, "v1", "relay.yaml")),
+		os.Symlink("v1", filepath.Join(root, "now")),
+		os.Symlink("../now/relay.yaml", filepath.Join(root, "etc", "relay.yaml")))
+	w := watch(t, filepath.Join(root, "etc", "relay.yaml"))
+	write(t, filepath.Join(root, "far", "relay.yaml"), configNamed("far-away"))
+	w.want("far-away")
+	write(t, filepath.Join(root, "v2", "relay.yaml"), configNamed("v2"))
+	must(t, os.Symlink("v2", filepath.Join(root, "next")), os.Rename(filepath.Join(root, "next"), filepath.Join(root, "now")))
+	w.want("v2")
+	write(t, filepath.Join(root, "v2", "relay.yaml"), configNamed("v2-again"))
+	w.want("v2-again")
+}
+
+func TestLinksThatLeadNowhereEnd(t *testing.T) {
+	dir := t.TempDir()
+	must(t, os.Symlink("b", filepath.Join(dir, "a")), os.Symlink("a", filepath.Join(dir, "b")))
+	dirs, names := route(filepath.Join(dir, "a", "relay.yaml"))
+	if !dirs[dir] || !names[filepath.Join(dir, "a")] || !names[filepath.Join(dir, "b")] || len(dirs) != 1 {
+		t.Error(dirs, names)
+	}
+	// What is not there would appear in the first directory that is.
+	dirs, names = route(filepath.Join(dir, "none", "at", "all"))
+	if !dirs[dir] || !names[filepath.Join(dir, "none")] || len(dirs) != 1 {
+		t.Error(dirs, names)
+	}
+}
+
+func TestTheSameContentIsNotTakenOverAgain(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "relay.yaml")
+	write(t, path, configNamed("first"))
+	w := watch(t, path)
+	write(t, path, configNamed("first"))
+	write(t, path+".new", configNamed("first"))
+	must(t, os.Rename(path+".new", path))
+	write(t, path, configNamed("second"))
+	w.want("second")
+	w.wantNone("second") // but when it is asked for
+}
+
+func TestAFileThatIsWrongChangesNothing(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "relay.yaml")
+	write(t, path, configNamed("first"))
+	w := watch(t, path)
+	loaded := w.Status().LastSuccess
+
+	// Wrong, gone, and back as it was: nothing is taken over, or has to be.
+	write(t, path, "nonsense: 1\nmore: 2\n")
+	w.until("an error", failing)
+	s := w.Status()
+	if s.LastSuccess != loaded || s.FailingSince.IsZero() || s.FailingSince.Before(loaded) ||
+		!strings.Contains(s.Error, path+":1: nonsense: unknown field") || !strings.Contains(s.Error, path+":2: more: unknown field") || strings.Contains(s.Error, "\n") {
+		t.Errorf("%+v", s)
+	}
+	must(t, os.Remove(path))
+	w.until("another error", func(s ReloadStatus) bool { return strings.Contains(s.Error, "no such file") })
+	if got := w.Status().FailingSince; got != s.FailingSince {
+		t.Errorf("it has been failing since %v, not since %v", s.FailingSince, got)
+	}
+	write(t, path, configNamed("first"))
+	w.until("success", fine)
+	if s := w.Status(); s.LastSuccess != loaded || !s.FailingSince.IsZero() {
+		t.Errorf("%+v", s)
+	}
+	w.wantNone("first")
+}
+
+func TestWhatCouldNotBeTakenOverIsTriedAgainWhenAsked(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "relay.yaml")
+	write(t, path, configNamed("first"))
+	w := watch(t, path)
+	w.fail["second"] = errors.New("upstream east: no such key file")
+	write(t, path, configNamed("second"))
+	w.want("second")
+	w.until("an error", failing)
+	if err := w.Reload(t.Context()); !errors.Is(err, w.fail["second"]) {
+		t.Errorf("%v", err)
+	}
+	w.want("second")
+	// The first one may have been replaced in part, so it has to be taken over as well.
+	write(t, path, configNamed("first"))
+	w.want("first")
+	w.until("success", fine)
+	w.Trigger()
+	w.want("first")
+	write(t, path, "nonsense: 1\n")
+	if err := w.Reload(t.Context()); err == nil || !strings.Contains(err.Error(), "nonsense: unknown field") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestAChangeBetweenLoadAndRunIsNotMissed(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "relay.yaml")
+	write(t, path, configNamed("first"))
+	w := NewWatcher(path)
+	if _, err := w.Load(); err != nil {
+		t.Fatal(err)
+	}
+	write(t, path, configNamed("second"))
+	ctx, cancel := context.WithCancel(t.Context())
+	got := ""
+	err := w.Run(ctx, slog.New(slog.DiscardHandler), func(_ context.Context, cfg *Config) ([]string, error) {
+		got = cfg.Node.ID
+		cancel()
+		return nil, nil
+	})
+	if err != nil || got != "second" {
+		t.Errorf("%q %v", got, err)
+	}
+}
+
+func TestAReloadThatIsNotAnsweredInTimeIsAnError(t *testing.T) {
+	w := NewWatcher("none.yaml") // it does not run
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := w.Reload(ctx); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	w.Trigger()
+	w.Trigger() // never blocks
+}
+
+func TestWithoutInotifyTheFileIsPolled(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "relay.yaml")
+	write(t, path, configNamed("first"))
+	synctest.Test(t, func(t *testing.T) {
+		w := NewWatcher(path)
+		tries := 0
+		w.follow.open = func() (*fsnotify.Watcher, error) { tries++; return nil, errors.New("no more instances") }
+		if _, err := w.Load(); err != nil {
+			t.Fatal(err)
+		}
+		var log strings.Builder
+		applied := make(chan string, 10)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() {
+			done <- w.Run(ctx, slog.New(slog.NewTextHandler(&log, nil)), func(_ context.Context, cfg *Config) ([]string, error) {
+				applied <- cfg.Node.ID
+				return nil, nil
+			})
+		}()
+		start := time.Now()
+		time.Sleep(2 * watchQuiet) // by then it has been looked at first
+		write(t, path, configNamed("second"))
+		if got := <-applied; got != "second" || time.Since(start) != watchQuiet+watchPoll+watchQuiet {
+			t.Errorf("%q after %v", got, time.Since(start))
+		}
+		time.Sleep(10 * watchPoll)
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if tries < 5 || strings.Count(log.String(), "no more instances") != 1 {
+			t.Errorf("tried %d times, and said:\n%s", tries, log.String())
+		}
+	})
+}
+
+func TestAFileIsReadWhenItHasBeenQuiet(t *testing.T) {
+	for name, tc := range map[string]struct {
+		soon  bool
+		every time.Duration
+		times int
+		want  time.Duration
+	}{
+		"one change":                {false, time.Hour, 1, watchQuiet},
+		"several changes":           {false, watchQuiet / 2, 7, 6*watchQuiet/2 + watchQuiet},
+		"changes without end":       {false, watchQuiet / 2, 1000, watchLongest},
+		"changes of something else": {false, time.Hour, 0, watchRescan + watchQuiet},
+		"at first":                  {true, time.Hour, 0, watchQuiet},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				events := make(chan fsnotify.Event)
+				f := &follow{events: events, names: map[string]bool{"/etc/relay.yaml": true}}
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				go func() {
+					send := func(name string, after time.Duration) bool {
+						select {
+						case <-time.After(after):
+						case <-ctx.Done():
+							return false
+						}
+						select {
+						case events <- fsnotify.Event{Name: name}:
+							return true
+						case <-ctx.Done():
+							return false
+						}
+					}
+					for i := range tc.times {
+						if !send("/etc/relay.yaml", min(tc.every, time.Duration(i)*tc.every)) {
+							return
+						}
+					}
+					for send("/etc/other", time.Millisecond) {
+					}
+				}()
+				start := time.Now()
+				if what, _ := f.wait(ctx, tc.soon, nil, nil); what != stirred || time.Since(start) != tc.want {
+					t.Errorf("%v after %v, want it after %v", what, time.Since(start), tc.want)
+				}
+			})
+		})
+	}
+}
+
+func TestWhatIsSaidOfAFileIsBounded(t *testing.T) {
+	in := strings.Builder{}
+	in.WriteString(withUpstream)
+	for i := range 1000 {
+		fmt.Fprintf(&in, "field%d: 1\n", i)
+	}
+	_, err := Parse("relay.yaml", []byte(in.String()))
+	text := brief(err)
+	if len(text) > maxReasonBytes+len("…") || !strings.Contains(text, "field9:") || !strings.HasSuffix(text, "; and 990 more") {
+		t.Errorf("%d bytes: %s", len(text), text)
+	}
+	if !strings.Contains(brief(errors.New(strings.Repeat("ä", maxReasonBytes))), "…") {
+		t.Error("a long text is not cut")
+	}
+}

@@ -1,0 +1,63 @@
+package docs_test
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestEveryFailureHasATest checks that each row of the table of failures says what clients
+// see, what operators see and what to do, and names a test or a scenario of the chaos suite
+// that exists.
+func TestEveryFailureHasATest(t *testing.T) {
+	tests := map[string]bool{}
+	scenarios := map[string]bool{}
+	test := regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+	sources(t, func(path, content string) {
+		if strings.HasSuffix(path, "_test.go") {
+			for _, m := range test.FindAllStringSubmatch(content, -1) {
+				tests[m[1]] = true
+			}
+		}
+		if strings.Contains(path, "chaos/") {
+			for _, m := range regexp.MustCompile(`"([a-z-]+)"`).FindAllStringSubmatch(content, -1) {
+				scenarios[m[1]] = true
+			}
+		}
+	})
+	rows := 0
+	named := regexp.MustCompile("`(Test\\w+)`")
+	chaos := regexp.MustCompile("chaos `([a-z-]+)`")
+	for line := range strings.Lines(read(t, "operations.md")) {
+		columns := strings.Split(strings.TrimSpace(line), " | ")
+		if !strings.HasPrefix(line, "| ") || len(columns) < 5 || strings.HasPrefix(line, "| failure") || strings.HasPrefix(line, "| ---") {
+			continue
+		}
+		rows++
+		for i, c := range columns {
+			if strings.Trim(c, "| ") == "" {
+				t.Errorf("column %d is empty: %s", i+1, line)
+			}
+		}
+		proof := columns[len(columns)-1]
+		found := 0
+		for _, m := range named.FindAllStringSubmatch(proof, -1) {
+			found++
+			if !tests[m[1]] {
+				t.Errorf("%s: there is no test %s", columns[0], m[1])
+			}
+		}
+		for _, m := range chaos.FindAllStringSubmatch(proof, -1) {
+			found++
+			if !scenarios[m[1]] {
+				t.Errorf("%s: the chaos suite knows no %s", columns[0], m[1])
+			}
+		}
+		if found == 0 {
+			t.Errorf("no test: %s", line)
+		}
+	}
+	if rows < 30 {
+		t.Errorf("the table has %d rows", rows)
+	}
+}

@@ -1,0 +1,123 @@
+package downstream
+
+import (
+	"context"
+	"errors"
+	"net"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+)
+
+// serve runs a stream to its end.
+func (s *Server) serve(stream grpc.ServerStream, protocol string, l *Listener) error {
+	s.metrics.streams.WithLabelValues(protocol).Inc()
+	err := s.runStream(stream, protocol, l)
+	if code := status.Code(err); code != codes.OK && code != codes.Canceled && code != codes.Unavailable {
+		s.metrics.refused.WithLabelValues(code.String()).Inc()
+	}
+	var r *refused
+	if errors.As(err, &r) {
+		s.metrics.refusals.WithLabelValues(string(r.why)).Inc()
+		if s.refusals.Allow() {
+			from := ""
+			if p, ok := peer.FromContext(stream.Context()); ok {
+				from = p.Addr.String()
+			}
+			s.log.Warn("client refused", "address", from, "reason", r.why, "err", err)
+		}
+	}
+	return err
+}
+
+func (s *Server) runStream(stream grpc.ServerStream, protocol string, l *Listener) error {
+	ctx := stream.Context()
+	defer s.open.Add(-1)
+	if err := s.admit(ctx, s.open.Add(1)); err != nil {
+		return err
+	}
+	if err := stream.SendHeader(metadata.Pairs(ProtocolHeader, protocolDelta)); err != nil {
+		return err
+	}
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return status.Error(codes.Internal, "stream has no peer")
+	}
+	c := newConn(s, stream, protocol, l, p)
+	s.add(c)
+	defer s.remove(c)
+	clients := s.metrics.clients.WithLabelValues(protocol)
+	clients.Inc()
+	defer clients.Dec()
+
+	s.streams.Add(2)
+	go c.guard(c.receive)
+	go c.guard(c.send)
+	err := c.supervise(ctx)
+	c.close(err)
+	return err
+}
+
+// admit takes a new stream on, if the server can bear it: streams is how many there are,
+// with it.
+func (s *Server) admit(ctx context.Context, streams int64) error {
+	limits := s.limits.Load()
+	if s.isDraining() {
+		return errDraining
+	}
+	if s.overloaded != nil {
+		if err := s.overloaded(); err != nil {
+			return refuse(reasonOverload, codes.ResourceExhausted, "%s", bounded(err.Error()))
+		}
+	}
+	if streams > int64(limits.MaxStreams) {
+		return refuse(reasonStreams, codes.ResourceExhausted,
+			"%d streams are open, no more are served at once (downstream.maxStreams); try again later", limits.MaxStreams)
+	}
+	if size := headerBytes(ctx); size > s.cfg.MaxHeaderBytes {
+		return refuse(reasonHeaders, codes.ResourceExhausted,
+			"the headers have %d bytes, more than %d (downstream.maxHeaderBytes)", size, s.cfg.MaxHeaderBytes)
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	if err := s.limiter.Wait(ctx); err != nil {
+		return refuse(reasonRate, codes.ResourceExhausted,
+			"more than %d new streams a second (downstream.newStreamsPerSecond); try again later", limits.NewStreamsPerSecond)
+	}
+	return nil
+}
+
+// headerBytes returns the size of a stream's headers, reckoned as HTTP/2 does.
+func headerBytes(ctx context.Context) (n int) {
+	md, _ := metadata.FromIncomingContext(ctx)
+	for name, values := range md {
+		for _, v := range values {
+			n += len(name) + len(v) + 32
+		}
+	}
+	return n
+}
+
+// connectionRefused counts a connection beyond MaxConnections.
+func (s *Server) connectionRefused(from net.Addr) {
+	s.metrics.refusals.WithLabelValues(string(reasonConnections)).Inc()
+	if s.refusals.Allow() {
+		s.log.Warn("connection refused: there are as many as are allowed", "address", from.String(),
+			"reason", reasonConnections, "maxConnections", s.limits.Load().MaxConnections)
+	}
+}
+
+var errDraining = status.Error(codes.Unavailable, "relay is shutting down; reconnect")
+
+func (s *Server) isDraining() bool {
+	select {
+	case <-s.draining:
+		return true
+	default:
+		return false
+	}
+}

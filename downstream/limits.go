@@ -1,0 +1,146 @@
+package downstream
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/time/rate"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// Limits bound what clients can ask for, and can be replaced while the Server runs
+// (Server.Reload). The zero value of one means its default.
+type Limits struct {
+	// MaxConnections and MaxStreams bound the clients of all listeners together. Connections
+	// beyond are closed, streams refused with ResourceExhausted; those that are there stay,
+	// also when the limits are lowered.
+	MaxConnections int
+	MaxStreams     int
+	// NewStreamsPerSecond bounds the streams that are taken on; more wait for up to a
+	// second and are then refused with ResourceExhausted (PROTOCOL S25).
+	NewStreamsPerSecond int
+	// RequestsPerSecond bounds each stream. A client may be faster for a while, and
+	// acknowledgements of what it was sent do not count. One that is faster for longer is
+	// delayed, and after ten seconds of that its stream is ended with ResourceExhausted.
+	RequestsPerSecond int
+	// MaxNodeBytes bounds the encoded node of a first request; a larger one is an
+	// InvalidArgument.
+	MaxNodeBytes int
+	// MaxTypesPerClient bounds the types that a stream subscribes to.
+	MaxTypesPerClient int
+}
+
+// each calls f with every limit, its name, and its default.
+func (l *Limits) each(f func(name string, value *int, byDefault int)) {
+	f("MaxConnections", &l.MaxConnections, 20_000)
+	f("MaxStreams", &l.MaxStreams, 20_000)
+	f("NewStreamsPerSecond", &l.NewStreamsPerSecond, 1000)
+	f("RequestsPerSecond", &l.RequestsPerSecond, 500)
+	f("MaxNodeBytes", &l.MaxNodeBytes, 256<<10)
+	f("MaxTypesPerClient", &l.MaxTypesPerClient, 256)
+}
+
+// complete returns l with its defaults, or an error that names each limit that is none.
+func (l Limits) complete() (*Limits, error) {
+	var errs error
+	l.each(func(name string, value *int, byDefault int) {
+		switch {
+		case *value < 0:
+			errs = errors.Join(errs, fmt.Errorf("downstream: %s is %d: want a positive number, or 0 for %d", name, *value, byDefault))
+		case *value == 0:
+			*value = byDefault
+		}
+	})
+	return &l, errs
+}
+
+// reason says over which limit a client, or its connection, was refused.
+type reason string
+
+const (
+	reasonConnections reason = "connections" // MaxConnections
+	reasonStreams     reason = "streams"     // MaxStreams
+	reasonRate        reason = "rate"        // NewStreamsPerSecond
+	reasonOverload    reason = "overload"    // Deps.Overloaded
+	reasonHeaders     reason = "headers"     // MaxHeaderBytes
+	reasonRequests    reason = "requests"    // RequestsPerSecond
+	reasonBytes       reason = "bytes"       // MaxRequestBytes
+	reasonNode        reason = "node"        // MaxNodeBytes, or no node
+	reasonTypes       reason = "types"       // MaxTypesPerClient, or a type that can be none
+	reasonNames       reason = "names"       // maxNames
+	reasonView        reason = "view"        // no view is for the client
+	reasonViews       reason = "views"       // maxViews
+	reasonDebug       reason = "debug"       // maxReplies
+	reasonUnread      reason = "unread"      // SendTimeout
+)
+
+func reasons() []reason {
+	return []reason{
+		reasonConnections, reasonStreams, reasonRate, reasonOverload, reasonHeaders, reasonRequests, reasonBytes,
+		reasonNode, reasonTypes, reasonNames, reasonView, reasonViews, reasonDebug, reasonUnread,
+	}
+}
+
+// refused is the error that ends a stream over a limit.
+type refused struct {
+	why reason
+	st  *status.Status
+}
+
+func refuse(why reason, code codes.Code, format string, args ...any) error {
+	return &refused{why, status.Newf(code, format, args...)}
+}
+
+func (r *refused) Error() string { return r.st.Err().Error() }
+
+func isRefused(err error) bool {
+	var r *refused
+	return errors.As(err, &r)
+}
+
+// GRPCStatus makes the error the status that the client is told.
+func (r *refused) GRPCStatus() *status.Status { return r.st }
+
+const (
+	// leastBurst is how many requests a client may always make at once: a subscription to
+	// each of many types, and changes of those.
+	leastBurst = 1024
+	// maxDelay is how long a client may be delayed in all before its stream is ended.
+	maxDelay = 10 * time.Second
+)
+
+// pace is how fast one client may ask. It is of the goroutine that receives.
+type pace struct {
+	limiter *rate.Limiter
+	limits  *Limits // that the limiter was made from
+	// delayed is for how long requests were delayed since half of the burst was left.
+	delayed time.Duration
+}
+
+// next takes one request, and returns how long it has to wait and whether it is the first
+// that has to, after some that had not. It is an error when the client has been delayed
+// for too long.
+func (p *pace) next(limits *Limits, now time.Time) (wait time.Duration, first bool, err error) {
+	limit := rate.Limit(limits.RequestsPerSecond)
+	burst := max(leastBurst, 2*limits.RequestsPerSecond, 4*limits.MaxTypesPerClient)
+	switch {
+	case p.limiter == nil:
+		p.limiter = rate.NewLimiter(limit, burst)
+	case p.limits != limits:
+		p.limiter.SetLimitAt(now, limit)
+		p.limiter.SetBurstAt(now, burst)
+	}
+	p.limits = limits
+	if p.delayed > 0 && p.limiter.TokensAt(now) >= float64(burst)/2 {
+		p.delayed = 0
+	}
+	wait = p.limiter.ReserveN(now, 1).DelayFrom(now)
+	first = wait > 0 && p.delayed == 0
+	if p.delayed += wait; p.delayed > maxDelay {
+		return 0, false, refuse(reasonRequests, codes.ResourceExhausted,
+			"more than %d requests a second (downstream.requestsPerSecond), for too long", limits.RequestsPerSecond)
+	}
+	return wait, first, nil
+}
