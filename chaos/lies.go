@@ -31,13 +31,16 @@ const (
 	lieLong lie = "64k-character names"
 	// lieBackwards has versions that go down.
 	lieBackwards lie = "versions going back"
-	// lieURL answers with a type that was not asked for.
+	// lieURL says everything once more as a type that was not asked for.
 	lieURL lie = "types that were not asked for"
 	// lieHuge makes responses of 100 MB, of one name again and again.
 	lieHuge lie = "100 MB responses"
 )
 
 var lies = []lie{lieDuplicates, lieTypes, lieTruncated, lieUTF8, lieUnnamed, lieLong, lieBackwards, lieURL}
+
+// notAskedFor is a type that no client asks for.
+const notAskedFor = "networking.istio.io/v1/NotAskedFor"
 
 // hugeBytes is the size of a huge response.
 const hugeBytes = 100 << 20
@@ -47,8 +50,6 @@ func (l lie) about(key int) bool {
 	switch l {
 	case lieTypes, lieTruncated, lieUTF8:
 		return key/len(kinds)%3 == 0
-	case lieURL:
-		return true
 	}
 	return false
 }
@@ -70,9 +71,6 @@ func (l lie) spoil(resp *discoveryv3.DiscoveryResponse, a answer) {
 		}
 	}
 	resp.Resources = append(resp.Resources, l.more(a)...)
-	if l == lieURL {
-		resp.TypeUrl = "networking.istio.io/v1/NotAskedFor"
-	}
 }
 
 func (l lie) spoilDelta(resp *discoveryv3.DeltaDiscoveryResponse, a answer) {
@@ -99,9 +97,6 @@ func (l lie) spoilDelta(resp *discoveryv3.DeltaDiscoveryResponse, a answer) {
 			name = longName
 		}
 		resp.Resources = append(resp.Resources, &discoveryv3.Resource{Name: name, Version: "lie", Resource: e})
-	}
-	if l == lieURL {
-		resp.TypeUrl = "networking.istio.io/v1/NotAskedFor"
 	}
 }
 

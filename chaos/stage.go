@@ -85,7 +85,8 @@ func newStage(ctx context.Context, sc scenario, binary, dir string, j *journal) 
 		return nil, err
 	}
 	st.reader = &reader{world: st.world}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	// What an earlier run has left would be part of this one.
+	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o700)); err != nil {
 		return nil, err
 	}
 	var configs []upstreamConfig

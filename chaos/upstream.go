@@ -321,6 +321,9 @@ func sortedTypes(s *session) []string {
 // take answers a request: the first of a type, and one without a nonce. Of others it notes
 // what they acknowledge.
 func (u *upstream) take(stream grpc.ServerStream, s *session, r request, revs []uint64, moods uint64, send func(grpc.ServerStream, *session, *subscription) error) error {
+	if r.typeURL == notAskedFor {
+		return nil // it objects to a lie
+	}
 	sub := s.types[r.typeURL]
 	if sub != nil && r.nonce != "" {
 		if !r.nacks {
@@ -434,6 +437,10 @@ func (u *upstream) sendAll(stream grpc.ServerStream, _ *session, sub *subscripti
 		m.lies.spoil(resp, a)
 	}
 	resp.VersionInfo, resp.Nonce = m.lies.version(a.commit), fmt.Sprintf("%d:%d", nonce, a.commit)
+	if err := stream.SendMsg(resp); err != nil || m.lies != lieURL {
+		return err
+	}
+	resp.TypeUrl = notAskedFor
 	return stream.SendMsg(resp)
 }
 
@@ -472,6 +479,10 @@ func (u *upstream) sendDifference(stream grpc.ServerStream, _ *session, sub *sub
 	}
 	sub.answered = true
 	resp.SystemVersionInfo, resp.Nonce = m.lies.version(a.commit), fmt.Sprintf("%d:%d", nonce, a.commit)
+	if err := stream.SendMsg(resp); err != nil || m.lies != lieURL {
+		return err
+	}
+	resp.TypeUrl = notAskedFor
 	return stream.SendMsg(resp)
 }
 

@@ -106,9 +106,12 @@ func (c *conn) supervise(ctx context.Context) error {
 	for {
 		select {
 		case err := <-c.ended:
+			if ctx.Err() != nil {
+				return c.cause(err, 1)
+			}
 			return err
 		case <-ctx.Done():
-			return status.FromContextError(ctx.Err()).Err()
+			return c.cause(status.FromContextError(ctx.Err()).Err(), 2)
 		case <-c.server.draining:
 			return errDraining
 		case now := <-tick.C:
@@ -118,6 +121,17 @@ func (c *conn) supervise(ctx context.Context) error {
 			}
 		}
 	}
+}
+
+// cause returns why a stream has ended whose context is over, of which n goroutines have not
+// reported: gRPC ends a stream by itself when a request is too large.
+func (c *conn) cause(err error, n int) error {
+	for i := 0; i < n && !isRefused(err); i++ {
+		if next := <-c.ended; isRefused(next) {
+			err = next
+		}
+	}
+	return err
 }
 
 func (c *conn) close(err error) {

@@ -2,6 +2,7 @@ package downstream
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -376,6 +378,13 @@ func wantCode(t *testing.T, err error, code codes.Code) {
 	if status.Code(err) != code {
 		t.Errorf("stream ended with %v, want %v", err, code)
 	}
+}
+
+// wantRefused checks how often clients were refused for a reason.
+func wantRefused(t *testing.T, r *relay, why reason, times int) {
+	t.Helper()
+	c := r.server.metrics.refusals.WithLabelValues(string(why))
+	eventually(t, fmt.Sprintf("refused %d times for %s", times, why), func() bool { return int(testutil.ToFloat64(c)) == times })
 }
 
 // eventually waits for a condition that another goroutine brings about.

@@ -188,3 +188,65 @@ func BenchmarkUpdateKey(b *testing.B) {
 		d.UpdateKey(k, ConfigUpdate)
 	}
 }
+
+func TestOptionsAreReplacedWhileAChangeWaits(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		opts Options
+		at   time.Duration // of the second push
+	}{
+		{"shorter", Options{After: 20 * time.Millisecond, Max: 40 * time.Millisecond}, 40 * time.Millisecond},
+		{"shorter than it has waited", Options{After: time.Millisecond, Max: time.Millisecond}, 30 * time.Millisecond},
+		{"longer", Options{After: 300 * time.Millisecond, Max: time.Second}, 320 * time.Millisecond},
+		{"contradictory: they stay", Options{After: time.Second, Max: time.Millisecond}, 120 * time.Millisecond},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got := debounce(t, 0, func(d *Debouncer) {
+				d.UpdateKey(key("a"), ConfigUpdate)
+				time.Sleep(20 * time.Millisecond)
+				d.UpdateKey(key("b"), ConfigUpdate)
+				time.Sleep(10 * time.Millisecond)
+				if err := d.SetOptions(tc.opts); (err != nil) != (tc.opts.check() != nil) {
+					t.Errorf("%+v: %v", tc.opts, err)
+				}
+			})
+			if len(got) != 2 || got[1].at != tc.at {
+				t.Errorf("pushes %v, want the second at %v", got, tc.at)
+			}
+		})
+	}
+}
+
+// TestOptionsAreReplacedWhileChangesCome is for the race detector; no change is lost.
+func TestOptionsAreReplacedWhileChangesCome(t *testing.T) {
+	d, err := NewDebouncer(Options{After: time.Millisecond, Max: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	pushed := make(chan int)
+	done := make(chan error, 1)
+	go func() { done <- d.Run(ctx, func(r *Request) { pushed <- len(r.ConfigsUpdated) }) }()
+	const n = 2000
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for i := range n {
+			d.UpdateKey(key(fmt.Sprint(i)), ConfigUpdate)
+		}
+	})
+	wg.Go(func() {
+		for i := range n {
+			if err := d.SetOptions(Options{After: time.Duration(1 + i), Max: time.Duration(1+i) * time.Microsecond}); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	for total := 0; total < n; {
+		total += <-pushed
+	}
+	wg.Wait()
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}

@@ -20,7 +20,6 @@ func player(t testing.TB, role, dir string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
 	cmd.Env = append(os.Environ(), "STATE_TEST_ROLE="+role, "STATE_TEST_DIR="+dir)
-	cmd.Stderr = os.Stderr
 	return cmd
 }
 
@@ -41,6 +40,7 @@ func TestAKilledWriterLosesAtMostWhatWasNotDurable(t *testing.T) {
 	var durable uint64
 	for kill := range kills {
 		cmd := player(t, "write", dir)
+		cmd.Stderr = os.Stderr
 		out, err := cmd.StdoutPipe()
 		if err != nil {
 			t.Fatal(err)
@@ -97,7 +97,7 @@ func checkGenerations(t *testing.T, k *Keeper) {
 }
 
 func TestAFullDiskIsReportedAndGotOver(t *testing.T) {
-	if out, err := player(t, "full", t.TempDir()).Output(); err != nil {
+	if out, err := player(t, "full", t.TempDir()).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 }
@@ -105,6 +105,7 @@ func TestAFullDiskIsReportedAndGotOver(t *testing.T) {
 func TestAStateInUseIsWaitedFor(t *testing.T) {
 	dir := t.TempDir()
 	cmd := player(t, "hold", dir)
+	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -20,15 +20,24 @@ var (
 	ErrNotInUse        = errors.New("the state can not be read now")
 )
 
-// view calls f with the bucket of a source.
+// view calls f with the bucket of a source, or with an empty ledger when there is nothing yet.
 func (k *Keeper) view(source string, f func(b *bbolt.Bucket, l *ledger) error) error {
 	err := k.read(func(tx *bbolt.Tx) error {
 		return viewSource(tx, source, f)
 	})
+	if errors.Is(err, ErrUnknownSource) && k.follows(source) {
+		err = f(nil, &ledger{}) // there is nothing yet
+	}
 	if err != nil {
 		return fmt.Errorf("upstream %s: %w", source, err)
 	}
 	return nil
+}
+
+func (k *Keeper) follows(source string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.followed[source] != nil
 }
 
 // read calls f within a transaction.
@@ -176,6 +185,11 @@ func (k *Keeper) Backup(w io.Writer) error {
 		return err
 	})
 	if err != nil {
+		select {
+		case <-k.closing: // whatever bbolt has made of that
+			err = errClosed
+		default:
+		}
 		return fmt.Errorf("state %s: %w", k.path, err)
 	}
 	return nil

@@ -2,9 +2,11 @@ package state
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strconv"
 	"syscall"
 )
@@ -17,6 +19,8 @@ func play(role string) int {
 		err = playWriter(dir)
 	case "full":
 		err = playFullDisk(dir)
+	case "readonly":
+		err = playReadOnly(dir)
 	case "hold":
 		err = playHolder(dir)
 	default:
@@ -125,6 +129,42 @@ func playHolder(dir string) error {
 	fmt.Println("held")
 	_, err := os.Stdin.Read(make([]byte, 1))
 	if err != nil && err.Error() != "EOF" {
+		return err
+	}
+	end(k)
+	return nil
+}
+
+// playReadOnly finds a state that it may read and not write, and then may.
+func playReadOnly(dir string) error {
+	chmod := func(dirMode, fileMode os.FileMode) error {
+		return errors.Join(os.Chmod(dir, dirMode), os.Chmod(Path(dir), fileMode), os.Chmod(filepath.Join(dir, lockName), fileMode))
+	}
+	const nobody = 65534
+	if os.Getuid() == 0 { // whom no mode keeps out
+		if err := errors.Join(os.Chown(dir, nobody, -1), os.Chown(Path(dir), nobody, -1), os.Chown(filepath.Join(dir, lockName), nobody, -1),
+			os.Chmod(filepath.Dir(dir), 0o755), syscall.Setuid(nobody)); err != nil {
+			return err
+		}
+	}
+	if err := chmod(0o500, 0o400); err != nil {
+		return err
+	}
+	k := Open(options(dir))
+	s, st := k.Load("east"), k.Status()
+	if len(s.Records) != 1 || st.Healthy || st.InUse || st.LastError == "" {
+		return fmt.Errorf("%d records, status %+v", len(s.Records), st)
+	}
+	f := restoredFake(s)
+	k.Follow("east", f)
+	f.put(record("db", "2"))
+	if err := k.Flush(context.Background()); err == nil {
+		return errors.New("flushed into what is read-only")
+	}
+	if err := chmod(0o700, 0o600); err != nil {
+		return err
+	}
+	if err := k.Flush(context.Background()); err != nil {
 		return err
 	}
 	end(k)

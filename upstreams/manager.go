@@ -389,7 +389,6 @@ func (m *Manager) Freeze(ctx context.Context, upstream string) error {
 	if err := one.gate.freeze(); err != nil {
 		return err
 	}
-	m.log.Warn("frozen by an operator", "upstream", upstream)
 	return m.durably(ctx, upstream, "frozen")
 }
 
@@ -404,7 +403,6 @@ func (m *Manager) Unfreeze(ctx context.Context, upstream string) error {
 	if err := one.source.restateAll(true); err != nil {
 		return err
 	}
-	m.log.Warn("unfrozen by an operator", "upstream", upstream)
 	return m.durably(ctx, upstream, "unfrozen")
 }
 

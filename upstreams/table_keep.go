@@ -112,9 +112,12 @@ func (t *table) records() (out []state.Record) {
 // is told to the gate.
 func (t *table) adopt(records []state.Record, same bool) {
 	for _, r := range records {
+		if info, ok := mirror.LookupKind(r.Resource.Kind()); ok && r.TypeURL == "" {
+			r.TypeURL = info.TypeURLs()[0] // it was not had from a server
+		}
 		kind, version, err := mirror.ParseTypeURL(r.TypeURL)
 		if err != nil {
-			continue // it was not had from a server
+			continue
 		}
 		original := r.Original
 		if original == nil {

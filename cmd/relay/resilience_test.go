@@ -1,0 +1,332 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"meshrelay/admin"
+	"meshrelay/internal/fakexds"
+	"meshrelay/state"
+)
+
+// process is a relay in a process of its own, which can be killed.
+type process struct {
+	running
+	t      *testing.T
+	dir    string
+	config string // besides the addresses
+	cmd    *exec.Cmd
+	log    *lockedBuffer
+	ended  chan error
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func newProcess(t *testing.T, config string) *process {
+	t.Helper()
+	ports := freePorts(t, 2)
+	p := &process{
+		running: running{xds: fmt.Sprintf("127.0.0.1:%d", ports[0]), admin: fmt.Sprintf("127.0.0.1:%d", ports[1])},
+		t:       t, dir: t.TempDir(), log: &lockedBuffer{},
+	}
+	p.write(config)
+	t.Cleanup(func() {
+		if p.cmd != nil {
+			p.kill()
+		}
+		if t.Failed() {
+			t.Logf("log:\n%s", p.log)
+		}
+	})
+	return p
+}
+
+// write makes this the config, besides the addresses.
+func (p *process) write(config string) {
+	p.t.Helper()
+	text := fmt.Sprintf("node: {id: relay-1}\nadmin: {address: %q, socket: admin.sock}\n", p.admin) +
+		strings.ReplaceAll(config, "LISTEN", fmt.Sprintf("listeners: [{address: %q, plaintext: true}]", p.xds))
+	if err := os.WriteFile(filepath.Join(p.dir, "relay.yaml"), []byte(text), 0o600); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func (p *process) start() {
+	p.t.Helper()
+	p.cmd = exec.Command("relay", "serve", "-c", filepath.Join(p.dir, "relay.yaml"))
+	p.cmd.Stderr = p.log
+	if err := p.cmd.Start(); err != nil {
+		p.t.Fatal(err)
+	}
+	p.ended = make(chan error, 1)
+	go func(cmd *exec.Cmd) { p.ended <- cmd.Wait() }(p.cmd)
+}
+
+func (p *process) signal(s os.Signal) {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil {
+		p.t.Fatalf("%v: %v", s, err)
+	}
+}
+
+// kill ends the process without a warning.
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill() // it may have ended
+	<-p.ended
+	p.cmd = nil
+}
+
+// wait returns how the process has ended.
+func (p *process) wait(within time.Duration) error {
+	p.t.Helper()
+	select {
+	case err := <-p.ended:
+		p.cmd = nil
+		return err
+	case <-time.After(within):
+		p.t.Fatalf("it has not ended within %v", within)
+		return nil
+	}
+}
+
+func (p *process) readiness() admin.Readiness {
+	r, err := admin.Client{Address: p.admin}.Ready(p.t.Context())
+	if err != nil {
+		return admin.Readiness{}
+	}
+	return r
+}
+
+// watcher is a delta client of one type.
+type deltaWatch struct {
+	t      *testing.T
+	stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient
+}
+
+const entryType = "networking.istio.io/v1/ServiceEntry"
+
+func watchEntries(t *testing.T, address string) *deltaWatch {
+	t.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	t.Cleanup(cancel)
+	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(ctx, grpc.WaitForReady(true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &deltaWatch{t: t, stream: stream}
+	w.send(&discoveryv3.DeltaDiscoveryRequest{Node: &corev3.Node{Id: "sidecar~10.0.0.9~c.ns~ns.svc.cluster.local"}, TypeUrl: entryType})
+	return w
+}
+
+func (w *deltaWatch) send(req *discoveryv3.DeltaDiscoveryRequest) {
+	w.t.Helper()
+	if err := w.stream.Send(req); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// next returns what the next response adds or changes, and removes, and acknowledges it.
+func (w *deltaWatch) next() (changed, removed []string) {
+	w.t.Helper()
+	resp, err := w.stream.Recv()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: entryType, ResponseNonce: resp.Nonce})
+	for _, r := range resp.Resources {
+		changed = append(changed, r.Name)
+	}
+	slices.Sort(changed)
+	slices.Sort(resp.RemovedResources)
+	return changed, resp.RemovedResources
+}
+
+func hosts(names ...string) (out []fakexds.Resource) {
+	for _, n := range names {
+		name, host, _ := strings.Cut(n, "=")
+		out = append(out, fakexds.MCP("shop/"+name, &networking.ServiceEntry{Hosts: []string{host}}))
+	}
+	return out
+}
+
+func TestServesFromStateWithEveryUpstreamDown(t *testing.T) {
+	source := fakexds.Start(t, &fakexds.Server{})
+	source.Set(entryType, hosts("a=a.example", "b=b.example", "c=c.example")...)
+	p := newProcess(t, fmt.Sprintf("state: {dir: state, flushInterval: 50ms}\nupstreams: [{name: east, required: true, guard: {percent: 100}, xds: {addresses: [%q], plaintext: true}}]\ndownstream: {LISTEN}\n", source.Addr))
+	p.start()
+	p.awaitOnDisk(3)
+	p.kill()
+	source.Stop()
+
+	p.start()
+	w := watchEntries(t, p.xds)
+	if changed, _ := w.next(); !slices.Equal(changed, []string{"shop/a", "shop/b", "shop/c"}) {
+		t.Fatalf("served from the state: %v", changed)
+	}
+	r := p.readiness()
+	if r.Ready || !strings.Contains(strings.Join(r.Reasons, "\n"), "stale since") {
+		t.Errorf("a required upstream is stale, and the readiness is %+v", r)
+	}
+
+	// It comes back with one change and one deletion: that, and no more, is pushed.
+	again := fakexds.Start(t, &fakexds.Server{}, source.Addr)
+	again.Set(entryType, hosts("a=a.example", "b=b2.example")...)
+	changed, removed := w.next()
+	for len(removed) == 0 { // they may come one after the other
+		var more []string
+		more, removed = w.next()
+		changed = append(changed, more...)
+	}
+	if !slices.Equal(changed, []string{"shop/b"}) || !slices.Equal(removed, []string{"shop/c"}) {
+		t.Errorf("pushed after the source has come back: changed %v, removed %v", changed, removed)
+	}
+	within(t, "it is ready", func() bool { r := p.readiness(); return r.Ready && len(r.Reasons) == 0 })
+}
+
+// awaitOnDisk waits until the newest revision of east has so many resources.
+func (p *process) awaitOnDisk(resources int) {
+	p.t.Helper()
+	within(p.t, fmt.Sprintf("%d resources are on disk", resources), func() bool {
+		revisions, err := admin.Client{Address: p.admin, Socket: filepath.Join(p.dir, "admin.sock")}.History(p.t.Context(), "east")
+		return err == nil && len(revisions) > 0 && revisions[0].Resources == resources
+	})
+}
+
+func TestSIGTERMWritesWhatIsKeptAndExits0(t *testing.T) {
+	source := fakexds.Start(t, &fakexds.Server{})
+	source.Set(entryType, hosts("a=a.example", "b=b.example")...)
+	p := newProcess(t, fmt.Sprintf("state: {dir: state, flushInterval: 1m}\nupstreams: [{name: east, xds: {addresses: [%q], plaintext: true}}]\ndownstream: {LISTEN}\n", source.Addr))
+	p.start()
+	w := watchEntries(t, p.xds)
+	if changed, _ := w.next(); len(changed) != 2 {
+		t.Fatalf("served: %v", changed)
+	}
+	p.signal(syscall.SIGTERM)
+	if err := p.wait(20 * time.Second); err != nil {
+		t.Errorf("it ended with %v, want exit code 0", err)
+	}
+	f, err := state.ReadFile(state.Path(filepath.Join(p.dir, "state")))
+	if err != nil || len(f.Sources) != 1 || len(f.Sources[0].Records) != 2 {
+		t.Errorf("on disk: %+v, err %v", f, err)
+	}
+	if _, err := os.Stat(filepath.Join(p.dir, "admin.sock")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the socket is still there: %v", err)
+	}
+}
+
+func TestASecondSignalEndsItAtOnce(t *testing.T) {
+	p := newProcess(t, "upstreams: [{name: files, file: {path: .}}]\ndownstream: {drainTimeout: 1m, LISTEN}\n")
+	p.start()
+	within(t, "it is ready", func() bool { return p.readiness().Ready })
+	// Who connects and says nothing is waited for, as somebody may be about to be served.
+	conn, err := net.Dial("tcp", p.xds)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := conn.Write([]byte("PRI * HTTP/2.0\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	p.signal(syscall.SIGTERM)
+	within(t, "it is shutting down", func() bool { return slices.Contains(p.readiness().Reasons, "shutting down") })
+	p.signal(syscall.SIGTERM)
+	err = p.wait(5 * time.Second)
+	exit := (*exec.ExitError)(nil)
+	if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGTERM {
+		t.Errorf("it ended with %v, want by the signal", err)
+	}
+}
+
+func TestSIGHUPTakesOverTheConfigAndABadOneChangesNothing(t *testing.T) {
+	source := fakexds.Start(t, &fakexds.Server{})
+	source.Set(entryType, hosts("a=a.example", "b=b.example")...)
+	config := fmt.Sprintf("upstreams: [{name: east, xds: {addresses: [%q], plaintext: true}%%s}]\ndownstream: {LISTEN}\n", source.Addr)
+	p := newProcess(t, fmt.Sprintf(config, ""))
+	p.start()
+	w := watchEntries(t, p.xds)
+	if changed, _ := w.next(); len(changed) != 2 {
+		t.Fatalf("served: %v", changed)
+	}
+	p.write(fmt.Sprintf(config, `, import: {expression: 'name == "b"'}`))
+	p.signal(syscall.SIGHUP)
+	if _, removed := w.next(); !slices.Equal(removed, []string{"shop/a"}) {
+		t.Errorf("removed: %v", removed)
+	}
+	p.write("upstreams: [{name: east, xsd: {}}]\ndownstream: {LISTEN}\n")
+	p.signal(syscall.SIGHUP)
+	within(t, "the mistake is told", func() bool {
+		text := strings.Join(p.readiness().Reasons, "\n")
+		return strings.Contains(text, "relay.yaml:3") && strings.Contains(text, "xsd")
+	})
+	if !p.readiness().Ready || !strings.Contains(p.log.String(), "SIGHUP") {
+		t.Error("it is not ready, or has not noticed the signal")
+	}
+	p.write(fmt.Sprintf(config, ""))
+	p.signal(syscall.SIGHUP)
+	if changed, _ := w.next(); !slices.Equal(changed, []string{"shop/a"}) {
+		t.Errorf("added: %v; the client's stream has lived through three reloads", changed)
+	}
+}
+
+func TestAFullDiskStopsNothing(t *testing.T) {
+	source := fakexds.Start(t, &fakexds.Server{})
+	source.Set(entryType, hosts("a=a.example")...)
+	p := newProcess(t, fmt.Sprintf("state: {dir: state, flushInterval: 20ms}\nupstreams: [{name: east, xds: {addresses: [%q], plaintext: true}}]\ndownstream: {LISTEN}\n", source.Addr))
+	p.start()
+	w := watchEntries(t, p.xds)
+	w.next()
+	p.awaitOnDisk(1)
+	// No file of the process may become larger than this from now on.
+	limitFiles(t, p.cmd.Process.Pid, 4096)
+	source.Set(entryType, hosts("a=a.example", "b=b.example")...)
+	source.Push(entryType)
+	if changed, _ := w.next(); !slices.Equal(changed, []string{"shop/b"}) {
+		t.Errorf("served: %v", changed)
+	}
+	within(t, "it is told", func() bool {
+		return strings.Contains(strings.Join(p.readiness().Reasons, "\n"), "state: not kept on disk since")
+	})
+	limitFiles(t, p.cmd.Process.Pid, 1<<40)
+	p.awaitOnDisk(2)
+	within(t, "nothing is amiss", func() bool { return len(p.readiness().Reasons) == 0 })
+}
