@@ -42,6 +42,7 @@ func (r *relay) deaf(typeURL string) {
 			r.t.Fatal(err)
 		}
 	}
+	if dbgConn != nil { dbgConn(c) }
 	request := must(proto.Marshal(subscribe(typeURL)))
 	message := append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(request))), request...)
 	if _, err := io.WriteString(c, http2.ClientPreface); err != nil {
@@ -240,3 +241,4 @@ func TestStormsLeaveNoTrace(t *testing.T) {
 		t.Errorf("%d connections are in", n)
 	}
 }
+var dbgConn func(net.Conn)
