@@ -444,6 +444,67 @@ func TestWhatAProbeIsSentIsAcknowledged_C6(t *testing.T) {
 	first.Await("another", func(r fakexds.Request) bool { return r.Nonce == "next" && r.Version == "next" })
 }
 
+// TestAProbeThatEndsIsAFailure: only one that stays open, and is then answered once more,
+// shows that an address works.
+func TestAProbeThatEndsIsAFailure(t *testing.T) {
+	first, open := counted(t, &fakexds.Server{})
+	c := newClient(t, newRecorder(), failback(time.Hour), first.Addr, "127.0.0.1:1")
+	said := make(chan error, 1)
+	go func() { said <- c.probe(t.Context(), 0) }()
+	first.Await("its ACK", func(r fakexds.Request) bool { return r.Nonce != "" })
+	if a := c.Addresses()[0]; a.HealthySince.IsZero() {
+		t.Errorf("%+v", a)
+	}
+	first.End(errDown)
+	if err := <-said; status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), first.Addr) {
+		t.Errorf("error %v", err)
+	}
+	open.await(t, 0)
+	c.cfg.FailbackAfter, c.board.failbackAfter = 1, 1
+	if err := c.probe(t.Context(), 0); err != nil {
+		t.Error(err)
+	}
+	open.await(t, 0)
+}
+
+func TestNothingIsPreferredWhileThereIsNoStream(t *testing.T) {
+	b := newBoard([]string{"a:1", "b:1", "c:1"}, time.Minute)
+	for _, step := range []struct {
+		what string
+		do   func()
+		want int
+	}{
+		{"at first", func() {}, 0},
+		{"at the third", func() { b.works(2) }, 2},
+		{"between streams", func() { b.left(2, errDown, true) }, 0},
+		{"at the first", func() { b.works(0) }, 0},
+	} {
+		step.do()
+		if n := b.preferred(); n != step.want {
+			t.Errorf("%s: %d addresses are preferred", step.what, n)
+		}
+	}
+}
+
+// TestStreamsThatEndAsSoonAsTheyHaveSyncedSlowTheClientDown_C16: a server that crashes on
+// what it is asked would otherwise have to send everything again, several times a second.
+func TestStreamsThatEndAsSoonAsTheyHaveSyncedSlowTheClientDown_C16(t *testing.T) {
+	s := fakexds.Start(t, &fakexds.Server{})
+	h := newRecorder()
+	c := start(t, h, func(c *Config) { sotw(c); c.MinBackoff, c.MaxBackoff = 10*time.Millisecond, time.Hour }, s.Addr)
+	began := time.Now()
+	for n := range 11 {
+		s.Await("a stream", func(r fakexds.Request) bool { return r.Stream == n+1 })
+		awaitSync(t, h, c, s.Addr)
+		s.End(errDown)
+		h.await(t, "its end", func() bool { return len(h.phases(Disconnected)) == n+1 })
+	}
+	// 9 pauses of 10 ms × 1.6^n, at the least half of that each: 560 ms.
+	if took := time.Since(began); took < 500*time.Millisecond {
+		t.Errorf("eleven streams within %v", took)
+	}
+}
+
 func TestAProbeWithoutNamesIsAnError(t *testing.T) {
 	c := newClient(t, newRecorder(), func(c *Config) {
 		c.Protocol, c.Names = SotW, func(string) []string { return nil }

@@ -31,7 +31,7 @@ type Response struct {
 	// state. (Neither istiod nor a relay splits that over several responses.)
 	Complete bool
 	// Relist says that the response answers a periodic request for everything
-	// (PROTOCOL C4): it is the first Complete one of its type after that request, and not
+	// (PROTOCOL C4): it is the first of its type, and Complete, after that request, and not
 	// the first of its stream. A push that was under way when the request was written is
 	// taken for it, and its answer then for a push: the mark is right about how often, and
 	// can be wrong, by what changed within a round trip, about what the answer holds.

@@ -22,7 +22,7 @@ func TestTheNextAddress_C16(t *testing.T) {
 		"a probe's good news puts the preferred first":        "0 fails, 1 ends, known good 0, 1 fails, 0 works",
 		"a probe's bad news puts it behind":                   "0 ends, 0 fails, 1 ends, known bad 0, 1 fails, 2 works",
 		"when all fail the preferred are first again":         "0 fails, 1 ends, 1 fails, 2 fails, 0 fails, round, 0 fails, 1 works",
-		"a move that fails leads back":                        "0 fails, 1 fails, 2 ends, move 0 2, 0 fails, 2 works",
+		"a move that fails leads back":                        "0 fails, 1 fails, 2 ends, known good 1, move 0 2, 0 fails, 2 works",
 		"what then fails leads on":                            "0 fails, 1 fails, 2 ends, move 0 2, 0 fails, 2 fails, 1 works",
 		"streams that end soon lead elsewhere the third time": "0 ends soon, 0 ends soon, 0 ends soon, 1 fails, 2 fails, 0 works",
 		"one that lasts makes up for those before":            "0 ends soon, 0 ends soon, 0 ends, 0 ends soon, 0 ends soon, 0 works",

@@ -401,7 +401,7 @@ func (s *stream) read() (answered bool, err error) {
 			resp.Complete = true
 			delete(s.complete, resp.TypeURL)
 		}
-		if asked := s.relisted[resp.TypeURL]; asked != nil && resp.Complete && !s.waiting[resp.TypeURL] {
+		if asked := s.relisted[resp.TypeURL]; asked != nil && !s.waiting[resp.TypeURL] {
 			resp.Relist = asked.CompareAndSwap(true, false)
 		}
 		s.handling.Store(true)

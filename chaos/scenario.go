@@ -15,6 +15,7 @@ type scenario struct {
 	name, about string
 	sources     []string // the first is like an istiod, the second like a relay
 	keys        int
+	apart       bool // no key is had by two sources
 	relays      int  // two: the second mirrors the first
 	state       bool // relays keep their state on disk
 	replicas    bool // the first source has two servers
@@ -72,9 +73,28 @@ func scenarios() []scenario {
 		with("clients", "clients that come in storms, stop reading, and reject everything", func(sc *scenario) {
 			sc.faults, sc.storm = []string{"storm", "storm", "stall", "nack"}, 150
 		}),
-		with("chain", "two relays, one of which mirrors the other, and all of the above", func(sc *scenario) {
-			sc.relays, sc.faultsPerRound = 2, 10
-			sc.faults = append(append([]string{"storm", "nack"}, onLinks...), onServers...)
+		with("restarts", "a relay with its state on disk that is killed, ended, and has its disk full or its state spoilt", func(sc *scenario) {
+			sc.state, sc.storm = true, 30
+			sc.faults = []string{"kill", "kill", "kill", "terminate", "disk-full", "corrupt", "cut", "crash", "empty", "storm"}
+		}),
+		with("reload", "upstreams in another order, and config files that are broken", func(sc *scenario) {
+			sc.faults, sc.storm = []string{"reorder", "reorder", "bad-config", "flap", "storm"}, 30
+		}),
+		with("failover", "an upstream with two servers, of which one may lag behind", func(sc *scenario) {
+			sc.replicas = true
+			sc.faults = []string{"lag", "lag", "cut", "crash", "crash", "flap", "unavailable", "denied", "withhold", "timeout", "lie"}
+		}),
+		with("guard", "upstreams that lose most of what they have, for good", func(sc *scenario) {
+			sc.guard, sc.holdFor = fmt.Sprintf("holdFor: %v", guardHold), guardHold
+			sc.faults, sc.storm, sc.faultsPerRound = []string{"mass-delete", "mass-delete", "storm"}, 30, 4
+		}),
+		with("stale", "WorkloadEntries that expire while their upstream is out of contact", func(sc *scenario) {
+			sc.staleness = fmt.Sprintf("{staleAfter: 2s, kinds: [{kinds: [WorkloadEntry], expireAfter: %v}]}", expireAfter)
+			sc.faults, sc.storm, sc.faultsPerRound = []string{"expire", "expire", "storm", "nack"}, 30, 4
+		}),
+		with("chain", "two relays, one of which mirrors the other, and most of the above", func(sc *scenario) {
+			sc.relays, sc.state, sc.faultsPerRound = 2, true, 12
+			sc.faults = append(append([]string{"storm", "nack", "kill", "kill", "terminate", "disk-full"}, onLinks...), onServers...)
 		}),
 	}
 }

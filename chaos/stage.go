@@ -81,9 +81,7 @@ func newStage(ctx context.Context, sc scenario, binary, dir string, j *journal) 
 		peak: make([]sample, sc.relays), witnesses: make([][]*client, sc.relays),
 	}
 	var err error
-	if st.world, err = newWorld(sc.sources, sc.keys, j); err != nil {
-		return nil, err
-	}
+	st.world = newWorld(sc.sources, sc.keys, !sc.apart, j)
 	st.reader = &reader{world: st.world}
 	// What an earlier run has left would be part of this one.
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o700)); err != nil {

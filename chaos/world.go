@@ -160,6 +160,7 @@ func encode(source string, key, seq int) (*anypb.Any, error) {
 type world struct {
 	sources []*source // the first that has a key wins
 	keys    int
+	shared  bool // some keys are had by two sources
 	journal *journal
 
 	mu sync.Mutex // guards the contents of the sources and all below
@@ -217,10 +218,10 @@ type entry struct {
 	notBefore time.Time
 }
 
-// newWorld returns a world in which each source has every n-th key, and some keys are had
-// by the source after it as well.
-func newWorld(names []string, keys int, j *journal) (*world, error) {
-	w := &world{keys: keys, journal: j}
+// newWorld returns a world in which each source has every n-th key and, if shared, some keys
+// are had by the source after it as well.
+func newWorld(names []string, keys int, shared bool, j *journal) *world {
+	w := &world{keys: keys, shared: shared, journal: j}
 	for n, name := range names {
 		s := &source{
 			number: n, name: name, world: w, items: map[int]*item{}, changed: make(chan struct{}),
@@ -235,14 +236,14 @@ func newWorld(names []string, keys int, j *journal) (*world, error) {
 			s.byKind[key%len(kinds)] = append(s.byKind[key%len(kinds)], key)
 		}
 	}
-	return w, nil
+	return w
 }
 
 // holders returns the sources that have a key at times.
 func (w *world) holders(key int) []int {
 	n := key / len(kinds) % len(w.sources)
 	next := (n + 1) % len(w.sources)
-	if key%7 == 0 && next != n {
+	if w.shared && key%7 == 0 && next != n {
 		return []int{n, next}
 	}
 	return []int{n}

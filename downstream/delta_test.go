@@ -405,3 +405,28 @@ func TestEveryACKCounts_S7(t *testing.T) {
 		t.Errorf("an old ACK counts: %+v", st)
 	}
 }
+
+// TestWildcardAskedForAgainBringsWhatHasGone_S17: also what went after the client was brought
+// up to date for the last time.
+func TestWildcardAskedForAgainBringsWhatHasGone_S17(t *testing.T) {
+	c := filled(3)
+	ws := newWatches()
+	ws.most = 1
+	if _, err := ws.requestDelta(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: seV1}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	w := ws.byType[seV1]
+	if _, ok, err := w.planDelta(c.current.Load(), nil); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	w.nonce = "1"
+	again := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: seV1, ResourceNamesSubscribe: []string{wildcardName}}
+	if _, err := ws.requestDelta(again, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	c.apply([]update{{name: "shop/s-000001"}}, time.Now())
+	st, ok, err := w.planDelta(c.current.Load(), nil)
+	if !ok || err != nil || len(st.diff.changed) != 2 || !slices.Equal(st.diff.removed, []string{"shop/s-000001"}) {
+		t.Errorf("%d resources and %v are sent, %v, %v", len(st.diff.changed), st.diff.removed, ok, err)
+	}
+}

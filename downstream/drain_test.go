@@ -35,14 +35,14 @@ func (r *relay) deaf(typeURL string) {
 	var headers bytes.Buffer
 	enc := hpack.NewEncoder(&headers)
 	for _, f := range [][2]string{
-		{":method", "POST"}, {":scheme", "http"}, {":authority", "relay"}, {"content-type", "application/grpc"}, {"te", "trailers"},
+		{":method", "POST"}, {":scheme", "http"}, {":authority", "relay"},
 		{":path", "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"},
+		{"content-type", "application/grpc"}, {"te", "trailers"},
 	} {
 		if err := enc.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]}); err != nil {
 			r.t.Fatal(err)
 		}
 	}
-	if dbgConn != nil { dbgConn(c) }
 	request := must(proto.Marshal(subscribe(typeURL)))
 	message := append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(request))), request...)
 	if _, err := io.WriteString(c, http2.ClientPreface); err != nil {
@@ -68,13 +68,13 @@ func TestNobodyCanDelayTheDrain(t *testing.T) {
 	connect := func(r *relay) net.Conn {
 		c, err := net.Dial("tcp", r.addr)
 		if err != nil {
-			t.Fatal(err)
+			r.t.Fatal(err)
 		}
-		t.Cleanup(func() { c.Close() })
+		r.t.Cleanup(func() { c.Close() })
 		return c
 	}
 	hasPushed := func(r *relay) {
-		eventually(t, "a response is on its way", func() bool {
+		eventually(r.t, "a response is on its way", func() bool {
 			for _, c := range r.server.Clients() {
 				if c.Protocol == protocolSotW && len(c.Types) == 1 && c.Types[0].Pushes > 0 {
 					return true
@@ -99,7 +99,7 @@ func TestNobodyCanDelayTheDrain(t *testing.T) {
 			c := connect(r)
 			fmt.Fprint(c, http2.ClientPreface)
 			if err := http2.NewFramer(c, c).WriteSettings(); err != nil {
-				t.Fatal(err)
+				r.t.Fatal(err)
 			}
 		}, false},
 	} {
@@ -241,4 +241,3 @@ func TestStormsLeaveNoTrace(t *testing.T) {
 		t.Errorf("%d connections are in", n)
 	}
 }
-var dbgConn func(net.Conn)

@@ -131,7 +131,8 @@ func (l *listener) serve() error {
 
 // stop ends the streams with a GOAWAY, and what is still there after timeout by
 // closing the connections. Those that have not finished their handshake are closed at once:
-// gRPC would wait for them before it does anything.
+// gRPC would wait for them before it does anything. At the end they are closed below TLS,
+// which would have a farewell to send to each.
 func (l *listener) stop(timeout time.Duration) {
 	l.gate.close(false)
 	cut := time.AfterFunc(timeout, func() {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"meshrelay/admin"
+	"meshrelay/adsclient"
 	"meshrelay/downstream"
 	"meshrelay/internal/printer"
 	"meshrelay/state"
@@ -102,6 +103,11 @@ func advice(ups []upstreams.Status, now time.Time) string {
 			}
 			fmt.Fprintf(&out, "%s: frozen %s for %s, %d resources have changed there. To follow it again: relay unfreeze %s\n", u.Name, at, printer.Ago(f.Since, now), f.Waiting, u.Name)
 		}
+		if len(u.Addresses) > 1 {
+			for _, a := range u.Addresses {
+				fmt.Fprintf(&out, "%s: %s %s\n", u.Name, printer.Clean(a.Address), addressState(a, now))
+			}
+		}
 		if u.Stale {
 			kept, expired := 0, 0
 			for _, n := range u.Resources {
@@ -117,6 +123,20 @@ func advice(ups []upstreams.Status, now time.Time) string {
 		return ""
 	}
 	return "\n" + out.String()
+}
+
+// addressState says how one of several addresses does.
+func addressState(a adsclient.AddressStatus, now time.Time) string {
+	text := "not tried"
+	switch {
+	case a.Active:
+		text = "in use"
+	case a.LastError != "":
+		text = fmt.Sprintf("down, tried %s ago: %s", printer.Ago(a.LastAttempt, now), printer.Clean(strings.Join(strings.Fields(a.LastError), " ")))
+	case !a.HealthySince.IsZero():
+		text = "works since " + printer.Ago(a.HealthySince, now)
+	}
+	return text
 }
 
 // History writes revisions as a table. Ages are counted from now.

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"meshrelay/admin"
+	"meshrelay/adsclient"
 	"meshrelay/downstream"
 	"meshrelay/state"
 	"meshrelay/upstreams"
@@ -136,5 +137,25 @@ func TestHistory(t *testing.T) {
 	out.Reset()
 	if err := History(&out, nil, now); err != nil || out.String() != "No revisions are kept.\n" {
 		t.Errorf("%v %q", err, out.String())
+	}
+}
+
+func TestSeveralAddressesAreListed(t *testing.T) {
+	ups := []upstreams.Status{{
+		Name: "east", Type: "xds", State: upstreams.StateSynced, Address: "b:1",
+		Addresses: []adsclient.AddressStatus{
+			{Address: "a:1", LastError: "refused\n", LastAttempt: now.Add(-time.Minute)},
+			{Address: "b:1", Active: true},
+			{Address: "c:1"},
+			{Address: "d:1", HealthySince: now.Add(-time.Hour)},
+		},
+	}}
+	var out strings.Builder
+	if err := Print(&out, admin.Readiness{Ready: true}, ups, nil, now); err != nil {
+		t.Fatal(err)
+	}
+	want := "\neast: a:1 down, tried 60s ago: refused\neast: b:1 in use\neast: c:1 not tried\neast: d:1 works since 60m\n"
+	if !strings.Contains(out.String(), want) {
+		t.Errorf("want %s in:\n%s", want, out.String())
 	}
 }
