@@ -155,7 +155,7 @@ func (x *XDS) endpointsChanged(clusters []string) {
 	}
 	x.log.Debug("endpoints changed", "clusters", len(clusters), "services", changed)
 	x.ask()
-	x.gate.end(x.table.syncing())
+	x.gate.end(x.table.unsettled())
 	x.settleSync()
 }
 

@@ -107,8 +107,13 @@ func (g *gate) begin() { g.mu.Lock() }
 // says that the source has not said yet all that it has.
 func (g *gate) end(syncing bool) (removed int) {
 	defer g.mu.Unlock()
+	now := time.Now()
+	if syncing && !g.syncing {
+		g.syncingUntil = now.Add(syncPatience)
+		g.stir()
+	}
 	g.syncing = syncing
-	return g.judge(time.Now())
+	return g.judge(now)
 }
 
 // streams says that a new stream of the source begins.

@@ -38,7 +38,7 @@ func (x *XDS) restateAll(thaw bool) error {
 		}
 	}
 	x.table.sayAll()
-	x.gate.finish(x.table.syncing(), false)
+	x.gate.finish(x.table.unsettled(), false)
 	return nil
 }
 

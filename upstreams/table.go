@@ -133,6 +133,10 @@ func (t *table) syncing() bool {
 	return false
 }
 
+// unsettled reports whether it is too early to judge by what is gone how much that is: not
+// every type has been answered, or a kind that was answered with nothing may yet be filled.
+func (t *table) unsettled() bool { return len(t.patient) > 0 || t.syncing() }
+
 // waits reports whether it is too early to say that a name of a kind is gone.
 func (t *table) waits(kind mirror.Kind) bool { return len(t.awaited[kind]) > 0 || t.patient[kind] }
 

@@ -200,7 +200,7 @@ func (x *XDS) settleLate(kind mirror.Kind) {
 	}
 	x.gate.begin()
 	x.table.settleLate(kind)
-	if n := x.gate.end(x.table.syncing()); n > 0 {
+	if n := x.gate.end(x.table.unsettled()); n > 0 {
 		x.lost(kind, n)
 	}
 }
@@ -306,7 +306,7 @@ func (x *XDS) HandleResponse(resp *adsclient.Response) error {
 	}
 	x.table.settle(kind)
 	x.ask()
-	result.deleted = x.gate.end(x.table.syncing())
+	result.deleted = x.gate.end(x.table.unsettled())
 	if resp.Complete {
 		x.lost(kind, result.deleted)
 	}
@@ -333,7 +333,7 @@ func (x *XDS) HandleResponse(resp *adsclient.Response) error {
 func (x *XDS) restate(meant bool) {
 	x.gate.restate()
 	x.table.sayAll()
-	x.gate.finish(x.table.syncing(), meant)
+	x.gate.finish(x.table.unsettled(), meant)
 }
 
 // pending returns the subscribed types that were never answered.
