@@ -27,7 +27,6 @@ type member struct {
 	id          int
 	view        *view
 	sees        variant
-	gone        bool // it ends as it is being moved
 	delta, sotw *watch
 	holds, full map[string]string
 }

@@ -156,3 +156,30 @@ func BenchmarkApplyOneChangeToViews(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkMoveAllClients is a reload after which every view is another, and shows the same.
+func BenchmarkMoveAllClients(b *testing.B) {
+	for _, count := range []int{1, 100} {
+		b.Run(fmt.Sprint(count), func(b *testing.B) {
+			c := newCopies("east", "west")
+			for _, res := range many(10000, "s-%05d", func(int) string { return "x" }) {
+				c.put(res)
+			}
+			vs := newViews(c)
+			vs.open(time.Now())
+			var clients []transfer
+			accepts := func(r *mirror.Resource) bool { return r.FullName() != "shop/s-05000" }
+			for i := range count {
+				x := variant{rule: &rule{View: View{Accepts: accepts}}, revision: fmt.Sprint(i)}
+				clients = append(clients, transfer{from: must(vs.acquire(x, protocolDelta)), to: x, protocol: protocolDelta, settle: func(*view) bool { return true }})
+			}
+			for b.Loop() {
+				r := &rule{View: View{Accepts: accepts}}
+				for i := range clients {
+					clients[i].to.rule = r
+				}
+				vs.move(clients, time.Now())
+			}
+		})
+	}
+}
