@@ -27,7 +27,8 @@ const (
 	Delta Protocol = "delta"
 )
 
-// Config is what a Client is told to do.
+// Config is what a Client is told to do. Its functions may be called from several goroutines
+// at once.
 type Config struct {
 	// Addresses are host:port, the preferred first. See the comment of the package for the
 	// order in which they are tried.

@@ -244,7 +244,7 @@ func TestWhatComesWithTheProxysAnswerIsNotLost(t *testing.T) {
 		defer theirs.Close()
 		if _, err := http.ReadRequest(bufio.NewReader(theirs)); err == nil {
 			theirs.Write([]byte("HTTP/1.1 200 OK\r\n\r\nearly, ")) //nolint:errcheck // the reader misses it
-			theirs.Write([]byte("late"))                            //nolint:errcheck // likewise
+			theirs.Write([]byte("late"))                           //nolint:errcheck // likewise
 		}
 	})
 	conn, err := openTunnel(ours, &url.URL{Scheme: "http", Host: "proxy"}, "istiod:15012")

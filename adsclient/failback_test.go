@@ -1,7 +1,6 @@
 package adsclient
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,7 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -179,6 +177,7 @@ func TestNamesMoveBackToo_N2(t *testing.T) {
 
 // TestAnAddressThatFlapsIsNotMovedTo: it answers each probe, and goes away again.
 func TestAnAddressThatFlapsIsNotMovedTo(t *testing.T) {
+	t.Parallel()
 	first, _ := counted(t, &fakexds.Server{})
 	second, _ := counted(t, &fakexds.Server{})
 	first.Fail(errDown)
@@ -308,35 +307,6 @@ func TestTheBestThatWorksIsMovedTo(t *testing.T) {
 	}
 }
 
-// TestAProbeThatIsDeniedIsNotRepeatedSoon_C16: the identity is refused, now and then.
-func TestAProbeThatIsDeniedIsNotRepeatedSoon_C16(t *testing.T) {
-	first, second := fakexds.Start(t, &fakexds.Server{}), fakexds.Start(t, &fakexds.Server{})
-	first.Fail(status.Error(codes.Unauthenticated, "who?"))
-	h := newRecorder()
-	c := start(t, h, func(c *Config) { failback(10 * time.Millisecond)(c); c.DeniedBackoff = 300 * time.Millisecond }, first.Addr, second.Addr)
-	awaitSync(t, h, c, second.Addr)
-	awaitProbe := func(after time.Time) time.Time {
-		for {
-			if last := c.Addresses()[0].LastAttempt; last.After(after) {
-				return last
-			}
-			second.Push(seURL)
-			h.mu.Lock()
-			changed := h.changed
-			h.mu.Unlock()
-			<-changed
-		}
-	}
-	one := awaitProbe(c.Addresses()[0].LastAttempt)
-	two := awaitProbe(one)
-	if d := two.Sub(one); d < 250*time.Millisecond {
-		t.Errorf("probed again after %v", d)
-	}
-	if e := c.Addresses()[0].LastError; !strings.Contains(e, "who?") || !strings.Contains(e, "tokenFile") {
-		t.Errorf("last error %q", e)
-	}
-}
-
 // TestWithoutFailbackNothingIsProbed: the second address is as good.
 func TestWithoutFailbackNothingIsProbed(t *testing.T) {
 	first, second := fakexds.Start(t, &fakexds.Server{}), fakexds.Start(t, &fakexds.Server{})
@@ -353,33 +323,6 @@ func TestWithoutFailbackNothingIsProbed(t *testing.T) {
 	if last := c.Addresses()[0].LastAttempt; !last.Equal(tried) {
 		t.Error("the first address was tried again")
 	}
-}
-
-// TestAProbeThatIsNotAnsweredEnds: a server that lets streams open, and says nothing.
-func TestAProbeThatIsNotAnsweredEnds(t *testing.T) {
-	first, atFirst := counted(t, &fakexds.Server{})
-	second := fakexds.Start(t, &fakexds.Server{})
-	first.Fail(errDown)
-	h := newRecorder()
-	c := start(t, h, failback(20*time.Millisecond), first.Addr, second.Addr)
-	awaitSync(t, h, c, second.Addr)
-	first.Withhold(meshURL, true)
-	first.Fail(nil)
-	n := 0
-	first.Await("probes", func(r fakexds.Request) bool {
-		n++
-		return n == 3
-	})
-	atFirst.mu.Lock()
-	if atFirst.max > 1 {
-		t.Errorf("%d probes at once", atFirst.max)
-	}
-	atFirst.mu.Unlock()
-	if second.Streams() != 1 || c.Switches() != 0 {
-		t.Errorf("%d streams, %d switches", second.Streams(), c.Switches())
-	}
-	first.Withhold(meshURL, false)
-	awaitSync(t, h, c, first.Addr)
 }
 
 // TestAddressesMayBeReadAtAnyTime reads while the client switches.
@@ -428,45 +371,6 @@ func TestAddressesMayBeReadAtAnyTime(t *testing.T) {
 	}
 }
 
-// TestWhatAProbeIsSentIsAcknowledged_C6, with the names where it asked by name.
-func TestWhatAProbeIsSentIsAcknowledged_C6(t *testing.T) {
-	first, second := fakexds.Start(t, &fakexds.Server{}), fakexds.Start(t, &fakexds.Server{})
-	first.Fail(errDown)
-	h := newRecorder()
-	c := start(t, h, failback(time.Second), first.Addr, second.Addr)
-	awaitSync(t, h, c, second.Addr)
-	first.Fail(nil)
-	ack := first.Await("an ACK", func(r fakexds.Request) bool { return r.Nonce != "" })
-	if ack.TypeURL != meshURL || ack.Version == "" || ack.ErrorWasGiven {
-		t.Errorf("ACK %+v", ack)
-	}
-	first.Send(&discoveryv3.DiscoveryResponse{TypeUrl: meshURL, VersionInfo: "next", Nonce: "next"})
-	first.Await("another", func(r fakexds.Request) bool { return r.Nonce == "next" && r.Version == "next" })
-}
-
-// TestAProbeThatEndsIsAFailure: only one that stays open, and is then answered once more,
-// shows that an address works.
-func TestAProbeThatEndsIsAFailure(t *testing.T) {
-	first, open := counted(t, &fakexds.Server{})
-	c := newClient(t, newRecorder(), failback(time.Hour), first.Addr, "127.0.0.1:1")
-	said := make(chan error, 1)
-	go func() { said <- c.probe(t.Context(), 0) }()
-	first.Await("its ACK", func(r fakexds.Request) bool { return r.Nonce != "" })
-	if a := c.Addresses()[0]; a.HealthySince.IsZero() {
-		t.Errorf("%+v", a)
-	}
-	first.End(errDown)
-	if err := <-said; status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), first.Addr) {
-		t.Errorf("error %v", err)
-	}
-	open.await(t, 0)
-	c.cfg.FailbackAfter, c.board.failbackAfter = 1, 1
-	if err := c.probe(t.Context(), 0); err != nil {
-		t.Error(err)
-	}
-	open.await(t, 0)
-}
-
 func TestNothingIsPreferredWhileThereIsNoStream(t *testing.T) {
 	b := newBoard([]string{"a:1", "b:1", "c:1"}, time.Minute)
 	for _, step := range []struct {
@@ -502,14 +406,5 @@ func TestStreamsThatEndAsSoonAsTheyHaveSyncedSlowTheClientDown_C16(t *testing.T)
 	// 9 pauses of 10 ms × 1.6^n, at the least half of that each: 560 ms.
 	if took := time.Since(began); took < 500*time.Millisecond {
 		t.Errorf("eleven streams within %v", took)
-	}
-}
-
-func TestAProbeWithoutNamesIsAnError(t *testing.T) {
-	c := newClient(t, newRecorder(), func(c *Config) {
-		c.Protocol, c.Names = SotW, func(string) []string { return nil }
-	}, "127.0.0.1:1")
-	if err := c.probe(t.Context(), 0); !errors.Is(err, errNothingWanted) {
-		t.Errorf("%v", err)
 	}
 }

@@ -2,25 +2,19 @@ package adsclient
 
 import (
 	"crypto/x509"
-	"errors"
-	"log/slog"
+	"net"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
-	"unicode"
 
-	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"golang.org/x/net/http2"
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 	networking "istio.io/api/networking/v1alpha3"
-
-	"net"
 
 	"meshrelay/internal/fakexds"
 )
@@ -173,6 +167,7 @@ func TestABadAddressIsLeftForTheNext_C16(t *testing.T) {
 // TestASlowLinkIsWaitedFor has responses that take several times the SyncTimeout, over a
 // link of a few KB/s.
 func TestASlowLinkIsWaitedFor_C16(t *testing.T) {
+	t.Parallel()
 	for _, link := range []string{"plaintext", "TLS"} {
 		t.Run(link, func(t *testing.T) {
 			change := impatient
@@ -257,6 +252,7 @@ func TestNamesHaveNoSyncTimeout_N2(t *testing.T) {
 }
 
 func TestAnEndInTheCourseOfThingsIsFollowedByTheSameAddress_C18(t *testing.T) {
+	t.Parallel()
 	first := fakexds.Start(t, &fakexds.Server{})
 	first.Fail(status.Error(codes.Unavailable, "not ready"))
 	second := fakexds.Start(t, &fakexds.Server{Options: []grpc.ServerOption{grpc.KeepaliveParams(keepalive.ServerParameters{
@@ -379,239 +375,5 @@ func TestPausesGrowAreBoundedAndDiffer_A57(t *testing.T) {
 		if slices.Equal(rounds[1:10], others[1:10]) {
 			t.Error("two clients come at the same moments")
 		}
-	}
-}
-
-// TestAResponseOverTheLimitIsSaidToBe_C15, and what the server knows is not forgotten for
-// that: it would have to send even more.
-func TestAResponseOverTheLimitIsSaidToBe_C15(t *testing.T) {
-	s := fakexds.Start(t, &fakexds.Server{Relay: true})
-	s.Set(vsURL, fakexds.MCP("shop/b", &networking.VirtualService{Hosts: []string{strings.Repeat("x", 1<<20)}}).WithVersion("2"))
-	h := newRecorder()
-	h.held = map[string]map[string]string{seURL: {"shop/a": "1"}}
-	start(t, h, func(c *Config) { c.Protocol, c.MaxResponseBytes = Delta, 1<<20 }, s.Addr)
-	h.await(t, "the limit in words", func() bool {
-		return h.has(func(s State) bool {
-			return s.Phase == Disconnected && strings.Contains(s.Err.Error(), "larger than the limit of 1048576 bytes") && strings.Contains(s.Err.Error(), "maxResponseBytes")
-		})
-	})
-	req := s.Await("the second stream", func(r fakexds.Request) bool { return r.Stream == 2 && r.TypeURL == seURL })
-	if req.Held["shop/a"] != "1" {
-		t.Errorf("held: %q", req.Held)
-	}
-}
-
-// TestAServersWordsAreBoundedAndPrintable: they are logged, and shown in terminals.
-func TestAServersWordsAreBoundedAndPrintable(t *testing.T) {
-	for name, n := range map[string]int{"long": 8 << 10, "longer than headers may be": 1 << 20} {
-		t.Run(name, func(t *testing.T) {
-			s := fakexds.Start(t, &fakexds.Server{})
-			s.Fail(status.Error(codes.Unauthenticated, "no\n\x1b[2J\u202e"+strings.Repeat("ä", n/2)))
-			h := newRecorder()
-			var log strings.Builder
-			c := start(t, h, func(c *Config) {
-				impatient(c)
-				c.Logger = slog.New(slog.NewTextHandler(&log, nil))
-			}, s.Addr)
-			h.await(t, "the end", func() bool {
-				return h.has(func(s State) bool { return s.Phase == Disconnected || s.Phase == Denied })
-			})
-			h.mu.Lock()
-			defer h.mu.Unlock()
-			i := slices.IndexFunc(h.states, func(s State) bool { return s.Err != nil })
-			said := h.states[i].Err.Error()
-			if len(said) > 2*maxErrorText || strings.ContainsFunc(said, func(r rune) bool { return !unicode.IsPrint(r) }) {
-				t.Errorf("%d bytes: %q", len(said), said)
-			}
-			if known := c.Addresses()[0].LastError; len(known) > 2*maxErrorText {
-				t.Errorf("%d bytes are kept", len(known))
-			}
-			if denied := h.states[i].Phase == Denied; denied != (n < maxHeaderBytes) {
-				t.Errorf("state %v", h.states[i])
-			}
-		})
-	}
-}
-
-func FuzzClean(f *testing.F) {
-	f.Add("plain")
-	f.Add("\x1b[2J" + strings.Repeat("\xff", 2*maxErrorText))
-	f.Add(strings.Repeat("x", maxErrorText-1) + "äöü")
-	f.Fuzz(func(t *testing.T, text string) {
-		said := clean(text)
-		if len(said) > 3*maxErrorText+len("…") || strings.ContainsFunc(said, func(r rune) bool { return !unicode.IsPrint(r) }) {
-			t.Errorf("%d bytes: %q", len(said), said)
-		}
-		if clean(said) != said {
-			t.Errorf("not settled: %q", said)
-		}
-	})
-}
-
-// TestHeadersWithoutEndEndTheStream has a server that never finishes a header block.
-func TestHeadersWithoutEndEndTheStream(t *testing.T) {
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	served := make(chan int, 1)
-	go func() {
-		conn, err := lis.Accept()
-		if err != nil {
-			served <- 0
-			return
-		}
-		defer conn.Close()
-		served <- floodHeaders(conn)
-	}()
-	h := newRecorder()
-	start(t, h, impatient, lis.Addr().String())
-	h.await(t, "the end", func() bool { return h.has(at(lis.Addr().String(), Disconnected)) })
-	lis.Close()
-	if n := <-served; n == 0 || n > 8<<20 {
-		t.Errorf("%d bytes of headers were taken", n)
-	}
-}
-
-// floodHeaders sends a header block without an end to the first stream, and returns how
-// many bytes that took.
-func floodHeaders(conn net.Conn) (sent int) {
-	preface := make([]byte, len(http2.ClientPreface))
-	if _, err := conn.Read(preface); err != nil {
-		return 0
-	}
-	f := http2.NewFramer(conn, conn)
-	if f.WriteSettings() != nil {
-		return 0
-	}
-	for {
-		frame, err := f.ReadFrame()
-		if err != nil {
-			return 0
-		}
-		if _, ok := frame.(*http2.HeadersFrame); ok {
-			break
-		}
-	}
-	// A literal header that is not indexed: its name, and a value of 4,000 bytes.
-	block := append([]byte{0x00, 0x01, 'x', 0x7f, 0xa1, 0x1e}, []byte(strings.Repeat("v", 4000))...)
-	err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block})
-	for ; err == nil; sent += len(block) {
-		err = f.WriteContinuation(1, false, block)
-	}
-	return sent
-}
-
-var errWords = errors.New("words")
-
-func TestErrorsKeepTheirCode(t *testing.T) {
-	long := strings.Repeat("x", 4<<10)
-	for code, err := range map[codes.Code]error{
-		codes.Unauthenticated: status.Error(codes.Unauthenticated, long), codes.Unavailable: status.Error(codes.Unavailable, "a\nb"),
-	} {
-		got := explain(err)
-		if status.Code(got) != code || len(got.Error()) > 2*maxErrorText || strings.Contains(got.Error(), "\n") {
-			t.Errorf("%v: %v", code, got)
-		}
-	}
-	if got := explain(errWords); !errors.Is(got, errWords) {
-		t.Errorf("%v", got)
-	}
-}
-
-// TestARelistIsMarked_C4 counts marks in each type's responses.
-func TestARelistIsMarked_C4(t *testing.T) {
-	relists := func(h *recorder, typeURL string) (marks []bool) {
-		for i, r := range h.responses {
-			if strings.HasPrefix(r, typeURL) {
-				marks = append(marks, h.relist[i])
-			}
-		}
-		return marks
-	}
-	t.Run("the answer to each request, and not the first", func(t *testing.T) {
-		s := fakexds.Start(t, &fakexds.Server{})
-		h := newRecorder()
-		start(t, h, func(c *Config) { sotw(c); c.ResyncInterval = 30 * time.Millisecond }, s.Addr)
-		h.await(t, "answers", func() bool { return len(relists(h, seURL)) >= 4 })
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		for i, marked := range relists(h, seURL) {
-			if marked != (i > 0) {
-				t.Errorf("response %d: marked is %v", i, marked)
-			}
-		}
-	})
-	t.Run("no push", func(t *testing.T) {
-		s := fakexds.Start(t, &fakexds.Server{})
-		h := newRecorder()
-		start(t, h, func(c *Config) { sotw(c); c.ResyncInterval = time.Hour }, s.Addr)
-		h.awaitResponses(t, 3)
-		s.Push(seURL)
-		h.awaitResponses(t, 4)
-		if slices.Contains(h.relist, true) {
-			t.Errorf("marks %v", h.relist)
-		}
-	})
-	t.Run("no push after the answer", func(t *testing.T) {
-		s := fakexds.Start(t, &fakexds.Server{})
-		h := newRecorder()
-		start(t, h, func(c *Config) { sotw(c); c.ResyncInterval = 300 * time.Millisecond }, s.Addr)
-		h.await(t, "a second answer", func() bool { return len(relists(h, seURL)) == 2 })
-		s.Push(seURL)
-		h.await(t, "a third", func() bool { return len(relists(h, seURL)) >= 3 })
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		if marks := relists(h, seURL); !marks[1] || marks[2] {
-			t.Errorf("marks %v", marks)
-		}
-	})
-	t.Run("not the first answer, however late", func(t *testing.T) {
-		s := fakexds.Start(t, &fakexds.Server{})
-		s.Withhold(seURL, true)
-		h := newRecorder()
-		start(t, h, func(c *Config) { sotw(c); c.ResyncInterval = 30 * time.Millisecond }, s.Addr)
-		asked := 0
-		s.Await("requests for it", func(r fakexds.Request) bool {
-			if r.TypeURL == seURL {
-				asked++
-			}
-			return asked == 3
-		})
-		s.Withhold(seURL, false)
-		h.await(t, "answers", func() bool { return len(relists(h, seURL)) >= 3 })
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		if marks := relists(h, seURL); marks[0] || !marks[1] {
-			t.Errorf("marks %v", marks)
-		}
-	})
-	t.Run("not what is asked for by name", func(t *testing.T) {
-		s := fakexds.Start(t, &fakexds.Server{})
-		s.Set(edsURL, cluster("a"))
-		h := newRecorder()
-		startNamed(t, h, s, func(c *Config) { c.ResyncInterval = 30 * time.Millisecond }, "a")
-		h.awaitResponses(t, 4)
-		if slices.Contains(h.relist, true) {
-			t.Errorf("marks %v", h.relist)
-		}
-	})
-}
-
-// TestUnsolicitedTypesAreAcknowledgedAndNotKept_S26: a server could name types for ever.
-func TestUnsolicitedTypesAreAcknowledgedAndNotKept_S26(t *testing.T) {
-	s := &stream{protocol: SotW, accepted: map[string]string{}}
-	for _, typeURL := range []string{"a/v1/A", "a/v1/B"} {
-		ack := s.acknowledge(&Response{TypeURL: typeURL, Nonce: "n", Version: "7"}, nil).(*discoveryv3.DiscoveryRequest)
-		if ack.VersionInfo != "7" || ack.ResponseNonce != "n" {
-			t.Errorf("ACK %v", ack)
-		}
-		nack := s.acknowledge(&Response{TypeURL: typeURL, Nonce: "n", Version: "7"}, errWords).(*discoveryv3.DiscoveryRequest)
-		if nack.VersionInfo != "" || nack.ErrorDetail == nil {
-			t.Errorf("NACK %v", nack)
-		}
-	}
-	if len(s.accepted) != 0 {
-		t.Errorf("kept: %v", s.accepted)
 	}
 }

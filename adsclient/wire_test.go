@@ -110,7 +110,7 @@ func (w *wire) copy(to, from net.Conn, fromServer bool) {
 			}
 			if w.after.Add(-int64(n)) < 0 {
 				if w.reset.Load() {
-					to.(*net.TCPConn).SetLinger(0)
+					to.(*net.TCPConn).SetLinger(0) //nolint:errcheck // closing it is enough then
 					return
 				}
 				continue

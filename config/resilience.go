@@ -74,6 +74,8 @@ type Limits struct {
 	MaxBytes     int `yaml:"maxBytes"`
 	// MaxResourceBytes bounds one resource. Default 4 MiB.
 	MaxResourceBytes int `yaml:"maxResourceBytes"`
+	// MaxResponseBytes bounds one response of an xds source. Default 1 GiB.
+	MaxResponseBytes int `yaml:"maxResponseBytes"`
 }
 
 // OpenEnded is a duration that may also have no end: it is written like a Duration, or
@@ -149,6 +151,7 @@ func (u *Upstream) completeResilience(given func(field string) bool) {
 	setInt("limits.maxResources", &u.Limits.MaxResources, 500_000)
 	setInt("limits.maxBytes", &u.Limits.MaxBytes, 4<<30)
 	setInt("limits.maxResourceBytes", &u.Limits.MaxResourceBytes, 4<<20)
+	setInt("limits.maxResponseBytes", &u.Limits.MaxResponseBytes, 1<<30)
 	if u.XDS != nil {
 		setDuration("xds.syncTimeout", &u.XDS.SyncTimeout, 30*time.Second)
 		setDuration("xds.failbackAfter", &u.XDS.FailbackAfter, time.Minute)

@@ -70,6 +70,7 @@ func (v *validator) limits(at string, l Limits) {
 	v.number(at+".maxResources", l.MaxResources, 1, 100_000_000)
 	v.number(at+".maxBytes", l.MaxBytes, 1, mostBytes)
 	v.number(at+".maxResourceBytes", l.MaxResourceBytes, 1, 1<<30)
+	v.number(at+".maxResponseBytes", l.MaxResponseBytes, 1, 1<<31-1)
 }
 
 func (v *validator) state(s State) {

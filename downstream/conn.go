@@ -17,9 +17,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"meshrelay/internal/breakage"
-	"google.golang.org/protobuf/proto"
 )
 
 const (

@@ -136,7 +136,7 @@ func (x *XDS) discover(cfg config.Upstream, node config.Node, opts []grpc.DialOp
 				Revision: node.Revision, Network: cfg.Services.Network,
 			})
 		},
-		ResyncInterval: cfg.XDS.ResyncInterval.D(), Logger: x.log,
+		ResyncInterval: cfg.XDS.ResyncInterval.D(), FailbackAfter: cfg.XDS.FailbackAfter.D(), Logger: x.log,
 	}, x.endpointsChanged)
 	if err == nil {
 		x.table.discovery = newDiscovery(x.endpoints)

@@ -45,8 +45,8 @@ type endpointsConfig struct {
 	DialOptions []grpc.DialOption
 	// Node is adsclient.EndpointsNode, for the consumers of the endpoints.
 	Node func() *corev3.Node
-	// ResyncInterval is as for adsclient.
-	ResyncInterval time.Duration
+	// ResyncInterval and FailbackAfter are as for adsclient.
+	ResyncInterval, FailbackAfter time.Duration
 	// Patience is how long a cluster's first answer is waited for. Default: 30 s.
 	Patience time.Duration
 	Logger   *slog.Logger
@@ -115,7 +115,7 @@ func newEndpoints(cfg endpointsConfig, changed func(clusters []string)) (*endpoi
 	client, err := adsclient.New(adsclient.Config{
 		Addresses: cfg.Addresses, Protocol: adsclient.SotW, Node: cfg.Node, Names: e.names,
 		TypeURLs:    func(bool) []string { return []string{edsTypeURL} },
-		DialOptions: cfg.DialOptions, ResyncInterval: cfg.ResyncInterval, Logger: cfg.Logger,
+		DialOptions: cfg.DialOptions, ResyncInterval: cfg.ResyncInterval, FailbackAfter: cfg.FailbackAfter, Logger: cfg.Logger,
 	}, e)
 	if err != nil {
 		return nil, err

@@ -334,7 +334,8 @@ func (m *Manager) Apply(cfg *config.Config) error {
 // for.
 func sameSource(a, b config.Upstream) bool {
 	for _, u := range []*config.Upstream{&a, &b} {
-		u.Guard, u.Staleness, u.Limits, u.Required = config.Guard{}, config.Staleness{}, config.Limits{}, false
+		u.Guard, u.Staleness, u.Required = config.Guard{}, config.Staleness{}, false
+		u.Limits = config.Limits{MaxResponseBytes: u.Limits.MaxResponseBytes}
 	}
 	return reflect.DeepEqual(a, b)
 }

@@ -109,6 +109,8 @@ func newXDS(cfg config.Upstream, node config.Node, provenance config.Provenance,
 		ResyncInterval: cfg.XDS.ResyncInterval.D(),
 		SyncTimeout:    cfg.XDS.SyncTimeout.D(),
 		FailbackAfter:  cfg.XDS.FailbackAfter.D(),
+
+		MaxResponseBytes: cfg.Limits.MaxResponseBytes,
 		Logger:         log,
 	}, x)
 	if err != nil {

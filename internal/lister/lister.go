@@ -88,6 +88,7 @@ func run(ctx context.Context, cfg Config, o observer) (problems []error, err err
 		Node:        func() *corev3.Node { return cfg.Node },
 		TypeURLs:    func(bool) []string { return typeURLs },
 		DialOptions: cfg.DialOptions, ResyncInterval: cfg.ResyncInterval, Logger: cfg.Logger,
+		SyncTimeout: -1, // Config.Timeout is what counts
 	}, l)
 	if err != nil {
 		return nil, err

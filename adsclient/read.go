@@ -1,0 +1,104 @@
+package adsclient
+
+import (
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+)
+
+// read hands responses to the handler until the stream ends. It never waits for the
+// writer: a server that does not read requests while it sends would then wait for us.
+func (s *stream) read() (answered bool, err error) {
+	for {
+		var m rawMessage
+		if err := s.grpc.RecvMsg(&m); err != nil {
+			return answered, err
+		}
+		resp, err := ParseResponse(m.buf.ReadOnlyData(), s.protocol == Delta)
+		if err != nil {
+			m.buf.Free()
+			return answered, status.Error(codes.DataLoss, err.Error())
+		}
+		if !answered {
+			answered = true
+			from := s.client.board.connected(s.number, s.client.log)
+			s.client.handler.HandleState(State{
+				Phase: Connected, Address: s.address, Protocol: s.protocol, Relay: s.relay, Switched: from != "", From: from,
+			})
+		}
+		if s.named() {
+			resp.Complete = false // what it does not mention is as it was
+		}
+		if s.complete[resp.TypeURL] {
+			resp.Complete = true
+			delete(s.complete, resp.TypeURL)
+		}
+		if asked := s.relisted[resp.TypeURL]; asked != nil && !s.waiting[resp.TypeURL] {
+			resp.Relist = asked.CompareAndSwap(true, false)
+		}
+		s.handling.Store(true)
+		ack := s.acknowledge(resp, s.client.handler.HandleResponse(resp))
+		s.handling.Store(false)
+		s.settle(resp.TypeURL)
+		m.buf.Free()
+		if ack == nil {
+			continue
+		}
+		select {
+		case s.out <- ack:
+		default:
+			return answered, errUnread
+		}
+	}
+}
+
+// settle notes that a type was answered. What is asked for by name is answered in parts:
+// there, any answer is all.
+func (s *stream) settle(typeURL string) {
+	if len(s.waiting) == 0 {
+		return
+	}
+	delete(s.waiting, typeURL)
+	if s.named() {
+		clear(s.waiting)
+	}
+	s.left.Store(int64(len(s.waiting)))
+	if len(s.waiting) == 0 {
+		s.syncedAt = time.Now()
+		s.client.board.works(s.number)
+		close(s.synced)
+	}
+}
+
+// acknowledge returns the ACK or NACK of a response, nil when it has no nonce to
+// acknowledge: an empty one would ask for it again (PROTOCOL C6).
+func (s *stream) acknowledge(resp *Response, rejected error) proto.Message {
+	if resp.Nonce == "" {
+		return nil
+	}
+	var detail *rpcstatus.Status
+	if rejected != nil {
+		text := rejected.Error()
+		if len(text) > maxDetail {
+			text = text[:maxDetail] + "…"
+		}
+		detail = &rpcstatus.Status{Code: int32(codes.InvalidArgument), Message: toValidUTF8(text)}
+	}
+	accepted := s.accepted[resp.TypeURL]
+	if rejected == nil {
+		accepted = resp.Version
+		if s.relisted[resp.TypeURL] != nil { // else a server could name types without end
+			s.accepted[resp.TypeURL] = accepted
+		}
+	}
+	if s.protocol == Delta {
+		return &discoveryv3.DeltaDiscoveryRequest{TypeUrl: resp.TypeURL, ResponseNonce: resp.Nonce, ErrorDetail: detail}
+	}
+	return &discoveryv3.DiscoveryRequest{
+		TypeUrl: resp.TypeURL, ResponseNonce: resp.Nonce, VersionInfo: accepted, ErrorDetail: detail,
+	}
+}
