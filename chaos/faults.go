@@ -62,20 +62,14 @@ func onUpstream(allowance time.Duration, begin, end func(st *stage, u *upstream,
 	}
 }
 
-// feeling is a mood of an upstream.
-func feeling(kind, what string, allowance time.Duration, restarts bool, on, off func(m *mood, f *fault)) faultKind {
+// feeling is a mood in which an upstream restarts, and after which it restarts again.
+func feeling(kind, what string, allowance time.Duration, on, off func(m *mood, f *fault)) faultKind {
 	return onUpstream(allowance, func(st *stage, u *upstream, f *fault) error {
 		st.journal.fault(kind, "upstream %s: %s, for %v", u.name, what, f.lasts.Round(time.Millisecond))
-		u.feel(func(m *mood) { on(m, f) })
-		if restarts {
-			u.flap(errRestarts)
-		}
+		u.restart(func(m *mood) { on(m, f) })
 		return nil
 	}, func(_ *stage, u *upstream, f *fault) error {
-		u.feel(func(m *mood) { off(m, f) })
-		if restarts {
-			u.flap(errRestarts)
-		}
+		u.restart(func(m *mood) { off(m, f) })
 		return nil
 	})
 }
@@ -98,6 +92,7 @@ func onClients(least, most time.Duration, begin func(st *stage, f *fault) error,
 }
 
 func none(*stage, *fault) error { return nil }
+func same(*mood)                {}
 
 // deniedAllowance is how long a relay waits at least after it was refused for who it is, and
 // guardHold for how long the guard of the scenario "guard" holds deletions.
@@ -130,21 +125,21 @@ func init() {
 
 		"flap": onUpstream(0, func(st *stage, u *upstream, _ *fault) error {
 			st.journal.fault("flap", "upstream %s: ends all streams", u.name)
-			u.flap(errRestarts)
+			u.restart(same)
 			return nil
-		}, func(_ *stage, u *upstream, _ *fault) error { u.flap(errRestarts); return nil }),
+		}, func(_ *stage, u *upstream, _ *fault) error { u.restart(same); return nil }),
 		"crash": onUpstream(0, func(st *stage, u *upstream, f *fault) error {
 			st.journal.fault("crash", "upstream %s: crashes, for %v", u.name, f.lasts.Round(time.Millisecond))
 			u.stop()
 			return nil
 		}, func(_ *stage, u *upstream, _ *fault) error { return u.start() }),
-		"unavailable": feeling("unavailable", "refuses streams", 0, true,
+		"unavailable": feeling("unavailable", "refuses streams", 0,
 			func(m *mood, _ *fault) { m.refuses = status.Error(codes.Unavailable, "not ready") }, func(m *mood, _ *fault) { m.refuses = nil }),
-		"denied": feeling("denied", "refuses the relay's identity", deniedAllowance, true,
+		"denied": feeling("denied", "refuses the relay's identity", deniedAllowance,
 			func(m *mood, _ *fault) { m.refuses = errDenied }, func(m *mood, _ *fault) { m.refuses = nil }),
-		"empty": feeling("empty", "restarts and has nothing", 0, true,
+		"empty": feeling("empty", "restarts and has nothing", 0,
 			func(m *mood, _ *fault) { m.empty = true }, func(m *mood, _ *fault) { m.empty = false }),
-		"withhold": feeling("withhold", "restarts and never answers one type", 0, true,
+		"withhold": feeling("withhold", "restarts and never answers one type", 0,
 			func(m *mood, f *fault) { m.withholds = 1 + f.dice[0]%len(kinds) }, func(m *mood, _ *fault) { m.withholds = 0 }),
 		"lie": onUpstream(0, func(st *stage, u *upstream, f *fault) error {
 			l := lies[f.dice[0]%len(lies)]
@@ -258,7 +253,7 @@ func massDelete(st *stage, f *fault) error {
 	st.journal.fault("mass-delete", "upstream %s: restarts without %d of its configs", u.name, len(f.keys))
 	u.stop()
 	for _, key := range f.keys {
-		st.world.remove(u.source.number, key)
+		st.world.remove(u.source.number, key, guardHold)
 	}
 	return u.start()
 }
@@ -277,7 +272,7 @@ func expire(st *stage, f *fault) error {
 		}
 		for _, key := range u.source.byKind[kind] {
 			if it := u.source.items[key]; !it.said.gone {
-				u.source.says(key, it.said.seq, false, expireAfter-expireGrain)
+				u.source.announces(key, it.said.seq, false, expireAfter-expireGrain)
 			}
 		}
 	}

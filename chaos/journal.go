@@ -61,10 +61,15 @@ func (j *journal) say(format string, args ...any) {
 
 // fault is say of a fault, which is counted by its kind.
 func (j *journal) fault(kind, format string, args ...any) {
-	j.mu.Lock()
-	j.counts[kind]++
-	j.mu.Unlock()
+	j.count(kind)
 	j.say(format, args...)
+}
+
+// count counts a fault of a kind.
+func (j *journal) count(kind string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.counts[kind]++
 }
 
 func (j *journal) clock(at time.Time) string {

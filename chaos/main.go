@@ -36,7 +36,6 @@ type options struct {
 	storms, changes  int
 	starts           int
 	scenarios, broke string
-	long             bool
 }
 
 func run() error {
@@ -46,6 +45,10 @@ func run() error {
 	flag.StringVar(&o.relay, "relay", "../bin/relay", "`path` of the relay")
 	flag.StringVar(&o.scenarios, "scenario", "", "`names` of the scenarios to run, with commas; empty: all but those that have a measure of their own")
 	flag.StringVar(&o.broke, "break", "", "build and run a relay that breaks this `invariant`: i1, i2, i3 or i4")
+	flag.IntVar(&o.kills, "kills", 1000, "how `often` the scenario kills does that")
+	flag.IntVar(&o.changes, "changes", 1_000_000, "how `many` changes the scenario churn makes")
+	flag.IntVar(&o.storms, "storms", 1000, "how `many` storms of clients it has")
+	flag.IntVar(&o.starts, "starts", 20, "how `often` the scenario start starts the relay")
 	flag.StringVar(&o.out, "out", "", "`directory` for configs, logs and states, which stay there; empty: a temporary one, which goes unless something is wrong")
 	flag.Usage = usage
 	flag.Parse()
@@ -63,6 +66,10 @@ func usage() {
 	for _, sc := range scenarios() {
 		fmt.Fprintf(w, "  %-12s %s\n", sc.name, sc.about)
 	}
+	fmt.Fprintf(w, "\nscenarios with a measure of their own, which run only when they are named:\n")
+	for _, sc := range measured() {
+		fmt.Fprintf(w, "  %-12s %s\n", sc.name, sc.about)
+	}
 	fmt.Fprintf(w, "\nflags:\n")
 	flag.PrintDefaults()
 }
@@ -73,7 +80,7 @@ func (o options) run(ctx context.Context, out io.Writer) error {
 		o.seed = rand.Uint64N(1 << 32)
 	}
 	fmt.Fprintf(out, "seed %d\n", o.seed)
-	chosen, err := choose(scenarios(), o.scenarios)
+	chosen, err := choose(o.scenarios)
 	if err != nil {
 		return err
 	}
@@ -96,7 +103,7 @@ func (o options) run(ctx context.Context, out io.Writer) error {
 	j := newJournal(out)
 	var results []result
 	for _, sc := range chosen {
-		res, err := sc.run(ctx, o.seed, o.lasts/time.Duration(len(chosen)), binary, dir, j)
+		res, err := o.play(ctx, sc, o.lasts/time.Duration(len(chosen)), out, binary, dir, j)
 		results = append(results, res)
 		if err != nil {
 			fmt.Fprintln(out)
@@ -113,11 +120,15 @@ func (o options) run(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
-func choose(all []scenario, names string) ([]scenario, error) {
+// measured are the scenarios that last until they have done what they are told to do.
+func measured() []scenario { return []scenario{killScenario(), churnScenario(), startScenario()} }
+
+// choose returns the scenarios with these names, or those that share a time.
+func choose(names string) (out []scenario, err error) {
 	if names == "" {
-		return all, nil
+		return scenarios(), nil
 	}
-	var out []scenario
+	all := append(scenarios(), measured()...)
 	for _, name := range strings.Split(names, ",") {
 		i := slices.IndexFunc(all, func(sc scenario) bool { return sc.name == name })
 		if i < 0 {
@@ -126,6 +137,19 @@ func choose(all []scenario, names string) ([]scenario, error) {
 		out = append(out, all[i])
 	}
 	return out, nil
+}
+
+// play runs one scenario. lasts is for those that have no measure of their own.
+func (o options) play(ctx context.Context, sc scenario, lasts time.Duration, out io.Writer, binary, dir string, j *journal) (result, error) {
+	switch sc.name {
+	case killScenario().name:
+		return o.kill(ctx, out, binary, dir, j)
+	case churnScenario().name:
+		return o.churn(ctx, out, binary, dir, j)
+	case startScenario().name:
+		return o.begin(ctx, out, binary, dir, j)
+	}
+	return sc.run(ctx, o.seed, lasts, binary, dir, j)
 }
 
 // outDir returns the directory for what a run leaves behind, and whether that is to go.

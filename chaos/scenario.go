@@ -21,7 +21,6 @@ type scenario struct {
 	replicas    bool // the first source has two servers
 	guard       string
 	staleness   string
-	holdFor     time.Duration // as guard says it
 
 	rate           int // changes a second
 	round          time.Duration
@@ -85,7 +84,7 @@ func scenarios() []scenario {
 			sc.faults = []string{"lag", "lag", "cut", "crash", "crash", "flap", "unavailable", "denied", "withhold", "timeout", "lie"}
 		}),
 		with("guard", "upstreams that lose most of what they have, for good", func(sc *scenario) {
-			sc.guard, sc.holdFor = fmt.Sprintf("holdFor: %v", guardHold), guardHold
+			sc.guard = fmt.Sprintf("holdFor: %v", guardHold)
 			sc.faults, sc.storm, sc.faultsPerRound = []string{"mass-delete", "mass-delete", "storm"}, 30, 4
 		}),
 		with("stale", "WorkloadEntries that expire while their upstream is out of contact", func(sc *scenario) {
@@ -119,15 +118,7 @@ func (sc scenario) run(ctx context.Context, seed uint64, lasts time.Duration, bi
 	if err != nil {
 		return res, err
 	}
-	defer func() {
-		st.close()
-		res.changes, res.responses, res.kills, res.longest = st.world.changes, st.responses.Load(), st.kills, st.longest
-		res.storms, res.turned = st.stormed.Load(), st.turned.Load()
-		for _, p := range st.peak {
-			res.peak.goroutines, res.peak.fds = max(res.peak.goroutines, p.goroutines), max(res.peak.fds, p.fds)
-			res.peak.rss = max(res.peak.rss, p.rss)
-		}
-	}()
+	defer func() { st.close(); st.fill(&res) }()
 	began := time.Now()
 	plan := newSchedule(seed, sc, len(sc.sources), st.world.holders)
 	j.say("scenario %s: %s", sc.name, sc.about)
@@ -164,6 +155,16 @@ func (sc scenario) run(ctx context.Context, seed uint64, lasts time.Duration, bi
 		}
 	}
 	return res, st.returns(before)
+}
+
+// fill fills in what a stage has counted. It is called when nothing runs any more.
+func (st *stage) fill(res *result) {
+	res.changes, res.responses, res.kills, res.longest = st.world.changes, st.responses.Load(), st.kills, st.longest
+	res.storms, res.turned = st.stormed.Load(), st.turned.Load()
+	for _, p := range st.peak {
+		res.peak.goroutines, res.peak.fds = max(res.peak.goroutines, p.goroutines), max(res.peak.fds, p.fds)
+		res.peak.rss = max(res.peak.rss, p.rss)
+	}
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

@@ -107,7 +107,6 @@ func newStage(ctx context.Context, sc scenario, binary, dir string, j *journal) 
 				name += "-2"
 			}
 			u := newUpstream(name, s, n == 1, freePort())
-			u.holdFor = sc.holdFor
 			l, err := newLink(st.proxies, "link to "+name, freePort(), u.address)
 			if err != nil {
 				return nil, st.abandon(err)
@@ -254,7 +253,7 @@ func (st *stage) watch(n int) {
 // change changes the world.
 func (st *stage) change(c change) error {
 	if c.deletes {
-		st.world.remove(c.source, c.key)
+		st.world.remove(c.source, c.key, 0)
 	} else if _, err := st.world.put(c.source, c.key); err != nil {
 		return err
 	}

@@ -45,7 +45,6 @@ type upstream struct {
 	source  *source
 	relay   bool
 	address string
-	holdFor time.Duration // that guards are told to hold deletions for
 
 	mu      sync.Mutex // guards all below
 	server  *grpc.Server
@@ -70,8 +69,10 @@ type held struct {
 
 // session is one stream of a client.
 type session struct {
-	end   chan error               // has room for one
-	types map[string]*subscription // by type URL
+	// ending says that nothing more is to be sent. It is guarded by the upstream.
+	ending bool
+	end    chan error               // has room for one
+	types  map[string]*subscription // by type URL
 	// acked is, by kind, the commit as of which the client has acknowledged it.
 	acked map[int]uint64
 }
@@ -156,13 +157,15 @@ func (u *upstream) lag(on bool) {
 	u.feel(func(m *mood) {})
 }
 
-// flap ends all streams.
-func (u *upstream) flap(err error) {
+// restart ends all streams, and sets how the upstream behaves to those that come then.
+func (u *upstream) restart(change func(*mood)) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	change(&u.mood)
 	for s := range u.streams {
+		s.ending = true
 		select {
-		case s.end <- err:
+		case s.end <- errRestarts:
 		default: // it ends already
 		}
 	}
@@ -401,8 +404,8 @@ func (u *upstream) look(kind int, m mood) answer {
 		if u.has != nil {
 			h = u.has[key]
 		}
-		if !m.lies.about(key) {
-			u.source.says(key, h.seq, h.present, u.holdFor)
+		if !h.present || !m.lies.about(key) {
+			u.source.says(key, h.seq, h.present)
 		}
 		if h.present {
 			out.keys = append(out.keys, key)
@@ -414,16 +417,16 @@ func (u *upstream) look(kind int, m mood) answer {
 
 // begin returns the mood that a response is made in, and its nonce but for the commit. Not
 // all that is asked for is answered.
-func (u *upstream) begin(sub *subscription) (m mood, nonce int, answers bool) {
+func (u *upstream) begin(s *session, sub *subscription) (m mood, nonce int, answers bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.nonce++
-	return u.mood, u.nonce, u.mood.withholds == 0 || u.mood.withholds-1 != sub.kind
+	return u.mood, u.nonce, !s.ending && (u.mood.withholds == 0 || u.mood.withholds-1 != sub.kind)
 }
 
 // sendAll sends all of a type.
-func (u *upstream) sendAll(stream grpc.ServerStream, _ *session, sub *subscription) error {
-	m, nonce, answers := u.begin(sub)
+func (u *upstream) sendAll(stream grpc.ServerStream, s *session, sub *subscription) error {
+	m, nonce, answers := u.begin(s, sub)
 	if !answers {
 		return nil
 	}
@@ -446,8 +449,8 @@ func (u *upstream) sendAll(stream grpc.ServerStream, _ *session, sub *subscripti
 
 // sendDifference sends what the client does not have of a type, and names what it has no
 // more.
-func (u *upstream) sendDifference(stream grpc.ServerStream, _ *session, sub *subscription) error {
-	m, nonce, answers := u.begin(sub)
+func (u *upstream) sendDifference(stream grpc.ServerStream, s *session, sub *subscription) error {
+	m, nonce, answers := u.begin(s, sub)
 	if !answers {
 		return nil
 	}
@@ -523,6 +526,19 @@ func (l *ledger) add(kind int, commit, now uint64) {
 	l.byKind[kind] = list
 }
 
+// forget forgets what clients have taken since a time: who had taken it was killed.
+func (l *ledger) forget(since time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for kind, list := range l.byKind {
+		n := len(list)
+		for n > 0 && list[n-1].at.After(since) {
+			n--
+		}
+		l.byKind[kind] = list[:n]
+	}
+}
+
 // since returns where the source was when a client had first taken a kind as of a commit or
 // a later one, false while none has.
 func (l *ledger) since(kind int, commit uint64) (now uint64, ok bool) {
@@ -547,4 +563,17 @@ func (l *ledger) before(kind int, at time.Time) (commit uint64) {
 		commit = s.commit
 	}
 	return commit
+}
+
+// behind returns how long before a time a client had taken the last of a kind before a commit:
+// what was served as of that commit is so old.
+func (l *ledger) behind(kind int, until uint64, at time.Time) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, s := range l.byKind[kind] {
+		if s.commit >= until && s.at.Before(at) {
+			return at.Sub(s.at)
+		}
+	}
+	return 0
 }

@@ -191,6 +191,8 @@ type item struct {
 	seq     int
 	present bool
 	element *anypb.Any // nil unless it is present
+	// holdFor is how long a guard is to hold its deletion.
+	holdFor time.Duration
 	// log has the commits of the source at which the item changed, since the history began.
 	log []commit
 
@@ -249,8 +251,8 @@ func (w *world) holders(key int) []int {
 	return []int{n}
 }
 
-// put has a source make a new content of a key, and remove has it delete the key. They
-// return false when that is no change.
+// put has a source make a new content of a key, and remove has it delete the key, which a
+// guard is to hold back for a while. They return false when that is no change.
 func (w *world) put(source, key int) (bool, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -263,11 +265,12 @@ func (w *world) put(source, key int) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("%s of %s: %w", describe(key), s.name, err)
 	}
+	it.holdFor = 0
 	s.change(key, it, true, element)
 	return true, nil
 }
 
-func (w *world) remove(source, key int) bool {
+func (w *world) remove(source, key int, holdFor time.Duration) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s := w.sources[source]
@@ -275,6 +278,7 @@ func (w *world) remove(source, key int) bool {
 	if it == nil || !it.present {
 		return false
 	}
+	it.holdFor = holdFor
 	s.change(key, it, false, nil)
 	return true
 }
@@ -310,9 +314,13 @@ func (s *source) wait() (changed <-chan struct{}, revs []uint64) {
 }
 
 // says records that the source says of a key that it has a content, or none. The caller
-// holds the world's lock, and has held it since it looked at what there is. Deletions may
-// come into force after a while only.
-func (s *source) says(key int, seq int, present bool, holdFor time.Duration) {
+// holds the world's lock, and has held it since it looked at what there is.
+func (s *source) says(key int, seq int, present bool) {
+	s.announces(key, seq, present, s.items[key].holdFor)
+}
+
+// announces is says of a deletion that is to come into force after a while only.
+func (s *source) announces(key int, seq int, present bool, after time.Duration) {
 	it := s.items[key]
 	if it.said.gone == !present && (it.said.seq == seq || it.said.gone) {
 		return
@@ -320,7 +328,7 @@ func (s *source) says(key int, seq int, present bool, holdFor time.Duration) {
 	now := time.Now()
 	e := entry{seq: seq, gone: !present, at: now}
 	if !present {
-		e.notBefore = now.Add(holdFor)
+		e.notBefore = now.Add(after)
 	}
 	it.said = e
 	it.history = append(it.history, e)

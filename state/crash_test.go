@@ -373,3 +373,35 @@ func TestWhatAKilledRelayLeftBehindIsRemoved(t *testing.T) {
 		t.Errorf("it is there still: %v", err)
 	}
 }
+
+// bbolt would panic when it writes to such a file, although it reads well.
+func TestAPageThatIsNotFoundByItsFirstKeyIsFound(t *testing.T) {
+	s := makeSample(t)
+	found := 0
+	for at := 0; at+4096 <= len(s.data); at += 4096 {
+		if native.Uint16(s.data[at+8:]) != pageBranch {
+			continue
+		}
+		element := at + pageHeaderLen + branchElementLen // the second
+		last := element + int(native.Uint32(s.data[element:])) + int(native.Uint32(s.data[element+4:])) - 1
+		data := bytes.Clone(s.data)
+		data[last]--
+		dir := t.TempDir()
+		must(t, os.WriteFile(Path(dir), data, 0o600))
+		k := Open(options(dir))
+		if len(k.Status().SetAside) > 0 && maps.Equal(hostsOf(t, k.Load("east").Records), s.states[8]) {
+			found++
+		}
+		f := newFake()
+		k.Follow("west", f)
+		f.put(record("db", "1"))
+		flush(t, k)
+		if st := k.Status(); !st.Healthy {
+			t.Errorf("status %+v", st)
+		}
+		end(k)
+	}
+	if found == 0 {
+		t.Error("none is found")
+	}
+}

@@ -323,6 +323,10 @@ func (l *ledger) revisions() int {
 // sameContent reports whether two ledgers are of the same resources.
 func (l ledger) sameContent(o ledger) bool { return l.count == o.count && l.digest == o.digest }
 
+// ledgerSeal returns what stands for the key in the checksum of a ledger: it is good for the
+// source of that name only.
+func ledgerSeal(source string) []byte { return []byte(ledgerKey + "\x00" + source) }
+
 const (
 	ledgerSynced       = 1
 	ledgerLastContact  = 2
@@ -486,6 +490,42 @@ func revisionKey(id uint64) []byte { return binary.BigEndian.AppendUint64(nil, i
 // undoSum is the checksum of an entry that leads back: under its key, the value that the
 // resource had, or nothing when there was none.
 func undoSum(key, value []byte) uint64 { return xxh3.HashSeed(key, sumOf(value)) }
+
+// roster is which sources there are: how many, and the sum of their names' checksums.
+type roster struct{ count, digest uint64 }
+
+// add counts a name in.
+func (r *roster) add(name []byte) {
+	r.count++
+	r.digest += xxh3.Hash(name)
+}
+
+// remove counts a name out.
+func (r *roster) remove(name []byte) {
+	r.count--
+	r.digest -= xxh3.Hash(name)
+}
+
+const (
+	rosterCount  = 1
+	rosterDigest = 2
+)
+
+func appendRoster(b []byte, r roster) []byte {
+	return appendFixed(appendNumber(b, rosterCount, r.count), rosterDigest, r.digest)
+}
+
+func parseRoster(b []byte) (r roster, err error) {
+	err = fields(b, skip, func(num protowire.Number, v uint64) {
+		switch num {
+		case rosterCount:
+			r.count = v
+		case rosterDigest:
+			r.digest = v
+		}
+	})
+	return r, err
+}
 
 const formatVersionField = 1
 

@@ -184,6 +184,11 @@ func FuzzDecode(f *testing.F) {
 			}
 		}
 		_, _ = parseFormat(value)
+		if r, err := parseRoster(value); err == nil {
+			if again, err := parseRoster(appendRoster(nil, r)); err != nil || again != r {
+				t.Errorf("%+v became %+v, %v", r, again, err)
+			}
+		}
 		_, _, _ = unseal(key, value)
 	})
 }

@@ -167,7 +167,7 @@ func (k *Keeper) create(saved *contents, aside string, why error) error {
 	}
 	defer os.Remove(temp) //nolint:errcheck // usually it is gone
 	if err := k.fill(temp, saved); err != nil {
-		return fmt.Errorf("%s: %w", temp, err)
+		return fmt.Errorf("a new file in %s: %w", k.dir, withoutPath(err))
 	}
 	if aside != "" {
 		if err := k.setAside(aside, why, saved); err != nil {
@@ -180,10 +180,24 @@ func (k *Keeper) create(saved *contents, aside string, why error) error {
 	return syncDir(k.dir)
 }
 
+// withoutPath returns an error without the path in it, for paths that are others each time:
+// the error is to be the same.
+func withoutPath(err error) error {
+	var path *fs.PathError
+	if errors.As(err, &path) {
+		return path.Err
+	}
+	var link *os.LinkError
+	if errors.As(err, &link) {
+		return link.Err
+	}
+	return err
+}
+
 func (k *Keeper) newTemp() (string, error) {
 	f, err := os.CreateTemp(k.dir, tempPrefix+"*") // with mode 0600
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("no file can be made in %s: %w", k.dir, withoutPath(err))
 	}
 	return f.Name(), f.Close()
 }
@@ -237,7 +251,7 @@ func (k *Keeper) upgrade() (*contents, error) {
 		return nil, err
 	}
 	if damage != nil {
-		return &contents{err: damage}, nil
+		return &contents{err: damage}, nil //nolint:nilerr // it is in the contents
 	}
 	db, err := openBolt(k.path)
 	if err != nil {
@@ -305,7 +319,7 @@ func (k *Keeper) setAside(kind string, why error, saved *contents) error {
 		name = fmt.Sprintf("%s-%03d", base, i)
 	}
 	if err := os.Rename(k.path, name); err != nil {
-		return err
+		return fmt.Errorf("%s can not be set aside: %w", k.path, withoutPath(err))
 	}
 	n := 0
 	if saved != nil {

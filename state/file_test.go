@@ -78,13 +78,9 @@ func TestAFileThatIsFoundLateKeepsWhatItHasUntilTheSourceHasSynced(t *testing.T)
 	flush(t, k)
 	end(k)
 
-	lock := filepath.Join(dir, lockName)
-	if err := os.Remove(lock); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(lock, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	other, err := os.Open(filepath.Join(dir, lockName))
+	must(t, err)
+	must(t, lock(other, syscall.LOCK_EX))
 	k = Open(options(dir))
 	if s := k.Load("east"); len(s.Records) > 0 || k.Status().InUse {
 		t.Fatal("opened without a lock")
@@ -92,9 +88,7 @@ func TestAFileThatIsFoundLateKeepsWhatItHasUntilTheSourceHasSynced(t *testing.T)
 	f = newFake()
 	k.Retain([]string{"east"})
 	k.Follow("east", f)
-	if err := os.Remove(lock); err != nil {
-		t.Fatal(err)
-	}
+	other.Close()
 	f.put(record("new", "1"))
 	flush(t, k)
 	s := k.Load("east")
@@ -121,6 +115,40 @@ func TestAReadOnlyStateIsLoaded(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	same(t, "loaded", hostsOf(t, open(t, dir).Load("east").Records), map[string]string{"db": "2"})
+}
+
+// Whatever is wrong with writing, what can be read is served.
+func TestAStateThatCanNotBeLockedIsLoadedAllTheSame(t *testing.T) {
+	dir := t.TempDir()
+	k := open(t, dir)
+	f := newFake()
+	f.put(record("db", "1"))
+	k.Follow("east", f)
+	flush(t, k)
+	end(k)
+	lock := filepath.Join(dir, lockName)
+	must(t, os.Remove(lock))
+	must(t, os.Mkdir(lock, 0o700))
+	k = Open(options(dir))
+	s := k.Load("east")
+	same(t, "loaded", hostsOf(t, s.Records), map[string]string{"db": "1"})
+	f = restoredFake(s)
+	k.Follow("east", f)
+	f.put(record("cache", "1"))
+	texts := map[string]bool{}
+	for range 3 {
+		if err := k.Flush(t.Context()); err == nil {
+			t.Fatal("flushed without a lock")
+		}
+		texts[k.Status().LastError] = true
+	}
+	if len(texts) != 1 {
+		t.Errorf("one mistake has several errors: %v", texts)
+	}
+	must(t, os.Remove(lock))
+	flush(t, k)
+	end(k)
+	same(t, "loaded", hostsOf(t, open(t, dir).Load("east").Records), map[string]string{"db": "1", "cache": "1"})
 }
 
 func TestFilesAreTheirOwnersAlone(t *testing.T) {

@@ -226,6 +226,9 @@ func removeSource(tx *bbolt.Tx, name string) error {
 	if sources == nil || name == "" || sources.Bucket([]byte(name)) == nil {
 		return nil
 	}
+	if err := enroll(tx, func(r *roster) { r.remove([]byte(name)) }); err != nil {
+		return err
+	}
 	return sources.DeleteBucket([]byte(name))
 }
 

@@ -62,7 +62,7 @@ func viewSource(tx *bbolt.Tx, source string, f func(b *bbolt.Bucket, l *ledger) 
 	if b == nil {
 		return ErrUnknownSource
 	}
-	payload, _, err := unseal([]byte(ledgerKey), b.Get([]byte(ledgerKey)))
+	payload, _, err := unseal(ledgerSeal(source), b.Get([]byte(ledgerKey)))
 	if err != nil {
 		return corruptf("what it says of itself: %v", err)
 	}

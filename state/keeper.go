@@ -134,7 +134,7 @@ func Open(o Options) *Keeper {
 	defer k.release()
 	if err := k.attach(); err != nil {
 		k.failed(err)
-		if readable(err) {
+		if !errors.Is(err, ErrInUse) {
 			k.readOnly()
 		}
 	}
@@ -214,7 +214,11 @@ func (k *Keeper) readOnly() {
 	if lock(f, syscall.LOCK_SH) != nil {
 		return
 	}
-	c, err := readOpen(f, k.format.version)
+	size, err := sizeOf(f)
+	if err != nil {
+		return
+	}
+	c, err := readFrom(f, size, k.format.version)
 	if err != nil || c.err != nil && len(c.sources) == 0 {
 		return
 	}

@@ -57,6 +57,9 @@ type tree struct {
 	seen  []uint64 // a bit for each page
 	root  uint64
 	spare [][]byte
+	// unusable is what is wrong that does not stand in the way of reading, but would in that
+	// of writing; nil when nothing is.
+	unusable error
 }
 
 // bucket is where a bucket begins: at a page or, a small one, within the value.
@@ -288,7 +291,7 @@ func (t *tree) branch(b, low, high []byte, depth int, v visitor) (last []byte, e
 	}
 	for i := range n {
 		k := next
-		if err := inOrder(k, low, high, i == 0); err != nil {
+		if err := t.inOrder(k, low, high, i == 0); err != nil {
 			return nil, err
 		}
 		below := high
@@ -321,7 +324,7 @@ func (t *tree) leaf(b, low, high []byte, v visitor, inline bool) (last []byte, e
 		if err != nil {
 			return nil, err
 		}
-		if err := inOrder(key, low, high, i == 0); err != nil {
+		if err := t.inOrder(key, low, high, i == 0); err != nil {
 			return nil, err
 		}
 		low = key
@@ -363,10 +366,15 @@ func part(b []byte, at int, pos, size uint32) ([]byte, error) {
 }
 
 // inOrder checks that a key comes after low, or is low if it is the first, and before high.
-func inOrder(key, low, high []byte, first bool) error {
+func (t *tree) inOrder(key, low, high []byte, first bool) error {
 	if low != nil {
-		if c := bytes.Compare(key, low); c < 0 || c == 0 && !first {
+		c := bytes.Compare(key, low)
+		if c < 0 || c == 0 && !first {
 			return corruptf("its keys are out of order")
+		}
+		if c > 0 && first && t.unusable == nil {
+			// bbolt finds a page among its siblings by its first key.
+			t.unusable = corruptf("the first key of a page is not the one by which it is found")
 		}
 	}
 	if high != nil && bytes.Compare(key, high) >= 0 {

@@ -94,7 +94,7 @@ func playFullDisk(dir string) error {
 		err := k.Flush(context.Background())
 		st := k.Status()
 		if err == nil || st.Healthy || st.LastError == "" || st.ErrorSince.IsZero() || !st.InUse {
-			return fmt.Errorf("attempt %d with the disk full: error %v, status %+v", attempt, err, st)
+			return fmt.Errorf("attempt %d with the disk full: error %w, status %+v", attempt, err, st)
 		}
 		if f.gives != attempt+1 {
 			return fmt.Errorf("changes were given back %d times after %d attempts", f.gives, attempt+1)

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io/fs"
+	"io"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -16,8 +16,9 @@ const (
 	fileName = "relay.db"
 	lockName = "relay.lock"
 
-	topBucket     = "meta" // formatKey
+	topBucket     = "meta" // formatKey and rosterKey
 	formatKey     = "format"
+	rosterKey     = "upstreams"
 	sourcesBucket = "sources" // a bucket for each
 
 	ledgerKey       = "meta"
@@ -64,6 +65,8 @@ type contents struct {
 	err error
 	// size is that of the file, and live what of it is in use, in bytes.
 	size, live int64
+	// written is which sources there should be, and found which there are, damaged or not.
+	written, found roster
 	// unusable describes some of the orphans.
 	unusable      []string
 	unusableCount int
@@ -80,30 +83,43 @@ func readFile(path string, format uint64) (*contents, error) {
 		return nil, err
 	}
 	defer f.Close()
-	return readOpen(f, format)
-}
-
-func readOpen(f *os.File, format uint64) (*contents, error) {
-	info, err := f.Stat()
+	size, err := sizeOf(f)
 	if err != nil {
 		return nil, err
 	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is not a file", f.Name())
+	return readFrom(f, size, format)
+}
+
+// sizeOf returns the length of a file, in bytes, or an error when it is something else.
+func sizeOf(f *os.File) (int64, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return 0, err
 	}
-	c := &contents{sources: map[string]*kept{}, size: info.Size(), want: format}
-	t, err := openTree(f, c.size)
+	if !info.Mode().IsRegular() {
+		return 0, fmt.Errorf("%s is not a file", f.Name())
+	}
+	return info.Size(), nil
+}
+
+// readFrom is readFile of what has been opened.
+func readFrom(f io.ReaderAt, size int64, format uint64) (*contents, error) {
+	c := &contents{sources: map[string]*kept{}, size: size, want: format}
+	t, err := openTree(f, size)
 	if err != nil {
 		c.err = err
-		return c, nil
+		return c, nil //nolint:nilerr // it is in the contents
 	}
 	err = c.read(t)
 	c.live = int64(t.used) * int64(t.pageSize)
 	if errors.Is(err, errNewer) || errors.Is(err, errOlder) {
 		return nil, err
 	}
-	if err != nil && c.err == nil {
+	if c.err == nil {
 		c.err = err
+	}
+	if c.err == nil {
+		c.err = t.unusable
 	}
 	return c, nil
 }
@@ -122,7 +138,8 @@ func (c *contents) read(t *tree) error {
 					return nil
 				}
 				name := string(key)
-				k, err := readSource(t, sub, c)
+				c.found.add(key)
+				k, err := readSource(t, sub, c, name)
 				if err != nil {
 					err = fmt.Errorf("upstream %s: %w", name, err)
 					if c.err == nil {
@@ -139,8 +156,12 @@ func (c *contents) read(t *tree) error {
 		}
 		return nil
 	})
-	if err == nil && c.format == 0 {
+	switch {
+	case err != nil:
+	case c.format == 0:
 		err = corruptf("it says nothing of its format")
+	case c.found != c.written:
+		err = corruptf("it has %d upstreams, or others than were written, which were %d", c.found.count, c.written.count)
 	}
 	return err
 }
@@ -150,10 +171,18 @@ func (c *contents) readTop(t *tree, b *bucket) error {
 		if sub != nil {
 			return t.skipBucket(sub, maxTreeDepth)
 		}
+		payload, _, err := unseal(key, value)
+		if string(key) == rosterKey {
+			if err == nil {
+				c.written, err = parseRoster(payload)
+			}
+			if err != nil {
+				return corruptf("what it says of its upstreams: %v", err)
+			}
+		}
 		if string(key) != formatKey {
 			return nil
 		}
-		payload, _, err := unseal(key, value)
 		if err == nil {
 			c.format, err = parseFormat(payload)
 		}
@@ -171,7 +200,7 @@ func (c *contents) readTop(t *tree, b *bucket) error {
 
 // readSource reads what there is of one source. It returns nil when its resources are not
 // whole; when only its history is not, it returns both.
-func readSource(t *tree, b *bucket, c *contents) (*kept, error) {
+func readSource(t *tree, b *bucket, c *contents, name string) (*kept, error) {
 	k := &kept{}
 	var count, digest, size uint64
 	var undone map[uint64]*undoTotal
@@ -185,7 +214,7 @@ func readSource(t *tree, b *bucket, c *contents) (*kept, error) {
 	err := t.walkBucket(b, func(key, value []byte, sub *bucket) error {
 		switch {
 		case string(key) == ledgerKey && sub == nil:
-			payload, _, err := unseal(key, value)
+			payload, _, err := unseal(ledgerSeal(name), value)
 			if err == nil {
 				k.ledger, err = parseLedger(payload)
 			}
@@ -352,15 +381,11 @@ func Path(dir string) string { return filepath.Join(dir, fileName) }
 // ReadFile reads a state file that no relay is writing to, and changes nothing. It fails
 // with ErrInUse when a relay has it.
 func ReadFile(path string) (*File, error) {
-	f, err := os.Open(path)
+	data, err := readLocked(path)
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
-	if err := lock(f, syscall.LOCK_SH); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	c, err := readOpen(f, formatVersion)
+	c, err := readFrom(bytes.NewReader(data), int64(len(data)), formatVersion)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
@@ -373,6 +398,28 @@ func ReadFile(path string) (*File, error) {
 		out.Sources = append(out.Sources, Contents{Name: name, Saved: k.saved(), Bytes: int64(k.bytes), Revisions: newestFirst(k.chapters)})
 	}
 	return out, nil
+}
+
+// readLocked returns all that is in a file, and keeps a relay that starts meanwhile waiting
+// for no longer than that takes.
+func readLocked(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if err := lock(f, syscall.LOCK_SH); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	size, err := sizeOf(f)
+	if err != nil {
+		return nil, err
+	}
+	data := make([]byte, size)
+	if _, err := io.ReadFull(f, data); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return data, nil
 }
 
 // lock takes a lock on an open file, waiting a little for another process to give it up.
@@ -389,11 +436,6 @@ func lock(f *os.File, how int) error {
 			return ErrInUse
 		}
 	}
-}
-
-// readable reports whether an error says that something may be read and not written.
-func readable(err error) bool {
-	return errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS)
 }
 
 // idOf returns the revision of a revisionKey.

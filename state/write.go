@@ -3,6 +3,7 @@ package state
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"slices"
 	"time"
 
@@ -49,7 +50,8 @@ type batch struct {
 // writer writes what has changed of one source, within a transaction.
 type writer struct {
 	bounds
-	now time.Time
+	now  time.Time
+	name string
 
 	bucket, resources, history, undo *bbolt.Bucket
 	ledger                           ledger
@@ -98,9 +100,14 @@ func (w *writer) write(tx *bbolt.Tx, b *batch) (ledger, time.Time, error) {
 
 // open finds what there is of a source, or begins it.
 func (w *writer) open(tx *bbolt.Tx, name string) (err error) {
+	w.name = name
 	sources, err := tx.CreateBucketIfNotExists([]byte(sourcesBucket))
 	if err == nil {
-		w.bucket, err = sources.CreateBucketIfNotExists([]byte(name))
+		w.bucket = sources.Bucket([]byte(name))
+	}
+	if err == nil && w.bucket == nil {
+		w.bucket, err = sources.CreateBucket([]byte(name))
+		err = errors.Join(err, enroll(tx, func(r *roster) { r.add([]byte(name)) }))
 	}
 	if err == nil {
 		w.resources, err = w.bucket.CreateBucketIfNotExists([]byte(resourcesBucket))
@@ -117,7 +124,7 @@ func (w *writer) open(tx *bbolt.Tx, name string) (err error) {
 	// From the file, not from memory: after an error it may not be known which transaction
 	// was the last.
 	if v := w.bucket.Get([]byte(ledgerKey)); v != nil {
-		payload, _, err := unseal([]byte(ledgerKey), v)
+		payload, _, err := unseal(ledgerSeal(name), v)
 		if err == nil {
 			w.ledger, err = parseLedger(payload)
 		}
@@ -130,6 +137,28 @@ func (w *writer) open(tx *bbolt.Tx, name string) (err error) {
 	}
 	w.history.FillPercent, w.undo.FillPercent = fullPages, fullPages
 	return nil
+}
+
+// enroll changes what a file says of which sources it has.
+func enroll(tx *bbolt.Tx, change func(r *roster)) error {
+	top, err := tx.CreateBucketIfNotExists([]byte(topBucket))
+	if err != nil {
+		return err
+	}
+	var r roster
+	if v := top.Get([]byte(rosterKey)); v != nil {
+		payload, _, err := unseal([]byte(rosterKey), v)
+		if err == nil {
+			r, err = parseRoster(payload)
+		}
+		if err != nil {
+			return corruptf("what it says of its upstreams: %v", err)
+		}
+	}
+	change(&r)
+	value := appendRoster(make([]byte, sumLen), r)
+	seal([]byte(rosterKey), value)
+	return top.Put([]byte(rosterKey), value)
 }
 
 // others returns the keys that are not among some.
@@ -250,7 +279,7 @@ func (w *writer) close() error {
 		return err
 	}
 	value := appendLedger(make([]byte, sumLen, 256), l)
-	seal([]byte(ledgerKey), value)
+	seal(ledgerSeal(w.name), value)
 	if old := w.bucket.Get([]byte(ledgerKey)); bytes.Equal(old, value) {
 		return nil
 	}

@@ -111,7 +111,7 @@ func newXDS(cfg config.Upstream, node config.Node, provenance config.Provenance,
 		FailbackAfter:  cfg.XDS.FailbackAfter.D(),
 
 		MaxResponseBytes: cfg.Limits.MaxResponseBytes,
-		Logger:         log,
+		Logger:           log,
 	}, x)
 	if err != nil {
 		x.free()
