@@ -9,6 +9,13 @@ import (
 	"google.golang.org/grpc/status"
 )
 
+// CheckReload returns the error that Reload would return, and changes nothing.
+func (s *Server) CheckReload(views []View, limits Limits) error {
+	_, err := newRules(views, s.cfg.Listeners)
+	_, limitsErr := limits.complete()
+	return errors.Join(err, limitsErr)
+}
+
 // Reload replaces the views and the limits while the Server runs. No stream is closed for
 // it, but those of clients that no view is for any more: they end with PermissionDenied.
 // Every other client is matched anew, and if it is to see something else it is sent what

@@ -40,6 +40,10 @@ func newDiscovery(e *endpoints) *discovery {
 // errWaiting says that the endpoints of a service are not known yet.
 var errWaiting = errors.New("its endpoints have been asked for, and not been answered yet")
 
+// errUnanswered says that the server was asked for the endpoints of a service, and has never
+// said any.
+var errUnanswered = errors.New("its endpoints have been asked for, and the upstream does not say them")
+
 // errNoEndpoints says that a service has no endpoints: a ServiceEntry can not say so.
 var errNoEndpoints = errors.New("the service has no endpoints that are healthy and reachable")
 
@@ -56,20 +60,30 @@ func (d *discovery) follow(rec *record, r *mirror.Resource) (federation.Assignme
 	}
 	delete(d.waiting, rec)
 	out := federation.Assignments{}
-	waiting := false
+	waiting, answered := false, 0
 	for _, c := range clusters {
 		_, asked := d.asked[c.Name]
 		if !asked || !d.settled(c.Name) {
 			waiting = true
 		} else if cla := d.known(c.Name); cla != nil {
 			out[c.Port] = cla
+			answered++
 		}
 	}
 	if waiting {
 		d.waiting[rec] = struct{}{}
 		return nil, errWaiting
 	}
+	if answered == 0 && len(clusters) > 0 {
+		return nil, errUnanswered
+	}
 	return out, nil
+}
+
+// waitsFor reports whether the endpoints of a record are waited for.
+func (d *discovery) waitsFor(rec *record) bool {
+	_, ok := d.waiting[rec]
+	return ok
 }
 
 func (d *discovery) add(rec *record, name string, clusters []federation.Cluster) {
@@ -157,6 +171,7 @@ func (x *XDS) endpointsChanged(clusters []string) {
 	x.ask()
 	x.gate.end(x.table.unsettled())
 	x.settleSync()
+	x.touch()
 }
 
 // ask tells which clusters are wanted, if those are others than before. The caller holds

@@ -33,8 +33,11 @@ type File struct {
 	// mu guards all below. Only Run writes to them.
 	mu   sync.Mutex
 	held map[mirror.Key]*heldFile // by the key that the files have
-	// fresh says that the files have not been read since the start.
+	// fresh says that the files have not all been read, and been free of mistakes, since the
+	// start: what is served besides what they say, which is carried, may be in those that are
+	// broken.
 	fresh   bool
+	carried []state.Record
 	status  Status
 	dropped [reasons]int
 	bytes   int // of what is held
@@ -47,7 +50,7 @@ func (f *File) known(merged map[mirror.Key]*entry) []mirror.Key {
 		return slices.Collect(maps.Keys(merged)) // there is room, most likely
 	}
 	return slices.SortedFunc(maps.Keys(merged), func(a, b mirror.Key) int {
-		if x, y := f.held[a] != nil, f.held[b] != nil; x != y {
+		if x, y := f.has(a), f.has(b); x != y {
 			if x {
 				return -1
 			}
@@ -57,16 +60,24 @@ func (f *File) known(merged map[mirror.Key]*entry) []mirror.Key {
 	})
 }
 
-// room returns an error when a new resource is larger than the limits allow, or there is no
-// room for it.
-func (f *File) room(r *mirror.Resource) error {
-	l, size := f.limits, len(r.DeltaEntry())
+// has reports whether a resource is held already, perhaps since before the start.
+func (f *File) has(key mirror.Key) bool {
+	return f.held[key] != nil || f.store.Get(f.importer.keyOf(key)) != nil
+}
+
+// room returns an error when a resource is larger than the limits allow, or there is no
+// room for it. h is nil for a new one.
+func (f *File) room(h *heldFile, r *mirror.Resource) error {
+	l, size, held := f.limits, len(r.DeltaEntry()), 0
+	if h != nil && h.resource != nil {
+		held = len(h.resource.DeltaEntry())
+	}
 	switch {
 	case l.MaxResourceBytes > 0 && size > l.MaxResourceBytes:
 		return fmt.Errorf(overLimit+"%d bytes, and limits.maxResourceBytes of the upstream is %d", size, l.MaxResourceBytes)
-	case l.MaxResources > 0 && len(f.held) >= l.MaxResources:
+	case h == nil && l.MaxResources > 0 && len(f.held) >= l.MaxResources:
 		return fmt.Errorf(overLimit+"%w limits.maxResources, which is %d", errFull, l.MaxResources)
-	case l.MaxBytes > 0 && f.bytes+size > l.MaxBytes:
+	case l.MaxBytes > 0 && size > held && f.bytes+size-held > l.MaxBytes:
 		return fmt.Errorf(overLimit+"%w limits.maxBytes, which is %d", errFull, l.MaxBytes)
 	}
 	return nil
@@ -170,10 +181,16 @@ func (f *File) follow(ctx context.Context, good func()) error {
 		}
 		f.apply(blind)
 		good()
-		if err := w.wait(ctx, f.scanner.unsettled); err != nil {
+		if err := w.wait(ctx, f.scanner.unsettled || f.scanner.recent && f.isFresh()); err != nil {
 			return nil // ctx has ended
 		}
 	}
+}
+
+func (f *File) isFresh() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.fresh
 }
 
 // apply brings the store to what the files say. blind is why changes may be noticed
@@ -182,26 +199,26 @@ func (f *File) apply(blind error) {
 	merged, problems, total := f.scanner.merge()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	fresh := f.fresh
-	if fresh {
-		f.gate.restate()
-	} else {
-		f.gate.begin()
-	}
+	settles := f.fresh && (len(f.carried) == 0 || f.scanner.clean())
+	f.gate.begin()
 	changes := 0
 	var unshaped []Refusal
 	for _, key := range f.known(merged) {
 		e, h := merged[key], f.held[key]
 		if h == nil {
-			if err := f.room(e.resource); err != nil {
+			if err := f.room(nil, e.resource); err != nil {
 				unshaped = append(unshaped, Refusal{Resource: key.String(), Reason: err.Error()})
 				continue
 			}
 			h = &heldFile{}
 			f.held[key] = h
 		}
-		if h.from != e.resource && f.take(key, h, e.resource) {
-			changes++
+		if h.from != e.resource {
+			if err := f.room(h, e.resource); err != nil {
+				h.refused = err.Error()
+			} else if f.take(key, h, e.resource) {
+				changes++
+			}
 		}
 		if h.refused != "" {
 			unshaped = append(unshaped, Refusal{Resource: key.String(), Reason: h.refused})
@@ -220,16 +237,14 @@ func (f *File) apply(blind error) {
 		f.dropped[h.dropped]--
 		delete(f.held, key)
 	}
-	if fresh {
-		changes += f.gate.finish(false, false)
-		f.fresh = false
-	} else {
-		changes += f.gate.end(false)
+	changes += f.gate.end(false)
+	if settles {
+		f.fresh, f.carried = false, nil
 	}
-	if f.gate.contact(true) {
+	if !f.fresh && f.gate.contact(true) || settles {
 		f.gate.restate()
 		f.putAll()
-		f.gate.finish(false, false)
+		changes += f.gate.finish(false, false)
 	}
 
 	st := &f.status

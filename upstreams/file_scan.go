@@ -56,6 +56,19 @@ type scanner struct {
 	read   func(path string) (data []byte, written time.Time, err error)
 	// unsettled says that the last scan left out what was being written just then.
 	unsettled bool
+	// recent says that the last scan read what had been written just then, and perhaps not
+	// to the end.
+	recent bool
+}
+
+// clean reports whether the last scan read all files, to the end, and without mistakes.
+func (s *scanner) clean() bool {
+	for _, f := range s.files {
+		if !f.wholly {
+			return false
+		}
+	}
+	return !s.unsettled && !s.recent
 }
 
 func newScanner(source string) *scanner {
@@ -96,6 +109,7 @@ func (s *scanner) scan(root string) error {
 		if err != nil {
 			return err
 		}
+		s.recent = false
 		next, gone, unsettled := s.readAll(found)
 		replaced, err := found.replaced(gone)
 		if err != nil {
@@ -125,6 +139,7 @@ func (s *scanner) readAll(found *listing) (next map[string]*fileState, gone []st
 			next[path], unsettled = last, true
 		default:
 			next[path] = s.parse(path, data, last)
+			s.recent = s.recent || last == nil && s.now().Sub(written) < fileQuiet
 		}
 	}
 	// What can not be looked into is not gone.

@@ -82,15 +82,23 @@ func newGate(cfg config.Upstream, store *mirror.Store, log *slog.Logger) *gate {
 }
 
 // setPolicy takes over what a config says of guarding and staleness.
-func (g *gate) setPolicy(cfg config.Upstream) {
+//
+// It reports whether the source is to say all that it has once more, because kinds are to be
+// served again that were not.
+func (g *gate) setPolicy(cfg config.Upstream) (restate bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.guard = cfg.Guard
 	g.stale.setRules(cfg)
+	restate = g.stale.reconsider(time.Now())
+	if g.stale.marked && !g.stale.marks() {
+		g.showPlain()
+	}
 	if h := g.held; h != nil {
 		h.Until = g.holdUntil(h.Since)
 	}
 	g.stir()
+	return restate && g.frozen == nil
 }
 
 func (g *gate) stir() {
@@ -120,7 +128,10 @@ func (g *gate) end(syncing bool) (removed int) {
 func (g *gate) streams() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.syncing, g.syncingUntil = true, time.Now().Add(syncPatience)
+	if !g.syncing || len(g.leaving) == 0 {
+		g.syncingUntil = time.Now().Add(syncPatience)
+	}
+	g.syncing = true
 	if brokenI3 {
 		g.broken.connected(g)
 	}
@@ -178,6 +189,10 @@ func (g *gate) differs(key mirror.Key, r *mirror.Resource) {
 	}
 }
 
+// waits says that it is not known yet whether the source has a resource. What is served of
+// it stays until then.
+func (g *gate) waits(key mirror.Key) { delete(g.sweep, key) }
+
 // remove says that the source does not have a resource any more. It may be judged later
 // what comes of that.
 func (g *gate) remove(key mirror.Key) {
@@ -203,11 +218,12 @@ func (g *gate) judge(now time.Time) (removed int) {
 		return 0
 	}
 	if g.syncing && now.Before(g.syncingUntil) && g.guard.Percent < 100 {
+		g.stir() // it ends
 		return 0
 	}
 	if h := g.held; h != nil {
 		switch {
-		case !g.tooMany(now):
+		case !g.tooMany(now) && !g.syncing:
 			g.log.Info("the upstream has again most of what its guard has held; the rest is removed", "removed", len(g.leaving))
 		case !h.Until.IsZero() && !now.Before(h.Until):
 			g.log.Warn("deletions that were held go through now: guard.holdFor is over", "removed", len(g.leaving), "held", now.Sub(h.Since).Round(time.Second))
@@ -319,6 +335,7 @@ func (g *gate) thaw() error {
 	g.frozen = nil
 	g.reported = time.Time{}
 	clear(g.waiting)
+	g.stir() // what is stale may have to go now
 	return nil
 }
 
@@ -349,6 +366,17 @@ func (g *gate) rollBack(revision uint64, records []state.Record) {
 		}
 	}
 	g.log.Warn("rolled back by an operator, and frozen until unfrozen", "revision", revision, "resources", len(records))
+}
+
+// restateOf is restate for some keys only: others that are not said stay.
+func (g *gate) restateOf(keys []mirror.Key) {
+	g.mu.Lock()
+	g.sweep = map[mirror.Key]struct{}{}
+	for _, key := range keys {
+		if g.store.Get(key) != nil {
+			g.sweep[key] = struct{}{}
+		}
+	}
 }
 
 // restate begins that the source says all that it has once more. What it does not say by
@@ -394,10 +422,10 @@ func (g *gate) restore(saved state.Saved) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.frozen, g.synced = saved.Meta.Frozen, saved.Meta.Synced
-	g.stale.restore(saved.Meta.LastContact, time.Now())
+	g.stale.restore(saved.Meta.LastContact, time.Now(), g.frozen == nil)
 	for i := range records {
 		key := records[i].Resource.Key()
-		if g.frozen == nil && g.stale.withholds(key.Kind) {
+		if g.stale.withholds(key.Kind) {
 			g.stale.count(key, true)
 			if g.keeps {
 				g.passed[key] = nil
@@ -415,12 +443,8 @@ func (g *gate) restore(saved state.Saved) {
 	}
 }
 
-// isFresh reports whether nothing has come into force yet.
-func (g *gate) isFresh() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.size == 0 && !g.synced
-}
+// keepRest lets stay what was not said since restate.
+func (g *gate) keepRest() { clear(g.sweep) }
 
 // abandon is the end of what restate began and nothing came of.
 func (g *gate) abandon() {
@@ -490,7 +514,8 @@ func (g *gate) due(now time.Time) (wait time.Duration) {
 			wait = min(wait, max(t.Sub(now), time.Millisecond))
 		}
 	}
-	if len(g.leaving) > 0 {
+	g.age(now)
+	if len(g.leaving) > 0 || g.held != nil {
 		g.judge(now)
 	}
 	if len(g.leaving) > 0 && g.held == nil && g.syncing {
@@ -499,7 +524,6 @@ func (g *gate) due(now time.Time) (wait time.Duration) {
 	if g.held != nil {
 		until(g.held.Until)
 	}
-	g.age(now)
 	until(g.stale.next(now))
 	return wait
 }

@@ -266,7 +266,8 @@ func restored(t *testing.T, saved state.Saved, same bool, change ...func(*config
 	s.x = x
 	x.table.later = func(kind mirror.Kind) { s.late = append(s.late, kind) }
 	x.gate.keeps = true
-	x.restore(saved, same)
+	x.restore(saved)
+	x.adopt(saved.Records, same)
 	return s
 }
 

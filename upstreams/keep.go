@@ -7,16 +7,24 @@ import (
 )
 
 // restore implements Source.
-func (x *XDS) restore(saved state.Saved, same bool) {
+func (x *XDS) restore(saved state.Saved) { x.gate.restore(saved) }
+
+// adopt implements Source.
+func (x *XDS) adopt(records []state.Record, same bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if saved.Meta.Synced || len(saved.Records) > 0 && x.gate.isFresh() {
-		x.gate.restore(saved)
+	asked := map[string]bool{}
+	for _, url := range subscriptions(false, x.extra) {
+		asked[url] = true
 	}
-	x.table.adopt(saved.Records, same)
-	if !same {
-		x.restate(true)
+	held := x.table.adopt(records, same, asked)
+	x.unswept = true
+	if same {
+		return
 	}
+	x.gate.restateOf(held)
+	x.table.sayAll()
+	x.gate.finish(true, true)
 }
 
 // kept implements Source.
@@ -38,6 +46,9 @@ func (x *XDS) restateAll(thaw bool) error {
 		}
 	}
 	x.table.sayAll()
+	if x.unswept {
+		x.gate.keepRest()
+	}
 	x.gate.finish(x.table.unsettled(), false)
 	return nil
 }
@@ -52,18 +63,25 @@ func (x *XDS) setLimits(cfg config.Upstream) {
 // free implements Source.
 func (x *XDS) free() { x.freeCreds() }
 
-// restore implements Source. What is restored is served until the files have been read.
-func (f *File) restore(saved state.Saved, same bool) {
+// restore implements Source.
+func (f *File) restore(saved state.Saved) { f.gate.restore(saved) }
+
+// adopt implements Source. What is adopted is served until all files have been read, and
+// none of them was broken.
+func (f *File) adopt(records []state.Record, same bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if saved.Meta.Synced || len(saved.Records) > 0 && f.gate.isFresh() {
-		f.gate.restore(saved)
-	}
+	f.carried = records
 	if same {
 		return
 	}
-	f.gate.restate()
-	for _, r := range saved.Records {
+	f.carried = nil
+	held := make([]mirror.Key, 0, len(records))
+	for _, r := range records {
+		held = append(held, r.Resource.Key())
+	}
+	f.gate.restateOf(held)
+	for _, r := range records {
 		original := r.Original
 		if original == nil {
 			original = r.Resource
@@ -71,13 +89,16 @@ func (f *File) restore(saved state.Saved, same bool) {
 		if reason, _ := f.importer.check(original, nil); reason != imported {
 			continue
 		}
-		if held, reshaped, err := f.importer.reshape(original, nil); err == nil {
-			again := state.Record{Resource: held, At: r.At}
-			if reshaped {
-				again.Original = original
-			}
-			f.gate.put(again)
+		held, reshaped, err := f.importer.reshape(original, nil)
+		if err != nil {
+			continue
 		}
+		again := state.Record{Resource: held, At: r.At}
+		if reshaped {
+			again.Original = original
+		}
+		f.carried = append(f.carried, again)
+		f.gate.put(again)
 	}
 	f.gate.finish(false, true)
 }
@@ -86,9 +107,16 @@ func (f *File) restore(saved state.Saved, same bool) {
 func (f *File) kept() (out []state.Record) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	have := map[mirror.Key]bool{}
 	for _, h := range f.held {
 		if h.resource != nil {
 			out = append(out, h.kept(h.resource))
+			have[h.resource.Key()] = true
+		}
+	}
+	for _, r := range f.carried {
+		if !have[r.Resource.Key()] {
+			out = append(out, r)
 		}
 	}
 	return out
@@ -98,16 +126,6 @@ func (f *File) kept() (out []state.Record) {
 func (f *File) restateAll(thaw bool) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.fresh {
-		// The files have not been read: what is served is what they are known to say.
-		if !thaw {
-			return nil
-		}
-		f.gate.restate()
-		err := f.gate.thaw()
-		f.gate.abandon()
-		return err
-	}
 	f.gate.restate()
 	if thaw {
 		if err := f.gate.thaw(); err != nil {
@@ -115,7 +133,13 @@ func (f *File) restateAll(thaw bool) error {
 			return err
 		}
 	}
+	for _, r := range f.carried {
+		f.gate.put(r)
+	}
 	f.putAll()
+	if f.fresh {
+		f.gate.keepRest()
+	}
 	f.gate.finish(false, false)
 	return nil
 }
@@ -130,7 +154,7 @@ func (f *File) setLimits(cfg config.Upstream) {
 // free implements Source.
 func (f *File) free() {}
 
-// trace says of a key that it is served against what its source says, if so that is served against what its source says.
+// trace says of a key that it is served against what its source says, if so.
 func (g *gate) trace(key mirror.Key) (Trace, bool) {
 	leaving, frozen := g.isLeaving(key)
 	detail := ""

@@ -33,9 +33,11 @@ type Source interface {
 	// any time.
 	LeftOut() []LeftOut
 
-	// restore takes over what was kept of the source, before Run. same says that the rules
-	// are those of then.
-	restore(saved state.Saved, same bool)
+	// restore puts into force what was kept of the source on disk, before Run.
+	restore(saved state.Saved)
+	// adopt takes over the records of what is in force, before Run. same says that the rules
+	// are those of then; otherwise they are imported anew.
+	adopt(records []state.Record, same bool)
 	// kept returns what is held, after Run.
 	kept() []state.Record
 	// restateAll brings what is served to what the source has said last, as far as it is not
@@ -168,10 +170,12 @@ func (m *Manager) restore(one *member) {
 		return
 	}
 	saved := m.keeper.Load(one.cfg.Name)
-	if len(saved.Records) > 0 || saved.Meta.Synced {
+	if len(saved.Records) > 0 || saved.Meta.Synced || saved.Meta.Frozen != nil {
 		m.log.Info("serving what is kept on disk, until the upstream has synced", "upstream", one.cfg.Name,
 			"resources", len(saved.Records), "lastContact", saved.Meta.LastContact, "frozen", saved.Meta.Frozen != nil)
-		one.source.restore(saved, saved.Meta.Fingerprint == one.gate.fingerprint)
+		one.source.restore(saved)
+		// What was frozen may be of rules before those that it was written down with.
+		one.source.adopt(saved.Records, saved.Meta.Fingerprint == one.gate.fingerprint && saved.Meta.Frozen == nil)
 	}
 	m.keeper.Follow(one.cfg.Name, one.gate)
 }
@@ -240,9 +244,7 @@ func (m *Manager) Apply(cfg *config.Config) error {
 	var changes []change
 	var errs *multierror.Error
 	for _, u := range cfg.Upstreams {
-		i := slices.IndexFunc(old, func(one *member) bool {
-			return one.cfg.Name == u.Name && (one.cfg.XDS == nil) == (u.XDS == nil)
-		})
+		i := slices.IndexFunc(old, func(one *member) bool { return one.cfg.Name == u.Name })
 		c := change{cfg: u}
 		var err error
 		switch {
@@ -278,19 +280,12 @@ func (m *Manager) Apply(cfg *config.Config) error {
 			continue
 		}
 		gone = append(gone, one)
-		m.log.Info("upstream removed, with all that it gave", "upstream", one.cfg.Name)
-		if m.keeper != nil {
-			m.keeper.Unfollow(one.cfg.Name, true)
-		}
 	}
 	var members []*member
 	for _, c := range changes {
 		switch {
 		case c.one == nil:
 			m.log.Info("upstream added", "upstream", c.cfg.Name)
-			if m.keeper != nil {
-				m.keeper.Follow(c.cfg.Name, c.next.gate)
-			}
 			members = append(members, c.next)
 		case c.next == nil:
 			members = append(members, c.one)
@@ -300,9 +295,12 @@ func (m *Manager) Apply(cfg *config.Config) error {
 			next := c.next
 			before := next.gate.fingerprint
 			now := next.fingerprint()
-			next.source.restore(state.Saved{Records: c.one.source.kept()}, before == now)
+			next.gate.contact(false) // until the new one is
+			next.source.adopt(c.one.source.kept(), before == now)
 			next.gate.setFingerprint(now)
 			next.gate.follows(next.source)
+			next.gate.setPolicy(c.cfg)
+			start(next)
 			members = append(members, next)
 		}
 	}
@@ -313,19 +311,29 @@ func (m *Manager) Apply(cfg *config.Config) error {
 	for i, c := range changes {
 		one := members[i]
 		one.cfg = c.cfg
-		one.gate.setPolicy(c.cfg)
 		one.source.setLimits(c.cfg)
 	}
 	m.members = members
 	m.mu.Unlock()
-	for _, c := range changes {
-		if c.next != nil {
-			start(c.next)
+	for i, c := range changes {
+		one := members[i]
+		if one.gate.setPolicy(c.cfg) {
+			_ = one.source.restateAll(false) // only thawing can fail
+		}
+		if c.one == nil {
+			if m.keeper != nil {
+				m.keeper.Follow(c.cfg.Name, one.gate)
+			}
+			start(one)
 		}
 	}
 	for _, one := range gone {
+		m.log.Info("upstream removed, with all that it gave", "upstream", one.cfg.Name)
 		one.stop()
 		one.stopAll()
+		if m.keeper != nil {
+			m.keeper.Unfollow(one.cfg.Name, true)
+		}
 	}
 	return nil
 }

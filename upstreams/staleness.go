@@ -116,7 +116,7 @@ func (s *staleness) counts() map[string]int {
 }
 
 // restore is for what comes from disk: it is stale until the source has said all that it has.
-func (s *staleness) restore(lastContact, now time.Time) {
+func (s *staleness) restore(lastContact, now time.Time, expire bool) {
 	if lastContact.After(now) {
 		lastContact = now // the clock was set back
 	}
@@ -125,6 +125,9 @@ func (s *staleness) restore(lastContact, now time.Time) {
 		s.since = now
 	}
 	s.marked = s.marks()
+	if !expire {
+		return
+	}
 	for _, info := range mirror.Kinds() {
 		s.expires(info.Kind, now)
 	}
@@ -152,12 +155,29 @@ func (s *staleness) becomesStale(now time.Time) bool {
 
 // expires reports whether a kind is not to be served any more, and notes it.
 func (s *staleness) expires(kind mirror.Kind, now time.Time) bool {
-	after, ok := s.ruleOf(kind).ends()
-	if !ok || s.inContact || s.since.IsZero() || now.Sub(s.since) < after {
+	if !s.isOver(kind, now) {
 		return false
 	}
 	s.withheld[kind] = struct{}{}
 	return true
+}
+
+// isOver reports whether the rule of a kind has its resources go.
+func (s *staleness) isOver(kind mirror.Kind, now time.Time) bool {
+	after, ok := s.ruleOf(kind).ends()
+	return ok && !s.inContact && !s.since.IsZero() && now.Sub(s.since) >= after
+}
+
+// reconsider reports whether there are kinds that the rules withhold no longer.
+func (s *staleness) reconsider(now time.Time) (back bool) {
+	for kind := range s.withheld {
+		if !s.isOver(kind, now) {
+			delete(s.withheld, kind)
+			delete(s.withholding, kind)
+			back = true
+		}
+	}
+	return back
 }
 
 // next returns when something will become of the passing of time, zero for never.

@@ -487,6 +487,9 @@ func (t *table) fold(kind mirror.Kind, names []string) (differ int) {
 				t.leaving[kind] = map[string]bool{}
 			}
 			t.leaving[kind][name] = true
+			if key, ok := keyOf(kind, name); ok {
+				t.gate.waits(t.importer.keyOf(key))
+			}
 			continue
 		}
 		if best == nil {
@@ -496,7 +499,9 @@ func (t *table) fold(kind mirror.Kind, names []string) (differ int) {
 			continue
 		}
 		stored, changed := t.gate.put(best.kept(from.typeURL))
+		before := best.size()
 		best.resource = stored
+		t.account(before, best.size())
 		if changed {
 			differ++
 		}

@@ -108,25 +108,29 @@ func (t *table) records() (out []state.Record) {
 }
 
 // adopt takes over records of before, under rules that may be other ones now: same says
-// that they are not. Under other rules the server is asked for all content again. Nothing
-// is told to the gate.
-func (t *table) adopt(records []state.Record, same bool) {
+// that they are not. Under other rules the server is asked for all content again. Of types
+// that are not asked for nothing is taken over. Nothing is told to the gate.
+//
+// It returns the keys under which what the rules leave out now is held: all but those of
+// services whose endpoints are asked for.
+func (t *table) adopt(records []state.Record, same bool, asked map[string]bool) (held []mirror.Key) {
 	for _, r := range records {
 		if info, ok := mirror.LookupKind(r.Resource.Kind()); ok && r.TypeURL == "" {
 			r.TypeURL = info.TypeURLs()[0] // it was not had from a server
 		}
 		kind, version, err := mirror.ParseTypeURL(r.TypeURL)
-		if err != nil {
+		if err != nil || !asked[r.TypeURL] {
 			continue
 		}
 		original := r.Original
 		if original == nil {
 			original = r.Resource
 		}
-		sp := t.spelling(kind, version, r.TypeURL)
-		name := original.FullName()
-		if sp.byName == nil {
-			sp.byName = map[string]*record{}
+		sp, name := t.spelling(kind, version, r.TypeURL), original.FullName()
+		key, ok := keyOf(kind, name)
+		elsewhere := !ok || t.importer.keyOf(key) != r.Resource.Key()
+		if sp.byName[name] != nil || same && elsewhere {
+			continue // it is held under rules of before
 		}
 		rec := &record{resource: r.Resource, original: r.Original, at: r.At.Unix()}
 		sp.byName[name] = rec
@@ -139,15 +143,19 @@ func (t *table) adopt(records []state.Record, same bool) {
 			t.account(0, rec.size())
 			continue
 		}
-		if key, ok := keyOf(kind, name); !ok || t.importer.keyOf(key) != r.Resource.Key() {
-			rec.resource, rec.original = nil, nil // it will be held elsewhere
+		if elsewhere {
+			rec.resource, rec.original = nil, nil // it will be held under another key
 		}
 		var out outcome
 		if _, err := t.take(sp, rec, original, nil); err != nil {
 			sp.refuse(name, err, &out)
 		}
 		t.account(0, rec.size())
+		if t.discovery == nil || !t.discovery.waitsFor(rec) {
+			held = append(held, r.Resource.Key())
+		}
 	}
+	return held
 }
 
 func hashOf(b [16]byte) xxh3.Uint128 {

@@ -21,10 +21,10 @@ func (t *table) take(sp *spelling, rec *record, r *mirror.Resource, path []strin
 	}
 	held, reshaped, err := t.reshape(rec, r)
 	switch {
-	case errors.Is(err, errWaiting) && had:
+	case had && (errors.Is(err, errWaiting) || errors.Is(err, errUnanswered)):
 		rec.original = r // what was known before stays in force until then
 		return false, nil
-	case errors.Is(err, errWaiting), errors.Is(err, errNoEndpoints), errors.Is(err, federation.ErrUnreachable):
+	case errors.Is(err, errWaiting), errors.Is(err, errUnanswered), errors.Is(err, errNoEndpoints), errors.Is(err, federation.ErrUnreachable):
 		t.leaveOut(sp, rec, r, reasonEndpoints, err.Error())
 		return had, nil
 	case err != nil:

@@ -52,8 +52,11 @@ type XDS struct {
 	relay  bool
 	extra  []string // type URLs from the config
 	opened uint64   // streams
-	late   map[mirror.Kind]*time.Timer
-	ended  bool
+	// unswept says that what is served may be of a former source, and has not been compared
+	// with what this one says.
+	unswept bool
+	late    map[mirror.Kind]*time.Timer
+	ended   bool
 }
 
 // NewXDS returns a source that is not connected yet. It fails when the credentials
@@ -319,9 +322,7 @@ func (x *XDS) HandleResponse(resp *adsclient.Response) error {
 	x.log.Debug("response", "type", resp.TypeURL, "resources", resp.Len(), "removed", len(resp.Removed),
 		"changed", result.changed, "deleted", result.deleted, "bytes", resp.Size())
 	x.settleSync()
-	if !x.table.syncing() && x.gate.contact(true) {
-		x.restate(false)
-	}
+	x.touch()
 	if err := result.err(); err != nil {
 		x.status.NACKs++
 		x.log.Warn("response refused in part; the last good content stays in force", "type", resp.TypeURL, "err", err)
@@ -330,12 +331,18 @@ func (x *XDS) HandleResponse(resp *adsclient.Response) error {
 	return nil
 }
 
-// restate brings the store to all that the source has said. meant says that what goes by
-// it was meant to go. The caller holds mu.
-func (x *XDS) restate(meant bool) {
-	x.gate.restate()
-	x.table.sayAll()
-	x.gate.finish(x.table.unsettled(), meant)
+// touch notes that the source is in contact, once it has said all that it has. The caller
+// holds mu.
+func (x *XDS) touch() {
+	if x.table.unsettled() || x.endpoints != nil && len(x.table.discovery.waiting) > 0 || x.status.Protocol == "" {
+		return
+	}
+	if x.gate.contact(true) || x.unswept {
+		x.unswept = false
+		x.gate.restate()
+		x.table.sayAll()
+		x.gate.finish(false, false)
+	}
 }
 
 // pending returns the subscribed types that were never answered.

@@ -35,8 +35,8 @@ type reloader struct {
 	level     *slog.LevelVar
 }
 
-// apply implements config.Apply. What can fail comes first, and is put back when something
-// that comes later fails.
+// apply implements config.Apply. What can fail is checked first, so that nothing is taken
+// over of a config that can not be taken over as a whole.
 func (r *reloader) apply(_ context.Context, cfg *config.Config) (needsRestart []string, err error) {
 	r.flags(cfg)
 	var level slog.Level
@@ -54,11 +54,15 @@ func (r *reloader) apply(_ context.Context, cfg *config.Config) (needsRestart []
 	if err != nil {
 		return nil, err
 	}
+	limits := limitsOf(cfg.Downstream)
+	if err := r.server.CheckReload(views, limits); err != nil {
+		return nil, err
+	}
 	if err := r.manager.Apply(&next); err != nil {
 		return nil, errors.Join(split(err)...)
 	}
-	if err := r.server.Reload(views, limitsOf(cfg.Downstream)); err != nil {
-		return nil, errors.Join(err, r.manager.Apply(r.now))
+	if err := r.server.Reload(views, limits); err != nil {
+		return nil, err // it has been checked
 	}
 	r.aggregate.SetPolicies(policies, others)
 	// The config has been checked: the two durations do not contradict each other.
@@ -73,11 +77,16 @@ func (r *reloader) apply(_ context.Context, cfg *config.Config) (needsRestart []
 	return config.Diff(r.running, cfg), nil
 }
 
+// hangups returns what tells of each SIGHUP. It does so to the end of the process, which a
+// SIGHUP would be otherwise.
+func hangups() <-chan os.Signal {
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, syscall.SIGHUP)
+	return c
+}
+
 // onHangup has the config file read on each SIGHUP, until ctx ends.
-func onHangup(ctx context.Context, log *slog.Logger, trigger func()) error {
-	hangups := make(chan os.Signal, 1)
-	signal.Notify(hangups, syscall.SIGHUP)
-	defer signal.Stop(hangups)
+func onHangup(ctx context.Context, hangups <-chan os.Signal, log *slog.Logger, trigger func()) error {
 	for {
 		select {
 		case <-ctx.Done():

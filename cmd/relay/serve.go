@@ -91,6 +91,7 @@ func newLogger(w io.Writer, cfg config.Log, level *slog.LevelVar) (*slog.Logger,
 func serve(ctx context.Context, cfg *config.Config, watcher *config.Watcher, flags func(*config.Config), log *slog.Logger, level *slog.LevelVar) error {
 	// A limit on the size of files is to be an error of a write, not the end.
 	signal.Ignore(syscall.SIGXFSZ)
+	hup := hangups()
 	build := buildinfo.Read(version)
 	log.Info("relay starts", "version", build.Version, "revision", build.Revision, "node", cfg.Node.ID, "upstreams", len(cfg.Upstreams))
 	mem := newMemory(log)
@@ -194,7 +195,7 @@ func serve(ctx context.Context, cfg *config.Config, watcher *config.Watcher, fla
 	// are sent away first, and operators can look on to the end.
 	var group run.Group
 	group.Add(untilSignal(ctx, log, &draining))
-	group.Add(actor(func(ctx context.Context) error { return onHangup(ctx, log, watcher.Trigger) }))
+	group.Add(actor(func(ctx context.Context) error { return onHangup(ctx, hup, log, watcher.Trigger) }))
 	group.Add(actor(func(ctx context.Context) error { return watcher.Run(ctx, log, reload.apply) }))
 	group.Add(actor(server.Run))
 	group.Add(actor(func(ctx context.Context) error { return mem.run(ctx, server.Released()) }))
