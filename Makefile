@@ -76,6 +76,23 @@ bench-build:
 bench-test: build bench-build ## Run the benchmark's own tests, with small loads
 	cd bench && go test -count=1 -parallel 8 -timeout 10m ./...
 
+CHAOSFLAGS ?=
+.PHONY: chaos
+chaos: build chaos-build ## Run the relay through faults at random (five minutes at most; CHAOSFLAGS=-h tells more)
+	cd chaos && bin/chaos --for 3m30s $(CHAOSFLAGS)
+
+.PHONY: chaos-long
+chaos-long: build chaos-build ## The same for an hour or so, with 1,000 kills and a million changes
+	cd chaos && bin/chaos --scenario all --for 30m $(CHAOSFLAGS)
+
+.PHONY: chaos-build
+chaos-build:
+	cd chaos && CGO_ENABLED=0 go build -o bin/ .
+
+.PHONY: chaos-test
+chaos-test: ## Run the chaos suite's own tests: relays that are broken on purpose are caught
+	cd chaos && go test -count=1 -timeout 10m ./...
+
 MICROBENCH = go test -run '^$$' -bench . -benchmem -benchtime 300ms -count 6 ./adsclient ./mirror ./push ./upstreams ./downstream
 .PHONY: microbench
 microbench: ## Run the micro-benchmarks and compare them with bench/baseline
@@ -104,4 +121,4 @@ fmt: bin/golangci-lint ## Format the code
 
 .PHONY: clean
 clean: ## Remove what was built
-	rm -rf bin e2e/bin bench/bin bench/out
+	rm -rf bin e2e/bin bench/bin bench/out chaos/bin

@@ -383,6 +383,9 @@ func (r *reader) decode(kind int, value []byte) (content, error) {
 		return is, fmt.Errorf("%s, %s: the time of its making is %v and was %v", describe(is.key), m, got.Metadata.GetCreateTime().AsTime(), want.CreateTime.AsTime())
 	}
 	body := makeBody(source, is.key, is.seq)
+	if typeURL := bodyURL(body); got.GetBody().GetTypeUrl() != typeURL {
+		return is, fmt.Errorf("%s, %s: the body is of the type %s and was made of %s", describe(is.key), m, got.GetBody().GetTypeUrl(), typeURL)
+	}
 	encoded, err := proto.MarshalOptions{Deterministic: true}.Marshal(body)
 	if err != nil {
 		return is, err

@@ -187,9 +187,23 @@ func init() {
 			st.kills++
 			st.mayForget(f.target, time.Now())
 			return r.signal(syscall.SIGKILL, true)
-		}, func(st *stage, r *relay, f *fault) error {
-			return r.start()
-		}),
+		}, func(_ *stage, r *relay, _ *fault) error { return r.start() }),
+		"kill-alone": {
+			least: 1500 * time.Millisecond, most: 3 * time.Second, targets: func(scenario) int { return 1 },
+			claims: func(scenario, int) []string { return []string{everything} },
+			begin: func(st *stage, f *fault) error {
+				r := st.relays[f.target]
+				st.journal.fault("kill-alone", "relay %s: SIGKILL, and it can reach no upstream for %v", r.name, f.lasts.Round(time.Millisecond))
+				st.kills++
+				st.mayForget(f.target, time.Now())
+				if err := r.signal(syscall.SIGKILL, true); err != nil {
+					return err
+				}
+				st.isolate()
+				return r.start()
+			},
+			end: func(st *stage, _ *fault) error { return st.reconnect() },
+		},
 		"terminate": onRelay(50*time.Millisecond, time.Second, func(st *stage, r *relay, f *fault) error {
 			st.journal.fault("terminate", "relay %s: SIGTERM, for %v", r.name, f.lasts.Round(time.Millisecond))
 			return r.signal(syscall.SIGTERM, true)

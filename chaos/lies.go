@@ -107,7 +107,7 @@ func (l lie) spoilt(key int, element *anypb.Any) *anypb.Any {
 		if key%2 == 0 {
 			return &anypb.Any{TypeUrl: "type.googleapis.com/google.protobuf.Struct", Value: element.Value}
 		}
-		return edited(element, func(r *mcp.Resource) { r.Body.TypeUrl = "type.googleapis.com/istio.mesh.v1alpha1.MeshConfig" })
+		return edited(element, func(r *resource) { r.Body.TypeUrl = "type.googleapis.com/istio.mesh.v1alpha1.MeshConfig" })
 	case lieTruncated:
 		return &anypb.Any{TypeUrl: element.TypeUrl, Value: element.Value[:len(element.Value)/2]}
 	case lieUTF8:
@@ -130,9 +130,9 @@ func (l lie) more(a answer) (out []*anypb.Any) {
 			out = append(out, neverMade(a.has[key].element))
 		}
 	case lieUnnamed:
-		out = append(out, edited(some, func(r *mcp.Resource) { r.Metadata.Name = "" }))
+		out = append(out, edited(some, func(r *resource) { r.Metadata.Name = "" }))
 	case lieLong:
-		out = append(out, edited(some, func(r *mcp.Resource) { r.Metadata.Name = longName }))
+		out = append(out, edited(some, func(r *resource) { r.Metadata.Name = longName }))
 	case lieHuge:
 		for size := 0; size < hugeBytes; size += len(some.Value) {
 			out = append(out, some)
@@ -143,14 +143,17 @@ func (l lie) more(a answer) (out []*anypb.Any) {
 
 // neverMade returns an element with a content that its source never made.
 func neverMade(element *anypb.Any) *anypb.Any {
-	return edited(element, func(r *mcp.Resource) {
+	return edited(element, func(r *resource) {
 		parts := strings.Split(r.Metadata.Annotations[markerAnnotation], "/")
 		r.Metadata.Annotations[markerAnnotation] = strings.Join(append(parts[:len(parts)-1], "999999999"), "/")
 	})
 }
 
-func edited(element *anypb.Any, edit func(*mcp.Resource)) *anypb.Any {
-	r := &mcp.Resource{}
+// resource is what an element holds.
+type resource = mcp.Resource
+
+func edited(element *anypb.Any, edit func(*resource)) *anypb.Any {
+	r := &resource{}
 	if err := proto.Unmarshal(element.Value, r); err != nil {
 		return &anypb.Any{TypeUrl: element.TypeUrl} // as good a lie as any
 	}

@@ -41,9 +41,9 @@ type options struct {
 func run() error {
 	var o options
 	flag.Uint64Var(&o.seed, "seed", 0, "`number` that all faults and changes follow from; 0: any")
-	flag.DurationVar(&o.lasts, "for", 4*time.Minute, "how `long` the scenarios take together, about")
+	flag.DurationVar(&o.lasts, "for", 4*time.Minute, "how `long` the scenarios take together, about, but for those that run only when they are named")
 	flag.StringVar(&o.relay, "relay", "../bin/relay", "`path` of the relay")
-	flag.StringVar(&o.scenarios, "scenario", "", "`names` of the scenarios to run, with commas; empty: all but those that have a measure of their own")
+	flag.StringVar(&o.scenarios, "scenario", "", "`names` of the scenarios to run, with commas, or all; empty: those above that run without being named")
 	flag.StringVar(&o.broke, "break", "", "build and run a relay that breaks this `invariant`: i1, i2, i3 or i4")
 	flag.IntVar(&o.kills, "kills", 1000, "how `often` the scenario kills does that")
 	flag.IntVar(&o.changes, "changes", 1_000_000, "how `many` changes the scenario churn makes")
@@ -66,7 +66,7 @@ func usage() {
 	for _, sc := range scenarios() {
 		fmt.Fprintf(w, "  %-12s %s\n", sc.name, sc.about)
 	}
-	fmt.Fprintf(w, "\nscenarios with a measure of their own, which run only when they are named:\n")
+	fmt.Fprintf(w, "\nscenarios that run only when they are named:\n")
 	for _, sc := range measured() {
 		fmt.Fprintf(w, "  %-12s %s\n", sc.name, sc.about)
 	}
@@ -101,9 +101,13 @@ func (o options) run(ctx context.Context, out io.Writer) error {
 		return fmt.Errorf("%w: `make build` builds the relay", err)
 	}
 	j := newJournal(out)
+	share := o.lasts
+	if n := ordinary(chosen); n > 0 {
+		share /= time.Duration(n)
+	}
 	var results []result
 	for _, sc := range chosen {
-		res, err := o.play(ctx, sc, o.lasts/time.Duration(len(chosen)), out, binary, dir, j)
+		res, err := o.play(ctx, sc, share, out, binary, dir, j)
 		results = append(results, res)
 		if err != nil {
 			fmt.Fprintln(out)
@@ -120,15 +124,31 @@ func (o options) run(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
-// measured are the scenarios that last until they have done what they are told to do.
-func measured() []scenario { return []scenario{killScenario(), churnScenario(), startScenario()} }
+// measured are the scenarios that are too long, or too large, for every day.
+func measured() []scenario {
+	return []scenario{killScenario(), churnScenario(), startScenario(), hugeScenario()}
+}
 
-// choose returns the scenarios with these names, or those that share a time.
+// ordinary returns how many scenarios share the time that a run lasts.
+func ordinary(chosen []scenario) (n int) {
+	for _, sc := range chosen {
+		if !slices.ContainsFunc(measured(), func(m scenario) bool { return m.name == sc.name }) {
+			n++
+		}
+	}
+	return n
+}
+
+// choose returns the scenarios with these names, those that share a time when there is no
+// name, or all.
 func choose(names string) (out []scenario, err error) {
 	if names == "" {
 		return scenarios(), nil
 	}
 	all := append(scenarios(), measured()...)
+	if names == "all" {
+		return all, nil
+	}
 	for _, name := range strings.Split(names, ",") {
 		i := slices.IndexFunc(all, func(sc scenario) bool { return sc.name == name })
 		if i < 0 {
@@ -149,6 +169,9 @@ func (o options) play(ctx context.Context, sc scenario, lasts time.Duration, out
 	case startScenario().name:
 		return o.begin(ctx, out, binary, dir, j)
 	}
+	if sc.name == hugeScenario().name {
+		lasts = 0 // a round is enough
+	}
 	return sc.run(ctx, o.seed, lasts, binary, dir, j)
 }
 
@@ -164,16 +187,22 @@ func outDir(path string) (dir string, remove bool, err error) {
 	return dir, false, os.MkdirAll(dir, 0o700)
 }
 
-// buildBroken builds a relay that breaks an invariant.
+// buildBroken builds a relay that breaks an invariant, or none when that is empty.
 func buildBroken(ctx context.Context, invariant, dir string) (binary string, err error) {
-	if !slices.Contains([]string{"i1", "i2", "i3", "i4"}, invariant) {
+	args := []string{"build", "-buildvcs=false"}
+	switch {
+	case invariant == "":
+		binary = filepath.Join(dir, "relay")
+	case slices.Contains([]string{"i1", "i2", "i3", "i4"}, invariant):
+		binary = filepath.Join(dir, "relay-break-"+invariant)
+		args = append(args, "-tags", "break_"+invariant)
+	default:
 		return "", fmt.Errorf("-break: there is no %q: want i1, i2, i3 or i4", invariant)
 	}
-	binary = filepath.Join(dir, "relay-break-"+invariant)
-	cmd := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-tags", "break_"+invariant, "-o", binary, "meshrelay/cmd/relay")
-	cmd.Dir = ".."
+	cmd := exec.CommandContext(ctx, "go", append(args, "-o", binary, "./cmd/relay")...)
+	cmd.Dir, cmd.Env = "..", append(os.Environ(), "CGO_ENABLED=0")
 	if text, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("building a relay that breaks %s: %w: %s", invariant, err, text)
+		return "", fmt.Errorf("building the relay in the directory above: %w: %s", err, text)
 	}
 	return binary, nil
 }

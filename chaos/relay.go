@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -150,7 +151,7 @@ func (r *relay) signal(sig syscall.Signal, ends bool) error {
 	if cmd == nil {
 		return nil
 	}
-	if err := cmd.Process.Signal(sig); err != nil && err != os.ErrProcessDone {
+	if err := cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("relay %s: %w", r.name, err)
 	}
 	if !ends {

@@ -74,7 +74,7 @@ func scenarios() []scenario {
 		}),
 		with("restarts", "a relay with its state on disk that is killed, ended, and has its disk full or its state spoilt", func(sc *scenario) {
 			sc.state, sc.storm = true, 30
-			sc.faults = []string{"kill", "kill", "kill", "terminate", "disk-full", "corrupt", "cut", "crash", "empty", "storm"}
+			sc.faults = []string{"kill", "kill", "kill-alone", "kill-alone", "terminate", "disk-full", "corrupt", "cut", "crash", "empty", "storm"}
 		}),
 		with("reload", "upstreams in another order, and config files that are broken", func(sc *scenario) {
 			sc.faults, sc.storm = []string{"reorder", "reorder", "bad-config", "flap", "storm"}, 30
@@ -95,6 +95,24 @@ func scenarios() []scenario {
 			sc.relays, sc.state, sc.faultsPerRound = 2, true, 12
 			sc.faults = append(append([]string{"storm", "nack", "kill", "kill", "terminate", "disk-full"}, onLinks...), onServers...)
 		}),
+	}
+}
+
+// proofScenario is short, and has something of each kind that breaks a relay which does not
+// keep its promises.
+func proofScenario() scenario {
+	return scenario{
+		name: "proof", about: "what a broken relay does not stand",
+		sources: threeSources, keys: 400, relays: 1, rate: 100, round: 6 * time.Second, faultsPerRound: 8,
+		faults: []string{"flap", "cut", "crash", "storm", "storm"}, storm: 40,
+	}
+}
+
+// hugeScenario has responses of 100 MB.
+func hugeScenario() scenario {
+	return scenario{
+		name: "huge", about: "upstreams that send responses of 100 MB",
+		sources: threeSources, keys: 600, relays: 1, rate: 1, round: 15 * time.Second, faultsPerRound: 3, faults: []string{"huge"},
 	}
 }
 

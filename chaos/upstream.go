@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"slices"
 	"strconv"
@@ -123,12 +125,6 @@ func (u *upstream) stop() {
 		server.Stop()
 		<-done
 	}
-}
-
-func (u *upstream) isUp() bool {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return u.server != nil
 }
 
 // feel sets how the upstream behaves from now on. All that was asked for is sent again.
@@ -298,8 +294,11 @@ func (u *upstream) serve(stream grpc.ServerStream, requests <-chan request, ende
 		case <-ifNot(pausing != nil, moved):
 		case err := <-s.end:
 			return err
-		case <-ended:
-			return nil
+		case err := <-ended:
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return err
 		}
 	}
 }

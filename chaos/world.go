@@ -141,6 +141,10 @@ func makeBody(source string, key, seq int) proto.Message {
 	return kinds[key%len(kinds)].make(marker(source, key, seq), size)
 }
 
+func bodyURL(body proto.Message) string {
+	return "type.googleapis.com/" + string(body.ProtoReflect().Descriptor().FullName())
+}
+
 // encode returns the element by which an istiod sends a content.
 func encode(source string, key, seq int) (*anypb.Any, error) {
 	deterministic := proto.MarshalOptions{Deterministic: true}
@@ -151,7 +155,7 @@ func encode(source string, key, seq int) (*anypb.Any, error) {
 	}
 	value, err := deterministic.Marshal(&mcp.Resource{
 		Metadata: makeMetadata(source, key, seq),
-		Body:     &anypb.Any{TypeUrl: "type.googleapis.com/" + string(body.ProtoReflect().Descriptor().FullName()), Value: encoded},
+		Body:     &anypb.Any{TypeUrl: bodyURL(body), Value: encoded},
 	})
 	return &anypb.Any{TypeUrl: resourceURL, Value: value}, err
 }

@@ -5,16 +5,9 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
-	"runtime/debug"
-	"slices"
-	"strconv"
-	"strings"
-	"syscall"
 	"time"
 
 	"go.etcd.io/bbolt"
-	bolterrors "go.etcd.io/bbolt/errors"
 )
 
 const (
@@ -47,85 +40,6 @@ type format struct {
 // that no step leads to it.
 func currentFormat() format {
 	return format{version: formatVersion, steps: map[uint64]func(*bbolt.Tx) error{}}
-}
-
-// openBolt opens a file that has been checked, or makes one.
-func openBolt(path string) (db *bbolt.DB, err error) {
-	options := &bbolt.Options{
-		Timeout: lockPatience,
-		// A hash map: the array becomes slow when much is free, as it is after much was
-		// pruned.
-		FreelistType: bbolt.FreelistMapType,
-		// The list of free pages is written with each transaction, and checked with all else
-		// when a file is read. Without it, bbolt goes through the file to find them, when it
-		// opens and when a transaction fails, on a goroutine on which nobody could recover
-		// from what a damaged file or disk makes of that.
-		NoFreelistSync: false,
-		// The page size of the file system's usual block, whatever the machine: a file can be
-		// carried to another one.
-		PageSize: 4096,
-	}
-	if strconv.IntSize == 64 {
-		options.InitialMmapSize = mapped
-	}
-	err = guard(func() (err error) {
-		db, err = bbolt.Open(path, 0o600, options)
-		return err
-	})
-	if errors.Is(err, bolterrors.ErrTimeout) {
-		err = ErrInUse
-	}
-	if err != nil {
-		return nil, err
-	}
-	// With more address space than this reserved, a file grows in such steps. Small ones keep
-	// it small, and one is still more than a flush usually needs.
-	db.AllocSize = 1 << 20
-	return db, nil
-}
-
-// guard calls f and returns as an error that bbolt panicked, or that the file could not be
-// read through its memory map.
-func guard(f func() error) (err error) {
-	before := debug.SetPanicOnFault(true)
-	defer func() {
-		debug.SetPanicOnFault(before)
-		if r := recover(); r != nil {
-			err = corruptf("%v", r)
-		}
-	}()
-	return f()
-}
-
-// update is a transaction. bbolt's own Update reads the file once more when it panics, which
-// may panic again, and then never gives up its lock.
-func update(db *bbolt.DB, f func(tx *bbolt.Tx) error) error {
-	return guard(func() error {
-		tx, err := db.Begin(true)
-		if err != nil {
-			return err
-		}
-		defer tx.Rollback() //nolint:errcheck // it only says that the transaction has ended
-		if err := f(tx); err != nil {
-			return err
-		}
-		return tx.Commit()
-	})
-}
-
-// closeBolt closes a file. While somebody reads it, or when it is damaged, it is not certain
-// that this ends soon: then it is left to itself.
-func closeBolt(db *bbolt.DB) error {
-	done := make(chan error, 1)
-	go func() { done <- guard(db.Close) }()
-	timer := time.NewTimer(closePatience)
-	defer timer.Stop()
-	select {
-	case err := <-done:
-		return err
-	case <-timer.C:
-		return errors.New("the file can not be closed")
-	}
 }
 
 // prepare sees to it that there is a whole file of the present format, and returns what is in
@@ -178,28 +92,6 @@ func (k *Keeper) create(saved *contents, aside string, why error) error {
 		return err
 	}
 	return syncDir(k.dir)
-}
-
-// withoutPath returns an error without the path in it, for paths that are others each time:
-// the error is to be the same.
-func withoutPath(err error) error {
-	var path *fs.PathError
-	if errors.As(err, &path) {
-		return path.Err
-	}
-	var link *os.LinkError
-	if errors.As(err, &link) {
-		return link.Err
-	}
-	return err
-}
-
-func (k *Keeper) newTemp() (string, error) {
-	f, err := os.CreateTemp(k.dir, tempPrefix+"*") // with mode 0600
-	if err != nil {
-		return "", fmt.Errorf("no file can be made in %s: %w", k.dir, withoutPath(err))
-	}
-	return f.Name(), f.Close()
 }
 
 // fill makes an empty file one of the present format, with what could be saved of another.
@@ -305,102 +197,6 @@ func readFormat(path string) (version uint64, damage, err error) {
 		return nil
 	})
 	return c.format, damage, nil
-}
-
-// setAside renames the file, so that somebody can look at it, and removes the oldest of those
-// that were before.
-func (k *Keeper) setAside(kind string, why error, saved *contents) error {
-	base := k.path + "." + kind + "-" + time.Now().UTC().Format("20060102T150405.000000Z")
-	name := base
-	for i := 2; ; i++ {
-		if _, err := os.Lstat(name); errors.Is(err, fs.ErrNotExist) {
-			break
-		}
-		name = fmt.Sprintf("%s-%03d", base, i)
-	}
-	if err := os.Rename(k.path, name); err != nil {
-		return fmt.Errorf("%s can not be set aside: %w", k.path, withoutPath(err))
-	}
-	n := 0
-	if saved != nil {
-		n = len(saved.sources)
-	}
-	k.log.Error("state file set aside, and a new one begun", "path", name, "err", why, "upstreamsSaved", n)
-	old := k.findAside(kind)
-	for _, path := range old[:max(len(old)-maxSetAside, 0)] {
-		if err := os.Remove(path); err != nil {
-			k.log.Warn("a state file that was set aside can not be removed", "path", path, "err", err)
-		}
-	}
-	return syncDir(k.dir)
-}
-
-// findAside returns the files that were set aside, the oldest first.
-func (k *Keeper) findAside(kind string) []string {
-	entries, err := os.ReadDir(k.dir)
-	if err != nil {
-		return nil
-	}
-	var found []string
-	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), fileName+"."+kind+"-") {
-			found = append(found, filepath.Join(k.dir, e.Name()))
-		}
-	}
-	slices.Sort(found) // their names are times
-	return found
-}
-
-// removeTemps removes what was left behind by a relay that was killed.
-func (k *Keeper) removeTemps() {
-	entries, err := os.ReadDir(k.dir)
-	if err != nil {
-		return
-	}
-	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), tempPrefix) {
-			os.Remove(filepath.Join(k.dir, e.Name())) //nolint:errcheck // it is tried again at the next start
-		}
-	}
-}
-
-// syncDir makes renames in a directory durable.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	// Some file systems do not know that of directories, and have nothing to do.
-	if err := d.Sync(); err != nil && !errors.Is(err, syscall.EINVAL) && !errors.Is(err, syscall.ENOTSUP) {
-		return err
-	}
-	return nil
-}
-
-// lockDir makes the state this process's. The lock is a file of its own, because the state
-// file is replaced now and then: a lock on one that was replaced would keep nobody out.
-func (k *Keeper) lockDir() error {
-	if k.lockFile != nil {
-		return nil
-	}
-	f, err := os.OpenFile(filepath.Join(k.dir, lockName), os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return err
-	}
-	if err := lock(f, syscall.LOCK_EX); err != nil {
-		f.Close()
-		return fmt.Errorf("%s: %w", f.Name(), err)
-	}
-	k.lockFile = f
-	return nil
-}
-
-func (k *Keeper) unlockDir() {
-	if k.lockFile != nil {
-		k.lockFile.Close()
-		k.lockFile = nil
-	}
 }
 
 // compact writes the file anew when more than half of a large one is free.
