@@ -121,7 +121,11 @@ func (g *gate) end(syncing bool) (removed int) {
 		g.stir()
 	}
 	g.syncing = syncing
-	return g.judge(now)
+	removed = g.judge(now)
+	if len(g.leaving) > 0 && g.held == nil {
+		g.stir() // the patience with them ends by the clock
+	}
+	return removed
 }
 
 // streams says that a new stream of the source begins.
@@ -218,7 +222,6 @@ func (g *gate) judge(now time.Time) (removed int) {
 		return 0
 	}
 	if g.syncing && now.Before(g.syncingUntil) && g.guard.Percent < 100 {
-		g.stir() // it ends
 		return 0
 	}
 	if h := g.held; h != nil {
