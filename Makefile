@@ -23,7 +23,7 @@ demo: build ## Federate two sample clusters, show the result, and run until inte
 	RELAY=bin/relay hack/demo.sh
 
 .PHONY: test
-test: unit e2e bench-test ## Run all tests
+test: unit e2e bench-test chaos-test ## Run all tests
 
 .PHONY: unit
 unit: ## Run the tests of the relay itself, with the race detector
@@ -79,7 +79,7 @@ bench-test: build bench-build ## Run the benchmark's own tests, with small loads
 CHAOSFLAGS ?=
 .PHONY: chaos
 chaos: build chaos-build ## Run the relay through faults at random (five minutes at most; CHAOSFLAGS=-h tells more)
-	cd chaos && bin/chaos --for 3m30s $(CHAOSFLAGS)
+	cd chaos && bin/chaos --for 4m $(CHAOSFLAGS)
 
 .PHONY: chaos-long
 chaos-long: build chaos-build ## The same for an hour or so, with 1,000 kills and a million changes
@@ -114,6 +114,7 @@ bin/golangci-lint: tools/lint/go.mod tools/lint/go.sum
 lint: bin/golangci-lint ## Check the code (builds the linter once: some minutes)
 	bin/golangci-lint run ./...
 	cd bench && ../bin/golangci-lint run ./...
+	cd chaos && ../bin/golangci-lint run ./...
 
 .PHONY: fmt
 fmt: bin/golangci-lint ## Format the code

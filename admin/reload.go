@@ -5,12 +5,22 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-
-	"meshrelay/config"
 )
 
 // ReloadStatus is what became of reading the config file.
-type ReloadStatus = config.ReloadStatus
+type ReloadStatus struct {
+	// LastAttempt is when the file was last read and found changed, or had to be read.
+	LastAttempt time.Time `json:"lastAttempt,omitzero"`
+	// LastSuccess is when the config that is in force was loaded.
+	LastSuccess time.Time `json:"lastSuccess,omitzero"`
+	// Error says why what is in the file is not in force, since FailingSince. It is empty
+	// while it is.
+	Error        string    `json:"error,omitempty"`
+	FailingSince time.Time `json:"failingSince,omitzero"`
+	// NeedsRestart are the fields that have changed and are taken over only when the relay
+	// is started anew.
+	NeedsRestart []string `json:"needsRestart,omitempty"`
+}
 
 // reloadReasons returns what is amiss with a config that was to be taken over.
 func reloadReasons(s ReloadStatus) (reasons []string) {

@@ -112,6 +112,9 @@ func (o options) run(ctx context.Context, out io.Writer) error {
 		if err != nil {
 			fmt.Fprintln(out)
 			report(out, results, j)
+			if ctx.Err() != nil && remove { // nobody wants to look at it
+				return errors.Join(fmt.Errorf("scenario %s: %w", sc.name, context.Cause(ctx)), os.RemoveAll(dir))
+			}
 			return o.explain(out, sc, dir, j, err)
 		}
 	}

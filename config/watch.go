@@ -39,16 +39,16 @@ type Watcher struct {
 // ReloadStatus is what became of reading the config file.
 type ReloadStatus struct {
 	// LastAttempt is when the file was last read and found changed, or had to be read.
-	LastAttempt time.Time `json:"lastAttempt,omitzero"`
+	LastAttempt time.Time
 	// LastSuccess is when the config that is in force was loaded.
-	LastSuccess time.Time `json:"lastSuccess,omitzero"`
+	LastSuccess time.Time
 	// Error says why what is in the file is not in force, since FailingSince. It is empty
 	// while it is.
-	Error        string    `json:"error,omitempty"`
-	FailingSince time.Time `json:"failingSince,omitzero"`
+	Error        string
+	FailingSince time.Time
 	// NeedsRestart are the fields that have changed and are taken over only when the relay
 	// is started anew.
-	NeedsRestart []string `json:"needsRestart,omitempty"`
+	NeedsRestart []string
 }
 
 // Apply makes a running relay take over a config, and returns the fields that need a restart,

@@ -586,13 +586,6 @@ func (g *gate) showPlain() {
 	clear(g.stale.unmarked)
 }
 
-// isStale reports whether the source is stale.
-func (g *gate) isStale() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.stale.isStale
-}
-
 // isLeaving reports whether a key is served only because its deletion waits.
 func (g *gate) isLeaving(key mirror.Key) (leaving, frozen bool) {
 	g.mu.Lock()

@@ -145,7 +145,7 @@ func TestWhatIsHeldGoesThroughAfterHoldFor(t *testing.T) {
 		synctest.Wait()
 		s.demand("let through", s.count() == 0 && s.x.Status().Held == nil)
 		cancel()
-		<-done
+		s.ok(<-done)
 	})
 }
 
@@ -427,7 +427,7 @@ func TestStalenessIsAPolicyOfTheUpstreamAndTheKind(t *testing.T) {
 					t.Fatalf("after it came back: %d entries, %d groups, status %+v", s.count(), s.store.Counts()[groups], st)
 				}
 				cancel()
-				<-done
+				s.ok(<-done)
 			})
 		})
 	}
@@ -474,7 +474,7 @@ func TestStaleResourcesAreAnnotatedOnRequest(t *testing.T) {
 			t.Errorf("it is still annotated: %v", r.Metadata().Annotations)
 		}
 		cancel()
-		<-done
+		s.ok(<-done)
 	})
 }
 

@@ -32,12 +32,11 @@ import (
 // process is a relay in a process of its own, which can be killed.
 type process struct {
 	running
-	t      *testing.T
-	dir    string
-	config string // besides the addresses
-	cmd    *exec.Cmd
-	log    *lockedBuffer
-	ended  chan error
+	t     *testing.T
+	dir   string
+	cmd   *exec.Cmd
+	log   *lockedBuffer
+	ended chan error
 }
 
 type lockedBuffer struct {

@@ -164,10 +164,11 @@ func serve(ctx context.Context, cfg *config.Config, watcher *config.Watcher, fla
 	if err != nil {
 		return err
 	}
+	reloaded := func() admin.ReloadStatus { return admin.ReloadStatus(watcher.Status()) }
 	var draining atomic.Bool
 	operators, err := admin.New(admin.Config{Address: cfg.Admin.Address, Socket: cfg.AdminSocket()}, admin.Deps{
 		Gatherer: registry, Debug: debug, LogLevel: level, Build: build, Logger: log,
-		Controls: manager, Reload: watcher.Reload, ReloadStatus: watcher.Status,
+		Controls: manager, Reload: watcher.Reload, ReloadStatus: reloaded,
 		Backup: backupOf(keeper), Notes: notesOf(keeper),
 		Ready: func() admin.Readiness {
 			if draining.Load() {
@@ -179,7 +180,7 @@ func serve(ctx context.Context, cfg *config.Config, watcher *config.Watcher, fla
 	if err != nil {
 		return err
 	}
-	own := []prometheus.Collector{manager, register, admin.NewReloadMetrics(watcher.Status)}
+	own := []prometheus.Collector{manager, register, admin.NewReloadMetrics(reloaded)}
 	if keeper != nil {
 		own = append(own, keeper)
 	}
