@@ -233,7 +233,7 @@ func TestTheGateSleepsWhenThereIsNothingToDo(t *testing.T) {
 		held := s.x.Status().Held
 		wait := s.x.gate.due(time.Now())
 		cancel()
-		<-done
+		s.ok(<-done)
 		if held != nil || wait < time.Second {
 			t.Errorf("held %+v, due again in %v", held, wait)
 		}
@@ -246,7 +246,7 @@ func TestDeletionsAreJudgedWhenThePatienceIsOver(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- s.x.gate.run(ctx) }()
-		defer func() { cancel(); <-done }()
+		defer func() { cancel(); s.ok(<-done) }()
 		s.ok(s.sotw(xdsEntryURL, entries("e", 40)...))
 		synctest.Wait()
 		s.open(adsclient.SotW, false)
@@ -270,7 +270,7 @@ func TestARelaxedPolicyBringsBackWhatWasDropped(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- s.x.gate.run(ctx) }()
-		defer func() { cancel(); <-done }()
+		defer func() { cancel(); s.ok(<-done) }()
 		s.ok(s.sotw(xdsEntryURL, entries("e", 4)...))
 		s.x.HandleState(adsclient.State{Phase: adsclient.Disconnected, Err: errors.New("gone"), Answered: true})
 		time.Sleep(2 * time.Minute)
@@ -313,7 +313,7 @@ func TestUnfreezingMakesThePolicyCountAgain(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- s.x.gate.run(ctx) }()
-		defer func() { cancel(); <-done }()
+		defer func() { cancel(); s.ok(<-done) }()
 		s.ok(s.sotw(xdsEntryURL, entries("e", 4)...))
 		s.ok(s.x.gate.freeze())
 		s.x.HandleState(adsclient.State{Phase: adsclient.Disconnected, Err: errors.New("gone"), Answered: true})
@@ -634,7 +634,7 @@ func TestWhatWasWithheldReturnsAfterAReload(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- s.x.gate.run(ctx) }()
-		defer func() { cancel(); <-done }()
+		defer func() { cancel(); s.ok(<-done) }()
 		s.ok(s.sotw(xdsEntryURL, entries("e", 4)...))
 		s.x.HandleState(adsclient.State{Phase: adsclient.Disconnected, Err: errors.New("gone"), Answered: true})
 		time.Sleep(2 * time.Minute)
