@@ -1,6 +1,7 @@
 package state
 
 import (
+	"context"
 	"bytes"
 	"errors"
 	"fmt"
@@ -246,6 +247,32 @@ func TestBoundsThatWereLoweredHoldAtOnce(t *testing.T) {
 			t.Errorf("%v, %v", err, c.err)
 		}
 	}
+}
+
+func TestOptionsAreReplacedWhileTheKeeperRuns(t *testing.T) {
+	k := open(t, t.TempDir())
+	defer end(k)
+	f := newFake()
+	k.Follow("east", f)
+	for i := range 10 {
+		f.put(record("db", fmt.Sprint(i)))
+		flush(t, k)
+	}
+	if err := k.SetOptions(t.Context(), Options{HistoryRevisions: 2}); err != nil {
+		t.Fatal(err)
+	}
+	f.put(record("db", "last"))
+	flush(t, k)
+	if h, err := k.History("east"); err != nil || len(h) != 2 || h[0].ID != 11 {
+		t.Errorf("history %+v, %v", h, err)
+	}
+	busy, cancel := context.WithCancel(t.Context())
+	k.busy <- struct{}{}
+	cancel()
+	if err := k.SetOptions(busy, Options{}); err == nil {
+		t.Error("somebody works on the file, and it did not wait")
+	}
+	k.release()
 }
 
 func TestABackupIsWhole(t *testing.T) {

@@ -143,7 +143,7 @@ func Open(o Options) *Keeper {
 func newKeeper(o Options) *Keeper {
 	k := &Keeper{
 		dir: o.Dir, path: Path(o.Dir), interval: o.FlushInterval, format: currentFormat(), log: o.Logger, compactAbove: compactAbove,
-		bounds:  bounds{revisions: min(max(o.HistoryRevisions, 0), maxRevisions), age: o.HistoryMaxAge, bytes: uint64(max(o.HistoryMaxBytes, 0))},
+		bounds:  boundsOf(o),
 		metrics: newMetrics(), busy: make(chan struct{}, 1), closing: make(chan struct{}),
 		kept: map[string]*held{}, followed: map[string]*follower{}, forget: map[string]struct{}{},
 	}
@@ -309,8 +309,9 @@ func (k *Keeper) Unfollow(name string, forget bool) {
 func (k *Keeper) Run(ctx context.Context) error {
 	k.busy <- struct{}{}
 	k.compact()
+	interval := k.interval
 	k.release()
-	ticker := time.NewTicker(k.interval)
+	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for {
 		select {
@@ -327,11 +328,34 @@ func (k *Keeper) Run(ctx context.Context) error {
 		if k.acquire(ctx) != nil {
 			continue // ctx has ended
 		}
+		if k.interval != interval {
+			interval = k.interval
+			ticker.Reset(interval)
+		}
 		if k.isDue(time.Now()) {
 			_ = k.flush() // it has been reported, and is tried again
 		}
 		k.release()
 	}
+}
+
+// SetOptions takes over another FlushInterval and other bounds of the history: the former
+// when the present interval is over, the latter with the next changes of a source. An error
+// is that of ctx.
+func (k *Keeper) SetOptions(ctx context.Context, o Options) error {
+	if err := k.acquire(ctx); err != nil {
+		return err
+	}
+	defer k.release()
+	k.bounds = boundsOf(o)
+	if o.FlushInterval > 0 {
+		k.interval = o.FlushInterval
+	}
+	return nil
+}
+
+func boundsOf(o Options) bounds {
+	return bounds{revisions: min(max(o.HistoryRevisions, 0), maxRevisions), age: o.HistoryMaxAge, bytes: uint64(max(o.HistoryMaxBytes, 0))}
 }
 
 func (k *Keeper) isDue(now time.Time) bool {

@@ -31,13 +31,14 @@ type reloader struct {
 	aggregate *mirror.Aggregate
 	server    *downstream.Server
 	debouncer *push.Debouncer
+	keeper    *state.Keeper // nil: nothing is kept
 	memory    *memoryGuard
 	level     *slog.LevelVar
 }
 
 // apply implements config.Apply. What can fail is checked first, so that nothing is taken
 // over of a config that can not be taken over as a whole.
-func (r *reloader) apply(_ context.Context, cfg *config.Config) (needsRestart []string, err error) {
+func (r *reloader) apply(ctx context.Context, cfg *config.Config) (needsRestart []string, err error) {
 	r.flags(cfg)
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(cfg.Log.Level)); err != nil {
@@ -69,6 +70,11 @@ func (r *reloader) apply(_ context.Context, cfg *config.Config) (needsRestart []
 	if err := r.debouncer.SetOptions(push.Options{After: cfg.Push.DebounceAfter.D(), Max: cfg.Push.DebounceMax.D()}); err != nil {
 		return nil, err
 	}
+	if r.keeper != nil {
+		if err := r.keeper.SetOptions(ctx, keeperOptions(cfg.State)); err != nil {
+			return nil, err
+		}
+	}
 	r.memory.setPercent(cfg.Downstream.ShedAtMemoryPercent)
 	if cfg.Log.Level != r.now.Log.Level {
 		r.level.Set(level) // else the level that an operator has set stays
@@ -95,6 +101,14 @@ func onHangup(ctx context.Context, hangups <-chan os.Signal, log *slog.Logger, t
 			log.Info("SIGHUP: reading the config file")
 			trigger()
 		}
+	}
+}
+
+// keeperOptions are those that can change.
+func keeperOptions(s config.State) state.Options {
+	return state.Options{
+		FlushInterval: s.FlushInterval.D(), HistoryRevisions: s.History.Revisions,
+		HistoryMaxAge: s.History.MaxAge.D(), HistoryMaxBytes: s.History.MaxBytes,
 	}
 }
 

@@ -110,10 +110,9 @@ func serve(ctx context.Context, cfg *config.Config, watcher *config.Watcher, fla
 	var keeper *state.Keeper
 	var kept upstreams.Keeper // nil, and not an interface of a nil, when nothing is kept
 	if cfg.State.Dir != "" {
-		keeper = state.Open(state.Options{
-			Dir: cfg.State.Dir, FlushInterval: cfg.State.FlushInterval.D(), HistoryRevisions: cfg.State.History.Revisions,
-			HistoryMaxAge: cfg.State.History.MaxAge.D(), HistoryMaxBytes: cfg.State.History.MaxBytes, Logger: log,
-		})
+		options := keeperOptions(cfg.State)
+		options.Dir, options.Logger = cfg.State.Dir, log
+		keeper = state.Open(options)
 		kept = keeper
 	}
 	manager, err := upstreams.NewManager(cfg, aggregate, kept, log)
@@ -189,7 +188,7 @@ func serve(ctx context.Context, cfg *config.Config, watcher *config.Watcher, fla
 	}
 	reload := &reloader{
 		running: cfg, now: cfg, flags: flags, manager: manager, aggregate: aggregate, server: server,
-		debouncer: debouncer, memory: guard, level: level,
+		debouncer: debouncer, keeper: keeper, memory: guard, level: level,
 	}
 
 	// They are interrupted in this order, each when the one before it has ended: clients
