@@ -3,7 +3,6 @@ package upstreams
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -184,15 +183,6 @@ func (g *gate) pass(key mirror.Key, r state.Record) (stored *mirror.Resource, ch
 	return stored, changed
 }
 
-// differs notes whether a frozen source says something else than what is served.
-func (g *gate) differs(key mirror.Key, r *mirror.Resource) {
-	if have := g.stale.plain(g.store, key); have.Equal(r) {
-		delete(g.waiting, key)
-	} else {
-		g.waiting[key] = struct{}{}
-	}
-}
-
 // waits says that it is not known yet whether the source has a resource. What is served of
 // it stays until then.
 func (g *gate) waits(key mirror.Key) { delete(g.sweep, key) }
@@ -210,81 +200,6 @@ func (g *gate) remove(key mirror.Key) {
 	}
 }
 
-// judge lets deletions pass, or holds them.
-func (g *gate) judge(now time.Time) (removed int) {
-	g.peaks.note(now, g.size)
-	if len(g.leaving) == 0 {
-		if g.held != nil {
-			g.log.Info("the upstream has again what its guard has held; nothing is held any more")
-			g.held = nil
-			g.stir()
-		}
-		return 0
-	}
-	if g.syncing && now.Before(g.syncingUntil) && g.guard.Percent < 100 {
-		return 0
-	}
-	if h := g.held; h != nil {
-		switch {
-		case !g.tooMany(now) && !g.syncing:
-			g.log.Info("the upstream has again most of what its guard has held; the rest is removed", "removed", len(g.leaving))
-		case !h.Until.IsZero() && !now.Before(h.Until):
-			g.log.Warn("deletions that were held go through now: guard.holdFor is over", "removed", len(g.leaving), "held", now.Sub(h.Since).Round(time.Second))
-		default:
-			h.Removals = len(g.leaving)
-			return 0
-		}
-		return g.letGo()
-	}
-	if !g.tooMany(now) {
-		return g.letGo()
-	}
-	g.held = &Held{Since: now, Until: g.holdUntil(now), Removals: len(g.leaving), Of: max(g.size, g.peaks.most)}
-	g.stir()
-	until := "released"
-	if !g.held.Until.IsZero() {
-		until = g.held.Until.UTC().Format(time.RFC3339)
-	}
-	g.log.Warn("the upstream removes so much at once that it is held back; what is meant goes through with: relay release "+g.name,
-		"removals", g.held.Removals, "of", g.held.Of, "until", until)
-	return 0
-}
-
-// tooMany reports whether the deletions at hand are more than the guard lets pass.
-func (g *gate) tooMany(now time.Time) bool {
-	exceeds := func(n, of int) bool { return n > g.guard.Count && n*100 > g.guard.Percent*of }
-	g.peaks.note(now, g.size)
-	left := g.size - len(g.leaving)
-	return exceeds(len(g.leaving), g.size) || exceeds(g.peaks.most-left, g.peaks.most)
-}
-
-func (g *gate) holdUntil(since time.Time) time.Time {
-	if g.guard.HoldFor == 0 {
-		return time.Time{}
-	}
-	return since.Add(g.guard.HoldFor.D())
-}
-
-// letGo removes what is leaving.
-func (g *gate) letGo() (removed int) {
-	for key := range g.leaving {
-		if g.drop(key) {
-			removed++
-		}
-		if g.keeps {
-			g.passed[key] = nil
-		}
-	}
-	clear(g.leaving)
-	if g.held != nil {
-		g.held = nil
-		g.peaks = peaks{}
-		g.stir()
-	}
-	g.peaks.note(time.Now(), g.size)
-	return removed
-}
-
 // drop takes a key out of what is served.
 func (g *gate) drop(key mirror.Key) bool {
 	g.stale.forget(key)
@@ -293,82 +208,6 @@ func (g *gate) drop(key mirror.Key) bool {
 	}
 	g.size--
 	return true
-}
-
-// release lets through what is held.
-func (g *gate) release() error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.held == nil {
-		return fmt.Errorf("%w: upstream %s: nothing is held", ErrNotPossible, g.name)
-	}
-	g.log.Warn("deletions that were held are released by an operator", "removed", len(g.leaving))
-	g.letGo()
-	return nil
-}
-
-// freeze keeps what is served as it is.
-func (g *gate) freeze() error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.frozen != nil {
-		return fmt.Errorf("%w: upstream %s is frozen already, since %s", ErrNotPossible, g.name, g.frozen.Since.UTC().Format(time.RFC3339))
-	}
-	g.setFrozen(&state.Frozen{Since: time.Now().UTC()})
-	return nil
-}
-
-func (g *gate) setFrozen(f *state.Frozen) {
-	g.frozen = f
-	for key := range g.leaving {
-		g.waiting[key] = struct{}{}
-	}
-	clear(g.leaving)
-	g.held = nil
-	g.reported = time.Time{} // so that it is kept on disk
-	g.stir()
-}
-
-// thaw ends a freeze, by which the source then says all that it has. The caller is between
-// restate and finish.
-func (g *gate) thaw() error {
-	if g.frozen == nil {
-		return fmt.Errorf("%w: upstream %s is not frozen", ErrNotPossible, g.name)
-	}
-	g.frozen = nil
-	g.reported = time.Time{}
-	clear(g.waiting)
-	g.stir() // what is stale may have to go now
-	return nil
-}
-
-// rollBack makes what is served a former state, and keeps it so.
-func (g *gate) rollBack(revision uint64, records []state.Record) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.frozen == nil {
-		g.setFrozen(nil)
-	}
-	g.frozen = &state.Frozen{Since: time.Now().UTC(), Revision: revision}
-	g.reported = time.Time{}
-	present := map[mirror.Key]struct{}{}
-	for _, kind := range g.store.Kinds() {
-		for _, r := range g.store.List(kind, "") {
-			present[r.Key()] = struct{}{}
-		}
-	}
-	for i := range records {
-		key := records[i].Resource.Key()
-		delete(present, key)
-		g.pass(key, records[i])
-	}
-	for key := range present {
-		g.drop(key)
-		if g.keeps {
-			g.passed[key] = nil
-		}
-	}
-	g.log.Warn("rolled back by an operator, and frozen until unfrozen", "revision", revision, "resources", len(records))
 }
 
 // restateOf is restate for some keys only: others that are not said stay.
@@ -419,33 +258,6 @@ func (g *gate) finish(syncing, meant bool) (removed int) {
 	return removed + g.end(syncing)
 }
 
-// restore puts what was kept on disk into force. It is called before anything else.
-func (g *gate) restore(saved state.Saved) {
-	records := saved.Records
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.frozen, g.synced = saved.Meta.Frozen, saved.Meta.Synced
-	g.stale.restore(saved.Meta.LastContact, time.Now(), g.frozen == nil)
-	for i := range records {
-		key := records[i].Resource.Key()
-		if g.stale.withholds(key.Kind) {
-			g.stale.count(key, true)
-			if g.keeps {
-				g.passed[key] = nil
-			}
-			continue
-		}
-		shown := g.stale.annotated(key, records[i].Resource)
-		if g.store.Get(key) == nil {
-			g.size++
-		}
-		g.store.Put(shown)
-	}
-	if g.synced {
-		g.store.SetSynced()
-	}
-}
-
 // keepRest lets stay what was not said since restate.
 func (g *gate) keepRest() { clear(g.sweep) }
 
@@ -453,14 +265,6 @@ func (g *gate) keepRest() { clear(g.sweep) }
 func (g *gate) abandon() {
 	g.sweep = nil
 	g.mu.Unlock()
-}
-
-// setFingerprint says what settings what is held depends on, from now on.
-func (g *gate) setFingerprint(f string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.fingerprint = f
-	g.reported = time.Time{}
 }
 
 // contact says whether the source says now all that it has, and keeps saying it. It reports
@@ -612,72 +416,4 @@ func (g *gate) status(st *Status) {
 		st.StaleSince = g.stale.since
 	}
 	st.Expired = g.stale.counts()
-}
-
-// TakeChanges implements state.Source.
-func (g *gate) TakeChanges() ([]state.Change, state.Meta) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	changes := make([]state.Change, 0, len(g.passed))
-	for key, r := range g.passed {
-		changes = append(changes, state.Change{Key: key, Record: r})
-	}
-	if len(g.passed) > 0 {
-		g.passed = map[mirror.Key]*state.Record{}
-	}
-	last := g.stale.since
-	if g.stale.inContact {
-		last = time.Now()
-		if last.Sub(g.reported) < contactGrain {
-			last = g.reported
-		}
-	}
-	if !last.IsZero() {
-		g.reported = last
-	}
-	return changes, state.Meta{Synced: g.synced, LastContact: last, Frozen: g.frozen, Fingerprint: g.fingerprint}
-}
-
-// MarkAll has everything that is served kept anew, because it is not on disk any more.
-func (g *gate) MarkAll() {
-	g.mu.Lock()
-	records := g.records
-	g.mu.Unlock()
-	var said []state.Record
-	if records != nil {
-		said = records() // it locks the source, which comes before the gate
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for _, kind := range g.store.Kinds() {
-		for _, r := range g.store.List(kind, "") {
-			if _, newer := g.passed[r.Key()]; !newer {
-				g.passed[r.Key()] = &state.Record{Resource: g.stale.plain(g.store, r.Key())}
-			}
-		}
-	}
-	for i := range said {
-		// Of what is served against what the source says, only the content is known.
-		if r := g.passed[said[i].Resource.Key()]; r != nil && r.Resource.Equal(said[i].Resource) {
-			*r = said[i]
-		}
-	}
-}
-
-// follows says which source is behind the gate now.
-func (g *gate) follows(s Source) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.records = s.kept
-}
-
-// GiveBack implements state.Source.
-func (g *gate) GiveBack(changes []state.Change) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for _, c := range changes {
-		if _, newer := g.passed[c.Key]; !newer {
-			g.passed[c.Key] = c.Record
-		}
-	}
 }

@@ -1,0 +1,111 @@
+package upstreams
+
+import (
+	"time"
+
+	"meshrelay/mirror"
+	"meshrelay/state"
+)
+
+// restore puts what was kept on disk into force. It is called before anything else.
+func (g *gate) restore(saved state.Saved) {
+	records := saved.Records
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.frozen, g.synced = saved.Meta.Frozen, saved.Meta.Synced
+	g.stale.restore(saved.Meta.LastContact, time.Now(), g.frozen == nil)
+	for i := range records {
+		key := records[i].Resource.Key()
+		if g.stale.withholds(key.Kind) {
+			g.stale.count(key, true)
+			if g.keeps {
+				g.passed[key] = nil
+			}
+			continue
+		}
+		shown := g.stale.annotated(key, records[i].Resource)
+		if g.store.Get(key) == nil {
+			g.size++
+		}
+		g.store.Put(shown)
+	}
+	if g.synced {
+		g.store.SetSynced()
+	}
+}
+
+// setFingerprint says what settings what is held depends on, from now on.
+func (g *gate) setFingerprint(f string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.fingerprint = f
+	g.reported = time.Time{}
+}
+
+// TakeChanges implements state.Source.
+func (g *gate) TakeChanges() ([]state.Change, state.Meta) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	changes := make([]state.Change, 0, len(g.passed))
+	for key, r := range g.passed {
+		changes = append(changes, state.Change{Key: key, Record: r})
+	}
+	if len(g.passed) > 0 {
+		g.passed = map[mirror.Key]*state.Record{}
+	}
+	last := g.stale.since
+	if g.stale.inContact {
+		last = time.Now()
+		if last.Sub(g.reported) < contactGrain {
+			last = g.reported
+		}
+	}
+	if !last.IsZero() {
+		g.reported = last
+	}
+	return changes, state.Meta{Synced: g.synced, LastContact: last, Frozen: g.frozen, Fingerprint: g.fingerprint}
+}
+
+// MarkAll has everything that is served kept anew, because it is not on disk any more.
+func (g *gate) MarkAll() {
+	g.mu.Lock()
+	records := g.records
+	g.mu.Unlock()
+	var said []state.Record
+	if records != nil {
+		said = records() // it locks the source, which comes before the gate
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, kind := range g.store.Kinds() {
+		for _, r := range g.store.List(kind, "") {
+			if _, newer := g.passed[r.Key()]; !newer {
+				g.passed[r.Key()] = &state.Record{Resource: g.stale.plain(g.store, r.Key())}
+			}
+		}
+	}
+	for i := range said {
+		// Of what is served against what the source says, only the content is known.
+		if r := g.passed[said[i].Resource.Key()]; r != nil && r.Resource.Equal(said[i].Resource) {
+			*r = said[i]
+		}
+	}
+}
+
+// follows says which source is behind the gate now.
+func (g *gate) follows(s Source) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.records = s.kept
+}
+
+// GiveBack implements state.Source.
+func (g *gate) GiveBack(changes []state.Change) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, c := range changes {
+		if _, newer := g.passed[c.Key]; !newer {
+			g.passed[c.Key] = c.Record
+		}
+	}
+}

@@ -1,0 +1,93 @@
+package upstreams
+
+import (
+	"fmt"
+	"time"
+)
+
+// judge lets deletions pass, or holds them.
+func (g *gate) judge(now time.Time) (removed int) {
+	g.peaks.note(now, g.size)
+	if len(g.leaving) == 0 {
+		if g.held != nil {
+			g.log.Info("the upstream has again what its guard has held; nothing is held any more")
+			g.held = nil
+			g.stir()
+		}
+		return 0
+	}
+	if g.syncing && now.Before(g.syncingUntil) && g.guard.Percent < 100 {
+		return 0
+	}
+	if h := g.held; h != nil {
+		switch {
+		case !g.tooMany(now) && !g.syncing:
+			g.log.Info("the upstream has again most of what its guard has held; the rest is removed", "removed", len(g.leaving))
+		case !h.Until.IsZero() && !now.Before(h.Until):
+			g.log.Warn("deletions that were held go through now: guard.holdFor is over", "removed", len(g.leaving), "held", now.Sub(h.Since).Round(time.Second))
+		default:
+			h.Removals = len(g.leaving)
+			return 0
+		}
+		return g.letGo()
+	}
+	if !g.tooMany(now) {
+		return g.letGo()
+	}
+	g.held = &Held{Since: now, Until: g.holdUntil(now), Removals: len(g.leaving), Of: max(g.size, g.peaks.most)}
+	g.stir()
+	until := "released"
+	if !g.held.Until.IsZero() {
+		until = g.held.Until.UTC().Format(time.RFC3339)
+	}
+	g.log.Warn("the upstream removes so much at once that it is held back; what is meant goes through with: relay release "+g.name,
+		"removals", g.held.Removals, "of", g.held.Of, "until", until)
+	return 0
+}
+
+// tooMany reports whether the deletions at hand are more than the guard lets pass.
+func (g *gate) tooMany(now time.Time) bool {
+	exceeds := func(n, of int) bool { return n > g.guard.Count && n*100 > g.guard.Percent*of }
+	g.peaks.note(now, g.size)
+	left := g.size - len(g.leaving)
+	return exceeds(len(g.leaving), g.size) || exceeds(g.peaks.most-left, g.peaks.most)
+}
+
+func (g *gate) holdUntil(since time.Time) time.Time {
+	if g.guard.HoldFor == 0 {
+		return time.Time{}
+	}
+	return since.Add(g.guard.HoldFor.D())
+}
+
+// letGo removes what is leaving.
+func (g *gate) letGo() (removed int) {
+	for key := range g.leaving {
+		if g.drop(key) {
+			removed++
+		}
+		if g.keeps {
+			g.passed[key] = nil
+		}
+	}
+	clear(g.leaving)
+	if g.held != nil {
+		g.held = nil
+		g.peaks = peaks{}
+		g.stir()
+	}
+	g.peaks.note(time.Now(), g.size)
+	return removed
+}
+
+// release lets through what is held.
+func (g *gate) release() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.held == nil {
+		return fmt.Errorf("%w: upstream %s: nothing is held", ErrNotPossible, g.name)
+	}
+	g.log.Warn("deletions that were held are released by an operator", "removed", len(g.leaving))
+	g.letGo()
+	return nil
+}
