@@ -91,6 +91,9 @@ func (s *schedule) note(source, key int, present bool) {
 // settleTime is how long nothing begins at the end of a round, so that all faults end.
 const settleTime = 200 * time.Millisecond
 
+// guardCount is how many deletions a guard lets pass, whatever their share.
+const guardCount = 10
+
 // round returns the steps of the next round, by time.
 func (s *schedule) round() []step {
 	sc := s.scenario
@@ -120,13 +123,15 @@ func (s *schedule) round() []step {
 		if at+f.lasts+settleTime > sc.round {
 			continue
 		}
-		for _, name := range claims {
-			busy[name] = at + f.lasts + settleTime
-		}
 		if info.source != nil {
 			n := info.source(f.target)
+			if f.keys = s.most(n); len(f.keys) <= 2*guardCount {
+				continue // so few that no guard holds them
+			}
 			quiet[n] = true
-			f.keys = s.most(n)
+		}
+		for _, name := range claims {
+			busy[name] = at + f.lasts + settleTime
 		}
 		steps = append(steps, step{at: at, fault: f}, step{at: at + f.lasts, fault: f, ends: true})
 	}

@@ -3,6 +3,8 @@ package upstreams
 import (
 	"fmt"
 	"time"
+
+	"meshrelay/mirror"
 )
 
 // judge lets deletions pass, or holds them.
@@ -62,15 +64,18 @@ func (g *gate) holdUntil(since time.Time) time.Time {
 
 // letGo removes what is leaving.
 func (g *gate) letGo() (removed int) {
+	byKind := map[mirror.Kind]int{}
 	for key := range g.leaving {
 		if g.drop(key) {
 			removed++
+			byKind[key.Kind]++
 		}
 		if g.keeps {
 			g.passed[key] = nil
 		}
 	}
 	clear(g.leaving)
+	g.sayEmptied(byKind)
 	if g.held != nil {
 		g.held = nil
 		g.peaks = peaks{}
@@ -78,6 +83,20 @@ func (g *gate) letGo() (removed int) {
 	}
 	g.peaks.note(time.Now(), g.size)
 	return removed
+}
+
+// manyGone is how many resources of a kind have to vanish at once, and leave none, for
+// that to be worth a warning.
+const manyGone = 5
+
+// sayEmptied warns of kinds of which nothing is left. It may be meant, and it is what a
+// misconfigured upstream looks like (PROTOCOL C8).
+func (g *gate) sayEmptied(removed map[mirror.Kind]int) {
+	for kind, n := range removed {
+		if n >= manyGone && g.store.Counts()[kind] == 0 {
+			g.log.Warn("upstream has nothing left of a kind; all of it was removed", "kind", kind, "removed", n)
+		}
+	}
 }
 
 // release lets through what is held.

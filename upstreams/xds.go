@@ -21,10 +21,6 @@ import (
 	"meshrelay/mirror"
 )
 
-// manyGone is how many resources of a kind have to vanish at once, and leave none, for
-// that to be worth a warning.
-const manyGone = 5
-
 // versionGrace is how long what an API version of a kind has lost, all at once, may still
 // turn up in another one before it counts as deleted.
 const versionGrace = time.Second
@@ -205,17 +201,7 @@ func (x *XDS) settleLate(kind mirror.Kind) {
 	}
 	x.gate.begin()
 	x.table.settleLate(kind)
-	if n := x.gate.end(x.table.unsettled()); n > 0 {
-		x.lost(kind, n)
-	}
-}
-
-// lost says that a kind has become empty.
-func (x *XDS) lost(kind mirror.Kind, deleted int) {
-	if deleted >= manyGone && x.store.Counts()[kind] == 0 {
-		// It may be meant, and it is what a misconfigured upstream looks like (PROTOCOL C8).
-		x.log.Warn("upstream has nothing left of a kind; all of it was removed", "kind", kind, "removed", deleted)
-	}
+	x.gate.end(x.table.unsettled())
 }
 
 // HandleState implements adsclient.Handler.
@@ -312,9 +298,6 @@ func (x *XDS) HandleResponse(resp *adsclient.Response) error {
 	x.table.settle(kind)
 	x.ask()
 	result.deleted = x.gate.end(x.table.unsettled())
-	if resp.Complete {
-		x.lost(kind, result.deleted)
-	}
 	if n := result.changed + result.gone; resp.Relist && n > 0 {
 		x.drift[kind.String()] += uint64(n)
 		x.log.Info("asking for everything again has brought what no push had", "type", resp.TypeURL, "changed", result.changed, "gone", result.gone)
