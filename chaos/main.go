@@ -129,7 +129,7 @@ func (o options) run(ctx context.Context, out io.Writer) error {
 
 // measured are the scenarios that are too long, or too large, for every day.
 func measured() []scenario {
-	return []scenario{killScenario(), churnScenario(), startScenario(), hugeScenario()}
+	return []scenario{killScenario(), churnScenario(), startScenario(), hugeScenario(), stormScenario()}
 }
 
 // ordinary returns how many scenarios share the time that a run lasts.

@@ -27,6 +27,7 @@ type scenario struct {
 	faultsPerRound int
 	faults         []string // one that is named more often happens more often
 	storm          int      // clients
+	atOnce         int      // of those, that connect at the same time; 0: stormParallel
 }
 
 // links returns how many links there are, servers how many upstreams that are no files.
@@ -113,6 +114,15 @@ func hugeScenario() scenario {
 	return scenario{
 		name: "huge", about: "upstreams that send responses of 100 MB",
 		sources: threeSources, keys: 600, relays: 1, rate: 1, round: 15 * time.Second, faultsPerRound: 3, faults: []string{"huge"},
+	}
+}
+
+// stormScenario has storms of a thousand clients that connect at the same time.
+func stormScenario() scenario {
+	return scenario{
+		name: "storms", about: "storms of 1,000 clients at once, while upstreams flap",
+		sources: threeSources, keys: 600, relays: 1, rate: 20, round: 30 * time.Second, faultsPerRound: 6,
+		faults: []string{"storm", "storm", "flap"}, storm: 1000, atOnce: 1000,
 	}
 }
 

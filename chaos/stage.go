@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,7 +29,7 @@ const (
 	diskPatience = 35 * time.Second
 	// stalled is how many clients stop reading at once.
 	stalled = 10
-	// stormParallel is how many clients of a storm connect at the same time.
+	// stormParallel is how many clients of a storm connect at the same time, usually.
 	stormParallel = 50
 	// stormPatience is how long a client of a storm waits for its answers.
 	stormPatience = 20 * time.Second
@@ -368,7 +369,7 @@ func (st *stage) reload(r *relay, order []int) error {
 // storm connects many clients to a relay at once. Each has seen what a witness has, and
 // leaves when it was answered. It returns at once.
 func (st *stage) storm(relay, size int) {
-	slots := make(chan struct{}, stormParallel)
+	slots := make(chan struct{}, cmp.Or(st.scenario.atOnce, stormParallel))
 	for n := range size {
 		st.passing.Go(func() {
 			select {
