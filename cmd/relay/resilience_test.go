@@ -106,7 +106,9 @@ func (p *process) signal(s os.Signal) {
 // kill ends the process without a warning.
 func (p *process) kill() {
 	_ = p.cmd.Process.Kill() // it may have ended
-	<-p.ended
+	if err := <-p.ended; err == nil {
+		p.t.Log("it had ended by itself")
+	}
 	p.cmd = nil
 }
 
