@@ -7,7 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -259,19 +260,24 @@ func TestASecondSignalEndsItAtOnce(t *testing.T) {
 	p := newProcess(t, "upstreams: [{name: files, file: {path: .}}]\ndownstream: {drainTimeout: 1m, LISTEN}\n")
 	p.start()
 	within(t, "it is ready", func() bool { return p.readiness().Ready })
-	// Who connects and says nothing is waited for, as somebody may be about to be served.
-	conn, err := net.Dial("tcp", p.xds)
-	if err != nil {
-		t.Fatal(err)
+	// An operator's request that takes its time is waited for: some seconds, at the end.
+	get := func(path string) string {
+		resp, err := http.Get("http://" + p.admin + path)
+		if err != nil {
+			return ""
+		}
+		defer resp.Body.Close()
+		body, _ := io.ReadAll(resp.Body) // it may be cut off
+		return string(body)
 	}
-	defer conn.Close()
-	if _, err := conn.Write([]byte("PRI * HTTP/2.0\r\n")); err != nil {
-		t.Fatal(err)
-	}
+	asked := make(chan struct{})
+	go func() { defer close(asked); get("/debug/pprof/profile?seconds=60") }()
+	defer func() { <-asked }()
+	within(t, "the request is under way", func() bool { return strings.Contains(get("/debug/pprof/goroutine?debug=1"), "pprof.Profile") })
 	p.signal(syscall.SIGTERM)
-	within(t, "it is shutting down", func() bool { return slices.Contains(p.readiness().Reasons, "shutting down") })
+	within(t, "it is shutting down", func() bool { return strings.Contains(p.log.String(), "shutting down") })
 	p.signal(syscall.SIGTERM)
-	err = p.wait(5 * time.Second)
+	err := p.wait(3 * time.Second)
 	exit := (*exec.ExitError)(nil)
 	if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGTERM {
 		t.Errorf("it ended with %v, want by the signal", err)
