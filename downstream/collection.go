@@ -71,7 +71,7 @@ func (c *collection) apply(updates []update, changedAt time.Time) bool {
 func (s *snapshot) successor(changedAt time.Time) *snapshot {
 	return &snapshot{
 		rev: s.rev, digest: s.digest, version: s.version, count: s.count, bytes: s.bytes,
-		log: s.log, logFrom: s.logFrom, removed: s.removed, removedFrom: s.removedFrom,
+		log: s.log, logFrom: s.logFrom, removed: s.removed, removedFrom: s.removedFrom, tidied: s.tidied,
 		changedAt: changedAt,
 	}
 }
@@ -228,10 +228,31 @@ func (b *builder) trim() {
 		s.logFrom = s.log[len(s.log)-n-1].rev
 		s.log = slices.Clone(s.log[len(s.log)-n:])
 	}
-	if n := b.keep.removals; len(s.removed) > 2*n {
-		s.removedFrom = s.removed[len(s.removed)-n-1].rev
-		s.removed = slices.Clone(s.removed[len(s.removed)-n:])
+	// Each time the removals have doubled: so they are as many as the names, about, not as
+	// the removals of a kind whose names come and go.
+	if n := b.keep.removals; len(s.removed) > 2*s.tidied+n/64 {
+		s.removed = newest(s.removed)
+		if over := len(s.removed) - n; over > 0 {
+			s.removedFrom = s.removed[over-1].rev
+			s.removed = slices.Clone(s.removed[over:])
+		}
+		s.tidied = len(s.removed)
 	}
+}
+
+// newest returns of each name the newest removal, in the same order. A cursor before
+// another one is before that too.
+func newest(list []removal) []removal {
+	kept := make([]removal, 0, len(list)/2)
+	seen := make(map[string]struct{}, len(list)/2)
+	for _, r := range slices.Backward(list) {
+		if _, again := seen[r.name]; !again {
+			seen[r.name] = struct{}{}
+			kept = append(kept, r)
+		}
+	}
+	slices.Reverse(kept)
+	return kept
 }
 
 func sizeOf(entries []entry) (n int) {

@@ -212,6 +212,45 @@ func TestSlowDeltaCursorIsServedFromTheLogThePagesOrNotAtAll(t *testing.T) {
 	}
 }
 
+// TestRemovalsAreRememberedByName: names that come and go for ever are no more to remember
+// than the names, and who was away for all of it is still told what has gone.
+func TestRemovalsAreRememberedByName(t *testing.T) {
+	c := newCollection()
+	c.keep = memory{64, 1024}
+	const names = 100
+	put := func(i int, host string) update {
+		res := se("shop", fmt.Sprintf("s-%06d", i), host)
+		return update{res.FullName(), res}
+	}
+	for i := range names {
+		c.apply([]update{put(i, "first.example")}, time.Now())
+	}
+	away := c.current.Load()
+	for i := range 50 * names {
+		u := put(i%names, "again.example")
+		c.apply([]update{{name: u.name}}, time.Now())
+		if i < 50*names-names/2 { // the last ones stay away
+			c.apply([]update{u}, time.Now())
+		}
+	}
+	s := c.current.Load()
+	if most := 2*names + c.keep.removals/64 + 1; len(s.removed) > most {
+		t.Errorf("%d removals of %d names are remembered, want %d at most", len(s.removed), names, most)
+	}
+	d, ok := s.since(away.rev)
+	if !ok {
+		t.Fatal("who was away is too far behind")
+	}
+	holds := content(away)
+	applyDifference(holds, d)
+	if want := content(s); !maps.Equal(holds, want) {
+		t.Errorf("who was away holds %d, want %d", len(holds), len(want))
+	}
+	if got := len(d.removed); got != names/2 {
+		t.Errorf("%d names are said to be gone, want %d", got, names/2)
+	}
+}
+
 // TestDeltaAndSotWArriveAtTheSame_S18 runs random changes against both protocols'
 // watches, which look at random moments, and compares what each client holds with
 // what there is.

@@ -16,8 +16,8 @@ const (
 	// client that is further behind is served by comparing revisions.
 	logLen = 4096
 	// removedLen is how many removed names are remembered, for clients that the log
-	// no longer covers. A client that is further behind still has to say what it
-	// holds, by reconnecting.
+	// no longer covers; of a name that was removed often, the newest removal. A client
+	// that is further behind still has to say what it holds, by reconnecting.
 	removedLen = 65536
 	// derivedLogLen and derivedRemovedLen are the same for derived collections, of which
 	// there may be many.
@@ -81,12 +81,16 @@ type snapshot struct {
 	count   int
 	bytes   int // sum of the frames
 	pages   []*page
-	// log has every change with a rev above logFrom, removed every removal with a rev
-	// above removedFrom, oldest first.
+	// log has every change with a rev above logFrom. removed has of every name that was
+	// removed at a rev above removedFrom the newest removal, and may have others. Both are
+	// sorted, oldest first.
 	log         []change
 	logFrom     uint64
 	removed     []removal
 	removedFrom uint64
+	// tidied is how many removals were left when those of names that were removed again
+	// were last forgotten.
+	tidied int
 	// changedAt is when the oldest change that this snapshot brought was noticed.
 	changedAt time.Time
 
