@@ -31,6 +31,7 @@ type relay struct {
 	address string // where it serves
 	admin   string
 	state   bool // it keeps its state on disk
+	past    int  // bytes of the past that it keeps of each upstream there; 0: what is usual
 	// upstreams are its sources, in order. Settings are further lines for each of them.
 	upstreams []upstreamConfig
 	guard     string // settings of the guard
@@ -77,7 +78,11 @@ func (r *relay) configure(order []int) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "node: {id: %s, ip: 127.0.0.1}\nlog: {level: info}\nadmin: {address: %q}\n", r.name, r.admin)
 	if r.state {
-		fmt.Fprintf(&b, "state: {dir: %s}\n", r.stateDir())
+		fmt.Fprintf(&b, "state: {dir: %s", r.stateDir())
+		if r.past > 0 {
+			fmt.Fprintf(&b, ", history: {maxBytes: %d}", r.past)
+		}
+		b.WriteString("}\n")
 	}
 	fmt.Fprintf(&b, "downstream:\n  drainTimeout: 2s\n  listeners: [{address: %q, plaintext: true}]\nupstreams:\n", r.address)
 	if order == nil {

@@ -18,6 +18,7 @@ type scenario struct {
 	apart       bool // no key is had by two sources
 	relays      int  // two: the second mirrors the first
 	state       bool // relays keep their state on disk
+	past        int  // bytes of the past that they keep of each source; 0: what is usual
 	replicas    bool // the first source has two servers
 	guard       string
 	staleness   string

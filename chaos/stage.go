@@ -122,7 +122,7 @@ func newStage(ctx context.Context, sc scenario, binary, dir string, j *journal) 
 		if err != nil {
 			return nil, st.abandon(err)
 		}
-		r.state, r.guard, r.staleness, r.upstreams = sc.state, sc.guard, sc.staleness, configs
+		r.state, r.past, r.guard, r.staleness, r.upstreams = sc.state, sc.past, sc.guard, sc.staleness, configs
 		if n > 0 {
 			// It mirrors the one before.
 			l, err := newLink(st.proxies, "link between the relays", freePort(), st.relays[n-1].address)
