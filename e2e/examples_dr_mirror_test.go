@@ -64,7 +64,7 @@ func TestExampleDRMirror(t *testing.T) {
 	stop := watchFor(t, dr, want)
 	primary.kill()
 	t.Run("ThePrimaryDiesAndNothingGoes", func(t *testing.T) {
-		x.says(t, "status")
+		x.saysAt(t, "status", 0)
 		if lost := stop(); len(lost) > 0 {
 			t.Errorf("lost while the primary was down: %v", lost)
 		}
@@ -105,12 +105,44 @@ func TestExampleDRMirror(t *testing.T) {
 		}
 	})
 
-	// The relay keeps nothing on disk. That must not cost the DR site what it has.
-	t.Run("TheRelayRestartsDuringTheOutageAndNothingGoes", func(t *testing.T) {
+	t.Run("TheRelayRestartsDuringTheOutageAndServesWhatItHad", func(t *testing.T) {
+		want := dr.configs()
+		stop := watchFor(t, dr, want)
+		primary.kill()
+		r.terminate()
+		r.start().ready()
+		x.saysAt(t, "status", 1)
+		late := newIstiod(t, "late", r.xds).start().ready()
+		eventually(t, "the istiod that is new has all", func() error { return differs(late.specs(), dr.specs()) })
+		if lost := stop(); len(lost) > 0 {
+			t.Errorf("lost: %v", lost)
+		}
+	})
+	t.Run("ThePrimaryReturnsEmptyAndAPersonDecides", func(t *testing.T) {
+		want := dr.configs()
+		stop := watchFor(t, dr, want)
+		for _, name := range []string{"shop", "parcels", "left-out", "trial"} {
+			primary.remove(t, name)
+		}
+		primary.start().ready()
+		x.saysAt(t, "status", 2)
+		if lost := stop(); len(lost) > 0 {
+			t.Errorf("lost: %v", lost)
+		}
+		x.says(t, "release")
+		hasExactly()
+		x.says(t, "history")
+		x.says(t, "rollback")
+		hasExactly(keys...)
+	})
+	t.Run("ARelayThatStartsWithoutStateDuringTheOutageLetsItsClientsWait", func(t *testing.T) {
 		want := dr.configs()
 		stop := watchFor(t, dr, want)
 		primary.kill()
 		r.kill()
+		if err := os.RemoveAll(filepath.Join(x.dir, "state")); err != nil {
+			t.Fatal(err)
+		}
 		r.start()
 		eventually(t, "the DR istiod is back and waits", func() error {
 			body, err := httpGet("http://" + r.admin + "/debug/connections")
@@ -122,13 +154,10 @@ func TestExampleDRMirror(t *testing.T) {
 		if _, err := httpGet("http://" + r.admin + "/ready"); err == nil {
 			t.Error("the relay says that it is ready")
 		}
-		late := newIstiod(t, "late", r.xds).start()
-		entry("shop", "parcels", "parcels-2.example")
+		x.give(primary, "primary")
 		primary.start().ready()
 		r.ready()
-		dr.has(net+"ServiceEntry shop/parcels", "parcels-2.example")
-		late.ready()
-		eventually(t, "the istiod that waited has all", func() error { return differs(late.specs(), dr.specs()) })
+		eventually(t, "the DR istiod has all", func() error { return differs(dr.specs(), specsOf(t, want)) })
 		if lost := stop(); len(lost) > 0 {
 			t.Errorf("lost: %v", lost)
 		}
@@ -139,11 +168,16 @@ func TestExampleDRMirror(t *testing.T) {
 // version the source has differ, when one istiod has been there for longer than another.
 func (i *istiod) specs() configs {
 	i.t.Helper()
+	return specsOf(i.t, i.configs())
+}
+
+func specsOf(t *testing.T, of configs) configs {
+	t.Helper()
 	out := configs{}
-	for key, c := range i.configs() {
+	for key, c := range of {
 		got, err := content(c)
 		if err != nil {
-			i.t.Fatal(err)
+			t.Fatal(err)
 		}
 		out[key] = got.spec
 	}

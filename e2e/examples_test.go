@@ -161,44 +161,64 @@ func (x *example) sessions() []session {
 	return all
 }
 
-// says runs those commands of the README whose first words these are, and waits until
+// says runs the commands of the README whose first words these are, and waits until
 // they print what is there, but for ages and the widths of columns.
 func (x *example) says(t *testing.T, words string) {
 	t.Helper()
-	found := false
-	for _, s := range x.sessions() {
-		line := strings.Join(s.args, " ")
-		if !strings.HasPrefix(line+" ", words+" ") {
-			continue
-		}
-		found = true
-		var args []string
-		for _, a := range s.args {
-			args = append(args, strings.Replace(a, "examples/"+x.name+"/", "", 1))
-		}
-		switch {
-		case args[0] != "get" && args[0] != "validate":
-			args = append(args, "--admin", x.address("127.0.0.1:15014"))
-		case slices.Contains(args, "--server"):
-			n := slices.Index(args, "--server") + 1
-			args[n] = x.address(args[n])
-		case args[0] == "get":
-			args = append(args, "--server", x.address("127.0.0.1:15010"))
-		}
-		eventually(t, "relay "+line+" prints what README.md says", func() error {
-			out, err := x.command(args...)
-			if err != nil {
-				return err
-			}
-			if have, want := plain(out), plain(s.want); !sameLines(have, want) {
-				return fmt.Errorf("it prints\n%s\nwant\n%s", have, want)
-			}
-			return nil
-		})
-	}
-	if !found {
+	all := x.about(words)
+	if len(all) == 0 {
 		t.Errorf("the README of %s has no relay %s", x.name, words)
 	}
+	for _, s := range all {
+		x.prints(t, s)
+	}
+}
+
+// saysAt is says for one of several such commands; the first is number 0.
+func (x *example) saysAt(t *testing.T, words string, number int) {
+	t.Helper()
+	all := x.about(words)
+	if number >= len(all) {
+		t.Fatalf("the README of %s has relay %s %d times", x.name, words, len(all))
+	}
+	x.prints(t, all[number])
+}
+
+// about returns the sessions of the README whose first words these are.
+func (x *example) about(words string) []session {
+	x.t.Helper()
+	return slices.DeleteFunc(x.sessions(), func(s session) bool {
+		return !strings.HasPrefix(strings.Join(s.args, " ")+" ", words+" ")
+	})
+}
+
+// prints runs a command of the README and waits until it prints what is there. One that
+// changes something does what it does once more if it has to.
+func (x *example) prints(t *testing.T, s session) {
+	t.Helper()
+	var args []string
+	for _, a := range s.args {
+		args = append(args, strings.Replace(a, "examples/"+x.name+"/", "", 1))
+	}
+	switch {
+	case args[0] != "get" && args[0] != "validate":
+		args = append(args, "--admin", x.address("127.0.0.1:15014"))
+	case slices.Contains(args, "--server"):
+		n := slices.Index(args, "--server") + 1
+		args[n] = x.address(args[n])
+	case args[0] == "get":
+		args = append(args, "--server", x.address("127.0.0.1:15010"))
+	}
+	eventually(t, "relay "+strings.Join(s.args, " ")+" prints what README.md says", func() error {
+		out, err := x.command(args...)
+		if err != nil {
+			return err
+		}
+		if have, want := plain(out), plain(s.want); !sameLines(have, want) {
+			return fmt.Errorf("it prints\n%s\nwant\n%s", have, want)
+		}
+		return nil
+	})
 }
 
 // plain returns what is printed without what differs from run to run.
