@@ -45,6 +45,14 @@ func TestExampleDRMirror(t *testing.T) {
 	x.says(t, "explain")
 	x.says(t, "get")
 
+	eventually(t, "this is the first revision", func() error {
+		out, err := x.command("history", "primary", "--admin", r.admin)
+		if err == nil && !strings.Contains(out, "Gateway shop/public") {
+			err = fmt.Errorf("the history is\n%s", out)
+		}
+		return err
+	})
+
 	want := dr.configs()
 	c := dial(t, r.xds)
 	var followers []*follower
