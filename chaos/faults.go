@@ -210,7 +210,7 @@ func init() {
 		}, func(_ *stage, r *relay, _ *fault) error { return r.start() }),
 		"disk-full": onRelay(time.Second, 4*time.Second, func(st *stage, r *relay, f *fault) error {
 			st.journal.fault("disk-full", "relay %s: the disk is full, for %v", r.name, f.lasts.Round(time.Millisecond))
-			st.diskFull[f.target] = time.Now()
+			st.diskIsFull(f.target, time.Now())
 			return r.limitFiles(0)
 		}, func(st *stage, r *relay, f *fault) error {
 			st.diskEnded[f.target] = time.Now()

@@ -340,14 +340,27 @@ func allowance(steps []step) (longest time.Duration) {
 	return longest
 }
 
+// diskIsFull notes that the disk of a relay is full from now on. One that was full a moment
+// ago has perhaps not been tried since.
+func (st *stage) diskIsFull(relay int, now time.Time) {
+	if !st.diskIsBad(relay, now) {
+		st.diskFull[relay] = now
+	}
+}
+
+// diskIsBad reports whether a relay's disk is full, or was, and has perhaps not been tried
+// since.
+func (st *stage) diskIsBad(relay int, now time.Time) bool {
+	full, ended := st.diskFull[relay], st.diskEnded[relay]
+	return !full.IsZero() && (ended.Before(full) || now.Sub(ended) < diskPatience)
+}
+
 // mayForget says that a relay is killed now and may have lost what it learnt since its last
 // flush.
 func (st *stage) mayForget(relay int, now time.Time) {
 	since := now.Add(-flushed)
-	if full := st.diskFull[relay]; !full.IsZero() {
-		if ended := st.diskEnded[relay]; ended.Before(full) || now.Sub(ended) < diskPatience {
-			since = full.Add(-flushed)
-		}
+	if st.diskIsBad(relay, now) {
+		since = st.diskFull[relay].Add(-flushed)
 	}
 	var views []*view
 	for _, c := range st.witnesses[relay] {
