@@ -45,7 +45,13 @@ func (k *Keeper) setAside(kind string, why error, saved *contents) error {
 		}
 		name = fmt.Sprintf("%s-%03d", base, i)
 	}
-	if err := os.Rename(k.path, name); err != nil {
+	// A second name, where the file system has that: the first one goes with the rename of what
+	// takes its place, and a kill in between loses nothing.
+	err := os.Link(k.path, name)
+	if err != nil {
+		err = os.Rename(k.path, name)
+	}
+	if err != nil {
 		return fmt.Errorf("%s can not be set aside: %w", k.path, withoutPath(err))
 	}
 	n := 0

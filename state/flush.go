@@ -48,8 +48,10 @@ func (k *Keeper) flush() error {
 
 // collect asks all sources for their changes. Those of which there is nothing to write are
 // left out.
-func (k *Keeper) collect() (out []*pending) {
+func (k *Keeper) collect() (out []*pending, forget []string) {
 	k.mu.Lock()
+	forget = sortedNames(k.forget)
+	clear(k.forget) // what is to be forgotten from here on is more recent than what is collected
 	all := append([]*follower(nil), k.leaving...)
 	for _, name := range sortedNames(k.followed) {
 		all = append(all, k.followed[name])
@@ -70,7 +72,7 @@ func (k *Keeper) collect() (out []*pending) {
 		}
 		k.mu.Unlock()
 	}
-	return out
+	return out, forget
 }
 
 // pendingOf returns what is to be written of a follower, nil when nothing is. The caller holds
@@ -129,10 +131,7 @@ func (m Meta) equal(o Meta) bool {
 
 // writeAll writes what is pending: in one transaction, or in one for each source when it is
 // much. What could not be written is given back.
-func (k *Keeper) writeAll(all []*pending) error {
-	k.mu.Lock()
-	forget := sortedNames(k.forget)
-	k.mu.Unlock()
+func (k *Keeper) writeAll(all []*pending, forget []string) error {
 	if len(all) == 0 && len(forget) == 0 && !k.unsure {
 		return nil
 	}
@@ -149,6 +148,11 @@ func (k *Keeper) writeAll(all []*pending) error {
 	}
 	for i, group := range groups {
 		if err := k.writeGroup(group, forget); err != nil {
+			k.mu.Lock()
+			for _, name := range forget {
+				k.forget[name] = struct{}{}
+			}
+			k.mu.Unlock()
 			for _, group := range groups[i:] {
 				for _, p := range group {
 					if len(p.changes) > 0 {
@@ -195,9 +199,6 @@ func (k *Keeper) writeGroup(group []*pending, forget []string) error {
 	k.metrics.took.Observe(time.Since(start).Seconds())
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for _, name := range forget {
-		delete(k.forget, name)
-	}
 	for _, p := range group {
 		k.hasLeft(p.follower)
 		handed := false

@@ -37,7 +37,7 @@ type File struct {
 	// start: what is served besides what they say, which is carried, may be in those that are
 	// broken.
 	fresh   bool
-	carried []state.Record
+	carried map[mirror.Key]state.Record // by the key under which they are held here
 	status  Status
 	dropped [reasons]int
 	bytes   int // of what is held
@@ -101,6 +101,9 @@ func (h *heldFile) kept(r *mirror.Resource) state.Record {
 // putAll tells the gate all that the files say. The caller holds mu, and is between restate
 // and finish.
 func (f *File) putAll() {
+	for _, r := range f.carried {
+		f.gate.put(r)
+	}
 	for _, h := range f.held {
 		if h.resource != nil {
 			f.gate.put(h.kept(h.resource))
@@ -199,7 +202,6 @@ func (f *File) apply(blind error) {
 	merged, problems, total := f.scanner.merge()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	settles := f.fresh && (len(f.carried) == 0 || f.scanner.clean())
 	f.gate.begin()
 	changes := 0
 	var unshaped []Refusal
@@ -230,20 +232,26 @@ func (f *File) apply(blind error) {
 		if merged[key] != nil {
 			continue
 		}
-		if h.resource != nil {
-			f.gate.remove(f.importer.keyOf(key))
+		here := f.importer.keyOf(key)
+		if _, carried := f.carried[here]; carried || h.resource != nil {
+			f.gate.remove(here)
 		}
+		delete(f.carried, here)
 		f.account(h, nil)
 		f.dropped[h.dropped]--
 		delete(f.held, key)
 	}
 	changes += f.gate.end(false)
+	settles := f.fresh && (len(f.carried) == 0 || f.scanner.clean())
 	if settles {
 		f.fresh, f.carried = false, nil
 	}
-	if !f.fresh && f.gate.contact(true) || settles {
+	if f.gate.contact(true) || settles {
 		f.gate.restate()
 		f.putAll()
+		if f.fresh {
+			f.gate.keepRest()
+		}
 		changes += f.gate.finish(false, false)
 	}
 
@@ -280,6 +288,7 @@ func (f *File) apply(blind error) {
 // whether that is a change to clients. What can not be reshaped leaves what is held.
 func (f *File) take(key mirror.Key, h *heldFile, r *mirror.Resource) (changed bool) {
 	h.from, h.refused = r, ""
+	here := f.importer.keyOf(key)
 	reason, detail := f.importer.check(r, nil)
 	if reason == imported {
 		stamped := r.Stamped(f.importer.stamp)
@@ -292,11 +301,13 @@ func (f *File) take(key mirror.Key, h *heldFile, r *mirror.Resource) (changed bo
 		if reshaped {
 			h.original = stamped
 		}
+		delete(f.carried, here)
 		stored, differs := f.gate.put(h.kept(held))
 		f.account(h, stored)
 		changed = differs
-	} else if h.resource != nil {
-		f.gate.remove(f.importer.keyOf(key))
+	} else if _, carried := f.carried[here]; carried || h.resource != nil {
+		delete(f.carried, here)
+		f.gate.remove(here)
 		changed = true
 		f.account(h, nil)
 	}

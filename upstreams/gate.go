@@ -50,6 +50,9 @@ type gate struct {
 	frozen  *state.Frozen
 	waiting map[mirror.Key]struct{} // of which a frozen source has said something
 
+	// outdated are the keys of a frozen source that rules have changed away since.
+	outdated map[mirror.Key]struct{}
+
 	// leaving are what the source has deleted, and the store has still.
 	leaving      map[mirror.Key]struct{}
 	held         *Held
@@ -57,6 +60,7 @@ type gate struct {
 	syncingUntil time.Time
 	peaks        peaks
 	size         int // of the store
+	added        int // of size: what is new since it was last judged what is gone
 
 	// sweep, while all is said once more, are the keys that were not said yet.
 	sweep map[mirror.Key]struct{}
@@ -64,6 +68,7 @@ type gate struct {
 	// passed are the changes that are to be kept on disk.
 	passed      map[mirror.Key]*state.Record
 	synced      bool
+	said        bool // since the start, the source has said all that it has
 	fingerprint string
 	reported    time.Time // the last contact, as it was told last
 	// records returns all that the source has, as it would be kept.
@@ -74,7 +79,7 @@ type gate struct {
 func newGate(cfg config.Upstream, store *mirror.Store, log *slog.Logger) *gate {
 	g := &gate{
 		name: cfg.Name, store: store, log: log, wake: make(chan struct{}, 1),
-		waiting: map[mirror.Key]struct{}{}, leaving: map[mirror.Key]struct{}{}, passed: map[mirror.Key]*state.Record{},
+		waiting: map[mirror.Key]struct{}{}, outdated: map[mirror.Key]struct{}{}, leaving: map[mirror.Key]struct{}{}, passed: map[mirror.Key]*state.Record{},
 	}
 	g.setPolicy(cfg)
 	return g
@@ -147,6 +152,7 @@ func (g *gate) put(r state.Record) (stored *mirror.Resource, changed bool) {
 	key := r.Resource.Key()
 	delete(g.leaving, key)
 	delete(g.sweep, key)
+	delete(g.outdated, key)
 	if g.frozen != nil {
 		g.differs(key, r.Resource)
 		return r.Resource, false
@@ -169,8 +175,10 @@ func (g *gate) pass(key mirror.Key, r state.Record) (stored *mirror.Resource, ch
 		g.broken.replaces(old)
 	}
 	stored, changed = g.store.Put(shown)
+	g.stale.count(key, false)
 	if isNew {
 		g.size++
+		g.added++
 	}
 	if shown != r.Resource {
 		stored = r.Resource // what the source says is without
@@ -225,6 +233,7 @@ func (g *gate) restateOf(keys []mirror.Key) {
 // the time of finish is gone.
 func (g *gate) restate() {
 	g.mu.Lock()
+	clear(g.waiting) // it is found anew
 	g.sweep = map[mirror.Key]struct{}{}
 	for _, kind := range g.store.Kinds() {
 		for _, r := range g.store.List(kind, "") {
@@ -248,11 +257,27 @@ func (g *gate) finish(syncing, meant bool) (removed int) {
 				g.passed[key] = nil
 			}
 		}
-		g.peaks = peaks{}
+		g.peaks, g.added = peaks{}, 0
 	} else {
 		for key := range g.sweep {
+			_, outdated := g.outdated[key]
+			switch {
+			case meant: // and frozen
+				g.outdated[key] = struct{}{}
+			case outdated && g.frozen == nil:
+				if g.drop(key) {
+					removed++
+				}
+				if g.keeps {
+					g.passed[key] = nil
+				}
+				continue
+			}
 			g.remove(key)
 		}
+	}
+	if g.frozen == nil {
+		clear(g.outdated)
 	}
 	g.sweep = nil
 	return removed + g.end(syncing)
@@ -285,7 +310,7 @@ func (g *gate) contact(on bool) (restate bool) {
 		g.stir()
 		return false
 	}
-	g.synced = true
+	g.synced, g.said = true, true
 	was, withheld := g.stale.since, len(g.stale.withheld) > 0
 	if g.stale.isStale {
 		g.log.Info("the upstream is not stale any more", "since", was)
@@ -328,8 +353,12 @@ func (g *gate) due(now time.Time) (wait time.Duration) {
 	if len(g.leaving) > 0 && g.held == nil && g.syncing {
 		until(g.syncingUntil)
 	}
-	if g.held != nil {
-		until(g.held.Until)
+	if h := g.held; h != nil && !h.Until.IsZero() {
+		if g.syncing && h.Until.Before(g.syncingUntil) {
+			until(g.syncingUntil)
+		} else {
+			until(h.Until)
+		}
 	}
 	until(g.stale.next(now))
 	return wait
@@ -364,7 +393,7 @@ func (g *gate) age(now time.Time) {
 		g.log.Warn("not served any more, because the upstream is out of contact", "kind", kind, "resources", n, "since", g.stale.since.UTC().Format(time.RFC3339))
 	}
 	if gone > 0 {
-		g.peaks = peaks{}
+		g.peaks, g.added = peaks{}, 0
 	}
 }
 
@@ -403,6 +432,7 @@ func (g *gate) isLeaving(key mirror.Key) (leaving, frozen bool) {
 func (g *gate) status(st *Status) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	st.Synced = st.Synced || g.said
 	if h := g.held; h != nil {
 		held := *h
 		held.Examples = examples(g.leaving)

@@ -56,7 +56,7 @@ func (g *gate) TakeChanges() ([]state.Change, state.Meta) {
 	last := g.stale.since
 	if g.stale.inContact {
 		last = time.Now()
-		if last.Sub(g.reported) < contactGrain {
+		if last.Sub(g.reported) < g.stale.grain() {
 			last = g.reported
 		}
 	}

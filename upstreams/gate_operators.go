@@ -78,5 +78,6 @@ func (g *gate) rollBack(revision uint64, records []state.Record) {
 			g.passed[key] = nil
 		}
 	}
+	g.added = 0
 	g.log.Warn("rolled back by an operator, and frozen until unfrozen", "revision", revision, "resources", len(records))
 }

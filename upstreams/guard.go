@@ -11,6 +11,9 @@ import (
 func (g *gate) judge(now time.Time) (removed int) {
 	g.peaks.note(now, g.size)
 	if len(g.leaving) == 0 {
+		if !g.syncing || !now.Before(g.syncingUntil) {
+			g.added = 0
+		}
 		if g.held != nil {
 			g.log.Info("the upstream has again what its guard has held; nothing is held any more")
 			g.held = nil
@@ -36,7 +39,7 @@ func (g *gate) judge(now time.Time) (removed int) {
 	if !g.tooMany(now) {
 		return g.letGo()
 	}
-	g.held = &Held{Since: now, Until: g.holdUntil(now), Removals: len(g.leaving), Of: max(g.size, g.peaks.most)}
+	g.held = &Held{Since: now, Until: g.holdUntil(now), Removals: len(g.leaving), Of: g.of()}
 	g.stir()
 	until := "released"
 	if !g.held.Until.IsZero() {
@@ -49,10 +52,23 @@ func (g *gate) judge(now time.Time) (removed int) {
 
 // tooMany reports whether the deletions at hand are more than the guard lets pass.
 func (g *gate) tooMany(now time.Time) bool {
-	exceeds := func(n, of int) bool { return n > g.guard.Count && n*100 > g.guard.Percent*of }
 	g.peaks.note(now, g.size)
 	left := g.size - len(g.leaving)
-	return exceeds(len(g.leaving), g.size) || exceeds(g.peaks.most-left, g.peaks.most)
+	return g.exceeds(len(g.leaving), g.had()) || g.exceeds(g.peaks.most-left, g.peaks.most)
+}
+
+func (g *gate) exceeds(n, of int) bool { return n > g.guard.Count && n*100 > g.guard.Percent*of }
+
+// had returns how many resources the source had before the deletions at hand: what has come
+// with them, or since, does not make them fewer.
+func (g *gate) had() int { return max(g.size-g.added, len(g.leaving)) }
+
+// of returns what the deletions at hand are a share of.
+func (g *gate) of() int {
+	if g.exceeds(len(g.leaving), g.had()) {
+		return g.had()
+	}
+	return max(g.size, g.peaks.most)
 }
 
 func (g *gate) holdUntil(since time.Time) time.Time {
@@ -75,6 +91,7 @@ func (g *gate) letGo() (removed int) {
 		}
 	}
 	clear(g.leaving)
+	g.added = 0
 	g.sayEmptied(byKind)
 	if g.held != nil {
 		g.held = nil

@@ -71,11 +71,13 @@ func (f *File) restore(saved state.Saved) { f.gate.restore(saved) }
 func (f *File) adopt(records []state.Record, same bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.carried = records
+	f.carried = make(map[mirror.Key]state.Record, len(records))
 	if same {
+		for _, r := range records {
+			f.carried[r.Resource.Key()] = r
+		}
 		return
 	}
-	f.carried = nil
 	held := make([]mirror.Key, 0, len(records))
 	for _, r := range records {
 		held = append(held, r.Resource.Key())
@@ -97,7 +99,7 @@ func (f *File) adopt(records []state.Record, same bool) {
 		if reshaped {
 			again.Original = original
 		}
-		f.carried = append(f.carried, again)
+		f.carried[held.Key()] = again
 		f.gate.put(again)
 	}
 	f.gate.finish(false, true)
@@ -107,17 +109,13 @@ func (f *File) adopt(records []state.Record, same bool) {
 func (f *File) kept() (out []state.Record) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	have := map[mirror.Key]bool{}
 	for _, h := range f.held {
 		if h.resource != nil {
 			out = append(out, h.kept(h.resource))
-			have[h.resource.Key()] = true
 		}
 	}
 	for _, r := range f.carried {
-		if !have[r.Resource.Key()] {
-			out = append(out, r)
-		}
+		out = append(out, r)
 	}
 	return out
 }
@@ -132,9 +130,6 @@ func (f *File) restateAll(thaw bool) error {
 			f.gate.abandon()
 			return err
 		}
-	}
-	for _, r := range f.carried {
-		f.gate.put(r)
 	}
 	f.putAll()
 	if f.fresh {

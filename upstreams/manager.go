@@ -299,7 +299,9 @@ func (m *Manager) Apply(cfg *config.Config) error {
 			next.source.adopt(c.one.source.kept(), before == now)
 			next.gate.setFingerprint(now)
 			next.gate.follows(next.source)
-			next.gate.setPolicy(c.cfg)
+			if next.gate.setPolicy(c.cfg) {
+				_ = next.source.restateAll(false) // only thawing can fail
+			}
 			start(next)
 			members = append(members, next)
 		}

@@ -199,6 +199,18 @@ func (s *staleness) next(now time.Time) (at time.Time) {
 	return at
 }
 
+// grain returns how exactly the last contact is to be known on disk: an error of it is one of
+// when resources go.
+func (s *staleness) grain() time.Duration {
+	grain := contactGrain
+	for _, r := range append(slices.Collect(maps.Values(s.byKind)), s.rule) {
+		if after, ok := r.ends(); ok {
+			grain = min(grain, after/10)
+		}
+	}
+	return grain
+}
+
 // marks reports whether resources are to bear the annotation.
 func (s *staleness) marks() bool { return s.annotate && s.isStale && !s.inContact }
 

@@ -202,6 +202,8 @@ func (x *XDS) settleLate(kind mirror.Kind) {
 	x.gate.begin()
 	x.table.settleLate(kind)
 	x.gate.end(x.table.unsettled())
+	x.settleSync()
+	x.touch()
 }
 
 // HandleState implements adsclient.Handler.
