@@ -48,6 +48,7 @@ const (
 	ledgerNewest       = 8
 	ledgerOldest       = 9
 	ledgerHistoryBytes = 10
+	ledgerHeldSince    = 11 // older relays pass over it
 
 	frozenSince    = 1
 	frozenRevision = 2
@@ -66,7 +67,8 @@ func appendLedger(b []byte, l *ledger) []byte {
 	b = appendFixed(b, ledgerDigest, l.digest)
 	b = appendNumber(b, ledgerNewest, l.newest)
 	b = appendNumber(b, ledgerOldest, l.oldest)
-	return appendNumber(b, ledgerHistoryBytes, l.historyBytes)
+	b = appendNumber(b, ledgerHistoryBytes, l.historyBytes)
+	return appendTime(b, ledgerHeldSince, l.meta.HeldSince)
 }
 
 func numberOf(b bool) uint64 {
@@ -81,6 +83,8 @@ func parseLedger(b []byte) (l ledger, err error) {
 		switch num {
 		case ledgerLastContact:
 			l.meta.LastContact, err = parseTime(v)
+		case ledgerHeldSince:
+			l.meta.HeldSince, err = parseTime(v)
 		case ledgerFrozen:
 			l.meta.Frozen, err = parseFrozen(v)
 		case ledgerFingerprint:

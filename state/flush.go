@@ -114,6 +114,9 @@ func (m Meta) over(before Meta) Meta {
 	if m.LastContact.Before(before.LastContact) {
 		m.LastContact = before.LastContact
 	}
+	if m.HeldSince.IsZero() {
+		m.HeldSince = before.HeldSince
+	}
 	if m.Frozen == nil {
 		m.Frozen = before.Frozen
 	}
@@ -124,7 +127,7 @@ func (m Meta) over(before Meta) Meta {
 }
 
 func (m Meta) equal(o Meta) bool {
-	return m.Synced == o.Synced && m.LastContact.Equal(o.LastContact) && m.Fingerprint == o.Fingerprint &&
+	return m.Synced == o.Synced && m.LastContact.Equal(o.LastContact) && m.HeldSince.Equal(o.HeldSince) && m.Fingerprint == o.Fingerprint &&
 		(m.Frozen == nil) == (o.Frozen == nil) &&
 		(m.Frozen == nil || m.Frozen.Since.Equal(o.Frozen.Since) && m.Frozen.Revision == o.Frozen.Revision)
 }

@@ -33,6 +33,8 @@ type Meta struct {
 	Synced bool
 	// LastContact is when the source was last known to say all that it has.
 	LastContact time.Time
+	// HeldSince is since when deletions of the source are held back, zero when none are.
+	HeldSince time.Time
 	// Frozen is set while an operator holds the source as it is.
 	Frozen *Frozen
 	// Fingerprint is of the settings that the records depend on: when those change, the

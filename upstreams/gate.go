@@ -3,7 +3,10 @@ package upstreams
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -50,13 +53,18 @@ type gate struct {
 	frozen  *state.Frozen
 	waiting map[mirror.Key]struct{} // of which a frozen source has said something
 
-	// outdated are the keys of a frozen source that rules have changed away since.
+	// outdated are the keys of a frozen source that rules have changed away since, or that a
+	// rollback has brought back.
 	outdated map[mirror.Key]struct{}
 
 	// leaving are what the source has deleted, and the store has still.
 	leaving      map[mirror.Key]struct{}
 	held         *Held
-	syncing      bool // the present stream has not answered everything
+	returned     time.Time // when the source last had something again that was held
+	toSay        time.Time // when it is to be logged that something is held
+	heldBefore   time.Time // since when something was held at the end of the former process
+	syncing      bool      // the present stream has not answered everything
+	opening      bool      // nor has it ever
 	syncingUntil time.Time
 	peaks        peaks
 	size         int // of the store
@@ -124,8 +132,12 @@ func (g *gate) end(syncing bool) (removed int) {
 		g.syncingUntil = now.Add(syncPatience)
 		g.stir()
 	}
+	complete := g.opening && !syncing
 	g.syncing = syncing
-	removed = g.judge(now)
+	removed = g.judge(now, complete)
+	if complete {
+		g.opening, g.heldBefore = false, time.Time{}
+	}
 	if len(g.leaving) > 0 && g.held == nil {
 		g.stir() // the patience with them ends by the clock
 	}
@@ -139,7 +151,7 @@ func (g *gate) streams() {
 	if !g.syncing || len(g.leaving) == 0 {
 		g.syncingUntil = time.Now().Add(syncPatience)
 	}
-	g.syncing = true
+	g.syncing, g.opening = true, true
 	if brokenI3 {
 		g.broken.connected(g)
 	}
@@ -150,7 +162,12 @@ func (g *gate) streams() {
 // is a change to clients.
 func (g *gate) put(r state.Record) (stored *mirror.Resource, changed bool) {
 	key := r.Resource.Key()
-	delete(g.leaving, key)
+	if _, back := g.leaving[key]; back {
+		delete(g.leaving, key)
+		if g.held != nil {
+			g.returned = time.Now()
+		}
+	}
 	delete(g.sweep, key)
 	delete(g.outdated, key)
 	if g.frozen != nil {
@@ -175,7 +192,9 @@ func (g *gate) pass(key mirror.Key, r state.Record) (stored *mirror.Resource, ch
 		g.broken.replaces(old)
 	}
 	stored, changed = g.store.Put(shown)
-	g.stale.count(key, false)
+	if len(g.stale.withholding) > 0 {
+		g.stale.count(key, false)
+	}
 	if isNew {
 		g.size++
 		g.added++
@@ -283,8 +302,15 @@ func (g *gate) finish(syncing, meant bool) (removed int) {
 	return removed + g.end(syncing)
 }
 
-// keepRest lets stay what was not said since restate.
-func (g *gate) keepRest() { clear(g.sweep) }
+// keepRest lets stay what was not said since restate, but for what only a rollback or other
+// rules have brought.
+func (g *gate) keepRest() {
+	for key := range g.sweep {
+		if _, outdated := g.outdated[key]; !outdated {
+			delete(g.sweep, key)
+		}
+	}
+}
 
 // abandon is the end of what restate began and nothing came of.
 func (g *gate) abandon() {
@@ -348,13 +374,18 @@ func (g *gate) due(now time.Time) (wait time.Duration) {
 	}
 	g.age(now)
 	if len(g.leaving) > 0 || g.held != nil {
-		g.judge(now)
+		g.judge(now, false)
 	}
+	g.sayHeld(now)
 	if len(g.leaving) > 0 && g.held == nil && g.syncing {
 		until(g.syncingUntil)
 	}
-	if h := g.held; h != nil && !h.Until.IsZero() {
-		if g.syncing && h.Until.Before(g.syncingUntil) {
+	if h := g.held; h != nil {
+		until(g.toSay)
+		if quiet := g.returned.Add(guardWindow); !h.Until.IsZero() && quiet.After(now) && !g.syncing {
+			until(quiet)
+		}
+		if g.syncing && h.Until.Before(g.syncingUntil) && !h.Until.IsZero() {
 			until(g.syncingUntil)
 		} else {
 			until(h.Until)
@@ -373,12 +404,11 @@ func (g *gate) age(now time.Time) {
 	if g.frozen != nil {
 		return
 	}
-	gone := 0
+	gone := map[mirror.Kind]int{}
 	for _, kind := range g.store.Kinds() {
 		if !g.stale.expires(kind, now) {
 			continue
 		}
-		n := 0
 		for _, r := range g.store.List(kind, "") {
 			key := r.Key()
 			delete(g.leaving, key)
@@ -387,14 +417,25 @@ func (g *gate) age(now time.Time) {
 			if g.keeps {
 				g.passed[key] = nil
 			}
-			n++
+			gone[kind]++
 		}
-		gone += n
-		g.log.Warn("not served any more, because the upstream is out of contact", "kind", kind, "resources", n, "since", g.stale.since.UTC().Format(time.RFC3339))
 	}
-	if gone > 0 {
+	if len(gone) > 0 {
 		g.peaks, g.added = peaks{}, 0
+		g.sayExpired(gone)
 	}
+}
+
+// sayExpired logs what is not served any more.
+func (g *gate) sayExpired(gone map[mirror.Kind]int) {
+	total, kinds := 0, make([]string, 0, len(gone))
+	for kind, n := range gone {
+		total += n
+		kinds = append(kinds, fmt.Sprintf("%s (%d)", kind, n))
+	}
+	slices.Sort(kinds)
+	g.log.Warn("not served any more, because the upstream has been out of contact for longer than its staleness allows",
+		"resources", total, "kinds", strings.Join(kinds, ", "), "since", g.stale.since.UTC().Format(time.RFC3339))
 }
 
 // showStale marks what is served of a stale source, if that is wanted.

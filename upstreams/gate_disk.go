@@ -12,8 +12,9 @@ func (g *gate) restore(saved state.Saved) {
 	records := saved.Records
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.frozen, g.synced = saved.Meta.Frozen, saved.Meta.Synced
+	g.frozen, g.synced, g.heldBefore = saved.Meta.Frozen, saved.Meta.Synced, saved.Meta.HeldSince
 	g.stale.restore(saved.Meta.LastContact, time.Now(), g.frozen == nil)
+	gone := map[mirror.Kind]int{}
 	for i := range records {
 		key := records[i].Resource.Key()
 		if g.stale.withholds(key.Kind) {
@@ -21,6 +22,7 @@ func (g *gate) restore(saved state.Saved) {
 			if g.keeps {
 				g.passed[key] = nil
 			}
+			gone[key.Kind]++
 			continue
 		}
 		shown := g.stale.annotated(key, records[i].Resource)
@@ -28,6 +30,9 @@ func (g *gate) restore(saved state.Saved) {
 			g.size++
 		}
 		g.store.Put(shown)
+	}
+	if len(gone) > 0 {
+		g.sayExpired(gone)
 	}
 	if g.synced {
 		g.store.SetSynced()
@@ -63,7 +68,11 @@ func (g *gate) TakeChanges() ([]state.Change, state.Meta) {
 	if !last.IsZero() {
 		g.reported = last
 	}
-	return changes, state.Meta{Synced: g.synced, LastContact: last, Frozen: g.frozen, Fingerprint: g.fingerprint}
+	meta := state.Meta{Synced: g.synced, LastContact: last, HeldSince: g.heldBefore, Frozen: g.frozen, Fingerprint: g.fingerprint}
+	if g.held != nil {
+		meta.HeldSince = g.held.Since
+	}
+	return changes, meta
 }
 
 // MarkAll has everything that is served kept anew, because it is not on disk any more.

@@ -69,6 +69,9 @@ func (g *gate) rollBack(revision uint64, records []state.Record) {
 	}
 	for i := range records {
 		key := records[i].Resource.Key()
+		if _, had := present[key]; !had {
+			g.outdated[key] = struct{}{} // unless the source says it
+		}
 		delete(present, key)
 		g.pass(key, records[i])
 	}

@@ -103,17 +103,6 @@ func TestWhileDeletionsAreHeldAdditionsAndChangesApply(t *testing.T) {
 	s.demand("explain says why it is served", len(traces) == 1 && strings.Contains(traces[0].Detail, "relay release east"))
 }
 
-func TestASourceThatReturnsToNormalReleasesItself(t *testing.T) {
-	s := newXDSScript(t, guarded(30, 10, 0))
-	all := entries("e", 40)
-	s.ok(s.sotw(xdsEntryURL, all...))
-	s.ok(s.sotw(xdsEntryURL))
-	s.lapse()
-	s.demand("held for ever", s.x.Status().Held != nil && s.x.Status().Held.Until.IsZero())
-	s.ok(s.sotw(xdsEntryURL, all[:35]...))
-	s.demand("nothing is held, and the five that are gone are gone", s.x.Status().Held == nil && s.count() == 35)
-}
-
 func TestAnOperatorReleasesWhatIsHeld(t *testing.T) {
 	s := newXDSScript(t, guarded(30, 10, 0))
 	if err := s.x.gate.release(); !errors.Is(err, ErrNotPossible) {

@@ -7,15 +7,16 @@ import (
 	"meshrelay/mirror"
 )
 
-// judge lets deletions pass, or holds them.
-func (g *gate) judge(now time.Time) (removed int) {
+// judge lets deletions pass, or holds them. complete says that a new stream has just
+// answered everything.
+func (g *gate) judge(now time.Time, complete bool) (removed int) {
 	g.peaks.note(now, g.size)
 	if len(g.leaving) == 0 {
 		if !g.syncing || !now.Before(g.syncingUntil) {
 			g.added = 0
 		}
 		if g.held != nil {
-			g.log.Info("the upstream has again what its guard has held; nothing is held any more")
+			g.log.Info("nothing is held any more: the upstream has it again, or it has expired")
 			g.held = nil
 			g.stir()
 		}
@@ -26,7 +27,7 @@ func (g *gate) judge(now time.Time) (removed int) {
 	}
 	if h := g.held; h != nil {
 		switch {
-		case !g.tooMany(now) && !g.syncing:
+		case g.isNormalAgain(now, complete):
 			g.log.Info("the upstream has again most of what its guard has held; the rest is removed", "removed", len(g.leaving))
 		case !h.Until.IsZero() && !now.Before(h.Until):
 			g.log.Warn("deletions that were held go through now: guard.holdFor is over", "removed", len(g.leaving), "held", now.Sub(h.Since).Round(time.Second))
@@ -39,15 +40,42 @@ func (g *gate) judge(now time.Time) (removed int) {
 	if !g.tooMany(now) {
 		return g.letGo()
 	}
-	g.held = &Held{Since: now, Until: g.holdUntil(now), Removals: len(g.leaving), Of: g.of()}
+	since := now
+	if !g.heldBefore.IsZero() {
+		since, g.heldBefore = g.heldBefore, time.Time{}
+	}
+	g.held = &Held{Since: since, Until: g.holdUntil(since), Removals: len(g.leaving), Of: g.of()}
+	g.returned, g.toSay = now, now.Add(holdSaid)
 	g.stir()
+	return 0
+}
+
+// holdSaid is how long after the guard has begun to hold that is logged: a source says type by
+// type what is gone.
+const holdSaid = time.Second
+
+// sayHeld logs what the guard holds, once.
+func (g *gate) sayHeld(now time.Time) {
+	if g.held == nil || g.toSay.IsZero() || now.Before(g.toSay) {
+		return
+	}
+	g.toSay = time.Time{}
 	until := "released"
 	if !g.held.Until.IsZero() {
 		until = g.held.Until.UTC().Format(time.RFC3339)
 	}
 	g.log.Warn("the upstream removes so much at once that it is held back; what is meant goes through with: relay release "+g.name,
-		"removals", g.held.Removals, "of", g.held.Of, "until", until)
-	return 0
+		"removals", len(g.leaving), "of", g.held.Of, "until", until)
+}
+
+// isNormalAgain reports whether a source of which deletions are held is as usual, but for
+// deletions that the guard would have let pass.
+//
+// A new stream says that as a whole. On a live one things return bit by bit, so that what has
+// not returned yet looks like what is gone: it waits until nothing has returned for a while.
+// What is held for ever goes when a person says so, or is had again.
+func (g *gate) isNormalAgain(now time.Time, complete bool) bool {
+	return !g.held.Until.IsZero() && !g.syncing && (complete || now.Sub(g.returned) >= guardWindow) && !g.tooMany(now)
 }
 
 // tooMany reports whether the deletions at hand are more than the guard lets pass.
@@ -98,6 +126,7 @@ func (g *gate) letGo() (removed int) {
 		g.peaks = peaks{}
 		g.stir()
 	}
+	g.heldBefore = time.Time{}
 	g.peaks.note(time.Now(), g.size)
 	return removed
 }

@@ -1,0 +1,141 @@
+package upstreams
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"meshrelay/state"
+)
+
+// running runs a script's gate until the test ends.
+func (s *xdsScript) running() {
+	s.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() { done <- s.x.gate.run(ctx) }()
+	s.t.Cleanup(func() { cancel(); s.ok(<-done) })
+}
+
+// after lets time pass in a bubble.
+func (s *xdsScript) after(d time.Duration) {
+	s.t.Helper()
+	time.Sleep(d) // in a bubble no time passes
+	synctest.Wait()
+}
+
+// names returns ns/P0, ns/P1, …
+func names(prefix string, n int) (out []string) {
+	for i := range n {
+		out = append(out, fmt.Sprintf("ns/%s%d", prefix, i))
+	}
+	return out
+}
+
+// Another cluster behind the address, say: the share is of what the source had, not of what
+// it has come to have by what it says instead.
+func TestReplacingEverythingIsHeld(t *testing.T) {
+	s := newXDSScript(t, guarded(30, 10, 0))
+	s.ok(s.sotw(xdsEntryURL, entries("e", 40)...))
+	s.ok(s.sotw(xdsEntryURL, entries("other", 100)...))
+	s.lapse()
+	s.demand("all 40 of 40 are removed: held", s.x.Status().Held != nil && s.x.Status().Held.Of == 40 && s.count() == 140)
+}
+
+func TestAdditionsDoNotReleaseWhatIsHeld(t *testing.T) {
+	s := newXDSScript(t, guarded(30, 10, time.Hour))
+	s.ok(s.sotw(xdsEntryURL, entries("e", 40)...))
+	s.ok(s.sotw(xdsEntryURL))
+	s.lapse()
+	s.ok(s.sotw(xdsEntryURL, entries("other", 100)...))
+	s.lapse()
+	s.demand("none of the 40 is back, so they stay held", s.x.Status().Held != nil && s.count() == 140)
+}
+
+// What returns bit by bit looks on its way as if little was gone.
+func TestWhatReturnsBitByBitIsNotRemovedOnTheWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newXDSScript(t, guarded(30, 10, time.Hour))
+		s.running()
+		all := entries("e", 40)
+		s.ok(s.sotw(xdsEntryURL, all...))
+		s.ok(s.sotw(xdsEntryURL, all[:1]...))
+		for back := 2; back <= 35; back++ {
+			s.after(time.Second)
+			s.ok(s.sotw(xdsEntryURL, all[:back]...))
+			s.demand("the others wait", s.x.Status().Held != nil && s.count() == 40)
+		}
+		s.after(guardWindow - time.Second)
+		s.demand("still", s.count() == 40)
+		s.after(2 * time.Second)
+		s.demand("when nothing has returned for a minute, what is gone is gone", s.x.Status().Held == nil && s.count() == 35)
+	})
+}
+
+func TestANewStreamThatHasMostOfItAgainEndsAHoldAtOnce(t *testing.T) {
+	s := newXDSScript(t, guarded(30, 10, time.Hour))
+	all := entries("e", 40)
+	s.ok(s.sotw(xdsEntryURL, all...))
+	s.ok(s.sotw(xdsEntryURL))
+	s.lapse()
+	s.demand("held", s.x.Status().Held != nil)
+	syncAll(s, xdsEntryURL, func() error { return s.sotw(xdsEntryURL, all[:35]...) })
+	s.demand("the five that are gone are gone", s.x.Status().Held == nil && s.count() == 35)
+}
+
+func TestWhatIsHeldForEverGoesOnlyWhenSomebodySaysSo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newXDSScript(t, guarded(30, 10, 0))
+		s.running()
+		all := entries("e", 40)
+		s.ok(s.sotw(xdsEntryURL, all...))
+		s.ok(s.sotw(xdsEntryURL))
+		s.lapse()
+		syncAll(s, xdsEntryURL, func() error { return s.sotw(xdsEntryURL, all[:35]...) })
+		s.after(24 * time.Hour)
+		s.demand("five are held", s.x.Status().Held != nil && s.x.Status().Held.Removals == 5 && s.count() == 40)
+		s.ok(s.sotw(xdsEntryURL, all[:39]...))
+		s.demand("one is", s.x.Status().Held != nil && s.x.Status().Held.Removals == 1)
+		s.ok(s.sotw(xdsEntryURL, all...))
+		s.demand("it has all again: none is", s.x.Status().Held == nil && s.count() == 40)
+	})
+}
+
+func TestAHoldEndsInTimeThroughRestarts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := guarded(30, 10, 10*time.Minute)
+		s := newXDSScript(t, g)
+		s.ok(s.sotw(xdsEntryURL, entries("e", 40)...))
+		saved := state.Saved{Meta: state.Meta{Synced: true, LastContact: time.Now()}, Records: s.x.kept()}
+		for _, held := range []bool{true, false} {
+			n := restored(t, saved, true, g)
+			syncAll(n, xdsEntryURL, func() error { return n.sotw(xdsEntryURL) })
+			n.lapse()
+			time.Sleep(6 * time.Minute)
+			n.x.gate.due(time.Now())
+			n.demand(fmt.Sprintf("held: %v", held), (n.x.Status().Held != nil) == held && (n.count() == 40) == held)
+			_, saved.Meta = n.x.gate.TakeChanges()
+		}
+		if !saved.Meta.HeldSince.IsZero() {
+			t.Errorf("nothing is held, and kept is that something is since %v", saved.Meta.HeldSince)
+		}
+	})
+}
+
+func TestTheGateDoesNotSpinWhileAHoldThatIsOverWaitsForANewStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newXDSScript(t, guarded(30, 10, time.Minute))
+		s.running()
+		s.ok(s.sotw(xdsEntryURL, entries("e", 40)...))
+		s.ok(s.delta(xdsEntryURL, names("e", 40)))
+		s.demand("held", s.x.Status().Held != nil)
+		s.after(55 * time.Second)
+		s.open("sotw", false)
+		s.after(6 * time.Second)
+		if wait := s.x.gate.due(time.Now()); s.x.Status().Held == nil || wait < 100*time.Millisecond {
+			t.Errorf("due again in %v, held %+v", wait, s.x.Status().Held)
+		}
+	})
+}
