@@ -65,7 +65,20 @@ func (k *Keeper) setAside(kind string, why error, saved *contents) error {
 			k.log.Warn("a state file that was set aside can not be removed", "path", path, "err", err)
 		}
 	}
+	k.lookAside()
 	return syncDir(k.dir)
+}
+
+// asideEvery is how often it is looked which files that were set aside are there still.
+const asideEvery = 10 * time.Second
+
+// lookAside notes which files are set aside. Status only tells: a disk that hangs must not
+// make those hang that ask how the relay is.
+func (k *Keeper) lookAside() {
+	found := slices.Concat(k.findAside(asideCorrupt), k.findAside(asideUnknown))
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.aside, k.asideSeen = found, time.Now()
 }
 
 // findAside returns the files that were set aside, the oldest first.

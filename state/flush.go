@@ -86,6 +86,9 @@ func (k *Keeper) pendingOf(f *follower, changes []Change, meta Meta, now time.Ti
 		h = &held{}
 	}
 	p := &pending{batch: batch{name: f.name, meta: meta, changes: changes, orphans: h.orphans}, follower: f}
+	if meta.Whole {
+		f.seen = map[string]struct{}{}
+	}
 	if f.seen != nil {
 		for _, c := range changes {
 			key := string(appendKey(nil, c.Key))
@@ -262,6 +265,12 @@ func (k *Keeper) failed(err error) {
 func (k *Keeper) succeeded() {
 	k.failures = 0
 	info, err := os.Stat(k.path)
+	k.mu.Lock()
+	late := time.Since(k.asideSeen) > asideEvery
+	k.mu.Unlock()
+	if late {
+		k.lookAside()
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if err == nil {

@@ -76,6 +76,8 @@ type Keeper struct {
 	forget, retained map[string]struct{}
 	size             int64
 	status           Status
+	aside            []string // files
+	asideSeen        time.Time
 	nextTry          time.Time
 }
 
@@ -137,6 +139,7 @@ func Open(o Options) *Keeper {
 			k.readOnly()
 		}
 	}
+	k.lookAside()
 	return k
 }
 

@@ -1,8 +1,6 @@
 package state
 
 import (
-	"slices"
-
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -79,12 +77,11 @@ func (k *Keeper) Collect(ch chan<- prometheus.Metric) {
 
 // Status returns how the Keeper fares.
 func (k *Keeper) Status() Status {
-	aside := slices.Concat(k.findAside(asideCorrupt), k.findAside(asideUnknown))
 	inUse := k.db.Load() != nil
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	st := k.status
-	st.Path, st.InUse, st.Size, st.SetAside = k.path, inUse, k.size, aside
+	st.Path, st.InUse, st.Size, st.SetAside = k.path, inUse, k.size, k.aside
 	for _, name := range sortedNames(k.followed) {
 		if k.followed[name].lost {
 			st.NotKept = append(st.NotKept, name)

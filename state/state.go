@@ -33,6 +33,9 @@ type Meta struct {
 	Synced bool
 	// LastContact is when the source was last known to say all that it has.
 	LastContact time.Time
+	// Whole says that the changes that come with this are all that the source has: what is
+	// kept besides goes. It is not kept itself.
+	Whole bool
 	// HeldSince is since when deletions of the source are held back, zero when none are.
 	HeldSince time.Time
 	// Frozen is set while an operator holds the source as it is.

@@ -150,6 +150,7 @@ func newFile(cfg config.Upstream, provenance config.Provenance, gate *gate, log 
 // Run implements Source: it reads the path, and again whenever something changes
 // there. A path that can not be read is tried again; what it gave stays.
 func (f *File) Run(ctx context.Context) error {
+	defer f.gate.contact(false) // so that it is known on disk until when there was
 	pause := &backoff.ExponentialBackOff{InitialInterval: 200 * time.Millisecond, MaxInterval: 15 * time.Second, RandomizationFactor: 0.1, Multiplier: 1.5}
 	pause.Reset()
 	for {
@@ -261,6 +262,12 @@ func (f *File) apply(blind error) {
 		if !slices.Contains(st.Refused, p) {
 			f.log.Warn("refused", "resource", p.Resource, "err", p.Reason)
 		}
+	}
+	if len(problems) == 0 && len(st.Refused) > 0 {
+		f.log.Info("nothing is refused any more", "path", f.path)
+	}
+	if st.State == StateFailed {
+		f.log.Info("path can be read again", "path", f.path)
 	}
 	st.Refused, st.RefusedTotal = problems, total
 	lastError := ""

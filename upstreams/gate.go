@@ -73,12 +73,15 @@ type gate struct {
 	// sweep, while all is said once more, are the keys that were not said yet.
 	sweep map[mirror.Key]struct{}
 
-	// passed are the changes that are to be kept on disk.
-	passed      map[mirror.Key]*state.Record
-	synced      bool
-	said        bool // since the start, the source has said all that it has
-	fingerprint string
-	reported    time.Time // the last contact, as it was told last
+	// passed are the changes that are to be kept on disk; nil is for what is gone. whole says
+	// that it is too much of that, which is forgotten: all that there is has to be kept anew,
+	// and nothing besides. tookWhole says that the last to take changes was told so.
+	passed           map[mirror.Key]*state.Record
+	whole, tookWhole bool
+	synced           bool
+	said             bool // since the start, the source has said all that it has
+	fingerprint      string
+	reported         time.Time // the last contact, as it was told last
 	// records returns all that the source has, as it would be kept.
 	records func() []state.Record
 	broken  broken
@@ -141,6 +144,7 @@ func (g *gate) end(syncing bool) (removed int) {
 	if len(g.leaving) > 0 && g.held == nil {
 		g.stir() // the patience with them ends by the clock
 	}
+	g.forgetGone()
 	return removed
 }
 
@@ -324,18 +328,24 @@ func (g *gate) abandon() {
 func (g *gate) contact(on bool) (restate bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if on == g.stale.inContact {
+	if on && g.stale.inContact {
 		return false
 	}
-	g.reported = time.Time{}
 	if !on {
+		was := g.stale.inContact
 		g.stale.lose(time.Now())
+		if !was {
+			g.stir()
+			return false
+		}
+		g.reported = time.Time{}
 		if brokenI1 {
 			g.broken.disconnected(g)
 		}
 		g.stir()
 		return false
 	}
+	g.reported = time.Time{}
 	g.synced, g.said = true, true
 	was, withheld := g.stale.since, len(g.stale.withheld) > 0
 	if g.stale.isStale {
@@ -345,6 +355,12 @@ func (g *gate) contact(on bool) (restate bool) {
 	g.stale.regain()
 	g.stir()
 	return withheld && g.frozen == nil
+}
+
+// freshen says that the present stream has said all of a kind. It reports whether that has to
+// be said once more, because it was withheld. The caller is between begin and end.
+func (g *gate) freshen(kind mirror.Kind) (restate bool) {
+	return g.stale.freshen(kind) && g.frozen == nil
 }
 
 // run sees to what happens by the passing of time, until ctx ends.

@@ -47,10 +47,34 @@ func (g *gate) setFingerprint(f string) {
 	g.reported = time.Time{}
 }
 
+// maxGone is how many keys that are gone are remembered while nothing can be written, besides
+// twice as many as there are resources.
+const maxGone = 20_000
+
+// forgetGone bounds what is remembered while the disk is full.
+func (g *gate) forgetGone() {
+	if len(g.passed) <= 2*g.size+maxGone {
+		return
+	}
+	g.whole = true
+	for key, r := range g.passed {
+		if r == nil {
+			delete(g.passed, key)
+		}
+	}
+}
+
 // TakeChanges implements state.Source.
 func (g *gate) TakeChanges() ([]state.Change, state.Meta) {
 	g.mu.Lock()
+	whole := g.whole
+	g.mu.Unlock()
+	if whole {
+		g.MarkAll()
+	}
+	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.whole, g.tookWhole = false, whole
 	changes := make([]state.Change, 0, len(g.passed))
 	for key, r := range g.passed {
 		changes = append(changes, state.Change{Key: key, Record: r})
@@ -68,7 +92,7 @@ func (g *gate) TakeChanges() ([]state.Change, state.Meta) {
 	if !last.IsZero() {
 		g.reported = last
 	}
-	meta := state.Meta{Synced: g.synced, LastContact: last, HeldSince: g.heldBefore, Frozen: g.frozen, Fingerprint: g.fingerprint}
+	meta := state.Meta{Whole: whole, Synced: g.synced, LastContact: last, HeldSince: g.heldBefore, Frozen: g.frozen, Fingerprint: g.fingerprint}
 	if g.held != nil {
 		meta.HeldSince = g.held.Since
 	}
@@ -112,6 +136,8 @@ func (g *gate) follows(s Source) {
 func (g *gate) GiveBack(changes []state.Change) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.whole = g.whole || g.tookWhole
+	defer g.forgetGone()
 	for _, c := range changes {
 		if _, newer := g.passed[c.Key]; !newer {
 			g.passed[c.Key] = c.Record

@@ -1,13 +1,20 @@
 package upstreams
 
 import (
+	"fmt"
+
 	"meshrelay/config"
 	"meshrelay/mirror"
 	"meshrelay/state"
 )
 
 // restore implements Source.
-func (x *XDS) restore(saved state.Saved) { x.gate.restore(saved) }
+func (x *XDS) restore(saved state.Saved) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.status.LastUpdate = saved.Meta.LastContact
+	x.gate.restore(saved)
+}
 
 // adopt implements Source.
 func (x *XDS) adopt(records []state.Record, same bool) {
@@ -45,12 +52,23 @@ func (x *XDS) restateAll(thaw bool) error {
 			return err
 		}
 	}
+	x.sayRest()
+	return nil
+}
+
+// sayAll has the gate told all that the source has. The caller holds mu.
+func (x *XDS) sayAll() {
+	x.gate.restate()
+	x.sayRest()
+}
+
+// sayRest is sayAll after restate.
+func (x *XDS) sayRest() {
 	x.table.sayAll()
 	if x.unswept {
 		x.gate.keepRest()
 	}
 	x.gate.finish(x.table.unsettled(), false)
-	return nil
 }
 
 // setLimits implements Source.
@@ -60,11 +78,31 @@ func (x *XDS) setLimits(cfg config.Upstream) {
 	x.table.limits, x.status.Required = cfg.Limits, cfg.Required
 }
 
+// check implements Source.
+func (x *XDS) check() error {
+	if x.creds == nil {
+		return nil
+	}
+	if _, err := x.creds.load(); err != nil {
+		return fmt.Errorf("upstream %s: %w", x.table.importer.source, err)
+	}
+	return nil
+}
+
 // free implements Source.
-func (x *XDS) free() { x.freeCreds() }
+func (x *XDS) free() {
+	if x.creds != nil {
+		x.creds.close()
+	}
+}
 
 // restore implements Source.
-func (f *File) restore(saved state.Saved) { f.gate.restore(saved) }
+func (f *File) restore(saved state.Saved) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.status.LastUpdate = saved.Meta.LastContact
+	f.gate.restore(saved)
+}
 
 // adopt implements Source. What is adopted is served until all files have been read, and
 // none of them was broken.
@@ -145,6 +183,9 @@ func (f *File) setLimits(cfg config.Upstream) {
 	defer f.mu.Unlock()
 	f.limits, f.status.Required = cfg.Limits, cfg.Required
 }
+
+// check implements Source. A path that is not there yet is waited for.
+func (f *File) check() error { return nil }
 
 // free implements Source.
 func (f *File) free() {}

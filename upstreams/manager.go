@@ -45,6 +45,9 @@ type Source interface {
 	restateAll(thaw bool) error
 	// setLimits takes over what a config says of limits.
 	setLimits(cfg config.Upstream)
+	// check reports what of the files that the source needs, besides those that it serves, can
+	// not be used now.
+	check() error
 	// free gives back what a source holds that will not run.
 	free()
 }
@@ -149,17 +152,22 @@ func (m *Manager) newSource(one *member) (Source, error) {
 	return nil, fmt.Errorf("upstream %s: neither xds nor file", one.cfg.Name)
 }
 
-// fingerprint is of the settings that what is held depends on.
+// importVersion is that of the code that makes what is held of what a source has. It changes
+// when the same rules come to give something else: what is on disk is then imported anew.
+const importVersion = 1
+
+// fingerprint is of all that what is held depends on besides what the source has.
 func (one *member) fingerprint() string {
 	u := one.cfg
 	what := struct {
+		Version                              int
 		Name, ClusterID, Generated, Revision string
 		File                                 bool
 		Import                               config.Import
 		Services                             config.Services
 		Rewrite                              config.Rewrite
 		Provenance                           config.Provenance
-	}{u.Name, u.ClusterID, u.Generated, one.node.Revision, u.File != nil, u.Import, u.Services, u.Rewrite, one.provenance}
+	}{importVersion, u.Name, u.ClusterID, u.Generated, one.node.Revision, u.File != nil, u.Import, u.Services, u.Rewrite, one.provenance}
 	sum := xxh3.HashString128(fmt.Sprintf("%+v", what)).Bytes()
 	return base64.RawURLEncoding.EncodeToString(sum[:])
 }
@@ -264,6 +272,13 @@ func (m *Manager) Apply(cfg *config.Config) error {
 			continue
 		}
 		changes = append(changes, c)
+		// At the start one upstream's certificate must not keep the others from being served. A
+		// config that is taken over has to be right.
+		if c.next != nil {
+			if err := c.next.source.check(); err != nil {
+				errs = multierror.Append(errs, err)
+			}
+		}
 	}
 	if err := errs.ErrorOrNil(); err != nil {
 		for _, c := range changes {
@@ -419,11 +434,16 @@ func (m *Manager) Unfreeze(ctx context.Context, upstream string) error {
 
 // Release lets deletions through that the guard of an upstream holds.
 func (m *Manager) Release(ctx context.Context, upstream string) error {
+	m.applying.Lock()
+	defer m.applying.Unlock()
 	one, err := m.member(upstream)
 	if err != nil {
 		return err
 	}
-	return one.gate.release()
+	if err := one.gate.release(); err != nil {
+		return err
+	}
+	return m.durably(ctx, upstream, "released")
 }
 
 // Rollback serves of an upstream what it had in a former revision, frozen until it is

@@ -25,6 +25,11 @@ type staleness struct {
 	// since is when the source was last in contact, zero when it never was.
 	since   time.Time
 	isStale bool
+	// fresh are the kinds of which a stream that has not answered everything yet has said all,
+	// and goes on saying it; last is when that ended, of those that were. Both are for the time
+	// without contact only.
+	fresh map[mirror.Kind]struct{}
+	last  map[mirror.Kind]time.Time
 	// withheld are the kinds that are not served, and withholding the keys of those that
 	// the source had, or has said since.
 	withheld    map[mirror.Kind]struct{}
@@ -73,6 +78,7 @@ func (s *staleness) setRules(cfg config.Upstream) {
 		}
 	}
 	if s.withheld == nil {
+		s.fresh, s.last = map[mirror.Kind]struct{}{}, map[mirror.Kind]time.Time{}
 		s.withheld = map[mirror.Kind]struct{}{}
 		s.withholding = map[mirror.Kind]map[mirror.Key]struct{}{}
 		s.unmarked = map[mirror.Key]*mirror.Resource{}
@@ -136,12 +142,37 @@ func (s *staleness) restore(lastContact, now time.Time, expire bool) {
 	}
 }
 
-func (s *staleness) lose(now time.Time) { s.inContact, s.since = false, now }
+// lose is the end of the contact, or of a stream that has not come to be one.
+func (s *staleness) lose(now time.Time) {
+	if s.inContact {
+		s.inContact, s.since = false, now
+		clear(s.last)
+	}
+	for kind := range s.fresh {
+		s.last[kind] = now
+	}
+	clear(s.fresh)
+}
+
+// freshen notes that all of a kind has been said, and goes on being said. It reports whether
+// the kind was withheld until now.
+func (s *staleness) freshen(kind mirror.Kind) (back bool) {
+	if s.inContact {
+		return false
+	}
+	s.fresh[kind] = struct{}{}
+	_, back = s.withheld[kind]
+	delete(s.withheld, kind)
+	delete(s.withholding, kind)
+	return back
+}
 
 func (s *staleness) regain() {
 	s.inContact, s.isStale, s.since = true, false, time.Time{}
 	clear(s.withheld)
 	clear(s.withholding)
+	clear(s.fresh)
+	clear(s.last)
 }
 
 // becomesStale reports whether the source is stale from now on.
@@ -165,7 +196,17 @@ func (s *staleness) expires(kind mirror.Kind, now time.Time) bool {
 // isOver reports whether the rule of a kind has its resources go.
 func (s *staleness) isOver(kind mirror.Kind, now time.Time) bool {
 	after, ok := s.ruleOf(kind).ends()
-	return ok && !s.inContact && !s.since.IsZero() && now.Sub(s.since) >= after
+	if !ok || s.inContact || s.since.IsZero() {
+		return false
+	}
+	if _, fresh := s.fresh[kind]; fresh {
+		return false
+	}
+	since := s.since
+	if last := s.last[kind]; last.After(since) {
+		since = last
+	}
+	return now.Sub(since) >= after
 }
 
 // reconsider reports whether there are kinds that the rules withhold no longer.
@@ -185,15 +226,20 @@ func (s *staleness) next(now time.Time) (at time.Time) {
 	if s.inContact || s.since.IsZero() {
 		return time.Time{}
 	}
-	consider := func(after time.Duration) {
-		if t := s.since.Add(after); t.After(now) && (at.IsZero() || t.Before(at)) {
+	consider := func(t time.Time) {
+		if t.After(now) && (at.IsZero() || t.Before(at)) {
 			at = t
 		}
 	}
-	consider(s.rule.staleAfter)
+	consider(s.since.Add(s.rule.staleAfter))
 	for _, r := range append(slices.Collect(maps.Values(s.byKind)), s.rule) {
 		if after, ok := r.ends(); ok {
-			consider(after)
+			consider(s.since.Add(after))
+		}
+	}
+	for kind, last := range s.last {
+		if after, ok := s.ruleOf(kind).ends(); ok {
+			consider(last.Add(after))
 		}
 	}
 	return at

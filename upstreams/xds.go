@@ -33,8 +33,8 @@ const maxRefused = 100
 // XDS mirrors another MCP-over-xDS server: an istiod or a relay.
 type XDS struct {
 	client    *adsclient.Client
-	endpoints *endpoints // nil unless they are discovered
-	freeCreds func()
+	endpoints *endpoints      // nil unless they are discovered
+	creds     *tlsCredentials // nil without TLS
 	log       *slog.Logger
 
 	// mu guards all below.
@@ -47,7 +47,9 @@ type XDS struct {
 	types  []string // subscribed on the present stream
 	relay  bool
 	extra  []string // type URLs from the config
-	opened uint64   // streams
+	// complained has, by address, the error that was logged last.
+	complained map[string]string
+	opened     uint64 // streams
 	// unswept says that what is served may be of a former source, and has not been compared
 	// with what this one says.
 	unswept bool
@@ -55,8 +57,8 @@ type XDS struct {
 	ended   bool
 }
 
-// NewXDS returns a source that is not connected yet. It fails when the credentials
-// can not be used.
+// NewXDS returns a source that is not connected yet. While the files of its credentials can
+// not be used, it tries again, as with a server that is not there.
 func NewXDS(cfg config.Upstream, node config.Node, provenance config.Provenance, store *mirror.Store, log *slog.Logger) (*XDS, error) {
 	return newXDS(cfg, node, provenance, newGate(cfg, store, log.With("upstream", cfg.Name)), log)
 }
@@ -68,8 +70,8 @@ func newXDS(cfg config.Upstream, node config.Node, provenance config.Provenance,
 		return nil, err
 	}
 	x := &XDS{
-		freeCreds: func() {}, log: log, gate: gate, store: gate.store, extra: cfg.XDS.Types, late: map[mirror.Kind]*time.Timer{},
-		drift: map[string]uint64{},
+		log: log, gate: gate, store: gate.store, extra: cfg.XDS.Types, late: map[mirror.Kind]*time.Timer{},
+		drift: map[string]uint64{}, complained: map[string]string{},
 		table: newTable(im, gate, cfg.Limits),
 		status: Status{
 			Name: cfg.Name, ClusterID: cfg.ClusterID, Type: "xds", Required: cfg.Required,
@@ -82,12 +84,8 @@ func newXDS(cfg config.Upstream, node config.Node, provenance config.Provenance,
 		opts = append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	} else {
 		tls := cfg.XDS.TLS
-		creds, free, err := adsclient.TransportCredentials(adsclient.TLSFiles{CAFile: tls.CAFile, CertFile: tls.CertFile, KeyFile: tls.KeyFile})
-		if err != nil {
-			return nil, fmt.Errorf("upstream %s: %w", cfg.Name, err)
-		}
-		x.freeCreds = free
-		opts = append(opts, grpc.WithTransportCredentials(creds))
+		x.creds = &tlsCredentials{files: adsclient.TLSFiles{CAFile: tls.CAFile, CertFile: tls.CertFile, KeyFile: tls.KeyFile}}
+		opts = append(opts, grpc.WithTransportCredentials(x.creds))
 		if tls.ServerName != "" {
 			opts = append(opts, grpc.WithAuthority(tls.ServerName))
 		}
@@ -184,6 +182,7 @@ func (x *XDS) end() {
 	for _, t := range x.late {
 		t.Stop()
 	}
+	x.gate.contact(false) // so that it is known on disk until when there was
 }
 
 // settleLater has the names settled after a while that a kind seems to have lost. The
@@ -201,7 +200,11 @@ func (x *XDS) settleLate(kind mirror.Kind) {
 	}
 	x.gate.begin()
 	x.table.settleLate(kind)
+	back := !x.table.waits(kind) && x.gate.freshen(kind)
 	x.gate.end(x.table.unsettled())
+	if back {
+		x.sayAll()
+	}
 	x.settleSync()
 	x.touch()
 }
@@ -235,6 +238,7 @@ func (x *XDS) HandleState(s adsclient.State) {
 	case adsclient.Connected:
 		x.log.Info("upstream answers", "address", s.Address, "protocol", s.Protocol, "relay", s.Relay)
 		st.LastError = ""
+		clear(x.complained)
 		if st.Synced {
 			x.enter(StateSynced)
 		} else {
@@ -252,10 +256,11 @@ func (x *XDS) HandleState(s adsclient.State) {
 			switch {
 			case s.Answered && s.Phase == adsclient.Disconnected:
 				x.log.Info("stream ended; reconnecting, what the upstream gave stays in force", "address", s.Address, "err", s.Err)
-			case st.LastError != s.Err.Error():
+			case x.complained[s.Address] != s.Err.Error():
 				x.log.Warn("upstream is not reachable; what it gave stays in force", "address", s.Address, "err", s.Err)
 			}
 			st.LastError = s.Err.Error()
+			x.complained[s.Address] = st.LastError
 		}
 		st.Protocol = ""
 		x.gate.contact(false)
@@ -298,6 +303,7 @@ func (x *XDS) HandleResponse(resp *adsclient.Response) error {
 		x.table.retire(kind, sp)
 	}
 	x.table.settle(kind)
+	back := !x.table.waits(kind) && x.gate.freshen(kind)
 	x.ask()
 	result.deleted = x.gate.end(x.table.unsettled())
 	if n := result.changed + result.gone; resp.Relist && n > 0 {
@@ -306,6 +312,9 @@ func (x *XDS) HandleResponse(resp *adsclient.Response) error {
 	}
 	x.log.Debug("response", "type", resp.TypeURL, "resources", resp.Len(), "removed", len(resp.Removed),
 		"changed", result.changed, "deleted", result.deleted, "bytes", resp.Size())
+	if back {
+		x.sayAll()
+	}
 	x.settleSync()
 	x.touch()
 	if err := result.err(); err != nil {
