@@ -49,6 +49,19 @@ func (e *StatusError) Error() string {
 	return fmt.Sprintf("%s: %d %s: %s", e.where, e.Code, http.StatusText(e.Code), e.Text)
 }
 
+// UnreachableError is of a relay that does not answer at its admin address.
+type UnreachableError struct {
+	Address string
+	Err     error
+}
+
+func (e *UnreachableError) Error() string {
+	return fmt.Sprintf("ask the relay at admin address %s: %v", e.Address, e.Err)
+}
+
+// Unwrap returns what is wrong.
+func (e *UnreachableError) Unwrap() error { return e.Err }
+
 // Ready returns the readiness.
 func (c Client) Ready(ctx context.Context) (r Readiness, err error) {
 	err = c.getJSON(ctx, "/ready", &r)
@@ -119,27 +132,27 @@ func (c Client) Version(ctx context.Context) (v Version, err error) {
 
 // Freeze has an upstream held as it is, and returns how it is then. This and what follows
 // needs the socket.
-func (c Client) Freeze(ctx context.Context, upstream string) (upstreams.Status, error) {
+func (c Client) Freeze(ctx context.Context, upstream string) (Controlled, error) {
 	return c.control(ctx, upstream, "freeze")
 }
 
 // Unfreeze has a frozen upstream followed again, and returns how it is then.
-func (c Client) Unfreeze(ctx context.Context, upstream string) (upstreams.Status, error) {
+func (c Client) Unfreeze(ctx context.Context, upstream string) (Controlled, error) {
 	return c.control(ctx, upstream, "unfreeze")
 }
 
 // Release lets the deletions of an upstream through that the guard holds back, and returns
 // how it is then.
-func (c Client) Release(ctx context.Context, upstream string) (upstreams.Status, error) {
+func (c Client) Release(ctx context.Context, upstream string) (Controlled, error) {
 	return c.control(ctx, upstream, "release")
 }
 
 // Rollback has an upstream frozen in the state of a revision, and returns how it is then.
-func (c Client) Rollback(ctx context.Context, upstream string, to uint64) (upstreams.Status, error) {
+func (c Client) Rollback(ctx context.Context, upstream string, to uint64) (Controlled, error) {
 	return c.control(ctx, upstream, "rollback?to="+strconv.FormatUint(to, 10))
 }
 
-func (c Client) control(ctx context.Context, upstream, action string) (s upstreams.Status, err error) {
+func (c Client) control(ctx context.Context, upstream, action string) (s Controlled, err error) {
 	err = c.json(ctx, http.MethodPost, "/upstreams/"+url.PathEscape(upstream)+"/"+action, &s)
 	return s, err
 }
@@ -236,11 +249,15 @@ func (c Client) ask(ctx context.Context, method, path, accept string) (*http.Res
 	}
 	req.Header.Set("Accept", accept)
 	resp, err := client.Do(req)
+	var asked *url.Error
+	if errors.As(err, &asked) {
+		err = asked.Err // the URL says nothing that is not said here
+	}
 	switch {
 	case err == nil:
 		return resp, nil
 	case c.Socket == "":
-		return nil, fmt.Errorf("ask the relay at admin address %s: %w", c.Address, err)
+		return nil, &UnreachableError{c.Address, err}
 	case errors.Is(err, fs.ErrPermission):
 		return nil, fmt.Errorf("ask the relay at its admin socket: %w: it is for the user that the relay runs as", err)
 	case errors.Is(err, fs.ErrNotExist):

@@ -29,6 +29,13 @@ type Controls interface {
 	History(upstream string) ([]state.Revision, error)
 }
 
+// Controlled is how an upstream is after something was done to it.
+type Controlled struct {
+	upstreams.Status
+	// KeepsState says that the relay keeps state, so that it outlasts a restart.
+	KeepsState bool `json:"keepsState"`
+}
+
 // addControls adds what changes something, or gives away everything at once. It is for
 // connections over the socket.
 func (s *Server) addControls(mux *http.ServeMux) {
@@ -43,7 +50,12 @@ func (s *Server) addControls(mux *http.ServeMux) {
 				s.refuse(w, r, err)
 				return
 			}
-			s.answer(w, s.upstream(name))
+			now := s.upstream(name)
+			if now == nil { // it has been removed meanwhile
+				http.Error(w, s.unknown(name), http.StatusNotFound)
+				return
+			}
+			s.answer(w, Controlled{*now, s.deps.Backup != nil})
 		}))
 	}
 	controls := s.deps.Controls
@@ -158,10 +170,21 @@ func (s *Server) reload(w http.ResponseWriter, r *http.Request) {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		s.refuse(w, r, err)
 	case err != nil:
-		http.Error(w, err.Error(), http.StatusUnprocessableEntity)
+		http.Error(w, strings.Join(mistakes(err), "\n"), http.StatusUnprocessableEntity)
 	default:
 		s.answer(w, s.reloadStatus())
 	}
+}
+
+// mistakes returns the errors of which one consists, each as a line.
+func mistakes(err error) (lines []string) {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, e := range joined.Unwrap() {
+			lines = append(lines, mistakes(e)...)
+		}
+		return lines
+	}
+	return []string{strings.Join(strings.Fields(err.Error()), " ")}
 }
 
 // backup streams a copy of the state. What can not be completed is cut off, so that nobody

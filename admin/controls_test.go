@@ -210,10 +210,10 @@ func TestTheSocketIsForItsOwnerOnly(t *testing.T) {
 	}
 	over := Client{Address: address, Socket: path}
 	s, err := over.Freeze(ctx, "east")
-	if err != nil || s.Frozen == nil || !s.Frozen.Since.Equal(created) {
+	if err != nil || s.Frozen == nil || !s.Frozen.Since.Equal(created) || !s.KeepsState {
 		t.Errorf("%+v %v", s, err)
 	}
-	for what, do := range map[string]func(context.Context, string) (upstreams.Status, error){"unfreeze": over.Unfreeze, "release": over.Release} {
+	for what, do := range map[string]func(context.Context, string) (Controlled, error){"unfreeze": over.Unfreeze, "release": over.Release} {
 		if s, err := do(ctx, "east"); err != nil || s.Name != "east" {
 			t.Errorf("%s: %+v %v", what, s, err)
 		}
@@ -372,6 +372,48 @@ func TestOneThingIsChangedAtATime(t *testing.T) {
 	f.backups <- struct{}{}
 	if code, _, header := f.do(t, request{path: "/state/backup", peer: &peer{}}); code != http.StatusServiceUnavailable || header.Get("Retry-After") == "" {
 		t.Errorf("%d %v", code, header)
+	}
+}
+
+func TestWhetherTheRelayKeepsStateIsSaid(t *testing.T) {
+	f := newFixture(t, Config{}, func(d *Deps) { d.Controls = &controls{} }) // without Backup
+	for want, f := range map[string]*fixture{"\"keepsState\": false": f, "\"keepsState\": true": first(controlled(t, Config{}))} {
+		if code, body, _ := f.do(t, request{method: http.MethodPost, path: "/upstreams/east/freeze", peer: &peer{}}); code != http.StatusOK || !strings.Contains(body, want) {
+			t.Errorf("%d %s, want %s", code, body, want)
+		}
+	}
+}
+
+func first(f *fixture, _ *controls, _ *[]string) *fixture { return f }
+
+func TestAnUpstreamThatIsGoneAfterwardsIsSaid(t *testing.T) {
+	f, c, _ := controlled(t, Config{})
+	c.set = func(string) { f.sources = nil }
+	if code, body, _ := f.do(t, request{method: http.MethodPost, path: "/upstreams/east/freeze", peer: &peer{}}); code != http.StatusNotFound {
+		t.Errorf("%d %s", code, body)
+	}
+}
+
+func TestEachMistakeOfAConfigIsALine(t *testing.T) {
+	f, c, _ := controlled(t, Config{})
+	c.err = errors.Join(errors.New("relay.yaml:1: a:\n  b"), errors.Join(errors.New("relay.yaml:2: c"), errors.New("relay.yaml:3: d")))
+	want := "relay.yaml:1: a: b\nrelay.yaml:2: c\nrelay.yaml:3: d\n"
+	if code, body, _ := f.do(t, request{method: http.MethodPost, path: "/reload", peer: &peer{}}); code != http.StatusUnprocessableEntity || body != want {
+		t.Errorf("%d %q, want %q", code, body, want)
+	}
+}
+
+func TestARelayThatDoesNotAnswerIsNamedOnce(t *testing.T) {
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := lis.Addr().String()
+	lis.Close()
+	_, err = Client{Address: address}.Ready(t.Context())
+	var unreachable *UnreachableError
+	if !errors.As(err, &unreachable) || unreachable.Address != address || strings.Contains(err.Error(), "http://") {
+		t.Errorf("%v", err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -44,6 +45,9 @@ const (
 	Refused  Outcome = "refused"  // it is bad, and there is no last good one
 	Renamed  Outcome = "renamed"  // it is held under another key
 	Missing  Outcome = "missing"  // no source has it
+	Frozen   Outcome = "frozen"   // the source is frozen without it
+	Expired  Outcome = "expired"  // the source is out of contact for too long
+	Changing Outcome = "changing" // it comes or goes at this moment
 )
 
 // Explanation says how what is served of a config has come about.
@@ -122,13 +126,45 @@ func (d *Debug) explainKey(key mirror.Key) (*Explanation, error) {
 	s := d.views.Configs.Settle(key)
 	e := &Explanation{Ref: refOf(key), Outcome: Missing, Reason: s.Verdict.Reason, Sources: []SourceCopy{}}
 	traces := d.views.Trace(key)
+	sources := d.views.Upstreams()
+	place := func(c SourceCopy) int { // behind all, of one that is gone meanwhile
+		i := slices.IndexFunc(sources, func(u upstreams.Status) bool { return u.Name == c.Upstream })
+		if i < 0 {
+			return len(sources)
+		}
+		return i
+	}
 	for _, t := range traces {
 		c, err := copyOf(t, key, s)
 		if err != nil {
 			return nil, err
 		}
+		if i := place(c); i < len(sources) {
+			switch u := sources[i]; {
+			case c.Outcome == Changing:
+				c.Outcome, c.Detail = withheldBy(u, key.Kind)
+			case u.Stale && outOfContact(u) && c.Detail == "" && slices.Contains([]Outcome{Served, United, Shadowed, Rejected}, c.Outcome):
+				c.Detail = "kept" + since(u.StaleSince) + ": the upstream is out of contact"
+			case u.Frozen != nil && waits(t, s):
+				c.Detail = "what the upstream says now waits, and what it said before is in its place: relay unfreeze " + u.Name
+			}
+		}
 		e.Sources = append(e.Sources, c)
 	}
+	for i, p := range s.Copies {
+		said := func(t upstreams.Trace) bool {
+			return t.Upstream == p.Source && t.Key == key && t.Resource != nil && t.Reason == ""
+		}
+		if slices.ContainsFunc(traces, said) {
+			continue
+		}
+		c := SourceCopy{Upstream: p.Source, Outcome: outcomeOf(i, s.Verdict), Version: p.Resource.Version()}
+		if at := place(c); at < len(sources) {
+			c.Detail = keptOf(sources[at])
+		}
+		e.Sources = append(e.Sources, c)
+	}
+	slices.SortStableFunc(e.Sources, func(a, b SourceCopy) int { return cmp.Compare(place(a), place(b)) })
 	switch {
 	case s.Served != nil:
 		e.Outcome, e.Source, e.Version = Served, s.Served.Source(), s.Served.Version()
@@ -186,17 +222,11 @@ func copyOf(t upstreams.Trace, key mirror.Key, s mirror.Settlement) (SourceCopy,
 	case t.Resource == nil:
 		c.Outcome = Refused
 	case i < 0 && t.Key == key:
-		c.Outcome = Shadowed // it has come or gone just now
+		c.Outcome, c.Detail = Changing, "it has come or gone just now: ask again"
 	case t.Key != key:
 		c.Outcome, c.Detail = Renamed, fmt.Sprintf("it is called %s here", refOf(t.Key))
-	case i == s.Verdict.Winner:
-		c.Outcome = Served
-	case slices.Contains(s.Verdict.United, i):
-		c.Outcome = United
-	case s.Verdict.Winner < 0:
-		c.Outcome = Rejected
 	default:
-		c.Outcome = Shadowed
+		c.Outcome = outcomeOf(i, s.Verdict)
 	}
 	if t.Resource == nil {
 		return c, nil
@@ -205,6 +235,61 @@ func copyOf(t upstreams.Trace, key mirror.Key, s mirror.Settlement) (SourceCopy,
 	changes, err := changesOf(t.From, t.Resource)
 	c.Changes = changes
 	return c, err
+}
+
+// outcomeOf says what a verdict makes of one of the copies.
+func outcomeOf(i int, v mirror.Verdict) Outcome {
+	switch {
+	case i == v.Winner:
+		return Served
+	case slices.Contains(v.United, i):
+		return United
+	case v.Winner < 0:
+		return Rejected
+	}
+	return Shadowed
+}
+
+// withheldBy says why a source has a resource of a kind and gives none of it.
+func withheldBy(u upstreams.Status, kind mirror.Kind) (Outcome, string) {
+	switch {
+	case u.Expired[kind.String()] > 0:
+		text := "not served, because the upstream is out of contact"
+		if !u.StaleSince.IsZero() {
+			text += since(u.StaleSince)
+		}
+		return Expired, text + ": staleness of the upstream"
+	case u.Frozen != nil && u.Frozen.Revision != 0:
+		return Frozen, fmt.Sprintf("frozen at revision %d, which does not have it: relay unfreeze %s", u.Frozen.Revision, u.Name)
+	case u.Frozen != nil:
+		return Frozen, fmt.Sprintf("frozen%s as it was, without it: relay unfreeze %s", since(u.Frozen.Since), u.Name)
+	}
+	return Changing, "it has come or gone just now: ask again"
+}
+
+// waits reports whether what a frozen source has of a key is another than what it gives. What
+// is annotated on account of its age can not be compared.
+func waits(t upstreams.Trace, s mirror.Settlement) bool {
+	i := slices.IndexFunc(s.Copies, func(p mirror.Provider) bool { return p.Source == t.Upstream })
+	return i >= 0 && t.Resource != nil && t.Resource.Key() == s.Copies[i].Resource.Key() &&
+		!s.Copies[i].Resource.HasAnnotation(upstreams.StaleAnnotation) && !s.Copies[i].Resource.Equal(t.Resource)
+}
+
+// outOfContact reports whether a source says nothing at this time.
+func outOfContact(u upstreams.Status) bool {
+	return u.State != upstreams.StateSynced && u.State != upstreams.StateSyncing
+}
+
+// keptOf says why a source gives what it does not say that it has.
+func keptOf(u upstreams.Status) string {
+	text := "kept from before"
+	switch {
+	case u.Frozen != nil:
+		text = "kept since it was frozen, at " + u.Frozen.Since.UTC().Format(time.RFC3339)
+	case !u.StaleSince.IsZero():
+		text = "kept" + since(u.StaleSince)
+	}
+	return text + ": the upstream has not said it since"
 }
 
 // changesOf lists what differs between two forms of a config, but for provenance.

@@ -3,6 +3,7 @@ package admin
 import (
 	"encoding/json"
 	"regexp"
+	"strings"
 	"testing"
 
 	networking "istio.io/api/networking/v1alpha3"
@@ -44,6 +45,121 @@ func explained(t *testing.T) *fixture {
 func TestExplanationNamesEverySourceAndWhatBecameOfIt(t *testing.T) {
 	f := explained(t)
 	golden(t, "explain", f.get(t, "/debug/explain?kind=se&namespace=shop&name=db"))
+}
+
+// TestWhatASourceHasAndDoesNotGiveIsNotCalledShadowed: nothing shadows what is frozen out or
+// has expired.
+func TestWhatASourceHasAndDoesNotGiveIsNotCalledShadowed(t *testing.T) {
+	key := mirror.Key{Kind: serviceEntry, Namespace: "shop", Name: "new"}
+	for name, tc := range map[string]struct {
+		source upstreams.Status
+		want   Outcome
+		detail string
+	}{
+		"frozen":      {upstreams.Status{Frozen: &upstreams.Frozen{Since: created}}, Frozen, "frozen since 2024-02-03T04:05:06Z as it was, without it: relay unfreeze east"},
+		"rolled back": {upstreams.Status{Frozen: &upstreams.Frozen{Since: created, Revision: 7}}, Frozen, "frozen at revision 7, which does not have it: relay unfreeze east"},
+		"expired": {
+			upstreams.Status{Stale: true, StaleSince: created, Expired: map[string]int{serviceEntry.String(): 1}},
+			Expired, "not served, because the upstream is out of contact since 2024-02-03T04:05:06Z: staleness of the upstream",
+		},
+		"expired, before the source is stale": {
+			upstreams.Status{Expired: map[string]int{serviceEntry.String(): 1}}, Expired, "not served, because the upstream is out of contact: staleness of the upstream",
+		},
+		"of another kind that has expired": {
+			upstreams.Status{Stale: true, Expired: map[string]int{"a/B": 1}}, Changing, "it has come or gone just now: ask again",
+		},
+		"just now": {upstreams.Status{}, Changing, "it has come or gone just now: ask again"},
+	} {
+		f := newFixture(t, Config{})
+		f.traces = map[mirror.Key][]upstreams.Trace{key: {{Upstream: "east", Original: key, Key: key, Resource: entry(t, "east", "shop", "new", "new.example.com")}}}
+		tc.source.Name = "east"
+		f.sources = []upstreams.Status{tc.source}
+		var e Explanation
+		if err := json.Unmarshal([]byte(f.get(t, "/debug/explain?kind=se&namespace=shop&name=new")), &e); err != nil {
+			t.Fatal(err)
+		}
+		if len(e.Sources) != 1 || e.Outcome != tc.want || e.Sources[0].Outcome != tc.want || e.Sources[0].Detail != tc.detail {
+			t.Errorf("%s: %s, %+v", name, e.Outcome, e.Sources)
+		}
+	}
+}
+
+func TestOfAFrozenSourceIsSaidThatWhatItSaysNowWaits(t *testing.T) {
+	key := mirror.Key{Kind: serviceEntry, Namespace: "shop", Name: "db"}
+	for host, want := range map[string]bool{"db.example.com": false, "new.example.com": true} {
+		f := newFixture(t, Config{})
+		f.sources = []upstreams.Status{{Name: "east", Frozen: &upstreams.Frozen{Since: created}}}
+		f.traces = map[mirror.Key][]upstreams.Trace{key: {{Upstream: "east", Original: key, Key: key, Resource: entry(t, "east", "shop", "db", host)}}}
+		var e Explanation
+		if err := json.Unmarshal([]byte(f.get(t, "/debug/explain?kind=se&namespace=shop&name=db")), &e); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(e.Sources[0].Detail, "now waits"); got != want || e.Sources[0].Outcome != Served {
+			t.Errorf("%s: %+v", host, e.Sources[0])
+		}
+	}
+}
+
+func TestOfAStaleSourceIsSaidSinceWhenItsCopyIsKept(t *testing.T) {
+	key := mirror.Key{Kind: serviceEntry, Namespace: "shop", Name: "db"}
+	for state, want := range map[upstreams.State]string{
+		upstreams.StateConnecting: "kept since 2024-02-03T04:05:06Z: the upstream is out of contact",
+		upstreams.StateSyncing:    "", // it may have said it again
+	} {
+		f := newFixture(t, Config{})
+		f.sources = []upstreams.Status{{Name: "east", State: state, Stale: true, StaleSince: created}}
+		f.traces = map[mirror.Key][]upstreams.Trace{key: {{Upstream: "east", Original: key, Key: key, Resource: entry(t, "east", "shop", "db", "db.example.com")}}}
+		var e Explanation
+		if err := json.Unmarshal([]byte(f.get(t, "/debug/explain?kind=se&namespace=shop&name=db")), &e); err != nil {
+			t.Fatal(err)
+		}
+		if c := e.Sources[0]; c.Outcome != Served || c.Detail != want {
+			t.Errorf("%s: %+v", state, c)
+		}
+	}
+}
+
+// TestWhatIsFrozenAndLeftOutByNewerRulesIsSaidToBeBoth: served as it was, and not imported any
+// more.
+func TestWhatIsFrozenAndLeftOutByNewerRulesIsSaidToBeBoth(t *testing.T) {
+	key := mirror.Key{Kind: serviceEntry, Namespace: "shop", Name: "db"}
+	f := newFixture(t, Config{})
+	f.sources = []upstreams.Status{{Name: "east", Frozen: &upstreams.Frozen{Since: created}}}
+	f.traces = map[mirror.Key][]upstreams.Trace{key: {{Upstream: "east", Original: key, Key: key, Reason: "namespace"}}}
+	var e Explanation
+	if err := json.Unmarshal([]byte(f.get(t, "/debug/explain?kind=se&namespace=shop&name=db")), &e); err != nil {
+		t.Fatal(err)
+	}
+	if len(e.Sources) != 3 || e.Sources[0].Outcome != LeftOut || e.Sources[1].Outcome != Served || !strings.HasPrefix(e.Sources[1].Detail, "kept since it was frozen") {
+		t.Errorf("%+v", e.Sources)
+	}
+}
+
+// TestWhatIsServedFromBeforeIsSaidToBeKept: a source that has not said it since, such as one
+// that is served from disk, has no trace of it.
+func TestWhatIsServedFromBeforeIsSaidToBeKept(t *testing.T) {
+	key := mirror.Key{Kind: serviceEntry, Namespace: "shop", Name: "db"}
+	for name, tc := range map[string]struct {
+		source upstreams.Status
+		detail string
+	}{
+		"from disk": {upstreams.Status{Stale: true, StaleSince: created}, "kept since 2024-02-03T04:05:06Z: the upstream has not said it since"},
+		"frozen":    {upstreams.Status{Frozen: &upstreams.Frozen{Since: created}}, "kept since it was frozen, at 2024-02-03T04:05:06Z: the upstream has not said it since"},
+		"changed":   {upstreams.Status{}, "kept from before: the upstream has not said it since"},
+	} {
+		f := newFixture(t, Config{})
+		tc.source.Name = "east"
+		f.sources = []upstreams.Status{tc.source, {Name: "west"}}
+		f.traces = map[mirror.Key][]upstreams.Trace{key: {{Upstream: "west", Original: key, Key: key, Resource: entry(t, "west", "shop", "db", "other.example.com")}}}
+		var e Explanation
+		if err := json.Unmarshal([]byte(f.get(t, "/debug/explain?kind=se&namespace=shop&name=db")), &e); err != nil {
+			t.Fatal(err)
+		}
+		if len(e.Sources) != 2 || e.Outcome != Served || e.Sources[0].Upstream != "east" || e.Sources[0].Outcome != Served || e.Sources[0].Detail != tc.detail ||
+			e.Sources[0].Version != e.Version || e.Sources[1].Outcome != Shadowed {
+			t.Errorf("%s: %s, %+v", name, e.Outcome, e.Sources)
+		}
+	}
 }
 
 func TestExplanationOfWhatNobodyHas(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"meshrelay/internal/printer"
 	"meshrelay/upstreams"
 )
 
@@ -52,14 +53,15 @@ func amiss(s upstreams.Status) string {
 			text += " (" + s.Address + ")"
 		}
 		if s.LastError != "" {
-			text += ": " + s.LastError
+			// An error of a connection begins with the address.
+			text += ": " + strings.TrimPrefix(s.LastError, s.Address+": ")
 		}
 		parts = append(parts, text)
 		switch {
-		case s.Synced && !s.Stale:
-			parts = append(parts, "what it gave before is still served")
+		case !s.Stale && total(s.Resources) > 0 && (s.Synced || s.State != upstreams.StateSyncing):
+			parts = append(parts, stillServed)
 		case len(s.Pending) > 0:
-			parts = append(parts, fmt.Sprintf("no answer yet for %d types, among them %s", len(s.Pending), s.Pending[0]))
+			parts = append(parts, fmt.Sprintf("no answer yet for %s, %s%s", printer.Count(len(s.Pending), "type"), printer.Agree(len(s.Pending), "", "among them "), s.Pending[0]))
 		}
 	}
 	if s.Required && (s.Stale || !s.Synced) {
@@ -71,10 +73,10 @@ func amiss(s upstreams.Status) string {
 		parts = append(parts, "the endpoints of its services stay as they were known: "+s.Endpoints.LastError)
 	}
 	if s.OverLimit > 0 {
-		parts = append(parts, fmt.Sprintf("over its limits, so that %d resources are refused: raise limits, or import less of it", s.OverLimit))
+		parts = append(parts, fmt.Sprintf("over its limits, so that %s %s refused: raise limits, or import less of it", printer.Count(s.OverLimit, "resource"), printer.Agree(s.OverLimit, "is", "are")))
 	}
 	if s.RefusedTotal > 0 {
-		text := fmt.Sprintf("the newest content of %d resources or files is bad, the last good one stays in force", s.RefusedTotal)
+		text := fmt.Sprintf("the newest content of %s or %s is bad, the last good one stays in force", printer.Count(s.RefusedTotal, "resource"), printer.Agree(s.RefusedTotal, "file", "files"))
 		if len(s.Refused) > 0 {
 			text += fmt.Sprintf(": %s: %s", s.Refused[0].Resource, s.Refused[0].Reason)
 		}
@@ -88,22 +90,22 @@ func amiss(s upstreams.Status) string {
 
 // stale says since when a source is out of contact, and what has become of what it gave.
 func stale(s upstreams.Status) (parts []string) {
-	expired := 0
-	for _, n := range s.Expired {
-		expired += n
-	}
+	served, expired := total(s.Resources), total(s.Expired)
 	if s.Stale {
 		text := "stale"
 		if !s.StaleSince.IsZero() {
 			text += since(s.StaleSince)
 		}
-		if expired == 0 {
-			text += ": what it gave before is still served"
+		switch {
+		case served > 0 && expired == 0:
+			text += ": " + stillServed
+		case served+expired == 0:
+			text += ": nothing of it is served"
 		}
 		parts = append(parts, text)
 	}
 	if expired > 0 {
-		parts = append(parts, fmt.Sprintf("%d resources of it are not served any more, as its staleness policy says", expired))
+		parts = append(parts, fmt.Sprintf("%s of it %s not served any more, as its staleness policy says", printer.Count(expired, "resource"), printer.Agree(expired, "is", "are")))
 	}
 	return parts
 }
@@ -115,16 +117,31 @@ func withheld(s upstreams.Status) (parts []string) {
 		if !h.Until.IsZero() {
 			until = "until " + h.Until.UTC().Format(time.RFC3339)
 		}
-		parts = append(parts, fmt.Sprintf("held%s: %d deletions of %d resources wait %s; let them through with \"relay release %s\"", since(h.Since), h.Removals, h.Of, until, s.Name))
+		parts = append(parts, fmt.Sprintf("held%s: %s of %s %s %s; let %s through with \"relay release %s\"", since(h.Since), printer.Count(h.Removals, "deletion"),
+			printer.Count(h.Of, "resource"), printer.Agree(h.Removals, "waits", "wait"), until, printer.Agree(h.Removals, "it", "them"), s.Name))
 	}
 	if f := s.Frozen; f != nil {
 		text := "frozen" + since(f.Since)
 		if f.Revision != 0 {
 			text += fmt.Sprintf(" at revision %d", f.Revision)
 		}
-		parts = append(parts, fmt.Sprintf("%s: %d of its resources have changed there and wait; follow it again with \"relay unfreeze %s\"", text, f.Waiting, s.Name))
+		if f.Waiting > 0 {
+			text += fmt.Sprintf(": %d of its resources %s changed there and %s", f.Waiting, printer.Agree(f.Waiting, "has", "have"), printer.Agree(f.Waiting, "waits", "wait"))
+		}
+		parts = append(parts, fmt.Sprintf("%s; follow it again with \"relay unfreeze %s\"", text, s.Name))
 	}
 	return parts
+}
+
+// stillServed is said of a source that is not in contact.
+const stillServed = "what it gave before is still served"
+
+// total adds up counts by kind.
+func total(counts map[string]int) (n int) {
+	for _, c := range counts {
+		n += c
+	}
+	return n
 }
 
 func since(t time.Time) string { return " since " + t.UTC().Format(time.RFC3339) }

@@ -48,7 +48,23 @@ type manifest struct {
 
 type podSpec struct {
 	TerminationGracePeriodSeconds int `yaml:"terminationGracePeriodSeconds"`
-	Containers                    []struct {
+	SecurityContext               struct {
+		FSGroup             int    `yaml:"fsGroup"`
+		FSGroupChangePolicy string `yaml:"fsGroupChangePolicy"`
+	} `yaml:"securityContext"`
+	Volumes []struct {
+		Name     string
+		EmptyDir map[string]string `yaml:"emptyDir"`
+	}
+	Containers []struct {
+		SecurityContext struct {
+			ReadOnlyRootFilesystem bool `yaml:"readOnlyRootFilesystem"`
+		} `yaml:"securityContext"`
+		VolumeMounts []struct {
+			Name      string
+			MountPath string `yaml:"mountPath"`
+			ReadOnly  bool   `yaml:"readOnly"`
+		} `yaml:"volumeMounts"`
 		Ports []struct {
 			Name          string
 			ContainerPort int `yaml:"containerPort"`
@@ -163,6 +179,65 @@ func TestThereIsTimeToDrain(t *testing.T) {
 	}
 }
 
+// TestTheRelayCanWriteWhatItHasTo: the root of its file system is read-only, and a directory
+// that others can write to is none for the socket.
+func TestTheRelayCanWriteWhatItHasTo(t *testing.T) {
+	cfg, pod := relayConfig(t), manifests(t)["Deployment"].Spec.Template.Spec
+	c := pod.Containers[0]
+	if !c.SecurityContext.ReadOnlyRootFilesystem {
+		t.Error("the root file system can be written to")
+	}
+	writable := func(path string) (mount string) {
+		for _, m := range c.VolumeMounts {
+			if !m.ReadOnly && (path == m.MountPath || strings.HasPrefix(path, m.MountPath+"/")) {
+				for _, v := range pod.Volumes {
+					if v.Name == m.Name && v.EmptyDir != nil {
+						return m.MountPath
+					}
+				}
+			}
+		}
+		return ""
+	}
+	for _, path := range []string{cfg.State.Dir, cfg.AdminSocket(), "/tmp"} {
+		if writable(path) == "" {
+			t.Errorf("%s can not be written to", path)
+		}
+	}
+	// The kubelet makes the root of a volume group-writable, and with its default policy, at
+	// each mount, all that is in it.
+	if dir := cfg.State.Dir; writable(dir) == dir || cfg.AdminSocket() != dir+"/admin.sock" {
+		t.Errorf("state.dir %s is the root of a volume, or is not where the socket is: %s", dir, cfg.AdminSocket())
+	}
+	if s := pod.SecurityContext; s.FSGroup == 0 || s.FSGroupChangePolicy != "OnRootMismatch" {
+		t.Errorf("the volume's group: %+v", s)
+	}
+	if user := "USER " + strconv.Itoa(pod.SecurityContext.FSGroup) + ":"; !strings.Contains(string(read(t, "container/Dockerfile")), "\n"+user) {
+		t.Errorf("the image has no %q", user)
+	}
+}
+
+// TestKubectlExecFindsTheRelay: the commands in the documents are of the form "kubectl exec
+// deploy/relay -- relay status", and the image has no shell.
+func TestKubectlExecFindsTheRelay(t *testing.T) {
+	dockerfile := string(read(t, "container/Dockerfile"))
+	for _, want := range []string{"COPY --from=build /relay /usr/bin/relay\n", "ENV PATH=/usr/bin\n", `ENTRYPOINT ["/usr/bin/relay"]`} {
+		if !strings.Contains(dockerfile, want) {
+			t.Errorf("the Dockerfile has no %q", want)
+		}
+	}
+}
+
+// TestNothingStandsBetweenTheUnitAndTheRelay: what validate complains of must not keep a relay
+// with a good state from starting.
+func TestNothingStandsBetweenTheUnitAndTheRelay(t *testing.T) {
+	for line := range strings.Lines(string(read(t, "systemd/relay.service"))) {
+		if command, ok := strings.CutPrefix(line, "ExecStartPre="); ok && !strings.HasPrefix(command, "-") {
+			t.Errorf("%q can keep the relay from starting", strings.TrimSpace(line))
+		}
+	}
+}
+
 func TestTheReadmesConfigIsValid(t *testing.T) {
 	m := regexp.MustCompile("(?s)```yaml\n# relay.yaml\n(.*?)```").FindSubmatch(read(t, "../README.md"))
 	if m == nil {
@@ -173,21 +248,52 @@ func TestTheReadmesConfigIsValid(t *testing.T) {
 	}
 }
 
+// alerts are the alerting rules.
+type alerts struct {
+	Groups []struct {
+		Rules []struct {
+			Alert, Expr         string
+			Labels, Annotations map[string]string
+		}
+	}
+}
+
+func readAlerts(t *testing.T) (rules alerts) {
+	t.Helper()
+	if err := yaml.Unmarshal(read(t, "prometheus/alerts.yaml"), &rules); err != nil {
+		t.Fatal(err)
+	}
+	return rules
+}
+
+// TestWhatNeedsAPersonHasAnAlert: each of these stays as it is until somebody does something,
+// or has taken something from clients.
+func TestWhatNeedsAPersonHasAnAlert(t *testing.T) {
+	rules := readAlerts(t)
+	for _, expr := range []string{
+		`relay_upstream_state{state="denied"} == 1`, "relay_upstream_held_deletions > 0", "relay_upstream_frozen == 1", "relay_upstream_expired_resources > 0",
+		"relay_upstream_over_limit_resources > 0", "relay_upstream_refused_resources > 0", "relay_state_healthy == 0", "relay_state_set_aside_files > 0",
+		"relay_config_last_reload_successful == 0",
+	} {
+		found := 0
+		for _, g := range rules.Groups {
+			for _, r := range g.Rules {
+				if r.Expr == expr {
+					found++
+				}
+			}
+		}
+		if found != 1 {
+			t.Errorf("%d alerts on %s", found, expr)
+		}
+	}
+}
+
 // TestAlertsNameMetricsThatExist: an alert on a metric or a state that does not exist
 // never fires. (A test in docs holds docs/metrics.md to the code.)
 func TestAlertsNameMetricsThatExist(t *testing.T) {
 	doc := string(read(t, "../docs/metrics.md"))
-	var rules struct {
-		Groups []struct {
-			Rules []struct {
-				Alert, Expr         string
-				Labels, Annotations map[string]string
-			}
-		}
-	}
-	if err := yaml.Unmarshal(read(t, "prometheus/alerts.yaml"), &rules); err != nil {
-		t.Fatal(err)
-	}
+	rules := readAlerts(t)
 	metric := regexp.MustCompile(`relay_[a-z_]+`)
 	label := regexp.MustCompile(`([a-z]+)="([a-z]+)"`)
 	alerts := 0

@@ -25,7 +25,7 @@ func newDescs() descs {
 		state:      desc("relay_upstream_state", "1 for the state that the upstream is in, 0 for the others.", "state"),
 		synced:     desc("relay_upstream_synced", "Whether the upstream has given its complete content since the start."),
 		resources:  desc("relay_upstream_resources", "Resources mirrored from the upstream, by kind.", "kind"),
-		lastUpdate: desc("relay_upstream_last_update_timestamp_seconds", "When the upstream last said anything, in seconds since the epoch."),
+		lastUpdate: desc("relay_upstream_last_update_timestamp_seconds", "When the upstream last said anything, in seconds since the epoch. After a restart, when it was last in contact before."),
 		reconnects: desc("relay_upstream_reconnects_total", "Streams to the upstream opened after the first."),
 		nacks:      desc("relay_upstream_nacks_total", "Responses of the upstream that were rejected in part or whole."),
 		refused:    desc("relay_upstream_refused_resources", "Resources of the upstream whose newest content is refused now."),

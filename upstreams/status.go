@@ -50,7 +50,8 @@ type Status struct {
 	Switches  uint64                    `json:"switches,omitempty"`
 	// Protocol is "sotw" or "delta" for an xds source with an open stream.
 	Protocol string `json:"protocol,omitempty"`
-	// LastUpdate is when the source last said anything; zero when it never did.
+	// LastUpdate is when the source last said anything: after a restart, until it does, when it
+	// was last in contact. It is zero when neither is known.
 	LastUpdate time.Time `json:"lastUpdate,omitzero"`
 	// LastError is the most recent failure, with what to do about it. It is empty in
 	// a state that is free of failures.

@@ -5,12 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"meshrelay/admin"
+	"meshrelay/internal/printer"
 	"meshrelay/internal/statusview"
 	"meshrelay/upstreams"
 )
@@ -46,10 +48,17 @@ func (a *socketAccess) with(cmd *cobra.Command, f func(admin.Client) error) erro
 		}
 		err := f(c)
 		var refused *admin.StatusError
-		if errors.As(err, &refused) {
-			return errors.New(refused.Text)
+		if !errors.As(err, &refused) {
+			return err
 		}
-		return err
+		var lines []error // of a config, a mistake each
+		for line := range strings.Lines(refused.Text) {
+			lines = append(lines, errors.New(strings.TrimSpace(line)))
+		}
+		if len(lines) == 0 {
+			return err
+		}
+		return errors.Join(lines...)
 	})
 }
 
@@ -71,10 +80,25 @@ func (a *socketAccess) completeUpstreams(cmd *cobra.Command, args []string, _ st
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
+// wanted returns a check of the arguments: that there are as many as the names of what is
+// wanted. The mistake is said with how the command is used.
+func wanted(names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		usage := cmd.Parent().CommandPath() + " " + cmd.Use
+		if len(args) < len(names) {
+			return fmt.Errorf("say which %s: %s", strings.Join(names[len(args):], " and which "), usage)
+		}
+		if len(args) > len(names) {
+			return fmt.Errorf("%q is too much: %s", args[len(names)], usage)
+		}
+		return nil
+	}
+}
+
 // control is a command that does something to one upstream.
 func control(cmd *cobra.Command, do func(ctx context.Context, c admin.Client, upstream string) (string, error)) *cobra.Command {
 	access := &socketAccess{}
-	cmd.Args = cobra.ExactArgs(1)
+	cmd.Args = wanted("upstream")
 	cmd.ValidArgsFunction = access.completeUpstreams
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return access.with(cmd, func(c admin.Client) error {
@@ -105,19 +129,31 @@ unfreeze". The relay is asked over its Unix socket.`,
 	})
 }
 
-func describeFrozen(s upstreams.Status) string {
+func describeFrozen(s admin.Controlled) string {
 	if s.Frozen == nil {
 		return fmt.Sprintf("upstream %s is not frozen any more", s.Name)
-	}
-	served := 0
-	for _, n := range s.Resources {
-		served += n
 	}
 	as := "as it was"
 	if s.Frozen.Revision != 0 {
 		as = fmt.Sprintf("at revision %d", s.Frozen.Revision)
 	}
-	return fmt.Sprintf("upstream %s is frozen %s: its %d resources stay as they are until \"relay unfreeze %s\"", s.Name, as, served, s.Name)
+	what := "nothing of it is served"
+	if n := served(s.Status); n > 0 {
+		what = fmt.Sprintf("its %s %s as %s", printer.Count(n, "resource"), printer.Agree(n, "stays", "stay"), printer.Agree(n, "it is", "they are"))
+	}
+	text := fmt.Sprintf("upstream %s is frozen %s: %s until \"relay unfreeze %s\"", s.Name, as, what, s.Name)
+	if !s.KeepsState {
+		text += ", or until the relay ends: it keeps no state (state.dir)"
+	}
+	return text
+}
+
+// served returns how many resources of an upstream are served.
+func served(s upstreams.Status) (n int) {
+	for _, kind := range s.Resources {
+		n += kind
+	}
+	return n
 }
 
 func newUnfreeze() *cobra.Command {
@@ -133,7 +169,7 @@ now is served. Deletions that the guard would hold are held all the same.`,
 		if s.Frozen != nil {
 			text = fmt.Sprintf("upstream %s has been frozen by somebody else meanwhile", s.Name)
 		}
-		return text + describeHeld(s), err
+		return text + describeHeld(s.Status), err
 	})
 }
 
@@ -142,7 +178,9 @@ func describeHeld(s upstreams.Status) string {
 	if s.Held == nil {
 		return ""
 	}
-	return fmt.Sprintf("; %d deletions of %d resources are held: let them through with \"relay release %s\"", s.Held.Removals, s.Held.Of, s.Name)
+	n := s.Held.Removals
+	return fmt.Sprintf("; %s of %s %s held: let %s through with \"relay release %s\"", printer.Count(n, "deletion"), printer.Count(s.Held.Of, "resource"),
+		printer.Agree(n, "is", "are"), printer.Agree(n, "it", "them"), s.Name)
 }
 
 func newRelease() *cobra.Command {
@@ -154,15 +192,12 @@ because they are more than looks normal. "relay status" says how many they are.`
 		Example: `  relay release east`,
 	}, func(ctx context.Context, c admin.Client, upstream string) (string, error) {
 		s, err := c.Release(ctx, upstream)
-		served := 0
-		for _, n := range s.Resources {
-			served += n
-		}
-		return fmt.Sprintf("upstream %s has been released: it has %d resources now", s.Name, served) + describeHeld(s), err
+		return fmt.Sprintf("upstream %s has been released: it has %s now", s.Name, printer.Count(served(s.Status), "resource")) + describeHeld(s.Status), err
 	})
 }
 
 func newRollback() *cobra.Command {
+	var flag string
 	var to uint64
 	cmd := control(&cobra.Command{
 		Use:   "rollback UPSTREAM --to REVISION",
@@ -173,13 +208,19 @@ func newRollback() *cobra.Command {
 		Example: `  relay history east
   relay rollback east --to 17`,
 	}, func(ctx context.Context, c admin.Client, upstream string) (string, error) {
-		if to == 0 {
-			return "", fmt.Errorf("say to which revision, with --to: \"relay history %s\" lists them", upstream)
-		}
 		s, err := c.Rollback(ctx, upstream, to)
 		return describeFrozen(s), err
 	})
-	cmd.Flags().Uint64Var(&to, "to", 0, "`revision` to go back to (required)")
+	cmd.PreRunE = func(_ *cobra.Command, args []string) (err error) {
+		if flag == "" {
+			return fmt.Errorf("say to which revision, with --to: \"relay history %s\" lists them", args[0])
+		}
+		if to, err = strconv.ParseUint(flag, 10, 64); err != nil || to == 0 {
+			return fmt.Errorf("--to: %q is no revision: \"relay history %s\" lists them", flag, args[0])
+		}
+		return nil
+	}
+	cmd.Flags().StringVar(&flag, "to", "", "`revision` to go back to (required)")
 	return cmd
 }
 
@@ -193,7 +234,7 @@ func newHistory() *cobra.Command {
 are kept, and for how long, is state.history in the config file.`,
 		Example: `  relay history east
   relay history east -o json`,
-		Args:              cobra.ExactArgs(1),
+		Args:              wanted("upstream"),
 		ValidArgsFunction: access.completeUpstreams,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := tableOrJSON(output); err != nil {

@@ -135,20 +135,29 @@ func TestOperatorsCommandsSayWhatIsNowTheCase(t *testing.T) {
 		code int
 		want string // of stdout, or of stderr when the code is not 0
 	}{
-		{"freeze east", 0, "upstream east is frozen as it was: its 5 resources stay as they are until \"relay unfreeze east\"\n"},
+		{"freeze east", 0, "upstream east is frozen as it was: its 5 resources stay as they are until \"relay unfreeze east\", or until the relay ends: it keeps no state (state.dir)\n"},
 		{"unfreeze east", 0, "upstream east is followed again; 4 deletions of 5 resources are held: let them through with \"relay release east\"\n"},
-		{"release east", 0, "upstream east has been released: it has 1 resources now\n"},
+		{"release east", 0, "upstream east has been released: it has 1 resource now\n"},
 		{"release east", 1, "error: not possible: upstream east: nothing is held\n"},
-		{"rollback east --to 7", 0, "upstream east is frozen at revision 7: its 1 resources stay as they are until \"relay unfreeze east\"\n"},
+		{"rollback east --to 7", 0, "upstream east is frozen at revision 7: its 1 resource stays as it is until \"relay unfreeze east\", or until the relay ends: it keeps no state (state.dir)\n"},
 		{"rollback east", 1, "error: say to which revision, with --to: \"relay history east\" lists them\n"},
-		{"rollback east --to -1", 1, "error: invalid argument \"-1\" for \"--to\" flag: strconv.ParseUint: parsing \"-1\": invalid syntax: see \"relay rollback --help\"\n"},
+		{"rollback east --to -1", 1, "error: --to: \"-1\" is no revision: \"relay history east\" lists them\n"},
+		{"rollback east --to abc", 1, "error: --to: \"abc\" is no revision: \"relay history east\" lists them\n"},
+		{"rollback east --to 0", 1, "error: --to: \"0\" is no revision: \"relay history east\" lists them\n"},
+		{"rollback --to 7", 1, "error: say which upstream: relay rollback UPSTREAM --to REVISION\n"},
 		{"freeze nowhere", 1, "error: there is no upstream \"nowhere\": there are east, west\n"},
-		{"freeze", 1, "error: accepts 1 arg(s), received 0\n"},
+		{"freeze", 1, "error: say which upstream: relay freeze UPSTREAM\n"},
+		{"freeze east west", 1, "error: \"west\" is too much: relay freeze UPSTREAM\n"},
+		{"history", 1, "error: say which upstream: relay history UPSTREAM\n"},
+		{"explain", 1, "error: say which kind and which name: relay explain KIND NAME | explain --left-out [KIND]\n"},
 		{"history east", 0, "REVISION   AGE   RESOURCES   ADDED   CHANGED   REMOVED   AMONG THEM\n7          60m   5           0       0         1         -a/B c/d\n"},
 		{"history east -o yaml", 1, "error: output format \"yaml\": want table or json\n"},
 		{"history nowhere", 1, "error: there is no upstream \"nowhere\": there are east, west\n"},
 		{"reload", 0, "the config file is in force\n"},
 		{"log-level debug", 0, "debug\n"},
+		{"explain --left-out se db", 1, "error: \"db\" is too much: relay explain KIND NAME | explain --left-out [KIND]\n"},
+		{"log-level loud", 1, "error: log level \"loud\": want debug, info, warn or error\n"},
+		{"log-level info warn", 1, "error: \"warn\" is too much: want one of debug, info, warn or error\n"},
 		{"log-level", 0, "debug\n"},
 		{"log-level --socket " + c.socket, 0, "debug\n"},
 		{"freeze west --socket " + c.socket, 0, "upstream west is not frozen any more\n"},
@@ -166,12 +175,28 @@ func TestOperatorsCommandsSayWhatIsNowTheCase(t *testing.T) {
 		t.Errorf("%d %s", code, stdout)
 	}
 	c.reload = errors.Join(errors.New("relay.yaml:1: nonsense"), errors.New("relay.yaml:2: more"))
-	if code, _, stderr := c.relay("reload"); code != 1 || stderr != "error: relay.yaml:1: nonsense\nrelay.yaml:2: more\n" {
+	if code, _, stderr := c.relay("reload"); code != 1 || stderr != "error: relay.yaml:1: nonsense\nerror: relay.yaml:2: more\n" {
 		t.Errorf("%d %q", code, stderr)
 	}
 	c.reload, c.restart = nil, []string{"node.id", "admin.address"}
 	if code, stdout, _ := c.relay("reload"); code != 0 || stdout != "the config file is in force, but for what needs a restart: node.id, admin.address\n" {
 		t.Errorf("%d %q", code, stdout)
+	}
+}
+
+func TestWhatIsFrozenIsSaidToLastAsLongAsItDoes(t *testing.T) {
+	frozen := upstreams.Status{Name: "east", Frozen: &upstreams.Frozen{Revision: 3}}
+	some := frozen
+	some.Resources = map[string]int{"a/B": 2}
+	for want, s := range map[string]admin.Controlled{
+		"upstream east is not frozen any more":                                                                                                                        {Status: upstreams.Status{Name: "east"}},
+		`upstream east is frozen at revision 3: nothing of it is served until "relay unfreeze east"`:                                                                  {Status: frozen, KeepsState: true},
+		`upstream east is frozen at revision 3: its 2 resources stay as they are until "relay unfreeze east"`:                                                         {Status: some, KeepsState: true},
+		`upstream east is frozen at revision 3: its 2 resources stay as they are until "relay unfreeze east", or until the relay ends: it keeps no state (state.dir)`: {Status: some},
+	} {
+		if got := describeFrozen(s); got != want {
+			t.Errorf("%s\nwant %s", got, want)
+		}
 	}
 }
 
@@ -204,7 +229,8 @@ func TestWithoutASocketNothingCanBeChanged(t *testing.T) {
 		t.Errorf("the log level was set without a socket")
 	}
 	var out, errs strings.Builder
-	if code := execute([]string{"reload", "--admin", "127.0.0.1:1"}, &out, &errs); code != 1 || !strings.Contains(errs.String(), "ask the relay at admin address 127.0.0.1:1") {
+	if code := execute([]string{"reload", "--admin", "127.0.0.1:1"}, &out, &errs); code != 1 || !strings.Contains(errs.String(), "ask the relay at admin address 127.0.0.1:1: dial") ||
+		!strings.Contains(errs.String(), "is a relay running, and is that its admin.address? Name another with --admin") {
 		t.Errorf("%d %s", code, errs.String())
 	}
 }

@@ -37,9 +37,9 @@ rule.`,
   relay explain --left-out --upstream east`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if leftOut {
-				return cobra.MaximumNArgs(1)(cmd, args)
+				return wanted([]string{"kind"}[:min(len(args), 1)]...)(cmd, args) // or none
 			}
-			return cobra.ExactArgs(2)(cmd, args)
+			return wanted("kind", "name")(cmd, args)
 		},
 		ValidArgsFunction: completeKinds,
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -19,8 +21,8 @@ Unix socket.`,
 		Example: `  relay log-level
   relay log-level debug
   relay log-level info --admin 127.0.0.1:15014`,
-		Args:      cobra.MaximumNArgs(1),
-		ValidArgs: []string{"debug", "info", "warn", "error"},
+		Args:      logLevel,
+		ValidArgs: logLevels(),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return access.admin.with(cmd, func(c admin.Client) error {
@@ -38,6 +40,19 @@ Unix socket.`,
 	}
 	access.flags(cmd)
 	return cmd
+}
+
+func logLevels() []string { return []string{"debug", "info", "warn", "error"} }
+
+// logLevel checks that the arguments are a log level, or nothing.
+func logLevel(_ *cobra.Command, args []string) error {
+	switch {
+	case len(args) > 1:
+		return fmt.Errorf("%q is too much: want one of debug, info, warn or error", args[1])
+	case len(args) == 1 && !slices.Contains(logLevels(), strings.ToLower(args[0])):
+		return fmt.Errorf("log level %q: want debug, info, warn or error", args[0])
+	}
+	return nil
 }
 
 func printLogLevel(cmd *cobra.Command, c admin.Client) error {

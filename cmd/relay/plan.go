@@ -69,7 +69,7 @@ func plan(cmd *cobra.Command, o planOptions) error {
 	defer cancel()
 	now, err := admin.Client{Address: cmp.Or(o.admin, cfg.Admin.Address)}.Configs(ctx)
 	if err != nil {
-		return fmt.Errorf("what the running relay serves: %w", err)
+		return fmt.Errorf("what the running relay serves: %w", hinted(err))
 	}
 	next, err := mergeOnce(ctx, cfg)
 	if err != nil {

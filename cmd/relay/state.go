@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -63,6 +64,11 @@ func (a *stateAccess) open() (dir string, cfg *config.Config, err error) {
 	}
 	switch {
 	case a.dir != "":
+		if info, err := os.Stat(a.dir); errors.Is(err, fs.ErrNotExist) {
+			return "", nil, fmt.Errorf("there is no directory %s; make it first, or name the state.dir of the relay", a.dir)
+		} else if err == nil && !info.IsDir() {
+			return "", nil, fmt.Errorf("%s is not a directory; name the state.dir of the relay", a.dir)
+		}
 		return a.dir, cfg, nil
 	case cfg == nil:
 		return "", nil, errors.New("say which state, with --dir DIR or -c FILE")
@@ -243,7 +249,7 @@ func inspectOne(w io.Writer, u *upstreamInspected, now time.Time) error {
 	if err := printer.Rows(w, rows); err != nil {
 		return err
 	}
-	rows = [][]string{{"REVISION", "AGE", "ADDED", "CHANGED", "REMOVED", "RESOURCES", "FOR EXAMPLE"}}
+	rows = [][]string{{"REVISION", "AGE", "ADDED", "CHANGED", "REMOVED", "RESOURCES", "AMONG THEM"}}
 	for _, r := range u.Revisions[:min(len(u.Revisions), shownRevisions)] {
 		example := ""
 		if len(r.Keys) > 0 {

@@ -19,6 +19,7 @@ import (
 	"meshrelay/config"
 	"meshrelay/internal/k8syaml"
 	"meshrelay/internal/object"
+	"meshrelay/internal/printer"
 	"meshrelay/mirror"
 	"meshrelay/state"
 	"meshrelay/upstreams"
@@ -58,7 +59,7 @@ When a relay runs with the state it is asked for a copy over its Unix socket.`,
 			}
 			e := &exporter{file: file, cfg: cfg, relay: access.file, only: upstream}
 			if err := e.run(cmd.OutOrStdout(), out); err != nil {
-				return err
+				return errors.Join(err, damage(file))
 			}
 			return errors.Join(append(e.problems(), damage(file))...)
 		},
@@ -86,11 +87,20 @@ func (e *exporter) lose(key mirror.Key, source string, why error) {
 	}
 }
 
-func (e *exporter) problems() []error {
-	if e.unfaithfulCount == 0 {
-		return nil
+func (e *exporter) problems() (all []error) {
+	if e.cfg != nil && e.only == "" && e.file.Damage != "" {
+		for _, u := range e.cfg.Upstreams {
+			if !slices.ContainsFunc(e.file.Sources, func(s state.Contents) bool { return s.Name == u.Name }) {
+				all = append(all, fmt.Errorf("upstream %s: nothing of it was found", u.Name))
+			}
+		}
 	}
-	return append(e.unfaithful, fmt.Errorf("%d resources of the state are not, or not the same, in what was exported", e.unfaithfulCount))
+	if e.unfaithfulCount == 0 {
+		return all
+	}
+	all = append(all, e.unfaithful...)
+	return append(all, fmt.Errorf("%s of the state %s not, or not the same, in what was exported",
+		printer.Count(e.unfaithfulCount, "resource"), printer.Agree(e.unfaithfulCount, "is", "are")))
 }
 
 func (e *exporter) run(stdout io.Writer, out string) error {
@@ -102,6 +112,8 @@ func (e *exporter) run(stdout io.Writer, out string) error {
 		}
 	}
 	switch {
+	case out != "" && len(sources) == 0:
+		return fmt.Errorf("there is nothing of any upstream in %s: nothing was written", e.file.Path)
 	case out != "":
 		return e.directory(stdout, sources, out)
 	case e.only == "":
@@ -126,14 +138,15 @@ func (e *exporter) run(stdout io.Writer, out string) error {
 }
 
 // inOrder returns the upstreams in the order of the config, also those of which nothing is
-// kept, and those that it does not have behind them.
+// kept, and those that it does not have behind them. Of a damaged state it is not known of
+// which ones nothing was kept, and only those that were found are returned.
 func (e *exporter) inOrder() []state.Contents {
 	sources := slices.Clone(e.file.Sources)
 	if e.cfg == nil {
 		return sources
 	}
 	for _, u := range e.cfg.Upstreams {
-		if e.only == "" && !slices.ContainsFunc(sources, func(s state.Contents) bool { return s.Name == u.Name }) {
+		if e.only == "" && e.file.Damage == "" && !slices.ContainsFunc(sources, func(s state.Contents) bool { return s.Name == u.Name }) {
 			sources = append(sources, state.Contents{Name: u.Name})
 		}
 	}
@@ -202,12 +215,10 @@ func (e *exporter) directory(stdout io.Writer, sources []state.Contents, out str
 		resources += len(all)
 		written = append(written, e.upstream(s, dir))
 	}
-	if len(written) > 0 { // without upstreams there is nothing to serve
-		if err := e.config(filepath.Join(out, "relay.yaml"), sources, written); err != nil {
-			return err
-		}
+	if err := e.config(filepath.Join(out, "relay.yaml"), sources, written); err != nil {
+		return err
 	}
-	_, err := fmt.Fprintf(stdout, "%s: %d upstreams, %d resources\n", out, len(written), resources)
+	_, err := fmt.Fprintf(stdout, "%s: %s, %s\n", out, printer.Count(len(written), "upstream"), printer.Count(resources, "resource"))
 	return err
 }
 
@@ -361,6 +372,9 @@ func origin(records []state.Record) (cluster, relay string) {
 func (e *exporter) config(path string, sources []state.Contents, written []exportedUpstream) error {
 	out := exportedConfig{Upstreams: written}
 	comment := "# Written by \"relay state export\" on " + time.Now().UTC().Format(time.RFC3339) + ".\n"
+	if e.file.Damage != "" {
+		comment += "# The state was damaged, and this is what was whole in it: there may have been more.\n"
+	}
 	if c := e.cfg; c != nil && e.only == "" {
 		comment += "# Merge rules, views, listeners and provenance are those of " + strings.Join(strings.Fields(filepath.Base(e.relay)), " ") + ".\n"
 		out.Node = map[string]string{"id": c.Node.ID, "clusterID": c.Node.ClusterID}

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"meshrelay/config"
+	"meshrelay/internal/printer"
 	"meshrelay/mirror"
 	"meshrelay/state"
 	"meshrelay/upstreams"
@@ -83,7 +84,8 @@ func importState(cmd *cobra.Command, access *stateAccess, upstream, path string,
 		}
 		return err
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "upstream %s: %d resources imported, %d were kept before\n", upstream, len(records), len(before.Records))
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "upstream %s: %s imported, %d %s kept before\n", upstream, printer.Count(len(records), "resource"),
+		len(before.Records), printer.Agree(len(before.Records), "was", "were"))
 	return err
 }
 

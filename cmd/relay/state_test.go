@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -247,5 +249,61 @@ func TestWhatAFileUpstreamWouldNotReadIsNamed(t *testing.T) {
 	}
 	if strings.Contains(stderr.String(), "shop/good") {
 		t.Error(stderr.String())
+	}
+}
+
+// What is found in a damaged state is exported, and nothing that was not found: a config with
+// upstreams that have nothing would serve that.
+func TestOfADamagedStateOnlyWhatWasFoundIsExported(t *testing.T) {
+	dir := t.TempDir()
+	original := filepath.Join(dir, "relay.yaml")
+	text := `
+upstreams:
+- {name: lost, file: {path: .}}
+- {name: found, file: {path: .}}
+downstream: {listeners: [{address: "127.0.0.1:0", plaintext: true}]}
+`
+	if err := os.WriteFile(original, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := config.Load(original)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := state.Contents{Name: "found", Saved: state.Saved{Records: []state.Record{
+		received(t, "found", "found", "se", "shop/db", &networkingapi.ServiceEntry{Hosts: []string{"a"}}, nil),
+	}}}
+	for _, tc := range []struct {
+		name    string
+		sources []state.Contents
+		want    []string
+	}{
+		{"one of two", []state.Contents{found}, []string{"01-found", "relay.yaml"}},
+		{"none", nil, nil},
+	} {
+		out := filepath.Join(dir, tc.name)
+		e := &exporter{file: &state.File{Path: "relay.db", Damage: "torn", Sources: tc.sources}, cfg: cfg, relay: original}
+		err := e.run(io.Discard, out)
+		if (err == nil) != (len(tc.sources) > 0) {
+			t.Errorf("%s: %v", tc.name, err)
+		}
+		entries, _ := os.ReadDir(out)
+		var names []string
+		for _, e := range entries {
+			names = append(names, e.Name())
+		}
+		if !slices.Equal(names, tc.want) {
+			t.Errorf("%s: wrote %q, want %q", tc.name, names, tc.want)
+		}
+		if said := fmt.Sprint(e.problems()); !strings.Contains(said, "upstream lost: nothing of it was found") {
+			t.Errorf("%s: said %s", tc.name, said)
+		}
+		if len(tc.want) == 0 {
+			continue
+		}
+		written, err := os.ReadFile(filepath.Join(out, "relay.yaml"))
+		if err != nil || strings.Contains(string(written), "lost") || !strings.Contains(string(written), "# The state was damaged") {
+			t.Errorf("%v %s", err, written)
+		}
 	}
 }

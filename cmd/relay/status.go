@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -29,7 +30,16 @@ func (a *adminAccess) with(cmd *cobra.Command, f func(admin.Client) error) error
 	ctx, cancel := context.WithTimeout(cmd.Context(), a.timeout)
 	defer cancel()
 	cmd.SetContext(ctx)
-	return f(admin.Client{Address: a.address})
+	return hinted(f(admin.Client{Address: a.address}))
+}
+
+// hinted adds to the error of a relay that does not answer what to do about it.
+func hinted(err error) error {
+	var unreachable *admin.UnreachableError
+	if errors.As(err, &unreachable) {
+		return fmt.Errorf("%w: is a relay running, and is that its admin.address? Name another with --admin", err)
+	}
+	return err
 }
 
 func newStatus() *cobra.Command {

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"meshrelay/config"
+	"meshrelay/internal/printer"
 	"meshrelay/upstreams"
 )
 
@@ -75,7 +76,7 @@ func validate(cmd *cobra.Command, file, output string) error {
 		_, err = cmd.OutOrStdout().Write(b)
 		return err
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is valid: %d upstreams, %d resources in file sources\n", file, len(cfg.Upstreams), resources)
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is valid: %s, %s in file sources\n", file, printer.Count(len(cfg.Upstreams), "upstream"), printer.Count(resources, "resource"))
 	return err
 }
 

@@ -67,6 +67,17 @@ func Explain(w io.Writer, e admin.Explanation, diffs bool, now time.Time) error 
 	return nil
 }
 
+// withheld says why an upstream that has something gives nothing of it.
+func withheld(o admin.Outcome) string {
+	switch o {
+	case admin.Frozen:
+		return "is frozen without it"
+	case admin.Expired:
+		return "has been out of contact for too long"
+	}
+	return "has begun or ceased to have it just now"
+}
+
 func headline(e admin.Explanation, now time.Time) string {
 	name := e.String()
 	why := ""
@@ -87,6 +98,12 @@ func headline(e admin.Explanation, now time.Time) string {
 		return fmt.Sprintf("%s is not served%s.", name, why)
 	case admin.Missing:
 		return fmt.Sprintf("%s: no upstream has it.", name)
+	case admin.Frozen, admin.Expired, admin.Changing:
+		for _, s := range e.Sources {
+			if s.Outcome == e.Outcome {
+				return fmt.Sprintf("%s is not served: upstream %s %s.", name, s.Upstream, withheld(s.Outcome))
+			}
+		}
 	}
 	return fmt.Sprintf("%s is not served: it is %s.", name, e.Outcome)
 }

@@ -34,6 +34,9 @@ func Print(w io.Writer, r admin.Readiness, ups []upstreams.Status, clients []dow
 	}
 	text := head + "\n"
 	for _, reason := range r.Reasons {
+		if r.Config.Error != "" { // which is said below
+			reason = strings.TrimSuffix(reason, ": "+r.Config.Error)
+		}
 		text += "- " + printer.Clean(strings.Join(strings.Fields(reason), " ")) + "\n"
 	}
 	if config := configLine(r.Config, now); config != "" {
@@ -62,12 +65,33 @@ func configLine(c admin.ReloadStatus, now time.Time) string {
 	}
 	line := fmt.Sprintf("config: loaded %s ago", printer.Ago(c.LastSuccess, now))
 	if c.Error != "" {
-		line += fmt.Sprintf("; what is in the file since %s is not in force: %s", printer.Ago(c.FailingSince, now), printer.Clean(c.Error))
+		line += fmt.Sprintf("; what is in the file since %s is not in force", printer.Ago(c.FailingSince, now))
 	}
 	if len(c.NeedsRestart) > 0 {
 		line += fmt.Sprintf("; a restart is needed for %s", printer.Clean(strings.Join(c.NeedsRestart, ", ")))
 	}
+	if c.Error != "" {
+		line += ":"
+		for _, mistake := range mistakes(c.Error) {
+			line += "\n  " + printer.Clean(mistake)
+		}
+	}
 	return line
+}
+
+// mistakes returns what is wrong with a config file, each for itself. They come in one line,
+// and each begins as the first does, with the file.
+func mistakes(text string) []string {
+	begin := text[:strings.Index(text, ":")+1]
+	if begin == "" {
+		return []string{text}
+	}
+	text = strings.ReplaceAll(text, "; "+begin, "\n"+begin)
+	last := strings.LastIndex(text, "; and ") // so many more
+	if last > strings.LastIndex(text, "\n") && strings.HasSuffix(text, " more") {
+		text = text[:last] + "\n" + text[last+len("; "):]
+	}
+	return strings.Split(text, "\n")
 }
 
 // stateOf is the state of an upstream, its age, and what else is to be known.
@@ -90,33 +114,33 @@ func advice(ups []upstreams.Status, now time.Time) string {
 	var out strings.Builder
 	for _, u := range ups {
 		if h := u.Held; h != nil {
-			until := "until somebody lets them through"
+			until := "until somebody lets " + printer.Agree(h.Removals, "it", "them") + " through"
 			if !h.Until.IsZero() {
 				until = "for " + printer.Age(max(h.Until.Sub(now), 0)) + " more"
 			}
-			fmt.Fprintf(&out, "%s: %d deletions of %d resources are held %s. If they are meant: relay release %s\n", u.Name, h.Removals, h.Of, until, u.Name)
+			fmt.Fprintf(&out, "%s: %s of %s %s held %s. If %s meant: relay release %s\n", u.Name, printer.Count(h.Removals, "deletion"), printer.Count(h.Of, "resource"),
+				printer.Agree(h.Removals, "is", "are"), until, printer.Agree(h.Removals, "it is", "they are"), u.Name)
 		}
 		if f := u.Frozen; f != nil {
 			at := "as it was"
 			if f.Revision != 0 {
 				at = fmt.Sprintf("at revision %d", f.Revision)
 			}
-			fmt.Fprintf(&out, "%s: frozen %s for %s, %d resources have changed there. To follow it again: relay unfreeze %s\n", u.Name, at, printer.Ago(f.Since, now), f.Waiting, u.Name)
+			waiting := ""
+			if f.Waiting > 0 {
+				waiting = fmt.Sprintf(", %s %s changed there", printer.Count(f.Waiting, "resource"), printer.Agree(f.Waiting, "has", "have"))
+			}
+			fmt.Fprintf(&out, "%s: frozen %s for %s%s. To follow it again: relay unfreeze %s\n", u.Name, at, printer.Ago(f.Since, now), waiting, u.Name)
 		}
 		if len(u.Addresses) > 1 {
+			standby := false // behind the one in use, they are not tried
 			for _, a := range u.Addresses {
-				fmt.Fprintf(&out, "%s: %s %s\n", u.Name, printer.Clean(a.Address), addressState(a, now))
+				fmt.Fprintf(&out, "%s: %s %s\n", u.Name, printer.Clean(a.Address), addressState(a, standby, now))
+				standby = standby || a.Active
 			}
 		}
 		if u.Stale {
-			kept, expired := 0, 0
-			for _, n := range u.Resources {
-				kept += n
-			}
-			for _, n := range u.Expired {
-				expired += n
-			}
-			fmt.Fprintf(&out, "%s: last in contact %s ago. %d resources of it are served as they were, %d are not any more. See what keeps the relay from reaching it\n", u.Name, printer.Ago(u.StaleSince, now), kept, expired)
+			fmt.Fprintf(&out, "%s: last in contact %s ago. %s. See what keeps the relay from reaching it\n", u.Name, printer.Ago(u.StaleSince, now), whatIsServed(u))
 		}
 	}
 	if out.Len() == 0 {
@@ -125,14 +149,42 @@ func advice(ups []upstreams.Status, now time.Time) string {
 	return "\n" + out.String()
 }
 
-// addressState says how one of several addresses does.
-func addressState(a adsclient.AddressStatus, now time.Time) string {
+// whatIsServed says what becomes of what a stale upstream gave.
+func whatIsServed(u upstreams.Status) string {
+	kept, expired := total(u.Resources), total(u.Expired)
+	switch {
+	case kept+expired == 0:
+		return "Nothing of it is served"
+	case expired == 0:
+		return fmt.Sprintf("%s of it %s served as %s", printer.Count(kept, "resource"), printer.Agree(kept, "is", "are"), printer.Agree(kept, "it was", "they were"))
+	case kept == 0:
+		return fmt.Sprintf("%s of it %s not served any more", printer.Count(expired, "resource"), printer.Agree(expired, "is", "are"))
+	}
+	return fmt.Sprintf("%s of it %s served as %s, %d %s not any more", printer.Count(kept, "resource"), printer.Agree(kept, "is", "are"),
+		printer.Agree(kept, "it was", "they were"), expired, printer.Agree(expired, "is", "are"))
+}
+
+// total adds up counts by kind.
+func total(counts map[string]int) (n int) {
+	for _, c := range counts {
+		n += c
+	}
+	return n
+}
+
+// addressState says how one of several addresses does. standby says that it is not tried,
+// because one that is preferred to it is in use.
+func addressState(a adsclient.AddressStatus, standby bool, now time.Time) string {
 	text := "not tried"
+	// An error of a connection begins with the address.
+	problem := printer.Clean(strings.Join(strings.Fields(strings.TrimPrefix(a.LastError, a.Address+": ")), " "))
 	switch {
 	case a.Active:
 		text = "in use"
+	case standby && a.LastError != "":
+		text = fmt.Sprintf("on standby, was down %s ago: %s", printer.Ago(a.LastAttempt, now), problem)
 	case a.LastError != "":
-		text = fmt.Sprintf("down, tried %s ago: %s", printer.Ago(a.LastAttempt, now), printer.Clean(strings.Join(strings.Fields(a.LastError), " ")))
+		text = fmt.Sprintf("down, tried %s ago: %s", printer.Ago(a.LastAttempt, now), problem)
 	case !a.HealthySince.IsZero():
 		text = "works since " + printer.Ago(a.HealthySince, now)
 	}
@@ -158,13 +210,6 @@ func History(w io.Writer, revisions []state.Revision, now time.Time) error {
 func upstreamRows(ups []upstreams.Status, now time.Time) [][]string {
 	rows := [][]string{{"UPSTREAM", "TYPE", "STATE", "SYNCED", "RESOURCES", "REFUSED", "DROPPED", "UPDATED", "ADDRESS"}}
 	for _, u := range ups {
-		resources, dropped := 0, 0
-		for _, n := range u.Resources {
-			resources += n
-		}
-		for _, n := range u.Dropped {
-			dropped += n
-		}
 		typ := u.Type
 		if u.Protocol != "" {
 			typ += "/" + u.Protocol
@@ -175,7 +220,7 @@ func upstreamRows(ups []upstreams.Status, now time.Time) [][]string {
 		}
 		rows = append(rows, []string{
 			u.Name, typ, stateOf(u, now), synced,
-			strconv.Itoa(resources), strconv.Itoa(u.RefusedTotal), strconv.Itoa(dropped), printer.Ago(u.LastUpdate, now), printer.OrNone(u.Address),
+			strconv.Itoa(total(u.Resources)), strconv.Itoa(u.RefusedTotal), strconv.Itoa(total(u.Dropped)), printer.Ago(u.LastUpdate, now), printer.OrNone(u.Address),
 		})
 	}
 	return rows
@@ -199,9 +244,9 @@ func clientRows(clients []downstream.ClientStatus, now time.Time) [][]string {
 		case c.Held:
 			state = "waiting for upstreams"
 		case rejected > 0:
-			state = fmt.Sprintf("%d types rejected", rejected)
+			state = printer.Count(rejected, "type") + " rejected"
 		case stale > 0:
-			state = fmt.Sprintf("%d types behind", stale)
+			state = printer.Count(stale, "type") + " behind"
 		}
 		rows = append(rows, []string{
 			c.NodeID, printer.OrNone(c.ClusterID), printer.OrNone(c.View), printer.OrNone(c.IstioVersion), c.Protocol, strconv.Itoa(len(c.Types)), state,

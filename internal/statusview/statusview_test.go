@@ -48,8 +48,8 @@ west       file        failed -     no       0           1         0         -  
 
 CLIENT   CLUSTER   VIEW   VERSION   PROTOCOL   TYPES   STATE                   NACKS   CONNECTED   ADDRESS
 istiod   c1        east   1.23.0    sotw       2       synced                  4       60s         10.0.0.1:5
-behi?d   -         -      -         sotw       2       1 types behind          2       60s         10.0.0.1:5
-bad      -         -      -         sotw       2       1 types rejected        2       60s         10.0.0.1:5
+behi?d   -         -      -         sotw       2       1 type behind           2       60s         10.0.0.1:5
+bad      -         -      -         sotw       2       1 type rejected         2       60s         10.0.0.1:5
 held     -         -      -         sotw       0       waiting for upstreams   0       60s         10.0.0.1:5
 `
 	if d := cmp.Diff(want, out.String()); d != "" {
@@ -93,11 +93,11 @@ back       xds    synced -, frozen                      yes      0           0  
 gone       xds    disconnected -, stale, held, frozen   yes      5           0         0         -         -
 
 held: 40 deletions of 100 resources are held for 9m more. If they are meant: relay release held
-kept: 1 deletions of 2 resources are held until somebody lets them through. If they are meant: relay release kept
+kept: 1 deletion of 2 resources is held until somebody lets it through. If it is meant: relay release kept
 cold: frozen as it was for 120m, 3 resources have changed there. To follow it again: relay unfreeze cold
-back: frozen at revision 17 for 1s, 0 resources have changed there. To follow it again: relay unfreeze back
+back: frozen at revision 17 for 1s. To follow it again: relay unfreeze back
 gone: 5 deletions of 5 resources are held until somebody lets them through. If they are meant: relay release gone
-gone: frozen as it was for -, 0 resources have changed there. To follow it again: relay unfreeze gone
+gone: frozen as it was for -. To follow it again: relay unfreeze gone
 gone: last in contact 3h ago. 5 resources of it are served as they were, 7 are not any more. See what keeps the relay from reaching it
 
 No clients are connected.
@@ -115,9 +115,47 @@ func TestAConfigThatIsNotInForceIsSaid(t *testing.T) {
 	if err := Print(&out, r, nil, nil, now); err != nil {
 		t.Fatal(err)
 	}
-	want := "config: loaded 60m ago; what is in the file since 60s is not in force: relay.yaml:1: ?nonsense; a restart is needed for node.id, admin.address\n"
+	want := "config: loaded 60m ago; what is in the file since 60s is not in force; a restart is needed for node.id, admin.address:\n  relay.yaml:1: ?nonsense\n"
 	if !strings.Contains(out.String(), "\n"+want) {
 		t.Errorf("%s", out.String())
+	}
+}
+
+func TestTheMistakesOfAConfigAreSaidOnceAndOneALine(t *testing.T) {
+	for text, want := range map[string]string{
+		"relay.yaml:1: a; b": "  relay.yaml:1: a; b\n",
+		"relay.yaml:1: a; see b; relay.yaml:2: c; and 3 more": "  relay.yaml:1: a; see b\n  relay.yaml:2: c\n  and 3 more\n",
+		"upstream a: x; upstream b: y":                        "  upstream a: x; upstream b: y\n",
+		"nonsense":                                            "  nonsense\n",
+	} {
+		var out strings.Builder
+		r := admin.Readiness{
+			Ready: true, Reasons: []string{"the config file has not been taken over: what was in force before stays so: " + text},
+			Config: admin.ReloadStatus{LastSuccess: now, FailingSince: now, Error: text},
+		}
+		if err := Print(&out, r, nil, nil, now); err != nil {
+			t.Fatal(err)
+		}
+		want = "ready, degraded\n- the config file has not been taken over: what was in force before stays so\n\n" +
+			"config: loaded 0s ago; what is in the file since 0s is not in force:\n" + want + "\n"
+		if !strings.HasPrefix(out.String(), want) {
+			t.Errorf("want\n%s\nin\n%s", want, out.String())
+		}
+	}
+}
+
+func TestOfAStaleUpstreamIsSaidWhatIsServed(t *testing.T) {
+	for want, u := range map[string]upstreams.Status{
+		"Nothing of it is served":                                      {},
+		"1 resource of it is served as it was":                         {Resources: map[string]int{"a/B": 1}},
+		"2 resources of it are served as they were":                    {Resources: map[string]int{"a/B": 1, "a/C": 1}},
+		"1 resource of it is not served any more":                      {Expired: map[string]int{"a/B": 1}},
+		"3 resources of it are served as they were, 1 is not any more": {Resources: map[string]int{"a/B": 3}, Expired: map[string]int{"a/C": 1}},
+	} {
+		u.Name, u.Stale, u.StaleSince = "east", true, now.Add(-time.Minute)
+		if got := advice([]upstreams.Status{u}, now); got != "\neast: last in contact 60s ago. "+want+". See what keeps the relay from reaching it\n" {
+			t.Errorf("%q, want %q", got, want)
+		}
 	}
 }
 
@@ -148,13 +186,14 @@ func TestSeveralAddressesAreListed(t *testing.T) {
 			{Address: "b:1", Active: true},
 			{Address: "c:1"},
 			{Address: "d:1", HealthySince: now.Add(-time.Hour)},
+			{Address: "e:1", LastError: "e:1: refused", LastAttempt: now.Add(-21 * time.Second)},
 		},
 	}}
 	var out strings.Builder
 	if err := Print(&out, admin.Readiness{Ready: true}, ups, nil, now); err != nil {
 		t.Fatal(err)
 	}
-	want := "\neast: a:1 down, tried 60s ago: refused\neast: b:1 in use\neast: c:1 not tried\neast: d:1 works since 60m\n"
+	want := "\neast: a:1 down, tried 60s ago: refused\neast: b:1 in use\neast: c:1 not tried\neast: d:1 works since 60m\neast: e:1 on standby, was down 21s ago: refused\n"
 	if !strings.Contains(out.String(), want) {
 		t.Errorf("want %s in:\n%s", want, out.String())
 	}
