@@ -26,9 +26,11 @@ const (
 	// writeTimeout is how long a client may leave a part of an answer unread.
 	writeTimeout    = 30 * time.Second
 	shutdownTimeout = 5 * time.Second
-	maxHeaderBytes  = 16 << 10
-	maxBodyBytes    = 4 << 10
-	maxConnections  = 256
+	// socketRetry is how often it is tried again to open the Unix socket.
+	socketRetry    = 5 * time.Second
+	maxHeaderBytes = 16 << 10
+	maxBodyBytes   = 4 << 10
+	maxConnections = 256
 	// maxSocketConnections bounds the connections over the Unix socket.
 	maxSocketConnections = 64
 	// maxDebugRequests bounds the debug documents that are made at the same time.
@@ -50,6 +52,10 @@ type Config struct {
 	// Socket is the absolute path of the Unix socket, which serves what the address does,
 	// and besides what changes something. Empty: none.
 	Socket string
+	// OwnSocketDir says that the directory of the Socket is the relay's alone: if others can
+	// write to it, and it belongs to the relay's user, that is taken from them. Otherwise the
+	// Socket is not opened in such a directory.
+	OwnSocketDir bool
 }
 
 // Deps are what a Server works with.
@@ -88,6 +94,8 @@ type Server struct {
 	backups chan struct{} // one slot
 	socket  atomic.Pointer[socketState]
 	handler http.Handler
+	// socketRetry is the constant, but for tests.
+	socketRetry time.Duration
 }
 
 // New returns a Server that does not listen yet.
@@ -101,17 +109,19 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	s := &Server{
 		cfg: cfg, deps: deps, log: deps.Logger,
 		busy: make(chan struct{}, maxDebugRequests), writing: make(chan struct{}, 1), backups: make(chan struct{}, 1),
+		socketRetry: socketRetry,
 	}
 	s.handler = s.routes()
 	return s, nil
 }
 
 // Run listens on the configured address and socket and serves until ctx ends; then it gives
-// requests a few seconds to finish. Without the socket it does what it can.
+// requests a few seconds to finish. Without the socket it does what it can, and tries to open
+// it now and then.
 func (s *Server) Run(ctx context.Context) error {
 	lis, err := net.Listen("tcp", s.cfg.Address)
 	if err != nil {
-		return fmt.Errorf("admin: %w", err)
+		return fmt.Errorf("admin.address: %w", err)
 	}
 	return s.Serve(ctx, lis)
 }
@@ -122,10 +132,14 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	socket := s.openSocket() // before anybody can ask where it is
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.serve(ctx, netutil.LimitListener(lis, maxConnections)) })
-	if socket != nil {
-		s.log.Info("listening for operators", "socket", s.cfg.Socket)
+	if s.cfg.Socket != "" {
 		g.Go(func() error {
 			defer s.socket.Store(&socketState{problem: "the relay is shutting down"})
+			if socket == nil {
+				if socket = s.awaitSocket(ctx); socket == nil {
+					return nil
+				}
+			}
 			return s.serve(ctx, netutil.LimitListener(socket, maxSocketConnections))
 		})
 	}

@@ -71,7 +71,7 @@ func TestReadinessFollowsTheSources(t *testing.T) {
 			Readiness{Reasons: []string{"upstream west: syncing; no answer yet for 2 types, among them a/v1/B"}},
 		},
 		"lost, after the start": {
-			true, upstreams.Status{Name: "west", State: upstreams.StateDisconnected, Synced: true, LastError: "reset"},
+			true, upstreams.Status{Name: "west", State: upstreams.StateDisconnected, Synced: true, LastError: "reset", Resources: map[string]int{"a/B": 2}},
 			Readiness{Ready: true, Reasons: []string{"upstream west: disconnected: reset; what it gave before is still served"}},
 		},
 		"no endpoints": {
@@ -79,7 +79,7 @@ func TestReadinessFollowsTheSources(t *testing.T) {
 			Readiness{Ready: true, Reasons: []string{"upstream west: the endpoints of its services stay as they were known: w:1: refused"}},
 		},
 		"stale, and kept": {
-			true, upstreams.Status{Name: "west", State: upstreams.StateDisconnected, Synced: true, Stale: true, StaleSince: since},
+			true, upstreams.Status{Name: "west", State: upstreams.StateDisconnected, Synced: true, Stale: true, StaleSince: since, Resources: map[string]int{"a/B": 2}},
 			Readiness{Ready: true, Reasons: []string{"upstream west: disconnected; stale since 2024-02-03T04:05:06Z: what it gave before is still served"}},
 		},
 		"stale, and expired": {
@@ -87,7 +87,7 @@ func TestReadinessFollowsTheSources(t *testing.T) {
 			Readiness{Ready: true, Reasons: []string{"upstream west: disconnected; stale; 5 resources of it are not served any more, as its staleness policy says"}},
 		},
 		"stale, and required": {
-			true, upstreams.Status{Name: "west", State: upstreams.StateDisconnected, Synced: true, Required: true, Stale: true},
+			true, upstreams.Status{Name: "west", State: upstreams.StateDisconnected, Synced: true, Required: true, Stale: true, Resources: map[string]int{"a/B": 2}},
 			Readiness{Reasons: []string{"upstream west: disconnected; it is required, so the relay is not ready; stale: what it gave before is still served"}},
 		},
 		"never synced, and required": {
@@ -95,7 +95,7 @@ func TestReadinessFollowsTheSources(t *testing.T) {
 			Readiness{Reasons: []string{"upstream west: connecting; it is required, so the relay is not ready"}},
 		},
 		"lost, and required": {
-			true, upstreams.Status{Name: "west", State: upstreams.StateDisconnected, Synced: true, Required: true},
+			true, upstreams.Status{Name: "west", State: upstreams.StateDisconnected, Synced: true, Required: true, Resources: map[string]int{"a/B": 2}},
 			Readiness{Ready: true, Reasons: []string{"upstream west: disconnected; what it gave before is still served"}},
 		},
 		"held": {
@@ -104,7 +104,7 @@ func TestReadinessFollowsTheSources(t *testing.T) {
 		},
 		"held for ever": {
 			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Synced: true, Held: &upstreams.Held{Since: since, Removals: 1, Of: 2}},
-			Readiness{Ready: true, Reasons: []string{`upstream west: held since 2024-02-03T04:05:06Z: 1 deletions of 2 resources wait for ever; let them through with "relay release west"`}},
+			Readiness{Ready: true, Reasons: []string{`upstream west: held since 2024-02-03T04:05:06Z: 1 deletion of 2 resources waits for ever; let it through with "relay release west"`}},
 		},
 		"frozen": {
 			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Synced: true, Frozen: &upstreams.Frozen{Since: since, Waiting: 3}},
@@ -112,7 +112,35 @@ func TestReadinessFollowsTheSources(t *testing.T) {
 		},
 		"rolled back": {
 			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Synced: true, Frozen: &upstreams.Frozen{Since: since, Revision: 17}},
-			Readiness{Ready: true, Reasons: []string{`upstream west: frozen since 2024-02-03T04:05:06Z at revision 17: 0 of its resources have changed there and wait; follow it again with "relay unfreeze west"`}},
+			Readiness{Ready: true, Reasons: []string{`upstream west: frozen since 2024-02-03T04:05:06Z at revision 17; follow it again with "relay unfreeze west"`}},
+		},
+		"never synced, and served as it was kept": {
+			true, upstreams.Status{Name: "west", State: upstreams.StateConnecting, Address: "w:2", LastError: "w:2: refused", Pending: []string{"a/v1/B"}, Resources: map[string]int{"a/B": 1}},
+			Readiness{Ready: true, Reasons: []string{"upstream west: connecting (w:2): refused; what it gave before is still served"}},
+		},
+		"half answered, for the first time": {
+			false, upstreams.Status{Name: "west", State: upstreams.StateSyncing, Pending: []string{"a/v1/B"}, Resources: map[string]int{"a/C": 1}},
+			Readiness{Reasons: []string{"upstream west: syncing; no answer yet for 1 type, a/v1/B"}},
+		},
+		"lost, and it gave nothing": {
+			true, upstreams.Status{Name: "west", State: upstreams.StateDisconnected, Synced: true, LastError: "reset"},
+			Readiness{Ready: true, Reasons: []string{"upstream west: disconnected: reset"}},
+		},
+		"stale, and it gave nothing": {
+			true, upstreams.Status{Name: "west", State: upstreams.StateDisconnected, Synced: true, Stale: true, StaleSince: since},
+			Readiness{Ready: true, Reasons: []string{"upstream west: disconnected; stale since 2024-02-03T04:05:06Z: nothing of it is served"}},
+		},
+		"stale, and one expired": {
+			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Synced: true, Stale: true, Resources: map[string]int{"a/B": 1}, Expired: map[string]int{"a/C": 1}},
+			Readiness{Ready: true, Reasons: []string{"upstream west: stale; 1 resource of it is not served any more, as its staleness policy says"}},
+		},
+		"frozen, and one waits": {
+			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Synced: true, Frozen: &upstreams.Frozen{Since: since, Waiting: 1}},
+			Readiness{Ready: true, Reasons: []string{`upstream west: frozen since 2024-02-03T04:05:06Z: 1 of its resources has changed there and waits; follow it again with "relay unfreeze west"`}},
+		},
+		"one too many": {
+			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Synced: true, OverLimit: 1, RefusedTotal: 1},
+			Readiness{Ready: true, Reasons: []string{"upstream west: over its limits, so that 1 resource is refused: raise limits, or import less of it; the newest content of 1 resource or file is bad, the last good one stays in force"}},
 		},
 		"too much": {
 			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Synced: true, OverLimit: 3},

@@ -90,14 +90,51 @@ func (s *Server) openSocket() net.Listener {
 		s.socket.Store(&socketState{problem: "none is configured"})
 		return nil
 	}
+	if dir := filepath.Dir(s.cfg.Socket); s.cfg.OwnSocketDir && tighten(dir) {
+		s.log.Info("others could write to the directory of the admin socket, and can not any more", "dir", dir)
+	}
 	lis, err := listenUnix(s.cfg.Socket)
 	if err != nil {
+		known := s.socketProblem() == err.Error()
 		s.socket.Store(&socketState{problem: err.Error()})
+		if known {
+			return nil // it has been said
+		}
 		s.log.Warn("the admin socket can not be opened: upstreams can not be frozen, released or rolled back by command, nor the log level be set", "socket", s.cfg.Socket, "err", err)
 		return nil
 	}
 	s.socket.Store(&socketState{path: s.cfg.Socket})
+	s.log.Info("listening for operators", "socket", s.cfg.Socket)
 	return lis
+}
+
+// awaitSocket opens the configured socket as soon as that can be done: another process may
+// serve it, one that is about to end. It returns nil when ctx ends before.
+func (s *Server) awaitSocket(ctx context.Context) net.Listener {
+	retry := time.NewTicker(s.socketRetry)
+	defer retry.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-retry.C:
+			if lis := s.openSocket(); lis != nil {
+				return lis
+			}
+		}
+	}
+}
+
+// tighten takes from others the right to write to a directory that is ours, and reports
+// whether they had it: what mounts a volume may give them that (fsGroup in Kubernetes). What
+// it can not change it leaves to private.
+func tighten(dir string) bool {
+	info, err := os.Lstat(dir) // a link may be another's
+	if err != nil || !info.IsDir() || info.Mode().Perm()&0o022 == 0 {
+		return false
+	}
+	owner, known := ownerOf(info)
+	return known && owner == os.Geteuid() && os.Chmod(dir, info.Mode()&^0o022) == nil
 }
 
 // listenUnix listens on a Unix socket that only its owner can open. It takes the place of one
@@ -113,16 +150,17 @@ func listenUnix(path string) (net.Listener, error) {
 	if err := removeStale(path); err != nil {
 		return nil, fmt.Errorf("admin socket %w", err)
 	}
-	lis, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	config := net.ListenConfig{Control: closedToOthers}
+	lis, err := config.Listen(context.Background(), "unix", path) // it does not wait
 	if err != nil {
 		return nil, fmt.Errorf("admin socket: %w", err)
 	}
-	// Until here the directory has kept others out.
+	// Where it can not be made so.
 	if err := os.Chmod(path, 0o600); err != nil {
 		lis.Close()
 		return nil, fmt.Errorf("admin socket: %w", err)
 	}
-	return peerListener{lis}, nil
+	return peerListener{lis.(*net.UnixListener)}, nil
 }
 
 // private returns an error unless a directory belongs to us, and only we can write to it.

@@ -66,8 +66,11 @@ type Config struct {
 	// ResyncInterval is how often, give or take a tenth, a SotW stream asks for
 	// everything again (PROTOCOL C4). Zero: never.
 	ResyncInterval time.Duration
-	// MinBackoff and MaxBackoff bound the pause between attempts. Defaults: 250 ms and
-	// 30 s.
+	// MinBackoff and MaxBackoff bound the pause after a round of attempts, give or take
+	// half of it: it grows from the one to the other, and begins anew when a stream that
+	// worked has ended in the course of things or was moved. Defaults: 250 ms and 30 s, so
+	// that an address is tried again after 45 s at the latest, besides what the attempts
+	// take.
 	MinBackoff, MaxBackoff time.Duration
 	// DeniedBackoff is the least pause after the server refused our identity. Default:
 	// 10 s.
@@ -247,6 +250,8 @@ func (c *Client) Run(ctx context.Context) error {
 		switch {
 		case errors.As(end.err, &moved):
 			way.move(moved.to, i)
+			pause.Reset()
+			refused = false
 			c.board.left(i, end.err, true)
 			c.board.returnTo(moved.to)
 		case end.synced.IsZero():
@@ -259,6 +264,7 @@ func (c *Client) Run(ctx context.Context) error {
 			}
 		default:
 			routine := way.ended(i, soon)
+			refused = state.Phase == Denied
 			c.board.left(i, state.Err, routine)
 			if routine {
 				pause.Reset()

@@ -20,6 +20,8 @@ var (
 	errEnded    = errors.New("the server ended the stream, and gave no reason")
 	// errStalled ends a stream that was not answered and on which nothing moves.
 	errStalled = errors.New("no progress")
+	// errNoStream ends the wait for a stream.
+	errNoStream = status.Error(codes.DeadlineExceeded, "no stream could be opened in time: the server can be connected to, and lets none be opened")
 	// errUnread ends a stream whose server reads no more.
 	errUnread = status.Errorf(codes.ResourceExhausted, "the server has left %d acknowledgements unread", acksWaiting)
 )

@@ -135,7 +135,14 @@ func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, probe bool) end
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var err error
-	if s.grpc, err = conn.NewStream(ctx, streamDesc, s.method()); err != nil {
+	// A server that is alive may let no stream be opened (SETTINGS_MAX_CONCURRENT_STREAMS of
+	// 0), and gRPC waits for that without end. What it takes to connect has its own bound.
+	late := time.AfterFunc(s.client.cfg.connectTimeout*3/2, func() { cancel(errNoStream) })
+	s.grpc, err = conn.NewStream(ctx, streamDesc, s.method())
+	if !late.Stop() {
+		err = errNoStream
+	}
+	if err != nil {
 		return end{err: s.failed(err)}
 	}
 	s.accepted, s.complete, s.subscriptions = map[string]string{}, map[string]bool{}, map[string]*subscription{}
@@ -146,11 +153,11 @@ func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, probe bool) end
 		// A relay's headers come as soon as the stream is open; an istiod's come with its
 		// first answer, so it is asked for one small thing.
 		if err := s.grpc.SendMsg(s.firstRequest(0)); err != nil {
-			return end{err: s.failed(s.endOf(err))}
+			return end{err: s.failed(s.received(s.endOf(err)))}
 		}
 		first = append(first, nil)
 		if s.relay, err = s.isRelay(ctx); err != nil {
-			return end{err: s.failed(err)}
+			return end{err: s.failed(s.received(err))}
 		}
 		if probe && !s.relay {
 			return end{err: errNotRelay}

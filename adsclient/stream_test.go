@@ -221,6 +221,28 @@ func TestAServerThatTakesSmallerRequestsIsAskedForEverything_C15(t *testing.T) {
 	}
 }
 
+// TestTheFirstRequestOfAllMayBeTooLarge_C15: the one that finds out who the server is.
+func TestTheFirstRequestOfAllMayBeTooLarge_C15(t *testing.T) {
+	for _, p := range []Protocol{Auto, Delta} {
+		t.Run(string(p), func(t *testing.T) {
+			s := fakexds.Start(t, &fakexds.Server{Options: []grpc.ServerOption{grpc.MaxRecvMsgSize(64 << 10)}})
+			s.Set(seURL, entry("shop/a").WithVersion("1"))
+			held := map[string]string{}
+			for i := range 2000 {
+				held[fmt.Sprintf("namespace-of-some-length/service-entry-of-some-length-%d", i)] = "AAAAAAAAAAAAAAAAAAAAAA"
+			}
+			h := newRecorder()
+			h.held = map[string]map[string]string{seURL: held}
+			c := start(t, h, func(c *Config) {
+				impatient(c)
+				c.Protocol = p
+				c.TypeURLs = func(bool) []string { return []string{seURL, vsURL} }
+			}, s.Addr)
+			awaitSync(t, h, c, s.Addr)
+		})
+	}
+}
+
 func TestWhatARequestCanNotSayDoesNotEndTheStream_C15(t *testing.T) {
 	s := fakexds.Start(t, &fakexds.Server{Relay: true})
 	h := newRecorder()

@@ -44,10 +44,18 @@ func (s *stream) attend(ctx context.Context, end context.CancelCauseFunc) {
 			}
 		}
 	}
-	select {
-	case <-ctx.Done():
-	case to := <-s.client.back:
-		end(&movedError{to: to, address: s.client.cfg.Addresses[to]})
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case to := <-s.client.back:
+			if to >= s.number {
+				s.client.board.probeEnded(to, nil) // the stream has come this far by itself
+				continue
+			}
+			end(&movedError{to: to, address: s.client.cfg.Addresses[to]})
+			return
+		}
 	}
 }
 

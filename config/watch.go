@@ -34,11 +34,15 @@ type Watcher struct {
 	// seen is what the file was when it was last looked at, and inForce what it was when it
 	// was last taken over as a whole. They are hashes of its content, or errors.
 	seen, inForce string
+	// again says that what was seen last is right in itself and could not be taken over: what
+	// it names may come yet.
+	again bool
 }
 
 // ReloadStatus is what became of reading the config file.
 type ReloadStatus struct {
-	// LastAttempt is when the file was last read and found changed, or had to be read.
+	// LastAttempt is when the file was last read and found changed, or had to be read, or was
+	// tried again because it could not be taken over.
 	LastAttempt time.Time
 	// LastSuccess is when the config that is in force was loaded.
 	LastSuccess time.Time
@@ -143,8 +147,8 @@ func (w *Watcher) cover(log *slog.Logger) {
 	}
 }
 
-// look reads the file, and has it taken over when it has changed, or must be. It returns why
-// what is in the file is not in force.
+// look reads the file, and has it taken over when it has changed, or must be, or could not be
+// before. It returns why what is in the file is not in force.
 func (w *Watcher) look(ctx context.Context, log *slog.Logger, apply Apply, must bool) error {
 	data, err := read(w.path)
 	what := ""
@@ -154,8 +158,8 @@ func (w *Watcher) look(ctx context.Context, log *slog.Logger, apply Apply, must 
 		what = hash(data)
 	}
 	w.mu.Lock()
-	same, back := what == w.seen, err == nil && what == w.inForce
-	w.seen = what
+	same, back := what == w.seen && !w.again, err == nil && what == w.inForce
+	w.seen, w.again = what, false
 	w.mu.Unlock()
 	switch {
 	case same && !must:
@@ -175,6 +179,9 @@ func (w *Watcher) look(ctx context.Context, log *slog.Logger, apply Apply, must 
 		w.inForce = "" // in part, from here on
 		w.mu.Unlock()
 		needsRestart, err = apply(ctx, cfg)
+		w.mu.Lock()
+		w.again = err != nil
+		w.mu.Unlock()
 	}
 	if err != nil {
 		err = errors.Join(split(err)...)
@@ -182,7 +189,9 @@ func (w *Watcher) look(ctx context.Context, log *slog.Logger, apply Apply, must 
 			return err // the relay is shutting down
 		}
 		text := brief(err)
-		w.failed(text)
+		if w.failed(text) && !must {
+			return err // it has been said
+		}
 		log.Error("config not reloaded: what was in force stays so", "file", w.path, "err", text)
 		return err
 	}
@@ -205,14 +214,17 @@ func (w *Watcher) succeeded(what string, needsRestart []string, loaded bool) {
 	}
 }
 
-func (w *Watcher) failed(text string) {
+// failed notes why what is in the file is not in force, and reports whether that was known.
+func (w *Watcher) failed(text string) (known bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	known = w.status.Error == text
 	w.status.LastAttempt = time.Now()
 	w.status.Error = text
 	if w.status.FailingSince.IsZero() {
 		w.status.FailingSince = w.status.LastAttempt
 	}
+	return known
 }
 
 func hash(data []byte) string {

@@ -18,6 +18,9 @@ const (
 	// not read while it is being written; watchLongest bounds the wait for that.
 	watchQuiet   = 100 * time.Millisecond
 	watchLongest = 5 * time.Second
+	// watchWriting is watchQuiet for a file that is written in place, and not put there as a
+	// whole: half of a list is as good a config as all of it.
+	watchWriting = time.Second
 	// watchPoll is how often the file is looked at where the system does not tell of
 	// changes, and watchRescan how often in case it does not tell of all (network file
 	// systems do not).
@@ -155,14 +158,17 @@ func (f *follow) wait(ctx context.Context, soon bool, trigger <-chan struct{}, a
 	rescan := time.NewTimer(f.every())
 	defer rescan.Stop()
 	var quiet, longest <-chan time.Time
-	stir := func() {
-		quiet = time.After(watchQuiet)
+	var until time.Time // when quiet is over
+	stir := func(pause time.Duration) {
+		if at := time.Now().Add(pause); at.After(until) {
+			quiet, until = time.After(pause), at
+		}
 		if longest == nil {
 			longest = time.After(watchLongest)
 		}
 	}
 	if soon {
-		stir()
+		stir(watchQuiet)
 	}
 	for {
 		select {
@@ -173,17 +179,21 @@ func (f *follow) wait(ctx context.Context, soon bool, trigger <-chan struct{}, a
 		case answer := <-asks:
 			return asked, answer
 		case e := <-f.events:
-			if f.names[e.Name] {
-				stir()
+			switch {
+			case !f.names[e.Name]:
+			case e.Has(fsnotify.Write):
+				stir(watchWriting)
+			default:
+				stir(watchQuiet)
 			}
 		case <-f.errors: //nolint:errcheck // whatever it is, the answer is the same
-			stir() // events were lost, or a watch: look for ourselves
+			stir(watchQuiet) // events were lost, or a watch: look for ourselves
 		case <-quiet:
 			return stirred, nil
 		case <-longest:
 			return stirred, nil
 		case <-rescan.C:
-			stir()
+			stir(watchQuiet)
 		}
 	}
 }

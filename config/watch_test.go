@@ -347,15 +347,22 @@ func TestWithoutInotifyTheFileIsPolled(t *testing.T) {
 func TestAFileIsReadWhenItHasBeenQuiet(t *testing.T) {
 	for name, tc := range map[string]struct {
 		soon  bool
+		first fsnotify.Op
+		then  fsnotify.Op // of the others
 		every time.Duration
 		times int
 		want  time.Duration
 	}{
-		"one change":                {false, time.Hour, 1, watchQuiet},
-		"several changes":           {false, watchQuiet / 2, 7, 6*watchQuiet/2 + watchQuiet},
-		"changes without end":       {false, watchQuiet / 2, 1000, watchLongest},
-		"changes of something else": {false, time.Hour, 0, watchRescan + watchQuiet},
-		"at first":                  {true, time.Hour, 0, watchQuiet},
+		"one change":                     {false, fsnotify.Create, fsnotify.Create, time.Hour, 1, watchQuiet},
+		"several changes":                {false, fsnotify.Create, fsnotify.Create, watchQuiet / 2, 7, 6*watchQuiet/2 + watchQuiet},
+		"changes without end":            {false, fsnotify.Create, fsnotify.Create, watchQuiet / 2, 1000, watchLongest},
+		"changes of something else":      {false, 0, 0, time.Hour, 0, watchRescan + watchQuiet},
+		"at first":                       {true, 0, 0, time.Hour, 0, watchQuiet},
+		"written in place, and no more":  {false, fsnotify.Write, fsnotify.Write, time.Hour, 1, watchWriting},
+		"written in place, with a pause": {false, fsnotify.Write, fsnotify.Write, watchWriting * 3 / 4, 3, 2*(watchWriting*3/4) + watchWriting},
+		"written in place without end":   {false, fsnotify.Write, fsnotify.Write, watchWriting / 2, 1000, watchLongest},
+		"written while it is looked for": {true, fsnotify.Write, fsnotify.Write, watchQuiet, 2, watchQuiet + watchWriting},
+		"written, and then its mode set": {false, fsnotify.Write, fsnotify.Chmod, watchQuiet, 3, watchWriting},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -364,25 +371,29 @@ func TestAFileIsReadWhenItHasBeenQuiet(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				go func() {
-					send := func(name string, after time.Duration) bool {
+					send := func(name string, op fsnotify.Op, after time.Duration) bool {
 						select {
 						case <-time.After(after):
 						case <-ctx.Done():
 							return false
 						}
 						select {
-						case events <- fsnotify.Event{Name: name}:
+						case events <- fsnotify.Event{Name: name, Op: op}:
 							return true
 						case <-ctx.Done():
 							return false
 						}
 					}
 					for i := range tc.times {
-						if !send("/etc/relay.yaml", min(tc.every, time.Duration(i)*tc.every)) {
+						op := tc.then
+						if i == 0 {
+							op = tc.first
+						}
+						if !send("/etc/relay.yaml", op, min(tc.every, time.Duration(i)*tc.every)) {
 							return
 						}
 					}
-					for send("/etc/other", time.Millisecond) {
+					for send("/etc/other", fsnotify.Write, time.Millisecond) {
 					}
 				}()
 				start := time.Now()
@@ -408,4 +419,75 @@ func TestWhatIsSaidOfAFileIsBounded(t *testing.T) {
 	if !strings.Contains(brief(errors.New(strings.Repeat("ä", maxReasonBytes))), "…") {
 		t.Error("a long text is not cut")
 	}
+}
+
+// TestWhatCouldNotBeTakenOverIsTriedAgainByItself: what a config names can come after it, from
+// another volume. It is said once what is missing.
+func TestWhatCouldNotBeTakenOverIsTriedAgainByItself(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "relay.yaml")
+	write(t, path, configNamed("first"))
+	synctest.Test(t, func(t *testing.T) {
+		w := NewWatcher(path)
+		// Neither does inotify belong into a bubble, nor would it tell.
+		w.follow.open = func() (*fsnotify.Watcher, error) { return nil, errors.New("none") }
+		if _, err := w.Load(); err != nil {
+			t.Fatal(err)
+		}
+		write(t, path, configNamed("second"))
+		var log strings.Builder
+		errs := []string{"no CA file", "no CA file", "no CA file", "no key file", "no CA file", ""}
+		var attempts []time.Time
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() {
+			done <- w.Run(ctx, slog.New(slog.NewTextHandler(&log, nil)), func(context.Context, *Config) ([]string, error) {
+				attempts = append(attempts, time.Now())
+				if text := errs[min(len(attempts), len(errs))-1]; text != "" {
+					return nil, errors.New(text)
+				}
+				return nil, nil
+			})
+		}()
+		time.Sleep(time.Hour)
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if len(attempts) != len(errs) {
+			t.Fatalf("%d attempts, want %d: until it can be taken over, and no more", len(attempts), len(errs))
+		}
+		for i := range attempts[1:] {
+			if d := attempts[i+1].Sub(attempts[i]); d != watchPoll+watchQuiet {
+				t.Errorf("attempt %d comes %v after the one before it", i+2, d)
+			}
+		}
+		if s := w.Status(); s.Error != "" || !s.FailingSince.IsZero() || !s.LastSuccess.Equal(attempts[len(attempts)-1]) {
+			t.Errorf("%+v", s)
+		}
+		if n := strings.Count(log.String(), "not reloaded"); n != 3 {
+			t.Errorf("said %d times why, want once for each reason:\n%s", n, log.String())
+		}
+	})
+}
+
+// TestHalfAFileIsNotTakenOver: it may be right in itself.
+func TestHalfAFileIsNotTakenOver(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "relay.yaml")
+	write(t, path, configNamed("first"))
+	w := watch(t, path)
+	write(t, path, configNamed("watched")) // from here on changes are told
+	w.want("watched")
+	f, err := os.Create(path)
+	must(t, err)
+	defer f.Close()
+	_, err = f.WriteString(withUpstream)
+	must(t, err)
+	select {
+	case id := <-w.applied:
+		t.Errorf("%q was taken over", id)
+	case <-time.After(3 * watchQuiet):
+	}
+	_, err = f.WriteString("node: {id: second}\n")
+	must(t, err)
+	w.want("second")
 }

@@ -58,6 +58,9 @@ func (s *Server) runStream(stream grpc.ServerStream, protocol string, l *Listene
 	go c.guard(c.receive)
 	go c.guard(c.send)
 	err := c.supervise(ctx)
+	if s.aged(c) {
+		s.returning.expect(hostOf(ctx), s.limits.Load().MaxStreams, time.Now())
+	}
 	c.close(err)
 	return err
 }
@@ -65,15 +68,28 @@ func (s *Server) runStream(stream grpc.ServerStream, protocol string, l *Listene
 // admit takes a new stream on, if the server can bear it: streams is how many there are,
 // with it.
 func (s *Server) admit(ctx context.Context, streams int64) error {
-	limits := s.limits.Load()
 	if s.isDraining() {
 		return errDraining
 	}
+	returns := false // whom the relay itself has sent away
 	if s.overloaded != nil {
 		if err := s.overloaded(); err != nil {
-			return refuse(reasonOverload, codes.ResourceExhausted, "%s", bounded(err.Error()))
+			if returns = s.returning.take(hostOf(ctx), time.Now()); !returns {
+				return refuse(reasonOverload, codes.ResourceExhausted, "%s", bounded(err.Error()))
+			}
 		}
 	}
+	limits := s.limits.Load()
+	err := s.withinLimits(ctx, streams, limits)
+	if err != nil && returns {
+		s.returning.expect(hostOf(ctx), limits.MaxStreams, time.Now())
+	}
+	return err
+}
+
+// withinLimits returns an error when there is no room for a new stream, or it asks for too
+// much.
+func (s *Server) withinLimits(ctx context.Context, streams int64, limits *Limits) error {
 	if streams > int64(limits.MaxStreams) {
 		return refuse(reasonStreams, codes.ResourceExhausted,
 			"%d streams are open, no more are served at once (downstream.maxStreams); try again later", limits.MaxStreams)

@@ -82,12 +82,12 @@ func (s *Server) listen() (opened []*listener, err error) {
 		cfg := &s.cfg.Listeners[i]
 		creds, closeCreds, err := cfg.TLS.credentials()
 		if err != nil {
-			return opened, fmt.Errorf("downstream: listener %s: %w", cfg.Address, err)
+			return opened, fmt.Errorf("downstream.listeners[%d].tls: listener %s: %w", i, cfg.Address, err)
 		}
 		lis, err := net.Listen("tcp", cfg.Address)
 		if err != nil {
 			closeCreds()
-			return opened, fmt.Errorf("downstream: listener %s: %w", cfg.Address, err)
+			return opened, fmt.Errorf("downstream.listeners[%d].address: %w", i, err)
 		}
 		l := &listener{address: lis.Addr().String(), lis: s.gate.behind(lis), gate: s.gate, close: closeCreds, server: grpc.NewServer(s.serverOptions(creds)...)}
 		discoveryv3.RegisterAggregatedDiscoveryServiceServer(l.server, service{s, cfg})

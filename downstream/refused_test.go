@@ -211,7 +211,7 @@ func TestConnectionsBeyondTheLimitAreClosed(t *testing.T) {
 	held[0].Close()
 	eventually(t, "one has left", func() bool { return r.server.gate.count() == 2 })
 	r.deltaBy("a", seV1).next()
-	if err := r.server.Reload(nil, Limits{MaxConnections: 1}); err != nil {
+	if err := r.server.Reload(t.Context(), nil, Limits{MaxConnections: 1}, nil); err != nil {
 		t.Fatal(err)
 	}
 	r.put(se("shop", "a", "2"))
@@ -232,7 +232,7 @@ func TestLimitsAreReplaced(t *testing.T) {
 	d := r.deltaBy("a", seV1)
 	d.next()
 	wantCode(t, r.deltaBy("b", seV1).end(), codes.ResourceExhausted)
-	if err := r.server.Reload(nil, Limits{MaxTypesPerClient: 2, MaxStreams: 2}); err != nil {
+	if err := r.server.Reload(t.Context(), nil, Limits{MaxTypesPerClient: 2, MaxStreams: 2}, nil); err != nil {
 		t.Fatal(err)
 	}
 	r.deltaBy("b", seV1).next()

@@ -1,7 +1,9 @@
 package downstream
 
 import (
+	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -21,28 +23,62 @@ func (s *Server) CheckReload(views []View, limits Limits) error {
 // Every other client is matched anew, and if it is to see something else it is sent what
 // differs from what it has. Streams and connections beyond a lowered limit stay.
 //
-// When it returns an error, nothing has changed: a view is wrong, or a listener's view is
-// missing, or a limit is negative. It may be called from any goroutine.
-func (s *Server) Reload(views []View, limits Limits) error {
+// change, which may be nil, changes what is served and how: the sources, their order, how they
+// are merged. It returns when Configs shows that. From before it is called until the views are
+// replaced no client is sent anything new or is given a view, so that none sees what is neither
+// before nor after the reload. That lasts for longestHold at most, and ends with ctx: then the
+// context that change is given is over, and it may go on while clients see what there is.
+//
+// When Reload returns an error, views and limits are as they were: one of them is wrong, or a
+// listener's view is missing, and change was not called; or the error is that of change. It
+// may be called from any goroutine.
+func (s *Server) Reload(ctx context.Context, views []View, limits Limits, change func(held context.Context) error) error {
 	rs, err := newRules(views, s.cfg.Listeners)
 	complete, limitsErr := limits.complete()
 	if err := errors.Join(err, limitsErr); err != nil {
 		return err
 	}
-	s.matching.Lock()
-	defer s.matching.Unlock()
+	letGo := s.hold()
+	defer func() { letGo() }()
+	if change != nil {
+		held, cancel := context.WithTimeout(ctx, longestHold)
+		defer cancel()
+		stop := context.AfterFunc(held, letGo)
+		err := change(held)
+		if !stop() {
+			letGo = s.hold()
+		}
+		if err != nil {
+			return err
+		}
+	}
 	s.rules = rs
 	s.limits.Store(complete)
 	s.limiter.SetLimit(rate.Limit(complete.NewStreamsPerSecond))
 	s.limiter.SetBurst(complete.NewStreamsPerSecond)
-	clients, ended := s.rematch()
-	s.log.Info("views and limits replaced", "views", len(views), "clients", clients, "ended", ended)
+	if stay, ended := s.rematch(); ended > 0 {
+		s.log.Info("the views have changed, and streams end for it", "ended", ended, "clients", stay)
+	}
 	s.wakeAll()
 	return nil
 }
 
-// rematch gives every client the view that the rules have for it. It returns how many were
-// given one, and how many streams end. The caller holds matching.
+// longestHold is for how long clients may wait for a reload.
+const longestHold = 5 * time.Second
+
+// hold keeps clients from being brought to other content, and from being given a view, until
+// the result is called: more than once does no harm.
+func (s *Server) hold() (letGo func()) {
+	s.matching.Lock()
+	s.pushing.Lock()
+	return sync.OnceFunc(func() {
+		s.pushing.Unlock()
+		s.matching.Unlock()
+	})
+}
+
+// rematch gives every client the view that the rules have for it. It returns how many have
+// one, and how many streams end. The caller holds matching.
 func (s *Server) rematch() (clients, ended int) {
 	var transfers []transfer
 	for _, c := range s.connections() {

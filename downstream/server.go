@@ -117,7 +117,8 @@ type Deps struct {
 	// Debug may be nil: then the debug types are unknown types.
 	Debug Debugger
 	// Overloaded says why no more clients can be taken on at present; nil: they can. Their
-	// streams are then refused with ResourceExhausted and that text; connected clients stay.
+	// streams are then refused with ResourceExhausted and that text; connected clients stay,
+	// and come back within a minute when they have to reconnect after MaxConnectionAge.
 	// It is called for every new stream, from any goroutine. It may be nil.
 	Overloaded func() error
 	// Registerer takes the Server's metrics.
@@ -144,7 +145,8 @@ type Server struct {
 	released     chan struct{}
 	draining     chan struct{}
 	lastID       atomic.Uint64
-	open         atomic.Int64  // streams
+	open         atomic.Int64 // streams
+	returning    returning
 	listening    chan struct{} // closed once addrs is set
 	addrs        []net.Addr
 	streams      sync.WaitGroup // the goroutines of streams
@@ -153,6 +155,10 @@ type Server struct {
 	// moves every client or none that is under way.
 	matching sync.RWMutex
 	rules    *rules
+
+	// pushing is held while views are brought to other content, and by Reload, which takes
+	// matching first.
+	pushing sync.Mutex
 
 	mu    sync.Mutex // guards conns
 	conns map[*conn]struct{}
@@ -260,13 +266,14 @@ func (s *Server) release(ctx context.Context) error {
 		case <-poll.C:
 		}
 	}
-	s.log.Info("sources have synced, serving", "after", time.Since(began).Round(time.Millisecond))
 	s.begin(began)
 	return nil
 }
 
 func (s *Server) begin(began time.Time) {
+	s.pushing.Lock()
 	s.views.open(began)
+	s.pushing.Unlock()
 	close(s.released)
 	s.wakeAll()
 }
@@ -297,8 +304,11 @@ func (s *Server) HasReleased() bool {
 
 // Push brings the clients to the present content of what the request names: it may also
 // name keys of which only a copy has changed that is not served to everybody. It returns
-// when that is settled, not when it is sent. Only one call at a time.
+// when that is settled, not when it is sent. A Reload that is under way it waits for. Only one
+// call at a time.
 func (s *Server) Push(req *push.Request) {
+	s.pushing.Lock()
+	defer s.pushing.Unlock()
 	if s.views.update(req.Full, req.ConfigsUpdated, req.Start) {
 		s.metrics.pushRequests.Inc()
 		s.wakeAll()

@@ -278,6 +278,23 @@ func (a *Aggregate) RegisterEventHandler(kind Kind, h Handler) error {
 // those is run by its owner.
 func (a *Aggregate) Run(ctx context.Context) error { return a.events.run(ctx, a.nextEvents) }
 
+// CaughtUp waits until the merged view shows what the sources had when it was called, as
+// SetSources and SetPolicies said until then, or ctx ends: then it returns the error of ctx.
+// The Aggregate and its sources have to run.
+func (a *Aggregate) CaughtUp(ctx context.Context) error {
+	a.mu.RLock()
+	sources := a.sources
+	a.mu.RUnlock()
+	for _, s := range sources {
+		if store, ok := s.Cache.(*Store); ok {
+			if err := store.events.caughtUp(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return a.events.caughtUp(ctx)
+}
+
 // HasSynced implements ConfigStoreCache: every source has synced, and all that
 // they gave until then is merged.
 func (a *Aggregate) HasSynced() bool {

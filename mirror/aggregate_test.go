@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"pgregory.net/rapid"
 )
@@ -296,4 +298,73 @@ func BenchmarkMerge(b *testing.B) {
 	if told != n {
 		b.Errorf("%d changes, %d events", n, told)
 	}
+}
+
+// TestCaughtUpWhenAllThatTheSourcesHadIsMergedAndTold: also what a source has not told yet, and
+// what other sources or policies make of it.
+func TestCaughtUpWhenAllThatTheSourcesHadIsMergedAndTold(t *testing.T) {
+	inBubble(t, func(ctx context.Context, t *testing.T) {
+		a, s, j := newAggregate(ctx, t, "east", "west")
+		const n = 3 * batchLen
+		for i := range n {
+			for name, store := range s {
+				store.Put(entry(t, name, fmt.Sprint("e", i), name+".example"))
+			}
+		}
+		from := func(want string) {
+			t.Helper()
+			if err := a.CaughtUp(ctx); err != nil {
+				t.Fatal(err)
+			}
+			of := map[string]int{}
+			for _, r := range a.List(serviceEntries, "") {
+				of[r.Source()]++
+			}
+			if len(of) != 1 || of[want] != n {
+				t.Errorf("served: %v, want %d of %s", of, n, want)
+			}
+		}
+		from("east")
+		if err := a.SetSources([]Source{{"west", s["west"]}, {"east", s["east"]}}); err != nil {
+			t.Fatal(err)
+		}
+		from("west")
+		j.take()
+		if err := a.SetSources([]Source{{"east", s["east"]}}); err != nil {
+			t.Fatal(err)
+		}
+		from("east")
+		if got := strings.Count(j.take(), "update e"); got != n {
+			t.Errorf("%d events, want %d", got, n)
+		}
+		from("east") // of nothing new
+	})
+}
+
+// TestWhoWaitsToCatchUpIsForgotten when that takes too long.
+func TestWhoWaitsToCatchUpIsForgotten(t *testing.T) {
+	inBubble(t, func(ctx context.Context, t *testing.T) {
+		a, store, resume := NewAggregate(), NewStore(), make(chan struct{})
+		err := errors.Join(a.SetSources([]Source{{"east", store}}),
+			a.RegisterEventHandler(Kind{}, func(_, _ *Resource, _ Event) { <-resume }))
+		if err != nil {
+			t.Fatal(err)
+		}
+		start(ctx, t, store.Run)
+		start(ctx, t, a.Run)
+		store.Put(entry(t, "east", "a", "a.example"))
+		late, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		if err := a.CaughtUp(late); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%v, although a handler was not done", err)
+		}
+		synctest.Wait()
+		if n := len(a.events.waiters) + len(store.events.waiters); n != 0 {
+			t.Errorf("%d wait still", n)
+		}
+		close(resume)
+		if err := a.CaughtUp(ctx); err != nil {
+			t.Error(err)
+		}
+	})
 }

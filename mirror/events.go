@@ -3,6 +3,7 @@ package mirror
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"unique"
 )
@@ -26,6 +27,13 @@ type events struct {
 	queued, handled uint64
 	syncAt          uint64
 	syncKnown       bool
+	waiters         []waiter
+}
+
+// waiter is told when that many keys have been handled.
+type waiter struct {
+	handled uint64
+	done    chan struct{} // closed then
 }
 
 type eventKey struct {
@@ -126,6 +134,27 @@ func (e *events) hasSynced() bool {
 	return e.syncKnown && e.handled >= e.syncAt
 }
 
+// caughtUp waits until what is queued now has been told to the handlers, or ctx ends.
+func (e *events) caughtUp(ctx context.Context) error {
+	e.mu.Lock()
+	if e.handled >= e.queued {
+		e.mu.Unlock()
+		return nil
+	}
+	w := waiter{e.queued, make(chan struct{})}
+	e.waiters = append(e.waiters, w)
+	e.mu.Unlock()
+	select {
+	case <-w.done:
+		return nil
+	case <-ctx.Done():
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.waiters = slices.DeleteFunc(e.waiters, func(o waiter) bool { return o == w })
+	return ctx.Err()
+}
+
 // queued is a key with the two sides of its event.
 type queued struct {
 	eventKey
@@ -196,6 +225,13 @@ func (e *events) deliver(batch []queued) {
 	}
 	e.mu.Lock()
 	e.handled += uint64(len(batch))
+	e.waiters = slices.DeleteFunc(e.waiters, func(w waiter) bool {
+		if w.handled > e.handled {
+			return false
+		}
+		close(w.done)
+		return true
+	})
 	e.mu.Unlock()
 }
 

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"math"
+	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
 	"sync"
@@ -13,11 +15,16 @@ import (
 // memoryLook is how long what was read of the memory in use counts.
 const memoryLook = 100 * time.Millisecond
 
+// memoryCollect is how often, at most, garbage is collected because clients are turned away.
+const memoryCollect = 5 * time.Second
+
 // memoryGuard says when there is too little memory left for more clients. Its methods may be
 // called from any goroutine.
 type memoryGuard struct {
 	percent atomic.Int64 // of the limit; 0: never
 	read    func() (inUse, limit uint64)
+	collect func()
+	short   chan struct{} // one slot: a client was turned away
 
 	mu sync.Mutex
 	// until is when the verdict, nil when there is enough, has to be worked out again.
@@ -29,13 +36,32 @@ type memoryGuard struct {
 // newMemoryGuard returns a guard that allows a percentage of the runtime's memory limit to be
 // in use.
 func newMemoryGuard(percent int) *memoryGuard {
-	g := &memoryGuard{read: memoryInUse}
+	g := &memoryGuard{read: memoryInUse, collect: runtime.GC, short: make(chan struct{}, 1)}
 	g.setPercent(percent)
 	return g
 }
 
 // setPercent changes how much may be in use. 0 allows everything.
 func (g *memoryGuard) setPercent(percent int) { g.percent.Store(int64(percent)) }
+
+// run collects garbage while clients are turned away, now and then, until ctx ends. What
+// clients held that have gone counts as in use until it is collected, and while no new ones
+// are taken on there may be no reason for that: with GOGC=off, none at all.
+func (g *memoryGuard) run(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-g.short:
+			g.collect()
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(memoryCollect):
+		}
+	}
+}
 
 // Overloaded returns an error, for clients, while as much memory is in use as is allowed.
 func (g *memoryGuard) Overloaded() error {
@@ -57,6 +83,10 @@ func (g *memoryGuard) Overloaded() error {
 	if float64(inUse) >= float64(limit)*float64(percent)/100 {
 		g.verdict = fmt.Errorf("the relay takes no more clients for now: %d MiB of its memory limit of %d MiB are in use, and new clients are taken below %d %%",
 			inUse>>20, limit>>20, percent)
+		select {
+		case g.short <- struct{}{}:
+		default: // it is about to be seen to
+		}
 	}
 	return g.verdict
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"math"
 	"runtime"
 	"runtime/debug"
@@ -71,7 +72,68 @@ func TestMemoryIsReadTenTimesASecondAtMost(t *testing.T) {
 	})
 }
 
-// held is what TestGarbageIsNotInUse holds on to.
+// TestGarbageIsCollectedWhileClientsAreTurnedAway, every few seconds as long as some come.
+func TestGarbageIsCollectedWhileClientsAreTurnedAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newMemoryGuard(90)
+		inUse, collections := uint64(100), 0
+		g.read = func() (uint64, uint64) { return inUse, 100 }
+		g.collect = func() { collections++ }
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- g.run(ctx) }()
+		come := func(d time.Duration) {
+			for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(memoryLook) {
+				_ = g.Overloaded()
+			}
+			synctest.Wait()
+		}
+		come(10 * memoryCollect)
+		if collections != 11 {
+			t.Errorf("%d collections in %v, want one at once, and 10 more", collections, 10*memoryCollect)
+		}
+		inUse = 1
+		come(2 * memoryCollect) // one may be due for who came before
+		was := collections
+		come(10 * memoryCollect)
+		if was > 12 || collections != was {
+			t.Errorf("%d, and then %d collections where there is enough", was-11, collections-was)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestSheddingEndsWhenClientsHaveGone: also where nothing but the limit has garbage collected,
+// which refused clients do not come near.
+func TestSheddingEndsWhenClientsHaveGone(t *testing.T) {
+	const mib = 1 << 20
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	runtime.GC()
+	before, _ := memoryInUse()
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(int64(before) + 100*mib)) //nolint:gosec // some MiB
+	for range 91 {
+		held = append(held, make([]byte, mib))
+	}
+	runtime.GC()
+	g := newMemoryGuard(90)
+	if g.Overloaded() == nil {
+		t.Fatal("there is enough memory: the test shows nothing")
+	}
+	held = nil
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- g.run(ctx) }()
+	within(t, "clients are taken on again", func() bool { return g.Overloaded() == nil })
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// held is what tests of memory hold on to.
 var held [][]byte
 
 func TestGarbageIsNotInUse(t *testing.T) {

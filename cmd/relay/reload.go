@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"reflect"
 	"strings"
 	"syscall"
 	"time"
@@ -34,6 +35,7 @@ type reloader struct {
 	keeper    *state.Keeper // nil: nothing is kept
 	memory    *memoryGuard
 	level     *slog.LevelVar
+	log       *slog.Logger
 }
 
 // apply implements config.Apply. What can fail is checked first, so that nothing is taken
@@ -59,13 +61,22 @@ func (r *reloader) apply(ctx context.Context, cfg *config.Config) (needsRestart 
 	if err := r.server.CheckReload(views, limits); err != nil {
 		return nil, err
 	}
-	if err := r.manager.Apply(&next); err != nil {
-		return nil, errors.Join(split(err)...)
+	err = r.server.Reload(ctx, views, limits, func(held context.Context) error {
+		if err := r.manager.Apply(&next); err != nil {
+			return errors.Join(split(err)...)
+		}
+		r.aggregate.SetPolicies(policies, others)
+		if err := r.aggregate.CaughtUp(held); err != nil && ctx.Err() == nil {
+			r.log.Warn("the config is taken over, and merging what the upstreams have takes long: clients may see some of it before the rest", "err", err)
+		}
+		return ctx.Err()
+	})
+	if err != nil {
+		return nil, err
 	}
-	if err := r.server.Reload(views, limits); err != nil {
-		return nil, err // it has been checked
+	if len(views)+len(r.now.Views) > 0 && !reflect.DeepEqual(cfg.Views, r.now.Views) || limits != limitsOf(r.now.Downstream) {
+		r.log.Info("views and limits replaced", "views", len(views))
 	}
-	r.aggregate.SetPolicies(policies, others)
 	// The config has been checked: the two durations do not contradict each other.
 	if err := r.debouncer.SetOptions(push.Options{After: cfg.Push.DebounceAfter.D(), Max: cfg.Push.DebounceMax.D()}); err != nil {
 		return nil, err

@@ -165,7 +165,9 @@ func serve(ctx context.Context, cfg *config.Config, watcher *config.Watcher, fla
 	}
 	reloaded := func() admin.ReloadStatus { return admin.ReloadStatus(watcher.Status()) }
 	var draining atomic.Bool
-	operators, err := admin.New(admin.Config{Address: cfg.Admin.Address, Socket: cfg.AdminSocket()}, admin.Deps{
+	operators, err := admin.New(admin.Config{
+		Address: cfg.Admin.Address, Socket: cfg.AdminSocket(), OwnSocketDir: ownSocketDir(cfg),
+	}, admin.Deps{
 		Gatherer: registry, Debug: debug, LogLevel: level, Build: build, Logger: log,
 		Controls: manager, Reload: watcher.Reload, ReloadStatus: reloaded,
 		Backup: backupOf(keeper), Notes: notesOf(keeper),
@@ -188,7 +190,7 @@ func serve(ctx context.Context, cfg *config.Config, watcher *config.Watcher, fla
 	}
 	reload := &reloader{
 		running: cfg, now: cfg, flags: flags, manager: manager, aggregate: aggregate, server: server,
-		debouncer: debouncer, keeper: keeper, memory: guard, level: level,
+		debouncer: debouncer, keeper: keeper, memory: guard, level: level, log: log,
 	}
 
 	// They are interrupted in this order, each when the one before it has ended: clients
@@ -199,6 +201,8 @@ func serve(ctx context.Context, cfg *config.Config, watcher *config.Watcher, fla
 	group.Add(actor(func(ctx context.Context) error { return watcher.Run(ctx, log, reload.apply) }))
 	group.Add(actor(server.Run))
 	group.Add(actor(func(ctx context.Context) error { return mem.run(ctx, server.Released()) }))
+	group.Add(actor(guard.run))
+	group.Add(actor(func(ctx context.Context) error { return sayServing(ctx, server.Released(), manager.Status, log) }))
 	group.Add(actor(func(ctx context.Context) error { return debouncer.Run(ctx, server.Push) }))
 	group.Add(actor(aggregate.Run))
 	group.Add(actor(manager.Run))
@@ -235,12 +239,17 @@ func untilSignal(ctx context.Context, log *slog.Logger, draining *atomic.Bool) (
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 	execute = func() error {
 		<-ctx.Done()
-		draining.Store(true)
+		if draining.Swap(true) {
+			return nil // the relay ends for another reason
+		}
 		stop()
 		log.Info("shutting down; another signal ends the relay at once", "cause", context.Cause(ctx))
 		return nil
 	}
-	return execute, func(error) { stop() }
+	return execute, func(error) {
+		draining.Store(true)
+		stop()
+	}
 }
 
 func registerProcess(registry *prometheus.Registry, build buildinfo.Info, own ...prometheus.Collector) error {

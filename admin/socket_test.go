@@ -1,0 +1,185 @@
+package admin
+
+import (
+	"context"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestTheSocketIsOpenedWhenItCanBe: a relay that is started while the one before it drains has
+// the socket once that has ended. Until then it says what is wrong, and only until then.
+func TestTheSocketIsOpenedWhenItCanBe(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "run", "admin.sock")
+	before, err := listenUnix(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, _, _ := controlled(t, Config{Socket: path})
+	const retry = 10 * time.Millisecond
+	f.socketRetry = retry
+	address, stop := f.running(t)
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	c := Client{Address: address, HTTP: &http.Client{Transport: transport}}
+	reasons := func() string {
+		r, err := c.Ready(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Join(r.Reasons, "\n")
+	}
+	if v, err := c.Version(t.Context()); err != nil || v.AdminSocket != "" || !strings.Contains(reasons(), "another process serves it") {
+		t.Fatal(v, err, reasons())
+	}
+	<-time.After(10 * retry)
+	before.Close()
+	tick := time.NewTicker(retry)
+	defer tick.Stop()
+	for deadline := time.After(20 * time.Second); ; {
+		if v, err := c.Version(t.Context()); err == nil && v.AdminSocket == path {
+			break
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("no socket, although nobody has it: %s", reasons())
+		}
+	}
+	if _, err := (Client{Address: address, Socket: path}).Freeze(t.Context(), "east"); err != nil {
+		t.Error(err)
+	}
+	if got := reasons(); strings.Contains(got, "socket") {
+		t.Errorf("what is over is still said: %s", got)
+	}
+	transport.CloseIdleConnections()
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	if n := strings.Count(f.logged.String(), "can not be opened"); n != 1 {
+		t.Errorf("said %d times that it can not be opened:\n%s", n, f.logged)
+	}
+	if _, err := os.Lstat(path); err == nil {
+		t.Error("the socket is left behind")
+	}
+}
+
+func TestARelayWithoutItsSocketEnds(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "run", "admin.sock")
+	other, err := listenUnix(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	f, _, _ := controlled(t, Config{Socket: path})
+	_, stop := f.running(t)
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(path); err != nil {
+		t.Errorf("the other's socket is gone: %v", err)
+	}
+}
+
+// TestTheSocketIsClosedToOthersFromTheStart: the umask may let everybody in, and the directory
+// let others search it.
+func TestTheSocketIsClosedToOthersFromTheStart(t *testing.T) {
+	defer syscall.Umask(syscall.Umask(0))
+	dir := filepath.Join(t.TempDir(), "run")
+	if err := os.Mkdir(dir, 0o755); err != nil { //nolint:gosec // this is what is tested
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "admin.sock")
+	ctx, cancel := context.WithCancel(t.Context())
+	var looking sync.WaitGroup
+	looking.Go(func() {
+		for ctx.Err() == nil {
+			if info, err := os.Lstat(path); err == nil && info.Mode().Perm() != 0o600 {
+				t.Errorf("the socket was %v", info.Mode())
+				return
+			}
+		}
+	})
+	for range 3000 {
+		lis, err := listenUnix(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lis.Close()
+	}
+	cancel()
+	looking.Wait()
+}
+
+// TestWhatOthersCanWriteToIsTightenedWhereItIsTheRelays: a volume of Kubernetes with an fsGroup
+// is for that group to write to, with all directories in it.
+func TestWhatOthersCanWriteToIsTightenedWhereItIsTheRelays(t *testing.T) {
+	for name, tc := range map[string]struct {
+		own        bool
+		mode, then os.FileMode
+		linked     bool
+		opens      bool
+	}{
+		"its own, as fsGroup leaves it": {own: true, mode: os.ModeSetgid | 0o770, then: os.ModeSetgid | 0o750, opens: true},
+		"its own, open to all":          {own: true, mode: 0o777, then: 0o755, opens: true},
+		"its own, and closed":           {own: true, mode: 0o700, then: 0o700, opens: true},
+		"another's":                     {mode: 0o770, then: 0o770},
+		"a link to another's":           {own: true, linked: true, mode: 0o770, then: 0o770},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "state")
+			at := dir
+			if tc.linked {
+				at = filepath.Join(t.TempDir(), "link")
+				if err := os.Symlink(dir, at); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := os.Mkdir(dir, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Chmod(dir, tc.mode); err != nil {
+				t.Fatal(err)
+			}
+			f := newFixture(t, Config{Socket: filepath.Join(at, "admin.sock"), OwnSocketDir: tc.own})
+			lis := f.openSocket()
+			if (lis != nil) != tc.opens {
+				t.Errorf("opened is %v: %s", lis != nil, f.socketProblem())
+			}
+			if lis != nil {
+				lis.Close()
+			}
+			if info, err := os.Stat(dir); err != nil || info.Mode() != os.ModeDir|tc.then {
+				t.Errorf("the directory is %v, %v", info.Mode(), err)
+			}
+			if told := strings.Contains(f.logged.String(), "and can not any more"); told != (tc.mode != tc.then) {
+				t.Errorf("told is %v:\n%s", told, f.logged)
+			}
+		})
+	}
+}
+
+// TestWhatBelongsToSomebodyElseIsNotTightened: root could.
+func TestWhatBelongsToSomebodyElseIsNotTightened(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give a directory away")
+	}
+	dir := filepath.Join(t.TempDir(), "state")
+	for _, do := range []func() error{
+		func() error { return os.Mkdir(dir, 0o700) },
+		func() error { return os.Chmod(dir, 0o770) }, //nolint:gosec // this is what is tested
+		func() error { return os.Chown(dir, 12345, -1) },
+	} {
+		if err := do(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if tighten(dir) {
+		t.Error("it was")
+	}
+}

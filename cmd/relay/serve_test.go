@@ -1,0 +1,119 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"meshrelay/config"
+	"meshrelay/upstreams"
+)
+
+// TestWhatIsServedAtFirstIsSaidToBeFromDisk, where it is.
+func TestWhatIsServedAtFirstIsSaidToBeFromDisk(t *testing.T) {
+	got := fmt.Sprint(servedFrom([]upstreams.Status{
+		{Name: "there", Synced: true}, {Name: "away", Synced: true, Stale: true}, {Name: "also away", Synced: true, Stale: true},
+		{Name: "never seen"}, {Name: "seen in part", Stale: true},
+	})...)
+	if want := fmt.Sprint("upstreams", 5, "synced", 1, "fromDisk", 2, "notSynced", 2); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+func TestTheOwnDirectoriesOfTheSocket(t *testing.T) {
+	dir := t.TempDir()
+	state := filepath.Join(dir, "state")
+	for name, tc := range map[string]struct {
+		stateDir, socket string
+		own              bool
+	}{
+		"that of the state, by default": {state, "", true},
+		"that of the state, as is said": {state, filepath.Join(state, "relay.sock"), true},
+		"one that is the relay's":       {"", "", true},
+		"one that is said":              {state, filepath.Join(dir, "relay.sock"), false},
+		"one below that of the state":   {state, filepath.Join(state, "run", "relay.sock"), false},
+		"one that is said, no state":    {"", filepath.Join(dir, "relay.sock"), false},
+	} {
+		cfg := &config.Config{Admin: config.Admin{Address: "127.0.0.1:15014", Socket: tc.socket}}
+		cfg.State.Dir = tc.stateDir
+		if got := ownSocketDir(cfg); got != tc.own {
+			t.Errorf("%s: %v (%s)", name, got, cfg.AdminSocket())
+		}
+	}
+}
+
+// TestTheEndIsSaidToBeByASignalWhenItIs: else it is an error's, which says so itself.
+func TestTheEndIsSaidToBeByASignalWhenItIs(t *testing.T) {
+	for name, tc := range map[string]struct {
+		end  func(interrupt func(error)) error
+		said bool
+	}{
+		"a signal": {func(func(error)) error { return syscall.Kill(os.Getpid(), syscall.SIGTERM) }, true},
+		"an error": {func(interrupt func(error)) error { interrupt(errors.New("address already in use")); return nil }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var log strings.Builder
+			var draining atomic.Bool
+			execute, interrupt := untilSignal(t.Context(), slog.New(slog.NewTextHandler(&log, nil)), &draining)
+			done := make(chan error, 1)
+			go func() { done <- execute() }()
+			if err := tc.end(interrupt); err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case err := <-done:
+				if said := strings.Contains(log.String(), "another signal"); err != nil || said != tc.said || !draining.Load() {
+					t.Errorf("%v, draining is %v, and it said:\n%s", err, draining.Load(), log.String())
+				}
+			case <-time.After(20 * time.Second):
+				t.Fatal("it has not ended")
+			}
+			interrupt(nil)
+		})
+	}
+}
+
+// TestAnAddressThatIsTakenIsAnErrorOfItsField: of which, an operator can look up.
+func TestAnAddressThatIsTakenIsAnErrorOfItsField(t *testing.T) {
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lis.Close()
+	taken := lis.Addr().String()
+	for name, tc := range map[string]struct{ admin, listeners, want string }{
+		"the admin's":       {taken, `{address: "127.0.0.1:0", plaintext: true}`, "admin.address: listen tcp " + taken},
+		"a second listener": {"127.0.0.1:0", `{address: "127.0.0.1:0", plaintext: true}, {address: "` + taken + `", plaintext: true}`, "downstream.listeners[1].address: listen tcp " + taken},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			path := filepath.Join(dir, "relay.yaml")
+			text := fmt.Sprintf("admin: {address: %q, socket: run/admin.sock}\nupstreams: [{name: files, file: {path: %q}}]\ndownstream: {listeners: [%s]}\n", tc.admin, dir, tc.listeners)
+			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			root := newRoot()
+			root.SetArgs([]string{"serve", "-c", path})
+			var log strings.Builder
+			root.SetErr(&log)
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			err := root.ExecuteContext(ctx)
+			if err == nil || !strings.Contains(err.Error(), tc.want) || !errors.Is(err, syscall.EADDRINUSE) {
+				t.Errorf("%v, want %q", err, tc.want)
+			}
+			if strings.Contains(log.String(), "another signal") {
+				t.Errorf("nobody has sent a signal:\n%s", log.String())
+			}
+		})
+	}
+}
