@@ -88,6 +88,34 @@ func TestASyncThatSettlesLateIsContact_C1(t *testing.T) {
 	})
 }
 
+func TestASourceThatNeverSaidAllExpiresAllTheSame(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := never(t, stale(drops(5*time.Minute)))
+		s.answersAllBut(xdsEntryURL, virtualServiceURL)
+		s.ok(s.sotw(xdsEntryURL, entries("e", 4)...))
+		s.disconnects()
+		s.after(4 * time.Minute)
+		s.demand("not yet", s.count() == 4)
+		s.after(2 * time.Minute)
+		s.demand("expired", s.count() == 0)
+	})
+}
+
+func TestWhatSettlesAfterTheStreamHasEndedIsNotSaidAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newXDSScript(t, stale(drops(5*time.Minute)))
+		s.running()
+		s.ok(s.sotw(xdsEntryBeta, entries("b", 1)...))
+		s.ok(s.sotw(xdsEntryURL, entries("e", 4)...))
+		s.ok(s.sotw(xdsEntryBeta))
+		s.disconnects()
+		s.after(time.Second)
+		s.lapse()
+		s.after(time.Hour)
+		s.demand("expired", s.count() == 0)
+	})
+}
+
 func TestAKillDoesNotMakeTheLastContactMuchEarlier(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rule := stale(drops(30 * time.Second))

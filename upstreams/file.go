@@ -242,13 +242,15 @@ func (f *File) apply(blind error) {
 		f.dropped[h.dropped]--
 		delete(f.held, key)
 	}
-	changes += f.gate.end(false)
 	settles := f.fresh && (len(f.carried) == 0 || f.scanner.clean())
+	// What is gone is judged together: here, or below, or when that has settled.
+	changes += f.gate.end(settles || f.fresh && (f.scanner.recent || f.scanner.unsettled))
 	if settles {
 		f.fresh, f.carried = false, nil
 	}
 	if f.gate.contact(true) || settles {
 		f.gate.restate()
+		f.gate.opening = f.gate.opening || settles
 		f.putAll()
 		if f.fresh {
 			f.gate.keepRest()

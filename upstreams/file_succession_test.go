@@ -1,11 +1,17 @@
 package upstreams
 
 import (
+	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
+	"meshrelay/config"
 	"meshrelay/mirror"
+	"meshrelay/state"
 )
 
 // reloadedBesideABrokenFile returns a directory with shop/a, and a file that can not be read,
@@ -79,5 +85,67 @@ func TestSayingAFileSourceOnceMoreNeverGoesBackInTime(t *testing.T) {
 	<-done
 	if back > 0 {
 		t.Errorf("older content was seen %d times after newer", back)
+	}
+}
+
+// manyEntries is a file of ServiceEntries shop/P0, shop/P1, …
+func manyEntries(prefix string, n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "---\n%s", serviceEntry(fmt.Sprint(prefix, i), fmt.Sprintf("%s%d.example", prefix, i)))
+	}
+	return b.String()
+}
+
+// restartedFile reads a directory, as after a restart, until it has settled.
+func restartedFile(t *testing.T, dir string, guard config.Guard, saved state.Saved) *File {
+	t.Helper()
+	cfg := config.Upstream{Name: "local", ClusterID: "local", Guard: guard, File: &config.File{Path: dir}}
+	f, err := NewFile(cfg, config.Provenance{}, mirror.NewStore(), slog.New(slog.DiscardHandler))
+	must(t, err)
+	f.gate.keeps = true
+	f.scanner.now = func() time.Time { return time.Now().Add(time.Hour) } // nobody writes any more
+	if len(saved.Records) > 0 {
+		f.restore(saved)
+		f.adopt(saved.Records, true)
+	}
+	readFiles(t, f)
+	return f
+}
+
+func readFiles(t *testing.T, f *File) {
+	t.Helper()
+	must(t, f.scanner.scan(f.path))
+	f.apply(nil)
+}
+
+func TestFilesThatHaveReplacedEverythingMeanwhileAreHeld(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "f.yaml")
+	guard := config.Guard{Percent: 30, Count: 10}
+	writeFile(t, path, manyEntries("e", 40))
+	saved := state.Saved{Meta: state.Meta{Synced: true, LastContact: time.Now()}, Records: restartedFile(t, dir, guard, state.Saved{}).kept()}
+	writeFile(t, path, manyEntries("other", 100))
+	f := restartedFile(t, dir, guard, saved)
+	if st := f.Status(); f.isFresh() || st.Held == nil || f.store.Counts()[xdsEntryKind] != 140 {
+		t.Errorf("held %+v, %d resources", st.Held, f.store.Counts()[xdsEntryKind])
+	}
+}
+
+func TestFilesThatAreThereAgainAreHeldNoLonger(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "f.yaml")
+	guard := config.Guard{Percent: 30, Count: 10, HoldFor: config.OpenEnded(10 * time.Minute)}
+	writeFile(t, path, manyEntries("e", 40))
+	saved := state.Saved{Meta: state.Meta{Synced: true, LastContact: time.Now(), HeldSince: time.Now().Add(-time.Hour)}, Records: restartedFile(t, dir, guard, state.Saved{}).kept()}
+	f := restartedFile(t, dir, guard, saved)
+	if _, meta := f.gate.TakeChanges(); !meta.HeldSince.IsZero() {
+		t.Errorf("nothing is held, and kept is that something is since %v", meta.HeldSince)
+	}
+	writeFile(t, path, manyEntries("e", 1))
+	readFiles(t, f)
+	f.gate.due(time.Now())
+	if st := f.Status(); st.Held == nil || f.store.Counts()[xdsEntryKind] != 40 {
+		t.Errorf("a new accident: held %+v, %d resources", st.Held, f.store.Counts()[xdsEntryKind])
 	}
 }

@@ -124,7 +124,15 @@ func (g *gate) stir() {
 }
 
 // begin has what the source says next come into force as one. It is followed by end.
-func (g *gate) begin() { g.mu.Lock() }
+func (g *gate) begin() {
+	g.mu.Lock()
+	if len(g.leaving) == 0 && (!g.syncing || !time.Now().Before(g.syncingUntil)) {
+		g.added = 0 // nothing was gone when that came
+		if g.syncing && g.opening {
+			g.heldBefore = time.Time{} // nor is what was held before
+		}
+	}
+}
 
 // end settles what becomes of deletions, and returns how many have gone through. syncing
 // says that the source has not said yet all that it has.
@@ -141,8 +149,8 @@ func (g *gate) end(syncing bool) (removed int) {
 	if complete {
 		g.opening, g.heldBefore = false, time.Time{}
 	}
-	if len(g.leaving) > 0 && g.held == nil {
-		g.stir() // the patience with them ends by the clock
+	if len(g.leaving) > 0 {
+		g.stir() // the patience with them ends by the clock, and so does a hold
 	}
 	g.forgetGone()
 	return removed
@@ -282,6 +290,7 @@ func (g *gate) finish(syncing, meant bool) (removed int) {
 		}
 		g.peaks, g.added = peaks{}, 0
 	} else {
+		dropped := false
 		for key := range g.sweep {
 			_, outdated := g.outdated[key]
 			switch {
@@ -294,9 +303,13 @@ func (g *gate) finish(syncing, meant bool) (removed int) {
 				if g.keeps {
 					g.passed[key] = nil
 				}
+				dropped = true
 				continue
 			}
 			g.remove(key)
+		}
+		if dropped {
+			g.peaks, g.added = peaks{}, 0
 		}
 	}
 	if g.frozen == nil {

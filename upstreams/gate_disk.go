@@ -67,13 +67,14 @@ func (g *gate) forgetGone() {
 // TakeChanges implements state.Source.
 func (g *gate) TakeChanges() ([]state.Change, state.Meta) {
 	g.mu.Lock()
-	whole := g.whole
-	g.mu.Unlock()
-	if whole {
-		g.MarkAll()
-	}
-	g.mu.Lock()
 	defer g.mu.Unlock()
+	whole := false
+	if g.whole {
+		whole = true
+		g.mu.Unlock()
+		g.MarkAll()
+		g.mu.Lock() // what has become too much meanwhile is in what that has found
+	}
 	g.whole, g.tookWhole = false, whole
 	changes := make([]state.Change, 0, len(g.passed))
 	for key, r := range g.passed {

@@ -27,6 +27,8 @@ func (g *gate) judge(now time.Time, complete bool) (removed int) {
 	}
 	if h := g.held; h != nil {
 		switch {
+		case g.guard.Percent >= 100:
+			g.log.Warn("deletions that were held go through now: the guard lets everything pass", "removed", len(g.leaving))
 		case g.isNormalAgain(now, complete):
 			g.log.Info("the upstream has again most of what its guard has held; the rest is removed", "removed", len(g.leaving))
 		case !h.Until.IsZero() && !now.Before(h.Until):
@@ -89,7 +91,12 @@ func (g *gate) exceeds(n, of int) bool { return n > g.guard.Count && n*100 > g.g
 
 // had returns how many resources the source had before the deletions at hand: what has come
 // with them, or since, does not make them fewer.
-func (g *gate) had() int { return max(g.size-g.added, len(g.leaving)) }
+func (g *gate) had() int {
+	if !g.synced {
+		return g.size // it had nothing before
+	}
+	return max(g.size-g.added, len(g.leaving))
+}
 
 // of returns what the deletions at hand are a share of.
 func (g *gate) of() int {

@@ -3,10 +3,13 @@ package upstreams
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"meshrelay/config"
+	"meshrelay/mirror"
 	"meshrelay/state"
 )
 
@@ -137,5 +140,91 @@ func TestTheGateDoesNotSpinWhileAHoldThatIsOverWaitsForANewStream(t *testing.T) 
 		if wait := s.x.gate.due(time.Now()); s.x.Status().Held == nil || wait < 100*time.Millisecond {
 			t.Errorf("due again in %v, held %+v", wait, s.x.Status().Held)
 		}
+	})
+}
+
+// never starts a script of a source that has never said anything.
+func never(t *testing.T, change func(*config.Upstream, *config.Node)) *xdsScript {
+	t.Helper()
+	cfg, node := xdsConfig("127.0.0.1:1")
+	change(&cfg, &node)
+	s := &xdsScript{t: t, store: mirror.NewStore(), warns: &warnings{}}
+	x, err := NewXDS(cfg, node, config.Provenance{}, s.store, slog.New(slog.DiscardHandler))
+	s.ok(err)
+	s.x = x
+	s.running()
+	return s
+}
+
+// What a source has had for a while counts as what it had, also when it has not said yet all
+// that it has.
+func TestAFewDeletionsInTheFirstSyncAreNoLoss(t *testing.T) {
+	for _, tc := range []struct {
+		name      string
+		completes bool
+	}{{"that ends", true}, {"that never ends", false}} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := never(t, guarded(30, 10, 0))
+				s.answersAllBut(xdsEntryURL, virtualServiceURL)
+				s.ok(s.delta(xdsEntryURL, nil, entries("e", 1000)...))
+				s.after(2 * time.Second)
+				s.ok(s.delta(xdsEntryURL, names("e", 11)))
+				if tc.completes {
+					s.after(2 * time.Second)
+					s.ok(s.sotw(virtualServiceURL))
+				}
+				s.after(time.Minute)
+				s.demand("11 of 1000 go", s.x.Status().Held == nil && s.count() == 989)
+			})
+		})
+	}
+}
+
+// Something was held at the end of the former process, and is there now.
+func TestAHoldOfBeforeIsForgottenWithoutACompleteSync(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := guarded(30, 10, 10*time.Minute)
+		s := newXDSScript(t, g)
+		s.ok(s.sotw(xdsEntryURL, entries("e", 40)...))
+		saved := state.Saved{Meta: state.Meta{Synced: true, LastContact: time.Now(), HeldSince: time.Now()}, Records: s.x.kept()}
+		n := restored(t, saved, true, g)
+		n.running()
+		n.answersAllBut(xdsEntryURL, virtualServiceURL)
+		n.ok(n.sotw(xdsEntryURL, entries("e", 40)...))
+		n.after(24 * time.Hour)
+		n.ok(n.delta(xdsEntryURL, names("e", 39)))
+		n.after(time.Minute)
+		n.demand("a new accident is held", n.x.Status().Held != nil && n.count() == 40)
+	})
+}
+
+func TestWhatReturnsLateEndsAHoldAMinuteLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newXDSScript(t, guarded(30, 10, 24*time.Hour))
+		s.running()
+		all := entries("e", 40)
+		s.ok(s.sotw(xdsEntryURL, all...))
+		s.ok(s.sotw(xdsEntryURL, all[:1]...))
+		s.after(2 * time.Minute)
+		s.ok(s.sotw(xdsEntryURL, all[:35]...))
+		s.after(guardWindow + time.Second)
+		s.demand("five are removed", s.x.Status().Held == nil && s.count() == 35)
+	})
+}
+
+func TestAGuardThatIsSwitchedOffHoldsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newXDSScript(t, guarded(30, 10, 0))
+		s.running()
+		s.ok(s.sotw(xdsEntryURL, entries("e", 40)...))
+		s.ok(s.sotw(xdsEntryURL))
+		s.lapse()
+		s.demand("held", s.x.Status().Held != nil)
+		cfg, node := xdsConfig("127.0.0.1:1")
+		guarded(100, 10, 0)(&cfg, &node)
+		s.x.gate.setPolicy(cfg)
+		s.after(time.Second)
+		s.demand("nothing is held", s.x.Status().Held == nil && s.count() == 0)
 	})
 }

@@ -71,6 +71,28 @@ func TestWhatIsFrozenOutlivesItsExpiryAndARestart(t *testing.T) {
 	})
 }
 
+// What only the rollback brought is no loss when it goes.
+func TestADeletionAfterUnfreezingIsJudgedByItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newXDSScript(t, guarded(30, 10, 0))
+		s.running()
+		s.ok(s.sotw(xdsEntryURL, entries("e", 100)...))
+		then := s.x.kept()
+		s.ok(s.sotw(xdsEntryURL, entries("e", 20)...))
+		s.lapse()
+		s.ok(s.x.gate.release())
+		s.after(time.Hour)
+		s.x.gate.rollBack(1, then)
+		s.ok(s.x.restateAll(false))
+		s.after(10 * time.Second)
+		s.ok(s.x.restateAll(true))
+		s.demand("as the source has it", s.count() == 20 && s.x.Status().Held == nil)
+		s.ok(s.sotw(xdsEntryURL, entries("e", 19)...))
+		s.after(10 * time.Second)
+		s.demand("one deletion goes through", s.x.Status().Held == nil && s.count() == 19)
+	})
+}
+
 // Nothing can be written, and names come and go for ever.
 func TestChurnWhileTheDiskIsFullIsBounded(t *testing.T) {
 	s := newXDSScript(t)

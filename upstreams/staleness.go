@@ -148,6 +148,9 @@ func (s *staleness) lose(now time.Time) {
 		s.inContact, s.since = false, now
 		clear(s.last)
 	}
+	if s.since.IsZero() && len(s.fresh) > 0 {
+		s.since = now // it never said all that it has
+	}
 	for kind := range s.fresh {
 		s.last[kind] = now
 	}

@@ -200,7 +200,7 @@ func (x *XDS) settleLate(kind mirror.Kind) {
 	}
 	x.gate.begin()
 	x.table.settleLate(kind)
-	back := !x.table.waits(kind) && x.gate.freshen(kind)
+	back := x.status.Protocol != "" && !x.table.waits(kind) && x.gate.freshen(kind)
 	x.gate.end(x.table.unsettled())
 	if back {
 		x.sayAll()
