@@ -217,7 +217,8 @@ func (g *gate) pass(key mirror.Key, r state.Record) (stored *mirror.Resource, ch
 		r.Resource = stored
 	}
 	if g.keeps && changed {
-		g.passed[key] = &r
+		kept := r // r itself would be allocated also when nothing is kept
+		g.passed[key] = &kept
 	}
 	return stored, changed
 }
