@@ -1,6 +1,7 @@
 package upstreams
 
 import (
+	"context"
 	"errors"
 	"path/filepath"
 	"strings"
@@ -280,4 +281,42 @@ func TestAMissingCertificateIsNoReasonNotToStart(t *testing.T) {
 	if err := r.apply(gone, u); err == nil || !strings.Contains(err.Error(), "also-gone.pem") {
 		t.Errorf("a reload with a missing certificate: %v", err)
 	}
+}
+
+func TestARelaxedPolicyBringsBackWhatWasDropped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newXDSScript(t, stale(config.Staleness{StaleAfter: config.Duration(time.Minute), OnStale: "drop"}))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- s.x.gate.run(ctx) }()
+		defer func() { cancel(); s.ok(<-done) }()
+		s.ok(s.sotw(xdsEntryURL, entries("e", 4)...))
+		s.x.HandleState(adsclient.State{Phase: adsclient.Disconnected, Err: errors.New("gone"), Answered: true})
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		s.demand("dropped", s.count() == 0)
+		cfg, _ := xdsConfig("127.0.0.1:1")
+		cfg.Staleness = config.Staleness{StaleAfter: config.Duration(time.Minute), OnStale: "keep"}
+		if s.x.gate.setPolicy(cfg) {
+			s.ok(s.x.restateAll(false))
+		}
+		s.demand("kept again", s.count() == 4)
+	})
+}
+
+func TestWhatWasWithheldReturnsAfterAReload(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newXDSScript(t, stale(config.Staleness{StaleAfter: config.Duration(time.Minute), OnStale: "drop"}))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- s.x.gate.run(ctx) }()
+		defer func() { cancel(); s.ok(<-done) }()
+		s.ok(s.sotw(xdsEntryURL, entries("e", 4)...))
+		s.x.HandleState(adsclient.State{Phase: adsclient.Disconnected, Err: errors.New("gone"), Answered: true})
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		n := successor(s, true)
+		syncAll(n, xdsEntryURL, func() error { return n.sotw(xdsEntryURL, entries("e", 4)...) })
+		n.demand("all", n.count() == 4)
+	})
 }

@@ -149,3 +149,129 @@ func TestFilesThatAreThereAgainAreHeldNoLonger(t *testing.T) {
 		t.Errorf("a new accident: held %+v, %d resources", st.Held, f.store.Counts()[xdsEntryKind])
 	}
 }
+
+func TestAReloadBeforeTheFilesCanBeReadDeletesNothing(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "conf")
+	if err := os.Mkdir(path, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, filepath.Join(path, "f.yaml"), serviceEntry("f", "f.example"))
+	u := fileUpstream("local", path)
+	var saved state.Saved
+	t.Run("before", func(t *testing.T) {
+		r := runManager(t, nil, u)
+		r.awaitServed("shop/f=f.example@local")
+		saved = state.Saved{Meta: state.Meta{Synced: true, LastContact: time.Now(), Fingerprint: r.m.members[0].gate.fingerprint}, Records: r.m.members[0].source.kept()}
+	})
+	if err := os.Rename(path, path+".away"); err != nil { // the mount is not there
+		t.Fatal(err)
+	}
+	r := runManager(t, &memoryKeeper{saved: map[string]state.Saved{"local": saved}}, u)
+	r.awaitServed("shop/f=f.example@local")
+	u.Rewrite.NamePrefix = "p-"
+	r.mustApply(u)
+	r.await("path can not be read", func() bool { return r.m.Status()[0].LastError != "" })
+	r.awaitServed("shop/p-f=f.example@local")
+}
+
+func TestARestartWithABrokenFileKeepsWhatItGave(t *testing.T) {
+	path := t.TempDir()
+	writeFile(t, filepath.Join(path, "f.yaml"), serviceEntry("f", "f.example"))
+	writeFile(t, filepath.Join(path, "g.yaml"), serviceEntry("g", "g.example"))
+	u := fileUpstream("local", path)
+	var saved state.Saved
+	t.Run("before", func(t *testing.T) {
+		r := runManager(t, nil, u)
+		r.awaitServed("shop/f=f.example@local shop/g=g.example@local")
+		writeFile(t, filepath.Join(path, "f.yaml"), "kind: [\n")
+		r.await("refused", func() bool { return r.m.Status()[0].RefusedTotal > 0 })
+		if got := r.served(); got != "shop/f=f.example@local shop/g=g.example@local" {
+			t.Fatalf("served %q", got)
+		}
+		saved = state.Saved{Meta: state.Meta{Synced: true, LastContact: time.Now(), Fingerprint: r.m.members[0].gate.fingerprint}, Records: r.m.members[0].source.kept()}
+	})
+	writeFile(t, filepath.Join(path, "z.yaml"), serviceEntry("z", "z.example")) // what shows that they have been read
+	r := runManager(t, &memoryKeeper{saved: map[string]state.Saved{"local": saved}}, u)
+	r.await("the files have been read", func() bool { return strings.Contains(r.served(), "shop/z") })
+	if got := r.served(); got != "shop/f=f.example@local shop/g=g.example@local shop/z=z.example@local" {
+		t.Fatalf("served %q", got)
+	}
+}
+
+func TestAReloadWithABrokenFileKeepsWhatItGave(t *testing.T) {
+	path := t.TempDir()
+	writeFile(t, filepath.Join(path, "f.yaml"), serviceEntry("f", "f.example"))
+	writeFile(t, filepath.Join(path, "g.yaml"), serviceEntry("g", "g.example"))
+	u := fileUpstream("local", path)
+	r := runManager(t, nil, u)
+	r.awaitServed("shop/f=f.example@local shop/g=g.example@local")
+	writeFile(t, filepath.Join(path, "f.yaml"), "kind: [\n")
+	r.await("refused", func() bool { return r.m.Status()[0].RefusedTotal > 0 })
+	u.Rewrite.NamePrefix = "p-"
+	r.mustApply(u)
+	writeFile(t, filepath.Join(path, "z.yaml"), serviceEntry("z", "z.example"))
+	r.await("the files have been read", func() bool { return strings.Contains(r.served(), "shop/p-z") })
+	if got := r.served(); got != "shop/p-f=f.example@local shop/p-g=g.example@local shop/p-z=z.example@local" {
+		t.Fatalf("served %q", got)
+	}
+}
+
+func TestAFileThatGrowsOverTheLimitKeepsItsLastGoodContent(t *testing.T) {
+	path := t.TempDir()
+	writeFile(t, filepath.Join(path, "f.yaml"), serviceEntry("m", "m.example"))
+	u := fileUpstream("local", path)
+	u.Limits.MaxResourceBytes = 2000
+	r := runManager(t, nil, u)
+	r.awaitServed("shop/m=m.example@local")
+	big := make([]byte, 5000)
+	for i := range big {
+		big[i] = 'x'
+	}
+	writeFile(t, filepath.Join(path, "f.yaml"), serviceEntry("m", string(big)+".example"))
+	r.await("it is over the limit", func() bool { return r.m.Status()[0].OverLimit > 0 })
+	r.awaitServed("shop/m=m.example@local")
+}
+
+func TestReloadsInARowShowNoGap(t *testing.T) {
+	path := t.TempDir()
+	for _, n := range []string{"a", "b", "c"} {
+		writeFile(t, filepath.Join(path, n+".yaml"), serviceEntry(n, n+".example"))
+	}
+	u := fileUpstream("local", path)
+	r := runManager(t, nil, u)
+	r.await("three", func() bool { return r.aggregate.Counts()[xdsEntryKind] == 3 })
+	gone := 0
+	store := r.m.members[0].store
+	stop := make(chan struct{})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if n := store.Counts()[xdsEntryKind]; n == 0 {
+				gone++
+			}
+		}
+	}()
+	for i := range 20 {
+		u.Rewrite.Labels.Set = map[string]string{"n": string(rune('a' + i))}
+		r.mustApply(u)
+	}
+	close(stop)
+	<-done
+	if gone > 0 {
+		t.Errorf("it was seen empty %d times", gone)
+	}
+}
+
+func writeFile(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}

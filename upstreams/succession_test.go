@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -113,73 +111,6 @@ func TestATypeThatIsNotAskedForAnyMoreGoes(t *testing.T) {
 	n.demand("gone", n.store.Counts()[kind] == 0)
 }
 
-func TestAReloadBeforeTheFilesCanBeReadDeletesNothing(t *testing.T) {
-	dir := t.TempDir()
-	path := filepath.Join(dir, "conf")
-	if err := os.Mkdir(path, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	writeFile(t, filepath.Join(path, "f.yaml"), serviceEntry("f", "f.example"))
-	u := fileUpstream("local", path)
-	var saved state.Saved
-	t.Run("before", func(t *testing.T) {
-		r := runManager(t, nil, u)
-		r.awaitServed("shop/f=f.example@local")
-		saved = state.Saved{Meta: state.Meta{Synced: true, LastContact: time.Now(), Fingerprint: r.m.members[0].gate.fingerprint}, Records: r.m.members[0].source.kept()}
-	})
-	if err := os.Rename(path, path+".away"); err != nil { // the mount is not there
-		t.Fatal(err)
-	}
-	r := runManager(t, &memoryKeeper{saved: map[string]state.Saved{"local": saved}}, u)
-	r.awaitServed("shop/f=f.example@local")
-	u.Rewrite.NamePrefix = "p-"
-	r.mustApply(u)
-	r.await("path can not be read", func() bool { return r.m.Status()[0].LastError != "" })
-	r.awaitServed("shop/p-f=f.example@local")
-}
-
-func TestARestartWithABrokenFileKeepsWhatItGave(t *testing.T) {
-	path := t.TempDir()
-	writeFile(t, filepath.Join(path, "f.yaml"), serviceEntry("f", "f.example"))
-	writeFile(t, filepath.Join(path, "g.yaml"), serviceEntry("g", "g.example"))
-	u := fileUpstream("local", path)
-	var saved state.Saved
-	t.Run("before", func(t *testing.T) {
-		r := runManager(t, nil, u)
-		r.awaitServed("shop/f=f.example@local shop/g=g.example@local")
-		writeFile(t, filepath.Join(path, "f.yaml"), "kind: [\n")
-		r.await("refused", func() bool { return r.m.Status()[0].RefusedTotal > 0 })
-		if got := r.served(); got != "shop/f=f.example@local shop/g=g.example@local" {
-			t.Fatalf("served %q", got)
-		}
-		saved = state.Saved{Meta: state.Meta{Synced: true, LastContact: time.Now(), Fingerprint: r.m.members[0].gate.fingerprint}, Records: r.m.members[0].source.kept()}
-	})
-	writeFile(t, filepath.Join(path, "z.yaml"), serviceEntry("z", "z.example")) // what shows that they have been read
-	r := runManager(t, &memoryKeeper{saved: map[string]state.Saved{"local": saved}}, u)
-	r.await("the files have been read", func() bool { return strings.Contains(r.served(), "shop/z") })
-	if got := r.served(); got != "shop/f=f.example@local shop/g=g.example@local shop/z=z.example@local" {
-		t.Fatalf("served %q", got)
-	}
-}
-
-func TestAReloadWithABrokenFileKeepsWhatItGave(t *testing.T) {
-	path := t.TempDir()
-	writeFile(t, filepath.Join(path, "f.yaml"), serviceEntry("f", "f.example"))
-	writeFile(t, filepath.Join(path, "g.yaml"), serviceEntry("g", "g.example"))
-	u := fileUpstream("local", path)
-	r := runManager(t, nil, u)
-	r.awaitServed("shop/f=f.example@local shop/g=g.example@local")
-	writeFile(t, filepath.Join(path, "f.yaml"), "kind: [\n")
-	r.await("refused", func() bool { return r.m.Status()[0].RefusedTotal > 0 })
-	u.Rewrite.NamePrefix = "p-"
-	r.mustApply(u)
-	writeFile(t, filepath.Join(path, "z.yaml"), serviceEntry("z", "z.example"))
-	r.await("the files have been read", func() bool { return strings.Contains(r.served(), "shop/p-z") })
-	if got := r.served(); got != "shop/p-f=f.example@local shop/p-g=g.example@local shop/p-z=z.example@local" {
-		t.Fatalf("served %q", got)
-	}
-}
-
 func TestWhatWasFrozenIsImportedAnewUnderOtherRules(t *testing.T) {
 	prefix := func(u *config.Upstream, _ *config.Node) { u.Rewrite.NamePrefix = "p-" }
 	s := newXDSScript(t)
@@ -261,27 +192,6 @@ func TestDeletionsAreJudgedWhenThePatienceIsOver(t *testing.T) {
 		time.Sleep(5 * time.Minute)
 		synctest.Wait()
 		s.demand("one went", s.count() == 39)
-	})
-}
-
-func TestARelaxedPolicyBringsBackWhatWasDropped(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newXDSScript(t, stale(config.Staleness{StaleAfter: config.Duration(time.Minute), OnStale: "drop"}))
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
-		go func() { done <- s.x.gate.run(ctx) }()
-		defer func() { cancel(); s.ok(<-done) }()
-		s.ok(s.sotw(xdsEntryURL, entries("e", 4)...))
-		s.x.HandleState(adsclient.State{Phase: adsclient.Disconnected, Err: errors.New("gone"), Answered: true})
-		time.Sleep(2 * time.Minute)
-		synctest.Wait()
-		s.demand("dropped", s.count() == 0)
-		cfg, _ := xdsConfig("127.0.0.1:1")
-		cfg.Staleness = config.Staleness{StaleAfter: config.Duration(time.Minute), OnStale: "keep"}
-		if s.x.gate.setPolicy(cfg) {
-			s.ok(s.x.restateAll(false))
-		}
-		s.demand("kept again", s.count() == 4)
 	})
 }
 
@@ -539,22 +449,6 @@ func TestASourceThatFlapsCanDeleteAllTheSame(t *testing.T) {
 	})
 }
 
-func TestAFileThatGrowsOverTheLimitKeepsItsLastGoodContent(t *testing.T) {
-	path := t.TempDir()
-	writeFile(t, filepath.Join(path, "f.yaml"), serviceEntry("m", "m.example"))
-	u := fileUpstream("local", path)
-	u.Limits.MaxResourceBytes = 2000
-	r := runManager(t, nil, u)
-	r.awaitServed("shop/m=m.example@local")
-	big := make([]byte, 5000)
-	for i := range big {
-		big[i] = 'x'
-	}
-	writeFile(t, filepath.Join(path, "f.yaml"), serviceEntry("m", string(big)+".example"))
-	r.await("it is over the limit", func() bool { return r.m.Status()[0].OverLimit > 0 })
-	r.awaitServed("shop/m=m.example@local")
-}
-
 func TestWhatWasRolledBackIsImportedAnewUnderOtherRules(t *testing.T) {
 	prefix := func(u *config.Upstream, _ *config.Node) { u.Rewrite.NamePrefix = "p-" }
 	s := newXDSScript(t)
@@ -588,66 +482,4 @@ func TestAReloadDoesNotUnfreeze(t *testing.T) {
 	n := successor(s, true)
 	n.demand("still frozen", n.x.Status().Frozen != nil)
 	n.holds()
-}
-
-func TestReloadsInARowShowNoGap(t *testing.T) {
-	path := t.TempDir()
-	for _, n := range []string{"a", "b", "c"} {
-		writeFile(t, filepath.Join(path, n+".yaml"), serviceEntry(n, n+".example"))
-	}
-	u := fileUpstream("local", path)
-	r := runManager(t, nil, u)
-	r.await("three", func() bool { return r.aggregate.Counts()[xdsEntryKind] == 3 })
-	gone := 0
-	store := r.m.members[0].store
-	stop := make(chan struct{})
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-			}
-			if n := store.Counts()[xdsEntryKind]; n == 0 {
-				gone++
-			}
-		}
-	}()
-	for i := range 20 {
-		u.Rewrite.Labels.Set = map[string]string{"n": string(rune('a' + i))}
-		r.mustApply(u)
-	}
-	close(stop)
-	<-done
-	if gone > 0 {
-		t.Errorf("it was seen empty %d times", gone)
-	}
-	_ = mirror.Kind{}
-	_ = config.File{}
-}
-
-func TestWhatWasWithheldReturnsAfterAReload(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newXDSScript(t, stale(config.Staleness{StaleAfter: config.Duration(time.Minute), OnStale: "drop"}))
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
-		go func() { done <- s.x.gate.run(ctx) }()
-		defer func() { cancel(); s.ok(<-done) }()
-		s.ok(s.sotw(xdsEntryURL, entries("e", 4)...))
-		s.x.HandleState(adsclient.State{Phase: adsclient.Disconnected, Err: errors.New("gone"), Answered: true})
-		time.Sleep(2 * time.Minute)
-		synctest.Wait()
-		n := successor(s, true)
-		syncAll(n, xdsEntryURL, func() error { return n.sotw(xdsEntryURL, entries("e", 4)...) })
-		n.demand("all", n.count() == 4)
-	})
-}
-
-func writeFile(t *testing.T, path, text string) {
-	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
 }
