@@ -105,12 +105,7 @@ func TestAFileThatIsFoundLateKeepsWhatItHasUntilTheSourceHasSynced(t *testing.T)
 
 func TestAReadOnlyStateIsLoaded(t *testing.T) {
 	dir := t.TempDir()
-	k := open(t, dir)
-	f := newFake()
-	f.put(record("db", "1"))
-	k.Follow("east", f)
-	flush(t, k)
-	end(k)
+	keepOne(t, dir)
 	if out, err := player(t, "readonly", dir).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -120,12 +115,7 @@ func TestAReadOnlyStateIsLoaded(t *testing.T) {
 // Whatever is wrong with writing, what can be read is served.
 func TestAStateThatCanNotBeLockedIsLoadedAllTheSame(t *testing.T) {
 	dir := t.TempDir()
-	k := open(t, dir)
-	f := newFake()
-	f.put(record("db", "1"))
-	k.Follow("east", f)
-	flush(t, k)
-	end(k)
+	keepOne(t, dir)
 	lock := filepath.Join(dir, lockName)
 	must(t, os.Remove(lock))
 	must(t, os.Mkdir(lock, 0o700))
@@ -191,12 +181,7 @@ func TestAFileOfANewerRelayIsSetAsideAndNotOverwritten(t *testing.T) {
 
 func TestAFileOfAnOlderRelayIsBroughtForward(t *testing.T) {
 	dir := t.TempDir()
-	k := open(t, dir)
-	f := newFake()
-	f.put(record("db", "1"))
-	k.Follow("east", f)
-	flush(t, k)
-	end(k)
+	keepOne(t, dir)
 
 	k = newKeeper(options(dir))
 	var steps []string

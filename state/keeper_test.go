@@ -163,6 +163,17 @@ func open(t testing.TB, dir string) *Keeper {
 }
 
 // end is the end of a Keeper that does not Run.
+// keepOne leaves a state with one resource of east.
+func keepOne(t testing.TB, dir string) {
+	t.Helper()
+	k := open(t, dir)
+	f := newFake()
+	f.put(record("db", "1"))
+	k.Follow("east", f)
+	flush(t, k)
+	end(k)
+}
+
 func end(k *Keeper) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
