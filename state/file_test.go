@@ -119,10 +119,10 @@ func TestAStateThatCanNotBeLockedIsLoadedAllTheSame(t *testing.T) {
 	lock := filepath.Join(dir, lockName)
 	must(t, os.Remove(lock))
 	must(t, os.Mkdir(lock, 0o700))
-	k = Open(options(dir))
+	k := Open(options(dir))
 	s := k.Load("east")
 	same(t, "loaded", hostsOf(t, s.Records), map[string]string{"db": "1"})
-	f = restoredFake(s)
+	f := restoredFake(s)
 	k.Follow("east", f)
 	f.put(record("cache", "1"))
 	texts := map[string]bool{}
