@@ -182,8 +182,7 @@ func TestAFileOfANewerRelayIsSetAsideAndNotOverwritten(t *testing.T) {
 func TestAFileOfAnOlderRelayIsBroughtForward(t *testing.T) {
 	dir := t.TempDir()
 	keepOne(t, dir)
-
-	k = newKeeper(options(dir))
+	k := newKeeper(options(dir))
 	var steps []string
 	k.format = format{version: formatVersion + 2, steps: map[uint64]func(*bbolt.Tx) error{
 		formatVersion: func(tx *bbolt.Tx) error {
