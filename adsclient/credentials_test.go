@@ -188,6 +188,31 @@ func TestAnotherRootIsNotTrusted_C19(t *testing.T) {
 	}
 }
 
+// TestWhatIsWrongWithTLSIsSaid: what the libraries say of it does not tell what to do.
+func TestWhatIsWrongWithTLSIsSaid_C19(t *testing.T) {
+	a, other := newAuthority(t), newAuthority(t)
+	a.issue(t, "client", x509.ExtKeyUsageClientAuth, "relay")
+	encrypted, plain := a.serveTLS(t), fakexds.Start(t, &fakexds.Server{})
+	all := TLSFiles{CAFile: a.file("ca"), CertFile: a.file("client"), KeyFile: a.file("client-key")}
+	const name = "istiod.istio-system.svc"
+	for _, tc := range []struct {
+		name, address, want string
+		change              func(*Config)
+	}{
+		{"TLS to a plaintext port", plain.Addr, "plaintext: true", withTLS(t, all, name)},
+		{"plaintext to a port for TLS", encrypted.Addr, "say tls", nil},
+		{"a server of another name", encrypted.Addr, "tls.serverName", withTLS(t, all, "somebody.else")},
+		{"a server of another root", encrypted.Addr, "tls.caFile", withTLS(t, TLSFiles{CAFile: other.file("ca"), CertFile: all.CertFile, KeyFile: all.KeyFile}, name)},
+		{"no client certificate", encrypted.Addr, "tls.certFile", withTLS(t, TLSFiles{CAFile: all.CAFile}, name)},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			h := newRecorder()
+			start(t, h, tc.change, tc.address)
+			h.await(t, "an error that says "+tc.want, func() bool { return h.last().Err != nil && strings.Contains(h.last().Err.Error(), tc.want) })
+		})
+	}
+}
+
 func TestCertificateFilesAreReadAgain_C19(t *testing.T) {
 	old, next := newAuthority(t), newAuthority(t)
 	s := old.serveTLS(t)

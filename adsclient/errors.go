@@ -52,9 +52,29 @@ func explain(err error) error {
 		}
 		hint = "the server accepts who we are and refuses what we ask: run under a service account of istiod's root namespace, with node.namespace set to it; istiod keeps the api generator to control-plane identities unless ENABLE_XDS_API_GENERATOR_AUTH=false"
 	default:
-		return err
+		if hint = handshakeHint(err.Error()); hint == "" {
+			return err
+		}
 	}
 	return fmt.Errorf("%w (%s)", err, hint)
+}
+
+// handshakeHint returns what to do about an error of TLS, or of its absence; empty when said
+// is none of those.
+func handshakeHint(said string) string {
+	for _, h := range [][2]string{
+		{"first record does not look like a TLS handshake", "the server speaks plaintext there: give its port for TLS, or say plaintext: true"},
+		{"error reading server preface: EOF", "the server hangs up without a word, as one does that wants TLS: give its port for plaintext, or say tls"},
+		{"tls: certificate required", "the server wants a client certificate: tls.certFile and tls.keyFile"},
+		{"certificate signed by unknown authority", "tls.caFile must have the root of the server's certificate"},
+		{"certificate is valid for", "tls.serverName is the name that the server's certificate must have"},
+		{"certificate has expired or is not yet valid", "renew the server's certificate, or look at the clocks"},
+	} {
+		if strings.Contains(said, h[0]) {
+			return h[1]
+		}
+	}
+	return ""
 }
 
 func denied(err error) bool {
