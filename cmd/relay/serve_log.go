@@ -24,16 +24,16 @@ func sayServing(ctx context.Context, released <-chan struct{}, sources func() []
 	return nil
 }
 
-// servedFrom says where what is served comes from: of how many upstreams all is known that
-// they have now, or what is on disk, or neither.
+// servedFrom says where what is served comes from: how many upstreams have said all that they
+// have, of how many others there is what was on disk, and of how many neither.
 func servedFrom(sources []upstreams.Status) []any {
 	synced, fromDisk := 0, 0
 	for _, s := range sources {
 		switch {
-		case s.Synced && s.Stale:
-			fromDisk++
 		case s.Synced:
 			synced++
+		case s.Stale && len(s.Resources) > 0:
+			fromDisk++
 		}
 	}
 	return []any{"upstreams", len(sources), "synced", synced, "fromDisk", fromDisk, "notSynced", len(sources) - synced - fromDisk}

@@ -21,8 +21,9 @@ import (
 // TestWhatIsServedAtFirstIsSaidToBeFromDisk, where it is.
 func TestWhatIsServedAtFirstIsSaidToBeFromDisk(t *testing.T) {
 	got := fmt.Sprint(servedFrom([]upstreams.Status{
-		{Name: "there", Synced: true}, {Name: "away", Synced: true, Stale: true}, {Name: "also away", Synced: true, Stale: true},
-		{Name: "never seen"}, {Name: "seen in part", Stale: true},
+		{Name: "there", Synced: true},
+		{Name: "away", Stale: true, Resources: map[string]int{"a/B": 1}}, {Name: "also away", Stale: true, Resources: map[string]int{"a/B": 2}},
+		{Name: "never seen"}, {Name: "of which all has expired", Stale: true},
 	})...)
 	if want := fmt.Sprint("upstreams", 5, "synced", 1, "fromDisk", 2, "notSynced", 2); got != want {
 		t.Errorf("got %s, want %s", got, want)
