@@ -151,6 +151,7 @@ const (
 	chapterUndone     = 7
 	chapterUndoBytes  = 8
 	chapterUndoDigest = 9
+	chapterBy         = 10 // older relays pass over it
 )
 
 func appendChapter(b []byte, c *chapter) []byte {
@@ -164,7 +165,8 @@ func appendChapter(b []byte, c *chapter) []byte {
 	}
 	b = appendNumber(b, chapterUndone, c.undone)
 	b = appendNumber(b, chapterUndoBytes, c.undoBytes)
-	return appendFixed(b, chapterUndoDigest, c.undoDigest)
+	b = appendFixed(b, chapterUndoDigest, c.undoDigest)
+	return appendText(b, chapterBy, c.By)
 }
 
 func parseChapter(id uint64, b []byte) (c chapter, err error) {
@@ -173,6 +175,8 @@ func parseChapter(id uint64, b []byte) (c chapter, err error) {
 		switch num {
 		case chapterTime:
 			c.Time, err = parseTime(v)
+		case chapterBy:
+			c.By = string(v)
 		case chapterKeys:
 			c.Keys = append(c.Keys, string(v))
 		}

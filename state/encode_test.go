@@ -118,7 +118,7 @@ func TestLedgersAndChaptersRoundTrip(t *testing.T) {
 		c := chapter{
 			Revision: Revision{
 				ID: 7, Time: when("time"), Added: int(count.Draw(t, "added")), Changed: int(count.Draw(t, "changed")),
-				Removed: int(count.Draw(t, "removed")), Resources: int(count.Draw(t, "resources")), Keys: rapid.SliceOfN(rapid.StringN(1, 9, 30), 0, 3).Draw(t, "keys"),
+				Removed: int(count.Draw(t, "removed")), Resources: int(count.Draw(t, "resources")), By: rapid.String().Draw(t, "by"), Keys: rapid.SliceOfN(rapid.StringN(1, 9, 30), 0, 3).Draw(t, "keys"),
 			},
 			undone: count.Draw(t, "undone"), undoBytes: count.Draw(t, "undoBytes"), undoDigest: rapid.Uint64().Draw(t, "undoDigest"),
 		}

@@ -36,6 +36,9 @@ type Meta struct {
 	// Whole says that the changes that come with this are all that the source has: what is
 	// kept besides goes. It is not kept itself.
 	Whole bool
+	// By says what has led to the changes that come with this, besides the source's own word;
+	// empty when that alone has. It is kept with the revision.
+	By string
 	// HeldSince is since when deletions of the source are held back, zero when none are.
 	HeldSince time.Time
 	// Frozen is set while an operator holds the source as it is.
@@ -91,6 +94,9 @@ type Revision struct {
 	Changed   int `json:"changed"`
 	Removed   int `json:"removed"`
 	Resources int `json:"resources"`
+	// By says what has made the difference, if not the source's own word alone: "rollback to
+	// 17", "release".
+	By string `json:"by,omitempty"`
 	// Keys names some of them, as "group/Kind namespace/name", with +, ~ or - before it.
 	Keys []string `json:"keys,omitempty"`
 }

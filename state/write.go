@@ -90,7 +90,7 @@ func (w *writer) write(tx *bbolt.Tx, b *batch) (ledger, time.Time, error) {
 			return ledger{}, time.Time{}, err
 		}
 	}
-	w.ledger.meta = b.meta
+	w.ledger.meta, w.chapter.By = b.meta, b.meta.By
 	if err := w.close(); err != nil {
 		return ledger{}, time.Time{}, err
 	}

@@ -78,10 +78,13 @@ type gate struct {
 	// and nothing besides. tookWhole says that the last to take changes was told so.
 	passed           map[mirror.Key]*state.Record
 	whole, tookWhole bool
-	synced           bool
-	said             bool // since the start, the source has said all that it has
-	fingerprint      string
-	reported         time.Time // the last contact, as it was told last
+	// by is what has led to passed besides the source's own word, and tookBy what had to what was
+	// taken last.
+	by, tookBy  []string
+	synced      bool
+	said        bool // since the start, the source has said all that it has
+	fingerprint string
+	reported    time.Time // the last contact, as it was told last
 	// records returns all that the source has, as it would be kept.
 	records func() []state.Record
 	broken  broken
@@ -277,6 +280,9 @@ func (g *gate) restate() {
 // finish is the end of what restate began. meant says that what is gone by it was meant to:
 // the guard does not look at it.
 func (g *gate) finish(syncing, meant bool) (removed int) {
+	if meant {
+		g.because("config")
+	}
 	if meant && g.frozen == nil {
 		for key := range g.sweep {
 			if _, held := g.leaving[key]; held {
@@ -452,6 +458,7 @@ func (g *gate) age(now time.Time) {
 	}
 	if len(gone) > 0 {
 		g.peaks, g.added = peaks{}, 0
+		g.because("staleness")
 		g.sayExpired(gone)
 	}
 }

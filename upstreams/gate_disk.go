@@ -1,6 +1,8 @@
 package upstreams
 
 import (
+	"slices"
+	"strings"
 	"time"
 
 	"meshrelay/mirror"
@@ -32,6 +34,7 @@ func (g *gate) restore(saved state.Saved) {
 		g.store.Put(shown)
 	}
 	if len(gone) > 0 {
+		g.because("staleness")
 		g.sayExpired(gone)
 	}
 	if g.synced {
@@ -97,7 +100,19 @@ func (g *gate) TakeChanges() ([]state.Change, state.Meta) {
 	if g.held != nil {
 		meta.HeldSince = g.held.Since
 	}
+	meta.By = strings.Join(g.by, ", ")
+	g.by, g.tookBy = nil, g.by
 	return changes, meta
+}
+
+// maxBy bounds the reasons of one revision.
+const maxBy = 4
+
+// because notes what the changes from here on are due to, besides the source's own word.
+func (g *gate) because(of string) {
+	if len(g.by) < maxBy && !slices.Contains(g.by, of) {
+		g.by = append(g.by, of)
+	}
 }
 
 // MarkAll has everything that is served kept anew, because it is not on disk any more.
@@ -138,6 +153,11 @@ func (g *gate) GiveBack(changes []state.Change) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.whole = g.whole || g.tookWhole
+	later := g.by
+	g.by = g.tookBy
+	for _, of := range later {
+		g.because(of)
+	}
 	defer g.forgetGone()
 	for _, c := range changes {
 		if _, newer := g.passed[c.Key]; !newer {

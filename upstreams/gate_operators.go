@@ -46,6 +46,7 @@ func (g *gate) thaw() error {
 		return fmt.Errorf("%w: upstream %s is not frozen", ErrNotPossible, g.name)
 	}
 	g.frozen = nil
+	g.because("unfreeze")
 	g.reported = time.Time{}
 	clear(g.waiting)
 	g.stir() // what is stale may have to go now
@@ -82,5 +83,6 @@ func (g *gate) rollBack(revision uint64, records []state.Record) {
 		}
 	}
 	g.added = 0
+	g.because(fmt.Sprintf("rollback to %d", revision))
 	g.log.Warn("rolled back by an operator, and frozen until unfrozen", "revision", revision, "resources", len(records))
 }

@@ -32,6 +32,7 @@ func (g *gate) judge(now time.Time, complete bool) (removed int) {
 		case g.isNormalAgain(now, complete):
 			g.log.Info("the upstream has again most of what its guard has held; the rest is removed", "removed", len(g.leaving))
 		case !h.Until.IsZero() && !now.Before(h.Until):
+			g.because("guard.holdFor")
 			g.log.Warn("deletions that were held go through now: guard.holdFor is over", "removed", len(g.leaving), "held", now.Sub(h.Since).Round(time.Second))
 		default:
 			h.Removals = len(g.leaving)
@@ -159,6 +160,7 @@ func (g *gate) release() error {
 	if g.held == nil {
 		return fmt.Errorf("%w: upstream %s: nothing is held", ErrNotPossible, g.name)
 	}
+	g.because("release")
 	g.log.Warn("deletions that were held are released by an operator", "removed", len(g.leaving))
 	g.letGo()
 	return nil

@@ -93,6 +93,47 @@ func TestADeletionAfterUnfreezingIsJudgedByItself(t *testing.T) {
 	})
 }
 
+// What the history says of each revision: who, or what, has made it.
+func TestARevisionSaysWhatHasLedToIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newXDSScript(t, guarded(30, 10, time.Hour), stale(drops(time.Minute)))
+		s.x.gate.keeps = true
+		s.running()
+		var changes []state.Change
+		by := func(what string, n int, want string) {
+			t.Helper()
+			var meta state.Meta
+			if changes, meta = s.x.gate.TakeChanges(); len(changes) != n || meta.By != want {
+				t.Errorf("%s: %d changes by %q, want %d by %q", what, len(changes), meta.By, n, want)
+			}
+		}
+		s.ok(s.sotw(xdsEntryURL, entries("e", 40)...))
+		by("the source", 40, "")
+		then := s.x.kept()
+		s.ok(s.sotw(xdsEntryURL, entries("e", 1)...))
+		by("it is held", 0, "")
+		s.ok(s.x.gate.release())
+		by("let go", 39, "release")
+		s.x.gate.rollBack(3, then)
+		s.ok(s.x.restateAll(false))
+		by("rolled back", 39, "rollback to 3")
+		s.x.gate.GiveBack(changes)
+		by("and not written", 39, "rollback to 3")
+		s.ok(s.x.restateAll(true))
+		by("followed again", 39, "unfreeze")
+		s.ok(s.sotw(xdsEntryURL, entries("e", 40)...))
+		s.ok(s.sotw(xdsEntryURL, entries("e", 1)...))
+		by("nothing but the source", 39, "")
+		s.after(time.Hour + time.Second)
+		by("held for long enough", 39, "guard.holdFor")
+		s.disconnects()
+		s.after(2 * time.Minute)
+		by("out of contact", 1, "staleness")
+		s.ok(s.sotw(xdsEntryURL))
+		by("nothing", 0, "")
+	})
+}
+
 // Nothing can be written, and names come and go for ever.
 func TestChurnWhileTheDiskIsFullIsBounded(t *testing.T) {
 	s := newXDSScript(t)

@@ -150,7 +150,7 @@ func TestOperatorsCommandsSayWhatIsNowTheCase(t *testing.T) {
 		{"freeze east west", 1, "error: \"west\" is too much: relay freeze UPSTREAM\n"},
 		{"history", 1, "error: say which upstream: relay history UPSTREAM\n"},
 		{"explain", 1, "error: say which kind and which name: relay explain KIND NAME | explain --left-out [KIND]\n"},
-		{"history east", 0, "REVISION   AGE   RESOURCES   ADDED   CHANGED   REMOVED   AMONG THEM\n7          60m   5           0       0         1         -a/B c/d\n"},
+		{"history east", 0, "REVISION   AGE   RESOURCES   ADDED   CHANGED   REMOVED   BY         AMONG THEM\n7          60m   5           0       0         1         upstream   -a/B c/d\n"},
 		{"history east -o yaml", 1, "error: output format \"yaml\": want table or json\n"},
 		{"history nowhere", 1, "error: there is no upstream \"nowhere\": there are east, west\n"},
 		{"reload", 0, "the config file is in force\n"},

@@ -18,6 +18,7 @@ import (
 	"meshrelay/admin"
 	"meshrelay/config"
 	"meshrelay/internal/printer"
+	"meshrelay/internal/statusview"
 	"meshrelay/state"
 )
 
@@ -249,19 +250,8 @@ func inspectOne(w io.Writer, u *upstreamInspected, now time.Time) error {
 	if err := printer.Rows(w, rows); err != nil {
 		return err
 	}
-	rows = [][]string{{"REVISION", "AGE", "ADDED", "CHANGED", "REMOVED", "RESOURCES", "AMONG THEM"}}
-	for _, r := range u.Revisions[:min(len(u.Revisions), shownRevisions)] {
-		example := ""
-		if len(r.Keys) > 0 {
-			example = r.Keys[0]
-		}
-		rows = append(rows, []string{
-			strconv.FormatUint(r.ID, 10), printer.Ago(r.Time, now), strconv.Itoa(r.Added), strconv.Itoa(r.Changed),
-			strconv.Itoa(r.Removed), strconv.Itoa(r.Resources), printer.OrNone(example),
-		})
-	}
 	fmt.Fprintln(w)
-	return printer.Rows(w, rows)
+	return statusview.History(w, u.Revisions[:min(len(u.Revisions), shownRevisions)], now)
 }
 
 func sortedKinds(counts map[string]int) []string {

@@ -74,7 +74,7 @@ func importState(cmd *cobra.Command, access *stateAccess, upstream, path string,
 	if err != nil {
 		return err
 	}
-	s := state.Saved{Meta: state.Meta{Synced: true, LastContact: time.Now(), Frozen: before.Meta.Frozen}, Records: records}
+	s := state.Saved{Meta: state.Meta{Synced: true, LastContact: time.Now(), By: "import", Frozen: before.Meta.Frozen}, Records: records}
 	if held {
 		s.Meta.Fingerprint = before.Meta.Fingerprint
 	}

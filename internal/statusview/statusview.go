@@ -4,6 +4,7 @@
 package statusview
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strconv"
@@ -197,11 +198,11 @@ func History(w io.Writer, revisions []state.Revision, now time.Time) error {
 		_, err := fmt.Fprintln(w, "No revisions are kept.")
 		return err
 	}
-	rows := [][]string{{"REVISION", "AGE", "RESOURCES", "ADDED", "CHANGED", "REMOVED", "AMONG THEM"}}
+	rows := [][]string{{"REVISION", "AGE", "RESOURCES", "ADDED", "CHANGED", "REMOVED", "BY", "AMONG THEM"}}
 	for _, r := range revisions {
 		rows = append(rows, []string{
 			strconv.FormatUint(r.ID, 10), printer.Ago(r.Time, now), strconv.Itoa(r.Resources),
-			strconv.Itoa(r.Added), strconv.Itoa(r.Changed), strconv.Itoa(r.Removed), printer.OrNone(strings.Join(r.Keys[:min(len(r.Keys), maxKeys)], ", ")),
+			strconv.Itoa(r.Added), strconv.Itoa(r.Changed), strconv.Itoa(r.Removed), cmp.Or(r.By, "upstream"), printer.OrNone(strings.Join(r.Keys[:min(len(r.Keys), maxKeys)], ", ")),
 		})
 	}
 	return printer.Rows(w, rows)

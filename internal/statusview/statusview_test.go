@@ -162,12 +162,12 @@ func TestOfAStaleUpstreamIsSaidWhatIsServed(t *testing.T) {
 func TestHistory(t *testing.T) {
 	var out strings.Builder
 	err := History(&out, []state.Revision{
-		{ID: 12, Time: now.Add(-time.Minute), Added: 1, Changed: 2, Removed: 3, Resources: 40, Keys: []string{"+a/B c/d", "~a/B c/e", "-a/B c/f", "-a/B c/g"}},
+		{ID: 12, Time: now.Add(-time.Minute), Added: 1, Changed: 2, Removed: 3, Resources: 40, By: "release", Keys: []string{"+a/B c/d", "~a/B c/e", "-a/B c/f", "-a/B c/g"}},
 		{ID: 9, Time: now.Add(-3 * time.Hour), Resources: 42},
 	}, now)
-	want := `REVISION   AGE   RESOURCES   ADDED   CHANGED   REMOVED   AMONG THEM
-12         60s   40          1       2         3         +a/B c/d, ~a/B c/e, -a/B c/f
-9          3h    42          0       0         0         -
+	want := `REVISION   AGE   RESOURCES   ADDED   CHANGED   REMOVED   BY         AMONG THEM
+12         60s   40          1       2         3         release    +a/B c/d, ~a/B c/e, -a/B c/f
+9          3h    42          0       0         0         upstream   -
 `
 	if d := cmp.Diff(want, out.String()); err != nil || d != "" {
 		t.Errorf("%v -want +got:\n%s", err, d)
