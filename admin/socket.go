@@ -126,11 +126,12 @@ func (s *Server) awaitSocket(ctx context.Context) net.Listener {
 }
 
 // tighten takes from others the right to write to a directory that is ours, and reports
-// whether they had it: what mounts a volume may give them that (fsGroup in Kubernetes). What
-// it can not change it leaves to private.
+// whether they had it: what mounts a volume may give them that (fsGroup in Kubernetes). A
+// directory that is there to be shared, such as /tmp, stays so, and what can not be changed:
+// that is left to private.
 func tighten(dir string) bool {
 	info, err := os.Lstat(dir) // a link may be another's
-	if err != nil || !info.IsDir() || info.Mode().Perm()&0o022 == 0 {
+	if err != nil || !info.IsDir() || info.Mode()&fs.ModeSticky != 0 || info.Mode().Perm()&0o022 == 0 {
 		return false
 	}
 	owner, known := ownerOf(info)

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -165,6 +166,19 @@ func TestWhatOthersCanWriteToIsTightenedWhereItIsTheRelays(t *testing.T) {
 }
 
 // TestWhatBelongsToSomebodyElseIsNotTightened: root could.
+func TestADirectoryThatIsThereToBeSharedIsLeftAsItIs(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "tmp")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o777|fs.ModeSticky); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(dir); tighten(dir) || err != nil || info.Mode().Perm() != 0o777 {
+		t.Errorf("it is %v now, %v", info.Mode(), err)
+	}
+}
+
 func TestWhatBelongsToSomebodyElseIsNotTightened(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can give a directory away")

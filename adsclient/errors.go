@@ -122,6 +122,18 @@ func clean(text string) string {
 	return text
 }
 
+// saysTooLarge reports whether a server turns down what it was sent for its size, in the words
+// of gRPC in its languages, or of a relay. What else is exhausted has nothing to do with that.
+func saysTooLarge(err error) bool {
+	said := strings.ToLower(status.Convert(err).Message())
+	for _, words := range []string{"larger than max", "exceeds maximum size", "maxrequestbytes"} {
+		if strings.Contains(said, words) {
+			return true
+		}
+	}
+	return false
+}
+
 // tooLarge returns what to say of a response over the limit, nil when err is something
 // else. A server has the same words for a request over its own limit, but for the number.
 func tooLarge(err error, limit int) error {

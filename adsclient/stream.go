@@ -218,7 +218,7 @@ func (s *stream) received(err error) error {
 	if local := tooLarge(err, s.client.cfg.MaxResponseBytes); local != nil {
 		return local
 	}
-	if s.resumed {
+	if s.resumed && saysTooLarge(err) {
 		// It may be that a request was larger than the server takes, and an operator can
 		// set that to less than we know of. Sent again, it would fail for ever.
 		s.client.forgetful[s.address] = true

@@ -3,6 +3,7 @@ package adsclient
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -219,6 +220,23 @@ func TestAServerThatTakesSmallerRequestsIsAskedForEverything_C15(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestWhoIsTurnedAwayForALimitStillSaysWhatItHolds: a server that has no room for a client has
+// none for sending it everything either.
+func TestWhoIsTurnedAwayForALimitStillSaysWhatItHolds_C15(t *testing.T) {
+	s := fakexds.Start(t, &fakexds.Server{Relay: true})
+	s.Set(seURL, entry("shop/a").WithVersion("1"))
+	h := newRecorder()
+	h.held = map[string]map[string]string{meshURL: {"mesh": "1"}, seURL: {"shop/a": "1"}}
+	s.Fail(status.Error(codes.ResourceExhausted, "the relay takes no more clients for now: 930 MiB of its memory limit of 1024 MiB are in use, and new clients are taken below 90 %"))
+	c := start(t, h, nil, s.Addr)
+	h.await(t, "it is turned away", func() bool { return h.failures() >= 1 })
+	s.Fail(nil)
+	awaitSync(t, h, c, s.Addr)
+	h.await(t, "it says what it holds", func() bool {
+		return slices.ContainsFunc(s.Requests(), func(r fakexds.Request) bool { return r.Held["shop/a"] == "1" })
+	})
 }
 
 // TestTheFirstRequestOfAllMayBeTooLarge_C15: the one that finds out who the server is.

@@ -89,7 +89,8 @@ func hostOf(ctx context.Context) string {
 }
 
 // aged reports whether a stream has ended at an age at which the relay ends connections: that
-// differs by a tenth, and streams are younger than their connections.
+// differs by a tenth, and streams are younger than their connections. One that was opened much
+// later than its connection is not counted: each place to come back has cost an old stream.
 func (s *Server) aged(c *conn) bool {
 	return c.name() != "" && time.Since(c.opened) >= s.cfg.MaxConnectionAge*8/10
 }

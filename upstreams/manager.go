@@ -426,7 +426,6 @@ func (m *Manager) Unfreeze(ctx context.Context, upstream string) error {
 	if err != nil {
 		return err
 	}
-	m.apart(ctx)
 	if err := one.source.restateAll(true); err != nil {
 		return err
 	}
@@ -441,7 +440,6 @@ func (m *Manager) Release(ctx context.Context, upstream string) error {
 	if err != nil {
 		return err
 	}
-	m.apart(ctx)
 	if err := one.gate.release(); err != nil {
 		return err
 	}
@@ -490,12 +488,6 @@ func (m *Manager) flush(ctx context.Context) error {
 		return nil
 	}
 	return m.keeper.Flush(ctx)
-}
-
-// apart makes what has come until now a revision of its own. If that can not be written, what
-// an operator asks for is done all the same, and is told then that it is not on disk.
-func (m *Manager) apart(ctx context.Context) {
-	_ = m.flush(ctx)
 }
 
 // durably sees to it that an operator's decision outlives a restart.

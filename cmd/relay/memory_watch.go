@@ -15,8 +15,12 @@ import (
 // memoryLook is how long what was read of the memory in use counts.
 const memoryLook = 100 * time.Millisecond
 
-// memoryCollect is how often, at most, garbage is collected because clients are turned away.
-const memoryCollect = 5 * time.Second
+// memoryCollect is how long, at least, it is until garbage is collected again because clients
+// are turned away. It grows up to memoryCollectMost while that is of no use.
+const (
+	memoryCollect     = 5 * time.Second
+	memoryCollectMost = time.Minute
+)
 
 // memoryGuard says when there is too little memory left for more clients. Its methods may be
 // called from any goroutine.
@@ -48,6 +52,7 @@ func (g *memoryGuard) setPercent(percent int) { g.percent.Store(int64(percent)) 
 // clients held that have gone counts as in use until it is collected, and while no new ones
 // are taken on there may be no reason for that: with GOGC=off, none at all.
 func (g *memoryGuard) run(ctx context.Context) error {
+	pause := memoryCollect
 	for {
 		select {
 		case <-ctx.Done():
@@ -55,12 +60,26 @@ func (g *memoryGuard) run(ctx context.Context) error {
 		case <-g.short:
 			g.collect()
 		}
+		if _, _, over := g.over(g.percent.Load()); over {
+			pause = min(2*pause, memoryCollectMost)
+		} else {
+			pause = memoryCollect
+		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(memoryCollect):
+		case <-time.After(pause):
 		}
 	}
+}
+
+// over reports whether as much memory is in use as is allowed.
+func (g *memoryGuard) over(percent int64) (inUse, limit uint64, over bool) {
+	inUse, limit = g.read()
+	if percent <= 0 || limit == 0 || limit >= math.MaxInt64 { // there is none
+		return inUse, limit, false
+	}
+	return inUse, limit, float64(inUse) >= float64(limit)*float64(percent)/100
 }
 
 // Overloaded returns an error, for clients, while as much memory is in use as is allowed.
@@ -76,11 +95,7 @@ func (g *memoryGuard) Overloaded() error {
 		return g.verdict
 	}
 	g.until, g.of, g.verdict = now.Add(memoryLook), percent, nil
-	inUse, limit := g.read()
-	if limit == 0 || limit >= math.MaxInt64 {
-		return nil // there is none
-	}
-	if float64(inUse) >= float64(limit)*float64(percent)/100 {
+	if inUse, limit, over := g.over(percent); over {
 		g.verdict = fmt.Errorf("the relay takes no more clients for now: %d MiB of its memory limit of %d MiB are in use, and new clients are taken below %d %%",
 			inUse>>20, limit>>20, percent)
 		select {
