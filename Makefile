@@ -83,7 +83,7 @@ chaos: build chaos-build ## Run the relay through faults at random (five minutes
 
 .PHONY: chaos-long
 chaos-long: build chaos-build ## The same for an hour or so, with 1,000 kills and a million changes
-	cd chaos && bin/chaos --scenario all --for 30m $(CHAOSFLAGS)
+	cd chaos && bin/chaos --scenario all --for 40m $(CHAOSFLAGS)
 
 .PHONY: chaos-build
 chaos-build:
