@@ -280,7 +280,7 @@ func (r *relay) get(ctx context.Context, path string) ([]byte, error) {
 	return text, err
 }
 
-// given are the ports that freePort has returned: what they are for may not run yet.
+// given are the ports that freePort has returned, or tried: what they are for may not run yet.
 var given sync.Map
 
 // freePort returns an address of loopback that nobody has at present, below the ports that
@@ -289,14 +289,15 @@ var given sync.Map
 func freePort() string {
 	for range 1000 {
 		address := fmt.Sprintf("127.0.0.1:%d", 10000+rand.IntN(22000))
+		if _, taken := given.LoadOrStore(address, true); taken {
+			continue
+		}
 		l, err := net.Listen("tcp", address)
 		if err != nil {
 			continue
 		}
 		l.Close()
-		if _, taken := given.LoadOrStore(address, true); !taken {
-			return address
-		}
+		return address
 	}
 	return ""
 }

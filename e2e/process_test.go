@@ -117,20 +117,21 @@ func freePort(t *testing.T) string {
 	t.Helper()
 	for range 1000 {
 		address := fmt.Sprintf("127.0.0.1:%d", 10000+rand.IntN(22000))
+		if _, taken := given.LoadOrStore(address, true); taken {
+			continue
+		}
 		l, err := net.Listen("tcp", address)
 		if err != nil {
 			continue
 		}
 		l.Close()
-		if _, taken := given.LoadOrStore(address, true); !taken {
-			return address
-		}
+		return address
 	}
 	t.Fatal("no port is free")
 	return ""
 }
 
-// given are the ports that freePort has returned: what they are for may not run yet.
+// given are the ports that freePort has returned, or tried: what they are for may not run yet.
 var given sync.Map
 
 // patience is how long a test waits for what must happen.

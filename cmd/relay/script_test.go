@@ -8,6 +8,7 @@ import (
 	"os"
 	"regexp"
 	"slices"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -53,15 +54,16 @@ func TestScripts(t *testing.T) {
 // but by choice.
 func freePorts(t *testing.T, n int) (ports []int) {
 	t.Helper()
-	seen := map[int]bool{}
 	for range 1000 {
 		port := 18000 + rand.IntN(14000)
+		if _, taken := given.LoadOrStore(port, true); taken {
+			continue
+		}
 		lis, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
-		if err != nil || seen[port] {
+		if err != nil {
 			continue
 		}
 		lis.Close()
-		seen[port] = true
 		if ports = append(ports, port); len(ports) == n {
 			return ports
 		}
@@ -69,6 +71,10 @@ func freePorts(t *testing.T, n int) (ports []int) {
 	t.Fatal("no free ports")
 	return nil
 }
+
+// given are the ports that freePorts has returned, or tried: what they are for, in tests that
+// run at the same time, may not listen yet.
+var given sync.Map
 
 // eventually waits until ok returns true.
 func eventually(ts *testscript.TestScript, what string, ok func(context.Context) bool) {
