@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -117,13 +119,20 @@ func TestClientsWaitUntilAReloadIsMerged(t *testing.T) {
 	}
 	log := slog.New(slog.DiscardHandler)
 	cfg, aggregate := parse("a", "b"), mirror.NewAggregate()
-	// Whoever is told of something asks for leave first.
+	// Once asking is set, whoever is told of something asks for leave first.
+	var asking atomic.Bool
 	leave, asks := make(chan struct{}), make(chan struct{}, 100)
+	let := sync.OnceFunc(func() { close(leave) })
 	manager, err := upstreams.NewManager(cfg, aggregate, nil, log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = aggregate.RegisterEventHandler(mirror.Kind{}, func(_, _ *mirror.Resource, _ mirror.Event) { asks <- struct{}{}; <-leave })
+	err = aggregate.RegisterEventHandler(mirror.Kind{}, func(_, _ *mirror.Resource, _ mirror.Event) {
+		if asking.Load() {
+			asks <- struct{}{}
+			<-leave
+		}
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,6 +157,7 @@ func TestClientsWaitUntilAReloadIsMerged(t *testing.T) {
 	go func() { ended <- aggregate.Run(ctx) }()
 	go func() { ended <- manager.Run(ctx) }()
 	defer func() {
+		let()
 		cancel()
 		for range 2 {
 			if err := <-ended; err != nil {
@@ -155,9 +165,8 @@ func TestClientsWaitUntilAReloadIsMerged(t *testing.T) {
 			}
 		}
 	}()
-	<-asks
-	leave <- struct{}{}
 	within(t, "the sources have synced", aggregate.HasSynced)
+	asking.Store(true)
 
 	done := make(chan error, 1)
 	go func() { _, err := r.apply(ctx, parse("b", "a")); done <- err }()
@@ -172,7 +181,7 @@ func TestClientsWaitUntilAReloadIsMerged(t *testing.T) {
 		t.Error("pushed in the middle of a reload")
 	case <-time.After(50 * time.Millisecond):
 	}
-	close(leave)
+	let()
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
