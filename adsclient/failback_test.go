@@ -319,6 +319,7 @@ func TestWithoutFailbackNothingIsProbed(t *testing.T) {
 		second.End(errDown)
 		n := second.Streams()
 		second.Await("the next stream", func(r fakexds.Request) bool { return r.Stream > n && r.TypeURL == vsURL })
+		awaitSync(t, h, c, second.Addr) // one that ends before that is a failure
 	}
 	if last := c.Addresses()[0].LastAttempt; !last.Equal(tried) {
 		t.Error("the first address was tried again")
