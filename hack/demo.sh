@@ -94,7 +94,7 @@ Both clusters' configs are on xds://127.0.0.1:15010. In another terminal, try:
   $relay get vs -A --watch                     changes as they come; now edit a file in samples/east
   $relay get se -A -o yaml                     the same as YAML
   $relay get se -A --server 127.0.0.1:15210    what west alone has
-  curl -s 127.0.0.1:15014/debug/shadowed       keys that both clusters have
+  bin/relay conflicts                             keys that both clusters have
   curl -s 127.0.0.1:15014/metrics              metrics
   curl -s 127.0.0.1:15014/                     everything else there is to see
 

@@ -437,9 +437,6 @@ func TestSeveralSourcesAreKeptApart(t *testing.T) {
 
 // Much is written in a transaction for each source, so that less is in memory at once.
 func TestMuchIsWrittenSourceBySource(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it takes a second")
-	}
 	dir := t.TempDir()
 	k := open(t, dir)
 	for _, name := range []string{"east", "west"} {

@@ -1,7 +1,6 @@
 package upstreams
 
 import (
-	"context"
 	"errors"
 	"path/filepath"
 	"strings"
@@ -286,14 +285,10 @@ func TestAMissingCertificateIsNoReasonNotToStart(t *testing.T) {
 func TestARelaxedPolicyBringsBackWhatWasDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newXDSScript(t, stale(config.Staleness{StaleAfter: config.Duration(time.Minute), OnStale: "drop"}))
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
-		go func() { done <- s.x.gate.run(ctx) }()
-		defer func() { cancel(); s.ok(<-done) }()
+		s.running()
 		s.ok(s.sotw(xdsEntryURL, entries("e", 4)...))
-		s.x.HandleState(adsclient.State{Phase: adsclient.Disconnected, Err: errors.New("gone"), Answered: true})
-		time.Sleep(2 * time.Minute)
-		synctest.Wait()
+		s.disconnects()
+		s.after(2 * time.Minute)
 		s.demand("dropped", s.count() == 0)
 		cfg, _ := xdsConfig("127.0.0.1:1")
 		cfg.Staleness = config.Staleness{StaleAfter: config.Duration(time.Minute), OnStale: "keep"}
@@ -307,14 +302,10 @@ func TestARelaxedPolicyBringsBackWhatWasDropped(t *testing.T) {
 func TestWhatWasWithheldReturnsAfterAReload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newXDSScript(t, stale(config.Staleness{StaleAfter: config.Duration(time.Minute), OnStale: "drop"}))
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
-		go func() { done <- s.x.gate.run(ctx) }()
-		defer func() { cancel(); s.ok(<-done) }()
+		s.running()
 		s.ok(s.sotw(xdsEntryURL, entries("e", 4)...))
-		s.x.HandleState(adsclient.State{Phase: adsclient.Disconnected, Err: errors.New("gone"), Answered: true})
-		time.Sleep(2 * time.Minute)
-		synctest.Wait()
+		s.disconnects()
+		s.after(2 * time.Minute)
 		n := successor(s, true)
 		syncAll(n, xdsEntryURL, func() error { return n.sotw(xdsEntryURL, entries("e", 4)...) })
 		n.demand("all", n.count() == 4)

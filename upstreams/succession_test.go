@@ -2,7 +2,6 @@ package upstreams
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"path/filepath"
@@ -157,9 +156,8 @@ func TestTheGateSleepsWhenThereIsNothingToDo(t *testing.T) {
 		s.ok(s.sotw(xdsEntryURL))
 		s.lapse()
 		s.demand("held", s.x.Status().Held != nil)
-		s.x.HandleState(adsclient.State{Phase: adsclient.Disconnected, Err: errors.New("gone"), Answered: true})
-		time.Sleep(20 * time.Minute)
-		synctest.Wait()
+		s.disconnects()
+		s.after(20 * time.Minute)
 		s.demand("dropped", s.count() == 0)
 		held := s.x.Status().Held
 		wait := s.x.gate.due(time.Now())
@@ -174,10 +172,7 @@ func TestTheGateSleepsWhenThereIsNothingToDo(t *testing.T) {
 func TestDeletionsAreJudgedWhenThePatienceIsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newXDSScript(t, guarded(30, 10, 10*time.Minute))
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
-		go func() { done <- s.x.gate.run(ctx) }()
-		defer func() { cancel(); s.ok(<-done) }()
+		s.running()
 		s.ok(s.sotw(xdsEntryURL, entries("e", 40)...))
 		synctest.Wait()
 		s.open(adsclient.SotW, false)
@@ -189,8 +184,7 @@ func TestDeletionsAreJudgedWhenThePatienceIsOver(t *testing.T) {
 				s.ok(s.sotw(u))
 			}
 		}
-		time.Sleep(5 * time.Minute)
-		synctest.Wait()
+		s.after(5 * time.Minute)
 		s.demand("one went", s.count() == 39)
 	})
 }
@@ -220,19 +214,14 @@ func TestWhatIsHeldStaysHeldWhileTheSourceIsSyncing(t *testing.T) {
 func TestUnfreezingMakesThePolicyCountAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newXDSScript(t, guarded(30, 10, 0), stale(config.Staleness{StaleAfter: config.Duration(time.Minute), OnStale: "drop"}))
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
-		go func() { done <- s.x.gate.run(ctx) }()
-		defer func() { cancel(); s.ok(<-done) }()
+		s.running()
 		s.ok(s.sotw(xdsEntryURL, entries("e", 4)...))
 		s.ok(s.x.gate.freeze())
-		s.x.HandleState(adsclient.State{Phase: adsclient.Disconnected, Err: errors.New("gone"), Answered: true})
-		time.Sleep(10 * time.Minute)
-		synctest.Wait()
+		s.disconnects()
+		s.after(10 * time.Minute)
 		s.demand("frozen", s.count() == 4)
 		s.ok(s.x.restateAll(true))
-		time.Sleep(10 * time.Minute)
-		synctest.Wait()
+		s.after(10 * time.Minute)
 		s.demand("dropped", s.count() == 0)
 	})
 }
