@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	"meshrelay/downstream"
 	"meshrelay/internal/object"
@@ -130,31 +131,93 @@ func (c Client) Version(ctx context.Context) (v Version, err error) {
 	return v, err
 }
 
-// Freeze has an upstream held as it is, and returns how it is then. This and what follows
-// needs the socket.
-func (c Client) Freeze(ctx context.Context, upstream string) (Controlled, error) {
-	return c.control(ctx, upstream, "freeze")
+// Freeze has an upstream held as it is, for a time or until it is unfrozen (zero), and
+// returns how it is then. This and what follows needs the socket.
+func (c Client) Freeze(ctx context.Context, upstream string, lasts time.Duration, o Given) (Controlled, error) {
+	query := o.query()
+	if lasts != 0 {
+		query.Set("for", lasts.String())
+	}
+	return c.control(ctx, upstream, "freeze", query)
 }
 
-// Unfreeze has a frozen upstream followed again, and returns how it is then.
-func (c Client) Unfreeze(ctx context.Context, upstream string) (Controlled, error) {
-	return c.control(ctx, upstream, "unfreeze")
+// Unfreeze has a frozen upstream followed again, with force also one that is out of contact,
+// and returns how it is then.
+func (c Client) Unfreeze(ctx context.Context, upstream string, force bool, o Given) (Controlled, error) {
+	query := o.query()
+	if force {
+		query.Set("force", "true")
+	}
+	return c.control(ctx, upstream, "unfreeze", query)
 }
 
-// Release lets the deletions of an upstream through that the guard holds back, and returns
-// how it is then.
-func (c Client) Release(ctx context.Context, upstream string) (Controlled, error) {
-	return c.control(ctx, upstream, "release")
+// What is what a release is to carry out: what is held as long as it is Hold, the parts of it
+// that Only names (KIND/NAMESPACE), or All.
+type What struct {
+	Hold string
+	Only []string
+	All  bool
+}
+
+// Release has deletions of an upstream carried out that the guard holds back, and returns how
+// it is then.
+func (c Client) Release(ctx context.Context, upstream string, what What, o Given) (Controlled, error) {
+	query := o.query()
+	if what.Hold != "" {
+		query.Set("hold", what.Hold)
+	}
+	for _, text := range what.Only {
+		query.Add("only", text)
+	}
+	if what.All {
+		query.Set("all", "true")
+	}
+	return c.control(ctx, upstream, "release", query)
 }
 
 // Rollback has an upstream frozen in the state of a revision, and returns how it is then.
-func (c Client) Rollback(ctx context.Context, upstream string, to uint64) (Controlled, error) {
-	return c.control(ctx, upstream, "rollback?to="+strconv.FormatUint(to, 10))
+func (c Client) Rollback(ctx context.Context, upstream string, to uint64, o Given) (Controlled, error) {
+	query := o.query()
+	query.Set("to", strconv.FormatUint(to, 10))
+	return c.control(ctx, upstream, "rollback", query)
 }
 
-func (c Client) control(ctx context.Context, upstream, action string) (s Controlled, err error) {
-	err = c.json(ctx, http.MethodPost, "/upstreams/"+url.PathEscape(upstream)+"/"+action, &s)
+// Given is what every order can be given.
+type Given struct {
+	// Reason is kept with what comes of it.
+	Reason string
+	// DryRun asks what would change.
+	DryRun bool
+}
+
+func (o Given) query() url.Values {
+	query := url.Values{}
+	if o.Reason != "" {
+		query.Set("reason", o.Reason)
+	}
+	if o.DryRun {
+		query.Set("dryRun", "true")
+	}
+	return query
+}
+
+func (c Client) control(ctx context.Context, upstream, action string, query url.Values) (s Controlled, err error) {
+	path := "/upstreams/" + url.PathEscape(upstream) + "/" + action
+	if len(query) > 0 {
+		path += "?" + query.Encode()
+	}
+	err = c.json(ctx, http.MethodPost, path, &s)
 	return s, err
+}
+
+// Held returns what the guards hold back: of one upstream, or of all when its name is empty.
+func (c Client) Held(ctx context.Context, upstream string) (h []upstreams.HeldUpstream, err error) {
+	path := "/held"
+	if upstream != "" {
+		path = "/upstreams/" + url.PathEscape(upstream) + "/held"
+	}
+	err = c.getJSON(ctx, path, &h)
+	return h, err
 }
 
 // History returns the revisions of an upstream that are kept, newest first.

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 
 	"meshrelay/state"
@@ -19,12 +18,14 @@ import (
 // be called from any goroutine.
 type Controls interface {
 	// Freeze holds an upstream as it is, Unfreeze ends that.
-	Freeze(ctx context.Context, upstream string) error
-	Unfreeze(ctx context.Context, upstream string) error
-	// Release lets the deletions through that the guard holds back.
-	Release(ctx context.Context, upstream string) error
+	Freeze(ctx context.Context, upstream string, o upstreams.Order) (upstreams.Effect, error)
+	Unfreeze(ctx context.Context, upstream string, o upstreams.Order) (upstreams.Effect, error)
+	// Release carries deletions out that the guard holds back.
+	Release(ctx context.Context, upstream string, o upstreams.Order) (upstreams.Effect, error)
 	// Rollback freezes an upstream in the state of a revision.
-	Rollback(ctx context.Context, upstream string, to uint64) error
+	Rollback(ctx context.Context, upstream string, o upstreams.Order) (upstreams.Effect, error)
+	// Held returns what the guards hold back: of one upstream, or of all when its name is empty.
+	Held(upstream string) ([]upstreams.HeldUpstream, error)
 	// History returns the revisions that are kept, newest first.
 	History(upstream string) ([]state.Revision, error)
 }
@@ -34,18 +35,36 @@ type Controlled struct {
 	upstreams.Status
 	// KeepsState says that the relay keeps state, so that it outlasts a restart.
 	KeepsState bool `json:"keepsState"`
+	// DryRun tells that nothing was done: Effect is what would change.
+	DryRun bool             `json:"dryRun,omitempty"`
+	Effect upstreams.Effect `json:"effect"`
 }
 
 // addControls adds what changes something, or gives away everything at once. It is for
 // connections over the socket.
 func (s *Server) addControls(mux *http.ServeMux) {
-	on := func(verb string, do func(r *http.Request, upstream string) error) {
+	type doing = func(ctx context.Context, upstream string, o upstreams.Order) (upstreams.Effect, error)
+	on := func(verb string, does func(Controls) doing) {
 		mux.Handle("POST /upstreams/{upstream}/"+verb, s.socketOnly(func(w http.ResponseWriter, r *http.Request) {
 			name := r.PathValue("upstream")
 			if !s.controllable(w, name) {
 				return
 			}
-			err := s.write(r, verb, func() error { return do(r, name) }, "upstream", name)
+			o, err := orderOf(verb, r.URL.Query())
+			var effect upstreams.Effect
+			attrs := []any{"upstream", name}
+			if o.Reason != "" {
+				attrs = append(attrs, "reason", o.Reason)
+			}
+			if o.DryRun {
+				attrs = append(attrs, "dryRun", true)
+			}
+			if err == nil {
+				err = s.write(r, verb, func() error {
+					effect, err = does(s.deps.Controls)(r.Context(), name, o)
+					return err
+				}, attrs...)
+			}
 			if err != nil {
 				s.refuse(w, r, err)
 				return
@@ -55,26 +74,21 @@ func (s *Server) addControls(mux *http.ServeMux) {
 				http.Error(w, s.unknown(name), http.StatusNotFound)
 				return
 			}
-			s.answer(w, Controlled{*now, s.deps.Backup != nil})
+			s.answer(w, Controlled{*now, s.deps.Backup != nil, o.DryRun, effect})
 		}))
 	}
-	controls := s.deps.Controls
-	on("freeze", func(r *http.Request, upstream string) error { return controls.Freeze(r.Context(), upstream) })
-	on("unfreeze", func(r *http.Request, upstream string) error { return controls.Unfreeze(r.Context(), upstream) })
-	on("release", func(r *http.Request, upstream string) error { return controls.Release(r.Context(), upstream) })
-	on("rollback", func(r *http.Request, upstream string) error {
-		to, err := strconv.ParseUint(r.FormValue("to"), 10, 64)
-		if err != nil || to == 0 {
-			return badRequestf("to is %.32q: want the number of a revision, as in POST /upstreams/%s/rollback?to=7; GET /upstreams/%s/history lists them", r.FormValue("to"), upstream, upstream)
-		}
-		return controls.Rollback(r.Context(), upstream, to)
-	})
+	on("freeze", func(c Controls) doing { return c.Freeze })
+	on("unfreeze", func(c Controls) doing { return c.Unfreeze })
+	on("release", func(c Controls) doing { return c.Release })
+	on("rollback", func(c Controls) doing { return c.Rollback })
+	mux.Handle("GET /held", s.socketOnly(s.held))
+	mux.Handle("GET /upstreams/{upstream}/held", s.socketOnly(s.held))
 	mux.Handle("GET /upstreams/{upstream}/history", s.socketOnly(func(w http.ResponseWriter, r *http.Request) {
 		name := r.PathValue("upstream")
 		if !s.controllable(w, name) {
 			return
 		}
-		revisions, err := controls.History(name)
+		revisions, err := s.deps.Controls.History(name)
 		if err != nil {
 			s.refuse(w, r, err)
 			return
@@ -86,12 +100,32 @@ func (s *Server) addControls(mux *http.ServeMux) {
 	mux.Handle("GET /state/backup", s.socketOnly(s.backup))
 }
 
+// held answers with what the guards hold back.
+func (s *Server) held(w http.ResponseWriter, r *http.Request) {
+	name := r.PathValue("upstream")
+	switch {
+	case name != "" && !s.controllable(w, name):
+		return
+	case s.deps.Controls == nil:
+		http.Error(w, noControls, http.StatusConflict)
+		return
+	}
+	held, err := s.deps.Controls.Held(name)
+	if err != nil {
+		s.refuse(w, r, err)
+		return
+	}
+	s.answer(w, notNil(held))
+}
+
+const noControls = "this relay's upstreams can not be controlled"
+
 // controllable reports whether there are controls, and an upstream of that name. If not it
 // answers.
 func (s *Server) controllable(w http.ResponseWriter, name string) bool {
 	switch {
 	case s.deps.Controls == nil:
-		http.Error(w, "this relay's upstreams can not be controlled", http.StatusConflict)
+		http.Error(w, noControls, http.StatusConflict)
 		return false
 	case s.upstream(name) == nil:
 		http.Error(w, s.unknown(name), http.StatusNotFound)

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -36,11 +37,44 @@ func (c *controls) note(what string) error {
 	return c.err
 }
 
-func (c *controls) Freeze(_ context.Context, u string) error   { return c.note("freeze " + u) }
-func (c *controls) Unfreeze(_ context.Context, u string) error { return c.note("unfreeze " + u) }
-func (c *controls) Release(_ context.Context, u string) error  { return c.note("release " + u) }
-func (c *controls) Rollback(_ context.Context, u string, to uint64) error {
-	return c.note(fmt.Sprintf("rollback %s %d", u, to))
+// order notes an order with what it was given.
+func (c *controls) order(verb, u string, o upstreams.Order) (upstreams.Effect, error) {
+	text := verb + " " + u
+	if o.For != 0 {
+		text += " for " + o.For.String()
+	}
+	if o.To != 0 {
+		text += fmt.Sprintf(" to %d", o.To)
+	}
+	for name, on := range map[string]bool{" dry": o.DryRun, " force": o.Force, " all": o.All, " hold " + o.Hold: o.Hold != "", fmt.Sprintf(" only %d", len(o.Only)): len(o.Only) > 0, " because " + o.Reason: o.Reason != ""} {
+		if on {
+			text += name
+		}
+	}
+	return upstreams.Effect{Removed: 2, Kept: 3}, c.note(text)
+}
+
+func (c *controls) Freeze(_ context.Context, u string, o upstreams.Order) (upstreams.Effect, error) {
+	return c.order("freeze", u, o)
+}
+
+func (c *controls) Unfreeze(_ context.Context, u string, o upstreams.Order) (upstreams.Effect, error) {
+	return c.order("unfreeze", u, o)
+}
+
+func (c *controls) Release(_ context.Context, u string, o upstreams.Order) (upstreams.Effect, error) {
+	return c.order("release", u, o)
+}
+
+func (c *controls) Rollback(_ context.Context, u string, o upstreams.Order) (upstreams.Effect, error) {
+	return c.order("rollback", u, o)
+}
+
+func (c *controls) Held(u string) ([]upstreams.HeldUpstream, error) {
+	if err := c.note("held " + u); err != nil {
+		return nil, err
+	}
+	return []upstreams.HeldUpstream{{Upstream: "east", Held: upstreams.Held{ID: "abc", Removals: 1, Of: 2}, Deletions: []upstreams.HeldDeletion{{Kind: "a/B", Name: "c"}}}}, nil
 }
 
 func (c *controls) History(u string) ([]state.Revision, error) {
@@ -54,9 +88,11 @@ func (c *controls) History(u string) ([]state.Revision, error) {
 var writes = []request{
 	{method: http.MethodPost, path: "/upstreams/east/freeze"},
 	{method: http.MethodPost, path: "/upstreams/east/unfreeze"},
-	{method: http.MethodPost, path: "/upstreams/east/release"},
+	{method: http.MethodPost, path: "/upstreams/east/release?hold=abc"},
 	{method: http.MethodPost, path: "/upstreams/east/rollback?to=3"},
 	{path: "/upstreams/east/history"},
+	{path: "/held"},
+	{path: "/upstreams/east/held"},
 	{method: http.MethodPost, path: "/reload"},
 	{method: http.MethodPut, path: "/debug/loglevel?level=debug"},
 	{path: "/state/backup"},
@@ -109,7 +145,7 @@ func TestWhatChangesSomethingIsForTheSocketOnly(t *testing.T) {
 			t.Errorf("over the socket: %s %s: %d %s", r.method, r.path, code, body)
 		}
 	}
-	want := []string{"freeze east", "unfreeze east", "release east", "rollback east 3", "history east"}
+	want := []string{"freeze east", "unfreeze east", "release east hold abc", "rollback east to 3", "history east", "held ", "held east"}
 	if d := cmp.Diff(want, c.told); d != "" {
 		t.Error(d)
 	}
@@ -144,9 +180,9 @@ func TestRefusalsSayWhy(t *testing.T) {
 	}{
 		{"no such upstream", request{path: "/upstreams/nowhere/freeze"}, nil, 404, `there is no upstream "nowhere": there are east`},
 		{"an upstream that has gone meanwhile", request{path: "/upstreams/east/freeze"}, fmt.Errorf("%w: east", upstreams.ErrUnknownUpstream), 404, `there is no upstream "east": there are east`},
-		{"not possible", request{path: "/upstreams/east/release"}, fmt.Errorf("%w: nothing is held", upstreams.ErrNotPossible), 409, "not possible: nothing is held"},
-		{"too late", request{path: "/upstreams/east/release"}, context.DeadlineExceeded, 503, "deadline exceeded"},
-		{"a failure", request{path: "/upstreams/east/release"}, errors.New("disk full"), 500, "disk full"},
+		{"not possible", request{path: "/upstreams/east/release?hold=abc"}, fmt.Errorf("%w: nothing is held", upstreams.ErrNotPossible), 409, "not possible: nothing is held"},
+		{"too late", request{path: "/upstreams/east/release?hold=abc"}, context.DeadlineExceeded, 503, "deadline exceeded"},
+		{"a failure", request{path: "/upstreams/east/release?hold=abc"}, errors.New("disk full"), 500, "disk full"},
 		{"no revision", request{path: "/upstreams/east/rollback"}, nil, 400, "want the number of a revision"},
 		{"a revision that is none", request{path: "/upstreams/east/rollback?to=-1"}, nil, 400, "want the number of a revision"},
 		{"revision 0", request{path: "/upstreams/east/rollback?to=0"}, nil, 400, "want the number of a revision"},
@@ -209,17 +245,32 @@ func TestTheSocketIsForItsOwnerOnly(t *testing.T) {
 		}
 	}
 	over := Client{Address: address, Socket: path}
-	s, err := over.Freeze(ctx, "east")
+	s, err := over.Freeze(ctx, "east", 0, Given{})
 	if err != nil || s.Frozen == nil || !s.Frozen.Since.Equal(created) || !s.KeepsState {
 		t.Errorf("%+v %v", s, err)
 	}
-	for what, do := range map[string]func(context.Context, string) (Controlled, error){"unfreeze": over.Unfreeze, "release": over.Release} {
-		if s, err := do(ctx, "east"); err != nil || s.Name != "east" {
-			t.Errorf("%s: %+v %v", what, s, err)
+	given := Given{Reason: "it is meant: 100 %", DryRun: true}
+	for what, do := range map[string]func() (Controlled, error){
+		"freeze east for 2h0m0s dry because it is meant: 100 %": func() (Controlled, error) { return over.Freeze(ctx, "east", 2*time.Hour, given) },
+		"unfreeze east force": func() (Controlled, error) { return over.Unfreeze(ctx, "east", true, Given{}) },
+		"release east all":    func() (Controlled, error) { return over.Release(ctx, "east", What{All: true}, Given{}) },
+		"release east only 2": func() (Controlled, error) {
+			return over.Release(ctx, "east", What{Only: []string{"vs/shop", "*/a"}}, Given{})
+		},
+		"release east hold a&b": func() (Controlled, error) { return over.Release(ctx, "east", What{Hold: "a&b"}, Given{}) },
+		"rollback east to 3":    func() (Controlled, error) { return over.Rollback(ctx, "east", 3, Given{}) },
+	} {
+		s, err := do()
+		told := strings.Fields(c.told[len(c.told)-1])
+		want := strings.Fields(what)
+		slices.Sort(told)
+		slices.Sort(want)
+		if err != nil || s.Name != "east" || s.Effect.Removed != 2 || s.DryRun != strings.Contains(what, "dry") || !slices.Equal(told, want) {
+			t.Errorf("%s: %+v %v, told %q", what, s, err, c.told[len(c.told)-1])
 		}
 	}
-	if _, err := over.Rollback(ctx, "east", 3); err != nil {
-		t.Error(err)
+	if h, err := over.Held(ctx, ""); err != nil || len(h) != 1 || h[0].ID != "abc" || h[0].Deletions[0].Name != "c" {
+		t.Errorf("%+v %v", h, err)
 	}
 	if h, err := over.History(ctx, "east"); err != nil || len(h) != 2 || h[0].ID != 3 || !h[0].Time.Equal(created) || h[0].Keys[0] != "+a/B c/d" {
 		t.Errorf("%+v %v", h, err)
@@ -244,10 +295,10 @@ func TestTheSocketIsForItsOwnerOnly(t *testing.T) {
 		t.Errorf("%+v %v", r, err)
 	}
 	var refused *StatusError
-	if _, err := over.Freeze(ctx, "a/b?c"); !errors.As(err, &refused) || refused.Code != 404 || !strings.Contains(refused.Text, `"a/b?c"`) {
+	if _, err := over.Freeze(ctx, "a/b?c", 0, Given{}); !errors.As(err, &refused) || refused.Code != 404 || !strings.Contains(refused.Text, `"a/b?c"`) {
 		t.Errorf("%v", err)
 	}
-	if _, err := http_.Freeze(ctx, "east"); !errors.As(err, &refused) || refused.Code != 403 || !strings.Contains(refused.Text, path) {
+	if _, err := http_.Freeze(ctx, "east", 0, Given{}); !errors.As(err, &refused) || refused.Code != 403 || !strings.Contains(refused.Text, path) {
 		t.Errorf("%v", err)
 	}
 	if got := f.logged.String(); !strings.Contains(got, fmt.Sprintf("action=freeze uid=%d pid=%d upstream=east", os.Getuid(), os.Getpid())) {
@@ -265,7 +316,7 @@ func TestTheSocketIsForItsOwnerOnly(t *testing.T) {
 	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the socket is left behind: %v", err)
 	}
-	if _, err := over.Freeze(ctx, "east"); err == nil || !strings.Contains(err.Error(), "on the relay's own host") {
+	if _, err := over.Freeze(ctx, "east", 0, Given{}); err == nil || !strings.Contains(err.Error(), "on the relay's own host") {
 		t.Errorf("after the end: %v", err)
 	}
 }

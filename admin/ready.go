@@ -113,17 +113,19 @@ func stale(s upstreams.Status) (parts []string) {
 // withheld says what of a source waits for a person.
 func withheld(s upstreams.Status) (parts []string) {
 	if h := s.Held; h != nil {
-		until := "for ever"
-		if !h.Until.IsZero() {
-			until = "until " + h.Until.UTC().Format(time.RFC3339)
-		}
-		parts = append(parts, fmt.Sprintf("held%s: %s of %s %s %s; let %s through with \"relay release %s\"", since(h.Since), printer.Count(h.Removals, "deletion"),
-			printer.Count(h.Of, "resource"), printer.Agree(h.Removals, "waits", "wait"), until, printer.Agree(h.Removals, "it", "them"), s.Name))
+		parts = append(parts, fmt.Sprintf("held%s: %s of %s %s %s; see \"relay held %s\"", since(h.Since), printer.Count(h.Removals, "deletion"),
+			printer.Count(h.Of, "resource"), printer.Agree(h.Removals, "waits", "wait"), heldUntil(*h), s.Name))
 	}
 	if f := s.Frozen; f != nil {
 		text := "frozen" + since(f.Since)
 		if f.Revision != 0 {
 			text += fmt.Sprintf(" at revision %d", f.Revision)
+		}
+		if !f.Until.IsZero() {
+			text += " until " + f.Until.UTC().Format(time.RFC3339)
+		}
+		if f.Reason != "" {
+			text += " (" + f.Reason + ")"
 		}
 		if f.Waiting > 0 {
 			text += fmt.Sprintf(": %d of its resources %s changed there and %s", f.Waiting, printer.Agree(f.Waiting, "has", "have"), printer.Agree(f.Waiting, "waits", "wait"))
@@ -131,6 +133,19 @@ func withheld(s upstreams.Status) (parts []string) {
 		parts = append(parts, fmt.Sprintf("%s; follow it again with \"relay unfreeze %s\"", text, s.Name))
 	}
 	return parts
+}
+
+// heldUntil tells how long a guard holds deletions.
+func heldUntil(h upstreams.Held) string {
+	switch h.Clock {
+	case upstreams.ClockRunning:
+		return "until " + h.Until.UTC().Format(time.RFC3339)
+	case upstreams.ClockStopped:
+		return fmt.Sprintf("for %s of contact", h.Left)
+	case upstreams.ClockOver:
+		return "until the upstream repeats them"
+	}
+	return "for ever"
 }
 
 // stillServed is said of a source that is not in contact.

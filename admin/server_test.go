@@ -99,12 +99,12 @@ func TestReadinessFollowsTheSources(t *testing.T) {
 			Readiness{Ready: true, Reasons: []string{"upstream west: disconnected; what it gave before is still served"}},
 		},
 		"held": {
-			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Synced: true, Held: &upstreams.Held{Since: since, Until: since.Add(time.Minute), Removals: 40, Of: 100}},
-			Readiness{Ready: true, Reasons: []string{`upstream west: held since 2024-02-03T04:05:06Z: 40 deletions of 100 resources wait until 2024-02-03T04:06:06Z; let them through with "relay release west"`}},
+			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Synced: true, Held: &upstreams.Held{Since: since, Clock: upstreams.ClockRunning, Until: since.Add(time.Minute), Removals: 40, Of: 100}},
+			Readiness{Ready: true, Reasons: []string{`upstream west: held since 2024-02-03T04:05:06Z: 40 deletions of 100 resources wait until 2024-02-03T04:06:06Z; see "relay held west"`}},
 		},
 		"held for ever": {
 			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Synced: true, Held: &upstreams.Held{Since: since, Removals: 1, Of: 2}},
-			Readiness{Ready: true, Reasons: []string{`upstream west: held since 2024-02-03T04:05:06Z: 1 deletion of 2 resources waits for ever; let it through with "relay release west"`}},
+			Readiness{Ready: true, Reasons: []string{`upstream west: held since 2024-02-03T04:05:06Z: 1 deletion of 2 resources waits for ever; see "relay held west"`}},
 		},
 		"frozen": {
 			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Synced: true, Frozen: &upstreams.Frozen{Since: since, Waiting: 3}},

@@ -161,6 +161,8 @@ type Client struct {
 	// leftOut is, by type, why not all names are asked for. Run and the writer of the
 	// present stream use it in turn.
 	leftOut map[string]string
+	// repeat has an element when the present stream is to ask for everything again.
+	repeat chan struct{}
 	// back gives the number of a preferred address to move to. Nothing waits in it.
 	back chan int
 }
@@ -205,7 +207,7 @@ func New(cfg Config, h Handler) (*Client, error) {
 	}
 	return &Client{
 		cfg: cfg, handler: h, log: cfg.Logger, sotwOnly: map[string]bool{}, forgetful: map[string]bool{},
-		renamed: make(chan struct{}, 1), leftOut: map[string]string{}, board: newBoard(cfg.Addresses, cfg.FailbackAfter), back: make(chan int),
+		renamed: make(chan struct{}, 1), repeat: make(chan struct{}, 1), leftOut: map[string]string{}, board: newBoard(cfg.Addresses, cfg.FailbackAfter), back: make(chan int),
 	}, nil
 }
 
@@ -278,6 +280,18 @@ func (c *Client) Run(ctx context.Context) error {
 		if !sleep(ctx, wait) {
 			return nil
 		}
+	}
+}
+
+// Relist has the present stream ask for everything again, once for any number of calls
+// that it has not come to yet. It does not wait. The answers are marked (Response.Relist).
+// A stream that is opened later asks for everything anyway, so without an open stream the
+// call has no effect. It has none with Config.Names either. It may be called from any
+// goroutine.
+func (c *Client) Relist() {
+	select {
+	case c.repeat <- struct{}{}:
+	default:
 	}
 }
 

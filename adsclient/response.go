@@ -30,12 +30,13 @@ type Response struct {
 	// delta when the server could not be told what is held, so that it sends its whole
 	// state. (Neither istiod nor a relay splits that over several responses.)
 	Complete bool
-	// Relist says that the response answers a periodic request for everything
-	// (PROTOCOL C4): it is the first of its type, and Complete, after that request, and not
-	// the first of its stream. A push that was under way when the request was written is
+	// Relist tells that the response answers a request for everything, a periodic one or
+	// one of Client.Relist (PROTOCOL C4): it is the first of its type after that request, and
+	// not the first of its stream. A push that was under way when the request was written is
 	// taken for it, and its answer then for a push: the mark is right about how often, and
 	// can be wrong, by what changed within a round trip, about what the answer holds.
-	// Never set on delta streams, nor for what is asked for by name.
+	// Never set for what is asked for by name. It is Complete on SotW streams. On a delta
+	// stream it may be one of several parts.
 	Relist bool
 
 	data  []byte

@@ -285,6 +285,10 @@ func (s *stream) endOf(err error) error {
 // they were sent already, then whatever is to be acknowledged or asked for again. It
 // ends with the stream, and the reader learns why that was.
 func (s *stream) write(ctx context.Context, first []proto.Message) {
+	select {
+	case <-s.client.repeat: // what comes first asks for everything
+	default:
+	}
 	for i, m := range first {
 		if m == nil {
 			continue
@@ -304,17 +308,33 @@ func (s *stream) write(ctx context.Context, first []proto.Message) {
 			if s.grpc.SendMsg(m) != nil {
 				return
 			}
+		case <-s.client.repeat:
+			if s.relist() != nil {
+				return
+			}
 		case <-resync:
-			for _, typeURL := range s.types {
-				s.relisted[typeURL].Store(true)
-				// An empty nonce asks for the full state again (PROTOCOL C4, C6).
-				if s.grpc.SendMsg(&discoveryv3.DiscoveryRequest{TypeUrl: typeURL}) != nil {
-					return
-				}
+			if s.relist() != nil {
+				return
 			}
 			again()
 		}
 	}
+}
+
+// relist asks for everything again. On a SotW stream an empty nonce does that (PROTOCOL C4,
+// C6), on a delta stream a new subscription to the wildcard (PROTOCOL C14, S17).
+func (s *stream) relist() error {
+	for _, typeURL := range s.types {
+		s.relisted[typeURL].Store(true)
+		var again proto.Message = &discoveryv3.DiscoveryRequest{TypeUrl: typeURL}
+		if s.protocol == Delta {
+			again = &discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeURL, ResourceNamesSubscribe: []string{wildcard}}
+		}
+		if err := s.grpc.SendMsg(again); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // resync returns a channel that says when to ask for everything again, nil for never,

@@ -56,13 +56,24 @@ type KindStaleness struct {
 	ExpireAfter OpenEnded `yaml:"expireAfter"`
 }
 
+// Values of Guard.Empty.
+const (
+	EmptyHold = "hold"
+	EmptyPass = "pass"
+)
+
 // Guard holds back deletions that look like an accident. Those of a minute count together.
 type Guard struct {
 	// Percent of what the upstream had, and Count: an update that removes more than both
 	// is held. Defaults 30 and 10; a Percent of 100 lets everything pass.
 	Percent int `yaml:"percent"`
 	Count   int `yaml:"count"`
-	// HoldFor is how long, unless it is released before. Default 10m.
+	// Empty tells what becomes of deletions that leave nothing of the upstream, or of a kind
+	// that had three resources or more, however few they are: hold or pass. Default hold;
+	// pass where Percent is 100.
+	Empty string `yaml:"empty"`
+	// HoldFor is how long, unless it is released before. The time counts while the upstream
+	// is in contact. Default 10m.
 	HoldFor OpenEnded `yaml:"holdFor"`
 }
 
@@ -145,6 +156,12 @@ func (u *Upstream) completeResilience(given func(field string) bool) {
 	}
 	setInt("guard.percent", &u.Guard.Percent, 30)
 	setInt("guard.count", &u.Guard.Count, 10)
+	if u.Guard.Empty == "" {
+		u.Guard.Empty = EmptyHold
+		if u.Guard.Percent == 100 {
+			u.Guard.Empty = EmptyPass
+		}
+	}
 	if !given("guard.holdFor") {
 		u.Guard.HoldFor = OpenEnded(10 * time.Minute)
 	}

@@ -63,6 +63,7 @@ func (v *validator) stale(at string, after Duration, onStale string, expire Open
 func (v *validator) guard(at string, g Guard) {
 	v.number(at+".percent", g.Percent, 0, 100)
 	v.number(at+".count", g.Count, 0, 1_000_000_000)
+	v.oneOf(at+".empty", g.Empty, EmptyHold, EmptyPass)
 	v.openEnded(at+".holdFor", g.HoldFor, "forever", time.Second, year)
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/zeebo/xxh3"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -49,9 +50,12 @@ const (
 	ledgerOldest       = 9
 	ledgerHistoryBytes = 10
 	ledgerHeldSince    = 11 // older relays pass over it
+	ledgerHeldRan      = 12 // and over this
 
 	frozenSince    = 1
 	frozenRevision = 2
+	frozenUntil    = 3 // older relays pass over it
+	frozenReason   = 4 // and over this
 )
 
 func appendLedger(b []byte, l *ledger) []byte {
@@ -59,7 +63,9 @@ func appendLedger(b []byte, l *ledger) []byte {
 	b = appendTime(b, ledgerLastContact, l.meta.LastContact)
 	if f := l.meta.Frozen; f != nil {
 		v := appendTime(nil, frozenSince, f.Since)
-		b = appendBytes(b, ledgerFrozen, appendNumber(v, frozenRevision, f.Revision))
+		v = appendNumber(v, frozenRevision, f.Revision)
+		v = appendTime(v, frozenUntil, f.Until)
+		b = appendBytes(b, ledgerFrozen, appendText(v, frozenReason, f.Reason))
 	}
 	b = appendText(b, ledgerFingerprint, l.meta.Fingerprint)
 	b = appendNumber(b, ledgerCount, l.count)
@@ -68,7 +74,8 @@ func appendLedger(b []byte, l *ledger) []byte {
 	b = appendNumber(b, ledgerNewest, l.newest)
 	b = appendNumber(b, ledgerOldest, l.oldest)
 	b = appendNumber(b, ledgerHistoryBytes, l.historyBytes)
-	return appendTime(b, ledgerHeldSince, l.meta.HeldSince)
+	b = appendTime(b, ledgerHeldSince, l.meta.HeldSince)
+	return appendNumber(b, ledgerHeldRan, uint64(l.meta.HeldRan))
 }
 
 func numberOf(b bool) uint64 {
@@ -95,6 +102,8 @@ func parseLedger(b []byte) (l ledger, err error) {
 		switch num {
 		case ledgerSynced:
 			l.meta.Synced = v != 0
+		case ledgerHeldRan:
+			l.meta.HeldRan = max(time.Duration(v), 0)
 		case ledgerCount:
 			l.count = v
 		case ledgerBytes:
@@ -121,8 +130,13 @@ const maxRevisions = 1 << 24
 func parseFrozen(b []byte) (*Frozen, error) {
 	f := &Frozen{}
 	err := fields(b, func(num protowire.Number, v []byte) (err error) {
-		if num == frozenSince {
+		switch num {
+		case frozenSince:
 			f.Since, err = parseTime(v)
+		case frozenUntil:
+			f.Until, err = parseTime(v)
+		case frozenReason:
+			f.Reason = string(v)
 		}
 		return err
 	}, func(num protowire.Number, v uint64) {

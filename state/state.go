@@ -41,6 +41,9 @@ type Meta struct {
 	By string
 	// HeldSince is since when deletions of the source are held back, zero when none are.
 	HeldSince time.Time
+	// HeldRan is for how much of that time the source was in contact, so that the guard's
+	// holdFor ran.
+	HeldRan time.Duration
 	// Frozen is set while an operator holds the source as it is.
 	Frozen *Frozen
 	// Fingerprint is of the settings that the records depend on: when those change, the
@@ -53,6 +56,10 @@ type Frozen struct {
 	Since time.Time `json:"since"`
 	// Revision is what the source was rolled back to, 0 when it was frozen as it was.
 	Revision uint64 `json:"revision,omitempty"`
+	// Until is when the source is to be followed again, zero for when somebody asks for it.
+	Until time.Time `json:"until,omitzero"`
+	// Reason is the operator's, empty when none was given.
+	Reason string `json:"reason,omitempty"`
 }
 
 // Change is one key of a source, and its record, nil when the key is gone.

@@ -153,7 +153,7 @@ func TestWhatARollbackServesHasNotExpired(t *testing.T) {
 		s.disconnects()
 		s.after(2 * time.Minute)
 		s.demand("dropped", s.count() == 0 && s.x.Status().Expired[xdsEntryKind.String()] == 4)
-		s.x.gate.rollBack(1, then)
+		s.x.gate.rollBack(Order{To: 1}, then)
 		s.ok(s.x.restateAll(false))
 		s.demand("served", s.count() == 4 && len(s.x.Status().Expired) == 0)
 	})

@@ -29,6 +29,8 @@ type File struct {
 	limits   config.Limits
 
 	scanner *scanner // belongs to Run
+	// again has an element when the files are to be read once more.
+	again chan struct{}
 
 	// mu guards all below. Only Run writes to them.
 	mu   sync.Mutex
@@ -38,6 +40,8 @@ type File struct {
 	// broken.
 	fresh   bool
 	carried map[mirror.Key]state.Record // by the key under which they are held here
+	// asked tells that the gate waits for all files to be read once more.
+	asked   bool
 	status  Status
 	dropped [reasons]int
 	bytes   int // of what is held
@@ -124,7 +128,11 @@ type heldFile struct {
 
 // NewFile returns a source that has not read anything yet.
 func NewFile(cfg config.Upstream, provenance config.Provenance, store *mirror.Store, log *slog.Logger) (*File, error) {
-	return newFile(cfg, provenance, newGate(cfg, store, log.With("upstream", cfg.Name)), log)
+	f, err := newFile(cfg, provenance, newGate(cfg, store, log.With("upstream", cfg.Name)), log)
+	if err == nil {
+		f.gate.follows(f)
+	}
+	return f, err
 }
 
 func newFile(cfg config.Upstream, provenance config.Provenance, gate *gate, log *slog.Logger) (*File, error) {
@@ -138,8 +146,8 @@ func newFile(cfg config.Upstream, provenance config.Provenance, gate *gate, log 
 	}
 	return &File{
 		path: path, log: log.With("upstream", cfg.Name), gate: gate, store: gate.store, importer: im, limits: cfg.Limits, fresh: true,
-		scanner: newScanner(cfg.Name),
-		held:    map[mirror.Key]*heldFile{},
+		scanner: newScanner(cfg.Name), again: make(chan struct{}, 1),
+		held: map[mirror.Key]*heldFile{},
 		status: Status{
 			Name: cfg.Name, ClusterID: cfg.ClusterID, Type: "file", Required: cfg.Required,
 			State: StateConnecting, Since: time.Now(), Address: cfg.File.Path,
@@ -180,14 +188,47 @@ func (f *File) follow(ctx context.Context, good func()) error {
 			return err
 		}
 		blind := w.cover(found.dirs)
+		repeating := f.isAsked()
 		if err := f.scanner.scan(f.path); err != nil {
 			return err
 		}
 		f.apply(blind)
+		if repeating {
+			f.repeated()
+		}
 		good()
-		if err := w.wait(ctx, f.scanner.unsettled || f.scanner.recent && f.isFresh()); err != nil {
+		if err := w.wait(ctx, f.scanner.unsettled || f.scanner.recent && f.isFresh(), f.again); err != nil {
 			return nil // ctx has ended
 		}
+	}
+}
+
+// repeat implements Source.
+func (f *File) repeat() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.asked = true
+	select {
+	case f.again <- struct{}{}:
+	default:
+	}
+}
+
+// isAsked reports whether what is read from now on is what the gate has asked for.
+func (f *File) isAsked() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.asked
+}
+
+// repeated tells the gate that all files have been read once more. Files that are broken or
+// being written may have what seems to be gone: then the next reading counts.
+func (f *File) repeated() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.scanner.clean() && !f.scanner.unsettled {
+		f.asked = false
+		f.gate.repeated()
 	}
 }
 

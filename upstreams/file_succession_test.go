@@ -42,8 +42,8 @@ func TestWhatFilesHaveDeletedDoesNotComeBackBesideABrokenOne(t *testing.T) {
 			r.mustApply(u)
 		}},
 		{"by unfreezing", func(t *testing.T, r *managed, _ string) {
-			must(t, r.m.Freeze(t.Context(), "local"))
-			must(t, r.m.Unfreeze(t.Context(), "local"))
+			must(t, errorOf(r.m.Freeze(t.Context(), "local", Order{})))
+			must(t, errorOf(r.m.Unfreeze(t.Context(), "local", Order{})))
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -85,8 +85,9 @@ func (w *watch) cover(dirs []string) error {
 }
 
 // wait returns when something may have changed and has been quiet for a moment, or
-// soon when that is known already. Its only error is that of ctx.
-func (w *watch) wait(ctx context.Context, soon bool) error {
+// soon when that is known already, or when something comes from now. Its only error is that
+// of ctx.
+func (w *watch) wait(ctx context.Context, soon bool, now <-chan struct{}) error {
 	every := fileRescan
 	if w.blind != nil {
 		every = fileBlindRescan
@@ -113,6 +114,8 @@ func (w *watch) wait(ctx context.Context, soon bool) error {
 			}
 		case <-w.errors: //nolint:errcheck // whatever it is, the answer is the same
 			stir() // events were lost, or a watch: look for ourselves
+		case <-now:
+			return nil
 		case <-quiet:
 			return nil
 		case <-longest:

@@ -18,7 +18,7 @@ func waited(t *testing.T, w *watch, send func(events chan<- fsnotify.Event, errs
 	w.events, w.errors = events, errs
 	start := time.Now()
 	go send(events, errs)
-	if err := w.wait(t.Context(), false); err != nil {
+	if err := w.wait(t.Context(), false, nil); err != nil {
 		t.Fatal(err)
 	}
 	return time.Since(start)
@@ -62,7 +62,7 @@ func TestChangesOfFilesAreGathered(t *testing.T) {
 func TestWaitEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := (&watch{}).wait(ctx, false); !errors.Is(err, context.Canceled) {
+	if err := (&watch{}).wait(ctx, false, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
 	}
 }
@@ -70,7 +70,7 @@ func TestWaitEndsWithItsContext(t *testing.T) {
 func TestWaitIsShortWhenAFileIsBeingWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
-		if err := (&watch{}).wait(t.Context(), true); err != nil || time.Since(start) != fileQuiet {
+		if err := (&watch{}).wait(t.Context(), true, nil); err != nil || time.Since(start) != fileQuiet {
 			t.Errorf("waited %v (%v), want %v", time.Since(start), err, fileQuiet)
 		}
 	})

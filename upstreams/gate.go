@@ -53,22 +53,31 @@ type gate struct {
 	frozen  *state.Frozen
 	waiting map[mirror.Key]struct{} // of which a frozen source has said something
 
-	// outdated are the keys of a frozen source that rules have changed away since, or that a
-	// rollback has brought back.
-	outdated map[mirror.Key]struct{}
+	// outdated are the keys of a frozen source that it need not have, because other rules
+	// apply since (true), or because a rollback has brought them back (false).
+	outdated map[mirror.Key]bool
 
 	// leaving are what the source has deleted, and the store has still.
-	leaving      map[mirror.Key]struct{}
-	held         *Held
-	returned     time.Time // when the source last had something again that was held
-	toSay        time.Time // when it is to be logged that something is held
-	heldBefore   time.Time // since when something was held at the end of the former process
-	syncing      bool      // the present stream has not answered everything
-	opening      bool      // nor has it ever
+	leaving    map[mirror.Key]departure
+	departures uint64 // the number of the newest one
+	held       *hold
+	// renamed tells that named is not the name of what is leaving now. lookedAt are the holds
+	// that somebody has seen, the oldest first.
+	renamed  bool
+	named    namedHold
+	lookedAt []namedHold
+
+	returned time.Time // when the source last had something again that was held
+	toSay    time.Time // when it is to be logged that something is held
+	// heldBefore is since when something was held at the end of the former process, and
+	// ranBefore what the clock of that had run.
+	heldBefore   time.Time
+	ranBefore    time.Duration
+	syncing      bool   // the present stream has not answered everything
+	opening      bool   // nor has it ever
+	openedAt     uint64 // the newest departure when it began
 	syncingUntil time.Time
-	peaks        peaks
-	size         int // of the store
-	added        int // of size: what is new since it was last judged what is gone
+	tallies      tallies
 
 	// sweep, while all is said once more, are the keys that were not said yet.
 	sweep map[mirror.Key]struct{}
@@ -85,15 +94,14 @@ type gate struct {
 	said        bool // since the start, the source has said all that it has
 	fingerprint string
 	reported    time.Time // the last contact, as it was told last
-	// records returns all that the source has, as it would be kept.
-	records func() []state.Record
-	broken  broken
+	source      Source    // that is behind the gate now
+	broken      broken
 }
 
 func newGate(cfg config.Upstream, store *mirror.Store, log *slog.Logger) *gate {
 	g := &gate{
 		name: cfg.Name, store: store, log: log, wake: make(chan struct{}, 1),
-		waiting: map[mirror.Key]struct{}{}, outdated: map[mirror.Key]struct{}{}, leaving: map[mirror.Key]struct{}{}, passed: map[mirror.Key]*state.Record{},
+		waiting: map[mirror.Key]struct{}{}, outdated: map[mirror.Key]bool{}, leaving: map[mirror.Key]departure{}, tallies: newTallies(), renamed: true, passed: map[mirror.Key]*state.Record{},
 	}
 	g.setPolicy(cfg)
 	return g
@@ -112,9 +120,6 @@ func (g *gate) setPolicy(cfg config.Upstream) (restate bool) {
 	if g.stale.marked && !g.stale.marks() {
 		g.showPlain()
 	}
-	if h := g.held; h != nil {
-		h.Until = g.holdUntil(h.Since)
-	}
 	g.stir()
 	return restate && g.frozen == nil
 }
@@ -130,9 +135,9 @@ func (g *gate) stir() {
 func (g *gate) begin() {
 	g.mu.Lock()
 	if len(g.leaving) == 0 && (!g.syncing || !time.Now().Before(g.syncingUntil)) {
-		g.added = 0 // nothing was gone when that came
+		g.tallies.settle() // nothing was gone when that came
 		if g.syncing && g.opening {
-			g.heldBefore = time.Time{} // nor is what was held before
+			g.heldBefore, g.ranBefore = time.Time{}, 0 // nor is what was held before
 		}
 	}
 }
@@ -150,7 +155,7 @@ func (g *gate) end(syncing bool) (removed int) {
 	g.syncing = syncing
 	removed = g.judge(now, complete)
 	if complete {
-		g.opening, g.heldBefore = false, time.Time{}
+		g.opening, g.heldBefore, g.ranBefore = false, time.Time{}, 0
 	}
 	if len(g.leaving) > 0 {
 		g.stir() // the patience with them ends by the clock, and so does a hold
@@ -166,7 +171,7 @@ func (g *gate) streams() {
 	if !g.syncing || len(g.leaving) == 0 {
 		g.syncingUntil = time.Now().Add(syncPatience)
 	}
-	g.syncing, g.opening = true, true
+	g.syncing, g.opening, g.openedAt = true, true, g.departures
 	if brokenI3 {
 		g.broken.connected(g)
 	}
@@ -177,11 +182,8 @@ func (g *gate) streams() {
 // is a change to clients.
 func (g *gate) put(r state.Record) (stored *mirror.Resource, changed bool) {
 	key := r.Resource.Key()
-	if _, back := g.leaving[key]; back {
-		delete(g.leaving, key)
-		if g.held != nil {
-			g.returned = time.Now()
-		}
+	if g.stay(key) && g.held != nil {
+		g.returned = time.Now()
 	}
 	delete(g.sweep, key)
 	delete(g.outdated, key)
@@ -211,8 +213,7 @@ func (g *gate) pass(key mirror.Key, r state.Record) (stored *mirror.Resource, ch
 		g.stale.count(key, false)
 	}
 	if isNew {
-		g.size++
-		g.added++
+		g.tallies.add(key.Kind, true)
 	}
 	if shown != r.Resource {
 		stored = r.Resource // what the source says is without
@@ -239,7 +240,7 @@ func (g *gate) remove(key mirror.Key) {
 	case g.stale.withholds(key.Kind):
 		g.stale.count(key, false)
 	case g.store.Get(key) != nil:
-		g.leaving[key] = struct{}{}
+		g.depart(key, time.Now())
 	}
 }
 
@@ -249,7 +250,7 @@ func (g *gate) drop(key mirror.Key) bool {
 	if !g.store.Remove(key) {
 		return false
 	}
-	g.size--
+	g.tallies.remove(key.Kind)
 	return true
 }
 
@@ -277,50 +278,39 @@ func (g *gate) restate() {
 	}
 }
 
-// finish is the end of what restate began. meant says that what is gone by it was meant to:
-// the guard does not look at it.
+// finish is the end of what restate began. meant tells that what is gone by it was meant to,
+// because the config has changed: the guard does not look at that.
 func (g *gate) finish(syncing, meant bool) (removed int) {
 	if meant {
 		g.because("config")
 	}
-	if meant && g.frozen == nil {
-		for key := range g.sweep {
-			if _, held := g.leaving[key]; held {
-				continue // it is not on account of this
+	ruled := meant
+	for key := range g.sweep {
+		_, leaves := g.leaving[key]
+		switch {
+		case g.frozen != nil:
+			if meant {
+				g.outdated[key] = true
 			}
+			g.remove(key)
+		case !meant && !g.outdated[key]:
+			g.remove(key)
+		case meant && leaves: // it is not on account of this
+		default:
 			if g.drop(key) {
 				removed++
 			}
 			if g.keeps {
 				g.passed[key] = nil
 			}
-		}
-		g.peaks, g.added = peaks{}, 0
-	} else {
-		dropped := false
-		for key := range g.sweep {
-			_, outdated := g.outdated[key]
-			switch {
-			case meant: // and frozen
-				g.outdated[key] = struct{}{}
-			case outdated && g.frozen == nil:
-				if g.drop(key) {
-					removed++
-				}
-				if g.keeps {
-					g.passed[key] = nil
-				}
-				dropped = true
-				continue
-			}
-			g.remove(key)
-		}
-		if dropped {
-			g.peaks, g.added = peaks{}, 0
+			ruled = true
 		}
 	}
 	if g.frozen == nil {
 		clear(g.outdated)
+		if ruled {
+			g.tallies.forget()
+		}
 	}
 	g.sweep = nil
 	return removed + g.end(syncing)
@@ -354,6 +344,9 @@ func (g *gate) contact(on bool) (restate bool) {
 	if !on {
 		was := g.stale.inContact
 		g.stale.lose(time.Now())
+		if g.held != nil {
+			g.held.stop(time.Now())
+		}
 		if !was {
 			g.stir()
 			return false
@@ -373,6 +366,9 @@ func (g *gate) contact(on bool) (restate bool) {
 	}
 	g.showPlain()
 	g.stale.regain()
+	if g.held != nil {
+		g.held.start(time.Now())
+	}
 	g.stir()
 	return withheld && g.frozen == nil
 }
@@ -383,7 +379,7 @@ func (g *gate) freshen(kind mirror.Kind) (restate bool) {
 	return g.stale.freshen(kind) && g.frozen == nil
 }
 
-// run sees to what happens by the passing of time, until ctx ends.
+// run does what the passing of time demands, until ctx ends.
 func (g *gate) run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -394,12 +390,17 @@ func (g *gate) run(ctx context.Context) error {
 		case <-g.wake:
 		case <-timer.C:
 		}
-		timer.Reset(g.due(time.Now()))
+		wait, then := g.due(time.Now())
+		if then != nil {
+			then()
+		}
+		timer.Reset(wait)
 	}
 }
 
-// due does what is due, and returns how long nothing will be.
-func (g *gate) due(now time.Time) (wait time.Duration) {
+// due does what is due. It returns how long nothing will be, and what the source is to do,
+// or nil: the caller has it done without the lock, because the source's own comes first.
+func (g *gate) due(now time.Time) (wait time.Duration, then func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	wait = time.Hour
@@ -416,19 +417,49 @@ func (g *gate) due(now time.Time) (wait time.Duration) {
 	if len(g.leaving) > 0 && g.held == nil && g.syncing {
 		until(g.syncingUntil)
 	}
-	if h := g.held; h != nil {
-		until(g.toSay)
-		if quiet := g.returned.Add(guardWindow); !h.Until.IsZero() && quiet.After(now) && !g.syncing {
-			until(quiet)
+	if g.held != nil {
+		if g.repeats(now) {
+			then = g.source.repeat
 		}
-		if g.syncing && h.Until.Before(g.syncingUntil) && !h.Until.IsZero() {
-			until(g.syncingUntil)
-		} else {
-			until(h.Until)
+		until(g.nextOfHold(now))
+	}
+	if f := g.frozen; f != nil && !f.Until.IsZero() {
+		switch source := g.source; {
+		case now.Before(f.Until):
+			until(f.Until)
+		case g.stale.inContact: // else it waits for that
+			g.log.Info("unfreezing, the time of the freeze is over", "since", f.Since.UTC().Format(time.RFC3339))
+			then = func() { _ = source.restateAll(true) } // it fails only when somebody was faster
 		}
 	}
 	until(g.stale.next(now))
-	return wait
+	return wait, then
+}
+
+// nextOfHold returns when the passing of time will change something about what is held, zero
+// for never.
+func (g *gate) nextOfHold(now time.Time) (at time.Time) {
+	consider := func(t time.Time) {
+		if !t.Before(now) && (at.IsZero() || t.Before(at)) {
+			at = t
+		}
+	}
+	if !g.toSay.IsZero() {
+		consider(g.toSay)
+	}
+	left, ends := g.left(now)
+	switch {
+	case !ends || !g.stale.inContact:
+		return at
+	case left > 0:
+		consider(now.Add(left))
+	case !g.held.asked.IsZero():
+		consider(g.held.asked.Add(repeatEvery))
+	}
+	if quiet := g.returned.Add(guardWindow); quiet.After(now) {
+		consider(quiet)
+	}
+	return at
 }
 
 // age notes what has become stale, and takes out what is not to be served any more.
@@ -447,7 +478,7 @@ func (g *gate) age(now time.Time) {
 		}
 		for _, r := range g.store.List(kind, "") {
 			key := r.Key()
-			delete(g.leaving, key)
+			g.stay(key)
 			g.drop(key)
 			g.stale.count(key, true)
 			if g.keeps {
@@ -457,7 +488,7 @@ func (g *gate) age(now time.Time) {
 		}
 	}
 	if len(gone) > 0 {
-		g.peaks, g.added = peaks{}, 0
+		g.tallies.forget()
 		g.because("staleness")
 		g.sayExpired(gone)
 	}
@@ -511,13 +542,12 @@ func (g *gate) status(st *Status) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	st.Synced = st.Synced || g.said
-	if h := g.held; h != nil {
-		held := *h
-		held.Examples = examples(g.leaving)
+	if g.held != nil {
+		held := g.describeHold(time.Now())
 		st.Held = &held
 	}
 	if f := g.frozen; f != nil {
-		st.Frozen = &Frozen{Since: f.Since, Revision: f.Revision, Waiting: len(g.waiting)}
+		st.Frozen = &Frozen{Since: f.Since, Until: f.Until, Reason: f.Reason, Revision: f.Revision, Waiting: len(g.waiting)}
 	}
 	st.Stale = g.stale.isStale
 	if g.stale.isStale {

@@ -14,7 +14,8 @@ func (g *gate) restore(saved state.Saved) {
 	records := saved.Records
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.frozen, g.synced, g.heldBefore = saved.Meta.Frozen, saved.Meta.Synced, saved.Meta.HeldSince
+	g.frozen, g.synced = saved.Meta.Frozen, saved.Meta.Synced
+	g.heldBefore, g.ranBefore = saved.Meta.HeldSince, saved.Meta.HeldRan
 	g.stale.restore(saved.Meta.LastContact, time.Now(), g.frozen == nil)
 	gone := map[mirror.Kind]int{}
 	for i := range records {
@@ -29,7 +30,7 @@ func (g *gate) restore(saved state.Saved) {
 		}
 		shown := g.stale.annotated(key, records[i].Resource)
 		if g.store.Get(key) == nil {
-			g.size++
+			g.tallies.add(key.Kind, false)
 		}
 		g.store.Put(shown)
 	}
@@ -56,7 +57,7 @@ const maxGone = 20_000
 
 // forgetGone bounds what is remembered while the disk is full.
 func (g *gate) forgetGone() {
-	if len(g.passed) <= 2*g.size+maxGone {
+	if len(g.passed) <= 2*g.tallies.all.size+maxGone {
 		return
 	}
 	g.whole = true
@@ -86,9 +87,10 @@ func (g *gate) TakeChanges() ([]state.Change, state.Meta) {
 	if len(g.passed) > 0 {
 		g.passed = map[mirror.Key]*state.Record{}
 	}
+	now := time.Now()
 	last := g.stale.since
 	if g.stale.inContact {
-		last = time.Now()
+		last = now
 		if last.Sub(g.reported) < g.stale.grain() {
 			last = g.reported
 		}
@@ -96,9 +98,12 @@ func (g *gate) TakeChanges() ([]state.Change, state.Meta) {
 	if !last.IsZero() {
 		g.reported = last
 	}
-	meta := state.Meta{Whole: whole, Synced: g.synced, LastContact: last, HeldSince: g.heldBefore, Frozen: g.frozen, Fingerprint: g.fingerprint}
+	meta := state.Meta{Whole: whole, Synced: g.synced, LastContact: last, HeldSince: g.heldBefore, HeldRan: g.ranBefore, Frozen: g.frozen, Fingerprint: g.fingerprint}
 	if g.held != nil {
-		meta.HeldSince = g.held.Since
+		meta.HeldSince, meta.HeldRan = g.held.since, g.held.elapsed(now)
+		if !g.held.running.IsZero() {
+			meta.HeldRan = meta.HeldRan.Truncate(max(min(contactGrain, g.guard.HoldFor.D()/10), time.Second))
+		}
 	}
 	meta.By = strings.Join(g.by, ", ")
 	g.by, g.tookBy = nil, g.by
@@ -118,11 +123,11 @@ func (g *gate) because(of string) {
 // MarkAll has everything that is served kept anew, because it is not on disk any more.
 func (g *gate) MarkAll() {
 	g.mu.Lock()
-	records := g.records
+	source := g.source
 	g.mu.Unlock()
 	var said []state.Record
-	if records != nil {
-		said = records() // it locks the source, which comes before the gate
+	if source != nil {
+		said = source.kept() // it locks the source, which comes before the gate
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -145,7 +150,7 @@ func (g *gate) MarkAll() {
 func (g *gate) follows(s Source) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.records = s.kept
+	g.source = s
 }
 
 // GiveBack implements state.Source.

@@ -100,18 +100,18 @@ func TestWhileDeletionsAreHeldAdditionsAndChangesApply(t *testing.T) {
 
 	key.Name = "e7"
 	traces := s.x.Trace(key)
-	s.demand("explain says why it is served", len(traces) == 1 && strings.Contains(traces[0].Detail, "relay release east"))
+	s.demand("explain says why it is served", len(traces) == 1 && strings.Contains(traces[0].Detail, "relay held east"))
 }
 
 func TestAnOperatorReleasesWhatIsHeld(t *testing.T) {
 	s := newXDSScript(t, guarded(30, 10, 0))
-	if err := s.x.gate.release(); !errors.Is(err, ErrNotPossible) {
+	if err := s.x.gate.releaseAll(); !errors.Is(err, ErrNotPossible) {
 		t.Fatalf("release of nothing: %v", err)
 	}
 	s.ok(s.sotw(xdsEntryURL, entries("e", 40)...))
 	s.ok(s.sotw(xdsEntryURL))
 	s.lapse()
-	s.ok(s.x.gate.release())
+	s.ok(s.x.gate.releaseAll())
 	s.demand("all is gone", s.count() == 0 && s.x.Status().Held == nil)
 	s.ok(s.sotw(xdsEntryURL, entries("f", 20)...))
 	s.demand("and what comes later comes", s.count() == 20)
@@ -132,6 +132,8 @@ func TestWhatIsHeldGoesThroughAfterHoldFor(t *testing.T) {
 		s.demand("still held", s.count() == 40 && s.x.Status().Held != nil)
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
+		s.demand("held until the source repeats it", s.count() == 40 && s.x.Status().Held.Clock == ClockOver)
+		s.repeats(xdsEntryURL, func() error { return s.sotw(xdsEntryURL) })
 		s.demand("let through", s.count() == 0 && s.x.Status().Held == nil)
 		cancel()
 		s.ok(<-done)
@@ -150,7 +152,7 @@ func TestWhatIsLostBitByBitWithinAMinuteCountsTogether(t *testing.T) {
 		}
 		s.ok(s.sotw(xdsEntryURL, all[:60]...))
 		s.demand("the fourth ten are held", s.count() == 70 && s.x.Status().Held != nil)
-		s.ok(s.x.gate.release())
+		s.ok(s.x.gate.releaseAll())
 		for left := 50; left > 0; left -= 10 {
 			time.Sleep(2 * time.Minute)
 			s.ok(s.sotw(xdsEntryURL, all[:left]...))
@@ -207,8 +209,8 @@ func TestDeltaRemovalsAreHeldAsWell(t *testing.T) {
 func TestAFrozenSourceStaysAsItIsUntilUnfrozen(t *testing.T) {
 	s := newXDSScript(t, guarded(100, 0, 0))
 	s.ok(s.sotw(xdsEntryURL, xdsEntry("ns/a", "a.example"), xdsEntry("ns/b", "b.example")))
-	s.ok(s.x.gate.freeze())
-	if err := s.x.gate.freeze(); !errors.Is(err, ErrNotPossible) {
+	s.ok(s.x.gate.freezeNow())
+	if err := s.x.gate.freezeNow(); !errors.Is(err, ErrNotPossible) {
 		t.Errorf("freezing twice: %v", err)
 	}
 	s.ok(s.sotw(xdsEntryURL, xdsEntry("ns/a", "a2.example"), xdsEntry("ns/c", "c.example")))
@@ -228,7 +230,7 @@ func TestAFrozenSourceStaysAsItIsUntilUnfrozen(t *testing.T) {
 func TestWhatAFrozenSourceHasLostIsJudgedByTheGuardWhenUnfrozen(t *testing.T) {
 	s := newXDSScript(t, guarded(30, 10, 0))
 	s.ok(s.sotw(xdsEntryURL, entries("e", 40)...))
-	s.ok(s.x.gate.freeze())
+	s.ok(s.x.gate.freezeNow())
 	s.ok(s.sotw(xdsEntryURL))
 	s.lapse()
 	s.ok(s.x.restateAll(true))
@@ -342,7 +344,7 @@ func TestARollbackServesAFormerStateAndFreezes(t *testing.T) {
 	s.ok(s.sotw(xdsEntryURL, xdsEntry("ns/a", "a1.example"), xdsEntry("ns/b", "b.example")))
 	then := s.x.kept()
 	s.ok(s.sotw(xdsEntryURL, xdsEntry("ns/a", "a2.example"), xdsEntry("ns/c", "c.example")))
-	s.x.gate.rollBack(7, then)
+	s.x.gate.rollBack(Order{To: 7}, then)
 	s.ok(s.x.restateAll(false))
 	s.holds("ns/a=a1.example", "ns/b=b.example")
 	f := s.x.Status().Frozen
@@ -537,7 +539,7 @@ func TestWhenTheDiskHasLostEverythingAllIsKeptAnew(t *testing.T) {
 	s.x.gate.follows(s.x)
 	s.ok(s.sotw(xdsEntryURL, xdsEntry("ns/a", "a.example"), xdsEntry("ns/b", "b.example")))
 	s.x.gate.TakeChanges()
-	s.ok(s.x.gate.freeze())
+	s.ok(s.x.gate.freezeNow())
 	s.ok(s.sotw(xdsEntryURL, xdsEntry("ns/a", "a.example"), xdsEntry("ns/b", "b2.example")))
 	s.x.gate.MarkAll()
 	changes, _ := s.x.gate.TakeChanges()

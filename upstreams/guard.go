@@ -4,138 +4,158 @@ import (
 	"fmt"
 	"time"
 
+	"meshrelay/config"
 	"meshrelay/mirror"
 )
 
-// judge lets deletions pass, or holds them. complete says that a new stream has just
+// judge carries deletions out, or holds them. complete tells that a new stream has just
 // answered everything.
 func (g *gate) judge(now time.Time, complete bool) (removed int) {
-	g.peaks.note(now, g.size)
+	g.tallies.note(now)
 	if len(g.leaving) == 0 {
 		if !g.syncing || !now.Before(g.syncingUntil) {
-			g.added = 0
+			g.tallies.settle()
 		}
 		if g.held != nil {
-			g.log.Info("nothing is held any more: the upstream has it again, or it has expired")
-			g.held = nil
+			g.log.Info("no deletions held any more", "reason", "the upstream has the resources again, or they have expired")
+			g.held, g.lookedAt = nil, nil
 			g.stir()
 		}
 		return 0
 	}
-	if g.syncing && now.Before(g.syncingUntil) && g.guard.Percent < 100 {
+	if g.syncing && now.Before(g.syncingUntil) && !g.isOff() {
 		return 0
 	}
-	if h := g.held; h != nil {
+	if g.held != nil {
+		reason := ""
 		switch {
-		case g.guard.Percent >= 100:
-			g.log.Warn("deletions that were held go through now: the guard lets everything pass", "removed", len(g.leaving))
+		case g.isOff():
+			reason = "the guard is switched off"
 		case g.isNormalAgain(now, complete):
-			g.log.Info("the upstream has again most of what its guard has held; the rest is removed", "removed", len(g.leaving))
-		case !h.Until.IsZero() && !now.Before(h.Until):
-			g.because("guard.holdFor")
-			g.log.Warn("deletions that were held go through now: guard.holdFor is over", "removed", len(g.leaving), "held", now.Sub(h.Since).Round(time.Second))
+			reason = "the upstream has most of what was held again"
+		case complete && g.isOver(now):
+			return g.carryOut(now, g.openedAt) // a new stream repeats everything
 		default:
-			h.Removals = len(g.leaving)
 			return 0
 		}
+		g.log.Warn("held deletions carried out", "reason", reason, "removed", len(g.leaving))
 		return g.letGo()
 	}
-	if !g.tooMany(now) {
+	why := g.tooMany(now)
+	if why == "" {
 		return g.letGo()
 	}
-	since := now
+	g.held = &hold{since: now, of: g.of(), why: why}
 	if !g.heldBefore.IsZero() {
-		since, g.heldBefore = g.heldBefore, time.Time{}
+		g.held.since, g.held.ran = g.heldBefore, g.ranBefore
+		g.heldBefore, g.ranBefore = time.Time{}, 0
 	}
-	g.held = &Held{Since: since, Until: g.holdUntil(since), Removals: len(g.leaving), Of: g.of()}
+	if g.stale.inContact {
+		g.held.start(now)
+	}
 	g.returned, g.toSay = now, now.Add(holdSaid)
 	g.stir()
 	return 0
 }
 
-// holdSaid is how long after the guard has begun to hold that is logged: a source says type by
-// type what is gone.
-const holdSaid = time.Second
-
-// sayHeld logs what the guard holds, once.
-func (g *gate) sayHeld(now time.Time) {
-	if g.held == nil || g.toSay.IsZero() || now.Before(g.toSay) {
-		return
-	}
-	g.toSay = time.Time{}
-	until := "released"
-	if !g.held.Until.IsZero() {
-		until = g.held.Until.UTC().Format(time.RFC3339)
-	}
-	g.log.Warn("the upstream removes so much at once that it is held back; what is meant goes through with: relay release "+g.name,
-		"removals", len(g.leaving), "of", g.held.Of, "until", until)
-}
-
 // isNormalAgain reports whether a source of which deletions are held is as usual, but for
 // deletions that the guard would have let pass.
 //
-// A new stream says that as a whole. On a live one things return bit by bit, so that what has
+// A new stream tells that as a whole. On a live one things return bit by bit, so that what has
 // not returned yet looks like what is gone: it waits until nothing has returned for a while.
-// What is held for ever goes when a person says so, or is had again.
+// What is held for ever goes when a person wants it, or is had again; and so does the rest of
+// what a person has released in part.
 func (g *gate) isNormalAgain(now time.Time, complete bool) bool {
-	return !g.held.Until.IsZero() && !g.syncing && (complete || now.Sub(g.returned) >= guardWindow) && !g.tooMany(now)
+	if _, ends := g.left(now); !ends || g.held.picked || g.syncing {
+		return false
+	}
+	quiet := g.stale.inContact && now.Sub(g.returned) >= guardWindow
+	return (complete || quiet) && g.tooMany(now) == ""
 }
 
-// tooMany reports whether the deletions at hand are more than the guard lets pass.
-func (g *gate) tooMany(now time.Time) bool {
-	g.peaks.note(now, g.size)
-	left := g.size - len(g.leaving)
-	return g.exceeds(len(g.leaving), g.had()) || g.exceeds(g.peaks.most-left, g.peaks.most)
+// tooMany returns why the deletions at hand are more than the guard lets pass, or nothing.
+func (g *gate) tooMany(now time.Time) string {
+	byKind := map[mirror.Kind]int{}
+	for key := range g.leaving {
+		byKind[key.Kind]++
+	}
+	return g.tooManyOf(byKind, now)
 }
+
+// tooManyOf is tooMany for so many deletions of each kind.
+func (g *gate) tooManyOf(byKind map[mirror.Kind]int, now time.Time) string {
+	g.tallies.note(now)
+	all, n := &g.tallies.all, 0
+	for _, of := range byKind {
+		n += of
+	}
+	had, most := g.had(n), all.peaks.most
+	if g.exceeds(n, had) {
+		return fmt.Sprintf("%d of %d resources at once", n, had)
+	}
+	if lost := most - (all.size - n); g.exceeds(lost, most) {
+		return fmt.Sprintf("%d of %d resources within %v", lost, most, guardWindow)
+	}
+	if g.guard.Empty == config.EmptyHold {
+		return g.emptied(byKind, n)
+	}
+	return ""
+}
+
+// emptied returns what the deletions at hand leave nothing of, or nothing. n is how many they
+// are. A MeshConfig, which an istiod without any config has, does not count.
+func (g *gate) emptied(byKind map[mirror.Kind]int, n int) string {
+	all := &g.tallies.all
+	mesh := g.tallies.kind(mirror.MeshConfig)
+	n -= byKind[mirror.MeshConfig]
+	size, most := all.size-mesh.size, all.peaks.most-mesh.peaks.most
+	if n > 0 && n == size && (most >= fewest || g.opening && g.synced) {
+		return "nothing would be left"
+	}
+	for kind, of := range byKind {
+		t := g.tallies.kind(kind)
+		had := t.had(of)
+		if !g.synced {
+			had = t.size
+		}
+		every := of >= had && had >= fewest || of == t.size && t.peaks.most >= fewest
+		if kind != mirror.MeshConfig && every {
+			return fmt.Sprintf("every %s would go", kind.Kind)
+		}
+	}
+	return ""
+}
+
+// isOff reports whether the guard lets everything pass.
+func (g *gate) isOff() bool { return g.guard.Percent >= 100 && g.guard.Empty != config.EmptyHold }
 
 func (g *gate) exceeds(n, of int) bool { return n > g.guard.Count && n*100 > g.guard.Percent*of }
 
-// had returns how many resources the source had before the deletions at hand: what has come
-// with them, or since, does not make them fewer.
-func (g *gate) had() int {
+// had returns how many resources the source had before n deletions.
+func (g *gate) had(n int) int {
 	if !g.synced {
-		return g.size // it had nothing before
+		return g.tallies.all.size // it had nothing before
 	}
-	return max(g.size-g.added, len(g.leaving))
+	return g.tallies.all.had(n)
 }
 
 // of returns what the deletions at hand are a share of.
 func (g *gate) of() int {
-	if g.exceeds(len(g.leaving), g.had()) {
-		return g.had()
+	if had := g.had(len(g.leaving)); g.exceeds(len(g.leaving), had) {
+		return had
 	}
-	return max(g.size, g.peaks.most)
+	return max(g.tallies.all.size, g.tallies.all.peaks.most)
 }
 
-func (g *gate) holdUntil(since time.Time) time.Time {
-	if g.guard.HoldFor == 0 {
-		return time.Time{}
-	}
-	return since.Add(g.guard.HoldFor.D())
-}
-
-// letGo removes what is leaving.
+// letGo carries out all deletions at hand.
 func (g *gate) letGo() (removed int) {
-	byKind := map[mirror.Kind]int{}
-	for key := range g.leaving {
-		if g.drop(key) {
-			removed++
-			byKind[key.Kind]++
-		}
-		if g.keeps {
-			g.passed[key] = nil
-		}
-	}
-	clear(g.leaving)
-	g.added = 0
-	g.sayEmptied(byKind)
+	removed = g.carry(func(mirror.Key, departure) bool { return true })
 	if g.held != nil {
-		g.held = nil
-		g.peaks = peaks{}
-		g.stir()
+		g.endHold()
 	}
-	g.heldBefore = time.Time{}
-	g.peaks.note(time.Now(), g.size)
+	g.tallies.settle()
+	g.heldBefore, g.ranBefore = time.Time{}, 0
+	g.tallies.note(time.Now())
 	return removed
 }
 
@@ -151,17 +171,4 @@ func (g *gate) sayEmptied(removed map[mirror.Kind]int) {
 			g.log.Warn("upstream has nothing left of a kind; all of it was removed", "kind", kind, "removed", n)
 		}
 	}
-}
-
-// release lets through what is held.
-func (g *gate) release() error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.held == nil {
-		return fmt.Errorf("%w: upstream %s: nothing is held", ErrNotPossible, g.name)
-	}
-	g.because("release")
-	g.log.Warn("deletions that were held are released by an operator", "removed", len(g.leaving))
-	g.letGo()
-	return nil
 }

@@ -198,7 +198,7 @@ func (g *gate) trace(key mirror.Key) (Trace, bool) {
 	case frozen:
 		detail = "the upstream says otherwise, and is frozen: relay unfreeze " + g.name
 	case leaving:
-		detail = "the upstream has deleted it, and its guard holds that back: relay release " + g.name
+		detail = "the upstream has deleted it, and its guard holds that back: relay held " + g.name
 	default:
 		return Trace{}, false
 	}

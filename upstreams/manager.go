@@ -45,6 +45,9 @@ type Source interface {
 	restateAll(thaw bool) error
 	// setLimits takes over what a config says of limits.
 	setLimits(cfg config.Upstream)
+	// repeat asks the source for all that it has once more. When it has answered, the gate is
+	// told (gate.repeated). It does not wait, and has no effect out of contact.
+	repeat()
 	// check reports what of the files that the source needs, besides those that it serves, can
 	// not be used now.
 	check() error
@@ -397,105 +400,6 @@ func (m *Manager) Names() (names []string) {
 		names = append(names, one.cfg.Name)
 	}
 	return names
-}
-
-// Freeze keeps what is served of an upstream as it is, until it is unfrozen, also through
-// restarts if there is a Keeper. The error is ErrUnknownUpstream, ErrNotPossible, or says
-// that it would not outlive a restart.
-func (m *Manager) Freeze(ctx context.Context, upstream string) error {
-	m.applying.Lock()
-	defer m.applying.Unlock()
-	one, err := m.member(upstream)
-	if err != nil {
-		return err
-	}
-	if err := m.flush(ctx); err != nil { // what has passed until now, with all that belongs to it
-		return fmt.Errorf("upstream %s is not frozen: %w", upstream, err)
-	}
-	if err := one.gate.freeze(); err != nil {
-		return err
-	}
-	return m.durably(ctx, upstream, "frozen")
-}
-
-// Unfreeze brings an upstream to what it has said since, and lets it follow again.
-func (m *Manager) Unfreeze(ctx context.Context, upstream string) error {
-	m.applying.Lock()
-	defer m.applying.Unlock()
-	one, err := m.member(upstream)
-	if err != nil {
-		return err
-	}
-	if err := one.source.restateAll(true); err != nil {
-		return err
-	}
-	return m.durably(ctx, upstream, "unfrozen")
-}
-
-// Release lets deletions through that the guard of an upstream holds.
-func (m *Manager) Release(ctx context.Context, upstream string) error {
-	m.applying.Lock()
-	defer m.applying.Unlock()
-	one, err := m.member(upstream)
-	if err != nil {
-		return err
-	}
-	if err := one.gate.release(); err != nil {
-		return err
-	}
-	return m.durably(ctx, upstream, "released")
-}
-
-// Rollback serves of an upstream what it had in a former revision, frozen until it is
-// unfrozen.
-func (m *Manager) Rollback(ctx context.Context, upstream string, to uint64) error {
-	m.applying.Lock()
-	defer m.applying.Unlock()
-	one, err := m.member(upstream)
-	if err != nil {
-		return err
-	}
-	if m.keeper == nil {
-		return fmt.Errorf("%w: without state.dir there is no history", ErrNotPossible)
-	}
-	if err := m.flush(ctx); err != nil {
-		return fmt.Errorf("upstream %s is not rolled back: %w", upstream, err)
-	}
-	records, err := m.keeper.At(upstream, to)
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrNotPossible, err)
-	}
-	one.gate.rollBack(to, records)
-	if err := one.source.restateAll(false); err != nil {
-		return err
-	}
-	return m.durably(ctx, upstream, "rolled back")
-}
-
-// History returns the revisions of an upstream that are kept, the newest first.
-func (m *Manager) History(upstream string) ([]state.Revision, error) {
-	if _, err := m.member(upstream); err != nil {
-		return nil, err
-	}
-	if m.keeper == nil {
-		return nil, fmt.Errorf("%w: without state.dir there is no history", ErrNotPossible)
-	}
-	return m.keeper.History(upstream)
-}
-
-func (m *Manager) flush(ctx context.Context) error {
-	if m.keeper == nil {
-		return nil
-	}
-	return m.keeper.Flush(ctx)
-}
-
-// durably sees to it that an operator's decision outlives a restart.
-func (m *Manager) durably(ctx context.Context, upstream, what string) error {
-	if err := m.flush(ctx); err != nil {
-		return fmt.Errorf("upstream %s is %s, but that is not on disk yet, and would be forgotten by a restart now: %w", upstream, what, err)
-	}
-	return nil
 }
 
 // Trace returns what became of a key in every source, in order of priority.

@@ -188,7 +188,7 @@ func TestPoliciesChangeWithoutANewStream(t *testing.T) {
 	if st := r.m.Status()[0]; !st.Required || a.Streams() != 1 {
 		t.Errorf("status %+v, %d streams", st, a.Streams())
 	}
-	if err := r.m.Release(t.Context(), "east"); err != nil {
+	if err := errorOf(r.m.Release(t.Context(), "east", Order{All: true})); err != nil {
 		t.Fatal(err)
 	}
 	r.await("all is gone", func() bool { return r.aggregate.Counts()[xdsEntryKind] == 0 })
@@ -292,40 +292,40 @@ func TestOperatorsFreezeUnfreezeAndRollBack(t *testing.T) {
 		a.Set(xdsEntryURL, xdsEntry("ns/a", host))
 		a.Push(xdsEntryURL)
 	}
-	must(r.m.Freeze(ctx, "east"))
+	must(errorOf(r.m.Freeze(ctx, "east", Order{})))
 	push("a2.example")
 	r.await("something waits", func() bool { return r.m.Status()[0].Frozen.Waiting == 1 })
-	must(r.m.Unfreeze(ctx, "east"))
+	must(errorOf(r.m.Unfreeze(ctx, "east", Order{})))
 	r.awaitServed("ns/a=a2.example@east")
-	must(r.m.Rollback(ctx, "east", 3))
+	must(errorOf(r.m.Rollback(ctx, "east", Order{To: 3})))
 	r.awaitServed("ns/a=a0.example@east")
 	if f := r.m.Status()[0].Frozen; f == nil || f.Revision != 3 || f.Waiting != 1 {
 		t.Errorf("frozen: %+v", f)
 	}
-	must(r.m.Unfreeze(ctx, "east"))
+	must(errorOf(r.m.Unfreeze(ctx, "east", Order{})))
 	r.awaitServed("ns/a=a2.example@east")
 	if keeper.flushes < 6 {
 		t.Errorf("%d flushes: a decision would not outlive a restart", keeper.flushes)
 	}
 
 	for what, err := range map[string]error{
-		"freeze":   r.m.Freeze(ctx, "esat"),
-		"unfreeze": r.m.Unfreeze(ctx, "esat"),
-		"release":  r.m.Release(ctx, "esat"),
-		"rollback": r.m.Rollback(ctx, "esat", 3),
+		"freeze":   errorOf(r.m.Freeze(ctx, "esat", Order{})),
+		"unfreeze": errorOf(r.m.Unfreeze(ctx, "esat", Order{})),
+		"release":  errorOf(r.m.Release(ctx, "esat", Order{All: true})),
+		"rollback": errorOf(r.m.Rollback(ctx, "esat", Order{To: 3})),
 	} {
 		if !errors.Is(err, ErrUnknownUpstream) || !strings.Contains(err.Error(), "east") {
 			t.Errorf("%s of an unknown upstream: %v", what, err)
 		}
 	}
-	if err := r.m.Rollback(ctx, "east", 99); !errors.Is(err, ErrNotPossible) {
+	if err := errorOf(r.m.Rollback(ctx, "east", Order{To: 99})); !errors.Is(err, ErrNotPossible) {
 		t.Errorf("rollback to an unknown revision: %v", err)
 	}
-	if err := r.m.Release(ctx, "east"); !errors.Is(err, ErrNotPossible) {
+	if err := errorOf(r.m.Release(ctx, "east", Order{All: true})); !errors.Is(err, ErrNotPossible) {
 		t.Errorf("release of nothing: %v", err)
 	}
 	keeper.fail = errors.New("no space left on device")
-	if err := r.m.Freeze(ctx, "east"); err == nil || r.m.Status()[0].Frozen != nil {
+	if err := errorOf(r.m.Freeze(ctx, "east", Order{})); err == nil || r.m.Status()[0].Frozen != nil {
 		t.Errorf("a freeze that is not kept: %v", err)
 	}
 }
@@ -335,13 +335,13 @@ func TestWithoutAStateThereIsNoHistory(t *testing.T) {
 	if _, err := r.m.History("local"); !errors.Is(err, ErrNotPossible) || !strings.Contains(err.Error(), "state.dir") {
 		t.Errorf("history: %v", err)
 	}
-	if err := r.m.Rollback(t.Context(), "local", 1); !errors.Is(err, ErrNotPossible) {
+	if err := errorOf(r.m.Rollback(t.Context(), "local", Order{To: 1})); !errors.Is(err, ErrNotPossible) {
 		t.Errorf("rollback: %v", err)
 	}
-	if err := r.m.Freeze(t.Context(), "local"); err != nil {
+	if err := errorOf(r.m.Freeze(t.Context(), "local", Order{})); err != nil {
 		t.Errorf("freeze: %v", err)
 	}
-	if err := r.m.Unfreeze(t.Context(), "local"); err != nil {
+	if err := errorOf(r.m.Unfreeze(t.Context(), "local", Order{})); err != nil {
 		t.Errorf("unfreeze: %v", err)
 	}
 }
@@ -373,7 +373,7 @@ func TestAnEmptiedDirectoryIsHeldAndAFrozenOneStays(t *testing.T) {
 	}
 	write(text.String())
 	r.await("none is held", func() bool { return r.m.Status()[0].Held == nil })
-	if err := r.m.Freeze(t.Context(), "local"); err != nil {
+	if err := errorOf(r.m.Freeze(t.Context(), "local", Order{})); err != nil {
 		t.Fatal(err)
 	}
 	write(serviceEntry("z", "z.example"))

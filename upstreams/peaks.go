@@ -1,13 +1,6 @@
 package upstreams
 
-import (
-	"cmp"
-	"maps"
-	"slices"
-	"time"
-
-	"meshrelay/mirror"
-)
+import "time"
 
 // peaks remembers the largest size of a source within guardWindow, second by second.
 type peaks struct {
@@ -32,14 +25,4 @@ func (p *peaks) note(now time.Time, size int) {
 		p.bySecond = append(p.bySecond, peak{now, size})
 	}
 	p.most = max(p.bySecond[0].size, size)
-}
-
-// examples returns some of keys, as people read them.
-func examples(keys map[mirror.Key]struct{}) []string {
-	some := slices.SortedFunc(maps.Keys(keys), func(a, b mirror.Key) int { return cmp.Compare(a.String(), b.String()) })
-	var out []string
-	for _, k := range some[:min(len(some), maxExamples)] {
-		out = append(out, k.String())
-	}
-	return out
 }

@@ -96,9 +96,19 @@ type Status struct {
 
 // Held is what the guard of a source holds back.
 type Held struct {
+	// ID names what is held by its content: the keys and versions.
+	ID    string    `json:"id"`
 	Since time.Time `json:"since"`
-	// Until is when the deletions go through unless the source has them again; zero: never.
+	// Clock is how the time of the hold goes: running, stopped, over or none.
+	Clock string `json:"clock"`
+	// Until is when the clock will be over if it goes on to run, zero unless it runs. Left is
+	// what is left of it, as in 7m30s, while it is stopped.
 	Until time.Time `json:"until,omitzero"`
+	Left  string    `json:"left,omitempty"`
+	// Asked is when the source was last asked to repeat what it has, once the clock is over.
+	Asked time.Time `json:"asked,omitzero"`
+	// Reason is why the deletions look like an accident.
+	Reason string `json:"reason"`
 	// Removals are held back, of the Of resources that the source had. Examples are some,
 	// as "group/Kind namespace/name".
 	Removals int      `json:"removals"`
@@ -109,6 +119,10 @@ type Held struct {
 // Frozen is how an operator holds a source.
 type Frozen struct {
 	Since time.Time `json:"since"`
+	// Until is when the freeze ends by itself, zero for never.
+	Until time.Time `json:"until,omitzero"`
+	// Reason is the operator's.
+	Reason string `json:"reason,omitempty"`
 	// Revision is what it was rolled back to, 0 when it was frozen as it was.
 	Revision uint64 `json:"revision,omitempty"`
 	// Waiting counts the resources of which the source has said something else since.

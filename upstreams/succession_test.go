@@ -54,7 +54,7 @@ func successor(s *xdsScript, same bool, change ...func(*config.Upstream, *config
 func TestUnfreezingInTheMiddleOfASyncDeletesNothing(t *testing.T) {
 	s := newXDSScript(t)
 	s.ok(s.sotw(xdsEntryURL, xdsEntry("ns/a", "a.example")))
-	s.ok(s.x.gate.freeze())
+	s.ok(s.x.gate.freezeNow())
 	s.open(adsclient.SotW, false)
 	s.ok(s.sotw(xdsEntryURL)) // rolled back istiod: alpha comes later
 	s.ok(s.x.restateAll(true))
@@ -65,7 +65,7 @@ func TestUnfreezingLateInASyncDeletesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newXDSScript(t, guarded(30, 10, time.Hour))
 		s.ok(s.sotw(xdsEntryURL, xdsEntry("ns/a", "a.example")))
-		s.ok(s.x.gate.freeze())
+		s.ok(s.x.gate.freezeNow())
 		s.open(adsclient.SotW, false)
 		s.ok(s.sotw(xdsEntryURL))
 		time.Sleep(11 * time.Second)
@@ -115,7 +115,7 @@ func TestWhatWasFrozenIsImportedAnewUnderOtherRules(t *testing.T) {
 	s := newXDSScript(t)
 	s.x.gate.keeps = true
 	s.ok(s.sotw(xdsEntryURL, xdsEntry("ns/a", "a.example")))
-	s.ok(s.x.gate.freeze())
+	s.ok(s.x.gate.freezeNow())
 	disk := map[mirror.Key]state.Record{}
 	flush := func(s *xdsScript) state.Saved {
 		changes, meta := s.x.gate.TakeChanges()
@@ -160,7 +160,7 @@ func TestTheGateSleepsWhenThereIsNothingToDo(t *testing.T) {
 		s.after(20 * time.Minute)
 		s.demand("dropped", s.count() == 0)
 		held := s.x.Status().Held
-		wait := s.x.gate.due(time.Now())
+		wait, _ := s.x.gate.due(time.Now())
 		cancel()
 		s.ok(<-done)
 		if held != nil || wait < time.Second {
@@ -216,7 +216,7 @@ func TestUnfreezingMakesThePolicyCountAgain(t *testing.T) {
 		s := newXDSScript(t, guarded(30, 10, 0), stale(config.Staleness{StaleAfter: config.Duration(time.Minute), OnStale: "drop"}))
 		s.running()
 		s.ok(s.sotw(xdsEntryURL, entries("e", 4)...))
-		s.ok(s.x.gate.freeze())
+		s.ok(s.x.gate.freezeNow())
 		s.disconnects()
 		s.after(10 * time.Minute)
 		s.demand("frozen", s.count() == 4)
@@ -287,7 +287,7 @@ func TestWhatWasHeldUnderOtherRulesGoesInTheEnd(t *testing.T) {
 	syncAll(s3, xdsEntryURL, func() error { return s3.sotw(xdsEntryURL, entries("f", 40)...) })
 	s3.lapse()
 	if s3.x.Status().Held != nil {
-		s3.ok(s3.x.gate.release())
+		s3.ok(s3.x.gate.releaseAll())
 	}
 	s3.demand("only what the source has", s3.count() == 40)
 }
@@ -376,7 +376,7 @@ func TestWhatIsKeptAnewIsKnownUnderTheSourcesName(t *testing.T) {
 	s.x.gate.keeps = true
 	s.x.gate.follows(s.x)
 	s.ok(s.sotw(xdsEntryURL, xdsEntry("ns/a", "a.example")))
-	s.ok(s.x.gate.freeze())
+	s.ok(s.x.gate.freezeNow())
 	s.ok(s.sotw(xdsEntryURL)) // deleted, frozen
 	s.lapse()
 	s.x.gate.TakeChanges()
@@ -446,7 +446,7 @@ func TestWhatWasRolledBackIsImportedAnewUnderOtherRules(t *testing.T) {
 	n := successor(s, false, prefix)
 	syncAll(n, xdsEntryURL, func() error { return n.sotw(xdsEntryURL, xdsEntry("ns/a", "a.example")) })
 	n.holds("ns/p-a=a.example")
-	n.x.gate.rollBack(1, old)
+	n.x.gate.rollBack(Order{To: 1}, old)
 	n.holds("ns/a=a.example")
 	_, meta := n.x.gate.TakeChanges()
 	saved := savedOf(n, time.Now())
@@ -464,7 +464,7 @@ func TestAReloadDoesNotUnfreeze(t *testing.T) {
 	s := newXDSScript(t)
 	// as at the start: not in contact, nothing held
 	s.x.gate.synced = false
-	s.ok(s.x.gate.freeze())
+	s.ok(s.x.gate.freezeNow())
 	s.open("sotw", false)
 	s.ok(s.sotw(xdsEntryURL, xdsEntry("ns/a", "a.example")))
 	s.holds()

@@ -234,6 +234,7 @@ func (t *table) replace(sp *spelling, resp *adsclient.Response) (out outcome) {
 	}
 	if unnamed > 0 {
 		// Whose names could not be read can not be told from what is gone.
+		out.unread = true
 		out.refuse(sp.typeURL, fmt.Errorf("%d elements have no readable name: nothing is removed on account of this response", unnamed))
 		return out
 	}

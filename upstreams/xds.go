@@ -55,12 +55,19 @@ type XDS struct {
 	unswept bool
 	late    map[mirror.Kind]*time.Timer
 	ended   bool
+	// repeating is, for each type URL that the server was asked to repeat and has not, the
+	// names that it has not repeated: none on a SotW stream, where any answer is all.
+	repeating map[string]map[string]struct{}
 }
 
 // NewXDS returns a source that is not connected yet. While the files of its credentials can
 // not be used, it tries again, as with a server that is not there.
 func NewXDS(cfg config.Upstream, node config.Node, provenance config.Provenance, store *mirror.Store, log *slog.Logger) (*XDS, error) {
-	return newXDS(cfg, node, provenance, newGate(cfg, store, log.With("upstream", cfg.Name)), log)
+	x, err := newXDS(cfg, node, provenance, newGate(cfg, store, log.With("upstream", cfg.Name)), log)
+	if err == nil {
+		x.gate.follows(x)
+	}
+	return x, err
 }
 
 func newXDS(cfg config.Upstream, node config.Node, provenance config.Provenance, gate *gate, log *slog.Logger) (*XDS, error) {
@@ -223,6 +230,7 @@ func (x *XDS) HandleState(s adsclient.State) {
 		x.enter(StateConnecting)
 	case adsclient.Streaming:
 		x.types, x.relay = subscriptions(s.Relay, x.extra), s.Relay
+		x.repeating = nil // what a new stream answers is more than a repetition
 		x.table.begin(x.types)
 		x.gate.streams()
 		st.Protocol = string(s.Protocol)
@@ -262,7 +270,7 @@ func (x *XDS) HandleState(s adsclient.State) {
 			st.LastError = s.Err.Error()
 			x.complained[s.Address] = st.LastError
 		}
-		st.Protocol = ""
+		st.Protocol, x.repeating = "", nil
 		x.gate.contact(false)
 		x.enter(state)
 	}
@@ -317,6 +325,7 @@ func (x *XDS) HandleResponse(resp *adsclient.Response) error {
 	}
 	x.settleSync()
 	x.touch()
+	x.noteRepeated(sp, resp, result)
 	if err := result.err(); err != nil {
 		x.status.NACKs++
 		x.log.Warn("response refused in part; the last good content stays in force", "type", resp.TypeURL, "err", err)
@@ -392,6 +401,7 @@ func countsByName(s *mirror.Store) map[string]int {
 
 // outcome is what a response came to.
 type outcome struct {
+	unread           bool // that there are elements whose names can not be read
 	changed, deleted int
 	gone             int      // that the source does not have any more, whatever comes of it
 	bad              []string // what was refused: at most maxNamed of them

@@ -32,29 +32,50 @@ type controlled struct {
 	revisions []state.Revision
 }
 
-func (c *controlled) Freeze(context.Context, string) error {
-	return c.change(func() { c.east.Frozen = &upstreams.Frozen{Since: time.Now()} })
-}
-
-func (c *controlled) Unfreeze(context.Context, string) error {
-	return c.change(func() {
-		c.east.Frozen = nil
-		c.east.Held = &upstreams.Held{Removals: 4, Of: 5}
+func (c *controlled) Freeze(_ context.Context, _ string, o upstreams.Order) (upstreams.Effect, error) {
+	return c.change(o, upstreams.Effect{Kept: 5}, func() {
+		c.east.Frozen = &upstreams.Frozen{Since: time.Now(), Reason: o.Reason}
+		if o.For > 0 {
+			c.east.Frozen.Until = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
+		}
 	})
 }
 
-func (c *controlled) Release(context.Context, string) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.east.Held == nil {
-		return fmt.Errorf("%w: upstream east: nothing is held", upstreams.ErrNotPossible)
-	}
-	c.east.Held, c.east.Resources = nil, map[string]int{"a/B": 1}
-	return nil
+func (c *controlled) Unfreeze(_ context.Context, _ string, o upstreams.Order) (upstreams.Effect, error) {
+	return c.change(o, upstreams.Effect{Removed: 4, Kept: 1, Held: 4, Resources: []string{"- a/B c/d"}}, func() {
+		c.east.Frozen = nil
+		c.east.Held = &upstreams.Held{ID: "abcd", Clock: upstreams.ClockNone, Reason: "every B would go", Removals: 4, Of: 5}
+	})
 }
 
-func (c *controlled) Rollback(_ context.Context, _ string, to uint64) error {
-	return c.change(func() { c.east.Frozen = &upstreams.Frozen{Since: time.Now(), Revision: to} })
+func (c *controlled) Release(_ context.Context, _ string, o upstreams.Order) (upstreams.Effect, error) {
+	c.mu.Lock()
+	held := c.east.Held
+	c.mu.Unlock()
+	switch {
+	case held == nil:
+		return upstreams.Effect{}, fmt.Errorf("%w: upstream east: nothing is held", upstreams.ErrNotPossible)
+	case o.Hold != "" && o.Hold != "abcd":
+		return upstreams.Effect{}, fmt.Errorf("%w: upstream east: hold %s has grown by 1 since\n+ a/B c/e", upstreams.ErrNotPossible, o.Hold)
+	}
+	return c.change(o, upstreams.Effect{Removed: 1, Kept: 1, Held: 3, Resources: []string{"- a/B c/d"}}, func() {
+		c.east.Held, c.east.Resources = nil, map[string]int{"a/B": 1}
+	})
+}
+
+func (c *controlled) Rollback(_ context.Context, _ string, o upstreams.Order) (upstreams.Effect, error) {
+	return c.change(o, upstreams.Effect{Added: 1, Changed: 30}, func() {
+		c.east.Frozen = &upstreams.Frozen{Since: time.Now(), Revision: o.To}
+	})
+}
+
+func (c *controlled) Held(upstream string) (out []upstreams.HeldUpstream, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.east.Held != nil && (upstream == "" || upstream == "east") {
+		out = append(out, upstreams.HeldUpstream{Upstream: "east", Held: *c.east.Held, Deletions: []upstreams.HeldDeletion{{Kind: "a/B", Namespace: "c", Name: "d"}}})
+	}
+	return out, nil
 }
 
 func (c *controlled) History(string) ([]state.Revision, error) {
@@ -63,11 +84,13 @@ func (c *controlled) History(string) ([]state.Revision, error) {
 	return c.revisions, nil
 }
 
-func (c *controlled) change(f func()) error {
+func (c *controlled) change(o upstreams.Order, e upstreams.Effect, f func()) (upstreams.Effect, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	f()
-	return nil
+	if !o.DryRun {
+		f()
+	}
+	return e, nil
 }
 
 func (c *controlled) sources() []upstreams.Status {
@@ -127,6 +150,16 @@ func (c *controlled) relay(args ...string) (code int, stdout, stderr string) {
 	return code, out.String(), errs.String()
 }
 
+const heldTable = `upstream east: hold abcd, 4 deletions of 5 resources, since - ago
+reason: every B would go
+ends: only when the upstream has the resources again, or somebody releases them
+
+KIND   NAMESPACE   NAME   AGE   HELD
+a/B    c           d      -     -
+
+All of this is still served. If the deletions are meant: relay release east --hold abcd
+`
+
 func TestOperatorsCommandsSayWhatIsNowTheCase(t *testing.T) {
 	c := serveControls(t, filepath.Join(t.TempDir(), "run", "admin.sock"))
 	c.revisions = []state.Revision{{ID: 7, Time: time.Now().Add(-time.Hour), Resources: 5, Removed: 1, Keys: []string{"-a/B c/d"}}}
@@ -136,9 +169,23 @@ func TestOperatorsCommandsSayWhatIsNowTheCase(t *testing.T) {
 		want string // of stdout, or of stderr when the code is not 0
 	}{
 		{"freeze east", 0, "upstream east is frozen as it was: its 5 resources stay as they are until \"relay unfreeze east\", or until the relay ends: it keeps no state (state.dir)\n"},
-		{"unfreeze east", 0, "upstream east is followed again; 4 deletions of 5 resources are held: let them through with \"relay release east\"\n"},
-		{"release east", 0, "upstream east has been released: it has 1 resource now\n"},
-		{"release east", 1, "error: not possible: upstream east: nothing is held\n"},
+		{"freeze east --for 2h --reason upgrade", 0, "upstream east is frozen as it was: its 5 resources stay as they are until \"relay unfreeze east\", or 2030-01-02T03:04:05Z, when the upstream is in contact, or until the relay ends: it keeps no state (state.dir)\n"},
+		{"freeze east --dry-run", 0, "dry run: upstream east would be frozen, with 5 resources\n"},
+		{"freeze east --for -2h", 1, "error: --for: -2h0m0s is no time to come\n"},
+		{"unfreeze east --dry-run", 0, "dry run: upstream east would be followed again: 0 added, 0 changed, 4 removed, 1 as before\n  - a/B c/d\n  and 3 more\nits guard would hold the 4 deletions\n"},
+		{"unfreeze east", 0, "upstream east is followed again\n" + heldTable},
+		{"held", 0, heldTable},
+		{"held west", 0, "No deletions are held.\n"},
+		{"held nowhere", 1, "error: there is no upstream \"nowhere\": there are east, west\n"},
+		{"held -o wide", 1, "error: output format \"wide\": want table, yaml or json\n"},
+		{"release east", 2, heldTable},
+		{"release east --hold efgh", 1, "error: not possible: upstream east: hold efgh has grown by 1 since\nerror: + a/B c/e\n"},
+		{"release east --only B", 1, "error: only: \"B\": want KIND/NAMESPACE, as in virtualservice/shop, or */shop, or vs/*\n"},
+		{"release east --all --dry-run", 0, "dry run: upstream east would be released: 0 added, 0 changed, 1 removed, 1 as before\n  - a/B c/d\n3 deletions are still held: relay held east\n"},
+		{"release east --hold abcd", 0, "upstream east has been released: 0 added, 0 changed, 1 removed, 1 as before\n  - a/B c/d\n3 deletions are still held: relay held east\n"},
+		{"release east --all", 1, "error: not possible: upstream east: nothing is held\n"},
+		{"release east", 1, "error: upstream east: nothing is held\n"},
+		{"rollback east --to 7 --dry-run", 0, "dry run: upstream east would be frozen at revision 7: 1 added, 30 changed, 0 removed, 0 as before\n  and 31 more\n"},
 		{"rollback east --to 7", 0, "upstream east is frozen at revision 7: its 1 resource stays as it is until \"relay unfreeze east\", or until the relay ends: it keeps no state (state.dir)\n"},
 		{"rollback east", 1, "error: say to which revision, with --to: \"relay history east\" lists them\n"},
 		{"rollback east --to -1", 1, "error: --to: \"-1\" is no revision: \"relay history east\" lists them\n"},
@@ -164,7 +211,7 @@ func TestOperatorsCommandsSayWhatIsNowTheCase(t *testing.T) {
 	} {
 		code, stdout, stderr := c.relay(strings.Fields(tc.args)...)
 		got, other := stdout, stderr
-		if tc.code != 0 {
+		if tc.code == 1 {
 			got, other = stderr, stdout
 		}
 		if code != tc.code || got != tc.want || other != "" {
@@ -194,7 +241,7 @@ func TestWhatIsFrozenIsSaidToLastAsLongAsItDoes(t *testing.T) {
 		`upstream east is frozen at revision 3: its 2 resources stay as they are until "relay unfreeze east"`:                                                         {Status: some, KeepsState: true},
 		`upstream east is frozen at revision 3: its 2 resources stay as they are until "relay unfreeze east", or until the relay ends: it keeps no state (state.dir)`: {Status: some},
 	} {
-		if got := describeFrozen(s); got != want {
+		if got := describeFrozen(s, nil); got != want {
 			t.Errorf("%s\nwant %s", got, want)
 		}
 	}
@@ -202,7 +249,7 @@ func TestWhatIsFrozenIsSaidToLastAsLongAsItDoes(t *testing.T) {
 
 func TestNamesOfUpstreamsAreCompleted(t *testing.T) {
 	c := serveControls(t, filepath.Join(t.TempDir(), "run", "admin.sock"))
-	for _, command := range []string{"freeze", "unfreeze", "release", "rollback", "history"} {
+	for _, command := range []string{"freeze", "unfreeze", "release", "held", "rollback", "history"} {
 		var out, errs strings.Builder
 		if code := execute([]string{"__complete", command, "--admin", c.address, ""}, &out, &errs); code != 0 || !strings.HasPrefix(out.String(), "east\nwest\n") {
 			t.Errorf("%s: %d %s %s", command, code, out.String(), errs.String())

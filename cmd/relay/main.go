@@ -26,7 +26,7 @@ func execute(args []string, stdout, stderr io.Writer) int {
 	switch {
 	case err == nil:
 		return 0
-	case errors.Is(err, errDiffers):
+	case errors.Is(err, errDiffers), errors.Is(err, errNothingDone):
 		return 2 // not a failure: it was asked for
 	}
 	printError(stderr, err)

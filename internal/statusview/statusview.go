@@ -115,12 +115,8 @@ func advice(ups []upstreams.Status, now time.Time) string {
 	var out strings.Builder
 	for _, u := range ups {
 		if h := u.Held; h != nil {
-			until := "until somebody lets " + printer.Agree(h.Removals, "it", "them") + " through"
-			if !h.Until.IsZero() {
-				until = "for " + printer.Age(max(h.Until.Sub(now), 0)) + " more"
-			}
-			fmt.Fprintf(&out, "%s: %s of %s %s held %s. If %s meant: relay release %s\n", u.Name, printer.Count(h.Removals, "deletion"), printer.Count(h.Of, "resource"),
-				printer.Agree(h.Removals, "is", "are"), until, printer.Agree(h.Removals, "it is", "they are"), u.Name)
+			fmt.Fprintf(&out, "%s: %s of %s %s held (%s). The hold ends %s. See them: relay held %s\n", u.Name, printer.Count(h.Removals, "deletion"), printer.Count(h.Of, "resource"),
+				printer.Agree(h.Removals, "is", "are"), h.Reason, endOfHold(*h, now), u.Name)
 		}
 		if f := u.Frozen; f != nil {
 			at := "as it was"
@@ -130,6 +126,12 @@ func advice(ups []upstreams.Status, now time.Time) string {
 			waiting := ""
 			if f.Waiting > 0 {
 				waiting = fmt.Sprintf(", %s %s changed there", printer.Count(f.Waiting, "resource"), printer.Agree(f.Waiting, "has", "have"))
+			}
+			if !f.Until.IsZero() {
+				waiting += fmt.Sprintf(", for %s more", printer.Age(max(f.Until.Sub(now), 0)))
+			}
+			if f.Reason != "" {
+				waiting += fmt.Sprintf(" (%s)", printer.Clean(f.Reason))
 			}
 			fmt.Fprintf(&out, "%s: frozen %s for %s%s. To follow it again: relay unfreeze %s\n", u.Name, at, printer.Ago(f.Since, now), waiting, u.Name)
 		}

@@ -65,15 +65,15 @@ func TestWhatWaitsForSomebodyIsSaid(t *testing.T) {
 	ups := []upstreams.Status{
 		{
 			Name: "held", Type: "xds", State: upstreams.StateSynced, Since: now.Add(-time.Hour), Synced: true, Resources: map[string]int{"a/B": 100},
-			Held: &upstreams.Held{Since: now.Add(-time.Minute), Until: now.Add(9 * time.Minute), Removals: 40, Of: 100},
+			Held: &upstreams.Held{Clock: upstreams.ClockRunning, Reason: "40 of 100 at once", Since: now.Add(-time.Minute), Until: now.Add(9 * time.Minute), Removals: 40, Of: 100},
 		},
-		{Name: "kept", Type: "xds", State: upstreams.StateSynced, Synced: true, Held: &upstreams.Held{Removals: 1, Of: 2}},
+		{Name: "kept", Type: "xds", State: upstreams.StateSynced, Synced: true, Held: &upstreams.Held{Clock: upstreams.ClockNone, Reason: "nothing would be left", Removals: 1, Of: 2}},
 		{Name: "cold", Type: "xds", State: upstreams.StateSynced, Synced: true, Frozen: &upstreams.Frozen{Since: now.Add(-2 * time.Hour), Waiting: 3}},
 		{Name: "back", Type: "xds", State: upstreams.StateSynced, Synced: true, Frozen: &upstreams.Frozen{Since: now.Add(-time.Second), Revision: 17}},
 		{
 			Name: "gone", Type: "xds", State: upstreams.StateDisconnected, Synced: true, Stale: true, StaleSince: now.Add(-3 * time.Hour),
 			Resources: map[string]int{"a/B": 4, "a/C": 1}, Expired: map[string]int{"a/D": 2, "a/E": 5},
-			Held: &upstreams.Held{Removals: 5, Of: 5}, Frozen: &upstreams.Frozen{},
+			Held: &upstreams.Held{Clock: upstreams.ClockStopped, Left: "7m30s", Reason: "every VirtualService would go", Removals: 5, Of: 5}, Frozen: &upstreams.Frozen{},
 		},
 	}
 	var out strings.Builder
@@ -92,11 +92,11 @@ cold       xds    synced -, frozen                      yes      0           0  
 back       xds    synced -, frozen                      yes      0           0         0         -         -
 gone       xds    disconnected -, stale, held, frozen   yes      5           0         0         -         -
 
-held: 40 deletions of 100 resources are held for 9m more. If they are meant: relay release held
-kept: 1 deletion of 2 resources is held until somebody lets it through. If it is meant: relay release kept
+held: 40 deletions of 100 resources are held (40 of 100 at once). The hold ends in 9m, once the upstream repeats the deletions. See them: relay held held
+kept: 1 deletion of 2 resources is held (nothing would be left). The hold ends only when the upstream has the resources again, or somebody releases them. See them: relay held kept
 cold: frozen as it was for 120m, 3 resources have changed there. To follow it again: relay unfreeze cold
 back: frozen at revision 17 for 1s. To follow it again: relay unfreeze back
-gone: 5 deletions of 5 resources are held until somebody lets them through. If they are meant: relay release gone
+gone: 5 deletions of 5 resources are held (every VirtualService would go). The hold ends after 7m30s of contact, and the upstream is out of contact. See them: relay held gone
 gone: frozen as it was for -. To follow it again: relay unfreeze gone
 gone: last in contact 3h ago. 5 resources of it are served as they were, 7 are not any more. See what keeps the relay from reaching it
 

@@ -1,0 +1,76 @@
+package admin
+
+import (
+	"maps"
+	"net/url"
+	"slices"
+	"strconv"
+	"time"
+
+	"meshrelay/upstreams"
+)
+
+// parameters are those of each order to an upstream, besides reason and dryRun.
+var parameters = map[string][]string{
+	"freeze":   {"for"},
+	"unfreeze": {"force"},
+	"release":  {"hold", "only", "all"},
+	"rollback": {"to"},
+}
+
+// orderOf parses the query of an order. What it does not know is an error: a misspelt dryRun
+// must not be carried out.
+func orderOf(verb string, query url.Values) (o upstreams.Order, err error) {
+	for _, name := range slices.Sorted(maps.Keys(query)) {
+		if name != "reason" && name != "dryRun" && !slices.Contains(parameters[verb], name) {
+			return o, badRequestf("%.32q is no parameter of %s: want reason, dryRun or %v", name, verb, parameters[verb])
+		}
+	}
+	if o.DryRun, err = switchOf(query, "dryRun"); err != nil {
+		return o, err
+	}
+	o.Reason = query.Get("reason")
+	if err := upstreams.CheckReason(o.Reason); err != nil {
+		return o, badRequestf("%v", err)
+	}
+	switch verb {
+	case "freeze":
+		if text := query.Get("for"); text != "" {
+			if o.For, err = time.ParseDuration(text); err != nil || o.For <= 0 {
+				return o, badRequestf("for is %.32q: want a duration, as in 2h or 90m", text)
+			}
+		}
+	case "unfreeze":
+		o.Force, err = switchOf(query, "force")
+	case "release":
+		o.Hold = query.Get("hold")
+		for _, text := range query["only"] {
+			scope, err := upstreams.ParseScope(text)
+			if err != nil {
+				return o, badRequestf("only: %v", err)
+			}
+			o.Only = append(o.Only, scope)
+		}
+		if o.All, err = switchOf(query, "all"); err == nil && o.Hold == "" && len(o.Only) == 0 && !o.All {
+			err = badRequestf("want hold=ID, only=KIND/NAMESPACE or all=true: what is held is at /held")
+		}
+	case "rollback":
+		if o.To, err = strconv.ParseUint(query.Get("to"), 10, 64); err != nil || o.To == 0 {
+			return o, badRequestf("to is %.32q: want the number of a revision, as in rollback?to=7: /history lists them", query.Get("to"))
+		}
+	}
+	return o, err
+}
+
+// switchOf returns a parameter that is true, false, or not there.
+func switchOf(query url.Values, name string) (bool, error) {
+	text := query.Get(name)
+	if text == "" && !query.Has(name) {
+		return false, nil
+	}
+	on, err := strconv.ParseBool(text)
+	if err != nil {
+		return false, badRequestf("%s is %.32q: want true or false", name, text)
+	}
+	return on, nil
+}

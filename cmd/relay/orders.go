@@ -1,0 +1,232 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"meshrelay/admin"
+	"meshrelay/internal/printer"
+	"meshrelay/upstreams"
+)
+
+// order is a command that does something to one upstream of a running relay.
+func order(cmd *cobra.Command, do func(ctx context.Context, c admin.Client, upstream string, given admin.Given) (string, error)) *cobra.Command {
+	access, given := &socketAccess{}, admin.Given{}
+	cmd.Args = wanted("upstream")
+	cmd.ValidArgsFunction = access.completeUpstreams
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := upstreams.CheckReason(given.Reason); err != nil {
+			return fmt.Errorf("--reason: %w", err)
+		}
+		return access.with(cmd, func(c admin.Client) error {
+			text, err := do(cmd.Context(), c, args[0], given)
+			if text != "" {
+				fmt.Fprintln(cmd.OutOrStdout(), text)
+			}
+			return err
+		})
+	}
+	access.flags(cmd)
+	cmd.Flags().BoolVar(&given.DryRun, "dry-run", false, "show what would change, and change nothing")
+	cmd.Flags().StringVar(&given.Reason, "reason", "", "why: `text` for the log, the status and the history")
+	return cmd
+}
+
+func newFreeze() *cobra.Command {
+	var lasts time.Duration
+	cmd := order(&cobra.Command{
+		Use:   "freeze UPSTREAM",
+		Short: "Serve an upstream as it is now, whatever it changes",
+		Long: `Keep what a running relay serves of an upstream as it is. Changes of the upstream wait.
+The freeze ends with "relay unfreeze", or after --for as soon as the upstream is in
+contact. It outlasts a restart where the relay keeps state (state.dir). The relay is asked
+over its Unix socket.`,
+		Example: `  relay freeze east --reason "upgrade of the control plane"
+  relay freeze east --for 2h
+  relay freeze east --socket /var/lib/relay/admin.sock
+  kubectl exec deploy/relay -- relay freeze east`,
+	}, func(ctx context.Context, c admin.Client, upstream string, given admin.Given) (string, error) {
+		if lasts < 0 {
+			return "", fmt.Errorf("--for: %v is no time to come", lasts)
+		}
+		s, err := c.Freeze(ctx, upstream, lasts, given)
+		if err != nil || !s.DryRun {
+			return describeFrozen(s, err), err
+		}
+		return fmt.Sprintf("dry run: upstream %s would be frozen, with %s", upstream, printer.Count(s.Effect.Kept, "resource")), nil
+	})
+	cmd.Flags().DurationVar(&lasts, "for", 0, "end the freeze after this `time`, as in 2h (default: no end)")
+	return cmd
+}
+
+// describeFrozen tells how an upstream is after an order, nothing when that has failed.
+func describeFrozen(s admin.Controlled, err error) string {
+	switch {
+	case err != nil:
+		return ""
+	case s.Frozen == nil:
+		return fmt.Sprintf("upstream %s is not frozen any more", s.Name)
+	}
+	as := "as it was"
+	if s.Frozen.Revision != 0 {
+		as = fmt.Sprintf("at revision %d", s.Frozen.Revision)
+	}
+	what := "nothing of it is served"
+	if n := served(s.Status); n > 0 {
+		what = fmt.Sprintf("its %s %s as %s", printer.Count(n, "resource"), printer.Agree(n, "stays", "stay"), printer.Agree(n, "it is", "they are"))
+	}
+	text := fmt.Sprintf("upstream %s is frozen %s: %s until \"relay unfreeze %s\"", s.Name, as, what, s.Name)
+	if !s.Frozen.Until.IsZero() {
+		text += fmt.Sprintf(", or %s, when the upstream is in contact", s.Frozen.Until.UTC().Format(time.RFC3339))
+	}
+	if !s.KeepsState {
+		text += ", or until the relay ends: it keeps no state (state.dir)"
+	}
+	return text
+}
+
+// served returns how many resources of an upstream are served.
+func served(s upstreams.Status) (n int) {
+	for _, kind := range s.Resources {
+		n += kind
+	}
+	return n
+}
+
+func newUnfreeze() *cobra.Command {
+	var force bool
+	cmd := order(&cobra.Command{
+		Use:   "unfreeze UPSTREAM",
+		Short: "Follow a frozen upstream again",
+		Long: `Follow an upstream of a running relay again that was frozen or rolled back: what it has now
+is served. Its guard judges the deletions in that as any others, and may hold them. While
+the upstream is out of contact, this is refused without --force.`,
+		Example: `  relay unfreeze east --dry-run
+  relay unfreeze east`,
+	}, func(ctx context.Context, c admin.Client, upstream string, given admin.Given) (string, error) {
+		s, err := c.Unfreeze(ctx, upstream, force, given)
+		if err != nil {
+			return "", err
+		}
+		if s.DryRun {
+			text := fmt.Sprintf("dry run: upstream %s would be followed again: %s", upstream, describeEffect(s.Effect))
+			if s.Effect.Held > 0 {
+				text += fmt.Sprintf("\nits guard would hold the %s", printer.Count(s.Effect.Held, "deletion"))
+			}
+			return text, nil
+		}
+		text := fmt.Sprintf("upstream %s is followed again", s.Name)
+		if s.Frozen != nil {
+			text = fmt.Sprintf("upstream %s has been frozen by somebody else meanwhile", s.Name)
+		}
+		if s.Held == nil {
+			return text, nil
+		}
+		held, err := c.Held(ctx, upstream)
+		if err != nil {
+			return text, err
+		}
+		return text + describeHeld(held), nil
+	})
+	cmd.Flags().BoolVar(&force, "force", false, "follow what an upstream had last that is out of contact")
+	return cmd
+}
+
+// describeEffect lists what an order changes.
+func describeEffect(e upstreams.Effect) string {
+	text := fmt.Sprintf("%d added, %d changed, %d removed, %d as before", e.Added, e.Changed, e.Removed, e.Kept)
+	for _, line := range e.Resources {
+		text += "\n  " + printer.Clean(line)
+	}
+	if more := e.Added + e.Changed + e.Removed - len(e.Resources); more > 0 {
+		text += fmt.Sprintf("\n  and %d more", more)
+	}
+	return text
+}
+
+func newRollback() *cobra.Command {
+	var flag string
+	var to uint64
+	cmd := order(&cobra.Command{
+		Use:   "rollback UPSTREAM --to REVISION",
+		Short: "Serve an upstream as it was, until it is unfrozen",
+		Long: `Serve an upstream of a running relay as it was at a revision, whatever it changes, until
+"relay unfreeze". "relay history" lists the revisions. The relay must keep state
+(state.dir in its config file).`,
+		Example: `  relay history east
+  relay rollback east --to 17 --dry-run
+  relay rollback east --to 17 --reason "routes of the new release are wrong"`,
+	}, func(ctx context.Context, c admin.Client, upstream string, given admin.Given) (string, error) {
+		s, err := c.Rollback(ctx, upstream, to, given)
+		if err != nil || !s.DryRun {
+			return describeFrozen(s, err), err
+		}
+		return fmt.Sprintf("dry run: upstream %s would be frozen at revision %d: %s", upstream, to, describeEffect(s.Effect)), nil
+	})
+	cmd.PreRunE = func(_ *cobra.Command, args []string) (err error) {
+		if flag == "" {
+			return fmt.Errorf("say to which revision, with --to: \"relay history %s\" lists them", args[0])
+		}
+		if to, err = strconv.ParseUint(flag, 10, 64); err != nil || to == 0 {
+			return fmt.Errorf("--to: %q is no revision: \"relay history %s\" lists them", flag, args[0])
+		}
+		return nil
+	}
+	cmd.Flags().StringVar(&flag, "to", "", "`revision` to go back to (required)")
+	return cmd
+}
+
+func newRelease() *cobra.Command {
+	var what admin.What
+	cmd := order(&cobra.Command{
+		Use:   "release UPSTREAM (--hold ID | --only KIND/NAMESPACE | --all)",
+		Short: "Carry out deletions that the guard of an upstream holds",
+		Long: `Carry out deletions of an upstream of a running relay that its guard holds because they
+are more than looks normal. "relay held" lists them, with the ID of the hold. With --hold
+nothing goes that is not in that list: if the hold has grown since, the command fails and
+shows by what. Without any of the three it lists what is held, changes nothing, and exits
+with 2.`,
+		Example: `  relay held east
+  relay release east --hold 4kq3vx2a
+  relay release east --only virtualservice/shop --dry-run
+  relay release east --all --reason "the cluster is gone"`,
+	}, func(ctx context.Context, c admin.Client, upstream string, given admin.Given) (string, error) {
+		if what.Hold == "" && len(what.Only) == 0 && !what.All {
+			held, err := c.Held(ctx, upstream)
+			switch {
+			case err != nil:
+				return "", err
+			case len(held) == 0:
+				return "", fmt.Errorf("upstream %s: nothing is held", upstream)
+			}
+			return strings.TrimPrefix(describeHeld(held), "\n"), errNothingDone
+		}
+		s, err := c.Release(ctx, upstream, what, given)
+		if err != nil {
+			return "", err
+		}
+		head := fmt.Sprintf("upstream %s has been released", s.Name)
+		if s.DryRun {
+			head = fmt.Sprintf("dry run: upstream %s would be released", s.Name)
+		}
+		text := head + ": " + describeEffect(s.Effect)
+		if s.Effect.Held > 0 {
+			text += fmt.Sprintf("\n%s still held: relay held %s", countAre(s.Effect.Held, "deletion"), s.Name)
+		}
+		return text, nil
+	})
+	cmd.Flags().StringVar(&what.Hold, "hold", "", "carry out the hold with this `ID`, unless it has grown")
+	cmd.Flags().StringArrayVar(&what.Only, "only", nil, "carry out only these, as `KIND/NAMESPACE`; * is any (may be repeated)")
+	cmd.Flags().BoolVar(&what.All, "all", false, "carry out whatever is held")
+	return cmd
+}
+
+// countAre is "1 deletion is", or "2 deletions are".
+func countAre(n int, noun string) string {
+	return printer.Count(n, noun) + " " + printer.Agree(n, "is", "are")
+}
