@@ -87,3 +87,60 @@ func TestARelistIsMarked_C4(t *testing.T) {
 		}
 	})
 }
+
+// TestRelistAsksForEverythingAgain_C4_C14: with an empty nonce on a SotW stream, with a new
+// subscription to the wildcard on a delta stream.
+func TestRelistAsksForEverythingAgain_C4_C14(t *testing.T) {
+	for name, tc := range map[string]struct {
+		protocol func(*Config)
+		names    []string
+	}{
+		"sotw":  {func(c *Config) { sotw(c); c.ResyncInterval = time.Hour }, nil},
+		"delta": {delta, []string{"*"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := fakexds.Start(t, &fakexds.Server{})
+			s.Set(seURL, entry("a/b").WithVersion("1"))
+			h := newRecorder()
+			c := start(t, h, tc.protocol, s.Addr)
+			h.awaitResponses(t, 3)
+			if slices.Contains(h.relist, true) {
+				t.Errorf("before: marks %v", h.relist)
+			}
+			first := len(s.Requests())
+			c.Relist()
+			h.awaitResponses(t, 6)
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			asked := map[string]bool{}
+			for _, r := range s.Requests()[first:] {
+				if r.Nonce == "" && slices.Equal(r.Names, tc.names) {
+					asked[r.TypeURL] = true
+				}
+			}
+			if len(asked) != 3 {
+				t.Errorf("asked again for %v", asked)
+			}
+			if !slices.Equal(h.relist, []bool{false, false, false, true, true, true}) {
+				t.Errorf("marks %v", h.relist)
+			}
+			again := h.responses[3:]
+			if !slices.ContainsFunc(again, func(r string) bool { return strings.HasPrefix(r, seURL+" ") }) {
+				t.Errorf("not everything came again: %q", again)
+			}
+		})
+	}
+	t.Run("nothing without a stream", func(t *testing.T) {
+		s := fakexds.Start(t, &fakexds.Server{})
+		h := newRecorder()
+		c := newClient(t, h, sotw, s.Addr)
+		c.Relist()
+		runClient(t, c)
+		h.awaitResponses(t, 3)
+		s.Push(seURL)
+		h.awaitResponses(t, 4)
+		if slices.Contains(h.relist, true) {
+			t.Errorf("marks %v", h.relist)
+		}
+	})
+}

@@ -339,6 +339,11 @@ func (u *upstream) take(stream grpc.ServerStream, s *session, r request, revs []
 			sub.holds = map[string]string{}
 		}
 		s.types[r.typeURL] = sub
+	} else { // asked for again, everything is sent again
+		sub.answered = false
+		for name := range sub.holds {
+			sub.holds[name] = ""
+		}
 	}
 	sub.moods = moods
 	if sub.kind >= 0 {

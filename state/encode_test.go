@@ -100,13 +100,13 @@ func TestLedgersAndChaptersRoundTrip(t *testing.T) {
 		}
 		count := rapid.Uint64Range(0, 1<<31)
 		l := ledger{
-			meta:  Meta{Synced: rapid.Bool().Draw(t, "synced"), LastContact: when("contact"), HeldSince: when("held"), Fingerprint: rapid.String().Draw(t, "fingerprint")},
+			meta:  Meta{Synced: rapid.Bool().Draw(t, "synced"), LastContact: when("contact"), HeldSince: when("held"), HeldRan: time.Duration(rapid.Int64Min(0).Draw(t, "ran")), Fingerprint: rapid.String().Draw(t, "fingerprint")},
 			count: count.Draw(t, "count"), bytes: count.Draw(t, "bytes"), digest: rapid.Uint64().Draw(t, "digest"),
 			historyBytes: count.Draw(t, "historyBytes"), newest: count.Draw(t, "newest"),
 		}
 		l.oldest = l.newest - rapid.Uint64Range(0, min(l.newest, 100)).Draw(t, "revisions")
 		if rapid.Bool().Draw(t, "frozen") {
-			l.meta.Frozen = &Frozen{Since: when("since"), Revision: count.Draw(t, "revision")}
+			l.meta.Frozen = &Frozen{Since: when("since"), Until: when("until"), Reason: rapid.String().Draw(t, "reason"), Revision: count.Draw(t, "revision")}
 		}
 		got, err := parseLedger(unknownFields(appendLedger(nil, &l)))
 		if diff := cmp.Diff(l, got, sameRecord); err != nil || diff != "" {

@@ -130,9 +130,13 @@ func (m Meta) over(before Meta) Meta {
 }
 
 func (m Meta) equal(o Meta) bool {
-	return m.Synced == o.Synced && m.LastContact.Equal(o.LastContact) && m.HeldSince.Equal(o.HeldSince) && m.Fingerprint == o.Fingerprint &&
+	return m.Synced == o.Synced && m.LastContact.Equal(o.LastContact) && m.HeldSince.Equal(o.HeldSince) && m.HeldRan == o.HeldRan && m.Fingerprint == o.Fingerprint &&
 		(m.Frozen == nil) == (o.Frozen == nil) &&
-		(m.Frozen == nil || m.Frozen.Since.Equal(o.Frozen.Since) && m.Frozen.Revision == o.Frozen.Revision)
+		(m.Frozen == nil || m.Frozen.equal(*o.Frozen))
+}
+
+func (f Frozen) equal(o Frozen) bool {
+	return f.Since.Equal(o.Since) && f.Until.Equal(o.Until) && f.Revision == o.Revision && f.Reason == o.Reason
 }
 
 // writeAll writes what is pending: in one transaction, or in one for each source when it is

@@ -2,6 +2,8 @@ package upstreams
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"meshrelay/config"
@@ -112,6 +114,7 @@ func (g *gate) emptied(byKind map[mirror.Kind]int, n int) string {
 	if n > 0 && n == size && (most >= fewest || g.opening && g.synced) {
 		return "nothing would be left"
 	}
+	var kinds []string
 	for kind, of := range byKind {
 		t := g.tallies.kind(kind)
 		had := t.had(of)
@@ -120,10 +123,14 @@ func (g *gate) emptied(byKind map[mirror.Kind]int, n int) string {
 		}
 		every := of >= had && had >= fewest || of == t.size && t.peaks.most >= fewest
 		if kind != mirror.MeshConfig && every {
-			return fmt.Sprintf("every %s would go", kind.Kind)
+			kinds = append(kinds, kind.Kind)
 		}
 	}
-	return ""
+	if len(kinds) == 0 {
+		return ""
+	}
+	slices.Sort(kinds)
+	return fmt.Sprintf("every %s would go", strings.Join(kinds, ", every "))
 }
 
 // isOff reports whether the guard lets everything pass.

@@ -339,7 +339,7 @@ func (s *Server) handle(st *session, req Request) error {
 	}
 	st.mu.Lock()
 	known := st.sent[req.TypeURL] != nil
-	if !known {
+	if !known || slices.Contains(req.Names, "*") { // asked for again, everything is sent again
 		st.sent[req.TypeURL] = maps.Clone(req.Held)
 		if st.sent[req.TypeURL] == nil {
 			st.sent[req.TypeURL] = map[string]string{}
