@@ -122,7 +122,7 @@ and waits. This outlasts a restart where the relay keeps state. It ends with "re
 unfreeze". The relay is asked over its Unix socket.`,
 		Example: `  relay freeze east
   relay freeze east --socket /var/lib/relay/admin.sock
-  kubectl exec deploy/relay -- relay freeze east`,
+  kubectl exec meshrelay-0 -- relay freeze east   # and each other replica`,
 	}, func(ctx context.Context, c admin.Client, upstream string) (string, error) {
 		s, err := c.Freeze(ctx, upstream)
 		return describeFrozen(s), err
