@@ -142,6 +142,11 @@ func TestMistakesAreNamedWithFileAndLine(t *testing.T) {
 			`12: node.ip: "here" is not an IP address`,
 			`13: node.revision: want a text, not "1_2": put it in quotes`}},
 		{"bad revision", minimal + "node: {revision: A}\n", []string{`9: node.revision: "A" is not a revision: it is written as in the label istio.io/rev`}},
+		{"placeholder", minimal + "provenance:\n  relay: <NAME OF THIS RELAY>\n", []string{`10: provenance.relay: "<NAME OF THIS RELAY>" is a placeholder: write a name for this relay in its place, without the angle brackets: the same in all its replicas, and one that no other relay has`}},
+		{"placeholders elsewhere", replace(`["istiod.east:15012"]`, `[&a "<ADDRESS>", *a]`) + "push: {debounceMax: <TIME>}\n", []string{
+			`4: upstreams[0].xds.addresses[0]: "<ADDRESS>" is a placeholder: write your own value in its place, without the angle brackets`,
+			`4: upstreams[0].xds.addresses[1]: "<ADDRESS>" is a placeholder: write your own value in its place, without the angle brackets`,
+			`9: push.debounceMax: "<TIME>" is a placeholder: write your own value in its place, without the angle brackets`}},
 		{"all at once", replace("name: east", "name: East\n  nmae: x") + "log: {level: loud, format: [a]}\npush: {debounceMax: 1}\nfoo: 1\n", []string{
 			`2: upstreams[0].name: "East": 1 to 63 lower-case letters, digits and dashes, neither first nor last a dash`,
 			"3: upstreams[0].nmae: unknown field: check its spelling and indentation; here it can be name, clusterID, generated, import, services, rewrite, required, staleness, guard, limits, xds, file",
@@ -177,6 +182,7 @@ func TestWhatIsTaken(t *testing.T) {
 		"plaintext off loopback, said": strings.Replace(minimal, `"127.0.0.1:15010"`, `":15010", allowInsecure: true`, 1),
 		"admin off loopback, said":     minimal + "admin: {address: ':15014', allowInsecure: true}\n",
 		"a leading empty document":     "---\n" + minimal,
+		"an annotation like a tag":     strings.Replace(minimal, "  xds:", "  rewrite: {annotations: {set: {note: <none>}}}\n  xds:", 1),
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := Parse("relay.yaml", []byte(in)); err != nil {

@@ -1,8 +1,10 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
+	"regexp"
 	"strings"
 
 	"github.com/goccy/go-yaml/ast"
@@ -28,7 +30,12 @@ var (
 	durationType  = reflect.TypeFor[Duration]()
 	openEndedType = reflect.TypeFor[OpenEnded]()
 	textsType     = reflect.TypeFor[map[string]string]()
+	freeTextType  = reflect.TypeFor[freeText]()
 )
+
+// freeText is a value in a map of texts. It may look like a placeholder, as an annotation
+// can be any text.
+type freeText string
 
 // fits reports whether a node can be decoded as t. at is the name of the field.
 func (s *shaper) fits(at string, n ast.Node, t reflect.Type, depth int) bool {
@@ -55,6 +62,9 @@ func (s *shaper) fits(at string, n ast.Node, t reflect.Type, depth int) bool {
 		return true // as if the field were not there
 	case *ast.TagNode:
 		s.v.errorf(at, "tags (%s) are not used in this file", n.Start.Value)
+		return false
+	}
+	if t != freeTextType && s.placeholder(at, n) {
 		return false
 	}
 	switch {
@@ -89,6 +99,26 @@ func (s *shaper) scalar(at string, n ast.Node, want string, types ...ast.NodeTyp
 	}
 	s.v.errorf(at, "want %s, not %s%s", want, describe(n), hint)
 	return false
+}
+
+// placeholderShape is what a sample config has in the place of a value that everybody has to
+// choose: `<NAME OF THIS RELAY>`. No field takes such a text as a value.
+var placeholderShape = regexp.MustCompile(`^<[A-Za-z][^<>]*>$`)
+
+// placeholder reports a value that is still the placeholder of a sample config.
+func (s *shaper) placeholder(at string, n ast.Node) bool {
+	if !isScalar(n) || !placeholderShape.MatchString(n.GetToken().Value) {
+		return false
+	}
+	s.v.errorf(at, "%s is a placeholder: %s", describe(n), cmp.Or(placeholderAdvice()[at], "write your own value in its place, without the angle brackets"))
+	return true
+}
+
+// placeholderAdvice returns what to write in place of a placeholder, by field.
+func placeholderAdvice() map[string]string {
+	return map[string]string{
+		"provenance.relay": "write a name for this relay in its place, without the angle brackets: the same in all its replicas, and one that no other relay has",
+	}
 }
 
 func isScalar(n ast.Node) bool {
@@ -198,7 +228,7 @@ func (s *shaper) texts(at string, n ast.Node, depth int) bool {
 			good = false
 			continue
 		}
-		good = s.fits(name, value.Value, reflect.TypeFor[string](), depth+1) && good
+		good = s.fits(name, value.Value, freeTextType, depth+1) && good
 	}
 	return good
 }

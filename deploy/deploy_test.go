@@ -2,9 +2,12 @@
 package deploy_test
 
 import (
+	"errors"
+	"fmt"
 	"maps"
 	"net"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -14,6 +17,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/parser"
+	"github.com/hashicorp/go-multierror"
 
 	"meshrelay/config"
 )
@@ -34,12 +38,22 @@ type manifest struct {
 	Metadata   struct{ Name string }
 	Data       map[string]string
 	Spec       struct {
-		Ports []struct { // of the Service
+		Selector            map[string]any // of labels, or with matchLabels
+		PodSelector         map[string]any `yaml:"podSelector"`         // of the NetworkPolicy
+		ServiceName         string         `yaml:"serviceName"`         // of the StatefulSet
+		PodManagementPolicy string         `yaml:"podManagementPolicy"` // of the StatefulSet
+		ClusterIP           string         `yaml:"clusterIP"`
+		PublishNotReady     bool           `yaml:"publishNotReadyAddresses"`
+		Ports               []struct {     // of the Service
 			TargetPort string `yaml:"targetPort"`
 		}
 		Template struct {
-			Spec podSpec
+			Metadata struct{ Labels map[string]string }
+			Spec     podSpec
 		}
+		VolumeClaimTemplates []struct {
+			Metadata struct{ Name string }
+		} `yaml:"volumeClaimTemplates"`
 		Ingress []struct { // of the NetworkPolicy
 			Ports []struct{ Port int }
 		}
@@ -60,12 +74,8 @@ type podSpec struct {
 		SecurityContext struct {
 			ReadOnlyRootFilesystem bool `yaml:"readOnlyRootFilesystem"`
 		} `yaml:"securityContext"`
-		VolumeMounts []struct {
-			Name      string
-			MountPath string `yaml:"mountPath"`
-			ReadOnly  bool   `yaml:"readOnly"`
-		} `yaml:"volumeMounts"`
-		Ports []struct {
+		VolumeMounts []volumeMount `yaml:"volumeMounts"`
+		Ports        []struct {
 			Name          string
 			ContainerPort int `yaml:"containerPort"`
 		}
@@ -74,49 +84,165 @@ type podSpec struct {
 	}
 }
 
+type volumeMount struct {
+	Name      string
+	MountPath string `yaml:"mountPath"`
+	ReadOnly  bool   `yaml:"readOnly"`
+}
+
 type probe struct {
 	HTTPGet struct{ Path, Port string } `yaml:"httpGet"`
 }
 
-func manifests(t *testing.T) map[string]manifest {
+// manifests returns the objects of a file by kind and name.
+func manifests(t *testing.T, path string) map[string]manifest {
 	t.Helper()
-	file, err := parser.ParseBytes(read(t, "kubernetes/relay.yaml"), 0)
+	file, err := parser.ParseBytes(read(t, path), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	byKind := map[string]manifest{}
+	all := map[string]manifest{}
 	for _, doc := range file.Docs {
 		var m manifest
 		if err := yaml.NodeToValue(doc.Body, &m); err != nil {
 			t.Fatal(err)
 		}
-		if m.APIVersion == "" || m.Metadata.Name != "relay" {
-			t.Errorf("%s: apiVersion %q, name %q", m.Kind, m.APIVersion, m.Metadata.Name)
+		key := m.Kind + " " + m.Metadata.Name
+		if _, twice := all[key]; twice || m.APIVersion == "" {
+			t.Errorf("%s: apiVersion %q, there twice: %v", key, m.APIVersion, twice)
 		}
-		if _, twice := byKind[m.Kind]; twice {
-			t.Errorf("two of kind %s", m.Kind)
-		}
-		byKind[m.Kind] = m
+		all[key] = m
 	}
-	return byKind
+	return all
 }
 
-func TestEveryKindIsThereOnce(t *testing.T) {
-	got := slices.Sorted(maps.Keys(manifests(t)))
-	want := []string{"ConfigMap", "Deployment", "NetworkPolicy", "PodDisruptionBudget", "Service", "ServiceAccount"}
+// replicas are the objects of relay.yaml, and deployment those that earlier releases had.
+func replicas(t *testing.T) map[string]manifest { return manifests(t, "kubernetes/relay.yaml") }
+func deployment(t *testing.T) map[string]manifest {
+	return manifests(t, "../e2e/testdata/relay-deployment.yaml")
+}
+
+func TestEveryObjectIsThere(t *testing.T) {
+	got := slices.Sorted(maps.Keys(replicas(t)))
+	want := []string{
+		"ConfigMap meshrelay", "NetworkPolicy relay", "PodDisruptionBudget relay", "Service meshrelay", "Service relay",
+		"ServiceAccount relay", "StatefulSet meshrelay",
+	}
 	if !slices.Equal(got, want) {
-		t.Errorf("kinds %v, want %v", got, want)
+		t.Errorf("objects %q, want %q", got, want)
 	}
 }
 
-// relayConfig is the config of the ConfigMap.
+const placeholder = "<NAME OF THIS RELAY>"
+
+func configText(t *testing.T) string {
+	t.Helper()
+	return replicas(t)["ConfigMap meshrelay"].Data["relay.yaml"]
+}
+
+// relayConfig returns the config of the ConfigMap, with a name for the relay.
 func relayConfig(t *testing.T) *config.Config {
 	t.Helper()
-	cfg, err := config.Parse("relay.yaml", []byte(manifests(t)["ConfigMap"].Data["relay.yaml"]))
+	cfg, err := config.Parse("relay.yaml", []byte(strings.Replace(configText(t), placeholder, "hub", 1)))
 	if err != nil {
 		t.Fatalf("the config in the ConfigMap: %v", err)
 	}
 	return cfg
+}
+
+// TestTheNameOfTheRelayHasToBeChosen: with the placeholder, the only mistake is that it is
+// there still.
+func TestTheNameOfTheRelayHasToBeChosen(t *testing.T) {
+	text := configText(t)
+	before, _, found := strings.Cut(text, placeholder)
+	if !found {
+		t.Fatalf("the config has no %s", placeholder)
+	}
+	_, err := config.Parse("relay.yaml", []byte(text))
+	var many *multierror.Error
+	if !errors.As(err, &many) || len(many.Errors) != 1 {
+		t.Fatalf("error %v, want one mistake", err)
+	}
+	want := fmt.Sprintf("relay.yaml:%d: provenance.relay: %q is a placeholder: ", strings.Count(before, "\n")+1, placeholder)
+	if got := many.Errors[0].Error(); !strings.HasPrefix(got, want) {
+		t.Errorf("%q, want %q and what to do", got, want)
+	}
+	if got := relayConfig(t).Provenance.Relay; got != "hub" {
+		t.Errorf("the relay is called %q, want the name that was put there", got)
+	}
+}
+
+// labelsOf returns the labels that a selector asks for.
+func labelsOf(selector map[string]any) map[string]string {
+	if inner, ok := selector["matchLabels"].(map[string]any); ok {
+		selector = inner
+	}
+	out := map[string]string{}
+	for key, value := range selector {
+		out[key], _ = value.(string)
+	}
+	return out
+}
+
+func selects(selector map[string]any, labels map[string]string) bool {
+	for key, value := range labelsOf(selector) {
+		if labels[key] != value {
+			return false
+		}
+	}
+	return len(selector) > 0
+}
+
+// TestTheStatefulSetAndTheDeploymentCanRunSideBySide: while one takes over from the other,
+// clients are led to the pods of both, and each takes only its own pods for its own.
+func TestTheStatefulSetAndTheDeploymentCanRunSideBySide(t *testing.T) {
+	now, before := replicas(t), deployment(t)
+	set, old := now["StatefulSet meshrelay"], before["Deployment relay"]
+	own, oldLabels := set.Spec.Template.Metadata.Labels, old.Spec.Template.Metadata.Labels
+	if len(oldLabels) == 0 || set.Metadata.Name == old.Metadata.Name {
+		t.Errorf("names %q and %q, old labels %v", set.Metadata.Name, old.Metadata.Name, oldLabels)
+	}
+	if s := set.Spec.Selector; !selects(s, own) || selects(s, oldLabels) {
+		t.Errorf("the StatefulSet selects %v: want the labels %v and not %v", s, own, oldLabels)
+	}
+	for _, key := range []string{"Service relay", "PodDisruptionBudget relay", "NetworkPolicy relay"} {
+		selector, oldSelector := now[key].Spec.Selector, before[key].Spec.Selector
+		if key == "NetworkPolicy relay" {
+			selector, oldSelector = now[key].Spec.PodSelector, before[key].Spec.PodSelector
+		}
+		if !selects(selector, own) || !selects(selector, oldLabels) {
+			t.Errorf("%s selects %v: want the labels %v and %v", key, selector, own, oldLabels)
+		}
+		if !maps.Equal(labelsOf(selector), labelsOf(oldSelector)) {
+			t.Errorf("%s selects %v, and before %v", key, selector, oldSelector)
+		}
+	}
+	// What an old pod reads, should it start again, stays as it is.
+	for key := range before {
+		if _, both := now[key]; both && strings.HasPrefix(key, "ConfigMap ") {
+			t.Errorf("%s is that of the Deployment", key)
+		}
+	}
+}
+
+// TestEveryReplicaHasItsOwnVolumeAndName: and one that waits for its upstreams keeps no other
+// from starting.
+func TestEveryReplicaHasItsOwnVolumeAndName(t *testing.T) {
+	all := replicas(t)
+	set := all["StatefulSet meshrelay"].Spec
+	if set.PodManagementPolicy != "Parallel" {
+		t.Errorf("podManagementPolicy %q: a replica that is not ready keeps the next from starting", set.PodManagementPolicy)
+	}
+	if c := set.VolumeClaimTemplates; len(c) != 1 || c[0].Metadata.Name != "state" {
+		t.Errorf("volumeClaimTemplates %v", c)
+	}
+	names := all["Service "+set.ServiceName].Spec
+	if names.ClusterIP != "None" || !names.PublishNotReady || !maps.Equal(labelsOf(names.Selector), labelsOf(set.Selector)) {
+		t.Errorf("the Service of the names: %+v", names)
+	}
+	if clients := all["Service relay"].Spec; clients.PublishNotReady || clients.ClusterIP != "" {
+		t.Errorf("the Service for clients: %+v", clients)
+	}
 }
 
 func port(t *testing.T, address string) int {
@@ -136,8 +262,8 @@ func port(t *testing.T, address string) int {
 }
 
 func TestPortsAreThoseOfTheConfig(t *testing.T) {
-	cfg, all := relayConfig(t), manifests(t)
-	c := all["Deployment"].Spec.Template.Spec.Containers[0]
+	cfg, all := relayConfig(t), replicas(t)
+	c := all["StatefulSet meshrelay"].Spec.Template.Spec.Containers[0]
 	named := map[string]int{}
 	for _, p := range c.Ports {
 		named[p.Name] = p.ContainerPort
@@ -149,11 +275,11 @@ func TestPortsAreThoseOfTheConfig(t *testing.T) {
 	if got := c.LivenessProbe.HTTPGet; got.Path != "/healthz" || named[got.Port] != http {
 		t.Errorf("liveness probe %v, the admin port is %d", got, http)
 	}
-	if got := all["Service"].Spec.Ports; len(got) != 1 || named[got[0].TargetPort] != xds {
+	if got := all["Service relay"].Spec.Ports; len(got) != 1 || named[got[0].TargetPort] != xds {
 		t.Errorf("the Service leads to %v, the listener's port is %d", got, xds)
 	}
 	var open []int
-	for _, rule := range all["NetworkPolicy"].Spec.Ingress {
+	for _, rule := range all["NetworkPolicy relay"].Spec.Ingress {
 		for _, p := range rule.Ports {
 			open = append(open, p.Port)
 		}
@@ -166,7 +292,7 @@ func TestPortsAreThoseOfTheConfig(t *testing.T) {
 // TestThereIsTimeToDrain: who is killed while draining cuts its clients off.
 func TestThereIsTimeToDrain(t *testing.T) {
 	drain := relayConfig(t).Downstream.DrainTimeout.D()
-	given := manifests(t)["Deployment"].Spec.Template.Spec.TerminationGracePeriodSeconds
+	given := replicas(t)["StatefulSet meshrelay"].Spec.Template.Spec.TerminationGracePeriodSeconds
 	if d := time.Duration(given) * time.Second; d <= drain {
 		t.Errorf("Kubernetes waits %v, draining takes up to %v", d, drain)
 	}
@@ -182,7 +308,8 @@ func TestThereIsTimeToDrain(t *testing.T) {
 // TestTheRelayCanWriteWhatItHasTo: the root of its file system is read-only, and a directory
 // that others can write to is none for the socket.
 func TestTheRelayCanWriteWhatItHasTo(t *testing.T) {
-	cfg, pod := relayConfig(t), manifests(t)["Deployment"].Spec.Template.Spec
+	cfg, set := relayConfig(t), replicas(t)["StatefulSet meshrelay"].Spec
+	pod := set.Template.Spec
 	c := pod.Containers[0]
 	if !c.SecurityContext.ReadOnlyRootFilesystem {
 		t.Error("the root file system can be written to")
@@ -190,6 +317,11 @@ func TestTheRelayCanWriteWhatItHasTo(t *testing.T) {
 	writable := func(path string) (mount string) {
 		for _, m := range c.VolumeMounts {
 			if !m.ReadOnly && (path == m.MountPath || strings.HasPrefix(path, m.MountPath+"/")) {
+				for _, v := range set.VolumeClaimTemplates {
+					if v.Metadata.Name == m.Name {
+						return m.MountPath
+					}
+				}
 				for _, v := range pod.Volumes {
 					if v.Name == m.Name && v.EmptyDir != nil {
 						return m.MountPath
@@ -203,6 +335,9 @@ func TestTheRelayCanWriteWhatItHasTo(t *testing.T) {
 		if writable(path) == "" {
 			t.Errorf("%s can not be written to", path)
 		}
+	}
+	if m := writable(cfg.State.Dir); !slices.ContainsFunc(c.VolumeMounts, func(v volumeMount) bool { return v.MountPath == m && v.Name == "state" }) {
+		t.Errorf("state.dir %s is not on the volume of the replica", cfg.State.Dir)
 	}
 	// The kubelet makes the root of a volume group-writable, and with its default policy, at
 	// each mount, all that is in it.
@@ -218,13 +353,35 @@ func TestTheRelayCanWriteWhatItHasTo(t *testing.T) {
 }
 
 // TestKubectlExecFindsTheRelay: the commands in the documents are of the form "kubectl exec
-// deploy/relay -- relay status", and the image has no shell.
+// meshrelay-0 -- relay status", and the image has no shell.
 func TestKubectlExecFindsTheRelay(t *testing.T) {
 	dockerfile := string(read(t, "container/Dockerfile"))
 	for _, want := range []string{"COPY --from=build /relay /usr/bin/relay\n", "ENV PATH=/usr/bin\n", `ENTRYPOINT ["/usr/bin/relay"]`} {
 		if !strings.Contains(dockerfile, want) {
 			t.Errorf("the Dockerfile has no %q", want)
 		}
+	}
+	all := replicas(t)
+	command := regexp.MustCompile(`kubectl exec (?:-n istio-system )?(\S+) -- (\w+)`)
+	found := 0
+	for _, pattern := range []string{"../*.md", "*.md", "../docs/*.md", "../examples/*/*.md", "../cmd/relay/*.go"} {
+		paths, err := filepath.Glob(pattern)
+		if err != nil || len(paths) == 0 {
+			t.Fatalf("%s: %q, %v", pattern, paths, err)
+		}
+		for _, path := range paths {
+			for _, m := range command.FindAllStringSubmatch(string(read(t, path)), -1) {
+				found++
+				set, _, numbered := strings.Cut(m[1], "-")
+				_, exists := all["StatefulSet "+set]
+				if !strings.HasPrefix(m[1], `"$`) && (!numbered || !exists) || m[2] != "relay" {
+					t.Errorf("%s: %q: want the name of a replica, and relay", path, m[0])
+				}
+			}
+		}
+	}
+	if found < 5 {
+		t.Errorf("%d commands found", found)
 	}
 }
 
@@ -245,81 +402,5 @@ func TestTheReadmesConfigIsValid(t *testing.T) {
 	}
 	if _, err := config.Parse("relay.yaml", m[1]); err != nil {
 		t.Error(err)
-	}
-}
-
-// alerts are the alerting rules.
-type alerts struct {
-	Groups []struct {
-		Rules []struct {
-			Alert, Expr         string
-			Labels, Annotations map[string]string
-		}
-	}
-}
-
-func readAlerts(t *testing.T) (rules alerts) {
-	t.Helper()
-	if err := yaml.Unmarshal(read(t, "prometheus/alerts.yaml"), &rules); err != nil {
-		t.Fatal(err)
-	}
-	return rules
-}
-
-// TestWhatNeedsAPersonHasAnAlert: each of these stays as it is until somebody does something,
-// or has taken something from clients.
-func TestWhatNeedsAPersonHasAnAlert(t *testing.T) {
-	rules := readAlerts(t)
-	for _, expr := range []string{
-		`relay_upstream_state{state="denied"} == 1`, "relay_upstream_held_deletions > 0", "relay_upstream_frozen == 1", "relay_upstream_expired_resources > 0",
-		"relay_upstream_over_limit_resources > 0", "relay_upstream_refused_resources > 0", "relay_state_healthy == 0", "relay_state_set_aside_files > 0",
-		"relay_config_last_reload_successful == 0",
-	} {
-		found := 0
-		for _, g := range rules.Groups {
-			for _, r := range g.Rules {
-				if r.Expr == expr {
-					found++
-				}
-			}
-		}
-		if found != 1 {
-			t.Errorf("%d alerts on %s", found, expr)
-		}
-	}
-}
-
-// TestAlertsNameMetricsThatExist: an alert on a metric or a state that does not exist
-// never fires. (A test in docs holds docs/metrics.md to the code.)
-func TestAlertsNameMetricsThatExist(t *testing.T) {
-	doc := string(read(t, "../docs/metrics.md"))
-	rules := readAlerts(t)
-	metric := regexp.MustCompile(`relay_[a-z_]+`)
-	label := regexp.MustCompile(`([a-z]+)="([a-z]+)"`)
-	alerts := 0
-	for _, g := range rules.Groups {
-		for _, r := range g.Rules {
-			alerts++
-			names := metric.FindAllString(r.Expr, -1)
-			if len(names) == 0 || r.Labels["severity"] == "" || r.Annotations["summary"] == "" {
-				t.Errorf("%s: metrics %q, labels %v, annotations %v", r.Alert, names, r.Labels, r.Annotations)
-			}
-			for _, name := range names {
-				_, row, ok := strings.Cut(doc, "| `"+strings.TrimSuffix(name, "_bucket")+"` |")
-				if !ok {
-					t.Errorf("%s: no metric %s", r.Alert, name)
-					continue
-				}
-				row, _, _ = strings.Cut(row, "\n")
-				for _, l := range label.FindAllStringSubmatch(r.Expr, -1) {
-					if !strings.Contains(row, l[1]) || !strings.Contains(row, l[2]) {
-						t.Errorf("%s: %s has no %s", r.Alert, name, l[0])
-					}
-				}
-			}
-		}
-	}
-	if alerts == 0 {
-		t.Error("no alerts")
 	}
 }

@@ -129,9 +129,15 @@ func selfSigned(t *testing.T) (certificate, key string) {
 
 // do makes one request of the API.
 func (k *kubernetes) do(method, path, contentType string, body []byte) error {
+	_, err := k.ask(method, path, contentType, body)
+	return err
+}
+
+// ask makes one request of the API and returns the answer.
+func (k *kubernetes) ask(method, path, contentType string, body []byte) ([]byte, error) {
 	req, err := http.NewRequestWithContext(k.t.Context(), method, k.url+path, bytes.NewReader(body))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	req.Header.Set("Authorization", "Bearer "+adminToken)
 	if contentType != "" {
@@ -139,14 +145,14 @@ func (k *kubernetes) do(method, path, contentType string, body []byte) error {
 	}
 	resp, err := k.http.Do(req)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer resp.Body.Close()
 	answer, err := io.ReadAll(resp.Body)
 	if err == nil && resp.StatusCode/100 != 2 {
 		err = fmt.Errorf("%s %s: %s: %s", method, path, resp.Status, answer)
 	}
-	return err
+	return answer, err
 }
 
 // apply creates or changes an object of any kind, given as YAML, as kubectl apply

@@ -49,7 +49,7 @@ over its Unix socket.`,
 		Example: `  relay freeze east --reason "upgrade of the control plane"
   relay freeze east --for 2h
   relay freeze east --socket /var/lib/relay/admin.sock
-  kubectl exec deploy/relay -- relay freeze east`,
+  kubectl exec meshrelay-0 -- relay freeze east   # and each other replica`,
 	}, func(ctx context.Context, c admin.Client, upstream string, given admin.Given) (string, error) {
 		if lasts < 0 {
 			return "", fmt.Errorf("--for: %v is no time to come", lasts)

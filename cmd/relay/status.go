@@ -53,7 +53,7 @@ its clients. The relay is asked at its admin address, which by default it opens 
 loopback only. The exit code is 0 whenever the relay answers.`,
 		Example: `  relay status
   relay status --admin 127.0.0.1:15014 -o json
-  kubectl exec deploy/relay -- relay status`,
+  kubectl exec meshrelay-0 -- relay status`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if output != "table" && output != "json" {

@@ -1,0 +1,91 @@
+package deploy_test
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/goccy/go-yaml"
+)
+
+// alerts are the alerting rules.
+type alerts struct {
+	Groups []struct {
+		Rules []struct {
+			Alert, Expr         string
+			Labels, Annotations map[string]string
+		}
+	}
+}
+
+func readAlerts(t *testing.T) (rules alerts) {
+	t.Helper()
+	if err := yaml.Unmarshal(read(t, "prometheus/alerts.yaml"), &rules); err != nil {
+		t.Fatal(err)
+	}
+	return rules
+}
+
+// TestWhatNeedsAPersonHasAnAlert: each of these stays as it is until somebody does something,
+// or has taken something from clients.
+func TestWhatNeedsAPersonHasAnAlert(t *testing.T) {
+	rules := readAlerts(t)
+	for _, expr := range []string{
+		`max by (upstream) (relay_upstream_state{state="denied"}) == 1`, `max by (upstream) (relay_upstream_state{state="failed"}) == 1`,
+		"max by (upstream) (relay_upstream_held_deletions) > 0", "max by (upstream) (relay_upstream_frozen) == 1",
+		"max by (upstream) (relay_upstream_expired_resources) > 0", "max by (upstream) (relay_upstream_over_limit_resources) > 0",
+		"max by (upstream) (relay_upstream_refused_resources) > 0", "max by (upstream) (relay_state_not_kept) > 0",
+		"min by (upstream) (relay_upstream_synced) == 0", "min(relay_state_healthy) == 0", "sum(relay_state_set_aside_files) > 0",
+		"min(relay_config_last_reload_successful) == 0", "absent(relay_build_info)",
+	} {
+		found := 0
+		for _, g := range rules.Groups {
+			for _, r := range g.Rules {
+				if r.Expr == expr {
+					found++
+				}
+			}
+		}
+		if found != 1 {
+			t.Errorf("%d alerts on %s", found, expr)
+		}
+	}
+}
+
+// TestAlertsNameMetricsThatExist: an alert on a metric or a state that does not exist
+// never fires. (A test in docs holds docs/metrics.md to the code.)
+func TestAlertsNameMetricsThatExist(t *testing.T) {
+	doc := string(read(t, "../docs/metrics.md"))
+	rules := readAlerts(t)
+	metric := regexp.MustCompile(`relay_[a-z_]+`)
+	label := regexp.MustCompile(`([a-z]+)="([a-z]+)"`)
+	alerts := 0
+	for _, g := range rules.Groups {
+		for _, r := range g.Rules {
+			alerts++
+			names := metric.FindAllString(r.Expr, -1)
+			if len(names) == 0 || r.Labels["severity"] == "" || r.Annotations["summary"] == "" {
+				t.Errorf("%s: metrics %q, labels %v, annotations %v", r.Alert, names, r.Labels, r.Annotations)
+			}
+			for _, name := range names {
+				_, row, ok := strings.Cut(doc, "| `"+strings.TrimSuffix(name, "_bucket")+"` |")
+				if !ok {
+					t.Errorf("%s: no metric %s", r.Alert, name)
+					continue
+				}
+				row, _, _ = strings.Cut(row, "\n")
+				if labels := strings.Split(row, "|")[1]; strings.Contains(labels, "upstream") && !strings.Contains(r.Expr, " by (upstream) (") {
+					t.Errorf("%s: not by upstream: %s", r.Alert, r.Expr)
+				}
+				for _, l := range label.FindAllStringSubmatch(r.Expr, -1) {
+					if !strings.Contains(row, l[1]) || !strings.Contains(row, l[2]) {
+						t.Errorf("%s: %s has no %s", r.Alert, name, l[0])
+					}
+				}
+			}
+		}
+	}
+	if alerts == 0 {
+		t.Error("no alerts")
+	}
+}
