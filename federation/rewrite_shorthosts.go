@@ -3,6 +3,7 @@ package federation
 import (
 	"bytes"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -69,8 +70,16 @@ func (w *Rewriter) completesIn(r *mirror.Resource, kind mirror.Kind) bool {
 }
 
 // mayHaveShortHost reports whether a host that the plan reaches has no dots. It allocates
-// nothing. A message that does not parse has one: apply reports what is wrong with it.
+// nothing.
 func (p *messagePlan) mayHaveShortHost(m wireMessage) bool {
+	return p.anyText(m, func(v []byte) bool {
+		return len(v) > 0 && bytes.IndexByte(v, '.') < 0 && string(v) != "*"
+	})
+}
+
+// anyText reports whether f is true for a string that the plan reaches. A message that does
+// not parse has one: apply reports what is wrong with it.
+func (p *messagePlan) anyText(m wireMessage, f func([]byte) bool) bool {
 	for len(m) > 0 {
 		num, typ, n := protowire.ConsumeTag(m)
 		if n < 0 {
@@ -93,13 +102,34 @@ func (p *messagePlan) mayHaveShortHost(m wireMessage) bool {
 			continue
 		}
 		switch st := p.steps[num]; {
-		case st.plan != nil && st.plan.mayHaveShortHost(value):
+		case st.plan != nil && st.plan.anyText(value, f):
 			return true
-		case st.role != nil && len(value) > 0 && bytes.IndexByte(value, '.') < 0 && string(value) != "*":
+		case st.role != nil && f(value):
 			return true
 		}
 	}
 	return false
+}
+
+// ShortHosts returns the short hosts in a resource that CompleteShortHosts is for, in their
+// order, each once.
+func ShortHosts(r *mirror.Resource) (hosts []string) {
+	info, ok := mirror.LookupKind(r.Kind())
+	if !ok || r.Namespace() == "" {
+		return nil
+	}
+	c := &planner{names: newNameRules(Rewrite{CompleteShortHosts: true}), followed: followedFields}
+	plan := c.message(info.NewBody().ProtoReflect().Descriptor())
+	if plan == nil {
+		return nil
+	}
+	plan.anyText(r.BodyValue(), func(v []byte) bool {
+		if h := string(v); isShort(h) && !slices.Contains(hosts, h) {
+			hosts = append(hosts, h)
+		}
+		return false
+	})
+	return hosts
 }
 
 // has reports whether a string is among those of a field.
