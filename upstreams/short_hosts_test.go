@@ -86,6 +86,35 @@ func TestWhatIsOnDiskFromBeforeIsCompleted_C23(t *testing.T) {
 	}
 }
 
+// TestWhatIsFrozenStaysShortUntilItIsUnfrozen_C23: a freeze keeps what is served as it is,
+// also through an upgrade.
+func TestWhatIsFrozenStaysShortUntilItIsUnfrozen_C23(t *testing.T) {
+	u, node := xdsConfig("127.0.0.1:1")
+	u.DomainSuffix, u.Rewrite.ShortHosts = "cluster.local", config.ShortHostsComplete
+	short := destinationRule(t, "short", "reviews")
+	saved := state.Saved{
+		Meta: state.Meta{
+			Synced: true, LastContact: time.Now(), Frozen: &state.Frozen{Since: time.Now()},
+			Fingerprint: (&member{cfg: u, node: node}).fingerprintOf(1),
+		},
+		Records: []state.Record{{Resource: short, TypeURL: "networking.istio.io/v1/DestinationRule", At: time.Now()}},
+	}
+	m, err := NewManager(&config.Config{Node: node, Upstreams: []config.Upstream{u}}, mirror.NewAggregate(), &memoryKeeper{saved: map[string]state.Saved{u.Name: saved}}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	one := m.members[0]
+	if got := ruleHost(t, one.store.Get(short.Key())); got != "reviews" {
+		t.Errorf("while it is frozen, served is the host %q", got)
+	}
+	if err := one.source.restateAll(true); err != nil {
+		t.Fatal(err)
+	}
+	if got := ruleHost(t, one.store.Get(short.Key())); got != "reviews.shop.svc.cluster.local" {
+		t.Errorf("unfrozen, served is the host %q", got)
+	}
+}
+
 func TestTheFingerprintCoversWhatShortHostsDependOn_C23(t *testing.T) {
 	prints := map[string]string{}
 	for name, change := range map[string]func(*config.Upstream){
