@@ -90,9 +90,9 @@ func TestShortHostsReachAnIstiodWithItsDomain_C23(t *testing.T) {
 	writeFile(t, filepath.Join(direct.configDir, "bookinfo.yaml"), string(bookinfo))
 	direct.start()
 
-	hub := newRelay(t, "hub", []string{"files=" + files}).start()
-	edge := newRelay(t, "edge", []string{"hub=" + hub.xds}).start()
-	keep := newRelayOf(t, "keep", fmt.Sprintf("upstreams:\n- name: files\n  file: {path: %s}\n  rewrite: {shortHosts: keep}\n", files)).start()
+	hub := newRelay(t, "hub", []string{"files=" + files}).start().ready()
+	edge := newRelay(t, "edge", []string{"hub=" + hub.xds}).start().ready()
+	keep := newRelayOf(t, "keep", fmt.Sprintf("upstreams:\n- name: files\n  file: {path: %s}\n  rewrite: {shortHosts: keep}\n", files)).start().ready()
 	one, two := newIstiod(t, "one", hub.xds).start(), newIstiod(t, "two", edge.xds).start()
 	without := newIstiod(t, "without", keep.xds).start()
 

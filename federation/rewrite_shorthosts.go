@@ -81,7 +81,7 @@ func (p *messagePlan) mayHaveShortHost(m wireMessage) bool {
 // not parse has one: apply reports what is wrong with it.
 func (p *messagePlan) anyText(m wireMessage, f func([]byte) bool) bool {
 	for len(m) > 0 {
-		num, typ, n := protowire.ConsumeTag(m)
+		num, typ, n := consumeTag(m)
 		if n < 0 {
 			return true
 		}
@@ -93,7 +93,7 @@ func (p *messagePlan) anyText(m wireMessage, f func([]byte) bool) bool {
 			m = m[n:]
 			continue
 		}
-		value, n := protowire.ConsumeBytes(m)
+		value, n := consumeBytes(m)
 		if n < 0 {
 			return true
 		}
@@ -109,6 +109,23 @@ func (p *messagePlan) anyText(m wireMessage, f func([]byte) bool) bool {
 		}
 	}
 	return false
+}
+
+// consumeTag is protowire.ConsumeTag, faster for tags of one byte. m is not empty.
+func consumeTag(m []byte) (protowire.Number, protowire.Type, int) {
+	if b := m[0]; b >= 1<<3 && b < 0x80 {
+		return protowire.Number(b >> 3), protowire.Type(b & 7), 1
+	}
+	return protowire.ConsumeTag(m)
+}
+
+// consumeBytes is protowire.ConsumeBytes, faster for lengths of one byte.
+func consumeBytes(m []byte) ([]byte, int) {
+	if len(m) > 0 && m[0] < 0x80 && int(m[0]) < len(m) {
+		n := 1 + int(m[0])
+		return m[1:n], n
+	}
+	return protowire.ConsumeBytes(m)
 }
 
 // ShortHosts returns the short hosts in a resource that CompleteShortHosts is for, in their
