@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net/url"
 	"slices"
+	"strings"
 	"time"
 
 	"meshrelay/downstream"
@@ -309,6 +310,7 @@ func changesOf(from, to *mirror.Resource) ([]string, error) {
 	if was, is := a.Metadata.Namespace+"/"+a.Metadata.Name, b.Metadata.Namespace+"/"+b.Metadata.Name; was != is {
 		out = append(out, fmt.Sprintf("name: %s became %s", was, is))
 	}
+	out = append(out, completedHosts(from, to)...)
 	out = append(out, mapChanges("label", a.Metadata.Labels, b.Metadata.Labels)...)
 	out = append(out, mapChanges("annotation", a.Metadata.Annotations, b.Metadata.Annotations)...)
 	var was, is map[string]json.RawMessage
@@ -323,6 +325,23 @@ func changesOf(from, to *mirror.Resource) ([]string, error) {
 		}
 	}
 	return out, nil
+}
+
+// maxHostsShown bounds the hosts that are named of one config.
+const maxHostsShown = 8
+
+// completedHosts names the short hosts of a config that are complete in its other form.
+func completedHosts(from, to *mirror.Resource) []string {
+	left := federation.ShortHosts(to)
+	hosts := slices.DeleteFunc(federation.ShortHosts(from), func(h string) bool { return slices.Contains(left, h) })
+	if len(hosts) == 0 {
+		return nil
+	}
+	more := ""
+	if len(hosts) > maxHostsShown {
+		hosts, more = hosts[:maxHostsShown], fmt.Sprintf(" and %d more", len(hosts)-maxHostsShown)
+	}
+	return []string{"short hosts completed: " + strings.Join(hosts, " ") + more}
 }
 
 func mapChanges(what string, from, to map[string]string) (out []string) {

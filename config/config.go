@@ -54,6 +54,9 @@ type Upstream struct {
 	Name string `yaml:"name"`
 	// ClusterID is the cluster that the source speaks for. Default: Name.
 	ClusterID string `yaml:"clusterID"`
+	// DomainSuffix is the cluster domain of the source: a service there is
+	// NAME.NAMESPACE.svc.DomainSuffix. Default: cluster.local.
+	DomainSuffix string `yaml:"domainSuffix"`
 	// Generated says what becomes of objects that an istiod derives by itself: drop
 	// (the default) or keep.
 	Generated string   `yaml:"generated"`

@@ -31,11 +31,20 @@ type Rewrite struct {
 	Annotations     Edit              `yaml:"annotations"`
 	// ExportTo replaces exportTo where a kind has it.
 	ExportTo []string `yaml:"exportTo,omitempty"`
+	// ShortHosts is complete (the default) or keep: what becomes of the hosts of VirtualServices
+	// and DestinationRules that have no dots (PROTOCOL C23).
+	ShortHosts string `yaml:"shortHosts"`
 	// Hosts maps domains.
 	Hosts []HostMapping `yaml:"hosts,omitempty"`
 	// Endpoints is stamped on the endpoints of services and workloads.
 	Endpoints Endpoints `yaml:"endpoints,omitempty"`
 }
+
+// Values of Rewrite.ShortHosts.
+const (
+	ShortHostsComplete = "complete"
+	ShortHostsKeep     = "keep"
+)
 
 // Edit changes labels or annotations.
 type Edit struct {

@@ -49,6 +49,11 @@ func TestBadRulesAreErrorsWithTheirLine(t *testing.T) {
 		{"services", "  services:\n    mode: gateway\n    locality: a/b\n", []string{"7: upstreams[0].services.gateways: missing"}},
 		{"services behind a gateway that would not know them", "  services: {mode: gateway, gateways: [10.0.0.1]}\n  rewrite: {namespacePrefix: east-}\n", []string{
 			"7: upstreams[0].services.mode: a gateway routes by the names that its own mesh gives to services"}},
+		{"services behind a gateway, in a cluster domain that is mapped", "  domainSuffix: east.corp\n  services: {mode: gateway, gateways: [10.0.0.1]}\n  rewrite: {hosts: [{from: corp, to: example}]}\n", []string{
+			"8: upstreams[0].services.mode: a gateway routes by the names that its own mesh gives to services"}},
+		{"short hosts", "  rewrite:\n    shortHosts: drop\n", []string{`8: upstreams[0].rewrite.shortHosts: "drop": want one of complete, keep`}},
+		{"cluster domain", "  domainSuffix: .cluster.local\n  rewrite: {namePrefix: -a}\n", []string{
+			`7: upstreams[0].domainSuffix: ".cluster.local" is not a DNS domain: give the cluster domain of the source`, "8: upstreams[0].rewrite.namePrefix: "}},
 		{"mode of services", "  services: {mode: all}\n", []string{`7: upstreams[0].services.mode: "all": want one of omit, asIs, gateway, discover`}},
 		{"gateways of another mode", "  services: {mode: discover, gateways: [10.0.0.1]}\n", []string{`7: upstreams[0].services.gateways: is for mode: gateway, and the mode is "discover"`}},
 		{"gateway address", "  services: {mode: gateway, gateways: [\"a:b\"]}\n", []string{`7: upstreams[0].services.gateways[0]: gateway "a:b": want an IP address or a DNS name`}},
@@ -113,6 +118,8 @@ func TestRulesThatAreTaken(t *testing.T) {
 		"a namespace becomes one that may or may not be there":    "  rewrite: {namespaces: {a: b}}\n",
 		"namespaces that change places":                           "  rewrite: {namespaces: {a: b, b: a}}\n",
 		"a namespace that is exempt from the prefix":              "  rewrite: {namespacePrefix: east-, namespaces: {a: a}, hosts: [{from: cluster.local, to: east.example}]}\n",
+		"gateways beside the mapping of another cluster's domain": "  domainSuffix: east.corp\n  services: {mode: gateway, gateways: [10.0.0.1]}\n  rewrite: {hosts: [{from: cluster.local, to: example}]}\n",
+		"a cluster domain and short hosts that are kept":          "  domainSuffix: east.corp\n  rewrite: {shortHosts: keep}\n",
 		"gateways":                   "  services: {mode: gateway, gateways: [10.0.0.1, \"[2001:db8::1]:15443\", gw.example, \"2001:db8::2\"], network: net, locality: a/b/c}\n",
 		"annotations that are kept":  "  rewrite: {annotations: {remove: []}}\n",
 		"policies":                   "merge: [{kinds: [se], policy: union, sameHost: true}, {kinds: [vs]}, {policy: reject}]\n",
@@ -170,5 +177,20 @@ func TestDefaultsOfRules(t *testing.T) {
 	}
 	if c.Provenance != (Provenance{Annotations: true, Relay: "hub", MaxHops: 8}) || c.Merge[0].Policy != MergeFirst {
 		t.Errorf("%+v %+v", c.Provenance, c.Merge)
+	}
+}
+
+func TestShortHostsAreCompletedUnlessTheConfigSaysOtherwise_C23(t *testing.T) {
+	c, err := Parse("relay.yaml", []byte(withUpstream+"- {name: f, file: {path: x}}\n- {name: g, file: {path: x}, domainSuffix: east.corp, rewrite: {shortHosts: keep}}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []struct {
+		domain   string
+		complete bool
+	}{{"cluster.local", true}, {"cluster.local", true}, {"east.corp", false}} {
+		if got := c.Upstreams[i].RewriteRules(); got.Domain != want.domain || got.CompleteShortHosts != want.complete {
+			t.Errorf("upstream %s: domain %q, completed %t; want %+v", c.Upstreams[i].Name, got.Domain, got.CompleteShortHosts, want)
+		}
 	}
 }

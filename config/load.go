@@ -190,6 +190,8 @@ func (c *Config) complete(given func(field string) bool) {
 	for i := range c.Upstreams {
 		u := &c.Upstreams[i]
 		def(&u.ClusterID, u.Name)
+		def(&u.DomainSuffix, defaultDomainSuffix)
+		def(&u.Rewrite.ShortHosts, ShortHostsComplete)
 		def(&u.Generated, GeneratedDrop)
 		if u.Generated == GeneratedKeep && u.XDS != nil {
 			def(&u.Services.Mode, ServicesAsIs)
@@ -210,6 +212,9 @@ func (c *Config) complete(given func(field string) bool) {
 		}
 	}
 }
+
+// defaultDomainSuffix is the cluster domain that Kubernetes has unless told otherwise.
+const defaultDomainSuffix = "cluster.local"
 
 // lastApplied is where kubectl apply keeps a copy of the whole object.
 const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"

@@ -10,6 +10,7 @@ import (
 
 	"github.com/hashicorp/go-multierror"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"meshrelay/federation"
 	"meshrelay/mirror"
@@ -60,9 +61,12 @@ func (w View) Rules() federation.Rules {
 	return federation.Rules{Kinds: w.Kinds, Namespaces: federation.Globs(w.Namespaces), Selector: w.Selector, Expression: w.Expression}
 }
 
-// Rules returns how resources are reshaped, for the package that does it.
-func (r Rewrite) Rules() federation.Rewrite {
+// RewriteRules returns how the resources of an upstream are reshaped, for the package that
+// does it.
+func (u Upstream) RewriteRules() federation.Rewrite {
+	r := u.Rewrite
 	out := federation.Rewrite{
+		Domain: u.DomainSuffix, CompleteShortHosts: r.ShortHosts == ShortHostsComplete,
 		Namespaces: r.Namespaces, NamespacePrefix: r.NamespacePrefix, NamePrefix: r.NamePrefix, NameSuffix: r.NameSuffix,
 		Labels: federation.Edit(r.Labels), Annotations: federation.Edit(r.Annotations), ExportTo: r.ExportTo,
 		Endpoints: federation.Stamp(r.Endpoints),
@@ -88,7 +92,13 @@ func (v *validator) federation(at string, u Upstream) {
 			v.errorf(fmt.Sprintf("%s.rewrite.annotations.set[%s]", at, key), "annotations that begin with %s are the relay's own: relays trust what they say, so they can not be made up", ownAnnotations)
 		}
 	}
-	_, err := federation.NewRewriter(u.Rewrite.Rules())
+	v.oneOf(at+".rewrite.shortHosts", u.Rewrite.ShortHosts, ShortHostsComplete, ShortHostsKeep)
+	rules := u.RewriteRules()
+	if len(validation.IsDNS1123Subdomain(u.DomainSuffix)) > 0 {
+		v.errorf(at+".domainSuffix", "%q is not a DNS domain: give the cluster domain of the source, what stands behind NAME.NAMESPACE.svc. in its services, such as cluster.local", u.DomainSuffix)
+		rules.Domain = ""
+	}
+	_, err := federation.NewRewriter(rules)
 	v.ruleErrors(at+".rewrite", err)
 	// Whatever else is wrong with the rules, namespaces can be compared.
 	if filter, _ := federation.NewFilter(federation.Rules{Namespaces: federation.Globs(u.Import.Namespaces)}); filter != nil {
@@ -125,8 +135,8 @@ func (v *validator) services(at string, u Upstream) {
 	if u.XDS == nil && s.Mode != ServicesOmit {
 		v.errorf(at+".mode", "%q is for xds upstreams: only an istiod makes ServiceEntries of services", s.Mode)
 	}
-	if s.Mode == ServicesGateway && u.Rewrite.movesServices() {
-		v.errorf(at+".mode", "a gateway routes by the names that its own mesh gives to services, and rewrite gives them others: leave out namespaces, namespacePrefix and the mapping of cluster.local, or take another mode")
+	if s.Mode == ServicesGateway && u.movesServices() {
+		v.errorf(at+".mode", "a gateway routes by the names that its own mesh gives to services, and rewrite gives them others: leave out namespaces, namespacePrefix and the mapping of its cluster domain, or take another mode")
 	}
 	if s.Mode == ServicesGateway && len(s.Gateways) == 0 {
 		v.errorf(at+".gateways", "missing: give at least one address of the cluster's east-west gateway")
@@ -154,9 +164,10 @@ func (v *validator) services(at string, u Upstream) {
 }
 
 // movesServices reports whether the hosts of Kubernetes services become others.
-func (r Rewrite) movesServices() bool {
+func (u Upstream) movesServices() bool {
+	r, domain := u.Rewrite, "."+u.DomainSuffix
 	return r.NamespacePrefix != "" || len(r.Namespaces) > 0 || slices.ContainsFunc(r.Hosts, func(h HostMapping) bool {
-		return h.From == "local" || h.From == "cluster.local" || strings.HasSuffix(h.From, ".cluster.local")
+		return strings.HasSuffix("."+h.From, domain) || strings.HasSuffix(domain, "."+h.From)
 	})
 }
 

@@ -14,6 +14,7 @@ require (
 	google.golang.org/grpc v1.63.2
 	google.golang.org/protobuf v1.33.0
 	istio.io/api v1.22.1-0.20240524024004-b6815be0740d
+	istio.io/istio v0.0.0-20240601204907-a1a76b8e75f8
 	sigs.k8s.io/yaml v1.4.0
 )
 
@@ -191,7 +192,6 @@ require (
 	gopkg.in/yaml.v3 v3.0.1 // indirect
 	helm.sh/helm/v3 v3.14.3 // indirect
 	istio.io/client-go v1.22.1-0.20240524024404-e48447329f77 // indirect
-	istio.io/istio v0.0.0-20240601204907-a1a76b8e75f8 // indirect
 	k8s.io/api v0.30.0 // indirect
 	k8s.io/apiextensions-apiserver v0.30.0 // indirect
 	k8s.io/apimachinery v0.30.0 // indirect

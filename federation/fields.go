@@ -21,8 +21,10 @@ import (
 var (
 	// hostRole is a host as it stands.
 	hostRole = &role{sees: effHosts | effNamespaces, text: plain((*scope).host)}
-	// shortHostRole is a host that istiod completes when it has no dots.
-	shortHostRole = &role{sees: effHosts | effNamespaces, text: plain((*scope).shortHost)}
+	// shortHostRole is a host that istiod completes when it has no dots, sniHostRole one that
+	// must fit such a host.
+	shortHostRole = &role{sees: effHosts | effNamespaces | effShortHosts, text: plain((*scope).shortHost)}
+	sniHostRole   = &role{sees: effHosts | effNamespaces | effShortHosts, text: plain((*scope).sniHost)}
 	hostPortRole  = &role{sees: effHosts | effNamespaces, text: plain((*scope).hostPort)}
 	// namespacedHostRole is "namespace/host", in a list that selects hosts.
 	namespacedHostRole = &role{sees: effHosts | effNamespaces, text: plain((*scope).namespacedHost), more: also((*scope).movedNamespacedHosts)}
@@ -41,6 +43,8 @@ var (
 	namespacePatternRole = &role{sees: effNamespaces, text: first((*scope).namespacePattern), more: second((*scope).namespacePattern)}
 	principalRole        = &role{sees: effNamespaces, text: first((*scope).principal), more: second((*scope).principal)}
 	serviceAccountRole   = &role{sees: effNamespaces, text: plain((*scope).serviceAccount)}
+	// plainDestinationRole is a Destination whose host istiod takes as it stands.
+	plainDestinationRole = &role{sees: effHosts | effNamespaces, fields: map[protoreflect.Name]*role{"host": hostRole}}
 	// conditionRole is a value whose meaning depends on the key of the condition.
 	conditionRole = &role{sees: effHosts | effNamespaces, text: conditionText, more: conditionMore}
 
@@ -88,7 +92,7 @@ var followedFields = map[protoreflect.FullName]*role{
 	"istio.networking.v1alpha3.TLSMatchAttributes.gateways":         gatewayRole,
 	"istio.networking.v1alpha3.TLSMatchAttributes.source_namespace": namespaceRole,
 	// Short when the host of the VirtualService is: istiod demands that they fit.
-	"istio.networking.v1alpha3.TLSMatchAttributes.sni_hosts": shortHostRole,
+	"istio.networking.v1alpha3.TLSMatchAttributes.sni_hosts": sniHostRole,
 	"istio.networking.v1alpha3.HTTPRedirect.authority":       hostPortRole,
 	// An egress gateway, which is configured here, routes by what a sidecar wrote.
 	"istio.networking.v1alpha3.HTTPRewrite.authority":        hostPortRole,
@@ -102,7 +106,9 @@ var followedFields = map[protoreflect.FullName]*role{
 	"istio.networking.v1alpha3.TrafficPolicy.TunnelSettings.target_host": hostRole,
 
 	"istio.networking.v1alpha3.IstioEgressListener.hosts": namespacedHostRole,
-	"istio.networking.v1alpha3.Server.hosts":              namespacedHostRole,
+	// istiod looks for a service of that very host.
+	"istio.networking.v1alpha3.OutboundTrafficPolicy.egress_proxy": plainDestinationRole,
+	"istio.networking.v1alpha3.Server.hosts":                       namespacedHostRole,
 
 	"istio.security.v1beta1.Source.namespaces":           namespacePatternRole,
 	"istio.security.v1beta1.Source.not_namespaces":       namespacePatternRole,

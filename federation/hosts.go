@@ -20,7 +20,8 @@ const (
 	everyone = "*"
 	// meshGateway is the gateway of a VirtualService that stands for all sidecars.
 	meshGateway = "mesh"
-	// clusterDomain completes short names of hosts, as istioctl analyze does.
+	// clusterDomain completes the hosts that are still short here (Rewrite.CompleteShortHosts
+	// is off), as istioctl analyze does.
 	clusterDomain = ".svc.cluster.local"
 )
 

@@ -53,6 +53,10 @@ type Rewrite struct {
 	ExportTo []string
 	// Hosts maps domains. Of several that fit, the longest From counts.
 	Hosts []HostMapping
+	// CompleteShortHosts completes the hosts of VirtualServices and DestinationRules that have
+	// no dots, with the namespace that the resource has at the source and Domain, as istiod
+	// does with what it reads itself. Namespaces and Hosts then see the complete host.
+	CompleteShortHosts bool
 	// Endpoints is set on the endpoints of ServiceEntries, on WorkloadEntries and on the
 	// template of WorkloadGroups.
 	Endpoints Stamp
@@ -99,6 +103,8 @@ type bodyPlan struct {
 	paths    []pathPlan   // kinds whose body is a google.protobuf.Struct
 	exportTo bool
 	stamp    bool
+	// onlyShortHosts says that nothing but the completion of short hosts can change a body.
+	onlyShortHosts bool
 }
 
 // NewRewriter compiles a Rewrite. Its error has a *RuleError for each rule that is wrong.
@@ -144,11 +150,12 @@ func (w *Rewriter) plan(c *planner, info *mirror.KindInfo) *bodyPlan {
 	if p.fields == nil && p.paths == nil && !p.exportTo && !p.stamp {
 		return nil
 	}
+	p.onlyShortHosts = p.fields != nil && w.names.effects == effShortHosts && !p.exportTo && !p.stamp
 	return p
 }
 
-// Touches reports whether bodies of the kind must be decoded for these rules. When not,
-// they pass byte by byte.
+// Touches reports whether these rules can change bodies of the kind. Others pass byte by
+// byte, as does a body that nothing of it changes.
 func (w *Rewriter) Touches(kind mirror.Kind) bool { return w.plans[kind] != nil }
 
 // Key returns where a key of the source lands.
@@ -225,11 +232,13 @@ func (w *Rewriter) checkKey(from, to mirror.Key) error {
 // body returns the rewritten body, nil when it stays as it is.
 func (w *Rewriter) body(r *mirror.Resource, key mirror.Key) (*anypb.Any, error) {
 	plan := w.plans[key.Kind]
-	if plan == nil {
+	if plan == nil || plan.onlyShortHosts && !plan.fields.mayHaveShortHost(r.BodyValue()) {
 		return nil, nil
 	}
+	s := newScope(w.names, key.Namespace)
+	s.completes = plan.fields != nil && w.completesIn(r, key.Kind)
 	body := r.Body()
-	value, err := w.value(plan, key, body.GetValue())
+	value, err := w.value(s, plan, key, body.GetValue())
 	if err != nil {
 		return nil, err
 	}
@@ -240,9 +249,9 @@ func (w *Rewriter) body(r *mirror.Resource, key mirror.Key) (*anypb.Any, error) 
 }
 
 // value rewrites an encoded body, and returns value itself when it stays as it is.
-func (w *Rewriter) value(plan *bodyPlan, key mirror.Key, value []byte) ([]byte, error) {
-	s := newScope(w.names, key.Namespace)
+func (w *Rewriter) value(s *scope, plan *bodyPlan, key mirror.Key, value []byte) ([]byte, error) {
 	out := value
+	s.body = value
 	var err error
 	if plan.fields != nil {
 		out, err = plan.fields.apply(s, value)
@@ -307,6 +316,7 @@ func (w *Rewriter) irregular(s *scope, plan *bodyPlan, key mirror.Key, value []b
 	if err != nil {
 		return nil, err
 	}
+	s.body = regular
 	out, err := plan.fields.apply(s, regular)
 	if err != nil || same(out, regular) {
 		return value, err

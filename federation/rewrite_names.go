@@ -23,6 +23,7 @@ const (
 	effNamespaces effect = 1 << iota
 	effNames
 	effHosts
+	effShortHosts // short hosts are completed
 )
 
 // nameRules map namespaces, names and hosts of one source. They are immutable.
@@ -69,6 +70,9 @@ func newNameRules(r Rewrite) *nameRules {
 			n.effects |= effHosts
 		}
 	}
+	if r.CompleteShortHosts {
+		n.effects |= effShortHosts
+	}
 	return n
 }
 
@@ -95,12 +99,17 @@ func (n *nameRules) name(name string) string {
 type scope struct {
 	*nameRules
 	here string // namespace of the config, at the source
-	err  error  // the first name that could not be mapped
+	// completes says that short hosts become long ones, even where no other rule asks for it.
+	completes bool
+	body      wireMessage // of the config, as far as a field depends on another
+	err       error       // the first name that could not be mapped
 	// blamed says that err tells where it is.
 	blamed bool
 }
 
-func newScope(n *nameRules, namespace string) *scope { return &scope{nameRules: n, here: namespace} }
+func newScope(n *nameRules, namespace string) *scope {
+	return &scope{nameRules: n, here: namespace, completes: n.effects&effShortHosts != 0}
+}
 
 func (s *scope) fail(result string, limit int) {
 	if s.err == nil {
@@ -239,20 +248,6 @@ func (n *nameRules) serviceNamespace(h string) (at, end int) {
 		return i + 1, len(rest)
 	}
 	return 0, 0
-}
-
-// shortHost maps a host that istiod completes when it is a name without dots: with the
-// namespace of the config and the cluster domain (model.ResolveShortnameToFQDN). It stays
-// short where what it is completed to here is what it should be.
-func (s *scope) shortHost(h string) string {
-	if h == "" || s.here == "" || strings.ContainsAny(h, ".*:") {
-		return s.host(h)
-	}
-	to := s.host(h + "." + s.here + ".svc." + s.domain)
-	if to == h+"."+s.nameRules.namespace(s.here)+".svc."+s.domain {
-		return h
-	}
-	return to
 }
 
 // hostPort maps a host that may have a port, or "*" for all ports.

@@ -17,11 +17,15 @@ import (
 // What istiod makes of names, written down a second time: from
 // model.ResolveShortnameToFQDN and model.resolveGatewayName.
 
-func istiodHost(h, ns string) string {
+// domain is the one that istiod gives configs: none to those that it receives over MCP.
+func istiodHost(h, ns, domain string) string {
 	if h == "" || h == "*" || strings.Contains(h, ".") {
 		return h
 	}
-	return h + "." + ns + ".svc.cluster.local"
+	if domain == "" {
+		return h + "." + ns
+	}
+	return h + "." + ns + ".svc." + domain
 }
 
 func istiodGateway(g, ns string) string {
@@ -45,8 +49,9 @@ func istiodHostMatches(pattern, h string) bool {
 	return pattern == h
 }
 
-// edges are the references that resolve among configs: "i -what-> j", by index.
-func edges(configs []*mirror.Resource) map[string]bool {
+// edges are the references that resolve among configs, for an istiod that gives them a
+// domain: "i -what-> j", by index.
+func edges(configs []*mirror.Resource, domain string) map[string]bool {
 	out := map[string]bool{}
 	body := make([]proto.Message, len(configs))
 	for i, r := range configs {
@@ -88,14 +93,14 @@ func edges(configs []*mirror.Resource) map[string]bool {
 		switch b := body[i].(type) {
 		case *networking.VirtualService:
 			for _, h := range b.Hosts {
-				host(i, "vs.hosts", istiodHost(h, ns))
+				host(i, "vs.hosts", istiodHost(h, ns, domain))
 			}
 			for _, g := range b.Gateways {
 				gateway(i, "vs.gateways", istiodGateway(g, ns))
 			}
 			for n, h := range b.Http {
 				for _, d := range h.Route {
-					host(i, fmt.Sprintf("vs.http[%d].route", n), istiodHost(d.Destination.Host, ns))
+					host(i, fmt.Sprintf("vs.http[%d].route", n), istiodHost(d.Destination.Host, ns, domain))
 				}
 				for _, m := range h.Match {
 					for _, g := range m.Gateways {
@@ -135,14 +140,14 @@ func edges(configs []*mirror.Resource) map[string]bool {
 						from = ns
 					}
 					for _, h := range vs.Hosts {
-						if (from == "*" || from == other.Namespace()) && istiodHostMatches(pattern, istiodHost(h, other.Namespace())) {
+						if (from == "*" || from == other.Namespace()) && istiodHostMatches(pattern, istiodHost(h, other.Namespace(), domain)) {
 							out[fmt.Sprintf("%d binds a host of %d", i, j)] = true
 						}
 					}
 				}
 			}
 		case *networking.DestinationRule:
-			host(i, "dr.host", istiodHost(b.Host, ns))
+			host(i, "dr.host", istiodHost(b.Host, ns, domain))
 		case *networking.Sidecar:
 			for _, e := range b.Egress {
 				for _, h := range e.Hosts {
@@ -304,10 +309,15 @@ func drawConfigs(t *rapid.T) []*mirror.Resource {
 }
 
 // What resolved among the configs of a source resolves after the rewrite, and a second
-// rewrite of the same gives the same.
-func TestWhatResolvedGoesOnToResolve(t *testing.T) {
+// rewrite of the same gives the same. Where short hosts are completed, that is so for an
+// istiod that has no domain for what it receives, too.
+func TestWhatResolvedGoesOnToResolve_C23(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rules := drawRules(t)
+		domain := "cluster.local"
+		if rules.CompleteShortHosts = rapid.Bool().Draw(t, "complete"); rules.CompleteShortHosts {
+			domain = rapid.SampledFrom([]string{"", "cluster.local"}).Draw(t, "domain of the reader")
+		}
 		w, err := NewRewriter(rules)
 		if err != nil {
 			t.Fatal(err)
@@ -325,8 +335,8 @@ func TestWhatResolvedGoesOnToResolve(t *testing.T) {
 				t.Fatalf("%s landed at %s, Key says %s", r.Key(), after[i].Key(), w.Key(r.Key()))
 			}
 		}
-		have := edges(after)
-		for e := range edges(before) {
+		have := edges(after, domain)
+		for e := range edges(before, "cluster.local") {
 			if !have[e] {
 				for i := range before {
 					t.Logf("%d %s %v\n   %s %v", i, before[i].Key(), before[i].Body(), after[i].Key(), after[i].Body())

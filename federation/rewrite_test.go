@@ -138,7 +138,7 @@ func TestReferencesOfEveryKindFollow(t *testing.T) {
 			            "mirror": {"host": "shadow.alpha.svc.east.example"}, "mirrors": [{"destination": {"host": "shadow.corp.east.example"}}],
 			            "rewrite": {"authority": "shop.corp.east.example"}, "corsPolicy": {"allowOrigins": [{"exact": "https://shop.corp.example"}]}},
 			           {"redirect": {"authority": "shop.corp.east.example"}}, {"delegate": {"name": "e-sub-x", "namespace": "east-other"}}, {"delegate": {"name": "e-sub-x"}}],
-			  "tls": [{"match": [{"sniHosts": ["reviews.alpha.svc.east.example", "*.corp.east.example"], "gateways": ["east-other/e-gw-x"], "sourceNamespace": "alpha"}], "route": [{"destination": {"host": "reviews.alpha.svc.east.example"}}]}],
+			  "tls": [{"match": [{"sniHosts": ["reviews", "*.corp.east.example"], "gateways": ["east-other/e-gw-x"], "sourceNamespace": "alpha"}], "route": [{"destination": {"host": "reviews.alpha.svc.east.example"}}]}],
 			  "tcp": [{"match": [{"gateways": ["mesh"], "sourceNamespace": "alpha"}], "route": [{"destination": {"host": "reviews.alpha.svc.east.example"}}]}]}`,
 		},
 		{

@@ -496,6 +496,14 @@ func (r *Resource) Body() *anypb.Any {
 	return &anypb.Any{TypeUrl: string(typeURL), Value: value}
 }
 
+// BodyValue returns the encoded message of the resource's body, without its type. It is
+// shared, and must not be changed.
+func (r *Resource) BodyValue() []byte {
+	_, body := r.split()
+	_, value, _ := splitAny(body)
+	return value
+}
+
 // split returns the encoded metadata and the encoded Any of the body. They are parts of
 // our own encoding, which parses.
 func (r *Resource) split() (meta, body []byte) {

@@ -72,7 +72,7 @@ func newImporter(u config.Upstream, p config.Provenance) (*importer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("upstream %s: import: %w", u.Name, err)
 	}
-	rewriter, err := federation.NewRewriter(u.Rewrite.Rules())
+	rewriter, err := federation.NewRewriter(u.RewriteRules())
 	if err != nil {
 		return nil, fmt.Errorf("upstream %s: rewrite: %w", u.Name, err)
 	}

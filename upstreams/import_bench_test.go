@@ -1,11 +1,14 @@
 package upstreams
 
 import (
+	"fmt"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
+	networking "istio.io/api/networking/v1alpha3"
 
 	"meshrelay/config"
+	"meshrelay/internal/fakexds"
 	"meshrelay/mirror"
 )
 
@@ -43,6 +46,50 @@ func BenchmarkImport(b *testing.B) {
 				}
 				if reason, detail := im.check(r, path); reason != imported {
 					b.Fatal(reason, detail)
+				}
+				if _, _, err := im.reshape(r, nil); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkImportVirtualService is what short hosts cost, from the bytes of a changed
+// VirtualService with ten routes to what is held: where they are kept, where they are
+// completed and there are none, and where all hosts are short.
+func BenchmarkImportVirtualService(b *testing.B) {
+	kind := mirror.Kind{Group: "networking.istio.io", Kind: "VirtualService"}
+	for _, bc := range []struct{ name, shortHosts, host string }{
+		{"keep", config.ShortHostsKeep, "reviews.shop.svc.cluster.local"},
+		{"complete/none", config.ShortHostsComplete, "reviews.shop.svc.cluster.local"},
+		{"complete/all", config.ShortHostsComplete, "reviews"},
+	} {
+		b.Run(bc.name, func(b *testing.B) {
+			u, _ := xdsConfig()
+			u.DomainSuffix = "cluster.local"
+			u.Rewrite = config.Rewrite{ShortHosts: bc.shortHosts, Annotations: config.Edit{Remove: []string{"kubectl.kubernetes.io/last-applied-configuration"}}}
+			im, err := newImporter(u, config.Provenance{Annotations: true, Relay: "hub", MaxHops: 8})
+			if err != nil {
+				b.Fatal(err)
+			}
+			vs := &networking.VirtualService{Hosts: []string{bc.host}}
+			for i := range 10 {
+				vs.Http = append(vs.Http, &networking.HTTPRoute{
+					Name:  fmt.Sprint("route-", i),
+					Match: []*networking.HTTPMatchRequest{{Uri: &networking.StringMatch{MatchType: &networking.StringMatch_Prefix{Prefix: fmt.Sprint("/", i)}}}},
+					Route: []*networking.HTTPRouteDestination{{Destination: &networking.Destination{Host: bc.host, Subset: "v1"}}},
+				})
+			}
+			element, err := proto.Marshal(fakexds.MCP("shop/reviews", vs).Any)
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				r, _, err := mirror.DecodeStamped(kind, element, "east", im.stamp)
+				if err != nil {
+					b.Fatal(err)
 				}
 				if _, _, err := im.reshape(r, nil); err != nil {
 					b.Fatal(err)

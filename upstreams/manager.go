@@ -157,20 +157,24 @@ func (m *Manager) newSource(one *member) (Source, error) {
 
 // importVersion is that of the code that makes what is held of what a source has. It changes
 // when the same rules come to give something else: what is on disk is then imported anew.
-const importVersion = 1
+// Version 2 completes short hosts.
+const importVersion = 2
 
 // fingerprint is of all that what is held depends on besides what the source has.
-func (one *member) fingerprint() string {
+func (one *member) fingerprint() string { return one.fingerprintOf(importVersion) }
+
+func (one *member) fingerprintOf(version int) string {
 	u := one.cfg
 	what := struct {
 		Version                              int
 		Name, ClusterID, Generated, Revision string
+		DomainSuffix                         string
 		File                                 bool
 		Import                               config.Import
 		Services                             config.Services
 		Rewrite                              config.Rewrite
 		Provenance                           config.Provenance
-	}{importVersion, u.Name, u.ClusterID, u.Generated, one.node.Revision, u.File != nil, u.Import, u.Services, u.Rewrite, one.provenance}
+	}{version, u.Name, u.ClusterID, u.Generated, one.node.Revision, u.DomainSuffix, u.File != nil, u.Import, u.Services, u.Rewrite, one.provenance}
 	sum := xxh3.HashString128(fmt.Sprintf("%+v", what)).Bytes()
 	return base64.RawURLEncoding.EncodeToString(sum[:])
 }

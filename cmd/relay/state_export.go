@@ -329,6 +329,7 @@ type exportedUpstream struct {
 	File      config.File `yaml:"file"`
 	// Rewrite leaves alone what the relay has reshaped already.
 	Rewrite struct {
+		ShortHosts  string `yaml:"shortHosts"`
 		Annotations struct {
 			Remove []string `yaml:"remove"`
 		} `yaml:"annotations"`
@@ -337,7 +338,7 @@ type exportedUpstream struct {
 
 func (e *exporter) upstream(s *state.Contents, dir string) exportedUpstream {
 	u := exportedUpstream{Name: s.Name, File: config.File{Path: dir}}
-	u.Rewrite.Annotations.Remove = []string{}
+	u.Rewrite.ShortHosts, u.Rewrite.Annotations.Remove = config.ShortHostsKeep, []string{}
 	u.ClusterID, _ = origin(s.Records)
 	if e.cfg != nil {
 		for _, c := range e.cfg.Upstreams {

@@ -75,7 +75,7 @@ func exampleState(t *testing.T, dir string) map[string][]state.Record {
 					"kubectl.kubernetes.io/last-applied-configuration": "{}", mirror.ProvenanceAnnotation: "far(c-far)@9 via other,another", "text": "on\nno: \"x\"  ",
 				}
 			}),
-			received(t, "zone-b", "c-b", "vs", "shop/route", &networkingapi.VirtualService{Hosts: []string{"db.b"}, Http: []*networkingapi.HTTPRoute{{Timeout: durationpb.New(1500 * time.Millisecond)}}}, nil),
+			received(t, "zone-b", "c-b", "vs", "shop/route", &networkingapi.VirtualService{Hosts: []string{"db.b", "db"}, Http: []*networkingapi.HTTPRoute{{Timeout: durationpb.New(1500 * time.Millisecond)}}}, nil),
 		},
 		"zone-a": {
 			received(t, "zone-a", "c-a", "se", "shop/db", entry("db.a"), func(md *mcp.Metadata) { md.CreateTime = nil }),
