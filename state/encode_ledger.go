@@ -49,6 +49,7 @@ const (
 	ledgerOldest       = 9
 	ledgerHistoryBytes = 10
 	ledgerHeldSince    = 11 // older relays pass over it
+	ledgerServeWithout = 15 // likewise
 
 	frozenSince    = 1
 	frozenRevision = 2
@@ -68,7 +69,8 @@ func appendLedger(b []byte, l *ledger) []byte {
 	b = appendNumber(b, ledgerNewest, l.newest)
 	b = appendNumber(b, ledgerOldest, l.oldest)
 	b = appendNumber(b, ledgerHistoryBytes, l.historyBytes)
-	return appendTime(b, ledgerHeldSince, l.meta.HeldSince)
+	b = appendTime(b, ledgerHeldSince, l.meta.HeldSince)
+	return appendTime(b, ledgerServeWithout, l.meta.ServeWithout)
 }
 
 func numberOf(b bool) uint64 {
@@ -85,6 +87,8 @@ func parseLedger(b []byte) (l ledger, err error) {
 			l.meta.LastContact, err = parseTime(v)
 		case ledgerHeldSince:
 			l.meta.HeldSince, err = parseTime(v)
+		case ledgerServeWithout:
+			l.meta.ServeWithout, err = parseTime(v)
 		case ledgerFrozen:
 			l.meta.Frozen, err = parseFrozen(v)
 		case ledgerFingerprint:
