@@ -28,13 +28,24 @@ import (
 // ProtocolHeader is the response header that every stream begins with. It tells
 // another relay, before anything is sent, that it may use the delta protocol: an
 // istiod's delta re-sends everything, ours does not.
-const ProtocolHeader = "x-meshrelay"
+//
+// NameHeader tells another relay what this one is called in the paths of what it serves, so
+// that two of one name notice. HoldsHeader is "true" on streams that begin while clients are
+// held, so that relays which wait for each other do not do so for ever.
+const (
+	ProtocolHeader = "x-meshrelay"
+	NameHeader     = "x-meshrelay-name"
+	HoldsHeader    = "x-meshrelay-holds"
+)
 
 // Config is what a Server is told to be. The zero value of a limit means its
 // default.
 type Config struct {
 	// NodeID and Version name this relay in control_plane.identifier.
 	NodeID, Version string
+	// RelayName is what this relay is called in the paths of what it serves. Empty: they do not
+	// have it.
+	RelayName string
 	// Listeners are the addresses to serve on. At least one.
 	Listeners []Listener
 	// Views are what clients see. None: everything, but what came from their own cluster.
