@@ -96,7 +96,7 @@ func (g *gate) TakeChanges() ([]state.Change, state.Meta) {
 	if !last.IsZero() {
 		g.reported = last
 	}
-	meta := state.Meta{Whole: whole, Synced: g.synced, LastContact: last, HeldSince: g.heldBefore, Frozen: g.frozen, Fingerprint: g.fingerprint}
+	meta := state.Meta{Whole: whole, Synced: g.synced, LastContact: last, HeldSince: g.heldBefore, Frozen: g.frozen, ServeWithout: g.without, Fingerprint: g.fingerprint}
 	if g.held != nil {
 		meta.HeldSince = g.held.Since
 	}

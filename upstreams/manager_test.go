@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -225,10 +226,13 @@ type memoryKeeper struct {
 	forgot   []string
 	flushes  int
 	fail     error
+	served   atomic.Bool
 }
 
 func (k *memoryKeeper) Load(source string) state.Saved { return k.saved[source] }
 func (k *memoryKeeper) Retain([]string)                {}
+func (k *memoryKeeper) Served() bool                   { return k.served.Load() }
+func (k *memoryKeeper) MarkServed()                    { k.served.Store(true) }
 func (k *memoryKeeper) Follow(source string, s state.Source) {
 	if k.followed == nil {
 		k.followed = map[string]state.Source{}

@@ -46,6 +46,7 @@ type XDS struct {
 	drift  map[string]uint64
 	types  []string // subscribed on the present stream
 	relay  bool
+	server acquaintance
 	extra  []string // type URLs from the config
 	// complained has, by address, the error that was logged last.
 	complained map[string]string
@@ -102,6 +103,8 @@ func newXDS(cfg config.Upstream, node config.Node, provenance config.Provenance,
 			})
 		},
 		TypeURLs:       func(relay bool) []string { return subscriptions(relay, cfg.XDS.Types) },
+		Name:           provenance.Relay,
+		Met:            x.met,
 		DialOptions:    opts,
 		ResyncInterval: cfg.XDS.ResyncInterval.D(),
 		SyncTimeout:    cfg.XDS.SyncTimeout.D(),
@@ -215,6 +218,7 @@ func (x *XDS) HandleState(s adsclient.State) {
 	defer x.mu.Unlock()
 	st := &x.status
 	st.Address = s.Address
+	x.server.follow(s)
 	switch s.Phase {
 	case adsclient.Connecting:
 		if st.State == StateDenied || st.Synced || st.LastError != "" {
@@ -249,6 +253,8 @@ func (x *XDS) HandleState(s adsclient.State) {
 		switch {
 		case s.Phase == adsclient.Denied:
 			state = StateDenied
+		case x.server.sameName:
+			state = StateFailed
 		case x.opened == 0:
 			state = StateConnecting
 		}
@@ -256,7 +262,10 @@ func (x *XDS) HandleState(s adsclient.State) {
 			switch {
 			case s.Answered && s.Phase == adsclient.Disconnected:
 				x.log.Info("stream ended; reconnecting, what the upstream gave stays in force", "address", s.Address, "err", s.Err)
-			case x.complained[s.Address] != s.Err.Error():
+			case x.complained[s.Address] == s.Err.Error(): // it is known
+			case x.server.sameName:
+				x.log.Error("upstream is a relay of this relay's own name; nothing is taken from it", "address", s.Address, "err", s.Err)
+			default:
 				x.log.Warn("upstream is not reachable; what it gave stays in force", "address", s.Address, "err", s.Err)
 			}
 			st.LastError = s.Err.Error()

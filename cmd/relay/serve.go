@@ -137,7 +137,10 @@ func serve(ctx context.Context, cfg *config.Config, watcher *config.Watcher, fla
 		return err
 	}
 	server, err = downstream.New(serverConfig, downstream.Deps{
-		Configs: aggregate, Debug: debug, Overloaded: guard.Overloaded, Registerer: registry, Logger: log,
+		Configs: aggregate, Await: func(ctx context.Context) error {
+			return manager.AwaitFirstSync(ctx, server.HeldClusters)
+		},
+		Debug: debug, Overloaded: guard.Overloaded, Registerer: registry, Logger: log,
 	})
 	if err != nil {
 		return err
@@ -273,10 +276,13 @@ func downstreamConfig(cfg *config.Config, version string) (downstream.Config, er
 	}
 	out := downstream.Config{
 		NodeID: cfg.Node.ID, Version: version, Views: views,
-		StartupTimeout: d.StartupTimeout.D(), MaxConnectionAge: d.MaxConnectionAge.D(), MaxConnectionAgeGrace: d.MaxConnectionAgeGrace.D(),
+		MaxConnectionAge: d.MaxConnectionAge.D(), MaxConnectionAgeGrace: d.MaxConnectionAgeGrace.D(),
 		DrainTimeout: d.DrainTimeout.D(), SendTimeout: d.SendTimeout.D(),
 		MaxStreamsPerConnection: d.MaxStreamsPerConnection, MaxRequestBytes: d.MaxRequestBytes,
 		MaxHeaderBytes: d.MaxHeaderBytes, Limits: limitsOf(d),
+	}
+	if cfg.Provenance.Annotations { // else what is served does not name this relay
+		out.RelayName = cfg.Provenance.Relay
 	}
 	for _, l := range d.Listeners {
 		listener := downstream.Listener{Address: l.Address, View: l.View}
