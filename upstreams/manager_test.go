@@ -30,11 +30,16 @@ type managed struct {
 
 func runManager(t *testing.T, keeper Keeper, ups ...config.Upstream) *managed {
 	t.Helper()
-	ignore := goleak.IgnoreCurrent() // the servers', which end after this
 	_, node := xdsConfig()
-	r := &managed{t: t, aggregate: mirror.NewAggregate(), cfg: &config.Config{Node: node, Upstreams: ups}}
+	return runConfigured(t, keeper, &config.Config{Node: node, Upstreams: ups}, slog.New(slog.DiscardHandler))
+}
+
+func runConfigured(t *testing.T, keeper Keeper, cfg *config.Config, log *slog.Logger) *managed {
+	t.Helper()
+	ignore := goleak.IgnoreCurrent() // the servers', which end after this
+	r := &managed{t: t, aggregate: mirror.NewAggregate(), cfg: cfg}
 	var err error
-	if r.m, err = NewManager(r.cfg, r.aggregate, keeper, slog.New(slog.DiscardHandler)); err != nil {
+	if r.m, err = NewManager(r.cfg, r.aggregate, keeper, log); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

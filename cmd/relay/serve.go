@@ -38,8 +38,9 @@ be kept, and ends; a second signal ends it at once. On SIGHUP, and whenever the 
 changes, it takes that over; a file that is wrong changes nothing.
 
 Clients wait until every upstream has given its configuration or is served from what is on
-disk (state.dir), or for downstream.startupTimeout. The readiness, with the reasons, is at /ready of the admin
-address, and in "relay status".`,
+disk (state.dir). For how long is upstreams[].firstSync and downstream.startupTimeout, and
+"relay serve-without" ends it for one upstream. The readiness, with the reasons, is at
+/ready of the admin address, and in "relay status".`,
 		Example: `  relay serve -c relay.yaml
   relay serve -c relay.yaml --log-level debug --log-format json`,
 		Args: cobra.NoArgs,
@@ -172,7 +173,7 @@ func serve(ctx context.Context, cfg *config.Config, watcher *config.Watcher, fla
 		Address: cfg.Admin.Address, Socket: cfg.AdminSocket(), OwnSocketDir: ownSocketDir(cfg),
 	}, admin.Deps{
 		Gatherer: registry, Debug: debug, LogLevel: level, Build: build, Logger: log,
-		Controls: manager, Reload: watcher.Reload, ReloadStatus: reloaded,
+		Controls: manager, ServeWithout: manager.ServeWithout, Reload: watcher.Reload, ReloadStatus: reloaded,
 		Backup: backupOf(keeper), Notes: notesOf(keeper),
 		Ready: func() admin.Readiness {
 			if draining.Load() {
