@@ -181,7 +181,9 @@ func TestAStreamWithoutHeadersEndsAsItDoes(t *testing.T) {
 	s.Fail(status.Error(codes.Unavailable, "not ready"))
 	h, m := newRecorder(), &met{}
 	start(t, h, func(c *Config) { c.Protocol, c.Name, c.Met = SotW, "hub", m.add }, s.Addr)
-	h.await(t, "the reason", func() bool { return h.last().Phase == Disconnected && strings.Contains(h.last().Err.Error(), "not ready") })
+	h.await(t, "the reason", func() bool {
+		return h.last().Phase == Disconnected && strings.Contains(h.last().Err.Error(), "not ready")
+	})
 	if got := m.all(); len(got) > 0 {
 		t.Errorf("told %+v", got)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/federation"
+	"meshrelay/mirror"
 )
 
 const (
@@ -107,10 +108,19 @@ func (m *Manager) AwaitFirstSync(ctx context.Context, held func() []string) erro
 
 // atStart returns what there is to decide at a time who clients wait for.
 func (m *Manager) atStart(now time.Time) (start, []candidate) {
+	type upstream struct {
+		xds     bool
+		cluster string
+		source  Source
+		store   *mirror.Store
+		gate    *gate
+	}
 	m.mu.Lock()
-	first, members := m.first, slices.Clone(m.members)
-	all := make([]candidate, 0, len(members))
-	for _, one := range members {
+	first := m.first
+	ups := make([]upstream, 0, len(m.members))
+	all := make([]candidate, 0, len(m.members))
+	for _, one := range m.members {
+		ups = append(ups, upstream{one.cfg.XDS != nil, one.cfg.ClusterID, one.source, one.store, one.gate})
 		all = append(all, candidate{name: one.cfg.Name, mode: one.cfg.FirstSync, added: one.added})
 	}
 	m.mu.Unlock()
@@ -120,17 +130,17 @@ func (m *Manager) atStart(now time.Time) (start, []candidate) {
 	}
 	var clients []string
 	asked := false
-	for i, one := range members {
+	for i, u := range ups {
 		c := &all[i]
-		if c.known = one.store.HasSynced(); c.known {
+		if c.known = u.store.HasSynced(); c.known {
 			continue
 		}
-		c.without = one.gate.servedWithout()
-		if one.cfg.XDS == nil || !s.kept || s.served {
+		c.without = u.gate.servedWithout()
+		if !u.xds || !s.kept || s.served {
 			continue
 		}
-		c.mayWait = one.source.mayWait()
-		if c.mayWait == "" && isOneOf(one.cfg.ClusterID, first.clusters) {
+		c.mayWait = u.source.mayWait()
+		if c.mayWait == "" && isOneOf(u.cluster, first.clusters) {
 			c.mayWait = becauseView
 		}
 		if c.mayWait != "" || s.elapsed < s.timeout {
@@ -139,7 +149,7 @@ func (m *Manager) atStart(now time.Time) (start, []candidate) {
 		if !asked {
 			clients, asked = first.held(), true
 		}
-		if slices.Contains(clients, one.cfg.ClusterID) {
+		if slices.Contains(clients, u.cluster) {
 			c.mayWait = becauseClient
 		}
 	}

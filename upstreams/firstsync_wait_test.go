@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -83,15 +84,15 @@ func (s *started) waits(names ...string) {
 		}
 		return true
 	})
-	var got []string
-	for _, st := range s.m.Status() {
-		if st.FirstSync != nil && st.FirstSync.Awaited {
-			got = append(got, st.Name)
+	s.await(fmt.Sprintf("clients wait for %v", names), func() bool {
+		var got []string
+		for _, st := range s.m.Status() {
+			if st.FirstSync != nil && st.FirstSync.Awaited {
+				got = append(got, st.Name)
+			}
 		}
-	}
-	if fmt.Sprint(got) != fmt.Sprint(names) {
-		s.t.Errorf("clients wait for %v, want %v", got, names)
-	}
+		return slices.Equal(got, names)
+	})
 	select {
 	case err := <-s.released:
 		s.t.Fatalf("clients are served (%v)", err)

@@ -232,7 +232,7 @@ func (x *XDS) HandleState(s adsclient.State) {
 		st.Protocol = string(s.Protocol)
 		// A server that refuses us lets each stream open first: it has changed its mind when
 		// it answers.
-		if !st.Synced && st.State != StateDenied {
+		if !st.Synced && st.State != StateDenied && !x.server.sameName {
 			x.enter(StateSyncing)
 		}
 		if x.opened++; x.opened > 1 {
