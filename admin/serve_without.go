@@ -32,11 +32,11 @@ func (s *Server) addServeWithout(mux *http.ServeMux) {
 	}))
 }
 
-// Waiting says who clients that are held wait for.
+// Waiting is who clients that are held wait for.
 type Waiting struct {
 	// For are the names of upstreams that have to sync first.
 	For []string `json:"for,omitempty"`
-	// KeepsState says that the relay keeps state, so that what was said outlasts a restart.
+	// KeepsState: the relay keeps state, so that a restart does not forget what was ordered.
 	KeepsState bool `json:"keepsState"`
 }
 
@@ -56,7 +56,7 @@ func (c Client) ServeWithout(ctx context.Context, upstream string) (w Waiting, e
 	return w, err
 }
 
-// firstSync says how clients fare with a source of which nothing is known, or nothing.
+// firstSync tells how clients fare with a source that is not known, or nothing.
 func firstSync(s upstreams.Status, released bool) string {
 	f := s.FirstSync
 	switch {

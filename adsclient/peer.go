@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	// relayHeader is the response header by which a relay says that it is one, nameHeader the
+	// relayHeader is the response header by which a relay tells that it is one, nameHeader the
 	// one that tells its name, and holdsHeader the one that tells that it holds its clients.
 	relayHeader = "x-meshrelay"
 	nameHeader  = "x-meshrelay-name"
@@ -20,12 +20,12 @@ const (
 
 // Peer is what a server tells of itself with the headers of a stream.
 type Peer struct {
-	// Relay says that the server is another relay.
+	// Relay: the server is another relay.
 	Relay bool
 	// Name is what the relay is called in the paths of what it serves; empty when it does not
 	// tell.
 	Name string
-	// Holds says that the relay holds its clients back until its own upstreams have synced, and
+	// Holds: the relay holds its clients back until its own upstreams have synced, and
 	// so answers nothing yet.
 	Holds bool
 }

@@ -136,7 +136,7 @@ downstream: {startupTimeout: 500ms, drainTimeout: 500ms, listeners: [{address: X
 	if out, err := r.command("serve-without", "west"); err != nil || !strings.Contains(out, "clients do not wait for upstream west any more") {
 		t.Fatalf("%s %v", out, err)
 	}
-	r.awaitReadiness(http.StatusOK, `clients are served without it: an operator has said "relay serve-without"`)
+	r.awaitReadiness(http.StatusOK, `clients are served without it: an operator ran "relay serve-without"`)
 	if !third.alive() { // an istiod may exit when its source goes
 		third.start()
 	}

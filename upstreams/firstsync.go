@@ -11,7 +11,7 @@ import (
 const (
 	becauseWait     = "its firstSync is wait"
 	becauseOptional = "its firstSync is optional"
-	becauseOperator = "an operator has said \"relay serve-without\""
+	becauseOperator = "an operator ran \"relay serve-without\""
 	becauseAdded    = "it was added by a reload"
 	becauseFirst    = "clients were never served from this state.dir, which does not have it"
 	becauseNew      = "it is new: clients were served from this state.dir before, which does not have it"
@@ -19,7 +19,7 @@ const (
 	becauseHolds    = "it may be waiting for this relay: it is a relay that holds its own clients"
 	becauseClient   = "it may be waiting for this relay: its clusterID is that of a client"
 	becauseView     = "it may be waiting for this relay: its clusterID is that of a view"
-	becauseSameName = "it is a relay of this relay's own name, of which nothing can be taken"
+	becauseSameName = "it is a relay of this relay's own name: nothing can be taken from it"
 )
 
 // candidate is a source, as far as it matters for who is waited for.
@@ -27,11 +27,11 @@ type candidate struct {
 	name string
 	// mode is its firstSync.
 	mode string
-	// known says that it has synced, or that what it gave last is on disk.
+	// known: it has synced, or what it gave last is on disk.
 	known bool
-	// without says that an operator lets clients go on without it.
+	// without: an operator lets clients go on without it.
 	without bool
-	// added says that a reload has added it while clients were held.
+	// added: a reload has added it while clients were held.
 	added bool
 	// mayWait is why it may itself be waiting for this relay, empty when it may not.
 	mayWait string
@@ -40,12 +40,12 @@ type candidate struct {
 // start is what clients are held by at the start of a relay. It has no clock: elapsed is the
 // time since the start.
 type start struct {
-	// kept says that there is a state, served that clients were served from it before.
+	// kept: there is a state. served: clients were served from it before.
 	kept, served     bool
 	elapsed, timeout time.Duration
 }
 
-// verdict says how clients fare with a source of which nothing is known.
+// verdict is how clients fare with a source that is not known.
 type verdict struct {
 	name    string
 	awaited bool
@@ -54,7 +54,7 @@ type verdict struct {
 	reason string
 }
 
-// decide returns a verdict for each source of which nothing is known, and when to decide again
+// decide returns a verdict for each source that is not known, and when to decide again
 // although nothing has changed, since the start; 0: never.
 func (s start) decide(all []candidate) (verdicts []verdict, next time.Duration) {
 	for _, c := range all {

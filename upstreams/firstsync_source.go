@@ -10,9 +10,9 @@ import (
 // acquaintance is what an XDS source knows of the server that it is connected to, as far as it
 // matters for who waits for whom.
 type acquaintance struct {
-	// holds says that the server is a relay that holds its clients, this one among them.
+	// holds: the server is a relay that holds its clients, this one among them.
 	holds bool
-	// sameName says that it is a relay of this one's own name.
+	// sameName: it is a relay of this one's own name.
 	sameName bool
 }
 
@@ -60,7 +60,7 @@ func (g *gate) serveWithout(now time.Time) {
 	g.without = now.UTC()
 }
 
-// servedWithout reports whether that was said.
+// servedWithout reports whether serveWithout was called and the source has not synced since.
 func (g *gate) servedWithout() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

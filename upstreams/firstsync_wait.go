@@ -23,13 +23,13 @@ const (
 )
 
 // FirstSync is how clients fare with a source that has not synced since the start of the
-// relay, and of which nothing is on disk.
+// relay, and that was not on disk then.
 type FirstSync struct {
-	// Awaited says that clients wait for it: otherwise they are served without it, or will be.
+	// Awaited: clients wait for it. Otherwise they are served without it, or will be.
 	Awaited bool `json:"awaited"`
 	// Until is when that wait ends at the latest, zero when it ends with the first sync only.
 	Until time.Time `json:"until,omitzero"`
-	// Reason says why that is so.
+	// Reason completes: "clients wait for it: ", or "clients are served without it: ".
 	Reason string `json:"reason"`
 }
 
@@ -37,13 +37,13 @@ type FirstSync struct {
 // the Manager's mu.
 type firstSync struct {
 	timeout time.Duration
-	// kept says that there is a state, served that clients were served from it before.
+	// kept: there is a state. served: clients were served from it before.
 	kept, served bool
 	clusters     []string // patterns of those of the views
 	began        time.Time
 	held         func() []string
-	// released says that clients are served. without are then the sources of which nothing was
-	// known, and why that was no reason to wait.
+	// released: clients are served. without then has the sources that were not known, each with
+	// the reason why nobody waited for it.
 	released bool
 	without  map[string]string
 }
@@ -55,8 +55,8 @@ func newFirstSync(cfg *config.Config, keeper Keeper) firstSync {
 	}
 }
 
-// clustersOf returns patterns of the clusters that views are for. One that fits every cluster
-// says nothing.
+// clustersOf returns patterns of the clusters that views are for, but for those that fit every
+// cluster.
 func clustersOf(views []config.View) (patterns []string) {
 	for _, v := range views {
 		if v.ClusterID != "" {
@@ -71,8 +71,8 @@ func clustersOf(views []config.View) (patterns []string) {
 	return patterns
 }
 
-// AwaitFirstSync waits until clients may be served: until what their firstSync says is known
-// of all sources, and merged. held returns the clusters of the clients that wait. The error is
+// AwaitFirstSync waits until clients may be served: until every source whose firstSync asks
+// for it has synced, and what the sources gave is merged. held returns the clusters of the clients that wait. The error is
 // that of ctx. It is called once.
 func (m *Manager) AwaitFirstSync(ctx context.Context, held func() []string) error {
 	m.mu.Lock()
@@ -188,7 +188,7 @@ func (m *Manager) release(verdicts []verdict) bool {
 	return true
 }
 
-// firstSyncs returns, by source, how clients fare with those of which nothing is known.
+// firstSyncs returns, by source, how clients fare with those that are not known.
 func (m *Manager) firstSyncs() map[string]*FirstSync {
 	m.mu.Lock()
 	released, began, without := m.first.released, m.first.began, m.first.without
@@ -213,8 +213,8 @@ func (m *Manager) firstSyncs() map[string]*FirstSync {
 }
 
 // ServeWithout has clients wait for an upstream no longer, until it has synced; also through
-// restarts if there is a Keeper. The error is ErrUnknownUpstream, ErrNotPossible, or says that
-// it would not outlive a restart.
+// restarts if there is a Keeper. The error is ErrUnknownUpstream, ErrNotPossible, or tells that
+// a restart would forget it.
 func (m *Manager) ServeWithout(ctx context.Context, upstream string) error {
 	m.applying.Lock()
 	defer m.applying.Unlock()
