@@ -93,6 +93,7 @@ var writes = []request{
 	{path: "/upstreams/east/history"},
 	{path: "/held"},
 	{path: "/upstreams/east/held"},
+	{method: http.MethodPost, path: "/upstreams/east/serve-without"},
 	{method: http.MethodPost, path: "/reload"},
 	{method: http.MethodPut, path: "/debug/loglevel?level=debug"},
 	{path: "/state/backup"},
@@ -104,6 +105,7 @@ func controlled(t *testing.T, cfg Config) (*fixture, *controls, *[]string) {
 	c, did := &controls{}, &[]string{}
 	f := newFixture(t, cfg, func(d *Deps) {
 		d.Controls = c
+		d.ServeWithout = func(_ context.Context, u string) error { return c.note("serve-without " + u) }
 		d.Reload = func(context.Context) error { *did = append(*did, "reload"); return c.err }
 		d.ReloadStatus = func() ReloadStatus {
 			return ReloadStatus{LastAttempt: created, LastSuccess: created, NeedsRestart: []string{"node.id"}}
@@ -145,14 +147,14 @@ func TestWhatChangesSomethingIsForTheSocketOnly(t *testing.T) {
 			t.Errorf("over the socket: %s %s: %d %s", r.method, r.path, code, body)
 		}
 	}
-	want := []string{"freeze east", "unfreeze east", "release east hold abc", "rollback east to 3", "history east", "held ", "held east"}
+	want := []string{"freeze east", "unfreeze east", "release east hold abc", "rollback east to 3", "history east", "held ", "held east", "serve-without east"}
 	if d := cmp.Diff(want, c.told); d != "" {
 		t.Error(d)
 	}
 	if d := cmp.Diff([]string{"reload", "backup"}, *did); d != "" {
 		t.Error(d)
 	}
-	for _, action := range []string{"freeze", "unfreeze", "release", "rollback", "reload", "log-level", "backup"} {
+	for _, action := range []string{"freeze", "unfreeze", "release", "rollback", "reload", "log-level", "backup", "serve-without"} {
 		if !strings.Contains(f.logged.String(), "msg=operator action="+action+" uid=1000 pid=42") {
 			t.Errorf("%s is not logged:\n%s", action, f.logged)
 		}
@@ -189,6 +191,8 @@ func TestRefusalsSayWhy(t *testing.T) {
 		{"a config that is wrong", request{path: "/reload"}, errors.New("relay.yaml:1: nonsense"), 422, "relay.yaml:1: nonsense"},
 		{"another method", request{method: http.MethodDelete, path: "/upstreams/east/freeze"}, nil, 405, ""},
 		{"another verb", request{path: "/upstreams/east/thaw"}, nil, 404, ""},
+		{"no such upstream to go on without", request{path: "/upstreams/nowhere/serve-without"}, nil, 404, `there is no upstream "nowhere": there are east`},
+		{"nobody waits", request{path: "/upstreams/east/serve-without"}, fmt.Errorf("%w: clients are served", upstreams.ErrNotPossible), 409, "not possible: clients are served"},
 		{"history", request{method: http.MethodGet, path: "/upstreams/nowhere/history"}, nil, 404, "there are east"},
 		{"history without state", request{method: http.MethodGet, path: "/upstreams/east/history"}, fmt.Errorf("%w: state.dir is not set", upstreams.ErrNotPossible), 409, "state.dir is not set"},
 	} {

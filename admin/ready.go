@@ -20,15 +20,15 @@ type Readiness struct {
 	Config ReloadStatus `json:"config,omitzero"`
 }
 
-// Assess works out the readiness. released says that clients are being served: every
-// source has synced, or the wait for them is over (PROTOCOL S4). From then on a source
+// Assess works out the readiness. released says that clients are being served: what there is
+// to know of every source is known, or the wait for it is over (PROTOCOL S4). From then on a source
 // that is down makes the relay degraded, not unready: what the source gave is still
 // served, and cutting the clients off would not bring it back. A source that is required
 // is one of which the config says otherwise.
 func Assess(released bool, sources []upstreams.Status) Readiness {
 	r := Readiness{Ready: released}
 	for _, s := range sources {
-		if reason := amiss(s); reason != "" {
+		if reason := amiss(s, released); reason != "" {
 			r.Reasons = append(r.Reasons, reason)
 		}
 		if s.Required && (s.Stale || !s.Synced) {
@@ -41,8 +41,8 @@ func Assess(released bool, sources []upstreams.Status) Readiness {
 	return r
 }
 
-// amiss returns what is wrong with a source, or nothing.
-func amiss(s upstreams.Status) string {
+// amiss returns what is wrong with a source, or nothing. released says that clients are served.
+func amiss(s upstreams.Status, released bool) string {
 	var parts []string
 	if s.State != upstreams.StateSynced || !s.Synced {
 		text := string(s.State)
@@ -63,6 +63,9 @@ func amiss(s upstreams.Status) string {
 		case len(s.Pending) > 0:
 			parts = append(parts, fmt.Sprintf("no answer yet for %s, %s%s", printer.Count(len(s.Pending), "type"), printer.Agree(len(s.Pending), "", "among them "), s.Pending[0]))
 		}
+	}
+	if first := firstSync(s, released); first != "" {
+		parts = append(parts, first)
 	}
 	if s.Required && (s.Stale || !s.Synced) {
 		parts = append(parts, "it is required, so the relay is not ready")

@@ -47,6 +47,13 @@ type Config struct {
 	// SotW: an istiod's delta loses deletions of what is asked for by name (PROTOCOL C14).
 	// Nil: everything is asked for.
 	Names func(typeURL string) []string
+	// Name is what this client is called in the paths of what is relayed. A relay of that name
+	// is not used: see SameNameError. Empty: none.
+	Name string
+	// Met is called with what the server tells of itself, for each stream on which it tells
+	// that in time, before anything of it is handled. It may be called from another goroutine
+	// than the Handler's methods, and at the same time as they. It may be nil.
+	Met func(Peer)
 	// DialOptions carry at least transport credentials, and no dialer: SyncTimeout counts
 	// the bytes of the Client's own.
 	DialOptions []grpc.DialOption

@@ -198,6 +198,9 @@ func (s *stream) askAndStay(ctx context.Context, conn *grpc.ClientConn, answered
 		}
 		if waiting && resp.TypeURL == typeURL {
 			waiting = false
+			if md, err := s.grpc.Header(); err == nil && s.client.cfg.Name != "" && parsePeer(md).Name == s.client.cfg.Name {
+				return &SameNameError{s.client.cfg.Name}
+			}
 			if answered() {
 				return nil
 			}

@@ -24,6 +24,12 @@ func (s *stream) read() (answered bool, err error) {
 			return answered, status.Error(codes.DataLoss, err.Error())
 		}
 		if !answered {
+			if s.protocol == SotW {
+				if err := s.greet(); err != nil {
+					m.buf.Free()
+					return false, err
+				}
+			}
 			answered = true
 			from := s.client.board.connected(s.number, s.client.log)
 			s.client.handler.HandleState(State{

@@ -20,8 +20,6 @@ import (
 )
 
 const (
-	// relayHeader is the response header by which a relay says that it is one.
-	relayHeader = "x-meshrelay"
 	// probeTimeout is how long a server has to say whether it is a relay.
 	probeTimeout = 10 * time.Second
 	// maxRequestBytes is what a request stays below: istiod's receive limit is 4 MiB
@@ -103,7 +101,11 @@ type stream struct {
 	relay    bool
 	types    []string
 	grpc     grpc.ClientStream
-	out      chan proto.Message // acknowledgements, for the writer
+	// greeted has happened when the headers of a SotW stream were taken in. refused is why the
+	// server is not to be used.
+	greeted sync.Once
+	refused error
+	out     chan proto.Message // acknowledgements, for the writer
 	// accepted is, by subscribed type, the version of the last response that was accepted.
 	accepted map[string]string
 	// waiting are the subscribed types that were not answered yet. It is the reader's.
@@ -156,11 +158,16 @@ func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, probe bool) end
 			return end{err: s.failed(s.received(s.endOf(err)))}
 		}
 		first = append(first, nil)
-		if s.relay, err = s.isRelay(ctx); err != nil {
+		peer, err := s.peer(ctx)
+		if err != nil {
 			return end{err: s.failed(s.received(err))}
 		}
+		s.relay = peer.Relay
 		if probe && !s.relay {
 			return end{err: errNotRelay}
+		}
+		if err := s.meet(peer); err != nil {
+			return end{err: s.failed(err)}
 		}
 	}
 	if s.relay {
@@ -194,14 +201,25 @@ func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, probe bool) end
 		}
 	})
 	others.Go(func() { s.attend(ctx, cancel) })
+	if s.protocol == SotW {
+		// A relay's headers come before it answers anything, an istiod's with its first answer.
+		others.Go(func() {
+			if err := s.greet(); err != nil {
+				cancel(err)
+			}
+		})
+	}
 	answered, err := s.read()
 	why := context.Cause(ctx)
 	cancel(nil)
 	others.Wait()
 	var moved *movedError
+	var same *SameNameError
 	switch {
 	case errors.As(why, &moved):
 		err = moved
+	case errors.As(why, &same):
+		err = same
 	case errors.Is(why, errStalled):
 		err = s.stalled()
 	default:
@@ -233,8 +251,8 @@ func (s *stream) method() string {
 	return sotwMethod
 }
 
-// isRelay waits for the response headers, for as long as a relay may need.
-func (s *stream) isRelay(ctx context.Context) (bool, error) {
+// peer waits for the response headers, for as long as a relay may need.
+func (s *stream) peer(ctx context.Context) (Peer, error) {
 	type result struct {
 		md  metadata.MD
 		err error
@@ -250,13 +268,13 @@ func (s *stream) isRelay(ctx context.Context) (bool, error) {
 	case r := <-done:
 		if r.err == nil && r.md == nil {
 			// The stream has ended without headers: its status says why.
-			return false, s.endOf(errNoHeader)
+			return Peer{}, s.endOf(errNoHeader)
 		}
-		return len(r.md.Get(relayHeader)) > 0, r.err
+		return parsePeer(r.md), r.err
 	case <-late.C:
-		return false, nil
+		return Peer{}, nil
 	case <-ctx.Done():
-		return false, ctx.Err()
+		return Peer{}, ctx.Err()
 	}
 }
 

@@ -64,7 +64,10 @@ type Upstream struct {
 	Services  Services `yaml:"services,omitempty"`
 	Rewrite   Rewrite  `yaml:"rewrite"`
 	// Required makes the relay unready while the upstream is stale.
-	Required  bool      `yaml:"required"`
+	Required bool `yaml:"required"`
+	// FirstSync is auto (the default), wait or optional: how long clients wait at the start of
+	// the relay for an upstream of which nothing is known.
+	FirstSync string    `yaml:"firstSync"`
 	Staleness Staleness `yaml:"staleness"`
 	Guard     Guard     `yaml:"guard"`
 	Limits    Limits    `yaml:"limits"`
@@ -123,7 +126,8 @@ type File struct {
 // Downstream is the endpoint that clients connect to.
 type Downstream struct {
 	Listeners []Listener `yaml:"listeners"`
-	// StartupTimeout is how long clients wait for sources that have not synced.
+	// StartupTimeout is how long clients wait for sources that have not synced, where
+	// Upstream.FirstSync does not have them wait for as long as it takes.
 	StartupTimeout Duration `yaml:"startupTimeout"`
 	// MaxConnectionAge is how long a connection lives, give or take a tenth, and
 	// MaxConnectionAgeGrace how long its streams have to end.

@@ -27,6 +27,17 @@ type History struct {
 	MaxBytes int `yaml:"maxBytes"`
 }
 
+// Values of Upstream.FirstSync.
+const (
+	// FirstSyncAuto waits for as long as it takes where State.Dir is set and has never been
+	// served from, and for Downstream.StartupTimeout elsewhere.
+	FirstSyncAuto = "auto"
+	// FirstSyncWait waits for as long as it takes.
+	FirstSyncWait = "wait"
+	// FirstSyncOptional does not wait.
+	FirstSyncOptional = "optional"
+)
+
 // Values of Staleness.OnStale.
 const (
 	OnStaleKeep = "keep"
@@ -138,6 +149,9 @@ func (u *Upstream) completeResilience(given func(field string) bool) {
 		if !given(field) {
 			*n = v
 		}
+	}
+	if u.FirstSync == "" {
+		u.FirstSync = FirstSyncAuto
 	}
 	s := &u.Staleness
 	setDuration("staleness.staleAfter", &s.StaleAfter, 5*time.Minute)

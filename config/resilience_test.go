@@ -18,6 +18,9 @@ func TestSettingsOutOfRangeAreErrorsWithTheirLine(t *testing.T) {
 		name, in string
 		want     []string
 	}{
+		{"first sync", "  firstSync: never\n", []string{
+			`7: upstreams[0].firstSync: "never": want one of auto, wait, optional`,
+		}},
 		{"staleness", "  staleness: {staleAfter: 1ms, onStale: maybe, expireAfter: -1h}\n", []string{
 			"7: upstreams[0].staleness.staleAfter: 1ms is out of range: 1s to 8760h0m0s",
 			`7: upstreams[0].staleness.onStale: "maybe": want one of keep, drop`,
@@ -242,7 +245,7 @@ func TestWhatNeedsARestart(t *testing.T) {
 		want           []string
 	}{
 		{"nothing", "", "", nil},
-		{"upstreams", "clusterID: a", "clusterID: b\n  guard: {percent: 1}\n- {name: f, file: {path: x}}", nil},
+		{"upstreams", "clusterID: a", "clusterID: b\n  firstSync: wait\n  guard: {percent: 1}\n- {name: f, file: {path: x}}", nil},
 		{"merge, views, push, level, limits, history", "", "merge: [{policy: newest}]\nviews: [{name: a, default: true}]\npush: {debounceAfter: 1ms}\nlog: {level: debug}\nstate: {flushInterval: 2s, history: {revisions: 1}}\n", nil},
 		{"hot limits", "downstream:", "downstream:\n  maxStreams: 5\n  maxConnections: 5\n  maxNodeBytes: 5000\n  newStreamsPerSecond: 5\n  requestsPerSecond: 5\n  shedAtMemoryPercent: 5\n  maxTypesPerClient: 5", nil},
 		{"node", "", "node: {id: other, revision: r}\n", []string{"node.id", "node.revision", "provenance.relay"}},
@@ -287,6 +290,18 @@ func TestWhatNeedsARestart(t *testing.T) {
 		}
 		if !found {
 			t.Errorf("%s is no field", f)
+		}
+	}
+}
+
+func TestFirstSyncIsAutoUnlessTheFileSaysOtherwise(t *testing.T) {
+	for line, want := range map[string]string{"": FirstSyncAuto, "  firstSync: wait\n": FirstSyncWait, "  firstSync: optional\n": FirstSyncOptional, "  firstSync: auto\n": FirstSyncAuto} {
+		c, err := Parse("relay.yaml", []byte(withUpstream+line))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := c.Upstreams[0].FirstSync; got != want {
+			t.Errorf("%q: %q, want %q", line, got, want)
 		}
 	}
 }

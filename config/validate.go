@@ -180,6 +180,7 @@ func (v *validator) upstream(at string, u Upstream) {
 		v.errorf(at+".clusterID", "%q: 1 to 253 letters, digits, dots, dashes and underscores", u.ClusterID)
 	}
 	v.oneOf(at+".generated", u.Generated, GeneratedDrop, GeneratedKeep)
+	v.oneOf(at+".firstSync", u.FirstSync, FirstSyncAuto, FirstSyncWait, FirstSyncOptional)
 	v.federation(at, u)
 	v.staleness(at+".staleness", u.Staleness)
 	v.guard(at+".guard", u.Guard)

@@ -40,7 +40,7 @@ func (s *Server) runStream(stream grpc.ServerStream, protocol string, l *Listene
 	if err := s.admit(ctx, s.open.Add(1)); err != nil {
 		return err
 	}
-	if err := stream.SendHeader(metadata.Pairs(ProtocolHeader, protocolDelta)); err != nil {
+	if err := stream.SendHeader(s.headers()); err != nil {
 		return err
 	}
 	p, ok := peer.FromContext(ctx)
@@ -63,6 +63,18 @@ func (s *Server) runStream(stream grpc.ServerStream, protocol string, l *Listene
 	}
 	c.close(err)
 	return err
+}
+
+// headers returns those that a stream begins with.
+func (s *Server) headers() metadata.MD {
+	md := metadata.Pairs(ProtocolHeader, protocolDelta)
+	if s.cfg.RelayName != "" {
+		md.Set(NameHeader, s.cfg.RelayName)
+	}
+	if !s.HasReleased() {
+		md.Set(HoldsHeader, "true")
+	}
+	return md
 }
 
 // admit takes a new stream on, if the server can bear it: streams is how many there are,

@@ -290,6 +290,13 @@ func (c *conn) sees(v *view, r *rule) {
 	c.view, c.seesAs, c.limited, c.asked = v, r.Name, r.Accepts != nil, true
 }
 
+// cluster returns the cluster that the client says it is in, empty while it has not.
+func (c *conn) cluster() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.client.clusterID
+}
+
 // await delays a client that asks too fast: what it sends meanwhile stays with it, once the
 // window is full. What answers a response is not counted, as there are never more of these
 // than the server wants.

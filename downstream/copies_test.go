@@ -129,8 +129,6 @@ func (c *copies) SourceKinds() []mirror.Kind {
 	return slices.SortedFunc(maps.Keys(kinds), mirror.CompareKinds)
 }
 
-func (c *copies) HasSynced() bool { return true }
-
 // copyOf returns a resource as another source has it, of another cluster.
 func copyOf(r *mirror.Resource, source, cluster string) *mirror.Resource {
 	s := r.Spec()

@@ -63,7 +63,23 @@ type relay struct {
 
 type option func(*Config, *Deps)
 
-func startRelay(t *testing.T, synced bool, opts ...option) *relay {
+// synced returns what waits until the sources of an Aggregate have synced.
+func synced(agg *mirror.Aggregate) func(context.Context) error {
+	return func(ctx context.Context) error {
+		tick := time.NewTicker(time.Millisecond)
+		defer tick.Stop()
+		for !agg.HasSynced() {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-tick.C:
+			}
+		}
+		return nil
+	}
+}
+
+func startRelay(t *testing.T, hasSynced bool, opts ...option) *relay {
 	t.Helper()
 	r := &relay{t: t, store: mirror.NewStore(), west: mirror.NewStore(), reg: prometheus.NewRegistry()}
 	r.west.SetSynced()
@@ -94,7 +110,7 @@ func startRelay(t *testing.T, synced bool, opts ...option) *relay {
 		t.Fatal(err)
 	}
 	cfg := Config{NodeID: "relay-1", Version: "test", Listeners: []Listener{{Address: "127.0.0.1:0"}}, DrainTimeout: 2 * time.Second}
-	deps := Deps{Configs: agg, Registerer: r.reg, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}
+	deps := Deps{Configs: agg, Await: synced(agg), Registerer: r.reg, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}
 	for _, o := range opts {
 		o(&cfg, &deps)
 	}
@@ -127,7 +143,7 @@ func startRelay(t *testing.T, synced bool, opts ...option) *relay {
 		t.Fatal(err)
 	}
 	r.addr = addrs[0].String()
-	if synced {
+	if hasSynced {
 		r.store.SetSynced()
 		eventually(t, "the server is open", r.server.HasReleased)
 	}

@@ -129,7 +129,7 @@ func TestAServerDoesNotOpenInTheMiddleOfAReload(t *testing.T) {
 	eventually(t, "the client is there", func() bool { return len(r.server.Clients()) == 1 })
 	err := r.server.Reload(t.Context(), []View{namespaces("w", "", "bank")}, Limits{}, func(context.Context) error {
 		r.store.SetSynced()
-		eventually(t, "the sources have synced", r.server.configs.HasSynced)
+		eventually(t, "the sources have synced", r.server.configs.(*mirror.Aggregate).HasSynced)
 		r.waits("the server has opened", r.server.Released())
 		return nil
 	})

@@ -28,20 +28,28 @@ import (
 // ProtocolHeader is the response header that every stream begins with. It tells
 // another relay, before anything is sent, that it may use the delta protocol: an
 // istiod's delta re-sends everything, ours does not.
-const ProtocolHeader = "x-meshrelay"
+//
+// NameHeader tells another relay what this one is called in the paths of what it serves, so
+// that two of one name notice. HoldsHeader is "true" on streams that begin while clients are
+// held, so that relays which wait for each other do not do so for ever.
+const (
+	ProtocolHeader = "x-meshrelay"
+	NameHeader     = "x-meshrelay-name"
+	HoldsHeader    = "x-meshrelay-holds"
+)
 
 // Config is what a Server is told to be. The zero value of a limit means its
 // default.
 type Config struct {
 	// NodeID and Version name this relay in control_plane.identifier.
 	NodeID, Version string
+	// RelayName is what this relay is called in the paths of what it serves. Empty: they do not
+	// have it.
+	RelayName string
 	// Listeners are the addresses to serve on. At least one.
 	Listeners []Listener
 	// Views are what clients see. None: everything, but what came from their own cluster.
 	Views []View
-	// StartupTimeout is how long clients wait for sources that have not synced, from
-	// the call of Run on.
-	StartupTimeout time.Duration
 	// MaxConnectionAge is how long a connection lives, ±10 %; then the client is told
 	// to reconnect, and cut off after MaxConnectionAgeGrace.
 	MaxConnectionAge, MaxConnectionAgeGrace time.Duration
@@ -72,7 +80,6 @@ func (c Config) withDefaults() Config {
 			*n = v
 		}
 	}
-	def(&c.StartupTimeout, 30*time.Second)
 	def(&c.MaxConnectionAge, 30*time.Minute)
 	def(&c.MaxConnectionAgeGrace, 10*time.Second)
 	def(&c.DrainTimeout, 10*time.Second)
@@ -99,7 +106,6 @@ type Configs interface {
 	Keys(kind mirror.Kind) []mirror.Key
 	// SourceKinds returns all kinds of which any source has anything.
 	SourceKinds() []mirror.Kind
-	HasSynced() bool
 }
 
 // Debugger answers the debug types of istiod (PROTOCOL D1, D2).
@@ -114,6 +120,9 @@ type Debugger interface {
 // Deps are what a Server works with.
 type Deps struct {
 	Configs Configs
+	// Await waits until clients may be served: until then they are held (PROTOCOL S4). It fails
+	// when ctx ends. It is called once, by Run. Nil: they are served at once.
+	Await func(ctx context.Context) error
 	// Debug may be nil: then the debug types are unknown types.
 	Debug Debugger
 	// Overloaded says why no more clients can be taken on at present; nil: they can. Their
@@ -131,6 +140,7 @@ type Deps struct {
 type Server struct {
 	cfg          Config
 	configs      Configs
+	await        func(ctx context.Context) error
 	debug        Debugger
 	overloaded   func() error
 	log          *slog.Logger
@@ -187,7 +197,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		return nil, fmt.Errorf("downstream: register metrics: %w", err)
 	}
 	s := &Server{
-		cfg: cfg, configs: deps.Configs, debug: deps.Debug, overloaded: deps.Overloaded, log: deps.Logger,
+		cfg: cfg, configs: deps.Configs, await: deps.Await, debug: deps.Debug, overloaded: deps.Overloaded, log: deps.Logger,
 		metrics: m, rules: rs, views: newViews(deps.Configs),
 		limiter:      rate.NewLimiter(rate.Limit(limits.NewStreamsPerSecond), limits.NewStreamsPerSecond),
 		refusals:     rate.NewLimiter(rate.Every(time.Second), 10),
@@ -247,23 +257,15 @@ func (s *Server) Addrs(ctx context.Context) ([]net.Addr, error) {
 	}
 }
 
-// release opens the server to its clients once the sources have synced, or when
-// StartupTimeout is over.
+// release opens the server to its clients once they may be served.
 func (s *Server) release(ctx context.Context) error {
 	began := time.Now()
-	timeout := time.NewTimer(s.cfg.StartupTimeout)
-	defer timeout.Stop()
-	poll := time.NewTicker(2 * time.Millisecond)
-	defer poll.Stop()
-	for !s.configs.HasSynced() {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-timeout.C:
-			s.log.Warn("serving without all sources: some have not synced in time", "startupTimeout", s.cfg.StartupTimeout)
-			s.begin(began)
-			return nil
-		case <-poll.C:
+	if s.await != nil {
+		if err := s.await(ctx); err != nil {
+			if ctx.Err() != nil {
+				return nil //nolint:nilerr // the end was asked for
+			}
+			return err
 		}
 	}
 	s.begin(began)
@@ -291,8 +293,7 @@ func (s *Server) NeedsCopies() bool { return s.views.copies.Load() > 0 }
 // Released returns what is closed when clients begin to be served.
 func (s *Server) Released() <-chan struct{} { return s.released }
 
-// HasReleased reports whether clients are being served: every source has synced, or
-// the wait for them is over.
+// HasReleased reports whether clients are being served.
 func (s *Server) HasReleased() bool {
 	select {
 	case <-s.released:
@@ -346,6 +347,21 @@ func (s *Server) remove(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.conns, c)
+}
+
+// HeldClusters returns the clusters that clients which are held say that they are in.
+func (s *Server) HeldClusters() (clusters []string) {
+	if s.HasReleased() {
+		return nil
+	}
+	seen := map[string]bool{}
+	for _, c := range s.connections() {
+		if id := c.cluster(); id != "" && !seen[id] {
+			seen[id] = true
+			clusters = append(clusters, id)
+		}
+	}
+	return clusters
 }
 
 // Clients returns the status of every connected client, by connection.

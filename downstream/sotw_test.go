@@ -1,6 +1,7 @@
 package downstream
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -102,10 +103,18 @@ func TestClientsAreHeldUntilSourcesSync_S4(t *testing.T) {
 }
 
 func TestHoldingIsBounded_S4(t *testing.T) {
-	r := startRelay(t, false, func(c *Config, _ *Deps) { c.StartupTimeout = 50 * time.Millisecond })
+	enough := make(chan struct{})
+	r := startRelay(t, false, func(_ *Config, d *Deps) {
+		d.Await = func(context.Context) error { <-enough; return nil } // whatever has synced
+	})
 	r.put(se("shop", "a", "a.example"))
 	s := r.sotw()
 	s.send(subscribe(seV1))
+	eventually(t, "the client is held, and the source's content merged", func() bool {
+		c := r.server.Clients()
+		return len(c) == 1 && c[0].Held && len(c[0].Types) == 1 && r.server.configs.Get(se("shop", "a", "").Key()) != nil
+	})
+	close(enough)
 	if got := names(t, s.next()); got != "shop/a" {
 		t.Errorf("got %q", got)
 	}

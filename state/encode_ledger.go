@@ -51,6 +51,7 @@ const (
 	ledgerHistoryBytes = 10
 	ledgerHeldSince    = 11 // older relays pass over it
 	ledgerHeldRan      = 12 // and over this
+	ledgerServeWithout = 13 // likewise
 
 	frozenSince    = 1
 	frozenRevision = 2
@@ -75,7 +76,8 @@ func appendLedger(b []byte, l *ledger) []byte {
 	b = appendNumber(b, ledgerOldest, l.oldest)
 	b = appendNumber(b, ledgerHistoryBytes, l.historyBytes)
 	b = appendTime(b, ledgerHeldSince, l.meta.HeldSince)
-	return appendNumber(b, ledgerHeldRan, uint64(l.meta.HeldRan))
+	b = appendNumber(b, ledgerHeldRan, uint64(l.meta.HeldRan))
+	return appendTime(b, ledgerServeWithout, l.meta.ServeWithout)
 }
 
 func numberOf(b bool) uint64 {
@@ -92,6 +94,8 @@ func parseLedger(b []byte) (l ledger, err error) {
 			l.meta.LastContact, err = parseTime(v)
 		case ledgerHeldSince:
 			l.meta.HeldSince, err = parseTime(v)
+		case ledgerServeWithout:
+			l.meta.ServeWithout, err = parseTime(v)
 		case ledgerFrozen:
 			l.meta.Frozen, err = parseFrozen(v)
 		case ledgerFingerprint:

@@ -100,7 +100,7 @@ func TestLedgersAndChaptersRoundTrip(t *testing.T) {
 		}
 		count := rapid.Uint64Range(0, 1<<31)
 		l := ledger{
-			meta:  Meta{Synced: rapid.Bool().Draw(t, "synced"), LastContact: when("contact"), HeldSince: when("held"), HeldRan: time.Duration(rapid.Int64Min(0).Draw(t, "ran")), Fingerprint: rapid.String().Draw(t, "fingerprint")},
+			meta:  Meta{Synced: rapid.Bool().Draw(t, "synced"), LastContact: when("contact"), HeldSince: when("held"), HeldRan: time.Duration(rapid.Int64Min(0).Draw(t, "ran")), ServeWithout: when("without"), Fingerprint: rapid.String().Draw(t, "fingerprint")},
 			count: count.Draw(t, "count"), bytes: count.Draw(t, "bytes"), digest: rapid.Uint64().Draw(t, "digest"),
 			historyBytes: count.Draw(t, "historyBytes"), newest: count.Draw(t, "newest"),
 		}
@@ -158,6 +158,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte("x"), appendLedger(nil, &ledger{meta: Meta{Synced: true, LastContact: time.Unix(1, 2), Frozen: &Frozen{Since: time.Unix(3, 4), Revision: 1}, Fingerprint: "f"}, count: 1, newest: 3, oldest: 2}))
 	f.Add([]byte("x"), appendChapter(nil, &chapter{Revision: Revision{Time: time.Unix(1, 1), Added: 1, Keys: []string{"+a"}}, undone: 1}))
 	f.Add([]byte("x"), appendFormat(nil, 1))
+	f.Add([]byte("x"), appendServed(nil, true))
 	f.Fuzz(func(t *testing.T, key, value []byte) {
 		if k, err := parseKey(key); err == nil {
 			if again, err := parseKey(appendKey(nil, k)); err != nil || again != k {
@@ -184,6 +185,11 @@ func FuzzDecode(f *testing.F) {
 			}
 		}
 		_, _ = parseFormat(value)
+		if m, err := parseServed(value); err == nil {
+			if again, err := parseServed(appendServed(nil, m.served)); err != nil || again != m {
+				t.Errorf("%+v became %+v, %v", m, again, err)
+			}
+		}
 		if r, err := parseRoster(value); err == nil {
 			if again, err := parseRoster(appendRoster(nil, r)); err != nil || again != r {
 				t.Errorf("%+v became %+v, %v", r, again, err)

@@ -105,6 +105,9 @@ func (k *Keeper) fill(path string, saved *contents) (err error) {
 		if err := putFormat(tx, k.format.version); err != nil {
 			return err
 		}
+		if err := putServed(tx, saved != nil && saved.stillServed()); err != nil {
+			return err
+		}
 		if saved == nil {
 			return nil
 		}

@@ -123,6 +123,9 @@ func (m Meta) over(before Meta) Meta {
 	if m.Frozen == nil {
 		m.Frozen = before.Frozen
 	}
+	if m.ServeWithout.IsZero() {
+		m.ServeWithout = before.ServeWithout
+	}
 	if m.Fingerprint != before.Fingerprint && !before.LastContact.IsZero() {
 		m.Fingerprint = "" // of neither
 	}
@@ -130,7 +133,7 @@ func (m Meta) over(before Meta) Meta {
 }
 
 func (m Meta) equal(o Meta) bool {
-	return m.Synced == o.Synced && m.LastContact.Equal(o.LastContact) && m.HeldSince.Equal(o.HeldSince) && m.HeldRan == o.HeldRan && m.Fingerprint == o.Fingerprint &&
+	return m.Synced == o.Synced && m.LastContact.Equal(o.LastContact) && m.HeldSince.Equal(o.HeldSince) && m.HeldRan == o.HeldRan && m.ServeWithout.Equal(o.ServeWithout) && m.Fingerprint == o.Fingerprint &&
 		(m.Frozen == nil) == (o.Frozen == nil) &&
 		(m.Frozen == nil || m.Frozen.equal(*o.Frozen))
 }
@@ -142,7 +145,7 @@ func (f Frozen) equal(o Frozen) bool {
 // writeAll writes what is pending: in one transaction, or in one for each source when it is
 // much. What could not be written is given back.
 func (k *Keeper) writeAll(all []*pending, forget []string) error {
-	if len(all) == 0 && len(forget) == 0 && !k.unsure {
+	if due, _ := k.markDue(); len(all) == 0 && len(forget) == 0 && !k.unsure && !due {
 		return nil
 	}
 	changes := 0
@@ -180,7 +183,13 @@ func (k *Keeper) writeAll(all []*pending, forget []string) error {
 // writeGroup is one transaction.
 func (k *Keeper) writeGroup(group []*pending, forget []string) error {
 	start := time.Now()
+	markDue, served := k.markDue()
 	err := update(k.db.Load(), func(tx *bbolt.Tx) error {
+		if markDue {
+			if err := putServed(tx, served); err != nil {
+				return err
+			}
+		}
 		if k.unsure {
 			// The last transaction may be in the file and not be durable: only another one
 			// makes sure.
@@ -209,6 +218,7 @@ func (k *Keeper) writeGroup(group []*pending, forget []string) error {
 	k.metrics.took.Observe(time.Since(start).Seconds())
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.mark = servedMark{true, served}
 	for _, p := range group {
 		k.hasLeft(p.follower)
 		handed := false

@@ -74,11 +74,14 @@ type Keeper struct {
 	// forget are the sources to be removed, and retained, unless it is nil, those that are
 	// not, for the time when there is a file.
 	forget, retained map[string]struct{}
-	size             int64
-	status           Status
-	aside            []string // files
-	asideSeen        time.Time
-	nextTry          time.Time
+	// served says that clients were served with this state, and mark what the file tells of it.
+	served    bool
+	mark      servedMark
+	size      int64
+	status    Status
+	aside     []string // files
+	asideSeen time.Time
+	nextTry   time.Time
 }
 
 // held is what is known of what the file has of a source.

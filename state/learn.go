@@ -44,6 +44,7 @@ func (k *Keeper) takeOver(c *contents) (again []marker) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.size, k.status.Unusable = c.size, c.unusableCount
+	k.mark, k.served = c.mark, k.served || c.hasServed()
 	if c.unusableCount > 0 {
 		k.log.Error("the state has resources that this version of the relay can not use; they are removed", "path", k.path, "resources", c.unusableCount, "some", c.unusable)
 	}

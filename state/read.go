@@ -14,7 +14,7 @@ const (
 	fileName = "relay.db"
 	lockName = "relay.lock"
 
-	topBucket     = "meta" // formatKey and rosterKey
+	topBucket     = "meta" // formatKey, rosterKey and servedKey
 	formatKey     = "format"
 	rosterKey     = "upstreams"
 	sourcesBucket = "sources" // a bucket for each
@@ -63,6 +63,8 @@ type contents struct {
 	err error
 	// size is that of the file, and live what of it is in use, in bytes.
 	size, live int64
+	// mark tells whether clients were served with it.
+	mark servedMark
 	// written is which sources there should be, and found which there are, damaged or not.
 	written, found roster
 	// unusable describes some of the orphans.
@@ -176,6 +178,14 @@ func (c *contents) readTop(t *tree, b *bucket) error {
 			}
 			if err != nil {
 				return corruptf("what it says of its upstreams: %v", err)
+			}
+		}
+		if string(key) == servedKey {
+			if err == nil {
+				c.mark, err = parseServed(payload)
+			}
+			if err != nil {
+				return corruptf("what it says of its clients: %v", err)
 			}
 		}
 		if string(key) != formatKey {

@@ -46,6 +46,9 @@ type Meta struct {
 	HeldRan time.Duration
 	// Frozen is set while an operator holds the source as it is.
 	Frozen *Frozen
+	// ServeWithout is since when clients do not wait for the source because an operator ended
+	// that, zero when nobody did. It ends when the source has synced.
+	ServeWithout time.Time
 	// Fingerprint is of the settings that the records depend on: when those change, the
 	// records are to be made anew.
 	Fingerprint string

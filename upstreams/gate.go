@@ -91,7 +91,8 @@ type gate struct {
 	// taken last.
 	by, tookBy  []string
 	synced      bool
-	said        bool // since the start, the source has said all that it has
+	without     time.Time // since when clients do not wait for the source: see serveWithout
+	said        bool      // since the start, the source has said all that it has
 	fingerprint string
 	reported    time.Time // the last contact, as it was told last
 	source      Source    // that is behind the gate now
@@ -359,7 +360,7 @@ func (g *gate) contact(on bool) (restate bool) {
 		return false
 	}
 	g.reported = time.Time{}
-	g.synced, g.said = true, true
+	g.synced, g.said, g.without = true, true, time.Time{}
 	was, withheld := g.stale.since, len(g.stale.withheld) > 0
 	if g.stale.isStale {
 		g.log.Info("the upstream is not stale any more", "since", was)

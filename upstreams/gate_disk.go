@@ -98,7 +98,7 @@ func (g *gate) TakeChanges() ([]state.Change, state.Meta) {
 	if !last.IsZero() {
 		g.reported = last
 	}
-	meta := state.Meta{Whole: whole, Synced: g.synced, LastContact: last, HeldSince: g.heldBefore, HeldRan: g.ranBefore, Frozen: g.frozen, Fingerprint: g.fingerprint}
+	meta := state.Meta{Whole: whole, Synced: g.synced, LastContact: last, HeldSince: g.heldBefore, HeldRan: g.ranBefore, Frozen: g.frozen, ServeWithout: g.without, Fingerprint: g.fingerprint}
 	if g.held != nil {
 		meta.HeldSince, meta.HeldRan = g.held.since, g.held.elapsed(now)
 		if !g.held.running.IsZero() {

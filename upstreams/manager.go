@@ -53,6 +53,9 @@ type Source interface {
 	check() error
 	// free gives back what a source holds that will not run.
 	free()
+	// mayWait returns why the source may itself be waiting for this relay, empty when nothing
+	// of that is known.
+	mayWait() string
 }
 
 // Keeper keeps on disk what passes, if there is one.
@@ -64,6 +67,10 @@ type Keeper interface {
 	Flush(ctx context.Context) error
 	History(source string) ([]state.Revision, error)
 	At(source string, revision uint64) ([]state.Record, error)
+	// Served reports whether clients were ever served with what is kept, and MarkServed notes
+	// that they are now.
+	Served() bool
+	MarkServed()
 }
 
 // Manager runs the sources of a config, each with a store of its own, and makes them
@@ -80,6 +87,7 @@ type Manager struct {
 	members []*member  // in order of priority
 	// start runs a member; nil before Run.
 	start func(*member)
+	first firstSync
 }
 
 // member is one upstream at work. Its config and source are guarded by the Manager's mu.
@@ -90,6 +98,7 @@ type member struct {
 	store      *mirror.Store
 	gate       *gate
 	source     Source
+	added      bool // by a reload, while clients were held
 	// stop ends the source, stopAll also what outlives it. They return when it has ended.
 	stop, stopAll func()
 }
@@ -98,7 +107,7 @@ type member struct {
 // that is wrong with any of them is returned at once. What keeper has of them, unless it is
 // nil, is in force from the start.
 func NewManager(cfg *config.Config, aggregate *mirror.Aggregate, keeper Keeper, log *slog.Logger) (*Manager, error) {
-	m := &Manager{aggregate: aggregate, keeper: keeper, log: log}
+	m := &Manager{aggregate: aggregate, keeper: keeper, log: log, first: newFirstSync(cfg, keeper)}
 	var errs *multierror.Error
 	for _, u := range cfg.Upstreams {
 		one, err := m.newMember(u, cfg)
@@ -185,6 +194,7 @@ func (m *Manager) restore(one *member) {
 		return
 	}
 	saved := m.keeper.Load(one.cfg.Name)
+	one.gate.without = saved.Meta.ServeWithout
 	if len(saved.Records) > 0 || saved.Meta.Synced || saved.Meta.Frozen != nil {
 		m.log.Info("serving what is kept on disk, until the upstream has synced", "upstream", one.cfg.Name,
 			"resources", len(saved.Records), "lastContact", saved.Meta.LastContact, "frozen", saved.Meta.Frozen != nil)
@@ -337,6 +347,10 @@ func (m *Manager) Apply(cfg *config.Config) error {
 		one.cfg = c.cfg
 		one.source.setLimits(c.cfg)
 	}
+	for i, c := range changes {
+		members[i].added = members[i].added || c.one == nil && !m.first.released
+	}
+	m.first.clusters = clustersOf(cfg.Views)
 	m.members = members
 	m.mu.Unlock()
 	for i, c := range changes {
@@ -366,7 +380,7 @@ func (m *Manager) Apply(cfg *config.Config) error {
 // for.
 func sameSource(a, b config.Upstream) bool {
 	for _, u := range []*config.Upstream{&a, &b} {
-		u.Guard, u.Staleness, u.Required = config.Guard{}, config.Staleness{}, false
+		u.Guard, u.Staleness, u.Required, u.FirstSync = config.Guard{}, config.Staleness{}, false, ""
 		u.Limits = config.Limits{MaxResponseBytes: u.Limits.MaxResponseBytes}
 	}
 	return reflect.DeepEqual(a, b)
@@ -426,10 +440,15 @@ func (m *Manager) LeftOut() []LeftOut {
 
 // Status returns the status of every source, in order of priority.
 func (m *Manager) Status() []Status {
+	first := m.firstSyncs() // before, so that what has synced meanwhile is said to have
 	sources := m.sources()
 	out := make([]Status, 0, len(sources))
 	for _, s := range sources {
-		out = append(out, s.Status())
+		st := s.Status()
+		if !st.Synced {
+			st.FirstSync = first[st.Name]
+		}
+		out = append(out, st)
 	}
 	return out
 }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -29,11 +30,16 @@ type managed struct {
 
 func runManager(t *testing.T, keeper Keeper, ups ...config.Upstream) *managed {
 	t.Helper()
-	ignore := goleak.IgnoreCurrent() // the servers', which end after this
 	_, node := xdsConfig()
-	r := &managed{t: t, aggregate: mirror.NewAggregate(), cfg: &config.Config{Node: node, Upstreams: ups}}
+	return runConfigured(t, keeper, &config.Config{Node: node, Upstreams: ups}, slog.New(slog.DiscardHandler))
+}
+
+func runConfigured(t *testing.T, keeper Keeper, cfg *config.Config, log *slog.Logger) *managed {
+	t.Helper()
+	ignore := goleak.IgnoreCurrent() // the servers', which end after this
+	r := &managed{t: t, aggregate: mirror.NewAggregate(), cfg: cfg}
 	var err error
-	if r.m, err = NewManager(r.cfg, r.aggregate, keeper, slog.New(slog.DiscardHandler)); err != nil {
+	if r.m, err = NewManager(r.cfg, r.aggregate, keeper, log); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -225,10 +231,13 @@ type memoryKeeper struct {
 	forgot   []string
 	flushes  int
 	fail     error
+	served   atomic.Bool
 }
 
 func (k *memoryKeeper) Load(source string) state.Saved { return k.saved[source] }
 func (k *memoryKeeper) Retain([]string)                {}
+func (k *memoryKeeper) Served() bool                   { return k.served.Load() }
+func (k *memoryKeeper) MarkServed()                    { k.served.Store(true) }
 func (k *memoryKeeper) Follow(source string, s state.Source) {
 	if k.followed == nil {
 		k.followed = map[string]state.Source{}

@@ -14,7 +14,7 @@ var states = []State{StateConnecting, StateSyncing, StateSynced, StateDisconnect
 type descs struct {
 	state, synced, resources, lastUpdate, reconnects, nacks, refused, dropped *prometheus.Desc
 	stale, expired, held, frozen, drift, overLimit                            *prometheus.Desc
-	active, switches                                                          *prometheus.Desc
+	active, switches, awaited                                                 *prometheus.Desc
 }
 
 func newDescs() descs {
@@ -37,6 +37,7 @@ func newDescs() descs {
 		drift:      desc("relay_upstream_drift_total", "Changes that asking the upstream for everything again has brought and no push had, by kind.", "kind"),
 		active:     desc("relay_upstream_address_active", "Whether the upstream is read from this one of its addresses.", "address"),
 		switches:   desc("relay_upstream_switches_total", "How often the upstream was read from another address than before."),
+		awaited:    desc("relay_upstream_awaited", "Whether clients are held until the upstream has synced."),
 		overLimit:  desc("relay_upstream_over_limit_resources", "Resources of the upstream that its limits refuse now."),
 	}
 }
@@ -44,7 +45,7 @@ func newDescs() descs {
 // Describe implements prometheus.Collector.
 func (m *Manager) Describe(ch chan<- *prometheus.Desc) {
 	d := newDescs()
-	for _, desc := range []*prometheus.Desc{d.state, d.synced, d.resources, d.lastUpdate, d.reconnects, d.nacks, d.refused, d.dropped, d.stale, d.expired, d.held, d.frozen, d.drift, d.overLimit, d.active, d.switches} {
+	for _, desc := range []*prometheus.Desc{d.state, d.synced, d.resources, d.lastUpdate, d.reconnects, d.nacks, d.refused, d.dropped, d.stale, d.expired, d.held, d.frozen, d.drift, d.overLimit, d.active, d.switches, d.awaited} {
 		ch <- desc
 	}
 }
@@ -62,6 +63,7 @@ func (m *Manager) Collect(ch chan<- prometheus.Metric) {
 	m.mu.Lock()
 	members := slices.Clone(m.members)
 	m.mu.Unlock()
+	first := m.firstSyncs()
 	for _, one := range members {
 		st := one.source.Status()
 		for _, s := range states {
@@ -100,6 +102,8 @@ func (m *Manager) Collect(ch chan<- prometheus.Metric) {
 		gauge(d.held, float64(held), st.Name)
 		gauge(d.frozen, boolValue(st.Frozen != nil), st.Name)
 		gauge(d.overLimit, float64(st.OverLimit), st.Name)
+		f := first[st.Name]
+		gauge(d.awaited, boolValue(f != nil && f.Awaited), st.Name)
 		if st.Type == "file" {
 			continue
 		}

@@ -23,8 +23,8 @@ const (
 	StateDisconnected State = "disconnected"
 	// StateDenied: the source refuses our identity. What it gave is still served.
 	StateDenied State = "denied"
-	// StateFailed: the source can not be read, for example because its path is gone.
-	// What it gave is still served.
+	// StateFailed: the source can not be read, for example because its path is gone, or because
+	// it is a relay of this one's own name. What it gave is still served.
 	StateFailed State = "failed"
 )
 
@@ -71,6 +71,9 @@ type Status struct {
 	Endpoints *EndpointsStatus `json:"endpoints,omitempty"`
 	// Required says that the relay is not ready while the source is stale.
 	Required bool `json:"required,omitempty"`
+	// FirstSync is set while the source has not synced since the start of the relay, and nothing
+	// of it was on disk then.
+	FirstSync *FirstSync `json:"firstSync,omitempty"`
 	// Stale says that the source has been out of contact for too long, or has not been in
 	// contact since the relay was started with what it had on disk. StaleSince is when the
 	// source was last in contact.

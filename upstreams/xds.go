@@ -46,6 +46,7 @@ type XDS struct {
 	drift  map[string]uint64
 	types  []string // subscribed on the present stream
 	relay  bool
+	server acquaintance
 	extra  []string // type URLs from the config
 	// complained has, by address, the error that was logged last.
 	complained map[string]string
@@ -109,6 +110,8 @@ func newXDS(cfg config.Upstream, node config.Node, provenance config.Provenance,
 			})
 		},
 		TypeURLs:       func(relay bool) []string { return subscriptions(relay, cfg.XDS.Types) },
+		Name:           provenance.Relay,
+		Met:            x.met,
 		DialOptions:    opts,
 		ResyncInterval: cfg.XDS.ResyncInterval.D(),
 		SyncTimeout:    cfg.XDS.SyncTimeout.D(),
@@ -222,6 +225,7 @@ func (x *XDS) HandleState(s adsclient.State) {
 	defer x.mu.Unlock()
 	st := &x.status
 	st.Address = s.Address
+	x.server.follow(s)
 	switch s.Phase {
 	case adsclient.Connecting:
 		if st.State == StateDenied || st.Synced || st.LastError != "" {
@@ -236,7 +240,7 @@ func (x *XDS) HandleState(s adsclient.State) {
 		st.Protocol = string(s.Protocol)
 		// A server that refuses us lets each stream open first: it has changed its mind when
 		// it answers.
-		if !st.Synced && st.State != StateDenied {
+		if !st.Synced && st.State != StateDenied && !x.server.sameName {
 			x.enter(StateSyncing)
 		}
 		if x.opened++; x.opened > 1 {
@@ -257,6 +261,8 @@ func (x *XDS) HandleState(s adsclient.State) {
 		switch {
 		case s.Phase == adsclient.Denied:
 			state = StateDenied
+		case x.server.sameName:
+			state = StateFailed
 		case x.opened == 0:
 			state = StateConnecting
 		}
@@ -264,7 +270,10 @@ func (x *XDS) HandleState(s adsclient.State) {
 			switch {
 			case s.Answered && s.Phase == adsclient.Disconnected:
 				x.log.Info("stream ended; reconnecting, what the upstream gave stays in force", "address", s.Address, "err", s.Err)
-			case x.complained[s.Address] != s.Err.Error():
+			case x.complained[s.Address] == s.Err.Error(): // it is known
+			case x.server.sameName:
+				x.log.Error("upstream is a relay of this relay's own name; nothing is taken from it", "address", s.Address, "err", s.Err)
+			default:
 				x.log.Warn("upstream is not reachable; what it gave stays in force", "address", s.Address, "err", s.Err)
 			}
 			st.LastError = s.Err.Error()

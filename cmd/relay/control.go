@@ -92,6 +92,24 @@ func wanted(names ...string) cobra.PositionalArgs {
 	}
 }
 
+// control is a command about one upstream that prints a text.
+func control(cmd *cobra.Command, do func(ctx context.Context, c admin.Client, upstream string) (string, error)) *cobra.Command {
+	access := &socketAccess{}
+	cmd.Args = wanted("upstream")
+	cmd.ValidArgsFunction = access.completeUpstreams
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return access.with(cmd, func(c admin.Client) error {
+			text, err := do(cmd.Context(), c, args[0])
+			if text != "" {
+				fmt.Fprintln(cmd.OutOrStdout(), text)
+			}
+			return err
+		})
+	}
+	access.flags(cmd)
+	return cmd
+}
+
 func newHistory() *cobra.Command {
 	var access socketAccess
 	var output string

@@ -14,24 +14,16 @@ import (
 	"meshrelay/upstreams"
 )
 
-// order is a command that does something to one upstream of a running relay.
+// order is a command that does something to what is served of one upstream. It takes a
+// reason, and can be tried.
 func order(cmd *cobra.Command, do func(ctx context.Context, c admin.Client, upstream string, given admin.Given) (string, error)) *cobra.Command {
-	access, given := &socketAccess{}, admin.Given{}
-	cmd.Args = wanted("upstream")
-	cmd.ValidArgsFunction = access.completeUpstreams
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+	given := admin.Given{}
+	cmd = control(cmd, func(ctx context.Context, c admin.Client, upstream string) (string, error) {
 		if err := upstreams.CheckReason(given.Reason); err != nil {
-			return fmt.Errorf("--reason: %w", err)
+			return "", fmt.Errorf("--reason: %w", err)
 		}
-		return access.with(cmd, func(c admin.Client) error {
-			text, err := do(cmd.Context(), c, args[0], given)
-			if text != "" {
-				fmt.Fprintln(cmd.OutOrStdout(), text)
-			}
-			return err
-		})
-	}
-	access.flags(cmd)
+		return do(ctx, c, upstream, given)
+	})
 	cmd.Flags().BoolVar(&given.DryRun, "dry-run", false, "show what would change, and change nothing")
 	cmd.Flags().StringVar(&given.Reason, "reason", "", "why: `text` for the log, the status and the history")
 	return cmd

@@ -226,12 +226,21 @@ func TestServesFromStateWithEveryUpstreamDown(t *testing.T) {
 	within(t, "it is ready", func() bool { r := p.readiness(); return r.Ready && len(r.Reasons) == 0 })
 }
 
-// awaitOnDisk waits until the newest revision of east has so many resources.
+// awaitOnDisk waits until the newest revision of east has so many resources, and it is known on
+// disk that these were all.
 func (p *process) awaitOnDisk(resources int) {
 	p.t.Helper()
+	path := filepath.Join(p.t.TempDir(), "copy.db")
 	within(p.t, fmt.Sprintf("%d resources are on disk", resources), func() bool {
-		revisions, err := admin.Client{Address: p.admin, Socket: filepath.Join(p.dir, "admin.sock")}.History(p.t.Context(), "east")
-		return err == nil && len(revisions) > 0 && revisions[0].Resources == resources
+		var copied bytes.Buffer
+		if err := (admin.Client{Address: p.admin, Socket: filepath.Join(p.dir, "admin.sock")}).Backup(p.t.Context(), &copied); err != nil {
+			return false
+		}
+		if err := os.WriteFile(path, copied.Bytes(), 0o600); err != nil {
+			p.t.Fatal(err)
+		}
+		f, err := state.ReadFile(path)
+		return err == nil && len(f.Sources) == 1 && f.Sources[0].Meta.Synced && len(f.Sources[0].Records) == resources
 	})
 }
 

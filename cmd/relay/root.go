@@ -34,7 +34,7 @@ A first run:
 		return fmt.Errorf("%w: see \"%s --help\"", err, cmd.CommandPath())
 	})
 	root.AddCommand(newServe(), newValidate(), newGet(), newStatus(), newExplain(), newConflicts(), newPlan(), newLogLevel(), newVersion(),
-		newFreeze(), newUnfreeze(), newHeld(), newRelease(), newHistory(), newRollback(), newReload(), newState())
+		newFreeze(), newUnfreeze(), newHeld(), newRelease(), newHistory(), newRollback(), newReload(), newServeWithout(), newState())
 	return root
 }
 

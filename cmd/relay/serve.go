@@ -38,8 +38,9 @@ be kept, and ends; a second signal ends it at once. On SIGHUP, and whenever the 
 changes, it takes that over; a file that is wrong changes nothing.
 
 Clients wait until every upstream has given its configuration or is served from what is on
-disk (state.dir), or for downstream.startupTimeout. The readiness, with the reasons, is at /ready of the admin
-address, and in "relay status".`,
+disk (state.dir). For how long is upstreams[].firstSync and downstream.startupTimeout, and
+"relay serve-without" ends it for one upstream. The readiness, with the reasons, is at
+/ready of the admin address, and in "relay status".`,
 		Example: `  relay serve -c relay.yaml
   relay serve -c relay.yaml --log-level debug --log-format json`,
 		Args: cobra.NoArgs,
@@ -137,7 +138,10 @@ func serve(ctx context.Context, cfg *config.Config, watcher *config.Watcher, fla
 		return err
 	}
 	server, err = downstream.New(serverConfig, downstream.Deps{
-		Configs: aggregate, Debug: debug, Overloaded: guard.Overloaded, Registerer: registry, Logger: log,
+		Configs: aggregate, Await: func(ctx context.Context) error {
+			return manager.AwaitFirstSync(ctx, server.HeldClusters)
+		},
+		Debug: debug, Overloaded: guard.Overloaded, Registerer: registry, Logger: log,
 	})
 	if err != nil {
 		return err
@@ -169,7 +173,7 @@ func serve(ctx context.Context, cfg *config.Config, watcher *config.Watcher, fla
 		Address: cfg.Admin.Address, Socket: cfg.AdminSocket(), OwnSocketDir: ownSocketDir(cfg),
 	}, admin.Deps{
 		Gatherer: registry, Debug: debug, LogLevel: level, Build: build, Logger: log,
-		Controls: manager, Reload: watcher.Reload, ReloadStatus: reloaded,
+		Controls: manager, ServeWithout: manager.ServeWithout, Reload: watcher.Reload, ReloadStatus: reloaded,
 		Backup: backupOf(keeper), Notes: notesOf(keeper),
 		Ready: func() admin.Readiness {
 			if draining.Load() {
@@ -273,10 +277,13 @@ func downstreamConfig(cfg *config.Config, version string) (downstream.Config, er
 	}
 	out := downstream.Config{
 		NodeID: cfg.Node.ID, Version: version, Views: views,
-		StartupTimeout: d.StartupTimeout.D(), MaxConnectionAge: d.MaxConnectionAge.D(), MaxConnectionAgeGrace: d.MaxConnectionAgeGrace.D(),
+		MaxConnectionAge: d.MaxConnectionAge.D(), MaxConnectionAgeGrace: d.MaxConnectionAgeGrace.D(),
 		DrainTimeout: d.DrainTimeout.D(), SendTimeout: d.SendTimeout.D(),
 		MaxStreamsPerConnection: d.MaxStreamsPerConnection, MaxRequestBytes: d.MaxRequestBytes,
 		MaxHeaderBytes: d.MaxHeaderBytes, Limits: limitsOf(d),
+	}
+	if cfg.Provenance.Annotations { // else what is served does not name this relay
+		out.RelayName = cfg.Provenance.Relay
 	}
 	for _, l := range d.Listeners {
 		listener := downstream.Listener{Address: l.Address, View: l.View}

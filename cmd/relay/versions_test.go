@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -41,9 +42,14 @@ func runRelay(t *testing.T, upstreams string) running {
 // run runs a relay of that name until the test ends.
 func (r running) run(t *testing.T, name, upstreams string) {
 	t.Helper()
+	serveConfig(t, fmt.Sprintf("node: {id: %s}\nadmin: {address: %q}\ndownstream: {startupTimeout: 500ms, listeners: [{address: %q, plaintext: true}]}\n%s", name, r.admin, r.xds, upstreams))
+}
+
+// serveConfig runs a relay with that config until stop is called, or the test ends.
+func serveConfig(t *testing.T, text string) (stop func()) {
+	t.Helper()
 	file := filepath.Join(t.TempDir(), "relay.yaml")
-	err := os.WriteFile(file, fmt.Appendf(nil, "node: {id: %s}\nadmin: {address: %q}\ndownstream: {startupTimeout: 500ms, listeners: [{address: %q, plaintext: true}]}\n%s", name, r.admin, r.xds, upstreams), 0o600)
-	if err != nil {
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	watcher := config.NewWatcher(file)
@@ -56,12 +62,14 @@ func (r running) run(t *testing.T, name, upstreams string) {
 	go func() {
 		done <- serve(ctx, cfg, watcher, func(*config.Config) {}, slog.New(slog.DiscardHandler), new(slog.LevelVar))
 	}()
-	t.Cleanup(func() {
+	stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
 	})
+	t.Cleanup(stop)
+	return stop
 }
 
 func (r running) awaitReady(t *testing.T) {

@@ -54,8 +54,11 @@ type Resource struct {
 // Server is a fake. Its fields may be set before Start; its methods may be called at
 // any time.
 type Server struct {
-	// Relay makes the server say that it is a relay.
+	// Relay makes the server say that it is a relay; Name and Holds, what it says of itself
+	// besides: its name, and that it holds its clients.
 	Relay bool
+	Name  string
+	Holds bool
 	// NoDelta and NoSotW make a method unimplemented.
 	NoDelta, NoSotW bool
 	// Options are for the gRPC server.
@@ -287,7 +290,14 @@ func (s *Server) serve(stream grpc.ServerStream, delta bool, recv func() (Reques
 		s.mu.Unlock()
 	}()
 	if s.Relay {
-		if err := stream.SendHeader(metadata.Pairs("x-meshrelay", "delta")); err != nil {
+		md := metadata.Pairs("x-meshrelay", "delta")
+		if s.Name != "" {
+			md.Set("x-meshrelay-name", s.Name)
+		}
+		if s.Holds {
+			md.Set("x-meshrelay-holds", "true")
+		}
+		if err := stream.SendHeader(md); err != nil {
 			return err
 		}
 	}

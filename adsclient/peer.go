@@ -1,0 +1,83 @@
+package adsclient
+
+import (
+	"fmt"
+	"strings"
+
+	"google.golang.org/grpc/metadata"
+)
+
+const (
+	// relayHeader is the response header by which a relay tells that it is one, nameHeader the
+	// one that tells its name, and holdsHeader the one that tells that it holds its clients.
+	relayHeader = "x-meshrelay"
+	nameHeader  = "x-meshrelay-name"
+	holdsHeader = "x-meshrelay-holds"
+
+	// maxNameBytes bounds the name of a relay. A longer one is none.
+	maxNameBytes = 253
+)
+
+// Peer is what a server tells of itself with the headers of a stream.
+type Peer struct {
+	// Relay: the server is another relay.
+	Relay bool
+	// Name is what the relay is called in the paths of what it serves; empty when it does not
+	// tell.
+	Name string
+	// Holds: the relay holds its clients back until its own upstreams have synced, and
+	// so answers nothing yet.
+	Holds bool
+}
+
+// parsePeer returns what response headers tell. What is malformed is not there.
+func parsePeer(md metadata.MD) Peer {
+	p := Peer{Relay: len(md.Get(relayHeader)) > 0}
+	if !p.Relay {
+		return p
+	}
+	if names := md.Get(nameHeader); len(names) == 1 && isName(names[0]) {
+		p.Name = names[0]
+	}
+	if holds := md.Get(holdsHeader); len(holds) == 1 {
+		p.Holds = holds[0] == "true"
+	}
+	return p
+}
+
+func isName(s string) bool {
+	const allowed = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_."
+	return s != "" && len(s) <= maxNameBytes && strings.Trim(s, allowed) == ""
+}
+
+// SameNameError ends a stream to a relay of the client's own name. All that such a relay
+// serves would be dropped as what has passed this one already.
+type SameNameError struct {
+	Name string
+}
+
+func (e *SameNameError) Error() string {
+	return fmt.Sprintf("the server is a relay of this relay's own name, %q, so that nothing can be taken from it: give each relay a name of its own with provenance.relay; replicas share one name, and so must not be upstreams of each other", e.Name)
+}
+
+// meet takes in what the server has told of itself. The error ends the stream.
+func (s *stream) meet(p Peer) error {
+	if cfg := s.client.cfg; cfg.Name != "" && p.Name == cfg.Name {
+		return &SameNameError{p.Name}
+	} else if cfg.Met != nil {
+		cfg.Met(p)
+	}
+	return nil
+}
+
+// greet waits for the headers of the stream and takes them in, once. It may be called by
+// several goroutines: each returns when that is done.
+func (s *stream) greet() error {
+	s.greeted.Do(func() {
+		// Without headers the stream has ended, and its reader learns why.
+		if md, err := s.grpc.Header(); err == nil && md != nil {
+			s.refused = s.meet(parsePeer(md))
+		}
+	})
+	return s.refused
+}
