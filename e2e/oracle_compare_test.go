@@ -49,18 +49,18 @@ var remaining = []struct {
 	{
 		what: "a short host among the sniHosts of a VirtualService",
 		why: "an istiod does not complete it, and does not take the VirtualService unless one of its hosts, which " +
-			"the relay completes, covers it. Clients in the mesh send the complete name.",
+			"the relay completes, covers it. The name that a client has to send is the complete one.",
 		message: "envoy.config.listener.v3.FilterChain",
 		apply: func(m proto.Message) {
 			chain := m.(*listenerv3.FilterChain)
 			config := chain.GetMetadata().GetFilterMetadata()["istio"].GetFields()["config"].GetStringValue()
-			match := virtualServicePath.FindStringSubmatch(config)
-			if match == nil {
-				return
-			}
-			for i, name := range chain.GetFilterChainMatch().GetServerNames() {
-				if !strings.Contains(name, ".") && name != "*" {
-					chain.FilterChainMatch.ServerNames[i] = full(name, match[1])
+			names := chain.GetFilterChainMatch().GetServerNames()
+			for i, name := range names {
+				if of := virtualServicePath.FindStringSubmatch(config); of != nil && !strings.Contains(name, ".") && name != "*" {
+					names[i] = full(name, of[1])
+				}
+				if complete := serviceHost.FindStringSubmatch(name); complete != nil && config == "" {
+					names[i] = complete[1] // at a gateway, which is not told of the namespace
 				}
 			}
 		},
@@ -81,6 +81,8 @@ var remaining = []struct {
 
 // coveredHost is the short host of the fixed set that a wildcard beside it covers, complete.
 const coveredHost = "productpage.canary.svc.cluster.local"
+
+var serviceHost = regexp.MustCompile(`^([^.]+)\.[^.]+\.svc\.cluster\.local$`)
 
 var virtualServicePath = regexp.MustCompile(`^/apis/networking\.istio\.io/v1alpha3/namespaces/([^/]+)/virtual-service/`)
 
