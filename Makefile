@@ -34,6 +34,11 @@ unit: ## Run the tests of the relay itself, with the race detector
 e2e: build istiod kube ## Run the relay between real istiods, with and without Kubernetes
 	cd e2e && go test -count=1 -timeout 15m ./...
 
+ORACLE_SETS ?= 300
+.PHONY: oracle
+oracle: build istiod ## Compare what istiods make of configs, as files and through relays, for 300 random sets
+	cd e2e && ORACLE_SETS=$(ORACLE_SETS) go test -count=1 -timeout 60m -v -run '^Test(Oracle|Bookinfo)' .
+
 .PHONY: examples
 examples: build istiod kube ## Run the examples with real istiods
 	cd e2e && go test -count=1 -timeout 15m -v -run '^TestExample' ./...
@@ -122,4 +127,4 @@ fmt: bin/golangci-lint ## Format the code
 
 .PHONY: clean
 clean: ## Remove what was built
-	rm -rf bin e2e/bin bench/bin bench/out chaos/bin
+	rm -rf bin e2e/bin e2e/out bench/bin bench/out chaos/bin

@@ -24,20 +24,19 @@ const (
 )
 
 // proxy says which Envoy asks an istiod. Kind, the first word of its node's ID, is
-// sidecar when empty; namespace is default when empty.
+// sidecar when empty; name is client, namespace default, and address 127.0.0.1 when empty.
 type proxy struct {
-	kind, namespace, network, cluster string
-	labels                            map[string]string
+	kind, name, namespace, address, network, cluster string
+	labels                                           map[string]string
+}
+
+// String returns "KIND NAME.NAMESPACE".
+func (p proxy) String() string {
+	return fmt.Sprintf("%s %s.%s", cmp.Or(p.kind, "sidecar"), cmp.Or(p.name, "client"), cmp.Or(p.namespace, "default"))
 }
 
 func (p proxy) node() *corev3.Node {
-	kind, namespace := p.kind, p.namespace
-	if kind == "" {
-		kind = "sidecar"
-	}
-	if namespace == "" {
-		namespace = "default"
-	}
+	kind, namespace := cmp.Or(p.kind, "sidecar"), cmp.Or(p.namespace, "default")
 	labels := map[string]*structpb.Value{}
 	for k, v := range p.labels {
 		labels[k] = structpb.NewStringValue(v)
@@ -54,7 +53,8 @@ func (p proxy) node() *corev3.Node {
 		metadata["CLUSTER_ID"] = structpb.NewStringValue(p.cluster)
 	}
 	return &corev3.Node{
-		Id:       fmt.Sprintf("%s~127.0.0.1~client.%s~%s.svc.cluster.local", kind, namespace, namespace),
+		Id: fmt.Sprintf("%s~%s~%s.%s~%s.svc.cluster.local",
+			kind, cmp.Or(p.address, "127.0.0.1"), cmp.Or(p.name, "client"), namespace, namespace),
 		Metadata: &structpb.Struct{Fields: metadata},
 	}
 }

@@ -23,6 +23,7 @@ type istiod struct {
 	configDir string
 	mesh      string
 	args      []string
+	env       []string // besides what start sets
 	home      string
 }
 
@@ -59,6 +60,7 @@ func newIstiod(t *testing.T, name string, sources ...string) *istiod {
 func (i *istiod) start() *istiod {
 	i.t.Helper()
 	env := []string{"HOME=" + i.home, "ENABLE_CA_SERVER=false", "PILOT_ENABLE_ALPHA_GATEWAY_API=true", "POD_NAME=" + i.name, "POD_NAMESPACE=istio-system"}
+	env = append(env, i.env...)
 	i.process = run(i.t, "istiod "+i.name, i.home, env, binary(i.t, "ISTIOD_BIN", "bin/pilot-discovery"), i.args...)
 	return i
 }

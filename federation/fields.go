@@ -21,11 +21,12 @@ import (
 var (
 	// hostRole is a host as it stands.
 	hostRole = &role{sees: effHosts | effNamespaces, text: plain((*scope).host)}
-	// shortHostRole is a host that istiod completes when it has no dots, sniHostRole one that
-	// must fit such a host.
-	shortHostRole = &role{sees: effHosts | effNamespaces | effShortHosts, text: plain((*scope).shortHost)}
-	sniHostRole   = &role{sees: effHosts | effNamespaces | effShortHosts, text: plain((*scope).sniHost)}
-	hostPortRole  = &role{sees: effHosts | effNamespaces, text: plain((*scope).hostPort)}
+	// shortHostRole is a host that istiod completes when it has no dots, routedHostRole such a
+	// host of a VirtualService, sniHostRole one that must fit such a host.
+	shortHostRole  = &role{sees: effHosts | effNamespaces | effShortHosts, text: plain((*scope).shortHost)}
+	routedHostRole = &role{sees: effHosts | effNamespaces | effShortHosts, text: plain((*scope).virtualServiceHost)}
+	sniHostRole    = &role{sees: effHosts | effNamespaces | effShortHosts, text: plain((*scope).sniHost)}
+	hostPortRole   = &role{sees: effHosts | effNamespaces, text: plain((*scope).hostPort)}
 	// namespacedHostRole is "namespace/host", in a list that selects hosts.
 	namespacedHostRole = &role{sees: effHosts | effNamespaces, text: plain((*scope).namespacedHost), more: also((*scope).movedNamespacedHosts)}
 	// hostPatternRole is a host that may have a port, in a list that selects hosts.
@@ -77,7 +78,7 @@ var followedFields = map[protoreflect.FullName]*role{
 	// The labels of the WorkloadEntries that are made from it.
 	"istio.networking.v1alpha3.WorkloadGroup.ObjectMeta.labels": referenceLabelsRole,
 
-	"istio.networking.v1alpha3.VirtualService.hosts":     shortHostRole,
+	"istio.networking.v1alpha3.VirtualService.hosts":     routedHostRole,
 	"istio.networking.v1alpha3.VirtualService.gateways":  gatewayRole,
 	"istio.networking.v1alpha3.VirtualService.export_to": exportToRole,
 	"istio.networking.v1alpha3.Destination.host":         shortHostRole,

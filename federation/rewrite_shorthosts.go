@@ -2,6 +2,7 @@ package federation
 
 import (
 	"bytes"
+	"iter"
 	"net/netip"
 	"slices"
 	"strings"
@@ -47,6 +48,24 @@ func (s *scope) shortHost(h string) string {
 	to := s.host(h + "." + s.here + ".svc." + s.domain)
 	if !s.completes && to == h+"."+s.nameRules.namespace(s.here)+".svc."+s.domain {
 		return h
+	}
+	return to
+}
+
+// virtualServiceHost maps a host of a VirtualService. A short one that a wildcard beside it
+// covers when it is complete becomes that wildcard, which is listed once: istiod takes no
+// VirtualService of which one host covers another.
+func (s *scope) virtualServiceHost(h string) string {
+	to := s.shortHost(h)
+	if !s.completes || !isShort(h) {
+		return to
+	}
+	for other := range s.body.texts(virtualServiceHosts) {
+		if len(other) > 1 && other[0] == '*' && other != h {
+			if wildcard := s.shortHost(other); strings.HasSuffix(to, wildcard[1:]) {
+				return wildcard
+			}
+		}
 	}
 	return to
 }
@@ -150,22 +169,33 @@ func ShortHosts(r *mirror.Resource) (hosts []string) {
 }
 
 // has reports whether a string is among those of a field.
-func (m wireMessage) has(want protowire.Number, v string) bool {
-	for len(m) > 0 {
-		num, typ, n := protowire.ConsumeTag(m)
-		if n < 0 {
-			return false
+func (m wireMessage) has(field protowire.Number, v string) bool {
+	for have := range m.texts(field) {
+		if have == v {
+			return true
 		}
-		size := protowire.ConsumeFieldValue(num, typ, m[n:])
-		if size < 0 {
-			return false
-		}
-		if num == want && typ == protowire.BytesType {
-			if value, _ := protowire.ConsumeBytes(m[n:]); string(value) == v {
-				return true
-			}
-		}
-		m = m[n+size:]
 	}
 	return false
+}
+
+// texts are the strings of a field, as far as the message parses.
+func (m wireMessage) texts(field protowire.Number) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for rest := m; len(rest) > 0; {
+			num, typ, n := protowire.ConsumeTag(rest)
+			if n < 0 {
+				return
+			}
+			size := protowire.ConsumeFieldValue(num, typ, rest[n:])
+			if size < 0 {
+				return
+			}
+			if num == field && typ == protowire.BytesType {
+				if value, _ := protowire.ConsumeBytes(rest[n:]); !yield(string(value)) {
+					return
+				}
+			}
+			rest = rest[n+size:]
+		}
+	}
 }

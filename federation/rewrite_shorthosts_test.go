@@ -54,6 +54,18 @@ func TestShortHostsAreCompletedInEveryField_C23(t *testing.T) {
 			`{"hosts": ["reviews", "reviews.shop.svc.cluster.local"]}`, `{"hosts": ["reviews.shop.svc.cluster.local"]}`,
 		},
 		{
+			"a host that a wildcard beside it covers", "vs",
+			`{"hosts": ["reviews", "*.shop.svc.cluster.local", "ratings"]}`, `{"hosts": ["*.shop.svc.cluster.local"]}`,
+		},
+		{
+			"a host that a wildcard beside it does not cover", "vs",
+			`{"hosts": ["*.bank.svc.cluster.local", "reviews"]}`, `{"hosts": ["*.bank.svc.cluster.local", "reviews.shop.svc.cluster.local"]}`,
+		},
+		{
+			"a host that a short wildcard covers", "vs",
+			`{"hosts": ["web-canary", "*.svc.cluster.local", "*-canary"]}`, `{"hosts": ["*.svc.cluster.local"]}`,
+		},
+		{
 			"the host of a rule, and none of its other fields", "dr",
 			`{"host": "reviews", "trafficPolicy": {"tls": {"mode": "SIMPLE", "sni": "reviews"}}, "subsets": [{"name": "v1", "labels": {"version": "v1"}}]}`,
 			`{"host": "reviews.shop.svc.cluster.local", "trafficPolicy": {"tls": {"mode": "SIMPLE", "sni": "reviews"}}, "subsets": [{"name": "v1", "labels": {"version": "v1"}}]}`,
