@@ -67,8 +67,7 @@ type gate struct {
 	named    namedHold
 	lookedAt []namedHold
 
-	returned time.Time // when the source last had something again that was held
-	toSay    time.Time // when it is to be logged that something is held
+	toSay time.Time // when it is to be logged that something is held
 	// heldBefore is since when something was held at the end of the former process, and
 	// ranBefore what the clock of that had run.
 	heldBefore   time.Time
@@ -115,6 +114,9 @@ func (g *gate) setPolicy(cfg config.Upstream) (restate bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.guard = cfg.Guard
+	if g.held != nil && !g.isOver(time.Now()) {
+		g.held.asked = time.Time{} // there is more time now: what comes of it does not count
+	}
 	g.stale.setRules(cfg)
 	restate = g.stale.reconsider(time.Now())
 	if g.stale.marked && !g.stale.marks() {
@@ -183,7 +185,7 @@ func (g *gate) streams() {
 func (g *gate) put(r state.Record) (stored *mirror.Resource, changed bool) {
 	key := r.Resource.Key()
 	if g.stay(key) && g.held != nil {
-		g.returned = time.Now()
+		g.held.returned = time.Now()
 	}
 	delete(g.sweep, key)
 	delete(g.outdated, key)
@@ -418,8 +420,9 @@ func (g *gate) due(now time.Time) (wait time.Duration, then func()) {
 		until(g.syncingUntil)
 	}
 	if g.held != nil {
-		if g.repeats(now) {
-			then = g.source.repeat
+		if ask, again := g.repeats(now); ask {
+			source := g.source
+			then = func() { source.repeat(again) }
 		}
 		until(g.nextOfHold(now))
 	}
@@ -428,8 +431,7 @@ func (g *gate) due(now time.Time) (wait time.Duration, then func()) {
 		case now.Before(f.Until):
 			until(f.Until)
 		case g.stale.inContact: // else it waits for that
-			g.log.Info("unfreezing, the time of the freeze is over", "since", f.Since.UTC().Format(time.RFC3339))
-			then = func() { _ = source.restateAll(true) } // it fails only when somebody was faster
+			then = func() { _ = source.restateAll(func() error { return g.thawAtEnd(f) }) } // it fails only when somebody was faster
 		}
 	}
 	until(g.stale.next(now))
@@ -456,7 +458,7 @@ func (g *gate) nextOfHold(now time.Time) (at time.Time) {
 	case !g.held.asked.IsZero():
 		consider(g.held.asked.Add(repeatEvery))
 	}
-	if quiet := g.returned.Add(guardWindow); quiet.After(now) {
+	if quiet := g.held.returned.Add(guardWindow); quiet.After(now) {
 		consider(quiet)
 	}
 	return at

@@ -57,6 +57,16 @@ func (g *gate) canThaw(o Order) error {
 	return nil
 }
 
+// thawAtEnd is thaw for a freeze whose time is over, unless it is another one meanwhile or the
+// contact is lost.
+func (g *gate) thawAtEnd(f *state.Frozen) error {
+	if g.frozen != f || !g.stale.inContact {
+		return fmt.Errorf("%w: upstream %s is not frozen as it was", ErrNotPossible, g.name)
+	}
+	g.log.Info("unfreezing, the time of the freeze is over", "since", f.Since.UTC().Format(time.RFC3339))
+	return g.thaw()
+}
+
 // thaw ends a freeze, by which the source then tells all that it has. The caller is between
 // restate and finish.
 func (g *gate) thaw() error {
@@ -84,14 +94,16 @@ func (g *gate) unfreezing(o Order, has []state.Record) (Effect, error) {
 	for i := range has {
 		byKey[has[i].Resource.Key()] = true
 	}
+	judged := 0
 	for key := range g.waiting {
 		e.count(key, g.store.Get(key) != nil, byKey[key])
-		if !byKey[key] {
+		if !byKey[key] && !g.outdated[key] { // what other rules leave out is meant
 			gone[key.Kind]++
+			judged++
 		}
 	}
-	if e.Removed > 0 && g.tooManyOf(gone, time.Now()) != "" {
-		e.Held = e.Removed
+	if judged > 0 && g.tooManyOf(gone, time.Now()) != "" {
+		e.Held = judged
 	}
 	e.Kept = g.tallies.all.size - e.Changed - e.Removed
 	e.finish()

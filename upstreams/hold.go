@@ -45,9 +45,11 @@ type hold struct {
 	ran     time.Duration
 	running time.Time
 	// asked is when the source was last asked to repeat what it has, zero before that, and
-	// askedAt the number of the newest departure then.
+	// askedAt the number of the newest departure when it was asked first.
 	asked   time.Time
 	askedAt uint64
+	// returned is when the source last had something again that was held, zero before that.
+	returned time.Time
 	// picked tells that an operator has released a part: the rest waits for the clock or
 	// for another release, however little it is.
 	picked bool
@@ -98,18 +100,20 @@ func (g *gate) isOver(now time.Time) bool {
 	return ends && left == 0
 }
 
-// repeats reports whether the source is to be asked now to repeat what it has. It notes
-// that it was.
-func (g *gate) repeats(now time.Time) bool {
+// repeats reports whether the source is to be asked now to repeat what it has, and whether
+// it was asked before and has not answered all. It notes that it was asked.
+func (g *gate) repeats(now time.Time) (ask, again bool) {
 	h := g.held
 	if h == nil || !g.stale.inContact || !g.isOver(now) || !h.asked.IsZero() && now.Sub(h.asked) < repeatEvery {
-		return false
+		return false, false
 	}
-	if h.asked.IsZero() {
+	again = !h.asked.IsZero()
+	if !again {
 		g.log.Info("asking the upstream to repeat held deletions", "held", len(g.leaving))
+		h.askedAt = g.departures
 	}
-	h.asked, h.askedAt = now, g.departures
-	return true
+	h.asked = now
+	return true, again
 }
 
 // repeated tells that the source has repeated all that it has, after it was asked to.
@@ -117,7 +121,7 @@ func (g *gate) repeated() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.held == nil || g.held.asked.IsZero() {
-		return // what was held has ended otherwise, or the contact has
+		return // what was held has ended otherwise, or the contact has, or holdFor is another
 	}
 	g.carryOut(time.Now(), g.held.askedAt)
 	g.stir()
@@ -139,6 +143,7 @@ func (g *gate) carryOut(now time.Time, upTo uint64) (removed int) {
 // endHold forgets the hold. What is leaving still is judged as if it were new.
 func (g *gate) endHold() {
 	g.held, g.lookedAt = nil, nil
+	g.named, g.renamed = namedHold{}, true
 	g.heldBefore, g.ranBefore = time.Time{}, 0
 	g.tallies.forget()
 	g.stir()
