@@ -219,10 +219,10 @@ func TestAFrozenSourceStaysAsItIsUntilUnfrozen(t *testing.T) {
 	s.demand("three wait", s.x.Status().Frozen.Waiting == 3)
 	s.ok(s.sotw(xdsEntryURL, xdsEntry("ns/a", "a.example"), xdsEntry("ns/c", "c.example")))
 	s.demand("two wait: one is as it was", s.x.Status().Frozen.Waiting == 2)
-	s.ok(s.x.restateAll(s.x.gate.thaw))
+	s.ok(s.x.restateAll(s.x.gate.thawNow))
 	s.holds("ns/a=a.example", "ns/c=c.example")
 	s.demand("not frozen", s.x.Status().Frozen == nil)
-	if err := s.x.restateAll(s.x.gate.thaw); !errors.Is(err, ErrNotPossible) {
+	if err := s.x.restateAll(s.x.gate.thawNow); !errors.Is(err, ErrNotPossible) {
 		t.Errorf("unfreezing twice: %v", err)
 	}
 }
@@ -233,7 +233,7 @@ func TestWhatAFrozenSourceHasLostIsJudgedByTheGuardWhenUnfrozen(t *testing.T) {
 	s.ok(s.x.gate.freezeNow())
 	s.ok(s.sotw(xdsEntryURL))
 	s.lapse()
-	s.ok(s.x.restateAll(s.x.gate.thaw))
+	s.ok(s.x.restateAll(s.x.gate.thawNow))
 	s.demand("held", s.count() == 40 && s.x.Status().Held.Removals == 40)
 }
 
@@ -351,7 +351,7 @@ func TestARollbackServesAFormerStateAndFreezes(t *testing.T) {
 	s.demand("frozen in revision 7, three differ", f != nil && f.Revision == 7 && f.Waiting == 3)
 	s.ok(s.sotw(xdsEntryURL, xdsEntry("ns/a", "a3.example"), xdsEntry("ns/c", "c.example")))
 	s.holds("ns/a=a1.example", "ns/b=b.example")
-	s.ok(s.x.restateAll(s.x.gate.thaw))
+	s.ok(s.x.restateAll(s.x.gate.thawNow))
 	s.holds("ns/a=a3.example", "ns/c=c.example")
 }
 

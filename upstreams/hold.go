@@ -319,12 +319,12 @@ func (g *gate) grown(id string) error {
 	}
 	i := slices.IndexFunc(g.lookedAt, func(n namedHold) bool { return n.id == id })
 	if i < 0 {
-		return fmt.Errorf("%w: upstream %s: hold %.32s is not what is held now, which is %s: look again with \"relay held %s\"", ErrNotPossible, g.name, id, g.holdID(), g.name)
+		return fmt.Errorf("%w: upstream %s: hold %.32q is not known; what is held now is %s: look again with \"relay held %s\"", ErrNotPossible, g.name, id, g.holdID(), g.name)
 	}
 	var more []string
 	for _, key := range g.departing() {
 		if g.leaving[key].number > g.lookedAt[i].number {
-			more = append(more, "+ "+key.String())
+			more = append(more, "  + "+key.String())
 		}
 	}
 	if len(more) == 0 {
@@ -332,7 +332,7 @@ func (g *gate) grown(id string) error {
 	}
 	shown := more[:min(len(more), maxShown)]
 	if n := len(more) - len(shown); n > 0 {
-		shown = append(shown, fmt.Sprintf("+ and %d more", n))
+		shown = append(shown, fmt.Sprintf("  and %d more", n))
 	}
 	return fmt.Errorf("%w: upstream %s: hold %s has grown by %d since, and is %s now: look again with \"relay held %s\"\n%s",
 		ErrNotPossible, g.name, id, len(more), g.holdID(), g.name, strings.Join(shown, "\n"))

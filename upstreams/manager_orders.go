@@ -30,7 +30,7 @@ func (m *Manager) Unfreeze(ctx context.Context, upstream string, o Order) (Effec
 		if err != nil || o.DryRun {
 			return e, err
 		}
-		return e, one.source.restateAll(one.gate.thaw)
+		return e, one.source.restateAll(func() error { return one.gate.thaw(withReason("unfreeze", o.Reason)) })
 	})
 }
 

@@ -36,7 +36,7 @@ func TestUnfreezingAfterARollbackGivesNoMixOfTwoStates(t *testing.T) {
 	n.x.gate.rollBack(Order{To: 1}, then)
 	n.ok(n.x.restateAll(nil))
 	n.holds("ns/a=a.example", "ns/old=old.example")
-	n.ok(n.x.restateAll(n.x.gate.thaw))
+	n.ok(n.x.restateAll(n.x.gate.thawNow))
 	n.holds("ns/a=a.example", "ns/new=new.example")
 }
 
@@ -49,7 +49,7 @@ func TestRulesThatChangeWhileASourceIsFrozenAreNoLoss(t *testing.T) {
 	syncAll(n, xdsEntryURL, func() error { return n.sotw(xdsEntryURL, entries("e", 40)...) })
 	n.lapse()
 	n.demand("frozen", n.count() == 40)
-	n.ok(n.x.restateAll(n.x.gate.thaw))
+	n.ok(n.x.restateAll(n.x.gate.thawNow))
 	n.demand("only the new names are served, and none is held", n.count() == 40 && n.x.Status().Held == nil)
 }
 
@@ -66,7 +66,7 @@ func TestWhatIsFrozenOutlivesItsExpiryAndARestart(t *testing.T) {
 		s.demand("served", s.count() == 4)
 		syncAll(s, xdsEntryURL, func() error { return s.sotw(xdsEntryURL, entries("e", 3)...) })
 		s.demand("still", s.count() == 4 && s.x.Status().Frozen.Waiting == 1)
-		s.ok(s.x.restateAll(s.x.gate.thaw))
+		s.ok(s.x.restateAll(s.x.gate.thawNow))
 		s.demand("followed", s.count() == 3 && s.x.Status().Frozen == nil)
 	})
 }
@@ -84,7 +84,7 @@ func TestWhatARollbackBroughtIsJudgedByTheGuardWhenUnfrozen(t *testing.T) {
 		s.x.gate.rollBack(Order{To: 1}, then)
 		s.ok(s.x.restateAll(nil))
 		s.after(10 * time.Second)
-		s.ok(s.x.restateAll(s.x.gate.thaw))
+		s.ok(s.x.restateAll(s.x.gate.thawNow))
 		s.demand("held", s.count() == 100 && s.x.Status().Held.Removals == 80)
 		s.ok(s.x.gate.releaseAll())
 		s.demand("as the source has it", s.count() == 20 && s.x.Status().Held == nil)
@@ -120,8 +120,11 @@ func TestARevisionSaysWhatHasLedToIt(t *testing.T) {
 		by("rolled back", 39, "rollback to 3")
 		s.x.gate.GiveBack(changes)
 		by("and not written", 39, "rollback to 3")
-		s.ok(s.x.restateAll(s.x.gate.thaw))
+		s.ok(s.x.restateAll(s.x.gate.thawNow))
 		by("followed again, and held", 0, "unfreeze")
+		s.ok(errorOf(s.x.gate.freeze(Order{For: time.Minute})))
+		s.after(time.Minute)
+		by("followed again by itself, and held", 0, "end of the freeze")
 		s.ok(s.x.gate.releaseAll())
 		by("let go again", 39, "release")
 		s.ok(s.sotw(xdsEntryURL, entries("e", 40)...))

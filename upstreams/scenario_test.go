@@ -328,7 +328,7 @@ func (c *scenario) unfreeze(args []string) error {
 		c.effect(e, err)
 		return err
 	}
-	return c.s.x.restateAll(c.s.x.gate.thaw)
+	return c.s.x.restateAll(c.s.x.gate.thawNow)
 }
 
 func (c *scenario) release(args []string) error {
