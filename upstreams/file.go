@@ -83,6 +83,8 @@ func (f *File) room(h *heldFile, r *mirror.Resource) error {
 		return fmt.Errorf(overLimit+"%w limits.maxResources, which is %d", errFull, l.MaxResources)
 	case l.MaxBytes > 0 && size > held && f.bytes+size-held > l.MaxBytes:
 		return fmt.Errorf(overLimit+"%w limits.maxBytes, which is %d", errFull, l.MaxBytes)
+	case held == 0:
+		return f.gate.room(l, f.importer.keyOf(r.Key()), len(f.held), f.bytes+size)
 	}
 	return nil
 }

@@ -58,9 +58,10 @@ type gate struct {
 	outdated map[mirror.Key]bool
 
 	// leaving are what the source has deleted, and the store has still.
-	leaving    map[mirror.Key]departure
-	departures uint64 // the number of the newest one
-	held       *hold
+	leaving      map[mirror.Key]departure
+	leavingBytes int
+	departures   uint64 // the number of the newest one
+	held         *hold
 	// renamed tells that named is not the name of what is leaving now. lookedAt are the holds
 	// that somebody has seen, the oldest first.
 	renamed  bool

@@ -488,6 +488,36 @@ func TestLimitsRefuseWhatIsNewAndKeepWhatIsHeld(t *testing.T) {
 		s.ok(s.sotw(xdsEntryURL, entries("f", 3)...))
 		s.holds("ns/f0=f0.example", "ns/f1=f1.example", "ns/f2=f2.example")
 	})
+	t.Run("with what is held", func(t *testing.T) {
+		s := newXDSScript(t, limited(config.Limits{MaxResources: 20}), guarded(30, 10, 0))
+		s.ok(s.sotw(xdsEntryURL, entries("a", 20)...))
+		s.ok(s.sotw(xdsEntryURL))
+		s.lapse()
+		s.demand("20 are held", s.x.Status().Held.Removals == 20)
+		s.ok(s.sotw(xdsEntryURL, entries("b", 20)...))
+		s.ok(s.sotw(xdsEntryURL, entries("b", 5)...))
+		s.demand("35 are held", s.x.Status().Held.Removals == 35 && s.count() == 40)
+		err := s.sotw(xdsEntryURL, append(entries("b", 6), entries("c", 10)...)...)
+		if err == nil || !strings.Contains(err.Error(), "relay held east") {
+			t.Fatalf("err = %v", err)
+		}
+		s.demand("b5 has returned, and there is no room for new ones", s.x.Status().Held.Removals == 34 && s.count() == 40 && s.x.Status().OverLimit == 10)
+		s.ok(s.x.gate.releaseAll())
+		s.ok(s.sotw(xdsEntryURL, append(entries("b", 6), entries("c", 10)...)...))
+		s.demand("now there is", s.x.Status().Held == nil && s.count() == 16 && s.x.Status().OverLimit == 0)
+		s.demand("nothing is counted any more", s.x.gate.leavingBytes == 0)
+	})
+	t.Run("held bytes", func(t *testing.T) {
+		s := newXDSScript(t, limited(config.Limits{MaxBytes: 20_000}), guarded(30, 10, 0))
+		var err error
+		for i := 0; i < 100 && err == nil; i++ {
+			err = s.sotw(xdsEntryURL, entries(fmt.Sprintf("n%d-", i), 20)...)
+			s.lapse()
+		}
+		if err == nil || s.x.gate.leavingBytes > 40_000 {
+			t.Errorf("err = %v; %d bytes are held", err, s.x.gate.leavingBytes)
+		}
+	})
 	t.Run("bytes of one", func(t *testing.T) {
 		s := newXDSScript(t, limited(config.Limits{MaxResourceBytes: 1000}))
 		s.ok(s.sotw(xdsEntryURL, xdsEntry("ns/a", "a.example")))

@@ -10,6 +10,7 @@ import (
 
 	"github.com/zeebo/xxh3"
 
+	"meshrelay/config"
 	"meshrelay/mirror"
 )
 
@@ -29,6 +30,8 @@ type departure struct {
 	since time.Time
 	// number is higher than those of all departures before it.
 	number uint64
+	// size is what is served of it, in bytes.
+	size int
 }
 
 // hold is what the guard holds back of a source: the departures, and a clock. The clock
@@ -278,18 +281,44 @@ func (g *gate) depart(key mirror.Key, now time.Time) {
 		return
 	}
 	g.departures++
-	g.leaving[key] = departure{since: now, number: g.departures}
+	d := departure{since: now, number: g.departures}
+	if r := g.store.Get(key); r != nil {
+		d.size = len(r.DeltaEntry())
+	}
+	g.leaving[key], g.leavingBytes = d, g.leavingBytes+d.size
 	g.renamed = true
 }
 
 // stay notes that a deletion does not wait any more. It reports whether one did.
 func (g *gate) stay(key mirror.Key) bool {
-	if _, known := g.leaving[key]; !known {
+	d, known := g.leaving[key]
+	if !known {
 		return false
 	}
 	delete(g.leaving, key)
+	g.leavingBytes -= d.size
 	g.renamed = true
 	return true
+}
+
+// errHeldFull is why what is new is refused while deletions are held.
+var errHeldFull = fmt.Errorf("%w limits.maxResources or limits.maxBytes, twice, with the deletions that its guard holds", errFull)
+
+// room returns an error when a source has nothing like a resource and has so many, with so many
+// bytes, that with the deletions that wait they would be more than twice its limits. Else a
+// source whose names come and go would have the relay hold them without end. The caller is
+// between begin and end.
+func (g *gate) room(l config.Limits, key mirror.Key, resources, bytes int) error {
+	if len(g.leaving) == 0 {
+		return nil
+	}
+	if _, returns := g.leaving[key]; returns {
+		return nil
+	}
+	if l.MaxResources > 0 && resources+len(g.leaving) >= 2*l.MaxResources || l.MaxBytes > 0 && bytes+g.leavingBytes > 2*l.MaxBytes {
+		return fmt.Errorf(overLimit+"%w: see \"relay held %s\"", errHeldFull, g.name)
+	}
+	return nil
 }
 
 // carry carries out the departures that which picks.
