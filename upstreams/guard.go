@@ -48,6 +48,10 @@ func (g *gate) judge(now time.Time, complete bool) (removed int) {
 		return g.letGo()
 	}
 	g.held = &hold{since: now, of: g.of(), why: why}
+	for key, d := range g.leaving {
+		d.joined = 0 // the clock is another one
+		g.leaving[key] = d
+	}
 	if !g.heldBefore.IsZero() {
 		g.held.since, g.held.ran = g.heldBefore, g.ranBefore
 		g.heldBefore, g.ranBefore = time.Time{}, 0

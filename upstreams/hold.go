@@ -32,6 +32,9 @@ type departure struct {
 	number uint64
 	// size is what is served of it, in bytes.
 	size int
+	// joined is what the clock of the hold had run when it came, zero for those with which the
+	// hold began.
+	joined time.Duration
 }
 
 // hold is what the guard holds back of a source: the departures, and a clock. The clock
@@ -131,13 +134,15 @@ func (g *gate) repeated() {
 }
 
 // carryOut ends a hold whose clock is over: it removes the departures up to a number, which
-// the source has repeated. Those that are newer are judged anew.
+// the source has repeated. Those that are newer are judged anew, and so are those that came
+// so much later than the others that they have not been held for long.
 func (g *gate) carryOut(now time.Time, upTo uint64) (removed int) {
-	removed = g.carry(func(_ mirror.Key, d departure) bool { return d.number <= upTo })
+	latest := min(guardWindow, g.guard.HoldFor.D()/2)
+	removed = g.carry(func(_ mirror.Key, d departure) bool { return d.number <= upTo && d.joined <= latest })
 	if removed > 0 {
 		g.because("guard.holdFor")
 		g.log.Warn("held deletions carried out", "reason", "guard.holdFor is over, and the upstream has repeated them",
-			"removed", removed, "held", now.Sub(g.held.since).Round(time.Second))
+			"removed", removed, "after", now.Sub(g.held.since).Round(time.Second).String())
 	}
 	g.endHold()
 	return removed + g.judge(now, false)
@@ -282,6 +287,9 @@ func (g *gate) depart(key mirror.Key, now time.Time) {
 	}
 	g.departures++
 	d := departure{since: now, number: g.departures}
+	if g.held != nil {
+		d.joined = g.held.elapsed(now)
+	}
 	if r := g.store.Get(key); r != nil {
 		d.size = len(r.DeltaEntry())
 	}
