@@ -68,11 +68,8 @@ type gate struct {
 	named    namedHold
 	lookedAt []namedHold
 
-	toSay time.Time // when it is to be logged that something is held
-	// heldBefore is since when something was held at the end of the former process, and
-	// ranBefore what the clock of that had run.
-	heldBefore   time.Time
-	ranBefore    time.Duration
+	toSay        time.Time // when it is to be logged that something is held
+	before       heldBefore
 	syncing      bool   // the present stream has not answered everything
 	opening      bool   // nor has it ever
 	openedAt     uint64 // the newest departure when it began
@@ -140,7 +137,7 @@ func (g *gate) begin() {
 	if len(g.leaving) == 0 && (!g.syncing || !time.Now().Before(g.syncingUntil)) {
 		g.tallies.settle() // nothing was gone when that came
 		if g.syncing && g.opening {
-			g.heldBefore, g.ranBefore = time.Time{}, 0 // nor is what was held before
+			g.before = heldBefore{} // nor is what was held before
 		}
 	}
 }
@@ -158,7 +155,7 @@ func (g *gate) end(syncing bool) (removed int) {
 	g.syncing = syncing
 	removed = g.judge(now, complete)
 	if complete {
-		g.opening, g.heldBefore, g.ranBefore = false, time.Time{}, 0
+		g.opening, g.before = false, heldBefore{}
 	}
 	if len(g.leaving) > 0 {
 		g.stir() // the patience with them ends by the clock, and so does a hold

@@ -52,10 +52,10 @@ func (g *gate) judge(now time.Time, complete bool) (removed int) {
 		d.joined = 0 // the clock is another one
 		g.leaving[key] = d
 	}
-	if !g.heldBefore.IsZero() {
-		g.held.since, g.held.ran = g.heldBefore, g.ranBefore
-		g.heldBefore, g.ranBefore = time.Time{}, 0
+	if !g.before.since.IsZero() && len(g.leaving) <= g.before.held {
+		g.held.since, g.held.ran = g.before.since, g.before.ran
 	}
+	g.before = heldBefore{}
 	if g.stale.inContact {
 		g.held.start(now)
 	}
@@ -166,7 +166,7 @@ func (g *gate) letGo() (removed int) {
 		g.endHold()
 	}
 	g.tallies.settle()
-	g.heldBefore, g.ranBefore = time.Time{}, 0
+	g.before = heldBefore{}
 	g.tallies.note(time.Now())
 	return removed
 }

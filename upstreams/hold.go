@@ -61,6 +61,14 @@ type hold struct {
 	picked bool
 }
 
+// heldBefore is what was held at the end of the former process: since when, what the clock had
+// run, and how many deletions. If there are more now, they have not waited for that long.
+type heldBefore struct {
+	since time.Time
+	ran   time.Duration
+	held  int
+}
+
 // elapsed returns what the clock has run.
 func (h *hold) elapsed(now time.Time) time.Duration {
 	if h.running.IsZero() {
@@ -152,7 +160,7 @@ func (g *gate) carryOut(now time.Time, upTo uint64) (removed int) {
 func (g *gate) endHold() {
 	g.held, g.lookedAt = nil, nil
 	g.named, g.renamed = namedHold{}, true
-	g.heldBefore, g.ranBefore = time.Time{}, 0
+	g.before = heldBefore{}
 	g.tallies.forget()
 	g.stir()
 }
