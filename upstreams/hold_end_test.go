@@ -18,7 +18,7 @@ func TestWhatASlowServerHasRepeatedCountsWhenItIsAskedAgain_C4(t *testing.T) {
 		s.ok(s.sotw(xdsEntryURL))
 		s.lapse()
 		s.after(time.Hour)
-		s.demand("it is asked to repeat", len(s.x.repeating) == len(s.x.types))
+		s.demand("it is asked to repeat", len(s.asked()) == len(s.x.types))
 		for _, u := range s.x.types {
 			s.demand("held until all is repeated", s.x.Status().Held != nil)
 			s.ok(s.sotw(u))

@@ -229,7 +229,7 @@ func (c *scenario) send(url string, removed []string, has []fakexds.Resource) er
 // nothing.
 func (c *scenario) rest([]string) error {
 	for _, url := range c.s.x.types {
-		if _, asked := c.s.x.repeating[url]; c.answered[url] && !asked {
+		if asked := slices.Contains(c.s.asked(), url); c.answered[url] && !asked {
 			continue
 		}
 		c.answered[url] = true
@@ -384,7 +384,7 @@ func (c *scenario) show([]string) error {
 	if f := st.Frozen; f != nil {
 		fmt.Fprintf(&c.printed, "frozen: %d differ\n", f.Waiting)
 	}
-	if c.s.x.repeating != nil {
+	if len(c.s.asked()) > 0 {
 		c.printed.WriteString("asked to repeat\n")
 	}
 	return nil
