@@ -40,6 +40,9 @@ type Controlled struct {
 	Effect upstreams.Effect `json:"effect"`
 }
 
+// maxLogged bounds, in bytes, what the log has of one parameter.
+const maxLogged = 256
+
 // addControls adds what changes something, or gives away everything at once. It is for
 // connections over the socket.
 func (s *Server) addControls(mux *http.ServeMux) {
@@ -58,6 +61,11 @@ func (s *Server) addControls(mux *http.ServeMux) {
 			}
 			if o.DryRun {
 				attrs = append(attrs, "dryRun", true)
+			}
+			for _, parameter := range parameters[verb] {
+				if given := strings.Join(r.URL.Query()[parameter], " "); given != "" {
+					attrs = append(attrs, parameter, given[:min(len(given), maxLogged)])
+				}
 			}
 			if err == nil {
 				err = s.write(r, verb, func() error {

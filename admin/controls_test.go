@@ -159,6 +159,11 @@ func TestWhatChangesSomethingIsForTheSocketOnly(t *testing.T) {
 			t.Errorf("%s is not logged:\n%s", action, f.logged)
 		}
 	}
+	for _, given := range []string{"action=release uid=1000 pid=42 upstream=east hold=abc", "action=rollback uid=1000 pid=42 upstream=east to=3"} {
+		if !strings.Contains(f.logged.String(), given) {
+			t.Errorf("%s is not logged:\n%s", given, f.logged)
+		}
+	}
 }
 
 func TestWhatIsServedToEverybodyIsServedOverTheSocket(t *testing.T) {

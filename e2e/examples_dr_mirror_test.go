@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
@@ -137,6 +138,12 @@ func TestExampleDRMirror(t *testing.T) {
 		if lost := stop(); len(lost) > 0 {
 			t.Errorf("lost: %v", lost)
 		}
+		var all []held
+		if out, err := x.command("held", "-o", "json", "--admin", r.admin); err != nil || json.Unmarshal([]byte(out), &all) != nil || len(all) != 1 {
+			t.Fatalf("%v: %s", err, out)
+		}
+		x.ports["4kq3vx2a"] = all[0].ID
+		x.says(t, "held")
 		x.says(t, "release")
 		hasExactly()
 		x.says(t, "history")

@@ -19,7 +19,7 @@ type example struct {
 	t    *testing.T
 	name string
 	dir  string
-	// ports are the addresses in the files, and those in their places.
+	// ports are the addresses in the files, and those in their places; and the IDs of holds.
 	ports map[string]string
 }
 
@@ -199,6 +199,9 @@ func (x *example) prints(t *testing.T, s session) {
 	var args []string
 	for _, a := range s.args {
 		args = append(args, strings.Replace(a, "examples/"+x.name+"/", "", 1))
+	}
+	if n := slices.Index(args, "--hold") + 1; n > 0 {
+		args[n] = x.ports[args[n]]
 	}
 	switch {
 	case args[0] != "get" && args[0] != "validate":

@@ -14,11 +14,11 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// manifest is a Kubernetes object of a manifest.
-type manifest map[string]any
+// deployed is a Kubernetes object of a manifest.
+type deployed map[string]any
 
 // at returns a value inside of the object, nil when it is not there.
-func (o manifest) at(path ...string) any {
+func (o deployed) at(path ...string) any {
 	var v any = map[string]any(o)
 	for _, p := range path {
 		m, _ := v.(map[string]any)
@@ -27,21 +27,21 @@ func (o manifest) at(path ...string) any {
 	return v
 }
 
-func (o manifest) text(path ...string) string {
+func (o deployed) text(path ...string) string {
 	s, _ := o.at(path...).(string)
 	return s
 }
 
-func (o manifest) String() string { return o.text("kind") + " " + o.text("metadata", "name") }
+func (o deployed) String() string { return o.text("kind") + " " + o.text("metadata", "name") }
 
-func readManifest(t *testing.T, path string) (all []manifest) {
+func readManifest(t *testing.T, path string) (all []deployed) {
 	t.Helper()
 	b, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for text := range strings.SplitSeq(string(b), "\n---\n") {
-		var o manifest
+		var o deployed
 		if err := yaml.UnmarshalStrict([]byte(text), &o); err != nil {
 			t.Fatalf("%s: %v in\n%s", path, err, text)
 		}
@@ -50,9 +50,9 @@ func readManifest(t *testing.T, path string) (all []manifest) {
 	return all
 }
 
-func find(t *testing.T, all []manifest, name string) manifest {
+func find(t *testing.T, all []deployed, name string) deployed {
 	t.Helper()
-	i := slices.IndexFunc(all, func(o manifest) bool { return o.String() == name })
+	i := slices.IndexFunc(all, func(o deployed) bool { return o.String() == name })
 	if i < 0 {
 		t.Fatalf("no %s in %v", name, all)
 	}
@@ -64,7 +64,7 @@ const relayNamespace = "istio-system"
 
 // applyStrictly applies an object to relayNamespace, as kubectl apply --server-side
 // --validate=strict would.
-func (k *kubernetes) applyStrictly(o manifest, dryRun bool) error {
+func (k *kubernetes) applyStrictly(o deployed, dryRun bool) error {
 	path := objectPath(o.text("apiVersion"), o.text("kind"), relayNamespace, o.text("metadata", "name")) + "?fieldManager=kubectl&fieldValidation=Strict"
 	if dryRun {
 		path += "&dryRun=All"
@@ -91,7 +91,7 @@ func (k *kubernetes) selected(selector any) (names []string) {
 	if err != nil {
 		k.t.Fatal(err)
 	}
-	var list struct{ Items []manifest }
+	var list struct{ Items []deployed }
 	if err := json.Unmarshal(answer, &list); err != nil {
 		k.t.Fatal(err)
 	}
@@ -104,9 +104,9 @@ func (k *kubernetes) selected(selector any) (names []string) {
 
 // podOf returns the pod that a controller would make of a Deployment or a StatefulSet, with
 // the labels and volumes that it would add.
-func podOf(t *testing.T, owner manifest, name string, labels map[string]any) manifest {
+func podOf(t *testing.T, owner deployed, name string, labels map[string]any) deployed {
 	t.Helper()
-	var template manifest
+	var template deployed
 	if err := json.Unmarshal([]byte(encode(t, owner.at("spec", "template"))), &template); err != nil {
 		t.Fatal(err)
 	}
@@ -115,12 +115,12 @@ func podOf(t *testing.T, owner manifest, name string, labels map[string]any) man
 	maps.Copy(meta["labels"].(map[string]any), labels)
 	claims, _ := owner.at("spec", "volumeClaimTemplates").([]any)
 	for _, c := range claims {
-		claim := manifest(c.(map[string]any)).text("metadata", "name")
+		claim := deployed(c.(map[string]any)).text("metadata", "name")
 		spec["volumes"] = append(spec["volumes"].([]any), map[string]any{
 			"name": claim, "persistentVolumeClaim": map[string]any{"claimName": claim + "-" + name},
 		})
 	}
-	return manifest{"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
+	return deployed{"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
 }
 
 // TestAnAPIServerTakesTheManifestBesideTheDeployment applies deploy/kubernetes/relay.yaml to
@@ -139,8 +139,8 @@ func TestAnAPIServerTakesTheManifestBesideTheDeployment(t *testing.T) {
 
 	deployment, set := find(t, before, "Deployment relay"), find(t, now, "StatefulSet meshrelay")
 	replica := podOf(t, set, "meshrelay-0", map[string]any{"statefulset.kubernetes.io/pod-name": "meshrelay-0"})
-	claim := manifest(set.at("spec", "volumeClaimTemplates").([]any)[0].(map[string]any))
-	volume := manifest{
+	claim := deployed(set.at("spec", "volumeClaimTemplates").([]any)[0].(map[string]any))
+	volume := deployed{
 		"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": map[string]any{"name": claim.text("metadata", "name") + "-meshrelay-0"}, "spec": claim.at("spec"),
 	}
 	all := append(slices.Clone(now), replica, volume)
@@ -198,7 +198,7 @@ func TestAnAPIServerTakesTheManifestBesideTheDeployment(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var budgets struct{ Items []manifest }
+	var budgets struct{ Items []deployed }
 	if err := json.Unmarshal(answer, &budgets); err != nil {
 		t.Fatal(err)
 	}

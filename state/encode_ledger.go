@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/zeebo/xxh3"
@@ -51,7 +52,8 @@ const (
 	ledgerHistoryBytes = 10
 	ledgerHeldSince    = 11 // older relays pass over it
 	ledgerHeldRan      = 12 // and over this
-	ledgerServeWithout = 13 // likewise
+	ledgerServeWithout = 13 // and over this
+	ledgerHeld         = 14 // and over this
 
 	frozenSince    = 1
 	frozenRevision = 2
@@ -77,7 +79,8 @@ func appendLedger(b []byte, l *ledger) []byte {
 	b = appendNumber(b, ledgerHistoryBytes, l.historyBytes)
 	b = appendTime(b, ledgerHeldSince, l.meta.HeldSince)
 	b = appendNumber(b, ledgerHeldRan, uint64(l.meta.HeldRan))
-	return appendTime(b, ledgerServeWithout, l.meta.ServeWithout)
+	b = appendTime(b, ledgerServeWithout, l.meta.ServeWithout)
+	return appendNumber(b, ledgerHeld, uint64(l.meta.Held))
 }
 
 func numberOf(b bool) uint64 {
@@ -108,6 +111,8 @@ func parseLedger(b []byte) (l ledger, err error) {
 			l.meta.Synced = v != 0
 		case ledgerHeldRan:
 			l.meta.HeldRan = max(time.Duration(v), 0)
+		case ledgerHeld:
+			l.meta.Held = int(min(v, math.MaxInt32))
 		case ledgerCount:
 			l.count = v
 		case ledgerBytes:

@@ -100,7 +100,7 @@ func TestLedgersAndChaptersRoundTrip(t *testing.T) {
 		}
 		count := rapid.Uint64Range(0, 1<<31)
 		l := ledger{
-			meta:  Meta{Synced: rapid.Bool().Draw(t, "synced"), LastContact: when("contact"), HeldSince: when("held"), HeldRan: time.Duration(rapid.Int64Min(0).Draw(t, "ran")), ServeWithout: when("without"), Fingerprint: rapid.String().Draw(t, "fingerprint")},
+			meta:  Meta{Synced: rapid.Bool().Draw(t, "synced"), LastContact: when("contact"), HeldSince: when("held"), HeldRan: time.Duration(rapid.Int64Min(0).Draw(t, "ran")), Held: int(rapid.Int32Min(0).Draw(t, "n")), ServeWithout: when("without"), Fingerprint: rapid.String().Draw(t, "fingerprint")},
 			count: count.Draw(t, "count"), bytes: count.Draw(t, "bytes"), digest: rapid.Uint64().Draw(t, "digest"),
 			historyBytes: count.Draw(t, "historyBytes"), newest: count.Draw(t, "newest"),
 		}

@@ -133,7 +133,7 @@ func (m Meta) over(before Meta) Meta {
 }
 
 func (m Meta) equal(o Meta) bool {
-	return m.Synced == o.Synced && m.LastContact.Equal(o.LastContact) && m.HeldSince.Equal(o.HeldSince) && m.HeldRan == o.HeldRan && m.ServeWithout.Equal(o.ServeWithout) && m.Fingerprint == o.Fingerprint &&
+	return m.Synced == o.Synced && m.LastContact.Equal(o.LastContact) && m.HeldSince.Equal(o.HeldSince) && m.HeldRan == o.HeldRan && m.Held == o.Held && m.ServeWithout.Equal(o.ServeWithout) && m.Fingerprint == o.Fingerprint &&
 		(m.Frozen == nil) == (o.Frozen == nil) &&
 		(m.Frozen == nil || m.Frozen.equal(*o.Frozen))
 }

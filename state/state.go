@@ -41,6 +41,8 @@ type Meta struct {
 	By string
 	// HeldSince is since when deletions of the source are held back, zero when none are.
 	HeldSince time.Time
+	// Held is how many of them there are.
+	Held int
 	// HeldRan is for how much of that time the source was in contact, so that the guard's
 	// holdFor ran.
 	HeldRan time.Duration

@@ -154,7 +154,7 @@ func TestWhatARollbackServesHasNotExpired(t *testing.T) {
 		s.after(2 * time.Minute)
 		s.demand("dropped", s.count() == 0 && s.x.Status().Expired[xdsEntryKind.String()] == 4)
 		s.x.gate.rollBack(Order{To: 1}, then)
-		s.ok(s.x.restateAll(false))
+		s.ok(s.x.restateAll(nil))
 		s.demand("served", s.count() == 4 && len(s.x.Status().Expired) == 0)
 	})
 }
@@ -293,7 +293,7 @@ func TestARelaxedPolicyBringsBackWhatWasDropped(t *testing.T) {
 		cfg, _ := xdsConfig("127.0.0.1:1")
 		cfg.Staleness = config.Staleness{StaleAfter: config.Duration(time.Minute), OnStale: "keep"}
 		if s.x.gate.setPolicy(cfg) {
-			s.ok(s.x.restateAll(false))
+			s.ok(s.x.restateAll(nil))
 		}
 		s.demand("kept again", s.count() == 4)
 	})

@@ -83,6 +83,8 @@ func (f *File) room(h *heldFile, r *mirror.Resource) error {
 		return fmt.Errorf(overLimit+"%w limits.maxResources, which is %d", errFull, l.MaxResources)
 	case l.MaxBytes > 0 && size > held && f.bytes+size-held > l.MaxBytes:
 		return fmt.Errorf(overLimit+"%w limits.maxBytes, which is %d", errFull, l.MaxBytes)
+	case held == 0:
+		return f.gate.room(l, f.importer.keyOf(r.Key()), len(f.held), f.bytes+size)
 	}
 	return nil
 }
@@ -204,7 +206,7 @@ func (f *File) follow(ctx context.Context, good func()) error {
 }
 
 // repeat implements Source.
-func (f *File) repeat() {
+func (f *File) repeat(bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.asked = true
@@ -245,6 +247,7 @@ func (f *File) apply(blind error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.gate.begin()
+	gone := f.gate.departures
 	changes := 0
 	var unshaped []Refusal
 	for _, key := range f.known(merged) {
@@ -291,7 +294,9 @@ func (f *File) apply(blind error) {
 	}
 	if f.gate.contact(true) || settles {
 		f.gate.restate()
-		f.gate.opening = f.gate.opening || settles
+		if settles { // it is as an answer of a new stream
+			f.gate.opening, f.gate.openedAt = true, gone
+		}
 		f.putAll()
 		if f.fresh {
 			f.gate.keepRest()

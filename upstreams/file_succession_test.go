@@ -79,7 +79,7 @@ func TestSayingAFileSourceOnceMoreNeverGoesBackInTime(t *testing.T) {
 		}
 	}()
 	for range 1000 {
-		must(t, source.restateAll(false))
+		must(t, source.restateAll(nil))
 	}
 	close(stop)
 	<-done

@@ -58,21 +58,18 @@ type gate struct {
 	outdated map[mirror.Key]bool
 
 	// leaving are what the source has deleted, and the store has still.
-	leaving    map[mirror.Key]departure
-	departures uint64 // the number of the newest one
-	held       *hold
+	leaving      map[mirror.Key]departure
+	leavingBytes int
+	departures   uint64 // the number of the newest one
+	held         *hold
 	// renamed tells that named is not the name of what is leaving now. lookedAt are the holds
 	// that somebody has seen, the oldest first.
 	renamed  bool
 	named    namedHold
 	lookedAt []namedHold
 
-	returned time.Time // when the source last had something again that was held
-	toSay    time.Time // when it is to be logged that something is held
-	// heldBefore is since when something was held at the end of the former process, and
-	// ranBefore what the clock of that had run.
-	heldBefore   time.Time
-	ranBefore    time.Duration
+	toSay        time.Time // when it is to be logged that something is held
+	before       heldBefore
 	syncing      bool   // the present stream has not answered everything
 	opening      bool   // nor has it ever
 	openedAt     uint64 // the newest departure when it began
@@ -116,6 +113,9 @@ func (g *gate) setPolicy(cfg config.Upstream) (restate bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.guard = cfg.Guard
+	if g.held != nil && !g.isOver(time.Now()) {
+		g.held.asked = time.Time{} // there is more time now: what comes of it does not count
+	}
 	g.stale.setRules(cfg)
 	restate = g.stale.reconsider(time.Now())
 	if g.stale.marked && !g.stale.marks() {
@@ -138,7 +138,7 @@ func (g *gate) begin() {
 	if len(g.leaving) == 0 && (!g.syncing || !time.Now().Before(g.syncingUntil)) {
 		g.tallies.settle() // nothing was gone when that came
 		if g.syncing && g.opening {
-			g.heldBefore, g.ranBefore = time.Time{}, 0 // nor is what was held before
+			g.before = heldBefore{} // nor is what was held before
 		}
 	}
 }
@@ -156,7 +156,7 @@ func (g *gate) end(syncing bool) (removed int) {
 	g.syncing = syncing
 	removed = g.judge(now, complete)
 	if complete {
-		g.opening, g.heldBefore, g.ranBefore = false, time.Time{}, 0
+		g.opening, g.before = false, heldBefore{}
 	}
 	if len(g.leaving) > 0 {
 		g.stir() // the patience with them ends by the clock, and so does a hold
@@ -184,7 +184,7 @@ func (g *gate) streams() {
 func (g *gate) put(r state.Record) (stored *mirror.Resource, changed bool) {
 	key := r.Resource.Key()
 	if g.stay(key) && g.held != nil {
-		g.returned = time.Now()
+		g.held.returned = time.Now()
 	}
 	delete(g.sweep, key)
 	delete(g.outdated, key)
@@ -419,8 +419,9 @@ func (g *gate) due(now time.Time) (wait time.Duration, then func()) {
 		until(g.syncingUntil)
 	}
 	if g.held != nil {
-		if g.repeats(now) {
-			then = g.source.repeat
+		if ask, again := g.repeats(now); ask {
+			source := g.source
+			then = func() { source.repeat(again) }
 		}
 		until(g.nextOfHold(now))
 	}
@@ -429,8 +430,7 @@ func (g *gate) due(now time.Time) (wait time.Duration, then func()) {
 		case now.Before(f.Until):
 			until(f.Until)
 		case g.stale.inContact: // else it waits for that
-			g.log.Info("unfreezing, the time of the freeze is over", "since", f.Since.UTC().Format(time.RFC3339))
-			then = func() { _ = source.restateAll(true) } // it fails only when somebody was faster
+			then = func() { _ = source.restateAll(func() error { return g.thawAtEnd(f) }) } // it fails only when somebody was faster
 		}
 	}
 	until(g.stale.next(now))
@@ -457,7 +457,7 @@ func (g *gate) nextOfHold(now time.Time) (at time.Time) {
 	case !g.held.asked.IsZero():
 		consider(g.held.asked.Add(repeatEvery))
 	}
-	if quiet := g.returned.Add(guardWindow); quiet.After(now) {
+	if quiet := g.held.returned.Add(guardWindow); quiet.After(now) {
 		consider(quiet)
 	}
 	return at

@@ -15,7 +15,7 @@ func (g *gate) restore(saved state.Saved) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.frozen, g.synced = saved.Meta.Frozen, saved.Meta.Synced
-	g.heldBefore, g.ranBefore = saved.Meta.HeldSince, saved.Meta.HeldRan
+	g.before = heldBefore{since: saved.Meta.HeldSince, ran: saved.Meta.HeldRan, held: saved.Meta.Held}
 	g.stale.restore(saved.Meta.LastContact, time.Now(), g.frozen == nil)
 	gone := map[mirror.Kind]int{}
 	for i := range records {
@@ -98,9 +98,9 @@ func (g *gate) TakeChanges() ([]state.Change, state.Meta) {
 	if !last.IsZero() {
 		g.reported = last
 	}
-	meta := state.Meta{Whole: whole, Synced: g.synced, LastContact: last, HeldSince: g.heldBefore, HeldRan: g.ranBefore, Frozen: g.frozen, ServeWithout: g.without, Fingerprint: g.fingerprint}
+	meta := state.Meta{Whole: whole, Synced: g.synced, LastContact: last, HeldSince: g.before.since, HeldRan: g.before.ran, Held: g.before.held, Frozen: g.frozen, ServeWithout: g.without, Fingerprint: g.fingerprint}
 	if g.held != nil {
-		meta.HeldSince, meta.HeldRan = g.held.since, g.held.elapsed(now)
+		meta.HeldSince, meta.HeldRan, meta.Held = g.held.since, g.held.elapsed(now), len(g.leaving)
 		if !g.held.running.IsZero() {
 			meta.HeldRan = meta.HeldRan.Truncate(max(min(contactGrain, g.guard.HoldFor.D()/10), time.Second))
 		}

@@ -22,7 +22,7 @@ func (g *gate) freeze(o Order) (Effect, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.frozen != nil {
-		return Effect{}, fmt.Errorf("%w: upstream %s is frozen already, since %s", ErrNotPossible, g.name, g.frozen.Since.UTC().Format(time.RFC3339))
+		return Effect{}, fmt.Errorf("%w: upstream %s is frozen already, since %s: \"relay unfreeze %s\" ends that", ErrNotPossible, g.name, g.frozen.Since.UTC().Format(time.RFC3339), g.name)
 	}
 	now := time.Now().UTC()
 	f := &state.Frozen{Since: now, Reason: o.Reason}
@@ -57,14 +57,24 @@ func (g *gate) canThaw(o Order) error {
 	return nil
 }
 
-// thaw ends a freeze, by which the source then tells all that it has. The caller is between
-// restate and finish.
-func (g *gate) thaw() error {
+// thawAtEnd is thaw for a freeze whose time is over, unless it is another one meanwhile or the
+// contact is lost.
+func (g *gate) thawAtEnd(f *state.Frozen) error {
+	if g.frozen != f || !g.stale.inContact {
+		return fmt.Errorf("%w: upstream %s is not frozen as it was", ErrNotPossible, g.name)
+	}
+	g.log.Info("unfreezing, the time of the freeze is over", "since", f.Since.UTC().Format(time.RFC3339))
+	return g.thaw("end of the freeze")
+}
+
+// thaw ends a freeze, by which the source then tells all that it has. of is what the revision
+// that comes of it is put down to. The caller is between restate and finish.
+func (g *gate) thaw(of string) error {
 	if g.frozen == nil {
 		return fmt.Errorf("%w: upstream %s is not frozen", ErrNotPossible, g.name)
 	}
 	g.frozen = nil
-	g.because("unfreeze")
+	g.because(of)
 	g.reported = time.Time{}
 	clear(g.waiting)
 	g.stir() // what is stale may have to go now
@@ -84,14 +94,16 @@ func (g *gate) unfreezing(o Order, has []state.Record) (Effect, error) {
 	for i := range has {
 		byKey[has[i].Resource.Key()] = true
 	}
+	judged := 0
 	for key := range g.waiting {
 		e.count(key, g.store.Get(key) != nil, byKey[key])
-		if !byKey[key] {
+		if !byKey[key] && !g.outdated[key] { // what other rules leave out is meant
 			gone[key.Kind]++
+			judged++
 		}
 	}
-	if e.Removed > 0 && g.tooManyOf(gone, time.Now()) != "" {
-		e.Held = e.Removed
+	if judged > 0 && g.tooManyOf(gone, time.Now()) != "" {
+		e.Held = judged
 	}
 	e.Kept = g.tallies.all.size - e.Changed - e.Removed
 	e.finish()
@@ -179,7 +191,7 @@ func (g *gate) release(o Order) (Effect, error) {
 		}
 	}
 	if e.Removed == 0 {
-		return Effect{}, fmt.Errorf("%w: upstream %s: nothing of what is held is meant by --only: see \"relay held %s\"", ErrNotPossible, g.name, g.name)
+		return Effect{}, fmt.Errorf("%w: upstream %s: nothing that is held is of these kinds and namespaces: see \"relay held %s\"", ErrNotPossible, g.name, g.name)
 	}
 	e.Kept, e.Held = g.tallies.all.size-e.Removed, len(g.leaving)-e.Removed
 	e.finish()
@@ -187,7 +199,7 @@ func (g *gate) release(o Order) (Effect, error) {
 		return e, nil
 	}
 	g.because(withReason("release", o.Reason))
-	g.log.Warn("held deletions released by an operator", "removed", e.Removed, "held", e.Held)
+	g.log.Warn("held deletions released by an operator", "hold", g.holdID(), "removed", e.Removed, "held", e.Held)
 	if e.Held == 0 {
 		g.letGo()
 		return e, nil

@@ -219,10 +219,10 @@ func TestAFrozenSourceStaysAsItIsUntilUnfrozen(t *testing.T) {
 	s.demand("three wait", s.x.Status().Frozen.Waiting == 3)
 	s.ok(s.sotw(xdsEntryURL, xdsEntry("ns/a", "a.example"), xdsEntry("ns/c", "c.example")))
 	s.demand("two wait: one is as it was", s.x.Status().Frozen.Waiting == 2)
-	s.ok(s.x.restateAll(true))
+	s.ok(s.x.restateAll(s.x.gate.thawNow))
 	s.holds("ns/a=a.example", "ns/c=c.example")
 	s.demand("not frozen", s.x.Status().Frozen == nil)
-	if err := s.x.restateAll(true); !errors.Is(err, ErrNotPossible) {
+	if err := s.x.restateAll(s.x.gate.thawNow); !errors.Is(err, ErrNotPossible) {
 		t.Errorf("unfreezing twice: %v", err)
 	}
 }
@@ -233,7 +233,7 @@ func TestWhatAFrozenSourceHasLostIsJudgedByTheGuardWhenUnfrozen(t *testing.T) {
 	s.ok(s.x.gate.freezeNow())
 	s.ok(s.sotw(xdsEntryURL))
 	s.lapse()
-	s.ok(s.x.restateAll(true))
+	s.ok(s.x.restateAll(s.x.gate.thawNow))
 	s.demand("held", s.count() == 40 && s.x.Status().Held.Removals == 40)
 }
 
@@ -345,13 +345,13 @@ func TestARollbackServesAFormerStateAndFreezes(t *testing.T) {
 	then := s.x.kept()
 	s.ok(s.sotw(xdsEntryURL, xdsEntry("ns/a", "a2.example"), xdsEntry("ns/c", "c.example")))
 	s.x.gate.rollBack(Order{To: 7}, then)
-	s.ok(s.x.restateAll(false))
+	s.ok(s.x.restateAll(nil))
 	s.holds("ns/a=a1.example", "ns/b=b.example")
 	f := s.x.Status().Frozen
 	s.demand("frozen in revision 7, three differ", f != nil && f.Revision == 7 && f.Waiting == 3)
 	s.ok(s.sotw(xdsEntryURL, xdsEntry("ns/a", "a3.example"), xdsEntry("ns/c", "c.example")))
 	s.holds("ns/a=a1.example", "ns/b=b.example")
-	s.ok(s.x.restateAll(true))
+	s.ok(s.x.restateAll(s.x.gate.thawNow))
 	s.holds("ns/a=a3.example", "ns/c=c.example")
 }
 
@@ -487,6 +487,36 @@ func TestLimitsRefuseWhatIsNewAndKeepWhatIsHeld(t *testing.T) {
 		s.lapse()
 		s.ok(s.sotw(xdsEntryURL, entries("f", 3)...))
 		s.holds("ns/f0=f0.example", "ns/f1=f1.example", "ns/f2=f2.example")
+	})
+	t.Run("with what is held", func(t *testing.T) {
+		s := newXDSScript(t, limited(config.Limits{MaxResources: 20}), guarded(30, 10, 0))
+		s.ok(s.sotw(xdsEntryURL, entries("a", 20)...))
+		s.ok(s.sotw(xdsEntryURL))
+		s.lapse()
+		s.demand("20 are held", s.x.Status().Held.Removals == 20)
+		s.ok(s.sotw(xdsEntryURL, entries("b", 20)...))
+		s.ok(s.sotw(xdsEntryURL, entries("b", 5)...))
+		s.demand("35 are held", s.x.Status().Held.Removals == 35 && s.count() == 40)
+		err := s.sotw(xdsEntryURL, append(entries("b", 6), entries("c", 10)...)...)
+		if err == nil || !strings.Contains(err.Error(), "relay held east") {
+			t.Fatalf("err = %v", err)
+		}
+		s.demand("b5 has returned, and there is no room for new ones", s.x.Status().Held.Removals == 34 && s.count() == 40 && s.x.Status().OverLimit == 10)
+		s.ok(s.x.gate.releaseAll())
+		s.ok(s.sotw(xdsEntryURL, append(entries("b", 6), entries("c", 10)...)...))
+		s.demand("now there is", s.x.Status().Held == nil && s.count() == 16 && s.x.Status().OverLimit == 0)
+		s.demand("nothing is counted any more", s.x.gate.leavingBytes == 0)
+	})
+	t.Run("held bytes", func(t *testing.T) {
+		s := newXDSScript(t, limited(config.Limits{MaxBytes: 20_000}), guarded(30, 10, 0))
+		var err error
+		for i := 0; i < 100 && err == nil; i++ {
+			err = s.sotw(xdsEntryURL, entries(fmt.Sprintf("n%d-", i), 20)...)
+			s.lapse()
+		}
+		if err == nil || s.x.gate.leavingBytes > 40_000 {
+			t.Errorf("err = %v; %d bytes are held", err, s.x.gate.leavingBytes)
+		}
 	})
 	t.Run("bytes of one", func(t *testing.T) {
 		s := newXDSScript(t, limited(config.Limits{MaxResourceBytes: 1000}))

@@ -48,30 +48,35 @@ func (g *gate) judge(now time.Time, complete bool) (removed int) {
 		return g.letGo()
 	}
 	g.held = &hold{since: now, of: g.of(), why: why}
-	if !g.heldBefore.IsZero() {
-		g.held.since, g.held.ran = g.heldBefore, g.ranBefore
-		g.heldBefore, g.ranBefore = time.Time{}, 0
+	for key, d := range g.leaving {
+		d.joined = 0 // the clock is another one
+		g.leaving[key] = d
 	}
+	if !g.before.since.IsZero() && len(g.leaving) <= g.before.held {
+		g.held.since, g.held.ran = g.before.since, g.before.ran
+	}
+	g.before = heldBefore{}
 	if g.stale.inContact {
 		g.held.start(now)
 	}
-	g.returned, g.toSay = now, now.Add(holdSaid)
+	g.toSay = now.Add(holdSaid)
 	g.stir()
 	return 0
 }
 
-// isNormalAgain reports whether a source of which deletions are held is as usual, but for
-// deletions that the guard would have let pass.
+// isNormalAgain reports whether a source of which deletions are held has so much of that again
+// that the guard would have let the rest pass. Where nothing has returned, nothing has changed:
+// that the minute is over, or the stream another one, makes no accident a deletion.
 //
 // A new stream tells that as a whole. On a live one things return bit by bit, so that what has
 // not returned yet looks like what is gone: it waits until nothing has returned for a while.
 // What is held for ever goes when a person wants it, or is had again; and so does the rest of
 // what a person has released in part.
 func (g *gate) isNormalAgain(now time.Time, complete bool) bool {
-	if _, ends := g.left(now); !ends || g.held.picked || g.syncing {
+	if _, ends := g.left(now); !ends || g.held.returned.IsZero() || g.held.picked || g.syncing {
 		return false
 	}
-	quiet := g.stale.inContact && now.Sub(g.returned) >= guardWindow
+	quiet := g.stale.inContact && now.Sub(g.held.returned) >= guardWindow
 	return (complete || quiet) && g.tooMany(now) == ""
 }
 
@@ -161,7 +166,7 @@ func (g *gate) letGo() (removed int) {
 		g.endHold()
 	}
 	g.tallies.settle()
-	g.heldBefore, g.ranBefore = time.Time{}, 0
+	g.before = heldBefore{}
 	g.tallies.note(time.Now())
 	return removed
 }

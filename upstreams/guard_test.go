@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,11 +31,18 @@ func (s *xdsScript) after(d time.Duration) {
 	synctest.Wait()
 }
 
+// asked returns the types that the source was asked to repeat, and has not.
+func (s *xdsScript) asked() []string {
+	s.x.mu.Lock()
+	defer s.x.mu.Unlock()
+	return slices.Collect(maps.Keys(s.x.repeating))
+}
+
 // repeats answers what the source was asked to repeat: one type by answer, the others with
 // nothing.
 func (s *xdsScript) repeats(url string, answer func() error) {
 	s.t.Helper()
-	s.demand("the source was asked to repeat what it has", len(s.x.repeating) > 0)
+	s.demand("the source was asked to repeat what it has", len(s.asked()) > 0)
 	for _, u := range s.x.types {
 		if u == url {
 			s.ok(answer())
@@ -41,7 +50,7 @@ func (s *xdsScript) repeats(url string, answer func() error) {
 			s.ok(s.sotw(u))
 		}
 	}
-	s.demand("it has repeated all", s.x.repeating == nil)
+	s.demand("it has repeated all", len(s.asked()) == 0)
 }
 
 // names returns ns/P0, ns/P1, …

@@ -10,6 +10,7 @@ import (
 
 	"github.com/zeebo/xxh3"
 
+	"meshrelay/config"
 	"meshrelay/mirror"
 )
 
@@ -29,6 +30,11 @@ type departure struct {
 	since time.Time
 	// number is higher than those of all departures before it.
 	number uint64
+	// size is what is served of it, in bytes.
+	size int
+	// joined is what the clock of the hold had run when it came, zero for those with which the
+	// hold began.
+	joined time.Duration
 }
 
 // hold is what the guard holds back of a source: the departures, and a clock. The clock
@@ -45,12 +51,22 @@ type hold struct {
 	ran     time.Duration
 	running time.Time
 	// asked is when the source was last asked to repeat what it has, zero before that, and
-	// askedAt the number of the newest departure then.
+	// askedAt the number of the newest departure when it was asked first.
 	asked   time.Time
 	askedAt uint64
+	// returned is when the source last had something again that was held, zero before that.
+	returned time.Time
 	// picked tells that an operator has released a part: the rest waits for the clock or
 	// for another release, however little it is.
 	picked bool
+}
+
+// heldBefore is what was held at the end of the former process: since when, what the clock had
+// run, and how many deletions. If there are more now, they have not waited for that long.
+type heldBefore struct {
+	since time.Time
+	ran   time.Duration
+	held  int
 }
 
 // elapsed returns what the clock has run.
@@ -98,18 +114,20 @@ func (g *gate) isOver(now time.Time) bool {
 	return ends && left == 0
 }
 
-// repeats reports whether the source is to be asked now to repeat what it has. It notes
-// that it was.
-func (g *gate) repeats(now time.Time) bool {
+// repeats reports whether the source is to be asked now to repeat what it has, and whether
+// it was asked before and has not answered all. It notes that it was asked.
+func (g *gate) repeats(now time.Time) (ask, again bool) {
 	h := g.held
 	if h == nil || !g.stale.inContact || !g.isOver(now) || !h.asked.IsZero() && now.Sub(h.asked) < repeatEvery {
-		return false
+		return false, false
 	}
-	if h.asked.IsZero() {
+	again = !h.asked.IsZero()
+	if !again {
 		g.log.Info("asking the upstream to repeat held deletions", "held", len(g.leaving))
+		h.askedAt = g.departures
 	}
-	h.asked, h.askedAt = now, g.departures
-	return true
+	h.asked = now
+	return true, again
 }
 
 // repeated tells that the source has repeated all that it has, after it was asked to.
@@ -117,20 +135,22 @@ func (g *gate) repeated() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.held == nil || g.held.asked.IsZero() {
-		return // what was held has ended otherwise, or the contact has
+		return // what was held has ended otherwise, or the contact has, or holdFor is another
 	}
 	g.carryOut(time.Now(), g.held.askedAt)
 	g.stir()
 }
 
 // carryOut ends a hold whose clock is over: it removes the departures up to a number, which
-// the source has repeated. Those that are newer are judged anew.
+// the source has repeated. Those that are newer are judged anew, and so are those that came
+// so much later than the others that they have not been held for long.
 func (g *gate) carryOut(now time.Time, upTo uint64) (removed int) {
-	removed = g.carry(func(_ mirror.Key, d departure) bool { return d.number <= upTo })
+	latest := min(guardWindow, g.guard.HoldFor.D()/2)
+	removed = g.carry(func(_ mirror.Key, d departure) bool { return d.number <= upTo && d.joined <= latest })
 	if removed > 0 {
 		g.because("guard.holdFor")
 		g.log.Warn("held deletions carried out", "reason", "guard.holdFor is over, and the upstream has repeated them",
-			"removed", removed, "held", now.Sub(g.held.since).Round(time.Second))
+			"removed", removed, "after", now.Sub(g.held.since).Round(time.Second).String())
 	}
 	g.endHold()
 	return removed + g.judge(now, false)
@@ -139,7 +159,8 @@ func (g *gate) carryOut(now time.Time, upTo uint64) (removed int) {
 // endHold forgets the hold. What is leaving still is judged as if it were new.
 func (g *gate) endHold() {
 	g.held, g.lookedAt = nil, nil
-	g.heldBefore, g.ranBefore = time.Time{}, 0
+	g.named, g.renamed = namedHold{}, true
+	g.before = heldBefore{}
 	g.tallies.forget()
 	g.stir()
 }
@@ -273,18 +294,47 @@ func (g *gate) depart(key mirror.Key, now time.Time) {
 		return
 	}
 	g.departures++
-	g.leaving[key] = departure{since: now, number: g.departures}
+	d := departure{since: now, number: g.departures}
+	if g.held != nil {
+		d.joined = g.held.elapsed(now)
+	}
+	if r := g.store.Get(key); r != nil {
+		d.size = len(r.DeltaEntry())
+	}
+	g.leaving[key], g.leavingBytes = d, g.leavingBytes+d.size
 	g.renamed = true
 }
 
 // stay notes that a deletion does not wait any more. It reports whether one did.
 func (g *gate) stay(key mirror.Key) bool {
-	if _, known := g.leaving[key]; !known {
+	d, known := g.leaving[key]
+	if !known {
 		return false
 	}
 	delete(g.leaving, key)
+	g.leavingBytes -= d.size
 	g.renamed = true
 	return true
+}
+
+// errHeldFull is why what is new is refused while deletions are held.
+var errHeldFull = fmt.Errorf("%w limits.maxResources or limits.maxBytes, twice, with the deletions that its guard holds", errFull)
+
+// room returns an error when a source has nothing like a resource and has so many, with so many
+// bytes, that with the deletions that wait they would be more than twice its limits. Else a
+// source whose names come and go would have the relay hold them without end. The caller is
+// between begin and end.
+func (g *gate) room(l config.Limits, key mirror.Key, resources, bytes int) error {
+	if len(g.leaving) == 0 {
+		return nil
+	}
+	if _, returns := g.leaving[key]; returns {
+		return nil
+	}
+	if l.MaxResources > 0 && resources+len(g.leaving) >= 2*l.MaxResources || l.MaxBytes > 0 && bytes+g.leavingBytes > 2*l.MaxBytes {
+		return fmt.Errorf(overLimit+"%w: see \"relay held %s\"", errHeldFull, g.name)
+	}
+	return nil
 }
 
 // carry carries out the departures that which picks.
@@ -314,12 +364,12 @@ func (g *gate) grown(id string) error {
 	}
 	i := slices.IndexFunc(g.lookedAt, func(n namedHold) bool { return n.id == id })
 	if i < 0 {
-		return fmt.Errorf("%w: upstream %s: hold %.32s is not what is held now, which is %s: look again with \"relay held %s\"", ErrNotPossible, g.name, id, g.holdID(), g.name)
+		return fmt.Errorf("%w: upstream %s: hold %.32q is not known; what is held now is %s: look again with \"relay held %s\"", ErrNotPossible, g.name, id, g.holdID(), g.name)
 	}
 	var more []string
 	for _, key := range g.departing() {
 		if g.leaving[key].number > g.lookedAt[i].number {
-			more = append(more, "+ "+key.String())
+			more = append(more, "  + "+key.String())
 		}
 	}
 	if len(more) == 0 {
@@ -327,7 +377,7 @@ func (g *gate) grown(id string) error {
 	}
 	shown := more[:min(len(more), maxShown)]
 	if n := len(more) - len(shown); n > 0 {
-		shown = append(shown, fmt.Sprintf("+ and %d more", n))
+		shown = append(shown, fmt.Sprintf("  and %d more", n))
 	}
 	return fmt.Errorf("%w: upstream %s: hold %s has grown by %d since, and is %s now: look again with \"relay held %s\"\n%s",
 		ErrNotPossible, g.name, id, len(more), g.holdID(), g.name, strings.Join(shown, "\n"))

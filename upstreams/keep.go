@@ -42,12 +42,12 @@ func (x *XDS) kept() []state.Record {
 }
 
 // restateAll implements Source.
-func (x *XDS) restateAll(thaw bool) error {
+func (x *XDS) restateAll(thaw func() error) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.gate.restate()
-	if thaw {
-		if err := x.gate.thaw(); err != nil {
+	if thaw != nil {
+		if err := thaw(); err != nil {
 			x.gate.abandon()
 			return err
 		}
@@ -159,12 +159,12 @@ func (f *File) kept() (out []state.Record) {
 }
 
 // restateAll implements Source.
-func (f *File) restateAll(thaw bool) error {
+func (f *File) restateAll(thaw func() error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.gate.restate()
-	if thaw {
-		if err := f.gate.thaw(); err != nil {
+	if thaw != nil {
+		if err := thaw(); err != nil {
 			f.gate.abandon()
 			return err
 		}

@@ -41,13 +41,14 @@ type Source interface {
 	// kept returns what is held, after Run.
 	kept() []state.Record
 	// restateAll brings what is served to what the source has said last, as far as it is not
-	// frozen. thaw says that it is not to be any more.
-	restateAll(thaw bool) error
+	// frozen. thaw ends that before, unless it is nil; its error is returned, and nothing done.
+	restateAll(thaw func() error) error
 	// setLimits takes over what a config says of limits.
 	setLimits(cfg config.Upstream)
 	// repeat asks the source for all that it has once more. When it has answered, the gate is
-	// told (gate.repeated). It does not wait, and has no effect out of contact.
-	repeat()
+	// told (gate.repeated). again tells that it was asked before, and that what it has answered
+	// since then counts. It does not wait, and has no effect out of contact.
+	repeat(again bool)
 	// check reports what of the files that the source needs, besides those that it serves, can
 	// not be used now.
 	check() error
@@ -332,7 +333,7 @@ func (m *Manager) Apply(cfg *config.Config) error {
 			next.gate.setFingerprint(now)
 			next.gate.follows(next.source)
 			if next.gate.setPolicy(c.cfg) {
-				_ = next.source.restateAll(false) // only thawing can fail
+				_ = next.source.restateAll(nil) // only thawing can fail
 			}
 			start(next)
 			members = append(members, next)
@@ -356,7 +357,7 @@ func (m *Manager) Apply(cfg *config.Config) error {
 	for i, c := range changes {
 		one := members[i]
 		if one.gate.setPolicy(c.cfg) {
-			_ = one.source.restateAll(false) // only thawing can fail
+			_ = one.source.restateAll(nil) // only thawing can fail
 		}
 		if c.one == nil {
 			if m.keeper != nil {

@@ -30,7 +30,7 @@ func (m *Manager) Unfreeze(ctx context.Context, upstream string, o Order) (Effec
 		if err != nil || o.DryRun {
 			return e, err
 		}
-		return e, one.source.restateAll(true)
+		return e, one.source.restateAll(func() error { return one.gate.thaw(withReason("unfreeze", o.Reason)) })
 	})
 }
 
@@ -64,7 +64,7 @@ func (m *Manager) Rollback(ctx context.Context, upstream string, o Order) (Effec
 			return e, nil
 		}
 		one.gate.rollBack(o, records)
-		return e, one.source.restateAll(false)
+		return e, one.source.restateAll(nil)
 	})
 }
 

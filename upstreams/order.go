@@ -93,7 +93,7 @@ func (o Order) check() error {
 	switch {
 	case err != nil:
 	case o.For < 0 || o.For > longestFreeze:
-		err = fmt.Errorf("freeze for %v: want more than nothing, and %v at most", o.For, longestFreeze)
+		err = fmt.Errorf("freeze for %v: want %v at most", o.For, longestFreeze)
 	case len(o.Only) > maxScopes:
 		err = fmt.Errorf("%d parts of a hold: want %d at most", len(o.Only), maxScopes)
 	}

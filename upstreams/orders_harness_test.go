@@ -8,3 +8,6 @@ func (g *gate) releaseAll() error { return errorOf(g.release(Order{All: true})) 
 
 // freezeNow freezes without an end.
 func (g *gate) freezeNow() error { return errorOf(g.freeze(Order{})) }
+
+// thawNow ends a freeze as an operator without a reason does.
+func (g *gate) thawNow() error { return g.thaw("unfreeze") }

@@ -120,6 +120,7 @@ func (c *scenario) commands() map[string]func(args []string) error {
 		"disconnect": func([]string) error { c.s.disconnects(); return nil },
 		"wait":       c.wait,
 		"restart":    c.restart,
+		"reload":     c.reload,
 		"remember":   func(args []string) error { c.revisions[args[0]] = c.s.x.kept(); return nil },
 		"freeze":     c.freeze,
 		"unfreeze":   c.unfreeze,
@@ -134,8 +135,8 @@ var scenarioKinds = map[string]string{
 	"se": "networking.istio.io/v1/ServiceEntry", "vs": "networking.istio.io/v1/VirtualService", "dr": "networking.istio.io/v1/DestinationRule",
 }
 
-// upstream makes one, with the settings of its guard: percent, count, empty, holdFor.
-func (c *scenario) upstream(args []string) error {
+// guardOf parses the settings of a guard: percent, count, empty, holdFor.
+func guardOf(args []string) (config.Guard, error) {
 	g := config.Guard{Percent: 30, Count: 10, Empty: config.EmptyHold, HoldFor: config.OpenEnded(10 * time.Minute)}
 	for _, arg := range args {
 		name, value, _ := strings.Cut(arg, "=")
@@ -151,8 +152,27 @@ func (c *scenario) upstream(args []string) error {
 			d, _ := time.ParseDuration(value) // forever is 0
 			g.HoldFor = config.OpenEnded(d)
 		default:
-			return fmt.Errorf("no setting %q", name)
+			return g, fmt.Errorf("no setting %q", name)
 		}
+	}
+	return g, nil
+}
+
+// reload takes over other settings of the guard.
+func (c *scenario) reload(args []string) error {
+	g, err := guardOf(args)
+	if err != nil {
+		return err
+	}
+	c.s.x.gate.setPolicy(config.Upstream{Name: "east", Guard: g})
+	return nil
+}
+
+// upstream makes one, with the settings of its guard.
+func (c *scenario) upstream(args []string) error {
+	g, err := guardOf(args)
+	if err != nil {
+		return err
 	}
 	c.cfg = func(u *config.Upstream, _ *config.Node) { u.Guard = g }
 	cfg, node := xdsConfig("127.0.0.1:1")
@@ -209,7 +229,7 @@ func (c *scenario) send(url string, removed []string, has []fakexds.Resource) er
 // nothing.
 func (c *scenario) rest([]string) error {
 	for _, url := range c.s.x.types {
-		if _, asked := c.s.x.repeating[url]; c.answered[url] && !asked {
+		if asked := slices.Contains(c.s.asked(), url); c.answered[url] && !asked {
 			continue
 		}
 		c.answered[url] = true
@@ -308,7 +328,7 @@ func (c *scenario) unfreeze(args []string) error {
 		c.effect(e, err)
 		return err
 	}
-	return c.s.x.restateAll(true)
+	return c.s.x.restateAll(c.s.x.gate.thawNow)
 }
 
 func (c *scenario) release(args []string) error {
@@ -329,7 +349,7 @@ func (c *scenario) rollback(args []string) error {
 		return nil
 	}
 	c.s.x.gate.rollBack(Order{To: 1}, records)
-	return c.s.x.restateAll(false)
+	return c.s.x.restateAll(nil)
 }
 
 func (c *scenario) effect(e Effect, err error) {
@@ -364,7 +384,7 @@ func (c *scenario) show([]string) error {
 	if f := st.Frozen; f != nil {
 		fmt.Fprintf(&c.printed, "frozen: %d differ\n", f.Waiting)
 	}
-	if c.s.x.repeating != nil {
+	if len(c.s.asked()) > 0 {
 		c.printed.WriteString("asked to repeat\n")
 	}
 	return nil

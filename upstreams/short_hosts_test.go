@@ -107,7 +107,7 @@ func TestWhatIsFrozenStaysShortUntilItIsUnfrozen_C23(t *testing.T) {
 	if got := ruleHost(t, one.store.Get(short.Key())); got != "reviews" {
 		t.Errorf("while it is frozen, served is the host %q", got)
 	}
-	if err := one.source.restateAll(true); err != nil {
+	if err := one.source.restateAll(one.gate.thawNow); err != nil {
 		t.Fatal(err)
 	}
 	if got := ruleHost(t, one.store.Get(short.Key())); got != "reviews.shop.svc.cluster.local" {

@@ -57,7 +57,7 @@ func TestUnfreezingInTheMiddleOfASyncDeletesNothing(t *testing.T) {
 	s.ok(s.x.gate.freezeNow())
 	s.open(adsclient.SotW, false)
 	s.ok(s.sotw(xdsEntryURL)) // rolled back istiod: alpha comes later
-	s.ok(s.x.restateAll(true))
+	s.ok(s.x.restateAll(s.x.gate.thawNow))
 	s.holds("ns/a=a.example")
 }
 
@@ -69,7 +69,7 @@ func TestUnfreezingLateInASyncDeletesNothing(t *testing.T) {
 		s.open(adsclient.SotW, false)
 		s.ok(s.sotw(xdsEntryURL))
 		time.Sleep(11 * time.Second)
-		s.ok(s.x.restateAll(true))
+		s.ok(s.x.restateAll(s.x.gate.thawNow))
 		s.holds("ns/a=a.example")
 	})
 }
@@ -141,7 +141,7 @@ func TestWhatWasFrozenIsImportedAnewUnderOtherRules(t *testing.T) {
 	}
 	s3 := restored(t, saved, true, prefix) // another restart: the fingerprint is the same
 	syncAll(s3, xdsEntryURL, func() error { return s3.sotw(xdsEntryURL, xdsEntry("ns/a", "a.example")) })
-	s3.ok(s3.x.restateAll(true))
+	s3.ok(s3.x.restateAll(s3.x.gate.thawNow))
 	s3.lapse()
 	s3.holds("ns/p-a=a.example")
 }
@@ -220,7 +220,7 @@ func TestUnfreezingMakesThePolicyCountAgain(t *testing.T) {
 		s.disconnects()
 		s.after(10 * time.Minute)
 		s.demand("frozen", s.count() == 4)
-		s.ok(s.x.restateAll(true))
+		s.ok(s.x.restateAll(s.x.gate.thawNow))
 		s.after(10 * time.Minute)
 		s.demand("dropped", s.count() == 0)
 	})
@@ -390,7 +390,7 @@ func TestWhatIsKeptAnewIsKnownUnderTheSourcesName(t *testing.T) {
 	}
 	n := restored(t, saved, true, prefix)
 	syncAll(n, "", nil)
-	n.ok(n.x.restateAll(true))
+	n.ok(n.x.restateAll(n.x.gate.thawNow))
 	n.lapse()
 	n.holds()
 }
@@ -453,7 +453,7 @@ func TestWhatWasRolledBackIsImportedAnewUnderOtherRules(t *testing.T) {
 	saved.Records, saved.Meta.Frozen = old, meta.Frozen
 	m := restored(t, saved, true, prefix)
 	syncAll(m, xdsEntryURL, func() error { return m.sotw(xdsEntryURL, xdsEntry("ns/a", "a.example")) })
-	m.ok(m.x.restateAll(true))
+	m.ok(m.x.restateAll(m.x.gate.thawNow))
 	m.holds("ns/p-a=a.example")
 }
 

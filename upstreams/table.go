@@ -193,7 +193,7 @@ func (t *table) replace(sp *spelling, resp *adsclient.Response) (out outcome) {
 			sp.refuse(unnamedElement, err, &out)
 			continue
 		}
-		if err := t.room(rec, name, len(raw.Any)); err != nil {
+		if err := t.room(sp, rec, name, len(raw.Any)); err != nil {
 			if rec == nil && errors.Is(err, errFull) {
 				late = append(late, raw)
 				continue
@@ -264,7 +264,7 @@ func (t *table) admit(sp *spelling, late []adsclient.RawResource, out *outcome) 
 			continue // it had a name before
 		}
 		rec := sp.byName[string(name)]
-		if err := t.room(rec, name, len(raw.Any)); rec == nil && err != nil {
+		if err := t.room(sp, rec, name, len(raw.Any)); rec == nil && err != nil {
 			sp.refuse(string(name), err, out)
 			continue
 		}
@@ -304,7 +304,7 @@ func (t *table) patch(sp *spelling, resp *adsclient.Response) (out outcome) {
 		}
 		seen[full] = true
 		rec := sp.byName[full]
-		if err := t.room(rec, name, len(raw.Any)); err != nil {
+		if err := t.room(sp, rec, name, len(raw.Any)); err != nil {
 			sp.refuse(full, err, &out)
 			if rec != nil {
 				rec.hash = xxh3.Uint128{}

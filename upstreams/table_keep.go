@@ -57,7 +57,7 @@ const maxKeptName = 1024
 
 // room returns an error when an element is larger than the limits allow, or there is no
 // room for it. What is held already stays. rec is nil for a new name.
-func (t *table) room(rec *record, name []byte, size int) error {
+func (t *table) room(sp *spelling, rec *record, name []byte, size int) error {
 	l := t.limits
 	if len(name) > maxKeptName {
 		return fmt.Errorf("the name has %d characters, and none is longer than %d", len(name), maxKeptName)
@@ -74,6 +74,11 @@ func (t *table) room(rec *record, name []byte, size int) error {
 	}
 	if l.MaxBytes > 0 && size > held && t.bytes+size-held > l.MaxBytes {
 		return fmt.Errorf(overLimit+"%w limits.maxBytes, which is %d", errFull, l.MaxBytes)
+	}
+	if held == 0 && len(t.gate.leaving) > 0 {
+		if key, ok := keyOf(sp.kind, string(name)); ok {
+			return t.gate.room(l, t.importer.keyOf(key), t.resources, t.bytes+size)
+		}
 	}
 	return nil
 }

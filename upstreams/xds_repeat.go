@@ -6,11 +6,15 @@ import (
 )
 
 // repeat implements Source.
-func (x *XDS) repeat() {
+func (x *XDS) repeat(again bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.status.Protocol == "" || x.ended {
 		return
+	}
+	defer x.client.Relist()
+	if again && x.repeating != nil {
+		return // a server may need longer than the time between two requests
 	}
 	x.repeating = make(map[string]map[string]struct{}, len(x.types))
 	for _, url := range x.types {
@@ -22,7 +26,6 @@ func (x *XDS) repeat() {
 		}
 		x.repeating[url] = names
 	}
-	x.client.Relist()
 }
 
 // noteRepeated tells the gate when the server has repeated all that it was asked to. A delta

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"meshrelay/admin"
+	"meshrelay/internal/printer"
 	"meshrelay/internal/statusview"
 )
 
@@ -48,9 +49,14 @@ func (a *socketAccess) with(cmd *cobra.Command, f func(admin.Client) error) erro
 		if !errors.As(err, &refused) {
 			return err
 		}
-		var lines []error // of a config, a mistake each
+		var lines []error // of a config, a mistake each; what is indented belongs to the line before
 		for line := range strings.Lines(refused.Text) {
-			lines = append(lines, errors.New(strings.TrimSpace(line)))
+			text := printer.Clean(strings.TrimRight(line, " \n"))
+			if n := len(lines); n > 0 && strings.HasPrefix(text, " ") {
+				lines[n-1] = fmt.Errorf("%w\n%s", lines[n-1], text)
+				continue
+			}
+			lines = append(lines, errors.New(strings.TrimSpace(text)))
 		}
 		if len(lines) == 0 {
 			return err

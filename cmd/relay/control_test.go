@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -13,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goccy/go-yaml"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"meshrelay/admin"
@@ -56,7 +58,7 @@ func (c *controlled) Release(_ context.Context, _ string, o upstreams.Order) (up
 	case held == nil:
 		return upstreams.Effect{}, fmt.Errorf("%w: upstream east: nothing is held", upstreams.ErrNotPossible)
 	case o.Hold != "" && o.Hold != "abcd":
-		return upstreams.Effect{}, fmt.Errorf("%w: upstream east: hold %s has grown by 1 since\n+ a/B c/e", upstreams.ErrNotPossible, o.Hold)
+		return upstreams.Effect{}, fmt.Errorf("%w: upstream east: hold %s has grown by 1 since\n  + a/B c/e", upstreams.ErrNotPossible, o.Hold)
 	}
 	return c.change(o, upstreams.Effect{Removed: 1, Kept: 1, Held: 3, Resources: []string{"- a/B c/d"}}, func() {
 		c.east.Held, c.east.Resources = nil, map[string]int{"a/B": 1}
@@ -150,14 +152,15 @@ func (c *controlled) relay(args ...string) (code int, stdout, stderr string) {
 	return code, out.String(), errs.String()
 }
 
-const heldTable = `upstream east: hold abcd, 4 deletions of 5 resources, since - ago
-reason: every B would go
-ends: only when the upstream has the resources again, or somebody releases them
+const heldTable = `upstream east: hold abcd
+  4 deletions of 5 resources, held for -
+  reason: every B would go
+  ends:   only when the upstream has the resources again, or somebody releases them
 
 KIND   NAMESPACE   NAME   AGE   HELD
 a/B    c           d      -     -
 
-All of this is still served. If the deletions are meant: relay release east --hold abcd
+All of these are still served. If the deletions are meant: relay release east --hold abcd
 `
 
 func TestOperatorsCommandsSayWhatIsNowTheCase(t *testing.T) {
@@ -169,20 +172,22 @@ func TestOperatorsCommandsSayWhatIsNowTheCase(t *testing.T) {
 		want string // of stdout, or of stderr when the code is not 0
 	}{
 		{"freeze east", 0, "upstream east is frozen as it was: its 5 resources stay as they are until \"relay unfreeze east\", or until the relay ends: it keeps no state (state.dir)\n"},
-		{"freeze east --for 2h --reason upgrade", 0, "upstream east is frozen as it was: its 5 resources stay as they are until \"relay unfreeze east\", or 2030-01-02T03:04:05Z, when the upstream is in contact, or until the relay ends: it keeps no state (state.dir)\n"},
+		{"freeze east --for 2h --reason upgrade", 0, "upstream east is frozen as it was: its 5 resources stay as they are until 2030-01-02T03:04:05Z (or later, until the upstream is in contact) or \"relay unfreeze east\", or until the relay ends: it keeps no state (state.dir)\n"},
 		{"freeze east --dry-run", 0, "dry run: upstream east would be frozen, with 5 resources\n"},
-		{"freeze east --for -2h", 1, "error: --for: -2h0m0s is no time to come\n"},
-		{"unfreeze east --dry-run", 0, "dry run: upstream east would be followed again: 0 added, 0 changed, 4 removed, 1 as before\n  - a/B c/d\n  and 3 more\nits guard would hold the 4 deletions\n"},
+		{"freeze east --for -2h", 1, "error: --for: -2h0m0s: want a time to come, as in 2h\n"},
+		{"freeze east --for 0s", 1, "error: --for: 0s: want a time to come, as in 2h\n"},
+		{"unfreeze east --dry-run", 0, "dry run: upstream east would be followed again: 0 added, 0 changed, 0 removed, 4 held by its guard, 1 as before\n  - a/B c/d\n  and 3 more\n"},
 		{"unfreeze east", 0, "upstream east is followed again\n" + heldTable},
 		{"held", 0, heldTable},
 		{"held west", 0, "No deletions are held.\n"},
 		{"held nowhere", 1, "error: there is no upstream \"nowhere\": there are east, west\n"},
 		{"held -o wide", 1, "error: output format \"wide\": want table, yaml or json\n"},
 		{"release east", 2, heldTable},
-		{"release east --hold efgh", 1, "error: not possible: upstream east: hold efgh has grown by 1 since\nerror: + a/B c/e\n"},
-		{"release east --only B", 1, "error: only: \"B\": want KIND/NAMESPACE, as in virtualservice/shop, or */shop, or vs/*\n"},
-		{"release east --all --dry-run", 0, "dry run: upstream east would be released: 0 added, 0 changed, 1 removed, 1 as before\n  - a/B c/d\n3 deletions are still held: relay held east\n"},
-		{"release east --hold abcd", 0, "upstream east has been released: 0 added, 0 changed, 1 removed, 1 as before\n  - a/B c/d\n3 deletions are still held: relay held east\n"},
+		{"release east --hold efgh", 1, "error: not possible: upstream east: hold efgh has grown by 1 since\n  + a/B c/e\n"},
+		{"release east --only B", 1, "error: --only: \"B\": want KIND/NAMESPACE, as in virtualservice/shop, or */shop, or vs/*\n"},
+		{"release east --all --only */c", 1, "error: --all releases whatever is held: use it without --hold and --only\n"},
+		{"release east --all --dry-run", 0, "dry run: upstream east: 1 deletion would be released, 3 still held\n  - a/B c/d\n"},
+		{"release east --hold abcd", 0, "upstream east: 1 deletion released, 3 still held\n  - a/B c/d\nSee what is still held: relay held east\n"},
 		{"release east --all", 1, "error: not possible: upstream east: nothing is held\n"},
 		{"release east", 1, "error: upstream east: nothing is held\n"},
 		{"rollback east --to 7 --dry-run", 0, "dry run: upstream east would be frozen at revision 7: 1 added, 30 changed, 0 removed, 0 as before\n  and 31 more\n"},
@@ -218,6 +223,13 @@ func TestOperatorsCommandsSayWhatIsNowTheCase(t *testing.T) {
 			t.Errorf("relay %s: %d\n%s\n%s\nwant %d\n%s", tc.args, code, stdout, stderr, tc.code, tc.want)
 		}
 	}
+	var fromJSON, fromYAML any
+	c.east.Held = &upstreams.Held{ID: "abcd", Clock: upstreams.ClockNone}
+	_, j, _ := c.relay("held", "-o", "json")
+	_, y, _ := c.relay("held", "-o", "yaml")
+	if err := errors.Join(json.Unmarshal([]byte(j), &fromJSON), yaml.Unmarshal([]byte(y), &fromYAML)); err != nil || !strings.Contains(y, "\n  id: abcd\n") || plainly(t, fromJSON) != plainly(t, fromYAML) {
+		t.Errorf("%v: as JSON\n%s\nas YAML\n%s", err, j, y)
+	}
 	if code, stdout, _ := c.relay("history", "east", "-o", "json"); code != 0 || !strings.Contains(stdout, `"id": 7`) {
 		t.Errorf("%d %s", code, stdout)
 	}
@@ -229,6 +241,16 @@ func TestOperatorsCommandsSayWhatIsNowTheCase(t *testing.T) {
 	if code, stdout, _ := c.relay("reload"); code != 0 || stdout != "the config file is in force, but for what needs a restart: node.id, admin.address\n" {
 		t.Errorf("%d %q", code, stdout)
 	}
+}
+
+// plainly returns a value as JSON has it.
+func plainly(t *testing.T, v any) string {
+	t.Helper()
+	b, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
 }
 
 func TestWhatIsFrozenIsSaidToLastAsLongAsItDoes(t *testing.T) {

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -24,8 +26,8 @@ func newHeld() *cobra.Command {
 		Use:   "held [UPSTREAM]",
 		Short: "List deletions that guards hold back",
 		Long: `List the deletions that the guards of a running relay hold back: of one upstream or of all,
-with the ID of each hold, why it is one, how long it lasts, and every resource with its age
-and since when its upstream does not have it any more. What is listed is still served.`,
+with the ID and the reason of each hold, when it ends, and every resource with its age and how
+long ago its upstream deleted it. All that is listed is still served.`,
 		Example: `  relay held
   relay held east
   relay held east -o yaml`,
@@ -48,11 +50,7 @@ and since when its upstream does not have it any more. What is listed is still s
 				case output == "json":
 					return writeJSON(cmd.OutOrStdout(), held)
 				case output == "yaml":
-					b, err := yaml.MarshalWithOptions(held, yaml.UseJSONMarshaler())
-					if err == nil {
-						_, err = cmd.OutOrStdout().Write(b)
-					}
-					return err
+					return writeYAML(cmd.OutOrStdout(), held)
 				}
 				return statusview.Held(cmd.OutOrStdout(), held, time.Now())
 			})
@@ -62,6 +60,18 @@ and since when its upstream does not have it any more. What is listed is still s
 	cmd.Flags().StringVarP(&output, "output", "o", "table", "output `format`: table, yaml or json")
 	fixedCompletions(cmd, "output", "table", "yaml", "json")
 	return cmd
+}
+
+// writeYAML writes what writeJSON would, as YAML.
+func writeYAML(w io.Writer, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	if b, err = yaml.JSONToYAML(b); err == nil {
+		_, err = w.Write(b)
+	}
+	return err
 }
 
 // describeHeld lists what is held, after a line break.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -25,7 +26,7 @@ func order(cmd *cobra.Command, do func(ctx context.Context, c admin.Client, upst
 		return do(ctx, c, upstream, given)
 	})
 	cmd.Flags().BoolVar(&given.DryRun, "dry-run", false, "show what would change, and change nothing")
-	cmd.Flags().StringVar(&given.Reason, "reason", "", "why: `text` for the log, the status and the history")
+	cmd.Flags().StringVar(&given.Reason, "reason", "", "`text` that tells why, for the log and the history")
 	return cmd
 }
 
@@ -34,24 +35,27 @@ func newFreeze() *cobra.Command {
 	cmd := order(&cobra.Command{
 		Use:   "freeze UPSTREAM",
 		Short: "Serve an upstream as it is now, whatever it changes",
-		Long: `Keep what a running relay serves of an upstream as it is. Changes of the upstream wait.
-The freeze ends with "relay unfreeze", or after --for as soon as the upstream is in
-contact. It outlasts a restart where the relay keeps state (state.dir). The relay is asked
-over its Unix socket.`,
+		Long: `Keep what a running relay serves of an upstream as it is. Changes of the upstream wait, and so
+do deletions that its guard holds. The freeze ends with "relay unfreeze"; with --for also by
+itself, when that time is over and the upstream is in contact. It outlasts a restart where the
+relay keeps state (state.dir). The relay is asked over its Unix socket.`,
 		Example: `  relay freeze east --reason "upgrade of the control plane"
   relay freeze east --for 2h
   relay freeze east --socket /var/lib/relay/admin.sock
   kubectl exec meshrelay-0 -- relay freeze east   # and each other replica`,
 	}, func(ctx context.Context, c admin.Client, upstream string, given admin.Given) (string, error) {
-		if lasts < 0 {
-			return "", fmt.Errorf("--for: %v is no time to come", lasts)
-		}
 		s, err := c.Freeze(ctx, upstream, lasts, given)
 		if err != nil || !s.DryRun {
 			return describeFrozen(s, err), err
 		}
 		return fmt.Sprintf("dry run: upstream %s would be frozen, with %s", upstream, printer.Count(s.Effect.Kept, "resource")), nil
 	})
+	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
+		if cmd.Flags().Changed("for") && lasts <= 0 {
+			return fmt.Errorf("--for: %v: want a time to come, as in 2h", lasts)
+		}
+		return nil
+	}
 	cmd.Flags().DurationVar(&lasts, "for", 0, "end the freeze after this `time`, as in 2h (default: no end)")
 	return cmd
 }
@@ -72,10 +76,11 @@ func describeFrozen(s admin.Controlled, err error) string {
 	if n := served(s.Status); n > 0 {
 		what = fmt.Sprintf("its %s %s as %s", printer.Count(n, "resource"), printer.Agree(n, "stays", "stay"), printer.Agree(n, "it is", "they are"))
 	}
-	text := fmt.Sprintf("upstream %s is frozen %s: %s until \"relay unfreeze %s\"", s.Name, as, what, s.Name)
+	until := ""
 	if !s.Frozen.Until.IsZero() {
-		text += fmt.Sprintf(", or %s, when the upstream is in contact", s.Frozen.Until.UTC().Format(time.RFC3339))
+		until = fmt.Sprintf("%s (or later, until the upstream is in contact) or ", s.Frozen.Until.UTC().Format(time.RFC3339))
 	}
+	text := fmt.Sprintf("upstream %s is frozen %s: %s until %s\"relay unfreeze %s\"", s.Name, as, what, until, s.Name)
 	if !s.KeepsState {
 		text += ", or until the relay ends: it keeps no state (state.dir)"
 	}
@@ -106,11 +111,7 @@ the upstream is out of contact, this is refused without --force.`,
 			return "", err
 		}
 		if s.DryRun {
-			text := fmt.Sprintf("dry run: upstream %s would be followed again: %s", upstream, describeEffect(s.Effect))
-			if s.Effect.Held > 0 {
-				text += fmt.Sprintf("\nits guard would hold the %s", printer.Count(s.Effect.Held, "deletion"))
-			}
-			return text, nil
+			return fmt.Sprintf("dry run: upstream %s would be followed again: %s", upstream, describeEffect(s.Effect)), nil
 		}
 		text := fmt.Sprintf("upstream %s is followed again", s.Name)
 		if s.Frozen != nil {
@@ -125,13 +126,21 @@ the upstream is out of contact, this is refused without --force.`,
 		}
 		return text + describeHeld(held), nil
 	})
-	cmd.Flags().BoolVar(&force, "force", false, "follow what an upstream had last that is out of contact")
+	cmd.Flags().BoolVar(&force, "force", false, "do it while the upstream is out of contact, with what it had last")
 	return cmd
 }
 
-// describeEffect lists what an order changes.
+// describeEffect lists what an order changes, or leaves to the guard.
 func describeEffect(e upstreams.Effect) string {
-	text := fmt.Sprintf("%d added, %d changed, %d removed, %d as before", e.Added, e.Changed, e.Removed, e.Kept)
+	text := fmt.Sprintf("%d added, %d changed, %d removed, %d as before", e.Added, e.Changed, e.Removed-e.Held, e.Kept)
+	if e.Held > 0 {
+		text = fmt.Sprintf("%d added, %d changed, %d removed, %d held by its guard, %d as before", e.Added, e.Changed, e.Removed-e.Held, e.Held, e.Kept)
+	}
+	return text + listEffect(e)
+}
+
+// listEffect lists the resources of an effect, a line each.
+func listEffect(e upstreams.Effect) (text string) {
 	for _, line := range e.Resources {
 		text += "\n  " + printer.Clean(line)
 	}
@@ -178,14 +187,17 @@ func newRelease() *cobra.Command {
 	cmd := order(&cobra.Command{
 		Use:   "release UPSTREAM (--hold ID | --only KIND/NAMESPACE | --all)",
 		Short: "Carry out deletions that the guard of an upstream holds",
-		Long: `Carry out deletions of an upstream of a running relay that its guard holds because they
-are more than looks normal. "relay held" lists them, with the ID of the hold. With --hold
-nothing goes that is not in that list: if the hold has grown since, the command fails and
-shows by what. Without any of the three it lists what is held, changes nothing, and exits
-with 2.`,
+		Long: `Carry out deletions of an upstream of a running relay that its guard holds, because they
+look like an accident. "relay held" lists them, with the ID of the hold.
+
+With --hold nothing goes that is not in that list: if the hold has grown since, the command
+fails and shows by what. --only picks a part, of that list or of whatever is held, and the rest
+stays held. Without any of the three flags the command lists what is held, changes nothing, and
+exits with 2.`,
 		Example: `  relay held east
   relay release east --hold 4kq3vx2a
   relay release east --only virtualservice/shop --dry-run
+  relay release east --only vs/shop --only '*/team-a'
   relay release east --all --reason "the cluster is gone"`,
 	}, func(ctx context.Context, c admin.Client, upstream string, given admin.Given) (string, error) {
 		if what.Hold == "" && len(what.Only) == 0 && !what.All {
@@ -202,23 +214,30 @@ with 2.`,
 		if err != nil {
 			return "", err
 		}
-		head := fmt.Sprintf("upstream %s has been released", s.Name)
+		n := s.Effect.Removed
+		text := fmt.Sprintf("upstream %s: %s released", s.Name, printer.Count(n, "deletion"))
 		if s.DryRun {
-			head = fmt.Sprintf("dry run: upstream %s would be released", s.Name)
+			text = fmt.Sprintf("dry run: upstream %s: %s would be released", s.Name, printer.Count(n, "deletion"))
 		}
-		text := head + ": " + describeEffect(s.Effect)
-		if s.Effect.Held > 0 {
-			text += fmt.Sprintf("\n%s still held: relay held %s", countAre(s.Effect.Held, "deletion"), s.Name)
+		text += fmt.Sprintf(", %d still held", s.Effect.Held) + listEffect(s.Effect)
+		if s.Effect.Held > 0 && !s.DryRun {
+			text += fmt.Sprintf("\nSee what is still held: relay held %s", s.Name)
 		}
 		return text, nil
 	})
-	cmd.Flags().StringVar(&what.Hold, "hold", "", "carry out the hold with this `ID`, unless it has grown")
-	cmd.Flags().StringArrayVar(&what.Only, "only", nil, "carry out only these, as `KIND/NAMESPACE`; * is any (may be repeated)")
+	cmd.PreRunE = func(*cobra.Command, []string) error {
+		if what.All && (what.Hold != "" || len(what.Only) > 0) {
+			return errors.New("--all releases whatever is held: use it without --hold and --only")
+		}
+		for _, text := range what.Only {
+			if _, err := upstreams.ParseScope(text); err != nil {
+				return fmt.Errorf("--only: %w", err)
+			}
+		}
+		return nil
+	}
+	cmd.Flags().StringVar(&what.Hold, "hold", "", "carry out this hold, by its `ID`, unless it has grown")
+	cmd.Flags().StringArrayVar(&what.Only, "only", nil, "carry out only what is of `KIND/NAMESPACE`; * is any (may be repeated)")
 	cmd.Flags().BoolVar(&what.All, "all", false, "carry out whatever is held")
 	return cmd
-}
-
-// countAre is "1 deletion is", or "2 deletions are".
-func countAre(n int, noun string) string {
-	return printer.Count(n, noun) + " " + printer.Agree(n, "is", "are")
 }

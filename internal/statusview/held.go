@@ -21,9 +21,9 @@ func Held(w io.Writer, held []upstreams.HeldUpstream, now time.Time) error {
 			fmt.Fprintln(w)
 		}
 		name := printer.Clean(h.Upstream)
-		fmt.Fprintf(w, "upstream %s: hold %s, %s of %s, since %s ago\n", name, h.ID,
+		fmt.Fprintf(w, "upstream %s: hold %s\n  %s of %s, held for %s\n", name, h.ID,
 			printer.Count(h.Removals, "deletion"), printer.Count(h.Of, "resource"), printer.Ago(h.Since, now))
-		fmt.Fprintf(w, "reason: %s\nends: %s\n\n", h.Reason, endOfHold(h.Held, now))
+		fmt.Fprintf(w, "  reason: %s\n  ends:   %s\n\n", h.Reason, endOfHold(h.Held, now))
 		rows := [][]string{{"KIND", "NAMESPACE", "NAME", "AGE", "HELD"}}
 		for _, d := range h.Deletions {
 			rows = append(rows, []string{d.Kind, printer.OrNone(d.Namespace), d.Name, printer.Ago(d.Created, now), printer.Ago(d.Since, now)})
@@ -31,7 +31,7 @@ func Held(w io.Writer, held []upstreams.HeldUpstream, now time.Time) error {
 		if err := printer.Rows(w, rows); err != nil {
 			return err
 		}
-		_, err := fmt.Fprintf(w, "\nAll of this is still served. If the deletions are meant: relay release %s --hold %s\n", name, h.ID)
+		_, err := fmt.Fprintf(w, "\nAll of these are still served. If the deletions are meant: relay release %s --hold %s\n", name, h.ID)
 		if err != nil {
 			return err
 		}
@@ -50,7 +50,7 @@ func endOfHold(h upstreams.Held, now time.Time) string {
 		if h.Asked.IsZero() {
 			return "once the upstream repeats the deletions"
 		}
-		return fmt.Sprintf("once the upstream repeats the deletions; it was asked to %s ago", printer.Ago(h.Asked, now))
+		return fmt.Sprintf("once the upstream repeats the deletions, which it was asked for %s ago", printer.Ago(h.Asked, now))
 	}
 	return "only when the upstream has the resources again, or somebody releases them"
 }

@@ -124,14 +124,18 @@ func advice(ups []upstreams.Status, now time.Time) string {
 				at = fmt.Sprintf("at revision %d", f.Revision)
 			}
 			waiting := ""
-			if f.Waiting > 0 {
-				waiting = fmt.Sprintf(", %s %s changed there", printer.Count(f.Waiting, "resource"), printer.Agree(f.Waiting, "has", "have"))
-			}
-			if !f.Until.IsZero() {
-				waiting += fmt.Sprintf(", for %s more", printer.Age(max(f.Until.Sub(now), 0)))
-			}
 			if f.Reason != "" {
-				waiting += fmt.Sprintf(" (%s)", printer.Clean(f.Reason))
+				waiting = fmt.Sprintf(" (%s)", printer.Clean(f.Reason))
+			}
+			switch left := f.Until.Sub(now); {
+			case f.Until.IsZero():
+			case left > 0:
+				waiting += fmt.Sprintf(", ends in %s", printer.Age(left))
+			default:
+				waiting += ", ends when it is in contact"
+			}
+			if f.Waiting > 0 {
+				waiting += fmt.Sprintf(", %s %s changed there", printer.Count(f.Waiting, "resource"), printer.Agree(f.Waiting, "has", "have"))
 			}
 			fmt.Fprintf(&out, "%s: frozen %s for %s%s. To follow it again: relay unfreeze %s\n", u.Name, at, printer.Ago(f.Since, now), waiting, u.Name)
 		}

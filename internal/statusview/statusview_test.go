@@ -68,6 +68,8 @@ func TestWhatWaitsForSomebodyIsSaid(t *testing.T) {
 			Held: &upstreams.Held{Clock: upstreams.ClockRunning, Reason: "40 of 100 at once", Since: now.Add(-time.Minute), Until: now.Add(9 * time.Minute), Removals: 40, Of: 100},
 		},
 		{Name: "kept", Type: "xds", State: upstreams.StateSynced, Synced: true, Held: &upstreams.Held{Clock: upstreams.ClockNone, Reason: "nothing would be left", Removals: 1, Of: 2}},
+		{Name: "cool", Type: "xds", State: upstreams.StateSynced, Synced: true, Frozen: &upstreams.Frozen{Since: now.Add(-time.Minute), Until: now.Add(time.Minute), Reason: "night", Waiting: 1}},
+		{Name: "late", Type: "xds", State: upstreams.StateSynced, Synced: true, Frozen: &upstreams.Frozen{Since: now.Add(-time.Minute), Until: now.Add(-time.Second)}},
 		{Name: "cold", Type: "xds", State: upstreams.StateSynced, Synced: true, Frozen: &upstreams.Frozen{Since: now.Add(-2 * time.Hour), Waiting: 3}},
 		{Name: "back", Type: "xds", State: upstreams.StateSynced, Synced: true, Frozen: &upstreams.Frozen{Since: now.Add(-time.Second), Revision: 17}},
 		{
@@ -88,12 +90,16 @@ config: loaded 2m ago
 UPSTREAM   TYPE   STATE                                 SYNCED   RESOURCES   REFUSED   DROPPED   UPDATED   ADDRESS
 held       xds    synced 60m, held                      yes      100         0         0         -         -
 kept       xds    synced -, held                        yes      0           0         0         -         -
+cool       xds    synced -, frozen                      yes      0           0         0         -         -
+late       xds    synced -, frozen                      yes      0           0         0         -         -
 cold       xds    synced -, frozen                      yes      0           0         0         -         -
 back       xds    synced -, frozen                      yes      0           0         0         -         -
 gone       xds    disconnected -, stale, held, frozen   yes      5           0         0         -         -
 
 held: 40 deletions of 100 resources are held (40 of 100 at once). The hold ends in 9m, once the upstream repeats the deletions. See them: relay held held
 kept: 1 deletion of 2 resources is held (nothing would be left). The hold ends only when the upstream has the resources again, or somebody releases them. See them: relay held kept
+cool: frozen as it was for 60s (night), ends in 60s, 1 resource has changed there. To follow it again: relay unfreeze cool
+late: frozen as it was for 60s, ends when it is in contact. To follow it again: relay unfreeze late
 cold: frozen as it was for 120m, 3 resources have changed there. To follow it again: relay unfreeze cold
 back: frozen at revision 17 for 1s. To follow it again: relay unfreeze back
 gone: 5 deletions of 5 resources are held (every VirtualService would go). The hold ends after 7m30s of contact, and the upstream is out of contact. See them: relay held gone

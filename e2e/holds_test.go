@@ -1,0 +1,515 @@
+package e2e
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/yaml"
+)
+
+// holding gives a relay that was not started a state, and all its upstreams a guard.
+func (r *relay) holding(guard string) *relay {
+	r.t.Helper()
+	change(r.t, r.config, "    plaintext: true\n", "    plaintext: true\n  guard: "+guard+"\n")
+	b, err := os.ReadFile(r.config)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	writeFile(r.t, r.config, string(b)+"state: {dir: "+filepath.Join(filepath.Dir(r.config), "state")+", flushInterval: 100ms}\n")
+	return r
+}
+
+// command runs a command of an operator, and returns what it prints and its exit code.
+func (r *relay) command(args ...string) (out string, code int) {
+	r.t.Helper()
+	cmd := exec.CommandContext(r.t.Context(), binary(r.t, "RELAY_BIN", "../bin/relay"), append(args, "--admin", r.admin)...)
+	b, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	switch {
+	case errors.As(err, &exit):
+		code = exit.ExitCode()
+	case err != nil:
+		r.t.Fatal(err)
+	}
+	return string(b), code
+}
+
+// must is command, of which the exit code is to be another than 0 only if it is said, and the
+// output to have each of the parts.
+func (r *relay) must(code int, command string, parts ...string) string {
+	r.t.Helper()
+	out, got := r.command(words(command)...)
+	if got != code {
+		r.t.Errorf("relay %s: exit code %d, want %d:\n%s", command, got, code, out)
+	}
+	for _, part := range parts {
+		if !strings.Contains(out, part) {
+			r.t.Errorf("relay %s: no %q in\n%s", command, part, out)
+		}
+	}
+	return out
+}
+
+// words splits a command line. A word may be in quotes.
+func words(line string) (all []string) {
+	for _, w := range regexp.MustCompile(`"[^"]*"|\S+`).FindAllString(line, -1) {
+		all = append(all, strings.Trim(w, `"`))
+	}
+	return all
+}
+
+// logged reports whether the relay has logged a line that has all of the parts.
+func (r *relay) logged(parts ...string) bool {
+	r.out.mu.Lock()
+	defer r.out.mu.Unlock()
+	for line := range strings.Lines(r.out.b.String()) {
+		if !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(line, part) }) {
+			return true
+		}
+	}
+	return false
+}
+
+// held is what relay held prints of one upstream.
+type held struct {
+	ID        string    `json:"id"`
+	Clock     string    `json:"clock"`
+	Reason    string    `json:"reason"`
+	Removals  int       `json:"removals"`
+	Since     time.Time `json:"since"`
+	Deletions []struct {
+		Kind      string    `json:"kind"`
+		Namespace string    `json:"namespace"`
+		Name      string    `json:"name"`
+		Created   time.Time `json:"created"`
+		Since     time.Time `json:"since"`
+	} `json:"deletions"`
+}
+
+// keys returns the deletions as configz names them.
+func (h held) keys() (keys []string) {
+	for _, d := range h.Deletions {
+		keys = append(keys, d.Kind+" "+d.Namespace+"/"+d.Name)
+	}
+	return keys
+}
+
+// held returns what is held of the one upstream, or nothing.
+func (r *relay) held() (h held) {
+	r.t.Helper()
+	var all []held
+	if err := json.Unmarshal([]byte(r.must(0, "held -o json")), &all); err != nil {
+		r.t.Fatal(err)
+	}
+	if len(all) > 0 {
+		h = all[0]
+	}
+	return h
+}
+
+// holds waits until so many deletions are held, and returns them.
+func (r *relay) holds(removals int) (h held) {
+	r.t.Helper()
+	eventually(r.t, fmt.Sprintf("relay %s holds %d deletions", r.name, removals), func() error {
+		if h = r.held(); h.Removals != removals {
+			return fmt.Errorf("it holds %+v", h)
+		}
+		return nil
+	})
+	return h
+}
+
+// revision is what relay history prints of one.
+type revision struct {
+	ID        uint64
+	By        string
+	Removed   int
+	Resources int
+}
+
+// revisions returns those of the upstream east, newest first: at least one.
+func (r *relay) revisions() (all []revision) {
+	r.t.Helper()
+	eventually(r.t, "there is a revision", func() error {
+		all = nil
+		if err := json.Unmarshal([]byte(r.must(0, "history east -o json")), &all); err != nil || len(all) == 0 {
+			return fmt.Errorf("%v %+v", err, all)
+		}
+		return nil
+	})
+	return all
+}
+
+// virtualService and destinationRule are further kinds of configs.
+func virtualService(name string) string {
+	return fmt.Sprintf(`apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: %s, namespace: shop, creationTimestamp: "2024-05-01T10:00:00Z"}
+spec: {hosts: [%s.example], http: [{route: [{destination: {host: %s.example}}]}]}
+`, name, name, name)
+}
+
+func destinationRule(name string) string {
+	return fmt.Sprintf(`apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {name: %s, namespace: shop, creationTimestamp: "2024-05-01T10:00:00Z"}
+spec: {host: %s.example, trafficPolicy: {loadBalancer: {simple: RANDOM}}}
+`, name, name)
+}
+
+// eight gives an istiod eight configs of three kinds.
+func (i *istiod) eight(t *testing.T) {
+	t.Helper()
+	for n := range 3 {
+		i.write(t, fmt.Sprintf("s%d", n), fmt.Sprintf("s%d.example", n))
+		writeFile(t, filepath.Join(i.configDir, fmt.Sprintf("v%d.yaml", n)), virtualService(fmt.Sprintf("v%d", n)))
+	}
+	for n := range 2 {
+		writeFile(t, filepath.Join(i.configDir, fmt.Sprintf("d%d.yaml", n)), destinationRule(fmt.Sprintf("d%d", n)))
+	}
+}
+
+// empty takes all configs from an istiod.
+func (i *istiod) empty(t *testing.T) {
+	t.Helper()
+	paths, err := filepath.Glob(filepath.Join(i.configDir, "*.yaml"))
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("no configs in %s: %v", i.configDir, err)
+	}
+	for _, path := range paths {
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestASmallIstiodThatComesBackEmptyIsHeld(t *testing.T) {
+	east := newIstiod(t, "east")
+	east.eight(t)
+	east.start().ready()
+	r := newRelay(t, "hub", []string{"east=" + east.grpc}).holding("{}").start().ready()
+	third := newIstiod(t, "third", r.xds).start().ready()
+	want := east.configs()
+	if len(want) != 8 {
+		t.Fatalf("%d configs: %v", len(want), want)
+	}
+	eventually(t, "all is there", func() error { return differs(third.configs(), want) })
+
+	stop := watchFor(t, third, want)
+	east.kill()
+	east.empty(t)
+	east.start().ready()
+	h := r.holds(8)
+	if got := h.keys(); !slices.Equal(slices.Sorted(slices.Values(got)), slices.Sorted(maps.Keys(want))) {
+		t.Errorf("held are %q", got)
+	}
+	if h.Clock != "running" || h.Reason == "" || h.Since.IsZero() {
+		t.Errorf("the hold is %+v", h)
+	}
+	for _, d := range h.Deletions {
+		if d.Since.Before(h.Since.Add(-time.Minute)) || d.Created.Format(time.DateOnly) != "2024-05-01" {
+			t.Errorf("%s %s is held since %v, and was created at %v", d.Kind, d.Name, d.Since, d.Created)
+		}
+	}
+	var asYAML []held
+	if err := yaml.Unmarshal([]byte(r.must(0, "held east -o yaml")), &asYAML); err != nil || len(asYAML) != 1 || asYAML[0].ID != h.ID || len(asYAML[0].Deletions) != 8 {
+		t.Errorf("%v: as YAML it is %+v", err, asYAML)
+	}
+	table := r.must(0, "held", "upstream east: hold "+h.ID, "8 deletions of 9 resources", // the MeshConfig stays
+		"relay release east --hold "+h.ID)
+	row := regexp.MustCompile(`(?m)^networking\.istio\.io/\w+ +shop +[svd]\d +[0-9ydhms]+ +\d+\w+$`)
+	if n := len(row.FindAllString(table, -1)); n != 8 {
+		t.Errorf("%d rows in\n%s", n, table)
+	}
+	if out := r.must(0, "status", "relay held east"); strings.Contains(out, "release") {
+		t.Errorf("the status offers the command that deletes:\n%s", out)
+	}
+	if body, err := httpGet("http://" + r.admin + "/ready"); err != nil || !contains(body, `see "relay held east"`) {
+		t.Errorf("/ready: %v: %s", err, body)
+	}
+
+	// Nothing of this changes anything.
+	r.must(2, "release east", "hold "+h.ID, "shop")
+	r.must(0, "release east --all --dry-run", "8 deletions would be released, 0 still held")
+	r.must(0, "release east --dry-run --hold "+h.ID, "8 deletions would be released, 0 still held")
+	r.must(1, "release east --hold nothing2", "is not known")
+	r.must(1, "release east --only vs/elsewhere", "relay held east")
+	if again := r.held(); again.ID != h.ID || again.Removals != 8 {
+		t.Errorf("the hold is %+v", again)
+	}
+	if lost := stop(); len(lost) > 0 {
+		t.Errorf("lost: %v", lost)
+	}
+
+	// What is deleted now was not in the list.
+	const late = "networking.istio.io/ServiceEntry shop/late"
+	east.write(t, "late", "late.example")
+	third.has(late, "late.example")
+	stop = watchFor(t, third, third.configs())
+	east.remove(t, "late")
+	grown := r.holds(9)
+	if grown.ID == h.ID {
+		t.Errorf("the hold is still called %s", h.ID)
+	}
+	r.must(1, "release east --hold "+h.ID, "has grown by 1", "+ "+late, grown.ID)
+	if lost := stop(); len(lost) > 0 {
+		t.Errorf("lost: %v", lost)
+	}
+
+	r.must(0, `release east --only virtualservice/shop --reason "routes have moved"`, "3 deletions released, 6 still held", "VirtualService shop/v0")
+	third.loses("networking.istio.io/VirtualService shop/v0")
+	rest := r.holds(6)
+	if n := len(third.configs()); n != 6 {
+		t.Errorf("%d configs, want 6", n)
+	}
+	r.must(0, `release east --reason "the rest, too" --hold `+rest.ID, "6 deletions released, 0 still held")
+	eventually(t, "nothing is left", func() error { return differs(third.configs(), configs{}) })
+	r.must(0, "held", "No deletions are held.")
+	eventually(t, "the history has the reasons", func() error {
+		revisions := r.revisions()
+		if len(revisions) < 2 || revisions[0].By != "release (the rest, too)" || revisions[1].By != "release (routes have moved)" || revisions[1].Removed != 3 {
+			return fmt.Errorf("%+v", revisions)
+		}
+		return nil
+	})
+	if !r.logged("action=release", "upstream=east", `reason="routes have moved"`, "only=virtualservice/shop") {
+		t.Error("the reason is not in the log")
+	}
+}
+
+// The share, and an operator who takes whatever is held.
+func TestReleaseAllCarriesOutWhateverIsHeld(t *testing.T) {
+	east := newIstiod(t, "east")
+	east.eight(t)
+	east.start().ready()
+	r := newRelay(t, "hub", []string{"east=" + east.grpc}).holding("{holdFor: forever}").start().ready()
+	f := dial(t, r.xds).follow(seV1, nil)
+	f.mark()
+	east.empty(t)
+	if h := r.holds(8); h.Clock != "none" {
+		t.Errorf("the clock is %s", h.Clock)
+	}
+	r.must(0, "release east --all --reason gone", "8 deletions released, 0 still held")
+	eventually(t, "they go", func() error {
+		if f.size() != 0 {
+			return fmt.Errorf("%s", f.said())
+		}
+		return nil
+	})
+}
+
+func TestHeldDeletionsOfADeadIstiodStay(t *testing.T) {
+	const holdFor = 3 * time.Second
+	for _, returns := range []string{"with nothing", "with the resources"} {
+		t.Run(strings.ReplaceAll(returns, " ", "-"), func(t *testing.T) {
+			t.Parallel()
+			east := newIstiod(t, "east")
+			east.eight(t)
+			east.start().ready()
+			r := newRelay(t, "hub", []string{"east=" + east.grpc}).holding("{holdFor: 3s}").start().ready()
+			third := newIstiod(t, "third", r.xds).start().ready()
+			want := third.configs()
+			stop := watchFor(t, third, want)
+			east.empty(t)
+			r.holds(8)
+			east.kill()
+			dead := time.Now()
+			var h held
+			eventually(t, "the clock stands still for much longer than the hold lasts", func() error {
+				h = r.held()
+				switch {
+				case h.Clock != "stopped" && time.Since(dead) > time.Second:
+					t.Fatalf("the hold is %+v", h)
+				case time.Since(dead) < 2*holdFor:
+					return fmt.Errorf("the clock is %s", h.Clock)
+				}
+				return nil
+			})
+			if lost := stop(); h.Removals != 8 || len(lost) > 0 {
+				t.Errorf("lost: %v; the hold is %+v", lost, h)
+			}
+			if r.logged("asking the upstream to repeat") {
+				t.Error("a dead upstream was asked to repeat")
+			}
+
+			if returns == "with the resources" {
+				stop := watchFor(t, third, want)
+				east.eight(t)
+				east.start().ready()
+				eventually(t, "the hold ends", func() error {
+					if h := r.held(); h.Removals > 0 {
+						return fmt.Errorf("%+v", h)
+					}
+					return nil
+				})
+				if lost := stop(); len(lost) > 0 {
+					t.Errorf("lost: %v", lost)
+				}
+				return
+			}
+			east.start().ready()
+			eventually(t, "they go", func() error { return differs(third.configs(), configs{}) })
+			if !r.logged("asking the upstream to repeat held deletions") || !r.logged("held deletions carried out", "the upstream has repeated them") {
+				t.Error("the upstream was not asked to repeat them")
+			}
+		})
+	}
+}
+
+// A rollback to what the upstream had, and back to what it has.
+func TestWhatGoesByUnfreezingAfterARollbackIsHeld(t *testing.T) {
+	east := newIstiod(t, "east")
+	entries := func(n int) {
+		t.Helper()
+		var all strings.Builder
+		for i := range n {
+			all.WriteString(serviceEntry(fmt.Sprintf("e%d", i), fmt.Sprintf("e%d.example", i)) + "---\n")
+		}
+		writeFile(t, filepath.Join(east.configDir, "all.yaml"), all.String())
+	}
+	entries(100)
+	east.start().ready()
+	r := newRelay(t, "hub", []string{"east=" + east.grpc}).holding("{}").start().ready()
+	third := newIstiod(t, "third", r.xds).start().ready()
+	has := func(n int) {
+		t.Helper()
+		eventually(t, fmt.Sprintf("the istiod has %d", n), func() error {
+			if got := len(third.configs()); got != n {
+				return fmt.Errorf("it has %d", got)
+			}
+			return nil
+		})
+	}
+	has(100)
+	want := third.configs()
+	var all revision
+	eventually(t, "this is a revision", func() error {
+		if all = r.revisions()[0]; all.Resources != 101 { // with the MeshConfig
+			return fmt.Errorf("%+v", all)
+		}
+		return nil
+	})
+	rollback := fmt.Sprintf("rollback east --to %d", all.ID)
+	entries(60)
+	h := r.holds(40)
+	r.must(0, "release east --hold "+h.ID)
+	has(60)
+
+	r.must(0, rollback+" --dry-run", "40 added, 0 changed, 0 removed, 61 as before")
+	has(60)
+	r.must(0, rollback+` --reason "not yet"`, "frozen at revision")
+	has(100)
+	stop := watchFor(t, third, want)
+	r.must(0, "status", "not yet", "relay unfreeze east")
+	r.must(0, "unfreeze east --dry-run", "0 added, 0 changed, 0 removed, 40 held by its guard, 61 as before")
+	r.must(0, "unfreeze east", "upstream east is followed again", "40 deletions of 101 resources", "relay release east --hold "+h.ID)
+	if again := r.holds(40); again.ID != h.ID {
+		t.Errorf("the same deletions are called %s and %s", h.ID, again.ID)
+	}
+
+	// Out of contact nobody knows what the upstream has.
+	r.must(0, "freeze east")
+	east.kill()
+	eventually(t, "unfreezing is refused", func() error {
+		if out, code := r.command("unfreeze", "east", "--dry-run"); code != 1 || !strings.Contains(out, "--force") {
+			return fmt.Errorf("%d: %s", code, out)
+		}
+		return nil
+	})
+	r.must(1, "unfreeze east", "out of contact", "--force")
+	r.must(0, "status", "frozen")
+	r.must(0, `unfreeze east --force --reason "as it was last"`, "upstream east is followed again", "40 deletions of 101 resources")
+	if h := r.holds(40); h.Clock != "stopped" {
+		t.Errorf("the hold is %+v", h)
+	}
+	if lost := stop(); len(lost) > 0 {
+		t.Errorf("lost: %v", lost)
+	}
+	r.must(0, "release east --hold "+h.ID, "40 deletions released")
+	has(60)
+}
+
+func TestAFreezeWithAnEndEndsByItself(t *testing.T) {
+	east := newIstiod(t, "east")
+	east.eight(t)
+	east.start().ready()
+	r := newRelay(t, "hub", []string{"east=" + east.grpc}).holding("{}").start().ready()
+	f := dial(t, r.xds).follow(seV1, nil)
+	f.mark()
+	r.must(0, "freeze east --for 3s --dry-run", "dry run")
+	r.must(0, `freeze east --for 3s --reason "night shift"`, "upstream east is frozen as it was", "or \"relay unfreeze east\"")
+	frozen := time.Now()
+	r.must(0, "status", "frozen as it was", "night shift", "ends in")
+	r.must(1, "freeze east --for 3s", "frozen already")
+	east.write(t, "late", "late.example")
+	eventually(t, "the change arrives by itself", func() error {
+		if f.said() != "+shop/late" {
+			return fmt.Errorf("sent %q", f.said())
+		}
+		return nil
+	})
+	if d := time.Since(frozen); d < 2900*time.Millisecond {
+		t.Errorf("the freeze lasted %v", d)
+	}
+	eventually(t, "the history tells it", func() error {
+		if out := r.must(0, "history east"); !strings.Contains(out, "end of the freeze") {
+			return fmt.Errorf("%s", out)
+		}
+		return nil
+	})
+}
+
+// Of two relays in a row the second holds, and asks the first over delta to repeat.
+func TestARelayRepeatsHeldDeletionsToARelay(t *testing.T) {
+	dir := t.TempDir()
+	for n := range 5 {
+		name := fmt.Sprintf("s%d", n)
+		writeFile(t, filepath.Join(dir, name+".yaml"), serviceEntry(name, name+".example"))
+		writeFile(t, filepath.Join(dir, fmt.Sprintf("v%d.yaml", n)), virtualService(fmt.Sprintf("v%d", n)))
+	}
+	first := newRelay(t, "first", []string{"files=" + dir})
+	change(t, first.config, "  file: {path: "+dir+"}\n", "  file: {path: "+dir+"}\n  guard: {percent: 100}\n")
+	first.start().ready()
+	second := newRelay(t, "second", []string{"east=" + first.xds}).holding("{holdFor: 2s}").start().ready()
+	if out := second.must(0, "status"); !strings.Contains(out, "xds/delta") {
+		t.Fatalf("the second relay does not speak delta:\n%s", out)
+	}
+	c := dial(t, second.xds)
+	entries, routes := c.follow(seV1, nil), c.follow("networking.istio.io/v1/VirtualService", nil)
+	entries.mark()
+	routes.mark()
+	for n := range 5 {
+		if err := os.Remove(filepath.Join(dir, fmt.Sprintf("v%d.yaml", n))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if h := second.holds(5); h.Reason != "every VirtualService would go" {
+		t.Errorf("the hold is %+v", h)
+	}
+	since := time.Now()
+	eventually(t, "they go", func() error {
+		if routes.size() > 0 {
+			return fmt.Errorf("%d are left", routes.size())
+		}
+		return nil
+	})
+	if time.Since(since) < time.Second {
+		t.Errorf("after %v already", time.Since(since))
+	}
+	if !second.logged("asking the upstream to repeat held deletions") || !second.logged("held deletions carried out", "the upstream has repeated them", "removed=5") {
+		t.Error("the first relay was not asked to repeat them")
+	}
+	if got := entries.said(); got != "" {
+		t.Errorf("what was repeated and has not changed was sent on: %s", got)
+	}
+}
