@@ -79,9 +79,9 @@ type Guard struct {
 	// is held. Defaults 30 and 10; a Percent of 100 lets everything pass.
 	Percent int `yaml:"percent"`
 	Count   int `yaml:"count"`
-	// Empty tells what becomes of deletions that leave nothing of the upstream, or of a kind
-	// that had three resources or more, however few they are: hold or pass. Default hold;
-	// pass where Percent is 100.
+	// Empty tells what becomes of deletions that leave nothing of a kind that had three
+	// resources or more, or of an upstream that comes back, however few they are: hold or
+	// pass. Default hold; pass where Percent is 100.
 	Empty string `yaml:"empty"`
 	// HoldFor is how long, unless it is released before. The time counts while the upstream
 	// is in contact. Default 10m.

@@ -112,12 +112,10 @@ func (g *gate) tooManyOf(byKind map[mirror.Kind]int, now time.Time) string {
 // emptied returns what the deletions at hand leave nothing of, or nothing. n is how many they
 // are. A MeshConfig, which an istiod without any config has, does not count.
 func (g *gate) emptied(byKind map[mirror.Kind]int, n int) string {
-	all := &g.tallies.all
-	mesh := g.tallies.kind(mirror.MeshConfig)
 	n -= byKind[mirror.MeshConfig]
-	size, most := all.size-mesh.size, all.peaks.most-mesh.peaks.most
-	if n > 0 && n == size && (most >= fewest || g.opening && g.synced) {
-		return "nothing would be left"
+	size := g.tallies.all.size - g.tallies.kind(mirror.MeshConfig).size
+	if n > 0 && n == size && g.opening && g.synced {
+		return "it comes back with nothing"
 	}
 	var kinds []string
 	for kind, of := range byKind {

@@ -67,7 +67,7 @@ func TestWhatWaitsForSomebodyIsSaid(t *testing.T) {
 			Name: "held", Type: "xds", State: upstreams.StateSynced, Since: now.Add(-time.Hour), Synced: true, Resources: map[string]int{"a/B": 100},
 			Held: &upstreams.Held{Clock: upstreams.ClockRunning, Reason: "40 of 100 at once", Since: now.Add(-time.Minute), Until: now.Add(9 * time.Minute), Removals: 40, Of: 100},
 		},
-		{Name: "kept", Type: "xds", State: upstreams.StateSynced, Synced: true, Held: &upstreams.Held{Clock: upstreams.ClockNone, Reason: "nothing would be left", Removals: 1, Of: 2}},
+		{Name: "kept", Type: "xds", State: upstreams.StateSynced, Synced: true, Held: &upstreams.Held{Clock: upstreams.ClockNone, Reason: "it comes back with nothing", Removals: 1, Of: 2}},
 		{Name: "cool", Type: "xds", State: upstreams.StateSynced, Synced: true, Frozen: &upstreams.Frozen{Since: now.Add(-time.Minute), Until: now.Add(time.Minute), Reason: "night", Waiting: 1}},
 		{Name: "late", Type: "xds", State: upstreams.StateSynced, Synced: true, Frozen: &upstreams.Frozen{Since: now.Add(-time.Minute), Until: now.Add(-time.Second)}},
 		{Name: "cold", Type: "xds", State: upstreams.StateSynced, Synced: true, Frozen: &upstreams.Frozen{Since: now.Add(-2 * time.Hour), Waiting: 3}},
@@ -97,7 +97,7 @@ back       xds    synced -, frozen                      yes      0           0  
 gone       xds    disconnected -, stale, held, frozen   yes      5           0         0         -         -
 
 held: 40 deletions of 100 resources are held (40 of 100 at once). The hold ends in 9m, once the upstream repeats the deletions. See them: relay held held
-kept: 1 deletion of 2 resources is held (nothing would be left). The hold ends only when the upstream has the resources again, or somebody releases them. See them: relay held kept
+kept: 1 deletion of 2 resources is held (it comes back with nothing). The hold ends only when the upstream has the resources again, or somebody releases them. See them: relay held kept
 cool: frozen as it was for 60s (night), ends in 60s, 1 resource has changed there. To follow it again: relay unfreeze cool
 late: frozen as it was for 60s, ends when it is in contact. To follow it again: relay unfreeze late
 cold: frozen as it was for 120m, 3 resources have changed there. To follow it again: relay unfreeze cold
