@@ -374,7 +374,7 @@ func (c *scenario) show([]string) error {
 	if h := st.Held; h != nil {
 		fmt.Fprintf(&c.printed, "held: %d of %d, %s; clock %s", h.Removals, h.Of, h.Reason, h.Clock)
 		if !h.Until.IsZero() {
-			fmt.Fprintf(&c.printed, ", %v left", h.Until.Sub(time.Now()).Round(time.Second))
+			fmt.Fprintf(&c.printed, ", %v left", time.Until(h.Until).Round(time.Second))
 		}
 		if h.Left != "" {
 			fmt.Fprintf(&c.printed, ", %s left", h.Left)
