@@ -370,8 +370,9 @@ func (s *stream) firstRequest(i int) proto.Message {
 	if len(req.InitialResourceVersions) == 0 {
 		return req
 	}
-	if s.client.forgetful[s.address] || proto.Size(req) > limit {
-		// The server could not receive it. Without, everything is sent.
+	if i == 0 || s.client.forgetful[s.address] || proto.Size(req) > limit {
+		// The server could not receive it: of a first request relays take little more than
+		// the node. Without, everything is sent.
 		req.InitialResourceVersions = nil
 		s.complete[typeURL] = true
 		return req

@@ -98,7 +98,12 @@ type XDS struct {
 	FailbackAfter Duration `yaml:"failbackAfter"`
 	// Types are type URLs (group/version/Kind) to mirror besides the well-known ones.
 	Types []string `yaml:"types,omitempty"`
+	// Compression has gzip when the server may compress its responses. Default: none.
+	Compression []string `yaml:"compression,omitempty"`
 }
+
+// CompressionGzip is the one value of XDS.Compression and Downstream.Compression.
+const CompressionGzip = "gzip"
 
 // TLS is how the relay makes sure of an upstream, and shows who it is.
 type TLS struct {
@@ -146,6 +151,8 @@ type Downstream struct {
 	// come and ask. Defaults 1000 and 500.
 	NewStreamsPerSecond int `yaml:"newStreamsPerSecond"`
 	RequestsPerSecond   int `yaml:"requestsPerSecond"`
+	// Compression has gzip when clients may compress their requests. Default: none.
+	Compression []string `yaml:"compression,omitempty"`
 	// ShedAtMemoryPercent is how much of the memory limit may be in use before new clients
 	// are turned away. Default 90; 0: never.
 	ShedAtMemoryPercent int `yaml:"shedAtMemoryPercent"`

@@ -210,6 +210,7 @@ func (v *validator) xds(at string, x XDS) {
 			v.errorf(fmt.Sprintf("%s.types[%d]", at, i), "%v", err)
 		}
 	}
+	v.compression(at+".compression", x.Compression)
 	switch {
 	case x.Plaintext && x.TLS != nil:
 		v.errorf(at+".plaintext", "both plaintext and tls: leave out one")
@@ -261,7 +262,15 @@ func (v *validator) downstream(d Downstream) {
 	v.number("downstream.maxStreams", d.MaxStreams, 1, 1_000_000)
 	v.number("downstream.newStreamsPerSecond", d.NewStreamsPerSecond, 1, 1_000_000)
 	v.number("downstream.requestsPerSecond", d.RequestsPerSecond, 1, 1_000_000)
+	v.compression("downstream.compression", d.Compression)
 	v.number("downstream.shedAtMemoryPercent", d.ShedAtMemoryPercent, 0, 100)
+}
+
+// compression checks a list of encodings that the other side may use.
+func (v *validator) compression(field string, encodings []string) {
+	for i, e := range encodings {
+		v.oneOf(fmt.Sprintf("%s[%d]", field, i), e, CompressionGzip)
+	}
 }
 
 // address checks a host:port. The port is at least leastPort: 0 lets the system choose.

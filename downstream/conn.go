@@ -17,7 +17,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	"meshrelay/internal/breakage"
 )
@@ -172,23 +171,10 @@ func (c *conn) name() string {
 
 // receive handles requests until the client ends the stream.
 func (c *conn) receive() error {
+	in := &incoming{ctx: c.stream.Context(), decoding: c.server.decoding, limits: &c.server.limits}
 	for {
-		var err error
-		if c.protocol == protocolSotW {
-			req := &discoveryv3.DiscoveryRequest{}
-			if err = c.stream.RecvMsg(req); err == nil {
-				if err = c.await(req.GetResponseNonce()); err == nil {
-					err = c.handleSotW(req)
-				}
-			}
-		} else {
-			req := &discoveryv3.DeltaDiscoveryRequest{}
-			if err = c.stream.RecvMsg(req); err == nil {
-				if err = c.await(req.GetResponseNonce()); err == nil {
-					err = c.handleDelta(req)
-				}
-			}
-		}
+		in.first = !c.begun
+		err := c.next(in)
 		switch {
 		case errors.Is(err, io.EOF):
 			return nil
@@ -200,6 +186,39 @@ func (c *conn) receive() error {
 		}
 		c.signal()
 	}
+}
+
+// next waits for a request and handles it.
+func (c *conn) next(in *incoming) error {
+	if c.protocol == protocolSotW {
+		req := &discoveryv3.DiscoveryRequest{}
+		in.sotw = req
+		if err := c.take(in); err != nil {
+			return err
+		}
+		if err := c.await(req.GetResponseNonce()); err != nil {
+			return err
+		}
+		return c.handleSotW(req)
+	}
+	req := &discoveryv3.DeltaDiscoveryRequest{}
+	in.delta = req
+	if err := c.take(in); err != nil {
+		return err
+	}
+	if err := c.await(req.GetResponseNonce()); err != nil {
+		return err
+	}
+	return c.handleDelta(req)
+}
+
+// take waits for a request, and returns why it is refused if it is.
+func (c *conn) take(in *incoming) error {
+	if err := c.stream.RecvMsg(in); err != nil {
+		return err
+	}
+	in.sotw, in.delta = nil, nil // it may be large, and the next one may be long in coming
+	return in.err
 }
 
 func (c *conn) handleSotW(req *discoveryv3.DiscoveryRequest) error {
@@ -242,9 +261,6 @@ func (c *conn) know(typeURL string, node *corev3.Node) (bool, error) {
 	}
 	if typeURL == healthType {
 		return false, nil
-	}
-	if size, most := proto.Size(node), c.server.limits.Load().MaxNodeBytes; size > most {
-		return false, refuse(reasonNode, codes.InvalidArgument, "the node has %d bytes, more than %d (downstream.maxNodeBytes)", size, most)
 	}
 	client, err := parseNode(node)
 	if err != nil {

@@ -174,7 +174,9 @@ func TestLargeResumeIsTaken_S18(t *testing.T) {
 	a := se("shop", "a", "a.example")
 	r.put(a)
 	s := r.delta()
-	req := subscribeDelta(seV1)
+	s.send(subscribeDelta(meshURL)) // of the first request, relays hold nothing
+	s.next()
+	req := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: seV1}
 	req.InitialResourceVersions = map[string]string{a.FullName(): a.Version()}
 	for i := range 100000 {
 		req.InitialResourceVersions[fmt.Sprintf("shop/vanished-%d", i)] = "AAAAAAAAAAAAAAAAAAAAAA"

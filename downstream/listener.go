@@ -17,7 +17,6 @@ import (
 	"google.golang.org/grpc/credentials/tls/certprovider"
 	"google.golang.org/grpc/credentials/tls/certprovider/pemfile"
 	"google.golang.org/grpc/encoding"
-	_ "google.golang.org/grpc/encoding/gzip" // clients may compress their requests
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/security/advancedtls"
 )
@@ -98,7 +97,7 @@ func (s *Server) listen() (opened []*listener, err error) {
 }
 
 func (s *Server) serverOptions(creds credentials.TransportCredentials) []grpc.ServerOption {
-	return []grpc.ServerOption{
+	options := []grpc.ServerOption{
 		grpc.Creds(creds),
 		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2("proto")}),
 		grpc.MaxConcurrentStreams(uint32(s.cfg.MaxStreamsPerConnection)),
@@ -119,6 +118,11 @@ func (s *Server) serverOptions(creds credentials.TransportCredentials) []grpc.Se
 			Time: 30 * time.Second, Timeout: keepaliveTimeout,
 		}),
 	}
+	if s.cfg.Gzip {
+		// Of this server: to register it would be for the whole process.
+		options = append(options, grpc.RPCDecompressor(grpc.NewGZIPDecompressor())) //nolint:staticcheck // there is no other way
+	}
+	return options
 }
 
 func (l *listener) serve() error {

@@ -85,8 +85,9 @@ func TestOverALimitTheAbuserIsToldAndNobodyElseIsHurt(t *testing.T) {
 			nil, func(r *relay) *deltaStream { return r.deltaBy("a", big) }},
 		{"names", reasonNames, codes.ResourceExhausted, "more than 65536 resource names",
 			nil, func(r *relay) *deltaStream {
-				d := r.delta()
-				req := subscribeDelta(seV1)
+				d := r.deltaBy("a", drV1)
+				d.next()
+				req := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: seV1}
 				for i := range maxNames + 1 {
 					req.ResourceNamesSubscribe = append(req.ResourceNamesSubscribe, fmt.Sprint("n/", i))
 				}

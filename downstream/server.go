@@ -18,6 +18,7 @@ import (
 	statusv3 "github.com/envoyproxy/go-control-plane/envoy/service/status/v3"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
 	"google.golang.org/protobuf/encoding/protowire"
 
@@ -57,6 +58,8 @@ type Config struct {
 	MaxStreamsPerConnection int
 	MaxRequestBytes         int
 	MaxHeaderBytes          int
+	// Gzip lets clients compress their requests.
+	Gzip bool
 	// Limits are those that Server.Reload can replace.
 	Limits
 }
@@ -138,6 +141,7 @@ type Server struct {
 	views        *views
 	gate         *gate
 	limits       atomic.Pointer[Limits] // what it points to is immutable
+	decoding     *semaphore.Weighted
 	limiter      *rate.Limiter
 	refusals     *rate.Limiter // of log lines: who is refused comes back
 	controlPlane []byte        // encoded envoy.config.core.v3.ControlPlane
@@ -190,6 +194,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		cfg: cfg, configs: deps.Configs, debug: deps.Debug, overloaded: deps.Overloaded, log: deps.Logger,
 		metrics: m, rules: rs, views: newViews(deps.Configs),
 		limiter:      rate.NewLimiter(rate.Limit(limits.NewStreamsPerSecond), limits.NewStreamsPerSecond),
+		decoding:     semaphore.NewWeighted(maxDecoding),
 		refusals:     rate.NewLimiter(rate.Every(time.Second), 10),
 		identifier:   string(identifier),
 		controlPlane: protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), identifier),

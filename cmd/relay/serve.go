@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"os/signal"
+	"slices"
 	"sync/atomic"
 	"syscall"
 
@@ -276,7 +277,7 @@ func downstreamConfig(cfg *config.Config, version string) (downstream.Config, er
 		StartupTimeout: d.StartupTimeout.D(), MaxConnectionAge: d.MaxConnectionAge.D(), MaxConnectionAgeGrace: d.MaxConnectionAgeGrace.D(),
 		DrainTimeout: d.DrainTimeout.D(), SendTimeout: d.SendTimeout.D(),
 		MaxStreamsPerConnection: d.MaxStreamsPerConnection, MaxRequestBytes: d.MaxRequestBytes,
-		MaxHeaderBytes: d.MaxHeaderBytes, Limits: limitsOf(d),
+		MaxHeaderBytes: d.MaxHeaderBytes, Gzip: slices.Contains(d.Compression, config.CompressionGzip), Limits: limitsOf(d),
 	}
 	for _, l := range d.Listeners {
 		listener := downstream.Listener{Address: l.Address, View: l.View}
