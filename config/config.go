@@ -143,6 +143,18 @@ type Downstream struct {
 	MaxTypesPerClient       int `yaml:"maxTypesPerClient"`
 	// MaxNodeBytes bounds what a client says of itself, in bytes. Default 256 KiB.
 	MaxNodeBytes int `yaml:"maxNodeBytes"`
+	// MaxNamesPerClient, MaxNamesPerPeer and MaxNames bound the names of resources that one
+	// stream, the streams of one peer and all streams subscribe to; the others their bytes.
+	// Defaults 65536 and 8 MiB, 262144 and 32 MiB, 524288 and 64 MiB.
+	MaxNamesPerClient     int `yaml:"maxNamesPerClient"`
+	MaxNameBytesPerClient int `yaml:"maxNameBytesPerClient"`
+	MaxNamesPerPeer       int `yaml:"maxNamesPerPeer"`
+	MaxNameBytesPerPeer   int `yaml:"maxNameBytesPerPeer"`
+	MaxNames              int `yaml:"maxNames"`
+	MaxNameBytes          int `yaml:"maxNameBytes"`
+	// MaxVersionBytes bounds what clients say that they have until it is compared with what
+	// there is. Default 256 MiB.
+	MaxVersionBytes int `yaml:"maxVersionBytes"`
 	// MaxConnections and MaxStreams bound the clients of all listeners together. Defaults
 	// 20000 and 20000.
 	MaxConnections int `yaml:"maxConnections"`

@@ -258,6 +258,17 @@ func (v *validator) downstream(d Downstream) {
 	v.number("downstream.maxHeaderBytes", d.MaxHeaderBytes, 4<<10, 16<<20)
 	v.number("downstream.maxTypesPerClient", d.MaxTypesPerClient, 1, 10000)
 	v.number("downstream.maxNodeBytes", d.MaxNodeBytes, 1<<10, 16<<20)
+	for _, b := range []struct {
+		field string
+		n     int
+		least int
+	}{
+		{"maxNamesPerClient", d.MaxNamesPerClient, 1}, {"maxNameBytesPerClient", d.MaxNameBytesPerClient, 1 << 10},
+		{"maxNamesPerPeer", d.MaxNamesPerPeer, 1}, {"maxNameBytesPerPeer", d.MaxNameBytesPerPeer, 1 << 10},
+		{"maxNames", d.MaxNames, 1}, {"maxNameBytes", d.MaxNameBytes, 1 << 10}, {"maxVersionBytes", d.MaxVersionBytes, 1 << 20},
+	} {
+		v.number("downstream."+b.field, b.n, b.least, 1<<30)
+	}
 	v.number("downstream.maxConnections", d.MaxConnections, 1, 1_000_000)
 	v.number("downstream.maxStreams", d.MaxStreams, 1, 1_000_000)
 	v.number("downstream.newStreamsPerSecond", d.NewStreamsPerSecond, 1, 1_000_000)

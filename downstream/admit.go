@@ -47,7 +47,9 @@ func (s *Server) runStream(stream grpc.ServerStream, protocol string, l *Listene
 	if !ok {
 		return status.Error(codes.Internal, "stream has no peer")
 	}
-	c := newConn(s, stream, protocol, l, p)
+	use := s.peers.enter(peerKey(p))
+	defer s.peers.leave(use)
+	c := newConn(s, stream, protocol, l, p, use)
 	s.add(c)
 	defer s.remove(c)
 	clients := s.metrics.clients.WithLabelValues(protocol)

@@ -43,6 +43,7 @@ type conn struct {
 	protocol string
 	listener *Listener
 	peer     *peer.Peer
+	use      *peerUse
 	opened   time.Time
 	wake     chan struct{} // one slot: there may be something to send
 	ended    chan error    // why it ends: of receive, of send, and of evict
@@ -68,6 +69,7 @@ type conn struct {
 	watches *watches
 	replies []any // answers to debug requests
 	nonce   uint64
+	kept    usage // as it is counted in peers
 	// asked says that a request came since the watches were last planned for, planned what
 	// the view's count of changes was then.
 	asked   bool
@@ -76,9 +78,9 @@ type conn struct {
 	steps []step // of the sending goroutine: the round under way
 }
 
-func newConn(s *Server, stream grpc.ServerStream, protocol string, l *Listener, p *peer.Peer) *conn {
+func newConn(s *Server, stream grpc.ServerStream, protocol string, l *Listener, p *peer.Peer, use *peerUse) *conn {
 	return &conn{
-		server: s, stream: stream, protocol: protocol, listener: l, peer: p, opened: time.Now(),
+		server: s, stream: stream, protocol: protocol, listener: l, peer: p, use: use, opened: time.Now(),
 		wake: make(chan struct{}, 1), ended: make(chan error, 3), log: s.log, watches: newWatches(),
 	}
 }
@@ -142,7 +144,10 @@ func (c *conn) close(err error) {
 	v := c.view
 	c.view, c.closed = nil, true
 	known, log := c.id != "", c.log
+	kept := c.kept
+	c.kept = usage{}
 	c.mu.Unlock()
+	c.server.peers.free(c.use, kept)
 	if v != nil {
 		c.server.views.release(v, c.protocol)
 	}
@@ -228,11 +233,13 @@ func (c *conn) handleSotW(req *discoveryv3.DiscoveryRequest) error {
 	if isDebugType(req.GetTypeUrl()) {
 		return c.reply(func() any { return c.debugSotW(req) })
 	}
-	most := c.server.limits.Load().MaxTypesPerClient
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.asked, c.watches.most = true, most
+	c.asked, c.watches.limits = true, c.server.limits.Load()
 	result, err := c.watches.requestSotW(req, time.Now())
+	if err == nil {
+		err = c.account()
+	}
 	c.record(result, err, req.GetTypeUrl(), req.GetErrorDetail().GetMessage())
 	return err
 }
@@ -244,11 +251,13 @@ func (c *conn) handleDelta(req *discoveryv3.DeltaDiscoveryRequest) error {
 	if isDebugType(req.GetTypeUrl()) {
 		return c.reply(func() any { return c.debugDelta(req) })
 	}
-	most := c.server.limits.Load().MaxTypesPerClient
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.asked, c.watches.most = true, most
+	c.asked, c.watches.limits = true, c.server.limits.Load()
 	result, err := c.watches.requestDelta(req, time.Now())
+	if err == nil {
+		err = c.account()
+	}
 	c.record(result, err, req.GetTypeUrl(), req.GetErrorDetail().GetMessage())
 	return err
 }
@@ -359,6 +368,20 @@ func (c *conn) reply(answer func() any) error {
 		return refuse(reasonDebug, codes.ResourceExhausted, "%d debug answers wait to be read", maxReplies)
 	}
 	c.replies = append(c.replies, a)
+	return nil
+}
+
+// account counts what the watches keep, and returns why that is refused when it is too much.
+// The caller holds mu.
+func (c *conn) account() error {
+	is := c.watches.kept()
+	if is == c.kept || c.closed {
+		return nil
+	}
+	if err := c.server.peers.keep(c.use, c.kept, is, c.watches.limits); err != nil {
+		return err
+	}
+	c.kept = is
 	return nil
 }
 

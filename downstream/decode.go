@@ -140,9 +140,8 @@ func (in *incoming) check(o outline, limits *Limits) error {
 	switch most := limits.MaxNodeBytes; {
 	case in.first && o.node > most && string(o.typeURL) != healthType:
 		return refuse(reasonNode, codes.InvalidArgument, "the node has %d bytes, more than %d (downstream.maxNodeBytes)", o.node, most)
-	case max(o.subscribe, o.unsubscribe) > maxNames:
-		return refuse(reasonNames, codes.ResourceExhausted,
-			"a request with more than %d resource names; subscribe with a wildcard", maxNames)
+	case max(o.subscribe, o.unsubscribe) > limits.MaxNamesPerClient:
+		return errTooManyNames(limits)
 	case o.versions > maxVersions:
 		return refuse(reasonBytes, codes.ResourceExhausted, "a request with more than %d initial_resource_versions", maxVersions)
 	}

@@ -30,6 +30,14 @@ type Limits struct {
 	MaxNodeBytes int
 	// MaxTypesPerClient bounds the types that a stream subscribes to.
 	MaxTypesPerClient int
+	// MaxNamesPerClient, MaxNamesPerPeer and MaxNames bound the names of resources that one
+	// stream, the streams of one peer, and all streams subscribe to; the others their bytes.
+	MaxNamesPerClient, MaxNameBytesPerClient int
+	MaxNamesPerPeer, MaxNameBytesPerPeer     int
+	MaxNames, MaxNameBytes                   int
+	// MaxVersionBytes bounds the initial_resource_versions that wait to be compared with what
+	// there is, of all streams together.
+	MaxVersionBytes int
 }
 
 // each calls f with every limit, its name, and its default.
@@ -40,6 +48,13 @@ func (l *Limits) each(f func(name string, value *int, byDefault int)) {
 	f("RequestsPerSecond", &l.RequestsPerSecond, 500)
 	f("MaxNodeBytes", &l.MaxNodeBytes, 256<<10)
 	f("MaxTypesPerClient", &l.MaxTypesPerClient, 256)
+	f("MaxNamesPerClient", &l.MaxNamesPerClient, 65_536)
+	f("MaxNameBytesPerClient", &l.MaxNameBytesPerClient, 8<<20)
+	f("MaxNamesPerPeer", &l.MaxNamesPerPeer, 262_144)
+	f("MaxNameBytesPerPeer", &l.MaxNameBytesPerPeer, 32<<20)
+	f("MaxNames", &l.MaxNames, 524_288)
+	f("MaxNameBytes", &l.MaxNameBytes, 64<<20)
+	f("MaxVersionBytes", &l.MaxVersionBytes, 256<<20)
 }
 
 // complete returns l with its defaults, or an error that names each limit that is none.
@@ -69,7 +84,8 @@ const (
 	reasonBytes       reason = "bytes"       // MaxRequestBytes
 	reasonNode        reason = "node"        // MaxNodeBytes, or no node
 	reasonTypes       reason = "types"       // MaxTypesPerClient, or a type that can be none
-	reasonNames       reason = "names"       // maxNames
+	reasonNames       reason = "names"       // MaxNamesPerClient and the like, or a name that can be none
+	reasonVersions    reason = "versions"    // MaxVersionBytes
 	reasonView        reason = "view"        // no view is for the client
 	reasonViews       reason = "views"       // maxViews
 	reasonDebug       reason = "debug"       // maxReplies
@@ -79,7 +95,7 @@ const (
 func reasons() []reason {
 	return []reason{
 		reasonConnections, reasonStreams, reasonRate, reasonOverload, reasonHeaders, reasonRequests, reasonBytes,
-		reasonNode, reasonTypes, reasonNames, reasonView, reasonViews, reasonDebug, reasonUnread,
+		reasonNode, reasonTypes, reasonNames, reasonVersions, reasonView, reasonViews, reasonDebug, reasonUnread,
 	}
 }
 

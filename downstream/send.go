@@ -119,6 +119,9 @@ func (c *conn) plan() ([]step, error) {
 		}
 	}
 	c.steps = steps
+	if c.kept.versions > 0 {
+		return steps, c.account() // they have been compared
+	}
 	return steps, nil
 }
 

@@ -142,6 +142,7 @@ type Server struct {
 	gate         *gate
 	limits       atomic.Pointer[Limits] // what it points to is immutable
 	decoding     *semaphore.Weighted
+	peers        *peers
 	limiter      *rate.Limiter
 	refusals     *rate.Limiter // of log lines: who is refused comes back
 	controlPlane []byte        // encoded envoy.config.core.v3.ControlPlane
@@ -194,6 +195,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		cfg: cfg, configs: deps.Configs, debug: deps.Debug, overloaded: deps.Overloaded, log: deps.Logger,
 		metrics: m, rules: rs, views: newViews(deps.Configs),
 		limiter:      rate.NewLimiter(rate.Limit(limits.NewStreamsPerSecond), limits.NewStreamsPerSecond),
+		peers:        newPeers(),
 		decoding:     semaphore.NewWeighted(maxDecoding),
 		refusals:     rate.NewLimiter(rate.Every(time.Second), 10),
 		identifier:   string(identifier),

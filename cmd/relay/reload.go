@@ -128,6 +128,9 @@ func limitsOf(d config.Downstream) downstream.Limits {
 	return downstream.Limits{
 		MaxConnections: d.MaxConnections, MaxStreams: d.MaxStreams, NewStreamsPerSecond: d.NewStreamsPerSecond,
 		RequestsPerSecond: d.RequestsPerSecond, MaxNodeBytes: d.MaxNodeBytes, MaxTypesPerClient: d.MaxTypesPerClient,
+		MaxNamesPerClient: d.MaxNamesPerClient, MaxNameBytesPerClient: d.MaxNameBytesPerClient,
+		MaxNamesPerPeer: d.MaxNamesPerPeer, MaxNameBytesPerPeer: d.MaxNameBytesPerPeer,
+		MaxNames: d.MaxNames, MaxNameBytes: d.MaxNameBytes, MaxVersionBytes: d.MaxVersionBytes,
 	}
 }
 
