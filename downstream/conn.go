@@ -64,6 +64,7 @@ type conn struct {
 	client  client
 	log     *slog.Logger
 	view    *view  // nil until the first request
+	rule    *rule  // by which it has the view
 	seesAs  string // the name of the View
 	limited bool   // by its View, which hides something
 	watches *watches
@@ -287,7 +288,7 @@ func (c *conn) begin(client client) error {
 	if err != nil {
 		return err
 	}
-	v, err := s.views.acquire(variantOf(r, client), c.protocol)
+	v, err := s.views.admit(variantOf(r, client), c.protocol)
 	if err != nil {
 		return err
 	}
@@ -312,7 +313,7 @@ func (c *conn) begin(client client) error {
 
 // sees gives the client a view, by a rule. The caller holds mu.
 func (c *conn) sees(v *view, r *rule) {
-	c.view, c.seesAs, c.limited, c.asked = v, r.Name, r.Accepts != nil, true
+	c.view, c.rule, c.seesAs, c.limited, c.asked = v, r, r.Name, r.Accepts != nil, true
 }
 
 // await delays a client that asks too fast: what it sends meanwhile stays with it, once the

@@ -221,6 +221,7 @@ func (s *Server) Run(ctx context.Context) error {
 	close(s.listening)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.release(ctx) })
+	g.Go(func() error { return s.learnOn(ctx) })
 	for _, l := range listeners {
 		g.Go(func() error {
 			if err := l.serve(); err != nil {
@@ -281,6 +282,7 @@ func (s *Server) begin(began time.Time) {
 	s.pushing.Lock()
 	s.views.open(began)
 	s.pushing.Unlock()
+	s.learn() // before anybody is sent anything: of clients that have waited
 	close(s.released)
 	s.wakeAll()
 }
