@@ -159,6 +159,10 @@ type Downstream struct {
 	// 20000 and 20000.
 	MaxConnections int `yaml:"maxConnections"`
 	MaxStreams     int `yaml:"maxStreams"`
+	// MaxConnectionsPerPeer and MaxStreamsPerPeer bound those of one address, or of one
+	// identity. Defaults: three quarters of MaxConnections and MaxStreams.
+	MaxConnectionsPerPeer int `yaml:"maxConnectionsPerPeer"`
+	MaxStreamsPerPeer     int `yaml:"maxStreamsPerPeer"`
 	// NewStreamsPerSecond and RequestsPerSecond (of each stream) bound how fast clients may
 	// come and ask. Defaults 1000 and 500.
 	NewStreamsPerSecond int `yaml:"newStreamsPerSecond"`

@@ -186,6 +186,13 @@ func (c *Config) complete(given func(field string) bool) {
 	def(&c.Node.Namespace, os.Getenv("POD_NAMESPACE"), "istio-system")
 	def(&c.Node.IP, os.Getenv("INSTANCE_IP"), os.Getenv("POD_IP"), hostIP(), "127.0.0.1")
 	def(&c.Provenance.Relay, c.Node.ID)
+	d := &c.Downstream
+	if !given("downstream.maxConnectionsPerPeer") {
+		d.MaxConnectionsPerPeer = max(1, d.MaxConnections-d.MaxConnections/4)
+	}
+	if !given("downstream.maxStreamsPerPeer") {
+		d.MaxStreamsPerPeer = max(1, d.MaxStreams-d.MaxStreams/4)
+	}
 	for i := range c.Merge {
 		def(&c.Merge[i].Policy, MergeFirst)
 	}

@@ -271,6 +271,8 @@ func (v *validator) downstream(d Downstream) {
 	}
 	v.number("downstream.maxConnections", d.MaxConnections, 1, 1_000_000)
 	v.number("downstream.maxStreams", d.MaxStreams, 1, 1_000_000)
+	v.number("downstream.maxConnectionsPerPeer", d.MaxConnectionsPerPeer, 1, 1_000_000)
+	v.number("downstream.maxStreamsPerPeer", d.MaxStreamsPerPeer, 1, 1_000_000)
 	v.number("downstream.newStreamsPerSecond", d.NewStreamsPerSecond, 1, 1_000_000)
 	v.number("downstream.requestsPerSecond", d.RequestsPerSecond, 1, 1_000_000)
 	v.compression("downstream.compression", d.Compression)

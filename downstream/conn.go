@@ -106,6 +106,8 @@ func (c *conn) supervise(ctx context.Context) error {
 	timeout := c.server.cfg.SendTimeout
 	tick := time.NewTicker(max(timeout/8, time.Millisecond))
 	defer tick.Stop()
+	silent := time.NewTimer(c.server.cfg.FirstRequestTimeout)
+	defer silent.Stop()
 	for {
 		select {
 		case err := <-c.ended:
@@ -117,6 +119,10 @@ func (c *conn) supervise(ctx context.Context) error {
 			return c.cause(status.FromContextError(ctx.Err()).Err(), 2)
 		case <-c.server.draining:
 			return errDraining
+		case <-silent.C:
+			if c.name() == "" {
+				return refuse(reasonSilent, codes.DeadlineExceeded, "no request came within %v", c.server.cfg.FirstRequestTimeout)
+			}
 		case now := <-tick.C:
 			since := c.sendingSince.Load()
 			if since != 0 && now.Sub(time.Unix(0, since)) > timeout {

@@ -18,8 +18,14 @@ type Limits struct {
 	// also when the limits are lowered.
 	MaxConnections int
 	MaxStreams     int
+	// MaxConnectionsPerPeer bounds the connections of one address, and MaxStreamsPerPeer the
+	// streams of one peer: whom a verified certificate names, or else an address. By default
+	// each is three quarters of the bound for all, because an address may be a fleet's.
+	MaxConnectionsPerPeer int
+	MaxStreamsPerPeer     int
 	// NewStreamsPerSecond bounds the streams that are taken on; more wait for up to a
-	// second and are then refused with ResourceExhausted (PROTOCOL S25).
+	// second and are then refused with ResourceExhausted (PROTOCOL S25). One peer has three
+	// quarters of them at most.
 	NewStreamsPerSecond int
 	// RequestsPerSecond bounds each stream. A client may be faster for a while, and
 	// acknowledgements of what it was sent do not count. One that is faster for longer is
@@ -44,6 +50,8 @@ type Limits struct {
 func (l *Limits) each(f func(name string, value *int, byDefault int)) {
 	f("MaxConnections", &l.MaxConnections, 20_000)
 	f("MaxStreams", &l.MaxStreams, 20_000)
+	f("MaxConnectionsPerPeer", &l.MaxConnectionsPerPeer, mostOf(l.MaxConnections))
+	f("MaxStreamsPerPeer", &l.MaxStreamsPerPeer, mostOf(l.MaxStreams))
 	f("NewStreamsPerSecond", &l.NewStreamsPerSecond, 1000)
 	f("RequestsPerSecond", &l.RequestsPerSecond, 500)
 	f("MaxNodeBytes", &l.MaxNodeBytes, 256<<10)
@@ -56,6 +64,9 @@ func (l *Limits) each(f func(name string, value *int, byDefault int)) {
 	f("MaxNameBytes", &l.MaxNameBytes, 64<<20)
 	f("MaxVersionBytes", &l.MaxVersionBytes, 256<<20)
 }
+
+// mostOf returns three quarters of a limit, rounded up: what one peer may have of it.
+func mostOf(limit int) int { return max(1, limit-limit/4) }
 
 // complete returns l with its defaults, or an error that names each limit that is none.
 func (l Limits) complete() (*Limits, error) {
@@ -77,6 +88,7 @@ type reason string
 const (
 	reasonConnections reason = "connections" // MaxConnections
 	reasonStreams     reason = "streams"     // MaxStreams
+	reasonPeer        reason = "peer"        // MaxConnectionsPerPeer, MaxStreamsPerPeer
 	reasonRate        reason = "rate"        // NewStreamsPerSecond
 	reasonOverload    reason = "overload"    // Deps.Overloaded
 	reasonHeaders     reason = "headers"     // MaxHeaderBytes
@@ -90,12 +102,13 @@ const (
 	reasonViews       reason = "views"       // maxViews
 	reasonDebug       reason = "debug"       // maxReplies
 	reasonUnread      reason = "unread"      // SendTimeout
+	reasonSilent      reason = "silent"      // FirstRequestTimeout
 )
 
 func reasons() []reason {
 	return []reason{
-		reasonConnections, reasonStreams, reasonRate, reasonOverload, reasonHeaders, reasonRequests, reasonBytes,
-		reasonNode, reasonTypes, reasonNames, reasonVersions, reasonView, reasonViews, reasonDebug, reasonUnread,
+		reasonConnections, reasonStreams, reasonPeer, reasonRate, reasonOverload, reasonHeaders, reasonRequests, reasonBytes,
+		reasonNode, reasonTypes, reasonNames, reasonVersions, reasonView, reasonViews, reasonDebug, reasonUnread, reasonSilent,
 	}
 }
 

@@ -114,7 +114,8 @@ func (s *Server) serverOptions(creds credentials.TransportCredentials) []grpc.Se
 			MinTime: 10 * time.Second, PermitWithoutStream: true,
 		}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
-			MaxConnectionAge: s.cfg.MaxConnectionAge, MaxConnectionAgeGrace: s.cfg.MaxConnectionAgeGrace,
+			MaxConnectionIdle: s.cfg.MaxConnectionIdle,
+			MaxConnectionAge:  s.cfg.MaxConnectionAge, MaxConnectionAgeGrace: s.cfg.MaxConnectionAgeGrace,
 			Time: 30 * time.Second, Timeout: keepaliveTimeout,
 		}),
 	}

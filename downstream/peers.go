@@ -2,9 +2,9 @@ package downstream
 
 import (
 	"net"
-	"net/netip"
 	"sync"
 
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
 )
@@ -30,6 +30,7 @@ type peers struct {
 	mu    sync.Mutex // guards all below
 	byKey map[string]*peerUse
 	kept  usage // of all peers
+	swept int   // how many were left when those were last forgotten that have gone
 }
 
 // peerUse is what one peer takes up. peers.mu guards it.
@@ -37,27 +38,51 @@ type peerUse struct {
 	key     string
 	streams int
 	kept    usage
+	limiter *rate.Limiter // of new streams
 }
 
 func newPeers() *peers { return &peers{byKey: map[string]*peerUse{}} }
 
-// enter counts a stream of a peer. The caller ends that with leave.
-func (ps *peers) enter(key string) *peerUse {
+// enter counts a stream of a peer, and returns how many it has. The caller ends that with
+// leave.
+func (ps *peers) enter(key string, limits *Limits) (p *peerUse, streams int) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
-	p := ps.byKey[key]
-	if p == nil {
-		p = &peerUse{key: key}
+	share := mostOf(limits.NewStreamsPerSecond)
+	if p = ps.byKey[key]; p == nil {
+		ps.sweep()
+		p = &peerUse{key: key, limiter: rate.NewLimiter(rate.Limit(share), share)}
 		ps.byKey[key] = p
+	} else if p.limiter.Burst() != share {
+		p.limiter.SetLimit(rate.Limit(share))
+		p.limiter.SetBurst(share)
 	}
 	p.streams++
-	return p
+	return p, p.streams
 }
+
+// sweep forgets peers that have gone, once there are twice as many as when it last did. One
+// that has opened many streams of late is remembered for a second.
+func (ps *peers) sweep() {
+	const few = 1024
+	if len(ps.byKey) < 2*ps.swept+few {
+		return
+	}
+	for key, p := range ps.byKey {
+		if p.streams == 0 && p.rested() {
+			delete(ps.byKey, key)
+		}
+	}
+	ps.swept = len(ps.byKey)
+}
+
+// rested reports whether a peer has opened no more streams than it may in a second.
+func (p *peerUse) rested() bool { return p.limiter.Tokens() >= float64(p.limiter.Burst()) }
 
 func (ps *peers) leave(p *peerUse) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
-	if p.streams--; p.streams == 0 {
+	if p.streams--; p.streams == 0 && p.rested() {
 		delete(ps.byKey, p.key)
 	}
 }
@@ -106,11 +131,11 @@ func peerKey(p *peer.Peer) string {
 // addressKey names whoever has an address: of IPv6 the network of 64 bits, which one host
 // may have to itself.
 func addressKey(addr net.Addr) string {
-	at, err := netip.ParseAddrPort(addr.String())
-	if err != nil {
+	tcp, ok := addr.(*net.TCPAddr)
+	if !ok {
 		return addr.String()
 	}
-	ip := at.Addr().Unmap().WithZone("")
+	ip := tcp.AddrPort().Addr().Unmap().WithZone("")
 	if ip.Is6() && !ip.IsLoopback() {
 		if network, err := ip.Prefix(64); err == nil {
 			return network.String()

@@ -51,6 +51,10 @@ type Config struct {
 	// SendTimeout is how long a client may leave a response unread before its stream
 	// is ended.
 	SendTimeout time.Duration
+	// FirstRequestTimeout is how long a new stream may be without a request.
+	FirstRequestTimeout time.Duration
+	// MaxConnectionIdle is how long a connection may be without a stream.
+	MaxConnectionIdle time.Duration
 	// MaxStreamsPerConnection, MaxRequestBytes and MaxHeaderBytes bound what one client can
 	// ask for. They, and the times above, belong to the listeners: other than Limits, they
 	// can not change while the Server runs. Headers of more than twice MaxHeaderBytes are
@@ -80,6 +84,8 @@ func (c Config) withDefaults() Config {
 	def(&c.MaxConnectionAgeGrace, 10*time.Second)
 	def(&c.DrainTimeout, 10*time.Second)
 	def(&c.SendTimeout, 5*time.Minute)
+	def(&c.FirstRequestTimeout, 10*time.Second)
+	def(&c.MaxConnectionIdle, 5*time.Minute)
 	defInt(&c.MaxStreamsPerConnection, 100)
 	defInt(&c.MaxRequestBytes, 32<<20)
 	defInt(&c.MaxHeaderBytes, 64<<10)
@@ -204,7 +210,10 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		conns: map[*conn]struct{}{},
 	}
 	s.limits.Store(limits)
-	s.gate = newGate(func() int { return s.limits.Load().MaxConnections }, s.connectionRefused)
+	s.gate = newGate(func() (all, ofOne int) {
+		l := s.limits.Load()
+		return l.MaxConnections, l.MaxConnectionsPerPeer
+	}, s.connectionRefused)
 	return s, nil
 }
 
