@@ -47,12 +47,15 @@ func (s *Server) runStream(stream grpc.ServerStream, protocol string, l *Listene
 	if err := s.admit(ctx, open, use, own); err != nil {
 		return err
 	}
-	if err := stream.SendHeader(metadata.Pairs(ProtocolHeader, protocolDelta)); err != nil {
-		return err
-	}
 	c := newConn(s, stream, protocol, l, p, use)
 	s.add(c)
 	defer s.remove(c)
+	if err := s.trusts(l, p); err != nil { // after add: from now on it is told
+		return err
+	}
+	if err := stream.SendHeader(metadata.Pairs(ProtocolHeader, protocolDelta)); err != nil {
+		return err
+	}
 	clients := s.metrics.clients.WithLabelValues(protocol)
 	clients.Inc()
 	defer clients.Dec()

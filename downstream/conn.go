@@ -47,6 +47,8 @@ type conn struct {
 	opened   time.Time
 	wake     chan struct{} // one slot: there may be something to send
 	ended    chan error    // why it ends: of receive, of send, and of evict
+	// distrusted has one slot: why the client's certificate is not good any more.
+	distrusted chan error
 	// sendingSince is when the send under way began, in nanoseconds since the epoch;
 	// zero when none is.
 	sendingSince atomic.Int64
@@ -82,7 +84,7 @@ type conn struct {
 func newConn(s *Server, stream grpc.ServerStream, protocol string, l *Listener, p *peer.Peer, use *peerUse) *conn {
 	return &conn{
 		server: s, stream: stream, protocol: protocol, listener: l, peer: p, use: use, opened: time.Now(),
-		wake: make(chan struct{}, 1), ended: make(chan error, 3), log: s.log, watches: newWatches(),
+		wake: make(chan struct{}, 1), ended: make(chan error, 3), distrusted: make(chan error, 1), log: s.log, watches: newWatches(),
 	}
 }
 
@@ -108,6 +110,13 @@ func (c *conn) supervise(ctx context.Context) error {
 	defer tick.Stop()
 	silent := time.NewTimer(c.server.cfg.FirstRequestTimeout)
 	defer silent.Stop()
+	expiry, expires := expiryOf(c.peer)
+	var expired <-chan time.Time
+	if expires {
+		timer := time.NewTimer(time.Until(expiry))
+		defer timer.Stop()
+		expired = timer.C
+	}
 	for {
 		select {
 		case err := <-c.ended:
@@ -119,6 +128,10 @@ func (c *conn) supervise(ctx context.Context) error {
 			return c.cause(status.FromContextError(ctx.Err()).Err(), 2)
 		case <-c.server.draining:
 			return errDraining
+		case err := <-c.distrusted:
+			return err
+		case <-expired:
+			return errExpired(expiry)
 		case <-silent.C:
 			if c.name() == "" {
 				return refuse(reasonSilent, codes.DeadlineExceeded, "no request came within %v", c.server.cfg.FirstRequestTimeout)

@@ -102,13 +102,14 @@ const (
 	reasonViews       reason = "views"       // maxViews
 	reasonDebug       reason = "debug"       // maxReplies
 	reasonUnread      reason = "unread"      // SendTimeout
+	reasonCertificate reason = "certificate" // expired, or its CA is not trusted any more
 	reasonSilent      reason = "silent"      // FirstRequestTimeout
 )
 
 func reasons() []reason {
 	return []reason{
 		reasonConnections, reasonStreams, reasonPeer, reasonRate, reasonOverload, reasonHeaders, reasonRequests, reasonBytes,
-		reasonNode, reasonTypes, reasonNames, reasonVersions, reasonView, reasonViews, reasonDebug, reasonUnread, reasonSilent,
+		reasonNode, reasonTypes, reasonNames, reasonVersions, reasonView, reasonViews, reasonDebug, reasonUnread, reasonCertificate, reasonSilent,
 	}
 }
 

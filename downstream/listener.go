@@ -83,6 +83,14 @@ func (s *Server) listen() (opened []*listener, err error) {
 		if err != nil {
 			return opened, fmt.Errorf("downstream.listeners[%d].tls: listener %s: %w", i, cfg.Address, err)
 		}
+		trust, err := newTrust(cfg.TLS)
+		if err != nil {
+			closeCreds()
+			return opened, fmt.Errorf("downstream.listeners[%d].tls: listener %s: %w", i, cfg.Address, err)
+		}
+		if trust != nil {
+			s.trust[cfg] = trust
+		}
 		lis, err := net.Listen("tcp", cfg.Address)
 		if err != nil {
 			closeCreds()

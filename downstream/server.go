@@ -160,7 +160,8 @@ type Server struct {
 	returning    returning
 	listening    chan struct{} // closed once addrs is set
 	addrs        []net.Addr
-	streams      sync.WaitGroup // the goroutines of streams
+	streams      sync.WaitGroup       // the goroutines of streams
+	trust        map[*Listener]*trust // of listeners that want client certificates; set by listen
 
 	// matching guards rules. It is held while a client is given its view, so that Reload
 	// moves every client or none that is under way.
@@ -207,7 +208,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		identifier:   string(identifier),
 		controlPlane: protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), identifier),
 		released:     make(chan struct{}), draining: make(chan struct{}), listening: make(chan struct{}),
-		conns: map[*conn]struct{}{},
+		conns: map[*conn]struct{}{}, trust: map[*Listener]*trust{},
 	}
 	s.limits.Store(limits)
 	s.gate = newGate(func() (all, ofOne int) {
@@ -231,6 +232,9 @@ func (s *Server) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.release(ctx) })
 	g.Go(func() error { return s.learnOn(ctx) })
+	for l, t := range s.trust {
+		g.Go(func() error { return t.watch(ctx, func() { s.distrust(l) }) })
+	}
 	for _, l := range listeners {
 		g.Go(func() error {
 			if err := l.serve(); err != nil {
