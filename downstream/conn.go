@@ -28,8 +28,6 @@ const (
 	// healthType is what an agent may send ahead of its first xDS request (PROTOCOL
 	// S1).
 	healthType = "type.googleapis.com/istio.v1.HealthInformation"
-	// maxReplies bounds the answers to debug requests that wait for a slow client.
-	maxReplies = 8
 	// defaultReceiveLimit is gRPC's; clients that kept it can not take more.
 	defaultReceiveLimit = 4 << 20
 )
@@ -70,7 +68,7 @@ type conn struct {
 	seesAs  string // the name of the View
 	limited bool   // by its View, which hides something
 	watches *watches
-	replies []any // answers to debug requests
+	slot    slot
 	nonce   uint64
 	kept    usage // as it is counted in peers
 	// asked says that a request came since the watches were last planned for, planned what
@@ -137,6 +135,9 @@ func (c *conn) supervise(ctx context.Context) error {
 				return refuse(reasonSilent, codes.DeadlineExceeded, "no request came within %v", c.server.cfg.FirstRequestTimeout)
 			}
 		case now := <-tick.C:
+			if c.unread(now) {
+				return refuse(reasonUnread, codes.DeadlineExceeded, "client has left a debug answer unread for %v", replyTimeout)
+			}
 			since := c.sendingSince.Load()
 			if since != 0 && now.Sub(time.Unix(0, since)) > timeout {
 				return refuse(reasonUnread, codes.DeadlineExceeded, "client has left a response unread for %v", timeout)
@@ -166,6 +167,7 @@ func (c *conn) close(err error) {
 	known, log := c.id != "", c.log
 	kept := c.kept
 	c.kept = usage{}
+	c.slot.free()
 	c.mu.Unlock()
 	c.server.peers.free(c.use, kept)
 	if v != nil {
@@ -251,7 +253,7 @@ func (c *conn) handleSotW(req *discoveryv3.DiscoveryRequest) error {
 		return err
 	}
 	if isDebugType(req.GetTypeUrl()) {
-		return c.reply(func() any { return c.debugSotW(req) })
+		return c.reply(req.GetTypeUrl(), req.GetResourceNames(), c.debugSotW)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -269,7 +271,7 @@ func (c *conn) handleDelta(req *discoveryv3.DeltaDiscoveryRequest) error {
 		return err
 	}
 	if isDebugType(req.GetTypeUrl()) {
-		return c.reply(func() any { return c.debugDelta(req) })
+		return c.reply(req.GetTypeUrl(), req.GetResourceNamesSubscribe(), c.debugDelta)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -377,18 +379,6 @@ func (c *conn) record(result outcome, err error, typeURL, reason string) {
 	case outcomeSubscribed, outcomeStale:
 		c.log.Debug("request", "type", bounded(typeURL), "stale", result == outcomeStale)
 	}
-}
-
-// reply queues the answer to a debug request.
-func (c *conn) reply(answer func() any) error {
-	a := answer()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.replies) >= maxReplies {
-		return refuse(reasonDebug, codes.ResourceExhausted, "%d debug answers wait to be read", maxReplies)
-	}
-	c.replies = append(c.replies, a)
-	return nil
 }
 
 // account counts what the watches keep, and returns why that is refused when it is too much.

@@ -293,6 +293,7 @@ func TestDrainSendsClientsAwayInTime(t *testing.T) {
 type brokenDebugger struct{}
 
 func (brokenDebugger) Handle(string) ([]byte, error)        { panic("broken") }
+func (brokenDebugger) Begin() (func(), error)               { return func() {}, nil }
 func (brokenDebugger) SyncStatus() []*statusv3.ClientConfig { panic("broken") }
 
 func TestPanicEndsOneStreamOnly(t *testing.T) {

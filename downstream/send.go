@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 )
 
 // send sends what the client lacks until the stream ends.
@@ -37,13 +38,17 @@ func (c *conn) send() error {
 
 func (c *conn) sendReplies() error {
 	c.mu.Lock()
-	replies := c.replies
-	c.replies = nil
+	replies := c.slot.replies
+	c.slot.replies = nil
 	c.mu.Unlock()
 	for _, r := range replies {
 		if err := c.sendMsg(r); err != nil {
 			return err
 		}
+		size := proto.Size(r)
+		c.mu.Lock()
+		c.slot.sent(size)
+		c.mu.Unlock()
 	}
 	return nil
 }

@@ -118,6 +118,9 @@ type Debugger interface {
 	Handle(nameAndQuery string) ([]byte, error)
 	// SyncStatus returns the state of every client.
 	SyncStatus() []*statusv3.ClientConfig
+	// Begin takes a slot before one of the others is called, and returns what gives it back
+	// once the answer is sent. It fails when there is none.
+	Begin() (end func(), err error)
 }
 
 // Deps are what a Server works with.
