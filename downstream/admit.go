@@ -135,12 +135,12 @@ func headerBytes(ctx context.Context) (n int) {
 	return n
 }
 
-// connectionRefused counts a connection beyond MaxConnections or MaxConnectionsPerPeer.
+// connectionRefused counts a connection that is not let in, or closed, for a limit.
 func (s *Server) connectionRefused(from net.Addr, why reason) {
 	s.metrics.refusals.WithLabelValues(string(why)).Inc()
 	if s.refusals.Allow() {
 		limits := s.limits.Load()
-		s.log.Warn("connection refused: there are as many as are allowed", "address", from.String(),
+		s.log.Warn("connection closed: over a limit", "address", from.String(),
 			"reason", why, "maxConnections", limits.MaxConnections, "maxConnectionsPerPeer", limits.MaxConnectionsPerPeer)
 	}
 }

@@ -198,7 +198,7 @@ func (c *conn) name() string {
 
 // receive handles requests until the client ends the stream.
 func (c *conn) receive() error {
-	in := &incoming{ctx: c.stream.Context(), decoding: c.server.decoding, limits: &c.server.limits}
+	in := &incoming{ctx: c.stream.Context(), decoding: c.server.decoding, limits: &c.server.limits, meter: c.server.receiving.meterOf(c.peer.Addr)}
 	for {
 		in.first = !c.begun
 		err := c.next(in)

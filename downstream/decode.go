@@ -43,6 +43,7 @@ type incoming struct {
 	decoding *semaphore.Weighted
 	first    bool // whether the next request is the stream's first, which has the node
 	limits   *atomic.Pointer[Limits]
+	meter    *meter // of the connection; may be nil
 
 	sotw  *discoveryv3.DiscoveryRequest
 	delta *discoveryv3.DeltaDiscoveryRequest
@@ -76,6 +77,7 @@ func (in *incoming) take(data mem.BufferSlice) error {
 	in.err = nil
 	limits := in.limits.Load()
 	size := data.Len()
+	defer in.meter.taken(size)
 	if most := limits.MaxNodeBytes + firstRequestBytes; in.first && size > most {
 		in.err = refuse(reasonBytes, codes.ResourceExhausted,
 			"the first request has %d bytes, more than %d (downstream.maxNodeBytes and %d more): send names and versions of resources in a later one",

@@ -94,6 +94,7 @@ const (
 	reasonHeaders     reason = "headers"     // MaxHeaderBytes
 	reasonRequests    reason = "requests"    // RequestsPerSecond
 	reasonBytes       reason = "bytes"       // MaxRequestBytes
+	reasonReceiving   reason = "receiving"   // too many large requests, or one that does not come to its end
 	reasonNode        reason = "node"        // MaxNodeBytes, or no node
 	reasonTypes       reason = "types"       // MaxTypesPerClient, or a type that can be none
 	reasonNames       reason = "names"       // MaxNamesPerClient and the like, or a name that can be none
@@ -108,7 +109,7 @@ const (
 
 func reasons() []reason {
 	return []reason{
-		reasonConnections, reasonStreams, reasonPeer, reasonRate, reasonOverload, reasonHeaders, reasonRequests, reasonBytes,
+		reasonConnections, reasonStreams, reasonPeer, reasonRate, reasonOverload, reasonHeaders, reasonRequests, reasonBytes, reasonReceiving,
 		reasonNode, reasonTypes, reasonNames, reasonVersions, reasonView, reasonViews, reasonDebug, reasonUnread, reasonCertificate, reasonSilent,
 	}
 }

@@ -25,8 +25,11 @@ import (
 const certRefresh = 10 * time.Second
 
 const (
-	// receiveWindow is how much of a client's requests may be under way, in bytes.
+	// receiveWindow is how much of the requests of a connection may be under way, in bytes,
+	// and streamWindow how much of those of one stream: what may wait while a client is
+	// delayed. A request that is larger is let through as a whole.
 	receiveWindow = 1 << 20
+	streamWindow  = 64 << 10
 	// readBuffer is the most, in bytes, that one system call reads. Requests are small, and
 	// clients many.
 	readBuffer = 8 << 10
@@ -106,7 +109,7 @@ func (s *Server) listen() (opened []*listener, err error) {
 
 func (s *Server) serverOptions(creds credentials.TransportCredentials) []grpc.ServerOption {
 	options := []grpc.ServerOption{
-		grpc.Creds(creds),
+		grpc.Creds(meteredCreds{creds, s.receiving, s.cfg.MaxRequestBytes}),
 		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2("proto")}),
 		grpc.MaxConcurrentStreams(uint32(s.cfg.MaxStreamsPerConnection)),
 		grpc.MaxRecvMsgSize(s.cfg.MaxRequestBytes),
@@ -114,7 +117,7 @@ func (s *Server) serverOptions(creds credentials.TransportCredentials) []grpc.Se
 		grpc.MaxHeaderListSize(uint32(min(2*uint64(s.cfg.MaxHeaderBytes), math.MaxUint32))),
 		// Windows that are fixed, because finding out how large they should be costs a ping
 		// for each ACK; a request is hardly ever larger.
-		grpc.StaticStreamWindowSize(receiveWindow), grpc.StaticConnWindowSize(receiveWindow),
+		grpc.StaticStreamWindowSize(streamWindow), grpc.StaticConnWindowSize(receiveWindow),
 		grpc.ReadBufferSize(readBuffer),
 		grpc.ConnectionTimeout(connectionTimeout),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{

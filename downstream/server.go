@@ -152,6 +152,7 @@ type Server struct {
 	limits       atomic.Pointer[Limits] // what it points to is immutable
 	decoding     *semaphore.Weighted
 	peers        *peers
+	receiving    *receiving
 	limiter      *rate.Limiter
 	refusals     *rate.Limiter // of log lines: who is refused comes back
 	controlPlane []byte        // encoded envoy.config.core.v3.ControlPlane
@@ -214,6 +215,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		conns: map[*conn]struct{}{}, trust: map[*Listener]*trust{},
 	}
 	s.limits.Store(limits)
+	s.receiving = newReceiving(cfg.MaxRequestBytes, s.connectionRefused)
 	s.gate = newGate(func() (all, ofOne int) {
 		l := s.limits.Load()
 		return l.MaxConnections, l.MaxConnectionsPerPeer
