@@ -350,6 +350,24 @@ func TestTheFirstRequestNeverResumes_C14(t *testing.T) {
 	})
 }
 
+// TestARequestNamesNoMoreVersionsThanARelayTakes_C15: everything is sent instead.
+func TestARequestNamesNoMoreVersionsThanARelayTakes_C15(t *testing.T) {
+	for _, n := range []int{maxVersions, maxVersions + 1} {
+		held := make(map[string]string, n)
+		for i := range n {
+			held[fmt.Sprint("n/", i)] = "1"
+		}
+		h := newRecorder()
+		h.held = map[string]map[string]string{seURL: held}
+		c := &Client{handler: h, cfg: Config{Node: func() *corev3.Node { return nil }}}
+		s := &stream{client: c, relay: true, protocol: Delta, types: []string{meshURL, seURL}, complete: map[string]bool{}}
+		req := s.firstRequest(1).(*discoveryv3.DeltaDiscoveryRequest)
+		if resumes := len(req.InitialResourceVersions) > 0; resumes != (n <= maxVersions) || s.complete[seURL] == resumes {
+			t.Errorf("with %d it resumes: %v, and the answer is complete: %v", n, resumes, s.complete[seURL])
+		}
+	}
+}
+
 func TestRequestsStayBelowIstiodsLimit_C15(t *testing.T) {
 	s := fakexds.Start(t, &fakexds.Server{})
 	h := newRecorder()

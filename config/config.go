@@ -152,8 +152,8 @@ type Downstream struct {
 	MaxNameBytesPerPeer   int `yaml:"maxNameBytesPerPeer"`
 	MaxNames              int `yaml:"maxNames"`
 	MaxNameBytes          int `yaml:"maxNameBytes"`
-	// MaxVersionBytes bounds what clients say that they have until it is compared with what
-	// there is. Default 256 MiB.
+	// MaxVersionBytes bounds what clients say that they have until they were sent what
+	// differs. Default 128 MiB.
 	MaxVersionBytes int `yaml:"maxVersionBytes"`
 	// MaxConnections and MaxStreams bound the clients of all listeners together. Defaults
 	// 20000 and 20000.

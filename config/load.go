@@ -148,7 +148,7 @@ func defaults() *Config {
 			MaxNameBytesPerPeer:     32 << 20,
 			MaxNames:                524_288,
 			MaxNameBytes:            64 << 20,
-			MaxVersionBytes:         256 << 20,
+			MaxVersionBytes:         128 << 20,
 			MaxConnections:          20_000,
 			MaxStreams:              20_000,
 			NewStreamsPerSecond:     1000,

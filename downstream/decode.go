@@ -22,7 +22,7 @@ const (
 	// firstRequestBytes is how much a first request may have beside its node.
 	firstRequestBytes = 256 << 10
 	// maxVersions bounds the initial_resource_versions of a request.
-	maxVersions = 1_000_000
+	maxVersions = 600_000
 	// maxDecoding bounds what the requests cost that are decoded at the same time, in bytes.
 	maxDecoding = 128 << 20
 	// smallRequest is the size up to which a request is decoded without waiting for others.
@@ -145,7 +145,7 @@ func (in *incoming) check(o outline, limits *Limits) error {
 	case max(o.subscribe, o.unsubscribe) > limits.MaxNamesPerClient:
 		return errTooManyNames(limits)
 	case o.versions > maxVersions:
-		return refuse(reasonBytes, codes.ResourceExhausted, "a request with more than %d initial_resource_versions", maxVersions)
+		return refuse(reasonBytes, codes.ResourceExhausted, "a request with more than %d initial_resource_versions, whatever downstream.maxRequestBytes is", maxVersions)
 	}
 	return nil
 }

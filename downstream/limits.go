@@ -41,8 +41,8 @@ type Limits struct {
 	MaxNamesPerClient, MaxNameBytesPerClient int
 	MaxNamesPerPeer, MaxNameBytesPerPeer     int
 	MaxNames, MaxNameBytes                   int
-	// MaxVersionBytes bounds the initial_resource_versions that wait to be compared with what
-	// there is, of all streams together.
+	// MaxVersionBytes bounds the initial_resource_versions of all streams together, until
+	// their clients were sent what differs. One peer has three quarters of it at most.
 	MaxVersionBytes int
 }
 
@@ -62,7 +62,7 @@ func (l *Limits) each(f func(name string, value *int, byDefault int)) {
 	f("MaxNameBytesPerPeer", &l.MaxNameBytesPerPeer, 32<<20)
 	f("MaxNames", &l.MaxNames, 524_288)
 	f("MaxNameBytes", &l.MaxNameBytes, 64<<20)
-	f("MaxVersionBytes", &l.MaxVersionBytes, 256<<20)
+	f("MaxVersionBytes", &l.MaxVersionBytes, 128<<20)
 }
 
 // mostOf returns three quarters of a limit, rounded up: what one peer may have of it.

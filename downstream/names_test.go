@@ -115,7 +115,7 @@ func TestNamesThatNoResourceCanHaveAreRefused(t *testing.T) {
 // TestVersionsThatWaitToBeComparedAreBounded: while clients wait for the sources to sync, and
 // while one does not read. What was compared is free again.
 func TestVersionsThatWaitToBeComparedAreBounded(t *testing.T) {
-	r := startRelay(t, false, func(c *Config, _ *Deps) { c.MaxVersionBytes = 3000 })
+	r := startRelay(t, false, func(c *Config, _ *Deps) { c.MaxVersionBytes = 4000 })
 	hold := func() *deltaStream {
 		d := r.delta()
 		d.send(subscribeDelta(meshURL))

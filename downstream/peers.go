@@ -103,6 +103,7 @@ func (ps *peers) keep(p *peerUse, was, is usage, limits *Limits) error {
 		{is.names > was.names, all.names, limits.MaxNames, "resource names of all clients", "downstream.maxNames", reasonNames},
 		{is.nameBytes > was.nameBytes, of.nameBytes, limits.MaxNameBytesPerPeer, "bytes of resource names of " + p.key, "downstream.maxNameBytesPerPeer", reasonNames},
 		{is.nameBytes > was.nameBytes, all.nameBytes, limits.MaxNameBytes, "bytes of resource names of all clients", "downstream.maxNameBytes", reasonNames},
+		{is.versions > was.versions, of.versions, mostOf(limits.MaxVersionBytes), "bytes of resource versions of " + p.key, "three quarters of downstream.maxVersionBytes", reasonVersions},
 		{is.versions > was.versions, all.versions, limits.MaxVersionBytes, "bytes of resource versions that wait to be compared", "downstream.maxVersionBytes", reasonVersions},
 	} {
 		if b.grown && b.of > b.most {

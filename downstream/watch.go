@@ -40,7 +40,7 @@ type watch struct {
 	owed   bool                // answer even when there is nothing new
 	all    bool                // everything, not only what the cursor lacks
 	held   map[string]string   // with all: what the client said that it has, by version
-	kept   int                 // bytes of held
+	kept   int                 // bytes of held, until what follows from it is sent
 	resume string              // SotW: the version that the client said it has
 	resend map[string]struct{} // delta: names to bring again, or to report as gone
 	adopt  bool                // delta: a wildcard was dropped and names remain
@@ -190,7 +190,7 @@ func (w *watch) planDelta(s *snapshot, controlPlane []byte) (step, bool, error) 
 	if w.nonce == "" && st.diff == s.full.Load() {
 		st.opening = s.opening(w.typeURL, controlPlane)
 	}
-	w.all, w.held, w.kept, w.resend, w.adopt = false, nil, 0, nil, false
+	w.all, w.held, w.resend, w.adopt = false, nil, nil, false
 	if st.diff.empty() && !st.owed {
 		w.move(s.rev)
 		return step{}, false, nil
