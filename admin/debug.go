@@ -48,10 +48,37 @@ type Views struct {
 
 // Debug makes the debug documents, for HTTP and for the xDS debug types alike. Its
 // methods may be called from any goroutine.
-type Debug struct{ views Views }
+type Debug struct {
+	views Views
+	// busy has a slot for each document that is being made, over HTTP or over xDS, and overXDS
+	// one for each of the latter, until it is sent.
+	busy, overXDS chan struct{}
+}
 
 // NewDebug returns a Debug that shows views.
-func NewDebug(views Views) *Debug { return &Debug{views} }
+func NewDebug(views Views) *Debug {
+	return &Debug{views: views, busy: make(chan struct{}, maxDebugRequests), overXDS: make(chan struct{}, maxDebugRequests/2)}
+}
+
+var errBusy = errors.New("too many debug requests at the same time; try again")
+
+// Begin takes a slot for a document that is sent over xDS, and returns what gives it back when
+// the document is sent. Half of the slots are left for HTTP: a client that does not read what
+// it has asked for keeps its slot. It never waits.
+func (d *Debug) Begin() (end func(), err error) {
+	select {
+	case d.overXDS <- struct{}{}:
+	default:
+		return nil, errBusy
+	}
+	select {
+	case d.busy <- struct{}{}:
+	default:
+		<-d.overXDS
+		return nil, errBusy
+	}
+	return func() { <-d.busy; <-d.overXDS }, nil
+}
 
 // document is one debug document: the name by which it is asked for, at /debug/name or
 // over xDS, and what writes it.

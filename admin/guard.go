@@ -17,7 +17,7 @@ func (s *Server) debugOnly(next http.HandlerFunc) http.Handler {
 			next(w, r)
 		default:
 			w.Header().Set("Retry-After", "1")
-			http.Error(w, "too many debug requests at the same time; try again", http.StatusServiceUnavailable)
+			http.Error(w, errBusy.Error(), http.StatusServiceUnavailable)
 		}
 	}
 	if s.cfg.DebugOffLoopback {

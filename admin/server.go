@@ -92,7 +92,7 @@ type Server struct {
 	cfg     Config
 	deps    Deps
 	log     *slog.Logger
-	busy    chan struct{} // one slot for each debug document being made
+	busy    chan struct{} // the slots of Debug
 	writing chan struct{} // one slot: what changes something waits for its turn
 	backups chan struct{} // one slot
 	socket  atomic.Pointer[socketState]
@@ -111,7 +111,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, deps: deps, log: deps.Logger,
-		busy: make(chan struct{}, maxDebugRequests), writing: make(chan struct{}, 1), backups: make(chan struct{}, 1),
+		busy: deps.Debug.busy, writing: make(chan struct{}, 1), backups: make(chan struct{}, 1),
 		socketRetry: socketRetry,
 	}
 	s.handler = s.routes()

@@ -314,6 +314,44 @@ func TestDebugRequestsAreBounded(t *testing.T) {
 	}
 }
 
+// TestDebugDocumentsOverXDSShareTheSlots: and leave half of them for HTTP.
+func TestDebugDocumentsOverXDSShareTheSlots(t *testing.T) {
+	f := newFixture(t, Config{})
+	d := f.deps.Debug
+	var ends []func()
+	for end, err := d.Begin(); err == nil; end, err = d.Begin() {
+		ends = append(ends, end)
+	}
+	if len(ends) != maxDebugRequests/2 {
+		t.Fatalf("%d documents at a time over xDS", len(ends))
+	}
+	for range maxDebugRequests - len(ends) {
+		f.busy <- struct{}{}
+	}
+	if code, _, _ := f.do(t, request{path: "/debug/configz"}); code != http.StatusServiceUnavailable {
+		t.Errorf("over all slots: %d", code)
+	}
+	ends[0]()
+	if code, _, _ := f.do(t, request{path: "/debug/configz"}); code != http.StatusOK {
+		t.Errorf("with a free slot: %d", code)
+	}
+	f.busy <- struct{}{}
+	if _, err := d.Begin(); err == nil {
+		t.Error("a document over xDS while HTTP has all that is left")
+	}
+	for range maxDebugRequests - len(ends) + 1 {
+		<-f.busy
+	}
+	for _, end := range ends[1:] {
+		end()
+	}
+	if end, err := d.Begin(); err != nil {
+		t.Errorf("all slots are free: %v", err)
+	} else {
+		end()
+	}
+}
+
 func TestNewNeedsAllItWorksWith(t *testing.T) {
 	if _, err := New(Config{}, Deps{}); err == nil {
 		t.Error("no address, no error")

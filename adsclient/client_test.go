@@ -326,6 +326,48 @@ func TestDeltaResumesWithWhatIsHeld_C14(t *testing.T) {
 	}
 }
 
+// TestTheFirstRequestNeverResumes_C14: relays take little more than the node in it, and what
+// the server sends instead is known to be complete.
+func TestTheFirstRequestNeverResumes_C14(t *testing.T) {
+	s := fakexds.Start(t, &fakexds.Server{Relay: true})
+	s.Set(seURL, entry("shop/a").WithVersion("1"))
+	s.Set(vsURL, fakexds.MCP("shop/b", &networking.VirtualService{Hosts: []string{"b"}}).WithVersion("1"))
+	h := newRecorder()
+	h.held = map[string]map[string]string{seURL: {"shop/a": "1"}, vsURL: {"shop/b": "1"}}
+	start(t, h, func(c *Config) {
+		c.Protocol = Delta
+		c.TypeURLs = func(bool) []string { return []string{seURL, vsURL} }
+	}, s.Addr)
+	second := s.Await("the second request", func(r fakexds.Request) bool { return r.TypeURL == vsURL })
+	if second.Held["shop/b"] != "1" {
+		t.Errorf("the second request resumes with %q", second.Held)
+	}
+	if first := s.Requests()[0]; first.Node == nil || first.TypeURL != seURL || len(first.Held) != 0 {
+		t.Errorf("the first request is for %s and resumes with %q", first.TypeURL, first.Held)
+	}
+	h.await(t, "an answer that is known to be complete", func() bool {
+		return len(h.responses) > 0 && h.responses[0] == seURL+" shop/a" && h.complete[0]
+	})
+}
+
+// TestARequestNamesNoMoreVersionsThanARelayTakes_C15: everything is sent instead.
+func TestARequestNamesNoMoreVersionsThanARelayTakes_C15(t *testing.T) {
+	for _, n := range []int{maxVersions, maxVersions + 1} {
+		held := make(map[string]string, n)
+		for i := range n {
+			held[fmt.Sprint("n/", i)] = "1"
+		}
+		h := newRecorder()
+		h.held = map[string]map[string]string{seURL: held}
+		c := &Client{handler: h, cfg: Config{Node: func() *corev3.Node { return nil }}}
+		s := &stream{client: c, relay: true, protocol: Delta, types: []string{meshURL, seURL}, complete: map[string]bool{}}
+		req := s.firstRequest(1).(*discoveryv3.DeltaDiscoveryRequest)
+		if resumes := len(req.InitialResourceVersions) > 0; resumes != (n <= maxVersions) || s.complete[seURL] == resumes {
+			t.Errorf("with %d it resumes: %v, and the answer is complete: %v", n, resumes, s.complete[seURL])
+		}
+	}
+}
+
 func TestRequestsStayBelowIstiodsLimit_C15(t *testing.T) {
 	s := fakexds.Start(t, &fakexds.Server{})
 	h := newRecorder()

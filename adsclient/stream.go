@@ -26,6 +26,8 @@ const (
 	// (PROTOCOL C15), a relay's 32.
 	maxRequestBytes      = 3 << 20
 	maxRelayRequestBytes = 30 << 20
+	// maxVersions is how many versions a request names at most: relays take 600,000.
+	maxVersions = 500_000
 	// acksWaiting bounds the acknowledgements that wait for the server to read them.
 	acksWaiting = 1024
 	// maxDetail bounds the text of a NACK.
@@ -388,8 +390,9 @@ func (s *stream) firstRequest(i int) proto.Message {
 	if len(req.InitialResourceVersions) == 0 {
 		return req
 	}
-	if s.client.forgetful[s.address] || proto.Size(req) > limit {
-		// The server could not receive it. Without, everything is sent.
+	if i == 0 || s.client.forgetful[s.address] || len(req.InitialResourceVersions) > maxVersions || proto.Size(req) > limit {
+		// The server could not receive it: of a first request relays take little more than
+		// the node. Without, everything is sent.
 		req.InitialResourceVersions = nil
 		s.complete[typeURL] = true
 		return req

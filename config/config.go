@@ -104,7 +104,12 @@ type XDS struct {
 	FailbackAfter Duration `yaml:"failbackAfter"`
 	// Types are type URLs (group/version/Kind) to mirror besides the well-known ones.
 	Types []string `yaml:"types,omitempty"`
+	// Compression has gzip when the server may compress its responses. Default: none.
+	Compression []string `yaml:"compression,omitempty"`
 }
+
+// CompressionGzip is the one value of XDS.Compression and Downstream.Compression.
+const CompressionGzip = "gzip"
 
 // TLS is how the relay makes sure of an upstream, and shows who it is.
 type TLS struct {
@@ -145,14 +150,32 @@ type Downstream struct {
 	MaxTypesPerClient       int `yaml:"maxTypesPerClient"`
 	// MaxNodeBytes bounds what a client says of itself, in bytes. Default 256 KiB.
 	MaxNodeBytes int `yaml:"maxNodeBytes"`
+	// MaxNamesPerClient, MaxNamesPerPeer and MaxNames bound the names of resources that one
+	// stream, the streams of one peer and all streams subscribe to; the others their bytes.
+	// Defaults 65536 and 8 MiB, 262144 and 32 MiB, 524288 and 64 MiB.
+	MaxNamesPerClient     int `yaml:"maxNamesPerClient"`
+	MaxNameBytesPerClient int `yaml:"maxNameBytesPerClient"`
+	MaxNamesPerPeer       int `yaml:"maxNamesPerPeer"`
+	MaxNameBytesPerPeer   int `yaml:"maxNameBytesPerPeer"`
+	MaxNames              int `yaml:"maxNames"`
+	MaxNameBytes          int `yaml:"maxNameBytes"`
+	// MaxVersionBytes bounds what clients say that they have until they were sent what
+	// differs. Default 128 MiB.
+	MaxVersionBytes int `yaml:"maxVersionBytes"`
 	// MaxConnections and MaxStreams bound the clients of all listeners together. Defaults
 	// 20000 and 20000.
 	MaxConnections int `yaml:"maxConnections"`
 	MaxStreams     int `yaml:"maxStreams"`
+	// MaxConnectionsPerPeer and MaxStreamsPerPeer bound those of one address, or of one
+	// identity. Defaults: three quarters of MaxConnections and MaxStreams.
+	MaxConnectionsPerPeer int `yaml:"maxConnectionsPerPeer"`
+	MaxStreamsPerPeer     int `yaml:"maxStreamsPerPeer"`
 	// NewStreamsPerSecond and RequestsPerSecond (of each stream) bound how fast clients may
 	// come and ask. Defaults 1000 and 500.
 	NewStreamsPerSecond int `yaml:"newStreamsPerSecond"`
 	RequestsPerSecond   int `yaml:"requestsPerSecond"`
+	// Compression has gzip when clients may compress their requests. Default: none.
+	Compression []string `yaml:"compression,omitempty"`
 	// ShedAtMemoryPercent is how much of the memory limit may be in use before new clients
 	// are turned away. Default 90; 0: never.
 	ShedAtMemoryPercent int `yaml:"shedAtMemoryPercent"`

@@ -69,7 +69,7 @@ func TestMistakesAreNamedWithFileAndLine(t *testing.T) {
 		}
 		return strings.Replace(minimal, old, new, 1)
 	}
-	const xdsFields = "addresses, protocol, tls, tokenFile, plaintext, resyncInterval, syncTimeout, failbackAfter, types"
+	const xdsFields = "addresses, protocol, tls, tokenFile, plaintext, resyncInterval, syncTimeout, failbackAfter, types, compression"
 	for _, tc := range []struct {
 		name, in string
 		want     []string
@@ -94,6 +94,8 @@ func TestMistakesAreNamedWithFileAndLine(t *testing.T) {
 		{"number for a text", replace("name: east", "name: 1.10"), []string{`2: upstreams[0].name: want a text, not "1.10": put it in quotes`}},
 		{"text for a boolean", replace("plaintext: true", "plaintext: yes"), []string{`8: downstream.listeners[0].plaintext: want true or false, not "yes"`}},
 		{"fraction for a whole number", replace("  listeners:", "  maxRequestBytes: 1.5\n  listeners:"), []string{`7: downstream.maxRequestBytes: want a whole number, not "1.5"`}},
+		{"unknown compression", replace("  listeners:", "  compression: [br]\n  listeners:"), []string{`7: downstream.compression[0]: "br": want one of gzip`}},
+		{"unknown compression of a server", replace("    tls:", "    compression: [gzip, zstd]\n    tls:"), []string{`5: upstreams[0].xds.compression[1]: "zstd": want one of gzip`}},
 		{"empty item", replace(`["istiod.east:15012"]`, `["a:1", ~]`), []string{"4: upstreams[0].xds.addresses[1]: is empty"}},
 		{"no such anchor", replace("name: east", "name: *nobody"), []string{"2: upstreams[0].name: there is no anchor &nobody above"}},
 		{"tag", replace("name: east", "name: !!str east"), []string{"2: upstreams[0].name: tags (!!str) are not used in this file"}},

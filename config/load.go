@@ -142,6 +142,13 @@ func defaults() *Config {
 			MaxHeaderBytes:          64 << 10,
 			MaxTypesPerClient:       256,
 			MaxNodeBytes:            256 << 10,
+			MaxNamesPerClient:       65_536,
+			MaxNameBytesPerClient:   8 << 20,
+			MaxNamesPerPeer:         262_144,
+			MaxNameBytesPerPeer:     32 << 20,
+			MaxNames:                524_288,
+			MaxNameBytes:            64 << 20,
+			MaxVersionBytes:         128 << 20,
 			MaxConnections:          20_000,
 			MaxStreams:              20_000,
 			NewStreamsPerSecond:     1000,
@@ -179,6 +186,13 @@ func (c *Config) complete(given func(field string) bool) {
 	def(&c.Node.Namespace, os.Getenv("POD_NAMESPACE"), "istio-system")
 	def(&c.Node.IP, os.Getenv("INSTANCE_IP"), os.Getenv("POD_IP"), hostIP(), "127.0.0.1")
 	def(&c.Provenance.Relay, c.Node.ID)
+	d := &c.Downstream
+	if !given("downstream.maxConnectionsPerPeer") {
+		d.MaxConnectionsPerPeer = max(1, d.MaxConnections-d.MaxConnections/4)
+	}
+	if !given("downstream.maxStreamsPerPeer") {
+		d.MaxStreamsPerPeer = max(1, d.MaxStreams-d.MaxStreams/4)
+	}
 	for i := range c.Merge {
 		def(&c.Merge[i].Policy, MergeFirst)
 	}

@@ -247,14 +247,14 @@ func TestWhatNeedsARestart(t *testing.T) {
 		{"nothing", "", "", nil},
 		{"upstreams", "clusterID: a", "clusterID: b\n  firstSync: wait\n  guard: {percent: 1}\n- {name: f, file: {path: x}}", nil},
 		{"merge, views, push, level, limits, history", "", "merge: [{policy: newest}]\nviews: [{name: a, default: true}]\npush: {debounceAfter: 1ms}\nlog: {level: debug}\nstate: {flushInterval: 2s, history: {revisions: 1}}\n", nil},
-		{"hot limits", "downstream:", "downstream:\n  maxStreams: 5\n  maxConnections: 5\n  maxNodeBytes: 5000\n  newStreamsPerSecond: 5\n  requestsPerSecond: 5\n  shedAtMemoryPercent: 5\n  maxTypesPerClient: 5", nil},
+		{"hot limits", "downstream:", "downstream:\n  maxStreams: 5\n  maxConnections: 5\n  maxNodeBytes: 5000\n  newStreamsPerSecond: 5\n  requestsPerSecond: 5\n  shedAtMemoryPercent: 5\n  maxTypesPerClient: 5\n  maxNamesPerClient: 5\n  maxNameBytesPerClient: 5000\n  maxNamesPerPeer: 5\n  maxNameBytesPerPeer: 5000\n  maxNames: 5\n  maxNameBytes: 5000\n  maxVersionBytes: 5000000\n  maxConnectionsPerPeer: 5\n  maxStreamsPerPeer: 5", nil},
 		{"node", "", "node: {id: other, revision: r}\n", []string{"node.id", "node.revision", "provenance.relay"}},
 		{"a listener's address", "127.0.0.1:15010", "127.0.0.1:15011", []string{"downstream.listeners[0].address"}},
 		{"a listener's kind", "plaintext: true", "tls: {certFile: a, keyFile: b}", []string{"downstream.listeners[0].plaintext", "downstream.listeners[0].tls"}},
 		{"a listener more", "upstreams:", "  - {address: '127.0.0.1:0', plaintext: true}\nupstreams:", []string{"downstream.listeners"}},
-		{"times and sizes", "downstream:", "downstream:\n  startupTimeout: 1s\n  maxConnectionAge: 1h\n  maxConnectionAgeGrace: 1s\n  drainTimeout: 1s\n  sendTimeout: 1s\n  maxStreamsPerConnection: 5\n  maxRequestBytes: 100000\n  maxHeaderBytes: 5000", []string{
+		{"times and sizes", "downstream:", "downstream:\n  startupTimeout: 1s\n  maxConnectionAge: 1h\n  maxConnectionAgeGrace: 1s\n  drainTimeout: 1s\n  sendTimeout: 1s\n  maxStreamsPerConnection: 5\n  maxRequestBytes: 100000\n  maxHeaderBytes: 5000\n  compression: [gzip]", []string{
 			"downstream.startupTimeout", "downstream.maxConnectionAge", "downstream.maxConnectionAgeGrace", "downstream.drainTimeout",
-			"downstream.sendTimeout", "downstream.maxStreamsPerConnection", "downstream.maxRequestBytes", "downstream.maxHeaderBytes"}},
+			"downstream.sendTimeout", "downstream.maxStreamsPerConnection", "downstream.maxRequestBytes", "downstream.maxHeaderBytes", "downstream.compression"}},
 		{"the rest", "", "admin: {address: '127.0.0.1:1', socket: /x/y}\nstate: {dir: /s}\nprovenance: {maxHops: 2}\nlog: {format: json}\n", []string{
 			"provenance.maxHops", "admin.address", "admin.socket", "state.dir", "log.format"}},
 	} {

@@ -211,6 +211,7 @@ func (v *validator) xds(at string, x XDS) {
 			v.errorf(fmt.Sprintf("%s.types[%d]", at, i), "%v", err)
 		}
 	}
+	v.compression(at+".compression", x.Compression)
 	switch {
 	case x.Plaintext && x.TLS != nil:
 		v.errorf(at+".plaintext", "both plaintext and tls: leave out one")
@@ -258,11 +259,32 @@ func (v *validator) downstream(d Downstream) {
 	v.number("downstream.maxHeaderBytes", d.MaxHeaderBytes, 4<<10, 16<<20)
 	v.number("downstream.maxTypesPerClient", d.MaxTypesPerClient, 1, 10000)
 	v.number("downstream.maxNodeBytes", d.MaxNodeBytes, 1<<10, 16<<20)
+	for _, b := range []struct {
+		field string
+		n     int
+		least int
+	}{
+		{"maxNamesPerClient", d.MaxNamesPerClient, 1}, {"maxNameBytesPerClient", d.MaxNameBytesPerClient, 1 << 10},
+		{"maxNamesPerPeer", d.MaxNamesPerPeer, 1}, {"maxNameBytesPerPeer", d.MaxNameBytesPerPeer, 1 << 10},
+		{"maxNames", d.MaxNames, 1}, {"maxNameBytes", d.MaxNameBytes, 1 << 10}, {"maxVersionBytes", d.MaxVersionBytes, 1 << 20},
+	} {
+		v.number("downstream."+b.field, b.n, b.least, 1<<30)
+	}
 	v.number("downstream.maxConnections", d.MaxConnections, 1, 1_000_000)
 	v.number("downstream.maxStreams", d.MaxStreams, 1, 1_000_000)
+	v.number("downstream.maxConnectionsPerPeer", d.MaxConnectionsPerPeer, 1, 1_000_000)
+	v.number("downstream.maxStreamsPerPeer", d.MaxStreamsPerPeer, 1, 1_000_000)
 	v.number("downstream.newStreamsPerSecond", d.NewStreamsPerSecond, 1, 1_000_000)
 	v.number("downstream.requestsPerSecond", d.RequestsPerSecond, 1, 1_000_000)
+	v.compression("downstream.compression", d.Compression)
 	v.number("downstream.shedAtMemoryPercent", d.ShedAtMemoryPercent, 0, 100)
+}
+
+// compression checks a list of encodings that the other side may use.
+func (v *validator) compression(field string, encodings []string) {
+	for i, e := range encodings {
+		v.oneOf(fmt.Sprintf("%s[%d]", field, i), e, CompressionGzip)
+	}
 }
 
 // address checks a host:port. The port is at least leastPort: 0 lets the system choose.

@@ -37,19 +37,25 @@ func (s *Server) serve(stream grpc.ServerStream, protocol string, l *Listener) e
 func (s *Server) runStream(stream grpc.ServerStream, protocol string, l *Listener) error {
 	ctx := stream.Context()
 	defer s.open.Add(-1)
-	if err := s.admit(ctx, s.open.Add(1)); err != nil {
+	open := s.open.Add(1)
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return status.Error(codes.Internal, "stream has no peer")
+	}
+	use, own := s.peers.enter(peerKey(p), s.limits.Load())
+	defer s.peers.leave(use)
+	if err := s.admit(ctx, open, use, own); err != nil {
+		return err
+	}
+	c := newConn(s, stream, protocol, l, p, use)
+	s.add(c)
+	defer s.remove(c)
+	if err := s.trusts(l, p); err != nil { // after add: from now on it is told
 		return err
 	}
 	if err := stream.SendHeader(s.headers()); err != nil {
 		return err
 	}
-	p, ok := peer.FromContext(ctx)
-	if !ok {
-		return status.Error(codes.Internal, "stream has no peer")
-	}
-	c := newConn(s, stream, protocol, l, p)
-	s.add(c)
-	defer s.remove(c)
 	clients := s.metrics.clients.WithLabelValues(protocol)
 	clients.Inc()
 	defer clients.Dec()
@@ -78,8 +84,8 @@ func (s *Server) headers() metadata.MD {
 }
 
 // admit takes a new stream on, if the server can bear it: streams is how many there are,
-// with it.
-func (s *Server) admit(ctx context.Context, streams int64) error {
+// with it, and own how many its peer has.
+func (s *Server) admit(ctx context.Context, streams int64, use *peerUse, own int) error {
 	if s.isDraining() {
 		return errDraining
 	}
@@ -92,7 +98,7 @@ func (s *Server) admit(ctx context.Context, streams int64) error {
 		}
 	}
 	limits := s.limits.Load()
-	err := s.withinLimits(ctx, streams, limits)
+	err := s.withinLimits(ctx, streams, use, own, limits)
 	if err != nil && returns {
 		s.returning.expect(hostOf(ctx), limits.MaxStreams, time.Now())
 	}
@@ -101,10 +107,14 @@ func (s *Server) admit(ctx context.Context, streams int64) error {
 
 // withinLimits returns an error when there is no room for a new stream, or it asks for too
 // much.
-func (s *Server) withinLimits(ctx context.Context, streams int64, limits *Limits) error {
+func (s *Server) withinLimits(ctx context.Context, streams int64, use *peerUse, own int, limits *Limits) error {
 	if streams > int64(limits.MaxStreams) {
 		return refuse(reasonStreams, codes.ResourceExhausted,
 			"%d streams are open, no more are served at once (downstream.maxStreams); try again later", limits.MaxStreams)
+	}
+	if own > limits.MaxStreamsPerPeer {
+		return refuse(reasonPeer, codes.ResourceExhausted,
+			"%d streams of %s are open, no more of one peer are served at once (downstream.maxStreamsPerPeer); try again later", limits.MaxStreamsPerPeer, use.key)
 	}
 	if size := headerBytes(ctx); size > s.cfg.MaxHeaderBytes {
 		return refuse(reasonHeaders, codes.ResourceExhausted,
@@ -112,6 +122,13 @@ func (s *Server) withinLimits(ctx context.Context, streams int64, limits *Limits
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
+	// First its own share, so that others need not wait behind it.
+	if share := mostOf(limits.NewStreamsPerSecond); share < limits.NewStreamsPerSecond {
+		if err := use.limiter.Wait(ctx); err != nil {
+			return refuse(reasonRate, codes.ResourceExhausted,
+				"more than %d new streams a second of %s (three quarters of downstream.newStreamsPerSecond); try again later", share, use.key)
+		}
+	}
 	if err := s.limiter.Wait(ctx); err != nil {
 		return refuse(reasonRate, codes.ResourceExhausted,
 			"more than %d new streams a second (downstream.newStreamsPerSecond); try again later", limits.NewStreamsPerSecond)
@@ -130,12 +147,13 @@ func headerBytes(ctx context.Context) (n int) {
 	return n
 }
 
-// connectionRefused counts a connection beyond MaxConnections.
-func (s *Server) connectionRefused(from net.Addr) {
-	s.metrics.refusals.WithLabelValues(string(reasonConnections)).Inc()
+// connectionRefused counts a connection that is not let in, or closed, for a limit.
+func (s *Server) connectionRefused(from net.Addr, why reason) {
+	s.metrics.refusals.WithLabelValues(string(why)).Inc()
 	if s.refusals.Allow() {
-		s.log.Warn("connection refused: there are as many as are allowed", "address", from.String(),
-			"reason", reasonConnections, "maxConnections", s.limits.Load().MaxConnections)
+		limits := s.limits.Load()
+		s.log.Warn("connection closed: over a limit", "address", from.String(),
+			"reason", why, "maxConnections", limits.MaxConnections, "maxConnectionsPerPeer", limits.MaxConnectionsPerPeer)
 	}
 }
 

@@ -17,7 +17,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	"meshrelay/internal/breakage"
 )
@@ -29,8 +28,6 @@ const (
 	// healthType is what an agent may send ahead of its first xDS request (PROTOCOL
 	// S1).
 	healthType = "type.googleapis.com/istio.v1.HealthInformation"
-	// maxReplies bounds the answers to debug requests that wait for a slow client.
-	maxReplies = 8
 	// defaultReceiveLimit is gRPC's; clients that kept it can not take more.
 	defaultReceiveLimit = 4 << 20
 )
@@ -44,9 +41,12 @@ type conn struct {
 	protocol string
 	listener *Listener
 	peer     *peer.Peer
+	use      *peerUse
 	opened   time.Time
 	wake     chan struct{} // one slot: there may be something to send
 	ended    chan error    // why it ends: of receive, of send, and of evict
+	// distrusted has one slot: why the client's certificate is not good any more.
+	distrusted chan error
 	// sendingSince is when the send under way began, in nanoseconds since the epoch;
 	// zero when none is.
 	sendingSince atomic.Int64
@@ -64,11 +64,13 @@ type conn struct {
 	client  client
 	log     *slog.Logger
 	view    *view  // nil until the first request
+	rule    *rule  // by which it has the view
 	seesAs  string // the name of the View
 	limited bool   // by its View, which hides something
 	watches *watches
-	replies []any // answers to debug requests
+	slot    slot
 	nonce   uint64
+	kept    usage // as it is counted in peers
 	// asked says that a request came since the watches were last planned for, planned what
 	// the view's count of changes was then.
 	asked   bool
@@ -77,10 +79,10 @@ type conn struct {
 	steps []step // of the sending goroutine: the round under way
 }
 
-func newConn(s *Server, stream grpc.ServerStream, protocol string, l *Listener, p *peer.Peer) *conn {
+func newConn(s *Server, stream grpc.ServerStream, protocol string, l *Listener, p *peer.Peer, use *peerUse) *conn {
 	return &conn{
-		server: s, stream: stream, protocol: protocol, listener: l, peer: p, opened: time.Now(),
-		wake: make(chan struct{}, 1), ended: make(chan error, 3), log: s.log, watches: newWatches(),
+		server: s, stream: stream, protocol: protocol, listener: l, peer: p, use: use, opened: time.Now(),
+		wake: make(chan struct{}, 1), ended: make(chan error, 3), distrusted: make(chan error, 1), log: s.log, watches: newWatches(),
 	}
 }
 
@@ -104,6 +106,15 @@ func (c *conn) supervise(ctx context.Context) error {
 	timeout := c.server.cfg.SendTimeout
 	tick := time.NewTicker(max(timeout/8, time.Millisecond))
 	defer tick.Stop()
+	silent := time.NewTimer(c.server.cfg.FirstRequestTimeout)
+	defer silent.Stop()
+	expiry, expires := expiryOf(c.peer)
+	var expired <-chan time.Time
+	if expires {
+		timer := time.NewTimer(time.Until(expiry))
+		defer timer.Stop()
+		expired = timer.C
+	}
 	for {
 		select {
 		case err := <-c.ended:
@@ -115,7 +126,18 @@ func (c *conn) supervise(ctx context.Context) error {
 			return c.cause(status.FromContextError(ctx.Err()).Err(), 2)
 		case <-c.server.draining:
 			return errDraining
+		case err := <-c.distrusted:
+			return err
+		case <-expired:
+			return errExpired(expiry)
+		case <-silent.C:
+			if c.name() == "" {
+				return refuse(reasonSilent, codes.DeadlineExceeded, "no request came within %v", c.server.cfg.FirstRequestTimeout)
+			}
 		case now := <-tick.C:
+			if c.unread(now) {
+				return refuse(reasonUnread, codes.DeadlineExceeded, "client has left a debug answer unread for %v", replyTimeout)
+			}
 			since := c.sendingSince.Load()
 			if since != 0 && now.Sub(time.Unix(0, since)) > timeout {
 				return refuse(reasonUnread, codes.DeadlineExceeded, "client has left a response unread for %v", timeout)
@@ -143,7 +165,11 @@ func (c *conn) close(err error) {
 	v := c.view
 	c.view, c.closed = nil, true
 	known, log := c.id != "", c.log
+	kept := c.kept
+	c.kept = usage{}
+	c.slot.free()
 	c.mu.Unlock()
+	c.server.peers.free(c.use, kept)
 	if v != nil {
 		c.server.views.release(v, c.protocol)
 	}
@@ -172,23 +198,10 @@ func (c *conn) name() string {
 
 // receive handles requests until the client ends the stream.
 func (c *conn) receive() error {
+	in := &incoming{ctx: c.stream.Context(), decoding: c.server.decoding, limits: &c.server.limits, meter: c.server.receiving.meterOf(c.peer.Addr)}
 	for {
-		var err error
-		if c.protocol == protocolSotW {
-			req := &discoveryv3.DiscoveryRequest{}
-			if err = c.stream.RecvMsg(req); err == nil {
-				if err = c.await(req.GetResponseNonce()); err == nil {
-					err = c.handleSotW(req)
-				}
-			}
-		} else {
-			req := &discoveryv3.DeltaDiscoveryRequest{}
-			if err = c.stream.RecvMsg(req); err == nil {
-				if err = c.await(req.GetResponseNonce()); err == nil {
-					err = c.handleDelta(req)
-				}
-			}
-		}
+		in.first = !c.begun
+		err := c.next(in)
 		switch {
 		case errors.Is(err, io.EOF):
 			return nil
@@ -202,18 +215,53 @@ func (c *conn) receive() error {
 	}
 }
 
+// next waits for a request and handles it.
+func (c *conn) next(in *incoming) error {
+	if c.protocol == protocolSotW {
+		req := &discoveryv3.DiscoveryRequest{}
+		in.sotw = req
+		if err := c.take(in); err != nil {
+			return err
+		}
+		if err := c.await(req.GetResponseNonce()); err != nil {
+			return err
+		}
+		return c.handleSotW(req)
+	}
+	req := &discoveryv3.DeltaDiscoveryRequest{}
+	in.delta = req
+	if err := c.take(in); err != nil {
+		return err
+	}
+	if err := c.await(req.GetResponseNonce()); err != nil {
+		return err
+	}
+	return c.handleDelta(req)
+}
+
+// take waits for a request, and returns why it is refused if it is.
+func (c *conn) take(in *incoming) error {
+	if err := c.stream.RecvMsg(in); err != nil {
+		return err
+	}
+	in.sotw, in.delta = nil, nil // it may be large, and the next one may be long in coming
+	return in.err
+}
+
 func (c *conn) handleSotW(req *discoveryv3.DiscoveryRequest) error {
 	if known, err := c.know(req.GetTypeUrl(), req.GetNode()); !known || err != nil {
 		return err
 	}
 	if isDebugType(req.GetTypeUrl()) {
-		return c.reply(func() any { return c.debugSotW(req) })
+		return c.reply(req.GetTypeUrl(), req.GetResourceNames(), c.debugSotW)
 	}
-	most := c.server.limits.Load().MaxTypesPerClient
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.asked, c.watches.most = true, most
+	c.asked, c.watches.limits = true, c.server.limits.Load()
 	result, err := c.watches.requestSotW(req, time.Now())
+	if err == nil {
+		err = c.account()
+	}
 	c.record(result, err, req.GetTypeUrl(), req.GetErrorDetail().GetMessage())
 	return err
 }
@@ -223,13 +271,15 @@ func (c *conn) handleDelta(req *discoveryv3.DeltaDiscoveryRequest) error {
 		return err
 	}
 	if isDebugType(req.GetTypeUrl()) {
-		return c.reply(func() any { return c.debugDelta(req) })
+		return c.reply(req.GetTypeUrl(), req.GetResourceNamesSubscribe(), c.debugDelta)
 	}
-	most := c.server.limits.Load().MaxTypesPerClient
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.asked, c.watches.most = true, most
+	c.asked, c.watches.limits = true, c.server.limits.Load()
 	result, err := c.watches.requestDelta(req, time.Now())
+	if err == nil {
+		err = c.account()
+	}
 	c.record(result, err, req.GetTypeUrl(), req.GetErrorDetail().GetMessage())
 	return err
 }
@@ -242,9 +292,6 @@ func (c *conn) know(typeURL string, node *corev3.Node) (bool, error) {
 	}
 	if typeURL == healthType {
 		return false, nil
-	}
-	if size, most := proto.Size(node), c.server.limits.Load().MaxNodeBytes; size > most {
-		return false, refuse(reasonNode, codes.InvalidArgument, "the node has %d bytes, more than %d (downstream.maxNodeBytes)", size, most)
 	}
 	client, err := parseNode(node)
 	if err != nil {
@@ -262,7 +309,7 @@ func (c *conn) begin(client client) error {
 	if err != nil {
 		return err
 	}
-	v, err := s.views.acquire(variantOf(r, client), c.protocol)
+	v, err := s.views.admit(variantOf(r, client), c.protocol)
 	if err != nil {
 		return err
 	}
@@ -287,7 +334,7 @@ func (c *conn) begin(client client) error {
 
 // sees gives the client a view, by a rule. The caller holds mu.
 func (c *conn) sees(v *view, r *rule) {
-	c.view, c.seesAs, c.limited, c.asked = v, r.Name, r.Accepts != nil, true
+	c.view, c.rule, c.seesAs, c.limited, c.asked = v, r, r.Name, r.Accepts != nil, true
 }
 
 // cluster returns the cluster that the client says it is in, empty while it has not.
@@ -341,15 +388,17 @@ func (c *conn) record(result outcome, err error, typeURL, reason string) {
 	}
 }
 
-// reply queues the answer to a debug request.
-func (c *conn) reply(answer func() any) error {
-	a := answer()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.replies) >= maxReplies {
-		return refuse(reasonDebug, codes.ResourceExhausted, "%d debug answers wait to be read", maxReplies)
+// account counts what the watches keep, and returns why that is refused when it is too much.
+// The caller holds mu.
+func (c *conn) account() error {
+	is := c.watches.kept()
+	if is == c.kept || c.closed {
+		return nil
 	}
-	c.replies = append(c.replies, a)
+	if err := c.server.peers.keep(c.use, c.kept, is, c.watches.limits); err != nil {
+		return err
+	}
+	c.kept = is
 	return nil
 }
 

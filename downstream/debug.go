@@ -4,11 +4,14 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
@@ -25,25 +28,99 @@ func isDebugType(typeURL string) bool {
 	return typeURL == debugType || strings.HasPrefix(typeURL, debugType+"/")
 }
 
-func (c *conn) debugSotW(req *discoveryv3.DiscoveryRequest) *discoveryv3.DiscoveryResponse {
+const (
+	// maxReplies bounds the answers to debug requests that wait for a slow client, besides
+	// the one that it is being sent.
+	maxReplies = 1
+	// largeReply is how large an answer is that the transport may keep until the client reads
+	// it, in bytes.
+	largeReply = 64 << 10
+	// replyTimeout is how long a client that was sent a large answer may neither end its
+	// stream nor ask again.
+	replyTimeout = time.Minute
+)
+
+// slot is the place of a stream among those that ask for debug documents (Debugger.Begin). The
+// stream has it until what it has asked for is sent, and to its end when that was large: nobody
+// says when the client has read it. conn.mu guards it.
+type slot struct {
+	end     func() // nil: it has none
+	sentAt  time.Time
+	replies []proto.Message // that wait
+}
+
+// free gives the slot back.
+func (s *slot) free() {
+	if s.end != nil {
+		s.end()
+	}
+	s.end, s.sentAt = nil, time.Time{}
+}
+
+// sent notes that an answer was sent.
+func (s *slot) sent(size int) {
+	switch {
+	case size > largeReply:
+		s.sentAt = time.Now()
+	case s.sentAt.IsZero() && len(s.replies) == 0:
+		s.free()
+	}
+}
+
+// unread reports whether the client has had a large answer for too long.
+func (c *conn) unread(now time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.slot.sentAt.IsZero() && now.Sub(c.slot.sentAt) > replyTimeout
+}
+
+// reply queues the answer to a debug request, which message makes of the documents.
+func (c *conn) reply(typeURL string, names []string, message func(typeURL string, docs []*anypb.Any) proto.Message) error {
+	c.mu.Lock()
+	waiting := len(c.slot.replies) // only this goroutine adds to them
+	c.mu.Unlock()
+	if waiting >= maxReplies {
+		return refuse(reasonDebug, codes.ResourceExhausted, "debug answers wait to be read: ask for one at a time")
+	}
+	m := message(typeURL, c.answer(typeURL, names))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.closed {
+		c.slot.replies = append(c.slot.replies, m)
+	}
+	return nil
+}
+
+// begin takes a slot, if the stream has none.
+func (s *slot) begin(d Debugger, closed bool) error {
+	if s.end != nil || closed {
+		return nil
+	}
+	end, err := d.Begin()
+	s.end = end
+	return err
+}
+
+func (c *conn) debugSotW(typeURL string, docs []*anypb.Any) proto.Message {
 	return &discoveryv3.DiscoveryResponse{
-		TypeUrl:      req.GetTypeUrl(),
-		Resources:    c.answer(req.GetTypeUrl(), req.GetResourceNames()),
+		TypeUrl: typeURL, Resources: docs,
 		ControlPlane: &corev3.ControlPlane{Identifier: c.server.identifier},
 	}
 }
 
-func (c *conn) debugDelta(req *discoveryv3.DeltaDiscoveryRequest) *discoveryv3.DeltaDiscoveryResponse {
+func (c *conn) debugDelta(typeURL string, docs []*anypb.Any) proto.Message {
 	resp := &discoveryv3.DeltaDiscoveryResponse{
-		TypeUrl:      req.GetTypeUrl(),
+		TypeUrl:      typeURL,
 		ControlPlane: &corev3.ControlPlane{Identifier: c.server.identifier},
 	}
-	for i, a := range c.answer(req.GetTypeUrl(), req.GetResourceNamesSubscribe()) {
+	for i, a := range docs {
 		resp.Resources = append(resp.Resources, &discoveryv3.Resource{Name: fmt.Sprint(i), Resource: a})
 	}
 	return resp
 }
 
+// answer returns the documents that a debug request asks for. It takes a slot for those that
+// cost something.
 func (c *conn) answer(typeURL string, names []string) []*anypb.Any {
 	d := c.server.debug
 	switch {
@@ -52,27 +129,38 @@ func (c *conn) answer(typeURL string, names []string) []*anypb.Any {
 		return nil
 	case !mayDebug(c.peer, c.isLimited()):
 		return []*anypb.Any{{TypeUrl: debugType, Value: []byte(debugNotAllowed)}}
-	case typeURL == syncStatusType:
-		var out []*anypb.Any
-		for _, cfg := range d.SyncStatus() {
-			a, err := anypb.New(cfg)
-			if err != nil {
-				c.log.Error("encode client status", "err", err)
-				continue
-			}
-			out = append(out, a)
-		}
-		return out
-	case typeURL != debugType:
+	case typeURL != syncStatusType && typeURL != debugType:
 		return nil
-	case len(names) != 1:
+	case typeURL == debugType && len(names) != 1:
 		return []*anypb.Any{{TypeUrl: debugType, Value: []byte(`{"error":"name exactly one debug handler, for example syncz; list names them"}`)}}
 	}
-	body, err := d.Handle(names[0])
+	c.mu.Lock()
+	err := c.slot.begin(d, c.closed)
+	c.mu.Unlock()
 	if err != nil {
-		body = fmt.Appendf(nil, `{"error":%q}`, err.Error())
+		return debugError(err)
 	}
-	return []*anypb.Any{{TypeUrl: debugType, Value: body}}
+	if typeURL == debugType {
+		body, err := d.Handle(names[0])
+		if err != nil {
+			return debugError(err)
+		}
+		return []*anypb.Any{{TypeUrl: debugType, Value: body}}
+	}
+	var out []*anypb.Any
+	for _, cfg := range d.SyncStatus() {
+		a, err := anypb.New(cfg)
+		if err != nil {
+			c.log.Error("encode client status", "err", err)
+			continue
+		}
+		out = append(out, a)
+	}
+	return out
+}
+
+func debugError(err error) []*anypb.Any {
+	return []*anypb.Any{{TypeUrl: debugType, Value: fmt.Appendf(nil, `{"error":%q}`, err.Error())}}
 }
 
 // mayDebug reports whether a peer may see everything: when it is on this host, or

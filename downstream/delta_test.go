@@ -450,7 +450,7 @@ func TestEveryACKCounts_S7(t *testing.T) {
 func TestWildcardAskedForAgainBringsWhatHasGone_S17(t *testing.T) {
 	c := filled(3)
 	ws := newWatches()
-	ws.most = 1
+	ws.limits = must(Limits{MaxTypesPerClient: 1}.complete())
 	if _, err := ws.requestDelta(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: seV1}, time.Now()); err != nil {
 		t.Fatal(err)
 	}

@@ -61,12 +61,21 @@ func (s *snapshot) compare(from uint64) (*difference, bool) {
 	return nil, false
 }
 
+// changesSince returns the changes between a cursor and the snapshot, oldest first. ok is
+// false when the log does not reach back to it.
+func (s *snapshot) changesSince(from uint64) (changes []change, ok bool) {
+	if from > s.rev || from < s.logFrom {
+		return nil, false
+	}
+	start, _ := slices.BinarySearchFunc(s.log, from+1, func(c change, rev uint64) int { return cmp.Compare(c.rev, rev) })
+	return s.log[start:], true
+}
+
 // replay reads the difference from the log: its cost grows with the number of
 // changes alone.
 func (s *snapshot) replay(from uint64) *difference {
 	d := &difference{from: from}
-	start, _ := slices.BinarySearchFunc(s.log, from+1, func(c change, rev uint64) int { return cmp.Compare(c.rev, rev) })
-	tail := s.log[start:]
+	tail, _ := s.changesSince(from)
 	var seen map[string]struct{}
 	if len(tail) > 1 {
 		seen = make(map[string]struct{}, len(tail))

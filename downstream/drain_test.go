@@ -176,7 +176,7 @@ func TestNoStreamsWhileDraining(t *testing.T) {
 	go func() { defer close(stopped); r.stop() }()
 	eventually(t, "it drains", r.server.isDraining)
 	wantCode(t, open(), codes.Unavailable)
-	wantCode(t, r.server.admit(context.Background(), 1), codes.Unavailable)
+	wantCode(t, r.server.admit(context.Background(), 1, &peerUse{}, 1), codes.Unavailable)
 	<-stopped
 }
 

@@ -6,20 +6,22 @@ import (
 	"time"
 )
 
-// gate lets connections in, up to a limit for all listeners together, and knows those
+// gate lets connections in, up to a limit for all listeners together and one for each address,
+// and knows those
 // that are in: gRPC waits for handshakes before it tells anybody to go, and so for clients
 // that never finish theirs.
 type gate struct {
-	most    func() int
-	refused func(from net.Addr)
+	most    func() (all, ofOne int)
+	refused func(from net.Addr, why reason)
 
-	mu   sync.Mutex // guards all below
-	shut bool
-	in   map[*gated]struct{}
+	mu    sync.Mutex // guards all below
+	shut  bool
+	in    map[*gated]struct{}
+	byKey map[string]int // how many are in, by addressKey
 }
 
-func newGate(most func() int, refused func(from net.Addr)) *gate {
-	return &gate{most: most, refused: refused, in: map[*gated]struct{}{}}
+func newGate(most func() (all, ofOne int), refused func(from net.Addr, why reason)) *gate {
+	return &gate{most: most, refused: refused, in: map[*gated]struct{}{}, byKey: map[string]int{}}
 }
 
 // behind returns lis without the connections that are turned away.
@@ -27,21 +29,29 @@ func (g *gate) behind(lis net.Listener) net.Listener { return gatedListener{lis,
 
 // enter takes a connection in, or returns nil and has it closed.
 func (g *gate) enter(c net.Conn) *gated {
-	most := g.most()
+	all, ofOne := g.most()
+	key := addressKey(c.RemoteAddr())
 	g.mu.Lock()
-	full := len(g.in) >= most
-	if full || g.shut {
+	var why reason
+	switch {
+	case len(g.in) >= all:
+		why = reasonConnections
+	case g.byKey[key] >= ofOne:
+		why = reasonPeer
+	}
+	if why != "" || g.shut {
 		shut := g.shut
 		g.mu.Unlock()
 		c.Close()
 		if !shut {
-			g.refused(c.RemoteAddr())
+			g.refused(c.RemoteAddr(), why)
 		}
 		return nil
 	}
 	defer g.mu.Unlock()
-	in := &gated{Conn: c, gate: g}
+	in := &gated{Conn: c, gate: g, key: key}
 	g.in[in] = struct{}{}
+	g.byKey[key]++
 	return in
 }
 
@@ -49,6 +59,9 @@ func (g *gate) leave(c *gated) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.in, c)
+	if g.byKey[c.key]--; g.byKey[c.key] == 0 {
+		delete(g.byKey, c.key)
+	}
 }
 
 // close lets nobody in any more, and ends the connections that have not finished their
@@ -90,6 +103,7 @@ func (l gatedListener) Accept() (net.Conn, error) {
 type gated struct {
 	net.Conn
 	gate  *gate
+	key   string
 	ready bool // its handshake is over; guarded by gate.mu
 	once  sync.Once
 }

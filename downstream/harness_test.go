@@ -402,8 +402,7 @@ func wantCode(t *testing.T, err error, code codes.Code) {
 // wantRefused checks how often clients were refused for a reason.
 func wantRefused(t *testing.T, r *relay, why reason, times int) {
 	t.Helper()
-	c := r.server.metrics.refusals.WithLabelValues(string(why))
-	eventually(t, fmt.Sprintf("refused %d times for %s", times, why), func() bool { return int(testutil.ToFloat64(c)) == times })
+	eventually(t, fmt.Sprintf("refused %d times for %s", times, why), func() bool { return refusals(r, why) == times })
 }
 
 // eventually waits for a condition that another goroutine brings about.
@@ -423,3 +422,8 @@ func eventually(t *testing.T, what string, cond func() bool) {
 }
 
 func meshConfig(domain string) *mesh.MeshConfig { return &mesh.MeshConfig{TrustDomain: domain} }
+
+// refusals returns how often clients were refused for a reason.
+func refusals(r *relay, why reason) int {
+	return int(testutil.ToFloat64(r.server.metrics.refusals.WithLabelValues(string(why))))
+}

@@ -18,8 +18,14 @@ type Limits struct {
 	// also when the limits are lowered.
 	MaxConnections int
 	MaxStreams     int
+	// MaxConnectionsPerPeer bounds the connections of one address, and MaxStreamsPerPeer the
+	// streams of one peer: whom a verified certificate names, or else an address. By default
+	// each is three quarters of the bound for all, because an address may be a fleet's.
+	MaxConnectionsPerPeer int
+	MaxStreamsPerPeer     int
 	// NewStreamsPerSecond bounds the streams that are taken on; more wait for up to a
-	// second and are then refused with ResourceExhausted (PROTOCOL S25).
+	// second and are then refused with ResourceExhausted (PROTOCOL S25). One peer has three
+	// quarters of them at most.
 	NewStreamsPerSecond int
 	// RequestsPerSecond bounds each stream. A client may be faster for a while, and
 	// acknowledgements of what it was sent do not count. One that is faster for longer is
@@ -30,17 +36,37 @@ type Limits struct {
 	MaxNodeBytes int
 	// MaxTypesPerClient bounds the types that a stream subscribes to.
 	MaxTypesPerClient int
+	// MaxNamesPerClient, MaxNamesPerPeer and MaxNames bound the names of resources that one
+	// stream, the streams of one peer, and all streams subscribe to; the others their bytes.
+	MaxNamesPerClient, MaxNameBytesPerClient int
+	MaxNamesPerPeer, MaxNameBytesPerPeer     int
+	MaxNames, MaxNameBytes                   int
+	// MaxVersionBytes bounds the initial_resource_versions of all streams together, until
+	// their clients were sent what differs. One peer has three quarters of it at most.
+	MaxVersionBytes int
 }
 
 // each calls f with every limit, its name, and its default.
 func (l *Limits) each(f func(name string, value *int, byDefault int)) {
 	f("MaxConnections", &l.MaxConnections, 20_000)
 	f("MaxStreams", &l.MaxStreams, 20_000)
+	f("MaxConnectionsPerPeer", &l.MaxConnectionsPerPeer, mostOf(l.MaxConnections))
+	f("MaxStreamsPerPeer", &l.MaxStreamsPerPeer, mostOf(l.MaxStreams))
 	f("NewStreamsPerSecond", &l.NewStreamsPerSecond, 1000)
 	f("RequestsPerSecond", &l.RequestsPerSecond, 500)
 	f("MaxNodeBytes", &l.MaxNodeBytes, 256<<10)
 	f("MaxTypesPerClient", &l.MaxTypesPerClient, 256)
+	f("MaxNamesPerClient", &l.MaxNamesPerClient, 65_536)
+	f("MaxNameBytesPerClient", &l.MaxNameBytesPerClient, 8<<20)
+	f("MaxNamesPerPeer", &l.MaxNamesPerPeer, 262_144)
+	f("MaxNameBytesPerPeer", &l.MaxNameBytesPerPeer, 32<<20)
+	f("MaxNames", &l.MaxNames, 524_288)
+	f("MaxNameBytes", &l.MaxNameBytes, 64<<20)
+	f("MaxVersionBytes", &l.MaxVersionBytes, 128<<20)
 }
+
+// mostOf returns three quarters of a limit, rounded up: what one peer may have of it.
+func mostOf(limit int) int { return max(1, limit-limit/4) }
 
 // complete returns l with its defaults, or an error that names each limit that is none.
 func (l Limits) complete() (*Limits, error) {
@@ -62,24 +88,29 @@ type reason string
 const (
 	reasonConnections reason = "connections" // MaxConnections
 	reasonStreams     reason = "streams"     // MaxStreams
+	reasonPeer        reason = "peer"        // MaxConnectionsPerPeer, MaxStreamsPerPeer
 	reasonRate        reason = "rate"        // NewStreamsPerSecond
 	reasonOverload    reason = "overload"    // Deps.Overloaded
 	reasonHeaders     reason = "headers"     // MaxHeaderBytes
 	reasonRequests    reason = "requests"    // RequestsPerSecond
 	reasonBytes       reason = "bytes"       // MaxRequestBytes
+	reasonReceiving   reason = "receiving"   // too many large requests, or one that does not come to its end
 	reasonNode        reason = "node"        // MaxNodeBytes, or no node
 	reasonTypes       reason = "types"       // MaxTypesPerClient, or a type that can be none
-	reasonNames       reason = "names"       // maxNames
+	reasonNames       reason = "names"       // MaxNamesPerClient and the like, or a name that can be none
+	reasonVersions    reason = "versions"    // MaxVersionBytes
 	reasonView        reason = "view"        // no view is for the client
 	reasonViews       reason = "views"       // maxViews
 	reasonDebug       reason = "debug"       // maxReplies
 	reasonUnread      reason = "unread"      // SendTimeout
+	reasonCertificate reason = "certificate" // expired, or its CA is not trusted any more
+	reasonSilent      reason = "silent"      // FirstRequestTimeout
 )
 
 func reasons() []reason {
 	return []reason{
-		reasonConnections, reasonStreams, reasonRate, reasonOverload, reasonHeaders, reasonRequests, reasonBytes,
-		reasonNode, reasonTypes, reasonNames, reasonView, reasonViews, reasonDebug, reasonUnread,
+		reasonConnections, reasonStreams, reasonPeer, reasonRate, reasonOverload, reasonHeaders, reasonRequests, reasonBytes, reasonReceiving,
+		reasonNode, reasonTypes, reasonNames, reasonVersions, reasonView, reasonViews, reasonDebug, reasonUnread, reasonCertificate, reasonSilent,
 	}
 }
 

@@ -17,7 +17,6 @@ import (
 	"google.golang.org/grpc/credentials/tls/certprovider"
 	"google.golang.org/grpc/credentials/tls/certprovider/pemfile"
 	"google.golang.org/grpc/encoding"
-	_ "google.golang.org/grpc/encoding/gzip" // clients may compress their requests
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/security/advancedtls"
 )
@@ -26,8 +25,11 @@ import (
 const certRefresh = 10 * time.Second
 
 const (
-	// receiveWindow is how much of a client's requests may be under way, in bytes.
+	// receiveWindow is how much of the requests of a connection may be under way, in bytes,
+	// and streamWindow how much of those of one stream: what may wait while a client is
+	// delayed. A request that is larger is let through as a whole.
 	receiveWindow = 1 << 20
+	streamWindow  = 64 << 10
 	// readBuffer is the most, in bytes, that one system call reads. Requests are small, and
 	// clients many.
 	readBuffer = 8 << 10
@@ -84,6 +86,14 @@ func (s *Server) listen() (opened []*listener, err error) {
 		if err != nil {
 			return opened, fmt.Errorf("downstream.listeners[%d].tls: listener %s: %w", i, cfg.Address, err)
 		}
+		trust, err := newTrust(cfg.TLS)
+		if err != nil {
+			closeCreds()
+			return opened, fmt.Errorf("downstream.listeners[%d].tls: listener %s: %w", i, cfg.Address, err)
+		}
+		if trust != nil {
+			s.trust[cfg] = trust
+		}
 		lis, err := net.Listen("tcp", cfg.Address)
 		if err != nil {
 			closeCreds()
@@ -98,8 +108,8 @@ func (s *Server) listen() (opened []*listener, err error) {
 }
 
 func (s *Server) serverOptions(creds credentials.TransportCredentials) []grpc.ServerOption {
-	return []grpc.ServerOption{
-		grpc.Creds(creds),
+	options := []grpc.ServerOption{
+		grpc.Creds(meteredCreds{creds, s.receiving, s.cfg.MaxRequestBytes}),
 		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2("proto")}),
 		grpc.MaxConcurrentStreams(uint32(s.cfg.MaxStreamsPerConnection)),
 		grpc.MaxRecvMsgSize(s.cfg.MaxRequestBytes),
@@ -107,7 +117,7 @@ func (s *Server) serverOptions(creds credentials.TransportCredentials) []grpc.Se
 		grpc.MaxHeaderListSize(uint32(min(2*uint64(s.cfg.MaxHeaderBytes), math.MaxUint32))),
 		// Windows that are fixed, because finding out how large they should be costs a ping
 		// for each ACK; a request is hardly ever larger.
-		grpc.StaticStreamWindowSize(receiveWindow), grpc.StaticConnWindowSize(receiveWindow),
+		grpc.StaticStreamWindowSize(streamWindow), grpc.StaticConnWindowSize(receiveWindow),
 		grpc.ReadBufferSize(readBuffer),
 		grpc.ConnectionTimeout(connectionTimeout),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{
@@ -115,10 +125,16 @@ func (s *Server) serverOptions(creds credentials.TransportCredentials) []grpc.Se
 			MinTime: 10 * time.Second, PermitWithoutStream: true,
 		}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
-			MaxConnectionAge: s.cfg.MaxConnectionAge, MaxConnectionAgeGrace: s.cfg.MaxConnectionAgeGrace,
+			MaxConnectionIdle: s.cfg.MaxConnectionIdle,
+			MaxConnectionAge:  s.cfg.MaxConnectionAge, MaxConnectionAgeGrace: s.cfg.MaxConnectionAgeGrace,
 			Time: 30 * time.Second, Timeout: keepaliveTimeout,
 		}),
 	}
+	if s.cfg.Gzip {
+		// Of this server: to register it would be for the whole process.
+		options = append(options, grpc.RPCDecompressor(grpc.NewGZIPDecompressor())) //nolint:staticcheck // there is no other way
+	}
+	return options
 }
 
 func (l *listener) serve() error {

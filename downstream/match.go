@@ -206,6 +206,8 @@ func identitiesOf(p *peer.Peer) (out []string) {
 type variant struct {
 	rule              *rule  // nil: it accepts all
 	cluster, revision string // own cluster, which is left out, and revision (PROTOCOL C11, S14)
+	// strangeCluster and strangeRevision say that there is one, and that it is not known.
+	strangeCluster, strangeRevision bool
 }
 
 // variantOf returns what a client with this rule sees.
@@ -227,7 +229,7 @@ func (v variant) accepts(r *mirror.Resource) bool {
 	if v.cluster != "" && r.Cluster() == v.cluster {
 		return false
 	}
-	if v.revision != "" && r.Revision() != "" && r.Revision() != v.revision {
+	if (v.revision != "" || v.strangeRevision) && r.Revision() != "" && r.Revision() != v.revision {
 		return false
 	}
 	return v.rule == nil || v.rule.Accepts(r)

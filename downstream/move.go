@@ -35,12 +35,18 @@ type party struct {
 func (vs *views) move(transfers []transfer, now time.Time) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
+	vs.transfer(transfers, now)
+}
+
+// transfer is move for a caller that holds mu. It reports whether any client is to see
+// something else; if not, the views are as they were.
+func (vs *views) transfer(transfers []transfer, now time.Time) bool {
 	parties := partiesOf(transfers)
 	if !vs.assign(parties) {
 		for _, t := range transfers {
 			t.settle(t.from)
 		}
-		return
+		return false
 	}
 	for _, p := range parties {
 		for _, t := range p.members {
@@ -58,6 +64,7 @@ func (vs *views) move(transfers []transfer, now time.Time) {
 	}
 	vs.bring(true, nil, now)
 	vs.dropEncoded(vs.base) // of pages that were shared, and are not any more
+	return true
 }
 
 // assign settles which view each party gets, and reports whether any shows something else

@@ -83,11 +83,12 @@ func TestOverALimitTheAbuserIsToldAndNobodyElseIsHurt(t *testing.T) {
 			}},
 		{"a type that is none", reasonTypes, codes.InvalidArgument, "type_url",
 			nil, func(r *relay) *deltaStream { return r.deltaBy("a", big) }},
-		{"names", reasonNames, codes.ResourceExhausted, "more than 65536 resource names",
+		{"names", reasonNames, codes.ResourceExhausted, "more than 65536 resource names (downstream.maxNamesPerClient)",
 			nil, func(r *relay) *deltaStream {
-				d := r.delta()
-				req := subscribeDelta(seV1)
-				for i := range maxNames + 1 {
+				d := r.deltaBy("a", drV1)
+				d.next()
+				req := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: seV1}
+				for i := range 65537 {
 					req.ResourceNamesSubscribe = append(req.ResourceNamesSubscribe, fmt.Sprint("n/", i))
 				}
 				d.send(req)

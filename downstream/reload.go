@@ -96,20 +96,57 @@ func (s *Server) rematch() (clients, ended int) {
 			}
 			continue
 		}
-		transfers = append(transfers, transfer{
-			from: from, to: variantOf(r, client), protocol: c.protocol,
-			settle: func(v *view) bool {
-				if v == nil {
-					ended++
-					return c.evict(errTooManyViews)
-				}
-				clients++
-				return c.moveTo(v, r)
-			},
-		})
+		transfers = append(transfers, c.transferBy(r, from, client, &clients, &ended))
 	}
-	s.views.move(transfers, time.Now())
+	s.views.rematch(transfers, time.Now())
 	return clients, ended
+}
+
+// transferBy returns the transfer of a client to what it sees by a rule. It counts those that
+// have a view, and those whose streams end.
+func (c *conn) transferBy(r *rule, from *view, client client, stay, ended *int) transfer {
+	return transfer{
+		from: from, to: variantOf(r, client), protocol: c.protocol,
+		settle: func(v *view) bool {
+			if v == nil {
+				*ended++
+				return c.evict(errTooManyViews)
+			}
+			*stay++
+			return c.moveTo(v, r)
+		},
+	}
+}
+
+// learn makes known the clusters and revisions that resources have been seen of, and gives the
+// clients that claim them views of their own.
+func (s *Server) learn() {
+	letGo := s.hold()
+	defer letGo()
+	var transfers []transfer
+	var stay, ended int
+	for _, c := range s.connections() {
+		c.mu.Lock()
+		from, rule, client := c.view, c.rule, c.client
+		c.mu.Unlock()
+		if from != nil {
+			transfers = append(transfers, c.transferBy(rule, from, client, &stay, &ended))
+		}
+	}
+	s.views.rematch(transfers, time.Now())
+	s.wakeAll()
+}
+
+// learnOn calls learn whenever there is something to learn, until ctx ends.
+func (s *Server) learnOn(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.views.known.news:
+			s.learn()
+		}
+	}
 }
 
 var errTooManyViews = status.Error(codes.Unavailable, "the views have changed, and there are too many at present to go on; reconnect")

@@ -5,7 +5,11 @@ import (
 	"time"
 
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 )
+
+// maxRemoved is how many names one response says to be gone.
+const maxRemoved = 16_384
 
 // send sends what the client lacks until the stream ends.
 func (c *conn) send() error {
@@ -37,13 +41,17 @@ func (c *conn) send() error {
 
 func (c *conn) sendReplies() error {
 	c.mu.Lock()
-	replies := c.replies
-	c.replies = nil
+	replies := c.slot.replies
+	c.slot.replies = nil
 	c.mu.Unlock()
 	for _, r := range replies {
 		if err := c.sendMsg(r); err != nil {
 			return err
 		}
+		size := proto.Size(r)
+		c.mu.Lock()
+		c.slot.sent(size)
+		c.mu.Unlock()
 	}
 	return nil
 }
@@ -81,7 +89,23 @@ func (c *conn) round() (sent bool, err error) {
 		}
 	}
 	clear(steps) // what was sent is not kept alive
-	return len(steps) > 0, nil
+	return len(steps) > 0, c.settle()
+}
+
+// settle accounts for versions that clients said they have, and that are not needed any more:
+// what follows from them is sent.
+func (c *conn) settle() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.kept.versions == 0 {
+		return nil
+	}
+	for _, w := range c.watches.sorted {
+		if w.held == nil {
+			w.kept = 0
+		}
+	}
+	return c.account()
 }
 
 // last reports whether the whole step belongs to the pass of the removals.
@@ -139,11 +163,18 @@ func (c *conn) sendStep(st *step, removals bool) error {
 		nonce = strconv.FormatUint(c.nonce, 10)
 	}
 	var m *message
+	more := false
 	switch {
 	case st.diff == nil:
 		m = sotwMessage(w.typeURL, st.version, nonce, controlPlane, st.buffers, st.bytes)
 	case removals:
-		m = deltaMessage(w.typeURL, nonce, controlPlane, nil, 0, st.diff.removed)
+		// In parts, as nobody shares them: the next is made when the client has read most of
+		// the last.
+		names := st.diff.removed[:min(len(st.diff.removed), maxRemoved)]
+		if more = len(names) < len(st.diff.removed); more {
+			st.diff = &difference{removed: st.diff.removed[len(names):]}
+		}
+		m = deltaMessage(w.typeURL, nonce, controlPlane, nil, 0, names)
 	case st.opening != nil:
 		m = st.opening
 	default:
@@ -164,6 +195,9 @@ func (c *conn) sendStep(st *step, removals bool) error {
 	}
 	c.server.metrics.pushed(w.kind, m.size, changedAt, time.Now())
 	log.Debug("pushed", "type", w.typeURL, "nonce", nonce, "bytes", m.size)
+	if more {
+		return c.sendStep(st, true)
+	}
 	return nil
 }
 

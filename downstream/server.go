@@ -18,6 +18,7 @@ import (
 	statusv3 "github.com/envoyproxy/go-control-plane/envoy/service/status/v3"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
 	"google.golang.org/protobuf/encoding/protowire"
 
@@ -58,6 +59,10 @@ type Config struct {
 	// SendTimeout is how long a client may leave a response unread before its stream
 	// is ended.
 	SendTimeout time.Duration
+	// FirstRequestTimeout is how long a new stream may be without a request.
+	FirstRequestTimeout time.Duration
+	// MaxConnectionIdle is how long a connection may be without a stream.
+	MaxConnectionIdle time.Duration
 	// MaxStreamsPerConnection, MaxRequestBytes and MaxHeaderBytes bound what one client can
 	// ask for. They, and the times above, belong to the listeners: other than Limits, they
 	// can not change while the Server runs. Headers of more than twice MaxHeaderBytes are
@@ -65,6 +70,8 @@ type Config struct {
 	MaxStreamsPerConnection int
 	MaxRequestBytes         int
 	MaxHeaderBytes          int
+	// Gzip lets clients compress their requests.
+	Gzip bool
 	// Limits are those that Server.Reload can replace.
 	Limits
 }
@@ -84,6 +91,8 @@ func (c Config) withDefaults() Config {
 	def(&c.MaxConnectionAgeGrace, 10*time.Second)
 	def(&c.DrainTimeout, 10*time.Second)
 	def(&c.SendTimeout, 5*time.Minute)
+	def(&c.FirstRequestTimeout, 10*time.Second)
+	def(&c.MaxConnectionIdle, 5*time.Minute)
 	defInt(&c.MaxStreamsPerConnection, 100)
 	defInt(&c.MaxRequestBytes, 32<<20)
 	defInt(&c.MaxHeaderBytes, 64<<10)
@@ -115,6 +124,9 @@ type Debugger interface {
 	Handle(nameAndQuery string) ([]byte, error)
 	// SyncStatus returns the state of every client.
 	SyncStatus() []*statusv3.ClientConfig
+	// Begin takes a slot before one of the others is called, and returns what gives it back
+	// once the answer is sent. It fails when there is none.
+	Begin() (end func(), err error)
 }
 
 // Deps are what a Server works with.
@@ -148,6 +160,9 @@ type Server struct {
 	views        *views
 	gate         *gate
 	limits       atomic.Pointer[Limits] // what it points to is immutable
+	decoding     *semaphore.Weighted
+	peers        *peers
+	receiving    *receiving
 	limiter      *rate.Limiter
 	refusals     *rate.Limiter // of log lines: who is refused comes back
 	controlPlane []byte        // encoded envoy.config.core.v3.ControlPlane
@@ -159,7 +174,8 @@ type Server struct {
 	returning    returning
 	listening    chan struct{} // closed once addrs is set
 	addrs        []net.Addr
-	streams      sync.WaitGroup // the goroutines of streams
+	streams      sync.WaitGroup       // the goroutines of streams
+	trust        map[*Listener]*trust // of listeners that want client certificates; set by listen
 
 	// matching guards rules. It is held while a client is given its view, so that Reload
 	// moves every client or none that is under way.
@@ -200,14 +216,20 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		cfg: cfg, configs: deps.Configs, await: deps.Await, debug: deps.Debug, overloaded: deps.Overloaded, log: deps.Logger,
 		metrics: m, rules: rs, views: newViews(deps.Configs),
 		limiter:      rate.NewLimiter(rate.Limit(limits.NewStreamsPerSecond), limits.NewStreamsPerSecond),
+		peers:        newPeers(),
+		decoding:     semaphore.NewWeighted(maxDecoding),
 		refusals:     rate.NewLimiter(rate.Every(time.Second), 10),
 		identifier:   string(identifier),
 		controlPlane: protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), identifier),
 		released:     make(chan struct{}), draining: make(chan struct{}), listening: make(chan struct{}),
-		conns: map[*conn]struct{}{},
+		conns: map[*conn]struct{}{}, trust: map[*Listener]*trust{},
 	}
 	s.limits.Store(limits)
-	s.gate = newGate(func() int { return s.limits.Load().MaxConnections }, s.connectionRefused)
+	s.receiving = newReceiving(cfg.MaxRequestBytes, s.connectionRefused)
+	s.gate = newGate(func() (all, ofOne int) {
+		l := s.limits.Load()
+		return l.MaxConnections, l.MaxConnectionsPerPeer
+	}, s.connectionRefused)
 	return s, nil
 }
 
@@ -224,6 +246,10 @@ func (s *Server) Run(ctx context.Context) error {
 	close(s.listening)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.release(ctx) })
+	g.Go(func() error { return s.learnOn(ctx) })
+	for l, t := range s.trust {
+		g.Go(func() error { return t.watch(ctx, func() { s.distrust(l) }) })
+	}
 	for _, l := range listeners {
 		g.Go(func() error {
 			if err := l.serve(); err != nil {
@@ -276,6 +302,7 @@ func (s *Server) begin(began time.Time) {
 	s.pushing.Lock()
 	s.views.open(began)
 	s.pushing.Unlock()
+	s.learn() // before anybody is sent anything: of clients that have waited
 	close(s.released)
 	s.wakeAll()
 }

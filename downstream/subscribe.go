@@ -1,6 +1,7 @@
 package downstream
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -36,7 +37,7 @@ func (ws *watches) requestSotW(req *discoveryv3.DiscoveryRequest, now time.Time)
 		if err != nil {
 			return 0, err
 		}
-		if err := w.setNames(names); err != nil {
+		if err := ws.setNames(w, names); err != nil {
 			return 0, err
 		}
 		w.wildcard = w.wildcard || len(names) == 0
@@ -57,7 +58,7 @@ func (ws *watches) requestSotW(req *discoveryv3.DiscoveryRequest, now time.Time)
 		return outcomeNACK, nil
 	case req.GetResponseNonce() == "":
 		// Asked again: full state whatever the client has (PROTOCOL C4).
-		if err := w.replaceNames(names); err != nil {
+		if err := ws.replaceNames(w, names); err != nil {
 			return 0, err
 		}
 		w.owed, w.resume = true, ""
@@ -69,7 +70,7 @@ func (ws *watches) requestSotW(req *discoveryv3.DiscoveryRequest, now time.Time)
 		return outcomeACK, nil
 	}
 	w.acknowledged(req.GetResponseNonce(), now)
-	if err := w.replaceNames(names); err != nil {
+	if err := ws.replaceNames(w, names); err != nil {
 		return 0, err
 	}
 	w.owed, w.resume = w.wildcard || len(w.names) > 0, ""
@@ -77,14 +78,14 @@ func (ws *watches) requestSotW(req *discoveryv3.DiscoveryRequest, now time.Time)
 }
 
 // setNames takes over the names of a first request.
-func (w *watch) setNames(names []string) error {
+func (ws *watches) setNames(w *watch, names []string) error {
 	w.named = len(names) > 0 || w.named
 	for _, n := range names {
 		if n == wildcardName {
 			w.wildcard = true
 			continue
 		}
-		if err := w.addName(n); err != nil {
+		if err := ws.addName(w, n); err != nil {
 			return err
 		}
 	}
@@ -94,13 +95,15 @@ func (w *watch) setNames(names []string) error {
 // replaceNames takes over the names of a later SotW request. A client that never
 // sent a name keeps its wildcard by sending none; one that did unsubscribes with
 // that (PROTOCOL S16).
-func (w *watch) replaceNames(names []string) error {
+func (ws *watches) replaceNames(w *watch, names []string) error {
 	if w.sameNames(names) {
 		return nil
 	}
-	clear(w.names)
+	for n := range w.names {
+		ws.dropName(w, n)
+	}
 	w.wildcard = false
-	return w.setNames(names)
+	return ws.setNames(w, names)
 }
 
 func (w *watch) sameNames(names []string) bool {
@@ -125,13 +128,36 @@ func (w *watch) sameNames(names []string) bool {
 	return star == w.wildcard && n == len(w.names)
 }
 
-func (w *watch) addName(name string) error {
-	if len(w.names) >= maxNames {
-		return refuse(reasonNames, codes.ResourceExhausted, "%s: more than %d resource names; subscribe with a wildcard", w.typeURL, maxNames)
+func (ws *watches) addName(w *watch, name string) error {
+	w.ackedCursor = 0 // nothing has been sent of it, whatever was acknowledged before
+	if _, there := w.names[name]; there {
+		return nil
+	}
+	switch {
+	case len(name) > maxName:
+		return refuse(reasonNames, codes.InvalidArgument, "%s: a resource name of %d bytes: no resource has more than %d", w.typeURL, len(name), maxName)
+	case ws.names.names >= ws.limits.MaxNamesPerClient:
+		return errTooManyNames(ws.limits)
+	case ws.names.nameBytes+len(name) > ws.limits.MaxNameBytesPerClient:
+		return refuse(reasonNames, codes.ResourceExhausted,
+			"resource names of more than %d bytes (downstream.maxNameBytesPerClient); subscribe with a wildcard", ws.limits.MaxNameBytesPerClient)
 	}
 	w.names[name] = struct{}{}
-	w.ackedCursor = 0 // nothing has been sent of it, whatever was acknowledged before
+	ws.names.names++
+	ws.names.nameBytes += len(name)
 	return nil
+}
+
+func errTooManyNames(limits *Limits) error {
+	return refuse(reasonNames, codes.ResourceExhausted,
+		"more than %d resource names (downstream.maxNamesPerClient); subscribe with a wildcard", limits.MaxNamesPerClient)
+}
+
+// dropName forgets a name that w has.
+func (ws *watches) dropName(w *watch, name string) {
+	delete(w.names, name)
+	ws.names.names--
+	ws.names.nameBytes -= len(name)
 }
 
 // requestDelta is requestSotW for a DeltaDiscoveryRequest (PROTOCOL S17, S18).
@@ -147,6 +173,7 @@ func (ws *watches) requestDelta(req *discoveryv3.DeltaDiscoveryRequest, now time
 		}
 		w.owed, w.all = true, true
 		w.held = req.GetInitialResourceVersions()
+		w.kept = sizeOfVersions(w.held)
 		w.wildcard = len(req.GetResourceNamesSubscribe()) == 0
 	} else if req.GetErrorDetail() == nil && req.GetResponseNonce() != "" {
 		result = outcomeStale
@@ -160,7 +187,7 @@ func (ws *watches) requestDelta(req *discoveryv3.DeltaDiscoveryRequest, now time
 		w.rejected(req.GetErrorDetail().GetMessage())
 		result = outcomeNACK
 	}
-	changed, err := w.changeNames(first, req.GetResourceNamesSubscribe(), req.GetResourceNamesUnsubscribe())
+	changed, err := ws.changeNames(w, first, req.GetResourceNamesSubscribe(), req.GetResourceNamesUnsubscribe())
 	if changed && result == outcomeStale {
 		result = outcomeSubscribed
 	}
@@ -169,7 +196,7 @@ func (ws *watches) requestDelta(req *discoveryv3.DeltaDiscoveryRequest, now time
 
 // changeNames applies a delta request's changes: what is unsubscribed in the
 // request that subscribes it ends unsubscribed.
-func (w *watch) changeNames(first bool, subscribe, unsubscribe []string) (changed bool, err error) {
+func (ws *watches) changeNames(w *watch, first bool, subscribe, unsubscribe []string) (changed bool, err error) {
 	changed = len(subscribe)+len(unsubscribe) > 0
 	dropped := make(map[string]struct{}, len(unsubscribe))
 	for _, n := range unsubscribe {
@@ -184,7 +211,7 @@ func (w *watch) changeNames(first bool, subscribe, unsubscribe []string) (change
 			w.wildcard, w.all, w.owed = true, true, true
 			continue
 		}
-		if err := w.addName(n); err != nil {
+		if err := ws.addName(w, n); err != nil {
 			return changed, err
 		}
 		w.owed = true
@@ -198,10 +225,12 @@ func (w *watch) changeNames(first bool, subscribe, unsubscribe []string) (change
 			w.wildcard, w.all = false, false
 			continue
 		}
-		if _, ok := w.names[n]; !ok && !w.wildcard {
+		switch _, named := w.names[n]; {
+		case named:
+			ws.dropName(w, n)
+		case !w.wildcard:
 			continue
 		}
-		delete(w.names, n)
 		delete(w.has, n)
 		delete(w.resend, n)
 		if w.wildcard {
@@ -228,39 +257,86 @@ func newerNonce(a, b string) bool {
 	return a > b
 }
 
+// again has the next response bring a name, whether it has changed or not.
 func (w *watch) again(name string) {
-	if w.resend == nil {
+	switch {
+	case w.wildcard && w.all:
+		return
+	case w.wildcard && len(w.resend) >= maxResend:
+		w.all, w.owed, w.resend = true, true, nil
+		return
+	case w.resend == nil:
 		w.resend = map[string]struct{}{}
 	}
 	w.resend[name] = struct{}{}
+}
+
+// sizeOfVersions returns what initial_resource_versions take up, about.
+func sizeOfVersions(versions map[string]string) (n int) {
+	const entry = 64
+	for name, version := range versions {
+		n += len(name) + len(version) + entry
+	}
+	return n
 }
 
 // watches are one client's subscriptions.
 type watches struct {
 	byType map[string]*watch
 	sorted []*watch // in sending order
-	most   int      // set before each request
+	limits *Limits  // set before each request
+	names  usage    // of names alone
 }
 
 func newWatches() *watches { return &watches{byType: map[string]*watch{}} }
 
+// kept returns what the watches keep.
+func (ws *watches) kept() usage {
+	u := ws.names
+	for _, w := range ws.sorted {
+		u.versions += w.kept
+	}
+	return u
+}
+
 func (ws *watches) add(typeURL string) (*watch, error) {
-	if len(ws.byType) >= ws.most {
-		return nil, refuse(reasonTypes, codes.ResourceExhausted, "subscribed to more than %d types (downstream.maxTypesPerClient)", ws.most)
+	if most := ws.limits.MaxTypesPerClient; len(ws.byType) >= most {
+		return nil, refuse(reasonTypes, codes.ResourceExhausted, "subscribed to more than %d types (downstream.maxTypesPerClient)", most)
 	}
 	if typeURL == "" || len(typeURL) > 512 {
 		return nil, refuse(reasonTypes, codes.InvalidArgument, "type_url %q: want group/version/Kind", bounded(typeURL))
 	}
-	// A type URL of another shape is a type that nobody has: it is answered with
-	// nothing, like every unknown type (PROTOCOL S3).
-	kind, _, err := mirror.ParseTypeURL(typeURL)
-	if err != nil {
-		kind = mirror.Kind{Group: typeURL}
-	}
-	w := &watch{typeURL: typeURL, kind: kind, names: map[string]struct{}{}, has: map[string][16]byte{}}
+	w := &watch{typeURL: typeURL, kind: ws.kindOf(typeURL), names: map[string]struct{}{}, has: map[string][16]byte{}}
 	ws.byType[typeURL] = w
 	ws.sorted = insertSorted(ws.sorted, w)
 	return w, nil
+}
+
+// kindOf returns the kind that a type URL stands for. One of another shape, or of an API
+// version that its kind does not have, is a type that nobody has: it is answered with nothing,
+// like every unknown type (PROTOCOL S3).
+func (ws *watches) kindOf(typeURL string) mirror.Kind {
+	none := mirror.Kind{Group: typeURL}
+	kind, version, err := mirror.ParseTypeURL(typeURL)
+	if err != nil {
+		return none
+	}
+	if info, ok := mirror.LookupKind(kind); ok {
+		if !slices.Contains(info.Versions, version) {
+			return none
+		}
+		return kind
+	}
+	spellings := 0
+	for _, w := range ws.sorted {
+		if w.kind == kind {
+			spellings++
+		}
+	}
+	if spellings >= maxSpellings {
+		return none
+	}
+	return kind
 }
 
 func insertSorted(sorted []*watch, w *watch) []*watch {

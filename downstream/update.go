@@ -65,6 +65,7 @@ func (vs *views) apply(kind mirror.Kind, list []touched, derived []*view, change
 	updates := make([]update, len(list))
 	for i, t := range list {
 		updates[i] = t.update
+		vs.note(t.res)
 	}
 	base := vs.collection(kind)
 	first := base.last
@@ -77,8 +78,10 @@ func (vs *views) apply(kind mirror.Kind, list []touched, derived []*view, change
 	}
 	bt := newBatch(base, updates, first)
 	for _, v := range derived {
+		accepts := vs.accepts(v.variant)
 		for i, t := range list {
-			updates[i].res = vs.configs.Select(t.key, v.variant.accepts)
+			updates[i].res = vs.configs.Select(t.key, accepts)
+			vs.note(updates[i].res)
 		}
 		changed = v.follow(kind, bt, updates, changedAt) || changed
 	}
@@ -115,11 +118,13 @@ func (v *view) follow(kind mirror.Kind, bt *batch, updates []update, changedAt t
 
 // fill makes the content of a new derived view.
 func (vs *views) fill(v *view, now time.Time) {
+	accepts := vs.accepts(v.variant)
 	for _, kind := range vs.configs.SourceKinds() {
 		keys := vs.configs.Keys(kind)
 		updates := make([]update, 0, len(keys))
 		for _, key := range keys {
-			if r := vs.configs.Select(key, v.variant.accepts); r != nil {
+			if r := vs.configs.Select(key, accepts); r != nil {
+				vs.note(r)
 				updates = append(updates, update{r.FullName(), r})
 			}
 		}

@@ -83,10 +83,11 @@ type views struct {
 	// others are derived views of clients that were moved, and show what base or another of
 	// derived does, but have a past of their own. Nobody joins them.
 	others map[*view]struct{}
+	known  known
 }
 
 func newViews(configs Configs) *views {
-	return &views{configs: configs, base: newView(variant{}), derived: map[variant]*view{}, others: map[*view]struct{}{}}
+	return &views{configs: configs, base: newView(variant{}), derived: map[variant]*view{}, others: map[*view]struct{}{}, known: newKnown()}
 }
 
 // copied returns all derived views. The caller holds mu.
@@ -103,6 +104,11 @@ func (vs *views) full() bool { return len(vs.derived)+len(vs.others) >= maxViews
 func (vs *views) acquire(x variant, protocol string) (*view, error) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
+	return vs.enter(x, protocol)
+}
+
+// enter is acquire for a caller that holds mu.
+func (vs *views) enter(x variant, protocol string) (*view, error) {
 	v := vs.base
 	if x != (variant{}) {
 		if v = vs.derived[x]; v == nil {

@@ -12,8 +12,16 @@ import (
 	"meshrelay/mirror"
 )
 
-// maxNames bounds the names that one client subscribes to in one type.
-const maxNames = 65536
+const (
+	// maxName is the longest name that a resource can have: a namespace and a name of 253
+	// bytes each, and what is between them.
+	maxName = 512
+	// maxResend bounds the names that a wildcard has to bring again. Of more, it brings
+	// everything.
+	maxResend = 256
+	// maxSpellings bounds the API versions of a kind that is not well known, for one stream.
+	maxSpellings = 4
+)
 
 // watch is one client's subscription to one type, and a cursor: what the client has
 // been brought to. Nothing queues here; when the client can take more, the
@@ -32,6 +40,7 @@ type watch struct {
 	owed   bool                // answer even when there is nothing new
 	all    bool                // everything, not only what the cursor lacks
 	held   map[string]string   // with all: what the client said that it has, by version
+	kept   int                 // bytes of held, until what follows from it is sent
 	resume string              // SotW: the version that the client said it has
 	resend map[string]struct{} // delta: names to bring again, or to report as gone
 	adopt  bool                // delta: a wildcard was dropped and names remain
@@ -93,6 +102,12 @@ func (w *watch) planSotW(s *snapshot, m *metrics) (step, bool) {
 	}
 	st := step{w: w, state: s.version, changedAt: s.changedAt}
 	is := s.digest
+	if !w.wildcard && !w.owed {
+		if same, known := w.sameSince(s); known && same {
+			w.move(s.rev)
+			return step{}, false
+		}
+	}
 	var named []*mirror.Resource
 	if !w.wildcard {
 		is = digest{}
@@ -205,7 +220,7 @@ func (w *watch) namedDifference(s *snapshot) *difference {
 	if w.adopt {
 		w.adoptNames(s)
 	}
-	for _, name := range slices.Sorted(maps.Keys(w.names)) {
+	for _, name := range w.suspects(s) {
 		r := s.get(name)
 		was, known := w.has[name]
 		_, again := w.resend[name]
@@ -223,6 +238,60 @@ func (w *watch) namedDifference(s *snapshot) *difference {
 		}
 	}
 	return d
+}
+
+// suspects returns the names of a subscription without wildcard of which the client may have
+// something else than s does, sorted. Of a client that follows they are those that have
+// changed, however many it has.
+func (w *watch) suspects(s *snapshot) []string {
+	changes, ok := s.changesSince(w.cursor)
+	if !ok || w.all || w.adopt || w.cursor == 0 {
+		return slices.Sorted(maps.Keys(w.names))
+	}
+	var out []string
+	for _, c := range changes {
+		if _, named := w.names[c.name]; named {
+			out = append(out, c.name)
+		}
+	}
+	for name := range w.resend {
+		if _, named := w.names[name]; named {
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// sameSince reports, for a SotW subscription without wildcard, whether s has the names as the
+// client was sent them. It is not known of a client that is far behind.
+func (w *watch) sameSince(s *snapshot) (same, known bool) {
+	changes, ok := s.changesSince(w.cursor)
+	if !ok || w.cursor == 0 {
+		return false, false
+	}
+	var seen map[string]struct{}
+	for _, c := range changes {
+		if _, named := w.names[c.name]; !named {
+			continue
+		}
+		// The first change of a name since the cursor says what the client has.
+		if _, again := seen[c.name]; again {
+			continue
+		}
+		if seen == nil {
+			seen = map[string]struct{}{}
+		}
+		seen[c.name] = struct{}{}
+		var is [16]byte
+		if r := s.get(c.name); r != nil {
+			is = r.Digest()
+		}
+		if is != c.was {
+			return false, true
+		}
+	}
+	return true, true
 }
 
 // adoptNames notes what a client that drops its wildcard, and keeps names, has of

@@ -101,6 +101,10 @@ func newXDS(cfg config.Upstream, node config.Node, provenance config.Provenance,
 	if cfg.XDS.TokenFile != "" {
 		opts = append(opts, grpc.WithPerRPCCredentials(adsclient.TokenFile(cfg.XDS.TokenFile)))
 	}
+	if slices.Contains(cfg.XDS.Compression, config.CompressionGzip) {
+		// Of this connection: to register it would be for the whole process.
+		opts = append(opts, grpc.WithDecompressor(grpc.NewGZIPDecompressor())) //nolint:staticcheck // there is no other way
+	}
 	client, err := adsclient.New(adsclient.Config{
 		Addresses: cfg.XDS.Addresses,
 		Protocol:  adsclient.Protocol(cfg.XDS.Protocol),

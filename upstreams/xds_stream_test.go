@@ -58,6 +58,24 @@ func TestADeletedWorkloadGroupDisappearsWithinOneResync_C4(t *testing.T) {
 	r.await("the group is gone", func() bool { return groups() == 0 })
 }
 
+// TestCompressedResponsesAreRefusedUnlessConfigured: a small response could be large here.
+func TestCompressedResponsesAreRefusedUnlessConfigured(t *testing.T) {
+	compressing := func() *fakexds.Server {
+		s := fakexds.Start(t, &fakexds.Server{Options: []grpc.ServerOption{
+			grpc.RPCCompressor(grpc.NewGZIPCompressor()), //nolint:staticcheck // the other way is for the whole process
+		}})
+		s.Set(xdsEntryURL, xdsEntry("shop/a", "a"))
+		return s
+	}
+	refused := runXDS(t, nil, compressing())
+	refused.await("the stream ends", func() bool { return strings.Contains(refused.x.Status().LastError, "gzip") })
+	if n := refused.x.Status().Resources["networking.istio.io/ServiceEntry"]; n != 0 {
+		t.Errorf("%d resources were taken", n)
+	}
+	taken := runXDS(t, func(u *config.Upstream) { u.XDS.Compression = []string{config.CompressionGzip} }, compressing())
+	taken.awaitNames("shop/a")
+}
+
 func TestTheNACKNamesTheBadOnes_C7(t *testing.T) {
 	s := fakexds.Start(t, &fakexds.Server{})
 	s.Set(xdsEntryURL, xdsEntry("shop/a", "a"), corrupt("shop/b"), xdsEntry("shop/c", "c"))

@@ -126,8 +126,12 @@ func keeperOptions(s config.State) state.Options {
 // limitsOf returns the limits of clients that can change.
 func limitsOf(d config.Downstream) downstream.Limits {
 	return downstream.Limits{
-		MaxConnections: d.MaxConnections, MaxStreams: d.MaxStreams, NewStreamsPerSecond: d.NewStreamsPerSecond,
+		MaxConnections: d.MaxConnections, MaxStreams: d.MaxStreams,
+		MaxConnectionsPerPeer: d.MaxConnectionsPerPeer, MaxStreamsPerPeer: d.MaxStreamsPerPeer, NewStreamsPerSecond: d.NewStreamsPerSecond,
 		RequestsPerSecond: d.RequestsPerSecond, MaxNodeBytes: d.MaxNodeBytes, MaxTypesPerClient: d.MaxTypesPerClient,
+		MaxNamesPerClient: d.MaxNamesPerClient, MaxNameBytesPerClient: d.MaxNameBytesPerClient,
+		MaxNamesPerPeer: d.MaxNamesPerPeer, MaxNameBytesPerPeer: d.MaxNameBytesPerPeer,
+		MaxNames: d.MaxNames, MaxNameBytes: d.MaxNameBytes, MaxVersionBytes: d.MaxVersionBytes,
 	}
 }
 

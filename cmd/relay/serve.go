@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"os/signal"
+	"slices"
 	"sync/atomic"
 	"syscall"
 
@@ -280,7 +281,7 @@ func downstreamConfig(cfg *config.Config, version string) (downstream.Config, er
 		MaxConnectionAge: d.MaxConnectionAge.D(), MaxConnectionAgeGrace: d.MaxConnectionAgeGrace.D(),
 		DrainTimeout: d.DrainTimeout.D(), SendTimeout: d.SendTimeout.D(),
 		MaxStreamsPerConnection: d.MaxStreamsPerConnection, MaxRequestBytes: d.MaxRequestBytes,
-		MaxHeaderBytes: d.MaxHeaderBytes, Limits: limitsOf(d),
+		MaxHeaderBytes: d.MaxHeaderBytes, Gzip: slices.Contains(d.Compression, config.CompressionGzip), Limits: limitsOf(d),
 	}
 	if cfg.Provenance.Annotations { // else what is served does not name this relay
 		out.RelayName = cfg.Provenance.Relay

@@ -1,0 +1,117 @@
+package downstream
+
+import (
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	statusv3 "github.com/envoyproxy/go-control-plane/envoy/service/status/v3"
+	"google.golang.org/grpc/codes"
+)
+
+// slotted is a Debugger with one slot, whose documents are as long as their names say.
+type slotted struct{ taken atomic.Int64 }
+
+func (s *slotted) Begin() (func(), error) {
+	if n := s.taken.Add(1); n > 1 {
+		s.taken.Add(-1)
+		return nil, errors.New("no slot")
+	}
+	return func() { s.taken.Add(-1) }, nil
+}
+
+func (s *slotted) Handle(name string) ([]byte, error) {
+	if name == "large" {
+		return []byte(strings.Repeat("x", 1<<20)), nil
+	}
+	return []byte("small"), nil
+}
+
+func (s *slotted) SyncStatus() []*statusv3.ClientConfig { return nil }
+
+func withSlot() (*slotted, option) {
+	s := &slotted{}
+	return s, func(_ *Config, d *Deps) { d.Debug = s }
+}
+
+func ask(name string) *discoveryv3.DiscoveryRequest {
+	return &discoveryv3.DiscoveryRequest{Node: node(), TypeUrl: debugType, ResourceNames: []string{name}}
+}
+
+func document(resp *discoveryv3.DiscoveryResponse) string {
+	return string(resp.GetResources()[0].GetValue())
+}
+
+// TestDebugDocumentsShareSlots: until they are sent, and large ones until their stream ends.
+func TestDebugDocumentsShareSlots(t *testing.T) {
+	slots, set := withSlot()
+	r := startRelay(t, true, set)
+	one, two := r.sotw(), r.sotw()
+	for range 3 {
+		one.send(ask("small"))
+		if got := document(one.next()); got != "small" {
+			t.Errorf("got %q", got)
+		}
+		eventually(t, "the slot is free", func() bool { return slots.taken.Load() == 0 })
+	}
+	one.send(ask("large"))
+	if got := document(one.next()); len(got) != 1<<20 {
+		t.Errorf("got %d bytes", len(got))
+	}
+	two.send(ask("small"))
+	if got := document(two.next()); !strings.Contains(got, "no slot") {
+		t.Errorf("without a slot, got %.100q", got)
+	}
+	one.send(ask("large")) // it has one
+	if got := document(one.next()); len(got) != 1<<20 {
+		t.Errorf("got %d bytes", len(got))
+	}
+	one.cancel()
+	eventually(t, "the slot is free", func() bool { return slots.taken.Load() == 0 })
+	two.send(ask("small"))
+	if got := document(two.next()); got != "small" {
+		t.Errorf("got %.100q", got)
+	}
+}
+
+// TestOneDebugAnswerWaitsForAClient: one that does not read what it has asked for is sent away.
+func TestOneDebugAnswerWaitsForAClient(t *testing.T) {
+	slots, set := withSlot()
+	r := startRelay(t, true, set)
+	s := r.stalled(meshURL)
+	for range 2 + maxReplies + 1 { // one is with the transport, one is being sent
+		if err := s.Send(ask("large")); err != nil {
+			break // it was sent away
+		}
+	}
+	for {
+		if _, err := s.Recv(); err != nil {
+			wantCode(t, err, codes.ResourceExhausted)
+			break
+		}
+	}
+	wantRefused(t, r, reasonDebug, 1)
+	eventually(t, "the slot is free", func() bool { return slots.taken.Load() == 0 })
+}
+
+// TestLargeDebugAnswerThatIsLeftUnreadIsNotKept: nobody knows whether it was read.
+func TestLargeDebugAnswerThatIsLeftUnreadIsNotKept(t *testing.T) {
+	slots, set := withSlot()
+	r := startRelay(t, true, set)
+	s := r.sotw()
+	s.send(ask("large"))
+	s.next()
+	eventually(t, "it was sent", func() bool {
+		for _, c := range r.server.allConns() {
+			if !c.unread(time.Now()) && c.unread(time.Now().Add(replyTimeout+time.Second)) {
+				return true
+			}
+		}
+		return false
+	})
+	s.cancel()
+	eventually(t, "the slot is free", func() bool { return slots.taken.Load() == 0 })
+}

@@ -1,0 +1,315 @@
+package downstream
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"unicode/utf8"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"golang.org/x/sync/semaphore"
+	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+const (
+	// firstRequestBytes is how much a first request may have beside its node.
+	firstRequestBytes = 256 << 10
+	// maxVersions bounds the initial_resource_versions of a request.
+	maxVersions = 600_000
+	// maxDecoding bounds what the requests cost that are decoded at the same time, in bytes.
+	maxDecoding = 128 << 20
+	// smallRequest is the size up to which a request is decoded without waiting for others.
+	smallRequest = 4 << 10
+	// nodeCost is how many bytes of memory one byte of an encoded node may cost, and
+	// otherCost one byte of another field.
+	nodeCost  = 40
+	otherCost = 8
+	// maxToken bounds the nonces, versions, type URLs and error texts that are kept of a
+	// request. Nothing that the relay sends is longer.
+	maxToken = 1024
+)
+
+// incoming receives the requests of one stream. The codec fills it: it looks at the encoded
+// request first, and decodes the fields that the relay uses only when each is within bounds.
+type incoming struct {
+	ctx      context.Context // of the stream
+	decoding *semaphore.Weighted
+	first    bool // whether the next request is the stream's first, which has the node
+	limits   *atomic.Pointer[Limits]
+	meter    *meter // of the connection; may be nil
+
+	sotw  *discoveryv3.DiscoveryRequest
+	delta *discoveryv3.DeltaDiscoveryRequest
+	// err says why the request was refused. gRPC would make another status of it.
+	err error
+}
+
+// field numbers of DiscoveryRequest and of DeltaDiscoveryRequest; 0: there is none.
+type requestFields struct {
+	node, typeURL, nonce, detail, version protowire.Number
+	subscribe, unsubscribe, versions      protowire.Number
+}
+
+var (
+	sotwFields  = requestFields{version: 1, node: 2, subscribe: 3, typeURL: 4, nonce: 5, detail: 6}
+	deltaFields = requestFields{node: 1, typeURL: 2, subscribe: 3, unsubscribe: 4, versions: 5, nonce: 6, detail: 7}
+)
+
+var errNotUTF8 = errors.New("a string field contains invalid UTF-8")
+
+// outline is what a look at an encoded request tells of it.
+type outline struct {
+	typeURL                          []byte
+	node                             int // bytes
+	subscribe, unsubscribe, versions int
+}
+
+// take makes the request that a client has sent, or notes why it is refused. The error is of
+// what can not be decoded at all.
+func (in *incoming) take(data mem.BufferSlice) error {
+	in.err = nil
+	limits := in.limits.Load()
+	size := data.Len()
+	defer in.meter.taken(size)
+	if most := limits.MaxNodeBytes + firstRequestBytes; in.first && size > most {
+		in.err = refuse(reasonBytes, codes.ResourceExhausted,
+			"the first request has %d bytes, more than %d (downstream.maxNodeBytes and %d more): send names and versions of resources in a later one",
+			size, most, firstRequestBytes)
+		return nil
+	}
+	if size > smallRequest {
+		cost := int64(size) * otherCost
+		if in.first {
+			cost = int64(size) * nodeCost
+		}
+		cost = min(cost, maxDecoding)
+		if err := in.decoding.Acquire(in.ctx, cost); err != nil {
+			in.err = status.FromContextError(err).Err()
+			return nil
+		}
+		defer in.decoding.Release(cost)
+	}
+	buf := data.MaterializeToBuffer(mem.DefaultBufferPool())
+	defer buf.Free()
+	raw := buf.ReadOnlyData()
+	fields := &sotwFields
+	if in.delta != nil {
+		fields = &deltaFields
+	}
+	o, err := fields.outline(raw)
+	if err != nil {
+		return err
+	}
+	if in.err = in.check(o, limits); in.err != nil {
+		return nil
+	}
+	withNode := in.first && string(o.typeURL) != healthType
+	if in.delta != nil {
+		return decodeDelta(raw, in.delta, o, withNode)
+	}
+	return decodeSotW(raw, in.sotw, o, withNode)
+}
+
+// outline looks at every field of an encoded request. It allocates nothing.
+func (f *requestFields) outline(raw []byte) (o outline, err error) {
+	err = eachField(raw, func(num protowire.Number, v []byte) error {
+		switch num {
+		case f.typeURL:
+			o.typeURL = v
+		case f.node:
+			o.node += len(v)
+		case f.subscribe:
+			o.subscribe++
+		case f.unsubscribe:
+			o.unsubscribe++
+		case f.versions:
+			o.versions++
+		}
+		return nil
+	})
+	return o, err
+}
+
+// check returns why a request is refused, nil when it is within bounds.
+func (in *incoming) check(o outline, limits *Limits) error {
+	switch most := limits.MaxNodeBytes; {
+	case in.first && o.node > most && string(o.typeURL) != healthType:
+		return refuse(reasonNode, codes.InvalidArgument, "the node has %d bytes, more than %d (downstream.maxNodeBytes)", o.node, most)
+	case max(o.subscribe, o.unsubscribe) > limits.MaxNamesPerClient:
+		return errTooManyNames(limits)
+	case o.versions > maxVersions:
+		return refuse(reasonBytes, codes.ResourceExhausted, "a request with more than %d initial_resource_versions, whatever downstream.maxRequestBytes is", maxVersions)
+	}
+	return nil
+}
+
+// eachField calls f with each length-delimited field of an encoded message, until it returns
+// an error. The others are of no use to the relay.
+func eachField(raw []byte, f func(num protowire.Number, value []byte) error) error {
+	for len(raw) > 0 {
+		num, typ, n := protowire.ConsumeTag(raw)
+		if n < 0 {
+			return protowire.ParseError(n)
+		}
+		raw = raw[n:]
+		if typ != protowire.BytesType {
+			if n = protowire.ConsumeFieldValue(num, typ, raw); n < 0 {
+				return protowire.ParseError(n)
+			}
+			raw = raw[n:]
+			continue
+		}
+		v, n := protowire.ConsumeBytes(raw)
+		if n < 0 {
+			return protowire.ParseError(n)
+		}
+		if err := f(num, v); err != nil {
+			return err
+		}
+		raw = raw[n:]
+	}
+	return nil
+}
+
+func decodeSotW(raw []byte, req *discoveryv3.DiscoveryRequest, o outline, withNode bool) error {
+	if o.subscribe > 0 {
+		req.ResourceNames = make([]string, 0, o.subscribe)
+	}
+	return eachField(raw, func(num protowire.Number, v []byte) (err error) {
+		switch num {
+		case sotwFields.version:
+			return token(&req.VersionInfo, v)
+		case sotwFields.node:
+			return mergeNode(&req.Node, v, withNode)
+		case sotwFields.subscribe:
+			req.ResourceNames, err = appendName(req.ResourceNames, v)
+		case sotwFields.typeURL:
+			return token(&req.TypeUrl, v)
+		case sotwFields.nonce:
+			return token(&req.ResponseNonce, v)
+		case sotwFields.detail:
+			return mergeDetail(&req.ErrorDetail, v)
+		}
+		return err
+	})
+}
+
+func decodeDelta(raw []byte, req *discoveryv3.DeltaDiscoveryRequest, o outline, withNode bool) error {
+	if o.subscribe > 0 {
+		req.ResourceNamesSubscribe = make([]string, 0, o.subscribe)
+	}
+	if o.unsubscribe > 0 {
+		req.ResourceNamesUnsubscribe = make([]string, 0, o.unsubscribe)
+	}
+	if o.versions > 0 {
+		const usual = 32 // bytes of an entry, at least
+		req.InitialResourceVersions = make(map[string]string, min(o.versions, len(raw)/usual))
+	}
+	return eachField(raw, func(num protowire.Number, v []byte) (err error) {
+		switch num {
+		case deltaFields.node:
+			return mergeNode(&req.Node, v, withNode)
+		case deltaFields.typeURL:
+			return token(&req.TypeUrl, v)
+		case deltaFields.subscribe:
+			req.ResourceNamesSubscribe, err = appendName(req.ResourceNamesSubscribe, v)
+		case deltaFields.unsubscribe:
+			req.ResourceNamesUnsubscribe, err = appendName(req.ResourceNamesUnsubscribe, v)
+		case deltaFields.versions:
+			return putVersion(req.InitialResourceVersions, v)
+		case deltaFields.nonce:
+			return token(&req.ResponseNonce, v)
+		case deltaFields.detail:
+			return mergeDetail(&req.ErrorDetail, v)
+		}
+		return err
+	})
+}
+
+// token sets a text that is no longer than anything the relay has sent: what is cut is equal
+// to none of that before, too.
+func token(to *string, v []byte) error {
+	if !utf8.Valid(v) {
+		return errNotUTF8
+	}
+	*to = string(v[:min(len(v), maxToken)])
+	return nil
+}
+
+func appendName(names []string, v []byte) ([]string, error) {
+	if !utf8.Valid(v) {
+		return names, errNotUTF8
+	}
+	return append(names, string(v)), nil
+}
+
+// putVersion adds an entry of initial_resource_versions.
+func putVersion(versions map[string]string, entry []byte) error {
+	var name, version string
+	err := eachField(entry, func(num protowire.Number, v []byte) error {
+		switch num {
+		case 1, 2:
+			if !utf8.Valid(v) {
+				return errNotUTF8
+			}
+			if num == 1 {
+				name = string(v)
+			} else {
+				version = string(v)
+			}
+		}
+		return nil
+	})
+	if err == nil {
+		versions[name] = version
+	}
+	return err
+}
+
+// mergeNode decodes what parseNode reads of a node. The rest of a node is lists and messages,
+// whose decoding costs many times their bytes.
+func mergeNode(to **corev3.Node, v []byte, wanted bool) error {
+	if !wanted {
+		return nil
+	}
+	if *to == nil {
+		*to = &corev3.Node{}
+	}
+	const id, metadata protowire.Number = 1, 3
+	return eachField(v, func(num protowire.Number, v []byte) error {
+		switch num {
+		case id:
+			if !utf8.Valid(v) {
+				return errNotUTF8
+			}
+			(*to).Id = string(v)
+		case metadata:
+			if (*to).Metadata == nil {
+				(*to).Metadata = &structpb.Struct{}
+			}
+			return proto.UnmarshalOptions{Merge: true}.Unmarshal(v, (*to).Metadata)
+		}
+		return nil
+	})
+}
+
+// mergeDetail takes the text of an error. Its details are left out.
+func mergeDetail(to **rpcstatus.Status, v []byte) error {
+	if *to == nil {
+		*to = &rpcstatus.Status{}
+	}
+	const message protowire.Number = 2
+	return eachField(v, func(num protowire.Number, v []byte) error {
+		if num != message {
+			return nil
+		}
+		return token(&(*to).Message, v)
+	})
+}

@@ -1,0 +1,304 @@
+package downstream
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc/codes"
+
+	"meshrelay/mirror"
+)
+
+// TestNamesAreBounded: by number and by bytes, of one stream, of one peer, and of all.
+func TestNamesAreBounded(t *testing.T) {
+	few := []string{"n/0", "n/1", "n/2", "n/3", "n/4"}
+	long := []string{"n/" + strings.Repeat("x", 400), "n/" + strings.Repeat("y", 400), "n/" + strings.Repeat("z", 400)}
+	for _, tc := range []struct {
+		name   string
+		limits Limits
+		limit  string
+		names  []string
+		one    bool // a stream by itself is over the limit
+	}{
+		{"a stream's", Limits{MaxNamesPerClient: 8}, "downstream.maxNamesPerClient", few, true},
+		{"a stream's bytes", Limits{MaxNameBytesPerClient: 2000}, "downstream.maxNameBytesPerClient", long, true},
+		{"a peer's", Limits{MaxNamesPerPeer: 12}, "downstream.maxNamesPerPeer", few, false},
+		{"a peer's bytes", Limits{MaxNameBytesPerPeer: 3000}, "downstream.maxNameBytesPerPeer", long, false},
+		{"all", Limits{MaxNames: 12}, "downstream.maxNames)", few, false},
+		{"all bytes", Limits{MaxNameBytes: 3000}, "downstream.maxNameBytes)", long, false},
+	} {
+		for _, protocol := range []string{protocolSotW, protocolDelta} {
+			t.Run(tc.name+" "+protocol, func(t *testing.T) {
+				r := startRelay(t, true, func(c *Config, _ *Deps) { c.Limits = tc.limits })
+				r.put(se("n", "0", "0"))
+				ask := func() (send func(typeURL string, answered bool), end func() error, cancel func()) {
+					if protocol == protocolSotW {
+						s := r.sotw()
+						s.send(subscribe(meshURL))
+						s.next()
+						return func(typeURL string, answered bool) {
+							s.send(&discoveryv3.DiscoveryRequest{TypeUrl: typeURL, ResourceNames: tc.names})
+							if answered {
+								s.next()
+							}
+						}, s.end, s.cancel
+					}
+					s := r.delta()
+					s.send(subscribeDelta(meshURL))
+					s.next()
+					return func(typeURL string, answered bool) {
+						s.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeURL, ResourceNamesSubscribe: tc.names})
+						if answered {
+							s.next()
+						}
+					}, s.end, s.cancel
+				}
+				one, end, cancel := ask()
+				one(seV1, true)
+				if !tc.one {
+					one(drV1, true)
+					one, end, _ = ask()
+				}
+				one(vsV1, false)
+				got := end()
+				wantCode(t, got, codes.ResourceExhausted)
+				if !strings.Contains(got.Error(), tc.limit) {
+					t.Errorf("the client is told %q, want %s", got, tc.limit)
+				}
+				wantRefused(t, r, reasonNames, 1)
+				cancel()
+				eventually(t, "what ended streams had is free", func() bool {
+					r.server.peers.mu.Lock()
+					defer r.server.peers.mu.Unlock()
+					return r.server.peers.kept == usage{}
+				})
+			})
+		}
+	}
+}
+
+// TestNamesThatAreDroppedAreFree: and asked for twice, a name counts once.
+func TestNamesThatAreDroppedAreFree(t *testing.T) {
+	r := startRelay(t, true, func(c *Config, _ *Deps) { c.MaxNamesPerClient, c.MaxNameBytesPerClient = 2, 6 })
+	d, s := r.deltaBy("a", meshURL), r.sotw()
+	s.send(subscribe(meshURL))
+	for range 3 {
+		for _, names := range [][]string{{"n/0", "n/1"}, {"n/1", "n/1"}, {"n/2", "*"}} {
+			d.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: seV1, ResourceNamesSubscribe: names})
+			d.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: seV1, ResourceNamesUnsubscribe: names})
+			s.send(&discoveryv3.DiscoveryRequest{TypeUrl: seV1, ResourceNames: names})
+		}
+	}
+	d.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: drV1})
+	s.send(&discoveryv3.DiscoveryRequest{TypeUrl: drV1})
+	for d.next().TypeUrl != drV1 {
+	}
+	for s.next().TypeUrl != drV1 {
+	}
+}
+
+// TestNamesThatNoResourceCanHaveAreRefused: they would only be kept.
+func TestNamesThatNoResourceCanHaveAreRefused(t *testing.T) {
+	r := startRelay(t, true)
+	d := r.deltaBy("a", meshURL)
+	d.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: seV1, ResourceNamesSubscribe: []string{strings.Repeat("n", maxName)}})
+	d.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: seV1, ResourceNamesSubscribe: []string{strings.Repeat("n", maxName+1)}})
+	wantCode(t, d.end(), codes.InvalidArgument)
+	wantRefused(t, r, reasonNames, 1)
+}
+
+// TestVersionsThatWaitToBeComparedAreBounded: while clients wait for the sources to sync, and
+// while one does not read. What was compared is free again.
+func TestVersionsThatWaitToBeComparedAreBounded(t *testing.T) {
+	r := startRelay(t, false, func(c *Config, _ *Deps) { c.MaxVersionBytes = 4000 })
+	hold := func() *deltaStream {
+		d := r.delta()
+		d.send(subscribeDelta(meshURL))
+		d.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: seV1, InitialResourceVersions: map[string]string{"shop/a": strings.Repeat("x", 2000)}})
+		return d
+	}
+	first := hold()
+	eventually(t, "it is counted", func() bool {
+		r.server.peers.mu.Lock()
+		defer r.server.peers.mu.Unlock()
+		return r.server.peers.kept.versions > 2000
+	})
+	end := hold().end()
+	wantCode(t, end, codes.ResourceExhausted)
+	if !strings.Contains(end.Error(), "downstream.maxVersionBytes") || strings.Contains(strings.ToLower(end.Error()), "maxrequestbytes") {
+		t.Errorf("the client is told %q, and is to come back with what it has", end)
+	}
+	wantRefused(t, r, reasonVersions, 1)
+	r.store.SetSynced()
+	first.next()
+	first.next()
+	later := hold()
+	later.next()
+	later.next()
+}
+
+// TestVersionsThatNoKindHasAreUnknownTypes_S3: so nobody is sent everything under many names.
+func TestVersionsThatNoKindHasAreUnknownTypes_S3(t *testing.T) {
+	r := startRelay(t, true)
+	widget := mirror.Kind{Group: "example.com", Kind: "Widget"}
+	r.put(se("shop", "a", "a.example"), build(widget, "shop", "a", meshConfig("x")))
+	d, s := r.deltaBy("a", seV1), r.sotw()
+	s.send(subscribe(seV1alpha3))
+	if n := len(d.next().Resources) + len(s.next().Resources); n != 2 {
+		t.Errorf("%d resources in versions that there are", n)
+	}
+	for i := range 5 {
+		url := fmt.Sprintf("networking.istio.io/v%d/ServiceEntry", i+2)
+		d.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: url})
+		s.send(&discoveryv3.DiscoveryRequest{TypeUrl: url})
+		delta, sotw := d.next(), s.next()
+		if delta.TypeUrl != url || len(delta.Resources) != 0 || sotw.TypeUrl != url || len(sotw.Resources) != 0 {
+			t.Errorf("%s: %d resources by delta, %d by SotW", url, len(delta.Resources), len(sotw.Resources))
+		}
+	}
+	served := 0
+	for i := range 2 * maxSpellings {
+		d.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: fmt.Sprintf("example.com/v%d/Widget", i)})
+		served += len(d.next().Resources)
+	}
+	if served != maxSpellings {
+		t.Errorf("a kind that is not well known is served in %d versions to one stream", served)
+	}
+}
+
+// named returns n names, and a watch for them that has everything of c.
+func named(t *testing.T, c *collection, n int, delta bool) *watch {
+	t.Helper()
+	w := &watch{typeURL: seV1, owed: true, all: true, names: map[string]struct{}{}, has: map[string][16]byte{}}
+	for i := range n {
+		w.names[fmt.Sprintf("shop/s-%06d", i)] = struct{}{}
+	}
+	if !delta {
+		w.planSotW(c.current.Load(), nil)
+	} else if _, _, err := w.planDelta(c.current.Load(), nil); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// TestAChangeOfAnotherNameCostsTheSameForAnyNumberOfNames: the names are not gone through.
+func TestAChangeOfAnotherNameCostsTheSameForAnyNumberOfNames(t *testing.T) {
+	for _, delta := range []bool{false, true} {
+		allocs := func(names int) float64 {
+			c := filled(70_000)
+			w := named(t, c, names, delta)
+			var snapshots []*snapshot
+			for i := range 20 {
+				c.apply([]update{{"shop/s-069999", se("shop", "s-069999", fmt.Sprint(i))}}, time.Now())
+				snapshots = append(snapshots, c.current.Load())
+			}
+			return testing.AllocsPerRun(len(snapshots)-2, func() {
+				s := snapshots[0]
+				snapshots = snapshots[1:]
+				var ok bool
+				if delta {
+					_, ok, _ = w.planDelta(s, nil)
+				} else {
+					_, ok = w.planSotW(s, nil)
+				}
+				if ok {
+					t.Fatal("a client is told of what it did not ask for")
+				}
+			})
+		}
+		if few, many := allocs(1), allocs(65_536); many > few || many > 2 {
+			t.Errorf("delta %v: %v allocations with one name, %v with 65,536", delta, few, many)
+		}
+	}
+}
+
+// TestNamesThatHaveChangedAreFoundAsByLookingAtAll: whatever changes, and however far behind
+// a client is.
+func TestNamesThatHaveChangedAreFoundAsByLookingAtAll(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	for round := range 200 {
+		c := newCollection()
+		c.keep = memory{changes: 8, removals: 64}
+		name := func(i int) string { return fmt.Sprintf("shop/s-%d", i) }
+		change := func() {
+			var updates []update
+			for _, i := range rnd.Perm(20)[:1+rnd.IntN(4)] {
+				u := update{name: name(i)}
+				if rnd.IntN(3) > 0 {
+					u.res = se("shop", fmt.Sprintf("s-%d", i), fmt.Sprint(rnd.IntN(3)))
+				}
+				updates = append(updates, u)
+			}
+			c.apply(updates, time.Now())
+		}
+		change()
+		delta, sotw := named(t, c, 0, true), named(t, c, 0, false)
+		for i := range 10 {
+			delta.names[name(i)], sotw.names[name(i)] = struct{}{}, struct{}{}
+		}
+		delta.all, delta.owed, sotw.owed = true, true, true
+		for range 30 {
+			for range rnd.IntN(12) {
+				change()
+			}
+			s := c.current.Load()
+			owed := delta.owed
+			full := &watch{typeURL: seV1, names: delta.names, has: map[string][16]byte{}, all: true, owed: true}
+			if _, _, err := full.planDelta(s, nil); err != nil {
+				t.Fatal(err)
+			}
+			if _, ok, err := delta.planDelta(s, nil); err != nil {
+				t.Fatal(err)
+			} else if !ok && owed {
+				t.Fatal("what is owed is not sent")
+			}
+			for n, d := range full.has {
+				if delta.has[n] != d {
+					t.Fatalf("round %d: the delta client has another %s", round, n)
+				}
+			}
+			was := sotw.sent
+			_, sent := sotw.planSotW(s, nil)
+			is := digest{}
+			for n := range sotw.names {
+				if r := s.get(n); r != nil {
+					is = is.plus(r.Digest())
+				}
+			}
+			if sotw.sent != is || sent != (was != is) && !owed {
+				t.Fatalf("round %d: sent %v, and the names were as they are: %v", round, sent, was == is)
+			}
+		}
+	}
+}
+
+// TestLeavingManyNamesOfAWildcardBringsEverything: instead of a list without end.
+func TestLeavingManyNamesOfAWildcardBringsEverything(t *testing.T) {
+	r := startRelay(t, true)
+	r.put(many(2*maxResend, "s-%03d", func(int) string { return "x" })...)
+	d := r.deltaBy("a", seV1)
+	for n := 0; n < 2*maxResend; {
+		n += len(d.next().Resources)
+	}
+	leave := func(n int) []string {
+		var names []string
+		for i := range n {
+			names = append(names, fmt.Sprintf("shop/s-%03d", i))
+		}
+		d.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: seV1, ResourceNamesUnsubscribe: names})
+		got := strings.Fields(deltaNames(d.next()))
+		slices.Sort(got)
+		return got
+	}
+	if got := leave(maxResend); len(got) != maxResend {
+		t.Errorf("%d resources are brought again", len(got))
+	}
+	if got := leave(maxResend + 1); len(got) != 2*maxResend {
+		t.Errorf("%d resources are brought again", len(got))
+	}
+}

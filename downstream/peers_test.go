@@ -1,0 +1,178 @@
+package downstream
+
+import (
+	"context"
+	"crypto/x509"
+	"net"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+)
+
+// from has a client connect from an address of its own.
+func from(ip string) grpc.DialOption {
+	return grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(ip)}}
+		return d.DialContext(ctx, "tcp", address)
+	})
+}
+
+// TestOnePeerLeavesStreamsForOthers: three quarters of them are its own.
+func TestOnePeerLeavesStreamsForOthers(t *testing.T) {
+	r := startRelay(t, true, func(c *Config, _ *Deps) { c.MaxStreams = 4 })
+	var held []*deltaStream
+	for range 3 {
+		d := r.delta()
+		d.send(subscribeDelta(seV1))
+		d.next()
+		held = append(held, d)
+	}
+	end := r.delta().end()
+	wantCode(t, end, codes.ResourceExhausted)
+	if !strings.Contains(end.Error(), "downstream.maxStreamsPerPeer") {
+		t.Errorf("the client is told %q", end)
+	}
+	wantRefused(t, r, reasonPeer, 1)
+	other := r.delta(from("127.0.0.2"))
+	other.send(subscribeDelta(seV1))
+	other.next()
+	held[0].cancel()
+	eventually(t, "one has left", func() bool { return r.server.open.Load() == 3 })
+	again := r.delta()
+	again.send(subscribeDelta(seV1))
+	again.next()
+}
+
+// TestOneAddressLeavesConnectionsForOthers: three quarters of them are its own.
+func TestOneAddressLeavesConnectionsForOthers(t *testing.T) {
+	r := startRelay(t, true, func(c *Config, _ *Deps) { c.MaxConnections = 4 })
+	dial := func() net.Conn {
+		c, err := net.Dial("tcp", r.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	held := []net.Conn{dial(), dial(), dial()}
+	eventually(t, "they are in", func() bool { return r.server.gate.count() == 3 })
+	if n, err := dial().Read(make([]byte, 1)); n != 0 || err == nil {
+		t.Errorf("read %d from a connection over the limit", n)
+	}
+	wantRefused(t, r, reasonPeer, 1)
+	other := r.delta(from("127.0.0.2"))
+	other.send(subscribeDelta(seV1))
+	other.next()
+	other.cancel()
+	held[0].Close()
+	eventually(t, "one has left", func() bool { return r.server.gate.count() == 3 })
+	again := r.delta()
+	again.send(subscribeDelta(seV1))
+	again.next()
+	eventually(t, "as many are counted as are in", func() bool {
+		r.server.gate.mu.Lock()
+		defer r.server.gate.mu.Unlock()
+		return r.server.gate.byKey["127.0.0.1"] == 3 && r.server.gate.byKey["127.0.0.2"] == 1
+	})
+}
+
+// TestOnePeersStreamsDoNotDelayThoseOfOthers: it waits for its own share.
+func TestOnePeersStreamsDoNotDelayThoseOfOthers(t *testing.T) {
+	r := startRelay(t, true, func(c *Config, _ *Deps) { c.NewStreamsPerSecond = 8 })
+	for range 40 {
+		r.delta().send(subscribeDelta(seV1))
+	}
+	eventually(t, "some are refused", func() bool { return refusals(r, reasonRate) > 0 })
+	other := r.delta(from("127.0.0.2"))
+	other.send(subscribeDelta(seV1))
+	other.next()
+}
+
+// TestPeersThatHaveGoneAreForgotten: but for those that have just opened many streams.
+func TestPeersThatHaveGoneAreForgotten(t *testing.T) {
+	ps, limits := newPeers(), must(Limits{NewStreamsPerSecond: 1_000_000}.complete())
+	for i := range 10_000 {
+		p, _ := ps.enter(string(rune('a'+i%26))+string(rune(i)), limits)
+		p.limiter.Allow()
+		ps.leave(p)
+		if len(ps.byKey) > 2*ps.swept+1024 {
+			t.Fatalf("%d peers are remembered", len(ps.byKey))
+		}
+	}
+	p, _ := ps.enter("a", limits)
+	if _, n := ps.enter("a", limits); n != 2 {
+		t.Errorf("%d streams", n)
+	}
+	ps.leave(p)
+	ps.leave(p)
+	eventually(t, "it is forgotten", func() bool {
+		p, _ := ps.enter("a", limits)
+		ps.leave(p)
+		ps.mu.Lock()
+		defer ps.mu.Unlock()
+		return ps.byKey["a"] == nil
+	})
+}
+
+// TestPeerIsTheIdentityOrElseTheAddress: of IPv6, the network that one host may have to itself.
+func TestPeerIsTheIdentityOrElseTheAddress(t *testing.T) {
+	tcp := func(ip string) *net.TCPAddr { return &net.TCPAddr{IP: net.ParseIP(ip), Port: 1234} }
+	leaf := &x509.Certificate{URIs: []*url.URL{{Scheme: "spiffe", Host: "td", Path: "/a"}}}
+	verified := credentials.TLSInfo{}
+	verified.State.VerifiedChains = [][]*x509.Certificate{{leaf}}
+	for want, p := range map[string]*peer.Peer{
+		"10.0.0.1":             {Addr: tcp("10.0.0.1")},
+		"10.0.0.2":             {Addr: tcp("::ffff:10.0.0.2")},
+		"2001:db8:1:2::/64":    {Addr: tcp("2001:db8:1:2:3:4:5:6")},
+		"::1":                  {Addr: tcp("::1")},
+		"spiffe://td/a":        {Addr: tcp("10.0.0.1"), AuthInfo: verified},
+		"10.0.0.3":             {Addr: tcp("10.0.0.3"), AuthInfo: credentials.TLSInfo{}},
+		"/run/relay/some.sock": {Addr: &net.UnixAddr{Name: "/run/relay/some.sock"}},
+	} {
+		if got := peerKey(p); got != want {
+			t.Errorf("%v is the peer %q, want %q", p.Addr, got, want)
+		}
+	}
+}
+
+// TestStreamWithoutARequestEnds: it holds a place that others need.
+func TestStreamWithoutARequestEnds(t *testing.T) {
+	r := startRelay(t, true, func(c *Config, _ *Deps) { c.FirstRequestTimeout = 100 * time.Millisecond })
+	good := r.delta()
+	good.send(subscribeDelta(seV1))
+	good.next()
+	health := r.delta()
+	health.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: healthType})
+	for _, d := range []*deltaStream{r.delta(), health} {
+		end := d.end()
+		wantCode(t, end, codes.DeadlineExceeded)
+		if !strings.Contains(end.Error(), "no request") {
+			t.Errorf("the client is told %q", end)
+		}
+	}
+	wantRefused(t, r, reasonSilent, 2)
+	r.put(se("shop", "a", "a"))
+	good.next()
+}
+
+// TestConnectionWithoutAStreamEnds: and one with a stream does not.
+func TestConnectionWithoutAStreamEnds(t *testing.T) {
+	r := startRelay(t, true, func(c *Config, _ *Deps) { c.MaxConnectionIdle = 50 * time.Millisecond })
+	good := r.delta()
+	good.send(subscribeDelta(seV1))
+	good.next()
+	idle := r.delta()
+	idle.send(subscribeDelta(seV1))
+	idle.next()
+	idle.cancel()
+	eventually(t, "one is left", func() bool { return r.server.gate.count() == 1 })
+	r.put(se("shop", "a", "a"))
+	good.next()
+}
