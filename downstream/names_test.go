@@ -43,8 +43,7 @@ func TestNamesAreBounded(t *testing.T) {
 						s.next()
 						return func(typeURL string, answered bool) {
 							s.send(&discoveryv3.DiscoveryRequest{TypeUrl: typeURL, ResourceNames: tc.names})
-							if answered {
-								s.next()
+							for answered && s.next().TypeUrl != typeURL { // a change of another type may come first
 							}
 						}, s.end, s.cancel
 					}
@@ -53,8 +52,7 @@ func TestNamesAreBounded(t *testing.T) {
 					s.next()
 					return func(typeURL string, answered bool) {
 						s.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeURL, ResourceNamesSubscribe: tc.names})
-						if answered {
-							s.next()
+						for answered && s.next().TypeUrl != typeURL {
 						}
 					}, s.end, s.cancel
 				}
