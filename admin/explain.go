@@ -383,8 +383,9 @@ func (d *Debug) conflicts(_ context.Context, w io.Writer, q url.Values) error {
 			return badRequest{err}
 		}
 	}
-	all := Conflicts{Keys: notNil(d.views.Contests(kinds...)), Hosts: notNil(d.views.HostConflicts())}
+	all := Conflicts{Keys: notNil(d.views.Contests(kinds...)), Hosts: notNil(d.views.HostConflicts()), NotFollowed: d.views.NotFollowed()}
 	if kinds != nil {
+		all.NotFollowed = slices.DeleteFunc(all.NotFollowed, func(n federation.NotFollowed) bool { return !slices.Contains(kinds, n.Key.Kind) })
 		all.Hosts = notNil(slices.DeleteFunc(all.Hosts, func(c federation.HostConflict) bool { return !slices.Contains(kinds, c.Kind) }))
 	}
 	return writeJSON(w, all)
@@ -396,4 +397,6 @@ type Conflicts struct {
 	Keys []federation.Contest `json:"keys"`
 	// Hosts are the hosts that different keys claim in the same visibility.
 	Hosts []federation.HostConflict `json:"hosts"`
+	// NotFollowed are the configs whose hosts are not looked at, as they claim too many.
+	NotFollowed []federation.NotFollowed `json:"notFollowed,omitempty"`
 }

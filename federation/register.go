@@ -55,6 +55,13 @@ func (g *Register) Follow(a *mirror.Aggregate) error {
 		for _, c := range g.hosts.Update(old, cur) {
 			g.say(c)
 		}
+		if cur == nil {
+			return
+		}
+		if n, ok := g.hosts.notFollowed(cur.Key()); ok && g.limit.Allow() {
+			g.log.Warn("config is not followed by the detection of host conflicts; it is served", "resource", n.Key, "upstream", n.Source,
+				"hosts", n.Hosts, "namespaces", n.Namespaces, "reason", n.Reason)
+		}
 	})
 }
 
@@ -85,15 +92,20 @@ func (g *Register) Contests(kinds ...mirror.Kind) []Contest { return g.ledger.Li
 // HostConflicts returns the hosts that several configs claim.
 func (g *Register) HostConflicts() []HostConflict { return g.hosts.Conflicts() }
 
+// NotFollowed returns the configs whose hosts are not looked at for conflicts.
+func (g *Register) NotFollowed() []NotFollowed { return g.hosts.NotFollowed() }
+
 var (
-	contestsDesc = prometheus.NewDesc("relay_contested_keys", "Keys that several upstreams have, by kind and by what became of the copies that did not win.", []string{"kind", "outcome"}, nil)
-	hostsDesc    = prometheus.NewDesc("relay_host_conflicts", "Hosts that several configs claim where the same clients see them, by kind.", []string{"kind"}, nil)
+	contestsDesc   = prometheus.NewDesc("relay_contested_keys", "Keys that several upstreams have, by kind and by what became of the copies that did not win.", []string{"kind", "outcome"}, nil)
+	hostsDesc      = prometheus.NewDesc("relay_host_conflicts", "Hosts that several configs claim where the same clients see them, by kind.", []string{"kind"}, nil)
+	unfollowedDesc = prometheus.NewDesc("relay_host_conflicts_not_followed", "Configs that claim too many hosts for the detection of conflicts, by kind. They are served.", []string{"kind"}, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (g *Register) Describe(ch chan<- *prometheus.Desc) {
 	ch <- contestsDesc
 	ch <- hostsDesc
+	ch <- unfollowedDesc
 }
 
 // Collect implements prometheus.Collector. Kinds outside the table count as "other": an
@@ -112,11 +124,10 @@ func (g *Register) Collect(ch chan<- prometheus.Metric) {
 	for labels, n := range counts {
 		ch <- prometheus.MustNewConstMetric(contestsDesc, prometheus.GaugeValue, float64(n), labels[0], labels[1])
 	}
-	hosts := map[mirror.Kind]int{serviceEntry: 0, virtualService: 0}
-	for _, c := range g.hosts.Conflicts() {
-		hosts[c.Kind]++
-	}
-	for kind, n := range hosts {
+	for kind, n := range g.hosts.Counts() {
 		ch <- prometheus.MustNewConstMetric(hostsDesc, prometheus.GaugeValue, float64(n), kind.String())
+	}
+	for kind, n := range g.hosts.notFollowedCounts() {
+		ch <- prometheus.MustNewConstMetric(unfollowedDesc, prometheus.GaugeValue, float64(n), kind.String())
 	}
 }

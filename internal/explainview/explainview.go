@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"time"
 
@@ -182,12 +183,30 @@ func Conflicts(w io.Writer, all admin.Conflicts, now time.Time) error {
 	if _, err := fmt.Fprintln(w); err != nil {
 		return err
 	}
-	if len(all.Hosts) == 0 {
+	if err := hostConflicts(w, all.Hosts, now); err != nil || len(all.NotFollowed) == 0 {
+		return err
+	}
+	rows := [][]string{{"NOT FOLLOWED", "KIND", "SERVED FROM", "HOSTS", "NAMESPACES", "REASON"}}
+	for _, n := range all.NotFollowed {
+		namespaces := "*"
+		if n.Namespaces > 0 {
+			namespaces = strconv.Itoa(n.Namespaces)
+		}
+		rows = append(rows, []string{n.Key.Namespace + "/" + n.Key.Name, n.Key.Kind.Kind, n.Source, strconv.Itoa(n.Hosts), namespaces, n.Reason})
+	}
+	if _, err := fmt.Fprintln(w); err != nil {
+		return err
+	}
+	return printer.Rows(w, rows)
+}
+
+func hostConflicts(w io.Writer, all []federation.HostConflict, now time.Time) error {
+	if len(all) == 0 {
 		_, err := fmt.Fprintln(w, "No host is claimed by two configs.")
 		return err
 	}
 	rows := [][]string{{"HOST", "KIND", "CLAIMED BY", "SINCE"}}
-	for _, c := range all.Hosts {
+	for _, c := range all {
 		rows = append(rows, []string{c.Host, c.Kind.Kind, strings.Join(claims(c), ", "), printer.Ago(c.Since, now)})
 	}
 	return printer.Rows(w, rows)
