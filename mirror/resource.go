@@ -231,6 +231,9 @@ func newWrapped(kind Kind, md metadata, body []byte, f from) (*Resource, error) 
 	if len(full) > maxNameLen {
 		return nil, fmt.Errorf("resource name %q: longer than %d bytes", abbreviate(full), maxNameLen)
 	}
+	if err := checkScope(kind, namespace); err != nil {
+		return nil, fmt.Errorf("%s %q: %w", kind, abbreviate(full), err)
+	}
 	metaLen := md.size()
 	resourceLen := 1 + protowire.SizeBytes(metaLen) + 1 + protowire.SizeBytes(len(body))
 	anyLen := 1 + protowire.SizeBytes(len(resourceURL)) + 1 + protowire.SizeBytes(resourceLen)
@@ -251,6 +254,19 @@ func newWrapped(kind Kind, md metadata, body []byte, f from) (*Resource, error) 
 	b = appendLen(b, 2, len(body))
 	r.endEntry(append(b, body...), versionAt)
 	return r, nil
+}
+
+// checkScope refuses a namespace on a well-known kind that has none, and a missing one on the
+// others: rules about namespaces would not see such a resource.
+func checkScope(kind Kind, namespace string) error {
+	info, known := LookupKind(kind)
+	switch {
+	case !known || info.ClusterScoped == (namespace == ""):
+		return nil
+	case info.ClusterScoped:
+		return errors.New("resources of this kind have no namespace, and this one has")
+	}
+	return errors.New("it has no namespace, and resources of this kind have one")
 }
 
 var blankVersion = make([]byte, versionLen)

@@ -9,6 +9,7 @@ import (
 	"meshrelay/config"
 	"meshrelay/federation"
 	"meshrelay/mirror"
+	"meshrelay/state"
 )
 
 // Reason is why a resource of a source is left out.
@@ -99,6 +100,16 @@ func newImporter(u config.Upstream, p config.Provenance) (*importer, error) {
 
 // keyOf returns the key under which a resource of the source is held here.
 func (im *importer) keyOf(k mirror.Key) mirror.Key { return im.rewriter.Key(k) }
+
+// admits reports whether the rules about namespaces let in what a disk has, as far as that
+// depends on the scope of its kind. The other rules are looked at when it is adopted.
+func (im *importer) admits(r state.Record) bool {
+	original := r.Original
+	if original == nil {
+		original = r.Resource
+	}
+	return original.Namespace() != "" || original.Kind() == mirror.MeshConfig || im.filter.PassesScope(original.Key())
+}
 
 // check returns why a resource, as the source has it, is left out, and says it in a
 // sentence. path are the relays that it has passed.

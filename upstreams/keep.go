@@ -16,6 +16,9 @@ func (x *XDS) restore(saved state.Saved) {
 	x.gate.restore(saved)
 }
 
+// admits implements Source.
+func (x *XDS) admits(r state.Record) bool { return x.table.importer.admits(r) }
+
 // adopt implements Source.
 func (x *XDS) adopt(records []state.Record, same bool) {
 	x.mu.Lock()
@@ -103,6 +106,9 @@ func (f *File) restore(saved state.Saved) {
 	f.status.LastUpdate = saved.Meta.LastContact
 	f.gate.restore(saved)
 }
+
+// admits implements Source.
+func (f *File) admits(r state.Record) bool { return f.importer.admits(r) }
 
 // adopt implements Source. What is adopted is served until all files have been read, and
 // none of them was broken.
