@@ -26,6 +26,7 @@ type Configs interface {
 	Kinds() []mirror.Kind
 	List(kind mirror.Kind, namespace string) []*mirror.Resource
 	Settle(key mirror.Key) mirror.Settlement
+	Apart(keys []mirror.Key) string
 	Counts() map[mirror.Kind]int
 }
 

@@ -193,6 +193,7 @@ func (d *Debug) explainKey(key mirror.Key) (*Explanation, error) {
 		if c.Kind == key.Kind && slices.ContainsFunc(c.Claims, func(claim federation.Claim) bool {
 			return claim.Namespace == key.Namespace && claim.Name == key.Name
 		}) {
+			c.Apart = d.apart(c)
 			e.HostConflicts = append(e.HostConflicts, c)
 		}
 	}
@@ -388,7 +389,23 @@ func (d *Debug) conflicts(_ context.Context, w io.Writer, q url.Values) error {
 		all.NotFollowed = slices.DeleteFunc(all.NotFollowed, func(n federation.NotFollowed) bool { return !slices.Contains(kinds, n.Key.Kind) })
 		all.Hosts = notNil(slices.DeleteFunc(all.Hosts, func(c federation.HostConflict) bool { return !slices.Contains(kinds, c.Kind) }))
 	}
+	for i := range all.Hosts[:min(len(all.Hosts), maxApart)] {
+		all.Hosts[i].Apart = d.apart(all.Hosts[i])
+	}
 	return writeJSON(w, all)
+}
+
+// maxApart bounds the host conflicts of which it is found out why they have not been united:
+// that decodes them.
+const maxApart = 1000
+
+// apart tells why the claims of a host have not been united, where they might be.
+func (d *Debug) apart(c federation.HostConflict) string {
+	keys := make([]mirror.Key, 0, len(c.Claims))
+	for _, claim := range c.Claims {
+		keys = append(keys, mirror.Key{Kind: c.Kind, Namespace: claim.Namespace, Name: claim.Name})
+	}
+	return d.views.Configs.Apart(keys)
 }
 
 // Conflicts are what sources do not agree on.

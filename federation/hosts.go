@@ -59,6 +59,9 @@ type HostConflict struct {
 	// ServiceEntries, those in one namespace are merged, Services of the cluster come
 	// first, and a Sidecar may choose.
 	Winner string `json:"winner,omitempty"`
+	// Apart is why the merge policy has not united the claims, where it unites resources of
+	// one host. It is not known to Hosts.
+	Apart string `json:"apart,omitempty"`
 	// Since is when the present claims came to be in conflict.
 	Since time.Time `json:"since"`
 	// Ended says that this was a conflict until the update that tells of it.

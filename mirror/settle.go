@@ -105,6 +105,27 @@ func (a *Aggregate) Settle(key Key) Settlement {
 	return a.settle(key, everything)
 }
 
+// Apart tells why the Policy serves keys each for itself that it might merge, as those of one
+// host; empty when it merges no keys of that kind.
+func (a *Aggregate) Apart(keys []Key) (reason string) {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	var served []Provider
+	for _, key := range keys {
+		if r := a.merged[key.Kind][key.FullName()]; r != nil {
+			served = append(served, Provider{r.Source(), r})
+		}
+	}
+	if len(served) < 2 {
+		return ""
+	}
+	policy := a.policy(keys[0].Kind)
+	if policy.Group(served[0].Resource) == "" {
+		return ""
+	}
+	return policy.Merge(served).Reason
+}
+
 // Select returns what is served of a key to those who see only the copies that accept
 // lets through. When that is the same as what everybody is served, it is the very resource
 // of Get.

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -36,6 +37,9 @@ func Explain(w io.Writer, e admin.Explanation, diffs bool, now time.Time) error 
 	}
 	for _, c := range e.HostConflicts {
 		fmt.Fprintf(&b, "Host %s is claimed by several: %s.\n", c.Host, strings.Join(claims(c), ", "))
+		if c.Apart != "" {
+			fmt.Fprintf(&b, "They are not united: %s.\n", c.Apart)
+		}
 	}
 	b.WriteString("\n")
 	if _, err := io.WriteString(w, printer.CleanLines(b.String())); err != nil {
@@ -206,8 +210,16 @@ func hostConflicts(w io.Writer, all []federation.HostConflict, now time.Time) er
 		return err
 	}
 	rows := [][]string{{"HOST", "KIND", "CLAIMED BY", "SINCE"}}
+	apart := slices.ContainsFunc(all, func(c federation.HostConflict) bool { return c.Apart != "" })
+	if apart {
+		rows[0] = append(rows[0], "NOT UNITED")
+	}
 	for _, c := range all {
-		rows = append(rows, []string{c.Host, c.Kind.Kind, strings.Join(claims(c), ", "), printer.Ago(c.Since, now)})
+		row := []string{c.Host, c.Kind.Kind, strings.Join(claims(c), ", "), printer.Ago(c.Since, now)}
+		if apart {
+			row = append(row, printer.OrNone(c.Apart))
+		}
+		rows = append(rows, row)
 	}
 	return printer.Rows(w, rows)
 }
