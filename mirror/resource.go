@@ -142,7 +142,8 @@ func Decode(kind Kind, data []byte, source string) (*Resource, error) {
 }
 
 // DecodeStamped is Decode, with a stamp on the resource unless it is nil. It also returns
-// the relays that the resource has passed on its way here.
+// the relays that the resource has passed on its way here, as its annotation tells, whether
+// the stamp believes that or not.
 func DecodeStamped(kind Kind, data []byte, source string, stamp *Stamp) (r *Resource, path []string, err error) {
 	typeURL, value, err := splitAny(data)
 	if err != nil {
@@ -178,8 +179,11 @@ func DecodeStamped(kind Kind, data []byte, source string, stamp *Stamp) (r *Reso
 	}
 	f := from{source: source}
 	if stamp != nil {
-		if md.from != nil {
+		switch {
+		case len(md.from) <= MaxProvenance:
 			path = ParseProvenance(string(md.from)).Path
+		case stamp.believe:
+			return nil, nil, fmt.Errorf("%s: its annotation %s has %d bytes, and %d are the most", abbreviate(string(md.name)), ProvenanceAnnotation, len(md.from), MaxProvenance)
 		}
 		f.cluster = md.stamp(stamp)
 	}

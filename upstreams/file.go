@@ -339,7 +339,7 @@ func (f *File) apply(blind error) {
 func (f *File) take(key mirror.Key, h *heldFile, r *mirror.Resource) (changed bool) {
 	h.from, h.refused = r, ""
 	here := f.importer.keyOf(key)
-	reason, detail := f.importer.check(r, nil)
+	reason, detail := f.importer.check(r, nil, false)
 	if reason == imported {
 		stamped := r.Stamped(f.importer.stamp)
 		held, reshaped, err := f.importer.reshape(stamped, nil)

@@ -132,7 +132,7 @@ func (f *File) adopt(records []state.Record, same bool) {
 		if original == nil {
 			original = r.Resource
 		}
-		if reason, _ := f.importer.check(original, nil); reason != imported {
+		if reason, _ := f.importer.check(original, nil, false); reason != imported {
 			continue
 		}
 		held, reshaped, err := f.importer.reshape(original, nil)

@@ -28,8 +28,10 @@ type table struct {
 	resources, bytes int
 	// discovery follows the endpoints of services; nil when they are not to be discovered.
 	discovery *discovery
-	byURL     map[string]*spelling
-	byKind    map[mirror.Kind][]*spelling // newest version first
+	// relay tells that the present server is a relay.
+	relay  bool
+	byURL  map[string]*spelling
+	byKind map[mirror.Kind][]*spelling // newest version first
 	// awaited are the type URLs of each kind that the present stream has not answered.
 	// Until there are none, names that no spelling has any more wait in leaving: after an
 	// istiod was rolled back, say, the newest spelling is answered with nothing before an
@@ -68,6 +70,7 @@ type record struct {
 	version    string // that the server gave, on delta streams
 	at         int64  // when the content came, in seconds since the epoch
 	generation uint32 // of the response that it was last part of; compared for equality only
+	relayed    bool   // hash was a relay's: what it told of its way is believed
 	dropped    Reason
 	detail     string // dropped, in a sentence
 }
@@ -215,7 +218,7 @@ func (t *table) replace(sp *spelling, resp *adsclient.Response) (out outcome) {
 			}
 		case rec.generation == sp.generation:
 			sp.refuse(string(name), errDuplicate, &out)
-		case rec.hash == xxh3.Hash128(raw.Any) && rec.good():
+		case rec.hash == xxh3.Hash128(raw.Any) && rec.good() && rec.relayed == t.relay:
 			seen++
 			rec.say(raw.Version)
 		default:
@@ -318,7 +321,7 @@ func (t *table) patch(sp *spelling, resp *adsclient.Response) (out outcome) {
 			}
 			continue
 		}
-		if rec.good() && rec.hash == xxh3.Hash128(raw.Any) {
+		if rec.good() && rec.hash == xxh3.Hash128(raw.Any) && rec.relayed == t.relay {
 			// An istiod's delta sends everything again on each push.
 			rec.say(raw.Version)
 			delete(sp.refused, full)
@@ -391,11 +394,11 @@ func (t *table) enter(sp *spelling, rec *record, name []byte, raw adsclient.RawR
 // accept takes over a new or changed element and reports whether the record's
 // content is another now. A bad element leaves the last good content as it is.
 func (t *table) accept(sp *spelling, rec *record, name string, raw adsclient.RawResource, out *outcome) bool {
-	rec.hash = xxh3.Hash128(raw.Any)
+	rec.hash, rec.relayed = xxh3.Hash128(raw.Any), t.relay
 	rec.say(raw.Version)
 	before := rec.size()
 	defer func() { t.account(before, rec.size()) }()
-	r, path, err := mirror.DecodeStamped(sp.kind, raw.Any, t.importer.source, t.importer.stamp)
+	r, path, err := mirror.DecodeStamped(sp.kind, raw.Any, t.importer.source, t.importer.stampFor(t.relay))
 	if err == nil {
 		if rec.version == r.SourceVersion() {
 			rec.version = r.SourceVersion() // a relay gives both the same: held once

@@ -132,7 +132,7 @@ func (t *table) adopt(records []state.Record, same bool, asked map[string]bool) 
 		if sp.byName[name] != nil || same && elsewhere {
 			continue // it is held under rules of before
 		}
-		rec := &record{resource: r.Resource, original: r.Original, at: r.At.Unix()}
+		rec := &record{resource: r.Resource, original: r.Original, at: r.At.Unix(), relayed: t.importer.believed(original)}
 		sp.byName[name] = rec
 		if same {
 			rec.hash, rec.version = hashOf(r.Hash), r.Version

@@ -13,7 +13,7 @@ import (
 // error leaves the record as it is.
 func (t *table) take(sp *spelling, rec *record, r *mirror.Resource, path []string) (differs bool, err error) {
 	had := rec.resource != nil
-	reason, detail := t.importer.check(r, path)
+	reason, detail := t.importer.check(r, path, rec.relayed)
 	if reason != imported {
 		t.unfollow(rec, r.FullName())
 		t.leaveOut(sp, rec, nil, reason, detail)

@@ -45,7 +45,6 @@ type XDS struct {
 	store  *mirror.Store
 	drift  map[string]uint64
 	types  []string // subscribed on the present stream
-	relay  bool
 	extra  []string // type URLs from the config
 	// complained has, by address, the error that was logged last.
 	complained map[string]string
@@ -229,7 +228,7 @@ func (x *XDS) HandleState(s adsclient.State) {
 		}
 		x.enter(StateConnecting)
 	case adsclient.Streaming:
-		x.types, x.relay = subscriptions(s.Relay, x.extra), s.Relay
+		x.types, x.table.relay = subscriptions(s.Relay, x.extra), s.Relay
 		x.repeating = nil // what a new stream answers is more than a repetition
 		x.table.begin(x.types)
 		x.gate.streams()
@@ -307,7 +306,7 @@ func (x *XDS) HandleResponse(resp *adsclient.Response) error {
 	} else {
 		result = x.table.patch(sp, resp)
 	}
-	if x.relay {
+	if x.table.relay {
 		x.table.retire(kind, sp)
 	}
 	x.table.settle(kind)
