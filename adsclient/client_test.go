@@ -306,6 +306,18 @@ func TestAutoUsesSotWTowardsIstiodAndDeltaTowardsRelays_C14(t *testing.T) {
 	}
 }
 
+func TestRelayIsKnownAsOneOnASotWStreamToo(t *testing.T) {
+	for _, relay := range []bool{true, false} {
+		s := fakexds.Start(t, &fakexds.Server{Relay: relay})
+		h := newRecorder()
+		start(t, h, func(c *Config) { c.Protocol = SotW }, s.Addr)
+		h.await(t, "connected", func() bool { return h.last().Phase == Connected })
+		if st := h.last(); st.Relay != relay {
+			t.Errorf("state %+v", st)
+		}
+	}
+}
+
 func TestDeltaResumesWithWhatIsHeld_C14(t *testing.T) {
 	s := fakexds.Start(t, &fakexds.Server{Relay: true})
 	s.Set(seURL, entry("shop/a").WithVersion("1"), entry("shop/b").WithVersion("2"))

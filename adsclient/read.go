@@ -27,7 +27,7 @@ func (s *stream) read() (answered bool, err error) {
 			answered = true
 			from := s.client.board.connected(s.number, s.client.log)
 			s.client.handler.HandleState(State{
-				Phase: Connected, Address: s.address, Protocol: s.protocol, Relay: s.relay, Switched: from != "", From: from,
+				Phase: Connected, Address: s.address, Protocol: s.protocol, Relay: s.relay || s.saysRelay(), Switched: from != "", From: from,
 			})
 		}
 		if s.named() {
@@ -54,6 +54,13 @@ func (s *stream) read() (answered bool, err error) {
 			return answered, errUnread
 		}
 	}
+}
+
+// saysRelay reports whether the headers, which have come with a response at the latest, are
+// those of a relay.
+func (s *stream) saysRelay() bool {
+	md, err := s.grpc.Header()
+	return err == nil && len(md.Get(relayHeader)) > 0
 }
 
 // settle notes that a type was answered. What is asked for by name is answered in parts:

@@ -28,7 +28,8 @@ type table struct {
 	resources, bytes int
 	// discovery follows the endpoints of services; nil when they are not to be discovered.
 	discovery *discovery
-	// relay tells that the present server is a relay.
+	// relay tells that the present server is a relay, and that what it tells of the way of a
+	// resource is believed.
 	relay  bool
 	byURL  map[string]*spelling
 	byKind map[mirror.Kind][]*spelling // newest version first

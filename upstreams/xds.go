@@ -45,6 +45,7 @@ type XDS struct {
 	store  *mirror.Store
 	drift  map[string]uint64
 	types  []string // subscribed on the present stream
+	relay  bool     // which was asked for one version of each kind
 	extra  []string // type URLs from the config
 	// complained has, by address, the error that was logged last.
 	complained map[string]string
@@ -228,7 +229,7 @@ func (x *XDS) HandleState(s adsclient.State) {
 		}
 		x.enter(StateConnecting)
 	case adsclient.Streaming:
-		x.types, x.table.relay = subscriptions(s.Relay, x.extra), s.Relay
+		x.types, x.relay, x.table.relay = subscriptions(s.Relay, x.extra), s.Relay, s.Relay
 		x.repeating = nil // what a new stream answers is more than a repetition
 		x.table.begin(x.types)
 		x.gate.streams()
@@ -243,6 +244,7 @@ func (x *XDS) HandleState(s adsclient.State) {
 		}
 		x.log.Debug("stream open", "address", s.Address, "protocol", s.Protocol, "relay", s.Relay)
 	case adsclient.Connected:
+		x.table.relay = s.Relay
 		x.log.Info("upstream answers", "address", s.Address, "protocol", s.Protocol, "relay", s.Relay)
 		st.LastError = ""
 		clear(x.complained)
@@ -306,7 +308,7 @@ func (x *XDS) HandleResponse(resp *adsclient.Response) error {
 	} else {
 		result = x.table.patch(sp, resp)
 	}
-	if x.table.relay {
+	if x.relay {
 		x.table.retire(kind, sp)
 	}
 	x.table.settle(kind)
