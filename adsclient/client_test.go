@@ -481,3 +481,27 @@ func TestBadOptionsAreErrors(t *testing.T) {
 		}
 	}
 }
+
+func TestPanicOverAResponseCostsTheStream(t *testing.T) {
+	s := fakexds.Start(t, &fakexds.Server{})
+	s.Set(seURL, entry("shop/a"))
+	h := newRecorder()
+	panics := 1
+	h.reject = func(*Response) error {
+		if panics > 0 {
+			panics--
+			panic("no")
+		}
+		return nil
+	}
+	start(t, h, func(c *Config) { c.Protocol = SotW }, s.Addr)
+	h.await(t, "another stream is answered", func() bool {
+		streams := 0
+		for _, st := range h.states {
+			if st.Phase == Connected {
+				streams++
+			}
+		}
+		return streams == 2 && len(h.responses) >= 2
+	})
+}

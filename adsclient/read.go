@@ -1,6 +1,7 @@
 package adsclient
 
 import (
+	"runtime/debug"
 	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -12,7 +13,16 @@ import (
 
 // read hands responses to the handler until the stream ends. It never waits for the
 // writer: a server that does not read requests while it sends would then wait for us.
+//
+// A panic ends the stream, and no more: another one is tried.
 func (s *stream) read() (answered bool, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			s.handling.Store(false)
+			s.client.log.Error("panic while handling a response", "address", s.address, "panic", r, "stack", string(debug.Stack()))
+			err = status.Error(codes.Internal, "internal error of this relay; its log has where")
+		}
+	}()
 	for {
 		var m rawMessage
 		if err := s.grpc.RecvMsg(&m); err != nil {

@@ -1,6 +1,8 @@
 package federation
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -8,7 +10,9 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -217,5 +221,40 @@ relay_host_conflicts_not_followed{kind="networking.istio.io/VirtualService"} 1
 	}
 	if d := cmp.Diff(all, back); d != "" {
 		t.Error(d)
+	}
+}
+
+func TestPanicOverAConfigIsCountedAndNoMore(t *testing.T) {
+	a, store := mirror.NewAggregate(), mirror.NewStore()
+	var logged bytes.Buffer
+	g := NewRegister(slog.New(slog.NewTextHandler(&logged, nil)))
+	if err := g.Follow(a); err != nil {
+		t.Fatal(err)
+	}
+	g.hosts.now = func() time.Time { // asked for when a host is in conflict
+		panic("no time")
+	}
+	done := make(chan struct{}, 8)
+	if err := a.RegisterEventHandler(mirror.Kind{}, func(_, _ *mirror.Resource, _ mirror.Event) { done <- struct{}{} }); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.SetSources([]mirror.Source{{Name: "east", Cache: store}}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { _ = store.Run(ctx) })
+	running.Go(func() { _ = a.Run(ctx) })
+	for _, namespace := range []string{"a", "b", "c"} {
+		store.Put(entryClaim(t, namespace, "x", nil, "db.example"))
+		<-done
+	}
+	cancel()
+	running.Wait()
+	if n := g.panics.Load(); n == 0 || !strings.Contains(logged.String(), "no time") || !strings.Contains(logged.String(), "hosts.go") {
+		t.Errorf("%d panics, logged:\n%s", n, logged.String())
+	}
+	if n := len(a.List(serviceEntry, "")); n != 3 {
+		t.Errorf("%d configs are served", n)
 	}
 }

@@ -149,6 +149,9 @@ func (t *table) adopt(records []state.Record, same bool, asked map[string]bool) 
 		var out outcome
 		if _, err := t.take(sp, rec, original, nil); err != nil {
 			sp.refuse(name, err, &out)
+			if p := (*mirror.Panic)(nil); errors.As(err, &p) {
+				rec.resource, rec.original = nil, nil // it is set aside
+			}
 		}
 		t.account(0, rec.size())
 		if t.discovery == nil || !t.discovery.waitsFor(rec) {
