@@ -26,6 +26,7 @@ type Configs interface {
 	Kinds() []mirror.Kind
 	List(kind mirror.Kind, namespace string) []*mirror.Resource
 	Settle(key mirror.Key) mirror.Settlement
+	Apart(keys []mirror.Key) string
 	Counts() map[mirror.Kind]int
 }
 
@@ -44,6 +45,8 @@ type Views struct {
 	Contests func(kinds ...mirror.Kind) []federation.Contest
 	// HostConflicts returns the hosts that several keys claim.
 	HostConflicts func() []federation.HostConflict
+	// NotFollowed returns the configs whose hosts are not looked at for conflicts.
+	NotFollowed func() []federation.NotFollowed
 }
 
 // Debug makes the debug documents, for HTTP and for the xDS debug types alike. Its

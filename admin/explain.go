@@ -194,6 +194,7 @@ func (d *Debug) explainKey(key mirror.Key) (*Explanation, error) {
 		if c.Kind == key.Kind && slices.ContainsFunc(c.Claims, func(claim federation.Claim) bool {
 			return claim.Namespace == key.Namespace && claim.Name == key.Name
 		}) {
+			c.Apart = d.apart(c)
 			e.HostConflicts = append(e.HostConflicts, c)
 		}
 	}
@@ -402,11 +403,28 @@ func (d *Debug) conflicts(_ context.Context, w io.Writer, q url.Values) error {
 			return badRequest{err}
 		}
 	}
-	all := Conflicts{Keys: notNil(d.views.Contests(kinds...)), Hosts: notNil(d.views.HostConflicts())}
+	all := Conflicts{Keys: notNil(d.views.Contests(kinds...)), Hosts: notNil(d.views.HostConflicts()), NotFollowed: d.views.NotFollowed()}
 	if kinds != nil {
+		all.NotFollowed = slices.DeleteFunc(all.NotFollowed, func(n federation.NotFollowed) bool { return !slices.Contains(kinds, n.Key.Kind) })
 		all.Hosts = notNil(slices.DeleteFunc(all.Hosts, func(c federation.HostConflict) bool { return !slices.Contains(kinds, c.Kind) }))
 	}
+	for i := range all.Hosts[:min(len(all.Hosts), maxApart)] {
+		all.Hosts[i].Apart = d.apart(all.Hosts[i])
+	}
 	return writeJSON(w, all)
+}
+
+// maxApart bounds the host conflicts of which it is found out why they have not been united:
+// that decodes them.
+const maxApart = 1000
+
+// apart tells why the claims of a host have not been united, where they might be.
+func (d *Debug) apart(c federation.HostConflict) string {
+	keys := make([]mirror.Key, 0, len(c.Claims))
+	for _, claim := range c.Claims {
+		keys = append(keys, mirror.Key{Kind: c.Kind, Namespace: claim.Namespace, Name: claim.Name})
+	}
+	return d.views.Configs.Apart(keys)
 }
 
 // Conflicts are what sources do not agree on.
@@ -415,4 +433,6 @@ type Conflicts struct {
 	Keys []federation.Contest `json:"keys"`
 	// Hosts are the hosts that different keys claim in the same visibility.
 	Hosts []federation.HostConflict `json:"hosts"`
+	// NotFollowed are the configs whose hosts are not looked at, as they claim too many.
+	NotFollowed []federation.NotFollowed `json:"notFollowed,omitempty"`
 }

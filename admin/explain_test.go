@@ -1,13 +1,16 @@
 package admin
 
 import (
+	"bytes"
 	"encoding/json"
 	"regexp"
 	"strings"
 	"testing"
 
+	"google.golang.org/protobuf/types/known/anypb"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"meshrelay/federation"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
 )
@@ -221,5 +224,40 @@ func TestChangesNameWhatRewritingChanged(t *testing.T) {
 	}
 	if same, err := changesOf(build(from), build(from)); err != nil || len(same) > 0 {
 		t.Errorf("what is the same has changed: %q %v", same, err)
+	}
+}
+
+func TestConflictsTellWhyAHostIsNotUnited(t *testing.T) {
+	entry := func(namespace, source string) *mirror.Resource {
+		body, err := anypb.New(&networking.ServiceEntry{Hosts: []string{"db.example"}, Ports: []*networking.ServicePort{{Number: 1, Name: "a"}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		kind := mirror.Kind{Group: "networking.istio.io", Kind: "ServiceEntry"}
+		r, err := mirror.New(mirror.Spec{Key: mirror.Key{Kind: kind, Namespace: namespace, Name: "db"}, Source: source, Body: body})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	a, register := mergedAndRegistered(t, entry("payments", "east"), entry("attacker", "tenant"))
+	conflicts := func() Conflicts {
+		var all Conflicts
+		debug := NewDebug(Views{Configs: a, Contests: register.Contests, HostConflicts: register.HostConflicts, NotFollowed: register.NotFollowed})
+		var b bytes.Buffer
+		if err := debug.conflicts(t.Context(), &b, nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(b.Bytes(), &all); err != nil || len(all.Hosts) != 1 {
+			t.Fatalf("%v, %s", err, b.Bytes())
+		}
+		return all
+	}
+	if got := conflicts().Hosts[0].Apart; got != "" {
+		t.Errorf("without a union: %q", got)
+	}
+	a.SetPolicies(map[mirror.Kind]mirror.Policy{{Group: "networking.istio.io", Kind: "ServiceEntry"}: federation.Union{SameHost: true}}, nil)
+	if got := conflicts().Hosts[0].Apart; !strings.Contains(got, "payments/db is of another namespace, and merge[].acrossNamespaces is not set") {
+		t.Errorf("with one: %q", got)
 	}
 }

@@ -160,7 +160,7 @@ func newFixture(t *testing.T, cfg Config, more ...func(*Deps)) *fixture {
 		Gatherer: f.registry, LogLevel: f.level, Build: buildinfo.Info{Version: "v1.2.3"}, Logger: slog.New(slog.NewTextHandler(f.logged, nil)),
 		Ready: func() Readiness { return f.ready },
 		Debug: NewDebug(Views{
-			Configs: configs, Contests: register.Contests, HostConflicts: register.HostConflicts,
+			Configs: configs, Contests: register.Contests, HostConflicts: register.HostConflicts, NotFollowed: register.NotFollowed,
 			LeftOut: func() []upstreams.LeftOut {
 				return []upstreams.LeftOut{
 					{Upstream: "east", Kind: "networking.istio.io/ServiceEntry", Namespace: "hidden", Name: "db", Reason: "namespace", Detail: `namespace "hidden" is excluded by "hid*"`},

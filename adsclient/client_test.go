@@ -306,6 +306,18 @@ func TestAutoUsesSotWTowardsIstiodAndDeltaTowardsRelays_C14(t *testing.T) {
 	}
 }
 
+func TestRelayIsKnownAsOneOnASotWStreamToo(t *testing.T) {
+	for _, relay := range []bool{true, false} {
+		s := fakexds.Start(t, &fakexds.Server{Relay: relay})
+		h := newRecorder()
+		start(t, h, func(c *Config) { c.Protocol = SotW }, s.Addr)
+		h.await(t, "connected", func() bool { return h.last().Phase == Connected })
+		if st := h.last(); st.Relay != relay {
+			t.Errorf("state %+v", st)
+		}
+	}
+}
+
 func TestDeltaResumesWithWhatIsHeld_C14(t *testing.T) {
 	s := fakexds.Start(t, &fakexds.Server{Relay: true})
 	s.Set(seURL, entry("shop/a").WithVersion("1"), entry("shop/b").WithVersion("2"))
@@ -510,4 +522,28 @@ func TestBadOptionsAreErrors(t *testing.T) {
 			t.Errorf("bad %s is no error", name)
 		}
 	}
+}
+
+func TestPanicOverAResponseCostsTheStream(t *testing.T) {
+	s := fakexds.Start(t, &fakexds.Server{})
+	s.Set(seURL, entry("shop/a"))
+	h := newRecorder()
+	panics := 1
+	h.reject = func(*Response) error {
+		if panics > 0 {
+			panics--
+			panic("no")
+		}
+		return nil
+	}
+	start(t, h, func(c *Config) { c.Protocol = SotW }, s.Addr)
+	h.await(t, "another stream is answered", func() bool {
+		streams := 0
+		for _, st := range h.states {
+			if st.Phase == Connected {
+				streams++
+			}
+		}
+		return streams == 2 && len(h.responses) >= 2
+	})
 }

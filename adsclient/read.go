@@ -1,6 +1,7 @@
 package adsclient
 
 import (
+	"runtime/debug"
 	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -12,7 +13,16 @@ import (
 
 // read hands responses to the handler until the stream ends. It never waits for the
 // writer: a server that does not read requests while it sends would then wait for us.
+//
+// A panic ends the stream, and no more: another one is tried.
 func (s *stream) read() (answered bool, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			s.handling.Store(false)
+			s.client.log.Error("panic while handling a response", "address", s.address, "panic", r, "stack", string(debug.Stack()))
+			err = status.Error(codes.Internal, "internal error of this relay; its log has where")
+		}
+	}()
 	for {
 		var m rawMessage
 		if err := s.grpc.RecvMsg(&m); err != nil {
@@ -33,7 +43,7 @@ func (s *stream) read() (answered bool, err error) {
 			answered = true
 			from := s.client.board.connected(s.number, s.client.log)
 			s.client.handler.HandleState(State{
-				Phase: Connected, Address: s.address, Protocol: s.protocol, Relay: s.relay, Switched: from != "", From: from,
+				Phase: Connected, Address: s.address, Protocol: s.protocol, Relay: s.relay || s.saysRelay(), Switched: from != "", From: from,
 			})
 		}
 		if s.named() {
@@ -60,6 +70,13 @@ func (s *stream) read() (answered bool, err error) {
 			return answered, errUnread
 		}
 	}
+}
+
+// saysRelay reports whether the headers, which have come with a response at the latest, are
+// those of a relay.
+func (s *stream) saysRelay() bool {
+	md, err := s.grpc.Header()
+	return err == nil && len(md.Get(relayHeader)) > 0
 }
 
 // settle notes that a type was answered. What is asked for by name is answered in parts:

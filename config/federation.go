@@ -107,6 +107,8 @@ type Merge struct {
 	Policy string `yaml:"policy"`
 	// SameHost makes union merge ServiceEntries of different names that have the same hosts.
 	SameHost bool `yaml:"sameHost"`
+	// AcrossNamespaces makes it merge also those of different namespaces.
+	AcrossNamespaces bool `yaml:"acrossNamespaces"`
 }
 
 // View is what some clients see. The first view that matches a client is its.

@@ -61,13 +61,14 @@ func TestBadRulesAreErrorsWithTheirLine(t *testing.T) {
 			"7: upstreams[0].services.gateways[0]: ", "7: upstreams[0].services.gateways[1]: ", "7: upstreams[0].services.locality: "}},
 		{"exportTo of nothing", "  rewrite: {exportTo: []}\n", []string{"7: upstreams[0].rewrite.exportTo: is empty, which would make everything public"}},
 		{"services of files", "- {name: f, file: {path: x}, services: {mode: asIs}}\n", []string{`7: upstreams[1].services.mode: "asIs" is for xds upstreams`}},
-		{"merge", "merge:\n- {policy: oldest}\n- {kinds: [vs], policy: union}\n- {kinds: [vs, nonsense]}\n- {policy: newest, sameHost: true}\n- {}\n", []string{
+		{"merge", "merge:\n- {policy: oldest}\n- {kinds: [vs], policy: union}\n- {kinds: [vs, nonsense]}\n- {policy: newest, sameHost: true}\n- {}\n- {kinds: [se], policy: union, acrossNamespaces: true}\n", []string{
 			`8: merge[0].policy: "oldest": want one of first, newest, reject, union`,
 			"9: merge[1].kinds[0]: policy union is for networking.istio.io/ServiceEntry only",
 			"10: merge[2].kinds[0]: merge[1] is for networking.istio.io/VirtualService already",
 			`10: merge[2].kinds[1]: unknown kind "nonsense"`,
 			`11: merge[3].sameHost: is for policy: union, and the policy is "newest"`,
-			"12: merge[4]: merge[3] is for all other kinds already"}},
+			"12: merge[4]: merge[3] is for all other kinds already",
+			"13: merge[5].acrossNamespaces: is for sameHost: true"}},
 		{"views that nobody can have", "views:\n- name: a\n- {name: b, match: {nodeIDs: [\"*\"]}}\n- {name: c, match: {clusterIDs: [x]}}\n- {name: d, match: {nodeIDs: [\"*\"]}}\n", []string{
 			"8: views[0]: no client can have this view: it has no match, is not the default, and no listener names it",
 			"10: views[2].match: no client can have this view: views[1] matches every one before",
@@ -122,7 +123,7 @@ func TestRulesThatAreTaken(t *testing.T) {
 		"a cluster domain and short hosts that are kept":          "  domainSuffix: east.corp\n  rewrite: {shortHosts: keep}\n",
 		"gateways":                   "  services: {mode: gateway, gateways: [10.0.0.1, \"[2001:db8::1]:15443\", gw.example, \"2001:db8::2\"], network: net, locality: a/b/c}\n",
 		"annotations that are kept":  "  rewrite: {annotations: {remove: []}}\n",
-		"policies":                   "merge: [{kinds: [se], policy: union, sameHost: true}, {kinds: [vs]}, {policy: reject}]\n",
+		"policies":                   "merge: [{kinds: [se], policy: union, sameHost: true, acrossNamespaces: true}, {kinds: [vs]}, {policy: reject}]\n",
 		"a view for all the others":  "views: [{name: a, match: {identities: [\"spiffe://*\"]}}, {name: b, default: true}]\n",
 		"a view after that of nodes": "views: [{name: a, match: {nodeIDs: [\"*\"], clusterIDs: [x]}}, {name: b, match: {nodeIDs: [\"*\"]}}]\n",
 	} {

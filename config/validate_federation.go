@@ -171,6 +171,14 @@ func (u Upstream) movesServices() bool {
 	})
 }
 
+// Union returns how the policy union merges, zero for another one.
+func (m Merge) Union() federation.Union {
+	if m.Policy != MergeUnion {
+		return federation.Union{}
+	}
+	return federation.Union{SameHost: m.SameHost, AcrossNamespaces: m.AcrossNamespaces}
+}
+
 func (v *validator) merges(all []Merge) {
 	first := map[mirror.Kind]int{}
 	general := -1
@@ -186,6 +194,9 @@ func (v *validator) merges(all []Merge) {
 		}
 		if m.SameHost && m.Policy != MergeUnion {
 			v.errorf(at+".sameHost", "is for policy: union, and the policy is %q", m.Policy)
+		}
+		if m.AcrossNamespaces && !m.SameHost {
+			v.errorf(at+".acrossNamespaces", "is for sameHost: true: copies of one key are in one namespace")
 		}
 		if len(m.Kinds) == 0 {
 			if general >= 0 {
@@ -209,7 +220,7 @@ func (v *validator) merges(all []Merge) {
 					continue
 				}
 				first[kind] = i
-				if _, err := federation.PolicyByName(m.Policy, kind, m.SameHost); err != nil {
+				if _, err := federation.PolicyByName(m.Policy, kind, m.Union()); err != nil {
 					v.errorf(field, "%v", err)
 				}
 			}

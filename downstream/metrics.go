@@ -49,7 +49,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		refused:      counterVec("relay_downstream_streams_refused_total", "Streams that were ended with an error of the client's making, by gRPC status code.", "code"),
 		refusals:     counterVec("relay_downstream_refused_total", "Connections and streams that were refused or ended, by the limit or rule that they were over.", "reason"),
 		delayed:      counter("relay_downstream_requests_delayed_total", "Requests that had to wait because their client was too fast."),
-		panics:       counter("relay_downstream_panics_total", "Panics in the service of a stream. Only that stream ended."),
+		panics:       counter("relay_downstream_panics_total", "Panics while a stream was served, which ended, or a change was pushed, which was left out."),
 		pushRequests: counter("relay_downstream_push_requests_total", "Merged changes that were pushed."),
 		pages:        counter("relay_downstream_pages_encoded_total", "Pages of resources encoded for SotW responses."),
 		pageBytes:    counter("relay_downstream_pages_encoded_bytes_total", "Bytes of pages encoded for SotW responses."),

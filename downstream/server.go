@@ -170,7 +170,8 @@ type Server struct {
 	released     chan struct{}
 	draining     chan struct{}
 	lastID       atomic.Uint64
-	open         atomic.Int64 // streams
+	panics       atomic.Uint64 // outside of streams
+	open         atomic.Int64  // streams
 	returning    returning
 	listening    chan struct{} // closed once addrs is set
 	addrs        []net.Addr
@@ -224,6 +225,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		released:     make(chan struct{}), draining: make(chan struct{}), listening: make(chan struct{}),
 		conns: map[*conn]struct{}{}, trust: map[*Listener]*trust{},
 	}
+	s.views.panicked = s.panicked
 	s.limits.Store(limits)
 	s.receiving = newReceiving(cfg.MaxRequestBytes, s.connectionRefused)
 	s.gate = newGate(func() (all, ofOne int) {
@@ -340,6 +342,17 @@ func (s *Server) Push(req *push.Request) {
 	if s.views.update(req.Full, req.ConfigsUpdated, req.Start) {
 		s.metrics.pushRequests.Inc()
 		s.wakeAll()
+	}
+}
+
+// maxLoggedPanics is how many panics over resources are logged, and of how many more one is.
+const maxLoggedPanics = 20
+
+// panicked counts and logs a panic while views were brought to other content.
+func (s *Server) panicked(key mirror.Key, p *mirror.Panic) {
+	s.metrics.panics.Inc()
+	if n := s.panics.Add(1); n <= maxLoggedPanics || n%maxLoggedPanics == 0 {
+		s.log.Error("panic while pushing", "resource", key, "panic", p.Value, "panics", n, "stack", p.Stack)
 	}
 }
 

@@ -20,12 +20,28 @@ func (vs *views) open(now time.Time) {
 	defer vs.mu.Unlock()
 	vs.opening.Store(true)
 	vs.released = true
-	for kind, list := range vs.everything() {
-		vs.apply(kind, list, nil, now)
+	if _, ok := vs.try(mirror.Key{}, func() bool {
+		for kind, list := range vs.everything() {
+			vs.apply(kind, list, nil, now)
+		}
+		for _, v := range vs.copied() {
+			vs.fill(v, now)
+		}
+		return true
+	}); !ok {
+		vs.bring(true, nil, now)
 	}
-	for _, v := range vs.copied() {
-		vs.fill(v, now)
-	}
+}
+
+// try runs f, and reports whether it came to its end: a panic is told.
+func (vs *views) try(key mirror.Key, f func() bool) (result, ok bool) {
+	defer func() {
+		if p := mirror.Recovered(recover()); p != nil {
+			vs.panicked(key, p)
+			result, ok = false, false
+		}
+	}()
+	return f(), true
 }
 
 // update brings all views to the present content of keys, or of everything, and
@@ -36,11 +52,30 @@ func (vs *views) update(full bool, keys map[mirror.Key]struct{}, changedAt time.
 	return vs.bring(full, keys, changedAt)
 }
 
-// bring is update for a caller that holds mu.
+// bring is update for a caller that holds mu. When it panics over some keys, those stay as
+// they are, and the others are brought one by one.
 func (vs *views) bring(full bool, keys map[mirror.Key]struct{}, changedAt time.Time) bool {
 	if !vs.released {
 		return false
 	}
+	if changed, ok := vs.try(mirror.Key{}, func() bool { return vs.bringAll(full, keys, changedAt) }); ok {
+		return changed
+	}
+	if full {
+		keys = map[mirror.Key]struct{}{}
+		for _, all := range vs.everything() {
+			for _, t := range all {
+				keys[t.key] = struct{}{}
+			}
+		}
+	}
+	for key := range keys {
+		vs.try(key, func() bool { return vs.bringAll(false, map[mirror.Key]struct{}{key: {}}, changedAt) })
+	}
+	return true // as far as one can tell
+}
+
+func (vs *views) bringAll(full bool, keys map[mirror.Key]struct{}, changedAt time.Time) bool {
 	var byKind map[mirror.Kind][]touched
 	if full {
 		byKind = vs.everything()
@@ -61,6 +96,11 @@ func (vs *views) bring(full bool, keys map[mirror.Key]struct{}, changedAt time.T
 // apply brings the base view, and then derived ones, to the present content of a list of
 // keys, and reports whether any differed.
 func (vs *views) apply(kind mirror.Kind, list []touched, derived []*view, changedAt time.Time) bool {
+	if vs.fault != nil {
+		for _, t := range list {
+			vs.fault(t.key)
+		}
+	}
 	slices.SortFunc(list, func(a, b touched) int { return cmp.Compare(a.name, b.name) })
 	updates := make([]update, len(list))
 	for i, t := range list {

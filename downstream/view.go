@@ -72,7 +72,11 @@ func (v *view) kinds() []mirror.Kind {
 // views are the views that clients need at present, and the one of everything.
 type views struct {
 	configs Configs
-	opening atomic.Bool // set before everything is read for the first time
+	// panicked is told of panics over a key, or over several when it has no name. fault, which
+	// only tests set, panics.
+	panicked func(mirror.Key, *mirror.Panic)
+	fault    func(mirror.Key)
+	opening  atomic.Bool // set before everything is read for the first time
 	// copies counts the derived views, with others. It is raised before one is filled.
 	copies atomic.Int64
 
@@ -87,7 +91,10 @@ type views struct {
 }
 
 func newViews(configs Configs) *views {
-	return &views{configs: configs, base: newView(variant{}), derived: map[variant]*view{}, others: map[*view]struct{}{}, known: newKnown()}
+	return &views{
+		configs: configs, panicked: func(mirror.Key, *mirror.Panic) {}, base: newView(variant{}),
+		derived: map[variant]*view{}, others: map[*view]struct{}{}, known: newKnown(),
+	}
 }
 
 // copied returns all derived views. The caller holds mu.

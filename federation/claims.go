@@ -1,7 +1,6 @@
 package federation
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -134,6 +133,9 @@ func visibilityOf(exportTo []string, namespace string) visibility {
 	return v
 }
 
+// extra is how many namespaces more than one see it: what it costs beyond the hosts.
+func (v visibility) extra() int { return max(len(v.namespaces)-1, 0) }
+
 func (v visibility) equal(other visibility) bool {
 	return v.public == other.public && slices.Equal(v.namespaces, other.namespaces)
 }
@@ -158,29 +160,4 @@ func (v visibility) String() string {
 		return strings.Join(v.namespaces[:maxScopes], ",") + fmt.Sprintf(" and %d more", len(v.namespaces)-maxScopes)
 	}
 	return strings.Join(v.namespaces, ",")
-}
-
-// claimSet is a set of claimants with different keys.
-type claimSet struct {
-	sorted []*claimant
-	sum    uint64 // of the keys, whatever their order
-}
-
-func (s *claimSet) insert(c *claimant) {
-	i, _ := slices.BinarySearchFunc(s.sorted, c, compareClaimants)
-	s.sorted = slices.Insert(s.sorted, i, c)
-	s.sum ^= c.sum
-}
-
-func (s *claimSet) drop(c *claimant) (found bool) {
-	i, found := slices.BinarySearchFunc(s.sorted, c, compareClaimants)
-	if found {
-		s.sorted = slices.Delete(s.sorted, i, i+1)
-		s.sum ^= c.sum
-	}
-	return found
-}
-
-func compareClaimants(a, b *claimant) int {
-	return cmp.Or(cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.name, b.name))
 }

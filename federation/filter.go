@@ -20,8 +20,9 @@ type Rules struct {
 	// or "group/Kind", which need not be a well-known one. A word that means several
 	// kinds includes all of them.
 	Kinds []string
-	// Namespaces do not concern cluster-scoped resources and MeshConfig, which pass:
-	// they belong to no namespace, and Kinds can leave them out.
+	// Namespaces do not concern cluster-scoped resources of well-known kinds and MeshConfig,
+	// which pass: they belong to no namespace, and Kinds can leave them out. A resource of
+	// another kind that has no namespace passes only when none has to be included.
 	Namespaces Globs
 	// Selector is a Kubernetes label selector. MeshConfig has no labels and passes.
 	Selector string
@@ -176,6 +177,9 @@ func (f *Filter) Explain(r *mirror.Resource) (Reason, string) {
 		if by, ok := f.exclude.match(r.Namespace()); ok {
 			return reason, fmt.Sprintf("namespace %q is excluded by %q", r.Namespace(), by)
 		}
+		if r.Namespace() == "" {
+			return reason, fmt.Sprintf("it has no namespace, and one has to be included by %s: only well-known kinds are known to have none", list(f.rules.Namespaces.Include))
+		}
 		return reason, fmt.Sprintf("namespace %q is not included by %s", r.Namespace(), list(f.rules.Namespaces.Include))
 	case ReasonRevision:
 		return reason, fmt.Sprintf("revision %q is not %q", r.Revision(), f.rules.Revision)
@@ -191,7 +195,7 @@ func (f *Filter) Explain(r *mirror.Resource) (Reason, string) {
 
 // PassesKey reports whether kind and namespace alone let a key pass.
 func (f *Filter) PassesKey(key mirror.Key) bool {
-	return f.passesKind(key.Kind) && f.passesNamespace(key.Namespace)
+	return f.passesKind(key.Kind) && f.passesNamespace(key.Kind, key.Namespace)
 }
 
 func (f *Filter) check(r *mirror.Resource) (Reason, error) {
@@ -201,7 +205,7 @@ func (f *Filter) check(r *mirror.Resource) (Reason, error) {
 	}
 	var md metadata
 	if kind != mirror.MeshConfig {
-		if !f.passesNamespace(r.Namespace()) {
+		if !f.passesNamespace(kind, r.Namespace()) {
 			return ReasonNamespace, nil
 		}
 		if rev := r.Revision(); f.rules.Revision != "" && rev != "" && rev != f.rules.Revision {
@@ -231,9 +235,10 @@ func (f *Filter) passesKind(kind mirror.Kind) bool {
 	return ok
 }
 
-func (f *Filter) passesNamespace(namespace string) bool {
+func (f *Filter) passesNamespace(kind mirror.Kind, namespace string) bool {
 	if namespace == "" {
-		return true
+		_, known := mirror.LookupKind(kind) // and then it is one without namespaces
+		return known || f.include.empty()
 	}
 	if _, ok := f.exclude.match(namespace); ok {
 		return false

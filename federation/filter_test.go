@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/go-multierror"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/structpb"
 	mesh "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 
@@ -258,5 +259,34 @@ func BenchmarkFilterCheck(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+func TestUnknownKindWithoutANamespacePassesOnlyWhereNoneIsIncluded(t *testing.T) {
+	body := &networking.ServiceEntry{}
+	widget := item{kind: mirror.Kind{Group: "example.com", Kind: "Widget"}, name: "w", source: "east", body: body}.build(t)
+	class := item{kind: mirror.Kind{Group: "gateway.networking.k8s.io", Kind: "GatewayClass"}, name: "c", source: "east", body: &structpb.Struct{}}.build(t)
+	for _, test := range []struct {
+		namespaces Globs
+		widget     Reason
+	}{
+		{Globs{}, ReasonNone},
+		{Globs{Exclude: []string{"kube-*"}}, ReasonNone},
+		{Globs{Include: []string{"shop"}}, ReasonNamespace},
+		{Globs{Include: []string{"*"}}, ReasonNamespace},
+	} {
+		f, err := NewFilter(Rules{Namespaces: test.namespaces})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := f.Check(widget); got != test.widget || f.PassesKey(widget.Key()) != (got == "") {
+			t.Errorf("%+v: %q", test.namespaces, got)
+		}
+		if _, why := f.Explain(widget); test.widget != "" && !strings.Contains(why, "has no namespace") {
+			t.Errorf("%+v: %s", test.namespaces, why)
+		}
+		if got := f.Check(class); got != ReasonNone {
+			t.Errorf("%+v: a GatewayClass: %q", test.namespaces, got)
+		}
 	}
 }

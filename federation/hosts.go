@@ -1,7 +1,7 @@
 package federation
 
 import (
-	"cmp"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -16,6 +16,12 @@ const (
 	maxShown = 64
 	// maxScopes bounds the namespaces that are shown of one conflict.
 	maxScopes = 16
+	// maxClaims bounds what is followed of one config: its hosts, times the namespaces to
+	// which it is exported.
+	maxClaims = 4096
+	// maxScoped bounds what is noted for namespaces beyond the first of each claim, of all
+	// hosts that several configs claim. It takes some 50 MB.
+	maxScoped = 1 << 18
 	// everyone is the visibility of what all namespaces see.
 	everyone = "*"
 	// meshGateway is the gateway of a VirtualService that stands for all sidecars.
@@ -54,6 +60,9 @@ type HostConflict struct {
 	// ServiceEntries, those in one namespace are merged, Services of the cluster come
 	// first, and a Sidecar may choose.
 	Winner string `json:"winner,omitempty"`
+	// Apart is why the merge policy has not united the claims, where it unites resources of
+	// one host. It is not known to Hosts.
+	Apart string `json:"apart,omitempty"`
 	// Since is when the present claims came to be in conflict.
 	Since time.Time `json:"since"`
 	// Ended says that this was a conflict until the update that tells of it.
@@ -67,8 +76,11 @@ type HostConflict struct {
 // VirtualServices for the gateway "mesh" only: for other gateways istiod merges those of
 // one host.
 //
-// Its methods may be called from any goroutine. An update costs time in proportion to the
-// hosts of that resource, times the namespaces to which it is exported.
+// Memory and the time of an update grow with the hosts of the resource and the namespaces to
+// which it is exported. Their product is bounded: a resource above maxClaims is not followed,
+// nor is one for which there is no room in maxScoped. See NotFollowed.
+//
+// Its methods may be called from any goroutine.
 type Hosts struct {
 	now func() time.Time
 
@@ -80,6 +92,14 @@ type Hosts struct {
 	hosts map[hostKey]*host
 	// contested are those of hosts that are in conflict somewhere.
 	contested map[hostKey]*host
+	// scoped counts what maxScoped, the field, bounds: the extra namespaces of all claims in
+	// hosts.
+	scoped, maxScoped int
+	// unfollowed are the resources that are not followed. waiting are those of them that
+	// are once less than retryBelow is noted.
+	unfollowed map[mirror.Key]NotFollowed
+	waiting    map[mirror.Key]*mirror.Resource
+	retryBelow int
 }
 
 type hostKey struct {
@@ -93,7 +113,10 @@ func (k hostKey) hash() uint64 {
 
 // NewHosts returns a Hosts that nobody claims anything of. It asks now for the time.
 func NewHosts(now func() time.Time) *Hosts {
-	return &Hosts{now: now, lone: map[uint64]*mirror.Resource{}, hosts: map[hostKey]*host{}, contested: map[hostKey]*host{}}
+	return &Hosts{
+		now: now, lone: map[uint64]*mirror.Resource{}, hosts: map[hostKey]*host{}, contested: map[hostKey]*host{},
+		maxScoped: maxScoped, retryBelow: maxScoped - maxClaims, unfollowed: map[mirror.Key]NotFollowed{}, waiting: map[mirror.Key]*mirror.Resource{},
+	}
 }
 
 // Update tells of a resource that is served, old, which is now cur: nil when it is no
@@ -121,9 +144,29 @@ func (h *Hosts) Update(old, cur *mirror.Resource) (changed []HostConflict) {
 
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	changed = h.update(r.Key(), was, next)
+	return append(changed, h.retry()...)
+}
+
+// update replaces what a resource claims. Either claimant may be nil.
+func (h *Hosts) update(key mirror.Key, was, next *claimant) (changed []HostConflict) {
+	if _, skipped := h.unfollowed[key]; skipped {
+		delete(h.unfollowed, key)
+		delete(h.waiting, key)
+		was = nil
+	}
+	if next.claims() > maxClaims {
+		h.unfollowed[key] = next.notFollowed(tooMany)
+		next = nil
+	}
+	h.unfold(was, math.MaxInt)
+	if next != nil && (!h.unfold(next, h.maxScoped+was.extra()) || h.scoped-was.extra()+next.extra() > h.maxScoped) {
+		h.fold(next)
+		changed = h.update(key, was, nil)
+		h.unfollowed[key], h.waiting[key] = next.notFollowed(noRoom), next.resource
+		return changed
+	}
 	t := touched{}
-	h.unfold(was)
-	h.unfold(next)
 	h.touch(t, was)
 	h.touch(t, next)
 	h.remove(was)
@@ -136,12 +179,16 @@ func (h *Hosts) Update(old, cur *mirror.Resource) (changed []HostConflict) {
 	return changed
 }
 
-// unfold makes what is noted of the hosts of a claimant whole.
-func (h *Hosts) unfold(c *claimant) {
+// unfold makes what is noted of the hosts of a claimant whole. It stops, and reports false,
+// when more than limit is noted.
+func (h *Hosts) unfold(c *claimant, limit int) bool {
 	if c == nil {
-		return
+		return true
 	}
 	for _, name := range c.hosts {
+		if h.scoped > limit {
+			return false
+		}
 		key := hostKey{c.kind, name}
 		r := h.lone[key.hash()]
 		if r == nil || h.hosts[key] != nil {
@@ -150,9 +197,11 @@ func (h *Hosts) unfold(c *claimant) {
 		if owner := claimantOf(c.kind, r); owner != nil && r.Kind() == c.kind.kind && slices.Contains(owner.hosts, name) {
 			h.hosts[key] = &host{}
 			h.hosts[key].insert(owner)
+			h.scoped += owner.visibility.extra()
 			delete(h.lone, key.hash())
 		}
 	}
+	return h.scoped <= limit
 }
 
 // fold makes what is noted of the hosts of a claimant small again, where it is the only one
@@ -166,13 +215,30 @@ func (h *Hosts) fold(c *claimant) {
 		e, hash := h.hosts[key], key.hash()
 		switch {
 		case e == nil:
-		case len(e.all.sorted) == 0:
+		case e.all.len == 0:
 			delete(h.hosts, key)
-		case len(e.all.sorted) == 1 && h.lone[hash] == nil:
-			h.lone[hash] = e.all.sorted[0].resource
+		case e.all.len == 1 && h.lone[hash] == nil:
+			owner := e.all.first(1)[0]
+			h.lone[hash] = owner.resource
+			h.scoped -= owner.visibility.extra()
 			delete(h.hosts, key)
 		}
 	}
+}
+
+// Counts returns the number of conflicts by kind, without making them.
+func (h *Hosts) Counts() map[mirror.Kind]int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	out := map[mirror.Kind]int{serviceEntry: 0, virtualService: 0}
+	for key, host := range h.contested {
+		sums := make(map[uint64]struct{}, 1)
+		for _, since := range host.since {
+			sums[since.sum] = struct{}{}
+		}
+		out[key.kind.kind] += len(sums)
+	}
+	return out
 }
 
 // Conflicts returns all conflicts, sorted by kind, host and visibility.
@@ -212,57 +278,6 @@ func (c *claimant) equal(other *claimant) bool {
 func (c *claimant) same(other *claimant) bool {
 	return c != nil && other != nil && c.source == other.source && c.created.Equal(other.created) &&
 		c.visibility.equal(other.visibility)
-}
-
-// host is who claims one host.
-type host struct {
-	all    claimSet
-	public int // how many of all are visible to everyone
-	// scoped are those that are not, by the namespaces that see them.
-	scoped map[string]claimSet
-	// crowded are those of these namespaces that see several.
-	crowded map[string]struct{}
-	// since is when the present claims of a scope, "*" or a namespace, came to be in
-	// conflict. There is no entry for scopes without a conflict.
-	since map[string]since
-}
-
-type since struct {
-	time time.Time
-	sum  uint64
-}
-
-// in returns the claims in a scope that are in conflict there. What everyone sees is in
-// conflict with all others, which leaves one conflict of all.
-func (h *host) in(scope string) (set claimSet, conflict bool) {
-	if scope == everyone {
-		return h.all, h.public > 0 && len(h.all.sorted) > 1
-	}
-	set = h.scoped[scope]
-	return set, h.public == 0 && len(set.sorted) > 1
-}
-
-// conflict describes a scope that is in conflict, or was until now.
-func (h *host) conflict(key hostKey, scope string, s since) HostConflict {
-	out := HostConflict{Host: key.host, Kind: key.kind.kind, Visibility: scope, Since: s.time, sum: s.sum}
-	set, conflict := h.in(scope)
-	claims := set.sorted
-	out.Ended = !conflict
-	shown := claims[:min(len(claims), maxShown)]
-	out.More = len(claims) - len(shown)
-	out.Claims = make([]Claim, len(shown))
-	for i, c := range shown {
-		out.Claims[i] = Claim{Namespace: c.namespace, Name: c.name, Source: c.source, Visibility: c.visibility.String()}
-	}
-	// Not every namespace sees all claims when some are not public, and istiod puts those
-	// first where they are seen. With very many, finding the winner would cost too much.
-	if key.kind == serviceHosts && !out.Ended && scope == everyone && h.public == len(claims) && len(claims) <= maxShown {
-		w := slices.MinFunc(claims, func(a, b *claimant) int {
-			return cmp.Or(a.created.Compare(b.created), cmp.Compare(a.name+"."+a.namespace, b.name+"."+b.namespace))
-		})
-		out.Winner = w.namespace + "/" + w.name
-	}
-	return out
 }
 
 // touched are the scopes that an update may change, by host.
@@ -325,30 +340,6 @@ func (h *Hosts) settle(t touched, about bool) []HostConflict {
 	return foldScopes(out)
 }
 
-// settle notes whether a scope is in conflict, and describes the conflict if it changed.
-func (h *host) settle(key hostKey, scope string, now time.Time, about bool) (c HostConflict, changed bool) {
-	was, had := h.since[scope]
-	set, conflict := h.in(scope)
-	if !conflict {
-		if !had {
-			return c, false
-		}
-		delete(h.since, scope)
-		return h.conflict(key, scope, was), true
-	}
-	s := since{now, set.sum}
-	if had && was.sum == s.sum {
-		if s.time = was.time; !about {
-			return c, false
-		}
-	}
-	if h.since == nil {
-		h.since = map[string]since{}
-	}
-	h.since[scope] = s
-	return h.conflict(key, scope, s), true
-}
-
 func (h *Hosts) add(c *claimant) {
 	if c == nil {
 		return
@@ -361,18 +352,7 @@ func (h *Hosts) add(c *claimant) {
 			h.hosts[key] = e
 		}
 		e.insert(c)
-	}
-}
-
-func (h *host) insert(c *claimant) {
-	h.all.insert(c)
-	if c.visibility.public {
-		h.public++
-	}
-	for _, ns := range c.visibility.namespaces {
-		set := h.scoped[ns]
-		set.insert(c)
-		h.keep(ns, set)
+		h.scoped += c.visibility.extra()
 	}
 }
 
@@ -386,6 +366,7 @@ func (h *Hosts) remove(c *claimant) {
 		if e == nil || !e.all.drop(c) {
 			continue // nobody was told of it
 		}
+		h.scoped -= c.visibility.extra()
 		if c.visibility.public {
 			e.public--
 		}
@@ -395,57 +376,4 @@ func (h *Hosts) remove(c *claimant) {
 			e.keep(ns, set)
 		}
 	}
-}
-
-// keep notes the claims that a namespace sees.
-func (h *host) keep(ns string, set claimSet) {
-	if h.scoped == nil {
-		h.scoped = map[string]claimSet{}
-	}
-	switch len(set.sorted) {
-	case 0:
-		delete(h.scoped, ns)
-		return
-	case 1:
-		delete(h.crowded, ns)
-	case 2:
-		if h.crowded == nil {
-			h.crowded = map[string]struct{}{}
-		}
-		h.crowded[ns] = struct{}{}
-	}
-	h.scoped[ns] = set
-}
-
-// foldScopes sorts conflicts, and makes one of those that differ in the namespace only.
-func foldScopes(conflicts []HostConflict) []HostConflict {
-	slices.SortFunc(conflicts, func(a, b HostConflict) int {
-		return cmp.Or(mirror.CompareKinds(a.Kind, b.Kind), cmp.Compare(a.Host, b.Host), cmp.Compare(a.Visibility, b.Visibility))
-	})
-	type same struct {
-		kind  mirror.Kind
-		host  string
-		sum   uint64
-		ended bool
-	}
-	var out []HostConflict
-	at := make(map[same]int, len(conflicts))
-	scopes := make([][]string, 0, len(conflicts))
-	for _, c := range conflicts {
-		k := same{c.Kind, c.Host, c.sum, c.Ended}
-		i, ok := at[k]
-		if !ok {
-			at[k] = len(out)
-			out, scopes = append(out, c), append(scopes, []string{c.Visibility})
-			continue
-		}
-		scopes[i] = append(scopes[i], c.Visibility)
-		if c.Since.Before(out[i].Since) {
-			out[i].Since = c.Since
-		}
-	}
-	for i := range out {
-		out[i].Visibility = visibility{namespaces: scopes[i]}.String()
-	}
-	return out
 }

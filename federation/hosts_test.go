@@ -229,6 +229,8 @@ func TestHostsAgreesWithAModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := failer{t: t}
 		h := NewHosts((&clock{monday}).now)
+		h.maxScoped = rapid.SampledFrom([]int{1 << 20, 2, 1}).Draw(t, "room")
+		h.retryBelow = h.maxScoped
 		have := map[string]*mirror.Resource{}
 		told := map[string]HostConflict{}
 		for range rapid.IntRange(1, 40).Draw(t, "steps") {
@@ -250,14 +252,21 @@ func TestHostsAgreesWithAModel(t *testing.T) {
 				}
 				told[fmt.Sprint(c.Host, c.Visibility, c.sum, c.Ended)] = c
 			}
-			if got, want := brief(h.Conflicts()), model(f, have); !slices.Equal(got, want) {
+			followed := maps.Clone(have)
+			for _, n := range h.NotFollowed() {
+				delete(followed, n.Key.Namespace+"/"+n.Key.Name)
+			}
+			if got, want := brief(h.Conflicts()), model(f, followed); !slices.Equal(got, want) {
 				t.Fatalf("got  %q\nwant %q", got, want)
+			}
+			if h.scoped > h.maxScoped {
+				t.Fatalf("%d is noted, and %d is the bound", h.scoped, h.maxScoped)
 			}
 		}
 		for _, r := range have {
 			h.Update(r, nil)
 		}
-		if len(h.hosts)+len(h.lone)+len(h.contested) > 0 {
+		if len(h.hosts)+len(h.lone)+len(h.contested)+len(h.unfollowed)+len(h.waiting)+h.scoped != 0 {
 			t.Fatalf("something is left: %v", h.hosts)
 		}
 	})

@@ -12,10 +12,10 @@ var (
 	virtualService = mirror.Kind{Group: "networking.istio.io", Kind: "VirtualService"}
 )
 
-// PolicyByName returns the mirror.Policy with a name, for one kind. sameHost is
-// Union.SameHost.
-func PolicyByName(name string, kind mirror.Kind, sameHost bool) (mirror.Policy, error) {
-	if sameHost && name != "union" {
+// PolicyByName returns the mirror.Policy with a name, for one kind. union is what is returned
+// for "union", and must be zero for the others.
+func PolicyByName(name string, kind mirror.Kind, union Union) (mirror.Policy, error) {
+	if union != (Union{}) && name != "union" {
 		return nil, fmt.Errorf("policy %q merges copies of one key only: merging by host needs the policy union", abbreviate(name))
 	}
 	switch name {
@@ -29,7 +29,7 @@ func PolicyByName(name string, kind mirror.Kind, sameHost bool) (mirror.Policy, 
 		if kind != serviceEntry {
 			return nil, fmt.Errorf("policy union is for %s only, not for %s", serviceEntry, kind)
 		}
-		return Union{SameHost: sameHost}, nil
+		return union, nil
 	}
 	return nil, fmt.Errorf("unknown policy %q: want first, newest, reject or union", abbreviate(name))
 }

@@ -102,22 +102,23 @@ func TestPolicies(t *testing.T) {
 
 func TestPolicyByName(t *testing.T) {
 	for _, test := range []struct {
-		name     string
-		kind     mirror.Kind
-		sameHost bool
-		want     mirror.Policy
-		err      string
+		name  string
+		kind  mirror.Kind
+		union Union
+		want  mirror.Policy
+		err   string
 	}{
-		{"first", virtualService, false, First{}, ""},
-		{"newest", virtualService, false, Newest{}, ""},
-		{"reject", mirror.MeshConfig, false, Reject{}, ""},
-		{"union", serviceEntry, false, Union{}, ""},
-		{"union", serviceEntry, true, Union{SameHost: true}, ""},
-		{"union", virtualService, false, nil, "policy union is for networking.istio.io/ServiceEntry only, not for networking.istio.io/VirtualService"},
-		{"first", serviceEntry, true, nil, `policy "first" merges copies of one key only: merging by host needs the policy union`},
-		{"last", serviceEntry, false, nil, `unknown policy "last": want first, newest, reject or union`},
+		{"first", virtualService, Union{}, First{}, ""},
+		{"newest", virtualService, Union{}, Newest{}, ""},
+		{"reject", mirror.MeshConfig, Union{}, Reject{}, ""},
+		{"union", serviceEntry, Union{}, Union{}, ""},
+		{"union", serviceEntry, Union{SameHost: true}, Union{SameHost: true}, ""},
+		{"union", serviceEntry, Union{SameHost: true, AcrossNamespaces: true}, Union{SameHost: true, AcrossNamespaces: true}, ""},
+		{"union", virtualService, Union{}, nil, "policy union is for networking.istio.io/ServiceEntry only, not for networking.istio.io/VirtualService"},
+		{"first", serviceEntry, Union{SameHost: true}, nil, `policy "first" merges copies of one key only: merging by host needs the policy union`},
+		{"last", serviceEntry, Union{}, nil, `unknown policy "last": want first, newest, reject or union`},
 	} {
-		got, err := PolicyByName(test.name, test.kind, test.sameHost)
+		got, err := PolicyByName(test.name, test.kind, test.union)
 		if got != test.want || (err != nil) != (test.err != "") || err != nil && err.Error() != test.err {
 			t.Errorf("%s: %v, %v", test.name, got, err)
 		}
@@ -130,7 +131,7 @@ func TestUnionAddsWhatTheOthersHave(t *testing.T) {
 		it.annotations = map[string]string{"meshrelay.io/from": "east via hub"}
 		it.created = monday
 		se.Addresses = []string{"10.0.0.1"}
-		se.SubjectAltNames = []string{"spiffe://east"}
+		se.SubjectAltNames = []string{"spiffe://a", "spiffe://b"}
 		se.Endpoints = []*networking.WorkloadEntry{
 			{Address: "192.0.2.1", Weight: 1},
 			{Address: "192.0.2.2", Network: "n1", Ports: map[string]uint32{"https": 8443, "http": 8080}},
@@ -140,7 +141,7 @@ func TestUnionAddsWhatTheOthersHave(t *testing.T) {
 		it.labels = map[string]string{"app": "other"}
 		se.Ports = []*networking.ServicePort{{Number: 80, Name: "http", Protocol: "http", TargetPort: 80}, {Number: 443, Name: "https", Protocol: "tls"}}
 		se.Addresses = []string{"10.0.0.2", "10.0.0.1"}
-		se.SubjectAltNames = []string{"spiffe://west"}
+		se.SubjectAltNames = []string{"spiffe://b", "spiffe://a"}
 		se.Endpoints = []*networking.WorkloadEntry{
 			{Address: "192.0.2.1", Weight: 7}, // the same one
 			{Address: "192.0.2.2", Network: "n2"},
@@ -154,7 +155,6 @@ func TestUnionAddsWhatTheOthersHave(t *testing.T) {
 	}
 	want := entryOf(t, first.Resource)
 	want.Addresses = []string{"10.0.0.1", "10.0.0.2"}
-	want.SubjectAltNames = []string{"spiffe://east", "spiffe://west"}
 	want.Endpoints = append(want.Endpoints, &networking.WorkloadEntry{Address: "192.0.2.2", Network: "n2"}, &networking.WorkloadEntry{Address: "192.0.2.3"})
 	if got := entryOf(t, v.Served); !proto.Equal(got, want) {
 		t.Errorf("got  %v\nwant %v", got, want)
@@ -179,6 +179,9 @@ func TestWhatDoesNotAgreeIsNotUnited(t *testing.T) {
 	static := withEndpoints("192.0.2.1")
 	dns := func(r networking.ServiceEntry_Resolution, addresses ...string) edit {
 		return func(_ *item, se *networking.ServiceEntry) { se.Resolution, se.Endpoints = r, endpoints(addresses...) }
+	}
+	names := func(names ...string) edit {
+		return func(_ *item, se *networking.ServiceEntry) { se.SubjectAltNames = names }
 	}
 	selector := func(namespace, app string, addresses ...string) edit {
 		return func(it *item, se *networking.ServiceEntry) {
@@ -209,8 +212,11 @@ func TestWhatDoesNotAgreeIsNotUnited(t *testing.T) {
 		{"target port", static, func(_ *item, se *networking.ServiceEntry) { se.Ports[0].TargetPort = 8443 }, "has port 443 with targetPort 8443, not 443"},
 		{"same selector", selector("team-a", "db"), func(it *item, se *networking.ServiceEntry) {
 			selector("team-a", "db")(it, se)
-			se.SubjectAltNames = []string{"x"}
+			se.Addresses = []string{"10.0.0.1"}
 		}, ""},
+		{"other subjectAltNames", names("a"), names("a", "b"), "has other subjectAltNames"},
+		{"fewer subjectAltNames", names("a"), names(), "has other subjectAltNames"},
+		{"the same subjectAltNames", names("a", "b"), names("b", "a", "a"), ""},
 		{"another selector", selector("team-a", "db"), selector("team-a", "x"), "has another workloadSelector"},
 		{"selector and endpoints", selector("team-a", "db"), static, "has another workloadSelector"},
 		{"endpoints and selector", static, selector("team-a", "db"), "has another workloadSelector"},
@@ -249,8 +255,38 @@ func TestThoseThatAgreeAreUnitedAroundOneThatDoesNot(t *testing.T) {
 	}
 }
 
-func TestSameHostUnitesAcrossKeys(t *testing.T) {
+func TestEndpointsOfAnotherNamespaceAreUnitedOnlyWhereThatIsConfigured(t *testing.T) {
+	victim := copyOf(t, "east", func(it *item, se *networking.ServiceEntry) {
+		it.namespace, se.Endpoints = "payments", endpoints("192.0.2.1")
+	})
+	attacker := copyOf(t, "tenant", func(it *item, se *networking.ServiceEntry) {
+		it.namespace, it.name, se.Endpoints = "attacker", "x", endpoints("198.51.100.66")
+	})
+	neighbour := copyOf(t, "east", func(it *item, se *networking.ServiceEntry) {
+		it.namespace, it.name, se.Endpoints = "payments", "more", endpoints("192.0.2.2")
+	})
 	u := Union{SameHost: true}
+	if u.Group(victim.Resource) == u.Group(attacker.Resource) || u.Group(victim.Resource) != u.Group(neighbour.Resource) {
+		t.Error("a group is not of one namespace")
+	}
+	v := u.Merge([]mirror.Provider{victim, attacker, neighbour})
+	if got := addressesOf(t, v.Served); !slices.Equal(got, []string{"192.0.2.1", "192.0.2.2"}) || !slices.Equal(v.United, []int{2}) {
+		t.Errorf("%v, %+v", got, v)
+	}
+	if want := "united, but tenant attacker/x is of another namespace, and merge[].acrossNamespaces is not set"; v.Reason != want {
+		t.Error(v.Reason)
+	}
+	u.AcrossNamespaces = true
+	if u.Group(victim.Resource) != u.Group(attacker.Resource) {
+		t.Error("they are not of one group")
+	}
+	if v := u.Merge([]mirror.Provider{victim, attacker, neighbour}); !slices.Equal(v.United, []int{1, 2}) {
+		t.Errorf("%+v", v)
+	}
+}
+
+func TestSameHostUnitesAcrossKeys(t *testing.T) {
+	u := Union{SameHost: true, AcrossNamespaces: true}
 	in := func(namespace, name string, edit func(*networking.ServiceEntry)) mirror.Provider {
 		return copyOf(t, "west", func(it *item, se *networking.ServiceEntry) {
 			it.namespace, it.name = namespace, name
@@ -313,7 +349,10 @@ func randomCopies(t *rapid.T) []mirror.Provider {
 		out = append(out, copyOf(failer{TB: nil, t: t}, source, func(it *item, se *networking.ServiceEntry) {
 			se.Resolution = rapid.SampledFrom(resolutions).Draw(t, "resolution")
 			se.Endpoints = endpoints(texts("endpoints", "192.0.2.")...)
-			se.Addresses, se.SubjectAltNames = texts("addresses", "10.0.0."), texts("names", "spiffe://")
+			se.Addresses = texts("addresses", "10.0.0.")
+			if rapid.IntRange(0, 5).Draw(t, "altName") == 0 {
+				se.SubjectAltNames = []string{"spiffe://db"}
+			}
 			if rapid.IntRange(0, 5).Draw(t, "selector") == 0 {
 				se.WorkloadSelector = &networking.WorkloadSelector{Labels: map[string]string{"app": "db"}}
 			}
@@ -337,7 +376,7 @@ type failer struct {
 func (f failer) Helper()           {}
 func (f failer) Fatal(args ...any) { f.t.Fatal(args...) }
 
-var allPolicies = []mirror.Policy{First{}, Newest{}, Reject{}, Union{}, Union{SameHost: true}}
+var allPolicies = []mirror.Policy{First{}, Newest{}, Reject{}, Union{}, Union{SameHost: true}, Union{SameHost: true, AcrossNamespaces: true}}
 
 func TestAMergeIsAPureFunctionOfTheCopies(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

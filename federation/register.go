@@ -3,6 +3,7 @@ package federation
 import (
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -27,6 +28,7 @@ type Register struct {
 	log    *slog.Logger
 
 	limit  *rate.Limiter
+	panics atomic.Uint64
 	silent int // conflicts that were not logged; of the Aggregate's goroutine
 }
 
@@ -40,6 +42,9 @@ func NewRegister(log *slog.Logger) *Register {
 
 // Follow makes the Register follow an Aggregate that does not run yet.
 func (g *Register) Follow(a *mirror.Aggregate) error {
+	if err := a.RegisterPanicHandler(g.panicked); err != nil {
+		return err
+	}
 	if err := a.RegisterTouchHandler(func(key mirror.Key, s *mirror.Settlement) {
 		if key.Kind == mirror.MeshConfig {
 			return // every istiod has one, and each is for its own mesh (PROTOCOL C22)
@@ -55,8 +60,25 @@ func (g *Register) Follow(a *mirror.Aggregate) error {
 		for _, c := range g.hosts.Update(old, cur) {
 			g.say(c)
 		}
+		if cur == nil {
+			return
+		}
+		if n, ok := g.hosts.notFollowed(cur.Key()); ok && g.limit.Allow() {
+			g.log.Warn("config is not followed by the detection of host conflicts; it is served", "resource", n.Key, "upstream", n.Source,
+				"hosts", n.Hosts, "namespaces", n.Namespaces, "reason", n.Reason)
+		}
 	})
 }
+
+// panicked counts a panic of the Aggregate or its handlers, and logs it with its stack.
+func (g *Register) panicked(key mirror.Key, p *mirror.Panic) {
+	if n := g.panics.Add(1); n <= maxLoggedPanics || n%maxLoggedPanics == 0 {
+		g.log.Error("panic while merging a resource", "resource", key, "panic", p.Value, "panics", n, "stack", p.Stack)
+	}
+}
+
+// maxLoggedPanics is how many panics are logged, and of how many more one is.
+const maxLoggedPanics = 20
 
 // say logs a conflict that has begun, changed or ended.
 func (g *Register) say(c HostConflict) {
@@ -85,15 +107,22 @@ func (g *Register) Contests(kinds ...mirror.Kind) []Contest { return g.ledger.Li
 // HostConflicts returns the hosts that several configs claim.
 func (g *Register) HostConflicts() []HostConflict { return g.hosts.Conflicts() }
 
+// NotFollowed returns the configs whose hosts are not looked at for conflicts.
+func (g *Register) NotFollowed() []NotFollowed { return g.hosts.NotFollowed() }
+
 var (
-	contestsDesc = prometheus.NewDesc("relay_contested_keys", "Keys that several upstreams have, by kind and by what became of the copies that did not win.", []string{"kind", "outcome"}, nil)
-	hostsDesc    = prometheus.NewDesc("relay_host_conflicts", "Hosts that several configs claim where the same clients see them, by kind.", []string{"kind"}, nil)
+	contestsDesc   = prometheus.NewDesc("relay_contested_keys", "Keys that several upstreams have, by kind and by what became of the copies that did not win.", []string{"kind", "outcome"}, nil)
+	hostsDesc      = prometheus.NewDesc("relay_host_conflicts", "Hosts that several configs claim where the same clients see them, by kind.", []string{"kind"}, nil)
+	panicsDesc     = prometheus.NewDesc("relay_merge_panics_total", "Panics while one resource was merged. Nothing else is affected.", nil, nil)
+	unfollowedDesc = prometheus.NewDesc("relay_host_conflicts_not_followed", "Configs that claim too many hosts for the detection of conflicts, by kind. They are served.", []string{"kind"}, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (g *Register) Describe(ch chan<- *prometheus.Desc) {
 	ch <- contestsDesc
 	ch <- hostsDesc
+	ch <- unfollowedDesc
+	ch <- panicsDesc
 }
 
 // Collect implements prometheus.Collector. Kinds outside the table count as "other": an
@@ -112,11 +141,11 @@ func (g *Register) Collect(ch chan<- prometheus.Metric) {
 	for labels, n := range counts {
 		ch <- prometheus.MustNewConstMetric(contestsDesc, prometheus.GaugeValue, float64(n), labels[0], labels[1])
 	}
-	hosts := map[mirror.Kind]int{serviceEntry: 0, virtualService: 0}
-	for _, c := range g.hosts.Conflicts() {
-		hosts[c.Kind]++
-	}
-	for kind, n := range hosts {
+	for kind, n := range g.hosts.Counts() {
 		ch <- prometheus.MustNewConstMetric(hostsDesc, prometheus.GaugeValue, float64(n), kind.String())
+	}
+	ch <- prometheus.MustNewConstMetric(panicsDesc, prometheus.CounterValue, float64(g.panics.Load()))
+	for kind, n := range g.hosts.notFollowedCounts() {
+		ch <- prometheus.MustNewConstMetric(unfollowedDesc, prometheus.GaugeValue, float64(n), kind.String())
 	}
 }

@@ -10,5 +10,10 @@ func ParseKinds(word string) ([]mirror.Kind, error) { return kindsOf(word) }
 // for any character.
 func MatchGlob(pattern, name string) bool { return matchGlob(pattern, name) }
 
-// PassesNamespace reports whether its namespace alone lets a resource pass.
-func (f *Filter) PassesNamespace(namespace string) bool { return f.passesNamespace(namespace) }
+// PassesScope reports whether its namespace alone, or that it has none, lets a key pass.
+func (f *Filter) PassesScope(key mirror.Key) bool { return f.passesNamespace(key.Kind, key.Namespace) }
+
+// PassesNamespace reports whether its namespace alone lets a resource pass that has one.
+func (f *Filter) PassesNamespace(namespace string) bool {
+	return namespace == "" || f.passesNamespace(mirror.Kind{}, namespace)
+}

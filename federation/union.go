@@ -17,20 +17,23 @@ import (
 // maxRefusals bounds the copies of which a verdict says why they are not united.
 const maxRefusals = 4
 
-// Union serves one ServiceEntry with the endpoints, addresses and subjectAltNames of all
-// copies: those of the first copy, then what each other copy adds to them, in order.
-// Everything else, labels, annotations and versions too, is the first copy's.
+// Union serves one ServiceEntry with the endpoints and addresses of all copies: those of the
+// first copy, then what each other copy adds to them, in order. Everything else, labels,
+// annotations and versions too, is the first copy's.
 //
 // A copy is united only when it is about the same service: hosts, visibility, ports,
-// resolution, location and workloadSelector must agree with the first copy's, and the
-// result must be one that istiod's validation accepts. A copy that is not united stays
-// shadowed, and the verdict says why.
+// resolution, location, workloadSelector and subjectAltNames must agree with the first
+// copy's, and the result must be one that istiod's validation accepts. A copy that is not
+// united stays shadowed, and the verdict says why.
 //
 // It is a mirror.Policy. Kinds other than ServiceEntry are merged as by First.
 type Union struct {
 	// SameHost unites resources of different keys too, when they have the same hosts and
 	// are visible to the same namespaces.
 	SameHost bool
+	// AcrossNamespaces makes SameHost unite resources of different namespaces: whoever may
+	// write a ServiceEntry in one of them adds endpoints to those of the others.
+	AcrossNamespaces bool
 }
 
 // Group implements mirror.Policy.
@@ -42,7 +45,11 @@ func (u Union) Group(r *mirror.Resource) string {
 	if len(c.hosts) == 0 {
 		return ""
 	}
-	return hostSet(c.hosts) + " " + visibilityOf(c.exportTo, r.Namespace()).group(r.Namespace())
+	group := hostSet(c.hosts) + " " + visibilityOf(c.exportTo, r.Namespace()).group(r.Namespace())
+	if !u.AcrossNamespaces {
+		group = r.Namespace() + " " + group
+	}
+	return group
 }
 
 // hostSet returns hosts in a form in which equal sets are equal.
@@ -51,8 +58,12 @@ func hostSet(hosts []string) string {
 	for i, h := range hosts {
 		set[i] = strings.ToLower(h)
 	}
-	slices.Sort(set)
-	return strings.Join(slices.Compact(set), ",")
+	return strings.Join(sortedSet(set), ",")
+}
+
+// sortedSet returns texts sorted, each once.
+func sortedSet(texts []string) []string {
+	return slices.Compact(slices.Sorted(slices.Values(texts)))
 }
 
 // Merge implements mirror.Policy.
@@ -77,7 +88,13 @@ func (u Union) Merge(copies []mirror.Provider) mirror.Verdict {
 		if sum == nil {
 			sum = newEntry(body.GetValue(), first.Namespace())
 		}
-		if why := sum.add(newEntry(other, c.Resource.Namespace())); why != "" {
+		why := ""
+		if c.Resource.Namespace() != first.Namespace() && !u.AcrossNamespaces {
+			why = "is of another namespace, and merge[].acrossNamespaces is not set"
+		} else {
+			why = sum.add(newEntry(other, c.Resource.Namespace()))
+		}
+		if why != "" {
 			refused = append(refused, nameOf(c, first)+" "+why)
 			continue
 		}
@@ -126,7 +143,7 @@ type entry struct {
 	// grown says that something was added.
 	grown bool
 
-	endpoints, addresses, altNames map[string]struct{} // what is there; nil until something is added
+	endpoints, addresses map[string]struct{} // what is there; nil until something is added
 }
 
 func newEntry(body []byte, namespace string) *entry {
@@ -146,15 +163,12 @@ func (e *entry) add(other *entry) (why string) {
 		return why
 	}
 	if e.endpoints == nil {
-		e.endpoints, e.addresses, e.altNames = map[string]struct{}{}, map[string]struct{}{}, map[string]struct{}{}
+		e.endpoints, e.addresses = map[string]struct{}{}, map[string]struct{}{}
 		for _, ep := range e.Endpoints {
 			e.endpoints[endpointKey(ep)] = struct{}{}
 		}
 		for _, a := range e.Addresses {
 			e.addresses[a] = struct{}{}
-		}
-		for _, n := range e.SubjectAltNames {
-			e.altNames[n] = struct{}{}
 		}
 	}
 	var added []*networking.WorkloadEntry
@@ -174,7 +188,6 @@ func (e *entry) add(other *entry) (why string) {
 	e.Endpoints = append(e.Endpoints, added...)
 	e.grown = e.grown || len(added) > 0
 	e.Addresses = e.addTexts(e.Addresses, other.Addresses, e.addresses)
-	e.SubjectAltNames = e.addTexts(e.SubjectAltNames, other.SubjectAltNames, e.altNames)
 	return ""
 }
 
@@ -219,6 +232,9 @@ func (e *entry) differs(other *entry) string {
 		return fmt.Sprintf("has resolution %s, not %s", other.Resolution, e.Resolution)
 	case e.Location != other.Location:
 		return fmt.Sprintf("has location %s, not %s", other.Location, e.Location)
+	case !slices.Equal(sortedSet(e.SubjectAltNames), sortedSet(other.SubjectAltNames)):
+		// Whoever adds a name and an endpoint would pass for the service.
+		return "has other subjectAltNames"
 	}
 	if why := portsDiffer(e.Ports, other.Ports); why != "" {
 		return why

@@ -133,9 +133,22 @@ func (a *Aggregate) nextEvents(batch []queued) []queued {
 	batch = a.events.pop(batch)
 	for i := range batch {
 		q := &batch[i]
-		q.old, q.cur, q.settled = a.merge(q.kind.Value(), q.name)
+		a.mergeNext(q)
 	}
 	return batch
+}
+
+// mergeNext is merge for a key of the queue. When it panics, what is served under the key
+// stays as it is until a copy changes.
+func (a *Aggregate) mergeNext(q *queued) {
+	defer func() {
+		if p := Recovered(recover()); p != nil {
+			served := a.merged[q.kind.Value()][q.name]
+			q.old, q.cur, q.settled = served, served, nil
+			a.events.report(q.eventKey, p)
+		}
+	}()
+	q.old, q.cur, q.settled = a.merge(q.kind.Value(), q.name)
 }
 
 // merge finds what to serve under a key, puts it into the merged view, and returns it with
@@ -254,11 +267,16 @@ func (a *Aggregate) RegisterTouchHandler(h func(key Key, s *Settlement)) error {
 	return a.events.onTouched(func(batch []queued) {
 		for _, q := range batch {
 			if key, ok := keyOf(q.kind.Value(), q.name); ok {
-				h(key, q.settled)
+				a.events.call(q, func() { h(key, q.settled) })
 			}
 		}
 	})
 }
+
+// RegisterPanicHandler adds a handler that is told of each panic while a key was merged or a
+// handler was told of it. It fails with ErrRunning once Run was called. It may be called from
+// any goroutine, and must call nothing of the Aggregate.
+func (a *Aggregate) RegisterPanicHandler(h func(key Key, p *Panic)) error { return a.events.onPanic(h) }
 
 // Create implements ConfigStore: it fails with ErrReadOnly.
 func (a *Aggregate) Create(*Resource) error { return ErrReadOnly }

@@ -20,6 +20,7 @@ type events struct {
 	running  bool
 	handlers []registration
 	touched  []func(batch []queued)
+	panicked []func(Key, *Panic)
 	pending  map[eventKey]*Resource // what the handlers last saw; nil when nothing
 	order    []eventKey
 	// queued and handled count keys. The initial content has been told once handled
@@ -73,6 +74,26 @@ func (e *events) onTouched(f func(batch []queued)) error {
 	}
 	e.touched = append(e.touched, f)
 	return nil
+}
+
+// onPanic adds a function that is told of panics while a key was handled.
+func (e *events) onPanic(f func(Key, *Panic)) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.running {
+		return ErrRunning
+	}
+	e.panicked = append(e.panicked, f)
+	return nil
+}
+
+// report tells of a panic while a key was handled. Nobody is added to those who are told
+// once the events run.
+func (e *events) report(k eventKey, p *Panic) {
+	key, _ := keyOf(k.kind.Value(), k.name)
+	for _, f := range e.panicked {
+		f(key, p)
+	}
 }
 
 // mark queues a key whose content was old until now.
@@ -249,7 +270,18 @@ func (e *events) tell(q queued) {
 	}
 	for _, r := range e.handlers {
 		if r.kind == (Kind{}) || r.kind == q.kind.Value() {
-			r.h(q.old, q.cur, event)
+			e.call(q, func() { r.h(q.old, q.cur, event) })
 		}
 	}
+}
+
+// call runs a handler for a key. When it panics, that is reported, and the others are told
+// all the same.
+func (e *events) call(q queued, f func()) {
+	defer func() {
+		if p := Recovered(recover()); p != nil {
+			e.report(q.eventKey, p)
+		}
+	}()
+	f()
 }

@@ -29,7 +29,7 @@ func policies(t *testing.T) map[mirror.Kind]mirror.Policy {
 	t.Helper()
 	out := map[mirror.Kind]mirror.Policy{}
 	for kind, name := range map[mirror.Kind]string{entryKind: "union", ruleKind: "reject", routeKind: "newest"} {
-		p, err := federation.PolicyByName(name, kind, name == "union")
+		p, err := federation.PolicyByName(name, kind, federation.Union{SameHost: name == "union", AcrossNamespaces: name == "union"})
 		if err != nil {
 			t.Fatal(err)
 		}

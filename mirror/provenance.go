@@ -13,6 +13,14 @@ import (
 // resource has it.
 const ProvenanceAnnotation = "meshrelay.io/from"
 
+// MaxProvenance bounds the annotation's value, in bytes: a relay refuses what has more, and
+// what is no relay's is not looked at.
+const MaxProvenance = 1024
+
+// maxSourceVersion bounds what the annotation tells of a version. Those of Kubernetes have 20
+// digits at most.
+const maxSourceVersion = 128
+
 var (
 	provenanceKey = []byte(ProvenanceAnnotation)
 	via           = []byte(" via ")
@@ -91,7 +99,7 @@ const annotationsField = 5
 // immutable.
 type Stamp struct {
 	source, cluster, relay []byte
-	begin                  bool
+	believe, begin         bool
 }
 
 // StampOf says what a Stamp adds.
@@ -101,6 +109,9 @@ type StampOf struct {
 	// Relay is added to the path. When it is empty, nothing is annotated, and a resource
 	// only is given its cluster.
 	Relay string
+	// Believe takes over what the annotation of a resource tells, because a relay wrote it.
+	// Otherwise the resource begins its way here: anybody who may annotate it may have.
+	Believe bool
 	// Begin forgets the path so far: what a relay served may have been written down, and is
 	// read from there.
 	Begin bool
@@ -108,7 +119,7 @@ type StampOf struct {
 
 // NewStamp returns a Stamp.
 func NewStamp(of StampOf) *Stamp {
-	return &Stamp{source: []byte(of.Source), cluster: []byte(of.Cluster), relay: []byte(of.Relay), begin: of.Begin}
+	return &Stamp{source: []byte(of.Source), cluster: []byte(of.Cluster), relay: []byte(of.Relay), believe: of.Believe, begin: of.Begin}
 }
 
 // Stamped returns r with a stamp on it. A MeshConfig has no annotations, and is only given
@@ -123,8 +134,9 @@ func (r *Resource) Stamped(stamp *Stamp) *Resource {
 		return r // our own encoding, which parses
 	}
 	md.version = []byte(r.sourceVersion)
+	had := md.from != nil
 	cluster := md.stamp(stamp)
-	if len(stamp.relay) == 0 {
+	if len(stamp.relay) == 0 && had == (md.from != nil) {
 		return r.withCluster(cluster)
 	}
 	out, err := newWrapped(r.Kind(), md, body, from{r.Source(), cluster})
@@ -137,7 +149,7 @@ func (r *Resource) Stamped(stamp *Stamp) *Resource {
 // stamp puts a stamp on metadata, and returns the cluster that they are of.
 func (md *metadata) stamp(s *Stamp) (cluster string) {
 	cluster = string(s.cluster)
-	if !isProvenance(md.from) {
+	if !s.believe || len(md.from) > MaxProvenance || !isProvenance(md.from) {
 		md.from = nil // somebody's own words, which would claim any cluster
 	}
 	if md.from != nil {
@@ -152,7 +164,7 @@ func (md *metadata) stamp(s *Stamp) (cluster string) {
 		if !bytes.Equal(s.cluster, s.source) {
 			value = append(append(append(value, '('), s.cluster...), ')')
 		}
-		if len(md.version) > 0 {
+		if len(md.version) > 0 && len(md.version) <= maxSourceVersion {
 			value = append(append(value, '@'), md.version...)
 		}
 		value = append(value, via...)

@@ -142,7 +142,8 @@ func Decode(kind Kind, data []byte, source string) (*Resource, error) {
 }
 
 // DecodeStamped is Decode, with a stamp on the resource unless it is nil. It also returns
-// the relays that the resource has passed on its way here.
+// the relays that the resource has passed on its way here, as its annotation tells, whether
+// the stamp believes that or not.
 func DecodeStamped(kind Kind, data []byte, source string, stamp *Stamp) (r *Resource, path []string, err error) {
 	typeURL, value, err := splitAny(data)
 	if err != nil {
@@ -178,8 +179,11 @@ func DecodeStamped(kind Kind, data []byte, source string, stamp *Stamp) (r *Reso
 	}
 	f := from{source: source}
 	if stamp != nil {
-		if md.from != nil {
+		switch {
+		case len(md.from) <= MaxProvenance:
 			path = ParseProvenance(string(md.from)).Path
+		case stamp.believe:
+			return nil, nil, fmt.Errorf("%s: its annotation %s has %d bytes, and %d are the most", abbreviate(string(md.name)), ProvenanceAnnotation, len(md.from), MaxProvenance)
 		}
 		f.cluster = md.stamp(stamp)
 	}
@@ -231,6 +235,9 @@ func newWrapped(kind Kind, md metadata, body []byte, f from) (*Resource, error) 
 	if len(full) > maxNameLen {
 		return nil, fmt.Errorf("resource name %q: longer than %d bytes", abbreviate(full), maxNameLen)
 	}
+	if err := checkScope(kind, namespace); err != nil {
+		return nil, fmt.Errorf("%s %q: %w", kind, abbreviate(full), err)
+	}
 	metaLen := md.size()
 	resourceLen := 1 + protowire.SizeBytes(metaLen) + 1 + protowire.SizeBytes(len(body))
 	anyLen := 1 + protowire.SizeBytes(len(resourceURL)) + 1 + protowire.SizeBytes(resourceLen)
@@ -251,6 +258,19 @@ func newWrapped(kind Kind, md metadata, body []byte, f from) (*Resource, error) 
 	b = appendLen(b, 2, len(body))
 	r.endEntry(append(b, body...), versionAt)
 	return r, nil
+}
+
+// checkScope refuses a namespace on a well-known kind that has none, and a missing one on the
+// others: rules about namespaces would not see such a resource.
+func checkScope(kind Kind, namespace string) error {
+	info, known := LookupKind(kind)
+	switch {
+	case !known || info.ClusterScoped == (namespace == ""):
+		return nil
+	case info.ClusterScoped:
+		return errors.New("resources of this kind have no namespace, and this one has")
+	}
+	return errors.New("it has no namespace, and resources of this kind have one")
 }
 
 var blankVersion = make([]byte, versionLen)

@@ -186,12 +186,45 @@ func TestNewAndDecodeBuildTheSame(t *testing.T) {
 
 func TestNamesHaveOneSlash_S11(t *testing.T) {
 	for name, ok := range map[string]bool{
-		"shop/db": true, "/db": true, "db": false, "a/b/c": false, "": false, "/": false, "shop/": false,
+		"shop/db": true, "/db": false, "db": false, "a/b/c": false, "": false, "/": false, "shop/": false,
 		"shop/" + strings.Repeat("x", 600): false, "shop/\xff": false,
 	} {
 		raw := rawResource(name, pack(t, &networkingapi.ServiceEntry{}))
 		if _, err := Decode(serviceEntries, raw, "east"); (err == nil) != ok {
 			t.Errorf("name %.20q: %v", name, err)
+		}
+	}
+}
+
+func TestNamespaceAndScopeMustAgree_S11(t *testing.T) {
+	for _, info := range Kinds() {
+		if info.Kind == MeshConfig {
+			continue
+		}
+		body, err := anypb.New(info.NewBody())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for namespace, ok := range map[string]bool{"": info.ClusterScoped, "shop": !info.ClusterScoped} {
+			if _, err := Decode(info.Kind, rawResource(namespace+"/x", body), "east"); (err == nil) != ok {
+				t.Errorf("%s in namespace %q: %v", info.Kind, namespace, err)
+			}
+			_, err := New(Spec{Key: Key{Kind: info.Kind, Namespace: namespace, Name: "x"}, Body: body})
+			if (err == nil) != ok {
+				t.Errorf("%s in namespace %q: %v", info.Kind, namespace, err)
+			}
+			if err != nil && !strings.Contains(err.Error(), info.Kind.Kind) {
+				t.Errorf("the error does not name the resource: %v", err)
+			}
+			// What an earlier version wrote down is not served either.
+			if _, err := Restore(info.Kind, rawResource(namespace+"/x", body), "east", "", ""); (err == nil) != ok {
+				t.Errorf("%s in namespace %q is restored: %v", info.Kind, namespace, err)
+			}
+		}
+	}
+	for _, name := range []string{"/x", "shop/x"} {
+		if _, err := Decode(widgets, rawResource(name, pack(t, &networkingapi.ServiceEntry{})), "east"); err != nil {
+			t.Errorf("of a kind that nobody knows, %q: %v", name, err)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package mirror
 
 import (
 	"bytes"
+	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -58,11 +59,15 @@ func TestAnyResourceIsRestoredAsItWas(t *testing.T) {
 		if rapid.Bool().Draw(t, "unknown") {
 			m.Metadata.ProtoReflect().SetUnknown([]byte{0x98, 0x06, 0x01}) // field 99, varint 1
 		}
+		scopeless := strings.HasPrefix(m.Metadata.Name, "/")
 		kind, body := serviceEntries, proto.Message(&networkingapi.ServiceEntry{Hosts: []string{text.Draw(t, "host")}})
-		switch rapid.IntRange(0, 2).Draw(t, "kind") {
-		case 1:
-			kind, body = httpRoutes, &structpb.Struct{Fields: map[string]*structpb.Value{"a": structpb.NewStringValue(text.Draw(t, "value"))}}
-		case 2:
+		switch n := rapid.IntRange(0, 2).Draw(t, "kind"); {
+		case n == 1 || scopeless && n == 0:
+			if kind = httpRoutes; scopeless {
+				kind = Kind{gatewayAPI, "GatewayClass"}
+			}
+			body = &structpb.Struct{Fields: map[string]*structpb.Value{"a": structpb.NewStringValue(text.Draw(t, "value"))}}
+		case n == 2:
 			kind = widgets
 		}
 		packed, err := proto.Marshal(body)

@@ -105,12 +105,39 @@ func (a *Aggregate) Settle(key Key) Settlement {
 	return a.settle(key, everything)
 }
 
+// Apart tells why the Policy serves keys each for itself that it might merge, as those of one
+// host; empty when it merges no keys of that kind.
+func (a *Aggregate) Apart(keys []Key) (reason string) {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	var served []Provider
+	for _, key := range keys {
+		if r := a.merged[key.Kind][key.FullName()]; r != nil {
+			served = append(served, Provider{r.Source(), r})
+		}
+	}
+	if len(served) < 2 {
+		return ""
+	}
+	policy := a.policy(keys[0].Kind)
+	if policy.Group(served[0].Resource) == "" {
+		return ""
+	}
+	return policy.Merge(served).Reason
+}
+
 // Select returns what is served of a key to those who see only the copies that accept
 // lets through. When that is the same as what everybody is served, it is the very resource
 // of Get.
-func (a *Aggregate) Select(key Key, accept func(*Resource) bool) *Resource {
+func (a *Aggregate) Select(key Key, accept func(*Resource) bool) (selected *Resource) {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
+	defer func() {
+		if p := Recovered(recover()); p != nil {
+			selected = nil // rather than what a view must not show
+			a.events.report(eventKey{unique.Make(key.Kind), key.FullName()}, p)
+		}
+	}()
 	// What is merged may lag behind the copies, and so hold what accept does not let through.
 	cur, _ := a.resolve(key, accept)
 	if served := a.merged[key.Kind][key.FullName()]; cur.Equal(served) {
@@ -138,14 +165,26 @@ func (a *Aggregate) settle(key Key, accept func(*Resource) bool) Settlement {
 		s.Group = append(s.Group, m.Resource.Key())
 	}
 	mine := slices.Index(s.Group, key)
-	v := policy.Merge(members)
+	v, ok := mergeOthers(policy, members)
 	switch {
+	case !ok: // what is wrong with another key's copies is not this one's
 	case v.Winner == mine:
 		s.Served = v.Served
 	case v.Winner >= 0 && slices.Contains(v.United, mine):
 		s.Served, s.Into = nil, s.Group[v.Winner]
 	}
 	return s
+}
+
+// mergeOthers merges copies of other keys than the one that is settled. A panic is theirs: it
+// is reported when they are settled.
+func mergeOthers(policy Policy, copies []Provider) (v Verdict, ok bool) {
+	defer func() {
+		if Recovered(recover()) != nil {
+			v, ok = Verdict{Winner: -1}, false
+		}
+	}()
+	return policy.Merge(copies), true
 }
 
 // members returns what is served of each key of a group, for itself, in order of priority.
@@ -161,7 +200,8 @@ func (a *Aggregate) members(key Key, policy Policy, group string, accept func(*R
 		if len(copies) == 0 {
 			continue
 		}
-		if r := policy.Merge(copies).Served; r != nil && policy.Group(r) == group {
+		v, ok := mergeOthers(policy, copies)
+		if r := v.Served; ok && r != nil && policy.Group(r) == group {
 			out = append(out, Provider{r.Source(), r})
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/types/known/anypb"
 	mesh "istio.io/api/mesh/v1alpha1"
+	networking "istio.io/api/networking/v1alpha3"
 	"pgregory.net/rapid"
 
 	"meshrelay/mirror"
@@ -297,5 +299,32 @@ func BenchmarkFlush(b *testing.B) {
 			}
 			b.ReportMetric(float64(k.Status().Size)/(1<<20), "MiB")
 		})
+	}
+}
+
+func TestARecordThatPanicsIsSetAside(t *testing.T) {
+	k, c := &kept{}, &contents{fault: func(key mirror.Key) {
+		if key.Name == "bad" {
+			panic("no good")
+		}
+	}}
+	body, err := anypb.New(&networking.ServiceEntry{Hosts: []string{"a"}})
+	must(t, err)
+	for _, name := range []string{"a", "bad", "c"} {
+		key := mirror.Key{Kind: serviceEntries, Namespace: "shop", Name: name}
+		r, err := mirror.New(mirror.Spec{Key: key, Source: "east", Body: body})
+		must(t, err)
+		id := appendKey(nil, key)
+		value := appendRecord(make([]byte, sumLen), key, &Record{Resource: r})
+		seal(id, value)
+		if _, err := k.readRecord(id, value, c); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if len(k.records) != 2 || len(k.orphans) != 1 || c.unusableCount != 1 {
+		t.Fatalf("%d records, %d set aside", len(k.records), len(k.orphans))
+	}
+	if id := string(k.orphans[0]); !strings.Contains(id, "bad") || !strings.Contains(c.unusable[0], "no good") {
+		t.Errorf("set aside %q: %q", id, c.unusable)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"io"
 	"os"
 	"time"
+
+	"meshrelay/mirror"
 )
 
 // Names of buckets and keys.
@@ -70,6 +72,7 @@ type contents struct {
 	// unusable describes some of the orphans.
 	unusable      []string
 	unusableCount int
+	fault         func(mirror.Key) // only tests set it, to panic
 }
 
 // maxDescribed bounds how many mistakes are described one by one.
@@ -293,7 +296,7 @@ func (k *kept) readRecord(key, value []byte, c *contents) (sum uint64, err error
 	var r Record
 	id, err := parseKey(key)
 	if err == nil {
-		r, err = parseRecord(id, payload)
+		r, err = c.parse(id, payload)
 	}
 	if err != nil {
 		// It is what was written: this build is another one than wrote it.
@@ -305,6 +308,20 @@ func (k *kept) readRecord(key, value []byte, c *contents) (sum uint64, err error
 	}
 	k.records = append(k.records, r)
 	return sum, nil
+}
+
+// parse is parseRecord, with a panic as an error: the record is set aside like one that this
+// build does not know, rather than ending each start.
+func (c *contents) parse(key mirror.Key, payload []byte) (r Record, err error) {
+	defer func() {
+		if p := mirror.Recovered(recover()); p != nil {
+			r, err = Record{}, p
+		}
+	}()
+	if c.fault != nil {
+		c.fault(key)
+	}
+	return parseRecord(key, payload)
 }
 
 // undoTotal sums up what leads back from one revision.

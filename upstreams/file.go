@@ -45,6 +45,8 @@ type File struct {
 	status  Status
 	dropped [reasons]int
 	bytes   int // of what is held
+	panics  uint64
+	fault   func(*mirror.Resource) // only tests set it, to panic
 }
 
 // known returns the keys of what the files have: first those that are held already, so that
@@ -107,12 +109,20 @@ func (h *heldFile) kept(r *mirror.Resource) state.Record {
 // putAll tells the gate all that the files say. The caller holds mu, and is between restate
 // and finish.
 func (f *File) putAll() {
-	for _, r := range f.carried {
+	put := func(r state.Record) {
+		defer func() {
+			if p := mirror.Recovered(recover()); p != nil {
+				_ = f.costs(r.Resource.Key().String(), p) // what is served of it stays
+			}
+		}()
 		f.gate.put(r)
+	}
+	for _, r := range f.carried {
+		put(r)
 	}
 	for _, h := range f.held {
 		if h.resource != nil {
-			f.gate.put(h.kept(h.resource))
+			put(h.kept(h.resource))
 		}
 	}
 }
@@ -164,7 +174,7 @@ func (f *File) Run(ctx context.Context) error {
 	pause := &backoff.ExponentialBackOff{InitialInterval: 200 * time.Millisecond, MaxInterval: 15 * time.Second, RandomizationFactor: 0.1, Multiplier: 1.5}
 	pause.Reset()
 	for {
-		err := f.follow(ctx, pause.Reset)
+		err := f.followSafely(ctx, pause.Reset)
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // the end was asked for
 		}
@@ -175,6 +185,26 @@ func (f *File) Run(ctx context.Context) error {
 		case <-time.After(pause.NextBackOff()):
 		}
 	}
+}
+
+// followSafely is follow, with a panic as an error: the files are read again.
+func (f *File) followSafely(ctx context.Context, good func()) (err error) {
+	defer func() {
+		if p := mirror.Recovered(recover()); p != nil {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			err = f.costs(f.path, p)
+		}
+	}()
+	return f.follow(ctx, good)
+}
+
+// costs counts and logs a panic, and returns it as an error of the resource. The caller holds
+// mu.
+func (f *File) costs(resource string, p *mirror.Panic) error {
+	f.panics++
+	sayPanic(f.log, resource, f.panics, p)
+	return p
 }
 
 // follow reads and watches until the path can not be read or ctx ends. It calls good
@@ -248,6 +278,12 @@ func (f *File) apply(blind error) {
 	defer f.mu.Unlock()
 	f.gate.begin()
 	gone := f.gate.departures
+	ended := false
+	defer func() {
+		if !ended { // of a panic, which is told of elsewhere
+			f.gate.end(true)
+		}
+	}()
 	changes := 0
 	var unshaped []Refusal
 	for _, key := range f.known(merged) {
@@ -288,6 +324,7 @@ func (f *File) apply(blind error) {
 	}
 	settles := f.fresh && (len(f.carried) == 0 || f.scanner.clean())
 	// What is gone is judged together: here, or below, or when that has settled.
+	ended = true
 	changes += f.gate.end(settles || f.fresh && (f.scanner.recent || f.scanner.unsettled))
 	if settles {
 		f.fresh, f.carried = false, nil
@@ -343,8 +380,16 @@ func (f *File) apply(blind error) {
 // whether that is a change to clients. What can not be reshaped leaves what is held.
 func (f *File) take(key mirror.Key, h *heldFile, r *mirror.Resource) (changed bool) {
 	h.from, h.refused = r, ""
+	defer func() {
+		if p := mirror.Recovered(recover()); p != nil {
+			h.refused, changed = f.costs(key.String(), p).Error(), false
+		}
+	}()
+	if f.fault != nil {
+		f.fault(r)
+	}
 	here := f.importer.keyOf(key)
-	reason, detail := f.importer.check(r, nil)
+	reason, detail := f.importer.check(r, nil, false)
 	if reason == imported {
 		stamped := r.Stamped(f.importer.stamp)
 		held, reshaped, err := f.importer.reshape(stamped, nil)
@@ -434,7 +479,7 @@ func (f *File) Status() Status {
 	st := f.status
 	st.Refused = slices.Clone(st.Refused)
 	st.Resources = countsByName(f.store)
-	st.Dropped = droppedByName(f.dropped)
+	st.Dropped, st.Panics = droppedByName(f.dropped), f.panics
 	for _, p := range st.Refused {
 		if strings.HasPrefix(p.Reason, overLimit) {
 			st.OverLimit++

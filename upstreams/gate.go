@@ -391,12 +391,23 @@ func (g *gate) run(ctx context.Context) error {
 		case <-g.wake:
 		case <-timer.C:
 		}
-		wait, then := g.due(time.Now())
-		if then != nil {
-			then()
-		}
-		timer.Reset(wait)
+		timer.Reset(g.turn())
 	}
+}
+
+// turn does what is due, and returns how long nothing will be. A panic has it tried again.
+func (g *gate) turn() (wait time.Duration) {
+	defer func() {
+		if p := mirror.Recovered(recover()); p != nil {
+			g.log.Error("panic at the gate of an upstream", "panic", p.Value, "stack", p.Stack)
+			wait = time.Minute
+		}
+	}()
+	wait, then := g.due(time.Now())
+	if then != nil {
+		then()
+	}
+	return wait
 }
 
 // due does what is due. It returns how long nothing will be, and what the source is to do,

@@ -43,6 +43,15 @@ func (g *gate) restore(saved state.Saved) {
 	}
 }
 
+// forgetKept has keys removed from the disk that were not put into force.
+func (g *gate) forgetKept(keys []mirror.Key) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, key := range keys {
+		g.passed[key] = nil
+	}
+}
+
 // setFingerprint says what settings what is held depends on, from now on.
 func (g *gate) setFingerprint(f string) {
 	g.mu.Lock()

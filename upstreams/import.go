@@ -9,6 +9,7 @@ import (
 	"meshrelay/config"
 	"meshrelay/federation"
 	"meshrelay/mirror"
+	"meshrelay/state"
 )
 
 // Reason is why a resource of a source is left out.
@@ -64,7 +65,9 @@ type importer struct {
 	filter     *federation.Filter
 	rewriter   *federation.Rewriter
 	provenance config.Provenance
-	stamp      *mirror.Stamp
+	// stamp is for what an istiod or a file has, relayStamp for what a relay has: only that
+	// tells where it comes from.
+	stamp, relayStamp *mirror.Stamp
 }
 
 func newImporter(u config.Upstream, p config.Provenance) (*importer, error) {
@@ -83,12 +86,14 @@ func newImporter(u config.Upstream, p config.Provenance) (*importer, error) {
 			displaced[own] = from
 		}
 	}
-	stamp := mirror.StampOf{Source: u.Name, Cluster: u.ClusterID, Begin: u.XDS == nil}
+	stamp := mirror.StampOf{Source: u.Name, Cluster: u.ClusterID}
 	if p.Annotations {
 		stamp.Relay = p.Relay
 	}
+	fromRelay := stamp
+	fromRelay.Believe = true
 	return &importer{
-		stamp:     mirror.NewStamp(stamp),
+		stamp: mirror.NewStamp(stamp), relayStamp: mirror.NewStamp(fromRelay),
 		displaced: displaced,
 		source:    u.Name, cluster: u.ClusterID, generated: u.XDS != nil && u.Generated != config.GeneratedKeep, relayed: u.XDS != nil,
 		services: u.Services.Mode, network: u.Services.Network,
@@ -100,14 +105,40 @@ func newImporter(u config.Upstream, p config.Provenance) (*importer, error) {
 // keyOf returns the key under which a resource of the source is held here.
 func (im *importer) keyOf(k mirror.Key) mirror.Key { return im.rewriter.Key(k) }
 
+// admits reports whether the rules about namespaces let in what a disk has, as far as that
+// depends on the scope of its kind. The other rules are looked at when it is adopted.
+func (im *importer) admits(r state.Record) bool {
+	original := r.Original
+	if original == nil {
+		original = r.Resource
+	}
+	return original.Namespace() != "" || original.Kind() == mirror.MeshConfig || im.filter.PassesScope(original.Key())
+}
+
+// stampFor returns the stamp for what a server has.
+func (im *importer) stampFor(relay bool) *mirror.Stamp {
+	if relay {
+		return im.relayStamp
+	}
+	return im.stamp
+}
+
+// believed reports whether a resource, as it is held here, has come from a relay whose word
+// was believed.
+func (im *importer) believed(r *mirror.Resource) bool {
+	return r.Cluster() != im.cluster || len(r.Provenance().Path) > 1
+}
+
 // check returns why a resource, as the source has it, is left out, and says it in a
-// sentence. path are the relays that it has passed.
-func (im *importer) check(r *mirror.Resource, path []string) (Reason, string) {
+// sentence. path are the relays that it has passed, as it tells, and relay reports whether a
+// relay told it. This relay's own name counts from istiods too, which tell a relay again what
+// they have from it.
+func (im *importer) check(r *mirror.Resource, path []string, relay bool) (Reason, string) {
 	if len(path) > 0 && im.relayed {
 		switch {
 		case slices.Contains(path, im.provenance.Relay):
 			return reasonLoop, fmt.Sprintf("it has passed this relay (%s) before", im.provenance.Relay)
-		case len(path) >= im.provenance.MaxHops:
+		case relay && len(path) >= im.provenance.MaxHops:
 			return reasonHops, fmt.Sprintf("it has passed %d relays or more, which is all that provenance.maxHops allows", im.provenance.MaxHops)
 		}
 	}

@@ -44,7 +44,7 @@ func BenchmarkImport(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				if reason, detail := im.check(r, path); reason != imported {
+				if reason, detail := im.check(r, path, false); reason != imported {
 					b.Fatal(reason, detail)
 				}
 				if _, _, err := im.reshape(r, nil); err != nil {

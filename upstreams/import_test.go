@@ -83,7 +83,7 @@ func TestEachRuleLeavesOutForItsReason(t *testing.T) {
 		{"another one lands where the prefix would put it", config.Upstream{Rewrite: config.Rewrite{NamespacePrefix: "e-", Namespaces: map[string]string{"store": "e-shop"}}}, given(t, "shop/db", nil), "collision", `"store"`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			reason, detail := imports(t, tc.u, config.Provenance{}).check(tc.r, tc.r.Provenance().Path)
+			reason, detail := imports(t, tc.u, config.Provenance{}).check(tc.r, tc.r.Provenance().Path, true)
 			if reason.String() != tc.reason || !strings.Contains(detail, tc.detail) || (detail == "") != (reason == imported) {
 				t.Errorf("%q: %q, want %q: …%s…", reason, detail, tc.reason, tc.detail)
 			}
@@ -105,7 +105,7 @@ func TestProvenanceIsThatOfTheFirstRelay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r, _, err = second.reshape(r.Stamped(second.stamp), nil); err != nil {
+	if r, _, err = second.reshape(r.Stamped(second.relayStamp), nil); err != nil {
 		t.Fatal(err)
 	}
 	want.Path = []string{"hub", "far"}

@@ -16,6 +16,9 @@ func (x *XDS) restore(saved state.Saved) {
 	x.gate.restore(saved)
 }
 
+// admits implements Source.
+func (x *XDS) admits(r state.Record) bool { return x.table.importer.admits(r) }
+
 // adopt implements Source.
 func (x *XDS) adopt(records []state.Record, same bool) {
 	x.mu.Lock()
@@ -104,6 +107,9 @@ func (f *File) restore(saved state.Saved) {
 	f.gate.restore(saved)
 }
 
+// admits implements Source.
+func (f *File) admits(r state.Record) bool { return f.importer.admits(r) }
+
 // adopt implements Source. What is adopted is served until all files have been read, and
 // none of them was broken.
 func (f *File) adopt(records []state.Record, same bool) {
@@ -122,25 +128,38 @@ func (f *File) adopt(records []state.Record, same bool) {
 	}
 	f.gate.restateOf(held)
 	for _, r := range records {
-		original := r.Original
-		if original == nil {
-			original = r.Resource
-		}
-		if reason, _ := f.importer.check(original, nil); reason != imported {
-			continue
-		}
-		held, reshaped, err := f.importer.reshape(original, nil)
-		if err != nil {
-			continue
-		}
-		again := state.Record{Resource: held, At: r.At}
-		if reshaped {
-			again.Original = original
-		}
-		f.carried[held.Key()] = again
-		f.gate.put(again)
+		f.adoptOne(r)
 	}
 	f.gate.finish(false, true)
+}
+
+// adoptOne imports a record anew. One over which the code panics is set aside.
+func (f *File) adoptOne(r state.Record) {
+	defer func() {
+		if p := mirror.Recovered(recover()); p != nil {
+			_ = f.costs(r.Resource.Key().String(), p) // the files tell of it again
+		}
+	}()
+	original := r.Original
+	if original == nil {
+		original = r.Resource
+	}
+	if f.fault != nil {
+		f.fault(original)
+	}
+	if reason, _ := f.importer.check(original, nil, false); reason != imported {
+		return
+	}
+	held, reshaped, err := f.importer.reshape(original, nil)
+	if err != nil {
+		return
+	}
+	again := state.Record{Resource: held, At: r.At}
+	if reshaped {
+		again.Original = original
+	}
+	f.carried[held.Key()] = again
+	f.gate.put(again)
 }
 
 // kept implements Source.

@@ -35,6 +35,8 @@ type Source interface {
 
 	// restore puts into force what was kept of the source on disk, before Run.
 	restore(saved state.Saved)
+	// admits reports whether what was kept of a resource may be put into force at all.
+	admits(r state.Record) bool
 	// adopt takes over the records of what is in force, before Run. same says that the rules
 	// are those of then; otherwise they are imported anew.
 	adopt(records []state.Record, same bool)
@@ -167,7 +169,7 @@ func (m *Manager) newSource(one *member) (Source, error) {
 
 // importVersion is that of the code that makes what is held of what a source has. It changes
 // when the same rules come to give something else: what is on disk is then imported anew.
-// Version 2 completes short hosts.
+// Version 2 completes short hosts, and refuses what has no namespace and should.
 const importVersion = 2
 
 // fingerprint is of all that what is held depends on besides what the source has.
@@ -196,6 +198,9 @@ func (m *Manager) restore(one *member) {
 	}
 	saved := m.keeper.Load(one.cfg.Name)
 	one.gate.without = saved.Meta.ServeWithout
+	var out []mirror.Key
+	saved.Records, out = m.admitted(one, saved.Records)
+	one.gate.forgetKept(out)
 	if len(saved.Records) > 0 || saved.Meta.Synced || saved.Meta.Frozen != nil {
 		m.log.Info("serving what is kept on disk, until the upstream has synced", "upstream", one.cfg.Name,
 			"resources", len(saved.Records), "lastContact", saved.Meta.LastContact, "frozen", saved.Meta.Frozen != nil)
@@ -204,6 +209,23 @@ func (m *Manager) restore(one *member) {
 		one.source.adopt(saved.Records, saved.Meta.Fingerprint == one.gate.fingerprint && saved.Meta.Frozen == nil)
 	}
 	m.keeper.Follow(one.cfg.Name, one.gate)
+}
+
+// admitted returns the records of a disk that may be put into force, and the keys of the
+// others.
+func (m *Manager) admitted(one *member, records []state.Record) (admitted []state.Record, others []mirror.Key) {
+	for _, r := range records {
+		if one.source.admits(r) {
+			continue
+		}
+		others = append(others, r.Resource.Key())
+		m.log.Warn("kept resource is not served", "upstream", one.cfg.Name, "resource", r.Resource.Key(),
+			"reason", "it has no namespace, and import.namespaces includes only some")
+	}
+	if len(others) > 0 {
+		records = slices.DeleteFunc(slices.Clone(records), func(r state.Record) bool { return !one.source.admits(r) })
+	}
+	return records, others
 }
 
 // close frees what sources that will not run hold.

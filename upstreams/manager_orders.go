@@ -59,6 +59,7 @@ func (m *Manager) Rollback(ctx context.Context, upstream string, o Order) (Effec
 		if err != nil {
 			return Effect{}, fmt.Errorf("%w: %w", ErrNotPossible, err)
 		}
+		records, _ = m.admitted(one, records)
 		e := one.gate.rollingBack(records)
 		if o.DryRun {
 			return e, nil

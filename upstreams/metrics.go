@@ -14,6 +14,7 @@ var states = []State{StateConnecting, StateSyncing, StateSynced, StateDisconnect
 type descs struct {
 	state, synced, resources, lastUpdate, reconnects, nacks, refused, dropped *prometheus.Desc
 	stale, expired, held, frozen, drift, overLimit                            *prometheus.Desc
+	panics                                                                    *prometheus.Desc
 	active, switches, awaited                                                 *prometheus.Desc
 }
 
@@ -34,6 +35,7 @@ func newDescs() descs {
 		expired:    desc("relay_upstream_expired_resources", "Resources of the upstream that are not served now because it is out of contact."),
 		held:       desc("relay_upstream_held_deletions", "Deletions of the upstream that its guard holds back now."),
 		frozen:     desc("relay_upstream_frozen", "Whether an operator holds the upstream as it is."),
+		panics:     desc("relay_upstream_panics_total", "Panics over single resources of the upstream, which are refused."),
 		drift:      desc("relay_upstream_drift_total", "Changes that asking the upstream for everything again has brought and no push had, by kind.", "kind"),
 		active:     desc("relay_upstream_address_active", "Whether the upstream is read from this one of its addresses.", "address"),
 		switches:   desc("relay_upstream_switches_total", "How often the upstream was read from another address than before."),
@@ -45,7 +47,7 @@ func newDescs() descs {
 // Describe implements prometheus.Collector.
 func (m *Manager) Describe(ch chan<- *prometheus.Desc) {
 	d := newDescs()
-	for _, desc := range []*prometheus.Desc{d.state, d.synced, d.resources, d.lastUpdate, d.reconnects, d.nacks, d.refused, d.dropped, d.stale, d.expired, d.held, d.frozen, d.drift, d.overLimit, d.active, d.switches, d.awaited} {
+	for _, desc := range []*prometheus.Desc{d.state, d.synced, d.resources, d.lastUpdate, d.reconnects, d.nacks, d.refused, d.dropped, d.panics, d.stale, d.expired, d.held, d.frozen, d.drift, d.overLimit, d.active, d.switches, d.awaited} {
 		ch <- desc
 	}
 }
@@ -87,6 +89,7 @@ func (m *Manager) Collect(ch chan<- prometheus.Metric) {
 		counter(d.reconnects, float64(st.Reconnects), st.Name)
 		counter(d.nacks, float64(st.NACKs), st.Name)
 		gauge(d.refused, float64(st.RefusedTotal), st.Name)
+		counter(d.panics, float64(st.Panics), st.Name)
 		for reason := imported + 1; reason < reasons; reason++ {
 			gauge(d.dropped, float64(st.Dropped[reason.String()]), st.Name, reason.String())
 		}

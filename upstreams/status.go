@@ -64,6 +64,8 @@ type Status struct {
 	// last good one stays in force: at most a hundred, with RefusedTotal of them in all.
 	Refused      []Refusal `json:"refused,omitempty"`
 	RefusedTotal int       `json:"refusedTotal,omitempty"`
+	// Panics counts the panics over single resources of the source, which are refused.
+	Panics uint64 `json:"panics,omitempty"`
 	// Dropped counts what the source has and the relay leaves out now, by Reason.
 	Dropped map[string]int `json:"dropped,omitempty"`
 	// Endpoints is what is known of the endpoints of the source's services, where those are

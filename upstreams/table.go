@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/zeebo/xxh3"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -28,8 +27,17 @@ type table struct {
 	resources, bytes int
 	// discovery follows the endpoints of services; nil when they are not to be discovered.
 	discovery *discovery
-	byURL     map[string]*spelling
-	byKind    map[mirror.Kind][]*spelling // newest version first
+	// relay tells that the present server is a relay, and that what it tells of the way of a
+	// resource is believed.
+	relay bool
+	// panics counts the panics over single resources, and panicked is told of each. fault,
+	// which only tests set, panics.
+	panics   uint64
+	panicked func(name string, p *mirror.Panic)
+	fault    func(r *mirror.Resource)
+
+	byURL  map[string]*spelling
+	byKind map[mirror.Kind][]*spelling // newest version first
 	// awaited are the type URLs of each kind that the present stream has not answered.
 	// Until there are none, names that no spelling has any more wait in leaving: after an
 	// istiod was rolled back, say, the newest spelling is answered with nothing before an
@@ -57,6 +65,9 @@ type spelling struct {
 	// what there would be more than maxKeptRefused.
 	refused     map[string]string
 	moreRefused int
+	// panicked are the elements, by name, over which the code has panicked. They are not tried
+	// again while they stay as they are.
+	panicked map[string]xxh3.Uint128
 }
 
 // record is one name of one spelling.
@@ -68,6 +79,7 @@ type record struct {
 	version    string // that the server gave, on delta streams
 	at         int64  // when the content came, in seconds since the epoch
 	generation uint32 // of the response that it was last part of; compared for equality only
+	relayed    bool   // hash was a relay's: what it told of its way is believed
 	dropped    Reason
 	detail     string // dropped, in a sentence
 }
@@ -87,7 +99,7 @@ func newTable(im *importer, gate *gate, limits config.Limits) table {
 		importer: im, gate: gate, limits: limits,
 		byURL: map[string]*spelling{}, byKind: map[mirror.Kind][]*spelling{},
 		awaited: map[mirror.Kind]map[string]bool{}, leaving: map[mirror.Kind]map[string]bool{},
-		patient: map[mirror.Kind]bool{}, later: func(mirror.Kind) {},
+		patient: map[mirror.Kind]bool{}, later: func(mirror.Kind) {}, panicked: func(string, *mirror.Panic) {},
 	}
 }
 
@@ -150,7 +162,7 @@ func (t *table) spelling(kind mirror.Kind, version, typeURL string) *spelling {
 	if sp := t.byURL[typeURL]; sp != nil {
 		return sp
 	}
-	sp := &spelling{kind: kind, typeURL: typeURL, rank: 1 << 20, byName: map[string]*record{}, refused: map[string]string{}}
+	sp := &spelling{kind: kind, typeURL: typeURL, rank: 1 << 20, byName: map[string]*record{}, refused: map[string]string{}, panicked: map[string]xxh3.Uint128{}}
 	if info, ok := mirror.LookupKind(kind); ok {
 		if i := slices.Index(info.Versions, version); i >= 0 {
 			sp.rank = i
@@ -215,7 +227,7 @@ func (t *table) replace(sp *spelling, resp *adsclient.Response) (out outcome) {
 			}
 		case rec.generation == sp.generation:
 			sp.refuse(string(name), errDuplicate, &out)
-		case rec.hash == xxh3.Hash128(raw.Any) && rec.good():
+		case rec.hash == xxh3.Hash128(raw.Any) && rec.good() && rec.relayed == t.relay:
 			seen++
 			rec.say(raw.Version)
 		default:
@@ -318,7 +330,7 @@ func (t *table) patch(sp *spelling, resp *adsclient.Response) (out outcome) {
 			}
 			continue
 		}
-		if rec.good() && rec.hash == xxh3.Hash128(raw.Any) {
+		if rec.good() && rec.hash == xxh3.Hash128(raw.Any) && rec.relayed == t.relay {
 			// An istiod's delta sends everything again on each push.
 			rec.say(raw.Version)
 			delete(sp.refused, full)
@@ -388,29 +400,6 @@ func (t *table) enter(sp *spelling, rec *record, name []byte, raw adsclient.RawR
 	return full, differs
 }
 
-// accept takes over a new or changed element and reports whether the record's
-// content is another now. A bad element leaves the last good content as it is.
-func (t *table) accept(sp *spelling, rec *record, name string, raw adsclient.RawResource, out *outcome) bool {
-	rec.hash = xxh3.Hash128(raw.Any)
-	rec.say(raw.Version)
-	before := rec.size()
-	defer func() { t.account(before, rec.size()) }()
-	r, path, err := mirror.DecodeStamped(sp.kind, raw.Any, t.importer.source, t.importer.stamp)
-	if err == nil {
-		if rec.version == r.SourceVersion() {
-			rec.version = r.SourceVersion() // a relay gives both the same: held once
-		}
-		var differs bool
-		if differs, err = t.take(sp, rec, r, path); err == nil {
-			rec.at = time.Now().Unix()
-			return differs
-		}
-	}
-	sp.refuse(name, err, out)
-	rec.hash = xxh3.Uint128{} // looked at again, and reported, each time it comes
-	return false
-}
-
 // say takes over the version that the server gives the content: none on a SotW stream.
 // A version of earlier content would, on resuming, claim what is not held.
 func (r *record) say(version []byte) {
@@ -459,6 +448,7 @@ func (t *table) forget(sp *spelling, name string, rec *record) (held bool) {
 	sp.countDropped(rec, imported)
 	delete(sp.byName, name)
 	delete(sp.refused, name)
+	delete(sp.panicked, name)
 	return rec.resource != nil
 }
 
@@ -475,39 +465,50 @@ func (sp *spelling) countDropped(rec *record, reason Reason) {
 // restate and finish, of the gate.
 func (t *table) fold(kind mirror.Kind, names []string) (differ int) {
 	for _, name := range names {
-		var best *record
-		var from *spelling
-		for _, sp := range t.byKind[kind] {
-			if rec := sp.byName[name]; rec != nil && rec.resource != nil {
-				best, from = rec, sp
-				break
-			}
-		}
-		if best == nil && t.waits(kind) {
-			if t.leaving[kind] == nil {
-				t.leaving[kind] = map[string]bool{}
-			}
-			t.leaving[kind][name] = true
-			if key, ok := keyOf(kind, name); ok {
-				t.gate.waits(t.importer.keyOf(key))
-			}
-			continue
-		}
-		if best == nil {
-			if key, ok := keyOf(kind, name); ok {
-				t.gate.remove(t.importer.keyOf(key))
-			}
-			continue
-		}
-		stored, changed := t.gate.put(best.kept(from.typeURL))
-		before := best.size()
-		best.resource = stored
-		t.account(before, best.size())
-		if changed {
+		if t.foldOne(kind, name) {
 			differ++
 		}
 	}
 	return differ
+}
+
+// foldOne is fold for one name. A panic leaves what is served under it as it is.
+func (t *table) foldOne(kind mirror.Kind, name string) (differs bool) {
+	defer func() {
+		if p := mirror.Recovered(recover()); p != nil {
+			_ = t.costs(name, p) // there is no response any more to refuse it in
+			differs = false
+		}
+	}()
+	var best *record
+	var from *spelling
+	for _, sp := range t.byKind[kind] {
+		if rec := sp.byName[name]; rec != nil && rec.resource != nil {
+			best, from = rec, sp
+			break
+		}
+	}
+	if best == nil && t.waits(kind) {
+		if t.leaving[kind] == nil {
+			t.leaving[kind] = map[string]bool{}
+		}
+		t.leaving[kind][name] = true
+		if key, ok := keyOf(kind, name); ok {
+			t.gate.waits(t.importer.keyOf(key))
+		}
+		return false
+	}
+	if best == nil {
+		if key, ok := keyOf(kind, name); ok {
+			t.gate.remove(t.importer.keyOf(key))
+		}
+		return false
+	}
+	stored, changed := t.gate.put(best.kept(from.typeURL))
+	before := best.size()
+	best.resource = stored
+	t.account(before, best.size())
+	return changed
 }
 
 func keyOf(kind mirror.Kind, name string) (mirror.Key, bool) {

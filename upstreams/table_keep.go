@@ -137,7 +137,7 @@ func (t *table) adopt(records []state.Record, same bool, asked map[string]bool) 
 		if sp.byName[name] != nil || same && elsewhere {
 			continue // it is held under rules of before
 		}
-		rec := &record{resource: r.Resource, original: r.Original, at: r.At.Unix()}
+		rec := &record{resource: r.Resource, original: r.Original, at: r.At.Unix(), relayed: t.importer.believed(original)}
 		sp.byName[name] = rec
 		if same {
 			rec.hash, rec.version = hashOf(r.Hash), r.Version
@@ -154,6 +154,9 @@ func (t *table) adopt(records []state.Record, same bool, asked map[string]bool) 
 		var out outcome
 		if _, err := t.take(sp, rec, original, nil); err != nil {
 			sp.refuse(name, err, &out)
+			if p := (*mirror.Panic)(nil); errors.As(err, &p) {
+				rec.resource, rec.original = nil, nil // it is set aside
+			}
 		}
 		t.account(0, rec.size())
 		if t.discovery == nil || !t.discovery.waitsFor(rec) {

@@ -12,8 +12,16 @@ import (
 // of a record: left out or reshaped. It reports whether what is held is another now. An
 // error leaves the record as it is.
 func (t *table) take(sp *spelling, rec *record, r *mirror.Resource, path []string) (differs bool, err error) {
+	defer func() {
+		if p := mirror.Recovered(recover()); p != nil {
+			differs, err = false, t.costs(r.FullName(), p)
+		}
+	}()
+	if t.fault != nil {
+		t.fault(r)
+	}
 	had := rec.resource != nil
-	reason, detail := t.importer.check(r, path)
+	reason, detail := t.importer.check(r, path, rec.relayed)
 	if reason != imported {
 		t.unfollow(rec, r.FullName())
 		t.leaveOut(sp, rec, nil, reason, detail)

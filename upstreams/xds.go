@@ -45,7 +45,7 @@ type XDS struct {
 	store  *mirror.Store
 	drift  map[string]uint64
 	types  []string // subscribed on the present stream
-	relay  bool
+	relay  bool     // which was asked for one version of each kind
 	server acquaintance
 	extra  []string // type URLs from the config
 	// complained has, by address, the error that was logged last.
@@ -87,6 +87,7 @@ func newXDS(cfg config.Upstream, node config.Node, provenance config.Provenance,
 		},
 	}
 	x.table.later = x.settleLater
+	x.table.panicked = func(name string, p *mirror.Panic) { sayPanic(log, name, x.table.panics, p) }
 	opts := []grpc.DialOption{grpc.WithUserAgent("meshrelay")}
 	if cfg.XDS.Plaintext {
 		opts = append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -237,7 +238,7 @@ func (x *XDS) HandleState(s adsclient.State) {
 		}
 		x.enter(StateConnecting)
 	case adsclient.Streaming:
-		x.types, x.relay = subscriptions(s.Relay, x.extra), s.Relay
+		x.types, x.relay, x.table.relay = subscriptions(s.Relay, x.extra), s.Relay, s.Relay
 		x.repeating = nil // what a new stream answers is more than a repetition
 		x.table.begin(x.types)
 		x.gate.streams()
@@ -252,6 +253,7 @@ func (x *XDS) HandleState(s adsclient.State) {
 		}
 		x.log.Debug("stream open", "address", s.Address, "protocol", s.Protocol, "relay", s.Relay)
 	case adsclient.Connected:
+		x.table.relay = s.Relay
 		x.log.Info("upstream answers", "address", s.Address, "protocol", s.Protocol, "relay", s.Relay)
 		st.LastError = ""
 		clear(x.complained)
@@ -312,20 +314,8 @@ func (x *XDS) HandleResponse(resp *adsclient.Response) error {
 	}
 	sp := x.table.spelling(kind, version, resp.TypeURL)
 	x.table.arrive(sp)
-	var result outcome
 	x.gate.begin()
-	// There is one MeshConfig at most, so what a server says of it is all that there is.
-	if resp.Complete || kind == mirror.MeshConfig {
-		result = x.table.replace(sp, resp)
-	} else {
-		result = x.table.patch(sp, resp)
-	}
-	if x.relay {
-		x.table.retire(kind, sp)
-	}
-	x.table.settle(kind)
-	back := !x.table.waits(kind) && x.gate.freshen(kind)
-	x.ask()
+	result, back := x.takeResponse(sp, resp)
 	result.deleted = x.gate.end(x.table.unsettled())
 	if n := result.changed + result.gone; resp.Relist && n > 0 {
 		x.drift[kind.String()] += uint64(n)
@@ -345,6 +335,31 @@ func (x *XDS) HandleResponse(resp *adsclient.Response) error {
 		return err
 	}
 	return nil
+}
+
+// takeResponse takes in a response, and reports whether everything has to be said once more.
+// Of a panic the response is refused as a whole, as far as it has not been taken in. The
+// caller holds mu, and is between begin and end of the gate.
+func (x *XDS) takeResponse(sp *spelling, resp *adsclient.Response) (result outcome, back bool) {
+	defer func() {
+		if p := mirror.Recovered(recover()); p != nil {
+			result.unread = true
+			result.refuse(sp.typeURL, x.table.costs(sp.typeURL, p))
+		}
+	}()
+	// There is one MeshConfig at most, so what a server says of it is all that there is.
+	if resp.Complete || sp.kind == mirror.MeshConfig {
+		result = x.table.replace(sp, resp)
+	} else {
+		result = x.table.patch(sp, resp)
+	}
+	if x.relay {
+		x.table.retire(sp.kind, sp)
+	}
+	x.table.settle(sp.kind)
+	back = !x.table.waits(sp.kind) && x.gate.freshen(sp.kind)
+	x.ask()
+	return result, back
 }
 
 // touch notes that the source is in contact, once it has said all that it has. The caller
@@ -389,7 +404,7 @@ func (x *XDS) Status() Status {
 	}
 	st.Refused, st.RefusedTotal = x.table.refusals()
 	st.Dropped = x.table.droppedCounts()
-	st.OverLimit = x.table.overLimit()
+	st.OverLimit, st.Panics = x.table.overLimit(), x.table.panics
 	st.Drift = maps.Clone(x.drift)
 	st.Addresses, st.Switches = x.client.Addresses(), x.client.Switches()
 	st.Resources = countsByName(x.store)

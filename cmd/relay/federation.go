@@ -15,7 +15,7 @@ func mergePolicies(rules []config.Merge) (byKind map[mirror.Kind]mirror.Policy, 
 	byKind = map[mirror.Kind]mirror.Policy{}
 	for _, m := range rules {
 		if len(m.Kinds) == 0 {
-			if others, err = federation.PolicyByName(m.Policy, mirror.Kind{}, m.SameHost); err != nil {
+			if others, err = federation.PolicyByName(m.Policy, mirror.Kind{}, m.Union()); err != nil {
 				return nil, nil, fmt.Errorf("merge: %w", err)
 			}
 		}
@@ -25,7 +25,7 @@ func mergePolicies(rules []config.Merge) (byKind map[mirror.Kind]mirror.Policy, 
 				return nil, nil, fmt.Errorf("merge: %w", err)
 			}
 			for _, kind := range kinds {
-				if byKind[kind], err = federation.PolicyByName(m.Policy, kind, m.SameHost); err != nil {
+				if byKind[kind], err = federation.PolicyByName(m.Policy, kind, m.Union()); err != nil {
 					return nil, nil, fmt.Errorf("merge: %w", err)
 				}
 			}

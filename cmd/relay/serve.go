@@ -132,7 +132,7 @@ func serve(ctx context.Context, cfg *config.Config, watcher *config.Watcher, fla
 		Configs: aggregate, Upstreams: manager.Status,
 		Clients:  func() []downstream.ClientStatus { return server.Clients() },
 		Receipts: func(key mirror.Key) []downstream.Receipt { return server.Receipts(key) },
-		Trace:    manager.Trace, LeftOut: manager.LeftOut, Contests: register.Contests, HostConflicts: register.HostConflicts,
+		Trace:    manager.Trace, LeftOut: manager.LeftOut, Contests: register.Contests, HostConflicts: register.HostConflicts, NotFollowed: register.NotFollowed,
 	})
 	serverConfig, err := downstreamConfig(cfg, build.Version)
 	if err != nil {

@@ -116,7 +116,7 @@ func keptBefore(dir, upstream string) (state.Contents, bool, error) {
 // stampOf returns the stamp that the relay puts on what an upstream gives: by the config, or,
 // without one, as what was kept before has it.
 func stampOf(cfg *config.Config, upstream string, before state.Contents) *mirror.Stamp {
-	of := mirror.StampOf{Source: upstream, Begin: true}
+	of := mirror.StampOf{Source: upstream, Believe: true, Begin: true}
 	if cfg == nil {
 		of.Cluster, of.Relay = origin(before.Records)
 		if of.Cluster == "" {

@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -35,6 +37,9 @@ func Explain(w io.Writer, e admin.Explanation, diffs bool, now time.Time) error 
 	}
 	for _, c := range e.HostConflicts {
 		fmt.Fprintf(&b, "Host %s is claimed by several: %s.\n", c.Host, strings.Join(claims(c), ", "))
+		if c.Apart != "" {
+			fmt.Fprintf(&b, "They are not united: %s.\n", c.Apart)
+		}
 	}
 	b.WriteString("\n")
 	if _, err := io.WriteString(w, printer.CleanLines(b.String())); err != nil {
@@ -182,13 +187,39 @@ func Conflicts(w io.Writer, all admin.Conflicts, now time.Time) error {
 	if _, err := fmt.Fprintln(w); err != nil {
 		return err
 	}
-	if len(all.Hosts) == 0 {
+	if err := hostConflicts(w, all.Hosts, now); err != nil || len(all.NotFollowed) == 0 {
+		return err
+	}
+	rows := [][]string{{"NOT FOLLOWED", "KIND", "SERVED FROM", "HOSTS", "NAMESPACES", "REASON"}}
+	for _, n := range all.NotFollowed {
+		namespaces := "*"
+		if n.Namespaces > 0 {
+			namespaces = strconv.Itoa(n.Namespaces)
+		}
+		rows = append(rows, []string{n.Key.Namespace + "/" + n.Key.Name, n.Key.Kind.Kind, n.Source, strconv.Itoa(n.Hosts), namespaces, n.Reason})
+	}
+	if _, err := fmt.Fprintln(w); err != nil {
+		return err
+	}
+	return printer.Rows(w, rows)
+}
+
+func hostConflicts(w io.Writer, all []federation.HostConflict, now time.Time) error {
+	if len(all) == 0 {
 		_, err := fmt.Fprintln(w, "No host is claimed by two configs.")
 		return err
 	}
 	rows := [][]string{{"HOST", "KIND", "CLAIMED BY", "SINCE"}}
-	for _, c := range all.Hosts {
-		rows = append(rows, []string{c.Host, c.Kind.Kind, strings.Join(claims(c), ", "), printer.Ago(c.Since, now)})
+	apart := slices.ContainsFunc(all, func(c federation.HostConflict) bool { return c.Apart != "" })
+	if apart {
+		rows[0] = append(rows[0], "NOT UNITED")
+	}
+	for _, c := range all {
+		row := []string{c.Host, c.Kind.Kind, strings.Join(claims(c), ", "), printer.Ago(c.Since, now)}
+		if apart {
+			row = append(row, printer.OrNone(c.Apart))
+		}
+		rows = append(rows, row)
 	}
 	return printer.Rows(w, rows)
 }

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"meshrelay/admin"
+	"meshrelay/federation"
+	"meshrelay/mirror"
 )
 
 func TestWhatAnUpstreamWithholdsIsExplained(t *testing.T) {
@@ -26,5 +28,19 @@ func TestWhatAnUpstreamWithholdsIsExplained(t *testing.T) {
 		if got := out.String(); !strings.HasPrefix(got, want) || !strings.Contains(got, "because of this") {
 			t.Errorf("%s:\n%s", outcome, got)
 		}
+	}
+}
+
+func TestConfigsThatAreNotFollowedAreListed(t *testing.T) {
+	all := admin.Conflicts{NotFollowed: []federation.NotFollowed{
+		{Key: mirror.Key{Kind: mirror.Kind{Group: "a", Kind: "B"}, Namespace: "c", Name: "d"}, Source: "east", Hosts: 2000, Namespaces: 3000, Reason: "too many"},
+	}}
+	var out strings.Builder
+	if err := Conflicts(&out, all, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	want := "NOT FOLLOWED   KIND   SERVED FROM   HOSTS   NAMESPACES   REASON\nc/d            B      east          2000    3000         too many\n"
+	if got := out.String(); !strings.HasSuffix(got, want) {
+		t.Errorf("got\n%s\nwant at the end\n%s", got, want)
 	}
 }

@@ -1,0 +1,116 @@
+package mirror
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+)
+
+// brittle is a Policy that panics over what is called "bad". All others are merged as by
+// first, and with sameGroup all keys are of one group.
+type brittle struct {
+	first
+	sameGroup bool
+}
+
+func (b brittle) Merge(copies []Provider) Verdict {
+	for _, c := range copies {
+		if c.Resource.Key().Name == "bad" {
+			panic("over " + c.Resource.Key().Name)
+		}
+	}
+	return b.first.Merge(copies)
+}
+
+func (b brittle) Group(*Resource) string {
+	if b.sameGroup {
+		return "all"
+	}
+	return ""
+}
+
+func TestPanicWhileMergingCostsThatKey(t *testing.T) {
+	for _, sameGroup := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			a, stores, journal := newAggregate(t.Context(), t, "east", "west")
+			a.SetPolicies(nil, brittle{sameGroup: sameGroup})
+			stores["east"].Put(entry(t, "east", "bad", "bad.example"))
+			stores["east"].Put(entry(t, "east", "good", "good.example"))
+			synctest.Wait()
+			if got := journal.take(); got != "add good from east" {
+				t.Errorf("events: %s", got)
+			}
+			// The goroutine goes on, and what a view selects does without the key.
+			stores["east"].Put(entry(t, "east", "good", "other.example"))
+			synctest.Wait()
+			stores["west"].Put(entry(t, "west", "later", "later.example"))
+			synctest.Wait()
+			if got := journal.take(); got != "update good from east, add later from west" {
+				t.Errorf("events: %s", got)
+			}
+			if r := a.Select(entry(t, "east", "bad", "x").Key(), everything); r != nil {
+				t.Errorf("selected: %v", r.Key())
+			}
+			// What is wrong with it has an end.
+			a.SetPolicies(nil, nil)
+			synctest.Wait()
+			if got := journal.take(); got != "add bad from east" {
+				t.Errorf("events: %s", got)
+			}
+		})
+	}
+}
+
+func TestPanicOfAHandlerCostsThatEvent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, store := NewAggregate(), NewStore()
+		var panics []string
+		if err := a.RegisterPanicHandler(func(key Key, p *Panic) { panics = append(panics, key.Name+": "+p.Value+" "+p.Stack) }); err != nil {
+			t.Fatal(err)
+		}
+		fail := func(name string) {
+			if name == "bad" {
+				panic("no")
+			}
+		}
+		if err := a.RegisterTouchHandler(func(key Key, _ *Settlement) { fail(key.Name) }); err != nil {
+			t.Fatal(err)
+		}
+		if err := a.RegisterEventHandler(Kind{}, func(_, cur *Resource, _ Event) { fail(cur.Key().Name) }); err != nil {
+			t.Fatal(err)
+		}
+		journal := &journal{}
+		if err := a.RegisterEventHandler(Kind{}, journal.handle); err != nil {
+			t.Fatal(err)
+		}
+		if err := a.SetSources([]Source{{Name: "east", Cache: store}}); err != nil {
+			t.Fatal(err)
+		}
+		go a.Run(t.Context())     //nolint:errcheck // ends with the test
+		go store.Run(t.Context()) //nolint:errcheck // ends with the test
+		store.Put(entry(t, "east", "bad", "bad.example"))
+		store.Put(entry(t, "east", "good", "good.example"))
+		synctest.Wait()
+		if got := journal.take(); got != "add bad from east, add good from east" {
+			t.Errorf("events: %s", got)
+		}
+		if len(panics) != 2 || !strings.HasPrefix(panics[0], "bad: no ") || !strings.Contains(panics[0], "panic_test.go") {
+			t.Errorf("reported: %q", panics)
+		}
+	})
+}
+
+func TestPanicIsBounded(t *testing.T) {
+	func() {
+		defer func() {
+			p := Recovered(recover())
+			if p == nil || len(p.Value) > maxPanicValue+8 || len(p.Stack) > maxPanicStack+8 || !strings.Contains(p.Error(), "xxx") {
+				t.Errorf("%+v", p)
+			}
+		}()
+		panic(strings.Repeat("x", 1<<20))
+	}()
+	if p := Recovered(nil); p != nil {
+		t.Error("a panic without one")
+	}
+}
