@@ -100,7 +100,6 @@ func TestWhatIstiodDoesNotCompleteStaysTheVeryBytes_C23(t *testing.T) {
 		{"no host", "vs", "shop/r", `{"http": [{"delegate": {"name": "other"}}]}`},
 		{"headers, authorities, gateways and namespaces", "vs", "shop/r", `{"hosts": ["a.corp"], "gateways": ["gw"], "http": [{"match": [{"authority": {"exact": "reviews"}, "sourceNamespace": "shop"}],
 			"rewrite": {"authority": "reviews"}, "headers": {"request": {"set": {"host": "reviews"}}}}, {"redirect": {"authority": "reviews"}}]}`},
-		{"a resource without a namespace", "dr", "/r", `{"host": "reviews"}`},
 		{"hosts of services", "se", "shop/r", `{"hosts": ["reviews"], "endpoints": [{"address": "reviews"}]}`},
 		{"what sidecars import, and their proxy", "sidecar", "shop/r", `{"egress": [{"hosts": ["shop/reviews", "./*"]}], "outboundTrafficPolicy": {"egressProxy": {"host": "proxy", "port": {"number": 80}}}}`},
 		{"servers of gateways", "gw", "shop/r", `{"servers": [{"hosts": ["reviews", "shop/reviews"], "port": {"number": 80, "name": "http", "protocol": "HTTP"}}]}`},
@@ -200,7 +199,6 @@ func TestShortHostsOfAResource_C23(t *testing.T) {
 	for _, tt := range []struct{ kind, full, body, want string }{
 		{"vs", "shop/r", `{"hosts": ["reviews", "a.corp", "*"], "http": [{"route": [{"destination": {"host": "reviews"}}, {"destination": {"host": "details"}}], "mirror": {"host": "::1"}}]}`, "reviews details"},
 		{"dr", "shop/r", `{"host": "reviews.shop.svc.cluster.local"}`, ""},
-		{"dr", "/r", `{"host": "reviews"}`, ""},
 		{"se", "shop/r", `{"hosts": ["reviews"]}`, ""},
 		{"httproute", "shop/r", `{"hostnames": ["reviews"]}`, ""},
 	} {
