@@ -160,7 +160,7 @@ func TestFollowingAcknowledgementsCostsNoAllocation(t *testing.T) {
 func FuzzFollow(f *testing.F) {
 	var wire bytes.Buffer
 	fr := http2.NewFramer(&wire, nil)
-	if err := errors.Join(fr.WriteSettings(), fr.WriteData(1, false, grpcMessage(70_000)[:16_000]), fr.WriteDataPadded(3, true, grpcMessage(3), make([]byte, 4)), fr.WriteRSTStream(1, 0)); err != nil {
+	if err := errors.Join(fr.WriteSettings(), fr.WriteData(1, false, grpcMessage(70_000)[:20]), fr.WriteDataPadded(3, true, grpcMessage(3), make([]byte, 4)), fr.WriteRSTStream(1, 0)); err != nil {
 		f.Fatal(err)
 	}
 	f.Add(wire.Bytes(), 7)
