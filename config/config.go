@@ -154,25 +154,6 @@ type Downstream struct {
 	ShedAtMemoryPercent int `yaml:"shedAtMemoryPercent"`
 }
 
-// Listener is one address to serve on, in plaintext or with TLS.
-type Listener struct {
-	Address string `yaml:"address"`
-	// Plaintext goes without TLS. Off loopback it also needs AllowInsecure.
-	Plaintext     bool         `yaml:"plaintext"`
-	AllowInsecure bool         `yaml:"allowInsecure"`
-	TLS           *ListenerTLS `yaml:"tls,omitempty"`
-	// View names the view of all clients of the listener.
-	View string `yaml:"view,omitempty"`
-}
-
-// ListenerTLS are the files of a TLS listener. They are read again when they change.
-type ListenerTLS struct {
-	CertFile string `yaml:"certFile"`
-	KeyFile  string `yaml:"keyFile"`
-	// ClientCAFile, when set, makes a client certificate mandatory.
-	ClientCAFile string `yaml:"clientCAFile"`
-}
-
 // Push bounds how long a change may wait for company.
 type Push struct {
 	// DebounceAfter is the quiet time that ends the wait while changes keep coming.

@@ -147,6 +147,7 @@ func (v *validator) config(c *Config) {
 	}
 	v.merges(c.Merge)
 	v.views(c)
+	v.listeners(c)
 	if c.Provenance.Relay != c.Node.ID && !idShape.MatchString(c.Provenance.Relay) {
 		v.errorf("provenance.relay", "%q: 1 to 253 letters, digits, dots, dashes and underscores", c.Provenance.Relay)
 	}
@@ -227,25 +228,6 @@ func (v *validator) xds(at string, x XDS) {
 func (v *validator) downstream(d Downstream) {
 	if len(d.Listeners) == 0 {
 		v.errorf("downstream.listeners", "there must be at least one: add an address to serve on")
-	}
-	for i, l := range d.Listeners {
-		at := fmt.Sprintf("downstream.listeners[%d]", i)
-		v.address(at+".address", l.Address, 0)
-		for n, other := range d.Listeners[:i] {
-			if collide(l.Address, other.Address) {
-				v.errorf(at+".address", "%q is the address of listeners[%d] (%q) already", l.Address, n, other.Address)
-			}
-		}
-		switch {
-		case l.Plaintext && l.TLS != nil:
-			v.errorf(at+".plaintext", "both plaintext and tls: leave out one")
-		case !l.Plaintext && l.TLS == nil && !v.reported(at+".plaintext"):
-			v.errorf(at+".tls", "neither tls nor plaintext: set tls, or plaintext: true to go without")
-		case l.Plaintext && !l.AllowInsecure && !loopback(l.Address):
-			v.errorf(at+".address", "plaintext on %q, which is not a loopback address, needs allowInsecure: true: anybody who reaches it can read all configs", l.Address)
-		case l.TLS != nil && (l.TLS.CertFile == "" || l.TLS.KeyFile == ""):
-			v.errorf(at+".tls", "certFile and keyFile are both needed")
-		}
 	}
 	v.duration("downstream.startupTimeout", d.StartupTimeout, time.Millisecond, 24*time.Hour)
 	v.duration("downstream.maxConnectionAge", d.MaxConnectionAge, time.Second, 30*24*time.Hour)

@@ -253,6 +253,9 @@ func (v *validator) views(c *Config) {
 				v.errorf(at+".default", "views[%d] is the default already", fallback)
 			}
 			fallback = i
+			if len(w.Match.Identities) > 0 {
+				v.errorf(at+".default", "the default view is for every client that no other view matches, and match.identities is for some only: leave out one of them")
+			}
 		}
 		given := !reflect.ValueOf(w.Match).IsZero()
 		switch {

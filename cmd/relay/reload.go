@@ -49,6 +49,10 @@ func (r *reloader) apply(ctx context.Context, cfg *config.Config) (needsRestart 
 	next := *cfg
 	// What only a restart takes over stays as it is.
 	next.Node, next.Provenance = r.running.Node, r.running.Provenance
+	// The listeners that run meet the new views, whatever those in the file are.
+	if err := config.CheckListeners(r.running.Downstream.Listeners, cfg.Views); err != nil {
+		return nil, fmt.Errorf("the listeners stay until a restart, and these views are not for them: %w", err)
+	}
 	policies, others, err := mergePolicies(cfg.Merge)
 	if err != nil {
 		return nil, err
