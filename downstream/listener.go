@@ -43,10 +43,13 @@ type Listener struct {
 	Address string
 	// TLS is nil for plaintext.
 	TLS *TLS
-	// View names the view of all clients that come by this listener, whatever the views say
-	// of whom they match.
+	// View names the view of all clients that come by this listener. Of the view's Match only
+	// the identities count.
 	View string
 }
+
+// verifies reports whether clients of the listener show a certificate.
+func (l Listener) verifies() bool { return l.TLS != nil && l.TLS.ClientCAFile != "" }
 
 // TLS are the files of a listener, in PEM form. They are read again when they
 // change; a bad file does not replace a good one.

@@ -40,8 +40,9 @@ type View struct {
 // each list at least one element. The zero Match is for nobody.
 //
 // Identities are proof, and so is the listener that a client comes by (Listener.View), as
-// far as the network is. All the rest is what a client says of itself: it tells apart
-// clients that mean well, and keeps nothing from others.
+// far as the network is. Identities hold on every listener, also on one that names the view.
+// All the rest is what a client says of itself: it tells apart clients that mean well, and
+// keeps nothing from others.
 //
 // Lists are of patterns in which * stands for any text and ? for any character.
 type Match struct {
@@ -98,9 +99,15 @@ func newRules(views []View, listeners []Listener) (*rules, error) {
 		rs.byLabels = rs.byLabels || r.selector != nil
 	}
 	for _, l := range listeners {
-		known := slices.ContainsFunc(views, func(v View) bool { return v.Name == l.View })
-		if l.View != "" && !known {
+		if l.View == "" {
+			continue
+		}
+		i := slices.IndexFunc(views, func(v View) bool { return v.Name == l.View })
+		switch {
+		case i < 0:
 			errs = errors.Join(errs, fmt.Errorf("downstream: listener %s: there is no view %s", l.Address, l.View))
+		case len(views[i].Match.Identities) > 0 && !l.verifies():
+			errs = errors.Join(errs, fmt.Errorf("downstream: listener %s: view %s is for identities, and the listener verifies none", l.Address, l.View))
 		}
 	}
 	return rs, errs
@@ -134,18 +141,25 @@ func newRule(v View) (*rule, error) {
 // is none.
 func (rs *rules) choose(l Listener, c client, identities []string) (*rule, error) {
 	if l.View != "" {
-		return rs.byName[l.View], nil
+		if r := rs.byName[l.View]; r.admits(identities) {
+			return r, nil
+		}
+		return nil, refuse(reasonView, codes.PermissionDenied, "%s", refusal(l, c, identities))
 	}
 	for _, r := range rs.ordered {
 		if r.matches(c, identities) {
 			return r, nil
 		}
 	}
-	if rs.other != nil {
+	if rs.other != nil && rs.other.admits(identities) {
 		return rs.other, nil
 	}
 	return nil, refuse(reasonView, codes.PermissionDenied, "%s", refusal(l, c, identities))
 }
+
+// admits reports whether a client with these identities may have the view, however it came
+// to it.
+func (r *rule) admits(identities []string) bool { return allowed(r.Match.Identities, identities...) }
 
 func (r *rule) matches(c client, identities []string) bool {
 	m := r.Match
@@ -154,7 +168,7 @@ func (r *rule) matches(c client, identities []string) bool {
 		return false
 	}
 	return allowed(m.NodeIDs, c.nodeID) && allowed(m.ClusterIDs, c.clusterID) && allowed(m.Namespaces, c.namespace) &&
-		allowed(m.Identities, identities...) && (r.selector == nil || r.selector.Matches(c.labels))
+		r.admits(identities) && (r.selector == nil || r.selector.Matches(c.labels))
 }
 
 // allowed reports whether one of values is like one of globs, or there are no globs.

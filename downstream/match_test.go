@@ -55,6 +55,7 @@ func TestFirstMatchingViewWins(t *testing.T) {
 		want       string // empty: none
 	}{
 		{"listener", "listener", clientOf("gateway", m{"CLUSTER_ID": "east"}, nil), nil, "listener"},
+		{"listener, identity", "cluster and identity", clientOf("x", nil, nil), []string{"spiffe://mesh/other"}, "cluster and identity"},
 		{"id, literally", "", clientOf("gateway", nil, nil), nil, "id"},
 		{"id, by pattern", "", clientOf("sidecar~10.0.0.1~edge-1.prod~prod.svc", nil, nil), nil, "id"},
 		{"a pattern is for all of an id", "", clientOf("gateway-2", nil, nil), nil, ""},
@@ -72,7 +73,7 @@ func TestFirstMatchingViewWins(t *testing.T) {
 		{"nothing", "", clientOf("x", nil, nil), nil, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			l := Listener{Address: "127.0.0.1:15010", View: tc.listener}
+			l := Listener{Address: "127.0.0.1:15010", View: tc.listener, TLS: &TLS{ClientCAFile: "ca.pem"}}
 			for _, other := range []string{"", "default"} {
 				all := views
 				if other != "" {
@@ -91,6 +92,34 @@ func TestFirstMatchingViewWins(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestIdentitiesOfAViewHoldOnEveryListener: on one that names the view, and for the default.
+func TestIdentitiesOfAViewHoldOnEveryListener(t *testing.T) {
+	match := Match{NodeIDs: []string{"other"}, Identities: []string{"spiffe://mesh/ns/a/sa/b"}}
+	verified := &TLS{ClientCAFile: "ca.pem"}
+	for name, tc := range map[string]struct {
+		view     View
+		listener Listener
+	}{
+		"a listener names the view": {View{Name: "a", Match: match}, Listener{View: "a", TLS: verified}},
+		"the view is the default":   {View{Name: "a", Match: match, Default: true}, Listener{TLS: verified}},
+	} {
+		rs := must(newRules([]View{tc.view}, []Listener{tc.listener}))
+		if r, err := rs.choose(tc.listener, clientOf("x", nil, nil), []string{"spiffe://mesh/ns/a/sa/b"}); err != nil || r.Name != "a" {
+			t.Errorf("%s: its identity gets %v, %v", name, r, err)
+		}
+		for _, other := range [][]string{nil, {"spiffe://mesh/ns/a/sa/c"}} {
+			if r, err := rs.choose(tc.listener, clientOf("x", nil, nil), other); status.Code(err) != codes.PermissionDenied {
+				t.Errorf("%s: identities %v get %v, %v", name, other, r, err)
+			}
+		}
+	}
+	for _, blind := range []*TLS{nil, {}} {
+		if _, err := newRules([]View{{Name: "a", Match: match}}, []Listener{{Address: ":1", View: "a", TLS: blind}}); err == nil {
+			t.Errorf("a listener with TLS %v, which verifies nobody, names a view of identities", blind)
+		}
 	}
 }
 
