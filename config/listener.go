@@ -21,7 +21,17 @@ type Listener struct {
 	TLS              *ListenerTLS `yaml:"tls,omitempty"`
 	// View names the view of all clients of the listener.
 	View string `yaml:"view,omitempty"`
+	// Debug is off, loopback or verified: who is answered istioctl's debug types. Default:
+	// loopback on a loopback address, else verified.
+	Debug string `yaml:"debug"`
 }
+
+// Values of Listener.Debug.
+const (
+	DebugOff      = "off"
+	DebugLoopback = "loopback"
+	DebugVerified = "verified"
+)
 
 // ListenerTLS are the files of a TLS listener. They are read again when they change.
 type ListenerTLS struct {
@@ -87,6 +97,7 @@ func (v *validator) listeners(c *Config) {
 				v.errorf(at+".address", "%q is the address of listeners[%d] (%q) already", l.Address, n, other.Address)
 			}
 		}
+		v.oneOf(at+".debug", l.Debug, DebugOff, DebugLoopback, DebugVerified)
 		switch {
 		case l.Plaintext && l.TLS != nil:
 			v.errorf(at+".plaintext", "both plaintext and tls: leave out one")

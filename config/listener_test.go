@@ -71,6 +71,29 @@ func TestAListenerThatNamesAViewOfIdentitiesCanVerifyThem(t *testing.T) {
 	}
 }
 
+// TestDebugIsForLoopbackWhereTheListenerIs: elsewhere it is for who has a certificate.
+func TestDebugIsForLoopbackWhereTheListenerIs(t *testing.T) {
+	for listener, want := range map[string]string{
+		`address: "127.0.0.1:1", plaintext: true`:                     DebugLoopback,
+		`address: "[::1]:1", plaintext: true`:                         DebugLoopback,
+		`address: ":1", plaintext: true, allowInsecure: true`:         DebugVerified,
+		`address: "10.0.0.1:1", plaintext: true, allowInsecure: true`: DebugVerified,
+		`address: "127.0.0.1:1", plaintext: true, debug: off`:         DebugOff,
+		`address: "127.0.0.1:1", plaintext: true, debug: "off"`:       DebugOff,
+	} {
+		c, err := Parse("relay.yaml", []byte(listenerOf(listener, "")))
+		if err != nil {
+			t.Errorf("%s: %v", listener, err)
+			continue
+		}
+		if got := c.Downstream.Listeners[0].Debug; got != want {
+			t.Errorf("%s: debug is %q, want %q", listener, got, want)
+		}
+	}
+	wantMistakes(t, listenerOf(`address: "127.0.0.1:1", plaintext: true, debug: all`, ""), []string{
+		`3: downstream.listeners[0].debug: "all": want one of off, loopback, verified`})
+}
+
 // TestViewsAreCheckedAgainstTheListenersThatRun: they stay when the views are replaced.
 func TestViewsAreCheckedAgainstTheListenersThatRun(t *testing.T) {
 	mutual := Listener{TLS: &ListenerTLS{ClientCAFile: "ca"}}

@@ -187,6 +187,13 @@ func (c *Config) complete(given func(field string) bool) {
 			c.Views[i].ExcludeOwn = true
 		}
 	}
+	for i := range c.Downstream.Listeners {
+		l := &c.Downstream.Listeners[i]
+		if loopback(l.Address) {
+			def(&l.Debug, DebugLoopback)
+		}
+		def(&l.Debug, DebugVerified)
+	}
 	for i := range c.Upstreams {
 		u := &c.Upstreams[i]
 		def(&u.ClusterID, u.Name)

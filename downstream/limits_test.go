@@ -294,7 +294,7 @@ func (brokenDebugger) Handle(string) ([]byte, error)        { panic("broken") }
 func (brokenDebugger) SyncStatus() []*statusv3.ClientConfig { panic("broken") }
 
 func TestPanicEndsOneStreamOnly(t *testing.T) {
-	r := startRelay(t, true, func(_ *Config, d *Deps) { d.Debug = brokenDebugger{} })
+	r := startRelay(t, true, func(c *Config, d *Deps) { c.Listeners[0].Debug, d.Debug = DebugLoopback, brokenDebugger{} })
 	other := r.sotw()
 	other.send(subscribe(seV1))
 	other.next()

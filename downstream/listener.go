@@ -46,6 +46,9 @@ type Listener struct {
 	// View names the view of all clients that come by this listener. Of the view's Match only
 	// the identities count.
 	View string
+	// Debug is who is answered the debug types: DebugOff, DebugLoopback or DebugVerified.
+	// Empty: DebugOff.
+	Debug string
 }
 
 // verifies reports whether clients of the listener show a certificate.

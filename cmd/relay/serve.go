@@ -279,7 +279,7 @@ func downstreamConfig(cfg *config.Config, version string) (downstream.Config, er
 		MaxHeaderBytes: d.MaxHeaderBytes, Limits: limitsOf(d),
 	}
 	for _, l := range d.Listeners {
-		listener := downstream.Listener{Address: l.Address, View: l.View}
+		listener := downstream.Listener{Address: l.Address, View: l.View, Debug: l.Debug}
 		if l.TLS != nil {
 			listener.TLS = &downstream.TLS{CertFile: l.TLS.CertFile, KeyFile: l.TLS.KeyFile, ClientCAFile: l.TLS.ClientCAFile}
 		}
