@@ -1,6 +1,7 @@
 package config
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -115,5 +116,57 @@ func TestViewsAreCheckedAgainstTheListenersThatRun(t *testing.T) {
 		if (err == nil) != (tc.want == "") || err != nil && !strings.HasPrefix(err.Error(), tc.want) {
 			t.Errorf("%s: %v, want %q", name, err, tc.want)
 		}
+	}
+}
+
+// TestAnIdentityThatMatchesNothingIsAMistake: with its line and what to write instead.
+func TestAnIdentityThatMatchesNothingIsAMistake(t *testing.T) {
+	const (
+		one   = `address: "127.0.0.1:1", tls: {certFile: c, keyFile: k, clientCAs: [{trustDomain: east.example, file: e}]}`
+		roots = `address: "127.0.0.1:1", tls: {certFile: c, keyFile: k, clientCAFile: ca}`
+		at    = "7: views[0].match.identities[0]: "
+	)
+	for _, tc := range []struct{ listener, identity, want string }{
+		{roots, "spiffe://west.example/ns/*/sa/relay", ""},
+		{roots, "dns:*.example", ""},
+		{one, "spiffe://*.example/**", ""},
+		{roots, "relay.example", `"relay.example" is a bare name: write "dns:relay.example"`},
+		{roots, "spiffe://*", `"spiffe://*" matches nothing, as the identities of clients have a path: write "spiffe://*/**"`},
+		{one, "spiffe://west.example/**", `"spiffe://west.example/**" matches nothing, as no listener has client CAs for its trust domain`},
+		{one, "dns:relay.example", `"dns:relay.example" matches nothing, as tls.clientCAs vouch for SPIFFE IDs only`},
+	} {
+		in := listenerOf(tc.listener, "views: [{name: a, match: {identities: ["+strconv.Quote(tc.identity)+"]}}]\n")
+		if tc.want != "" {
+			wantMistakes(t, in, []string{at + tc.want})
+		} else if _, err := Parse("relay.yaml", []byte(in)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestClientCAsNameTrustDomains(t *testing.T) {
+	const views = "views: [{name: a, match: {identities: [\"spiffe://*/**\"]}}]\n"
+	in := func(cas string) string {
+		return listenerOf(`address: "127.0.0.1:1", tls: {certFile: c, keyFile: k, clientCAFile: ca, clientCAs: `+cas+`}`, views)
+	}
+	c, err := Parse("/etc/relay.yaml", []byte(in("[{trustDomain: a.example, file: a.pem}, {trustDomain: b.example, file: a.pem}]")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := c.Downstream.Listeners[0].TLS.ClientCAs[0].File; got != "/etc/a.pem" {
+		t.Errorf("a relative path is %q", got)
+	}
+	if err := c.CheckFiles(); err == nil || !strings.Contains(err.Error(), "downstream.listeners[0].tls.clientCAs[1].file") {
+		t.Errorf("files that are not there: %v", err)
+	}
+	for cas, want := range map[string]string{
+		"[]":                                  "s: is empty",
+		"[{file: a}]":                         `s[0].trustDomain: "" is not a trust domain`,
+		"[{trustDomain: A.example, file: a}]": `s[0].trustDomain: "A.example" is not a trust domain`,
+		"[{trustDomain: 'spiffe://a.example', file: a}]":         `s[0].trustDomain: "spiffe://a.example" is not a trust domain: write "a.example"`,
+		"[{trustDomain: a.example}]":                             "s[0].file: missing",
+		"[{trustDomain: a, file: a}, {trustDomain: a, file: b}]": `s[1].trustDomain: "a" has roots in clientCAs[0] already`,
+	} {
+		wantMistakes(t, in(cas), []string{"3: downstream.listeners[0].tls.clientCA" + want})
 	}
 }

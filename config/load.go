@@ -263,6 +263,9 @@ func (c *Config) files(f func(field string, path *string)) {
 			f(at+".certFile", &t.CertFile)
 			f(at+".keyFile", &t.KeyFile)
 			f(at+".clientCAFile", &t.ClientCAFile)
+			for n := range t.ClientCAs {
+				f(fmt.Sprintf("%s.clientCAs[%d].file", at, n), &t.ClientCAs[n].File)
+			}
 		}
 	}
 }

@@ -127,6 +127,17 @@ func (s *Server) connectionRefused(from net.Addr) {
 	}
 }
 
+// handshakeRefused returns what counts and logs connections to a listener whose TLS handshake
+// fails because of what the client shows.
+func (s *Server) handshakeRefused(l *Listener) func(from net.Addr, err error) {
+	return func(from net.Addr, err error) {
+		s.metrics.refusals.WithLabelValues(string(reasonHandshake)).Inc()
+		if s.refusals.Allow() {
+			s.log.Warn("client refused", "listener", l.Address, "address", from.String(), "reason", reasonHandshake, "err", bounded(err.Error()))
+		}
+	}
+}
+
 var errDraining = status.Error(codes.Unavailable, "relay is shutting down; reconnect")
 
 func (s *Server) isDraining() bool {

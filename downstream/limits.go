@@ -74,12 +74,13 @@ const (
 	reasonViews       reason = "views"       // maxViews
 	reasonDebug       reason = "debug"       // maxReplies
 	reasonUnread      reason = "unread"      // SendTimeout
+	reasonHandshake   reason = "handshake"   // TLS: no certificate, or one that is refused
 )
 
 func reasons() []reason {
 	return []reason{
 		reasonConnections, reasonStreams, reasonRate, reasonOverload, reasonHeaders, reasonRequests, reasonBytes,
-		reasonNode, reasonTypes, reasonNames, reasonView, reasonViews, reasonDebug, reasonUnread,
+		reasonNode, reasonTypes, reasonNames, reasonView, reasonViews, reasonDebug, reasonUnread, reasonHandshake,
 	}
 }
 

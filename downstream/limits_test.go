@@ -331,6 +331,12 @@ func TestViewsAreBounded(t *testing.T) {
 // certificate writes a certificate and its key, signed by parent or by itself.
 func certificate(t *testing.T, dir, name string, parent *tls.Certificate) *tls.Certificate {
 	t.Helper()
+	return certificateOf(t, dir, name, parent, func(*x509.Certificate) {})
+}
+
+// certificateOf is certificate with something else in it.
+func certificateOf(t *testing.T, dir, name string, parent *tls.Certificate, edit func(*x509.Certificate)) *tls.Certificate {
+	t.Helper()
 	key := must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
 	tmpl := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
@@ -339,6 +345,7 @@ func certificate(t *testing.T, dir, name string, parent *tls.Certificate) *tls.C
 		IsCA: parent == nil, BasicConstraintsValid: true,
 		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
+	edit(tmpl)
 	signer, signKey := tmpl, any(key)
 	if parent != nil {
 		signer, signKey = must(x509.ParseCertificate(parent.Certificate[0])), parent.PrivateKey

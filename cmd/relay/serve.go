@@ -282,6 +282,9 @@ func downstreamConfig(cfg *config.Config, version string) (downstream.Config, er
 		listener := downstream.Listener{Address: l.Address, View: l.View, Debug: l.Debug}
 		if l.TLS != nil {
 			listener.TLS = &downstream.TLS{CertFile: l.TLS.CertFile, KeyFile: l.TLS.KeyFile, ClientCAFile: l.TLS.ClientCAFile}
+			for _, ca := range l.TLS.ClientCAs {
+				listener.TLS.ClientCAs = append(listener.TLS.ClientCAs, downstream.ClientCA(ca))
+			}
 		}
 		out.Listeners = append(out.Listeners, listener)
 	}
