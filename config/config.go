@@ -89,6 +89,9 @@ type XDS struct {
 	TLS *TLS `yaml:"tls,omitempty"`
 	// TokenFile holds a bearer token, read again for each stream.
 	TokenFile string `yaml:"tokenFile"`
+	// ShareToken lets an upstream of another cluster have the same TokenFile. Each can then
+	// present the token to the other.
+	ShareToken bool `yaml:"shareToken"`
 	// Plaintext goes without TLS.
 	Plaintext bool `yaml:"plaintext"`
 	// ResyncInterval is how often everything is asked for again. Default 5m.

@@ -69,7 +69,7 @@ func TestMistakesAreNamedWithFileAndLine(t *testing.T) {
 		}
 		return strings.Replace(minimal, old, new, 1)
 	}
-	const xdsFields = "addresses, protocol, tls, tokenFile, plaintext, resyncInterval, syncTimeout, failbackAfter, types"
+	const xdsFields = "addresses, protocol, tls, tokenFile, shareToken, plaintext, resyncInterval, syncTimeout, failbackAfter, types"
 	for _, tc := range []struct {
 		name, in string
 		want     []string

@@ -290,3 +290,22 @@ func TestWhatNeedsARestart(t *testing.T) {
 		}
 	}
 }
+
+// TestOneTokenForTwoClustersIsAMistake: each of them could present it to the other.
+func TestOneTokenForTwoClustersIsAMistake(t *testing.T) {
+	const two = `downstream: {listeners: [{address: "127.0.0.1:1", plaintext: true}]}
+upstreams:
+- {name: east, xds: {addresses: ["east:1"], tls: {}, tokenFile: t}}
+- {name: west, xds: {addresses: ["west:1"], tls: {}, tokenFile: ./t}}
+`
+	wantMistakes(t, two, []string{`4: upstreams[1].xds.tokenFile: upstreams[0] ("east") of cluster "east" is given the same token`})
+	for name, in := range map[string]string{
+		"allowed":     strings.Replace(two, "./t", "t, shareToken: true", 1),
+		"one cluster": strings.Replace(two, "name: west", "name: west, clusterID: east", 1),
+		"two tokens":  strings.Replace(two, "./t", "./u", 1),
+	} {
+		if _, err := Parse("relay.yaml", []byte(in)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -145,6 +145,7 @@ func (v *validator) config(c *Config) {
 			first[u.Name] = i
 		}
 	}
+	v.tokens(c.Upstreams)
 	v.merges(c.Merge)
 	v.views(c)
 	v.listeners(c)
@@ -192,6 +193,23 @@ func (v *validator) upstream(at string, u Upstream) {
 		v.xds(at+".xds", *u.XDS)
 	case u.File.Path == "":
 		v.errorf(at+".file.path", "missing: name a file or a directory")
+	}
+}
+
+// tokens reports a token that upstreams of different clusters are shown: each could present it
+// to the other, and to its CA.
+func (v *validator) tokens(upstreams []Upstream) {
+	for i, u := range upstreams {
+		if u.XDS == nil || u.XDS.TokenFile == "" {
+			continue
+		}
+		for n, other := range upstreams[:i] {
+			if other.XDS == nil || other.XDS.TokenFile != u.XDS.TokenFile || other.ClusterID == u.ClusterID || other.XDS.ShareToken || u.XDS.ShareToken {
+				continue
+			}
+			v.errorf(fmt.Sprintf("upstreams[%d].xds.tokenFile", i), "upstreams[%d] (%q) of cluster %q is given the same token, and each can use it with the other: give each its own, or set shareToken: true", n, other.Name, other.ClusterID)
+			break
+		}
 	}
 }
 
