@@ -14,7 +14,7 @@ import (
 // writer: a server that does not read requests while it sends would then wait for us.
 func (s *stream) read() (answered bool, err error) {
 	for {
-		var m rawMessage
+		m := rawMessage{delta: s.protocol == Delta}
 		if err := s.grpc.RecvMsg(&m); err != nil {
 			return answered, err
 		}

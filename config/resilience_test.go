@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -307,5 +308,43 @@ upstreams:
 		if _, err := Parse("relay.yaml", []byte(in)); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// TestLimitsFollowFromTheMemoryOfTheProcess: a response has an eighth, and what is held of all
+// upstreams half; what the config sets stays.
+func TestLimitsFollowFromTheMemoryOfTheProcess(t *testing.T) {
+	in := withUpstream + "- {name: b, file: {path: x}}\n- {name: c, file: {path: x}, limits: {maxBytes: 5}}\n- {name: d, xds: {addresses: [\"d:1\"], tls: {}}, limits: {maxResponseBytes: 7}}\n"
+	for limit, want := range map[int64][2]int{
+		512 << 20:     {64 << 20, 64 << 20}, // half, in four shares
+		math.MaxInt64: {256 << 20, 256 << 20},
+		0:             {256 << 20, 256 << 20},
+		1 << 40:       {1 << 37, 1<<31 - 1},
+		1:             {1, 1},
+	} {
+		c, err := Parse("relay.yaml", []byte(in))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.FitMemory(limit)
+		all, response := want[0], want[1]
+		for i, l := range []Limits{
+			{MaxBytes: all, MaxResponseBytes: response}, {MaxBytes: all, MaxResponseBytes: response},
+			{MaxBytes: 5, MaxResponseBytes: response}, {MaxBytes: all, MaxResponseBytes: 7},
+		} {
+			if got := c.Upstreams[i].Limits; got.MaxBytes != l.MaxBytes || got.MaxResponseBytes != l.MaxResponseBytes {
+				t.Errorf("with %d bytes upstream %d has %+v, want %+v", limit, i, got, l)
+			}
+		}
+		out, err := c.YAML()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Parse("relay.yaml", out); err != nil {
+			t.Errorf("read back: %v", err)
+		}
+	}
+	for _, field := range []string{"maxBytes", "maxResponseBytes"} {
+		wantMistakes(t, withUpstream+"- {name: b, file: {path: x}, limits: {"+field+": 0}}\n", []string{"7: upstreams[1].limits." + field + ": 0 is out of range: 1 to "})
 	}
 }

@@ -25,7 +25,8 @@ import (
 type reloader struct {
 	// running is the config that the relay was started with, and now the one in force.
 	running, now *config.Config
-	// flags puts what the command line says before what a config says.
+	// flags puts what the command line says before what a config says, and fills in what
+	// follows from the memory of the process.
 	flags func(*config.Config)
 
 	manager   *upstreams.Manager

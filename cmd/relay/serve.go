@@ -53,6 +53,7 @@ address, and in "relay status".`,
 				return errors.Join(split(err)...)
 			}
 			flags := func(cfg *config.Config) {
+				fitMemory(cfg)
 				cfg.Log.Level = cmp.Or(level, cfg.Log.Level)
 				cfg.Log.Format = cmp.Or(format, cfg.Log.Format)
 			}
