@@ -79,7 +79,7 @@ func (s *Server) setLogLevel(w http.ResponseWriter, r *http.Request) {
 
 func (s *Server) addProfiles(mux *http.ServeMux) {
 	add := func(path string, h http.HandlerFunc) {
-		mux.Handle("GET /debug/pprof/"+path, loopbackOnly(func(w http.ResponseWriter, r *http.Request) {
+		mux.Handle("GET /debug/pprof/"+path, loopbackOnly(s.limited(func(w http.ResponseWriter, r *http.Request) {
 			if v := r.FormValue("seconds"); v != "" {
 				if n, err := strconv.ParseFloat(v, 64); err != nil || !(n >= 0 && n <= maxProfileSeconds) {
 					http.Error(w, fmt.Sprintf("seconds is %q: want a number up to %d", v, maxProfileSeconds), http.StatusBadRequest)
@@ -87,7 +87,7 @@ func (s *Server) addProfiles(mux *http.ServeMux) {
 				}
 			}
 			h(w, r)
-		}))
+		})))
 	}
 	add("{$}", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", textType)

@@ -182,7 +182,8 @@ func (s *Server) reloadStatus() ReloadStatus {
 	return s.deps.ReloadStatus()
 }
 
-// ready answers in plain text, or with the Readiness as JSON to those who accept that.
+// ready answers in plain text, or with the Readiness as JSON to those who accept that. To
+// connections from elsewhere it tells no more than whether the relay is ready.
 func (s *Server) ready(w http.ResponseWriter, req *http.Request) {
 	r := s.readiness()
 	head, code := "ready", http.StatusOK
@@ -191,6 +192,13 @@ func (s *Server) ready(w http.ResponseWriter, req *http.Request) {
 		head, code = "not ready", http.StatusServiceUnavailable
 	case len(r.Reasons) > 0:
 		head = "ready, degraded"
+	}
+	if !s.cfg.DebugOffLoopback && !withinHost(req) {
+		// Names, addresses and errors of upstreams are for operators.
+		r = Readiness{Ready: r.Ready}
+		if head = "ready"; !r.Ready {
+			head = "unready"
+		}
 	}
 	if strings.Contains(req.Header.Get("Accept"), jsonType) {
 		w.Header().Set("Content-Type", jsonType)

@@ -224,7 +224,7 @@ func common(next http.Handler) http.Handler {
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Cache-Control", "no-store")
 		r.Body = http.MaxBytesReader(w, r.Body, maxBodyBytes)
-		next.ServeHTTP(&patientWriter{ResponseWriter: w, rc: http.NewResponseController(w)}, r)
+		notFromPages(next).ServeHTTP(&patientWriter{ResponseWriter: w, rc: http.NewResponseController(w)}, r)
 	})
 }
 
