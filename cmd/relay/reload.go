@@ -155,6 +155,9 @@ func notesOf(k *state.Keeper) func() []string {
 			notes = append(notes, fmt.Sprintf("state: not kept on disk since %s, and a restart would know no more than until then: %s",
 				st.ErrorSince.UTC().Format(time.RFC3339), st.LastError))
 		}
+		if st.Note != "" {
+			notes = append(notes, "state: "+st.Note)
+		}
 		for _, path := range st.SetAside {
 			notes = append(notes, fmt.Sprintf("state: %s could not be used and was set aside: look at it, or delete it", path))
 		}
