@@ -82,6 +82,9 @@ type Deps struct {
 	Backup func(w io.Writer) error
 	// Notes says what else is amiss, a line each, without making the relay unready.
 	Notes func() []string
+	// Remarks says what operators may want to look at although it is as it should be, a line
+	// each.
+	Remarks func() []string
 }
 
 // Server is the HTTP server for operators. New makes it, Run runs it.

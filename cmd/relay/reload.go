@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"reflect"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -37,6 +38,8 @@ type reloader struct {
 	memory    *memoryGuard
 	level     *slog.LevelVar
 	log       *slog.Logger
+	// sources are the upstreams of the config in force, for others; nil: nobody asks.
+	sources *atomic.Pointer[[]config.Upstream]
 }
 
 // apply implements config.Apply. What can fail is checked first, so that nothing is taken
@@ -96,6 +99,9 @@ func (r *reloader) apply(ctx context.Context, cfg *config.Config) (needsRestart 
 		r.level.Set(level) // else the level that an operator has set stays
 	}
 	r.now = &next
+	if r.sources != nil {
+		r.sources.Store(&next.Upstreams)
+	}
 	return config.Diff(r.running, cfg), nil
 }
 

@@ -166,12 +166,15 @@ func serve(ctx context.Context, cfg *config.Config, watcher *config.Watcher, fla
 	}
 	reloaded := func() admin.ReloadStatus { return admin.ReloadStatus(watcher.Status()) }
 	var draining atomic.Bool
+	var sources atomic.Pointer[[]config.Upstream] // of the config in force; immutable
+	sources.Store(&cfg.Upstreams)
 	operators, err := admin.New(admin.Config{
 		Address: cfg.Admin.Address, Socket: cfg.AdminSocket(), OwnSocketDir: ownSocketDir(cfg),
 	}, admin.Deps{
 		Gatherer: registry, Debug: debug, LogLevel: level, Build: build, Logger: log,
 		Controls: manager, Reload: watcher.Reload, ReloadStatus: reloaded,
 		Backup: backupOf(keeper), Notes: notesOf(keeper),
+		Remarks: func() []string { return powerfulImports(*sources.Load(), aggregate) },
 		Ready: func() admin.Readiness {
 			if draining.Load() {
 				return admin.Readiness{Reasons: []string{"shutting down"}}
@@ -191,7 +194,7 @@ func serve(ctx context.Context, cfg *config.Config, watcher *config.Watcher, fla
 	}
 	reload := &reloader{
 		running: cfg, now: cfg, flags: flags, manager: manager, aggregate: aggregate, server: server,
-		debouncer: debouncer, keeper: keeper, memory: guard, level: level, log: log,
+		debouncer: debouncer, keeper: keeper, memory: guard, level: level, log: log, sources: &sources,
 	}
 
 	// They are interrupted in this order, each when the one before it has ended: clients
