@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -100,6 +101,9 @@ func TestASocketThatAPortNamesIsOursOrNotUsed(t *testing.T) {
 			t.Error(err)
 		}
 	}()
+	if v, err := (Client{Address: address, HTTP: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}).Version(t.Context()); err != nil || v.AdminSocket != path {
+		t.Fatal(v, err) // it is open when it answers
+	}
 	named := Client{Address: address, Socket: path, Named: true}
 	if _, err := named.Upstreams(t.Context()); err != nil {
 		t.Fatalf("our own socket: %v", err)
@@ -150,4 +154,19 @@ func TestASocketIsNotOpenedWhereEverybodyCanReplaceItsDirectory(t *testing.T) {
 		t.Fatalf("in a directory like /tmp: %v", err)
 	}
 	lis.Close()
+}
+
+// TestWhatOperatorsDoIsLoggedAtEveryLevel: a log level of warn does not hide who froze what.
+func TestWhatOperatorsDoIsLoggedAtEveryLevel(t *testing.T) {
+	f, _, _ := controlled(t, Config{})
+	for _, level := range []slog.Level{slog.LevelDebug, slog.LevelInfo, slog.LevelWarn, slog.LevelError} {
+		f.level.Set(level)
+		f.logged.Reset()
+		if code, body, _ := f.do(t, request{method: http.MethodPost, path: "/upstreams/east/freeze", peer: &peer{UID: 7, PID: 8}}); code != http.StatusOK {
+			t.Fatalf("%d %s", code, body)
+		}
+		if got := f.logged.String(); !strings.Contains(got, "action=freeze uid=7 pid=8") {
+			t.Errorf("at %v: %q", level, got)
+		}
+	}
 }

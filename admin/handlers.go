@@ -70,10 +70,9 @@ func (s *Server) setLogLevel(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("level is %q: want debug, info, warn or error, as in PUT /debug/loglevel?level=debug", name), http.StatusBadRequest)
 		return
 	}
-	old, who := s.deps.LogLevel.Level(), peerOf(r.Context())
+	old := s.deps.LogLevel.Level()
 	s.deps.LogLevel.Set(level)
-	// At the level that is certain to be shown, as long as anything is.
-	s.log.Log(r.Context(), max(level, old, slog.LevelInfo), "operator", "action", "log-level", "uid", who.UID, "pid", who.PID, "level", name)
+	s.audit(r, max(level, old), "log-level", "level", name)
 	s.logLevel(w, r)
 }
 

@@ -157,7 +157,7 @@ func newFixture(t *testing.T, cfg Config, more ...func(*Deps)) *fixture {
 	cfg.Address = "127.0.0.1:0"
 	var err error
 	deps := Deps{
-		Gatherer: f.registry, LogLevel: f.level, Build: buildinfo.Info{Version: "v1.2.3"}, Logger: slog.New(slog.NewTextHandler(f.logged, nil)),
+		Gatherer: f.registry, LogLevel: f.level, Build: buildinfo.Info{Version: "v1.2.3"}, Logger: slog.New(slog.NewTextHandler(f.logged, &slog.HandlerOptions{Level: f.level})),
 		Ready: func() Readiness { return f.ready },
 		Debug: NewDebug(Views{
 			Configs: configs, Contests: register.Contests, HostConflicts: register.HostConflicts,
