@@ -33,6 +33,9 @@ type Client struct {
 	// Socket is the path of the Unix socket. When set it is asked instead of Address: what
 	// changes something needs it.
 	Socket string
+	// Named says that the relay at Address has named the Socket: whoever has that port might
+	// name one of its own. The Socket must then belong to the user of this process or to root.
+	Named bool
 	// HTTP is http.DefaultClient when nil. It is not for Socket.
 	HTTP *http.Client
 }
@@ -300,7 +303,15 @@ func (c Client) ask(ctx context.Context, method, path, accept string) (*http.Res
 		client = &http.Client{Transport: &http.Transport{
 			DisableKeepAlives: true,
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-				return new(net.Dialer).DialContext(ctx, "unix", c.Socket)
+				conn, err := new(net.Dialer).DialContext(ctx, "unix", c.Socket)
+				if err != nil || !c.Named {
+					return conn, err
+				}
+				if err := checkServer(c.Socket, conn); err != nil {
+					conn.Close()
+					return nil, err
+				}
+				return conn, nil
 			},
 		}}
 	case client == nil:

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
@@ -171,13 +172,17 @@ func (s *Server) write(r *http.Request, action string, do func() error, attrs ..
 	if isBadRequest(err) {
 		return err
 	}
-	who := peerOf(r.Context())
-	attrs = append([]any{"action", action, "uid", who.UID, "pid", who.PID}, attrs...)
 	if err != nil {
 		attrs = append(attrs, "err", err)
 	}
-	s.log.Info("operator", attrs...)
+	s.audit(r, s.deps.LogLevel.Level(), action, attrs...)
 	return err
+}
+
+// audit logs what an operator did, at a level that is shown whatever the log level is.
+func (s *Server) audit(r *http.Request, level slog.Level, action string, attrs ...any) {
+	who := peerOf(r.Context())
+	s.log.Log(r.Context(), max(level, slog.LevelInfo), "operator", append([]any{"action", action, "uid", who.UID, "pid", who.PID}, attrs...)...)
 }
 
 // refuse answers with an error.
@@ -250,7 +255,7 @@ func (s *Server) backup(w http.ResponseWriter, r *http.Request) {
 	err := s.deps.Backup(out)
 	switch {
 	case err == nil:
-		s.log.Info("operator", "action", "backup", "uid", who.UID, "pid", who.PID, "bytes", out.n)
+		s.audit(r, s.deps.LogLevel.Level(), "backup", "bytes", out.n)
 	case out.n == 0 && r.Context().Err() == nil:
 		s.log.Error("backup of the state", "uid", who.UID, "pid", who.PID, "err", err)
 		http.Error(w, err.Error(), http.StatusInternalServerError)

@@ -13,6 +13,7 @@ import (
 
 	"meshrelay/downstream"
 	"meshrelay/federation"
+	"meshrelay/internal/visible"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
 )
@@ -155,7 +156,7 @@ func (b *boundedBuffer) Write(p []byte) (int, error) {
 }
 
 func writeJSON(w io.Writer, v any) error {
-	enc := json.NewEncoder(w)
+	enc := json.NewEncoder(visible.JSONWriter(w))
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
 	return enc.Encode(v)
@@ -184,7 +185,7 @@ func (a *arrayWriter) add(v any) error {
 	if _, err := io.WriteString(a.w, sep); err != nil {
 		return err
 	}
-	_, err = a.w.Write(b)
+	_, err = a.w.Write(visible.JSON(b))
 	return err
 }
 

@@ -5,12 +5,22 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
+
+	"meshrelay/internal/loopback"
 )
 
 // debugOnly lets through who may see everything: those within this host, and all if
 // the config says so. Only so many at a time.
 func (s *Server) debugOnly(next http.HandlerFunc) http.Handler {
-	limited := func(w http.ResponseWriter, r *http.Request) {
+	if s.cfg.DebugOffLoopback {
+		return s.limited(next)
+	}
+	return loopbackOnly(s.limited(next))
+}
+
+// limited lets through so many at a time.
+func (s *Server) limited(next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case s.busy <- struct{}{}:
 			defer func() { <-s.busy }()
@@ -20,10 +30,6 @@ func (s *Server) debugOnly(next http.HandlerFunc) http.Handler {
 			http.Error(w, errBusy.Error(), http.StatusServiceUnavailable)
 		}
 	}
-	if s.cfg.DebugOffLoopback {
-		return http.HandlerFunc(limited)
-	}
-	return loopbackOnly(limited)
 }
 
 // loopbackOnly lets through connections within this host, those over the socket among them.
@@ -31,25 +37,55 @@ func (s *Server) debugOnly(next http.HandlerFunc) http.Handler {
 // from.
 func loopbackOnly(next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
-		switch {
-		case overSocket(r.Context()):
-			next(w, r)
-		case local == nil || !isLoopback(local.String()) || !isLoopback(r.RemoteAddr):
+		if !withinHost(r) {
 			http.Error(w, "only for connections over loopback: use it on the relay's own host, or through kubectl port-forward or ssh -L", http.StatusForbidden)
-		case !isLocalName(r.Host):
-			// A page in a browser on this host can get here under a name of its own that
-			// resolves to 127.0.0.1, and would read the answer.
+			return
+		}
+		next(w, r)
+	})
+}
+
+// withinHost reports whether a request comes from this host: over the socket, or with both ends
+// of its connection on loopback.
+func withinHost(r *http.Request) bool {
+	return overSocket(r.Context()) || loopback.Is(localAddr(r)) && loopback.Text(r.RemoteAddr)
+}
+
+func localAddr(r *http.Request) net.Addr {
+	addr, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	return addr
+}
+
+// notFromPages refuses what a page in a browser sends. On this host it can get to a loopback
+// address under a name of its own that resolves to 127.0.0.1, and would read the answer; and it
+// can have the browser ask here from anywhere.
+func notFromPages(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case !overSocket(r.Context()) && onLoopback(localAddr(r)) && r.Host != "" && !isLocalName(r.Host):
 			http.Error(w, "the request names another host than localhost or a loopback address", http.StatusForbidden)
+		case isOfAPage(r):
+			http.Error(w, "requests of pages in a browser are not answered", http.StatusForbidden)
 		default:
-			next(w, r)
+			next.ServeHTTP(w, r)
 		}
 	})
 }
 
-func isLoopback(hostport string) bool {
-	addr, err := netip.ParseAddrPort(hostport)
-	return err == nil && addr.Addr().Unmap().IsLoopback()
+// onLoopback reports whether an address is one of loopback, that of a sidecar too.
+func onLoopback(addr net.Addr) bool {
+	tcp, ok := addr.(*net.TCPAddr)
+	return ok && tcp.IP.IsLoopback()
+}
+
+// isOfAPage reports whether a browser sends a request for a page of another site, or for a
+// script. What a person types, and every other program, comes without these headers.
+func isOfAPage(r *http.Request) bool {
+	switch r.Header.Get("Sec-Fetch-Site") {
+	case "", "none", "same-origin":
+		return r.Header.Get("Origin") != ""
+	}
+	return true
 }
 
 // isLocalName reports whether the host of a URL is this host by its nature.

@@ -70,16 +70,15 @@ func (s *Server) setLogLevel(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("level is %q: want debug, info, warn or error, as in PUT /debug/loglevel?level=debug", name), http.StatusBadRequest)
 		return
 	}
-	old, who := s.deps.LogLevel.Level(), peerOf(r.Context())
+	old := s.deps.LogLevel.Level()
 	s.deps.LogLevel.Set(level)
-	// At the level that is certain to be shown, as long as anything is.
-	s.log.Log(r.Context(), max(level, old, slog.LevelInfo), "operator", "action", "log-level", "uid", who.UID, "pid", who.PID, "level", name)
+	s.audit(r, max(level, old), "log-level", "level", name)
 	s.logLevel(w, r)
 }
 
 func (s *Server) addProfiles(mux *http.ServeMux) {
 	add := func(path string, h http.HandlerFunc) {
-		mux.Handle("GET /debug/pprof/"+path, loopbackOnly(func(w http.ResponseWriter, r *http.Request) {
+		mux.Handle("GET /debug/pprof/"+path, loopbackOnly(s.limited(func(w http.ResponseWriter, r *http.Request) {
 			if v := r.FormValue("seconds"); v != "" {
 				if n, err := strconv.ParseFloat(v, 64); err != nil || !(n >= 0 && n <= maxProfileSeconds) {
 					http.Error(w, fmt.Sprintf("seconds is %q: want a number up to %d", v, maxProfileSeconds), http.StatusBadRequest)
@@ -87,7 +86,7 @@ func (s *Server) addProfiles(mux *http.ServeMux) {
 				}
 			}
 			h(w, r)
-		}))
+		})))
 	}
 	add("{$}", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", textType)

@@ -157,7 +157,7 @@ func newFixture(t *testing.T, cfg Config, more ...func(*Deps)) *fixture {
 	cfg.Address = "127.0.0.1:0"
 	var err error
 	deps := Deps{
-		Gatherer: f.registry, LogLevel: f.level, Build: buildinfo.Info{Version: "v1.2.3"}, Logger: slog.New(slog.NewTextHandler(f.logged, nil)),
+		Gatherer: f.registry, LogLevel: f.level, Build: buildinfo.Info{Version: "v1.2.3"}, Logger: slog.New(slog.NewTextHandler(f.logged, &slog.HandlerOptions{Level: f.level})),
 		Ready: func() Readiness { return f.ready },
 		Debug: NewDebug(Views{
 			Configs: configs, Contests: register.Contests, HostConflicts: register.HostConflicts, NotFollowed: register.NotFollowed,
@@ -189,6 +189,8 @@ type request struct {
 	method, path, host, accept, body string
 	// local and remote are the ends of the connection.
 	local, remote string
+	// headers are others, in pairs.
+	headers []string
 	// peer is who is at the other end of the socket, if it came over that.
 	peer *peer
 }
@@ -205,6 +207,9 @@ func (f *fixture) do(t *testing.T, r request) (code int, body string, header htt
 	req.Host = or(r.host, "localhost:15014")
 	req.RemoteAddr = or(r.remote, "127.0.0.1:40000")
 	req.Header.Set("Accept", r.accept)
+	for i := 0; i+1 < len(r.headers); i += 2 {
+		req.Header.Set(r.headers[i], r.headers[i+1])
+	}
 	local, err := net.ResolveTCPAddr("tcp", or(r.local, "127.0.0.1:15014"))
 	if err != nil {
 		t.Fatal(err)

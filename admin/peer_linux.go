@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"io/fs"
 	"net"
 	"syscall"
 )
@@ -22,13 +21,4 @@ func credentials(c *net.UnixConn) peer {
 		return unknown
 	}
 	return peer{UID: int(cred.Uid), PID: int(cred.Pid)}
-}
-
-// ownerOf returns the user that a file belongs to, where that is known.
-func ownerOf(info fs.FileInfo) (uid int, known bool) {
-	stat, ok := info.Sys().(*syscall.Stat_t)
-	if !ok {
-		return 0, false
-	}
-	return int(stat.Uid), true
 }

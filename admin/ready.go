@@ -16,6 +16,8 @@ type Readiness struct {
 	Ready bool `json:"ready"`
 	// Reasons say why not, or, when Ready, what is amiss all the same.
 	Reasons []string `json:"reasons,omitempty"`
+	// Notes tell what an operator may want to look at and that is as it should be.
+	Notes []string `json:"notes,omitempty"`
 	// Config is what became of the config file, where one is followed.
 	Config ReloadStatus `json:"config,omitzero"`
 }
@@ -185,7 +187,8 @@ func (s *Server) reloadStatus() ReloadStatus {
 	return s.deps.ReloadStatus()
 }
 
-// ready answers in plain text, or with the Readiness as JSON to those who accept that.
+// ready answers in plain text, or with the Readiness as JSON to those who accept that. To
+// connections from elsewhere it tells no more than whether the relay is ready.
 func (s *Server) ready(w http.ResponseWriter, req *http.Request) {
 	r := s.readiness()
 	head, code := "ready", http.StatusOK
@@ -194,6 +197,15 @@ func (s *Server) ready(w http.ResponseWriter, req *http.Request) {
 		head, code = "not ready", http.StatusServiceUnavailable
 	case len(r.Reasons) > 0:
 		head = "ready, degraded"
+	}
+	if !s.cfg.DebugOffLoopback && !withinHost(req) {
+		// Names, addresses and errors of upstreams are for operators.
+		r = Readiness{Ready: r.Ready}
+		if head = "ready"; !r.Ready {
+			head = "unready"
+		}
+	} else if s.deps.Remarks != nil {
+		r.Notes = s.deps.Remarks()
 	}
 	if strings.Contains(req.Header.Get("Accept"), jsonType) {
 		w.Header().Set("Content-Type", jsonType)
@@ -207,5 +219,8 @@ func (s *Server) ready(w http.ResponseWriter, req *http.Request) {
 	for _, reason := range r.Reasons {
 		// One reason a line: nothing that an upstream says may look like another.
 		fmt.Fprintln(w, "- "+strings.Join(strings.Fields(reason), " "))
+	}
+	for _, note := range r.Notes {
+		fmt.Fprintln(w, "note: "+strings.Join(strings.Fields(note), " "))
 	}
 }

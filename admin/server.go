@@ -85,6 +85,9 @@ type Deps struct {
 	Backup func(w io.Writer) error
 	// Notes says what else is amiss, a line each, without making the relay unready.
 	Notes func() []string
+	// Remarks says what operators may want to look at although it is as it should be, a line
+	// each.
+	Remarks func() []string
 }
 
 // Server is the HTTP server for operators. New makes it, Run runs it.
@@ -228,7 +231,7 @@ func common(next http.Handler) http.Handler {
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Cache-Control", "no-store")
 		r.Body = http.MaxBytesReader(w, r.Body, maxBodyBytes)
-		next.ServeHTTP(&patientWriter{ResponseWriter: w, rc: http.NewResponseController(w)}, r)
+		notFromPages(next).ServeHTTP(&patientWriter{ResponseWriter: w, rc: http.NewResponseController(w)}, r)
 	})
 }
 

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"meshrelay/internal/owner"
 )
 
 // socketPatience is how long another process has to show that it serves a socket.
@@ -134,8 +136,8 @@ func tighten(dir string) bool {
 	if err != nil || !info.IsDir() || info.Mode()&fs.ModeSticky != 0 || info.Mode().Perm()&0o022 == 0 {
 		return false
 	}
-	owner, known := ownerOf(info)
-	return known && owner == os.Geteuid() && os.Chmod(dir, info.Mode()&^0o022) == nil
+	uid, _, known := owner.Of(info)
+	return known && uid == os.Geteuid() && os.Chmod(dir, info.Mode()&^0o022) == nil
 }
 
 // listenUnix listens on a Unix socket that only its owner can open. It takes the place of one
@@ -164,21 +166,22 @@ func listenUnix(path string) (net.Listener, error) {
 	return peerListener{lis.(*net.UnixListener)}, nil
 }
 
-// private returns an error unless a directory belongs to us, and only we can write to it.
+// private returns an error unless a directory belongs to us, only we can write to it, and not
+// everybody can put another in its place.
 func private(dir string) error {
 	info, err := os.Stat(dir)
 	if err != nil {
 		return err
 	}
-	switch owner, known := ownerOf(info); {
+	switch uid, _, known := owner.Of(info); {
 	case !info.IsDir():
 		return fmt.Errorf("%s is not a directory", dir)
-	case known && owner != os.Geteuid():
-		return fmt.Errorf("directory %s belongs to user %d, and the relay is user %d", dir, owner, os.Geteuid())
+	case known && uid != os.Geteuid():
+		return fmt.Errorf("directory %s belongs to user %d, and the relay is user %d", dir, uid, os.Geteuid())
 	case info.Mode().Perm()&0o022 != 0:
 		return fmt.Errorf("others can write to directory %s (%v)", dir, info.Mode().Perm())
 	}
-	return nil
+	return owner.CheckAncestors(dir)
 }
 
 // removeStale removes a socket that no process serves.
@@ -226,3 +229,28 @@ type peerConn struct {
 
 // RemoteAddr implements net.Conn.
 func (c *peerConn) RemoteAddr() net.Addr { return c.peer }
+
+// checkServer returns an error unless a socket, whose path somebody else has named, and the
+// process that serves it belong to the user of this process or to root.
+func checkServer(path string, conn net.Conn) error {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return err
+	}
+	uid, _, known := owner.Of(info)
+	if served := credentialsOf(conn); known && served.UID >= 0 && uid != served.UID {
+		return fmt.Errorf("socket %s belongs to user %d, and user %d serves it: it is not the relay's", path, uid, served.UID)
+	}
+	if known && !owner.Trusts(uid) {
+		return fmt.Errorf("socket %s, which the admin address names, belongs to user %d, and you are user %d: if the relay runs as that user, name the socket with --socket, or be that user", path, uid, os.Geteuid())
+	}
+	return nil
+}
+
+// credentialsOf returns who is at the other end of a connection over a Unix socket.
+func credentialsOf(conn net.Conn) peer {
+	if c, ok := conn.(*net.UnixConn); ok {
+		return credentials(c)
+	}
+	return peer{UID: -1, PID: -1}
+}

@@ -90,8 +90,8 @@ func TestARelayWithoutItsSocketEnds(t *testing.T) {
 // TestTheSocketIsClosedToOthersFromTheStart: the umask may let everybody in, and the directory
 // let others search it.
 func TestTheSocketIsClosedToOthersFromTheStart(t *testing.T) {
-	defer syscall.Umask(syscall.Umask(0))
 	dir := filepath.Join(t.TempDir(), "run")
+	defer syscall.Umask(syscall.Umask(0))
 	if err := os.Mkdir(dir, 0o755); err != nil { //nolint:gosec // this is what is tested
 		t.Fatal(err)
 	}

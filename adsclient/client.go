@@ -92,9 +92,9 @@ type Config struct {
 	soon           time.Duration
 }
 
-// DefaultMaxResponseBytes is Config.MaxResponseBytes unless said otherwise: 1 GiB, some
-// forty times what 10,000 large resources take.
-const DefaultMaxResponseBytes = 1 << 30
+// DefaultMaxResponseBytes is Config.MaxResponseBytes unless it is set: some ten times what
+// 10,000 large resources take.
+const DefaultMaxResponseBytes = 256 << 20
 
 // endsSoon is below what age the end of a stream counts as one too soon.
 const endsSoon = 3 * time.Second

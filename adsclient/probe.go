@@ -184,7 +184,7 @@ func (s *stream) askAndStay(ctx context.Context, conn *grpc.ClientConn, answered
 		return s.endOf(err)
 	}
 	for waiting := true; ; {
-		var m rawMessage
+		m := rawMessage{delta: s.protocol == Delta}
 		if err := s.grpc.RecvMsg(&m); err != nil {
 			if tooLarge := tooLarge(err, s.client.cfg.MaxResponseBytes); tooLarge != nil {
 				return tooLarge

@@ -24,7 +24,7 @@ func (s *stream) read() (answered bool, err error) {
 		}
 	}()
 	for {
-		var m rawMessage
+		m := rawMessage{delta: s.protocol == Delta}
 		if err := s.grpc.RecvMsg(&m); err != nil {
 			return answered, err
 		}

@@ -1,6 +1,7 @@
 package adsclient
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"iter"
@@ -128,6 +129,15 @@ func parseElement(data []byte) (RawResource, error) {
 	return r, nil
 }
 
+const (
+	// maxOther bounds the bytes of a response that are neither resources nor names of removed
+	// ones.
+	maxOther = 1 << 20
+	// maxElements bounds the resources, and the names, of a response. Each costs more here than
+	// the two bytes that it may have on the wire.
+	maxElements = 1 << 22
+)
+
 // What is sent back to the server of a response, and waits until it is read, is bounded in
 // bytes: its type URL, and each of its version and nonce.
 const (
@@ -143,14 +153,20 @@ func ParseResponse(data []byte, delta bool) (*Response, error) {
 	r := &Response{Delta: delta, Complete: !delta, data: data}
 	nonce, controlPlane, removed := protowire.Number(5), protowire.Number(6), protowire.Number(-1)
 	if delta {
-		controlPlane, removed = 7, 6
+		controlPlane, removed = 7, removedField
 	}
+	other := 0
 	for rest := data; len(rest) > 0; {
 		num, v, n := nextField(rest)
 		if n < 0 {
 			return nil, fmt.Errorf("response does not decode: %w", protowire.ParseError(n))
 		}
 		rest = rest[n:]
+		if v == nil || num != 2 && num != removed {
+			if other += n; other > maxOther {
+				return nil, errOther(other)
+			}
+		}
 		if v == nil {
 			continue
 		}
@@ -172,6 +188,9 @@ func ParseResponse(data []byte, delta bool) (*Response, error) {
 			r.ControlPlane = identifier(v, r.ControlPlane)
 		case removed:
 			r.Removed = append(r.Removed, string(v))
+		}
+		if max(r.count, len(r.Removed)) > maxElements {
+			return nil, fmt.Errorf("response does not decode: it has more than %d resources", maxElements)
 		}
 	}
 	if len(r.TypeURL) > maxTypeURL {
@@ -204,8 +223,64 @@ func identifier(data []byte, id string) string {
 	return id
 }
 
+// removedField is the number of DeltaDiscoveryResponse.removed_resources.
+const removedField = 6
+
+func errOther(n int) error {
+	return fmt.Errorf("response does not decode: its fields other than resources have %d bytes, and %d are the most", n, maxOther)
+}
+
+// checkOther returns an error when the fields of an encoded response other than resources are
+// too large, before the response is copied. What is broken is for ParseResponse to tell.
+func checkOther(data mem.BufferSlice, delta bool) error {
+	if data.Len() <= maxOther {
+		return nil
+	}
+	r := data.Reader()
+	defer r.Close()
+	other := 0
+	for r.Remaining() > 0 {
+		before := r.Remaining()
+		tag, err := binary.ReadUvarint(r)
+		if err != nil {
+			return nil
+		}
+		num, typ := protowire.DecodeTag(tag)
+		var length uint64
+		switch typ {
+		case protowire.BytesType:
+			if length, err = binary.ReadUvarint(r); err != nil {
+				return nil
+			}
+		case protowire.VarintType:
+			_, err = binary.ReadUvarint(r)
+		case protowire.Fixed32Type:
+			length = 4
+		case protowire.Fixed64Type:
+			length = 8
+		default:
+			return nil
+		}
+		if err != nil || length > uint64(r.Remaining()) {
+			return nil
+		}
+		if _, err := r.Discard(int(length)); err != nil {
+			return nil
+		}
+		if typ != protowire.BytesType || num != 2 && (!delta || num != removedField) {
+			if other += before - r.Remaining(); other > maxOther {
+				return errOther(other)
+			}
+		}
+	}
+	return nil
+}
+
 // rawMessage receives a message as it is.
-type rawMessage struct{ buf mem.Buffer }
+type rawMessage struct {
+	buf   mem.Buffer
+	delta bool // it is a DeltaDiscoveryResponse
+}
 
 // codec leaves received messages as they are and encodes requests as gRPC does.
 type codec struct{ encoding.CodecV2 }
@@ -214,6 +289,9 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	m, ok := v.(*rawMessage)
 	if !ok {
 		return c.CodecV2.Unmarshal(data, v)
+	}
+	if err := checkOther(data, m.delta); err != nil {
+		return err
 	}
 	m.buf = data.MaterializeToBuffer(mem.DefaultBufferPool())
 	return nil

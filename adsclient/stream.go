@@ -293,7 +293,7 @@ func (s *stream) failed(err error) error {
 // endOf returns the status of a stream that has ended, of which err says less: a
 // failed send says io.EOF.
 func (s *stream) endOf(err error) error {
-	var m rawMessage
+	m := rawMessage{delta: s.protocol == Delta}
 	if status := s.grpc.RecvMsg(&m); status != nil {
 		return status
 	}

@@ -92,6 +92,9 @@ type XDS struct {
 	TLS *TLS `yaml:"tls,omitempty"`
 	// TokenFile holds a bearer token, read again for each stream.
 	TokenFile string `yaml:"tokenFile"`
+	// ShareToken lets an upstream of another cluster have the same TokenFile. Each can then
+	// present the token to the other.
+	ShareToken bool `yaml:"shareToken"`
 	// Plaintext goes without TLS.
 	Plaintext bool `yaml:"plaintext"`
 	// ResyncInterval is how often everything is asked for again. Default 5m.
@@ -179,25 +182,6 @@ type Downstream struct {
 	// ShedAtMemoryPercent is how much of the memory limit may be in use before new clients
 	// are turned away. Default 90; 0: never.
 	ShedAtMemoryPercent int `yaml:"shedAtMemoryPercent"`
-}
-
-// Listener is one address to serve on, in plaintext or with TLS.
-type Listener struct {
-	Address string `yaml:"address"`
-	// Plaintext goes without TLS. Off loopback it also needs AllowInsecure.
-	Plaintext     bool         `yaml:"plaintext"`
-	AllowInsecure bool         `yaml:"allowInsecure"`
-	TLS           *ListenerTLS `yaml:"tls,omitempty"`
-	// View names the view of all clients of the listener.
-	View string `yaml:"view,omitempty"`
-}
-
-// ListenerTLS are the files of a TLS listener. They are read again when they change.
-type ListenerTLS struct {
-	CertFile string `yaml:"certFile"`
-	KeyFile  string `yaml:"keyFile"`
-	// ClientCAFile, when set, makes a client certificate mandatory.
-	ClientCAFile string `yaml:"clientCAFile"`
 }
 
 // Push bounds how long a change may wait for company.

@@ -69,7 +69,7 @@ func TestMistakesAreNamedWithFileAndLine(t *testing.T) {
 		}
 		return strings.Replace(minimal, old, new, 1)
 	}
-	const xdsFields = "addresses, protocol, tls, tokenFile, plaintext, resyncInterval, syncTimeout, failbackAfter, types, compression"
+	const xdsFields = "addresses, protocol, tls, tokenFile, shareToken, plaintext, resyncInterval, syncTimeout, failbackAfter, types, compression"
 	for _, tc := range []struct {
 		name, in string
 		want     []string
@@ -131,7 +131,7 @@ func TestMistakesAreNamedWithFileAndLine(t *testing.T) {
 		{"listener of both kinds", replace("plaintext: true", "plaintext: true, tls: {certFile: a, keyFile: b}"), []string{"8: downstream.listeners[0].plaintext: both plaintext and tls: leave out one"}},
 		{"listener without key", replace("plaintext: true", "tls: {certFile: a}"), []string{"8: downstream.listeners[0].tls: certFile and keyFile are both needed"}},
 		{"same address twice", minimal + "  - {address: '127.0.0.1:15010', plaintext: true}\n", []string{`9: downstream.listeners[1].address: "127.0.0.1:15010" is the address of listeners[0] ("127.0.0.1:15010") already`}},
-		{"an address within another", minimal + "  - {address: ':15010', tls: {certFile: a, keyFile: b}}\n", []string{`9: downstream.listeners[1].address: ":15010" is the address of listeners[0] ("127.0.0.1:15010") already`}},
+		{"an address within another", minimal + "  - {address: ':15010', allowAnonymous: true, tls: {certFile: a, keyFile: b}}\n", []string{`9: downstream.listeners[1].address: ":15010" is the address of listeners[0] ("127.0.0.1:15010") already`}},
 		{"number out of range", replace("  listeners:", "  maxStreamsPerConnection: 0\n  listeners:"), []string{"7: downstream.maxStreamsPerConnection: 0 is out of range: 1 to 100000"}},
 		{"admin off loopback", minimal + "admin: {address: ':15014'}\n", []string{`9: admin.address: ":15014" is not a loopback address: listen on 127.0.0.1, or set admin.allowInsecure: true`}},
 		{"admin on a listener's address", minimal + "admin: {address: '127.0.0.1:15010'}\n", []string{`9: admin.address: "127.0.0.1:15010" is the address of downstream.listeners[0] already: choose another port`}},

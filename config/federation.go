@@ -139,7 +139,8 @@ type Match struct {
 	Namespaces []string `yaml:"namespaces,omitempty"`
 	// Labels is a label selector over those in the client's metadata.
 	Labels string `yaml:"labels,omitempty"`
-	// Identities are URI and DNS names in the client's verified certificate.
+	// Identities are patterns for the client's verified certificate: SPIFFE IDs, and DNS names
+	// as dns:NAME.
 	Identities []string `yaml:"identities,omitempty"`
 }
 

@@ -124,7 +124,7 @@ func TestRulesThatAreTaken(t *testing.T) {
 		"gateways":                   "  services: {mode: gateway, gateways: [10.0.0.1, \"[2001:db8::1]:15443\", gw.example, \"2001:db8::2\"], network: net, locality: a/b/c}\n",
 		"annotations that are kept":  "  rewrite: {annotations: {remove: []}}\n",
 		"policies":                   "merge: [{kinds: [se], policy: union, sameHost: true, acrossNamespaces: true}, {kinds: [vs]}, {policy: reject}]\n",
-		"a view for all the others":  "views: [{name: a, match: {identities: [\"spiffe://*\"]}}, {name: b, default: true}]\n",
+		"a view for all the others":  "views: [{name: a, match: {identities: [\"spiffe://*/**\"]}}, {name: b, default: true}]\n",
 		"a view after that of nodes": "views: [{name: a, match: {nodeIDs: [\"*\"], clusterIDs: [x]}}, {name: b, match: {nodeIDs: [\"*\"]}}]\n",
 	} {
 		t.Run(name, func(t *testing.T) {

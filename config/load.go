@@ -201,6 +201,13 @@ func (c *Config) complete(given func(field string) bool) {
 			c.Views[i].ExcludeOwn = true
 		}
 	}
+	for i := range c.Downstream.Listeners {
+		l := &c.Downstream.Listeners[i]
+		if loopback(l.Address) {
+			def(&l.Debug, DebugLoopback)
+		}
+		def(&l.Debug, DebugVerified)
+	}
 	for i := range c.Upstreams {
 		u := &c.Upstreams[i]
 		def(&u.ClusterID, u.Name)
@@ -270,6 +277,9 @@ func (c *Config) files(f func(field string, path *string)) {
 			f(at+".certFile", &t.CertFile)
 			f(at+".keyFile", &t.KeyFile)
 			f(at+".clientCAFile", &t.ClientCAFile)
+			for n := range t.ClientCAs {
+				f(fmt.Sprintf("%s.clientCAs[%d].file", at, n), &t.ClientCAs[n].File)
+			}
 		}
 	}
 }

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/goccy/go-yaml"
@@ -90,14 +91,39 @@ type Guard struct {
 
 // Limits are what one upstream may make the relay hold.
 type Limits struct {
-	// MaxResources and MaxBytes bound what is held of the upstream. Defaults 500000 and
-	// 4 GiB.
+	// MaxResources and MaxBytes bound what is held of the upstream. Defaults 500000, and its
+	// share of half of the memory: see Config.FitMemory.
 	MaxResources int `yaml:"maxResources"`
-	MaxBytes     int `yaml:"maxBytes"`
+	MaxBytes     int `yaml:"maxBytes,omitempty"`
 	// MaxResourceBytes bounds one resource. Default 4 MiB.
 	MaxResourceBytes int `yaml:"maxResourceBytes"`
-	// MaxResponseBytes bounds one response of an xds source. Default 1 GiB.
-	MaxResponseBytes int `yaml:"maxResponseBytes"`
+	// MaxResponseBytes bounds one response of an xds source. Default an eighth of the memory.
+	MaxResponseBytes int `yaml:"maxResponseBytes,omitempty"`
+}
+
+const (
+	// usualMemory is what a process without a memory limit is taken to have.
+	usualMemory = 2 << 30
+	// mostResponse is what gRPC can frame.
+	mostResponse = 1<<31 - 1
+)
+
+// FitMemory fills in the limits of upstreams that follow from the memory limit of the process,
+// in bytes: a response may have an eighth of it, and what is held of all upstreams half, in
+// equal shares. Without a limit (math.MaxInt64) they are as for 2 GiB.
+func (c *Config) FitMemory(limit int64) {
+	if limit <= 0 || limit == math.MaxInt64 {
+		limit = usualMemory
+	}
+	for i := range c.Upstreams {
+		l := &c.Upstreams[i].Limits
+		if l.MaxBytes == 0 {
+			l.MaxBytes = int(max(limit/2/int64(len(c.Upstreams)), 1))
+		}
+		if l.MaxResponseBytes == 0 {
+			l.MaxResponseBytes = int(min(max(limit/8, 1), mostResponse))
+		}
+	}
 }
 
 // OpenEnded is a duration that may also have no end: it is written like a Duration, or
@@ -180,9 +206,7 @@ func (u *Upstream) completeResilience(given func(field string) bool) {
 		u.Guard.HoldFor = OpenEnded(10 * time.Minute)
 	}
 	setInt("limits.maxResources", &u.Limits.MaxResources, 500_000)
-	setInt("limits.maxBytes", &u.Limits.MaxBytes, 4<<30)
 	setInt("limits.maxResourceBytes", &u.Limits.MaxResourceBytes, 4<<20)
-	setInt("limits.maxResponseBytes", &u.Limits.MaxResponseBytes, 1<<30)
 	if u.XDS != nil {
 		setDuration("xds.syncTimeout", &u.XDS.SyncTimeout, 30*time.Second)
 		setDuration("xds.failbackAfter", &u.XDS.FailbackAfter, time.Minute)

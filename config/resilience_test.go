@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -250,7 +251,7 @@ func TestWhatNeedsARestart(t *testing.T) {
 		{"hot limits", "downstream:", "downstream:\n  maxStreams: 5\n  maxConnections: 5\n  maxNodeBytes: 5000\n  newStreamsPerSecond: 5\n  requestsPerSecond: 5\n  shedAtMemoryPercent: 5\n  maxTypesPerClient: 5\n  maxNamesPerClient: 5\n  maxNameBytesPerClient: 5000\n  maxNamesPerPeer: 5\n  maxNameBytesPerPeer: 5000\n  maxNames: 5\n  maxNameBytes: 5000\n  maxVersionBytes: 5000000\n  maxConnectionsPerPeer: 5\n  maxStreamsPerPeer: 5", nil},
 		{"node", "", "node: {id: other, revision: r}\n", []string{"node.id", "node.revision", "provenance.relay"}},
 		{"a listener's address", "127.0.0.1:15010", "127.0.0.1:15011", []string{"downstream.listeners[0].address"}},
-		{"a listener's kind", "plaintext: true", "tls: {certFile: a, keyFile: b}", []string{"downstream.listeners[0].plaintext", "downstream.listeners[0].tls"}},
+		{"a listener's kind", "plaintext: true", "allowAnonymous: true, tls: {certFile: a, keyFile: b}", []string{"downstream.listeners[0].plaintext", "downstream.listeners[0].allowAnonymous", "downstream.listeners[0].tls"}},
 		{"a listener more", "upstreams:", "  - {address: '127.0.0.1:0', plaintext: true}\nupstreams:", []string{"downstream.listeners"}},
 		{"times and sizes", "downstream:", "downstream:\n  startupTimeout: 1s\n  maxConnectionAge: 1h\n  maxConnectionAgeGrace: 1s\n  drainTimeout: 1s\n  sendTimeout: 1s\n  maxStreamsPerConnection: 5\n  maxRequestBytes: 100000\n  maxHeaderBytes: 5000\n  compression: [gzip]", []string{
 			"downstream.startupTimeout", "downstream.maxConnectionAge", "downstream.maxConnectionAgeGrace", "downstream.drainTimeout",
@@ -303,5 +304,62 @@ func TestFirstSyncIsAutoUnlessTheFileSaysOtherwise(t *testing.T) {
 		if got := c.Upstreams[0].FirstSync; got != want {
 			t.Errorf("%q: %q, want %q", line, got, want)
 		}
+	}
+}
+
+// TestOneTokenForTwoClustersIsAMistake: each of them could present it to the other.
+func TestOneTokenForTwoClustersIsAMistake(t *testing.T) {
+	const two = `downstream: {listeners: [{address: "127.0.0.1:1", plaintext: true}]}
+upstreams:
+- {name: east, xds: {addresses: ["east:1"], tls: {}, tokenFile: t}}
+- {name: west, xds: {addresses: ["west:1"], tls: {}, tokenFile: ./t}}
+`
+	wantMistakes(t, two, []string{`4: upstreams[1].xds.tokenFile: upstreams[0] ("east") of cluster "east" is given the same token`})
+	for name, in := range map[string]string{
+		"allowed":     strings.Replace(two, "./t", "t, shareToken: true", 1),
+		"one cluster": strings.Replace(two, "name: west", "name: west, clusterID: east", 1),
+		"two tokens":  strings.Replace(two, "./t", "./u", 1),
+	} {
+		if _, err := Parse("relay.yaml", []byte(in)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestLimitsFollowFromTheMemoryOfTheProcess: a response has an eighth, and what is held of all
+// upstreams half; what the config sets stays.
+func TestLimitsFollowFromTheMemoryOfTheProcess(t *testing.T) {
+	in := withUpstream + "- {name: b, file: {path: x}}\n- {name: c, file: {path: x}, limits: {maxBytes: 5}}\n- {name: d, xds: {addresses: [\"d:1\"], tls: {}}, limits: {maxResponseBytes: 7}}\n"
+	for limit, want := range map[int64][2]int{
+		512 << 20:     {64 << 20, 64 << 20}, // half, in four shares
+		math.MaxInt64: {256 << 20, 256 << 20},
+		0:             {256 << 20, 256 << 20},
+		1 << 40:       {1 << 37, 1<<31 - 1},
+		1:             {1, 1},
+	} {
+		c, err := Parse("relay.yaml", []byte(in))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.FitMemory(limit)
+		all, response := want[0], want[1]
+		for i, l := range []Limits{
+			{MaxBytes: all, MaxResponseBytes: response}, {MaxBytes: all, MaxResponseBytes: response},
+			{MaxBytes: 5, MaxResponseBytes: response}, {MaxBytes: all, MaxResponseBytes: 7},
+		} {
+			if got := c.Upstreams[i].Limits; got.MaxBytes != l.MaxBytes || got.MaxResponseBytes != l.MaxResponseBytes {
+				t.Errorf("with %d bytes upstream %d has %+v, want %+v", limit, i, got, l)
+			}
+		}
+		out, err := c.YAML()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Parse("relay.yaml", out); err != nil {
+			t.Errorf("read back: %v", err)
+		}
+	}
+	for _, field := range []string{"maxBytes", "maxResponseBytes"} {
+		wantMistakes(t, withUpstream+"- {name: b, file: {path: x}, limits: {"+field+": 0}}\n", []string{"7: upstreams[1].limits." + field + ": 0 is out of range: 1 to "})
 	}
 }

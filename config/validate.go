@@ -145,8 +145,10 @@ func (v *validator) config(c *Config) {
 			first[u.Name] = i
 		}
 	}
+	v.tokens(c.Upstreams)
 	v.merges(c.Merge)
 	v.views(c)
+	v.listeners(c)
 	if c.Provenance.Relay != c.Node.ID && !idShape.MatchString(c.Provenance.Relay) {
 		v.errorf("provenance.relay", "%q: 1 to 253 letters, digits, dots, dashes and underscores", c.Provenance.Relay)
 	}
@@ -195,6 +197,23 @@ func (v *validator) upstream(at string, u Upstream) {
 	}
 }
 
+// tokens reports a token that upstreams of different clusters are shown: each could present it
+// to the other, and to its CA.
+func (v *validator) tokens(upstreams []Upstream) {
+	for i, u := range upstreams {
+		if u.XDS == nil || u.XDS.TokenFile == "" {
+			continue
+		}
+		for n, other := range upstreams[:i] {
+			if other.XDS == nil || other.XDS.TokenFile != u.XDS.TokenFile || other.ClusterID == u.ClusterID || other.XDS.ShareToken || u.XDS.ShareToken {
+				continue
+			}
+			v.errorf(fmt.Sprintf("upstreams[%d].xds.tokenFile", i), "upstreams[%d] (%q) of cluster %q is given the same token, and each can use it with the other: give each its own, or set shareToken: true", n, other.Name, other.ClusterID)
+			break
+		}
+	}
+}
+
 func (v *validator) xds(at string, x XDS) {
 	if len(x.Addresses) == 0 {
 		v.errorf(at+".addresses", "missing: give at least one host:port")
@@ -229,25 +248,6 @@ func (v *validator) xds(at string, x XDS) {
 func (v *validator) downstream(d Downstream) {
 	if len(d.Listeners) == 0 {
 		v.errorf("downstream.listeners", "there must be at least one: add an address to serve on")
-	}
-	for i, l := range d.Listeners {
-		at := fmt.Sprintf("downstream.listeners[%d]", i)
-		v.address(at+".address", l.Address, 0)
-		for n, other := range d.Listeners[:i] {
-			if collide(l.Address, other.Address) {
-				v.errorf(at+".address", "%q is the address of listeners[%d] (%q) already", l.Address, n, other.Address)
-			}
-		}
-		switch {
-		case l.Plaintext && l.TLS != nil:
-			v.errorf(at+".plaintext", "both plaintext and tls: leave out one")
-		case !l.Plaintext && l.TLS == nil && !v.reported(at+".plaintext"):
-			v.errorf(at+".tls", "neither tls nor plaintext: set tls, or plaintext: true to go without")
-		case l.Plaintext && !l.AllowInsecure && !loopback(l.Address):
-			v.errorf(at+".address", "plaintext on %q, which is not a loopback address, needs allowInsecure: true: anybody who reaches it can read all configs", l.Address)
-		case l.TLS != nil && (l.TLS.CertFile == "" || l.TLS.KeyFile == ""):
-			v.errorf(at+".tls", "certFile and keyFile are both needed")
-		}
 	}
 	v.duration("downstream.startupTimeout", d.StartupTimeout, time.Millisecond, 24*time.Hour)
 	v.duration("downstream.maxConnectionAge", d.MaxConnectionAge, time.Second, 30*24*time.Hour)

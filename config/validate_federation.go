@@ -258,12 +258,15 @@ func (v *validator) views(c *Config) {
 		if w.ClusterID != "" && !idShape.MatchString(w.ClusterID) {
 			v.errorf(at+".clusterID", "%q: 1 to 253 letters, digits, dots, dashes and underscores", w.ClusterID)
 		}
-		v.match(at+".match", w.Match)
+		v.match(at+".match", w.Match, c.Downstream.Listeners)
 		if w.Default {
 			if fallback >= 0 {
 				v.errorf(at+".default", "views[%d] is the default already", fallback)
 			}
 			fallback = i
+			if len(w.Match.Identities) > 0 {
+				v.errorf(at+".default", "the default view is for every client that no other view matches, and match.identities is for some only: leave out one of them")
+			}
 		}
 		given := !reflect.ValueOf(w.Match).IsZero()
 		switch {
@@ -301,11 +304,11 @@ func (v *validator) notEmpty(field string, list []string) {
 	}
 }
 
-func (v *validator) match(at string, m Match) {
+func (v *validator) match(at string, m Match, listeners []Listener) {
 	for _, list := range []struct {
 		field string
 		globs []string
-	}{{"nodeIDs", m.NodeIDs}, {"clusterIDs", m.ClusterIDs}, {"namespaces", m.Namespaces}, {"identities", m.Identities}} {
+	}{{"nodeIDs", m.NodeIDs}, {"clusterIDs", m.ClusterIDs}, {"namespaces", m.Namespaces}} {
 		v.notEmpty(at+"."+list.field, list.globs)
 		for i, g := range list.globs {
 			if g == "" {
@@ -313,6 +316,8 @@ func (v *validator) match(at string, m Match) {
 			}
 		}
 	}
+	v.notEmpty(at+".identities", m.Identities)
+	v.identities(at+".identities", m.Identities, listeners)
 	if _, err := labels.Parse(m.Labels); err != nil {
 		v.errorf(at+".labels", "%q is not a label selector: %v", m.Labels, err)
 	}

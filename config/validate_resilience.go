@@ -69,9 +69,13 @@ func (v *validator) guard(at string, g Guard) {
 
 func (v *validator) limits(at string, l Limits) {
 	v.number(at+".maxResources", l.MaxResources, 1, 100_000_000)
-	v.number(at+".maxBytes", l.MaxBytes, 1, mostBytes)
+	if v.noted(at + ".maxBytes") {
+		v.number(at+".maxBytes", l.MaxBytes, 1, mostBytes)
+	}
 	v.number(at+".maxResourceBytes", l.MaxResourceBytes, 1, 1<<30)
-	v.number(at+".maxResponseBytes", l.MaxResponseBytes, 1, 1<<31-1)
+	if v.noted(at + ".maxResponseBytes") {
+		v.number(at+".maxResponseBytes", l.MaxResponseBytes, 1, mostResponse)
+	}
 }
 
 func (v *validator) state(s State) {

@@ -42,7 +42,7 @@ func (s *Server) runStream(stream grpc.ServerStream, protocol string, l *Listene
 	if !ok {
 		return status.Error(codes.Internal, "stream has no peer")
 	}
-	use, own := s.peers.enter(peerKey(p), s.limits.Load())
+	use, own := s.peers.enter(l.TLS.peerKey(p), s.limits.Load())
 	defer s.peers.leave(use)
 	if err := s.admit(ctx, open, use, own); err != nil {
 		return err
@@ -154,6 +154,17 @@ func (s *Server) connectionRefused(from net.Addr, why reason) {
 		limits := s.limits.Load()
 		s.log.Warn("connection closed: over a limit", "address", from.String(),
 			"reason", why, "maxConnections", limits.MaxConnections, "maxConnectionsPerPeer", limits.MaxConnectionsPerPeer)
+	}
+}
+
+// handshakeRefused returns what counts and logs connections to a listener whose TLS handshake
+// fails because of what the client shows.
+func (s *Server) handshakeRefused(l *Listener) func(from net.Addr, err error) {
+	return func(from net.Addr, err error) {
+		s.metrics.refusals.WithLabelValues(string(reasonHandshake)).Inc()
+		if s.refusals.Allow() {
+			s.log.Warn("client refused", "listener", l.Address, "address", from.String(), "reason", reasonHandshake, "err", bounded(err.Error()))
+		}
 	}
 }
 

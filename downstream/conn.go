@@ -305,7 +305,7 @@ func (c *conn) begin(client client) error {
 	s := c.server
 	s.matching.RLock()
 	defer s.matching.RUnlock()
-	r, err := s.rules.choose(*c.listener, client, identitiesOf(c.peer))
+	r, err := s.rules.choose(*c.listener, client, c.listener.TLS.identitiesOf(c.peer))
 	if err != nil {
 		return err
 	}

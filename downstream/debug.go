@@ -2,7 +2,6 @@ package downstream
 
 import (
 	"fmt"
-	"net"
 	"strings"
 	"time"
 
@@ -13,6 +12,8 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	"meshrelay/internal/loopback"
 )
 
 // The types by which istioctl asks a control plane about itself (PROTOCOL D1-D3).
@@ -21,7 +22,7 @@ const (
 	debugType       = "istio.io/debug"
 	syncStatusType  = debugType + "/syncz"
 	configDumpType  = debugType + "/config_dump"
-	debugNotAllowed = `{"error":"debug types are answered to loopback clients, and to clients with a verified certificate whose view lets everything through"}`
+	debugNotAllowed = `{"error":"debug types are not answered to this client: downstream.listeners[].debug lets clients of the relay's host or with a verified certificate ask, if no view limits them"}`
 )
 
 func isDebugType(typeURL string) bool {
@@ -127,7 +128,7 @@ func (c *conn) answer(typeURL string, names []string) []*anypb.Any {
 	case d == nil || typeURL == configDumpType:
 		// A config_dump is an Envoy's, and there is none behind this relay.
 		return nil
-	case !mayDebug(c.peer, c.isLimited()):
+	case !mayDebug(c.listener, c.peer, c.isLimited()):
 		return []*anypb.Any{{TypeUrl: debugType, Value: []byte(debugNotAllowed)}}
 	case typeURL != syncStatusType && typeURL != debugType:
 		return nil
@@ -163,15 +164,32 @@ func debugError(err error) []*anypb.Any {
 	return []*anypb.Any{{TypeUrl: debugType, Value: fmt.Appendf(nil, `{"error":%q}`, err.Error())}}
 }
 
-// mayDebug reports whether a peer may see everything: when it is on this host, or
-// has shown a certificate that the listener demands and has verified (PROTOCOL D4), and
-// is not limited to a view of some resources.
-func mayDebug(p *peer.Peer, limited bool) bool {
-	if addr, ok := p.Addr.(*net.TCPAddr); ok && addr.IP.IsLoopback() {
-		return true
+// Who is answered the debug types on a listener (Listener.Debug).
+const (
+	// DebugOff is nobody.
+	DebugOff = "off"
+	// DebugLoopback is clients of this host: both ends of the connection are loopback, the
+	// listener names no view, and no view limits the client.
+	DebugLoopback = "loopback"
+	// DebugVerified is clients with a certificate that the listener has verified and that no
+	// view limits.
+	DebugVerified = "verified"
+)
+
+// mayDebug reports whether a client of a listener may see everything (PROTOCOL D4). limited
+// is whether its view shows less than everything.
+func mayDebug(l *Listener, p *peer.Peer, limited bool) bool {
+	if limited {
+		return false
 	}
-	info, ok := p.AuthInfo.(credentials.TLSInfo)
-	return ok && len(info.State.VerifiedChains) > 0 && !limited
+	switch l.Debug {
+	case DebugLoopback:
+		return l.View == "" && loopback.Is(p.Addr) && loopback.Is(p.LocalAddr)
+	case DebugVerified:
+		info, ok := p.AuthInfo.(credentials.TLSInfo)
+		return ok && len(info.State.VerifiedChains) > 0
+	}
+	return false
 }
 
 // isLimited reports whether the client's View hides anything from it, by configuration.

@@ -105,12 +105,13 @@ const (
 	reasonUnread      reason = "unread"      // SendTimeout
 	reasonCertificate reason = "certificate" // expired, or its CA is not trusted any more
 	reasonSilent      reason = "silent"      // FirstRequestTimeout
+	reasonHandshake   reason = "handshake"   // TLS: no certificate, or one that is refused
 )
 
 func reasons() []reason {
 	return []reason{
 		reasonConnections, reasonStreams, reasonPeer, reasonRate, reasonOverload, reasonHeaders, reasonRequests, reasonBytes, reasonReceiving,
-		reasonNode, reasonTypes, reasonNames, reasonVersions, reasonView, reasonViews, reasonDebug, reasonUnread, reasonCertificate, reasonSilent,
+		reasonNode, reasonTypes, reasonNames, reasonVersions, reasonView, reasonViews, reasonDebug, reasonUnread, reasonCertificate, reasonSilent, reasonHandshake,
 	}
 }
 

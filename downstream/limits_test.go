@@ -303,7 +303,7 @@ func (brokenDebugger) Begin() (func(), error)               { return func() {}, 
 func (brokenDebugger) SyncStatus() []*statusv3.ClientConfig { panic("broken") }
 
 func TestPanicEndsOneStreamOnly(t *testing.T) {
-	r := startRelay(t, true, func(_ *Config, d *Deps) { d.Debug = brokenDebugger{} })
+	r := startRelay(t, true, func(c *Config, d *Deps) { c.Listeners[0].Debug, d.Debug = DebugLoopback, brokenDebugger{} })
 	other := r.sotw()
 	other.send(subscribe(seV1))
 	other.next()
@@ -340,6 +340,12 @@ func TestViewsAreBounded(t *testing.T) {
 // certificate writes a certificate and its key, signed by parent or by itself.
 func certificate(t *testing.T, dir, name string, parent *tls.Certificate) *tls.Certificate {
 	t.Helper()
+	return certificateOf(t, dir, name, parent, func(*x509.Certificate) {})
+}
+
+// certificateOf is certificate with something else in it.
+func certificateOf(t *testing.T, dir, name string, parent *tls.Certificate, edit func(*x509.Certificate)) *tls.Certificate {
+	t.Helper()
 	key := must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
 	tmpl := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
@@ -348,6 +354,7 @@ func certificate(t *testing.T, dir, name string, parent *tls.Certificate) *tls.C
 		IsCA: parent == nil, BasicConstraintsValid: true,
 		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
+	edit(tmpl)
 	signer, signKey := tmpl, any(key)
 	if parent != nil {
 		signer, signKey = must(x509.ParseCertificate(parent.Certificate[0])), parent.PrivateKey

@@ -1,28 +1,18 @@
 package downstream
 
 import (
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"math"
 	"net"
-	"os"
 	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/credentials/tls/certprovider"
-	"google.golang.org/grpc/credentials/tls/certprovider/pemfile"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/keepalive"
-	"google.golang.org/grpc/security/advancedtls"
 )
-
-// certRefresh is how often certificate files are looked at, unless told otherwise.
-const certRefresh = 10 * time.Second
 
 const (
 	// receiveWindow is how much of the requests of a connection may be under way, in bytes,
@@ -45,20 +35,12 @@ type Listener struct {
 	Address string
 	// TLS is nil for plaintext.
 	TLS *TLS
-	// View names the view of all clients that come by this listener, whatever the views say
-	// of whom they match.
+	// View names the view of all clients that come by this listener. Of the view's Match only
+	// the identities count.
 	View string
-}
-
-// TLS are the files of a listener, in PEM form. They are read again when they
-// change; a bad file does not replace a good one.
-type TLS struct {
-	CertFile, KeyFile string
-	// ClientCAFile, when set, makes a client certificate mandatory, signed by one of
-	// these. An istiod as client has none to show (PROTOCOL S24).
-	ClientCAFile string
-	// Refresh is how often the files are looked at. Default: 10 s.
-	Refresh time.Duration
+	// Debug is who is answered the debug types: DebugOff, DebugLoopback or DebugVerified.
+	// Empty: DebugOff.
+	Debug string
 }
 
 // listener is a Listener at work.
@@ -98,6 +80,9 @@ func (s *Server) listen() (opened []*listener, err error) {
 		if err != nil {
 			closeCreds()
 			return opened, fmt.Errorf("downstream.listeners[%d].address: %w", i, err)
+		}
+		if cfg.TLS != nil {
+			creds = watchedCreds{creds, s.handshakeRefused(cfg)}
 		}
 		l := &listener{address: lis.Addr().String(), lis: s.gate.behind(lis), gate: s.gate, close: closeCreds, server: grpc.NewServer(s.serverOptions(creds)...)}
 		discoveryv3.RegisterAggregatedDiscoveryServiceServer(l.server, service{s, cfg})
@@ -157,68 +142,6 @@ func (l *listener) stop(timeout time.Duration) {
 	})
 	defer cut.Stop()
 	l.server.GracefulStop()
-}
-
-// credentials returns the listener's transport credentials and what frees them.
-func (t *TLS) credentials() (credentials.TransportCredentials, func(), error) {
-	if t == nil {
-		return insecure.NewCredentials(), func() {}, nil
-	}
-	if _, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile); err != nil {
-		return nil, nil, fmt.Errorf("certificate %s, key %s: %w", t.CertFile, t.KeyFile, err)
-	}
-	if t.ClientCAFile != "" {
-		pem, err := os.ReadFile(t.ClientCAFile)
-		if err != nil {
-			return nil, nil, fmt.Errorf("client CA: %w", err)
-		}
-		if !x509.NewCertPool().AppendCertsFromPEM(pem) {
-			return nil, nil, fmt.Errorf("client CA %s: there is no certificate in it", t.ClientCAFile)
-		}
-	}
-	refresh := t.Refresh
-	if refresh == 0 {
-		refresh = certRefresh
-	}
-	var providers []certprovider.Provider
-	closeAll := func() {
-		for _, p := range providers {
-			p.Close()
-		}
-	}
-	provide := func(o pemfile.Options) (certprovider.Provider, error) {
-		o.RefreshDuration = refresh
-		p, err := pemfile.NewProvider(o)
-		if err == nil {
-			providers = append(providers, p)
-		}
-		return p, err
-	}
-	identity, err := provide(pemfile.Options{CertFile: t.CertFile, KeyFile: t.KeyFile})
-	if err != nil {
-		return nil, nil, fmt.Errorf("certificate %s, key %s: %w", t.CertFile, t.KeyFile, err)
-	}
-	opts := &advancedtls.Options{
-		IdentityOptions:  advancedtls.IdentityCertificateOptions{IdentityProvider: identity},
-		VerificationType: advancedtls.SkipVerification,
-		MinTLSVersion:    tls.VersionTLS12, MaxTLSVersion: tls.VersionTLS13,
-	}
-	if t.ClientCAFile != "" {
-		root, err := provide(pemfile.Options{RootFile: t.ClientCAFile})
-		if err != nil {
-			closeAll()
-			return nil, nil, fmt.Errorf("client CA %s: %w", t.ClientCAFile, err)
-		}
-		opts.RootOptions = advancedtls.RootCertificateOptions{RootProvider: root}
-		opts.RequireClientCert = true
-		opts.VerificationType = advancedtls.CertVerification
-	}
-	creds, err := advancedtls.NewServerCreds(opts)
-	if err != nil {
-		closeAll()
-		return nil, nil, err
-	}
-	return creds, closeAll, nil
 }
 
 // service is the Server as gRPC's generated code wants it.

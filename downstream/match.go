@@ -7,11 +7,10 @@ import (
 	"strings"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/peer"
 	"k8s.io/apimachinery/pkg/labels"
 
 	"meshrelay/federation"
+	"meshrelay/internal/identity"
 	"meshrelay/mirror"
 )
 
@@ -40,24 +39,28 @@ type View struct {
 // each list at least one element. The zero Match is for nobody.
 //
 // Identities are proof, and so is the listener that a client comes by (Listener.View), as
-// far as the network is. All the rest is what a client says of itself: it tells apart
-// clients that mean well, and keeps nothing from others.
+// far as the network is. Identities hold on every listener, also on one that names the view.
+// All the rest is what a client says of itself: it tells apart clients that mean well, and
+// keeps nothing from others.
 //
-// Lists are of patterns in which * stands for any text and ? for any character.
+// Lists are of patterns in which * stands for any text and ? for any character; of a SPIFFE ID
+// or DNS name, for any within one segment or label.
 type Match struct {
 	NodeIDs    []string
 	ClusterIDs []string
 	Namespaces []string
 	// Labels is a Kubernetes label selector over the node's metadata LABELS.
 	Labels string
-	// Identities are URIs (SPIFFE ids) and DNS names of a verified client certificate.
+	// Identities are patterns of package identity, for the SPIFFE ID and the DNS names of a
+	// verified client certificate.
 	Identities []string
 }
 
 // rule is a View with its Match ready for use.
 type rule struct {
 	View
-	selector labels.Selector // nil: labels do not matter
+	selector   labels.Selector    // nil: labels do not matter
+	identities []identity.Pattern // of Match.Identities
 }
 
 // rules settle which view a client gets. They are immutable.
@@ -98,9 +101,15 @@ func newRules(views []View, listeners []Listener) (*rules, error) {
 		rs.byLabels = rs.byLabels || r.selector != nil
 	}
 	for _, l := range listeners {
-		known := slices.ContainsFunc(views, func(v View) bool { return v.Name == l.View })
-		if l.View != "" && !known {
+		if l.View == "" {
+			continue
+		}
+		i := slices.IndexFunc(views, func(v View) bool { return v.Name == l.View })
+		switch {
+		case i < 0:
 			errs = errors.Join(errs, fmt.Errorf("downstream: listener %s: there is no view %s", l.Address, l.View))
+		case len(views[i].Match.Identities) > 0 && !l.TLS.verifies():
+			errs = errors.Join(errs, fmt.Errorf("downstream: listener %s: view %s is for identities, and the listener verifies none", l.Address, l.View))
 		}
 	}
 	return rs, errs
@@ -113,13 +122,20 @@ func newRule(v View) (*rule, error) {
 		globs []string
 	}{
 		{"node id", v.Match.NodeIDs}, {"cluster id", v.Match.ClusterIDs},
-		{"namespace", v.Match.Namespaces}, {"identity", v.Match.Identities},
+		{"namespace", v.Match.Namespaces},
 	} {
 		for _, glob := range list.globs {
 			if glob == "" {
 				return nil, fmt.Errorf("a pattern for the %s is empty", list.name)
 			}
 		}
+	}
+	for _, text := range v.Match.Identities {
+		p, err := identity.Parse(text)
+		if err != nil {
+			return nil, fmt.Errorf("identity: %w", err)
+		}
+		r.identities = append(r.identities, p)
 	}
 	if v.Match.Labels != "" {
 		var err error
@@ -134,17 +150,28 @@ func newRule(v View) (*rule, error) {
 // is none.
 func (rs *rules) choose(l Listener, c client, identities []string) (*rule, error) {
 	if l.View != "" {
-		return rs.byName[l.View], nil
+		if r := rs.byName[l.View]; r.admits(identities) {
+			return r, nil
+		}
+		return nil, refuse(reasonView, codes.PermissionDenied, "%s", refusal(l, c, identities))
 	}
 	for _, r := range rs.ordered {
 		if r.matches(c, identities) {
 			return r, nil
 		}
 	}
-	if rs.other != nil {
+	if rs.other != nil && rs.other.admits(identities) {
 		return rs.other, nil
 	}
 	return nil, refuse(reasonView, codes.PermissionDenied, "%s", refusal(l, c, identities))
+}
+
+// admits reports whether a client with these identities may have the view, however it came
+// to it.
+func (r *rule) admits(identities []string) bool {
+	return len(r.identities) == 0 || slices.ContainsFunc(r.identities, func(p identity.Pattern) bool {
+		return slices.ContainsFunc(identities, p.Matches)
+	})
 }
 
 func (r *rule) matches(c client, identities []string) bool {
@@ -154,7 +181,7 @@ func (r *rule) matches(c client, identities []string) bool {
 		return false
 	}
 	return allowed(m.NodeIDs, c.nodeID) && allowed(m.ClusterIDs, c.clusterID) && allowed(m.Namespaces, c.namespace) &&
-		allowed(m.Identities, identities...) && (r.selector == nil || r.selector.Matches(c.labels))
+		r.admits(identities) && (r.selector == nil || r.selector.Matches(c.labels))
 }
 
 // allowed reports whether one of values is like one of globs, or there are no globs.
@@ -186,19 +213,6 @@ func refusal(l Listener, c client, identities []string) string {
 	}
 	return fmt.Sprintf("no view matches this client: listener %s, node id %q, cluster %q, namespace %q, identity %s",
 		l.Address, cut(c.nodeID, longest), cut(c.clusterID, longest), cut(c.namespace, longest), strings.Join(shown, ", "))
-}
-
-// identitiesOf returns the names in the certificate of a peer, if it was verified.
-func identitiesOf(p *peer.Peer) (out []string) {
-	info, ok := p.AuthInfo.(credentials.TLSInfo)
-	if !ok || len(info.State.VerifiedChains) == 0 || len(info.State.VerifiedChains[0]) == 0 {
-		return nil
-	}
-	leaf := info.State.VerifiedChains[0][0]
-	for _, u := range leaf.URIs {
-		out = append(out, u.String())
-	}
-	return append(out, leaf.DNSNames...)
 }
 
 // variant is a view as the clients of one cluster and one control plane revision see it.

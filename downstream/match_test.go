@@ -42,8 +42,8 @@ func TestFirstMatchingViewWins(t *testing.T) {
 		{Name: "cluster", Match: Match{ClusterIDs: []string{"east", "west-*"}}},
 		{Name: "namespace and labels", Match: Match{Namespaces: []string{"team-*"}, Labels: "tier in (gold,silver),!legacy"}},
 		{Name: "namespace", Match: Match{Namespaces: []string{"team-a"}}},
-		{Name: "identity", Match: Match{Identities: []string{"spiffe://*/ns/istio-system/sa/*", "*.example"}}},
-		{Name: "cluster and identity", Match: Match{ClusterIDs: []string{"far"}, Identities: []string{"*"}}},
+		{Name: "identity", Match: Match{Identities: []string{"spiffe://*/ns/istio-system/sa/*", "dns:*.example"}}},
+		{Name: "cluster and identity", Match: Match{ClusterIDs: []string{"far"}, Identities: []string{"spiffe://*/**"}}},
 		{Name: "late cluster", Match: Match{ClusterIDs: []string{"east"}}},
 	}
 	type m = map[string]string
@@ -55,24 +55,25 @@ func TestFirstMatchingViewWins(t *testing.T) {
 		want       string // empty: none
 	}{
 		{"listener", "listener", clientOf("gateway", m{"CLUSTER_ID": "east"}, nil), nil, "listener"},
+		{"listener, identity", "cluster and identity", clientOf("x", nil, nil), []string{"spiffe://mesh/other"}, "cluster and identity"},
 		{"id, literally", "", clientOf("gateway", nil, nil), nil, "id"},
 		{"id, by pattern", "", clientOf("sidecar~10.0.0.1~edge-1.prod~prod.svc", nil, nil), nil, "id"},
 		{"a pattern is for all of an id", "", clientOf("gateway-2", nil, nil), nil, ""},
 		{"cluster", "", clientOf("x", m{"CLUSTER_ID": "west-2"}, nil), nil, "cluster"},
-		{"the first of two", "", clientOf("x", m{"CLUSTER_ID": "east"}, nil), []string{"a.example"}, "cluster"},
+		{"the first of two", "", clientOf("x", m{"CLUSTER_ID": "east"}, nil), []string{"dns:a.example"}, "cluster"},
 		{"namespace and labels", "", clientOf("x", m{"NAMESPACE": "team-a"}, m{"tier": "gold"}), nil, "namespace and labels"},
 		{"namespace of the id", "", clientOf("sidecar~10.0.0.1~p.team-b~d", nil, m{"tier": "silver"}), nil, "namespace and labels"},
 		{"labels that do not match", "", clientOf("x", m{"NAMESPACE": "team-a"}, m{"tier": "gold", "legacy": ""}), nil, "namespace"},
 		{"labels of another namespace", "", clientOf("x", m{"NAMESPACE": "other"}, m{"tier": "gold"}), nil, ""},
 		{"SPIFFE id", "", clientOf("x", nil, nil), []string{"spiffe://mesh/ns/istio-system/sa/istiod"}, "identity"},
-		{"a * is any text", "", clientOf("x", nil, nil), []string{"spiffe://mesh/ns/istio-system/sa/x/istiod"}, "identity"},
-		{"second identity", "", clientOf("x", nil, nil), []string{"spiffe://mesh/other", "relay.example"}, "identity"},
+		{"a * is one segment", "", clientOf("x", nil, nil), []string{"spiffe://mesh/ns/istio-system/sa/x/istiod"}, ""},
+		{"second identity", "", clientOf("x", nil, nil), []string{"spiffe://mesh/other", "dns:relay.example"}, "identity"},
 		{"any identity", "", clientOf("x", m{"CLUSTER_ID": "far"}, nil), []string{"spiffe://mesh/other"}, "cluster and identity"},
 		{"no identity is not any", "", clientOf("x", m{"CLUSTER_ID": "far"}, nil), nil, ""},
 		{"nothing", "", clientOf("x", nil, nil), nil, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			l := Listener{Address: "127.0.0.1:15010", View: tc.listener}
+			l := Listener{Address: "127.0.0.1:15010", View: tc.listener, TLS: &TLS{ClientCAFile: "ca.pem"}}
 			for _, other := range []string{"", "default"} {
 				all := views
 				if other != "" {
@@ -91,6 +92,34 @@ func TestFirstMatchingViewWins(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestIdentitiesOfAViewHoldOnEveryListener: on one that names the view, and for the default.
+func TestIdentitiesOfAViewHoldOnEveryListener(t *testing.T) {
+	match := Match{NodeIDs: []string{"other"}, Identities: []string{"spiffe://mesh/ns/a/sa/b"}}
+	verified := &TLS{ClientCAFile: "ca.pem"}
+	for name, tc := range map[string]struct {
+		view     View
+		listener Listener
+	}{
+		"a listener names the view": {View{Name: "a", Match: match}, Listener{View: "a", TLS: verified}},
+		"the view is the default":   {View{Name: "a", Match: match, Default: true}, Listener{TLS: verified}},
+	} {
+		rs := must(newRules([]View{tc.view}, []Listener{tc.listener}))
+		if r, err := rs.choose(tc.listener, clientOf("x", nil, nil), []string{"spiffe://mesh/ns/a/sa/b"}); err != nil || r.Name != "a" {
+			t.Errorf("%s: its identity gets %v, %v", name, r, err)
+		}
+		for _, other := range [][]string{nil, {"spiffe://mesh/ns/a/sa/c"}} {
+			if r, err := rs.choose(tc.listener, clientOf("x", nil, nil), other); status.Code(err) != codes.PermissionDenied {
+				t.Errorf("%s: identities %v get %v, %v", name, other, r, err)
+			}
+		}
+	}
+	for _, blind := range []*TLS{nil, {}} {
+		if _, err := newRules([]View{{Name: "a", Match: match}}, []Listener{{Address: ":1", View: "a", TLS: blind}}); err == nil {
+			t.Errorf("a listener with TLS %v, which verifies nobody, names a view of identities", blind)
+		}
 	}
 }
 
@@ -150,7 +179,7 @@ func TestUnverifiedCertificatesAreNoIdentity(t *testing.T) {
 		"empty":      {credentials.TLSInfo{State: tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{}}}}, 0},
 		"verified":   {credentials.TLSInfo{State: tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{leaf}}}}, 1},
 	} {
-		if got := identitiesOf(&peer.Peer{AuthInfo: tc.info}); len(got) != tc.want {
+		if got := (&TLS{}).identitiesOf(&peer.Peer{AuthInfo: tc.info}); len(got) != tc.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}

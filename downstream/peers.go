@@ -121,9 +121,9 @@ func (ps *peers) free(p *peerUse, u usage) {
 	p.kept, ps.kept = p.kept.minus(u), ps.kept.minus(u)
 }
 
-// peerKey names the peer of a stream.
-func peerKey(p *peer.Peer) string {
-	if ids := identitiesOf(p); len(ids) > 0 {
+// peerKey names the peer of a stream of the listener.
+func (t *TLS) peerKey(p *peer.Peer) string {
+	if ids := t.identitiesOf(p); len(ids) > 0 {
 		return bounded(ids[0])
 	}
 	return addressKey(p.Addr)

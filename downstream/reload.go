@@ -157,7 +157,7 @@ func (s *Server) matchAgain(c *conn, client client) (*rule, error) {
 		return nil, status.Errorf(codes.Unavailable,
 			"the views have changed, and the labels of the node are more than the %d bytes that are kept; reconnect", maxLabelBytes)
 	}
-	return s.rules.choose(*c.listener, client, identitiesOf(c.peer))
+	return s.rules.choose(*c.listener, client, c.listener.TLS.identitiesOf(c.peer))
 }
 
 // moveTo gives the client another view, or the same by another rule. It is false when the

@@ -13,14 +13,22 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
+
+	"meshrelay/internal/identity"
 )
 
 // trust is the roots that a listener trusts at present. The handshake of a connection looks at
 // its certificate once; what is here ends the streams of those that could not connect any more.
 type trust struct {
-	file    string
-	refresh time.Duration
-	now     atomic.Pointer[roots]
+	refresh  time.Duration
+	byDomain map[string]*rootFile // by trust domain
+	others   *rootFile            // nil: there are none
+}
+
+// rootFile is a file of root certificates. It is safe for use by several goroutines.
+type rootFile struct {
+	path string
+	now  atomic.Pointer[roots]
 }
 
 // roots are the content of a file of root certificates. They are immutable.
@@ -32,27 +40,43 @@ type roots struct {
 
 // newTrust returns the trust of a listener that wants client certificates, nil of another.
 func newTrust(t *TLS) (*trust, error) {
-	if t == nil || t.ClientCAFile == "" {
+	if !t.verifies() {
 		return nil, nil
 	}
-	tr := &trust{file: t.ClientCAFile, refresh: t.Refresh}
+	tr := &trust{refresh: t.Refresh, byDomain: map[string]*rootFile{}}
 	if tr.refresh == 0 {
 		tr.refresh = certRefresh
 	}
-	if tr.read(); tr.now.Load() == nil {
-		return nil, fmt.Errorf("client CA %s: there is no certificate in it, or it can not be read", t.ClientCAFile)
+	var err error
+	if t.ClientCAFile != "" {
+		if tr.others, err = openRoots(t.ClientCAFile); err != nil {
+			return nil, err
+		}
+	}
+	for _, ca := range t.ClientCAs {
+		if tr.byDomain[ca.TrustDomain], err = openRoots(ca.File); err != nil {
+			return nil, err
+		}
 	}
 	return tr, nil
 }
 
+func openRoots(path string) (*rootFile, error) {
+	f := &rootFile{path: path}
+	if f.read(); f.now.Load() == nil {
+		return nil, fmt.Errorf("client CA %s: there is no certificate in it, or it can not be read", path)
+	}
+	return f, nil
+}
+
 // read looks at the file, and reports whether there are other roots in it. A file without a
 // certificate, or that can not be read, does not replace a good one.
-func (t *trust) read() (changed bool) {
-	data, err := os.ReadFile(t.file)
+func (f *rootFile) read() (changed bool) {
+	data, err := os.ReadFile(f.path)
 	if err != nil {
 		return false
 	}
-	was := t.now.Load()
+	was := f.now.Load()
 	sum := sha256.Sum256(data)
 	if was != nil && was.sum == sum {
 		return false
@@ -64,7 +88,31 @@ func (t *trust) read() (changed bool) {
 	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
 		r.certs[sha256.Sum256(block.Bytes)] = struct{}{}
 	}
-	return t.now.CompareAndSwap(was, r)
+	return f.now.CompareAndSwap(was, r)
+}
+
+// read looks at every file, and reports whether there are other roots in any.
+func (t *trust) read() (changed bool) {
+	if t.others != nil {
+		changed = t.others.read()
+	}
+	for _, f := range t.byDomain {
+		changed = f.read() || changed
+	}
+	return changed
+}
+
+// of returns the roots that may vouch for a certificate, as the handshake chooses them
+// (clientRoots.of); nil when there are none.
+func (t *trust) of(leaf *x509.Certificate) *rootFile {
+	id, _, err := identity.Of(leaf)
+	if err != nil {
+		return nil
+	}
+	if own := t.byDomain[id.TrustDomain().Name()]; own != nil {
+		return own
+	}
+	return t.others
 }
 
 // watch calls changed whenever there are other roots, until ctx ends.
@@ -89,7 +137,11 @@ func (t *trust) vouches(p *peer.Peer) error {
 	if !ok || len(info.State.PeerCertificates) == 0 {
 		return errNotTrusted
 	}
-	r := t.now.Load()
+	file := t.of(info.State.PeerCertificates[0])
+	if file == nil {
+		return errNotTrusted
+	}
+	r := file.now.Load()
 	for _, chain := range info.State.VerifiedChains {
 		if _, ok := r.certs[sha256.Sum256(chain[len(chain)-1].Raw)]; ok {
 			return nil
@@ -107,7 +159,7 @@ func (t *trust) vouches(p *peer.Peer) error {
 }
 
 var errNotTrusted = refuse(reasonCertificate, codes.Unauthenticated,
-	"the client certificate is signed by none of the certificates in tls.clientCAFile any more; connect with another")
+	"the client certificate is signed by none of the certificates in tls.clientCAFile or tls.clientCAs any more; connect with another")
 
 // expiryOf returns when the verified certificate of a peer expires; false: it has none.
 func expiryOf(p *peer.Peer) (time.Time, bool) {
@@ -155,5 +207,5 @@ func (s *Server) distrust(l *Listener) {
 			}
 		}
 	}
-	s.log.Info("client CA file changed", "listener", l.Address, "file", s.trust[l].file, "ended", ended)
+	s.log.Info("client CA file changed", "listener", l.Address, "ended", ended)
 }

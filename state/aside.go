@@ -130,7 +130,7 @@ func (k *Keeper) lockDir() error {
 	if k.lockFile != nil {
 		return nil
 	}
-	f, err := os.OpenFile(filepath.Join(k.dir, lockName), os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := openOwn(filepath.Join(k.dir, lockName), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return err
 	}

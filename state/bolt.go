@@ -25,6 +25,7 @@ func openBolt(path string) (db *bbolt.DB, err error) {
 		// The page size of the file system's usual block, whatever the machine: a file can be
 		// carried to another one.
 		PageSize: 4096,
+		OpenFile: openOwn,
 	}
 	if strconv.IntSize == 64 {
 		options.InitialMmapSize = mapped

@@ -173,7 +173,7 @@ func (k *Keeper) upgrade() (*contents, error) {
 
 // readFormat returns the format of a file, and what is wrong with its structure.
 func readFormat(path string) (version uint64, damage, err error) {
-	f, err := os.Open(path)
+	f, err := openOwn(path, os.O_RDONLY, 0)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -294,7 +294,7 @@ func (k *Keeper) rescue() error {
 
 // copyTo writes a copy of the file that is in use to an empty one.
 func (k *Keeper) copyTo(path string) (err error) {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0o600)
+	f, err := openOwn(path, os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}

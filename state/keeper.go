@@ -120,6 +120,8 @@ type Status struct {
 	// LastError is what is wrong now, and ErrorSince since when; empty when nothing is.
 	LastError  string    `json:"lastError,omitempty"`
 	ErrorSince time.Time `json:"errorSince,omitzero"`
+	// Note says what is amiss with the directory, which is used all the same.
+	Note string `json:"note,omitempty"`
 	// SetAside are the files that could not be used and are there still.
 	SetAside []string `json:"setAside,omitempty"`
 	// Unusable counts the resources of the file that this version of the relay does not
@@ -138,7 +140,7 @@ func Open(o Options) *Keeper {
 	defer k.release()
 	if err := k.attach(); err != nil {
 		k.failed(err)
-		if !errors.Is(err, ErrInUse) {
+		if !errors.Is(err, ErrInUse) && !errors.Is(err, errNotOurs) {
 			k.readOnly()
 		}
 	}
@@ -181,6 +183,11 @@ func (k *Keeper) attach() error {
 	if err := os.MkdirAll(k.dir, 0o700); err != nil {
 		return err
 	}
+	note, err := checkDir(k.dir)
+	k.noteDir(note)
+	if err != nil {
+		return err
+	}
 	if err := k.lockDir(); err != nil {
 		return err
 	}
@@ -206,6 +213,13 @@ func (k *Keeper) attach() error {
 	k.info, k.live = info, c.live
 	k.learn(c)
 	return nil
+}
+
+// noteDir has Status tell what is amiss with the directory.
+func (k *Keeper) noteDir(note string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.status.Note = note
 }
 
 // detach gives the file up. The caller is busy.

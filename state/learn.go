@@ -8,7 +8,10 @@ import (
 // readOnly takes in what is in a file that can not be written. Run tries on to take it into
 // use.
 func (k *Keeper) readOnly() {
-	f, err := os.Open(k.path)
+	if _, err := checkDir(k.dir); err != nil {
+		return
+	}
+	f, err := openOwn(k.path, os.O_RDONLY, 0)
 	if err != nil {
 		return
 	}

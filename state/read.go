@@ -81,7 +81,7 @@ const maxDescribed = 5
 // readFile reads and checks a whole file. What is wrong with it is in the contents. An error
 // says that it can not be opened, or that it is of another format than the one given.
 func readFile(path string, format uint64) (*contents, error) {
-	f, err := os.Open(path)
+	f, err := openOwn(path, os.O_RDONLY, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -140,8 +140,14 @@ func (c *contents) read(t *tree) error {
 				if sub == nil {
 					return nil
 				}
-				name := string(key)
 				c.found.add(key)
+				if !IsName(string(key)) {
+					if c.err == nil {
+						c.err = corruptf("%.100q is no name of an upstream", key)
+					}
+					return t.skipBucket(sub, maxTreeDepth)
+				}
+				name := string(key)
 				k, err := readSource(t, sub, c, name)
 				if err != nil {
 					err = fmt.Errorf("upstream %s: %w", name, err)

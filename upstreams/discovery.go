@@ -151,6 +151,7 @@ func (x *XDS) discover(cfg config.Upstream, node config.Node, opts []grpc.DialOp
 			})
 		},
 		ResyncInterval: cfg.XDS.ResyncInterval.D(), FailbackAfter: cfg.XDS.FailbackAfter.D(), Logger: x.log,
+		MaxResponseBytes: cfg.Limits.MaxResponseBytes,
 	}, x.endpointsChanged)
 	if err == nil {
 		x.table.discovery = newDiscovery(x.endpoints)

@@ -50,6 +50,8 @@ type endpointsConfig struct {
 	// Patience is how long a cluster's first answer is waited for. Default: 30 s.
 	Patience time.Duration
 	Logger   *slog.Logger
+	// MaxResponseBytes bounds a response. 0: as adsclient does.
+	MaxResponseBytes int
 }
 
 // endpoints follows the endpoints of clusters that an istiod has, by EDS on a stream of its
@@ -116,6 +118,7 @@ func newEndpoints(cfg endpointsConfig, changed func(clusters []string)) (*endpoi
 		Addresses: cfg.Addresses, Protocol: adsclient.SotW, Node: cfg.Node, Names: e.names,
 		TypeURLs:    func(bool) []string { return []string{edsTypeURL} },
 		DialOptions: cfg.DialOptions, ResyncInterval: cfg.ResyncInterval, FailbackAfter: cfg.FailbackAfter, Logger: cfg.Logger,
+		MaxResponseBytes: cfg.MaxResponseBytes,
 	}, e)
 	if err != nil {
 		return nil, err

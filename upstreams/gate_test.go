@@ -547,6 +547,24 @@ func TestLimitsRefuseWhatIsNewAndKeepWhatIsHeld(t *testing.T) {
 	})
 }
 
+// TestWhatIsAboveALowerLimitKeepsItsLastGoodContent: what was taken before the limit was
+// lowered stays, what is new of it is refused by name.
+func TestWhatIsAboveALowerLimitKeepsItsLastGoodContent(t *testing.T) {
+	s := newXDSScript(t)
+	s.ok(s.sotw(xdsEntryURL, entries("e", 3)...))
+	s.x.setLimits(config.Upstream{Limits: config.Limits{MaxBytes: 100}})
+	s.ok(s.sotw(xdsEntryURL, entries("e", 3)...))
+	s.demand("what it has is not refused", s.x.Status().OverLimit == 0)
+	err := s.sotw(xdsEntryURL, xdsEntry("ns/e0", strings.Repeat("longer-", 100)+".example"), entries("e", 2)[1], xdsEntry("ns/new", "new.example"))
+	for _, want := range []string{"ns/e0", "ns/new", "limits.maxBytes"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("the refusal does not name %s: %v", want, err)
+		}
+	}
+	s.lapse()
+	s.holds("ns/e0=e0.example", "ns/e1=e1.example")
+}
+
 func TestWhatOnlyAskingAgainBringsIsCountedAsDrift_C4(t *testing.T) {
 	s := newXDSScript(t)
 	s.ok(s.sotw(xdsEntryURL, entries("e", 2)...))

@@ -42,7 +42,7 @@ func (a *socketAccess) with(cmd *cobra.Command, f func(admin.Client) error) erro
 			case v.AdminSocket == "":
 				return fmt.Errorf("the relay at %s has no Unix socket open: \"relay status\" says why", c.Address)
 			}
-			c.Socket = v.AdminSocket
+			c.Socket, c.Named = v.AdminSocket, true
 		}
 		err := f(c)
 		var refused *admin.StatusError

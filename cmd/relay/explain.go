@@ -11,6 +11,7 @@ import (
 
 	"meshrelay/admin"
 	"meshrelay/internal/explainview"
+	"meshrelay/internal/visible"
 )
 
 func newExplain() *cobra.Command {
@@ -138,7 +139,7 @@ func tableOrJSON(output string) error {
 }
 
 func writeJSON(w io.Writer, v any) error {
-	enc := json.NewEncoder(w)
+	enc := json.NewEncoder(visible.JSONWriter(w))
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
 	return enc.Encode(v)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 
 	"meshrelay/config"
@@ -42,14 +43,17 @@ func viewsOf(views []config.View) ([]downstream.View, error) {
 		if err != nil {
 			return nil, fmt.Errorf("view %s: %w", v.Name, err)
 		}
-		sources := v.Sources
-		out = append(out, downstream.View{
+		view := downstream.View{
 			Name: v.Name, Match: downstream.Match(v.Match), Default: v.Default,
 			ClusterID: v.ClusterID, ExcludeOwn: v.ExcludeOwn,
-			Accepts: func(r *mirror.Resource) bool {
+		}
+		// A view without rules limits nobody.
+		if sources := v.Sources; len(sources) > 0 || !reflect.ValueOf(v.Rules()).IsZero() {
+			view.Accepts = func(r *mirror.Resource) bool {
 				return (len(sources) == 0 || slices.Contains(sources, r.Source())) && filter.Check(r) == ""
-			},
-		})
+			}
+		}
+		out = append(out, view)
 	}
 	return out, nil
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 
 	"meshrelay/internal/selection"
+	"meshrelay/internal/visible"
 )
 
 // version is set by the linker: -ldflags "-X main.version=v1.2.3".
@@ -18,10 +19,14 @@ func main() { os.Exit(execute(os.Args[1:], os.Stdout, os.Stderr)) }
 
 // execute runs a command line and returns the exit code.
 func execute(args []string, stdout, stderr io.Writer) int {
+	// Servers, clients and files say much of what is printed, also in errors and logs.
+	out, errs := visible.NewWriter(stdout), visible.NewWriter(stderr)
+	defer func() { _ = errors.Join(out.Close(), errs.Close()) }() // the output ends anyway
+	stderr = errs
 	root := newRoot()
 	root.SetArgs(args)
-	root.SetOut(stdout)
-	root.SetErr(stderr)
+	root.SetOut(out)
+	root.SetErr(errs)
 	err := root.Execute()
 	switch {
 	case err == nil:

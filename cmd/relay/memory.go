@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
+
+	"meshrelay/config"
 )
 
 const (
@@ -38,7 +40,7 @@ type memory struct {
 
 func newMemory(log *slog.Logger) *memory {
 	m := &memory{log: log, tune: os.Getenv("GOGC") == ""}
-	limit, err := memlimit.Set(memlimit.WithRatio(0.9))
+	limit, err := setMemoryLimit()
 	if err != nil {
 		log.Debug("no memory limit from the control group", "err", err)
 	} else {
@@ -50,6 +52,19 @@ func newMemory(log *slog.Logger) *memory {
 		m.ballast = make([]byte, min(ballastBytes, debug.SetMemoryLimit(-1)/8))
 	}
 	return m
+}
+
+// setMemoryLimit takes the memory limit of the control group over, unless GOMEMLIMIT is set,
+// and returns the one that the process now has: math.MaxInt64 without any.
+func setMemoryLimit() (int64, error) {
+	_, err := memlimit.Set(memlimit.WithRatio(0.9))
+	return debug.SetMemoryLimit(-1), err
+}
+
+// fitMemory fills in the limits of a config that follow from the memory of this process.
+func fitMemory(cfg *config.Config) {
+	limit, _ := setMemoryLimit() //nolint:errcheck // without a control group there is no limit
+	cfg.FitMemory(limit)
 }
 
 // run lasts until ctx ends. The start is over when released is closed.

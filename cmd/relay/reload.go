@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"reflect"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -25,7 +26,8 @@ import (
 type reloader struct {
 	// running is the config that the relay was started with, and now the one in force.
 	running, now *config.Config
-	// flags puts what the command line says before what a config says.
+	// flags puts what the command line says before what a config says, and fills in what
+	// follows from the memory of the process.
 	flags func(*config.Config)
 
 	manager   *upstreams.Manager
@@ -36,6 +38,8 @@ type reloader struct {
 	memory    *memoryGuard
 	level     *slog.LevelVar
 	log       *slog.Logger
+	// sources are the upstreams of the config in force, for others; nil: nobody asks.
+	sources *atomic.Pointer[[]config.Upstream]
 }
 
 // apply implements config.Apply. What can fail is checked first, so that nothing is taken
@@ -49,6 +53,10 @@ func (r *reloader) apply(ctx context.Context, cfg *config.Config) (needsRestart 
 	next := *cfg
 	// What only a restart takes over stays as it is.
 	next.Node, next.Provenance = r.running.Node, r.running.Provenance
+	// The listeners that run meet the new views, whatever those in the file are.
+	if err := config.CheckListeners(r.running.Downstream.Listeners, cfg.Views); err != nil {
+		return nil, fmt.Errorf("the listeners stay until a restart, and these views are not for them: %w", err)
+	}
 	policies, others, err := mergePolicies(cfg.Merge)
 	if err != nil {
 		return nil, err
@@ -91,6 +99,9 @@ func (r *reloader) apply(ctx context.Context, cfg *config.Config) (needsRestart 
 		r.level.Set(level) // else the level that an operator has set stays
 	}
 	r.now = &next
+	if r.sources != nil {
+		r.sources.Store(&next.Upstreams)
+	}
 	return config.Diff(r.running, cfg), nil
 }
 
@@ -153,6 +164,9 @@ func notesOf(k *state.Keeper) func() []string {
 		if st.LastError != "" {
 			notes = append(notes, fmt.Sprintf("state: not kept on disk since %s, and a restart would know no more than until then: %s",
 				st.ErrorSince.UTC().Format(time.RFC3339), st.LastError))
+		}
+		if st.Note != "" {
+			notes = append(notes, "state: "+st.Note)
 		}
 		for _, path := range st.SetAside {
 			notes = append(notes, fmt.Sprintf("state: %s could not be used and was set aside: look at it, or delete it", path))

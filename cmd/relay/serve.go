@@ -55,6 +55,7 @@ disk (state.dir). For how long is upstreams[].firstSync and downstream.startupTi
 				return errors.Join(split(err)...)
 			}
 			flags := func(cfg *config.Config) {
+				fitMemory(cfg)
 				cfg.Log.Level = cmp.Or(level, cfg.Log.Level)
 				cfg.Log.Format = cmp.Or(format, cfg.Log.Format)
 			}
@@ -170,12 +171,15 @@ func serve(ctx context.Context, cfg *config.Config, watcher *config.Watcher, fla
 	}
 	reloaded := func() admin.ReloadStatus { return admin.ReloadStatus(watcher.Status()) }
 	var draining atomic.Bool
+	var sources atomic.Pointer[[]config.Upstream] // of the config in force; immutable
+	sources.Store(&cfg.Upstreams)
 	operators, err := admin.New(admin.Config{
 		Address: cfg.Admin.Address, Socket: cfg.AdminSocket(), OwnSocketDir: ownSocketDir(cfg),
 	}, admin.Deps{
 		Gatherer: registry, Debug: debug, LogLevel: level, Build: build, Logger: log,
 		Controls: manager, ServeWithout: manager.ServeWithout, Reload: watcher.Reload, ReloadStatus: reloaded,
 		Backup: backupOf(keeper), Notes: notesOf(keeper),
+		Remarks: func() []string { return powerfulImports(*sources.Load(), aggregate) },
 		Ready: func() admin.Readiness {
 			if draining.Load() {
 				return admin.Readiness{Reasons: []string{"shutting down"}}
@@ -195,7 +199,7 @@ func serve(ctx context.Context, cfg *config.Config, watcher *config.Watcher, fla
 	}
 	reload := &reloader{
 		running: cfg, now: cfg, flags: flags, manager: manager, aggregate: aggregate, server: server,
-		debouncer: debouncer, keeper: keeper, memory: guard, level: level, log: log,
+		debouncer: debouncer, keeper: keeper, memory: guard, level: level, log: log, sources: &sources,
 	}
 
 	// They are interrupted in this order, each when the one before it has ended: clients
@@ -287,9 +291,12 @@ func downstreamConfig(cfg *config.Config, version string) (downstream.Config, er
 		out.RelayName = cfg.Provenance.Relay
 	}
 	for _, l := range d.Listeners {
-		listener := downstream.Listener{Address: l.Address, View: l.View}
+		listener := downstream.Listener{Address: l.Address, View: l.View, Debug: l.Debug}
 		if l.TLS != nil {
 			listener.TLS = &downstream.TLS{CertFile: l.TLS.CertFile, KeyFile: l.TLS.KeyFile, ClientCAFile: l.TLS.ClientCAFile}
+			for _, ca := range l.TLS.ClientCAs {
+				listener.TLS.ClientCAs = append(listener.TLS.ClientCAs, downstream.ClientCA(ca))
+			}
 		}
 		out.Listeners = append(out.Listeners, listener)
 	}

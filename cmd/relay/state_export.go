@@ -204,6 +204,9 @@ func (e *exporter) directory(stdout io.Writer, sources []state.Contents, out str
 	var written []exportedUpstream
 	for i := range sources {
 		s := &sources[i]
+		if !state.IsName(s.Name) {
+			return fmt.Errorf("%.100q is no name of an upstream: the file was not written by a relay", s.Name)
+		}
 		dir := fmt.Sprintf("%02d-%s", i+1, s.Name)
 		all := e.inSendingOrder(s)
 		if err := e.write(filepath.Join(out, dir), s.Name, all); err != nil {

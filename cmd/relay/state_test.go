@@ -304,3 +304,16 @@ downstream: {listeners: [{address: "127.0.0.1:0", plaintext: true}]}
 		}
 	}
 }
+
+// TestAnExportStaysInItsDirectory: a name in a forged state file is no path.
+func TestAnExportStaysInItsDirectory(t *testing.T) {
+	dir := t.TempDir()
+	out := filepath.Join(dir, "out")
+	e := &exporter{file: &state.File{Path: "relay.db", Sources: []state.Contents{{Name: "x/../../evil"}}}}
+	if err := e.run(io.Discard, out); err == nil || !strings.Contains(err.Error(), `"x/../../evil" is no name of an upstream`) {
+		t.Errorf("%v", err)
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 1 {
+		t.Errorf("beside the output there are %v, %v", entries, err)
+	}
+}

@@ -89,6 +89,7 @@ func loadConfig(file string) (*config.Config, error) {
 	if err != nil {
 		return nil, errors.Join(split(err)...)
 	}
+	fitMemory(cfg)
 	return cfg, nil
 }
 

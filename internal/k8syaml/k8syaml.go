@@ -14,6 +14,8 @@ import (
 	"io"
 	"regexp"
 	"strings"
+
+	"meshrelay/internal/visible"
 )
 
 // maxDepth bounds the nesting of a document.
@@ -197,11 +199,11 @@ func inline(s string) string {
 	return quote(s)
 }
 
-// quote writes a string in double quotes, with the escapes that JSON and YAML share.
+// quote writes a string in double quotes, with escapes for what would steer a terminal.
 func quote(s string) string {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
 	_ = enc.Encode(s) // strings always encode
-	return strings.TrimSuffix(b.String(), "\n")
+	return string(visible.YAML(bytes.TrimSuffix(b.Bytes(), []byte("\n"))))
 }

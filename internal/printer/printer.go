@@ -15,6 +15,7 @@ import (
 
 	"meshrelay/internal/k8syaml"
 	"meshrelay/internal/object"
+	"meshrelay/internal/visible"
 	"meshrelay/mirror"
 )
 
@@ -248,6 +249,6 @@ func writeJSON(w io.Writer, g *Group, r *mirror.Resource, prefix, end string) er
 	if err != nil {
 		return err
 	}
-	_, err = w.Write(append(b, end...))
+	_, err = w.Write(append(visible.JSON(b), end...))
 	return err
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"time"
 
+	"meshrelay/internal/visible"
 	"meshrelay/mirror"
 )
 
@@ -51,7 +52,7 @@ func (p *Watcher) Print(event EventType, g Group, r *mirror.Resource, now time.T
 		if oerr != nil {
 			return oerr
 		}
-		err = json.NewEncoder(p.w).Encode(map[string]any{"type": event, "object": o})
+		err = json.NewEncoder(visible.JSONWriter(p.w)).Encode(map[string]any{"type": event, "object": o})
 	}
 	return err
 }

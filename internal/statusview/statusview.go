@@ -40,6 +40,9 @@ func Print(w io.Writer, r admin.Readiness, ups []upstreams.Status, clients []dow
 		}
 		text += "- " + printer.Clean(strings.Join(strings.Fields(reason), " ")) + "\n"
 	}
+	for _, note := range r.Notes {
+		text += "note: " + printer.Clean(strings.Join(strings.Fields(note), " ")) + "\n"
+	}
 	if config := configLine(r.Config, now); config != "" {
 		text += "\n" + config + "\n"
 	}

@@ -1,0 +1,172 @@
+package config
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// listenerOf returns a config with one listener, and what follows it.
+func listenerOf(listener, more string) string {
+	return strings.Replace(withUpstream, `{address: "127.0.0.1:15010", plaintext: true}`, "{"+listener+"}", 1) + more
+}
+
+// TestAListenerIsNotOpenUnlessItIsAllowed: anonymous clients and any identity are let in only
+// where the config allows them.
+func TestAListenerIsNotOpenUnlessItIsAllowed(t *testing.T) {
+	const (
+		loopback  = `address: "127.0.0.1:15012", `
+		off       = `address: "0.0.0.0:15012", `
+		server    = "tls: {certFile: c, keyFile: k}"
+		mutual    = "tls: {certFile: c, keyFile: k, clientCAFile: ca}"
+		ids       = "views: [{name: a, match: {identities: [\"spiffe://x/y\"]}}]\n"
+		mixed     = "views: [{name: a, match: {identities: [\"spiffe://x/y\"]}}, {name: b, match: {clusterIDs: [c]}}]\n"
+		fallback  = "views: [{name: a, match: {identities: [\"spiffe://x/y\"]}}, {name: b, default: true}]\n"
+		anonymous = "downstream.listeners[0].tls: anybody who reaches this listener can read all configs, as clients need no certificate"
+		anyID     = "downstream.listeners[0].tls.clientCAFile: whoever has a certificate of these roots can read what is served here"
+	)
+	for name, tc := range map[string]struct{ listener, more, want string }{
+		"plaintext on loopback":                          {loopback + "plaintext: true", "", ""},
+		"plaintext elsewhere":                            {off + "plaintext: true", "", "downstream.listeners[0].address: plaintext on"},
+		"plaintext elsewhere, allowed":                   {off + "plaintext: true, allowInsecure: true", "", ""},
+		"TLS without client CA":                          {off + server, "", anonymous},
+		"TLS without client CA on loopback":              {loopback + server, "", anonymous},
+		"allowInsecure is for plaintext":                 {off + server + ", allowInsecure: true", "", anonymous},
+		"TLS without client CA, allowed":                 {off + server + ", allowAnonymous: true", "", ""},
+		"client CA without views":                        {off + mutual, "", anyID},
+		"client CA on loopback":                          {loopback + mutual, "", anyID},
+		"client CA without views, allowed":               {off + mutual + ", allowAnyIdentity: true", "", ""},
+		"client CA and views of identities":              {off + mutual, ids, ""},
+		"client CA and a view without identities":        {off + mutual, mixed, anyID},
+		"client CA and a default view":                   {off + mutual, fallback, anyID},
+		"client CA and a default view, allowed":          {off + mutual + ", allowAnyIdentity: true", fallback, ""},
+		"client CA, named view of identities":            {off + mutual + ", view: a}\n  - {address: \"127.0.0.1:1\", plaintext: true", fallback, ""},
+		"client CA and a view of another listener":       {off + mutual + "}\n  - {address: \"127.0.0.1:1\", plaintext: true, view: c", strings.Replace(ids, "}]", "}, {name: c}]", 1), ""},
+		"client CA, named view without identities":       {off + mutual + ", view: b}\n  - {address: \"127.0.0.1:1\", plaintext: true", fallback, anyID},
+		"allowAnonymous where a certificate is needed":   {off + mutual + ", allowAnonymous: true", ids, "downstream.listeners[0].allowAnonymous: clients of this listener must show a certificate"},
+		"allowAnyIdentity where there is no certificate": {off + server + ", allowAnonymous: true, allowAnyIdentity: true", "", "downstream.listeners[0].allowAnyIdentity: no client of this listener shows a certificate"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := listenerOf(tc.listener, tc.more)
+			if tc.want != "" {
+				wantMistakes(t, in, []string{"3: " + tc.want})
+				return
+			}
+			if _, err := Parse("relay.yaml", []byte(in)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestAListenerThatNamesAViewOfIdentitiesCanVerifyThem: else nobody could have it.
+func TestAListenerThatNamesAViewOfIdentitiesCanVerifyThem(t *testing.T) {
+	const views = "views: [{name: a, match: {identities: [\"spiffe://x/y\"]}}]\n"
+	want := []string{`3: downstream.listeners[0].view: the view "a" is for identities, and this listener can not verify any`}
+	wantMistakes(t, listenerOf(`address: "127.0.0.1:1", plaintext: true, view: a`, views), want)
+	wantMistakes(t, listenerOf(`address: "127.0.0.1:1", tls: {certFile: c, keyFile: k}, allowAnonymous: true, view: a`, views), want)
+	wantMistakes(t, listenerOf(`address: "127.0.0.1:1", plaintext: true, view: a`, "views: [{name: a, default: true, match: {identities: [\"spiffe://x/y\"]}}]\n"), append(want,
+		"7: views[0].default: the default view is for every client that no other view matches"))
+	if _, err := Parse("relay.yaml", []byte(listenerOf(`address: "127.0.0.1:1", tls: {certFile: c, keyFile: k, clientCAFile: ca}, view: a`, views))); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestDebugIsForLoopbackWhereTheListenerIs: elsewhere it is for who has a certificate.
+func TestDebugIsForLoopbackWhereTheListenerIs(t *testing.T) {
+	for listener, want := range map[string]string{
+		`address: "127.0.0.1:1", plaintext: true`:                     DebugLoopback,
+		`address: "[::1]:1", plaintext: true`:                         DebugLoopback,
+		`address: ":1", plaintext: true, allowInsecure: true`:         DebugVerified,
+		`address: "10.0.0.1:1", plaintext: true, allowInsecure: true`: DebugVerified,
+		`address: "127.0.0.1:1", plaintext: true, debug: off`:         DebugOff,
+		`address: "127.0.0.1:1", plaintext: true, debug: "off"`:       DebugOff,
+	} {
+		c, err := Parse("relay.yaml", []byte(listenerOf(listener, "")))
+		if err != nil {
+			t.Errorf("%s: %v", listener, err)
+			continue
+		}
+		if got := c.Downstream.Listeners[0].Debug; got != want {
+			t.Errorf("%s: debug is %q, want %q", listener, got, want)
+		}
+	}
+	wantMistakes(t, listenerOf(`address: "127.0.0.1:1", plaintext: true, debug: all`, ""), []string{
+		`3: downstream.listeners[0].debug: "all": want one of off, loopback, verified`})
+}
+
+// TestViewsAreCheckedAgainstTheListenersThatRun: they stay when the views are replaced.
+func TestViewsAreCheckedAgainstTheListenersThatRun(t *testing.T) {
+	mutual := Listener{TLS: &ListenerTLS{ClientCAFile: "ca"}}
+	ids := View{Name: "a", Match: Match{Identities: []string{"spiffe://x/y"}}}
+	for name, tc := range map[string]struct {
+		running Listener
+		views   []View
+		want    string
+	}{
+		"as before":              {mutual, []View{ids}, ""},
+		"the views are gone":     {mutual, nil, "downstream.listeners[0].tls.clientCAFile: whoever"},
+		"a view for everybody":   {mutual, []View{ids, {Name: "b", Default: true}}, "downstream.listeners[0].tls.clientCAFile: whoever"},
+		"a view of identities":   {Listener{Plaintext: true, View: "a"}, []View{ids}, "downstream.listeners[0].view: the view"},
+		"a plaintext listener":   {Listener{Plaintext: true}, nil, ""},
+		"any identity, allowed":  {Listener{TLS: mutual.TLS, AllowAnyIdentity: true}, nil, ""},
+		"anonymous, not allowed": {Listener{TLS: &ListenerTLS{}}, nil, "downstream.listeners[0].tls: anybody"},
+	} {
+		err := CheckListeners([]Listener{tc.running}, tc.views)
+		if (err == nil) != (tc.want == "") || err != nil && !strings.HasPrefix(err.Error(), tc.want) {
+			t.Errorf("%s: %v, want %q", name, err, tc.want)
+		}
+	}
+}
+
+// TestAnIdentityThatMatchesNothingIsAMistake: with its line and what to write instead.
+func TestAnIdentityThatMatchesNothingIsAMistake(t *testing.T) {
+	const (
+		one   = `address: "127.0.0.1:1", tls: {certFile: c, keyFile: k, clientCAs: [{trustDomain: east.example, file: e}]}`
+		roots = `address: "127.0.0.1:1", tls: {certFile: c, keyFile: k, clientCAFile: ca}`
+		at    = "7: views[0].match.identities[0]: "
+	)
+	for _, tc := range []struct{ listener, identity, want string }{
+		{roots, "spiffe://west.example/ns/*/sa/relay", ""},
+		{roots, "dns:*.example", ""},
+		{one, "spiffe://*.example/**", ""},
+		{roots, "relay.example", `"relay.example" is a bare name: write "dns:relay.example"`},
+		{roots, "spiffe://*", `"spiffe://*" matches nothing, as the identities of clients have a path: write "spiffe://*/**"`},
+		{one, "spiffe://west.example/**", `"spiffe://west.example/**" matches nothing, as no listener has client CAs for its trust domain`},
+		{one, "dns:relay.example", `"dns:relay.example" matches nothing, as tls.clientCAs vouch for SPIFFE IDs only`},
+	} {
+		in := listenerOf(tc.listener, "views: [{name: a, match: {identities: ["+strconv.Quote(tc.identity)+"]}}]\n")
+		if tc.want != "" {
+			wantMistakes(t, in, []string{at + tc.want})
+		} else if _, err := Parse("relay.yaml", []byte(in)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestClientCAsNameTrustDomains(t *testing.T) {
+	const views = "views: [{name: a, match: {identities: [\"spiffe://*/**\"]}}]\n"
+	in := func(cas string) string {
+		return listenerOf(`address: "127.0.0.1:1", tls: {certFile: c, keyFile: k, clientCAFile: ca, clientCAs: `+cas+`}`, views)
+	}
+	c, err := Parse("/etc/relay.yaml", []byte(in("[{trustDomain: a.example, file: a.pem}, {trustDomain: b.example, file: a.pem}]")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := c.Downstream.Listeners[0].TLS.ClientCAs[0].File; got != "/etc/a.pem" {
+		t.Errorf("a relative path is %q", got)
+	}
+	if err := c.CheckFiles(); err == nil || !strings.Contains(err.Error(), "downstream.listeners[0].tls.clientCAs[1].file") {
+		t.Errorf("files that are not there: %v", err)
+	}
+	for cas, want := range map[string]string{
+		"[]":                                  "s: is empty",
+		"[{file: a}]":                         `s[0].trustDomain: "" is not a trust domain`,
+		"[{trustDomain: A.example, file: a}]": `s[0].trustDomain: "A.example" is not a trust domain`,
+		"[{trustDomain: 'spiffe://a.example', file: a}]":         `s[0].trustDomain: "spiffe://a.example" is not a trust domain: write "a.example"`,
+		"[{trustDomain: a.example}]":                             "s[0].file: missing",
+		"[{trustDomain: a, file: a}, {trustDomain: a, file: b}]": `s[1].trustDomain: "a" has roots in clientCAs[0] already`,
+	} {
+		wantMistakes(t, in(cas), []string{"3: downstream.listeners[0].tls.clientCA" + want})
+	}
+}

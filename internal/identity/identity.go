@@ -1,0 +1,53 @@
+// Package identity reads who shows a verified certificate, and matches that with patterns.
+//
+// An identity is written as one text: a SPIFFE ID as it is, a DNS name as dns:NAME.
+package identity
+
+import (
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+)
+
+const (
+	spiffe = "spiffe://"
+	dns    = "dns:"
+)
+
+// Of returns the SPIFFE ID of a certificate, zero if it has none, and its other identities:
+// its DNS names. A certificate with a SPIFFE ID has no other URI (X.509-SVID), and the ID has
+// a path.
+func Of(cert *x509.Certificate) (id spiffeid.ID, names []string, err error) {
+	for _, u := range cert.URIs {
+		if !strings.EqualFold(u.Scheme, "spiffe") {
+			continue
+		}
+		if len(cert.URIs) > 1 {
+			return spiffeid.ID{}, nil, errors.New("the certificate has a SPIFFE ID and other URIs, and must have exactly one")
+		}
+		if id, err = spiffeid.FromURI(u); err != nil {
+			return spiffeid.ID{}, nil, fmt.Errorf("the URI of the certificate is no SPIFFE ID: %w", err)
+		}
+		if id.Path() == "" {
+			return spiffeid.ID{}, nil, fmt.Errorf("the SPIFFE ID %s of the certificate has no path", id)
+		}
+	}
+	for _, name := range cert.DNSNames {
+		if !strings.Contains(name, "*") { // which names nobody
+			names = append(names, dns+strings.ToLower(name))
+		}
+	}
+	return id, names, nil
+}
+
+// CheckTrustDomain returns an error if a text is no trust domain.
+func CheckTrustDomain(text string) error {
+	td, err := spiffeid.TrustDomainFromString(text)
+	if err == nil && td.Name() != text {
+		err = fmt.Errorf("write %q", td.Name())
+	}
+	return err
+}

@@ -1,0 +1,126 @@
+package identity
+
+import (
+	"fmt"
+	"strings"
+
+	"meshrelay/federation"
+)
+
+const (
+	maxID    = 2048 // bytes of a SPIFFE ID
+	maxName  = 253  // bytes of a DNS name
+	maxLabel = 63
+	maxTrust = 255 // bytes of a trust domain
+)
+
+// Pattern matches identities, part by part: segments of a SPIFFE ID, its trust domain first,
+// or labels of a DNS name. In a part * stands for any text and ? for one character. A last
+// segment ** stands for one or more segments.
+type Pattern struct {
+	dns   bool
+	parts []string
+	rest  bool // the last segment is **
+}
+
+// Parse reads a pattern. A pattern that no identity can match is an error that names the
+// spelling to use instead.
+func Parse(text string) (Pattern, error) {
+	switch {
+	case strings.HasPrefix(text, dns):
+		return parseDNS(text)
+	case strings.HasPrefix(text, spiffe):
+		return parseSPIFFE(text)
+	case text == "":
+		return Pattern{}, fmt.Errorf("is empty: write a SPIFFE ID such as %q, or a DNS name such as %q", spiffe+"cluster.local/ns/istio-system/sa/istiod", dns+"relay.example")
+	case strings.Trim(text, "*") == "":
+		return Pattern{}, fmt.Errorf("%q is neither a SPIFFE ID nor a DNS name: write %q for every SPIFFE ID", text, spiffe+"*/**")
+	case len(text) >= len(spiffe) && strings.EqualFold(text[:len(spiffe)], spiffe):
+		return Pattern{}, fmt.Errorf("%q matches nothing, as SPIFFE IDs begin with spiffe://: write %q", text, spiffe+text[len(spiffe):])
+	case strings.Contains(text, "://"):
+		return Pattern{}, fmt.Errorf("%q matches nothing: identities are SPIFFE IDs (spiffe://…) and DNS names (dns:…)", text)
+	case strings.Contains(text, "/"):
+		return Pattern{}, fmt.Errorf("%q is neither a SPIFFE ID nor a DNS name: write %q", text, spiffe+strings.TrimPrefix(text, "/"))
+	}
+	return Pattern{}, fmt.Errorf("%q is a bare name: write %q", text, dns+strings.TrimSuffix(text, "."))
+}
+
+func parseSPIFFE(text string) (Pattern, error) {
+	parts := strings.Split(strings.TrimPrefix(text, spiffe), "/")
+	p := Pattern{parts: parts}
+	trust := parts[0]
+	switch {
+	case len(text) > maxID:
+		return p, fmt.Errorf("matches nothing: it has more than the %d bytes of a SPIFFE ID", maxID)
+	case trust == "" || len(trust) > maxTrust || strings.Contains(trust, "**"):
+		return p, fmt.Errorf("%q has no trust domain: write %q for those of every trust domain", text, spiffe+"*/"+strings.Join(parts[1:], "/"))
+	case len(parts) == 1 || len(parts) == 2 && parts[1] == "":
+		return p, fmt.Errorf("%q matches nothing, as the identities of clients have a path: write %q", text, spiffe+trust+"/**")
+	case strings.ToLower(trust) != trust:
+		return p, fmt.Errorf("%q matches nothing, as trust domains are in lower case: write %q", text, spiffe+strings.ToLower(trust)+"/"+strings.Join(parts[1:], "/"))
+	}
+	for i, part := range parts {
+		switch {
+		case part == "**" && i == len(parts)-1:
+			p.parts, p.rest = parts[:i], true
+		case strings.Contains(part, "**"):
+			return p, fmt.Errorf("%q matches nothing: ** stands alone, as the last segment", text)
+		case part == "" || part == "." || part == "..":
+			return p, fmt.Errorf("%q matches nothing, as no segment of a SPIFFE ID is %q", text, part)
+		case !made(part, "-._*?"):
+			return p, fmt.Errorf("%q matches nothing, as %q has characters that are in no SPIFFE ID: use letters, digits, dots, dashes, underscores, * and ?", text, part)
+		}
+	}
+	return p, nil
+}
+
+func parseDNS(text string) (Pattern, error) {
+	name := strings.TrimPrefix(text, dns)
+	p := Pattern{dns: true, parts: strings.Split(strings.ToLower(name), ".")}
+	if len(name) > maxName {
+		return p, fmt.Errorf("matches nothing: it has more than the %d bytes of a DNS name", maxName)
+	}
+	for _, label := range p.parts {
+		switch {
+		case strings.Contains(label, "**"):
+			return p, fmt.Errorf("%q: ** is for SPIFFE IDs; * stands for one label of a DNS name", text)
+		case label == "" || len(label) > maxLabel || !made(label, "-_*?"):
+			return p, fmt.Errorf("%q matches nothing, as %q is no label of a DNS name: use letters, digits, dashes, underscores, * and ?", text, label)
+		}
+	}
+	return p, nil
+}
+
+// made reports whether a text has only letters, digits and those others.
+func made(text, others string) bool {
+	return strings.IndexFunc(text, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune(others, r)
+	}) < 0
+}
+
+// Matches reports whether an identity is like the pattern.
+func (p Pattern) Matches(identity string) bool {
+	var parts []string
+	if name, ok := strings.CutPrefix(identity, dns); ok && p.dns {
+		parts = strings.Split(name, ".")
+	} else if id, ok := strings.CutPrefix(identity, spiffe); ok && !p.dns {
+		parts = strings.Split(id, "/")
+	}
+	if len(parts) < len(p.parts) || len(parts) == len(p.parts) == p.rest {
+		return false
+	}
+	for i, part := range p.parts {
+		if !federation.MatchGlob(part, parts[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// IsDNS reports whether the pattern is for DNS names.
+func (p Pattern) IsDNS() bool { return p.dns }
+
+// MatchesTrustDomain reports whether SPIFFE IDs of a trust domain can be like the pattern.
+func (p Pattern) MatchesTrustDomain(domain string) bool {
+	return !p.dns && federation.MatchGlob(p.parts[0], domain)
+}

@@ -1,0 +1,26 @@
+// Package loopback tells connections within this host from others.
+package loopback
+
+import (
+	"net"
+	"net/netip"
+)
+
+// Is reports whether an address of a connection is of this host. That of the passthrough of
+// an Istio sidecar, 127.0.0.6, is not: behind it is whoever reaches the pod.
+func Is(addr net.Addr) bool {
+	if addr == nil {
+		return false
+	}
+	return Text(addr.String())
+}
+
+// Text reports the same of an address that is written host:port.
+func Text(hostport string) bool {
+	a, err := netip.ParseAddrPort(hostport)
+	return err == nil && a.Addr().Unmap().IsLoopback() && a.Addr().Unmap() != passthrough
+}
+
+// passthrough is the source of what a sidecar lets pass (InboundPassthroughBindIpv4 of istio).
+// Its counterpart of IPv6, ::6, is no loopback address.
+var passthrough = netip.AddrFrom4([4]byte{127, 0, 0, 6})

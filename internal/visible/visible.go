@@ -1,0 +1,130 @@
+// Package visible writes characters that steer a terminal, or hide what a text says, as
+// escapes: control characters, and those that turn the direction of text or have no width.
+package visible
+
+import (
+	"fmt"
+	"io"
+	"sync"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// steers reports whether a character is to be written as an escape. Those for a new line and a
+// tab stay: every text has them.
+func steers(r rune) bool {
+	return r != '\n' && r != '\t' && r >= 0 && (r < ' ' || r >= 0x7f && unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp))
+}
+
+// plain reports whether there is nothing to look at: nearly always.
+func plain(b []byte) bool {
+	for _, c := range b {
+		if c >= 0x7f || c < ' ' && c != '\n' && c != '\t' {
+			return false
+		}
+	}
+	return true
+}
+
+// JSON returns JSON or a piece of it, with escapes of JSON in its texts.
+func JSON(b []byte) []byte {
+	return replace(b, func(out []byte, r rune) []byte {
+		if high, low := utf16.EncodeRune(r); r > 0xffff {
+			return fmt.Appendf(out, `\u%04x\u%04x`, high, low)
+		}
+		return fmt.Appendf(out, `\u%04x`, r)
+	})
+}
+
+// YAML returns a text in double quotes of YAML, with escapes of YAML.
+func YAML(b []byte) []byte { return replace(b, escape) }
+
+// Text returns s with escapes as Go and YAML write them.
+func Text(s string) string { return string(replace([]byte(s), escape)) }
+
+func escape(out []byte, r rune) []byte {
+	if r > 0xffff {
+		return fmt.Appendf(out, `\U%08x`, r)
+	}
+	return fmt.Appendf(out, `\u%04x`, r)
+}
+
+// replace writes characters that steer by escape. What is no UTF-8 becomes \x and two digits.
+func replace(b []byte, escape func([]byte, rune) []byte) []byte {
+	if plain(b) {
+		return b
+	}
+	out := make([]byte, 0, len(b)+16)
+	for len(b) > 0 {
+		r, n := utf8.DecodeRune(b)
+		switch {
+		case r == utf8.RuneError && n == 1:
+			out = fmt.Appendf(out, `\x%02x`, b[0])
+		case steers(r):
+			out = escape(out, r)
+		default:
+			out = append(out, b[:n]...)
+		}
+		b = b[n:]
+	}
+	return out
+}
+
+// JSONWriter returns a writer of JSON, each piece of which ends at a character.
+func JSONWriter(w io.Writer) io.Writer { return writer{w} }
+
+type writer struct{ w io.Writer }
+
+func (j writer) Write(b []byte) (int, error) {
+	if _, err := j.w.Write(JSON(b)); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}
+
+// Writer writes text as Text returns it. A character may come in pieces. Close writes the last
+// one. Its methods may be called from any goroutine.
+type Writer struct {
+	w io.Writer
+
+	mu   sync.Mutex // guards rest, and the order of what is written
+	rest []byte     // the beginning of a character
+}
+
+// NewWriter returns a Writer to w.
+func NewWriter(w io.Writer) *Writer { return &Writer{w: w} }
+
+// Write implements io.Writer.
+func (t *Writer) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := b
+	if len(t.rest) > 0 {
+		all = append(t.rest, b...)
+		t.rest = nil
+	}
+	whole := len(all)
+	for i := 1; i < utf8.UTFMax && i <= len(all); i++ {
+		if c := all[len(all)-i]; utf8.RuneStart(c) {
+			if !utf8.FullRune(all[len(all)-i:]) {
+				whole -= i
+				t.rest = append([]byte(nil), all[whole:]...)
+			}
+			break
+		}
+	}
+	if _, err := t.w.Write(replace(all[:whole], escape)); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}
+
+// Close writes what is left of a character that has not ended.
+func (t *Writer) Close() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_, err := t.w.Write(replace(t.rest, escape))
+	t.rest = nil
+	return err
+}
