@@ -16,6 +16,8 @@ import (
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
 	"github.com/hashicorp/go-multierror"
+
+	"meshrelay/internal/yamltokens"
 )
 
 // maxFileBytes bounds the config file.
@@ -88,7 +90,12 @@ func (v *validator) document(data []byte) ast.Node {
 		v.errorf("", "brackets are nested too deep")
 		return nil
 	}
-	file, err := parser.ParseBytes(data, 0)
+	tokens, err := yamltokens.Tokenize(string(data))
+	if err != nil {
+		v.errorf("", "the file is too large: %v", err)
+		return nil
+	}
+	file, err := parser.Parse(tokens, 0)
 	if err != nil {
 		v.yamlError(err)
 		return nil

@@ -8,17 +8,21 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/lexer"
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
+
+	"meshrelay/internal/yamltokens"
 )
 
 const (
 	// maxNesting bounds the nesting of a document. The time to parse one grows with its
 	// square.
 	maxNesting = 1000
+	// maxDocumentBytes bounds a document. How many tokens it may have is bounded besides: they
+	// are what costs.
+	maxDocumentBytes = 4 << 20
 	// maxNodes bounds what a document comes to when its aliases are written out.
-	maxNodes = 5_000_000
+	maxNodes = 500_000
 )
 
 // document is what one YAML document says. It is kept as long as its text stays.
@@ -109,11 +113,19 @@ func parseDocument(text []byte, source string) (d *document) {
 		}
 	}()
 	d = &document{}
+	if len(text) > maxDocumentBytes {
+		d.refuse(problem{reason: fmt.Sprintf("the document is larger than %d MiB: split it", maxDocumentBytes>>20)})
+		return d
+	}
 	if !utf8.Valid(text) {
 		d.refuse(problem{reason: "the document is not UTF-8 text"})
 		return d
 	}
-	tokens := lexer.Tokenize(string(text))
+	tokens, err := yamltokens.Tokenize(string(text))
+	if err != nil {
+		d.refuse(problem{reason: "the document is too large: " + err.Error()})
+		return d
+	}
 	if err := checkNesting(tokens); err != nil {
 		d.refuse(problem{reason: err.Error()})
 		return d

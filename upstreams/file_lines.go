@@ -95,8 +95,11 @@ func lineAt(body ast.Node, path ...string) int {
 	return line
 }
 
+// textUnit is how much text counts as one value.
+const textUnit = 64
+
 // size returns how many values a node comes to when aliases are written out, or more
-// than maxNodes when that is enough to know.
+// than maxNodes when that is enough to know. Long texts count as several.
 func size(n ast.Node, anchors map[string]int) int {
 	total := 1
 	add := func(n ast.Node) {
@@ -116,6 +119,10 @@ func size(n ast.Node, anchors map[string]int) int {
 		for _, v := range n.Values {
 			add(v)
 		}
+	case *ast.StringNode:
+		total += len(n.Value) / textUnit
+	case *ast.LiteralNode:
+		total += len(n.Value.Value) / textUnit
 	case *ast.AnchorNode:
 		add(n.Value)
 		anchors[n.Name.String()] = total

@@ -76,11 +76,16 @@ func TestMistakesInFilesAreNamedWithFileAndLine(t *testing.T) {
 		{"spec of wrong shape", replace("  hosts:\n  - db.example\n", "  - a\n"), "a.yaml:6 ServiceEntry shop/db: spec: [a] is not a map"},
 		{"metadata of wrong shape", replace("  name: db\n  namespace: shop\n", "  - a\n"), "a.yaml:3 ServiceEntry: metadata: [a] is not a map"},
 		{"not UTF-8", "a: \xff\n", "a.yaml:1: the document is not UTF-8 text"},
-		{"deep brackets", strings.Repeat("[", 1_000_000), "a.yaml:1: the document is nested deeper than 1000"},
+		{"deep brackets", strings.Repeat("[", 100_000), "a.yaml:1: the document is nested deeper than 1000"},
 		{"deep brackets over lines", strings.Repeat("[\n", 2000), "a.yaml:1: the document is nested deeper than 1000"},
 		{"deep keys within brackets", "[" + strings.Repeat("? \n", 2000), "a.yaml:1: the document is nested deeper than 1000"},
-		{"deep dashes", strings.Repeat("- ", 1_000_000), "a.yaml:1: the document is nested deeper than 1000"},
-		{"aliases of aliases", aliasBomb(), "a.yaml:1: the document has more than 5000000 values when its aliases are written out"},
+		{"deep dashes", strings.Repeat("- ", 100_000), "a.yaml:1: the document is nested deeper than 1000"},
+		{"more brackets than tokens are taken", strings.Repeat("[", 1_000_000), "a.yaml:1: the document is too large: it has more than 200000 keys, values and marks"},
+		{"200,000 lines", "a: b\nspec:\n" + numberedLines(200_000), "a.yaml:1: the document is too large: it has more than 200000 keys, values and marks"},
+		{"40,000 labels", "a: b\nspec:\n" + numberedLines(40_000), "a.yaml:1: the document is too large: it has a mapping of more than 10000 keys, or several that come to that"},
+		{"a document of 5 MiB", "a: " + strings.Repeat("x", 5<<20), "a.yaml:1: the document is larger than 4 MiB: split it"},
+		{"aliases of a long text", "a: &a " + strings.Repeat("x", 1<<20) + "\nb: [" + strings.Repeat("*a ,", 1000) + "1]\n", "a.yaml:1: the document has more than 500000 values when its aliases are written out"},
+		{"aliases of aliases", aliasBomb(), "a.yaml:1: the document has more than 500000 values when its aliases are written out"},
 		{"item of a list", "apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n  kind: Pod\n  metadata: {name: x}\n", "a.yaml:5 Pod x: kind: v1 Pod is not a kind that can be relayed from a file: Istio's and Gateway API kinds can, and MeshConfig of core/v1alpha1"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -305,4 +310,13 @@ func FuzzParseDocuments(f *testing.F) {
 			t.Errorf("%d resources, %d after a comment was put in front: %v", len(state.inForce), len(edited.inForce), edited.problems)
 		}
 	})
+}
+
+// numberedLines are so many lines of one mapping.
+func numberedLines(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "  k%d: v\n", i)
+	}
+	return b.String()
 }

@@ -18,7 +18,7 @@ import (
 
 const (
 	// maxFileBytes bounds a file of configs.
-	maxFileBytes = 64 << 20
+	maxFileBytes = 16 << 20
 	// maxFileProblems bounds what is told of one file.
 	maxFileProblems = 100
 	// scanAttempts is how often a path that is replaced while it is read is read anew.

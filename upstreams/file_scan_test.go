@@ -53,7 +53,7 @@ func TestUnreadableIsNotDeleted(t *testing.T) {
 	if len(merged) != 2 || total != 2 {
 		t.Fatalf("%d resources, %d problems: %v", len(merged), total, problems)
 	}
-	want := Refusal{filepath.Join(dir, "a.yaml"), "can not be read, what it gave stays in force: larger than 64 MiB: split it into several files"}
+	want := Refusal{filepath.Join(dir, "a.yaml"), "can not be read, what it gave stays in force: larger than 16 MiB: split it into several files"}
 	if d := cmp.Diff(want, problems[0]); d != "" {
 		t.Error(d)
 	}

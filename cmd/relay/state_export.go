@@ -27,8 +27,8 @@ import (
 
 const (
 	// maxExportBytes is how large a file becomes before another is begun. A file upstream
-	// reads 64 MiB.
-	maxExportBytes = 16 << 20
+	// reads 16 MiB.
+	maxExportBytes = 8 << 20
 	// maxUnfaithful bounds the resources that are named because they can not be exported.
 	maxUnfaithful = 20
 )
