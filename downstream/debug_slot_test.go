@@ -34,7 +34,10 @@ func (s *slotted) SyncStatus() []*statusv3.ClientConfig { return nil }
 
 func withSlot() (*slotted, option) {
 	s := &slotted{}
-	return s, func(_ *Config, d *Deps) { d.Debug = s }
+	return s, func(c *Config, d *Deps) {
+		d.Debug = s
+		c.Listeners = []Listener{{Address: "127.0.0.1:0", Debug: DebugLoopback}}
+	}
 }
 
 func ask(name string) *discoveryv3.DiscoveryRequest {

@@ -54,6 +54,7 @@ type everything struct{}
 
 func (everything) Handle(string) ([]byte, error)        { return []byte("bank/secret"), nil }
 func (everything) SyncStatus() []*statusv3.ClientConfig { return nil }
+func (everything) Begin() (func(), error)               { return func() {}, nil }
 
 // TestAViewOnLoopbackHidesDebug_D4: a client on the relay's host that is limited to a view sees
 // no more by the debug types.
