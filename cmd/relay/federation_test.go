@@ -25,7 +25,7 @@ func TestViewShowsNothingWithoutANamespaceWhereOneIsIncluded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !views[0].Accepts(widget) {
+	if hides := views[0].Accepts; hides != nil && !hides(widget) {
 		t.Error("a view without rules hides it")
 	}
 	if views[1].Accepts(widget) {
