@@ -115,6 +115,20 @@ bin/golangci-lint: tools/lint/go.mod tools/lint/go.sum
 	cd tools/lint && go build -o ../../bin/ tool
 	@touch $@
 
+# govulncheck is built where the module proxy has all that it needs, and asks vuln.go.dev. Where
+# one of the two can not be had it says so and does not fail; a vulnerability does (exit code 3).
+VULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
+.PHONY: vulncheck
+vulncheck: ## Look for known vulnerabilities in what the relay calls, where govulncheck can be had
+	@tool=$$(command -v govulncheck || true); \
+	if [[ -z "$$tool" ]]; then \
+	  mkdir -p bin; GOBIN="$(CURDIR)/bin" GOFLAGS=-mod=mod go install $(VULNCHECK) >bin/.vulncheck.log 2>&1 && tool=bin/govulncheck || \
+	  { echo "vulncheck: NOT RUN: govulncheck can not be built here: $$(tail -n 1 bin/.vulncheck.log)" >&2; exit 0; }; \
+	fi; \
+	code=0; "$$tool" ./... || code=$$?; \
+	if [[ $$code == 3 ]]; then exit 3; fi; \
+	if [[ $$code != 0 ]]; then echo "vulncheck: NOT RUN: govulncheck failed with exit code $$code, and found nothing" >&2; fi
+
 .PHONY: lint
 lint: bin/golangci-lint ## Check the code (builds the linter once: some minutes)
 	bin/golangci-lint run ./...
