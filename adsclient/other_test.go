@@ -69,3 +69,14 @@ func TestElementsOfAResponseAreBounded(t *testing.T) {
 		}
 	}
 }
+
+// TestEmptyResourcesHaveNoRoomMadeForThem: each would cost many times its two bytes.
+func TestEmptyResourcesHaveNoRoomMadeForThem(t *testing.T) {
+	for body, want := range map[string]int{"": 15, strings.Repeat("a", 200): 1000} {
+		one := protowire.AppendBytes(protowire.AppendTag(nil, 2, protowire.BytesType), []byte(body))
+		r, err := ParseResponse([]byte(strings.Repeat(string(one), 1000)), false)
+		if err != nil || r.Len() != 1000 || r.Room() != want {
+			t.Errorf("%d resources of %d bytes: room for %d, want %d; %v", r.Len(), len(body), r.Room(), want, err)
+		}
+	}
+}

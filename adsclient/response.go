@@ -55,6 +55,13 @@ type RawResource struct {
 // Len returns the number of resources.
 func (r *Response) Len() int { return r.count }
 
+// leastResource is about what a resource has at least, in bytes.
+const leastResource = 128
+
+// Room returns for how many resources to make room before they are looked at: Len, but where
+// most of them can be none, as they have next to no bytes.
+func (r *Response) Room() int { return min(r.count, len(r.data)/leastResource) }
+
 // Size returns the size of the encoded response in bytes.
 func (r *Response) Size() int { return len(r.data) }
 

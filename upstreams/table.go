@@ -191,8 +191,8 @@ func (t *table) replace(sp *spelling, resp *adsclient.Response) (out outcome) {
 	// late are elements for which there is no room before what is gone is gone.
 	var late []adsclient.RawResource
 	if len(sp.byName) == 0 {
-		sp.byName = make(map[string]*record, resp.Len())
-		changed = make([]string, 0, resp.Len())
+		sp.byName = make(map[string]*record, resp.Room())
+		changed = make([]string, 0, resp.Room())
 	}
 	for raw := range resp.Resources() {
 		name, err := peekName(sp.kind, raw.Any)
@@ -296,8 +296,8 @@ func (t *table) admit(sp *spelling, late []adsclient.RawResource, out *outcome) 
 func (t *table) patch(sp *spelling, resp *adsclient.Response) (out outcome) {
 	var changed, gone []string
 	if len(sp.byName) == 0 {
-		sp.byName = make(map[string]*record, resp.Len())
-		changed = make([]string, 0, resp.Len())
+		sp.byName = make(map[string]*record, resp.Room())
+		changed = make([]string, 0, resp.Room())
 	}
 	seen := map[string]bool{}
 	for raw := range resp.Resources() {

@@ -147,7 +147,7 @@ func (l *lister) HandleResponse(resp *adsclient.Response) error {
 		return fmt.Errorf("type %s was not asked for", resp.TypeURL)
 	}
 	before := l.answers[resp.TypeURL]
-	answer := make(map[string]*mirror.Resource, resp.Len())
+	answer := make(map[string]*mirror.Resource, resp.Room())
 	var bad []error
 	for raw := range resp.Resources() {
 		r, err := mirror.Decode(kind, raw.Any, l.cfg.Server)
