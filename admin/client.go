@@ -33,7 +33,7 @@ type Client struct {
 	// Socket is the path of the Unix socket. When set it is asked instead of Address: what
 	// changes something needs it.
 	Socket string
-	// Named says that the relay at Address has named the Socket: whoever has that port might
+	// Named tells that the relay at Address has named the Socket: whoever has that port might
 	// name one of its own. The Socket must then belong to the user of this process or to root.
 	Named bool
 	// HTTP is http.DefaultClient when nil. It is not for Socket.

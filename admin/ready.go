@@ -22,7 +22,7 @@ type Readiness struct {
 	Config ReloadStatus `json:"config,omitzero"`
 }
 
-// Assess works out the readiness. released says that clients are being served: what there is
+// Assess works out the readiness. released tells that clients are being served: what there is
 // to know of every source is known, or the wait for it is over (PROTOCOL S4). From then on a source
 // that is down makes the relay degraded, not unready: what the source gave is still
 // served, and cutting the clients off would not bring it back. A source that is required
@@ -43,7 +43,7 @@ func Assess(released bool, sources []upstreams.Status) Readiness {
 	return r
 }
 
-// amiss returns what is wrong with a source, or nothing. released says that clients are served.
+// amiss returns what is wrong with a source, or nothing. released tells that clients are served.
 func amiss(s upstreams.Status, released bool) string {
 	var parts []string
 	if s.State != upstreams.StateSynced || !s.Synced {

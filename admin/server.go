@@ -85,7 +85,7 @@ type Deps struct {
 	Backup func(w io.Writer) error
 	// Notes says what else is amiss, a line each, without making the relay unready.
 	Notes func() []string
-	// Remarks says what operators may want to look at although it is as it should be, a line
+	// Remarks tells what operators may want to look at although it is as it should be, a line
 	// each.
 	Remarks func() []string
 }

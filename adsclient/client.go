@@ -121,7 +121,7 @@ type State struct {
 	Phase    Phase
 	Address  string
 	Protocol Protocol // once it is known
-	// Relay says that the server is another relay. On a SotW stream that is known from the
+	// Relay tells that the server is another relay. On a SotW stream that is known from the
 	// phase Connected on.
 	Relay bool
 	// Err is why, with what to do about it, in the phases Disconnected and Denied.

@@ -337,7 +337,7 @@ func (c *conn) sees(v *view, r *rule) {
 	c.view, c.rule, c.seesAs, c.limited, c.asked = v, r, r.Name, r.Accepts != nil, true
 }
 
-// cluster returns the cluster that the client says it is in, empty while it has not.
+// cluster returns the cluster that the client claims to be in, empty while it has not.
 func (c *conn) cluster() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()

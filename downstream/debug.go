@@ -43,7 +43,7 @@ const (
 
 // slot is the place of a stream among those that ask for debug documents (Debugger.Begin). The
 // stream has it until what it has asked for is sent, and to its end when that was large: nobody
-// says when the client has read it. conn.mu guards it.
+// tells when the client has read it. conn.mu guards it.
 type slot struct {
 	end     func() // nil: it has none
 	sentAt  time.Time

@@ -47,7 +47,7 @@ type incoming struct {
 
 	sotw  *discoveryv3.DiscoveryRequest
 	delta *discoveryv3.DeltaDiscoveryRequest
-	// err says why the request was refused. gRPC would make another status of it.
+	// err tells why the request was refused. gRPC would make another status of it.
 	err error
 }
 

@@ -64,7 +64,7 @@ func TestTheClustersOfHeldClientsAreKnown(t *testing.T) {
 	}
 	for _, n := range []*corev3.Node{
 		node("a", map[string]any{"CLUSTER_ID": "east"}), node("b", map[string]any{"CLUSTER_ID": "east"}), node("c", nil),
-		// A relay says with CLUSTER_ID which cluster it takes this server for.
+		// A relay tells with CLUSTER_ID which cluster it takes this server for.
 		node("d", map[string]any{"CLUSTER_ID": "hub", "RELAY_CLUSTER_ID": "west"}),
 	} {
 		r.greeting(&discoveryv3.DiscoveryRequest{TypeUrl: seV1, Node: n})

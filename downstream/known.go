@@ -49,7 +49,7 @@ func (k *known) narrow(want variant) variant {
 }
 
 // note takes account of a resource that a view shows or may show, and reports whether its
-// cluster and its revision are known. strangers says whether any client claims one that is not.
+// cluster and its revision are known. strangers reports whether any client claims one that is not.
 func (k *known) note(r *mirror.Resource, strangers func() bool) bool {
 	cluster, revision := r.Cluster(), r.Revision()
 	if cluster == k.lastCluster && revision == k.lastRevision {

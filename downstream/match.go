@@ -40,7 +40,7 @@ type View struct {
 //
 // Identities are proof, and so is the listener that a client comes by (Listener.View), as
 // far as the network is. Identities hold on every listener, also on one that names the view.
-// All the rest is what a client says of itself: it tells apart clients that mean well, and
+// All the rest is what a client tells of itself: it tells apart clients that mean well, and
 // keeps nothing from others.
 //
 // Lists are of patterns in which * stands for any text and ? for any character; of a SPIFFE ID

@@ -275,7 +275,7 @@ func (w *watch) sameSince(s *snapshot) (same, known bool) {
 		if _, named := w.names[c.name]; !named {
 			continue
 		}
-		// The first change of a name since the cursor says what the client has.
+		// The first change of a name since the cursor tells what the client has.
 		if _, again := seen[c.name]; again {
 			continue
 		}

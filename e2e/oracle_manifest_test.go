@@ -77,7 +77,7 @@ func document(set []manifest, marker string) (string, error) {
 	return b.String(), nil
 }
 
-// invalid says why an istiod would refuse it.
+// invalid tells why an istiod would refuse it.
 func (m manifest) invalid() error {
 	y, err := yaml.Marshal(m)
 	if err != nil {

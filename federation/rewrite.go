@@ -103,7 +103,7 @@ type bodyPlan struct {
 	paths    []pathPlan   // kinds whose body is a google.protobuf.Struct
 	exportTo bool
 	stamp    bool
-	// onlyShortHosts says that nothing but the completion of short hosts can change a body.
+	// onlyShortHosts tells that nothing but the completion of short hosts can change a body.
 	onlyShortHosts bool
 }
 

@@ -99,7 +99,7 @@ func (n *nameRules) name(name string) string {
 type scope struct {
 	*nameRules
 	here string // namespace of the config, at the source
-	// completes says that short hosts become long ones, even where no other rule asks for it.
+	// completes tells that short hosts become long ones, even where no other rule asks for it.
 	completes bool
 	body      wireMessage // of the config, as far as a field depends on another
 	err       error       // the first name that could not be mapped

@@ -24,7 +24,7 @@ const maxRefusals = 4
 // A copy is united only when it is about the same service: hosts, visibility, ports,
 // resolution, location, workloadSelector and subjectAltNames must agree with the first
 // copy's, and the result must be one that istiod's validation accepts. A copy that is not
-// united stays shadowed, and the verdict says why.
+// united stays shadowed, and the verdict tells why.
 //
 // It is a mirror.Policy. Kinds other than ServiceEntry are merged as by First.
 type Union struct {

@@ -74,7 +74,7 @@ type Keeper struct {
 	// forget are the sources to be removed, and retained, unless it is nil, those that are
 	// not, for the time when there is a file.
 	forget, retained map[string]struct{}
-	// served says that clients were served with this state, and mark what the file tells of it.
+	// served tells that clients were served with this state, and mark what the file tells of it.
 	served    bool
 	mark      servedMark
 	size      int64
@@ -120,7 +120,7 @@ type Status struct {
 	// LastError is what is wrong now, and ErrorSince since when; empty when nothing is.
 	LastError  string    `json:"lastError,omitempty"`
 	ErrorSince time.Time `json:"errorSince,omitzero"`
-	// Note says what is amiss with the directory, which is used all the same.
+	// Note tells what is amiss with the directory, which is used all the same.
 	Note string `json:"note,omitempty"`
 	// SetAside are the files that could not be used and are there still.
 	SetAside []string `json:"setAside,omitempty"`

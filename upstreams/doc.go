@@ -5,7 +5,7 @@
 // A source that fails keeps what it gave: only the source's own word that a resource
 // is gone removes it. No source ever touches another's store.
 //
-// At the start of a relay the Manager says when clients may be served: once all is known of the
+// At the start of a relay the Manager tells when clients may be served: once all is known of the
 // sources that their firstSync asks for. Who that is is decided by a function without a clock
 // (start.decide), to which a loop (AwaitFirstSync) gives what is known.
 //

@@ -10,7 +10,7 @@ import (
 	"meshrelay/mirror"
 )
 
-// errPanicked says that content is not tried again.
+// errPanicked tells that content is not tried again.
 var errPanicked = errors.New("internal error of the relay, as before: it is tried again when it changes; the log has where")
 
 // accept takes over a new or changed element and reports whether the record's

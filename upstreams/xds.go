@@ -347,7 +347,7 @@ func (x *XDS) takeResponse(sp *spelling, resp *adsclient.Response) (result outco
 			result.refuse(sp.typeURL, x.table.costs(sp.typeURL, p))
 		}
 	}()
-	// There is one MeshConfig at most, so what a server says of it is all that there is.
+	// There is one MeshConfig at most, so what a server has of it is all that there is.
 	if resp.Complete || sp.kind == mirror.MeshConfig {
 		result = x.table.replace(sp, resp)
 	} else {

@@ -59,7 +59,7 @@ func powerfulImports(upstreams []config.Upstream, configs mergedView) (notes []s
 	}
 	for _, u := range upstreams {
 		limits := u.Import
-		limits.Revision = "" // which says nothing of who wrote it
+		limits.Revision = "" // which tells nothing of who wrote it
 		if !reflect.ValueOf(limits).IsZero() {
 			continue
 		}

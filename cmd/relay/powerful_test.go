@@ -23,7 +23,7 @@ func (l listed) List(kind mirror.Kind, namespace string) (out []*mirror.Resource
 }
 
 // TestPowerfulKindsThatNothingLimitsAreNoted: one line an upstream, and nothing where import
-// says what may come.
+// tells what may come.
 func TestPowerfulKindsThatNothingLimitsAreNoted(t *testing.T) {
 	var all listed
 	add := func(source, group, kind, namespace, name string) {

@@ -26,7 +26,7 @@ import (
 type reloader struct {
 	// running is the config that the relay was started with, and now the one in force.
 	running, now *config.Config
-	// flags puts what the command line says before what a config says, and fills in what
+	// flags puts the command line before a config, and fills in what
 	// follows from the memory of the process.
 	flags func(*config.Config)
 
@@ -38,7 +38,7 @@ type reloader struct {
 	memory    *memoryGuard
 	level     *slog.LevelVar
 	log       *slog.Logger
-	// sources are the upstreams of the config in force, for others; nil: nobody asks.
+	// sources are the upstreams of the config that is used, for others; nil: nobody asks.
 	sources *atomic.Pointer[[]config.Upstream]
 }
 

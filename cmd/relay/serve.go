@@ -171,7 +171,7 @@ func serve(ctx context.Context, cfg *config.Config, watcher *config.Watcher, fla
 	}
 	reloaded := func() admin.ReloadStatus { return admin.ReloadStatus(watcher.Status()) }
 	var draining atomic.Bool
-	var sources atomic.Pointer[[]config.Upstream] // of the config in force; immutable
+	var sources atomic.Pointer[[]config.Upstream] // of the config that is used; immutable
 	sources.Store(&cfg.Upstreams)
 	operators, err := admin.New(admin.Config{
 		Address: cfg.Admin.Address, Socket: cfg.AdminSocket(), OwnSocketDir: ownSocketDir(cfg),

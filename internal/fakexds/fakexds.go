@@ -54,7 +54,7 @@ type Resource struct {
 // Server is a fake. Its fields may be set before Start; its methods may be called at
 // any time.
 type Server struct {
-	// Relay makes the server say that it is a relay; Name and Holds, what it says of itself
+	// Relay makes the server tell that it is a relay; Name and Holds, what it tells of itself
 	// besides: its name, and that it holds its clients.
 	Relay bool
 	Name  string

@@ -1,4 +1,4 @@
-// Package visible writes characters that steer a terminal, or hide what a text says, as
+// Package visible writes characters that steer a terminal, or hide what a text is, as
 // escapes: control characters, and those that turn the direction of text or have no width.
 package visible
 
