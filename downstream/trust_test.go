@@ -8,8 +8,10 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"math/big"
+	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +20,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
 )
 
 // mutualTLS makes a listener that wants certificates of the authorities "one" and "two". The
@@ -182,4 +185,49 @@ func TestSessionsAreNotResumed(t *testing.T) {
 		}
 		conn.Close()
 	}
+}
+
+// TestATrustDomainLosesItsStreamsWithItsRoots: those of other trust domains, and of the roots
+// for all others, stay.
+func TestATrustDomainLosesItsStreamsWithItsRoots(t *testing.T) {
+	dir := t.TempDir()
+	peerOf := func(ca *tls.Certificate, name, id string) *peer.Peer {
+		leaf := certificateOf(t, dir, name, ca, func(c *x509.Certificate) { c.URIs = []*url.URL{must(url.Parse(id))} })
+		certs := []*x509.Certificate{must(x509.ParseCertificate(leaf.Certificate[0]))}
+		chain := append(slices.Clone(certs), must(x509.ParseCertificate(ca.Certificate[0])))
+		return &peer.Peer{AuthInfo: credentials.TLSInfo{State: tls.ConnectionState{PeerCertificates: certs, VerifiedChains: [][]*x509.Certificate{chain}}}}
+	}
+	a, b, other := certificate(t, dir, "a", nil), certificate(t, dir, "b", nil), certificate(t, dir, "other", nil)
+	file := func(name string) string { return filepath.Join(dir, name) }
+	trust := must(newTrust(&TLS{
+		ClientCAFile: file("other.crt"),
+		ClientCAs:    []ClientCA{{TrustDomain: "a.example", File: file("a.crt")}, {TrustDomain: "b.example", File: file("b.crt")}},
+	}))
+	peers := map[string]*peer.Peer{
+		"a":                       peerOf(a, "1", "spiffe://a.example/x"),
+		"b":                       peerOf(b, "2", "spiffe://b.example/x"),
+		"other":                   peerOf(other, "3", "spiffe://c.example/x"),
+		"a, by the roots of c":    peerOf(other, "4", "spiffe://a.example/x"),
+		"a domain without roots":  peerOf(b, "5", "spiffe://c.example/x"),
+		"a, after it has changed": peerOf(b, "6", "spiffe://a.example/x"),
+	}
+	want := func(good ...string) {
+		t.Helper()
+		for name, p := range peers {
+			if err := trust.vouches(p); (err == nil) != slices.Contains(good, name) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	}
+	want("a", "b", "other")
+	if trust.read() {
+		t.Error("nothing has changed")
+	}
+	if err := os.WriteFile(file("a.crt"), must(os.ReadFile(file("b.crt"))), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if !trust.read() {
+		t.Error("the roots of a have changed")
+	}
+	want("b", "other", "a, after it has changed")
 }
