@@ -414,7 +414,7 @@ func (d *Debug) conflicts(_ context.Context, w io.Writer, q url.Values) error {
 	return writeJSON(w, all)
 }
 
-// maxApart bounds the host conflicts of which it is found out why they have not been united:
+// maxApart bounds the host conflicts that are asked why they have not been united:
 // that decodes them.
 const maxApart = 1000
 

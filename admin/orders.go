@@ -10,7 +10,7 @@ import (
 	"meshrelay/upstreams"
 )
 
-// parameters are those of each order to an upstream, besides reason and dryRun.
+// parameters are those of each order to an upstream. Every order also takes reason and dryRun.
 var parameters = map[string][]string{
 	"freeze":   {"for"},
 	"unfreeze": {"force"},

@@ -66,7 +66,7 @@ type Upstream struct {
 	// Required makes the relay unready while the upstream is stale.
 	Required bool `yaml:"required"`
 	// FirstSync is auto (the default), wait or optional: how long clients wait at the start of
-	// the relay for an upstream of which nothing is known.
+	// the relay for an upstream that nothing is known about.
 	FirstSync string    `yaml:"firstSync"`
 	Staleness Staleness `yaml:"staleness"`
 	Guard     Guard     `yaml:"guard"`

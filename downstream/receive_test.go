@@ -107,7 +107,7 @@ func TestLargeRequestsAreSeenWhenTheyBegin(t *testing.T) {
 	}
 }
 
-// TestRequestsThatAreGivenUpAreForgotten: and those of which only a part comes are bounded.
+// TestRequestsThatAreGivenUpAreForgotten: and those that come only in part are bounded.
 func TestRequestsThatAreGivenUpAreForgotten(t *testing.T) {
 	m, got := testMeter()
 	m.preface = 0

@@ -8,7 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// maxRemoved is how many names one response says to be gone.
+// maxRemoved is how many removed names one response has at most.
 const maxRemoved = 16_384
 
 // send sends what the client lacks until the stream ends.
@@ -92,7 +92,7 @@ func (c *conn) round() (sent bool, err error) {
 	return len(steps) > 0, c.settle()
 }
 
-// settle accounts for versions that clients said they have, and that are not needed any more:
+// settle accounts for versions that clients resumed with, and that are not needed any more:
 // what follows from them is sent.
 func (c *conn) settle() error {
 	c.mu.Lock()

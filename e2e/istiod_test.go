@@ -23,7 +23,7 @@ type istiod struct {
 	configDir string
 	mesh      string
 	args      []string
-	env       []string // besides what start sets
+	env       []string // in addition to what start sets
 	home      string
 }
 

@@ -92,7 +92,7 @@ var fromRules = []protoreflect.FullName{
 	"envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy.WeightedCluster",
 }
 
-// fromExtensions are those of the fixed set besides.
+// fromExtensions are the others of the fixed set.
 var fromExtensions = []protoreflect.FullName{
 	"envoy.extensions.filters.http.ext_authz.v3.ExtAuthz",
 	"envoy.extensions.filters.http.lua.v3.Lua",

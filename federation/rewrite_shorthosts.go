@@ -54,7 +54,7 @@ func (s *scope) shortHost(h string) string {
 
 // virtualServiceHost maps a host of a VirtualService. A short one that a wildcard beside it
 // covers when it is complete becomes that wildcard, which is listed once: istiod takes no
-// VirtualService of which one host covers another.
+// VirtualService where one host covers another.
 func (s *scope) virtualServiceHost(h string) string {
 	to := s.shortHost(h)
 	if !s.completes || !isShort(h) {

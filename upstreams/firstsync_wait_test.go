@@ -340,7 +340,7 @@ func TestAReloadThatAddsAnUpstreamHoldsNobody(t *testing.T) {
 		t.Errorf("reason %q", got)
 	}
 	wait := auto("south")
-	wait.FirstSync = config.FirstSyncWait // said outright, it is waited for
+	wait.FirstSync = config.FirstSyncWait // by this setting it is waited for
 	s.mustApply(first[0], first[1], auto("north"), wait)
 	s.waits("west", "south")
 	// A changed firstSync counts, and what is removed is not waited for.

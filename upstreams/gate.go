@@ -89,7 +89,7 @@ type gate struct {
 	by, tookBy  []string
 	synced      bool
 	without     time.Time // since when clients do not wait for the source: see serveWithout
-	said        bool      // since the start, the source has said all that it has
+	said        bool      // since the start, the source has told all that it has
 	fingerprint string
 	reported    time.Time // the last contact, as it was told last
 	source      Source    // that is behind the gate now

@@ -22,7 +22,7 @@ const (
 	longestFreeze = 365 * 24 * time.Hour
 )
 
-// Order is what an operator asks for, besides the name of the upstream. Each field but the
+// Order is what an operator asks of an upstream. Each field but the
 // first two belongs to one kind of order.
 type Order struct {
 	// Reason is kept with what comes of the order: 256 bytes at most, in printable characters.

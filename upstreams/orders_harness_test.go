@@ -1,6 +1,6 @@
 package upstreams
 
-// errorOf is for orders of which only the error matters.
+// errorOf is for orders where only the error matters.
 func errorOf(_ Effect, err error) error { return err }
 
 // releaseAll carries out whatever is held.

@@ -337,7 +337,7 @@ func (x *XDS) HandleResponse(resp *adsclient.Response) error {
 	return nil
 }
 
-// takeResponse takes in a response, and reports whether everything has to be said once more.
+// takeResponse takes in a response, and reports whether the gate has to be told everything once more.
 // Of a panic the response is refused as a whole, as far as it has not been taken in. The
 // caller holds mu, and is between begin and end of the gate.
 func (x *XDS) takeResponse(sp *spelling, resp *adsclient.Response) (result outcome, back bool) {

@@ -13,7 +13,7 @@ import (
 // rootNamespace is where policies are for a whole mesh, unless its MeshConfig names another.
 const rootNamespace = "istio-system"
 
-// powerfulKinds are kinds of which every resource changes what proxies run.
+// powerfulKinds are kinds whose resources change what proxies run.
 func powerfulKinds() []mirror.Kind {
 	return []mirror.Kind{
 		{Group: "networking.istio.io", Kind: "EnvoyFilter"},

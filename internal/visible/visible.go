@@ -71,7 +71,7 @@ func replace(b []byte, escape func([]byte, rune) []byte) []byte {
 	return out
 }
 
-// JSONWriter returns a writer of JSON, each piece of which ends at a character.
+// JSONWriter returns a writer of JSON to w. No Write may end within a character.
 func JSONWriter(w io.Writer) io.Writer { return writer{w} }
 
 type writer struct{ w io.Writer }
