@@ -97,9 +97,8 @@ func (d *draft) see(r *mirror.Resource) origin {
 	return o
 }
 
-// newDraft returns an empty draft of a view.
 func (vs *views) newDraft(x variant) *draft {
-	d := &draft{byKind: map[mirror.Kind]*collection{}, seen: map[origin]struct{}{}}
+	d := &draft{seen: map[origin]struct{}{}}
 	d.accepts = vs.accepts(x, func(r *mirror.Resource) bool { return vs.known.knows(d.see(r)) })
 	return d
 }
@@ -154,7 +153,7 @@ func (vs *views) fillSlot(ctx context.Context, who viewer) (release func(), err 
 func (vs *views) fillRounds(ctx context.Context, v *view, f *filling) error {
 	d := vs.newDraft(v.variant)
 	for round := 0; ; round++ {
-		done, err := vs.fillRound(ctx, v, f, &d, round)
+		done, err := vs.fillRound(ctx, v, f, d, round)
 		if done || err != nil {
 			return err
 		}
@@ -163,7 +162,7 @@ func (vs *views) fillRounds(ctx context.Context, v *view, f *filling) error {
 
 // fillRound brings a draft to what has changed since the last round. If that is little, or
 // there were many rounds, it holds mu for it and publishes the draft.
-func (vs *views) fillRound(ctx context.Context, v *view, f *filling, d **draft, round int) (done bool, err error) {
+func (vs *views) fillRound(ctx context.Context, v *view, f *filling, d *draft, round int) (done bool, err error) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
 	if ctx.Err() != nil && v.clients == 1 {
@@ -177,23 +176,23 @@ func (vs *views) fillRound(ctx context.Context, v *view, f *filling, d **draft, 
 		bases[kind] = basis{c.current.Load().pages, c.last}
 	}
 	if round > 0 && (!all && len(missed) <= fewMissed || round >= maxFillRounds) {
-		vs.read(d, v.variant, missed, all, bases)
-		vs.publish(v, *d)
+		vs.read(d, missed, all, bases)
+		vs.publish(v, d)
 		return true, nil
 	}
 	vs.mu.Unlock()
 	defer vs.mu.Lock()
-	vs.read(d, v.variant, missed, all, bases)
+	vs.read(d, missed, all, bases)
 	return false, nil
 }
 
 // read brings a draft to the present content of some keys, or of all, over bases.
-func (vs *views) read(d **draft, x variant, missed map[mirror.Key]struct{}, all bool, bases map[mirror.Kind]basis) {
+func (vs *views) read(d *draft, missed map[mirror.Key]struct{}, all bool, bases map[mirror.Kind]basis) {
 	now := time.Now()
 	if all {
-		*d = vs.newDraft(x)
+		d.byKind = map[mirror.Kind]*collection{}
 		for _, kind := range vs.configs.SourceKinds() {
-			vs.readKind(*d, kind, vs.configs.Keys(kind), bases, now)
+			vs.readKind(d, kind, vs.configs.Keys(kind), bases, now)
 		}
 		return
 	}
@@ -202,7 +201,7 @@ func (vs *views) read(d **draft, x variant, missed map[mirror.Key]struct{}, all 
 		byKind[key.Kind] = append(byKind[key.Kind], key)
 	}
 	for kind, keys := range byKind {
-		vs.readKind(*d, kind, keys, bases, now)
+		vs.readKind(d, kind, keys, bases, now)
 	}
 }
 
