@@ -11,6 +11,8 @@ import (
 	"unicode/utf8"
 	"unique"
 
+	"meshrelay/internal/text"
+
 	"github.com/zeebo/xxh3"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -160,7 +162,7 @@ func DecodeStamped(kind Kind, data []byte, source string, stamp *Stamp) (r *Reso
 		return newBare(kind, data, f, ""), nil, nil
 	}
 	if !hasMessageName(typeURL, "istio.mcp.v1alpha1.Resource") {
-		return nil, nil, fmt.Errorf("element is a %q, want %q", abbreviate(string(typeURL)), resourceURL)
+		return nil, nil, fmt.Errorf("element is a %q, want %q", text.Abbreviate(string(typeURL)), resourceURL)
 	}
 	meta, body, err := splitResource(value)
 	if err != nil {
@@ -172,10 +174,10 @@ func DecodeStamped(kind Kind, data []byte, source string, stamp *Stamp) (r *Reso
 	}
 	bodyURL, bodyValue, err := splitAny(body)
 	if err != nil {
-		return nil, nil, fmt.Errorf("%s: body: %w", abbreviate(string(md.name)), err)
+		return nil, nil, fmt.Errorf("%s: body: %w", text.Abbreviate(string(md.name)), err)
 	}
 	if err := checkBody(kind, bodyURL, bodyValue); err != nil {
-		return nil, nil, fmt.Errorf("%s: %w", abbreviate(string(md.name)), err)
+		return nil, nil, fmt.Errorf("%s: %w", text.Abbreviate(string(md.name)), err)
 	}
 	f := from{source: source}
 	if stamp != nil {
@@ -183,7 +185,7 @@ func DecodeStamped(kind Kind, data []byte, source string, stamp *Stamp) (r *Reso
 		case len(md.from) <= MaxProvenance:
 			path = ParseProvenance(string(md.from)).Path
 		case stamp.believe:
-			return nil, nil, fmt.Errorf("%s: its annotation %s has %d bytes, and %d are the most", abbreviate(string(md.name)), ProvenanceAnnotation, len(md.from), MaxProvenance)
+			return nil, nil, fmt.Errorf("%s: its annotation %s has %d bytes, and %d are the most", text.Abbreviate(string(md.name)), ProvenanceAnnotation, len(md.from), MaxProvenance)
 		}
 		f.cluster = md.stamp(stamp)
 	}
@@ -233,10 +235,10 @@ func newWrapped(kind Kind, md metadata, body []byte, f from) (*Resource, error) 
 		return nil, err
 	}
 	if len(full) > maxNameLen {
-		return nil, fmt.Errorf("resource name %q: longer than %d bytes", abbreviate(full), maxNameLen)
+		return nil, fmt.Errorf("resource name %q: longer than %d bytes", text.Abbreviate(full), maxNameLen)
 	}
 	if err := checkScope(kind, namespace); err != nil {
-		return nil, fmt.Errorf("%s %q: %w", kind, abbreviate(full), err)
+		return nil, fmt.Errorf("%s %q: %w", kind, text.Abbreviate(full), err)
 	}
 	metaLen := md.size()
 	resourceLen := 1 + protowire.SizeBytes(metaLen) + 1 + protowire.SizeBytes(len(body))
@@ -327,13 +329,13 @@ func checkBody(kind Kind, typeURL, value []byte) error {
 	info, ok := LookupKind(kind)
 	if !ok {
 		if err := eachField(value, nil); err != nil {
-			return fmt.Errorf("body (%s) is not protobuf: %w", abbreviate(string(typeURL)), err)
+			return fmt.Errorf("body (%s) is not protobuf: %w", text.Abbreviate(string(typeURL)), err)
 		}
 		return nil
 	}
 	want := info.message.ProtoReflect().Descriptor().FullName()
 	if !hasMessageName(typeURL, string(want)) {
-		return fmt.Errorf("body is a %q, want %q", abbreviate(string(typeURL)), typePrefix+string(want))
+		return fmt.Errorf("body is a %q, want %q", text.Abbreviate(string(typeURL)), typePrefix+string(want))
 	}
 	if info.shape().check(value, maxDepth) == nil {
 		return nil
