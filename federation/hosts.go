@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"meshrelay/internal/wire"
 	"meshrelay/mirror"
 )
 
@@ -47,31 +48,18 @@ type HostFields struct{ Hosts, ExportTo, Gateways []string }
 // Parse reads the fields without decoding the body. It stops at the first byte that is not
 // protobuf: a mirror.Resource holds no such body.
 func (k *HostKind) Parse(body []byte) (f HostFields) {
-	for len(body) > 0 {
-		num, typ, n := protowire.ConsumeTag(body)
-		if n < 0 {
-			return f
-		}
-		body = body[n:]
-		if typ != protowire.BytesType {
-			if n = protowire.ConsumeFieldValue(num, typ, body); n < 0 {
-				return f
-			}
-			body = body[n:]
+	c := wire.Fields(body)
+	for c.Next() {
+		if c.Type != protowire.BytesType {
 			continue
 		}
-		v, n := protowire.ConsumeBytes(body)
-		if n < 0 {
-			return f
-		}
-		body = body[n:]
-		switch num {
+		switch c.Number {
 		case k.hosts:
-			f.Hosts = append(f.Hosts, string(v))
+			f.Hosts = append(f.Hosts, string(c.Value()))
 		case k.exportTo:
-			f.ExportTo = append(f.ExportTo, string(v))
+			f.ExportTo = append(f.ExportTo, string(c.Value()))
 		case k.gateways:
-			f.Gateways = append(f.Gateways, string(v))
+			f.Gateways = append(f.Gateways, string(c.Value()))
 		}
 	}
 	return f

@@ -12,6 +12,7 @@ import (
 	"unique"
 
 	"meshrelay/internal/text"
+	"meshrelay/internal/wire"
 
 	"github.com/zeebo/xxh3"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -207,13 +208,14 @@ func PeekName(kind Kind, data []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	c := wire.Fields(meta)
 	var name []byte
-	err = eachField(meta, func(num protowire.Number, v []byte) {
-		if num == 1 {
-			name = v
+	for c.Next() {
+		if c.Bytes(1) {
+			name = c.Value()
 		}
-	})
-	return name, err
+	}
+	return name, c.Err()
 }
 
 var meshConfigName = []byte(MeshConfigName)
@@ -328,7 +330,10 @@ func checkBody(kind Kind, typeURL, value []byte) error {
 	}
 	info, ok := LookupKind(kind)
 	if !ok {
-		if err := eachField(value, nil); err != nil {
+		c := wire.Fields(value)
+		for c.Next() {
+		}
+		if err := c.Err(); err != nil {
 			return fmt.Errorf("body (%s) is not protobuf: %w", text.Abbreviate(string(typeURL)), err)
 		}
 		return nil
@@ -353,16 +358,16 @@ func hasMessageName(typeURL []byte, name string) bool {
 
 // splitAny returns the two fields of an encoded google.protobuf.Any.
 func splitAny(data []byte) (typeURL, value []byte, err error) {
-	text := true
-	err = eachField(data, func(num protowire.Number, v []byte) {
-		switch num {
-		case 1:
-			typeURL, text = v, text && utf8.Valid(v)
-		case 2:
-			value = v
+	c, text := wire.Fields(data), true
+	for c.Next() {
+		switch {
+		case c.Bytes(1):
+			typeURL, text = c.Value(), text && utf8.Valid(c.Value())
+		case c.Bytes(2):
+			value = c.Value()
 		}
-	})
-	if err == nil && !text {
+	}
+	if err = c.Err(); err == nil && !text {
 		err = errors.New("its type URL is not valid UTF-8")
 	}
 	if err != nil {
@@ -375,56 +380,26 @@ func splitAny(data []byte) (typeURL, value []byte, err error) {
 // A field that comes twice is merged, as protobuf demands: concatenated encodings
 // are the encoding of the merged message.
 func splitResource(data []byte) (meta, body []byte, err error) {
-	merge := func(have, next []byte) []byte {
-		if have == nil {
-			return next
+	c := wire.Fields(data)
+	for c.Next() {
+		switch {
+		case c.Bytes(1):
+			meta = merge(meta, c.Value())
+		case c.Bytes(2):
+			body = merge(body, c.Value())
 		}
-		return slices.Concat(have, next)
 	}
-	err = eachField(data, func(num protowire.Number, v []byte) {
-		switch num {
-		case 1:
-			meta = merge(meta, v)
-		case 2:
-			body = merge(body, v)
-		}
-	})
-	if err != nil {
+	if err := c.Err(); err != nil {
 		return nil, nil, fmt.Errorf("element does not decode as istio.mcp.v1alpha1.Resource: %w", err)
 	}
 	return meta, body, nil
 }
 
-// eachField walks the top level of an encoded message and hands every
-// length-delimited field to f, which may be nil.
-func eachField(data []byte, f func(num protowire.Number, value []byte)) error {
-	for len(data) > 0 {
-		num, typ, n := protowire.ConsumeTag(data)
-		if n < 0 {
-			return protowire.ParseError(n)
-		}
-		if num > protowire.MaxValidNumber {
-			return fmt.Errorf("field number %d is out of range", num)
-		}
-		data = data[n:]
-		if typ == protowire.BytesType {
-			v, n := protowire.ConsumeBytes(data)
-			if n < 0 {
-				return protowire.ParseError(n)
-			}
-			if f != nil {
-				f(num, v)
-			}
-			data = data[n:]
-			continue
-		}
-		n = protowire.ConsumeFieldValue(num, typ, data)
-		if n < 0 {
-			return protowire.ParseError(n)
-		}
-		data = data[n:]
+func merge(have, next []byte) []byte {
+	if have == nil {
+		return next
 	}
-	return nil
+	return slices.Concat(have, next)
 }
 
 func appendLen(b []byte, num protowire.Number, n int) []byte {

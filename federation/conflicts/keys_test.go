@@ -140,7 +140,7 @@ func TestKeyCountsAreThoseOfTheList(t *testing.T) {
 				t.Fatal(d)
 			}
 		}
-		if list := l.List(); !slices.IsSortedFunc(list, func(a, b KeyConflict) int { return strings.Compare(a.Key.Name, b.Key.Name) }) {
+		if list := l.List(); !slices.IsSortedFunc(list, func(a, b KeyConflict) int { return strings.Compare(a.Name, b.Name) }) {
 			t.Fatalf("not sorted: %+v", list)
 		}
 	})

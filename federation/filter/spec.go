@@ -7,13 +7,13 @@ import (
 	"strings"
 
 	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"meshrelay/internal/text"
+	"meshrelay/internal/wire"
 	"meshrelay/mirror"
 )
 
@@ -49,17 +49,16 @@ func specOf(r *mirror.Resource, fields map[string]struct{}) (map[string]any, err
 // only returns the fields of an encoded message that are asked for.
 func only(data []byte, d protoreflect.MessageDescriptor, fields map[string]struct{}) []byte {
 	var out []byte
-	for len(data) > 0 {
-		num, _, n := protowire.ConsumeField(data)
-		if n < 0 {
-			return data // decoding it says what is wrong
-		}
-		if fd := d.Fields().ByNumber(num); fd != nil {
+	c := wire.Fields(data)
+	for c.Next() {
+		if fd := d.Fields().ByNumber(c.Number); fd != nil {
 			if _, ok := fields[fd.JSONName()]; ok {
-				out = append(out, data[:n]...)
+				out = append(out, c.Field()...)
 			}
 		}
-		data = data[n:]
+	}
+	if c.Err() != nil {
+		return data // decoding it says what is wrong
 	}
 	return out
 }

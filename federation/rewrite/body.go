@@ -3,6 +3,8 @@ package rewrite
 import (
 	"errors"
 
+	"meshrelay/internal/wire"
+
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
@@ -115,25 +117,15 @@ var errIrregular = errors.New("a message is in parts")
 // apply returns m rewritten, and m itself when nothing changes.
 func (p *messagePlan) apply(s *scope, m wireMessage) (wireMessage, error) {
 	w := wireWriter{in: m}
-	for rest := m; len(rest) > 0; {
-		num, typ, n := protowire.ConsumeTag(rest)
-		if n < 0 {
-			return nil, protowire.ParseError(n)
-		}
-		size := protowire.ConsumeFieldValue(num, typ, rest[n:])
-		if size < 0 {
-			return nil, protowire.ParseError(size)
-		}
-		field := rest[:n+size]
-		rest = rest[n+size:]
-		if int(num) >= len(p.steps) || p.steps[num] == nil || typ != protowire.BytesType {
-			w.keep(field)
+	c := wire.Fields(m)
+	for c.Next() {
+		if int(c.Number) >= len(p.steps) || p.steps[c.Number] == nil || c.Type != protowire.BytesType {
+			w.keep(c.Field())
 			continue
 		}
-		st := p.steps[num]
-		value, _ := protowire.ConsumeBytes(field[n:])
+		st := p.steps[c.Number]
 		if st.role != nil {
-			st.text(s, &w, num, field, value)
+			st.text(s, &w, c.Number, c.Field(), c.Value())
 			s.blame(string(st.field))
 			continue
 		}
@@ -141,15 +133,18 @@ func (p *messagePlan) apply(s *scope, m wireMessage) (wireMessage, error) {
 			return nil, errIrregular
 		}
 		w.seen |= st.bit
-		to, err := st.plan.apply(s, value)
+		to, err := st.plan.apply(s, c.Value())
 		if err != nil {
 			return nil, err
 		}
-		if same(to, value) {
-			w.keep(field)
+		if same(to, c.Value()) {
+			w.keep(c.Field())
 		} else {
-			w.replace(num, to)
+			w.replace(c.Number, to)
 		}
+	}
+	if err := c.Err(); err != nil {
+		return nil, err
 	}
 	return w.result(), nil
 }
@@ -252,14 +247,11 @@ func (w *wireWriter) index() map[element]bool {
 
 // eachWritten calls f with what is written and not yet in the index.
 func (w *wireWriter) eachWritten(f func(protowire.Number, []byte)) {
-	for b := w.out[w.indexed:]; len(b) > 0; {
-		num, typ, n := protowire.ConsumeTag(b)
-		size := protowire.ConsumeFieldValue(num, typ, b[n:])
-		if typ == protowire.BytesType {
-			v, _ := protowire.ConsumeBytes(b[n:])
-			f(num, v)
+	c := wire.Fields(w.out[w.indexed:])
+	for c.Next() {
+		if c.Type == protowire.BytesType {
+			f(c.Number, c.Value())
 		}
-		b = b[n+size:]
 	}
 }
 
@@ -274,21 +266,4 @@ func (w *wireWriter) result() wireMessage {
 type wireMessage []byte
 
 // text returns a string of the message by its number.
-func (m wireMessage) text(want protowire.Number) string {
-	var value []byte
-	for len(m) > 0 {
-		num, typ, n := protowire.ConsumeTag(m)
-		if n < 0 {
-			return ""
-		}
-		size := protowire.ConsumeFieldValue(num, typ, m[n:])
-		if size < 0 {
-			return ""
-		}
-		if num == want && typ == protowire.BytesType {
-			value, _ = protowire.ConsumeBytes(m[n:])
-		}
-		m = m[n+size:]
-	}
-	return string(value)
-}
+func (m wireMessage) text(number protowire.Number) string { return string(wire.Last(m, number)) }

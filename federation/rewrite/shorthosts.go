@@ -2,7 +2,6 @@ package rewrite
 
 import (
 	"bytes"
-	"iter"
 	"net/netip"
 	"slices"
 	"strings"
@@ -11,6 +10,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"meshrelay/federation"
+	"meshrelay/internal/wire"
 	"meshrelay/mirror"
 )
 
@@ -61,11 +61,13 @@ func (s *scope) virtualServiceHost(h string) string {
 	if !s.completes || !isShort(h) {
 		return to
 	}
-	for other := range s.body.texts(virtualServiceHosts) {
-		if len(other) > 1 && other[0] == '*' && other != h {
-			if wildcard := s.shortHost(other); strings.HasSuffix(to, wildcard[1:]) {
-				return wildcard
-			}
+	c := wire.Fields(s.body)
+	for c.Next() {
+		if !c.Bytes(virtualServiceHosts) || len(c.Value()) < 2 || c.Value()[0] != '*' || string(c.Value()) == h {
+			continue
+		}
+		if wildcard := s.shortHost(string(c.Value())); strings.HasSuffix(to, wildcard[1:]) {
+			return wildcard
 		}
 	}
 	return to
@@ -75,8 +77,13 @@ func (s *scope) virtualServiceHost(h string) string {
 // but refuses it unless a host of the VirtualService covers it, so it follows those. The
 // host "*" covers what is short, too.
 func (s *scope) sniHost(h string) string {
-	if isShort(h) && s.body.has(virtualServiceHosts, "*") {
-		return h
+	if isShort(h) {
+		c := wire.Fields(s.body)
+		for c.Next() {
+			if c.Bytes(virtualServiceHosts) && string(c.Value()) == "*" {
+				return h
+			}
+		}
 	}
 	return s.shortHost(h)
 }
@@ -100,52 +107,19 @@ func (p *messagePlan) mayHaveShortHost(m wireMessage) bool {
 // anyText reports whether f is true for a string that the plan reaches. A message that does
 // not parse has one: apply reports what is wrong with it.
 func (p *messagePlan) anyText(m wireMessage, f func([]byte) bool) bool {
-	for len(m) > 0 {
-		num, typ, n := consumeTag(m)
-		if n < 0 {
-			return true
-		}
-		m = m[n:]
-		if typ != protowire.BytesType {
-			if n = protowire.ConsumeFieldValue(num, typ, m); n < 0 {
-				return true
-			}
-			m = m[n:]
+	c := wire.Fields(m)
+	for c.Next() {
+		if c.Type != protowire.BytesType || int(c.Number) >= len(p.steps) || p.steps[c.Number] == nil {
 			continue
 		}
-		value, n := consumeBytes(m)
-		if n < 0 {
+		switch st := p.steps[c.Number]; {
+		case st.plan != nil && st.plan.anyText(c.Value(), f):
 			return true
-		}
-		m = m[n:]
-		if int(num) >= len(p.steps) || p.steps[num] == nil {
-			continue
-		}
-		switch st := p.steps[num]; {
-		case st.plan != nil && st.plan.anyText(value, f):
-			return true
-		case st.role != nil && f(value):
+		case st.role != nil && f(c.Value()):
 			return true
 		}
 	}
-	return false
-}
-
-// consumeTag is protowire.ConsumeTag, faster for tags of one byte. m is not empty.
-func consumeTag(m []byte) (protowire.Number, protowire.Type, int) {
-	if b := m[0]; b >= 1<<3 && b < 0x80 {
-		return protowire.Number(b >> 3), protowire.Type(b & 7), 1
-	}
-	return protowire.ConsumeTag(m)
-}
-
-// consumeBytes is protowire.ConsumeBytes, faster for lengths of one byte.
-func consumeBytes(m []byte) ([]byte, int) {
-	if len(m) > 0 && m[0] < 0x80 && int(m[0]) < len(m) {
-		n := 1 + int(m[0])
-		return m[1:n], n
-	}
-	return protowire.ConsumeBytes(m)
+	return c.Err() != nil
 }
 
 // ShortHosts returns the short hosts in a resource that CompleteShortHosts is for, in their
@@ -167,36 +141,4 @@ func ShortHosts(r *mirror.Resource) (hosts []string) {
 		return false
 	})
 	return hosts
-}
-
-// has reports whether a string is among those of a field.
-func (m wireMessage) has(field protowire.Number, v string) bool {
-	for have := range m.texts(field) {
-		if have == v {
-			return true
-		}
-	}
-	return false
-}
-
-// texts are the strings of a field, as far as the message parses.
-func (m wireMessage) texts(field protowire.Number) iter.Seq[string] {
-	return func(yield func(string) bool) {
-		for rest := m; len(rest) > 0; {
-			num, typ, n := protowire.ConsumeTag(rest)
-			if n < 0 {
-				return
-			}
-			size := protowire.ConsumeFieldValue(num, typ, rest[n:])
-			if size < 0 {
-				return
-			}
-			if num == field && typ == protowire.BytesType {
-				if value, _ := protowire.ConsumeBytes(rest[n:]); !yield(string(value)) {
-					return
-				}
-			}
-			rest = rest[n+size:]
-		}
-	}
 }

@@ -10,13 +10,13 @@ import (
 	"strconv"
 	"strings"
 
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	networking "istio.io/api/networking/v1alpha3"
 
 	"meshrelay/federation"
 	"meshrelay/internal/text"
+	"meshrelay/internal/wire"
 	"meshrelay/mirror"
 )
 
@@ -46,18 +46,13 @@ func IsSynthetic(r *mirror.Resource) bool {
 		return false
 	}
 	const endpoints = 6
-	for body := r.Body().GetValue(); len(body) > 0; {
-		num, typ, n := protowire.ConsumeTag(body)
-		if n < 0 || num == endpoints {
+	c := wire.Fields(r.BodyValue())
+	for c.Next() {
+		if c.Number == endpoints {
 			return false
 		}
-		m := protowire.ConsumeFieldValue(num, typ, body[n:])
-		if m < 0 {
-			return false
-		}
-		body = body[n+m:]
 	}
-	return true
+	return c.Err() == nil
 }
 
 // Gateways are the east-west gateways of a cluster.
