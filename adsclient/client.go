@@ -54,14 +54,12 @@ type Config struct {
 	// that in time, before anything of it is handled. It may be called from another goroutine
 	// than the Handler's methods, and at the same time as they. It may be nil.
 	Met func(Peer)
-	// DialOptions carry at least transport credentials, and no dialer: SyncTimeout counts
-	// the bytes of the Client's own.
+	// DialOptions carry at least transport credentials.
 	DialOptions []grpc.DialOption
-	// SyncTimeout is how long a stream may make no progress while a type waits for its
-	// first answer on it. Progress is what a connection moves, in both directions, beyond
-	// the noise of one that is idle: a response that takes its time on a slow link is
-	// waited for. It does not apply with Names, which are answered in parts. Default: 30 s;
-	// negative: for ever.
+	// SyncTimeout is how long nothing may come while a type waits for its first answer on a
+	// stream. A part of a response counts, so that a slow link is waited for: gRPC receives
+	// parts (DATA frames) of up to 16 KiB. It does not apply with Names, which are answered in
+	// parts. Default: 30 s; negative: for ever.
 	SyncTimeout time.Duration
 	// FailbackAfter is how long a preferred address must have worked again before the
 	// stream moves back to it. Default: 1 min; negative: it stays where it is until it
@@ -86,12 +84,12 @@ type Config struct {
 	DeniedBackoff time.Duration
 	Logger        *slog.Logger
 
-	// For tests: how connections are made and within what time, when they are pinged, and
-	// below what age the end of a stream is one too soon.
-	dialer         *dialer
+	// For tests: within what time connections are made, when they are pinged, and below what
+	// age the end of a stream is a failure. onSync is called when every type was answered.
 	keepalive      keepalive.ClientParameters
 	connectTimeout time.Duration
 	soon           time.Duration
+	onSync         func(address string)
 }
 
 // DefaultMaxResponseBytes is Config.MaxResponseBytes unless it is set: some ten times what
@@ -158,23 +156,21 @@ type Client struct {
 	cfg     Config
 	handler Handler
 	log     *slog.Logger
-	board   *board
+	health  *addressHealth
 	// sotwOnly are the addresses that turned out not to be relays, until a stream to
 	// one fails before it brings anything.
 	sotwOnly map[string]bool
-	// forgetful are the addresses that turned down a stream whose requests said what is
+	// noResume are the addresses that turned down a stream whose requests said what is
 	// held. They are asked for everything, until a stream to one fails before it brings
 	// anything.
-	forgetful map[string]bool
-	// renamed has an element when Names has other names to give.
-	renamed chan struct{}
+	noResume map[string]bool
+	// namesChanged has an element when Names has other names to give.
+	namesChanged chan struct{}
 	// leftOut is, by type, why not all names are asked for. Run and the writer of the
 	// present stream use it in turn.
 	leftOut map[string]string
 	// repeat has an element when the present stream is to ask for everything again.
 	repeat chan struct{}
-	// back gives the number of a preferred address to move to. Nothing waits in it.
-	back chan int
 }
 
 // New returns a Client that is not connected.
@@ -210,42 +206,30 @@ func New(cfg Config, h Handler) (*Client, error) {
 	if cfg.keepalive.Time == 0 {
 		cfg.keepalive = keepaliveParams()
 	}
-	if cfg.dialer == nil {
-		cfg.dialer = newDialer(cfg.keepalive.Timeout)
-	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	return &Client{
-		cfg: cfg, handler: h, log: cfg.Logger, sotwOnly: map[string]bool{}, forgetful: map[string]bool{},
-		renamed: make(chan struct{}, 1), repeat: make(chan struct{}, 1), leftOut: map[string]string{}, board: newBoard(cfg.Addresses, cfg.FailbackAfter), back: make(chan int),
+		cfg: cfg, handler: h, log: cfg.Logger, sotwOnly: map[string]bool{}, noResume: map[string]bool{},
+		namesChanged: make(chan struct{}, 1), repeat: make(chan struct{}, 1), leftOut: map[string]string{}, health: newAddressHealth(cfg.Addresses),
 	}, nil
 }
 
 // Run connects and reconnects until ctx ends, and then returns nil. It is called
 // once.
 func (c *Client) Run(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	failback := make(chan struct{})
-	go func() {
-		defer close(failback)
-		c.failBack(ctx)
-	}()
-	defer func() { <-failback }()
-	defer cancel()
 	pause := &backoff.ExponentialBackOff{
 		InitialInterval: c.cfg.MinBackoff, MaxInterval: c.cfg.MaxBackoff, RandomizationFactor: 0.5, Multiplier: 1.6,
 	}
 	pause.Reset()
-	way := newRoute(len(c.cfg.Addresses), c.board.unwell)
-	refused := false // by any address of the present round
+	way := route{addresses: len(c.cfg.Addresses)}
+	refused := false // by an address of the present round
 	for {
 		for !c.wanted() {
 			select {
 			case <-ctx.Done():
 				return nil
-			case <-c.renamed:
+			case <-c.namesChanged:
 			}
 		}
 		i := way.next()
@@ -257,37 +241,25 @@ func (c *Client) Run(ctx context.Context) error {
 		if denied(end.err) {
 			state.Phase, refused = Denied, true
 		}
-		soon := end.synced.IsZero() || time.Since(end.synced) < c.cfg.soon
-		var wait time.Duration
+		c.health.streamEnded(i, state.Err)
+		wait := rand.N(max(c.cfg.MinBackoff, 1)) // many clients may come from a server that went away
 		var moved *movedError
 		switch {
 		case errors.As(end.err, &moved):
-			way.move(moved.to, i)
+			way.begin(moved.to, i)
 			pause.Reset()
-			refused = false
-			c.board.left(i, end.err, true)
-			c.board.returnTo(moved.to)
-		case end.synced.IsZero():
-			// Only what has answered everything works: until something does, each further
-			// round waits longer (gRFC A57). Many clients can have come to the next address at
-			// the same moment.
-			c.board.left(i, state.Err, false)
-			if wait = rand.N(max(c.cfg.MinBackoff, 1)); way.over() {
-				wait = pause.NextBackOff()
+			wait, refused = 0, false
+		case !end.synced.IsZero() && time.Since(end.synced) >= c.cfg.soon:
+			way.begin(i)
+			pause.Reset()
+			wait, refused = pause.NextBackOff(), state.Phase == Denied
+		case way.over():
+			// Until a stream syncs and stays, each further round waits longer (gRFC A57).
+			if wait = pause.NextBackOff(); refused {
+				wait, refused = max(wait, jitter(c.cfg.DeniedBackoff)), false
 			}
-		default:
-			routine := way.ended(i, soon)
-			refused = state.Phase == Denied
-			c.board.left(i, state.Err, routine)
-			if routine {
-				pause.Reset()
-			}
-			wait = pause.NextBackOff()
 		}
 		c.handler.HandleState(state)
-		if refused && way.over() {
-			wait, refused = max(wait, jitter(c.cfg.DeniedBackoff)), false
-		}
 		if !sleep(ctx, wait) {
 			return nil
 		}

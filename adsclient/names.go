@@ -53,7 +53,7 @@ func FitNames(names []string) ([]string, error) {
 // present stream asks for them when it comes to that, once for any number of calls.
 func (c *Client) Resubscribe() {
 	select {
-	case c.renamed <- struct{}{}:
+	case c.namesChanged <- struct{}{}:
 	default:
 	}
 }
@@ -103,7 +103,7 @@ func (s *stream) writeNames(ctx context.Context) {
 			return
 		case m := <-s.out:
 			err = s.confirm(m)
-		case <-s.client.renamed:
+		case <-s.client.namesChanged:
 			err = s.subscribe(false)
 		case <-resync:
 			err = s.subscribe(true)

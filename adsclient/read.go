@@ -18,7 +18,6 @@ import (
 func (s *stream) read() (answered bool, err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			s.handling.Store(false)
 			s.client.log.Error("panic while handling a response", "address", s.address, "panic", r, "stack", string(debug.Stack()))
 			err = status.Error(codes.Internal, "internal error of this relay; its log has where")
 		}
@@ -36,7 +35,7 @@ func (s *stream) read() (answered bool, err error) {
 				}
 			}
 			answered = true
-			from := s.client.board.connected(s.number, s.client.log)
+			from := s.client.health.connected(s.number, s.client.log)
 			s.client.handler.HandleState(State{
 				Phase: Connected, Address: s.address, Protocol: s.protocol, Relay: s.relay || s.saysRelay(), Switched: from != "", From: from,
 			})
@@ -51,10 +50,8 @@ func (s *stream) read() (answered bool, err error) {
 		if asked := s.relisted[resp.TypeURL]; asked != nil && !s.waiting[resp.TypeURL] {
 			resp.Relist = asked.CompareAndSwap(true, false)
 		}
-		s.handling.Store(true)
 		ack := s.acknowledge(resp, s.client.handler.HandleResponse(resp))
-		s.handling.Store(false)
-		s.settle(resp.TypeURL)
+		s.markAnswered(resp.TypeURL)
 		resp.free()
 		s.pool.handled()
 		if ack == nil {
@@ -95,9 +92,9 @@ func (s *stream) saysRelay() bool {
 	return err == nil && len(md.Get(relayHeader)) > 0
 }
 
-// settle notes that a type was answered. What is asked for by name is answered in parts:
-// there, any answer is all.
-func (s *stream) settle(typeURL string) {
+// markAnswered notes the answer for a type. With names, which are answered in parts, any
+// answer will do.
+func (s *stream) markAnswered(typeURL string) {
 	if len(s.waiting) == 0 {
 		return
 	}
@@ -105,10 +102,13 @@ func (s *stream) settle(typeURL string) {
 	if s.named() {
 		clear(s.waiting)
 	}
-	s.left.Store(int64(len(s.waiting)))
+	s.pool.progress.Add(1)
 	if len(s.waiting) == 0 {
 		s.syncedAt = time.Now()
-		s.client.board.works(s.number)
+		s.client.health.works(s.number)
+		if hook := s.client.cfg.onSync; hook != nil {
+			hook(s.address)
+		}
 		close(s.synced)
 	}
 }

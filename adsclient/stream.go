@@ -51,29 +51,29 @@ type end struct {
 // attempt connects to the address with that number and serves a stream to its end.
 func (c *Client) attempt(ctx context.Context, number int) (e end) {
 	address := c.cfg.Addresses[number]
-	c.board.tried(number)
+	c.health.tried(number)
 	c.handler.HandleState(State{Phase: Connecting, Address: address})
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	pool := inFlight.open(cancel)
 	defer pool.close()
-	conn, meter, err := c.connect(address, pool)
+	conn, err := c.connect(address, pool)
 	if err != nil {
 		return end{err: err}
 	}
 	defer conn.Close()
-	forgetful := c.forgetful[address] // and it may become so now
+	noResume := c.noResume[address] // and it may become so now
 	defer func() {
 		if e.answered {
 			return
 		}
 		delete(c.sotwOnly, address)
-		if forgetful {
-			delete(c.forgetful, address)
+		if noResume {
+			delete(c.noResume, address)
 		}
 	}()
 	run := func(protocol Protocol, probe bool) end {
-		s := &stream{client: c, number: number, address: address, protocol: protocol, meter: meter, pool: pool}
+		s := &stream{client: c, number: number, address: address, protocol: protocol, pool: pool}
 		return s.run(ctx, conn, probe)
 	}
 	protocol := c.cfg.Protocol
@@ -103,7 +103,6 @@ type stream struct {
 	number   int // of the address
 	address  string
 	protocol Protocol
-	meter    *meter    // of the connection
 	pool     *receiver // of the connection
 	relay    bool
 	types    []string
@@ -120,9 +119,6 @@ type stream struct {
 	// relisted says, by type, that it was asked for again, and that this is not answered.
 	// The map does not change once the stream is served.
 	relisted map[string]*atomic.Bool
-	// left is len(waiting), and handling says that the handler has a response.
-	left     atomic.Int64
-	handling atomic.Bool
 	// synced is closed when nothing waits any more, at syncedAt.
 	synced   chan struct{}
 	syncedAt time.Time
@@ -194,7 +190,6 @@ func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, probe bool) end
 	for _, typeURL := range s.types {
 		s.waiting[typeURL], s.relisted[typeURL] = true, &atomic.Bool{}
 	}
-	s.left.Store(int64(len(s.waiting)))
 	s.client.handler.HandleState(State{Phase: Streaming, Address: s.address, Protocol: s.protocol, Relay: s.relay})
 
 	// Requests are written while responses are read: a server with much to answer
@@ -207,7 +202,7 @@ func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, probe bool) end
 			s.write(ctx, first)
 		}
 	})
-	others.Go(func() { s.attend(ctx, cancel) })
+	others.Go(func() { s.watchdog(ctx, cancel) })
 	if s.protocol == SotW {
 		// A relay's headers come before it answers anything, an istiod's with its first answer.
 		others.Go(func() {
@@ -248,7 +243,7 @@ func (s *stream) received(err error) error {
 	if s.resumed && saysTooLarge(err) {
 		// It may be that a request was larger than the server takes, and an operator can
 		// set that to less than we know of. Sent again, it would fail for ever.
-		s.client.forgetful[s.address] = true
+		s.client.noResume[s.address] = true
 	}
 	return err
 }
@@ -397,7 +392,7 @@ func (s *stream) firstRequest(i int) proto.Message {
 	if len(req.InitialResourceVersions) == 0 {
 		return req
 	}
-	if i == 0 || s.client.forgetful[s.address] || len(req.InitialResourceVersions) > maxVersions || proto.Size(req) > limit {
+	if i == 0 || s.client.noResume[s.address] || len(req.InitialResourceVersions) > maxVersions || proto.Size(req) > limit {
 		// The server could not receive it: of a first request relays take little more than
 		// the node. Without, everything is sent.
 		req.InitialResourceVersions = nil
