@@ -37,11 +37,11 @@ func (s *stream) read() (answered bool, err error) {
 			answered = true
 			from := s.client.health.connected(s.number, s.client.log)
 			s.client.handler.HandleState(State{
-				Phase: Connected, Address: s.address, Protocol: s.protocol, Relay: s.relay || s.saysRelay(), Switched: from != "", From: from,
+				Phase: Connected, Address: s.address, Protocol: s.protocol, Relay: s.relay || s.headersOfRelay(), Switched: from != "", From: from,
 			})
 		}
 		if s.named() {
-			resp.Complete = false // what it does not mention is as it was
+			resp.Complete = false // it has changes only
 		}
 		if s.complete[resp.TypeURL] {
 			resp.Complete = true
@@ -65,7 +65,7 @@ func (s *stream) read() (answered bool, err error) {
 	}
 }
 
-// receive returns the next response, which is to be freed.
+// receive returns the next response. The caller frees it.
 func (s *stream) receive() (*Response, error) {
 	var m rawMessage
 	if err := s.grpc.RecvMsg(&m); err != nil {
@@ -85,9 +85,9 @@ func (s *stream) receive() (*Response, error) {
 	return resp, nil
 }
 
-// saysRelay reports whether the headers, which have come with a response at the latest, are
-// those of a relay.
-func (s *stream) saysRelay() bool {
+// headersOfRelay reports whether the server is a relay. The headers come with the first response
+// at the latest.
+func (s *stream) headersOfRelay() bool {
 	md, err := s.grpc.Header()
 	return err == nil && len(md.Get(relayHeader)) > 0
 }
