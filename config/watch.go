@@ -3,14 +3,13 @@ package config
 import (
 	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/hashicorp/go-multierror"
+	"meshrelay/internal/errlist"
 )
 
 const (
@@ -46,9 +45,10 @@ type ReloadStatus struct {
 	LastAttempt time.Time
 	// LastSuccess is when the config that is in force was loaded.
 	LastSuccess time.Time
-	// Error says why what is in the file is not in force, since FailingSince. It is empty
-	// while it is.
+	// Error is why the file is not loaded since FailingSince; empty if it is. Mistakes are its
+	// parts, a line each.
 	Error        string
+	Mistakes     []string
 	FailingSince time.Time
 	// NeedsRestart are the fields that have changed and are taken over only when the relay
 	// is started anew.
@@ -184,12 +184,12 @@ func (w *Watcher) look(ctx context.Context, log *slog.Logger, apply Apply, must 
 		w.mu.Unlock()
 	}
 	if err != nil {
-		err = errors.Join(split(err)...)
 		if ctx.Err() != nil {
 			return err // the relay is shutting down
 		}
-		text := brief(err)
-		if w.failed(text) && !must {
+		mistakes := brief(err)
+		text := strings.Join(mistakes, "; ")
+		if w.failed(text, mistakes) && !must {
 			return err // it has been said
 		}
 		log.Error("config not reloaded: what was in force stays so", "file", w.path, "err", text)
@@ -215,12 +215,12 @@ func (w *Watcher) succeeded(what string, needsRestart []string, loaded bool) {
 }
 
 // failed notes why what is in the file is not in force, and reports whether that was known.
-func (w *Watcher) failed(text string) (known bool) {
+func (w *Watcher) failed(text string, mistakes []string) (known bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	known = w.status.Error == text
 	w.status.LastAttempt = time.Now()
-	w.status.Error = text
+	w.status.Error, w.status.Mistakes = text, mistakes
 	if w.status.FailingSince.IsZero() {
 		w.status.FailingSince = w.status.LastAttempt
 	}
@@ -232,32 +232,19 @@ func hash(data []byte) string {
 	return string(sum[:])
 }
 
-// split returns the errors of which one consists.
-func split(err error) []error {
-	var many *multierror.Error
-	if errors.As(err, &many) {
-		return many.Errors
-	}
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		return joined.Unwrap()
-	}
-	return []error{err}
-}
-
-// brief returns an error in one line of bounded length.
-func brief(err error) string {
-	var texts []string
-	parts := split(err)
-	for i, p := range parts {
-		if i == maxReasons {
-			texts = append(texts, fmt.Sprintf("and %d more", len(parts)-i))
-			break
+// brief returns the parts of an error, a line each, of bounded number and length.
+func brief(err error) (lines []string) {
+	room := maxReasonBytes
+	all := errlist.Lines(err)
+	for i, line := range all {
+		if i == maxReasons || room <= 0 {
+			return append(lines, fmt.Sprintf("and %d more", len(all)-i))
 		}
-		texts = append(texts, strings.Join(strings.Fields(p.Error()), " "))
+		if len(line) > room {
+			line = strings.ToValidUTF8(line[:room], "") + "…"
+		}
+		room -= len(line) + len("; ")
+		lines = append(lines, line)
 	}
-	text := strings.Join(texts, "; ")
-	if len(text) > maxReasonBytes {
-		text = strings.ToValidUTF8(text[:maxReasonBytes], "") + "…"
-	}
-	return text
+	return lines
 }
