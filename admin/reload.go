@@ -44,9 +44,9 @@ func NewReloadMetrics(status func() ReloadStatus) prometheus.Collector {
 	return &reloadMetrics{
 		status: status,
 		successful: prometheus.NewDesc("relay_config_last_reload_successful",
-			"1 if the config file is loaded, 0 if the last attempt failed.", nil, nil),
+			"1 if the last reload of the config succeeded, 0 if it failed.", nil, nil),
 		success: prometheus.NewDesc("relay_config_last_reload_success_timestamp_seconds",
-			"When the config that is used was loaded, in seconds since 1970.", nil, nil),
+			"When the running config was loaded, in seconds since 1970.", nil, nil),
 	}
 }
 

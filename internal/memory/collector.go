@@ -18,7 +18,7 @@ import (
 const (
 	// startPercent is GOGC until the upstreams have synced. Most of what is read during a
 	// start stays, so that looking for garbage more often finds little.
-	startPercent = 100
+	startPercent = 150
 	// runPercent is GOGC from then on. It keeps the heap close to what is held: pushing makes
 	// little garbage, so that collecting it often costs next to nothing.
 	runPercent = 50

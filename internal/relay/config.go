@@ -9,7 +9,8 @@ import (
 	"meshrelay/admin"
 	"meshrelay/config"
 	"meshrelay/downstream"
-	"meshrelay/federation"
+	"meshrelay/federation/filter"
+	"meshrelay/federation/merge"
 	"meshrelay/mirror"
 	"meshrelay/push"
 	"meshrelay/state"
@@ -20,17 +21,17 @@ func MergePolicies(rules []config.Merge) (byKind map[mirror.Kind]mirror.Policy, 
 	byKind = map[mirror.Kind]mirror.Policy{}
 	for _, m := range rules {
 		if len(m.Kinds) == 0 {
-			if others, err = federation.PolicyByName(m.Policy, mirror.Kind{}, m.Union()); err != nil {
+			if others, err = merge.ByName(m.Policy, mirror.Kind{}, m.Union()); err != nil {
 				return nil, nil, fmt.Errorf("merge: %w", err)
 			}
 		}
 		for _, word := range m.Kinds {
-			kinds, err := federation.ParseKinds(word)
+			kinds, err := mirror.ParseKinds(word)
 			if err != nil {
 				return nil, nil, fmt.Errorf("merge: %w", err)
 			}
 			for _, kind := range kinds {
-				if byKind[kind], err = federation.PolicyByName(m.Policy, kind, m.Union()); err != nil {
+				if byKind[kind], err = merge.ByName(m.Policy, kind, m.Union()); err != nil {
 					return nil, nil, fmt.Errorf("merge: %w", err)
 				}
 			}
@@ -43,7 +44,7 @@ func MergePolicies(rules []config.Merge) (byKind map[mirror.Kind]mirror.Policy, 
 func viewsOf(views []config.View) ([]downstream.View, error) {
 	var out []downstream.View
 	for _, v := range views {
-		filter, err := federation.NewFilter(v.Rules())
+		filter, err := filter.New(v.Rules())
 		if err != nil {
 			return nil, fmt.Errorf("view %s: %w", v.Name, err)
 		}
@@ -93,7 +94,8 @@ func ownSocketDir(cfg *config.Config) bool {
 func limitsOf(d config.Downstream) downstream.Limits {
 	return downstream.Limits{
 		MaxConnections: d.MaxConnections, MaxStreams: d.MaxStreams,
-		MaxConnectionsPerPeer: d.MaxConnectionsPerPeer, MaxStreamsPerPeer: d.MaxStreamsPerPeer, NewStreamsPerSecond: d.NewStreamsPerSecond,
+		MaxConnectionsPerPeer: d.MaxConnectionsPerPeer, MaxStreamsPerPeer: d.MaxStreamsPerPeer,
+		MaxViewsPerPeer: d.MaxViewsPerPeer, NewStreamsPerSecond: d.NewStreamsPerSecond,
 		RequestsPerSecond: d.RequestsPerSecond, MaxNodeBytes: d.MaxNodeBytes, MaxTypesPerClient: d.MaxTypesPerClient,
 		MaxNamesPerClient: d.MaxNamesPerClient, MaxNameBytesPerClient: d.MaxNameBytesPerClient,
 		MaxNamesPerPeer: d.MaxNamesPerPeer, MaxNameBytesPerPeer: d.MaxNameBytesPerPeer,

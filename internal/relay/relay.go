@@ -18,7 +18,7 @@ import (
 	"meshrelay/admin"
 	"meshrelay/config"
 	"meshrelay/downstream"
-	"meshrelay/federation"
+	"meshrelay/federation/tracker"
 	"meshrelay/internal/buildinfo"
 	"meshrelay/internal/memory"
 	"meshrelay/mirror"
@@ -71,7 +71,7 @@ func New(o Options) (*Relay, error) {
 		return nil, err
 	}
 	r.aggregate.SetPolicies(policies, others)
-	register := federation.NewRegister(r.log)
+	register := tracker.New(r.log)
 	if err := register.Follow(r.aggregate); err != nil {
 		return nil, err
 	}
@@ -91,7 +91,7 @@ func New(o Options) (*Relay, error) {
 	registry := prometheus.NewRegistry()
 	debug := admin.NewDebug(admin.Views{
 		Configs: r.aggregate, Upstreams: r.manager.Status, Trace: r.manager.Trace, LeftOut: r.manager.LeftOut,
-		Contests: register.Contests, HostConflicts: register.HostConflicts, NotFollowed: register.NotFollowed,
+		Contests: register.KeyConflicts, HostConflicts: register.HostConflicts, NotFollowed: register.NotFollowed,
 	})
 	serverConfig, err := downstreamConfig(cfg, o.Build.Version)
 	if err != nil {
