@@ -33,7 +33,8 @@ type adapter struct {
 	warns *atomic.Int32
 	m     *Manager
 	s     *xdsScript // of an xds source: the stream
-	f     *File      // of a file source
+	state adsclient.State
+	f     *File // of a file source
 }
 
 func newAdapter(t *testing.T) *adapter {
@@ -71,7 +72,7 @@ func (a *adapter) begin(one *member) {
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error)
 		go func() { done <- one.gate.run(ctx) }()
-		one.stopAll = func() { cancel(); <-done }
+		one.stopAll = func() { cancel(); a.check(<-done) }
 	}
 	switch source := one.source.(type) {
 	case *XDS:
@@ -96,13 +97,14 @@ func (a *adapter) stop() {
 }
 
 // restart begins a new process with what is on the disk: all, or what was written last.
-func (a *adapter) restart(graceful bool, settings []string) (err error) {
+func (a *adapter) restart(graceful bool, down time.Duration, settings []string) (err error) {
 	a.stop()
 	if graceful {
 		if err := a.disk.Flush(a.t.Context()); err != nil {
 			return err
 		}
 	}
+	time.Sleep(down)
 	if len(settings) > 0 {
 		if a.cfg, err = configOf(a.kind, a.dir, settings); err != nil {
 			return err
@@ -119,18 +121,29 @@ func (a *adapter) reload(settings []string) (err error) {
 	return a.m.Apply(a.cfg)
 }
 
+func (a *adapter) check(err error) {
+	if err != nil {
+		a.t.Error(err)
+	}
+}
+
 func (a *adapter) opened(delta, relay bool) {
 	protocol := adsclient.SotW
 	if delta {
 		protocol = adsclient.Delta
 	}
-	a.s.open(protocol, relay)
+	a.state = adsclient.State{Phase: adsclient.Streaming, Protocol: protocol, Relay: relay}
+	a.s.x.HandleState(a.state)
 }
 
 func (a *adapter) disconnected() { a.s.disconnects() }
 
 // received has the source told a response. On a SotW stream nothing is removed by name.
 func (a *adapter) received(url string, delta, relist bool, removed []string, has []fakexds.Resource) error {
+	if a.state.Phase == adsclient.Streaming {
+		a.state.Phase = adsclient.Connected
+		a.s.x.HandleState(a.state)
+	}
 	a.s.relist = relist
 	if delta {
 		return a.s.delta(url, removed, has...)
@@ -187,8 +200,11 @@ func (a *adapter) served() (out []*mirror.Resource) {
 // warned returns how many warnings were logged since the last call.
 func (a *adapter) warned() int32 { return a.warns.Swap(0) }
 
-// plain takes the directory out of a text.
-func (a *adapter) plain(text string) string { return strings.ReplaceAll(text, a.dir+"/", "") }
+// plain takes out of a text what differs between two runs: the directory, and the spaces of
+// protobuf's errors.
+func (a *adapter) plain(text string) string {
+	return strings.NewReplacer("\u00a0", " ", a.dir+"/", "", a.dir, "the directory").Replace(text)
+}
 
 // loseDisk has the disk come back empty.
 func (a *adapter) loseDisk() {
@@ -203,6 +219,7 @@ type scriptDisk struct {
 	saved     state.Saved
 	revisions [][]state.Record
 	written   []written
+	taken     []state.Change
 }
 
 // written is what one flush has written.
@@ -254,11 +271,10 @@ func (d *scriptDisk) Flush(context.Context) error {
 	return nil
 }
 
-// fail is a Flush for which there is no room.
-func (d *scriptDisk) fail() {
-	changes, _ := d.source.TakeChanges()
-	d.source.GiveBack(changes)
-}
+// take and giveBack are a Flush for which there is no room.
+func (d *scriptDisk) take() { d.taken, _ = d.source.TakeChanges() }
+
+func (d *scriptDisk) giveBack() { d.source.GiveBack(d.taken) }
 
 // revision returns the number of the revision that is written now.
 func (d *scriptDisk) revision(ctx context.Context) (uint64, error) {

@@ -130,10 +130,10 @@ func (c *scenario) commands() map[string]func(args []string) error {
 		// The config.
 		"upstream": func(args []string) error { return c.begin("xds", args) },
 		"files":    func(args []string) error { return c.begin("file", args) },
-		"reload":   c.adapter.reload,
+		"reload":   c.reload,
 		// The relay.
-		"restart": func(args []string) error { return c.adapter.restart(true, args) },
-		"kill":    func(args []string) error { return c.adapter.restart(false, args) },
+		"restart": func(args []string) error { return c.again(true, args) },
+		"kill":    func(args []string) error { return c.again(false, args) },
 		"wait":    c.wait,
 		"times":   c.times,
 		// A stream.
@@ -177,7 +177,21 @@ func (c *scenario) printf(format string, args ...any) { fmt.Fprintf(&c.printed, 
 
 func (c *scenario) begin(kind string, args []string) error {
 	c.answered = map[string]bool{}
-	return c.adapter.start(kind, args)
+	return c.start(kind, args)
+}
+
+// again begins a new process: restart [down=DURATION] [SETTING...]. When it is killed, the former
+// one does not write to the disk at its end.
+func (c *scenario) again(graceful bool, args []string) error {
+	c.answered = map[string]bool{}
+	var down time.Duration
+	if len(args) > 0 {
+		if text, ok := strings.CutPrefix(args[0], "down="); ok {
+			down, _ = time.ParseDuration(text)
+			args = args[1:]
+		}
+	}
+	return c.restart(graceful, down, args)
 }
 
 // wait lets time pass. A name that may still turn up in another API version has a second.
@@ -567,11 +581,16 @@ func (c *scenario) leftOut([]string) error {
 	return nil
 }
 
-// journal writes to the disk, and prints what was written since the last time: journal [keys].
-// With "fail" nothing can be written.
+// journal writes to the disk, and prints what was written since the last time: journal [keys]
+// [meta]. After "journal take" the changes are with a disk that can not write them; "journal
+// give-back" ends that.
 func (c *scenario) journal(args []string) error {
-	if slices.Contains(args, "fail") {
-		c.disk.fail()
+	if slices.Contains(args, "take") {
+		c.disk.take()
+		return nil
+	}
+	if slices.Contains(args, "give-back") {
+		c.disk.giveBack()
 		return nil
 	}
 	if err := c.disk.Flush(c.t.Context()); err != nil {

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/goccy/go-yaml"
 	mcp "istio.io/api/mcp/v1alpha1"
@@ -203,7 +204,8 @@ var guardSettings = []string{"percent", "count", "empty", "holdFor"}
 // import.namespaces.include=["shop"], and of provenance.
 func configOf(kind, dir string, settings []string) (*config.Config, error) {
 	u, node := xdsConfig("127.0.0.1:1")
-	u.Guard = config.Guard{Percent: 30, Count: 10, Empty: config.EmptyHold, HoldFor: config.OpenEnded(10 * 60e9)}
+	u.Guard = config.Guard{Percent: 30, Count: 10, Empty: config.EmptyHold, HoldFor: config.OpenEnded(10 * time.Minute)}
+	u.Staleness = config.Staleness{StaleAfter: config.Duration(5 * time.Minute), OnStale: config.OnStaleKeep}
 	if kind == "file" {
 		u.XDS, u.File = nil, &config.File{Path: dir}
 	}
