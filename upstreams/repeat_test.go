@@ -10,7 +10,6 @@ import (
 	"meshrelay/config"
 	"meshrelay/internal/fakexds"
 	"meshrelay/mirror"
-	"meshrelay/state"
 )
 
 // A hold whose clock is over, against real servers of both protocols: what was deleted goes
@@ -63,37 +62,6 @@ func TestFilesAreReadOnceMoreBeforeHeldDeletionsGo(t *testing.T) {
 		t.Error("the files are still to be read once more")
 	}
 }
-
-// While a file is broken it may have what seems to be gone.
-func TestABrokenFileIsNoRepetition(t *testing.T) {
-	dir := t.TempDir()
-	path := filepath.Join(dir, "f.yaml")
-	writeFile(t, path, manyEntries("e", 40))
-	f := restartedFile(t, dir, config.Guard{Percent: 30, Count: 10, HoldFor: config.OpenEnded(time.Nanosecond)}, savedNothing)
-	writeFile(t, path, manyEntries("e", 1))
-	readFiles(t, f)
-	_, then := f.gate.due(time.Now())
-	if then == nil {
-		t.Fatal("the files are not read once more")
-	}
-	then()
-	writeFile(t, filepath.Join(dir, "broken.yaml"), "a: [")
-	readFiles(t, f)
-	f.repeated()
-	if got := f.store.Counts()[xdsEntryKind]; got != 40 || !f.isAsked() {
-		t.Errorf("%d resources, asked %v", got, f.isAsked())
-	}
-	if err := os.Remove(filepath.Join(dir, "broken.yaml")); err != nil {
-		t.Fatal(err)
-	}
-	readFiles(t, f)
-	f.repeated()
-	if got := f.store.Counts()[xdsEntryKind]; got != 1 {
-		t.Errorf("%d resources", got)
-	}
-}
-
-var savedNothing state.Saved
 
 var scopeKeys = []mirror.Key{
 	{Kind: serviceEntryKind, Namespace: "shop", Name: "a"},
