@@ -213,7 +213,7 @@ status: {anything: [goes]}
 
 // Of each kind, what a sample says comes out again as it went in.
 func TestEveryKindRoundTrips(t *testing.T) {
-	resources, problems, err := Read(filepath.Join("..", "samples", "east"), "east")
+	resources, problems, err := Read(filepath.Join("..", "..", "samples", "east"), "east")
 	if err != nil || len(problems) > 0 {
 		t.Fatal(err, problems)
 	}
@@ -275,7 +275,7 @@ func FuzzParseDocuments(f *testing.F) {
 	f.Add([]byte(serviceEntry("a", "a.x") + "---\n" + serviceEntry("b", "b.x")))
 	f.Add([]byte("%YAML 1.2\n---\n{\"kind\": \"List\", \"items\": [&a {x: *a}]}\n...\n"))
 	f.Add([]byte("a: !!binary |\n  aGk=\nb: <<\n? [x]\n: &x y\n"))
-	files, err := filepath.Glob(filepath.Join("..", "samples", "*", "*.yaml"))
+	files, err := filepath.Glob(filepath.Join("..", "..", "samples", "*", "*.yaml"))
 	if err != nil {
 		f.Fatal(err)
 	}
