@@ -14,7 +14,9 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"meshrelay/config"
-	"meshrelay/federation"
+	"meshrelay/federation/filter"
+	"meshrelay/federation/rewrite"
+	"meshrelay/federation/services"
 	"meshrelay/mirror"
 	"meshrelay/state"
 )
@@ -47,14 +49,14 @@ var reasonNames = [reasons]string{
 // left out.
 func (r Reason) String() string { return reasonNames[r] }
 
-var filterReasons = map[federation.Reason]Reason{
-	"":                               imported,
-	federation.ReasonKind:            reasonKind,
-	federation.ReasonNamespace:       reasonNamespace,
-	federation.ReasonSelector:        reasonSelector,
-	federation.ReasonRevision:        reasonRevision,
-	federation.ReasonExpression:      reasonExpression,
-	federation.ReasonExpressionError: reasonExpressionError,
+var filterReasons = map[filter.Reason]Reason{
+	"":                           imported,
+	filter.ReasonKind:            reasonKind,
+	filter.ReasonNamespace:       reasonNamespace,
+	filter.ReasonSelector:        reasonSelector,
+	filter.ReasonRevision:        reasonRevision,
+	filter.ReasonExpression:      reasonExpression,
+	filter.ReasonExpressionError: reasonExpressionError,
 }
 
 // Rules decide what becomes of the resources of one source on the way in: what of them is imported,
@@ -64,13 +66,13 @@ type Rules struct {
 	generated       bool // what an istiod makes by itself is left out
 	relayed         bool // resources come from istiods or relays, not from their authors
 	services        string
-	gateways        federation.Gateways
+	gateways        services.Gateways
 	network         string // of the consumers, for discovered endpoints
 	// displaced are namespaces that are not mapped, and where another one that is mapped lands: of
 	// two resources of one name, one would hide the other.
 	displaced  map[string]string
-	filter     *federation.Filter
-	rewriter   *federation.Rewriter
+	filter     *filter.Filter
+	rewriter   *rewrite.Rewriter
 	provenance config.Provenance
 	// stamp is for what an istiod or an author has, relayStamp for what a relay has: only that
 	// tells where it comes from.
@@ -82,18 +84,18 @@ type Rules struct {
 // the upstream is a control plane, which may have resources from this relay, rather than where
 // resources are written.
 func NewRules(u config.Upstream, p config.Provenance, revision string, relayed bool) (*Rules, error) {
-	filter, err := federation.NewFilter(u.Import.Rules())
+	imports, err := filter.New(u.Import.Rules())
 	if err != nil {
 		return nil, fmt.Errorf("upstream %s: import: %w", u.Name, err)
 	}
-	rewriter, err := federation.NewRewriter(u.RewriteRules())
+	rewriter, err := rewrite.New(u.RewriteRules())
 	if err != nil {
 		return nil, fmt.Errorf("upstream %s: rewrite: %w", u.Name, err)
 	}
 	displaced := map[string]string{}
 	for from, to := range u.Rewrite.Namespaces {
 		own, prefixed := strings.CutPrefix(to, u.Rewrite.NamespacePrefix)
-		if _, mapped := u.Rewrite.Namespaces[own]; prefixed && !mapped && filter.PassesNamespace(from) {
+		if _, mapped := u.Rewrite.Namespaces[own]; prefixed && !mapped && imports.PassesNamespace(mirror.Kind{}, from) {
 			displaced[own] = from
 		}
 	}
@@ -106,8 +108,8 @@ func NewRules(u config.Upstream, p config.Provenance, revision string, relayed b
 	return &Rules{
 		source: u.Name, cluster: u.ClusterID, generated: relayed && u.Generated != config.GeneratedKeep, relayed: relayed,
 		services: u.Services.Mode, network: u.Services.Network,
-		gateways:  federation.Gateways{Addresses: u.Services.Gateways, Network: u.Services.Network, Locality: u.Services.Locality},
-		displaced: displaced, filter: filter, rewriter: rewriter, provenance: p,
+		gateways:  services.Gateways{Addresses: u.Services.Gateways, Network: u.Services.Network, Locality: u.Services.Locality},
+		displaced: displaced, filter: imports, rewriter: rewriter, provenance: p,
 		stamp: mirror.NewStamp(stamp), relayStamp: mirror.NewStamp(fromRelay),
 		version: versionOf(u, p, revision, relayed),
 	}, nil
@@ -171,7 +173,7 @@ func (im *Rules) admits(r state.Record) bool {
 	if original == nil {
 		original = r.Resource
 	}
-	return original.Namespace() != "" || original.Kind() == mirror.MeshConfig || im.filter.PassesScope(original.Key())
+	return original.Namespace() != "" || original.Kind() == mirror.MeshConfig || im.filter.PassesNamespace(original.Kind(), original.Namespace())
 }
 
 // typeURL returns what is kept on disk of where a record was had: the type URL, empty for what was
@@ -242,7 +244,7 @@ func (im *Rules) check(r *mirror.Resource, path []string, relay bool) (Reason, s
 			return reasonHops, fmt.Sprintf("it has passed %d relays or more, which is all that provenance.maxHops allows", im.provenance.MaxHops)
 		}
 	}
-	if im.relayed && federation.IsSynthetic(r) {
+	if im.relayed && services.IsSynthetic(r) {
 		if im.services == config.ServicesOmit {
 			return reasonGenerated, "an istiod made it of a Kubernetes service, without endpoints: services.mode says what becomes of those"
 		}
@@ -261,19 +263,19 @@ func (im *Rules) check(r *mirror.Resource, path []string, relay bool) (Reason, s
 
 // discovers reports whether the endpoints of a resource have to be asked for.
 func (im *Rules) discovers(r *mirror.Resource) bool {
-	return im.relayed && im.services == config.ServicesDiscover && federation.IsSynthetic(r)
+	return im.relayed && im.services == config.ServicesDiscover && services.IsSynthetic(r)
 }
 
 // reshape returns a resource that is imported as it is to be held here, and whether it
 // differs. endpoints are those of a service that are known.
-func (im *Rules) reshape(r *mirror.Resource, endpoints federation.Assignments) (out *mirror.Resource, differs bool, err error) {
+func (im *Rules) reshape(r *mirror.Resource, endpoints services.Assignments) (out *mirror.Resource, differs bool, err error) {
 	out = r
-	if im.relayed && federation.IsSynthetic(r) {
+	if im.relayed && services.IsSynthetic(r) {
 		switch im.services {
 		case config.ServicesGateway:
 			out, err = im.gateways.Reach(r)
 		case config.ServicesDiscover:
-			out, err = federation.WithEndpoints(r, endpoints, im.network)
+			out, err = services.WithEndpoints(r, endpoints, im.network)
 		}
 		if err != nil {
 			return nil, false, fmt.Errorf("services: %w", err)
@@ -314,7 +316,7 @@ func (in *Intake) importRecord(sc *scope, rec *record, r *mirror.Resource, path 
 	case had && waits:
 		rec.original = r // what was known before is served until then
 		return false, nil
-	case waits, errors.Is(err, errNoEndpoints), errors.Is(err, federation.ErrUnreachable):
+	case waits, errors.Is(err, errNoEndpoints), errors.Is(err, services.ErrUnreachable):
 		return leaveOut(r, reasonEndpoints, err.Error())
 	case err != nil:
 		// What is held is of the last good content, and so are the endpoints to follow.
@@ -342,7 +344,7 @@ func (in *Intake) reshape(rec *record, r *mirror.Resource) (held *mirror.Resourc
 		return nil, false, err
 	}
 	held, reshaped, err = in.rules.reshape(r, known)
-	if err == nil && federation.IsSynthetic(held) {
+	if err == nil && services.IsSynthetic(held) {
 		err = errNoEndpoints
 	}
 	return held, reshaped, err

@@ -8,7 +8,6 @@ import (
 	"time"
 	"unicode"
 
-	"meshrelay/federation"
 	"meshrelay/mirror"
 )
 
@@ -69,7 +68,7 @@ func ParsePart(text string) (Part, error) {
 	}
 	s := Part{namespace: text[i+1:]}
 	if word := text[:i]; word != "*" {
-		kinds, err := federation.ParseKinds(word)
+		kinds, err := mirror.ParseKinds(word)
 		if err != nil {
 			return Part{}, err
 		}

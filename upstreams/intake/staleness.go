@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"meshrelay/config"
-	"meshrelay/federation"
+	"meshrelay/federation/rewrite"
 	"meshrelay/mirror"
 )
 
@@ -67,7 +67,7 @@ func (s *staleness) setRules(c config.Staleness) {
 	s.byKind = map[mirror.Kind]staleRule{}
 	for _, k := range c.Kinds {
 		for _, word := range k.Kinds {
-			kinds, err := federation.ParseKinds(word)
+			kinds, err := mirror.ParseKinds(word)
 			if err != nil {
 				continue // the config has been checked
 			}
@@ -270,8 +270,8 @@ func (s *staleness) annotated(key mirror.Key, r *mirror.Resource) *mirror.Resour
 	if !s.marked || key.Kind == mirror.MeshConfig || r.HasAnnotation(StaleAnnotation) {
 		return r
 	}
-	rw, err := federation.NewRewriter(federation.Rewrite{
-		Annotations: federation.Edit{Set: map[string]string{StaleAnnotation: s.since.UTC().Format(time.RFC3339)}},
+	rw, err := rewrite.New(rewrite.Rules{
+		Annotations: rewrite.Edit{Set: map[string]string{StaleAnnotation: s.since.UTC().Format(time.RFC3339)}},
 	})
 	if err != nil {
 		return r
