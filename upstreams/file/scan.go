@@ -140,7 +140,7 @@ func (s *scanner) readAll(found *listing) (next map[string]*fileState, gone []st
 			next[path], unsettled = last, true
 		default:
 			next[path] = s.parse(path, data, last)
-			s.recent = s.recent || last == nil && s.now().Sub(written) < fileQuiet
+			s.recent = s.recent || last == nil && s.now().Sub(written) < quiet
 		}
 	}
 	// What can not be looked into is not gone.
@@ -160,13 +160,13 @@ func (s *scanner) readAll(found *listing) (next map[string]*fileState, gone []st
 // like a deletion. A file that never rests is taken as it is after a while.
 func (s *scanner) beingWritten(last *fileState, data []byte, written time.Time) bool {
 	now := s.now()
-	if last == nil || now.Sub(written) >= fileQuiet || last.digest == xxh3.Hash128(data) {
+	if last == nil || now.Sub(written) >= quiet || last.digest == xxh3.Hash128(data) {
 		return false
 	}
 	if last.restless.IsZero() {
 		last.restless = now
 	}
-	return now.Sub(last.restless) < fileLongest
+	return now.Sub(last.restless) < longest
 }
 
 // readBounded returns what is in a file and when that was written.

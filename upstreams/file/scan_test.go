@@ -108,15 +108,15 @@ func TestHalfWrittenFileIsNotADeletion(t *testing.T) {
 	written(serviceEntry("a", "a.x"), 0)
 	scan(1, false) // what was never read before can not look like a deletion
 
-	written("", fileQuiet/2)
+	written("", quiet/2)
 	scan(1, true)
-	written(serviceEntry("a", "a.y")+"---\n"+serviceEntry("b", "b.x"), fileQuiet)
+	written(serviceEntry("a", "a.y")+"---\n"+serviceEntry("b", "b.x"), quiet)
 	scan(2, false)
 
 	// A file that never rests is taken in the end.
 	written("", 0)
 	scan(2, true)
-	now = now.Add(fileLongest)
+	now = now.Add(longest)
 	written("", 0)
 	scan(0, false)
 }

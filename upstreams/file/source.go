@@ -7,6 +7,8 @@ package file
 import (
 	"cmp"
 	"context"
+	"fmt"
+	"iter"
 	"log/slog"
 	"path/filepath"
 	"slices"
@@ -16,6 +18,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 
 	"meshrelay/config"
+	"meshrelay/internal/fswatch"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
@@ -29,8 +32,17 @@ func init() {
 	})
 }
 
-// maxRefused bounds the refusals that a status lists.
-const maxRefused = 100
+const (
+	// maxRefused bounds the refusals that a status lists.
+	maxRefused = 100
+	// quiet and longest bound how long a change of a file waits for others.
+	quiet   = 100 * time.Millisecond
+	longest = time.Second
+	// rescan is how often everything is read again without a change, and blindRescan where the
+	// system does not report changes.
+	rescan      = time.Minute
+	blindRescan = 5 * time.Second
+)
 
 // Source brings what a file, or a directory of files, has.
 type Source struct {
@@ -99,22 +111,25 @@ func (s *Source) followSafely(ctx context.Context, feed upstreams.Feed, good fun
 // follow reads and watches until the path can not be read or ctx ends. It calls good after each
 // reading. Each call watches anew: what comes back at a path is not what was watched there.
 func (s *Source) follow(ctx context.Context, feed upstreams.Feed, good func()) error {
-	w := newWatch(s.path)
-	defer w.close()
+	w := fswatch.New(fswatch.Options{Quiet: quiet, Longest: longest, Rescan: rescan, Poll: blindRescan})
+	defer w.Close()
 	for {
 		// Watches first, so that what changes during the reading is noticed.
 		found, err := listFiles(s.path)
 		if err != nil {
 			return err
 		}
-		blind := w.cover(found.dirs)
+		blind := w.Watch(s.path, found.dirs...)
+		if blind != nil {
+			blind = fmt.Errorf("files are read every %v, as they can not be watched: %w", blindRescan, blind)
+		}
 		if err := s.read(feed, blind); err != nil {
 			return err
 		}
 		good()
 		s.settled = s.settled || s.scanner.clean()
 		soon := s.scanner.unsettled || s.scanner.recent && !s.settled
-		if err := w.wait(ctx, soon, s.again); err != nil {
+		if _, err := w.Wait(ctx, soon, s.again); err != nil {
 			return nil // ctx has ended
 		}
 	}
@@ -214,11 +229,13 @@ func (s *Source) updates(merged map[mirror.Key]*entry) []intake.Update {
 	return updates
 }
 
-func elementsOf(all []*mirror.Resource) func(yield func(intake.Element) bool) {
-	return func(yield func(intake.Element) bool) {
-		for _, r := range all {
-			if !yield(intake.Element{Resource: r}) {
-				return
+func elementsOf(all []*mirror.Resource) func(int) iter.Seq[intake.Element] {
+	return func(int) iter.Seq[intake.Element] {
+		return func(yield func(intake.Element) bool) {
+			for _, r := range all {
+				if !yield(intake.Element{Resource: r}) {
+					return
+				}
 			}
 		}
 	}
