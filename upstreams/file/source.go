@@ -8,7 +8,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"iter"
 	"log/slog"
 	"path/filepath"
 	"slices"
@@ -223,22 +222,10 @@ func (s *Source) updates(merged map[mirror.Key]*entry) []intake.Update {
 	updates := make([]intake.Update, 0, len(byKind))
 	for kind, all := range byKind {
 		slices.SortFunc(all, func(a, b *mirror.Resource) int { return cmp.Compare(a.FullName(), b.FullName()) })
-		updates = append(updates, intake.Update{Scope: intake.KindScope(kind), Complete: true, Room: len(all), Elements: elementsOf(all)})
+		updates = append(updates, intake.Update{Scope: intake.KindScope(kind), Complete: true, Room: len(all), Elements: intake.Resources(all...)})
 	}
 	slices.SortFunc(updates, func(a, b intake.Update) int { return mirror.CompareKinds(a.Scope.Kind, b.Scope.Kind) })
 	return updates
-}
-
-func elementsOf(all []*mirror.Resource) func(int) iter.Seq[intake.Element] {
-	return func(int) iter.Seq[intake.Element] {
-		return func(yield func(intake.Element) bool) {
-			for _, r := range all {
-				if !yield(intake.Element{Resource: r}) {
-					return
-				}
-			}
-		}
-	}
 }
 
 // note logs what is refused that was not refused before.
