@@ -15,7 +15,7 @@ import (
 
 	"meshrelay/downstream"
 	"meshrelay/federation"
-	"meshrelay/internal/object"
+	"meshrelay/internal/kube"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
 )
@@ -71,7 +71,7 @@ type Explanation struct {
 	// Clients are those that watch its kind, with what they have received.
 	Clients []downstream.Receipt `json:"clients"`
 	// Served is what is served, in full.
-	Served *object.Object `json:"served,omitempty"`
+	Served *kube.Object `json:"served,omitempty"`
 }
 
 // SourceCopy is what a source has, and what became of it on the way in.
@@ -91,7 +91,7 @@ type SourceCopy struct {
 	SourceVersion string    `json:"sourceVersion,omitempty"`
 	Since         time.Time `json:"since,omitzero"`
 	// From is what the source has, in full, where that is kept.
-	From *object.Object `json:"from,omitempty"`
+	From *kube.Object `json:"from,omitempty"`
 }
 
 func (d *Debug) explain(_ context.Context, w io.Writer, q url.Values) error {
@@ -174,7 +174,7 @@ func (d *Debug) explainKey(key mirror.Key) (*Explanation, error) {
 				e.Since = t.Since
 			}
 		}
-		o, err := object.New(s.Served, "", e.Version)
+		o, err := kube.New(s.Served, "", e.Version)
 		if err != nil {
 			return nil, err
 		}
@@ -210,7 +210,7 @@ func copyOf(t upstreams.Trace, key mirror.Key, s mirror.Settlement) (SourceCopy,
 		c.Original = &original
 	}
 	if t.From != nil {
-		o, err := object.New(t.From, "", t.From.SourceVersion())
+		o, err := kube.New(t.From, "", t.From.SourceVersion())
 		if err != nil {
 			return c, err
 		}
@@ -299,11 +299,11 @@ func changesOf(from, to *mirror.Resource) ([]string, error) {
 	if from == nil || from == to {
 		return nil, nil
 	}
-	a, err := object.New(from, "", "")
+	a, err := kube.New(from, "", "")
 	if err != nil {
 		return nil, err
 	}
-	b, err := object.New(to, "", "")
+	b, err := kube.New(to, "", "")
 	if err != nil {
 		return nil, err
 	}

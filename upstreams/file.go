@@ -51,7 +51,7 @@ type File struct {
 
 // known returns the keys of what the files have: first those that are held already, so that
 // what is new is refused when there is no room for all.
-func (f *File) known(merged map[mirror.Key]*entry) []mirror.Key {
+func (f *File) known(merged map[mirror.Key]*mirror.Resource) []mirror.Key {
 	if len(merged) <= f.limits.MaxResources && f.bytes < f.limits.MaxBytes/2 {
 		return slices.Collect(maps.Keys(merged)) // there is room, most likely
 	}
@@ -289,17 +289,17 @@ func (f *File) apply(blind error) {
 	for _, key := range f.known(merged) {
 		e, h := merged[key], f.held[key]
 		if h == nil {
-			if err := f.room(nil, e.resource); err != nil {
+			if err := f.room(nil, e); err != nil {
 				unshaped = append(unshaped, Refusal{Resource: key.String(), Reason: err.Error()})
 				continue
 			}
 			h = &heldFile{}
 			f.held[key] = h
 		}
-		if h.from != e.resource {
-			if err := f.room(h, e.resource); err != nil {
+		if h.from != e {
+			if err := f.room(h, e); err != nil {
 				h.refused = err.Error()
-			} else if f.take(key, h, e.resource) {
+			} else if f.take(key, h, e) {
 				changes++
 			}
 		}

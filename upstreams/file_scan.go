@@ -13,14 +13,13 @@ import (
 
 	"github.com/zeebo/xxh3"
 
+	"meshrelay/internal/kube"
 	"meshrelay/mirror"
 )
 
 const (
 	// maxFileBytes bounds a file of configs.
 	maxFileBytes = 16 << 20
-	// maxFileProblems bounds what is told of one file.
-	maxFileProblems = 100
 	// scanAttempts is how often a path that is replaced while it is read is read anew.
 	scanAttempts = 5
 )
@@ -35,9 +34,7 @@ func ReadFiles(path, source string) (resources []*mirror.Resource, problems []Re
 		return nil, nil, err
 	}
 	merged, problems, _ := s.merge()
-	for _, e := range merged {
-		resources = append(resources, e.resource)
-	}
+	resources = slices.Collect(maps.Values(merged))
 	slices.SortFunc(resources, func(a, b *mirror.Resource) int {
 		if c := mirror.CompareKinds(a.Kind(), b.Kind()); c != 0 {
 			return c
@@ -80,25 +77,16 @@ type fileState struct {
 	digest xxh3.Uint128 // of the text that was read last
 	// documents are what that text says, by its digest: those whose text has not
 	// changed are not parsed again.
-	documents map[xxh3.Uint128]*document
+	documents map[xxh3.Uint128]*kube.Document
 	// inForce is the last good content.
-	inForce []placed
+	inForce []kube.Located
 	// wholly says that inForce is the whole content of a file without mistakes.
 	wholly       bool
-	problems     []Refusal // at most maxFileProblems
+	problems     []Refusal // at most kube.MaxProblems
 	problemCount int
 	// restless is since when the file is being written, zero when it is not.
 	restless time.Time
 }
-
-// placed is a resource and the line of the file on which it begins.
-type placed struct {
-	*entry
-	line int
-}
-
-// entry is a resource that a document and the content in force share.
-type entry struct{ resource *mirror.Resource }
 
 // scan reads all files again. When the path itself can not be read it fails and
 // leaves everything as it was. So it does when the path is replaced while it is read:
@@ -194,7 +182,7 @@ func (f *fileState) unreadable(path string, err error) *fileState {
 	if f != nil {
 		next.inForce, next.wholly = f.inForce, f.wholly
 	}
-	next.refuse(path, 0, problem{reason: fmt.Sprintf("can not be read, what it gave stays in force: %v", err)})
+	next.refuse(path, 0, kube.Problem{Reason: fmt.Sprintf("can not be read, what it gave stays in force: %v", err)})
 	return next
 }
 
@@ -205,26 +193,26 @@ func (s *scanner) parse(path string, data []byte, last *fileState) *fileState {
 		last.restless = time.Time{}
 		return last
 	}
-	next := &fileState{digest: digest, documents: map[xxh3.Uint128]*document{}}
-	good, bad := []placed{}, false
-	eachDocument(data, func(text []byte, line int) {
+	next := &fileState{digest: digest, documents: map[xxh3.Uint128]*kube.Document{}}
+	good, bad := []kube.Located{}, false
+	kube.SplitDocuments(data, func(text []byte, line int) {
 		key := xxh3.Hash128(text)
 		doc := next.documents[key]
 		if doc == nil && last != nil {
 			doc = last.documents[key]
 		}
 		if doc == nil {
-			doc = parseDocument(text, s.source)
+			doc = kube.ParseDocument(text, s.source)
 		}
 		next.documents[key] = doc
-		for i, e := range doc.entries {
-			good = append(good, placed{e, line + doc.lines[i]})
+		for _, r := range doc.Resources {
+			good = append(good, kube.Located{Resource: r.Resource, Line: line + r.Line})
 		}
-		for _, p := range doc.problems {
+		for _, p := range doc.Problems {
 			next.refuse(path, line, p)
-			bad = bad || !p.foreign
+			bad = bad || !p.Foreign
 		}
-		next.problemCount += doc.moreProblems
+		next.problemCount += doc.MoreProblems
 	})
 	switch {
 	case !bad:
@@ -241,39 +229,39 @@ func (s *scanner) parse(path string, data []byte, last *fileState) *fileState {
 	return next
 }
 
-func union(now, before []placed) []placed {
+func union(now, before []kube.Located) []kube.Located {
 	have := make(map[mirror.Key]bool, len(now))
 	for _, p := range now {
-		have[p.resource.Key()] = true
+		have[p.Key()] = true
 	}
 	for _, p := range before {
-		if !have[p.resource.Key()] {
+		if !have[p.Key()] {
 			now = append(now, p)
 		}
 	}
 	return now
 }
 
-func (f *fileState) refuse(path string, line int, p problem) {
+func (f *fileState) refuse(path string, line int, p kube.Problem) {
 	f.problemCount++
-	if len(f.problems) >= maxFileProblems {
+	if len(f.problems) >= kube.MaxProblems {
 		return
 	}
 	where := path
 	if line > 0 {
-		where = fmt.Sprintf("%s:%d", path, line+p.line)
+		where = fmt.Sprintf("%s:%d", path, line+p.Line)
 	}
-	if p.what != "" {
-		where += " " + p.what
+	if p.What != "" {
+		where += " " + p.What
 	}
-	f.problems = append(f.problems, Refusal{Resource: where, Reason: p.reason})
+	f.problems = append(f.problems, Refusal{Resource: where, Reason: p.Reason})
 }
 
 // merge returns the resources of all files by key, and what is wrong with them: of
 // total problems those that are kept. Of a key that comes twice the first is taken, in
 // the order of paths and documents.
-func (s *scanner) merge() (merged map[mirror.Key]*entry, problems []Refusal, total int) {
-	merged = map[mirror.Key]*entry{}
+func (s *scanner) merge() (merged map[mirror.Key]*mirror.Resource, problems []Refusal, total int) {
+	merged = map[mirror.Key]*mirror.Resource{}
 	type place struct {
 		path string
 		line int
@@ -285,18 +273,18 @@ func (s *scanner) merge() (merged map[mirror.Key]*entry, problems []Refusal, tot
 		total += f.problemCount
 		duplicates := 0
 		for _, p := range f.inForce {
-			key := p.resource.Key()
+			key := p.Key()
 			if at, taken := first[key]; taken {
 				total++
-				if duplicates++; duplicates <= maxFileProblems {
+				if duplicates++; duplicates <= kube.MaxProblems {
 					problems = append(problems, Refusal{
-						Resource: fmt.Sprintf("%s:%d %s", path, p.line, key),
+						Resource: fmt.Sprintf("%s:%d %s", path, p.Line, key),
 						Reason:   fmt.Sprintf("is in %s:%d already, which is kept: remove or rename one of them", at.path, at.line),
 					})
 				}
 				continue
 			}
-			first[key], merged[key] = place{path, p.line}, p.entry
+			first[key], merged[key] = place{path, p.Line}, p.Resource
 		}
 	}
 	return merged, problems, total

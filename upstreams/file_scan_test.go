@@ -1,6 +1,7 @@
 package upstreams
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -8,6 +9,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"meshrelay/internal/kube"
 )
 
 // A file that never was good gives its good documents, and none of them goes because it
@@ -31,7 +34,7 @@ func TestFileThatNeverWasGoodLosesNothing(t *testing.T) {
 			t.Errorf("reading %d: problems %v, resources -want +got:\n%s", i+1, tc.f.problems, d)
 		}
 	}
-	if first.inForce[0].resource.Equal(second.inForce[0].resource) || !first.inForce[1].resource.Equal(second.inForce[1].resource) {
+	if first.inForce[0].Resource.Equal(second.inForce[0].Resource) || !first.inForce[1].Resource.Equal(second.inForce[1].Resource) {
 		t.Error("the second reading should change a and keep b")
 	}
 }
@@ -72,7 +75,7 @@ func TestOnlyChangedDocumentsAreParsedAgain(t *testing.T) {
 	s := newScanner("east")
 	first := s.parse("a.yaml", []byte(serviceEntry("a", "a.x")+"---\n"+serviceEntry("b", "b.x")), nil)
 	second := s.parse("a.yaml", []byte(serviceEntry("a", "a.y")+"---\n"+serviceEntry("b", "b.x")), first)
-	if first.inForce[1].entry != second.inForce[1].entry || first.inForce[0].entry == second.inForce[0].entry {
+	if first.inForce[1].Resource != second.inForce[1].Resource || first.inForce[0].Resource == second.inForce[0].Resource {
 		t.Error("the changed document, and only it, should have been parsed again")
 	}
 }
@@ -118,4 +121,53 @@ func TestHalfWrittenFileIsNotADeletion(t *testing.T) {
 	now = now.Add(fileLongest)
 	written("", 0)
 	scan(0, false)
+}
+
+func keys(f *fileState) (out []string) {
+	for _, p := range f.inForce {
+		out = append(out, fmt.Sprintf("%d %s", p.Line, p.Key()))
+	}
+	return out
+}
+
+// serviceEntry is a document.
+func serviceEntry(name, host string) string {
+	return fmt.Sprintf(`apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata:
+  name: %s
+  namespace: shop
+spec:
+  hosts:
+  - %s
+`, name, host)
+}
+
+// numberedLines are so many lines of one mapping.
+func numberedLines(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "  k%d: v\n", i)
+	}
+	return b.String()
+}
+
+// FuzzFiles reads a file, the same again, and the same after an edit elsewhere.
+func FuzzFiles(f *testing.F) {
+	f.Add([]byte(serviceEntry("a", "a.x") + "---\n" + serviceEntry("b", "b.x")))
+	f.Add([]byte("%YAML 1.2\n---\n{\"kind\": \"List\", \"items\": [&a {x: *a}]}\n...\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		s := newScanner("east")
+		state := s.parse("a.yaml", data, nil)
+		if len(state.problems) > kube.MaxProblems || state.problemCount < len(state.problems) {
+			t.Errorf("%d problems of %d", len(state.problems), state.problemCount)
+		}
+		if again := s.parse("a.yaml", data, state); again != state {
+			t.Error("the same text was parsed again")
+		}
+		edited := s.parse("a.yaml", append([]byte("# edited\n---\n"), data...), state)
+		if state.wholly && len(edited.inForce) != len(state.inForce) {
+			t.Errorf("%d resources, %d after a comment was put in front: %v", len(state.inForce), len(edited.inForce), edited.problems)
+		}
+	})
 }

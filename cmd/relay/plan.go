@@ -16,7 +16,7 @@ import (
 	"meshrelay/admin"
 	"meshrelay/config"
 	"meshrelay/internal/explainview"
-	"meshrelay/internal/object"
+	"meshrelay/internal/kube"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
 )
@@ -89,7 +89,7 @@ func plan(cmd *cobra.Command, o planOptions) error {
 
 // mergeOnce connects to the upstreams of a config and returns what they come to, once all
 // of them have synced.
-func mergeOnce(ctx context.Context, cfg *config.Config) (objects []object.Object, err error) {
+func mergeOnce(ctx context.Context, cfg *config.Config) (objects []kube.Object, err error) {
 	aggregate := mirror.NewAggregate()
 	policies, others, err := mergePolicies(cfg.Merge)
 	if err != nil {
@@ -122,7 +122,7 @@ func mergeOnce(ctx context.Context, cfg *config.Config) (objects []object.Object
 			continue // as among the configs of the running relay
 		}
 		for _, r := range aggregate.List(kind, "") {
-			o, err := object.New(r, "", r.Version())
+			o, err := kube.New(r, "", r.Version())
 			if err != nil {
 				return nil, err
 			}

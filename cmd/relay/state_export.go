@@ -17,8 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"meshrelay/config"
-	"meshrelay/internal/k8syaml"
-	"meshrelay/internal/object"
+	"meshrelay/internal/kube"
 	"meshrelay/internal/printer"
 	"meshrelay/mirror"
 	"meshrelay/state"
@@ -179,7 +178,7 @@ func (e *exporter) inSendingOrder(s *state.Contents) (out []*mirror.Resource) {
 
 // document returns a resource as YAML.
 func document(r *mirror.Resource) ([]byte, error) {
-	o, err := object.New(r, "", r.SourceVersion())
+	o, err := kube.New(r, "", r.SourceVersion())
 	if err != nil {
 		return nil, err
 	}
@@ -187,7 +186,7 @@ func document(r *mirror.Resource) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return k8syaml.FromJSON(b)
+	return kube.YAML(b)
 }
 
 // directory writes upstreams to a directory, and a config to serve them with.

@@ -16,8 +16,7 @@ import (
 
 	"meshrelay/admin"
 	"meshrelay/federation"
-	"meshrelay/internal/k8syaml"
-	"meshrelay/internal/object"
+	"meshrelay/internal/kube"
 	"meshrelay/internal/printer"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
@@ -226,7 +225,7 @@ func hostConflicts(w io.Writer, all []federation.HostConflict, now time.Time) er
 
 // Diff writes the difference between two objects as diff -u does. Versions and provenance
 // are left out.
-func Diff(w io.Writer, oldName string, old *object.Object, newName string, cur *object.Object) error {
+func Diff(w io.Writer, oldName string, old *kube.Object, newName string, cur *kube.Object) error {
 	a, err := text(old)
 	if err != nil {
 		return err
@@ -245,7 +244,7 @@ func Diff(w io.Writer, oldName string, old *object.Object, newName string, cur *
 }
 
 // text returns an object as YAML; nothing when there is none.
-func text(o *object.Object) ([]byte, error) {
+func text(o *kube.Object) ([]byte, error) {
 	if o == nil {
 		return nil, nil
 	}
@@ -261,5 +260,5 @@ func text(o *object.Object) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return k8syaml.FromJSON(data)
+	return kube.YAML(data)
 }
