@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"meshrelay/downstream"
-	"meshrelay/federation"
+	"meshrelay/federation/conflicts"
 	"meshrelay/internal/visible"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
@@ -43,11 +43,11 @@ type Views struct {
 	// Receipts returns which clients have been sent what is served of a key.
 	Receipts func(key mirror.Key) []downstream.Receipt
 	// Contests returns the keys that several sources have, of some kinds or of all.
-	Contests func(kinds ...mirror.Kind) []federation.Contest
+	Contests func(kinds ...mirror.Kind) []conflicts.KeyConflict
 	// HostConflicts returns the hosts that several keys claim.
-	HostConflicts func() []federation.HostConflict
+	HostConflicts func() []conflicts.HostConflict
 	// NotFollowed returns the configs whose hosts are not looked at for conflicts.
-	NotFollowed func() []federation.NotFollowed
+	NotFollowed func() []conflicts.NotFollowed
 }
 
 // Debug makes the debug documents, for HTTP and for the xDS debug types alike. Its

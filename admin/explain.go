@@ -14,7 +14,8 @@ import (
 	"time"
 
 	"meshrelay/downstream"
-	"meshrelay/federation"
+	"meshrelay/federation/conflicts"
+	"meshrelay/federation/rewrite"
 	"meshrelay/internal/kube"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
@@ -67,7 +68,7 @@ type Explanation struct {
 	// Sources are what each source has of it, in order of priority.
 	Sources []SourceCopy `json:"sources"`
 	// HostConflicts are the hosts that others claim too.
-	HostConflicts []federation.HostConflict `json:"hostConflicts,omitempty"`
+	HostConflicts []conflicts.HostConflict `json:"hostConflicts,omitempty"`
 	// Clients are those that watch its kind, with what they have received.
 	Clients []downstream.Receipt `json:"clients"`
 	// Served is what is served, in full.
@@ -99,7 +100,7 @@ func (d *Debug) explain(_ context.Context, w io.Writer, q url.Values) error {
 	if word == "" || name == "" {
 		return badRequestf("say of what, as in explain?kind=ServiceEntry&namespace=shop&name=db")
 	}
-	kinds, err := federation.ParseKinds(word)
+	kinds, err := mirror.ParseKinds(word)
 	if err != nil {
 		return badRequest{err}
 	}
@@ -191,7 +192,7 @@ func (d *Debug) explainKey(key mirror.Key) (*Explanation, error) {
 		e.Group = append(e.Group, refOf(k))
 	}
 	for _, c := range d.views.HostConflicts() {
-		if c.Kind == key.Kind && slices.ContainsFunc(c.Claims, func(claim federation.Claim) bool {
+		if c.Kind == key.Kind && slices.ContainsFunc(c.Claims, func(claim conflicts.Claim) bool {
 			return claim.Namespace == key.Namespace && claim.Name == key.Name
 		}) {
 			c.Apart = d.apart(c)
@@ -333,8 +334,8 @@ const maxHostsShown = 8
 
 // completedHosts names the short hosts of a config that are complete in its other form.
 func completedHosts(from, to *mirror.Resource) []string {
-	left := federation.ShortHosts(to)
-	hosts := slices.DeleteFunc(federation.ShortHosts(from), func(h string) bool { return slices.Contains(left, h) })
+	left := rewrite.ShortHosts(to)
+	hosts := slices.DeleteFunc(rewrite.ShortHosts(from), func(h string) bool { return slices.Contains(left, h) })
 	if len(hosts) == 0 {
 		return nil
 	}
@@ -373,7 +374,7 @@ func mapChanges(what string, from, to map[string]string) (out []string) {
 func (d *Debug) leftOut(ctx context.Context, w io.Writer, q url.Values) error {
 	var kinds []string
 	if word := q.Get("kind"); word != "" {
-		found, err := federation.ParseKinds(word)
+		found, err := mirror.ParseKinds(word)
 		if err != nil {
 			return badRequest{err}
 		}
@@ -399,14 +400,14 @@ func (d *Debug) conflicts(_ context.Context, w io.Writer, q url.Values) error {
 	var kinds []mirror.Kind
 	if word := q.Get("kind"); word != "" {
 		var err error
-		if kinds, err = federation.ParseKinds(word); err != nil {
+		if kinds, err = mirror.ParseKinds(word); err != nil {
 			return badRequest{err}
 		}
 	}
 	all := Conflicts{Keys: notNil(d.views.Contests(kinds...)), Hosts: notNil(d.views.HostConflicts()), NotFollowed: d.views.NotFollowed()}
 	if kinds != nil {
-		all.NotFollowed = slices.DeleteFunc(all.NotFollowed, func(n federation.NotFollowed) bool { return !slices.Contains(kinds, n.Key.Kind) })
-		all.Hosts = notNil(slices.DeleteFunc(all.Hosts, func(c federation.HostConflict) bool { return !slices.Contains(kinds, c.Kind) }))
+		all.NotFollowed = slices.DeleteFunc(all.NotFollowed, func(n conflicts.NotFollowed) bool { return !slices.Contains(kinds, n.Key.Kind) })
+		all.Hosts = notNil(slices.DeleteFunc(all.Hosts, func(c conflicts.HostConflict) bool { return !slices.Contains(kinds, c.Kind) }))
 	}
 	for i := range all.Hosts[:min(len(all.Hosts), maxApart)] {
 		all.Hosts[i].Apart = d.apart(all.Hosts[i])
@@ -419,7 +420,7 @@ func (d *Debug) conflicts(_ context.Context, w io.Writer, q url.Values) error {
 const maxApart = 1000
 
 // apart tells why the claims of a host have not been united, where they might be.
-func (d *Debug) apart(c federation.HostConflict) string {
+func (d *Debug) apart(c conflicts.HostConflict) string {
 	keys := make([]mirror.Key, 0, len(c.Claims))
 	for _, claim := range c.Claims {
 		keys = append(keys, mirror.Key{Kind: c.Kind, Namespace: claim.Namespace, Name: claim.Name})
@@ -430,9 +431,9 @@ func (d *Debug) apart(c federation.HostConflict) string {
 // Conflicts are what sources do not agree on.
 type Conflicts struct {
 	// Keys are the keys that several sources have.
-	Keys []federation.Contest `json:"keys"`
+	Keys []conflicts.KeyConflict `json:"keys"`
 	// Hosts are the hosts that different keys claim in the same visibility.
-	Hosts []federation.HostConflict `json:"hosts"`
+	Hosts []conflicts.HostConflict `json:"hosts"`
 	// NotFollowed are the configs whose hosts are not looked at, as they claim too many.
-	NotFollowed []federation.NotFollowed `json:"notFollowed,omitempty"`
+	NotFollowed []conflicts.NotFollowed `json:"notFollowed,omitempty"`
 }

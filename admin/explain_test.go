@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	networking "istio.io/api/networking/v1alpha3"
 
-	"meshrelay/federation"
+	"meshrelay/federation/merge"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
 )
@@ -243,7 +243,7 @@ func TestConflictsTellWhyAHostIsNotUnited(t *testing.T) {
 	a, register := mergedAndRegistered(t, entry("payments", "east"), entry("attacker", "tenant"))
 	conflicts := func() Conflicts {
 		var all Conflicts
-		debug := NewDebug(Views{Configs: a, Contests: register.Contests, HostConflicts: register.HostConflicts, NotFollowed: register.NotFollowed})
+		debug := NewDebug(Views{Configs: a, Contests: register.KeyConflicts, HostConflicts: register.HostConflicts, NotFollowed: register.NotFollowed})
 		var b bytes.Buffer
 		if err := debug.conflicts(t.Context(), &b, nil); err != nil {
 			t.Fatal(err)
@@ -256,7 +256,7 @@ func TestConflictsTellWhyAHostIsNotUnited(t *testing.T) {
 	if got := conflicts().Hosts[0].Apart; got != "" {
 		t.Errorf("without a union: %q", got)
 	}
-	a.SetPolicies(map[mirror.Kind]mirror.Policy{{Group: "networking.istio.io", Kind: "ServiceEntry"}: federation.Union{SameHost: true}}, nil)
+	a.SetPolicies(map[mirror.Kind]mirror.Policy{{Group: "networking.istio.io", Kind: "ServiceEntry"}: merge.Union{SameHost: true}}, nil)
 	if got := conflicts().Hosts[0].Apart; !strings.Contains(got, "payments/db is of another namespace, and merge[].acrossNamespaces is not set") {
 		t.Errorf("with one: %q", got)
 	}

@@ -7,7 +7,8 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/downstream"
-	"meshrelay/federation"
+	"meshrelay/federation/filter"
+	"meshrelay/federation/merge"
 	"meshrelay/mirror"
 )
 
@@ -16,17 +17,17 @@ func mergePolicies(rules []config.Merge) (byKind map[mirror.Kind]mirror.Policy, 
 	byKind = map[mirror.Kind]mirror.Policy{}
 	for _, m := range rules {
 		if len(m.Kinds) == 0 {
-			if others, err = federation.PolicyByName(m.Policy, mirror.Kind{}, m.Union()); err != nil {
+			if others, err = merge.ByName(m.Policy, mirror.Kind{}, m.Union()); err != nil {
 				return nil, nil, fmt.Errorf("merge: %w", err)
 			}
 		}
 		for _, word := range m.Kinds {
-			kinds, err := federation.ParseKinds(word)
+			kinds, err := mirror.ParseKinds(word)
 			if err != nil {
 				return nil, nil, fmt.Errorf("merge: %w", err)
 			}
 			for _, kind := range kinds {
-				if byKind[kind], err = federation.PolicyByName(m.Policy, kind, m.Union()); err != nil {
+				if byKind[kind], err = merge.ByName(m.Policy, kind, m.Union()); err != nil {
 					return nil, nil, fmt.Errorf("merge: %w", err)
 				}
 			}
@@ -39,7 +40,7 @@ func mergePolicies(rules []config.Merge) (byKind map[mirror.Kind]mirror.Policy, 
 func viewsOf(views []config.View) ([]downstream.View, error) {
 	var out []downstream.View
 	for _, v := range views {
-		filter, err := federation.NewFilter(v.Rules())
+		filter, err := filter.New(v.Rules())
 		if err != nil {
 			return nil, fmt.Errorf("view %s: %w", v.Name, err)
 		}

@@ -20,7 +20,7 @@ import (
 	"meshrelay/admin"
 	"meshrelay/config"
 	"meshrelay/downstream"
-	"meshrelay/federation"
+	"meshrelay/federation/tracker"
 	"meshrelay/internal/buildinfo"
 	"meshrelay/mirror"
 	"meshrelay/push"
@@ -106,7 +106,7 @@ func serve(ctx context.Context, cfg *config.Config, watcher *config.Watcher, fla
 		return err
 	}
 	aggregate.SetPolicies(policies, others)
-	register := federation.NewRegister(log)
+	register := tracker.New(log)
 	if err := register.Follow(aggregate); err != nil {
 		return err
 	}
@@ -133,7 +133,7 @@ func serve(ctx context.Context, cfg *config.Config, watcher *config.Watcher, fla
 		Configs: aggregate, Upstreams: manager.Status,
 		Clients:  func() []downstream.ClientStatus { return server.Clients() },
 		Receipts: func(key mirror.Key) []downstream.Receipt { return server.Receipts(key) },
-		Trace:    manager.Trace, LeftOut: manager.LeftOut, Contests: register.Contests, HostConflicts: register.HostConflicts, NotFollowed: register.NotFollowed,
+		Trace:    manager.Trace, LeftOut: manager.LeftOut, Contests: register.KeyConflicts, HostConflicts: register.HostConflicts, NotFollowed: register.NotFollowed,
 	})
 	serverConfig, err := downstreamConfig(cfg, build.Version)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/rogpeppe/go-internal/diff"
 
 	"meshrelay/admin"
-	"meshrelay/federation"
+	"meshrelay/federation/conflicts"
 	"meshrelay/internal/kube"
 	"meshrelay/internal/printer"
 	"meshrelay/mirror"
@@ -112,7 +112,7 @@ func headline(e admin.Explanation, now time.Time) string {
 	return fmt.Sprintf("%s is not served: it is %s.", name, e.Outcome)
 }
 
-func claims(c federation.HostConflict) (out []string) {
+func claims(c conflicts.HostConflict) (out []string) {
 	for _, claim := range c.Claims {
 		out = append(out, fmt.Sprintf("%s/%s from %s", claim.Namespace, claim.Name, claim.Source))
 	}
@@ -203,13 +203,13 @@ func Conflicts(w io.Writer, all admin.Conflicts, now time.Time) error {
 	return printer.Rows(w, rows)
 }
 
-func hostConflicts(w io.Writer, all []federation.HostConflict, now time.Time) error {
+func hostConflicts(w io.Writer, all []conflicts.HostConflict, now time.Time) error {
 	if len(all) == 0 {
 		_, err := fmt.Fprintln(w, "No host is claimed by two configs.")
 		return err
 	}
 	rows := [][]string{{"HOST", "KIND", "CLAIMED BY", "SINCE"}}
-	apart := slices.ContainsFunc(all, func(c federation.HostConflict) bool { return c.Apart != "" })
+	apart := slices.ContainsFunc(all, func(c conflicts.HostConflict) bool { return c.Apart != "" })
 	if apart {
 		rows[0] = append(rows[0], "NOT UNITED")
 	}

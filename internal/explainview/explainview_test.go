@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"meshrelay/admin"
-	"meshrelay/federation"
+	"meshrelay/federation/conflicts"
 	"meshrelay/mirror"
 )
 
@@ -32,7 +32,7 @@ func TestWhatAnUpstreamWithholdsIsExplained(t *testing.T) {
 }
 
 func TestConfigsThatAreNotFollowedAreListed(t *testing.T) {
-	all := admin.Conflicts{NotFollowed: []federation.NotFollowed{
+	all := admin.Conflicts{NotFollowed: []conflicts.NotFollowed{
 		{Key: mirror.Key{Kind: mirror.Kind{Group: "a", Kind: "B"}, Namespace: "c", Name: "d"}, Source: "east", Hosts: 2000, Namespaces: 3000, Reason: "too many"},
 	}}
 	var out strings.Builder
