@@ -111,7 +111,7 @@ func (m *Manager) atStart(now time.Time) (start, []candidate) {
 	type upstream struct {
 		xds     bool
 		cluster string
-		source  Source
+		source  oldSource
 		store   *mirror.Store
 		gate    *gate
 	}

@@ -92,7 +92,7 @@ type gate struct {
 	said        bool      // since the start, the source has told all that it has
 	fingerprint string
 	reported    time.Time // the last contact, as it was told last
-	source      Source    // that is behind the gate now
+	source      oldSource    // that is behind the gate now
 	broken      broken
 }
 

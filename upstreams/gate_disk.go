@@ -156,7 +156,7 @@ func (g *gate) MarkAll() {
 }
 
 // follows says which source is behind the gate now.
-func (g *gate) follows(s Source) {
+func (g *gate) follows(s oldSource) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.source = s

@@ -20,8 +20,8 @@ import (
 	"meshrelay/state"
 )
 
-// Source keeps one store filled.
-type Source interface {
+// oldSource keeps one store filled.
+type oldSource interface {
 	// Run works until ctx ends, and then returns nil. It is called once.
 	Run(ctx context.Context) error
 	// Status may be called from any goroutine, at any time.
@@ -100,7 +100,7 @@ type member struct {
 	provenance config.Provenance
 	store      *mirror.Store
 	gate       *gate
-	source     Source
+	source     oldSource
 	added      bool // by a reload, while clients were held
 	// stop ends the source, stopAll also what outlives it. They return when it has ended.
 	stop, stopAll func()
@@ -157,7 +157,7 @@ func (m *Manager) newMember(u config.Upstream, cfg *config.Config) (*member, err
 	return one, nil
 }
 
-func (m *Manager) newSource(one *member) (Source, error) {
+func (m *Manager) newSource(one *member) (oldSource, error) {
 	switch {
 	case one.cfg.XDS != nil:
 		return newXDS(one.cfg, one.node, one.provenance, one.gate, m.log)
@@ -423,10 +423,10 @@ func (m *Manager) member(name string) (*member, error) {
 	return nil, fmt.Errorf("%w %q: there are %s", ErrUnknownUpstream, name, strings.Join(names, ", "))
 }
 
-func (m *Manager) sources() []Source {
+func (m *Manager) sources() []oldSource {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	out := make([]Source, 0, len(m.members))
+	out := make([]oldSource, 0, len(m.members))
 	for _, one := range m.members {
 		out = append(out, one.source)
 	}
