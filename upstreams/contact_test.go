@@ -1,22 +1,19 @@
-package upstreams
+package upstreams_test
 
 import (
 	"errors"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"meshrelay/adsclient"
 	"meshrelay/config"
 )
 
-func (s *xdsScript) disconnects() {
-	s.x.HandleState(adsclient.State{Phase: adsclient.Disconnected, Err: errors.New("gone"), Answered: true})
-}
-
 // Two servers that fail in turn, each in its own way.
 func TestEachAddressIsComplainedAboutOnce(t *testing.T) {
-	s := newXDSScript(t)
+	s := newXDSScript(t, stale(config.Staleness{StaleAfter: config.Duration(time.Hour)}))
 	fails := func(address, why string) {
 		s.x.HandleState(adsclient.State{Phase: adsclient.Disconnected, Address: address, Err: errors.New(why)})
 	}

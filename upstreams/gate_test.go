@@ -1,4 +1,4 @@
-package upstreams
+package upstreams_test
 
 import (
 	"context"
@@ -12,8 +12,8 @@ import (
 	"meshrelay/adsclient"
 	"meshrelay/config"
 	"meshrelay/internal/fakexds"
-	"meshrelay/mirror"
 	"meshrelay/state"
+	. "meshrelay/upstreams"
 )
 
 // entries returns ServiceEntries named ns/P0, ns/P1, …
@@ -42,26 +42,20 @@ func (s *xdsScript) demand(what string, ok bool) {
 
 // savedOf returns what would be kept of a source now.
 func savedOf(s *xdsScript, lastContact time.Time) state.Saved {
-	return state.Saved{Meta: state.Meta{Synced: true, LastContact: lastContact}, Records: s.x.kept()}
+	_, meta := s.x.u.TakeChanges()
+	return state.Saved{Meta: state.Meta{Synced: true, LastContact: lastContact, Fingerprint: meta.Fingerprint}, Records: s.x.kept()}
 }
 
 // restored returns a script of a relay that was restarted with what another one held.
-func restored(t *testing.T, saved state.Saved, same bool, change ...func(*config.Upstream, *config.Node)) *xdsScript {
+func restored(t *testing.T, saved state.Saved, change ...func(*config.Upstream, *config.Node)) *xdsScript {
 	t.Helper()
 	cfg, node := xdsConfig("127.0.0.1:1")
 	for _, f := range change {
 		f(&cfg, &node)
 	}
-	s := &xdsScript{t: t, store: mirror.NewStore(), warns: &warnings{}}
-	x, err := NewXDS(cfg, node, config.Provenance{}, s.store, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.x = x
-	x.table.later = func(kind mirror.Kind) { s.late = append(s.late, kind) }
-	x.gate.keeps = true
-	x.restore(saved)
-	x.adopt(saved.Records, same)
+	s := &xdsScript{t: t, warns: &warnings{}}
+	keeper := &memoryKeeper{saved: map[string]state.Saved{cfg.Name: saved}}
+	s.attach(keptXDS(cfg, node, config.Provenance{}, slog.New(slog.DiscardHandler), keeper))
 	return s
 }
 
@@ -72,12 +66,11 @@ func stale(rule config.Staleness) func(*config.Upstream, *config.Node) {
 func TestStaleResourcesAreAnnotatedOnRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newXDSScript(t, stale(config.Staleness{StaleAfter: config.Duration(time.Minute), OnStale: "keep", Annotate: true}))
-		s.x.gate.keeps = true
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
-		go func() { done <- s.x.gate.run(ctx) }()
+		go func() { done <- s.x.u.RunTimer(ctx) }()
 		s.ok(s.sotw(xdsEntryURL, xdsEntry("ns/a", "a.example")))
-		s.x.gate.TakeChanges()
+		s.x.u.TakeChanges()
 		plain := s.store.List(xdsEntryKind, "")[0]
 		lost := time.Now().UTC().Format(time.RFC3339)
 		s.x.HandleState(adsclient.State{Phase: adsclient.Disconnected, Err: errors.New("gone"), Answered: true})
@@ -87,11 +80,11 @@ func TestStaleResourcesAreAnnotatedOnRequest(t *testing.T) {
 		if got := r.Metadata().Annotations[StaleAnnotation]; got != lost {
 			t.Errorf("annotation %q, want %q", got, lost)
 		}
-		if changes, _ := s.x.gate.TakeChanges(); len(changes) > 0 {
+		if changes, _ := s.x.u.TakeChanges(); len(changes) > 0 {
 			t.Error("the annotation is kept on disk")
 		}
 		s.open(adsclient.SotW, false)
-		for _, url := range subscriptions(false, nil) {
+		for _, url := range allTypes() {
 			if url == xdsEntryURL {
 				s.ok(s.sotw(url, xdsEntry("ns/a", "a.example")))
 				continue

@@ -1,21 +1,19 @@
-package upstreams
+package upstreams_test
 
 import (
 	"context"
 	"fmt"
-	"maps"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 )
 
-// running runs a script's gate until the test ends.
+// running runs a script's timer until the test ends.
 func (s *xdsScript) running() {
 	s.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
-	go func() { done <- s.x.gate.run(ctx) }()
+	go func() { done <- s.x.u.RunTimer(ctx) }()
 	s.t.Cleanup(func() { cancel(); s.ok(<-done) })
 }
 
@@ -26,13 +24,6 @@ func (s *xdsScript) after(d time.Duration) {
 	synctest.Wait()
 }
 
-// asked returns the types that the source was asked to repeat, and has not.
-func (s *xdsScript) asked() []string {
-	s.x.mu.Lock()
-	defer s.x.mu.Unlock()
-	return slices.Collect(maps.Keys(s.x.repeating))
-}
-
 // names returns ns/P0, ns/P1, …
 func names(prefix string, n int) (out []string) {
 	for i := range n {
@@ -41,7 +32,7 @@ func names(prefix string, n int) (out []string) {
 	return out
 }
 
-func TestTheGateDoesNotSpinWhileAHoldThatIsOverWaitsForANewStream(t *testing.T) {
+func TestTheIntakeDoesNotSpinWhileAHoldThatIsOverWaitsForANewStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newXDSScript(t, guarded(30, 10, time.Minute))
 		s.running()
@@ -51,7 +42,7 @@ func TestTheGateDoesNotSpinWhileAHoldThatIsOverWaitsForANewStream(t *testing.T) 
 		s.after(55 * time.Second)
 		s.open("sotw", false)
 		s.after(6 * time.Second)
-		if wait, _ := s.x.gate.due(time.Now()); s.x.Status().Held == nil || wait < 100*time.Millisecond {
+		if wait := s.x.u.Due(); s.x.Status().Held == nil || wait < 100*time.Millisecond {
 			t.Errorf("due again in %v, held %+v", wait, s.x.Status().Held)
 		}
 	})

@@ -1,29 +1,11 @@
-package upstreams
+package upstreams_test
 
 import (
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"meshrelay/config"
+	. "meshrelay/upstreams"
 )
-
-// An operator is as fast as the end of a freeze.
-func TestTheEndOfAFreezeEndsNoOtherFreeze(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newXDSScript(t, guarded(30, 10, 0))
-		syncAll(s, xdsEntryURL, func() error { return s.sotw(xdsEntryURL, entries("e", 3)...) })
-		then := s.x.kept()
-		s.ok(errorOf(s.x.gate.freeze(Order{For: time.Hour})))
-		s.ok(s.sotw(xdsEntryURL, entries("e", 4)...))
-		time.Sleep(time.Hour)
-		_, end := s.x.gate.due(time.Now())
-		s.x.gate.rollBack(Order{To: 1}, then)
-		s.ok(s.x.restateAll(nil))
-		end()
-		s.demand("the rollback stays", s.x.Status().Frozen != nil && s.x.Status().Frozen.Revision == 1 && s.count() == 3)
-	})
-}
 
 // Other rules for an upstream need a new stream, and are no release.
 func TestAHoldOutlivesAReloadThatChangesItsUpstream(t *testing.T) {

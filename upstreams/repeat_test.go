@@ -1,15 +1,14 @@
-package upstreams
+package upstreams_test
 
 import (
 	"os"
 	"path/filepath"
-	"slices"
 	"testing"
 	"time"
 
 	"meshrelay/config"
 	"meshrelay/internal/fakexds"
-	"meshrelay/mirror"
+	. "meshrelay/upstreams"
 )
 
 // A hold whose clock is over, against real servers of both protocols: what was deleted goes
@@ -49,7 +48,6 @@ func TestFilesAreReadOnceMoreBeforeHeldDeletionsGo(t *testing.T) {
 	u.Guard = config.Guard{Percent: 30, Count: 10, Empty: config.EmptyHold, HoldFor: config.OpenEnded(500 * time.Millisecond)}
 	r := runManager(t, nil, u)
 	r.await("the files are served", func() bool { return r.m.Status()[0].State == StateSynced })
-	file := r.m.members[0].source.(*File)
 	for _, name := range []string{"a", "b", "c"} {
 		if err := os.Remove(filepath.Join(dir, name+".yaml")); err != nil {
 			t.Fatal(err)
@@ -58,44 +56,4 @@ func TestFilesAreReadOnceMoreBeforeHeldDeletionsGo(t *testing.T) {
 	r.await("the deletions are held", func() bool { return r.m.Status()[0].Held != nil })
 	r.await("they go", func() bool { return r.m.Status()[0].Held == nil })
 	r.awaitServed("")
-	if file.isAsked() {
-		t.Error("the files are still to be read once more")
-	}
-}
-
-var scopeKeys = []mirror.Key{
-	{Kind: serviceEntryKind, Namespace: "shop", Name: "a"},
-	{Kind: mirror.Kind{Group: "networking.istio.io", Kind: "VirtualService"}, Namespace: "shop", Name: "a"},
-	{Kind: mirror.Kind{Group: "networking.istio.io", Kind: "VirtualService"}, Namespace: "team", Name: "a"},
-}
-
-func TestScopesPickByKindAndNamespace(t *testing.T) {
-	for text, want := range map[string][]string{
-		"virtualservice/shop":                   {"VirtualService shop/a"},
-		"vs/*":                                  {"VirtualService shop/a", "VirtualService team/a"},
-		"*/shop":                                {"ServiceEntry shop/a", "VirtualService shop/a"},
-		"networking.istio.io/ServiceEntry/shop": {"ServiceEntry shop/a"},
-		"se/nowhere":                            nil,
-	} {
-		scope, err := ParseScope(text)
-		if err != nil {
-			t.Errorf("%s: %v", text, err)
-			continue
-		}
-		var got []string
-		for _, key := range scopeKeys {
-			if (Order{Only: []Scope{scope}}).picks(key) {
-				got = append(got, key.Kind.Kind+" "+key.FullName())
-			}
-		}
-		slices.Sort(got)
-		if !slices.Equal(got, want) {
-			t.Errorf("%s picks %q, want %q", text, got, want)
-		}
-	}
-	for _, text := range []string{"", "vs", "nothing/shop"} {
-		if _, err := ParseScope(text); err == nil {
-			t.Errorf("%q is taken", text)
-		}
-	}
 }

@@ -1,4 +1,4 @@
-package upstreams
+package upstreams_test
 
 import (
 	"context"
@@ -19,6 +19,9 @@ import (
 	"meshrelay/internal/fakexds"
 	"meshrelay/mirror"
 	"meshrelay/state"
+	. "meshrelay/upstreams"
+	"meshrelay/upstreams/file"
+	"meshrelay/upstreams/xds"
 )
 
 // adapter is between the scenarios and the code that they test: a Manager of one upstream, whose
@@ -34,7 +37,7 @@ type adapter struct {
 	m     *Manager
 	s     *xdsScript // of an xds source: the stream
 	state adsclient.State
-	f     *File // of a file source
+	f     *file.Source // of a file source
 }
 
 func newAdapter(t *testing.T) *adapter {
@@ -61,37 +64,35 @@ func (a *adapter) run() (err error) {
 	if a.m, err = NewManager(a.cfg, mirror.NewAggregate(), a.disk, slog.New(warnings{n: a.warns})); err != nil {
 		return err
 	}
-	a.m.start = a.begin
-	a.begin(a.m.members[0])
+	a.m.StartBy(a.begin)
+	a.begin(a.m.Upstreams()[0])
 	return nil
 }
 
 // begin is what the Manager does to run an upstream, but that the script feeds the source.
-func (a *adapter) begin(one *member) {
-	if one.stopAll == nil {
+func (a *adapter) begin(u *Upstream) {
+	if !u.Running() {
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error)
-		go func() { done <- one.gate.run(ctx) }()
-		one.stopAll = func() { cancel(); a.check(<-done) }
+		go func() { done <- u.RunTimer(ctx) }()
+		u.Stops(nil, func() { cancel(); a.check(<-done) })
 	}
-	switch source := one.source.(type) {
-	case *XDS:
-		s := &xdsScript{t: a.t, x: source, store: one.store}
-		source.table.later = func(kind mirror.Kind) { s.late = append(s.late, kind) }
-		a.s = s
-		one.stop = func() { source.end(); source.free() }
-	case *File:
+	switch source := u.Source().(type) {
+	case *xds.Source:
+		a.s = &xdsScript{t: a.t}
+		a.s.attach(&xdsSource{source, u, a.m}, nil)
+		u.Stops(func() { source.End(); u.Closed() }, nil)
+	case *file.Source:
 		a.f = source
-		source.scanner.now = func() time.Time { return time.Now().AddDate(100, 0, 0) } // nobody writes any more
-		one.stop = func() { source.gate.contact(false) }
+		u.Stops(u.Closed, nil)
 	}
 }
 
 // stop ends the process, after which it has no more to write.
 func (a *adapter) stop() {
 	if a.m != nil {
-		a.m.members[0].stop()
-		a.m.members[0].stopAll()
+		a.m.Upstreams()[0].Stop()
+		a.m.Upstreams()[0].StopAll()
 		a.m = nil
 	}
 }
@@ -159,38 +160,41 @@ func (a *adapter) lapse() {
 }
 
 // types are those of the stream, asked those that are to be repeated.
-func (a *adapter) types() []string { return a.s.x.types }
+func (a *adapter) types() []string {
+	extra := a.cfg.Upstreams[0].XDS.Types
+	if a.state.Relay {
+		return append(relayTypes(), extra...)
+	}
+	return allTypes(extra...)
+}
 
 func (a *adapter) asked() []string {
 	if a.kind == "file" {
-		if a.f.isAsked() {
+		if h := a.now().Held; h != nil && !h.Asked.IsZero() {
 			return []string{a.dir}
 		}
 		return nil
 	}
-	return a.s.asked()
+	return a.s.x.Repeating()
 }
 
 func (a *adapter) resumeVersions(url string) map[string]string { return a.s.x.ResumeVersions(url) }
 
-// read has a file source read its directory.
+// read has a file source read its directory, in which nobody writes any more.
 func (a *adapter) read() {
-	asked := a.f.isAsked()
-	if err := a.f.scanner.scan(a.dir); err != nil {
-		a.f.failed(err)
-		return
+	files, err := filepath.Glob(filepath.Join(a.dir, "*"))
+	a.check(err)
+	for _, file := range files {
+		a.check(os.Chtimes(file, time.Time{}, time.Now().Add(-time.Hour)))
 	}
-	a.f.apply(nil)
-	if asked {
-		a.f.repeated()
-	}
+	_ = a.f.Read(a.m.Upstreams()[0]) // the status tells of it
 }
 
 func (a *adapter) now() Status { return a.m.Status()[0] }
 
 // served returns what is served, by kind and name.
 func (a *adapter) served() (out []*mirror.Resource) {
-	store := a.m.members[0].store
+	store := a.m.Upstreams()[0].Store()
 	for _, kind := range store.Kinds() {
 		out = append(out, store.List(kind, "")...)
 	}

@@ -1,4 +1,4 @@
-package upstreams
+package upstreams_test
 
 import (
 	"bufio"
@@ -19,6 +19,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 
 	"meshrelay/mirror"
+	. "meshrelay/upstreams"
 )
 
 var update = flag.Bool("update", false, "write what the scenarios in testdata print into them")
@@ -200,10 +201,10 @@ func (c *scenario) wait(args []string) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", errScript, err)
 	}
-	if d >= versionGrace {
-		c.after(versionGrace)
+	if d >= time.Second {
+		c.after(time.Second)
 		c.lapse()
-		d -= versionGrace
+		d -= time.Second
 	}
 	c.after(d)
 	return nil

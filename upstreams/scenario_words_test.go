@@ -1,4 +1,4 @@
-package upstreams
+package upstreams_test
 
 import (
 	"fmt"

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"meshrelay/config"
+	"meshrelay/mirror"
 	"meshrelay/upstreams/intake"
 )
 
@@ -49,6 +50,12 @@ type Feed interface {
 	Closed()
 	// Repeated tells that the source has told all that it has, after it was asked by Repeat.
 	Repeated()
+	// Panicked tells that the code of the source has panicked over something: it counts as
+	// refused, and goes on.
+	Panicked(what string, p *mirror.Panic)
+	// Synced reports whether all that the source has was told at least once since the source
+	// began.
+	Synced() bool
 	// Versions returns the names that the intake has of a scope, each with the version that
 	// the source gave it: what a stream resumes with. A name without a usable version has an
 	// empty one.

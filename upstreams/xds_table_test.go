@@ -1,4 +1,4 @@
-package upstreams
+package upstreams_test
 
 import (
 	"fmt"
@@ -50,14 +50,14 @@ func TestAnEmptyElementDeletesNothing_C7(t *testing.T) {
 func TestEveryRefusalCounts_C7(t *testing.T) {
 	s := newXDSScript(t)
 	var bad []fakexds.Resource
-	for i := range 3 * maxRefused {
+	for i := range 3 * 100 {
 		bad = append(bad, corrupt(fmt.Sprintf("shop/%s-%d", strings.Repeat("n", 200), i)))
 	}
 	if err := s.sotw(xdsEntryURL, bad...); err == nil {
 		t.Fatal("no error")
 	}
-	if st := s.x.Status(); len(st.Refused) != maxRefused || st.RefusedTotal != len(bad) {
-		t.Errorf("%d are listed of %d, want %d of %d", len(st.Refused), st.RefusedTotal, maxRefused, len(bad))
+	if st := s.x.Status(); len(st.Refused) != 100 || st.RefusedTotal != len(bad) {
+		t.Errorf("%d are listed of %d, want %d of %d", len(st.Refused), st.RefusedTotal, 100, len(bad))
 	}
 	// A delta stream takes each back by itself.
 	s.open(adsclient.Delta, true)

@@ -21,7 +21,7 @@ import (
 	"meshrelay/internal/printer"
 	"meshrelay/mirror"
 	"meshrelay/state"
-	"meshrelay/upstreams"
+	"meshrelay/upstreams/file"
 )
 
 const (
@@ -273,7 +273,7 @@ func (e *exporter) write(dir, source string, all []*mirror.Resource) error {
 
 // compare reads back what was written, and notes what has become something else.
 func (e *exporter) compare(dir, source string, all []*mirror.Resource) error {
-	found, refused, err := upstreams.ReadFiles(dir, source)
+	found, refused, err := file.Read(dir, source)
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 	"meshrelay/internal/printer"
 	"meshrelay/mirror"
 	"meshrelay/state"
-	"meshrelay/upstreams"
+	"meshrelay/upstreams/file"
 )
 
 func newStateImport() *cobra.Command {
@@ -137,7 +137,7 @@ func stampOf(cfg *config.Config, upstream string, before state.Contents) *mirror
 
 // readRecords reads YAML as a file upstream does, for the state of an upstream.
 func readRecords(path, upstream string, stamp *mirror.Stamp) ([]state.Record, error) {
-	found, refused, err := upstreams.ReadFiles(path, upstream)
+	found, refused, err := file.Read(path, upstream)
 	if err != nil {
 		return nil, err
 	}

@@ -10,7 +10,7 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/internal/printer"
-	"meshrelay/upstreams"
+	source "meshrelay/upstreams/file"
 )
 
 func newValidate() *cobra.Command {
@@ -56,7 +56,7 @@ func validate(cmd *cobra.Command, file, output string) error {
 		if _, err := os.Stat(u.File.Path); err != nil {
 			continue // CheckFiles has said so
 		}
-		found, bad, err := upstreams.ReadFiles(u.File.Path, u.Name)
+		found, bad, err := source.Read(u.File.Path, u.Name)
 		if err != nil {
 			problems = append(problems, fmt.Errorf("upstream %s: %w", u.Name, err))
 		}

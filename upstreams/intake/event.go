@@ -60,6 +60,8 @@ type Received struct {
 	// Unsure reports whether the source may have more than it could read: what was restored
 	// from disk, and is not in a complete update, stays.
 	Unsure bool
+	// Believe reports whether the peer is a relay, whose word on the way of a resource counts.
+	Believe bool
 	// More reports whether the source is about to tell more: deletions wait for that, for ten
 	// seconds at most.
 	More bool
@@ -69,8 +71,6 @@ type Received struct {
 // answered every scope, and scopes that it does not name are dropped then.
 type Opened struct {
 	Scopes []Scope
-	// Believe reports whether the peer is a relay, whose word on the way of a resource counts.
-	Believe bool
 }
 
 // Closed is the event that the source is out of contact.
