@@ -84,7 +84,7 @@ type Rules struct {
 // the upstream is a control plane, which may have resources from this relay, rather than where
 // resources are written.
 func NewRules(u config.Upstream, p config.Provenance, revision string, relayed bool) (*Rules, error) {
-	filter, err := filter.New(u.Import.Rules())
+	imports, err := filter.New(u.Import.Rules())
 	if err != nil {
 		return nil, fmt.Errorf("upstream %s: import: %w", u.Name, err)
 	}
@@ -95,7 +95,7 @@ func NewRules(u config.Upstream, p config.Provenance, revision string, relayed b
 	displaced := map[string]string{}
 	for from, to := range u.Rewrite.Namespaces {
 		own, prefixed := strings.CutPrefix(to, u.Rewrite.NamespacePrefix)
-		if _, mapped := u.Rewrite.Namespaces[own]; prefixed && !mapped && filter.PassesNamespace(mirror.Kind{}, from) {
+		if _, mapped := u.Rewrite.Namespaces[own]; prefixed && !mapped && imports.PassesNamespace(mirror.Kind{}, from) {
 			displaced[own] = from
 		}
 	}
@@ -109,7 +109,7 @@ func NewRules(u config.Upstream, p config.Provenance, revision string, relayed b
 		source: u.Name, cluster: u.ClusterID, generated: relayed && u.Generated != config.GeneratedKeep, relayed: relayed,
 		services: u.Services.Mode, network: u.Services.Network,
 		gateways:  services.Gateways{Addresses: u.Services.Gateways, Network: u.Services.Network, Locality: u.Services.Locality},
-		displaced: displaced, filter: filter, rewriter: rewriter, provenance: p,
+		displaced: displaced, filter: imports, rewriter: rewriter, provenance: p,
 		stamp: mirror.NewStamp(stamp), relayStamp: mirror.NewStamp(fromRelay),
 		version: versionOf(u, p, revision, relayed),
 	}, nil
