@@ -12,9 +12,6 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
-	"github.com/goccy/go-yaml/token"
-
-	"meshrelay/internal/yamltokens"
 )
 
 const (
@@ -39,7 +36,7 @@ func Parse(text []byte) ([]ast.Node, error) {
 	if !utf8.Valid(text) {
 		return nil, errors.New("is not UTF-8 text")
 	}
-	tokens, err := yamltokens.Tokenize(string(text))
+	tokens, err := tokenize(string(text))
 	if err != nil {
 		return nil, fmt.Errorf("is too large: %w", err)
 	}
@@ -66,32 +63,6 @@ func ErrorOf(err error) *SyntaxError {
 		return &SyntaxError{max(e.GetToken().Position.Line, 1), e.GetMessage()}
 	}
 	return &SyntaxError{1, err.Error()}
-}
-
-// tooDeep reports whether values are nested so deep that parsing them takes for ever. It
-// counts brackets, and, on a line or between two commas, the marks that each may nest the next
-// (as in "- - - -").
-func tooDeep(tokens token.Tokens) bool {
-	brackets, marks, line := 0, 0, 0
-	for _, t := range tokens {
-		if brackets == 0 && t.Position.Line != line {
-			marks, line = 0, t.Position.Line
-		}
-		switch t.Type {
-		case token.SequenceStartType, token.MappingStartType:
-			brackets++
-		case token.SequenceEndType, token.MappingEndType:
-			brackets, marks = max(brackets-1, 0), 0
-		case token.CollectEntryType:
-			marks = 0
-		case token.SequenceEntryType, token.MappingKeyType, token.MappingValueType, token.TagType, token.AnchorType:
-			marks++
-		}
-		if brackets+marks > MaxNesting {
-			return true
-		}
-	}
-	return false
 }
 
 // Line returns the line, from 1, on which a node begins.
