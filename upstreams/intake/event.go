@@ -25,10 +25,13 @@ type Scope struct {
 	Rank int
 }
 
-// Element is one resource as a source has it: encoded (Raw), or decoded (Resource).
+// Element is one resource as a source has it: encoded (Raw), or decoded (Resource). Its bytes are
+// valid until the next element.
 type Element struct {
-	// Raw is an encoded google.protobuf.Any. It is the caller's again when the call returns.
-	Raw []byte
+	// Raw is an encoded google.protobuf.Any, nil when that is larger than the limit. Head stands
+	// for it then: it has the short fields of the message. Size is the length of the whole.
+	Raw, Head []byte
+	Size      int
 	// Name and Version are those that the protocol gives beside Raw, if it does.
 	Name, Version []byte
 	// Resource is set instead of Raw by a source that reads its resources itself. It bears
@@ -41,13 +44,14 @@ type Update struct {
 	Scope Scope
 	// Complete reports whether Elements are all that the scope has: other names are gone.
 	Complete bool
-	// Elements yields the resources. Nil yields none.
-	Elements iter.Seq[Element]
+	// Elements returns the resources, always in the same order. Those of more than limit bytes
+	// may come without content; 0 is no limit.
+	Elements func(limit int) iter.Seq[Element]
 	// Room is about how many of them there are.
 	Room int
 	// Removed names resources that are gone, as "namespace/name". It is for updates that are
-	// not complete.
-	Removed []string
+	// not complete. Nil names none.
+	Removed iter.Seq[[]byte]
 }
 
 // Received is the event that a source has told something. All its updates take effect at once.
@@ -109,8 +113,7 @@ type Refusal struct {
 const maxNamed = 20
 
 func (r *Result) refuse(resource string, err error) {
-	r.RefusedTotal++
-	if len(r.Refused) < maxNamed {
+	if r.RefusedTotal++; len(r.Refused) < maxNamed {
 		r.Refused = append(r.Refused, Refusal{Resource: resource, Reason: err.Error()})
 	}
 }

@@ -2,6 +2,7 @@ package intake
 
 import (
 	"errors"
+	"iter"
 	"slices"
 	"strings"
 	"testing"
@@ -59,7 +60,7 @@ func (m *machine) update(complete bool, resources ...fakexds.Resource) Update {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	return Update{Scope: scope, Complete: complete, Room: len(resources), Elements: func(yield func(Element) bool) {
+	return Update{Scope: scope, Complete: complete, Room: len(resources), Elements: each(func(yield func(Element) bool) {
 		for _, r := range resources {
 			raw, err := proto.Marshal(r.Any)
 			if err != nil {
@@ -69,7 +70,11 @@ func (m *machine) update(complete bool, resources ...fakexds.Resource) Update {
 				return
 			}
 		}
-	}}
+	})}
+}
+
+func each(f func(yield func(Element) bool)) func(int) iter.Seq[Element] {
+	return func(int) iter.Seq[Element] { return f }
 }
 
 // holds demands that these ServiceEntries are served: "name=host".
@@ -140,7 +145,7 @@ func TestPanicOverAResponseCostsThatResponse(t *testing.T) {
 	m := newMachine(t, true, config.Provenance{})
 	m.step(Received{Updates: []Update{m.update(true, entry("shop/a", "a"), entry("shop/b", "b"))}})
 	broken := m.update(true)
-	broken.Elements = func(func(Element) bool) { panic("no") }
+	broken.Elements = each(func(func(Element) bool) { panic("no") })
 	out := m.step(Received{Updates: []Update{broken}})
 	if err := out.Err(); err == nil || !strings.Contains(err.Error(), "internal error") || !out.Unread {
 		t.Errorf("the NACK is %v", err)
@@ -173,15 +178,17 @@ func TestPanicOverAnObjectOfAFileCostsThatObject(t *testing.T) {
 	tell := func(hosts ...string) Result {
 		t.Helper()
 		scope := KindScope(serviceEntryKind)
-		return m.step(Received{Live: true, Updates: []Update{{Scope: scope, Complete: true, Elements: func(yield func(Element) bool) {
+		return m.step(Received{Live: true, Updates: []Update{{Scope: scope, Complete: true, Elements: each(func(yield func(Element) bool) {
 			for i, host := range hosts {
 				r, err := mirror.Decode(serviceEntryKind, raw(t, entry([]string{"shop/a", "shop/bad"}[i], host)), "east")
 				if err != nil {
 					t.Fatal(err)
 				}
-				yield(Element{Resource: r})
+				if !yield(Element{Resource: r}) {
+					return
+				}
 			}
-		}}}}).Result
+		})}}}).Result
 	}
 	tell("a1", "b1")
 	m.holds("shop/a=a1", "shop/bad=b1")

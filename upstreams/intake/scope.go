@@ -206,17 +206,21 @@ func (sc *scope) setReason(rec *record, reason Reason) {
 
 // refuse notes that what was received of a name is not accepted.
 func (sc *scope) refuse(name string, err error, out *Result) {
-	out.refuse(sc.Name+" "+abbreviate(name), err)
-	reason := err.Error()
+	if len(out.Refused) < maxNamed {
+		out.refuse(sc.Name+" "+abbreviate(name), err)
+	} else {
+		out.RefusedTotal++ // nothing is formatted: there may be millions
+	}
 	if len(name) > maxKeptName {
 		name = abbreviate(name)
-	}
-	if len(reason) > maxReason {
-		reason = strings.ToValidUTF8(reason[:maxReason], "") + "…"
 	}
 	if _, known := sc.refused[name]; !known && len(sc.refused) >= maxKeptRefused {
 		sc.moreRefused++
 		return
+	}
+	reason := err.Error()
+	if len(reason) > maxReason {
+		reason = strings.ToValidUTF8(reason[:maxReason], "") + "…"
 	}
 	sc.refused[name] = reason
 }

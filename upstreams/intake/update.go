@@ -6,8 +6,8 @@ import (
 	"fmt"
 
 	"github.com/zeebo/xxh3"
-	"google.golang.org/protobuf/encoding/protowire"
 
+	"meshrelay/internal/wire"
 	"meshrelay/mirror"
 )
 
@@ -32,12 +32,14 @@ func (in *Intake) replace(sc *scope, u *Update, first, unsure bool, out *Result)
 	sc.moreRefused = 0
 	seen, unnamed := 0, 0
 	changed := in.makeRoom(sc, u)
-	// late are elements for which there is no room before what is gone is gone.
-	var late []Element
-	for el := range u.elements() {
+	// late are the numbers of the elements for which there is no room before what is gone is gone.
+	var late []int32
+	at := int32(-1)
+	for el := range u.Elements(in.limits.MaxResourceBytes) {
+		at++
 		name, err := in.peekName(sc.Kind, el)
 		rec := sc.byName[string(name)]
-		if err == nil && rec == nil && el.Resource == nil && !isMCP(sc.Kind, el.Raw) {
+		if err == nil && rec == nil && el.Resource == nil && !isMCP(sc.Kind, el.peek()) {
 			err = errNoMCP // and what looked like its name need not be one
 		}
 		if err != nil {
@@ -47,7 +49,7 @@ func (in *Intake) replace(sc *scope, u *Update, first, unsure bool, out *Result)
 		}
 		if err := in.room(sc, rec, name, el.size()); err != nil {
 			if rec == nil && errors.Is(err, errFull) {
-				late = append(late, el)
+				late = append(late, at)
 				continue
 			}
 			sc.refuse(string(name), err, out)
@@ -94,7 +96,7 @@ func (in *Intake) replace(sc *scope, u *Update, first, unsure bool, out *Result)
 			in.deleteUnseen(k, sc, unsure, out)
 		}
 	}
-	in.admitLate(k, sc, late, out)
+	in.admitLate(k, sc, u, late, out)
 }
 
 // deleteUnseen deletes the records that the newest update of a scope does not have.
@@ -112,10 +114,21 @@ func (in *Intake) deleteUnseen(k *kind, sc *scope, unsure bool, out *Result) {
 	in.reconcile(k, gone)
 }
 
-// admitLate takes in new elements as far as there is room for them.
-func (in *Intake) admitLate(k *kind, sc *scope, late []Element, out *Result) {
+// admitLate takes in new elements, whose numbers late has, as far as there is room for them.
+func (in *Intake) admitLate(k *kind, sc *scope, u *Update, late []int32, out *Result) {
+	if len(late) == 0 {
+		return
+	}
 	var changed []string
-	for _, el := range late {
+	at := int32(-1)
+	for el := range u.Elements(in.limits.MaxResourceBytes) {
+		if len(late) == 0 {
+			break
+		}
+		if at++; at != late[0] {
+			continue
+		}
+		late = late[1:]
 		name, err := in.peekName(sc.Kind, el)
 		if err != nil {
 			continue // it had a name before
@@ -142,7 +155,7 @@ func (in *Intake) patch(sc *scope, u *Update, out *Result) {
 	in.nextGeneration(sc)
 	changed := in.makeRoom(sc, u)
 	seen := map[string]bool{}
-	for el := range u.elements() {
+	for el := range u.Elements(in.limits.MaxResourceBytes) {
 		name, err := in.peekName(sc.Kind, el)
 		if err == nil && sc.Kind != mirror.MeshConfig && el.Resource == nil && string(name) != string(el.Name) {
 			err = fmt.Errorf("the element is named %q and the resource in it %q", el.Name, name)
@@ -156,15 +169,15 @@ func (in *Intake) patch(sc *scope, u *Update, out *Result) {
 			sc.refuse(full, errDuplicate, out)
 			continue
 		}
-		seen[full] = true
 		rec := sc.byName[full]
 		if err := in.room(sc, rec, name, el.size()); err != nil {
 			sc.refuse(full, err, out)
 			if rec != nil {
-				rec.hash = xxh3.Uint128{}
+				rec.hash, seen[full] = xxh3.Uint128{}, true
 			}
 			continue
 		}
+		seen[full] = true // no name for which there is no room: there may be millions
 		delete(sc.refused, full)
 		switch {
 		case rec == nil:
@@ -179,18 +192,26 @@ func (in *Intake) patch(sc *scope, u *Update, out *Result) {
 	}
 	k := in.kind(sc.Kind)
 	out.Changed += in.reconcile(k, changed)
-	var gone []string
-	for _, name := range u.Removed {
-		if sc.Kind == mirror.MeshConfig {
-			name = mirror.MeshConfigName
-		}
-		if rec := sc.byName[name]; rec != nil && !seen[name] && in.delete(sc, name, rec) {
-			gone = append(gone, name)
-		}
-		delete(sc.refused, name)
+	out.Gone += in.removeNamed(k, sc, u, seen)
+}
+
+// removeNamed deletes the records that an update names as gone, but for those that it also has.
+func (in *Intake) removeNamed(k *kind, sc *scope, u *Update, seen map[string]bool) int {
+	if u.Removed == nil {
+		return 0
 	}
-	out.Gone += len(gone)
+	var gone []string
+	for name := range u.Removed {
+		if sc.Kind == mirror.MeshConfig {
+			name = []byte(mirror.MeshConfigName)
+		}
+		if rec := sc.byName[string(name)]; rec != nil && !seen[string(name)] && in.delete(sc, string(name), rec) {
+			gone = append(gone, string(name))
+		}
+		delete(sc.refused, string(name))
+	}
 	in.reconcile(k, gone)
+	return len(gone)
 }
 
 func (in *Intake) nextGeneration(sc *scope) {
@@ -271,11 +292,12 @@ func (in *Intake) decode(sc *scope, rec *record, name string, el Element) (diffe
 	return in.importRecord(sc, rec, r, path)
 }
 
-func (u *Update) elements() func(yield func(Element) bool) {
-	if u.Elements == nil {
-		return func(func(Element) bool) {}
+// peek returns what the name can be read from.
+func (el Element) peek() []byte {
+	if el.Head != nil {
+		return el.Head
 	}
-	return u.Elements
+	return el.Raw
 }
 
 func (el Element) hash() xxh3.Uint128 {
@@ -289,7 +311,7 @@ func (el Element) size() int {
 	if el.Resource != nil {
 		return len(el.Resource.DeltaEntry())
 	}
-	return len(el.Raw)
+	return max(el.Size, len(el.Raw))
 }
 
 func (el Element) version() []byte {
@@ -306,7 +328,7 @@ func (in *Intake) peekName(kind mirror.Kind, el Element) ([]byte, error) {
 		in.nameBuffer = append(in.nameBuffer[:0], el.Resource.FullName()...)
 		return in.nameBuffer, nil
 	}
-	name, err := mirror.PeekName(kind, el.Raw)
+	name, err := mirror.PeekName(kind, el.peek())
 	if err == nil && len(name) == 0 {
 		err = errNoName
 	}
@@ -318,20 +340,5 @@ func isMCP(kind mirror.Kind, element []byte) bool {
 	if kind == mirror.MeshConfig {
 		return true
 	}
-	var typeURL []byte
-	for len(element) > 0 {
-		num, typ, n := protowire.ConsumeTag(element)
-		if n < 0 {
-			return false
-		}
-		m := protowire.ConsumeFieldValue(num, typ, element[n:])
-		if m < 0 {
-			return false
-		}
-		if num == 1 && typ == protowire.BytesType {
-			typeURL, _ = protowire.ConsumeBytes(element[n:])
-		}
-		element = element[n+m:]
-	}
-	return bytes.HasSuffix(typeURL, []byte("/istio.mcp.v1alpha1.Resource"))
+	return bytes.HasSuffix(wire.Last(element, 1), []byte("/istio.mcp.v1alpha1.Resource"))
 }

@@ -46,11 +46,11 @@ func (s *Source) noteRepeated(resp *adsclient.Response, complete bool) {
 		return
 	}
 	if !complete {
-		for raw := range resp.Resources() {
+		for raw := range resp.Resources(1) { // their names are enough
 			delete(names, string(raw.Name))
 		}
-		for _, name := range resp.Removed {
-			delete(names, name)
+		for name := range resp.Removed() {
+			delete(names, string(name))
 		}
 		if len(names) > 0 {
 			return

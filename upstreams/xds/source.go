@@ -9,6 +9,7 @@ package xds
 import (
 	"context"
 	"fmt"
+	"iter"
 	"log/slog"
 	"maps"
 	"slices"
@@ -68,7 +69,7 @@ func New(cfg config.Upstream, env upstreams.Env) (*Source, error) {
 	s := &Source{log: env.Log, extra: cfg.XDS.Types, complained: map[string]string{}}
 	s.st = upstreams.Status{State: upstreams.StateConnecting, Since: time.Now(), Address: cfg.XDS.Addresses[0], Drift: map[string]uint64{}}
 	opts := s.dialOptions(cfg.XDS)
-	node := env.Node
+	node, gzip := env.Node, slices.Contains(cfg.XDS.Compression, config.CompressionGzip)
 	var err error
 	s.client, err = adsclient.New(adsclient.Config{
 		Addresses: cfg.XDS.Addresses,
@@ -86,6 +87,7 @@ func New(cfg config.Upstream, env upstreams.Env) (*Source, error) {
 		SyncTimeout:      cfg.XDS.SyncTimeout.D(),
 		FailbackAfter:    cfg.XDS.FailbackAfter.D(),
 		MaxResponseBytes: cfg.Limits.MaxResponseBytes,
+		Gzip:             gzip,
 		Logger:           s.log,
 	}, s)
 	if err == nil && cfg.Services.Mode == config.ServicesDiscover {
@@ -98,7 +100,7 @@ func New(cfg config.Upstream, env upstreams.Env) (*Source, error) {
 				})
 			},
 			ResyncInterval: cfg.XDS.ResyncInterval.D(), FailbackAfter: cfg.XDS.FailbackAfter.D(), Logger: s.log,
-			MaxResponseBytes: cfg.Limits.MaxResponseBytes,
+			MaxResponseBytes: cfg.Limits.MaxResponseBytes, Gzip: gzip,
 		}, s.endpointsChanged)
 	}
 	if err != nil {
@@ -120,10 +122,6 @@ func (s *Source) dialOptions(x *config.XDS) []grpc.DialOption {
 	}
 	if x.TokenFile != "" {
 		opts = append(opts, grpc.WithPerRPCCredentials(adsclient.TokenFile(x.TokenFile)))
-	}
-	if slices.Contains(x.Compression, config.CompressionGzip) {
-		// Of this connection: to register it would be for the whole process.
-		opts = append(opts, grpc.WithDecompressor(grpc.NewGZIPDecompressor())) //nolint:staticcheck // there is no other way
 	}
 	return opts
 }
@@ -268,13 +266,13 @@ func (s *Source) HandleResponse(resp *adsclient.Response) error {
 	// There is one MeshConfig at most, so what a server has of it is all that there is.
 	complete := resp.Complete || scope.Kind == mirror.MeshConfig
 	result := s.feed.Update(intake.Received{Believe: s.relay, Updates: []intake.Update{{
-		Scope: scope, Complete: complete, Elements: elementsOf(resp), Room: resp.Room(), Removed: resp.Removed,
+		Scope: scope, Complete: complete, Elements: elementsOf(resp), Room: resp.Room(), Removed: resp.Removed(),
 	}}})
 	if n := result.Changed + result.Gone; resp.Relist && n > 0 {
 		s.st.Drift[scope.Kind.String()] += uint64(n)
 		s.log.Info("asking for everything again has brought what no push had", "type", resp.TypeURL, "changed", result.Changed, "gone", result.Gone)
 	}
-	s.log.Debug("response", "type", resp.TypeURL, "resources", resp.Len(), "removed", len(resp.Removed),
+	s.log.Debug("response", "type", resp.TypeURL, "resources", resp.Len(), "removed", resp.RemovedLen(),
 		"changed", result.Changed, "deleted", result.Deleted, "bytes", resp.Size())
 	s.want(result.Clusters)
 	if !result.Unread {
@@ -286,11 +284,13 @@ func (s *Source) HandleResponse(resp *adsclient.Response) error {
 	return nil
 }
 
-func elementsOf(resp *adsclient.Response) func(yield func(intake.Element) bool) {
-	return func(yield func(intake.Element) bool) {
-		for raw := range resp.Resources() {
-			if !yield(intake.Element{Raw: raw.Any, Name: raw.Name, Version: raw.Version}) {
-				return
+func elementsOf(resp *adsclient.Response) func(limit int) iter.Seq[intake.Element] {
+	return func(limit int) iter.Seq[intake.Element] {
+		return func(yield func(intake.Element) bool) {
+			for raw := range resp.Resources(limit) {
+				if !yield(intake.Element{Raw: raw.Any, Head: raw.Peek(), Size: raw.Size, Name: raw.Name, Version: raw.Version}) {
+					return
+				}
 			}
 		}
 	}

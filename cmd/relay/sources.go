@@ -1,7 +1,0 @@
-package main
-
-// The kinds of sources that an upstream can have.
-import (
-	_ "meshrelay/upstreams/file"
-	_ "meshrelay/upstreams/xds"
-)
