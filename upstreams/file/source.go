@@ -9,7 +9,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"iter"
 	"log/slog"
 	"path/filepath"
 	"slices"
@@ -201,22 +200,10 @@ func (s *Source) updates(merged map[mirror.Key]*mirror.Resource) []intake.Update
 	for kind := range s.told {
 		all := byKind[kind]
 		slices.SortFunc(all, func(a, b *mirror.Resource) int { return cmp.Compare(a.FullName(), b.FullName()) })
-		updates = append(updates, intake.Update{Scope: intake.KindScope(kind), Complete: true, Room: len(all), Elements: elementsOf(all)})
+		updates = append(updates, intake.Update{Scope: intake.KindScope(kind), Complete: true, Room: len(all), Elements: intake.Resources(all...)})
 	}
 	slices.SortFunc(updates, func(a, b intake.Update) int { return mirror.CompareKinds(a.Scope.Kind, b.Scope.Kind) })
 	return updates
-}
-
-func elementsOf(all []*mirror.Resource) func(int) iter.Seq[intake.Element] {
-	return func(int) iter.Seq[intake.Element] {
-		return func(yield func(intake.Element) bool) {
-			for _, r := range all {
-				if !yield(intake.Element{Resource: r}) {
-					return
-				}
-			}
-		}
-	}
 }
 
 // logRefused logs what was not refused before.

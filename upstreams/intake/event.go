@@ -54,6 +54,19 @@ type Update struct {
 	Removed iter.Seq[[]byte]
 }
 
+// Resources returns elements of resources that a source reads itself.
+func Resources(all ...*mirror.Resource) func(limit int) iter.Seq[Element] {
+	return func(int) iter.Seq[Element] {
+		return func(yield func(Element) bool) {
+			for _, r := range all {
+				if !yield(Element{Resource: r}) {
+					return
+				}
+			}
+		}
+	}
+}
+
 // Received is the event that a source has told something. All its updates take effect at once.
 type Received struct {
 	Updates []Update
