@@ -176,7 +176,7 @@ func (r *Response) parse(c *cursor) error {
 		}
 		return r.take(c, f)
 	})
-	if err == nil && !(utf8.ValidString(r.Version) && utf8.ValidString(r.TypeURL) && utf8.ValidString(r.Nonce)) {
+	if err == nil && !utf8.ValidString(r.Version+" "+r.TypeURL+" "+r.Nonce) {
 		err = errUTF8
 	}
 	return err
