@@ -125,8 +125,8 @@ func (d *Debug) explain(_ context.Context, w io.Writer, q url.Values) error {
 }
 
 func (d *Debug) explainKey(key mirror.Key) (*Explanation, error) {
-	s := d.views.Configs.Settle(key)
-	e := &Explanation{Ref: refOf(key), Outcome: Missing, Reason: s.Verdict.Reason, Sources: []SourceCopy{}}
+	s := d.views.Configs.Resolve(key)
+	e := &Explanation{Ref: refOf(key), Outcome: Missing, Reason: s.Decision.Reason, Sources: []SourceCopy{}}
 	traces := d.views.Trace(key)
 	sources := d.views.Upstreams()
 	place := func(c SourceCopy) int { // behind all, of one that is gone meanwhile
@@ -160,7 +160,7 @@ func (d *Debug) explainKey(key mirror.Key) (*Explanation, error) {
 		if slices.ContainsFunc(traces, said) {
 			continue
 		}
-		c := SourceCopy{Upstream: p.Source, Outcome: outcomeOf(i, s.Verdict), Version: p.Resource.Version()}
+		c := SourceCopy{Upstream: p.Source, Outcome: outcomeOf(i, s.Decision), Version: p.Resource.Version()}
 		if at := place(c); at < len(sources) {
 			c.Detail = keptOf(sources[at])
 		}
@@ -171,7 +171,7 @@ func (d *Debug) explainKey(key mirror.Key) (*Explanation, error) {
 	case s.Served != nil:
 		e.Outcome, e.Source, e.Version = Served, s.Served.Source(), s.Served.Version()
 		for _, t := range traces {
-			if t.Resource != nil && t.Since.After(e.Since) && (t.Resource == s.Served || len(s.Verdict.United) > 0) {
+			if t.Resource != nil && t.Since.After(e.Since) && (t.Resource == s.Served || len(s.Decision.United) > 0) {
 				e.Since = t.Since
 			}
 		}
@@ -180,8 +180,8 @@ func (d *Debug) explainKey(key mirror.Key) (*Explanation, error) {
 			return nil, err
 		}
 		e.Served = o
-	case s.Into != mirror.Key{}:
-		into := refOf(s.Into)
+	case s.MergedInto != mirror.Key{}:
+		into := refOf(s.MergedInto)
 		e.Outcome, e.Into = United, &into
 	case len(s.Copies) > 0:
 		e.Outcome = Rejected
@@ -204,7 +204,7 @@ func (d *Debug) explainKey(key mirror.Key) (*Explanation, error) {
 }
 
 // copyOf says what has become of one source's copy.
-func copyOf(t upstreams.Trace, key mirror.Key, s mirror.Settlement) (SourceCopy, error) {
+func copyOf(t upstreams.Trace, key mirror.Key, s mirror.Resolution) (SourceCopy, error) {
 	c := SourceCopy{Upstream: t.Upstream, Reason: t.Reason, Detail: t.Detail, Refused: t.Refused, Since: t.Since}
 	if t.Original != key {
 		original := refOf(t.Original)
@@ -218,7 +218,7 @@ func copyOf(t upstreams.Trace, key mirror.Key, s mirror.Settlement) (SourceCopy,
 		delete(o.Metadata.Annotations, mirror.ProvenanceAnnotation) // the relay's own words
 		c.From, c.SourceVersion = o, t.From.SourceVersion()
 	}
-	i := slices.IndexFunc(s.Copies, func(p mirror.Provider) bool { return p.Source == t.Upstream })
+	i := slices.IndexFunc(s.Copies, func(p mirror.Copy) bool { return p.Source == t.Upstream })
 	switch {
 	case t.Reason != "":
 		c.Outcome = LeftOut
@@ -229,7 +229,7 @@ func copyOf(t upstreams.Trace, key mirror.Key, s mirror.Settlement) (SourceCopy,
 	case t.Key != key:
 		c.Outcome, c.Detail = Renamed, fmt.Sprintf("it is called %s here", refOf(t.Key))
 	default:
-		c.Outcome = outcomeOf(i, s.Verdict)
+		c.Outcome = outcomeOf(i, s.Decision)
 	}
 	if t.Resource == nil {
 		return c, nil
@@ -241,7 +241,7 @@ func copyOf(t upstreams.Trace, key mirror.Key, s mirror.Settlement) (SourceCopy,
 }
 
 // outcomeOf says what a verdict makes of one of the copies.
-func outcomeOf(i int, v mirror.Verdict) Outcome {
+func outcomeOf(i int, v mirror.Decision) Outcome {
 	switch {
 	case i == v.Winner:
 		return Served
@@ -272,8 +272,8 @@ func withheldBy(u upstreams.Status, kind mirror.Kind) (Outcome, string) {
 
 // waits reports whether what a frozen source has of a key is another than what it gives. What
 // is annotated on account of its age can not be compared.
-func waits(t upstreams.Trace, s mirror.Settlement) bool {
-	i := slices.IndexFunc(s.Copies, func(p mirror.Provider) bool { return p.Source == t.Upstream })
+func waits(t upstreams.Trace, s mirror.Resolution) bool {
+	i := slices.IndexFunc(s.Copies, func(p mirror.Copy) bool { return p.Source == t.Upstream })
 	return i >= 0 && t.Resource != nil && t.Resource.Key() == s.Copies[i].Resource.Key() &&
 		!s.Copies[i].Resource.HasAnnotation(upstreams.StaleAnnotation) && !s.Copies[i].Resource.Equal(t.Resource)
 }
@@ -406,7 +406,7 @@ func (d *Debug) conflicts(_ context.Context, w io.Writer, q url.Values) error {
 	}
 	all := Conflicts{Keys: notNil(d.views.Contests(kinds...)), Hosts: notNil(d.views.HostConflicts()), NotFollowed: d.views.NotFollowed()}
 	if kinds != nil {
-		all.NotFollowed = slices.DeleteFunc(all.NotFollowed, func(n conflicts.NotFollowed) bool { return !slices.Contains(kinds, n.Key.Kind) })
+		all.NotFollowed = slices.DeleteFunc(all.NotFollowed, func(n conflicts.NotFollowed) bool { return !slices.Contains(kinds, n.Kind) })
 		all.Hosts = notNil(slices.DeleteFunc(all.Hosts, func(c conflicts.HostConflict) bool { return !slices.Contains(kinds, c.Kind) }))
 	}
 	for i := range all.Hosts[:min(len(all.Hosts), maxApart)] {

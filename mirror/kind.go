@@ -28,6 +28,14 @@ var MeshConfig = Kind{Kind: "MeshConfig"}
 // delta streams, served (PROTOCOL S18: a fixed name).
 const MeshConfigName = "mesh"
 
+// Singleton reports whether a source has one resource of the kind at most, with a fixed name
+// and for its own mesh only. Singletons are served from the first source, and not merged.
+func (k Kind) Singleton() bool { return k == MeshConfig }
+
+// Bare reports whether resources of the kind travel without metadata: without namespace,
+// labels, annotations and times.
+func (k Kind) Bare() bool { return k == MeshConfig }
+
 const coreGroup = "core"
 
 // String returns "group/Kind", the form used in logs, metrics and errors.
@@ -99,7 +107,7 @@ type Key struct {
 // when it is cluster-scoped (PROTOCOL, wire facts), or the fixed name of a
 // MeshConfig.
 func (k Key) FullName() string {
-	if k.Kind == MeshConfig {
+	if k.Kind.Bare() {
 		return k.Name
 	}
 	return k.Namespace + "/" + k.Name
@@ -107,6 +115,15 @@ func (k Key) FullName() string {
 
 // String returns "group/Kind namespace/name".
 func (k Key) String() string { return k.Kind.String() + " " + k.FullName() }
+
+// keyOf is the inverse of FullName.
+func keyOf(kind Kind, full string) (Key, bool) {
+	if kind.Bare() {
+		return Key{Kind: kind, Name: full}, true
+	}
+	namespace, name, err := ParseFullName(full)
+	return Key{Kind: kind, Namespace: namespace, Name: name}, err == nil
+}
 
 // ParseFullName splits a wire name into namespace and name. Exactly one "/" is
 // allowed and the name must not be empty: istiod skips every other shape, and so

@@ -67,9 +67,6 @@ func originOf(value []byte) []byte {
 
 // Provenance returns what r's annotation says of its way; nothing when it has none.
 func (r *Resource) Provenance() Provenance {
-	if r.Kind() == MeshConfig {
-		return Provenance{}
-	}
 	meta, _ := r.split()
 	md, err := parseMetadata(meta)
 	if err != nil {
@@ -93,38 +90,25 @@ func (r *Resource) HasAnnotation(key string) bool {
 // annotationsField is the number of istio.mcp.v1alpha1.Metadata.annotations.
 const annotationsField = 5
 
-// Stamp is what a relay adds to the provenance of the resources of one source. It is
-// immutable.
+// Stamp is what a relay adds to the provenance of the resources of one source.
 type Stamp struct {
-	source, cluster, relay []byte
-	believe, begin         bool
-}
-
-// StampOf says what a Stamp adds.
-type StampOf struct {
-	// Source and Cluster are for resources that no relay has stamped yet.
+	// Source and Cluster are for resources without provenance.
 	Source, Cluster string
-	// Relay is added to the path. When it is empty, nothing is annotated, and a resource
-	// only is given its cluster.
+	// Relay is added to the path. When it is empty, the annotation stays as it is, and a
+	// resource only gets its cluster.
 	Relay string
-	// Believe takes over what the annotation of a resource tells, because a relay wrote it.
-	// Otherwise the resource begins its way here: anybody who may annotate it may have.
+	// Believe keeps the provenance that a resource has, because a relay wrote it. Otherwise
+	// it is dropped: anybody who may annotate the resource may have written it.
 	Believe bool
-	// Begin forgets the path so far: what a relay served may have been written down, and is
-	// read from there.
+	// Begin drops the path so far: a resource that a relay served may be read from a file.
 	Begin bool
-}
-
-// NewStamp returns a Stamp.
-func NewStamp(of StampOf) *Stamp {
-	return &Stamp{source: []byte(of.Source), cluster: []byte(of.Cluster), relay: []byte(of.Relay), believe: of.Believe, begin: of.Begin}
 }
 
 // Stamped returns r with a stamp on it. A MeshConfig has no annotations, and is only given
 // its cluster.
 func (r *Resource) Stamped(stamp *Stamp) *Resource {
-	if r.Kind() == MeshConfig {
-		return r.withCluster(string(stamp.cluster))
+	if r.Kind().Bare() {
+		return r.withCluster(stamp.Cluster)
 	}
 	meta, body := r.split()
 	md, err := parseMetadata(meta)
@@ -134,10 +118,10 @@ func (r *Resource) Stamped(stamp *Stamp) *Resource {
 	md.version = []byte(r.sourceVersion)
 	had := md.from != nil
 	cluster := md.stamp(stamp)
-	if len(stamp.relay) == 0 && had == (md.from != nil) {
+	if len(stamp.Relay) == 0 && had == (md.from != nil) {
 		return r.withCluster(cluster)
 	}
-	out, err := newWrapped(r.Kind(), md, body, from{r.Source(), cluster})
+	out, err := build(r.Kind(), md, body, from{r.Source(), cluster})
 	if err != nil {
 		return r // the name is the one that r has
 	}
@@ -146,21 +130,21 @@ func (r *Resource) Stamped(stamp *Stamp) *Resource {
 
 // stamp puts a stamp on metadata, and returns the cluster that they are of.
 func (md *metadata) stamp(s *Stamp) (cluster string) {
-	cluster = string(s.cluster)
-	if !s.believe || len(md.from) > MaxProvenance || !isProvenance(md.from) {
+	cluster = s.Cluster
+	if !s.Believe || len(md.from) > MaxProvenance || !isProvenance(md.from) {
 		md.from = nil // somebody's own words, which would claim any cluster
 	}
 	if md.from != nil {
 		cluster = ParseProvenance(string(originOf(md.from))).Cluster
 	}
-	if len(s.relay) == 0 {
+	if len(s.Relay) == 0 {
 		return cluster
 	}
-	value := make([]byte, 0, len(md.from)+len(s.source)+len(s.cluster)+len(md.version)+len(s.relay)+10)
+	value := make([]byte, 0, len(md.from)+len(s.Source)+len(s.Cluster)+len(md.version)+len(s.Relay)+10)
 	if md.from == nil {
-		value = append(value, s.source...)
-		if !bytes.Equal(s.cluster, s.source) {
-			value = append(append(append(value, '('), s.cluster...), ')')
+		value = append(value, s.Source...)
+		if s.Cluster != s.Source {
+			value = append(append(append(value, '('), s.Cluster...), ')')
 		}
 		if len(md.version) > 0 && len(md.version) <= maxSourceVersion {
 			value = append(append(value, '@'), md.version...)
@@ -172,11 +156,11 @@ func (md *metadata) stamp(s *Stamp) (cluster string) {
 			before, path = md.from[:i], md.from[i+len(via):]
 		}
 		value = append(append(value, before...), via...)
-		if len(path) > 0 && !s.begin {
+		if len(path) > 0 && !s.Begin {
 			value = append(append(value, path...), ',')
 		}
 	}
-	md.from = append(value, s.relay...)
+	md.from = append(value, s.Relay...)
 	return cluster
 }
 

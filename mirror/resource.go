@@ -1,25 +1,15 @@
 package mirror
 
 import (
-	"bytes"
 	"encoding/base64"
-	"encoding/binary"
-	"errors"
 	"fmt"
-	"slices"
 	"time"
-	"unicode/utf8"
 	"unique"
 
-	"meshrelay/internal/text"
-	"meshrelay/internal/wire"
-
-	"github.com/zeebo/xxh3"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/timestamppb"
-	mcp "istio.io/api/mcp/v1alpha1"
 )
 
 const (
@@ -87,326 +77,6 @@ type Metadata struct {
 	CreateTime time.Time
 }
 
-// New builds a resource. It fails when the name has not the shape that receivers
-// demand or when the body is not one that they can decode.
-func New(s Spec) (*Resource, error) {
-	body, err := proto.MarshalOptions{Deterministic: true}.Marshal(s.Body)
-	if err != nil {
-		return nil, fmt.Errorf("%s: encode body: %w", s.Key, err)
-	}
-	if err := checkBody(s.Kind, []byte(s.Body.GetTypeUrl()), s.Body.GetValue()); err != nil {
-		return nil, fmt.Errorf("%s: %w", s.Key, err)
-	}
-	if s.Kind == MeshConfig {
-		return newBare(s.Kind, body, from{s.Source, s.Cluster}, s.SourceVersion), nil
-	}
-	md, err := metadataOf(&mcp.Metadata{Name: s.FullName(), Version: s.SourceVersion, CreateTime: timestampOf(s.CreateTime), Labels: s.Labels, Annotations: s.Annotations})
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", s.Key, err)
-	}
-	if !md.validText() {
-		return nil, fmt.Errorf("%s: the name, a label or an annotation is not valid UTF-8", s.Key)
-	}
-	return newWrapped(s.Kind, md, body, from{s.Source, s.Cluster})
-}
-
-// timestampOf returns nil when t is unknown.
-func timestampOf(t time.Time) *timestamppb.Timestamp {
-	if t.IsZero() {
-		return nil
-	}
-	return timestamppb.New(t)
-}
-
-// from is where a resource comes from.
-type from struct{ source, cluster string }
-
-// Spec returns what r can be built from: New(r.Spec()) equals r. The maps are the
-// caller's to change, the body is not.
-func (r *Resource) Spec() Spec {
-	s := Spec{Key: r.Key(), Source: r.Source(), Cluster: r.Cluster(), SourceVersion: r.sourceVersion, Body: r.Body()}
-	if r.Kind() != MeshConfig {
-		md := r.Metadata()
-		s.Labels, s.Annotations, s.CreateTime = md.Labels, md.Annotations, md.CreateTime
-	}
-	return s
-}
-
-// Decode builds a resource from one element of an upstream's response: an encoded
-// google.protobuf.Any that holds an istio.mcp.v1alpha1.Resource or, for
-// MeshConfig, an istio.mesh.v1alpha1.MeshConfig. The body's bytes are taken over
-// as they are. It copies data, which the caller may reuse.
-//
-// A resource that receivers could not decode is an error: sent on, it would
-// delete the object there (PROTOCOL S12).
-func Decode(kind Kind, data []byte, source string) (*Resource, error) {
-	r, _, err := DecodeStamped(kind, data, source, nil)
-	return r, err
-}
-
-// DecodeStamped is Decode, with a stamp on the resource unless it is nil. It also returns
-// the relays that the resource has passed on its way here, as its annotation tells, whether
-// the stamp believes that or not.
-func DecodeStamped(kind Kind, data []byte, source string, stamp *Stamp) (r *Resource, path []string, err error) {
-	typeURL, value, err := splitAny(data)
-	if err != nil {
-		return nil, nil, err
-	}
-	if kind == MeshConfig {
-		if err := checkBody(kind, typeURL, value); err != nil {
-			return nil, nil, err
-		}
-		f := from{source: source}
-		if stamp != nil {
-			f.cluster = string(stamp.cluster)
-		}
-		return newBare(kind, data, f, ""), nil, nil
-	}
-	if !hasMessageName(typeURL, "istio.mcp.v1alpha1.Resource") {
-		return nil, nil, fmt.Errorf("element is a %q, want %q", text.Abbreviate(string(typeURL)), resourceURL)
-	}
-	meta, body, err := splitResource(value)
-	if err != nil {
-		return nil, nil, err
-	}
-	md, err := parseMetadata(meta)
-	if err != nil {
-		return nil, nil, err
-	}
-	bodyURL, bodyValue, err := splitAny(body)
-	if err != nil {
-		return nil, nil, fmt.Errorf("%s: body: %w", text.Abbreviate(string(md.name)), err)
-	}
-	if err := checkBody(kind, bodyURL, bodyValue); err != nil {
-		return nil, nil, fmt.Errorf("%s: %w", text.Abbreviate(string(md.name)), err)
-	}
-	f := from{source: source}
-	if stamp != nil {
-		switch {
-		case len(md.from) <= MaxProvenance:
-			path = ParseProvenance(string(md.from)).Path
-		case stamp.believe:
-			return nil, nil, fmt.Errorf("%s: its annotation %s has %d bytes, and %d are the most", text.Abbreviate(string(md.name)), ProvenanceAnnotation, len(md.from), MaxProvenance)
-		}
-		f.cluster = md.stamp(stamp)
-	}
-	r, err = newWrapped(kind, md, body, f)
-	return r, path, err
-}
-
-// PeekName returns the full name of an element that Decode would build a resource
-// from, without decoding or allocating. The name has not been checked.
-func PeekName(kind Kind, data []byte) ([]byte, error) {
-	if kind == MeshConfig {
-		return meshConfigName, nil
-	}
-	_, value, err := splitAny(data)
-	if err != nil {
-		return nil, err
-	}
-	meta, _, err := splitResource(value)
-	if err != nil {
-		return nil, err
-	}
-	c := wire.Fields(meta)
-	var name []byte
-	for c.Next() {
-		if c.Bytes(1) {
-			name = c.Value()
-		}
-	}
-	return name, c.Err()
-}
-
-var meshConfigName = []byte(MeshConfigName)
-
-func newBare(kind Kind, anyBytes []byte, f from, sourceVersion string) *Resource {
-	r := &Resource{origin: unique.Make(origin{kind: unique.Make(kind), source: f.source, cluster: f.cluster}), name: MeshConfigName, sourceVersion: sourceVersion}
-	b := r.beginEntry(1 + protowire.SizeBytes(len(anyBytes)))
-	b = appendLen(b, 2, len(anyBytes))
-	b = append(b, anyBytes...)
-	r.version = contentHash(nil, anyBytes, f.source, nil)
-	r.endEntry(b)
-	return r
-}
-
-func newWrapped(kind Kind, md metadata, body []byte, f from) (*Resource, error) {
-	full := string(md.name)
-	namespace, _, err := ParseFullName(full)
-	if err != nil {
-		return nil, err
-	}
-	if len(full) > maxNameLen {
-		return nil, fmt.Errorf("resource name %q: longer than %d bytes", text.Abbreviate(full), maxNameLen)
-	}
-	if err := checkScope(kind, namespace); err != nil {
-		return nil, fmt.Errorf("%s %q: %w", kind, text.Abbreviate(full), err)
-	}
-	metaLen := md.size()
-	resourceLen := 1 + protowire.SizeBytes(metaLen) + 1 + protowire.SizeBytes(len(body))
-	anyLen := 1 + protowire.SizeBytes(len(resourceURL)) + 1 + protowire.SizeBytes(resourceLen)
-
-	r := &Resource{
-		origin: unique.Make(origin{unique.Make(kind), f.source, f.cluster, md.revision()}),
-		name:   full, nsLen: uint16(len(namespace)), sourceVersion: string(md.version),
-	}
-	b := r.beginEntry(1 + protowire.SizeBytes(anyLen))
-	b = appendLen(b, 2, anyLen)
-	b = appendLen(b, 1, len(resourceURL))
-	b = append(b, resourceURL...)
-	b = appendLen(b, 2, resourceLen)
-	b = appendLen(b, 1, metaLen)
-	metaAt := len(b)
-	b, versionAt, volatileAt := md.append(b)
-	r.version = contentHash(b[metaAt:volatileAt], body, f.source, originOf(md.from))
-	b = appendLen(b, 2, len(body))
-	r.endEntry(append(b, body...), versionAt)
-	return r, nil
-}
-
-// checkScope refuses a namespace on a well-known kind that has none, and a missing one on the
-// others: rules about namespaces would not see such a resource.
-func checkScope(kind Kind, namespace string) error {
-	info, known := LookupKind(kind)
-	switch {
-	case !known || info.ClusterScoped == (namespace == ""):
-		return nil
-	case info.ClusterScoped:
-		return errors.New("resources of this kind have no namespace, and this one has")
-	}
-	return errors.New("it has no namespace, and resources of this kind have one")
-}
-
-var blankVersion = make([]byte, versionLen)
-
-// entryVersionAt is where an entry's version is: behind its tag, its length
-// (which is what beginEntry cannot know in advance) and the version's own.
-func entryVersionAt(frameAt uint16) int { return int(frameAt) - versionLen }
-
-// beginEntry starts the encoding of the resource with all that comes before the
-// frame, which is frameLen bytes long.
-func (r *Resource) beginEntry(frameLen int) []byte {
-	entryLen := 1 + protowire.SizeBytes(versionLen) + frameLen + 1 + protowire.SizeBytes(len(r.name))
-	b := make([]byte, 0, 1+protowire.SizeBytes(entryLen))
-	b = appendLen(b, 2, entryLen)
-	b = appendLen(b, 1, versionLen)
-	b = append(b, blankVersion...)
-	r.frameAt = uint16(len(b))
-	return b
-}
-
-// endEntry completes the encoding after the frame, and fills in the version.
-func (r *Resource) endEntry(b []byte, versionAt ...int) {
-	r.frameTo = int32(len(b))
-	b = appendLen(b, 3, len(r.name))
-	b = append(b, r.name...)
-	for _, at := range append(versionAt, entryVersionAt(r.frameAt)) {
-		base64.RawURLEncoding.Encode(b[at:at+versionLen], r.version[:])
-	}
-	r.entry = b
-}
-
-// contentHash covers the metadata, in which the place of the version is still blank, the
-// body, the source, and the origin beyond that: a resource that comes from another source is
-// a change even when its bytes are the same (PROTOCOL C10, S10). 128 bits, because an
-// accident would be served as "unchanged".
-func contentHash(meta, body []byte, source string, origin []byte) (sum [16]byte) {
-	var parts [32]byte
-	m, b := xxh3.Hash128(meta), xxh3.Hash128(body)
-	binary.BigEndian.PutUint64(parts[:8], m.Hi)
-	binary.BigEndian.PutUint64(parts[8:16], m.Lo)
-	binary.BigEndian.PutUint64(parts[16:24], b.Hi)
-	binary.BigEndian.PutUint64(parts[24:], b.Lo)
-	h := xxh3.Hash128Seed(parts[:], xxh3.HashSeed(origin, xxh3.HashString(source)))
-	binary.BigEndian.PutUint64(sum[:8], h.Hi)
-	binary.BigEndian.PutUint64(sum[8:], h.Lo)
-	return sum
-}
-
-// checkBody refuses a body that receivers could not decode.
-func checkBody(kind Kind, typeURL, value []byte) error {
-	if len(typeURL) == 0 {
-		return errors.New("body is missing or has no type URL")
-	}
-	info, ok := LookupKind(kind)
-	if !ok {
-		c := wire.Fields(value)
-		for c.Next() {
-		}
-		if err := c.Err(); err != nil {
-			return fmt.Errorf("body (%s) is not protobuf: %w", text.Abbreviate(string(typeURL)), err)
-		}
-		return nil
-	}
-	want := info.message.ProtoReflect().Descriptor().FullName()
-	if !hasMessageName(typeURL, string(want)) {
-		return fmt.Errorf("body is a %q, want %q", text.Abbreviate(string(typeURL)), typePrefix+string(want))
-	}
-	if info.shape().check(value, maxDepth) == nil {
-		return nil
-	}
-	if err := (proto.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(value, info.NewBody()); err != nil {
-		return fmt.Errorf("body does not decode as %s: %w", want, err)
-	}
-	return nil
-}
-
-func hasMessageName(typeURL []byte, name string) bool {
-	i := bytes.LastIndexByte(typeURL, '/')
-	return i >= 0 && string(typeURL[i+1:]) == name
-}
-
-// splitAny returns the two fields of an encoded google.protobuf.Any.
-func splitAny(data []byte) (typeURL, value []byte, err error) {
-	c, text := wire.Fields(data), true
-	for c.Next() {
-		switch {
-		case c.Bytes(1):
-			typeURL, text = c.Value(), text && utf8.Valid(c.Value())
-		case c.Bytes(2):
-			value = c.Value()
-		}
-	}
-	if err = c.Err(); err == nil && !text {
-		err = errors.New("its type URL is not valid UTF-8")
-	}
-	if err != nil {
-		return nil, nil, fmt.Errorf("element is not a google.protobuf.Any: %w", err)
-	}
-	return typeURL, value, nil
-}
-
-// splitResource returns the two fields of an encoded istio.mcp.v1alpha1.Resource.
-// A field that comes twice is merged, as protobuf demands: concatenated encodings
-// are the encoding of the merged message.
-func splitResource(data []byte) (meta, body []byte, err error) {
-	c := wire.Fields(data)
-	for c.Next() {
-		switch {
-		case c.Bytes(1):
-			meta = merge(meta, c.Value())
-		case c.Bytes(2):
-			body = merge(body, c.Value())
-		}
-	}
-	if err := c.Err(); err != nil {
-		return nil, nil, fmt.Errorf("element does not decode as istio.mcp.v1alpha1.Resource: %w", err)
-	}
-	return meta, body, nil
-}
-
-func merge(have, next []byte) []byte {
-	if have == nil {
-		return next
-	}
-	return slices.Concat(have, next)
-}
-
-func appendLen(b []byte, num protowire.Number, n int) []byte {
-	b = protowire.AppendTag(b, num, protowire.BytesType)
-	return protowire.AppendVarint(b, uint64(n))
-}
-
 // Kind returns the resource's kind.
 func (r *Resource) Kind() Kind { return r.kind().Value() }
 
@@ -418,7 +88,7 @@ func (r *Resource) FullName() string { return r.name }
 // Key returns the resource's identity.
 func (r *Resource) Key() Key {
 	kind := r.Kind()
-	if kind == MeshConfig {
+	if kind.Bare() {
 		return Key{Kind: kind, Name: r.name}
 	}
 	return Key{Kind: kind, Namespace: r.name[:r.nsLen], Name: r.name[r.nsLen+1:]}
@@ -485,6 +155,16 @@ func (r *Resource) Any() []byte {
 	return frame[1+n:]
 }
 
+// Spec returns a Spec of r: New(r.Spec()) equals r. The caller may change its maps, but not
+// its body.
+func (r *Resource) Spec() Spec {
+	md := r.Metadata()
+	return Spec{
+		Key: r.Key(), Source: r.Source(), Cluster: r.Cluster(), SourceVersion: r.sourceVersion, Body: r.Body(),
+		Labels: md.Labels, Annotations: md.Annotations, CreateTime: md.CreateTime,
+	}
+}
+
 // Body decodes the envelope of the resource's body. The body's own message is not
 // decoded.
 func (r *Resource) Body() *anypb.Any {
@@ -504,7 +184,7 @@ func (r *Resource) BodyValue() []byte {
 // split returns the encoded metadata and the encoded Any of the body. They are parts of
 // our own encoding, which parses.
 func (r *Resource) split() (meta, body []byte) {
-	if r.Kind() == MeshConfig {
+	if r.Kind().Bare() {
 		return nil, r.Any()
 	}
 	_, value, _ := splitAny(r.Any())

@@ -32,7 +32,9 @@ func startFile(t *testing.T, path string) *fileSource {
 	before := goleak.IgnoreCurrent()
 	t.Cleanup(func() { goleak.VerifyNone(t, before) }) // runs after the source has ended
 	s := &fileSource{t: t, store: mirror.NewStore(), events: make(chan string, 100)}
-	err := s.store.RegisterEventHandler(mirror.Kind{}, func(old, cur *mirror.Resource, e mirror.Event) {
+	a := mirror.NewAggregate()
+	a.SetSources([]mirror.Source{{Name: "east", Store: s.store}})
+	err := a.RegisterEventHandler(mirror.Kind{}, func(old, cur *mirror.Resource, e mirror.Event) {
 		if cur == nil {
 			cur = old
 		}
@@ -46,7 +48,7 @@ func startFile(t *testing.T, path string) *fileSource {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 2)
-	go func() { done <- s.store.Run(ctx) }()
+	go func() { done <- a.Run(ctx) }()
 	go func() { done <- s.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()

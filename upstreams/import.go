@@ -88,14 +88,14 @@ func newImporter(u config.Upstream, p config.Provenance) (*importer, error) {
 			displaced[own] = from
 		}
 	}
-	stamp := mirror.StampOf{Source: u.Name, Cluster: u.ClusterID}
+	stamp := mirror.Stamp{Source: u.Name, Cluster: u.ClusterID}
 	if p.Annotations {
 		stamp.Relay = p.Relay
 	}
 	fromRelay := stamp
 	fromRelay.Believe = true
 	return &importer{
-		stamp: mirror.NewStamp(stamp), relayStamp: mirror.NewStamp(fromRelay),
+		stamp: &stamp, relayStamp: &fromRelay,
 		displaced: displaced,
 		source:    u.Name, cluster: u.ClusterID, generated: u.XDS != nil && u.Generated != config.GeneratedKeep, relayed: u.XDS != nil,
 		services: u.Services.Mode, network: u.Services.Network,

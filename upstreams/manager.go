@@ -130,16 +130,13 @@ func NewManager(cfg *config.Config, aggregate *mirror.Aggregate, keeper Keeper, 
 	for _, one := range m.members {
 		m.restore(one)
 	}
-	if err := aggregate.SetSources(sourcesOf(m.members)); err != nil {
-		m.close()
-		return nil, err
-	}
+	aggregate.SetSources(sourcesOf(m.members))
 	return m, nil
 }
 
 func sourcesOf(members []*member) (out []mirror.Source) {
 	for _, one := range members {
-		out = append(out, mirror.Source{Name: one.cfg.Name, Cache: one.store})
+		out = append(out, mirror.Source{Name: one.cfg.Name, Store: one.store})
 	}
 	return out
 }
@@ -235,7 +232,7 @@ func (m *Manager) close() {
 	}
 }
 
-// Run runs every source and its store until ctx ends. It is called once.
+// Run runs every source until ctx ends. It is called once.
 func (m *Manager) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	m.mu.Lock()
@@ -250,7 +247,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 	m.start = func(one *member) {
 		if one.stopAll == nil {
-			one.stopAll = run(one.store.Run, one.gate.run)
+			one.stopAll = run(one.gate.run)
 		}
 		one.stop = run(one.source.Run)
 	}
@@ -361,9 +358,7 @@ func (m *Manager) Apply(cfg *config.Config) error {
 			members = append(members, next)
 		}
 	}
-	if err := m.aggregate.SetSources(sourcesOf(members)); err != nil {
-		return fmt.Errorf("upstreams: %w", err) // only of a store that runs already, and none does
-	}
+	m.aggregate.SetSources(sourcesOf(members))
 	m.mu.Lock()
 	for i, c := range changes {
 		one := members[i]

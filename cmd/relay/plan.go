@@ -21,9 +21,6 @@ import (
 	"meshrelay/upstreams"
 )
 
-// planPoll is how often a plan looks whether its upstreams have synced.
-const planPoll = 20 * time.Millisecond
-
 func newPlan() *cobra.Command {
 	var o planOptions
 	cmd := &cobra.Command{
@@ -108,14 +105,10 @@ func mergeOnce(ctx context.Context, cfg *config.Config) (objects []object.Object
 		stop()
 		err = errors.Join(err, group.Wait())
 	}()
-	poll := time.NewTicker(planPoll)
-	defer poll.Stop()
-	for !aggregate.HasSynced() {
-		select {
-		case <-ctx.Done():
-			return nil, notSynced(manager.Status())
-		case <-poll.C:
-		}
+	select {
+	case <-ctx.Done():
+		return nil, notSynced(manager.Status())
+	case <-aggregate.Synced():
 	}
 	for _, kind := range aggregate.Kinds() {
 		if kind == mirror.MeshConfig {

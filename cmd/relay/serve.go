@@ -149,7 +149,7 @@ func serve(ctx context.Context, cfg *config.Config, watcher *config.Watcher, fla
 		return err
 	}
 	// Some clients do not see all copies, and may be served one that others are not.
-	err = aggregate.RegisterTouchHandler(func(key mirror.Key, _ *mirror.Settlement) {
+	err = aggregate.RegisterTouchHandler(func(key mirror.Key, _ *mirror.Resolution) {
 		if server.NeedsPushes() && server.NeedsCopies() {
 			debouncer.UpdateKey(key, push.ConfigUpdate)
 		}

@@ -116,13 +116,13 @@ func keptBefore(dir, upstream string) (state.Contents, bool, error) {
 // stampOf returns the stamp that the relay puts on what an upstream gives: by the config, or,
 // without one, as what was kept before has it.
 func stampOf(cfg *config.Config, upstream string, before state.Contents) *mirror.Stamp {
-	of := mirror.StampOf{Source: upstream, Believe: true, Begin: true}
+	of := mirror.Stamp{Source: upstream, Believe: true, Begin: true}
 	if cfg == nil {
 		of.Cluster, of.Relay = origin(before.Records)
 		if of.Cluster == "" {
 			of.Cluster = upstream
 		}
-		return mirror.NewStamp(of)
+		return &of
 	}
 	for _, u := range cfg.Upstreams {
 		if u.Name == upstream {
@@ -132,7 +132,7 @@ func stampOf(cfg *config.Config, upstream string, before state.Contents) *mirror
 	if cfg.Provenance.Annotations {
 		of.Relay = cfg.Provenance.Relay
 	}
-	return mirror.NewStamp(of)
+	return &of
 }
 
 // readRecords reads YAML as a file upstream does, for the state of an upstream.

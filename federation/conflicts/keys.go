@@ -36,7 +36,7 @@ type KeyConflict struct {
 	Losers []string `json:"losers,omitempty"`
 	// Outcome sums up the fields above.
 	Outcome Outcome `json:"outcome"`
-	// Reason is that of the mirror.Verdict.
+	// Reason is that of the mirror.Decision.
 	Reason string `json:"reason,omitempty"`
 	// Since is when the outcome, its reason or one of the sources last changed.
 	Since time.Time `json:"since"`
@@ -83,7 +83,7 @@ func NewKeys(now func() time.Time) *Keys {
 // Update tells of the copies of a key, in order of priority, and of what a mirror.Policy
 // made of them. It is called whenever a copy may have changed. With less than two copies
 // there is no contest.
-func (l *Keys) Update(key mirror.Key, copies []mirror.Provider, v mirror.Verdict) {
+func (l *Keys) Update(key mirror.Key, copies []mirror.Copy, v mirror.Decision) {
 	if len(copies) < 2 {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -119,7 +119,7 @@ func (l *Keys) remove(key mirror.Key) {
 	}
 }
 
-func resultOf(copies []mirror.Provider, v mirror.Verdict) result {
+func resultOf(copies []mirror.Copy, v mirror.Decision) result {
 	r := result{reason: v.Reason}
 	var united, losers []string
 	for i, c := range copies {

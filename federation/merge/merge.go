@@ -17,7 +17,7 @@ func ByName(name string, kind mirror.Kind, union Union) (mirror.Policy, error) {
 	}
 	switch name {
 	case "first":
-		return First{}, nil
+		return mirror.First{}, nil
 	case "newest":
 		return Newest{}, nil
 	case "reject":
@@ -31,29 +31,14 @@ func ByName(name string, kind mirror.Kind, union Union) (mirror.Policy, error) {
 	return nil, fmt.Errorf("unknown policy %q: want first, newest, reject or union", text.Abbreviate(name))
 }
 
-// First serves the first copy in order of priority. It is a mirror.Policy.
-type First struct{}
-
-// Merge implements mirror.Policy.
-func (First) Merge(copies []mirror.Provider) mirror.Verdict {
-	v := mirror.Verdict{Served: copies[0].Resource}
-	if len(copies) > 1 {
-		v.Reason = "first in order"
-	}
-	return v
-}
-
-// Group implements mirror.Policy.
-func (First) Group(*mirror.Resource) string { return "" }
-
 // Newest serves the copy that was created last, and of several of the same age the first
 // in order. A copy of which that time is not known is the oldest. It is a mirror.Policy.
 type Newest struct{}
 
 // Merge implements mirror.Policy.
-func (Newest) Merge(copies []mirror.Provider) mirror.Verdict {
+func (Newest) Merge(copies []mirror.Copy) mirror.Decision {
 	if len(copies) == 1 {
-		return mirror.Verdict{Served: copies[0].Resource}
+		return mirror.Decision{Served: copies[0].Resource}
 	}
 	winner, tied := 0, false
 	var newest time.Time
@@ -66,7 +51,7 @@ func (Newest) Merge(copies []mirror.Provider) mirror.Verdict {
 			tied = true
 		}
 	}
-	v := mirror.Verdict{Served: copies[winner].Resource, Winner: winner, Reason: "newest"}
+	v := mirror.Decision{Served: copies[winner].Resource, Winner: winner, Reason: "newest"}
 	switch {
 	case newest.IsZero():
 		v.Reason = "first in order: no creation time is known"
@@ -76,19 +61,13 @@ func (Newest) Merge(copies []mirror.Provider) mirror.Verdict {
 	return v
 }
 
-// Group implements mirror.Policy.
-func (Newest) Group(*mirror.Resource) string { return "" }
-
 // Reject serves nobody's copy while several sources have one. It is a mirror.Policy.
 type Reject struct{}
 
 // Merge implements mirror.Policy.
-func (Reject) Merge(copies []mirror.Provider) mirror.Verdict {
+func (Reject) Merge(copies []mirror.Copy) mirror.Decision {
 	if len(copies) == 1 {
-		return mirror.Verdict{Served: copies[0].Resource}
+		return mirror.Decision{Served: copies[0].Resource}
 	}
-	return mirror.Verdict{Winner: -1, Reason: "several sources have it"}
+	return mirror.Decision{Winner: -1, Reason: "several sources have it"}
 }
-
-// Group implements mirror.Policy.
-func (Reject) Group(*mirror.Resource) string { return "" }

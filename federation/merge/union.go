@@ -29,7 +29,7 @@ const maxRefusals = 4
 // copy's, and the result must be one that istiod's validation accepts. A copy that is not
 // united stays shadowed, and the verdict tells why.
 //
-// It is a mirror.Policy. Kinds other than ServiceEntry are merged as by First.
+// It is a mirror.Grouper. Kinds other than ServiceEntry are merged as by First.
 type Union struct {
 	// SameHost unites resources of different keys too, when they have the same hosts and
 	// are visible to the same namespaces.
@@ -39,7 +39,7 @@ type Union struct {
 	AcrossNamespaces bool
 }
 
-// Group implements mirror.Policy.
+// Group implements mirror.Grouper.
 func (u Union) Group(r *mirror.Resource) string {
 	if !u.SameHost || r.Kind() != federation.ServiceEntry {
 		return ""
@@ -79,15 +79,15 @@ func sortedSet(texts []string) []string {
 }
 
 // Merge implements mirror.Policy.
-func (u Union) Merge(copies []mirror.Provider) mirror.Verdict {
+func (u Union) Merge(copies []mirror.Copy) mirror.Decision {
 	first := copies[0].Resource
 	if len(copies) == 1 {
-		return mirror.Verdict{Served: first}
+		return mirror.Decision{Served: first}
 	}
 	if first.Kind() != federation.ServiceEntry {
-		return First{}.Merge(copies)
+		return mirror.First{}.Merge(copies)
 	}
-	v := mirror.Verdict{Served: first}
+	v := mirror.Decision{Served: first}
 	body := first.Body()
 	var sum *entry
 	var refused []string
@@ -115,7 +115,7 @@ func (u Union) Merge(copies []mirror.Provider) mirror.Verdict {
 	if sum != nil && sum.grown {
 		served, err := sum.resource(first, body.GetTypeUrl())
 		if err != nil {
-			return mirror.Verdict{Served: first, Reason: "first in order: the union can not be built: " + text.Abbreviate(err.Error())}
+			return mirror.Decision{Served: first, Reason: "first in order: the union can not be built: " + text.Abbreviate(err.Error())}
 		}
 		v.Served = served
 	}
@@ -124,7 +124,7 @@ func (u Union) Merge(copies []mirror.Provider) mirror.Verdict {
 }
 
 // nameOf names a copy in a reason, by its key too when that is another one.
-func nameOf(c mirror.Provider, first *mirror.Resource) string {
+func nameOf(c mirror.Copy, first *mirror.Resource) string {
 	if c.Resource.FullName() == first.FullName() {
 		return c.Source
 	}

@@ -103,7 +103,7 @@ func TestOriginAndUnknownFieldsSurvive(t *testing.T) {
 }
 
 func TestProvenanceIsNotRemoved(t *testing.T) {
-	in := newRewriteResource(t, rewriteSpec(t, rewriteKind("se"), "team-a/db", `{}`)).Stamped(mirror.NewStamp(mirror.StampOf{Source: "east", Cluster: "east-1", Relay: "hub"}))
+	in := newRewriteResource(t, rewriteSpec(t, rewriteKind("se"), "team-a/db", `{}`)).Stamped(&mirror.Stamp{Source: "east", Cluster: "east-1", Relay: "hub"})
 	want := in.Metadata().Annotations
 	out := mustRewrite(t, mustRewriter(t, Rules{Annotations: Edit{Remove: []string{"*"}}}), in)
 	if got := out.Metadata().Annotations; len(got) == 0 || !maps.Equal(got, want) {

@@ -17,61 +17,46 @@ const maxGroup = 64
 // everything accepts every copy.
 func everything(*Resource) bool { return true }
 
-// first is the Policy of kinds that have no other.
-type first struct{}
-
-// Merge implements Policy.
-func (first) Merge(copies []Provider) Verdict {
-	v := Verdict{Served: copies[0].Resource}
-	if len(copies) > 1 {
-		v.Reason = "first in order"
-	}
-	return v
-}
-
-// Group implements Policy.
-func (first) Group(*Resource) string { return "" }
-
 func (a *Aggregate) policy(kind Kind) Policy {
 	if p := a.policies[kind]; p != nil {
 		return p
 	}
-	if a.others != nil && kind != MeshConfig {
-		return a.others
+	if kind.Singleton() {
+		return First{}
 	}
-	return first{}
+	return a.others
 }
 
 // copies returns the copies of a key that accept lets through, in order of priority.
-func (a *Aggregate) copies(key Key, accept func(*Resource) bool) []Provider {
-	var out []Provider
+func (a *Aggregate) copies(key Key, accept func(*Resource) bool) []Copy {
+	var out []Copy
 	for _, s := range a.sources {
-		if r := s.Cache.Get(key); r != nil && accept(r) {
-			out = append(out, Provider{s.Name, r})
+		if r := s.Store.Get(key); r != nil && accept(r) {
+			out = append(out, Copy{s.Name, r})
 		}
 	}
 	return out
 }
 
-// resolve returns what is served under a key to those who see only what accept lets
-// through and, when there are several copies, how that came about. The caller holds mu.
-func (a *Aggregate) resolve(key Key, accept func(*Resource) bool) (*Resource, *Settlement) {
-	if _, plain := a.policy(key.Kind).(first); plain {
+// serve returns what is served under a key to clients that see only the copies that accept
+// accepts, and its Resolution when there are several copies. The caller holds mu.
+func (a *Aggregate) serve(key Key, accept func(*Resource) bool) (*Resource, *Resolution) {
+	if _, plain := a.policy(key.Kind).(First); plain {
 		if r, alone := a.single(key, accept); alone {
 			return r, nil
 		}
 	}
-	s := a.settle(key, accept)
-	if len(s.Copies) < 2 {
-		return s.Served, nil
+	r := a.resolve(key, accept)
+	if len(r.Copies) < 2 {
+		return r.Served, nil
 	}
-	return s.Served, &s
+	return r.Served, &r
 }
 
 // single returns the only copy of a key, nil when there is none. It allocates nothing.
 func (a *Aggregate) single(key Key, accept func(*Resource) bool) (r *Resource, alone bool) {
 	for _, s := range a.sources {
-		other := s.Cache.Get(key)
+		other := s.Store.Get(key)
 		if other == nil || !accept(other) {
 			continue
 		}
@@ -83,81 +68,87 @@ func (a *Aggregate) single(key Key, accept func(*Resource) bool) (r *Resource, a
 	return r, true
 }
 
-// Settlement is what has been settled of a key, and from what.
-type Settlement struct {
-	// Copies are the copies of the key, in order of priority, and Verdict is what the
-	// Policy made of them.
-	Copies  []Provider
-	Verdict Verdict
-	// Group are the keys that the Policy merges with this one, this one among them; nil
-	// when there are no others. The first names the key that is served.
+// Resolution is how the copies of a key became what is served.
+type Resolution struct {
+	// Copies are the copies of the key, in order of priority.
+	Copies []Copy
+	// Decision is the Policy's, over Copies.
+	Decision Decision
+	// Group are the keys that the Policy merges with this one, with this one; nil when there
+	// are no others. The first is the key that is served.
 	Group []Key
-	// Into is the key in whose resource this one went up, when that is another key.
-	Into Key
-	// Served is what is served under the key; nil when nothing is.
+	// MergedInto is the key whose served resource contains this one, if it is another key.
+	MergedInto Key
+	// Served is what is served under the key; nil for nothing.
 	Served *Resource
 }
 
-// Settle tells what is served of a key, from what, and why.
-func (a *Aggregate) Settle(key Key) Settlement {
+// Resolve explains what is served under a key.
+func (a *Aggregate) Resolve(key Key) Resolution {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	return a.settle(key, everything)
+	return a.resolve(key, everything)
 }
 
-// Apart tells why the Policy serves keys each for itself that it might merge, as those of one
-// host; empty when it merges no keys of that kind.
+// Apart returns why the Policy does not merge keys of one host; empty when it merges no keys
+// of that kind.
 func (a *Aggregate) Apart(keys []Key) (reason string) {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	var served []Provider
+	var served []Copy
 	for _, key := range keys {
 		if r := a.merged[key.Kind][key.FullName()]; r != nil {
-			served = append(served, Provider{r.Source(), r})
+			served = append(served, Copy{r.Source(), r})
 		}
 	}
 	if len(served) < 2 {
 		return ""
 	}
 	policy := a.policy(keys[0].Kind)
-	if policy.Group(served[0].Resource) == "" {
+	if groupOf(policy, served[0].Resource) == "" {
 		return ""
 	}
 	return policy.Merge(served).Reason
 }
 
-// Select returns what is served of a key to those who see only the copies that accept
-// lets through. When that is the same as what everybody is served, it is the very resource
-// of Get.
-func (a *Aggregate) Select(key Key, accept func(*Resource) bool) (selected *Resource) {
+// Select returns what is served under a key to clients that see only the copies that accept
+// accepts. If that is what everybody is served, it is the very resource of Get. A panic of
+// the Policy makes it nil.
+func (a *Aggregate) Select(key Key, accept func(*Resource) bool) *Resource {
+	selected, p := a.selectOne(key, accept)
+	a.report(ref{unique.Make(key.Kind), key.FullName()}, p)
+	return selected
+}
+
+func (a *Aggregate) selectOne(key Key, accept func(*Resource) bool) (selected *Resource, p *Panic) {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
 	defer func() {
-		if p := Recovered(recover()); p != nil {
-			selected = nil // rather than what a view must not show
-			a.events.report(eventKey{unique.Make(key.Kind), key.FullName()}, p)
+		if p = Recovered(recover()); p != nil {
+			selected = nil // not a resource that a view must not show
 		}
 	}()
-	// What is merged may lag behind the copies, and so hold what accept does not let through.
-	cur, _ := a.resolve(key, accept)
+	// The merged view may be older than the copies, and so hold what accept refuses.
+	cur, _ := a.serve(key, accept)
 	if served := a.merged[key.Kind][key.FullName()]; cur.Equal(served) {
-		return served
+		return served, nil
 	}
-	return cur
+	return cur, nil
 }
 
-func (a *Aggregate) settle(key Key, accept func(*Resource) bool) Settlement {
+// resolve resolves a key. The caller holds mu.
+func (a *Aggregate) resolve(key Key, accept func(*Resource) bool) Resolution {
 	policy := a.policy(key.Kind)
 	copies := a.copies(key, accept)
 	if len(copies) == 0 {
-		return Settlement{Verdict: Verdict{Winner: -1}}
+		return Resolution{Decision: Decision{Winner: -1}}
 	}
-	s := Settlement{Copies: copies, Verdict: policy.Merge(copies)}
-	s.Served = s.Verdict.Served
+	s := Resolution{Copies: copies, Decision: policy.Merge(copies)}
+	s.Served = s.Decision.Served
 	if s.Served == nil {
 		return s
 	}
-	members := a.members(key, policy, policy.Group(s.Served), accept)
+	members := a.members(key, policy, groupOf(policy, s.Served), accept)
 	if len(members) < 2 {
 		return s
 	}
@@ -171,29 +162,29 @@ func (a *Aggregate) settle(key Key, accept func(*Resource) bool) Settlement {
 	case v.Winner == mine:
 		s.Served = v.Served
 	case v.Winner >= 0 && slices.Contains(v.United, mine):
-		s.Served, s.Into = nil, s.Group[v.Winner]
+		s.Served, s.MergedInto = nil, s.Group[v.Winner]
 	}
 	return s
 }
 
 // mergeOthers merges copies of other keys than the one that is settled. A panic is theirs: it
 // is reported when they are settled.
-func mergeOthers(policy Policy, copies []Provider) (v Verdict, ok bool) {
+func mergeOthers(policy Policy, copies []Copy) (v Decision, ok bool) {
 	defer func() {
 		if Recovered(recover()) != nil {
-			v, ok = Verdict{Winner: -1}, false
+			v, ok = Decision{Winner: -1}, false
 		}
 	}()
 	return policy.Merge(copies), true
 }
 
 // members returns what is served of each key of a group, for itself, in order of priority.
-func (a *Aggregate) members(key Key, policy Policy, group string, accept func(*Resource) bool) []Provider {
+func (a *Aggregate) members(key Key, policy Policy, group string, accept func(*Resource) bool) []Copy {
 	g := a.groups[key.Kind]
 	if group == "" || g == nil || len(g.members[group]) < 2 || len(g.members[group]) > maxGroup {
 		return nil
 	}
-	var out []Provider
+	var out []Copy
 	for _, name := range slices.Sorted(maps.Keys(g.members[group])) {
 		member, _ := keyOf(key.Kind, name)
 		copies := a.copies(member, accept)
@@ -201,15 +192,15 @@ func (a *Aggregate) members(key Key, policy Policy, group string, accept func(*R
 			continue
 		}
 		v, ok := mergeOthers(policy, copies)
-		if r := v.Served; ok && r != nil && policy.Group(r) == group {
-			out = append(out, Provider{r.Source(), r})
+		if r := v.Served; ok && r != nil && groupOf(policy, r) == group {
+			out = append(out, Copy{r.Source(), r})
 		}
 	}
 	rank := map[string]int{}
 	for i, s := range a.sources {
 		rank[s.Name] = i
 	}
-	slices.SortStableFunc(out, func(x, y Provider) int { return cmp.Compare(rank[x.Source], rank[y.Source]) })
+	slices.SortStableFunc(out, func(x, y Copy) int { return cmp.Compare(rank[x.Source], rank[y.Source]) })
 	return out
 }
 
@@ -236,7 +227,7 @@ func (a *Aggregate) regroup(key Key) {
 		digest := c.Resource.Digest()
 		digests = append(digests, digest[:]...)
 		digests = binary.LittleEndian.AppendUint64(digests, xxh3.HashString(c.Source))
-		if group := policy.Group(c.Resource); group != "" && !slices.Contains(now.in, group) {
+		if group := groupOf(policy, c.Resource); group != "" && !slices.Contains(now.in, group) {
 			now.in = append(now.in, group)
 		}
 	}
@@ -281,11 +272,11 @@ func (a *Aggregate) markMembers(key Key, g *groups, group string) {
 	if len(members) > maxGroup+1 {
 		return // they were let go of when there was one too many
 	}
-	defer a.events.extendSync()
+	defer a.queue.extendInitial()
 	kind := unique.Make(key.Kind)
 	for name := range members {
 		if name != key.FullName() {
-			a.events.mark(kind, name, nil)
+			a.queue.mark(kind, name)
 		}
 	}
 }
