@@ -138,7 +138,8 @@ func keeperOptions(s config.State) state.Options {
 func limitsOf(d config.Downstream) downstream.Limits {
 	return downstream.Limits{
 		MaxConnections: d.MaxConnections, MaxStreams: d.MaxStreams,
-		MaxConnectionsPerPeer: d.MaxConnectionsPerPeer, MaxStreamsPerPeer: d.MaxStreamsPerPeer, NewStreamsPerSecond: d.NewStreamsPerSecond,
+		MaxConnectionsPerPeer: d.MaxConnectionsPerPeer, MaxStreamsPerPeer: d.MaxStreamsPerPeer,
+		MaxViewsPerPeer: d.MaxViewsPerPeer, NewStreamsPerSecond: d.NewStreamsPerSecond,
 		RequestsPerSecond: d.RequestsPerSecond, MaxNodeBytes: d.MaxNodeBytes, MaxTypesPerClient: d.MaxTypesPerClient,
 		MaxNamesPerClient: d.MaxNamesPerClient, MaxNameBytesPerClient: d.MaxNameBytesPerClient,
 		MaxNamesPerPeer: d.MaxNamesPerPeer, MaxNameBytesPerPeer: d.MaxNameBytesPerPeer,
