@@ -40,7 +40,7 @@ type Aggregate struct {
 	policies  map[Kind]Policy
 	others    Policy // of kinds that are not in policies
 	groups    map[Kind]*groups
-	merged    map[Kind]map[string]*Resource // as the listeners know it
+	merged    index // as the listeners know it
 }
 
 var _ ConfigStoreCache = (*Aggregate)(nil)
@@ -59,7 +59,7 @@ const batchLen = 128
 
 // NewAggregate returns an Aggregate over no sources.
 func NewAggregate() *Aggregate {
-	return &Aggregate{queue: newQueue(), others: First{}, merged: map[Kind]map[string]*Resource{}, groups: map[Kind]*groups{}}
+	return &Aggregate{queue: newQueue(), others: First{}, merged: index{}, groups: map[Kind]*groups{}}
 }
 
 // SetSources sets the stores that are merged, in order of priority. It may be called again at
@@ -151,28 +151,12 @@ func (a *Aggregate) merge(c *change) {
 		}
 		c.cur, c.resolution = a.serve(key, everything)
 	}
-	byName := a.merged[kind]
-	c.old = byName[c.name]
+	c.old = a.merged[kind][c.name]
 	if c.cur != nil && c.cur != c.old && c.old.Equal(c.cur) && !plain {
 		// A Policy may make a new resource each time: equal content is never held twice.
 		c.cur = c.old.withSourceVersion(c.cur.sourceVersion)
 	}
-	switch {
-	case c.cur != nil:
-		if byName == nil {
-			byName = map[string]*Resource{}
-			a.merged[kind] = byName
-		}
-		if c.old != nil {
-			delete(byName, c.name) // its key would keep the old resource's name alive
-		}
-		byName[c.cur.name] = c.cur
-	case c.old != nil:
-		delete(byName, c.name)
-		if len(byName) == 0 {
-			delete(a.merged, kind)
-		}
-	}
+	a.merged.replace(c.old, c.cur)
 }
 
 // deliver tells the listeners of a batch. A panic costs a listener that key only.
@@ -207,28 +191,28 @@ func (a *Aggregate) report(r ref, p *Panic) {
 func (a *Aggregate) Get(key Key) *Resource {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	return a.merged[key.Kind][key.FullName()]
+	return a.merged.get(key)
 }
 
 // List implements ConfigStore.
 func (a *Aggregate) List(kind Kind, namespace string) []*Resource {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	return list(a.merged[kind], namespace)
+	return a.merged.list(kind, namespace)
 }
 
 // Kinds returns the kinds of which there are resources, in sending order.
 func (a *Aggregate) Kinds() []Kind {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	return kinds(a.merged)
+	return a.merged.kinds()
 }
 
 // Counts returns the number of merged resources by kind.
 func (a *Aggregate) Counts() map[Kind]int {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	return counts(a.merged)
+	return a.merged.counts()
 }
 
 func (a *Aggregate) currentSources() []Source {

@@ -1,9 +1,7 @@
 package mirror
 
 import (
-	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 )
@@ -15,15 +13,15 @@ type Store struct {
 
 	// mu guards all below.
 	mu        sync.RWMutex
-	byKind    map[Kind]map[string]*Resource // by full name
-	followers []*queue                      // of the Aggregates
+	byKind    index
+	followers []*queue // of the Aggregates
 }
 
 var _ ConfigStore = (*Store)(nil)
 
 // NewStore returns an empty store that is not synced.
 func NewStore() *Store {
-	return &Store{byKind: map[Kind]map[string]*Resource{}, synced: make(chan struct{})}
+	return &Store{byKind: index{}, synced: make(chan struct{})}
 }
 
 // follow makes the store mark its changes in a queue, unfollow ends that.
@@ -39,61 +37,32 @@ func (s *Store) unfollow(q *queue) {
 	s.followers = slices.DeleteFunc(s.followers, func(f *queue) bool { return f == q })
 }
 
-func (s *Store) mark(r *Resource) {
-	for _, q := range s.followers {
-		q.mark(r.kind(), r.name)
-	}
-}
-
 // Get implements ConfigStore.
 func (s *Store) Get(key Key) *Resource {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return s.byKind[key.Kind][key.FullName()]
+	return s.byKind.get(key)
 }
 
 // List implements ConfigStore.
 func (s *Store) List(kind Kind, namespace string) []*Resource {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return list(s.byKind[kind], namespace)
-}
-
-func list(byName map[string]*Resource, namespace string) []*Resource {
-	out := make([]*Resource, 0, len(byName))
-	for _, r := range byName {
-		if namespace == "" || r.Namespace() == namespace {
-			out = append(out, r)
-		}
-	}
-	slices.SortFunc(out, func(a, b *Resource) int { return cmp.Compare(a.name, b.name) })
-	return out
+	return s.byKind.list(kind, namespace)
 }
 
 // Kinds returns the kinds of which the store holds resources, in sending order.
 func (s *Store) Kinds() []Kind {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return kinds(s.byKind)
-}
-
-func kinds(byKind map[Kind]map[string]*Resource) []Kind {
-	return slices.SortedFunc(maps.Keys(byKind), CompareKinds)
+	return s.byKind.kinds()
 }
 
 // Counts returns the number of resources by kind.
 func (s *Store) Counts() map[Kind]int {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return counts(s.byKind)
-}
-
-func counts(byKind map[Kind]map[string]*Resource) map[Kind]int {
-	out := make(map[Kind]int, len(byKind))
-	for k, m := range byKind {
-		out[k] = len(m)
-	}
-	return out
+	return s.byKind.counts()
 }
 
 // Create implements ConfigStore.
@@ -103,7 +72,7 @@ func (s *Store) Create(r *Resource) error {
 	if s.byKind[r.Kind()][r.name] != nil {
 		return fmt.Errorf("create %s: %w", r.Key(), ErrExists)
 	}
-	s.set(nil, r)
+	s.replace(nil, r)
 	return nil
 }
 
@@ -115,7 +84,7 @@ func (s *Store) Update(r *Resource, expectVersion string) error {
 	if err != nil {
 		return err
 	}
-	s.set(old, r)
+	s.replace(old, r)
 	return nil
 }
 
@@ -127,12 +96,12 @@ func (s *Store) Delete(key Key, expectVersion string) error {
 	if err != nil {
 		return err
 	}
-	s.remove(old)
+	s.replace(old, nil)
 	return nil
 }
 
 func (s *Store) expect(verb string, key Key, version string) (*Resource, error) {
-	old := s.byKind[key.Kind][key.FullName()]
+	old := s.byKind.get(key)
 	if old == nil {
 		return nil, fmt.Errorf("%s %s: %w", verb, key, ErrNotFound)
 	}
@@ -152,7 +121,7 @@ func (s *Store) Put(r *Resource) (stored *Resource, changed bool) {
 	if old.Equal(r) {
 		r = old.withSourceVersion(r.sourceVersion).withCluster(r.Cluster())
 	}
-	s.set(old, r)
+	s.replace(old, r)
 	return r, !old.Equal(r)
 }
 
@@ -160,38 +129,27 @@ func (s *Store) Put(r *Resource) (stored *Resource, changed bool) {
 func (s *Store) Remove(key Key) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	old := s.byKind[key.Kind][key.FullName()]
+	old := s.byKind.get(key)
 	if old == nil {
 		return false
 	}
-	s.remove(old)
+	s.replace(old, nil)
 	return true
 }
 
-func (s *Store) set(old, r *Resource) {
-	byName := s.byKind[r.Kind()]
-	if byName == nil {
-		byName = map[string]*Resource{}
-		s.byKind[r.Kind()] = byName
+// replace puts cur in the place of old, and marks the key if clients see a change. Either may
+// be nil. The caller holds mu.
+func (s *Store) replace(old, cur *Resource) {
+	s.byKind.replace(old, cur)
+	if old.Equal(cur) {
+		return
 	}
-	if old != nil {
-		// The map keeps the key it has, and so would keep the old resource's name
-		// alive beside the new one's.
-		delete(byName, old.name)
+	if cur == nil {
+		cur = old
 	}
-	byName[r.name] = r
-	if !old.Equal(r) {
-		s.mark(r)
+	for _, q := range s.followers {
+		q.mark(cur.kind(), cur.name)
 	}
-}
-
-func (s *Store) remove(old *Resource) {
-	byName := s.byKind[old.Kind()]
-	delete(byName, old.name)
-	if len(byName) == 0 {
-		delete(s.byKind, old.Kind())
-	}
-	s.mark(old)
 }
 
 // SetSynced tells that the store has the initial content of its source.

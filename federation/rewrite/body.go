@@ -14,10 +14,10 @@ import (
 type role struct {
 	// sees are the effects that can change a value.
 	sees effect
-	// text maps a string of the message m.
-	text func(s *scope, m wireMessage, v string) string
-	// more returns, for an element of a list, what it takes in addition to text.
-	more func(s *scope, m wireMessage, v string) []string
+	// text maps a string. scope.message is the message that holds it.
+	text func(s *scope, v string) string
+	// more returns the elements that a list needs in addition to text.
+	more func(s *scope, v string) []string
 	// fields are the roles of the fields of a message; those of a map's entry are "key" and
 	// "value".
 	fields map[protoreflect.Name]*role
@@ -158,10 +158,11 @@ func same(a, b []byte) bool {
 // some lists with duplicates.
 func (st *step) text(s *scope, w *wireWriter, num protowire.Number, field, value []byte) {
 	v := string(value)
-	to := st.role.text(s, w.in, v)
+	s.message = w.in
+	to := st.role.text(s, v)
 	var more []string
 	if st.list && st.role.more != nil {
-		more = st.role.more(s, w.in, v)
+		more = st.role.more(s, v)
 	}
 	switch {
 	case to == v && w.out == nil:

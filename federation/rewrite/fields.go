@@ -20,53 +20,48 @@ import (
 // The roles.
 var (
 	// hostRole is a host as it stands.
-	hostRole = &role{sees: effHosts | effNamespaces, text: plain((*scope).host)}
+	hostRole = &role{sees: effHosts | effNamespaces, text: (*scope).host}
 	// shortHostRole is a host that istiod completes when it has no dots, routedHostRole such a
 	// host of a VirtualService, sniHostRole one that must fit such a host.
-	shortHostRole  = &role{sees: effHosts | effNamespaces | effShortHosts, text: plain((*scope).shortHost)}
-	routedHostRole = &role{sees: effHosts | effNamespaces | effShortHosts, text: plain((*scope).virtualServiceHost)}
-	sniHostRole    = &role{sees: effHosts | effNamespaces | effShortHosts, text: plain((*scope).sniHost)}
-	hostPortRole   = &role{sees: effHosts | effNamespaces, text: plain((*scope).hostPort)}
+	shortHostRole  = &role{sees: effHosts | effNamespaces | effShortHosts, text: (*scope).shortHost}
+	routedHostRole = &role{sees: effHosts | effNamespaces | effShortHosts, text: (*scope).virtualServiceHost}
+	sniHostRole    = &role{sees: effHosts | effNamespaces | effShortHosts, text: (*scope).sniHost}
+	hostPortRole   = &role{sees: effHosts | effNamespaces, text: (*scope).hostPort}
 	// namespacedHostRole is "namespace/host", in a list that selects hosts.
-	namespacedHostRole = &role{sees: effHosts | effNamespaces, text: plain((*scope).namespacedHost), more: also((*scope).movedNamespacedHosts)}
+	namespacedHostRole = &role{sees: effHosts | effNamespaces, text: (*scope).namespacedHost, more: (*scope).movedNamespacedHosts}
 	// hostPatternRole is a host that may have a port, in a list that selects hosts.
-	hostPatternRole = &role{sees: effHosts | effNamespaces, text: plain((*scope).hostPort), more: also((*scope).movedHostPorts)}
-	urlRole         = &role{sees: effHosts | effNamespaces, text: plain((*scope).url)}
+	hostPatternRole = &role{sees: effHosts | effNamespaces, text: (*scope).hostPort, more: (*scope).movedHostPorts}
+	urlRole         = &role{sees: effHosts | effNamespaces, text: (*scope).url}
 	// authorityRole is a StringMatch for a host. A prefix follows when it is a whole host;
 	// what else it stands for is not known, and neither is what a regex does.
 	authorityRole = &role{sees: effHosts | effNamespaces, fields: map[protoreflect.Name]*role{"exact": hostPortRole, "prefix": hostPortRole}}
 	// hostHeaderRole are headers by name, of which some are a host.
-	hostHeaderRole = &role{sees: effHosts | effNamespaces, fields: map[protoreflect.Name]*role{"value": {sees: effHosts | effNamespaces, text: hostHeader}}}
+	hostHeaderRole = &role{sees: effHosts | effNamespaces, fields: map[protoreflect.Name]*role{"value": {sees: effHosts | effNamespaces, text: (*scope).hostHeader}}}
 
-	namespaceRole = &role{sees: effNamespaces, text: plain((*scope).namespace)}
-	exportToRole  = &role{sees: effNamespaces, text: plain((*scope).visibility)}
+	namespaceRole = &role{sees: effNamespaces, text: (*scope).namespace}
+	exportToRole  = &role{sees: effNamespaces, text: (*scope).visibility}
 	// namespacePatternRole is a namespace that may have a wildcard, in a list.
-	namespacePatternRole = &role{sees: effNamespaces, text: first((*scope).namespacePattern), more: second((*scope).namespacePattern)}
-	principalRole        = &role{sees: effNamespaces, text: first((*scope).principal), more: second((*scope).principal)}
-	serviceAccountRole   = &role{sees: effNamespaces, text: plain((*scope).serviceAccount)}
+	namespacePatternRole = pattern((*scope).namespacePattern)
+	principalRole        = pattern((*scope).principal)
+	serviceAccountRole   = &role{sees: effNamespaces, text: (*scope).serviceAccount}
 	// plainDestinationRole is a Destination whose host istiod takes as it stands.
 	plainDestinationRole = &role{sees: effHosts | effNamespaces, fields: map[protoreflect.Name]*role{"host": hostRole}}
 	// conditionRole is a value whose meaning depends on the key of the condition.
-	conditionRole = &role{sees: effHosts | effNamespaces, text: conditionText, more: conditionMore}
+	conditionRole = &role{sees: effHosts | effNamespaces, text: (*scope).conditionText, more: (*scope).conditionMore}
 
 	// gatewayRole is a reference to an Istio Gateway.
-	gatewayRole = &role{sees: effNamespaces | effNames, text: plain((*scope).gateway)}
+	gatewayRole = &role{sees: effNamespaces | effNames, text: (*scope).gateway}
 	// nameRole is the name of a config of a kind that is renamed.
-	nameRole = &role{sees: effNames, text: plain((*scope).name)}
+	nameRole = &role{sees: effNames, text: (*scope).name}
 	// targetNameRole is the name in a PolicyTargetReference.
-	targetNameRole = &role{sees: effNames | effHosts | effNamespaces, text: targetName}
+	targetNameRole = &role{sees: effNames | effHosts | effNamespaces, text: (*scope).targetName}
 	// waypointRole is the name of a Gateway, or "none".
-	waypointRole = &role{sees: effNames, text: plain(func(s *scope, v string) string {
-		if v == "none" {
-			return v
-		}
-		return s.name(v)
-	})}
+	waypointRole = &role{sees: effNames, text: (*scope).waypoint}
 	// referenceLabelsRole are labels of which some refer to something.
-	referenceLabelsRole = &role{sees: effNamespaces | effNames, fields: map[protoreflect.Name]*role{"value": {sees: effNamespaces | effNames, text: referenceLabel}}}
+	referenceLabelsRole = &role{sees: effNamespaces | effNames, fields: map[protoreflect.Name]*role{"value": {sees: effNamespaces | effNames, text: (*scope).referenceLabel}}}
 
-	clusterNameRole = &role{sees: effHosts | effNamespaces, text: plain((*scope).cluster)}
-	routeNameRole   = &role{sees: effHosts | effNamespaces | effNames, text: plain((*scope).routeConfiguration)}
+	clusterNameRole = &role{sees: effHosts | effNamespaces, text: (*scope).cluster}
+	routeNameRole   = &role{sees: effHosts | effNamespaces | effNames, text: (*scope).routeConfiguration}
 )
 
 // followedFields are the fields that follow the rules.
@@ -150,121 +145,37 @@ var referenceAnnotations = map[string]*role{
 	"istio.io/autoRegistrationGroup": nameRole,
 }
 
-// leftAlone are the fields that look as if they named a host, a namespace or a config, and
-// why they stay as they are.
-var leftAlone = map[protoreflect.FullName]string{
-	// What certificates say is not changed by calling things otherwise here.
-	"istio.networking.v1alpha3.ServiceEntry.subject_alt_names":      "what the certificates of the servers say",
-	"istio.networking.v1alpha3.ClientTLSSettings.subject_alt_names": "what the certificates of the servers say",
-	"istio.networking.v1alpha3.ServerTLSSettings.subject_alt_names": "what the certificates of the clients say",
-	"istio.security.v1beta1.Source.trust_domains":                   "what the certificates of the clients say: a trust domain is no host",
-	"istio.security.v1beta1.Source.not_trust_domains":               "what the certificates of the clients say: a trust domain is no host",
-	"istio.security.v1beta1.Source.request_principals":              "what a token says: ISSUER/SUBJECT",
-	"istio.security.v1beta1.Source.not_request_principals":          "what a token says: ISSUER/SUBJECT",
-	"istio.security.v1beta1.JWTRule.issuer":                         "what a token says",
-
-	// Secrets are not relayed.
-	"istio.networking.v1alpha3.ClientTLSSettings.credential_name":         "a Secret beside the proxy",
-	"istio.networking.v1alpha3.ServerTLSSettings.credential_name":         "a Secret beside the gateway",
-	"istio.networking.v1alpha3.ServerTLSSettings.credential_names":        "Secrets beside the gateway",
-	"istio.networking.v1alpha3.ServerTLSSettings.ca_cert_credential_name": "a Secret beside the gateway",
-
-	// Outside of the mesh.
-	"istio.networking.v1alpha3.CorsPolicy.allow_origin":  "what browsers say",
-	"istio.networking.v1alpha3.CorsPolicy.allow_origins": "what browsers say",
-	"istio.extensions.v1alpha1.WasmPlugin.url":           "an image that the agent pulls from a registry",
-	"istio.extensions.v1alpha1.WasmConfig.url":           "an image that the agent pulls from a registry",
-
-	// At the workload.
-	"istio.networking.v1alpha3.HTTPHealthCheckConfig.host":            "the agent connects to the workload beside it",
-	"istio.networking.v1alpha3.TCPHealthCheckConfig.host":             "the agent connects to the workload beside it",
-	"istio.networking.v1alpha3.GrpcHealthCheckConfig.service":         "a gRPC service, not a host",
-	"istio.networking.v1alpha3.IstioIngressListener.default_endpoint": "an address of the workload",
-	"istio.networking.v1alpha3.Server.default_endpoint":               "an address of the workload",
-	"istio.networking.v1alpha3.WorkloadEntry.service_account":         "an account without a namespace",
-
-	// Addresses and paths.
-	"istio.networking.v1alpha3.ServiceEntry.addresses": "IP addresses",
-	"istio.networking.v1alpha3.HTTPMatchRequest.uri":   "a path",
-	"istio.networking.v1alpha3.HTTPRedirect.uri":       "a path",
-	"istio.networking.v1alpha3.HTTPRewrite.uri":        "a path",
-
-	// Names of parts of the config itself, of headers, of ports and of providers.
-	"istio.networking.v1alpha3.HTTPMatchRequest.name":                                           "a name for statistics",
-	"istio.networking.v1alpha3.HTTPRoute.name":                                                  "a name within the VirtualService",
-	"istio.networking.v1alpha3.Server.name":                                                     "a name for statistics",
-	"istio.networking.v1alpha3.Subset.name":                                                     "a name within the DestinationRule",
-	"istio.networking.v1alpha3.Port.name":                                                       "a port",
-	"istio.networking.v1alpha3.ServicePort.name":                                                "a port",
-	"istio.networking.v1alpha3.SidecarPort.name":                                                "a port",
-	"istio.networking.v1alpha3.HTTPHeader.name":                                                 "a header",
-	"istio.networking.v1alpha3.LoadBalancerSettings.ConsistentHashLB.HTTPCookie.name":           "a cookie",
-	"istio.networking.v1alpha3.LoadBalancerSettings.ConsistentHashLB.HTTPCookie.Attribute.name": "an attribute of a cookie",
-	"istio.networking.v1alpha3.LoadBalancerSettings.ConsistentHashLB.http_header_name":          "a header",
-	"istio.networking.v1alpha3.LoadBalancerSettings.ConsistentHashLB.http_query_parameter_name": "a parameter",
-	"istio.security.v1beta1.JWTHeader.name":                                                     "a header",
-	"istio.telemetry.v1alpha1.Tracing.RequestHeader.name":                                       "a header",
-	"istio.telemetry.v1alpha1.Tracing.Environment.name":                                         "a variable",
-	"istio.telemetry.v1alpha1.ProviderRef.name":                                                 "a provider in the MeshConfig of the reader",
-	"istio.security.v1beta1.AuthorizationPolicy.ExtensionProvider.name":                         "a provider in the MeshConfig of the reader",
-	"istio.extensions.v1alpha1.EnvVar.name":                                                     "a variable",
-	"istio.extensions.v1alpha1.WasmPlugin.plugin_name":                                          "a name within the image",
-	"istio.extensions.v1alpha1.WasmConfig.plugin_name":                                          "a name within the image",
-	"istio.networking.v1alpha3.EnvoyFilter.ListenerMatch.name":                                  "ADDRESS_PORT",
-	"istio.networking.v1alpha3.EnvoyFilter.ListenerMatch.port_name":                             "a port",
-	"istio.networking.v1alpha3.EnvoyFilter.ListenerMatch.FilterChainMatch.name":                 "a name that istiod makes of addresses",
-	"istio.networking.v1alpha3.EnvoyFilter.ListenerMatch.FilterMatch.name":                      "an Envoy filter",
-	"istio.networking.v1alpha3.EnvoyFilter.ListenerMatch.SubFilterMatch.name":                   "an Envoy filter",
-	"istio.networking.v1alpha3.EnvoyFilter.RouteConfigurationMatch.port_name":                   "a port",
-	"istio.networking.v1alpha3.EnvoyFilter.RouteConfigurationMatch.RouteMatch.name":             "a name within the VirtualService",
-	"istio.networking.v1alpha3.EnvoyFilter.WaypointMatch.RouteMatch.name":                       "a name within the VirtualService",
-	"istio.networking.v1alpha3.EnvoyFilter.WaypointMatch.FilterMatch.name":                      "an Envoy filter",
-	"istio.networking.v1alpha3.EnvoyFilter.WaypointMatch.FilterMatch.SubFilterMatch.name":       "an Envoy filter",
-
-	// Opaque.
-	"istio.networking.v1alpha3.EnvoyFilter.Patch.value":          "Envoy config, of which anything may be meant",
-	"istio.networking.v1alpha3.EnvoyFilter.ProxyMatch.metadata":  "what the proxies say of themselves",
-	"istio.networking.v1alpha3.HTTPMatchRequest.headers":         "istiod ignores the authority here",
-	"istio.networking.v1alpha3.HTTPMatchRequest.without_headers": "istiod ignores the authority here",
-}
-
-// plain makes a role's text of a function that needs only the value.
-func plain(f func(*scope, string) string) func(*scope, wireMessage, string) string {
-	return func(s *scope, _ wireMessage, v string) string { return f(s, v) }
-}
-
-func also(f func(*scope, string) []string) func(*scope, wireMessage, string) []string {
-	return func(s *scope, _ wireMessage, v string) []string { return f(s, v) }
-}
-
-func first(f func(*scope, string) (string, []string)) func(*scope, wireMessage, string) string {
-	return func(s *scope, _ wireMessage, v string) string {
-		to, _ := f(s, v)
-		return to
-	}
-}
-
-func second(f func(*scope, string) (string, []string)) func(*scope, wireMessage, string) []string {
-	return func(s *scope, _ wireMessage, v string) []string {
-		_, more := f(s, v)
-		return more
+// pattern makes a role of a function that returns, for a pattern, the pattern here and the
+// names that the rules move out of its reach.
+func pattern(f func(*scope, string) (to string, elsewhere []string)) *role {
+	return &role{
+		sees: effNamespaces,
+		text: func(s *scope, v string) string { to, _ := f(s, v); return to },
+		more: func(s *scope, v string) []string { _, elsewhere := f(s, v); return elsewhere },
 	}
 }
 
 // mapKey is the number of the key in the entry of a map.
 const mapKey = 1
 
-func hostHeader(s *scope, entry wireMessage, v string) string {
-	switch strings.ToLower(entry.text(mapKey)) {
+func (s *scope) hostHeader(v string) string {
+	switch strings.ToLower(s.message.text(mapKey)) {
 	case "host", ":authority":
 		return s.hostPort(v)
 	}
 	return v
 }
 
-func referenceLabel(s *scope, entry wireMessage, v string) string {
-	if r := referenceLabels[entry.text(mapKey)]; r != nil && r.sees&s.effects != 0 {
-		return r.text(s, nil, v)
+func (s *scope) waypoint(v string) string {
+	if v == "none" {
+		return v
+	}
+	return s.name(v)
+}
+
+func (s *scope) referenceLabel(v string) string {
+	if r := referenceLabels[s.message.text(mapKey)]; r != nil && r.sees&s.effects != 0 {
+		return r.text(s, v)
 	}
 	return v
 }
@@ -280,9 +191,9 @@ func number(m proto.Message, name protoreflect.Name) protowire.Number {
 	return m.ProtoReflect().Descriptor().Fields().ByName(name).Number()
 }
 
-// conditionOf returns the role of a condition's values, nil when they stay.
-func conditionOf(m wireMessage) *role {
-	switch strings.ToLower(m.text(conditionKey)) {
+// conditionRole returns the role of a condition's values, nil when they stay.
+func (s *scope) conditionRole() *role {
+	switch strings.ToLower(s.message.text(conditionKey)) {
 	case "source.namespace":
 		return namespacePatternRole
 	case "source.principal":
@@ -295,20 +206,20 @@ func conditionOf(m wireMessage) *role {
 	return nil
 }
 
-func conditionText(s *scope, m wireMessage, v string) string {
-	if r := conditionOf(m); r != nil {
-		return r.text(s, m, v)
+func (s *scope) conditionText(v string) string {
+	if r := s.conditionRole(); r != nil {
+		return r.text(s, v)
 	}
 	return v
 }
 
-func conditionMore(s *scope, m wireMessage, v string) []string {
-	if r := conditionOf(m); r != nil && r.more != nil {
-		return r.more(s, m, v)
+func (s *scope) conditionMore(v string) []string {
+	if r := s.conditionRole(); r != nil && r.more != nil {
+		return r.more(s, v)
 	}
 	return nil
 }
 
-func targetName(s *scope, m wireMessage, v string) string {
-	return s.referentName(mirror.Kind{Group: m.text(targetGroup), Kind: m.text(targetKind)}, v)
+func (s *scope) targetName(v string) string {
+	return s.referentName(mirror.Kind{Group: s.message.text(targetGroup), Kind: s.message.text(targetKind)}, v)
 }

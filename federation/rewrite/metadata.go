@@ -53,7 +53,7 @@ func (r *editRules) apply(s *scope, m map[string]string, references map[string]*
 	changed := false
 	for k, role := range references {
 		if v, ok := m[k]; ok && role.sees&s.effects != 0 {
-			if to := role.text(s, nil, v); to != v {
+			if to := role.text(s, v); to != v {
 				m[k], changed = to, true
 			}
 			s.blame(k)

@@ -102,6 +102,7 @@ type scope struct {
 	// completes tells that short hosts become long ones, even where no other rule asks for it.
 	completes bool
 	body      wireMessage // of the config, as far as a field depends on another
+	message   wireMessage // that holds the present string
 	err       error       // the first name that could not be mapped
 	// blamed says that err tells where it is.
 	blamed bool
