@@ -33,8 +33,8 @@ func allocated(f func()) uint64 {
 
 // noted counts what is kept of hosts and of the namespaces that see them.
 func (h *Hosts) noted() int {
-	n := len(h.lone) + len(h.contested)
-	for _, e := range h.hosts {
+	n := len(h.single) + len(h.contested)
+	for _, e := range h.multi {
 		n += 1 + len(e.scoped) + len(e.since) + len(e.crowded)
 	}
 	return n

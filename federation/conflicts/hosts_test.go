@@ -124,7 +124,7 @@ func TestWhoIsInConflict(t *testing.T) {
 			for _, r := range test.given {
 				h.Update(r, nil)
 			}
-			if len(h.hosts)+len(h.lone)+len(h.contested) > 0 {
+			if len(h.multi)+len(h.single)+len(h.contested) > 0 {
 				t.Errorf("something is left: %v", h)
 			}
 		})
@@ -298,8 +298,8 @@ func TestHostsAgreesWithAModel(t *testing.T) {
 		for _, r := range have {
 			h.Update(r, nil)
 		}
-		if len(h.hosts)+len(h.lone)+len(h.contested)+len(h.unfollowed)+len(h.waiting)+h.scoped != 0 {
-			t.Fatalf("something is left: %v", h.hosts)
+		if len(h.multi)+len(h.single)+len(h.contested)+len(h.unfollowed)+len(h.waiting)+h.scoped != 0 {
+			t.Fatalf("something is left: %v", h.multi)
 		}
 	})
 }
