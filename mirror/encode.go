@@ -10,6 +10,7 @@ import (
 	"github.com/zeebo/xxh3"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	mcp "istio.io/api/mcp/v1alpha1"
 
@@ -38,6 +39,17 @@ func New(s Spec) (*Resource, error) {
 		return nil, fmt.Errorf("%s: the name, a label or an annotation is not valid UTF-8", s.Key)
 	}
 	return build(s.Kind, md, body, from{s.Source, s.Cluster})
+}
+
+// WithBody returns r with another body, of the same type.
+func (r *Resource) WithBody(m proto.Message) (*Resource, error) {
+	value, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+	if err != nil {
+		return nil, fmt.Errorf("%s: encode body: %w", r.Key(), err)
+	}
+	s := r.Spec()
+	s.Body = &anypb.Any{TypeUrl: s.Body.GetTypeUrl(), Value: value}
+	return New(s)
 }
 
 // from is where a resource comes from.

@@ -9,8 +9,8 @@ import (
 	"meshrelay/mirror"
 )
 
-// ByName returns the mirror.Policy with a name, for one kind. union is what is returned
-// for "union", and must be zero for the others.
+// ByName returns the mirror.Policy with a name, for one kind. For "union" it returns union, which
+// must be zero for other names.
 func ByName(name string, kind mirror.Kind, union Union) (mirror.Policy, error) {
 	if union != (Union{}) && name != "union" {
 		return nil, fmt.Errorf("policy %q merges copies of one key only: merging by host needs the policy union", text.Abbreviate(name))
@@ -31,8 +31,8 @@ func ByName(name string, kind mirror.Kind, union Union) (mirror.Policy, error) {
 	return nil, fmt.Errorf("unknown policy %q: want first, newest, reject or union", text.Abbreviate(name))
 }
 
-// Newest serves the copy that was created last, and of several of the same age the first
-// in order. A copy of which that time is not known is the oldest. It is a mirror.Policy.
+// Newest serves the copy that was created last, and the first in order of several of the same
+// age. A copy without a creation time is the oldest. It is a mirror.Policy.
 type Newest struct{}
 
 // Merge implements mirror.Policy.
@@ -61,7 +61,7 @@ func (Newest) Merge(copies []mirror.Copy) mirror.Decision {
 	return v
 }
 
-// Reject serves nobody's copy while several sources have one. It is a mirror.Policy.
+// Reject serves no copy while several sources have one. It is a mirror.Policy.
 type Reject struct{}
 
 // Merge implements mirror.Policy.

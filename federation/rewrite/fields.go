@@ -12,17 +12,16 @@ import (
 	"meshrelay/mirror"
 )
 
-// This file is the list of what the fields of Istio's kinds refer to, as istiod takes
-// them. It is keyed by message, so that what several kinds share is said once. A field
-// that looks as if it named something is in followedFields or in leftAlone; a test sees
-// to that.
+// This file lists the references in Istio's kinds, by message, as istiod understands them. A test
+// holds that each field whose name suggests a reference is in followedFields or in the test's
+// own list of fields that stay.
 
 // The roles.
 var (
-	// hostRole is a host as it stands.
+	// hostRole is a complete host.
 	hostRole = &role{sees: effHosts | effNamespaces, text: (*scope).host}
-	// shortHostRole is a host that istiod completes when it has no dots, routedHostRole such a
-	// host of a VirtualService, sniHostRole one that must fit such a host.
+	// shortHostRole is a host that istiod completes when it has no dots, routedHostRole the same
+	// in a VirtualService, sniHostRole a host that a routedHostRole must cover.
 	shortHostRole  = &role{sees: effHosts | effNamespaces | effShortHosts, text: (*scope).shortHost}
 	routedHostRole = &role{sees: effHosts | effNamespaces | effShortHosts, text: (*scope).virtualServiceHost}
 	sniHostRole    = &role{sees: effHosts | effNamespaces | effShortHosts, text: (*scope).sniHost}
@@ -32,10 +31,10 @@ var (
 	// hostPatternRole is a host that may have a port, in a list that selects hosts.
 	hostPatternRole = &role{sees: effHosts | effNamespaces, text: (*scope).hostPort, more: (*scope).movedHostPorts}
 	urlRole         = &role{sees: effHosts | effNamespaces, text: (*scope).url}
-	// authorityRole is a StringMatch for a host. A prefix follows when it is a whole host;
-	// what else it stands for is not known, and neither is what a regex does.
+	// authorityRole is a StringMatch for a host. A prefix follows if it is a whole host; a regex
+	// stays.
 	authorityRole = &role{sees: effHosts | effNamespaces, fields: map[protoreflect.Name]*role{"exact": hostPortRole, "prefix": hostPortRole}}
-	// hostHeaderRole are headers by name, of which some are a host.
+	// hostHeaderRole are headers by name; some are a host.
 	hostHeaderRole = &role{sees: effHosts | effNamespaces, fields: map[protoreflect.Name]*role{"value": {sees: effHosts | effNamespaces, text: (*scope).hostHeader}}}
 
 	namespaceRole = &role{sees: effNamespaces, text: (*scope).namespace}
@@ -44,33 +43,33 @@ var (
 	namespacePatternRole = pattern((*scope).namespacePattern)
 	principalRole        = pattern((*scope).principal)
 	serviceAccountRole   = &role{sees: effNamespaces, text: (*scope).serviceAccount}
-	// plainDestinationRole is a Destination whose host istiod takes as it stands.
+	// plainDestinationRole is a Destination whose host istiod does not complete.
 	plainDestinationRole = &role{sees: effHosts | effNamespaces, fields: map[protoreflect.Name]*role{"host": hostRole}}
 	// conditionRole is a value whose meaning depends on the key of the condition.
 	conditionRole = &role{sees: effHosts | effNamespaces, text: (*scope).conditionText, more: (*scope).conditionMore}
 
 	// gatewayRole is a reference to an Istio Gateway.
 	gatewayRole = &role{sees: effNamespaces | effNames, text: (*scope).gateway}
-	// nameRole is the name of a config of a kind that is renamed.
+	// nameRole is the name of a resource of a renamed kind.
 	nameRole = &role{sees: effNames, text: (*scope).name}
 	// targetNameRole is the name in a PolicyTargetReference.
 	targetNameRole = &role{sees: effNames | effHosts | effNamespaces, text: (*scope).targetName}
 	// waypointRole is the name of a Gateway, or "none".
 	waypointRole = &role{sees: effNames, text: (*scope).waypoint}
-	// referenceLabelsRole are labels of which some refer to something.
+	// referenceLabelsRole are labels; some are in referenceLabels.
 	referenceLabelsRole = &role{sees: effNamespaces | effNames, fields: map[protoreflect.Name]*role{"value": {sees: effNamespaces | effNames, text: (*scope).referenceLabel}}}
 
 	clusterNameRole = &role{sees: effHosts | effNamespaces, text: (*scope).cluster}
 	routeNameRole   = &role{sees: effHosts | effNamespaces | effNames, text: (*scope).routeConfiguration}
 )
 
-// followedFields are the fields that follow the rules.
+// followedFields are the fields that the rules map.
 var followedFields = map[protoreflect.FullName]*role{
 	"istio.networking.v1alpha3.ServiceEntry.hosts":     hostRole,
 	"istio.networking.v1alpha3.ServiceEntry.export_to": exportToRole,
-	// A DNS name is looked up here.
+	// The client resolves a DNS name here.
 	"istio.networking.v1alpha3.WorkloadEntry.address": hostRole,
-	// The labels of the WorkloadEntries that are made from it.
+	// The WorkloadEntries of the group get these labels.
 	"istio.networking.v1alpha3.WorkloadGroup.ObjectMeta.labels": referenceLabelsRole,
 
 	"istio.networking.v1alpha3.VirtualService.hosts":     routedHostRole,
@@ -79,7 +78,7 @@ var followedFields = map[protoreflect.FullName]*role{
 	"istio.networking.v1alpha3.Destination.host":         shortHostRole,
 	"istio.networking.v1alpha3.Delegate.name":            nameRole,
 	"istio.networking.v1alpha3.Delegate.namespace":       namespaceRole,
-	// What clients here call.
+	// Clients here send it.
 	"istio.networking.v1alpha3.HTTPMatchRequest.authority":          authorityRole,
 	"istio.networking.v1alpha3.HTTPMatchRequest.gateways":           gatewayRole,
 	"istio.networking.v1alpha3.HTTPMatchRequest.source_namespace":   namespaceRole,
@@ -87,10 +86,10 @@ var followedFields = map[protoreflect.FullName]*role{
 	"istio.networking.v1alpha3.L4MatchAttributes.source_namespace":  namespaceRole,
 	"istio.networking.v1alpha3.TLSMatchAttributes.gateways":         gatewayRole,
 	"istio.networking.v1alpha3.TLSMatchAttributes.source_namespace": namespaceRole,
-	// Short when the host of the VirtualService is: istiod demands that they fit.
+	// It is short when the host of the VirtualService is: istiod wants them to match.
 	"istio.networking.v1alpha3.TLSMatchAttributes.sni_hosts": sniHostRole,
 	"istio.networking.v1alpha3.HTTPRedirect.authority":       hostPortRole,
-	// An egress gateway, which is configured here, routes by what a sidecar wrote.
+	// An egress gateway here routes by the authority that a sidecar wrote.
 	"istio.networking.v1alpha3.HTTPRewrite.authority":        hostPortRole,
 	"istio.networking.v1alpha3.Headers.HeaderOperations.set": hostHeaderRole,
 	"istio.networking.v1alpha3.Headers.HeaderOperations.add": hostHeaderRole,
@@ -102,7 +101,7 @@ var followedFields = map[protoreflect.FullName]*role{
 	"istio.networking.v1alpha3.TrafficPolicy.TunnelSettings.target_host": hostRole,
 
 	"istio.networking.v1alpha3.IstioEgressListener.hosts": namespacedHostRole,
-	// istiod looks for a service of that very host.
+	// istiod looks for a service with exactly that host.
 	"istio.networking.v1alpha3.OutboundTrafficPolicy.egress_proxy": plainDestinationRole,
 	"istio.networking.v1alpha3.Server.hosts":                       namespacedHostRole,
 
@@ -116,7 +115,7 @@ var followedFields = map[protoreflect.FullName]*role{
 	"istio.security.v1beta1.Operation.not_hosts":         hostPatternRole,
 	"istio.security.v1beta1.Condition.values":            conditionRole,
 	"istio.security.v1beta1.Condition.not_values":        conditionRole,
-	// Envoy fetches it from the Service of that host, when there is one.
+	// Envoy fetches it from the Service of that host, if there is one.
 	"istio.security.v1beta1.JWTRule.jwks_uri": urlRole,
 
 	"istio.type.v1beta1.PolicyTargetReference.name":      targetNameRole,
@@ -131,7 +130,7 @@ var followedFields = map[protoreflect.FullName]*role{
 	"istio.networking.v1alpha3.EnvoyFilter.RouteConfigurationMatch.VirtualHostMatch.domain_name": hostPortRole,
 }
 
-// referenceLabels are the labels of a resource that follow the rules.
+// referenceLabels are the labels of a resource that the rules map.
 var referenceLabels = map[string]*role{
 	"istio.io/use-waypoint":                  waypointRole,
 	"istio.io/use-waypoint-namespace":        namespaceRole,
@@ -139,14 +138,14 @@ var referenceLabels = map[string]*role{
 	"istio.io/use-waypoint-canary-namespace": namespaceRole,
 }
 
-// referenceAnnotations are the annotations that do.
+// referenceAnnotations are the annotations that the rules map.
 var referenceAnnotations = map[string]*role{
 	// The WorkloadGroup of a WorkloadEntry.
 	"istio.io/autoRegistrationGroup": nameRole,
 }
 
-// pattern makes a role of a function that returns, for a pattern, the pattern here and the
-// names that the rules move out of its reach.
+// pattern makes a role of a function that returns the mapped pattern, and the patterns for names
+// that the rules move out of its reach.
 func pattern(f func(*scope, string) (to string, elsewhere []string)) *role {
 	return &role{
 		sees: effNamespaces,
@@ -186,7 +185,7 @@ var (
 	targetKind   = number(&typev1beta1.PolicyTargetReference{}, "kind")
 )
 
-// number returns the number of a field. It panics when there is none.
+// number returns the number of a field. It panics for an unknown name.
 func number(m proto.Message, name protoreflect.Name) protowire.Number {
 	return m.ProtoReflect().Descriptor().Fields().ByName(name).Number()
 }

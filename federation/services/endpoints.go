@@ -56,7 +56,7 @@ func WithEndpoints(r *mirror.Resource, byPort Assignments, network string) (*mir
 			}
 		}
 	}
-	return withService(r, se)
+	return r.WithBody(se)
 }
 
 // Assignments are the endpoints of a service, by port.

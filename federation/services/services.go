@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/anypb"
 	networking "istio.io/api/networking/v1alpha3"
 
 	"meshrelay/federation"
@@ -150,7 +149,7 @@ func (g Gateways) Reach(r *mirror.Resource) (*mirror.Resource, error) {
 		// Validation takes networks with STATIC and NONE only.
 		se.Addresses = slices.DeleteFunc(se.Addresses, func(a string) bool { return strings.Contains(a, "/") })
 	}
-	return withService(r, se)
+	return r.WithBody(se)
 }
 
 // Cluster is an Envoy cluster of a service.
@@ -290,17 +289,6 @@ func normalizeExportTo(se *networking.ServiceEntry, namespace string) error {
 		se.ExportTo = slices.DeleteFunc(se.ExportTo, func(to string) bool { return to == "~" })
 	}
 	return nil
-}
-
-// withService returns r with another body.
-func withService(r *mirror.Resource, se *networking.ServiceEntry) (*mirror.Resource, error) {
-	spec := r.Spec()
-	value, err := proto.MarshalOptions{Deterministic: true}.Marshal(se)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", r.Key(), err)
-	}
-	spec.Body = &anypb.Any{TypeUrl: spec.Body.GetTypeUrl(), Value: value}
-	return mirror.New(spec)
 }
 
 // isDNSLabel is validation's notion of a DNS label, which allows capitals (istio

@@ -52,8 +52,8 @@ func (t *Tracker) Follow(a *mirror.Aggregate) error {
 		return err
 	}
 	if err := a.RegisterTouchHandler(func(key mirror.Key, r *mirror.Resolution) {
-		if key.Kind == mirror.MeshConfig {
-			return // each istiod has one for its own mesh (PROTOCOL C22)
+		if key.Kind.Singleton() {
+			return // each upstream has one for its own mesh (PROTOCOL C22)
 		}
 		if r == nil {
 			r = &mirror.Resolution{} // one copy at most
