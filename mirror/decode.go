@@ -54,7 +54,7 @@ func Restore(kind Kind, data []byte, source, cluster, sourceVersion string) (*Re
 	if err != nil {
 		return nil, err
 	}
-	md.version = []byte(sourceVersion) // the one in data is ours, made of the content
+	md.version = []byte(sourceVersion) // the version in data is the relay's
 	return build(kind, md, body, from{source, cluster})
 }
 
@@ -167,9 +167,9 @@ func splitAny(data []byte) (typeURL, value []byte, err error) {
 	return typeURL, value, nil
 }
 
-// splitResource returns the two fields of an encoded istio.mcp.v1alpha1.Resource.
-// A field that comes twice is merged, as protobuf demands: concatenated encodings
-// are the encoding of the merged message.
+// splitResource returns the two fields of an encoded istio.mcp.v1alpha1.Resource. It joins the
+// parts of a field that comes twice, as protobuf demands: concatenated encodings are the
+// encoding of the merged message.
 func splitResource(data []byte) (meta, body []byte, err error) {
 	c := wire.Fields(data)
 	for c.Next() {

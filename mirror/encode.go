@@ -102,8 +102,8 @@ func buildBare(kind Kind, sourceVersion string, body []byte, f from) *Resource {
 	return r
 }
 
-// checkScope refuses a namespace on a well-known kind that has none, and a missing one on the
-// others: rules about namespaces would not see such a resource.
+// checkScope refuses a namespace on a cluster-scoped kind, and a missing one on another
+// well-known kind: rules on namespaces would not see such a resource.
 func checkScope(kind Kind, namespace string) error {
 	info, known := LookupKind(kind)
 	switch {
@@ -117,12 +117,10 @@ func checkScope(kind Kind, namespace string) error {
 
 var blankVersion = make([]byte, versionLen)
 
-// entryVersionAt is where an entry's version is: behind its tag, its length
-// (which is what beginEntry cannot know in advance) and the version's own.
+// entryVersionAt returns the place of an entry's version, just before the frame.
 func entryVersionAt(frameAt uint16) int { return int(frameAt) - versionLen }
 
-// beginEntry starts the encoding of the resource with all that comes before the
-// frame, which is frameLen bytes long.
+// beginEntry encodes the part of the entry before the frame, which has frameLen bytes.
 func (r *Resource) beginEntry(frameLen int) []byte {
 	entryLen := 1 + protowire.SizeBytes(versionLen) + frameLen + 1 + protowire.SizeBytes(len(r.name))
 	b := make([]byte, 0, 1+protowire.SizeBytes(entryLen))
@@ -133,7 +131,7 @@ func (r *Resource) beginEntry(frameLen int) []byte {
 	return b
 }
 
-// endEntry completes the encoding after the frame, and fills in the version.
+// endEntry encodes the part after the frame, and fills in the version.
 func (r *Resource) endEntry(b []byte, versionAt ...int) {
 	r.frameTo = int32(len(b))
 	b = appendLen(b, 3, len(r.name))
@@ -144,10 +142,9 @@ func (r *Resource) endEntry(b []byte, versionAt ...int) {
 	r.entry = b
 }
 
-// contentHash covers the metadata, in which the place of the version is still blank, the
-// body, the source, and the origin beyond that: a resource that comes from another source is
-// a change even when its bytes are the same (PROTOCOL C10, S10). 128 bits, because an
-// accident would be served as "unchanged".
+// contentHash covers the metadata, with a blank version, the body, the source and the origin: a
+// resource of another source is a change even with equal bytes (PROTOCOL C10, S10). It has 128
+// bits, because clients would never receive a change with an equal hash.
 func contentHash(meta, body []byte, source string, origin []byte) (sum [16]byte) {
 	var parts [32]byte
 	m, b := xxh3.Hash128(meta), xxh3.Hash128(body)

@@ -8,17 +8,16 @@ import (
 	"meshrelay/internal/wire"
 )
 
-// ProvenanceAnnotation is the annotation by which a resource tells where it comes from. It
-// goes with the resource through any number of relays. It is one and short because every
-// resource has it.
+// ProvenanceAnnotation is the annotation that tells where a resource comes from, through any
+// number of relays. There is only one, and it is short, because every resource has it.
 const ProvenanceAnnotation = "meshrelay.io/from"
 
-// MaxProvenance bounds the annotation's value, in bytes: a relay refuses what has more, and
-// what is no relay's is not looked at.
+// MaxProvenance bounds the annotation's value, in bytes. A relay refuses a longer one of another
+// relay, and ignores a longer one of others.
 const MaxProvenance = 1024
 
-// maxSourceVersion bounds what the annotation tells of a version. Those of Kubernetes have 20
-// digits at most.
+// maxSourceVersion bounds the versions in the annotation. Those of Kubernetes have 20 digits at
+// most.
 const maxSourceVersion = 128
 
 var (
@@ -26,15 +25,14 @@ var (
 	via           = []byte(" via ")
 )
 
-// Provenance is where a resource comes from, as its annotation tells it. The version and
-// the path are no part of the content: a resource that differs in nothing else is the same
-// to clients and has the same Version. Otherwise an upstream that is restarted with other
-// versions, or a replica of another name, would have everything sent again.
+// Provenance is the content of the provenance annotation. The version and the path are no part
+// of a resource's content and Version: otherwise an upstream that restarts with other versions,
+// or a replica of another name, would cause everything to be sent again.
 type Provenance struct {
-	// Source names the upstream by which the resource came to the first relay, Cluster is
-	// that upstream's cluster, and SourceVersion the version that it had there.
+	// Source is the first relay's upstream, Cluster that upstream's cluster, and SourceVersion
+	// the version there.
 	Source, Cluster, SourceVersion string
-	// Path lists the relays that it has passed, the first one first.
+	// Path lists the relays on the way, the first one first.
 	Path []string
 }
 
@@ -42,7 +40,7 @@ type Provenance struct {
 //
 //	SOURCE[(CLUSTER)][@VERSION] via RELAY[,RELAY…]
 //
-// The cluster is left out when it is called like the source. What is not said is empty.
+// Without (CLUSTER), the cluster has the name of the source.
 func ParseProvenance(s string) (p Provenance) {
 	if i := strings.LastIndex(s, string(via)); i >= 0 {
 		p.Path = strings.Split(s[i+len(via):], ",")
@@ -65,7 +63,7 @@ func originOf(value []byte) []byte {
 	return origin
 }
 
-// Provenance returns what r's annotation says of its way; nothing when it has none.
+// Provenance returns the provenance of r, the zero Provenance when it has none.
 func (r *Resource) Provenance() Provenance {
 	meta, _ := r.split()
 	md, err := parseMetadata(meta)
@@ -104,8 +102,7 @@ type Stamp struct {
 	Begin bool
 }
 
-// Stamped returns r with a stamp on it. A MeshConfig has no annotations, and is only given
-// its cluster.
+// Stamped returns r with a stamp. A bare resource has no annotations, and only gets its cluster.
 func (r *Resource) Stamped(stamp *Stamp) *Resource {
 	if r.Kind().Bare() {
 		return r.withCluster(stamp.Cluster)
@@ -128,11 +125,11 @@ func (r *Resource) Stamped(stamp *Stamp) *Resource {
 	return out
 }
 
-// stamp puts a stamp on metadata, and returns the cluster that they are of.
+// stamp puts a stamp on metadata, and returns the cluster of the resource.
 func (md *metadata) stamp(s *Stamp) (cluster string) {
 	cluster = s.Cluster
 	if !s.Believe || len(md.from) > MaxProvenance || !isProvenance(md.from) {
-		md.from = nil // somebody's own words, which would claim any cluster
+		md.from = nil // no relay wrote it, and it could claim any cluster
 	}
 	if md.from != nil {
 		cluster = ParseProvenance(string(originOf(md.from))).Cluster
@@ -164,13 +161,13 @@ func (md *metadata) stamp(s *Stamp) (cluster string) {
 	return cluster
 }
 
-// isProvenance reports whether the annotation's value is one that a relay has written.
+// isProvenance reports whether a value has the form that relays write.
 func isProvenance(value []byte) bool {
 	i := bytes.LastIndex(value, via)
 	return i > 0 && len(value) > i+len(via) && len(originOf(value)) > 0
 }
 
-// withCluster returns r as a resource of a cluster. The bytes are shared.
+// withCluster returns r with another cluster. Both share their bytes.
 func (r *Resource) withCluster(cluster string) *Resource {
 	o := r.origin.Value()
 	if o.cluster == cluster {

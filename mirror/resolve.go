@@ -10,8 +10,8 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// maxGroup bounds the keys that are merged into one. A host that more of them claim is a
-// mistake, and each change would cost the square of their number.
+// maxGroup bounds the keys that are merged into one. More keys of one host are a mistake, and
+// each change would cost the square of their number.
 const maxGroup = 64
 
 // everything accepts every copy.
@@ -27,7 +27,7 @@ func (a *Aggregate) policy(kind Kind) Policy {
 	return a.others
 }
 
-// copies returns the copies of a key that accept lets through, in order of priority.
+// copies returns the copies of a key that accept accepts, in order of priority.
 func (a *Aggregate) copies(key Key, accept func(*Resource) bool) []Copy {
 	var out []Copy
 	for _, s := range a.sources {
@@ -158,7 +158,7 @@ func (a *Aggregate) resolve(key Key, accept func(*Resource) bool) Resolution {
 	mine := slices.Index(s.Group, key)
 	v, ok := mergeOthers(policy, members)
 	switch {
-	case !ok: // what is wrong with another key's copies is not this one's
+	case !ok: // a panic over another key's copies does not affect this one
 	case v.Winner == mine:
 		s.Served = v.Served
 	case v.Winner >= 0 && slices.Contains(v.United, mine):
@@ -167,8 +167,8 @@ func (a *Aggregate) resolve(key Key, accept func(*Resource) bool) Resolution {
 	return s
 }
 
-// mergeOthers merges copies of other keys than the one that is settled. A panic is theirs: it
-// is reported when they are settled.
+// mergeOthers merges copies of another key than the resolved one, and returns false for a panic:
+// resolving that key reports it.
 func mergeOthers(policy Policy, copies []Copy) (v Decision, ok bool) {
 	defer func() {
 		if Recovered(recover()) != nil {
@@ -178,7 +178,7 @@ func mergeOthers(policy Policy, copies []Copy) (v Decision, ok bool) {
 	return policy.Merge(copies), true
 }
 
-// members returns what is served of each key of a group, for itself, in order of priority.
+// members returns what each key of a group would serve alone, in order of priority.
 func (a *Aggregate) members(key Key, policy Policy, group string, accept func(*Resource) bool) []Copy {
 	g := a.groups[key.Kind]
 	if group == "" || g == nil || len(g.members[group]) < 2 || len(g.members[group]) > maxGroup {
@@ -204,20 +204,20 @@ func (a *Aggregate) members(key Key, policy Policy, group string, accept func(*R
 	return out
 }
 
-// groups are the keys of a kind that a Policy merges with one another.
+// groups are the keys of a kind that a Grouper merges with one another.
 type groups struct {
 	members map[string]map[string]struct{} // names, by group
 	copies  map[string]grouped             // by name
 }
 
-// grouped is what is noted of a key: in which groups its copies are, and a hash of them.
+// grouped are the groups of a key's copies, and a hash of the copies.
 type grouped struct {
 	in  []string
 	sum xxh3.Uint128
 }
 
-// regroup notes in which groups the copies of a key are. When one of them has changed,
-// the other keys of its groups are to be settled anew.
+// regroup updates the groups of a key. If one of its copies changed, it queues the other keys of
+// its groups.
 func (a *Aggregate) regroup(key Key) {
 	policy, name := a.policy(key.Kind), key.FullName()
 	copies := a.copies(key, everything)
@@ -270,7 +270,7 @@ func (a *Aggregate) regroup(key Key) {
 func (a *Aggregate) markMembers(key Key, g *groups, group string) {
 	members := g.members[group]
 	if len(members) > maxGroup+1 {
-		return // they were let go of when there was one too many
+		return // they are not merged any more
 	}
 	defer a.queue.extendInitial()
 	kind := unique.Make(key.Kind)

@@ -27,11 +27,11 @@ const (
 // versionLen is the length of a version string: 128 bits in unpadded base64.
 var versionLen = base64.RawURLEncoding.EncodedLen(16)
 
-// Resource is one configuration object of one source, encoded once in the form
-// in which every client receives it.
+// Resource is one object of one source, encoded once in the form in which every client receives
+// it.
 //
-// A Resource is immutable: it may be read from any goroutine, and nothing that
-// its methods return may be changed.
+// A Resource is immutable. Any goroutine may read it, and nobody may change the results of its
+// methods.
 type Resource struct {
 	origin unique.Handle[origin]
 	name   string // full name, as on the wire
@@ -44,7 +44,7 @@ type Resource struct {
 	sourceVersion string
 }
 
-// origin is what a resource has in common with many others.
+// origin holds the fields that many resources share.
 type origin struct {
 	kind     unique.Handle[Kind]
 	source   string
@@ -52,7 +52,7 @@ type origin struct {
 	revision string
 }
 
-// Spec is what a Resource is built from.
+// Spec describes a Resource to build.
 type Spec struct {
 	Key
 	Labels, Annotations map[string]string
@@ -62,9 +62,8 @@ type Spec struct {
 	Source string
 	// Cluster is the cluster that the resource comes from, empty when unknown.
 	Cluster string
-	// SourceVersion is the version that the source itself gave the resource. It is
-	// informative: it is neither unique nor does it change with the content
-	// (PROTOCOL C10).
+	// SourceVersion is the version that the source gave the resource. It is for information
+	// only: it may not be unique, nor change with the content (PROTOCOL C10).
 	SourceVersion string
 	// Body is the resource's spec.
 	Body *anypb.Any
@@ -73,7 +72,7 @@ type Spec struct {
 // Metadata is the decoded metadata of a resource.
 type Metadata struct {
 	Labels, Annotations map[string]string
-	// CreateTime is zero when the source did not say.
+	// CreateTime may be zero: unknown.
 	CreateTime time.Time
 }
 
@@ -97,16 +96,14 @@ func (r *Resource) Key() Key {
 // Namespace returns the resource's namespace, empty when it is cluster-scoped.
 func (r *Resource) Namespace() string { return r.name[:r.nsLen] }
 
-// Version returns the resource's version as clients see it: derived from all
-// that they can see of it and from its source, and from nothing else, so that
-// every relay with the same configuration gives it the same version.
+// Version returns the version that clients see. It depends on the content and the source only, so
+// that every relay with the same config gives a resource the same version.
 func (r *Resource) Version() string { return base64.RawURLEncoding.EncodeToString(r.version[:]) }
 
 // Digest returns the 128 bits that Version spells.
 func (r *Resource) Digest() [16]byte { return r.version }
 
-// Equal reports whether r and other are the same to every client. Either may be
-// nil.
+// Equal reports whether clients see no difference between r and other. Either may be nil.
 func (r *Resource) Equal(other *Resource) bool {
 	if r == nil || other == nil {
 		return r == other
@@ -123,8 +120,7 @@ func (r *Resource) Cluster() string { return r.origin.Value().cluster }
 // SourceVersion returns the version that the source gave the resource.
 func (r *Resource) SourceVersion() string { return r.sourceVersion }
 
-// withSourceVersion returns the resource with another version of the source's. The
-// bytes are shared.
+// withSourceVersion returns r with another source version. Both share their bytes.
 func (r *Resource) withSourceVersion(v string) *Resource {
 	if r.sourceVersion == v {
 		return r
@@ -134,18 +130,16 @@ func (r *Resource) withSourceVersion(v string) *Resource {
 	return &c
 }
 
-// Revision returns the value of the label istio.io/rev: the control plane
-// revision that the resource is meant for; empty means all (PROTOCOL C11).
+// Revision returns the value of the label istio.io/rev, the control plane revision that the
+// resource is for; empty for all (PROTOCOL C11).
 func (r *Resource) Revision() string { return r.origin.Value().revision }
 
-// Frame returns the encoded resource as it stands in a DiscoveryResponse: a
-// length-delimited field number 2 (resources) that holds the google.protobuf.Any.
-// It is part of DeltaEntry, where the same bytes are the field Resource.resource.
+// Frame returns the element of a DiscoveryResponse: the length-delimited field 2 (resources) with
+// the google.protobuf.Any. The same bytes are the field Resource.resource in DeltaEntry.
 func (r *Resource) Frame() []byte { return r.entry[r.frameAt:r.frameTo:r.frameTo] }
 
-// DeltaEntry returns the encoded resource as it stands in a
-// DeltaDiscoveryResponse: a length-delimited field number 2 (resources) that
-// holds an envoy.service.discovery.v3.Resource with version, resource and name.
+// DeltaEntry returns the element of a DeltaDiscoveryResponse: the length-delimited field 2
+// (resources) with an envoy.service.discovery.v3.Resource of version, resource and name.
 func (r *Resource) DeltaEntry() []byte { return r.entry }
 
 // Any returns the encoded google.protobuf.Any: Frame without its tag and length.
@@ -165,24 +159,22 @@ func (r *Resource) Spec() Spec {
 	}
 }
 
-// Body decodes the envelope of the resource's body. The body's own message is not
-// decoded.
+// Body returns the body with its type, still encoded.
 func (r *Resource) Body() *anypb.Any {
 	_, body := r.split()
 	typeURL, value, _ := splitAny(body)
 	return &anypb.Any{TypeUrl: string(typeURL), Value: value}
 }
 
-// BodyValue returns the encoded message of the resource's body, without its type. It is
-// shared, and must not be changed.
+// BodyValue returns the encoded body. Nobody may change it.
 func (r *Resource) BodyValue() []byte {
 	_, body := r.split()
 	_, value, _ := splitAny(body)
 	return value
 }
 
-// split returns the encoded metadata and the encoded Any of the body. They are parts of
-// our own encoding, which parses.
+// split returns the encoded metadata and the encoded Any of the body. The relay encoded them, so
+// they parse.
 func (r *Resource) split() (meta, body []byte) {
 	if r.Kind().Bare() {
 		return nil, r.Any()
@@ -201,7 +193,7 @@ func (r *Resource) Metadata() Metadata {
 		err = proto.Unmarshal(md.created, &created)
 	}
 	if err != nil {
-		// The entry is our own encoding of a message that did decode.
+		// The relay encoded it from a message that did decode.
 		panic(fmt.Sprintf("mirror: metadata of %s does not decode: %v", r.Key(), err))
 	}
 	out := Metadata{Labels: mapOf(md.labels), Annotations: mapOf(md.annotations, md.provenance())}

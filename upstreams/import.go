@@ -173,7 +173,7 @@ func (im *importer) reshape(r *mirror.Resource, endpoints services.Assignments) 
 	if im.relayed && services.IsSynthetic(r) {
 		switch im.services {
 		case config.ServicesGateway:
-			out, err = im.gateways.Reach(r)
+			out, err = services.WithGateways(r, im.gateways)
 		case config.ServicesDiscover:
 			out, err = services.WithEndpoints(r, endpoints, im.network)
 		}
