@@ -6,7 +6,6 @@ import (
 	"errors"
 	"maps"
 	"slices"
-	"sync"
 )
 
 // Source is a store that the Aggregate merges, with the name of its upstream.
@@ -31,8 +30,8 @@ type Copy struct {
 type Aggregate struct {
 	queue *queue
 
-	// mu guards all below. The listeners do not change after Run was called.
-	mu        sync.RWMutex
+	contents // what the listeners know
+	// mu also guards all below. The listeners do not change after Run was called.
 	running   bool
 	listeners []func(*change)
 	panicked  []func(Key, *Panic)
@@ -40,7 +39,6 @@ type Aggregate struct {
 	policies  map[Kind]Policy
 	others    Policy // of kinds that are not in policies
 	groups    map[Kind]*groups
-	merged    index // as the listeners know it
 }
 
 var _ ConfigStoreCache = (*Aggregate)(nil)
@@ -59,7 +57,7 @@ const batchLen = 128
 
 // NewAggregate returns an Aggregate over no sources.
 func NewAggregate() *Aggregate {
-	return &Aggregate{queue: newQueue(), others: First{}, merged: index{}, groups: map[Kind]*groups{}}
+	return &Aggregate{queue: newQueue(), others: First{}, contents: contents{index: index{}}, groups: map[Kind]*groups{}}
 }
 
 // SetSources sets the stores that are merged, in order of priority. It may be called again at
@@ -105,7 +103,7 @@ func (a *Aggregate) SetPolicies(policies map[Kind]Policy, others Policy) {
 
 // markAll queues every key that is served or that a source has.
 func (a *Aggregate) markAll() {
-	for _, byName := range a.merged {
+	for _, byName := range a.index {
 		for _, r := range byName {
 			a.queue.mark(r.kind(), r.name)
 		}
@@ -134,7 +132,7 @@ func (a *Aggregate) next(batch []change) []change {
 func (a *Aggregate) mergeNext(c *change) {
 	defer func() {
 		if c.panicked = Recovered(recover()); c.panicked != nil {
-			c.old = a.merged[c.kind.Value()][c.name]
+			c.old = a.index[c.kind.Value()][c.name]
 			c.cur, c.resolution = c.old, nil
 		}
 	}()
@@ -151,12 +149,12 @@ func (a *Aggregate) merge(c *change) {
 		}
 		c.cur, c.resolution = a.serve(key, everything)
 	}
-	c.old = a.merged[kind][c.name]
+	c.old = a.index[kind][c.name]
 	if c.cur != nil && c.cur != c.old && c.old.Equal(c.cur) && !plain {
 		// A Policy may make a new resource each time: equal content is never held twice.
 		c.cur = c.old.withSourceVersion(c.cur.sourceVersion)
 	}
-	a.merged.replace(c.old, c.cur)
+	a.index.replace(c.old, c.cur)
 }
 
 // deliver tells the listeners of a batch. A panic costs a listener that key only.
@@ -185,34 +183,6 @@ func (a *Aggregate) report(r ref, p *Panic) {
 	for _, f := range a.panicked {
 		f(key, p)
 	}
-}
-
-// Get implements ConfigStore.
-func (a *Aggregate) Get(key Key) *Resource {
-	a.mu.RLock()
-	defer a.mu.RUnlock()
-	return a.merged.get(key)
-}
-
-// List implements ConfigStore.
-func (a *Aggregate) List(kind Kind, namespace string) []*Resource {
-	a.mu.RLock()
-	defer a.mu.RUnlock()
-	return a.merged.list(kind, namespace)
-}
-
-// Kinds returns the kinds of which there are resources, in sending order.
-func (a *Aggregate) Kinds() []Kind {
-	a.mu.RLock()
-	defer a.mu.RUnlock()
-	return a.merged.kinds()
-}
-
-// Counts returns the number of merged resources by kind.
-func (a *Aggregate) Counts() map[Kind]int {
-	a.mu.RLock()
-	defer a.mu.RUnlock()
-	return a.merged.counts()
 }
 
 func (a *Aggregate) currentSources() []Source {
@@ -283,24 +253,22 @@ func (a *Aggregate) RegisterTouchHandler(h func(key Key, r *Resolution)) error {
 }
 
 func (a *Aggregate) listen(f func(*change)) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.running {
-		return ErrRunning
-	}
-	a.listeners = append(a.listeners, f)
-	return nil
+	return a.beforeRun(func() { a.listeners = append(a.listeners, f) })
 }
 
 // RegisterPanicHandler adds a handler for each panic of a Policy or of a handler. It fails with
 // ErrRunning once Run was called. The handler may run on any goroutine.
 func (a *Aggregate) RegisterPanicHandler(h func(key Key, p *Panic)) error {
+	return a.beforeRun(func() { a.panicked = append(a.panicked, h) })
+}
+
+func (a *Aggregate) beforeRun(register func()) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.running {
 		return ErrRunning
 	}
-	a.panicked = append(a.panicked, h)
+	register()
 	return nil
 }
 

@@ -4,18 +4,29 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"sync"
 )
 
-// index holds resources by kind and full name.
-type index map[Kind]map[string]*Resource
+// contents is an index with its lock. Store and Aggregate embed it.
+type contents struct {
+	// mu guards index, and the fields that Store and Aggregate put under it.
+	mu    sync.RWMutex
+	index index
+}
 
-func (x index) get(key Key) *Resource { return x[key.Kind][key.FullName()] }
+// Get implements ConfigStore.
+func (c *contents) Get(key Key) *Resource {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.index.get(key)
+}
 
-// list returns the resources of a kind, sorted by full name: those of one namespace, or all
-// when namespace is empty.
-func (x index) list(kind Kind, namespace string) []*Resource {
-	out := make([]*Resource, 0, len(x[kind]))
-	for _, r := range x[kind] {
+// List implements ConfigStore.
+func (c *contents) List(kind Kind, namespace string) []*Resource {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	out := make([]*Resource, 0, len(c.index[kind]))
+	for _, r := range c.index[kind] {
 		if namespace == "" || r.Namespace() == namespace {
 			out = append(out, r)
 		}
@@ -24,17 +35,28 @@ func (x index) list(kind Kind, namespace string) []*Resource {
 	return out
 }
 
-// kinds returns the kinds of which there are resources, in sending order.
-func (x index) kinds() []Kind { return slices.SortedFunc(maps.Keys(x), CompareKinds) }
+// Kinds returns the kinds of which there are resources, in sending order.
+func (c *contents) Kinds() []Kind {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return slices.SortedFunc(maps.Keys(c.index), CompareKinds)
+}
 
-// counts returns the number of resources by kind.
-func (x index) counts() map[Kind]int {
-	out := make(map[Kind]int, len(x))
-	for kind, byName := range x {
+// Counts returns the number of resources by kind.
+func (c *contents) Counts() map[Kind]int {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	out := make(map[Kind]int, len(c.index))
+	for kind, byName := range c.index {
 		out[kind] = len(byName)
 	}
 	return out
 }
+
+// index holds resources by kind and full name.
+type index map[Kind]map[string]*Resource
+
+func (x index) get(key Key) *Resource { return x[key.Kind][key.FullName()] }
 
 // replace puts cur in the place of old, which has the same key. Either may be nil.
 func (x index) replace(old, cur *Resource) {

@@ -97,7 +97,7 @@ func (a *Aggregate) Apart(keys []Key) (reason string) {
 	defer a.mu.RUnlock()
 	var served []Copy
 	for _, key := range keys {
-		if r := a.merged.get(key); r != nil {
+		if r := a.index.get(key); r != nil {
 			served = append(served, Copy{r.Source(), r})
 		}
 	}
@@ -130,7 +130,7 @@ func (a *Aggregate) selectOne(key Key, accept func(*Resource) bool) (selected *R
 	}()
 	// The merged view may be older than the copies, and so hold what accept refuses.
 	cur, _ := a.serve(key, accept)
-	if served := a.merged.get(key); cur.Equal(served) {
+	if served := a.index.get(key); cur.Equal(served) {
 		return served, nil
 	}
 	return cur, nil

@@ -3,25 +3,21 @@ package mirror
 import (
 	"fmt"
 	"slices"
-	"sync"
 )
 
 // Store is a ConfigStore in memory: the resources of one source. Each Aggregate that merges it
 // learns of every change. All its methods may be called from any goroutine.
 type Store struct {
-	synced chan struct{}
-
-	// mu guards all below.
-	mu        sync.RWMutex
-	byKind    index
-	followers []*queue // of the Aggregates
+	contents
+	followers []*queue // of the Aggregates; under mu
+	synced    chan struct{}
 }
 
 var _ ConfigStore = (*Store)(nil)
 
 // NewStore returns an empty store that is not synced.
 func NewStore() *Store {
-	return &Store{byKind: index{}, synced: make(chan struct{})}
+	return &Store{contents: contents{index: index{}}, synced: make(chan struct{})}
 }
 
 // follow makes the store mark its changes in a queue, unfollow ends that.
@@ -37,39 +33,11 @@ func (s *Store) unfollow(q *queue) {
 	s.followers = slices.DeleteFunc(s.followers, func(f *queue) bool { return f == q })
 }
 
-// Get implements ConfigStore.
-func (s *Store) Get(key Key) *Resource {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.byKind.get(key)
-}
-
-// List implements ConfigStore.
-func (s *Store) List(kind Kind, namespace string) []*Resource {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.byKind.list(kind, namespace)
-}
-
-// Kinds returns the kinds of which the store holds resources, in sending order.
-func (s *Store) Kinds() []Kind {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.byKind.kinds()
-}
-
-// Counts returns the number of resources by kind.
-func (s *Store) Counts() map[Kind]int {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.byKind.counts()
-}
-
 // Create implements ConfigStore.
 func (s *Store) Create(r *Resource) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.byKind[r.Kind()][r.name] != nil {
+	if s.index[r.Kind()][r.name] != nil {
 		return fmt.Errorf("create %s: %w", r.Key(), ErrExists)
 	}
 	s.replace(nil, r)
@@ -101,7 +69,7 @@ func (s *Store) Delete(key Key, expectVersion string) error {
 }
 
 func (s *Store) expect(verb string, key Key, version string) (*Resource, error) {
-	old := s.byKind.get(key)
+	old := s.index.get(key)
 	if old == nil {
 		return nil, fmt.Errorf("%s %s: %w", verb, key, ErrNotFound)
 	}
@@ -117,7 +85,7 @@ func (s *Store) expect(verb string, key Key, version string) (*Resource, error) 
 func (s *Store) Put(r *Resource) (stored *Resource, changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	old := s.byKind[r.Kind()][r.name]
+	old := s.index[r.Kind()][r.name]
 	if old.Equal(r) {
 		r = old.withSourceVersion(r.sourceVersion).withCluster(r.Cluster())
 	}
@@ -129,7 +97,7 @@ func (s *Store) Put(r *Resource) (stored *Resource, changed bool) {
 func (s *Store) Remove(key Key) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	old := s.byKind.get(key)
+	old := s.index.get(key)
 	if old == nil {
 		return false
 	}
@@ -140,7 +108,7 @@ func (s *Store) Remove(key Key) bool {
 // replace puts cur in the place of old, and marks the key if clients see a change. Either may
 // be nil. The caller holds mu.
 func (s *Store) replace(old, cur *Resource) {
-	s.byKind.replace(old, cur)
+	s.index.replace(old, cur)
 	if old.Equal(cur) {
 		return
 	}
