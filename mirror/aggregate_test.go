@@ -156,7 +156,7 @@ func TestSourcesCanBeReorderedAndRemoved(t *testing.T) {
 	})
 }
 
-func TestSyncedWhenAllThatWasGivenIsMerged_C21(t *testing.T) {
+func TestAggregateHasSyncedWhenInitialContentIsMerged_C21(t *testing.T) {
 	inBubble(t, func(ctx context.Context, t *testing.T) {
 		a, s, j := newAggregate(ctx, t, "east", "west")
 		s["east"].Put(entry(t, "east", "a", "e"))
@@ -173,10 +173,10 @@ func TestSyncedWhenAllThatWasGivenIsMerged_C21(t *testing.T) {
 	})
 }
 
-// TestMergeIsWhatTheModelSays: after any changes of three sources, in any interleaving
+// TestMergedViewAgreesWithAModel: after any changes of three sources, in any interleaving
 // with the merging, the merged view is the first source's copy of each key, and the
 // events, applied to a map, give the same.
-func TestMergeIsWhatTheModelSays(t *testing.T) {
+func TestMergedViewAgreesWithAModel(t *testing.T) {
 	names := []string{"east", "west", "north"}
 	rapid.Check(t, func(rt *rapid.T) {
 		a := NewAggregate()
@@ -286,9 +286,9 @@ func BenchmarkMerge(b *testing.B) {
 	}
 }
 
-// TestCaughtUpWhenAllThatTheSourcesHadIsMergedAndTold: also what a source has not told yet, and
+// TestCaughtUpWaitsUntilTheSourcesContentIsMergedAndDelivered: also what a source has not told yet, and
 // what other sources or policies make of it.
-func TestCaughtUpWhenAllThatTheSourcesHadIsMergedAndTold(t *testing.T) {
+func TestCaughtUpWaitsUntilTheSourcesContentIsMergedAndDelivered(t *testing.T) {
 	inBubble(t, func(ctx context.Context, t *testing.T) {
 		a, s, j := newAggregate(ctx, t, "east", "west")
 		const n = 3 * batchLen
@@ -323,8 +323,8 @@ func TestCaughtUpWhenAllThatTheSourcesHadIsMergedAndTold(t *testing.T) {
 	})
 }
 
-// TestWhoWaitsToCatchUpIsForgotten when that takes too long.
-func TestWhoWaitsToCatchUpIsForgotten(t *testing.T) {
+// TestCaughtUpForgetsAWaiterThatGaveUp when that takes too long.
+func TestCaughtUpForgetsAWaiterThatGaveUp(t *testing.T) {
 	inBubble(t, func(ctx context.Context, t *testing.T) {
 		a, store, resume := NewAggregate(), NewStore(), make(chan struct{})
 		a.SetSources([]Source{{"east", store}})

@@ -162,10 +162,10 @@ func differ(what string, got, want map[string]string) error {
 	return fmt.Errorf("%s: serves\n%v\nwant\n%v", what, got, want)
 }
 
-// TestWhatIsServedDependsOnTheCopiesAlone: not on the order in which they came, nor on what
+// TestServedResourcesDependOnTheCopiesAlone: not on the order in which they came, nor on what
 // was there before. Removing a source gives the merge without it, and who sees a part of
 // the copies sees their merge.
-func TestWhatIsServedDependsOnTheCopiesAlone(t *testing.T) {
+func TestServedResourcesDependOnTheCopiesAlone(t *testing.T) {
 	names := []string{"east", "west", "north"}
 	rapid.Check(t, func(rt *rapid.T) {
 		type write struct {
@@ -304,8 +304,8 @@ func TestUnionOverNamesFollowsEveryChange(t *testing.T) {
 	})
 }
 
-// TestNobodySeesWhatTheyMayNotWhileTheMergeLags: a copy that has gone may still be merged.
-func TestNobodySeesWhatTheyMayNotWhileTheMergeLags(t *testing.T) {
+// TestSelectHidesRefusedCopiesWhileTheMergeLags: a copy that has gone may still be merged.
+func TestSelectHidesRefusedCopiesWhileTheMergeLags(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
@@ -321,9 +321,9 @@ func TestNobodySeesWhatTheyMayNotWhileTheMergeLags(t *testing.T) {
 	})
 }
 
-// TestSyncedWhenGroupsAreSettled_C21: the initial content is complete once no key has to be
+// TestAggregateHasSyncedWhenGroupsAreResolved_C21: the initial content is complete once no key has to be
 // settled again on account of another.
-func TestSyncedWhenGroupsAreSettled_C21(t *testing.T) {
+func TestAggregateHasSyncedWhenGroupsAreResolved_C21(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()

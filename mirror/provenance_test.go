@@ -24,7 +24,7 @@ func TestProvenanceIsReadFromTheAnnotation(t *testing.T) {
 	}
 }
 
-func TestStampsTellTheWay(t *testing.T) {
+func TestStampsExtendTheProvenance(t *testing.T) {
 	hub := Stamp{Source: "east", Cluster: "c-1", Relay: "hub"}
 	same := Stamp{Source: "east", Cluster: "east", Relay: "hub"}
 	relay := hub
@@ -74,8 +74,8 @@ func TestStampsTellTheWay(t *testing.T) {
 	}
 }
 
-// TestTheWayIsNoContentButTheOriginIs_C10_S10
-func TestTheWayIsNoContentButTheOriginIs_C10_S10(t *testing.T) {
+// TestPathIsNoContentButOriginIs_C10_S10
+func TestPathIsNoContentButOriginIs_C10_S10(t *testing.T) {
 	with := func(from string) *Resource {
 		s := entry(t, "near", "a", "a.example").Spec()
 		s.Annotations = map[string]string{ProvenanceAnnotation: from}
@@ -98,7 +98,7 @@ func TestTheWayIsNoContentButTheOriginIs_C10_S10(t *testing.T) {
 	}
 }
 
-func TestAnAnnotationThatNoRelayHasWrittenIsNoProvenance(t *testing.T) {
+func TestAnAnnotationThatNoRelayWroteIsNoProvenance(t *testing.T) {
 	kind := serviceEntries
 	for _, forged := range []string{"prod", "prod(other)", " via relay", "via relay", "prod via ", "@7 via relay"} {
 		data := received(t, func(m *mcp.Resource) { m.Metadata.Annotations = map[string]string{ProvenanceAnnotation: forged} })

@@ -111,7 +111,7 @@ func TestResourcesBuiltHereAreRestoredAsTheyWere(t *testing.T) {
 	checkRestored(t, restored(t, r), r)
 }
 
-func TestWhatCanNotBeDecodedIsNotRestored_S12(t *testing.T) {
+func TestBodiesThatDoNotDecodeAreNotRestored_S12(t *testing.T) {
 	good := entry(t, "east", "db", "db.example").Any()
 	for name, data := range map[string][]byte{
 		"nothing": nil, "no protobuf": {0xff}, "another message": must(proto.Marshal(pack(t, &networkingapi.ServiceEntry{}))),

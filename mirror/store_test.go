@@ -119,7 +119,7 @@ func TestEqualContentIsKeptOnce(t *testing.T) {
 	}
 }
 
-func TestHandlersSeeWhatDiffersSinceTheyWereTold(t *testing.T) {
+func TestHandlersSeeTheDifferenceSinceTheirLastEvent(t *testing.T) {
 	inBubble(t, func(ctx context.Context, t *testing.T) {
 		a, s := NewAggregate(), NewStore()
 		a.SetSources([]Source{{"east", s}})

@@ -86,7 +86,7 @@ func TestConfigAboveTheCapIsReportedAsNotFollowed(t *testing.T) {
 }
 
 // Many configs below the cap must not do together what one above it can not.
-func TestConfigsTogetherStayWithinWhatIsNotedOfNamespaces(t *testing.T) {
+func TestScopedClaimsOfAllResourcesAreBounded(t *testing.T) {
 	h := NewHosts((&clock{monday}).now)
 	h.maxScoped = 4 * maxClaims
 	h.retryBelow = h.maxScoped - maxClaims

@@ -81,7 +81,7 @@ func brief(conflicts []HostConflict) []string {
 	return out
 }
 
-func TestWhoIsInConflict(t *testing.T) {
+func TestClaimsThatSeeOneAnotherAreInConflict(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		given []*mirror.Resource
@@ -131,7 +131,7 @@ func TestWhoIsInConflict(t *testing.T) {
 	}
 }
 
-func TestAnUpdateTellsWhatItChanged(t *testing.T) {
+func TestAnUpdateReturnsTheConflictsThatItChanged(t *testing.T) {
 	c := &clock{monday}
 	h := NewHosts(c.now)
 	step := func(old, cur *mirror.Resource, want ...string) []HostConflict {
@@ -180,7 +180,7 @@ func TestAnUpdateTellsWhatItChanged(t *testing.T) {
 	step(nil, build(t, mirror.MeshConfig, "", mirror.MeshConfigName, "east", &mesh.MeshConfig{RootNamespace: "istio-system"}))
 }
 
-func TestWinnerIsToldWhereIstiodsChoiceIsCertain(t *testing.T) {
+func TestWinnerIsNamedWhereIstiodsChoiceIsCertain(t *testing.T) {
 	at := func(created time.Time, r *mirror.Resource) *mirror.Resource {
 		spec := r.Spec()
 		spec.CreateTime = created

@@ -202,7 +202,7 @@ func TestUnionOfCopiesThatAddNothingIsTheFirst(t *testing.T) {
 	}
 }
 
-func TestWhatDoesNotAgreeIsNotUnited(t *testing.T) {
+func TestCopiesThatDisagreeAreNotUnited(t *testing.T) {
 	type edit = func(*item, *networking.ServiceEntry)
 	static := withEndpoints("192.0.2.1")
 	dns := func(r networking.ServiceEntry_Resolution, addresses ...string) edit {
@@ -271,7 +271,7 @@ func TestWhatDoesNotAgreeIsNotUnited(t *testing.T) {
 	}
 }
 
-func TestThoseThatAgreeAreUnitedAroundOneThatDoesNot(t *testing.T) {
+func TestCopiesThatAgreeAreUnitedAroundOneThatDoesNot(t *testing.T) {
 	v := Union{}.Merge([]mirror.Copy{
 		copyOf(t, "east", withEndpoints("192.0.2.1")),
 		copyOf(t, "west", func(_ *item, se *networking.ServiceEntry) { se.Resolution = networking.ServiceEntry_DNS }),

@@ -306,7 +306,7 @@ func TestGatewaysThatAreNoneAreErrors(t *testing.T) {
 	}
 }
 
-func TestWhatGeneratorsMakeIsBroughtIntoAFormThatValidates_S12(t *testing.T) {
+func TestGeneratedServicesAreNormalizedToValidate_S12(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		change func(*networking.ServiceEntry)
@@ -362,7 +362,7 @@ func TestWhatGeneratorsMakeIsBroughtIntoAFormThatValidates_S12(t *testing.T) {
 	}
 }
 
-func TestWhatCanNotBeReachedIsAnError(t *testing.T) {
+func TestUnreachableServicesAreErrors(t *testing.T) {
 	for _, tc := range []struct {
 		name        string
 		change      func(*networking.ServiceEntry)
@@ -476,7 +476,7 @@ func TestEndpointsOfAllPortsAreFoldedByAddress(t *testing.T) {
 	}
 }
 
-func TestLabelsSayWhatTheMetadataSays(t *testing.T) {
+func TestLabelsAreThoseOfTheEndpointsMetadata(t *testing.T) {
 	for workload, want := range map[string]string{
 		"db-v1;shop;db;v1;east":      "canonical-name=db canonical-revision=v1 cluster=east",
 		";;;;":                       "",
