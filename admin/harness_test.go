@@ -159,13 +159,11 @@ func newFixture(t *testing.T, cfg Config, more ...func(*Deps)) *fixture {
 					{Upstream: "west", Kind: "networking.istio.io/VirtualService", Namespace: "shop", Name: "db", Reason: "loop"},
 				}
 			},
-			Trace: func(key mirror.Key) []upstreams.Trace { return f.traces[key] },
-			Receipts: func(mirror.Key) []downstream.Receipt {
-				return []downstream.Receipt{{Connection: "tool-2", NodeID: "tool", TypeURL: "networking.istio.io/v1/ServiceEntry", State: downstream.ReceiptACKed, At: created}}
-			},
-			Upstreams: func() []upstreams.Status { return f.sources }, Clients: func() []downstream.ClientStatus { return f.clients },
+			Trace:     func(key mirror.Key) []upstreams.Trace { return f.traces[key] },
+			Upstreams: func() []upstreams.Status { return f.sources },
 		}),
 	}
+	deps.Debug.ShowServer(f)
 	for _, add := range more {
 		add(&deps)
 	}
@@ -174,6 +172,12 @@ func newFixture(t *testing.T, cfg Config, more ...func(*Deps)) *fixture {
 		t.Fatal(err)
 	}
 	return f
+}
+
+func (f *fixture) Clients() []downstream.ClientStatus { return f.clients }
+
+func (f *fixture) Receipts(mirror.Key) []downstream.Receipt {
+	return []downstream.Receipt{{Connection: "tool-2", NodeID: "tool", TypeURL: "networking.istio.io/v1/ServiceEntry", State: downstream.ReceiptACKed, At: created}}
 }
 
 // request is what a client sends; the zero value is a GET over loopback.
