@@ -264,15 +264,12 @@ func runXDS(t *testing.T, change func(*config.Upstream), servers ...*fakexds.Ser
 	}
 	r := &xdsRun{t: t, x: x, store: x.u.Store()}
 	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 2)
+	ended := make(chan error, 1)
 	go func() { ended <- x.Run(ctx) }()
-	go func() { ended <- r.store.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
-		for range 2 {
-			if err := <-ended; err != nil {
-				t.Errorf("Run: %v", err)
-			}
+		if err := <-ended; err != nil {
+			t.Errorf("Run: %v", err)
 		}
 		for _, s := range servers {
 			s.Stop()
