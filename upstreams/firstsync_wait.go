@@ -126,7 +126,7 @@ func (m *Manager) atStart(now time.Time) (start, []candidate) {
 		if c.known = u.store.HasSynced(); c.known {
 			continue
 		}
-		c.without = u.servedWithout()
+		c.without = locked(u.upstream, (*intake.Intake).ServedWithout)
 		if !u.kind.Relayed || !s.kept || s.served {
 			continue
 		}
@@ -238,7 +238,7 @@ func (m *Manager) ServeWithout(ctx context.Context, upstream string) error {
 	case !mine.awaited:
 		return fmt.Errorf("%w: clients do not wait for upstream %s: %s%s", ErrNotPossible, upstream, mine.reason, waitsFor(awaited))
 	}
-	one.step(intake.ServeWithout{}) //nolint:errcheck // only orders fail
+	one.step(intake.ServeWithout{})
 	if err := m.flush(ctx); err != nil {
 		return fmt.Errorf("clients do not wait for upstream %s any more, but that is not on disk yet, and would be forgotten by a restart now: %w", upstream, err)
 	}

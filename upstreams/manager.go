@@ -71,7 +71,7 @@ func NewManager(cfg *config.Config, aggregate *mirror.Aggregate, keeper Keeper, 
 	if keeper != nil {
 		keeper.Retain(m.Names())
 		for _, u := range m.upstreams {
-			u.step(intake.Restored{Saved: keeper.Load(u.cfg.Name)}) //nolint:errcheck // only orders fail
+			u.step(intake.Restored{Saved: keeper.Load(u.cfg.Name)})
 			keeper.Follow(u.cfg.Name, u)
 		}
 	}
@@ -224,7 +224,7 @@ func (m *Manager) apply(c change, start func(*upstream)) {
 		u.stop()
 		u.succeed(c.next.source, c.rules)
 	}
-	u.step(intake.SetPolicy{Policy: intake.PolicyOf(c.cfg)}) //nolint:errcheck // only orders fail
+	u.step(intake.SetPolicy{Policy: intake.PolicyOf(c.cfg)})
 	m.mu.Lock()
 	u.cfg = c.cfg
 	u.added = u.added || c.isNew && !m.first.released
@@ -305,7 +305,7 @@ func (m *Manager) Names() (names []string) {
 // Trace returns what became of a key in every upstream, in order of priority.
 func (m *Manager) Trace(key mirror.Key) (out []Trace) {
 	for _, u := range m.all() {
-		out = append(out, u.trace(key)...)
+		out = append(out, locked(u.upstream, func(in *intake.Intake) []Trace { return in.Trace(key) })...)
 	}
 	return out
 }
@@ -313,7 +313,7 @@ func (m *Manager) Trace(key mirror.Key) (out []Trace) {
 // LeftOut returns what is not imported, by upstream in order of priority.
 func (m *Manager) LeftOut() (out []LeftOut) {
 	for _, u := range m.all() {
-		out = append(out, u.leftOut()...)
+		out = append(out, locked(u.upstream, (*intake.Intake).LeftOut)...)
 	}
 	return out
 }

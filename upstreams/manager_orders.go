@@ -3,6 +3,7 @@ package upstreams
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"meshrelay/state"
 	"meshrelay/upstreams/intake"
@@ -108,8 +109,9 @@ func (m *Manager) Held(upstream string) (out []HeldUpstream, err error) {
 		}
 	}
 	for _, u := range m.all() {
-		if h, ok := u.held(); ok && (upstream == "" || upstream == u.cfg.Name) {
-			out = append(out, h)
+		if upstream == "" || upstream == u.cfg.Name {
+			held := locked(u.upstream, func(in *intake.Intake) []HeldUpstream { return in.HeldDeletions(time.Now()) })
+			out = append(out, held...)
 		}
 	}
 	return out, nil

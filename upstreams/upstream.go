@@ -76,11 +76,22 @@ func (u *upstream) succeed(source Source, rules *intake.Rules) {
 	u.mu.Lock()
 	u.asked, u.asks = source, false
 	u.mu.Unlock()
-	u.step(intake.Succeeded{Rules: rules}) //nolint:errcheck // only orders fail
+	u.step(intake.Succeeded{Rules: rules})
 }
 
-// step takes the intake over an event.
-func (u *upstream) step(e intake.Event) (intake.Output, error) {
+// step takes the intake over an event that it can not refuse.
+func (u *upstream) step(e intake.Event) intake.Result {
+	out, _ := u.stepOver(e)
+	return out.Result
+}
+
+// order takes the intake over what an operator asks for.
+func (u *upstream) order(e intake.Event) (Effect, error) {
+	out, err := u.stepOver(e)
+	return out.Effect, err
+}
+
+func (u *upstream) stepOver(e intake.Event) (intake.Output, error) {
 	out, err := u.stepLocked(e)
 	for _, n := range out.Notes {
 		u.log.Log(context.Background(), n.Level, n.Message, n.Args...)
@@ -103,6 +114,13 @@ func (u *upstream) stepLocked(e intake.Event) (intake.Output, error) {
 		}
 	}
 	return out, err
+}
+
+// locked returns what f finds in the intake of an upstream.
+func locked[T any](u *upstream, f func(*intake.Intake) T) T {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return f(u.intake)
 }
 
 // run does what the passing of time demands, until ctx ends.
@@ -128,7 +146,7 @@ func (u *upstream) turn() (wait time.Duration) {
 			wait = time.Minute
 		}
 	}()
-	u.step(intake.Tick{}) //nolint:errcheck // only orders fail
+	u.step(intake.Tick{})
 	u.mu.Lock()
 	asks, again, source := u.asks, u.again, u.asked
 	u.asks, u.armed = false, u.due
@@ -158,43 +176,32 @@ func (u *upstream) runSource(source Source) func(context.Context) error {
 }
 
 // Opened implements Feed.
-func (u *upstream) Opened(e intake.Opened) { u.step(e) } //nolint:errcheck // only orders fail
+func (u *upstream) Opened(e intake.Opened) { u.step(e) }
 
 // Update implements Feed.
-func (u *upstream) Update(e intake.Received) intake.Result { return u.feed(e) }
+func (u *upstream) Update(e intake.Received) intake.Result { return u.step(e) }
 
 // Endpoints implements Feed.
-func (u *upstream) Endpoints(e intake.Endpoints) intake.Result { return u.feed(e) }
-
-func (u *upstream) feed(e intake.Event) intake.Result {
-	out, _ := u.step(e) // only orders fail
-	return out.Result
-}
+func (u *upstream) Endpoints(e intake.Endpoints) intake.Result { return u.step(e) }
 
 // Closed implements Feed.
-func (u *upstream) Closed() { u.step(intake.Closed{}) } //nolint:errcheck // only orders fail
+func (u *upstream) Closed() { u.step(intake.Closed{}) }
 
 // Repeated implements Feed.
-func (u *upstream) Repeated() { u.step(intake.Repeated{}) } //nolint:errcheck // only orders fail
+func (u *upstream) Repeated() { u.step(intake.Repeated{}) }
 
 // Panicked implements Feed.
 func (u *upstream) Panicked(what string, p *mirror.Panic) {
-	u.step(intake.Panicked{What: what, Panic: p}) //nolint:errcheck // only orders fail
+	u.step(intake.Panicked{What: what, Panic: p})
 }
 
 // Versions implements Feed.
 func (u *upstream) Versions(scope string) map[string]string {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return u.intake.Versions(scope)
+	return locked(u, func(in *intake.Intake) map[string]string { return in.Versions(scope) })
 }
 
 // Synced implements Feed.
-func (u *upstream) Synced() bool {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return u.intake.Synced()
-}
+func (u *upstream) Synced() bool { return locked(u, (*intake.Intake).Synced) }
 
 // TakeChanges implements state.Source.
 func (u *upstream) TakeChanges() ([]state.Change, state.Meta) {
@@ -210,49 +217,16 @@ func (u *upstream) GiveBack(changes []state.Change) {
 	u.intake.GiveBack(changes)
 }
 
-// MarkAll has everything written to disk anew, because it was lost there.
+// MarkAll implements state.Source.
 func (u *upstream) MarkAll() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.intake.MarkAll()
 }
 
-// order carries out what an operator asks for.
-func (u *upstream) order(e intake.Event) (Effect, error) {
-	out, err := u.step(e)
-	return out.Effect, err
-}
-
-func (u *upstream) servedWithout() bool {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return u.intake.ServedWithout()
-}
-
-func (u *upstream) held() (HeldUpstream, bool) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return u.intake.HeldDeletions(time.Now())
-}
-
-func (u *upstream) trace(key mirror.Key) []Trace {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return u.intake.Trace(key)
-}
-
-func (u *upstream) leftOut() []LeftOut {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return u.intake.LeftOut()
-}
-
 // status returns what is known of the upstream.
 func (u view) status() Status {
-	u.mu.Lock()
-	in := u.intake.Status(time.Now())
-	contact := u.intake.InContact()
-	u.mu.Unlock()
+	in := locked(u.upstream, func(in *intake.Intake) intake.Status { return in.Status(time.Now()) })
 	st := Status{
 		Name: u.cfg.Name, ClusterID: u.cfg.ClusterID, Type: u.kind.Name, Required: u.cfg.Required,
 		State: StateConnecting, Since: u.since, Synced: in.Synced, LastUpdate: in.LastUpdate, Pending: in.Pending,
@@ -264,7 +238,7 @@ func (u view) status() Status {
 		st.Resources[kind.String()] = n
 	}
 	switch {
-	case contact:
+	case in.InContact:
 		st.State = StateSynced
 	case in.Synced:
 		st.State = StateDisconnected

@@ -131,7 +131,6 @@ func (in *Intake) Step(now time.Time, e Event) (Output, error) {
 		in.wake = in.due()
 	}
 	out.Wake, out.Clusters = in.wake, in.discovery.ask()
-	in.out = &Output{}
 	return *out, err
 }
 
@@ -300,6 +299,3 @@ func (in *Intake) ServedWithout() bool { return !in.without.IsZero() }
 
 // Synced reports whether the present source has told all that it has at least once.
 func (in *Intake) Synced() bool { return in.complete }
-
-// InContact reports whether the source tells now all that it has.
-func (in *Intake) InContact() bool { return in.stale.inContact }

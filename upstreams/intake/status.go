@@ -13,6 +13,7 @@ const maxRefused = 100
 type Status struct {
 	Synced, Complete bool
 	CompleteAt       time.Time
+	InContact        bool
 	LastUpdate       time.Time
 	Pending          []string
 	Refused          []Refusal
@@ -99,7 +100,7 @@ type Frozen struct {
 func (in *Intake) Status(now time.Time) Status {
 	in.now = now
 	st := Status{
-		Synced: in.told, Complete: in.complete, CompleteAt: in.completeAt, LastUpdate: in.lastUpdate,
+		Synced: in.told, Complete: in.complete, CompleteAt: in.completeAt, InContact: in.stale.inContact, LastUpdate: in.lastUpdate,
 		Panics: in.panics, OverLimit: in.overLimits(), Dropped: in.leftOutCounts(),
 		Stale: in.stale.isStale, Expired: in.stale.counts(),
 	}
@@ -153,11 +154,11 @@ func (in *Intake) leftOutCounts() map[string]int {
 // Reasons returns why resources can be left out.
 func Reasons() []string { return slices.Clone(reasonNames[imported+1:]) }
 
-// HeldDeletions returns what is held, and false when nothing is.
-func (in *Intake) HeldDeletions(now time.Time) (HeldUpstream, bool) {
+// HeldDeletions returns what is held, nothing when nothing is.
+func (in *Intake) HeldDeletions(now time.Time) []HeldUpstream {
 	in.now = now
 	if in.held == nil {
-		return HeldUpstream{}, false
+		return nil
 	}
 	out := HeldUpstream{Upstream: in.name, Held: in.describeHold()}
 	for _, key := range in.departingKeys() {
@@ -167,7 +168,7 @@ func (in *Intake) HeldDeletions(now time.Time) (HeldUpstream, bool) {
 			Version: r.Version(), Created: r.Metadata().CreateTime, Since: in.leaving[key].since,
 		})
 	}
-	return out, true
+	return []HeldUpstream{out}
 }
 
 // describeHold returns the hold as a status shows it.
