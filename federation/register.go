@@ -90,16 +90,24 @@ func (g *Register) say(c HostConflict) {
 		g.log.Warn("host conflicts were not logged, relay conflicts lists all", "conflicts", g.silent)
 		g.silent = 0
 	}
-	var claims []string
-	for _, claim := range c.Claims {
-		claims = append(claims, claim.Namespace+"/"+claim.Name+" from "+claim.Source)
-	}
+	host := c.Host[:min(len(c.Host), maxLoggedHost)]
 	if c.Ended {
-		g.log.Info("host conflict has ended", "kind", c.Kind, "host", c.Host)
+		g.log.Info("host conflict has ended", "kind", c.Kind, "host", host)
 		return
 	}
-	g.log.Warn("host is claimed by several configs; all are served", "kind", c.Kind, "host", c.Host, "claims", strings.Join(claims, ", "))
+	var claims []string
+	for _, claim := range c.Claims[:min(len(c.Claims), maxLoggedClaims)] {
+		claims = append(claims, claim.Namespace+"/"+claim.Name+" from "+claim.Source)
+	}
+	g.log.Warn("host is claimed by several configs; all are served", "kind", c.Kind, "host", host,
+		"claims", strings.Join(claims, ", "), "of", len(c.Claims))
 }
+
+// What is logged of one conflict at most: bytes of its host (a DNS name has 253), and claims.
+const (
+	maxLoggedHost   = 253
+	maxLoggedClaims = 16
+)
 
 // Contests returns the keys that several sources have, of some kinds or of all.
 func (g *Register) Contests(kinds ...mirror.Kind) []Contest { return g.ledger.List(kinds...) }
