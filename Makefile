@@ -98,6 +98,10 @@ chaos-build:
 chaos-test: ## Run the chaos suite's own tests: relays that are broken on purpose are caught
 	cd chaos && go test -count=1 -timeout 10m ./...
 
+.PHONY: attacks
+attacks: ## Attack the relay, once and by fifty at once, and show what that costs (ten minutes)
+	go test -count=1 -timeout 60m -v ./attacks -long
+
 MICROBENCH = go test -run '^$$' -bench . -benchmem -benchtime 300ms -count 6 ./adsclient ./mirror ./push ./upstreams ./downstream
 .PHONY: microbench
 microbench: ## Run the micro-benchmarks and compare them with bench/baseline

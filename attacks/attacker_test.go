@@ -96,6 +96,16 @@ func (s *stage) dial(from, to string, opts ...grpc.DialOption) *grpc.ClientConn 
 	return conn
 }
 
+// shared returns the i-th of the connections that streams of the attacker share.
+func (s *stage) shared(i int) *grpc.ClientConn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.conns) <= i {
+		s.conns = append(s.conns, s.dial(attacker, s.address))
+	}
+	return s.conns[i]
+}
+
 const (
 	sotw  = discoveryv3.AggregatedDiscoveryService_StreamAggregatedResources_FullMethodName
 	delta = discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResources_FullMethodName
@@ -136,7 +146,7 @@ func (s *stage) ask(conn *grpc.ClientConn, method string, requests ...[]byte) {
 	go func() {
 		defer close(acks)
 		for {
-			resp, ack, err := receive(stream, method)
+			resp, ack, err := s.receive(stream, method)
 			if err == nil && resp != meshType {
 				if ack != nil {
 					acks <- ack
@@ -163,16 +173,18 @@ func (s *stage) ask(conn *grpc.ClientConn, method string, requests ...[]byte) {
 }
 
 // receive returns the type of the next response, and on delta streams what acknowledges it.
-func receive(stream grpc.ClientStream, method string) (typeURL string, ack []byte, err error) {
+func (s *stage) receive(stream grpc.ClientStream, method string) (typeURL string, ack []byte, err error) {
 	if method == sotw {
 		var resp discoveryv3.DiscoveryResponse
 		err := stream.RecvMsg(&resp)
+		s.received.Add(int64(proto.Size(&resp)))
 		return resp.TypeUrl, nil, err
 	}
 	var resp discoveryv3.DeltaDiscoveryResponse
 	if err := stream.RecvMsg(&resp); err != nil {
 		return "", nil, err
 	}
+	s.received.Add(int64(proto.Size(&resp)))
 	return resp.TypeUrl, join(text(deltaType, resp.TypeUrl), text(6, resp.Nonce)), nil
 }
 

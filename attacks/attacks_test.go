@@ -3,6 +3,7 @@
 package attacks
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"os"
@@ -24,7 +25,8 @@ const (
 	mostRSS   = 300_000_000 // of one
 	mostByAll = 512_000_000 // of fifty at once
 	mostCPU   = 500 * time.Millisecond
-	mostLine  = 8 << 10 // of the log
+	mostLine  = 8 << 10         // of the log
+	mostTime  = 5 * time.Second // of relay validate
 )
 
 // attack is one row of the table.
@@ -37,10 +39,11 @@ type attack struct {
 	adds string
 	// downstream, upstream and rest are settings of the relay's config.
 	downstream, upstream, rest string
-	resources                  int  // that the honest upstream has more
-	upstreams                  bool // fifty are fifty upstreams
-	files                      bool // the attacking upstreams are directories
-	delta                      bool // the attacking upstreams speak delta
+	memory                     string // GOMEMLIMIT; limits of upstreams follow from it
+	resources                  int    // that the honest upstream has more
+	upstreams                  bool   // fifty are fifty upstreams
+	files                      bool   // the attacking upstreams are directories
+	delta                      bool   // the attacking upstreams speak delta
 	server                     []grpc.ServerOption
 	short                      bool // fifty at once are part of the short form
 	once                       bool // fifty at once would be no other attack
@@ -212,7 +215,9 @@ func (s *stage) restart(old *client) {
 // validate runs relay validate, which must refuse a config for the reason why, and at a low cost.
 func (s *stage) validate(why, config string) {
 	out := &lockedBuffer{}
-	cmd := exec.Command(binary, "validate", "-c", s.write("other.yaml", config))
+	ctx, cancel := context.WithTimeout(s.ctx, 4*mostTime)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, binary, "validate", "-c", s.write("other.yaml", config))
 	cmd.Stdout, cmd.Stderr = out, out
 	began := time.Now()
 	if err := cmd.Start(); err != nil {
@@ -233,7 +238,7 @@ func (s *stage) validate(why, config string) {
 	if s.tell("%.4096s", out); err == nil || !strings.Contains(out.String(), why) {
 		s.Errorf("%.200q: not refused for %q: %.500s", config, why, out)
 	}
-	if took := time.Since(began); took > 5*time.Second {
+	if took := time.Since(began); took > mostTime {
 		s.Errorf("validate takes %v", took)
 	}
 	if rss > mostRSS {

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -75,18 +76,22 @@ type stage struct {
 	admin      string
 	east       *fakexds.Server
 	west       []*fakexds.Server
+	memory     string
 	cmd        *exec.Cmd
 	ended      chan error
 	log        *lockedBuffer
 
-	mu   sync.Mutex
-	told strings.Builder // what the attacker was told
+	received atomic.Int64 // bytes that the attacker was sent
+
+	mu    sync.Mutex
+	told  strings.Builder    // what the attacker was told
+	conns []*grpc.ClientConn // of the attacker
 }
 
 func newStage(t *testing.T, a *attack, n int) *stage {
 	ctx, cancel := context.WithCancel(context.Background())
 	ports := freePorts(t, 3)
-	s := &stage{T: t, ctx: ctx, dir: t.TempDir(), address: ports[0], restricted: ports[1], admin: ports[2], log: &lockedBuffer{}}
+	s := &stage{T: t, ctx: ctx, dir: t.TempDir(), address: ports[0], restricted: ports[1], admin: ports[2], memory: a.memory, log: &lockedBuffer{}}
 	s.east = fakexds.Start(t, &fakexds.Server{})
 	s.setEast(0, a.resources)
 	t.Cleanup(cancel)
@@ -155,7 +160,7 @@ func (s *stage) start() {
 	s.cmd = exec.Command(binary, "serve", "-c", filepath.Join(s.dir, "relay.yaml"))
 	s.cmd.Dir, s.cmd.Stdout, s.cmd.Stderr = s.dir, s.log, s.log
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	s.cmd.Env = slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "GO") })
+	s.cmd.Env = append(slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "GO") }), "GOMEMLIMIT="+s.memory)
 	if err := s.cmd.Start(); err != nil {
 		s.Fatal(err)
 	}

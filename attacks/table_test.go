@@ -1,6 +1,7 @@
 package attacks
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"os"
@@ -18,7 +19,10 @@ import (
 	"meshrelay/internal/fakexds"
 )
 
-const largest = 32 << 20 // bytes of a request, at most
+const (
+	largest  = 32 << 20 // bytes of a request, at most
+	manifest = "460MiB" // nine tenths of the limit in deploy/kubernetes/relay.yaml
+)
 
 // attacks returns the table. Of the findings that are not here each is one property, without a
 // cost, that a test in the package of its code shows: B11 TestPowerfulKindsThatNothingLimitsAreNoted,
@@ -62,16 +66,15 @@ func attacks() []*attack {
 		{finding: "B3", name: "70,000 names in 140 types of one stream", told: `downstream.maxNamesPerClient`, short: true,
 			run: requests(delta, append([][]byte{helloDelta()}, manyNames(140, 500, 100)...))},
 		{finding: "B3", name: "20 MB of names of one stream", told: `downstream.maxNameBytesPerClient`, run: requests(delta, append([][]byte{helloDelta()}, manyNames(40, 1000, 500)...))},
-		{finding: "B3", name: "everything in 250 made-up API versions", resources: 2000,
-			run: requests(delta, append([][]byte{helloDelta()}, manyTypes("networking.istio.io/v%d/ServiceEntry", 250)...))},
+		{finding: "B3", name: "everything in 250 made-up API versions", resources: 2000, run: madeUpVersions},
 		{finding: "B3", name: "everything in 600 made-up types", told: `downstream.maxTypesPerClient`, run: requests(delta, append([][]byte{helloDelta()}, manyTypes("example.com/v%d/Widget", 600)...))},
 
-		{finding: "B4", name: "100 streams of made-up clusters and revisions", resources: 2000, run: madeUpClusters},
+		{finding: "B4", name: "1,100 streams of made-up clusters and revisions", resources: 2000, once: true, run: madeUpClusters},
 		{finding: "B7", name: "debug documents past a view, and from 127.0.0.6", told: `debug types are not answered`, run: debugPastAView},
 		{finding: "B14", name: "100 streams of one connection that ask for nothing", run: silentStreams(100), downstream: "maxStreams: 2000"},
 		{finding: "B14", name: "streams of one address until it is refused", told: `downstream.maxStreamsPerPeer`, once: true,
 			downstream: "maxStreams: 400", run: silentStreams(400)},
-		{finding: "B14", name: "new streams of one address as fast as it can", once: true, run: hurry},
+		{finding: "B14", name: "new streams of one address as fast as it can", told: `downstream.newStreamsPerSecond`, once: true, run: hurry},
 		{finding: "B23", name: "all configs, 100 times on one stream, unread", resources: 10_000, run: debugDocuments},
 		{finding: "B23", name: "all configs over HTTP", resources: 10_000, run: func(s *stage, n int) {
 			together(n, func(int) { s.get("/debug/configz") })
@@ -85,8 +88,8 @@ func attacks() []*attack {
 		{finding: "B9", name: "a response with one resource of 250 MB", told: `limits.maxResource`, upstreams: true, run: respond(func() []byte {
 			return response(field(responseResources, join(text(1, "type.googleapis.com/istio.mcp.v1alpha1.Resource"), field(2, make([]byte, 250_000_000)))))
 		}, 1)},
-		{finding: "B9", name: "a response with resources of 240 MB", upstreams: true, adds: `evil/.*`, run: respond(func() []byte {
-			return response(repeat(responseResources, 80, func(i int) string {
+		{finding: "B9", name: "a response with resources of 54 MB, as in the manifest", memory: manifest, upstreams: true, adds: `evil/.*`, run: respond(func() []byte {
+			return response(repeat(responseResources, 18, func(i int) string {
 				return string(entry(fmt.Sprintf("evil/e-%d", i), strings.Repeat("x", 3_000_000)))
 			}))
 		}, 1)},
@@ -109,7 +112,7 @@ func attacks() []*attack {
 			return response(field(responseResources, make([]byte, 10_000_000)))
 		}, 100)},
 
-		{finding: "B9", name: "names and hosts of 3 MB", upstreams: true, adds: `evil/.*`, run: respond(func() []byte {
+		{finding: "B9", name: "names and hosts of 3 MB, as in the manifest", memory: manifest, upstreams: true, adds: `evil/.*`, run: respond(func() []byte {
 			long := strings.Repeat("x", 3_000_000)
 			return response(join(field(responseResources, entry("evil/"+long, "a.example")), field(responseResources, entry("evil/a", long)), field(responseResources, entry("evil/b", long))))
 		}, 1)},
@@ -241,13 +244,23 @@ func nested(depth int) *structpb.Value {
 	return v
 }
 
-func madeUpClusters(s *stage, n int) {
-	together(n, func(i int) {
+// madeUpVersions asks for everything under many names.
+func madeUpVersions(s *stage, n int) {
+	hello := join(field(deltaNode, node(nil)), text(deltaType, entryType))
+	requests(delta, append([][]byte{hello}, manyTypes("networking.istio.io/v%d/ServiceEntry", 250)...))(s, n)
+	if got := s.received.Load(); got > int64(n)*10_000_000 {
+		s.Errorf("by %d: %s are sent", n, megabytes(got))
+	}
+}
+
+// madeUpClusters opens more streams than there can be views, each of a cluster of its own.
+func madeUpClusters(s *stage, _ int) {
+	together(11, func(i int) {
 		conn := s.dial(attacker, s.address)
-		together(100, func(j int) {
+		for j := range 100 {
 			name := structpb.NewStringValue(fmt.Sprintf("made-up-%d-%d", i, j))
-			s.ask(conn, delta, join(text(deltaType, entryType), field(deltaNode, node(map[string]*structpb.Value{"CLUSTER_ID": name, "ISTIO_REVISION": name}))))
-		})
+			s.ask(conn, delta, join(text(deltaType, "example.com/v1/Nothing"), field(deltaNode, node(map[string]*structpb.Value{"CLUSTER_ID": name, "ISTIO_REVISION": name}))))
+		}
 	})
 }
 
@@ -269,9 +282,10 @@ func silentStreams(each int) func(*stage, int) {
 // hurry opens and ends streams as fast as it can, and looks how long somebody else waits.
 func hurry(s *stage, _ int) {
 	var done atomic.Bool
-	together(5, func(i int) {
+	together(1+20*100, func(i int) {
 		if i == 0 {
 			defer done.Store(true)
+			time.Sleep(500 * time.Millisecond) // until the streams queue
 			for range 5 {
 				began := time.Now()
 				if _, err := s.connect(newcomer, ""); err != nil || time.Since(began) > time.Second {
@@ -280,15 +294,15 @@ func hurry(s *stage, _ int) {
 			}
 			return
 		}
-		for conn := s.dial(attacker, s.address); !done.Load(); {
-			stream, err := s.open(conn, delta)
-			if err != nil {
-				continue
+		for conn := s.shared(i % 20); !done.Load(); {
+			ctx, cancel := context.WithCancel(s.ctx)
+			stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, delta)
+			if err == nil {
+				_ = stream.SendMsg(raw(join(text(deltaType, meshType), field(deltaNode, node(nil))))) // RecvMsg tells
+				err = stream.RecvMsg(&discoveryv3.DeltaDiscoveryResponse{})
 			}
-			_ = stream.SendMsg(raw(join(text(deltaType, entryType), field(deltaNode, node(nil))))) // it may be refused
-			var resp discoveryv3.DeltaDiscoveryResponse
-			if stream.RecvMsg(&resp) == nil {
-				_ = stream.CloseSend() // it is over anyway
+			if cancel(); err != nil {
+				s.tell("%v", err)
 			}
 		}
 	})
