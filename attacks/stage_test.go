@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -52,7 +53,7 @@ func TestMain(m *testing.M) {
 	}
 	binary = filepath.Join(dir, "relay")
 	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", binary, "meshrelay/cmd/relay")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
 	code := 1
 	if out, err := build.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "build the relay: %v\n%s", err, out)
@@ -94,7 +95,12 @@ func newStage(t *testing.T, a *attack, n int) *stage {
 	s := &stage{T: t, ctx: ctx, dir: t.TempDir(), address: ports[0], restricted: ports[1], admin: ports[2], memory: a.memory, log: &lockedBuffer{}}
 	s.east = fakexds.Start(t, &fakexds.Server{})
 	s.setEast(0, a.resources)
-	t.Cleanup(cancel)
+	t.Cleanup(func() {
+		cancel()
+		if log := s.log.String(); t.Failed() {
+			t.Logf("the log begins with\n%.4000s", log)
+		}
+	})
 	s.configure(a, n)
 	s.start()
 	return s
@@ -289,6 +295,8 @@ type client struct {
 // connect starts a client, and waits until it has what there is of both types.
 func (s *stage) connect(from, cluster string) (*client, error) {
 	ctx, cancel := context.WithCancel(s.ctx)
+	late := time.AfterFunc(patience, cancel)
+	defer late.Stop()
 	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(s.dial(from, s.address)).DeltaAggregatedResources(ctx, grpc.WaitForReady(true))
 	if err != nil {
 		cancel()
@@ -332,18 +340,12 @@ func (s *stage) connect(from, cluster string) (*client, error) {
 			}
 		}
 	}()
-	late := time.NewTimer(patience)
-	defer late.Stop()
 	for types := map[string]bool{}; len(types) < 2; {
-		select {
-		case t, ok := <-answered:
-			if !ok {
-				return nil, c.err
-			}
-			types[t] = true
-		case <-late.C:
-			return nil, fmt.Errorf("no answer in %v", patience)
+		t, ok := <-answered
+		if !ok {
+			return nil, c.err
 		}
+		types[t] = true
 	}
 	return c, nil
 }
@@ -378,15 +380,19 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-// freePorts returns addresses on which nobody listens.
+// freePorts returns addresses on which nobody listens, from below the ports that the system gives
+// to connections.
 func freePorts(t *testing.T, n int) (addresses []string) {
-	for range n {
-		lis, err := net.Listen("tcp", attacker+":0")
+	for range 1000 {
+		lis, err := net.Listen("tcp", fmt.Sprintf("%s:%d", attacker, 10_000+rand.IntN(8000)))
 		if err != nil {
-			t.Fatal(err)
+			continue
 		}
 		defer lis.Close()
-		addresses = append(addresses, lis.Addr().String())
+		if addresses = append(addresses, lis.Addr().String()); len(addresses) == n {
+			return addresses
+		}
 	}
-	return addresses
+	t.Fatal("no free ports")
+	return nil
 }
