@@ -10,6 +10,9 @@ FUZZTIME ?= 10m
 RACE ?= $(shell $$(go env CC) --version >/dev/null 2>&1 && [[ $$(go env CGO_ENABLED) == 1 ]] && echo -race)
 export GOTOOLCHAIN := local
 
+# The relay is built from its own go.mod, and e2e and tools pin other worlds. go.work has the rest.
+build e2e oracle examples istiod kube vulncheck bin/golangci-lint: export GOWORK := off
+
 .PHONY: help
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
