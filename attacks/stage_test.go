@@ -275,14 +275,13 @@ func (s *stage) settle() bool {
 }
 
 // await waits until ok returns true.
-func (s *stage) await(what string, ok func() bool) bool {
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		if ok() {
-			return true
+func (s *stage) await(what string, ok func() bool) {
+	for end := time.Now().Add(patience); !ok(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			s.Errorf("waited %v for %s", patience, what)
+			return
 		}
 	}
-	s.Errorf("waited %v for %s", patience, what)
-	return false
 }
 
 // client is a client that means well, and has all ServiceEntries and VirtualServices.
