@@ -131,7 +131,7 @@ func (s *stage) ask(conn *grpc.ClientConn, method string, requests ...[]byte) {
 	}
 	acks := make(chan []byte, 1<<10) // so that responses are read while nobody reads requests
 	go func() {
-		for _, r := range append(requests, last) {
+		for _, r := range append(slices.Clone(requests), last) {
 			if stream.SendMsg(raw(r)) != nil {
 				return // RecvMsg tells why
 			}
