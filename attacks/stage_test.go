@@ -3,6 +3,7 @@ package attacks
 import (
 	"bytes"
 	"context"
+	"flag"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -58,6 +59,10 @@ func TestMain(m *testing.M) {
 	if out, err := build.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "build the relay: %v\n%s", err, out)
 	} else {
+		flag.Parse()
+		if err := flag.Set("test.parallel", "4"); err != nil { // most of the time each of them waits
+			panic(err)
+		}
 		code = m.Run()
 	}
 	os.RemoveAll(dir)

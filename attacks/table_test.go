@@ -86,7 +86,7 @@ func attacks() []*attack {
 				fakexds.MCP("shop/evil", &networking.ServiceEntry{Hosts: []string{"cart.example"}}),
 				fakexds.MCP("public/good", &networking.ServiceEntry{Hosts: []string{"good.example"}}))},
 		{finding: "B9", name: "a response with one resource of 250 MB", told: `limits.maxResource`, upstreams: true, run: respond(func() []byte {
-			return response(field(responseResources, join(text(1, "type.googleapis.com/istio.mcp.v1alpha1.Resource"), field(2, make([]byte, 250_000_000)))))
+			return response(field(responseResources, entry("evil/e", strings.Repeat("x", 250_000_000))))
 		}, 1)},
 		{finding: "B9", name: "a response with resources of 54 MB, as in the manifest", memory: manifest, upstreams: true, adds: `evil/.*`, run: respond(func() []byte {
 			return response(repeat(responseResources, 18, func(i int) string {
