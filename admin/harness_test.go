@@ -20,6 +20,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"meshrelay/downstream"
+	"meshrelay/downstream/subscription"
 	"meshrelay/federation"
 	"meshrelay/internal/buildinfo"
 	"meshrelay/mirror"
@@ -169,7 +170,7 @@ func newFixture(t *testing.T, cfg Config, more ...func(*Deps)) *fixture {
 			},
 			Trace: func(key mirror.Key) []upstreams.Trace { return f.traces[key] },
 			Receipts: func(mirror.Key) []downstream.Receipt {
-				return []downstream.Receipt{{Connection: "tool-2", NodeID: "tool", TypeURL: "networking.istio.io/v1/ServiceEntry", State: downstream.ReceiptACKed, At: created}}
+				return []downstream.Receipt{{Connection: "tool-2", NodeID: "tool", TypeURL: "networking.istio.io/v1/ServiceEntry", State: subscription.Acknowledged, At: created}}
 			},
 			Upstreams: func() []upstreams.Status { return f.sources }, Clients: func() []downstream.ClientStatus { return f.clients },
 		}),

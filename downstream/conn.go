@@ -13,11 +13,14 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
+	"meshrelay/downstream/refusal"
+	"meshrelay/downstream/subscription"
 	"meshrelay/internal/breakage"
 )
 
@@ -68,22 +71,20 @@ type conn struct {
 	rule    *rule  // by which it has the view
 	seesAs  string // the name of the View
 	limited bool   // by its View, which hides something
-	watches *watches
+	subs    *subscription.Set
 	slot    slot
-	nonce   uint64
-	kept    usage // as it is counted in peers
-	// asked says that a request came since the watches were last planned for, planned what
+	kept    subscription.Usage // as it is counted in peers
+	// asked is set when a request came since the last round was planned, planned is what
 	// the view's count of changes was then.
 	asked   bool
 	planned uint64
-
-	steps []step // of the sending goroutine: the round under way
 }
 
 func newConn(s *Server, stream grpc.ServerStream, protocol string, l *Listener, p *peer.Peer, use *peerUse) *conn {
 	return &conn{
 		server: s, stream: stream, protocol: protocol, listener: l, peer: p, use: use, opened: time.Now(),
-		wake: make(chan struct{}, 1), ended: make(chan error, 3), distrusted: make(chan error, 1), log: s.log, watches: newWatches(),
+		wake: make(chan struct{}, 1), ended: make(chan error, 3), distrusted: make(chan error, 1), log: s.log,
+		subs: subscription.New(protocol == protocolDelta, s.controlPlane, s.views.generators.lookup),
 	}
 }
 
@@ -133,15 +134,15 @@ func (c *conn) supervise(ctx context.Context) error {
 			return errExpired(expiry)
 		case <-silent.C:
 			if !c.heard.Load() {
-				return refuse(reasonSilent, codes.DeadlineExceeded, "no request came within %v", c.server.cfg.FirstRequestTimeout)
+				return refusal.New(refusal.Silent, codes.DeadlineExceeded, "no request came within %v", c.server.cfg.FirstRequestTimeout)
 			}
 		case now := <-tick.C:
 			if c.unread(now) {
-				return refuse(reasonUnread, codes.DeadlineExceeded, "client has left a debug answer unread for %v", replyTimeout)
+				return refusal.New(refusal.Unread, codes.DeadlineExceeded, "client has left a debug answer unread for %v", replyTimeout)
 			}
 			since := c.sendingSince.Load()
 			if since != 0 && now.Sub(time.Unix(0, since)) > timeout {
-				return refuse(reasonUnread, codes.DeadlineExceeded, "client has left a response unread for %v", timeout)
+				return refusal.New(refusal.Unread, codes.DeadlineExceeded, "client has left a response unread for %v", timeout)
 			}
 		}
 	}
@@ -150,8 +151,8 @@ func (c *conn) supervise(ctx context.Context) error {
 // cause returns why a stream has ended whose context is over, of which n goroutines have not
 // reported: gRPC ends a stream by itself when a request is too large.
 func (c *conn) cause(err error, n int) error {
-	for i := 0; i < n && !isRefused(err); i++ {
-		if next := <-c.ended; isRefused(next) {
+	for i := 0; i < n && !refusal.Is(err); i++ {
+		if next := <-c.ended; refusal.Is(next) {
 			err = next
 		}
 	}
@@ -167,7 +168,7 @@ func (c *conn) close(err error) {
 	c.view, c.closed = nil, true
 	known, log := c.id != "", c.log
 	kept := c.kept
-	c.kept = usage{}
+	c.kept = subscription.Usage{}
 	c.slot.free()
 	c.mu.Unlock()
 	c.server.peers.free(c.use, kept)
@@ -206,8 +207,8 @@ func (c *conn) receive() error {
 		switch {
 		case errors.Is(err, io.EOF):
 			return nil
-		case !isRefused(err) && status.Code(err) == codes.ResourceExhausted: // gRPC's, of the size
-			return refuse(reasonBytes, codes.ResourceExhausted,
+		case !refusal.Is(err) && status.Code(err) == codes.ResourceExhausted: // gRPC's, of the size
+			return refusal.New(refusal.Bytes, codes.ResourceExhausted,
 				"request of more than %d bytes (downstream.maxRequestBytes): %s", c.server.cfg.MaxRequestBytes, status.Convert(err).Message())
 		case err != nil:
 			return err
@@ -216,72 +217,56 @@ func (c *conn) receive() error {
 	}
 }
 
-// next waits for a request and handles it.
-func (c *conn) next(in *incoming) error {
-	if c.protocol == protocolSotW {
-		req := &discoveryv3.DiscoveryRequest{}
-		in.sotw = req
-		if err := c.take(in); err != nil {
-			return err
-		}
-		if err := c.await(req.GetResponseNonce()); err != nil {
-			return err
-		}
-		return c.handleSotW(req)
-	}
-	req := &discoveryv3.DeltaDiscoveryRequest{}
-	in.delta = req
-	if err := c.take(in); err != nil {
-		return err
-	}
-	if err := c.await(req.GetResponseNonce()); err != nil {
-		return err
-	}
-	return c.handleDelta(req)
+// request is a DiscoveryRequest or a DeltaDiscoveryRequest.
+type request interface {
+	GetTypeUrl() string
+	GetNode() *corev3.Node
+	GetResponseNonce() string
+	GetErrorDetail() *rpcstatus.Status
 }
 
-// take waits for a request, and returns why it is refused if it is.
-func (c *conn) take(in *incoming) error {
+// next waits for a request and handles it.
+func (c *conn) next(in *incoming) error {
+	req, names := in.expect(c.protocol == protocolDelta)
 	if err := c.stream.RecvMsg(in); err != nil {
 		return err
 	}
 	in.sotw, in.delta = nil, nil // it may be large, and the next one may be long in coming
-	return in.err
-}
-
-func (c *conn) handleSotW(req *discoveryv3.DiscoveryRequest) error {
+	if in.err != nil {
+		return in.err
+	}
+	if err := c.await(req.GetResponseNonce()); err != nil {
+		return err
+	}
 	if known, err := c.know(req.GetTypeUrl(), req.GetNode()); !known || err != nil {
 		return err
 	}
 	if isDebugType(req.GetTypeUrl()) {
-		return c.reply(req.GetTypeUrl(), req.GetResourceNames(), c.debugSotW)
+		return c.reply(req.GetTypeUrl(), names())
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.asked, c.watches.limits = true, c.server.limits.Load()
-	result, err := c.watches.requestSotW(req, time.Now())
-	if err == nil {
-		err = c.account()
-	}
-	c.record(result, err, req.GetTypeUrl(), req.GetErrorDetail().GetMessage())
-	return err
+	return c.subscribe(req)
 }
 
-func (c *conn) handleDelta(req *discoveryv3.DeltaDiscoveryRequest) error {
-	if known, err := c.know(req.GetTypeUrl(), req.GetNode()); !known || err != nil {
-		return err
-	}
-	if isDebugType(req.GetTypeUrl()) {
-		return c.reply(req.GetTypeUrl(), req.GetResourceNamesSubscribe(), c.debugDelta)
-	}
+// subscribe takes over what a request asks for.
+func (c *conn) subscribe(req request) (err error) {
+	limits := c.server.limits.Load()
+	most := subscription.Limits{Types: limits.MaxTypesPerClient, Names: limits.MaxNamesPerClient, NameBytes: limits.MaxNameBytesPerClient}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.asked, c.watches.limits = true, c.server.limits.Load()
-	result, err := c.watches.requestDelta(req, time.Now())
+	c.asked = true
+	var result subscription.Outcome
+	switch req := req.(type) {
+	case *discoveryv3.DiscoveryRequest:
+		result, err = c.subs.RequestSotW(req, most, time.Now())
+	case *discoveryv3.DeltaDiscoveryRequest:
+		result, err = c.subs.RequestDelta(req, most, time.Now())
+	}
 	if err == nil {
 		err = c.account()
 	}
-	c.record(result, err, req.GetTypeUrl(), req.GetErrorDetail().GetMessage())
+	if err == nil {
+		c.record(result, c.subs.Watch(req.GetTypeUrl()), req)
+	}
 	return err
 }
 
@@ -402,30 +387,27 @@ func (c *conn) await(nonce string) error {
 }
 
 // record counts and logs what a request was. The caller holds mu.
-func (c *conn) record(result outcome, err error, typeURL, reason string) {
-	if err != nil {
-		return
-	}
-	w := c.watches.byType[typeURL]
+func (c *conn) record(result subscription.Outcome, w *subscription.Watch, req request) {
 	switch result {
-	case outcomeACK:
-		c.server.metrics.kind(w.kind).acks.Inc()
-	case outcomeNACK:
-		c.server.metrics.kind(w.kind).nacks.Inc()
-		c.log.Warn("client rejected a response", "type", bounded(typeURL), "nonce", w.nonce, "err", bounded(reason))
-	case outcomeSubscribed, outcomeStale:
-		c.log.Debug("request", "type", bounded(typeURL), "stale", result == outcomeStale)
+	case subscription.ACK:
+		c.server.metrics.of(w.Type).acks.Inc()
+	case subscription.NACK:
+		c.server.metrics.of(w.Type).nacks.Inc()
+		c.log.Warn("client rejected a response", "type", refusal.Bounded(w.TypeURL), "nonce", w.Status().SentNonce,
+			"err", refusal.Bounded(req.GetErrorDetail().GetMessage()))
+	case subscription.Subscribed, subscription.Stale:
+		c.log.Debug("request", "type", refusal.Bounded(w.TypeURL), "stale", result == subscription.Stale)
 	}
 }
 
-// account counts what the watches keep, and returns why that is refused when it is too much.
-// The caller holds mu.
+// account counts what the subscriptions keep, and returns why that is refused when it is too
+// much. The caller holds mu.
 func (c *conn) account() error {
-	is := c.watches.kept()
+	is := c.subs.Usage()
 	if is == c.kept || c.closed {
 		return nil
 	}
-	if err := c.server.peers.keep(c.use, c.kept, is, c.watches.limits); err != nil {
+	if err := c.server.peers.keep(c.use, c.kept, is, c.server.limits.Load()); err != nil {
 		return err
 	}
 	c.kept = is
@@ -443,13 +425,13 @@ func (c *conn) clientStatus() (st ClientStatus, ok bool) {
 		Connection: c.id, NodeID: c.client.nodeID, ClusterID: c.client.clusterID, Namespace: c.client.namespace,
 		IstioVersion: c.client.istioVersion, Revision: c.client.revision, View: c.seesAs,
 		Address: c.peer.Addr.String(), Protocol: c.protocol, Connected: c.opened,
-		Types: make([]TypeStatus, 0, len(c.watches.sorted)),
+		Types: make([]TypeStatus, 0, len(c.subs.Watches())),
 	}
 	if c.peer.LocalAddr != nil {
 		st.Listener = c.peer.LocalAddr.String()
 	}
-	for _, w := range c.watches.sorted {
-		st.Types = append(st.Types, w.snapshotStatus())
+	for _, w := range c.subs.Watches() {
+		st.Types = append(st.Types, w.Status())
 	}
 	return st, true
 }

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"meshrelay/downstream/refusal"
 	"meshrelay/federation"
 	"meshrelay/internal/identity"
 	"meshrelay/mirror"
@@ -153,7 +154,7 @@ func (rs *rules) choose(l Listener, c client, identities []string) (*rule, error
 		if r := rs.byName[l.View]; r.admits(identities) {
 			return r, nil
 		}
-		return nil, refuse(reasonView, codes.PermissionDenied, "%s", refusal(l, c, identities))
+		return nil, refusal.New(refusal.View, codes.PermissionDenied, "%s", noView(l, c, identities))
 	}
 	for _, r := range rs.ordered {
 		if r.matches(c, identities) {
@@ -163,7 +164,7 @@ func (rs *rules) choose(l Listener, c client, identities []string) (*rule, error
 	if rs.other != nil && rs.other.admits(identities) {
 		return rs.other, nil
 	}
-	return nil, refuse(reasonView, codes.PermissionDenied, "%s", refusal(l, c, identities))
+	return nil, refusal.New(refusal.View, codes.PermissionDenied, "%s", noView(l, c, identities))
 }
 
 // admits reports whether a client with these identities may have the view, however it came
@@ -199,12 +200,12 @@ func allowed(globs []string, values ...string) bool {
 	return false
 }
 
-// refusal tells a client that it has no view, and by what it was judged.
-func refusal(l Listener, c client, identities []string) string {
+// noView tells a client that it has no view, and by what it was judged.
+func noView(l Listener, c client, identities []string) string {
 	const longest, most = 200, 4
 	var shown []string
 	for _, id := range identities[:min(most, len(identities))] {
-		shown = append(shown, fmt.Sprintf("%q", cut(id, longest)))
+		shown = append(shown, fmt.Sprintf("%q", refusal.Cut(id, longest)))
 	}
 	if len(shown) == 0 {
 		shown = []string{"none verified"}
@@ -212,7 +213,7 @@ func refusal(l Listener, c client, identities []string) string {
 		shown = append(shown, "…")
 	}
 	return fmt.Sprintf("no view matches this client: listener %s, node id %q, cluster %q, namespace %q, identity %s",
-		l.Address, cut(c.nodeID, longest), cut(c.clusterID, longest), cut(c.namespace, longest), strings.Join(shown, ", "))
+		l.Address, refusal.Cut(c.nodeID, longest), refusal.Cut(c.clusterID, longest), refusal.Cut(c.namespace, longest), strings.Join(shown, ", "))
 }
 
 // variant is a view as the clients of one cluster and one control plane revision see it.

@@ -4,6 +4,9 @@ import (
 	"cmp"
 	"slices"
 	"time"
+
+	"meshrelay/downstream/snapshot"
+	"meshrelay/downstream/subscription"
 )
 
 // A client that is to see something else keeps its view's past: so its cursors and what it
@@ -81,8 +84,8 @@ func (vs *views) assign(parties []*party) (changed bool) {
 		if p.view == nil && !taken[p.from] {
 			p.view, taken[p.from] = p.from, true
 			becoming = append(becoming, p)
-			if _, other := vs.others[p.view]; other {
-				delete(vs.others, p.view)
+			if _, other := vs.forks[p.view]; other {
+				delete(vs.forks, p.view)
 			} else {
 				delete(vs.derived, p.view.variant)
 			}
@@ -95,7 +98,7 @@ func (vs *views) assign(parties []*party) (changed bool) {
 	}
 	for _, p := range parties {
 		if p.view == nil && !vs.full() {
-			p.view = p.from.fork(p.to, p.from == vs.base)
+			p.view = p.from.fork(p.to)
 			vs.copies.Add(1)
 			vs.put(p.view)
 		}
@@ -106,7 +109,7 @@ func (vs *views) assign(parties []*party) (changed bool) {
 // put takes a derived view among those that there are.
 func (vs *views) put(v *view) {
 	if v.variant == (variant{}) || vs.derived[v.variant] != nil {
-		vs.others[v] = struct{}{}
+		vs.forks[v] = struct{}{}
 		return
 	}
 	vs.derived[v.variant] = v
@@ -133,22 +136,8 @@ func partiesOf(transfers []transfer) []*party {
 }
 
 // fork returns a derived view that has v's content and past, and is to show another variant.
-func (v *view) fork(to variant, isBase bool) *view {
+func (v *view) fork(to variant) *view {
 	out := newView(to)
-	for _, kind := range v.kinds() {
-		c := v.find(kind)
-		s := c.current.Load()
-		same := s.successor(s.changedAt)
-		same.pages = s.pages
-		// The arrays behind them are c's to append to.
-		same.log, same.removed = slices.Clip(same.log), slices.Clip(same.removed)
-		fork := newDerivedCollection()
-		fork.base, fork.own = c.base, c.own
-		if isBase {
-			fork.base = s.pages
-		}
-		fork.current.Store(same)
-		out.byKind[kind] = fork
-	}
+	v.each(func(t subscription.Type, c *snapshot.Collection) { out.byType[t] = c.Fork() })
 	return out
 }

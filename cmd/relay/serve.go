@@ -151,7 +151,7 @@ func serve(ctx context.Context, cfg *config.Config, watcher *config.Watcher, fla
 	// Some clients do not see all copies, and may be served one that others are not.
 	err = aggregate.RegisterTouchHandler(func(key mirror.Key, _ *mirror.Settlement) {
 		if server.NeedsPushes() && server.NeedsCopies() {
-			debouncer.UpdateKey(key, push.ConfigUpdate)
+			debouncer.UpdateKey(key, push.CopyUpdate)
 		}
 	})
 	if err != nil {
