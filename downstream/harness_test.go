@@ -446,3 +446,10 @@ func refusals(r *relay, why refusal.Reason) int {
 func acquire(vs *views, x variant, protocol string) (*view, error) {
 	return vs.acquire(context.Background(), x, viewer{protocol: protocol})
 }
+
+// lockedMove moves clients of views.
+func lockedMove(vs *views, moves []move, now time.Time) {
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	vs.move(moves, now)
+}

@@ -159,14 +159,14 @@ func (vs *views) admit(ctx context.Context, want variant, who viewer) (*view, er
 }
 
 // rematch brings clients to what they are to see from now on, by what is known now.
-func (vs *views) rematch(transfers []transfer, now time.Time) {
+func (vs *views) rematch(moves []move, now time.Time) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
 	learned := vs.known.adopt()
-	for i := range transfers {
-		transfers[i].to = vs.known.narrow(transfers[i].to)
+	for i := range moves {
+		moves[i].to = vs.known.narrow(moves[i].to)
 	}
-	if !vs.transfer(transfers, now) && learned {
+	if !vs.move(moves, now) && learned {
 		vs.bring(true, nil, now) // what was not shown to strangers
 	}
 }

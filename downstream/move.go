@@ -14,46 +14,38 @@ import (
 // itself becomes another, for most of its clients; those that are to see something else than
 // these get a view that has forked from it.
 
-// transfer is a client that is to see something else, or what it has seen.
-type transfer struct {
+// move is a client that is to see something else, or what it has seen.
+type move struct {
 	from *view
 	to   variant
 	who  viewer
-	// settle gives the client its view; nil says that there is none to have. It is false when
-	// the client has gone meanwhile: then it releases the view that it had by itself. The
-	// caller holds views.mu.
-	settle func(*view) bool
+	// done gives the client its view; nil: there is none. It is false when the client has gone
+	// meanwhile: then it releases the view that it had by itself. The caller holds views.mu.
+	done func(*view) bool
 }
 
-// party is the clients of one view that are to see the same.
-type party struct {
+// moveGroup is the clients of one view that are to see the same.
+type moveGroup struct {
 	from    *view
 	to      variant
-	members []transfer
+	members []move
 	view    *view // that they get
 }
 
-// move brings clients to what they are to see from now on. When it returns, all views are at
-// the present content.
-func (vs *views) move(transfers []transfer, now time.Time) {
-	vs.mu.Lock()
-	defer vs.mu.Unlock()
-	vs.transfer(transfers, now)
-}
-
-// transfer is move for a caller that holds mu. It reports whether any client is to see
-// something else; if not, the views are as they were.
-func (vs *views) transfer(transfers []transfer, now time.Time) bool {
-	parties := partiesOf(transfers)
-	if !vs.assign(parties) {
-		for _, t := range transfers {
-			t.settle(t.from)
+// move brings clients to what they are to see from now on, and all views to the present
+// content. It reports whether any client is to see something else; if not, the views are as
+// they were. The caller holds mu.
+func (vs *views) move(moves []move, now time.Time) bool {
+	groups := groupMoves(moves)
+	if !vs.assign(groups) {
+		for _, m := range moves {
+			m.done(m.from)
 		}
 		return false
 	}
-	for _, p := range parties {
+	for _, p := range groups {
 		for _, t := range p.members {
-			if !t.settle(p.view) || p.view == p.from {
+			if !t.done(p.view) || p.view == p.from {
 				continue
 			}
 			if p.view != nil {
@@ -70,17 +62,17 @@ func (vs *views) transfer(transfers []transfer, now time.Time) bool {
 	return true
 }
 
-// assign settles which view each party gets, and reports whether any shows something else
-// than before. A party gets none when there would be too many.
-func (vs *views) assign(parties []*party) (changed bool) {
+// assign settles which view each group gets, and reports whether any shows something else
+// than before. A group gets none when there would be too many.
+func (vs *views) assign(groups []*moveGroup) (changed bool) {
 	taken := map[*view]bool{vs.base: true}
-	for _, p := range parties {
+	for _, p := range groups {
 		if p.to == p.from.variant {
 			p.view, taken[p.from] = p.from, true
 		}
 	}
-	var becoming []*party
-	for _, p := range parties {
+	var becoming []*moveGroup
+	for _, p := range groups {
 		if p.view == nil && !taken[p.from] {
 			p.view, taken[p.from] = p.from, true
 			becoming = append(becoming, p)
@@ -96,7 +88,7 @@ func (vs *views) assign(parties []*party) (changed bool) {
 		p.view.variant = p.to
 		vs.put(p.view)
 	}
-	for _, p := range parties {
+	for _, p := range groups {
 		if p.view == nil && !vs.full() {
 			p.view = p.from.fork(p.to)
 			vs.copies.Add(1)
@@ -115,23 +107,23 @@ func (vs *views) put(v *view) {
 	vs.derived[v.variant] = v
 }
 
-// partiesOf groups transfers, the largest groups first.
-func partiesOf(transfers []transfer) []*party {
+// groupMoves groups moves, the largest groups first.
+func groupMoves(moves []move) []*moveGroup {
 	type group struct {
 		from *view
 		to   variant
 	}
-	byGroup := map[group]*party{}
-	var all []*party
-	for _, t := range transfers {
+	byGroup := map[group]*moveGroup{}
+	var all []*moveGroup
+	for _, t := range moves {
 		g := group{t.from, t.to}
 		if byGroup[g] == nil {
-			byGroup[g] = &party{from: t.from, to: t.to}
+			byGroup[g] = &moveGroup{from: t.from, to: t.to}
 			all = append(all, byGroup[g])
 		}
 		byGroup[g].members = append(byGroup[g].members, t)
 	}
-	slices.SortStableFunc(all, func(a, b *party) int { return cmp.Compare(len(b.members), len(a.members)) })
+	slices.SortStableFunc(all, func(a, b *moveGroup) int { return cmp.Compare(len(b.members), len(a.members)) })
 	return all
 }
 

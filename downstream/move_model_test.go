@@ -123,7 +123,7 @@ func (f *fleet) move(t *rapid.T) {
 	renewed := map[*rule]*rule{}
 	again := rapid.Bool().Draw(t, "new rules")
 	byVariant := map[variant]variant{} // clients of one variant mostly stay together
-	var transfers []transfer
+	var transfers []move
 	var going []*member
 	changes := false
 	for _, c := range f.clients {
@@ -146,14 +146,14 @@ func (f *fleet) move(t *rapid.T) {
 		if gone {
 			going = append(going, c)
 		}
-		transfers = append(transfers, transfer{from: c.view, to: to, who: viewer{protocol: protocolSotW}, settle: func(v *view) bool {
+		transfers = append(transfers, move{from: c.view, to: to, who: viewer{protocol: protocolSotW}, done: func(v *view) bool {
 			if !gone {
 				c.view, c.sees = v, to
 			}
 			return !gone
 		}})
 	}
-	f.views.move(transfers, time.Now())
+	lockedMove(f.views, transfers, time.Now())
 	if f.views.released && changes {
 		clear(f.pending) // all is read anew
 	}
@@ -289,9 +289,9 @@ func TestForksDoNotShareWhatIsAppendedTo(t *testing.T) {
 	}
 	without := variant{rule: &rule{View: View{Accepts: func(r *mirror.Resource) bool { return r.FullName() != "shop/7" }}}}
 	from := one.snapshot(typeSE).Rev
-	vs.move([]transfer{
-		{from: one, to: without, who: viewer{protocol: protocolDelta}, settle: settle(&moved)},
-		{from: two, to: variant{}, who: viewer{protocol: protocolDelta}, settle: settle(&two)},
+	lockedMove(vs, []move{
+		{from: one, to: without, who: viewer{protocol: protocolDelta}, done: settle(&moved)},
+		{from: two, to: variant{}, who: viewer{protocol: protocolDelta}, done: settle(&two)},
 	}, time.Now())
 	if moved == vs.base || two != vs.base {
 		t.Fatal("the views are the wrong ones")

@@ -174,18 +174,18 @@ func BenchmarkMoveAllClients(b *testing.B) {
 			}
 			vs := newViews(c, generators{newMCPGenerator()})
 			vs.open(time.Now())
-			var clients []transfer
+			var clients []move
 			accepts := func(r *mirror.Resource) bool { return r.FullName() != "shop/s-05000" }
 			for i := range count {
 				x := variant{rule: &rule{View: View{Accepts: accepts}}, revision: fmt.Sprint(i)}
-				clients = append(clients, transfer{from: must(acquire(vs, x, protocolDelta)), to: x, who: viewer{protocol: protocolDelta}, settle: func(*view) bool { return true }})
+				clients = append(clients, move{from: must(acquire(vs, x, protocolDelta)), to: x, who: viewer{protocol: protocolDelta}, done: func(*view) bool { return true }})
 			}
 			for b.Loop() {
 				r := &rule{View: View{Accepts: accepts}}
 				for i := range clients {
 					clients[i].to.rule = r
 				}
-				vs.move(clients, time.Now())
+				lockedMove(vs, clients, time.Now())
 			}
 		})
 	}
