@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"meshrelay/downstream/refusal"
-	"meshrelay/federation"
+	"meshrelay/internal/glob"
 	"meshrelay/internal/identity"
 	"meshrelay/mirror"
 )
@@ -192,7 +192,7 @@ func allowed(globs []string, values ...string) bool {
 	}
 	for _, v := range values {
 		for _, g := range globs {
-			if federation.MatchGlob(g, v) {
+			if glob.Match(g, v) {
 				return true
 			}
 		}

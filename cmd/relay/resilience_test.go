@@ -341,7 +341,7 @@ func TestAFullDiskStopsNothing(t *testing.T) {
 		t.Errorf("served: %v", changed)
 	}
 	within(t, "it is told", func() bool {
-		return strings.Contains(strings.Join(p.readiness().Reasons, "\n"), "state: not kept on disk since")
+		return strings.Contains(strings.Join(p.readiness().Reasons, "\n"), "state: not written since")
 	})
 	limitFiles(t, p.cmd.Process.Pid, 1<<40)
 	p.awaitOnDisk(2)
