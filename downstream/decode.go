@@ -19,6 +19,7 @@ import (
 
 	"meshrelay/downstream/refusal"
 	"meshrelay/downstream/subscription"
+	"meshrelay/internal/wire"
 )
 
 const (
@@ -167,29 +168,15 @@ func (in *incoming) check(o outline, limits *Limits) error {
 // eachField calls f with each length-delimited field of an encoded message, until it returns
 // an error. The others are of no use to the relay.
 func eachField(raw []byte, f func(num protowire.Number, value []byte) error) error {
-	for len(raw) > 0 {
-		num, typ, n := protowire.ConsumeTag(raw)
-		if n < 0 {
-			return protowire.ParseError(n)
-		}
-		raw = raw[n:]
-		if typ != protowire.BytesType {
-			if n = protowire.ConsumeFieldValue(num, typ, raw); n < 0 {
-				return protowire.ParseError(n)
+	c := wire.Fields(raw)
+	for c.Next() {
+		if c.Type == protowire.BytesType {
+			if err := f(c.Number, c.Value()); err != nil {
+				return err
 			}
-			raw = raw[n:]
-			continue
 		}
-		v, n := protowire.ConsumeBytes(raw)
-		if n < 0 {
-			return protowire.ParseError(n)
-		}
-		if err := f(num, v); err != nil {
-			return err
-		}
-		raw = raw[n:]
 	}
-	return nil
+	return c.Err()
 }
 
 func decodeSotW(raw []byte, req *discoveryv3.DiscoveryRequest, o outline, withNode bool) error {

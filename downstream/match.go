@@ -12,6 +12,7 @@ import (
 	"meshrelay/downstream/refusal"
 	"meshrelay/internal/glob"
 	"meshrelay/internal/identity"
+	"meshrelay/internal/text"
 	"meshrelay/mirror"
 )
 
@@ -205,7 +206,7 @@ func noView(l Listener, c client, identities []string) string {
 	const longest, most = 200, 4
 	var shown []string
 	for _, id := range identities[:min(most, len(identities))] {
-		shown = append(shown, fmt.Sprintf("%q", refusal.Cut(id, longest)))
+		shown = append(shown, fmt.Sprintf("%q", text.Shorten(id, longest)))
 	}
 	if len(shown) == 0 {
 		shown = []string{"none verified"}
@@ -213,7 +214,7 @@ func noView(l Listener, c client, identities []string) string {
 		shown = append(shown, "…")
 	}
 	return fmt.Sprintf("no view matches this client: listener %s, node id %q, cluster %q, namespace %q, identity %s",
-		l.Address, refusal.Cut(c.nodeID, longest), refusal.Cut(c.clusterID, longest), refusal.Cut(c.namespace, longest), strings.Join(shown, ", "))
+		l.Address, text.Shorten(c.nodeID, longest), text.Shorten(c.clusterID, longest), text.Shorten(c.namespace, longest), strings.Join(shown, ", "))
 }
 
 // variant is a view as the clients of one cluster and one control plane revision see it.

@@ -7,6 +7,8 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"meshrelay/internal/text"
 )
 
 // Reason is the limit or rule for which a client, or its connection, is refused.
@@ -67,12 +69,4 @@ func Is(err error) bool {
 }
 
 // Bounded cuts text from a client to what a log line or a status can bear.
-func Bounded(s string) string { return Cut(s, 1024) }
-
-// Cut cuts text to a number of bytes.
-func Cut(s string, limit int) string {
-	if len(s) <= limit {
-		return s
-	}
-	return s[:limit] + "…"
-}
+func Bounded(s string) string { return text.Shorten(s, 1024) }
