@@ -51,14 +51,14 @@ func (t *Tracker) Follow(a *mirror.Aggregate) error {
 	if err := a.RegisterPanicHandler(t.panicked); err != nil {
 		return err
 	}
-	if err := a.RegisterTouchHandler(func(key mirror.Key, r *mirror.Settlement) {
-		if key.Kind == mirror.MeshConfig {
-			return // each istiod has one for its own mesh (PROTOCOL C22)
+	if err := a.RegisterTouchHandler(func(key mirror.Key, r *mirror.Resolution) {
+		if key.Kind.Singleton() {
+			return // each upstream has one for its own mesh (PROTOCOL C22)
 		}
 		if r == nil {
-			r = &mirror.Settlement{} // one copy at most
+			r = &mirror.Resolution{} // one copy at most
 		}
-		t.keys.Update(key, r.Copies, r.Verdict)
+		t.keys.Update(key, r.Copies, r.Decision)
 	}); err != nil {
 		return err
 	}

@@ -7,22 +7,18 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"meshrelay/config"
-	"meshrelay/internal/object"
+	"meshrelay/internal/kube"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
 )
 
-// syncPoll is how often Merge checks whether the upstreams have synced.
-const syncPoll = 20 * time.Millisecond
-
 // Merge connects to the upstreams of a config, waits until all have synced, and returns the
 // merged resources as objects.
-func Merge(ctx context.Context, cfg *config.Config) (objects []object.Object, err error) {
+func Merge(ctx context.Context, cfg *config.Config) (objects []kube.Object, err error) {
 	aggregate := mirror.NewAggregate()
 	policies, others, err := MergePolicies(cfg.Merge)
 	if err != nil {
@@ -41,21 +37,17 @@ func Merge(ctx context.Context, cfg *config.Config) (objects []object.Object, er
 		stop()
 		err = errors.Join(err, group.Wait())
 	}()
-	poll := time.NewTicker(syncPoll)
-	defer poll.Stop()
-	for !aggregate.HasSynced() {
-		select {
-		case <-ctx.Done():
-			return nil, notSynced(manager.Status())
-		case <-poll.C:
-		}
+	select {
+	case <-ctx.Done():
+		return nil, notSynced(manager.Status())
+	case <-aggregate.Synced():
 	}
 	for _, kind := range aggregate.Kinds() {
 		if kind == mirror.MeshConfig {
 			continue // /debug/configz of a relay leaves it out, too
 		}
 		for _, r := range aggregate.List(kind, "") {
-			o, err := object.New(r, "", r.Version())
+			o, err := kube.New(r, "", r.Version())
 			if err != nil {
 				return nil, err
 			}
