@@ -1,52 +1,33 @@
-package downstream
+package snapshot
 
 import (
-	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// message is an encoded response: buffers that are handed to the transport as they
+// Message is an encoded response: buffers that are handed to the transport as they
 // are, most of them shared with other clients.
-type message struct {
-	buffers mem.BufferSlice
-	size    int
+type Message struct {
+	Buffers mem.BufferSlice
+	Size    int
 }
 
-// codec encodes messages by handing out their buffers, and decodes requests by
-// incoming.take. Everything else goes through gRPC's own codec for protobuf.
-type codec struct{ encoding.CodecV2 }
-
-func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
-	if in, ok := v.(*incoming); ok {
-		return in.take(data)
-	}
-	return c.CodecV2.Unmarshal(data, v)
-}
-
-func (c codec) Marshal(v any) (mem.BufferSlice, error) {
-	if m, ok := v.(*message); ok {
-		return m.buffers, nil
-	}
-	return c.CodecV2.Marshal(v)
-}
-
-// sotwMessage builds a DiscoveryResponse from frames (encoded resources fields); the
+// SotW builds a DiscoveryResponse from frames (encoded resources fields); the
 // first buffer is left free for the fields before them.
-func sotwMessage(typeURL, version, nonce string, controlPlane []byte, frames mem.BufferSlice, size int) *message {
+func SotW(typeURL, version, nonce string, controlPlane []byte, frames mem.BufferSlice, size int) *Message {
 	b := make([]byte, 0, 24+len(version)+len(typeURL)+len(nonce)+len(controlPlane))
 	b = appendString(b, 1, version)
 	b = appendString(b, 4, typeURL)
 	b = appendString(b, 5, nonce)
 	b = appendBytes(b, 6, controlPlane)
 	frames[0] = mem.SliceBuffer(b)
-	return &message{buffers: frames, size: size + len(b)}
+	return &Message{Buffers: frames, Size: size + len(b)}
 }
 
-// deltaMessage builds a DeltaDiscoveryResponse from entries (encoded resources
+// Delta builds a DeltaDiscoveryResponse from entries (encoded resources
 // fields) and removed names. system_version_info, which is for debugging only, is
 // left out: it would be a good part of a small change.
-func deltaMessage(typeURL, nonce string, controlPlane []byte, entries mem.BufferSlice, size int, removed []string) *message {
+func Delta(typeURL, nonce string, controlPlane []byte, entries mem.BufferSlice, size int, removed []string) *Message {
 	n := 24 + len(typeURL) + len(nonce) + len(controlPlane)
 	for _, name := range removed {
 		n += 1 + protowire.SizeBytes(len(name))
@@ -62,14 +43,15 @@ func deltaMessage(typeURL, nonce string, controlPlane []byte, entries mem.Buffer
 	buffers := make(mem.BufferSlice, 0, 1+len(entries))
 	buffers = append(buffers, mem.SliceBuffer(b))
 	buffers = append(buffers, entries...)
-	return &message{buffers: buffers, size: size + len(b)}
+	return &Message{Buffers: buffers, Size: size + len(b)}
 }
 
-const firstNoncePrefix = "first/"
+// FirstNoncePrefix begins the nonces of first responses.
+const FirstNoncePrefix = "first/"
 
-// firstNonce is the nonce of the first response of a type on any stream. All others are
+// FirstNonce is the nonce of the first response of a type on any stream. All others are
 // numbers, from 1 on.
-func firstNonce(typeURL string) string { return firstNoncePrefix + typeURL }
+func FirstNonce(typeURL string) string { return FirstNoncePrefix + typeURL }
 
 func appendString(b []byte, num protowire.Number, s string) []byte {
 	if s == "" {
