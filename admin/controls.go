@@ -26,6 +26,8 @@ type Controls interface {
 	Release(ctx context.Context, upstream string, o upstreams.Order) (upstreams.Effect, error)
 	// Rollback freezes an upstream in the state of a revision.
 	Rollback(ctx context.Context, upstream string, o upstreams.Order) (upstreams.Effect, error)
+	// ServeWithout ends the wait of clients for an upstream.
+	ServeWithout(ctx context.Context, upstream string) error
 	// Held returns what the guards hold back: of one upstream, or of all when its name is empty.
 	Held(upstream string) ([]upstreams.HeldUpstream, error)
 	// History returns the revisions that are kept, newest first.
@@ -91,6 +93,7 @@ func (s *Server) addControls(mux *http.ServeMux) {
 	on("unfreeze", func(c Controls) doing { return c.Unfreeze })
 	on("release", func(c Controls) doing { return c.Release })
 	on("rollback", func(c Controls) doing { return c.Rollback })
+	mux.Handle("POST /upstreams/{upstream}/serve-without", s.socketOnly(s.serveWithout))
 	mux.Handle("GET /held", s.socketOnly(s.held))
 	mux.Handle("GET /upstreams/{upstream}/held", s.socketOnly(s.held))
 	mux.Handle("GET /upstreams/{upstream}/history", s.socketOnly(func(w http.ResponseWriter, r *http.Request) {

@@ -74,9 +74,6 @@ type Deps struct {
 
 	// Controls are what can be done to upstreams.
 	Controls Controls
-	// ServeWithout has clients that are held wait for an upstream no longer. Its errors are as
-	// those of Controls.
-	ServeWithout func(ctx context.Context, upstream string) error
 	// Reload has the config file read and taken over.
 	Reload func(ctx context.Context) error
 	// ReloadStatus is what became of the config file.
@@ -212,7 +209,6 @@ func (s *Server) routes() http.Handler {
 	}
 	mux.Handle("GET /debug/loglevel", s.debugOnly(s.logLevel))
 	s.addControls(mux)
-	s.addServeWithout(mux)
 	s.addProfiles(mux)
 	mux.Handle("GET /version", s.debugOnly(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", jsonType)

@@ -18,7 +18,6 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
-	"meshrelay/internal/breakage"
 )
 
 const (
@@ -159,9 +158,6 @@ func (c *conn) cause(err error, n int) error {
 }
 
 func (c *conn) close(err error) {
-	if breakage.I4 {
-		go func() { <-make(chan struct{}); c.signal() }() // not in a normal build
-	}
 	c.mu.Lock()
 	v := c.view
 	c.view, c.closed = nil, true

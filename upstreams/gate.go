@@ -93,7 +93,6 @@ type gate struct {
 	fingerprint string
 	reported    time.Time // the last contact, as it was told last
 	source      Source    // that is behind the gate now
-	broken      broken
 }
 
 func newGate(cfg config.Upstream, store *mirror.Store, log *slog.Logger) *gate {
@@ -173,9 +172,6 @@ func (g *gate) streams() {
 		g.syncingUntil = time.Now().Add(syncPatience)
 	}
 	g.syncing, g.opening, g.openedAt = true, true, g.departures
-	if brokenI3 {
-		g.broken.connected(g)
-	}
 	g.stir()
 }
 
@@ -203,12 +199,6 @@ func (g *gate) pass(key mirror.Key, r state.Record) (stored *mirror.Resource, ch
 	shown := g.stale.annotated(key, r.Resource)
 	old := g.store.Get(key)
 	isNew := old == nil
-	if brokenI2 && g.broken.swallows(old, r.Resource) {
-		return r.Resource, false
-	}
-	if brokenI3 {
-		g.broken.replaces(old)
-	}
 	stored, changed = g.store.Put(shown)
 	if len(g.stale.withholding) > 0 {
 		g.stale.count(key, false)
@@ -353,9 +343,6 @@ func (g *gate) contact(on bool) (restate bool) {
 			return false
 		}
 		g.reported = time.Time{}
-		if brokenI1 {
-			g.broken.disconnected(g)
-		}
 		g.stir()
 		return false
 	}
