@@ -151,7 +151,7 @@ func (x *XDS) discover(cfg config.Upstream, node config.Node, opts []grpc.DialOp
 			})
 		},
 		ResyncInterval: cfg.XDS.ResyncInterval.D(), FailbackAfter: cfg.XDS.FailbackAfter.D(), Logger: x.log,
-		MaxResponseBytes: cfg.Limits.MaxResponseBytes,
+		MaxResponseBytes: cfg.Limits.MaxResponseBytes, Gzip: slices.Contains(cfg.XDS.Compression, config.CompressionGzip),
 	}, x.endpointsChanged)
 	if err == nil {
 		x.table.discovery = newDiscovery(x.endpoints)
