@@ -366,7 +366,7 @@ func TestAPlaceThatIsNotSafeForTheSocketIsRefused(t *testing.T) {
 	}
 	for _, tc := range []struct{ name, path, want string }{
 		{"others can write there", filepath.Join(open, "admin.sock"), "others can write to directory"},
-		{"a file of the name", file, "is not a socket"},
+		{"a file of the name", file, "is a file and not a socket"},
 		{"below a file", filepath.Join(file, "admin.sock"), "not a directory"},
 	} {
 		if lis, err := listenUnix(tc.path); err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), "admin.socket") {
@@ -418,7 +418,7 @@ func TestAPlaceThatIsNotSafeForTheSocketIsRefused(t *testing.T) {
 	if err := stop(); err != nil {
 		t.Error(err)
 	}
-	if !strings.Contains(f.logged.String(), "level=WARN msg=\"the admin socket can not be opened") {
+	if !strings.Contains(f.logged.String(), "level=WARN msg=\"admin socket not open") {
 		t.Errorf("no warning:\n%s", f.logged)
 	}
 }

@@ -188,7 +188,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	group.Add(actor(r.operators.Run))
 	err := group.Run()
 	if err == nil {
-		r.log.Info("relay has ended")
+		r.log.Info("relay ended")
 	}
 	return err
 }
