@@ -1,6 +1,10 @@
-package upstreams
+package upstreams_test
 
 import (
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	"google.golang.org/protobuf/types/known/structpb"
+
 	"fmt"
 	"slices"
 	"strings"
@@ -180,4 +184,24 @@ func TestServicesByGateway(t *testing.T) {
 			t.Errorf("%+v", tr)
 		}
 	}
+}
+
+const edsTypeURL = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
+
+// assignmentOf is a cluster with endpoints at addresses.
+func assignmentOf(cluster string, addresses ...string) *endpointv3.ClusterLoadAssignment {
+	l := &endpointv3.LocalityLbEndpoints{}
+	for _, a := range addresses {
+		l.LbEndpoints = append(l.LbEndpoints, &endpointv3.LbEndpoint{
+			HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: &corev3.Address{Address: &corev3.Address_SocketAddress{
+				SocketAddress: &corev3.SocketAddress{Address: a, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: 8080}},
+			}}}},
+			Metadata: &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{"a": {}, "b": {}, "c": {}, "d": {}}},
+		})
+	}
+	return &endpointv3.ClusterLoadAssignment{ClusterName: cluster, Endpoints: []*endpointv3.LocalityLbEndpoints{l}}
+}
+
+func edsOf(cluster string, addresses ...string) fakexds.Resource {
+	return fakexds.Bare(cluster, assignmentOf(cluster, addresses...))
 }

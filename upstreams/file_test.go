@@ -1,4 +1,4 @@
-package upstreams
+package upstreams_test
 
 import (
 	"context"
@@ -17,22 +17,29 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/mirror"
+	. "meshrelay/upstreams"
+	"meshrelay/upstreams/file"
 )
 
 // fileSource is a running file source and the events of its store.
 type fileSource struct {
-	*File
 	t      *testing.T
+	m      *Manager
 	store  *mirror.Store
 	events chan string
 }
+
+func (s *fileSource) Status() Status { return s.m.Status()[0] }
 
 func startFile(t *testing.T, path string) *fileSource {
 	t.Helper()
 	before := goleak.IgnoreCurrent()
 	t.Cleanup(func() { goleak.VerifyNone(t, before) }) // runs after the source has ended
-	s := &fileSource{t: t, store: mirror.NewStore(), events: make(chan string, 100)}
-	err := s.store.RegisterEventHandler(mirror.Kind{}, func(old, cur *mirror.Resource, e mirror.Event) {
+	u := config.Upstream{Name: "east", ClusterID: "east", Guard: config.Guard{Percent: 100}, File: &config.File{Path: path}}
+	m, err := NewManager(&config.Config{Upstreams: []config.Upstream{u}}, mirror.NewAggregate(), nil, slog.New(slog.DiscardHandler))
+	must(t, err)
+	s := &fileSource{t: t, m: m, store: m.Upstreams()[0].Store(), events: make(chan string, 100)}
+	err = s.store.RegisterEventHandler(mirror.Kind{}, func(old, cur *mirror.Resource, e mirror.Event) {
 		if cur == nil {
 			cur = old
 		}
@@ -41,19 +48,13 @@ func startFile(t *testing.T, path string) *fileSource {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.File, err = NewFile(config.Upstream{Name: "east", ClusterID: "east", Guard: config.Guard{Percent: 100}, File: &config.File{Path: path}}, config.Provenance{}, s.store, slog.New(slog.DiscardHandler)); err != nil {
-		t.Fatal(err)
-	}
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 2)
-	go func() { done <- s.store.Run(ctx) }()
-	go func() { done <- s.Run(ctx) }()
+	done := make(chan error, 1)
+	go func() { done <- m.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
-		for range 2 {
-			if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
-				t.Error(err)
-			}
+		if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
+			t.Error(err)
 		}
 	})
 	return s
@@ -229,13 +230,13 @@ func TestFirstOfTwoDocumentsWithOneKeyIsKept(t *testing.T) {
 	dir := t.TempDir()
 	write(t, serviceEntry("a", "first.x")+"---\n"+serviceEntry("a", "second.x"), dir, "a.yaml")
 	write(t, serviceEntry("a", "third.x"), dir, "b.yaml")
-	resources, problems, err := ReadFiles(dir, "east")
+	resources, problems, err := file.Read(dir, "east")
 	must(t, err)
 	at := filepath.Join(dir, "a.yaml") + ":1"
 	reason := "is in " + at + " already, which is kept: remove or rename one of them"
 	want := []Refusal{
-		{filepath.Join(dir, "a.yaml") + ":10 networking.istio.io/ServiceEntry shop/a", reason},
-		{filepath.Join(dir, "b.yaml") + ":1 networking.istio.io/ServiceEntry shop/a", reason},
+		{Resource: filepath.Join(dir, "a.yaml") + ":10 networking.istio.io/ServiceEntry shop/a", Reason: reason},
+		{Resource: filepath.Join(dir, "b.yaml") + ":1 networking.istio.io/ServiceEntry shop/a", Reason: reason},
 	}
 	if d := cmp.Diff(want, problems); d != "" {
 		t.Errorf("-want +got:\n%s", d)
@@ -368,7 +369,7 @@ func TestRefusalsAreBounded(t *testing.T) {
 	write(t, bad, dir, "b.yaml")
 	s := startFile(t, dir)
 	st := s.wantStatus("synced", synced)
-	if len(st.Refused) != maxRefused || st.RefusedTotal != 1151 {
-		t.Errorf("%d refusals of %d, want %d of 1151", len(st.Refused), st.RefusedTotal, maxRefused)
+	if len(st.Refused) != 100 || st.RefusedTotal != 1151 {
+		t.Errorf("%d refusals of %d, want %d of 1151", len(st.Refused), st.RefusedTotal, 100)
 	}
 }

@@ -22,7 +22,7 @@ import (
 	"meshrelay/internal/object"
 	"meshrelay/mirror"
 	"meshrelay/state"
-	"meshrelay/upstreams"
+	"meshrelay/upstreams/file"
 )
 
 const (
@@ -276,7 +276,7 @@ func (e *Export) write(dir, source string, all []*mirror.Resource) error {
 
 // compare reads back a directory and notes each resource that is not the same.
 func (e *Export) compare(dir, source string, all []*mirror.Resource) error {
-	found, refused, err := upstreams.ReadFiles(dir, source)
+	found, refused, err := file.Read(dir, source)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,122 @@
+package file
+
+import (
+	"meshrelay/upstreams"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// A file that never was good gives its good documents, and none of them goes because it
+// turns bad later.
+func TestFileThatNeverWasGoodLosesNothing(t *testing.T) {
+	bad := "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\n"
+	s := newScanner("east")
+	first := s.parse("a.yaml", []byte(serviceEntry("a", "a.x")+"---\n"+serviceEntry("b", "b.x")+"---\n"+bad), nil)
+	second := s.parse("a.yaml", []byte(serviceEntry("a", "a.y")+"---\n"+strings.Replace(serviceEntry("b", "b.y"), "hosts", "hostz", 1)+"---\n"+bad), first)
+	third := s.parse("a.yaml", []byte(serviceEntry("a", "a.y")), second)
+	for i, tc := range []struct {
+		f        *fileState
+		want     []string
+		problems int
+	}{
+		{first, []string{"1 networking.istio.io/ServiceEntry shop/a", "10 networking.istio.io/ServiceEntry shop/b"}, 1},
+		{second, []string{"1 networking.istio.io/ServiceEntry shop/a", "10 networking.istio.io/ServiceEntry shop/b"}, 2},
+		{third, []string{"1 networking.istio.io/ServiceEntry shop/a"}, 0},
+	} {
+		if d := cmp.Diff(tc.want, keys(tc.f)); d != "" || len(tc.f.problems) != tc.problems {
+			t.Errorf("reading %d: problems %v, resources -want +got:\n%s", i+1, tc.f.problems, d)
+		}
+	}
+	if first.inForce[0].resource.Equal(second.inForce[0].resource) || !first.inForce[1].resource.Equal(second.inForce[1].resource) {
+		t.Error("the second reading should change a and keep b")
+	}
+}
+
+func TestUnreadableIsNotDeleted(t *testing.T) {
+	dir := t.TempDir()
+	write(t, serviceEntry("a", "a.x"), dir, "a.yaml")
+	write(t, serviceEntry("b", "b.x"), dir, "sub", "b.yaml")
+	s := newScanner("east")
+	must(t, s.scan(dir))
+
+	// A file that has grown beyond measure, and a directory that is a link to itself,
+	// fail for every user.
+	must(t, os.Truncate(filepath.Join(dir, "a.yaml"), maxFileBytes+1))
+	must(t, os.RemoveAll(filepath.Join(dir, "sub")))
+	must(t, os.Symlink("sub", filepath.Join(dir, "sub")))
+	must(t, s.scan(dir))
+	merged, problems, total := s.merge()
+	if len(merged) != 2 || total != 2 {
+		t.Fatalf("%d resources, %d problems: %v", len(merged), total, problems)
+	}
+	want := upstreams.Refusal{Resource: filepath.Join(dir, "a.yaml"), Reason: "can not be read, what it gave stays in force: larger than 16 MiB: split it into several files"}
+	if d := cmp.Diff(want, problems[0]); d != "" {
+		t.Error(d)
+	}
+	if !strings.HasPrefix(problems[1].Resource, filepath.Join(dir, "sub")) {
+		t.Errorf("second problem is %v", problems[1])
+	}
+
+	must(t, os.Remove(filepath.Join(dir, "sub")))
+	must(t, s.scan(dir))
+	if merged, _, _ := s.merge(); len(merged) != 1 {
+		t.Errorf("%d resources after the directory was deleted, want 1", len(merged))
+	}
+}
+
+func TestOnlyChangedDocumentsAreParsedAgain(t *testing.T) {
+	s := newScanner("east")
+	first := s.parse("a.yaml", []byte(serviceEntry("a", "a.x")+"---\n"+serviceEntry("b", "b.x")), nil)
+	second := s.parse("a.yaml", []byte(serviceEntry("a", "a.y")+"---\n"+serviceEntry("b", "b.x")), first)
+	if first.inForce[1].entry != second.inForce[1].entry || first.inForce[0].entry == second.inForce[0].entry {
+		t.Error("the changed document, and only it, should have been parsed again")
+	}
+}
+
+func TestPathThatIsNoFileIsAnError(t *testing.T) {
+	for _, path := range []string{os.DevNull, filepath.Join(t.TempDir(), "none")} {
+		if _, _, err := Read(path, "east"); err == nil || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s: error %v", path, err)
+		}
+	}
+}
+
+// Many programs empty a file before they fill it.
+func TestHalfWrittenFileIsNotADeletion(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a.yaml")
+	now := time.Now()
+	written := func(text string, ago time.Duration) {
+		t.Helper()
+		write(t, text, path)
+		must(t, os.Chtimes(path, now, now.Add(-ago)))
+	}
+	s := newScanner("east")
+	s.now = func() time.Time { return now }
+	scan := func(names int, unsettled bool) {
+		t.Helper()
+		must(t, s.scan(dir))
+		if merged, _, _ := s.merge(); len(merged) != names || s.unsettled != unsettled {
+			t.Fatalf("%d resources, unsettled %v; want %d, %v", len(merged), s.unsettled, names, unsettled)
+		}
+	}
+	written(serviceEntry("a", "a.x"), 0)
+	scan(1, false) // what was never read before can not look like a deletion
+
+	written("", quiet/2)
+	scan(1, true)
+	written(serviceEntry("a", "a.y")+"---\n"+serviceEntry("b", "b.x"), quiet)
+	scan(2, false)
+
+	// A file that never rests is taken in the end.
+	written("", 0)
+	scan(2, true)
+	now = now.Add(longest)
+	written("", 0)
+	scan(0, false)
+}
