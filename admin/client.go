@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"meshrelay/downstream"
-	"meshrelay/internal/object"
+	"meshrelay/internal/kube"
 	"meshrelay/state"
 	"meshrelay/upstreams"
 )
@@ -99,8 +99,8 @@ func (c Client) Conflicts(ctx context.Context, kind string) (Conflicts, error) {
 }
 
 // Configs returns the merged resources.
-func (c Client) Configs(ctx context.Context) ([]object.Object, error) {
-	return ask[[]object.Object](ctx, c, http.MethodGet, "/debug/configz", nil)
+func (c Client) Configs(ctx context.Context) ([]kube.Object, error) {
+	return ask[[]kube.Object](ctx, c, http.MethodGet, "/debug/configz", nil)
 }
 
 // Version returns which build the relay is, and its socket.

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 	networking "istio.io/api/networking/v1alpha3"
@@ -16,6 +17,7 @@ import (
 	"meshrelay/config"
 	"meshrelay/internal/fakexds"
 	"meshrelay/mirror"
+	"meshrelay/state"
 )
 
 // service is what an istiod makes of a Kubernetes service with one port.
@@ -141,6 +143,28 @@ func TestSourceHasSyncedOnceItsEndpointsAreKnown_C21(t *testing.T) {
 	}
 	s.PushNames(edsTypeURL, webCluster)
 	r.await("the source has synced", func() bool { return r.x.Status().Synced })
+}
+
+// TestServicesThatAreOnDiskAreFollowedAfterARestart: also those that the server has nothing new of.
+func TestServicesThatAreOnDiskAreFollowedAfterARestart(t *testing.T) {
+	s := fakexds.Start(t, &fakexds.Server{})
+	t.Cleanup(s.Stop)
+	s.Set(xdsEntryURL, service("web", "web.example"))
+	s.Set(edsTypeURL, edsOf(webCluster, "10.0.0.1"))
+	u := xdsUpstream("east", s)
+	discovers(&u)
+	r := runManager(t, nil, u)
+	endpoints := func(r *managed) string {
+		return (&xdsRun{t: t, store: r.m.Upstreams()[0].Store()}).endpoints("synthetic-web")
+	}
+	r.await("its endpoints are known", func() bool { return endpoints(r) == "10.0.0.1:8080@here" })
+	_, meta := r.m.Upstreams()[0].TakeChanges()
+	saved := state.Saved{Meta: state.Meta{Synced: true, LastContact: time.Now(), Fingerprint: meta.Fingerprint}, Records: (&xdsSource{u: r.m.Upstreams()[0]}).kept()}
+	again := runManager(t, &memoryKeeper{saved: map[string]state.Saved{"east": saved}}, u)
+	again.await("it has synced again", func() bool { return again.m.Status()[0].Synced })
+	s.Set(edsTypeURL, edsOf(webCluster, "10.0.0.2"))
+	s.PushNames(edsTypeURL, webCluster)
+	again.await("its endpoints are followed", func() bool { return endpoints(again) == "10.0.0.2:8080@here" })
 }
 
 // TestABadUpdateOfAServiceLeavesItsEndpointsFollowed: what stays in force stays up to date.

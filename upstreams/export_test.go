@@ -2,11 +2,11 @@ package upstreams
 
 import (
 	"context"
-	"meshrelay/upstreams/intake"
 	"time"
 
 	"meshrelay/mirror"
 	"meshrelay/state"
+	"meshrelay/upstreams/intake"
 )
 
 // Upstream is an upstream as the tests of this package see it.

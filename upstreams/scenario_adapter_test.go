@@ -170,7 +170,7 @@ func (a *adapter) types() []string {
 
 func (a *adapter) asked() []string {
 	if a.kind == "file" {
-		if a.f.Asked() {
+		if h := a.now().Held; h != nil && !h.Asked.IsZero() {
 			return []string{a.dir}
 		}
 		return nil
@@ -187,7 +187,7 @@ func (a *adapter) read() {
 	for _, file := range files {
 		a.check(os.Chtimes(file, time.Time{}, time.Now().Add(-time.Hour)))
 	}
-	a.f.Read(a.m.Upstreams()[0])
+	_ = a.f.Read(a.m.Upstreams()[0]) // the status tells of it
 }
 
 func (a *adapter) now() Status { return a.m.Status()[0] }

@@ -3,13 +3,14 @@ package file
 import (
 	"bytes"
 	"fmt"
-	"meshrelay/upstreams"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
 	"testing"
+
+	"meshrelay/upstreams"
 )
 
 func TestADocumentThatIsTooLargeLeavesOtherFilesAlone(t *testing.T) {
@@ -71,7 +72,7 @@ func TestWhatAFileLeavesInMemoryIsBounded(t *testing.T) {
 	runtime.GC()
 	runtime.ReadMemStats(&after)
 	left := after.HeapAlloc - before.HeapAlloc
-	t.Logf("%d documents of %d bytes leave %d bytes", len(s.files[path].inForce), b.Len(), left)
+	t.Logf("%d documents of %d bytes leave %d bytes", len(s.files[path].good), b.Len(), left)
 	if most := uint64(250 << 20); left*(maxFileBytes/size) > most {
 		t.Errorf("a file of %d MiB leaves %d MB", maxFileBytes>>20, left*(maxFileBytes/size)>>20)
 	}

@@ -21,22 +21,22 @@ const (
 type listing struct {
 	files []string // sorted
 	dirs  []string // to be watched
-	// unreadable are the directories and files of which it is not known what is in
-	// them, and why. That is not the same as being gone.
+	// unreadable are the directories and files that can not be read, and why. They are not
+	// gone.
 	unreadable map[string]error
 
-	// root and what stood there, the real paths behind links, and what was gone again
-	// before it could be looked at: by these it is known whether the path was replaced.
+	// These tell whether the path was replaced since: root and what was there, the real
+	// paths behind links, and entries that were gone before they were looked at.
 	root   string
 	info   fs.FileInfo
 	links  map[string]string
 	missed []string
 }
 
-// listFiles lists the configs at a path: the file, or all *.yaml, *.yml and *.json
-// files below the directory. Names that begin with a dot are left out: they are
-// editors' and, in a mounted ConfigMap, the versions behind the links. It fails when
-// root itself can not be read.
+// listFiles lists the files to read at a path: the file, or all *.yaml, *.yml and *.json
+// files below the directory. It leaves out names that begin with a dot: those of editors and,
+// in a mounted ConfigMap, the versions behind the links. It fails when root itself can not be
+// read.
 func listFiles(root string) (*listing, error) {
 	info, err := os.Stat(root)
 	if err != nil {
@@ -60,9 +60,9 @@ func listFiles(root string) (*listing, error) {
 	return &l.listing, nil
 }
 
-// replaced reports whether something else stands where the listing was made, so that
-// what was read may be of two versions. A file that was deleted, or added, is no such
-// thing. gone are the files that were listed and then not found. It fails when there is
+// replaced reports whether the path is another one since the listing was made, so that the
+// files that were read may be of two versions. A file that was deleted, or added, does not
+// count. gone are the files that were listed and then not found. It fails when there is
 // nothing at the root any more.
 func (l *listing) replaced(gone []string) (bool, error) {
 	info, err := os.Stat(l.root)
@@ -124,12 +124,12 @@ func (l *lister) dir(path string, depth int) error {
 }
 
 func (l *lister) entry(path string, e fs.DirEntry, depth int) error {
-	config := isConfig(path)
-	if !config && !e.IsDir() && e.Type()&fs.ModeSymlink == 0 {
+	read := isRead(path)
+	if !read && !e.IsDir() && e.Type()&fs.ModeSymlink == 0 {
 		return nil
 	}
 	if len(l.files)+len(l.dirs) >= maxFiles {
-		return fmt.Errorf("more than %d files and directories: name a directory that has only configs", maxFiles)
+		return fmt.Errorf("more than %d files and directories: name a directory that has only resources", maxFiles)
 	}
 	info, err := os.Stat(path) // through links
 	switch {
@@ -148,7 +148,7 @@ func (l *lister) entry(path string, e fs.DirEntry, depth int) error {
 		} else if err != nil {
 			return err
 		}
-	case config && info.Mode().IsRegular():
+	case read && info.Mode().IsRegular():
 		l.files = append(l.files, path)
 		if e.Type()&fs.ModeSymlink != 0 {
 			l.behind(path)
@@ -157,7 +157,7 @@ func (l *lister) entry(path string, e fs.DirEntry, depth int) error {
 	return nil
 }
 
-// behind has the directory watched in which a linked file really is.
+// behind adds the directory of a file that a link leads to, to be watched.
 func (l *lister) behind(path string) {
 	if real, err := filepath.EvalSymlinks(path); err == nil && real != path {
 		l.watch(filepath.Dir(real))
@@ -178,7 +178,7 @@ func (l *lister) watch(dir string) {
 	}
 }
 
-func isConfig(path string) bool {
+func isRead(path string) bool {
 	switch strings.ToLower(filepath.Ext(path)) {
 	case ".yaml", ".yml", ".json":
 		return true

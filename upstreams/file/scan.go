@@ -1,6 +1,7 @@
 package file
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -13,37 +14,32 @@ import (
 
 	"github.com/zeebo/xxh3"
 
+	"meshrelay/internal/kube"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
 )
 
 const (
-	// maxFileBytes bounds a file of configs.
+	// maxFileBytes bounds a file of resources.
 	maxFileBytes = 16 << 20
-	// maxFileProblems bounds what is told of one file.
-	maxFileProblems = 100
-	// scanAttempts is how often a path that is replaced while it is read is read anew.
+	// maxProblems bounds the problems that are kept of one file.
+	maxProblems = kube.MaxProblems
+	// scanAttempts is how often a path that is replaced while it is read is read again.
 	scanAttempts = 5
 )
 
-// Read reads a file, or every YAML and JSON file below a directory, as a file
-// source does, without watching it. Problems are what is wrong with single files and
-// documents, at most a hundred for a file; an error says that the path can not be
-// read at all. The resources are in the order in which they are to be sent.
+// Read reads a file, or every YAML and JSON file below a directory, as a Source does, without
+// watching it. Problems are what is wrong with single files and documents, at most a hundred
+// in all; an error is why the path can not be read. Resources are in the order in which they
+// are sent.
 func Read(path, source string) (resources []*mirror.Resource, problems []upstreams.Refusal, err error) {
 	s := newScanner(source)
 	if err := s.scan(path); err != nil {
 		return nil, nil, err
 	}
 	merged, problems, _ := s.merge()
-	for _, e := range merged {
-		resources = append(resources, e.resource)
-	}
-	slices.SortFunc(resources, func(a, b *mirror.Resource) int {
-		if c := mirror.CompareKinds(a.Kind(), b.Kind()); c != 0 {
-			return c
-		}
-		return strings.Compare(a.FullName(), b.FullName())
+	resources = slices.SortedFunc(maps.Values(merged), func(a, b *mirror.Resource) int {
+		return cmp.Or(mirror.CompareKinds(a.Kind(), b.Kind()), cmp.Compare(a.FullName(), b.FullName()))
 	})
 	return resources, problems, nil
 }
@@ -52,82 +48,70 @@ func Read(path, source string) (resources []*mirror.Resource, problems []upstrea
 // goroutine.
 type scanner struct {
 	source string
-	files  map[string]*fileState // by path
-	now    func() time.Time
-	read   func(path string) (data []byte, written time.Time, err error)
-	// unsettled says that the last scan left out what was being written just then.
-	unsettled bool
-	// recent says that the last scan read what had been written just then, and perhaps not
-	// to the end.
-	recent bool
+	files  map[string]*content // by path
+	// busy tells that the last scan met files that were being written: it left them out, or
+	// read perhaps half of them.
+	busy bool
+	now  func() time.Time
+	read func(path string) (data []byte, written time.Time, err error)
+}
+
+func newScanner(source string) *scanner {
+	return &scanner{source: source, files: map[string]*content{}, now: time.Now, read: readBounded}
 }
 
 // clean reports whether the last scan read all files, to the end, and without mistakes.
 func (s *scanner) clean() bool {
 	for _, f := range s.files {
-		if !f.wholly {
+		if !f.whole {
 			return false
 		}
 	}
-	return !s.unsettled && !s.recent
+	return !s.busy
 }
 
-func newScanner(source string) *scanner {
-	return &scanner{source: source, files: map[string]*fileState{}, now: time.Now, read: readBounded}
-}
-
-// fileState is what is known of a file.
-type fileState struct {
+// content is what a file has.
+type content struct {
 	digest xxh3.Uint128 // of the text that was read last
-	// documents are what that text says, by its digest: those whose text has not
-	// changed are not parsed again.
-	documents map[xxh3.Uint128]*document
-	// inForce is the last good content.
-	inForce []placed
-	// wholly says that inForce is the whole content of a file without mistakes.
-	wholly       bool
-	problems     []upstreams.Refusal // at most maxFileProblems
-	problemCount int
-	// restless is since when the file is being written, zero when it is not.
-	restless time.Time
+	// documents are those of the text, by digest: a document with the same text is not parsed
+	// again.
+	documents map[xxh3.Uint128]*kube.Document
+	// good is the last good content, with lines of the file.
+	good []kube.Located
+	// whole tells that good is all of a file without mistakes.
+	whole    bool
+	problems []upstreams.Refusal // at most maxProblems
+	total    int                 // of problems
+	// writtenSince is since when the file is being written, zero when it is not.
+	writtenSince time.Time
 }
 
-// placed is a resource and the line of the file on which it begins.
-type placed struct {
-	*entry
-	line int
-}
-
-// entry is a resource that a document and the content in force share.
-type entry struct{ resource *mirror.Resource }
-
-// scan reads all files again. When the path itself can not be read it fails and
-// leaves everything as it was. So it does when the path is replaced while it is read:
-// half of one version and half of the next would look like deletions.
+// scan reads all files again. When the path itself can not be read, scan fails and leaves
+// everything as it was. It also fails when the path is replaced again and again while it is
+// read: half of one version and half of the next look like deletions.
 func (s *scanner) scan(root string) error {
 	for range scanAttempts {
 		found, err := listFiles(root)
 		if err != nil {
 			return err
 		}
-		s.recent = false
-		next, gone, unsettled := s.readAll(found)
+		next, gone, busy := s.readAll(found)
 		replaced, err := found.replaced(gone)
 		if err != nil {
 			return err
 		}
 		if !replaced {
-			s.files, s.unsettled = next, unsettled
+			s.files, s.busy = next, busy
 			return nil
 		}
 	}
 	return fmt.Errorf("%s is replaced again and again while it is read: see what writes there", root)
 }
 
-// readAll returns the state of all files that were found, by path, those that were
-// gone when they were to be read, and whether any is being written.
-func (s *scanner) readAll(found *listing) (next map[string]*fileState, gone []string, unsettled bool) {
-	next = make(map[string]*fileState, len(found.files))
+// readAll returns the content of all files that were found, by path, the files that have gone
+// since, and whether any is being written.
+func (s *scanner) readAll(found *listing) (next map[string]*content, gone []string, busy bool) {
+	next = make(map[string]*content, len(found.files))
 	for _, path := range found.files {
 		last := s.files[path]
 		data, written, err := s.read(path)
@@ -137,10 +121,10 @@ func (s *scanner) readAll(found *listing) (next map[string]*fileState, gone []st
 		case err != nil:
 			next[path] = last.unreadable(path, err)
 		case s.beingWritten(last, data, written):
-			next[path], unsettled = last, true
+			next[path], busy = last, true
 		default:
 			next[path] = s.parse(path, data, last)
-			s.recent = s.recent || last == nil && s.now().Sub(written) < quiet
+			busy = busy || last == nil && s.now().Sub(written) < quiet
 		}
 	}
 	// What can not be looked into is not gone.
@@ -152,24 +136,24 @@ func (s *scanner) readAll(found *listing) (next map[string]*fileState, gone []st
 			}
 		}
 	}
-	return next, gone, unsettled
+	return next, gone, busy
 }
 
-// beingWritten reports whether a file that was read before is being written right now:
-// many programs empty a file and then fill it, and what is read in between would look
-// like a deletion. A file that never rests is taken as it is after a while.
-func (s *scanner) beingWritten(last *fileState, data []byte, written time.Time) bool {
+// beingWritten reports whether a file that was read before is being written right now: many
+// programs empty a file and then fill it, which looks like a deletion in between. After a while,
+// a file that never rests counts as it is.
+func (s *scanner) beingWritten(last *content, data []byte, written time.Time) bool {
 	now := s.now()
 	if last == nil || now.Sub(written) >= quiet || last.digest == xxh3.Hash128(data) {
 		return false
 	}
-	if last.restless.IsZero() {
-		last.restless = now
+	if last.writtenSince.IsZero() {
+		last.writtenSince = now
 	}
-	return now.Sub(last.restless) < longest
+	return now.Sub(last.writtenSince) < longest
 }
 
-// readBounded returns what is in a file and when that was written.
+// readBounded returns the text of a file and when it was written.
 func readBounded(path string) (data []byte, written time.Time, err error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -189,92 +173,92 @@ func readBounded(path string) (data []byte, written time.Time, err error) {
 	return data, info.ModTime(), nil
 }
 
-// unreadable returns the state of a file that can not be read any more. f may be nil.
-func (f *fileState) unreadable(path string, err error) *fileState {
-	next := &fileState{}
-	if f != nil {
-		next.inForce, next.wholly = f.inForce, f.wholly
+// unreadable returns the content of a file that can not be read any more. c may be nil.
+func (c *content) unreadable(path string, err error) *content {
+	next := &content{}
+	if c != nil {
+		next.good, next.whole = c.good, c.whole
 	}
-	next.refuse(path, 0, problem{reason: fmt.Sprintf("can not be read, what it gave stays in force: %v", err)})
+	next.refuse(path, 0, kube.Problem{Reason: fmt.Sprintf("can not be read, its last content is served: %v", err)})
 	return next
 }
 
-// parse returns the state of a file after reading data from it. last may be nil.
-func (s *scanner) parse(path string, data []byte, last *fileState) *fileState {
+// parse returns the content of a file after reading data from it. last may be nil.
+func (s *scanner) parse(path string, data []byte, last *content) *content {
 	digest := xxh3.Hash128(data)
 	if last != nil && last.digest == digest && last.documents != nil {
-		last.restless = time.Time{}
+		last.writtenSince = time.Time{}
 		return last
 	}
-	next := &fileState{digest: digest, documents: map[xxh3.Uint128]*document{}}
-	good, bad := []placed{}, false
-	eachDocument(data, func(text []byte, line int) {
+	next := &content{digest: digest, documents: map[xxh3.Uint128]*kube.Document{}}
+	good, bad := []kube.Located{}, false
+	kube.SplitDocuments(data, func(text []byte, line int) {
 		key := xxh3.Hash128(text)
 		doc := next.documents[key]
 		if doc == nil && last != nil {
 			doc = last.documents[key]
 		}
 		if doc == nil {
-			doc = parseDocument(text, s.source)
+			doc = kube.ParseDocument(text, s.source)
 		}
 		next.documents[key] = doc
-		for i, e := range doc.entries {
-			good = append(good, placed{e, line + doc.lines[i]})
+		for _, r := range doc.Resources {
+			good = append(good, kube.Located{Resource: r.Resource, Line: line + r.Line})
 		}
-		for _, p := range doc.problems {
+		for _, p := range doc.Problems {
 			next.refuse(path, line, p)
-			bad = bad || !p.foreign
+			bad = bad || !p.Foreign
 		}
-		next.problemCount += doc.moreProblems
+		next.total += doc.MoreProblems
 	})
 	switch {
 	case !bad:
-		next.inForce, next.wholly = good, true
+		next.good, next.whole = good, true
 	case last == nil:
-		next.inForce = good
-	case last.wholly:
-		next.inForce, next.wholly = last.inForce, true
+		next.good = good
+	case last.whole:
+		next.good, next.whole = last.good, true
 	default:
-		// The file never was without mistakes, so that its good documents are in force;
-		// what one of them gave stays when that turns bad.
-		next.inForce = union(good, last.inForce)
+		// The file never was without mistakes, so that its good documents count; the last
+		// good content of a document stays when that turns bad.
+		next.good = union(good, last.good)
 	}
 	return next
 }
 
-func union(now, before []placed) []placed {
+func union(now, before []kube.Located) []kube.Located {
 	have := make(map[mirror.Key]bool, len(now))
-	for _, p := range now {
-		have[p.resource.Key()] = true
+	for _, r := range now {
+		have[r.Key()] = true
 	}
-	for _, p := range before {
-		if !have[p.resource.Key()] {
-			now = append(now, p)
+	for _, r := range before {
+		if !have[r.Key()] {
+			now = append(now, r)
 		}
 	}
 	return now
 }
 
-func (f *fileState) refuse(path string, line int, p problem) {
-	f.problemCount++
-	if len(f.problems) >= maxFileProblems {
+// refuse notes a problem of a document that begins on a line, from 1, or of the file.
+func (c *content) refuse(path string, line int, p kube.Problem) {
+	if c.total++; len(c.problems) >= maxProblems {
 		return
 	}
 	where := path
 	if line > 0 {
-		where = fmt.Sprintf("%s:%d", path, line+p.line)
+		where = fmt.Sprintf("%s:%d", path, line+p.Line)
 	}
-	if p.what != "" {
-		where += " " + p.what
+	if p.What != "" {
+		where += " " + p.What
 	}
-	f.problems = append(f.problems, upstreams.Refusal{Resource: where, Reason: p.reason})
+	c.problems = append(c.problems, upstreams.Refusal{Resource: where, Reason: p.Reason})
 }
 
-// merge returns the resources of all files by key, and what is wrong with them: of
-// total problems those that are kept. Of a key that comes twice the first is taken, in
-// the order of paths and documents.
-func (s *scanner) merge() (merged map[mirror.Key]*entry, problems []upstreams.Refusal, total int) {
-	merged = map[mirror.Key]*entry{}
+// merge returns the resources of all files by key, and what is wrong with the files: the first
+// problems, and their total. Of two resources with one key it takes the first, in the order of
+// paths and documents.
+func (s *scanner) merge() (merged map[mirror.Key]*mirror.Resource, problems []upstreams.Refusal, total int) {
+	merged = map[mirror.Key]*mirror.Resource{}
 	type place struct {
 		path string
 		line int
@@ -283,22 +267,20 @@ func (s *scanner) merge() (merged map[mirror.Key]*entry, problems []upstreams.Re
 	for _, path := range slices.Sorted(maps.Keys(s.files)) {
 		f := s.files[path]
 		problems = append(problems, f.problems...)
-		total += f.problemCount
-		duplicates := 0
-		for _, p := range f.inForce {
-			key := p.resource.Key()
-			if at, taken := first[key]; taken {
-				total++
-				if duplicates++; duplicates <= maxFileProblems {
-					problems = append(problems, upstreams.Refusal{
-						Resource: fmt.Sprintf("%s:%d %s", path, p.line, key),
-						Reason:   fmt.Sprintf("is in %s:%d already, which is kept: remove or rename one of them", at.path, at.line),
-					})
-				}
+		total += f.total
+		for _, r := range f.good {
+			key := r.Key()
+			if merged[key] == nil {
+				merged[key], first[key] = r.Resource, place{path, r.Line}
 				continue
 			}
-			first[key], merged[key] = place{path, p.line}, p.entry
+			if total++; len(problems) < maxRefused {
+				problems = append(problems, upstreams.Refusal{
+					Resource: fmt.Sprintf("%s:%d %s", path, r.Line, key),
+					Reason:   fmt.Sprintf("is in %s:%d already, which is kept: remove or rename one of them", first[key].path, first[key].line),
+				})
+			}
 		}
 	}
-	return merged, problems, total
+	return merged, problems[:min(len(problems), maxRefused)], total
 }

@@ -1,7 +1,7 @@
 package file
 
 import (
-	"meshrelay/upstreams"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"meshrelay/upstreams"
 )
 
 // A file that never was good gives its good documents, and none of them goes because it
@@ -20,7 +22,7 @@ func TestFileThatNeverWasGoodLosesNothing(t *testing.T) {
 	second := s.parse("a.yaml", []byte(serviceEntry("a", "a.y")+"---\n"+strings.Replace(serviceEntry("b", "b.y"), "hosts", "hostz", 1)+"---\n"+bad), first)
 	third := s.parse("a.yaml", []byte(serviceEntry("a", "a.y")), second)
 	for i, tc := range []struct {
-		f        *fileState
+		f        *content
 		want     []string
 		problems int
 	}{
@@ -32,7 +34,7 @@ func TestFileThatNeverWasGoodLosesNothing(t *testing.T) {
 			t.Errorf("reading %d: problems %v, resources -want +got:\n%s", i+1, tc.f.problems, d)
 		}
 	}
-	if first.inForce[0].resource.Equal(second.inForce[0].resource) || !first.inForce[1].resource.Equal(second.inForce[1].resource) {
+	if first.good[0].Equal(second.good[0].Resource) || !first.good[1].Equal(second.good[1].Resource) {
 		t.Error("the second reading should change a and keep b")
 	}
 }
@@ -54,7 +56,7 @@ func TestUnreadableIsNotDeleted(t *testing.T) {
 	if len(merged) != 2 || total != 2 {
 		t.Fatalf("%d resources, %d problems: %v", len(merged), total, problems)
 	}
-	want := upstreams.Refusal{Resource: filepath.Join(dir, "a.yaml"), Reason: "can not be read, what it gave stays in force: larger than 16 MiB: split it into several files"}
+	want := upstreams.Refusal{Resource: filepath.Join(dir, "a.yaml"), Reason: "can not be read, its last content is served: larger than 16 MiB: split it into several files"}
 	if d := cmp.Diff(want, problems[0]); d != "" {
 		t.Error(d)
 	}
@@ -73,7 +75,7 @@ func TestOnlyChangedDocumentsAreParsedAgain(t *testing.T) {
 	s := newScanner("east")
 	first := s.parse("a.yaml", []byte(serviceEntry("a", "a.x")+"---\n"+serviceEntry("b", "b.x")), nil)
 	second := s.parse("a.yaml", []byte(serviceEntry("a", "a.y")+"---\n"+serviceEntry("b", "b.x")), first)
-	if first.inForce[1].entry != second.inForce[1].entry || first.inForce[0].entry == second.inForce[0].entry {
+	if first.good[1].Resource != second.good[1].Resource || first.good[0].Resource == second.good[0].Resource {
 		t.Error("the changed document, and only it, should have been parsed again")
 	}
 }
@@ -98,15 +100,15 @@ func TestHalfWrittenFileIsNotADeletion(t *testing.T) {
 	}
 	s := newScanner("east")
 	s.now = func() time.Time { return now }
-	scan := func(names int, unsettled bool) {
+	scan := func(names int, busy bool) {
 		t.Helper()
 		must(t, s.scan(dir))
-		if merged, _, _ := s.merge(); len(merged) != names || s.unsettled != unsettled {
-			t.Fatalf("%d resources, unsettled %v; want %d, %v", len(merged), s.unsettled, names, unsettled)
+		if merged, _, _ := s.merge(); len(merged) != names || s.busy != busy {
+			t.Fatalf("%d resources, busy %v; want %d, %v", len(merged), s.busy, names, busy)
 		}
 	}
 	written(serviceEntry("a", "a.x"), 0)
-	scan(1, false) // what was never read before can not look like a deletion
+	scan(1, true) // a file that was never read before can not look like a deletion
 
 	written("", quiet/2)
 	scan(1, true)
@@ -119,4 +121,53 @@ func TestHalfWrittenFileIsNotADeletion(t *testing.T) {
 	now = now.Add(longest)
 	written("", 0)
 	scan(0, false)
+}
+
+func keys(f *content) (out []string) {
+	for _, p := range f.good {
+		out = append(out, fmt.Sprintf("%d %s", p.Line, p.Key()))
+	}
+	return out
+}
+
+// serviceEntry is a document.
+func serviceEntry(name, host string) string {
+	return fmt.Sprintf(`apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata:
+  name: %s
+  namespace: shop
+spec:
+  hosts:
+  - %s
+`, name, host)
+}
+
+// numberedLines are so many lines of one mapping.
+func numberedLines(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "  k%d: v\n", i)
+	}
+	return b.String()
+}
+
+// FuzzFiles reads a file, the same again, and the same after an edit elsewhere.
+func FuzzFiles(f *testing.F) {
+	f.Add([]byte(serviceEntry("a", "a.x") + "---\n" + serviceEntry("b", "b.x")))
+	f.Add([]byte("%YAML 1.2\n---\n{\"kind\": \"List\", \"items\": [&a {x: *a}]}\n...\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		s := newScanner("east")
+		state := s.parse("a.yaml", data, nil)
+		if len(state.problems) > maxProblems || state.total < len(state.problems) {
+			t.Errorf("%d problems of %d", len(state.problems), state.total)
+		}
+		if again := s.parse("a.yaml", data, state); again != state {
+			t.Error("the same text was parsed again")
+		}
+		edited := s.parse("a.yaml", append([]byte("# edited\n---\n"), data...), state)
+		if state.whole && len(edited.good) != len(state.good) {
+			t.Errorf("%d resources, %d after a comment was put in front: %v", len(state.good), len(edited.good), edited.problems)
+		}
+	})
 }

@@ -53,7 +53,7 @@ type Intake struct {
 
 	// now and out are the time and the output of the step at hand.
 	now time.Time
-	out *Output
+	out Output
 	// wake is when the next Tick is due; changed reports whether that has to be worked out anew.
 	wake    time.Time
 	changed bool
@@ -112,7 +112,7 @@ func New(name string, served Served, rules *Rules, policy Policy, keeps bool) *I
 		name: name, served: served, keeps: keeps, rules: rules,
 		records: newRecords(), departing: newDeparting(), tallies: newTallies(), journal: newJournal(),
 		differing: map[mirror.Key]struct{}{}, outdated: map[mirror.Key]bool{},
-		out: &Output{}, changed: true,
+		changed: true,
 	}
 	in.limits, in.guard = policy.Limits, policy.Guard
 	in.stale.setRules(policy.Staleness)
@@ -122,14 +122,14 @@ func New(name string, served Served, rules *Rules, policy Policy, keeps bool) *I
 // Step takes the machine over an event at a time, which must not be before that of the last one.
 // An error says that nothing has changed.
 func (in *Intake) Step(now time.Time, e Event) (Output, error) {
-	out := &Output{}
-	in.now, in.out = now, out
+	in.now, in.out = now, Output{}
+	out := &in.out
 	err := e.step(in, out)
 	if in.changed || !now.Before(in.wake) {
 		in.changed = false
 		in.wake = in.due()
 	}
-	out.Wake, out.Clusters = in.wake, in.discovery.ask()
+	out.Wake = in.wake
 	return *out, err
 }
 

@@ -75,6 +75,7 @@ func (e Received) step(in *Intake, out *Output) error {
 		in.lastUpdate = in.now
 	}
 	in.touch(e.Live, back)
+	out.Clusters = in.discovery.ask()
 	return nil
 }
 
@@ -179,6 +180,7 @@ func (e Endpoints) step(in *Intake, out *Output) error {
 	in.reimportServices(e.Clusters, &out.Result)
 	out.Deleted = in.end(in.unsettled())
 	in.touch(false, false)
+	out.Clusters = in.discovery.ask()
 	return nil
 }
 

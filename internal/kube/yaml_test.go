@@ -1,4 +1,4 @@
-package k8syaml
+package kube
 
 import (
 	"encoding/json"
@@ -19,7 +19,7 @@ func TestShape(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := FromJSON([]byte(in))
+	got, err := YAML([]byte(in))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,8 +30,8 @@ func TestShape(t *testing.T) {
 
 func TestBrokenJSONIsAnError(t *testing.T) {
 	for _, in := range []string{``, `{`, `{"a"`, `{"a":`, `[1`, `{"a":1} {"b":2}`, `{a:1}`} {
-		if out, err := FromJSON([]byte(in)); err == nil {
-			t.Errorf("FromJSON(%q) = %q, want an error", in, out)
+		if out, err := YAML([]byte(in)); err == nil {
+			t.Errorf("YAML(%q) = %q, want an error", in, out)
 		}
 	}
 }
@@ -41,7 +41,7 @@ func TestDeepNestingIsAnError(t *testing.T) {
 	for i := range deep {
 		deep[i] = '['
 	}
-	if _, err := FromJSON(deep); err == nil {
+	if _, err := YAML(deep); err == nil {
 		t.Error("no error")
 	}
 }
@@ -95,9 +95,9 @@ func roundTrip(t testingT, v any) {
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	out, err := FromJSON(in)
+	out, err := YAML(in)
 	if err != nil {
-		t.Fatalf("FromJSON(%s): %v", in, err)
+		t.Fatalf("YAML(%s): %v", in, err)
 	}
 	var got, want any
 	if err := yaml.Unmarshal(out, &got); err != nil {
@@ -132,10 +132,10 @@ func floats(v any) any {
 	return v
 }
 
-func FuzzFromJSON(f *testing.F) {
+func FuzzYAML(f *testing.F) {
 	f.Add([]byte(`{"a":[1,"x",{"b":null}],"c":"on"}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		out, err := FromJSON(data)
+		out, err := YAML(data)
 		if err == nil && len(out) == 0 {
 			t.Error("nothing, and no error")
 		}

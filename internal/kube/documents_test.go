@@ -1,4 +1,4 @@
-package file
+package kube
 
 import (
 	"fmt"
@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"meshrelay/internal/yamlpos"
 	"meshrelay/mirror"
 )
 
@@ -29,16 +30,28 @@ spec:
 `, name, host)
 }
 
-// parseText returns the state of a file after reading text for the first time.
-func parseText(text string) *fileState {
-	return newScanner("east").parse("a.yaml", []byte(text), nil)
+// parsed is what a file of documents has, with lines of the file.
+type parsed struct {
+	resources []*mirror.Resource
+	placed    []string // "LINE kind namespace/name"
+	lines     []int
+	problems  []string // "a.yaml:LINE WHAT: REASON"
 }
 
-func keys(f *fileState) (out []string) {
-	for _, p := range f.inForce {
-		out = append(out, fmt.Sprintf("%d %s", p.line, p.resource.Key()))
-	}
-	return out
+func parseText(text string) (p parsed) {
+	SplitDocuments([]byte(text), func(text []byte, line int) {
+		d := ParseDocument(text, "east")
+		for _, r := range d.Resources {
+			p.resources = append(p.resources, r.Resource)
+			p.lines = append(p.lines, line+r.Line)
+			p.placed = append(p.placed, fmt.Sprintf("%d %s", line+r.Line, r.Key()))
+		}
+		for _, one := range d.Problems {
+			where := strings.TrimSpace(fmt.Sprintf("a.yaml:%d %s", line+one.Line, one.What))
+			p.problems = append(p.problems, where+": "+one.Reason)
+		}
+	})
+	return p
 }
 
 func TestMistakesInFilesAreNamedWithFileAndLine(t *testing.T) {
@@ -93,7 +106,7 @@ func TestMistakesInFilesAreNamedWithFileAndLine(t *testing.T) {
 			if len(f.problems) != 1 {
 				t.Fatalf("%d problems, want 1: %v", len(f.problems), f.problems)
 			}
-			if got := f.problems[0].Resource + ": " + f.problems[0].Reason; got != tc.want {
+			if got := f.problems[0]; got != tc.want {
 				t.Errorf("\n got %s\nwant %s", got, tc.want)
 			}
 		})
@@ -103,7 +116,7 @@ func TestMistakesInFilesAreNamedWithFileAndLine(t *testing.T) {
 // aliasBomb is a small document that comes to ten to the ninth values.
 // Brackets and dashes within strings nest nothing, however many there are.
 func TestTextInStringsIsNoNesting(t *testing.T) {
-	const n = 2 * maxNesting
+	const n = 2 * yamlpos.MaxNesting
 	for name, text := range map[string]string{
 		"dashes":           "a - b : c ? d & e ! f",
 		"brackets":         "^[{",
@@ -118,8 +131,8 @@ func TestTextInStringsIsNoNesting(t *testing.T) {
 			"many lines": "apiVersion: v1\nkind: List\nitems:\n- " + strings.Join(items, "\n- "),
 		} {
 			t.Run(name+", "+form, func(t *testing.T) {
-				if f := parseText(list); len(f.inForce) != n || len(f.problems) > 0 {
-					t.Errorf("%d resources, want %d; problems: %v", len(f.inForce), n, f.problems)
+				if f := parseText(list); len(f.resources) != n || len(f.problems) > 0 {
+					t.Errorf("%d resources, want %d; problems: %v", len(f.resources), n, f.problems)
 				}
 			})
 		}
@@ -159,7 +172,7 @@ func TestDocumentsAreReadWithTheirLines(t *testing.T) {
 			if len(f.problems) > 0 {
 				t.Fatalf("problems: %v", f.problems)
 			}
-			if d := cmp.Diff(tc.want, keys(f)); d != "" {
+			if d := cmp.Diff(tc.want, f.placed); d != "" {
 				t.Errorf("-want +got:\n%s", d)
 			}
 		})
@@ -183,10 +196,10 @@ spec:
   resolution: DNS
 status: {anything: [goes]}
 `)
-	if len(f.problems) > 0 || len(f.inForce) != 1 {
-		t.Fatalf("%d resources, problems %v", len(f.inForce), f.problems)
+	if len(f.problems) > 0 || len(f.resources) != 1 {
+		t.Fatalf("%d resources, problems %v", len(f.resources), f.problems)
 	}
-	r := f.inForce[0].resource
+	r := f.resources[0]
 	md := r.Metadata()
 	if r.FullName() != "default/db" || r.Source() != "east" || r.SourceVersion() != "42" ||
 		!md.CreateTime.Equal(time.Date(2024, 1, 31, 10, 0, 0, 0, time.UTC)) {
@@ -213,12 +226,20 @@ status: {anything: [goes]}
 
 // Of each kind, what a sample says comes out again as it went in.
 func TestEveryKindRoundTrips(t *testing.T) {
-	resources, problems, err := Read(filepath.Join("..", "..", "samples", "east"), "east")
-	if err != nil || len(problems) > 0 {
-		t.Fatal(err, problems)
+	var all parsed
+	for _, path := range samples(t, "east") {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := parseText(string(data))
+		if len(p.problems) > 0 {
+			t.Fatalf("%s: %v", path, p.problems)
+		}
+		all.resources = append(all.resources, p.resources...)
 	}
 	seen := map[mirror.Kind]bool{}
-	for _, r := range resources {
+	for _, r := range all.resources {
 		info, known := mirror.LookupKind(r.Kind())
 		if !known {
 			t.Fatalf("unknown kind %s", r.Kind())
@@ -238,15 +259,15 @@ func TestEveryKindRoundTrips(t *testing.T) {
 		text := fmt.Sprintf(`{"apiVersion": %q, "kind": %q, "metadata": {"name": %q, "namespace": %q}, "spec": %s}`,
 			strings.TrimSuffix(info.TypeURLs()[0], "/"+info.Kind.Kind), info.Kind.Kind, r.Key().Name, r.Namespace(), spec)
 		f := parseText(text)
-		if len(f.problems) > 0 || len(f.inForce) != 1 {
+		if len(f.problems) > 0 || len(f.resources) != 1 {
 			t.Fatalf("%s: %v\n%s", r.Key(), f.problems, text)
 		}
-		again, err := f.inForce[0].resource.Body().UnmarshalNew()
+		again, err := f.resources[0].Body().UnmarshalNew()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if f.inForce[0].resource.Key() != r.Key() || !proto.Equal(again, body) {
-			t.Errorf("%s became %s:\n%v\n%v", r.Key(), f.inForce[0].resource.Key(), body, again)
+		if f.resources[0].Key() != r.Key() || !proto.Equal(again, body) {
+			t.Errorf("%s became %s:\n%v\n%v", r.Key(), f.resources[0].Key(), body, again)
 		}
 	}
 	for _, info := range mirror.Kinds() {
@@ -254,6 +275,15 @@ func TestEveryKindRoundTrips(t *testing.T) {
 			t.Errorf("no sample of %s", info.Kind)
 		}
 	}
+}
+
+// samples returns the files of a directory of samples, or of all.
+func samples(tb testing.TB, dir string) []string {
+	files, err := filepath.Glob(filepath.Join("..", "..", "samples", dir, "*.yaml"))
+	if err != nil || len(files) == 0 {
+		tb.Fatalf("no samples: %v", err)
+	}
+	return files
 }
 
 func TestPathOfAColumn(t *testing.T) {
@@ -275,11 +305,7 @@ func FuzzParseDocuments(f *testing.F) {
 	f.Add([]byte(serviceEntry("a", "a.x") + "---\n" + serviceEntry("b", "b.x")))
 	f.Add([]byte("%YAML 1.2\n---\n{\"kind\": \"List\", \"items\": [&a {x: *a}]}\n...\n"))
 	f.Add([]byte("a: !!binary |\n  aGk=\nb: <<\n? [x]\n: &x y\n"))
-	files, err := filepath.Glob(filepath.Join("..", "..", "samples", "*", "*.yaml"))
-	if err != nil {
-		f.Fatal(err)
-	}
-	for _, path := range files {
+	for _, path := range samples(f, "*") {
 		data, err := os.ReadFile(path)
 		if err != nil {
 			f.Fatal(err)
@@ -287,27 +313,15 @@ func FuzzParseDocuments(f *testing.F) {
 		f.Add(data)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		s := newScanner("east")
-		state := s.parse("a.yaml", data, nil)
+		p := parseText(string(data))
 		lines := strings.Count(string(data), "\n") + 1
-		for _, p := range state.inForce {
-			if p.line < 1 || p.line > lines {
-				t.Errorf("%s is on line %d of %d", p.resource.Key(), p.line, lines)
+		for i, r := range p.resources {
+			if p.lines[i] < 1 || p.lines[i] > lines {
+				t.Errorf("%s is on line %d of %d", r.Key(), p.lines[i], lines)
 			}
-			if p.resource.Key().Name == "" || p.resource.Body() == nil {
-				t.Errorf("%s has no name or body", p.resource.Key())
+			if r.Key().Name == "" || r.Body() == nil {
+				t.Errorf("%s has no name or body", r.Key())
 			}
-		}
-		if len(state.problems) > maxFileProblems || state.problemCount < len(state.problems) {
-			t.Errorf("%d problems of %d", len(state.problems), state.problemCount)
-		}
-		// Reading the same again, and after an edit elsewhere, says the same.
-		if again := s.parse("a.yaml", data, state); again != state {
-			t.Error("the same text was parsed again")
-		}
-		edited := s.parse("a.yaml", append([]byte("# edited\n---\n"), data...), state)
-		if state.wholly && len(edited.inForce) != len(state.inForce) {
-			t.Errorf("%d resources, %d after a comment was put in front: %v", len(state.inForce), len(edited.inForce), edited.problems)
 		}
 	})
 }

@@ -1,4 +1,4 @@
-package file
+package kube
 
 import (
 	"encoding/json"
@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/goccy/go-yaml/ast"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -22,7 +21,7 @@ import (
 
 var (
 	objectFields = []string{"apiVersion", "kind", "metadata", "spec", "status"}
-	// metadataFields are those that Kubernetes has. Most say nothing to a relay.
+	// metadataFields are those that Kubernetes has. A relay uses a few of them.
 	metadataFields = []string{
 		"name", "namespace", "labels", "annotations", "creationTimestamp", "resourceVersion",
 		"generateName", "uid", "generation", "managedFields", "ownerReferences", "finalizers",
@@ -35,72 +34,29 @@ var (
 
 const maxObjectName = 253
 
-// fieldError is a mistake in a field of an object.
-type fieldError struct {
-	path []string
-	err  error
+// FieldError is a mistake in a field of an object.
+type FieldError struct {
+	// Path has the keys and indexes that lead to the field.
+	Path []string
+	Err  error
 }
 
-func (e *fieldError) Error() string { return fieldName(e.path) + ": " + e.err.Error() }
-func (e *fieldError) Unwrap() error { return e.err }
+// Error implements error.
+func (e *FieldError) Error() string { return fieldName(e.Path) + ": " + e.Err.Error() }
+
+// Unwrap returns the mistake.
+func (e *FieldError) Unwrap() error { return e.Err }
 
 func fieldErrorf(path []string, format string, args ...any) error {
-	return &fieldError{path, fmt.Errorf(format, args...)}
+	return &FieldError{path, fmt.Errorf(format, args...)}
 }
 
-// errForeign is the mistake of being an object that a relay has no use for.
-var errForeign = errors.New("is not a kind that can be relayed from a file: Istio's and Gateway API kinds can, and MeshConfig of core/v1alpha1")
+// ErrForeign is the error of an object that a relay has no use for.
+var ErrForeign = errors.New("is not a kind that can be relayed from a file: Istio's and Gateway API kinds can, and MeshConfig of core/v1alpha1")
 
-// value takes in an object, or the objects of a list. value is what node decodes to.
-func (d *document) value(node ast.Node, value any, source string) {
-	fields, ok := value.(map[string]any)
-	if !ok {
-		d.refuse(problem{line: firstLine(node), reason: "this is not a Kubernetes object: one has apiVersion, kind, metadata and spec"})
-		return
-	}
-	if items, ok := fields["items"].([]any); ok && strings.HasSuffix(text(fields, "kind"), "List") {
-		var nodes []ast.Node
-		if v := child(node, "items"); v != nil {
-			nodes = itemsOf(v.Value)
-		}
-		for i, item := range items {
-			at := node
-			if len(nodes) == len(items) {
-				at = nodes[i]
-			}
-			d.value(plain(at), item, source)
-		}
-		return
-	}
-	r, err := object(fields, source)
-	if err == nil {
-		d.entries = append(d.entries, &entry{r})
-		d.lines = append(d.lines, firstLine(node))
-		return
-	}
-	metadata, _ := fields["metadata"].(map[string]any)
-	what := text(metadata, "name")
-	if namespace := text(metadata, "namespace"); namespace != "" {
-		what = namespace + "/" + what
-	}
-	p := problem{
-		line: firstLine(node), reason: err.Error(), foreign: errors.Is(err, errForeign),
-		what: strings.TrimSpace(text(fields, "kind") + " " + what),
-	}
-	var at *fieldError
-	if errors.As(err, &at) {
-		p.line = lineAt(node, at.path...)
-	}
-	d.refuse(p)
-}
-
-func text(m map[string]any, key string) string {
-	s, _ := m[key].(string)
-	return s
-}
-
-// object builds the resource that a Kubernetes object describes.
-func object(fields map[string]any, source string) (*mirror.Resource, error) {
+// Parse returns the resource that a Kubernetes object describes: fields is its decoded JSON or
+// YAML. The resource names source as its upstream. Errors are about a FieldError where they can.
+func Parse(fields map[string]any, source string) (*mirror.Resource, error) {
 	apiVersion, err := stringField(fields, nil, "apiVersion")
 	if err != nil {
 		return nil, err
@@ -131,7 +87,7 @@ func object(fields map[string]any, source string) (*mirror.Resource, error) {
 	// Deterministic, because the version is made from the bytes.
 	spec.Body = &anypb.Any{}
 	if err := anypb.MarshalFrom(spec.Body, body, proto.MarshalOptions{Deterministic: true}); err != nil {
-		return nil, &fieldError{[]string{"spec"}, err}
+		return nil, &FieldError{[]string{"spec"}, err}
 	}
 	return mirror.New(spec)
 }
@@ -147,7 +103,7 @@ func lookup(apiVersion, kind string) (*mirror.KindInfo, error) {
 	}
 	info, known := mirror.LookupKind(k)
 	if !known {
-		return nil, fieldErrorf([]string{"kind"}, "%s %s %w", apiVersion, kind, errForeign)
+		return nil, fieldErrorf([]string{"kind"}, "%s %s %w", apiVersion, kind, ErrForeign)
 	}
 	if !slices.Contains(info.Versions, version) {
 		return nil, fieldErrorf([]string{"apiVersion"}, "%s has no version %q: it has %s", info.Kind, version, strings.Join(info.Versions, ", "))
@@ -234,7 +190,7 @@ func metadataOf(fields map[string]any, info *mirror.KindInfo) (s mirror.Spec, er
 		return s, err
 	}
 	if s.CreateTime, err = timeOf(created); err != nil {
-		return s, &fieldError{append(path, "creationTimestamp"), err}
+		return s, &FieldError{append(path, "creationTimestamp"), err}
 	}
 	switch {
 	case info.Kind == mirror.MeshConfig:
@@ -267,8 +223,8 @@ func timeOf(s string) (time.Time, error) {
 
 var (
 	// protojson puts a no-break space here and there into its errors, so that nobody
-	// relies on their form. What is taken from them is only the place; without it, the
-	// error is about all of spec.
+	// relies on their form. Only the place is taken from them; without it, the error is
+	// about all of spec.
 	protoPrefix   = regexp.MustCompile(`^proto:[\s\x{a0}]*(syntax error[\s\x{a0}]*)?(\(line 1:(\d+)\):)?[\s\x{a0}]*`)
 	unknownField  = regexp.MustCompile(`^unknown field "`)
 	protoNotation = regexp.MustCompile(`^unexpected token `)
@@ -287,7 +243,7 @@ func bodyOf(spec any, info *mirror.KindInfo) (proto.Message, error) {
 	// By way of JSON, as kubectl does, so that the usual names and types hold.
 	encoded, err := json.Marshal(spec)
 	if err != nil {
-		return nil, &fieldError{path, err}
+		return nil, &FieldError{path, err}
 	}
 	body := info.NewBody()
 	err = protojson.Unmarshal(encoded, body)
@@ -308,5 +264,5 @@ func bodyOf(spec any, info *mirror.KindInfo) (proto.Message, error) {
 	case protoNotation.MatchString(msg):
 		msg = "wrong type: " + msg
 	}
-	return nil, &fieldError{path, errors.New(msg)}
+	return nil, &FieldError{path, errors.New(msg)}
 }

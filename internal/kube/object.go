@@ -1,8 +1,9 @@
-// Package object shows mirrored resources as Kubernetes objects: the form in which
-// istiod prints its configs at /debug/configz, and in which people read and write them.
+// Package kube turns Kubernetes objects into resources and back: the form in which istiod
+// prints its configs at /debug/configz, and in which people read and write them. It reads
+// objects from YAML, whose mistakes it names by line, and writes them as YAML.
 //
 // The package must not know where a resource comes from or where it is printed.
-package object
+package kube
 
 import (
 	"bytes"

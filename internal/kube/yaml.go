@@ -1,10 +1,4 @@
-// Package k8syaml turns JSON into YAML that every YAML reader takes for the same
-// value: also those that follow YAML 1.1, for which a bare "on" is a boolean, and those
-// that are loose about quoting and indentation. General encoders write what a
-// particular reader understands; this one writes only the forms on which all agree.
-//
-// The package must not know what the JSON means.
-package k8syaml
+package kube
 
 import (
 	"bytes"
@@ -18,12 +12,17 @@ import (
 	"meshrelay/internal/visible"
 )
 
-// maxDepth bounds the nesting of a document.
+// maxDepth bounds the nesting of a JSON value.
 const maxDepth = 1000
 
-// FromJSON returns one JSON value as block-style YAML with two spaces a level, ending
-// in a newline. Fields keep their order.
-func FromJSON(data []byte) ([]byte, error) {
+// YAML returns one JSON value as block-style YAML with two spaces a level, ending in a
+// newline. Fields keep their order.
+//
+// Every YAML reader takes it for the same value: also those that follow YAML 1.1, for which a
+// bare "on" is a boolean, and those that are loose about quoting and indentation. General
+// encoders write what a particular reader understands (sigs.k8s.io/yaml, for example, writes
+// the key "<<" bare); this one writes only the forms on which all agree.
+func YAML(data []byte) ([]byte, error) {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.UseNumber()
 	e := &encoder{dec: dec}
@@ -64,7 +63,7 @@ func (e *encoder) value(depth int, inItem bool) error {
 	case string:
 		e.str(t, depth)
 	case json.Number:
-		e.scalar(number(t.String()))
+		e.scalar(yamlNumber(t.String()))
 	case bool:
 		e.scalar(fmt.Sprint(t))
 	case nil:
@@ -139,9 +138,9 @@ func (e *encoder) scalar(s string) {
 	e.out.WriteByte('\n')
 }
 
-// number returns a JSON number with an exponent in the form that YAML 1.1 demands:
+// yamlNumber returns a JSON number with an exponent in the form that YAML 1.1 demands:
 // 1e3 is a string to it, 1.0e+3 a number.
-func number(s string) string {
+func yamlNumber(s string) string {
 	mantissa, exponent, ok := strings.Cut(strings.ToLower(s), "e")
 	if !ok {
 		return s
@@ -196,11 +195,11 @@ func inline(s string) string {
 	if (plain.MatchString(s) && !notPlain.MatchString(s)) || plainDomain.MatchString(s) {
 		return s
 	}
-	return quote(s)
+	return quoted(s)
 }
 
-// quote writes a string in double quotes, with escapes for what would steer a terminal.
-func quote(s string) string {
+// quoted writes a string in double quotes, with escapes for what would steer a terminal.
+func quoted(s string) string {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)

@@ -1,8 +1,4 @@
-// Package yamltokens splits YAML into tokens, and refuses what the parser behind would take
-// too long over, or too much memory for.
-//
-// The package must not know what the YAML is about.
-package yamltokens
+package yamlpos
 
 import (
 	"fmt"
@@ -12,8 +8,8 @@ import (
 )
 
 const (
-	// MaxTokens bounds the tokens of a text: the parser needs some 400 bytes for each.
-	MaxTokens = 200_000
+	// maxTokens bounds the tokens of a text: the parser needs some 400 bytes for each.
+	maxTokens = 200_000
 	// maxKeys bounds the keys of a block mapping: the parser's time grows with the square of
 	// their number. Several mappings have together what one may have.
 	maxKeys = 10_000
@@ -25,10 +21,11 @@ const (
 	maxOpen = 1000
 )
 
-// Tokenize returns the tokens of a text.
-func Tokenize(text string) (token.Tokens, error) {
-	if atMost(text) > MaxTokens {
-		return nil, fmt.Errorf("it has more than %d keys, values and marks", MaxTokens)
+// tokenize returns the tokens of a text, and refuses those over which the parser takes too long,
+// or needs too much memory.
+func tokenize(text string) (token.Tokens, error) {
+	if atMost(text) > maxTokens {
+		return nil, fmt.Errorf("it has more than %d keys, values and marks", maxTokens)
 	}
 	tokens := lexer.Tokenize(text)
 	if err := check(tokens); err != nil {
@@ -147,4 +144,30 @@ func check(tokens token.Tokens) error {
 		return fmt.Errorf("it has more than %d tags and anchors at the end of a line", maxOpen)
 	}
 	return nil
+}
+
+// tooDeep reports whether values are nested so deep that parsing them takes for ever. It
+// counts brackets, and, on a line or between two commas, the marks that each may nest the next
+// (as in "- - - -").
+func tooDeep(tokens token.Tokens) bool {
+	brackets, marks, line := 0, 0, 0
+	for _, t := range tokens {
+		if brackets == 0 && t.Position.Line != line {
+			marks, line = 0, t.Position.Line
+		}
+		switch t.Type {
+		case token.SequenceStartType, token.MappingStartType:
+			brackets++
+		case token.SequenceEndType, token.MappingEndType:
+			brackets, marks = max(brackets-1, 0), 0
+		case token.CollectEntryType:
+			marks = 0
+		case token.SequenceEntryType, token.MappingKeyType, token.MappingValueType, token.TagType, token.AnchorType:
+			marks++
+		}
+		if brackets+marks > MaxNesting {
+			return true
+		}
+	}
+	return false
 }

@@ -1,4 +1,4 @@
-package upstreams_test
+package file
 
 import (
 	"context"
@@ -17,48 +17,51 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/mirror"
-	. "meshrelay/upstreams"
-	"meshrelay/upstreams/file"
+	"meshrelay/upstreams"
 )
 
-// fileSource is a running file source and the events of its store.
+// fileSource is an upstream of files that runs, and the events of what is served of it.
 type fileSource struct {
+	*upstreams.Manager
 	t      *testing.T
-	m      *Manager
-	store  *mirror.Store
+	store  *mirror.Aggregate
 	events chan string
 }
-
-func (s *fileSource) Status() Status { return s.m.Status()[0] }
 
 func startFile(t *testing.T, path string) *fileSource {
 	t.Helper()
 	before := goleak.IgnoreCurrent()
-	t.Cleanup(func() { goleak.VerifyNone(t, before) }) // runs after the source has ended
-	u := config.Upstream{Name: "east", ClusterID: "east", Guard: config.Guard{Percent: 100}, File: &config.File{Path: path}}
-	m, err := NewManager(&config.Config{Upstreams: []config.Upstream{u}}, mirror.NewAggregate(), nil, slog.New(slog.DiscardHandler))
-	must(t, err)
-	s := &fileSource{t: t, m: m, store: m.Upstreams()[0].Store(), events: make(chan string, 100)}
-	err = s.store.RegisterEventHandler(mirror.Kind{}, func(old, cur *mirror.Resource, e mirror.Event) {
+	t.Cleanup(func() { goleak.VerifyNone(t, before) }) // runs after the upstream has ended
+	s := &fileSource{t: t, store: mirror.NewAggregate(), events: make(chan string, 100)}
+	must(t, s.store.RegisterEventHandler(mirror.Kind{}, func(old, cur *mirror.Resource, e mirror.Event) {
 		if cur == nil {
 			cur = old
 		}
 		s.events <- e.String() + " " + cur.FullName()
-	})
-	if err != nil {
+	}))
+	cfg := &config.Config{Upstreams: []config.Upstream{{
+		Name: "east", ClusterID: "east", Guard: config.Guard{Percent: 100}, File: &config.File{Path: path},
+	}}}
+	var err error
+	if s.Manager, err = upstreams.NewManager(cfg, s.store, nil, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- m.Run(ctx) }()
+	done := make(chan error, 2)
+	go func() { done <- s.store.Run(ctx) }()
+	go func() { done <- s.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
-		if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
-			t.Error(err)
+		for range 2 {
+			if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
 		}
 	})
 	return s
 }
+
+func (s *fileSource) status() upstreams.Status { return s.Status()[0] }
 
 // wantEvents waits for the next events, in any order.
 func (s *fileSource) wantEvents(want ...string) {
@@ -70,7 +73,7 @@ func (s *fileSource) wantEvents(want ...string) {
 		case e := <-s.events:
 			got = append(got, e)
 		case <-deadline:
-			s.t.Fatalf("events %v, want %v; status %+v", got, want, s.Status())
+			s.t.Fatalf("events %v, want %v; status %+v", got, want, s.status())
 		}
 	}
 	slices.Sort(got)
@@ -81,13 +84,13 @@ func (s *fileSource) wantEvents(want ...string) {
 }
 
 // wantStatus waits until the status is as wanted.
-func (s *fileSource) wantStatus(what string, ok func(Status) bool) Status {
+func (s *fileSource) wantStatus(what string, ok func(upstreams.Status) bool) upstreams.Status {
 	s.t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	deadline := time.After(20 * time.Second)
 	for {
-		st := s.Status()
+		st := s.status()
 		if ok(st) {
 			return st
 		}
@@ -99,11 +102,11 @@ func (s *fileSource) wantStatus(what string, ok func(Status) bool) Status {
 	}
 }
 
-func synced(st Status) bool { return st.State == StateSynced && st.Synced }
-func failed(st Status) bool { return st.State == StateFailed && st.LastError != "" }
+func synced(st upstreams.Status) bool { return st.State == upstreams.StateSynced && st.Synced }
+func failed(st upstreams.Status) bool { return st.State == upstreams.StateFailed && st.LastError != "" }
 
 func (s *fileSource) names() (names []string) {
-	for _, kind := range s.store.Kinds() {
+	for kind := range s.store.Counts() {
 		for _, r := range s.store.List(kind, "") {
 			names = append(names, r.FullName())
 		}
@@ -147,7 +150,7 @@ func TestFilesAreFollowed(t *testing.T) {
 		t.Errorf("status %+v", st)
 	}
 	if !s.store.HasSynced() {
-		s.wantStatus("told", func(Status) bool { return s.store.HasSynced() })
+		s.wantStatus("told", func(upstreams.Status) bool { return s.store.HasSynced() })
 	}
 
 	write(t, serviceEntry("b", "b.x"), dir, "b.json.yml")
@@ -197,19 +200,19 @@ func TestBadDocumentKeepsTheLastGoodContentOfItsFile(t *testing.T) {
 	write(t, strings.Replace(serviceEntry("a", "a.x"), "hosts", "hostz", 1), dir, "ab.yaml")
 	write(t, serviceEntry("c", "c.y"), dir, "c.yaml")
 	s.wantEvents("update shop/c")
-	st := s.wantStatus("refusing", func(st Status) bool { return st.RefusedTotal == 1 })
-	want := Refusal{
+	st := s.wantStatus("refusing", func(st upstreams.Status) bool { return st.RefusedTotal == 1 })
+	want := upstreams.Refusal{
 		Resource: filepath.Join(dir, "ab.yaml") + ":7 ServiceEntry shop/a",
 		Reason:   "spec.hostz: unknown field: check its spelling and indentation",
 	}
-	if d := cmp.Diff([]Refusal{want}, st.Refused); d != "" || st.State != StateSynced {
+	if d := cmp.Diff([]upstreams.Refusal{want}, st.Refused); d != "" || st.State != upstreams.StateSynced {
 		t.Errorf("state %s, refused: -want +got:\n%s", st.State, d)
 	}
 	s.wantNames("shop/a", "shop/b", "shop/c")
 
 	write(t, serviceEntry("a", "a.y"), dir, "ab.yaml")
 	s.wantEvents("update shop/a", "delete shop/b")
-	s.wantStatus("free of refusals", func(st Status) bool { return st.RefusedTotal == 0 && len(st.Refused) == 0 })
+	s.wantStatus("free of refusals", func(st upstreams.Status) bool { return st.RefusedTotal == 0 && len(st.Refused) == 0 })
 }
 
 func TestUnknownKindIsRefusedAndItsNeighboursLoad(t *testing.T) {
@@ -220,7 +223,7 @@ func TestUnknownKindIsRefusedAndItsNeighboursLoad(t *testing.T) {
 	s.wantEvents("add shop/a")
 	write(t, pod+serviceEntry("b", "b.x"), dir, "a.yaml")
 	s.wantEvents("add shop/b", "delete shop/a")
-	st := s.Status()
+	st := s.status()
 	if st.RefusedTotal != 1 || !strings.HasPrefix(st.Refused[0].Resource, filepath.Join(dir, "a.yaml")+":2 Pod p") {
 		t.Errorf("refused %v", st.Refused)
 	}
@@ -230,11 +233,11 @@ func TestFirstOfTwoDocumentsWithOneKeyIsKept(t *testing.T) {
 	dir := t.TempDir()
 	write(t, serviceEntry("a", "first.x")+"---\n"+serviceEntry("a", "second.x"), dir, "a.yaml")
 	write(t, serviceEntry("a", "third.x"), dir, "b.yaml")
-	resources, problems, err := file.Read(dir, "east")
+	resources, problems, err := Read(dir, "east")
 	must(t, err)
 	at := filepath.Join(dir, "a.yaml") + ":1"
 	reason := "is in " + at + " already, which is kept: remove or rename one of them"
-	want := []Refusal{
+	want := []upstreams.Refusal{
 		{Resource: filepath.Join(dir, "a.yaml") + ":10 networking.istio.io/ServiceEntry shop/a", Reason: reason},
 		{Resource: filepath.Join(dir, "b.yaml") + ":1 networking.istio.io/ServiceEntry shop/a", Reason: reason},
 	}
@@ -369,7 +372,7 @@ func TestRefusalsAreBounded(t *testing.T) {
 	write(t, bad, dir, "b.yaml")
 	s := startFile(t, dir)
 	st := s.wantStatus("synced", synced)
-	if len(st.Refused) != 100 || st.RefusedTotal != 1151 {
-		t.Errorf("%d refusals of %d, want %d of 1151", len(st.Refused), st.RefusedTotal, 100)
+	if len(st.Refused) != maxRefused || st.RefusedTotal != 1151 {
+		t.Errorf("%d refusals of %d, want %d of 1151", len(st.Refused), st.RefusedTotal, maxRefused)
 	}
 }
