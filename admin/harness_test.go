@@ -74,7 +74,7 @@ func mergedAndRegistered(t *testing.T, resources ...*mirror.Resource) (*mirror.A
 	for _, r := range resources {
 		if stores[r.Source()] == nil {
 			stores[r.Source()] = mirror.NewStore()
-			sources = append(sources, mirror.Source{Name: r.Source(), Cache: stores[r.Source()]})
+			sources = append(sources, mirror.Source{Name: r.Source(), Store: stores[r.Source()]})
 		}
 		keys[r.Key()] = true
 	}
@@ -82,9 +82,7 @@ func mergedAndRegistered(t *testing.T, resources ...*mirror.Resource) (*mirror.A
 	if err := register.Follow(a); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.SetSources(sources); err != nil {
-		t.Fatal(err)
-	}
+	a.SetSources(sources)
 	events := make(chan struct{}, 2*len(resources)+1)
 	if err := a.RegisterEventHandler(mirror.Kind{}, func(_, _ *mirror.Resource, _ mirror.Event) { events <- struct{}{} }); err != nil {
 		t.Fatal(err)
@@ -93,20 +91,14 @@ func mergedAndRegistered(t *testing.T, resources ...*mirror.Resource) (*mirror.A
 		stores[r.Source()].Put(r)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	runs := []func(context.Context) error{a.Run}
 	for _, s := range stores {
 		s.SetSynced()
-		runs = append(runs, s.Run)
 	}
-	done := make(chan struct{}, len(runs))
-	for _, run := range runs {
-		go func() { _ = run(ctx); done <- struct{}{} }()
-	}
+	done := make(chan struct{})
+	go func() { _ = a.Run(ctx); close(done) }()
 	t.Cleanup(func() {
 		cancel()
-		for range runs {
-			<-done
-		}
+		<-done
 	})
 	for range keys {
 		<-events

@@ -66,16 +66,12 @@ type option func(*Config, *Deps)
 // synced returns what waits until the sources of an Aggregate have synced.
 func synced(agg *mirror.Aggregate) func(context.Context) error {
 	return func(ctx context.Context) error {
-		tick := time.NewTicker(time.Millisecond)
-		defer tick.Stop()
-		for !agg.HasSynced() {
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-tick.C:
-			}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-agg.Synced():
+			return nil
 		}
-		return nil
 	}
 }
 
@@ -84,9 +80,7 @@ func startRelay(t *testing.T, hasSynced bool, opts ...option) *relay {
 	r := &relay{t: t, store: mirror.NewStore(), west: mirror.NewStore(), reg: prometheus.NewRegistry()}
 	r.west.SetSynced()
 	agg := mirror.NewAggregate()
-	if err := agg.SetSources([]mirror.Source{{Name: "east", Cache: r.store}, {Name: "west", Cache: r.west}}); err != nil {
-		t.Fatal(err)
-	}
+	agg.SetSources([]mirror.Source{{Name: "east", Store: r.store}, {Name: "west", Store: r.west}})
 	d, err := push.NewDebouncer(push.Options{After: 5 * time.Millisecond, Max: 50 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
@@ -102,7 +96,7 @@ func startRelay(t *testing.T, hasSynced bool, opts ...option) *relay {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if err := agg.RegisterTouchHandler(func(key mirror.Key, _ *mirror.Settlement) {
+	if err := agg.RegisterTouchHandler(func(key mirror.Key, _ *mirror.Resolution) {
 		if r.server.NeedsPushes() && r.server.NeedsCopies() {
 			d.UpdateKey(key, push.ConfigUpdate)
 		}
@@ -118,9 +112,7 @@ func startRelay(t *testing.T, hasSynced bool, opts ...option) *relay {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 5)
-	go func() { done <- r.store.Run(ctx) }()
-	go func() { done <- r.west.Run(ctx) }()
+	done := make(chan error, 3)
 	go func() { done <- agg.Run(ctx) }()
 	go func() { done <- d.Run(ctx, r.server.Push) }()
 	go func() { done <- r.server.Run(ctx) }()
@@ -131,7 +123,7 @@ func startRelay(t *testing.T, hasSynced bool, opts ...option) *relay {
 		}
 		stopped = true
 		cancel()
-		for range 5 {
+		for range 3 {
 			if err := <-done; err != nil {
 				t.Error(err)
 			}

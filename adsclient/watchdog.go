@@ -12,10 +12,10 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// attend ends the stream with errStalled when it makes no progress while types wait for
-// their first answer, and later with a movedError when a preferred address has turned out
-// to work again. It returns when the stream ends.
-func (s *stream) attend(ctx context.Context, end context.CancelCauseFunc) {
+// watchdog ends the stream with errStalled when nothing comes while types wait for their first
+// answer, and later with a movedError when a preferred address works. It returns when the
+// stream ends.
+func (s *stream) watchdog(ctx context.Context, end context.CancelCauseFunc) {
 	timeout := s.client.cfg.SyncTimeout
 	var tick <-chan time.Time
 	if timeout > 0 && !s.named() {
@@ -23,43 +23,29 @@ func (s *stream) attend(ctx context.Context, end context.CancelCauseFunc) {
 		defer ticker.Stop()
 		tick = ticker.C
 	}
-	seen := newProgress(timeout, time.Now())
-	left := s.left.Load()
-	synced := false
-	for !synced {
+	seen, since := s.pool.progress.Load(), time.Now()
+	for synced := false; !synced; {
 		select {
 		case <-ctx.Done():
 			return
 		case <-s.synced:
 			synced = true
 		case now := <-tick:
-			// What the handler takes its time for is not the server's fault: the connection
-			// stands still because nobody reads.
-			answers := s.left.Load()
-			moved := answers != left || s.handling.Load()
-			left = answers
-			if seen.stalled(now, s.meter.bytes.Load(), moved) {
+			// Nothing is read while the handler is busy, or while there is no room.
+			if n := s.pool.progress.Load(); n != seen || s.pool.busy() {
+				seen, since = n, now
+			} else if now.Sub(since) >= timeout {
 				end(errStalled)
 				return
 			}
 		}
 	}
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case to := <-s.client.back:
-			if to >= s.number {
-				s.client.board.probeEnded(to, nil) // the stream has come this far by itself
-				continue
-			}
-			end(&movedError{to: to, address: s.client.cfg.Addresses[to]})
-			return
-		}
+	if to, ok := s.client.failBack(ctx, s.number); ok {
+		end(&movedError{to: to, address: s.client.cfg.Addresses[to]})
 	}
 }
 
-// stalled returns what to say of a stream that ended so. The reader has ended.
+// stalled returns the error of a stream that errStalled has ended. The reader has ended.
 func (s *stream) stalled() error {
 	const shown = 3
 	types := slices.Sorted(maps.Keys(s.waiting))
