@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/signal"
 	"reflect"
-	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -128,10 +127,12 @@ func onHangup(ctx context.Context, hangups <-chan os.Signal, log *slog.Logger, t
 
 // keeperOptions are those that can change.
 func keeperOptions(s config.State) state.Options {
-	return state.Options{
-		FlushInterval: s.FlushInterval.D(), HistoryRevisions: s.History.Revisions,
-		HistoryMaxAge: s.History.MaxAge.D(), HistoryMaxBytes: s.History.MaxBytes,
-	}
+	return state.Options{FlushInterval: s.FlushInterval.D(), History: historyOf(s)}
+}
+
+// historyOf returns the bounds of the history.
+func historyOf(s config.State) state.History {
+	return state.History{Revisions: s.History.Revisions, MaxAge: s.History.MaxAge.D(), MaxBytes: s.History.MaxBytes}
 }
 
 // limitsOf returns the limits of clients that can change.
@@ -170,9 +171,6 @@ func notesOf(k *state.Keeper) func() []string {
 		}
 		for _, path := range st.SetAside {
 			notes = append(notes, fmt.Sprintf("state: %s could not be used and was set aside: look at it, or delete it", path))
-		}
-		if len(st.NotKept) > 0 {
-			notes = append(notes, "state: nothing is kept until a restart of "+strings.Join(st.NotKept, ", "))
 		}
 		return notes
 	}

@@ -25,6 +25,7 @@ import (
 	"meshrelay/mirror"
 	"meshrelay/push"
 	"meshrelay/state"
+	"meshrelay/state/local"
 	"meshrelay/upstreams"
 )
 
@@ -114,8 +115,8 @@ func serve(ctx context.Context, cfg *config.Config, watcher *config.Watcher, fla
 	var kept upstreams.Keeper // nil, and not an interface of a nil, when nothing is kept
 	if cfg.State.Dir != "" {
 		options := keeperOptions(cfg.State)
-		options.Dir, options.Logger = cfg.State.Dir, log
-		keeper = state.Open(options)
+		options.Logger = log
+		keeper = state.Open(local.New(cfg.State.Dir, log), options)
 		kept = keeper
 	}
 	manager, err := upstreams.NewManager(cfg, aggregate, kept, log)

@@ -20,6 +20,7 @@ import (
 	"meshrelay/internal/printer"
 	"meshrelay/internal/statusview"
 	"meshrelay/state"
+	"meshrelay/state/local"
 )
 
 // shownRevisions bounds the revisions that "relay state inspect" shows of an upstream.
@@ -85,8 +86,8 @@ func (a *stateAccess) read(ctx context.Context) (file *state.File, cfg *config.C
 	if err != nil {
 		return nil, nil, err
 	}
-	path := state.Path(dir)
-	file, err = state.ReadFile(path)
+	path := local.Path(dir)
+	file, err = local.ReadFile(path)
 	if !errors.Is(err, state.ErrInUse) {
 		return file, cfg, err
 	}
@@ -118,7 +119,7 @@ func readCopy(ctx context.Context, c admin.Client) (file *state.File, err error)
 	if err = errors.Join(c.Backup(ctx, f), f.Close()); err != nil {
 		return nil, err
 	}
-	return state.ReadFile(f.Name())
+	return local.ReadFile(f.Name())
 }
 
 // damage returns what is wrong with a file as an error, nil when nothing is.

@@ -13,6 +13,7 @@ import (
 	"meshrelay/internal/printer"
 	"meshrelay/mirror"
 	"meshrelay/state"
+	"meshrelay/state/local"
 	"meshrelay/upstreams"
 )
 
@@ -55,20 +56,19 @@ func importState(cmd *cobra.Command, access *stateAccess, upstream, path string,
 	if err != nil {
 		return err
 	}
-	o := state.Options{Dir: dir, HistoryRevisions: keepAllRevisions}
+	history := state.History{Revisions: keepAllRevisions}
 	if cfg != nil {
 		if !slices.ContainsFunc(cfg.Upstreams, func(u config.Upstream) bool { return u.Name == upstream }) {
 			return fmt.Errorf("%s has no upstream %q", access.file, upstream)
 		}
-		h := cfg.State.History
-		o.HistoryRevisions, o.HistoryMaxAge, o.HistoryMaxBytes = h.Revisions, h.MaxAge.D(), h.MaxBytes
+		history = historyOf(cfg.State)
 	}
 	before, known, err := keptBefore(dir, upstream)
 	if err != nil {
 		return err
 	}
 	if held && !known {
-		return fmt.Errorf("%s has nothing of upstream %q, so that it is not known under which rules it is held: import without --held", state.Path(dir), upstream)
+		return fmt.Errorf("%s has nothing of upstream %q, so that it is not known under which rules it is held: import without --held", local.Path(dir), upstream)
 	}
 	records, err := readRecords(path, upstream, stampOf(cfg, upstream, before))
 	if err != nil {
@@ -78,7 +78,7 @@ func importState(cmd *cobra.Command, access *stateAccess, upstream, path string,
 	if held {
 		s.Meta.Fingerprint = before.Meta.Fingerprint
 	}
-	if err := state.Replace(o, upstream, s); err != nil {
+	if err := local.Replace(dir, history, upstream, s, nil); err != nil {
 		if errors.Is(err, state.ErrInUse) {
 			return fmt.Errorf("%w: end the relay first", err)
 		}
@@ -94,7 +94,7 @@ const keepAllRevisions = 1 << 20
 
 // keptBefore returns what a state has of an upstream, and whether it has anything.
 func keptBefore(dir, upstream string) (state.Contents, bool, error) {
-	file, err := state.ReadFile(state.Path(dir))
+	file, err := local.ReadFile(local.Path(dir))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return state.Contents{}, false, nil

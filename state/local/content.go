@@ -1,0 +1,290 @@
+package local
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"io"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/zeebo/xxh3"
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"meshrelay/mirror"
+	"meshrelay/state"
+	"meshrelay/state/local/statepb"
+)
+
+// hash tells keys of resources apart.
+type hash = [16]byte
+
+func hashOf(key []byte) hash { return xxh3.Hash128(key).Bytes() }
+
+// place is where a log has the record of a resource.
+type place struct {
+	at   int64
+	size int // of the frame
+	// sum is of the record, and digest of its content alone.
+	sum, digest uint64
+}
+
+// sumOf is the checksum of a record under a key.
+func sumOf(key hash, record []byte) uint64 {
+	return xxh3.HashSeed(record, binary.LittleEndian.Uint64(key[:]))
+}
+
+// row is a revision of the history.
+type row struct {
+	time time.Time
+	at   int64 // of the commit
+	size int64 // of the commit
+	// replaced is the size of what the log only has because of the revision before this one.
+	replaced int64
+}
+
+// content is what a log has.
+type content struct {
+	name  string
+	head  head
+	index *statepb.Index // of relay.state
+	// places are of the resources as of the last commit, live is their size, and sum is the
+	// sum of their checksums.
+	places map[hash]place
+	live   int64
+	sum    uint64
+	ledger *statepb.Ledger // of the last commit
+	// rows are the revisions that are kept, the oldest first.
+	rows []row
+	// end is behind the last commit.
+	end int64
+	// damage is what is wrong with the log. The resources are whole all the same when lost is
+	// false; the history is not.
+	damage error
+	lost   bool
+}
+
+// edit is a change of one place.
+type edit struct {
+	key  hash
+	to   place
+	gone bool
+}
+
+// apply makes edits part of a content.
+func (c *content) apply(edits []edit) {
+	for _, e := range edits {
+		old := c.places[e.key] // zero if there is none
+		c.sum, c.live = c.sum-old.sum, c.live-int64(old.size)
+		if e.gone {
+			delete(c.places, e.key)
+			continue
+		}
+		c.places[e.key] = e.to
+		c.sum, c.live = c.sum+e.to.sum, c.live+int64(e.to.size)
+	}
+}
+
+// replay reads a log. What is wrong with it is in the content. An error means that this version
+// does not know the format.
+func replay(from io.ReaderAt, size int64) (*content, error) {
+	c := newContent()
+	r, err := newReader(from, size)
+	c.head = r.head
+	switch {
+	case errors.Is(err, errNewer):
+		return nil, err
+	case err != nil:
+		c.damage, c.lost = err, true
+		return c, nil //nolint:nilerr // it is in the content
+	}
+	c.replay(r, r.head.durable)
+	c.check(r.head.durable)
+	return c, nil
+}
+
+// replayTo reads a log that is whole up to a place.
+func replayTo(from io.ReaderAt, end int64) (*content, error) {
+	c := newContent()
+	r, err := newReader(from, end)
+	if err != nil {
+		return nil, err
+	}
+	c.head = r.head
+	c.replay(r, end)
+	return c, c.damage
+}
+
+func newContent() *content {
+	return &content{places: map[hash]place{}, ledger: &statepb.Ledger{}, end: headLen}
+}
+
+// replay takes in the frames. What is broken before durable is damage: the rest is read all the
+// same, because it may have every resource that counts.
+func (c *content) replay(r *reader, durable int64) {
+	var edits []edit
+	for at := int64(headLen); at < r.size; {
+		payload := r.payload(at)
+		if payload == nil {
+			if at >= durable {
+				break // a torn batch
+			}
+			c.broken(corruptf("byte %d is not the begin of an entry", at))
+			at = r.after(at + 1)
+			continue
+		}
+		size := frameHeadLen + len(payload)
+		if ch := changeOf(payload); ch != nil {
+			key := hashOf(ch.Key)
+			edits = append(edits, edit{key, place{at, size, sumOf(key, ch.Record), ch.Digest}, len(ch.Record) == 0})
+			at += int64(size)
+			continue
+		}
+		e, err := r.entry(at)
+		if err != nil {
+			c.broken(err)
+		}
+		switch {
+		case e.GetStart() != nil:
+			c.name, c.end = e.GetStart().Upstream, at+int64(size)
+		case e.GetIndex() != nil:
+			c.index, c.end = e.GetIndex(), at+int64(size)
+		case e.GetCommit() != nil:
+			c.apply(edits)
+			edits = edits[:0]
+			c.commit(e.GetCommit(), at, int64(size))
+		}
+		at += int64(size)
+	}
+}
+
+func (c *content) broken(err error) {
+	if c.damage == nil {
+		c.damage = err
+	}
+}
+
+func (c *content) commit(commit *statepb.Commit, at, size int64) {
+	c.ledger, c.end = commit.GetLedger(), at+size
+	if ch := commit.GetChapter(); ch != nil {
+		c.rows = append(c.rows, row{decodeTime(ch.Time), at, size, int64(ch.UndoBytes)})
+	}
+	n := 0
+	if o := c.ledger.GetOldest(); o > 0 && o <= c.ledger.GetNewest() {
+		n = int(min(c.ledger.GetNewest()-o+1, uint64(len(c.rows))))
+	}
+	c.rows = c.rows[len(c.rows)-n:]
+}
+
+// check compares what was found with what the last commit tells that there is.
+func (c *content) check(durable int64) {
+	l := c.ledger
+	switch {
+	case c.end < durable || uint64(len(c.places)) != l.GetCount() || c.sum != l.GetDigest():
+		c.broken(corruptf("it has %d resources, or others than were written, which were %d", len(c.places), l.GetCount()))
+		c.lost = true
+	case c.revisions() != len(c.rows):
+		c.broken(corruptf("it has %d revisions, and %d were written", len(c.rows), c.revisions()))
+	}
+	if c.damage != nil {
+		c.rows = nil
+	}
+}
+
+// revisions returns how many revisions the ledger tells of.
+func (c *content) revisions() int {
+	if c.ledger.GetOldest() == 0 {
+		return 0
+	}
+	return int(c.ledger.GetNewest() - c.ledger.GetOldest() + 1)
+}
+
+// kept describes a content.
+func (c *content) kept() state.Kept {
+	return state.Kept{Meta: decodeMeta(c.ledger), Records: len(c.places), Sum: c.sum, Revisions: len(c.rows)}
+}
+
+// inOrder returns the places as they follow one another in the log.
+func (c *content) inOrder() []place {
+	return slices.SortedFunc(maps.Values(c.places), func(a, b place) int { return cmp.Compare(a.at, b.at) })
+}
+
+// changeOf decodes an entry that is a change, nil if it is another one. The result points into
+// the payload: a log is mostly changes, and copying them would be most of the work of reading it.
+func changeOf(payload []byte) *statepb.Change {
+	num, typ, n := protowire.ConsumeTag(payload)
+	if n < 0 || num != 2 || typ != protowire.BytesType {
+		return nil
+	}
+	b, n := protowire.ConsumeBytes(payload[n:])
+	c := &statepb.Change{}
+	for len(b) > 0 && n >= 0 {
+		if num, typ, n = protowire.ConsumeTag(b); n < 0 {
+			break
+		}
+		b = b[n:]
+		switch {
+		case num == 1 && typ == protowire.BytesType:
+			c.Key, n = protowire.ConsumeBytes(b)
+		case num == 2 && typ == protowire.Fixed64Type:
+			c.Digest, n = protowire.ConsumeFixed64(b)
+		case num == 3 && typ == protowire.BytesType:
+			c.Record, n = protowire.ConsumeBytes(b)
+		default:
+			n = protowire.ConsumeFieldValue(num, typ, b)
+		}
+		b = b[max(n, 0):]
+	}
+	if n < 0 {
+		return nil
+	}
+	return c
+}
+
+// unusable is a record that this version of the relay does not take.
+type unusable struct {
+	key []byte
+	err error
+}
+
+// records reads the resources at the places of a content, in the order in which they are sent.
+func (c *content) records(from io.ReaderAt) (out []state.Record, bad []unusable, err error) {
+	r := &reader{from: from, size: c.end, head: c.head}
+	out = make([]state.Record, 0, len(c.places))
+	for _, p := range c.inOrder() {
+		ch := changeOf(r.payload(p.at))
+		if ch == nil {
+			return nil, nil, corruptf("byte %d is not the begin of a resource", p.at)
+		}
+		record, err := decodeRecord(ch.Key, ch.Record)
+		if err != nil {
+			bad = append(bad, unusable{bytes.Clone(ch.Key), err})
+			continue
+		}
+		out = append(out, record)
+	}
+	slices.SortFunc(out, func(a, b state.Record) int {
+		x, y := a.Resource.Key(), b.Resource.Key()
+		return cmp.Or(mirror.CompareKinds(x.Kind, y.Kind), cmp.Compare(a.Resource.FullName(), b.Resource.FullName()))
+	})
+	return out, bad, nil
+}
+
+// history reads the revisions of a content, the newest first.
+func (c *content) history(from io.ReaderAt) ([]state.Revision, error) {
+	r := &reader{from: from, size: c.end, head: c.head}
+	out := make([]state.Revision, len(c.rows))
+	for i, row := range c.rows {
+		e, err := r.entry(row.at)
+		if err != nil {
+			return nil, err
+		}
+		if e.GetCommit().GetChapter() == nil {
+			return nil, corruptf("byte %d is no revision", row.at)
+		}
+		out[len(out)-1-i] = decodeRevision(c.ledger.GetOldest()+uint64(i), e.GetCommit().GetChapter())
+	}
+	return out, nil
+}
