@@ -171,8 +171,8 @@ func TestADamagedIndexCostsNoUpstream(t *testing.T) {
 	whole, err := os.ReadFile(Path(s.dir))
 	must(t, err)
 	for at := range whole {
-		if at >= slotUsed && at < headLen {
-			continue // padding, and the other slot, which is empty
+		if at >= slotUsed && at < headLen || at%3 != 0 {
+			continue // padding and the other slot, which is empty; a sample of the rest
 		}
 		for _, data := range [][]byte{whole[:at], bytes.Join([][]byte{whole[:at], {whole[at] ^ 1}, whole[at+1:]}, nil), nil} {
 			dir := copied(t, s.dir)
