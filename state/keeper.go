@@ -79,23 +79,14 @@ type follower struct {
 
 // Status tells how a Keeper fares.
 type Status struct {
-	Path string `json:"path"`
-	// InUse tells that the store is open. Healthy tells that it also can be written.
-	InUse   bool `json:"inUse"`
-	Healthy bool `json:"healthy"`
-	// Size is in bytes.
-	Size int64 `json:"size"`
+	Info
+	// Healthy tells that the store is in use and can be written.
+	Healthy bool
 	// LastFlush is when changes were last written, or found to be none.
-	LastFlush time.Time `json:"lastFlush,omitzero"`
+	LastFlush time.Time
 	// LastError is what is wrong now, and ErrorSince since when; empty when nothing is.
-	LastError  string    `json:"lastError,omitempty"`
-	ErrorSince time.Time `json:"errorSince,omitzero"`
-	// Note tells what is amiss with the place, which is used all the same.
-	Note string `json:"note,omitempty"`
-	// SetAside are the files that could not be used and are there still.
-	SetAside []string `json:"setAside,omitempty"`
-	// Unusable counts the resources that this version of the relay does not take.
-	Unusable int `json:"unusable,omitempty"`
+	LastError  string
+	ErrorSince time.Time
 }
 
 // Open opens the store, or tries to: it never fails. An error is in the Keeper's Status, and Run

@@ -82,7 +82,7 @@ func (k *Keeper) Status() Status {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	st := k.status
-	st.Path, st.InUse, st.Size, st.Note, st.SetAside, st.Unusable = info.Path, info.InUse, info.Size, info.Note, info.SetAside, info.Unusable
+	st.Info = info
 	st.Healthy = info.InUse && st.LastError == ""
 	return st
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/binary"
-	"errors"
 	"io"
 	"maps"
 	"slices"
@@ -87,22 +86,18 @@ func (c *content) apply(edits []edit) {
 	}
 }
 
-// replay reads a log. What is wrong with it is in the content. An error means that this version
-// does not know the format.
-func replay(from io.ReaderAt, size int64) (*content, error) {
+// replay reads a log. What is wrong with it is in the content.
+func replay(from io.ReaderAt, size int64) *content {
 	c := newContent()
 	r, err := newReader(from, size)
 	c.head = r.head
-	switch {
-	case errors.Is(err, errNewer):
-		return nil, err
-	case err != nil:
+	if err != nil {
 		c.damage, c.lost = err, true
-		return c, nil //nolint:nilerr // it is in the content
+		return c
 	}
 	c.replay(r, r.head.durable)
 	c.check(r.head.durable)
-	return c, nil
+	return c
 }
 
 // replayTo reads a log that is whole up to a place.

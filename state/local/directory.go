@@ -30,8 +30,6 @@ type directory struct {
 	// of a backup that stands in the place of relay.state.
 	parts    map[string]*part
 	restored bool
-	// newer are logs that this version does not know.
-	newer map[string]error
 	// missing are upstreams that the index names and of which there is no log.
 	missing []string
 	// old is relay.db, when it is to be read; nil when not.
@@ -83,7 +81,7 @@ func readDirectory(dir string) (*directory, error) {
 }
 
 func newDirectory() *directory {
-	return &directory{parts: map[string]*part{}, newer: map[string]error{}}
+	return &directory{parts: map[string]*part{}}
 }
 
 func (d *directory) read(dir string) error {
@@ -99,7 +97,7 @@ func (d *directory) read(dir string) error {
 		}
 	}
 	for _, name := range d.index.GetUpstreams() {
-		if d.parts[name] == nil && d.newer[name] == nil {
+		if d.parts[name] == nil {
 			d.missing = append(d.missing, name)
 			d.note(corruptf("upstream %s: there is no %s", name, logName(name)))
 		}
@@ -125,31 +123,24 @@ func (d *directory) readLogs(dir string) error {
 		if err != nil {
 			return err
 		}
-		if err := d.readPart(f, info.Size(), name, info); err != nil {
-			d.newer[name] = err
-			d.note(fmt.Errorf("upstream %s: %w", name, err))
-		}
+		d.readPart(f, info.Size(), name, info)
 	}
 	return nil
 }
 
-// readPart reads one log. name is empty when it is not known. The error is about a log of a
-// newer version.
-func (d *directory) readPart(from io.ReaderAt, size int64, name string, info os.FileInfo) error {
-	c, err := replay(from, size)
-	if err != nil {
-		return err
-	}
+// readPart reads one log. name is empty, and info nil, for a part of a backup.
+func (d *directory) readPart(from io.ReaderAt, size int64, name string, info os.FileInfo) {
+	c := replay(from, size)
 	if name == "" {
 		name = c.name
 	}
 	switch {
 	case c.index != nil && c.damage == nil:
 		d.index = c.index
-		return nil
+		return
 	case !state.IsName(name):
 		d.note(corruptf("%.100q is no name of an upstream", name))
-		return nil
+		return
 	case c.name != name && !c.lost:
 		c.damage, c.lost = corruptf("it is of upstream %.100q", c.name), true
 	}
@@ -157,7 +148,6 @@ func (d *directory) readPart(from io.ReaderAt, size int64, name string, info os.
 		d.note(fmt.Errorf("upstream %s: %w", name, c.damage))
 	}
 	d.parts[name] = &part{c, from, info}
-	return nil
 }
 
 // readBackup reads a file that holds an index, and, when it is a backup, the logs behind it.
@@ -170,9 +160,6 @@ func (d *directory) readBackup(path string) error {
 	for at := int64(0); at < size || at == 0; {
 		rest := io.NewSectionReader(f, at, size-at)
 		h, err := readHead(rest)
-		if err == nil {
-			err = d.readPart(rest, min(max(h.durable, 0), rest.Size()), "", nil)
-		}
 		if err != nil {
 			d.note(err)
 			if d.index == nil {
@@ -180,6 +167,7 @@ func (d *directory) readBackup(path string) error {
 			}
 			break
 		}
+		d.readPart(rest, min(max(h.durable, 0), rest.Size()), "", nil)
 		at += max(h.durable, headLen)
 	}
 	if d.index == nil && d.indexErr == nil {
@@ -203,7 +191,7 @@ func (d *directory) readOld(path string) error {
 		return nil
 	case d.restored:
 		return nil // somebody wants the backup
-	case d.index == nil && (len(d.parts) > 0 || len(d.newer) > 0):
+	case d.index == nil && len(d.parts) > 0:
 		// The index is lost that would tell. Logs are made after an index is, so that these are
 		// not left of a first start that was cut short: they are newer.
 		return nil
@@ -235,10 +223,7 @@ func (d *directory) convertOld() error {
 		if err := d.old.writeLog(name, newLog(&m)); err != nil {
 			return fmt.Errorf("%s: upstream %s: %w", oldName, name, err)
 		}
-		r := bytes.NewReader(m)
-		if err := d.readPart(r, r.Size(), name, nil); err != nil {
-			return err
-		}
+		d.readPart(bytes.NewReader(m), int64(len(m)), name, nil)
 	}
 	return nil
 }
@@ -250,7 +235,7 @@ func (d *directory) lost() bool {
 			return true
 		}
 	}
-	return d.indexErr != nil || len(d.missing) > 0 || len(d.newer) > 0
+	return d.indexErr != nil || len(d.missing) > 0
 }
 
 // served reports whether clients were served with this state, and nothing of it is lost.

@@ -279,6 +279,13 @@ func (s *Store) writeIndex(index *statepb.Index) error {
 	return nil
 }
 
+func (s *Store) changeIndex(change func(*statepb.Index)) error {
+	index := proto.CloneOf(s.index)
+	change(index)
+	slices.Sort(index.Upstreams)
+	return s.writeIndex(index)
+}
+
 // indexLog writes an index as a log.
 func indexLog(to *builder, index *statepb.Index) error {
 	if _, err := to.add(&statepb.Entry{Index: index}); err != nil {
@@ -292,9 +299,7 @@ func (s *Store) SetServed() error {
 	if !s.open {
 		return state.ErrNotInUse
 	}
-	index := proto.CloneOf(s.index)
-	index.Served = true
-	return s.writeIndex(index)
+	return s.changeIndex(func(i *statepb.Index) { i.Served = true })
 }
 
 // Forget implements state.Store.
@@ -303,9 +308,10 @@ func (s *Store) Forget(name string) error {
 	if !s.open || src == nil {
 		return nil
 	}
-	index := proto.CloneOf(s.index)
-	index.Upstreams = slices.DeleteFunc(index.Upstreams, func(n string) bool { return n == name })
-	if err := s.writeIndex(index); err != nil {
+	err := s.changeIndex(func(i *statepb.Index) {
+		i.Upstreams = slices.DeleteFunc(i.Upstreams, func(n string) bool { return n == name })
+	})
+	if err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -367,9 +373,8 @@ func (s *Store) create(name string) (*source, error) {
 	if err != nil {
 		return nil, err
 	}
-	index := proto.CloneOf(s.index)
-	index.Upstreams = slices.Compact(slices.Sorted(slices.Values(append(index.Upstreams, name))))
-	if err := s.writeIndex(index); err != nil {
+	err = s.changeIndex(func(i *statepb.Index) { i.Upstreams = append(i.Upstreams, name) })
+	if err != nil {
 		src.file.Close()
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package local
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -265,8 +266,9 @@ func (s *oldSource) checkHistory(undone map[uint64]*statepb.Chapter) error {
 			return fmt.Errorf("revision %d: what was before it is incomplete", id)
 		}
 	}
-	if len(undone) > 0 {
-		return errors.New("it has undo data of revisions that there are not")
+	inOrder := slices.IsSortedFunc(s.undo, func(a, b oldUndo) int { return cmp.Compare(a.revision, b.revision) })
+	if len(undone) > 0 || !inOrder {
+		return errors.New("it has undo data of revisions that there are not, or out of order")
 	}
 	return nil
 }

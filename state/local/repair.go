@@ -34,11 +34,6 @@ func (s *Store) repair(d *directory) (*statepb.Index, error) {
 	for _, name := range d.missing {
 		s.log.Error("state of an upstream is lost: its file is gone", "upstream", name)
 	}
-	for _, name := range slices.Sorted(maps.Keys(d.newer)) {
-		if err := s.remove(name, asideUnknown, d.newer[name]); err != nil {
-			return nil, err
-		}
-	}
 	for _, name := range slices.Sorted(maps.Keys(d.parts)) {
 		whole, err := s.repairPart(name, d)
 		if err != nil {
@@ -75,7 +70,7 @@ func (s *Store) repairPart(name string, d *directory) (whole bool, err error) {
 	case p.lost && d.restored:
 		return false, nil
 	case p.lost:
-		return false, s.remove(name, asideCorrupt, p.damage)
+		return false, s.remove(name, kindOf(p.damage), p.damage)
 	case !d.restored:
 		if err := s.setAside(logName(name), asideCorrupt, p.damage); err != nil {
 			return false, err

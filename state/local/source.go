@@ -49,7 +49,7 @@ func openSource(path string, p *part) (*source, error) {
 	if s.info, err = f.Stat(); err == nil && p != nil && p.info != nil && p.damage == nil && os.SameFile(p.info, s.info) {
 		s.content = p.content
 	} else if err == nil {
-		s.content, err = replay(f, s.info.Size())
+		s.content = replay(f, s.info.Size())
 	}
 	if err == nil && s.damage != nil {
 		err = s.damage
@@ -323,11 +323,10 @@ func copyLog(to *builder, c *content, from io.ReaderAt) error {
 		return err
 	}
 	r := &reader{from: from, size: c.end, head: c.head}
-	oldest, rest := c, c.end
+	oldest := c
 	if len(c.rows) > 0 {
-		rest = c.rows[0].at + c.rows[0].size
 		var err error
-		if oldest, err = replayTo(from, rest); err != nil {
+		if oldest, err = replayTo(from, c.rows[0].at+c.rows[0].size); err != nil {
 			return err
 		}
 	}

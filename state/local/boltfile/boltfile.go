@@ -1,5 +1,5 @@
-// Package boltfile reads a bbolt file, and checks all of it that a reader relies on. It is there
-// for relay.db, the state of earlier releases.
+// Package boltfile reads a bbolt file, whatever it holds. It is there for relay.db, the state of
+// earlier releases, whose values have checksums of their own: the order of keys is not checked.
 //
 // bbolt itself is not used: it trusts the pages that it maps, so that a damaged file makes it
 // panic, also on goroutines of its own, or follow pages in a circle for ever. The package must
@@ -7,7 +7,6 @@
 package boltfile
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -83,33 +82,21 @@ func Open(from io.ReaderAt, size int64) (*File, error) {
 }
 
 // newestMeta returns the newest meta that is whole: the other one is that of the transaction
-// before, and is used when the last one was not written to the end.
-func newestMeta(from io.ReaderAt, size int64) ([]byte, error) {
-	read := func(at int64) []byte {
+// before, and is used when the last one was not written to the end. It is on the second page.
+func newestMeta(from io.ReaderAt, size int64) (best []byte, err error) {
+	for at := int64(0); at <= maxPageSize && at+pageHeaderLen+metaLen <= size; at = max(2*at, minPageSize) {
 		b := make([]byte, pageHeaderLen+metaLen)
-		if at+int64(len(b)) > size {
-			return nil
-		}
 		if _, err := from.ReadAt(b, at); err != nil {
-			return nil
+			continue
 		}
 		m := b[pageHeaderLen:]
 		h := fnv.New64a()
 		_, _ = h.Write(m[:metaChecked]) // never fails
-		pageSize := native.Uint32(m[8:])
-		if native.Uint32(m) != magic || native.Uint32(m[4:]) != version || native.Uint64(m[metaChecked:]) != h.Sum64() ||
-			pageSize < minPageSize || pageSize > maxPageSize || pageSize&(pageSize-1) != 0 {
-			return nil
-		}
-		return m
-	}
-	best := read(0)
-	for at := int64(minPageSize); at <= maxPageSize; at *= 2 {
-		m := read(at)
-		if m == nil || int64(native.Uint32(m[8:])) != at || best != nil && native.Uint32(best[8:]) != native.Uint32(m[8:]) {
-			continue
-		}
-		if best == nil || native.Uint64(m[48:]) > native.Uint64(best[48:]) {
+		pageSize := int64(native.Uint32(m[8:]))
+		switch {
+		case native.Uint32(m) != magic || native.Uint32(m[4:]) != version || native.Uint64(m[metaChecked:]) != h.Sum64():
+		case pageSize < minPageSize || pageSize > maxPageSize || at != 0 && at != pageSize:
+		case best == nil || native.Uint64(m[48:]) > native.Uint64(best[48:]):
 			best = m
 		}
 	}
@@ -158,116 +145,65 @@ func (f *File) Walk(v Visitor) error { return f.WalkBucket(&Bucket{page: f.root}
 // WalkBucket visits a bucket.
 func (f *File) WalkBucket(b *Bucket, v Visitor) error {
 	if b.page == 0 {
-		_, err := f.leaf(b.inline, b.at, nil, nil, v, true)
-		return err
+		return f.leaf(b.inline, b.at, v)
 	}
-	_, err := f.walk(b.page, nil, nil, maxDepth, v)
-	return err
+	return f.walk(b.page, maxDepth, v)
 }
 
-// walk visits what is below a page, whose keys are at least low and less than high, if those
-// are not nil. It returns the last key.
-func (f *File) walk(id uint64, low, high []byte, depth int, v Visitor) (last []byte, err error) {
-	if depth == 0 {
-		return nil, corruptf("pages are nested deeper than %d", maxDepth)
-	}
+// walk visits what is below a page.
+func (f *File) walk(id uint64, depth int, v Visitor) error {
 	b, err := f.page(id)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	switch native.Uint16(b[8:]) {
-	case pageLeaf:
-		return f.leaf(b, int64(id)*int64(f.pageSize), low, high, v, false)
-	case pageBranch:
-		return f.branch(b, low, high, depth, v)
+	switch kind := native.Uint16(b[8:]); {
+	case kind == pageLeaf:
+		return f.leaf(b, int64(id)*int64(f.pageSize), v)
+	case kind != pageBranch:
+		return corruptf("page %d is of no known type", id)
+	case depth == 0:
+		return corruptf("pages are nested deeper than %d", maxDepth)
 	}
-	return nil, corruptf("page %d is of no known type", id)
-}
-
-func (f *File) branch(b, low, high []byte, depth int, v Visitor) (last []byte, err error) {
 	n := int(native.Uint16(b[10:]))
-	if n == 0 || pageHeaderLen+n*branchElementLen > len(b) {
-		return nil, corruptf("page %d has %d branches", native.Uint64(b), n)
+	if pageHeaderLen+n*branchElementLen > len(b) {
+		return corruptf("page %d has %d branches", id, n)
 	}
-	keys := make([][]byte, n, n+1)
 	for i := range n {
-		at := pageHeaderLen + i*branchElementLen
-		if keys[i], err = part(b, at, native.Uint32(b[at:]), native.Uint32(b[at+4:])); err != nil {
-			return nil, err
+		if err := f.walk(native.Uint64(b[pageHeaderLen+i*branchElementLen+8:]), depth-1, v); err != nil {
+			return err
 		}
 	}
-	keys = append(keys, high)
-	for i := range n {
-		if err := inOrder(keys[i], low, high, i == 0); err != nil {
-			return nil, err
-		}
-		id := native.Uint64(b[pageHeaderLen+i*branchElementLen+8:])
-		if low, err = f.walk(id, keys[i], keys[i+1], depth-1, v); err != nil {
-			return nil, err
-		}
-	}
-	return low, nil
+	return nil
 }
 
-func (f *File) leaf(b []byte, base int64, low, high []byte, v Visitor, inline bool) (last []byte, err error) {
+// leaf visits the elements of a page that begins at a place in the file.
+func (f *File) leaf(b []byte, place int64, v Visitor) error {
 	if len(b) < pageHeaderLen || native.Uint16(b[8:]) != pageLeaf {
-		return nil, corruptf("a bucket is of no known type")
+		return corruptf("a bucket is of no known type")
 	}
 	n := int(native.Uint16(b[10:]))
 	if pageHeaderLen+n*leafElementLen > len(b) {
-		return nil, corruptf("page %d has %d elements", native.Uint64(b), n)
+		return corruptf("page %d has %d elements", native.Uint64(b), n)
 	}
 	for i := range n {
 		at := pageHeaderLen + i*leafElementLen
-		flags, pos, ksize, vsize := native.Uint32(b[at:]), native.Uint32(b[at+4:]), native.Uint32(b[at+8:]), native.Uint32(b[at+12:])
-		key, err := part(b, at, pos, ksize)
-		if err != nil {
-			return nil, err
+		flags, key := native.Uint32(b[at:]), uint64(at)+uint64(native.Uint32(b[at+4:]))
+		value := key + uint64(native.Uint32(b[at+8:]))
+		end := value + uint64(native.Uint32(b[at+12:]))
+		if end > uint64(len(b)) {
+			return corruptf("an element reaches beyond page %d", native.Uint64(b))
 		}
-		if err := inOrder(key, low, high, i == 0); err != nil {
-			return nil, err
-		}
-		low = key
-		from := uint64(at) + uint64(pos) + uint64(ksize)
-		if from+uint64(vsize) > uint64(len(b)) {
-			return nil, corruptf("a value reaches beyond page %d", native.Uint64(b))
-		}
-		value, place := b[from:from+uint64(vsize):from+uint64(vsize)], base+int64(from)
 		var sub *Bucket
 		switch {
 		case flags == 0:
-		case flags != 1 || inline || len(value) < bucketHeaderLen:
-			return nil, corruptf("an element of page %d is of no known type", native.Uint64(b))
+		case flags != 1 || end-value < bucketHeaderLen:
+			return corruptf("an element of page %d is of no known type", native.Uint64(b))
 		default:
-			sub = &Bucket{page: native.Uint64(value), inline: value[bucketHeaderLen:], at: place + bucketHeaderLen}
-			value = nil
+			sub = &Bucket{native.Uint64(b[value:]), b[value+bucketHeaderLen : end], place + int64(value) + bucketHeaderLen}
 		}
-		if err := v(key, value, place, sub); err != nil {
-			return nil, err
+		if err := v(b[key:value], b[value:end], place+int64(value), sub); err != nil {
+			return err
 		}
-	}
-	return low, nil
-}
-
-// part returns what an element that stands at a place of a page points to.
-func part(b []byte, at int, pos, size uint32) ([]byte, error) {
-	from := uint64(at) + uint64(pos)
-	if from+uint64(size) > uint64(len(b)) {
-		return nil, corruptf("a key reaches beyond page %d", native.Uint64(b))
-	}
-	if size == 0 {
-		return nil, corruptf("a key of page %d is empty", native.Uint64(b))
-	}
-	return b[from : from+uint64(size) : from+uint64(size)], nil
-}
-
-// inOrder checks that a key comes after low, or is low if it is the first, and before high.
-func inOrder(key, low, high []byte, first bool) error {
-	if c := bytes.Compare(key, low); low != nil && (c < 0 || c == 0 && !first) {
-		return corruptf("its keys are out of order")
-	}
-	if high != nil && bytes.Compare(key, high) >= 0 {
-		return corruptf("its keys are out of order")
 	}
 	return nil
 }
