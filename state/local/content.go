@@ -1,7 +1,6 @@
 package local
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/binary"
 	"io"
@@ -10,9 +9,7 @@ import (
 	"time"
 
 	"github.com/zeebo/xxh3"
-	"google.golang.org/protobuf/encoding/protowire"
 
-	"meshrelay/mirror"
 	"meshrelay/state"
 	"meshrelay/state/local/statepb"
 )
@@ -121,31 +118,25 @@ func newContent() *content {
 func (c *content) replay(r *reader, durable int64) {
 	var edits []edit
 	for at := int64(headLen); at < r.size; {
-		payload := r.payload(at)
-		if payload == nil {
-			if at >= durable {
-				break // a torn batch
-			}
-			c.broken(corruptf("byte %d is not the begin of an entry", at))
-			at = r.after(at + 1)
-			continue
+		e, record, size, err := r.entry(at)
+		if size == 0 && at >= durable {
+			break // a torn batch
 		}
-		size := frameHeadLen + len(payload)
-		if ch := changeOf(payload); ch != nil {
-			key := hashOf(ch.Key)
-			edits = append(edits, edit{key, place{at, size, sumOf(key, ch.Record), ch.Digest}, len(ch.Record) == 0})
-			at += int64(size)
-			continue
-		}
-		e, err := r.entry(at)
 		if err != nil {
 			c.broken(err)
+		}
+		if size == 0 {
+			at = r.after(at + 1)
+			continue
 		}
 		switch {
 		case e.GetStart() != nil:
 			c.name, c.end = e.GetStart().Upstream, at+int64(size)
 		case e.GetIndex() != nil:
 			c.index, c.end = e.GetIndex(), at+int64(size)
+		case e.GetChange() != nil:
+			key := hashOf(e.GetChange().Key)
+			edits = append(edits, edit{key, place{at, size, sumOf(key, record), e.GetChange().Digest}, len(record) == 0})
 		case e.GetCommit() != nil:
 			c.apply(edits)
 			edits = edits[:0]
@@ -206,64 +197,28 @@ func (c *content) inOrder() []place {
 	return slices.SortedFunc(maps.Values(c.places), func(a, b place) int { return cmp.Compare(a.at, b.at) })
 }
 
-// changeOf decodes an entry that is a change, nil if it is another one. The result points into
-// the payload: a log is mostly changes, and copying them would be most of the work of reading it.
-func changeOf(payload []byte) *statepb.Change {
-	num, typ, n := protowire.ConsumeTag(payload)
-	if n < 0 || num != 2 || typ != protowire.BytesType {
-		return nil
-	}
-	b, n := protowire.ConsumeBytes(payload[n:])
-	c := &statepb.Change{}
-	for len(b) > 0 && n >= 0 {
-		if num, typ, n = protowire.ConsumeTag(b); n < 0 {
-			break
-		}
-		b = b[n:]
-		switch {
-		case num == 1 && typ == protowire.BytesType:
-			c.Key, n = protowire.ConsumeBytes(b)
-		case num == 2 && typ == protowire.Fixed64Type:
-			c.Digest, n = protowire.ConsumeFixed64(b)
-		case num == 3 && typ == protowire.BytesType:
-			c.Record, n = protowire.ConsumeBytes(b)
-		default:
-			n = protowire.ConsumeFieldValue(num, typ, b)
-		}
-		b = b[max(n, 0):]
-	}
-	if n < 0 {
-		return nil
-	}
-	return c
-}
-
 // unusable is a record that this version of the relay does not take.
 type unusable struct {
 	key []byte
 	err error
 }
 
-// records reads the resources at the places of a content, in the order in which they are sent.
+// records reads the resources at the places of a content.
 func (c *content) records(from io.ReaderAt) (out []state.Record, bad []unusable, err error) {
 	r := &reader{from: from, size: c.end, head: c.head}
 	out = make([]state.Record, 0, len(c.places))
 	for _, p := range c.inOrder() {
-		ch := changeOf(r.payload(p.at))
-		if ch == nil {
-			return nil, nil, corruptf("byte %d is not the begin of a resource", p.at)
-		}
-		record, err := decodeRecord(ch.Key, ch.Record)
+		e, b, _, err := r.entry(p.at)
 		if err != nil {
-			bad = append(bad, unusable{bytes.Clone(ch.Key), err})
+			return nil, nil, err
+		}
+		record, err := decodeRecord(e.GetChange().GetKey(), b)
+		if err != nil {
+			bad = append(bad, unusable{e.GetChange().GetKey(), err})
 			continue
 		}
 		out = append(out, record)
 	}
-	slices.SortFunc(out, func(a, b state.Record) int {
-		x, y := a.Resource.Key(), b.Resource.Key()
-		return cmp.Or(mirror.CompareKinds(x.Kind, y.Kind), cmp.Compare(a.Resource.FullName(), b.Resource.FullName()))
-	})
 	return out, bad, nil
 }
 
@@ -272,7 +227,7 @@ func (c *content) history(from io.ReaderAt) ([]state.Revision, error) {
 	r := &reader{from: from, size: c.end, head: c.head}
 	out := make([]state.Revision, len(c.rows))
 	for i, row := range c.rows {
-		e, err := r.entry(row.at)
+		e, _, _, err := r.entry(row.at)
 		if err != nil {
 			return nil, err
 		}

@@ -140,7 +140,7 @@ func TestAFrameOfAnotherLogOrPlaceIsNone(t *testing.T) {
 		var m memory
 		to := newLog(&m)
 		for range 2 {
-			_, err := to.add(&statepb.Entry{Start: &statepb.Start{Upstream: "east"}})
+			_, err := to.add(&statepb.Entry{Start: &statepb.Start{Upstream: "east"}}, nil)
 			must(t, err)
 		}
 		must(t, to.finish())

@@ -340,11 +340,11 @@ func appendRaw(t *testing.T, dir, name string, key mirror.Key, record []byte) {
 	defer s.file.Close()
 	to := &builder{to: s.file, salt: s.head.salt, at: s.end}
 	raw := appendKey(nil, key)
-	_, err = to.add(&statepb.Entry{Change: &statepb.Change{Key: raw, Record: record}})
+	_, err = to.add(&statepb.Entry{Change: &statepb.Change{Key: raw}}, record)
 	must(t, err)
 	l := proto.CloneOf(s.ledger)
 	l.Count, l.Digest = l.Count+1, l.Digest+sumOf(hashOf(raw), record)
-	_, err = to.add(&statepb.Entry{Commit: &statepb.Commit{Ledger: l}})
+	_, err = to.add(&statepb.Entry{Commit: &statepb.Commit{Ledger: l}}, nil)
 	must(t, err)
 	must(t, to.flush())
 	must(t, s.sync())

@@ -288,7 +288,7 @@ func (s *Store) changeIndex(change func(*statepb.Index)) error {
 
 // indexLog writes an index as a log.
 func indexLog(to *builder, index *statepb.Index) error {
-	if _, err := to.add(&statepb.Entry{Index: index}); err != nil {
+	if _, err := to.add(&statepb.Entry{Index: index}, nil); err != nil {
 		return err
 	}
 	return to.finish()

@@ -20,7 +20,8 @@ import (
 //
 // A frame has a mark, the length of its payload, and a checksum that also covers its place and
 // the salt of the log, so that nothing else passes for a frame: no rest of an earlier write,
-// and no content of a source. All numbers are little-endian. A payload is a statepb.Entry.
+// and no content of a source. All numbers are little-endian. A payload is the length of a
+// statepb.Entry, the entry, and, of a change, the encoded record, which a reader need not decode.
 const (
 	// formatVersion is the newest format that this build knows, and writes. Format 1 was that
 	// of relay.db.
@@ -107,14 +108,15 @@ func newLog(to io.WriterAt) *builder {
 // end is where the next frame begins.
 func (b *builder) end() int64 { return b.at + int64(len(b.buf)) }
 
-// add appends an entry. It returns the size of its frame.
-func (b *builder) add(e *statepb.Entry) (int, error) {
+// add appends an entry, and the record of a change. It returns the size of the frame.
+func (b *builder) add(e *statepb.Entry, record []byte) (int, error) {
 	start := len(b.buf)
-	buf, err := proto.MarshalOptions{}.MarshalAppend(append(b.buf, make([]byte, frameHeadLen)...), e)
+	buf, err := proto.MarshalOptions{}.MarshalAppend(append(b.buf, make([]byte, frameHeadLen+4)...), e)
 	if err != nil {
 		return 0, err
 	}
-	b.buf = buf
+	binary.LittleEndian.PutUint32(buf[start+frameHeadLen:], uint32(len(buf)-start-frameHeadLen-4))
+	b.buf = append(buf, record...)
 	return b.seal(start)
 }
 
@@ -210,17 +212,26 @@ func (r *reader) payload(at int64) []byte {
 	return b
 }
 
-// entry returns the entry at a place.
-func (r *reader) entry(at int64) (*statepb.Entry, error) {
+// entry returns the entry at a place, the record behind it, which is valid until the next call,
+// and the size of both with the head of the frame, 0 when there is none.
+func (r *reader) entry(at int64) (e *statepb.Entry, record []byte, size int, err error) {
 	b := r.payload(at)
 	if b == nil {
-		return nil, corruptf("byte %d is not the begin of an entry", at)
+		return nil, nil, 0, corruptf("byte %d is not the begin of an entry", at)
 	}
-	e := &statepb.Entry{}
-	if err := proto.Unmarshal(b, e); err != nil {
-		return nil, corruptf("the entry at byte %d: %v", at, err)
+	size = frameHeadLen + len(b)
+	n := uint32(0)
+	if len(b) >= 4 {
+		n, b = binary.LittleEndian.Uint32(b), b[4:]
 	}
-	return e, nil
+	e = &statepb.Entry{}
+	if uint64(n) > uint64(len(b)) {
+		return e, nil, size, corruptf("the entry at byte %d is cut off", at)
+	}
+	if err := proto.Unmarshal(b[:n], e); err != nil {
+		return e, nil, size, corruptf("the entry at byte %d: %v", at, err)
+	}
+	return e, b[n:], size, nil
 }
 
 // after returns the place of the first whole frame that begins at a place or behind it, the

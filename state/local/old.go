@@ -300,7 +300,7 @@ func unsealInto(m proto.Message, key, value []byte) error {
 func (o *oldFile) writeLog(name string, to *builder) error {
 	s := o.sources[name]
 	w := &oldWriter{to: to, from: o.file, content: newContent()}
-	w.add(&statepb.Entry{Start: &statepb.Start{Upstream: name}})
+	w.add(&statepb.Entry{Start: &statepb.Start{Upstream: name}}, nil)
 	// What each resource became by a revision is what it was before the next one that has
 	// changed it. base is what there was as of the oldest.
 	base := maps.Clone(s.resources)
@@ -339,9 +339,9 @@ type oldWriter struct {
 	err      error
 }
 
-func (w *oldWriter) add(e *statepb.Entry) (size int) {
+func (w *oldWriter) add(e *statepb.Entry, record []byte) (size int) {
 	if w.err == nil {
-		size, w.err = w.to.add(e)
+		size, w.err = w.to.add(e, record)
 	}
 	return size
 }
@@ -349,12 +349,12 @@ func (w *oldWriter) add(e *statepb.Entry) (size int) {
 // put makes a value what there is under a key.
 func (w *oldWriter) put(key string, value span) {
 	change := &statepb.Change{Key: []byte(key)}
+	b := make([]byte, value.len)
 	if value.len > 0 {
-		change.Record = make([]byte, value.len)
-		_, err := w.from.ReadAt(change.Record, value.at)
+		_, err := w.from.ReadAt(b, value.at)
 		record := &statepb.Record{}
 		// What does not decode is a record that this version can not use. It has no digest.
-		if proto.Unmarshal(change.Record, record) == nil && len(record.Digest) >= 8 {
+		if proto.Unmarshal(b, record) == nil && len(record.Digest) >= 8 {
 			change.Digest = binary.LittleEndian.Uint64(record.Digest)
 		}
 		w.err = errors.Join(w.err, err)
@@ -365,12 +365,12 @@ func (w *oldWriter) put(key string, value span) {
 		return
 	}
 	at := w.to.end()
-	size := w.add(&statepb.Entry{Change: change})
+	size := w.add(&statepb.Entry{Change: change}, b)
 	w.replaced += old.size
 	if value.len == 0 {
 		w.replaced += size
 	}
-	w.content.apply([]edit{{h, place{at, size, sumOf(h, change.Record), change.Digest}, value.len == 0}})
+	w.content.apply([]edit{{h, place{at, size, sumOf(h, b), change.Digest}, value.len == 0}})
 }
 
 // commit ends a revision, or, without a chapter, what there is.
@@ -381,5 +381,5 @@ func (w *oldWriter) commit(l *statepb.Ledger, chapter *statepb.Chapter) {
 		chapter.Undone, chapter.UndoDigest, chapter.UndoBytes = 0, 0, uint64(w.replaced)
 	}
 	w.replaced = 0
-	w.add(&statepb.Entry{Commit: &statepb.Commit{Ledger: l, Chapter: chapter}})
+	w.add(&statepb.Entry{Commit: &statepb.Commit{Ledger: l, Chapter: chapter}}, nil)
 }

@@ -121,7 +121,7 @@ func TestNamesOfUpstreamsAreCheckedWhenAStateIsRead(t *testing.T) {
 	must(t, store.Close())
 	var m memory
 	to := newLog(&m)
-	_, err = to.add(&statepb.Entry{Start: &statepb.Start{Upstream: evil}})
+	_, err = to.add(&statepb.Entry{Start: &statepb.Start{Upstream: evil}}, nil)
 	must(t, err)
 	must(t, to.finish())
 	b.Write(m)

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"time"
 
+	"meshrelay/mirror"
 	"meshrelay/state"
 )
 
@@ -128,6 +129,10 @@ func (s *Store) At(name string, revision uint64) ([]state.Record, error) {
 	if err == nil && len(bad) > 0 {
 		err = fmt.Errorf("%q can not be used by this version of the relay: %w", bad[0].key, bad[0].err)
 	}
+	slices.SortFunc(records, func(a, b state.Record) int { // the order in which they are sent
+		x, y := a.Resource.Key(), b.Resource.Key()
+		return cmp.Or(mirror.CompareKinds(x.Kind, y.Kind), cmp.Compare(a.Resource.FullName(), b.Resource.FullName()))
+	})
 	return records, err
 }
 

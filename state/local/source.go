@@ -1,7 +1,6 @@
 package local
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/binary"
 	"fmt"
@@ -68,7 +67,7 @@ func openSource(path string, p *part) (*source, error) {
 func createSource(path, name string) (*source, error) {
 	err := replaceFile(path, func(f *os.File) error {
 		b := newLog(f)
-		if _, err := b.add(&statepb.Entry{Start: &statepb.Start{Upstream: name}}); err != nil {
+		if _, err := b.add(&statepb.Entry{Start: &statepb.Start{Upstream: name}}, nil); err != nil {
 			return err
 		}
 		return b.finish()
@@ -159,11 +158,11 @@ func (w *writer) put(key []byte, id mirror.Key, r *state.Record) error {
 	if r == nil && !had {
 		return nil
 	}
-	change := &statepb.Change{Key: key}
+	var record []byte
 	to := place{at: w.to.end()}
 	if r != nil {
-		record, err := encodeRecord(id, r)
-		if err != nil {
+		var err error
+		if record, err = encodeRecord(id, r); err != nil {
 			return err
 		}
 		digest := r.Resource.Digest()
@@ -171,9 +170,8 @@ func (w *writer) put(key []byte, id mirror.Key, r *state.Record) error {
 		if had && to.sum == old.sum && to.digest == old.digest {
 			return nil
 		}
-		change.Record, change.Digest = record, to.digest
 	}
-	size, err := w.to.add(&statepb.Entry{Change: change})
+	size, err := w.to.add(&statepb.Entry{Change: &statepb.Change{Key: key, Digest: to.digest}}, record)
 	if err != nil {
 		return err
 	}
@@ -219,11 +217,11 @@ func (w *writer) removeOthers(some map[hash]struct{}) error {
 	}
 	slices.SortFunc(others, func(a, b place) int { return cmp.Compare(a.at, b.at) })
 	for _, p := range others {
-		ch := changeOf(r.payload(p.at))
-		if ch == nil {
-			return corruptf("byte %d is not the begin of a resource", p.at)
+		e, _, _, err := r.entry(p.at)
+		if err != nil {
+			return err
 		}
-		if err := w.remove(bytes.Clone(ch.Key)); err != nil {
+		if err := w.remove(e.GetChange().GetKey()); err != nil {
 			return err
 		}
 	}
@@ -259,7 +257,7 @@ func (w *writer) commit(b *state.Batch) (*content, error) {
 		return nil, nil
 	}
 	at := w.to.end()
-	size, err := w.to.add(&statepb.Entry{Commit: commit})
+	size, err := w.to.add(&statepb.Entry{Commit: commit}, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -319,7 +317,7 @@ func (s *source) rewrite() (*source, error) {
 // copyLog writes what is needed of a log: the resources as of the oldest revision that is kept,
 // and then all changes.
 func copyLog(to *builder, c *content, from io.ReaderAt) error {
-	if _, err := to.add(&statepb.Entry{Start: &statepb.Start{Upstream: c.name}}); err != nil {
+	if _, err := to.add(&statepb.Entry{Start: &statepb.Start{Upstream: c.name}}, nil); err != nil {
 		return err
 	}
 	r := &reader{from: from, size: c.end, head: c.head}
@@ -342,7 +340,7 @@ func copyLog(to *builder, c *content, from io.ReaderAt) error {
 	if len(c.rows) == 0 {
 		l := proto.CloneOf(c.ledger)
 		l.Oldest = 0
-		if _, err := to.add(&statepb.Entry{Commit: &statepb.Commit{Ledger: l}}); err != nil {
+		if _, err := to.add(&statepb.Entry{Commit: &statepb.Commit{Ledger: l}}, nil); err != nil {
 			return err
 		}
 		return to.finish()

@@ -145,14 +145,13 @@ func (x *Start) GetUpstream() string {
 	return ""
 }
 
-// Change is a resource that was added or changed, or, without a record, removed.
+// Change is a resource that was added or changed, and then a Record follows the entry, or that
+// was removed.
 type Change struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Key   []byte                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 	// digest is of the content, without what only the protocol of the source gives.
-	Digest uint64 `protobuf:"fixed64,2,opt,name=digest,proto3" json:"digest,omitempty"`
-	// record is an encoded Record, so that a reader can leave it encoded.
-	Record        []byte `protobuf:"bytes,3,opt,name=record,proto3" json:"record,omitempty"`
+	Digest        uint64 `protobuf:"fixed64,2,opt,name=digest,proto3" json:"digest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -199,13 +198,6 @@ func (x *Change) GetDigest() uint64 {
 		return x.Digest
 	}
 	return 0
-}
-
-func (x *Change) GetRecord() []byte {
-	if x != nil {
-		return x.Record
-	}
-	return nil
 }
 
 type Commit struct {
@@ -1012,11 +1004,10 @@ const file_state_proto_rawDesc = "" +
 	"\x06commit\x18\x03 \x01(\v2\x17.meshrelay.state.CommitR\x06commit\x12,\n" +
 	"\x05index\x18\x04 \x01(\v2\x16.meshrelay.state.IndexR\x05index\"#\n" +
 	"\x05Start\x12\x1a\n" +
-	"\bupstream\x18\x01 \x01(\tR\bupstream\"J\n" +
+	"\bupstream\x18\x01 \x01(\tR\bupstream\"2\n" +
 	"\x06Change\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\fR\x03key\x12\x16\n" +
-	"\x06digest\x18\x02 \x01(\x06R\x06digest\x12\x16\n" +
-	"\x06record\x18\x03 \x01(\fR\x06record\"m\n" +
+	"\x06digest\x18\x02 \x01(\x06R\x06digest\"m\n" +
 	"\x06Commit\x12/\n" +
 	"\x06ledger\x18\x01 \x01(\v2\x17.meshrelay.state.LedgerR\x06ledger\x122\n" +
 	"\achapter\x18\x02 \x01(\v2\x18.meshrelay.state.ChapterR\achapter\"t\n" +
