@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"meshrelay/internal/errlist"
 	"meshrelay/state"
 	"meshrelay/upstreams"
 )
@@ -173,7 +174,7 @@ func (s *Server) write(r *http.Request, action string, do func() error, attrs ..
 		return err
 	}
 	if err != nil {
-		attrs = append(attrs, "err", err)
+		attrs = append(attrs, "err", strings.Join(errlist.Lines(err), "; "))
 	}
 	s.audit(r, s.deps.LogLevel.Level(), action, attrs...)
 	return err
@@ -217,21 +218,10 @@ func (s *Server) reload(w http.ResponseWriter, r *http.Request) {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		s.refuse(w, r, err)
 	case err != nil:
-		http.Error(w, strings.Join(mistakes(err), "\n"), http.StatusUnprocessableEntity)
+		http.Error(w, strings.Join(errlist.Lines(err), "\n"), http.StatusUnprocessableEntity)
 	default:
 		s.answer(w, s.reloadStatus())
 	}
-}
-
-// mistakes returns the errors of which one consists, each as a line.
-func mistakes(err error) (lines []string) {
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		for _, e := range joined.Unwrap() {
-			lines = append(lines, mistakes(e)...)
-		}
-		return lines
-	}
-	return []string{strings.Join(strings.Fields(err.Error()), " ")}
 }
 
 // backup streams a copy of the state. What can not be completed is cut off, so that nobody

@@ -399,8 +399,8 @@ func TestAPlaceThatIsNotSafeForTheSocketIsRefused(t *testing.T) {
 		t.Fatalf("%+v %v", r, err)
 	}
 	for i, want := range []string{
-		"the config file has not been taken over since 2024-02-03T04:05:06Z: what was in force before stays so: relay.yaml:1: nonsense",
-		"a restart is needed to take over what has changed in the config file: node.id, admin.address",
+		"config file not loaded since 2024-02-03T04:05:06Z, the previous config stays: relay.yaml:1: nonsense",
+		"config fields changed that need a restart: node.id, admin.address",
 		"others can write to directory " + open,
 		"state: disk full",
 	} {
@@ -484,10 +484,10 @@ func TestReloadMetrics(t *testing.T) {
 		t.Errorf("%d metrics of what was never loaded, want 1", got)
 	}
 	s = ReloadStatus{LastSuccess: time.UnixMilli(1_700_000_000_500), Error: "bad"}
-	const want = `# HELP relay_config_last_reload_success_timestamp_seconds When the config that is in force was loaded, in seconds since 1970.
+	const want = `# HELP relay_config_last_reload_success_timestamp_seconds When the running config was loaded, in seconds since 1970.
 # TYPE relay_config_last_reload_success_timestamp_seconds gauge
 relay_config_last_reload_success_timestamp_seconds 1.7000000005e+09
-# HELP relay_config_last_reload_successful Whether what is in the config file is in force: 1, or 0 when the last attempt to take it over failed.
+# HELP relay_config_last_reload_successful 1 if the last reload of the config succeeded, 0 if it failed.
 # TYPE relay_config_last_reload_successful gauge
 relay_config_last_reload_successful 0
 `

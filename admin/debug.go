@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"meshrelay/downstream"
-	"meshrelay/federation"
+	"meshrelay/federation/conflicts"
 	"meshrelay/internal/visible"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
@@ -31,29 +31,34 @@ type Configs interface {
 	Counts() map[mirror.Kind]int
 }
 
+// Clients are the connected clients, as the debug endpoints read them.
+type Clients interface {
+	Clients() []downstream.ClientStatus
+	// Receipts returns which clients have been sent what is served of a key.
+	Receipts(key mirror.Key) []downstream.Receipt
+}
+
 // Views are what a Debug shows. The functions may be called from any goroutine.
 type Views struct {
 	Configs   Configs
 	Upstreams func() []upstreams.Status
-	Clients   func() []downstream.ClientStatus
 	// Trace returns what became of a key in each source, in order of priority.
 	Trace func(key mirror.Key) []upstreams.Trace
 	// LeftOut returns what the sources have and is not imported.
 	LeftOut func() []upstreams.LeftOut
-	// Receipts returns which clients have been sent what is served of a key.
-	Receipts func(key mirror.Key) []downstream.Receipt
 	// Contests returns the keys that several sources have, of some kinds or of all.
-	Contests func(kinds ...mirror.Kind) []federation.Contest
+	Contests func(kinds ...mirror.Kind) []conflicts.KeyConflict
 	// HostConflicts returns the hosts that several keys claim.
-	HostConflicts func() []federation.HostConflict
+	HostConflicts func() []conflicts.HostConflict
 	// NotFollowed returns the configs whose hosts are not looked at for conflicts.
-	NotFollowed func() []federation.NotFollowed
+	NotFollowed func() []conflicts.NotFollowed
 }
 
 // Debug makes the debug documents, for HTTP and for the xDS debug types alike. Its
 // methods may be called from any goroutine.
 type Debug struct {
-	views Views
+	views   Views
+	clients Clients
 	// busy has a slot for each document that is being made, over HTTP or over xDS, and overXDS
 	// one for each of the latter, until it is sent.
 	busy, overXDS chan struct{}
@@ -63,6 +68,10 @@ type Debug struct {
 func NewDebug(views Views) *Debug {
 	return &Debug{views: views, busy: make(chan struct{}, maxDebugRequests), overXDS: make(chan struct{}, maxDebugRequests/2)}
 }
+
+// ShowServer sets the server whose clients are shown. It is called before any document is made:
+// the server itself needs the Debug.
+func (d *Debug) ShowServer(clients Clients) { d.clients = clients }
 
 var errBusy = errors.New("too many debug requests at the same time; try again")
 
@@ -208,7 +217,7 @@ func (d *Debug) upstreams(_ context.Context, w io.Writer, _ url.Values) error {
 
 func (d *Debug) connections(ctx context.Context, w io.Writer, _ url.Values) error {
 	out := &arrayWriter{ctx: ctx, w: w}
-	for _, c := range d.views.Clients() {
+	for _, c := range d.clients.Clients() {
 		if err := out.add(c); err != nil {
 			return err
 		}

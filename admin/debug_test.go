@@ -162,7 +162,8 @@ func FuzzHandle(f *testing.F) {
 	for _, s := range []string{"syncz", "configz?kind=se", "list", "configz?namespace=a&kind=b/c"} {
 		f.Add(s)
 	}
-	d := NewDebug(Views{Configs: nothing{}, Clients: noClients})
+	d := NewDebug(Views{Configs: nothing{}})
+	d.ShowServer(&fixture{})
 	f.Fuzz(func(t *testing.T, name string) {
 		if b, err := d.Handle(name); err == nil && !json.Valid(b) {
 			t.Errorf("Handle(%q) is not JSON: %q", name, b)

@@ -14,13 +14,14 @@ import (
 	"time"
 
 	"meshrelay/downstream"
-	"meshrelay/federation"
+	"meshrelay/federation/conflicts"
+	"meshrelay/federation/rewrite"
 	"meshrelay/internal/object"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
 )
 
-// Ref names a config.
+// Ref names a resource.
 type Ref struct {
 	// Kind is "group/Kind".
 	Kind      string `json:"kind"`
@@ -33,73 +34,83 @@ func refOf(k mirror.Key) Ref { return Ref{k.Kind.String(), k.Namespace, k.Name} 
 // String returns "group/Kind namespace/name".
 func (r Ref) String() string { return r.Kind + " " + r.Namespace + "/" + r.Name }
 
-// Outcome is what has become of a config, or of one source's copy of it.
+// Outcome is what became of a resource, or of one upstream's copy of it.
 type Outcome string
 
 // The outcomes.
 const (
 	Served   Outcome = "served"
-	United   Outcome = "united"   // it went into what is served
+	United   Outcome = "united"   // merged into what is served
 	Shadowed Outcome = "shadowed" // another copy is served
-	Rejected Outcome = "rejected" // nobody's copy is served
-	LeftOut  Outcome = "left out" // by the import rules
-	Refused  Outcome = "refused"  // it is bad, and there is no last good one
-	Renamed  Outcome = "renamed"  // it is held under another key
-	Missing  Outcome = "missing"  // no source has it
-	Frozen   Outcome = "frozen"   // the source is frozen without it
-	Expired  Outcome = "expired"  // the source is out of contact for too long
-	Changing Outcome = "changing" // it comes or goes at this moment
+	Rejected Outcome = "rejected" // no copy is served
+	LeftOut  Outcome = "left out" // by an import rule
+	Refused  Outcome = "refused"  // invalid, without a last good content
+	Renamed  Outcome = "renamed"  // served under another key
+	Missing  Outcome = "missing"  // no upstream has it
+	Frozen   Outcome = "frozen"   // the upstream is frozen without it
+	Expired  Outcome = "expired"  // the upstream is out of contact for too long
+	Changing Outcome = "changing" // being added or removed right now
 )
 
-// Explanation says how what is served of a config has come about.
+// Explanation tells why a resource is served as it is.
 type Explanation struct {
 	Ref
 	Outcome Outcome `json:"outcome"`
-	// Source is the upstream whose copy is served, Reason why it is that one's.
+	// Source is the upstream whose copy is served, Reason why it wins.
 	Source string `json:"source,omitempty"`
 	Reason string `json:"reason,omitempty"`
-	// Version is the one that clients see, Since since when the content is what it is.
+	// Version is the one that clients see, Since the time of the last change.
 	Version string    `json:"version,omitempty"`
 	Since   time.Time `json:"since,omitzero"`
-	// Into is the config in which this one went up, Group are all that are merged with it.
+	// Into is the resource that this one is merged into, Group are all that are merged.
 	Into  *Ref  `json:"into,omitempty"`
 	Group []Ref `json:"group,omitempty"`
-	// Sources are what each source has of it, in order of priority.
+	// Sources are the copies of the upstreams, in order of priority.
 	Sources []SourceCopy `json:"sources"`
-	// HostConflicts are the hosts that others claim too.
-	HostConflicts []federation.HostConflict `json:"hostConflicts,omitempty"`
-	// Clients are those that watch its kind, with what they have received.
+	// HostConflicts are its hosts that other resources claim too.
+	HostConflicts []conflicts.HostConflict `json:"hostConflicts,omitempty"`
+	// Clients subscribe to its kind.
 	Clients []downstream.Receipt `json:"clients"`
-	// Served is what is served, in full.
+	// Served is the resource that is served.
 	Served *object.Object `json:"served,omitempty"`
 }
 
-// SourceCopy is what a source has, and what became of it on the way in.
+// SourceCopy is the copy of one upstream, and what became of it.
 type SourceCopy struct {
 	Upstream string `json:"upstream"`
-	// Original is what the source calls it, when that is something else.
+	// Original is its name in the upstream, if different.
 	Original *Ref    `json:"original,omitempty"`
 	Outcome  Outcome `json:"outcome"`
-	// Reason is the import rule that leaves it out, Detail says it in a sentence.
+	// Reason is the import rule that leaves it out, Detail describes it.
 	Reason string `json:"reason,omitempty"`
 	Detail string `json:"detail,omitempty"`
-	// Refused says what is wrong with the newest content.
+	// ServedAs is the key under which a renamed copy is served.
+	ServedAs *Ref `json:"servedAs,omitempty"`
+	// Frozen is the freeze of the upstream that decides about this copy. Pending tells that the
+	// upstream has newer content, which waits for the end of the freeze.
+	Frozen  *upstreams.Frozen `json:"frozen,omitempty"`
+	Pending bool              `json:"pending,omitempty"`
+	// Unconfirmed tells that the copy is from before and the upstream has not sent it again.
+	Unconfirmed bool `json:"unconfirmed,omitempty"`
+	// StaleSince is when the upstream, which gave this copy, became stale.
+	StaleSince time.Time `json:"staleSince,omitzero"`
+	// Refused is the mistake in the newest content.
 	Refused string `json:"refused,omitempty"`
-	// Changes are what rewriting has changed.
+	// Changes are what rewrite rules changed.
 	Changes       []string  `json:"changes,omitempty"`
 	Version       string    `json:"version,omitempty"`
 	SourceVersion string    `json:"sourceVersion,omitempty"`
 	Since         time.Time `json:"since,omitzero"`
-	// From is what the source has, in full, where that is kept.
+	// From is what the upstream has, where that is kept.
 	From *object.Object `json:"from,omitempty"`
 }
 
 func (d *Debug) explain(_ context.Context, w io.Writer, q url.Values) error {
 	word, namespace, name := q.Get("kind"), q.Get("namespace"), q.Get("name")
 	if word == "" || name == "" {
-		return badRequestf("say of what, as in explain?kind=ServiceEntry&namespace=shop&name=db")
+		return badRequestf("kind and name are required, as in explain?kind=ServiceEntry&namespace=shop&name=db")
 	}
-	kinds, err := federation.ParseKinds(word)
+	kinds, err := mirror.ParseKinds(word)
 	if err != nil {
 		return badRequest{err}
 	}
@@ -128,7 +139,7 @@ func (d *Debug) explainKey(key mirror.Key) (*Explanation, error) {
 	e := &Explanation{Ref: refOf(key), Outcome: Missing, Reason: s.Verdict.Reason, Sources: []SourceCopy{}}
 	traces := d.views.Trace(key)
 	sources := d.views.Upstreams()
-	place := func(c SourceCopy) int { // behind all, of one that is gone meanwhile
+	place := func(c SourceCopy) int { // an upstream that was removed comes last
 		i := slices.IndexFunc(sources, func(u upstreams.Status) bool { return u.Name == c.Upstream })
 		if i < 0 {
 			return len(sources)
@@ -141,27 +152,20 @@ func (d *Debug) explainKey(key mirror.Key) (*Explanation, error) {
 			return nil, err
 		}
 		if i := place(c); i < len(sources) {
-			switch u := sources[i]; {
-			case c.Outcome == Changing:
-				c.Outcome, c.Detail = withheldBy(u, key.Kind)
-			case u.Stale && outOfContact(u) && c.Detail == "" && slices.Contains([]Outcome{Served, United, Shadowed, Rejected}, c.Outcome):
-				c.Detail = "kept" + since(u.StaleSince) + ": the upstream is out of contact"
-			case u.Frozen != nil && waits(t, s):
-				c.Detail = "what the upstream says now waits, and what it said before is in its place: relay unfreeze " + u.Name
-			}
+			c.explainBy(sources[i], key.Kind, differs(t, s))
 		}
 		e.Sources = append(e.Sources, c)
 	}
 	for i, p := range s.Copies {
-		said := func(t upstreams.Trace) bool {
+		confirms := func(t upstreams.Trace) bool {
 			return t.Upstream == p.Source && t.Key == key && t.Resource != nil && t.Reason == ""
 		}
-		if slices.ContainsFunc(traces, said) {
+		if slices.ContainsFunc(traces, confirms) {
 			continue
 		}
-		c := SourceCopy{Upstream: p.Source, Outcome: outcomeOf(i, s.Verdict), Version: p.Resource.Version()}
+		c := SourceCopy{Upstream: p.Source, Outcome: outcomeOf(i, s.Verdict), Version: p.Resource.Version(), Unconfirmed: true}
 		if at := place(c); at < len(sources) {
-			c.Detail = keptOf(sources[at])
+			c.Frozen, c.StaleSince = sources[at].Frozen, sources[at].StaleSince
 		}
 		e.Sources = append(e.Sources, c)
 	}
@@ -191,18 +195,18 @@ func (d *Debug) explainKey(key mirror.Key) (*Explanation, error) {
 		e.Group = append(e.Group, refOf(k))
 	}
 	for _, c := range d.views.HostConflicts() {
-		if c.Kind == key.Kind && slices.ContainsFunc(c.Claims, func(claim federation.Claim) bool {
+		if c.Kind == key.Kind && slices.ContainsFunc(c.Claims, func(claim conflicts.Claim) bool {
 			return claim.Namespace == key.Namespace && claim.Name == key.Name
 		}) {
 			c.Apart = d.apart(c)
 			e.HostConflicts = append(e.HostConflicts, c)
 		}
 	}
-	e.Clients = notNil(d.views.Receipts(key))
+	e.Clients = notNil(d.clients.Receipts(key))
 	return e, nil
 }
 
-// copyOf says what has become of one source's copy.
+// copyOf returns what became of one upstream's copy.
 func copyOf(t upstreams.Trace, key mirror.Key, s mirror.Settlement) (SourceCopy, error) {
 	c := SourceCopy{Upstream: t.Upstream, Reason: t.Reason, Detail: t.Detail, Refused: t.Refused, Since: t.Since}
 	if t.Original != key {
@@ -214,7 +218,7 @@ func copyOf(t upstreams.Trace, key mirror.Key, s mirror.Settlement) (SourceCopy,
 		if err != nil {
 			return c, err
 		}
-		delete(o.Metadata.Annotations, mirror.ProvenanceAnnotation) // the relay's own words
+		delete(o.Metadata.Annotations, mirror.ProvenanceAnnotation) // the relay adds it
 		c.From, c.SourceVersion = o, t.From.SourceVersion()
 	}
 	i := slices.IndexFunc(s.Copies, func(p mirror.Provider) bool { return p.Source == t.Upstream })
@@ -224,9 +228,10 @@ func copyOf(t upstreams.Trace, key mirror.Key, s mirror.Settlement) (SourceCopy,
 	case t.Resource == nil:
 		c.Outcome = Refused
 	case i < 0 && t.Key == key:
-		c.Outcome, c.Detail = Changing, "it has come or gone just now: ask again"
+		c.Outcome = Changing
 	case t.Key != key:
-		c.Outcome, c.Detail = Renamed, fmt.Sprintf("it is called %s here", refOf(t.Key))
+		servedAs := refOf(t.Key)
+		c.Outcome, c.ServedAs = Renamed, &servedAs
 	default:
 		c.Outcome = outcomeOf(i, s.Verdict)
 	}
@@ -239,7 +244,7 @@ func copyOf(t upstreams.Trace, key mirror.Key, s mirror.Settlement) (SourceCopy,
 	return c, err
 }
 
-// outcomeOf says what a verdict makes of one of the copies.
+// outcomeOf returns what a verdict makes of copy i.
 func outcomeOf(i int, v mirror.Verdict) Outcome {
 	switch {
 	case i == v.Winner:
@@ -252,49 +257,35 @@ func outcomeOf(i int, v mirror.Verdict) Outcome {
 	return Shadowed
 }
 
-// withheldBy says why a source has a resource of a kind and gives none of it.
-func withheldBy(u upstreams.Status, kind mirror.Kind) (Outcome, string) {
+// explainBy adds what the state of the upstream explains about a copy of a kind. pending tells
+// that the upstream has another content than is served of it.
+func (c *SourceCopy) explainBy(u upstreams.Status, kind mirror.Kind, pending bool) {
 	switch {
-	case u.Expired[kind.String()] > 0:
-		text := "not served, because the upstream is out of contact"
-		if !u.StaleSince.IsZero() {
-			text += since(u.StaleSince)
-		}
-		return Expired, text + ": staleness of the upstream"
-	case u.Frozen != nil && u.Frozen.Revision != 0:
-		return Frozen, fmt.Sprintf("frozen at revision %d, which does not have it: relay unfreeze %s", u.Frozen.Revision, u.Name)
-	case u.Frozen != nil:
-		return Frozen, fmt.Sprintf("frozen%s as it was, without it: relay unfreeze %s", since(u.Frozen.Since), u.Name)
+	case c.Outcome == Changing && u.Expired[kind.String()] > 0:
+		c.Outcome, c.StaleSince = Expired, u.StaleSince
+	case c.Outcome == Changing && u.Frozen != nil:
+		c.Outcome, c.Frozen = Frozen, u.Frozen
+	case u.Stale && outOfContact(u) && c.Detail == "" && slices.Contains([]Outcome{Served, United, Shadowed, Rejected}, c.Outcome):
+		c.StaleSince = u.StaleSince
+	case u.Frozen != nil && pending:
+		c.Frozen, c.Pending = u.Frozen, true
 	}
-	return Changing, "it has come or gone just now: ask again"
 }
 
-// waits reports whether what a frozen source has of a key is another than what it gives. What
-// is annotated on account of its age can not be compared.
-func waits(t upstreams.Trace, s mirror.Settlement) bool {
+// differs reports whether the upstream has another content of a key than is served of it.
+// Content with the annotation for stale resources can not be compared.
+func differs(t upstreams.Trace, s mirror.Settlement) bool {
 	i := slices.IndexFunc(s.Copies, func(p mirror.Provider) bool { return p.Source == t.Upstream })
 	return i >= 0 && t.Resource != nil && t.Resource.Key() == s.Copies[i].Resource.Key() &&
 		!s.Copies[i].Resource.HasAnnotation(upstreams.StaleAnnotation) && !s.Copies[i].Resource.Equal(t.Resource)
 }
 
-// outOfContact reports whether a source says nothing at this time.
+// outOfContact reports whether an upstream is neither connected nor about to sync.
 func outOfContact(u upstreams.Status) bool {
 	return u.State != upstreams.StateSynced && u.State != upstreams.StateSyncing
 }
 
-// keptOf says why a source gives what it does not say that it has.
-func keptOf(u upstreams.Status) string {
-	text := "kept from before"
-	switch {
-	case u.Frozen != nil:
-		text = "kept since it was frozen, at " + u.Frozen.Since.UTC().Format(time.RFC3339)
-	case !u.StaleSince.IsZero():
-		text = "kept" + since(u.StaleSince)
-	}
-	return text + ": the upstream has not said it since"
-}
-
-// changesOf lists what differs between two forms of a config, but for provenance.
+// changesOf lists the differences between two forms of a resource, without provenance.
 func changesOf(from, to *mirror.Resource) ([]string, error) {
 	if from == nil || from == to {
 		return nil, nil
@@ -328,13 +319,13 @@ func changesOf(from, to *mirror.Resource) ([]string, error) {
 	return out, nil
 }
 
-// maxHostsShown bounds the hosts that are named of one config.
+// maxHostsShown bounds the hosts that are listed of one resource.
 const maxHostsShown = 8
 
-// completedHosts names the short hosts of a config that are complete in its other form.
+// completedHosts lists the short hosts that rewriting has completed.
 func completedHosts(from, to *mirror.Resource) []string {
-	left := federation.ShortHosts(to)
-	hosts := slices.DeleteFunc(federation.ShortHosts(from), func(h string) bool { return slices.Contains(left, h) })
+	left := rewrite.ShortHosts(to)
+	hosts := slices.DeleteFunc(rewrite.ShortHosts(from), func(h string) bool { return slices.Contains(left, h) })
 	if len(hosts) == 0 {
 		return nil
 	}
@@ -369,11 +360,11 @@ func mapChanges(what string, from, to map[string]string) (out []string) {
 	return out
 }
 
-// leftOut writes what the sources have and is not imported.
+// leftOut writes what import rules leave out.
 func (d *Debug) leftOut(ctx context.Context, w io.Writer, q url.Values) error {
 	var kinds []string
 	if word := q.Get("kind"); word != "" {
-		found, err := federation.ParseKinds(word)
+		found, err := mirror.ParseKinds(word)
 		if err != nil {
 			return badRequest{err}
 		}
@@ -393,20 +384,20 @@ func (d *Debug) leftOut(ctx context.Context, w io.Writer, q url.Values) error {
 	return out.close()
 }
 
-// conflicts writes the keys that several sources have, and the hosts that several keys
+// conflicts writes the keys that several upstreams have, and the hosts that several keys
 // claim.
 func (d *Debug) conflicts(_ context.Context, w io.Writer, q url.Values) error {
 	var kinds []mirror.Kind
 	if word := q.Get("kind"); word != "" {
 		var err error
-		if kinds, err = federation.ParseKinds(word); err != nil {
+		if kinds, err = mirror.ParseKinds(word); err != nil {
 			return badRequest{err}
 		}
 	}
 	all := Conflicts{Keys: notNil(d.views.Contests(kinds...)), Hosts: notNil(d.views.HostConflicts()), NotFollowed: d.views.NotFollowed()}
 	if kinds != nil {
-		all.NotFollowed = slices.DeleteFunc(all.NotFollowed, func(n federation.NotFollowed) bool { return !slices.Contains(kinds, n.Key.Kind) })
-		all.Hosts = notNil(slices.DeleteFunc(all.Hosts, func(c federation.HostConflict) bool { return !slices.Contains(kinds, c.Kind) }))
+		all.NotFollowed = slices.DeleteFunc(all.NotFollowed, func(n conflicts.NotFollowed) bool { return !slices.Contains(kinds, n.Key.Kind) })
+		all.Hosts = notNil(slices.DeleteFunc(all.Hosts, func(c conflicts.HostConflict) bool { return !slices.Contains(kinds, c.Kind) }))
 	}
 	for i := range all.Hosts[:min(len(all.Hosts), maxApart)] {
 		all.Hosts[i].Apart = d.apart(all.Hosts[i])
@@ -414,12 +405,11 @@ func (d *Debug) conflicts(_ context.Context, w io.Writer, q url.Values) error {
 	return writeJSON(w, all)
 }
 
-// maxApart bounds the host conflicts that are asked why they have not been united:
-// that decodes them.
+// maxApart bounds the host conflicts whose reason is worked out: that decodes resources.
 const maxApart = 1000
 
-// apart tells why the claims of a host have not been united, where they might be.
-func (d *Debug) apart(c federation.HostConflict) string {
+// apart returns why the claims of a host are not united, where they could be.
+func (d *Debug) apart(c conflicts.HostConflict) string {
 	keys := make([]mirror.Key, 0, len(c.Claims))
 	for _, claim := range c.Claims {
 		keys = append(keys, mirror.Key{Kind: c.Kind, Namespace: claim.Namespace, Name: claim.Name})
@@ -427,12 +417,12 @@ func (d *Debug) apart(c federation.HostConflict) string {
 	return d.views.Configs.Apart(keys)
 }
 
-// Conflicts are what sources do not agree on.
+// Conflicts are what upstreams do not agree on.
 type Conflicts struct {
-	// Keys are the keys that several sources have.
-	Keys []federation.Contest `json:"keys"`
+	// Keys are the keys that several upstreams have.
+	Keys []conflicts.KeyConflict `json:"keys"`
 	// Hosts are the hosts that different keys claim in the same visibility.
-	Hosts []federation.HostConflict `json:"hosts"`
-	// NotFollowed are the configs whose hosts are not looked at, as they claim too many.
-	NotFollowed []federation.NotFollowed `json:"notFollowed,omitempty"`
+	Hosts []conflicts.HostConflict `json:"hosts"`
+	// NotFollowed are the resources with too many hosts to check.
+	NotFollowed []conflicts.NotFollowed `json:"notFollowed,omitempty"`
 }

@@ -20,7 +20,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"meshrelay/downstream"
-	"meshrelay/federation"
+	"meshrelay/federation/tracker"
 	"meshrelay/internal/buildinfo"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
@@ -66,7 +66,7 @@ func merged(t *testing.T, resources ...*mirror.Resource) *mirror.Aggregate {
 
 // mergedAndRegistered returns an Aggregate as merged does, and what it has registered of
 // the conflicts.
-func mergedAndRegistered(t *testing.T, resources ...*mirror.Resource) (*mirror.Aggregate, *federation.Register) {
+func mergedAndRegistered(t *testing.T, resources ...*mirror.Resource) (*mirror.Aggregate, *tracker.Tracker) {
 	t.Helper()
 	var sources []mirror.Source
 	stores := map[string]*mirror.Store{}
@@ -78,7 +78,7 @@ func mergedAndRegistered(t *testing.T, resources ...*mirror.Resource) (*mirror.A
 		}
 		keys[r.Key()] = true
 	}
-	a, register := mirror.NewAggregate(), federation.NewRegister(slog.New(slog.DiscardHandler))
+	a, register := mirror.NewAggregate(), tracker.New(slog.New(slog.DiscardHandler))
 	if err := register.Follow(a); err != nil {
 		t.Fatal(err)
 	}
@@ -160,20 +160,18 @@ func newFixture(t *testing.T, cfg Config, more ...func(*Deps)) *fixture {
 		Gatherer: f.registry, LogLevel: f.level, Build: buildinfo.Info{Version: "v1.2.3"}, Logger: slog.New(slog.NewTextHandler(f.logged, &slog.HandlerOptions{Level: f.level})),
 		Ready: func() Readiness { return f.ready },
 		Debug: NewDebug(Views{
-			Configs: configs, Contests: register.Contests, HostConflicts: register.HostConflicts, NotFollowed: register.NotFollowed,
+			Configs: configs, Contests: register.KeyConflicts, HostConflicts: register.HostConflicts, NotFollowed: register.NotFollowed,
 			LeftOut: func() []upstreams.LeftOut {
 				return []upstreams.LeftOut{
 					{Upstream: "east", Kind: "networking.istio.io/ServiceEntry", Namespace: "hidden", Name: "db", Reason: "namespace", Detail: `namespace "hidden" is excluded by "hid*"`},
 					{Upstream: "west", Kind: "networking.istio.io/VirtualService", Namespace: "shop", Name: "db", Reason: "loop"},
 				}
 			},
-			Trace: func(key mirror.Key) []upstreams.Trace { return f.traces[key] },
-			Receipts: func(mirror.Key) []downstream.Receipt {
-				return []downstream.Receipt{{Connection: "tool-2", NodeID: "tool", TypeURL: "networking.istio.io/v1/ServiceEntry", State: downstream.ReceiptACKed, At: created}}
-			},
-			Upstreams: func() []upstreams.Status { return f.sources }, Clients: func() []downstream.ClientStatus { return f.clients },
+			Trace:     func(key mirror.Key) []upstreams.Trace { return f.traces[key] },
+			Upstreams: func() []upstreams.Status { return f.sources },
 		}),
 	}
+	deps.Debug.ShowServer(f)
 	for _, add := range more {
 		add(&deps)
 	}
@@ -182,6 +180,12 @@ func newFixture(t *testing.T, cfg Config, more ...func(*Deps)) *fixture {
 		t.Fatal(err)
 	}
 	return f
+}
+
+func (f *fixture) Clients() []downstream.ClientStatus { return f.clients }
+
+func (f *fixture) Receipts(mirror.Key) []downstream.Receipt {
+	return []downstream.Receipt{{Connection: "tool-2", NodeID: "tool", TypeURL: "networking.istio.io/v1/ServiceEntry", State: downstream.ReceiptACKed, At: created}}
 }
 
 // request is what a client sends; the zero value is a GET over loopback.

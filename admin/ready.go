@@ -7,50 +7,46 @@ import (
 	"strings"
 	"time"
 
-	"meshrelay/internal/printer"
 	"meshrelay/upstreams"
 )
 
-// Readiness says whether the relay serves its clients.
+// Readiness tells whether the relay serves its clients.
 type Readiness struct {
 	Ready bool `json:"ready"`
-	// Reasons say why not, or, when Ready, what is amiss all the same.
+	// Reasons tell why the relay is not ready, or, when Ready, what is wrong nevertheless.
 	Reasons []string `json:"reasons,omitempty"`
-	// Notes tell what an operator may want to look at and that is as it should be.
+	// Notes are remarks for operators about a relay that works as it is told.
 	Notes []string `json:"notes,omitempty"`
-	// Config is what became of the config file, where one is followed.
+	// Config is the state of the config file.
 	Config ReloadStatus `json:"config,omitzero"`
 }
 
-// Assess works out the readiness. released tells that clients are being served: what there is
-// to know of every source is known, or the wait for it is over (PROTOCOL S4). From then on a source
-// that is down makes the relay degraded, not unready: what the source gave is still
-// served, and cutting the clients off would not bring it back. A source that is required
-// is one of which the config says otherwise.
+// Assess works out the readiness. released tells that clients are served: every upstream is
+// known, or the wait for it is over (PROTOCOL S4). From then on an upstream that is down makes
+// the relay degraded, not unready: its resources are still served, and cutting the clients off
+// would not bring it back. An upstream that is required is an exception.
 func Assess(released bool, sources []upstreams.Status) Readiness {
 	r := Readiness{Ready: released}
 	for _, s := range sources {
-		if reason := amiss(s, released); reason != "" {
-			r.Reasons = append(r.Reasons, reason)
+		if parts := problems(s, released); len(parts) > 0 {
+			r.Reasons = append(r.Reasons, "upstream "+s.Name+": "+strings.Join(parts, "; "))
 		}
 		if s.Required && (s.Stale || !s.Synced) {
 			r.Ready = false
 		}
 	}
 	if !released && len(r.Reasons) == 0 {
-		r.Reasons = []string{"the upstreams have synced, and what they gave is being merged"}
+		r.Reasons = []string{"merging the resources of the upstreams"}
 	}
 	return r
 }
 
-// amiss returns what is wrong with a source, or nothing. released tells that clients are served.
-func amiss(s upstreams.Status, released bool) string {
-	var parts []string
+// problems returns what is wrong with an upstream. released tells that clients are served.
+func problems(s upstreams.Status, released bool) (parts []string) {
+	add := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
+	served, expired := total(s.Resources), total(s.Expired)
 	if s.State != upstreams.StateSynced || !s.Synced {
-		text := string(s.State)
-		if !s.Since.IsZero() {
-			text += since(s.Since)
-		}
+		text := string(s.State) + since(s.Since)
 		if s.Address != "" {
 			text += " (" + s.Address + ")"
 		}
@@ -58,86 +54,71 @@ func amiss(s upstreams.Status, released bool) string {
 			// An error of a connection begins with the address.
 			text += ": " + strings.TrimPrefix(s.LastError, s.Address+": ")
 		}
-		parts = append(parts, text)
+		add("%s", text)
 		switch {
-		case !s.Stale && total(s.Resources) > 0 && (s.Synced || s.State != upstreams.StateSyncing):
-			parts = append(parts, stillServed)
+		case !s.Stale && served > 0 && (s.Synced || s.State != upstreams.StateSyncing):
+			add("its resources are still served")
 		case len(s.Pending) > 0:
-			parts = append(parts, fmt.Sprintf("no answer yet for %s, %s%s", printer.Count(len(s.Pending), "type"), printer.Agree(len(s.Pending), "", "among them "), s.Pending[0]))
+			add("types without an answer: %d, such as %s", len(s.Pending), s.Pending[0])
 		}
 	}
 	if first := firstSync(s, released); first != "" {
-		parts = append(parts, first)
+		add("%s", first)
 	}
 	if s.Required && (s.Stale || !s.Synced) {
-		parts = append(parts, "it is required, so the relay is not ready")
+		add("required, so the relay is not ready")
 	}
-	parts = append(parts, stale(s)...)
-	parts = append(parts, withheld(s)...)
+	if s.Stale {
+		switch {
+		case served > 0 && expired == 0:
+			add("stale%s, its resources are still served", since(s.StaleSince))
+		case served+expired == 0:
+			add("stale%s, it has no resources that are served", since(s.StaleSince))
+		default:
+			add("stale%s", since(s.StaleSince))
+		}
+	}
+	if expired > 0 {
+		add("resources expired and not served: %d", expired)
+	}
+	if h := s.Held; h != nil {
+		add("held%s: deletion of %d of %d resources, %s; see \"relay held %s\"", since(h.Since), h.Removals, h.Of, heldUntil(*h), s.Name)
+	}
+	if f := s.Frozen; f != nil {
+		add("%s", frozen(*f, s.Name))
+	}
 	if s.Endpoints != nil && s.Endpoints.LastError != "" {
-		parts = append(parts, "the endpoints of its services stay as they were known: "+s.Endpoints.LastError)
+		add("the endpoints of its services may be old: %s", s.Endpoints.LastError)
 	}
 	if s.OverLimit > 0 {
-		parts = append(parts, fmt.Sprintf("over its limits, so that %s %s refused: raise limits, or import less of it", printer.Count(s.OverLimit, "resource"), printer.Agree(s.OverLimit, "is", "are")))
+		add("resources refused for its limits: %d; raise limits, or import less", s.OverLimit)
 	}
 	if s.RefusedTotal > 0 {
-		text := fmt.Sprintf("the newest content of %s or %s is bad, the last good one stays in force", printer.Count(s.RefusedTotal, "resource"), printer.Agree(s.RefusedTotal, "file", "files"))
+		text := fmt.Sprintf("resources or files refused: %d, the last good content is still served", s.RefusedTotal)
 		if len(s.Refused) > 0 {
 			text += fmt.Sprintf(": %s: %s", s.Refused[0].Resource, s.Refused[0].Reason)
 		}
-		parts = append(parts, text)
-	}
-	if len(parts) == 0 {
-		return ""
-	}
-	return "upstream " + s.Name + ": " + strings.Join(parts, "; ")
-}
-
-// stale says since when a source is out of contact, and what has become of what it gave.
-func stale(s upstreams.Status) (parts []string) {
-	served, expired := total(s.Resources), total(s.Expired)
-	if s.Stale {
-		text := "stale"
-		if !s.StaleSince.IsZero() {
-			text += since(s.StaleSince)
-		}
-		switch {
-		case served > 0 && expired == 0:
-			text += ": " + stillServed
-		case served+expired == 0:
-			text += ": nothing of it is served"
-		}
-		parts = append(parts, text)
-	}
-	if expired > 0 {
-		parts = append(parts, fmt.Sprintf("%s of it %s not served any more, as its staleness policy says", printer.Count(expired, "resource"), printer.Agree(expired, "is", "are")))
+		add("%s", text)
 	}
 	return parts
 }
 
-// withheld says what of a source waits for a person.
-func withheld(s upstreams.Status) (parts []string) {
-	if h := s.Held; h != nil {
-		parts = append(parts, fmt.Sprintf("held%s: %s of %s %s %s; see \"relay held %s\"", since(h.Since), printer.Count(h.Removals, "deletion"),
-			printer.Count(h.Of, "resource"), printer.Agree(h.Removals, "waits", "wait"), heldUntil(*h), s.Name))
+// frozen describes a freeze.
+func frozen(f upstreams.Frozen, upstream string) string {
+	text := "frozen" + since(f.Since)
+	if f.Revision != 0 {
+		text += fmt.Sprintf(" at revision %d", f.Revision)
 	}
-	if f := s.Frozen; f != nil {
-		text := "frozen" + since(f.Since)
-		if f.Revision != 0 {
-			text += fmt.Sprintf(" at revision %d", f.Revision)
-		}
-		if !f.Until.IsZero() {
-			text += " until " + f.Until.UTC().Format(time.RFC3339)
-		}
-		if f.Reason != "" {
-			text += " (" + f.Reason + ")"
-		}
-		if f.Waiting > 0 {
-			text += fmt.Sprintf(": %d of its resources %s changed there and %s", f.Waiting, printer.Agree(f.Waiting, "has", "have"), printer.Agree(f.Waiting, "waits", "wait"))
-		}
-		parts = append(parts, fmt.Sprintf("%s; follow it again with \"relay unfreeze %s\"", text, s.Name))
+	if !f.Until.IsZero() {
+		text += " until " + f.Until.UTC().Format(time.RFC3339)
 	}
-	return parts
+	if f.Reason != "" {
+		text += " (" + f.Reason + ")"
+	}
+	if f.Waiting > 0 {
+		text += fmt.Sprintf(", resources changed there: %d", f.Waiting)
+	}
+	return fmt.Sprintf("%s; unfreeze it with \"relay unfreeze %s\"", text, upstream)
 }
 
 // heldUntil tells how long a guard holds deletions.
@@ -146,15 +127,12 @@ func heldUntil(h upstreams.Held) string {
 	case upstreams.ClockRunning:
 		return "until " + h.Until.UTC().Format(time.RFC3339)
 	case upstreams.ClockStopped:
-		return fmt.Sprintf("for %s of contact", h.Left)
+		return fmt.Sprintf("for another %s of contact", h.Left)
 	case upstreams.ClockOver:
-		return "until the upstream repeats them"
+		return "until the upstream repeats the deletions"
 	}
-	return "for ever"
+	return "without end"
 }
-
-// stillServed is said of a source that is not in contact.
-const stillServed = "what it gave before is still served"
 
 // total adds up counts by kind.
 func total(counts map[string]int) (n int) {
@@ -164,9 +142,15 @@ func total(counts map[string]int) (n int) {
 	return n
 }
 
-func since(t time.Time) string { return " since " + t.UTC().Format(time.RFC3339) }
+// since returns " since" and the time, nothing for no time.
+func since(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return " since " + t.UTC().Format(time.RFC3339)
+}
 
-// readiness is what the dependencies say, and what the server knows besides.
+// readiness adds what the server knows to what the dependencies know.
 func (s *Server) readiness() Readiness {
 	r := s.deps.Ready()
 	r.Config = s.reloadStatus()
@@ -188,7 +172,7 @@ func (s *Server) reloadStatus() ReloadStatus {
 }
 
 // ready answers in plain text, or with the Readiness as JSON to those who accept that. To
-// connections from elsewhere it tells no more than whether the relay is ready.
+// connections from other hosts it tells only whether the relay is ready.
 func (s *Server) ready(w http.ResponseWriter, req *http.Request) {
 	r := s.readiness()
 	head, code := "ready", http.StatusOK
@@ -217,7 +201,7 @@ func (s *Server) ready(w http.ResponseWriter, req *http.Request) {
 	w.WriteHeader(code)
 	fmt.Fprintln(w, head)
 	for _, reason := range r.Reasons {
-		// One reason a line: nothing that an upstream says may look like another.
+		// One line a reason: text of an upstream must not look like another reason.
 		fmt.Fprintln(w, "- "+strings.Join(strings.Fields(reason), " "))
 	}
 	for _, note := range r.Notes {

@@ -7,28 +7,28 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// ReloadStatus is what became of reading the config file.
+// ReloadStatus is the state of the config file.
 type ReloadStatus struct {
-	// LastAttempt is when the file was last read and found changed, or had to be read.
+	// LastAttempt is when the file was last loaded, or should have been.
 	LastAttempt time.Time `json:"lastAttempt,omitzero"`
-	// LastSuccess is when the config that is in force was loaded.
+	// LastSuccess is when the config that is used was loaded.
 	LastSuccess time.Time `json:"lastSuccess,omitzero"`
-	// Error says why what is in the file is not in force, since FailingSince. It is empty
-	// while it is.
+	// Error is why the file is not loaded since FailingSince; empty if it is. Mistakes are its
+	// parts.
 	Error        string    `json:"error,omitempty"`
+	Mistakes     []string  `json:"mistakes,omitempty"`
 	FailingSince time.Time `json:"failingSince,omitzero"`
-	// NeedsRestart are the fields that have changed and are taken over only when the relay
-	// is started anew.
+	// NeedsRestart are the changed fields that only a restart applies.
 	NeedsRestart []string `json:"needsRestart,omitempty"`
 }
 
-// reloadReasons returns what is amiss with a config that was to be taken over.
+// reloadReasons returns what is wrong with the config file.
 func reloadReasons(s ReloadStatus) (reasons []string) {
 	if s.Error != "" {
-		reasons = append(reasons, "the config file has not been taken over since "+s.FailingSince.UTC().Format(time.RFC3339)+": what was in force before stays so: "+s.Error)
+		reasons = append(reasons, "config file not loaded"+since(s.FailingSince)+", the previous config stays: "+s.Error)
 	}
 	if len(s.NeedsRestart) > 0 {
-		reasons = append(reasons, "a restart is needed to take over what has changed in the config file: "+strings.Join(s.NeedsRestart, ", "))
+		reasons = append(reasons, "config fields changed that need a restart: "+strings.Join(s.NeedsRestart, ", "))
 	}
 	return reasons
 }
@@ -39,15 +39,14 @@ type reloadMetrics struct {
 	successful, success *prometheus.Desc
 }
 
-// NewReloadMetrics returns the metrics of what status returns, which may be called from any
-// goroutine.
+// NewReloadMetrics returns the metrics of a ReloadStatus. status is called from any goroutine.
 func NewReloadMetrics(status func() ReloadStatus) prometheus.Collector {
 	return &reloadMetrics{
 		status: status,
 		successful: prometheus.NewDesc("relay_config_last_reload_successful",
-			"Whether what is in the config file is in force: 1, or 0 when the last attempt to take it over failed.", nil, nil),
+			"1 if the last reload of the config succeeded, 0 if it failed.", nil, nil),
 		success: prometheus.NewDesc("relay_config_last_reload_success_timestamp_seconds",
-			"When the config that is in force was loaded, in seconds since 1970.", nil, nil),
+			"When the running config was loaded, in seconds since 1970.", nil, nil),
 	}
 }
 

@@ -15,7 +15,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"meshrelay/downstream"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
 )
@@ -28,7 +27,6 @@ func (nothing) List(mirror.Kind, string) []*mirror.Resource { return nil }
 func (nothing) Settle(mirror.Key) mirror.Settlement         { return mirror.Settlement{} }
 func (nothing) Apart([]mirror.Key) string                   { return "" }
 func (nothing) Counts() map[mirror.Kind]int                 { return nil }
-func noClients() []downstream.ClientStatus                  { return nil }
 
 func TestReadyIs503WithTheReasonsUntilReady(t *testing.T) {
 	f := newFixture(t, Config{})
@@ -62,66 +60,66 @@ func TestReadinessFollowsTheSources(t *testing.T) {
 		want     Readiness
 	}{
 		"all well": {true, synced, Readiness{Ready: true}},
-		"merging":  {false, synced, Readiness{Reasons: []string{"the upstreams have synced, and what they gave is being merged"}}},
+		"merging":  {false, synced, Readiness{Reasons: []string{"merging the resources of the upstreams"}}},
 		"not yet connected": {
 			false, upstreams.Status{Name: "west", State: upstreams.StateConnecting, Since: since, Address: "w:1", LastError: "no route"},
 			Readiness{Reasons: []string{"upstream west: connecting since 2024-02-03T04:05:06Z (w:1): no route"}},
 		},
 		"half answered": {
 			false, upstreams.Status{Name: "west", State: upstreams.StateSyncing, Pending: []string{"a/v1/B", "a/v1/C"}},
-			Readiness{Reasons: []string{"upstream west: syncing; no answer yet for 2 types, among them a/v1/B"}},
+			Readiness{Reasons: []string{"upstream west: syncing; types without an answer: 2, such as a/v1/B"}},
 		},
 		"lost, after the start": {
 			true, upstreams.Status{Name: "west", State: upstreams.StateDisconnected, Synced: true, LastError: "reset", Resources: map[string]int{"a/B": 2}},
-			Readiness{Ready: true, Reasons: []string{"upstream west: disconnected: reset; what it gave before is still served"}},
+			Readiness{Ready: true, Reasons: []string{"upstream west: disconnected: reset; its resources are still served"}},
 		},
 		"no endpoints": {
 			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Synced: true, Endpoints: &upstreams.EndpointsStatus{LastError: "w:1: refused"}},
-			Readiness{Ready: true, Reasons: []string{"upstream west: the endpoints of its services stay as they were known: w:1: refused"}},
+			Readiness{Ready: true, Reasons: []string{"upstream west: the endpoints of its services may be old: w:1: refused"}},
 		},
 		"stale, and kept": {
 			true, upstreams.Status{Name: "west", State: upstreams.StateDisconnected, Synced: true, Stale: true, StaleSince: since, Resources: map[string]int{"a/B": 2}},
-			Readiness{Ready: true, Reasons: []string{"upstream west: disconnected; stale since 2024-02-03T04:05:06Z: what it gave before is still served"}},
+			Readiness{Ready: true, Reasons: []string{"upstream west: disconnected; stale since 2024-02-03T04:05:06Z, its resources are still served"}},
 		},
 		"stale, and expired": {
 			true, upstreams.Status{Name: "west", State: upstreams.StateDisconnected, Synced: true, Stale: true, Expired: map[string]int{"a/B": 2, "a/C": 3}},
-			Readiness{Ready: true, Reasons: []string{"upstream west: disconnected; stale; 5 resources of it are not served any more, as its staleness policy says"}},
+			Readiness{Ready: true, Reasons: []string{"upstream west: disconnected; stale; resources expired and not served: 5"}},
 		},
 		"stale, and required": {
 			true, upstreams.Status{Name: "west", State: upstreams.StateDisconnected, Synced: true, Required: true, Stale: true, Resources: map[string]int{"a/B": 2}},
-			Readiness{Reasons: []string{"upstream west: disconnected; it is required, so the relay is not ready; stale: what it gave before is still served"}},
+			Readiness{Reasons: []string{"upstream west: disconnected; required, so the relay is not ready; stale, its resources are still served"}},
 		},
 		"never synced, and required": {
 			true, upstreams.Status{Name: "west", State: upstreams.StateConnecting, Required: true},
-			Readiness{Reasons: []string{"upstream west: connecting; it is required, so the relay is not ready"}},
+			Readiness{Reasons: []string{"upstream west: connecting; required, so the relay is not ready"}},
 		},
 		"lost, and required": {
 			true, upstreams.Status{Name: "west", State: upstreams.StateDisconnected, Synced: true, Required: true, Resources: map[string]int{"a/B": 2}},
-			Readiness{Ready: true, Reasons: []string{"upstream west: disconnected; what it gave before is still served"}},
+			Readiness{Ready: true, Reasons: []string{"upstream west: disconnected; its resources are still served"}},
 		},
 		"held": {
 			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Synced: true, Held: &upstreams.Held{Since: since, Clock: upstreams.ClockRunning, Until: since.Add(time.Minute), Removals: 40, Of: 100}},
-			Readiness{Ready: true, Reasons: []string{`upstream west: held since 2024-02-03T04:05:06Z: 40 deletions of 100 resources wait until 2024-02-03T04:06:06Z; see "relay held west"`}},
+			Readiness{Ready: true, Reasons: []string{`upstream west: held since 2024-02-03T04:05:06Z: deletion of 40 of 100 resources, until 2024-02-03T04:06:06Z; see "relay held west"`}},
 		},
 		"held for ever": {
 			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Synced: true, Held: &upstreams.Held{Since: since, Removals: 1, Of: 2}},
-			Readiness{Ready: true, Reasons: []string{`upstream west: held since 2024-02-03T04:05:06Z: 1 deletion of 2 resources waits for ever; see "relay held west"`}},
+			Readiness{Ready: true, Reasons: []string{`upstream west: held since 2024-02-03T04:05:06Z: deletion of 1 of 2 resources, without end; see "relay held west"`}},
 		},
 		"frozen": {
 			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Synced: true, Frozen: &upstreams.Frozen{Since: since, Waiting: 3}},
-			Readiness{Ready: true, Reasons: []string{`upstream west: frozen since 2024-02-03T04:05:06Z: 3 of its resources have changed there and wait; follow it again with "relay unfreeze west"`}},
+			Readiness{Ready: true, Reasons: []string{`upstream west: frozen since 2024-02-03T04:05:06Z, resources changed there: 3; unfreeze it with "relay unfreeze west"`}},
 		},
 		"rolled back": {
 			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Synced: true, Frozen: &upstreams.Frozen{Since: since, Revision: 17}},
-			Readiness{Ready: true, Reasons: []string{`upstream west: frozen since 2024-02-03T04:05:06Z at revision 17; follow it again with "relay unfreeze west"`}},
+			Readiness{Ready: true, Reasons: []string{`upstream west: frozen since 2024-02-03T04:05:06Z at revision 17; unfreeze it with "relay unfreeze west"`}},
 		},
 		"never synced, and served as it was kept": {
 			true, upstreams.Status{Name: "west", State: upstreams.StateConnecting, Address: "w:2", LastError: "w:2: refused", Pending: []string{"a/v1/B"}, Resources: map[string]int{"a/B": 1}},
-			Readiness{Ready: true, Reasons: []string{"upstream west: connecting (w:2): refused; what it gave before is still served"}},
+			Readiness{Ready: true, Reasons: []string{"upstream west: connecting (w:2): refused; its resources are still served"}},
 		},
 		"half answered, for the first time": {
 			false, upstreams.Status{Name: "west", State: upstreams.StateSyncing, Pending: []string{"a/v1/B"}, Resources: map[string]int{"a/C": 1}},
-			Readiness{Reasons: []string{"upstream west: syncing; no answer yet for 1 type, a/v1/B"}},
+			Readiness{Reasons: []string{"upstream west: syncing; types without an answer: 1, such as a/v1/B"}},
 		},
 		"lost, and it gave nothing": {
 			true, upstreams.Status{Name: "west", State: upstreams.StateDisconnected, Synced: true, LastError: "reset"},
@@ -129,27 +127,27 @@ func TestReadinessFollowsTheSources(t *testing.T) {
 		},
 		"stale, and it gave nothing": {
 			true, upstreams.Status{Name: "west", State: upstreams.StateDisconnected, Synced: true, Stale: true, StaleSince: since},
-			Readiness{Ready: true, Reasons: []string{"upstream west: disconnected; stale since 2024-02-03T04:05:06Z: nothing of it is served"}},
+			Readiness{Ready: true, Reasons: []string{"upstream west: disconnected; stale since 2024-02-03T04:05:06Z, it has no resources that are served"}},
 		},
 		"stale, and one expired": {
 			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Synced: true, Stale: true, Resources: map[string]int{"a/B": 1}, Expired: map[string]int{"a/C": 1}},
-			Readiness{Ready: true, Reasons: []string{"upstream west: stale; 1 resource of it is not served any more, as its staleness policy says"}},
+			Readiness{Ready: true, Reasons: []string{"upstream west: stale; resources expired and not served: 1"}},
 		},
 		"frozen, and one waits": {
 			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Synced: true, Frozen: &upstreams.Frozen{Since: since, Waiting: 1}},
-			Readiness{Ready: true, Reasons: []string{`upstream west: frozen since 2024-02-03T04:05:06Z: 1 of its resources has changed there and waits; follow it again with "relay unfreeze west"`}},
+			Readiness{Ready: true, Reasons: []string{`upstream west: frozen since 2024-02-03T04:05:06Z, resources changed there: 1; unfreeze it with "relay unfreeze west"`}},
 		},
 		"one too many": {
 			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Synced: true, OverLimit: 1, RefusedTotal: 1},
-			Readiness{Ready: true, Reasons: []string{"upstream west: over its limits, so that 1 resource is refused: raise limits, or import less of it; the newest content of 1 resource or file is bad, the last good one stays in force"}},
+			Readiness{Ready: true, Reasons: []string{"upstream west: resources refused for its limits: 1; raise limits, or import less; resources or files refused: 1, the last good content is still served"}},
 		},
 		"too much": {
 			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Synced: true, OverLimit: 3},
-			Readiness{Ready: true, Reasons: []string{"upstream west: over its limits, so that 3 resources are refused: raise limits, or import less of it"}},
+			Readiness{Ready: true, Reasons: []string{"upstream west: resources refused for its limits: 3; raise limits, or import less"}},
 		},
 		"bad content": {
 			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Synced: true, RefusedTotal: 2, Refused: []upstreams.Refusal{{Resource: "a.yaml:3", Reason: "no kind"}}},
-			Readiness{Ready: true, Reasons: []string{"upstream west: the newest content of 2 resources or files is bad, the last good one stays in force: a.yaml:3: no kind"}},
+			Readiness{Ready: true, Reasons: []string{"upstream west: resources or files refused: 2, the last good content is still served: a.yaml:3: no kind"}},
 		},
 	} {
 		if d := cmp.Diff(tc.want, Assess(tc.released, []upstreams.Status{tc.source})); d != "" {

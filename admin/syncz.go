@@ -42,7 +42,7 @@ type configSync struct {
 
 func (d *Debug) syncz(ctx context.Context, w io.Writer, q url.Values) error {
 	out := &arrayWriter{ctx: ctx, w: w}
-	for _, c := range d.views.Clients() {
+	for _, c := range d.clients.Clients() {
 		if ns := q.Get("namespace"); ns != "" && ns != c.Namespace {
 			continue
 		}
@@ -91,7 +91,7 @@ func configStatus(t downstream.TypeStatus) statusv3.ConfigStatus {
 // SyncStatus returns the state of every client in the form in which the xDS type
 // istio.io/debug/syncz carries it and istioctl proxy-status prints it (PROTOCOL D1).
 func (d *Debug) SyncStatus() []*statusv3.ClientConfig {
-	clients := d.views.Clients()
+	clients := d.clients.Clients()
 	out := make([]*statusv3.ClientConfig, len(clients))
 	for i, c := range clients {
 		md := map[string]*structpb.Value{}
@@ -135,7 +135,7 @@ type adsClient struct {
 }
 
 func (d *Debug) adsz(_ context.Context, w io.Writer, _ url.Values) error {
-	clients := d.views.Clients()
+	clients := d.clients.Clients()
 	all := adsClients{Total: len(clients)}
 	for _, c := range clients {
 		a := adsClient{

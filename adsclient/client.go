@@ -67,9 +67,11 @@ type Config struct {
 	// stream moves back to it. Default: 1 min; negative: it stays where it is until it
 	// has to move.
 	FailbackAfter time.Duration
-	// MaxResponseBytes bounds a response: one that is larger ends the stream. It is read
-	// into memory, for a moment twice. Default: DefaultMaxResponseBytes.
+	// MaxResponseBytes bounds a response: a larger one ends the stream. A response is in
+	// memory once while it is handled. Default: DefaultMaxResponseBytes.
 	MaxResponseBytes int
+	// Gzip: the server may compress its responses.
+	Gzip bool
 	// ResyncInterval is how often, give or take a tenth, a SotW stream asks for
 	// everything again (PROTOCOL C4). Zero: never.
 	ResyncInterval time.Duration
@@ -204,6 +206,7 @@ func New(cfg Config, h Handler) (*Client, error) {
 	if cfg.MaxResponseBytes == 0 {
 		cfg.MaxResponseBytes = DefaultMaxResponseBytes
 	}
+	inFlight.admit(cfg.MaxResponseBytes)
 	if cfg.keepalive.Time == 0 {
 		cfg.keepalive = keepaliveParams()
 	}

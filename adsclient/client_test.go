@@ -54,15 +54,15 @@ func (h *recorder) HandleResponse(r *Response) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	parts := []string{r.TypeURL}
-	for raw := range r.Resources() {
+	for raw := range r.Resources(0) {
 		if r.Delta {
 			parts = append(parts, string(raw.Name))
 		} else {
 			parts = append(parts, fmt.Sprintf("%d bytes", len(raw.Any)))
 		}
 	}
-	for _, n := range r.Removed {
-		parts = append(parts, "-"+n)
+	for n := range r.Removed() {
+		parts = append(parts, "-"+string(n))
 	}
 	h.responses = append(h.responses, strings.Join(parts, " "))
 	h.complete = append(h.complete, r.Complete)

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -17,7 +18,9 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/experimental"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/mem"
 )
 
 const (
@@ -37,8 +40,8 @@ const (
 )
 
 // connect returns a connection to an address, which is not opened before it is used, and
-// what counts its bytes.
-func (c *Client) connect(address string) (*grpc.ClientConn, *meter, error) {
+// what counts its bytes. Responses are received into pool.
+func (c *Client) connect(address string, pool mem.BufferPool) (*grpc.ClientConn, *meter, error) {
 	m := &meter{}
 	dial := func(ctx context.Context, address string) (net.Conn, error) {
 		ctx, cancel := context.WithTimeout(ctx, dialTimeout)
@@ -48,6 +51,11 @@ func (c *Client) connect(address string) (*grpc.ClientConn, *meter, error) {
 			return nil, err
 		}
 		return &meteredConn{Conn: conn, meter: m}, nil
+	}
+	opts := c.cfg.DialOptions
+	if c.cfg.Gzip {
+		// Of this connection: what is registered counts for the whole process.
+		opts = append(slices.Clone(opts), grpc.WithDecompressor(zipped{c.cfg.MaxResponseBytes / 4})) //nolint:staticcheck // there is no other way
 	}
 	// passthrough: the dialer looks the name up, anew for each connection.
 	conn, err := grpc.NewClient("passthrough:///"+address, append([]grpc.DialOption{
@@ -60,7 +68,8 @@ func (c *Client) connect(address string) (*grpc.ClientConn, *meter, error) {
 			grpc.ForceCodecV2(codec{encoding.GetCodecV2("proto")}),
 		),
 		grpc.WithDisableServiceConfig(),
-	}, c.cfg.DialOptions...)...)
+		experimental.WithBufferPool(pool),
+	}, opts...)...)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", address, err)
 	}

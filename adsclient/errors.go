@@ -145,8 +145,12 @@ func tooLarge(err error, limit int) error {
 		fmt.Sprintf("vs. %d)", limit), fmt.Sprintf("after decompression larger than max %d", limit),
 	} {
 		if strings.HasPrefix(said, "grpc: ") && strings.HasSuffix(said, words) {
-			return status.Errorf(codes.OutOfRange, "a response is larger than the limit of %d bytes: raise the limit (maxResponseBytes), or let the server serve less (%s)", limit, said)
+			return errTooLarge(limit, said)
 		}
 	}
 	return nil
+}
+
+func errTooLarge(limit int, detail string) error {
+	return status.Errorf(codes.OutOfRange, "a response is larger than the limit of %d bytes: raise the limit (maxResponseBytes), or let the server serve less (%s)", limit, detail)
 }

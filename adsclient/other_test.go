@@ -6,7 +6,6 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -47,13 +46,8 @@ func TestFieldsOtherThanResourcesAreBounded(t *testing.T) {
 			n := min(len(rest), 16<<10)
 			data, rest = append(data, mem.SliceBuffer(rest[:n])), rest[n:]
 		}
-		m := rawMessage{delta: tc.delta}
-		err = codec{encoding.GetCodecV2("proto")}.Unmarshal(data, &m)
-		if tc.refused != (err != nil) || err != nil && !strings.Contains(err.Error(), "its fields other than resources have") {
+		if _, err := parse(data, tc.delta); tc.refused != (err != nil) || err != nil && !strings.Contains(err.Error(), "its fields other than resources have") {
 			t.Errorf("%s: %v", name, err)
-		}
-		if tc.refused && m.buf != nil {
-			t.Errorf("%s: it was copied all the same", name)
 		}
 		if _, err := ParseResponse(b, tc.delta); tc.refused != (err != nil) {
 			t.Errorf("%s, parsed: %v", name, err)
@@ -62,7 +56,7 @@ func TestFieldsOtherThanResourcesAreBounded(t *testing.T) {
 }
 
 func TestElementsOfAResponseAreBounded(t *testing.T) {
-	for number, delta := range map[protowire.Number]bool{2: false, removedField: true} {
+	for number, delta := range map[protowire.Number]bool{2: false, 6: true} {
 		one := protowire.AppendBytes(protowire.AppendTag(nil, number, protowire.BytesType), nil)
 		if _, err := ParseResponse([]byte(strings.Repeat(string(one), maxElements+1)), delta); err == nil || !strings.Contains(err.Error(), "more than 4194304 resources") {
 			t.Errorf("field %d: %v", number, err)

@@ -115,7 +115,11 @@ func (c *Client) tryBack(ctx context.Context, p int) error {
 // answered and the stream open all the time, and has then answered a new stream.
 func (c *Client) probe(ctx context.Context, p int) error {
 	address := c.cfg.Addresses[p]
-	conn, _, err := c.connect(address)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	pool := inFlight.open(cancel)
+	defer pool.close()
+	conn, _, err := c.connect(address, pool)
 	if err != nil {
 		return err
 	}
@@ -125,7 +129,7 @@ func (c *Client) probe(ctx context.Context, p int) error {
 		protocols = []Protocol{SotW, Delta} // a relay answers both
 	}
 	for _, protocol := range protocols {
-		s := &stream{client: c, number: p, address: address, protocol: protocol}
+		s := &stream{client: c, number: p, address: address, protocol: protocol, pool: pool}
 		if err = s.probe(ctx, conn, c.board.healthyFor(p)); err == nil {
 			err = s.probe(ctx, conn, 0)
 		}
@@ -184,18 +188,15 @@ func (s *stream) askAndStay(ctx context.Context, conn *grpc.ClientConn, answered
 		return s.endOf(err)
 	}
 	for waiting := true; ; {
-		m := rawMessage{delta: s.protocol == Delta}
-		if err := s.grpc.RecvMsg(&m); err != nil {
+		resp, err := s.receive()
+		if err != nil {
 			if tooLarge := tooLarge(err, s.client.cfg.MaxResponseBytes); tooLarge != nil {
 				return tooLarge
 			}
 			return err
 		}
-		resp, err := ParseResponse(m.buf.ReadOnlyData(), s.protocol == Delta)
-		m.buf.Free()
-		if err != nil {
-			return status.Error(codes.DataLoss, err.Error())
-		}
+		resp.free()
+		s.pool.handled()
 		if waiting && resp.TypeURL == typeURL {
 			waiting = false
 			if md, err := s.grpc.Header(); err == nil && s.client.cfg.Name != "" && parsePeer(md).Name == s.client.cfg.Name {

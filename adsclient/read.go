@@ -24,19 +24,14 @@ func (s *stream) read() (answered bool, err error) {
 		}
 	}()
 	for {
-		m := rawMessage{delta: s.protocol == Delta}
-		if err := s.grpc.RecvMsg(&m); err != nil {
-			return answered, err
-		}
-		resp, err := ParseResponse(m.buf.ReadOnlyData(), s.protocol == Delta)
+		resp, err := s.receive()
 		if err != nil {
-			m.buf.Free()
-			return answered, status.Error(codes.DataLoss, err.Error())
+			return answered, err
 		}
 		if !answered {
 			if s.protocol == SotW {
 				if err := s.greet(); err != nil {
-					m.buf.Free()
+					resp.free()
 					return false, err
 				}
 			}
@@ -60,7 +55,8 @@ func (s *stream) read() (answered bool, err error) {
 		ack := s.acknowledge(resp, s.client.handler.HandleResponse(resp))
 		s.handling.Store(false)
 		s.settle(resp.TypeURL)
-		m.buf.Free()
+		resp.free()
+		s.pool.handled()
 		if ack == nil {
 			continue
 		}
@@ -70,6 +66,26 @@ func (s *stream) read() (answered bool, err error) {
 			return answered, errUnread
 		}
 	}
+}
+
+// receive returns the next response, which is to be freed.
+func (s *stream) receive() (*Response, error) {
+	var m rawMessage
+	if err := s.grpc.RecvMsg(&m); err != nil {
+		return nil, err
+	}
+	if s.client.cfg.Gzip {
+		if err := m.unzip(s.client.cfg.MaxResponseBytes, s.pool); err != nil {
+			return nil, err
+		}
+	}
+	s.pool.handle()
+	resp, err := parse(m.buffers, s.protocol == Delta)
+	if err != nil {
+		m.buffers.Free()
+		return nil, status.Error(codes.DataLoss, err.Error())
+	}
+	return resp, nil
 }
 
 // saysRelay reports whether the headers, which have come with a response at the latest, are

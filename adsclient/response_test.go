@@ -38,12 +38,19 @@ func TestResponsesReadAsProtobufReadsThem(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got string
-	for raw := range r.Resources() {
+	for raw := range r.Resources(0) {
 		got += fmt.Sprintf("%s/%s/%v ", raw.Name, raw.Version, bytes.Equal(raw.Any, mustMarshal(t, a)))
 	}
-	if got != "one/1/true two//false " || len(r.Removed) != 2 || r.ControlPlane != "id" || r.Complete {
+	if got != "one/1/true two//false " || r.RemovedLen() != 2 || r.ControlPlane != "id" || r.Complete {
 		t.Errorf("read %+v: %s", r, got)
 	}
+}
+
+func removed(r *Response) (names []string) {
+	for name := range r.Removed() {
+		names = append(names, string(name))
+	}
+	return names
 }
 
 func mustMarshal(t testing.TB, m proto.Message) []byte {
@@ -109,18 +116,18 @@ func largeResponse(tb testing.TB) (read func()) {
 		if err := c.Unmarshal(data, &m); err != nil {
 			tb.Fatal(err)
 		}
-		r, err := ParseResponse(m.buf.ReadOnlyData(), false)
+		r, err := parse(m.buffers, false)
 		if err != nil {
 			tb.Fatal(err)
 		}
 		n := 0
-		for raw := range r.Resources() {
+		for raw := range r.Resources(0) {
 			n += len(raw.Any)
 		}
 		if n == 0 {
 			tb.Fatal("nothing read")
 		}
-		m.buf.Free()
+		m.buffers.Free()
 	}
 }
 
@@ -144,6 +151,7 @@ func FuzzDecodeResponse(f *testing.F) {
 		Resources: []*discoveryv3.Resource{{Name: "one", Version: "1", Resource: &anypb.Any{TypeUrl: "x"}}}}), true)
 	f.Fuzz(func(t *testing.T, data []byte, delta bool) {
 		r, err := ParseResponse(data, delta)
+		sameInPieces(t, r, err, data, delta)
 		if delta {
 			want := &discoveryv3.DeltaDiscoveryResponse{}
 			if proto.Unmarshal(data, want) != nil {
@@ -158,11 +166,11 @@ func FuzzDecodeResponse(f *testing.F) {
 			if err != nil {
 				t.Fatalf("protobuf reads it, we do not: %v", err)
 			}
-			if r.TypeURL != want.TypeUrl || r.Nonce != want.Nonce || r.Len() != len(want.Resources) || len(r.Removed) != len(want.RemovedResources) {
+			if r.TypeURL != want.TypeUrl || r.Nonce != want.Nonce || r.Len() != len(want.Resources) || r.RemovedLen() != len(want.RemovedResources) {
 				t.Fatalf("read %+v, want %v", r, want)
 			}
 			i := 0
-			for raw := range r.Resources() {
+			for raw := range r.Resources(0) {
 				if string(raw.Name) != want.Resources[i].Name || string(raw.Version) != want.Resources[i].Version {
 					t.Fatalf("resource %d: %q %q, want %v", i, raw.Name, raw.Version, want.Resources[i])
 				}
@@ -172,7 +180,7 @@ func FuzzDecodeResponse(f *testing.F) {
 				sameAny(t, raw.Any, want.Resources[i].Resource)
 				i++
 			}
-			if !slices.Equal(r.Removed, want.RemovedResources) || r.Version != want.SystemVersionInfo || r.ControlPlane != clean(want.ControlPlane.GetIdentifier()) {
+			if !slices.Equal(removed(r), want.RemovedResources) || r.Version != want.SystemVersionInfo || r.ControlPlane != clean(want.ControlPlane.GetIdentifier()) {
 				t.Fatalf("read %+v, want %v", r, want)
 			}
 			return
@@ -197,11 +205,45 @@ func FuzzDecodeResponse(f *testing.F) {
 			t.Fatalf("control plane %q, want %v", r.ControlPlane, want.ControlPlane)
 		}
 		i := 0
-		for raw := range r.Resources() {
+		for raw := range r.Resources(0) {
 			sameAny(t, raw.Any, want.Resources[i])
 			i++
 		}
 	})
+}
+
+// sameInPieces compares a response with the one that comes of the same bytes in pieces.
+func sameInPieces(t *testing.T, whole *Response, wholeErr error, data []byte, delta bool) {
+	t.Helper()
+	for _, n := range []int{1, 7} {
+		r, err := parse(pieces(data, n), delta)
+		if (err == nil) != (wholeErr == nil) {
+			t.Fatalf("in pieces of %d: %v, and as a whole %v", n, err, wholeErr)
+		}
+		if err != nil {
+			continue
+		}
+		if got, want := contents(r), contents(whole); !slices.Equal(got, want) {
+			t.Fatalf("in pieces of %d: %q, and as a whole %q", n, got, want)
+		}
+	}
+}
+
+// pieces returns data as it comes in frames of n bytes.
+func pieces(data []byte, n int) (out mem.BufferSlice) {
+	for part := range slices.Chunk(data, n) {
+		out = append(out, mem.SliceBuffer(part))
+	}
+	return out
+}
+
+// contents returns all that a response tells, with a limit that large resources are over.
+func contents(r *Response) []string {
+	all := append([]string{r.TypeURL, r.Version, r.Nonce, r.ControlPlane}, removed(r)...)
+	for raw := range r.Resources(64) {
+		all = append(all, string(raw.Name), string(raw.Version), string(raw.Any), string(raw.Peek()), fmt.Sprint(raw.Size))
+	}
+	return all
 }
 
 func sameAny(t *testing.T, data []byte, want *anypb.Any) {

@@ -53,7 +53,11 @@ func (c *Client) attempt(ctx context.Context, number int) (e end) {
 	address := c.cfg.Addresses[number]
 	c.board.tried(number)
 	c.handler.HandleState(State{Phase: Connecting, Address: address})
-	conn, meter, err := c.connect(address)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	pool := inFlight.open(cancel)
+	defer pool.close()
+	conn, meter, err := c.connect(address, pool)
 	if err != nil {
 		return end{err: err}
 	}
@@ -69,7 +73,7 @@ func (c *Client) attempt(ctx context.Context, number int) (e end) {
 		}
 	}()
 	run := func(protocol Protocol, probe bool) end {
-		s := &stream{client: c, number: number, address: address, protocol: protocol, meter: meter}
+		s := &stream{client: c, number: number, address: address, protocol: protocol, meter: meter, pool: pool}
 		return s.run(ctx, conn, probe)
 	}
 	protocol := c.cfg.Protocol
@@ -99,7 +103,8 @@ type stream struct {
 	number   int // of the address
 	address  string
 	protocol Protocol
-	meter    *meter // of the connection
+	meter    *meter    // of the connection
+	pool     *receiver // of the connection
 	relay    bool
 	types    []string
 	grpc     grpc.ClientStream
@@ -224,6 +229,8 @@ func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, probe bool) end
 		err = same
 	case errors.Is(why, errStalled):
 		err = s.stalled()
+	case errors.Is(why, errCrowded):
+		err = errCrowded
 	default:
 		err = s.received(err)
 	}
@@ -293,11 +300,11 @@ func (s *stream) failed(err error) error {
 // endOf returns the status of a stream that has ended, of which err says less: a
 // failed send says io.EOF.
 func (s *stream) endOf(err error) error {
-	m := rawMessage{delta: s.protocol == Delta}
+	m := rawMessage{}
 	if status := s.grpc.RecvMsg(&m); status != nil {
 		return status
 	}
-	m.buf.Free()
+	m.buffers.Free()
 	return err
 }
 

@@ -173,6 +173,9 @@ type Downstream struct {
 	// identity. Defaults: three quarters of MaxConnections and MaxStreams.
 	MaxConnectionsPerPeer int `yaml:"maxConnectionsPerPeer"`
 	MaxStreamsPerPeer     int `yaml:"maxStreamsPerPeer"`
+	// MaxViewsPerPeer bounds the views that the streams of one peer have, counting each
+	// combination of a configured view, a cluster and a revision. Default 256.
+	MaxViewsPerPeer int `yaml:"maxViewsPerPeer"`
 	// NewStreamsPerSecond and RequestsPerSecond (of each stream) bound how fast clients may
 	// come and ask. Defaults 1000 and 500.
 	NewStreamsPerSecond int `yaml:"newStreamsPerSecond"`

@@ -158,6 +158,7 @@ func defaults() *Config {
 			MaxVersionBytes:         128 << 20,
 			MaxConnections:          20_000,
 			MaxStreams:              20_000,
+			MaxViewsPerPeer:         256,
 			NewStreamsPerSecond:     1000,
 			RequestsPerSecond:       500,
 			ShedAtMemoryPercent:     90,

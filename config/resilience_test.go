@@ -248,7 +248,7 @@ func TestWhatNeedsARestart(t *testing.T) {
 		{"nothing", "", "", nil},
 		{"upstreams", "clusterID: a", "clusterID: b\n  firstSync: wait\n  guard: {percent: 1}\n- {name: f, file: {path: x}}", nil},
 		{"merge, views, push, level, limits, history", "", "merge: [{policy: newest}]\nviews: [{name: a, default: true}]\npush: {debounceAfter: 1ms}\nlog: {level: debug}\nstate: {flushInterval: 2s, history: {revisions: 1}}\n", nil},
-		{"hot limits", "downstream:", "downstream:\n  maxStreams: 5\n  maxConnections: 5\n  maxNodeBytes: 5000\n  newStreamsPerSecond: 5\n  requestsPerSecond: 5\n  shedAtMemoryPercent: 5\n  maxTypesPerClient: 5\n  maxNamesPerClient: 5\n  maxNameBytesPerClient: 5000\n  maxNamesPerPeer: 5\n  maxNameBytesPerPeer: 5000\n  maxNames: 5\n  maxNameBytes: 5000\n  maxVersionBytes: 5000000\n  maxConnectionsPerPeer: 5\n  maxStreamsPerPeer: 5", nil},
+		{"hot limits", "downstream:", "downstream:\n  maxStreams: 5\n  maxConnections: 5\n  maxNodeBytes: 5000\n  newStreamsPerSecond: 5\n  requestsPerSecond: 5\n  shedAtMemoryPercent: 5\n  maxTypesPerClient: 5\n  maxNamesPerClient: 5\n  maxNameBytesPerClient: 5000\n  maxNamesPerPeer: 5\n  maxNameBytesPerPeer: 5000\n  maxNames: 5\n  maxNameBytes: 5000\n  maxVersionBytes: 5000000\n  maxConnectionsPerPeer: 5\n  maxStreamsPerPeer: 5\n  maxViewsPerPeer: 5", nil},
 		{"node", "", "node: {id: other, revision: r}\n", []string{"node.id", "node.revision", "provenance.relay"}},
 		{"a listener's address", "127.0.0.1:15010", "127.0.0.1:15011", []string{"downstream.listeners[0].address"}},
 		{"a listener's kind", "plaintext: true", "allowAnonymous: true, tls: {certFile: a, keyFile: b}", []string{"downstream.listeners[0].plaintext", "downstream.listeners[0].allowAnonymous", "downstream.listeners[0].tls"}},

@@ -274,6 +274,7 @@ func (v *validator) downstream(d Downstream) {
 	v.number("downstream.maxStreams", d.MaxStreams, 1, 1_000_000)
 	v.number("downstream.maxConnectionsPerPeer", d.MaxConnectionsPerPeer, 1, 1_000_000)
 	v.number("downstream.maxStreamsPerPeer", d.MaxStreamsPerPeer, 1, 1_000_000)
+	v.number("downstream.maxViewsPerPeer", d.MaxViewsPerPeer, 1, 1024)
 	v.number("downstream.newStreamsPerSecond", d.NewStreamsPerSecond, 1, 1_000_000)
 	v.number("downstream.requestsPerSecond", d.RequestsPerSecond, 1, 1_000_000)
 	v.compression("downstream.compression", d.Compression)

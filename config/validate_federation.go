@@ -13,6 +13,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"meshrelay/federation"
+	"meshrelay/federation/filter"
+	"meshrelay/federation/merge"
+	"meshrelay/federation/rewrite"
+	"meshrelay/federation/services"
 	"meshrelay/mirror"
 )
 
@@ -20,8 +24,8 @@ import (
 const ownAnnotations = "meshrelay.io/"
 
 // rules reports what is wrong with rules of a filter, field by field below at.
-func (v *validator) rules(at string, r federation.Rules) {
-	_, err := federation.NewFilter(r)
+func (v *validator) rules(at string, r filter.Rules) {
+	_, err := filter.New(r)
 	v.ruleErrors(at, err)
 }
 
@@ -49,30 +53,30 @@ func (v *validator) ruleErrors(at string, err error) {
 }
 
 // Rules returns what is imported, for the package that settles it.
-func (i Import) Rules() federation.Rules {
-	return federation.Rules{
-		Kinds: i.Kinds, Namespaces: federation.Globs(i.Namespaces), Selector: i.Selector,
+func (i Import) Rules() filter.Rules {
+	return filter.Rules{
+		Kinds: i.Kinds, Namespaces: filter.Globs(i.Namespaces), Selector: i.Selector,
 		Revision: i.Revision, Expression: i.Expression,
 	}
 }
 
 // Rules returns what a view selects, but for its sources.
-func (w View) Rules() federation.Rules {
-	return federation.Rules{Kinds: w.Kinds, Namespaces: federation.Globs(w.Namespaces), Selector: w.Selector, Expression: w.Expression}
+func (w View) Rules() filter.Rules {
+	return filter.Rules{Kinds: w.Kinds, Namespaces: filter.Globs(w.Namespaces), Selector: w.Selector, Expression: w.Expression}
 }
 
 // RewriteRules returns how the resources of an upstream are reshaped, for the package that
 // does it.
-func (u Upstream) RewriteRules() federation.Rewrite {
+func (u Upstream) RewriteRules() rewrite.Rules {
 	r := u.Rewrite
-	out := federation.Rewrite{
+	out := rewrite.Rules{
 		Domain: u.DomainSuffix, CompleteShortHosts: r.ShortHosts == ShortHostsComplete,
 		Namespaces: r.Namespaces, NamespacePrefix: r.NamespacePrefix, NamePrefix: r.NamePrefix, NameSuffix: r.NameSuffix,
-		Labels: federation.Edit(r.Labels), Annotations: federation.Edit(r.Annotations), ExportTo: r.ExportTo,
-		Endpoints: federation.Stamp(r.Endpoints),
+		Labels: rewrite.Edit(r.Labels), Annotations: rewrite.Edit(r.Annotations), ExportTo: r.ExportTo,
+		Endpoints: rewrite.Endpoints(r.Endpoints),
 	}
 	for _, h := range r.Hosts {
-		out.Hosts = append(out.Hosts, federation.HostMapping(h))
+		out.Hosts = append(out.Hosts, rewrite.HostMapping(h))
 	}
 	return out
 }
@@ -98,10 +102,10 @@ func (v *validator) federation(at string, u Upstream) {
 		v.errorf(at+".domainSuffix", "%q is not a DNS domain: give the cluster domain of the source, what stands behind NAME.NAMESPACE.svc. in its services, such as cluster.local", u.DomainSuffix)
 		rules.Domain = ""
 	}
-	_, err := federation.NewRewriter(rules)
+	_, err := rewrite.New(rules)
 	v.ruleErrors(at+".rewrite", err)
 	// Whatever else is wrong with the rules, namespaces can be compared.
-	if filter, _ := federation.NewFilter(federation.Rules{Namespaces: federation.Globs(u.Import.Namespaces)}); filter != nil {
+	if filter, _ := filter.New(filter.Rules{Namespaces: filter.Globs(u.Import.Namespaces)}); filter != nil {
 		v.namespaceMapping(at+".rewrite.namespaces", u.Rewrite, u.Import.Namespaces.Include, filter)
 	}
 	v.services(at+".services", u)
@@ -109,11 +113,11 @@ func (v *validator) federation(at string, u Upstream) {
 
 // namespaceMapping reports a mapping that would make two keys one: then what is served
 // under it would depend on which came last.
-func (v *validator) namespaceMapping(at string, r Rewrite, include []string, filter *federation.Filter) {
+func (v *validator) namespaceMapping(at string, r Rewrite, include []string, filter *filter.Filter) {
 	taken := map[string]string{}
 	for _, from := range slices.Sorted(maps.Keys(r.Namespaces)) {
 		to, field := r.Namespaces[from], fmt.Sprintf("%s[%s]", at, from)
-		if !filter.PassesNamespace(from) {
+		if !filter.PassesNamespace(mirror.Kind{}, from) {
 			continue
 		}
 		if other, twice := taken[to]; twice {
@@ -154,11 +158,11 @@ func (v *validator) services(at string, u Upstream) {
 		v.errorf(at+".locality", "is for mode: gateway, and the mode is %q", s.Mode)
 	}
 	for i, g := range s.Gateways {
-		if err := (federation.Gateways{Addresses: []string{g}}).Check(); err != nil {
+		if err := (services.Gateways{Addresses: []string{g}}).Check(); err != nil {
 			v.errorf(fmt.Sprintf("%s.gateways[%d]", at, i), "%v", err)
 		}
 	}
-	if err := (federation.Gateways{Addresses: []string{"192.0.2.1"}, Locality: s.Locality}).Check(); err != nil {
+	if err := (services.Gateways{Addresses: []string{"192.0.2.1"}, Locality: s.Locality}).Check(); err != nil {
 		v.errorf(at+".locality", "%v", err)
 	}
 }
@@ -172,11 +176,11 @@ func (u Upstream) movesServices() bool {
 }
 
 // Union returns how the policy union merges, zero for another one.
-func (m Merge) Union() federation.Union {
+func (m Merge) Union() merge.Union {
 	if m.Policy != MergeUnion {
-		return federation.Union{}
+		return merge.Union{}
 	}
-	return federation.Union{SameHost: m.SameHost, AcrossNamespaces: m.AcrossNamespaces}
+	return merge.Union{SameHost: m.SameHost, AcrossNamespaces: m.AcrossNamespaces}
 }
 
 func (v *validator) merges(all []Merge) {
@@ -209,7 +213,7 @@ func (v *validator) merges(all []Merge) {
 		}
 		for n, word := range m.Kinds {
 			field := fmt.Sprintf("%s.kinds[%d]", at, n)
-			kinds, err := federation.ParseKinds(word)
+			kinds, err := mirror.ParseKinds(word)
 			if err != nil {
 				v.errorf(field, "%v", err)
 				continue
@@ -220,7 +224,7 @@ func (v *validator) merges(all []Merge) {
 					continue
 				}
 				first[kind] = i
-				if _, err := federation.PolicyByName(m.Policy, kind, m.Union()); err != nil {
+				if _, err := merge.ByName(m.Policy, kind, m.Union()); err != nil {
 					v.errorf(field, "%v", err)
 				}
 			}

@@ -5,7 +5,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"meshrelay/federation"
 	"meshrelay/mirror"
 )
 
@@ -25,7 +24,7 @@ func (v *validator) staleness(at string, s Staleness) {
 		}
 		for n, word := range k.Kinds {
 			this := fmt.Sprintf("%s.kinds[%d]", field, n)
-			kinds, err := federation.ParseKinds(word)
+			kinds, err := mirror.ParseKinds(word)
 			if err != nil {
 				v.errorf(this, "%v", err)
 				continue

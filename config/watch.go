@@ -3,72 +3,81 @@ package config
 import (
 	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/hashicorp/go-multierror"
+	"meshrelay/internal/errlist"
+	"meshrelay/internal/fswatch"
 )
 
 const (
-	// maxReasonBytes and maxReasons bound what is kept and logged of a config file's
-	// mistakes.
+	// quiet is how long the file must not have changed before it is read, and longest bounds
+	// the wait for that.
+	quiet   = 100 * time.Millisecond
+	longest = 5 * time.Second
+	// writing is quiet for a file that is written in place: half of a list is as valid a
+	// config as all of it.
+	writing = time.Second
+	// rescan is how often the file is read without a change, and poll how often where the
+	// system does not report changes.
+	rescan = time.Minute
+	poll   = 10 * time.Second
+	// maxReasonBytes and maxReasons bound what is kept and logged of the mistakes in a file.
 	maxReasonBytes = 2 << 10
 	maxReasons     = 10
 )
 
-// Watcher reads a config file, and reads it again when it has changed or somebody asks for
+// Watcher loads a config file, and loads it again when it has changed or somebody asks for
 // that. Its methods may be called from any goroutine.
 type Watcher struct {
-	path    string
-	asks    chan chan<- error // each has room for one
-	trigger chan struct{}
-	ended   chan struct{} // closed when Run has returned
-	follow  follow
+	path  string
+	files *fswatch.Watcher
+	wake  chan struct{} // one slot: the file is to be loaded
+	ended chan struct{} // closed when Run has returned
 
 	mu     sync.Mutex
+	asks   []chan<- error // each has room for one
 	status ReloadStatus
-	// seen is what the file was when it was last looked at, and inForce what it was when it
-	// was last taken over as a whole. They are hashes of its content, or errors.
-	seen, inForce string
-	// again says that what was seen last is right in itself and could not be taken over: what
-	// it names may come yet.
-	again bool
+	// seen is the file at the last look, and loaded at the last load that was applied as a
+	// whole. They are hashes of its content, or errors.
+	seen, loaded string
+	// retry tells that the file is valid and could not be applied: files that it names may be
+	// late.
+	retry bool
 }
 
-// ReloadStatus is what became of reading the config file.
+// ReloadStatus is the state of a config file.
 type ReloadStatus struct {
-	// LastAttempt is when the file was last read and found changed, or had to be read, or was
-	// tried again because it could not be taken over.
+	// LastAttempt is when the file was last loaded, or should have been.
 	LastAttempt time.Time
-	// LastSuccess is when the config that is in force was loaded.
+	// LastSuccess is when the config that is used was loaded.
 	LastSuccess time.Time
-	// Error says why what is in the file is not in force, since FailingSince. It is empty
-	// while it is.
+	// Error is why the file is not loaded since FailingSince; empty if it is. Mistakes are its
+	// parts, a line each.
 	Error        string
+	Mistakes     []string
 	FailingSince time.Time
-	// NeedsRestart are the fields that have changed and are taken over only when the relay
-	// is started anew.
+	// NeedsRestart are the changed fields that only a restart applies.
 	NeedsRestart []string
 }
 
-// Apply makes a running relay take over a config, and returns the fields that need a restart,
-// as Diff does. An error says that not all of cfg could be taken over; then it may be called
-// with the same config again.
+// Apply applies a config to a running relay, and returns the fields that need a restart, as
+// Diff does. After an error, part of cfg may be applied, and Apply may be called again with the
+// same config.
 type Apply func(ctx context.Context, cfg *Config) (needsRestart []string, err error)
 
-// NewWatcher returns a Watcher of the file at path, which it does not look at yet.
+// NewWatcher returns a Watcher of the file at path, which it does not read yet.
 func NewWatcher(path string) *Watcher {
 	return &Watcher{
-		path: path, asks: make(chan chan<- error), trigger: make(chan struct{}, 1), ended: make(chan struct{}), follow: newFollow(path),
+		path: path, wake: make(chan struct{}, 1), ended: make(chan struct{}),
+		files: fswatch.New(fswatch.Options{Quiet: quiet, Longest: longest, Writing: writing, Rescan: rescan, Poll: poll}),
 	}
 }
 
-// Load reads and checks the file, as the function Load does. Run looks for what differs from
-// that.
+// Load loads the file, as the function Load does. Run looks for changes from then on.
 func (w *Watcher) Load() (*Config, error) {
 	data, err := read(w.path)
 	if err != nil {
@@ -81,92 +90,104 @@ func (w *Watcher) Load() (*Config, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.seen = hash(data)
-	w.inForce = w.seen
+	w.loaded = w.seen
 	now := time.Now()
 	w.status = ReloadStatus{LastAttempt: now, LastSuccess: now}
 	return cfg, nil
 }
 
-// Status returns what became of reading the file.
+// Status returns the state of the file.
 func (w *Watcher) Status() ReloadStatus {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.status
 }
 
-// Trigger has the file read, whether it has changed or not. It does not wait.
+// Trigger has Run load the file, even if it has not changed. It does not wait.
 func (w *Watcher) Trigger() {
 	select {
-	case w.trigger <- struct{}{}:
-	default: // it is about to be
+	case w.wake <- struct{}{}:
+	default: // Run is about to load it
 	}
 }
 
-// Reload has the file read, whether it has changed or not, and returns when it is in force,
-// or why it is not.
+// Reload has Run load the file, even if it has not changed, and returns when it is applied, or
+// why it is not.
 func (w *Watcher) Reload(ctx context.Context) error {
 	answer := make(chan error, 1)
-	select {
-	case w.asks <- answer:
-	case <-ctx.Done():
-		return fmt.Errorf("reload of %s: another one is under way: %w", w.path, ctx.Err())
-	case <-w.ended:
-		return fmt.Errorf("reload of %s: the relay is shutting down", w.path)
-	}
+	w.mu.Lock()
+	w.asks = append(w.asks, answer)
+	w.Trigger()
+	w.mu.Unlock()
 	select {
 	case err := <-answer:
 		return err
+	case <-w.ended:
+		return fmt.Errorf("reload of %s: the relay is shutting down", w.path)
 	case <-ctx.Done():
-		return fmt.Errorf("reload of %s: it goes on, but takes longer: %w", w.path, ctx.Err())
+		return fmt.Errorf("reload of %s: it takes longer and goes on: %w", w.path, ctx.Err())
 	}
 }
 
-// Run follows the file until ctx ends, and then returns nil. What it finds it gives to apply,
-// one config at a time, unless it can not be read or is wrong. It is called once.
+// Run follows the file until ctx ends, and then returns nil. It calls apply with each valid
+// config, one at a time. It is called once.
 func (w *Watcher) Run(ctx context.Context, log *slog.Logger, apply Apply) error {
 	defer close(w.ended)
-	defer w.follow.close()
-	w.cover(log)
+	defer w.files.Close()
+	blind := w.watch(log, false)
 	for soon := true; ; soon = false { // it may have changed since it was loaded
-		what, answer := w.follow.wait(ctx, soon, w.trigger, w.asks)
-		if what == stopped {
-			return nil
+		woken, err := w.files.Wait(ctx, soon, w.wake)
+		if err != nil {
+			return nil //nolint:nilerr // the end was asked for
 		}
-		// Watched first and looked at then, no change falls between the two.
-		w.cover(log)
-		err := w.look(ctx, log, apply, what == asked)
-		if answer != nil {
+		w.mu.Lock()
+		asks := w.asks
+		w.asks = nil
+		select {
+		case <-w.wake:
+			woken = true
+		default:
+		}
+		w.mu.Unlock()
+		// It watches first and reads then, so that it misses no change in between.
+		blind = w.watch(log, blind)
+		err = w.reload(ctx, log, apply, woken)
+		for _, answer := range asks {
 			answer <- err
 		}
 	}
 }
 
-func (w *Watcher) cover(log *slog.Logger) {
-	if blind := w.follow.cover(); blind != nil {
-		log.Warn("the config file is looked at now and then, as it can not be watched", "file", w.path, "every", w.follow.every(), "err", blind)
+// watch watches the file, and reports whether it is blind to changes. It logs when it becomes
+// blind.
+func (w *Watcher) watch(log *slog.Logger, blind bool) bool {
+	err := w.files.Watch(w.path)
+	if err != nil && !blind {
+		log.Warn("config file is polled, as it can not be watched", "file", w.path, "every", w.files.Interval(), "err", err)
 	}
+	return err != nil
 }
 
-// look reads the file, and has it taken over when it has changed, or must be, or could not be
-// before. It returns why what is in the file is not in force.
-func (w *Watcher) look(ctx context.Context, log *slog.Logger, apply Apply, must bool) error {
+// reload reads the file, and applies it if it has changed, if it must, or if that failed before.
+// It returns why the file is not loaded.
+func (w *Watcher) reload(ctx context.Context, log *slog.Logger, apply Apply, must bool) error {
 	data, err := read(w.path)
-	what := ""
+	now := ""
 	if err != nil {
-		what = err.Error()
+		now = err.Error()
 	} else {
-		what = hash(data)
+		now = hash(data)
 	}
 	w.mu.Lock()
-	same, back := what == w.seen && !w.again, err == nil && what == w.inForce
-	w.seen, w.again = what, false
+	same, back := now == w.seen && !w.retry, err == nil && now == w.loaded
+	w.seen, w.retry = now, false
 	w.mu.Unlock()
 	switch {
 	case same && !must:
 		return nil
 	case back && !must:
-		w.succeeded(what, w.Status().NeedsRestart, false)
-		log.Info("the config file is what is in force again", "file", w.path)
+		w.succeeded(now, w.Status().NeedsRestart, false)
+		log.Info("config file is again as it was loaded", "file", w.path)
 		return nil
 	}
 	var cfg *Config
@@ -176,51 +197,50 @@ func (w *Watcher) look(ctx context.Context, log *slog.Logger, apply Apply, must 
 	var needsRestart []string
 	if err == nil {
 		w.mu.Lock()
-		w.inForce = "" // in part, from here on
+		w.loaded = "" // apply may do a part
 		w.mu.Unlock()
 		needsRestart, err = apply(ctx, cfg)
 		w.mu.Lock()
-		w.again = err != nil
+		w.retry = err != nil
 		w.mu.Unlock()
 	}
 	if err != nil {
-		err = errors.Join(split(err)...)
 		if ctx.Err() != nil {
 			return err // the relay is shutting down
 		}
-		text := brief(err)
-		if w.failed(text) && !must {
-			return err // it has been said
+		mistakes := brief(err)
+		if known := w.failed(mistakes); !known || must {
+			log.Error("config not reloaded, the previous one stays", "file", w.path, "err", strings.Join(mistakes, "; "))
 		}
-		log.Error("config not reloaded: what was in force stays so", "file", w.path, "err", text)
 		return err
 	}
-	w.succeeded(what, needsRestart, true)
+	w.succeeded(now, needsRestart, true)
 	log.Info("config reloaded", "file", w.path)
 	if len(needsRestart) > 0 {
-		log.Warn("some of what has changed in the config file is taken over only when the relay is started anew", "file", w.path, "fields", needsRestart)
+		log.Warn("changed config fields need a restart", "file", w.path, "fields", needsRestart)
 	}
 	return nil
 }
 
-func (w *Watcher) succeeded(what string, needsRestart []string, loaded bool) {
+func (w *Watcher) succeeded(file string, needsRestart []string, applied bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.inForce = what
+	w.loaded = file
 	now := time.Now()
 	w.status = ReloadStatus{LastAttempt: now, LastSuccess: w.status.LastSuccess, NeedsRestart: needsRestart}
-	if loaded {
+	if applied {
 		w.status.LastSuccess = now
 	}
 }
 
-// failed notes why what is in the file is not in force, and reports whether that was known.
-func (w *Watcher) failed(text string) (known bool) {
+// failed notes why the file is not loaded, and reports whether that was known.
+func (w *Watcher) failed(mistakes []string) (known bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	text := strings.Join(mistakes, "; ")
 	known = w.status.Error == text
 	w.status.LastAttempt = time.Now()
-	w.status.Error = text
+	w.status.Error, w.status.Mistakes = text, mistakes
 	if w.status.FailingSince.IsZero() {
 		w.status.FailingSince = w.status.LastAttempt
 	}
@@ -232,32 +252,19 @@ func hash(data []byte) string {
 	return string(sum[:])
 }
 
-// split returns the errors of which one consists.
-func split(err error) []error {
-	var many *multierror.Error
-	if errors.As(err, &many) {
-		return many.Errors
-	}
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		return joined.Unwrap()
-	}
-	return []error{err}
-}
-
-// brief returns an error in one line of bounded length.
-func brief(err error) string {
-	var texts []string
-	parts := split(err)
-	for i, p := range parts {
-		if i == maxReasons {
-			texts = append(texts, fmt.Sprintf("and %d more", len(parts)-i))
-			break
+// brief returns the parts of an error, a line each, of bounded number and length.
+func brief(err error) (lines []string) {
+	room := maxReasonBytes
+	all := errlist.Lines(err)
+	for i, line := range all {
+		if i == maxReasons || room <= 0 {
+			return append(lines, fmt.Sprintf("and %d more", len(all)-i))
 		}
-		texts = append(texts, strings.Join(strings.Fields(p.Error()), " "))
+		if len(line) > room {
+			line = strings.ToValidUTF8(line[:room], "") + "…"
+		}
+		room -= len(line) + len("; ")
+		lines = append(lines, line)
 	}
-	text := strings.Join(texts, "; ")
-	if len(text) > maxReasonBytes {
-		text = strings.ToValidUTF8(text[:maxReasonBytes], "") + "…"
-	}
-	return text
+	return lines
 }

@@ -54,8 +54,9 @@ type conn struct {
 	// answerable counts the responses that may still be acknowledged.
 	answerable atomic.Int64
 
-	begun bool // the first request was taken; of the receiving goroutine
-	pace  pace // likewise
+	heard atomic.Bool // the first request has come
+	begun bool        // the client has a view; of the receiving goroutine
+	pace  pace        // likewise
 
 	// mu guards all below.
 	mu      sync.Mutex
@@ -131,7 +132,7 @@ func (c *conn) supervise(ctx context.Context) error {
 		case <-expired:
 			return errExpired(expiry)
 		case <-silent.C:
-			if c.name() == "" {
+			if !c.heard.Load() {
 				return refuse(reasonSilent, codes.DeadlineExceeded, "no request came within %v", c.server.cfg.FirstRequestTimeout)
 			}
 		case now := <-tick.C:
@@ -171,7 +172,7 @@ func (c *conn) close(err error) {
 	c.mu.Unlock()
 	c.server.peers.free(c.use, kept)
 	if v != nil {
-		c.server.views.release(v, c.protocol)
+		c.server.views.release(v, c.viewer())
 	}
 	if !known {
 		return
@@ -300,18 +301,47 @@ func (c *conn) know(typeURL string, node *corev3.Node) (bool, error) {
 	return true, c.begin(client)
 }
 
-// begin takes over what the client's first request says of it.
+// viewer returns the client as its view counts it.
+func (c *conn) viewer() viewer {
+	return viewer{c.protocol, c.use, c.server.limits.Load().MaxViewsPerPeer}
+}
+
+// begin takes over what the client's first request tells of it, and gives it a view. If the
+// rules change while the view is filled, it begins again.
 func (c *conn) begin(client client) error {
 	s := c.server
-	s.matching.RLock()
-	defer s.matching.RUnlock()
-	r, err := s.rules.choose(*c.listener, client, c.listener.TLS.identitiesOf(c.peer))
-	if err != nil {
-		return err
+	c.heard.Store(true)
+	for {
+		gen, err := s.generation(c.stream.Context())
+		if err != nil {
+			return err
+		}
+		r, err := gen.rules.choose(*c.listener, client, c.listener.TLS.identitiesOf(c.peer))
+		if err != nil {
+			return err
+		}
+		v, err := s.views.admit(c.stream.Context(), variantOf(r, client), c.viewer())
+		if err != nil {
+			return err
+		}
+		if done, err := c.enter(gen, v, r, client); done {
+			return err
+		}
+		s.views.release(v, c.viewer())
 	}
-	v, err := s.views.admit(variantOf(r, client), c.protocol)
-	if err != nil {
-		return err
+}
+
+// enter makes v the view of the client. It is false when other rules than those of gen apply
+// by now.
+func (c *conn) enter(gen *generation, v *view, r *rule, client client) (done bool, err error) {
+	s := c.server
+	if err := s.lock(c.stream.Context(), s.changing.RLocker(), nil); err != nil {
+		s.views.release(v, c.viewer())
+		return true, err
+	}
+	defer s.changing.RUnlock()
+	if s.gen != gen {
+		return false, nil
 	}
 	id := fmt.Sprintf("%s-%d", client.nodeID, s.lastID.Add(1))
 	log := s.log.With("client", id)
@@ -324,12 +354,12 @@ func (c *conn) begin(client client) error {
 	c.mu.Unlock()
 	c.begun = true
 	if closed {
-		s.views.release(v, c.protocol)
-		return status.Error(codes.Canceled, "stream has ended")
+		s.views.release(v, c.viewer())
+		return true, status.Error(codes.Canceled, "stream has ended")
 	}
 	log.Info("client connected", "address", c.peer.Addr.String(), "protocol", c.protocol,
 		"istioVersion", client.istioVersion, "revision", client.revision, "view", r.Name)
-	return nil
+	return true, nil
 }
 
 // sees gives the client a view, by a rule. The caller holds mu.

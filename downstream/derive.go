@@ -35,10 +35,10 @@ type batch struct {
 	first uint64 // the revision before that of the first update
 }
 
-// newBatch returns the batch of updates that base has had applied; first is base.last
-// before that.
-func newBatch(base *collection, updates []update, first uint64) *batch {
-	bt := &batch{base: base.current.Load().pages, at: make([]int, len(updates)), first: first}
+// newBatch returns the batch of updates that the base collection with these pages has had
+// applied; first is its newest revision before that.
+func newBatch(base []*page, updates []update, first uint64) *batch {
+	bt := &batch{base: base, at: make([]int, len(updates)), first: first}
 	for i, u := range updates {
 		if len(bt.base) > 0 {
 			bt.at[i] = pageOf(bt.base, u.name)
@@ -73,22 +73,18 @@ func (c *collection) follow(bt *batch, updates []update, changedAt time.Time) bo
 	return changed
 }
 
-// derive returns a derived collection of updates, which are all that there is, at the
-// base's newest revision; nil when that is nothing.
-func derive(base *collection, updates []update, changedAt time.Time) *collection {
-	if allNil(updates) {
-		return nil
-	}
-	c := newDerivedCollection()
+// begin brings a derived collection that no client has seen to updates, over one state of
+// the base collection. Its revision is that of the base, and it has no past.
+func (c *collection) begin(b basis, updates []update, changedAt time.Time) {
+	slices.SortFunc(updates, func(a, b update) int { return cmp.Compare(a.name, b.name) })
 	d := deriver{
-		builder: builder{next: newSnapshot().successor(changedAt), keep: c.keep, fresh: true},
-		batch:   newBatch(base, updates, 0),
+		builder: builder{next: c.current.Load().successor(changedAt), keep: c.keep, fresh: true},
+		batch:   newBatch(b.pages, updates, 0), old: c.base, own: c.own,
 	}
 	d.run(updates)
-	d.next.rev, d.next.logFrom, d.next.removedFrom = base.last, base.last, base.last
+	d.next.rev, d.next.logFrom, d.next.removedFrom = b.last, b.last, b.last
 	d.finish()
 	c.settle(&d)
-	return c
 }
 
 // settle publishes what d has made.

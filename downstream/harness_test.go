@@ -427,3 +427,8 @@ func meshConfig(domain string) *mesh.MeshConfig { return &mesh.MeshConfig{TrustD
 func refusals(r *relay, why reason) int {
 	return int(testutil.ToFloat64(r.server.metrics.refusals.WithLabelValues(string(why))))
 }
+
+// acquire returns the view of a variant for a client that is counted for nobody.
+func acquire(vs *views, x variant, protocol string) (*view, error) {
+	return vs.acquire(context.Background(), x, viewer{protocol: protocol})
+}

@@ -1,7 +1,9 @@
 package downstream
 
 import (
+	"context"
 	"maps"
+	"sync"
 	"time"
 
 	"meshrelay/mirror"
@@ -16,20 +18,20 @@ const maxKnown = 16_384
 //
 // That view does not show what is of a cluster that is not known yet. So a client of that
 // cluster is never sent what came from it: the cluster becomes known, the client is moved to a
-// view of its own, and only then others see the resource. views.mu guards it.
+// view of its own, and only then others see the resource.
 type known struct {
+	mu                  sync.Mutex // guards all below but news; taken after views.mu
 	clusters, revisions map[string]struct{}
 	// freshClusters and freshRevisions have been seen, and are not known before the clients
 	// that claim them are moved.
 	freshClusters, freshRevisions map[string]struct{}
-	// last is the cluster and the revision that were looked up last: most are as these.
-	lastCluster, lastRevision string
+	last                          origin // the one that was looked up last: most resources have the same
 	// news has one slot: there is something fresh.
 	news chan struct{}
 }
 
-func newKnown() known {
-	return known{
+func newKnown() *known {
+	return &known{
 		clusters: map[string]struct{}{}, revisions: map[string]struct{}{},
 		freshClusters: map[string]struct{}{}, freshRevisions: map[string]struct{}{},
 		news: make(chan struct{}, 1),
@@ -39,6 +41,8 @@ func newKnown() known {
 // narrow returns the variant for a client that claims to be of the cluster and the revision of
 // want.
 func (k *known) narrow(want variant) variant {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	if _, ok := k.clusters[want.cluster]; want.cluster != "" && !ok {
 		want.cluster, want.strangeCluster = "", true
 	}
@@ -48,17 +52,30 @@ func (k *known) narrow(want variant) variant {
 	return want
 }
 
-// note takes account of a resource that a view shows or may show, and reports whether its
-// cluster and its revision are known. strangers reports whether any client claims one that is not.
-func (k *known) note(r *mirror.Resource, strangers func() bool) bool {
-	cluster, revision := r.Cluster(), r.Revision()
-	if cluster == k.lastCluster && revision == k.lastRevision {
+// knows reports whether the cluster and the revision of an origin are known.
+func (k *known) knows(o origin) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if o == k.last {
 		return true
 	}
-	knows := k.look(cluster, k.clusters, k.freshClusters, strangers)
-	knows = k.look(revision, k.revisions, k.freshRevisions, strangers) && knows
+	_, cluster := k.clusters[o.cluster]
+	_, revision := k.revisions[o.revision]
+	return (cluster || o.cluster == "") && (revision || o.revision == "")
+}
+
+// note takes account of the origin of a resource that a view shows or may show, and reports
+// whether it is known. strangers reports whether any client claims one that is not.
+func (k *known) note(o origin, strangers func() bool) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if o == k.last {
+		return true
+	}
+	knows := k.look(o.cluster, k.clusters, k.freshClusters, strangers)
+	knows = k.look(o.revision, k.revisions, k.freshRevisions, strangers) && knows
 	if knows {
-		k.lastCluster, k.lastRevision = cluster, revision
+		k.last = o
 	}
 	return knows
 }
@@ -84,6 +101,8 @@ func (k *known) look(name string, names, fresh map[string]struct{}, strangers fu
 
 // settle makes known what is fresh, and reports whether there was anything.
 func (k *known) settle() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	if len(k.freshClusters)+len(k.freshRevisions) == 0 {
 		return false
 	}
@@ -106,40 +125,43 @@ func (vs *views) strangers() bool {
 	return false
 }
 
-// note takes account of a resource that a view shows; nil is none.
+// note takes account of a resource that a view shows; nil is none. The caller holds mu.
 func (vs *views) note(r *mirror.Resource) {
 	if r != nil {
-		vs.known.note(r, vs.strangers)
+		vs.noteOrigin(r)
 	}
 }
 
-// accepts returns what reports whether a copy is shown in views of a variant.
-func (vs *views) accepts(x variant) func(*mirror.Resource) bool {
+func (vs *views) noteOrigin(r *mirror.Resource) (knows bool) {
+	return vs.known.note(origin{r.Cluster(), r.Revision()}, vs.strangers)
+}
+
+// accepts returns what reports whether a copy is shown in views of a variant. knows reports
+// whether its origin is known.
+func (vs *views) accepts(x variant, knows func(*mirror.Resource) bool) func(*mirror.Resource) bool {
 	if !x.strange() {
 		return x.accepts
 	}
 	return func(r *mirror.Resource) bool {
 		// Of a revision that is not known it is left out anyway.
-		knows := vs.known.note(r, vs.strangers)
-		return x.accepts(r) && (knows || !x.strangeCluster)
+		known := knows(r)
+		return x.accepts(r) && (known || !x.strangeCluster)
 	}
 }
 
 // admit returns the view for a client whose rule and claims are those of want. The caller
 // releases it.
-func (vs *views) admit(want variant, protocol string) (*view, error) {
-	vs.mu.Lock()
-	defer vs.mu.Unlock()
+func (vs *views) admit(ctx context.Context, want variant, who viewer) (*view, error) {
 	for {
 		x := vs.known.narrow(want)
-		v, err := vs.enter(x, protocol)
+		v, err := vs.acquire(ctx, x, who)
 		if err != nil {
 			return nil, err
 		}
 		if vs.known.narrow(want) == x {
 			return v, nil
 		}
-		vs.leave(v, protocol) // filling it has made the cluster or the revision known
+		vs.release(v, who) // filling it has made the cluster or the revision known
 	}
 }
 

@@ -1,6 +1,7 @@
 package downstream
 
 import (
+	"context"
 	"fmt"
 	"testing"
 
@@ -14,7 +15,7 @@ func TestMadeUpClustersAndRevisionsShareAView(t *testing.T) {
 	vs := r.server.views
 	for i := range 2 * maxViews {
 		for _, x := range []variant{{cluster: fmt.Sprint("c", i)}, {revision: fmt.Sprint("r", i)}, {cluster: fmt.Sprint("c", i), revision: fmt.Sprint("r", i)}} {
-			must(vs.admit(x, protocolDelta))
+			must(vs.admit(context.Background(), x, viewer{protocol: protocolDelta}))
 		}
 	}
 	if n := len(vs.derived) + len(vs.others); n != 3 {
@@ -99,7 +100,7 @@ func TestKnownNamesAreBounded(t *testing.T) {
 	k := newKnown()
 	nobody := func() bool { return false }
 	for i := range maxKnown + 10 {
-		knows := k.note(copyOf(se("shop", "a", "x"), "east", fmt.Sprint("c", i)), nobody)
+		knows := k.note(origin{cluster: fmt.Sprint("c", i)}, nobody)
 		if knows != (i < maxKnown) {
 			t.Fatalf("%d is known: %v", i, knows)
 		}
@@ -113,7 +114,7 @@ func TestResourcesOfAKnownClusterCostNoAllocation(t *testing.T) {
 	i := 0
 	if n := testing.AllocsPerRun(100, func() {
 		i++
-		k.note(two[i%2], func() bool { return false })
+		k.note(origin{two[i%2].Cluster(), two[i%2].Revision()}, func() bool { return false })
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}

@@ -23,6 +23,9 @@ type Limits struct {
 	// each is three quarters of the bound for all, because an address may be a fleet's.
 	MaxConnectionsPerPeer int
 	MaxStreamsPerPeer     int
+	// MaxViewsPerPeer bounds the views that the streams of one peer have at the same time,
+	// counting each combination of a configured view, a cluster and a revision.
+	MaxViewsPerPeer int
 	// NewStreamsPerSecond bounds the streams that are taken on; more wait for up to a
 	// second and are then refused with ResourceExhausted (PROTOCOL S25). One peer has three
 	// quarters of them at most.
@@ -52,6 +55,7 @@ func (l *Limits) each(f func(name string, value *int, byDefault int)) {
 	f("MaxStreams", &l.MaxStreams, 20_000)
 	f("MaxConnectionsPerPeer", &l.MaxConnectionsPerPeer, mostOf(l.MaxConnections))
 	f("MaxStreamsPerPeer", &l.MaxStreamsPerPeer, mostOf(l.MaxStreams))
+	f("MaxViewsPerPeer", &l.MaxViewsPerPeer, maxViews/4)
 	f("NewStreamsPerSecond", &l.NewStreamsPerSecond, 1000)
 	f("RequestsPerSecond", &l.RequestsPerSecond, 500)
 	f("MaxNodeBytes", &l.MaxNodeBytes, 256<<10)
@@ -100,7 +104,7 @@ const (
 	reasonNames       reason = "names"       // MaxNamesPerClient and the like, or a name that can be none
 	reasonVersions    reason = "versions"    // MaxVersionBytes
 	reasonView        reason = "view"        // no view is for the client
-	reasonViews       reason = "views"       // maxViews
+	reasonViews       reason = "views"       // maxViews, MaxViewsPerPeer
 	reasonDebug       reason = "debug"       // maxReplies
 	reasonUnread      reason = "unread"      // SendTimeout
 	reasonCertificate reason = "certificate" // expired, or its CA is not trusted any more

@@ -323,14 +323,14 @@ func TestViewsAreBounded(t *testing.T) {
 	vs := newViews(mirror.NewAggregate())
 	var last error
 	for i := range maxViews + 1 {
-		_, last = vs.acquire(variant{revision: fmt.Sprint(i)}, protocolDelta)
+		_, last = acquire(vs, variant{revision: fmt.Sprint(i)}, protocolDelta)
 	}
 	wantCode(t, last, codes.ResourceExhausted)
-	if v, err := vs.acquire(variant{revision: "0"}, protocolDelta); err != nil {
+	if v, err := acquire(vs, variant{revision: "0"}, protocolDelta); err != nil {
 		t.Error(err)
 	} else {
-		vs.release(v, protocolDelta)
-		vs.release(v, protocolDelta)
+		vs.release(v, viewer{protocol: protocolDelta})
+		vs.release(v, viewer{protocol: protocolDelta})
 	}
 	if _, there := vs.derived[variant{revision: "0"}]; there {
 		t.Error("a view without clients is kept")

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"meshrelay/federation"
+	"meshrelay/internal/glob"
 	"meshrelay/internal/identity"
 	"meshrelay/mirror"
 )
@@ -191,7 +191,7 @@ func allowed(globs []string, values ...string) bool {
 	}
 	for _, v := range values {
 		for _, g := range globs {
-			if federation.MatchGlob(g, v) {
+			if glob.Match(g, v) {
 				return true
 			}
 		}

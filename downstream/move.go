@@ -13,9 +13,9 @@ import (
 
 // transfer is a client that is to see something else, or what it has seen.
 type transfer struct {
-	from     *view
-	to       variant
-	protocol string
+	from *view
+	to   variant
+	who  viewer
 	// settle gives the client its view; nil says that there is none to have. It is false when
 	// the client has gone meanwhile: then it releases the view that it had by itself. The
 	// caller holds views.mu.
@@ -54,9 +54,9 @@ func (vs *views) transfer(transfers []transfer, now time.Time) bool {
 				continue
 			}
 			if p.view != nil {
-				p.view.join(t.protocol)
+				vs.join(p.view, t.who)
 			}
-			vs.leave(p.from, t.protocol)
+			vs.leave(p.from, t.who)
 		}
 		if p.view != nil && p.view.clients == 0 {
 			vs.drop(p.view)

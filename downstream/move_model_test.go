@@ -106,7 +106,7 @@ func (f *fleet) join(t *rapid.T) {
 		id = f.clients[n-1].id + 1
 	}
 	f.clients = append(f.clients, &member{
-		id: id, view: must(f.views.acquire(x, protocolSotW)), sees: x,
+		id: id, view: must(acquire(f.views, x, protocolSotW)), sees: x,
 		delta: watcher(), sotw: watcher(), holds: map[string]string{}, full: map[string]string{},
 	})
 }
@@ -116,7 +116,7 @@ func (f *fleet) leave(t *rapid.T) {
 		t.Skip("nobody is there")
 	}
 	i := rapid.IntRange(0, len(f.clients)-1).Draw(t, "client")
-	f.views.release(f.clients[i].view, protocolSotW)
+	f.views.release(f.clients[i].view, viewer{protocol: protocolSotW})
 	f.clients = slices.Delete(f.clients, i, i+1)
 }
 
@@ -149,7 +149,7 @@ func (f *fleet) move(t *rapid.T) {
 		if gone {
 			going = append(going, c)
 		}
-		transfers = append(transfers, transfer{from: c.view, to: to, protocol: protocolSotW, settle: func(v *view) bool {
+		transfers = append(transfers, transfer{from: c.view, to: to, who: viewer{protocol: protocolSotW}, settle: func(v *view) bool {
 			if !gone {
 				c.view, c.sees = v, to
 			}
@@ -161,7 +161,7 @@ func (f *fleet) move(t *rapid.T) {
 		clear(f.pending) // all is read anew
 	}
 	for _, c := range going {
-		f.views.release(c.view, protocolSotW)
+		f.views.release(c.view, viewer{protocol: protocolSotW})
 		f.clients = slices.DeleteFunc(f.clients, func(o *member) bool { return o == c })
 	}
 	for _, c := range f.clients {
@@ -287,7 +287,7 @@ func TestForksDoNotShareWhatIsAppendedTo(t *testing.T) {
 		c.put(se("shop", fmt.Sprint(i), "first"))
 	}
 	vs.open(time.Now())
-	one, two := must(vs.acquire(variant{}, protocolDelta)), must(vs.acquire(variant{}, protocolDelta))
+	one, two := must(acquire(vs, variant{}, protocolDelta)), must(acquire(vs, variant{}, protocolDelta))
 	for i := range 5 { // so that the log has room
 		key := c.put(se("shop", fmt.Sprint(i), "second"))
 		vs.update(false, map[mirror.Key]struct{}{key: {}}, time.Now())
@@ -299,8 +299,8 @@ func TestForksDoNotShareWhatIsAppendedTo(t *testing.T) {
 	without := variant{rule: &rule{View: View{Accepts: func(r *mirror.Resource) bool { return r.FullName() != "shop/7" }}}}
 	from := one.snapshot(kindSE).rev
 	vs.move([]transfer{
-		{from: one, to: without, protocol: protocolDelta, settle: settle(&moved)},
-		{from: two, to: variant{}, protocol: protocolDelta, settle: settle(&two)},
+		{from: one, to: without, who: viewer{protocol: protocolDelta}, settle: settle(&moved)},
+		{from: two, to: variant{}, who: viewer{protocol: protocolDelta}, settle: settle(&two)},
 	}, time.Now())
 	if moved == vs.base || two != vs.base {
 		t.Fatal("the views are the wrong ones")

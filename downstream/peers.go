@@ -4,6 +4,7 @@ import (
 	"net"
 	"sync"
 
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
@@ -33,12 +34,16 @@ type peers struct {
 	swept int   // how many were left when those were last forgotten that have gone
 }
 
-// peerUse is what one peer takes up. peers.mu guards it.
+// peerUse is what one peer takes up. peers.mu guards it, but for its last two fields.
 type peerUse struct {
 	key     string
 	streams int
 	kept    usage
 	limiter *rate.Limiter // of new streams
+	// views counts the derived views that its streams have. It and fills, which bounds those
+	// that are being filled, are guarded by views.mu.
+	views int
+	fills *semaphore.Weighted // nil: it has filled none
 }
 
 func newPeers() *peers { return &peers{byKey: map[string]*peerUse{}} }

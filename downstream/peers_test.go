@@ -142,6 +142,64 @@ func TestPeerIsTheIdentityOrElseTheAddress(t *testing.T) {
 	}
 }
 
+// TestOnePeerLeavesViewsForOthers: the views that its streams have are counted for it, however
+// many streams share one; other peers, and clients of a view that it has, are served.
+func TestOnePeerLeavesViewsForOthers(t *testing.T) {
+	r := startRelay(t, true, func(c *Config, _ *Deps) { c.MaxViewsPerPeer = 2 })
+	r.put(east(se("shop", "a", "a")), west(se("shop", "b", "b")), copyOf(se("shop", "c", "c"), "west", "north"))
+	as := func(cluster string, opts ...grpc.DialOption) *deltaStream {
+		d := r.delta(opts...)
+		d.send(&discoveryv3.DeltaDiscoveryRequest{Node: node("CLUSTER_ID", cluster), TypeUrl: seV1})
+		return d
+	}
+	served := func(d *deltaStream) *deltaStream {
+		t.Helper()
+		d.next()
+		return d
+	}
+	first, second := served(as("east")), served(as("east"))
+	served(as("west"))
+	end := as("north").end()
+	wantCode(t, end, codes.ResourceExhausted)
+	if !strings.Contains(end.Error(), "downstream.maxViewsPerPeer") {
+		t.Errorf("the client is told %q", end)
+	}
+	wantRefused(t, r, reasonViews, 1)
+	served(r.deltaAs(seV1)) // of the view of everything
+	served(as("west"))
+	served(as("north", from("127.0.0.2")))
+	views := func() (n int) {
+		r.server.peers.mu.Lock()
+		defer r.server.peers.mu.Unlock()
+		r.server.views.mu.Lock()
+		defer r.server.views.mu.Unlock()
+		return r.server.peers.byKey["127.0.0.1"].views
+	}
+	first.cancel()
+	eventually(t, "a stream of the view has left", func() bool { return r.server.open.Load() == 5 })
+	if n := views(); n != 2 {
+		t.Errorf("%d views are counted", n)
+	}
+	second.cancel()
+	eventually(t, "the view has left", func() bool { return views() == 1 })
+	served(as("north"))
+	// Whom a reload moves keeps being counted, for what is shown to it now.
+	if err := r.server.Reload(t.Context(), []View{{Name: "all", Default: true}}, Limits{MaxViewsPerPeer: 1}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if n := views(); n != 2 {
+		t.Errorf("%d views are counted after the reload", n)
+	}
+	r.stop()
+	r.server.peers.mu.Lock()
+	defer r.server.peers.mu.Unlock()
+	for _, p := range r.server.peers.byKey {
+		if p.views != 0 || p.streams != 0 {
+			t.Errorf("%s has %d views and %d streams at the end", p.key, p.views, p.streams)
+		}
+	}
+}
+
 // TestStreamWithoutARequestEnds: it holds a place that others need.
 func TestStreamWithoutARequestEnds(t *testing.T) {
 	r := startRelay(t, true, func(c *Config, _ *Deps) { c.FirstRequestTimeout = 100 * time.Millisecond })

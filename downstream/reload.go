@@ -38,21 +38,24 @@ func (s *Server) Reload(ctx context.Context, views []View, limits Limits, change
 	if err := errors.Join(err, limitsErr); err != nil {
 		return err
 	}
-	letGo := s.hold()
-	defer func() { letGo() }()
+	paused, err := s.pause(ctx)
+	if err != nil {
+		return err
+	}
+	resume := sync.OnceFunc(func() { s.resume(paused) })
+	defer resume()
 	if change != nil {
 		held, cancel := context.WithTimeout(ctx, longestHold)
 		defer cancel()
-		stop := context.AfterFunc(held, letGo)
-		err := change(held)
-		if !stop() {
-			letGo = s.hold()
-		}
-		if err != nil {
+		defer context.AfterFunc(held, resume)()
+		if err := change(held); err != nil {
 			return err
 		}
 	}
-	s.rules = rs
+	// It waits for no longer than the pause of another reload.
+	_ = s.lock(context.Background(), &s.changing, paused)
+	defer s.changing.Unlock()
+	s.gen = &generation{rs}
 	s.limits.Store(complete)
 	s.limiter.SetLimit(rate.Limit(complete.NewStreamsPerSecond))
 	s.limiter.SetBurst(complete.NewStreamsPerSecond)
@@ -63,22 +66,61 @@ func (s *Server) Reload(ctx context.Context, views []View, limits Limits, change
 	return nil
 }
 
+// generation is the rules by which clients get their views. A client that was matched by
+// another than the newest is matched again before it gets a view.
+type generation struct{ rules *rules }
+
+// generation returns the newest generation, once no reload is under way.
+func (s *Server) generation(ctx context.Context) (*generation, error) {
+	if err := s.lock(ctx, s.changing.RLocker(), nil); err != nil {
+		return nil, err
+	}
+	defer s.changing.RUnlock()
+	return s.gen, nil
+}
+
 // longestHold is for how long clients may wait for a reload.
 const longestHold = 5 * time.Second
 
-// hold keeps clients from being brought to other content, and from being given a view, until
-// the result is called: more than once does no harm.
-func (s *Server) hold() (letGo func()) {
-	s.matching.Lock()
-	s.pushing.Lock()
-	return sync.OnceFunc(func() {
-		s.pushing.Unlock()
-		s.matching.Unlock()
-	})
+// lock locks l, which is changing or its RLocker, once there is no pause, or the one that the
+// caller has begun.
+func (s *Server) lock(ctx context.Context, l sync.Locker, own chan struct{}) error {
+	for {
+		l.Lock()
+		paused := s.paused
+		if paused == nil || paused == own {
+			return nil
+		}
+		l.Unlock()
+		select {
+		case <-paused:
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
+		}
+	}
+}
+
+// pause keeps clients from being given a view, and views from being brought to other content,
+// until resume is called.
+func (s *Server) pause(ctx context.Context) (chan struct{}, error) {
+	if err := s.lock(ctx, &s.changing, nil); err != nil {
+		return nil, err
+	}
+	defer s.changing.Unlock()
+	s.paused = make(chan struct{})
+	return s.paused, nil
+}
+
+// resume ends a pause.
+func (s *Server) resume(paused chan struct{}) {
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	s.paused = nil
+	close(paused)
 }
 
 // rematch gives every client the view that the rules have for it. It returns how many have
-// one, and how many streams end. The caller holds matching.
+// one, and how many streams end. The caller holds changing.
 func (s *Server) rematch() (clients, ended int) {
 	var transfers []transfer
 	for _, c := range s.connections() {
@@ -91,7 +133,7 @@ func (s *Server) rematch() (clients, ended int) {
 		r, err := s.matchAgain(c, client)
 		if err != nil {
 			if c.evict(err) {
-				s.views.release(from, c.protocol)
+				s.views.release(from, c.viewer())
 				ended++
 			}
 			continue
@@ -106,7 +148,7 @@ func (s *Server) rematch() (clients, ended int) {
 // have a view, and those whose streams end.
 func (c *conn) transferBy(r *rule, from *view, client client, stay, ended *int) transfer {
 	return transfer{
-		from: from, to: variantOf(r, client), protocol: c.protocol,
+		from: from, to: variantOf(r, client), who: c.viewer(),
 		settle: func(v *view) bool {
 			if v == nil {
 				*ended++
@@ -121,8 +163,9 @@ func (c *conn) transferBy(r *rule, from *view, client client, stay, ended *int) 
 // learn makes known the clusters and revisions that resources have been seen of, and gives the
 // clients that claim them views of their own.
 func (s *Server) learn() {
-	letGo := s.hold()
-	defer letGo()
+	_ = s.lock(context.Background(), &s.changing, nil)
+	defer s.changing.Unlock()
+	s.gen = &generation{s.gen.rules}
 	var transfers []transfer
 	var stay, ended int
 	for _, c := range s.connections() {
@@ -153,11 +196,11 @@ var errTooManyViews = status.Error(codes.Unavailable, "the views have changed, a
 
 // matchAgain returns the rule for a client that is connected.
 func (s *Server) matchAgain(c *conn, client client) (*rule, error) {
-	if client.unlabelled && s.rules.byLabels && c.listener.View == "" {
+	if client.unlabelled && s.gen.rules.byLabels && c.listener.View == "" {
 		return nil, status.Errorf(codes.Unavailable,
 			"the views have changed, and the labels of the node are more than the %d bytes that are kept; reconnect", maxLabelBytes)
 	}
-	return s.rules.choose(*c.listener, client, c.listener.TLS.identitiesOf(c.peer))
+	return s.gen.rules.choose(*c.listener, client, c.listener.TLS.identitiesOf(c.peer))
 }
 
 // moveTo gives the client another view, or the same by another rule. It is false when the

@@ -178,14 +178,12 @@ type Server struct {
 	streams      sync.WaitGroup       // the goroutines of streams
 	trust        map[*Listener]*trust // of listeners that want client certificates; set by listen
 
-	// matching guards rules. It is held while a client is given its view, so that Reload
-	// moves every client or none that is under way.
-	matching sync.RWMutex
-	rules    *rules
-
-	// pushing is held while views are brought to other content, and by Reload, which takes
-	// matching first.
-	pushing sync.Mutex
+	// changing guards gen and paused. It is held for reading while a client is given its view
+	// and while views are brought to other content, for writing while clients are moved. It is
+	// taken by lock alone, so that during a pause neither happens.
+	changing sync.RWMutex
+	gen      *generation
+	paused   chan struct{} // closed at the end of the pause; nil: there is none
 
 	mu    sync.Mutex // guards conns
 	conns map[*conn]struct{}
@@ -215,7 +213,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, configs: deps.Configs, await: deps.Await, debug: deps.Debug, overloaded: deps.Overloaded, log: deps.Logger,
-		metrics: m, rules: rs, views: newViews(deps.Configs),
+		metrics: m, gen: &generation{rs}, views: newViews(deps.Configs),
 		limiter:      rate.NewLimiter(rate.Limit(limits.NewStreamsPerSecond), limits.NewStreamsPerSecond),
 		peers:        newPeers(),
 		decoding:     semaphore.NewWeighted(maxDecoding),
@@ -296,17 +294,15 @@ func (s *Server) release(ctx context.Context) error {
 			return err
 		}
 	}
-	s.begin(began)
-	return nil
-}
-
-func (s *Server) begin(began time.Time) {
-	s.pushing.Lock()
+	if err := s.lock(ctx, s.changing.RLocker(), nil); err != nil {
+		return nil //nolint:nilerr // the end was asked for
+	}
 	s.views.open(began)
-	s.pushing.Unlock()
+	s.changing.RUnlock()
 	s.learn() // before anybody is sent anything: of clients that have waited
 	close(s.released)
 	s.wakeAll()
+	return nil
 }
 
 // NeedsPushes reports whether changes have to be pushed. Until the server begins to
@@ -337,8 +333,8 @@ func (s *Server) HasReleased() bool {
 // when that is settled, not when it is sent. A Reload that is under way it waits for. Only one
 // call at a time.
 func (s *Server) Push(req *push.Request) {
-	s.pushing.Lock()
-	defer s.pushing.Unlock()
+	_ = s.lock(context.Background(), s.changing.RLocker(), nil)
+	defer s.changing.RUnlock()
 	if s.views.update(req.Full, req.ConfigsUpdated, req.Start) {
 		s.metrics.pushRequests.Inc()
 		s.wakeAll()

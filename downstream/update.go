@@ -2,8 +2,11 @@ package downstream
 
 import (
 	"cmp"
+	"context"
 	"slices"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"meshrelay/mirror"
 )
@@ -17,20 +20,42 @@ type touched struct {
 // open fills the views for the first time; before, nothing is pushed.
 func (vs *views) open(now time.Time) {
 	vs.mu.Lock()
-	defer vs.mu.Unlock()
 	vs.opening.Store(true)
 	vs.released = true
 	if _, ok := vs.try(mirror.Key{}, func() bool {
 		for kind, list := range vs.everything() {
 			vs.apply(kind, list, nil, now)
 		}
-		for _, v := range vs.copied() {
-			vs.fill(v, now)
-		}
 		return true
 	}); !ok {
 		vs.bring(true, nil, now)
 	}
+	waiting := vs.copied()
+	for _, v := range waiting {
+		v.filling = newFilling()
+	}
+	vs.mu.Unlock()
+	var fills errgroup.Group
+	fills.SetLimit(maxFills)
+	for _, v := range waiting {
+		fills.Go(func() error { return vs.fillAtStart(v) })
+	}
+	if fills.Wait() != nil {
+		vs.update(true, nil, now) // after a panic, one key after the other
+	}
+}
+
+// fillAtStart fills a view that clients had before the server began to serve.
+func (vs *views) fillAtStart(v *view) (err error) {
+	f := v.filling
+	defer close(f.done)
+	if _, ok := vs.try(mirror.Key{}, func() bool { err = vs.fillRounds(context.Background(), v, f); return true }); !ok {
+		vs.mu.Lock()
+		defer vs.mu.Unlock()
+		v.filling = nil
+		return errFillFailed
+	}
+	return err
 }
 
 // try runs f, and reports whether it came to its end: a panic is told.
@@ -86,7 +111,12 @@ func (vs *views) bringAll(full bool, keys map[mirror.Key]struct{}, changedAt tim
 		}
 	}
 	changed := false
-	derived := vs.copied()
+	derived := slices.DeleteFunc(vs.copied(), func(v *view) bool {
+		if v.filling != nil {
+			v.filling.miss(full, keys)
+		}
+		return v.filling != nil
+	})
 	for kind, list := range byKind {
 		changed = vs.apply(kind, list, derived, changedAt) || changed
 	}
@@ -116,9 +146,9 @@ func (vs *views) apply(kind mirror.Kind, list []touched, derived []*view, change
 	if len(derived) == 0 {
 		return changed
 	}
-	bt := newBatch(base, updates, first)
+	bt := newBatch(base.current.Load().pages, updates, first)
 	for _, v := range derived {
-		accepts := vs.accepts(v.variant)
+		accepts := vs.accepts(v.variant, vs.noteOrigin)
 		for i, t := range list {
 			updates[i].res = vs.configs.Select(t.key, accepts)
 			vs.note(updates[i].res)
@@ -154,25 +184,6 @@ func (v *view) follow(kind mirror.Kind, bt *batch, updates []update, changedAt t
 	v.set(kind, c)
 	v.changes.Add(1)
 	return true
-}
-
-// fill makes the content of a new derived view.
-func (vs *views) fill(v *view, now time.Time) {
-	accepts := vs.accepts(v.variant)
-	for _, kind := range vs.configs.SourceKinds() {
-		keys := vs.configs.Keys(kind)
-		updates := make([]update, 0, len(keys))
-		for _, key := range keys {
-			if r := vs.configs.Select(key, accepts); r != nil {
-				vs.note(r)
-				updates = append(updates, update{r.FullName(), r})
-			}
-		}
-		if c := derive(vs.collection(kind), updates, now); c != nil {
-			v.set(kind, c)
-		}
-	}
-	v.changes.Add(1)
 }
 
 // everything returns, by kind, all that is served or is in a view, and, when there are

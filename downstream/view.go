@@ -2,12 +2,14 @@ package downstream
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
+	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc/codes"
 
 	"meshrelay/mirror"
@@ -22,10 +24,12 @@ const maxViews = 1024
 // with one another.
 type view struct {
 	// Guarded by views.mu: what the view shows (zero: everything, as the base view does), its
-	// clients, and the SotW clients among them.
+	// clients, the SotW clients among them, and of a derived view how many each peer has.
 	variant variant
 	clients int
 	sotw    int
+	peers   map[*peerUse]int
+	filling *filling // nil: the view has its content, or the server does not serve yet
 	// changes counts the changes to any of the collections. It is raised after them.
 	changes atomic.Uint64
 	empty   *snapshot // of kinds that nobody has
@@ -79,6 +83,7 @@ type views struct {
 	opening  atomic.Bool // set before everything is read for the first time
 	// copies counts the derived views, with others. It is raised before one is filled.
 	copies atomic.Int64
+	fills  *semaphore.Weighted
 
 	mu       sync.Mutex // serializes all changes to views and their content
 	released bool
@@ -87,12 +92,12 @@ type views struct {
 	// others are derived views of clients that were moved, and show what base or another of
 	// derived does, but have a past of their own. Nobody joins them.
 	others map[*view]struct{}
-	known  known
+	known  *known
 }
 
 func newViews(configs Configs) *views {
 	return &views{
-		configs: configs, panicked: func(mirror.Key, *mirror.Panic) {}, base: newView(variant{}),
+		configs: configs, panicked: func(mirror.Key, *mirror.Panic) {}, base: newView(variant{}), fills: semaphore.NewWeighted(maxFills),
 		derived: map[variant]*view{}, others: map[*view]struct{}{}, known: newKnown(),
 	}
 }
@@ -107,55 +112,113 @@ func (vs *views) copied() []*view {
 
 func (vs *views) full() bool { return len(vs.derived)+len(vs.others) >= maxViews }
 
-// acquire returns the view for a client. The caller releases it.
-func (vs *views) acquire(x variant, protocol string) (*view, error) {
-	vs.mu.Lock()
-	defer vs.mu.Unlock()
-	return vs.enter(x, protocol)
+// viewer is a client of views.
+type viewer struct {
+	protocol string
+	// peer is who the view is counted for, and maxViews how many it may have; nil: nobody.
+	peer     *peerUse
+	maxViews int
 }
 
-// enter is acquire for a caller that holds mu.
-func (vs *views) enter(x variant, protocol string) (*view, error) {
-	v := vs.base
-	if x != (variant{}) {
-		if v = vs.derived[x]; v == nil {
-			if vs.full() {
-				return nil, refuse(reasonViews, codes.ResourceExhausted,
-					"clients of %d views, clusters and control plane revisions are connected; one of another is refused", maxViews)
-			}
-			v = newView(x)
-			vs.copies.Add(1)
-			if vs.released {
-				vs.fill(v, time.Now())
-			}
-			vs.derived[x] = v
+// acquire returns the view of a variant, with its content. The first client fills the view,
+// others wait for that. The caller releases it.
+func (vs *views) acquire(ctx context.Context, x variant, who viewer) (*view, error) {
+	for {
+		v, f, first, err := vs.enter(x, who)
+		switch {
+		case err != nil:
+			return nil, err
+		case first:
+			err = vs.fill(ctx, v, f, who)
+		case f != nil:
+			err = f.wait(ctx)
+		}
+		if err == nil {
+			return v, nil
+		}
+		vs.release(v, who)
+		if first || !errors.Is(err, errFillLeft) {
+			return nil, err
 		}
 	}
-	v.join(protocol)
-	return v, nil
 }
 
-func (v *view) join(protocol string) {
+// enter counts a client of the view of a variant, and returns the view's fill if there is
+// one. With first, the caller has to carry it out.
+func (vs *views) enter(x variant, who viewer) (v *view, f *filling, first bool, err error) {
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	v = vs.base
+	if x != (variant{}) {
+		v = vs.derived[x]
+		if err := vs.room(v, who); err != nil {
+			return nil, nil, false, err
+		}
+		if v == nil {
+			v = newView(x)
+			vs.copies.Add(1)
+			vs.derived[x] = v
+			if vs.released {
+				v.filling, first = newFilling(), true
+			}
+		}
+	}
+	vs.join(v, who)
+	return v, v.filling, first, nil
+}
+
+// room returns an error when a client can not join a derived view, nil for a new one,
+// because there are too many.
+func (vs *views) room(v *view, who viewer) error {
+	switch {
+	case v == nil && vs.full():
+		return refuse(reasonViews, codes.ResourceExhausted,
+			"clients of %d views, clusters and control plane revisions are connected; one of another is refused", maxViews)
+	case who.peer != nil && (v == nil || v.peers[who.peer] == 0) && who.peer.views >= who.maxViews:
+		return refuse(reasonViews, codes.ResourceExhausted,
+			"streams of %s have %d views, clusters and control plane revisions, no more of one peer are served at once (downstream.maxViewsPerPeer); try again later",
+			who.peer.key, who.peer.views)
+	}
+	return nil
+}
+
+// join counts a client of a view. The caller holds mu.
+func (vs *views) join(v *view, who viewer) {
 	v.clients++
-	if protocol == protocolSotW {
+	if who.protocol == protocolSotW {
 		v.sotw++
+	}
+	if v == vs.base || who.peer == nil {
+		return
+	}
+	if v.peers == nil {
+		v.peers = map[*peerUse]int{}
+	}
+	if v.peers[who.peer]++; v.peers[who.peer] == 1 {
+		who.peer.views++
 	}
 }
 
 // release gives a view back. With its last SotW client the encoded pages go that nobody
 // else needs: they hold the resources' bytes a second time.
-func (vs *views) release(v *view, protocol string) {
+func (vs *views) release(v *view, who viewer) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
-	vs.leave(v, protocol)
+	vs.leave(v, who)
 }
 
 // leave is release for a caller that holds mu.
-func (vs *views) leave(v *view, protocol string) {
+func (vs *views) leave(v *view, who viewer) {
+	if who.peer != nil && v != vs.base {
+		if v.peers[who.peer]--; v.peers[who.peer] == 0 {
+			delete(v.peers, who.peer)
+			who.peer.views--
+		}
+	}
 	if v.clients--; v.clients == 0 {
 		vs.drop(v)
 	}
-	if protocol == protocolDelta {
+	if who.protocol == protocolDelta {
 		return
 	}
 	if v.sotw--; v.sotw == 0 {

@@ -35,7 +35,7 @@ func TestViewCostsWhatItLeavesOut(t *testing.T) {
 			out[fmt.Sprintf("shop/s-%05d", i*n/max(1, left))] = true
 		}
 		x := variant{rule: &rule{View: View{Accepts: func(r *mirror.Resource) bool { return !out[r.FullName()] }}}}
-		v := must(vs.acquire(x, protocolSotW))
+		v := must(acquire(vs, x, protocolSotW))
 		s := v.snapshot(kindSE)
 		if s.count != n-left {
 			t.Fatalf("%d resources, want %d", s.count, n-left)
@@ -63,7 +63,7 @@ func TestViewCostsWhatItLeavesOut(t *testing.T) {
 		if got := int(testutil.ToFloat64(m.pages)); got > len(base.pages)+pages {
 			t.Errorf("%d pages are encoded for both views, want at most %d", got, len(base.pages)+pages)
 		}
-		vs.release(v, protocolSotW)
+		vs.release(v, viewer{protocol: protocolSotW})
 	}
 }
 
@@ -77,7 +77,7 @@ func TestChangesKeepViewsShared(t *testing.T) {
 	c.put(east(se("shop", "s-03000", "own")))
 	vs := newViews(c)
 	vs.open(time.Now())
-	v := must(vs.acquire(variant{cluster: "east"}, protocolSotW))
+	v := must(acquire(vs, variant{cluster: "east"}, protocolSotW))
 	base := vs.base.find(kindSE)
 	push := func(res *mirror.Resource) (changed bool) {
 		key := c.put(res)
@@ -143,7 +143,7 @@ func BenchmarkApplyOneChangeToViews(b *testing.B) {
 			for i := range count {
 				cluster := fmt.Sprint("c-", i)
 				c.put(copyOf(se("shop", fmt.Sprintf("s-%05d", i*97), "own"), "east", cluster))
-				must(vs.acquire(variant{cluster: cluster}, protocolDelta))
+				must(acquire(vs, variant{cluster: cluster}, protocolDelta))
 			}
 			vs.update(true, nil, time.Now())
 			two := []*mirror.Resource{se("shop", "s-05000", "y"), se("shop", "s-05000", "z")}
@@ -171,7 +171,7 @@ func BenchmarkMoveAllClients(b *testing.B) {
 			accepts := func(r *mirror.Resource) bool { return r.FullName() != "shop/s-05000" }
 			for i := range count {
 				x := variant{rule: &rule{View: View{Accepts: accepts}}, revision: fmt.Sprint(i)}
-				clients = append(clients, transfer{from: must(vs.acquire(x, protocolDelta)), to: x, protocol: protocolDelta, settle: func(*view) bool { return true }})
+				clients = append(clients, transfer{from: must(acquire(vs, x, protocolDelta)), to: x, who: viewer{protocol: protocolDelta}, settle: func(*view) bool { return true }})
 			}
 			for b.Loop() {
 				r := &rule{View: View{Accepts: accepts}}

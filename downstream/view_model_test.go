@@ -151,7 +151,7 @@ func (m *model) push(t *rapid.T, n int) {
 
 func (m *model) join(t *rapid.T) {
 	x := rapid.SampledFrom(modelVariants).Draw(t, "variant")
-	v, err := m.views.acquire(x, protocolDelta)
+	v, err := acquire(m.views, x, protocolDelta)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +159,7 @@ func (m *model) join(t *rapid.T) {
 		if o.view != v {
 			t.Fatalf("clients of %v do not share a view", x)
 		}
-		m.views.release(v, protocolDelta)
+		m.views.release(v, viewer{protocol: protocolDelta})
 		return
 	}
 	watcher := func() *watch {
@@ -179,7 +179,7 @@ func (m *model) leave(t *rapid.T) {
 		}
 	}
 	x := rapid.SampledFrom(there).Draw(t, "variant")
-	m.views.release(m.seen[x].view, protocolDelta)
+	m.views.release(m.seen[x].view, viewer{protocol: protocolDelta})
 	delete(m.seen, x)
 }
 
@@ -330,7 +330,7 @@ func checkLayout(t *rapid.T, base, c *collection) {
 func (m *model) compareWithFresh(t *rapid.T, o *observer) {
 	fresh := newViews(m.copies)
 	fresh.open(time.Now())
-	v := must(fresh.acquire(o.view.variant, protocolDelta))
+	v := must(acquire(fresh, o.view.variant, protocolDelta))
 	is, want := o.view.snapshot(kindSE), v.snapshot(kindSE)
 	checkSnapshot(t, want)
 	if is.version != want.version || is.count != want.count || is.bytes != want.bytes || !maps.Equal(content(is), content(want)) {

@@ -185,7 +185,7 @@ func TestNamesThatAViewExcludesAreNeverSent(t *testing.T) {
 	back := r.delta()
 	back.send(again)
 	look(back.next())
-	v := r.derivedView(variant{rule: r.server.rules.other})
+	v := r.derivedView(variant{rule: r.server.gen.rules.other})
 	if v == nil || v.snapshot(kindDR).count != 0 || v.find(kindDR) != nil {
 		t.Error("a kind of which the view has nothing costs something")
 	}
@@ -267,8 +267,8 @@ func TestSharedPagesStayEncodedForDerivedViews(t *testing.T) {
 		}
 		return n
 	}
-	one := must(vs.acquire(variant{cluster: "east"}, protocolSotW))
-	two := must(vs.acquire(variant{cluster: "east", revision: "blue"}, protocolSotW))
+	one := must(acquire(vs, variant{cluster: "east"}, protocolSotW))
+	two := must(acquire(vs, variant{cluster: "east", revision: "blue"}, protocolSotW))
 	// Of the page that the base view gets something new in, both keep the old form.
 	key := c.put(east(se("shop", "s-500-own", "own")))
 	vs.update(false, map[mirror.Key]struct{}{key: {}}, time.Now())
@@ -278,14 +278,14 @@ func TestSharedPagesStayEncodedForDerivedViews(t *testing.T) {
 	encode(one)
 	encode(two)
 	pages := len(one.snapshot(kindSE).pages)
-	vs.release(one, protocolSotW)
+	vs.release(one, viewer{protocol: protocolSotW})
 	if n := encoded(two); n != pages {
 		t.Errorf("%d of %d pages stay encoded for a view that shares them", n, pages)
 	}
 	if n := encoded(one); n != pages-2 {
 		t.Errorf("%d of %d pages stay encoded; two were the view's alone", n, pages)
 	}
-	vs.release(two, protocolSotW)
+	vs.release(two, viewer{protocol: protocolSotW})
 	if n := encoded(vs.base); n != 0 {
 		t.Errorf("%d pages stay encoded for nobody", n)
 	}

@@ -101,6 +101,11 @@ func TestExampleFourIstiods(t *testing.T) {
 		}
 	})
 
+	t.Run("Istioctl", func(t *testing.T) {
+		wantIstioctlAnswered(t, x.address("127.0.0.1:15010"), "10.2.0.10")
+		wantIstioctlRefused(t, x.address("127.0.0.1:15011"))
+	})
+
 	t.Run("DIsNotSentItsOwn", func(t *testing.T) {
 		sent, err := dial(t, x.address("127.0.0.1:15011")).list(seV1)
 		if err != nil {

@@ -94,6 +94,12 @@ spec: {selector: {app: web}, ports: [{name: http, port: 80, targetPort: 8080, pr
 		}
 	})
 
+	t.Run("Istioctl", func(t *testing.T) {
+		wantIstioctlAnswered(t, x.address("127.0.0.1:15012"), gateway[:strings.Index(gateway, ":")])
+		wantIstioctlRefused(t, forEast)
+		wantIstioctlRefused(t, forWest)
+	})
+
 	t.Run("BothDirections", func(t *testing.T) {
 		inEast.waitEndpoints(cards, "192.0.2.2:15443")
 		if inEast.cluster(ci) != nil {

@@ -405,14 +405,14 @@ func TestWhatGoesByUnfreezingAfterARollbackIsHeld(t *testing.T) {
 	r.must(0, "release east --hold "+h.ID)
 	has(60)
 
-	r.must(0, rollback+" --dry-run", "40 added, 0 changed, 0 removed, 61 as before")
+	r.must(0, rollback+" --dry-run", "40 added, 0 changed, 0 removed, 61 unchanged")
 	has(60)
 	r.must(0, rollback+` --reason "not yet"`, "frozen at revision")
 	has(100)
 	stop := watchFor(t, third, want)
 	r.must(0, "status", "not yet", "relay unfreeze east")
-	r.must(0, "unfreeze east --dry-run", "0 added, 0 changed, 0 removed, 40 held by its guard, 61 as before")
-	r.must(0, "unfreeze east", "upstream east is followed again", "40 deletions of 101 resources", "relay release east --hold "+h.ID)
+	r.must(0, "unfreeze east --dry-run", "0 added, 0 changed, 0 removed, 40 held by its guard, 61 unchanged")
+	r.must(0, "unfreeze east", "upstream east is unfrozen", "40 deletions of 101 resources", "relay release east --hold "+h.ID)
 	if again := r.holds(40); again.ID != h.ID {
 		t.Errorf("the same deletions are called %s and %s", h.ID, again.ID)
 	}
@@ -428,7 +428,7 @@ func TestWhatGoesByUnfreezingAfterARollbackIsHeld(t *testing.T) {
 	})
 	r.must(1, "unfreeze east", "out of contact", "--force")
 	r.must(0, "status", "frozen")
-	r.must(0, `unfreeze east --force --reason "as it was last"`, "upstream east is followed again", "40 deletions of 101 resources")
+	r.must(0, `unfreeze east --force --reason "as it was last"`, "upstream east is unfrozen", "40 deletions of 101 resources")
 	if h := r.holds(40); h.Clock != "stopped" {
 		t.Errorf("the hold is %+v", h)
 	}

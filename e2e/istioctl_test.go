@@ -19,6 +19,26 @@ func istioctl(t *testing.T, args ...string) string {
 	return string(out)
 }
 
+// wantIstioctlAnswered checks that istioctl can read what a relay at an xDS address serves,
+// in which a text is.
+func wantIstioctlAnswered(t *testing.T, xds, text string) {
+	t.Helper()
+	if status := istioctl(t, "proxy-status", "--xds-address", xds, "--plaintext"); !strings.Contains(status, "istio-system") {
+		t.Errorf("proxy-status at %s prints\n%s", xds, status)
+	}
+	if out := istioctl(t, "x", "internal-debug", "configz", "--xds-address", xds, "--plaintext"); !strings.Contains(out, text) {
+		t.Errorf("internal-debug configz at %s does not tell of %s:\n%s", xds, text, out)
+	}
+}
+
+// wantIstioctlRefused checks that istioctl is told at an xDS address why it is not answered.
+func wantIstioctlRefused(t *testing.T, xds string) {
+	t.Helper()
+	if out := istioctl(t, "x", "internal-debug", "configz", "--xds-address", xds, "--plaintext"); !strings.Contains(out, "downstream.listeners[].debug") {
+		t.Errorf("internal-debug configz at %s prints\n%s", xds, out)
+	}
+}
+
 func TestIstioctlReadsTheRelay_D1_D2(t *testing.T) {
 	dir := t.TempDir()
 	writeFile(t, dir+"/a.yaml", serviceEntry("a", "a.example"))

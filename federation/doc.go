@@ -1,8 +1,15 @@
-// Package federation decides what becomes of configs between clusters: what of a source
-// is imported, how it is reshaped on the way in, whose copy of a key is served, and who
-// claims the same host.
+// Package federation holds what its subpackages share: two kinds, the hosts and the
+// visibility of a resource, and the error for a wrong rule.
 //
-// It is pure functions over mirror.Resource, used by package upstreams on the way in and
-// by the mirror.Aggregate on merging. The package must not know where resources come from,
-// who reads them, or the config file: it is told rules and compiles them.
+// The subpackages decide what happens to resources between clusters:
+//
+//   - filter: which resources of a source are imported;
+//   - rewrite: how names, references, metadata and endpoints change on the way in;
+//   - services: how the Kubernetes services of another cluster are reached;
+//   - merge: which copy of a key is served;
+//   - conflicts: which keys have several copies, and which hosts have several owners;
+//   - tracker: the conflicts of an Aggregate, as logs and metrics.
+//
+// All but tracker are pure functions over mirror.Resource. They are given rules and compile
+// them. They must not know where resources come from, who reads them, or the config file.
 package federation

@@ -3,6 +3,8 @@ package mirror
 import (
 	"fmt"
 	"strings"
+
+	"meshrelay/internal/text"
 )
 
 // Kind identifies a kind of configuration. The API version is deliberately not
@@ -34,6 +36,22 @@ func (k Kind) String() string {
 		return coreGroup + "/" + k.Kind
 	}
 	return k.Group + "/" + k.Kind
+}
+
+// MarshalText implements encoding.TextMarshaler: it returns String.
+func (k Kind) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler: it parses String.
+func (k *Kind) UnmarshalText(b []byte) error {
+	group, kind, ok := strings.Cut(string(b), "/")
+	if !ok {
+		return fmt.Errorf("kind %q: want group/Kind", text.Abbreviate(string(b)))
+	}
+	if group == coreGroup {
+		group = ""
+	}
+	*k = Kind{Group: group, Kind: kind}
+	return nil
 }
 
 // TypeURL returns the MCP-over-xDS type URL of the kind in one API version,
@@ -71,10 +89,10 @@ func ParseTypeURL(typeURL string) (Kind, string, error) {
 
 // Key identifies one resource of the mirror.
 type Key struct {
-	Kind Kind
+	Kind Kind `json:"kind"`
 	// Namespace is empty for cluster-scoped resources and for MeshConfig.
-	Namespace string
-	Name      string
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
 }
 
 // FullName returns the resource's name on the wire: "namespace/name", or "/name"
@@ -96,16 +114,7 @@ func (k Key) String() string { return k.Kind.String() + " " + k.FullName() }
 func ParseFullName(full string) (namespace, name string, err error) {
 	namespace, name, ok := strings.Cut(full, "/")
 	if !ok || name == "" || strings.Contains(name, "/") {
-		return "", "", fmt.Errorf("resource name %q: want namespace/name, or /name for a cluster-scoped resource", abbreviate(full))
+		return "", "", fmt.Errorf("resource name %q: want namespace/name, or /name for a cluster-scoped resource", text.Abbreviate(full))
 	}
 	return namespace, name, nil
-}
-
-// abbreviate bounds text from outside that goes into an error or a log line.
-func abbreviate(s string) string {
-	const limit = 128
-	if len(s) <= limit {
-		return s
-	}
-	return s[:limit] + fmt.Sprintf("… (%d bytes)", len(s))
 }

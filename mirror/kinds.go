@@ -1,6 +1,8 @@
 package mirror
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -13,6 +15,8 @@ import (
 	networkingv1beta1 "istio.io/api/networking/v1beta1"
 	security "istio.io/api/security/v1beta1"
 	telemetry "istio.io/api/telemetry/v1alpha1"
+
+	"meshrelay/internal/text"
 )
 
 // KindInfo is what the relay knows of a well-known kind.
@@ -142,6 +146,11 @@ func CompareKinds(a, b Kind) int {
 	return strings.Compare(a.String(), b.String())
 }
 
+// CompareKeys orders keys by kind, namespace and name.
+func CompareKeys(a, b Key) int {
+	return cmp.Or(CompareKinds(a.Kind, b.Kind), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+}
+
 // MatchKinds returns the well-known kinds that a user may mean by word: a kind,
 // plural or short name in any case, or one of the former with its group as
 // "kind.group" (as kubectl takes it). The Istio kind comes before the Gateway
@@ -160,4 +169,29 @@ func MatchKinds(word string) []*KindInfo {
 		}
 	}
 	return found
+}
+
+// ParseKinds returns the kinds that a word of a rule means: a word of MatchKinds, or
+// "group/Kind", also of a kind that is not well known.
+func ParseKinds(word string) ([]Kind, error) {
+	if group, name, ok := strings.Cut(word, "/"); ok {
+		if group == "" || name == "" || strings.Contains(name, "/") {
+			return nil, fmt.Errorf("kind %q: want group/Kind, for example networking.istio.io/ServiceEntry", text.Abbreviate(word))
+		}
+		for i := range wellKnown {
+			if kind := wellKnown[i].Kind; strings.EqualFold(kind.String(), word) {
+				return []Kind{kind}, nil
+			}
+		}
+		kinds := make([]Kind, 1)
+		return kinds, kinds[0].UnmarshalText([]byte(word))
+	}
+	var kinds []Kind
+	for _, info := range MatchKinds(word) {
+		kinds = append(kinds, info.Kind)
+	}
+	if len(kinds) == 0 {
+		return nil, fmt.Errorf("unknown kind %q: a kind that is not well known is given as group/Kind, for example example.com/Widget", text.Abbreviate(word))
+	}
+	return kinds, nil
 }

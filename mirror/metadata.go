@@ -7,6 +7,8 @@ import (
 	"slices"
 	"unicode/utf8"
 
+	"meshrelay/internal/wire"
+
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	mcp "istio.io/api/mcp/v1alpha1"
@@ -98,37 +100,32 @@ func mapOf(all ...[]pair) map[string]string {
 
 // parse reports whether b is metadata as everybody encodes it, and takes it over.
 func (md *metadata) parse(b []byte) bool {
-	seen := 0
-	for len(b) > 0 {
-		num, typ, n := protowire.ConsumeTag(b)
-		if n < 0 || typ != protowire.BytesType || num > 5 {
-			return false
-		}
-		b = b[n:]
-		v, n := protowire.ConsumeBytes(b)
-		if n < 0 {
-			return false
-		}
-		b = b[n:]
-		ok := true
-		switch num {
+	c, seen := wire.Fields(b), 0
+	for c.Next() {
+		v, ok := c.Value(), c.Type == protowire.BytesType
+		switch c.Number {
 		case 1:
-			md.name, ok = v, utf8.Valid(v) && seen&1 == 0
+			md.name, ok = v, ok && utf8.Valid(v) && seen&1 == 0
 			seen |= 1
 		case 2:
-			md.created, ok = v, ordinaryTimestamp(v) && !md.hasCreated
+			md.created, ok = v, ok && ordinaryTimestamp(v) && !md.hasCreated
 			md.hasCreated = true
 		case 3:
-			md.version, ok = v, utf8.Valid(v) && seen&2 == 0
+			md.version, ok = v, ok && utf8.Valid(v) && seen&2 == 0
 			seen |= 2
 		case 4:
-			md.labels, ok = appendPair(md.labels, v)
+			ok = ok && appendPair(&md.labels, v)
 		case 5:
-			md.annotations, ok = appendPair(md.annotations, v)
+			ok = ok && appendPair(&md.annotations, v)
+		default:
+			ok = false
 		}
 		if !ok {
 			return false
 		}
+	}
+	if c.Err() != nil {
+		return false
 	}
 	if !sortPairs(md.labels) || !sortPairs(md.annotations) {
 		return false
@@ -140,44 +137,33 @@ func (md *metadata) parse(b []byte) bool {
 // ordinaryTimestamp reports whether b is the encoding of a google.protobuf.Timestamp that
 // encoding it again would give.
 func ordinaryTimestamp(b []byte) bool {
-	last := protowire.Number(0)
-	for len(b) > 0 {
-		num, typ, n := protowire.ConsumeTag(b)
-		if n != 1 || typ != protowire.VarintType || num <= last || num > 2 {
+	c, last := wire.Fields(b), protowire.Number(0)
+	for c.Next() {
+		v := c.Uint()
+		if c.Type != protowire.VarintType || c.Number <= last || c.Number > 2 || len(c.Field()) != 1+protowire.SizeVarint(v) || v == 0 || c.Number == 2 && v > 999_999_999 {
 			return false
 		}
-		last = num
-		v, m := protowire.ConsumeVarint(b[n:])
-		if m < 0 || m != protowire.SizeVarint(v) || v == 0 || num == 2 && v > 999_999_999 {
-			return false
-		}
-		b = b[n+m:]
+		last = c.Number
 	}
-	return true
+	return c.Err() == nil
 }
 
 // appendPair parses one entry of a map.
-func appendPair(pairs []pair, b []byte) ([]pair, bool) {
+func appendPair(pairs *[]pair, b []byte) bool {
 	var p pair
-	last := protowire.Number(0)
-	for len(b) > 0 {
-		num, typ, n := protowire.ConsumeTag(b)
-		if n < 0 || typ != protowire.BytesType || num <= last || num > 2 {
-			return pairs, false
+	c, last := wire.Fields(b), protowire.Number(0)
+	for c.Next() {
+		if c.Type != protowire.BytesType || c.Number <= last || c.Number > 2 || !utf8.Valid(c.Value()) {
+			return false
 		}
-		last = num
-		v, m := protowire.ConsumeBytes(b[n:])
-		if m < 0 || !utf8.Valid(v) {
-			return pairs, false
-		}
-		b = b[n+m:]
-		if num == 1 {
-			p.key = v
+		if last = c.Number; last == 1 {
+			p.key = c.Value()
 		} else {
-			p.value = v
+			p.value = c.Value()
 		}
 	}
-	return append(pairs, p), true
+	*pairs = append(*pairs, p)
+	return c.Err() == nil
 }
 
 // sortPairs sorts by key, and reports whether each key comes once.

@@ -3,7 +3,8 @@ package mirror
 import (
 	"fmt"
 	"runtime/debug"
-	"strings"
+
+	"meshrelay/internal/text"
 )
 
 // Panic is what the code panicked with that handled one resource, key or push. It is an
@@ -30,12 +31,5 @@ func Recovered(value any) *Panic {
 	if value == nil {
 		return nil
 	}
-	return &Panic{Value: shorten(fmt.Sprint(value), maxPanicValue), Stack: shorten(string(debug.Stack()), maxPanicStack)}
-}
-
-func shorten(s string, limit int) string {
-	if len(s) <= limit {
-		return s
-	}
-	return strings.ToValidUTF8(s[:limit], "") + "…"
+	return &Panic{Value: text.Shorten(fmt.Sprint(value), maxPanicValue), Stack: text.Shorten(string(debug.Stack()), maxPanicStack)}
 }

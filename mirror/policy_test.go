@@ -14,7 +14,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 	"pgregory.net/rapid"
 
-	"meshrelay/federation"
+	"meshrelay/federation/merge"
 	"meshrelay/mirror"
 )
 
@@ -29,7 +29,7 @@ func policies(t *testing.T) map[mirror.Kind]mirror.Policy {
 	t.Helper()
 	out := map[mirror.Kind]mirror.Policy{}
 	for kind, name := range map[mirror.Kind]string{entryKind: "union", ruleKind: "reject", routeKind: "newest"} {
-		p, err := federation.PolicyByName(name, kind, federation.Union{SameHost: name == "union", AcrossNamespaces: name == "union"})
+		p, err := merge.ByName(name, kind, merge.Union{SameHost: name == "union", AcrossNamespaces: name == "union"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -372,7 +372,7 @@ func TestThePolicyOfAllOthersIsForUnknownKindsToo_C22(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		w := newWorld(ctx, t, []string{"east", "west"})
-		w.SetPolicies(nil, federation.Reject{})
+		w.SetPolicies(nil, merge.Reject{})
 		widget := mirror.Kind{Group: "example.com", Kind: "Widget"}
 		for _, source := range []string{"east", "west"} {
 			for _, key := range []mirror.Key{{Kind: widget, Namespace: "shop", Name: "a"}, {Kind: mirror.MeshConfig, Name: mirror.MeshConfigName}} {

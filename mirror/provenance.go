@@ -5,7 +5,7 @@ import (
 	"strings"
 	"unique"
 
-	"google.golang.org/protobuf/encoding/protowire"
+	"meshrelay/internal/wire"
 )
 
 // ProvenanceAnnotation is the annotation by which a resource tells where it comes from. It
@@ -81,15 +81,13 @@ func (r *Resource) Provenance() Provenance {
 // HasAnnotation reports whether r has an annotation, without decoding anything.
 func (r *Resource) HasAnnotation(key string) bool {
 	meta, _ := r.split()
-	found := false
-	// Our own encoding parses.
-	_ = eachField(meta, func(num protowire.Number, v []byte) {
-		if num != annotationsField || found {
-			return
+	c := wire.Fields(meta)
+	for c.Next() {
+		if c.Bytes(annotationsField) && string(wire.Last(c.Value(), 1)) == key {
+			return true
 		}
-		_ = eachField(v, func(num protowire.Number, k []byte) { found = found || num == 1 && string(k) == key })
-	})
-	return found
+	}
+	return false
 }
 
 // annotationsField is the number of istio.mcp.v1alpha1.Metadata.annotations.

@@ -11,6 +11,9 @@ import (
 	"unicode/utf8"
 	"unique"
 
+	"meshrelay/internal/text"
+	"meshrelay/internal/wire"
+
 	"github.com/zeebo/xxh3"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -160,7 +163,7 @@ func DecodeStamped(kind Kind, data []byte, source string, stamp *Stamp) (r *Reso
 		return newBare(kind, data, f, ""), nil, nil
 	}
 	if !hasMessageName(typeURL, "istio.mcp.v1alpha1.Resource") {
-		return nil, nil, fmt.Errorf("element is a %q, want %q", abbreviate(string(typeURL)), resourceURL)
+		return nil, nil, fmt.Errorf("element is a %q, want %q", text.Abbreviate(string(typeURL)), resourceURL)
 	}
 	meta, body, err := splitResource(value)
 	if err != nil {
@@ -172,10 +175,10 @@ func DecodeStamped(kind Kind, data []byte, source string, stamp *Stamp) (r *Reso
 	}
 	bodyURL, bodyValue, err := splitAny(body)
 	if err != nil {
-		return nil, nil, fmt.Errorf("%s: body: %w", abbreviate(string(md.name)), err)
+		return nil, nil, fmt.Errorf("%s: body: %w", text.Abbreviate(string(md.name)), err)
 	}
 	if err := checkBody(kind, bodyURL, bodyValue); err != nil {
-		return nil, nil, fmt.Errorf("%s: %w", abbreviate(string(md.name)), err)
+		return nil, nil, fmt.Errorf("%s: %w", text.Abbreviate(string(md.name)), err)
 	}
 	f := from{source: source}
 	if stamp != nil {
@@ -183,7 +186,7 @@ func DecodeStamped(kind Kind, data []byte, source string, stamp *Stamp) (r *Reso
 		case len(md.from) <= MaxProvenance:
 			path = ParseProvenance(string(md.from)).Path
 		case stamp.believe:
-			return nil, nil, fmt.Errorf("%s: its annotation %s has %d bytes, and %d are the most", abbreviate(string(md.name)), ProvenanceAnnotation, len(md.from), MaxProvenance)
+			return nil, nil, fmt.Errorf("%s: its annotation %s has %d bytes, and %d are the most", text.Abbreviate(string(md.name)), ProvenanceAnnotation, len(md.from), MaxProvenance)
 		}
 		f.cluster = md.stamp(stamp)
 	}
@@ -205,13 +208,14 @@ func PeekName(kind Kind, data []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	c := wire.Fields(meta)
 	var name []byte
-	err = eachField(meta, func(num protowire.Number, v []byte) {
-		if num == 1 {
-			name = v
+	for c.Next() {
+		if c.Bytes(1) {
+			name = c.Value()
 		}
-	})
-	return name, err
+	}
+	return name, c.Err()
 }
 
 var meshConfigName = []byte(MeshConfigName)
@@ -233,10 +237,10 @@ func newWrapped(kind Kind, md metadata, body []byte, f from) (*Resource, error) 
 		return nil, err
 	}
 	if len(full) > maxNameLen {
-		return nil, fmt.Errorf("resource name %q: longer than %d bytes", abbreviate(full), maxNameLen)
+		return nil, fmt.Errorf("resource name %q: longer than %d bytes", text.Abbreviate(full), maxNameLen)
 	}
 	if err := checkScope(kind, namespace); err != nil {
-		return nil, fmt.Errorf("%s %q: %w", kind, abbreviate(full), err)
+		return nil, fmt.Errorf("%s %q: %w", kind, text.Abbreviate(full), err)
 	}
 	metaLen := md.size()
 	resourceLen := 1 + protowire.SizeBytes(metaLen) + 1 + protowire.SizeBytes(len(body))
@@ -326,14 +330,17 @@ func checkBody(kind Kind, typeURL, value []byte) error {
 	}
 	info, ok := LookupKind(kind)
 	if !ok {
-		if err := eachField(value, nil); err != nil {
-			return fmt.Errorf("body (%s) is not protobuf: %w", abbreviate(string(typeURL)), err)
+		c := wire.Fields(value)
+		for c.Next() {
+		}
+		if err := c.Err(); err != nil {
+			return fmt.Errorf("body (%s) is not protobuf: %w", text.Abbreviate(string(typeURL)), err)
 		}
 		return nil
 	}
 	want := info.message.ProtoReflect().Descriptor().FullName()
 	if !hasMessageName(typeURL, string(want)) {
-		return fmt.Errorf("body is a %q, want %q", abbreviate(string(typeURL)), typePrefix+string(want))
+		return fmt.Errorf("body is a %q, want %q", text.Abbreviate(string(typeURL)), typePrefix+string(want))
 	}
 	if info.shape().check(value, maxDepth) == nil {
 		return nil
@@ -351,16 +358,16 @@ func hasMessageName(typeURL []byte, name string) bool {
 
 // splitAny returns the two fields of an encoded google.protobuf.Any.
 func splitAny(data []byte) (typeURL, value []byte, err error) {
-	text := true
-	err = eachField(data, func(num protowire.Number, v []byte) {
-		switch num {
-		case 1:
-			typeURL, text = v, text && utf8.Valid(v)
-		case 2:
-			value = v
+	c, text := wire.Fields(data), true
+	for c.Next() {
+		switch {
+		case c.Bytes(1):
+			typeURL, text = c.Value(), text && utf8.Valid(c.Value())
+		case c.Bytes(2):
+			value = c.Value()
 		}
-	})
-	if err == nil && !text {
+	}
+	if err = c.Err(); err == nil && !text {
 		err = errors.New("its type URL is not valid UTF-8")
 	}
 	if err != nil {
@@ -373,56 +380,26 @@ func splitAny(data []byte) (typeURL, value []byte, err error) {
 // A field that comes twice is merged, as protobuf demands: concatenated encodings
 // are the encoding of the merged message.
 func splitResource(data []byte) (meta, body []byte, err error) {
-	merge := func(have, next []byte) []byte {
-		if have == nil {
-			return next
+	c := wire.Fields(data)
+	for c.Next() {
+		switch {
+		case c.Bytes(1):
+			meta = merge(meta, c.Value())
+		case c.Bytes(2):
+			body = merge(body, c.Value())
 		}
-		return slices.Concat(have, next)
 	}
-	err = eachField(data, func(num protowire.Number, v []byte) {
-		switch num {
-		case 1:
-			meta = merge(meta, v)
-		case 2:
-			body = merge(body, v)
-		}
-	})
-	if err != nil {
+	if err := c.Err(); err != nil {
 		return nil, nil, fmt.Errorf("element does not decode as istio.mcp.v1alpha1.Resource: %w", err)
 	}
 	return meta, body, nil
 }
 
-// eachField walks the top level of an encoded message and hands every
-// length-delimited field to f, which may be nil.
-func eachField(data []byte, f func(num protowire.Number, value []byte)) error {
-	for len(data) > 0 {
-		num, typ, n := protowire.ConsumeTag(data)
-		if n < 0 {
-			return protowire.ParseError(n)
-		}
-		if num > protowire.MaxValidNumber {
-			return fmt.Errorf("field number %d is out of range", num)
-		}
-		data = data[n:]
-		if typ == protowire.BytesType {
-			v, n := protowire.ConsumeBytes(data)
-			if n < 0 {
-				return protowire.ParseError(n)
-			}
-			if f != nil {
-				f(num, v)
-			}
-			data = data[n:]
-			continue
-		}
-		n = protowire.ConsumeFieldValue(num, typ, data)
-		if n < 0 {
-			return protowire.ParseError(n)
-		}
-		data = data[n:]
+func merge(have, next []byte) []byte {
+	if have == nil {
+		return next
 	}
-	return nil
+	return slices.Concat(have, next)
 }
 
 func appendLen(b []byte, num protowire.Number, n int) []byte {

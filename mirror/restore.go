@@ -3,6 +3,8 @@ package mirror
 import (
 	"errors"
 	"fmt"
+
+	"meshrelay/internal/text"
 )
 
 // Restore builds a resource from what was written down of it: its kind, its Any, and what
@@ -24,7 +26,7 @@ func Restore(kind Kind, data []byte, source, cluster, sourceVersion string) (*Re
 		return newBare(kind, data, f, sourceVersion), nil
 	}
 	if !hasMessageName(typeURL, "istio.mcp.v1alpha1.Resource") {
-		return nil, fmt.Errorf("element is a %q, want %q", abbreviate(string(typeURL)), resourceURL)
+		return nil, fmt.Errorf("element is a %q, want %q", text.Abbreviate(string(typeURL)), resourceURL)
 	}
 	meta, body, err := splitResource(value)
 	if err != nil {
@@ -34,7 +36,7 @@ func Restore(kind Kind, data []byte, source, cluster, sourceVersion string) (*Re
 	if err != nil {
 		return nil, err
 	}
-	name := abbreviate(string(md.name))
+	name := text.Abbreviate(string(md.name))
 	if !md.validText() {
 		return nil, errors.New("the name, a label or an annotation is not valid UTF-8")
 	}

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"unicode/utf8"
 
+	"meshrelay/internal/wire"
+
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
@@ -101,34 +103,23 @@ func (s *shape) check(data []byte, depth int) error {
 	if depth == 0 {
 		return errShape
 	}
-	for len(data) > 0 {
-		num, typ, n := protowire.ConsumeTag(data)
-		if n < 0 || num > protowire.MaxValidNumber {
-			return errShape
-		}
-		data = data[n:]
-		if typ != protowire.BytesType {
-			n := protowire.ConsumeFieldValue(num, typ, data)
-			if n < 0 {
-				return errShape
-			}
-			data = data[n:]
+	c := wire.Fields(data)
+	for c.Next() {
+		if c.Type != protowire.BytesType {
 			continue
 		}
-		v, n := protowire.ConsumeBytes(data)
-		if n < 0 {
-			return errShape
-		}
-		data = data[n:]
 		var f fieldShape
-		if int(num) < len(s.low) {
-			f = s.low[num]
+		if int(c.Number) < len(s.low) {
+			f = s.low[c.Number]
 		} else {
-			f = s.fields[num]
+			f = s.fields[c.Number]
 		}
-		if err := f.check(v, depth); err != nil {
+		if err := f.check(c.Value(), depth); err != nil {
 			return err
 		}
+	}
+	if c.Err() != nil {
+		return errShape
 	}
 	return nil
 }

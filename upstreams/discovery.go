@@ -11,7 +11,7 @@ import (
 
 	"meshrelay/adsclient"
 	"meshrelay/config"
-	"meshrelay/federation"
+	"meshrelay/federation/services"
 	"meshrelay/mirror"
 )
 
@@ -23,7 +23,7 @@ type discovery struct {
 	known   func(cluster string) *endpointv3.ClusterLoadAssignment
 	settled func(cluster string) bool
 
-	clusters map[*record][]federation.Cluster
+	clusters map[*record][]services.Cluster
 	waiting  map[*record]struct{}      // whose endpoints are not known yet
 	names    map[string]map[string]int // names of the source, by cluster; and how often
 	asked    map[string]struct{}       // the clusters that are asked for
@@ -33,7 +33,7 @@ type discovery struct {
 func newDiscovery(e *endpoints) *discovery {
 	return &discovery{
 		known: e.get, settled: e.settled,
-		clusters: map[*record][]federation.Cluster{}, waiting: map[*record]struct{}{}, names: map[string]map[string]int{}, asked: map[string]struct{}{},
+		clusters: map[*record][]services.Cluster{}, waiting: map[*record]struct{}{}, names: map[string]map[string]int{}, asked: map[string]struct{}{},
 	}
 }
 
@@ -48,8 +48,8 @@ var errUnanswered = errors.New("its endpoints have been asked for, and the upstr
 var errNoEndpoints = errors.New("the service has no endpoints that are healthy and reachable")
 
 // follow notes that a record is the service r, and returns its endpoints.
-func (d *discovery) follow(rec *record, r *mirror.Resource) (federation.Assignments, error) {
-	clusters, err := federation.Clusters(r)
+func (d *discovery) follow(rec *record, r *mirror.Resource) (services.Assignments, error) {
+	clusters, err := services.Clusters(r)
 	if err != nil {
 		d.unfollow(rec, r.FullName())
 		return nil, err
@@ -59,7 +59,7 @@ func (d *discovery) follow(rec *record, r *mirror.Resource) (federation.Assignme
 		d.add(rec, r.FullName(), clusters)
 	}
 	delete(d.waiting, rec)
-	out := federation.Assignments{}
+	out := services.Assignments{}
 	waiting, answered := false, 0
 	for _, c := range clusters {
 		_, asked := d.asked[c.Name]
@@ -86,7 +86,7 @@ func (d *discovery) waitsFor(rec *record) bool {
 	return ok
 }
 
-func (d *discovery) add(rec *record, name string, clusters []federation.Cluster) {
+func (d *discovery) add(rec *record, name string, clusters []services.Cluster) {
 	d.clusters[rec] = clusters
 	for _, c := range clusters {
 		byName := d.names[c.Name]
@@ -151,7 +151,7 @@ func (x *XDS) discover(cfg config.Upstream, node config.Node, opts []grpc.DialOp
 			})
 		},
 		ResyncInterval: cfg.XDS.ResyncInterval.D(), FailbackAfter: cfg.XDS.FailbackAfter.D(), Logger: x.log,
-		MaxResponseBytes: cfg.Limits.MaxResponseBytes,
+		MaxResponseBytes: cfg.Limits.MaxResponseBytes, Gzip: slices.Contains(cfg.XDS.Compression, config.CompressionGzip),
 	}, x.endpointsChanged)
 	if err == nil {
 		x.table.discovery = newDiscovery(x.endpoints)

@@ -52,6 +52,8 @@ type endpointsConfig struct {
 	Logger   *slog.Logger
 	// MaxResponseBytes bounds a response. 0: as adsclient does.
 	MaxResponseBytes int
+	// Gzip: the server may compress.
+	Gzip bool
 }
 
 // endpoints follows the endpoints of clusters that an istiod has, by EDS on a stream of its
@@ -118,7 +120,7 @@ func newEndpoints(cfg endpointsConfig, changed func(clusters []string)) (*endpoi
 		Addresses: cfg.Addresses, Protocol: adsclient.SotW, Node: cfg.Node, Names: e.names,
 		TypeURLs:    func(bool) []string { return []string{edsTypeURL} },
 		DialOptions: cfg.DialOptions, ResyncInterval: cfg.ResyncInterval, FailbackAfter: cfg.FailbackAfter, Logger: cfg.Logger,
-		MaxResponseBytes: cfg.MaxResponseBytes,
+		MaxResponseBytes: cfg.MaxResponseBytes, Gzip: cfg.Gzip,
 	}, e)
 	if err != nil {
 		return nil, err
@@ -369,8 +371,8 @@ func (e *endpoints) HandleResponse(resp *adsclient.Response) error {
 	}
 	var out outcome
 	e.mu.Lock()
-	for raw := range resp.Resources() {
-		name, value, err := splitAssignment(raw.Any)
+	for raw := range resp.Resources(maxAssignment) {
+		name, value, err := splitAssignment(raw.Peek())
 		if err != nil {
 			out.refuse("an element", err)
 			continue
@@ -381,7 +383,7 @@ func (e *endpoints) HandleResponse(resp *adsclient.Response) error {
 				continue
 			}
 		}
-		differs, err := e.assign(a, value, wanted)
+		differs, err := e.assign(a, value, raw.Size, wanted)
 		if err != nil {
 			out.refuse(abbreviate(string(name)), err)
 			continue
@@ -407,14 +409,14 @@ func (e *endpoints) HandleResponse(resp *adsclient.Response) error {
 	return err
 }
 
-// assign takes over an assignment, and reports whether it differs from what is known. It is
+// assign takes over an assignment, whose element has size bytes, and reports whether it differs from what is known. It is
 // decoded once for that, and encoded anew: then only its content decides.
-func (e *endpoints) assign(a *assignment, value []byte, wanted bool) (differs bool, err error) {
+func (e *endpoints) assign(a *assignment, value []byte, size int, wanted bool) (differs bool, err error) {
+	if size > maxAssignment {
+		return false, fmt.Errorf("%d bytes: more than %d", size, maxAssignment)
+	}
 	if a.answered && bytes.Equal(a.data, value) {
 		return false, nil
-	}
-	if len(value) > maxAssignment {
-		return false, fmt.Errorf("%d bytes: more than %d", len(value), maxAssignment)
 	}
 	cla := &endpointv3.ClusterLoadAssignment{}
 	if err := proto.Unmarshal(value, cla); err != nil {

@@ -342,11 +342,11 @@ func TestEndpointsAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := &assignment{}
-	if _, err := e.assign(a, value, true); err == nil || a.answered {
+	if _, err := e.assign(a, value, len(value), true); err == nil || a.answered {
 		t.Errorf("an assignment of %d bytes is taken: %v", len(value), err)
 	}
 	e.size = maxAssignments
-	if _, err := e.assign(a, []byte("\x0a\x01a"), true); err == nil || !strings.Contains(err.Error(), "together") {
+	if _, err := e.assign(a, []byte("\x0a\x01a"), 3, true); err == nil || !strings.Contains(err.Error(), "together") {
 		t.Errorf("error %v", err)
 	}
 }

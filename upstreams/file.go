@@ -15,8 +15,19 @@ import (
 	"github.com/cenkalti/backoff/v5"
 
 	"meshrelay/config"
+	"meshrelay/internal/fswatch"
 	"meshrelay/mirror"
 	"meshrelay/state"
+)
+
+const (
+	// fileQuiet and fileLongest bound how long a change of a file waits for others.
+	fileQuiet   = 100 * time.Millisecond
+	fileLongest = time.Second
+	// fileRescan is how often everything is read again without a change, and fileBlindRescan
+	// where the system does not report changes.
+	fileRescan      = time.Minute
+	fileBlindRescan = 5 * time.Second
 )
 
 // File mirrors a file, or a directory of files, of Kubernetes-style YAML.
@@ -211,15 +222,18 @@ func (f *File) costs(resource string, p *mirror.Panic) error {
 // after each reading. Each call watches anew: what comes back at a path is not what
 // was watched there.
 func (f *File) follow(ctx context.Context, good func()) error {
-	w := newWatch(f.path)
-	defer w.close()
+	w := fswatch.New(fswatch.Options{Quiet: fileQuiet, Longest: fileLongest, Rescan: fileRescan, Poll: fileBlindRescan})
+	defer w.Close()
 	for {
 		// Watches first, so that what changes during the reading is noticed.
 		found, err := listFiles(f.path)
 		if err != nil {
 			return err
 		}
-		blind := w.cover(found.dirs)
+		blind := w.Watch(f.path, found.dirs...)
+		if blind != nil {
+			blind = fmt.Errorf("files are read every %v, as they can not be watched: %w", fileBlindRescan, blind)
+		}
 		repeating := f.isAsked()
 		if err := f.scanner.scan(f.path); err != nil {
 			return err
@@ -229,7 +243,7 @@ func (f *File) follow(ctx context.Context, good func()) error {
 			f.repeated()
 		}
 		good()
-		if err := w.wait(ctx, f.scanner.unsettled || f.scanner.recent && f.isFresh(), f.again); err != nil {
+		if _, err := w.Wait(ctx, f.scanner.unsettled || f.scanner.recent && f.isFresh(), f.again); err != nil {
 			return nil // ctx has ended
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"meshrelay/config"
-	"meshrelay/federation"
+	"meshrelay/internal/glob"
 	"meshrelay/mirror"
 )
 
@@ -157,7 +157,7 @@ func (m *Manager) atStart(now time.Time) (start, []candidate) {
 }
 
 func isOneOf(cluster string, patterns []string) bool {
-	return slices.ContainsFunc(patterns, func(p string) bool { return federation.MatchGlob(p, cluster) })
+	return slices.ContainsFunc(patterns, func(p string) bool { return glob.Match(p, cluster) })
 }
 
 // release notes that clients are served from now on. It reports whether that is so: not when

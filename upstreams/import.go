@@ -7,7 +7,9 @@ import (
 	"unique"
 
 	"meshrelay/config"
-	"meshrelay/federation"
+	"meshrelay/federation/filter"
+	"meshrelay/federation/rewrite"
+	"meshrelay/federation/services"
 	"meshrelay/mirror"
 	"meshrelay/state"
 )
@@ -40,14 +42,14 @@ var reasonNames = [reasons]string{
 // left out.
 func (r Reason) String() string { return reasonNames[r] }
 
-var filterReasons = map[federation.Reason]Reason{
-	"":                               imported,
-	federation.ReasonKind:            reasonKind,
-	federation.ReasonNamespace:       reasonNamespace,
-	federation.ReasonSelector:        reasonSelector,
-	federation.ReasonRevision:        reasonRevision,
-	federation.ReasonExpression:      reasonExpression,
-	federation.ReasonExpressionError: reasonExpressionError,
+var filterReasons = map[filter.Reason]Reason{
+	"":                           imported,
+	filter.ReasonKind:            reasonKind,
+	filter.ReasonNamespace:       reasonNamespace,
+	filter.ReasonSelector:        reasonSelector,
+	filter.ReasonRevision:        reasonRevision,
+	filter.ReasonExpression:      reasonExpression,
+	filter.ReasonExpressionError: reasonExpressionError,
 }
 
 // importer settles what becomes of the resources of one source on the way in: what of them
@@ -57,13 +59,13 @@ type importer struct {
 	generated       bool // what an istiod makes by itself is left out
 	relayed         bool // resources come from istiods or relays, not from files
 	services        string
-	gateways        federation.Gateways
+	gateways        services.Gateways
 	network         string // of the consumers, for discovered endpoints
 	// displaced are namespaces that are not mapped, and where another one that is mapped
 	// lands: of two resources of one name, one would hide the other.
 	displaced  map[string]string
-	filter     *federation.Filter
-	rewriter   *federation.Rewriter
+	filter     *filter.Filter
+	rewriter   *rewrite.Rewriter
 	provenance config.Provenance
 	// stamp is for what an istiod or a file has, relayStamp for what a relay has: only that
 	// tells where it comes from.
@@ -71,18 +73,18 @@ type importer struct {
 }
 
 func newImporter(u config.Upstream, p config.Provenance) (*importer, error) {
-	filter, err := federation.NewFilter(u.Import.Rules())
+	filter, err := filter.New(u.Import.Rules())
 	if err != nil {
 		return nil, fmt.Errorf("upstream %s: import: %w", u.Name, err)
 	}
-	rewriter, err := federation.NewRewriter(u.RewriteRules())
+	rewriter, err := rewrite.New(u.RewriteRules())
 	if err != nil {
 		return nil, fmt.Errorf("upstream %s: rewrite: %w", u.Name, err)
 	}
 	displaced := map[string]string{}
 	for from, to := range u.Rewrite.Namespaces {
 		own, prefixed := strings.CutPrefix(to, u.Rewrite.NamespacePrefix)
-		if _, mapped := u.Rewrite.Namespaces[own]; prefixed && !mapped && filter.PassesNamespace(from) {
+		if _, mapped := u.Rewrite.Namespaces[own]; prefixed && !mapped && filter.PassesNamespace(mirror.Kind{}, from) {
 			displaced[own] = from
 		}
 	}
@@ -97,7 +99,7 @@ func newImporter(u config.Upstream, p config.Provenance) (*importer, error) {
 		displaced: displaced,
 		source:    u.Name, cluster: u.ClusterID, generated: u.XDS != nil && u.Generated != config.GeneratedKeep, relayed: u.XDS != nil,
 		services: u.Services.Mode, network: u.Services.Network,
-		gateways: federation.Gateways{Addresses: u.Services.Gateways, Network: u.Services.Network, Locality: u.Services.Locality},
+		gateways: services.Gateways{Addresses: u.Services.Gateways, Network: u.Services.Network, Locality: u.Services.Locality},
 		filter:   filter, rewriter: rewriter, provenance: p,
 	}, nil
 }
@@ -112,7 +114,7 @@ func (im *importer) admits(r state.Record) bool {
 	if original == nil {
 		original = r.Resource
 	}
-	return original.Namespace() != "" || original.Kind() == mirror.MeshConfig || im.filter.PassesScope(original.Key())
+	return original.Namespace() != "" || original.Kind() == mirror.MeshConfig || im.filter.PassesNamespace(original.Kind(), original.Namespace())
 }
 
 // stampFor returns the stamp for what a server has.
@@ -142,7 +144,7 @@ func (im *importer) check(r *mirror.Resource, path []string, relay bool) (Reason
 			return reasonHops, fmt.Sprintf("it has passed %d relays or more, which is all that provenance.maxHops allows", im.provenance.MaxHops)
 		}
 	}
-	if im.relayed && federation.IsSynthetic(r) {
+	if im.relayed && services.IsSynthetic(r) {
 		if im.services == config.ServicesOmit {
 			return reasonGenerated, "an istiod made it of a Kubernetes service, without endpoints: services.mode says what becomes of those"
 		}
@@ -161,19 +163,19 @@ func (im *importer) check(r *mirror.Resource, path []string, relay bool) (Reason
 
 // discovers reports whether the endpoints of a resource have to be asked for.
 func (im *importer) discovers(r *mirror.Resource) bool {
-	return im.services == config.ServicesDiscover && federation.IsSynthetic(r)
+	return im.services == config.ServicesDiscover && services.IsSynthetic(r)
 }
 
 // reshape returns a resource that is imported as it is to be held here, and whether it
 // differs. endpoints are those of a service that are known.
-func (im *importer) reshape(r *mirror.Resource, endpoints federation.Assignments) (out *mirror.Resource, differs bool, err error) {
+func (im *importer) reshape(r *mirror.Resource, endpoints services.Assignments) (out *mirror.Resource, differs bool, err error) {
 	out = r
-	if im.relayed && federation.IsSynthetic(r) {
+	if im.relayed && services.IsSynthetic(r) {
 		switch im.services {
 		case config.ServicesGateway:
 			out, err = im.gateways.Reach(r)
 		case config.ServicesDiscover:
-			out, err = federation.WithEndpoints(r, endpoints, im.network)
+			out, err = services.WithEndpoints(r, endpoints, im.network)
 		}
 		if err != nil {
 			return nil, false, fmt.Errorf("services: %w", err)

@@ -7,7 +7,6 @@ import (
 	"time"
 	"unicode"
 
-	"meshrelay/federation"
 	"meshrelay/mirror"
 )
 
@@ -58,7 +57,7 @@ func ParseScope(text string) (Scope, error) {
 	}
 	s := Scope{namespace: text[i+1:]}
 	if word := text[:i]; word != "*" {
-		kinds, err := federation.ParseKinds(word)
+		kinds, err := mirror.ParseKinds(word)
 		if err != nil {
 			return Scope{}, err
 		}

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"meshrelay/config"
-	"meshrelay/federation"
+	"meshrelay/federation/rewrite"
 	"meshrelay/mirror"
 )
 
@@ -66,7 +66,7 @@ func (s *staleness) setRules(cfg config.Upstream) {
 	s.byKind = map[mirror.Kind]staleRule{}
 	for _, k := range c.Kinds {
 		for _, word := range k.Kinds {
-			kinds, err := federation.ParseKinds(word)
+			kinds, err := mirror.ParseKinds(word)
 			if err != nil {
 				continue // the config has been checked
 			}
@@ -269,8 +269,8 @@ func (s *staleness) annotated(key mirror.Key, r *mirror.Resource) *mirror.Resour
 	if !s.marked || key.Kind == mirror.MeshConfig || r.HasAnnotation(StaleAnnotation) {
 		return r
 	}
-	rw, err := federation.NewRewriter(federation.Rewrite{
-		Annotations: federation.Edit{Set: map[string]string{StaleAnnotation: s.since.UTC().Format(time.RFC3339)}},
+	rw, err := rewrite.New(rewrite.Rules{
+		Annotations: rewrite.Edit{Set: map[string]string{StaleAnnotation: s.since.UTC().Format(time.RFC3339)}},
 	})
 	if err != nil {
 		return r

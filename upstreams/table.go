@@ -188,16 +188,18 @@ func (t *table) replace(sp *spelling, resp *adsclient.Response) (out outcome) {
 	sp.moreRefused = 0
 	seen, unnamed := 0, 0
 	var changed []string
-	// late are elements for which there is no room before what is gone is gone.
-	var late []adsclient.RawResource
+	// late are the numbers of the elements for which there is no room before what is gone is gone.
+	var late []int32
+	at := int32(-1)
 	if len(sp.byName) == 0 {
 		sp.byName = make(map[string]*record, resp.Room())
 		changed = make([]string, 0, resp.Room())
 	}
-	for raw := range resp.Resources() {
-		name, err := peekName(sp.kind, raw.Any)
+	for raw := range resp.Resources(t.limits.MaxResourceBytes) {
+		at++
+		name, err := peekName(sp.kind, raw.Peek())
 		rec := sp.byName[string(name)]
-		if err == nil && rec == nil && !isMCP(sp.kind, raw.Any) {
+		if err == nil && rec == nil && !isMCP(sp.kind, raw.Peek()) {
 			err = errNoMCP // and what looked like its name need not be one
 		}
 		if err != nil {
@@ -205,9 +207,9 @@ func (t *table) replace(sp *spelling, resp *adsclient.Response) (out outcome) {
 			sp.refuse(unnamedElement, err, &out)
 			continue
 		}
-		if err := t.room(sp, rec, name, len(raw.Any)); err != nil {
+		if err := t.room(sp, rec, name, raw.Size); err != nil {
 			if rec == nil && errors.Is(err, errFull) {
-				late = append(late, raw)
+				late = append(late, at)
 				continue
 			}
 			sp.refuse(string(name), err, &out)
@@ -240,7 +242,7 @@ func (t *table) replace(sp *spelling, resp *adsclient.Response) (out outcome) {
 		rec.generation = sp.generation
 	}
 	out.changed = t.fold(sp.kind, changed)
-	defer func() { out.changed += t.admit(sp, late, &out) }()
+	defer func() { out.changed += t.admit(sp, resp, late, &out) }()
 	if seen == len(sp.byName) {
 		return out
 	}
@@ -267,16 +269,24 @@ func (t *table) replace(sp *spelling, resp *adsclient.Response) (out outcome) {
 	return out
 }
 
-// admit takes in new elements as far as there is room for them.
-func (t *table) admit(sp *spelling, late []adsclient.RawResource, out *outcome) (differ int) {
+// admit takes in new elements, whose numbers late has, as far as there is room for them.
+func (t *table) admit(sp *spelling, resp *adsclient.Response, late []int32, out *outcome) (differ int) {
 	var changed []string
-	for _, raw := range late {
-		name, err := peekName(sp.kind, raw.Any)
+	at := int32(-1)
+	for raw := range resp.Resources(t.limits.MaxResourceBytes) {
+		if len(late) == 0 {
+			break
+		}
+		if at++; at != late[0] {
+			continue
+		}
+		late = late[1:]
+		name, err := peekName(sp.kind, raw.Peek())
 		if err != nil {
 			continue // it had a name before
 		}
 		rec := sp.byName[string(name)]
-		if err := t.room(sp, rec, name, len(raw.Any)); rec == nil && err != nil {
+		if err := t.room(sp, rec, name, raw.Size); rec == nil && err != nil {
 			sp.refuse(string(name), err, out)
 			continue
 		}
@@ -300,8 +310,8 @@ func (t *table) patch(sp *spelling, resp *adsclient.Response) (out outcome) {
 		changed = make([]string, 0, resp.Room())
 	}
 	seen := map[string]bool{}
-	for raw := range resp.Resources() {
-		name, err := peekName(sp.kind, raw.Any)
+	for raw := range resp.Resources(t.limits.MaxResourceBytes) {
+		name, err := peekName(sp.kind, raw.Peek())
 		if err == nil && sp.kind != mirror.MeshConfig && string(name) != string(raw.Name) {
 			err = fmt.Errorf("the element is named %q and the resource in it %q", raw.Name, name)
 		}
@@ -314,15 +324,15 @@ func (t *table) patch(sp *spelling, resp *adsclient.Response) (out outcome) {
 			sp.refuse(full, errDuplicate, &out)
 			continue
 		}
-		seen[full] = true
 		rec := sp.byName[full]
-		if err := t.room(sp, rec, name, len(raw.Any)); err != nil {
+		if err := t.room(sp, rec, name, raw.Size); err != nil {
 			sp.refuse(full, err, &out)
 			if rec != nil {
-				rec.hash = xxh3.Uint128{}
+				rec.hash, seen[full] = xxh3.Uint128{}, true
 			}
 			continue
 		}
+		seen[full] = true // no name for which there is no room: there may be millions
 		if rec == nil {
 			delete(sp.refused, full)
 			if full, differs := t.enter(sp, &record{}, name, raw, &out); differs {
@@ -341,14 +351,14 @@ func (t *table) patch(sp *spelling, resp *adsclient.Response) (out outcome) {
 			changed = append(changed, full)
 		}
 	}
-	for _, name := range resp.Removed {
+	for name := range resp.Removed() {
 		if sp.kind == mirror.MeshConfig {
-			name = mirror.MeshConfigName
+			name = []byte(mirror.MeshConfigName)
 		}
-		if rec := sp.byName[name]; rec != nil && !seen[name] && t.forget(sp, name, rec) {
-			gone = append(gone, name)
+		if rec := sp.byName[string(name)]; rec != nil && !seen[string(name)] && t.forget(sp, string(name), rec) {
+			gone = append(gone, string(name))
 		}
-		delete(sp.refused, name)
+		delete(sp.refused, string(name))
 	}
 	out.changed, out.gone = t.fold(sp.kind, changed), len(gone)
 	t.fold(sp.kind, gone)
@@ -412,17 +422,21 @@ func (r *record) say(version []byte) {
 func (r *record) good() bool { return r.hash != xxh3.Uint128{} }
 
 func (sp *spelling) refuse(name string, err error, out *outcome) {
-	out.refuse(sp.typeURL+" "+abbreviate(name), err)
-	reason := err.Error()
+	if len(out.bad) < maxNamed {
+		out.refuse(sp.typeURL+" "+abbreviate(name), err)
+	} else {
+		out.badTotal++ // nothing is formatted: there may be millions
+	}
 	if len(name) > maxKeptName {
 		name = abbreviate(name)
-	}
-	if len(reason) > maxReason {
-		reason = strings.ToValidUTF8(reason[:maxReason], "") + "…"
 	}
 	if _, known := sp.refused[name]; !known && len(sp.refused) >= maxKeptRefused {
 		sp.moreRefused++
 		return
+	}
+	reason := err.Error()
+	if len(reason) > maxReason {
+		reason = strings.ToValidUTF8(reason[:maxReason], "") + "…"
 	}
 	sp.refused[name] = reason
 }

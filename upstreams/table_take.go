@@ -4,7 +4,7 @@ import (
 	"errors"
 	"time"
 
-	"meshrelay/federation"
+	"meshrelay/federation/services"
 	"meshrelay/mirror"
 )
 
@@ -32,7 +32,7 @@ func (t *table) take(sp *spelling, rec *record, r *mirror.Resource, path []strin
 	case had && (errors.Is(err, errWaiting) || errors.Is(err, errUnanswered)):
 		rec.original = r // what was known before stays in force until then
 		return false, nil
-	case errors.Is(err, errWaiting), errors.Is(err, errUnanswered), errors.Is(err, errNoEndpoints), errors.Is(err, federation.ErrUnreachable):
+	case errors.Is(err, errWaiting), errors.Is(err, errUnanswered), errors.Is(err, errNoEndpoints), errors.Is(err, services.ErrUnreachable):
 		t.leaveOut(sp, rec, r, reasonEndpoints, err.Error())
 		return had, nil
 	case err != nil:
@@ -57,7 +57,7 @@ func (t *table) leaveOut(sp *spelling, rec *record, r *mirror.Resource, reason R
 
 // reshape returns what a record is to hold of r.
 func (t *table) reshape(rec *record, r *mirror.Resource) (held *mirror.Resource, reshaped bool, err error) {
-	var known federation.Assignments
+	var known services.Assignments
 	discovers := t.discovery != nil && t.importer.discovers(r)
 	if discovers {
 		if known, err = t.discovery.follow(rec, r); err != nil {
@@ -67,7 +67,7 @@ func (t *table) reshape(rec *record, r *mirror.Resource) (held *mirror.Resource,
 		t.unfollow(rec, r.FullName())
 	}
 	held, reshaped, err = t.importer.reshape(r, known)
-	if err == nil && discovers && federation.IsSynthetic(held) {
+	if err == nil && discovers && services.IsSynthetic(held) {
 		err = errNoEndpoints
 	}
 	return held, reshaped, err

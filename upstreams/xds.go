@@ -102,10 +102,6 @@ func newXDS(cfg config.Upstream, node config.Node, provenance config.Provenance,
 	if cfg.XDS.TokenFile != "" {
 		opts = append(opts, grpc.WithPerRPCCredentials(adsclient.TokenFile(cfg.XDS.TokenFile)))
 	}
-	if slices.Contains(cfg.XDS.Compression, config.CompressionGzip) {
-		// Of this connection: to register it would be for the whole process.
-		opts = append(opts, grpc.WithDecompressor(grpc.NewGZIPDecompressor())) //nolint:staticcheck // there is no other way
-	}
 	client, err := adsclient.New(adsclient.Config{
 		Addresses: cfg.XDS.Addresses,
 		Protocol:  adsclient.Protocol(cfg.XDS.Protocol),
@@ -122,8 +118,8 @@ func newXDS(cfg config.Upstream, node config.Node, provenance config.Provenance,
 		SyncTimeout:    cfg.XDS.SyncTimeout.D(),
 		FailbackAfter:  cfg.XDS.FailbackAfter.D(),
 
-		MaxResponseBytes: cfg.Limits.MaxResponseBytes,
-		Logger:           log,
+		MaxResponseBytes: cfg.Limits.MaxResponseBytes, Gzip: slices.Contains(cfg.XDS.Compression, config.CompressionGzip),
+		Logger: log,
 	}, x)
 	if err != nil {
 		x.free()
@@ -321,7 +317,7 @@ func (x *XDS) HandleResponse(resp *adsclient.Response) error {
 		x.drift[kind.String()] += uint64(n)
 		x.log.Info("asking for everything again has brought what no push had", "type", resp.TypeURL, "changed", result.changed, "gone", result.gone)
 	}
-	x.log.Debug("response", "type", resp.TypeURL, "resources", resp.Len(), "removed", len(resp.Removed),
+	x.log.Debug("response", "type", resp.TypeURL, "resources", resp.Len(), "removed", resp.RemovedLen(),
 		"changed", result.changed, "deleted", result.deleted, "bytes", resp.Size())
 	if back {
 		x.sayAll()

@@ -37,11 +37,11 @@ func (x *XDS) noteRepeated(sp *spelling, resp *adsclient.Response, result outcom
 		return
 	}
 	if !resp.Complete && sp.kind != mirror.MeshConfig {
-		for raw := range resp.Resources() {
+		for raw := range resp.Resources(x.table.limits.MaxResourceBytes) {
 			delete(names, string(raw.Name))
 		}
-		for _, name := range resp.Removed {
-			delete(names, name)
+		for name := range resp.Removed() {
+			delete(names, string(name))
 		}
 		if len(names) > 0 {
 			return

@@ -1,151 +1,71 @@
 package main
 
 import (
-	"cmp"
-	"context"
-	"errors"
 	"fmt"
+	"io"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"meshrelay/admin"
-	"meshrelay/internal/printer"
-	"meshrelay/internal/statusview"
+	"meshrelay/internal/cliview"
 )
 
-// completionTimeout bounds how long a shell waits for the names of upstreams.
-const completionTimeout = 2 * time.Second
-
-// socketAccess is how to reach the Unix socket of a running relay.
-type socketAccess struct {
-	admin  adminAccess
-	socket string
-}
-
-func (a *socketAccess) flags(cmd *cobra.Command) {
-	a.admin.flags(cmd)
-	cmd.Flags().StringVar(&a.socket, "socket", "", "`path` of the relay's Unix socket (default: what the relay says at its admin address)")
-}
-
-// with calls f with a client of the socket, under the timeout, which cmd.Context then carries.
-// A refusal of the relay is returned in its own words.
-func (a *socketAccess) with(cmd *cobra.Command, f func(admin.Client) error) error {
-	return a.admin.with(cmd, func(c admin.Client) error {
-		c.Socket = a.socket
-		if c.Socket == "" {
-			v, err := c.Version(cmd.Context())
-			switch {
-			case err != nil:
-				return err
-			case v.AdminSocket == "":
-				return fmt.Errorf("the relay at %s has no Unix socket open: \"relay status\" says why", c.Address)
-			}
-			c.Socket, c.Named = v.AdminSocket, true
-		}
-		err := f(c)
-		var refused *admin.StatusError
-		if !errors.As(err, &refused) {
-			return err
-		}
-		var lines []error // of a config, a mistake each; what is indented belongs to the line before
-		for line := range strings.Lines(refused.Text) {
-			text := printer.Clean(strings.TrimRight(line, " \n"))
-			if n := len(lines); n > 0 && strings.HasPrefix(text, " ") {
-				lines[n-1] = fmt.Errorf("%w\n%s", lines[n-1], text)
-				continue
-			}
-			lines = append(lines, errors.New(strings.TrimSpace(text)))
-		}
-		if len(lines) == 0 {
-			return err
-		}
-		return errors.Join(lines...)
-	})
-}
-
-// completeUpstreams completes the name of an upstream of the relay at the admin address.
-func (a *socketAccess) completeUpstreams(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	ctx, cancel := context.WithTimeout(cmp.Or(cmd.Context(), context.Background()), completionTimeout)
-	defer cancel()
-	all, err := admin.Client{Address: a.admin.address, Socket: a.socket}.Upstreams(ctx)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	var names []string
-	for _, u := range all {
-		names = append(names, u.Name)
-	}
-	return names, cobra.ShellCompDirectiveNoFileComp
-}
-
-// wanted returns a check of the arguments: that there are as many as the names of what is
-// wanted. The mistake is said with how the command is used.
-func wanted(names ...string) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		usage := cmd.Parent().CommandPath() + " " + cmd.Use
-		if len(args) < len(names) {
-			return fmt.Errorf("say which %s: %s", strings.Join(names[len(args):], " and which "), usage)
-		}
-		if len(args) > len(names) {
-			return fmt.Errorf("%q is too much: %s", args[len(names)], usage)
-		}
-		return nil
-	}
-}
-
-// control is a command about one upstream that prints a text.
-func control(cmd *cobra.Command, do func(ctx context.Context, c admin.Client, upstream string) (string, error)) *cobra.Command {
-	access := &socketAccess{}
-	cmd.Args = wanted("upstream")
-	cmd.ValidArgsFunction = access.completeUpstreams
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return access.with(cmd, func(c admin.Client) error {
-			text, err := do(cmd.Context(), c, args[0])
-			if text != "" {
-				fmt.Fprintln(cmd.OutOrStdout(), text)
-			}
-			return err
-		})
+func newHeld() *cobra.Command {
+	var access socketAccess
+	var out output
+	cmd := &cobra.Command{
+		Use:   "held [UPSTREAM]",
+		Short: "List deletions that guards hold",
+		Long: `List the deletions that the guards of a running relay hold, of one upstream or of all: the ID
+and reason of each hold, when it ends, and every resource with its age and the time since its
+upstream deleted it. All listed resources are still served.`,
+		Example: `  relay held
+  relay held east
+  relay held east -o yaml`,
+		Args:              wanted(1, "UPSTREAM"),
+		ValidArgsFunction: access.completeUpstreams,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return access.with(cmd, func(c admin.Client) error {
+				held, err := c.Held(cmd.Context(), strings.Join(args, ""))
+				if err != nil {
+					return err
+				}
+				return out.write(cmd.OutOrStdout(), held, func(w io.Writer) error { return cliview.Held(w, held, time.Now()) })
+			})
+		},
 	}
 	access.flags(cmd)
+	out.flag(cmd, "table", "yaml", "json")
 	return cmd
 }
 
 func newHistory() *cobra.Command {
 	var access socketAccess
-	var output string
+	var out output
 	cmd := &cobra.Command{
 		Use:   "history UPSTREAM",
-		Short: "Show the states that an upstream was in, newest first",
-		Long: `Show the revisions of an upstream of a running relay: when it changed, and what. How many
-are kept, and for how long, is state.history in the config file.`,
+		Short: "List the revisions of an upstream, newest first",
+		Long: `List the revisions of an upstream of a running relay: when it changed, and what. state.history
+in the config file limits their number and age.`,
 		Example: `  relay history east
   relay history east -o json`,
-		Args:              wanted("upstream"),
+		Args:              wanted(0, "UPSTREAM"),
 		ValidArgsFunction: access.completeUpstreams,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := tableOrJSON(output); err != nil {
-				return err
-			}
 			return access.with(cmd, func(c admin.Client) error {
 				revisions, err := c.History(cmd.Context(), args[0])
-				switch {
-				case err != nil:
+				if err != nil {
 					return err
-				case output == "json":
-					return writeJSON(cmd.OutOrStdout(), revisions)
 				}
-				return statusview.History(cmd.OutOrStdout(), revisions, time.Now())
+				return out.write(cmd.OutOrStdout(), revisions, func(w io.Writer) error { return cliview.History(w, revisions, time.Now()) })
 			})
 		},
 	}
 	access.flags(cmd)
-	outputFlag(cmd, &output)
+	out.flag(cmd, "table", "json")
 	return cmd
 }
 
@@ -153,10 +73,10 @@ func newReload() *cobra.Command {
 	var access socketAccess
 	cmd := &cobra.Command{
 		Use:   "reload",
-		Short: "Have a running relay read its config file again",
-		Long: `Have a running relay read its config file again and take it over, as SIGHUP does, and
-say what came of it. A relay does so by itself when the file changes. What is wrong with
-the file is printed, and the exit code is 1; then the relay goes on with what it had.`,
+		Short: "Load the config file of a running relay again",
+		Long: `Have a running relay load its config file again, as SIGHUP does, and print the result. A
+relay does so by itself when the file changes. The command prints the mistakes in the file and
+exits with 1 if there are any; then the relay keeps its previous config.`,
 		Example: `  relay reload`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -165,12 +85,52 @@ the file is printed, and the exit code is 1; then the relay goes on with what it
 				if err != nil {
 					return err
 				}
-				text := "the config file is in force"
-				if len(s.NeedsRestart) > 0 {
-					text += ", but for what needs a restart: " + strings.Join(s.NeedsRestart, ", ")
-				}
-				fmt.Fprintln(cmd.OutOrStdout(), text)
+				fmt.Fprintln(cmd.OutOrStdout(), cliview.Reloaded(s))
 				return nil
+			})
+		},
+	}
+	access.flags(cmd)
+	return cmd
+}
+
+func newLogLevel() *cobra.Command {
+	var access socketAccess
+	levels := []string{"debug", "info", "warn", "error"}
+	cmd := &cobra.Command{
+		Use:   "log-level [debug|info|warn|error]",
+		Short: "Show or set the log level of a running relay",
+		Long: `Show the log level of a running relay, or set it until the relay ends or loads a config file
+with another level. The admin address shows it; the relay's Unix socket sets it.`,
+		Example: `  relay log-level
+  relay log-level debug
+  relay log-level info --admin 127.0.0.1:15014`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 && !slices.Contains(levels, strings.ToLower(args[0])) {
+				return fmt.Errorf("log level %q: want debug, info, warn or error", args[0])
+			}
+			return wanted(1, "LEVEL")(cmd, args)
+		},
+		ValidArgs: levels,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			show := func(c admin.Client) error {
+				level, err := c.LogLevel(cmd.Context())
+				if err == nil {
+					fmt.Fprintln(cmd.OutOrStdout(), level)
+				}
+				return err
+			}
+			if len(args) == 0 {
+				return access.admin.with(cmd, func(c admin.Client) error {
+					c.Socket = access.socket
+					return show(c)
+				})
+			}
+			return access.with(cmd, func(c admin.Client) error {
+				if err := c.SetLogLevel(cmd.Context(), args[0]); err != nil {
+					return err
+				}
+				return show(c)
 			})
 		},
 	}

@@ -155,12 +155,12 @@ func (c *controlled) relay(args ...string) (code int, stdout, stderr string) {
 const heldTable = `upstream east: hold abcd
   4 deletions of 5 resources, held for -
   reason: every B would go
-  ends:   only when the upstream has the resources again, or somebody releases them
+  ends:   when the upstream has the resources again, or an operator releases them
 
 KIND   NAMESPACE   NAME   AGE   HELD
 a/B    c           d      -     -
 
-All of these are still served. If the deletions are meant: relay release east --hold abcd
+All of these are still served. To delete them: relay release east --hold abcd
 `
 
 func TestOperatorsCommandsSayWhatIsNowTheCase(t *testing.T) {
@@ -171,13 +171,13 @@ func TestOperatorsCommandsSayWhatIsNowTheCase(t *testing.T) {
 		code int
 		want string // of stdout, or of stderr when the code is not 0
 	}{
-		{"freeze east", 0, "upstream east is frozen as it was: its 5 resources stay as they are until \"relay unfreeze east\", or until the relay ends: it keeps no state (state.dir)\n"},
-		{"freeze east --for 2h --reason upgrade", 0, "upstream east is frozen as it was: its 5 resources stay as they are until 2030-01-02T03:04:05Z (or later, until the upstream is in contact) or \"relay unfreeze east\", or until the relay ends: it keeps no state (state.dir)\n"},
+		{"freeze east", 0, "upstream east is frozen, with 5 resources, until \"relay unfreeze east\"; no state is kept (state.dir), so that a restart ends it\n"},
+		{"freeze east --for 2h --reason upgrade", 0, "upstream east is frozen, with 5 resources, until 2030-01-02T03:04:05Z (later if it is out of contact) or \"relay unfreeze east\"; no state is kept (state.dir), so that a restart ends it\n"},
 		{"freeze east --dry-run", 0, "dry run: upstream east would be frozen, with 5 resources\n"},
-		{"freeze east --for -2h", 1, "error: --for: -2h0m0s: want a time to come, as in 2h\n"},
-		{"freeze east --for 0s", 1, "error: --for: 0s: want a time to come, as in 2h\n"},
-		{"unfreeze east --dry-run", 0, "dry run: upstream east would be followed again: 0 added, 0 changed, 0 removed, 4 held by its guard, 1 as before\n  - a/B c/d\n  and 3 more\n"},
-		{"unfreeze east", 0, "upstream east is followed again\n" + heldTable},
+		{"freeze east --for -2h", 1, "error: --for: -2h0m0s: want a positive duration, as in 2h\n"},
+		{"freeze east --for 0s", 1, "error: --for: 0s: want a positive duration, as in 2h\n"},
+		{"unfreeze east --dry-run", 0, "dry run: unfreezing upstream east: 0 added, 0 changed, 0 removed, 4 held by its guard, 1 unchanged\n  - a/B c/d\n  and 3 more\n"},
+		{"unfreeze east", 0, "upstream east is unfrozen\n" + heldTable},
 		{"held", 0, heldTable},
 		{"held west", 0, "No deletions are held.\n"},
 		{"held nowhere", 1, "error: there is no upstream \"nowhere\": there are east, west\n"},
@@ -185,34 +185,34 @@ func TestOperatorsCommandsSayWhatIsNowTheCase(t *testing.T) {
 		{"release east", 2, heldTable},
 		{"release east --hold efgh", 1, "error: not possible: upstream east: hold efgh has grown by 1 since\n  + a/B c/e\n"},
 		{"release east --only B", 1, "error: --only: \"B\": want KIND/NAMESPACE, as in virtualservice/shop, or */shop, or vs/*\n"},
-		{"release east --all --only */c", 1, "error: --all releases whatever is held: use it without --hold and --only\n"},
+		{"release east --all --only */c", 1, "error: --all can not be combined with --hold or --only\n"},
 		{"release east --all --dry-run", 0, "dry run: upstream east: 1 deletion would be released, 3 still held\n  - a/B c/d\n"},
 		{"release east --hold abcd", 0, "upstream east: 1 deletion released, 3 still held\n  - a/B c/d\nSee what is still held: relay held east\n"},
 		{"release east --all", 1, "error: not possible: upstream east: nothing is held\n"},
 		{"release east", 1, "error: upstream east: nothing is held\n"},
-		{"rollback east --to 7 --dry-run", 0, "dry run: upstream east would be frozen at revision 7: 1 added, 30 changed, 0 removed, 0 as before\n  and 31 more\n"},
-		{"rollback east --to 7", 0, "upstream east is frozen at revision 7: its 1 resource stays as it is until \"relay unfreeze east\", or until the relay ends: it keeps no state (state.dir)\n"},
-		{"rollback east", 1, "error: say to which revision, with --to: \"relay history east\" lists them\n"},
-		{"rollback east --to -1", 1, "error: --to: \"-1\" is no revision: \"relay history east\" lists them\n"},
-		{"rollback east --to abc", 1, "error: --to: \"abc\" is no revision: \"relay history east\" lists them\n"},
-		{"rollback east --to 0", 1, "error: --to: \"0\" is no revision: \"relay history east\" lists them\n"},
-		{"rollback --to 7", 1, "error: say which upstream: relay rollback UPSTREAM --to REVISION\n"},
+		{"rollback east --to 7 --dry-run", 0, "dry run: upstream east would be frozen at revision 7: 1 added, 30 changed, 0 removed, 0 unchanged\n  and 31 more\n"},
+		{"rollback east --to 7", 0, "upstream east is frozen at revision 7, with 1 resource, until \"relay unfreeze east\"; no state is kept (state.dir), so that a restart ends it\n"},
+		{"rollback east", 1, "error: --to: want a revision, not \"\": \"relay history east\" lists them\n"},
+		{"rollback east --to -1", 1, "error: --to: want a revision, not \"-1\": \"relay history east\" lists them\n"},
+		{"rollback east --to abc", 1, "error: --to: want a revision, not \"abc\": \"relay history east\" lists them\n"},
+		{"rollback east --to 0", 1, "error: --to: want a revision, not \"0\": \"relay history east\" lists them\n"},
+		{"rollback --to 7", 1, "error: missing UPSTREAM: relay rollback UPSTREAM --to REVISION\n"},
 		{"freeze nowhere", 1, "error: there is no upstream \"nowhere\": there are east, west\n"},
-		{"freeze", 1, "error: say which upstream: relay freeze UPSTREAM\n"},
-		{"freeze east west", 1, "error: \"west\" is too much: relay freeze UPSTREAM\n"},
-		{"history", 1, "error: say which upstream: relay history UPSTREAM\n"},
-		{"explain", 1, "error: say which kind and which name: relay explain KIND NAME | explain --left-out [KIND]\n"},
+		{"freeze", 1, "error: missing UPSTREAM: relay freeze UPSTREAM\n"},
+		{"freeze east west", 1, "error: unexpected argument \"west\": relay freeze UPSTREAM\n"},
+		{"history", 1, "error: missing UPSTREAM: relay history UPSTREAM\n"},
+		{"explain", 1, "error: missing KIND and NAME: relay explain KIND NAME | explain --left-out [KIND]\n"},
 		{"history east", 0, "REVISION   AGE   RESOURCES   ADDED   CHANGED   REMOVED   BY         AMONG THEM\n7          60m   5           0       0         1         upstream   -a/B c/d\n"},
 		{"history east -o yaml", 1, "error: output format \"yaml\": want table or json\n"},
 		{"history nowhere", 1, "error: there is no upstream \"nowhere\": there are east, west\n"},
-		{"reload", 0, "the config file is in force\n"},
+		{"reload", 0, "config file loaded\n"},
 		{"log-level debug", 0, "debug\n"},
-		{"explain --left-out se db", 1, "error: \"db\" is too much: relay explain KIND NAME | explain --left-out [KIND]\n"},
+		{"explain --left-out se db", 1, "error: unexpected argument \"db\": relay explain KIND NAME | explain --left-out [KIND]\n"},
 		{"log-level loud", 1, "error: log level \"loud\": want debug, info, warn or error\n"},
-		{"log-level info warn", 1, "error: \"warn\" is too much: want one of debug, info, warn or error\n"},
+		{"log-level info warn", 1, "error: unexpected argument \"warn\": relay log-level [debug|info|warn|error]\n"},
 		{"log-level", 0, "debug\n"},
 		{"log-level --socket " + c.socket, 0, "debug\n"},
-		{"freeze west --socket " + c.socket, 0, "upstream west is not frozen any more\n"},
+		{"freeze west --socket " + c.socket, 0, "upstream west is no longer frozen\n"},
 	} {
 		code, stdout, stderr := c.relay(strings.Fields(tc.args)...)
 		got, other := stdout, stderr
@@ -238,7 +238,7 @@ func TestOperatorsCommandsSayWhatIsNowTheCase(t *testing.T) {
 		t.Errorf("%d %q", code, stderr)
 	}
 	c.reload, c.restart = nil, []string{"node.id", "admin.address"}
-	if code, stdout, _ := c.relay("reload"); code != 0 || stdout != "the config file is in force, but for what needs a restart: node.id, admin.address\n" {
+	if code, stdout, _ := c.relay("reload"); code != 0 || stdout != "config file loaded; restart needed for node.id, admin.address\n" {
 		t.Errorf("%d %q", code, stdout)
 	}
 }
@@ -251,22 +251,6 @@ func plainly(t *testing.T, v any) string {
 		t.Fatal(err)
 	}
 	return string(b)
-}
-
-func TestWhatIsFrozenIsSaidToLastAsLongAsItDoes(t *testing.T) {
-	frozen := upstreams.Status{Name: "east", Frozen: &upstreams.Frozen{Revision: 3}}
-	some := frozen
-	some.Resources = map[string]int{"a/B": 2}
-	for want, s := range map[string]admin.Controlled{
-		"upstream east is not frozen any more":                                                                                                                        {Status: upstreams.Status{Name: "east"}},
-		`upstream east is frozen at revision 3: nothing of it is served until "relay unfreeze east"`:                                                                  {Status: frozen, KeepsState: true},
-		`upstream east is frozen at revision 3: its 2 resources stay as they are until "relay unfreeze east"`:                                                         {Status: some, KeepsState: true},
-		`upstream east is frozen at revision 3: its 2 resources stay as they are until "relay unfreeze east", or until the relay ends: it keeps no state (state.dir)`: {Status: some},
-	} {
-		if got := describeFrozen(s, nil); got != want {
-			t.Errorf("%s\nwant %s", got, want)
-		}
-	}
 }
 
 func TestNamesOfUpstreamsAreCompleted(t *testing.T) {
@@ -285,7 +269,7 @@ func TestNamesOfUpstreamsAreCompleted(t *testing.T) {
 
 func TestWithoutASocketNothingCanBeChanged(t *testing.T) {
 	c := serveControls(t, "")
-	if code, _, stderr := c.relay("freeze", "east"); code != 1 || !strings.Contains(stderr, `has no Unix socket open: "relay status" says why`) {
+	if code, _, stderr := c.relay("freeze", "east"); code != 1 || !strings.Contains(stderr, `has no Unix socket open: see "relay status"`) {
 		t.Errorf("%d %s", code, stderr)
 	}
 	if code, _, stderr := c.relay("freeze", "east", "--socket", "/nowhere/admin.sock"); code != 1 || !strings.Contains(stderr, "the relay's own host") {
@@ -299,7 +283,7 @@ func TestWithoutASocketNothingCanBeChanged(t *testing.T) {
 	}
 	var out, errs strings.Builder
 	if code := execute([]string{"reload", "--admin", "127.0.0.1:1"}, &out, &errs); code != 1 || !strings.Contains(errs.String(), "ask the relay at admin address 127.0.0.1:1: dial") ||
-		!strings.Contains(errs.String(), "is a relay running, and is that its admin.address? Name another with --admin") {
+		!strings.Contains(errs.String(), "check that a relay runs, and that this is its admin.address, or use --admin") {
 		t.Errorf("%d %s", code, errs.String())
 	}
 }

@@ -1,65 +1,63 @@
 package main
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"meshrelay/admin"
-	"meshrelay/internal/explainview"
-	"meshrelay/internal/visible"
+	"meshrelay/internal/cliview"
 )
 
 func newExplain() *cobra.Command {
 	var access adminAccess
-	var namespace, output string
+	var out output
+	var namespace, upstream string
 	var diffs, leftOut bool
-	var upstream string
 	cmd := &cobra.Command{
 		Use:   "explain KIND NAME | explain --left-out [KIND]",
-		Short: "Show how what a running relay serves of a config came about",
-		Long: `Show every upstream that has a config, what import and rewrite rules did to it there,
-whose copy is served and why, since when, and which clients have acknowledged it. The
-config is named as the relay serves it, or as an upstream has it. The exit code is 1 when
-no upstream has it.
+		Short: "Explain why a resource is served as it is",
+		Long: `Show every upstream that has a resource, what import and rewrite rules did to it, whose copy
+is served and why, since when, and which clients have acknowledged it. Name the resource as the
+relay serves it, or as an upstream has it. The exit code is 1 when no upstream has it.
 
-With --left-out, list all that the upstreams have and import rules leave out, each with the
-rule.`,
+With --left-out, list all resources that import rules leave out, with the rule.`,
 		Example: `  relay explain serviceentry db -n shop
 
-  # With what is served as a difference from what each upstream has
+  # With the differences between what each upstream has and what is served
   relay explain se db -n shop --diff
 
   # What import rules leave out of one upstream
   relay explain --left-out --upstream east`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if leftOut {
-				return wanted([]string{"kind"}[:min(len(args), 1)]...)(cmd, args) // or none
+				return wanted(1, "KIND")(cmd, args)
 			}
-			return wanted("kind", "name")(cmd, args)
+			return wanted(0, "KIND", "NAME")(cmd, args)
 		},
 		ValidArgsFunction: completeKinds,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := tableOrJSON(output); err != nil {
-				return err
-			}
 			return access.with(cmd, func(c admin.Client) error {
 				if leftOut {
-					return printLeftOut(cmd, c, upstream, args, output)
+					all, err := c.LeftOut(cmd.Context(), upstream, strings.Join(args, ""))
+					if err != nil {
+						return err
+					}
+					return out.write(cmd.OutOrStdout(), all, func(w io.Writer) error { return cliview.LeftOut(w, all) })
 				}
 				e, err := c.Explain(cmd.Context(), args[0], namespace, args[1])
-				switch {
-				case err != nil:
+				if err != nil {
 					return err
-				case output == "json":
-					err = writeJSON(cmd.OutOrStdout(), e)
-				case e.Outcome != admin.Missing:
-					err = explainview.Explain(cmd.OutOrStdout(), e, diffs, time.Now())
 				}
+				err = out.write(cmd.OutOrStdout(), e, func(w io.Writer) error {
+					if e.Outcome == admin.Missing {
+						return nil
+					}
+					return cliview.Explain(w, e, diffs, time.Now())
+				})
 				if err == nil && e.Outcome == admin.Missing {
 					err = fmt.Errorf("no upstream has %s", e.Ref)
 				}
@@ -68,81 +66,39 @@ rule.`,
 		},
 	}
 	access.flags(cmd)
-	cmd.Flags().StringVarP(&namespace, "namespace", "n", "default", "`namespace` of the config")
-	cmd.Flags().BoolVar(&diffs, "diff", false, "show what is served as a difference from what each upstream has")
+	cmd.Flags().StringVarP(&namespace, "namespace", "n", "default", "`namespace` of the resource")
+	cmd.Flags().BoolVar(&diffs, "diff", false, "show differences between what each upstream has and what is served")
 	cmd.Flags().BoolVar(&leftOut, "left-out", false, "list what import rules leave out")
-	cmd.Flags().StringVar(&upstream, "upstream", "", "with --left-out: of this `upstream` only")
-	outputFlag(cmd, &output)
+	cmd.Flags().StringVar(&upstream, "upstream", "", "with --left-out: list this `upstream` only")
+	out.flag(cmd, "table", "json")
 	return cmd
-}
-
-func printLeftOut(cmd *cobra.Command, c admin.Client, upstream string, args []string, output string) error {
-	kind := ""
-	if len(args) > 0 {
-		kind = args[0]
-	}
-	all, err := c.LeftOut(cmd.Context(), upstream, kind)
-	switch {
-	case err != nil:
-		return err
-	case output == "json":
-		return writeJSON(cmd.OutOrStdout(), all)
-	}
-	return explainview.LeftOut(cmd.OutOrStdout(), all)
 }
 
 func newConflicts() *cobra.Command {
 	var access adminAccess
-	var kind, output string
+	var out output
+	var kind string
 	cmd := &cobra.Command{
 		Use:   "conflicts",
-		Short: "Show what the upstreams of a running relay do not agree on",
-		Long: `Show the keys (kind, namespace and name) that several upstreams have, with the winner,
-the losers, the reason and since when it is so; and the hosts that different configs claim
-where the same clients see them. Neither is an error: the first is settled by the merge
-policy, the second is served as it is.`,
+		Short: "List resources and hosts on which upstreams conflict",
+		Long: `List the resources that several upstreams have, with the winner, the losers, the reason and
+the time; and the hosts that different resources claim for the same clients. Neither is an
+error: the merge policy decides the first, the second is served as it is.`,
 		Example: `  relay conflicts
   relay conflicts --kind serviceentries -o json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := tableOrJSON(output); err != nil {
-				return err
-			}
 			return access.with(cmd, func(c admin.Client) error {
 				all, err := c.Conflicts(cmd.Context(), kind)
-				switch {
-				case err != nil:
+				if err != nil {
 					return err
-				case output == "json":
-					return writeJSON(cmd.OutOrStdout(), all)
 				}
-				return explainview.Conflicts(cmd.OutOrStdout(), all, time.Now())
+				return out.write(cmd.OutOrStdout(), all, func(w io.Writer) error { return cliview.Conflicts(w, all, time.Now()) })
 			})
 		},
 	}
 	access.flags(cmd)
-	cmd.Flags().StringVar(&kind, "kind", "", "show this `kind` only")
-	outputFlag(cmd, &output)
+	cmd.Flags().StringVar(&kind, "kind", "", "list this `kind` only")
+	out.flag(cmd, "table", "json")
 	return cmd
 }
-
-func outputFlag(cmd *cobra.Command, output *string) {
-	cmd.Flags().StringVarP(output, "output", "o", "table", "output `format`: table or json")
-	fixedCompletions(cmd, "output", "table", "json")
-}
-
-func tableOrJSON(output string) error {
-	if output != "table" && output != "json" {
-		return fmt.Errorf("output format %q: want table or json", output)
-	}
-	return nil
-}
-
-func writeJSON(w io.Writer, v any) error {
-	enc := json.NewEncoder(visible.JSONWriter(w))
-	enc.SetEscapeHTML(false)
-	enc.SetIndent("", "  ")
-	return enc.Encode(v)
-}
-
-var errDiffers = errors.New("the plan changes what is served")

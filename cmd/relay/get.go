@@ -13,8 +13,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"meshrelay/adsclient"
+	"meshrelay/internal/cliview"
 	"meshrelay/internal/lister"
-	"meshrelay/internal/printer"
 	"meshrelay/internal/selection"
 )
 
@@ -26,7 +26,7 @@ const watchResync = 30 * time.Second
 type getOptions struct {
 	namespace     string
 	allNamespaces bool
-	output        string
+	output        output
 	watch         bool
 	timeout       time.Duration
 	nodeNamespace string
@@ -38,14 +38,14 @@ func newGet() *cobra.Command {
 	var o getOptions
 	cmd := &cobra.Command{
 		Use:   "get KIND[,KIND...] [NAME...]",
-		Short: "Show what a relay or an istiod serves over MCP-over-xDS",
-		Long: `Show the configuration that a server gives to its MCP-over-xDS clients. The server may be
-a relay, an istiod (port 15010 or 15012), or anything else that speaks the protocol: what
-is shown is what an istiod would get from it with configSources.
+		Short: "List what a relay or istiod serves over MCP-over-xDS",
+		Long: `List the resources that a server gives to its MCP-over-xDS clients: a relay, an istiod (port
+15010 or 15012), or another server of the protocol. An istiod with that server in configSources
+gets the same.
 
-Kinds are named as for kubectl: by kind, plural or short name, with or without group.
-"all" means every well-known kind; others are given as group/version/Kind. Where a name
-belongs to several kinds, as gateways does, all of them are shown.`,
+Name kinds as for kubectl: by kind, plural or short name, with or without group. "all" means
+every well-known kind; name others as group/version/Kind. A name that belongs to several kinds,
+such as gateways, means all of them.`,
 		Example: `  # What the relay on this host serves, of all kinds and namespaces
   relay get all -A
 
@@ -69,10 +69,9 @@ belongs to several kinds, as gateways does, all of them are shown.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVarP(&o.namespace, "namespace", "n", "default", "show this `namespace`")
-	f.BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "show all namespaces")
-	f.StringVarP(&o.output, "output", "o", "table", "output `format`: table, yaml, json or name")
-	f.BoolVarP(&o.watch, "watch", "w", false, "after the resources show their changes as they come, until interrupted")
+	f.StringVarP(&o.namespace, "namespace", "n", "default", "list this `namespace`")
+	f.BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "list all namespaces")
+	f.BoolVarP(&o.watch, "watch", "w", false, "list changes after the resources, until interrupted")
 	f.DurationVar(&o.timeout, "timeout", 15*time.Second, "how long to wait for the server's complete answer")
 	f.StringVar(&o.access.Server, "server", "127.0.0.1:15010", "`address` of the server, host:port")
 	f.BoolVar(&o.plaintext, "plaintext", false, "connect without TLS (the default if the server is on loopback and no flag for TLS is given)")
@@ -81,8 +80,8 @@ belongs to several kinds, as gateways does, all of them are shown.`,
 	f.StringVar(&o.access.KeyFile, "key-file", "", "PEM `file` with the key of the client certificate")
 	f.StringVar(&o.access.ServerName, "server-name", "", "`name` to expect in the server's certificate (default: the host of the address)")
 	f.StringVar(&o.access.TokenFile, "token-file", "", "`file` with a bearer token")
-	f.StringVar(&o.nodeNamespace, "node-namespace", "istio-system", "`namespace` to present ourselves with: an istiod may demand its root namespace, and that of the token")
-	fixedCompletions(cmd, "output", "table", "yaml", "json", "name")
+	f.StringVar(&o.nodeNamespace, "node-namespace", "istio-system", "own `namespace` to present: an istiod may demand its root namespace, and that of the token")
+	o.output.flag(cmd, "table", "yaml", "json", "name")
 	return cmd
 }
 
@@ -102,10 +101,6 @@ func completeKinds(_ *cobra.Command, args []string, word string) ([]string, cobr
 }
 
 func get(cmd *cobra.Command, args []string, o getOptions) error {
-	format, err := printer.ParseFormat(o.output)
-	if err != nil {
-		return err
-	}
 	namespace := o.namespace
 	if o.allNamespaces {
 		namespace = ""
@@ -129,7 +124,7 @@ func get(cmd *cobra.Command, args []string, o getOptions) error {
 	for _, k := range sel.Kinds() {
 		cfg.Kinds = append(cfg.Kinds, lister.Kind{Kind: k.Kind, TypeURLs: k.TypeURLs})
 	}
-	opts := printer.Options{Format: format, Namespaces: namespace == "", Kinds: len(cfg.Kinds) > 1, Single: sel.Single(), Now: time.Now()}
+	opts := cliview.ResourceOptions{Format: cliview.Format(o.output.format), Namespaces: namespace == "", Kinds: len(cfg.Kinds) > 1, Single: sel.Single(), Now: time.Now()}
 	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	if o.watch {
@@ -138,7 +133,7 @@ func get(cmd *cobra.Command, args []string, o getOptions) error {
 	return list(ctx, cmd, cfg, sel, opts)
 }
 
-func list(ctx context.Context, cmd *cobra.Command, cfg lister.Config, sel *selection.Selection, opts printer.Options) error {
+func list(ctx context.Context, cmd *cobra.Command, cfg lister.Config, sel *selection.Selection, opts cliview.ResourceOptions) error {
 	resources, problems, err := lister.List(ctx, cfg)
 	if err != nil {
 		return err
@@ -146,39 +141,39 @@ func list(ctx context.Context, cmd *cobra.Command, cfg lister.Config, sel *selec
 	groups, found := sel.Group(resources)
 	missing := sel.Missing(found)
 	switch {
-	case len(found) > 0, opts.Format == printer.JSON && len(missing) == 0:
-		if err := printer.Print(cmd.OutOrStdout(), groups, opts); err != nil {
+	case len(found) > 0, opts.Format == cliview.JSON && len(missing) == 0:
+		if err := cliview.Resources(cmd.OutOrStdout(), groups, opts); err != nil {
 			return err
 		}
 	case len(missing) == 0:
 		fmt.Fprintln(cmd.ErrOrStderr(), sel.Nothing())
 	}
 	if len(problems) > 0 {
-		problems = append(problems, fmt.Errorf("%d resources do not decode and are not shown", len(problems)))
+		problems = append(problems, fmt.Errorf("resources that do not decode and are not shown: %d", len(problems)))
 	}
 	return errors.Join(append(missing, problems...)...)
 }
 
-func watch(ctx context.Context, cmd *cobra.Command, cfg lister.Config, sel *selection.Selection, opts printer.Options) error {
+func watch(ctx context.Context, cmd *cobra.Command, cfg lister.Config, sel *selection.Selection, opts cliview.ResourceOptions) error {
 	cfg.ResyncInterval = watchResync
-	out := printer.NewWatcher(cmd.OutOrStdout(), opts)
+	out := cliview.NewWatcher(cmd.OutOrStdout(), opts)
 	kinds := sel.Kinds()
 	observe := func(events []lister.Event) error {
 		shown := false
 		for _, e := range events {
-			r, event := e.Cur, printer.Modified
+			r, event := e.Cur, cliview.Modified
 			switch {
 			case e.Old == nil:
-				event = printer.Added
+				event = cliview.Added
 			case e.Cur == nil:
-				r, event = e.Old, printer.Deleted
+				r, event = e.Old, cliview.Deleted
 			}
 			i := slices.IndexFunc(kinds, func(k selection.Kind) bool { return k.Kind == r.Kind() })
 			if !sel.Matches(kinds[i], r.Key()) {
 				continue
 			}
 			shown = true
-			if err := out.Print(event, printer.Group{Kind: kinds[i].Name(), Version: kinds[i].Version}, r, time.Now()); err != nil {
+			if err := out.Print(event, cliview.Group{Kind: kinds[i].Name(), Version: kinds[i].Version}, r, time.Now()); err != nil {
 				return err
 			}
 		}

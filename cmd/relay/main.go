@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 
+	"meshrelay/internal/errlist"
 	"meshrelay/internal/selection"
 	"meshrelay/internal/visible"
 )
@@ -19,7 +20,7 @@ func main() { os.Exit(execute(os.Args[1:], os.Stdout, os.Stderr)) }
 
 // execute runs a command line and returns the exit code.
 func execute(args []string, stdout, stderr io.Writer) int {
-	// Servers, clients and files say much of what is printed, also in errors and logs.
+	// Output, errors and logs contain text from servers, clients and files.
 	out, errs := visible.NewWriter(stdout), visible.NewWriter(stderr)
 	defer func() { _ = errors.Join(out.Close(), errs.Close()) }() // the output ends anyway
 	stderr = errs
@@ -32,24 +33,20 @@ func execute(args []string, stdout, stderr io.Writer) int {
 	case err == nil:
 		return 0
 	case errors.Is(err, errDiffers), errors.Is(err, errNothingDone):
-		return 2 // not a failure: it was asked for
+		return 2 // no failure: the user asked for this code
 	}
 	printError(stderr, err)
 	return 1
 }
 
-// printError prints an error, or each of those that were joined, on a line.
+// printError prints an error, one line for each part.
 func printError(w io.Writer, err error) {
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		for _, e := range joined.Unwrap() {
-			printError(w, e)
+	for _, e := range errlist.Split(err) {
+		// This one has kubectl's words, which scripts know.
+		if notFound := (*selection.NotFoundError)(nil); errors.As(e, &notFound) {
+			fmt.Fprintln(w, e)
+			continue
 		}
-		return
+		fmt.Fprintf(w, "error: %v\n", e)
 	}
-	// This one has kubectl's words, which scripts know.
-	if notFound := (*selection.NotFoundError)(nil); errors.As(err, &notFound) {
-		fmt.Fprintln(w, err)
-		return
-	}
-	fmt.Fprintf(w, "error: %v\n", err)
 }

@@ -11,12 +11,30 @@ import (
 	"github.com/spf13/cobra"
 
 	"meshrelay/admin"
-	"meshrelay/internal/printer"
+	"meshrelay/internal/cliview"
 	"meshrelay/upstreams"
 )
 
-// order is a command that does something to what is served of one upstream. It takes a
-// reason, and can be tried.
+// control makes a command about one upstream that prints a text.
+func control(cmd *cobra.Command, do func(ctx context.Context, c admin.Client, upstream string) (string, error)) *cobra.Command {
+	access := &socketAccess{}
+	cmd.Args = wanted(0, "UPSTREAM")
+	cmd.ValidArgsFunction = access.completeUpstreams
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return access.with(cmd, func(c admin.Client) error {
+			text, err := do(cmd.Context(), c, args[0])
+			if text != "" {
+				fmt.Fprintln(cmd.OutOrStdout(), text)
+			}
+			return err
+		})
+	}
+	access.flags(cmd)
+	return cmd
+}
+
+// order makes a command that changes what is served of one upstream. It takes a reason, and can
+// be tried.
 func order(cmd *cobra.Command, do func(ctx context.Context, c admin.Client, upstream string, given admin.Given) (string, error)) *cobra.Command {
 	given := admin.Given{}
 	cmd = control(cmd, func(ctx context.Context, c admin.Client, upstream string) (string, error) {
@@ -25,8 +43,8 @@ func order(cmd *cobra.Command, do func(ctx context.Context, c admin.Client, upst
 		}
 		return do(ctx, c, upstream, given)
 	})
-	cmd.Flags().BoolVar(&given.DryRun, "dry-run", false, "show what would change, and change nothing")
-	cmd.Flags().StringVar(&given.Reason, "reason", "", "`text` that tells why, for the log and the history")
+	cmd.Flags().BoolVar(&given.DryRun, "dry-run", false, "show what would change, without changing it")
+	cmd.Flags().StringVar(&given.Reason, "reason", "", "`text` for the log and the history")
 	return cmd
 }
 
@@ -34,25 +52,28 @@ func newFreeze() *cobra.Command {
 	var lasts time.Duration
 	cmd := order(&cobra.Command{
 		Use:   "freeze UPSTREAM",
-		Short: "Serve an upstream as it is now, whatever it changes",
-		Long: `Keep what a running relay serves of an upstream as it is. Changes of the upstream wait, and so
-do deletions that its guard holds. The freeze ends with "relay unfreeze"; with --for also by
-itself, when that time is over and the upstream is in contact. It outlasts a restart where the
-relay keeps state (state.dir). The relay is asked over its Unix socket.`,
+		Short: "Serve an upstream as it is now, despite later changes",
+		Long: `Keep the resources of an upstream of a running relay as they are. Changes of the upstream
+wait, and so do deletions that its guard holds. "relay unfreeze" ends the freeze; with --for it
+also ends by itself after that time, once the upstream is in contact. A relay that keeps state
+(state.dir) stays frozen over a restart. The command needs the relay's Unix socket.`,
 		Example: `  relay freeze east --reason "upgrade of the control plane"
   relay freeze east --for 2h
   relay freeze east --socket /var/lib/relay/admin.sock
   kubectl exec meshrelay-0 -- relay freeze east   # and each other replica`,
 	}, func(ctx context.Context, c admin.Client, upstream string, given admin.Given) (string, error) {
 		s, err := c.Freeze(ctx, upstream, lasts, given)
-		if err != nil || !s.DryRun {
-			return describeFrozen(s, err), err
+		switch {
+		case err != nil:
+			return "", err
+		case s.DryRun:
+			return fmt.Sprintf("dry run: upstream %s would be frozen, with %s", upstream, cliview.Count(s.Effect.Kept, "resource")), nil
 		}
-		return fmt.Sprintf("dry run: upstream %s would be frozen, with %s", upstream, printer.Count(s.Effect.Kept, "resource")), nil
+		return cliview.Frozen(s), nil
 	})
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		if cmd.Flags().Changed("for") && lasts <= 0 {
-			return fmt.Errorf("--for: %v: want a time to come, as in 2h", lasts)
+			return fmt.Errorf("--for: %v: want a positive duration, as in 2h", lasts)
 		}
 		return nil
 	}
@@ -60,94 +81,31 @@ relay keeps state (state.dir). The relay is asked over its Unix socket.`,
 	return cmd
 }
 
-// describeFrozen tells how an upstream is after an order, nothing when that has failed.
-func describeFrozen(s admin.Controlled, err error) string {
-	switch {
-	case err != nil:
-		return ""
-	case s.Frozen == nil:
-		return fmt.Sprintf("upstream %s is not frozen any more", s.Name)
-	}
-	as := "as it was"
-	if s.Frozen.Revision != 0 {
-		as = fmt.Sprintf("at revision %d", s.Frozen.Revision)
-	}
-	what := "nothing of it is served"
-	if n := served(s.Status); n > 0 {
-		what = fmt.Sprintf("its %s %s as %s", printer.Count(n, "resource"), printer.Agree(n, "stays", "stay"), printer.Agree(n, "it is", "they are"))
-	}
-	until := ""
-	if !s.Frozen.Until.IsZero() {
-		until = fmt.Sprintf("%s (or later, until the upstream is in contact) or ", s.Frozen.Until.UTC().Format(time.RFC3339))
-	}
-	text := fmt.Sprintf("upstream %s is frozen %s: %s until %s\"relay unfreeze %s\"", s.Name, as, what, until, s.Name)
-	if !s.KeepsState {
-		text += ", or until the relay ends: it keeps no state (state.dir)"
-	}
-	return text
-}
-
-// served returns how many resources of an upstream are served.
-func served(s upstreams.Status) (n int) {
-	for _, kind := range s.Resources {
-		n += kind
-	}
-	return n
-}
-
 func newUnfreeze() *cobra.Command {
 	var force bool
 	cmd := order(&cobra.Command{
 		Use:   "unfreeze UPSTREAM",
-		Short: "Follow a frozen upstream again",
-		Long: `Follow an upstream of a running relay again that was frozen or rolled back: what it has now
-is served. Its guard judges the deletions in that as any others, and may hold them. While
-the upstream is out of contact, this is refused without --force.`,
+		Short: "End the freeze or rollback of an upstream",
+		Long: `Serve the present resources of an upstream of a running relay again, after a freeze or
+rollback. Its guard checks the deletions as usual, and may hold them. The relay refuses while
+the upstream is out of contact, unless --force is given.`,
 		Example: `  relay unfreeze east --dry-run
   relay unfreeze east`,
 	}, func(ctx context.Context, c admin.Client, upstream string, given admin.Given) (string, error) {
 		s, err := c.Unfreeze(ctx, upstream, force, given)
-		if err != nil {
+		switch {
+		case err != nil:
 			return "", err
+		case s.DryRun:
+			return fmt.Sprintf("dry run: unfreezing upstream %s: %s", upstream, cliview.Effect(s.Effect)), nil
+		case s.Held == nil:
+			return cliview.Unfrozen(s), nil
 		}
-		if s.DryRun {
-			return fmt.Sprintf("dry run: upstream %s would be followed again: %s", upstream, describeEffect(s.Effect)), nil
-		}
-		text := fmt.Sprintf("upstream %s is followed again", s.Name)
-		if s.Frozen != nil {
-			text = fmt.Sprintf("upstream %s has been frozen by somebody else meanwhile", s.Name)
-		}
-		if s.Held == nil {
-			return text, nil
-		}
-		held, err := c.Held(ctx, upstream)
-		if err != nil {
-			return text, err
-		}
-		return text + describeHeld(held), nil
+		held, err := heldText(ctx, c, upstream)
+		return cliview.Unfrozen(s) + "\n" + held, err
 	})
-	cmd.Flags().BoolVar(&force, "force", false, "do it while the upstream is out of contact, with what it had last")
+	cmd.Flags().BoolVar(&force, "force", false, "unfreeze it even out of contact, with its last known resources")
 	return cmd
-}
-
-// describeEffect lists what an order changes, or leaves to the guard.
-func describeEffect(e upstreams.Effect) string {
-	text := fmt.Sprintf("%d added, %d changed, %d removed, %d as before", e.Added, e.Changed, e.Removed-e.Held, e.Kept)
-	if e.Held > 0 {
-		text = fmt.Sprintf("%d added, %d changed, %d removed, %d held by its guard, %d as before", e.Added, e.Changed, e.Removed-e.Held, e.Held, e.Kept)
-	}
-	return text + listEffect(e)
-}
-
-// listEffect lists the resources of an effect, a line each.
-func listEffect(e upstreams.Effect) (text string) {
-	for _, line := range e.Resources {
-		text += "\n  " + printer.Clean(line)
-	}
-	if more := e.Added + e.Changed + e.Removed - len(e.Resources); more > 0 {
-		text += fmt.Sprintf("\n  and %d more", more)
-	}
-	return text
 }
 
 func newRollback() *cobra.Command {
@@ -155,26 +113,26 @@ func newRollback() *cobra.Command {
 	var to uint64
 	cmd := order(&cobra.Command{
 		Use:   "rollback UPSTREAM --to REVISION",
-		Short: "Serve an upstream as it was, until it is unfrozen",
-		Long: `Serve an upstream of a running relay as it was at a revision, whatever it changes, until
-"relay unfreeze". "relay history" lists the revisions. The relay must keep state
-(state.dir in its config file).`,
+		Short: "Serve an upstream as it was at a revision",
+		Long: `Serve an upstream of a running relay as it was at a revision, despite later changes, until
+"relay unfreeze". "relay history" lists the revisions. The relay must keep state (state.dir in
+its config file).`,
 		Example: `  relay history east
   relay rollback east --to 17 --dry-run
   relay rollback east --to 17 --reason "routes of the new release are wrong"`,
 	}, func(ctx context.Context, c admin.Client, upstream string, given admin.Given) (string, error) {
 		s, err := c.Rollback(ctx, upstream, to, given)
-		if err != nil || !s.DryRun {
-			return describeFrozen(s, err), err
+		switch {
+		case err != nil:
+			return "", err
+		case s.DryRun:
+			return fmt.Sprintf("dry run: upstream %s would be frozen at revision %d: %s", upstream, to, cliview.Effect(s.Effect)), nil
 		}
-		return fmt.Sprintf("dry run: upstream %s would be frozen at revision %d: %s", upstream, to, describeEffect(s.Effect)), nil
+		return cliview.Frozen(s), nil
 	})
 	cmd.PreRunE = func(_ *cobra.Command, args []string) (err error) {
-		if flag == "" {
-			return fmt.Errorf("say to which revision, with --to: \"relay history %s\" lists them", args[0])
-		}
 		if to, err = strconv.ParseUint(flag, 10, 64); err != nil || to == 0 {
-			return fmt.Errorf("--to: %q is no revision: \"relay history %s\" lists them", flag, args[0])
+			return fmt.Errorf("--to: want a revision, not %q: \"relay history %s\" lists them", flag, args[0])
 		}
 		return nil
 	}
@@ -182,18 +140,20 @@ func newRollback() *cobra.Command {
 	return cmd
 }
 
+// errNothingDone ends a release that names no deletions.
+var errNothingDone = errors.New("nothing was changed")
+
 func newRelease() *cobra.Command {
 	var what admin.What
 	cmd := order(&cobra.Command{
 		Use:   "release UPSTREAM (--hold ID | --only KIND/NAMESPACE | --all)",
 		Short: "Carry out deletions that the guard of an upstream holds",
-		Long: `Carry out deletions of an upstream of a running relay that its guard holds, because they
-look like an accident. "relay held" lists them, with the ID of the hold.
+		Long: `Carry out deletions of an upstream of a running relay that its guard holds because they look
+like an accident. "relay held" lists them, with the ID of the hold.
 
-With --hold nothing goes that is not in that list: if the hold has grown since, the command
-fails and shows by what. --only picks a part, of that list or of whatever is held, and the rest
-stays held. Without any of the three flags the command lists what is held, changes nothing, and
-exits with 2.`,
+--hold deletes exactly that list: if the hold has grown since, the command fails and shows by
+what. --only picks a part of the list, or of all that is held; the rest stays held. Without one
+of the three flags the command lists what is held, changes nothing, and exits with 2.`,
 		Example: `  relay held east
   relay release east --hold 4kq3vx2a
   relay release east --only virtualservice/shop --dry-run
@@ -201,33 +161,24 @@ exits with 2.`,
   relay release east --all --reason "the cluster is gone"`,
 	}, func(ctx context.Context, c admin.Client, upstream string, given admin.Given) (string, error) {
 		if what.Hold == "" && len(what.Only) == 0 && !what.All {
-			held, err := c.Held(ctx, upstream)
+			text, err := heldText(ctx, c, upstream)
 			switch {
 			case err != nil:
 				return "", err
-			case len(held) == 0:
+			case text == "":
 				return "", fmt.Errorf("upstream %s: nothing is held", upstream)
 			}
-			return strings.TrimPrefix(describeHeld(held), "\n"), errNothingDone
+			return text, errNothingDone
 		}
 		s, err := c.Release(ctx, upstream, what, given)
 		if err != nil {
 			return "", err
 		}
-		n := s.Effect.Removed
-		text := fmt.Sprintf("upstream %s: %s released", s.Name, printer.Count(n, "deletion"))
-		if s.DryRun {
-			text = fmt.Sprintf("dry run: upstream %s: %s would be released", s.Name, printer.Count(n, "deletion"))
-		}
-		text += fmt.Sprintf(", %d still held", s.Effect.Held) + listEffect(s.Effect)
-		if s.Effect.Held > 0 && !s.DryRun {
-			text += fmt.Sprintf("\nSee what is still held: relay held %s", s.Name)
-		}
-		return text, nil
+		return cliview.Released(s), nil
 	})
 	cmd.PreRunE = func(*cobra.Command, []string) error {
 		if what.All && (what.Hold != "" || len(what.Only) > 0) {
-			return errors.New("--all releases whatever is held: use it without --hold and --only")
+			return errors.New("--all can not be combined with --hold or --only")
 		}
 		for _, text := range what.Only {
 			if _, err := upstreams.ParseScope(text); err != nil {
@@ -237,7 +188,40 @@ exits with 2.`,
 		return nil
 	}
 	cmd.Flags().StringVar(&what.Hold, "hold", "", "carry out this hold, by its `ID`, unless it has grown")
-	cmd.Flags().StringArrayVar(&what.Only, "only", nil, "carry out only what is of `KIND/NAMESPACE`; * is any (may be repeated)")
-	cmd.Flags().BoolVar(&what.All, "all", false, "carry out whatever is held")
+	cmd.Flags().StringArrayVar(&what.Only, "only", nil, "carry out only deletions of `KIND/NAMESPACE`; * is any (may be repeated)")
+	cmd.Flags().BoolVar(&what.All, "all", false, "carry out all held deletions")
 	return cmd
+}
+
+// heldText lists what is held of an upstream, nothing when nothing is.
+func heldText(ctx context.Context, c admin.Client, upstream string) (string, error) {
+	held, err := c.Held(ctx, upstream)
+	if err != nil || len(held) == 0 {
+		return "", err
+	}
+	var out strings.Builder
+	err = cliview.Held(&out, held, time.Now())
+	return strings.TrimRight(out.String(), "\n"), err
+}
+
+func newServeWithout() *cobra.Command {
+	return control(&cobra.Command{
+		Use:   "serve-without UPSTREAM",
+		Short: "Serve clients without waiting for an upstream",
+		Long: `Serve the clients of a starting relay without waiting for an upstream. A relay that starts
+without knowledge of an upstream holds its clients, so that they do not delete what they have
+of it; "relay status" names those upstreams. Without the upstream, clients do delete that.
+
+A relay that keeps state (state.dir) remembers this until the upstream has synced, so that a
+restart does not wait either. upstreams[].firstSync in the config file decides whether clients
+wait for an upstream at all.`,
+		Example: `  relay serve-without west
+  relay serve-without west --socket /var/lib/relay/admin.sock`,
+	}, func(ctx context.Context, c admin.Client, upstream string) (string, error) {
+		w, err := c.ServeWithout(ctx, upstream)
+		if err != nil {
+			return "", err
+		}
+		return cliview.Without(upstream, w), nil
+	})
 }

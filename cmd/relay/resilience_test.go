@@ -334,14 +334,14 @@ func TestAFullDiskStopsNothing(t *testing.T) {
 	w.next()
 	p.awaitOnDisk(1)
 	// No file of the process may become larger than this from now on.
-	limitFiles(t, p.cmd.Process.Pid, 4096)
+	limitFiles(t, p.cmd.Process.Pid, 1024)
 	source.Set(entryType, hosts("a=a.example", "b=b.example")...)
 	source.Push(entryType)
 	if changed, _ := w.next(); !slices.Equal(changed, []string{"shop/b"}) {
 		t.Errorf("served: %v", changed)
 	}
 	within(t, "it is told", func() bool {
-		return strings.Contains(strings.Join(p.readiness().Reasons, "\n"), "state: not kept on disk since")
+		return strings.Contains(strings.Join(p.readiness().Reasons, "\n"), "state: not written since")
 	})
 	limitFiles(t, p.cmd.Process.Pid, 1<<40)
 	p.awaitOnDisk(2)

@@ -11,7 +11,7 @@ import (
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "relay",
-		Short: "Merge the configuration of many istiods and serve it on one xDS endpoint",
+		Short: "Merge the config of many istiods and serve it over xDS",
 		Long: `relay connects to several istiods (or other relays, or directories of YAML), mirrors
 their Istio and Gateway API configuration, merges it, and serves the result on one xDS
 endpoint, over the protocol that istiods use among themselves: MCP-over-xDS, the Mesh
@@ -22,12 +22,12 @@ A first run:
   relay serve -c relay.yaml          run the relay
   relay status                       see its upstreams and clients
   relay get serviceentries -A        see what it, or an istiod, serves
-  relay explain se NAME -n NAMESPACE see where a config comes from, and why
+  relay explain se NAME -n NAMESPACE see why a resource is served as it is
   relay plan -c new.yaml             see what another config file would change`,
 		Version:       buildinfo.Read(version).Version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		// Without it, --help and errors would speak of a command that does nothing.
+		// Without it, --help and errors would describe a command that does nothing.
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
@@ -36,12 +36,4 @@ A first run:
 	root.AddCommand(newServe(), newValidate(), newGet(), newStatus(), newExplain(), newConflicts(), newPlan(), newLogLevel(), newVersion(),
 		newFreeze(), newUnfreeze(), newHeld(), newRelease(), newHistory(), newRollback(), newReload(), newServeWithout(), newState())
 	return root
-}
-
-// fixedCompletions completes a flag with a few values.
-func fixedCompletions(cmd *cobra.Command, flag string, values ...string) {
-	// It fails only if there is no such flag, which every run of every test would show.
-	if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
-		panic(err)
-	}
 }

@@ -8,30 +8,24 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"meshrelay/admin"
 	"meshrelay/config"
-	"meshrelay/internal/printer"
-	"meshrelay/internal/statusview"
+	"meshrelay/internal/cliview"
+	"meshrelay/internal/stateio"
 	"meshrelay/state"
 	"meshrelay/state/local"
 )
 
-// shownRevisions bounds the revisions that "relay state inspect" shows of an upstream.
-const shownRevisions = 10
-
 func newState() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "state",
-		Short: "Look at, export or replace what a relay keeps on disk",
-		Long: `Work with the state that a relay keeps on disk (state.dir): the last known good content of
-each upstream, and the changes that led to it.`,
+		Short: "Inspect, export or replace the state of a relay on disk",
+		Long: `Work with the state that a relay keeps on disk (state.dir): the last known good resources of
+each upstream, and their history.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -39,7 +33,7 @@ each upstream, and the changes that led to it.`,
 	return cmd
 }
 
-// stateAccess says which state is meant.
+// stateAccess is how to reach a state.
 type stateAccess struct {
 	dir, file, socket string
 	timeout           time.Duration
@@ -50,11 +44,11 @@ func (a *stateAccess) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&a.file, "config", "c", "", "config `file`")
 }
 
-// readFlags are for what a running relay can be asked.
+// readFlags adds the flags of commands that also read the state of a running relay.
 func (a *stateAccess) readFlags(cmd *cobra.Command) {
 	a.flags(cmd)
-	cmd.Flags().StringVar(&a.socket, "socket", "", "`path` of the Unix socket of a relay that runs with the state (default: that of the config file, or admin.sock in the directory)")
-	cmd.Flags().DurationVar(&a.timeout, "timeout", 30*time.Second, "how long to wait for a relay that runs with the state")
+	cmd.Flags().StringVar(&a.socket, "socket", "", "`path` of the Unix socket of a relay that uses the state (default: that of the config file, or admin.sock in the directory)")
+	cmd.Flags().DurationVar(&a.timeout, "timeout", 30*time.Second, "how long to wait for a relay that uses the state")
 }
 
 // open returns the directory, and the config, which is nil when none is given.
@@ -67,20 +61,20 @@ func (a *stateAccess) open() (dir string, cfg *config.Config, err error) {
 	switch {
 	case a.dir != "":
 		if info, err := os.Stat(a.dir); errors.Is(err, fs.ErrNotExist) {
-			return "", nil, fmt.Errorf("there is no directory %s; make it first, or name the state.dir of the relay", a.dir)
+			return "", nil, fmt.Errorf("there is no directory %s; create it, or name the state.dir of the relay", a.dir)
 		} else if err == nil && !info.IsDir() {
 			return "", nil, fmt.Errorf("%s is not a directory; name the state.dir of the relay", a.dir)
 		}
 		return a.dir, cfg, nil
 	case cfg == nil:
-		return "", nil, errors.New("say which state, with --dir DIR or -c FILE")
+		return "", nil, errors.New("missing state: use --dir DIR or -c FILE")
 	case cfg.State.Dir == "":
 		return "", nil, fmt.Errorf("%s: state.dir is not set, so that no state is kept", a.file)
 	}
 	return cfg.State.Dir, cfg, nil
 }
 
-// read reads the state: the file, or, when a relay runs with it, a copy which that one gives.
+// read reads the state: the file, or, when a relay uses it, a copy from that relay.
 func (a *stateAccess) read(ctx context.Context) (file *state.File, cfg *config.Config, err error) {
 	dir, cfg, err := a.open()
 	if err != nil {
@@ -103,13 +97,13 @@ func (a *stateAccess) read(ctx context.Context) (file *state.File, cfg *config.C
 	}
 	file, err = readCopy(ctx, admin.Client{Socket: socket})
 	if err != nil {
-		return nil, nil, fmt.Errorf("%s is in use by a relay, and that one gives no copy: %w", path, err)
+		return nil, nil, fmt.Errorf("%s is in use by a relay, which gives no copy: %w", path, err)
 	}
 	file.Path = path
 	return file, cfg, nil
 }
 
-// readCopy reads a copy of the state that a running relay gives.
+// readCopy reads a copy of the state from a running relay.
 func readCopy(ctx context.Context, c admin.Client) (file *state.File, err error) {
 	f, err := os.CreateTemp("", "relay-state-*")
 	if err != nil {
@@ -122,144 +116,123 @@ func readCopy(ctx context.Context, c admin.Client) (file *state.File, err error)
 	return local.ReadFile(f.Name())
 }
 
-// damage returns what is wrong with a file as an error, nil when nothing is.
-func damage(file *state.File) error {
-	if file.Damage == "" {
-		return nil
-	}
-	return fmt.Errorf("%s: %s: only what is whole in it is taken", file.Path, file.Damage)
-}
-
 func newStateInspect() *cobra.Command {
 	var access stateAccess
-	var upstream, output string
+	var out output
+	var upstream string
 	cmd := &cobra.Command{
 		Use:   "inspect",
-		Short: "Show what is kept of each upstream",
-		Long: `Show what is kept of each upstream; of one of them also its kinds and newest changes. When
-a relay runs with the state it is asked for a copy over its Unix socket.`,
+		Short: "List the upstreams in a state",
+		Long: `List the upstreams in a state; of one of them also its kinds and newest revisions. If a relay
+uses the state, the command reads a copy over the relay's Unix socket.`,
 		Example: `  relay state inspect -c relay.yaml
   relay state inspect --dir /var/lib/relay --upstream east
   relay state inspect --dir /var/lib/relay -o json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := tableOrJSON(output); err != nil {
-				return err
-			}
 			file, _, err := access.read(cmd.Context())
 			if err != nil {
 				return err
 			}
-			return errors.Join(inspect(cmd.OutOrStdout(), file, upstream, output, time.Now()), damage(file))
+			all, err := stateio.Inspect(file, upstream)
+			if err == nil {
+				err = out.write(cmd.OutOrStdout(), all, func(w io.Writer) error { return cliview.State(w, all, upstream != "", time.Now()) })
+			}
+			return errors.Join(err, stateio.Damage(file))
 		},
 	}
 	access.readFlags(cmd)
 	cmd.Flags().StringVar(&upstream, "upstream", "", "show more of this `upstream`")
-	outputFlag(cmd, &output)
+	out.flag(cmd, "table", "json")
 	return cmd
 }
 
-// inspection is what "relay state inspect -o json" prints.
-type inspection struct {
-	Path      string              `json:"path"`
-	Format    int                 `json:"format"`
-	Size      int64               `json:"size"` // bytes
-	Damage    string              `json:"damage,omitempty"`
-	Upstreams []upstreamInspected `json:"upstreams"`
+func newStateExport() *cobra.Command {
+	var access stateAccess
+	var upstream, dir string
+	cmd := &cobra.Command{
+		Use:   "export",
+		Short: "Write a state as YAML that a file upstream reads",
+		Long: `Write a state as Kubernetes YAML, as the relay holds it: after import and rewrite rules. With
+-o, write a directory for each upstream, and a relay.yaml that serves the same merged view from
+them. The config file, if given, decides the order of the upstreams, the merge rules, views and
+listeners; without one the order is alphabetical. Without -o, write one upstream to standard
+output.
+
+The command reads the directory back and compares. It names resources that would change, such
+as those of kinds that are not well known, and then exits with 1. If a relay uses the state, the
+command reads a copy over the relay's Unix socket.`,
+		Example: `  relay state export -c relay.yaml -o export
+  relay serve -c export/relay.yaml
+  relay state export --dir /var/lib/relay --upstream east >east.yaml`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			file, cfg, err := access.read(cmd.Context())
+			if err != nil {
+				return err
+			}
+			e := &stateio.Export{File: file, Config: cfg, ConfigPath: access.file, Upstream: upstream}
+			switch {
+			case dir != "":
+				var w stateio.Written
+				if w, err = e.Directory(dir); err == nil {
+					fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, %s\n", dir, cliview.Count(w.Upstreams, "upstream"), cliview.Count(w.Resources, "resource"))
+				}
+			case upstream != "":
+				err = e.Stream(cmd.OutOrStdout())
+			default:
+				err = errors.New("missing destination: use -o DIR, or --upstream NAME for standard output")
+			}
+			if err != nil {
+				return errors.Join(err, stateio.Damage(file))
+			}
+			return errors.Join(e.Problems()...)
+		},
+	}
+	access.readFlags(cmd)
+	cmd.Flags().StringVar(&upstream, "upstream", "", "export this `upstream` only")
+	cmd.Flags().StringVarP(&dir, "output", "o", "", "`directory` to write to, empty or new")
+	return cmd
 }
 
-type upstreamInspected struct {
-	Name        string           `json:"name"`
-	Resources   int              `json:"resources"`
-	Kinds       map[string]int   `json:"kinds"`
-	Bytes       int64            `json:"bytes"`
-	Synced      bool             `json:"synced"`
-	LastContact time.Time        `json:"lastContact,omitzero"`
-	Frozen      *state.Frozen    `json:"frozen,omitempty"`
-	Revisions   []state.Revision `json:"revisions"`
-}
+func newStateImport() *cobra.Command {
+	var access stateAccess
+	var i stateio.Import
+	cmd := &cobra.Command{
+		Use:   "import --upstream NAME -f PATH",
+		Short: "Replace the state of an upstream by YAML",
+		Long: `Make a file or directory of Kubernetes YAML, read as a file upstream would, the last known
+good resources of an upstream: the next start serves them until the upstream has synced. They
+replace the present ones, and become a revision of the history. No relay may use the state.
 
-func inspect(w io.Writer, file *state.File, upstream, output string, now time.Time) error {
-	out := inspection{Path: file.Path, Format: file.Format, Size: file.Size, Damage: file.Damage, Upstreams: []upstreamInspected{}}
-	for _, s := range file.Sources {
-		if upstream != "" && s.Name != upstream {
-			continue
-		}
-		u := upstreamInspected{
-			Name: s.Name, Resources: len(s.Records), Kinds: map[string]int{}, Bytes: s.Bytes, Synced: s.Meta.Synced,
-			LastContact: s.Meta.LastContact, Frozen: s.Meta.Frozen, Revisions: s.Revisions,
-		}
-		for i := range s.Records {
-			u.Kinds[s.Records[i].Resource.Kind().String()]++
-		}
-		out.Upstreams = append(out.Upstreams, u)
+The YAML has the resources as the upstream would give them: the next start applies import and
+rewrite rules. With --held it is an export of "relay state export", to which the rules were
+applied already.`,
+		Example: `  relay state import -c relay.yaml --upstream east -f backup/
+  relay state import --dir /var/lib/relay --upstream east -f export/01-east --held`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			switch {
+			case i.Upstream == "":
+				return errors.New("missing upstream: use --upstream NAME")
+			case i.Path == "":
+				return errors.New("missing YAML: use -f PATH")
+			}
+			i.ConfigPath = access.file
+			if i.Dir, i.Config, err = access.open(); err != nil {
+				return err
+			}
+			written, replaced, err := i.Run()
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "upstream %s: %s imported, %d replaced\n", i.Upstream, cliview.Count(written, "resource"), replaced)
+			return err
+		},
 	}
-	if upstream != "" && len(out.Upstreams) == 0 {
-		return noUpstream(file, upstream)
-	}
-	if output == "json" {
-		return writeJSON(w, out)
-	}
-	rows := [][]string{{"UPSTREAM", "RESOURCES", "BYTES", "SYNCED", "LAST CONTACT", "FROZEN", "REVISIONS"}}
-	for _, u := range out.Upstreams {
-		rows = append(rows, []string{
-			u.Name, strconv.Itoa(u.Resources), strconv.FormatInt(u.Bytes, 10), yesNo(u.Synced),
-			printer.Ago(u.LastContact, now), frozenText(u.Frozen, now), strconv.Itoa(len(u.Revisions)),
-		})
-	}
-	if err := printer.Rows(w, rows); err != nil || upstream == "" {
-		return err
-	}
-	return inspectOne(w, &out.Upstreams[0], now)
-}
-
-// noUpstream is the error of asking for what a state does not have.
-func noUpstream(file *state.File, upstream string) error {
-	names := make([]string, 0, len(file.Sources))
-	for _, s := range file.Sources {
-		names = append(names, s.Name)
-	}
-	if len(names) == 0 {
-		return fmt.Errorf("%s has nothing of upstream %q, nor of any other", file.Path, upstream)
-	}
-	return fmt.Errorf("%s has nothing of upstream %q: it has %s", file.Path, upstream, strings.Join(names, ", "))
-}
-
-func yesNo(b bool) string {
-	if b {
-		return "yes"
-	}
-	return "no"
-}
-
-func frozenText(f *state.Frozen, now time.Time) string {
-	switch {
-	case f == nil:
-		return "no"
-	case f.Revision != 0:
-		return fmt.Sprintf("%s, at revision %d", printer.Ago(f.Since, now), f.Revision)
-	}
-	return printer.Ago(f.Since, now)
-}
-
-func inspectOne(w io.Writer, u *upstreamInspected, now time.Time) error {
-	rows := [][]string{{"KIND", "RESOURCES"}}
-	for _, kind := range sortedKinds(u.Kinds) {
-		rows = append(rows, []string{kind, strconv.Itoa(u.Kinds[kind])})
-	}
-	fmt.Fprintln(w)
-	if err := printer.Rows(w, rows); err != nil {
-		return err
-	}
-	fmt.Fprintln(w)
-	return statusview.History(w, u.Revisions[:min(len(u.Revisions), shownRevisions)], now)
-}
-
-func sortedKinds(counts map[string]int) []string {
-	out := make([]string, 0, len(counts))
-	for kind := range counts {
-		out = append(out, kind)
-	}
-	slices.Sort(out)
-	return out
+	access.flags(cmd)
+	cmd.Flags().StringVar(&i.Upstream, "upstream", "", "the `upstream` (required)")
+	cmd.Flags().StringVarP(&i.Path, "filename", "f", "", "file or directory of YAML, its `path` (required)")
+	cmd.Flags().BoolVar(&i.Held, "held", false, "import an export, to which rules were applied")
+	return cmd
 }

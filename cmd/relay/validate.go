@@ -5,46 +5,44 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/hashicorp/go-multierror"
 	"github.com/spf13/cobra"
 
 	"meshrelay/config"
-	"meshrelay/internal/printer"
+	"meshrelay/internal/cliview"
+	"meshrelay/internal/errlist"
+	"meshrelay/internal/memory"
 	"meshrelay/upstreams"
 )
 
 func newValidate() *cobra.Command {
-	var file, output string
+	var file string
+	var out output
 	cmd := &cobra.Command{
 		Use:   "validate -c FILE",
-		Short: "Check a config file and the files it names, without starting",
-		Long: `Check a config file, that the files it names can be read, and every resource in its file
-sources. Each problem is printed with file and line, and the exit code is 1 if there is
-one. Nothing is connected to.`,
+		Short: "Check a config file and the files it names",
+		Long: `Check a config file, whether the files it names can be read, and every resource in its file
+upstreams. The command prints each mistake with file and line, and exits with 1 if there are
+any. It connects to nothing.`,
 		Example: `  relay validate -c relay.yaml
 
-  # The same, and print the configuration with all defaults
+  # The same, and print the config with all defaults
   relay validate -c relay.yaml -o yaml`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return validate(cmd, file, output) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return validate(cmd, file, out.format) },
 	}
 	cmd.Flags().StringVarP(&file, "config", "c", "", "config `file` (required)")
-	cmd.Flags().StringVarP(&output, "output", "o", "text", "output `format`: text, or yaml for the effective configuration")
-	fixedCompletions(cmd, "output", "text", "yaml")
+	out.flag(cmd, "text", "yaml")
 	return cmd
 }
 
-func validate(cmd *cobra.Command, file, output string) error {
-	if output != "text" && output != "yaml" {
-		return fmt.Errorf("output format %q: want text or yaml", output)
-	}
+func validate(cmd *cobra.Command, file, format string) error {
 	cfg, err := loadConfig(file)
 	if err != nil {
 		return err
 	}
 	var problems []error
 	if err := cfg.CheckFiles(); err != nil {
-		for _, e := range split(err) {
+		for _, e := range errlist.Split(err) {
 			problems = append(problems, fmt.Errorf("%s: %w", file, e))
 		}
 	}
@@ -54,7 +52,7 @@ func validate(cmd *cobra.Command, file, output string) error {
 			continue
 		}
 		if _, err := os.Stat(u.File.Path); err != nil {
-			continue // CheckFiles has said so
+			continue // CheckFiles reports it
 		}
 		found, bad, err := upstreams.ReadFiles(u.File.Path, u.Name)
 		if err != nil {
@@ -68,7 +66,7 @@ func validate(cmd *cobra.Command, file, output string) error {
 	if len(problems) > 0 {
 		return errors.Join(problems...)
 	}
-	if output == "yaml" {
+	if format == "yaml" {
 		b, err := cfg.YAML()
 		if err != nil {
 			return err
@@ -76,30 +74,21 @@ func validate(cmd *cobra.Command, file, output string) error {
 		_, err = cmd.OutOrStdout().Write(b)
 		return err
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is valid: %s, %s in file sources\n", file, printer.Count(len(cfg.Upstreams), "upstream"), printer.Count(resources, "resource"))
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is valid: %s, %s in file upstreams\n", file, cliview.Count(len(cfg.Upstreams), "upstream"), cliview.Count(resources, "resource"))
 	return err
 }
 
-// loadConfig loads a config file. What is wrong with it comes as joined errors.
+// loadConfig loads a config file. Its mistakes are joined errors.
 func loadConfig(file string) (*config.Config, error) {
 	if file == "" {
 		return nil, errNoConfig
 	}
 	cfg, err := config.Load(file)
 	if err != nil {
-		return nil, errors.Join(split(err)...)
+		return nil, err
 	}
-	fitMemory(cfg)
+	cfg.FitMemory(memory.SetLimit())
 	return cfg, nil
 }
 
-// split returns the errors of which one consists.
-func split(err error) []error {
-	var many *multierror.Error
-	if errors.As(err, &many) {
-		return many.Errors
-	}
-	return []error{err}
-}
-
-var errNoConfig = errors.New("say which config file, with -c FILE")
+var errNoConfig = errors.New("missing config file: use -c FILE")

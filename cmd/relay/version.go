@@ -1,8 +1,8 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -10,28 +10,21 @@ import (
 )
 
 func newVersion() *cobra.Command {
-	var output string
+	var out output
 	cmd := &cobra.Command{
 		Use:   "version",
-		Short: "Print which build this is",
+		Short: "Print the version of this program",
 		Example: `  relay version
   relay version -o json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			info := buildinfo.Read(version)
-			switch output {
-			case "text":
-				fmt.Fprintln(cmd.OutOrStdout(), info)
-				return nil
-			case "json":
-				enc := json.NewEncoder(cmd.OutOrStdout())
-				enc.SetIndent("", "  ")
-				return enc.Encode(info)
-			}
-			return fmt.Errorf("output format %q: want text or json", output)
+			return out.write(cmd.OutOrStdout(), info, func(w io.Writer) error {
+				_, err := fmt.Fprintln(w, info)
+				return err
+			})
 		},
 	}
-	cmd.Flags().StringVarP(&output, "output", "o", "text", "output `format`: text or json")
-	fixedCompletions(cmd, "output", "text", "json")
+	out.flag(cmd, "text", "json")
 	return cmd
 }

@@ -22,6 +22,7 @@ import (
 	"meshrelay/config"
 	"meshrelay/internal/fakexds"
 	"meshrelay/internal/lister"
+	"meshrelay/internal/relay"
 	"meshrelay/mirror"
 )
 
@@ -59,9 +60,14 @@ func serveConfig(t *testing.T, text string) (stop func()) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() {
-		done <- serve(ctx, cfg, watcher, func(*config.Config) {}, slog.New(slog.DiscardHandler), new(slog.LevelVar))
-	}()
+	r, err := relay.New(relay.Options{
+		Config: cfg, Watcher: watcher, Complete: func(*config.Config) {},
+		Logger: slog.New(slog.DiscardHandler), LogLevel: new(slog.LevelVar),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { done <- r.Run(ctx) }()
 	stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"meshrelay/federation"
+	"meshrelay/internal/glob"
 )
 
 const (
@@ -110,7 +110,7 @@ func (p Pattern) Matches(identity string) bool {
 		return false
 	}
 	for i, part := range p.parts {
-		if !federation.MatchGlob(part, parts[i]) {
+		if !glob.Match(part, parts[i]) {
 			return false
 		}
 	}
@@ -122,5 +122,5 @@ func (p Pattern) IsDNS() bool { return p.dns }
 
 // MatchesTrustDomain reports whether SPIFFE IDs of a trust domain can be like the pattern.
 func (p Pattern) MatchesTrustDomain(domain string) bool {
-	return !p.dns && federation.MatchGlob(p.parts[0], domain)
+	return !p.dns && glob.Match(p.parts[0], domain)
 }

@@ -149,7 +149,7 @@ func (l *lister) HandleResponse(resp *adsclient.Response) error {
 	before := l.answers[resp.TypeURL]
 	answer := make(map[string]*mirror.Resource, resp.Room())
 	var bad []error
-	for raw := range resp.Resources() {
+	for raw := range resp.Resources(0) {
 		r, err := mirror.Decode(kind, raw.Any, l.cfg.Server)
 		if err == nil {
 			if answer[r.FullName()] == nil {

@@ -12,7 +12,7 @@ import (
 	"slices"
 	"strings"
 
-	"meshrelay/internal/printer"
+	"meshrelay/internal/cliview"
 	"meshrelay/mirror"
 )
 
@@ -65,7 +65,7 @@ type Selection struct {
 // empty for all of them, and then no name may be given.
 func Parse(args []string, namespace string) (*Selection, error) {
 	if len(args) == 0 {
-		return nil, errors.New("say which kind, as in: relay get serviceentries. \"relay get all\" shows every kind")
+		return nil, errors.New("missing kind: use \"relay get serviceentries\", or \"relay get all\" for every kind")
 	}
 	s := &Selection{namespace: namespace, names: args[1:]}
 	words := args[0]
@@ -88,7 +88,7 @@ func Parse(args []string, namespace string) (*Selection, error) {
 		}
 		if strings.EqualFold(word, all) {
 			if len(s.names) > 0 {
-				return nil, errors.New("\"all\" takes no name: say which kind")
+				return nil, errors.New("\"all\" takes no name: use a kind")
 			}
 			s.everyKind = true
 			for _, info := range mirror.Kinds() {
@@ -190,12 +190,12 @@ func (s *Selection) Matches(k Kind, key mirror.Key) bool {
 
 // Group puts the selected ones of some resources together by kind, in the order in
 // which the kinds were asked for, and returns their keys.
-func (s *Selection) Group(resources []*mirror.Resource) (groups []printer.Group, found []mirror.Key) {
+func (s *Selection) Group(resources []*mirror.Resource) (groups []cliview.Group, found []mirror.Key) {
 	kinds := s.Kinds()
-	groups = make([]printer.Group, len(kinds))
+	groups = make([]cliview.Group, len(kinds))
 	place := make(map[mirror.Kind]int, len(kinds))
 	for i, k := range kinds {
-		groups[i] = printer.Group{Kind: k.Name(), Version: k.Version}
+		groups[i] = cliview.Group{Kind: k.Name(), Version: k.Version}
 		place[k.Kind] = i
 	}
 	for _, r := range resources {

@@ -74,7 +74,7 @@ func TestMistakesAreExplained(t *testing.T) {
 		namespace string
 		want      string
 	}{
-		{nil, "x", "say which kind"},
+		{nil, "x", "missing kind"},
 		{[]string{"servcieentry"}, "x", `unknown kind "servcieentry": did you mean serviceentry?`},
 		{[]string{"zzzzzzzzz"}, "x", "given as group/version/Kind"},
 		{[]string{strings.Repeat("serviceentry", 50)}, "x", "unknown kind"},

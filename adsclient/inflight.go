@@ -1,0 +1,160 @@
+package adsclient
+
+import (
+	"context"
+	"runtime"
+	"sync"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+)
+
+// inFlight bounds the memory of all responses that are being received or handled. There is
+// one for the process, as there is one memory.
+//
+// It has room for the largest response that any Client may receive, and a quarter more. Where
+// several large ones take more, receiving waits for those that are being handled. Where there
+// are none, the stream that has received most is ended, and comes back after its pause.
+var inFlight = newBudget()
+
+// errCrowded ends a stream whose response is one too many.
+var errCrowded = status.Error(codes.Unavailable, "the responses of all upstreams together were too large to be received at once: this one is asked for again")
+
+// largeBytes is from what size on the memory of a response is collected as soon as it is free,
+// instead of being kept for the next one: the collector would let the heap grow by half first.
+const largeBytes = 32 << 20
+
+type budget struct {
+	mu          sync.Mutex
+	limit, held int
+	conns       map[*receiver]struct{}
+	released    *sync.Cond // held is less, or a connection is closed
+}
+
+func newBudget() *budget {
+	b := &budget{conns: map[*receiver]struct{}{}}
+	b.released = sync.NewCond(&b.mu)
+	return b
+}
+
+// admit makes room for responses of a size.
+func (b *budget) admit(response int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.limit = max(b.limit, response+response/4)
+}
+
+// frames has buffers for every size of DATA frames, and for what gRPC decompresses, 32 KiB at
+// a time. gRPC's own pool would take four times the memory for frames of 5 KiB.
+var frames = func() mem.BufferPool {
+	sizes := []int{32 << 10, 1 << 20}
+	for kib := 1; kib <= 16; kib++ {
+		sizes = append(sizes, kib<<10)
+	}
+	return mem.NewTieredBufferPool(sizes...)
+}()
+
+// receiver is the buffer pool of one connection. It counts what gRPC holds of responses. Its
+// fields are guarded by the budget's lock.
+type receiver struct {
+	budget *budget
+	cancel context.CancelCauseFunc // ends the streams of the connection
+	// held are the bytes in use, and freed those that wait for the collector. Both are part of
+	// the budget's held.
+	held, freed int
+	large       bool // held has reached largeBytes
+	handling    bool // a response is complete, and its memory will be free soon
+	ended       bool // by the budget, or for good
+}
+
+func (b *budget) open(cancel context.CancelCauseFunc) *receiver {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	r := &receiver{budget: b, cancel: cancel}
+	b.conns[r] = struct{}{}
+	return r
+}
+
+// Get implements mem.BufferPool. It waits until there is room.
+func (r *receiver) Get(n int) *[]byte {
+	buf := frames.Get(n)
+	b := r.budget
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n = cap(*buf)
+	for !r.ended && b.held+n > b.limit {
+		if b.crowded(); !r.ended {
+			b.released.Wait()
+		}
+	}
+	b.held += n
+	r.held += n
+	r.large = r.large || r.held >= largeBytes
+	return buf
+}
+
+// crowded sees to it that there will be room. The caller holds mu.
+func (b *budget) crowded() {
+	var largest *receiver
+	for r := range b.conns {
+		if r.handling || r.ended {
+			return // it will give back what it holds
+		}
+		if largest == nil || r.held > largest.held {
+			largest = r
+		}
+	}
+	largest.ended = true
+	largest.cancel(errCrowded) // it does not wait
+}
+
+// Put implements mem.BufferPool.
+func (r *receiver) Put(buf *[]byte) {
+	b := r.budget
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := min(cap(*buf), r.held) // what comes after close was counted there
+	if r.held -= n; r.large {
+		r.freed += n
+		return
+	}
+	b.held -= n
+	b.released.Broadcast()
+	frames.Put(buf)
+}
+
+// handle notes that a response is complete.
+func (r *receiver) handle() {
+	r.budget.mu.Lock()
+	defer r.budget.mu.Unlock()
+	r.handling = true
+}
+
+// handled gives back the memory of a response.
+func (r *receiver) handled() { r.collect(false) }
+
+// close gives back what the connection still has. It is called once the connection is closed:
+// what gRPC has not put back is for the collector.
+func (r *receiver) close() { r.collect(true) }
+
+func (r *receiver) collect(all bool) {
+	b := r.budget
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if all {
+		r.held, r.freed, r.ended = 0, r.freed+r.held, true
+	}
+	if freed := r.freed; freed > 0 {
+		b.mu.Unlock()
+		runtime.GC()
+		b.mu.Lock()
+		r.freed -= freed
+		b.held -= freed
+	}
+	if all {
+		delete(b.conns, r)
+	}
+	r.large, r.handling = r.held >= largeBytes, false
+	b.released.Broadcast()
+}

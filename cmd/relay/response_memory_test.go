@@ -1,0 +1,263 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
+	_ "google.golang.org/grpc/encoding/gzip"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	mcp "istio.io/api/mcp/v1alpha1"
+)
+
+// rawCodec sends what it is given as it is.
+type rawCodec struct{ encoding.CodecV2 }
+
+func (c rawCodec) Marshal(v any) (mem.BufferSlice, error) {
+	if raw, ok := v.(mem.BufferSlice); ok {
+		raw.Ref()
+		return raw, nil
+	}
+	return c.CodecV2.Marshal(v)
+}
+
+// hostile is a server whose answer for ServiceEntries is what it is told to send, and which
+// has nothing else.
+type hostile struct {
+	addr   string
+	delta  bool
+	answer mem.BufferSlice // without its type URL and nonce
+	gzip   bool
+}
+
+// upstream returns the config of the server as an upstream.
+func (h *hostile) upstream(name string) string {
+	protocol, compression := "sotw", ""
+	if h.delta {
+		protocol = "delta"
+	}
+	if h.gzip {
+		compression = ", compression: [gzip]"
+	}
+	return fmt.Sprintf("- {name: %s, xds: {addresses: [%q], plaintext: true, protocol: %s%s}}\n", name, h.addr, protocol, compression)
+}
+
+func startHostile(t *testing.T, h *hostile) *hostile {
+	t.Helper()
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := grpc.NewServer(grpc.ForceServerCodecV2(rawCodec{encoding.GetCodecV2("proto")}), grpc.UnknownServiceHandler(h.serve))
+	go s.Serve(lis) //nolint:errcheck // it ends with Stop
+	t.Cleanup(s.Stop)
+	h.addr = lis.Addr().String()
+	return h
+}
+
+func (h *hostile) serve(_ any, stream grpc.ServerStream) error {
+	if method, _ := grpc.MethodFromServerStream(stream); strings.Contains(method, "Delta") != h.delta {
+		return status.Error(codes.Unimplemented, "the other one")
+	}
+	if h.gzip {
+		if err := grpc.SetSendCompressor(stream.Context(), "gzip"); err != nil {
+			return err
+		}
+	}
+	for n := 0; ; n++ {
+		typeURL, nonce, err := h.receive(stream)
+		if err != nil {
+			return err
+		}
+		if nonce != "" {
+			continue
+		}
+		var resp proto.Message = &discoveryv3.DiscoveryResponse{TypeUrl: typeURL, Nonce: strconv.Itoa(n + 1), VersionInfo: "1"}
+		if h.delta {
+			resp = &discoveryv3.DeltaDiscoveryResponse{TypeUrl: typeURL, Nonce: strconv.Itoa(n + 1), SystemVersionInfo: "1"}
+		}
+		head, err := proto.Marshal(resp)
+		if err != nil {
+			return err
+		}
+		out := mem.BufferSlice{mem.SliceBuffer(head)}
+		if typeURL == entryType {
+			out = append(out, h.answer...)
+		}
+		if err := stream.SendMsg(out); err != nil {
+			return err
+		}
+	}
+}
+
+func (h *hostile) receive(stream grpc.ServerStream) (typeURL, nonce string, err error) {
+	if h.delta {
+		req := &discoveryv3.DeltaDiscoveryRequest{}
+		err = stream.RecvMsg(req)
+		return req.TypeUrl, req.ResponseNonce, err
+	}
+	req := &discoveryv3.DiscoveryRequest{}
+	err = stream.RecvMsg(req)
+	return req.TypeUrl, req.ResponseNonce, err
+}
+
+// head returns the head of a length-delimited field of n bytes.
+func head(number protowire.Number, n int) []byte {
+	return protowire.AppendVarint(protowire.AppendTag(nil, number, protowire.BytesType), uint64(n)) //nolint:gosec // not negative
+}
+
+// field returns a length-delimited field.
+func field(number protowire.Number, value []byte) []byte {
+	return append(head(number, len(value)), value...)
+}
+
+// huge returns a field of n bytes that begins with inner.
+func huge(number protowire.Number, n int, inner ...[]byte) mem.BufferSlice {
+	begin := bytes.Join(inner, nil)
+	out := mem.BufferSlice{mem.SliceBuffer(append(head(number, n), begin...))}
+	chunk := mem.SliceBuffer(bytes.Repeat([]byte("a"), mib)) // which is in memory once
+	for n -= len(begin); n > len(chunk); n -= len(chunk) {
+		out = append(out, chunk)
+	}
+	return append(out, chunk[:n])
+}
+
+// again returns about n bytes of a field over and over.
+func again(n int, field []byte) (out mem.BufferSlice) {
+	chunk := mem.SliceBuffer(bytes.Repeat(field, mib/len(field)))
+	for ; n > 0; n -= len(chunk) {
+		out = append(out, chunk)
+	}
+	return out
+}
+
+// entryOf returns the encoded element of a ServiceEntry with a host of n bytes.
+func entryOf(t *testing.T, name string, n int) []byte {
+	t.Helper()
+	value, err := proto.Marshal(&mcp.Resource{
+		Metadata: &mcp.Metadata{Name: name, Version: "1"},
+		Body:     &anypb.Any{TypeUrl: "type.googleapis.com/istio.networking.v1alpha3.ServiceEntry", Value: field(1, bytes.Repeat([]byte("h"), n))},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := proto.Marshal(&anypb.Any{TypeUrl: "type.googleapis.com/istio.mcp.v1alpha1.Resource", Value: value})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// peak returns the most memory that the process has had, in bytes.
+func (p *process) peak() int {
+	p.t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) > 1 && f[0] == "VmHWM:" {
+			kib, err := strconv.Atoi(f[1])
+			if err != nil {
+				p.t.Fatal(err)
+			}
+			return kib << 10
+		}
+	}
+	p.t.Fatal("no VmHWM")
+	return 0
+}
+
+const mib = 1 << 20
+
+// TestAResponseIsInMemoryOnce_C15 sends responses of 250 MiB, just below the default limit.
+// The rest of the relay has 45 MiB, and what is refused leaves some garbage.
+func TestAResponseIsInMemoryOnce_C15(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it moves some GiB")
+	}
+	const size, most = 250 * mib, 330 * mib
+	element := bytes.Join([][]byte{
+		[]byte("\x0a\x2ftype.googleapis.com/istio.mcp.v1alpha1.Resource"), head(2, size-100), head(1, 9), []byte("\x0a\x07shop/db"), head(2, size-200),
+	}, nil)
+	const refused, broken = "refused in part", "does not decode"
+	for name, tc := range map[string]struct {
+		answer mem.BufferSlice
+		delta  bool
+		gzip   bool
+		want   string // in the log
+	}{
+		"one identifier":           {answer: huge(6, size, head(1, size-6)), want: broken},
+		"one identifier, gzipped":  {answer: huge(6, size, head(1, size-6)), gzip: true, want: broken},
+		"one version":              {answer: huge(1, size), want: broken},
+		"one resource":             {answer: huge(2, size, element), want: "shop/db: over the limit"},
+		"one name again and again": {answer: again(size, field(2, entryOf(t, "shop/db", 1000))), want: refused},
+		"empty resources":          {answer: again(size, field(2, nil)), want: broken},
+		"names of removed ones":    {answer: again(size, field(6, []byte("shop/"+strings.Repeat("x", 60)))), delta: true, want: "upstream has synced"},
+		"short removed names":      {answer: again(size, field(6, []byte("x"))), delta: true, want: broken},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := startHostile(t, &hostile{answer: tc.answer, delta: tc.delta, gzip: tc.gzip})
+			p := newProcess(t, "downstream: {LISTEN}\nupstreams:\n"+h.upstream("east"))
+			p.start()
+			defer p.kill()
+			p.awaitLog(tc.want)
+			if got := p.peak(); got > most {
+				t.Errorf("%d MiB, want at most %d MiB", got/mib, most/mib)
+			} else {
+				t.Logf("%d MiB", got/mib)
+			}
+		})
+	}
+}
+
+// TestResponsesOfAllUpstreamsAreBoundedTogether_C15 has three servers answer with 250 MiB at
+// the same time.
+func TestResponsesOfAllUpstreamsAreBoundedTogether_C15(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it moves some GiB")
+	}
+	const size, most = 250 * mib, 400 * mib
+	config := "downstream: {LISTEN}\nupstreams:\n"
+	for _, name := range []string{"east", "west", "north"} {
+		config += startHostile(t, &hostile{answer: again(size, field(6, []byte("shop/"+strings.Repeat("x", 60)))), delta: true}).upstream(name)
+	}
+	p := newProcess(t, config)
+	p.start()
+	defer p.kill()
+	for _, name := range []string{"east", "west", "north"} {
+		p.awaitLog("msg=\"upstream has synced\" upstream=" + name)
+	}
+	if got := p.peak(); got > most {
+		t.Errorf("%d MiB, want at most %d MiB", got/mib, most/mib)
+	} else {
+		t.Logf("%d MiB", got/mib)
+	}
+	if !strings.Contains(p.log.String(), "too large to be received at once") {
+		t.Error("nothing waited: the servers did not answer at the same time")
+	}
+}
+
+func (p *process) awaitLog(text string) {
+	p.t.Helper()
+	for deadline := time.Now().Add(time.Minute); !strings.Contains(p.log.String(), text); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			p.t.Fatalf("%q is not logged", text)
+		}
+	}
+}

@@ -1,0 +1,243 @@
+package downstream
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"meshrelay/mirror"
+)
+
+const (
+	// maxFills bounds the views that are filled at the same time. One peer has three
+	// quarters of them at most.
+	maxFills = 8
+	// maxFillRounds bounds how often a fill catches up without views.mu. After that it
+	// catches up with the lock held.
+	maxFillRounds = 4
+	// fewMissed is how many keys a fill catches up with while it holds views.mu.
+	fewMissed = 256
+)
+
+var (
+	// errFillLeft ends the fill of a view whose client has left.
+	errFillLeft = errors.New("the client that filled the view has left")
+	// errFillFailed ends the streams that wait for a view whose fill panicked.
+	errFillFailed = status.Error(codes.Internal, "internal error; see the relay's log")
+)
+
+// filling is the fill of a new view. It reads everything that the sources have, so it runs
+// without views.mu. Until it is done, pushes leave the view out and note what they change.
+type filling struct {
+	done chan struct{} // closed at the end
+	err  error         // set before done is closed: why the view has no content
+
+	// missed and all are guarded by views.mu: the keys that may have changed since the fill
+	// read them, or whether any key may have.
+	missed map[mirror.Key]struct{}
+	all    bool
+}
+
+func newFilling() *filling {
+	return &filling{done: make(chan struct{}), all: true}
+}
+
+// miss notes keys that may have changed.
+func (f *filling) miss(full bool, keys map[mirror.Key]struct{}) {
+	f.all = f.all || full
+	if f.all {
+		f.missed = nil
+		return
+	}
+	if f.missed == nil {
+		f.missed = make(map[mirror.Key]struct{}, len(keys))
+	}
+	maps.Copy(f.missed, keys)
+}
+
+// wait waits for the end of the fill, or of ctx.
+func (f *filling) wait(ctx context.Context) error {
+	select {
+	case <-f.done:
+		return f.err
+	case <-ctx.Done():
+		return status.FromContextError(ctx.Err()).Err()
+	}
+}
+
+// basis is one state of a base collection.
+type basis struct {
+	pages []*page
+	last  uint64
+}
+
+// origin is a cluster and a revision that a resource names.
+type origin struct{ cluster, revision string }
+
+// draft is the content of a view that no client sees yet.
+type draft struct {
+	accepts func(*mirror.Resource) bool
+	byKind  map[mirror.Kind]*collection
+	seen    map[origin]struct{}
+	last    origin // the one added to seen last: most resources have the same
+}
+
+// see notes the origin of a resource.
+func (d *draft) see(r *mirror.Resource) origin {
+	o := origin{r.Cluster(), r.Revision()}
+	if o != d.last {
+		d.seen[o] = struct{}{}
+		d.last = o
+	}
+	return o
+}
+
+func (vs *views) newDraft(x variant) *draft {
+	d := &draft{seen: map[origin]struct{}{}}
+	d.accepts = vs.accepts(x, func(r *mirror.Resource) bool { return vs.known.knows(d.see(r)) })
+	return d
+}
+
+// fill gives a view its first content and closes f.done. The caller does not hold mu.
+func (vs *views) fill(ctx context.Context, v *view, f *filling, who viewer) (err error) {
+	defer func() {
+		if err != nil {
+			vs.mu.Lock()
+			vs.drop(v) // nobody else joins it
+			vs.mu.Unlock()
+			f.err = err
+		}
+		close(f.done)
+	}()
+	release, err := vs.fillSlot(ctx, who)
+	if err != nil {
+		return errFillLeft
+	}
+	defer release()
+	if _, ok := vs.try(mirror.Key{}, func() bool { err = vs.fillRounds(ctx, v, f); return true }); !ok {
+		return errFillFailed
+	}
+	return err
+}
+
+// fillSlot waits until one more view may be filled: first by its peer, so that other peers
+// need not wait behind it.
+func (vs *views) fillSlot(ctx context.Context, who viewer) (release func(), err error) {
+	own := func() {}
+	if who.peer != nil {
+		vs.mu.Lock()
+		if who.peer.fills == nil {
+			who.peer.fills = semaphore.NewWeighted(int64(mostOf(maxFills)))
+		}
+		fills := who.peer.fills
+		vs.mu.Unlock()
+		if err := fills.Acquire(ctx, 1); err != nil {
+			return nil, err
+		}
+		own = func() { fills.Release(1) }
+	}
+	if err := vs.fills.Acquire(ctx, 1); err != nil {
+		own()
+		return nil, err
+	}
+	return func() { vs.fills.Release(1); own() }, nil
+}
+
+// fillRounds reads everything, then what has changed meanwhile, until little has: then it
+// publishes the content.
+func (vs *views) fillRounds(ctx context.Context, v *view, f *filling) error {
+	d := vs.newDraft(v.variant)
+	for round := 0; ; round++ {
+		done, err := vs.fillRound(ctx, v, f, d, round)
+		if done || err != nil {
+			return err
+		}
+	}
+}
+
+// fillRound brings a draft to what has changed since the last round. If that is little, or
+// there were many rounds, it holds mu for it and publishes the draft.
+func (vs *views) fillRound(ctx context.Context, v *view, f *filling, d *draft, round int) (done bool, err error) {
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	if ctx.Err() != nil && v.clients == 1 {
+		return false, errFillLeft
+	}
+	missed, all := f.missed, f.all
+	f.missed, f.all = nil, false
+	bases := map[mirror.Kind]basis{}
+	for _, kind := range vs.base.kinds() {
+		c := vs.base.find(kind)
+		bases[kind] = basis{c.current.Load().pages, c.last}
+	}
+	if round > 0 && (!all && len(missed) <= fewMissed || round >= maxFillRounds) {
+		vs.read(d, missed, all, bases)
+		vs.publish(v, d)
+		return true, nil
+	}
+	vs.mu.Unlock()
+	defer vs.mu.Lock()
+	vs.read(d, missed, all, bases)
+	return false, nil
+}
+
+// read brings a draft to the present content of some keys, or of all, over bases.
+func (vs *views) read(d *draft, missed map[mirror.Key]struct{}, all bool, bases map[mirror.Kind]basis) {
+	now := time.Now()
+	if all {
+		d.byKind = map[mirror.Kind]*collection{}
+		for _, kind := range vs.configs.SourceKinds() {
+			vs.readKind(d, kind, vs.configs.Keys(kind), bases, now)
+		}
+		return
+	}
+	byKind := map[mirror.Kind][]mirror.Key{}
+	for key := range missed {
+		byKind[key.Kind] = append(byKind[key.Kind], key)
+	}
+	for kind, keys := range byKind {
+		vs.readKind(d, kind, keys, bases, now)
+	}
+}
+
+func (vs *views) readKind(d *draft, kind mirror.Kind, keys []mirror.Key, bases map[mirror.Kind]basis, now time.Time) {
+	updates := make([]update, 0, len(keys))
+	for _, key := range keys {
+		r := vs.configs.Select(key, d.accepts)
+		if r != nil {
+			d.see(r)
+		}
+		updates = append(updates, update{key.FullName(), r})
+	}
+	b, ok := bases[kind]
+	if !ok {
+		b.last = firstRev
+	}
+	c := d.byKind[kind]
+	if c == nil {
+		if allNil(updates) {
+			return
+		}
+		c = newDerivedCollection()
+		d.byKind[kind] = c
+	}
+	c.begin(b, updates, now)
+}
+
+// publish makes a draft the content of a view. The caller holds mu.
+func (vs *views) publish(v *view, d *draft) {
+	for kind, c := range d.byKind {
+		vs.collection(kind) // which gives out the revisions
+		v.set(kind, c)
+	}
+	for o := range d.seen {
+		vs.known.note(o, vs.strangers)
+	}
+	v.filling = nil
+	v.changes.Add(1)
+}

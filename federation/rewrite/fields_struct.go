@@ -1,0 +1,306 @@
+package rewrite
+
+import (
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"meshrelay/mirror"
+)
+
+// This file is fields.go for the kinds of the Gateway API, whose bodies are JSON objects.
+// Left alone are, besides what no rule knows:
+//
+//   - gatewayClassName and GatewayClass.controllerName: agreed upon with a controller;
+//   - hostname and subjectAltNames in the validation of BackendTLSPolicy and XBackend: what
+//     certificates say;
+//   - the names of Secrets, ConfigMaps and Services: they are not relayed, or not renamed.
+//     Their namespaces follow;
+//   - references to a Service that are not backends, when its domain is mapped: only a
+//     backend can be a host;
+//   - sectionName: a name within the referent;
+//   - CORS origins, and headers in matches.
+
+const (
+	gatewayAPIGroup = "gateway.networking.k8s.io"
+	gatewayXGroup   = "gateway.networking.x-k8s.io"
+	istioGroup      = "networking.istio.io"
+
+	// namespaceNameLabel is the label of a namespace that holds its name.
+	namespaceNameLabel = "kubernetes.io/metadata.name"
+)
+
+var (
+	gatewayClass  = mirror.Kind{Group: gatewayAPIGroup, Kind: "GatewayClass"}
+	gatewayKind   = mirror.Kind{Group: gatewayAPIGroup, Kind: "Gateway"}
+	serviceKind   = mirror.Kind{Kind: "Service"}
+	secretKind    = mirror.Kind{Kind: "Secret"}
+	serviceImport = mirror.Kind{Group: "multicluster.x-k8s.io", Kind: "ServiceImport"}
+	// hostnameKind is no kind of config: the name of the referent is a host.
+	hostnameKind = mirror.Kind{Group: istioGroup, Kind: "Hostname"}
+)
+
+type object = map[string]*structpb.Value
+
+// structRole is a role for a value of JSON. One of the functions is set.
+type structRole struct {
+	sees   effect
+	text   func(s *scope, v string) string
+	object func(s *scope, o object) bool
+}
+
+var (
+	structHost = &structRole{sees: effHosts | effNamespaces, text: (*scope).host}
+	// parentRef, policyRef and the like refer to a config; they differ in what is meant
+	// when they do not say the kind.
+	parentRef  = reference(gatewayKind)
+	policyRef  = reference(mirror.Kind{})
+	secretRef  = reference(secretKind)
+	backendRef = &structRole{sees: effNamespaces | effNames | effHosts, object: mapBackend}
+	// namespaceSelector is a label selector of namespaces.
+	namespaceSelector = &structRole{sees: effNamespaces, object: mapSelector}
+	// gatewayAddress is a host, short or not, of the Service of a gateway.
+	gatewayAddress = &structRole{sees: effNamespaces | effHosts, object: mapAddress}
+)
+
+func reference(otherwise mirror.Kind) *structRole {
+	return &structRole{sees: effNamespaces | effNames | effHosts, object: func(s *scope, o object) bool {
+		return mapReference(s, o, referentKind(o, otherwise))
+	}}
+}
+
+// structField is one path: names of members, with "[]" behind those that are lists.
+type structField struct {
+	path string
+	role *structRole
+}
+
+var (
+	filterFields = []structField{
+		{"requestMirror.backendRef", backendRef},
+		{"externalAuth.backendRef", backendRef},
+		{"requestRedirect.hostname", structHost},
+		{"urlRewrite.hostname", structHost},
+		{"extensionRef", policyRef},
+	}
+	routeFields = slices.Concat(
+		[]structField{
+			{"parentRefs[]", parentRef},
+			{"hostnames[]", structHost},
+			{"rules[].backendRefs[]", backendRef},
+		},
+		under("rules[].filters[].", filterFields),
+		under("rules[].backendRefs[].filters[].", filterFields),
+	)
+	listenerFields = []structField{
+		{"listeners[].hostname", structHost},
+		{"listeners[].tls.certificateRefs[]", secretRef},
+		{"listeners[].tls.frontendValidation.caCertificateRefs[]", policyRef},
+		{"listeners[].allowedRoutes.namespaces.selector", namespaceSelector},
+	}
+)
+
+// structFields are the fields that follow the rules.
+var structFields = map[mirror.Kind][]structField{
+	{Group: gatewayAPIGroup, Kind: "GatewayClass"}: {{"parametersRef", policyRef}},
+	{Group: gatewayAPIGroup, Kind: "Gateway"}: append([]structField{
+		{"addresses[]", gatewayAddress},
+		{"allowedListeners.namespaces.selector", namespaceSelector},
+		{"infrastructure.parametersRef", policyRef},
+		{"tls.backend.clientCertificateRef", secretRef},
+		{"tls.frontend.default.validation.caCertificateRefs[]", policyRef},
+		{"tls.frontend.perPort[].tls.validation.caCertificateRefs[]", policyRef},
+	}, listenerFields...),
+	{Group: gatewayAPIGroup, Kind: "ListenerSet"}: append([]structField{{"parentRef", parentRef}}, listenerFields...),
+	{Group: gatewayAPIGroup, Kind: "HTTPRoute"}:   routeFields,
+	{Group: gatewayAPIGroup, Kind: "GRPCRoute"}:   routeFields,
+	{Group: gatewayAPIGroup, Kind: "TCPRoute"}:    routeFields,
+	{Group: gatewayAPIGroup, Kind: "TLSRoute"}:    routeFields,
+	{Group: gatewayAPIGroup, Kind: "UDPRoute"}:    routeFields,
+	{Group: gatewayAPIGroup, Kind: "ReferenceGrant"}: {
+		{"from[]", policyRef},
+		{"to[]", policyRef},
+	},
+	{Group: gatewayAPIGroup, Kind: "BackendTLSPolicy"}: {
+		{"targetRefs[]", policyRef},
+		{"validation.caCertificateRefs[]", policyRef},
+	},
+	{Group: gatewayXGroup, Kind: "XBackendTrafficPolicy"}: {{"targetRefs[]", policyRef}},
+	{Group: gatewayXGroup, Kind: "XBackend"}:              {{"externalHostname.hostname", structHost}},
+}
+
+func under(prefix string, fields []structField) []structField {
+	out := make([]structField, len(fields))
+	for i, f := range fields {
+		out[i] = structField{prefix + f.path, f.role}
+	}
+	return out
+}
+
+// pathPlan is a structField, ready to be walked.
+type pathPlan struct {
+	field string
+	steps []pathStep
+	role  *structRole
+}
+
+type pathStep struct {
+	member string
+	list   bool
+}
+
+// paths returns nil when no rule can change any of the fields.
+func (c *planner) paths(fields []structField) []pathPlan {
+	var plans []pathPlan
+	for _, f := range fields {
+		if f.role.sees&c.names.effects == 0 {
+			continue
+		}
+		p := pathPlan{field: f.path, role: f.role}
+		for m := range strings.SplitSeq(f.path, ".") {
+			member, list := strings.CutSuffix(m, "[]")
+			p.steps = append(p.steps, pathStep{member, list})
+		}
+		plans = append(plans, p)
+	}
+	return plans
+}
+
+// applyPaths rewrites a body in place and reports whether it has changed.
+func applyPaths(s *scope, plans []pathPlan, body *structpb.Struct) bool {
+	changed := false
+	for i := range plans {
+		p := &plans[i]
+		changed = p.role.walk(s, p.steps, body.GetFields()) || changed
+		if s.err != nil {
+			s.blame(p.field)
+			return changed
+		}
+	}
+	return changed
+}
+
+func (r *structRole) walk(s *scope, steps []pathStep, o object) bool {
+	v := o[steps[0].member]
+	if v == nil {
+		return false
+	}
+	if !steps[0].list {
+		return r.value(s, steps[1:], v)
+	}
+	changed := false
+	for _, e := range v.GetListValue().GetValues() {
+		changed = r.value(s, steps[1:], e) || changed
+	}
+	return changed
+}
+
+func (r *structRole) value(s *scope, rest []pathStep, v *structpb.Value) bool {
+	if len(rest) > 0 {
+		return r.walk(s, rest, v.GetStructValue().GetFields())
+	}
+	if r.object != nil {
+		if o := v.GetStructValue().GetFields(); o != nil {
+			return r.object(s, o)
+		}
+		return false
+	}
+	return mapText(v, func(t string) string { return r.text(s, t) })
+}
+
+// mapText maps a string in place. Of what is no string nothing is known.
+func mapText(v *structpb.Value, f func(string) string) bool {
+	t, ok := v.GetKind().(*structpb.Value_StringValue)
+	if !ok {
+		return false
+	}
+	to := f(t.StringValue)
+	if to == t.StringValue {
+		return false
+	}
+	v.Kind = &structpb.Value_StringValue{StringValue: to}
+	return true
+}
+
+// referentKind returns what a reference refers to.
+func referentKind(o object, otherwise mirror.Kind) mirror.Kind {
+	k := otherwise
+	if v, ok := o["group"]; ok {
+		k.Group = v.GetStringValue()
+	}
+	if v, ok := o["kind"]; ok {
+		k.Kind = v.GetStringValue()
+	}
+	return k
+}
+
+// referentName maps the name of what is referred to. It follows when that is a config that
+// the relay knows and renames: everything else keeps its name.
+func (s *scope) referentName(kind mirror.Kind, name string) string {
+	if kind == hostnameKind {
+		return s.host(name)
+	}
+	if _, known := mirror.LookupKind(kind); !known || !renamed(kind) {
+		return name
+	}
+	return s.name(name)
+}
+
+func mapReference(s *scope, o object, kind mirror.Kind) bool {
+	changed := mapText(o["name"], func(v string) string { return s.referentName(kind, v) })
+	return mapText(o["namespace"], s.namespace) || changed
+}
+
+// mapBackend maps where traffic goes. A Service is known by its host; where that is more
+// than its name and its namespace here, the host itself must be said.
+func mapBackend(s *scope, o object) bool {
+	kind := referentKind(o, serviceKind)
+	if (kind != serviceKind && kind != serviceImport) || s.effects&effHosts == 0 {
+		return mapReference(s, o, kind)
+	}
+	name, ns := o["name"].GetStringValue(), o["namespace"].GetStringValue()
+	if name == "" {
+		return mapReference(s, o, kind)
+	}
+	if ns == "" {
+		ns = s.here
+	}
+	domain := s.domain
+	if kind == serviceImport {
+		domain = "clusterset.local"
+	}
+	to := s.host(name + "." + ns + ".svc." + domain)
+	if to == name+"."+s.namespace(ns)+".svc."+domain {
+		return mapReference(s, o, kind)
+	}
+	o["group"] = structpb.NewStringValue(hostnameKind.Group)
+	o["kind"] = structpb.NewStringValue(hostnameKind.Kind)
+	o["name"] = structpb.NewStringValue(to)
+	delete(o, "namespace") // a host has none
+	return true
+}
+
+// mapSelector maps the names of namespaces in a label selector.
+func mapSelector(s *scope, o object) bool {
+	changed := mapText(o["matchLabels"].GetStructValue().GetFields()[namespaceNameLabel], s.namespace)
+	for _, e := range o["matchExpressions"].GetListValue().GetValues() {
+		expr := e.GetStructValue().GetFields()
+		if expr["key"].GetStringValue() != namespaceNameLabel {
+			continue
+		}
+		for _, v := range expr["values"].GetListValue().GetValues() {
+			changed = mapText(v, s.namespace) || changed
+		}
+	}
+	return changed
+}
+
+// mapAddress maps an address of a Gateway. istiod takes one without a type for a host, and
+// completes it when it has no dots.
+func mapAddress(s *scope, o object) bool {
+	if t, ok := o["type"]; ok && t.GetStringValue() != "Hostname" {
+		return false
+	}
+	return mapText(o["value"], s.shortHost)
+}

@@ -1,0 +1,144 @@
+package rewrite
+
+import (
+	"bytes"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"meshrelay/federation"
+	"meshrelay/internal/wire"
+	"meshrelay/mirror"
+)
+
+// This file completes short hosts (PROTOCOL C23). An istiod completes them with the
+// namespace of the config and its cluster domain, but for configs that it receives over MCP
+// it has no domain: what leaves here must be complete.
+
+const (
+	// routeSemantics is the annotation of a VirtualService that an istiod made of routes of
+	// the Gateway API. Their hosts are not completed (model.UseGatewaySemantics).
+	routeSemantics  = "internal.istio.io/route-semantics"
+	gatewaySemantic = "gateway"
+)
+
+var virtualServiceHosts = number(&networking.VirtualService{}, "hosts")
+
+// isShort reports whether istiod completes a host (model.ResolveShortnameToFQDN).
+func isShort(h string) bool {
+	if h == "" || h == "*" || strings.IndexByte(h, '.') >= 0 {
+		return false
+	}
+	if strings.IndexByte(h, ':') < 0 {
+		return true
+	}
+	_, err := netip.ParseAddr(h)
+	return err != nil
+}
+
+// shortHost maps a host that istiod completes when it is a name without dots. The rules see
+// the complete one. Where short hosts are kept, it stays short if what a reader completes it
+// to is what it should be.
+func (s *scope) shortHost(h string) string {
+	if s.here == "" || !isShort(h) {
+		return s.host(h)
+	}
+	to := s.host(h + "." + s.here + ".svc." + s.domain)
+	if !s.completes && to == h+"."+s.nameRules.namespace(s.here)+".svc."+s.domain {
+		return h
+	}
+	return to
+}
+
+// virtualServiceHost maps a host of a VirtualService. A short one that a wildcard beside it
+// covers when it is complete becomes that wildcard, which is listed once: istiod takes no
+// VirtualService where one host covers another.
+func (s *scope) virtualServiceHost(h string) string {
+	to := s.shortHost(h)
+	if !s.completes || !isShort(h) {
+		return to
+	}
+	c := wire.Fields(s.body)
+	for c.Next() {
+		if !c.Bytes(virtualServiceHosts) || len(c.Value()) < 2 || c.Value()[0] != '*' || string(c.Value()) == h {
+			continue
+		}
+		if wildcard := s.shortHost(string(c.Value())); strings.HasSuffix(to, wildcard[1:]) {
+			return wildcard
+		}
+	}
+	return to
+}
+
+// sniHost maps the server name in a match of a VirtualService. istiod does not complete it,
+// but refuses it unless a host of the VirtualService covers it, so it follows those. The
+// host "*" covers what is short, too.
+func (s *scope) sniHost(h string) string {
+	if isShort(h) {
+		c := wire.Fields(s.body)
+		for c.Next() {
+			if c.Bytes(virtualServiceHosts) && string(c.Value()) == "*" {
+				return h
+			}
+		}
+	}
+	return s.shortHost(h)
+}
+
+// completesIn reports whether short hosts of a resource are completed.
+func (w *Rewriter) completesIn(r *mirror.Resource, kind mirror.Kind) bool {
+	if w.names.effects&effShortHosts == 0 || kind != federation.VirtualService || !r.HasAnnotation(routeSemantics) {
+		return w.names.effects&effShortHosts != 0
+	}
+	return r.Metadata().Annotations[routeSemantics] != gatewaySemantic
+}
+
+// mayHaveShortHost reports whether a host that the plan reaches has no dots. It allocates
+// nothing.
+func (p *messagePlan) mayHaveShortHost(m wireMessage) bool {
+	return p.anyText(m, func(v []byte) bool {
+		return len(v) > 0 && bytes.IndexByte(v, '.') < 0 && string(v) != "*"
+	})
+}
+
+// anyText reports whether f is true for a string that the plan reaches. A message that does
+// not parse has one: apply reports what is wrong with it.
+func (p *messagePlan) anyText(m wireMessage, f func([]byte) bool) bool {
+	c := wire.Fields(m)
+	for c.Next() {
+		if c.Type != protowire.BytesType || int(c.Number) >= len(p.steps) || p.steps[c.Number] == nil {
+			continue
+		}
+		switch st := p.steps[c.Number]; {
+		case st.plan != nil && st.plan.anyText(c.Value(), f):
+			return true
+		case st.role != nil && f(c.Value()):
+			return true
+		}
+	}
+	return c.Err() != nil
+}
+
+// ShortHosts returns the short hosts in a resource that CompleteShortHosts is for, in their
+// order, each once.
+func ShortHosts(r *mirror.Resource) (hosts []string) {
+	info, ok := mirror.LookupKind(r.Kind())
+	if !ok || r.Namespace() == "" {
+		return nil
+	}
+	c := &planner{names: newNameRules(Rules{CompleteShortHosts: true}), followed: followedFields}
+	plan := c.message(info.NewBody().ProtoReflect().Descriptor())
+	if plan == nil {
+		return nil
+	}
+	plan.anyText(r.BodyValue(), func(v []byte) bool {
+		if h := string(v); isShort(h) && !slices.Contains(hosts, h) {
+			hosts = append(hosts, h)
+		}
+		return false
+	})
+	return hosts
+}

@@ -1,0 +1,94 @@
+package rewrite
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"meshrelay/federation"
+
+	"github.com/hashicorp/go-multierror"
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// ruleMistakes collects what is wrong with rules.
+type ruleMistakes struct{ all *multierror.Error }
+
+func (m *ruleMistakes) add(err error, field string, args ...any) {
+	if err != nil {
+		m.all = multierror.Append(m.all, &federation.RuleError{Field: fmt.Sprintf(field, args...), Err: err})
+	}
+}
+
+// validate reports all rules that are wrong, each as a *federation.RuleError.
+func (r *Rules) validate() error {
+	m := &ruleMistakes{}
+	for _, from := range slices.Sorted(maps.Keys(r.Namespaces)) {
+		m.add(notLabel(from), "namespaces[%s]", from)
+		m.add(notLabel(r.Namespaces[from]), "namespaces[%s]", from)
+	}
+	// What goes around a name must make a label with anything between.
+	m.add(notLabel(r.NamespacePrefix+"x"), "namespacePrefix")
+	m.add(notLabel(r.NamePrefix+"x"), "namePrefix")
+	m.add(notLabel("x"+r.NameSuffix), "nameSuffix")
+	r.Labels.validate(m, "labels", func(v string) error { return wrong(v, validation.IsValidLabelValue(v)) })
+	r.Annotations.validate(m, "annotations", func(string) error { return nil })
+	for i, to := range r.ExportTo {
+		switch to {
+		case ".", "*", "~":
+		default:
+			m.add(notLabel(to), "exportTo[%d]", i)
+		}
+	}
+	seen := map[string]bool{}
+	for i, h := range r.Hosts {
+		m.add(notDomain(h.From), "hosts[%d].from", i)
+		m.add(notDomain(h.To), "hosts[%d].to", i)
+		if seen[h.From] {
+			m.add(fmt.Errorf("%q is mapped already", h.From), "hosts[%d].from", i)
+		}
+		seen[h.From] = true
+	}
+	if r.Domain != "" {
+		m.add(notDomain(r.Domain), "domain")
+	}
+	r.Endpoints.validate(m)
+	return m.all.ErrorOrNil()
+}
+
+func (e *Edit) validate(m *ruleMistakes, field string, value func(string) error) {
+	for _, k := range slices.Sorted(maps.Keys(e.Set)) {
+		m.add(wrong(k, validation.IsQualifiedName(strings.ToLower(k))), "%s.set[%s]", field, k)
+		m.add(value(e.Set[k]), "%s.set[%s]", field, k)
+	}
+	for i, k := range e.Remove {
+		if k == "" || strings.Contains(strings.TrimSuffix(k, "*"), "*") {
+			m.add(fmt.Errorf(`%q: want a key, or a prefix of keys with "*" behind it`, k), "%s.remove[%d]", field, i)
+		}
+	}
+}
+
+func (t Endpoints) validate(m *ruleMistakes) {
+	m.add(wrong(t.Network, validation.IsValidLabelValue(t.Network)), "endpoints.network")
+	m.add(wrong(t.Cluster, validation.IsValidLabelValue(t.Cluster)), "endpoints.cluster")
+	if t.Locality == "" {
+		return
+	}
+	parts := strings.Split(t.Locality, "/")
+	if len(parts) > 3 || slices.Contains(parts, "") || strings.ContainsAny(t.Locality, " *") {
+		m.add(fmt.Errorf("%q: want region, region/zone or region/zone/subzone", t.Locality), "endpoints.locality")
+	}
+}
+
+func notLabel(v string) error  { return wrong(v, validation.IsDNS1123Label(v)) }
+func notDomain(v string) error { return wrong(v, validation.IsDNS1123Subdomain(v)) }
+
+// wrong makes an error of what the validations of Kubernetes say of a value.
+func wrong(v string, messages []string) error {
+	if len(messages) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%q: %w", v, errors.New(messages[0]))
+}

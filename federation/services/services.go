@@ -1,0 +1,344 @@
+package services
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"meshrelay/federation"
+	"meshrelay/internal/text"
+	"meshrelay/internal/wire"
+	"meshrelay/mirror"
+)
+
+const (
+	// syntheticPrefix begins the name of what an istiod makes of a Kubernetes service
+	// (istio pilot/pkg/serviceregistry/serviceentry/conversion.go ServiceToServiceEntry).
+	syntheticPrefix = "synthetic-"
+	// gatewayPort is where an east-west gateway takes mTLS for all services, and passes it
+	// on by SNI.
+	gatewayPort = 15443
+	// tlsModeLabel makes clients use mTLS towards an endpoint.
+	tlsModeLabel = "security.istio.io/tlsMode"
+	tlsModeIstio = "istio"
+
+	maxPort = 1<<16 - 1
+)
+
+// ErrUnreachable is why a service can not be made reachable from other clusters, whatever
+// its endpoints.
+var ErrUnreachable = errors.New("not reachable from other clusters")
+
+// IsSynthetic reports whether an istiod made a ServiceEntry of a Kubernetes service: one
+// that is named synthetic-* and has no endpoints. With endpoints, a relay has made it
+// reachable.
+func IsSynthetic(r *mirror.Resource) bool {
+	if r.Kind() != federation.ServiceEntry || !strings.HasPrefix(r.Key().Name, syntheticPrefix) {
+		return false
+	}
+	const endpoints = 6
+	c := wire.Fields(r.BodyValue())
+	for c.Next() {
+		if c.Number == endpoints {
+			return false
+		}
+	}
+	return c.Err() == nil
+}
+
+// Gateways are the east-west gateways of a cluster.
+type Gateways struct {
+	// Addresses are IP addresses or DNS names, with a port where that is not 15443.
+	Addresses []string
+	// Network is the network behind the gateways. An istiod that knows gateways of that
+	// network itself uses those instead.
+	Network string
+	// Locality is region/zone/subzone, or empty.
+	Locality string
+}
+
+// gateway is an address of Gateways.
+type gateway struct {
+	host string
+	port uint32
+	dns  bool
+}
+
+// Check returns what is wrong with the gateways.
+func (g Gateways) Check() error {
+	_, err := g.parse()
+	return err
+}
+
+func (g Gateways) parse() ([]gateway, error) {
+	if len(g.Addresses) == 0 {
+		return nil, errors.New("there are no gateways")
+	}
+	if g.Locality != "" && !soundLocality(strings.Split(g.Locality, "/")) {
+		return nil, fmt.Errorf("locality %q: want region, region/zone or region/zone/subzone", text.Abbreviate(g.Locality))
+	}
+	var all []gateway
+	for _, a := range g.Addresses {
+		gw, ok := parseGateway(a)
+		if !ok {
+			return nil, fmt.Errorf("gateway %q: want an IP address or a DNS name, and a port where that is not %d", text.Abbreviate(a), gatewayPort)
+		}
+		all = append(all, gw)
+	}
+	slices.SortFunc(all, func(a, b gateway) int { return cmp.Or(cmp.Compare(a.host, b.host), cmp.Compare(a.port, b.port)) })
+	return slices.Compact(all), nil
+}
+
+func parseGateway(text string) (gateway, bool) {
+	gw := gateway{host: text, port: gatewayPort}
+	if host, port, err := net.SplitHostPort(text); err == nil {
+		n, err := strconv.ParseUint(port, 10, 16)
+		if err != nil || n == 0 {
+			return gateway{}, false
+		}
+		gw.host, gw.port = host, uint32(n)
+	} else {
+		gw.host = strings.TrimSuffix(strings.TrimPrefix(text, "["), "]")
+	}
+	if addr, err := netip.ParseAddr(gw.host); err == nil {
+		gw.host = addr.String()
+		return gw, usableAddr(addr)
+	}
+	gw.dns = true
+	return gw, isFQDN(gw.host)
+}
+
+func usableAddr(a netip.Addr) bool { return a.IsValid() && !a.IsUnspecified() && a.Zone() == "" }
+
+// Reach returns r, which IsSynthetic, with the gateways as its endpoints. Clients then use
+// mTLS with the SNI outbound_.80_._.host, by which the gateway knows where to: the label
+// does that, and that the service is one of the mesh. The error is ErrUnreachable for what
+// no gateway passes on: UDP, and services outside of the mesh.
+func (g Gateways) Reach(r *mirror.Resource) (*mirror.Resource, error) {
+	gateways, err := g.parse()
+	if err != nil {
+		return nil, err
+	}
+	se, err := syntheticService(r)
+	if err != nil {
+		return nil, err
+	}
+	se.Resolution = networking.ServiceEntry_STATIC
+	for _, gw := range gateways {
+		if gw.dns {
+			se.Resolution = networking.ServiceEntry_DNS
+		}
+		e := &networking.WorkloadEntry{
+			Address: gw.host, Ports: make(map[string]uint32, len(se.Ports)), Network: g.Network, Locality: g.Locality,
+			Labels: map[string]string{tlsModeLabel: tlsModeIstio},
+		}
+		for _, p := range se.Ports {
+			e.Ports[p.Name] = gw.port
+		}
+		se.Endpoints = append(se.Endpoints, e)
+	}
+	if se.Resolution == networking.ServiceEntry_DNS {
+		// Validation takes networks with STATIC and NONE only.
+		se.Addresses = slices.DeleteFunc(se.Addresses, func(a string) bool { return strings.Contains(a, "/") })
+	}
+	return withService(r, se)
+}
+
+// Cluster is an Envoy cluster of a service.
+type Cluster struct {
+	// Port is the service's port.
+	Port uint32
+	// Name is the cluster's, for example "outbound|80||db.shop.svc.cluster.local".
+	Name string
+}
+
+// Clusters returns the clusters whose endpoints are those of r, which IsSynthetic, one for
+// each port. The error is ErrUnreachable as for Gateways.Reach.
+func Clusters(r *mirror.Resource) ([]Cluster, error) {
+	se, err := syntheticService(r)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]Cluster, 0, len(se.Ports))
+	for _, p := range se.Ports {
+		all = append(all, Cluster{Port: p.Number, Name: "outbound|" + strconv.FormatUint(uint64(p.Number), 10) + "||" + se.Hosts[0]})
+	}
+	return all, nil
+}
+
+// syntheticService returns the service of a synthetic ServiceEntry in a form that takes
+// endpoints, and that istiod's validation (istio pkg/config/validation/validation.go
+// ValidateServiceEntry) accepts: what the api generator makes of some services, it does
+// not.
+func syntheticService(r *mirror.Resource) (*networking.ServiceEntry, error) {
+	if !IsSynthetic(r) {
+		return nil, fmt.Errorf("%s: not made of a Kubernetes service", r.Key())
+	}
+	se := &networking.ServiceEntry{}
+	if err := proto.Unmarshal(r.Body().GetValue(), se); err != nil {
+		return nil, fmt.Errorf("%s: %w", r.Key(), err)
+	}
+	if err := normalize(se, r.Namespace()); err != nil {
+		return nil, fmt.Errorf("%s: %w", r.Key(), err)
+	}
+	return se, nil
+}
+
+func normalize(se *networking.ServiceEntry, namespace string) error {
+	switch {
+	case len(se.Hosts) != 1:
+		return fmt.Errorf("it has %d hosts, and a Kubernetes service has one", len(se.Hosts))
+	case !isFQDN(se.Hosts[0]):
+		return fmt.Errorf("host %q is no domain name", text.Abbreviate(se.Hosts[0]))
+	case se.Location == networking.ServiceEntry_MESH_EXTERNAL:
+		// An alias of another name. Gateways know no clusters of such services (istio
+		// pilot/pkg/networking/core/cluster.go buildOutboundSniDnatClusters), and they have
+		// no endpoints to ask for.
+		return fmt.Errorf("%w: it is of type ExternalName", ErrUnreachable)
+	}
+	se.Location = networking.ServiceEntry_MESH_INTERNAL
+	// Endpoints and a selector exclude each other, and it would select workloads of the
+	// consumers' cluster.
+	se.WorkloadSelector = nil
+	if err := normalizePorts(se); err != nil {
+		return err
+	}
+	// A headless service comes with the address 0.0.0.0, which stands for none. With none,
+	// newer consumers give it an address of their own.
+	se.Addresses = slices.DeleteFunc(se.Addresses, func(text string) bool {
+		if strings.Contains(text, "/") {
+			_, err := netip.ParsePrefix(text)
+			return err != nil
+		}
+		addr, err := netip.ParseAddr(text)
+		return err != nil || addr.IsUnspecified()
+	})
+	return normalizeExportTo(se, namespace)
+}
+
+// normalizePorts leaves out what is not proxied, and names what has no name: the port of a
+// Kubernetes service that has one port need not have one.
+func normalizePorts(se *networking.ServiceEntry) error {
+	names, numbers := map[string]bool{}, map[uint32]bool{}
+	ports := se.Ports[:0]
+	for _, p := range se.Ports {
+		// istiods make no clusters for UDP (cluster.go buildOutboundClusters), and a number
+		// may be of a TCP port and a UDP port: validation refuses that.
+		if strings.EqualFold(p.Protocol, "UDP") || numbers[p.Number] {
+			continue
+		}
+		if p.Number == 0 || p.Number > maxPort {
+			return fmt.Errorf("port %d is out of range", p.Number)
+		}
+		if !isDNSLabel(p.Name) || names[p.Name] {
+			if p.Name = "port-" + strconv.FormatUint(uint64(p.Number), 10); names[p.Name] {
+				return fmt.Errorf("two ports are named %s", p.Name)
+			}
+		}
+		if !protocols[strings.ToLower(p.Protocol)] {
+			p.Protocol = "" // to be found out by the proxy; the generator says "UnsupportedProtocol"
+		}
+		p.TargetPort = 0 // endpoints say their ports themselves
+		names[p.Name], numbers[p.Number] = true, true
+		ports = append(ports, p)
+	}
+	if se.Ports = ports; len(ports) == 0 {
+		return fmt.Errorf("%w: it has no port that is proxied", ErrUnreachable)
+	}
+	return nil
+}
+
+// protocols are those that validation knows (istio pkg/config/protocol/instance.go Parse).
+var protocols = map[string]bool{
+	"tcp": true, "udp": true, "grpc": true, "grpc-web": true, "http": true, "http_proxy": true,
+	"http2": true, "https": true, "tls": true, "mongo": true, "redis": true, "mysql": true,
+}
+
+// normalizeExportTo sorts what the generator takes from a map, and so gives a random order,
+// and leaves out what says nothing more. What would make the service visible to more
+// namespaces is an error.
+func normalizeExportTo(se *networking.ServiceEntry, namespace string) error {
+	if len(se.ExportTo) == 0 {
+		return nil
+	}
+	for i, to := range se.ExportTo {
+		// The annotation is split at commas only (istio pilot/pkg/serviceregistry/kube
+		// ConvertService).
+		if to = strings.TrimSpace(to); to == namespace {
+			to = "."
+		}
+		if to != "." && to != "*" && to != "~" && !isDNSLabel(to) {
+			return fmt.Errorf("exportTo %q is no namespace", text.Abbreviate(to))
+		}
+		se.ExportTo[i] = to
+	}
+	slices.Sort(se.ExportTo)
+	se.ExportTo = slices.Compact(se.ExportTo)
+	switch {
+	case slices.Contains(se.ExportTo, "*"):
+		se.ExportTo = []string{"*"}
+	case len(se.ExportTo) > 1:
+		se.ExportTo = slices.DeleteFunc(se.ExportTo, func(to string) bool { return to == "~" })
+	}
+	return nil
+}
+
+// withService returns r with another body.
+func withService(r *mirror.Resource, se *networking.ServiceEntry) (*mirror.Resource, error) {
+	spec := r.Spec()
+	value, err := proto.MarshalOptions{Deterministic: true}.Marshal(se)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", r.Key(), err)
+	}
+	spec.Body = &anypb.Any{TypeUrl: spec.Body.GetTypeUrl(), Value: value}
+	return mirror.New(spec)
+}
+
+// isDNSLabel is validation's notion of a DNS label, which allows capitals (istio
+// pkg/config/labels/instance.go).
+func isDNSLabel(s string) bool {
+	return len(s) <= 63 && isQualified(s, "-")
+}
+
+// isLabelValue reports whether s may be the value of a Kubernetes label, and is not empty.
+func isLabelValue(s string) bool {
+	return len(s) <= 63 && isQualified(s, "-_.")
+}
+
+// isQualified reports whether s is of letters, digits and, but for its ends, of inner.
+func isQualified(s, inner string) bool {
+	for i := range len(s) {
+		switch c := s[i]; {
+		case '0' <= c && c <= '9', 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z':
+		case i > 0 && i < len(s)-1 && strings.IndexByte(inner, c) >= 0:
+		default:
+			return false
+		}
+	}
+	return s != ""
+}
+
+// isFQDN is validation's notion of a domain name (istio pkg/config/validation/agent
+// ValidateFQDN).
+func isFQDN(s string) bool {
+	if s == "" || len(s) > 255 {
+		return false
+	}
+	labels := strings.Split(s, ".")
+	if len(labels) > 1 && labels[len(labels)-1] == "" {
+		labels = labels[:len(labels)-1]
+	}
+	if _, err := strconv.Atoi(labels[len(labels)-1]); err == nil {
+		return false
+	}
+	return !slices.ContainsFunc(labels, func(l string) bool { return !isDNSLabel(l) })
+}

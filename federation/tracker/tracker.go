@@ -1,0 +1,160 @@
+// Package tracker follows an Aggregate, and keeps, logs and counts the conflicts that package
+// conflicts finds. It must not know who reads them.
+package tracker
+
+import (
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
+
+	"meshrelay/federation"
+	"meshrelay/federation/conflicts"
+	"meshrelay/mirror"
+)
+
+const (
+	// logBurst is how many host conflicts are logged at once, logEvery how often one more
+	// is: a source that repeats another is one mistake, not thousands of lines.
+	logBurst = 20
+	logEvery = 10 * time.Second
+	// maxLoggedPanics is how many panics are logged; of more, one in that many is.
+	maxLoggedPanics = 20
+)
+
+// Tracker keeps the conflicts of an Aggregate: the keys of which several sources have a
+// copy, and the hosts that several resources claim. It is a prometheus.Collector. Its methods
+// may be called from any goroutine.
+type Tracker struct {
+	keys  *conflicts.Keys
+	hosts *conflicts.Hosts
+	log   *slog.Logger
+
+	limit  *rate.Limiter
+	panics atomic.Uint64
+	silent int // conflicts that were not logged; of the Aggregate's goroutine
+}
+
+// New returns a Tracker. Follow gives it an Aggregate.
+func New(log *slog.Logger) *Tracker {
+	return &Tracker{
+		keys: conflicts.NewKeys(time.Now), hosts: conflicts.NewHosts(time.Now), log: log,
+		limit: rate.NewLimiter(rate.Every(logEvery), logBurst),
+	}
+}
+
+// Follow registers the Tracker with an Aggregate that does not run yet.
+func (t *Tracker) Follow(a *mirror.Aggregate) error {
+	if err := a.RegisterPanicHandler(t.panicked); err != nil {
+		return err
+	}
+	if err := a.RegisterTouchHandler(func(key mirror.Key, r *mirror.Settlement) {
+		if key.Kind == mirror.MeshConfig {
+			return // each istiod has one for its own mesh (PROTOCOL C22)
+		}
+		if r == nil {
+			r = &mirror.Settlement{} // one copy at most
+		}
+		t.keys.Update(key, r.Copies, r.Verdict)
+	}); err != nil {
+		return err
+	}
+	return a.RegisterEventHandler(mirror.Kind{}, func(old, cur *mirror.Resource, _ mirror.Event) {
+		for _, c := range t.hosts.Update(old, cur) {
+			t.logConflict(c)
+		}
+		if cur == nil {
+			return
+		}
+		if n, skipped := t.hosts.Skipped(cur.Key()); skipped && t.limit.Allow() {
+			t.log.Warn("resource is not followed by the detection of host conflicts; it is served", "resource", n.Key, "upstream", n.Source,
+				"hosts", n.Hosts, "namespaces", n.Namespaces, "reason", n.Reason)
+		}
+	})
+}
+
+// panicked counts a panic of the Aggregate or its handlers, and logs it with its stack.
+func (t *Tracker) panicked(key mirror.Key, p *mirror.Panic) {
+	if n := t.panics.Add(1); n <= maxLoggedPanics || n%maxLoggedPanics == 0 {
+		t.log.Error("panic while merging a resource", "resource", key, "panic", p.Value, "panics", n, "stack", p.Stack)
+	}
+}
+
+// logConflict logs a conflict that has begun, changed or ended.
+func (t *Tracker) logConflict(c conflicts.HostConflict) {
+	if !t.limit.Allow() {
+		t.silent++
+		return
+	}
+	if t.silent > 0 {
+		t.log.Warn("host conflicts were not logged, relay conflicts lists all", "conflicts", t.silent)
+		t.silent = 0
+	}
+	if c.Ended {
+		t.log.Info("host conflict has ended", "kind", c.Kind, "host", c.Host)
+		return
+	}
+	var claims []string
+	for _, claim := range c.Claims {
+		claims = append(claims, claim.Namespace+"/"+claim.Name+" from "+claim.Source)
+	}
+	t.log.Warn("host is claimed by several configs; all are served", "kind", c.Kind, "host", c.Host, "claims", strings.Join(claims, ", "))
+}
+
+// KeyConflicts returns the keys that several sources have, of some kinds or of all.
+func (t *Tracker) KeyConflicts(kinds ...mirror.Kind) []conflicts.KeyConflict {
+	return t.keys.List(kinds...)
+}
+
+// HostConflicts returns the hosts that several resources claim.
+func (t *Tracker) HostConflicts() []conflicts.HostConflict { return t.hosts.Conflicts() }
+
+// NotFollowed returns the resources that the detection of host conflicts skips.
+func (t *Tracker) NotFollowed() []conflicts.NotFollowed { return t.hosts.NotFollowed() }
+
+var (
+	contestsDesc   = prometheus.NewDesc("relay_contested_keys", "Keys that several upstreams have, by kind and by what became of the copies that did not win.", []string{"kind", "outcome"}, nil)
+	hostsDesc      = prometheus.NewDesc("relay_host_conflicts", "Hosts that several configs claim where the same clients see them, by kind.", []string{"kind"}, nil)
+	panicsDesc     = prometheus.NewDesc("relay_merge_panics_total", "Panics while one resource was merged. Nothing else is affected.", nil, nil)
+	unfollowedDesc = prometheus.NewDesc("relay_host_conflicts_not_followed", "Configs that claim too many hosts for the detection of conflicts, by kind. They are served.", []string{"kind"}, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (t *Tracker) Describe(ch chan<- *prometheus.Desc) {
+	ch <- contestsDesc
+	ch <- hostsDesc
+	ch <- unfollowedDesc
+	ch <- panicsDesc
+}
+
+// Collect implements prometheus.Collector. Kinds outside the table count as "other": an
+// upstream must not be able to make labels.
+func (t *Tracker) Collect(ch chan<- prometheus.Metric) {
+	counts := map[[2]string]int{}
+	for kind, byOutcome := range t.keys.Counts() {
+		label := "other"
+		if _, known := mirror.LookupKind(kind); known {
+			label = kind.String()
+		}
+		for outcome, n := range byOutcome {
+			counts[[2]string{label, string(outcome)}] += n
+		}
+	}
+	for labels, n := range counts {
+		ch <- prometheus.MustNewConstMetric(contestsDesc, prometheus.GaugeValue, float64(n), labels[0], labels[1])
+	}
+	for kind, n := range t.hosts.Counts() {
+		ch <- prometheus.MustNewConstMetric(hostsDesc, prometheus.GaugeValue, float64(n), kind.String())
+	}
+	ch <- prometheus.MustNewConstMetric(panicsDesc, prometheus.CounterValue, float64(t.panics.Load()))
+	skipped := map[mirror.Kind]int{federation.ServiceEntry: 0, federation.VirtualService: 0}
+	for _, n := range t.hosts.NotFollowed() {
+		skipped[n.Kind]++
+	}
+	for kind, n := range skipped {
+		ch <- prometheus.MustNewConstMetric(unfollowedDesc, prometheus.GaugeValue, float64(n), kind.String())
+	}
+}

@@ -1,0 +1,287 @@
+package cliview
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rogpeppe/go-internal/diff"
+
+	"meshrelay/admin"
+	"meshrelay/federation/conflicts"
+	"meshrelay/internal/k8syaml"
+	"meshrelay/internal/object"
+	"meshrelay/mirror"
+	"meshrelay/upstreams"
+)
+
+// Explain writes an explanation. With diffs, it adds the difference between what each upstream
+// has and what is served. now is for ages.
+func Explain(w io.Writer, e admin.Explanation, diffs bool, now time.Time) error {
+	var b strings.Builder
+	b.WriteString(headline(e, now) + "\n")
+	if len(e.Group) > 0 {
+		names := make([]string, 0, len(e.Group))
+		for _, g := range e.Group {
+			names = append(names, g.Namespace+"/"+g.Name)
+		}
+		fmt.Fprintf(&b, "Merged with resources of the same hosts: %s.\n", strings.Join(names, ", "))
+	}
+	for _, c := range e.HostConflicts {
+		fmt.Fprintf(&b, "Several resources claim host %s: %s.\n", c.Host, strings.Join(claims(c), ", "))
+		if c.Apart != "" {
+			fmt.Fprintf(&b, "They are not united: %s.\n", c.Apart)
+		}
+	}
+	b.WriteString("\n")
+	if _, err := io.WriteString(w, CleanLines(b.String())); err != nil {
+		return err
+	}
+	if err := Rows(w, sourceRows(e, now)); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintln(w); err != nil {
+		return err
+	}
+	if len(e.Clients) == 0 {
+		if _, err := fmt.Fprintln(w, "No client subscribes to this kind."); err != nil {
+			return err
+		}
+	} else if err := Rows(w, clientRows(e, now)); err != nil {
+		return err
+	}
+	if !diffs {
+		return nil
+	}
+	for _, s := range e.Sources {
+		if s.From == nil || e.Served == nil || s.Outcome == admin.Renamed {
+			continue
+		}
+		if err := Diff(w, "upstream "+s.Upstream, s.From, "served", e.Served); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func headline(e admin.Explanation, now time.Time) string {
+	name := e.String()
+	why := ""
+	if e.Reason != "" {
+		why = ": " + e.Reason
+	}
+	switch e.Outcome {
+	case admin.Served:
+		if e.Since.IsZero() {
+			return fmt.Sprintf("%s is served from upstream %s%s.", name, e.Source, why)
+		}
+		return fmt.Sprintf("%s is served from upstream %s%s. Unchanged for %s.", name, e.Source, why, Ago(e.Since, now))
+	case admin.United:
+		if e.Into != nil {
+			return fmt.Sprintf("%s is not served by itself: it is merged into %s%s.", name, e.Into, why)
+		}
+	case admin.Rejected:
+		return fmt.Sprintf("%s is not served%s.", name, why)
+	case admin.Missing:
+		return fmt.Sprintf("%s: no upstream has it.", name)
+	case admin.Frozen, admin.Expired, admin.Changing:
+		for _, s := range e.Sources {
+			if s.Outcome == e.Outcome {
+				return fmt.Sprintf("%s is not served: upstream %s: %s.", name, s.Upstream, because(s))
+			}
+		}
+	}
+	return fmt.Sprintf("%s is not served: it is %s.", name, e.Outcome)
+}
+
+// because tells in words what the fields of a copy say about its outcome, nothing when they say
+// nothing.
+func because(c admin.SourceCopy) string {
+	unfreeze := ": relay unfreeze " + c.Upstream
+	switch {
+	case c.ServedAs != nil:
+		return "served as " + c.ServedAs.String()
+	case c.Outcome == admin.Changing:
+		return "changing right now, ask again"
+	case c.Outcome == admin.Expired:
+		return "expired by its staleness rules, upstream out of contact" + since(c.StaleSince)
+	case c.Outcome == admin.Frozen && c.Frozen != nil && c.Frozen.Revision != 0:
+		return fmt.Sprintf("frozen at revision %d, which does not have it%s", c.Frozen.Revision, unfreeze)
+	case c.Outcome == admin.Frozen && c.Frozen != nil:
+		return "frozen" + since(c.Frozen.Since) + " without it" + unfreeze
+	case c.Pending:
+		return "frozen: newer content from the upstream is pending" + unfreeze
+	case c.Unconfirmed && c.Frozen != nil:
+		return "kept since the freeze" + at(c.Frozen.Since) + ", the upstream has not sent it again"
+	case c.Unconfirmed:
+		return "kept" + since(c.StaleSince) + ", the upstream has not sent it again"
+	case !c.StaleSince.IsZero():
+		return "kept" + since(c.StaleSince) + ", upstream out of contact"
+	}
+	return ""
+}
+
+// since returns " since" and a time, nothing for no time; at does so with " at".
+func since(t time.Time) string { return moment(" since ", t) }
+func at(t time.Time) string    { return moment(" at ", t) }
+
+func moment(word string, t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return word + t.UTC().Format(time.RFC3339)
+}
+
+func claims(c conflicts.HostConflict) (out []string) {
+	for _, claim := range c.Claims {
+		out = append(out, fmt.Sprintf("%s/%s from %s", claim.Namespace, claim.Name, claim.Source))
+	}
+	return out
+}
+
+func sourceRows(e admin.Explanation, now time.Time) [][]string {
+	rows := [][]string{{"UPSTREAM", "OUTCOME", "NAME THERE", "SINCE", "VERSION THERE", "DETAIL"}}
+	for _, s := range e.Sources {
+		original := None
+		if s.Original != nil {
+			original = s.Original.Namespace + "/" + s.Original.Name
+		}
+		var detail []string
+		for _, text := range []string{s.Reason, s.Detail, because(s)} {
+			if text != "" {
+				detail = append(detail, text)
+			}
+		}
+		if len(s.Changes) > 0 {
+			detail = append(detail, "rewritten: "+strings.Join(s.Changes, ", "))
+		}
+		if s.Refused != "" {
+			detail = append(detail, "newest content refused: "+s.Refused)
+		}
+		rows = append(rows, []string{s.Upstream, string(s.Outcome), original, Ago(s.Since, now), OrNone(s.SourceVersion), OrNone(strings.Join(detail, ": "))})
+	}
+	return rows
+}
+
+func clientRows(e admin.Explanation, now time.Time) [][]string {
+	rows := [][]string{{"CLIENT", "VIEW", "TYPE", "STATE", "SINCE"}}
+	for _, c := range e.Clients {
+		rows = append(rows, []string{c.NodeID, OrNone(c.View), c.TypeURL, string(c.State), Ago(c.At, now)})
+	}
+	return rows
+}
+
+// LeftOut writes the resources that import rules leave out.
+func LeftOut(w io.Writer, all []upstreams.LeftOut) error {
+	if len(all) == 0 {
+		_, err := fmt.Fprintln(w, "Nothing is left out.")
+		return err
+	}
+	rows := [][]string{{"UPSTREAM", "KIND", "NAMESPACE", "NAME", "REASON", "DETAIL"}}
+	for _, l := range all {
+		rows = append(rows, []string{l.Upstream, l.Kind, OrNone(l.Namespace), l.Name, l.Reason, OrNone(l.Detail)})
+	}
+	return Rows(w, rows)
+}
+
+// Conflicts writes the conflicts between upstreams.
+func Conflicts(w io.Writer, all admin.Conflicts, now time.Time) error {
+	if len(all.Keys) == 0 {
+		if _, err := fmt.Fprintln(w, "No two upstreams have the same resource."); err != nil {
+			return err
+		}
+	} else {
+		rows := [][]string{{"KIND", "NAMESPACE", "NAME", "SERVED FROM", "UNITED", "NOT SERVED", "SINCE", "REASON"}}
+		for _, c := range all.Keys {
+			rows = append(rows, []string{
+				c.Key.Kind.String(), OrNone(c.Key.Namespace), c.Key.Name, OrNone(c.Winner), OrNone(strings.Join(c.United, ",")),
+				OrNone(strings.Join(c.Losers, ",")), Ago(c.Since, now), OrNone(c.Reason),
+			})
+		}
+		if err := Rows(w, rows); err != nil {
+			return err
+		}
+	}
+	if _, err := fmt.Fprintln(w); err != nil {
+		return err
+	}
+	if err := hostConflicts(w, all.Hosts, now); err != nil || len(all.NotFollowed) == 0 {
+		return err
+	}
+	rows := [][]string{{"NOT CHECKED", "KIND", "SERVED FROM", "HOSTS", "NAMESPACES", "REASON"}}
+	for _, n := range all.NotFollowed {
+		namespaces := "*"
+		if n.Namespaces > 0 {
+			namespaces = strconv.Itoa(n.Namespaces)
+		}
+		rows = append(rows, []string{n.Key.Namespace + "/" + n.Key.Name, n.Key.Kind.Kind, n.Source, strconv.Itoa(n.Hosts), namespaces, n.Reason})
+	}
+	if _, err := fmt.Fprintln(w); err != nil {
+		return err
+	}
+	return Rows(w, rows)
+}
+
+func hostConflicts(w io.Writer, all []conflicts.HostConflict, now time.Time) error {
+	if len(all) == 0 {
+		_, err := fmt.Fprintln(w, "No two resources claim the same host.")
+		return err
+	}
+	rows := [][]string{{"HOST", "KIND", "CLAIMED BY", "SINCE"}}
+	apart := slices.ContainsFunc(all, func(c conflicts.HostConflict) bool { return c.Apart != "" })
+	if apart {
+		rows[0] = append(rows[0], "NOT UNITED")
+	}
+	for _, c := range all {
+		row := []string{c.Host, c.Kind.Kind, strings.Join(claims(c), ", "), Ago(c.Since, now)}
+		if apart {
+			row = append(row, OrNone(c.Apart))
+		}
+		rows = append(rows, row)
+	}
+	return Rows(w, rows)
+}
+
+// Diff writes the difference between two objects as diff -u does, without versions and
+// provenance.
+func Diff(w io.Writer, oldName string, old *object.Object, newName string, cur *object.Object) error {
+	a, err := objectText(old)
+	if err != nil {
+		return err
+	}
+	b, err := objectText(cur)
+	if err != nil {
+		return err
+	}
+	d := diff.Diff(oldName, a, newName, b)
+	if len(d) == 0 {
+		_, err := fmt.Fprintf(w, "\n%s and %s are equal\n", oldName, newName)
+		return err
+	}
+	_, err = fmt.Fprintf(w, "\n%s", CleanLines(string(d)))
+	return err
+}
+
+// text returns an object as YAML, nothing for nil.
+func objectText(o *object.Object) ([]byte, error) {
+	if o == nil {
+		return nil, nil
+	}
+	plain := *o
+	plain.Metadata.ResourceVersion = ""
+	plain.Metadata.Annotations = map[string]string{}
+	for k, v := range o.Metadata.Annotations {
+		if k != mirror.ProvenanceAnnotation {
+			plain.Metadata.Annotations[k] = v
+		}
+	}
+	data, err := json.Marshal(plain)
+	if err != nil {
+		return nil, err
+	}
+	return k8syaml.FromJSON(data)
+}

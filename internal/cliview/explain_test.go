@@ -1,0 +1,72 @@
+package cliview
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"meshrelay/admin"
+	"meshrelay/federation/conflicts"
+	"meshrelay/mirror"
+	"meshrelay/upstreams"
+)
+
+func TestWhatAnUpstreamWithholdsIsExplained(t *testing.T) {
+	at := time.Date(2024, 2, 3, 4, 5, 6, 0, time.UTC)
+	for name, tc := range map[string]struct {
+		source admin.SourceCopy
+		want   string
+	}{
+		"frozen":                              {admin.SourceCopy{Outcome: admin.Frozen, Frozen: &upstreams.Frozen{Since: at}}, "frozen since 2024-02-03T04:05:06Z without it: relay unfreeze west"},
+		"rolled back":                         {admin.SourceCopy{Outcome: admin.Frozen, Frozen: &upstreams.Frozen{Since: at, Revision: 7}}, "frozen at revision 7, which does not have it: relay unfreeze west"},
+		"expired":                             {admin.SourceCopy{Outcome: admin.Expired, StaleSince: at}, "expired by its staleness rules, upstream out of contact since 2024-02-03T04:05:06Z"},
+		"expired, before the source is stale": {admin.SourceCopy{Outcome: admin.Expired}, "expired by its staleness rules, upstream out of contact"},
+		"just now":                            {admin.SourceCopy{Outcome: admin.Changing}, "changing right now, ask again"},
+	} {
+		tc.source.Upstream = "west"
+		e := admin.Explanation{
+			Ref: admin.Ref{Kind: "a/B", Namespace: "c", Name: "d"}, Outcome: tc.source.Outcome,
+			Sources: []admin.SourceCopy{{Upstream: "east", Outcome: admin.Refused}, tc.source},
+		}
+		var out strings.Builder
+		if err := Explain(&out, e, false, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		if got := out.String(); !strings.HasPrefix(got, "a/B c/d is not served: upstream west: "+tc.want+".\n") || strings.Count(got, tc.want) != 2 {
+			t.Errorf("%s:\n%s", name, got)
+		}
+	}
+}
+
+func TestTheStateOfAnUpstreamExplainsItsCopy(t *testing.T) {
+	at := time.Date(2024, 2, 3, 4, 5, 6, 0, time.UTC)
+	frozen := &upstreams.Frozen{Since: at}
+	for want, c := range map[string]admin.SourceCopy{
+		"":                  {Outcome: admin.Served},
+		"served as a/B c/d": {Outcome: admin.Renamed, ServedAs: &admin.Ref{Kind: "a/B", Namespace: "c", Name: "d"}},
+		"frozen: newer content from the upstream is pending: relay unfreeze west":           {Outcome: admin.Served, Frozen: frozen, Pending: true},
+		"kept since 2024-02-03T04:05:06Z, upstream out of contact":                          {Outcome: admin.Served, StaleSince: at},
+		"kept since 2024-02-03T04:05:06Z, the upstream has not sent it again":               {Outcome: admin.Served, StaleSince: at, Unconfirmed: true},
+		"kept since the freeze at 2024-02-03T04:05:06Z, the upstream has not sent it again": {Outcome: admin.Served, Frozen: frozen, Unconfirmed: true},
+		"kept, the upstream has not sent it again":                                          {Outcome: admin.Served, Unconfirmed: true},
+	} {
+		c.Upstream = "west"
+		if got := because(c); got != want {
+			t.Errorf("%+v: %q, want %q", c, got, want)
+		}
+	}
+}
+
+func TestConfigsThatAreNotFollowedAreListed(t *testing.T) {
+	all := admin.Conflicts{NotFollowed: []conflicts.NotFollowed{
+		{Key: mirror.Key{Kind: mirror.Kind{Group: "a", Kind: "B"}, Namespace: "c", Name: "d"}, Source: "east", Hosts: 2000, Namespaces: 3000, Reason: "too many"},
+	}}
+	var out strings.Builder
+	if err := Conflicts(&out, all, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	want := "NOT CHECKED   KIND   SERVED FROM   HOSTS   NAMESPACES   REASON\nc/d           B      east          2000    3000         too many\n"
+	if got := out.String(); !strings.HasSuffix(got, want) {
+		t.Errorf("got\n%s\nwant at the end\n%s", got, want)
+	}
+}

@@ -1,0 +1,55 @@
+package cliview
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"meshrelay/upstreams"
+)
+
+// Held writes the deletions that guards hold: for each upstream the hold, a table of its
+// deletions, and how to release them. now is for ages.
+func Held(w io.Writer, held []upstreams.HeldUpstream, now time.Time) error {
+	if len(held) == 0 {
+		_, err := fmt.Fprintln(w, "No deletions are held.")
+		return err
+	}
+	for i, h := range held {
+		if i > 0 {
+			fmt.Fprintln(w)
+		}
+		name := Clean(h.Upstream)
+		fmt.Fprintf(w, "upstream %s: hold %s\n  %s of %s, held for %s\n", name, h.ID,
+			Count(h.Removals, "deletion"), Count(h.Of, "resource"), Ago(h.Since, now))
+		fmt.Fprintf(w, "  reason: %s\n  ends:   %s\n\n", h.Reason, endOfHold(h.Held, now))
+		rows := [][]string{{"KIND", "NAMESPACE", "NAME", "AGE", "HELD"}}
+		for _, d := range h.Deletions {
+			rows = append(rows, []string{d.Kind, OrNone(d.Namespace), d.Name, Ago(d.Created, now), Ago(d.Since, now)})
+		}
+		if err := Rows(w, rows); err != nil {
+			return err
+		}
+		_, err := fmt.Fprintf(w, "\nAll of these are still served. To delete them: relay release %s --hold %s\n", name, h.ID)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// endOfHold tells when a hold ends.
+func endOfHold(h upstreams.Held, now time.Time) string {
+	switch h.Clock {
+	case upstreams.ClockRunning:
+		return fmt.Sprintf("in %s, once the upstream repeats the deletions", Age(max(h.Until.Sub(now), 0)))
+	case upstreams.ClockStopped:
+		return fmt.Sprintf("after another %s of contact (now out of contact)", h.Left)
+	case upstreams.ClockOver:
+		if h.Asked.IsZero() {
+			return "once the upstream repeats the deletions"
+		}
+		return fmt.Sprintf("once the upstream repeats the deletions, asked %s ago", Ago(h.Asked, now))
+	}
+	return "when the upstream has the resources again, or an operator releases them"
+}

@@ -1,0 +1,105 @@
+package cliview
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+
+	"meshrelay/internal/object"
+	"meshrelay/mirror"
+)
+
+// Changes are the differences between what is served and what a plan would serve.
+type Changes struct {
+	Added   int `json:"added"`
+	Changed int `json:"changed"`
+	Removed int `json:"removed"`
+	// Changes are sorted by kind, namespace and name.
+	Changes []Change `json:"changes"`
+}
+
+// Change is the change of one object.
+type Change struct {
+	// Action is "add", "change" or "remove".
+	Action    string `json:"action"`
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
+	// From and To are the upstreams that serve it now and would serve it, where known.
+	From string         `json:"from,omitempty"`
+	To   string         `json:"to,omitempty"`
+	Old  *object.Object `json:"old,omitempty"`
+	New  *object.Object `json:"new,omitempty"`
+}
+
+type objectKey struct{ kind, namespace, name string }
+
+// Compare returns the differences between what is served now and next.
+func Compare(now, next []object.Object) Changes {
+	index := func(objects []object.Object) map[objectKey]*object.Object {
+		out := make(map[objectKey]*object.Object, len(objects))
+		for i := range objects {
+			o := &objects[i]
+			out[objectKey{object.KindOf(o), o.Metadata.Namespace, o.Metadata.Name}] = o
+		}
+		return out
+	}
+	old, cur := index(now), index(next)
+	keys := maps.Clone(cur)
+	maps.Copy(keys, old)
+	all := Changes{Changes: []Change{}}
+	for _, k := range slices.SortedFunc(maps.Keys(keys), func(a, b objectKey) int {
+		return cmp.Or(cmp.Compare(a.kind, b.kind), cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.name, b.name))
+	}) {
+		c := Change{Kind: k.kind, Namespace: k.namespace, Name: k.name, Old: old[k], New: cur[k], From: sourceOf(old[k]), To: sourceOf(cur[k])}
+		switch {
+		case c.Old == nil:
+			c.Action = "add"
+			all.Added++
+		case c.New == nil:
+			c.Action = "remove"
+			all.Removed++
+		case c.Old.Metadata.ResourceVersion == c.New.Metadata.ResourceVersion:
+			continue
+		default:
+			c.Action = "change"
+			all.Changed++
+		}
+		all.Changes = append(all.Changes, c)
+	}
+	return all
+}
+
+func sourceOf(o *object.Object) string {
+	if o == nil {
+		return ""
+	}
+	return mirror.ParseProvenance(o.Metadata.Annotations[mirror.ProvenanceAnnotation]).Source
+}
+
+// Plan writes changes as a table and, with diffs, each as a difference.
+func Plan(w io.Writer, c Changes, diffs bool) error {
+	if len(c.Changes) == 0 {
+		_, err := fmt.Fprintln(w, "Nothing would change.")
+		return err
+	}
+	rows := [][]string{{"ACTION", "KIND", "NAMESPACE", "NAME", "FROM", "TO"}}
+	for _, change := range c.Changes {
+		rows = append(rows, []string{change.Action, change.Kind, OrNone(change.Namespace), change.Name, OrNone(change.From), OrNone(change.To)})
+	}
+	if err := Rows(w, rows); err != nil {
+		return err
+	}
+	if diffs {
+		for _, change := range c.Changes {
+			name := change.Kind + " " + change.Namespace + "/" + change.Name
+			if err := Diff(w, "now "+name, change.Old, "planned "+name, change.New); err != nil {
+				return err
+			}
+		}
+	}
+	_, err := fmt.Fprintf(w, "\n%d to add, %d to change, %d to remove\n", c.Added, c.Changed, c.Removed)
+	return err
+}

@@ -1,0 +1,234 @@
+package cliview
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"meshrelay/admin"
+	"meshrelay/adsclient"
+	"meshrelay/downstream"
+	"meshrelay/state"
+	"meshrelay/upstreams"
+)
+
+// maxKeys bounds the keys that are shown of a revision.
+const maxKeys = 3
+
+// Status writes the readiness with its reasons, the age of the config, the upstreams, advice
+// about them, and the clients. now is for ages.
+func Status(w io.Writer, r admin.Readiness, ups []upstreams.Status, clients []downstream.ClientStatus, now time.Time) error {
+	head := "ready"
+	switch {
+	case !r.Ready:
+		head = "not ready"
+	case len(r.Reasons) > 0:
+		head = "ready, degraded"
+	}
+	text := head + "\n"
+	for _, reason := range r.Reasons {
+		if r.Config.Error != "" { // configLine has it
+			reason = strings.TrimSuffix(reason, ": "+r.Config.Error)
+		}
+		text += "- " + Clean(strings.Join(strings.Fields(reason), " ")) + "\n"
+	}
+	for _, note := range r.Notes {
+		text += "note: " + Clean(strings.Join(strings.Fields(note), " ")) + "\n"
+	}
+	if config := configLine(r.Config, now); config != "" {
+		text += "\n" + config + "\n"
+	}
+	if _, err := io.WriteString(w, text+"\n"); err != nil {
+		return err
+	}
+	if err := Rows(w, upstreamRows(ups, now)); err != nil {
+		return err
+	}
+	if _, err := io.WriteString(w, advice(ups, now)+"\n"); err != nil {
+		return err
+	}
+	if len(clients) == 0 {
+		_, err := fmt.Fprintln(w, "No clients are connected.")
+		return err
+	}
+	return Rows(w, connectedRows(clients, now))
+}
+
+// configLine tells how old the config is, and what is wrong with the file.
+func configLine(c admin.ReloadStatus, now time.Time) string {
+	if c.LastSuccess.IsZero() {
+		return ""
+	}
+	line := fmt.Sprintf("config: loaded %s ago", Ago(c.LastSuccess, now))
+	if len(c.NeedsRestart) > 0 {
+		line += fmt.Sprintf("; restart needed for %s", Clean(strings.Join(c.NeedsRestart, ", ")))
+	}
+	if c.Error != "" {
+		line += fmt.Sprintf("; the file can not be loaded since %s:", Ago(c.FailingSince, now))
+		for _, mistake := range c.Mistakes {
+			line += "\n  " + Clean(mistake)
+		}
+	}
+	return line
+}
+
+// stateOf returns the state of an upstream, its age, and whether it is stale, held or frozen.
+func stateOf(u upstreams.Status, now time.Time) string {
+	state := fmt.Sprintf("%s %s", u.State, Ago(u.Since, now))
+	if u.Stale {
+		state += ", stale"
+	}
+	if u.Held != nil {
+		state += ", held"
+	}
+	if u.Frozen != nil {
+		state += ", frozen"
+	}
+	return state
+}
+
+// advice returns a line for each upstream that is held, frozen or stale, with what to do.
+func advice(ups []upstreams.Status, now time.Time) string {
+	var out strings.Builder
+	for _, u := range ups {
+		if h := u.Held; h != nil {
+			fmt.Fprintf(&out, "%s: %s of %s %s held (%s). The hold ends %s. See them: relay held %s\n", u.Name, Count(h.Removals, "deletion"), Count(h.Of, "resource"),
+				Agree(h.Removals, "is", "are"), h.Reason, endOfHold(*h, now), u.Name)
+		}
+		if f := u.Frozen; f != nil {
+			fmt.Fprintf(&out, "%s: frozen%s. To unfreeze it: relay unfreeze %s\n", u.Name, freeze(*f, now), u.Name)
+		}
+		if len(u.Addresses) > 1 {
+			standby := false // addresses behind the active one are not tried
+			for _, a := range u.Addresses {
+				fmt.Fprintf(&out, "%s: %s %s\n", u.Name, Clean(a.Address), addressState(a, standby, now))
+				standby = standby || a.Active
+			}
+		}
+		if u.Stale {
+			served := Count(total(u.Resources), "resource") + " served"
+			if n := total(u.Expired); n > 0 {
+				served += fmt.Sprintf(", %d expired", n)
+			}
+			fmt.Fprintf(&out, "%s: last in contact %s ago, %s. Check why the relay can not reach it\n", u.Name, Ago(u.StaleSince, now), served)
+		}
+	}
+	if out.Len() == 0 {
+		return ""
+	}
+	return "\n" + out.String()
+}
+
+// freeze describes a freeze: its revision, age, reason, end, and the changes that wait.
+func freeze(f upstreams.Frozen, now time.Time) string {
+	text := ""
+	if f.Revision != 0 {
+		text = fmt.Sprintf(" at revision %d", f.Revision)
+	}
+	text += " for " + Ago(f.Since, now)
+	if f.Reason != "" {
+		text += fmt.Sprintf(" (%s)", Clean(f.Reason))
+	}
+	switch left := f.Until.Sub(now); {
+	case f.Until.IsZero():
+	case left > 0:
+		text += fmt.Sprintf(", ends in %s", Age(left))
+	default:
+		text += ", ends when it is in contact"
+	}
+	if f.Waiting > 0 {
+		text += fmt.Sprintf(", %s changed there", Count(f.Waiting, "resource"))
+	}
+	return text
+}
+
+// total adds up counts by kind.
+func total(counts map[string]int) (n int) {
+	for _, c := range counts {
+		n += c
+	}
+	return n
+}
+
+// addressState describes one of several addresses. standby tells that an address before it is
+// active, so that it is not tried.
+func addressState(a adsclient.AddressStatus, standby bool, now time.Time) string {
+	text := "not tried"
+	// An error of a connection begins with the address.
+	problem := Clean(strings.Join(strings.Fields(strings.TrimPrefix(a.LastError, a.Address+": ")), " "))
+	switch {
+	case a.Active:
+		text = "in use"
+	case standby && a.LastError != "":
+		text = fmt.Sprintf("on standby, was down %s ago: %s", Ago(a.LastAttempt, now), problem)
+	case a.LastError != "":
+		text = fmt.Sprintf("down, tried %s ago: %s", Ago(a.LastAttempt, now), problem)
+	case !a.HealthySince.IsZero():
+		text = "works since " + Ago(a.HealthySince, now)
+	}
+	return text
+}
+
+// History writes revisions as a table. now is for ages.
+func History(w io.Writer, revisions []state.Revision, now time.Time) error {
+	if len(revisions) == 0 {
+		_, err := fmt.Fprintln(w, "No revisions are kept.")
+		return err
+	}
+	rows := [][]string{{"REVISION", "AGE", "RESOURCES", "ADDED", "CHANGED", "REMOVED", "BY", "AMONG THEM"}}
+	for _, r := range revisions {
+		rows = append(rows, []string{
+			strconv.FormatUint(r.ID, 10), Ago(r.Time, now), strconv.Itoa(r.Resources),
+			strconv.Itoa(r.Added), strconv.Itoa(r.Changed), strconv.Itoa(r.Removed), cmp.Or(r.By, "upstream"), OrNone(strings.Join(r.Keys[:min(len(r.Keys), maxKeys)], ", ")),
+		})
+	}
+	return Rows(w, rows)
+}
+
+func upstreamRows(ups []upstreams.Status, now time.Time) [][]string {
+	rows := [][]string{{"UPSTREAM", "TYPE", "STATE", "SYNCED", "RESOURCES", "REFUSED", "DROPPED", "UPDATED", "ADDRESS"}}
+	for _, u := range ups {
+		typ := u.Type
+		if u.Protocol != "" {
+			typ += "/" + u.Protocol
+		}
+		rows = append(rows, []string{
+			u.Name, typ, stateOf(u, now), yesNo(u.Synced),
+			strconv.Itoa(total(u.Resources)), strconv.Itoa(u.RefusedTotal), strconv.Itoa(total(u.Dropped)), Ago(u.LastUpdate, now), OrNone(u.Address),
+		})
+	}
+	return rows
+}
+
+func connectedRows(clients []downstream.ClientStatus, now time.Time) [][]string {
+	rows := [][]string{{"CLIENT", "CLUSTER", "VIEW", "VERSION", "PROTOCOL", "TYPES", "STATE", "NACKS", "CONNECTED", "ADDRESS"}}
+	for _, c := range clients {
+		stale, rejected, nacks := 0, 0, uint64(0)
+		for _, t := range c.Types {
+			nacks += t.NACKs
+			switch {
+			case t.LastNACK != "":
+				rejected++
+			case !t.Synced:
+				stale++
+			}
+		}
+		state := "synced"
+		switch {
+		case c.Held:
+			state = "waiting for upstreams"
+		case rejected > 0:
+			state = Count(rejected, "type") + " rejected"
+		case stale > 0:
+			state = Count(stale, "type") + " behind"
+		}
+		rows = append(rows, []string{
+			c.NodeID, OrNone(c.ClusterID), OrNone(c.View), OrNone(c.IstioVersion), c.Protocol, strconv.Itoa(len(c.Types)), state,
+			strconv.FormatUint(nacks, 10), Ago(c.Connected, now), c.Address,
+		})
+	}
+	return rows
+}

@@ -1,0 +1,200 @@
+package cliview
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"meshrelay/admin"
+	"meshrelay/adsclient"
+	"meshrelay/downstream"
+	"meshrelay/state"
+	"meshrelay/upstreams"
+)
+
+var testNow = time.Date(2024, 2, 3, 4, 5, 6, 0, time.UTC)
+
+func TestStatusTables(t *testing.T) {
+	ups := []upstreams.Status{
+		{
+			Name: "east", Type: "xds", Protocol: "delta", State: upstreams.StateSynced, Since: testNow.Add(-time.Hour), Synced: true, Address: "east:15010",
+			LastUpdate: testNow.Add(-5 * time.Second), Resources: map[string]int{"a/B": 2, "a/C": 3}, Dropped: map[string]int{"generated": 4},
+		},
+		{Name: "west", Type: "file", State: upstreams.StateFailed, RefusedTotal: 1},
+	}
+	synced := downstream.TypeStatus{SentNonce: "1", Synced: true, NACKs: 2}
+	client := func(id string, types ...downstream.TypeStatus) downstream.ClientStatus {
+		return downstream.ClientStatus{NodeID: id, Protocol: "sotw", Address: "10.0.0.1:5", Connected: testNow.Add(-time.Minute), Types: types}
+	}
+	held := client("held")
+	held.Held = true
+	full := client("istiod", synced, synced)
+	full.ClusterID, full.View, full.IstioVersion = "c1", "east", "1.23.0"
+	clients := []downstream.ClientStatus{
+		full, client("behi\nd", synced, downstream.TypeStatus{SentNonce: "1"}), client("bad", synced, downstream.TypeStatus{LastNACK: "no"}), held,
+	}
+	var out strings.Builder
+	if err := Status(&out, admin.Readiness{Ready: true, Reasons: []string{"upstream west:\n\x1bfailed"}}, ups, clients, testNow); err != nil {
+		t.Fatal(err)
+	}
+	want := `ready, degraded
+- upstream west: ?failed
+
+UPSTREAM   TYPE        STATE        SYNCED   RESOURCES   REFUSED   DROPPED   UPDATED   ADDRESS
+east       xds/delta   synced 60m   yes      5           0         4         5s        east:15010
+west       file        failed -     no       0           1         0         -         -
+
+CLIENT   CLUSTER   VIEW   VERSION   PROTOCOL   TYPES   STATE                   NACKS   CONNECTED   ADDRESS
+istiod   c1        east   1.23.0    sotw       2       synced                  4       60s         10.0.0.1:5
+behi?d   -         -      -         sotw       2       1 type behind           2       60s         10.0.0.1:5
+bad      -         -      -         sotw       2       1 type rejected         2       60s         10.0.0.1:5
+held     -         -      -         sotw       0       waiting for upstreams   0       60s         10.0.0.1:5
+`
+	if d := cmp.Diff(want, out.String()); d != "" {
+		t.Errorf("-want +got:\n%s", d)
+	}
+	out.Reset()
+	if err := Status(&out, admin.Readiness{}, nil, nil, testNow); err != nil || !strings.HasPrefix(out.String(), "not ready\n") || !strings.Contains(out.String(), "No clients are connected.") {
+		t.Errorf("%v %s", err, out.String())
+	}
+}
+
+func TestWhatWaitsForSomebodyIsSaid(t *testing.T) {
+	ups := []upstreams.Status{
+		{
+			Name: "held", Type: "xds", State: upstreams.StateSynced, Since: testNow.Add(-time.Hour), Synced: true, Resources: map[string]int{"a/B": 100},
+			Held: &upstreams.Held{Clock: upstreams.ClockRunning, Reason: "40 of 100 at once", Since: testNow.Add(-time.Minute), Until: testNow.Add(9 * time.Minute), Removals: 40, Of: 100},
+		},
+		{Name: "kept", Type: "xds", State: upstreams.StateSynced, Synced: true, Held: &upstreams.Held{Clock: upstreams.ClockNone, Reason: "it comes back with nothing", Removals: 1, Of: 2}},
+		{Name: "cool", Type: "xds", State: upstreams.StateSynced, Synced: true, Frozen: &upstreams.Frozen{Since: testNow.Add(-time.Minute), Until: testNow.Add(time.Minute), Reason: "night", Waiting: 1}},
+		{Name: "late", Type: "xds", State: upstreams.StateSynced, Synced: true, Frozen: &upstreams.Frozen{Since: testNow.Add(-time.Minute), Until: testNow.Add(-time.Second)}},
+		{Name: "cold", Type: "xds", State: upstreams.StateSynced, Synced: true, Frozen: &upstreams.Frozen{Since: testNow.Add(-2 * time.Hour), Waiting: 3}},
+		{Name: "back", Type: "xds", State: upstreams.StateSynced, Synced: true, Frozen: &upstreams.Frozen{Since: testNow.Add(-time.Second), Revision: 17}},
+		{
+			Name: "gone", Type: "xds", State: upstreams.StateDisconnected, Synced: true, Stale: true, StaleSince: testNow.Add(-3 * time.Hour),
+			Resources: map[string]int{"a/B": 4, "a/C": 1}, Expired: map[string]int{"a/D": 2, "a/E": 5},
+			Held: &upstreams.Held{Clock: upstreams.ClockStopped, Left: "7m30s", Reason: "every VirtualService would go", Removals: 5, Of: 5}, Frozen: &upstreams.Frozen{},
+		},
+	}
+	var out strings.Builder
+	r := admin.Readiness{Ready: true, Config: admin.ReloadStatus{LastSuccess: testNow.Add(-2 * time.Minute)}}
+	if err := Status(&out, r, ups, nil, testNow); err != nil {
+		t.Fatal(err)
+	}
+	want := `ready
+
+config: loaded 2m ago
+
+UPSTREAM   TYPE   STATE                                 SYNCED   RESOURCES   REFUSED   DROPPED   UPDATED   ADDRESS
+held       xds    synced 60m, held                      yes      100         0         0         -         -
+kept       xds    synced -, held                        yes      0           0         0         -         -
+cool       xds    synced -, frozen                      yes      0           0         0         -         -
+late       xds    synced -, frozen                      yes      0           0         0         -         -
+cold       xds    synced -, frozen                      yes      0           0         0         -         -
+back       xds    synced -, frozen                      yes      0           0         0         -         -
+gone       xds    disconnected -, stale, held, frozen   yes      5           0         0         -         -
+
+held: 40 deletions of 100 resources are held (40 of 100 at once). The hold ends in 9m, once the upstream repeats the deletions. See them: relay held held
+kept: 1 deletion of 2 resources is held (it comes back with nothing). The hold ends when the upstream has the resources again, or an operator releases them. See them: relay held kept
+cool: frozen for 60s (night), ends in 60s, 1 resource changed there. To unfreeze it: relay unfreeze cool
+late: frozen for 60s, ends when it is in contact. To unfreeze it: relay unfreeze late
+cold: frozen for 120m, 3 resources changed there. To unfreeze it: relay unfreeze cold
+back: frozen at revision 17 for 1s. To unfreeze it: relay unfreeze back
+gone: 5 deletions of 5 resources are held (every VirtualService would go). The hold ends after another 7m30s of contact (now out of contact). See them: relay held gone
+gone: frozen for -. To unfreeze it: relay unfreeze gone
+gone: last in contact 3h ago, 5 resources served, 7 expired. Check why the relay can not reach it
+
+No clients are connected.
+`
+	if d := cmp.Diff(want, out.String()); d != "" {
+		t.Errorf("-want +got:\n%s", d)
+	}
+}
+
+func TestAConfigThatIsNotInForceIsSaid(t *testing.T) {
+	var out strings.Builder
+	r := admin.Readiness{Ready: true, Config: admin.ReloadStatus{
+		LastSuccess: testNow.Add(-time.Hour), FailingSince: testNow.Add(-time.Minute), Error: "relay.yaml:1: \x1bnonsense", Mistakes: []string{"relay.yaml:1: \x1bnonsense"}, NeedsRestart: []string{"node.id", "admin.address"},
+	}}
+	if err := Status(&out, r, nil, nil, testNow); err != nil {
+		t.Fatal(err)
+	}
+	want := "config: loaded 60m ago; restart needed for node.id, admin.address; the file can not be loaded since 60s:\n  relay.yaml:1: ?nonsense\n"
+	if !strings.Contains(out.String(), "\n"+want) {
+		t.Errorf("%s", out.String())
+	}
+}
+
+func TestTheMistakesOfAConfigAreListedOnce(t *testing.T) {
+	var out strings.Builder
+	text := "relay.yaml:1: a; b; relay.yaml:2: c"
+	r := admin.Readiness{
+		Ready: true, Reasons: []string{"config file not loaded, the previous config stays: " + text},
+		Config: admin.ReloadStatus{LastSuccess: testNow, FailingSince: testNow, Error: text, Mistakes: []string{"relay.yaml:1: a; b", "relay.yaml:2: c"}},
+	}
+	if err := Status(&out, r, nil, nil, testNow); err != nil {
+		t.Fatal(err)
+	}
+	want := "ready, degraded\n- config file not loaded, the previous config stays\n\n" +
+		"config: loaded 0s ago; the file can not be loaded since 0s:\n  relay.yaml:1: a; b\n  relay.yaml:2: c\n\n"
+	if !strings.HasPrefix(out.String(), want) {
+		t.Errorf("want\n%s\nin\n%s", want, out.String())
+	}
+}
+
+func TestAdviceForAStaleUpstreamCountsWhatIsServed(t *testing.T) {
+	for want, u := range map[string]upstreams.Status{
+		"0 resources served":            {},
+		"1 resource served":             {Resources: map[string]int{"a/B": 1}},
+		"2 resources served":            {Resources: map[string]int{"a/B": 1, "a/C": 1}},
+		"0 resources served, 1 expired": {Expired: map[string]int{"a/B": 1}},
+		"3 resources served, 1 expired": {Resources: map[string]int{"a/B": 3}, Expired: map[string]int{"a/C": 1}},
+	} {
+		u.Name, u.Stale, u.StaleSince = "east", true, testNow.Add(-time.Minute)
+		if got := advice([]upstreams.Status{u}, testNow); got != "\neast: last in contact 60s ago, "+want+". Check why the relay can not reach it\n" {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+func TestHistory(t *testing.T) {
+	var out strings.Builder
+	err := History(&out, []state.Revision{
+		{ID: 12, Time: testNow.Add(-time.Minute), Added: 1, Changed: 2, Removed: 3, Resources: 40, By: "release", Keys: []string{"+a/B c/d", "~a/B c/e", "-a/B c/f", "-a/B c/g"}},
+		{ID: 9, Time: testNow.Add(-3 * time.Hour), Resources: 42},
+	}, testNow)
+	want := `REVISION   AGE   RESOURCES   ADDED   CHANGED   REMOVED   BY         AMONG THEM
+12         60s   40          1       2         3         release    +a/B c/d, ~a/B c/e, -a/B c/f
+9          3h    42          0       0         0         upstream   -
+`
+	if d := cmp.Diff(want, out.String()); err != nil || d != "" {
+		t.Errorf("%v -want +got:\n%s", err, d)
+	}
+	out.Reset()
+	if err := History(&out, nil, testNow); err != nil || out.String() != "No revisions are kept.\n" {
+		t.Errorf("%v %q", err, out.String())
+	}
+}
+
+func TestSeveralAddressesAreListed(t *testing.T) {
+	ups := []upstreams.Status{{
+		Name: "east", Type: "xds", State: upstreams.StateSynced, Address: "b:1",
+		Addresses: []adsclient.AddressStatus{
+			{Address: "a:1", LastError: "refused\n", LastAttempt: testNow.Add(-time.Minute)},
+			{Address: "b:1", Active: true},
+			{Address: "c:1"},
+			{Address: "d:1", HealthySince: testNow.Add(-time.Hour)},
+			{Address: "e:1", LastError: "e:1: refused", LastAttempt: testNow.Add(-21 * time.Second)},
+		},
+	}}
+	var out strings.Builder
+	if err := Status(&out, admin.Readiness{Ready: true}, ups, nil, testNow); err != nil {
+		t.Fatal(err)
+	}
+	want := "\neast: a:1 down, tried 60s ago: refused\neast: b:1 in use\neast: c:1 not tried\neast: d:1 works since 60m\neast: e:1 on standby, was down 21s ago: refused\n"
+	if !strings.Contains(out.String(), want) {
+		t.Errorf("want %s in:\n%s", want, out.String())
+	}
+}

@@ -1,0 +1,115 @@
+package cliview
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// gap separates columns.
+const gap = "   "
+
+// table aligns rows. Its columns only grow, so that later rows line up with earlier ones.
+type table struct{ widths []int }
+
+// write cleans and prints rows.
+func (t *table) write(w io.Writer, rows [][]string) error {
+	for _, row := range rows {
+		for i, cell := range row {
+			cell = Clean(cell)
+			row[i] = cell
+			if i == len(t.widths) {
+				t.widths = append(t.widths, 0)
+			}
+			t.widths[i] = max(t.widths[i], utf8.RuneCountInString(cell))
+		}
+	}
+	for _, row := range rows {
+		var line strings.Builder
+		for i, cell := range row {
+			line.WriteString(cell)
+			if i < len(row)-1 {
+				line.WriteString(strings.Repeat(" ", t.widths[i]-utf8.RuneCountInString(cell)) + gap)
+			}
+		}
+		if _, err := fmt.Fprintln(w, line.String()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Rows writes rows as an aligned table. The first is usually the header.
+func Rows(w io.Writer, rows [][]string) error { return new(table).write(w, rows) }
+
+// None is an empty cell.
+const None = "-"
+
+// OrNone returns s, or None when it is empty.
+func OrNone(s string) string {
+	if s == "" {
+		return None
+	}
+	return s
+}
+
+// Ago returns the age of t as Age does, None when t is zero.
+func Ago(t, now time.Time) string {
+	if t.IsZero() {
+		return None
+	}
+	return Age(max(now.Sub(t), 0))
+}
+
+// Age returns a time span as kubectl prints it: 42s, 5m10s, 3h, 12d, 2y30d.
+func Age(d time.Duration) string {
+	switch s := int64(d / time.Second); {
+	case s < -1:
+		return "<invalid>"
+	case s < 0:
+		return "0s"
+	case s < 2*60:
+		return fmt.Sprintf("%ds", s)
+	}
+	two := func(d time.Duration, whole time.Duration, unit string, rest time.Duration, restUnit string) string {
+		s := fmt.Sprintf("%d%s", d/whole, unit)
+		if r := d % whole / rest; r > 0 {
+			s += fmt.Sprintf("%d%s", r, restUnit)
+		}
+		return s
+	}
+	const day, year = 24 * time.Hour, 365 * 24 * time.Hour
+	switch {
+	case d < 10*time.Minute:
+		return two(d, time.Minute, "m", time.Second, "s")
+	case d < 3*time.Hour:
+		return fmt.Sprintf("%dm", d/time.Minute)
+	case d < 8*time.Hour:
+		return two(d, time.Hour, "h", time.Minute, "m")
+	case d < 2*day:
+		return fmt.Sprintf("%dh", d/time.Hour)
+	case d < 8*day:
+		return two(d, day, "d", time.Hour, "h")
+	case d < 2*year:
+		return fmt.Sprintf("%dd", d/day)
+	case d < 8*year:
+		return two(d, year, "y", day, "d")
+	}
+	return fmt.Sprintf("%dy", d/year)
+}
+
+// Count returns a number of things: "1 resource", "2 resources". The plural of thing ends in s.
+func Count(n int, thing string) string {
+	return strconv.Itoa(n) + " " + thing + Agree(n, "", "s")
+}
+
+// Agree returns the form of a word that goes with a number.
+func Agree(n int, one, many string) string {
+	if n == 1 {
+		return one
+	}
+	return many
+}

@@ -1,0 +1,217 @@
+// Package fswatch tells when a file, or files in directories, may have changed, also where the
+// path leads through links or does not exist yet.
+//
+// The package must not know what the files contain: it reads none.
+package fswatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+const (
+	// maxLinks is how many links a path may have, as in the kernel.
+	maxLinks = 40
+	// maxRoutes bounds how often the way to a path is worked out again while it changes.
+	maxRoutes = 10
+)
+
+// Options are the times of a Watcher.
+type Options struct {
+	// Quiet is how long there must have been no change before Wait returns, Longest how long a
+	// change waits at most for others.
+	Quiet, Longest time.Duration
+	// Writing is Quiet after a file was written in place, and not put there as a whole. 0: Quiet.
+	Writing time.Duration
+	// Rescan is how often Wait returns without a change, in case the system does not report
+	// all of them (network file systems do not), and Poll how often when it reports none.
+	Rescan, Poll time.Duration
+	// Open makes the system's watcher; nil: fsnotify.NewWatcher.
+	Open func() (*fsnotify.Watcher, error)
+}
+
+// Watcher watches one path. It belongs to one goroutine.
+type Watcher struct {
+	options Options
+	watcher *fsnotify.Watcher // nil: the system gives none
+	events  <-chan fsnotify.Event
+	errors  <-chan error
+	names   map[string]bool // links and files on the way to the path, and their directories
+	inside  map[string]bool // directories in which every change counts
+	blind   bool            // not everything is watched
+}
+
+// New returns a Watcher that does not watch yet.
+func New(o Options) *Watcher {
+	if o.Open == nil {
+		o.Open = fsnotify.NewWatcher
+	}
+	if o.Writing == 0 {
+		o.Writing = o.Quiet
+	}
+	return &Watcher{options: o}
+}
+
+// Close ends the watching.
+func (w *Watcher) Close() {
+	if w.watcher != nil {
+		w.watcher.Close()
+	}
+}
+
+// Interval is how often Wait returns without a change.
+func (w *Watcher) Interval() time.Duration {
+	if w.blind {
+		return w.options.Poll
+	}
+	return w.options.Rescan
+}
+
+// Watch watches a path, with every link on the way to it, and everything in some directories.
+// It forgets what it watched before. It returns why not all of that can be watched; then Wait
+// returns every Poll.
+func (w *Watcher) Watch(path string, inside ...string) error {
+	err := w.watch(path, inside)
+	w.blind = err != nil
+	return err
+}
+
+func (w *Watcher) watch(path string, inside []string) error {
+	w.inside = make(map[string]bool, len(inside))
+	for _, dir := range inside {
+		w.inside[dir] = true
+	}
+	if w.watcher == nil {
+		watcher, err := w.options.Open()
+		if err != nil {
+			return fmt.Errorf("%w (a limit of the host, such as fs.inotify.max_user_instances, may be too low)", err)
+		}
+		w.watcher, w.events, w.errors = watcher, watcher.Events, watcher.Errors
+	}
+	var blind error
+	for range maxRoutes {
+		way, names := route(path)
+		w.names = names
+		dirs := maps.Clone(way)
+		maps.Copy(dirs, w.inside)
+		for _, old := range w.watcher.WatchList() {
+			if !dirs[old] {
+				_ = w.watcher.Remove(old) // it fails for a directory that is gone
+			}
+		}
+		blind = nil
+		for dir := range dirs {
+			// A directory that has just gone is no failure: its parent reports it.
+			if err := w.watcher.Add(dir); err != nil && !errors.Is(err, os.ErrNotExist) {
+				blind = fmt.Errorf("%s: %w (a limit of the host, such as fs.inotify.max_user_watches, may be too low)", dir, err)
+			}
+		}
+		// Nobody reports a change of the way before it was watched.
+		if again, _ := route(path); maps.Equal(again, way) {
+			break
+		}
+	}
+	return blind
+}
+
+// route returns the directories to watch for changes of the target of a path, through links,
+// and the names in them that matter. For a path that does not exist it is the directory in
+// which the missing part would appear.
+func route(path string) (dirs, names map[string]bool) {
+	dirs, names = map[string]bool{}, map[string]bool{}
+	at, links := string(filepath.Separator), 0
+	if abs, err := filepath.Abs(path); err == nil {
+		path = abs
+	}
+	rest := parts(path)
+	for len(rest) > 0 {
+		next := filepath.Join(at, rest[0])
+		rest = rest[1:]
+		info, err := os.Lstat(next)
+		link := err == nil && info.Mode()&os.ModeSymlink != 0
+		if err != nil || link || len(rest) == 0 {
+			dirs[at], names[at], names[next] = true, true, true
+		}
+		if err != nil {
+			return dirs, names
+		}
+		if !link {
+			at = next
+			continue
+		}
+		target, err := os.Readlink(next)
+		if links++; err != nil || links > maxLinks {
+			return dirs, names
+		}
+		if filepath.IsAbs(target) {
+			at = string(filepath.Separator)
+		}
+		// As in the kernel, ".." is relative to the target of a link.
+		rest = append(parts(target), rest...)
+	}
+	return dirs, names
+}
+
+// parts returns the elements of a path.
+func parts(path string) []string {
+	return strings.FieldsFunc(path, func(r rune) bool { return r == filepath.Separator })
+}
+
+// Wait returns when something may have changed and has been quiet for a moment, when wake has
+// a value, or after Interval. soon tells that something may have changed already. woken tells
+// that wake is the reason. The only error is that of ctx.
+func (w *Watcher) Wait(ctx context.Context, soon bool, wake <-chan struct{}) (woken bool, err error) {
+	rescan := time.NewTimer(w.Interval())
+	defer rescan.Stop()
+	var quiet, longest <-chan time.Time
+	var until time.Time // when quiet is over
+	changed := func(pause time.Duration) {
+		if at := time.Now().Add(pause); at.After(until) {
+			quiet, until = time.After(pause), at
+		}
+		if longest == nil {
+			longest = time.After(w.options.Longest)
+		}
+	}
+	if soon {
+		changed(w.options.Quiet)
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return false, ctx.Err()
+		case <-wake:
+			return true, nil
+		case e := <-w.events:
+			switch {
+			case !w.concerns(e.Name):
+			case e.Has(fsnotify.Write):
+				changed(w.options.Writing)
+			default:
+				changed(w.options.Quiet)
+			}
+		case <-w.errors: //nolint:errcheck // events or a watch were lost: the caller looks for itself
+			changed(w.options.Quiet)
+		case <-quiet:
+			return false, nil
+		case <-longest:
+			return false, nil
+		case <-rescan.C:
+			return false, nil
+		}
+	}
+}
+
+// concerns reports whether an event for name counts. The directory of the path may be a busy
+// one with many other files.
+func (w *Watcher) concerns(name string) bool {
+	return w.names[name] || w.inside[name] || w.inside[filepath.Dir(name)]
+}

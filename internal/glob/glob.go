@@ -1,0 +1,26 @@
+// Package glob matches names against patterns in which * stands for any text and ? for any
+// character. It knows no paths and no classes of characters.
+package glob
+
+import "strings"
+
+// Match reports whether name is like pattern. Its time is proportional to the product of the
+// lengths at worst: after a mismatch it goes back to the last star only.
+func Match(pattern, name string) bool {
+	p, n, star, mark := 0, 0, -1, 0
+	for n < len(name) {
+		switch {
+		case p < len(pattern) && pattern[p] == '*':
+			star, mark = p, n
+			p++
+		case p < len(pattern) && (pattern[p] == '?' || pattern[p] == name[n]):
+			p, n = p+1, n+1
+		case star >= 0:
+			mark++
+			p, n = star+1, mark
+		default:
+			return false
+		}
+	}
+	return strings.Trim(pattern[p:], "*") == ""
+}

@@ -1,0 +1,131 @@
+package memory
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"runtime"
+	"runtime/debug"
+	"runtime/metrics"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// readInterval is how long a reading of the memory in use counts.
+const readInterval = 100 * time.Millisecond
+
+// collectPause is the least time between two collections for clients that are refused. It
+// grows up to maxCollectPause while collecting does not help.
+const (
+	collectPause    = 5 * time.Second
+	maxCollectPause = time.Minute
+)
+
+// Guard tells when there is too little memory left for more clients. Its methods may be
+// called from any goroutine.
+type Guard struct {
+	percent atomic.Int64 // of the limit; 0: never
+	read    func() (inUse, limit uint64)
+	collect func()
+	short   chan struct{} // one slot: a client was refused
+
+	mu sync.Mutex // guards the last verdict, which is nil when there is enough memory
+	// until is when the verdict expires; it was made for that percentage.
+	until   time.Time
+	of      int64
+	verdict error
+}
+
+// NewGuard returns a Guard that allows a percentage of the runtime's memory limit to be in
+// use.
+func NewGuard(percent int) *Guard {
+	g := &Guard{read: inUse, collect: runtime.GC, short: make(chan struct{}, 1)}
+	g.SetPercent(percent)
+	return g
+}
+
+// SetPercent changes how much may be in use. 0 allows everything.
+func (g *Guard) SetPercent(percent int) { g.percent.Store(int64(percent)) }
+
+// Run collects garbage while clients are refused, until ctx ends. Memory of clients that have
+// gone counts as in use until it is collected, and while no clients are taken there may be no
+// reason to collect: with GOGC=off, none at all.
+func (g *Guard) Run(ctx context.Context) error {
+	pause := collectPause
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-g.short:
+			g.collect()
+		}
+		if _, _, over := g.over(g.percent.Load()); over {
+			pause = min(2*pause, maxCollectPause)
+		} else {
+			pause = collectPause
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pause):
+		}
+	}
+}
+
+// over reports whether as much memory is in use as is allowed.
+func (g *Guard) over(percent int64) (inUse, limit uint64, over bool) {
+	inUse, limit = g.read()
+	if percent <= 0 || limit == 0 || limit >= math.MaxInt64 { // there is no limit
+		return inUse, limit, false
+	}
+	return inUse, limit, float64(inUse) >= float64(limit)*float64(percent)/100
+}
+
+// Overloaded returns an error for clients while as much memory is in use as is allowed.
+func (g *Guard) Overloaded() error {
+	percent := g.percent.Load()
+	if percent <= 0 {
+		return nil
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := time.Now()
+	if now.Before(g.until) && g.of == percent {
+		return g.verdict
+	}
+	g.until, g.of, g.verdict = now.Add(readInterval), percent, nil
+	if inUse, limit, over := g.over(percent); over {
+		g.verdict = fmt.Errorf("the relay takes no more clients for now: %d MiB of its memory limit of %d MiB are in use, and new clients are taken below %d %%",
+			inUse>>20, limit>>20, percent)
+		select {
+		case g.short <- struct{}{}:
+		default: // a collection is due already
+		}
+	}
+	return g.verdict
+}
+
+// inUse returns how much of the runtime's memory limit is in use, and the limit, in bytes.
+//
+// The memory that counts against the limit includes garbage, a third with the usual GOGC, and
+// free spans: while there are those, there is room. In use is therefore what a collection
+// would leave, and a tenth of it for the collector to work in, but never more than what counts
+// against the limit.
+func inUse() (inUse, limit uint64) {
+	samples := []metrics.Sample{
+		{Name: "/memory/classes/total:bytes"},
+		{Name: "/memory/classes/heap/released:bytes"},
+		{Name: "/memory/classes/heap/free:bytes"},
+		{Name: "/memory/classes/heap/objects:bytes"},
+		{Name: "/gc/heap/live:bytes"},
+	}
+	metrics.Read(samples)
+	of := func(i int) uint64 { return samples[i].Value.Uint64() }
+	counted := subFloor(of(0), of(1))
+	left := subFloor(subFloor(counted, of(2)), subFloor(of(3), of(4)))
+	return min(counted, left+left/10), uint64(debug.SetMemoryLimit(-1))
+}
+
+// subFloor returns a-b, or 0: figures that are read one after the other need not agree.
+func subFloor(a, b uint64) uint64 { return a - min(a, b) }

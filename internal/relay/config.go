@@ -1,0 +1,133 @@
+package relay
+
+import (
+	"fmt"
+	"path/filepath"
+	"reflect"
+	"slices"
+
+	"meshrelay/admin"
+	"meshrelay/config"
+	"meshrelay/downstream"
+	"meshrelay/federation/filter"
+	"meshrelay/federation/merge"
+	"meshrelay/mirror"
+	"meshrelay/push"
+	"meshrelay/state"
+)
+
+// MergePolicies returns the merge policies of a config: by kind, and of all other kinds.
+func MergePolicies(rules []config.Merge) (byKind map[mirror.Kind]mirror.Policy, others mirror.Policy, err error) {
+	byKind = map[mirror.Kind]mirror.Policy{}
+	for _, m := range rules {
+		if len(m.Kinds) == 0 {
+			if others, err = merge.ByName(m.Policy, mirror.Kind{}, m.Union()); err != nil {
+				return nil, nil, fmt.Errorf("merge: %w", err)
+			}
+		}
+		for _, word := range m.Kinds {
+			kinds, err := mirror.ParseKinds(word)
+			if err != nil {
+				return nil, nil, fmt.Errorf("merge: %w", err)
+			}
+			for _, kind := range kinds {
+				if byKind[kind], err = merge.ByName(m.Policy, kind, m.Union()); err != nil {
+					return nil, nil, fmt.Errorf("merge: %w", err)
+				}
+			}
+		}
+	}
+	return byKind, others, nil
+}
+
+// viewsOf returns the views of a config.
+func viewsOf(views []config.View) ([]downstream.View, error) {
+	var out []downstream.View
+	for _, v := range views {
+		filter, err := filter.New(v.Rules())
+		if err != nil {
+			return nil, fmt.Errorf("view %s: %w", v.Name, err)
+		}
+		view := downstream.View{
+			Name: v.Name, Match: downstream.Match(v.Match), Default: v.Default,
+			ClusterID: v.ClusterID, ExcludeOwn: v.ExcludeOwn,
+		}
+		// A view without rules limits nobody.
+		if sources := v.Sources; len(sources) > 0 || !reflect.ValueOf(v.Rules()).IsZero() {
+			view.Accepts = func(r *mirror.Resource) bool {
+				return (len(sources) == 0 || slices.Contains(sources, r.Source())) && filter.Check(r) == ""
+			}
+		}
+		out = append(out, view)
+	}
+	return out, nil
+}
+
+// pushOptions returns how long changes wait for others.
+func pushOptions(p config.Push) push.Options {
+	return push.Options{After: p.DebounceAfter.D(), Max: p.DebounceMax.D()}
+}
+
+// keeperOptions returns the options of the state that a reload can change.
+func keeperOptions(s config.State) state.Options {
+	return state.Options{
+		FlushInterval: s.FlushInterval.D(),
+		History:       state.History{Revisions: s.History.Revisions, MaxAge: s.History.MaxAge.D(), MaxBytes: s.History.MaxBytes},
+	}
+}
+
+func adminConfig(cfg *config.Config) admin.Config {
+	return admin.Config{Address: cfg.Admin.Address, Socket: cfg.AdminSocket(), OwnSocketDir: ownSocketDir(cfg)}
+}
+
+// ownSocketDir reports whether only the relay uses the directory of the admin socket: that of
+// the state, or a default.
+func ownSocketDir(cfg *config.Config) bool {
+	if cfg.Admin.Socket == "" {
+		return true
+	}
+	dir, err := filepath.Abs(cfg.State.Dir)
+	return err == nil && cfg.State.Dir != "" && filepath.Dir(cfg.AdminSocket()) == dir
+}
+
+// limitsOf returns the limits of clients that a reload can change.
+func limitsOf(d config.Downstream) downstream.Limits {
+	return downstream.Limits{
+		MaxConnections: d.MaxConnections, MaxStreams: d.MaxStreams,
+		MaxConnectionsPerPeer: d.MaxConnectionsPerPeer, MaxStreamsPerPeer: d.MaxStreamsPerPeer,
+		MaxViewsPerPeer: d.MaxViewsPerPeer, NewStreamsPerSecond: d.NewStreamsPerSecond,
+		RequestsPerSecond: d.RequestsPerSecond, MaxNodeBytes: d.MaxNodeBytes, MaxTypesPerClient: d.MaxTypesPerClient,
+		MaxNamesPerClient: d.MaxNamesPerClient, MaxNameBytesPerClient: d.MaxNameBytesPerClient,
+		MaxNamesPerPeer: d.MaxNamesPerPeer, MaxNameBytesPerPeer: d.MaxNameBytesPerPeer,
+		MaxNames: d.MaxNames, MaxNameBytes: d.MaxNameBytes, MaxVersionBytes: d.MaxVersionBytes,
+	}
+}
+
+func downstreamConfig(cfg *config.Config, version string) (downstream.Config, error) {
+	d := cfg.Downstream
+	views, err := viewsOf(cfg.Views)
+	if err != nil {
+		return downstream.Config{}, err
+	}
+	out := downstream.Config{
+		NodeID: cfg.Node.ID, Version: version, Views: views,
+		MaxConnectionAge: d.MaxConnectionAge.D(), MaxConnectionAgeGrace: d.MaxConnectionAgeGrace.D(),
+		DrainTimeout: d.DrainTimeout.D(), SendTimeout: d.SendTimeout.D(),
+		MaxStreamsPerConnection: d.MaxStreamsPerConnection, MaxRequestBytes: d.MaxRequestBytes,
+		MaxHeaderBytes: d.MaxHeaderBytes, Gzip: slices.Contains(d.Compression, config.CompressionGzip), Limits: limitsOf(d),
+	}
+	if cfg.Provenance.Annotations { // else no resource names this relay
+		out.RelayName = cfg.Provenance.Relay
+	}
+	for _, l := range d.Listeners {
+		listener := downstream.Listener{Address: l.Address, View: l.View, Debug: l.Debug}
+		if l.TLS != nil {
+			listener.TLS = &downstream.TLS{CertFile: l.TLS.CertFile, KeyFile: l.TLS.KeyFile, ClientCAFile: l.TLS.ClientCAFile}
+			for _, ca := range l.TLS.ClientCAs {
+				listener.TLS.ClientCAs = append(listener.TLS.ClientCAs, downstream.ClientCA(ca))
+			}
+		}
+		out.Listeners = append(out.Listeners, listener)
+	}
+	return out, nil
+}

@@ -1,0 +1,252 @@
+// Package relay puts a relay together and runs it: it makes the parts of a config, connects
+// them, and replaces their settings when the config file changes.
+//
+// The package must not know the command line or what its users read.
+package relay
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/oklog/run"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"meshrelay/admin"
+	"meshrelay/config"
+	"meshrelay/downstream"
+	"meshrelay/federation/tracker"
+	"meshrelay/internal/buildinfo"
+	"meshrelay/internal/memory"
+	"meshrelay/mirror"
+	"meshrelay/push"
+	"meshrelay/state"
+	"meshrelay/state/local"
+	"meshrelay/upstreams"
+)
+
+// Options are what a Relay is made of. All fields are required.
+type Options struct {
+	// Config is what Watcher has loaded, after Complete.
+	Config  *config.Config
+	Watcher *config.Watcher
+	// Complete finishes each config that is loaded: it applies the command line and the
+	// limits that follow from the memory of this process.
+	Complete func(*config.Config)
+	Build    buildinfo.Info
+	Logger   *slog.Logger
+	// LogLevel is the level of Logger.
+	LogLevel *slog.LevelVar
+}
+
+// Relay is a whole relay. New makes it, Run runs it.
+type Relay struct {
+	options   Options
+	log       *slog.Logger
+	aggregate *mirror.Aggregate
+	manager   *upstreams.Manager
+	keeper    *state.Keeper // nil: no state is kept
+	server    *downstream.Server
+	debouncer *push.Debouncer
+	operators *admin.Server
+	collector *memory.Collector
+	guard     *memory.Guard
+	draining  atomic.Bool
+	// config is the one that is used; apply replaces it. Configs are immutable.
+	config atomic.Pointer[config.Config]
+}
+
+// New makes a Relay. It opens the state, but neither connects nor listens.
+func New(o Options) (*Relay, error) {
+	cfg := o.Config
+	r := &Relay{options: o, log: o.Logger, aggregate: mirror.NewAggregate(), guard: memory.NewGuard(cfg.Downstream.ShedAtMemoryPercent)}
+	r.config.Store(cfg)
+	r.log.Info("relay starts", "version", o.Build.Version, "revision", o.Build.Revision, "node", cfg.Node.ID, "upstreams", len(cfg.Upstreams))
+	r.collector = memory.NewCollector(r.log)
+
+	policies, others, err := MergePolicies(cfg.Merge)
+	if err != nil {
+		return nil, err
+	}
+	r.aggregate.SetPolicies(policies, others)
+	register := tracker.New(r.log)
+	if err := register.Follow(r.aggregate); err != nil {
+		return nil, err
+	}
+	var kept upstreams.Keeper // stays a nil interface when no state is kept
+	if cfg.State.Dir != "" {
+		options := keeperOptions(cfg.State)
+		options.Logger = r.log
+		r.keeper = state.Open(local.New(cfg.State.Dir, r.log), options)
+		kept = r.keeper
+	}
+	if r.manager, err = upstreams.NewManager(cfg, r.aggregate, kept, r.log); err != nil {
+		return nil, err
+	}
+	if r.debouncer, err = push.NewDebouncer(pushOptions(cfg.Push)); err != nil {
+		return nil, err
+	}
+	registry := prometheus.NewRegistry()
+	debug := admin.NewDebug(admin.Views{
+		Configs: r.aggregate, Upstreams: r.manager.Status, Trace: r.manager.Trace, LeftOut: r.manager.LeftOut,
+		Contests: register.KeyConflicts, HostConflicts: register.HostConflicts, NotFollowed: register.NotFollowed,
+	})
+	serverConfig, err := downstreamConfig(cfg, o.Build.Version)
+	if err != nil {
+		return nil, err
+	}
+	r.server, err = downstream.New(serverConfig, downstream.Deps{
+		Configs: r.aggregate, Await: func(ctx context.Context) error {
+			return r.manager.AwaitFirstSync(ctx, r.server.HeldClusters)
+		},
+		Debug: debug, Overloaded: r.guard.Overloaded, Registerer: registry, Logger: r.log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	debug.ShowServer(r.server)
+	if err := r.pushChanges(); err != nil {
+		return nil, err
+	}
+	if r.operators, err = admin.New(adminConfig(cfg), r.adminDeps(registry, debug)); err != nil {
+		return nil, err
+	}
+	own := []prometheus.Collector{r.manager, register, admin.NewReloadMetrics(r.reloadStatus)}
+	if r.keeper != nil {
+		own = append(own, r.keeper)
+	}
+	return r, registerProcess(registry, o.Build, own...)
+}
+
+// pushChanges has the server push what changes in the merged view.
+func (r *Relay) pushChanges() error {
+	// A view that shows some copies only may serve another one than the merged view does.
+	err := r.aggregate.RegisterTouchHandler(func(key mirror.Key, _ *mirror.Settlement) {
+		if r.server.NeedsPushes() && r.server.NeedsCopies() {
+			r.debouncer.UpdateKey(key, push.ConfigUpdate)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	return r.aggregate.RegisterEventHandler(mirror.Kind{}, func(old, cur *mirror.Resource, _ mirror.Event) {
+		if !r.server.NeedsPushes() {
+			return
+		}
+		if cur == nil {
+			cur = old
+		}
+		r.debouncer.UpdateKey(cur.Key(), push.ConfigUpdate)
+	})
+}
+
+func (r *Relay) adminDeps(registry *prometheus.Registry, debug *admin.Debug) admin.Deps {
+	deps := admin.Deps{
+		Gatherer: registry, Debug: debug, LogLevel: r.options.LogLevel, Build: r.options.Build, Logger: r.log,
+		Controls: r.manager, ServeWithout: r.manager.ServeWithout, Reload: r.options.Watcher.Reload, ReloadStatus: r.reloadStatus,
+		Remarks: func() []string { return powerfulImports(r.config.Load().Upstreams, r.aggregate) },
+		Ready: func() admin.Readiness {
+			if r.draining.Load() {
+				return admin.Readiness{Reasons: []string{"shutting down"}}
+			}
+			return admin.Assess(r.server.HasReleased(), r.manager.Status())
+		},
+	}
+	if r.keeper != nil {
+		deps.Backup = r.keeper.Backup
+		deps.Notes = func() []string { return stateNotes(r.keeper.Status()) }
+	}
+	return deps
+}
+
+func (r *Relay) reloadStatus() admin.ReloadStatus {
+	return admin.ReloadStatus(r.options.Watcher.Status())
+}
+
+// Run runs the relay until ctx ends, a signal asks for the end, or a part fails.
+func (r *Relay) Run(ctx context.Context) error {
+	ignoreFileSizeSignal()
+	hangups := notifyHangups()
+	// They are interrupted in this order, each when the one before it has ended: clients
+	// are sent away first, and operators can look on to the end.
+	var group run.Group
+	group.Add(untilSignal(ctx, r.log, &r.draining))
+	group.Add(actor(func(ctx context.Context) error { return onHangup(ctx, hangups, r.log, r.options.Watcher.Trigger) }))
+	group.Add(actor(func(ctx context.Context) error { return r.options.Watcher.Run(ctx, r.log, r.apply) }))
+	group.Add(actor(r.server.Run))
+	group.Add(actor(func(ctx context.Context) error { return r.collector.Run(ctx, r.server.Released()) }))
+	group.Add(actor(r.guard.Run))
+	group.Add(actor(r.logServing))
+	group.Add(actor(func(ctx context.Context) error { return r.debouncer.Run(ctx, r.server.Push) }))
+	group.Add(actor(r.aggregate.Run))
+	group.Add(actor(r.manager.Run))
+	if r.keeper != nil {
+		group.Add(actor(r.keeper.Run)) // it ends after the upstreams, and writes all they gave
+	}
+	group.Add(actor(r.operators.Run))
+	err := group.Run()
+	if err == nil {
+		r.log.Info("relay has ended")
+	}
+	return err
+}
+
+// actor makes a Run method a member of a run.Group. Its interruption lasts until the
+// method has returned.
+func actor(runUntil func(context.Context) error) (execute func() error, interrupt func(error)) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	execute = func() error {
+		defer close(done)
+		return runUntil(ctx)
+	}
+	interrupt = func(error) {
+		cancel()
+		<-done
+	}
+	return execute, interrupt
+}
+
+// logServing logs once when clients begin to be served. It returns when ctx ends.
+func (r *Relay) logServing(ctx context.Context) error {
+	began := time.Now()
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-r.server.Released():
+	}
+	r.log.Info("serving clients", append(servedFrom(r.manager.Status()), "after", time.Since(began).Round(time.Millisecond))...)
+	<-ctx.Done()
+	return nil
+}
+
+// servedFrom counts the upstreams that have synced, those that are served from disk, and the
+// others, as log attributes.
+func servedFrom(sources []upstreams.Status) []any {
+	synced, fromDisk := 0, 0
+	for _, s := range sources {
+		switch {
+		case s.Synced:
+			synced++
+		case s.Stale && len(s.Resources) > 0:
+			fromDisk++
+		}
+	}
+	return []any{"upstreams", len(sources), "synced", synced, "fromDisk", fromDisk, "notSynced", len(sources) - synced - fromDisk}
+}
+
+func registerProcess(registry *prometheus.Registry, build buildinfo.Info, own ...prometheus.Collector) error {
+	info := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name:        "relay_build_info",
+		Help:        "1, with the version of the program as labels.",
+		ConstLabels: prometheus.Labels{"version": build.Version, "revision": build.Revision, "goversion": build.GoVersion},
+	}, func() float64 { return 1 })
+	var errs []error
+	for _, c := range append(own, info, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})) {
+		errs = append(errs, registry.Register(c))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,87 @@
+package relay
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"time"
+
+	"meshrelay/config"
+	"meshrelay/state"
+)
+
+// apply implements config.Apply. It checks first all that can fail, so that it replaces either
+// all settings or none. The config watcher calls it, one call at a time.
+func (r *Relay) apply(ctx context.Context, cfg *config.Config) (needsRestart []string, err error) {
+	r.options.Complete(cfg)
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(cfg.Log.Level)); err != nil {
+		return nil, fmt.Errorf("log level %q: want debug, info, warn or error", cfg.Log.Level)
+	}
+	started, now := r.options.Config, r.config.Load()
+	next := *cfg
+	// These need a restart.
+	next.Node, next.Provenance = started.Node, started.Provenance
+	// The listeners of the start get the new views, whatever the file says about listeners.
+	if err := config.CheckListeners(started.Downstream.Listeners, cfg.Views); err != nil {
+		return nil, fmt.Errorf("listeners need a restart, and the views do not fit the present ones: %w", err)
+	}
+	policies, others, err := MergePolicies(cfg.Merge)
+	if err != nil {
+		return nil, err
+	}
+	views, err := viewsOf(cfg.Views)
+	if err != nil {
+		return nil, err
+	}
+	limits := limitsOf(cfg.Downstream)
+	if err := r.server.CheckReload(views, limits); err != nil {
+		return nil, err
+	}
+	err = r.server.Reload(ctx, views, limits, func(held context.Context) error {
+		if err := r.manager.Apply(&next); err != nil {
+			return err
+		}
+		r.aggregate.SetPolicies(policies, others)
+		if err := r.aggregate.CaughtUp(held); err != nil && ctx.Err() == nil {
+			r.log.Warn("merging after a reload takes long: clients may see part of it", "err", err)
+		}
+		return ctx.Err()
+	})
+	if err != nil {
+		return nil, err
+	}
+	if !reflect.DeepEqual(cfg.Views, now.Views) && len(cfg.Views)+len(now.Views) > 0 || limits != limitsOf(now.Downstream) {
+		r.log.Info("views and limits replaced", "views", len(views))
+	}
+	if err := r.debouncer.SetOptions(pushOptions(cfg.Push)); err != nil {
+		return nil, err
+	}
+	if r.keeper != nil {
+		if err := r.keeper.SetOptions(ctx, keeperOptions(cfg.State)); err != nil {
+			return nil, err
+		}
+	}
+	r.guard.SetPercent(cfg.Downstream.ShedAtMemoryPercent)
+	if cfg.Log.Level != now.Log.Level { // else a level that an operator has set stays
+		r.options.LogLevel.Set(level)
+	}
+	r.config.Store(&next)
+	return config.Diff(started, cfg), nil
+}
+
+// stateNotes returns what is wrong with the state on disk, a line each.
+func stateNotes(st state.Status) (notes []string) {
+	if st.LastError != "" {
+		notes = append(notes, fmt.Sprintf("state: not written since %s, so that a restart would go back to then: %s",
+			st.ErrorSince.UTC().Format(time.RFC3339), st.LastError))
+	}
+	if st.Note != "" {
+		notes = append(notes, "state: "+st.Note)
+	}
+	for _, path := range st.SetAside {
+		notes = append(notes, fmt.Sprintf("state: %s is unusable and was set aside: look at it, or delete it", path))
+	}
+	return notes
+}

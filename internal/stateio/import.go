@@ -1,0 +1,130 @@
+package stateio
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"time"
+
+	"meshrelay/config"
+	"meshrelay/mirror"
+	"meshrelay/state"
+	"meshrelay/state/local"
+	"meshrelay/upstreams"
+)
+
+// Import makes YAML the content of an upstream in a state.
+type Import struct {
+	// Dir is the directory of the state.
+	Dir      string
+	Upstream string
+	// Path is a file or directory of YAML.
+	Path string
+	// Held tells that the YAML is an export, to which import and rewrite rules were applied.
+	Held bool
+	// Config is nil when there is none. ConfigPath is where it comes from.
+	Config     *config.Config
+	ConfigPath string
+}
+
+// Run imports. It returns how many resources it has written, and how many they replace.
+func (i Import) Run() (written, replaced int, err error) {
+	history := state.History{Revisions: keepAllRevisions}
+	if cfg := i.Config; cfg != nil {
+		if !slices.ContainsFunc(cfg.Upstreams, func(u config.Upstream) bool { return u.Name == i.Upstream }) {
+			return 0, 0, fmt.Errorf("%s has no upstream %q", i.ConfigPath, i.Upstream)
+		}
+		h := cfg.State.History
+		history = state.History{Revisions: h.Revisions, MaxAge: h.MaxAge.D(), MaxBytes: h.MaxBytes}
+	}
+	before, err := i.before()
+	if err != nil {
+		return 0, 0, err
+	}
+	if i.Held && before == nil {
+		return 0, 0, fmt.Errorf("%s has no upstream %q, so that its rules are unknown: import without --held", local.Path(i.Dir), i.Upstream)
+	}
+	if before == nil {
+		before = &state.Contents{}
+	}
+	records, err := readRecords(i.Path, i.Upstream, i.stamp(before))
+	if err != nil {
+		return 0, 0, err
+	}
+	s := state.Saved{Meta: state.Meta{Synced: true, LastContact: time.Now(), By: "import", Frozen: before.Meta.Frozen}, Records: records}
+	if i.Held {
+		s.Meta.Fingerprint = before.Meta.Fingerprint
+	}
+	return len(records), len(before.Records), endFirst(local.Replace(i.Dir, history, i.Upstream, s, nil))
+}
+
+// endFirst adds what to do about a state that is in use.
+func endFirst(err error) error {
+	if errors.Is(err, state.ErrInUse) {
+		return fmt.Errorf("%w: end the relay first", err)
+	}
+	return err
+}
+
+// keepAllRevisions prunes no history: the relay itself does.
+const keepAllRevisions = 1 << 20
+
+// before returns the present content of the upstream, nil without any.
+func (i Import) before() (*state.Contents, error) {
+	file, err := local.ReadFile(local.Path(i.Dir))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil //nolint:nilnil // there is none
+	case err != nil:
+		return nil, endFirst(err)
+	case file.Damage != "":
+		return nil, Damage(file)
+	}
+	return find(file, i.Upstream), nil
+}
+
+// stamp returns the stamp that the relay puts on the resources of the upstream: by the config,
+// or, without one, as in the present content.
+func (i Import) stamp(before *state.Contents) *mirror.Stamp {
+	of := mirror.StampOf{Source: i.Upstream, Believe: true, Begin: true}
+	if i.Config == nil {
+		of.Cluster, of.Relay = origin(before.Records)
+		of.Cluster = cmp.Or(of.Cluster, i.Upstream)
+		return mirror.NewStamp(of)
+	}
+	for _, u := range i.Config.Upstreams {
+		if u.Name == i.Upstream {
+			of.Cluster = u.ClusterID
+		}
+	}
+	if i.Config.Provenance.Annotations {
+		of.Relay = i.Config.Provenance.Relay
+	}
+	return mirror.NewStamp(of)
+}
+
+// readRecords reads YAML as a file upstream does.
+func readRecords(path, upstream string, stamp *mirror.Stamp) ([]state.Record, error) {
+	found, refused, err := upstreams.ReadFiles(path, upstream)
+	if err != nil {
+		return nil, err
+	}
+	if len(refused) > 0 {
+		var all []error
+		for _, p := range refused {
+			all = append(all, fmt.Errorf("%s: %s", p.Resource, p.Reason))
+		}
+		return nil, errors.Join(append(all, errors.New("nothing was imported"))...)
+	}
+	if len(found) == 0 {
+		return nil, fmt.Errorf("nothing was imported: %s has no resources", path)
+	}
+	records := make([]state.Record, 0, len(found))
+	for _, r := range found {
+		r = r.Stamped(stamp)
+		records = append(records, state.Record{Resource: r, TypeURL: r.Kind().PreferredTypeURL(), At: time.Now().Truncate(time.Second)})
+	}
+	return records, nil
+}
