@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"meshrelay/state"
 	"meshrelay/state/local/statepb"
@@ -99,7 +100,7 @@ func (d *directory) read(dir string) error {
 	for _, name := range d.index.GetUpstreams() {
 		if d.parts[name] == nil {
 			d.missing = append(d.missing, name)
-			d.note(corruptf("upstream %s: there is no %s", name, logName(name)))
+			d.note(corruptf("upstream %.100q is missing", name))
 		}
 	}
 	if err := d.readOld(filepath.Join(dir, oldName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -108,18 +109,20 @@ func (d *directory) read(dir string) error {
 	return nil
 }
 
-// readLogs reads the logs of a directory.
+// readLogs reads the logs of a directory: those that the index names, and others.
 func (d *directory) readLogs(dir string) error {
-	entries, err := os.ReadDir(dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	for _, e := range entries {
-		name := upstreamOf(e.Name())
-		if name == "" {
-			continue
+	names := slices.DeleteFunc(slices.Clone(d.index.GetUpstreams()), func(name string) bool { return !state.IsName(name) })
+	for _, path := range list(dir, logName("*")) {
+		if name := upstreamOf(path); name != "" {
+			names = append(names, name)
 		}
-		f, info, err := d.open(filepath.Join(dir, e.Name()))
+	}
+	slices.Sort(names)
+	for _, name := range slices.Compact(names) {
+		f, info, err := d.open(filepath.Join(dir, logName(name)))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // it is missing
+		}
 		if err != nil {
 			return err
 		}

@@ -39,9 +39,9 @@ const (
 // logName returns the name of the log of an upstream.
 func logName(upstream string) string { return logPrefix + upstream + logSuffix }
 
-// upstreamOf is the inverse of logName, empty for the name of another file.
-func upstreamOf(name string) string {
-	name, ok := strings.CutPrefix(name, logPrefix)
+// upstreamOf is the inverse of logName, empty for another file.
+func upstreamOf(path string) string {
+	name, ok := strings.CutPrefix(filepath.Base(path), logPrefix)
 	name, ok2 := strings.CutSuffix(name, logSuffix)
 	if !ok || !ok2 || !state.IsName(name) {
 		return ""
@@ -107,7 +107,7 @@ func (s *Store) setAside(name, kind string, why error) error {
 	}
 	s.log.Error("state file set aside", "path", to, "err", why)
 	s.asideSeen = time.Time{}
-	old := s.findAside(name + "." + kind + "-")
+	old := list(s.dir, name+"."+kind+"-*")
 	for _, path := range old[:max(len(old)-maxSetAside, 0)] {
 		if err := os.Remove(path); err != nil {
 			s.log.Warn("state file that was set aside not removed", "path", path, "err", err)
@@ -116,33 +116,30 @@ func (s *Store) setAside(name, kind string, why error) error {
 	return syncDir(s.dir)
 }
 
-// findAside returns the files whose names begin with a prefix, the oldest first; without a
-// prefix, all that were set aside.
-func (s *Store) findAside(prefix string) (found []string) {
-	entries, err := os.ReadDir(s.dir)
-	if err != nil {
-		return nil
-	}
-	for _, e := range entries {
-		aside := strings.Contains(e.Name(), "."+asideCorrupt+"-") || strings.Contains(e.Name(), "."+asideUnknown+"-")
-		if aside && strings.HasPrefix(e.Name(), prefix) {
-			found = append(found, filepath.Join(s.dir, e.Name()))
-		}
+// findAside returns the files that were set aside, the oldest of each name first.
+func (s *Store) findAside() (found []string) {
+	for _, kind := range []string{asideCorrupt, asideUnknown} {
+		found = append(found, list(s.dir, "*."+kind+"-*")...)
 	}
 	slices.Sort(found) // their names end with times
 	return found
 }
 
+// list returns the paths of the files in a directory whose names match a pattern.
+func list(dir, pattern string) (found []string) {
+	entries, _ := os.ReadDir(dir) // without a directory there are none
+	for _, e := range entries {
+		if ok, _ := filepath.Match(pattern, e.Name()); ok {
+			found = append(found, filepath.Join(dir, e.Name()))
+		}
+	}
+	return found
+}
+
 // removeTemps removes what a relay that was killed has left behind.
 func removeTemps(dir string) {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return
-	}
-	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), tempPrefix) {
-			os.Remove(filepath.Join(dir, e.Name())) //nolint:errcheck // the next start tries again
-		}
+	for _, path := range list(dir, tempPrefix+"*") {
+		os.Remove(path) //nolint:errcheck // the next start tries again
 	}
 }
 

@@ -402,7 +402,7 @@ func (s *Store) lookAside() {
 	if time.Since(s.asideSeen) < asideEvery {
 		return
 	}
-	found := s.findAside("")
+	found := s.findAside()
 	s.asideSeen = time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -120,12 +120,16 @@ func (b *builder) add(e *statepb.Entry, record []byte) (int, error) {
 	return b.seal(start)
 }
 
-// addEncoded appends an entry that is encoded already.
-func (b *builder) addEncoded(payload []byte) error {
+// copyFrame appends what the frame at a place of another log holds. It returns the size of the
+// frame.
+func (b *builder) copyFrame(from *reader, at int64) (int, error) {
+	payload := from.payload(at)
+	if payload == nil {
+		return 0, corruptf("byte %d is not the begin of an entry", at)
+	}
 	start := len(b.buf)
 	b.buf = append(append(b.buf, make([]byte, frameHeadLen)...), payload...)
-	_, err := b.seal(start)
-	return err
+	return b.seal(start)
 }
 
 func (b *builder) seal(start int) (int, error) {

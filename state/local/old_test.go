@@ -142,7 +142,7 @@ func TestTheStateOfAnEarlierReleaseIsTakenOver(t *testing.T) {
 	}
 
 	// It goes on from there.
-	k := open(t, dir)
+	k := openWith(dir, state.History{Revisions: 100}) // of any age
 	f := restoredFake(k.Load("east"))
 	f.put(record("new", "1"))
 	k.Follow("east", f)

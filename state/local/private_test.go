@@ -133,6 +133,16 @@ func TestNamesOfUpstreamsAreCheckedWhenAStateIsRead(t *testing.T) {
 	if len(file.Sources) != 1 || file.Sources[0].Name != "east" || !strings.Contains(file.Damage, `"x/../../evil" is no name of an upstream`) {
 		t.Errorf("%d upstreams, damage %q", len(file.Sources), file.Damage)
 	}
+	// An index may name anything, too.
+	forged := t.TempDir()
+	keepOne(t, forged)
+	must(t, New(forged, nil).writeIndex(&statepb.Index{Upstreams: []string{evil, "east"}}))
+	if file, err := ReadFile(Path(forged)); err != nil || len(file.Sources) != 1 || !strings.Contains(file.Damage, evil) {
+		t.Errorf("%+v, %v", file, err)
+	}
+	end(openState(forged))
+	end(open(t, forged)) // it is gone
+
 	// What is whole is saved when the file is set aside.
 	k := openState(dir)
 	defer end(k)

@@ -92,12 +92,8 @@ func (s *Store) remove(name, kind string, why error) error {
 
 // removeLogs sets all logs aside.
 func (s *Store) removeLogs(why error) error {
-	entries, err := os.ReadDir(s.dir)
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		if name := upstreamOf(e.Name()); name != "" {
+	for _, path := range list(s.dir, logName("*")) {
+		if name := upstreamOf(path); name != "" {
 			if err := s.remove(name, asideUnknown, why); err != nil {
 				return err
 			}

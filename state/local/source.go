@@ -329,11 +329,7 @@ func copyLog(to *builder, c *content, from io.ReaderAt) error {
 		}
 	}
 	for _, p := range oldest.inOrder() {
-		payload := r.payload(p.at)
-		if payload == nil {
-			return corruptf("byte %d is not the begin of an entry", p.at)
-		}
-		if err := to.addEncoded(payload); err != nil {
+		if _, err := to.copyFrame(r, p.at); err != nil {
 			return err
 		}
 	}
@@ -346,14 +342,11 @@ func copyLog(to *builder, c *content, from io.ReaderAt) error {
 		return to.finish()
 	}
 	for at := c.rows[0].at; at < c.end; {
-		payload := r.payload(at)
-		if payload == nil {
-			return corruptf("byte %d is not the begin of an entry", at)
-		}
-		at += int64(frameHeadLen + len(payload))
-		if err := to.addEncoded(payload); err != nil {
+		size, err := to.copyFrame(r, at)
+		if err != nil {
 			return err
 		}
+		at += int64(size)
 	}
 	return to.finish()
 }

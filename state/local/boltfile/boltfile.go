@@ -48,10 +48,9 @@ var native = binary.NativeEndian
 type File struct {
 	from     io.ReaderAt
 	pageSize int
-	// pages is how many there are, and seen has a bit for each that was read.
-	pages uint64
-	seen  []uint64
-	root  uint64
+	// pages is how many there are, and read how many were read.
+	pages, read uint64
+	root        uint64
 	// Transaction is the number of the last one.
 	Transaction uint64
 }
@@ -77,7 +76,6 @@ func Open(from io.ReaderAt, size int64) (*File, error) {
 	if f.pages < 4 || f.pages > uint64(size)/uint64(f.pageSize) {
 		return nil, corruptf("it has %d bytes, and %d pages of %d bytes are in use", size, f.pages, f.pageSize)
 	}
-	f.seen = make([]uint64, f.pages/64+1)
 	return f, nil
 }
 
@@ -106,8 +104,8 @@ func newestMeta(from io.ReaderAt, size int64) (best []byte, err error) {
 	return best, nil
 }
 
-// page reads a page with those that it runs on to. Each is read once: pages that refer to one
-// another in a circle, or twice to a third, are damage.
+// page reads a page with those that it runs on to. Pages that refer to one another in a circle,
+// or again and again to others, are more than there are.
 func (f *File) page(id uint64) ([]byte, error) {
 	if id < 2 || id >= f.pages {
 		return nil, corruptf("page %d is out of range", id)
@@ -123,11 +121,8 @@ func (f *File) page(id uint64) ([]byte, error) {
 	if n > f.pages-id {
 		return nil, corruptf("page %d is out of range", id+n)
 	}
-	for i := id; i < id+n; i++ {
-		if f.seen[i/64]&(1<<(i%64)) != 0 {
-			return nil, corruptf("page %d is referred to twice", i)
-		}
-		f.seen[i/64] |= 1 << (i % 64)
+	if f.read += n; f.read > f.pages {
+		return nil, corruptf("its pages go in a circle")
 	}
 	if n == 1 {
 		return b, nil
