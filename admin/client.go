@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"meshrelay/downstream"
-	"meshrelay/internal/object"
+	"meshrelay/internal/kube"
 	"meshrelay/state"
 	"meshrelay/upstreams"
 )
@@ -111,7 +111,7 @@ func (c Client) Conflicts(ctx context.Context, kind string) (a Conflicts, err er
 }
 
 // Configs returns the merged configs.
-func (c Client) Configs(ctx context.Context) (objects []object.Object, err error) {
+func (c Client) Configs(ctx context.Context) (objects []kube.Object, err error) {
 	err = c.getJSON(ctx, "/debug/configz", &objects)
 	return objects, err
 }

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"meshrelay/internal/object"
+	"meshrelay/internal/kube"
 	"meshrelay/mirror"
 )
 
@@ -26,7 +26,7 @@ func (d *Debug) configz(ctx context.Context, w io.Writer, q url.Values) error {
 			continue
 		}
 		for _, r := range d.views.Configs.List(kind, namespace) {
-			o, err := object.New(r, "", r.Version())
+			o, err := kube.New(r, "", r.Version())
 			if err != nil {
 				return err
 			}
@@ -65,7 +65,7 @@ func (d *Debug) mesh(_ context.Context, w io.Writer, _ url.Values) error {
 	if len(list) == 0 {
 		return writeJSON(w, nil)
 	}
-	o, err := object.New(list[0], "", "")
+	o, err := kube.New(list[0], "", "")
 	if err != nil {
 		return err
 	}

@@ -16,7 +16,7 @@ import (
 	"meshrelay/downstream"
 	"meshrelay/federation/conflicts"
 	"meshrelay/federation/rewrite"
-	"meshrelay/internal/object"
+	"meshrelay/internal/kube"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
 )
@@ -72,7 +72,7 @@ type Explanation struct {
 	// Clients subscribe to its kind.
 	Clients []downstream.Receipt `json:"clients"`
 	// Served is the resource that is served.
-	Served *object.Object `json:"served,omitempty"`
+	Served *kube.Object `json:"served,omitempty"`
 }
 
 // SourceCopy is the copy of one upstream, and what became of it.
@@ -102,7 +102,7 @@ type SourceCopy struct {
 	SourceVersion string    `json:"sourceVersion,omitempty"`
 	Since         time.Time `json:"since,omitzero"`
 	// From is what the upstream has, where that is kept.
-	From *object.Object `json:"from,omitempty"`
+	From *kube.Object `json:"from,omitempty"`
 }
 
 func (d *Debug) explain(_ context.Context, w io.Writer, q url.Values) error {
@@ -178,7 +178,7 @@ func (d *Debug) explainKey(key mirror.Key) (*Explanation, error) {
 				e.Since = t.Since
 			}
 		}
-		o, err := object.New(s.Served, "", e.Version)
+		o, err := kube.New(s.Served, "", e.Version)
 		if err != nil {
 			return nil, err
 		}
@@ -214,7 +214,7 @@ func copyOf(t upstreams.Trace, key mirror.Key, s mirror.Settlement) (SourceCopy,
 		c.Original = &original
 	}
 	if t.From != nil {
-		o, err := object.New(t.From, "", t.From.SourceVersion())
+		o, err := kube.New(t.From, "", t.From.SourceVersion())
 		if err != nil {
 			return c, err
 		}
@@ -290,11 +290,11 @@ func changesOf(from, to *mirror.Resource) ([]string, error) {
 	if from == nil || from == to {
 		return nil, nil
 	}
-	a, err := object.New(from, "", "")
+	a, err := kube.New(from, "", "")
 	if err != nil {
 		return nil, err
 	}
-	b, err := object.New(to, "", "")
+	b, err := kube.New(to, "", "")
 	if err != nil {
 		return nil, err
 	}

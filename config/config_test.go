@@ -80,7 +80,7 @@ func TestMistakesAreNamedWithFileAndLine(t *testing.T) {
 		{"two documents", minimal + "---\nlog: {}\n", []string{"10: a second YAML document begins: the config is one document, remove the other"}},
 		{"not YAML", "upstreams: [", []string{"1: sequence end token ']' not found"}},
 		{"not UTF-8", "\xff", []string{"1: the file is not UTF-8 text"}},
-		{"brackets without end", strings.Repeat("[", 1_000_000), []string{"1: brackets are nested too deep"}},
+		{"brackets without end", strings.Repeat("[", 1_000_000), []string{"1: the file is too large: it has more than 200000 keys, values and marks"}},
 		{"not a map", "- a\n", []string{"1: want a map of fields, not a list"}},
 		{"unknown field", replace("    tls:", "    tsl:"), []string{
 			"3: upstreams[0].xds.tls: neither tls nor plaintext: set tls, or plaintext: true to go without",

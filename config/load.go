@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -10,14 +11,12 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/parser"
 	"github.com/hashicorp/go-multierror"
 
-	"meshrelay/internal/yamltokens"
+	"meshrelay/internal/yamlpos"
 )
 
 // maxFileBytes bounds the config file.
@@ -63,7 +62,7 @@ func Parse(name string, data []byte) (*Config, error) {
 	s := shaper{v: v, anchors: map[string]ast.Node{}}
 	if s.fits("", body, reflect.TypeFor[Config](), 0) {
 		if err := yaml.NodeToValue(body, c, yaml.Strict()); err != nil {
-			v.yamlError(err)
+			v.syntaxError(yamlpos.ErrorOf(err))
 			return nil, v.errs
 		}
 	}
@@ -82,58 +81,24 @@ func Parse(name string, data []byte) (*Config, error) {
 
 // document returns the one document of the file, or nil when there is none.
 func (v *validator) document(data []byte) ast.Node {
-	if !utf8.Valid(data) {
-		v.errorf("", "the file is not UTF-8 text")
+	bodies, err := yamlpos.Parse(data)
+	var syntax *yamlpos.SyntaxError
+	switch {
+	case errors.As(err, &syntax):
+		v.syntaxError(syntax)
 		return nil
-	}
-	if deep(data) {
-		v.errorf("", "brackets are nested too deep")
+	case err != nil:
+		v.errorf("", "the file %v", err)
 		return nil
-	}
-	tokens, err := yamltokens.Tokenize(string(data))
-	if err != nil {
-		v.errorf("", "the file is too large: %v", err)
-		return nil
-	}
-	file, err := parser.Parse(tokens, 0)
-	if err != nil {
-		v.yamlError(err)
-		return nil
-	}
-	var body ast.Node
-	for _, d := range file.Docs {
-		switch {
-		case d.Body == nil, d.Body.Type() == ast.NullType, d.Body.Type() == ast.CommentType:
-		case body == nil:
-			body = d.Body
-		default:
-			v.note("", firstLine(d.Body))
-			v.errorf("", "a second YAML document begins: the config is one document, remove the other")
-			return nil
-		}
-	}
-	if body == nil {
+	case len(bodies) == 0:
 		v.errorf("", "the file is empty: it needs at least upstreams and downstream, see docs/configuration.md")
+		return nil
+	case len(bodies) > 1:
+		v.note("", yamlpos.Line(bodies[1]))
+		v.errorf("", "a second YAML document begins: the config is one document, remove the other")
+		return nil
 	}
-	return body
-}
-
-// deep reports whether brackets are nested so deep that parsing them would take for
-// ever.
-func deep(data []byte) bool {
-	depth := 0
-	for _, b := range data {
-		switch b {
-		case '[', '{':
-			depth++
-		case ']', '}':
-			depth = max(depth-1, 0)
-		}
-		if depth > 10*maxDepth {
-			return true
-		}
-	}
-	return false
+	return bodies[0]
 }
 
 func defaults() *Config {

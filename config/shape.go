@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/goccy/go-yaml/ast"
+
+	"meshrelay/internal/yamlpos"
 )
 
 const (
@@ -161,7 +163,7 @@ func (s *shaper) mapping(at string, n ast.Node, t reflect.Type, depth int) bool 
 		s.v.errorf(at, "want a map of fields, not %s", describe(n))
 		return false
 	}
-	fields := fieldsOf(t)
+	fields := typesOf(t)
 	kept := m.Values[:0:0]
 	for _, value := range m.Values {
 		if value.Key.Type() == ast.MergeKeyType {
@@ -197,7 +199,7 @@ func (s *shaper) sequence(at string, n ast.Node, t reflect.Type, depth int) bool
 	good := true
 	for i, item := range seq.Values {
 		name := fmt.Sprintf("%s[%d]", at, i)
-		s.v.note(name, firstLine(item))
+		s.v.note(name, yamlpos.Line(item))
 		if item.Type() == ast.NullType {
 			s.v.errorf(name, "is empty")
 			good = false
@@ -233,13 +235,6 @@ func (s *shaper) texts(at string, n ast.Node, depth int) bool {
 	return good
 }
 
-func firstLine(n ast.Node) int {
-	if m, ok := n.(*ast.MappingNode); ok && len(m.Values) > 0 {
-		return firstLine(m.Values[0].Key)
-	}
-	return n.GetToken().Position.Line
-}
-
 func join(at, key string) string {
 	if at == "" {
 		return key
@@ -247,8 +242,8 @@ func join(at, key string) string {
 	return at + "." + key
 }
 
-// fieldsOf returns the types of a struct's fields by their names in YAML.
-func fieldsOf(t reflect.Type) map[string]reflect.Type {
+// typesOf returns the types of a struct's fields by their names in YAML.
+func typesOf(t reflect.Type) map[string]reflect.Type {
 	fields := make(map[string]reflect.Type, t.NumField())
 	for i := range t.NumField() {
 		fields[yamlName(t.Field(i))] = t.Field(i).Type

@@ -11,9 +11,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/goccy/go-yaml"
 	"github.com/hashicorp/go-multierror"
 
+	"meshrelay/internal/yamlpos"
 	"meshrelay/mirror"
 )
 
@@ -89,15 +89,10 @@ func encloses(outer, inner string) bool {
 	return ok && (rest == "" || rest[0] == '.' || rest[0] == '[')
 }
 
-// yamlError reports an error of the YAML library.
-func (v *validator) yamlError(err error) {
-	var e yaml.Error
-	if errors.As(err, &e) && e.GetToken() != nil && e.GetToken().Position != nil {
-		v.lines[""] = e.GetToken().Position.Line
-		v.errorf("", "%s", e.GetMessage())
-		return
-	}
-	v.errorf("", "%v", err)
+// syntaxError reports a file that is not YAML.
+func (v *validator) syntaxError(e *yamlpos.SyntaxError) {
+	v.lines[""] = e.Line
+	v.errorf("", "%s", e.Msg)
 }
 
 // mistyped reports whether the whole file is not what a config can be made from.

@@ -19,6 +19,49 @@ func read(t *testing.T, path string) string {
 	return string(b)
 }
 
+// scenarioRules finds the protocol rules that the first line of a scenario names, and testRules
+// those that the name of a test carries.
+var (
+	scenarioRules = regexp.MustCompile(`\b[CSDN]\d+\b`)
+	testRules     = regexp.MustCompile(`_([CSDN]\d+)`)
+)
+
+// proofs returns the tests and the scenarios of the repository, by the name that documents give
+// them, with the protocol rules that each proves: a test by its function, a scenario by its file.
+func proofs(t *testing.T) map[string][]string {
+	t.Helper()
+	all := map[string][]string{}
+	test := regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+	sources(t, func(path, content string) {
+		if !strings.HasSuffix(path, "_test.go") {
+			return
+		}
+		for _, f := range test.FindAllStringSubmatch(content, -1) {
+			all[f[1]] = nil
+			for _, m := range testRules.FindAllStringSubmatch(f[1], -1) {
+				all[f[1]] = append(all[f[1]], m[1])
+			}
+		}
+	})
+	scenarios := 0
+	err := filepath.WalkDir("../upstreams", func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || filepath.Ext(path) != ".txt" {
+			return err
+		}
+		scenarios++
+		name := filepath.Base(path)
+		first, _, _ := strings.Cut(read(t, path), "\n")
+		if all[name] = nil; strings.HasPrefix(first, "#") {
+			all[name] = scenarioRules.FindAllString(first, -1)
+		}
+		return nil
+	})
+	if err != nil || scenarios == 0 {
+		t.Fatalf("%d scenarios: %v", scenarios, err)
+	}
+	return all
+}
+
 // sources calls f with every Go file of the repository.
 func sources(t *testing.T, f func(path, content string)) {
 	t.Helper()

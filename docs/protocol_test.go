@@ -12,40 +12,27 @@ import (
 var rules = map[string]int{"C": 23, "S": 27, "D": 4, "N": 6}
 
 // TestEveryRuleHasATestOrAReason checks that protocol.md has a row for each rule, and
-// that each row names a test that exists and carries the rule's number, or says why the
-// rule does not apply.
+// that each row names a test or a scenario that exists and carries the rule's number, or
+// tells why the rule does not apply.
 func TestEveryRuleHasATestOrAReason(t *testing.T) {
-	// carried is which rules each test says it proves.
-	carried := map[string][]string{}
-	test := regexp.MustCompile(`(?m)^func (Test\w+)\(`)
-	suffix := regexp.MustCompile(`_([CSDN]\d+)`)
-	sources(t, func(path, content string) {
-		if !strings.HasSuffix(path, "_test.go") {
-			return
-		}
-		for _, f := range test.FindAllStringSubmatch(content, -1) {
-			for _, m := range suffix.FindAllStringSubmatch(f[1], -1) {
-				carried[f[1]] = append(carried[f[1]], m[1])
-			}
-		}
-	})
+	carried := proofs(t) // the rules that each test proves
 
-	proofs := map[string]string{}
+	rows := map[string]string{}
 	row := regexp.MustCompile(`(?m)^\| ([CSDN]\d+) \| (.+) \| (.+) \|$`)
 	for _, m := range row.FindAllStringSubmatch(read(t, "protocol.md"), -1) {
-		if _, twice := proofs[m[1]]; twice {
+		if _, twice := rows[m[1]]; twice {
 			t.Errorf("protocol.md has two rows for %s", m[1])
 		}
-		proofs[m[1]] = m[3]
+		rows[m[1]] = m[3]
 	}
 
 	known := map[string]bool{}
-	named := regexp.MustCompile("^`(Test\\w+)`$")
+	named := regexp.MustCompile("^`(Test\\w+|\\w+\\.txt)`$")
 	for letter, n := range rules {
 		for i := range n {
 			rule := fmt.Sprintf("%s%d", letter, i+1)
 			known[rule] = true
-			proof, ok := proofs[rule]
+			proof, ok := rows[rule]
 			m := named.FindStringSubmatch(proof)
 			switch {
 			case !ok:
@@ -58,7 +45,7 @@ func TestEveryRuleHasATestOrAReason(t *testing.T) {
 			}
 		}
 	}
-	for rule := range proofs {
+	for rule := range rows {
 		if !known[rule] {
 			t.Errorf("protocol.md has a row for %s, which is no rule", rule)
 		}

@@ -7,24 +7,16 @@ import (
 )
 
 // TestEveryThreatHasATest checks that each row of the threat model tells who, what and how it is
-// met, and names tests that exist.
+// met, and names tests or scenarios that exist.
 func TestEveryThreatHasATest(t *testing.T) {
-	tests := map[string]bool{}
-	test := regexp.MustCompile(`(?m)^func (Test\w+)\(`)
-	sources(t, func(path, content string) {
-		if strings.HasSuffix(path, "_test.go") {
-			for _, m := range test.FindAllStringSubmatch(content, -1) {
-				tests[m[1]] = true
-			}
-		}
-	})
+	tests := proofs(t)
 	_, model, found := strings.Cut(read(t, "security.md"), "\n## Threat model\n")
 	model, _, _ = strings.Cut(model, "\n## ")
 	if !found {
 		t.Fatal("there is no threat model")
 	}
 	rows := 0
-	named := regexp.MustCompile("`(Test\\w+)`")
+	named := regexp.MustCompile("`(Test\\w+|\\w+\\.txt)`")
 	for line := range strings.Lines(model) {
 		if !strings.HasPrefix(line, "| ") || strings.HasPrefix(line, "| who |") || strings.HasPrefix(line, "| --- |") {
 			continue
@@ -45,7 +37,7 @@ func TestEveryThreatHasATest(t *testing.T) {
 			t.Errorf("no test: %s", line)
 		}
 		for _, m := range proofs {
-			if !tests[m[1]] {
+			if _, ok := tests[m[1]]; !ok {
 				t.Errorf("%s: there is no test %s", strings.TrimSpace(columns[1]), m[1])
 			}
 		}

@@ -7,7 +7,7 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/mirror"
-	"meshrelay/upstreams"
+	"meshrelay/upstreams/file"
 )
 
 func TestSampleConfigsLoad(t *testing.T) {
@@ -30,7 +30,7 @@ func TestSamplesCoverEveryKindAndShareOneKey(t *testing.T) {
 	inEast := map[mirror.Key]bool{}
 	shared := 0
 	for _, dir := range []string{"east", "west"} {
-		resources, problems, err := upstreams.ReadFiles(dir, dir)
+		resources, problems, err := file.Read(dir, dir)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package upstreams
+package upstreams_test
 
 import (
 	"fmt"
@@ -36,20 +36,19 @@ func fullState(tb testing.TB, n int, changed map[int]string) []byte {
 }
 
 // quietXDS returns a source without a connection, and its store.
-func quietXDS(tb testing.TB) (*XDS, *mirror.Store) {
+func quietXDS(tb testing.TB) (*xdsSource, *mirror.Store) {
 	tb.Helper()
 	cfg, node := xdsConfig("127.0.0.1:1")
-	store := mirror.NewStore()
-	x, err := NewXDS(cfg, node, config.Provenance{}, store, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	x, err := newXDS(cfg, node, config.Provenance{}, slog.New(slog.NewTextHandler(io.Discard, nil)))
 	if err != nil {
 		tb.Fatal(err)
 	}
-	tb.Cleanup(x.free)
+	x.Attach(x.u)
 	x.HandleState(adsclient.State{Phase: adsclient.Streaming, Protocol: adsclient.SotW})
-	return x, store
+	return x, x.u.Store()
 }
 
-func handle(tb testing.TB, x *XDS, b []byte) {
+func handle(tb testing.TB, x *xdsSource, b []byte) {
 	parsed, err := adsclient.ParseResponse(b, false)
 	if err == nil {
 		err = x.HandleResponse(parsed)

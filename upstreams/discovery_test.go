@@ -1,10 +1,15 @@
-package upstreams
+package upstreams_test
 
 import (
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	"google.golang.org/protobuf/types/known/structpb"
+
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 	networking "istio.io/api/networking/v1alpha3"
@@ -12,6 +17,7 @@ import (
 	"meshrelay/config"
 	"meshrelay/internal/fakexds"
 	"meshrelay/mirror"
+	"meshrelay/state"
 )
 
 // service is what an istiod makes of a Kubernetes service with one port.
@@ -139,6 +145,28 @@ func TestSourceHasSyncedOnceItsEndpointsAreKnown_C21(t *testing.T) {
 	r.await("the source has synced", func() bool { return r.x.Status().Synced })
 }
 
+// TestServicesThatAreOnDiskAreFollowedAfterARestart: also those that the server has nothing new of.
+func TestServicesThatAreOnDiskAreFollowedAfterARestart(t *testing.T) {
+	s := fakexds.Start(t, &fakexds.Server{})
+	t.Cleanup(s.Stop)
+	s.Set(xdsEntryURL, service("web", "web.example"))
+	s.Set(edsTypeURL, edsOf(webCluster, "10.0.0.1"))
+	u := xdsUpstream("east", s)
+	discovers(&u)
+	r := runManager(t, nil, u)
+	endpoints := func(r *managed) string {
+		return (&xdsRun{t: t, store: r.m.Upstreams()[0].Store()}).endpoints("synthetic-web")
+	}
+	r.await("its endpoints are known", func() bool { return endpoints(r) == "10.0.0.1:8080@here" })
+	_, meta := r.m.Upstreams()[0].TakeChanges()
+	saved := state.Saved{Meta: state.Meta{Synced: true, LastContact: time.Now(), Fingerprint: meta.Fingerprint}, Records: (&xdsSource{u: r.m.Upstreams()[0]}).kept()}
+	again := runManager(t, &memoryKeeper{saved: map[string]state.Saved{"east": saved}}, u)
+	again.await("it has synced again", func() bool { return again.m.Status()[0].Synced })
+	s.Set(edsTypeURL, edsOf(webCluster, "10.0.0.2"))
+	s.PushNames(edsTypeURL, webCluster)
+	again.await("its endpoints are followed", func() bool { return endpoints(again) == "10.0.0.2:8080@here" })
+}
+
 // TestABadUpdateOfAServiceLeavesItsEndpointsFollowed: what stays in force stays up to date.
 func TestABadUpdateOfAServiceLeavesItsEndpointsFollowed_C7(t *testing.T) {
 	s := fakexds.Start(t, &fakexds.Server{})
@@ -180,4 +208,24 @@ func TestServicesByGateway(t *testing.T) {
 			t.Errorf("%+v", tr)
 		}
 	}
+}
+
+const edsTypeURL = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
+
+// assignmentOf is a cluster with endpoints at addresses.
+func assignmentOf(cluster string, addresses ...string) *endpointv3.ClusterLoadAssignment {
+	l := &endpointv3.LocalityLbEndpoints{}
+	for _, a := range addresses {
+		l.LbEndpoints = append(l.LbEndpoints, &endpointv3.LbEndpoint{
+			HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: &corev3.Address{Address: &corev3.Address_SocketAddress{
+				SocketAddress: &corev3.SocketAddress{Address: a, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: 8080}},
+			}}}},
+			Metadata: &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{"a": {}, "b": {}, "c": {}, "d": {}}},
+		})
+	}
+	return &endpointv3.ClusterLoadAssignment{ClusterName: cluster, Endpoints: []*endpointv3.LocalityLbEndpoints{l}}
+}
+
+func edsOf(cluster string, addresses ...string) fakexds.Resource {
+	return fakexds.Bare(cluster, assignmentOf(cluster, addresses...))
 }

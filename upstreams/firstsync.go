@@ -22,6 +22,17 @@ const (
 	becauseSameName = "it is a relay of this relay's own name: nothing can be taken from it"
 )
 
+// MayWait is why a source may itself be waiting for this relay.
+type MayWait string
+
+// Reasons that a source knows.
+const (
+	// MayWaitHolds: it is a relay that holds its own clients, this relay among them.
+	MayWaitHolds MayWait = becauseHolds
+	// MayWaitSameName: it is a relay of this relay's own name.
+	MayWaitSameName MayWait = becauseSameName
+)
+
 // candidate is a source, as far as it matters for who is waited for.
 type candidate struct {
 	name string

@@ -9,7 +9,7 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/internal/glob"
-	"meshrelay/mirror"
+	"meshrelay/upstreams/intake"
 )
 
 const (
@@ -108,22 +108,13 @@ func (m *Manager) AwaitFirstSync(ctx context.Context, held func() []string) erro
 
 // atStart returns what there is to decide at a time who clients wait for.
 func (m *Manager) atStart(now time.Time) (start, []candidate) {
-	type upstream struct {
-		xds     bool
-		cluster string
-		source  Source
-		store   *mirror.Store
-		gate    *gate
-	}
 	m.mu.Lock()
-	first := m.first
-	ups := make([]upstream, 0, len(m.members))
-	all := make([]candidate, 0, len(m.members))
-	for _, one := range m.members {
-		ups = append(ups, upstream{one.cfg.XDS != nil, one.cfg.ClusterID, one.source, one.store, one.gate})
-		all = append(all, candidate{name: one.cfg.Name, mode: one.cfg.FirstSync, added: one.added})
-	}
+	first, ups := m.first, m.views()
 	m.mu.Unlock()
+	all := make([]candidate, 0, len(ups))
+	for _, u := range ups {
+		all = append(all, candidate{name: u.cfg.Name, mode: u.cfg.FirstSync, added: u.added})
+	}
 	s := start{kept: first.kept, served: first.served, timeout: first.timeout}
 	if !first.began.IsZero() {
 		s.elapsed = now.Sub(first.began)
@@ -135,12 +126,12 @@ func (m *Manager) atStart(now time.Time) (start, []candidate) {
 		if c.known = u.store.HasSynced(); c.known {
 			continue
 		}
-		c.without = u.gate.servedWithout()
-		if !u.xds || !s.kept || s.served {
+		c.without = locked(u.upstream, (*intake.Intake).ServedWithout)
+		if !u.kind.Relayed || !s.kept || s.served {
 			continue
 		}
-		c.mayWait = u.source.mayWait()
-		if c.mayWait == "" && isOneOf(u.cluster, first.clusters) {
+		c.mayWait = u.mayWait()
+		if c.mayWait == "" && isOneOf(u.cfg.ClusterID, first.clusters) {
 			c.mayWait = becauseView
 		}
 		if c.mayWait != "" || s.elapsed < s.timeout {
@@ -149,7 +140,7 @@ func (m *Manager) atStart(now time.Time) (start, []candidate) {
 		if !asked {
 			clients, asked = first.held(), true
 		}
-		if slices.Contains(clients, u.cluster) {
+		if slices.Contains(clients, u.cfg.ClusterID) {
 			c.mayWait = becauseClient
 		}
 	}
@@ -169,7 +160,7 @@ func (m *Manager) release(verdicts []verdict) bool {
 	for _, v := range verdicts {
 		without[v.name] = v.reason
 	}
-	for _, one := range m.members {
+	for _, one := range m.upstreams {
 		if _, decided := without[one.cfg.Name]; !decided && !one.store.HasSynced() {
 			return false
 		}
@@ -218,7 +209,7 @@ func (m *Manager) firstSyncs() map[string]*FirstSync {
 func (m *Manager) ServeWithout(ctx context.Context, upstream string) error {
 	m.applying.Lock()
 	defer m.applying.Unlock()
-	one, err := m.member(upstream)
+	one, err := m.upstream(upstream)
 	if err != nil {
 		return err
 	}
@@ -247,7 +238,7 @@ func (m *Manager) ServeWithout(ctx context.Context, upstream string) error {
 	case !mine.awaited:
 		return fmt.Errorf("%w: clients do not wait for upstream %s: %s%s", ErrNotPossible, upstream, mine.reason, waitsFor(awaited))
 	}
-	one.gate.serveWithout(time.Now())
+	one.step(intake.ServeWithout{})
 	if err := m.flush(ctx); err != nil {
 		return fmt.Errorf("clients do not wait for upstream %s any more, but that is not on disk yet, and would be forgotten by a restart now: %w", upstream, err)
 	}

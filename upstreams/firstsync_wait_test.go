@@ -1,4 +1,4 @@
-package upstreams
+package upstreams_test
 
 import (
 	"bytes"
@@ -15,6 +15,7 @@ import (
 	"meshrelay/config"
 	"meshrelay/internal/fakexds"
 	"meshrelay/state"
+	. "meshrelay/upstreams"
 )
 
 // started is a Manager whose clients wait.
@@ -183,9 +184,9 @@ func TestAnUpstreamThatIsNewToAStateIsWaitedForNoLongerThanStartupTimeout(t *tes
 			}
 			s := startWaiting(t, k, short, upstreamsOf(xdsUpstream("east", east), xdsUpstream("west", west)))
 			s.serves()
-			want := becauseNew
+			want := BecauseNew
 			if keeper == nil {
-				want = becauseNoState
+				want = BecauseNoState
 			} else if s.reason("east") != "" {
 				t.Errorf("what is on disk is waited for: %s", s.reason("east"))
 			}
@@ -201,13 +202,13 @@ func TestAnUpstreamThatIsNewToAStateIsWaitedForNoLongerThanStartupTimeout(t *tes
 
 func TestWhatMayWaitForThisRelayIsWaitedForNoLongerThanStartupTimeout(t *testing.T) {
 	holding := fakexds.Start(t, &fakexds.Server{Relay: true, Name: "far", Holds: true})
-	for _, url := range subscriptions(true, nil) {
+	for _, url := range relayTypes() {
 		holding.Withhold(url, true)
 	}
 	down, _ := away(t, nil)
 	sotw := xdsUpstream("west", holding)
 	sotw.XDS.Protocol = config.ProtocolSotW
-	for _, url := range subscriptions(false, nil) {
+	for _, url := range allTypes() {
 		holding.Withhold(url, true)
 	}
 	for _, tc := range []struct {
@@ -217,11 +218,11 @@ func TestWhatMayWaitForThisRelayIsWaitedForNoLongerThanStartupTimeout(t *testing
 		held  []string
 		want  string
 	}{
-		{"a relay that holds", xdsUpstream("west", holding), nil, nil, becauseHolds},
-		{"a relay that holds, over SotW", sotw, nil, nil, becauseHolds},
-		{"the cluster of a held client", xdsUpstream("west", down), nil, []string{"north", "west"}, becauseClient},
-		{"the cluster of a view", xdsUpstream("west", down), []config.View{{Name: "w", ClusterID: "west"}}, nil, becauseView},
-		{"a pattern of a view", xdsUpstream("west", down), []config.View{{Name: "w", Match: config.Match{ClusterIDs: []string{"we?t"}}}}, nil, becauseView},
+		{"a relay that holds", xdsUpstream("west", holding), nil, nil, BecauseHolds},
+		{"a relay that holds, over SotW", sotw, nil, nil, BecauseHolds},
+		{"the cluster of a held client", xdsUpstream("west", down), nil, []string{"north", "west"}, BecauseClient},
+		{"the cluster of a view", xdsUpstream("west", down), []config.View{{Name: "w", ClusterID: "west"}}, nil, BecauseView},
+		{"a pattern of a view", xdsUpstream("west", down), []config.View{{Name: "w", Match: config.Match{ClusterIDs: []string{"we?t"}}}}, nil, BecauseView},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			cfg := upstreamsOf(tc.west)
@@ -250,7 +251,7 @@ func TestWaitAndOptionalSayItOutright(t *testing.T) {
 	for _, keeper := range []Keeper{nil, &memoryKeeper{}} {
 		s := startWaiting(t, keeper, time.Hour, upstreamsOf(optional))
 		s.serves()
-		if got := s.reason("west"); got != becauseOptional {
+		if got := s.reason("west"); got != BecauseOptional {
 			t.Errorf("reason %q", got)
 		}
 		startWaiting(t, keeper, short, upstreamsOf(wait), "west").waits("west")
@@ -283,7 +284,7 @@ func TestServeWithoutLetsClientsGoOn(t *testing.T) {
 	s.serves()
 	refused("west", "clients are served already, without upstream west")
 	refused("east", "clients are served, and nobody waits for upstream east")
-	if got := s.reason("west"); got != becauseOperator {
+	if got := s.reason("west"); got != BecauseOperator {
 		t.Errorf("reason %q", got)
 	}
 	without := func(name string) bool {
@@ -336,7 +337,7 @@ func TestAReloadThatAddsAnUpstreamHoldsNobody(t *testing.T) {
 	s.waits("west")
 	first := s.cfg.Upstreams
 	s.mustApply(first[0], first[1], auto("north"))
-	if got := s.reason("north"); got != becauseAdded {
+	if got := s.reason("north"); got != BecauseAdded {
 		t.Errorf("reason %q", got)
 	}
 	wait := auto("south")
@@ -386,7 +387,7 @@ func TestARelayOfThisOnesNameIsAFailureOfTheUpstream(t *testing.T) {
 				return st.State == StateFailed && strings.Contains(st.LastError, "provenance.relay") && strings.Contains(st.LastError, `"hub"`)
 			})
 			s.serves() // there is nothing to be had of it
-			if got := s.reason("mirror"); got != becauseSameName {
+			if got := s.reason("mirror"); got != BecauseSameName {
 				t.Errorf("reason %q", got)
 			}
 			s.await("it is tried again", func() bool { return same.Streams() >= 3 })

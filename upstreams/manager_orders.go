@@ -3,81 +3,72 @@ package upstreams
 import (
 	"context"
 	"fmt"
-	"slices"
+	"time"
 
 	"meshrelay/state"
+	"meshrelay/upstreams/intake"
 )
 
-// Freeze keeps what is served of an upstream as it is, until it is unfrozen or o.For is over,
-// also through restarts if there is a Keeper. The error is ErrUnknownUpstream,
-// ErrNotPossible, or tells that the freeze would not outlive a restart.
-func (m *Manager) Freeze(ctx context.Context, upstream string, o Order) (Effect, error) {
-	return m.order(ctx, upstream, o, "frozen", func(one *member) (Effect, error) {
+// Freeze keeps what is served of an upstream as it is, until it is unfrozen or o.For is over, also
+// through restarts if there is a Keeper. The error is ErrUnknownUpstream, ErrNotPossible, or tells
+// that the freeze would not outlive a restart.
+func (m *Manager) Freeze(ctx context.Context, name string, o Order) (Effect, error) {
+	return m.order(ctx, name, o, "frozen", func(u *upstream) (Effect, error) {
 		if !o.DryRun {
-			if err := m.flush(ctx); err != nil { // what has passed until now, with all that belongs to it
-				return Effect{}, fmt.Errorf("upstream %s is not frozen: %w", upstream, err)
+			if err := m.flush(ctx); err != nil { // what is served until now, with all that belongs to it
+				return Effect{}, fmt.Errorf("upstream %s is not frozen: %w", name, err)
 			}
 		}
-		return one.gate.freeze(o)
+		return u.order(intake.Freeze{Order: o})
 	})
 }
 
-// Unfreeze brings an upstream to what it has now, and lets it follow again. The guard judges
-// what goes by that. Errors are as with Freeze.
-func (m *Manager) Unfreeze(ctx context.Context, upstream string, o Order) (Effect, error) {
-	return m.order(ctx, upstream, o, "unfrozen", func(one *member) (Effect, error) {
-		e, err := one.gate.unfreezing(o, one.source.kept())
-		if err != nil || o.DryRun {
-			return e, err
-		}
-		return e, one.source.restateAll(func() error { return one.gate.thaw(withReason("unfreeze", o.Reason)) })
+// Unfreeze brings an upstream to what it has now, and lets it follow again. The guard judges what
+// goes by that. Errors are as with Freeze.
+func (m *Manager) Unfreeze(ctx context.Context, name string, o Order) (Effect, error) {
+	return m.order(ctx, name, o, "unfrozen", func(u *upstream) (Effect, error) {
+		return u.order(intake.Unfreeze{Order: o})
 	})
 }
 
-// Release carries deletions out that the guard of an upstream holds: those that o.Hold, o.Only
-// and o.All name. Errors are as with Freeze.
-func (m *Manager) Release(ctx context.Context, upstream string, o Order) (Effect, error) {
-	return m.order(ctx, upstream, o, "released", func(one *member) (Effect, error) {
+// Release carries deletions out that the guard of an upstream holds: those that o.Hold, o.Only and
+// o.All name. Errors are as with Freeze.
+func (m *Manager) Release(ctx context.Context, name string, o Order) (Effect, error) {
+	return m.order(ctx, name, o, "released", func(u *upstream) (Effect, error) {
 		if o.Hold == "" && len(o.Only) == 0 && !o.All {
-			return Effect{}, fmt.Errorf("%w: say what of upstream %s is to be released: one hold, a part, or all", ErrNotPossible, upstream)
+			return Effect{}, fmt.Errorf("%w: say what of upstream %s is to be released: one hold, a part, or all", ErrNotPossible, name)
 		}
-		return one.gate.release(o)
+		return u.order(intake.Release{Order: o})
 	})
 }
 
-// Rollback serves of an upstream what it had in a former revision, frozen until it is
-// unfrozen. Errors are as with Freeze.
-func (m *Manager) Rollback(ctx context.Context, upstream string, o Order) (Effect, error) {
-	return m.order(ctx, upstream, o, "rolled back", func(one *member) (Effect, error) {
+// Rollback serves of an upstream what it had in a former revision, frozen until it is unfrozen.
+// Errors are as with Freeze.
+func (m *Manager) Rollback(ctx context.Context, name string, o Order) (Effect, error) {
+	return m.order(ctx, name, o, "rolled back", func(u *upstream) (Effect, error) {
 		if m.keeper == nil {
 			return Effect{}, fmt.Errorf("%w: without state.dir there is no history", ErrNotPossible)
 		}
 		if err := m.flush(ctx); err != nil {
-			return Effect{}, fmt.Errorf("upstream %s is not rolled back: %w", upstream, err)
+			return Effect{}, fmt.Errorf("upstream %s is not rolled back: %w", name, err)
 		}
-		records, err := m.keeper.At(upstream, o.To)
+		records, err := m.keeper.At(name, o.To)
 		if err != nil {
 			return Effect{}, fmt.Errorf("%w: %w", ErrNotPossible, err)
 		}
-		records, _ = m.admitted(one, records)
-		e := one.gate.rollingBack(records)
-		if o.DryRun {
-			return e, nil
-		}
-		one.gate.rollBack(o, records)
-		return e, one.source.restateAll(nil)
+		return u.order(intake.Rollback{Order: o, Records: records})
 	})
 }
 
 // order does what an operator asks for, one order at a time, and sees to it that it outlives a
 // restart. did is what the upstream is then.
-func (m *Manager) order(ctx context.Context, upstream string, o Order, did string, do func(*member) (Effect, error)) (Effect, error) {
-	if err := o.check(); err != nil {
+func (m *Manager) order(ctx context.Context, name string, o Order, did string, do func(*upstream) (Effect, error)) (Effect, error) {
+	if err := o.Check(); err != nil {
 		return Effect{}, err
 	}
 	m.applying.Lock()
 	defer m.applying.Unlock()
-	one, err := m.member(upstream)
+	one, err := m.upstream(name)
 	if err != nil {
 		return Effect{}, err
 	}
@@ -86,7 +77,7 @@ func (m *Manager) order(ctx context.Context, upstream string, o Order, did strin
 		return e, err
 	}
 	if err := m.flush(ctx); err != nil {
-		return e, fmt.Errorf("upstream %s is %s, but that is not on disk yet, and would be forgotten by a restart now: %w", upstream, did, err)
+		return e, fmt.Errorf("upstream %s is %s, but that is not on disk yet, and would be forgotten by a restart now: %w", name, did, err)
 	}
 	return e, nil
 }
@@ -99,37 +90,29 @@ func (m *Manager) flush(ctx context.Context) error {
 }
 
 // History returns the revisions of an upstream that are kept, the newest first.
-func (m *Manager) History(upstream string) ([]state.Revision, error) {
-	if _, err := m.member(upstream); err != nil {
+func (m *Manager) History(name string) ([]state.Revision, error) {
+	if _, err := m.upstream(name); err != nil {
 		return nil, err
 	}
 	if m.keeper == nil {
 		return nil, fmt.Errorf("%w: without state.dir there is no history", ErrNotPossible)
 	}
-	return m.keeper.History(upstream)
+	return m.keeper.History(name)
 }
 
 // Held returns what the guard of each upstream holds back, by order of priority, or of one
 // upstream. The error is ErrUnknownUpstream.
-func (m *Manager) Held(upstream string) ([]HeldUpstream, error) {
+func (m *Manager) Held(upstream string) (out []HeldUpstream, err error) {
 	if upstream != "" {
-		one, err := m.member(upstream)
-		if err != nil {
+		if _, err := m.upstream(upstream); err != nil {
 			return nil, err
 		}
-		return heldOf([]*member{one}), nil
 	}
-	m.mu.Lock()
-	members := slices.Clone(m.members)
-	m.mu.Unlock()
-	return heldOf(members), nil
-}
-
-func heldOf(members []*member) (out []HeldUpstream) {
-	for _, one := range members {
-		if h, ok := one.gate.heldDeletions(); ok {
-			out = append(out, h)
+	for _, u := range m.all() {
+		if upstream == "" || upstream == u.cfg.Name {
+			held := locked(u.upstream, func(in *intake.Intake) []HeldUpstream { return in.HeldDeletions(time.Now()) })
+			out = append(out, held...)
 		}
 	}
-	return out
+	return out, nil
 }

@@ -1,4 +1,4 @@
-package upstreams
+package upstreams_test
 
 import (
 	"context"
@@ -18,6 +18,7 @@ import (
 	"meshrelay/internal/fakexds"
 	"meshrelay/mirror"
 	"meshrelay/state"
+	. "meshrelay/upstreams"
 )
 
 // managed is a Manager that runs.
@@ -55,11 +56,7 @@ func runConfigured(t *testing.T, keeper Keeper, cfg *config.Config, log *slog.Lo
 		}
 		goleak.VerifyNone(t, ignore)
 	})
-	r.await("the manager runs", func() bool {
-		r.m.mu.Lock()
-		defer r.m.mu.Unlock()
-		return r.m.start != nil
-	})
+	r.await("the manager runs", r.m.Runs)
 	return r
 }
 
@@ -391,3 +388,6 @@ func TestAnEmptiedDirectoryIsHeldAndAFrozenOneStays(t *testing.T) {
 		t.Error("frozen, and changed")
 	}
 }
+
+// errorOf is for orders where only the error matters.
+func errorOf(_ Effect, err error) error { return err }

@@ -1,11 +1,10 @@
 package upstreams
 
 import (
-	"slices"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"meshrelay/mirror"
+	"meshrelay/upstreams/intake"
 )
 
 // states are all states, so that each has a series that is 0 or 1.
@@ -62,18 +61,15 @@ func (m *Manager) Collect(ch chan<- prometheus.Metric) {
 	counter := func(desc *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, v, labels...)
 	}
-	m.mu.Lock()
-	members := slices.Clone(m.members)
-	m.mu.Unlock()
 	first := m.firstSyncs()
-	for _, one := range members {
-		st := one.source.Status()
+	for _, u := range m.all() {
+		st := u.status()
 		for _, s := range states {
 			gauge(d.state, boolValue(s == st.State), st.Name, string(s))
 		}
 		gauge(d.synced, boolValue(st.Synced), st.Name)
 		other := 0
-		counts := one.store.Counts()
+		counts := u.store.Counts()
 		for kind, n := range counts {
 			if _, known := mirror.LookupKind(kind); !known {
 				other += n
@@ -90,8 +86,8 @@ func (m *Manager) Collect(ch chan<- prometheus.Metric) {
 		counter(d.nacks, float64(st.NACKs), st.Name)
 		gauge(d.refused, float64(st.RefusedTotal), st.Name)
 		counter(d.panics, float64(st.Panics), st.Name)
-		for reason := imported + 1; reason < reasons; reason++ {
-			gauge(d.dropped, float64(st.Dropped[reason.String()]), st.Name, reason.String())
+		for _, reason := range intake.Reasons() {
+			gauge(d.dropped, float64(st.Dropped[reason]), st.Name, reason)
 		}
 		gauge(d.stale, boolValue(st.Stale), st.Name)
 		expired, held := 0, 0
@@ -107,7 +103,7 @@ func (m *Manager) Collect(ch chan<- prometheus.Metric) {
 		gauge(d.overLimit, float64(st.OverLimit), st.Name)
 		f := first[st.Name]
 		gauge(d.awaited, boolValue(f != nil && f.Awaited), st.Name)
-		if st.Type == "file" {
+		if !u.kind.Relayed {
 			continue
 		}
 		seen := map[string]bool{} // an address may be given twice

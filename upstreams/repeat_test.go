@@ -1,16 +1,14 @@
-package upstreams
+package upstreams_test
 
 import (
 	"os"
 	"path/filepath"
-	"slices"
 	"testing"
 	"time"
 
 	"meshrelay/config"
 	"meshrelay/internal/fakexds"
-	"meshrelay/mirror"
-	"meshrelay/state"
+	. "meshrelay/upstreams"
 )
 
 // A hold whose clock is over, against real servers of both protocols: what was deleted goes
@@ -50,7 +48,6 @@ func TestFilesAreReadOnceMoreBeforeHeldDeletionsGo(t *testing.T) {
 	u.Guard = config.Guard{Percent: 30, Count: 10, Empty: config.EmptyHold, HoldFor: config.OpenEnded(500 * time.Millisecond)}
 	r := runManager(t, nil, u)
 	r.await("the files are served", func() bool { return r.m.Status()[0].State == StateSynced })
-	file := r.m.members[0].source.(*File)
 	for _, name := range []string{"a", "b", "c"} {
 		if err := os.Remove(filepath.Join(dir, name+".yaml")); err != nil {
 			t.Fatal(err)
@@ -59,75 +56,4 @@ func TestFilesAreReadOnceMoreBeforeHeldDeletionsGo(t *testing.T) {
 	r.await("the deletions are held", func() bool { return r.m.Status()[0].Held != nil })
 	r.await("they go", func() bool { return r.m.Status()[0].Held == nil })
 	r.awaitServed("")
-	if file.isAsked() {
-		t.Error("the files are still to be read once more")
-	}
-}
-
-// While a file is broken it may have what seems to be gone.
-func TestABrokenFileIsNoRepetition(t *testing.T) {
-	dir := t.TempDir()
-	path := filepath.Join(dir, "f.yaml")
-	writeFile(t, path, manyEntries("e", 40))
-	f := restartedFile(t, dir, config.Guard{Percent: 30, Count: 10, HoldFor: config.OpenEnded(time.Nanosecond)}, savedNothing)
-	writeFile(t, path, manyEntries("e", 1))
-	readFiles(t, f)
-	_, then := f.gate.due(time.Now())
-	if then == nil {
-		t.Fatal("the files are not read once more")
-	}
-	then()
-	writeFile(t, filepath.Join(dir, "broken.yaml"), "a: [")
-	readFiles(t, f)
-	f.repeated()
-	if got := f.store.Counts()[xdsEntryKind]; got != 40 || !f.isAsked() {
-		t.Errorf("%d resources, asked %v", got, f.isAsked())
-	}
-	if err := os.Remove(filepath.Join(dir, "broken.yaml")); err != nil {
-		t.Fatal(err)
-	}
-	readFiles(t, f)
-	f.repeated()
-	if got := f.store.Counts()[xdsEntryKind]; got != 1 {
-		t.Errorf("%d resources", got)
-	}
-}
-
-var savedNothing state.Saved
-
-var scopeKeys = []mirror.Key{
-	{Kind: serviceEntryKind, Namespace: "shop", Name: "a"},
-	{Kind: mirror.Kind{Group: "networking.istio.io", Kind: "VirtualService"}, Namespace: "shop", Name: "a"},
-	{Kind: mirror.Kind{Group: "networking.istio.io", Kind: "VirtualService"}, Namespace: "team", Name: "a"},
-}
-
-func TestScopesPickByKindAndNamespace(t *testing.T) {
-	for text, want := range map[string][]string{
-		"virtualservice/shop":                   {"VirtualService shop/a"},
-		"vs/*":                                  {"VirtualService shop/a", "VirtualService team/a"},
-		"*/shop":                                {"ServiceEntry shop/a", "VirtualService shop/a"},
-		"networking.istio.io/ServiceEntry/shop": {"ServiceEntry shop/a"},
-		"se/nowhere":                            nil,
-	} {
-		scope, err := ParseScope(text)
-		if err != nil {
-			t.Errorf("%s: %v", text, err)
-			continue
-		}
-		var got []string
-		for _, key := range scopeKeys {
-			if (Order{Only: []Scope{scope}}).picks(key) {
-				got = append(got, key.Kind.Kind+" "+key.FullName())
-			}
-		}
-		slices.Sort(got)
-		if !slices.Equal(got, want) {
-			t.Errorf("%s picks %q, want %q", text, got, want)
-		}
-	}
-	for _, text := range []string{"", "vs", "nothing/shop"} {
-		if _, err := ParseScope(text); err == nil {
-			t.Errorf("%q is taken", text)
-		}
-	}
 }

@@ -1,12 +1,11 @@
-package upstreams
+package upstreams_test
 
 import (
 	"bufio"
-	"context"
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
-	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -17,20 +16,18 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 
-	"meshrelay/adsclient"
-	"meshrelay/config"
-	"meshrelay/internal/fakexds"
 	"meshrelay/mirror"
-	"meshrelay/state"
+	. "meshrelay/upstreams"
 )
 
 var update = flag.Bool("update", false, "write what the scenarios in testdata print into them")
 
 // TestScenarios replays testdata/*.txt. A file is a scenario; its name is the rule. It has
 // blocks: commands, a line "----", and what they print, up to an empty line. A line that
-// begins with # is a comment. The commands are the methods of scenario.
+// begins with # is a comment; the first one names the protocol rules that the scenario proves.
+// The commands are the methods of scenario.
 func TestScenarios(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -49,8 +46,8 @@ func replay(t *testing.T, file string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &scenario{t: t, revisions: map[string][]state.Record{}, ids: map[string]string{}}
-	defer func() { s.stop() }()
+	c := &scenario{adapter: newAdapter(t), ids: map[string]string{}, remembered: map[string]memory{}}
+	defer func() { c.stop() }()
 	var out, printed strings.Builder
 	expected := false
 	lines := bufio.NewScanner(strings.NewReader(string(text)))
@@ -59,6 +56,10 @@ func replay(t *testing.T, file string) {
 		switch {
 		case line == "":
 			expected = false
+			if *update && printed.Len() > 0 { // a block that is new
+				out.WriteString("----\n" + printed.String())
+				printed.Reset()
+			}
 		case line == "----":
 			expected = true
 			out.WriteString(line + "\n" + printed.String())
@@ -67,219 +68,259 @@ func replay(t *testing.T, file string) {
 		case expected:
 			continue
 		case !strings.HasPrefix(line, "#"):
-			words := strings.Fields(line)
-			do := s.commands()[words[0]]
-			if do == nil {
-				t.Fatalf("%s:%d: %s: want one of %v", file, n, words[0], slices.Sorted(maps.Keys(s.commands())))
-			}
-			if err := do(words[1:]); err != nil {
-				fmt.Fprintf(&printed, "error: %v\n", err)
+			if err := c.do(strings.Fields(line)); err != nil {
+				if errors.Is(err, errScript) {
+					t.Fatalf("%s:%d: %v", file, n, err)
+				}
+				fmt.Fprintf(&c.printed, "error: %v\n", err)
 			}
 			synctest.Wait()
-			printed.WriteString(s.printed.String())
-			s.printed.Reset()
+			printed.WriteString(c.plain(c.printed.String()))
+			c.printed.Reset()
 		}
 		out.WriteString(line + "\n")
 	}
-	if left := printed.String(); left != "" {
+	if left := printed.String(); left != "" && !*update {
 		t.Errorf("%s: what the last commands print is not expected:\n%s", file, left)
 	}
 	if *update {
+		if left := printed.String(); left != "" {
+			out.WriteString("----\n" + left)
+		}
 		if err := os.WriteFile(file, []byte(out.String()), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		return
 	}
-	if d := cmp.Diff(string(text), out.String()); d != "" {
+	if d := gocmp.Diff(string(text), out.String()); d != "" {
 		t.Errorf("-want +got:\n%s", d)
 	}
 }
 
-// scenario is an upstream that a script plays, and an operator.
+// errScript is of a script that can not be replayed.
+var errScript = errors.New("wrong script")
+
+// scenario is an upstream that a script plays, an operator, and a disk.
 type scenario struct {
-	t       *testing.T
+	*adapter
 	printed strings.Builder
-	cfg     func(*config.Upstream, *config.Node)
-	s       *xdsScript
-	stop    func()
 	// answered are the types of the stream that were answered; delta is its protocol.
 	answered map[string]bool
 	delta    bool
-	// revisions and ids are what the script has given names to.
-	revisions map[string][]state.Record
-	ids       map[string]string
+	// remembered and ids are what the script has given names to.
+	remembered map[string]memory
+	ids        map[string]string
+}
+
+// memory is what was served, and the revision that it has on disk.
+type memory struct {
+	revision uint64
+	served   []*mirror.Resource
+}
+
+func (c *scenario) do(words []string) error {
+	do := c.commands()[words[0]]
+	if do == nil {
+		return fmt.Errorf("%w: %s: want one of %v", errScript, words[0], slices.Sorted(maps.Keys(c.commands())))
+	}
+	return do(words[1:])
 }
 
 func (c *scenario) commands() map[string]func(args []string) error {
 	return map[string]func([]string) error{
-		"upstream":   c.upstream,
+		// The config.
+		"upstream": func(args []string) error { return c.begin("xds", args) },
+		"files":    func(args []string) error { return c.begin("file", args) },
+		"reload":   c.reload,
+		// The relay.
+		"restart": func(args []string) error { return c.again(true, args) },
+		"kill":    func(args []string) error { return c.again(false, args) },
+		"wait":    c.wait,
+		"times":   c.times,
+		// A stream.
 		"connect":    c.connect,
-		"answer":     c.answer,
+		"answer":     func(args []string) error { return c.answer(args, true, false) },
+		"say":        func(args []string) error { return c.answer(args, false, false) },
+		"relist":     func(args []string) error { return c.answer(args, true, true) },
 		"rest":       c.rest,
 		"push":       c.push,
-		"disconnect": func([]string) error { c.s.disconnects(); return nil },
-		"wait":       c.wait,
-		"restart":    c.restart,
-		"reload":     c.reload,
-		"remember":   func(args []string) error { c.revisions[args[0]] = c.s.x.kept(); return nil },
-		"freeze":     c.freeze,
-		"unfreeze":   c.unfreeze,
-		"release":    c.release,
-		"rollback":   c.rollback,
-		"show":       c.show,
-		"held":       c.held,
+		"disconnect": func([]string) error { c.disconnected(); return nil },
+		"resume":     c.resume,
+		// Files.
+		"write":   c.write,
+		"delete":  func(args []string) error { return os.Remove(c.path(args[0])) },
+		"unmount": func([]string) error { return os.Rename(c.dir, c.dir+".away") },
+		"mount":   func([]string) error { return os.Rename(c.dir+".away", c.dir) },
+		"read":    func([]string) error { c.read(); return nil },
+		// An operator.
+		"freeze":   c.freeze,
+		"unfreeze": c.unfreeze,
+		"release":  c.release,
+		"rollback": c.rollback,
+		"remember": c.remember,
+		// What there is.
+		"show":     c.show,
+		"status":   c.status,
+		"list":     c.list,
+		"origin":   c.origin,
+		"same":     c.same,
+		"held":     c.held,
+		"explain":  c.explain,
+		"left-out": c.leftOut,
+		"warnings": func([]string) error { c.printf("%d warnings\n", c.warned()); return nil },
+		// The disk.
+		"journal":   c.journal,
+		"lose-disk": func([]string) error { c.loseDisk(); return nil },
 	}
 }
 
-var scenarioKinds = map[string]string{
-	"se": "networking.istio.io/v1/ServiceEntry", "vs": "networking.istio.io/v1/VirtualService", "dr": "networking.istio.io/v1/DestinationRule",
+func (c *scenario) printf(format string, args ...any) { fmt.Fprintf(&c.printed, format, args...) }
+
+func (c *scenario) begin(kind string, args []string) error {
+	c.answered = map[string]bool{}
+	return c.start(kind, args)
 }
 
-// guardOf parses the settings of a guard: percent, count, empty, holdFor.
-func guardOf(args []string) (config.Guard, error) {
-	g := config.Guard{Percent: 30, Count: 10, Empty: config.EmptyHold, HoldFor: config.OpenEnded(10 * time.Minute)}
-	for _, arg := range args {
-		name, value, _ := strings.Cut(arg, "=")
-		number, _ := strconv.Atoi(value)
-		switch name {
-		case "percent":
-			g.Percent = number
-		case "count":
-			g.Count = number
-		case "empty":
-			g.Empty = value
-		case "holdFor":
-			d, _ := time.ParseDuration(value) // forever is 0
-			g.HoldFor = config.OpenEnded(d)
-		default:
-			return g, fmt.Errorf("no setting %q", name)
+// again begins a new process: restart [down=DURATION] [SETTING...]. When it is killed, the former
+// one does not write to the disk at its end.
+func (c *scenario) again(graceful bool, args []string) error {
+	c.answered = map[string]bool{}
+	var down time.Duration
+	if len(args) > 0 {
+		if text, ok := strings.CutPrefix(args[0], "down="); ok {
+			down, _ = time.ParseDuration(text)
+			args = args[1:]
 		}
 	}
-	return g, nil
+	return c.restart(graceful, down, args)
 }
 
-// reload takes over other settings of the guard.
-func (c *scenario) reload(args []string) error {
-	g, err := guardOf(args)
+// wait lets time pass. A name that may still turn up in another API version has a second.
+func (c *scenario) wait(args []string) error {
+	d, err := time.ParseDuration(args[0])
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: %w", errScript, err)
 	}
-	c.s.x.gate.setPolicy(config.Upstream{Name: "east", Guard: g})
+	if d >= time.Second {
+		c.after(time.Second)
+		c.lapse()
+		d -= time.Second
+	}
+	c.after(d)
 	return nil
 }
 
-// upstream makes one, with the settings of its guard.
-func (c *scenario) upstream(args []string) error {
-	g, err := guardOf(args)
+func (c *scenario) after(d time.Duration) {
+	time.Sleep(d) // in a bubble no time passes
+	synctest.Wait()
+}
+
+// times repeats commands, of which {i} is the turn: times N COMMAND; COMMAND...
+func (c *scenario) times(args []string) error {
+	n, err := strconv.Atoi(args[0])
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: %w", errScript, err)
 	}
-	c.cfg = func(u *config.Upstream, _ *config.Node) { u.Guard = g }
-	cfg, node := xdsConfig("127.0.0.1:1")
-	c.cfg(&cfg, &node)
-	c.s = &xdsScript{t: c.t, store: mirror.NewStore(), warns: &warnings{}}
-	x, err := NewXDS(cfg, node, config.Provenance{}, c.s.store, slog.New(slog.DiscardHandler))
-	if err != nil {
-		return err
+	for i := range n {
+		all := strings.ReplaceAll(strings.Join(args[1:], " "), "{i}", strconv.Itoa(i))
+		for command := range strings.SplitSeq(all, ";") {
+			if err := c.do(strings.Fields(command)); err != nil {
+				return err
+			}
+			synctest.Wait()
+		}
 	}
-	c.s.x = x
-	c.run()
 	return nil
 }
 
-// run has the gate do what the passing of time demands.
-func (c *scenario) run() {
-	c.s.x.gate.keeps = true
-	c.s.x.table.later = func(kind mirror.Kind) { c.s.late = append(c.s.late, kind) }
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error)
-	gate := c.s.x.gate
-	go func() { done <- gate.run(ctx) }()
-	c.stop = func() { cancel(); c.s.ok(<-done) }
-}
-
-// connect opens a stream: connect [sotw|delta].
+// connect opens a stream: connect [delta] [relay].
 func (c *scenario) connect(args []string) error {
 	c.delta, c.answered = slices.Contains(args, "delta"), map[string]bool{}
-	protocol := adsclient.SotW
-	if c.delta {
-		protocol = adsclient.Delta
-	}
-	c.s.open(protocol, false)
+	c.opened(c.delta, slices.Contains(args, "relay"))
 	return nil
 }
 
-// answer tells all that the upstream has of a kind: answer KIND NAME...
-func (c *scenario) answer(args []string) error {
-	url := scenarioKinds[args[0]]
+// answer tells all that the upstream has of a type: answer TYPE RESOURCE... After say, what is
+// gone of the type may still turn up in another API version of it.
+func (c *scenario) answer(args []string, lapses, relist bool) error {
+	url := typeURL(args[0])
 	c.answered[url] = true
-	err := c.send(url, nil, resourcesOf(url, args[1:]))
-	c.s.lapse()
+	err := c.received(url, c.delta, relist, nil, elementsOf(url, args[1:]))
+	if lapses {
+		c.lapse()
+	}
 	return err
 }
 
-func (c *scenario) send(url string, removed []string, has []fakexds.Resource) error {
-	if c.delta {
-		return c.s.delta(url, removed, has...)
+// rest answers all types that were not answered on the stream, or not repeated, with nothing:
+// rest [--every DURATION] [--but TYPE...].
+func (c *scenario) rest(args []string) error {
+	var pause time.Duration
+	var but []string
+	for i := 0; i < len(args); i++ {
+		switch args[i] {
+		case "--every":
+			pause, _ = time.ParseDuration(args[i+1])
+			i++
+		case "--but":
+			for _, arg := range args[i+1:] {
+				but = append(but, typeURL(arg))
+			}
+			i = len(args)
+		}
 	}
-	return c.s.sotw(url, has...)
-}
-
-// rest answers all types that were not answered on the stream, or not repeated, with
-// nothing.
-func (c *scenario) rest([]string) error {
-	for _, url := range c.s.x.types {
-		if asked := slices.Contains(c.s.asked(), url); c.answered[url] && !asked {
+	for _, url := range c.types() {
+		asked := slices.Contains(c.asked(), url)
+		if c.answered[url] && !asked || slices.Contains(but, url) {
 			continue
 		}
 		c.answered[url] = true
-		if err := c.send(url, nil, nil); err != nil {
+		if err := c.received(url, c.delta, false, nil, nil); err != nil {
 			return err
 		}
+		if pause > 0 {
+			c.after(pause)
+		}
 	}
-	c.s.lapse()
+	c.lapse()
 	return nil
 }
 
-// push changes a kind on a delta stream: push KIND +NAME -NAME...
+// push changes a type on a delta stream: push TYPE +RESOURCE -NAME...
 func (c *scenario) push(args []string) error {
 	var added, removed []string
-	url := scenarioKinds[args[0]]
+	url := typeURL(args[0])
 	for _, arg := range args[1:] {
 		if name, ok := strings.CutPrefix(arg, "-"); ok {
-			removed = append(removed, expand(name)...)
+			removed = append(removed, namesOf(name)...)
 		} else {
 			added = append(added, strings.TrimPrefix(arg, "+"))
 		}
 	}
-	for i := range removed {
-		removed[i] = "ns/" + removed[i]
-	}
-	return c.s.delta(url, removed, resourcesOf(url, added)...)
+	return c.received(url, c.delta, false, removed, elementsOf(url, added))
 }
 
-func (c *scenario) wait(args []string) error {
-	d, err := time.ParseDuration(args[0])
-	c.s.after(d)
-	return err
-}
-
-// restart begins a new process with what is on disk.
-func (c *scenario) restart([]string) error {
-	c.stop()
-	c.s.x.end()
-	_, meta := c.s.x.gate.TakeChanges()
-	saved := state.Saved{Meta: meta}
-	for _, kind := range c.s.store.Kinds() {
-		for _, one := range c.s.store.List(kind, "") {
-			saved.Records = append(saved.Records, state.Record{Resource: one, TypeURL: kind.PreferredTypeURL()})
-		}
+// resume prints what the next stream resumes with: resume TYPE.
+func (c *scenario) resume(args []string) error {
+	versions := c.resumeVersions(typeURL(args[0]))
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(versions)) {
+		out = append(out, fmt.Sprintf("%s=%q", name, versions[name]))
 	}
-	c.s = restored(c.t, saved, true, c.cfg)
-	c.s.x.gate.follows(c.s.x)
-	c.run()
+	c.printf("resumes with %s\n", orNothing(out))
 	return nil
 }
+
+// write writes a file: write FILE TYPE RESOURCE... [and TYPE RESOURCE...], or write FILE broken.
+func (c *scenario) write(args []string) error {
+	text := "a: [\n"
+	if args[1] != "broken" {
+		text = documentsOf(args[1:])
+	}
+	return os.WriteFile(c.path(args[0]), []byte(text), 0o600)
+}
+
+func (c *scenario) path(file string) string { return filepath.Join(c.dir, file) }
 
 // orderOf parses flags as the commands have them. An ID may be one that "held" gave a name to.
 func (c *scenario) orderOf(args []string) (o Order, err error) {
@@ -301,7 +342,7 @@ func (c *scenario) orderOf(args []string) (o Order, err error) {
 			scope, err = ParseScope(value)
 			o.Only = append(o.Only, scope)
 		default:
-			err = fmt.Errorf("no flag %s", arg)
+			err = fmt.Errorf("%w: no flag %s", errScript, arg)
 		}
 		if err != nil {
 			return o, err
@@ -313,7 +354,7 @@ func (c *scenario) orderOf(args []string) (o Order, err error) {
 func (c *scenario) freeze(args []string) error {
 	o, err := c.orderOf(args)
 	if err == nil {
-		_, err = c.s.x.gate.freeze(o)
+		_, err = c.m.Freeze(c.t.Context(), c.name, o)
 	}
 	return err
 }
@@ -323,12 +364,11 @@ func (c *scenario) unfreeze(args []string) error {
 	if err != nil {
 		return err
 	}
-	e, err := c.s.x.gate.unfreezing(o, c.s.x.kept())
-	if err != nil || o.DryRun {
+	e, err := c.m.Unfreeze(c.t.Context(), c.name, o)
+	if o.DryRun {
 		c.effect(e, err)
-		return err
 	}
-	return c.s.x.restateAll(c.s.x.gate.thawNow)
+	return err
 }
 
 func (c *scenario) release(args []string) error {
@@ -336,97 +376,249 @@ func (c *scenario) release(args []string) error {
 	if err != nil {
 		return err
 	}
-	e, err := c.s.x.gate.release(o)
+	e, err := c.m.Release(c.t.Context(), c.name, o)
 	c.effect(e, err)
 	return err
 }
 
 // rollback serves what was remembered: rollback NAME.
 func (c *scenario) rollback(args []string) error {
-	records := c.revisions[args[0]]
-	if slices.Contains(args, "--dry-run") {
-		c.effect(c.s.x.gate.rollingBack(records), nil)
-		return nil
+	o, err := c.orderOf(args[1:])
+	if err != nil {
+		return err
 	}
-	c.s.x.gate.rollBack(Order{To: 1}, records)
-	return c.s.x.restateAll(nil)
+	o.To = c.remembered[args[0]].revision
+	e, err := c.m.Rollback(c.t.Context(), c.name, o)
+	if o.DryRun {
+		c.effect(e, err)
+	}
+	return err
 }
 
 func (c *scenario) effect(e Effect, err error) {
 	if err == nil {
-		fmt.Fprintf(&c.printed, "added %d, changed %d, removed %d, kept %d, held %d\n", e.Added, e.Changed, e.Removed, e.Kept, e.Held)
+		c.printf("added %d, changed %d, removed %d, kept %d, held %d\n", e.Added, e.Changed, e.Removed, e.Kept, e.Held)
 	}
+}
+
+// remember gives a name to what is served and on disk.
+func (c *scenario) remember(args []string) error {
+	revision, err := c.disk.revision(c.t.Context())
+	c.remembered[args[0]] = memory{revision, c.served()}
+	return err
+}
+
+// same counts what is served as it was when it was given a name, and not decoded anew.
+func (c *scenario) same(args []string) error {
+	now, n := c.served(), 0
+	for _, r := range now {
+		if slices.Contains(c.remembered[args[0]].served, r) {
+			n++
+		}
+	}
+	c.printf("%d of %d are the same\n", n, len(now))
+	return nil
 }
 
 // show prints what is served, and what is held and frozen.
 func (c *scenario) show([]string) error {
-	var served []string
-	counts := c.s.store.Counts()
-	for _, name := range slices.Sorted(maps.Keys(scenarioKinds)) {
-		kind, _, err := mirror.ParseTypeURL(scenarioKinds[name])
-		if err != nil {
-			return err
-		}
-		served = append(served, fmt.Sprintf("%d %s", counts[kind], name))
+	counts := map[string]int{"dr": 0, "se": 0, "vs": 0}
+	for _, r := range c.served() {
+		counts[aliasOf(r.Kind())]++
 	}
-	fmt.Fprintf(&c.printed, "serves %s\n", strings.Join(served, ", "))
-	st := c.s.x.Status()
+	var served []string
+	for _, name := range slices.Sorted(maps.Keys(counts)) {
+		served = append(served, fmt.Sprintf("%d %s", counts[name], name))
+	}
+	c.printf("serves %s\n", strings.Join(served, ", "))
+	st := c.now()
 	if h := st.Held; h != nil {
-		fmt.Fprintf(&c.printed, "held: %d of %d, %s; clock %s", h.Removals, h.Of, h.Reason, h.Clock)
+		c.printf("held: %d of %d, %s; clock %s", h.Removals, h.Of, h.Reason, h.Clock)
 		if !h.Until.IsZero() {
-			fmt.Fprintf(&c.printed, ", %v left", time.Until(h.Until).Round(time.Second))
+			c.printf(", %v left", time.Until(h.Until).Round(time.Second))
 		}
 		if h.Left != "" {
-			fmt.Fprintf(&c.printed, ", %s left", h.Left)
+			c.printf(", %s left", h.Left)
 		}
-		c.printed.WriteString("\n")
+		c.printf("\n")
 	}
 	if f := st.Frozen; f != nil {
-		fmt.Fprintf(&c.printed, "frozen: %d differ\n", f.Waiting)
+		c.printf("frozen: %d differ\n", f.Waiting)
 	}
-	if len(c.s.asked()) > 0 {
-		c.printed.WriteString("asked to repeat\n")
+	if len(c.asked()) > 0 {
+		c.printf("asked to repeat\n")
 	}
 	return nil
 }
 
-// held prints the deletions that are held, and remembers the ID under a name: held [NAME].
+// status prints what is known of the upstream, but for what show prints.
+func (c *scenario) status([]string) error {
+	st := c.now()
+	c.printf("%s", st.State)
+	if !st.Synced {
+		c.printf(", never synced")
+	}
+	if st.Stale {
+		c.printf(", stale for %v", time.Since(st.StaleSince).Round(time.Second))
+	}
+	if st.Frozen != nil && st.Frozen.Revision > 0 {
+		c.printf(", frozen at revision %d", st.Frozen.Revision)
+	}
+	c.printf("\n")
+	counts := func(what string, of map[string]int) {
+		for _, name := range slices.Sorted(maps.Keys(of)) {
+			if of[name] != 0 {
+				c.printf("%s: %d %s\n", what, of[name], name)
+			}
+		}
+	}
+	counts("expired", st.Expired)
+	counts("left out", st.Dropped)
+	for _, kind := range slices.Sorted(maps.Keys(st.Drift)) {
+		c.printf("drift: %d %s\n", st.Drift[kind], kind)
+	}
+	for _, r := range st.Refused {
+		c.printf("refused: %s: %s\n", r.Resource, r.Reason)
+	}
+	if n := st.RefusedTotal - len(st.Refused); n > 0 {
+		c.printf("refused: %d more\n", n)
+	}
+	if st.OverLimit > 0 {
+		c.printf("over the limit: %d\n", st.OverLimit)
+	}
+	if st.NACKs > 0 {
+		c.printf("NACKs: %d\n", st.NACKs)
+	}
+	if st.LastError != "" && st.State == StateFailed {
+		c.printf("error: %s\n", st.LastError)
+	}
+	return nil
+}
+
+// list prints what is served of a kind, with the hosts of ServiceEntries: list KIND [NAME...].
+func (c *scenario) list(args []string) error {
+	var only, out []string
+	for _, arg := range args[1:] {
+		only = append(only, namesOf(arg)...)
+	}
+	for _, r := range c.served() {
+		if aliasOf(r.Kind()) == args[0] && (len(only) == 0 || slices.Contains(only, r.FullName())) {
+			out = append(out, r.FullName()+contentOf(c.t, r))
+		}
+	}
+	c.printf("%s\n", orNothing(out))
+	return nil
+}
+
+// origin prints where what is served comes from: origin NAME...
+func (c *scenario) origin(names []string) error {
+	for _, name := range names {
+		out := "nothing"
+		for _, r := range c.served() {
+			if slices.Contains(namesOf(name), r.FullName()) {
+				p := r.Provenance()
+				out = fmt.Sprintf("cluster %q, source %q, path %q", r.Cluster(), p.Source, strings.Join(p.Path, ","))
+			}
+		}
+		c.printf("%s: %s\n", name, out)
+	}
+	return nil
+}
+
+// held prints the deletions that are held, or gives a name to their ID: held [NAME].
 func (c *scenario) held(args []string) error {
-	h, ok := c.s.x.gate.heldDeletions()
-	if !ok {
+	all, err := c.m.Held(c.name)
+	if err != nil {
+		return err
+	}
+	if len(all) == 0 {
 		return errors.New("nothing is held")
 	}
 	if len(args) > 0 {
-		c.ids[args[0]] = h.ID
+		c.ids[args[0]] = all[0].ID
 		return nil
 	}
-	for _, d := range h.Deletions {
-		fmt.Fprintf(&c.printed, "%s %s/%s for %v\n", d.Kind, d.Namespace, d.Name, time.Since(d.Since).Round(time.Second))
+	for _, d := range all[0].Deletions {
+		c.printf("%s %s/%s for %v\n", d.Kind, d.Namespace, d.Name, time.Since(d.Since).Round(time.Second))
 	}
 	return nil
 }
 
-func resourcesOf(url string, names []string) (out []fakexds.Resource) {
-	kind, _, _ := mirror.ParseTypeURL(url)
-	for _, word := range names {
-		for _, name := range expand(word) {
-			out = append(out, emptyOf(kind, "ns/"+name))
-		}
+// explain prints what became of a resource: explain KIND NAME.
+func (c *scenario) explain(args []string) error {
+	kind, _, err := mirror.ParseTypeURL(typeURL(args[0]))
+	if err != nil {
+		return err
 	}
-	return out
+	namespace, name, _ := strings.Cut(namesOf(args[1])[0], "/")
+	traces := c.m.Trace(mirror.Key{Kind: kind, Namespace: namespace, Name: name})
+	for _, t := range traces {
+		c.printf("%s", t.Original.FullName())
+		if t.Key != t.Original {
+			c.printf(" as %s", t.Key.FullName())
+		}
+		for _, part := range []string{t.Reason, t.Detail, t.Refused} {
+			if part != "" {
+				c.printf("; %s", part)
+			}
+		}
+		c.printf(", served: %v\n", t.Resource != nil)
+	}
+	if len(traces) == 0 {
+		c.printf("nothing is known of it\n")
+	}
+	return nil
 }
 
-// expand makes a0 a1 a2 of a0..2.
-func expand(word string) (names []string) {
-	first, last, ok := strings.Cut(word, "..")
-	prefix := strings.TrimRight(first, "0123456789")
-	from, _ := strconv.Atoi(first[len(prefix):])
-	to, err := strconv.Atoi(last)
-	if !ok || err != nil {
-		return []string{word}
+// leftOut prints what is not imported.
+func (c *scenario) leftOut([]string) error {
+	all := c.m.LeftOut()
+	for _, l := range all {
+		c.printf("%s %s/%s: %s; %s\n", l.Kind, l.Namespace, l.Name, l.Reason, l.Detail)
 	}
-	for i := from; i <= to; i++ {
-		names = append(names, prefix+strconv.Itoa(i))
+	if len(all) == 0 {
+		c.printf("nothing\n")
 	}
-	return names
+	return nil
+}
+
+// journal writes to the disk, and prints what was written since the last time: journal [keys]
+// [meta]. After "journal take" the changes are with a disk that can not write them; "journal
+// give-back" ends that.
+func (c *scenario) journal(args []string) error {
+	if slices.Contains(args, "take") {
+		c.disk.take()
+		return nil
+	}
+	if slices.Contains(args, "give-back") {
+		c.disk.giveBack()
+		return nil
+	}
+	if err := c.disk.Flush(c.t.Context()); err != nil {
+		return err
+	}
+	for _, w := range c.disk.takeWritten() {
+		c.printf("%d put, %d removed", len(w.put), len(w.removed))
+		if w.meta.By != "" {
+			c.printf(", by %s", w.meta.By)
+		}
+		if w.meta.Whole {
+			c.printf(", all that there is")
+		}
+		c.printf("\n")
+		if slices.Contains(args, "keys") {
+			for _, line := range append(w.removed, w.put...) {
+				c.printf("  %s\n", line)
+			}
+		}
+	}
+	if slices.Contains(args, "meta") {
+		m := c.disk.saved.Meta
+		c.printf("synced %v, last contact %v ago, held %v, frozen %v\n", m.Synced, time.Since(m.LastContact).Round(time.Second), !m.HeldSince.IsZero(), m.Frozen != nil)
+	}
+	return nil
+}
+
+func orNothing(words []string) string {
+	return cmp.Or(strings.Join(words, " "), "nothing")
 }

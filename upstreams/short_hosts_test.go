@@ -1,4 +1,4 @@
-package upstreams
+package upstreams_test
 
 import (
 	"log/slog"
@@ -13,6 +13,8 @@ import (
 	"meshrelay/config"
 	"meshrelay/mirror"
 	"meshrelay/state"
+	. "meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
 )
 
 var ruleKind = mirror.Kind{Group: "networking.istio.io", Kind: "DestinationRule"}
@@ -49,37 +51,37 @@ func TestWhatIsOnDiskFromBeforeIsCompleted_C23(t *testing.T) {
 			u.DomainSuffix, u.Rewrite.ShortHosts = "east.corp", config.ShortHostsComplete
 			_, node := xdsConfig()
 			cfg := &config.Config{Node: node, Upstreams: []config.Upstream{u}}
-			restart := func(saved state.Saved) *member {
+			restart := func(saved state.Saved) *Upstream {
 				t.Helper()
 				m, err := NewManager(cfg, mirror.NewAggregate(), &memoryKeeper{saved: map[string]state.Saved{u.Name: saved}}, slog.New(slog.DiscardHandler))
 				if err != nil {
 					t.Fatal(err)
 				}
-				return m.members[0]
+				return m.Upstreams()[0]
 			}
 			short, long := destinationRule(t, "short", "reviews"), destinationRule(t, "long", "details.shop.svc.cluster.local")
 			saved := state.Saved{
-				Meta: state.Meta{Synced: true, LastContact: time.Now(), Fingerprint: (&member{cfg: u, node: node}).fingerprintOf(1)},
+				Meta: state.Meta{Synced: true, LastContact: time.Now(), Fingerprint: "of a build before"},
 				Records: []state.Record{
 					{Resource: short, TypeURL: "networking.istio.io/v1/DestinationRule", At: time.Now()},
 					{Resource: long, TypeURL: "networking.istio.io/v1/DestinationRule", At: time.Now()},
 				},
 			}
 			one := restart(saved)
-			if got := ruleHost(t, one.store.Get(short.Key())); got != "reviews.shop.svc.east.corp" {
+			if got := ruleHost(t, one.Store().Get(short.Key())); got != "reviews.shop.svc.east.corp" {
 				t.Errorf("served is the host %q", got)
 			}
-			if got := one.store.Get(long.Key()); got != long {
+			if got := one.Store().Get(long.Key()); got != long {
 				t.Errorf("what has a full host is not the very resource that was kept: %q", ruleHost(t, got))
 			}
 
-			changes, meta := one.gate.TakeChanges()
+			changes, meta := one.TakeChanges()
 			if len(changes) != 1 || changes[0].Key != short.Key() || changes[0].Record.Original == nil || ruleHost(t, changes[0].Record.Original) != "reviews" {
 				t.Fatalf("%d changes go to disk: want the one rule, with what the source has", len(changes))
 			}
 			saved.Meta.Fingerprint, saved.Records[0] = meta.Fingerprint, *changes[0].Record
 			one = restart(saved)
-			if got := one.store.Get(short.Key()); got != changes[0].Record.Resource {
+			if got := one.Store().Get(short.Key()); got != changes[0].Record.Resource {
 				t.Errorf("the next start imports it once more: %q", ruleHost(t, got))
 			}
 		})
@@ -95,7 +97,7 @@ func TestWhatIsFrozenStaysShortUntilItIsUnfrozen_C23(t *testing.T) {
 	saved := state.Saved{
 		Meta: state.Meta{
 			Synced: true, LastContact: time.Now(), Frozen: &state.Frozen{Since: time.Now()},
-			Fingerprint: (&member{cfg: u, node: node}).fingerprintOf(1),
+			Fingerprint: "of a build before",
 		},
 		Records: []state.Record{{Resource: short, TypeURL: "networking.istio.io/v1/DestinationRule", At: time.Now()}},
 	}
@@ -103,14 +105,14 @@ func TestWhatIsFrozenStaysShortUntilItIsUnfrozen_C23(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	one := m.members[0]
-	if got := ruleHost(t, one.store.Get(short.Key())); got != "reviews" {
+	one := m.Upstreams()[0]
+	if got := ruleHost(t, one.Store().Get(short.Key())); got != "reviews" {
 		t.Errorf("while it is frozen, served is the host %q", got)
 	}
-	if err := one.source.restateAll(one.gate.thawNow); err != nil {
+	if err := errorOf(m.Unfreeze(t.Context(), u.Name, Order{Force: true})); err != nil {
 		t.Fatal(err)
 	}
-	if got := ruleHost(t, one.store.Get(short.Key())); got != "reviews.shop.svc.cluster.local" {
+	if got := ruleHost(t, one.Store().Get(short.Key())); got != "reviews.shop.svc.cluster.local" {
 		t.Errorf("unfrozen, served is the host %q", got)
 	}
 }
@@ -125,7 +127,11 @@ func TestTheFingerprintCoversWhatShortHostsDependOn_C23(t *testing.T) {
 		u, node := xdsConfig()
 		u.DomainSuffix, u.Rewrite.ShortHosts = "cluster.local", config.ShortHostsComplete
 		change(&u)
-		f := (&member{cfg: u, node: node}).fingerprint()
+		rules, err := intake.NewRules(u, config.Provenance{}, node.Revision, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := rules.Version()
 		if other := prints[f]; other != "" {
 			t.Errorf("%q and %q have one fingerprint", name, other)
 		}

@@ -4,7 +4,55 @@ import (
 	"time"
 
 	"meshrelay/adsclient"
+	"meshrelay/upstreams/intake"
 )
+
+// What an intake knows of its upstream, and what operators ask of it.
+type (
+	// Held is what the guard of a source holds back.
+	Held = intake.Held
+	// HeldDeletion is one deletion that a guard holds back.
+	HeldDeletion = intake.HeldDeletion
+	// HeldUpstream is all that the guard of one upstream holds back.
+	HeldUpstream = intake.HeldUpstream
+	// Frozen is how an operator holds a source.
+	Frozen = intake.Frozen
+	// Refusal is a resource or file whose newest content is not accepted.
+	Refusal = intake.Refusal
+	// Trace is what became of one resource of a source on its way in.
+	Trace = intake.Trace
+	// LeftOut is a resource of a source that is not imported.
+	LeftOut = intake.LeftOut
+	// Order is what an operator asks of an upstream.
+	Order = intake.Order
+	// Effect is what an order changes of what is served of an upstream.
+	Effect = intake.Effect
+	// Scope picks resources by kind and namespace.
+	Scope = intake.Part
+)
+
+// Clocks of a hold.
+const (
+	ClockRunning = intake.ClockRunning
+	ClockStopped = intake.ClockStopped
+	ClockOver    = intake.ClockOver
+	ClockNone    = intake.ClockNone
+)
+
+// StaleAnnotation is the annotation of what a source that is out of contact gave.
+const StaleAnnotation = intake.StaleAnnotation
+
+// Errors of what an operator asks for, to be checked with errors.Is.
+var (
+	ErrUnknownUpstream = intake.ErrUnknownUpstream
+	ErrNotPossible     = intake.ErrNotPossible
+)
+
+// ParseScope parses KIND/NAMESPACE, of which each may be *.
+func ParseScope(text string) (Scope, error) { return intake.ParsePart(text) }
+
+// CheckReason returns the error of an operator's reason that can not be kept.
+func CheckReason(reason string) error { return intake.CheckReason(reason) }
 
 // State is the state of a source, as operators see it.
 type State string
@@ -93,45 +141,13 @@ type Status struct {
 	// OverLimit counts what is refused now because the source has, or a resource is, more
 	// than the limits allow.
 	OverLimit int `json:"overLimit,omitempty"`
+	// MayWait is why the source may itself be waiting for this relay, empty when nothing of
+	// that is known.
+	MayWait MayWait `json:"-"`
 	// Reconnects counts streams opened after the first; NACKs counts responses that
 	// were rejected in part or whole; both since the start of the process.
 	Reconnects uint64 `json:"reconnects"`
 	NACKs      uint64 `json:"nacks"`
-}
-
-// Held is what the guard of a source holds back.
-type Held struct {
-	// ID names what is held by its content: the keys and versions.
-	ID    string    `json:"id"`
-	Since time.Time `json:"since"`
-	// Clock is how the time of the hold goes: running, stopped, over or none.
-	Clock string `json:"clock"`
-	// Until is when the clock will be over if it goes on to run, zero unless it runs. Left is
-	// what is left of it, as in 7m30s, while it is stopped.
-	Until time.Time `json:"until,omitzero"`
-	Left  string    `json:"left,omitempty"`
-	// Asked is when the source was last asked to repeat what it has, once the clock is over.
-	Asked time.Time `json:"asked,omitzero"`
-	// Reason is why the deletions look like an accident.
-	Reason string `json:"reason"`
-	// Removals are held back, of the Of resources that the source had. Examples are some,
-	// as "group/Kind namespace/name".
-	Removals int      `json:"removals"`
-	Of       int      `json:"of"`
-	Examples []string `json:"examples,omitempty"`
-}
-
-// Frozen is how an operator holds a source.
-type Frozen struct {
-	Since time.Time `json:"since"`
-	// Until is when the freeze ends by itself, zero for never.
-	Until time.Time `json:"until,omitzero"`
-	// Reason is the operator's.
-	Reason string `json:"reason,omitempty"`
-	// Revision is what it was rolled back to, 0 when it was frozen as it was.
-	Revision uint64 `json:"revision,omitempty"`
-	// Waiting counts the resources of which the source has said something else since.
-	Waiting int `json:"waiting"`
 }
 
 // EndpointsStatus is what is known of the endpoints of a source's services.
@@ -145,12 +161,4 @@ type EndpointsStatus struct {
 	NACKs uint64 `json:"nacks,omitempty"`
 	// LastError is the most recent failure. It is empty while there is none.
 	LastError string `json:"lastError,omitempty"`
-}
-
-// Refusal is a resource or file whose newest content was not accepted.
-type Refusal struct {
-	// Resource is "group/Kind namespace/name" where known, or a file with its line.
-	Resource string `json:"resource"`
-	// Reason says what is wrong with it.
-	Reason string `json:"reason"`
 }

@@ -1,4 +1,4 @@
-package upstreams
+package upstreams_test
 
 import (
 	"strings"
@@ -16,6 +16,7 @@ import (
 	"meshrelay/config"
 	"meshrelay/internal/fakexds"
 	"meshrelay/mirror"
+	. "meshrelay/upstreams"
 )
 
 func isSynced(r *xdsRun) func() bool { return func() bool { return r.x.Status().Synced } }
@@ -176,8 +177,7 @@ func TestADenialIsShownWithWhatToDo_C19_C20(t *testing.T) {
 
 // TestADenialLastsUntilAnAnswer_C20: a server that refuses us lets each stream open first.
 func TestADenialLastsUntilAnAnswer_C20(t *testing.T) {
-	s := newXDSScript(t)
-	s.x.status.Synced = false
+	s := neverSynced(t, nil)
 	denied := adsclient.State{Phase: adsclient.Denied, Address: "istiod:15012", Err: status.Error(codes.PermissionDenied, "no")}
 	s.x.HandleState(denied)
 	since := s.x.Status().Since

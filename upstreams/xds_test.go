@@ -1,7 +1,8 @@
-package upstreams
+package upstreams_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"strings"
@@ -20,6 +21,9 @@ import (
 	"meshrelay/config"
 	"meshrelay/internal/fakexds"
 	"meshrelay/mirror"
+	"meshrelay/state"
+	. "meshrelay/upstreams"
+	"meshrelay/upstreams/xds"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -34,24 +38,56 @@ const (
 
 var xdsEntryKind = mirror.Kind{Group: "networking.istio.io", Kind: "ServiceEntry"}
 
-// xdsScript feeds an XDS what a client would, without a network.
+// xdsSource is an xds source and what is behind its feed.
+type xdsSource struct {
+	*xds.Source
+	u *Upstream
+	m *Manager
+}
+
+// newXDS makes a Manager with one upstream, whose source does not run.
+func newXDS(cfg config.Upstream, node config.Node, provenance config.Provenance, log *slog.Logger) (*xdsSource, error) {
+	return keptXDS(cfg, node, provenance, log, &memoryKeeper{})
+}
+
+// keptXDS is newXDS with a disk.
+func keptXDS(cfg config.Upstream, node config.Node, provenance config.Provenance, log *slog.Logger, keeper Keeper) (*xdsSource, error) {
+	m, err := NewManager(&config.Config{Upstreams: []config.Upstream{cfg}, Node: node, Provenance: provenance}, mirror.NewAggregate(), keeper, log)
+	if err != nil {
+		return nil, err
+	}
+	u := m.Upstreams()[0]
+	return &xdsSource{u.Source().(*xds.Source), u, m}, nil
+}
+
+func (x *xdsSource) Status() Status                { return x.m.Status()[0] }
+func (x *xdsSource) Trace(key mirror.Key) []Trace  { return x.m.Trace(key) }
+func (x *xdsSource) Run(ctx context.Context) error { return x.Source.Run(ctx, x.u) }
+
+// kept returns what is served, as it is kept on disk.
+func (x *xdsSource) kept() (out []state.Record) {
+	x.u.MarkAll()
+	changes, _ := x.u.TakeChanges()
+	for _, c := range changes {
+		if c.Record != nil {
+			out = append(out, *c.Record)
+		}
+	}
+	return out
+}
+
+// xdsScript feeds an xds source what a client would, without a network.
 type xdsScript struct {
 	t     *testing.T
-	x     *XDS
+	x     *xdsSource
 	store *mirror.Store
 	warns *warnings
-	late  []mirror.Kind // whose names may still turn up in another version
-	// relist says that what comes next was asked for again.
+	// relist reports whether what comes next was asked for again.
 	relist bool
 }
 
 // lapse lets the grace pass in which names may turn up in another version.
-func (s *xdsScript) lapse() {
-	for _, kind := range s.late {
-		s.x.settleLate(kind)
-	}
-	s.late = nil
-}
+func (s *xdsScript) lapse() { s.x.u.EndGraces() }
 
 // warnings counts what is logged at warn level or above.
 type warnings struct {
@@ -82,19 +118,38 @@ func newXDSScript(t *testing.T, change ...func(*config.Upstream, *config.Node)) 
 	for _, f := range change {
 		f(&cfg, &node)
 	}
-	s := &xdsScript{t: t, store: mirror.NewStore(), warns: &warnings{n: new(atomic.Int32)}}
-	x, err := NewXDS(cfg, node, config.Provenance{}, s.store, slog.New(s.warns))
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.x = x
-	x.table.later = func(kind mirror.Kind) { s.late = append(s.late, kind) }
+	s := &xdsScript{t: t, warns: &warnings{n: new(atomic.Int32)}}
+	s.attach(newXDS(cfg, node, config.Provenance{}, slog.New(s.warns)))
 	s.open(adsclient.SotW, false)
 	// Each type is answered once, so that tests are about what comes after that.
-	for _, url := range subscriptions(false, cfg.XDS.Types) {
+	for _, url := range allTypes(cfg.XDS.Types...) {
 		s.ok(s.sotw(url))
 	}
 	return s
+}
+
+// attach makes x the source that the script feeds.
+func (s *xdsScript) attach(x *xdsSource, err error) {
+	s.t.Helper()
+	s.ok(err)
+	s.x, s.store = x, x.u.Store()
+	x.Attach(x.u)
+}
+
+// allTypes returns the types that an istiod is asked for.
+func allTypes(extra ...string) (urls []string) {
+	for _, info := range mirror.Kinds() {
+		urls = append(urls, info.TypeURLs()...)
+	}
+	return append(urls, extra...)
+}
+
+// relayTypes returns the types that a relay is asked for.
+func relayTypes() (urls []string) {
+	for _, info := range mirror.Kinds() {
+		urls = append(urls, info.TypeURLs()[0])
+	}
+	return urls
 }
 
 // open begins a new stream.
@@ -188,7 +243,7 @@ func unreadable() fakexds.Resource {
 // xdsRun is an XDS that runs against fake servers.
 type xdsRun struct {
 	t     *testing.T
-	x     *XDS
+	x     *xdsSource
 	store *mirror.Store
 }
 
@@ -203,12 +258,11 @@ func runXDS(t *testing.T, change func(*config.Upstream), servers ...*fakexds.Ser
 	if change != nil {
 		change(&cfg)
 	}
-	r := &xdsRun{t: t, store: mirror.NewStore()}
-	x, err := NewXDS(cfg, node, config.Provenance{}, r.store, slog.New(slog.DiscardHandler))
+	x, err := newXDS(cfg, node, config.Provenance{}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.x = x
+	r := &xdsRun{t: t, x: x, store: x.u.Store()}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 2)
 	go func() { ended <- x.Run(ctx) }()
@@ -262,4 +316,20 @@ func meshNamed(domain string) fakexds.Resource {
 		panic(err)
 	}
 	return fakexds.Resource{Any: a}
+}
+
+func (s *xdsScript) disconnects() {
+	s.x.HandleState(adsclient.State{Phase: adsclient.Disconnected, Err: errors.New("gone"), Answered: true})
+}
+
+// neverSynced starts a script of a source that has never told anything.
+func neverSynced(t *testing.T, change func(*config.Upstream, *config.Node)) *xdsScript {
+	t.Helper()
+	cfg, node := xdsConfig("127.0.0.1:1")
+	if change != nil {
+		change(&cfg, &node)
+	}
+	s := &xdsScript{t: t, warns: &warnings{n: new(atomic.Int32)}}
+	s.attach(newXDS(cfg, node, config.Provenance{}, slog.New(s.warns)))
+	return s
 }

@@ -11,7 +11,7 @@ import (
 	"meshrelay/internal/cliview"
 	"meshrelay/internal/errlist"
 	"meshrelay/internal/memory"
-	"meshrelay/upstreams"
+	source "meshrelay/upstreams/file"
 )
 
 func newValidate() *cobra.Command {
@@ -54,7 +54,7 @@ func validate(cmd *cobra.Command, file, format string) error {
 		if _, err := os.Stat(u.File.Path); err != nil {
 			continue // CheckFiles reports it
 		}
-		found, bad, err := upstreams.ReadFiles(u.File.Path, u.Name)
+		found, bad, err := source.Read(u.File.Path, u.Name)
 		if err != nil {
 			problems = append(problems, fmt.Errorf("upstream %s: %w", u.Name, err))
 		}

@@ -13,8 +13,7 @@ import (
 
 	"meshrelay/admin"
 	"meshrelay/federation/conflicts"
-	"meshrelay/internal/k8syaml"
-	"meshrelay/internal/object"
+	"meshrelay/internal/kube"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
 )
@@ -248,7 +247,7 @@ func hostConflicts(w io.Writer, all []conflicts.HostConflict, now time.Time) err
 
 // Diff writes the difference between two objects as diff -u does, without versions and
 // provenance.
-func Diff(w io.Writer, oldName string, old *object.Object, newName string, cur *object.Object) error {
+func Diff(w io.Writer, oldName string, old *kube.Object, newName string, cur *kube.Object) error {
 	a, err := objectText(old)
 	if err != nil {
 		return err
@@ -267,7 +266,7 @@ func Diff(w io.Writer, oldName string, old *object.Object, newName string, cur *
 }
 
 // text returns an object as YAML, nothing for nil.
-func objectText(o *object.Object) ([]byte, error) {
+func objectText(o *kube.Object) ([]byte, error) {
 	if o == nil {
 		return nil, nil
 	}
@@ -283,5 +282,5 @@ func objectText(o *object.Object) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return k8syaml.FromJSON(data)
+	return kube.YAML(data)
 }

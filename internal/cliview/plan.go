@@ -7,7 +7,7 @@ import (
 	"maps"
 	"slices"
 
-	"meshrelay/internal/object"
+	"meshrelay/internal/kube"
 	"meshrelay/mirror"
 )
 
@@ -28,21 +28,21 @@ type Change struct {
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name"`
 	// From and To are the upstreams that serve it now and would serve it, where known.
-	From string         `json:"from,omitempty"`
-	To   string         `json:"to,omitempty"`
-	Old  *object.Object `json:"old,omitempty"`
-	New  *object.Object `json:"new,omitempty"`
+	From string       `json:"from,omitempty"`
+	To   string       `json:"to,omitempty"`
+	Old  *kube.Object `json:"old,omitempty"`
+	New  *kube.Object `json:"new,omitempty"`
 }
 
 type objectKey struct{ kind, namespace, name string }
 
 // Compare returns the differences between what is served now and next.
-func Compare(now, next []object.Object) Changes {
-	index := func(objects []object.Object) map[objectKey]*object.Object {
-		out := make(map[objectKey]*object.Object, len(objects))
+func Compare(now, next []kube.Object) Changes {
+	index := func(objects []kube.Object) map[objectKey]*kube.Object {
+		out := make(map[objectKey]*kube.Object, len(objects))
 		for i := range objects {
 			o := &objects[i]
-			out[objectKey{object.KindOf(o), o.Metadata.Namespace, o.Metadata.Name}] = o
+			out[objectKey{kube.KindOf(o), o.Metadata.Namespace, o.Metadata.Name}] = o
 		}
 		return out
 	}
@@ -72,7 +72,7 @@ func Compare(now, next []object.Object) Changes {
 	return all
 }
 
-func sourceOf(o *object.Object) string {
+func sourceOf(o *kube.Object) string {
 	if o == nil {
 		return ""
 	}

@@ -9,8 +9,7 @@ import (
 	"time"
 	"unicode"
 
-	"meshrelay/internal/k8syaml"
-	"meshrelay/internal/object"
+	"meshrelay/internal/kube"
 	"meshrelay/internal/visible"
 	"meshrelay/mirror"
 )
@@ -171,8 +170,8 @@ func shortVersion(v string) string {
 	return "…" + string(runes[len(runes)-width+1:])
 }
 
-func toObject(g *Group, r *mirror.Resource) (*object.Object, error) {
-	return object.New(r, g.Version, r.SourceVersion())
+func toObject(g *Group, r *mirror.Resource) (*kube.Object, error) {
+	return kube.New(r, g.Version, r.SourceVersion())
 }
 
 func writeYAML(w io.Writer, g *Group, r *mirror.Resource) error {
@@ -184,7 +183,7 @@ func writeYAML(w io.Writer, g *Group, r *mirror.Resource) error {
 	if err != nil {
 		return err
 	}
-	if b, err = k8syaml.FromJSON(b); err != nil {
+	if b, err = kube.YAML(b); err != nil {
 		return err
 	}
 	_, err = w.Write(b)

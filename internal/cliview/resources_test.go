@@ -15,7 +15,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"meshrelay/mirror"
-	"meshrelay/upstreams"
+	"meshrelay/upstreams/file"
 )
 
 var now = time.Date(2024, 2, 3, 4, 5, 6, 0, time.UTC)
@@ -129,7 +129,7 @@ func TestAFileSourceReadsBackWhatIsPrinted(t *testing.T) {
 		if err := os.WriteFile(path, []byte(printed(t, readable, ResourceOptions{Format: format})), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		got, problems, err := upstreams.ReadFiles(path, "s")
+		got, problems, err := file.Read(path, "s")
 		if err != nil || len(problems) > 0 {
 			t.Fatalf("%s: %v %v", format, err, problems)
 		}

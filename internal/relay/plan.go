@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"meshrelay/config"
-	"meshrelay/internal/object"
+	"meshrelay/internal/kube"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
 )
@@ -22,7 +22,7 @@ const syncPoll = 20 * time.Millisecond
 
 // Merge connects to the upstreams of a config, waits until all have synced, and returns the
 // merged resources as objects.
-func Merge(ctx context.Context, cfg *config.Config) (objects []object.Object, err error) {
+func Merge(ctx context.Context, cfg *config.Config) (objects []kube.Object, err error) {
 	aggregate := mirror.NewAggregate()
 	policies, others, err := MergePolicies(cfg.Merge)
 	if err != nil {
@@ -55,7 +55,7 @@ func Merge(ctx context.Context, cfg *config.Config) (objects []object.Object, er
 			continue // /debug/configz of a relay leaves it out, too
 		}
 		for _, r := range aggregate.List(kind, "") {
-			o, err := object.New(r, "", r.Version())
+			o, err := kube.New(r, "", r.Version())
 			if err != nil {
 				return nil, err
 			}

@@ -18,11 +18,10 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"meshrelay/config"
-	"meshrelay/internal/k8syaml"
-	"meshrelay/internal/object"
+	"meshrelay/internal/kube"
 	"meshrelay/mirror"
 	"meshrelay/state"
-	"meshrelay/upstreams"
+	"meshrelay/upstreams/file"
 )
 
 const (
@@ -177,7 +176,7 @@ func (e *Export) exportable(s *state.Contents) (out []*mirror.Resource) {
 
 // document returns a resource as YAML.
 func document(r *mirror.Resource) ([]byte, error) {
-	o, err := object.New(r, "", r.SourceVersion())
+	o, err := kube.New(r, "", r.SourceVersion())
 	if err != nil {
 		return nil, err
 	}
@@ -185,7 +184,7 @@ func document(r *mirror.Resource) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return k8syaml.FromJSON(b)
+	return kube.YAML(b)
 }
 
 // Directory writes the upstreams to an empty or new directory, with a config file that serves
@@ -276,7 +275,7 @@ func (e *Export) write(dir, source string, all []*mirror.Resource) error {
 
 // compare reads back a directory and notes each resource that is not the same.
 func (e *Export) compare(dir, source string, all []*mirror.Resource) error {
-	found, refused, err := upstreams.ReadFiles(dir, source)
+	found, refused, err := file.Read(dir, source)
 	if err != nil {
 		return err
 	}

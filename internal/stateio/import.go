@@ -12,7 +12,7 @@ import (
 	"meshrelay/mirror"
 	"meshrelay/state"
 	"meshrelay/state/local"
-	"meshrelay/upstreams"
+	"meshrelay/upstreams/file"
 )
 
 // Import makes YAML the content of an upstream in a state.
@@ -107,7 +107,7 @@ func (i Import) stamp(before *state.Contents) *mirror.Stamp {
 
 // readRecords reads YAML as a file upstream does.
 func readRecords(path, upstream string, stamp *mirror.Stamp) ([]state.Record, error) {
-	found, refused, err := upstreams.ReadFiles(path, upstream)
+	found, refused, err := file.Read(path, upstream)
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,190 @@
+package kube
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+
+	"meshrelay/internal/yamlpos"
+	"meshrelay/mirror"
+)
+
+const (
+	// maxDocumentBytes bounds a document. yamlpos bounds its tokens, which are what costs.
+	maxDocumentBytes = 4 << 20
+	// maxValues bounds the values of a document whose aliases are written out.
+	maxValues = 500_000
+	// MaxProblems bounds the problems that are kept of one document.
+	MaxProblems = 100
+)
+
+// Document is what one YAML document has.
+type Document struct {
+	Resources []Located
+	Problems  []Problem // at most MaxProblems
+	// MoreProblems counts the problems that are not kept.
+	MoreProblems int
+}
+
+// Located is a resource and the line on which it begins, from 0 for the document's first.
+type Located struct {
+	*mirror.Resource
+	Line int
+}
+
+// Problem is what is wrong with an object of a document, or with the document.
+type Problem struct {
+	Line int // as in Located
+	// What names the object: "Kind namespace/name".
+	What, Reason string
+	// Foreign reports whether the object is of a kind that is not relayed, rather than broken:
+	// it does not put the rest of the file in doubt.
+	Foreign bool
+}
+
+var (
+	byteOrderMark = []byte("\xef\xbb\xbf")
+	separator     = []byte("---")
+)
+
+// SplitDocuments calls f with the text of each document of a YAML stream, and the line,
+// from 1, on which the text begins. "---" at the beginning of a line ends a document
+// wherever it stands, also within quotes (YAML 1.2.2, 9.1.2), so that looking at lines is
+// enough.
+func SplitDocuments(data []byte, f func(text []byte, line int)) {
+	data = bytes.TrimPrefix(data, byteOrderMark)
+	start, startLine := 0, 1
+	flush := func(end int) {
+		if text := data[start:end]; !blank(text) {
+			f(text, startLine)
+		}
+	}
+	at, line := 0, 1
+	for text := range bytes.Lines(data) {
+		if at > start && separates(text) {
+			flush(at)
+			start, startLine = at, line
+		}
+		at, line = at+len(text), line+1
+	}
+	flush(len(data))
+}
+
+func separates(line []byte) bool {
+	after, ok := bytes.CutPrefix(line, separator)
+	return ok && (len(after) == 0 || bytes.IndexByte([]byte(" \t\r\n"), after[0]) >= 0)
+}
+
+// blank reports whether a text has nothing but separators, comments and directives.
+func blank(text []byte) bool {
+	for line := range bytes.Lines(text) {
+		if separates(line) {
+			line = line[len(separator):]
+		}
+		line = bytes.TrimSpace(line)
+		if len(line) > 0 && line[0] != '#' && line[0] != '%' && !bytes.Equal(line, []byte("...")) {
+			return false
+		}
+	}
+	return true
+}
+
+// ParseDocument reads one document. Its resources name source as their upstream. It never
+// fails: also the YAML library's panics, which strange texts have led to, become problems.
+func ParseDocument(text []byte, source string) (d *Document) {
+	d = &Document{}
+	defer func() {
+		if r := recover(); r != nil {
+			d = &Document{Problems: []Problem{{Reason: fmt.Sprintf("the document can not be parsed: %v", r)}}}
+		}
+	}()
+	if len(text) > maxDocumentBytes {
+		d.refuse(Problem{Reason: fmt.Sprintf("the document is larger than %d MiB: split it", maxDocumentBytes>>20)})
+		return d
+	}
+	bodies, err := yamlpos.Parse(text)
+	if err != nil {
+		p := Problem{Reason: "the document " + err.Error()}
+		var syntax *yamlpos.SyntaxError
+		if errors.As(err, &syntax) {
+			p.Line = syntax.Line - 1
+		}
+		d.refuse(p)
+	}
+	for _, body := range bodies {
+		d.read(body, source)
+	}
+	return d
+}
+
+func (d *Document) refuse(p Problem) {
+	if len(d.Problems) >= MaxProblems {
+		d.MoreProblems++
+		return
+	}
+	d.Problems = append(d.Problems, p)
+}
+
+func (d *Document) read(body ast.Node, source string) {
+	line := yamlpos.Line(body) - 1
+	if yamlpos.Exceeds(body, maxValues) {
+		d.refuse(Problem{Line: line, Reason: fmt.Sprintf("the document has more than %d values when its aliases are written out", maxValues)})
+		return
+	}
+	var value any
+	if err := yaml.NodeToValue(body, &value); err != nil {
+		e := yamlpos.ErrorOf(err)
+		d.refuse(Problem{Line: max(e.Line-1, line), Reason: "the document does not decode: " + e.Msg})
+		return
+	}
+	d.object(body, value, source)
+}
+
+// object adds an object, or the objects of a list. value is what node decodes to.
+func (d *Document) object(node ast.Node, value any, source string) {
+	line := yamlpos.Line(node) - 1
+	fields, ok := value.(map[string]any)
+	if !ok {
+		d.refuse(Problem{Line: line, Reason: "this is not a Kubernetes object: one has apiVersion, kind, metadata and spec"})
+		return
+	}
+	if items, ok := fields["items"].([]any); ok && strings.HasSuffix(text(fields, "kind"), "List") {
+		_, list := yamlpos.Field(node, "items")
+		nodes := yamlpos.Items(list)
+		for i, item := range items {
+			at := node
+			if len(nodes) == len(items) {
+				at = nodes[i]
+			}
+			d.object(yamlpos.Bare(at), item, source)
+		}
+		return
+	}
+	r, err := Parse(fields, source)
+	if err == nil {
+		d.Resources = append(d.Resources, Located{r, line})
+		return
+	}
+	metadata, _ := fields["metadata"].(map[string]any)
+	name := text(metadata, "name")
+	if namespace := text(metadata, "namespace"); namespace != "" {
+		name = namespace + "/" + name
+	}
+	var at *FieldError
+	if errors.As(err, &at) {
+		line = yamlpos.LineAt(node, at.Path...) - 1
+	}
+	d.refuse(Problem{
+		Line: line, What: strings.TrimSpace(text(fields, "kind") + " " + name),
+		Reason: err.Error(), Foreign: errors.Is(err, ErrForeign),
+	})
+}
+
+func text(m map[string]any, key string) string {
+	s, _ := m[key].(string)
+	return s
+}

@@ -1,0 +1,268 @@
+package kube
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"meshrelay/mirror"
+)
+
+var (
+	objectFields = []string{"apiVersion", "kind", "metadata", "spec", "status"}
+	// metadataFields are those that Kubernetes has. A relay uses a few of them.
+	metadataFields = []string{
+		"name", "namespace", "labels", "annotations", "creationTimestamp", "resourceVersion",
+		"generateName", "uid", "generation", "managedFields", "ownerReferences", "finalizers",
+		"selfLink", "deletionTimestamp", "deletionGracePeriodSeconds",
+	}
+
+	namespaceShape = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+	nameShape      = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
+)
+
+const maxObjectName = 253
+
+// FieldError is a mistake in a field of an object.
+type FieldError struct {
+	// Path has the keys and indexes that lead to the field.
+	Path []string
+	Err  error
+}
+
+// Error implements error.
+func (e *FieldError) Error() string { return fieldName(e.Path) + ": " + e.Err.Error() }
+
+// Unwrap returns the mistake.
+func (e *FieldError) Unwrap() error { return e.Err }
+
+func fieldErrorf(path []string, format string, args ...any) error {
+	return &FieldError{path, fmt.Errorf(format, args...)}
+}
+
+// ErrForeign is the error of an object that a relay has no use for.
+var ErrForeign = errors.New("is not a kind that can be relayed from a file: Istio's and Gateway API kinds can, and MeshConfig of core/v1alpha1")
+
+// Parse returns the resource that a Kubernetes object describes: fields is its decoded JSON or
+// YAML. The resource names source as its upstream. Errors are about a FieldError where they can.
+func Parse(fields map[string]any, source string) (*mirror.Resource, error) {
+	apiVersion, err := stringField(fields, nil, "apiVersion")
+	if err != nil {
+		return nil, err
+	}
+	kind, err := stringField(fields, nil, "kind")
+	if err != nil {
+		return nil, err
+	}
+	if apiVersion == "" || kind == "" {
+		return nil, errors.New("this is not a Kubernetes object: apiVersion or kind is missing")
+	}
+	info, err := lookup(apiVersion, kind)
+	if err != nil {
+		return nil, err
+	}
+	if err := knownFields(fields, nil, objectFields); err != nil {
+		return nil, err
+	}
+	spec, err := metadataOf(fields, info)
+	if err != nil {
+		return nil, err
+	}
+	spec.Source = source
+	body, err := bodyOf(fields["spec"], info)
+	if err != nil {
+		return nil, err
+	}
+	// Deterministic, because the version is made from the bytes.
+	spec.Body = &anypb.Any{}
+	if err := anypb.MarshalFrom(spec.Body, body, proto.MarshalOptions{Deterministic: true}); err != nil {
+		return nil, &FieldError{[]string{"spec"}, err}
+	}
+	return mirror.New(spec)
+}
+
+func lookup(apiVersion, kind string) (*mirror.KindInfo, error) {
+	group, version, ok := strings.Cut(apiVersion, "/")
+	if !ok {
+		group, version = "core", apiVersion
+	}
+	k := mirror.Kind{Group: group, Kind: kind}
+	if group == "core" {
+		k.Group = ""
+	}
+	info, known := mirror.LookupKind(k)
+	if !known {
+		return nil, fieldErrorf([]string{"kind"}, "%s %s %w", apiVersion, kind, ErrForeign)
+	}
+	if !slices.Contains(info.Versions, version) {
+		return nil, fieldErrorf([]string{"apiVersion"}, "%s has no version %q: it has %s", info.Kind, version, strings.Join(info.Versions, ", "))
+	}
+	return info, nil
+}
+
+func knownFields(m map[string]any, path []string, known []string) error {
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		if !slices.Contains(known, name) {
+			return fieldErrorf(append(path, name), "unknown field: check its spelling and indentation")
+		}
+	}
+	return nil
+}
+
+// stringField returns a field that is a string, or missing, or null.
+func stringField(m map[string]any, path []string, key string) (string, error) {
+	switch v := m[key].(type) {
+	case nil:
+		return "", nil
+	case string:
+		return v, nil
+	default:
+		return "", fieldErrorf(append(path, key), "%s is not a string: put it in quotes if it is meant to be one", brief(v))
+	}
+}
+
+func stringMap(m map[string]any, path []string, key string) (map[string]string, error) {
+	path = append(path, key)
+	switch v := m[key].(type) {
+	case nil:
+		return nil, nil
+	case map[string]any:
+		out := make(map[string]string, len(v))
+		for _, k := range slices.Sorted(maps.Keys(v)) {
+			s, err := stringField(v, path, k)
+			if err != nil {
+				return nil, err
+			}
+			out[k] = s
+		}
+		return out, nil
+	default:
+		return nil, fieldErrorf(path, "%s is not a map of strings", brief(v))
+	}
+}
+
+func brief(v any) string {
+	s := fmt.Sprint(v)
+	if len(s) > 64 {
+		return strings.ToValidUTF8(s[:64], "") + "…"
+	}
+	return s
+}
+
+func metadataOf(fields map[string]any, info *mirror.KindInfo) (s mirror.Spec, err error) {
+	path := []string{"metadata"}
+	var m map[string]any
+	switch v := fields["metadata"].(type) {
+	case nil:
+	case map[string]any:
+		m = v
+	default:
+		return s, fieldErrorf(path, "%s is not a map", brief(v))
+	}
+	if err := knownFields(m, path, metadataFields); err != nil {
+		return s, err
+	}
+	s.Kind = info.Kind
+	var created string
+	for _, f := range []struct {
+		key string
+		to  *string
+	}{{"name", &s.Name}, {"namespace", &s.Namespace}, {"resourceVersion", &s.SourceVersion}, {"creationTimestamp", &created}} {
+		if *f.to, err = stringField(m, path, f.key); err != nil {
+			return s, err
+		}
+	}
+	if s.Labels, err = stringMap(m, path, "labels"); err != nil {
+		return s, err
+	}
+	if s.Annotations, err = stringMap(m, path, "annotations"); err != nil {
+		return s, err
+	}
+	if s.CreateTime, err = timeOf(created); err != nil {
+		return s, &FieldError{append(path, "creationTimestamp"), err}
+	}
+	switch {
+	case info.Kind == mirror.MeshConfig:
+		s.Name, s.Namespace = mirror.MeshConfigName, "" // there is one, whatever it is called
+		return s, nil
+	case s.Name == "":
+		return s, fieldErrorf(append(path, "name"), "missing")
+	case len(s.Name) > maxObjectName || !nameShape.MatchString(s.Name):
+		return s, fieldErrorf(append(path, "name"), "%q is not a name: at most %d lower-case letters, digits, dashes and dots, letters or digits first and last", brief(s.Name), maxObjectName)
+	case info.ClusterScoped:
+		s.Namespace = ""
+	case s.Namespace == "":
+		s.Namespace = "default"
+	case !namespaceShape.MatchString(s.Namespace):
+		return s, fieldErrorf(append(path, "namespace"), "%q is not a namespace: at most 63 lower-case letters, digits and dashes, letters or digits first and last", brief(s.Namespace))
+	}
+	return s, nil
+}
+
+func timeOf(s string) (time.Time, error) {
+	if s == "" {
+		return time.Time{}, nil
+	}
+	t, err := time.Parse(time.RFC3339, s)
+	if err != nil || !timestamppb.New(t).IsValid() {
+		return time.Time{}, fmt.Errorf("%q is not a time: write it like 2024-01-31T10:00:00Z", brief(s))
+	}
+	return t, nil
+}
+
+var (
+	// protojson puts a no-break space here and there into its errors, so that nobody
+	// relies on their form. Only the place is taken from them; without it, the error is
+	// about all of spec.
+	protoPrefix   = regexp.MustCompile(`^proto:[\s\x{a0}]*(syntax error[\s\x{a0}]*)?(\(line 1:(\d+)\):)?[\s\x{a0}]*`)
+	unknownField  = regexp.MustCompile(`^unknown field "`)
+	protoNotation = regexp.MustCompile(`^unexpected token `)
+)
+
+// bodyOf decodes a spec strictly.
+func bodyOf(spec any, info *mirror.KindInfo) (proto.Message, error) {
+	path := []string{"spec"}
+	switch spec.(type) {
+	case nil:
+		spec = map[string]any{}
+	case map[string]any:
+	default:
+		return nil, fieldErrorf(path, "%s is not a map", brief(spec))
+	}
+	// By way of JSON, as kubectl does, so that the usual names and types hold.
+	encoded, err := json.Marshal(spec)
+	if err != nil {
+		return nil, &FieldError{path, err}
+	}
+	body := info.NewBody()
+	err = protojson.Unmarshal(encoded, body)
+	if err == nil {
+		return body, nil
+	}
+	msg := err.Error()
+	if m := protoPrefix.FindStringSubmatch(msg); m != nil {
+		msg = msg[len(m[0]):]
+		if column, err := strconv.Atoi(m[3]); err == nil {
+			// The column is one of the JSON form, which nobody has seen.
+			path = append(path, pathAt(encoded, column)...)
+		}
+	}
+	switch {
+	case unknownField.MatchString(msg):
+		msg = "unknown field: check its spelling and indentation"
+	case protoNotation.MatchString(msg):
+		msg = "wrong type: " + msg
+	}
+	return nil, &FieldError{path, errors.New(msg)}
+}

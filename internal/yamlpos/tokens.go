@@ -1,0 +1,173 @@
+package yamlpos
+
+import (
+	"fmt"
+
+	"github.com/goccy/go-yaml/lexer"
+	"github.com/goccy/go-yaml/token"
+)
+
+const (
+	// maxTokens bounds the tokens of a text: the parser needs some 400 bytes for each.
+	maxTokens = 200_000
+	// maxKeys bounds the keys of a block mapping: the parser's time grows with the square of
+	// their number. Several mappings have together what one may have.
+	maxKeys = 10_000
+	// maxInserted bounds the values that are left out, as in "a:", times the tokens: the
+	// parser moves the tokens that follow for each.
+	maxInserted = 2_000_000_000
+	// maxOpen bounds the tags and anchors at the end of a line: what follows may be nested in
+	// each.
+	maxOpen = 1000
+)
+
+// tokenize returns the tokens of a text, and refuses those over which the parser takes too long,
+// or needs too much memory.
+func tokenize(text string) (token.Tokens, error) {
+	if atMost(text) > maxTokens {
+		return nil, fmt.Errorf("it has more than %d keys, values and marks", maxTokens)
+	}
+	tokens := lexer.Tokenize(text)
+	if err := check(tokens); err != nil {
+		return nil, err
+	}
+	return tokens, nil
+}
+
+// atMost returns how many tokens a text has at most, more or less: it looks for what stands
+// between them.
+func atMost(text string) (n int) {
+	for i := 0; i < len(text); i++ {
+		switch text[i] {
+		case '\n', ',', ':':
+			n += 2 // it, if that is a token, and the one before
+		case '[', ']', '{', '}', '&', '*', '!':
+			n++
+		case '-', '?':
+			if i+1 < len(text) && (text[i+1] == ' ' || text[i+1] == '\t') {
+				n++
+			}
+		}
+	}
+	return n + 2
+}
+
+// mapping is a block mapping whose keys begin at a column.
+type mapping struct{ column, keys int }
+
+// bracket is an open one. value tells that the present key of a mapping has one.
+type bracket struct{ mapping, value bool }
+
+// check refuses tokens over which the parser would take too long.
+func check(tokens token.Tokens) error {
+	var open []mapping // each within the one before
+	var brackets []bracket
+	copied, left, ends := 0, 0, 0
+	key := func(column int) {
+		for len(open) > 0 && open[len(open)-1].column > column {
+			open = open[:len(open)-1]
+		}
+		if len(open) == 0 || open[len(open)-1].column < column {
+			open = append(open, mapping{column: column})
+		}
+		m := &open[len(open)-1]
+		m.keys++
+		copied += m.keys
+	}
+	for i, t := range tokens {
+		var next *token.Token
+		if i+1 < len(tokens) {
+			next = tokens[i+1]
+		}
+		// below tells that what follows, if anything, is on a later line, and at a column or
+		// before it.
+		below := func(column int) bool {
+			return next == nil || next.Position.Line > t.Position.Line && next.Position.Column <= column
+		}
+		switch t.Type {
+		case token.SequenceStartType, token.MappingStartType:
+			brackets = append(brackets, bracket{mapping: t.Type == token.MappingStartType})
+		case token.SequenceEndType, token.MappingEndType, token.CollectEntryType:
+			if len(brackets) == 0 {
+				continue
+			}
+			b := &brackets[len(brackets)-1]
+			if b.mapping && !b.value {
+				left++
+			}
+			if b.value = false; t.Type != token.CollectEntryType {
+				brackets = brackets[:len(brackets)-1]
+			}
+		case token.SequenceEntryType:
+			if len(brackets) > 0 {
+				continue
+			}
+			for len(open) > 0 && open[len(open)-1].column > t.Position.Column {
+				open = open[:len(open)-1]
+			}
+			if below(t.Position.Column) {
+				left++
+			}
+		case token.MappingKeyType:
+			if len(brackets) == 0 {
+				key(t.Position.Column)
+				left++ // it may have no value
+			}
+		case token.MappingValueType:
+			if len(brackets) > 0 {
+				brackets[len(brackets)-1].value = true
+				if next == nil || next.Type == token.CollectEntryType || next.Type == token.MappingEndType || next.Type == token.SequenceEndType {
+					left++
+				}
+				continue
+			}
+			column := t.Position.Column
+			if i > 0 && tokens[i-1].Position.Line == t.Position.Line {
+				column = tokens[i-1].Position.Column
+				key(column)
+			}
+			if below(column) && (next == nil || next.Type != token.SequenceEntryType || next.Position.Column < column) {
+				left++
+			}
+		case token.TagType, token.AnchorType:
+			if next == nil || next.Position.Line > t.Position.Line {
+				ends++
+			}
+		}
+	}
+	switch {
+	case copied > maxKeys*maxKeys/2:
+		return fmt.Errorf("it has a mapping of more than %d keys, or several that come to that", maxKeys)
+	case left*len(tokens) > maxInserted:
+		return fmt.Errorf("it leaves %d values out, which is too many for its size", left)
+	case ends > maxOpen:
+		return fmt.Errorf("it has more than %d tags and anchors at the end of a line", maxOpen)
+	}
+	return nil
+}
+
+// tooDeep reports whether values are nested so deep that parsing them takes for ever. It
+// counts brackets, and, on a line or between two commas, the marks that each may nest the next
+// (as in "- - - -").
+func tooDeep(tokens token.Tokens) bool {
+	brackets, marks, line := 0, 0, 0
+	for _, t := range tokens {
+		if brackets == 0 && t.Position.Line != line {
+			marks, line = 0, t.Position.Line
+		}
+		switch t.Type {
+		case token.SequenceStartType, token.MappingStartType:
+			brackets++
+		case token.SequenceEndType, token.MappingEndType:
+			brackets, marks = max(brackets-1, 0), 0
+		case token.CollectEntryType:
+			marks = 0
+		case token.SequenceEntryType, token.MappingKeyType, token.MappingValueType, token.TagType, token.AnchorType:
+			marks++
+		}
+		if brackets+marks > MaxNesting {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,181 @@
+// Package yamlpos parses YAML within bounds, and finds the line on which a value stands.
+//
+// The package must not know what the YAML is about.
+package yamlpos
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"unicode/utf8"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+)
+
+const (
+	// MaxNesting bounds the nesting of a text. The time to parse one grows with its square.
+	MaxNesting = 1000
+	// textUnit is how many bytes of a text count as one value.
+	textUnit = 64
+)
+
+// SyntaxError is a text that is not YAML, or a value that does not decode.
+type SyntaxError struct {
+	Line int // from 1
+	Msg  string
+}
+
+// Error implements error.
+func (e *SyntaxError) Error() string { return "is not YAML: " + e.Msg }
+
+// Parse returns the documents of a text, but for those that are empty. It refuses texts that
+// take the parser too long. Errors are sentences without a subject.
+func Parse(text []byte) ([]ast.Node, error) {
+	if !utf8.Valid(text) {
+		return nil, errors.New("is not UTF-8 text")
+	}
+	tokens, err := tokenize(string(text))
+	if err != nil {
+		return nil, fmt.Errorf("is too large: %w", err)
+	}
+	if tooDeep(tokens) {
+		return nil, fmt.Errorf("is nested deeper than %d", MaxNesting)
+	}
+	file, err := parser.Parse(tokens, 0)
+	if err != nil {
+		return nil, ErrorOf(err)
+	}
+	var bodies []ast.Node
+	for _, doc := range file.Docs {
+		if doc.Body != nil && doc.Body.Type() != ast.NullType && doc.Body.Type() != ast.CommentType {
+			bodies = append(bodies, doc.Body)
+		}
+	}
+	return bodies, nil
+}
+
+// ErrorOf returns an error of the YAML library with its line.
+func ErrorOf(err error) *SyntaxError {
+	var e yaml.Error
+	if errors.As(err, &e) && e.GetToken() != nil && e.GetToken().Position != nil {
+		return &SyntaxError{max(e.GetToken().Position.Line, 1), e.GetMessage()}
+	}
+	return &SyntaxError{1, err.Error()}
+}
+
+// Line returns the line, from 1, on which a node begins.
+func Line(n ast.Node) int {
+	switch n := n.(type) {
+	case *ast.MappingNode:
+		if len(n.Values) > 0 {
+			return Line(n.Values[0].Key)
+		}
+	case *ast.MappingValueNode:
+		return Line(n.Key)
+	}
+	if t := n.GetToken(); t != nil && t.Position != nil {
+		return max(t.Position.Line, 1)
+	}
+	return 1
+}
+
+// LineAt returns the line of the value at a path of keys and indexes below a node, or of as
+// much of the path as is written there: it does not follow aliases.
+func LineAt(n ast.Node, path ...string) int {
+	line := Line(n)
+	for _, step := range path {
+		if key, value := Field(n, step); value != nil {
+			line, n = Line(key), value
+			continue
+		}
+		i, err := strconv.Atoi(step)
+		items := Items(n)
+		if err != nil || i < 0 || i >= len(items) {
+			return line
+		}
+		line, n = Line(items[i]), items[i]
+	}
+	return line
+}
+
+// Field returns the key and the value of a mapping's field, or nil.
+func Field(n ast.Node, name string) (key, value ast.Node) {
+	var fields []*ast.MappingValueNode
+	switch n := Bare(n).(type) {
+	case *ast.MappingNode:
+		fields = n.Values
+	case *ast.MappingValueNode:
+		fields = []*ast.MappingValueNode{n}
+	}
+	for _, f := range fields {
+		if t := f.Key.GetToken(); t != nil && t.Value == name {
+			return f.Key, f.Value
+		}
+	}
+	return nil, nil
+}
+
+// Items returns the items of a sequence, or nil.
+func Items(n ast.Node) []ast.Node {
+	if s, ok := Bare(n).(*ast.SequenceNode); ok {
+		return s.Values
+	}
+	return nil
+}
+
+// Bare returns a node without the anchors and tags around it.
+func Bare(n ast.Node) ast.Node {
+	for range MaxNesting {
+		switch v := n.(type) {
+		case *ast.AnchorNode:
+			n = v.Value
+		case *ast.TagNode:
+			n = v.Value
+		default:
+			return n
+		}
+	}
+	return n
+}
+
+// Exceeds reports whether a node has more than most values when its aliases are written out.
+// Long texts count as several.
+func Exceeds(n ast.Node, most int) bool {
+	return size(n, most, map[string]int{}) > most
+}
+
+func size(n ast.Node, most int, anchors map[string]int) int {
+	total := 1
+	add := func(n ast.Node) {
+		if n != nil && total <= most {
+			total += size(n, most, anchors)
+		}
+	}
+	switch n := n.(type) {
+	case *ast.MappingNode:
+		for _, v := range n.Values {
+			add(v)
+		}
+	case *ast.MappingValueNode:
+		add(n.Key)
+		add(n.Value)
+	case *ast.SequenceNode:
+		for _, v := range n.Values {
+			add(v)
+		}
+	case *ast.StringNode:
+		total += len(n.Value) / textUnit
+	case *ast.LiteralNode:
+		total += len(n.Value.Value) / textUnit
+	case *ast.AnchorNode:
+		add(n.Value)
+		anchors[n.Name.String()] = total
+	case *ast.TagNode:
+		add(n.Value)
+	case *ast.AliasNode:
+		total += anchors[n.Value.String()]
+	}
+	return total
+}

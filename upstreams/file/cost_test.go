@@ -1,0 +1,80 @@
+package file
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"meshrelay/upstreams"
+)
+
+func TestADocumentThatIsTooLargeLeavesOtherFilesAlone(t *testing.T) {
+	dir := t.TempDir()
+	good := "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: %s, namespace: shop}\nspec: {hosts: [a.example], ports: [{number: 1, name: a}], resolution: NONE}\n"
+	for name, text := range map[string]string{
+		"good.yaml":  fmt.Sprintf(good, "good"),
+		"lines.yaml": fmt.Sprintf(good, "beside") + "---\napiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata:\n  name: x\n  labels:\n" + numberedLines(200_000),
+		"flow.yaml":  "spec: [" + strings.Repeat("1,", 1<<20) + "1]\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var found int
+	var problems []upstreams.Refusal
+	cost := allocatedBy(func() {
+		resources, refused, err := Read(dir, "local")
+		if err != nil {
+			t.Fatal(err)
+		}
+		found, problems = len(resources), refused
+	})
+	if found != 2 || len(problems) != 2 || !slices.ContainsFunc(problems, func(p upstreams.Refusal) bool { return strings.Contains(p.Resource, "lines.yaml:5") }) {
+		t.Errorf("%d resources, refused %v", found, problems)
+	}
+	if cost > 64<<20 {
+		t.Errorf("%d MB were allocated", cost>>20)
+	}
+}
+
+// allocatedBy returns what f allocates, in bytes.
+func allocatedBy(f func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	f()
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
+}
+
+// What a file leaves behind is a multiple of its size that the largest file can have.
+func TestWhatAFileLeavesInMemoryIsBounded(t *testing.T) {
+	var b bytes.Buffer
+	const size = 1 << 20
+	for i := 0; b.Len() < size; i++ {
+		fmt.Fprintf(&b, "---\napiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {name: a%d}\n", i)
+	}
+	path := filepath.Join(t.TempDir(), "a.yaml")
+	if err := os.WriteFile(path, b.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := newScanner("local")
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	if err := s.scan(path); err != nil {
+		t.Fatal(err)
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	left := after.HeapAlloc - before.HeapAlloc
+	t.Logf("%d documents of %d bytes leave %d bytes", len(s.files[path].good), b.Len(), left)
+	if most := uint64(250 << 20); left*(maxFileBytes/size) > most {
+		t.Errorf("a file of %d MiB leaves %d MB", maxFileBytes>>20, left*(maxFileBytes/size)>>20)
+	}
+	runtime.KeepAlive(s)
+}

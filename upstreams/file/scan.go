@@ -1,0 +1,286 @@
+package file
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/zeebo/xxh3"
+
+	"meshrelay/internal/kube"
+	"meshrelay/mirror"
+	"meshrelay/upstreams"
+)
+
+const (
+	// maxFileBytes bounds a file of resources.
+	maxFileBytes = 16 << 20
+	// maxProblems bounds the problems that are kept of one file.
+	maxProblems = kube.MaxProblems
+	// scanAttempts is how often a path that is replaced while it is read is read again.
+	scanAttempts = 5
+)
+
+// Read reads a file, or every YAML and JSON file below a directory, as a Source does, without
+// watching it. Problems are what is wrong with single files and documents, at most a hundred
+// in all; an error is why the path can not be read. Resources are in the order in which they
+// are sent.
+func Read(path, source string) (resources []*mirror.Resource, problems []upstreams.Refusal, err error) {
+	s := newScanner(source)
+	if err := s.scan(path); err != nil {
+		return nil, nil, err
+	}
+	merged, problems, _ := s.merge()
+	resources = slices.SortedFunc(maps.Values(merged), func(a, b *mirror.Resource) int {
+		return cmp.Or(mirror.CompareKinds(a.Kind(), b.Kind()), cmp.Compare(a.FullName(), b.FullName()))
+	})
+	return resources, problems, nil
+}
+
+// scanner keeps the last good content of each file of a source. It belongs to one
+// goroutine.
+type scanner struct {
+	source string
+	files  map[string]*content // by path
+	// busy tells that the last scan met files that were being written: it left them out, or
+	// read perhaps half of them.
+	busy bool
+	now  func() time.Time
+	read func(path string) (data []byte, written time.Time, err error)
+}
+
+func newScanner(source string) *scanner {
+	return &scanner{source: source, files: map[string]*content{}, now: time.Now, read: readBounded}
+}
+
+// clean reports whether the last scan read all files, to the end, and without mistakes.
+func (s *scanner) clean() bool {
+	for _, f := range s.files {
+		if !f.whole {
+			return false
+		}
+	}
+	return !s.busy
+}
+
+// content is what a file has.
+type content struct {
+	digest xxh3.Uint128 // of the text that was read last
+	// documents are those of the text, by digest: a document with the same text is not parsed
+	// again.
+	documents map[xxh3.Uint128]*kube.Document
+	// good is the last good content, with lines of the file.
+	good []kube.Located
+	// whole tells that good is all of a file without mistakes.
+	whole    bool
+	problems []upstreams.Refusal // at most maxProblems
+	total    int                 // of problems
+	// writtenSince is since when the file is being written, zero when it is not.
+	writtenSince time.Time
+}
+
+// scan reads all files again. When the path itself can not be read, scan fails and leaves
+// everything as it was. It also fails when the path is replaced again and again while it is
+// read: half of one version and half of the next look like deletions.
+func (s *scanner) scan(root string) error {
+	for range scanAttempts {
+		found, err := listFiles(root)
+		if err != nil {
+			return err
+		}
+		next, gone, busy := s.readAll(found)
+		replaced, err := found.replaced(gone)
+		if err != nil {
+			return err
+		}
+		if !replaced {
+			s.files, s.busy = next, busy
+			return nil
+		}
+	}
+	return fmt.Errorf("%s is replaced again and again while it is read: see what writes there", root)
+}
+
+// readAll returns the content of all files that were found, by path, the files that have gone
+// since, and whether any is being written.
+func (s *scanner) readAll(found *listing) (next map[string]*content, gone []string, busy bool) {
+	next = make(map[string]*content, len(found.files))
+	for _, path := range found.files {
+		last := s.files[path]
+		data, written, err := s.read(path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			gone = append(gone, path)
+		case err != nil:
+			next[path] = last.unreadable(path, err)
+		case s.beingWritten(last, data, written):
+			next[path], busy = last, true
+		default:
+			next[path] = s.parse(path, data, last)
+			busy = busy || last == nil && s.now().Sub(written) < quiet
+		}
+	}
+	// What can not be looked into is not gone.
+	for _, lost := range slices.Sorted(maps.Keys(found.unreadable)) {
+		next[lost] = s.files[lost].unreadable(lost, found.unreadable[lost])
+		for path, last := range s.files {
+			if strings.HasPrefix(path, lost+string(os.PathSeparator)) {
+				next[path] = last
+			}
+		}
+	}
+	return next, gone, busy
+}
+
+// beingWritten reports whether a file that was read before is being written right now: many
+// programs empty a file and then fill it, which looks like a deletion in between. After a while,
+// a file that never rests counts as it is.
+func (s *scanner) beingWritten(last *content, data []byte, written time.Time) bool {
+	now := s.now()
+	if last == nil || now.Sub(written) >= quiet || last.digest == xxh3.Hash128(data) {
+		return false
+	}
+	if last.writtenSince.IsZero() {
+		last.writtenSince = now
+	}
+	return now.Sub(last.writtenSince) < longest
+}
+
+// readBounded returns the text of a file and when it was written.
+func readBounded(path string) (data []byte, written time.Time, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, written, err
+	}
+	defer f.Close()
+	if data, err = io.ReadAll(io.LimitReader(f, maxFileBytes+1)); err != nil {
+		return nil, written, err
+	}
+	if len(data) > maxFileBytes {
+		return nil, written, fmt.Errorf("larger than %d MiB: split it into several files", maxFileBytes>>20)
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return nil, written, err
+	}
+	return data, info.ModTime(), nil
+}
+
+// unreadable returns the content of a file that can not be read any more. c may be nil.
+func (c *content) unreadable(path string, err error) *content {
+	next := &content{}
+	if c != nil {
+		next.good, next.whole = c.good, c.whole
+	}
+	next.refuse(path, 0, kube.Problem{Reason: fmt.Sprintf("can not be read, its last content is served: %v", err)})
+	return next
+}
+
+// parse returns the content of a file after reading data from it. last may be nil.
+func (s *scanner) parse(path string, data []byte, last *content) *content {
+	digest := xxh3.Hash128(data)
+	if last != nil && last.digest == digest && last.documents != nil {
+		last.writtenSince = time.Time{}
+		return last
+	}
+	next := &content{digest: digest, documents: map[xxh3.Uint128]*kube.Document{}}
+	good, bad := []kube.Located{}, false
+	kube.SplitDocuments(data, func(text []byte, line int) {
+		key := xxh3.Hash128(text)
+		doc := next.documents[key]
+		if doc == nil && last != nil {
+			doc = last.documents[key]
+		}
+		if doc == nil {
+			doc = kube.ParseDocument(text, s.source)
+		}
+		next.documents[key] = doc
+		for _, r := range doc.Resources {
+			good = append(good, kube.Located{Resource: r.Resource, Line: line + r.Line})
+		}
+		for _, p := range doc.Problems {
+			next.refuse(path, line, p)
+			bad = bad || !p.Foreign
+		}
+		next.total += doc.MoreProblems
+	})
+	switch {
+	case !bad:
+		next.good, next.whole = good, true
+	case last == nil:
+		next.good = good
+	case last.whole:
+		next.good, next.whole = last.good, true
+	default:
+		// The file never was without mistakes, so that its good documents count; the last
+		// good content of a document stays when that turns bad.
+		next.good = union(good, last.good)
+	}
+	return next
+}
+
+func union(now, before []kube.Located) []kube.Located {
+	have := make(map[mirror.Key]bool, len(now))
+	for _, r := range now {
+		have[r.Key()] = true
+	}
+	for _, r := range before {
+		if !have[r.Key()] {
+			now = append(now, r)
+		}
+	}
+	return now
+}
+
+// refuse notes a problem of a document that begins on a line, from 1, or of the file.
+func (c *content) refuse(path string, line int, p kube.Problem) {
+	if c.total++; len(c.problems) >= maxProblems {
+		return
+	}
+	where := path
+	if line > 0 {
+		where = fmt.Sprintf("%s:%d", path, line+p.Line)
+	}
+	if p.What != "" {
+		where += " " + p.What
+	}
+	c.problems = append(c.problems, upstreams.Refusal{Resource: where, Reason: p.Reason})
+}
+
+// merge returns the resources of all files by key, and what is wrong with the files: the first
+// problems, and their total. Of two resources with one key it takes the first, in the order of
+// paths and documents.
+func (s *scanner) merge() (merged map[mirror.Key]*mirror.Resource, problems []upstreams.Refusal, total int) {
+	merged = map[mirror.Key]*mirror.Resource{}
+	type place struct {
+		path string
+		line int
+	}
+	first := map[mirror.Key]place{}
+	for _, path := range slices.Sorted(maps.Keys(s.files)) {
+		f := s.files[path]
+		problems = append(problems, f.problems...)
+		total += f.total
+		for _, r := range f.good {
+			key := r.Key()
+			if merged[key] == nil {
+				merged[key], first[key] = r.Resource, place{path, r.Line}
+				continue
+			}
+			if total++; len(problems) < maxRefused {
+				problems = append(problems, upstreams.Refusal{
+					Resource: fmt.Sprintf("%s:%d %s", path, r.Line, key),
+					Reason:   fmt.Sprintf("is in %s:%d already, which is kept: remove or rename one of them", first[key].path, first[key].line),
+				})
+			}
+		}
+	}
+	return merged, problems[:min(len(problems), maxRefused)], total
+}

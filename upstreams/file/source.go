@@ -1,0 +1,251 @@
+// Package file brings the resources of a file, or of a directory of files, of Kubernetes-style
+// YAML.
+//
+// It owns how files are found, watched and read. The package must not know what is served of
+// them, nor which other upstreams there are.
+package file
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+
+	"meshrelay/config"
+	"meshrelay/internal/fswatch"
+	"meshrelay/mirror"
+	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
+)
+
+func init() {
+	upstreams.Register(upstreams.Kind{
+		Name: "file",
+		Has:  func(u config.Upstream) bool { return u.File != nil },
+		New:  func(u config.Upstream, env upstreams.Env) (upstreams.Source, error) { return New(u, env), nil },
+	})
+}
+
+const (
+	// quiet and longest bound how long a change of a file waits for others.
+	quiet   = 100 * time.Millisecond
+	longest = time.Second
+	// rescan is how often the source reads everything without a change, and poll how often
+	// where the system does not report changes.
+	rescan = time.Minute
+	poll   = 5 * time.Second
+	// maxRefused bounds the refusals that a status lists.
+	maxRefused = 100
+)
+
+// Source brings what a file, or a directory of files, has.
+type Source struct {
+	path string // absolute
+	log  *slog.Logger
+	// wake has an element when the feed has asked for everything once more.
+	wake chan struct{}
+
+	// Only Run, or who calls Read instead, uses these.
+	scanner *scanner
+	told    map[mirror.Kind]struct{} // kinds that the feed was told of
+	refused []upstreams.Refusal      // by the last reading
+	// repeating tells that the feed waits for a reading of all files.
+	repeating bool
+
+	mu sync.Mutex       // guards st
+	st upstreams.Status // its refusals are of files, not those of the feed
+}
+
+// New returns a source that has not read anything yet. It waits for a path that is not there.
+func New(cfg config.Upstream, env upstreams.Env) *Source {
+	path := cfg.File.Path
+	if abs, err := filepath.Abs(path); err == nil {
+		path = abs
+	}
+	return &Source{
+		path: path, log: env.Log, wake: make(chan struct{}, 1), scanner: newScanner(cfg.Name), told: map[mirror.Kind]struct{}{},
+		st: upstreams.Status{State: upstreams.StateConnecting, Since: time.Now(), Address: cfg.File.Path},
+	}
+}
+
+// Run implements upstreams.Source: it reads the path, and again whenever something changes there.
+// It tries a path that can not be read again; what that gave stays.
+func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
+	pause := &backoff.ExponentialBackOff{InitialInterval: 200 * time.Millisecond, MaxInterval: 15 * time.Second, RandomizationFactor: 0.1, Multiplier: 1.5}
+	pause.Reset()
+	for {
+		err := s.follow(ctx, feed, pause.Reset)
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // the end was asked for
+		}
+		s.fail(feed, err)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pause.NextBackOff()):
+		}
+	}
+}
+
+// follow reads and watches until the path can not be read, something panics, or ctx ends. It
+// calls good after each reading. Each call watches anew: the path may have become another one.
+func (s *Source) follow(ctx context.Context, feed upstreams.Feed, good func()) (err error) {
+	defer func() {
+		if p := mirror.Recovered(recover()); p != nil {
+			feed.Panicked(s.path, p)
+			err = p
+		}
+	}()
+	w := fswatch.New(fswatch.Options{Quiet: quiet, Longest: longest, Rescan: rescan, Poll: poll})
+	defer w.Close()
+	for {
+		// It watches first, so that it notices what changes during the reading.
+		found, err := listFiles(s.path)
+		if err != nil {
+			return err
+		}
+		blind := w.Watch(s.path, found.dirs...)
+		if blind != nil {
+			blind = fmt.Errorf("files are read every %v, as they can not be watched: %w", poll, blind)
+		}
+		if err := s.read(feed, blind); err != nil {
+			return err
+		}
+		good()
+		woken, err := w.Wait(ctx, s.scanner.busy, s.wake)
+		if err != nil {
+			return nil //nolint:nilerr // ctx has ended
+		}
+		s.repeating = s.repeating || woken
+	}
+}
+
+// Repeat implements upstreams.Repeater.
+func (s *Source) Repeat(bool) {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Read reads the path once, as Run does, and returns why it can not be read.
+func (s *Source) Read(feed upstreams.Feed) error {
+	err := s.read(feed, nil)
+	s.fail(feed, err)
+	return err
+}
+
+// read reads the path and feeds what it has. blind is why changes are noticed late, or nil.
+func (s *Source) read(feed upstreams.Feed, blind error) error {
+	select {
+	case <-s.wake:
+		s.repeating = true
+	default:
+	}
+	if err := s.scanner.scan(s.path); err != nil {
+		return err
+	}
+	s.feed(feed, blind)
+	// A file that is broken or being written may have what seems to be gone: then the next
+	// reading counts as the repetition.
+	if s.repeating && s.scanner.clean() {
+		s.repeating = false
+		feed.Repeated()
+	}
+	return nil
+}
+
+// feed feeds what all files have, and notes what is wrong with them.
+func (s *Source) feed(feed upstreams.Feed, blind error) {
+	merged, problems, total := s.scanner.merge()
+	result := feed.Update(intake.Received{
+		Updates: s.updates(merged), Live: true, Unsure: !s.scanner.clean(), More: s.scanner.busy,
+	})
+	s.logRefused(slices.Concat(problems, result.Refused))
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := &s.st
+	st.Refused, st.RefusedTotal = problems, total
+	if st.State == upstreams.StateFailed {
+		s.log.Info("path can be read again", "path", s.path)
+	}
+	before := st.LastError
+	if st.LastError = ""; blind != nil {
+		if st.LastError = blind.Error(); st.LastError != before {
+			s.log.Warn("changes of files are noticed late", "path", s.path, "err", blind)
+		}
+	}
+	if changes := result.Changed + result.Gone; changes > 0 || st.State == upstreams.StateConnecting {
+		s.log.Info("files read", "path", s.path, "resources", len(merged), "changes", changes, "refused", total+result.RefusedTotal)
+	}
+	s.enter(upstreams.StateSynced)
+}
+
+// updates returns what the files have, and had, by kind. Resources are sorted, so that of too
+// many always the same are refused.
+func (s *Source) updates(merged map[mirror.Key]*mirror.Resource) []intake.Update {
+	byKind := map[mirror.Kind][]*mirror.Resource{}
+	for key, r := range merged {
+		byKind[key.Kind] = append(byKind[key.Kind], r)
+		s.told[key.Kind] = struct{}{}
+	}
+	updates := make([]intake.Update, 0, len(s.told))
+	for kind := range s.told {
+		all := byKind[kind]
+		slices.SortFunc(all, func(a, b *mirror.Resource) int { return cmp.Compare(a.FullName(), b.FullName()) })
+		updates = append(updates, intake.Update{Scope: intake.KindScope(kind), Complete: true, Room: len(all), Elements: intake.Resources(all...)})
+	}
+	slices.SortFunc(updates, func(a, b intake.Update) int { return mirror.CompareKinds(a.Scope.Kind, b.Scope.Kind) })
+	return updates
+}
+
+// logRefused logs what was not refused before.
+func (s *Source) logRefused(refused []upstreams.Refusal) {
+	for _, r := range refused {
+		if !slices.Contains(s.refused, r) {
+			s.log.Warn("refused", "resource", r.Resource, "err", r.Reason)
+		}
+	}
+	if len(refused) == 0 && len(s.refused) > 0 {
+		s.log.Info("nothing is refused any more", "path", s.path)
+	}
+	s.refused = refused
+}
+
+// fail notes that the path can not be read.
+func (s *Source) fail(feed upstreams.Feed, err error) {
+	if err == nil {
+		return
+	}
+	feed.Closed()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.st.LastError != err.Error() {
+		s.log.Warn("path can not be read; its last content is served", "path", s.path, "err", err)
+	}
+	s.st.LastError = err.Error()
+	s.enter(upstreams.StateFailed)
+}
+
+func (s *Source) enter(state upstreams.State) {
+	if s.st.State != state {
+		s.st.State, s.st.Since = state, time.Now()
+	}
+}
+
+// Describe implements upstreams.Describer.
+func (s *Source) Describe(st *upstreams.Status) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st.State, st.Since, st.Address, st.LastError = s.st.State, s.st.Since, s.st.Address, s.st.LastError
+	st.Refused = slices.Concat(s.st.Refused, st.Refused)
+	st.Refused = st.Refused[:min(len(st.Refused), maxRefused)]
+	st.RefusedTotal += s.st.RefusedTotal
+}

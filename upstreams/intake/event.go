@@ -1,0 +1,170 @@
+package intake
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"time"
+
+	"meshrelay/mirror"
+)
+
+// Scope is a part of a source that the source answers as a whole: a type URL of an xDS
+// server, or a kind of the files below a path.
+//
+// Several scopes of one kind may have the same resource. It is served from the scope of the
+// lowest rank that has it.
+type Scope struct {
+	// Kind is that of all its resources.
+	Kind mirror.Kind
+	// Name tells the scopes of one source apart: a type URL, or Kind.String(). Texts name a
+	// resource of the scope as "Name namespace/name".
+	Name string
+	// Rank orders the scopes of a kind, the lowest first.
+	Rank int
+}
+
+// Element is one resource as a source has it: encoded (Raw), or decoded (Resource). Its bytes are
+// valid until the next element.
+type Element struct {
+	// Raw is an encoded google.protobuf.Any, nil when that is larger than the limit. Head stands
+	// for it then: it has the short fields of the message. Size is the length of the whole.
+	Raw, Head []byte
+	Size      int
+	// Name and Version are those that the protocol gives beside Raw, if it does.
+	Name, Version []byte
+	// Resource is set instead of Raw by a source that reads its resources itself. It bears
+	// no stamp of the upstream yet.
+	Resource *mirror.Resource
+}
+
+// Update is what a source tells of one scope.
+type Update struct {
+	Scope Scope
+	// Complete reports whether Elements are all that the scope has: other names are gone.
+	Complete bool
+	// Elements returns the resources, always in the same order. Those of more than limit bytes
+	// may come without content; 0 is no limit.
+	Elements func(limit int) iter.Seq[Element]
+	// Room is about how many of them there are.
+	Room int
+	// Removed names resources that are gone, as "namespace/name". It is for updates that are
+	// not complete. Nil names none.
+	Removed iter.Seq[[]byte]
+}
+
+// Resources returns elements of resources that a source reads itself.
+func Resources(all ...*mirror.Resource) func(limit int) iter.Seq[Element] {
+	return func(int) iter.Seq[Element] {
+		return func(yield func(Element) bool) {
+			for _, r := range all {
+				if !yield(Element{Resource: r}) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Received is the event that a source has told something. All its updates take effect at once.
+type Received struct {
+	Updates []Update
+	// Live reports whether the source has now told all that it has, and goes on to tell its
+	// changes. A source that announces its scopes by Opened leaves it false: it is live once it
+	// has answered each of them.
+	Live bool
+	// Unsure reports whether the source may have more than it could read: what was restored
+	// from disk, and is not in a complete update, stays.
+	Unsure bool
+	// Believe reports whether the peer is a relay, whose word on the way of a resource counts.
+	Believe bool
+	// More reports whether the source is about to tell more: deletions wait for that, for ten
+	// seconds at most.
+	More bool
+}
+
+// Opened is the event that a new stream of the source begins. Deletions wait until it has
+// answered every scope, and scopes that it does not name are dropped then.
+type Opened struct {
+	Scopes []Scope
+}
+
+// Closed is the event that the source is out of contact.
+type Closed struct{}
+
+// Repeated is the event that the source has told all that it has once more, because the intake
+// has asked for it.
+type Repeated struct{}
+
+// Tick is the event that time has passed.
+type Tick struct{}
+
+// Result is what became of an event.
+type Result struct {
+	// Changed counts resources that are new or changed for clients, Gone those that the source
+	// does not have any more, and Deleted those that are not served any more.
+	Changed, Gone, Deleted int
+	// Unread reports whether there were elements whose names can not be read.
+	Unread bool
+	// Refused names what is not accepted, at most maxNamed; RefusedTotal counts all.
+	Refused      []Refusal
+	RefusedTotal int
+	// Clusters are those whose endpoints are wanted, nil when they are the same as before.
+	Clusters map[string]struct{}
+}
+
+// Refusal is a resource or file whose newest content is not accepted.
+type Refusal struct {
+	// Resource is "group/Kind namespace/name" where known, or a file with its line.
+	Resource string `json:"resource"`
+	// Reason says what is wrong with it.
+	Reason string `json:"reason"`
+}
+
+// maxNamed bounds the resources that a Result names.
+const maxNamed = 20
+
+func (r *Result) refuse(resource string, err error) {
+	if r.RefusedTotal++; len(r.Refused) < maxNamed {
+		r.Refused = append(r.Refused, Refusal{Resource: resource, Reason: err.Error()})
+	}
+}
+
+// Err returns all that is refused as one error, nil when nothing is.
+func (r *Result) Err() error {
+	var errs []error
+	for _, one := range r.Refused {
+		errs = append(errs, fmt.Errorf("%s: %s", one.Resource, one.Reason))
+	}
+	if more := r.RefusedTotal - len(r.Refused); more > 0 {
+		errs = append(errs, fmt.Errorf("and %d more", more))
+	}
+	return errors.Join(errs...)
+}
+
+// Event is one of the events that an Intake steps over.
+type Event interface {
+	step(in *Intake, out *Output) error
+}
+
+// Output is what a step leads to, besides what it changes of what is served.
+type Output struct {
+	Result
+	// Effect is what an operator's order has changed.
+	Effect Effect
+	// Wake is when the next Tick is due, zero for never.
+	Wake time.Time
+	// Repeat asks for Repeated: the source is to tell all that it has once more. Again reports
+	// whether it was asked before, and has not answered all.
+	Repeat, Again bool
+	// Notes are to be logged.
+	Notes []Note
+}
+
+// Note is one line for the log.
+type Note struct {
+	Level   slog.Level
+	Message string
+	Args    []any
+}

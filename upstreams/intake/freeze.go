@@ -1,0 +1,205 @@
+package intake
+
+import (
+	"fmt"
+	"log/slog"
+	"time"
+
+	"meshrelay/mirror"
+	"meshrelay/state"
+)
+
+// Freeze is the event that what is served is to stay as it is, until it is unfrozen or o.For is over.
+type Freeze struct{ Order }
+
+func (e Freeze) step(in *Intake, out *Output) error {
+	if in.frozen != nil {
+		return notPossible("upstream %s is frozen already, since %s: \"relay unfreeze %s\" ends that", in.name, in.frozen.Since.UTC().Format(time.RFC3339), in.name)
+	}
+	out.Effect = Effect{Kept: in.tallies.all.size}
+	if e.DryRun {
+		return nil
+	}
+	f := &state.Frozen{Since: in.now.UTC(), Reason: e.Reason}
+	if e.For > 0 {
+		f.Until = f.Since.Add(e.For)
+	}
+	in.freeze(f)
+	return nil
+}
+
+// freeze freezes the upstream. What is held is held no longer: it stays.
+func (in *Intake) freeze(f *state.Frozen) {
+	in.frozen = f
+	for key := range in.leaving {
+		in.differing[key] = struct{}{}
+		in.stay(key)
+	}
+	in.held, in.lookedAt = nil, nil
+	in.journal.reported = time.Time{} // so that it is written to disk
+	in.replan()
+}
+
+// compare notes whether a frozen source has something else than what is served.
+func (in *Intake) compare(key mirror.Key, r *mirror.Resource) {
+	if have := in.stale.plain(in.served, key); have.Equal(r) {
+		delete(in.differing, key)
+	} else {
+		in.differing[key] = struct{}{}
+	}
+}
+
+// Unfreeze is the event that an upstream is to follow its source again. The guard judges what goes
+// by that.
+type Unfreeze struct{ Order }
+
+func (e Unfreeze) step(in *Intake, out *Output) error {
+	switch {
+	case in.frozen == nil:
+		return notPossible("upstream %s is not frozen", in.name)
+	case !e.Force && !in.stale.inContact:
+		return notPossible("upstream %s is out of contact, so that what it has now is not known: wait for it, or use --force to follow what it had last", in.name)
+	}
+	out.Effect = in.unfreezing()
+	if !e.DryRun {
+		in.thaw(withReason("unfreeze", e.Reason))
+	}
+	return nil
+}
+
+// unfreezing returns what the end of the freeze changes.
+func (in *Intake) unfreezing() (e Effect) {
+	has := make(map[mirror.Key]struct{}, in.resources)
+	in.all(func(_ *scope, _ string, rec *record) {
+		if rec.resource != nil {
+			has[rec.resource.Key()] = struct{}{}
+		}
+	})
+	gone := map[mirror.Kind]int{}
+	judged := 0
+	for key := range in.differing {
+		_, had := has[key]
+		e.count(key, in.served.Get(key) != nil, had)
+		if !had && !in.outdated[key] { // what other rules leave out is meant
+			gone[key.Kind]++
+			judged++
+		}
+	}
+	if judged > 0 && in.tooManyOf(gone) != "" {
+		e.Held = judged
+	}
+	e.Kept = in.tallies.all.size - e.Changed - e.Removed
+	e.finish()
+	return e
+}
+
+// thaw ends a freeze. cause is what the revision that comes of it is put down to.
+func (in *Intake) thaw(cause string) {
+	in.frozen = nil
+	in.journal.because(cause)
+	in.journal.reported = time.Time{}
+	in.reconcileAll(false)
+	in.end(in.unsettled())
+	in.replan() // what is stale may have to go now
+}
+
+// Rollback is the event that the resources of a former revision are to be served, until somebody
+// unfreezes the upstream.
+type Rollback struct {
+	Order
+	Records []state.Record
+}
+
+func (e Rollback) step(in *Intake, out *Output) error {
+	records := in.admitted(e.Records)
+	out.Effect = in.rollingBack(records)
+	if e.DryRun {
+		return nil
+	}
+	if in.frozen == nil {
+		in.freeze(nil)
+	}
+	in.frozen = &state.Frozen{Since: in.now.UTC(), Revision: e.To, Reason: e.Reason}
+	in.journal.reported = time.Time{}
+	present := in.servedKeys()
+	for i := range records {
+		r := &records[i]
+		key := r.Resource.Key()
+		if _, had := present[key]; !had {
+			in.outdated[key] = false // unless the source has it
+		}
+		delete(present, key)
+		if _, changed := in.put(key, r.Resource); changed {
+			in.dirty(key, origin{saved: r})
+		}
+	}
+	for key := range present {
+		in.drop(key)
+	}
+	in.tallies.settle()
+	in.journal.because(withReason(fmt.Sprintf("rollback to %d", e.To), e.Reason))
+	in.note(slog.LevelWarn, "rolled back by an operator, frozen until unfrozen", "revision", e.To, "resources", len(records))
+	in.reconcileAll(false)
+	in.end(in.unsettled())
+	return nil
+}
+
+// rollingBack returns what a rollback to records changes.
+func (in *Intake) rollingBack(records []state.Record) (e Effect) {
+	present := in.servedKeys()
+	for i := range records {
+		key := records[i].Resource.Key()
+		_, had := present[key]
+		if !had || !in.stale.plain(in.served, key).Equal(records[i].Resource) {
+			e.count(key, had, true)
+		} else {
+			e.Kept++
+		}
+		delete(present, key)
+	}
+	for key := range present {
+		e.count(key, true, false)
+	}
+	e.finish()
+	return e
+}
+
+// Release is the event that what is held is to be carried out, or the part of it that the order
+// names.
+type Release struct{ Order }
+
+func (e Release) step(in *Intake, out *Output) error {
+	if in.held == nil {
+		return notPossible("upstream %s: nothing is held", in.name)
+	}
+	if e.Hold != "" {
+		if err := in.grown(e.Hold); err != nil {
+			return err
+		}
+	}
+	effect := Effect{}
+	for _, key := range in.departingKeys() {
+		if e.picks(key) {
+			effect.count(key, true, false)
+		}
+	}
+	if effect.Removed == 0 {
+		return notPossible("upstream %s: nothing that is held is of these kinds and namespaces: see \"relay held %s\"", in.name, in.name)
+	}
+	effect.Kept, effect.Held = in.tallies.all.size-effect.Removed, len(in.leaving)-effect.Removed
+	effect.finish()
+	out.Effect = effect
+	if e.DryRun {
+		return nil
+	}
+	in.journal.because(withReason("release", e.Reason))
+	in.note(slog.LevelWarn, "held deletions released by an operator", "hold", in.holdID(), "removed", effect.Removed, "held", effect.Held)
+	if effect.Held == 0 {
+		in.letGo()
+		return nil
+	}
+	in.carry(func(key mirror.Key, _ departure) bool { return e.picks(key) })
+	in.held.picked = true
+	in.replan()
+	return nil
+}

@@ -1,0 +1,191 @@
+package intake
+
+import (
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+
+	"meshrelay/config"
+	"meshrelay/mirror"
+)
+
+// manyGone is how many resources of a kind have to vanish at once, and leave none, for that to be
+// worth a warning.
+const manyGone = 5
+
+// judge carries deletions out, or holds them. complete reports whether a new stream has just
+// answered everything.
+func (in *Intake) judge(complete bool) (removed int) {
+	in.tallies.note(in.now)
+	if len(in.leaving) == 0 {
+		if !in.syncing || !in.now.Before(in.syncingUntil) {
+			in.tallies.settle()
+		}
+		if in.held != nil {
+			in.note(slog.LevelInfo, "no deletions held any more", "reason", "the upstream has the resources again, or they have expired")
+			in.held, in.lookedAt = nil, nil
+			in.replan()
+		}
+		return 0
+	}
+	if in.syncing && in.now.Before(in.syncingUntil) && !in.isOff() {
+		return 0
+	}
+	if in.held != nil {
+		return in.judgeHold(complete)
+	}
+	why := in.tooMany()
+	if why == "" {
+		return in.letGo()
+	}
+	in.hold(why)
+	return 0
+}
+
+// judgeHold ends the hold if there is a reason.
+func (in *Intake) judgeHold(complete bool) (removed int) {
+	reason := ""
+	switch {
+	case in.isOff():
+		reason = "the guard is switched off"
+	case in.isNormalAgain(complete):
+		reason = "the upstream has most of what was held again"
+	case complete && in.isOver():
+		return in.carryOut(in.openedAt) // a new stream repeats everything
+	default:
+		return 0
+	}
+	in.note(slog.LevelWarn, "held deletions carried out", "reason", reason, "removed", len(in.leaving))
+	return in.letGo()
+}
+
+// isNormalAgain reports whether a source of which deletions are held has so much of that again that
+// the guard would have let the rest pass. Where nothing has returned, nothing has changed: an
+// accident does not become a deletion because a minute is over, or because the stream is new.
+//
+// A new stream tells everything at once. On a live stream things return bit by bit, so that what
+// has not returned yet looks like what is gone: the rest waits until nothing has returned for a
+// while. What is held for ever goes when a person wants it, or when the source has it again; and so
+// does the rest of what a person has released in part.
+func (in *Intake) isNormalAgain(complete bool) bool {
+	if _, ends := in.left(); !ends || in.held.returned.IsZero() || in.held.picked || in.syncing {
+		return false
+	}
+	quiet := in.stale.inContact && in.now.Sub(in.held.returned) >= guardWindow
+	return (complete || quiet) && in.tooMany() == ""
+}
+
+// tooMany returns why the deletions at hand are more than the guard lets pass, or nothing.
+func (in *Intake) tooMany() string {
+	byKind := map[mirror.Kind]int{}
+	for key := range in.leaving {
+		byKind[key.Kind]++
+	}
+	return in.tooManyOf(byKind)
+}
+
+// tooManyOf is tooMany for so many deletions of each kind.
+func (in *Intake) tooManyOf(byKind map[mirror.Kind]int) string {
+	in.tallies.note(in.now)
+	all, n := &in.tallies.all, 0
+	for _, of := range byKind {
+		n += of
+	}
+	had, most := in.had(n), all.most
+	if in.exceeds(n, had) {
+		return fmt.Sprintf("%d of %d resources at once", n, had)
+	}
+	if lost := most - (all.size - n); in.exceeds(lost, most) {
+		return fmt.Sprintf("%d of %d resources within %v", lost, most, guardWindow)
+	}
+	if in.guard.Empty == config.EmptyHold {
+		return in.emptied(byKind, n)
+	}
+	return ""
+}
+
+// emptied returns what the deletions at hand leave nothing of, or nothing. n is how many they are.
+// A MeshConfig, which an istiod without any config has, does not count.
+func (in *Intake) emptied(byKind map[mirror.Kind]int, n int) string {
+	n -= byKind[mirror.MeshConfig]
+	size := in.tallies.all.size - in.tallies.kind(mirror.MeshConfig).size
+	if n > 0 && n == size && in.opening && in.synced {
+		return "it comes back with nothing"
+	}
+	var kinds []string
+	for kind, of := range byKind {
+		t := in.tallies.kind(kind)
+		had := t.had(of)
+		if !in.synced {
+			had = t.size
+		}
+		every := of >= had && had >= fewest || of == t.size && t.most >= fewest
+		if kind != mirror.MeshConfig && every {
+			kinds = append(kinds, kind.Kind)
+		}
+	}
+	if len(kinds) == 0 {
+		return ""
+	}
+	slices.Sort(kinds)
+	return fmt.Sprintf("every %s would go", strings.Join(kinds, ", every "))
+}
+
+// isOff reports whether the guard lets everything pass.
+func (in *Intake) isOff() bool { return in.guard.Percent >= 100 && in.guard.Empty != config.EmptyHold }
+
+func (in *Intake) exceeds(n, of int) bool {
+	return n > in.guard.Count && n*100 > in.guard.Percent*of
+}
+
+// had returns how many resources the source had before n deletions.
+func (in *Intake) had(n int) int {
+	if !in.synced {
+		return in.tallies.all.size // it had nothing before
+	}
+	return in.tallies.all.had(n)
+}
+
+// of returns what the deletions at hand are a share of.
+func (in *Intake) of() int {
+	if had := in.had(len(in.leaving)); in.exceeds(len(in.leaving), had) {
+		return had
+	}
+	return max(in.tallies.all.size, in.tallies.all.most)
+}
+
+// letGo carries out all deletions at hand.
+func (in *Intake) letGo() (removed int) {
+	removed = in.carry(func(mirror.Key, departure) bool { return true })
+	if in.held != nil {
+		in.endHold()
+	}
+	in.tallies.settle()
+	in.before = heldBefore{}
+	in.tallies.note(in.now)
+	return removed
+}
+
+// carry carries out the departures that which picks.
+func (in *Intake) carry(which func(mirror.Key, departure) bool) (removed int) {
+	byKind := map[mirror.Kind]int{}
+	for key, d := range in.leaving {
+		if !which(key, d) {
+			continue
+		}
+		if in.drop(key) {
+			removed++
+			byKind[key.Kind]++
+		}
+		in.stay(key)
+	}
+	// A kind of which nothing is left may be meant, and it is what a misconfigured upstream looks
+	// like (PROTOCOL C8).
+	for kind, n := range byKind {
+		if n >= manyGone && in.served.Counts()[kind] == 0 {
+			in.note(slog.LevelWarn, "upstream has nothing left of a kind; all of it was removed", "kind", kind, "removed", n)
+		}
+	}
+	return removed
+}

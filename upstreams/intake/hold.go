@@ -1,0 +1,334 @@
+package intake
+
+import (
+	"cmp"
+	"encoding/base32"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/zeebo/xxh3"
+
+	"meshrelay/mirror"
+)
+
+const (
+	// noteHeldAfter is how long after a hold has begun that is logged: a source tells type by
+	// type what is gone.
+	noteHeldAfter = time.Second
+	// repeatEvery is how often a source is asked to repeat what the guard holds, once the clock
+	// of the hold is over.
+	repeatEvery = time.Minute
+	// maxNamedHolds bounds the names of a hold that are remembered.
+	maxNamedHolds = 32
+	// maxExamples bounds the deletions that a Held names.
+	maxExamples = 10
+)
+
+// departing is what the source has deleted, and is served still.
+type departing struct {
+	leaving      map[mirror.Key]departure
+	leavingBytes int
+	departures   uint64 // the number of the newest one
+	held         *hold
+	before       heldBefore
+	noteHeldAt   time.Time // when it is to be logged that something is held
+	// renamed reports whether named is not the name of what is leaving now. lookedAt are the
+	// holds that somebody has seen, the oldest first.
+	renamed  bool
+	named    namedHold
+	lookedAt []namedHold
+}
+
+func newDeparting() departing {
+	return departing{leaving: map[mirror.Key]departure{}, renamed: true}
+}
+
+// departure is a deletion of a source that was not carried out.
+type departure struct {
+	since time.Time
+	// number is higher than those of all departures before it.
+	number uint64
+	// size is what is served of it, in bytes.
+	size int
+	// joined is what the clock of the hold had run when it came, zero for those with which the
+	// hold began.
+	joined time.Duration
+}
+
+// hold is what the guard holds back of a source: the departures, and a clock. The clock runs while
+// the source is in contact. When it is over, the source has to repeat that the departures are gone.
+type hold struct {
+	since time.Time
+	of    int
+	why   string
+	// ran is what the clock ran until running, which is since when it runs: zero while it stands
+	// still.
+	ran     time.Duration
+	running time.Time
+	// asked is when the source was last asked to repeat what it has, zero before that, and
+	// askedAt the number of the newest departure when it was asked first.
+	asked   time.Time
+	askedAt uint64
+	// returned is when the source last had something again that was held, zero before that.
+	returned time.Time
+	// picked reports whether an operator has released a part: the rest waits for the clock or for
+	// another release, however little it is.
+	picked bool
+}
+
+// heldBefore is what was held at the end of the former process: since when, what the clock had run,
+// and how many deletions. If there are more now, they have not waited for that long.
+type heldBefore struct {
+	since time.Time
+	ran   time.Duration
+	held  int
+}
+
+// namedHold is a hold as it was when somebody looked at it.
+type namedHold struct {
+	id     string
+	keys   []mirror.Key // of the newest only
+	number uint64       // of the newest departure then
+}
+
+// elapsed returns what the clock has run.
+func (h *hold) elapsed(now time.Time) time.Duration {
+	if h.running.IsZero() {
+		return h.ran
+	}
+	return h.ran + now.Sub(h.running)
+}
+
+// start lets the clock run.
+func (h *hold) start(now time.Time) {
+	if h.running.IsZero() {
+		h.running = now
+	}
+}
+
+// stop has the clock stand still.
+func (h *hold) stop(now time.Time) {
+	h.ran, h.running = h.elapsed(now), time.Time{}
+	h.asked = time.Time{} // whatever comes of it
+}
+
+// hold begins to hold all departures.
+func (in *Intake) hold(why string) {
+	in.held = &hold{since: in.now, of: in.of(), why: why}
+	for key, d := range in.leaving {
+		d.joined = 0 // the clock is another one
+		in.leaving[key] = d
+	}
+	if !in.before.since.IsZero() && len(in.leaving) <= in.before.held {
+		in.held.since, in.held.ran = in.before.since, in.before.ran
+	}
+	in.before = heldBefore{}
+	if in.stale.inContact {
+		in.held.start(in.now)
+	}
+	in.noteHeldAt = in.now.Add(noteHeldAfter)
+	in.replan()
+}
+
+// left returns what is left of the clock of the hold, and whether it has an end.
+func (in *Intake) left() (left time.Duration, ends bool) {
+	if in.guard.HoldFor == 0 {
+		return 0, false
+	}
+	return max(in.guard.HoldFor.D()-in.held.elapsed(in.now), 0), true
+}
+
+// isOver reports whether the clock of the hold is.
+func (in *Intake) isOver() bool {
+	left, ends := in.left()
+	return ends && left == 0
+}
+
+// nextOfHold returns when the passing of time will change something about the hold, zero for never.
+func (in *Intake) nextOfHold() (at time.Time) {
+	consider := func(t time.Time) {
+		if !t.Before(in.now) && (at.IsZero() || t.Before(at)) {
+			at = t
+		}
+	}
+	if !in.noteHeldAt.IsZero() {
+		consider(in.noteHeldAt)
+	}
+	left, ends := in.left()
+	switch {
+	case !ends || !in.stale.inContact:
+		return at
+	case left > 0:
+		consider(in.now.Add(left))
+	case !in.held.asked.IsZero():
+		consider(in.held.asked.Add(repeatEvery))
+	}
+	if quiet := in.held.returned.Add(guardWindow); quiet.After(in.now) {
+		consider(quiet)
+	}
+	return at
+}
+
+// askToRepeat asks the source to repeat what it has, when the clock of the hold is over.
+func (in *Intake) askToRepeat() {
+	h := in.held
+	if h == nil || !in.stale.inContact || !in.isOver() || !h.asked.IsZero() && in.now.Sub(h.asked) < repeatEvery {
+		return
+	}
+	in.out.Repeat, in.out.Again = true, !h.asked.IsZero()
+	if h.asked.IsZero() {
+		in.note(slog.LevelInfo, "asking the upstream to repeat held deletions", "held", len(in.leaving))
+		h.askedAt = in.departures
+	}
+	h.asked = in.now
+}
+
+// step carries out what the source has repeated.
+func (Repeated) step(in *Intake, out *Output) error {
+	if in.held == nil || in.held.asked.IsZero() {
+		return nil // the hold has ended otherwise, or the contact has, or holdFor is another
+	}
+	out.Deleted = in.carryOut(in.held.askedAt)
+	in.replan()
+	return nil
+}
+
+// carryOut ends a hold whose clock is over: it removes the departures up to a number, which the
+// source has repeated. Those that are newer are judged anew, and so are those that came so much
+// later than the others that they were not held for long.
+func (in *Intake) carryOut(upTo uint64) (removed int) {
+	latest := min(guardWindow, in.guard.HoldFor.D()/2)
+	removed = in.carry(func(_ mirror.Key, d departure) bool { return d.number <= upTo && d.joined <= latest })
+	if removed > 0 {
+		in.journal.because("guard.holdFor")
+		in.note(slog.LevelWarn, "held deletions carried out", "reason", "guard.holdFor is over, and the upstream has repeated them",
+			"removed", removed, "after", in.now.Sub(in.held.since).Round(time.Second).String())
+	}
+	in.endHold()
+	return removed + in.judge(false)
+}
+
+// endHold forgets the hold. What is leaving still is judged as if it were new.
+func (in *Intake) endHold() {
+	in.held, in.lookedAt = nil, nil
+	in.named, in.renamed = namedHold{}, true
+	in.before = heldBefore{}
+	in.tallies.forget()
+	in.replan()
+}
+
+// noteHeld logs what the guard holds, once.
+func (in *Intake) noteHeld() {
+	if in.held == nil || in.noteHeldAt.IsZero() || in.now.Before(in.noteHeldAt) {
+		return
+	}
+	in.noteHeldAt = time.Time{}
+	holdFor := "forever"
+	if left, ends := in.left(); ends {
+		holdFor = left.Round(time.Second).String()
+	}
+	in.note(slog.LevelWarn, "deletions held by guard", "held", len(in.leaving), "of", in.held.of, "reason", in.held.why, "for", holdFor, "see", "relay held "+in.name)
+}
+
+// depart notes a deletion that waits.
+func (in *Intake) depart(key mirror.Key) {
+	if _, known := in.leaving[key]; known {
+		return
+	}
+	in.departures++
+	d := departure{since: in.now, number: in.departures}
+	if in.held != nil {
+		d.joined = in.held.elapsed(in.now)
+	}
+	if r := in.served.Get(key); r != nil {
+		d.size = len(r.DeltaEntry())
+	}
+	in.leaving[key], in.leavingBytes = d, in.leavingBytes+d.size
+	in.renamed = true
+}
+
+// stay notes that a deletion does not wait any more. It reports whether one did.
+func (in *Intake) stay(key mirror.Key) bool {
+	d, known := in.leaving[key]
+	if !known {
+		return false
+	}
+	delete(in.leaving, key)
+	in.leavingBytes -= d.size
+	in.renamed = true
+	return true
+}
+
+// departingKeys returns the keys of the departures, sorted by kind, namespace and name.
+func (in *Intake) departingKeys() []mirror.Key {
+	in.nameHold()
+	return in.named.keys
+}
+
+// holdID returns the name of what is held. It is made from the sorted keys and versions alone, so
+// that replicas which hold the same name it alike.
+func (in *Intake) holdID() string {
+	in.nameHold()
+	return in.named.id
+}
+
+// nameHold works out the name and the sorted keys of the hold, unless they are known.
+func (in *Intake) nameHold() {
+	if !in.renamed {
+		return
+	}
+	in.renamed = false
+	keys := make([]mirror.Key, 0, len(in.leaving))
+	for key := range in.leaving {
+		keys = append(keys, key)
+	}
+	slices.SortFunc(keys, compareKeys)
+	sum := xxh3.New()
+	for _, key := range keys {
+		r := in.stale.plain(in.served, key)
+		for _, part := range []string{key.Kind.Group, key.Kind.Kind, key.Namespace, key.Name, r.Version()} {
+			_, _ = sum.WriteString(part) // it never fails
+			_, _ = sum.Write([]byte{0})
+		}
+	}
+	digest := sum.Sum128().Bytes()
+	in.named = namedHold{id: strings.ToLower(base32.StdEncoding.EncodeToString(digest[:5])), keys: keys, number: in.departures}
+	in.lookedAt = slices.DeleteFunc(in.lookedAt, func(n namedHold) bool { return n.id == in.named.id })
+	if len(in.lookedAt) >= maxNamedHolds {
+		in.lookedAt = slices.Delete(in.lookedAt, 0, 1)
+	}
+	in.lookedAt = append(in.lookedAt, namedHold{id: in.named.id, number: in.named.number})
+}
+
+func compareKeys(a, b mirror.Key) int {
+	return cmp.Or(mirror.CompareKinds(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+}
+
+// grown returns an error unless what is held is what the hold of that name was, or less.
+func (in *Intake) grown(id string) error {
+	if id == in.holdID() {
+		return nil
+	}
+	i := slices.IndexFunc(in.lookedAt, func(n namedHold) bool { return n.id == id })
+	if i < 0 {
+		return notPossible("upstream %s: hold %.32q is not known; what is held now is %s: look again with \"relay held %s\"", in.name, id, in.holdID(), in.name)
+	}
+	var more []string
+	for _, key := range in.departingKeys() {
+		if in.leaving[key].number > in.lookedAt[i].number {
+			more = append(more, "  + "+key.String())
+		}
+	}
+	if len(more) == 0 {
+		return nil
+	}
+	shown := more[:min(len(more), maxShown)]
+	if n := len(more) - len(shown); n > 0 {
+		shown = append(shown, fmt.Sprintf("  and %d more", n))
+	}
+	return notPossible("upstream %s: hold %s has grown by %d since, and is %s now: look again with \"relay held %s\"\n%s",
+		in.name, id, len(more), in.holdID(), in.name, strings.Join(shown, "\n"))
+}

@@ -1,0 +1,356 @@
+package intake
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"reflect"
+	"slices"
+	"strings"
+	"unique"
+
+	"github.com/zeebo/xxh3"
+
+	"meshrelay/config"
+	"meshrelay/federation/filter"
+	"meshrelay/federation/rewrite"
+	"meshrelay/federation/services"
+	"meshrelay/mirror"
+	"meshrelay/state"
+)
+
+// Reason is why a resource of a source is left out.
+type Reason uint8
+
+// The reasons. Their order is the one in which they are looked at.
+const (
+	imported Reason = iota
+	reasonLoop
+	reasonHops
+	reasonGenerated
+	reasonRevision
+	reasonKind
+	reasonNamespace
+	reasonCollision
+	reasonSelector
+	reasonExpression
+	reasonExpressionError
+	reasonEndpoints
+	reasons // how many there are
+)
+
+var reasonNames = [reasons]string{
+	"", "loop", "hops", "generated", "revision", "kind", "namespace", "collision", "selector", "expression", "expression-error", "endpoints",
+}
+
+// String returns the reason as metrics and documents have it; empty when a resource is not
+// left out.
+func (r Reason) String() string { return reasonNames[r] }
+
+var filterReasons = map[filter.Reason]Reason{
+	"":                           imported,
+	filter.ReasonKind:            reasonKind,
+	filter.ReasonNamespace:       reasonNamespace,
+	filter.ReasonSelector:        reasonSelector,
+	filter.ReasonRevision:        reasonRevision,
+	filter.ReasonExpression:      reasonExpression,
+	filter.ReasonExpressionError: reasonExpressionError,
+}
+
+// Rules decide what becomes of the resources of one source on the way in: what of them is imported,
+// and how it is rewritten. They are immutable.
+type Rules struct {
+	source, cluster string
+	generated       bool // what an istiod makes by itself is left out
+	relayed         bool // resources come from istiods or relays, not from their authors
+	services        string
+	gateways        services.Gateways
+	network         string // of the consumers, for discovered endpoints
+	// displaced are namespaces that are not mapped, and where another one that is mapped lands: of
+	// two resources of one name, one would hide the other.
+	displaced  map[string]string
+	filter     *filter.Filter
+	rewriter   *rewrite.Rewriter
+	provenance config.Provenance
+	// stamp is for what an istiod or an author has, relayStamp for what a relay has: only that
+	// tells where it comes from.
+	stamp, relayStamp *mirror.Stamp
+	version           string
+}
+
+// NewRules returns the rules of an upstream. revision is the relay's own. relayed reports whether
+// the upstream is a control plane, which may have resources from this relay, rather than where
+// resources are written.
+func NewRules(u config.Upstream, p config.Provenance, revision string, relayed bool) (*Rules, error) {
+	imports, err := filter.New(u.Import.Rules())
+	if err != nil {
+		return nil, fmt.Errorf("upstream %s: import: %w", u.Name, err)
+	}
+	rewriter, err := rewrite.New(u.RewriteRules())
+	if err != nil {
+		return nil, fmt.Errorf("upstream %s: rewrite: %w", u.Name, err)
+	}
+	displaced := map[string]string{}
+	for from, to := range u.Rewrite.Namespaces {
+		own, prefixed := strings.CutPrefix(to, u.Rewrite.NamespacePrefix)
+		if _, mapped := u.Rewrite.Namespaces[own]; prefixed && !mapped && imports.PassesNamespace(mirror.Kind{}, from) {
+			displaced[own] = from
+		}
+	}
+	stamp := mirror.StampOf{Source: u.Name, Cluster: u.ClusterID}
+	if p.Annotations {
+		stamp.Relay = p.Relay
+	}
+	fromRelay := stamp
+	fromRelay.Believe = true
+	return &Rules{
+		source: u.Name, cluster: u.ClusterID, generated: relayed && u.Generated != config.GeneratedKeep, relayed: relayed,
+		services: u.Services.Mode, network: u.Services.Network,
+		gateways:  services.Gateways{Addresses: u.Services.Gateways, Network: u.Services.Network, Locality: u.Services.Locality},
+		displaced: displaced, filter: imports, rewriter: rewriter, provenance: p,
+		stamp: mirror.NewStamp(stamp), relayStamp: mirror.NewStamp(fromRelay),
+		version: versionOf(u, p, revision, relayed),
+	}, nil
+}
+
+// rulesVersion is the version of the code that makes what is held of what a source has. It changes
+// when the same rules come to give something else: what is on disk is then imported anew. Version 2
+// completes short hosts, and refuses what has no namespace and should; version 3 is written
+// another way.
+const rulesVersion = 3
+
+// versionOf names all that what is held depends on, apart from what the source has. A setting that
+// is not used does not count, so that a build which knows more settings does not import anew.
+func versionOf(u config.Upstream, p config.Provenance, revision string, relayed bool) string {
+	text, err := json.Marshal(map[string]any{
+		"name": u.Name, "clusterID": u.ClusterID, "generated": u.Generated, "domainSuffix": u.DomainSuffix,
+		"revision": revision, "relayed": relayed, "provenance": p,
+		"import": u.Import, "services": u.Services, "rewrite": u.Rewrite,
+	})
+	var settings any
+	if err == nil {
+		err = json.Unmarshal(text, &settings)
+	}
+	if err == nil {
+		text, err = json.Marshal(used(settings)) // with sorted keys
+	}
+	if err != nil {
+		panic(fmt.Sprintf("intake: a config has what JSON does not: %v", err))
+	}
+	sum := xxh3.Hash128(text).Bytes()
+	return fmt.Sprintf("v%d-%s", rulesVersion, base64.RawURLEncoding.EncodeToString(sum[:]))
+}
+
+// used returns settings without those that are empty.
+func used(settings any) any {
+	m, ok := settings.(map[string]any)
+	if !ok {
+		return settings
+	}
+	for key, value := range m {
+		value = used(value)
+		if v := reflect.ValueOf(value); !v.IsValid() || v.IsZero() || (v.Kind() == reflect.Map || v.Kind() == reflect.Slice) && v.Len() == 0 {
+			delete(m, key)
+		} else {
+			m[key] = value
+		}
+	}
+	return m
+}
+
+// Version names the rules: under rules of the same version, the same is held of a resource.
+func (im *Rules) Version() string { return im.version }
+
+// keyOf returns the key under which a resource of the source is held here.
+func (im *Rules) keyOf(k mirror.Key) mirror.Key { return im.rewriter.Key(k) }
+
+// admits reports whether the rules about namespaces let in what a disk has, as far as that depends
+// on the scope of its kind. The other rules are looked at when it is adopted.
+func (im *Rules) admits(r state.Record) bool {
+	original := r.Original
+	if original == nil {
+		original = r.Resource
+	}
+	return original.Namespace() != "" || original.Kind() == mirror.MeshConfig || im.filter.PassesNamespace(original.Kind(), original.Namespace())
+}
+
+// typeURL returns what is kept on disk of where a record was had: the type URL, empty for what was
+// not relayed.
+func (im *Rules) typeURL(sc *scope) string {
+	if !im.relayed {
+		return ""
+	}
+	return sc.Name
+}
+
+// scopeOf returns the scope of a record that was kept on disk.
+func (im *Rules) scopeOf(r *state.Record) (Scope, error) {
+	kind := r.Resource.Kind()
+	if !im.relayed {
+		return KindScope(kind), nil
+	}
+	url := r.TypeURL
+	if info, ok := mirror.LookupKind(kind); ok && url == "" {
+		url = info.TypeURLs()[0] // it was not had from a server
+	}
+	return TypeScope(url)
+}
+
+// KindScope returns the scope of a kind whose resources are authored: there is one for each kind.
+func KindScope(kind mirror.Kind) Scope { return Scope{Kind: kind, Name: kind.String()} }
+
+// TypeScope returns the scope of a type URL. Those of the same kind differ in the API version, of
+// which the newest has the lowest rank.
+func TypeScope(typeURL string) (Scope, error) {
+	kind, version, err := mirror.ParseTypeURL(typeURL)
+	if err != nil {
+		return Scope{}, err
+	}
+	s := Scope{Kind: kind, Name: typeURL, Rank: math.MaxInt}
+	if info, ok := mirror.LookupKind(kind); ok {
+		if i := slices.Index(info.Versions, version); i >= 0 {
+			s.Rank = i
+		}
+	}
+	return s, nil
+}
+
+// stampFor returns the stamp for what a server has.
+func (im *Rules) stampFor(relay bool) *mirror.Stamp {
+	if relay {
+		return im.relayStamp
+	}
+	return im.stamp
+}
+
+// believed reports whether a resource, as it is held here, has come from a relay whose word
+// was believed.
+func (im *Rules) believed(r *mirror.Resource) bool {
+	return r.Cluster() != im.cluster || len(r.Provenance().Path) > 1
+}
+
+// check returns why a resource, as the source has it, is left out, and says it in a
+// sentence. path are the relays that it has passed, as it tells, and relay reports whether a
+// relay told it. This relay's own name counts from istiods too, which tell a relay again what
+// they have from it.
+func (im *Rules) check(r *mirror.Resource, path []string, relay bool) (Reason, string) {
+	if len(path) > 0 && im.relayed {
+		switch {
+		case slices.Contains(path, im.provenance.Relay):
+			return reasonLoop, fmt.Sprintf("it has passed this relay (%s) before", im.provenance.Relay)
+		case relay && len(path) >= im.provenance.MaxHops:
+			return reasonHops, fmt.Sprintf("it has passed %d relays or more, which is all that provenance.maxHops allows", im.provenance.MaxHops)
+		}
+	}
+	if im.relayed && services.IsSynthetic(r) {
+		if im.services == config.ServicesOmit {
+			return reasonGenerated, "an istiod made it of a Kubernetes service, without endpoints: services.mode says what becomes of those"
+		}
+	} else if im.generated && strings.Contains(r.Key().Name, "istio-autogenerated-k8s-") {
+		return reasonGenerated, "an istiod made it by itself: generated: keep mirrors such objects"
+	}
+	if im.filter.Check(r) == "" {
+		if from, taken := im.displaced[r.Namespace()]; taken && r.Namespace() != "" {
+			return reasonCollision, fmt.Sprintf("the namespace %q of the source is what %q becomes: map it elsewhere", r.Namespace(), from)
+		}
+		return imported, ""
+	}
+	reason, text := im.filter.Explain(r)
+	return filterReasons[reason], unique.Make(text).Value() // the same is said of many
+}
+
+// discovers reports whether the endpoints of a resource have to be asked for.
+func (im *Rules) discovers(r *mirror.Resource) bool {
+	return im.relayed && im.services == config.ServicesDiscover && services.IsSynthetic(r)
+}
+
+// reshape returns a resource that is imported as it is to be held here, and whether it
+// differs. endpoints are those of a service that are known.
+func (im *Rules) reshape(r *mirror.Resource, endpoints services.Assignments) (out *mirror.Resource, differs bool, err error) {
+	out = r
+	if im.relayed && services.IsSynthetic(r) {
+		switch im.services {
+		case config.ServicesGateway:
+			out, err = im.gateways.Reach(r)
+		case config.ServicesDiscover:
+			out, err = services.WithEndpoints(r, endpoints, im.network)
+		}
+		if err != nil {
+			return nil, false, fmt.Errorf("services: %w", err)
+		}
+	}
+	if out, err = im.rewriter.Rewrite(out); err != nil {
+		return nil, false, fmt.Errorf("rewrite: %w", err)
+	}
+	return out, out != r, nil
+}
+
+// importRecord makes r, which the source has and which has passed the relays of path, the content
+// of a record: left out or reshaped. It reports whether what is held is another now. An error
+// leaves the record as it is.
+func (in *Intake) importRecord(sc *scope, rec *record, r *mirror.Resource, path []string) (differs bool, err error) {
+	defer func() {
+		if p := mirror.Recovered(recover()); p != nil {
+			differs, err = false, in.panicked(r.FullName(), p)
+		}
+	}()
+	if in.fault != nil {
+		in.fault(r)
+	}
+	had := rec.resource != nil
+	leaveOut := func(original *mirror.Resource, reason Reason, detail string) (bool, error) {
+		sc.setReason(rec, reason)
+		rec.resource, rec.original, rec.detail = nil, original, detail
+		return had, nil
+	}
+	reason, detail := in.rules.check(r, path, rec.relayed)
+	if reason != imported {
+		in.discovery.unfollow(rec, r.FullName())
+		return leaveOut(nil, reason, detail)
+	}
+	held, reshaped, err := in.reshape(rec, r)
+	waits := errors.Is(err, errWaiting) || errors.Is(err, errUnanswered)
+	switch {
+	case had && waits:
+		rec.original = r // what was known before is served until then
+		return false, nil
+	case waits, errors.Is(err, errNoEndpoints), errors.Is(err, services.ErrUnreachable):
+		return leaveOut(r, reasonEndpoints, err.Error())
+	case err != nil:
+		// What is held is of the last good content, and so are the endpoints to follow.
+		if rec.original != nil && in.rules.discovers(rec.original) {
+			in.discovery.follow(rec, rec.original) //nolint:errcheck // it was followed before
+		}
+		return false, err
+	}
+	sc.setReason(rec, imported)
+	rec.resource, rec.original, rec.detail = held, nil, ""
+	if reshaped {
+		rec.original = r
+	}
+	return true, nil
+}
+
+// reshape returns what a record is to hold of r.
+func (in *Intake) reshape(rec *record, r *mirror.Resource) (held *mirror.Resource, reshaped bool, err error) {
+	if !in.rules.discovers(r) {
+		in.discovery.unfollow(rec, r.FullName())
+		return in.rules.reshape(r, nil)
+	}
+	known, err := in.discovery.follow(rec, r)
+	if err != nil {
+		return nil, false, err
+	}
+	held, reshaped, err = in.rules.reshape(r, known)
+	if err == nil && services.IsSynthetic(held) {
+		err = errNoEndpoints
+	}
+	return held, reshaped, err
+}
+
+func isPanic(err error) bool {
+	var p *mirror.Panic
+	return errors.As(err, &p)
+}

@@ -1,0 +1,99 @@
+package intake
+
+import (
+	"fmt"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"meshrelay/config"
+	"meshrelay/internal/fakexds"
+	"meshrelay/mirror"
+)
+
+// BenchmarkImport is what one changed element costs from its bytes to the resource that is
+// held: without rules but with provenance, and with many rules.
+func BenchmarkImport(b *testing.B) {
+	for _, bc := range []struct {
+		name string
+		u    config.Upstream
+		p    config.Provenance
+	}{
+		{"nothing", config.Upstream{}, config.Provenance{}},
+		{"provenance", config.Upstream{}, config.Provenance{Annotations: true, Relay: "hub", MaxHops: 8}},
+		{"defaults", config.Upstream{Rewrite: config.Rewrite{Annotations: config.Edit{Remove: []string{"kubectl.kubernetes.io/last-applied-configuration"}}}}, config.Provenance{Annotations: true, Relay: "hub", MaxHops: 8}},
+		{"rules", config.Upstream{
+			Import:  config.Import{Namespaces: config.Globs{Exclude: []string{"kube-*"}}, Selector: "!internal", Expression: "kind != 'ServiceEntry' || spec.hosts.all(h, h.endsWith('.example'))"},
+			Rewrite: config.Rewrite{NamespacePrefix: "east-", Hosts: []config.HostMapping{{From: "example", To: "east.example"}}},
+		}, config.Provenance{Annotations: true, Relay: "hub", MaxHops: 8}},
+	} {
+		b.Run(bc.name, func(b *testing.B) {
+			bc.u.Name, bc.u.ClusterID, bc.u.Services.Mode = "east", "east", config.ServicesOmit
+			im, err := NewRules(bc.u, bc.p, "", true)
+			if err != nil {
+				b.Fatal(err)
+			}
+			element, err := proto.Marshal(entry("shop/db", "db.example").Any)
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				r, path, err := mirror.DecodeStamped(serviceEntryKind, element, "east", im.stamp)
+				if err != nil {
+					b.Fatal(err)
+				}
+				if reason, detail := im.check(r, path, false); reason != imported {
+					b.Fatal(reason, detail)
+				}
+				if _, _, err := im.reshape(r, nil); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkImportVirtualService is what short hosts cost, from the bytes of a changed
+// VirtualService with ten routes to what is held: where they are kept, where they are
+// completed and there are none, and where all hosts are short.
+func BenchmarkImportVirtualService(b *testing.B) {
+	kind := mirror.Kind{Group: "networking.istio.io", Kind: "VirtualService"}
+	for _, bc := range []struct{ name, shortHosts, host string }{
+		{"keep", config.ShortHostsKeep, "reviews.shop.svc.cluster.local"},
+		{"complete/none", config.ShortHostsComplete, "reviews.shop.svc.cluster.local"},
+		{"complete/all", config.ShortHostsComplete, "reviews"},
+	} {
+		b.Run(bc.name, func(b *testing.B) {
+			u := config.Upstream{Name: "east", ClusterID: "east-1", DomainSuffix: "cluster.local", Services: config.Services{Mode: config.ServicesOmit}}
+			u.Rewrite = config.Rewrite{ShortHosts: bc.shortHosts, Annotations: config.Edit{Remove: []string{"kubectl.kubernetes.io/last-applied-configuration"}}}
+			im, err := NewRules(u, config.Provenance{Annotations: true, Relay: "hub", MaxHops: 8}, "", true)
+			if err != nil {
+				b.Fatal(err)
+			}
+			vs := &networking.VirtualService{Hosts: []string{bc.host}}
+			for i := range 10 {
+				vs.Http = append(vs.Http, &networking.HTTPRoute{
+					Name:  fmt.Sprint("route-", i),
+					Match: []*networking.HTTPMatchRequest{{Uri: &networking.StringMatch{MatchType: &networking.StringMatch_Prefix{Prefix: fmt.Sprint("/", i)}}}},
+					Route: []*networking.HTTPRouteDestination{{Destination: &networking.Destination{Host: bc.host, Subset: "v1"}}},
+				})
+			}
+			element, err := proto.Marshal(fakexds.MCP("shop/reviews", vs).Any)
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				r, _, err := mirror.DecodeStamped(kind, element, "east", im.stamp)
+				if err != nil {
+					b.Fatal(err)
+				}
+				if _, _, err := im.reshape(r, nil); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,121 @@
+package intake
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/types/known/anypb"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"meshrelay/config"
+	"meshrelay/mirror"
+)
+
+// imports returns the rules of u, for a source called east.
+func imports(t *testing.T, u config.Upstream, p config.Provenance) *Rules {
+	t.Helper()
+	u.Name, u.ClusterID = "east", "east-1"
+	if u.Services.Mode == "" {
+		u.Services.Mode = config.ServicesOmit
+	}
+	if p == (config.Provenance{}) {
+		p = config.Provenance{Annotations: true, Relay: "hub", MaxHops: 3}
+	}
+	im, err := NewRules(u, p, "", u.File == nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return im
+}
+
+// given is a ServiceEntry as the source has it.
+func given(t *testing.T, name string, annotations map[string]string) *mirror.Resource {
+	t.Helper()
+	body, err := anypb.New(&networking.ServiceEntry{Hosts: []string{"db.shop.svc.cluster.local"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	namespace, name, _ := strings.Cut(name, "/")
+	r, err := mirror.New(mirror.Spec{
+		Key:    mirror.Key{Kind: serviceEntryKind, Namespace: namespace, Name: name},
+		Source: "east", SourceVersion: "42", Annotations: annotations, Body: body,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestEachRuleLeavesOutForItsReason(t *testing.T) {
+	path := func(relays string) map[string]string {
+		return map[string]string{mirror.ProvenanceAnnotation: "east via " + relays}
+	}
+	for _, tc := range []struct {
+		name   string
+		u      config.Upstream
+		r      *mirror.Resource
+		reason string
+		detail string
+	}{
+		{"no rules", config.Upstream{}, given(t, "shop/db", nil), "", ""},
+		{"it has been here", config.Upstream{}, given(t, "shop/db", path("a,hub,b")), "loop", "(hub)"},
+		{"it has been elsewhere", config.Upstream{}, given(t, "shop/db", path("a,b")), "", ""},
+		{"it has been far", config.Upstream{}, given(t, "shop/db", path("a,b,c")), "hops", "3 relays"},
+		{"a file may hold what was here", config.Upstream{File: &config.File{Path: "x"}}, given(t, "shop/db", path("a,hub,b")), "", ""},
+		{"a file has no services", config.Upstream{File: &config.File{Path: "x"}}, given(t, "shop/synthetic-db", nil), "", ""},
+		{"service", config.Upstream{}, given(t, "shop/synthetic-db", nil), "generated", "services.mode"},
+		{"kind", config.Upstream{Import: config.Import{Kinds: []string{"vs"}}}, given(t, "shop/db", nil), "kind", `"vs"`},
+		{"namespace", config.Upstream{Import: config.Import{Namespaces: config.Globs{Exclude: []string{"sh*"}}}}, given(t, "shop/db", nil), "namespace", `"sh*"`},
+		{"selector", config.Upstream{Import: config.Import{Selector: "tier"}}, given(t, "shop/db", nil), "selector", "tier"},
+		{"expression", config.Upstream{Import: config.Import{Expression: "spec.hosts[0] == 'x'"}}, given(t, "shop/db", nil), "expression", "false"},
+		{"expression that fails", config.Upstream{Import: config.Import{Expression: "spec.hosts[7] == 'x'"}}, given(t, "shop/db", nil), "expression-error", "failed"},
+		{"rules see what the source has", config.Upstream{
+			Import:  config.Import{Namespaces: config.Globs{Include: []string{"shop"}}},
+			Rewrite: config.Rewrite{Namespaces: map[string]string{"shop": "store"}}}, given(t, "shop/db", nil), "", ""},
+		{"another namespace lands here", config.Upstream{Rewrite: config.Rewrite{Namespaces: map[string]string{"store": "shop"}}}, given(t, "shop/db", nil), "collision", `"store"`},
+		{"another one lands where the prefix would put it", config.Upstream{Rewrite: config.Rewrite{NamespacePrefix: "e-", Namespaces: map[string]string{"store": "e-shop"}}}, given(t, "shop/db", nil), "collision", `"store"`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			reason, detail := imports(t, tc.u, config.Provenance{}).check(tc.r, tc.r.Provenance().Path, true)
+			if reason.String() != tc.reason || !strings.Contains(detail, tc.detail) || (detail == "") != (reason == imported) {
+				t.Errorf("%q: %q, want %q: …%s…", reason, detail, tc.reason, tc.detail)
+			}
+		})
+	}
+}
+
+func TestProvenanceIsThatOfTheFirstRelay(t *testing.T) {
+	first := imports(t, config.Upstream{}, config.Provenance{})
+	r, reshaped, err := first.reshape(given(t, "shop/db", nil).Stamped(first.stamp), nil)
+	if err != nil || reshaped {
+		t.Fatalf("reshaped %v, %v", reshaped, err)
+	}
+	want := mirror.Provenance{Source: "east", Cluster: "east-1", SourceVersion: "42", Path: []string{"hub"}}
+	if p := r.Provenance(); p.Source != want.Source || p.Cluster != want.Cluster || p.SourceVersion != want.SourceVersion || !slices.Equal(p.Path, want.Path) || r.Cluster() != "east-1" {
+		t.Errorf("%+v of cluster %s", p, r.Cluster())
+	}
+	second, err := NewRules(config.Upstream{Name: "near", ClusterID: "near", Services: config.Services{Mode: config.ServicesOmit}}, config.Provenance{Annotations: true, Relay: "far", MaxHops: 3}, "", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r, _, err = second.reshape(r.Stamped(second.relayStamp), nil); err != nil {
+		t.Fatal(err)
+	}
+	want.Path = []string{"hub", "far"}
+	if p := r.Provenance(); p.Source != "east" || p.SourceVersion != "42" || !slices.Equal(p.Path, want.Path) || r.Cluster() != "east-1" {
+		t.Errorf("behind a second relay: %+v of cluster %s", p, r.Cluster())
+	}
+}
+
+func TestProvenanceCanBeTurnedOff(t *testing.T) {
+	im := imports(t, config.Upstream{}, config.Provenance{Relay: "hub", MaxHops: 3})
+	in := given(t, "shop/db", nil)
+	r, _, err := im.reshape(in.Stamped(im.stamp), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Metadata().Annotations) != 0 || r.Cluster() != "east-1" || &r.DeltaEntry()[0] != &in.DeltaEntry()[0] {
+		t.Errorf("annotations %v of cluster %s", r.Metadata().Annotations, r.Cluster())
+	}
+}

@@ -1,0 +1,301 @@
+package intake
+
+import (
+	"log/slog"
+	"time"
+
+	"meshrelay/config"
+	"meshrelay/mirror"
+	"meshrelay/state"
+)
+
+const (
+	// syncPatience is how long deletions that a new stream seems to bring wait for its answers
+	// to be complete, before they are judged by what there is.
+	syncPatience = 10 * time.Second
+	// versionGrace is how long a name that one scope of a kind has lost with all others may
+	// still turn up in another scope before it counts as deleted.
+	versionGrace = time.Second
+	// longestSleep is when an Intake wants a Tick at the latest.
+	longestSleep = time.Hour
+)
+
+// Served is the set of resources that are served of the upstream. A mirror.Store is one.
+type Served interface {
+	Get(mirror.Key) *mirror.Resource
+	// Put and Remove are as those of mirror.Store.
+	Put(*mirror.Resource) (stored *mirror.Resource, changed bool)
+	Remove(mirror.Key) bool
+	Kinds() []mirror.Kind
+	List(kind mirror.Kind, namespace string) []*mirror.Resource
+	Counts() map[mirror.Kind]int
+	SetSynced()
+}
+
+// Policy is what decides what becomes of records that are imported. It changes at any time.
+type Policy struct {
+	Limits    config.Limits
+	Guard     config.Guard
+	Staleness config.Staleness
+}
+
+// PolicyOf returns the policy of an upstream.
+func PolicyOf(u config.Upstream) Policy { return Policy{u.Limits, u.Guard, u.Staleness} }
+
+// Intake is the state machine of one upstream. Its methods are called one at a time.
+type Intake struct {
+	name   string
+	served Served
+	keeps  bool // changes are written to disk
+	rules  *Rules
+	limits config.Limits
+	guard  config.Guard
+
+	// now and out are the time and the output of the step at hand.
+	now time.Time
+	out Output
+	// wake is when the next Tick is due; changed reports whether that has to be worked out anew.
+	wake    time.Time
+	changed bool
+
+	records
+	stream
+	departing
+	stale   staleness
+	tallies tallies
+	journal journal
+
+	frozen *state.Frozen
+	// differing are the keys of which a frozen source has something else than what is served.
+	differing map[mirror.Key]struct{}
+	// outdated are the keys of a frozen source that the source need not have, because other
+	// rules apply since (true), or because a rollback has brought them back (false).
+	outdated map[mirror.Key]bool
+	// unseen, while all is reconciled, are the served keys that no record has had yet.
+	unseen map[mirror.Key]struct{}
+
+	// synced reports whether what is served was ever all that the source had, told whether
+	// that was so since the start of the process.
+	synced, told bool
+	// served without: since when clients do not wait for the source, zero when they do.
+	without    time.Time
+	lastUpdate time.Time
+	panics     uint64
+	nameBuffer []byte // of peekName
+	broken     broken
+	// fault, which only tests set, panics.
+	fault func(*mirror.Resource)
+}
+
+// stream is what is known of the present stream of the source.
+type stream struct {
+	// open reports whether there is one, and opened has the scopes that it is to answer.
+	open   bool
+	opened []string
+	// syncing: it has not answered everything, and opening: nor has it ever. openedAt is the
+	// newest departure when it began. Deletions wait until syncingUntil at most.
+	syncing, opening bool
+	openedAt         uint64
+	syncingUntil     time.Time
+	// unswept reports whether what is served may be of a former source or process, and was not
+	// compared yet with all that the present one has.
+	unswept bool
+	// complete and completeAt tell whether and when the present source has answered everything
+	// for the first time.
+	complete   bool
+	completeAt time.Time
+}
+
+// New returns an Intake of which nothing is served. keeps reports whether changes are taken by
+// TakeChanges.
+func New(name string, served Served, rules *Rules, policy Policy, keeps bool) *Intake {
+	in := &Intake{
+		name: name, served: served, keeps: keeps, rules: rules,
+		records: newRecords(), departing: newDeparting(), tallies: newTallies(), journal: newJournal(),
+		differing: map[mirror.Key]struct{}{}, outdated: map[mirror.Key]bool{},
+		changed: true,
+	}
+	in.limits, in.guard = policy.Limits, policy.Guard
+	in.stale.setRules(policy.Staleness)
+	return in
+}
+
+// Step takes the machine over an event at a time, which must not be before that of the last one.
+// An error says that nothing has changed.
+func (in *Intake) Step(now time.Time, e Event) (Output, error) {
+	in.now, in.out = now, Output{}
+	out := &in.out
+	err := e.step(in, out)
+	if in.changed || !now.Before(in.wake) {
+		in.changed = false
+		in.wake = in.due()
+	}
+	out.Wake = in.wake
+	return *out, err
+}
+
+// replan has the time of the next Tick worked out anew.
+func (in *Intake) replan() { in.changed = true }
+
+func (in *Intake) note(level slog.Level, message string, args ...any) {
+	in.out.Notes = append(in.out.Notes, Note{level, message, args})
+}
+
+func (Tick) step(in *Intake, _ *Output) error {
+	in.replan()
+	return nil
+}
+
+// due does what the passing of time demands, and returns when there will be something to do again.
+func (in *Intake) due() time.Time {
+	wake := in.now.Add(longestSleep)
+	until := func(t time.Time) {
+		if t.IsZero() {
+			return
+		}
+		if soonest := in.now.Add(time.Millisecond); t.Before(soonest) {
+			t = soonest
+		}
+		if t.Before(wake) {
+			wake = t
+		}
+	}
+	in.endGraces(func(k *kind) bool { return !in.now.Before(k.graceUntil) })
+	in.expire()
+	if len(in.leaving) > 0 || in.held != nil {
+		in.judge(false)
+	}
+	in.noteHeld()
+	if len(in.leaving) > 0 && in.held == nil && in.syncing {
+		until(in.syncingUntil)
+	}
+	if in.held != nil {
+		in.askToRepeat()
+		until(in.nextOfHold())
+	}
+	if f := in.frozen; f != nil && !f.Until.IsZero() {
+		switch {
+		case in.now.Before(f.Until):
+			until(f.Until)
+		case in.stale.inContact: // else the end waits for that
+			in.note(slog.LevelInfo, "unfreezing, the time of the freeze is over", "since", f.Since.UTC().Format(time.RFC3339))
+			in.thaw("end of the freeze")
+			until(in.now)
+		}
+	}
+	for _, k := range in.kinds {
+		until(k.graceUntil)
+	}
+	until(in.stale.next(in.now))
+	return wake
+}
+
+// SetPolicy is the event that other limits, another guard or another staleness count.
+type SetPolicy struct{ Policy }
+
+func (e SetPolicy) step(in *Intake, _ *Output) error {
+	in.limits, in.guard = e.Limits, e.Guard
+	if in.held != nil && !in.isOver() {
+		in.held.asked = time.Time{} // there is more time now: what comes of it does not count
+	}
+	in.stale.setRules(e.Staleness)
+	back := in.stale.reconsider(in.now)
+	if in.stale.marked && !in.stale.marks() {
+		in.showPlain()
+	}
+	if back && in.frozen == nil {
+		in.reconcileAll(false)
+		in.end(in.unsettled())
+	}
+	in.replan()
+	return nil
+}
+
+// Succeeded is the event that another source takes the place of the one before, with the same
+// name. What the former one had is what the new one begins with; under other rules it is
+// imported anew.
+type Succeeded struct{ Rules *Rules }
+
+func (e Succeeded) step(in *Intake, _ *Output) error {
+	in.closed()
+	same, records := in.rules.Version() == e.Rules.Version(), in.kept()
+	in.rules = e.Rules
+	in.journal.reported = time.Time{}
+	in.adopt(records, same)
+	return nil
+}
+
+// Restored is the event that the disk has something of the upstream. It is the first event.
+type Restored struct{ Saved state.Saved }
+
+func (e Restored) step(in *Intake, _ *Output) error {
+	meta := e.Saved.Meta
+	in.without = meta.ServeWithout
+	records := in.admitted(e.Saved.Records)
+	if len(records) == 0 && !meta.Synced && meta.Frozen == nil {
+		return nil
+	}
+	in.note(slog.LevelInfo, "serving what is kept on disk, until the upstream has synced",
+		"resources", len(records), "lastContact", meta.LastContact, "frozen", meta.Frozen != nil)
+	in.lastUpdate, in.frozen, in.synced = meta.LastContact, meta.Frozen, meta.Synced
+	in.before = heldBefore{since: meta.HeldSince, ran: meta.HeldRan, held: meta.Held}
+	in.stale.restore(meta.LastContact, in.now, in.frozen == nil)
+	gone := map[mirror.Kind]int{}
+	for i := range records {
+		in.restoreServed(records[i].Resource, gone)
+	}
+	if len(gone) > 0 {
+		in.journal.because("staleness")
+		in.noteExpired(gone)
+	}
+	if in.synced {
+		in.served.SetSynced()
+	}
+	// What was frozen may be of rules before those that it was written down with.
+	in.adopt(records, meta.Fingerprint == in.rules.Version() && meta.Frozen == nil)
+	return nil
+}
+
+// restoreServed serves a resource that the disk has, unless it has expired.
+func (in *Intake) restoreServed(r *mirror.Resource, gone map[mirror.Kind]int) {
+	key := r.Key()
+	if in.stale.withholds(key.Kind) {
+		in.stale.count(key, true)
+		in.dirty(key, origin{})
+		gone[key.Kind]++
+		return
+	}
+	if in.served.Get(key) == nil {
+		in.tallies.add(key.Kind, false)
+	}
+	in.served.Put(in.stale.annotated(key, r))
+}
+
+// admitted returns the records of a disk that may be served at all, as far as that depends on the
+// scope of a kind. The other rules are looked at when they are imported.
+func (in *Intake) admitted(records []state.Record) (out []state.Record) {
+	for _, r := range records {
+		if in.rules.admits(r) {
+			out = append(out, r)
+			continue
+		}
+		in.dirty(r.Resource.Key(), origin{})
+		in.note(slog.LevelWarn, "kept resource is not served", "resource", r.Resource.Key(),
+			"reason", "it has no namespace, and import.namespaces includes only some")
+	}
+	return out
+}
+
+// ServeWithout is the event that clients do not wait for the source any more, until it has synced.
+type ServeWithout struct{}
+
+func (ServeWithout) step(in *Intake, _ *Output) error {
+	in.without = in.now.UTC()
+	return nil
+}
+
+// ServedWithout reports whether ServeWithout was stepped over and the source has not synced since.
+func (in *Intake) ServedWithout() bool { return !in.without.IsZero() }
+
+// Synced reports whether the present source has told all that it has at least once.
+func (in *Intake) Synced() bool { return in.complete }

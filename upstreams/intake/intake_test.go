@@ -1,0 +1,272 @@
+package intake
+
+import (
+	"errors"
+	"iter"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	mcp "istio.io/api/mcp/v1alpha1"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"meshrelay/config"
+	"meshrelay/internal/fakexds"
+	"meshrelay/mirror"
+	"meshrelay/state"
+)
+
+const entryURL = "networking.istio.io/v1/ServiceEntry"
+
+// machine is an intake that a test steps over events.
+type machine struct {
+	*Intake
+	t     *testing.T
+	store *mirror.Store
+	now   time.Time
+}
+
+func newMachine(t *testing.T, relayed bool, p config.Provenance) *machine {
+	t.Helper()
+	u := config.Upstream{Name: "east", ClusterID: "east-1", Services: config.Services{Mode: config.ServicesOmit}, Guard: config.Guard{Percent: 100}}
+	rules, err := NewRules(u, p, "", relayed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &machine{t: t, store: mirror.NewStore(), now: time.Unix(1_000_000, 0)}
+	m.Intake = New(u.Name, m.store, rules, PolicyOf(u), true)
+	return m
+}
+
+func (m *machine) step(e Event) Output {
+	m.t.Helper()
+	out, err := m.Step(m.now, e)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return out
+}
+
+func entry(name, host string) fakexds.Resource {
+	return fakexds.MCP(name, &networking.ServiceEntry{Hosts: []string{host}})
+}
+
+// update is an update of the ServiceEntries.
+func (m *machine) update(complete bool, resources ...fakexds.Resource) Update {
+	m.t.Helper()
+	scope, err := TypeScope(entryURL)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return Update{Scope: scope, Complete: complete, Room: len(resources), Elements: each(func(yield func(Element) bool) {
+		for _, r := range resources {
+			raw, err := proto.Marshal(r.Any)
+			if err != nil {
+				m.t.Fatal(err)
+			}
+			if !yield(Element{Name: []byte(r.Name), Raw: raw}) {
+				return
+			}
+		}
+	})}
+}
+
+func each(f func(yield func(Element) bool)) func(int) iter.Seq[Element] {
+	return func(int) iter.Seq[Element] { return f }
+}
+
+// holds demands that these ServiceEntries are served: "name=host".
+func (m *machine) holds(want ...string) {
+	m.t.Helper()
+	got := []string{}
+	for _, r := range m.store.List(serviceEntryKind, "") {
+		se := &networking.ServiceEntry{}
+		if err := r.Body().UnmarshalTo(se); err != nil {
+			m.t.Fatal(err)
+		}
+		got = append(got, r.FullName()+"="+strings.Join(se.Hosts, ","))
+	}
+	if !slices.Equal(got, want) {
+		m.t.Fatalf("served is %q, want %q", got, want)
+	}
+}
+
+// overBad panics over what is called "bad", and counts.
+func overBad(n *int) func(*mirror.Resource) {
+	return func(r *mirror.Resource) {
+		if r.Key().Name == "bad" {
+			*n++
+			panic("no good")
+		}
+	}
+}
+
+func TestPanicOverAResourceCostsThatResource_C7(t *testing.T) {
+	for name, complete := range map[string]bool{"sotw": true, "delta": false} {
+		t.Run(name, func(t *testing.T) {
+			m := newMachine(t, true, config.Provenance{})
+			send := func(resources ...fakexds.Resource) error {
+				out := m.step(Received{Updates: []Update{m.update(complete, resources...)}})
+				return out.Err()
+			}
+			if err := send(entry("shop/a", "a1"), entry("shop/bad", "b1")); err != nil {
+				t.Fatal(err)
+			}
+			tried := 0
+			m.fault = overBad(&tried)
+			again := func(tries int) {
+				t.Helper()
+				err := send(entry("shop/a", "a2"), entry("shop/bad", "b2"), entry("shop/c", "c"))
+				if err == nil || !strings.Contains(err.Error(), "shop/bad") || !strings.Contains(err.Error(), "internal error") {
+					t.Errorf("the NACK is %v", err)
+				}
+				m.holds("shop/a=a2", "shop/bad=b1", "shop/c=c")
+				if st := m.Status(m.now); tried != tries || st.Panics != uint64(tries) || st.RefusedTotal != 1 {
+					t.Errorf("tried %d times, want %d; %d panics, refused %v", tried, tries, st.Panics, st.Refused)
+				}
+			}
+			again(1)
+			again(1) // the same content is not tried again
+			if err := send(entry("shop/a", "a2"), entry("shop/bad", "b3"), entry("shop/c", "c")); err == nil || tried != 2 {
+				t.Errorf("other content is not tried: %v", err)
+			}
+			m.fault = nil
+			if err := send(entry("shop/a", "a2"), entry("shop/bad", "b4"), entry("shop/c", "c")); err != nil {
+				t.Error(err)
+			}
+			m.holds("shop/a=a2", "shop/bad=b4", "shop/c=c")
+		})
+	}
+}
+
+func TestPanicOverAResponseCostsThatResponse(t *testing.T) {
+	m := newMachine(t, true, config.Provenance{})
+	m.step(Received{Updates: []Update{m.update(true, entry("shop/a", "a"), entry("shop/b", "b"))}})
+	broken := m.update(true)
+	broken.Elements = each(func(func(Element) bool) { panic("no") })
+	out := m.step(Received{Updates: []Update{broken}})
+	if err := out.Err(); err == nil || !strings.Contains(err.Error(), "internal error") || !out.Unread {
+		t.Errorf("the NACK is %v", err)
+	}
+	m.holds("shop/a=a", "shop/b=b")
+	m.step(Received{Updates: []Update{m.update(true, entry("shop/b", "b2"))}})
+	m.holds("shop/b=b2")
+}
+
+// TestWhatADiskHasAndPanicsIsSetAside: neither does it end the process, nor does it panic again and
+// again.
+func TestWhatADiskHasAndPanicsIsSetAside(t *testing.T) {
+	before := newMachine(t, true, config.Provenance{})
+	before.step(Received{Updates: []Update{before.update(true, entry("shop/a", "a"), entry("shop/bad", "b"))}})
+	m := newMachine(t, true, config.Provenance{})
+	tried := 0
+	m.fault = overBad(&tried)
+	m.step(Restored{Saved: state.Saved{Meta: state.Meta{Synced: true, LastContact: m.now, Fingerprint: "other rules"}, Records: before.kept()}})
+	m.holds("shop/a=a")
+	if st := m.Status(m.now); st.Panics != 1 || st.RefusedTotal != 1 || !strings.Contains(st.Refused[0].Resource, "shop/bad") {
+		t.Errorf("status %+v", st)
+	}
+	if changes, _ := m.TakeChanges(m.now); !slices.ContainsFunc(changes, func(c state.Change) bool { return c.Key.Name == "bad" && c.Record == nil }) {
+		t.Errorf("it stays on the disk: %v", changes)
+	}
+}
+
+func TestPanicOverAnObjectOfAFileCostsThatObject(t *testing.T) {
+	m := newMachine(t, false, config.Provenance{})
+	tell := func(hosts ...string) Result {
+		t.Helper()
+		scope := KindScope(serviceEntryKind)
+		return m.step(Received{Live: true, Updates: []Update{{Scope: scope, Complete: true, Elements: each(func(yield func(Element) bool) {
+			for i, host := range hosts {
+				r, err := mirror.Decode(serviceEntryKind, raw(t, entry([]string{"shop/a", "shop/bad"}[i], host)), "east")
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !yield(Element{Resource: r}) {
+					return
+				}
+			}
+		})}}}).Result
+	}
+	tell("a1", "b1")
+	m.holds("shop/a=a1", "shop/bad=b1")
+	tried := 0
+	m.fault = overBad(&tried)
+	for range 2 { // the same content is not tried again
+		if out := tell("a2", "b2"); out.RefusedTotal != 1 || !strings.Contains(out.Refused[0].Reason, "internal error") {
+			t.Errorf("refused %v", out.Refused)
+		}
+		m.holds("shop/a=a2", "shop/bad=b1")
+	}
+	if st := m.Status(m.now); tried != 1 || st.Panics != 1 || st.RefusedTotal != 1 {
+		t.Errorf("tried %d times, status %+v", tried, st)
+	}
+}
+
+func raw(t *testing.T, r fakexds.Resource) []byte {
+	t.Helper()
+	b, err := proto.Marshal(r.Any)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func TestWhatCountsTowardsTheLimitsIsWhatIsHeld(t *testing.T) {
+	m := newMachine(t, true, config.Provenance{Annotations: true, Relay: "r", MaxHops: 8})
+	for i := range 100 {
+		version := []string{"1", "1000000000000000000"}[i%2]
+		m.step(Received{Updates: []Update{m.update(true, fakexds.MCP("ns/a", &networking.ServiceEntry{Hosts: []string{"a.example"}}, func(r *mcp.Resource) { r.Metadata.Version = version }))}})
+	}
+	actual := 0
+	m.all(func(_ *scope, _ string, rec *record) { actual += rec.size() })
+	if m.bytes != actual || actual == 0 {
+		t.Errorf("accounted %d bytes, held %d", m.bytes, actual)
+	}
+}
+
+// TestTheVersionOfRulesIsThatOfTheSettingsInUse: another build may know more settings.
+func TestTheVersionOfRulesIsThatOfTheSettingsInUse(t *testing.T) {
+	version := func(u config.Upstream) string {
+		t.Helper()
+		u.Name, u.Services.Mode = "east", config.ServicesOmit
+		rules, err := NewRules(u, config.Provenance{}, "", true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return rules.Version()
+	}
+	plain := version(config.Upstream{})
+	if !strings.HasPrefix(plain, "v3-") {
+		t.Errorf("the version is %q", plain)
+	}
+	if got := version(config.Upstream{Rewrite: config.Rewrite{Namespaces: map[string]string{}}, Import: config.Import{Kinds: []string{}}, Required: true}); got != plain {
+		t.Errorf("settings that do nothing make another version: %q, %q", got, plain)
+	}
+	for what, u := range map[string]config.Upstream{
+		"a prefix":   {Rewrite: config.Rewrite{NamePrefix: "p-"}},
+		"a kind":     {Import: config.Import{Kinds: []string{"vs"}}},
+		"a cluster":  {ClusterID: "west"},
+		"a revision": {Generated: config.GeneratedKeep},
+	} {
+		if version(u) == plain {
+			t.Errorf("%s makes no other version", what)
+		}
+	}
+}
+
+// TestAnOrderThatIsRefusedChangesNothing: nor does one that is only tried.
+func TestAnOrderThatIsRefusedChangesNothing(t *testing.T) {
+	m := newMachine(t, true, config.Provenance{})
+	for _, e := range []Event{Unfreeze{}, Release{Order{All: true}}} {
+		if _, err := m.Step(m.now, e); !errors.Is(err, ErrNotPossible) {
+			t.Errorf("%T: %v", e, err)
+		}
+	}
+	m.step(Freeze{Order{DryRun: true}})
+	if m.Status(m.now).Frozen != nil {
+		t.Error("frozen by a trial")
+	}
+}

@@ -1,0 +1,168 @@
+package intake
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"meshrelay/mirror"
+	"meshrelay/state"
+)
+
+const (
+	// contactGrain is how exactly the time of the last contact is kept on disk while the
+	// contact lasts.
+	contactGrain = time.Minute
+	// maxGone is how many keys that are gone are remembered while nothing can be written, in
+	// addition to twice as many as there are resources.
+	maxGone = 20_000
+	// maxCauses bounds the causes of one revision.
+	maxCauses = 4
+)
+
+// journal is what is served and not on disk yet.
+type journal struct {
+	// dirty are the keys, each with what it is served of.
+	dirty map[mirror.Key]origin
+	// whole reports whether there were too many to remember: all that there is has to be
+	// written, and nothing else. tookWhole reports whether the last to take changes was told so.
+	whole, tookWhole bool
+	// causes is what has led to the changes, if not the source alone, and tookCauses what had
+	// led to those that were taken last.
+	causes, tookCauses []string
+	// reported is the last contact, as it was told last.
+	reported time.Time
+}
+
+// origin is what a key is served of: a record, or what a disk had. It is empty for what is gone.
+type origin struct {
+	record *record
+	scope  *scope
+	saved  *state.Record
+}
+
+func newJournal() journal { return journal{dirty: map[mirror.Key]origin{}} }
+
+// because notes what the changes from here on are due to, if not to the source alone.
+func (j *journal) because(cause string) {
+	if len(j.causes) < maxCauses && !slices.Contains(j.causes, cause) {
+		j.causes = append(j.causes, cause)
+	}
+}
+
+// dirty notes that a key is served of something else than before.
+func (in *Intake) dirty(key mirror.Key, o origin) {
+	if in.keeps {
+		in.journal.dirty[key] = o
+	}
+}
+
+// recordOf returns what is to be written of a key, nil when it is gone.
+func (in *Intake) recordOf(key mirror.Key, o origin) *state.Record {
+	r := in.stale.plain(in.served, key)
+	if r == nil {
+		return nil
+	}
+	out := &state.Record{Resource: r}
+	switch {
+	case o.record != nil && o.record.resource.Equal(r):
+		*out = o.record.kept(in.rules.typeURL(o.scope))
+	case o.saved != nil && o.saved.Resource.Equal(r):
+		*out = *o.saved
+	}
+	return out
+}
+
+// boundJournal bounds what is remembered while the disk is full.
+func (in *Intake) boundJournal() {
+	if len(in.journal.dirty) <= 2*in.tallies.all.size+maxGone {
+		return
+	}
+	in.journal.whole = true
+	for key := range in.journal.dirty {
+		if in.served.Get(key) == nil {
+			delete(in.journal.dirty, key)
+		}
+	}
+}
+
+// MarkAll has everything that is served written anew, because it is not on disk any more.
+func (in *Intake) MarkAll() {
+	origins := make(map[mirror.Key]origin, in.resources)
+	in.all(func(sc *scope, _ string, rec *record) {
+		if rec.resource != nil {
+			// Of what is served against what the source has, only the content is known.
+			origins[rec.resource.Key()] = origin{record: rec, scope: sc}
+		}
+	})
+	in.eachServed(func(r *mirror.Resource) {
+		if _, newer := in.journal.dirty[r.Key()]; !newer {
+			in.journal.dirty[r.Key()] = origins[r.Key()]
+		}
+	})
+}
+
+// TakeChanges hands over what is to be written to disk, all as of now.
+func (in *Intake) TakeChanges(now time.Time) ([]state.Change, state.Meta) {
+	in.now = now
+	j := &in.journal
+	whole := j.whole
+	if whole {
+		in.MarkAll()
+	}
+	j.whole, j.tookWhole = false, whole
+	changes := make([]state.Change, 0, len(j.dirty))
+	for key, o := range j.dirty {
+		changes = append(changes, state.Change{Key: key, Record: in.recordOf(key, o)})
+	}
+	if len(j.dirty) > 0 {
+		j.dirty = map[mirror.Key]origin{}
+	}
+	meta := in.meta()
+	meta.Whole = whole
+	meta.By = strings.Join(j.causes, ", ")
+	j.causes, j.tookCauses = nil, j.causes
+	return changes, meta
+}
+
+// meta returns what is to be written of the upstream beside its resources.
+func (in *Intake) meta() state.Meta {
+	last := in.stale.since
+	if in.stale.inContact {
+		last = in.now
+		if last.Sub(in.journal.reported) < in.stale.grain() {
+			last = in.journal.reported
+		}
+	}
+	if !last.IsZero() {
+		in.journal.reported = last
+	}
+	meta := state.Meta{
+		Synced: in.synced, LastContact: last, Frozen: in.frozen, ServeWithout: in.without, Fingerprint: in.rules.Version(),
+		HeldSince: in.before.since, HeldRan: in.before.ran, Held: in.before.held,
+	}
+	if in.held != nil {
+		meta.HeldSince, meta.HeldRan, meta.Held = in.held.since, in.held.elapsed(in.now), len(in.leaving)
+		if !in.held.running.IsZero() {
+			meta.HeldRan = meta.HeldRan.Truncate(max(min(contactGrain, in.guard.HoldFor.D()/10), time.Second))
+		}
+	}
+	return meta
+}
+
+// GiveBack takes back changes that could not be written: they are among the next.
+func (in *Intake) GiveBack(changes []state.Change) {
+	j := &in.journal
+	j.whole = j.whole || j.tookWhole
+	later := j.causes
+	j.causes = j.tookCauses
+	for _, cause := range later {
+		j.because(cause)
+	}
+	for _, c := range changes {
+		if _, newer := j.dirty[c.Key]; !newer {
+			j.dirty[c.Key] = origin{saved: c.Record}
+		}
+	}
+	in.boundJournal()
+}

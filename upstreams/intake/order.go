@@ -1,0 +1,161 @@
+package intake
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+
+	"meshrelay/mirror"
+)
+
+// Errors of what an operator asks for, to be checked with errors.Is.
+var (
+	ErrUnknownUpstream = errors.New("unknown upstream")
+	ErrNotPossible     = errors.New("not possible")
+)
+
+func notPossible(format string, args ...any) error {
+	return fmt.Errorf("%w: %w", ErrNotPossible, fmt.Errorf(format, args...))
+}
+
+const (
+	// maxReasonBytes bounds what is kept of an operator's reason.
+	maxReasonBytes = 256
+	// maxShown bounds the resources that an effect or a refusal names.
+	maxShown = 20
+	// maxParts bounds the parts of a hold that one order names.
+	maxParts = 100
+	// longestFreeze bounds how long a freeze with an end lasts.
+	longestFreeze = 365 * 24 * time.Hour
+)
+
+// Order is what an operator asks of an upstream. Each field but the
+// first two belongs to one kind of order.
+type Order struct {
+	// Reason is kept with what comes of the order: 256 bytes at most, in printable characters.
+	Reason string
+	// DryRun asks for the effect of the order, and changes nothing.
+	DryRun bool
+	// For ends a freeze after that time, once the upstream is in contact. Zero: it has no end.
+	For time.Duration
+	// Force ends a freeze although the upstream is out of contact.
+	Force bool
+	// To is the revision to roll back to.
+	To uint64
+	// Hold, Only and All are what to release: all that is held unless that is more than what
+	// was held under the name Hold; or what Only picks of it; or whatever is held.
+	Hold string
+	Only []Part
+	All  bool
+}
+
+// Part picks resources by kind and namespace.
+type Part struct {
+	kinds []mirror.Kind // none: all
+	// namespace is the one that is served; "*" is any, empty is for what has none.
+	namespace string
+}
+
+// ParsePart parses KIND/NAMESPACE: a kind as kubectl takes it, or group/Kind, or * for
+// every kind; and a namespace, or * for every one.
+func ParsePart(text string) (Part, error) {
+	i := strings.LastIndexByte(text, '/')
+	if i < 0 {
+		return Part{}, fmt.Errorf("%.64q: want KIND/NAMESPACE, as in virtualservice/shop, or */shop, or vs/*", text)
+	}
+	s := Part{namespace: text[i+1:]}
+	if word := text[:i]; word != "*" {
+		kinds, err := mirror.ParseKinds(word)
+		if err != nil {
+			return Part{}, err
+		}
+		s.kinds = kinds
+	}
+	return s, nil
+}
+
+func (s Part) picks(key mirror.Key) bool {
+	return (s.namespace == "*" || s.namespace == key.Namespace) && (len(s.kinds) == 0 || slices.Contains(s.kinds, key.Kind))
+}
+
+// picks reports whether an order to release is about a key.
+func (o Order) picks(key mirror.Key) bool {
+	return len(o.Only) == 0 || slices.ContainsFunc(o.Only, func(s Part) bool { return s.picks(key) })
+}
+
+// CheckReason returns the error of a reason that can not be kept.
+func CheckReason(reason string) error {
+	if len(reason) > maxReasonBytes {
+		return fmt.Errorf("the reason has %d bytes: want %d at most", len(reason), maxReasonBytes)
+	}
+	if strings.ContainsFunc(reason, func(r rune) bool { return r == unicode.ReplacementChar || !unicode.IsPrint(r) }) {
+		return fmt.Errorf("the reason %q: want printable characters", reason)
+	}
+	return nil
+}
+
+// Check returns what is wrong with an order of any kind.
+func (o Order) Check() error {
+	err := CheckReason(o.Reason)
+	switch {
+	case err != nil:
+	case o.For < 0 || o.For > longestFreeze:
+		err = fmt.Errorf("freeze for %v: want %v at most", o.For, longestFreeze)
+	case len(o.Only) > maxParts:
+		err = fmt.Errorf("%d parts of a hold: want %d at most", len(o.Only), maxParts)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrNotPossible, err)
+	}
+	return nil
+}
+
+// withReason adds an operator's reason to what a revision came from.
+func withReason(what, reason string) string {
+	if reason == "" {
+		return what
+	}
+	return what + " (" + reason + ")"
+}
+
+// Effect is what an order changes of what is served of an upstream.
+type Effect struct {
+	// Added, Changed and Removed count resources. Kept are those that stay as they are.
+	Added   int `json:"added"`
+	Changed int `json:"changed"`
+	Removed int `json:"removed"`
+	Kept    int `json:"kept"`
+	// Held are deletions that the guard holds back, or goes on to hold back: of an end of a
+	// freeze they are among Removed, of a release they are not.
+	Held int `json:"held,omitempty"`
+	// Resources names some, sorted: "+ group/Kind namespace/name" is added, ~ is changed,
+	// - is removed.
+	Resources []string `json:"resources,omitempty"`
+}
+
+// count counts a resource in that was served, is to be served, or both.
+func (e *Effect) count(key mirror.Key, was, will bool) {
+	mark := "~ "
+	switch {
+	case was && will:
+		e.Changed++
+	case will:
+		mark = "+ "
+		e.Added++
+	default:
+		mark = "- "
+		e.Removed++
+	}
+	e.Resources = append(e.Resources, mark+key.String())
+}
+
+// finish sorts what is named, and bounds it.
+func (e *Effect) finish() {
+	slices.SortFunc(e.Resources, func(a, b string) int { return strings.Compare(a[2:], b[2:]) })
+	if len(e.Resources) > maxShown {
+		e.Resources = slices.Clone(e.Resources[:maxShown])
+	}
+}

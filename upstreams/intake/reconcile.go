@@ -1,0 +1,312 @@
+package intake
+
+import (
+	"encoding/binary"
+	"maps"
+	"slices"
+
+	"github.com/zeebo/xxh3"
+
+	"meshrelay/mirror"
+	"meshrelay/state"
+)
+
+// begin starts what takes effect as one, up to end.
+func (in *Intake) begin() {
+	if len(in.leaving) == 0 && (!in.syncing || !in.now.Before(in.syncingUntil)) {
+		in.tallies.settle() // nothing was gone when that came
+		if in.syncing && in.opening {
+			in.before = heldBefore{} // nor is what was held before
+		}
+	}
+}
+
+// end decides what becomes of deletions, and returns how many are carried out. syncing reports
+// whether the source has not told yet all that it has.
+func (in *Intake) end(syncing bool) (removed int) {
+	if syncing && !in.syncing {
+		in.syncingUntil = in.now.Add(syncPatience)
+		in.replan()
+	}
+	complete := in.opening && !syncing
+	in.syncing = syncing
+	removed = in.judge(complete)
+	if complete {
+		in.opening, in.before = false, heldBefore{}
+	}
+	if len(in.leaving) > 0 {
+		in.replan() // the patience with them ends by the clock, and so does a hold
+	}
+	in.boundJournal()
+	return removed
+}
+
+// reconcile brings what is served of names of a kind to what the records have, and returns how
+// many of them are new or changed for clients. It is called between begin and end.
+func (in *Intake) reconcile(k *kind, names []string) (differ int) {
+	for _, name := range names {
+		if in.reconcileOne(k, name) {
+			differ++
+		}
+	}
+	return differ
+}
+
+// reconcileOne is reconcile for one name. A panic leaves what is served under it as it is.
+func (in *Intake) reconcileOne(k *kind, name string) (differs bool) {
+	defer func() {
+		if p := mirror.Recovered(recover()); p != nil {
+			_ = in.panicked(name, p) // there is no update any more to refuse it in
+			differs = false
+		}
+	}()
+	rec, sc := k.find(name)
+	if rec != nil {
+		return in.serve(rec, sc)
+	}
+	original, ok := keyOf(k.kind, name)
+	if !ok {
+		return false
+	}
+	key := in.rules.keyOf(original)
+	if k.waits() {
+		k.pending[name] = struct{}{}
+		delete(in.unseen, key) // what is served of it stays until then
+		return false
+	}
+	in.remove(key)
+	return false
+}
+
+func keyOf(kind mirror.Kind, name string) (mirror.Key, bool) {
+	if kind == mirror.MeshConfig {
+		return mirror.Key{Kind: kind, Name: mirror.MeshConfigName}, true
+	}
+	namespace, name, err := mirror.ParseFullName(name)
+	return mirror.Key{Kind: kind, Namespace: namespace, Name: name}, err == nil
+}
+
+// serve has a record served, as far as freeze and staleness allow. It reports whether that is a
+// change to clients.
+func (in *Intake) serve(rec *record, sc *scope) (changed bool) {
+	key := rec.resource.Key()
+	if in.stay(key) && in.held != nil {
+		in.held.returned = in.now
+	}
+	delete(in.unseen, key)
+	delete(in.outdated, key)
+	switch {
+	case in.frozen != nil:
+		in.compare(key, rec.resource)
+		return false
+	case in.stale.withholds(key.Kind):
+		in.stale.count(key, true)
+		return false
+	}
+	stored, changed := in.put(key, rec.resource)
+	if changed {
+		in.dirty(key, origin{record: rec, scope: sc})
+	}
+	before := rec.size()
+	rec.resource = stored
+	in.account(before, rec.size())
+	return changed
+}
+
+// put serves a resource. It returns what is stored of it, without the annotation of what is stale.
+func (in *Intake) put(key mirror.Key, r *mirror.Resource) (stored *mirror.Resource, changed bool) {
+	shown, old := in.stale.annotated(key, r), in.served.Get(key)
+	isNew := old == nil
+	if brokenI2 && in.broken.swallows(old, r) {
+		return r, false
+	}
+	if brokenI3 {
+		in.broken.replaces(old)
+	}
+	stored, changed = in.served.Put(shown)
+	if len(in.stale.withholding) > 0 {
+		in.stale.count(key, false)
+	}
+	if isNew {
+		in.tallies.add(key.Kind, true)
+	}
+	if shown != r {
+		stored = r
+	}
+	return stored, changed
+}
+
+// remove notes that the source does not have what is served under a key. What becomes of that may
+// be judged later.
+func (in *Intake) remove(key mirror.Key) {
+	switch {
+	case in.frozen != nil:
+		in.compare(key, nil)
+	case in.stale.withholds(key.Kind):
+		in.stale.count(key, false)
+	case in.served.Get(key) != nil:
+		in.depart(key)
+	}
+}
+
+// drop takes a key out of what is served.
+func (in *Intake) drop(key mirror.Key) bool {
+	in.stale.forget(key)
+	in.dirty(key, origin{})
+	if !in.served.Remove(key) {
+		return false
+	}
+	in.tallies.remove(key.Kind)
+	return true
+}
+
+// eachServed calls f with all that is served.
+func (in *Intake) eachServed(f func(*mirror.Resource)) {
+	for _, kind := range in.served.Kinds() {
+		for _, r := range in.served.List(kind, "") {
+			f(r)
+		}
+	}
+}
+
+// servedKeys returns the keys of what is served.
+func (in *Intake) servedKeys() map[mirror.Key]struct{} {
+	keys := make(map[mirror.Key]struct{}, in.tallies.all.size)
+	in.eachServed(func(r *mirror.Resource) { keys[r.Key()] = struct{}{} })
+	return keys
+}
+
+// reconcileAll brings all that is served to what the records have. What no record has is gone. It
+// is called between begin and end.
+func (in *Intake) reconcileAll(meant bool) {
+	clear(in.differing) // it is found anew
+	in.reconcileOver(in.servedKeys(), meant)
+}
+
+// reconcileOver reconciles all names. Of keys, what no record has is gone; meant reports whether
+// that was meant to go, because the config has changed: the guard does not look at it then.
+func (in *Intake) reconcileOver(keys map[mirror.Key]struct{}, meant bool) {
+	in.unseen = keys
+	for _, k := range in.kinds {
+		names := make(map[string]struct{}, len(k.pending))
+		maps.Copy(names, k.pending)
+		for _, sc := range k.scopes {
+			for name, rec := range sc.byName {
+				if rec.resource != nil {
+					names[name] = struct{}{}
+				}
+			}
+		}
+		in.reconcile(k, slices.Collect(maps.Keys(names)))
+	}
+	if meant {
+		in.journal.because("config")
+	}
+	ruled := meant
+	for key := range in.unseen {
+		_, leaves := in.leaving[key]
+		intended := meant || in.outdated[key]
+		switch {
+		case in.unswept && !meant && !in.isOutdated(key): // the source may have it still
+		case in.frozen != nil:
+			if meant {
+				in.outdated[key] = true
+			}
+			in.remove(key)
+		case !intended:
+			in.remove(key)
+		case meant && leaves: // it is not on account of this
+		default:
+			in.drop(key)
+			ruled = true
+		}
+	}
+	in.unseen = nil
+	if in.frozen == nil {
+		clear(in.outdated)
+		if ruled {
+			in.tallies.forget()
+		}
+	}
+}
+
+func (in *Intake) isOutdated(key mirror.Key) bool {
+	_, outdated := in.outdated[key]
+	return outdated
+}
+
+// kept returns the records that hold something, as they are kept on disk.
+func (in *Intake) kept() []state.Record {
+	out := make([]state.Record, 0, in.resources)
+	in.all(func(sc *scope, _ string, rec *record) {
+		if rec.resource != nil {
+			out = append(out, rec.kept(in.rules.typeURL(sc)))
+		}
+	})
+	return out
+}
+
+// adopt begins with records of before: of a former source, or of the disk. same reports whether the
+// rules are those of then. Otherwise the records are imported anew, and the source is asked for all
+// content again.
+func (in *Intake) adopt(records []state.Record, same bool) {
+	in.records = newRecords()
+	in.stream = stream{unswept: true, syncing: in.syncing, syncingUntil: in.syncingUntil}
+	held := map[mirror.Key]struct{}{}
+	for i := range records {
+		if key, judged := in.adoptOne(&records[i], same); judged && in.served.Get(key) != nil {
+			held[key] = struct{}{}
+		}
+	}
+	if same {
+		return
+	}
+	in.reconcileOver(held, true)
+	in.end(true)
+}
+
+// adoptOne makes a record of what was kept. It returns the key under which that was served, and
+// whether it is gone unless the rules let it in: not while its endpoints are asked for.
+func (in *Intake) adoptOne(r *state.Record, same bool) (served mirror.Key, judged bool) {
+	served = r.Resource.Key()
+	s, err := in.rules.scopeOf(r)
+	if err != nil {
+		return served, false
+	}
+	_, sc := in.scope(s)
+	original := r.Original
+	if original == nil {
+		original = r.Resource
+	}
+	name := original.FullName()
+	key, ok := keyOf(s.Kind, name)
+	elsewhere := !ok || in.rules.keyOf(key) != served
+	if sc.byName[name] != nil || same && elsewhere {
+		return served, false // it is held under rules of before
+	}
+	rec := &record{resource: r.Resource, original: r.Original, at: r.At.Unix(), relayed: in.rules.believed(original)}
+	sc.byName[name] = rec
+	defer func() { in.account(0, rec.size()) }()
+	if same {
+		rec.hash, rec.version = hashOf(r.Hash), r.Version
+		if in.rules.discovers(original) {
+			rec.original = original
+			in.discovery.follow(rec, original) //nolint:errcheck // its endpoints are asked for, and what is held stays until then
+		}
+		return served, false
+	}
+	if elsewhere {
+		rec.resource, rec.original = nil, nil // it will be held under another key
+	}
+	if _, err := in.importRecord(sc, rec, original, nil); err != nil {
+		sc.refuse(name, err, &Result{})
+		if isPanic(err) {
+			rec.resource, rec.original = nil, nil // it is set aside
+		}
+	}
+	return served, !in.discovery.waitsFor(rec)
+}
+
+func hashOf(b [16]byte) xxh3.Uint128 {
+	return xxh3.Uint128{Hi: binary.BigEndian.Uint64(b[:8]), Lo: binary.BigEndian.Uint64(b[8:])}
+}

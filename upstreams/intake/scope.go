@@ -1,0 +1,300 @@
+package intake
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/zeebo/xxh3"
+
+	"meshrelay/mirror"
+	"meshrelay/state"
+)
+
+const (
+	// maxKeptRefused bounds the refused names of one scope that are remembered.
+	maxKeptRefused = 10_000
+	// maxReason bounds, in bytes, what is kept of why a resource is refused.
+	maxReason = 512
+	// maxKeptName bounds the names that are kept of what is refused, in bytes. A namespace and
+	// a name have 253 characters at most.
+	maxKeptName = 1024
+)
+
+// records are what the source has.
+type records struct {
+	scopes map[string]*scope
+	kinds  map[mirror.Kind]*kind
+	// resources and bytes are what the records hold.
+	resources, bytes int
+	// discovery follows the endpoints of services.
+	discovery *discovery
+	// believe reports whether what is told now is a relay's, whose word on the way of a resource
+	// counts.
+	believe bool
+}
+
+func newRecords() records {
+	return records{scopes: map[string]*scope{}, kinds: map[mirror.Kind]*kind{}, discovery: newDiscovery()}
+}
+
+// kind is what is known of one kind of resources.
+type kind struct {
+	kind   mirror.Kind
+	scopes []*scope // by rank
+	// unanswered names the scopes that the present stream has not answered. Until there are
+	// none, names that no scope has any more are pending: after an istiod was rolled back, say,
+	// the newest version is answered with nothing before an older one brings all that it had.
+	unanswered map[string]bool
+	pending    map[string]struct{}
+	// graceUntil is until when names are pending, too, because a scope has become empty while
+	// there are others, zero when none has.
+	graceUntil time.Time
+}
+
+// waits reports whether it is too early to tell that a name of the kind is gone.
+func (k *kind) waits() bool { return len(k.unanswered) > 0 || !k.graceUntil.IsZero() }
+
+// scope is a Scope and what the source has of it.
+type scope struct {
+	Scope
+	// answered reports whether the present source has ever told what the scope has.
+	answered   bool
+	byName     map[string]*record
+	generation uint32 // of the newest update
+	leftOut    [reasons]int
+	// refused tells what is wrong with what was received last, by name; moreRefused counts
+	// what there would be more than maxKeptRefused.
+	refused     map[string]string
+	moreRefused int
+	// panicked are the elements, by name, over which the code has panicked. They are not tried
+	// again while they stay as they are.
+	panicked map[string]xxh3.Uint128
+}
+
+// unconfirmed is the generation of records that the present source has not told of.
+const unconfirmed = 0
+
+// record is one name of one scope.
+type record struct {
+	hash     xxh3.Uint128     // of the element as received; zero when that was not accepted
+	resource *mirror.Resource // last good content, as it is held here; nil when there is none, or when it is left out
+	// original is the content as received, and stamped, when that was reshaped.
+	original   *mirror.Resource
+	version    string // that the source gave
+	at         int64  // when the content came, in seconds since the epoch
+	generation uint32 // of the update that it was last part of
+	relayed    bool   // hash was a relay's: what it told of its way is believed
+	dropped    Reason
+	detail     string // dropped, in a sentence
+}
+
+// accepted reports whether what was received last was accepted.
+func (r *record) accepted() bool { return r.hash != xxh3.Uint128{} }
+
+// size returns what a record holds, in bytes.
+func (r *record) size() (n int) {
+	if r.resource != nil {
+		n = len(r.resource.DeltaEntry())
+	}
+	if r.original != nil {
+		n += len(r.original.DeltaEntry())
+	}
+	return n
+}
+
+// kept returns what is kept on disk of a record that holds something.
+func (r *record) kept(scope string) state.Record {
+	return state.Record{
+		Resource: r.resource, Original: r.original, TypeURL: scope, Version: r.version,
+		Hash: r.hash.Bytes(), At: time.Unix(r.at, 0),
+	}
+}
+
+// setVersion takes over the version that the source gives the content: none on a SotW stream. A
+// version of earlier content would, on resuming, claim what is not held.
+func (r *record) setVersion(version []byte) {
+	if string(version) != r.version {
+		r.version = string(version)
+	}
+}
+
+// kind returns what is known of a kind, and makes it known.
+func (rs *records) kind(of mirror.Kind) *kind {
+	k := rs.kinds[of]
+	if k == nil {
+		k = &kind{kind: of, unanswered: map[string]bool{}, pending: map[string]struct{}{}}
+		rs.kinds[of] = k
+	}
+	return k
+}
+
+// scope returns what is known of a scope and its kind, and makes it known.
+func (rs *records) scope(s Scope) (*kind, *scope) {
+	k := rs.kind(s.Kind)
+	sc := rs.scopes[s.Name]
+	if sc == nil {
+		sc = &scope{Scope: s, byName: map[string]*record{}, refused: map[string]string{}, panicked: map[string]xxh3.Uint128{}}
+		rs.scopes[s.Name] = sc
+		k.scopes = append(k.scopes, sc)
+		slices.SortStableFunc(k.scopes, func(a, b *scope) int { return a.Rank - b.Rank })
+	}
+	return k, sc
+}
+
+// all yields all records by scope.
+func (rs *records) all(f func(*scope, string, *record)) {
+	for _, sc := range rs.scopes {
+		for name, rec := range sc.byName {
+			f(sc, name, rec)
+		}
+	}
+}
+
+// account notes that a record holds another number of bytes.
+func (rs *records) account(before, after int) {
+	rs.bytes += after - before
+	switch {
+	case before == 0 && after > 0:
+		rs.resources++
+	case before > 0 && after == 0:
+		rs.resources--
+	}
+}
+
+// find returns the record from which a name is served, and its scope: that of the lowest rank.
+func (k *kind) find(name string) (*record, *scope) {
+	for _, sc := range k.scopes {
+		if rec := sc.byName[name]; rec != nil && rec.resource != nil {
+			return rec, sc
+		}
+	}
+	return nil, nil
+}
+
+// delete removes a record and reports whether anything was held on its account: what was left out
+// may not take with it what another name has put in the same place.
+func (rs *records) delete(sc *scope, name string, rec *record) (held bool) {
+	rs.discovery.unfollow(rec, name)
+	rs.account(rec.size(), 0)
+	sc.setReason(rec, imported)
+	delete(sc.byName, name)
+	delete(sc.refused, name)
+	delete(sc.panicked, name)
+	return rec.resource != nil
+}
+
+// deleteAll removes all records of a scope, and returns their names.
+func (rs *records) deleteAll(sc *scope) (gone []string) {
+	for name, rec := range sc.byName {
+		if rs.delete(sc, name, rec) {
+			gone = append(gone, name)
+		}
+	}
+	clear(sc.refused)
+	sc.moreRefused = 0
+	return gone
+}
+
+// setReason notes why a record is left out now.
+func (sc *scope) setReason(rec *record, reason Reason) {
+	sc.leftOut[rec.dropped]--
+	sc.leftOut[reason]++
+	rec.dropped = reason
+}
+
+// refuse notes that what was received of a name is not accepted.
+func (sc *scope) refuse(name string, err error, out *Result) {
+	if len(out.Refused) < maxNamed {
+		out.refuse(sc.Name+" "+abbreviate(name), err)
+	} else {
+		out.RefusedTotal++ // nothing is formatted: there may be millions
+	}
+	if len(name) > maxKeptName {
+		name = abbreviate(name)
+	}
+	if _, known := sc.refused[name]; !known && len(sc.refused) >= maxKeptRefused {
+		sc.moreRefused++
+		return
+	}
+	reason := err.Error()
+	if len(reason) > maxReason {
+		reason = strings.ToValidUTF8(reason[:maxReason], "") + "…"
+	}
+	sc.refused[name] = reason
+}
+
+// dropUnopened drops the scopes of a kind that the present stream does not have, once it has
+// answered the others. A relay is asked for one version, and what another server told under the
+// others is void.
+func (in *Intake) dropUnopened(k *kind) {
+	if !in.open || len(k.unanswered) > 0 || len(in.opened) == 0 {
+		return
+	}
+	for _, sc := range k.scopes {
+		if len(sc.byName) > 0 && !slices.Contains(in.opened, sc.Name) {
+			in.reconcile(k, in.deleteAll(sc))
+		}
+	}
+}
+
+// dropUnanswered drops what the present source was not asked for, or did not tell, although it has
+// told all that it has.
+func (in *Intake) dropUnanswered() {
+	for _, sc := range in.scopes {
+		if !sc.answered {
+			in.deleteAll(sc)
+		}
+	}
+}
+
+// hasUnconfirmed reports whether there are records that the present source has not told of.
+func (in *Intake) hasUnconfirmed() bool {
+	for _, sc := range in.scopes {
+		for _, rec := range sc.byName {
+			if rec.generation == unconfirmed {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// settle reconciles the names that were pending, once the kind does not wait any more.
+func (in *Intake) settle(k *kind) {
+	if len(k.pending) == 0 || k.waits() {
+		return
+	}
+	names := slices.Collect(maps.Keys(k.pending))
+	clear(k.pending)
+	in.reconcile(k, names)
+}
+
+// Pending returns the names of the scopes that the source was asked for and has never answered.
+func (in *Intake) Pending() (names []string) {
+	for _, name := range in.opened {
+		if sc := in.scopes[name]; sc == nil || !sc.answered {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// Versions returns the names that are held of a scope, each with the version that the source gave
+// it. A name whose newest content was not accepted has an empty one: it is asked for again.
+func (in *Intake) Versions(name string) map[string]string {
+	sc := in.scopes[name]
+	if sc == nil || len(sc.byName) == 0 || sc.Kind == mirror.MeshConfig {
+		return nil // an istiod's MeshConfig has no name to speak of it by
+	}
+	out := make(map[string]string, len(sc.byName))
+	for name, rec := range sc.byName {
+		version := rec.version
+		if !rec.accepted() {
+			version = "" // ask for it again
+		}
+		out[name] = version
+	}
+	return out
+}

@@ -1,0 +1,353 @@
+package intake
+
+import (
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"meshrelay/config"
+	"meshrelay/federation/rewrite"
+	"meshrelay/mirror"
+)
+
+// StaleAnnotation is the annotation, with a time in RFC 3339, of what a source that is out
+// of contact gave, if its config asks for that. The time is that of the last contact.
+const StaleAnnotation = "meshrelay.io/stale-since"
+
+// staleness is how long a source has been out of contact, and what that means.
+type staleness struct {
+	rule     staleRule
+	byKind   map[mirror.Kind]staleRule
+	annotate bool
+
+	inContact bool
+	// since is when the source was last in contact, zero when it never was.
+	since   time.Time
+	isStale bool
+	// fresh are the kinds of which a stream that has not answered everything yet has said all,
+	// and goes on saying it; last is when that ended, of those that were. Both are for the time
+	// without contact only.
+	fresh map[mirror.Kind]struct{}
+	last  map[mirror.Kind]time.Time
+	// withheld are the kinds that are not served, and withholding the keys of those that
+	// the source had, or has said since.
+	withheld    map[mirror.Kind]struct{}
+	withholding map[mirror.Kind]map[mirror.Key]struct{}
+
+	// marked says that what is served bears the annotation; unmarked are those resources
+	// without it.
+	marked   bool
+	unmarked map[mirror.Key]*mirror.Resource
+}
+
+type staleRule struct {
+	staleAfter, expireAfter time.Duration // of the latter, 0 is never
+	drop                    bool
+}
+
+// ends returns how long after the last contact a rule has resources go; false for never.
+func (r staleRule) ends() (after time.Duration, ok bool) {
+	switch {
+	case r.drop && r.expireAfter > 0:
+		return min(r.staleAfter, r.expireAfter), true
+	case r.drop:
+		return r.staleAfter, true
+	}
+	return r.expireAfter, r.expireAfter > 0
+}
+
+func (s *staleness) setRules(c config.Staleness) {
+	of := func(after config.Duration, onStale string, expire config.OpenEnded) staleRule {
+		return staleRule{staleAfter: after.D(), expireAfter: expire.D(), drop: onStale == config.OnStaleDrop}
+	}
+	s.rule, s.annotate = of(c.StaleAfter, c.OnStale, c.ExpireAfter), c.Annotate
+	s.byKind = map[mirror.Kind]staleRule{}
+	for _, k := range c.Kinds {
+		for _, word := range k.Kinds {
+			kinds, err := mirror.ParseKinds(word)
+			if err != nil {
+				continue // the config has been checked
+			}
+			for _, kind := range kinds {
+				if _, taken := s.byKind[kind]; !taken {
+					s.byKind[kind] = of(k.StaleAfter, k.OnStale, k.ExpireAfter)
+				}
+			}
+		}
+	}
+	if s.withheld == nil {
+		s.fresh, s.last = map[mirror.Kind]struct{}{}, map[mirror.Kind]time.Time{}
+		s.withheld = map[mirror.Kind]struct{}{}
+		s.withholding = map[mirror.Kind]map[mirror.Key]struct{}{}
+		s.unmarked = map[mirror.Key]*mirror.Resource{}
+	}
+}
+
+func (s *staleness) ruleOf(kind mirror.Kind) staleRule {
+	if r, ok := s.byKind[kind]; ok {
+		return r
+	}
+	return s.rule
+}
+
+// withholds reports whether a kind is not served.
+func (s *staleness) withholds(kind mirror.Kind) bool {
+	_, ok := s.withheld[kind]
+	return ok
+}
+
+// count notes that a key is withheld, or is not any more.
+func (s *staleness) count(key mirror.Key, on bool) {
+	keys := s.withholding[key.Kind]
+	switch {
+	case !on:
+		delete(keys, key)
+	case keys == nil:
+		s.withholding[key.Kind] = map[mirror.Key]struct{}{key: {}}
+	default:
+		keys[key] = struct{}{}
+	}
+}
+
+func (s *staleness) counts() map[string]int {
+	out := map[string]int{}
+	for kind, keys := range s.withholding {
+		if len(keys) > 0 {
+			out[kind.String()] = len(keys)
+		}
+	}
+	return out
+}
+
+// restore is for what comes from disk: it is stale until the source has said all that it has.
+func (s *staleness) restore(lastContact, now time.Time, expire bool) {
+	if lastContact.After(now) {
+		lastContact = now // the clock was set back
+	}
+	s.since, s.isStale = lastContact, true
+	if lastContact.IsZero() {
+		s.since = now
+	}
+	s.marked = s.marks()
+	if !expire {
+		return
+	}
+	for _, info := range mirror.Kinds() {
+		s.expires(info.Kind, now)
+	}
+	for kind := range s.byKind {
+		s.expires(kind, now)
+	}
+}
+
+// lose is the end of the contact, or of a stream that has not come to be one.
+func (s *staleness) lose(now time.Time) {
+	if s.inContact {
+		s.inContact, s.since = false, now
+		clear(s.last)
+	}
+	if s.since.IsZero() && len(s.fresh) > 0 {
+		s.since = now // it never said all that it has
+	}
+	for kind := range s.fresh {
+		s.last[kind] = now
+	}
+	clear(s.fresh)
+}
+
+// freshen notes that all of a kind has been said, and goes on being said. It reports whether
+// the kind was withheld until now.
+func (s *staleness) freshen(kind mirror.Kind) (back bool) {
+	if s.inContact {
+		return false
+	}
+	s.fresh[kind] = struct{}{}
+	_, back = s.withheld[kind]
+	delete(s.withheld, kind)
+	delete(s.withholding, kind)
+	return back
+}
+
+func (s *staleness) regain() {
+	s.inContact, s.isStale, s.since = true, false, time.Time{}
+	clear(s.withheld)
+	clear(s.withholding)
+	clear(s.fresh)
+	clear(s.last)
+}
+
+// becomesStale reports whether the source is stale from now on.
+func (s *staleness) becomesStale(now time.Time) bool {
+	if s.inContact || s.isStale || s.since.IsZero() || now.Sub(s.since) < s.rule.staleAfter {
+		return false
+	}
+	s.isStale = true
+	return true
+}
+
+// expires reports whether a kind is not to be served any more, and notes it.
+func (s *staleness) expires(kind mirror.Kind, now time.Time) bool {
+	if !s.isOver(kind, now) {
+		return false
+	}
+	s.withheld[kind] = struct{}{}
+	return true
+}
+
+// isOver reports whether the rule of a kind has its resources go.
+func (s *staleness) isOver(kind mirror.Kind, now time.Time) bool {
+	after, ok := s.ruleOf(kind).ends()
+	if !ok || s.inContact || s.since.IsZero() {
+		return false
+	}
+	if _, fresh := s.fresh[kind]; fresh {
+		return false
+	}
+	since := s.since
+	if last := s.last[kind]; last.After(since) {
+		since = last
+	}
+	return now.Sub(since) >= after
+}
+
+// reconsider reports whether there are kinds that the rules withhold no longer.
+func (s *staleness) reconsider(now time.Time) (back bool) {
+	for kind := range s.withheld {
+		if !s.isOver(kind, now) {
+			delete(s.withheld, kind)
+			delete(s.withholding, kind)
+			back = true
+		}
+	}
+	return back
+}
+
+// next returns when something will become of the passing of time, zero for never.
+func (s *staleness) next(now time.Time) (at time.Time) {
+	if s.inContact || s.since.IsZero() {
+		return time.Time{}
+	}
+	consider := func(t time.Time) {
+		if t.After(now) && (at.IsZero() || t.Before(at)) {
+			at = t
+		}
+	}
+	consider(s.since.Add(s.rule.staleAfter))
+	for _, r := range append(slices.Collect(maps.Values(s.byKind)), s.rule) {
+		if after, ok := r.ends(); ok {
+			consider(s.since.Add(after))
+		}
+	}
+	for kind, last := range s.last {
+		if after, ok := s.ruleOf(kind).ends(); ok {
+			consider(last.Add(after))
+		}
+	}
+	return at
+}
+
+// grain returns how exactly the last contact is to be known on disk: an error of it is one of
+// when resources go.
+func (s *staleness) grain() time.Duration {
+	grain := contactGrain
+	for _, r := range append(slices.Collect(maps.Values(s.byKind)), s.rule) {
+		if after, ok := r.ends(); ok {
+			grain = min(grain, after/10)
+		}
+	}
+	return grain
+}
+
+// marks reports whether resources are to bear the annotation.
+func (s *staleness) marks() bool { return s.annotate && s.isStale && !s.inContact }
+
+// annotated returns r as it is to be shown.
+func (s *staleness) annotated(key mirror.Key, r *mirror.Resource) *mirror.Resource {
+	delete(s.unmarked, key)
+	if !s.marked || key.Kind == mirror.MeshConfig || r.HasAnnotation(StaleAnnotation) {
+		return r
+	}
+	rw, err := rewrite.New(rewrite.Rules{
+		Annotations: rewrite.Edit{Set: map[string]string{StaleAnnotation: s.since.UTC().Format(time.RFC3339)}},
+	})
+	if err != nil {
+		return r
+	}
+	out, err := rw.Rewrite(r)
+	if err != nil {
+		return r // as it is, rather than not at all
+	}
+	s.unmarked[key] = r
+	return out
+}
+
+// plain returns what is served under a key, without the annotation.
+func (s *staleness) plain(served Served, key mirror.Key) *mirror.Resource {
+	if r := s.unmarked[key]; r != nil {
+		return r
+	}
+	return served.Get(key)
+}
+
+func (s *staleness) forget(key mirror.Key) { delete(s.unmarked, key) }
+
+// expire notes what has become stale, and takes out what is not to be served any more.
+func (in *Intake) expire() {
+	if in.stale.becomesStale(in.now) {
+		in.note(slog.LevelWarn, "the upstream is stale", "since", in.stale.since.UTC().Format(time.RFC3339), "staleAfter", in.stale.rule.staleAfter)
+	}
+	in.showStale()
+	if in.frozen != nil {
+		return
+	}
+	gone := map[mirror.Kind]int{}
+	for _, kind := range in.served.Kinds() {
+		if !in.stale.expires(kind, in.now) {
+			continue
+		}
+		for _, r := range in.served.List(kind, "") {
+			key := r.Key()
+			in.stay(key)
+			in.drop(key)
+			in.stale.count(key, true)
+			gone[kind]++
+		}
+	}
+	if len(gone) > 0 {
+		in.tallies.forget()
+		in.journal.because("staleness")
+		in.noteExpired(gone)
+	}
+}
+
+// noteExpired logs what is not served any more.
+func (in *Intake) noteExpired(gone map[mirror.Kind]int) {
+	total, kinds := 0, make([]string, 0, len(gone))
+	for kind, n := range gone {
+		total += n
+		kinds = append(kinds, fmt.Sprintf("%s (%d)", kind, n))
+	}
+	slices.Sort(kinds)
+	in.note(slog.LevelWarn, "not served any more, because the upstream has been out of contact for longer than its staleness allows",
+		"resources", total, "kinds", strings.Join(kinds, ", "), "since", in.stale.since.UTC().Format(time.RFC3339))
+}
+
+// showStale puts the annotation on what is served of a stale source, if that is wanted.
+func (in *Intake) showStale() {
+	if in.stale.marks() && !in.stale.marked {
+		in.stale.marked = true
+		in.eachServed(func(r *mirror.Resource) { in.served.Put(in.stale.annotated(r.Key(), r)) })
+	}
+}
+
+// showPlain takes the annotations away.
+func (in *Intake) showPlain() {
+	for _, r := range in.stale.unmarked {
+		in.served.Put(r)
+	}
+	in.stale.marked = false
+	clear(in.stale.unmarked)
+}

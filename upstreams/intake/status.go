@@ -1,0 +1,192 @@
+package intake
+
+import (
+	"maps"
+	"slices"
+	"time"
+)
+
+// maxRefused bounds the refusals that a Status lists.
+const maxRefused = 100
+
+// Status is what an Intake knows of its upstream. Its fields are those of upstreams.Status.
+type Status struct {
+	Synced, Complete bool
+	CompleteAt       time.Time
+	InContact        bool
+	LastUpdate       time.Time
+	Pending          []string
+	Refused          []Refusal
+	RefusedTotal     int
+	Panics           uint64
+	Dropped          map[string]int
+	OverLimit        int
+	Stale            bool
+	StaleSince       time.Time
+	Expired          map[string]int
+	Held             *Held
+	Frozen           *Frozen
+}
+
+// Held is what the guard of a source holds back.
+type Held struct {
+	// ID names what is held by its content: the keys and versions.
+	ID    string    `json:"id"`
+	Since time.Time `json:"since"`
+	// Clock is how the time of the hold goes: running, stopped, over or none.
+	Clock string `json:"clock"`
+	// Until is when the clock will be over if it goes on to run, zero unless it runs. Left is
+	// what is left of it, as in 7m30s, while it is stopped.
+	Until time.Time `json:"until,omitzero"`
+	Left  string    `json:"left,omitempty"`
+	// Asked is when the source was last asked to repeat what it has, once the clock is over.
+	Asked time.Time `json:"asked,omitzero"`
+	// Reason is why the deletions look like an accident.
+	Reason string `json:"reason"`
+	// Removals are held back, of the Of resources that the source had. Examples are some, as
+	// "group/Kind namespace/name".
+	Removals int      `json:"removals"`
+	Of       int      `json:"of"`
+	Examples []string `json:"examples,omitempty"`
+}
+
+// Clocks of a hold.
+const (
+	ClockRunning = "running"
+	// ClockStopped: the source is out of contact.
+	ClockStopped = "stopped"
+	// ClockOver: the source has to repeat that the deletions are meant.
+	ClockOver = "over"
+	// ClockNone: only an operator, or the source, ends the hold.
+	ClockNone = "none"
+)
+
+// HeldDeletion is one deletion that a guard holds back.
+type HeldDeletion struct {
+	// Kind is "group/Kind". The resource is served as Namespace and Name.
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
+	// Version is that of the content which is served until the deletion is carried out.
+	Version string `json:"version"`
+	// Created is when the resource was created, where the source tells it.
+	Created time.Time `json:"created,omitzero"`
+	// Since is when the source deleted it.
+	Since time.Time `json:"since"`
+}
+
+// HeldUpstream is all that the guard of one upstream holds back, sorted by kind, namespace and
+// name.
+type HeldUpstream struct {
+	Upstream string `json:"upstream"`
+	Held
+	Deletions []HeldDeletion `json:"deletions"`
+}
+
+// Frozen is how an operator holds a source.
+type Frozen struct {
+	Since time.Time `json:"since"`
+	// Until is when the freeze ends by itself, zero for never.
+	Until time.Time `json:"until,omitzero"`
+	// Reason is the operator's.
+	Reason string `json:"reason,omitempty"`
+	// Revision is what it was rolled back to, 0 when it was frozen as it was.
+	Revision uint64 `json:"revision,omitempty"`
+	// Waiting counts the resources of which the source has told something else since.
+	Waiting int `json:"waiting"`
+}
+
+// Status returns what is known at a time.
+func (in *Intake) Status(now time.Time) Status {
+	in.now = now
+	st := Status{
+		Synced: in.told, Complete: in.complete, CompleteAt: in.completeAt, InContact: in.stale.inContact, LastUpdate: in.lastUpdate,
+		Panics: in.panics, OverLimit: in.overLimits(), Dropped: in.leftOutCounts(),
+		Stale: in.stale.isStale, Expired: in.stale.counts(),
+	}
+	if !in.complete {
+		st.Pending = in.Pending()
+	}
+	st.Refused, st.RefusedTotal = in.refusals()
+	if in.stale.isStale {
+		st.StaleSince = in.stale.since
+	}
+	if in.held != nil {
+		held := in.describeHold()
+		st.Held = &held
+	}
+	if f := in.frozen; f != nil {
+		st.Frozen = &Frozen{Since: f.Since, Until: f.Until, Reason: f.Reason, Revision: f.Revision, Waiting: len(in.differing)}
+	}
+	return st
+}
+
+func (in *Intake) refusals() (listed []Refusal, total int) {
+	for _, name := range slices.Sorted(maps.Keys(in.scopes)) {
+		sc := in.scopes[name]
+		total += len(sc.refused) + sc.moreRefused
+		if len(sc.refused) == 0 || len(listed) == maxRefused {
+			continue
+		}
+		for _, name := range slices.Sorted(maps.Keys(sc.refused)) {
+			if len(listed) == maxRefused {
+				break
+			}
+			listed = append(listed, Refusal{Resource: sc.Name + " " + abbreviate(name), Reason: sc.refused[name]})
+		}
+	}
+	return listed, total
+}
+
+// leftOutCounts returns how many resources are left out, by reason.
+func (in *Intake) leftOutCounts() map[string]int {
+	out := map[string]int{}
+	for _, sc := range in.scopes {
+		for reason := imported + 1; reason < reasons; reason++ {
+			if n := sc.leftOut[reason]; n > 0 {
+				out[reason.String()] += n
+			}
+		}
+	}
+	return out
+}
+
+// Reasons returns why resources can be left out.
+func Reasons() []string { return slices.Clone(reasonNames[imported+1:]) }
+
+// HeldDeletions returns what is held, nothing when nothing is.
+func (in *Intake) HeldDeletions(now time.Time) []HeldUpstream {
+	in.now = now
+	if in.held == nil {
+		return nil
+	}
+	out := HeldUpstream{Upstream: in.name, Held: in.describeHold()}
+	for _, key := range in.departingKeys() {
+		r := in.stale.plain(in.served, key)
+		out.Deletions = append(out.Deletions, HeldDeletion{
+			Kind: key.Kind.String(), Namespace: key.Namespace, Name: key.Name,
+			Version: r.Version(), Created: r.Metadata().CreateTime, Since: in.leaving[key].since,
+		})
+	}
+	return []HeldUpstream{out}
+}
+
+// describeHold returns the hold as a status shows it.
+func (in *Intake) describeHold() Held {
+	h := in.held
+	out := Held{ID: in.holdID(), Since: h.since, Clock: ClockNone, Reason: h.why, Asked: h.asked, Removals: len(in.leaving), Of: h.of}
+	if left, ends := in.left(); ends {
+		switch {
+		case left == 0:
+			out.Clock = ClockOver
+		case h.running.IsZero():
+			out.Clock, out.Left = ClockStopped, left.Round(time.Second).String()
+		default:
+			out.Clock, out.Until = ClockRunning, in.now.Add(left)
+		}
+	}
+	for _, key := range in.departingKeys()[:min(len(in.leaving), maxExamples)] {
+		out.Examples = append(out.Examples, key.String())
+	}
+	return out
+}

@@ -1,0 +1,247 @@
+package intake
+
+import (
+	"log/slog"
+	"time"
+
+	"meshrelay/mirror"
+)
+
+// step begins a new stream.
+func (e Opened) step(in *Intake, _ *Output) error {
+	in.open = true
+	in.opened = in.opened[:0]
+	for _, k := range in.kinds {
+		clear(k.unanswered)
+	}
+	for _, s := range e.Scopes {
+		in.opened = append(in.opened, s.Name)
+		in.kind(s.Kind).unanswered[s.Name] = true
+	}
+	if !in.syncing || len(in.leaving) == 0 {
+		in.syncingUntil = in.now.Add(syncPatience)
+	}
+	in.startStream(in.departures)
+	if brokenI3 {
+		in.broken.connected(in)
+	}
+	in.replan()
+	return nil
+}
+
+// startStream has the deletions that follow the departure of a number judged together.
+func (in *Intake) startStream(number uint64) {
+	in.syncing, in.opening, in.openedAt = true, true, number
+}
+
+// step ends the contact with the source.
+func (Closed) step(in *Intake, _ *Output) error {
+	in.closed()
+	return nil
+}
+
+func (in *Intake) closed() {
+	was := in.stale.inContact
+	in.open = false
+	in.stale.lose(in.now)
+	if in.held != nil {
+		in.held.stop(in.now)
+	}
+	if was {
+		in.journal.reported = time.Time{}
+		if brokenI1 {
+			in.broken.disconnected(in)
+		}
+	}
+	in.replan()
+}
+
+// step takes in what a source has told.
+func (e Received) step(in *Intake, out *Output) error {
+	in.begin()
+	in.believe = e.Believe
+	number := in.departures
+	for i := range e.Updates {
+		in.takeUpdate(&e.Updates[i], e.Unsure, &out.Result)
+	}
+	back := false
+	for i := range e.Updates {
+		k := in.kind(e.Updates[i].Scope.Kind)
+		in.dropUnopened(k)
+		in.settle(k)
+		back = in.freshen(k) || back
+	}
+	if e.Live && in.unswept && (!e.Unsure || !in.hasUnconfirmed()) {
+		// It is like the answer of a new stream: all that is gone is judged together.
+		in.startStream(number)
+		in.sweep()
+	}
+	out.Deleted = in.end(in.unsettled() || e.More && in.unswept)
+	if !e.Live || out.Changed+out.Deleted > 0 || !in.told {
+		in.lastUpdate = in.now
+	}
+	in.touch(e.Live, back)
+	out.Clusters = in.discovery.ask()
+	return nil
+}
+
+// takeUpdate takes in an update. Of a panic it is refused as a whole, as far as it was not taken in.
+func (in *Intake) takeUpdate(u *Update, unsure bool, out *Result) {
+	defer func() {
+		if p := mirror.Recovered(recover()); p != nil {
+			out.Unread = true
+			out.refuse(u.Scope.Name, in.panicked(u.Scope.Name, p))
+		}
+	}()
+	k, sc := in.scope(u.Scope)
+	first := k.unanswered[sc.Name]
+	delete(k.unanswered, sc.Name)
+	sc.answered = true
+	if u.Complete {
+		in.replace(sc, u, first, unsure, out)
+	} else {
+		in.patch(sc, u, out)
+	}
+}
+
+// unsettled reports whether it is too early to judge by what is gone how much that is: the stream
+// has not answered everything, or a scope that has lost all may yet have it back.
+func (in *Intake) unsettled() bool {
+	for _, k := range in.kinds {
+		if k.waits() {
+			return true
+		}
+	}
+	return false
+}
+
+// touch notes that the source is in contact, once it has told all that it has. live reports
+// whether the source says so itself, and back whether kinds are served again that were withheld.
+func (in *Intake) touch(live, back bool) {
+	live = live || in.open && len(in.opened) > 0 && !in.unsettled() && len(in.discovery.waiting) == 0
+	in.noteComplete(live)
+	sweeps := live && in.open && in.unswept
+	if live {
+		back = in.regain() || back
+	}
+	if !sweeps && (!back || in.frozen != nil) {
+		return
+	}
+	if sweeps {
+		in.sweep()
+	} else {
+		in.reconcileAll(false)
+	}
+	in.end(in.unsettled())
+}
+
+// sweep drops what the source did not confirm, once it has told all that it has, and compares all
+// that is served with what is left.
+func (in *Intake) sweep() {
+	in.unswept = false
+	in.dropUnanswered()
+	in.reconcileAll(false)
+}
+
+// freshen notes that the open stream has told all of a kind. It reports whether the kind was
+// withheld until now.
+func (in *Intake) freshen(k *kind) (back bool) {
+	return in.open && !k.waits() && in.stale.freshen(k.kind)
+}
+
+// noteComplete notes that the source has told all that it has for the first time.
+func (in *Intake) noteComplete(live bool) {
+	if in.complete || !live && (len(in.opened) == 0 || in.Pending() != nil || len(in.discovery.waiting) > 0) {
+		return
+	}
+	in.complete, in.completeAt, in.told = true, in.now, true
+	in.served.SetSynced()
+	in.note(slog.LevelInfo, "upstream has synced")
+}
+
+// regain notes that the source is in contact. It reports whether kinds were withheld until now.
+func (in *Intake) regain() (back bool) {
+	if in.stale.inContact {
+		return false
+	}
+	in.journal.reported = time.Time{}
+	in.synced, in.told, in.without = true, true, time.Time{}
+	back = len(in.stale.withheld) > 0
+	if in.stale.isStale {
+		in.note(slog.LevelInfo, "the upstream is not stale any more", "since", in.stale.since)
+	}
+	in.showPlain()
+	in.stale.regain()
+	if in.held != nil {
+		in.held.start(in.now)
+	}
+	in.replan()
+	return back
+}
+
+// step imports again the services that have one of the clusters.
+func (e Endpoints) step(in *Intake, out *Output) error {
+	in.discovery.from = e.From
+	in.begin()
+	in.reimportServices(e.Clusters, &out.Result)
+	out.Deleted = in.end(in.unsettled())
+	in.touch(false, false)
+	out.Clusters = in.discovery.ask()
+	return nil
+}
+
+// endGraces ends the grace of the kinds that which picks: what they have lost is gone.
+func (in *Intake) endGraces(which func(*kind) bool) {
+	back, ended := false, false
+	for _, k := range in.kinds {
+		if k.graceUntil.IsZero() || !which(k) {
+			continue
+		}
+		in.begin()
+		k.graceUntil, ended = time.Time{}, true
+		in.settle(k)
+		back = in.freshen(k) || back
+		in.end(in.unsettled())
+	}
+	if ended {
+		in.touch(false, back)
+	}
+}
+
+// panicked counts a panic over a resource, and returns it as an error of that.
+func (in *Intake) panicked(name string, p *mirror.Panic) error {
+	in.panics++
+	if in.panics <= maxLoggedPanics || in.panics%maxLoggedPanics == 0 {
+		in.note(slog.LevelError, "panic while handling a resource", "resource", abbreviate(name), "panic", p.Value, "panics", in.panics, "stack", p.Stack)
+	}
+	return p
+}
+
+// maxLoggedPanics is how many panics are logged with their stacks; after that, one of so many.
+const maxLoggedPanics = 20
+
+// Panicked is the event that the code of the source has panicked outside the intake.
+type Panicked struct {
+	What  string
+	Panic *mirror.Panic
+}
+
+func (e Panicked) step(in *Intake, _ *Output) error {
+	_ = in.panicked(e.What, e.Panic)
+	return nil
+}
+
+func abbreviate(s string) string {
+	if len(s) > 128 {
+		return s[:128] + "…"
+	}
+	return s
+}
+
+// EndGraces is the event that no name turns up in another scope any more. The time does that, too.
+type EndGraces struct{}
+
+func (EndGraces) step(in *Intake, _ *Output) error {
+	in.endGraces(func(*kind) bool { return true })
+	return nil
+}

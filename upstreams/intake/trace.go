@@ -1,0 +1,133 @@
+package intake
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"meshrelay/mirror"
+)
+
+// Trace is what became of one resource of a source on its way in.
+type Trace struct {
+	Upstream string
+	// Original is the key under which the source has the resource, Key that under which it is
+	// held here.
+	Original, Key mirror.Key
+	// Reason is why the resource is left out, empty when it is imported; Detail explains it in a
+	// sentence.
+	Reason, Detail string
+	// Refused tells what is wrong with the newest content; the last good one, if there was one,
+	// is served.
+	Refused string
+	// Resource is what is held, nil when the resource is left out or never was good. Since is
+	// since when it is what it is.
+	Resource *mirror.Resource
+	Since    time.Time
+	// From is what the source has, nil when that is not known. But for its provenance, it is
+	// Resource when nothing was reshaped.
+	From *mirror.Resource
+}
+
+// LeftOut is a resource of a source that is not imported.
+type LeftOut struct {
+	Upstream string `json:"upstream"`
+	// Kind is "group/Kind"; it, Namespace and Name are as the source has them.
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
+	// Reason is the rule that leaves it out, Detail explains it in a sentence.
+	Reason string `json:"reason"`
+	Detail string `json:"detail,omitempty"`
+}
+
+// LeftOut returns what is not imported, sorted.
+func (in *Intake) LeftOut() []LeftOut {
+	var out []LeftOut
+	for _, k := range in.kinds {
+		seen := map[string]bool{}
+		for _, sc := range k.scopes {
+			for name, rec := range sc.byName {
+				key, ok := keyOf(k.kind, name)
+				if !ok || rec.dropped == imported || seen[name] {
+					continue
+				}
+				seen[name] = true
+				out = append(out, LeftOut{in.name, key.Kind.String(), key.Namespace, key.Name, rec.dropped.String(), rec.detail})
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b LeftOut) int {
+		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	return out
+}
+
+// Trace returns the traces of the names that are, or are held as, a key. Of a name that several
+// scopes have, it is the one that is served.
+func (in *Intake) Trace(key mirror.Key) []Trace {
+	k, byName := in.kinds[key.Kind], map[string]Trace{}
+	if k == nil {
+		return in.traceServed(key)
+	}
+	for _, sc := range k.scopes {
+		trace := func(name string) {
+			original, ok := keyOf(key.Kind, name)
+			if !ok || original != key && in.rules.keyOf(original) != key || byName[name].Resource != nil {
+				return
+			}
+			byName[name] = in.traceOf(sc, original, name)
+		}
+		for name := range sc.byName {
+			trace(name)
+		}
+		for name := range sc.refused {
+			if sc.byName[name] == nil {
+				trace(name)
+			}
+		}
+	}
+	if len(byName) == 0 {
+		return in.traceServed(key)
+	}
+	return slices.SortedFunc(maps.Values(byName), func(a, b Trace) int {
+		return cmp.Compare(a.Original.FullName(), b.Original.FullName())
+	})
+}
+
+func (in *Intake) traceOf(sc *scope, original mirror.Key, name string) Trace {
+	tr := Trace{Upstream: in.name, Original: original, Key: in.rules.keyOf(original), Refused: sc.refused[name]}
+	rec := sc.byName[name]
+	if rec == nil {
+		return tr
+	}
+	tr.Resource, tr.From, tr.Reason, tr.Detail = rec.resource, rec.original, rec.dropped.String(), rec.detail
+	if tr.From == nil {
+		tr.From = rec.resource
+	}
+	if rec.at != 0 {
+		tr.Since = time.Unix(rec.at, 0).UTC()
+	}
+	return tr
+}
+
+// traceServed explains why a key is served that the source does not have.
+func (in *Intake) traceServed(key mirror.Key) []Trace {
+	_, leaves := in.leaving[key]
+	_, differs := in.differing[key]
+	detail := ""
+	switch {
+	case in.frozen != nil && differs:
+		detail = "the upstream says otherwise, and is frozen: relay unfreeze " + in.name
+	case leaves:
+		detail = "the upstream has deleted it, and its guard holds that back: relay held " + in.name
+	default:
+		return nil
+	}
+	r := in.served.Get(key)
+	if r == nil {
+		return nil
+	}
+	return []Trace{{Upstream: in.name, Original: key, Key: key, Detail: detail, Resource: r, From: r}}
+}

@@ -1,0 +1,230 @@
+package upstreams_test
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goccy/go-yaml"
+	mcp "istio.io/api/mcp/v1alpha1"
+	mesh "istio.io/api/mesh/v1alpha1"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"meshrelay/config"
+	"meshrelay/internal/fakexds"
+	"meshrelay/mirror"
+)
+
+// scriptKinds are the kinds that scripts name. A type is a kind, or a kind and a version as in
+// se.v1beta1.
+var scriptKinds = map[string]mirror.Kind{
+	"se":      {Group: "networking.istio.io", Kind: "ServiceEntry"},
+	"vs":      {Group: "networking.istio.io", Kind: "VirtualService"},
+	"dr":      {Group: "networking.istio.io", Kind: "DestinationRule"},
+	"gw":      {Group: "networking.istio.io", Kind: "Gateway"},
+	"sidecar": {Group: "networking.istio.io", Kind: "Sidecar"},
+	"wg":      {Group: "networking.istio.io", Kind: "WorkloadGroup"},
+	"widget":  {Group: "example.com", Kind: "Widget"},
+	"mesh":    mirror.MeshConfig,
+}
+
+func typeURL(word string) string {
+	alias, version, ok := strings.Cut(word, ".")
+	if alias == "mesh" {
+		return xdsMeshURL
+	}
+	if !ok {
+		version = "v1"
+	}
+	kind, known := scriptKinds[alias]
+	if !known {
+		panic(fmt.Sprintf("script: no type %q: want one of %v", word, slices.Sorted(maps.Keys(scriptKinds))))
+	}
+	return kind.Group + "/" + version + "/" + kind.Kind
+}
+
+func aliasOf(kind mirror.Kind) string {
+	for alias, k := range scriptKinds {
+		if k == kind {
+			return alias
+		}
+	}
+	return kind.String()
+}
+
+// resourceWord is a resource as a script writes it: NAME, NAME=HOST, NAME=HOST*TIMES, NAME! with
+// a body that can not be decoded, and any of them with ;key=value behind it: rev, from, v.
+// NAME may be a0..9. A name without a namespace is in ns.
+type resourceWord struct {
+	name, host string
+	corrupt    bool
+	settings   map[string]string
+}
+
+func resourceWords(words []string) (out []resourceWord) {
+	for _, word := range words {
+		parts := strings.Split(word, ";")
+		w := resourceWord{settings: map[string]string{}}
+		for _, s := range parts[1:] {
+			key, value, _ := strings.Cut(s, "=")
+			w.settings[key] = strings.ReplaceAll(value, "+", " ")
+		}
+		var name string
+		name, w.corrupt = strings.CutSuffix(parts[0], "!")
+		name, w.host, _ = strings.Cut(name, "=")
+		if text, times, ok := strings.Cut(w.host, "*"); ok {
+			n, _ := strconv.Atoi(times)
+			w.host = strings.Repeat(text, n)
+		}
+		for _, full := range namesOf(name) {
+			w.name = full
+			out = append(out, w)
+		}
+	}
+	return out
+}
+
+// namesOf returns ns/a0 ns/a1 ns/a2 of a0..2.
+func namesOf(word string) (names []string) {
+	first, last, ok := strings.Cut(word, "..")
+	if !strings.Contains(first, "/") {
+		first = "ns/" + first
+	}
+	prefix := strings.TrimRight(first, "0123456789")
+	from, _ := strconv.Atoi(first[len(prefix):])
+	to, err := strconv.Atoi(last)
+	if !ok || err != nil {
+		return []string{first}
+	}
+	for i := from; i <= to; i++ {
+		names = append(names, prefix+strconv.Itoa(i))
+	}
+	return names
+}
+
+// elementsOf returns resources as a server sends them. A ? can not be read at all.
+func elementsOf(url string, words []string) (out []fakexds.Resource) {
+	for _, word := range words {
+		if word == "?" {
+			out = append(out, unreadable())
+			continue
+		}
+		for _, w := range resourceWords([]string{word}) {
+			out = append(out, w.element(url))
+		}
+	}
+	return out
+}
+
+func (w resourceWord) element(url string) fakexds.Resource {
+	kind, _, _ := mirror.ParseTypeURL(url)
+	_, base, _ := strings.Cut(w.name, "/")
+	switch {
+	case kind == mirror.MeshConfig:
+		return meshNamed(base)
+	case w.corrupt:
+		return corrupt(w.name).WithVersion(w.settings["v"])
+	}
+	entry := &networking.ServiceEntry{}
+	if w.host != "" {
+		entry.Hosts = []string{w.host}
+	}
+	r := fakexds.MCP(w.name, entry, func(m *mcp.Resource) {
+		if rev := w.settings["rev"]; rev != "" {
+			m.Metadata.Labels = map[string]string{"istio.io/rev": rev}
+		}
+		if from := w.settings["from"]; from != "" {
+			m.Metadata.Annotations = map[string]string{mirror.ProvenanceAnnotation: from}
+		}
+	})
+	if kind.Group == "networking.istio.io" && kind != xdsEntryKind {
+		r = fakexds.Resource{Name: w.name, Any: rewrapped(r, &anypb.Any{TypeUrl: "type.googleapis.com/istio.networking.v1alpha3." + kind.Kind})}
+	}
+	return r.WithVersion(w.settings["v"])
+}
+
+// documentsOf returns resources as a file has them: TYPE RESOURCE... [and TYPE RESOURCE...].
+func documentsOf(words []string) string {
+	var b strings.Builder
+	kind, version := mirror.Kind{}, ""
+	next := true
+	for _, word := range words {
+		switch {
+		case word == "and":
+			next = true
+		case next:
+			kind, version, _ = mirror.ParseTypeURL(typeURL(word))
+			next = false
+		default:
+			for _, w := range resourceWords([]string{word}) {
+				namespace, name, _ := strings.Cut(w.name, "/")
+				fmt.Fprintf(&b, "---\napiVersion: %s/%s\nkind: %s\nmetadata:\n  name: %s\n  namespace: %s\n", kind.Group, version, kind.Kind, name, namespace)
+				if from := w.settings["from"]; from != "" {
+					fmt.Fprintf(&b, "  annotations:\n    %s: %s\n", mirror.ProvenanceAnnotation, from)
+				}
+				if kind == xdsEntryKind {
+					if w.host == "" {
+						w.host = name + ".example"
+					}
+					fmt.Fprintf(&b, "spec:\n  hosts:\n  - %s\n", w.host)
+				}
+			}
+		}
+	}
+	return b.String()
+}
+
+// contentOf returns what list prints of a resource.
+func contentOf(t *testing.T, r *mirror.Resource) string {
+	switch r.Kind() {
+	case xdsEntryKind:
+		if host := hostOf(t, r); host != "" {
+			return "=" + host
+		}
+	case mirror.MeshConfig:
+		m := &mesh.MeshConfig{}
+		if err := r.Body().UnmarshalTo(m); err != nil {
+			t.Fatal(err)
+		}
+		return "=" + m.TrustDomain
+	}
+	return ""
+}
+
+// guardSettings may be named without "guard.".
+var guardSettings = []string{"percent", "count", "empty", "holdFor"}
+
+// configOf returns the config of an upstream: settings of the upstream as in guard.percent=30 or
+// import.namespaces.include=["shop"], and of provenance.
+func configOf(kind, dir string, settings []string) (*config.Config, error) {
+	u, node := xdsConfig("127.0.0.1:1")
+	u.Guard = config.Guard{Percent: 30, Count: 10, Empty: config.EmptyHold, HoldFor: config.OpenEnded(10 * time.Minute)}
+	u.Staleness = config.Staleness{StaleAfter: config.Duration(5 * time.Minute), OnStale: config.OnStaleKeep}
+	if kind == "file" {
+		u.XDS, u.File = nil, &config.File{Path: dir}
+	}
+	c := &config.Config{Node: node, Provenance: config.Provenance{Relay: "hub", MaxHops: 3}}
+	for _, s := range settings {
+		name, value, _ := strings.Cut(s, "=")
+		if slices.Contains(guardSettings, name) {
+			name = "guard." + name
+		}
+		var into any = &u
+		if rest, ok := strings.CutPrefix(name, "provenance."); ok {
+			name, into = rest, &c.Provenance
+		}
+		path := strings.Split(name, ".")
+		text := strings.Join(path, ": {") + ": " + value + strings.Repeat("}", len(path)-1)
+		if err := yaml.UnmarshalWithOptions([]byte("{"+text+"}"), into, yaml.Strict()); err != nil {
+			return nil, fmt.Errorf("%w: setting %s: %w", errScript, s, err)
+		}
+	}
+	c.Upstreams = []config.Upstream{u}
+	return c, nil
+}

@@ -1,0 +1,110 @@
+package upstreams
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+
+	"meshrelay/config"
+	"meshrelay/mirror"
+	"meshrelay/upstreams/intake"
+)
+
+// Source brings what one upstream has. It only brings: what is served of it is decided by the
+// intake behind its feed.
+//
+// A Source that is a Describer tells more of itself in the status, and one that is a Repeater
+// can be asked for all that it has once more.
+type Source interface {
+	// Run feeds what the upstream has, and its changes, until ctx ends, and then returns nil.
+	// It is called once.
+	Run(ctx context.Context, feed Feed) error
+}
+
+// Describer is a Source that knows more than it feeds.
+type Describer interface {
+	// Describe fills in the fields of a status that only the source knows: State, Since,
+	// Address, Protocol, LastError and the like. It may be called at any time, from any
+	// goroutine, also before Run.
+	Describe(st *Status)
+}
+
+// Repeater is a Source that can tell all that it has once more.
+type Repeater interface {
+	// Repeat asks for that. It does not wait. When all has been told, the source calls
+	// Feed.Repeated. again reports whether it was asked before: what it has told since counts.
+	// Out of contact it has no effect.
+	Repeat(again bool)
+}
+
+// Feed takes what a source has to tell. Its methods may be called from any goroutine.
+type Feed interface {
+	// Opened begins a new stream, which is going to answer some scopes.
+	Opened(intake.Opened)
+	// Update tells what the source has, or what has changed.
+	Update(intake.Received) intake.Result
+	// Endpoints tells that what is known of the endpoints of some clusters has changed.
+	Endpoints(intake.Endpoints) intake.Result
+	// Closed tells that the source is out of contact. The driver calls it at the end of Run.
+	Closed()
+	// Repeated tells that the source has told all that it has, after it was asked by Repeat.
+	Repeated()
+	// Panicked tells that the code of the source has panicked over something: it counts as
+	// refused, and goes on.
+	Panicked(what string, p *mirror.Panic)
+	// Synced reports whether all that the source has was told at least once since the source
+	// began.
+	Synced() bool
+	// Versions returns the names that the intake has of a scope, each with the version that
+	// the source gave it: what a stream resumes with. A name without a usable version has an
+	// empty one.
+	Versions(scope string) map[string]string
+}
+
+// Kind is a kind of sources.
+type Kind struct {
+	// Name is that of the section of an upstream in the config file, and of Status.Type.
+	Name string
+	// Has reports whether an upstream is of this kind: whether it has its section.
+	Has func(config.Upstream) bool
+	// Relayed reports whether resources come from a control plane, which may have them from
+	// this relay, rather than from their author.
+	Relayed bool
+	// New returns a source that is not running, and holds nothing that has to be freed.
+	New func(config.Upstream, Env) (Source, error)
+	// Check returns what keeps a source from running now, for example the file of a
+	// certificate that can not be read. It may be nil. Without a state, such a source tries
+	// again; a reload refuses it.
+	Check func(config.Upstream) error
+}
+
+// Env is what a source needs besides the config of its upstream.
+type Env struct {
+	Node config.Node
+	// Relay is this relay's name.
+	Relay string
+	// Log names the upstream.
+	Log *slog.Logger
+}
+
+var kinds []Kind
+
+// Register makes a kind of sources known. It is called by the init function of the package that
+// has it, and panics when the name is taken.
+func Register(k Kind) {
+	if slices.ContainsFunc(kinds, func(other Kind) bool { return other.Name == k.Name }) {
+		panic("upstreams: two kinds of sources are called " + k.Name)
+	}
+	kinds = append(kinds, k)
+}
+
+// kindOf returns the kind of an upstream's source.
+func kindOf(u config.Upstream) (Kind, error) {
+	for _, k := range kinds {
+		if k.Has(u) {
+			return k, nil
+		}
+	}
+	return Kind{}, fmt.Errorf("upstream %s: it has no section that is a kind of source", u.Name)
+}

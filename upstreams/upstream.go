@@ -1,0 +1,265 @@
+package upstreams
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"meshrelay/config"
+	"meshrelay/mirror"
+	"meshrelay/state"
+	"meshrelay/upstreams/intake"
+)
+
+// upstream is one upstream at work: it drives an intake, which decides what is served of what the
+// source has. It is the source's Feed, and what a Keeper follows.
+//
+// Its lock is held around one step of the intake, and never while anything else is called.
+type upstream struct {
+	kind  Kind
+	store *mirror.Store
+	log   *slog.Logger
+	since time.Time
+	wake  chan struct{} // has an element when there is something to do before armed
+
+	// cfg, source, added and the functions are guarded by the Manager's mu.
+	cfg    config.Upstream
+	source Source
+	added  bool // by a reload, while clients were held
+	// stop ends the source, stopAll also what outlives it. They return when it has ended.
+	stop, stopAll func()
+
+	mu     sync.Mutex // guards all below
+	intake *intake.Intake
+	// due is when the next Tick is, and armed when the timer goes off.
+	due, armed time.Time
+	// asks reports whether the source is to be asked to repeat what it has, and again what it
+	// is told with that.
+	asks, again bool
+	asked       Source
+}
+
+// newUpstream returns an upstream whose source is not running.
+func newUpstream(u config.Upstream, cfg *config.Config, keeps bool, log *slog.Logger) (*upstream, error) {
+	next := &upstream{cfg: u, store: mirror.NewStore(), log: log.With("upstream", u.Name), since: time.Now(), wake: make(chan struct{}, 1)}
+	rules, err := next.remake(u, cfg)
+	if err != nil {
+		return nil, err
+	}
+	next.intake = intake.New(u.Name, next.store, rules, intake.PolicyOf(u), keeps)
+	next.asked = next.source
+	return next, nil
+}
+
+// remake makes the source and the rules of a config. Both are of no effect yet.
+func (u *upstream) remake(cfg config.Upstream, all *config.Config) (*intake.Rules, error) {
+	kind, err := kindOf(cfg)
+	if err != nil {
+		return nil, err
+	}
+	rules, err := intake.NewRules(cfg, all.Provenance, all.Node.Revision, kind.Relayed)
+	if err != nil {
+		return nil, err
+	}
+	source, err := kind.New(cfg, Env{Node: all.Node, Relay: all.Provenance.Relay, Log: u.log})
+	if err != nil {
+		return nil, fmt.Errorf("upstream %s: %w", cfg.Name, err)
+	}
+	u.kind, u.source = kind, source
+	return rules, nil
+}
+
+// succeed has the source of another config take the place of the one before, which has ended.
+func (u *upstream) succeed(source Source, rules *intake.Rules) {
+	u.mu.Lock()
+	u.asked, u.asks = source, false
+	u.mu.Unlock()
+	u.step(intake.Succeeded{Rules: rules})
+}
+
+// step takes the intake over an event that it can not refuse.
+func (u *upstream) step(e intake.Event) intake.Result {
+	out, _ := u.stepOver(e)
+	return out.Result
+}
+
+// order takes the intake over what an operator asks for.
+func (u *upstream) order(e intake.Event) (Effect, error) {
+	out, err := u.stepOver(e)
+	return out.Effect, err
+}
+
+func (u *upstream) stepOver(e intake.Event) (intake.Output, error) {
+	out, err := u.stepLocked(e)
+	for _, n := range out.Notes {
+		u.log.Log(context.Background(), n.Level, n.Message, n.Args...)
+	}
+	return out, err
+}
+
+func (u *upstream) stepLocked(e intake.Event) (intake.Output, error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	out, err := u.intake.Step(time.Now(), e)
+	u.due = out.Wake
+	if out.Repeat {
+		u.asks, u.again = true, out.Again
+	}
+	if u.asks || u.due.Before(u.armed) {
+		select {
+		case u.wake <- struct{}{}:
+		default:
+		}
+	}
+	return out, err
+}
+
+// locked returns what f finds in the intake of an upstream.
+func locked[T any](u *upstream, f func(*intake.Intake) T) T {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return f(u.intake)
+}
+
+// run does what the passing of time demands, until ctx ends.
+func (u *upstream) run(ctx context.Context) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-u.wake:
+		case <-timer.C:
+		}
+		timer.Reset(u.turn())
+	}
+}
+
+// turn does what is due, and returns how long nothing will be. A panic has it tried again.
+func (u *upstream) turn() (wait time.Duration) {
+	defer func() {
+		if p := mirror.Recovered(recover()); p != nil {
+			u.log.Error("panic in the intake of an upstream", "panic", p.Value, "stack", p.Stack)
+			wait = time.Minute
+		}
+	}()
+	u.step(intake.Tick{})
+	u.mu.Lock()
+	asks, again, source := u.asks, u.again, u.asked
+	u.asks, u.armed = false, u.due
+	wait = max(time.Until(u.due), 0)
+	u.mu.Unlock()
+	if asks {
+		u.askToRepeat(source, again)
+	}
+	return wait
+}
+
+// askToRepeat asks a source for all that it has. What can not repeat is taken at its word.
+func (u *upstream) askToRepeat(source Source, again bool) {
+	if r, ok := source.(Repeater); ok {
+		r.Repeat(again)
+	} else {
+		u.Repeated()
+	}
+}
+
+// runSource runs the source until ctx ends.
+func (u *upstream) runSource(source Source) func(context.Context) error {
+	return func(ctx context.Context) error {
+		defer u.Closed() // so that it is known on disk until when there was contact
+		return source.Run(ctx, u)
+	}
+}
+
+// Opened implements Feed.
+func (u *upstream) Opened(e intake.Opened) { u.step(e) }
+
+// Update implements Feed.
+func (u *upstream) Update(e intake.Received) intake.Result { return u.step(e) }
+
+// Endpoints implements Feed.
+func (u *upstream) Endpoints(e intake.Endpoints) intake.Result { return u.step(e) }
+
+// Closed implements Feed.
+func (u *upstream) Closed() { u.step(intake.Closed{}) }
+
+// Repeated implements Feed.
+func (u *upstream) Repeated() { u.step(intake.Repeated{}) }
+
+// Panicked implements Feed.
+func (u *upstream) Panicked(what string, p *mirror.Panic) {
+	u.step(intake.Panicked{What: what, Panic: p})
+}
+
+// Versions implements Feed.
+func (u *upstream) Versions(scope string) map[string]string {
+	return locked(u, func(in *intake.Intake) map[string]string { return in.Versions(scope) })
+}
+
+// Synced implements Feed.
+func (u *upstream) Synced() bool { return locked(u, (*intake.Intake).Synced) }
+
+// TakeChanges implements state.Source.
+func (u *upstream) TakeChanges() ([]state.Change, state.Meta) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.intake.TakeChanges(time.Now())
+}
+
+// GiveBack implements state.Source.
+func (u *upstream) GiveBack(changes []state.Change) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.intake.GiveBack(changes)
+}
+
+// MarkAll implements state.Source.
+func (u *upstream) MarkAll() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.intake.MarkAll()
+}
+
+// status returns what is known of the upstream.
+func (u view) status() Status {
+	in := locked(u.upstream, func(in *intake.Intake) intake.Status { return in.Status(time.Now()) })
+	st := Status{
+		Name: u.cfg.Name, ClusterID: u.cfg.ClusterID, Type: u.kind.Name, Required: u.cfg.Required,
+		State: StateConnecting, Since: u.since, Synced: in.Synced, LastUpdate: in.LastUpdate, Pending: in.Pending,
+		Refused: in.Refused, RefusedTotal: in.RefusedTotal, Panics: in.Panics, Dropped: in.Dropped, OverLimit: in.OverLimit,
+		Stale: in.Stale, StaleSince: in.StaleSince, Expired: in.Expired, Held: in.Held, Frozen: in.Frozen,
+		Resources: map[string]int{},
+	}
+	for kind, n := range u.store.Counts() {
+		st.Resources[kind.String()] = n
+	}
+	switch {
+	case in.InContact:
+		st.State = StateSynced
+	case in.Synced:
+		st.State = StateDisconnected
+	}
+	if d, ok := u.source.(Describer); ok {
+		d.Describe(&st)
+	}
+	if st.State == StateSyncing && in.Complete {
+		st.State = StateSynced
+		if in.CompleteAt.After(st.Since) {
+			st.Since = in.CompleteAt
+		}
+	}
+	return st
+}
+
+// mayWait returns why the source may itself be waiting for this relay, empty when it may not.
+func (u view) mayWait() string {
+	var st Status
+	if d, ok := u.source.(Describer); ok {
+		d.Describe(&st)
+	}
+	return string(st.MayWait)
+}

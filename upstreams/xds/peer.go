@@ -1,0 +1,142 @@
+package xds
+
+import (
+	"errors"
+	"time"
+
+	"meshrelay/adsclient"
+	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
+)
+
+// peer is what is known of the server that the source is connected to, as far as it matters for who
+// waits for whom.
+type peer struct {
+	// holds: the server is a relay that holds its clients, this one among them.
+	holds bool
+	// sameName: it is a relay of this one's own name.
+	sameName bool
+}
+
+// met implements adsclient.Config.Met.
+func (s *Source) met(p adsclient.Peer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.peer = peer{holds: p.Holds}
+}
+
+// follow brings what is known to a change of the connection.
+func (p *peer) follow(s adsclient.State) {
+	var same *adsclient.SameNameError
+	switch s.Phase {
+	case adsclient.Streaming: // what it has told is of this stream
+	case adsclient.Connected:
+		*p = peer{}
+	case adsclient.Connecting:
+		p.holds = false
+	case adsclient.Disconnected, adsclient.Denied:
+		*p = peer{sameName: errors.As(s.Err, &same)}
+	}
+}
+
+func (p *peer) mayWait() upstreams.MayWait {
+	switch {
+	case p.sameName:
+		return upstreams.MayWaitSameName
+	case p.holds:
+		return upstreams.MayWaitHolds
+	}
+	return ""
+}
+
+// HandleState implements adsclient.Handler.
+func (s *Source) HandleState(state adsclient.State) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := &s.st
+	st.Address = state.Address
+	s.peer.follow(state)
+	switch state.Phase {
+	case adsclient.Connecting:
+		if st.State == upstreams.StateDenied || s.feed.Synced() || st.LastError != "" {
+			return // what is known of the server is shown until there is better news
+		}
+		s.enter(upstreams.StateConnecting)
+	case adsclient.Streaming:
+		s.openStream(state)
+	case adsclient.Connected:
+		s.relay = state.Relay
+		s.log.Info("upstream answers", "address", state.Address, "protocol", state.Protocol, "relay", state.Relay)
+		st.LastError = ""
+		clear(s.complained)
+		s.enter(s.syncing())
+	case adsclient.Disconnected, adsclient.Denied:
+		s.lose(state)
+	}
+}
+
+// openStream begins a stream. A server that refuses us lets each stream open first: it has changed
+// its mind when it answers.
+func (s *Source) openStream(state adsclient.State) {
+	st := &s.st
+	s.types, s.relay = subscriptions(state.Relay, s.extra), state.Relay
+	s.repeating = nil // what a new stream answers is more than a repetition
+	st.Protocol = string(state.Protocol)
+	scopes := make([]intake.Scope, 0, len(s.types))
+	for _, url := range s.types {
+		if scope, err := intake.TypeScope(url); err == nil {
+			scopes = append(scopes, scope)
+		}
+	}
+	if !s.feed.Synced() && st.State != upstreams.StateDenied && !s.peer.sameName {
+		s.enter(upstreams.StateSyncing)
+	}
+	s.feed.Opened(intake.Opened{Scopes: scopes})
+	if s.opened++; s.opened > 1 {
+		st.Reconnects++
+	}
+	s.log.Debug("stream open", "address", state.Address, "protocol", state.Protocol, "relay", state.Relay)
+}
+
+// lose notes that the stream has ended, or that there is none.
+func (s *Source) lose(state adsclient.State) {
+	st, next := &s.st, upstreams.StateDisconnected
+	switch {
+	case state.Phase == adsclient.Denied:
+		next = upstreams.StateDenied
+	case s.peer.sameName:
+		next = upstreams.StateFailed
+	case s.opened == 0:
+		next = upstreams.StateConnecting
+	}
+	if state.Err != nil {
+		text := state.Err.Error()
+		switch {
+		case state.Answered && state.Phase == adsclient.Disconnected:
+			s.log.Info("stream ended; reconnecting, what the upstream gave is served", "address", state.Address, "err", state.Err)
+		case s.complained[state.Address] == text: // it is known
+		case s.peer.sameName:
+			s.log.Error("upstream is a relay of this relay's own name; nothing is taken from it", "address", state.Address, "err", state.Err)
+		default:
+			s.log.Warn("upstream is not reachable; what it gave is served", "address", state.Address, "err", state.Err)
+		}
+		st.LastError, s.complained[state.Address] = text, text
+	}
+	st.Protocol, s.repeating = "", nil
+	s.feed.Closed()
+	s.enter(next)
+}
+
+// syncing returns the state of a source whose stream works.
+func (s *Source) syncing() upstreams.State {
+	if s.feed.Synced() {
+		return upstreams.StateSynced
+	}
+	return upstreams.StateSyncing
+}
+
+func (s *Source) enter(state upstreams.State) {
+	if s.st.State != state {
+		s.st.State, s.st.Since = state, time.Now()
+	}
+}

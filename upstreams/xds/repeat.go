@@ -1,0 +1,63 @@
+package xds
+
+import (
+	"meshrelay/adsclient"
+)
+
+// Repeat implements upstreams.Repeater.
+func (s *Source) Repeat(again bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.st.Protocol == "" || s.ended {
+		return
+	}
+	defer s.client.Relist()
+	if again && s.repeating != nil {
+		return // a server may need longer than the time between two requests
+	}
+	s.repeating = make(map[string]map[string]struct{}, len(s.types))
+	for _, url := range s.types {
+		names := map[string]struct{}{}
+		if s.st.Protocol == string(adsclient.Delta) {
+			for name := range s.feed.Versions(url) {
+				names[name] = struct{}{}
+			}
+		}
+		s.repeating[url] = names
+	}
+}
+
+// Repeating returns the types that the server was asked to repeat and has not.
+func (s *Source) Repeating() (types []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for url := range s.repeating {
+		types = append(types, url)
+	}
+	return types
+}
+
+// noteRepeated tells the feed when the server has repeated all that it was asked to. A delta answer
+// may come in parts, and a push may come before it: a type counts as repeated when every name that
+// is held of it was in what came since, or was removed. The caller holds mu.
+func (s *Source) noteRepeated(resp *adsclient.Response, complete bool) {
+	names, asked := s.repeating[resp.TypeURL]
+	if !asked {
+		return
+	}
+	if !complete {
+		for raw := range resp.Resources(1) { // their names are enough
+			delete(names, string(raw.Name))
+		}
+		for name := range resp.Removed() {
+			delete(names, string(name))
+		}
+		if len(names) > 0 {
+			return
+		}
+	}
+	if delete(s.repeating, resp.TypeURL); len(s.repeating) == 0 {
+		s.repeating = nil
+		s.feed.Repeated()
+	}
+}

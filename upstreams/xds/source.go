@@ -1,0 +1,300 @@
+// Package xds brings what an MCP-over-xDS server has: an istiod, or another relay.
+//
+// It owns the stream to the server: what to subscribe to, what the state of the stream means for
+// the status of the upstream, and, where services need it, a second stream for their endpoints.
+//
+// The package must not know what is served of what it brings, nor what else there is.
+package xds
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+
+	"meshrelay/adsclient"
+	"meshrelay/config"
+	"meshrelay/mirror"
+	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
+)
+
+func init() {
+	upstreams.Register(upstreams.Kind{
+		Name: "xds", Relayed: true,
+		Has:   func(u config.Upstream) bool { return u.XDS != nil },
+		New:   func(u config.Upstream, env upstreams.Env) (upstreams.Source, error) { return New(u, env) },
+		Check: check,
+	})
+}
+
+// Source brings what one MCP-over-xDS server has.
+type Source struct {
+	client    *adsclient.Client
+	endpoints *endpoints // nil unless they are discovered
+	creds     *tlsCredentials
+	log       *slog.Logger
+	extra     []string // type URLs from the config
+
+	// mu guards all below. It is held while the feed is called, which never calls back.
+	mu   sync.Mutex
+	feed upstreams.Feed // nil before Attach
+	// st has the fields of the status that only the source knows.
+	st     upstreams.Status
+	types  []string // subscribed on the present stream
+	relay  bool     // the server is one
+	opened uint64   // streams
+	peer   peer
+	// complained has, by address, the error that was logged last.
+	complained map[string]string
+	// repeating is, for each type URL that the server was asked to repeat and has not, the names
+	// that it has not repeated: none on a SotW stream, where any answer is all.
+	repeating map[string]map[string]struct{}
+	ended     bool
+}
+
+// New returns a source that is not connected. While the files of its credentials can not be used, it
+// tries again, as with a server that is not there.
+func New(cfg config.Upstream, env upstreams.Env) (*Source, error) {
+	s := &Source{log: env.Log, extra: cfg.XDS.Types, complained: map[string]string{}}
+	s.st = upstreams.Status{State: upstreams.StateConnecting, Since: time.Now(), Address: cfg.XDS.Addresses[0], Drift: map[string]uint64{}}
+	opts := s.dialOptions(cfg.XDS)
+	node, gzip := env.Node, slices.Contains(cfg.XDS.Compression, config.CompressionGzip)
+	var err error
+	s.client, err = adsclient.New(adsclient.Config{
+		Addresses: cfg.XDS.Addresses,
+		Protocol:  adsclient.Protocol(cfg.XDS.Protocol),
+		Node: func() *corev3.Node {
+			return adsclient.Node(adsclient.NodeConfig{
+				Name: node.ID, Namespace: node.Namespace, IP: node.IP, ClusterID: cfg.ClusterID, OwnClusterID: node.ClusterID, Revision: node.Revision,
+			})
+		},
+		TypeURLs:         func(relay bool) []string { return subscriptions(relay, s.extra) },
+		Name:             env.Relay,
+		Met:              s.met,
+		DialOptions:      opts,
+		ResyncInterval:   cfg.XDS.ResyncInterval.D(),
+		SyncTimeout:      cfg.XDS.SyncTimeout.D(),
+		FailbackAfter:    cfg.XDS.FailbackAfter.D(),
+		MaxResponseBytes: cfg.Limits.MaxResponseBytes,
+		Gzip:             gzip,
+		Logger:           s.log,
+	}, s)
+	if err == nil && cfg.Services.Mode == config.ServicesDiscover {
+		s.endpoints, err = newEndpoints(endpointsConfig{
+			Addresses: cfg.XDS.Addresses, DialOptions: opts,
+			Node: func() *corev3.Node {
+				return adsclient.EndpointsNode(adsclient.NodeConfig{
+					Name: node.ID, Namespace: node.Namespace, IP: node.IP, ClusterID: node.ClusterID,
+					Revision: node.Revision, Network: cfg.Services.Network,
+				})
+			},
+			ResyncInterval: cfg.XDS.ResyncInterval.D(), FailbackAfter: cfg.XDS.FailbackAfter.D(), Logger: s.log,
+			MaxResponseBytes: cfg.Limits.MaxResponseBytes, Gzip: gzip,
+		}, s.endpointsChanged)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *Source) dialOptions(x *config.XDS) []grpc.DialOption {
+	opts := []grpc.DialOption{grpc.WithUserAgent("meshrelay")}
+	if x.Plaintext {
+		opts = append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	} else {
+		s.creds = &tlsCredentials{files: tlsFiles(x.TLS)}
+		opts = append(opts, grpc.WithTransportCredentials(s.creds))
+		if x.TLS.ServerName != "" {
+			opts = append(opts, grpc.WithAuthority(x.TLS.ServerName))
+		}
+	}
+	if x.TokenFile != "" {
+		opts = append(opts, grpc.WithPerRPCCredentials(adsclient.TokenFile(x.TokenFile)))
+	}
+	return opts
+}
+
+func tlsFiles(t *config.TLS) adsclient.TLSFiles {
+	return adsclient.TLSFiles{CAFile: t.CAFile, CertFile: t.CertFile, KeyFile: t.KeyFile}
+}
+
+// check returns what is wrong with the files of the credentials.
+func check(u config.Upstream) error {
+	if u.XDS.Plaintext {
+		return nil
+	}
+	_, free, err := adsclient.TransportCredentials(tlsFiles(u.XDS.TLS))
+	if err == nil {
+		free()
+	}
+	return err
+}
+
+// subscriptions returns the type URLs to ask for. An istiod is asked for every version of a kind,
+// because it answers one that it does not know with nothing (PROTOCOL C1); a relay serves all of a
+// kind under each, so one is enough.
+func subscriptions(relay bool, extra []string) []string {
+	var urls []string
+	seen := map[string]bool{}
+	kinds := map[mirror.Kind]bool{}
+	add := func(url string) {
+		kind, _, err := mirror.ParseTypeURL(url)
+		if err != nil || seen[url] || relay && kinds[kind] {
+			return
+		}
+		seen[url], kinds[kind] = true, true
+		urls = append(urls, url)
+	}
+	for _, info := range mirror.Kinds() {
+		for _, url := range info.TypeURLs() {
+			add(url)
+		}
+	}
+	for _, url := range extra {
+		add(url)
+	}
+	return urls
+}
+
+// Attach has the source tell a feed what it brings. Run does that by itself.
+func (s *Source) Attach(feed upstreams.Feed) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.feed = feed
+	if s.endpoints != nil {
+		s.tellEndpoints(nil)
+	}
+}
+
+// Run implements upstreams.Source.
+func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
+	s.Attach(feed)
+	defer s.End()
+	if s.endpoints == nil {
+		return s.client.Run(ctx)
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return s.client.Run(ctx) })
+	g.Go(func() error { return s.endpoints.run(ctx) })
+	return g.Wait()
+}
+
+// End has the source tell nothing any more.
+func (s *Source) End() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended = true
+	if s.creds != nil {
+		s.creds.close()
+	}
+}
+
+// Describe implements upstreams.Describer.
+func (s *Source) Describe(st *upstreams.Status) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st.State, st.Since, st.Address, st.Protocol, st.LastError = s.st.State, s.st.Since, s.st.Address, s.st.Protocol, s.st.LastError
+	st.Reconnects, st.NACKs, st.Drift = s.st.Reconnects, s.st.NACKs, maps.Clone(s.st.Drift)
+	st.Addresses, st.Switches = s.client.Addresses(), s.client.Switches()
+	st.MayWait = s.peer.mayWait()
+	if s.endpoints != nil {
+		st.Endpoints = s.endpoints.describe()
+	}
+}
+
+// endpointsChanged has the services of clusters imported again.
+func (s *Source) endpointsChanged(clusters []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tellEndpoints(clusters)
+}
+
+// tellEndpoints feeds what is known of clusters, and asks for those that are wanted then. The caller
+// holds mu.
+func (s *Source) tellEndpoints(clusters []string) {
+	result := s.feed.Endpoints(intake.Endpoints{From: s.endpoints, Clusters: clusters})
+	if err := result.Err(); err != nil {
+		s.log.Warn("services can not be given their endpoints; what they had is served", "err", err)
+	}
+	s.log.Debug("endpoints changed", "clusters", len(clusters), "services", result.Changed)
+	s.want(result.Clusters)
+}
+
+// want asks for the endpoints of clusters, unless they are nil. The caller holds mu.
+func (s *Source) want(clusters map[string]struct{}) {
+	if clusters == nil || s.endpoints == nil {
+		return
+	}
+	if err := s.endpoints.want(clusters); err != nil {
+		// What is left out is as if it had none, which is known now.
+		s.log.Warn("not the endpoints of all services can be asked for", "err", err)
+		s.tellEndpoints(slices.Collect(maps.Keys(clusters)))
+	}
+}
+
+// nack counts a response that is refused, and returns why.
+func (s *Source) nack(message, typeURL string, err error) error {
+	s.st.NACKs++
+	s.log.Warn(message, "type", typeURL, "err", err)
+	return err
+}
+
+// HandleResponse implements adsclient.Handler.
+func (s *Source) HandleResponse(resp *adsclient.Response) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	scope, err := intake.TypeScope(resp.TypeURL)
+	if err == nil && !slices.Contains(s.types, resp.TypeURL) {
+		// What nobody asked for would never be updated, nor removed.
+		err = fmt.Errorf("type %s was not asked for", resp.TypeURL)
+	}
+	if err != nil {
+		return s.nack("response refused", resp.TypeURL, err)
+	}
+	// There is one MeshConfig at most, so what a server has of it is all that there is.
+	complete := resp.Complete || scope.Kind == mirror.MeshConfig
+	result := s.feed.Update(intake.Received{Believe: s.relay, Updates: []intake.Update{{
+		Scope: scope, Complete: complete, Elements: elementsOf(resp), Room: resp.Room(), Removed: resp.Removed(),
+	}}})
+	if n := result.Changed + result.Gone; resp.Relist && n > 0 {
+		s.st.Drift[scope.Kind.String()] += uint64(n)
+		s.log.Info("asking for everything again has brought what no push had", "type", resp.TypeURL, "changed", result.Changed, "gone", result.Gone)
+	}
+	s.log.Debug("response", "type", resp.TypeURL, "resources", resp.Len(), "removed", resp.RemovedLen(),
+		"changed", result.Changed, "deleted", result.Deleted, "bytes", resp.Size())
+	s.want(result.Clusters)
+	if !result.Unread {
+		s.noteRepeated(resp, complete)
+	}
+	if err := result.Err(); err != nil {
+		return s.nack("response refused in part; the last good content is served", resp.TypeURL, err)
+	}
+	return nil
+}
+
+func elementsOf(resp *adsclient.Response) func(limit int) iter.Seq[intake.Element] {
+	return func(limit int) iter.Seq[intake.Element] {
+		return func(yield func(intake.Element) bool) {
+			for raw := range resp.Resources(limit) {
+				if !yield(intake.Element{Raw: raw.Any, Head: raw.Peek(), Size: raw.Size, Name: raw.Name, Version: raw.Version}) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// ResumeVersions implements adsclient.Handler.
+func (s *Source) ResumeVersions(typeURL string) map[string]string { return s.feed.Versions(typeURL) }
