@@ -242,9 +242,9 @@ func TestTheSocketIsForItsOwnerOnly(t *testing.T) {
 	address, stop := f.running(t)
 	transport := &http.Transport{}
 	defer transport.CloseIdleConnections()
-	http_ := Client{Address: address, HTTP: &http.Client{Transport: transport}}
+	overTCP := Client{Address: address, HTTP: &http.Client{Transport: transport}}
 	ctx := t.Context()
-	version, err := http_.Version(ctx)
+	version, err := overTCP.Version(ctx)
 	if err != nil || version.AdminSocket != path {
 		t.Fatalf("%+v %v", version, err)
 	}
@@ -307,7 +307,7 @@ func TestTheSocketIsForItsOwnerOnly(t *testing.T) {
 	if _, err := over.Freeze(ctx, "a/b?c", 0, Given{}); !errors.As(err, &refused) || refused.Code != 404 || !strings.Contains(refused.Text, `"a/b?c"`) {
 		t.Errorf("%v", err)
 	}
-	if _, err := http_.Freeze(ctx, "east", 0, Given{}); !errors.As(err, &refused) || refused.Code != 403 || !strings.Contains(refused.Text, path) {
+	if _, err := overTCP.Freeze(ctx, "east", 0, Given{}); !errors.As(err, &refused) || refused.Code != 403 || !strings.Contains(refused.Text, path) {
 		t.Errorf("%v", err)
 	}
 	if got := f.logged.String(); !strings.Contains(got, fmt.Sprintf("action=freeze uid=%d pid=%d upstream=east", os.Getuid(), os.Getpid())) {

@@ -26,7 +26,7 @@ const maxXDSBytes = 64 << 20
 type Configs interface {
 	Kinds() []mirror.Kind
 	List(kind mirror.Kind, namespace string) []*mirror.Resource
-	Settle(key mirror.Key) mirror.Settlement
+	Resolve(key mirror.Key) mirror.Resolution
 	Apart(keys []mirror.Key) string
 	Counts() map[mirror.Kind]int
 }

@@ -135,8 +135,8 @@ func (d *Debug) explain(_ context.Context, w io.Writer, q url.Values) error {
 }
 
 func (d *Debug) explainKey(key mirror.Key) (*Explanation, error) {
-	s := d.views.Configs.Settle(key)
-	e := &Explanation{Ref: refOf(key), Outcome: Missing, Reason: s.Verdict.Reason, Sources: []SourceCopy{}}
+	s := d.views.Configs.Resolve(key)
+	e := &Explanation{Ref: refOf(key), Outcome: Missing, Reason: s.Decision.Reason, Sources: []SourceCopy{}}
 	traces := d.views.Trace(key)
 	sources := d.views.Upstreams()
 	place := func(c SourceCopy) int { // an upstream that was removed comes last
@@ -163,7 +163,7 @@ func (d *Debug) explainKey(key mirror.Key) (*Explanation, error) {
 		if slices.ContainsFunc(traces, confirms) {
 			continue
 		}
-		c := SourceCopy{Upstream: p.Source, Outcome: outcomeOf(i, s.Verdict), Version: p.Resource.Version(), Unconfirmed: true}
+		c := SourceCopy{Upstream: p.Source, Outcome: outcomeOf(i, s.Decision), Version: p.Resource.Version(), Unconfirmed: true}
 		if at := place(c); at < len(sources) {
 			c.Frozen, c.StaleSince = sources[at].Frozen, sources[at].StaleSince
 		}
@@ -174,7 +174,7 @@ func (d *Debug) explainKey(key mirror.Key) (*Explanation, error) {
 	case s.Served != nil:
 		e.Outcome, e.Source, e.Version = Served, s.Served.Source(), s.Served.Version()
 		for _, t := range traces {
-			if t.Resource != nil && t.Since.After(e.Since) && (t.Resource == s.Served || len(s.Verdict.United) > 0) {
+			if t.Resource != nil && t.Since.After(e.Since) && (t.Resource == s.Served || len(s.Decision.United) > 0) {
 				e.Since = t.Since
 			}
 		}
@@ -183,8 +183,8 @@ func (d *Debug) explainKey(key mirror.Key) (*Explanation, error) {
 			return nil, err
 		}
 		e.Served = o
-	case s.Into != mirror.Key{}:
-		into := refOf(s.Into)
+	case s.MergedInto != mirror.Key{}:
+		into := refOf(s.MergedInto)
 		e.Outcome, e.Into = United, &into
 	case len(s.Copies) > 0:
 		e.Outcome = Rejected
@@ -207,7 +207,7 @@ func (d *Debug) explainKey(key mirror.Key) (*Explanation, error) {
 }
 
 // copyOf returns what became of one upstream's copy.
-func copyOf(t upstreams.Trace, key mirror.Key, s mirror.Settlement) (SourceCopy, error) {
+func copyOf(t upstreams.Trace, key mirror.Key, s mirror.Resolution) (SourceCopy, error) {
 	c := SourceCopy{Upstream: t.Upstream, Reason: t.Reason, Detail: t.Detail, Refused: t.Refused, Since: t.Since}
 	if t.Original != key {
 		original := refOf(t.Original)
@@ -221,7 +221,7 @@ func copyOf(t upstreams.Trace, key mirror.Key, s mirror.Settlement) (SourceCopy,
 		delete(o.Metadata.Annotations, mirror.ProvenanceAnnotation) // the relay adds it
 		c.From, c.SourceVersion = o, t.From.SourceVersion()
 	}
-	i := slices.IndexFunc(s.Copies, func(p mirror.Provider) bool { return p.Source == t.Upstream })
+	i := slices.IndexFunc(s.Copies, func(p mirror.Copy) bool { return p.Source == t.Upstream })
 	switch {
 	case t.Reason != "":
 		c.Outcome = LeftOut
@@ -233,7 +233,7 @@ func copyOf(t upstreams.Trace, key mirror.Key, s mirror.Settlement) (SourceCopy,
 		servedAs := refOf(t.Key)
 		c.Outcome, c.ServedAs = Renamed, &servedAs
 	default:
-		c.Outcome = outcomeOf(i, s.Verdict)
+		c.Outcome = outcomeOf(i, s.Decision)
 	}
 	if t.Resource == nil {
 		return c, nil
@@ -245,7 +245,7 @@ func copyOf(t upstreams.Trace, key mirror.Key, s mirror.Settlement) (SourceCopy,
 }
 
 // outcomeOf returns what a verdict makes of copy i.
-func outcomeOf(i int, v mirror.Verdict) Outcome {
+func outcomeOf(i int, v mirror.Decision) Outcome {
 	switch {
 	case i == v.Winner:
 		return Served
@@ -274,8 +274,8 @@ func (c *SourceCopy) explainBy(u upstreams.Status, kind mirror.Kind, pending boo
 
 // differs reports whether the upstream has another content of a key than is served of it.
 // Content with the annotation for stale resources can not be compared.
-func differs(t upstreams.Trace, s mirror.Settlement) bool {
-	i := slices.IndexFunc(s.Copies, func(p mirror.Provider) bool { return p.Source == t.Upstream })
+func differs(t upstreams.Trace, s mirror.Resolution) bool {
+	i := slices.IndexFunc(s.Copies, func(p mirror.Copy) bool { return p.Source == t.Upstream })
 	return i >= 0 && t.Resource != nil && t.Resource.Key() == s.Copies[i].Resource.Key() &&
 		!s.Copies[i].Resource.HasAnnotation(upstreams.StaleAnnotation) && !s.Copies[i].Resource.Equal(t.Resource)
 }

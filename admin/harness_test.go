@@ -20,6 +20,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"meshrelay/downstream"
+	"meshrelay/downstream/subscription"
 	"meshrelay/federation/tracker"
 	"meshrelay/internal/buildinfo"
 	"meshrelay/mirror"
@@ -74,7 +75,7 @@ func mergedAndRegistered(t *testing.T, resources ...*mirror.Resource) (*mirror.A
 	for _, r := range resources {
 		if stores[r.Source()] == nil {
 			stores[r.Source()] = mirror.NewStore()
-			sources = append(sources, mirror.Source{Name: r.Source(), Cache: stores[r.Source()]})
+			sources = append(sources, mirror.Source{Name: r.Source(), Store: stores[r.Source()]})
 		}
 		keys[r.Key()] = true
 	}
@@ -82,9 +83,7 @@ func mergedAndRegistered(t *testing.T, resources ...*mirror.Resource) (*mirror.A
 	if err := register.Follow(a); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.SetSources(sources); err != nil {
-		t.Fatal(err)
-	}
+	a.SetSources(sources)
 	events := make(chan struct{}, 2*len(resources)+1)
 	if err := a.RegisterEventHandler(mirror.Kind{}, func(_, _ *mirror.Resource, _ mirror.Event) { events <- struct{}{} }); err != nil {
 		t.Fatal(err)
@@ -93,20 +92,14 @@ func mergedAndRegistered(t *testing.T, resources ...*mirror.Resource) (*mirror.A
 		stores[r.Source()].Put(r)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	runs := []func(context.Context) error{a.Run}
 	for _, s := range stores {
 		s.SetSynced()
-		runs = append(runs, s.Run)
 	}
-	done := make(chan struct{}, len(runs))
-	for _, run := range runs {
-		go func() { _ = run(ctx); done <- struct{}{} }()
-	}
+	done := make(chan struct{})
+	go func() { _ = a.Run(ctx); close(done) }()
 	t.Cleanup(func() {
 		cancel()
-		for range runs {
-			<-done
-		}
+		<-done
 	})
 	for range keys {
 		<-events
@@ -185,7 +178,7 @@ func newFixture(t *testing.T, cfg Config, more ...func(*Deps)) *fixture {
 func (f *fixture) Clients() []downstream.ClientStatus { return f.clients }
 
 func (f *fixture) Receipts(mirror.Key) []downstream.Receipt {
-	return []downstream.Receipt{{Connection: "tool-2", NodeID: "tool", TypeURL: "networking.istio.io/v1/ServiceEntry", State: downstream.ReceiptACKed, At: created}}
+	return []downstream.Receipt{{Connection: "tool-2", NodeID: "tool", TypeURL: "networking.istio.io/v1/ServiceEntry", State: subscription.Acknowledged, At: created}}
 }
 
 // request is what a client sends; the zero value is a GET over loopback.

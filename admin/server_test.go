@@ -24,7 +24,7 @@ type nothing struct{}
 
 func (nothing) Kinds() []mirror.Kind                        { return nil }
 func (nothing) List(mirror.Kind, string) []*mirror.Resource { return nil }
-func (nothing) Settle(mirror.Key) mirror.Settlement         { return mirror.Settlement{} }
+func (nothing) Resolve(mirror.Key) mirror.Resolution        { return mirror.Resolution{} }
 func (nothing) Apart([]mirror.Key) string                   { return "" }
 func (nothing) Counts() map[mirror.Kind]int                 { return nil }
 

@@ -26,6 +26,8 @@ import (
 	mesh "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"meshrelay/downstream/refusal"
+	"meshrelay/downstream/snapshot"
 	"meshrelay/mirror"
 	"meshrelay/push"
 )
@@ -40,6 +42,10 @@ const (
 	vsV1       = "networking.istio.io/v1/VirtualService"
 	meshURL    = "core/v1alpha1/MeshConfig"
 
+	// What package subscription bounds: removed names in a response, names that a wildcard brings
+	// again, and type URLs of a type that is not well known.
+	maxRemoved, maxResend, maxURLs = 16_384, 256, 4
+
 	// patience is how long a test waits for what must happen.
 	patience = 10 * time.Second
 )
@@ -48,6 +54,12 @@ var (
 	kindSE = mirror.Kind{Group: "networking.istio.io", Kind: "ServiceEntry"}
 	kindDR = mirror.Kind{Group: "networking.istio.io", Kind: "DestinationRule"}
 	kindVS = mirror.Kind{Group: "networking.istio.io", Kind: "VirtualService"}
+)
+
+var (
+	typeSE = newMCPGenerator().typeOf(kindSE)
+	typeDR = newMCPGenerator().typeOf(kindDR)
+	typeVS = newMCPGenerator().typeOf(kindVS)
 )
 
 // relay is a Server over two stores, with the pipeline between them.
@@ -66,16 +78,12 @@ type option func(*Config, *Deps)
 // synced returns what waits until the sources of an Aggregate have synced.
 func synced(agg *mirror.Aggregate) func(context.Context) error {
 	return func(ctx context.Context) error {
-		tick := time.NewTicker(time.Millisecond)
-		defer tick.Stop()
-		for !agg.HasSynced() {
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-tick.C:
-			}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-agg.Synced():
+			return nil
 		}
-		return nil
 	}
 }
 
@@ -84,9 +92,7 @@ func startRelay(t *testing.T, hasSynced bool, opts ...option) *relay {
 	r := &relay{t: t, store: mirror.NewStore(), west: mirror.NewStore(), reg: prometheus.NewRegistry()}
 	r.west.SetSynced()
 	agg := mirror.NewAggregate()
-	if err := agg.SetSources([]mirror.Source{{Name: "east", Cache: r.store}, {Name: "west", Cache: r.west}}); err != nil {
-		t.Fatal(err)
-	}
+	agg.SetSources([]mirror.Source{{Name: "east", Store: r.store}, {Name: "west", Store: r.west}})
 	d, err := push.NewDebouncer(push.Options{After: 5 * time.Millisecond, Max: 50 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
@@ -102,7 +108,7 @@ func startRelay(t *testing.T, hasSynced bool, opts ...option) *relay {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if err := agg.RegisterTouchHandler(func(key mirror.Key, _ *mirror.Settlement) {
+	if err := agg.RegisterTouchHandler(func(key mirror.Key, _ *mirror.Resolution) {
 		if r.server.NeedsPushes() && r.server.NeedsCopies() {
 			d.UpdateKey(key, push.ConfigUpdate)
 		}
@@ -118,9 +124,7 @@ func startRelay(t *testing.T, hasSynced bool, opts ...option) *relay {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 5)
-	go func() { done <- r.store.Run(ctx) }()
-	go func() { done <- r.west.Run(ctx) }()
+	done := make(chan error, 3)
 	go func() { done <- agg.Run(ctx) }()
 	go func() { done <- d.Run(ctx, r.server.Push) }()
 	go func() { done <- r.server.Run(ctx) }()
@@ -131,7 +135,7 @@ func startRelay(t *testing.T, hasSynced bool, opts ...option) *relay {
 		}
 		stopped = true
 		cancel()
-		for range 5 {
+		for range 3 {
 			if err := <-done; err != nil {
 				t.Error(err)
 			}
@@ -191,7 +195,9 @@ func (r *relay) put(resources ...*mirror.Resource) {
 	}
 	for _, res := range resources {
 		if want := r.store.Get(res.Key()); want.Equal(res) {
-			eventually(r.t, res.FullName()+" is in the view", func() bool { return r.view().snapshot(res.Kind()).get(res.FullName()).Equal(res) })
+			eventually(r.t, res.FullName()+" is in the view", func() bool {
+				return snapshot.Same(r.view().snapshot(newMCPGenerator().typeOf(res.Kind())).Get(res.FullName()), res)
+			})
 		}
 	}
 }
@@ -400,7 +406,7 @@ func wantCode(t *testing.T, err error, code codes.Code) {
 }
 
 // wantRefused checks how often clients were refused for a reason.
-func wantRefused(t *testing.T, r *relay, why reason, times int) {
+func wantRefused(t *testing.T, r *relay, why refusal.Reason, times int) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("refused %d times for %s", times, why), func() bool { return refusals(r, why) == times })
 }
@@ -424,11 +430,18 @@ func eventually(t *testing.T, what string, cond func() bool) {
 func meshConfig(domain string) *mesh.MeshConfig { return &mesh.MeshConfig{TrustDomain: domain} }
 
 // refusals returns how often clients were refused for a reason.
-func refusals(r *relay, why reason) int {
+func refusals(r *relay, why refusal.Reason) int {
 	return int(testutil.ToFloat64(r.server.metrics.refusals.WithLabelValues(string(why))))
 }
 
 // acquire returns the view of a variant for a client that is counted for nobody.
 func acquire(vs *views, x variant, protocol string) (*view, error) {
 	return vs.acquire(context.Background(), x, viewer{protocol: protocol})
+}
+
+// lockedMove moves clients of views.
+func lockedMove(vs *views, moves []move, now time.Time) {
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	vs.move(moves, now)
 }

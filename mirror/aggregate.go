@@ -3,234 +3,200 @@ package mirror
 import (
 	"cmp"
 	"context"
+	"errors"
 	"maps"
 	"slices"
-	"sync"
 )
 
-// Source is a store that the Aggregate merges, by the name of its upstream.
+// Source is a store that the Aggregate merges, with the name of its upstream.
 type Source struct {
 	Name  string
-	Cache ConfigStoreCache
+	Store *Store
 }
 
-// Provider is one source's copy of a resource.
-type Provider struct {
+// Copy is one source's copy of a resource.
+type Copy struct {
 	Source   string
 	Resource *Resource
 }
 
-// Aggregate is the read-only ConfigStoreCache over many: the merged view. Where
-// several sources have a key, a Policy settles what is served. Without one it is the copy
-// of the first source in the order of SetSources, and the others are shadowed.
+// Aggregate is the read-only ConfigStoreCache over many stores: the merged view. Where several
+// sources have a key, a Policy decides what is served; without one, First does.
 //
-// Its events speak of the merged view. A change in a shadowed copy is no event;
-// when the served copy goes away while a shadowed one remains, the event is an
-// update to that one.
+// Its events are changes of the merged view. A change of a shadowed copy is no event; when
+// the served copy goes away and a shadowed one remains, the event is an update to that one.
 //
 // All methods may be called from any goroutine.
 type Aggregate struct {
-	events events
+	queue *queue
 
-	// mu guards all below. merged holds what the handlers were told.
-	mu       sync.RWMutex
-	sources  []Source
-	policies map[Kind]Policy
-	others   Policy // of kinds that are not in policies; nil: first
-	groups   map[Kind]*groups
-	merged   map[Kind]map[string]*Resource
+	contents // what the listeners know
+	// mu also guards all below. The listeners do not change after Run was called.
+	running   bool
+	listeners []func(*change)
+	panicked  []func(Key, *Panic)
+	sources   []Source
+	policies  map[Kind]Policy
+	others    Policy // of kinds that are not in policies
+	groups    map[Kind]*groups
 }
+
+var _ ConfigStoreCache = (*Aggregate)(nil)
+
+// change is a key whose copies may have changed, with the served resource before and after.
+type change struct {
+	ref
+	old, cur *Resource
+	// resolution is nil when there are less than two copies.
+	resolution *Resolution
+	panicked   *Panic // while the key was merged
+}
+
+// batchLen is how many keys are merged under one lock.
+const batchLen = 128
 
 // NewAggregate returns an Aggregate over no sources.
 func NewAggregate() *Aggregate {
-	a := &Aggregate{merged: map[Kind]map[string]*Resource{}, groups: map[Kind]*groups{}}
-	a.events.init()
-	return a
+	return &Aggregate{queue: newQueue(), others: First{}, contents: contents{index: index{}}, groups: map[Kind]*groups{}}
 }
 
-// SetSources makes sources, in order of priority, the ones that are merged. It may
-// be called again at any time: what is no longer among them leaves the merged view,
-// and a changed order changes what is served, as events. A cache that was not among
-// the sources before must not run yet, because the Aggregate registers a handler
-// with it.
-func (a *Aggregate) SetSources(sources []Source) error {
+// SetSources sets the stores that are merged, in order of priority. It may be called again at
+// any time: the resources of a store that is no longer among them leave the merged view, and
+// a new order changes what is served.
+func (a *Aggregate) SetSources(sources []Source) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, s := range sources {
-		if !a.has(s) {
-			if err := a.follow(s.Cache); err != nil {
-				return err
-			}
+	if slices.Equal(a.sources, sources) {
+		return
+	}
+	a.markAll() // also the keys of a store that goes
+	for _, s := range a.sources {
+		if !contains(sources, s.Store) {
+			s.Store.unfollow(a.queue)
 		}
 	}
-	if slices.Equal(a.sources, sources) {
-		return nil
+	for _, s := range sources {
+		if !contains(a.sources, s.Store) {
+			s.Store.follow(a.queue)
+		}
 	}
-	a.markEverything() // also what only a source has that is no longer among them
 	a.sources = slices.Clone(sources)
-	a.markEverything()
-	return nil
+	a.markAll()
+	a.queue.poke() // the initial content may be complete
 }
 
-// SetPolicies says how copies are merged, by kind. others is the Policy of kinds that are not
-// among them, but for MeshConfig, of which the first is served; nil serves the first of all.
-// It may be called again at any time.
+func contains(sources []Source, store *Store) bool {
+	return slices.ContainsFunc(sources, func(s Source) bool { return s.Store == store })
+}
+
+// SetPolicies sets how copies are merged, by kind. others is the Policy of all other kinds but
+// singletons, of which the first is served; nil is First. It may be called again at any time.
 func (a *Aggregate) SetPolicies(policies map[Kind]Policy, others Policy) {
+	if others == nil {
+		others = First{}
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.policies, a.others, a.groups = maps.Clone(policies), others, map[Kind]*groups{}
-	a.markEverything()
+	a.markAll()
 }
 
-// markEverything has every key settled anew that is served or that a source has.
-func (a *Aggregate) markEverything() {
-	for _, byName := range a.merged {
+// markAll queues every key that is served or that a source has.
+func (a *Aggregate) markAll() {
+	for _, byName := range a.index {
 		for _, r := range byName {
-			a.events.mark(r.kind(), r.name, nil)
+			a.queue.mark(r.kind(), r.name)
 		}
 	}
 	for _, s := range a.sources {
-		for _, kind := range kindsIn(s.Cache) {
-			for _, r := range s.Cache.List(kind, "") {
-				a.events.mark(r.kind(), r.name, nil)
+		for _, kind := range s.Store.Kinds() {
+			for _, r := range s.Store.List(kind, "") {
+				a.queue.mark(r.kind(), r.name)
 			}
 		}
 	}
 }
 
-// kindsIn returns the kinds that a source has, as far as it can tell.
-func kindsIn(c ConfigStoreCache) []Kind {
-	if has, ok := c.(interface{ Kinds() []Kind }); ok {
-		return has.Kinds()
-	}
-	return nil
-}
-
-func (a *Aggregate) has(s Source) bool {
-	return slices.ContainsFunc(a.sources, func(have Source) bool { return have.Cache == s.Cache })
-}
-
-// follow makes the Aggregate look at every key that a source writes to. Of a source
-// that can not tell of those, it looks at the keys that there are events of.
-func (a *Aggregate) follow(c ConfigStoreCache) error {
-	if s, ok := c.(interface {
-		onTouched(func(batch []queued)) error
-	}); ok {
-		return s.onTouched(a.events.markAll)
-	}
-	return c.RegisterEventHandler(Kind{}, func(old, cur *Resource, _ Event) {
-		if cur == nil {
-			cur = old
-		}
-		a.events.mark(cur.kind(), cur.name, nil)
-	})
-}
-
-// nextEvents settles what is served under the next keys that may have changed.
-func (a *Aggregate) nextEvents(batch []queued) []queued {
+// next merges the keys that wait longest.
+func (a *Aggregate) next(batch []change) []change {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	batch = a.events.pop(batch)
+	batch = a.queue.pop(batch)
 	for i := range batch {
-		q := &batch[i]
-		a.mergeNext(q)
+		a.mergeNext(&batch[i])
 	}
 	return batch
 }
 
-// mergeNext is merge for a key of the queue. When it panics, what is served under the key
-// stays as it is until a copy changes.
-func (a *Aggregate) mergeNext(q *queued) {
+// mergeNext is merge. When it panics, the served resource stays until a copy changes.
+func (a *Aggregate) mergeNext(c *change) {
 	defer func() {
-		if p := Recovered(recover()); p != nil {
-			served := a.merged[q.kind.Value()][q.name]
-			q.old, q.cur, q.settled = served, served, nil
-			a.events.report(q.eventKey, p)
+		if c.panicked = Recovered(recover()); c.panicked != nil {
+			c.old = a.index[c.kind.Value()][c.name]
+			c.cur, c.resolution = c.old, nil
 		}
 	}()
-	q.old, q.cur, q.settled = a.merge(q.kind.Value(), q.name)
+	a.merge(c)
 }
 
-// merge finds what to serve under a key, puts it into the merged view, and returns it with
-// what was there before and, when there are several copies, how it came about.
-func (a *Aggregate) merge(kind Kind, name string) (old, cur *Resource, settled *Settlement) {
-	_, plain := a.policy(kind).(first)
-	if key, ok := keyOf(kind, name); ok {
+// merge resolves a key and puts the result into the merged view.
+func (a *Aggregate) merge(c *change) {
+	kind := c.kind.Value()
+	_, plain := a.policy(kind).(First)
+	if key, ok := c.key(); ok {
 		if !plain {
 			a.regroup(key)
 		}
-		cur, settled = a.resolve(key, everything)
+		c.cur, c.resolution = a.serve(key, everything)
 	}
-	byName := a.merged[kind]
-	old = byName[name]
-	if cur != nil && cur != old && old.Equal(cur) && !plain {
+	c.old = a.index[kind][c.name]
+	if c.cur != nil && c.cur != c.old && c.old.Equal(c.cur) && !plain {
 		// A Policy may make a new resource each time: equal content is never held twice.
-		cur = old.withSourceVersion(cur.sourceVersion)
+		c.cur = c.old.withSourceVersion(c.cur.sourceVersion)
 	}
-	switch {
-	case cur != nil:
-		if byName == nil {
-			byName = map[string]*Resource{}
-			a.merged[kind] = byName
-		}
-		if old != nil {
-			delete(byName, name) // its key would keep the old resource's name alive
-		}
-		byName[cur.name] = cur
-	case old != nil:
-		delete(byName, name)
-		if len(byName) == 0 {
-			delete(a.merged, kind)
+	a.index.replace(c.old, c.cur)
+}
+
+// deliver tells the listeners of a batch. A panic costs a listener that key only.
+func (a *Aggregate) deliver(batch []change) {
+	for i := range batch {
+		c := &batch[i]
+		a.report(c.ref, c.panicked)
+		for _, f := range a.listeners {
+			a.tell(f, c)
 		}
 	}
-	return old, cur, settled
+	a.queue.done(len(batch))
 }
 
-func keyOf(kind Kind, name string) (Key, bool) {
-	if kind == MeshConfig {
-		return Key{Kind: kind, Name: name}, true
+func (a *Aggregate) tell(f func(*change), c *change) {
+	defer func() { a.report(c.ref, Recovered(recover())) }()
+	f(c)
+}
+
+// report tells the panic handlers. A nil Panic is none.
+func (a *Aggregate) report(r ref, p *Panic) {
+	if p == nil {
+		return
 	}
-	namespace, name, err := ParseFullName(name)
-	return Key{Kind: kind, Namespace: namespace, Name: name}, err == nil
+	key, _ := r.key()
+	for _, f := range a.panicked {
+		f(key, p)
+	}
 }
 
-// Get implements ConfigStore.
-func (a *Aggregate) Get(key Key) *Resource {
+func (a *Aggregate) currentSources() []Source {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	return a.merged[key.Kind][key.FullName()]
+	return a.sources
 }
 
-// List implements ConfigStore.
-func (a *Aggregate) List(kind Kind, namespace string) []*Resource {
-	a.mu.RLock()
-	defer a.mu.RUnlock()
-	return list(a.merged[kind], namespace)
-}
-
-// Kinds returns the kinds of which there are resources, in sending order.
-func (a *Aggregate) Kinds() []Kind {
-	a.mu.RLock()
-	defer a.mu.RUnlock()
-	return kinds(a.merged)
-}
-
-// Counts returns the number of merged resources by kind.
-func (a *Aggregate) Counts() map[Kind]int {
-	a.mu.RLock()
-	defer a.mu.RUnlock()
-	return counts(a.merged)
-}
-
-// Keys returns every key of a kind that a source has, sorted by full name: also those of
-// which nothing is served.
+// Keys returns every key of a kind that a source has, sorted by full name: also keys of which
+// nothing is served.
 func (a *Aggregate) Keys(kind Kind) []Key {
-	a.mu.RLock()
-	sources := a.sources
-	a.mu.RUnlock()
 	var out []Key
-	for _, s := range sources {
-		for _, r := range s.Cache.List(kind, "") {
+	for _, s := range a.currentSources() {
+		for _, r := range s.Store.List(kind, "") {
 			out = append(out, r.Key())
 		}
 	}
@@ -238,45 +204,15 @@ func (a *Aggregate) Keys(kind Kind) []Key {
 	return slices.Compact(out)
 }
 
-// SourceKinds returns every kind of which a source has anything, in sending order.
+// SourceKinds returns every kind of which a source has resources, in sending order.
 func (a *Aggregate) SourceKinds() []Kind {
-	a.mu.RLock()
-	sources := a.sources
-	a.mu.RUnlock()
-	all := map[Kind]struct{}{}
-	for _, s := range sources {
-		for _, kind := range kindsIn(s.Cache) {
-			all[kind] = struct{}{}
-		}
+	var out []Kind
+	for _, s := range a.currentSources() {
+		out = append(out, s.Store.Kinds()...)
 	}
-	return slices.SortedFunc(maps.Keys(all), CompareKinds)
+	slices.SortFunc(out, CompareKinds)
+	return slices.Compact(out)
 }
-
-// Providers returns every source's copy of a key, in order of priority.
-func (a *Aggregate) Providers(key Key) []Provider {
-	a.mu.RLock()
-	defer a.mu.RUnlock()
-	return a.copies(key, everything)
-}
-
-// RegisterTouchHandler adds a handler that is told of every key of which a copy may have
-// changed, also of a shadowed one; and, when several sources have the key, how it was
-// settled what is served. It fails with ErrRunning once Run was called. It runs as event
-// handlers do, before those, and must not block.
-func (a *Aggregate) RegisterTouchHandler(h func(key Key, s *Settlement)) error {
-	return a.events.onTouched(func(batch []queued) {
-		for _, q := range batch {
-			if key, ok := keyOf(q.kind.Value(), q.name); ok {
-				a.events.call(q, func() { h(key, q.settled) })
-			}
-		}
-	})
-}
-
-// RegisterPanicHandler adds a handler that is told of each panic while a key was merged or a
-// handler was told of it. It fails with ErrRunning once Run was called. It may be called from
-// any goroutine, and must call nothing of the Aggregate.
-func (a *Aggregate) RegisterPanicHandler(h func(key Key, p *Panic)) error { return a.events.onPanic(h) }
 
 // Create implements ConfigStore: it fails with ErrReadOnly.
 func (a *Aggregate) Create(*Resource) error { return ErrReadOnly }
@@ -289,44 +225,96 @@ func (a *Aggregate) Delete(Key, string) error { return ErrReadOnly }
 
 // RegisterEventHandler implements ConfigStoreCache.
 func (a *Aggregate) RegisterEventHandler(kind Kind, h Handler) error {
-	return a.events.register(kind, h)
+	return a.listen(func(c *change) {
+		if kind != (Kind{}) && kind != c.kind.Value() {
+			return
+		}
+		switch {
+		case c.old.Equal(c.cur):
+		case c.old == nil:
+			h(nil, c.cur, EventAdd)
+		case c.cur == nil:
+			h(c.old, nil, EventDelete)
+		default:
+			h(c.old, c.cur, EventUpdate)
+		}
+	})
 }
 
-// Run implements ConfigStoreCache. It runs the merging, not the sources: each of
-// those is run by its owner.
-func (a *Aggregate) Run(ctx context.Context) error { return a.events.run(ctx, a.nextEvents) }
+// RegisterTouchHandler adds a handler for every key of which a copy may have changed, also a
+// shadowed one. r is nil when there are less than two copies. It runs as event handlers do,
+// in the order of registration, and fails as they do.
+func (a *Aggregate) RegisterTouchHandler(h func(key Key, r *Resolution)) error {
+	return a.listen(func(c *change) {
+		if key, ok := c.key(); ok {
+			h(key, c.resolution)
+		}
+	})
+}
 
-// CaughtUp waits until the merged view shows what the sources had when it was called, as
-// SetSources and SetPolicies said until then, or ctx ends: then it returns the error of ctx.
-// The Aggregate and its sources have to run.
-func (a *Aggregate) CaughtUp(ctx context.Context) error {
-	a.mu.RLock()
-	sources := a.sources
-	a.mu.RUnlock()
-	for _, s := range sources {
-		if store, ok := s.Cache.(*Store); ok {
-			if err := store.events.caughtUp(ctx); err != nil {
-				return err
+func (a *Aggregate) listen(f func(*change)) error {
+	return a.beforeRun(func() { a.listeners = append(a.listeners, f) })
+}
+
+// RegisterPanicHandler adds a handler for each panic of a Policy or of a handler. It fails with
+// ErrRunning once Run was called. The handler may run on any goroutine.
+func (a *Aggregate) RegisterPanicHandler(h func(key Key, p *Panic)) error {
+	return a.beforeRun(func() { a.panicked = append(a.panicked, h) })
+}
+
+func (a *Aggregate) beforeRun(register func()) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.running {
+		return ErrRunning
+	}
+	register()
+	return nil
+}
+
+// Run implements ConfigStoreCache. It merges; each source runs elsewhere.
+func (a *Aggregate) Run(ctx context.Context) error {
+	a.mu.Lock()
+	twice := a.running
+	a.running = true
+	a.mu.Unlock()
+	if twice {
+		return errors.New("mirror: Run was called twice")
+	}
+	batch := make([]change, 0, batchLen)
+	for {
+		a.checkInitial()
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-a.queue.wake:
+		}
+		a.checkInitial()
+		for ctx.Err() == nil {
+			batch = a.next(batch[:0])
+			if len(batch) == 0 {
+				break
 			}
+			a.deliver(batch)
+			clear(batch)
 		}
 	}
-	return a.events.caughtUp(ctx)
 }
 
-// HasSynced implements ConfigStoreCache: every source has synced, and all that
-// they gave until then is merged.
-func (a *Aggregate) HasSynced() bool {
-	if a.events.hasSynced() {
-		return true
+// checkInitial makes the keys queued so far the initial content once every source has synced.
+func (a *Aggregate) checkInitial() {
+	if a.queue.needsInitial() && !slices.ContainsFunc(a.currentSources(), func(s Source) bool { return !s.Store.HasSynced() }) {
+		a.queue.setInitial()
 	}
-	a.mu.RLock()
-	sources := a.sources
-	a.mu.RUnlock()
-	for _, s := range sources {
-		if !s.Cache.HasSynced() {
-			return false
-		}
-	}
-	a.events.setSynced()
-	return a.events.hasSynced()
 }
+
+// Synced returns a channel that is closed once every source has synced, and the content that
+// they had then is merged and delivered to every handler.
+func (a *Aggregate) Synced() <-chan struct{} { return a.queue.synced }
+
+// HasSynced implements ConfigStoreCache: it reports whether Synced is closed.
+func (a *Aggregate) HasSynced() bool { return isClosed(a.queue.synced) }
+
+// CaughtUp waits until the merged view shows what the sources, SetSources and SetPolicies had
+// set when it was called, or returns the error of ctx when that ends. Run must be running.
+func (a *Aggregate) CaughtUp(ctx context.Context) error { return a.queue.await(ctx) }

@@ -22,11 +22,9 @@ func newAggregate(ctx context.Context, t *testing.T, names ...string) (*Aggregat
 		stores[n] = NewStore()
 		sources = append(sources, Source{n, stores[n]})
 	}
-	if err := errors.Join(a.SetSources(sources), a.RegisterEventHandler(Kind{}, j.handle)); err != nil {
+	a.SetSources(sources)
+	if err := a.RegisterEventHandler(Kind{}, j.handle); err != nil {
 		t.Fatal(err)
-	}
-	for _, s := range stores {
-		start(ctx, t, s.Run)
 	}
 	start(ctx, t, a.Run)
 	return a, stores, j
@@ -64,38 +62,31 @@ func TestEventsSpeakOfTheMergedView(t *testing.T) {
 	})
 }
 
-// TestThereAndBackIsNoticed: the merging reads the sources, and may have seen what was
-// there for a moment before the source's own event.
-func TestThereAndBackIsNoticed(t *testing.T) {
+// A copy that is there for a moment only may have been merged.
+func TestCopyThatIsRemovedAtOnceLeavesTheMergedView(t *testing.T) {
 	a, east, west := NewAggregate(), NewStore(), NewStore()
-	if err := a.SetSources([]Source{{"east", east}, {"west", west}}); err != nil {
-		t.Fatal(err)
-	}
+	a.SetSources([]Source{{"east", east}, {"west", west}})
 	key := Key{serviceEntries, "shop", "a"}
-	step := func(e *events, next func([]queued) []queued) {
-		e.deliver(next(make([]queued, 0, 1)))
-	}
+	step := func() { a.deliver(a.next(make([]change, 0, 1))) }
 	west.Put(entry(t, "west", "a", "w"))
-	step(&west.events, west.nextEvents)
-	east.Put(entry(t, "east", "a", "e")) // not told yet, and merged all the same:
-	step(&a.events, a.nextEvents)
+	east.Put(entry(t, "east", "a", "e")) // one place in the queue for both
+	step()
 	east.Remove(key)
-	step(&east.events, east.nextEvents) // from nothing to nothing: no event
-	step(&a.events, a.nextEvents)
+	step()
 	if got := a.Get(key); got == nil || got.Source() != "west" {
 		t.Errorf("served: %v", got)
 	}
 }
 
-func TestProvidersAreInOrderOfPriority(t *testing.T) {
+func TestCopiesAreInOrderOfPriority(t *testing.T) {
 	inBubble(t, func(ctx context.Context, t *testing.T) {
 		a, s, _ := newAggregate(ctx, t, "east", "west", "north")
 		s["north"].Put(entry(t, "north", "a", "n"))
 		s["east"].Put(entry(t, "east", "a", "e"))
 		synctest.Wait()
-		p := a.Providers(Key{serviceEntries, "shop", "a"})
+		p := a.Resolve(Key{serviceEntries, "shop", "a"}).Copies
 		if len(p) != 2 || p[0].Source != "east" || p[1].Source != "north" {
-			t.Errorf("providers %v", p)
+			t.Errorf("copies %v", p)
 		}
 		if len(a.Kinds()) != 1 || a.Counts()[serviceEntries] != 1 || len(a.List(serviceEntries, "shop")) != 1 {
 			t.Error("the merged view counts it otherwise than once")
@@ -112,7 +103,7 @@ func TestFirstSourceWithAMeshConfigIsServed_C22(t *testing.T) {
 		a, s, _ := newAggregate(ctx, t, "east", "west")
 		key := Key{Kind: MeshConfig, Name: MeshConfigName}
 		put := func(source string) {
-			s[source].Put(newBare(MeshConfig, []byte{0x0a, 1, source[0]}, from{source: source}, ""))
+			s[source].Put(buildBare(MeshConfig, "", []byte{0x0a, 1, source[0]}, from{source: source}))
 			synctest.Wait()
 		}
 		put("west")
@@ -120,8 +111,8 @@ func TestFirstSourceWithAMeshConfigIsServed_C22(t *testing.T) {
 			t.Errorf("served from %s", got)
 		}
 		put("east")
-		if got := a.Get(key).Source(); got != "east" || len(a.Providers(key)) != 2 {
-			t.Errorf("served from %s of %d", got, len(a.Providers(key)))
+		if got := a.Get(key).Source(); got != "east" || len(a.Resolve(key).Copies) != 2 {
+			t.Errorf("served from %s of %d", got, len(a.Resolve(key).Copies))
 		}
 	})
 }
@@ -139,9 +130,7 @@ func TestSourcesCanBeReorderedAndRemoved(t *testing.T) {
 			for _, n := range names {
 				sources = append(sources, Source{n, s[n]})
 			}
-			if err := a.SetSources(sources); err != nil {
-				t.Fatal(err)
-			}
+			a.SetSources(sources)
 			synctest.Wait()
 			return j.take()
 		}
@@ -151,13 +140,23 @@ func TestSourcesCanBeReorderedAndRemoved(t *testing.T) {
 		if got := set("west"); got != "delete b" {
 			t.Errorf("removed: %q", got)
 		}
-		if err := a.SetSources([]Source{{"west", s["west"]}, {"east", s["east"]}}); !errors.Is(err, ErrRunning) {
-			t.Errorf("a running cache was added: %v", err)
+		s["east"].Put(entry(t, "east", "c", "e"))
+		synctest.Wait()
+		if got := j.take(); got != "" || len(s["east"].followers) != 0 {
+			t.Errorf("a store that was removed is followed: %q", got)
+		}
+		if got := set("west", "east"); got != "add b from east, add c from east" && got != "add c from east, add b from east" {
+			t.Errorf("added again: %q", got)
+		}
+		s["east"].Put(entry(t, "east", "d", "e"))
+		synctest.Wait()
+		if got := j.take(); got != "add d from east" {
+			t.Errorf("a store that was added again: %q", got)
 		}
 	})
 }
 
-func TestSyncedWhenAllThatWasGivenIsMerged_C21(t *testing.T) {
+func TestAggregateHasSyncedWhenInitialContentIsMerged_C21(t *testing.T) {
 	inBubble(t, func(ctx context.Context, t *testing.T) {
 		a, s, j := newAggregate(ctx, t, "east", "west")
 		s["east"].Put(entry(t, "east", "a", "e"))
@@ -174,10 +173,10 @@ func TestSyncedWhenAllThatWasGivenIsMerged_C21(t *testing.T) {
 	})
 }
 
-// TestMergeIsWhatTheModelSays: after any changes of three sources, in any interleaving
+// TestMergedViewAgreesWithAModel: after any changes of three sources, in any interleaving
 // with the merging, the merged view is the first source's copy of each key, and the
 // events, applied to a map, give the same.
-func TestMergeIsWhatTheModelSays(t *testing.T) {
+func TestMergedViewAgreesWithAModel(t *testing.T) {
 	names := []string{"east", "west", "north"}
 	rapid.Check(t, func(rt *rapid.T) {
 		a := NewAggregate()
@@ -207,23 +206,19 @@ func TestMergeIsWhatTheModelSays(t *testing.T) {
 				delete(told, old.Key())
 			}
 		}
-		if err := errors.Join(a.SetSources(sources), a.RegisterEventHandler(Kind{}, handler)); err != nil {
+		a.SetSources(sources)
+		if err := a.RegisterEventHandler(Kind{}, handler); err != nil {
 			rt.Fatal(err)
 		}
-		// The queues are drained by hand, so that rapid decides on the interleaving.
-		step := func(e *events, next func([]queued) []queued) bool {
-			batch := next(make([]queued, 0, rapid.IntRange(1, 3).Draw(rt, "batch")))
-			e.deliver(batch)
+		// The queue is drained by hand, so that rapid decides on the interleaving.
+		step := func() bool {
+			batch := a.next(make([]change, 0, rapid.IntRange(1, 3).Draw(rt, "batch")))
+			a.deliver(batch)
 			return len(batch) > 0
 		}
 		order := slices.Clone(names)
 		check := func() {
-			for again := true; again; {
-				again = false
-				for _, n := range names {
-					again = step(&stores[n].events, stores[n].nextEvents) || again
-				}
-				again = step(&a.events, a.nextEvents) || again
+			for step() {
 			}
 			want := map[Key]*Resource{}
 			for _, n := range slices.Backward(order) {
@@ -252,20 +247,14 @@ func TestMergeIsWhatTheModelSays(t *testing.T) {
 				n := rapid.SampledFrom(names).Draw(rt, "source")
 				stores[n].Remove(Key{serviceEntries, "shop", fmt.Sprint(rapid.IntRange(0, 4).Draw(rt, "name"))})
 			},
-			"deliver some of a source": func(rt *rapid.T) {
-				s := stores[rapid.SampledFrom(names).Draw(rt, "source")]
-				step(&s.events, s.nextEvents)
-			},
-			"merge some": func(rt *rapid.T) { step(&a.events, a.nextEvents) },
+			"merge some": func(rt *rapid.T) { step() },
 			"reorder or leave out": func(rt *rapid.T) {
 				order = rapid.Permutation(names).Draw(rt, "order")[:rapid.IntRange(1, 3).Draw(rt, "how many")]
 				var sources []Source
 				for _, n := range order {
 					sources = append(sources, Source{n, stores[n]})
 				}
-				if err := a.SetSources(sources); err != nil {
-					rt.Fatal(err)
-				}
+				a.SetSources(sources)
 			},
 			"": func(*rapid.T) {},
 		})
@@ -277,32 +266,29 @@ func TestMergeIsWhatTheModelSays(t *testing.T) {
 // it, but for the goroutines in between.
 func BenchmarkMerge(b *testing.B) {
 	a, east, west := NewAggregate(), NewStore(), NewStore()
-	if err := a.SetSources([]Source{{"east", east}, {"west", west}}); err != nil {
-		b.Fatal(err)
-	}
+	a.SetSources([]Source{{"east", east}, {"west", west}})
 	told := 0
 	if err := a.RegisterEventHandler(Kind{}, func(_, _ *Resource, _ Event) { told++ }); err != nil {
 		b.Fatal(err)
 	}
 	two := []*Resource{entry(b, "east", "a", "1.example"), entry(b, "east", "a", "2.example")}
 	west.Put(entry(b, "west", "a", "w"))
-	batch := make([]queued, 0, batchLen)
+	batch := make([]change, 0, batchLen)
 	b.ReportAllocs()
 	n := 0
 	for b.Loop() {
 		east.Put(two[n%2])
 		n++
-		east.events.deliver(east.nextEvents(batch[:0]))
-		a.events.deliver(a.nextEvents(batch[:0]))
+		a.deliver(a.next(batch[:0]))
 	}
 	if told != n {
 		b.Errorf("%d changes, %d events", n, told)
 	}
 }
 
-// TestCaughtUpWhenAllThatTheSourcesHadIsMergedAndTold: also what a source has not told yet, and
+// TestCaughtUpWaitsUntilTheSourcesContentIsMergedAndDelivered: also what a source has not told yet, and
 // what other sources or policies make of it.
-func TestCaughtUpWhenAllThatTheSourcesHadIsMergedAndTold(t *testing.T) {
+func TestCaughtUpWaitsUntilTheSourcesContentIsMergedAndDelivered(t *testing.T) {
 	inBubble(t, func(ctx context.Context, t *testing.T) {
 		a, s, j := newAggregate(ctx, t, "east", "west")
 		const n = 3 * batchLen
@@ -325,14 +311,10 @@ func TestCaughtUpWhenAllThatTheSourcesHadIsMergedAndTold(t *testing.T) {
 			}
 		}
 		from("east")
-		if err := a.SetSources([]Source{{"west", s["west"]}, {"east", s["east"]}}); err != nil {
-			t.Fatal(err)
-		}
+		a.SetSources([]Source{{"west", s["west"]}, {"east", s["east"]}})
 		from("west")
 		j.take()
-		if err := a.SetSources([]Source{{"east", s["east"]}}); err != nil {
-			t.Fatal(err)
-		}
+		a.SetSources([]Source{{"east", s["east"]}})
 		from("east")
 		if got := strings.Count(j.take(), "update e"); got != n {
 			t.Errorf("%d events, want %d", got, n)
@@ -341,16 +323,14 @@ func TestCaughtUpWhenAllThatTheSourcesHadIsMergedAndTold(t *testing.T) {
 	})
 }
 
-// TestWhoWaitsToCatchUpIsForgotten when that takes too long.
-func TestWhoWaitsToCatchUpIsForgotten(t *testing.T) {
+// TestCaughtUpForgetsAWaiterThatGaveUp when that takes too long.
+func TestCaughtUpForgetsAWaiterThatGaveUp(t *testing.T) {
 	inBubble(t, func(ctx context.Context, t *testing.T) {
 		a, store, resume := NewAggregate(), NewStore(), make(chan struct{})
-		err := errors.Join(a.SetSources([]Source{{"east", store}}),
-			a.RegisterEventHandler(Kind{}, func(_, _ *Resource, _ Event) { <-resume }))
-		if err != nil {
+		a.SetSources([]Source{{"east", store}})
+		if err := a.RegisterEventHandler(Kind{}, func(_, _ *Resource, _ Event) { <-resume }); err != nil {
 			t.Fatal(err)
 		}
-		start(ctx, t, store.Run)
 		start(ctx, t, a.Run)
 		store.Put(entry(t, "east", "a", "a.example"))
 		late, cancel := context.WithTimeout(ctx, time.Second)
@@ -359,7 +339,7 @@ func TestWhoWaitsToCatchUpIsForgotten(t *testing.T) {
 			t.Errorf("%v, although a handler was not done", err)
 		}
 		synctest.Wait()
-		if n := len(a.events.waiters) + len(store.events.waiters); n != 0 {
+		if n := len(a.queue.waiters); n != 0 {
 			t.Errorf("%d wait still", n)
 		}
 		close(resume)

@@ -1,24 +1,27 @@
-// Package mirror holds the configuration that the relay mirrors: what a
-// resource is, which kinds there are, the in-memory store that keeps one
-// source's resources, and the Aggregate that merges many stores into one view.
+// Package mirror holds the resources that the relay mirrors: what a resource is, which kinds
+// there are, the in-memory Store of one source, and the Aggregate that merges many stores into
+// one view.
 //
-// Data flows one way. A source (package upstreams) puts resources into its own
-// Store; the Store tells its handlers; the Aggregate, which is such a handler,
-// works out what that means for the merged view and tells its own handlers.
+// Data flows one way. A source (package upstreams) puts resources into its Store. The Store
+// marks their keys in the queue of the Aggregate, which merges the copies of each key and
+// tells its handlers about changes of the merged view.
 //
 //	source ──► Store ──┐
 //	source ──► Store ──┼──► Aggregate ──► handlers
 //	source ──► Store ──┘
 //
-// Events are level-triggered: what is queued is the key of a resource, not its
-// content, so the queue is bounded by the number of distinct keys, a reader that
-// falls behind skips intermediate states, and when a handler runs the store is
-// at least as new as the event it is given.
+// Everything is level-triggered: the queue holds keys, not content. So it is bounded by the
+// number of distinct keys, a handler that falls behind skips intermediate states, and a
+// handler finds the merged view at least as new as its event.
 //
-// A Resource is immutable from the moment it is built. Whatever Get, List or an
-// event hands out is shared by every reader of the process and must not be
-// changed.
+// A Resource is immutable from the moment it is built. Every reader of the process shares the
+// results of Get, List and events, and must not change them.
 //
-// The package must not know where resources come from or who reads them: it
-// does no I/O, and imports neither gRPC nor xDS.
+// ConfigStore, ConfigStoreCache, Handler and Event are a contract: they have the shape of
+// istiod's model package, so that code written for that can use a mirror. A Store is a
+// ConfigStore, with writes that expect a version; an Aggregate is a read-only
+// ConfigStoreCache. The relay itself writes with Store.Put and Store.Remove.
+//
+// The package must not know where resources come from or who reads them: it does no I/O, and
+// imports neither gRPC nor xDS.
 package mirror

@@ -7,13 +7,11 @@ import (
 	"meshrelay/internal/text"
 )
 
-// Kind identifies a kind of configuration. The API version is deliberately not
-// part of it: networking.istio.io/v1 and networking.istio.io/v1alpha3
-// ServiceEntries are the same objects, served under two spellings (PROTOCOL C1,
-// S13).
+// Kind identifies a kind of resource, without the API version: networking.istio.io/v1 and
+// networking.istio.io/v1alpha3 ServiceEntries are the same objects (PROTOCOL C1, S13).
 type Kind struct {
-	// Group is the API group, for example "networking.istio.io". The core group
-	// is the empty string here and is written "core" in type URLs.
+	// Group is the API group, for example "networking.istio.io". The core group is empty here
+	// and "core" in type URLs.
 	Group string
 	// Kind is the CamelCase kind, for example "ServiceEntry".
 	Kind string
@@ -24,9 +22,16 @@ type Kind struct {
 // istio.mcp.v1alpha1.Resource.
 var MeshConfig = Kind{Kind: "MeshConfig"}
 
-// MeshConfigName is the name under which a source's MeshConfig is kept and, on
-// delta streams, served (PROTOCOL S18: a fixed name).
+// MeshConfigName is the fixed name of a source's MeshConfig (PROTOCOL S18).
 const MeshConfigName = "mesh"
+
+// Singleton reports whether a source has one resource of the kind at most, with a fixed name
+// and for its own mesh only. Singletons are served from the first source, and not merged.
+func (k Kind) Singleton() bool { return k == MeshConfig }
+
+// Bare reports whether resources of the kind travel without metadata: without namespace,
+// labels, annotations and times.
+func (k Kind) Bare() bool { return k == MeshConfig }
 
 const coreGroup = "core"
 
@@ -64,8 +69,7 @@ func (k Kind) TypeURL(version string) string {
 	return group + "/" + version + "/" + k.Kind
 }
 
-// TypeURL returns the type URL of the kind in the version that the relay shows
-// when nobody asked for a particular one: the newest known, or "v1".
+// PreferredTypeURL returns the type URL of the kind in its newest known version, or in "v1".
 func (k Kind) PreferredTypeURL() string {
 	if info, ok := LookupKind(k); ok {
 		return k.TypeURL(info.Versions[0])
@@ -73,8 +77,7 @@ func (k Kind) PreferredTypeURL() string {
 	return k.TypeURL("v1")
 }
 
-// ParseTypeURL splits "group/version/Kind". It knows no table: any three
-// non-empty parts are a kind.
+// ParseTypeURL splits "group/version/Kind". Any three non-empty parts are a kind.
 func ParseTypeURL(typeURL string) (Kind, string, error) {
 	group, rest, ok := strings.Cut(typeURL, "/")
 	version, kind, ok2 := strings.Cut(rest, "/")
@@ -95,11 +98,10 @@ type Key struct {
 	Name      string `json:"name"`
 }
 
-// FullName returns the resource's name on the wire: "namespace/name", or "/name"
-// when it is cluster-scoped (PROTOCOL, wire facts), or the fixed name of a
-// MeshConfig.
+// FullName returns the resource's name on the wire: "namespace/name", "/name" when it is
+// cluster-scoped (PROTOCOL, wire facts), or the fixed name of a MeshConfig.
 func (k Key) FullName() string {
-	if k.Kind == MeshConfig {
+	if k.Kind.Bare() {
 		return k.Name
 	}
 	return k.Namespace + "/" + k.Name
@@ -108,9 +110,17 @@ func (k Key) FullName() string {
 // String returns "group/Kind namespace/name".
 func (k Key) String() string { return k.Kind.String() + " " + k.FullName() }
 
-// ParseFullName splits a wire name into namespace and name. Exactly one "/" is
-// allowed and the name must not be empty: istiod skips every other shape, and so
-// deletes the object (PROTOCOL S11).
+// keyOf is the inverse of FullName.
+func keyOf(kind Kind, full string) (Key, bool) {
+	if kind.Bare() {
+		return Key{Kind: kind, Name: full}, true
+	}
+	namespace, name, err := ParseFullName(full)
+	return Key{Kind: kind, Namespace: namespace, Name: name}, err == nil
+}
+
+// ParseFullName splits a wire name into namespace and name. The name must have exactly one "/"
+// and a text after it: istiod skips others, and so deletes the object (PROTOCOL S11).
 func ParseFullName(full string) (namespace, name string, err error) {
 	namespace, name, ok := strings.Cut(full, "/")
 	if !ok || name == "" || strings.Contains(name, "/") {

@@ -22,26 +22,25 @@ import (
 // KindInfo is what the relay knows of a well-known kind.
 type KindInfo struct {
 	Kind Kind
-	// Versions are the API versions under which the kind is served, newest first.
-	// All of them share one message, so a resource mirrored in one is served in all.
+	// Versions are the API versions of the kind, newest first. All have one message, so a
+	// resource mirrored in one is served in all.
 	Versions []string
 	// Plural and ShortNames are the names that kubectl accepts, lower case.
 	Plural     string
 	ShortNames []string
-	// ClusterScoped says that resources of the kind have no namespace.
+	// ClusterScoped tells that resources of the kind have no namespace.
 	ClusterScoped bool
 
 	// message is a nil pointer of the body's message type.
 	message proto.Message
-	// shape is what the encoding of a body must be like, compiled on first use.
+	// shape is the shape of an encoded body, compiled on first use.
 	shape func() *shape
 	// order is the place of the kind in the table.
 	order int
 }
 
-// NewBody returns a new, empty message of the type that the kind's bodies have.
-// Kinds that Kubernetes defines without protobuf (Gateway API) have
-// google.protobuf.Struct.
+// NewBody returns a new, empty message for a body of the kind: a google.protobuf.Struct for
+// kinds that Kubernetes defines without protobuf (Gateway API).
 func (i *KindInfo) NewBody() proto.Message {
 	return i.message.ProtoReflect().New().Interface()
 }
@@ -62,9 +61,8 @@ const (
 	gatewayX   = "gateway.networking.x-k8s.io"
 )
 
-// wellKnown lists every kind that istiod 1.23 and 1.32 subscribe to, and the
-// Gateway API kinds, in the order in which they are to be sent: what is referred
-// to before what refers to it (PROTOCOL S20).
+// wellKnown lists every kind that istiod 1.23 and 1.32 subscribe to, and the Gateway API kinds,
+// in sending order: referenced kinds before those that refer to them (PROTOCOL S20).
 var wellKnown = []KindInfo{
 	{Kind: MeshConfig, Versions: []string{"v1alpha1"}, Plural: "meshconfigs", message: (*mesh.MeshConfig)(nil)},
 
@@ -113,8 +111,8 @@ var wellKnownByKind = func() map[Kind]*KindInfo {
 	return m
 }()
 
-// Kinds returns the well-known kinds in the order in which their resources are
-// to be sent: referenced kinds before those that refer to them (PROTOCOL S20).
+// Kinds returns the well-known kinds in sending order: referenced kinds before those that refer
+// to them (PROTOCOL S20).
 func Kinds() []*KindInfo {
 	infos := make([]*KindInfo, len(wellKnown))
 	for i := range wellKnown {
@@ -123,15 +121,14 @@ func Kinds() []*KindInfo {
 	return infos
 }
 
-// LookupKind returns what is known of a kind. Kinds outside the table relay all
-// the same; their bodies are passed through unchecked.
+// LookupKind returns the KindInfo of a well-known kind. The relay also serves other kinds, and
+// does not check their bodies.
 func LookupKind(k Kind) (*KindInfo, bool) {
 	info, ok := wellKnownByKind[k]
 	return info, ok
 }
 
-// CompareKinds orders kinds for sending: the well-known ones as Kinds does, all
-// others after them by name.
+// CompareKinds orders kinds for sending: the well-known ones as Kinds does, then others by name.
 func CompareKinds(a, b Kind) int {
 	ia, oka := wellKnownByKind[a]
 	ib, okb := wellKnownByKind[b]
@@ -151,10 +148,9 @@ func CompareKeys(a, b Key) int {
 	return cmp.Or(CompareKinds(a.Kind, b.Kind), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 }
 
-// MatchKinds returns the well-known kinds that a user may mean by word: a kind,
-// plural or short name in any case, or one of the former with its group as
-// "kind.group" (as kubectl takes it). The Istio kind comes before the Gateway
-// API kind of the same name.
+// MatchKinds returns the well-known kinds that word may mean, as kubectl understands it: a kind,
+// plural or short name in any case, perhaps with its group as "kind.group". The Istio kind
+// comes before the Gateway API kind of the same name.
 func MatchKinds(word string) []*KindInfo {
 	word = strings.ToLower(word)
 	name, group, _ := strings.Cut(word, ".")

@@ -14,23 +14,22 @@ import (
 	mcp "istio.io/api/mcp/v1alpha1"
 )
 
-// metadata is an istio.mcp.v1alpha1.Metadata, ready to be encoded in the one way in which
-// equal metadata has equal bytes. Its slices are parts of what it was parsed from.
+// metadata is an istio.mcp.v1alpha1.Metadata in a form in which equal metadata has equal
+// encodings. Its slices are parts of the encoding that it was parsed from.
 type metadata struct {
 	name, version       []byte
 	created             []byte // encoded google.protobuf.Timestamp
 	hasCreated          bool
 	labels, annotations []pair // sorted by key, each key once
-	// from is the value of ProvenanceAnnotation, which is no part of the content but for the
-	// origin; nil when there is none.
+	// from is the value of ProvenanceAnnotation, nil when there is none. Only its origin is part
+	// of the content.
 	from    []byte
 	unknown []byte
 }
 
 type pair struct{ key, value []byte }
 
-// parseMetadata parses an encoded Metadata. What is out of the ordinary is left to the
-// library.
+// parseMetadata parses an encoded Metadata. The library parses unusual encodings.
 func parseMetadata(b []byte) (md metadata, err error) {
 	if md.parse(b) {
 		return md, nil
@@ -58,7 +57,7 @@ func metadataOf(m *mcp.Metadata) (md metadata, err error) {
 	return md, nil
 }
 
-// setApart moves the provenance out of the annotations.
+// setApart moves the provenance from the annotations to from.
 func (md *metadata) setApart() {
 	for i := range md.annotations {
 		if bytes.Equal(md.annotations[i].key, provenanceKey) {
@@ -98,7 +97,7 @@ func mapOf(all ...[]pair) map[string]string {
 	return m
 }
 
-// parse reports whether b is metadata as everybody encodes it, and takes it over.
+// parse parses metadata in its usual encoding, and returns false for any other.
 func (md *metadata) parse(b []byte) bool {
 	c, seen := wire.Fields(b), 0
 	for c.Next() {
@@ -134,8 +133,7 @@ func (md *metadata) parse(b []byte) bool {
 	return true
 }
 
-// ordinaryTimestamp reports whether b is the encoding of a google.protobuf.Timestamp that
-// encoding it again would give.
+// ordinaryTimestamp reports whether b is the usual encoding of a google.protobuf.Timestamp.
 func ordinaryTimestamp(b []byte) bool {
 	c, last := wire.Fields(b), protowire.Number(0)
 	for c.Next() {
@@ -148,7 +146,7 @@ func ordinaryTimestamp(b []byte) bool {
 	return c.Err() == nil
 }
 
-// appendPair parses one entry of a map.
+// appendPair parses an entry of a map, and returns false for an unusual encoding.
 func appendPair(pairs *[]pair, b []byte) bool {
 	var p pair
 	c, last := wire.Fields(b), protowire.Number(0)
@@ -166,7 +164,7 @@ func appendPair(pairs *[]pair, b []byte) bool {
 	return c.Err() == nil
 }
 
-// sortPairs sorts by key, and reports whether each key comes once.
+// sortPairs sorts by key, and reports whether the keys are distinct.
 func sortPairs(pairs []pair) bool {
 	compare := func(a, b pair) int { return bytes.Compare(a.key, b.key) }
 	if !slices.IsSortedFunc(pairs, compare) {
@@ -190,7 +188,7 @@ func (md *metadata) revision() string {
 	return ""
 }
 
-// validText reports whether what a receiver decodes as text is UTF-8.
+// validText reports whether all texts are UTF-8.
 func (md *metadata) validText() bool {
 	if !utf8.Valid(md.name) || !utf8.Valid(md.from) {
 		return false
@@ -205,7 +203,7 @@ func (md *metadata) validText() bool {
 	return true
 }
 
-// size returns the length of the encoding, with a version of ours.
+// size returns the length of the encoding, with the relay's version.
 func (md *metadata) size() int {
 	n := 1 + protowire.SizeBytes(len(md.name)) + 1 + protowire.SizeBytes(versionLen) + len(md.unknown)
 	if md.hasCreated {
@@ -214,8 +212,8 @@ func (md *metadata) size() int {
 	return n + pairsSize(md.labels) + pairsSize(md.annotations) + pairsSize(md.provenance())
 }
 
-// append encodes the metadata with a blank in the place of the version, and returns where
-// that is, and where what is no content begins.
+// append encodes the metadata with a blank version. It returns the place of the version, and the
+// end of the content.
 func (md *metadata) append(b []byte) (out []byte, versionAt, volatileAt int) {
 	b = appendLen(b, 1, len(md.name))
 	b = append(b, md.name...)
@@ -233,7 +231,7 @@ func (md *metadata) append(b []byte) (out []byte, versionAt, volatileAt int) {
 	return appendPairs(b, 5, md.provenance()), versionAt, volatileAt
 }
 
-// provenance returns the annotation that tells it, if there is one.
+// provenance returns the provenance annotation, if there is one.
 func (md *metadata) provenance() []pair {
 	if md.from == nil {
 		return nil

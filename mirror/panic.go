@@ -7,10 +7,10 @@ import (
 	"meshrelay/internal/text"
 )
 
-// Panic is what the code panicked with that handled one resource, key or push. It is an
-// error of that only.
+// Panic is a panic of the code that handled one resource, key or push. It is an error of that one
+// only.
 type Panic struct {
-	// Value is what was panicked with, and Stack where.
+	// Value is the argument of panic, and Stack the stack.
 	Value, Stack string
 }
 
@@ -20,13 +20,13 @@ const (
 	maxPanicStack = 16 << 10
 )
 
-// Error returns what to tell whoever looks for the resource.
+// Error returns the text for users who look for the resource.
 func (p *Panic) Error() string {
 	return "internal error of the relay: " + p.Value + "; its log has where"
 }
 
-// Recovered returns the Panic of a recover() that was not nil, nil otherwise. It is for the
-// deferred function that called recover.
+// Recovered returns the Panic for a result of recover(), nil for nil. The deferred function that
+// called recover must call it.
 func Recovered(value any) *Panic {
 	if value == nil {
 		return nil

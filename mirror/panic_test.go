@@ -7,19 +7,19 @@ import (
 )
 
 // brittle is a Policy that panics over what is called "bad". All others are merged as by
-// first, and with sameGroup all keys are of one group.
+// First, and with sameGroup all keys are of one group.
 type brittle struct {
-	first
+	First
 	sameGroup bool
 }
 
-func (b brittle) Merge(copies []Provider) Verdict {
+func (b brittle) Merge(copies []Copy) Decision {
 	for _, c := range copies {
 		if c.Resource.Key().Name == "bad" {
 			panic("over " + c.Resource.Key().Name)
 		}
 	}
-	return b.first.Merge(copies)
+	return b.First.Merge(copies)
 }
 
 func (b brittle) Group(*Resource) string {
@@ -73,7 +73,7 @@ func TestPanicOfAHandlerCostsThatEvent(t *testing.T) {
 				panic("no")
 			}
 		}
-		if err := a.RegisterTouchHandler(func(key Key, _ *Settlement) { fail(key.Name) }); err != nil {
+		if err := a.RegisterTouchHandler(func(key Key, _ *Resolution) { fail(key.Name) }); err != nil {
 			t.Fatal(err)
 		}
 		if err := a.RegisterEventHandler(Kind{}, func(_, cur *Resource, _ Event) { fail(cur.Key().Name) }); err != nil {
@@ -83,11 +83,8 @@ func TestPanicOfAHandlerCostsThatEvent(t *testing.T) {
 		if err := a.RegisterEventHandler(Kind{}, journal.handle); err != nil {
 			t.Fatal(err)
 		}
-		if err := a.SetSources([]Source{{Name: "east", Cache: store}}); err != nil {
-			t.Fatal(err)
-		}
-		go a.Run(t.Context())     //nolint:errcheck // ends with the test
-		go store.Run(t.Context()) //nolint:errcheck // ends with the test
+		a.SetSources([]Source{{Name: "east", Store: store}})
+		go a.Run(t.Context()) //nolint:errcheck // ends with the test
 		store.Put(entry(t, "east", "bad", "bad.example"))
 		store.Put(entry(t, "east", "good", "good.example"))
 		synctest.Wait()

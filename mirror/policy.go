@@ -1,27 +1,50 @@
 package mirror
 
-// Policy settles what is served of the copies that several sources have. Its methods are
-// called from any goroutine, and must depend on nothing but their arguments: then what is
-// served does not depend on the order in which things came.
+// Policy decides what is served of the copies that several sources have. Its methods run on
+// any goroutine and must be pure functions: then what is served does not depend on the order
+// in which copies arrived.
 type Policy interface {
-	// Merge settles what is served of copies, of which there is at least one, in order of
-	// priority. All are of one kind: of one key or, when Group makes several keys one, of
-	// one group, of which the first names the key that is served.
-	Merge(copies []Provider) Verdict
-	// Group returns what a resource has in common with those of other keys that are to be
-	// merged with it. Empty: it is merged with copies of its own key only.
+	// Merge decides what is served of copies, at least one, in order of priority. All have one
+	// key or, for a Grouper, one group; then the first is of the key that is served.
+	Merge(copies []Copy) Decision
+}
+
+// Grouper is a Policy that also merges resources of different keys.
+type Grouper interface {
+	Policy
+	// Group returns an equal text for resources that are merged. A resource with an empty one
+	// is merged with copies of its own key only.
 	Group(r *Resource) string
 }
 
-// Verdict is what a Policy has settled.
-type Verdict struct {
-	// Served is what is served; nil when nobody's copy is.
+func groupOf(p Policy, r *Resource) string {
+	if g, ok := p.(Grouper); ok {
+		return g.Group(r)
+	}
+	return ""
+}
+
+// Decision is the result of a Policy.
+type Decision struct {
+	// Served is the resource that is served; nil for none.
 	Served *Resource
-	// Winner is the index of the copy whose key and fields are served, -1 when nobody's is.
+	// Winner is the index of the copy whose key and fields are served, -1 for none.
 	Winner int
-	// United are the indexes of the other copies that went into what is served.
+	// United are the indexes of the other copies that are part of Served.
 	United []int
-	// Reason says in a few words why, for example "first in order" or "newest"; and, for
-	// the copies that are neither Winner nor United, why they are not served.
+	// Reason says in a few words why, for example "first in order" or "newest", and why the
+	// remaining copies are not served.
 	Reason string
+}
+
+// First is the Policy that serves the first copy in order of priority.
+type First struct{}
+
+// Merge implements Policy.
+func (First) Merge(copies []Copy) Decision {
+	d := Decision{Served: copies[0].Resource}
+	if len(copies) > 1 {
+		d.Reason = "first in order"
+	}
+	return d
 }

@@ -100,7 +100,7 @@ func newWorld(ctx context.Context, t *testing.T, names []string) *world {
 	w.SetPolicies(policies(t), nil)
 	for _, n := range names {
 		w.stores[n] = mirror.NewStore()
-		w.sources = append(w.sources, mirror.Source{Name: n, Cache: w.stores[n]})
+		w.sources = append(w.sources, mirror.Source{Name: n, Store: w.stores[n]})
 	}
 	handler := func(old, cur *mirror.Resource, _ mirror.Event) {
 		w.events++
@@ -110,14 +110,12 @@ func newWorld(ctx context.Context, t *testing.T, names []string) *world {
 		}
 		w.told[cur.Key().String()] = cur.Version()
 	}
-	touch := func(key mirror.Key, _ *mirror.Settlement) { w.touched[key] = true }
-	for _, err := range []error{w.SetSources(w.sources), w.RegisterEventHandler(mirror.Kind{}, handler), w.RegisterTouchHandler(touch)} {
+	touch := func(key mirror.Key, _ *mirror.Resolution) { w.touched[key] = true }
+	w.SetSources(w.sources)
+	for _, err := range []error{w.RegisterEventHandler(mirror.Kind{}, handler), w.RegisterTouchHandler(touch)} {
 		if err != nil {
 			t.Fatal(err)
 		}
-	}
-	for _, s := range w.stores {
-		go s.Run(ctx) //nolint:errcheck // it returns nil
 	}
 	go w.Run(ctx) //nolint:errcheck // it returns nil
 	return w
@@ -164,10 +162,10 @@ func differ(what string, got, want map[string]string) error {
 	return fmt.Errorf("%s: serves\n%v\nwant\n%v", what, got, want)
 }
 
-// TestWhatIsServedDependsOnTheCopiesAlone: not on the order in which they came, nor on what
+// TestServedResourcesDependOnTheCopiesAlone: not on the order in which they came, nor on what
 // was there before. Removing a source gives the merge without it, and who sees a part of
 // the copies sees their merge.
-func TestWhatIsServedDependsOnTheCopiesAlone(t *testing.T) {
+func TestServedResourcesDependOnTheCopiesAlone(t *testing.T) {
 	names := []string{"east", "west", "north"}
 	rapid.Check(t, func(rt *rapid.T) {
 		type write struct {
@@ -230,19 +228,15 @@ func TestWhatIsServedDependsOnTheCopiesAlone(t *testing.T) {
 
 			reordered := func(order []string) (out []mirror.Source) {
 				for _, n := range order {
-					out = append(out, mirror.Source{Name: n, Cache: w.stores[n]})
+					out = append(out, mirror.Source{Name: n, Store: w.stores[n]})
 				}
 				return out
 			}
-			if err := w.SetSources(reordered(order)); err != nil {
-				errs = append(errs, err)
-			}
+			w.SetSources(reordered(order))
 			synctest.Wait()
 			check("in another order", w.served(), fresh(ctx, t, order, copies))
 			left := slices.DeleteFunc(slices.Clone(order), func(n string) bool { return n == gone })
-			if err := w.SetSources(reordered(left)); err != nil {
-				errs = append(errs, err)
-			}
+			w.SetSources(reordered(left))
 			synctest.Wait()
 			want = fresh(ctx, t, left, only(left...))
 			check("without "+gone, w.served(), want)
@@ -286,7 +280,7 @@ func TestUnionOverNamesFollowsEveryChange(t *testing.T) {
 		expect("one alone", -1, 1)
 		put(w, copyOf{source: "east", kind: entryKind, name: "a", host: 1, addr: 2})
 		expect("the first of the host takes the other in", 2, -1)
-		if s := w.Settle(b); s.Into != a || len(s.Group) != 2 || s.Served != nil {
+		if s := w.Resolve(b); s.MergedInto != a || len(s.Group) != 2 || s.Served != nil {
 			t.Errorf("b is settled as %+v", s)
 		}
 		clear(w.touched)
@@ -310,8 +304,8 @@ func TestUnionOverNamesFollowsEveryChange(t *testing.T) {
 	})
 }
 
-// TestNobodySeesWhatTheyMayNotWhileTheMergeLags: a copy that has gone may still be merged.
-func TestNobodySeesWhatTheyMayNotWhileTheMergeLags(t *testing.T) {
+// TestSelectHidesRefusedCopiesWhileTheMergeLags: a copy that has gone may still be merged.
+func TestSelectHidesRefusedCopiesWhileTheMergeLags(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
@@ -327,21 +321,19 @@ func TestNobodySeesWhatTheyMayNotWhileTheMergeLags(t *testing.T) {
 	})
 }
 
-// TestSyncedWhenGroupsAreSettled_C21: the initial content is complete once no key has to be
+// TestAggregateHasSyncedWhenGroupsAreResolved_C21: the initial content is complete once no key has to be
 // settled again on account of another.
-func TestSyncedWhenGroupsAreSettled_C21(t *testing.T) {
+func TestAggregateHasSyncedWhenGroupsAreResolved_C21(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		const pairs = 500
 		a, east, west := mirror.NewAggregate(), mirror.NewStore(), mirror.NewStore()
 		a.SetPolicies(policies(t), nil)
-		if err := a.SetSources([]mirror.Source{{Name: "east", Cache: east}, {Name: "west", Cache: west}}); err != nil {
-			t.Fatal(err)
-		}
+		a.SetSources([]mirror.Source{{Name: "east", Store: east}, {Name: "west", Store: west}})
 		early := 0
 		// It is asked in the midst of things, as the server does.
-		if err := a.RegisterTouchHandler(func(mirror.Key, *mirror.Settlement) {
+		if err := a.RegisterTouchHandler(func(mirror.Key, *mirror.Resolution) {
 			if n := len(a.List(entryKind, "")); a.HasSynced() && n != pairs {
 				early++
 			}
@@ -354,9 +346,7 @@ func TestSyncedWhenGroupsAreSettled_C21(t *testing.T) {
 		}
 		east.SetSynced()
 		west.SetSynced()
-		for _, run := range []func(context.Context) error{east.Run, west.Run, a.Run} {
-			go run(ctx) //nolint:errcheck // it returns nil
-		}
+		go a.Run(ctx) //nolint:errcheck // it returns nil
 		synctest.Wait()
 		if n := len(a.List(entryKind, "")); early > 0 || n != pairs || !a.HasSynced() {
 			t.Errorf("synced %d keys too early; in the end %d are served, want %d", early, n, pairs)

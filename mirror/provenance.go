@@ -8,17 +8,16 @@ import (
 	"meshrelay/internal/wire"
 )
 
-// ProvenanceAnnotation is the annotation by which a resource tells where it comes from. It
-// goes with the resource through any number of relays. It is one and short because every
-// resource has it.
+// ProvenanceAnnotation is the annotation that tells where a resource comes from, through any
+// number of relays. There is only one, and it is short, because every resource has it.
 const ProvenanceAnnotation = "meshrelay.io/from"
 
-// MaxProvenance bounds the annotation's value, in bytes: a relay refuses what has more, and
-// what is no relay's is not looked at.
+// MaxProvenance bounds the annotation's value, in bytes. A relay refuses a longer one of another
+// relay, and ignores a longer one of others.
 const MaxProvenance = 1024
 
-// maxSourceVersion bounds what the annotation tells of a version. Those of Kubernetes have 20
-// digits at most.
+// maxSourceVersion bounds the versions in the annotation. Those of Kubernetes have 20 digits at
+// most.
 const maxSourceVersion = 128
 
 var (
@@ -26,15 +25,14 @@ var (
 	via           = []byte(" via ")
 )
 
-// Provenance is where a resource comes from, as its annotation tells it. The version and
-// the path are no part of the content: a resource that differs in nothing else is the same
-// to clients and has the same Version. Otherwise an upstream that is restarted with other
-// versions, or a replica of another name, would have everything sent again.
+// Provenance is the content of the provenance annotation. The version and the path are no part
+// of a resource's content and Version: otherwise an upstream that restarts with other versions,
+// or a replica of another name, would cause everything to be sent again.
 type Provenance struct {
-	// Source names the upstream by which the resource came to the first relay, Cluster is
-	// that upstream's cluster, and SourceVersion the version that it had there.
+	// Source is the first relay's upstream, Cluster that upstream's cluster, and SourceVersion
+	// the version there.
 	Source, Cluster, SourceVersion string
-	// Path lists the relays that it has passed, the first one first.
+	// Path lists the relays on the way, the first one first.
 	Path []string
 }
 
@@ -42,7 +40,7 @@ type Provenance struct {
 //
 //	SOURCE[(CLUSTER)][@VERSION] via RELAY[,RELAY…]
 //
-// The cluster is left out when it is called like the source. What is not said is empty.
+// Without (CLUSTER), the cluster has the name of the source.
 func ParseProvenance(s string) (p Provenance) {
 	if i := strings.LastIndex(s, string(via)); i >= 0 {
 		p.Path = strings.Split(s[i+len(via):], ",")
@@ -65,11 +63,8 @@ func originOf(value []byte) []byte {
 	return origin
 }
 
-// Provenance returns what r's annotation says of its way; nothing when it has none.
+// Provenance returns the provenance of r, the zero Provenance when it has none.
 func (r *Resource) Provenance() Provenance {
-	if r.Kind() == MeshConfig {
-		return Provenance{}
-	}
 	meta, _ := r.split()
 	md, err := parseMetadata(meta)
 	if err != nil {
@@ -93,38 +88,24 @@ func (r *Resource) HasAnnotation(key string) bool {
 // annotationsField is the number of istio.mcp.v1alpha1.Metadata.annotations.
 const annotationsField = 5
 
-// Stamp is what a relay adds to the provenance of the resources of one source. It is
-// immutable.
+// Stamp is what a relay adds to the provenance of the resources of one source.
 type Stamp struct {
-	source, cluster, relay []byte
-	believe, begin         bool
-}
-
-// StampOf says what a Stamp adds.
-type StampOf struct {
-	// Source and Cluster are for resources that no relay has stamped yet.
+	// Source and Cluster are for resources without provenance.
 	Source, Cluster string
-	// Relay is added to the path. When it is empty, nothing is annotated, and a resource
-	// only is given its cluster.
+	// Relay is added to the path. When it is empty, the annotation stays as it is, and a
+	// resource only gets its cluster.
 	Relay string
-	// Believe takes over what the annotation of a resource tells, because a relay wrote it.
-	// Otherwise the resource begins its way here: anybody who may annotate it may have.
+	// Believe keeps the provenance that a resource has, because a relay wrote it. Otherwise
+	// it is dropped: anybody who may annotate the resource may have written it.
 	Believe bool
-	// Begin forgets the path so far: what a relay served may have been written down, and is
-	// read from there.
+	// Begin drops the path so far: a resource that a relay served may be read from a file.
 	Begin bool
 }
 
-// NewStamp returns a Stamp.
-func NewStamp(of StampOf) *Stamp {
-	return &Stamp{source: []byte(of.Source), cluster: []byte(of.Cluster), relay: []byte(of.Relay), believe: of.Believe, begin: of.Begin}
-}
-
-// Stamped returns r with a stamp on it. A MeshConfig has no annotations, and is only given
-// its cluster.
+// Stamped returns r with a stamp. A bare resource has no annotations, and only gets its cluster.
 func (r *Resource) Stamped(stamp *Stamp) *Resource {
-	if r.Kind() == MeshConfig {
-		return r.withCluster(string(stamp.cluster))
+	if r.Kind().Bare() {
+		return r.withCluster(stamp.Cluster)
 	}
 	meta, body := r.split()
 	md, err := parseMetadata(meta)
@@ -134,33 +115,33 @@ func (r *Resource) Stamped(stamp *Stamp) *Resource {
 	md.version = []byte(r.sourceVersion)
 	had := md.from != nil
 	cluster := md.stamp(stamp)
-	if len(stamp.relay) == 0 && had == (md.from != nil) {
+	if len(stamp.Relay) == 0 && had == (md.from != nil) {
 		return r.withCluster(cluster)
 	}
-	out, err := newWrapped(r.Kind(), md, body, from{r.Source(), cluster})
+	out, err := build(r.Kind(), md, body, from{r.Source(), cluster})
 	if err != nil {
 		return r // the name is the one that r has
 	}
 	return out
 }
 
-// stamp puts a stamp on metadata, and returns the cluster that they are of.
+// stamp puts a stamp on metadata, and returns the cluster of the resource.
 func (md *metadata) stamp(s *Stamp) (cluster string) {
-	cluster = string(s.cluster)
-	if !s.believe || len(md.from) > MaxProvenance || !isProvenance(md.from) {
-		md.from = nil // somebody's own words, which would claim any cluster
+	cluster = s.Cluster
+	if !s.Believe || len(md.from) > MaxProvenance || !isProvenance(md.from) {
+		md.from = nil // no relay wrote it, and it could claim any cluster
 	}
 	if md.from != nil {
 		cluster = ParseProvenance(string(originOf(md.from))).Cluster
 	}
-	if len(s.relay) == 0 {
+	if len(s.Relay) == 0 {
 		return cluster
 	}
-	value := make([]byte, 0, len(md.from)+len(s.source)+len(s.cluster)+len(md.version)+len(s.relay)+10)
+	value := make([]byte, 0, len(md.from)+len(s.Source)+len(s.Cluster)+len(md.version)+len(s.Relay)+10)
 	if md.from == nil {
-		value = append(value, s.source...)
-		if !bytes.Equal(s.cluster, s.source) {
-			value = append(append(append(value, '('), s.cluster...), ')')
+		value = append(value, s.Source...)
+		if s.Cluster != s.Source {
+			value = append(append(append(value, '('), s.Cluster...), ')')
 		}
 		if len(md.version) > 0 && len(md.version) <= maxSourceVersion {
 			value = append(append(value, '@'), md.version...)
@@ -172,21 +153,21 @@ func (md *metadata) stamp(s *Stamp) (cluster string) {
 			before, path = md.from[:i], md.from[i+len(via):]
 		}
 		value = append(append(value, before...), via...)
-		if len(path) > 0 && !s.begin {
+		if len(path) > 0 && !s.Begin {
 			value = append(append(value, path...), ',')
 		}
 	}
-	md.from = append(value, s.relay...)
+	md.from = append(value, s.Relay...)
 	return cluster
 }
 
-// isProvenance reports whether the annotation's value is one that a relay has written.
+// isProvenance reports whether a value has the form that relays write.
 func isProvenance(value []byte) bool {
 	i := bytes.LastIndex(value, via)
 	return i > 0 && len(value) > i+len(via) && len(originOf(value)) > 0
 }
 
-// withCluster returns r as a resource of a cluster. The bytes are shared.
+// withCluster returns r with another cluster. Both share their bytes.
 func (r *Resource) withCluster(cluster string) *Resource {
 	o := r.origin.Value()
 	if o.cluster == cluster {

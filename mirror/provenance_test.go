@@ -24,14 +24,14 @@ func TestProvenanceIsReadFromTheAnnotation(t *testing.T) {
 	}
 }
 
-func TestStampsTellTheWay(t *testing.T) {
-	hub := StampOf{Source: "east", Cluster: "c-1", Relay: "hub"}
-	same := StampOf{Source: "east", Cluster: "east", Relay: "hub"}
+func TestStampsExtendTheProvenance(t *testing.T) {
+	hub := Stamp{Source: "east", Cluster: "c-1", Relay: "hub"}
+	same := Stamp{Source: "east", Cluster: "east", Relay: "hub"}
 	relay := hub
 	relay.Believe = true
 	for _, tc := range []struct {
 		name, had string
-		stamp     StampOf
+		stamp     Stamp
 		want      string
 		cluster   string
 	}{
@@ -39,10 +39,10 @@ func TestStampsTellTheWay(t *testing.T) {
 		{"a cluster called like its source", "", same, "east@v1 via hub", "east"},
 		{"a further relay", "far(c-9)@7 via a,b", relay, "far(c-9)@7 via a,b,hub", "c-9"},
 		{"what is no relay's is not believed", "far(c-9)@7 via a,b", hub, "east(c-1)@v1 via hub", "c-1"},
-		{"from an export", "far@7 via a,b", StampOf{Source: "east", Relay: "hub", Believe: true, Begin: true}, "far@7 via hub", "far"},
-		{"no annotation", "", StampOf{Source: "east", Cluster: "c-1"}, "", "c-1"},
-		{"none of ours", "far(c-9)@7 via a", StampOf{Source: "east", Cluster: "c-1", Believe: true}, "far(c-9)@7 via a", "c-9"},
-		{"none of ours, and not believed", "far(c-9)@7 via a", StampOf{Source: "east", Cluster: "c-1"}, "", "c-1"},
+		{"from an export", "far@7 via a,b", Stamp{Source: "east", Relay: "hub", Believe: true, Begin: true}, "far@7 via hub", "far"},
+		{"no annotation", "", Stamp{Source: "east", Cluster: "c-1"}, "", "c-1"},
+		{"none of ours", "far(c-9)@7 via a", Stamp{Source: "east", Cluster: "c-1", Believe: true}, "far(c-9)@7 via a", "c-9"},
+		{"none of ours, and not believed", "far(c-9)@7 via a", Stamp{Source: "east", Cluster: "c-1"}, "", "c-1"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s := entry(t, "east", "a", "a.example").Spec()
@@ -54,12 +54,12 @@ func TestStampsTellTheWay(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			stamped := r.Stamped(NewStamp(tc.stamp))
+			stamped := r.Stamped(&tc.stamp)
 			if got := stamped.Metadata().Annotations[ProvenanceAnnotation]; got != tc.want || stamped.Cluster() != tc.cluster || stamped.SourceVersion() != "v1" {
 				t.Errorf("%q of cluster %s, want %q of %s", got, stamped.Cluster(), tc.want, tc.cluster)
 			}
 			// Stamped while it is decoded, it comes to the same.
-			decoded, path, err := DecodeStamped(r.Kind(), r.Any(), "east", NewStamp(tc.stamp))
+			decoded, path, err := DecodeStamped(r.Kind(), r.Any(), "east", &tc.stamp)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -74,8 +74,8 @@ func TestStampsTellTheWay(t *testing.T) {
 	}
 }
 
-// TestTheWayIsNoContentButTheOriginIs_C10_S10
-func TestTheWayIsNoContentButTheOriginIs_C10_S10(t *testing.T) {
+// TestPathIsNoContentButOriginIs_C10_S10
+func TestPathIsNoContentButOriginIs_C10_S10(t *testing.T) {
 	with := func(from string) *Resource {
 		s := entry(t, "near", "a", "a.example").Spec()
 		s.Annotations = map[string]string{ProvenanceAnnotation: from}
@@ -98,11 +98,11 @@ func TestTheWayIsNoContentButTheOriginIs_C10_S10(t *testing.T) {
 	}
 }
 
-func TestAnAnnotationThatNoRelayHasWrittenIsNoProvenance(t *testing.T) {
+func TestAnAnnotationThatNoRelayWroteIsNoProvenance(t *testing.T) {
 	kind := serviceEntries
 	for _, forged := range []string{"prod", "prod(other)", " via relay", "via relay", "prod via ", "@7 via relay"} {
 		data := received(t, func(m *mcp.Resource) { m.Metadata.Annotations = map[string]string{ProvenanceAnnotation: forged} })
-		got, _, err := DecodeStamped(kind, data, "east", NewStamp(StampOf{Source: "east", Cluster: "c-east", Relay: "r1", Believe: true}))
+		got, _, err := DecodeStamped(kind, data, "east", &Stamp{Source: "east", Cluster: "c-east", Relay: "r1", Believe: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -115,17 +115,17 @@ func TestAnAnnotationThatNoRelayHasWrittenIsNoProvenance(t *testing.T) {
 func TestProvenanceIsBounded(t *testing.T) {
 	long := "far via " + strings.Repeat("r", MaxProvenance)
 	data := received(t, func(m *mcp.Resource) { m.Metadata.Annotations = map[string]string{ProvenanceAnnotation: long} })
-	of := StampOf{Source: "east", Cluster: "c-east", Relay: "r1"}
-	got, path, err := DecodeStamped(serviceEntries, data, "east", NewStamp(of))
+	of := Stamp{Source: "east", Cluster: "c-east", Relay: "r1"}
+	got, path, err := DecodeStamped(serviceEntries, data, "east", &of)
 	if err != nil || path != nil || got.Cluster() != "c-east" || !slices.Equal(got.Provenance().Path, []string{"r1"}) {
 		t.Errorf("of an istiod: %v %v %v", got, path, err)
 	}
 	of.Believe = true
-	if _, _, err := DecodeStamped(serviceEntries, data, "east", NewStamp(of)); err == nil || !strings.Contains(err.Error(), ProvenanceAnnotation) {
+	if _, _, err := DecodeStamped(serviceEntries, data, "east", &of); err == nil || !strings.Contains(err.Error(), ProvenanceAnnotation) {
 		t.Errorf("of a relay: %v", err)
 	}
 	data = received(t, func(m *mcp.Resource) { m.Metadata.Version = strings.Repeat("9", 10_000) })
-	got, _, err = DecodeStamped(serviceEntries, data, "east", NewStamp(of))
+	got, _, err = DecodeStamped(serviceEntries, data, "east", &of)
 	if err != nil || got.Metadata().Annotations[ProvenanceAnnotation] != "east(c-east) via r1" {
 		t.Errorf("a long version: %v", err)
 	}

@@ -85,7 +85,7 @@ func TestAnyResourceIsRestoredAsItWas(t *testing.T) {
 		}
 		var stamp *Stamp
 		if rapid.Bool().Draw(t, "stamped") {
-			stamp = NewStamp(StampOf{Source: "east", Cluster: text.Draw(t, "cluster"), Relay: rapid.SampledFrom([]string{"", "hub"}).Draw(t, "relay")})
+			stamp = &Stamp{Source: "east", Cluster: text.Draw(t, "cluster"), Relay: rapid.SampledFrom([]string{"", "hub"}).Draw(t, "relay")}
 		}
 		r, _, err := DecodeStamped(kind, data, "east", stamp)
 		if err != nil {
@@ -99,7 +99,7 @@ func TestAnyResourceIsRestoredAsItWas(t *testing.T) {
 
 func TestMeshConfigIsRestoredAsItWas_C22(t *testing.T) {
 	data := must(proto.Marshal(pack(t, &mesh.MeshConfig{TrustDomain: "example"})))
-	r, _, err := DecodeStamped(MeshConfig, data, "east", NewStamp(StampOf{Cluster: "c1"}))
+	r, _, err := DecodeStamped(MeshConfig, data, "east", &Stamp{Cluster: "c1"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +111,7 @@ func TestResourcesBuiltHereAreRestoredAsTheyWere(t *testing.T) {
 	checkRestored(t, restored(t, r), r)
 }
 
-func TestWhatCanNotBeDecodedIsNotRestored_S12(t *testing.T) {
+func TestBodiesThatDoNotDecodeAreNotRestored_S12(t *testing.T) {
 	good := entry(t, "east", "db", "db.example").Any()
 	for name, data := range map[string][]byte{
 		"nothing": nil, "no protobuf": {0xff}, "another message": must(proto.Marshal(pack(t, &networkingapi.ServiceEntry{}))),

@@ -10,16 +10,14 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// maxDepth bounds the nesting of a body, as protobuf for Go, in which istiod is written,
-// does.
+// maxDepth bounds the nesting of a body, as istiod's protobuf library does.
 const maxDepth = protowire.DefaultRecursionLimit
 
-// shape is what an encoding must be like to decode as one message type. Checking it
-// answers what decoding would, without building the message: each new or changed resource
-// is checked, and none is decoded for any other purpose.
+// shape tells whether an encoding decodes as one message type, without building the message:
+// the relay checks each changed resource, and decodes none for another purpose.
 //
-// What passes decodes. What does not pass may still decode, in rare cases that are left to
-// the library: proto2's groups and required fields.
+// An encoding that passes decodes. An encoding that fails may still decode, in rare cases that
+// are left to the library: proto2's groups and required fields.
 type shape struct {
 	fields map[protowire.Number]fieldShape
 	// low are the fields with small numbers, by number.
@@ -35,18 +33,18 @@ type fieldShape struct {
 type content uint8
 
 const (
-	contentAny     content = iota // anything: bytes, or a field that nobody knows
+	contentAny     content = iota // anything: bytes, or an unknown field
 	contentText                   // UTF-8
 	contentMessage                // another message, or an entry of a map
 	contentVarints                // packed
 	contentFixed32
 	contentFixed64
-	contentLibrary // what the library must look at
+	contentLibrary // the library must check it
 )
 
 var errShape = errors.New("not of the message's shape")
 
-// shapeOf compiles the shape of a message type, and of those within it.
+// shapeOf compiles the shape of a message type.
 func shapeOf(d protoreflect.MessageDescriptor) *shape {
 	return compileShape(d, map[protoreflect.FullName]*shape{})
 }

@@ -119,28 +119,29 @@ func TestEqualContentIsKeptOnce(t *testing.T) {
 	}
 }
 
-func TestHandlersSeeWhatDiffersSinceTheyWereTold(t *testing.T) {
+func TestHandlersSeeTheDifferenceSinceTheirLastEvent(t *testing.T) {
 	inBubble(t, func(ctx context.Context, t *testing.T) {
-		s := NewStore()
+		a, s := NewAggregate(), NewStore()
+		a.SetSources([]Source{{"east", s}})
 		var all, virtual journal
-		if err := errors.Join(s.RegisterEventHandler(Kind{}, all.handle), s.RegisterEventHandler(virtualServices, virtual.handle)); err != nil {
+		if err := errors.Join(a.RegisterEventHandler(Kind{}, all.handle), a.RegisterEventHandler(virtualServices, virtual.handle)); err != nil {
 			t.Fatal(err)
 		}
-		a := entry(t, "east", "a", "1.example")
-		s.Put(a)
+		r := entry(t, "east", "a", "1.example")
+		s.Put(r)
 		s.Put(entry(t, "east", "b", "1.example"))
-		s.Remove(a.Key()) // before anybody was told of it
+		s.Remove(r.Key()) // before anybody was told of it
 		s.Put(entry(t, "east", "b", "2.example"))
 		s.SetSynced()
-		if s.HasSynced() {
+		if a.HasSynced() {
 			t.Error("synced before the handlers were told")
 		}
-		start(ctx, t, s.Run)
+		start(ctx, t, a.Run)
 		synctest.Wait()
 		if got := all.take(); got != "add b from east" {
 			t.Errorf("told %q", got)
 		}
-		if !s.HasSynced() {
+		if !a.HasSynced() {
 			t.Error("not synced")
 		}
 		s.Put(entry(t, "east", "b", "3.example"))
@@ -153,7 +154,7 @@ func TestHandlersSeeWhatDiffersSinceTheyWereTold(t *testing.T) {
 		if got := virtual.take(); got != "" {
 			t.Errorf("the handler of another kind was told %q", got)
 		}
-		if err := s.RegisterEventHandler(Kind{}, all.handle); !errors.Is(err, ErrRunning) {
+		if err := a.RegisterEventHandler(Kind{}, all.handle); !errors.Is(err, ErrRunning) {
 			t.Errorf("a late handler: %v", err)
 		}
 	})
@@ -161,10 +162,11 @@ func TestHandlersSeeWhatDiffersSinceTheyWereTold(t *testing.T) {
 
 func TestHandlersRunInOrderAndTheStoreIsAsNew(t *testing.T) {
 	inBubble(t, func(ctx context.Context, t *testing.T) {
-		s := NewStore()
+		a, s := NewAggregate(), NewStore()
+		a.SetSources([]Source{{"east", s}})
 		var order []string
 		for _, name := range []string{"first", "second"} {
-			if err := s.RegisterEventHandler(Kind{}, func(_, cur *Resource, _ Event) {
+			if err := a.RegisterEventHandler(Kind{}, func(_, cur *Resource, _ Event) {
 				order = append(order, name)
 				if got := s.Get(cur.Key()); !got.Equal(cur) {
 					t.Errorf("told of %s, the store has %s", cur.Version(), got.Version())
@@ -173,7 +175,7 @@ func TestHandlersRunInOrderAndTheStoreIsAsNew(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		start(ctx, t, s.Run)
+		start(ctx, t, a.Run)
 		s.Put(entry(t, "east", "a", "1.example"))
 		synctest.Wait()
 		if got := strings.Join(order, " "); got != "first second" {
@@ -183,15 +185,16 @@ func TestHandlersRunInOrderAndTheStoreIsAsNew(t *testing.T) {
 }
 
 func TestReadersShareWhatWritersReplace(t *testing.T) {
-	s := NewStore()
+	a, s := NewAggregate(), NewStore()
+	a.SetSources([]Source{{"east", s}})
 	var events journal
-	if err := s.RegisterEventHandler(Kind{}, events.handle); err != nil {
+	if err := a.RegisterEventHandler(Kind{}, events.handle); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var wg sync.WaitGroup
-	wg.Go(func() { s.Run(ctx) }) //nolint:errcheck // ends with ctx
+	wg.Go(func() { a.Run(ctx) }) //nolint:errcheck // ends with ctx
 	for w := range 2 {
 		wg.Go(func() {
 			for i := range 500 {

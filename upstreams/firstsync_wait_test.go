@@ -15,7 +15,7 @@ import (
 	"meshrelay/config"
 	"meshrelay/internal/fakexds"
 	"meshrelay/state"
-	. "meshrelay/upstreams"
+	"meshrelay/upstreams"
 )
 
 // started is a Manager whose clients wait.
@@ -56,7 +56,7 @@ lines:
 const short = 50 * time.Millisecond
 
 // startWaiting runs a Manager, and has clients of some clusters wait.
-func startWaiting(t *testing.T, keeper Keeper, timeout time.Duration, cfg config.Config, held ...string) *started {
+func startWaiting(t *testing.T, keeper upstreams.Keeper, timeout time.Duration, cfg config.Config, held ...string) *started {
 	t.Helper()
 	_, node := xdsConfig()
 	cfg.Node = node
@@ -177,16 +177,16 @@ func TestAnUpstreamThatIsNewToAStateIsWaitedForNoLongerThanStartupTimeout(t *tes
 		"no state": nil,
 	} {
 		t.Run(name, func(t *testing.T) {
-			var k Keeper
+			var k upstreams.Keeper
 			if keeper != nil {
 				keeper.served.Store(true)
 				k = keeper
 			}
 			s := startWaiting(t, k, short, upstreamsOf(xdsUpstream("east", east), xdsUpstream("west", west)))
 			s.serves()
-			want := BecauseNew
+			want := upstreams.BecauseNew
 			if keeper == nil {
-				want = BecauseNoState
+				want = upstreams.BecauseNoState
 			} else if s.reason("east") != "" {
 				t.Errorf("what is on disk is waited for: %s", s.reason("east"))
 			}
@@ -218,11 +218,11 @@ func TestWhatMayWaitForThisRelayIsWaitedForNoLongerThanStartupTimeout(t *testing
 		held  []string
 		want  string
 	}{
-		{"a relay that holds", xdsUpstream("west", holding), nil, nil, BecauseHolds},
-		{"a relay that holds, over SotW", sotw, nil, nil, BecauseHolds},
-		{"the cluster of a held client", xdsUpstream("west", down), nil, []string{"north", "west"}, BecauseClient},
-		{"the cluster of a view", xdsUpstream("west", down), []config.View{{Name: "w", ClusterID: "west"}}, nil, BecauseView},
-		{"a pattern of a view", xdsUpstream("west", down), []config.View{{Name: "w", Match: config.Match{ClusterIDs: []string{"we?t"}}}}, nil, BecauseView},
+		{"a relay that holds", xdsUpstream("west", holding), nil, nil, upstreams.BecauseHolds},
+		{"a relay that holds, over SotW", sotw, nil, nil, upstreams.BecauseHolds},
+		{"the cluster of a held client", xdsUpstream("west", down), nil, []string{"north", "west"}, upstreams.BecauseClient},
+		{"the cluster of a view", xdsUpstream("west", down), []config.View{{Name: "w", ClusterID: "west"}}, nil, upstreams.BecauseView},
+		{"a pattern of a view", xdsUpstream("west", down), []config.View{{Name: "w", Match: config.Match{ClusterIDs: []string{"we?t"}}}}, nil, upstreams.BecauseView},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			cfg := upstreamsOf(tc.west)
@@ -248,10 +248,10 @@ func TestWaitAndOptionalSayItOutright(t *testing.T) {
 	down, _ := away(t, nil)
 	wait, optional := xdsUpstream("west", down), xdsUpstream("west", down)
 	wait.FirstSync, optional.FirstSync = config.FirstSyncWait, config.FirstSyncOptional
-	for _, keeper := range []Keeper{nil, &memoryKeeper{}} {
+	for _, keeper := range []upstreams.Keeper{nil, &memoryKeeper{}} {
 		s := startWaiting(t, keeper, time.Hour, upstreamsOf(optional))
 		s.serves()
-		if got := s.reason("west"); got != BecauseOptional {
+		if got := s.reason("west"); got != upstreams.BecauseOptional {
 			t.Errorf("reason %q", got)
 		}
 		startWaiting(t, keeper, short, upstreamsOf(wait), "west").waits("west")
@@ -269,7 +269,7 @@ func TestServeWithoutLetsClientsGoOn(t *testing.T) {
 	s.waits("west", "north")
 	refused := func(name, because string) {
 		t.Helper()
-		if err := s.m.ServeWithout(t.Context(), name); err == nil || !errors.Is(err, ErrNotPossible) && !errors.Is(err, ErrUnknownUpstream) || !strings.Contains(err.Error(), because) {
+		if err := s.m.ServeWithout(t.Context(), name); err == nil || !errors.Is(err, upstreams.ErrNotPossible) && !errors.Is(err, upstreams.ErrUnknownUpstream) || !strings.Contains(err.Error(), because) {
 			t.Errorf("%s: %v, want %q", name, err, because)
 		}
 	}
@@ -284,7 +284,7 @@ func TestServeWithoutLetsClientsGoOn(t *testing.T) {
 	s.serves()
 	refused("west", "clients are served already, without upstream west")
 	refused("east", "clients are served, and nobody waits for upstream east")
-	if got := s.reason("west"); got != BecauseOperator {
+	if got := s.reason("west"); got != upstreams.BecauseOperator {
 		t.Errorf("reason %q", got)
 	}
 	without := func(name string) bool {
@@ -337,7 +337,7 @@ func TestAReloadThatAddsAnUpstreamHoldsNobody(t *testing.T) {
 	s.waits("west")
 	first := s.cfg.Upstreams
 	s.mustApply(first[0], first[1], auto("north"))
-	if got := s.reason("north"); got != BecauseAdded {
+	if got := s.reason("north"); got != upstreams.BecauseAdded {
 		t.Errorf("reason %q", got)
 	}
 	wait := auto("south")
@@ -384,24 +384,24 @@ func TestARelayOfThisOnesNameIsAFailureOfTheUpstream(t *testing.T) {
 			s := startWaiting(t, &memoryKeeper{}, short, cfg)
 			s.await("the failure is told", func() bool {
 				st := s.m.Status()[0]
-				return st.State == StateFailed && strings.Contains(st.LastError, "provenance.relay") && strings.Contains(st.LastError, `"hub"`)
+				return st.State == upstreams.StateFailed && strings.Contains(st.LastError, "provenance.relay") && strings.Contains(st.LastError, `"hub"`)
 			})
 			s.serves() // there is nothing to be had of it
-			if got := s.reason("mirror"); got != BecauseSameName {
+			if got := s.reason("mirror"); got != upstreams.BecauseSameName {
 				t.Errorf("reason %q", got)
 			}
 			s.await("it is tried again", func() bool { return same.Streams() >= 3 })
 			if n := s.log.count("level=ERROR", "this relay's own name"); n != 1 {
 				t.Errorf("it is logged %d times", n)
 			}
-			if st := s.m.Status()[0]; s.served() != "" || st.Synced || st.State != StateFailed {
+			if st := s.m.Status()[0]; s.served() != "" || st.Synced || st.State != upstreams.StateFailed {
 				t.Errorf("served %q; status %+v", s.served(), st)
 			}
 			same.Stop()
 			renamed := fakexds.Start(t, &fakexds.Server{Relay: true, Name: "hub-2"}, same.Addr)
 			renamed.Set(xdsEntryURL, xdsEntry("ns/a", "a.example").WithVersion("1"))
 			s.awaitServed("ns/a=a.example@mirror")
-			s.await("it is as any other", func() bool { st := s.m.Status()[0]; return st.State == StateSynced && st.LastError == "" })
+			s.await("it is as any other", func() bool { st := s.m.Status()[0]; return st.State == upstreams.StateSynced && st.LastError == "" })
 		})
 	}
 }

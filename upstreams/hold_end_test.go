@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"meshrelay/config"
-	. "meshrelay/upstreams"
+	"meshrelay/upstreams"
 )
 
 // Other rules for an upstream need a new stream, and are no release.
@@ -22,7 +22,7 @@ func TestAHoldOutlivesAReloadThatChangesItsUpstream(t *testing.T) {
 	u.Rewrite.Labels.Set = map[string]string{"n": "1"}
 	r.mustApply(u)
 	r.await("the upstream has synced under the new rules", func() bool {
-		return r.m.Status()[0].State == StateSynced && r.m.Status()[0].Protocol != ""
+		return r.m.Status()[0].State == upstreams.StateSynced && r.m.Status()[0].Protocol != ""
 	})
 	st := r.m.Status()[0]
 	if st.Held == nil || st.Held.ID != before.ID || !st.Held.Since.Equal(before.Since) {

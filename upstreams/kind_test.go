@@ -12,7 +12,7 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/mirror"
-	. "meshrelay/upstreams"
+	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
 )
 
@@ -28,10 +28,10 @@ var scripted = scriptedKind{tell: make(chan []string), ends: make(chan struct{})
 const scriptedPrefix = "scripted-"
 
 func init() {
-	Register(Kind{
+	upstreams.Register(upstreams.Kind{
 		Name: "scripted",
 		Has:  func(u config.Upstream) bool { return strings.HasPrefix(u.Name, scriptedPrefix) },
-		New:  func(config.Upstream, Env) (Source, error) { return scripted, nil },
+		New:  func(config.Upstream, upstreams.Env) (upstreams.Source, error) { return scripted, nil },
 		Check: func(u config.Upstream) error {
 			if u.ClusterID == "bad" {
 				return errors.New("no such cluster")
@@ -42,7 +42,7 @@ func init() {
 }
 
 // Run implements Source: all that there is to write for a new kind.
-func (k scriptedKind) Run(ctx context.Context, feed Feed) error {
+func (k scriptedKind) Run(ctx context.Context, feed upstreams.Feed) error {
 	for {
 		select {
 		case <-ctx.Done():
@@ -77,24 +77,24 @@ func entriesNamed(names []string) (out []*mirror.Resource) {
 func TestAnotherKindOfSourceNeedsOneMethod(t *testing.T) {
 	u := config.Upstream{Name: "scripted-east", ClusterID: "east", Guard: config.Guard{Percent: 30, Count: 1}}
 	r := runManager(t, nil, u)
-	if st := r.m.Status()[0]; st.Type != "scripted" || st.State != StateConnecting || st.Synced {
+	if st := r.m.Status()[0]; st.Type != "scripted" || st.State != upstreams.StateConnecting || st.Synced {
 		t.Errorf("before it has told anything: %+v", st)
 	}
 	scripted.tell <- []string{"a", "b", "c"}
 	r.awaitServed("ns/a=a.example@scripted-east ns/b=b.example@scripted-east ns/c=c.example@scripted-east")
-	r.await("it has synced", func() bool { return r.m.Status()[0].State == StateSynced })
+	r.await("it has synced", func() bool { return r.m.Status()[0].State == upstreams.StateSynced })
 	scripted.tell <- []string{"a"}
 	r.await("two of three are held", func() bool { h := r.m.Status()[0].Held; return h != nil && h.Removals == 2 })
-	if err := errorOf(r.m.Release(t.Context(), u.Name, Order{All: true})); err != nil {
+	if err := errorOf(r.m.Release(t.Context(), u.Name, upstreams.Order{All: true})); err != nil {
 		t.Fatal(err)
 	}
 	r.awaitServed("ns/a=a.example@scripted-east")
-	if err := errorOf(r.m.Freeze(t.Context(), u.Name, Order{})); err != nil {
+	if err := errorOf(r.m.Freeze(t.Context(), u.Name, upstreams.Order{})); err != nil {
 		t.Fatal(err)
 	}
 	scripted.tell <- []string{"a", "d"}
 	r.await("one waits", func() bool { return r.m.Status()[0].Frozen.Waiting == 1 })
-	if err := errorOf(r.m.Unfreeze(t.Context(), u.Name, Order{})); err != nil {
+	if err := errorOf(r.m.Unfreeze(t.Context(), u.Name, upstreams.Order{})); err != nil {
 		t.Fatal(err)
 	}
 	r.awaitServed("ns/a=a.example@scripted-east ns/d=d.example@scripted-east")
@@ -106,12 +106,12 @@ func TestAnotherKindOfSourceNeedsOneMethod(t *testing.T) {
 		t.Errorf("a reload that its kind refuses: %v", err)
 	}
 	scripted.ends <- struct{}{}
-	r.await("it is disconnected", func() bool { return r.m.Status()[0].State == StateDisconnected })
+	r.await("it is disconnected", func() bool { return r.m.Status()[0].State == upstreams.StateDisconnected })
 }
 
 // TestAnUpstreamNeedsAKnownKindOfSource: whatever has made the config.
 func TestAnUpstreamNeedsAKnownKindOfSource(t *testing.T) {
-	_, err := NewManager(&config.Config{Upstreams: []config.Upstream{{Name: "east"}}}, mirror.NewAggregate(), nil, slog.New(slog.DiscardHandler))
+	_, err := upstreams.NewManager(&config.Config{Upstreams: []config.Upstream{{Name: "east"}}}, mirror.NewAggregate(), nil, slog.New(slog.DiscardHandler))
 	if err == nil || !strings.Contains(err.Error(), "upstream east") {
 		t.Errorf("error %v", err)
 	}

@@ -75,15 +75,13 @@ func NewManager(cfg *config.Config, aggregate *mirror.Aggregate, keeper Keeper, 
 			keeper.Follow(u.cfg.Name, u)
 		}
 	}
-	if err := aggregate.SetSources(sourcesOf(m.upstreams)); err != nil {
-		return nil, err
-	}
+	aggregate.SetSources(sourcesOf(m.upstreams))
 	return m, nil
 }
 
 func sourcesOf(all []*upstream) (out []mirror.Source) {
 	for _, u := range all {
-		out = append(out, mirror.Source{Name: u.cfg.Name, Cache: u.store})
+		out = append(out, mirror.Source{Name: u.cfg.Name, Store: u.store})
 	}
 	return out
 }
@@ -103,7 +101,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	m.mu.Lock()
 	m.start = func(u *upstream) {
 		if u.stopAll == nil {
-			u.stopAll = run(u.store.Run, u.run)
+			u.stopAll = run(u.run)
 		}
 		u.stop = run(u.runSource(u.source))
 	}
@@ -195,9 +193,7 @@ func (m *Manager) Apply(cfg *config.Config) error {
 	if err := errs.ErrorOrNil(); err != nil {
 		return err
 	}
-	if err := m.aggregate.SetSources(sourcesOf(next)); err != nil {
-		return fmt.Errorf("upstreams: %w", err) // only of a store that runs already, and none does
-	}
+	m.aggregate.SetSources(sourcesOf(next))
 	for _, c := range changes {
 		m.apply(c, start)
 	}

@@ -18,29 +18,29 @@ import (
 	"meshrelay/internal/fakexds"
 	"meshrelay/mirror"
 	"meshrelay/state"
-	. "meshrelay/upstreams"
+	"meshrelay/upstreams"
 )
 
 // managed is a Manager that runs.
 type managed struct {
 	t         *testing.T
 	cfg       *config.Config
-	m         *Manager
+	m         *upstreams.Manager
 	aggregate *mirror.Aggregate
 }
 
-func runManager(t *testing.T, keeper Keeper, ups ...config.Upstream) *managed {
+func runManager(t *testing.T, keeper upstreams.Keeper, ups ...config.Upstream) *managed {
 	t.Helper()
 	_, node := xdsConfig()
 	return runConfigured(t, keeper, &config.Config{Node: node, Upstreams: ups}, slog.New(slog.DiscardHandler))
 }
 
-func runConfigured(t *testing.T, keeper Keeper, cfg *config.Config, log *slog.Logger) *managed {
+func runConfigured(t *testing.T, keeper upstreams.Keeper, cfg *config.Config, log *slog.Logger) *managed {
 	t.Helper()
 	ignore := goleak.IgnoreCurrent() // the servers', which end after this
 	r := &managed{t: t, aggregate: mirror.NewAggregate(), cfg: cfg}
 	var err error
-	if r.m, err = NewManager(r.cfg, r.aggregate, keeper, log); err != nil {
+	if r.m, err = upstreams.NewManager(r.cfg, r.aggregate, keeper, log); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -191,7 +191,7 @@ func TestPoliciesChangeWithoutANewStream(t *testing.T) {
 	if st := r.m.Status()[0]; !st.Required || a.Streams() != 1 {
 		t.Errorf("status %+v, %d streams", st, a.Streams())
 	}
-	if err := errorOf(r.m.Release(t.Context(), "east", Order{All: true})); err != nil {
+	if err := errorOf(r.m.Release(t.Context(), "east", upstreams.Order{All: true})); err != nil {
 		t.Fatal(err)
 	}
 	r.await("all is gone", func() bool { return r.aggregate.Counts()[xdsEntryKind] == 0 })
@@ -298,56 +298,56 @@ func TestOperatorsFreezeUnfreezeAndRollBack(t *testing.T) {
 		a.Set(xdsEntryURL, xdsEntry("ns/a", host))
 		a.Push(xdsEntryURL)
 	}
-	must(errorOf(r.m.Freeze(ctx, "east", Order{})))
+	must(errorOf(r.m.Freeze(ctx, "east", upstreams.Order{})))
 	push("a2.example")
 	r.await("something waits", func() bool { return r.m.Status()[0].Frozen.Waiting == 1 })
-	must(errorOf(r.m.Unfreeze(ctx, "east", Order{})))
+	must(errorOf(r.m.Unfreeze(ctx, "east", upstreams.Order{})))
 	r.awaitServed("ns/a=a2.example@east")
-	must(errorOf(r.m.Rollback(ctx, "east", Order{To: 3})))
+	must(errorOf(r.m.Rollback(ctx, "east", upstreams.Order{To: 3})))
 	r.awaitServed("ns/a=a0.example@east")
 	if f := r.m.Status()[0].Frozen; f == nil || f.Revision != 3 || f.Waiting != 1 {
 		t.Errorf("frozen: %+v", f)
 	}
-	must(errorOf(r.m.Unfreeze(ctx, "east", Order{})))
+	must(errorOf(r.m.Unfreeze(ctx, "east", upstreams.Order{})))
 	r.awaitServed("ns/a=a2.example@east")
 	if keeper.flushes < 6 {
 		t.Errorf("%d flushes: a decision would not outlive a restart", keeper.flushes)
 	}
 
 	for what, err := range map[string]error{
-		"freeze":   errorOf(r.m.Freeze(ctx, "esat", Order{})),
-		"unfreeze": errorOf(r.m.Unfreeze(ctx, "esat", Order{})),
-		"release":  errorOf(r.m.Release(ctx, "esat", Order{All: true})),
-		"rollback": errorOf(r.m.Rollback(ctx, "esat", Order{To: 3})),
+		"freeze":   errorOf(r.m.Freeze(ctx, "esat", upstreams.Order{})),
+		"unfreeze": errorOf(r.m.Unfreeze(ctx, "esat", upstreams.Order{})),
+		"release":  errorOf(r.m.Release(ctx, "esat", upstreams.Order{All: true})),
+		"rollback": errorOf(r.m.Rollback(ctx, "esat", upstreams.Order{To: 3})),
 	} {
-		if !errors.Is(err, ErrUnknownUpstream) || !strings.Contains(err.Error(), "east") {
+		if !errors.Is(err, upstreams.ErrUnknownUpstream) || !strings.Contains(err.Error(), "east") {
 			t.Errorf("%s of an unknown upstream: %v", what, err)
 		}
 	}
-	if err := errorOf(r.m.Rollback(ctx, "east", Order{To: 99})); !errors.Is(err, ErrNotPossible) {
+	if err := errorOf(r.m.Rollback(ctx, "east", upstreams.Order{To: 99})); !errors.Is(err, upstreams.ErrNotPossible) {
 		t.Errorf("rollback to an unknown revision: %v", err)
 	}
-	if err := errorOf(r.m.Release(ctx, "east", Order{All: true})); !errors.Is(err, ErrNotPossible) {
+	if err := errorOf(r.m.Release(ctx, "east", upstreams.Order{All: true})); !errors.Is(err, upstreams.ErrNotPossible) {
 		t.Errorf("release of nothing: %v", err)
 	}
 	keeper.fail = errors.New("no space left on device")
-	if err := errorOf(r.m.Freeze(ctx, "east", Order{})); err == nil || r.m.Status()[0].Frozen != nil {
+	if err := errorOf(r.m.Freeze(ctx, "east", upstreams.Order{})); err == nil || r.m.Status()[0].Frozen != nil {
 		t.Errorf("a freeze that is not kept: %v", err)
 	}
 }
 
 func TestWithoutAStateThereIsNoHistory(t *testing.T) {
 	r := runManager(t, nil, fileUpstream("local", t.TempDir()))
-	if _, err := r.m.History("local"); !errors.Is(err, ErrNotPossible) || !strings.Contains(err.Error(), "state.dir") {
+	if _, err := r.m.History("local"); !errors.Is(err, upstreams.ErrNotPossible) || !strings.Contains(err.Error(), "state.dir") {
 		t.Errorf("history: %v", err)
 	}
-	if err := errorOf(r.m.Rollback(t.Context(), "local", Order{To: 1})); !errors.Is(err, ErrNotPossible) {
+	if err := errorOf(r.m.Rollback(t.Context(), "local", upstreams.Order{To: 1})); !errors.Is(err, upstreams.ErrNotPossible) {
 		t.Errorf("rollback: %v", err)
 	}
-	if err := errorOf(r.m.Freeze(t.Context(), "local", Order{})); err != nil {
+	if err := errorOf(r.m.Freeze(t.Context(), "local", upstreams.Order{})); err != nil {
 		t.Errorf("freeze: %v", err)
 	}
-	if err := errorOf(r.m.Unfreeze(t.Context(), "local", Order{})); err != nil {
+	if err := errorOf(r.m.Unfreeze(t.Context(), "local", upstreams.Order{})); err != nil {
 		t.Errorf("unfreeze: %v", err)
 	}
 }
@@ -379,7 +379,7 @@ func TestAnEmptiedDirectoryIsHeldAndAFrozenOneStays(t *testing.T) {
 	}
 	write(text.String())
 	r.await("none is held", func() bool { return r.m.Status()[0].Held == nil })
-	if err := errorOf(r.m.Freeze(t.Context(), "local", Order{})); err != nil {
+	if err := errorOf(r.m.Freeze(t.Context(), "local", upstreams.Order{})); err != nil {
 		t.Fatal(err)
 	}
 	write(serviceEntry("z", "z.example"))
@@ -390,4 +390,4 @@ func TestAnEmptiedDirectoryIsHeldAndAFrozenOneStays(t *testing.T) {
 }
 
 // errorOf is for orders where only the error matters.
-func errorOf(_ Effect, err error) error { return err }
+func errorOf(_ upstreams.Effect, err error) error { return err }

@@ -8,7 +8,7 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/internal/fakexds"
-	. "meshrelay/upstreams"
+	"meshrelay/upstreams"
 )
 
 // A hold whose clock is over, against real servers of both protocols: what was deleted goes
@@ -21,7 +21,7 @@ func TestAServerIsAskedToRepeatBeforeHeldDeletionsGo_C4_C14(t *testing.T) {
 			u.XDS.Protocol = protocol
 			u.Guard = config.Guard{Percent: 30, Count: 10, Empty: config.EmptyHold, HoldFor: config.OpenEnded(300 * time.Millisecond)}
 			r := runManager(t, nil, u)
-			r.await("the upstream has synced", func() bool { return r.m.Status()[0].State == StateSynced })
+			r.await("the upstream has synced", func() bool { return r.m.Status()[0].State == upstreams.StateSynced })
 			server.Set(xdsEntryURL)
 			server.Push(xdsEntryURL)
 			r.await("the deletions are held", func() bool { return r.m.Status()[0].Held != nil })
@@ -47,7 +47,7 @@ func TestFilesAreReadOnceMoreBeforeHeldDeletionsGo(t *testing.T) {
 	u := fileUpstream("local", dir)
 	u.Guard = config.Guard{Percent: 30, Count: 10, Empty: config.EmptyHold, HoldFor: config.OpenEnded(500 * time.Millisecond)}
 	r := runManager(t, nil, u)
-	r.await("the files are served", func() bool { return r.m.Status()[0].State == StateSynced })
+	r.await("the files are served", func() bool { return r.m.Status()[0].State == upstreams.StateSynced })
 	for _, name := range []string{"a", "b", "c"} {
 		if err := os.Remove(filepath.Join(dir, name+".yaml")); err != nil {
 			t.Fatal(err)

@@ -19,7 +19,7 @@ import (
 	"meshrelay/internal/fakexds"
 	"meshrelay/mirror"
 	"meshrelay/state"
-	. "meshrelay/upstreams"
+	"meshrelay/upstreams"
 	"meshrelay/upstreams/file"
 	"meshrelay/upstreams/xds"
 )
@@ -34,7 +34,7 @@ type adapter struct {
 	cfg   *config.Config
 	disk  *scriptDisk
 	warns *atomic.Int32
-	m     *Manager
+	m     *upstreams.Manager
 	s     *xdsScript // of an xds source: the stream
 	state adsclient.State
 	f     *file.Source // of a file source
@@ -61,7 +61,7 @@ func (a *adapter) start(kind string, settings []string) (err error) {
 // run begins a process with what is on the disk.
 func (a *adapter) run() (err error) {
 	a.disk.load()
-	if a.m, err = NewManager(a.cfg, mirror.NewAggregate(), a.disk, slog.New(warnings{n: a.warns})); err != nil {
+	if a.m, err = upstreams.NewManager(a.cfg, mirror.NewAggregate(), a.disk, slog.New(warnings{n: a.warns})); err != nil {
 		return err
 	}
 	a.m.StartBy(a.begin)
@@ -70,7 +70,7 @@ func (a *adapter) run() (err error) {
 }
 
 // begin is what the Manager does to run an upstream, but that the script feeds the source.
-func (a *adapter) begin(u *Upstream) {
+func (a *adapter) begin(u *upstreams.Upstream) {
 	if !u.Running() {
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error)
@@ -190,7 +190,7 @@ func (a *adapter) read() {
 	_ = a.f.Read(a.m.Upstreams()[0]) // the status tells of it
 }
 
-func (a *adapter) now() Status { return a.m.Status()[0] }
+func (a *adapter) now() upstreams.Status { return a.m.Status()[0] }
 
 // served returns what is served, by kind and name.
 func (a *adapter) served() (out []*mirror.Resource) {

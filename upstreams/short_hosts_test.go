@@ -13,7 +13,7 @@ import (
 	"meshrelay/config"
 	"meshrelay/mirror"
 	"meshrelay/state"
-	. "meshrelay/upstreams"
+	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
 )
 
@@ -51,9 +51,9 @@ func TestWhatIsOnDiskFromBeforeIsCompleted_C23(t *testing.T) {
 			u.DomainSuffix, u.Rewrite.ShortHosts = "east.corp", config.ShortHostsComplete
 			_, node := xdsConfig()
 			cfg := &config.Config{Node: node, Upstreams: []config.Upstream{u}}
-			restart := func(saved state.Saved) *Upstream {
+			restart := func(saved state.Saved) *upstreams.Upstream {
 				t.Helper()
-				m, err := NewManager(cfg, mirror.NewAggregate(), &memoryKeeper{saved: map[string]state.Saved{u.Name: saved}}, slog.New(slog.DiscardHandler))
+				m, err := upstreams.NewManager(cfg, mirror.NewAggregate(), &memoryKeeper{saved: map[string]state.Saved{u.Name: saved}}, slog.New(slog.DiscardHandler))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -101,7 +101,7 @@ func TestWhatIsFrozenStaysShortUntilItIsUnfrozen_C23(t *testing.T) {
 		},
 		Records: []state.Record{{Resource: short, TypeURL: "networking.istio.io/v1/DestinationRule", At: time.Now()}},
 	}
-	m, err := NewManager(&config.Config{Node: node, Upstreams: []config.Upstream{u}}, mirror.NewAggregate(), &memoryKeeper{saved: map[string]state.Saved{u.Name: saved}}, slog.New(slog.DiscardHandler))
+	m, err := upstreams.NewManager(&config.Config{Node: node, Upstreams: []config.Upstream{u}}, mirror.NewAggregate(), &memoryKeeper{saved: map[string]state.Saved{u.Name: saved}}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +109,7 @@ func TestWhatIsFrozenStaysShortUntilItIsUnfrozen_C23(t *testing.T) {
 	if got := ruleHost(t, one.Store().Get(short.Key())); got != "reviews" {
 		t.Errorf("while it is frozen, served is the host %q", got)
 	}
-	if err := errorOf(m.Unfreeze(t.Context(), u.Name, Order{Force: true})); err != nil {
+	if err := errorOf(m.Unfreeze(t.Context(), u.Name, upstreams.Order{Force: true})); err != nil {
 		t.Fatal(err)
 	}
 	if got := ruleHost(t, one.Store().Get(short.Key())); got != "reviews.shop.svc.cluster.local" {

@@ -10,7 +10,7 @@ import (
 
 	"meshrelay/adsclient"
 	"meshrelay/config"
-	. "meshrelay/upstreams"
+	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
 	"meshrelay/upstreams/xds"
 )
@@ -35,7 +35,7 @@ func successor(s *xdsScript, change ...func(*config.Upstream, *config.Node)) *xd
 	}
 	s.x.u.Stops(func() { s.x.End(); s.x.u.Closed() }, func() {})
 	n := &xdsScript{t: s.t, warns: &warnings{}}
-	s.x.m.StartBy(func(u *Upstream) { n.attach(&xdsSource{u.Source().(*xds.Source), u, s.x.m}, nil) })
+	s.x.m.StartBy(func(u *upstreams.Upstream) { n.attach(&xdsSource{u.Source().(*xds.Source), u, s.x.m}, nil) })
 	s.ok(s.x.m.Apply(&config.Config{Upstreams: []config.Upstream{cfg}, Node: node}))
 	return n
 }

@@ -16,7 +16,7 @@ import (
 	"meshrelay/config"
 	"meshrelay/internal/fakexds"
 	"meshrelay/mirror"
-	. "meshrelay/upstreams"
+	"meshrelay/upstreams"
 )
 
 func isSynced(r *xdsRun) func() bool { return func() bool { return r.x.Status().Synced } }
@@ -118,7 +118,7 @@ func TestADisconnectTakesNothingAway_C16_C21(t *testing.T) {
 	r.await("synced", isSynced(r))
 	s.Fail(status.Error(codes.Unavailable, "not ready"))
 	s.End(status.Error(codes.Unavailable, "down"))
-	r.await("disconnected", func() bool { return r.x.Status().State == StateDisconnected })
+	r.await("disconnected", func() bool { return r.x.Status().State == upstreams.StateDisconnected })
 	if st := r.x.Status(); !st.Synced || st.LastError == "" || r.names() != "shop/a shop/b" || !r.store.HasSynced() {
 		t.Errorf("while it is down: %q, status %+v", r.names(), st)
 	}
@@ -127,7 +127,7 @@ func TestADisconnectTakesNothingAway_C16_C21(t *testing.T) {
 	r.awaitNames("shop/b shop/c")
 	r.await("well again", func() bool {
 		st := r.x.Status()
-		return st.State == StateSynced && st.LastError == "" && st.Reconnects == 1
+		return st.State == upstreams.StateSynced && st.LastError == "" && st.Reconnects == 1
 	})
 }
 
@@ -170,7 +170,7 @@ func TestADenialIsShownWithWhatToDo_C19_C20(t *testing.T) {
 		r := runXDS(t, nil, s)
 		r.await(code.String(), func() bool {
 			st := r.x.Status()
-			return st.State == StateDenied && !st.Synced && strings.Contains(st.LastError, hint)
+			return st.State == upstreams.StateDenied && !st.Synced && strings.Contains(st.LastError, hint)
 		})
 	}
 }
@@ -184,7 +184,7 @@ func TestADenialLastsUntilAnAnswer_C20(t *testing.T) {
 	for range 3 {
 		s.x.HandleState(adsclient.State{Phase: adsclient.Connecting, Address: "istiod:15012"})
 		s.open(adsclient.SotW, false)
-		if st := s.x.Status(); st.State != StateDenied || st.Since != since || st.LastError == "" {
+		if st := s.x.Status(); st.State != upstreams.StateDenied || st.Since != since || st.LastError == "" {
 			t.Errorf("between two denials: %s since %v (%v), error %q", st.State, st.Since, since, st.LastError)
 		}
 		s.x.HandleState(denied)
@@ -194,7 +194,7 @@ func TestADenialLastsUntilAnAnswer_C20(t *testing.T) {
 	}
 	s.open(adsclient.SotW, false)
 	s.x.HandleState(adsclient.State{Phase: adsclient.Connected, Address: "istiod:15012", Protocol: adsclient.SotW})
-	if st := s.x.Status(); st.State != StateSyncing || st.LastError != "" {
+	if st := s.x.Status(); st.State != upstreams.StateSyncing || st.LastError != "" {
 		t.Errorf("once it answers: %s, error %q", st.State, st.LastError)
 	}
 }

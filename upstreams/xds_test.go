@@ -22,7 +22,7 @@ import (
 	"meshrelay/internal/fakexds"
 	"meshrelay/mirror"
 	"meshrelay/state"
-	. "meshrelay/upstreams"
+	"meshrelay/upstreams"
 	"meshrelay/upstreams/xds"
 )
 
@@ -41,8 +41,8 @@ var xdsEntryKind = mirror.Kind{Group: "networking.istio.io", Kind: "ServiceEntry
 // xdsSource is an xds source and what is behind its feed.
 type xdsSource struct {
 	*xds.Source
-	u *Upstream
-	m *Manager
+	u *upstreams.Upstream
+	m *upstreams.Manager
 }
 
 // newXDS makes a Manager with one upstream, whose source does not run.
@@ -51,8 +51,8 @@ func newXDS(cfg config.Upstream, node config.Node, provenance config.Provenance,
 }
 
 // keptXDS is newXDS with a disk.
-func keptXDS(cfg config.Upstream, node config.Node, provenance config.Provenance, log *slog.Logger, keeper Keeper) (*xdsSource, error) {
-	m, err := NewManager(&config.Config{Upstreams: []config.Upstream{cfg}, Node: node, Provenance: provenance}, mirror.NewAggregate(), keeper, log)
+func keptXDS(cfg config.Upstream, node config.Node, provenance config.Provenance, log *slog.Logger, keeper upstreams.Keeper) (*xdsSource, error) {
+	m, err := upstreams.NewManager(&config.Config{Upstreams: []config.Upstream{cfg}, Node: node, Provenance: provenance}, mirror.NewAggregate(), keeper, log)
 	if err != nil {
 		return nil, err
 	}
@@ -60,9 +60,9 @@ func keptXDS(cfg config.Upstream, node config.Node, provenance config.Provenance
 	return &xdsSource{u.Source().(*xds.Source), u, m}, nil
 }
 
-func (x *xdsSource) Status() Status                { return x.m.Status()[0] }
-func (x *xdsSource) Trace(key mirror.Key) []Trace  { return x.m.Trace(key) }
-func (x *xdsSource) Run(ctx context.Context) error { return x.Source.Run(ctx, x.u) }
+func (x *xdsSource) Status() upstreams.Status               { return x.m.Status()[0] }
+func (x *xdsSource) Trace(key mirror.Key) []upstreams.Trace { return x.m.Trace(key) }
+func (x *xdsSource) Run(ctx context.Context) error          { return x.Source.Run(ctx, x.u) }
 
 // kept returns what is served, as it is kept on disk.
 func (x *xdsSource) kept() (out []state.Record) {
@@ -264,15 +264,12 @@ func runXDS(t *testing.T, change func(*config.Upstream), servers ...*fakexds.Ser
 	}
 	r := &xdsRun{t: t, x: x, store: x.u.Store()}
 	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 2)
+	ended := make(chan error, 1)
 	go func() { ended <- x.Run(ctx) }()
-	go func() { ended <- r.store.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
-		for range 2 {
-			if err := <-ended; err != nil {
-				t.Errorf("Run: %v", err)
-			}
+		if err := <-ended; err != nil {
+			t.Errorf("Run: %v", err)
 		}
 		for _, s := range servers {
 			s.Stop()

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// maxChunk bounds what an insertion into a claimSet moves.
+// maxChunk bounds the claimants that an insertion into a claimSet moves.
 const maxChunk = 512
 
 // claimSet is a set of claimants with different keys, ordered by key. An insertion costs
@@ -16,7 +16,7 @@ type claimSet struct {
 	sum    uint64 // of the keys, whatever their order
 }
 
-// find returns the place of a claimant, or where it belongs.
+// find returns the place of a claimant, or the place for it.
 func (s *claimSet) find(c *claimant) (chunk, at int, found bool) {
 	chunk, found = slices.BinarySearchFunc(s.chunks, c, func(chunk []*claimant, c *claimant) int { return compareClaimants(chunk[0], c) })
 	if found {
@@ -57,8 +57,8 @@ func (s *claimSet) drop(c *claimant) (found bool) {
 	return true
 }
 
-// first returns the first n claimants, or all if there are fewer. The slice is not to be
-// changed.
+// first returns the first n claimants, or all if there are fewer. The caller must not change
+// the slice.
 func (s *claimSet) first(n int) (out []*claimant) {
 	for _, chunk := range s.chunks {
 		if out == nil && (len(chunk) >= n || len(s.chunks) == 1) {

@@ -1,6 +1,7 @@
 package conflicts
 
 import (
+	"iter"
 	"slices"
 	"strings"
 	"time"
@@ -11,7 +12,7 @@ import (
 	"meshrelay/mirror"
 )
 
-// claimant is what one resource claims. It is immutable. A nil claimant claims nothing.
+// claimant is one resource with its claims. It is immutable. A nil claimant claims nothing.
 type claimant struct {
 	kind            *federation.HostKind
 	namespace, name string
@@ -23,10 +24,13 @@ type claimant struct {
 	resource        *mirror.Resource
 }
 
-// claimantOf returns what a resource claims, nil when that is nothing: a VirtualService
-// that has no hosts, because it is a delegate, or is for other gateways than "mesh", and a
-// resource that no namespace sees.
+// claimantOf returns nil for a resource that claims nothing: a VirtualService without hosts,
+// because it is a delegate, or for other gateways than "mesh", a resource that no namespace
+// sees, and nil.
 func claimantOf(kind *federation.HostKind, r *mirror.Resource) *claimant {
+	if r == nil {
+		return nil
+	}
 	f := kind.Parse(r.BodyValue())
 	if len(f.Gateways) > 0 && !slices.Contains(f.Gateways, meshGateway) {
 		return nil
@@ -50,8 +54,8 @@ func claimantOf(kind *federation.HostKind, r *mirror.Resource) *claimant {
 	return c
 }
 
-// hostName completes the short name of a VirtualService's host. A ServiceEntry's host is
-// used by istiod as it stands.
+// hostName completes a short host of a VirtualService. istiod uses the hosts of a ServiceEntry
+// as they stand.
 func (c *claimant) hostName(h string) string {
 	if c.kind != federation.ServiceHosts || h == "" || strings.HasPrefix(h, "*") || strings.Contains(h, ".") {
 		return h
@@ -59,7 +63,21 @@ func (c *claimant) hostName(h string) string {
 	return h + "." + c.namespace + clusterDomain
 }
 
-// equal reports whether two claimants are the same in all that is shown of them.
+// keys returns the hosts that a claimant claims.
+func (c *claimant) keys() iter.Seq[hostKey] {
+	return func(yield func(hostKey) bool) {
+		if c == nil {
+			return
+		}
+		for _, h := range c.hosts {
+			if !yield(hostKey{c.kind, h}) {
+				return
+			}
+		}
+	}
+}
+
+// equal reports whether two claimants claim the same hosts and look the same.
 func (c *claimant) equal(other *claimant) bool {
 	if c == nil || other == nil {
 		return c == other
@@ -67,7 +85,7 @@ func (c *claimant) equal(other *claimant) bool {
 	return c.same(other) && slices.Equal(c.hosts, other.hosts)
 }
 
-// same reports whether two claimants look the same within a conflict that both are in.
+// same reports whether two claimants look the same in a HostConflict.
 func (c *claimant) same(other *claimant) bool {
 	return c != nil && other != nil && c.source == other.source && c.created.Equal(other.created) &&
 		c.visibility.Equal(other.visibility)

@@ -9,16 +9,16 @@ import (
 	"meshrelay/mirror"
 )
 
-// host is who claims one host.
+// host holds the claims of one host.
 type host struct {
 	all    claimSet
-	public int // how many of all are visible to everyone
-	// scoped are those that are not, by the namespaces that see them.
+	public int // the number of claims in all that everyone sees
+	// scoped holds the other claims, by the namespaces that see them.
 	scoped map[string]claimSet
-	// crowded are those of these namespaces that see several.
+	// crowded are the namespaces in scoped that see several claims.
 	crowded map[string]struct{}
-	// since is when the present claims of a scope, "*" or a namespace, came to be in
-	// conflict. There is no entry for scopes without a conflict.
+	// since is when the present claims of a scope, "*" or a namespace, came into conflict. A
+	// scope without a conflict has no entry.
 	since map[string]since
 }
 
@@ -27,8 +27,8 @@ type since struct {
 	sum  uint64
 }
 
-// in returns the claims in a scope that are in conflict there. What everyone sees is in
-// conflict with all others, which leaves one conflict of all.
+// in returns the claims of a scope, and whether they are in conflict there. A public claim is
+// in conflict with all others, so that there is one conflict of all claims.
 func (h *host) in(scope string) (set claimSet, conflict bool) {
 	if scope == federation.Everyone {
 		return h.all, h.public > 0 && h.all.len > 1
@@ -37,7 +37,7 @@ func (h *host) in(scope string) (set claimSet, conflict bool) {
 	return set, h.public == 0 && set.len > 1
 }
 
-// conflict describes a scope that is in conflict, or was until now.
+// conflict describes the conflict of a scope, or its end.
 func (h *host) conflict(key hostKey, scope string, s since) HostConflict {
 	out := HostConflict{Host: key.host, Kind: key.kind.Kind, Visibility: scope, Since: s.time, sum: s.sum}
 	set, conflict := h.in(scope)
@@ -48,8 +48,8 @@ func (h *host) conflict(key hostKey, scope string, s since) HostConflict {
 	for i, c := range shown {
 		out.Claims[i] = Claim{Namespace: c.namespace, Name: c.name, Source: c.source, Visibility: c.visibility.String()}
 	}
-	// Not every namespace sees all claims when some are not public, and istiod puts those
-	// first where they are seen. With very many, finding the winner would cost too much.
+	// If some claims are not public, namespaces see different ones, and istiod prefers those.
+	// With very many claims, finding the winner would cost too much.
 	if key.kind == federation.ServiceHosts && !out.Ended && scope == federation.Everyone && h.public == set.len && out.More == 0 {
 		w := slices.MinFunc(shown, func(a, b *claimant) int {
 			return cmp.Or(a.created.Compare(b.created), cmp.Compare(a.name+"."+a.namespace, b.name+"."+b.namespace))
@@ -59,8 +59,9 @@ func (h *host) conflict(key hostKey, scope string, s since) HostConflict {
 	return out
 }
 
-// settle notes whether a scope is in conflict, and describes the conflict if it changed.
-func (h *host) settle(key hostKey, scope string, now time.Time, about bool) (c HostConflict, changed bool) {
+// recompute finds whether a scope is in conflict, and describes the conflict if it changed, or
+// in any case with always.
+func (h *host) recompute(key hostKey, scope string, now time.Time, always bool) (c HostConflict, changed bool) {
 	was, had := h.since[scope]
 	set, conflict := h.in(scope)
 	if !conflict {
@@ -72,7 +73,7 @@ func (h *host) settle(key hostKey, scope string, now time.Time, about bool) (c H
 	}
 	s := since{now, set.sum}
 	if had && was.sum == s.sum {
-		if s.time = was.time; !about {
+		if s.time = was.time; !always {
 			return c, false
 		}
 	}
@@ -95,7 +96,23 @@ func (h *host) insert(c *claimant) {
 	}
 }
 
-// keep notes the claims that a namespace sees.
+// drop removes a claim, and reports whether it was there.
+func (h *host) drop(c *claimant) bool {
+	if !h.all.drop(c) {
+		return false
+	}
+	if c.visibility.Public {
+		h.public--
+	}
+	for _, ns := range c.visibility.Namespaces {
+		set := h.scoped[ns]
+		set.drop(c)
+		h.keep(ns, set)
+	}
+	return true
+}
+
+// keep sets the claims that a namespace sees.
 func (h *host) keep(ns string, set claimSet) {
 	if h.scoped == nil {
 		h.scoped = map[string]claimSet{}
@@ -115,8 +132,8 @@ func (h *host) keep(ns string, set claimSet) {
 	h.scoped[ns] = set
 }
 
-// foldScopes sorts conflicts, and makes one of those that differ in the namespace only.
-func foldScopes(conflicts []HostConflict) []HostConflict {
+// joinScopes sorts conflicts, and joins those that differ in the namespace only.
+func joinScopes(conflicts []HostConflict) []HostConflict {
 	slices.SortFunc(conflicts, func(a, b HostConflict) int {
 		return cmp.Or(mirror.CompareKinds(a.Kind, b.Kind), cmp.Compare(a.Host, b.Host), cmp.Compare(a.Visibility, b.Visibility))
 	})

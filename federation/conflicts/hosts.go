@@ -1,6 +1,7 @@
 package conflicts
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"sync"
@@ -13,18 +14,17 @@ import (
 )
 
 const (
-	// maxShown bounds the claims that are shown of one conflict.
+	// maxShown bounds the claims that one HostConflict lists.
 	maxShown = 64
-	// maxClaims bounds what is followed of one config: its hosts, times the namespaces to
-	// which it is exported.
+	// maxClaims bounds the cost of one resource: its hosts, times the namespaces that see it.
 	maxClaims = 4096
-	// maxScoped bounds what is noted for namespaces beyond the first of each claim, of all
-	// hosts that several configs claim. It takes some 50 MB.
+	// maxScoped bounds the namespaces beyond the first of each claim, over all hosts that
+	// several resources claim. They take some 50 MB.
 	maxScoped = 1 << 18
 	// meshGateway is the gateway of a VirtualService that stands for all sidecars.
 	meshGateway = "mesh"
-	// clusterDomain completes the hosts that are still short here (Rewrite.CompleteShortHosts
-	// is off), as istioctl analyze does.
+	// clusterDomain completes hosts that are still short (rewrite.Rules.CompleteShortHosts is
+	// off), as istioctl analyze does.
 	clusterDomain = ".svc.cluster.local"
 )
 
@@ -32,50 +32,49 @@ const (
 type Claim struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// Source is the upstream from which the resource that is served comes.
+	// Source is the upstream from which the served resource comes.
 	Source string `json:"source"`
-	// Visibility is "*", or the namespaces to which the resource is visible.
+	// Visibility is "*", or the namespaces that see the resource.
 	Visibility string `json:"visibility"`
 }
 
-// HostConflict is a host that several resources of a kind claim in a place where they see
-// one another. It is found, not prevented: which of them takes effect is up to istiod.
+// HostConflict is a host that several resources of a kind claim where they see one another.
+// The relay reports it and serves all of them: istiod decides which one takes effect.
 type HostConflict struct {
 	Kind mirror.Kind `json:"kind"`
 	Host string      `json:"host"`
-	// Visibility is "*" when one of the claims is visible to every namespace, so that it
-	// is in conflict with each of the others; else the namespaces that see several.
+	// Visibility is "*" when every namespace sees one of the claims, so that it is in conflict
+	// with each of the others; else the namespaces that see several.
 	Visibility string `json:"visibility"`
-	// Claims are sorted by namespace and name. Of many, the first are shown. Of a conflict
-	// that has ended, they are those that are left.
+	// Claims are the first claims by namespace and name. Of a conflict that has ended, they
+	// are the claims that remain.
 	Claims []Claim `json:"claims"`
-	// More is the number of claims that are not shown.
+	// More is the number of claims that Claims leaves out.
 	More int `json:"more,omitempty"`
 	// Winner is the "namespace/name" of the claim that istiod prefers, empty when that is
 	// not certain. It is certain for VirtualServices that every namespace sees: istiod
 	// takes the one that was created first, then the first by "name.namespace". Of
-	// ServiceEntries, those in one namespace are merged, Services of the cluster come
-	// first, and a Sidecar may choose.
+	// ServiceEntries, istiod merges those of one namespace and prefers Services of the
+	// cluster, and a Sidecar may choose.
 	Winner string `json:"winner,omitempty"`
-	// Apart is why the merge policy has not united the claims, where it unites resources of
-	// one host. It is not known to Hosts.
+	// Apart is why the merge policy has not united the claims, if it unites resources of one
+	// host. Hosts does not set it.
 	Apart string `json:"apart,omitempty"`
-	// Since is when the present claims came to be in conflict.
+	// Since is when the present claims came into conflict.
 	Since time.Time `json:"since"`
-	// Ended says that this was a conflict until the update that tells of it.
+	// Ended reports that the update ended the conflict.
 	Ended bool `json:"ended,omitempty"`
 
 	sum uint64 // of the keys in conflict
 }
 
-// Hosts finds the hosts that several resources claim, among the ServiceEntries and
-// VirtualServices that it is told of. As istioctl analyze does (IST0109), it looks at
-// VirtualServices for the gateway "mesh" only: for other gateways istiod merges those of
-// one host.
+// Hosts finds the hosts that several served ServiceEntries or VirtualServices claim. As
+// istioctl analyze (IST0109), it looks at VirtualServices for the gateway "mesh" only: for
+// other gateways istiod merges those of one host.
 //
-// Memory and the time of an update grow with the hosts of the resource and the namespaces to
-// which it is exported. Their product is bounded: a resource above maxClaims is not followed,
-// nor is one for which there is no room in maxScoped. See NotFollowed.
+// Memory and the time of an update grow with the hosts of the resource and the namespaces that
+// see it. Hosts does not follow a resource above maxClaims, nor one for which maxScoped leaves
+// no room; NotFollowed lists them.
 //
 // Its methods may be called from any goroutine.
 type Hosts struct {
@@ -83,17 +82,16 @@ type Hosts struct {
 
 	// mu guards all below.
 	mu sync.Mutex
-	// lone are the resources that claim a host by themselves, as nearly all do, by a hash of
-	// the host. hosts are the other hosts.
-	lone  map[uint64]*mirror.Resource
-	hosts map[hostKey]*host
-	// contested are those of hosts that are in conflict somewhere.
+	// single holds the only resource that claims a host, as nearly all hosts have one, by a
+	// hash of the host. multi holds the other hosts.
+	single map[uint64]*mirror.Resource
+	multi  map[hostKey]*host
+	// contested is the part of multi with a conflict.
 	contested map[hostKey]*host
-	// scoped counts what maxScoped, the field, bounds: the extra namespaces of all claims in
-	// hosts.
+	// scoped is the number of namespaces that maxScoped, the field, bounds.
 	scoped, maxScoped int
-	// unfollowed are the resources that are not followed. waiting are those of them that
-	// are once less than retryBelow is noted.
+	// unfollowed are the resources that are not followed. waiting are those of them that are
+	// tried again when scoped is less than retryBelow.
 	unfollowed map[mirror.Key]NotFollowed
 	waiting    map[mirror.Key]*mirror.Resource
 	retryBelow int
@@ -112,22 +110,19 @@ func (k hostKey) hash() uint64 {
 	return xxh3.HashStringSeed(k.host, seed)
 }
 
-// NewHosts returns a Hosts that nobody claims anything of. It asks now for the time.
+// NewHosts returns an empty Hosts, with now as its clock.
 func NewHosts(now func() time.Time) *Hosts {
 	return &Hosts{
-		now: now, lone: map[uint64]*mirror.Resource{}, hosts: map[hostKey]*host{}, contested: map[hostKey]*host{},
+		now: now, single: map[uint64]*mirror.Resource{}, multi: map[hostKey]*host{}, contested: map[hostKey]*host{},
 		maxScoped: maxScoped, retryBelow: maxScoped - maxClaims, unfollowed: map[mirror.Key]NotFollowed{}, waiting: map[mirror.Key]*mirror.Resource{},
 	}
 }
 
-// Update tells of a resource that is served, old, which is now cur: nil when it is no
-// longer served. It returns the conflicts that this has begun, changed or ended. Kinds
-// other than ServiceEntry and VirtualService are ignored.
+// Update replaces a served resource, old, by cur, which has the same key. Either may be nil.
+// It returns the conflicts that began, changed or ended. It ignores kinds other than
+// ServiceEntry and VirtualService.
 func (h *Hosts) Update(old, cur *mirror.Resource) (changed []HostConflict) {
-	r := cur
-	if r == nil {
-		r = old
-	}
+	r := cmp.Or(cur, old)
 	if r == nil {
 		return nil
 	}
@@ -135,21 +130,14 @@ func (h *Hosts) Update(old, cur *mirror.Resource) (changed []HostConflict) {
 	if kind == nil {
 		return nil
 	}
-	var was, next *claimant
-	if old != nil {
-		was = claimantOf(kind, old)
-	}
-	if cur != nil {
-		next = claimantOf(kind, cur)
-	}
-
+	was, next := claimantOf(kind, old), claimantOf(kind, cur)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	changed = h.update(r.Key(), was, next)
 	return append(changed, h.retry()...)
 }
 
-// update replaces what a resource claims. Either claimant may be nil.
+// update replaces the claims of a resource. Either claimant may be nil.
 func (h *Hosts) update(key mirror.Key, was, next *claimant) (changed []HostConflict) {
 	if _, skipped := h.unfollowed[key]; skipped {
 		delete(h.unfollowed, key)
@@ -160,9 +148,9 @@ func (h *Hosts) update(key mirror.Key, was, next *claimant) (changed []HostConfl
 		h.unfollowed[key] = next.notFollowed(tooMany)
 		next = nil
 	}
-	h.unfold(was, math.MaxInt)
-	if next != nil && (!h.unfold(next, h.maxScoped+was.extra()) || h.scoped-was.extra()+next.extra() > h.maxScoped) {
-		h.fold(next)
+	h.expand(was, math.MaxInt)
+	if next != nil && (!h.expand(next, h.maxScoped+was.extra()) || h.scoped-was.extra()+next.extra() > h.maxScoped) {
+		h.compact(next)
 		changed = h.update(key, was, nil)
 		h.unfollowed[key], h.waiting[key] = next.notFollowed(noRoom), next.resource
 		return changed
@@ -173,61 +161,55 @@ func (h *Hosts) update(key mirror.Key, was, next *claimant) (changed []HostConfl
 	h.remove(was)
 	h.add(next)
 	if !was.equal(next) {
-		changed = h.settle(t, !was.same(next))
+		changed = h.recompute(t, !was.same(next))
 	}
-	h.fold(was)
-	h.fold(next)
+	h.compact(was)
+	h.compact(next)
 	return changed
 }
 
-// unfold makes what is noted of the hosts of a claimant whole. It stops, and reports false,
-// when more than limit is noted.
-func (h *Hosts) unfold(c *claimant, limit int) bool {
+// expand moves the hosts of a claimant from single to multi. It stops, and returns false, when
+// scoped exceeds limit.
+func (h *Hosts) expand(c *claimant, limit int) bool {
 	if c == nil {
 		return true
 	}
-	for _, name := range c.hosts {
+	for key := range c.keys() {
 		if h.scoped > limit {
 			return false
 		}
-		key := hostKey{c.kind, name}
-		r := h.lone[key.hash()]
-		if r == nil || h.hosts[key] != nil {
+		r := h.single[key.hash()]
+		if r == nil || h.multi[key] != nil {
 			continue
 		}
-		if owner := claimantOf(c.kind, r); owner != nil && r.Kind() == c.kind.Kind && slices.Contains(owner.hosts, name) {
-			h.hosts[key] = &host{}
-			h.hosts[key].insert(owner)
+		if owner := claimantOf(c.kind, r); owner != nil && r.Kind() == c.kind.Kind && slices.Contains(owner.hosts, key.host) {
+			h.multi[key] = &host{}
+			h.multi[key].insert(owner)
 			h.scoped += owner.scopes()
-			delete(h.lone, key.hash())
+			delete(h.single, key.hash())
 		}
 	}
 	return h.scoped <= limit
 }
 
-// fold makes what is noted of the hosts of a claimant small again, where it is the only one
-// who claims them.
-func (h *Hosts) fold(c *claimant) {
-	if c == nil {
-		return
-	}
-	for _, name := range c.hosts {
-		key := hostKey{c.kind, name}
-		e, hash := h.hosts[key], key.hash()
+// compact moves the hosts of a claimant back to single where one resource claims them.
+func (h *Hosts) compact(c *claimant) {
+	for key := range c.keys() {
+		e, hash := h.multi[key], key.hash()
 		switch {
 		case e == nil:
 		case e.all.len == 0:
-			delete(h.hosts, key)
-		case e.all.len == 1 && h.lone[hash] == nil:
+			delete(h.multi, key)
+		case e.all.len == 1 && h.single[hash] == nil:
 			owner := e.all.first(1)[0]
-			h.lone[hash] = owner.resource
+			h.single[hash] = owner.resource
 			h.scoped -= owner.scopes()
-			delete(h.hosts, key)
+			delete(h.multi, key)
 		}
 	}
 }
 
-// Counts returns the number of conflicts by kind, without making them.
+// Counts returns the number of conflicts by kind.
 func (h *Hosts) Counts() map[mirror.Kind]int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -252,7 +234,7 @@ func (h *Hosts) Conflicts() []HostConflict {
 			out = append(out, host.conflict(key, scope, since))
 		}
 	}
-	return foldScopes(out)
+	return joinScopes(out)
 }
 
 // touched are the scopes that an update may change, by host.
@@ -264,15 +246,11 @@ type touchedHost struct {
 }
 
 func (h *Hosts) touch(t touched, c *claimant) {
-	if c == nil {
-		return
-	}
-	for _, name := range c.hosts {
-		key := hostKey{c.kind, name}
+	for key := range c.keys() {
 		e := t[key]
 		if e == nil {
 			e = &touchedHost{scopes: map[string]struct{}{federation.Everyone: {}}}
-			if host := h.hosts[key]; host != nil {
+			if host := h.multi[key]; host != nil {
 				e.public = host.public > 0
 			}
 			t[key] = e
@@ -283,18 +261,18 @@ func (h *Hosts) touch(t touched, c *claimant) {
 	}
 }
 
-// settle notes which scopes are in conflict after an update, and returns those in which
-// something has changed. about says that the resource itself looks different.
-func (h *Hosts) settle(t touched, about bool) []HostConflict {
+// recompute finds the conflicts in the touched scopes, and returns those that changed. With
+// all, it returns every conflict there: the resource itself looks different.
+func (h *Hosts) recompute(t touched, all bool) []HostConflict {
 	var out []HostConflict
 	now := h.now()
 	for key, e := range t {
-		host := h.hosts[key]
+		host := h.multi[key]
 		if host == nil {
 			continue
 		}
-		// With the first public claim the conflicts of single namespaces become one of
-		// federation.Everyone, which falls apart into them with the end of the last public one.
+		// The first public claim turns the conflicts of single namespaces into one of everyone,
+		// and the end of the last public claim turns it back.
 		if e.public != (host.public > 0) {
 			for ns := range host.crowded {
 				e.scopes[ns] = struct{}{}
@@ -304,7 +282,7 @@ func (h *Hosts) settle(t touched, about bool) []HostConflict {
 			}
 		}
 		for scope := range e.scopes {
-			if c, ok := host.settle(key, scope, now, about); ok {
+			if c, ok := host.recompute(key, scope, now, all); ok {
 				out = append(out, c)
 			}
 		}
@@ -312,43 +290,24 @@ func (h *Hosts) settle(t touched, about bool) []HostConflict {
 			h.contested[key] = host
 		}
 	}
-	return foldScopes(out)
+	return joinScopes(out)
 }
 
 func (h *Hosts) add(c *claimant) {
-	if c == nil {
-		return
-	}
-	for _, name := range c.hosts {
-		key := hostKey{c.kind, name}
-		e := h.hosts[key]
-		if e == nil {
-			e = &host{}
-			h.hosts[key] = e
+	for key := range c.keys() {
+		if h.multi[key] == nil {
+			h.multi[key] = &host{}
 		}
-		e.insert(c)
+		h.multi[key].insert(c)
 		h.scoped += c.scopes()
 	}
 }
 
-// remove leaves hosts without claims behind, for settle to see.
+// remove keeps hosts without claims: recompute needs them.
 func (h *Hosts) remove(c *claimant) {
-	if c == nil {
-		return
-	}
-	for _, name := range c.hosts {
-		e := h.hosts[hostKey{c.kind, name}]
-		if e == nil || !e.all.drop(c) {
-			continue // nobody was told of it
-		}
-		h.scoped -= c.scopes()
-		if c.visibility.Public {
-			e.public--
-		}
-		for _, ns := range c.visibility.Namespaces {
-			set := e.scoped[ns]
-			set.drop(c)
-			e.keep(ns, set)
+	for key := range c.keys() {
+		if e := h.multi[key]; e != nil && e.drop(c) {
+			h.scoped -= c.scopes()
 		}
 	}
 }

@@ -33,8 +33,8 @@ func allocated(f func()) uint64 {
 
 // noted counts what is kept of hosts and of the namespaces that see them.
 func (h *Hosts) noted() int {
-	n := len(h.lone) + len(h.contested)
-	for _, e := range h.hosts {
+	n := len(h.single) + len(h.contested)
+	for _, e := range h.multi {
 		n += 1 + len(e.scoped) + len(e.since) + len(e.crowded)
 	}
 	return n
@@ -86,7 +86,7 @@ func TestConfigAboveTheCapIsReportedAsNotFollowed(t *testing.T) {
 }
 
 // Many configs below the cap must not do together what one above it can not.
-func TestConfigsTogetherStayWithinWhatIsNotedOfNamespaces(t *testing.T) {
+func TestScopedClaimsOfAllResourcesAreBounded(t *testing.T) {
 	h := NewHosts((&clock{monday}).now)
 	h.maxScoped = 4 * maxClaims
 	h.retryBelow = h.maxScoped - maxClaims

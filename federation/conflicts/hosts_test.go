@@ -81,7 +81,7 @@ func brief(conflicts []HostConflict) []string {
 	return out
 }
 
-func TestWhoIsInConflict(t *testing.T) {
+func TestClaimsThatSeeOneAnotherAreInConflict(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		given []*mirror.Resource
@@ -124,14 +124,14 @@ func TestWhoIsInConflict(t *testing.T) {
 			for _, r := range test.given {
 				h.Update(r, nil)
 			}
-			if len(h.hosts)+len(h.lone)+len(h.contested) > 0 {
+			if len(h.multi)+len(h.single)+len(h.contested) > 0 {
 				t.Errorf("something is left: %v", h)
 			}
 		})
 	}
 }
 
-func TestAnUpdateTellsWhatItChanged(t *testing.T) {
+func TestAnUpdateReturnsTheConflictsThatItChanged(t *testing.T) {
 	c := &clock{monday}
 	h := NewHosts(c.now)
 	step := func(old, cur *mirror.Resource, want ...string) []HostConflict {
@@ -180,7 +180,7 @@ func TestAnUpdateTellsWhatItChanged(t *testing.T) {
 	step(nil, build(t, mirror.MeshConfig, "", mirror.MeshConfigName, "east", &mesh.MeshConfig{RootNamespace: "istio-system"}))
 }
 
-func TestWinnerIsToldWhereIstiodsChoiceIsCertain(t *testing.T) {
+func TestWinnerIsNamedWhereIstiodsChoiceIsCertain(t *testing.T) {
 	at := func(created time.Time, r *mirror.Resource) *mirror.Resource {
 		spec := r.Spec()
 		spec.CreateTime = created
@@ -298,8 +298,8 @@ func TestHostsAgreesWithAModel(t *testing.T) {
 		for _, r := range have {
 			h.Update(r, nil)
 		}
-		if len(h.hosts)+len(h.lone)+len(h.contested)+len(h.unfollowed)+len(h.waiting)+h.scoped != 0 {
-			t.Fatalf("something is left: %v", h.hosts)
+		if len(h.multi)+len(h.single)+len(h.contested)+len(h.unfollowed)+len(h.waiting)+h.scoped != 0 {
+			t.Fatalf("something is left: %v", h.multi)
 		}
 	})
 }

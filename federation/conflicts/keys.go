@@ -1,7 +1,6 @@
 package conflicts
 
 import (
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -11,21 +10,21 @@ import (
 	"meshrelay/mirror"
 )
 
-// Outcome is what has become of a key that several sources have. It is a label of
+// Outcome sums up what the merge policy did with the copies of a key. It is a label of
 // metrics.
 type Outcome string
 
-// The outcomes of a contest.
+// The outcomes.
 const (
-	// Shadowed: a copy is served, and another is not.
+	// Shadowed: one copy is served, and another is not.
 	Shadowed Outcome = "shadowed"
-	// United: every copy is part of what is served.
+	// United: every copy is part of the served resource.
 	United Outcome = "united"
-	// Rejected: nobody's copy is served.
+	// Rejected: no copy is served.
 	Rejected Outcome = "rejected"
 )
 
-// KeyConflict is a key of which more than one source has a copy.
+// KeyConflict is a key of which several sources have a copy.
 type KeyConflict struct {
 	mirror.Key
 	// Winner is the source whose copy is served; empty when no copy is.
@@ -36,30 +35,29 @@ type KeyConflict struct {
 	Losers []string `json:"losers,omitempty"`
 	// Outcome sums up the fields above.
 	Outcome Outcome `json:"outcome"`
-	// Reason is that of the mirror.Verdict.
+	// Reason is that of the mirror.Decision.
 	Reason string `json:"reason,omitempty"`
-	// Since is when the outcome, its reason or one of the sources last changed.
+	// Since is when one of the fields above last changed.
 	Since time.Time `json:"since"`
 }
 
-// Keys keeps account of the keys of which more than one source has a copy. Its memory
-// is proportional to their number. Its methods may be called from any goroutine.
+// Keys holds the keys of which several sources have a copy. Its memory is proportional to
+// their number. Its methods may be called from any goroutine.
 type Keys struct {
 	now func() time.Time
 
-	// mu guards all below.
+	// mu guards entries.
 	mu      sync.Mutex
 	entries map[mirror.Key]entry
-	counts  map[mirror.Kind]map[Outcome]int
 }
 
-// entry is small: many keys have the same sources, and end in the same way.
+// entry is small: many keys have the same sources and the same result.
 type entry struct {
 	result unique.Handle[result]
 	since  int64 // Unix time in nanoseconds
 }
 
-// result is how a contest has ended. Sources are joined by separator.
+// result is the decision over the copies of a key. Sources are joined by separator.
 type result struct{ winner, united, losers, reason string }
 
 // separator is in no name of a source.
@@ -75,60 +73,35 @@ func (r result) outcome() Outcome {
 	return Shadowed
 }
 
-// NewKeys returns an empty Keys. It asks now for the time.
+// NewKeys returns an empty Keys, with now as its clock.
 func NewKeys(now func() time.Time) *Keys {
-	return &Keys{now: now, entries: map[mirror.Key]entry{}, counts: map[mirror.Kind]map[Outcome]int{}}
+	return &Keys{now: now, entries: map[mirror.Key]entry{}}
 }
 
-// Update tells of the copies of a key, in order of priority, and of what a mirror.Policy
-// made of them. It is called whenever a copy may have changed. With less than two copies
-// there is no contest.
-func (l *Keys) Update(key mirror.Key, copies []mirror.Provider, v mirror.Verdict) {
-	if len(copies) < 2 {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.remove(key)
-		return
-	}
-	next := unique.Make(resultOf(copies, v))
+// Update sets the copies of a key, in order of priority, and the decision over them. Less than
+// two copies are no conflict.
+func (l *Keys) Update(key mirror.Key, copies []mirror.Copy, d mirror.Decision) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.entries[key].result == next {
+	if len(copies) < 2 {
+		delete(l.entries, key)
 		return
 	}
-	l.remove(key)
-	l.entries[key] = entry{next, l.now().UnixNano()}
-	if l.counts[key.Kind] == nil {
-		l.counts[key.Kind] = map[Outcome]int{}
-	}
-	l.counts[key.Kind][next.Value().outcome()]++
-}
-
-func (l *Keys) remove(key mirror.Key) {
-	e, ok := l.entries[key]
-	if !ok {
-		return
-	}
-	delete(l.entries, key)
-	outcomes, outcome := l.counts[key.Kind], e.result.Value().outcome()
-	if outcomes[outcome]--; outcomes[outcome] == 0 {
-		delete(outcomes, outcome)
-	}
-	if len(outcomes) == 0 {
-		delete(l.counts, key.Kind)
+	if next := unique.Make(resultOf(copies, d)); l.entries[key].result != next {
+		l.entries[key] = entry{next, l.now().UnixNano()}
 	}
 }
 
-func resultOf(copies []mirror.Provider, v mirror.Verdict) result {
-	r := result{reason: v.Reason}
+func resultOf(copies []mirror.Copy, d mirror.Decision) result {
+	r := result{reason: d.Reason}
 	var united, losers []string
 	for i, c := range copies {
 		switch {
-		case v.Served == nil || v.Winner < 0:
+		case d.Served == nil || d.Winner < 0:
 			losers = append(losers, c.Source)
-		case i == v.Winner:
+		case i == d.Winner:
 			r.winner = c.Source
-		case slices.Contains(v.United, i):
+		case slices.Contains(d.United, i):
 			united = append(united, c.Source)
 		default:
 			losers = append(losers, c.Source)
@@ -138,8 +111,7 @@ func resultOf(copies []mirror.Provider, v mirror.Verdict) result {
 	return r
 }
 
-// List returns the contests of some kinds, of all when none is given, sorted by kind,
-// namespace and name.
+// List returns the conflicts of some kinds, of all when none is given, sorted by key.
 func (l *Keys) List(kinds ...mirror.Kind) []KeyConflict {
 	l.mu.Lock()
 	out := make([]KeyConflict, 0, len(l.entries))
@@ -165,13 +137,18 @@ func split(joined string) []string {
 	return strings.Split(joined, separator)
 }
 
-// Counts returns the number of contests by kind and outcome. The maps are the caller's.
+// Counts returns the number of conflicts by kind and outcome.
 func (l *Keys) Counts() map[mirror.Kind]map[Outcome]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	out := make(map[mirror.Kind]map[Outcome]int, len(l.counts))
-	for kind, outcomes := range l.counts {
-		out[kind] = maps.Clone(outcomes)
+	out := map[mirror.Kind]map[Outcome]int{}
+	for key, e := range l.entries {
+		byOutcome := out[key.Kind]
+		if byOutcome == nil {
+			byOutcome = map[Outcome]int{}
+			out[key.Kind] = byOutcome
+		}
+		byOutcome[e.result.Value().outcome()]++
 	}
 	return out
 }

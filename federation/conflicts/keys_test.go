@@ -22,7 +22,7 @@ import (
 var dbKey = mirror.Key{Kind: federation.ServiceEntry, Namespace: "team-a", Name: "db"}
 
 // copyOf returns a source's copy of team-a/db, changed by edit.
-func copyOf(t testing.TB, source string, edit func(*networking.ServiceEntry)) mirror.Provider {
+func copyOf(t testing.TB, source string, edit func(*networking.ServiceEntry)) mirror.Copy {
 	body := &networking.ServiceEntry{
 		Hosts: []string{"db.example"}, Resolution: networking.ServiceEntry_STATIC,
 		Ports: []*networking.ServicePort{{Number: 443, Name: "https", Protocol: "TLS"}, {Number: 80, Name: "http", Protocol: "HTTP"}},
@@ -30,7 +30,7 @@ func copyOf(t testing.TB, source string, edit func(*networking.ServiceEntry)) mi
 	if edit != nil {
 		edit(body)
 	}
-	return mirror.Provider{Source: source, Resource: build(t, federation.ServiceEntry, "team-a", "db", source, body)}
+	return mirror.Copy{Source: source, Resource: build(t, federation.ServiceEntry, "team-a", "db", source, body)}
 }
 
 func withEndpoint(address string) func(*networking.ServiceEntry) {
@@ -38,7 +38,7 @@ func withEndpoint(address string) func(*networking.ServiceEntry) {
 }
 
 // randomCopies draws copies that agree in some respects and differ in others.
-func randomCopies(t *rapid.T) (out []mirror.Provider) {
+func randomCopies(t *rapid.T) (out []mirror.Copy) {
 	for i := range rapid.IntRange(1, 5).Draw(t, "n") {
 		out = append(out, copyOf(failer{t: t}, fmt.Sprintf("source-%d", i), func(se *networking.ServiceEntry) {
 			withEndpoint(fmt.Sprintf("192.0.2.%d", rapid.IntRange(0, 4).Draw(t, "endpoint")))(se)
@@ -50,16 +50,16 @@ func randomCopies(t *rapid.T) (out []mirror.Provider) {
 	return out
 }
 
-var allPolicies = []mirror.Policy{merge.First{}, merge.Newest{}, merge.Reject{}, merge.Union{}}
+var allPolicies = []mirror.Policy{mirror.First{}, merge.Newest{}, merge.Reject{}, merge.Union{}}
 
 func TestKeysKeepsConflictsOnly(t *testing.T) {
 	c := &clock{monday}
 	l := NewKeys(c.now)
 	east, west := copyOf(t, "east", withEndpoint("192.0.2.1")), copyOf(t, "west", withEndpoint("192.0.2.2"))
 	north := copyOf(t, "north", func(se *networking.ServiceEntry) { se.Resolution = networking.ServiceEntry_DNS })
-	update := func(p mirror.Policy, copies ...mirror.Provider) []KeyConflict {
+	update := func(p mirror.Policy, copies ...mirror.Copy) []KeyConflict {
 		c.Time = c.Add(time.Hour)
-		v := mirror.Verdict{Winner: -1}
+		v := mirror.Decision{Winner: -1}
 		if len(copies) > 0 {
 			v = p.Merge(copies)
 		}
@@ -75,15 +75,15 @@ func TestKeysKeepsConflictsOnly(t *testing.T) {
 			t.Error(d)
 		}
 	}
-	if got := update(merge.First{}, east); len(got) > 0 {
+	if got := update(mirror.First{}, east); len(got) > 0 {
 		t.Errorf("one copy is a conflict: %+v", got)
 	}
-	got := update(merge.First{}, east, west)
+	got := update(mirror.First{}, east, west)
 	since := c.Local()
 	want(got, "east", nil, []string{"west"}, Shadowed, "first in order", since)
 	// The loser has changed, the contest has not.
-	want(update(merge.First{}, east, copyOf(t, "west", nil)), "east", nil, []string{"west"}, Shadowed, "first in order", since)
-	want(update(merge.First{}, west, east), "west", nil, []string{"east"}, Shadowed, "first in order", c.Local())
+	want(update(mirror.First{}, east, copyOf(t, "west", nil)), "east", nil, []string{"west"}, Shadowed, "first in order", since)
+	want(update(mirror.First{}, west, east), "west", nil, []string{"east"}, Shadowed, "first in order", c.Local())
 	want(update(merge.Union{}, east, west), "east", []string{"west"}, nil, United, "united", c.Local())
 	want(update(merge.Union{}, east, north, west), "east", []string{"west"}, []string{"north"}, Shadowed, "united, but north has resolution DNS, not STATIC", c.Local())
 	want(update(merge.Reject{}, east, west), "", nil, []string{"east", "west"}, Rejected, "several sources have it", c.Local())
@@ -93,7 +93,7 @@ func TestKeysKeepsConflictsOnly(t *testing.T) {
 	if got := l.List(federation.VirtualService, federation.ServiceEntry); len(got) != 1 {
 		t.Errorf("%+v", got)
 	}
-	if got := update(merge.First{}); len(got)+len(l.Counts()) > 0 {
+	if got := update(mirror.First{}); len(got)+len(l.Counts()) > 0 {
 		t.Errorf("no copy is a conflict: %+v", got)
 	}
 }
@@ -148,12 +148,12 @@ func TestKeyCountsAreThoseOfTheList(t *testing.T) {
 
 func TestKeysIsSafeForConcurrentUse(t *testing.T) {
 	l := NewKeys(time.Now)
-	copies := []mirror.Provider{copyOf(t, "east", nil), copyOf(t, "west", nil)}
+	copies := []mirror.Copy{copyOf(t, "east", nil), copyOf(t, "west", nil)}
 	var wg sync.WaitGroup
 	for i := range 4 {
 		wg.Go(func() {
 			for range 200 {
-				l.Update(dbKey, copies[:1+i%2], merge.First{}.Merge(copies))
+				l.Update(dbKey, copies[:1+i%2], mirror.First{}.Merge(copies))
 				l.List()
 				for range maps.Keys(l.Counts()) {
 				}
@@ -165,8 +165,8 @@ func TestKeysIsSafeForConcurrentUse(t *testing.T) {
 
 func BenchmarkKeysUpdate(b *testing.B) {
 	l := NewKeys(time.Now)
-	copies := []mirror.Provider{copyOf(b, "east", nil), copyOf(b, "west", nil)}
-	v := merge.First{}.Merge(copies)
+	copies := []mirror.Copy{copyOf(b, "east", nil), copyOf(b, "west", nil)}
+	v := mirror.First{}.Merge(copies)
 	b.ReportAllocs()
 	for b.Loop() {
 		l.Update(dbKey, copies, v)

@@ -8,8 +8,8 @@ import (
 	"meshrelay/mirror"
 )
 
-// NotFollowed is a resource whose hosts conflict detection does not follow, because that
-// would cost too much. It is served like any other.
+// NotFollowed is a resource whose hosts Hosts does not follow, because they are too many. It is
+// served like any other.
 type NotFollowed struct {
 	mirror.Key
 	// Source is the upstream from which the served resource comes.
@@ -34,8 +34,8 @@ func (c *claimant) notFollowed(reason string) NotFollowed {
 	}
 }
 
-// retry follows one of the resources for which there was no room, if there may be some now:
-// with each update another one. When there still is none, it waits until less is noted.
+// retry tries to follow one of the waiting resources, another one with each update, once there
+// may be room. If there is none, the next attempt waits until scoped is lower still.
 func (h *Hosts) retry() []HostConflict {
 	if h.scoped >= h.retryBelow {
 		return nil

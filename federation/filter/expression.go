@@ -19,29 +19,28 @@ import (
 )
 
 const (
-	// maxExpression bounds the text of an expression, in bytes, and maxNodes what is made
-	// of it.
+	// maxExpression bounds the text of an expression, in bytes, and maxNodes its syntax tree.
 	maxExpression = 4 << 10
 	maxNodes      = 4 << 10
-	// maxParens bounds the nesting of an expression, and maxLoops that of its loops, where
-	// a loop over the result of another counts too.
+	// maxParens bounds the nesting of an expression, and maxLoops that of its loops; a loop
+	// over the result of another counts as nested.
 	maxParens = 64
 	maxLoops  = 8
 	// maxRegexp bounds a compiled regular expression, in instructions.
 	maxRegexp = 1000
-	// maxCost bounds one evaluation, in CEL's units: some 100 ms at worst, and enough to
-	// look at each of 20,000 endpoints. CEL can bound the memory too, but at the price of
-	// looking at all of spec each time; what an expression builds has its cost as well.
+	// maxCost bounds one evaluation, in CEL's units: some 100 ms at worst, and enough for
+	// 20,000 endpoints. CEL could bound the memory too, but would look at all of spec each
+	// time. The cost of an expression grows with the values that it builds.
 	maxCost = 200_000
-	// maxText bounds, in bytes, a text that an expression makes longer: its cost is counted
-	// only when it has been made.
+	// maxText bounds, in bytes, the text that an expression builds: CEL counts its cost only
+	// afterwards.
 	maxText = 1 << 20
-	// maxMistakes bounds the mistakes that are told of one expression.
+	// maxMistakes bounds the reported mistakes of one expression.
 	maxMistakes = 8
 )
 
-// environment returns what expressions are compiled in. It is built when the first one
-// is: most relays have none.
+// environment returns the CEL environment. The first expression builds it: most relays have
+// none.
 var environment = sync.OnceValues(func() (*cel.Env, error) {
 	text := cel.MapType(cel.StringType, cel.StringType)
 	return cel.NewEnv(
@@ -61,8 +60,8 @@ var environment = sync.OnceValues(func() (*cel.Env, error) {
 	)
 })
 
-// The following take the place of functions of ext.Strings whose result
-// may be longer than the arguments by orders of magnitude.
+// These replace functions of ext.Strings whose result may be longer than their arguments by
+// orders of magnitude.
 var (
 	boundedReplace = cel.Function("replace",
 		cel.MemberOverload("string_replace_string_string", []*cel.Type{cel.StringType, cel.StringType, cel.StringType},
@@ -74,7 +73,7 @@ var (
 			cel.StringType, cel.UnaryBinding(func(list ref.Val) ref.Val { return joinTexts(list, types.String("")) })),
 		cel.MemberOverload("list_join_string", []*cel.Type{cel.ListType(cel.StringType), cel.StringType},
 			cel.StringType, cel.BinaryBinding(joinTexts)))
-	// format makes messages, of which a filter has none.
+	// format is for messages; a filter has none.
 	noFormat = cel.Function("format", cel.DisableDeclaration(true),
 		cel.MemberOverload("string_format", []*cel.Type{cel.StringType, cel.ListType(cel.DynType)}, cel.StringType))
 )
@@ -117,8 +116,8 @@ func joinTexts(list, separator ref.Val) ref.Val {
 // goroutine.
 type expression struct {
 	program cel.Program
-	// fields are the fields of spec that the expression refers to, by JSON name; nil: it
-	// may refer to any. The others are not decoded.
+	// fields are the fields of spec that the expression uses, by JSON name; nil for all. The
+	// others are not decoded.
 	fields map[string]struct{}
 }
 
@@ -150,7 +149,7 @@ func compileExpression(text string) (*expression, []error) {
 	return &expression{program: program, fields: fieldsOf(checked)}, nil
 }
 
-// message makes of CEL's messages ours.
+// message removes details of this package from CEL's messages.
 var message = strings.NewReplacer(" (in container '')", "", namespaceAlias, "namespace")
 
 func mistakesOf(issues *cel.Issues) []error {
@@ -168,12 +167,12 @@ func mistakesOf(issues *cel.Issues) []error {
 	return out
 }
 
-// namespaceAlias is what the variable namespace is called within: CEL has reserved the
-// word. It is as long, so that columns stay.
+// namespaceAlias replaces the variable namespace, a reserved word of CEL. It has the same
+// length, so that columns stay.
 const namespaceAlias = "__nspace_"
 
-// aliasNamespace replaces the variable namespace by its alias, and leaves alone fields of
-// that name, texts and comments. The lexical rules are CEL's.
+// aliasNamespace replaces the variable namespace by its alias, but not fields of that name,
+// texts and comments. The lexical rules are CEL's.
 func aliasNamespace(text string) string {
 	if !strings.Contains(text, "namespace") {
 		return text
@@ -220,8 +219,8 @@ func isWord(c byte) bool {
 	return c == '_' || c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
 }
 
-// quotedLen returns the length of the text literal at the beginning, up to the end when it
-// is not closed.
+// quotedLen returns the length of the text literal at the start of text, or of all text when
+// the literal is not closed.
 func quotedLen(text string, raw bool) int {
 	quote := text[:1]
 	if triple := strings.Repeat(quote, 3); strings.HasPrefix(text, triple) {
@@ -238,8 +237,8 @@ func quotedLen(text string, raw bool) int {
 	return len(text)
 }
 
-// fieldsOf returns the fields of spec that an expression refers to, nil when it uses spec
-// in other ways than to name its fields.
+// fieldsOf returns the fields of spec that an expression names, nil when it uses spec in
+// another way.
 func fieldsOf(checked *cel.Ast) map[string]struct{} {
 	fields := map[string]struct{}{}
 	root := ast.NavigateAST(checked.NativeRep())
@@ -256,7 +255,7 @@ func fieldsOf(checked *cel.Ast) map[string]struct{} {
 	return fields
 }
 
-// eval evaluates the expression of a resource whose metadata may be decoded already.
+// eval evaluates the expression for a resource. md may be decoded already.
 func (e *expression) eval(r *mirror.Resource, md metadata) (bool, error) {
 	out, _, err := e.program.Eval(&variables{resource: r, key: r.Key(), metadata: md, fields: e.fields})
 	if err != nil {
@@ -269,8 +268,7 @@ func (e *expression) eval(r *mirror.Resource, md metadata) (bool, error) {
 	return ok, nil
 }
 
-// variables is the cel.Activation of one evaluation. What an expression does not refer to
-// is not decoded.
+// variables is the cel.Activation of one evaluation. It decodes only the variables in use.
 type variables struct {
 	resource *mirror.Resource
 	key      mirror.Key

@@ -15,42 +15,39 @@ import (
 	"meshrelay/mirror"
 )
 
-// Rules say which resources pass. A resource passes when it passes each of them, and
-// what is empty lets everything through.
+// Rules tell which resources pass. A resource must pass each rule; an empty rule passes all.
 type Rules struct {
 	// Kinds are kinds as kubectl takes them ("serviceentries", "se", "gateways.networking.istio.io"),
-	// or "group/Kind", which need not be a well-known one. A word that means several
-	// kinds includes all of them.
+	// or "group/Kind", also of a kind that is not well known. A word may mean several kinds.
 	Kinds []string
-	// Namespaces do not concern cluster-scoped resources of well-known kinds and MeshConfig,
-	// which pass: they belong to no namespace, and Kinds can leave them out. A resource of
-	// another kind that has no namespace passes only when none has to be included.
+	// Namespaces passes MeshConfig and cluster-scoped resources of well-known kinds: they have
+	// no namespace, and Kinds can leave them out. A resource of another kind without a
+	// namespace passes only when Include is empty.
 	Namespaces Globs
 	// Selector is a Kubernetes label selector. MeshConfig has no labels and passes.
 	Selector string
-	// Revision passes what has no label istio.io/rev and what has this value there
+	// Revision passes resources without the label istio.io/rev and those with this value there
 	// (PROTOCOL C11).
 	Revision string
-	// Expression is a CEL expression that says true of what passes. Its variables are
-	// kind, group, namespace and name, the maps labels and annotations, and spec: the
-	// body with the names and values that it has in YAML. What MeshConfig does not have is
-	// empty. An expression that fails does not pass.
+	// Expression is a CEL expression that must be true. Its variables are kind, group,
+	// namespace and name, the maps labels and annotations, and spec: the body with the names
+	// and values that it has in YAML. All but kind and spec are empty for a MeshConfig. A
+	// resource for which the expression fails does not pass.
 	Expression string
 }
 
 // Globs select names by patterns in which * stands for any text and ? for any character.
 type Globs struct {
-	// Include are the patterns of which one must match. Empty: all names are included.
+	// Include are patterns; one must match. Empty: all names are included.
 	Include []string
-	// Exclude are the patterns of which none may match.
+	// Exclude are patterns; none may match.
 	Exclude []string
 }
 
-// Reason is which rule keeps a resource out. It is a label of metrics.
+// Reason is the rule that leaves a resource out. It is a label of metrics.
 type Reason string
 
-// The reasons, in the order in which the rules are looked at: what costs least comes
-// first.
+// The reasons, in the order of the checks: the cheapest comes first.
 const (
 	ReasonNone            Reason = "" // it passes
 	ReasonKind            Reason = "kind"
@@ -61,7 +58,7 @@ const (
 	ReasonExpressionError Reason = "expression-error" // it could not be evaluated
 )
 
-// Filter is Rules, compiled. It is immutable and may be used from any goroutine.
+// Filter is a compiled Rules. It is immutable and may be used from any goroutine.
 type Filter struct {
 	rules            Rules
 	kinds            map[mirror.Kind]struct{} // nil: all
@@ -115,13 +112,13 @@ func New(rules Rules) (*Filter, error) {
 	return f, nil
 }
 
-// Check tells which rule keeps r out, ReasonNone when it passes.
+// Check returns the rule that leaves r out, ReasonNone when it passes.
 func (f *Filter) Check(r *mirror.Resource) Reason {
 	reason, _ := f.check(r)
 	return reason
 }
 
-// Explain tells the same as Check, and in a sentence which rule and which value decided.
+// Explain is Check, with a sentence that names the rule and the value.
 func (f *Filter) Explain(r *mirror.Resource) (Reason, string) {
 	reason, err := f.check(r)
 	switch reason {
@@ -153,7 +150,7 @@ func (f *Filter) check(r *mirror.Resource) (Reason, error) {
 		return ReasonKind, nil
 	}
 	var md metadata
-	if kind != mirror.MeshConfig {
+	if !kind.Bare() {
 		if !f.PassesNamespace(kind, r.Namespace()) {
 			return ReasonNamespace, nil
 		}
@@ -188,7 +185,7 @@ func (f *Filter) passesKind(kind mirror.Kind) bool {
 // namespaces.
 func (f *Filter) PassesNamespace(kind mirror.Kind, namespace string) bool {
 	if namespace == "" {
-		_, known := mirror.LookupKind(kind) // and then it is one without namespaces
+		_, known := mirror.LookupKind(kind) // a known kind without a namespace is cluster-scoped
 		return known || f.include.empty()
 	}
 	if _, ok := f.exclude.match(namespace); ok {
@@ -216,7 +213,7 @@ func (f *Filter) explainSelector(have labels.Set) string {
 	return fmt.Sprintf("the labels do not match %q", f.rules.Selector)
 }
 
-// metadata is a resource's metadata, decoded once at most.
+// metadata is a resource's metadata, decoded at most once.
 type metadata struct {
 	mirror.Metadata
 	decoded bool
@@ -224,15 +221,12 @@ type metadata struct {
 
 func (m *metadata) of(r *mirror.Resource) *mirror.Metadata {
 	if !m.decoded {
-		m.decoded = true
-		if r.Kind() != mirror.MeshConfig {
-			m.Metadata = r.Metadata()
-		}
+		m.decoded, m.Metadata = true, r.Metadata()
 	}
 	return &m.Metadata
 }
 
-// globs are compiled patterns: those without wildcards are looked up.
+// globs are compiled patterns. Those without wildcards are in a map.
 type globs struct {
 	literals map[string]struct{}
 	patterns []string
@@ -256,8 +250,7 @@ func compileGlobs(patterns []string, field string, mistake func(string, error)) 
 	return g
 }
 
-// inGlob accepts what names of namespaces are made of, and the wildcards. Anything else
-// would never match.
+// inGlob accepts wildcards and the characters of namespaces. Others would never match.
 func inGlob(c rune) bool {
 	return c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || strings.ContainsRune("-.*?", c)
 }
@@ -277,7 +270,7 @@ func (g globs) match(name string) (pattern string, ok bool) {
 	return "", false
 }
 
-// list spells out some values, not all of many.
+// list quotes values, the first ones of many.
 func list(values []string) string {
 	const limit = 8
 	quoted := make([]string, 0, limit+1)

@@ -118,7 +118,7 @@ func TestEachRuleKeepsOut(t *testing.T) {
 	}
 }
 
-func TestWhatHasNoNamespacePassesNamespaces(t *testing.T) {
+func TestResourcesWithoutANamespacePassNamespaceRules(t *testing.T) {
 	f, err := New(Rules{Namespaces: Globs{Include: []string{"team-b"}, Exclude: []string{"*"}}})
 	if err != nil {
 		t.Fatal(err)
@@ -153,7 +153,7 @@ func TestMeshConfigIsSubjectToKindsAndExpressionOnly(t *testing.T) {
 	}
 }
 
-func TestAllMistakesAreToldAtOnce(t *testing.T) {
+func TestAllMistakesAreReportedAtOnce(t *testing.T) {
 	_, err := New(Rules{
 		Kinds:      []string{"se", "servicentry", "a/b/c"},
 		Namespaces: Globs{Include: []string{"ok-*", "Bad[a-z]"}, Exclude: []string{""}},

@@ -17,9 +17,9 @@ import (
 	"meshrelay/mirror"
 )
 
-// specOf returns the body as a user writes it in YAML: fields by their JSON names, enums
-// by name, durations as text, and what is not set is absent. Only enums are always there,
-// because a user can not tell which of their values is the one that is not encoded.
+// specOf returns the body as users write it in YAML: fields by their JSON names, enums by name,
+// durations as text. Fields that are not set are absent, but for enums: users can not know
+// which value is not encoded.
 func specOf(r *mirror.Resource, fields map[string]struct{}) (map[string]any, error) {
 	body := r.Body()
 	var m proto.Message
@@ -33,7 +33,7 @@ func specOf(r *mirror.Resource, fields map[string]struct{}) (map[string]any, err
 		m = mt.New().Interface()
 	}
 	value := body.GetValue()
-	_, free := m.(*structpb.Struct) // its fields are not fields of the message
+	_, free := m.(*structpb.Struct) // its members are not fields of the message
 	if fields != nil && !free {
 		value = only(value, m.ProtoReflect().Descriptor(), fields)
 	}
@@ -46,7 +46,7 @@ func specOf(r *mirror.Resource, fields map[string]struct{}) (map[string]any, err
 	return yamlMessage(m.ProtoReflect(), fields)
 }
 
-// only returns the fields of an encoded message that are asked for.
+// only returns some fields of an encoded message.
 func only(data []byte, d protoreflect.MessageDescriptor, fields map[string]struct{}) []byte {
 	var out []byte
 	c := wire.Fields(data)
@@ -58,7 +58,7 @@ func only(data []byte, d protoreflect.MessageDescriptor, fields map[string]struc
 		}
 	}
 	if c.Err() != nil {
-		return data // decoding it says what is wrong
+		return data // decoding it returns the error
 	}
 	return out
 }

@@ -49,7 +49,7 @@ func (i item) build(t testing.TB) *mirror.Resource {
 }
 
 // copyOf returns a source's copy of team-a/db, changed by edit.
-func copyOf(t testing.TB, source string, edit func(*item, *networking.ServiceEntry)) mirror.Provider {
+func copyOf(t testing.TB, source string, edit func(*item, *networking.ServiceEntry)) mirror.Copy {
 	body := &networking.ServiceEntry{
 		Hosts: []string{"db.example"}, Resolution: networking.ServiceEntry_STATIC,
 		Ports: []*networking.ServicePort{{Number: 443, Name: "https", Protocol: "TLS"}, {Number: 80, Name: "http", Protocol: "HTTP"}},
@@ -58,7 +58,7 @@ func copyOf(t testing.TB, source string, edit func(*item, *networking.ServiceEnt
 	if edit != nil {
 		edit(&it, body)
 	}
-	return mirror.Provider{Source: source, Resource: it.build(t)}
+	return mirror.Copy{Source: source, Resource: it.build(t)}
 }
 
 func endpoints(addresses ...string) (out []*networking.WorkloadEntry) {
@@ -94,20 +94,20 @@ func TestPolicies(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		policy mirror.Policy
-		copies []mirror.Provider
+		copies []mirror.Copy
 		winner int
 		reason string
 	}{
-		{"first of one", First{}, []mirror.Provider{copyOf(t, "east", nil)}, 0, ""},
-		{"first of two", First{}, []mirror.Provider{copyOf(t, "east", old), copyOf(t, "west", young)}, 0, "first in order"},
-		{"newest", Newest{}, []mirror.Provider{copyOf(t, "east", old), copyOf(t, "west", young), copyOf(t, "north", nil)}, 1, "newest"},
-		{"unknown time is oldest", Newest{}, []mirror.Provider{copyOf(t, "east", nil), copyOf(t, "west", old)}, 1, "newest"},
-		{"newest of equals is first in order", Newest{}, []mirror.Provider{copyOf(t, "north", old), copyOf(t, "east", young), copyOf(t, "west", young)}, 1, "first in order of the newest"},
-		{"no time is known", Newest{}, []mirror.Provider{copyOf(t, "east", nil), copyOf(t, "west", nil)}, 0, "first in order: no creation time is known"},
-		{"newest of one", Newest{}, []mirror.Provider{copyOf(t, "east", nil)}, 0, ""},
-		{"reject of one", Reject{}, []mirror.Provider{copyOf(t, "east", nil)}, 0, ""},
-		{"reject of equals", Reject{}, []mirror.Provider{copyOf(t, "east", nil), copyOf(t, "west", nil)}, -1, "several sources have it"},
-		{"union of one", Union{}, []mirror.Provider{copyOf(t, "east", nil)}, 0, ""},
+		{"first of one", mirror.First{}, []mirror.Copy{copyOf(t, "east", nil)}, 0, ""},
+		{"first of two", mirror.First{}, []mirror.Copy{copyOf(t, "east", old), copyOf(t, "west", young)}, 0, "first in order"},
+		{"newest", Newest{}, []mirror.Copy{copyOf(t, "east", old), copyOf(t, "west", young), copyOf(t, "north", nil)}, 1, "newest"},
+		{"unknown time is oldest", Newest{}, []mirror.Copy{copyOf(t, "east", nil), copyOf(t, "west", old)}, 1, "newest"},
+		{"newest of equals is first in order", Newest{}, []mirror.Copy{copyOf(t, "north", old), copyOf(t, "east", young), copyOf(t, "west", young)}, 1, "first in order of the newest"},
+		{"no time is known", Newest{}, []mirror.Copy{copyOf(t, "east", nil), copyOf(t, "west", nil)}, 0, "first in order: no creation time is known"},
+		{"newest of one", Newest{}, []mirror.Copy{copyOf(t, "east", nil)}, 0, ""},
+		{"reject of one", Reject{}, []mirror.Copy{copyOf(t, "east", nil)}, 0, ""},
+		{"reject of equals", Reject{}, []mirror.Copy{copyOf(t, "east", nil), copyOf(t, "west", nil)}, -1, "several sources have it"},
+		{"union of one", Union{}, []mirror.Copy{copyOf(t, "east", nil)}, 0, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			v := test.policy.Merge(test.copies)
@@ -121,7 +121,7 @@ func TestPolicies(t *testing.T) {
 			} else if v.Served != test.copies[test.winner].Resource {
 				t.Error("what is served is not the winner's copy")
 			}
-			if test.policy.Group(test.copies[0].Resource) != "" {
+			if g, ok := test.policy.(mirror.Grouper); ok && g.Group(test.copies[0].Resource) != "" {
 				t.Error("copies of other keys are merged")
 			}
 		})
@@ -136,7 +136,7 @@ func TestByName(t *testing.T) {
 		want  mirror.Policy
 		err   string
 	}{
-		{"first", federation.VirtualService, Union{}, First{}, ""},
+		{"first", federation.VirtualService, Union{}, mirror.First{}, ""},
 		{"newest", federation.VirtualService, Union{}, Newest{}, ""},
 		{"reject", mirror.MeshConfig, Union{}, Reject{}, ""},
 		{"union", federation.ServiceEntry, Union{}, Union{}, ""},
@@ -177,7 +177,7 @@ func TestUnionAddsWhatTheOthersHave(t *testing.T) {
 			{Address: "192.0.2.3"},
 		}
 	})
-	v := Union{}.Merge([]mirror.Provider{first, second})
+	v := Union{}.Merge([]mirror.Copy{first, second})
 	if v.Winner != 0 || !slices.Equal(v.United, []int{1}) || v.Reason != "united" {
 		t.Errorf("%+v", v)
 	}
@@ -196,13 +196,13 @@ func TestUnionAddsWhatTheOthersHave(t *testing.T) {
 
 func TestUnionOfCopiesThatAddNothingIsTheFirst(t *testing.T) {
 	first := copyOf(t, "east", withEndpoints("192.0.2.1", "192.0.2.2"))
-	v := Union{}.Merge([]mirror.Provider{first, copyOf(t, "west", withEndpoints("192.0.2.2")), copyOf(t, "north", withEndpoints("192.0.2.1", "192.0.2.2"))})
+	v := Union{}.Merge([]mirror.Copy{first, copyOf(t, "west", withEndpoints("192.0.2.2")), copyOf(t, "north", withEndpoints("192.0.2.1", "192.0.2.2"))})
 	if v.Served != first.Resource || !slices.Equal(v.United, []int{1, 2}) || v.Reason != "united" {
 		t.Errorf("%+v", v)
 	}
 }
 
-func TestWhatDoesNotAgreeIsNotUnited(t *testing.T) {
+func TestCopiesThatDisagreeAreNotUnited(t *testing.T) {
 	type edit = func(*item, *networking.ServiceEntry)
 	static := withEndpoints("192.0.2.1")
 	dns := func(r networking.ServiceEntry_Resolution, addresses ...string) edit {
@@ -256,7 +256,7 @@ func TestWhatDoesNotAgreeIsNotUnited(t *testing.T) {
 		{"no endpoints at first", nil, static, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			copies := []mirror.Provider{copyOf(t, "east", test.first), copyOf(t, "west", test.other)}
+			copies := []mirror.Copy{copyOf(t, "east", test.first), copyOf(t, "west", test.other)}
 			v := Union{}.Merge(copies)
 			if test.reason == "" {
 				if v.Reason != "united" || !slices.Equal(v.United, []int{1}) {
@@ -271,8 +271,8 @@ func TestWhatDoesNotAgreeIsNotUnited(t *testing.T) {
 	}
 }
 
-func TestThoseThatAgreeAreUnitedAroundOneThatDoesNot(t *testing.T) {
-	v := Union{}.Merge([]mirror.Provider{
+func TestCopiesThatAgreeAreUnitedAroundOneThatDoesNot(t *testing.T) {
+	v := Union{}.Merge([]mirror.Copy{
 		copyOf(t, "east", withEndpoints("192.0.2.1")),
 		copyOf(t, "west", func(_ *item, se *networking.ServiceEntry) { se.Resolution = networking.ServiceEntry_DNS }),
 		copyOf(t, "north", withEndpoints("192.0.2.2")),
@@ -297,7 +297,7 @@ func TestEndpointsOfAnotherNamespaceAreUnitedOnlyWhereThatIsConfigured(t *testin
 	if u.Group(victim.Resource) == u.Group(attacker.Resource) || u.Group(victim.Resource) != u.Group(neighbour.Resource) {
 		t.Error("a group is not of one namespace")
 	}
-	v := u.Merge([]mirror.Provider{victim, attacker, neighbour})
+	v := u.Merge([]mirror.Copy{victim, attacker, neighbour})
 	if got := addressesOf(t, v.Served); !slices.Equal(got, []string{"192.0.2.1", "192.0.2.2"}) || !slices.Equal(v.United, []int{2}) {
 		t.Errorf("%v, %+v", got, v)
 	}
@@ -308,14 +308,14 @@ func TestEndpointsOfAnotherNamespaceAreUnitedOnlyWhereThatIsConfigured(t *testin
 	if u.Group(victim.Resource) != u.Group(attacker.Resource) {
 		t.Error("they are not of one group")
 	}
-	if v := u.Merge([]mirror.Provider{victim, attacker, neighbour}); !slices.Equal(v.United, []int{1, 2}) {
+	if v := u.Merge([]mirror.Copy{victim, attacker, neighbour}); !slices.Equal(v.United, []int{1, 2}) {
 		t.Errorf("%+v", v)
 	}
 }
 
 func TestSameHostUnitesAcrossKeys(t *testing.T) {
 	u := Union{SameHost: true, AcrossNamespaces: true}
-	in := func(namespace, name string, edit func(*networking.ServiceEntry)) mirror.Provider {
+	in := func(namespace, name string, edit func(*networking.ServiceEntry)) mirror.Copy {
 		return copyOf(t, "west", func(it *item, se *networking.ServiceEntry) {
 			it.namespace, it.name = namespace, name
 			if edit != nil {
@@ -347,20 +347,20 @@ func TestSameHostUnitesAcrossKeys(t *testing.T) {
 			se.Endpoints = []*networking.WorkloadEntry{{Address: "192.0.2.9", ServiceAccount: "db"}}
 		}, "first in order: west team-b/x has endpoints with service accounts of another namespace"},
 	} {
-		if v := u.Merge([]mirror.Provider{copyOf(t, "east", nil), in("team-b", "x", test.edit)}); v.Reason != test.reason {
+		if v := u.Merge([]mirror.Copy{copyOf(t, "east", nil), in("team-b", "x", test.edit)}); v.Reason != test.reason {
 			t.Errorf("%q, want %q", v.Reason, test.reason)
 		}
 	}
 	selector := func(se *networking.ServiceEntry) {
 		se.WorkloadSelector = &networking.WorkloadSelector{Labels: map[string]string{"app": "db"}}
 	}
-	if v := u.Merge([]mirror.Provider{in("team-a", "x", selector), in("team-b", "x", selector)}); v.Reason != "first in order: west team-b/x selects workloads of another namespace" {
+	if v := u.Merge([]mirror.Copy{in("team-a", "x", selector), in("team-b", "x", selector)}); v.Reason != "first in order: west team-b/x selects workloads of another namespace" {
 		t.Error(v.Reason)
 	}
 }
 
 // randomCopies draws copies that agree in some respects and differ in others.
-func randomCopies(t *rapid.T) []mirror.Provider {
+func randomCopies(t *rapid.T) []mirror.Copy {
 	texts := func(label, prefix string) []string {
 		var out []string
 		for _, n := range rapid.SliceOfN(rapid.IntRange(0, 4), 0, 4).Draw(t, label) {
@@ -371,7 +371,7 @@ func randomCopies(t *rapid.T) []mirror.Provider {
 	resolutions := []networking.ServiceEntry_Resolution{networking.ServiceEntry_STATIC, networking.ServiceEntry_STATIC, networking.ServiceEntry_STATIC,
 		networking.ServiceEntry_DNS, networking.ServiceEntry_DNS_ROUND_ROBIN, networking.ServiceEntry_NONE}
 	n := rapid.IntRange(1, 5).Draw(t, "n")
-	var out []mirror.Provider
+	var out []mirror.Copy
 	for i := range n {
 		source := fmt.Sprintf("source-%d", i)
 		out = append(out, copyOf(failer{TB: nil, t: t}, source, func(it *item, se *networking.ServiceEntry) {
@@ -404,7 +404,7 @@ type failer struct {
 func (f failer) Helper()           {}
 func (f failer) Fatal(args ...any) { f.t.Fatal(args...) }
 
-var allPolicies = []mirror.Policy{First{}, Newest{}, Reject{}, Union{}, Union{SameHost: true}, Union{SameHost: true, AcrossNamespaces: true}}
+var allPolicies = []mirror.Policy{mirror.First{}, Newest{}, Reject{}, Union{}, Union{SameHost: true}, Union{SameHost: true, AcrossNamespaces: true}}
 
 func TestAMergeIsAPureFunctionOfTheCopies(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -413,14 +413,14 @@ func TestAMergeIsAPureFunctionOfTheCopies(t *testing.T) {
 			want := p.Merge(copies)
 			// What came before does not matter: merge others in between, and copies of the
 			// copies that were built anew.
-			anew := make([]mirror.Provider, len(copies))
+			anew := make([]mirror.Copy, len(copies))
 			for _, i := range rapid.Permutation(indexes(len(copies))).Draw(t, "arrival") {
 				p.Merge(copies[i:])
 				r, err := mirror.New(copies[i].Resource.Spec())
 				if err != nil {
 					t.Fatal(err)
 				}
-				anew[i] = mirror.Provider{Source: copies[i].Source, Resource: r}
+				anew[i] = mirror.Copy{Source: copies[i].Source, Resource: r}
 			}
 			got := p.Merge(anew)
 			if !got.Served.Equal(want.Served) || got.Winner != want.Winner || !slices.Equal(got.United, want.United) || got.Reason != want.Reason {
@@ -466,13 +466,13 @@ func TestUnionIsAssociativeAndIdempotent(t *testing.T) {
 		// By and by is the same as at once.
 		sum := copies[0]
 		for _, c := range copies[1:] {
-			sum.Resource = u.Merge([]mirror.Provider{sum, c}).Served
+			sum.Resource = u.Merge([]mirror.Copy{sum, c}).Served
 		}
 		if !sum.Resource.Equal(all.Served) {
 			t.Fatalf("by and by: %v\nat once: %v", sum.Resource.Body(), all.Served.Body())
 		}
 		// Once more is the same as once.
-		again := u.Merge(append([]mirror.Provider{{Source: copies[0].Source, Resource: all.Served}}, copies...))
+		again := u.Merge(append([]mirror.Copy{{Source: copies[0].Source, Resource: all.Served}}, copies...))
 		if again.Served != all.Served {
 			t.Fatal("merging once more changes what is served")
 		}
@@ -500,8 +500,8 @@ func TestUnionIsAssociativeAndIdempotent(t *testing.T) {
 }
 
 func TestOneCopyIsNotDecoded(t *testing.T) {
-	copies := []mirror.Provider{copyOf(t, "east", withEndpoints("192.0.2.1"))}
-	for _, p := range []mirror.Policy{First{}, Newest{}, Reject{}, Union{}} {
+	copies := []mirror.Copy{copyOf(t, "east", withEndpoints("192.0.2.1"))}
+	for _, p := range []mirror.Policy{mirror.First{}, Newest{}, Reject{}, Union{}} {
 		if n := testing.AllocsPerRun(100, func() { p.Merge(copies) }); n > 0 {
 			t.Errorf("%T: %v allocations", p, n)
 		}
@@ -509,7 +509,7 @@ func TestOneCopyIsNotDecoded(t *testing.T) {
 }
 
 func TestReasonsAreBounded(t *testing.T) {
-	copies := []mirror.Provider{copyOf(t, "east", nil)}
+	copies := []mirror.Copy{copyOf(t, "east", nil)}
 	for i := range 60 {
 		copies = append(copies, copyOf(t, fmt.Sprintf("s%d", i), func(_ *item, se *networking.ServiceEntry) { se.Resolution = networking.ServiceEntry_DNS }))
 	}
@@ -529,12 +529,12 @@ func BenchmarkUnion(b *testing.B) {
 	}
 	for _, bench := range []struct {
 		name   string
-		copies []mirror.Provider
+		copies []mirror.Copy
 	}{
-		{"one", []mirror.Provider{copyOf(b, "east", withEndpoints("192.0.2.1"))}},
-		{"equal", []mirror.Provider{copyOf(b, "east", withEndpoints("192.0.2.1")), copyOf(b, "west", withEndpoints("192.0.2.1"))}},
-		{"two", []mirror.Provider{copyOf(b, "east", withEndpoints("192.0.2.1", "192.0.2.2")), copyOf(b, "west", withEndpoints("192.0.2.3", "192.0.2.1"))}},
-		{"two-of-1000-endpoints", []mirror.Provider{copyOf(b, "east", many(0)), copyOf(b, "west", many(2))}},
+		{"one", []mirror.Copy{copyOf(b, "east", withEndpoints("192.0.2.1"))}},
+		{"equal", []mirror.Copy{copyOf(b, "east", withEndpoints("192.0.2.1")), copyOf(b, "west", withEndpoints("192.0.2.1"))}},
+		{"two", []mirror.Copy{copyOf(b, "east", withEndpoints("192.0.2.1", "192.0.2.2")), copyOf(b, "west", withEndpoints("192.0.2.3", "192.0.2.1"))}},
+		{"two-of-1000-endpoints", []mirror.Copy{copyOf(b, "east", many(0)), copyOf(b, "west", many(2))}},
 	} {
 		b.Run(bench.name, func(b *testing.B) {
 			b.ReportAllocs()

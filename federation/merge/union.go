@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/anypb"
 	networking "istio.io/api/networking/v1alpha3"
 
 	"meshrelay/federation"
@@ -17,29 +16,27 @@ import (
 	"meshrelay/mirror"
 )
 
-// maxRefusals bounds the copies of which a verdict says why they are not united.
+// maxRefusals bounds the refused copies that a reason names.
 const maxRefusals = 4
 
-// Union serves one ServiceEntry with the endpoints and addresses of all copies: those of the
-// first copy, then what each other copy adds to them, in order. Everything else, labels,
-// annotations and versions too, is the first copy's.
+// Union serves one ServiceEntry with the endpoints and addresses of all copies, in order. All
+// other fields, labels, annotations and versions are the first copy's.
 //
-// A copy is united only when it is about the same service: hosts, visibility, ports,
-// resolution, location, workloadSelector and subjectAltNames must agree with the first
-// copy's, and the result must be one that istiod's validation accepts. A copy that is not
-// united stays shadowed, and the verdict tells why.
+// It unites a copy only if it describes the same service: hosts, visibility, ports, resolution,
+// location, workloadSelector and subjectAltNames must agree with the first copy's, and istiod's
+// validation must accept the result. Other copies stay shadowed, and the Reason tells why.
 //
-// It is a mirror.Policy. Kinds other than ServiceEntry are merged as by First.
+// It is a mirror.Grouper. Kinds other than ServiceEntry are merged as by First.
 type Union struct {
-	// SameHost unites resources of different keys too, when they have the same hosts and
-	// are visible to the same namespaces.
+	// SameHost also unites resources of different keys, if they have the same hosts and the
+	// same namespaces see them.
 	SameHost bool
-	// AcrossNamespaces makes SameHost unite resources of different namespaces: whoever may
-	// write a ServiceEntry in one of them adds endpoints to those of the others.
+	// AcrossNamespaces makes SameHost unite resources of different namespaces: then everybody
+	// who may write a ServiceEntry in one of them can add endpoints to those of the others.
 	AcrossNamespaces bool
 }
 
-// Group implements mirror.Policy.
+// Group implements mirror.Grouper.
 func (u Union) Group(r *mirror.Resource) string {
 	if !u.SameHost || r.Kind() != federation.ServiceEntry {
 		return ""
@@ -64,7 +61,7 @@ func group(v federation.Visibility, namespace string) string {
 	return namespace + "/" + strings.Join(v.Namespaces, ",")
 }
 
-// hostSet returns hosts in a form in which equal sets are equal.
+// hostSet returns an equal text for equal sets of hosts.
 func hostSet(hosts []string) string {
 	set := make([]string, len(hosts))
 	for i, h := range hosts {
@@ -79,26 +76,26 @@ func sortedSet(texts []string) []string {
 }
 
 // Merge implements mirror.Policy.
-func (u Union) Merge(copies []mirror.Provider) mirror.Verdict {
+func (u Union) Merge(copies []mirror.Copy) mirror.Decision {
 	first := copies[0].Resource
 	if len(copies) == 1 {
-		return mirror.Verdict{Served: first}
+		return mirror.Decision{Served: first}
 	}
 	if first.Kind() != federation.ServiceEntry {
-		return First{}.Merge(copies)
+		return mirror.First{}.Merge(copies)
 	}
-	v := mirror.Verdict{Served: first}
-	body := first.Body()
+	v := mirror.Decision{Served: first}
+	body := first.BodyValue()
 	var sum *entry
 	var refused []string
 	for i, c := range copies[1:] {
-		other := c.Resource.Body().GetValue()
-		if first.Namespace() == c.Resource.Namespace() && bytes.Equal(body.GetValue(), other) {
+		other := c.Resource.BodyValue()
+		if first.Namespace() == c.Resource.Namespace() && bytes.Equal(body, other) {
 			v.United = append(v.United, i+1)
 			continue
 		}
 		if sum == nil {
-			sum = newEntry(body.GetValue(), first.Namespace())
+			sum = newEntry(body, first.Namespace())
 		}
 		why := ""
 		if c.Resource.Namespace() != first.Namespace() && !u.AcrossNamespaces {
@@ -113,9 +110,9 @@ func (u Union) Merge(copies []mirror.Provider) mirror.Verdict {
 		v.United = append(v.United, i+1)
 	}
 	if sum != nil && sum.grown {
-		served, err := sum.resource(first, body.GetTypeUrl())
+		served, err := first.WithBody(sum.ServiceEntry)
 		if err != nil {
-			return mirror.Verdict{Served: first, Reason: "first in order: the union can not be built: " + text.Abbreviate(err.Error())}
+			return mirror.Decision{Served: first, Reason: "first in order: the union can not be built: " + text.Abbreviate(err.Error())}
 		}
 		v.Served = served
 	}
@@ -123,8 +120,8 @@ func (u Union) Merge(copies []mirror.Provider) mirror.Verdict {
 	return v
 }
 
-// nameOf names a copy in a reason, by its key too when that is another one.
-func nameOf(c mirror.Provider, first *mirror.Resource) string {
+// nameOf names a copy in a reason, with its key if that is not first's.
+func nameOf(c mirror.Copy, first *mirror.Resource) string {
 	if c.Resource.FullName() == first.FullName() {
 		return c.Source
 	}
@@ -145,14 +142,14 @@ func unionReason(united int, refused []string) string {
 	return start + strings.Join(refused, "; ")
 }
 
-// entry is a ServiceEntry to which others are added.
+// entry is a ServiceEntry that takes in others.
 type entry struct {
 	*networking.ServiceEntry
 	namespace  string
 	visibility federation.Visibility
 	hosts      string
 	broken     bool
-	// grown says that something was added.
+	// grown tells that an endpoint or address was added.
 	grown bool
 
 	endpoints, addresses map[string]struct{} // what is there; nil until something is added
@@ -169,7 +166,7 @@ func newEntry(body []byte, namespace string) *entry {
 	return e
 }
 
-// add unites e with another entry, or says why it can not.
+// add unites e with another entry, or returns why it can not.
 func (e *entry) add(other *entry) (why string) {
 	if why := e.differs(other); why != "" {
 		return why
@@ -203,7 +200,7 @@ func (e *entry) add(other *entry) (why string) {
 	return ""
 }
 
-// forbids says why the entry would not be valid with some more endpoints.
+// forbids returns why the entry would be invalid with more endpoints.
 func (e *entry) forbids(added []*networking.WorkloadEntry) string {
 	switch {
 	case len(added) == 0:
@@ -228,9 +225,9 @@ func (e *entry) addTexts(have, more []string, seen map[string]struct{}) []string
 	return have
 }
 
-// differs says in what the other entry is about something else, so that uniting the two
-// would change what either means. It looks at nothing that add changes, but for whether
-// there are endpoints, which add changes for STATIC only.
+// differs returns the first difference that would change the meaning of an entry if the two were
+// united. It compares nothing that add changes, but for the presence of endpoints, which add
+// changes for STATIC only.
 func (e *entry) differs(other *entry) string {
 	across := e.namespace != other.namespace
 	switch {
@@ -245,7 +242,7 @@ func (e *entry) differs(other *entry) string {
 	case e.Location != other.Location:
 		return fmt.Sprintf("has location %s, not %s", other.Location, e.Location)
 	case !slices.Equal(sortedSet(e.SubjectAltNames), sortedSet(other.SubjectAltNames)):
-		// Whoever adds a name and an endpoint would pass for the service.
+		// An added name with an added endpoint could pass for the service.
 		return "has other subjectAltNames"
 	}
 	if why := portsDiffer(e.Ports, other.Ports); why != "" {
@@ -260,20 +257,20 @@ func (e *entry) differs(other *entry) string {
 		}
 	}
 	if e.Resolution == networking.ServiceEntry_DNS || e.Resolution == networking.ServiceEntry_DNS_ROUND_ROBIN {
-		// Without endpoints the host itself is resolved; with some it no longer is.
+		// Clients resolve the host itself only if there are no endpoints.
 		if (len(e.Endpoints) == 0) != (len(other.Endpoints) == 0) {
 			return "does not agree on whether the host itself is resolved"
 		}
 	}
-	// A service account is one of the ServiceEntry's namespace: moved to another one, it
-	// would be another identity.
+	// A service account belongs to the ServiceEntry's namespace: in another one it would be
+	// another identity.
 	if across && slices.ContainsFunc(other.Endpoints, func(ep *networking.WorkloadEntry) bool { return ep.GetServiceAccount() != "" }) {
 		return "has endpoints with service accounts of another namespace"
 	}
 	return ""
 }
 
-// portsDiffer says in which port two entries differ, whatever the order.
+// portsDiffer returns the first port in which two entries differ, in any order.
 func portsDiffer(a, b []*networking.ServicePort) string {
 	byNumber := make(map[uint32]*networking.ServicePort, len(a))
 	for _, p := range a {
@@ -310,7 +307,7 @@ func targetPort(p *networking.ServicePort) uint32 {
 	return p.GetNumber()
 }
 
-// endpointKey is equal for endpoints that are the same one.
+// endpointKey returns an equal text for equal endpoints.
 func endpointKey(ep *networking.WorkloadEntry) string {
 	b := make([]byte, 0, len(ep.GetAddress())+len(ep.GetNetwork())+16*len(ep.GetPorts())+2)
 	b = append(b, ep.GetAddress()...)
@@ -322,15 +319,4 @@ func endpointKey(ep *networking.WorkloadEntry) string {
 		b = strconv.AppendUint(append(b, '='), uint64(ep.GetPorts()[name]), 10)
 	}
 	return string(b)
-}
-
-// resource builds the union as a resource in the place of the first copy.
-func (e *entry) resource(first *mirror.Resource, typeURL string) (*mirror.Resource, error) {
-	value, err := proto.MarshalOptions{Deterministic: true}.Marshal(e.ServiceEntry)
-	if err != nil {
-		return nil, err
-	}
-	spec := first.Spec()
-	spec.Body = &anypb.Any{TypeUrl: typeURL, Value: value}
-	return mirror.New(spec)
 }

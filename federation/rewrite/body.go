@@ -9,40 +9,37 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// A role is what a field names, and so how its values follow the rules. It has either text
-// or fields.
+// role tells what a field names, and so how the rules map its values. It has either text or
+// fields.
 type role struct {
 	// sees are the effects that can change a value.
 	sees effect
-	// text maps a string of the message m.
-	text func(s *scope, m wireMessage, v string) string
-	// more returns, for an element of a list, what it takes in addition to text.
-	more func(s *scope, m wireMessage, v string) []string
+	// text maps a string. scope.message is the message that holds it.
+	text func(s *scope, v string) string
+	// more returns the elements that a list needs in addition to text.
+	more func(s *scope, v string) []string
 	// fields are the roles of the fields of a message; those of a map's entry are "key" and
 	// "value".
 	fields map[protoreflect.Name]*role
 }
 
-// planner compiles plans: for each message what of it can need work at all, so that
-// nothing else is looked at.
+// planner compiles a plan for each message type: the fields that the rules can change.
 type planner struct {
 	names    *nameRules
 	followed map[protoreflect.FullName]*role
-	// overridden says that exportTo is replaced and not to be mapped.
+	// overridden tells that a rule replaces exportTo, so that it is not mapped.
 	overridden bool
 	done       map[protoreflect.FullName]*messagePlan
 }
 
-// messagePlan is what is to be done to the messages of one type. It works on their
-// encoding, so that what it does not touch stays as it was written, unknown fields
-// included, and costs next to nothing.
+// messagePlan rewrites the messages of one type. It works on their encoding: all other fields
+// keep their bytes, unknown ones too, and cost next to nothing.
 type messagePlan struct {
 	steps []*step // by field number; nil: nothing to do
 	count int
 }
 
-// step is what is to be done to one field: a role for its strings, or a plan for the
-// messages in it.
+// step rewrites one field: a role maps its strings, or a plan rewrites its messages.
 type step struct {
 	field protoreflect.FullName
 	list  bool
@@ -84,7 +81,7 @@ func (c *planner) message(md protoreflect.MessageDescriptor) *messagePlan {
 	return p
 }
 
-// follow adds what the role of a field demands.
+// follow adds the steps for a field with a role.
 func (p *messagePlan) follow(c *planner, f protoreflect.FieldDescriptor, r *role) {
 	switch {
 	case !c.active(r):
@@ -110,11 +107,11 @@ func (p *messagePlan) add(f protoreflect.FieldDescriptor, st *step) {
 	p.steps[f.Number()] = st
 }
 
-// errIrregular says that a message that comes once is in several parts, as protobuf allows
-// but nobody writes. Its parts must be put together first.
+// errIrregular tells that a single message comes in several parts, as protobuf allows but no
+// encoder writes. They must be joined first.
 var errIrregular = errors.New("a message is in parts")
 
-// apply returns m rewritten, and m itself when nothing changes.
+// apply returns the rewritten message, and m itself when nothing changes.
 func (p *messagePlan) apply(s *scope, m wireMessage) (wireMessage, error) {
 	w := wireWriter{in: m}
 	c := wire.Fields(m)
@@ -149,19 +146,20 @@ func (p *messagePlan) apply(s *scope, m wireMessage) (wireMessage, error) {
 	return w.result(), nil
 }
 
-// same reports whether two slices are one.
+// same reports whether two slices are the same memory.
 func same(a, b []byte) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
-// text maps a string. Of a list, names that become one are listed once: istiod refuses
-// some lists with duplicates.
+// text maps a string. A list keeps one of several equal results: istiod refuses some lists with
+// duplicates.
 func (st *step) text(s *scope, w *wireWriter, num protowire.Number, field, value []byte) {
 	v := string(value)
-	to := st.role.text(s, w.in, v)
+	s.message = w.in
+	to := st.role.text(s, v)
 	var more []string
 	if st.list && st.role.more != nil {
-		more = st.role.more(s, w.in, v)
+		more = st.role.more(s, v)
 	}
 	switch {
 	case to == v && w.out == nil:
@@ -183,16 +181,16 @@ func (st *step) text(s *scope, w *wireWriter, num protowire.Number, field, value
 // wireWriter writes a message again from the first field that differs.
 type wireWriter struct {
 	in   wireMessage
-	kept int    // bytes of in that are as they were, while out is nil
+	kept int    // the unchanged bytes of in, while out is nil
 	out  []byte // nil until something differs
-	seen uint64 // the bits of the steps that were taken
-	// What is written, up to indexed bytes of out; only for long lists.
+	seen uint64 // the bits of the steps so far
+	// written indexes the first indexed bytes of out, for long lists only.
 	written map[element]bool
 	indexed int
 	asked   int
 }
 
-// keep takes over a field as it is.
+// keep copies a field.
 func (w *wireWriter) keep(field []byte) {
 	if w.out == nil {
 		w.kept += len(field)
@@ -201,7 +199,7 @@ func (w *wireWriter) keep(field []byte) {
 	w.out = append(w.out, field...)
 }
 
-// begin prepares for what differs.
+// begin starts out, before the first change.
 func (w *wireWriter) begin() {
 	if w.out == nil {
 		w.out = append(make([]byte, 0, len(w.in)+64), w.in[:w.kept]...)
@@ -214,7 +212,7 @@ func (w *wireWriter) replace(num protowire.Number, value []byte) {
 	w.out = protowire.AppendBytes(w.out, value)
 }
 
-// has reports whether a string is among those that are written.
+// has reports whether a string is written already.
 func (w *wireWriter) has(num protowire.Number, v string) bool {
 	if w.asked++; w.asked > shortList {
 		return w.index()[element{num, v}]
@@ -226,8 +224,7 @@ func (w *wireWriter) has(num protowire.Number, v string) bool {
 	return found
 }
 
-// shortList is up to how many elements a list is searched through. Beyond, an index is
-// worth its memory.
+// shortList is the longest list that is searched without an index.
 const shortList = 16
 
 type element struct {
@@ -235,7 +232,7 @@ type element struct {
 	value string
 }
 
-// index returns what is written, and keeps it up to date from then on.
+// index returns an index of all written strings.
 func (w *wireWriter) index() map[element]bool {
 	if w.written == nil {
 		w.written = map[element]bool{}
@@ -245,7 +242,7 @@ func (w *wireWriter) index() map[element]bool {
 	return w.written
 }
 
-// eachWritten calls f with what is written and not yet in the index.
+// eachWritten calls f with the written strings that are not in the index yet.
 func (w *wireWriter) eachWritten(f func(protowire.Number, []byte)) {
 	c := wire.Fields(w.out[w.indexed:])
 	for c.Next() {

@@ -7,10 +7,10 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// stampClusterLabel tells istiod which cluster an endpoint belongs to.
-const stampClusterLabel = "topology.istio.io/cluster"
+// clusterLabel tells istiod which cluster an endpoint belongs to.
+const clusterLabel = "topology.istio.io/cluster"
 
-// exportToOf returns where a body says to whom it is visible, nil when its kind does not.
+// exportToOf returns the exportTo of a body, nil when its kind has none.
 func exportToOf(body proto.Message) *[]string {
 	switch b := body.(type) {
 	case *networking.ServiceEntry:
@@ -32,48 +32,39 @@ func replaceExportTo(body proto.Message, to []string) bool {
 	return true
 }
 
-func hasEndpoints(body proto.Message) bool {
-	switch body.(type) {
-	case *networking.ServiceEntry, *networking.WorkloadEntry, *networking.WorkloadGroup:
-		return true
-	}
-	return false
-}
-
-// apply stamps all endpoints of a body and reports whether it has changed.
-func (t Endpoints) apply(body proto.Message) bool {
+// endpointsOf returns the endpoints in a body, false when its kind has none.
+func endpointsOf(body proto.Message) ([]*networking.WorkloadEntry, bool) {
 	switch b := body.(type) {
 	case *networking.ServiceEntry:
-		changed := false
-		for _, e := range b.Endpoints {
-			changed = t.stamp(e) || changed
-		}
-		return changed
+		return b.Endpoints, true
 	case *networking.WorkloadEntry:
-		return t.stamp(b)
-	case *networking.WorkloadGroup:
+		return []*networking.WorkloadEntry{b}, true
+	case *networking.WorkloadGroup: // the entries of the group are made from its template
 		if b.Template == nil {
-			// The entries of the group are made from it.
 			b.Template = &networking.WorkloadEntry{}
 		}
-		return t.stamp(b.Template)
+		return []*networking.WorkloadEntry{b.Template}, true
 	}
-	return false
+	return nil, false
 }
 
-func (t Endpoints) stamp(e *networking.WorkloadEntry) bool {
+// apply overrides all endpoints of a body, and reports whether it changed.
+func (t Endpoints) apply(body proto.Message) bool {
 	changed := false
-	if t.Network != "" && e.Network != t.Network {
-		e.Network, changed = t.Network, true
-	}
-	if t.Locality != "" && e.Locality != t.Locality {
-		e.Locality, changed = t.Locality, true
-	}
-	if t.Cluster != "" && e.Labels[stampClusterLabel] != t.Cluster {
-		if e.Labels == nil {
-			e.Labels = map[string]string{}
+	all, _ := endpointsOf(body)
+	for _, e := range all {
+		if t.Network != "" && e.Network != t.Network {
+			e.Network, changed = t.Network, true
 		}
-		e.Labels[stampClusterLabel], changed = t.Cluster, true
+		if t.Locality != "" && e.Locality != t.Locality {
+			e.Locality, changed = t.Locality, true
+		}
+		if t.Cluster != "" && e.Labels[clusterLabel] != t.Cluster {
+			if e.Labels == nil {
+				e.Labels = map[string]string{}
+			}
+			e.Labels[clusterLabel], changed = t.Cluster, true
+		}
 	}
 	return changed
 }

@@ -9,13 +9,13 @@ import (
 	"meshrelay/mirror"
 )
 
-// This file is fields.go for the kinds of the Gateway API, whose bodies are JSON objects.
-// Left alone are, besides what no rule knows:
+// This file lists the references in the kinds of the Gateway API, whose bodies are JSON objects.
+// These fields stay:
 //
-//   - gatewayClassName and GatewayClass.controllerName: agreed upon with a controller;
-//   - hostname and subjectAltNames in the validation of BackendTLSPolicy and XBackend: what
-//     certificates say;
-//   - the names of Secrets, ConfigMaps and Services: they are not relayed, or not renamed.
+//   - gatewayClassName and GatewayClass.controllerName: a controller chose them;
+//   - hostname and subjectAltNames in the validation of BackendTLSPolicy and XBackend: they are
+//     names in certificates;
+//   - the names of Secrets, ConfigMaps and Services: the relay does not serve or rename those.
 //     Their namespaces follow;
 //   - references to a Service that are not backends, when its domain is mapped: only a
 //     backend can be a host;
@@ -37,7 +37,7 @@ var (
 	serviceKind   = mirror.Kind{Kind: "Service"}
 	secretKind    = mirror.Kind{Kind: "Secret"}
 	serviceImport = mirror.Kind{Group: "multicluster.x-k8s.io", Kind: "ServiceImport"}
-	// hostnameKind is no kind of config: the name of the referent is a host.
+	// hostnameKind is no kind of resource: the name of the referent is a host.
 	hostnameKind = mirror.Kind{Group: istioGroup, Kind: "Hostname"}
 )
 
@@ -52,8 +52,8 @@ type structRole struct {
 
 var (
 	structHost = &structRole{sees: effHosts | effNamespaces, text: (*scope).host}
-	// parentRef, policyRef and the like refer to a config; they differ in what is meant
-	// when they do not say the kind.
+	// parentRef, policyRef and secretRef refer to a resource. They differ in the kind of a
+	// reference without one.
 	parentRef  = reference(gatewayKind)
 	policyRef  = reference(mirror.Kind{})
 	secretRef  = reference(secretKind)
@@ -70,7 +70,7 @@ func reference(otherwise mirror.Kind) *structRole {
 	}}
 }
 
-// structField is one path: names of members, with "[]" behind those that are lists.
+// structField is a path: names of members, with "[]" after lists.
 type structField struct {
 	path string
 	role *structRole
@@ -101,7 +101,7 @@ var (
 	}
 )
 
-// structFields are the fields that follow the rules.
+// structFields are the fields that the rules map.
 var structFields = map[mirror.Kind][]structField{
 	{Group: gatewayAPIGroup, Kind: "GatewayClass"}: {{"parametersRef", policyRef}},
 	{Group: gatewayAPIGroup, Kind: "Gateway"}: append([]structField{
@@ -138,7 +138,7 @@ func under(prefix string, fields []structField) []structField {
 	return out
 }
 
-// pathPlan is a structField, ready to be walked.
+// pathPlan is a compiled structField.
 type pathPlan struct {
 	field string
 	steps []pathStep
@@ -167,7 +167,7 @@ func (c *planner) paths(fields []structField) []pathPlan {
 	return plans
 }
 
-// applyPaths rewrites a body in place and reports whether it has changed.
+// applyPaths rewrites a body in place, and reports whether it changed.
 func applyPaths(s *scope, plans []pathPlan, body *structpb.Struct) bool {
 	changed := false
 	for i := range plans {
@@ -209,7 +209,7 @@ func (r *structRole) value(s *scope, rest []pathStep, v *structpb.Value) bool {
 	return mapText(v, func(t string) string { return r.text(s, t) })
 }
 
-// mapText maps a string in place. Of what is no string nothing is known.
+// mapText maps a string in place. Other values stay.
 func mapText(v *structpb.Value, f func(string) string) bool {
 	t, ok := v.GetKind().(*structpb.Value_StringValue)
 	if !ok {
@@ -223,7 +223,7 @@ func mapText(v *structpb.Value, f func(string) string) bool {
 	return true
 }
 
-// referentKind returns what a reference refers to.
+// referentKind returns the kind of a referent.
 func referentKind(o object, otherwise mirror.Kind) mirror.Kind {
 	k := otherwise
 	if v, ok := o["group"]; ok {
@@ -235,8 +235,7 @@ func referentKind(o object, otherwise mirror.Kind) mirror.Kind {
 	return k
 }
 
-// referentName maps the name of what is referred to. It follows when that is a config that
-// the relay knows and renames: everything else keeps its name.
+// referentName maps the name of a referent, if the relay knows and renames its kind.
 func (s *scope) referentName(kind mirror.Kind, name string) string {
 	if kind == hostnameKind {
 		return s.host(name)
@@ -252,8 +251,8 @@ func mapReference(s *scope, o object, kind mirror.Kind) bool {
 	return mapText(o["namespace"], s.namespace) || changed
 }
 
-// mapBackend maps where traffic goes. A Service is known by its host; where that is more
-// than its name and its namespace here, the host itself must be said.
+// mapBackend maps a reference to a backend. If the mapped host of a Service is not its name and
+// namespace here, the reference becomes one to the host.
 func mapBackend(s *scope, o object) bool {
 	kind := referentKind(o, serviceKind)
 	if (kind != serviceKind && kind != serviceImport) || s.effects&effHosts == 0 {

@@ -123,6 +123,84 @@ func fits(f protoreflect.FieldDescriptor, r *role) bool {
 	return len(r.fields) > 0 && r.text == nil
 }
 
+// leftAlone are the fields that look as if they named a host, a namespace or a config, and
+// why they stay as they are.
+var leftAlone = map[protoreflect.FullName]string{
+	// What certificates say is not changed by calling things otherwise here.
+	"istio.networking.v1alpha3.ServiceEntry.subject_alt_names":      "what the certificates of the servers say",
+	"istio.networking.v1alpha3.ClientTLSSettings.subject_alt_names": "what the certificates of the servers say",
+	"istio.networking.v1alpha3.ServerTLSSettings.subject_alt_names": "what the certificates of the clients say",
+	"istio.security.v1beta1.Source.trust_domains":                   "what the certificates of the clients say: a trust domain is no host",
+	"istio.security.v1beta1.Source.not_trust_domains":               "what the certificates of the clients say: a trust domain is no host",
+	"istio.security.v1beta1.Source.request_principals":              "what a token says: ISSUER/SUBJECT",
+	"istio.security.v1beta1.Source.not_request_principals":          "what a token says: ISSUER/SUBJECT",
+	"istio.security.v1beta1.JWTRule.issuer":                         "what a token says",
+
+	// Secrets are not relayed.
+	"istio.networking.v1alpha3.ClientTLSSettings.credential_name":         "a Secret beside the proxy",
+	"istio.networking.v1alpha3.ServerTLSSettings.credential_name":         "a Secret beside the gateway",
+	"istio.networking.v1alpha3.ServerTLSSettings.credential_names":        "Secrets beside the gateway",
+	"istio.networking.v1alpha3.ServerTLSSettings.ca_cert_credential_name": "a Secret beside the gateway",
+
+	// Outside of the mesh.
+	"istio.networking.v1alpha3.CorsPolicy.allow_origin":  "what browsers say",
+	"istio.networking.v1alpha3.CorsPolicy.allow_origins": "what browsers say",
+	"istio.extensions.v1alpha1.WasmPlugin.url":           "an image that the agent pulls from a registry",
+	"istio.extensions.v1alpha1.WasmConfig.url":           "an image that the agent pulls from a registry",
+
+	// At the workload.
+	"istio.networking.v1alpha3.HTTPHealthCheckConfig.host":            "the agent connects to the workload beside it",
+	"istio.networking.v1alpha3.TCPHealthCheckConfig.host":             "the agent connects to the workload beside it",
+	"istio.networking.v1alpha3.GrpcHealthCheckConfig.service":         "a gRPC service, not a host",
+	"istio.networking.v1alpha3.IstioIngressListener.default_endpoint": "an address of the workload",
+	"istio.networking.v1alpha3.Server.default_endpoint":               "an address of the workload",
+	"istio.networking.v1alpha3.WorkloadEntry.service_account":         "an account without a namespace",
+
+	// Addresses and paths.
+	"istio.networking.v1alpha3.ServiceEntry.addresses": "IP addresses",
+	"istio.networking.v1alpha3.HTTPMatchRequest.uri":   "a path",
+	"istio.networking.v1alpha3.HTTPRedirect.uri":       "a path",
+	"istio.networking.v1alpha3.HTTPRewrite.uri":        "a path",
+
+	// Names of parts of the config itself, of headers, of ports and of providers.
+	"istio.networking.v1alpha3.HTTPMatchRequest.name":                                           "a name for statistics",
+	"istio.networking.v1alpha3.HTTPRoute.name":                                                  "a name within the VirtualService",
+	"istio.networking.v1alpha3.Server.name":                                                     "a name for statistics",
+	"istio.networking.v1alpha3.Subset.name":                                                     "a name within the DestinationRule",
+	"istio.networking.v1alpha3.Port.name":                                                       "a port",
+	"istio.networking.v1alpha3.ServicePort.name":                                                "a port",
+	"istio.networking.v1alpha3.SidecarPort.name":                                                "a port",
+	"istio.networking.v1alpha3.HTTPHeader.name":                                                 "a header",
+	"istio.networking.v1alpha3.LoadBalancerSettings.ConsistentHashLB.HTTPCookie.name":           "a cookie",
+	"istio.networking.v1alpha3.LoadBalancerSettings.ConsistentHashLB.HTTPCookie.Attribute.name": "an attribute of a cookie",
+	"istio.networking.v1alpha3.LoadBalancerSettings.ConsistentHashLB.http_header_name":          "a header",
+	"istio.networking.v1alpha3.LoadBalancerSettings.ConsistentHashLB.http_query_parameter_name": "a parameter",
+	"istio.security.v1beta1.JWTHeader.name":                                                     "a header",
+	"istio.telemetry.v1alpha1.Tracing.RequestHeader.name":                                       "a header",
+	"istio.telemetry.v1alpha1.Tracing.Environment.name":                                         "a variable",
+	"istio.telemetry.v1alpha1.ProviderRef.name":                                                 "a provider in the MeshConfig of the reader",
+	"istio.security.v1beta1.AuthorizationPolicy.ExtensionProvider.name":                         "a provider in the MeshConfig of the reader",
+	"istio.extensions.v1alpha1.EnvVar.name":                                                     "a variable",
+	"istio.extensions.v1alpha1.WasmPlugin.plugin_name":                                          "a name within the image",
+	"istio.extensions.v1alpha1.WasmConfig.plugin_name":                                          "a name within the image",
+	"istio.networking.v1alpha3.EnvoyFilter.ListenerMatch.name":                                  "ADDRESS_PORT",
+	"istio.networking.v1alpha3.EnvoyFilter.ListenerMatch.port_name":                             "a port",
+	"istio.networking.v1alpha3.EnvoyFilter.ListenerMatch.FilterChainMatch.name":                 "a name that istiod makes of addresses",
+	"istio.networking.v1alpha3.EnvoyFilter.ListenerMatch.FilterMatch.name":                      "an Envoy filter",
+	"istio.networking.v1alpha3.EnvoyFilter.ListenerMatch.SubFilterMatch.name":                   "an Envoy filter",
+	"istio.networking.v1alpha3.EnvoyFilter.RouteConfigurationMatch.port_name":                   "a port",
+	"istio.networking.v1alpha3.EnvoyFilter.RouteConfigurationMatch.RouteMatch.name":             "a name within the VirtualService",
+	"istio.networking.v1alpha3.EnvoyFilter.WaypointMatch.RouteMatch.name":                       "a name within the VirtualService",
+	"istio.networking.v1alpha3.EnvoyFilter.WaypointMatch.FilterMatch.name":                      "an Envoy filter",
+	"istio.networking.v1alpha3.EnvoyFilter.WaypointMatch.FilterMatch.SubFilterMatch.name":       "an Envoy filter",
+
+	// Opaque.
+	"istio.networking.v1alpha3.EnvoyFilter.Patch.value":          "Envoy config, of which anything may be meant",
+	"istio.networking.v1alpha3.EnvoyFilter.ProxyMatch.metadata":  "what the proxies say of themselves",
+	"istio.networking.v1alpha3.HTTPMatchRequest.headers":         "istiod ignores the authority here",
+	"istio.networking.v1alpha3.HTTPMatchRequest.without_headers": "istiod ignores the authority here",
+}
+
 func TestEveryFieldThatNamesSomethingIsInATable(t *testing.T) {
 	bodies := istioBodies()
 	if n := len(reachable(bodies)); n < 300 {

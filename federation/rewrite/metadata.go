@@ -7,7 +7,7 @@ import (
 	"meshrelay/mirror"
 )
 
-// editRules are an Edit, ready to be applied.
+// editRules is a compiled Edit. A nil *editRules edits nothing.
 type editRules struct {
 	set      map[string]string
 	keys     map[string]bool
@@ -30,8 +30,8 @@ func newEditRules(e Edit) *editRules {
 	return r
 }
 
-// idle reports whether there is nothing to edit in the annotations of a resource: most have
-// none of those that are removed by default. A nil receiver edits nothing.
+// idle reports whether there is nothing to edit in the annotations of a resource. Most have no
+// annotation that is removed by default.
 func (r *editRules) idle(res *mirror.Resource) bool {
 	if r == nil {
 		return true
@@ -47,13 +47,12 @@ func (r *editRules) idle(res *mirror.Resource) bool {
 	return true
 }
 
-// apply makes the values of m that refer to something follow, then edits m, and reports
-// whether m has changed. A nil receiver edits nothing.
+// apply rewrites the references in m, then edits m, and reports whether m changed.
 func (r *editRules) apply(s *scope, m map[string]string, references map[string]*role) (map[string]string, bool) {
 	changed := false
 	for k, role := range references {
 		if v, ok := m[k]; ok && role.sees&s.effects != 0 {
-			if to := role.text(s, nil, v); to != v {
+			if to := role.text(s, v); to != v {
 				m[k], changed = to, true
 			}
 			s.blame(k)
@@ -82,10 +81,10 @@ func (r *editRules) apply(s *scope, m map[string]string, references map[string]*
 
 func (r *editRules) removes(key string) bool {
 	if key == mirror.ProvenanceAnnotation {
-		return false // what the relays say is not the source's to lose
+		return false // the relays need it
 	}
 	if _, set := r.set[key]; set {
-		return false // to be set anyway, and perhaps to what it is
+		return false // apply sets it
 	}
 	if r.keys[key] {
 		return true

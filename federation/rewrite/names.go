@@ -26,7 +26,7 @@ const (
 	effShortHosts // short hosts are completed
 )
 
-// nameRules map namespaces, names and hosts of one source. They are immutable.
+// nameRules map the namespaces, names and hosts of one source. They are immutable.
 type nameRules struct {
 	effects        effect
 	namespaces     map[string]string
@@ -50,8 +50,8 @@ func newNameRules(r Rules) *nameRules {
 	if n.domain == "" {
 		n.domain = defaultDomain
 	}
-	// The short form in ".svc" is what Kubernetes' resolver accepts; "clusterset.local" is
-	// that of multi-cluster Services.
+	// Kubernetes' resolver accepts the short form in ".svc"; multi-cluster Services have
+	// "clusterset.local".
 	n.serviceDomains = []string{".svc." + n.domain, ".svc.clusterset.local", ".svc"}
 	slices.SortStableFunc(n.hosts, func(a, b HostMapping) int { return len(b.From) - len(a.From) })
 	if n.prefix != "" {
@@ -76,7 +76,7 @@ func newNameRules(r Rules) *nameRules {
 	return n
 }
 
-// namespace maps the name of a namespace; the empty one stays.
+// namespace maps a namespace; the empty one stays.
 func (n *nameRules) namespace(ns string) string {
 	if ns == "" || n.effects&effNamespaces == 0 {
 		return ns
@@ -87,7 +87,7 @@ func (n *nameRules) namespace(ns string) string {
 	return n.prefix + ns
 }
 
-// name maps the name of a config.
+// name maps the name of a resource.
 func (n *nameRules) name(name string) string {
 	if name == "" || n.effects&effNames == 0 {
 		return name
@@ -95,15 +95,16 @@ func (n *nameRules) name(name string) string {
 	return n.before + name + n.after
 }
 
-// scope is one config in which names are mapped.
+// scope maps the names in one resource.
 type scope struct {
 	*nameRules
-	here string // namespace of the config, at the source
-	// completes tells that short hosts become long ones, even where no other rule asks for it.
+	here string // namespace of the resource, at the source
+	// completes tells that short hosts become complete, even if no other rule maps them.
 	completes bool
-	body      wireMessage // of the config, as far as a field depends on another
+	body      wireMessage // of the resource, for fields that depend on another
+	message   wireMessage // holds the string that is being mapped
 	err       error       // the first name that could not be mapped
-	// blamed says that err tells where it is.
+	// blamed tells that err names its field.
 	blamed bool
 }
 
@@ -117,7 +118,7 @@ func (s *scope) fail(result string, limit int) {
 	}
 }
 
-// blame adds the field to an error that is new.
+// blame adds the field to a new error.
 func (s *scope) blame(field string) {
 	if s.err != nil && !s.blamed {
 		s.err = fmt.Errorf("%s: %w", field, s.err)
@@ -141,153 +142,7 @@ func (s *scope) name(name string) string {
 	return to
 }
 
-// host maps a host that receivers take as it stands: that of a Kubernetes Service
-// contains a namespace, and any host may be in a domain that is mapped. A wildcard may
-// stand for the leftmost labels.
-//
-// Left alone are hosts of two labels: istiod takes "reviews.team-a" for a domain of its
-// own and not for a Service in team-a. So is a wildcard above a mapped domain, such as
-// "*.local" above "cluster.local": it stands for more than what is mapped. Where hosts are
-// selected and not claimed, movedHosts adds the rest.
-func (s *scope) host(h string) string {
-	if len(h) < 2 {
-		return h
-	}
-	// A trailing dot is only another spelling.
-	bare := strings.TrimSuffix(h, ".")
-	cut, to := s.mappedDomain(bare)
-	at, end := s.serviceNamespace(bare)
-	ns := bare[at:end]
-	if end > cut {
-		at, end, ns = cut, cut, "" // the mapping of the domain says it all
-	} else {
-		ns = s.namespace(ns)
-	}
-	if to == bare[cut:] && ns == bare[at:end] {
-		return h
-	}
-	out := bare[:at] + ns + bare[end:cut] + to + h[len(bare):]
-	if len(out) > maxDomain {
-		s.fail(out, maxDomain)
-	}
-	return out
-}
-
-// movedHosts returns the hosts that are mapped away from under a wildcard. They are not
-// added where a config claims hosts: it would claim what one that is more specific claims
-// already.
-func (s *scope) movedHosts(v string) (moved []string) {
-	if len(v) < 2 || v[0] != '*' || s.effects&effHosts == 0 {
-		return nil
-	}
-	reach := s.host(v)[1:]
-	for i := range s.hosts {
-		m := &s.hosts[i]
-		if strings.HasSuffix("."+m.From, v[1:]) && !strings.HasSuffix("."+m.To, reach) {
-			moved = append(moved, m.To, "*."+m.To)
-		}
-	}
-	return moved
-}
-
-// movedHostPorts is movedHosts for hostPort.
-func (s *scope) movedHostPorts(v string) []string {
-	port := ""
-	if i := strings.LastIndexByte(v, ':'); i >= 0 && isPort(v[i+1:]) {
-		v, port = v[:i], v[i:]
-	}
-	moved := s.movedHosts(v)
-	for i := range moved {
-		moved[i] += port
-	}
-	return moved
-}
-
-// movedNamespacedHosts is movedHosts for namespacedHost.
-func (s *scope) movedNamespacedHosts(v string) []string {
-	ns, h, ok := strings.Cut(v, "/")
-	if !ok {
-		return s.movedHosts(v)
-	}
-	moved := s.movedHosts(h)
-	for i := range moved {
-		moved[i] = s.visibility(ns) + "/" + moved[i]
-	}
-	return moved
-}
-
-// mappedDomain returns where the part of h begins that a HostMapping replaces, and by
-// what. Without one it is the empty end.
-func (n *nameRules) mappedDomain(h string) (cut int, to string) {
-	for i := range n.hosts {
-		m := &n.hosts[i]
-		rest, ok := strings.CutSuffix(h, m.From)
-		if ok && (rest == "" || rest == "*" || rest[len(rest)-1] == '.') {
-			return len(rest), m.To
-		}
-	}
-	return len(h), ""
-}
-
-// serviceNamespace returns where the namespace is in the host of a Service:
-// NAME.NAMESPACE.svc.DOMAIN, where NAME may be that of a pod, with dots, or "*". When h is
-// no such host, it is the empty place at 0.
-func (n *nameRules) serviceNamespace(h string) (at, end int) {
-	if n.effects&effNamespaces == 0 {
-		return 0, 0
-	}
-	for _, d := range n.serviceDomains {
-		rest, ok := strings.CutSuffix(h, d)
-		if !ok {
-			continue
-		}
-		i := strings.LastIndexByte(rest, '.')
-		if i < 1 || strings.IndexByte(rest[i:], '*') >= 0 {
-			return 0, 0
-		}
-		return i + 1, len(rest)
-	}
-	return 0, 0
-}
-
-// hostPort maps a host that may have a port, or "*" for all ports.
-func (s *scope) hostPort(v string) string {
-	i := strings.LastIndexByte(v, ':')
-	if i < 0 || !isPort(v[i+1:]) {
-		return s.host(v)
-	}
-	if to := s.host(v[:i]); to != v[:i] {
-		return to + v[i:]
-	}
-	return v
-}
-
-func isPort(p string) bool {
-	if p == "*" {
-		return true
-	}
-	for i := range len(p) {
-		if p[i] < '0' || p[i] > '9' {
-			return false
-		}
-	}
-	return true
-}
-
-// namespacedHost maps "namespace/host", where the namespace may be ".", "*" or "~".
-func (s *scope) namespacedHost(v string) string {
-	ns, h, ok := strings.Cut(v, "/")
-	if !ok {
-		return s.host(v)
-	}
-	toNS, to := s.visibility(ns), s.host(h)
-	if toNS == ns && to == h {
-		return v
-	}
-	return toNS + "/" + to
-}
-
-// visibility maps a namespace for which ".", "*" and "~" may stand.
+// visibility maps a namespace, ".", "*" or "~".
 func (s *scope) visibility(v string) string {
 	switch v {
 	case ".", "*", "~":
@@ -296,9 +151,8 @@ func (s *scope) visibility(v string) string {
 	return s.namespace(v)
 }
 
-// namespacePattern maps a namespace that may have a wildcard. A pattern goes on to stand
-// for whatever namespace the rules leave in its reach; those that are mapped out of it are
-// in elsewhere.
+// namespacePattern maps a namespace that may have a wildcard. It also returns the namespaces
+// that the rules move out of the reach of the wildcard.
 func (s *scope) namespacePattern(v string) (to string, elsewhere []string) {
 	if strings.IndexByte(v, '*') < 0 {
 		return s.namespace(v), nil
@@ -319,7 +173,7 @@ func (s *scope) namespacePattern(v string) (to string, elsewhere []string) {
 }
 
 // principal maps the namespace in TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT, which may have a
-// wildcard at either end. The trust domain is left alone: it is no host.
+// wildcard at either end, as namespacePattern does. The trust domain stays: it is no host.
 func (s *scope) principal(v string) (to string, elsewhere []string) {
 	at := strings.Index(v, "/ns/") + len("/ns/")
 	if at < len("/ns/") {
@@ -347,8 +201,8 @@ func (s *scope) principal(v string) (to string, elsewhere []string) {
 	return head + toNS + tail, elsewhere
 }
 
-// serviceAccount maps the namespace in NAMESPACE/ACCOUNT. A bare account is of the
-// namespace of the config.
+// serviceAccount maps the namespace in NAMESPACE/ACCOUNT. A bare account has the namespace of
+// the resource.
 func (s *scope) serviceAccount(v string) string {
 	ns, account, ok := strings.Cut(v, "/")
 	if !ok {
@@ -361,8 +215,8 @@ func (s *scope) serviceAccount(v string) string {
 }
 
 // gateway maps a reference to an Istio Gateway in any form that istiod knows
-// (model.resolveGatewayName): NAME, NAMESPACE/NAME, ./NAME, and the old NAME.NAMESPACE with
-// anything behind it.
+// (model.resolveGatewayName): NAME, NAMESPACE/NAME, ./NAME, and the old NAME.NAMESPACE, also
+// with a suffix.
 func (s *scope) gateway(v string) string {
 	if v == "" || v == sidecarsGateway {
 		return v
@@ -387,47 +241,4 @@ func (s *scope) gateway(v string) string {
 		return v
 	}
 	return to + "." + toNS + tail
-}
-
-// url maps the host of a URL.
-func (s *scope) url(v string) string {
-	i := strings.Index(v, "://")
-	if i < 0 {
-		return v
-	}
-	at := i + len("://")
-	end := len(v)
-	if i := strings.IndexAny(v[at:], "/?#"); i >= 0 {
-		end = at + i
-	}
-	at += strings.LastIndexByte(v[at:end], '@') + 1
-	to := s.hostPort(v[at:end])
-	if to == v[at:end] {
-		return v
-	}
-	return v[:at] + to + v[end:]
-}
-
-// cluster maps the host in the name of an Envoy cluster, DIRECTION|PORT|SUBSET|HOST.
-func (s *scope) cluster(v string) string {
-	if strings.Count(v, "|") != 3 {
-		return v
-	}
-	i := strings.LastIndexByte(v, '|') + 1
-	if to := s.host(v[i:]); to != v[i:] {
-		return v[:i] + to
-	}
-	return v
-}
-
-// routeConfiguration maps the name of an Envoy route configuration: HOST:PORT of an
-// outbound one, https.PORT.PORTNAME.GATEWAY.NAMESPACE of a gateway
-// (model.ParseGatewayRDSRouteName).
-func (s *scope) routeConfiguration(v string) string {
-	if strings.HasPrefix(v, "https.") && strings.Count(v, ".") == 4 {
-		parts := strings.Split(v, ".")
-		parts[3], parts[4] = s.name(parts[3]), s.namespace(parts[4])
-		return strings.Join(parts, ".")
-	}
-	return s.hostPort(v)
 }

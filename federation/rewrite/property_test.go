@@ -311,7 +311,7 @@ func drawConfigs(t *rapid.T) []*mirror.Resource {
 // What resolved among the configs of a source resolves after the rewrite, and a second
 // rewrite of the same gives the same. Where short hosts are completed, that is so for an
 // istiod that has no domain for what it receives, too.
-func TestWhatResolvedGoesOnToResolve_C23(t *testing.T) {
+func TestReferencesThatResolveStillDoAfterRewriting_C23(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rules := drawRules(t)
 		domain := "cluster.local"

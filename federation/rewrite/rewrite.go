@@ -12,32 +12,28 @@ import (
 	"meshrelay/mirror"
 )
 
-// Rules says how the resources of one source are reshaped. The zero value changes
-// nothing.
+// Rules tell how to rewrite the resources of one source. The zero value changes nothing.
 //
-// The steps have one order, whatever the order of the fields:
+// The order of the steps is fixed:
 //
 //  1. the namespace, by Namespaces or else by NamespacePrefix;
 //  2. the name, by NamePrefix and NameSuffix;
-//  3. labels and annotations: those that name a namespace or a config follow, then Remove,
-//     then Set;
+//  3. labels and annotations: references in them follow, then Remove, then Set;
 //  4. exportTo, by ExportTo;
-//  5. what the body names: hosts, namespaces and configs follow steps 1 and 2 and Hosts;
+//  5. references in the body to hosts, namespaces and resources follow steps 1, 2 and Hosts;
 //  6. endpoints, by Endpoints.
 //
-// What a rule writes is meant as it stands: the values of ExportTo, of Set and of Endpoints
-// are not mapped again, and each reference is mapped once.
+// No value is mapped twice: ExportTo, Set and Endpoints are final, and each reference is
+// mapped once. A reference follows even if nothing relays the resource that it names.
+// fields.go and fields_struct.go list the references.
 //
-// The mapping is of names, not of meaning: a config of the source's root namespace that
-// lands in another namespace no longer applies to the whole mesh. To exempt a namespace
-// from NamespacePrefix, map it to itself.
+// The rules map names, not meaning: a resource of the source's root namespace that lands in
+// another namespace no longer applies to the whole mesh. To exempt a namespace from
+// NamespacePrefix, map it to itself.
 //
-// A reference follows whether or not what it refers to is relayed. What does not follow,
-// and why, is listed in leftAlone and in fields_struct.go.
-//
-// A MeshConfig is never touched: it describes the mesh of its source. GatewayClasses keep
-// their names: those are agreed upon with a controller, and istiod knows its own without
-// any config.
+// A MeshConfig is never rewritten: it describes the mesh of its source. GatewayClasses keep
+// their names: those are agreed upon with a controller, and istiod knows its own without any
+// resource.
 type Rules struct {
 	// Namespaces maps a namespace of the source to one here.
 	Namespaces map[string]string
@@ -51,36 +47,34 @@ type Rules struct {
 	// ExportTo, when not nil, replaces exportTo of ServiceEntry, VirtualService and
 	// DestinationRule.
 	ExportTo []string
-	// Hosts maps domains. Of several that fit, the longest From counts.
+	// Hosts maps domains. The longest From that fits counts.
 	Hosts []HostMapping
-	// CompleteShortHosts completes the hosts of VirtualServices and DestinationRules that have
-	// no dots, with the namespace that the resource has at the source and Domain, as istiod
-	// does with what it reads itself. Namespaces and Hosts then see the complete host.
+	// CompleteShortHosts completes hosts without dots in VirtualServices and DestinationRules
+	// by the namespace at the source and Domain, as istiod does with resources that it reads
+	// itself. Namespaces and Hosts then see the complete host.
 	CompleteShortHosts bool
-	// Endpoints is set on the endpoints of ServiceEntries, on WorkloadEntries and on the
-	// template of WorkloadGroups.
+	// Endpoints overrides the endpoints of ServiceEntries, WorkloadEntries and the templates of
+	// WorkloadGroups.
 	Endpoints Endpoints
-	// Domain is the cluster domain of the source, "cluster.local" when empty. It tells which
-	// hosts are those of Kubernetes Services and so contain a namespace, and what a short
-	// name stands for.
+	// Domain is the cluster domain of the source, "cluster.local" when empty. The hosts of
+	// Kubernetes Services end in it.
 	Domain string
 }
 
-// Edit says how a map of labels or annotations is changed. Remove comes before Set.
+// Edit changes a map of labels or annotations. Remove comes before Set.
 type Edit struct {
 	// Set adds keys or replaces their values.
 	Set map[string]string
-	// Remove lists keys or, when they end in "*", prefixes of keys.
+	// Remove lists keys or, with a "*" at the end, prefixes of keys.
 	Remove []string
 }
 
-// HostMapping moves a domain and all that is below it.
+// HostMapping moves a domain and everything below it.
 type HostMapping struct {
 	From, To string
 }
 
-// Endpoints says where endpoints are. Fields that are empty change nothing; the others replace
-// what an endpoint says of itself.
+// Endpoints overrides fields of endpoints. Empty fields change nothing.
 type Endpoints struct {
 	Network, Locality string
 	// Cluster is the value of the label topology.istio.io/cluster.
@@ -92,22 +86,22 @@ type Rewriter struct {
 	names               *nameRules
 	labels, annotations *editRules
 	exportTo            []string
-	stamp               Endpoints
+	endpoints           Endpoints
 	plans               map[mirror.Kind]*bodyPlan
 	identity            bool
 }
 
-// bodyPlan is what is to be done to the bodies of one kind.
+// bodyPlan tells how to rewrite the bodies of one kind.
 type bodyPlan struct {
-	fields   *messagePlan // protobuf kinds
-	paths    []pathPlan   // kinds whose body is a google.protobuf.Struct
-	exportTo bool
-	stamp    bool
-	// onlyShortHosts tells that nothing but the completion of short hosts can change a body.
+	fields    *messagePlan // of protobuf kinds
+	paths     []pathPlan   // of kinds whose body is a google.protobuf.Struct
+	exportTo  bool
+	endpoints bool
+	// onlyShortHosts tells that only the completion of short hosts can change a body.
 	onlyShortHosts bool
 }
 
-// New compiles a Rules. Its error has a *federation.RuleError for each rule that is wrong.
+// New compiles rules. Its error has a *federation.RuleError for each wrong rule.
 func New(rules Rules) (*Rewriter, error) {
 	if err := rules.validate(); err != nil {
 		return nil, err
@@ -117,7 +111,7 @@ func New(rules Rules) (*Rewriter, error) {
 		labels:      newEditRules(rules.Labels),
 		annotations: newEditRules(rules.Annotations),
 		exportTo:    slices.Clone(rules.ExportTo),
-		stamp:       rules.Endpoints,
+		endpoints:   rules.Endpoints,
 		plans:       map[mirror.Kind]*bodyPlan{},
 	}
 	if rules.ExportTo != nil && w.exportTo == nil {
@@ -133,9 +127,9 @@ func New(rules Rules) (*Rewriter, error) {
 	return w, nil
 }
 
-// plan returns nil when no rule can touch a body of the kind.
+// plan returns nil when no rule can change a body of the kind.
 func (w *Rewriter) plan(c *planner, info *mirror.KindInfo) *bodyPlan {
-	if info.Kind == mirror.MeshConfig {
+	if info.Kind.Bare() {
 		return nil
 	}
 	p := &bodyPlan{}
@@ -145,22 +139,19 @@ func (w *Rewriter) plan(c *planner, info *mirror.KindInfo) *bodyPlan {
 	} else {
 		p.fields = c.message(body.ProtoReflect().Descriptor())
 		p.exportTo = w.exportTo != nil && exportToOf(body) != nil
-		p.stamp = w.stamp != Endpoints{} && hasEndpoints(body)
+		_, endpoints := endpointsOf(body)
+		p.endpoints = w.endpoints != Endpoints{} && endpoints
 	}
-	if p.fields == nil && p.paths == nil && !p.exportTo && !p.stamp {
+	if p.fields == nil && p.paths == nil && !p.exportTo && !p.endpoints {
 		return nil
 	}
-	p.onlyShortHosts = p.fields != nil && w.names.effects == effShortHosts && !p.exportTo && !p.stamp
+	p.onlyShortHosts = p.fields != nil && w.names.effects == effShortHosts && !p.exportTo && !p.endpoints
 	return p
 }
 
-// Touches reports whether these rules can change bodies of the kind. Others pass byte by
-// byte, as does a body that nothing of it changes.
-func (w *Rewriter) Touches(kind mirror.Kind) bool { return w.plans[kind] != nil }
-
-// Key returns where a key of the source lands.
+// Key returns the key here of a key at the source.
 func (w *Rewriter) Key(k mirror.Key) mirror.Key {
-	if k.Kind == mirror.MeshConfig {
+	if k.Kind.Bare() {
 		return k
 	}
 	k.Namespace = w.names.namespace(k.Namespace)
@@ -170,15 +161,14 @@ func (w *Rewriter) Key(k mirror.Key) mirror.Key {
 	return k
 }
 
-// renamed reports whether the configs of a kind get the prefix and suffix of names.
+// renamed reports whether resources of a kind get the prefix and suffix of names.
 func renamed(kind mirror.Kind) bool { return kind != gatewayClass }
 
-// Rewrite returns the resource as the rules want it, and r itself when they change nothing.
-// It depends on nothing but its argument. Source, cluster, the source's version and the
-// creation time are kept.
+// Rewrite returns the rewritten resource, and r itself when the rules change nothing. It is a
+// pure function. It keeps source, cluster, the source's version and the creation time.
 func (w *Rewriter) Rewrite(r *mirror.Resource) (*mirror.Resource, error) {
 	kind := r.Kind()
-	if w.identity || kind == mirror.MeshConfig {
+	if w.identity || kind.Bare() {
 		return r, nil
 	}
 	from := r.Key()
@@ -192,7 +182,7 @@ func (w *Rewriter) Rewrite(r *mirror.Resource) (*mirror.Resource, error) {
 		return nil, fmt.Errorf("rewrite %s: %w", from, err)
 	}
 	if key == from && body == nil && w.labels == nil && w.annotations.idle(r) && w.names.effects&(effNamespaces|effNames) == 0 {
-		return r, nil // not even a label can refer to what is mapped
+		return r, nil // no label can hold a mapped name
 	}
 
 	spec := r.Spec()
@@ -217,8 +207,7 @@ func (w *Rewriter) Rewrite(r *mirror.Resource) (*mirror.Resource, error) {
 	return out, nil
 }
 
-// checkKey refuses names that Kubernetes would refuse. What the source itself chose is not
-// questioned.
+// checkKey refuses names that Kubernetes would refuse, but not the names of the source itself.
 func (w *Rewriter) checkKey(from, to mirror.Key) error {
 	if from.Namespace != to.Namespace && len(to.Namespace) > maxLabel {
 		return fmt.Errorf("metadata.namespace: %q is longer than %d characters", to.Namespace, maxLabel)
@@ -262,7 +251,7 @@ func (w *Rewriter) value(s *scope, plan *bodyPlan, key mirror.Key, value []byte)
 			return nil, fmt.Errorf("body does not decode: %w", err)
 		}
 	}
-	if plan.paths != nil || plan.exportTo || plan.stamp {
+	if plan.paths != nil || plan.exportTo || plan.endpoints {
 		m, err := decode(key.Kind, out)
 		if err != nil {
 			return nil, err
@@ -274,8 +263,8 @@ func (w *Rewriter) value(s *scope, plan *bodyPlan, key mirror.Key, value []byte)
 		if plan.paths != nil {
 			changed = applyPaths(s, plan.paths, m.(*structpb.Struct)) || changed
 		}
-		if plan.stamp {
-			changed = w.stamp.apply(m) || changed
+		if plan.endpoints {
+			changed = w.endpoints.apply(m) || changed
 		}
 		if changed {
 			if out, err = encode(m); err != nil {
@@ -306,7 +295,7 @@ func encode(m proto.Message) ([]byte, error) {
 	return b, nil
 }
 
-// irregular rewrites a body after encoding it as everybody does.
+// irregular rewrites a body that must first be encoded in the usual form.
 func (w *Rewriter) irregular(s *scope, plan *bodyPlan, key mirror.Key, value []byte) ([]byte, error) {
 	m, err := decode(key.Kind, value)
 	if err != nil {

@@ -14,9 +14,9 @@ import (
 	"meshrelay/mirror"
 )
 
-// This file completes short hosts (PROTOCOL C23). An istiod completes them with the
-// namespace of the config and its cluster domain, but for configs that it receives over MCP
-// it has no domain: what leaves here must be complete.
+// This file completes short hosts (PROTOCOL C23). An istiod completes them with the namespace of
+// the resource and its cluster domain, but has no domain for resources that it receives over
+// MCP: the relay must send complete hosts.
 
 const (
 	// routeSemantics is the annotation of a VirtualService that an istiod made of routes of
@@ -39,9 +39,8 @@ func isShort(h string) bool {
 	return err != nil
 }
 
-// shortHost maps a host that istiod completes when it is a name without dots. The rules see
-// the complete one. Where short hosts are kept, it stays short if what a reader completes it
-// to is what it should be.
+// shortHost maps a host that istiod completes when it has no dots. The rules see the complete
+// host. Without CompleteShortHosts, it stays short if clients complete it to the same host.
 func (s *scope) shortHost(h string) string {
 	if s.here == "" || !isShort(h) {
 		return s.host(h)
@@ -53,8 +52,8 @@ func (s *scope) shortHost(h string) string {
 	return to
 }
 
-// virtualServiceHost maps a host of a VirtualService. A short one that a wildcard beside it
-// covers when it is complete becomes that wildcard, which is listed once: istiod takes no
+// virtualServiceHost maps a host of a VirtualService. A short host that a wildcard of the same
+// VirtualService covers when it is complete becomes that wildcard: istiod refuses a
 // VirtualService where one host covers another.
 func (s *scope) virtualServiceHost(h string) string {
 	to := s.shortHost(h)
@@ -73,9 +72,9 @@ func (s *scope) virtualServiceHost(h string) string {
 	return to
 }
 
-// sniHost maps the server name in a match of a VirtualService. istiod does not complete it,
-// but refuses it unless a host of the VirtualService covers it, so it follows those. The
-// host "*" covers what is short, too.
+// sniHost maps the server name in a match of a VirtualService. istiod does not complete it, but
+// refuses it unless a host of the VirtualService covers it, so it follows those hosts. The host
+// "*" also covers short names.
 func (s *scope) sniHost(h string) string {
 	if isShort(h) {
 		c := wire.Fields(s.body)
@@ -96,16 +95,15 @@ func (w *Rewriter) completesIn(r *mirror.Resource, kind mirror.Kind) bool {
 	return r.Metadata().Annotations[routeSemantics] != gatewaySemantic
 }
 
-// mayHaveShortHost reports whether a host that the plan reaches has no dots. It allocates
-// nothing.
+// mayHaveShortHost reports whether the plan reaches a host without dots. It allocates nothing.
 func (p *messagePlan) mayHaveShortHost(m wireMessage) bool {
 	return p.anyText(m, func(v []byte) bool {
 		return len(v) > 0 && bytes.IndexByte(v, '.') < 0 && string(v) != "*"
 	})
 }
 
-// anyText reports whether f is true for a string that the plan reaches. A message that does
-// not parse has one: apply reports what is wrong with it.
+// anyText reports whether the plan reaches a string for which f is true. It is true for a
+// message that does not parse: apply reports the error.
 func (p *messagePlan) anyText(m wireMessage, f func([]byte) bool) bool {
 	c := wire.Fields(m)
 	for c.Next() {
@@ -122,8 +120,8 @@ func (p *messagePlan) anyText(m wireMessage, f func([]byte) bool) bool {
 	return c.Err() != nil
 }
 
-// ShortHosts returns the short hosts in a resource that CompleteShortHosts is for, in their
-// order, each once.
+// ShortHosts returns the hosts of a resource that CompleteShortHosts completes, in their order,
+// each once.
 func ShortHosts(r *mirror.Resource) (hosts []string) {
 	info, ok := mirror.LookupKind(r.Kind())
 	if !ok || r.Namespace() == "" {

@@ -92,7 +92,7 @@ func TestShortHostsAreCompletedInEveryField_C23(t *testing.T) {
 	}
 }
 
-func TestWhatIstiodDoesNotCompleteStaysTheVeryBytes_C23(t *testing.T) {
+func TestHostsThatIstiodDoesNotCompleteKeepTheirBytes_C23(t *testing.T) {
 	w := mustRewriter(t, completeShortHosts)
 	for _, tt := range []struct{ name, kind, full, body string }{
 		{"full names", "vs", "shop/r", `{"hosts": ["reviews.shop.svc.cluster.local", "*.corp"], "http": [{"route": [{"destination": {"host": "reviews.shop"}}]}]}`},

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// ruleMistakes collects what is wrong with rules.
+// ruleMistakes collects the mistakes in rules.
 type ruleMistakes struct{ all *multierror.Error }
 
 func (m *ruleMistakes) add(err error, field string, args ...any) {
@@ -22,14 +22,14 @@ func (m *ruleMistakes) add(err error, field string, args ...any) {
 	}
 }
 
-// validate reports all rules that are wrong, each as a *federation.RuleError.
+// validate reports each wrong rule as a *federation.RuleError.
 func (r *Rules) validate() error {
 	m := &ruleMistakes{}
 	for _, from := range slices.Sorted(maps.Keys(r.Namespaces)) {
 		m.add(notLabel(from), "namespaces[%s]", from)
 		m.add(notLabel(r.Namespaces[from]), "namespaces[%s]", from)
 	}
-	// What goes around a name must make a label with anything between.
+	// A prefix or suffix must make a label with any name.
 	m.add(notLabel(r.NamespacePrefix+"x"), "namespacePrefix")
 	m.add(notLabel(r.NamePrefix+"x"), "namePrefix")
 	m.add(notLabel("x"+r.NameSuffix), "nameSuffix")
@@ -85,7 +85,7 @@ func (t Endpoints) validate(m *ruleMistakes) {
 func notLabel(v string) error  { return wrong(v, validation.IsDNS1123Label(v)) }
 func notDomain(v string) error { return wrong(v, validation.IsDNS1123Subdomain(v)) }
 
-// wrong makes an error of what the validations of Kubernetes say of a value.
+// wrong makes an error of the messages of a Kubernetes validation.
 func wrong(v string, messages []string) error {
 	if len(messages) == 0 {
 		return nil

@@ -27,18 +27,16 @@ const (
 	maxLocality = 253
 )
 
-// WithEndpoints returns r, which IsSynthetic, with the endpoints that its clusters have, by
-// port of the service. network is the network from which they are reachable: that of those
-// who will use them, for an istiod that was asked on their behalf answers with its gateways
-// where they could not go themselves.
+// WithEndpoints returns r, which IsSynthetic, with the endpoints of its clusters, by port of the
+// service. network is the clients' network: an istiod answers with its gateways in the place of
+// endpoints that the clients can not reach.
 //
-// What a ServiceEntry can not say is left out. Endpoints that are not healthy, and those
-// without an IP address. Ports that nobody serves, while others are served; and addresses
-// that do not serve all the others: an endpoint of a ServiceEntry serves each port, at the
-// service's own number when it says nothing else.
+// It leaves out what a ServiceEntry can not express: unhealthy endpoints, endpoints without an
+// IP address, ports without endpoints while others have some, and addresses that do not serve
+// all the remaining ports, because an endpoint of a ServiceEntry serves each port.
 //
-// The result depends on what the clusters say, not on its order. Its resolution is STATIC,
-// with no endpoints too. The error is ErrUnreachable as for Gateways.Reach.
+// The result does not depend on the order of endpoints. Its resolution is always STATIC. The
+// error is ErrUnreachable as for WithGateways.
 func WithEndpoints(r *mirror.Resource, byPort Assignments, network string) (*mirror.Resource, error) {
 	se, err := syntheticService(r)
 	if err != nil {
@@ -46,7 +44,7 @@ func WithEndpoints(r *mirror.Resource, byPort Assignments, network string) (*mir
 	}
 	se.Resolution = networking.ServiceEntry_STATIC
 	places := gather(se.Ports, byPort)
-	served := settlePorts(places, len(se.Ports))
+	served := choosePorts(places, len(se.Ports))
 	if len(served) > 0 {
 		se.Ports = pick(se.Ports, served)
 		se.Endpoints = make([]*networking.WorkloadEntry, 0, len(places))
@@ -56,13 +54,13 @@ func WithEndpoints(r *mirror.Resource, byPort Assignments, network string) (*mir
 			}
 		}
 	}
-	return withService(r, se)
+	return r.WithBody(se)
 }
 
 // Assignments are the endpoints of a service, by port.
 type Assignments = map[uint32]*endpointv3.ClusterLoadAssignment
 
-// endpoint is one of a cluster.
+// endpoint is one endpoint of a cluster.
 type endpoint struct {
 	addr     netip.Addr
 	locality string
@@ -72,14 +70,14 @@ type endpoint struct {
 	workload string
 }
 
-// place is where the ports of a service are served: an address in a locality. nth tells
-// those apart that have several ports for one of the service's, as pods on the network of
-// one host may.
+// place is an address in a locality that serves ports of a service. nth numbers the places of an
+// address that serves a port of the service on several ports, as pods on the network of one
+// host may.
 type place struct {
 	addr     netip.Addr
 	locality string
 	nth      int
-	ports    []uint32 // by port of the service; 0 when it is not served
+	ports    []uint32 // by port of the service; 0 for none
 	weight   uint32
 	tls      bool
 	workload string
@@ -109,8 +107,8 @@ func gather(ports []*networking.ServicePort, byPort Assignments) []*place {
 				places = append(places, p)
 			}
 			p.ports[i] = e.port
-			// They differ between ports when a policy is about one of them, and an endpoint of
-			// a ServiceEntry has one for all: rather mTLS in vain than plaintext in its stead.
+			// A policy for one port makes the modes differ, and an endpoint of a ServiceEntry has
+			// one mode for all ports: mTLS that fails is better than plaintext.
 			p.tls = p.tls || e.tls
 			p.weight = max(p.weight, e.weight)
 		}
@@ -121,7 +119,7 @@ func gather(ports []*networking.ServicePort, byPort Assignments) []*place {
 	return places
 }
 
-// endpointsOf returns the endpoints of a cluster that a ServiceEntry can have, sorted, each
+// endpointsOf returns the endpoints of a cluster that a ServiceEntry can express, sorted, each
 // once.
 func endpointsOf(cla *endpointv3.ClusterLoadAssignment) []endpoint {
 	n := 0
@@ -160,7 +158,7 @@ func endpointOf(lb *endpointv3.LbEndpoint) (endpoint, bool) {
 	default:
 		return endpoint{}, false
 	}
-	// A pipe or an internal address is of use to the proxy alone that is told of it.
+	// Only the proxy itself can use a pipe or an internal address.
 	socket := lb.GetEndpoint().GetAddress().GetSocketAddress()
 	port := socket.GetPortValue()
 	addr, err := netip.ParseAddr(socket.GetAddress())
@@ -176,8 +174,7 @@ func endpointOf(lb *endpointv3.LbEndpoint) (endpoint, bool) {
 	}, true
 }
 
-// localityOf returns region/zone/subzone as istiods spell it; empty when it can not be
-// spelled so.
+// localityOf returns region/zone/subzone, empty when it has no such form.
 func localityOf(l *corev3.Locality) string {
 	parts := []string{l.GetRegion(), l.GetZone(), l.GetSubZone()}
 	for len(parts) > 0 && parts[len(parts)-1] == "" {
@@ -200,10 +197,10 @@ func soundLocality(parts []string) bool {
 	return len(parts) > 0 && len(parts) <= 3 && size <= maxLocality+1
 }
 
-// settlePorts returns the indexes of n ports that the endpoints of the service shall serve:
-// those that anybody serves, if there is a place that serves all of these. If there is
-// none, the ports that the fewest places serve are given up, one by one.
-func settlePorts(places []*place, n int) []int {
+// choosePorts returns the indexes of the ports, of n, that all endpoints will serve: every port
+// with a place, if one place serves all of them. Otherwise it drops the port with the fewest
+// places, until one does.
+func choosePorts(places []*place, n int) []int {
 	count := make([]int, n)
 	for _, p := range places {
 		for i, port := range p.ports {
@@ -242,7 +239,7 @@ func (p *place) serves(ports []int) bool {
 	return !slices.ContainsFunc(ports, func(i int) bool { return p.ports[i] == 0 })
 }
 
-// entry returns the endpoint of a ServiceEntry with these ports, which have these indexes.
+// entry returns the endpoint for ports, whose indexes are served.
 func (p *place) entry(ports []*networking.ServicePort, served []int, network string) *networking.WorkloadEntry {
 	e := &networking.WorkloadEntry{
 		Address: p.addr.String(), Ports: make(map[string]uint32, len(ports)), Network: network, Locality: p.locality,
@@ -257,7 +254,7 @@ func (p *place) entry(ports []*networking.ServicePort, served []int, network str
 	return e
 }
 
-// labelsOf returns what an endpoint's metadata says of the workload:
+// labelsOf returns the labels for the workload in an endpoint's metadata,
 // "name;namespace;canonical name;canonical revision;cluster".
 func labelsOf(workload string, tls bool) map[string]string {
 	labels := make(map[string]string, 4)

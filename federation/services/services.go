@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/anypb"
 	networking "istio.io/api/networking/v1alpha3"
 
 	"meshrelay/federation"
@@ -21,11 +20,11 @@ import (
 )
 
 const (
-	// syntheticPrefix begins the name of what an istiod makes of a Kubernetes service
-	// (istio pilot/pkg/serviceregistry/serviceentry/conversion.go ServiceToServiceEntry).
+	// syntheticPrefix begins the names of the ServiceEntries that an istiod makes of Kubernetes
+	// services (istio pilot/pkg/serviceregistry/serviceentry/conversion.go ServiceToServiceEntry).
 	syntheticPrefix = "synthetic-"
-	// gatewayPort is where an east-west gateway takes mTLS for all services, and passes it
-	// on by SNI.
+	// gatewayPort is the port on which an east-west gateway accepts mTLS for all services, and
+	// forwards it by SNI.
 	gatewayPort = 15443
 	// tlsModeLabel makes clients use mTLS towards an endpoint.
 	tlsModeLabel = "security.istio.io/tlsMode"
@@ -34,13 +33,11 @@ const (
 	maxPort = 1<<16 - 1
 )
 
-// ErrUnreachable is why a service can not be made reachable from other clusters, whatever
-// its endpoints.
+// ErrUnreachable tells that a service can not be reached from other clusters, with any endpoints.
 var ErrUnreachable = errors.New("not reachable from other clusters")
 
-// IsSynthetic reports whether an istiod made a ServiceEntry of a Kubernetes service: one
-// that is named synthetic-* and has no endpoints. With endpoints, a relay has made it
-// reachable.
+// IsSynthetic reports whether r is a ServiceEntry that an istiod made of a Kubernetes service: its
+// name begins with synthetic- and it has no endpoints. A relay adds endpoints.
 func IsSynthetic(r *mirror.Resource) bool {
 	if r.Kind() != federation.ServiceEntry || !strings.HasPrefix(r.Key().Name, syntheticPrefix) {
 		return false
@@ -59,8 +56,8 @@ func IsSynthetic(r *mirror.Resource) bool {
 type Gateways struct {
 	// Addresses are IP addresses or DNS names, with a port where that is not 15443.
 	Addresses []string
-	// Network is the network behind the gateways. An istiod that knows gateways of that
-	// network itself uses those instead.
+	// Network is the network behind the gateways. An istiod that knows gateways of that network
+	// uses its own.
 	Network string
 	// Locality is region/zone/subzone, or empty.
 	Locality string
@@ -73,7 +70,7 @@ type gateway struct {
 	dns  bool
 }
 
-// Check returns what is wrong with the gateways.
+// Check returns the first mistake in the gateways.
 func (g Gateways) Check() error {
 	_, err := g.parse()
 	return err
@@ -119,11 +116,11 @@ func parseGateway(text string) (gateway, bool) {
 
 func usableAddr(a netip.Addr) bool { return a.IsValid() && !a.IsUnspecified() && a.Zone() == "" }
 
-// Reach returns r, which IsSynthetic, with the gateways as its endpoints. Clients then use
-// mTLS with the SNI outbound_.80_._.host, by which the gateway knows where to: the label
-// does that, and that the service is one of the mesh. The error is ErrUnreachable for what
-// no gateway passes on: UDP, and services outside of the mesh.
-func (g Gateways) Reach(r *mirror.Resource) (*mirror.Resource, error) {
+// WithGateways returns r, which IsSynthetic, with the gateways as its endpoints. A label makes
+// clients use mTLS with the SNI outbound_.80_._.host, by which the gateway finds the service.
+// The error is ErrUnreachable for services that no gateway forwards to: UDP, and services
+// outside of the mesh.
+func WithGateways(r *mirror.Resource, g Gateways) (*mirror.Resource, error) {
 	gateways, err := g.parse()
 	if err != nil {
 		return nil, err
@@ -147,10 +144,10 @@ func (g Gateways) Reach(r *mirror.Resource) (*mirror.Resource, error) {
 		se.Endpoints = append(se.Endpoints, e)
 	}
 	if se.Resolution == networking.ServiceEntry_DNS {
-		// Validation takes networks with STATIC and NONE only.
+		// Validation accepts networks with STATIC and NONE only.
 		se.Addresses = slices.DeleteFunc(se.Addresses, func(a string) bool { return strings.Contains(a, "/") })
 	}
-	return withService(r, se)
+	return r.WithBody(se)
 }
 
 // Cluster is an Envoy cluster of a service.
@@ -161,8 +158,8 @@ type Cluster struct {
 	Name string
 }
 
-// Clusters returns the clusters whose endpoints are those of r, which IsSynthetic, one for
-// each port. The error is ErrUnreachable as for Gateways.Reach.
+// Clusters returns the clusters with the endpoints of r, which IsSynthetic, one for each port.
+// The error is ErrUnreachable as for WithGateways.
 func Clusters(r *mirror.Resource) ([]Cluster, error) {
 	se, err := syntheticService(r)
 	if err != nil {
@@ -175,10 +172,9 @@ func Clusters(r *mirror.Resource) ([]Cluster, error) {
 	return all, nil
 }
 
-// syntheticService returns the service of a synthetic ServiceEntry in a form that takes
-// endpoints, and that istiod's validation (istio pkg/config/validation/validation.go
-// ValidateServiceEntry) accepts: what the api generator makes of some services, it does
-// not.
+// syntheticService returns the service of a synthetic ServiceEntry in a form that can have
+// endpoints and passes istiod's validation (istio pkg/config/validation/validation.go
+// ValidateServiceEntry). Some ServiceEntries of the api generator do not pass.
 func syntheticService(r *mirror.Resource) (*networking.ServiceEntry, error) {
 	if !IsSynthetic(r) {
 		return nil, fmt.Errorf("%s: not made of a Kubernetes service", r.Key())
@@ -200,20 +196,20 @@ func normalize(se *networking.ServiceEntry, namespace string) error {
 	case !isFQDN(se.Hosts[0]):
 		return fmt.Errorf("host %q is no domain name", text.Abbreviate(se.Hosts[0]))
 	case se.Location == networking.ServiceEntry_MESH_EXTERNAL:
-		// An alias of another name. Gateways know no clusters of such services (istio
-		// pilot/pkg/networking/core/cluster.go buildOutboundSniDnatClusters), and they have
-		// no endpoints to ask for.
+		// It is an alias of another name. Gateways have no clusters for such services (istio
+		// pilot/pkg/networking/core/cluster.go buildOutboundSniDnatClusters), and istiods no
+		// endpoints.
 		return fmt.Errorf("%w: it is of type ExternalName", ErrUnreachable)
 	}
 	se.Location = networking.ServiceEntry_MESH_INTERNAL
-	// Endpoints and a selector exclude each other, and it would select workloads of the
-	// consumers' cluster.
+	// Endpoints and a selector exclude each other, and a selector would select workloads of the
+	// clients' cluster.
 	se.WorkloadSelector = nil
 	if err := normalizePorts(se); err != nil {
 		return err
 	}
-	// A headless service comes with the address 0.0.0.0, which stands for none. With none,
-	// newer consumers give it an address of their own.
+	// A headless service has the address 0.0.0.0, which stands for none. Newer clients give a
+	// service without an address one of their own.
 	se.Addresses = slices.DeleteFunc(se.Addresses, func(text string) bool {
 		if strings.Contains(text, "/") {
 			_, err := netip.ParsePrefix(text)
@@ -225,14 +221,14 @@ func normalize(se *networking.ServiceEntry, namespace string) error {
 	return normalizeExportTo(se, namespace)
 }
 
-// normalizePorts leaves out what is not proxied, and names what has no name: the port of a
-// Kubernetes service that has one port need not have one.
+// normalizePorts drops ports that Envoy does not proxy, and names unnamed ones: the only port of
+// a Kubernetes service needs no name.
 func normalizePorts(se *networking.ServiceEntry) error {
 	names, numbers := map[string]bool{}, map[uint32]bool{}
 	ports := se.Ports[:0]
 	for _, p := range se.Ports {
-		// istiods make no clusters for UDP (cluster.go buildOutboundClusters), and a number
-		// may be of a TCP port and a UDP port: validation refuses that.
+		// istiods make no clusters for UDP (cluster.go buildOutboundClusters), and validation
+		// refuses a number of both a TCP port and a UDP port.
 		if strings.EqualFold(p.Protocol, "UDP") || numbers[p.Number] {
 			continue
 		}
@@ -245,9 +241,9 @@ func normalizePorts(se *networking.ServiceEntry) error {
 			}
 		}
 		if !protocols[strings.ToLower(p.Protocol)] {
-			p.Protocol = "" // to be found out by the proxy; the generator says "UnsupportedProtocol"
+			p.Protocol = "" // the proxy detects it; the generator writes "UnsupportedProtocol"
 		}
-		p.TargetPort = 0 // endpoints say their ports themselves
+		p.TargetPort = 0 // the endpoints have the ports
 		names[p.Name], numbers[p.Number] = true, true
 		ports = append(ports, p)
 	}
@@ -257,21 +253,20 @@ func normalizePorts(se *networking.ServiceEntry) error {
 	return nil
 }
 
-// protocols are those that validation knows (istio pkg/config/protocol/instance.go Parse).
+// protocols are the protocols that validation knows (istio pkg/config/protocol/instance.go Parse).
 var protocols = map[string]bool{
 	"tcp": true, "udp": true, "grpc": true, "grpc-web": true, "http": true, "http_proxy": true,
 	"http2": true, "https": true, "tls": true, "mongo": true, "redis": true, "mysql": true,
 }
 
-// normalizeExportTo sorts what the generator takes from a map, and so gives a random order,
-// and leaves out what says nothing more. What would make the service visible to more
-// namespaces is an error.
+// normalizeExportTo sorts exportTo, which the generator writes in random order, and drops
+// redundant elements. It never makes the service visible to more namespaces: that is an error.
 func normalizeExportTo(se *networking.ServiceEntry, namespace string) error {
 	if len(se.ExportTo) == 0 {
 		return nil
 	}
 	for i, to := range se.ExportTo {
-		// The annotation is split at commas only (istio pilot/pkg/serviceregistry/kube
+		// istiod splits the annotation at commas only (istio pilot/pkg/serviceregistry/kube
 		// ConvertService).
 		if to = strings.TrimSpace(to); to == namespace {
 			to = "."
@@ -292,29 +287,18 @@ func normalizeExportTo(se *networking.ServiceEntry, namespace string) error {
 	return nil
 }
 
-// withService returns r with another body.
-func withService(r *mirror.Resource, se *networking.ServiceEntry) (*mirror.Resource, error) {
-	spec := r.Spec()
-	value, err := proto.MarshalOptions{Deterministic: true}.Marshal(se)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", r.Key(), err)
-	}
-	spec.Body = &anypb.Any{TypeUrl: spec.Body.GetTypeUrl(), Value: value}
-	return mirror.New(spec)
-}
-
 // isDNSLabel is validation's notion of a DNS label, which allows capitals (istio
 // pkg/config/labels/instance.go).
 func isDNSLabel(s string) bool {
 	return len(s) <= 63 && isQualified(s, "-")
 }
 
-// isLabelValue reports whether s may be the value of a Kubernetes label, and is not empty.
+// isLabelValue reports whether s is a valid value of a Kubernetes label, and not empty.
 func isLabelValue(s string) bool {
 	return len(s) <= 63 && isQualified(s, "-_.")
 }
 
-// isQualified reports whether s is of letters, digits and, but for its ends, of inner.
+// isQualified reports whether s consists of letters, digits and, except at its ends, inner.
 func isQualified(s, inner string) bool {
 	for i := range len(s) {
 		switch c := s[i]; {

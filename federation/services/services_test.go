@@ -241,7 +241,7 @@ func TestSyntheticIsWhatHasTheNameAndNoEndpoints_C9(t *testing.T) {
 func TestGatewaysStandForTheEndpoints(t *testing.T) {
 	g := Gateways{Addresses: []string{"34.0.0.2", "34.0.0.1:31443", "34.0.0.2:15443"}, Network: "net-east", Locality: "eu/eu-1"}
 	r := synthetic(t, nil)
-	out, err := g.Reach(r)
+	out, err := WithGateways(r, g)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -263,7 +263,7 @@ func TestGatewaysStandForTheEndpoints(t *testing.T) {
 	if out.Key() != r.Key() || out.Source() != "east" || out.Cluster() != "east" || out.Metadata().Labels["team"] != "a" || IsSynthetic(out) {
 		t.Errorf("it is %s of %s in %s with %v", out.Key(), out.Source(), out.Cluster(), out.Metadata())
 	}
-	again, err := Gateways{Addresses: []string{"34.0.0.1:31443", "34.0.0.2"}, Network: "net-east", Locality: "eu/eu-1"}.Reach(r)
+	again, err := WithGateways(r, Gateways{Addresses: []string{"34.0.0.1:31443", "34.0.0.2"}, Network: "net-east", Locality: "eu/eu-1"})
 	if err != nil || !again.Equal(out) {
 		t.Errorf("the same gateways in another order give another resource: %v", err)
 	}
@@ -271,7 +271,7 @@ func TestGatewaysStandForTheEndpoints(t *testing.T) {
 
 func TestGatewaysMayBeDNSNames(t *testing.T) {
 	r := synthetic(t, func(se *networking.ServiceEntry) { se.Addresses = []string{"10.96.0.7", "10.97.0.0/24"} })
-	out, err := Gateways{Addresses: []string{"gw.east.example", "[2001:db8::1]:15443", "2001:db8::2"}}.Reach(r)
+	out, err := WithGateways(r, Gateways{Addresses: []string{"gw.east.example", "[2001:db8::1]:15443", "2001:db8::2"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -306,7 +306,7 @@ func TestGatewaysThatAreNoneAreErrors(t *testing.T) {
 	}
 }
 
-func TestWhatGeneratorsMakeIsBroughtIntoAFormThatValidates_S12(t *testing.T) {
+func TestGeneratedServicesAreNormalizedToValidate_S12(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		change func(*networking.ServiceEntry)
@@ -337,7 +337,7 @@ func TestWhatGeneratorsMakeIsBroughtIntoAFormThatValidates_S12(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			r := synthetic(t, tc.change)
-			out, err := Gateways{Addresses: []string{"34.0.0.1"}}.Reach(r)
+			out, err := WithGateways(r, Gateways{Addresses: []string{"34.0.0.1"}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -362,7 +362,7 @@ func TestWhatGeneratorsMakeIsBroughtIntoAFormThatValidates_S12(t *testing.T) {
 	}
 }
 
-func TestWhatCanNotBeReachedIsAnError(t *testing.T) {
+func TestUnreachableServicesAreErrors(t *testing.T) {
 	for _, tc := range []struct {
 		name        string
 		change      func(*networking.ServiceEntry)
@@ -388,7 +388,7 @@ func TestWhatCanNotBeReachedIsAnError(t *testing.T) {
 					t.Errorf("error %v, want %q", err, tc.want)
 				}
 			}
-			_, err := Gateways{Addresses: []string{"34.0.0.1"}}.Reach(r)
+			_, err := WithGateways(r, Gateways{Addresses: []string{"34.0.0.1"}})
 			check(err)
 			_, err = WithEndpoints(r, nil, "")
 			check(err)
@@ -476,7 +476,7 @@ func TestEndpointsOfAllPortsAreFoldedByAddress(t *testing.T) {
 	}
 }
 
-func TestLabelsSayWhatTheMetadataSays(t *testing.T) {
+func TestLabelsAreThoseOfTheEndpointsMetadata(t *testing.T) {
 	for workload, want := range map[string]string{
 		"db-v1;shop;db;v1;east":      "canonical-name=db canonical-revision=v1 cluster=east",
 		";;;;":                       "",
@@ -582,7 +582,7 @@ func FuzzWithEndpoints(f *testing.F) {
 			if out, err := WithEndpoints(r, all, "net"); err == nil {
 				sound(t, out)
 			}
-			if out, err := (Gateways{Addresses: []string{"34.0.0.1", "gw.example"}}).Reach(r); err == nil {
+			if out, err := WithGateways(r, Gateways{Addresses: []string{"34.0.0.1", "gw.example"}}); err == nil {
 				sound(t, out)
 			}
 		}

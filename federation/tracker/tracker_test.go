@@ -79,12 +79,9 @@ func TestPanicOverAConfigIsCountedAndNoMore(t *testing.T) {
 	if err := a.RegisterEventHandler(mirror.Kind{}, func(_, _ *mirror.Resource, _ mirror.Event) { done <- struct{}{} }); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.SetSources([]mirror.Source{{Name: "east", Cache: store}}); err != nil {
-		t.Fatal(err)
-	}
+	a.SetSources([]mirror.Source{{Name: "east", Store: store}})
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	running.Go(func() { _ = store.Run(ctx) })
 	running.Go(func() { _ = a.Run(ctx) })
 	for _, namespace := range []string{"a", "b", "c"} {
 		store.Put(claim(t, federation.ServiceEntry, namespace, &networking.ServiceEntry{Hosts: []string{"db.example"}}))

@@ -197,7 +197,7 @@ func Conflicts(w io.Writer, all admin.Conflicts, now time.Time) error {
 		rows := [][]string{{"KIND", "NAMESPACE", "NAME", "SERVED FROM", "UNITED", "NOT SERVED", "SINCE", "REASON"}}
 		for _, c := range all.Keys {
 			rows = append(rows, []string{
-				c.Key.Kind.String(), OrNone(c.Key.Namespace), c.Key.Name, OrNone(c.Winner), OrNone(strings.Join(c.United, ",")),
+				c.Kind.String(), OrNone(c.Namespace), c.Name, OrNone(c.Winner), OrNone(strings.Join(c.United, ",")),
 				OrNone(strings.Join(c.Losers, ",")), Ago(c.Since, now), OrNone(c.Reason),
 			})
 		}
@@ -217,7 +217,7 @@ func Conflicts(w io.Writer, all admin.Conflicts, now time.Time) error {
 		if n.Namespaces > 0 {
 			namespaces = strconv.Itoa(n.Namespaces)
 		}
-		rows = append(rows, []string{n.Key.Namespace + "/" + n.Key.Name, n.Key.Kind.Kind, n.Source, strconv.Itoa(n.Hosts), namespaces, n.Reason})
+		rows = append(rows, []string{n.Namespace + "/" + n.Name, n.Kind.Kind, n.Source, strconv.Itoa(n.Hosts), namespaces, n.Reason})
 	}
 	if _, err := fmt.Fprintln(w); err != nil {
 		return err

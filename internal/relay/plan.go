@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -16,9 +15,6 @@ import (
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
 )
-
-// syncPoll is how often Merge checks whether the upstreams have synced.
-const syncPoll = 20 * time.Millisecond
 
 // Merge connects to the upstreams of a config, waits until all have synced, and returns the
 // merged resources as objects.
@@ -41,14 +37,10 @@ func Merge(ctx context.Context, cfg *config.Config) (objects []kube.Object, err 
 		stop()
 		err = errors.Join(err, group.Wait())
 	}()
-	poll := time.NewTicker(syncPoll)
-	defer poll.Stop()
-	for !aggregate.HasSynced() {
-		select {
-		case <-ctx.Done():
-			return nil, notSynced(manager.Status())
-		case <-poll.C:
-		}
+	select {
+	case <-ctx.Done():
+		return nil, notSynced(manager.Status())
+	case <-aggregate.Synced():
 	}
 	for _, kind := range aggregate.Kinds() {
 		if kind == mirror.MeshConfig {

@@ -124,9 +124,9 @@ func New(o Options) (*Relay, error) {
 // pushChanges has the server push what changes in the merged view.
 func (r *Relay) pushChanges() error {
 	// A view that shows some copies only may serve another one than the merged view does.
-	err := r.aggregate.RegisterTouchHandler(func(key mirror.Key, _ *mirror.Settlement) {
+	err := r.aggregate.RegisterTouchHandler(func(key mirror.Key, _ *mirror.Resolution) {
 		if r.server.NeedsPushes() && r.server.NeedsCopies() {
-			r.debouncer.UpdateKey(key, push.ConfigUpdate)
+			r.debouncer.UpdateKey(key, push.CopyUpdate)
 		}
 	})
 	if err != nil {

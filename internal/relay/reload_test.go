@@ -70,12 +70,10 @@ func TestClientsWaitUntilAReloadIsMerged(t *testing.T) {
 			}
 		}
 	}()
-	for deadline := time.After(30 * time.Second); !r.aggregate.HasSynced(); {
-		select {
-		case <-deadline:
-			t.Fatal("the sources have not synced within 30 s")
-		case <-time.After(5 * time.Millisecond):
-		}
+	select {
+	case <-r.aggregate.Synced():
+	case <-time.After(30 * time.Second):
+		t.Fatal("the sources have not synced within 30 s")
 	}
 	asking.Store(true)
 

@@ -53,7 +53,7 @@ func received(t *testing.T, source, cluster, kind, name string, body proto.Messa
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, _, err := mirror.DecodeStamped(info.Kind, data, source, mirror.NewStamp(mirror.StampOf{Source: source, Cluster: cluster, Relay: "hub"}))
+	r, _, err := mirror.DecodeStamped(info.Kind, data, source, &mirror.Stamp{Source: source, Cluster: cluster, Relay: "hub"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,14 +108,10 @@ func merged(t *testing.T, cfg *config.Config, fill func(a *mirror.Aggregate, sou
 	var group errgroup.Group
 	group.Go(func() error { return aggregate.Run(ctx) })
 	group.Go(func() error { return run(ctx) })
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for !aggregate.HasSynced() {
-		select {
-		case <-ctx.Done():
-			t.Fatal("it does not sync")
-		case <-tick.C:
-		}
+	select {
+	case <-ctx.Done():
+		t.Fatal("the aggregate does not sync")
+	case <-aggregate.Synced():
 	}
 	out := map[mirror.Key]*mirror.Resource{}
 	for _, kind := range aggregate.Kinds() {
@@ -172,26 +168,16 @@ func TestExportedStateIsServedAsItWasKept(t *testing.T) {
 				t.Fatal(err)
 			}
 			want := merged(t, before, func(a *mirror.Aggregate, sources []mirror.Source) func(context.Context) error {
-				var group errgroup.Group
-				var runs []func(context.Context) error
 				for _, name := range order {
 					store := mirror.NewStore()
 					for _, r := range kept[name] {
 						store.Put(r.Resource)
 					}
 					store.SetSynced()
-					sources = append(sources, mirror.Source{Name: name, Cache: store})
-					runs = append(runs, store.Run)
+					sources = append(sources, mirror.Source{Name: name, Store: store})
 				}
-				if err := a.SetSources(sources); err != nil {
-					t.Fatal(err)
-				}
-				return func(ctx context.Context) error {
-					for _, run := range runs {
-						group.Go(func() error { return run(ctx) })
-					}
-					return group.Wait()
-				}
+				a.SetSources(sources)
+				return func(context.Context) error { return nil }
 			})
 			after, err := config.Load(filepath.Join(out, "relay.yaml"))
 			if err != nil {

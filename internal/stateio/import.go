@@ -88,11 +88,11 @@ func (i Import) before() (*state.Contents, error) {
 // stamp returns the stamp that the relay puts on the resources of the upstream: by the config,
 // or, without one, as in the present content.
 func (i Import) stamp(before *state.Contents) *mirror.Stamp {
-	of := mirror.StampOf{Source: i.Upstream, Believe: true, Begin: true}
+	of := mirror.Stamp{Source: i.Upstream, Believe: true, Begin: true}
 	if i.Config == nil {
 		of.Cluster, of.Relay = origin(before.Records)
 		of.Cluster = cmp.Or(of.Cluster, i.Upstream)
-		return mirror.NewStamp(of)
+		return &of
 	}
 	for _, u := range i.Config.Upstreams {
 		if u.Name == i.Upstream {
@@ -102,7 +102,7 @@ func (i Import) stamp(before *state.Contents) *mirror.Stamp {
 	if i.Config.Provenance.Annotations {
 		of.Relay = i.Config.Provenance.Relay
 	}
-	return mirror.NewStamp(of)
+	return &of
 }
 
 // readRecords reads YAML as a file upstream does.

@@ -35,6 +35,7 @@ type Store struct {
 
 	// What follows belongs to the goroutine that calls Open, Apply and the like.
 	lockFile  *os.File
+	indexFile *os.File // open, so that no other file can pass for it
 	indexInfo os.FileInfo
 	asideSeen time.Time
 
@@ -78,6 +79,7 @@ func (s *Store) Open() (found *state.Found, err error) {
 func (s *Store) Close() error {
 	s.detach()
 	s.unlock()
+	s.indexFile.Close() //nolint:errcheck // nil when there never was one
 	return nil
 }
 
@@ -123,8 +125,7 @@ func (s *Store) attach() (*state.Found, error) {
 			return nil, err
 		}
 	}
-	s.indexInfo, err = os.Stat(s.info.Path)
-	if err != nil {
+	if err := s.holdIndex(); err != nil {
 		closeAll(sources)
 		return nil, err
 	}
@@ -270,13 +271,22 @@ func (s *Store) writeIndex(index *statepb.Index) error {
 	if err != nil {
 		return err
 	}
-	if s.indexInfo, err = os.Stat(s.info.Path); err != nil {
+	s.mu.Lock()
+	s.index = index
+	s.mu.Unlock()
+	return s.holdIndex()
+}
+
+// holdIndex opens the index that is in use.
+func (s *Store) holdIndex() error {
+	f, err := openOwn(s.info.Path, os.O_RDONLY, 0)
+	if err != nil {
 		return err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.index = index
-	return nil
+	s.indexFile.Close() //nolint:errcheck // nil at first
+	s.indexFile = f
+	s.indexInfo, err = f.Stat()
+	return err
 }
 
 func (s *Store) changeIndex(change func(*statepb.Index)) error {

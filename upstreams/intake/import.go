@@ -99,7 +99,7 @@ func NewRules(u config.Upstream, p config.Provenance, revision string, relayed b
 			displaced[own] = from
 		}
 	}
-	stamp := mirror.StampOf{Source: u.Name, Cluster: u.ClusterID}
+	stamp := mirror.Stamp{Source: u.Name, Cluster: u.ClusterID}
 	if p.Annotations {
 		stamp.Relay = p.Relay
 	}
@@ -110,7 +110,7 @@ func NewRules(u config.Upstream, p config.Provenance, revision string, relayed b
 		services: u.Services.Mode, network: u.Services.Network,
 		gateways:  services.Gateways{Addresses: u.Services.Gateways, Network: u.Services.Network, Locality: u.Services.Locality},
 		displaced: displaced, filter: imports, rewriter: rewriter, provenance: p,
-		stamp: mirror.NewStamp(stamp), relayStamp: mirror.NewStamp(fromRelay),
+		stamp: &stamp, relayStamp: &fromRelay,
 		version: versionOf(u, p, revision, relayed),
 	}, nil
 }
@@ -273,7 +273,7 @@ func (im *Rules) reshape(r *mirror.Resource, endpoints services.Assignments) (ou
 	if im.relayed && services.IsSynthetic(r) {
 		switch im.services {
 		case config.ServicesGateway:
-			out, err = im.gateways.Reach(r)
+			out, err = services.WithGateways(r, im.gateways)
 		case config.ServicesDiscover:
 			out, err = services.WithEndpoints(r, endpoints, im.network)
 		}

@@ -1,0 +1,190 @@
+package rewrite
+
+import "strings"
+
+// host maps a complete host: the host of a Kubernetes Service contains a namespace, and any
+// host may be in a mapped domain. It may begin with a wildcard.
+//
+// It does not map hosts of two labels: istiod takes "reviews.team-a" for a domain and not for
+// a Service in team-a. Nor does it map a wildcard above a mapped domain, such as "*.local"
+// above "cluster.local", which stands for more hosts. Where a list selects hosts, movedHosts
+// adds the mapped ones.
+func (s *scope) host(h string) string {
+	if len(h) < 2 {
+		return h
+	}
+	// A trailing dot changes nothing.
+	bare := strings.TrimSuffix(h, ".")
+	cut, to := s.mappedDomain(bare)
+	at, end := s.serviceNamespace(bare)
+	ns := bare[at:end]
+	if end > cut {
+		at, end, ns = cut, cut, "" // the mapping replaces the namespace, too
+	} else {
+		ns = s.namespace(ns)
+	}
+	if to == bare[cut:] && ns == bare[at:end] {
+		return h
+	}
+	out := bare[:at] + ns + bare[end:cut] + to + h[len(bare):]
+	if len(out) > maxDomain {
+		s.fail(out, maxDomain)
+	}
+	return out
+}
+
+// movedHosts returns the hosts that the rules move out of the reach of a wildcard. A list that
+// claims hosts must not get them: a more specific resource claims them already.
+func (s *scope) movedHosts(v string) (moved []string) {
+	if len(v) < 2 || v[0] != '*' || s.effects&effHosts == 0 {
+		return nil
+	}
+	reach := s.host(v)[1:]
+	for i := range s.hosts {
+		m := &s.hosts[i]
+		if strings.HasSuffix("."+m.From, v[1:]) && !strings.HasSuffix("."+m.To, reach) {
+			moved = append(moved, m.To, "*."+m.To)
+		}
+	}
+	return moved
+}
+
+// movedHostPorts is movedHosts for hostPort.
+func (s *scope) movedHostPorts(v string) []string {
+	port := ""
+	if i := strings.LastIndexByte(v, ':'); i >= 0 && isPort(v[i+1:]) {
+		v, port = v[:i], v[i:]
+	}
+	moved := s.movedHosts(v)
+	for i := range moved {
+		moved[i] += port
+	}
+	return moved
+}
+
+// movedNamespacedHosts is movedHosts for namespacedHost.
+func (s *scope) movedNamespacedHosts(v string) []string {
+	ns, h, ok := strings.Cut(v, "/")
+	if !ok {
+		return s.movedHosts(v)
+	}
+	moved := s.movedHosts(h)
+	for i := range moved {
+		moved[i] = s.visibility(ns) + "/" + moved[i]
+	}
+	return moved
+}
+
+// mappedDomain returns where the domain begins that a HostMapping replaces, and the new domain.
+// Without a HostMapping it returns the end of h.
+func (n *nameRules) mappedDomain(h string) (cut int, to string) {
+	for i := range n.hosts {
+		m := &n.hosts[i]
+		rest, ok := strings.CutSuffix(h, m.From)
+		if ok && (rest == "" || rest == "*" || rest[len(rest)-1] == '.') {
+			return len(rest), m.To
+		}
+	}
+	return len(h), ""
+}
+
+// serviceNamespace returns the place of the namespace in the host of a Service,
+// NAME.NAMESPACE.svc.DOMAIN, where NAME may be the name of a pod, with dots, or "*". For other
+// hosts it returns 0, 0.
+func (n *nameRules) serviceNamespace(h string) (at, end int) {
+	if n.effects&effNamespaces == 0 {
+		return 0, 0
+	}
+	for _, d := range n.serviceDomains {
+		rest, ok := strings.CutSuffix(h, d)
+		if !ok {
+			continue
+		}
+		i := strings.LastIndexByte(rest, '.')
+		if i < 1 || strings.IndexByte(rest[i:], '*') >= 0 {
+			return 0, 0
+		}
+		return i + 1, len(rest)
+	}
+	return 0, 0
+}
+
+// hostPort maps a host that may have a port, or "*" for all ports.
+func (s *scope) hostPort(v string) string {
+	i := strings.LastIndexByte(v, ':')
+	if i < 0 || !isPort(v[i+1:]) {
+		return s.host(v)
+	}
+	if to := s.host(v[:i]); to != v[:i] {
+		return to + v[i:]
+	}
+	return v
+}
+
+func isPort(p string) bool {
+	if p == "*" {
+		return true
+	}
+	for i := range len(p) {
+		if p[i] < '0' || p[i] > '9' {
+			return false
+		}
+	}
+	return true
+}
+
+// namespacedHost maps "namespace/host", where the namespace may be ".", "*" or "~".
+func (s *scope) namespacedHost(v string) string {
+	ns, h, ok := strings.Cut(v, "/")
+	if !ok {
+		return s.host(v)
+	}
+	toNS, to := s.visibility(ns), s.host(h)
+	if toNS == ns && to == h {
+		return v
+	}
+	return toNS + "/" + to
+}
+
+// url maps the host of a URL.
+func (s *scope) url(v string) string {
+	i := strings.Index(v, "://")
+	if i < 0 {
+		return v
+	}
+	at := i + len("://")
+	end := len(v)
+	if i := strings.IndexAny(v[at:], "/?#"); i >= 0 {
+		end = at + i
+	}
+	at += strings.LastIndexByte(v[at:end], '@') + 1
+	to := s.hostPort(v[at:end])
+	if to == v[at:end] {
+		return v
+	}
+	return v[:at] + to + v[end:]
+}
+
+// cluster maps the host in the name of an Envoy cluster, DIRECTION|PORT|SUBSET|HOST.
+func (s *scope) cluster(v string) string {
+	if strings.Count(v, "|") != 3 {
+		return v
+	}
+	i := strings.LastIndexByte(v, '|') + 1
+	if to := s.host(v[i:]); to != v[i:] {
+		return v[:i] + to
+	}
+	return v
+}
+
+// routeConfiguration maps the name of an Envoy route configuration: HOST:PORT of an
+// outbound one, https.PORT.PORTNAME.GATEWAY.NAMESPACE of a gateway
+// (model.ParseGatewayRDSRouteName).
+func (s *scope) routeConfiguration(v string) string {
+	if strings.HasPrefix(v, "https.") && strings.Count(v, ".") == 4 {
+		parts := strings.Split(v, ".")
+		parts[3], parts[4] = s.name(parts[3]), s.namespace(parts[4])
+		return strings.Join(parts, ".")
+	}
+	return s.hostPort(v)
+}

@@ -1,0 +1,194 @@
+package mirror
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/proto"
+
+	"meshrelay/internal/text"
+	"meshrelay/internal/wire"
+)
+
+// Decode builds a resource from one element of an upstream's response: an encoded
+// google.protobuf.Any that holds an istio.mcp.v1alpha1.Resource or, for a bare kind, the body.
+// It keeps the body's bytes, and copies data, which the caller may reuse.
+//
+// A resource that receivers could not decode is an error: sent on, it would delete the object
+// there (PROTOCOL S12).
+func Decode(kind Kind, data []byte, source string) (*Resource, error) {
+	r, _, err := DecodeStamped(kind, data, source, nil)
+	return r, err
+}
+
+// DecodeStamped is Decode, with a stamp on the resource unless it is nil. It also returns the
+// relays that the resource has passed according to its annotation, even if the stamp does not
+// believe that.
+func DecodeStamped(kind Kind, data []byte, source string, stamp *Stamp) (r *Resource, path []string, err error) {
+	md, body, err := parseElement(kind, data)
+	if err != nil {
+		return nil, nil, err
+	}
+	f := from{source: source}
+	if stamp != nil {
+		switch {
+		case len(md.from) <= MaxProvenance:
+			path = ParseProvenance(string(md.from)).Path
+		case stamp.Believe:
+			return nil, nil, fmt.Errorf("%s: its annotation %s has %d bytes, and %d are the most", text.Abbreviate(string(md.name)), ProvenanceAnnotation, len(md.from), MaxProvenance)
+		}
+		f.cluster = md.stamp(stamp)
+	}
+	r, err = build(kind, md, body, f)
+	return r, path, err
+}
+
+// Restore builds a resource from its stored form: its kind, its Any, and three texts that the
+// Any does not hold. The result equals the resource of that Any, and has its Digest. Restore
+// copies data, which the caller may reuse, and fails as Decode does.
+func Restore(kind Kind, data []byte, source, cluster, sourceVersion string) (*Resource, error) {
+	md, body, err := parseElement(kind, data)
+	if err != nil {
+		return nil, err
+	}
+	md.version = []byte(sourceVersion) // the version in data is the relay's
+	return build(kind, md, body, from{source, cluster})
+}
+
+// parseElement checks an encoded Any, and returns its metadata, empty for a bare kind, and the
+// encoded Any of the body.
+func parseElement(kind Kind, data []byte) (md metadata, body []byte, err error) {
+	typeURL, value, err := splitAny(data)
+	if err != nil {
+		return md, nil, err
+	}
+	if kind.Bare() {
+		return md, data, checkBody(kind, typeURL, value)
+	}
+	if !hasMessageName(typeURL, "istio.mcp.v1alpha1.Resource") {
+		return md, nil, fmt.Errorf("element is a %q, want %q", text.Abbreviate(string(typeURL)), resourceURL)
+	}
+	meta, body, err := splitResource(value)
+	if err != nil {
+		return md, nil, err
+	}
+	if md, err = parseMetadata(meta); err != nil {
+		return md, nil, err
+	}
+	bodyURL, bodyValue, err := splitAny(body)
+	if err != nil {
+		return md, nil, fmt.Errorf("%s: body: %w", text.Abbreviate(string(md.name)), err)
+	}
+	if err := checkBody(kind, bodyURL, bodyValue); err != nil {
+		return md, nil, fmt.Errorf("%s: %w", text.Abbreviate(string(md.name)), err)
+	}
+	return md, body, nil
+}
+
+var meshConfigName = []byte(MeshConfigName)
+
+// PeekName returns the full name of an element for Decode. It decodes and allocates nothing,
+// and does not check the name.
+func PeekName(kind Kind, data []byte) ([]byte, error) {
+	if kind.Bare() {
+		return meshConfigName, nil
+	}
+	_, value, err := splitAny(data)
+	if err != nil {
+		return nil, err
+	}
+	meta, _, err := splitResource(value)
+	if err != nil {
+		return nil, err
+	}
+	c := wire.Fields(meta)
+	var name []byte
+	for c.Next() {
+		if c.Bytes(1) {
+			name = c.Value()
+		}
+	}
+	return name, c.Err()
+}
+
+// checkBody refuses a body that receivers could not decode.
+func checkBody(kind Kind, typeURL, value []byte) error {
+	if len(typeURL) == 0 {
+		return errors.New("body is missing or has no type URL")
+	}
+	info, ok := LookupKind(kind)
+	if !ok {
+		c := wire.Fields(value)
+		for c.Next() {
+		}
+		if err := c.Err(); err != nil {
+			return fmt.Errorf("body (%s) is not protobuf: %w", text.Abbreviate(string(typeURL)), err)
+		}
+		return nil
+	}
+	want := info.message.ProtoReflect().Descriptor().FullName()
+	if !hasMessageName(typeURL, string(want)) {
+		return fmt.Errorf("body is a %q, want %q", text.Abbreviate(string(typeURL)), typePrefix+string(want))
+	}
+	if info.shape().check(value, maxDepth) == nil {
+		return nil
+	}
+	if err := (proto.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(value, info.NewBody()); err != nil {
+		return fmt.Errorf("body does not decode as %s: %w", want, err)
+	}
+	return nil
+}
+
+func hasMessageName(typeURL []byte, name string) bool {
+	i := bytes.LastIndexByte(typeURL, '/')
+	return i >= 0 && string(typeURL[i+1:]) == name
+}
+
+// splitAny returns the two fields of an encoded google.protobuf.Any.
+func splitAny(data []byte) (typeURL, value []byte, err error) {
+	c, text := wire.Fields(data), true
+	for c.Next() {
+		switch {
+		case c.Bytes(1):
+			typeURL, text = c.Value(), text && utf8.Valid(c.Value())
+		case c.Bytes(2):
+			value = c.Value()
+		}
+	}
+	if err = c.Err(); err == nil && !text {
+		err = errors.New("its type URL is not valid UTF-8")
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("element is not a google.protobuf.Any: %w", err)
+	}
+	return typeURL, value, nil
+}
+
+// splitResource returns the two fields of an encoded istio.mcp.v1alpha1.Resource. It joins the
+// parts of a field that comes twice, as protobuf demands: concatenated encodings are the
+// encoding of the merged message.
+func splitResource(data []byte) (meta, body []byte, err error) {
+	c := wire.Fields(data)
+	for c.Next() {
+		switch {
+		case c.Bytes(1):
+			meta = merge(meta, c.Value())
+		case c.Bytes(2):
+			body = merge(body, c.Value())
+		}
+	}
+	if err := c.Err(); err != nil {
+		return nil, nil, fmt.Errorf("element does not decode as istio.mcp.v1alpha1.Resource: %w", err)
+	}
+	return meta, body, nil
+}
+
+func merge(have, next []byte) []byte {
+	if have == nil {
+		return next
+	}
+	return slices.Concat(have, next)
+}

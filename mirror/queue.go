@@ -1,0 +1,159 @@
+package mirror
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"unique"
+)
+
+// queue holds the keys of which a copy may have changed. A key that is marked again while it
+// waits keeps its place, so the queue is no longer than the number of keys.
+type queue struct {
+	wake chan struct{} // one slot: there is something to do
+
+	// mu guards all below.
+	mu      sync.Mutex
+	waiting map[ref]struct{}
+	order   []ref
+	// queued and handled count keys.
+	queued, handled uint64
+	// The initial content is handled once handled reaches initial; then synced is closed.
+	initial      uint64
+	initialKnown bool
+	synced       chan struct{}
+	waiters      []waiter
+}
+
+// ref is a Key whose name is part of a resource, so that it needs no memory of its own.
+type ref struct {
+	kind unique.Handle[Kind]
+	name string // full name
+}
+
+func (r ref) key() (Key, bool) { return keyOf(r.kind.Value(), r.name) }
+
+// waiter waits until that many keys are handled.
+type waiter struct {
+	handled uint64
+	done    chan struct{} // closed then
+}
+
+func newQueue() *queue {
+	return &queue{wake: make(chan struct{}, 1), waiting: map[ref]struct{}{}, synced: make(chan struct{})}
+}
+
+// mark queues a key.
+func (q *queue) mark(kind unique.Handle[Kind], name string) {
+	q.mu.Lock()
+	k := ref{kind, name}
+	if _, waits := q.waiting[k]; !waits {
+		q.waiting[k] = struct{}{}
+		q.order = append(q.order, k)
+		q.queued++
+	}
+	q.mu.Unlock()
+	q.poke()
+}
+
+// poke wakes the goroutine that handles the keys.
+func (q *queue) poke() {
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+}
+
+// pop moves the keys that wait longest to batch, as far as it has room.
+func (q *queue) pop(batch []change) []change {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	n := min(len(q.order), cap(batch)-len(batch))
+	for i, k := range q.order[:n] {
+		batch = append(batch, change{ref: k})
+		delete(q.waiting, k)
+		q.order[i] = ref{}
+	}
+	q.order = q.order[n:]
+	if len(q.order) == 0 && cap(q.order) > 64 {
+		// Both would otherwise stay as large as the largest burst was.
+		q.order, q.waiting = nil, map[ref]struct{}{}
+	}
+	return batch
+}
+
+// done counts n handled keys.
+func (q *queue) done(n int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.handled += uint64(n)
+	q.waiters = slices.DeleteFunc(q.waiters, func(w waiter) bool {
+		if w.handled > q.handled {
+			return false
+		}
+		close(w.done)
+		return true
+	})
+	q.checkSynced()
+}
+
+// needsInitial reports whether it is not known yet which keys are the initial content.
+func (q *queue) needsInitial() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return !q.initialKnown
+}
+
+// setInitial makes the keys queued so far the initial content.
+func (q *queue) setInitial() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.initial, q.initialKnown = q.queued, true
+	q.checkSynced()
+}
+
+// extendInitial adds the keys queued so far to initial content that is not handled yet.
+func (q *queue) extendInitial() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.initialKnown && q.handled < q.initial {
+		q.initial = q.queued
+	}
+}
+
+// checkSynced closes synced when the initial content is handled. The caller holds mu.
+func (q *queue) checkSynced() {
+	if q.initialKnown && q.handled >= q.initial && !isClosed(q.synced) {
+		close(q.synced)
+	}
+}
+
+// await waits until the keys queued so far are handled, or ctx ends.
+func (q *queue) await(ctx context.Context) error {
+	q.mu.Lock()
+	if q.handled >= q.queued {
+		q.mu.Unlock()
+		return nil
+	}
+	w := waiter{q.queued, make(chan struct{})}
+	q.waiters = append(q.waiters, w)
+	q.mu.Unlock()
+	select {
+	case <-w.done:
+		return nil
+	case <-ctx.Done():
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.waiters = slices.DeleteFunc(q.waiters, func(o waiter) bool { return o == w })
+	return ctx.Err()
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}

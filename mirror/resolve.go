@@ -1,0 +1,282 @@
+package mirror
+
+import (
+	"cmp"
+	"encoding/binary"
+	"maps"
+	"slices"
+	"unique"
+
+	"github.com/zeebo/xxh3"
+)
+
+// maxGroup bounds the keys that are merged into one. More keys of one host are a mistake, and
+// each change would cost the square of their number.
+const maxGroup = 64
+
+// everything accepts every copy.
+func everything(*Resource) bool { return true }
+
+func (a *Aggregate) policy(kind Kind) Policy {
+	if p := a.policies[kind]; p != nil {
+		return p
+	}
+	if kind.Singleton() {
+		return First{}
+	}
+	return a.others
+}
+
+// copies returns the copies of a key that accept accepts, in order of priority.
+func (a *Aggregate) copies(key Key, accept func(*Resource) bool) []Copy {
+	var out []Copy
+	for _, s := range a.sources {
+		if r := s.Store.Get(key); r != nil && accept(r) {
+			out = append(out, Copy{s.Name, r})
+		}
+	}
+	return out
+}
+
+// serve returns what is served under a key to clients that see only the copies that accept
+// accepts, and its Resolution when there are several copies. The caller holds mu.
+func (a *Aggregate) serve(key Key, accept func(*Resource) bool) (*Resource, *Resolution) {
+	if _, plain := a.policy(key.Kind).(First); plain {
+		if r, alone := a.single(key, accept); alone {
+			return r, nil
+		}
+	}
+	r := a.resolve(key, accept)
+	if len(r.Copies) < 2 {
+		return r.Served, nil
+	}
+	return r.Served, &r
+}
+
+// single returns the only copy of a key, nil when there is none. It allocates nothing.
+func (a *Aggregate) single(key Key, accept func(*Resource) bool) (r *Resource, alone bool) {
+	for _, s := range a.sources {
+		other := s.Store.Get(key)
+		if other == nil || !accept(other) {
+			continue
+		}
+		if r != nil {
+			return nil, false
+		}
+		r = other
+	}
+	return r, true
+}
+
+// Resolution is how the copies of a key became what is served.
+type Resolution struct {
+	// Copies are the copies of the key, in order of priority.
+	Copies []Copy
+	// Decision is the Policy's, over Copies.
+	Decision Decision
+	// Group are the keys that the Policy merges with this one, with this one; nil when there
+	// are no others. The first is the key that is served.
+	Group []Key
+	// MergedInto is the key whose served resource contains this one, if it is another key.
+	MergedInto Key
+	// Served is what is served under the key; nil for nothing.
+	Served *Resource
+}
+
+// Resolve explains what is served under a key.
+func (a *Aggregate) Resolve(key Key) Resolution {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	return a.resolve(key, everything)
+}
+
+// Apart returns why the Policy does not merge keys of one host; empty when it merges no keys
+// of that kind.
+func (a *Aggregate) Apart(keys []Key) (reason string) {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	var served []Copy
+	for _, key := range keys {
+		if r := a.index.get(key); r != nil {
+			served = append(served, Copy{r.Source(), r})
+		}
+	}
+	if len(served) < 2 {
+		return ""
+	}
+	policy := a.policy(keys[0].Kind)
+	if groupOf(policy, served[0].Resource) == "" {
+		return ""
+	}
+	return policy.Merge(served).Reason
+}
+
+// Select returns what is served under a key to clients that see only the copies that accept
+// accepts. If that is what everybody is served, it is the very resource of Get. A panic of
+// the Policy makes it nil.
+func (a *Aggregate) Select(key Key, accept func(*Resource) bool) *Resource {
+	selected, p := a.selectOne(key, accept)
+	a.report(ref{unique.Make(key.Kind), key.FullName()}, p)
+	return selected
+}
+
+func (a *Aggregate) selectOne(key Key, accept func(*Resource) bool) (selected *Resource, p *Panic) {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	defer func() {
+		if p = Recovered(recover()); p != nil {
+			selected = nil // not a resource that a view must not show
+		}
+	}()
+	// The merged view may be older than the copies, and so hold what accept refuses.
+	cur, _ := a.serve(key, accept)
+	if served := a.index.get(key); cur.Equal(served) {
+		return served, nil
+	}
+	return cur, nil
+}
+
+// resolve resolves a key. The caller holds mu.
+func (a *Aggregate) resolve(key Key, accept func(*Resource) bool) Resolution {
+	policy := a.policy(key.Kind)
+	copies := a.copies(key, accept)
+	if len(copies) == 0 {
+		return Resolution{Decision: Decision{Winner: -1}}
+	}
+	s := Resolution{Copies: copies, Decision: policy.Merge(copies)}
+	s.Served = s.Decision.Served
+	if s.Served == nil {
+		return s
+	}
+	members := a.members(key, policy, groupOf(policy, s.Served), accept)
+	if len(members) < 2 {
+		return s
+	}
+	for _, m := range members {
+		s.Group = append(s.Group, m.Resource.Key())
+	}
+	mine := slices.Index(s.Group, key)
+	v, ok := mergeOthers(policy, members)
+	switch {
+	case !ok: // a panic over another key's copies does not affect this one
+	case v.Winner == mine:
+		s.Served = v.Served
+	case v.Winner >= 0 && slices.Contains(v.United, mine):
+		s.Served, s.MergedInto = nil, s.Group[v.Winner]
+	}
+	return s
+}
+
+// mergeOthers merges copies of another key than the resolved one, and returns false for a panic:
+// resolving that key reports it.
+func mergeOthers(policy Policy, copies []Copy) (v Decision, ok bool) {
+	defer func() {
+		if Recovered(recover()) != nil {
+			v, ok = Decision{Winner: -1}, false
+		}
+	}()
+	return policy.Merge(copies), true
+}
+
+// members returns what each key of a group would serve alone, in order of priority.
+func (a *Aggregate) members(key Key, policy Policy, group string, accept func(*Resource) bool) []Copy {
+	g := a.groups[key.Kind]
+	if group == "" || g == nil || len(g.members[group]) < 2 || len(g.members[group]) > maxGroup {
+		return nil
+	}
+	var out []Copy
+	for _, name := range slices.Sorted(maps.Keys(g.members[group])) {
+		member, _ := keyOf(key.Kind, name)
+		copies := a.copies(member, accept)
+		if len(copies) == 0 {
+			continue
+		}
+		v, ok := mergeOthers(policy, copies)
+		if r := v.Served; ok && r != nil && groupOf(policy, r) == group {
+			out = append(out, Copy{r.Source(), r})
+		}
+	}
+	rank := map[string]int{}
+	for i, s := range a.sources {
+		rank[s.Name] = i
+	}
+	slices.SortStableFunc(out, func(x, y Copy) int { return cmp.Compare(rank[x.Source], rank[y.Source]) })
+	return out
+}
+
+// groups are the keys of a kind that a Grouper merges with one another.
+type groups struct {
+	members map[string]map[string]struct{} // names, by group
+	copies  map[string]grouped             // by name
+}
+
+// grouped are the groups of a key's copies, and a hash of the copies.
+type grouped struct {
+	in  []string
+	sum xxh3.Uint128
+}
+
+// regroup updates the groups of a key. If one of its copies changed, it queues the other keys of
+// its groups.
+func (a *Aggregate) regroup(key Key) {
+	policy, name := a.policy(key.Kind), key.FullName()
+	copies := a.copies(key, everything)
+	var now grouped
+	digests := make([]byte, 0, 24*len(copies))
+	for _, c := range copies {
+		digest := c.Resource.Digest()
+		digests = append(digests, digest[:]...)
+		digests = binary.LittleEndian.AppendUint64(digests, xxh3.HashString(c.Source))
+		if group := groupOf(policy, c.Resource); group != "" && !slices.Contains(now.in, group) {
+			now.in = append(now.in, group)
+		}
+	}
+	now.sum = xxh3.Hash128(digests)
+	g := a.groups[key.Kind]
+	if g == nil {
+		if len(now.in) == 0 {
+			return
+		}
+		g = &groups{members: map[string]map[string]struct{}{}, copies: map[string]grouped{}}
+		a.groups[key.Kind] = g
+	}
+	was := g.copies[name]
+	if was.sum == now.sum {
+		return
+	}
+	for _, group := range was.in {
+		if !slices.Contains(now.in, group) {
+			delete(g.members[group], name)
+			a.markMembers(key, g, group)
+			if len(g.members[group]) == 0 {
+				delete(g.members, group)
+			}
+		}
+	}
+	for _, group := range now.in {
+		if g.members[group] == nil {
+			g.members[group] = map[string]struct{}{}
+		}
+		g.members[group][name] = struct{}{}
+		a.markMembers(key, g, group)
+	}
+	if len(now.in) == 0 {
+		delete(g.copies, name)
+		return
+	}
+	g.copies[name] = now
+}
+
+func (a *Aggregate) markMembers(key Key, g *groups, group string) {
+	members := g.members[group]
+	if len(members) > maxGroup+1 {
+		return // they are not merged any more
+	}
+	defer a.queue.extendInitial()
+	kind := unique.Make(key.Kind)
+	for name := range members {
+		if name != key.FullName() {
+			a.queue.mark(kind, name)
+		}
+	}
+}
