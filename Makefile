@@ -58,6 +58,11 @@ kube:
 	cd tools/kube && CGO_ENABLED=0 go build -ldflags '-s -w' -o ../../e2e/bin/ k8s.io/kubernetes/cmd/kube-apiserver
 	cd tools/kube && CGO_ENABLED=0 go build -ldflags '-s -w' -o ../../e2e/bin/etcd go.etcd.io/etcd/server/v3
 
+# tools/proto pins the generator, and needs no protoc.
+.PHONY: generate
+generate: ## Generate the Go code of .proto files
+	cd tools/proto && GOWORK=off go run . ../../state/local/statepb/state.proto
+
 # A finding is kept as it is found: minimizing one of a large input takes longer than
 # finding it.
 .PHONY: fuzz

@@ -24,6 +24,7 @@ import (
 	"meshrelay/mirror"
 	"meshrelay/push"
 	"meshrelay/state"
+	"meshrelay/state/local"
 	"meshrelay/upstreams"
 )
 
@@ -78,8 +79,8 @@ func New(o Options) (*Relay, error) {
 	var kept upstreams.Keeper // stays a nil interface when no state is kept
 	if cfg.State.Dir != "" {
 		options := keeperOptions(cfg.State)
-		options.Dir, options.Logger = cfg.State.Dir, r.log
-		r.keeper = state.Open(options)
+		options.Logger = r.log
+		r.keeper = state.Open(local.New(cfg.State.Dir, r.log), options)
 		kept = r.keeper
 	}
 	if r.manager, err = upstreams.NewManager(cfg, r.aggregate, kept, r.log); err != nil {

@@ -1,8 +1,10 @@
-package state
+package local
 
 import (
 	"testing"
 	"time"
+
+	"meshrelay/state"
 )
 
 // hooked is a source with something that happens once while it is asked.
@@ -11,7 +13,7 @@ type hooked struct {
 	hook func()
 }
 
-func (h *hooked) TakeChanges() ([]Change, Meta) {
+func (h *hooked) TakeChanges() ([]state.Change, state.Meta) {
 	changes, meta := h.fake.TakeChanges()
 	if f := h.hook; f != nil {
 		h.hook = nil
@@ -26,7 +28,7 @@ func TestASourceRemovedDuringAFlushLeavesNothingToItsSuccessor(t *testing.T) {
 	old, next := newFake(), newFake()
 	h := &hooked{fake: old}
 	old.put(record("a", "old.example"))
-	old.setMeta(Meta{Synced: true})
+	old.setMeta(state.Meta{Synced: true})
 	k.Follow("east", h)
 	h.hook = func() {
 		k.Unfollow("east", true)
@@ -34,7 +36,7 @@ func TestASourceRemovedDuringAFlushLeavesNothingToItsSuccessor(t *testing.T) {
 	}
 	flush(t, k)
 	next.put(record("b", "new.example"))
-	next.setMeta(Meta{Synced: true})
+	next.setMeta(state.Meta{Synced: true})
 	flush(t, k)
 	flush(t, k)
 	end(k)
@@ -47,33 +49,16 @@ func TestAKillWhileADamagedFileIsReplacedLosesNothing(t *testing.T) {
 	k := open(t, dir)
 	s := newFake()
 	s.put(record("a", "a.example"))
-	s.setMeta(Meta{Synced: true, LastContact: time.Now()})
+	s.setMeta(state.Meta{Synced: true, LastContact: time.Now()})
 	k.Follow("east", s)
 	flush(t, k)
 	end(k)
-	// What create does, up to where it puts the new file in place.
-	k = newKeeper(options(dir))
-	k.busy <- struct{}{}
-	if err := k.lockDir(); err != nil {
-		t.Fatal(err)
+	// What repair does, up to where it puts the new file in place.
+	store := New(dir, nil)
+	for _, name := range []string{logName("east"), indexName} {
+		must(t, store.setAside(name, asideCorrupt, errCorrupt))
 	}
-	c, err := readFile(k.path, k.format.version)
-	if err != nil || len(c.sources) != 1 {
-		t.Fatal(err, c)
-	}
-	temp, err := k.newTemp()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := k.fill(temp, c); err != nil {
-		t.Fatal(err)
-	}
-	if err := k.setAside(asideCorrupt, errShort, c); err != nil {
-		t.Fatal(err)
-	}
-	k.unlockDir()
-	k.release()
-	k = Open(options(dir))
+	k = openState(dir)
 	t.Cleanup(func() { end(k) })
 	same(t, "what is kept", hostsOf(t, k.Load("east").Records), map[string]string{"a": "a.example"})
 }
@@ -85,13 +70,13 @@ func TestWhatIsNotAmongAllThatThereIsGoes(t *testing.T) {
 	s := newFake()
 	s.put(record("a", "a.example"))
 	s.put(record("b", "b.example"))
-	s.setMeta(Meta{Synced: true})
+	s.setMeta(state.Meta{Synced: true})
 	k.Follow("east", s)
 	flush(t, k)
 	s.put(record("b", "b.example"))
-	s.setMeta(Meta{Synced: true, Whole: true})
+	s.setMeta(state.Meta{Synced: true, Whole: true})
 	flush(t, k)
-	s.setMeta(Meta{Synced: true})
+	s.setMeta(state.Meta{Synced: true})
 	flush(t, k)
 	same(t, "what is kept", hostsOf(t, k.Load("east").Records), map[string]string{"b": "b.example"})
 }

@@ -1,12 +1,14 @@
-package state
+package local
 
 import (
 	"bytes"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
-	"go.etcd.io/bbolt"
+	"meshrelay/state"
+	"meshrelay/state/local/statepb"
 )
 
 func TestThatClientsWereServedIsKept(t *testing.T) {
@@ -14,7 +16,7 @@ func TestThatClientsWereServedIsKept(t *testing.T) {
 	k := open(t, dir)
 	f := newFake()
 	f.put(record("db", "1"))
-	f.setMeta(Meta{Synced: true})
+	f.setMeta(state.Meta{Synced: true})
 	k.Follow("east", f)
 	flush(t, k)
 	if k.Served() {
@@ -40,39 +42,24 @@ func TestThatClientsWereServedIsKept(t *testing.T) {
 	}
 }
 
-// withoutMark makes the file what a build made that knew of no mark.
-func withoutMark(t *testing.T, dir string) {
-	t.Helper()
-	db, err := openBolt(Path(dir))
-	must(t, err)
-	must(t, update(db, func(tx *bbolt.Tx) error { return tx.Bucket([]byte(topBucket)).Delete([]byte(servedKey)) }))
-	must(t, closeBolt(db))
-}
-
 func TestAFileOfAnEarlierBuildHasServedIfAnythingInItHasSynced(t *testing.T) {
-	for _, synced := range []bool{true, false} {
-		dir := t.TempDir()
-		k := open(t, dir)
-		f := newFake()
-		f.put(record("db", "1"))
-		f.setMeta(Meta{Synced: synced})
-		k.Follow("east", f)
-		flush(t, k)
-		end(k)
-		withoutMark(t, dir)
-
-		k = open(t, dir)
-		if k.Served() != synced || len(k.Status().SetAside) > 0 {
-			t.Errorf("synced %v: served %v, status %+v", synced, k.Served(), k.Status())
-		}
-		// What syncs from here on shows nothing: it is written down what there was.
-		f = restoredFake(k.Load("east"))
-		f.setMeta(Meta{Synced: true})
-		k.Follow("east", f)
-		flush(t, k)
-		end(k)
-		if k = open(t, dir); k.Served() != synced {
-			t.Errorf("synced %v: after the first flush served is %v", synced, k.Served())
+	yes, no := true, false
+	for _, tc := range []struct {
+		served *bool
+		synced bool
+		damage error
+		count  uint64
+		want   bool
+	}{
+		{nil, true, nil, 1, true}, {nil, false, nil, 1, false},
+		{&yes, false, nil, 1, true}, {&no, true, nil, 1, false},
+		{&yes, true, errCorrupt, 1, true},  // only history is lost
+		{&yes, true, errCorrupt, 2, false}, // an upstream is lost
+		{nil, true, errCorrupt, 2, false},
+	} {
+		o := &oldFile{served: tc.served, damage: tc.damage, written: &statepb.Mark{Number: tc.count}, sources: map[string]*oldSource{"east": {ledger: &statepb.Ledger{Synced: tc.synced}}}}
+		if o.hasServed() != tc.want {
+			t.Errorf("%+v: %v", tc, !tc.want)
 		}
 	}
 }
@@ -83,18 +70,20 @@ func TestADamagedFileHasServedOnlyIfNoSourceIsLost(t *testing.T) {
 	k := open(t, dir)
 	for _, name := range []string{"east", "west"} {
 		f := newFake()
-		f.setMeta(Meta{Synced: true})
+		f.setMeta(state.Meta{Synced: true})
 		f.put(record(name, "1"))
 		k.Follow(name, f)
 		flush(t, k)
 		f.put(record(name, "2"))
-		k.Follow(name, f)
+		flush(t, k)
+		f.put(record("another", "1"))
 	}
 	flush(t, k)
 	k.MarkServed()
 	flush(t, k)
 	end(k)
-	whole, err := os.ReadFile(Path(dir))
+	path := filepath.Join(dir, logName("west"))
+	whole, err := os.ReadFile(path)
 	must(t, err)
 
 	lost, kept := 0, 0
@@ -106,9 +95,9 @@ func TestADamagedFileHasServedOnlyIfNoSourceIsLost(t *testing.T) {
 		at += n
 		data := bytes.Clone(whole)
 		data[at] ^= 1
-		dir := t.TempDir()
-		must(t, os.WriteFile(Path(dir), data, 0o600))
-		k := Open(options(dir))
+		dir := copied(t, dir)
+		must(t, os.WriteFile(filepath.Join(dir, logName("west")), data, 0o600))
+		k := openState(dir)
 		sources := 0
 		for _, name := range []string{"east", "west"} {
 			if k.Load(name).Meta.Synced {
@@ -136,11 +125,8 @@ func TestANewFileInThePlaceOfOneThatIsUnknownHasNotServed(t *testing.T) {
 	k.MarkServed()
 	flush(t, k)
 	end(k)
-	db, err := openBolt(Path(dir))
-	must(t, err)
-	must(t, update(db, func(tx *bbolt.Tx) error { return putFormat(tx, formatVersion+1) }))
-	must(t, closeBolt(db))
-	k = Open(options(dir))
+	newer(t, Path(dir))
+	k = openState(dir)
 	defer end(k)
 	if k.Served() || len(k.Status().SetAside) != 1 {
 		t.Errorf("served %v, status %+v", k.Served(), k.Status())
@@ -165,7 +151,7 @@ func TestThatClientsDoNotWaitForASourceIsKept(t *testing.T) {
 	k := open(t, dir)
 	f := newFake()
 	since := time.Unix(1700000000, 5).UTC()
-	f.setMeta(Meta{ServeWithout: since})
+	f.setMeta(state.Meta{ServeWithout: since})
 	k.Follow("east", f)
 	flush(t, k)
 	end(k)
@@ -175,7 +161,7 @@ func TestThatClientsDoNotWaitForASourceIsKept(t *testing.T) {
 		t.Errorf("loaded %+v", saved.Meta)
 	}
 	f = restoredFake(saved)
-	f.setMeta(Meta{Synced: true})
+	f.setMeta(state.Meta{Synced: true})
 	k.Follow("east", f)
 	flush(t, k)
 	end(k)

@@ -1,4 +1,4 @@
-package state
+package local
 
 import (
 	"errors"
@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"syscall"
 
@@ -107,9 +106,3 @@ func ownFile(path string, info fs.FileInfo) bool {
 	of, _, _ := owner.Of(dir)
 	return of == uid
 }
-
-// nameShape is what names of upstreams are like. They become names of directories.
-var nameShape = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
-
-// IsName reports whether a text can be the name of an upstream.
-func IsName(s string) bool { return nameShape.MatchString(s) }

@@ -1,10 +1,14 @@
-package state
+package local
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"meshrelay/state"
+	"meshrelay/state/local/statepb"
 )
 
 // TestAStateDirectoryThatIsNotOursAndOthersCanWriteToIsNotUsed: what is in it would be served
@@ -33,7 +37,7 @@ func TestAStateDirectoryThatIsNotOursAndOthersCanWriteToIsNotUsed(t *testing.T) 
 			keepOne(t, dir)
 			must(t, os.Chown(dir, tc.uid, tc.gid))
 			must(t, os.Chmod(dir, tc.mode))
-			k := Open(options(dir))
+			k := openState(dir)
 			defer end(k)
 			st := k.Status()
 			if st.InUse != tc.used || (st.Note != "") != tc.noted {
@@ -53,7 +57,7 @@ func TestAStateDirectoryThatIsNotOursAndOthersCanWriteToIsNotUsed(t *testing.T) 
 }
 
 func TestLinksInTheStateDirectoryAreNotFollowed(t *testing.T) {
-	for _, file := range []string{lockName, fileName} {
+	for _, file := range []string{lockName, indexName, logName("east"), oldName} {
 		dir, other := t.TempDir(), t.TempDir()
 		keepOne(t, other) // what somebody would have served
 		victim := filepath.Join(other, file)
@@ -62,7 +66,7 @@ func TestLinksInTheStateDirectoryAreNotFollowed(t *testing.T) {
 		}
 		before, _ := os.ReadFile(victim)
 		must(t, os.Symlink(victim, filepath.Join(dir, file)))
-		k := Open(options(dir))
+		k := openState(dir)
 		if st := k.Status(); st.InUse || !strings.Contains(st.LastError, file) || !strings.Contains(st.LastError, "links are not followed") {
 			t.Errorf("%s: status %+v", file, st)
 		}
@@ -93,7 +97,7 @@ func TestADirectoryBehindALinkOfSomebodyElseIsNotUsed(t *testing.T) {
 	must(t, os.Symlink(dir, link))
 	end(open(t, link))
 	must(t, os.Lchown(link, 65534, 65534))
-	k := Open(options(link))
+	k := openState(link)
 	defer end(k)
 	if st := k.Status(); st.InUse || !strings.Contains(st.LastError, link) || len(k.Load("east").Records) != 0 {
 		t.Errorf("status %+v", st)
@@ -104,27 +108,49 @@ func TestADirectoryBehindALinkOfSomebodyElseIsNotUsed(t *testing.T) {
 func TestNamesOfUpstreamsAreCheckedWhenAStateIsRead(t *testing.T) {
 	dir := t.TempDir()
 	const evil = "x/../../evil"
-	k := open(t, dir)
-	for _, name := range []string{"east", evil} {
-		f := newFake()
-		f.put(record("db", "1"))
-		k.Follow(name, f)
+	keepOne(t, dir)
+	store := New(dir, nil)
+	_, err := store.Open()
+	must(t, err)
+	var b bytes.Buffer
+	must(t, store.Backup(&b))
+	change := state.Change{Key: resource("db", "1").Key(), Record: record("db", "1")}
+	if _, err := store.Apply(evil, state.Batch{Changes: []state.Change{change}}); err == nil {
+		t.Error("a name that is a path is kept")
 	}
-	flush(t, k)
-	end(k)
+	must(t, store.Close())
+	var m memory
+	to := newLog(&m)
+	_, err = to.add(&statepb.Entry{Start: &statepb.Start{Upstream: evil}}, nil)
+	must(t, err)
+	must(t, to.finish())
+	b.Write(m)
+
+	dir = t.TempDir()
+	must(t, os.WriteFile(Path(dir), b.Bytes(), 0o600))
 	file, err := ReadFile(Path(dir))
 	must(t, err)
 	if len(file.Sources) != 1 || file.Sources[0].Name != "east" || !strings.Contains(file.Damage, `"x/../../evil" is no name of an upstream`) {
 		t.Errorf("%d upstreams, damage %q", len(file.Sources), file.Damage)
 	}
+	// An index may name anything, too.
+	forged := t.TempDir()
+	keepOne(t, forged)
+	must(t, New(forged, nil).writeIndex(&statepb.Index{Upstreams: []string{evil, "east"}}))
+	if file, err := ReadFile(Path(forged)); err != nil || len(file.Sources) != 1 || !strings.Contains(file.Damage, evil) {
+		t.Errorf("%+v, %v", file, err)
+	}
+	end(openState(forged))
+	end(open(t, forged)) // it is gone
+
 	// What is whole is saved when the file is set aside.
-	k = Open(options(dir))
+	k := openState(dir)
 	defer end(k)
 	if st := k.Status(); len(st.SetAside) != 1 || len(k.Load("east").Records) != 1 || len(k.Load(evil).Records) != 0 {
 		t.Errorf("status %+v", st)
 	}
 	for name, want := range map[string]bool{"east": true, "e-1": true, "": false, ".": false, "a/b": false, "A": false, "a-": false, strings.Repeat("a", 64): false} {
-		if IsName(name) != want {
+		if state.IsName(name) != want {
 			t.Errorf("%q", name)
 		}
 	}

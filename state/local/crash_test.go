@@ -1,4 +1,4 @@
-package state
+package local
 
 import (
 	"bufio"
@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"meshrelay/state"
 )
 
 // player prepares a process that plays a role.
@@ -60,7 +62,7 @@ func TestAKilledWriterLosesAtMostWhatWasNotDurable(t *testing.T) {
 			t.Fatalf("kill %d: the writer has ended by itself: %v", kill, err)
 		}
 
-		k := Open(options(dir))
+		k := openState(dir)
 		s, st := k.Load("east"), k.Status()
 		if !st.Healthy || len(st.SetAside) > 0 {
 			t.Fatalf("kill %d: status %+v", kill, st)
@@ -78,7 +80,7 @@ func TestAKilledWriterLosesAtMostWhatWasNotDurable(t *testing.T) {
 	t.Logf("%d kills, %d generations", kills, durable)
 }
 
-func checkGenerations(t *testing.T, k *Keeper) {
+func checkGenerations(t *testing.T, k *state.Keeper) {
 	t.Helper()
 	history, err := k.History("east")
 	if err != nil || len(history) == 0 {
@@ -117,9 +119,9 @@ func TestAStateInUseIsWaitedFor(t *testing.T) {
 	if line, err := bufio.NewReader(out).ReadString('\n'); line != "held\n" {
 		t.Fatalf("%q, %v", line, err)
 	}
-	k := Open(options(dir))
+	k := openState(dir)
 	defer end(k)
-	if st := k.Status(); st.InUse || st.Healthy || !strings.Contains(st.LastError, ErrInUse.Error()) {
+	if st := k.Status(); st.InUse || st.Healthy || !strings.Contains(st.LastError, state.ErrInUse.Error()) {
 		t.Errorf("status %+v", st)
 	}
 	if s := k.Load("east"); len(s.Records) > 0 {
@@ -134,7 +136,7 @@ func TestAStateInUseIsWaitedFor(t *testing.T) {
 	if _, err := ReadFile(Path(dir)); err == nil {
 		t.Error("read while it is in use")
 	}
-	if err := Replace(options(dir), "east", Saved{}); err == nil {
+	if err := Replace(dir, bounds, "east", state.Saved{}, nil); err == nil {
 		t.Error("replaced while it is in use")
 	}
 	in.Close()

@@ -1,4 +1,4 @@
-package state
+package local
 
 import (
 	"context"
@@ -46,7 +46,7 @@ func generation(n uint64) map[string]string {
 // playWriter writes generation after generation until it is killed, and says of each that it
 // is durable.
 func playWriter(dir string) error {
-	k := Open(options(dir))
+	k := openState(dir)
 	f := restoredFake(k.Load("east"))
 	k.Follow("east", f)
 	n, _ := strconv.ParseUint(f.hosts()["generation"], 10, 64)
@@ -71,7 +71,7 @@ func playWriter(dir string) error {
 // playFullDisk has the disk full for a while.
 func playFullDisk(dir string) error {
 	signal.Ignore(syscall.SIGXFSZ) // so that writing beyond the limit is an error
-	k := Open(options(dir))
+	k := openState(dir)
 	f := newFake()
 	k.Follow("east", f)
 	f.put(record("db", "1"))
@@ -114,7 +114,7 @@ func playFullDisk(dir string) error {
 		return fmt.Errorf("with room again: status %+v", st)
 	}
 	end(k)
-	if k = Open(options(dir)); len(k.Load("east").Records) != 2001 || len(k.Status().SetAside) > 0 {
+	if k = openState(dir); len(k.Load("east").Records) != 2001 || len(k.Status().SetAside) > 0 {
 		return fmt.Errorf("after a restart, there are %d records, status %+v", len(k.Load("east").Records), k.Status())
 	}
 	return nil
@@ -122,7 +122,7 @@ func playFullDisk(dir string) error {
 
 // playHolder has the state in use until its input ends.
 func playHolder(dir string) error {
-	k := Open(options(dir))
+	k := openState(dir)
 	if !k.Status().Healthy {
 		return fmt.Errorf("status %+v", k.Status())
 	}
@@ -138,11 +138,11 @@ func playHolder(dir string) error {
 // playReadOnly finds a state that it may read and not write, and then may.
 func playReadOnly(dir string) error {
 	chmod := func(dirMode, fileMode os.FileMode) error {
-		return errors.Join(os.Chmod(dir, dirMode), os.Chmod(Path(dir), fileMode), os.Chmod(filepath.Join(dir, lockName), fileMode))
+		return errors.Join(os.Chmod(dir, dirMode), os.Chmod(Path(dir), fileMode), os.Chmod(filepath.Join(dir, logName("east")), fileMode), os.Chmod(filepath.Join(dir, lockName), fileMode))
 	}
 	const nobody = 65534
 	if os.Getuid() == 0 { // whom no mode keeps out
-		if err := errors.Join(os.Chown(dir, nobody, -1), os.Chown(Path(dir), nobody, -1), os.Chown(filepath.Join(dir, lockName), nobody, -1),
+		if err := errors.Join(os.Chown(dir, nobody, -1), os.Chown(Path(dir), nobody, -1), os.Chown(filepath.Join(dir, logName("east")), nobody, -1), os.Chown(filepath.Join(dir, lockName), nobody, -1),
 			os.Chmod(filepath.Dir(dir), 0o755), syscall.Setuid(nobody)); err != nil {
 			return err
 		}
@@ -150,7 +150,7 @@ func playReadOnly(dir string) error {
 	if err := chmod(0o500, 0o400); err != nil {
 		return err
 	}
-	k := Open(options(dir))
+	k := openState(dir)
 	s, st := k.Load("east"), k.Status()
 	if len(s.Records) != 1 || st.Healthy || st.InUse || st.LastError == "" {
 		return fmt.Errorf("%d records, status %+v", len(s.Records), st)

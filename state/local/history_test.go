@@ -1,8 +1,7 @@
-package state
+package local
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -11,8 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"go.etcd.io/bbolt"
 	"pgregory.net/rapid"
+
+	"meshrelay/state"
 )
 
 func TestEveryRevisionIsAsTheModelHasIt(t *testing.T) {
@@ -22,10 +22,10 @@ func TestEveryRevisionIsAsTheModelHasIt(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer os.RemoveAll(dir)
-		o := options(dir)
-		o.HistoryRevisions = rapid.IntRange(0, 8).Draw(t, "revisions")
-		o.HistoryMaxBytes = rapid.SampledFrom([]int{0, 600, 3000, 1 << 20}).Draw(t, "bytes")
-		k := Open(o)
+		o := bounds
+		o.Revisions = rapid.IntRange(0, 8).Draw(t, "revisions")
+		o.MaxBytes = rapid.SampledFrom([]int{0, 600, 3000, 1 << 20}).Draw(t, "bytes")
+		k := openWith(dir, o)
 		defer func() { end(k) }()
 		f := newFake()
 		k.Follow("east", f)
@@ -50,7 +50,7 @@ func TestEveryRevisionIsAsTheModelHasIt(t *testing.T) {
 			}
 			if rapid.IntRange(0, 5).Draw(t, "restart") == 0 {
 				end(k)
-				k = Open(o)
+				k = openWith(dir, o)
 				s := k.Load("east")
 				if s.Revision != last || len(k.Status().SetAside) > 0 {
 					t.Fatalf("after a restart: revision %d, was %d, status %+v", s.Revision, last, k.Status())
@@ -63,8 +63,8 @@ func TestEveryRevisionIsAsTheModelHasIt(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n := min(int(last), o.HistoryRevisions); len(history) > n || n > 0 && len(history) == 0 ||
-			o.HistoryMaxBytes == 1<<20 && len(history) != n {
+		if n := min(int(last), o.Revisions); len(history) > n || n > 0 && len(history) == 0 ||
+			o.MaxBytes == 1<<20 && len(history) != n {
 			t.Fatalf("%d revisions, there were %d, bounds %+v", len(history), last, o)
 		}
 		for i, r := range history {
@@ -88,7 +88,7 @@ func TestEveryRevisionIsAsTheModelHasIt(t *testing.T) {
 }
 
 // checkRevision compares what a revision says of itself with what was before and after it.
-func checkRevision(t *rapid.T, r Revision, before, after map[string]string) {
+func checkRevision(t *rapid.T, r state.Revision, before, after map[string]string) {
 	var added, changed, removed int
 	for name, host := range after {
 		if was, had := before[name]; !had {
@@ -113,11 +113,11 @@ func checkRevision(t *rapid.T, r Revision, before, after map[string]string) {
 }
 
 func TestQuestionsAboutThePastThatHaveNoAnswer(t *testing.T) {
-	o := options(t.TempDir())
-	o.HistoryRevisions = 2
-	k := Open(o)
+	dir, o := t.TempDir(), bounds
+	o.Revisions = 2
+	k := openWith(dir, o)
 	defer end(k)
-	if _, err := k.History("east"); !errors.Is(err, ErrUnknownSource) {
+	if _, err := k.History("east"); !errors.Is(err, state.ErrUnknownSource) {
 		t.Errorf("error %v", err)
 	}
 	f := newFake()
@@ -127,41 +127,35 @@ func TestQuestionsAboutThePastThatHaveNoAnswer(t *testing.T) {
 		flush(t, k)
 	}
 	for revision, want := range map[uint64]string{0: "there are 3 to 4", 2: "there are 3 to 4", 5: "there are 3 to 4"} {
-		if _, err := k.At("east", revision); !errors.Is(err, ErrUnknownRevision) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "east") {
+		if _, err := k.At("east", revision); !errors.Is(err, state.ErrUnknownRevision) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "east") {
 			t.Errorf("revision %d: error %v, want it to say %s", revision, err, want)
 		}
 	}
 	for _, name := range []string{"west", ""} {
-		if _, err := k.At(name, 1); !errors.Is(err, ErrUnknownSource) {
+		if _, err := k.At(name, 1); !errors.Is(err, state.ErrUnknownSource) {
 			t.Errorf("error %v", err)
 		}
 	}
 	end(k)
-	if _, err := k.At("east", 4); !errors.Is(err, ErrNotInUse) {
+	if _, err := k.At("east", 4); !errors.Is(err, state.ErrNotInUse) {
 		t.Errorf("error %v", err)
 	}
 }
 
 func TestHistoryIsBoundedByAge(t *testing.T) {
-	o := options(t.TempDir())
-	o.HistoryMaxAge = time.Hour
-	k := Open(o)
+	o := bounds
+	o.MaxAge = time.Hour
+	store := New(t.TempDir(), nil)
+	k := state.Open(store, state.Options{History: o})
 	defer end(k)
 	f := newFake()
 	k.Follow("east", f)
 	start := time.Now()
 	write := func(at time.Time, host string) {
 		f.put(record("db", host))
-		b := batch{name: "east"}
-		b.changes, b.meta = f.TakeChanges()
-		w := k.newWriter()
-		w.now = at
-		err := update(k.db.Load(), func(tx *bbolt.Tx) error {
-			after, expires, err := w.write(tx, &b)
-			k.kept["east"] = &held{ledger: after, expires: expires}
-			return err
-		})
-		if err != nil {
+		b := state.Batch{Now: at, History: o}
+		b.Changes, b.Meta = f.TakeChanges()
+		if _, err := store.Apply("east", b); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -186,8 +180,7 @@ func TestHistoryIsBoundedByAge(t *testing.T) {
 		t.Errorf("revisions %s", got)
 	}
 	// Time alone is enough, without a change.
-	k.bounds.age = 10 * time.Minute
-	k.kept["east"].expires = start
+	must(t, k.SetOptions(t.Context(), state.Options{History: state.History{Revisions: 100, MaxAge: 10 * time.Minute}}))
 	flush(t, k)
 	if got := ids(); got != "3 " {
 		t.Errorf("revisions %s", got)
@@ -197,9 +190,9 @@ func TestHistoryIsBoundedByAge(t *testing.T) {
 
 // What is too much at once leaves the newest revision, and no undo data.
 func TestOneChangeLargerThanTheHistoryMayBe(t *testing.T) {
-	o := options(t.TempDir())
-	o.HistoryMaxBytes = 10_000
-	k := Open(o)
+	dir, o := t.TempDir(), bounds
+	o.MaxBytes = 10_000
+	k := openWith(dir, o)
 	f := newFake()
 	k.Follow("east", f)
 	for i := range 200 {
@@ -213,12 +206,12 @@ func TestOneChangeLargerThanTheHistoryMayBe(t *testing.T) {
 	if h, err := k.History("east"); err != nil || len(h) != 1 || h[0].ID != 2 || h[0].Removed != 200 || len(h[0].Keys) != maxNamed {
 		t.Errorf("history %+v, %v", h, err)
 	}
-	if n := k.kept["east"].historyBytes; n > 10_000 {
-		t.Errorf("history of %d bytes", n)
-	}
 	end(k)
-	if c, err := readFile(Path(o.Dir), formatVersion); err != nil || c.err != nil {
-		t.Errorf("%v, %v", err, c.err)
+	src, err := openSource(filepath.Join(dir, logName("east")), nil)
+	must(t, err)
+	defer src.file.Close()
+	if n := historySize(src.rows); n > 10_000 || len(src.rows) != 1 {
+		t.Errorf("%d revisions of %d bytes", len(src.rows), n)
 	}
 }
 
@@ -233,18 +226,18 @@ func TestBoundsThatWereLoweredHoldAtOnce(t *testing.T) {
 	}
 	end(k)
 	for _, n := range []int{3, 1, 0} {
-		o := options(dir)
-		o.HistoryRevisions = n
-		k = Open(o)
+		o := bounds
+		o.Revisions = n
+		k = openWith(dir, o)
 		k.Follow("east", restoredFake(k.Load("east")))
 		flush(t, k)
 		if h, err := k.History("east"); err != nil || len(h) != n {
 			t.Errorf("history %+v, %v, want %d", h, err, n)
 		}
 		end(k)
-		c, err := readFile(Path(dir), formatVersion)
-		if err != nil || c.err != nil || n == 0 && c.sources["east"].historyBytes != 0 {
-			t.Errorf("%v, %v", err, c.err)
+		file, err := ReadFile(Path(dir))
+		if err != nil || file.Damage != "" || len(file.Sources[0].Revisions) != n {
+			t.Errorf("%+v, %v", file, err)
 		}
 	}
 }
@@ -258,7 +251,7 @@ func TestOptionsAreReplacedWhileTheKeeperRuns(t *testing.T) {
 		f.put(record("db", fmt.Sprint(i)))
 		flush(t, k)
 	}
-	if err := k.SetOptions(t.Context(), Options{HistoryRevisions: 2}); err != nil {
+	if err := k.SetOptions(t.Context(), state.Options{History: state.History{Revisions: 2}}); err != nil {
 		t.Fatal(err)
 	}
 	f.put(record("db", "last"))
@@ -266,13 +259,6 @@ func TestOptionsAreReplacedWhileTheKeeperRuns(t *testing.T) {
 	if h, err := k.History("east"); err != nil || len(h) != 2 || h[0].ID != 11 {
 		t.Errorf("history %+v, %v", h, err)
 	}
-	busy, cancel := context.WithCancel(t.Context())
-	k.busy <- struct{}{}
-	cancel()
-	if err := k.SetOptions(busy, Options{}); err == nil {
-		t.Error("somebody works on the file, and it did not wait")
-	}
-	k.release()
 }
 
 func TestABackupIsWhole(t *testing.T) {
@@ -321,34 +307,3 @@ func (d *during) Write(p []byte) (int, error) {
 	}
 	return d.to.Write(p)
 }
-
-func TestABackupEndsWithTheKeeper(t *testing.T) {
-	k := open(t, t.TempDir())
-	f := newFake()
-	k.Follow("east", f)
-	for i := range 3000 {
-		f.put(record(fmt.Sprint("r", i), "1"))
-	}
-	flush(t, k)
-	started, ended := make(chan struct{}), make(chan error)
-	go func() {
-		ended <- k.Backup(writerFunc(func(p []byte) (int, error) {
-			select {
-			case <-started:
-			default:
-				close(started)
-				<-k.closing
-			}
-			return len(p), nil
-		}))
-	}()
-	<-started
-	end(k)
-	if err := <-ended; !errors.Is(err, errClosed) {
-		t.Errorf("error %v", err)
-	}
-}
-
-type writerFunc func(p []byte) (int, error)
-
-func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
