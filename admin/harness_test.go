@@ -20,6 +20,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"meshrelay/downstream"
+	"meshrelay/downstream/subscription"
 	"meshrelay/federation/tracker"
 	"meshrelay/internal/buildinfo"
 	"meshrelay/mirror"
@@ -177,7 +178,7 @@ func newFixture(t *testing.T, cfg Config, more ...func(*Deps)) *fixture {
 func (f *fixture) Clients() []downstream.ClientStatus { return f.clients }
 
 func (f *fixture) Receipts(mirror.Key) []downstream.Receipt {
-	return []downstream.Receipt{{Connection: "tool-2", NodeID: "tool", TypeURL: "networking.istio.io/v1/ServiceEntry", State: downstream.ReceiptACKed, At: created}}
+	return []downstream.Receipt{{Connection: "tool-2", NodeID: "tool", TypeURL: "networking.istio.io/v1/ServiceEntry", State: subscription.Acknowledged, At: created}}
 }
 
 // request is what a client sends; the zero value is a GET over loopback.

@@ -11,6 +11,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+
+	"meshrelay/downstream/refusal"
 )
 
 // serve runs a stream to its end.
@@ -20,15 +22,15 @@ func (s *Server) serve(stream grpc.ServerStream, protocol string, l *Listener) e
 	if code := status.Code(err); code != codes.OK && code != codes.Canceled && code != codes.Unavailable {
 		s.metrics.refused.WithLabelValues(code.String()).Inc()
 	}
-	var r *refused
+	var r *refusal.Error
 	if errors.As(err, &r) {
-		s.metrics.refusals.WithLabelValues(string(r.why)).Inc()
+		s.metrics.refusals.WithLabelValues(string(r.Reason)).Inc()
 		if s.refusals.Allow() {
 			from := ""
 			if p, ok := peer.FromContext(stream.Context()); ok {
 				from = p.Addr.String()
 			}
-			s.log.Warn("client refused", "address", from, "reason", r.why, "err", err)
+			s.log.Warn("client refused", "address", from, "reason", r.Reason, "err", err)
 		}
 	}
 	return err
@@ -42,8 +44,12 @@ func (s *Server) runStream(stream grpc.ServerStream, protocol string, l *Listene
 	if !ok {
 		return status.Error(codes.Internal, "stream has no peer")
 	}
-	use, own := s.peers.enter(l.TLS.peerKey(p), s.limits.Load())
-	defer s.peers.leave(use)
+	overload := s.overload()
+	use, own, fits := s.peers.enter(l.TLS.peerKey(p), s.limits.Load(), overload != nil)
+	defer func() { s.peers.leave(use, s.overload() != nil) }()
+	if overload != nil && !fits {
+		return refusal.New(refusal.Overload, codes.ResourceExhausted, "%s", refusal.Bounded(overload.Error()))
+	}
 	if err := s.admit(ctx, open, use, own); err != nil {
 		return err
 	}
@@ -64,9 +70,6 @@ func (s *Server) runStream(stream grpc.ServerStream, protocol string, l *Listene
 	go c.guard(c.receive)
 	go c.guard(c.send)
 	err := c.supervise(ctx)
-	if s.aged(c) {
-		s.returning.expect(hostOf(ctx), s.limits.Load().MaxStreams, time.Now())
-	}
 	c.close(err)
 	return err
 }
@@ -83,41 +86,31 @@ func (s *Server) headers() metadata.MD {
 	return md
 }
 
-// admit takes a new stream on, if the server can bear it: streams is how many there are,
-// with it, and own how many its peer has.
+// overload returns why no new clients can be taken on at present, nil when they can.
+func (s *Server) overload() error {
+	if s.overloaded == nil {
+		return nil
+	}
+	return s.overloaded()
+}
+
+// admit returns an error when there is no room for a new stream, or it asks for too much.
+// streams is how many there are, with it, and own how many its peer has.
 func (s *Server) admit(ctx context.Context, streams int64, use *peerUse, own int) error {
 	if s.isDraining() {
 		return errDraining
 	}
-	returns := false // whom the relay itself has sent away
-	if s.overloaded != nil {
-		if err := s.overloaded(); err != nil {
-			if returns = s.returning.take(hostOf(ctx), time.Now()); !returns {
-				return refuse(reasonOverload, codes.ResourceExhausted, "%s", bounded(err.Error()))
-			}
-		}
-	}
 	limits := s.limits.Load()
-	err := s.withinLimits(ctx, streams, use, own, limits)
-	if err != nil && returns {
-		s.returning.expect(hostOf(ctx), limits.MaxStreams, time.Now())
-	}
-	return err
-}
-
-// withinLimits returns an error when there is no room for a new stream, or it asks for too
-// much.
-func (s *Server) withinLimits(ctx context.Context, streams int64, use *peerUse, own int, limits *Limits) error {
 	if streams > int64(limits.MaxStreams) {
-		return refuse(reasonStreams, codes.ResourceExhausted,
+		return refusal.New(refusal.Streams, codes.ResourceExhausted,
 			"%d streams are open, no more are served at once (downstream.maxStreams); try again later", limits.MaxStreams)
 	}
 	if own > limits.MaxStreamsPerPeer {
-		return refuse(reasonPeer, codes.ResourceExhausted,
+		return refusal.New(refusal.Peer, codes.ResourceExhausted,
 			"%d streams of %s are open, no more of one peer are served at once (downstream.maxStreamsPerPeer); try again later", limits.MaxStreamsPerPeer, use.key)
 	}
 	if size := headerBytes(ctx); size > s.cfg.MaxHeaderBytes {
-		return refuse(reasonHeaders, codes.ResourceExhausted,
+		return refusal.New(refusal.Headers, codes.ResourceExhausted,
 			"the headers have %d bytes, more than %d (downstream.maxHeaderBytes)", size, s.cfg.MaxHeaderBytes)
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
@@ -125,12 +118,12 @@ func (s *Server) withinLimits(ctx context.Context, streams int64, use *peerUse, 
 	// First its own share, so that others need not wait behind it.
 	if share := mostOf(limits.NewStreamsPerSecond); share < limits.NewStreamsPerSecond {
 		if err := use.limiter.Wait(ctx); err != nil {
-			return refuse(reasonRate, codes.ResourceExhausted,
+			return refusal.New(refusal.Rate, codes.ResourceExhausted,
 				"more than %d new streams a second of %s (three quarters of downstream.newStreamsPerSecond); try again later", share, use.key)
 		}
 	}
 	if err := s.limiter.Wait(ctx); err != nil {
-		return refuse(reasonRate, codes.ResourceExhausted,
+		return refusal.New(refusal.Rate, codes.ResourceExhausted,
 			"more than %d new streams a second (downstream.newStreamsPerSecond); try again later", limits.NewStreamsPerSecond)
 	}
 	return nil
@@ -148,7 +141,7 @@ func headerBytes(ctx context.Context) (n int) {
 }
 
 // connectionRefused counts a connection that is not let in, or closed, for a limit.
-func (s *Server) connectionRefused(from net.Addr, why reason) {
+func (s *Server) connectionRefused(from net.Addr, why refusal.Reason) {
 	s.metrics.refusals.WithLabelValues(string(why)).Inc()
 	if s.refusals.Allow() {
 		limits := s.limits.Load()
@@ -161,9 +154,9 @@ func (s *Server) connectionRefused(from net.Addr, why reason) {
 // fails because of what the client shows.
 func (s *Server) handshakeRefused(l *Listener) func(from net.Addr, err error) {
 	return func(from net.Addr, err error) {
-		s.metrics.refusals.WithLabelValues(string(reasonHandshake)).Inc()
+		s.metrics.refusals.WithLabelValues(string(refusal.Handshake)).Inc()
 		if s.refusals.Allow() {
-			s.log.Warn("client refused", "listener", l.Address, "address", from.String(), "reason", reasonHandshake, "err", bounded(err.Error()))
+			s.log.Warn("client refused", "listener", l.Address, "address", from.String(), "reason", refusal.Handshake, "err", refusal.Bounded(err.Error()))
 		}
 	}
 }

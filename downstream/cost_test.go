@@ -5,10 +5,8 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-	"time"
 	"weak"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"google.golang.org/protobuf/proto"
 
@@ -55,74 +53,6 @@ func TestDeltaPushIsTheResourceAndALittle(t *testing.T) {
 	resp := d.next()
 	if overhead := proto.Size(resp) - len(changed.Frame()); len(resp.Resources) != 1 || overhead > 130 {
 		t.Errorf("%d resources with %d bytes besides the resource's %d", len(resp.Resources), overhead, len(changed.Frame()))
-	}
-}
-
-func TestUnchangedPlanCostsNoAllocation(t *testing.T) {
-	c := filled(10000)
-	w := &watch{typeURL: seV1, wildcard: true, owed: true, all: true, names: map[string]struct{}{}, has: map[string][16]byte{}}
-	if _, _, err := w.planDelta(c.current.Load(), nil); err != nil {
-		t.Fatal(err)
-	}
-	if n := testing.AllocsPerRun(100, func() { w.planDelta(c.current.Load(), nil) }); n != 0 { //nolint:errcheck // it can not fail
-		t.Errorf("%v allocations to find that nothing has changed", n)
-	}
-}
-
-// TestApplyingOneChangeDoesNotDependOnHowMuchThereIs: neither its allocations, nor, but
-// for the list of pages, their bytes.
-func TestApplyingOneChangeDoesNotDependOnHowMuchThereIs(t *testing.T) {
-	allocs := func(size int) float64 {
-		c := filled(size)
-		two := []*mirror.Resource{se("shop", "s-000500", "y"), se("shop", "s-000500", "z")}
-		i := 0
-		return testing.AllocsPerRun(50, func() {
-			i++
-			if !c.apply([]update{{"shop/s-000500", two[i%2]}}, time.Time{}) {
-				t.Fatal("no change")
-			}
-		})
-	}
-	few, many := allocs(1000), allocs(50_000)
-	if many > few+1 || many > 12 {
-		t.Errorf("one change costs %v allocations among 1,000 and %v among 50,000", few, many)
-	}
-}
-
-// TestClientsAtOneCursorShareTheDifference: it is worked out once, whatever their number.
-func TestClientsAtOneCursorShareTheDifference(t *testing.T) {
-	c := filled(1000)
-	from := c.current.Load().rev
-	c.apply([]update{{"shop/s-000500", se("shop", "s-000500", "y")}}, time.Now())
-	s := c.current.Load()
-	first, ok := s.since(from)
-	if !ok || len(first.changed) != 1 {
-		t.Fatalf("difference %+v, %v", first, ok)
-	}
-	if n := testing.AllocsPerRun(10, func() {
-		if again, _ := s.since(from); again != first {
-			t.Fatal("another")
-		}
-	}); n != 0 {
-		t.Errorf("%v allocations for the next client", n)
-	}
-}
-
-// TestClientsThatComeTogetherShareTheFirstResponse: each costs a stream, and no list of
-// all that there is.
-func TestClientsThatComeTogetherShareTheFirstResponse(t *testing.T) {
-	c := filled(1000)
-	s := c.current.Load()
-	open := func() *message {
-		w := &watch{typeURL: seV1, wildcard: true, owed: true, all: true, names: map[string]struct{}{}, has: map[string][16]byte{}}
-		st, ok, err := w.planDelta(s, []byte("relay"))
-		if !ok || err != nil || st.opening == nil {
-			t.Fatalf("step %+v, %v, %v", st, ok, err)
-		}
-		return st.opening
-	}
-	if first := open(); open() != first || len(first.buffers) != 1001 {
-		t.Errorf("%d buffers, or not the same for the next client", len(first.buffers))
 	}
 }
 
@@ -199,8 +129,8 @@ func TestEncodedPagesGoWithTheLastSotWClient(t *testing.T) {
 	r := startRelay(t, true)
 	r.put(many(1000, "s-%03d", func(int) string { return "x" })...)
 	encoded := func() (n int) {
-		for _, p := range r.view().snapshot(kindSE).pages {
-			if p.encoded.Load() != nil {
+		for _, p := range r.view().snapshot(typeSE).Pages {
+			if p.Encoded() {
 				n++
 			}
 		}
@@ -240,69 +170,7 @@ func TestWhatComesWhileTheServerOpensIsServed(t *testing.T) {
 				after++
 			}
 		}
-		eventually(t, "all is in the view", func() bool { return r.view().snapshot(kindSE).count == 2000+n })
+		eventually(t, "all is in the view", func() bool { return r.view().snapshot(typeSE).Count == 2000+n })
 		r.stop()
-	}
-}
-
-// filled returns a collection of resources named s-000000 and on.
-func filled(size int) *collection {
-	c := newCollection()
-	updates := make([]update, 0, size)
-	for i := range size {
-		res := se("shop", fmt.Sprintf("s-%06d", i), "x")
-		updates = append(updates, update{res.FullName(), res})
-	}
-	c.apply(updates, time.Now())
-	return c
-}
-
-func BenchmarkApplyOneChange(b *testing.B) {
-	for _, size := range []int{1000, 10000, 100000} {
-		b.Run(fmt.Sprint(size), func(b *testing.B) {
-			c := filled(size)
-			two := []*mirror.Resource{se("shop", "s-000500", "y"), se("shop", "s-000500", "z")}
-			runtime.GC()
-			b.ReportAllocs()
-			for i := 0; b.Loop(); i++ {
-				c.apply([]update{{"shop/s-000500", two[i%2]}}, time.Now())
-			}
-		})
-	}
-}
-
-// BenchmarkPushToOneClient is what a client costs on a change, but for its transport.
-func BenchmarkPushToOneClient(b *testing.B) {
-	for _, protocol := range []string{protocolSotW, protocolDelta} {
-		b.Run(protocol, func(b *testing.B) {
-			m, err := newMetrics(prometheus.NewRegistry())
-			if err != nil {
-				b.Fatal(err)
-			}
-			c := filled(10000)
-			w := &watch{typeURL: seV1, wildcard: true, owed: true, all: true, names: map[string]struct{}{}, has: map[string][16]byte{}}
-			before := c.current.Load()
-			c.apply([]update{{"shop/s-000500", se("shop", "s-000500", "y")}}, time.Now())
-			after := c.current.Load()
-			w.nonce = "1"
-			b.ReportAllocs()
-			for b.Loop() {
-				w.cursor, w.sent, w.owed, w.all = before.rev, before.digest, false, false
-				var msg *message
-				if protocol == protocolSotW {
-					st, _ := w.planSotW(after, m)
-					msg = sotwMessage(w.typeURL, st.version, "2", nil, st.buffers, st.bytes)
-				} else {
-					st, _, err := w.planDelta(after, nil)
-					if err != nil {
-						b.Fatal(err)
-					}
-					msg = deltaMessage(w.typeURL, "2", nil, st.diff.changed, st.diff.bytes, nil)
-				}
-				if msg.size == 0 {
-					b.Fatal("nothing to send")
-				}
-			}
-		})
 	}
 }

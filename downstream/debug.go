@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"meshrelay/downstream/refusal"
 	"meshrelay/internal/loopback"
 )
 
@@ -75,15 +76,15 @@ func (c *conn) unread(now time.Time) bool {
 	return !c.slot.sentAt.IsZero() && now.Sub(c.slot.sentAt) > replyTimeout
 }
 
-// reply queues the answer to a debug request, which message makes of the documents.
-func (c *conn) reply(typeURL string, names []string, message func(typeURL string, docs []*anypb.Any) proto.Message) error {
+// reply queues the answer to a debug request.
+func (c *conn) reply(typeURL string, names []string) error {
 	c.mu.Lock()
 	waiting := len(c.slot.replies) // only this goroutine adds to them
 	c.mu.Unlock()
 	if waiting >= maxReplies {
-		return refuse(reasonDebug, codes.ResourceExhausted, "debug answers wait to be read: ask for one at a time")
+		return refusal.New(refusal.Debug, codes.ResourceExhausted, "debug answers wait to be read: ask for one at a time")
 	}
-	m := message(typeURL, c.answer(typeURL, names))
+	m := c.debugMessage(typeURL, c.answer(typeURL, names))
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.closed {
@@ -102,18 +103,12 @@ func (s *slot) begin(d Debugger, closed bool) error {
 	return err
 }
 
-func (c *conn) debugSotW(typeURL string, docs []*anypb.Any) proto.Message {
-	return &discoveryv3.DiscoveryResponse{
-		TypeUrl: typeURL, Resources: docs,
-		ControlPlane: &corev3.ControlPlane{Identifier: c.server.identifier},
+func (c *conn) debugMessage(typeURL string, docs []*anypb.Any) proto.Message {
+	controlPlane := &corev3.ControlPlane{Identifier: c.server.identifier}
+	if c.protocol == protocolSotW {
+		return &discoveryv3.DiscoveryResponse{TypeUrl: typeURL, Resources: docs, ControlPlane: controlPlane}
 	}
-}
-
-func (c *conn) debugDelta(typeURL string, docs []*anypb.Any) proto.Message {
-	resp := &discoveryv3.DeltaDiscoveryResponse{
-		TypeUrl:      typeURL,
-		ControlPlane: &corev3.ControlPlane{Identifier: c.server.identifier},
-	}
+	resp := &discoveryv3.DeltaDiscoveryResponse{TypeUrl: typeURL, ControlPlane: controlPlane}
 	for i, a := range docs {
 		resp.Resources = append(resp.Resources, &discoveryv3.Resource{Name: fmt.Sprint(i), Resource: a})
 	}

@@ -10,6 +10,8 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	statusv3 "github.com/envoyproxy/go-control-plane/envoy/service/status/v3"
 	"google.golang.org/grpc/codes"
+
+	"meshrelay/downstream/refusal"
 )
 
 // slotted is a Debugger with one slot, whose documents are as long as their names say.
@@ -96,7 +98,7 @@ func TestOneDebugAnswerWaitsForAClient(t *testing.T) {
 			break
 		}
 	}
-	wantRefused(t, r, reasonDebug, 1)
+	wantRefused(t, r, refusal.Debug, 1)
 	eventually(t, "the slot is free", func() bool { return slots.taken.Load() == 0 })
 }
 
@@ -108,7 +110,7 @@ func TestLargeDebugAnswerThatIsLeftUnreadIsNotKept(t *testing.T) {
 	s.send(ask("large"))
 	s.next()
 	eventually(t, "it was sent", func() bool {
-		for _, c := range r.server.allConns() {
+		for _, c := range r.server.connections() {
 			if !c.unread(time.Now()) && c.unread(time.Now().Add(replyTimeout+time.Second)) {
 				return true
 			}

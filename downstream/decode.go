@@ -16,6 +16,10 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
+
+	"meshrelay/downstream/refusal"
+	"meshrelay/downstream/subscription"
+	"meshrelay/internal/wire"
 )
 
 const (
@@ -71,6 +75,17 @@ type outline struct {
 	subscribe, unsubscribe, versions int
 }
 
+// expect prepares for the next request. Once that is received, names returns those that it
+// subscribes to.
+func (in *incoming) expect(delta bool) (req request, names func() []string) {
+	if delta {
+		in.delta = &discoveryv3.DeltaDiscoveryRequest{}
+		return in.delta, in.delta.GetResourceNamesSubscribe
+	}
+	in.sotw = &discoveryv3.DiscoveryRequest{}
+	return in.sotw, in.sotw.GetResourceNames
+}
+
 // take makes the request that a client has sent, or notes why it is refused. The error is of
 // what can not be decoded at all.
 func (in *incoming) take(data mem.BufferSlice) error {
@@ -79,7 +94,7 @@ func (in *incoming) take(data mem.BufferSlice) error {
 	size := data.Len()
 	defer in.meter.taken(size)
 	if most := limits.MaxNodeBytes + firstRequestBytes; in.first && size > most {
-		in.err = refuse(reasonBytes, codes.ResourceExhausted,
+		in.err = refusal.New(refusal.Bytes, codes.ResourceExhausted,
 			"the first request has %d bytes, more than %d (downstream.maxNodeBytes and %d more): send names and versions of resources in a later one",
 			size, most, firstRequestBytes)
 		return nil
@@ -141,11 +156,11 @@ func (f *requestFields) outline(raw []byte) (o outline, err error) {
 func (in *incoming) check(o outline, limits *Limits) error {
 	switch most := limits.MaxNodeBytes; {
 	case in.first && o.node > most && string(o.typeURL) != healthType:
-		return refuse(reasonNode, codes.InvalidArgument, "the node has %d bytes, more than %d (downstream.maxNodeBytes)", o.node, most)
+		return refusal.New(refusal.Node, codes.InvalidArgument, "the node has %d bytes, more than %d (downstream.maxNodeBytes)", o.node, most)
 	case max(o.subscribe, o.unsubscribe) > limits.MaxNamesPerClient:
-		return errTooManyNames(limits)
+		return subscription.TooManyNames(limits.MaxNamesPerClient)
 	case o.versions > maxVersions:
-		return refuse(reasonBytes, codes.ResourceExhausted, "a request with more than %d initial_resource_versions, whatever downstream.maxRequestBytes is", maxVersions)
+		return refusal.New(refusal.Bytes, codes.ResourceExhausted, "a request with more than %d initial_resource_versions, whatever downstream.maxRequestBytes is", maxVersions)
 	}
 	return nil
 }
@@ -153,29 +168,15 @@ func (in *incoming) check(o outline, limits *Limits) error {
 // eachField calls f with each length-delimited field of an encoded message, until it returns
 // an error. The others are of no use to the relay.
 func eachField(raw []byte, f func(num protowire.Number, value []byte) error) error {
-	for len(raw) > 0 {
-		num, typ, n := protowire.ConsumeTag(raw)
-		if n < 0 {
-			return protowire.ParseError(n)
-		}
-		raw = raw[n:]
-		if typ != protowire.BytesType {
-			if n = protowire.ConsumeFieldValue(num, typ, raw); n < 0 {
-				return protowire.ParseError(n)
+	c := wire.Fields(raw)
+	for c.Next() {
+		if c.Type == protowire.BytesType {
+			if err := f(c.Number, c.Value()); err != nil {
+				return err
 			}
-			raw = raw[n:]
-			continue
 		}
-		v, n := protowire.ConsumeBytes(raw)
-		if n < 0 {
-			return protowire.ParseError(n)
-		}
-		if err := f(num, v); err != nil {
-			return err
-		}
-		raw = raw[n:]
 	}
-	return nil
+	return c.Err()
 }
 
 func decodeSotW(raw []byte, req *discoveryv3.DiscoveryRequest, o outline, withNode bool) error {

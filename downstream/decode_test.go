@@ -19,6 +19,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/structpb"
+
+	"meshrelay/downstream/refusal"
 )
 
 // TestCompressedRequestsAreRefusedUnlessConfigured: what is small on the wire would be large here.
@@ -53,7 +55,7 @@ func TestFirstRequestIsBoundedByTheNode(t *testing.T) {
 			t.Errorf("the client is told %q", end)
 		}
 	}
-	wantRefused(t, r, reasonBytes, 2)
+	wantRefused(t, r, refusal.Bytes, 2)
 	fits := r.delta()
 	req := &discoveryv3.DeltaDiscoveryRequest{Node: node(), TypeUrl: seV1, InitialResourceVersions: map[string]string{"shop/a": ""}}
 	req.InitialResourceVersions["shop/a"] = strings.Repeat("x", 4096+firstRequestBytes-proto.Size(req)-8)
@@ -119,7 +121,7 @@ func TestNoFieldCostsManyTimesItsBytes(t *testing.T) {
 			runtime.ReadMemStats(&before)
 			err := in.decode(t, tc.raw, tc.into)
 			runtime.ReadMemStats(&after)
-			if isRefused(err) != tc.refused || err != nil && !isRefused(err) {
+			if refusal.Is(err) != tc.refused || err != nil && !refusal.Is(err) {
 				t.Errorf("refused with %v", err)
 			}
 			if n := after.TotalAlloc - before.TotalAlloc; n > 1<<20 {
@@ -228,7 +230,7 @@ func FuzzDecodeRequest(f *testing.F) {
 		if wantErr := proto.Unmarshal(raw, want); wantErr != nil {
 			return // protobuf also refuses what the relay does not look at
 		}
-		if isRefused(err) {
+		if refusal.Is(err) {
 			return
 		}
 		if err != nil {

@@ -2,19 +2,13 @@ package downstream
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"github.com/prometheus/client_golang/prometheus"
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
-	"google.golang.org/protobuf/proto"
-	mcp "istio.io/api/mcp/v1alpha1"
-	"pgregory.net/rapid"
 
+	"meshrelay/downstream/snapshot"
 	"meshrelay/mirror"
 )
 
@@ -79,7 +73,7 @@ func TestResumeSendsOnlyWhatDiffers_S18(t *testing.T) {
 			eventually(t, "all are served", func() bool {
 				r.server.views.mu.Lock()
 				defer r.server.views.mu.Unlock()
-				return r.server.views.base.snapshot(kindSE).count == 3
+				return r.server.views.base.snapshot(typeSE).Count == 3
 			})
 			d := r.delta()
 			req := subscribeDelta(seV1)
@@ -135,7 +129,7 @@ func TestSubscriptionsOfTheDeltaSpecification_S17(t *testing.T) {
 			eventually(t, "all are served", func() bool {
 				r.server.views.mu.Lock()
 				defer r.server.views.mu.Unlock()
-				return r.server.views.base.snapshot(kindSE).count == 2
+				return r.server.views.base.snapshot(typeSE).Count == 2
 			})
 			d := r.delta()
 			for i, step := range tc.steps {
@@ -169,179 +163,10 @@ func TestSubscriptionsOfTheDeltaSpecification_S17(t *testing.T) {
 	}
 }
 
-func TestSlowDeltaCursorIsServedFromTheLogThePagesOrNotAtAll(t *testing.T) {
-	c := newCollection()
-	w := &watch{typeURL: seV1, wildcard: true, names: map[string]struct{}{}, has: map[string][16]byte{}}
-	holds := map[string]string{}
-	sync := func() {
-		t.Helper()
-		st, ok, err := w.planDelta(c.current.Load(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if ok {
-			applyDifference(holds, st.diff)
-		}
-	}
-	put := func(i int, host string) update {
-		res := se("shop", fmt.Sprintf("s-%06d", i), host)
-		return update{res.FullName(), res}
-	}
-	for i := range 100 {
-		c.apply([]update{put(i, "first.example")}, time.Now())
-	}
-	sync()
-	// More changes than the log holds, with removals among them.
-	for i := range 3 * logLen {
-		if i%10 == 0 {
-			c.apply([]update{{name: fmt.Sprintf("shop/s-%06d", i/10%100)}}, time.Now())
-		} else {
-			c.apply([]update{put(i%50+100, fmt.Sprintf("h%d.example", i))}, time.Now())
-		}
-	}
-	s := c.current.Load()
-	if s.logFrom <= w.cursor || s.removedFrom > w.cursor {
-		t.Fatalf("the test does not leave the log: cursor %d, log from %d, removed from %d", w.cursor, s.logFrom, s.removedFrom)
-	}
-	sync()
-	if want := content(s); !maps.Equal(holds, want) {
-		t.Errorf("client holds %d, snapshot %d", len(holds), len(want))
-	}
-	if len(s.log) > 2*logLen || len(s.removed) > 2*removedLen {
-		t.Errorf("log %d, removed %d: not bounded", len(s.log), len(s.removed))
-	}
-}
-
-// TestRemovalsAreRememberedByName: names that come and go for ever are no more to remember
-// than the names, and who was away for all of it is still told what has gone.
-func TestRemovalsAreRememberedByName(t *testing.T) {
-	c := newCollection()
-	c.keep = memory{64, 1024}
-	const names = 100
-	put := func(i int, host string) update {
-		res := se("shop", fmt.Sprintf("s-%06d", i), host)
-		return update{res.FullName(), res}
-	}
-	for i := range names {
-		c.apply([]update{put(i, "first.example")}, time.Now())
-	}
-	away := c.current.Load()
-	for i := range 50 * names {
-		u := put(i%names, "again.example")
-		c.apply([]update{{name: u.name}}, time.Now())
-		if i < 50*names-names/2 { // the last ones stay away
-			c.apply([]update{u}, time.Now())
-		}
-	}
-	s := c.current.Load()
-	if most := 2*names + c.keep.removals/64 + 1; len(s.removed) > most {
-		t.Errorf("%d removals of %d names are remembered, want %d at most", len(s.removed), names, most)
-	}
-	d, ok := s.since(away.rev)
-	if !ok {
-		t.Fatal("who was away is too far behind")
-	}
-	holds := content(away)
-	applyDifference(holds, d)
-	if want := content(s); !maps.Equal(holds, want) {
-		t.Errorf("who was away holds %d, want %d", len(holds), len(want))
-	}
-	if got := len(d.removed); got != names/2 {
-		t.Errorf("%d names are said to be gone, want %d", got, names/2)
-	}
-}
-
-// TestDeltaAndSotWArriveAtTheSame_S18 runs random changes against both protocols'
-// watches, which look at random moments, and compares what each client holds with
-// what there is.
-func TestDeltaAndSotWArriveAtTheSame_S18(t *testing.T) {
-	m := must(newMetrics(prometheus.NewRegistry()))
-	rapid.Check(t, func(t *rapid.T) {
-		c := newCollection()
-		truth := map[string]*mirror.Resource{}
-		delta := &watch{typeURL: seV1, wildcard: true, owed: true, all: true, names: map[string]struct{}{}, has: map[string][16]byte{}}
-		sotw := &watch{typeURL: seV1, wildcard: true, owed: true, names: map[string]struct{}{}, has: map[string][16]byte{}}
-		named := &watch{typeURL: seV1, owed: true, has: map[string][16]byte{}, names: map[string]struct{}{"shop/s-1": {}, "shop/s-2": {}}}
-		deltaHolds, sotwHolds, namedHolds := map[string]string{}, map[string]string{}, map[string]string{}
-		look := func(t *rapid.T) {
-			s := c.current.Load()
-			st, ok, err := delta.planDelta(s, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if ok {
-				for _, name := range st.diff.removed {
-					if _, held := deltaHolds[name]; !held {
-						t.Fatalf("%s is said to be gone, and was never sent", name)
-					}
-				}
-				applyDifference(deltaHolds, st.diff)
-			}
-			if st, ok, err = named.planDelta(s, nil); err != nil {
-				t.Fatal(err)
-			} else if ok {
-				applyDifference(namedHolds, st.diff)
-			}
-			if st, ok := sotw.planSotW(s, m); ok {
-				sotwHolds = decodeFrames(st)
-			}
-			want := content(s)
-			if !maps.Equal(deltaHolds, want) {
-				t.Fatalf("delta holds %v, want %v", deltaHolds, want)
-			}
-			if !maps.Equal(sotwHolds, want) {
-				t.Fatalf("SotW holds %v, want %v", sotwHolds, want)
-			}
-			for name := range named.names {
-				if namedHolds[name] != want[name] {
-					t.Fatalf("the named client holds %q of %s, want %q", namedHolds[name], name, want[name])
-				}
-			}
-		}
-		t.Repeat(map[string]func(*rapid.T){
-			"change": func(t *rapid.T) {
-				byName := map[string]update{}
-				for range rapid.IntRange(1, 8).Draw(t, "updates") {
-					name := fmt.Sprintf("s-%d", rapid.IntRange(0, 40).Draw(t, "name"))
-					if rapid.Bool().Draw(t, "remove") {
-						byName["shop/"+name] = update{name: "shop/" + name}
-						delete(truth, "shop/"+name)
-						continue
-					}
-					// Some bodies are large, so that pages split and merge.
-					host := strings.Repeat("x", rapid.SampledFrom([]int{1, 10, 9000}).Draw(t, "size")) + fmt.Sprint(rapid.IntRange(0, 3).Draw(t, "content"))
-					res := se("shop", name, host)
-					byName["shop/"+name] = update{"shop/" + name, res}
-					truth["shop/"+name] = res
-				}
-				c.apply(slices.Collect(maps.Values(byName)), time.Now())
-				s := c.current.Load()
-				if s.count != len(truth) || len(content(s)) != len(truth) {
-					t.Fatalf("%d resources, want %d", s.count, len(truth))
-				}
-				var sum digest
-				size := 0
-				for name, res := range truth {
-					if got := s.get(name); !got.Equal(res) {
-						t.Fatalf("%s is %v", name, got)
-					}
-					sum = sum.plus(res.Digest())
-					size += len(res.Frame())
-				}
-				if sum != s.digest || size != s.bytes {
-					t.Fatalf("digest %v and %d bytes, want %v and %d", s.digest, s.bytes, sum, size)
-				}
-			},
-			"look": look,
-		})
-		look(t)
-	})
-}
-
-func content(s *snapshot) map[string]string {
+func content(s *snapshot.Snapshot) map[string]string {
 	out := map[string]string{}
 	last := ""
-	s.each(func(r *mirror.Resource) {
+	s.Each(func(r snapshot.Item) {
 		if r.FullName() <= last {
 			panic("names are not sorted: " + last + " " + r.FullName())
 		}
@@ -349,57 +174,6 @@ func content(s *snapshot) map[string]string {
 		out[r.FullName()] = r.Version()
 	})
 	return out
-}
-
-func applyDifference(holds map[string]string, d *difference) {
-	for _, b := range d.changed {
-		m := &discoveryv3.DeltaDiscoveryResponse{}
-		if err := proto.Unmarshal(b.ReadOnlyData(), m); err != nil {
-			panic(err)
-		}
-		holds[m.Resources[0].Name] = m.Resources[0].Version
-	}
-	for _, name := range d.removed {
-		delete(holds, name)
-	}
-}
-
-func decodeFrames(st step) map[string]string {
-	m := sotwMessage(seV1, st.version, "1", nil, st.buffers, st.bytes)
-	resp := &discoveryv3.DiscoveryResponse{}
-	if err := proto.Unmarshal(m.buffers.Materialize(), resp); err != nil {
-		panic(err)
-	}
-	if m.size != m.buffers.Len() {
-		panic("size is wrong")
-	}
-	holds := map[string]string{}
-	for _, a := range resp.Resources {
-		r, err := mirror.Decode(kindSE, must(proto.Marshal(a)), "east")
-		if err != nil {
-			panic(err)
-		}
-		holds[r.FullName()] = r.Version()
-	}
-	return holds
-}
-
-// decodeVersions is decodeFrames for resources of several sources: it goes by the version
-// that stands in their metadata.
-func decodeVersions(st step) map[string]string {
-	resp := &discoveryv3.DiscoveryResponse{}
-	if err := proto.Unmarshal(st.buffers[1:].Materialize(), resp); err != nil {
-		panic(err)
-	}
-	holds := map[string]string{}
-	for _, a := range resp.Resources {
-		m := &mcp.Resource{}
-		if err := a.UnmarshalTo(m); err != nil {
-			panic(err)
-		}
-		holds[m.Metadata.Name] = m.Metadata.Version
-	}
-	return holds
 }
 
 func must[T any](v T, err error) T {
@@ -442,30 +216,5 @@ func TestEveryACKCounts_S7(t *testing.T) {
 	d.next()
 	if st := r.server.Clients()[0].Types; st[len(st)-1].ACKs != 3 && st[0].ACKs != 3 {
 		t.Errorf("an old ACK counts: %+v", st)
-	}
-}
-
-// TestWildcardAskedForAgainBringsWhatHasGone_S17: also what went after the client was brought
-// up to date for the last time.
-func TestWildcardAskedForAgainBringsWhatHasGone_S17(t *testing.T) {
-	c := filled(3)
-	ws := newWatches()
-	ws.limits = must(Limits{MaxTypesPerClient: 1}.complete())
-	if _, err := ws.requestDelta(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: seV1}, time.Now()); err != nil {
-		t.Fatal(err)
-	}
-	w := ws.byType[seV1]
-	if _, ok, err := w.planDelta(c.current.Load(), nil); !ok || err != nil {
-		t.Fatal(ok, err)
-	}
-	w.nonce = "1"
-	again := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: seV1, ResourceNamesSubscribe: []string{wildcardName}}
-	if _, err := ws.requestDelta(again, time.Now()); err != nil {
-		t.Fatal(err)
-	}
-	c.apply([]update{{name: "shop/s-000001"}}, time.Now())
-	st, ok, err := w.planDelta(c.current.Load(), nil)
-	if !ok || err != nil || len(st.diff.changed) != 2 || !slices.Equal(st.diff.removed, []string{"shop/s-000001"}) {
-		t.Errorf("%d resources and %v are sent, %v, %v", len(st.diff.changed), st.diff.removed, ok, err)
 	}
 }

@@ -126,9 +126,9 @@ func TestNobodyCanDelayTheDrain(t *testing.T) {
 				}
 				r.addr = addrs[1].String()
 			}
-			in := r.server.gate.count()
+			in := r.server.connLimiter.count()
 			tc.behave(r)
-			eventually(t, "it is in", func() bool { return r.server.gate.count() > in })
+			eventually(t, "it is in", func() bool { return r.server.connLimiter.count() > in })
 			r.addr = plain
 			began := time.Now()
 			stopped := make(chan struct{})
@@ -146,7 +146,7 @@ func TestNobodyCanDelayTheDrain(t *testing.T) {
 			if took > timeout+time.Second || tc.atOnce && took > timeout/2 {
 				t.Errorf("the server took %v to end", took)
 			}
-			if n := r.server.gate.count(); n != 0 {
+			if n := r.server.connLimiter.count(); n != 0 {
 				t.Errorf("%d connections are left", n)
 			}
 		})
@@ -204,7 +204,7 @@ func TestStormsLeaveNoTrace(t *testing.T) {
 			}
 		}
 		cancel()
-		eventually(t, "the storm is over", func() bool { return len(r.server.allConns()) == 1 && r.server.open.Load() == 1 })
+		eventually(t, "the storm is over", func() bool { return len(r.server.connections()) == 1 && r.server.open.Load() == 1 })
 	}
 	trace := func() (goroutines int, heap uint64) {
 		for range 3 {
@@ -228,16 +228,16 @@ func TestStormsLeaveNoTrace(t *testing.T) {
 	vs := r.server.views
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
-	if len(vs.derived)+len(vs.others) != 0 || vs.base.clients != 1 || vs.base.sotw != 0 {
-		t.Errorf("%d and %d views are left, %d clients of the base view", len(vs.derived), len(vs.others), vs.base.clients)
+	if len(vs.derived)+len(vs.forks) != 0 || vs.base.clients != 1 || vs.base.sotw != 0 {
+		t.Errorf("%d and %d views are left, %d clients of the base view", len(vs.derived), len(vs.forks), vs.base.clients)
 	}
-	for _, p := range vs.base.snapshot(kindSE).pages {
-		if p.encoded.Load() != nil {
+	for _, p := range vs.base.snapshot(typeSE).Pages {
+		if p.Encoded() {
 			t.Error("a page is encoded, and no SotW client there")
 			break
 		}
 	}
-	if n := r.server.gate.count(); n > 2 {
+	if n := r.server.connLimiter.count(); n > 2 {
 		t.Errorf("%d connections are in", n)
 	}
 }

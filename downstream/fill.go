@@ -10,6 +10,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"meshrelay/downstream/snapshot"
+	"meshrelay/downstream/subscription"
 	"meshrelay/mirror"
 )
 
@@ -70,19 +72,13 @@ func (f *filling) wait(ctx context.Context) error {
 	}
 }
 
-// basis is one state of a base collection.
-type basis struct {
-	pages []*page
-	last  uint64
-}
-
 // origin is a cluster and a revision that a resource names.
 type origin struct{ cluster, revision string }
 
 // draft is the content of a view that no client sees yet.
 type draft struct {
 	accepts func(*mirror.Resource) bool
-	byKind  map[mirror.Kind]*collection
+	byType  map[subscription.Type]*snapshot.Collection
 	seen    map[origin]struct{}
 	last    origin // the one added to seen last: most resources have the same
 }
@@ -119,7 +115,7 @@ func (vs *views) fill(ctx context.Context, v *view, f *filling, who viewer) (err
 		return errFillLeft
 	}
 	defer release()
-	if _, ok := vs.try(mirror.Key{}, func() bool { err = vs.fillRounds(ctx, v, f); return true }); !ok {
+	if _, ok := vs.try("", func() bool { err = vs.fillRounds(ctx, v, f); return true }); !ok {
 		return errFillFailed
 	}
 	return err
@@ -170,11 +166,8 @@ func (vs *views) fillRound(ctx context.Context, v *view, f *filling, d *draft, r
 	}
 	missed, all := f.missed, f.all
 	f.missed, f.all = nil, false
-	bases := map[mirror.Kind]basis{}
-	for _, kind := range vs.base.kinds() {
-		c := vs.base.find(kind)
-		bases[kind] = basis{c.current.Load().pages, c.last}
-	}
+	bases := map[subscription.Type]snapshot.Basis{}
+	vs.base.each(func(t subscription.Type, c *snapshot.Collection) { bases[t] = c.Basis() })
 	if round > 0 && (!all && len(missed) <= fewMissed || round >= maxFillRounds) {
 		vs.read(d, missed, all, bases)
 		vs.publish(v, d)
@@ -187,53 +180,45 @@ func (vs *views) fillRound(ctx context.Context, v *view, f *filling, d *draft, r
 }
 
 // read brings a draft to the present content of some keys, or of all, over bases.
-func (vs *views) read(d *draft, missed map[mirror.Key]struct{}, all bool, bases map[mirror.Kind]basis) {
-	now := time.Now()
-	if all {
-		d.byKind = map[mirror.Kind]*collection{}
-		for _, kind := range vs.configs.SourceKinds() {
-			vs.readKind(d, kind, vs.configs.Keys(kind), bases, now)
-		}
-		return
-	}
-	byKind := map[mirror.Kind][]mirror.Key{}
+func (vs *views) read(d *draft, missed map[mirror.Key]struct{}, all bool, bases map[subscription.Type]snapshot.Basis) {
+	byType := map[subscription.Type]*items{}
 	for key := range missed {
-		byKind[key.Kind] = append(byKind[key.Kind], key)
+		vs.generators.affected(key, byType)
 	}
-	for kind, keys := range byKind {
-		vs.readKind(d, kind, keys, bases, now)
-	}
-}
-
-func (vs *views) readKind(d *draft, kind mirror.Kind, keys []mirror.Key, bases map[mirror.Kind]basis, now time.Time) {
-	updates := make([]update, 0, len(keys))
-	for _, key := range keys {
-		r := vs.configs.Select(key, d.accepts)
-		if r != nil {
-			d.see(r)
+	if all {
+		d.byType = map[subscription.Type]*snapshot.Collection{}
+		for _, kind := range vs.configs.SourceKinds() {
+			for _, key := range vs.configs.Keys(kind) {
+				vs.generators.affected(key, byType)
+			}
 		}
-		updates = append(updates, update{key.FullName(), r})
 	}
-	b, ok := bases[kind]
-	if !ok {
-		b.last = firstRev
-	}
-	c := d.byKind[kind]
-	if c == nil {
-		if allNil(updates) {
-			return
+	from := &reader{vs.configs, d.accepts, func(r *mirror.Resource) { d.see(r) }}
+	for t, list := range byType {
+		list.sort()
+		updates := make([]snapshot.Update, len(list.refs))
+		list.read(from, updates)
+		c := d.byType[t]
+		if c == nil {
+			if snapshot.AllGone(updates) {
+				continue
+			}
+			c = snapshot.NewDerived()
+			d.byType[t] = c
 		}
-		c = newDerivedCollection()
-		d.byKind[kind] = c
+		b, ok := bases[t]
+		if !ok {
+			b = (*snapshot.Collection)(nil).Basis()
+		}
+		c.Begin(b, updates, time.Now())
 	}
-	c.begin(b, updates, now)
 }
 
 // publish makes a draft the content of a view. The caller holds mu.
 func (vs *views) publish(v *view, d *draft) {
-	for kind, c := range d.byKind {
-		vs.collection(kind) // which gives out the revisions
-		v.set(kind, c)
+	for t, c := range d.byType {
+		vs.collection(t) // which gives out the revisions
+		v.set(t, c)
 	}
 	for o := range d.seen {
 		vs.known.note(o, vs.strangers)

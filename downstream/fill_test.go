@@ -175,18 +175,18 @@ func TestAChangeDuringAFillIsNotLost(t *testing.T) {
 			vs.mu.Unlock()
 			turns--
 			turn()
-		}})
+		}}, generators{newMCPGenerator()})
 		vs.open(time.Now())
 		x := variant{cluster: "west"}
 		v := must(acquire(vs, x, protocolDelta))
 		compare := func() {
 			t.Helper()
-			fresh := newViews(c)
+			fresh := newViews(c, generators{newMCPGenerator()})
 			fresh.open(time.Now())
-			want := must(acquire(fresh, x, protocolDelta)).snapshot(kindSE)
-			is := v.snapshot(kindSE)
-			if is.version != want.version || is.count != want.count || is.bytes != want.bytes || !maps.Equal(content(is), content(want)) {
-				t.Fatalf("seed %d: %d resources, want %d", seed, is.count, want.count)
+			want := must(acquire(fresh, x, protocolDelta)).snapshot(typeSE)
+			is := v.snapshot(typeSE)
+			if is.Version != want.Version || is.Count != want.Count || is.Bytes != want.Bytes || !maps.Equal(content(is), content(want)) {
+				t.Fatalf("seed %d: %d resources, want %d", seed, is.Count, want.Count)
 			}
 		}
 		compare()

@@ -26,6 +26,8 @@ import (
 	mesh "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"meshrelay/downstream/refusal"
+	"meshrelay/downstream/snapshot"
 	"meshrelay/mirror"
 	"meshrelay/push"
 )
@@ -40,6 +42,10 @@ const (
 	vsV1       = "networking.istio.io/v1/VirtualService"
 	meshURL    = "core/v1alpha1/MeshConfig"
 
+	// What package subscription bounds: removed names in a response, names that a wildcard brings
+	// again, and type URLs of a type that is not well known.
+	maxRemoved, maxResend, maxURLs = 16_384, 256, 4
+
 	// patience is how long a test waits for what must happen.
 	patience = 10 * time.Second
 )
@@ -48,6 +54,12 @@ var (
 	kindSE = mirror.Kind{Group: "networking.istio.io", Kind: "ServiceEntry"}
 	kindDR = mirror.Kind{Group: "networking.istio.io", Kind: "DestinationRule"}
 	kindVS = mirror.Kind{Group: "networking.istio.io", Kind: "VirtualService"}
+)
+
+var (
+	typeSE = newMCPGenerator().typeOf(kindSE)
+	typeDR = newMCPGenerator().typeOf(kindDR)
+	typeVS = newMCPGenerator().typeOf(kindVS)
 )
 
 // relay is a Server over two stores, with the pipeline between them.
@@ -183,7 +195,9 @@ func (r *relay) put(resources ...*mirror.Resource) {
 	}
 	for _, res := range resources {
 		if want := r.store.Get(res.Key()); want.Equal(res) {
-			eventually(r.t, res.FullName()+" is in the view", func() bool { return r.view().snapshot(res.Kind()).get(res.FullName()).Equal(res) })
+			eventually(r.t, res.FullName()+" is in the view", func() bool {
+				return snapshot.Same(r.view().snapshot(newMCPGenerator().typeOf(res.Kind())).Get(res.FullName()), res)
+			})
 		}
 	}
 }
@@ -392,7 +406,7 @@ func wantCode(t *testing.T, err error, code codes.Code) {
 }
 
 // wantRefused checks how often clients were refused for a reason.
-func wantRefused(t *testing.T, r *relay, why reason, times int) {
+func wantRefused(t *testing.T, r *relay, why refusal.Reason, times int) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("refused %d times for %s", times, why), func() bool { return refusals(r, why) == times })
 }
@@ -416,11 +430,18 @@ func eventually(t *testing.T, what string, cond func() bool) {
 func meshConfig(domain string) *mesh.MeshConfig { return &mesh.MeshConfig{TrustDomain: domain} }
 
 // refusals returns how often clients were refused for a reason.
-func refusals(r *relay, why reason) int {
+func refusals(r *relay, why refusal.Reason) int {
 	return int(testutil.ToFloat64(r.server.metrics.refusals.WithLabelValues(string(why))))
 }
 
 // acquire returns the view of a variant for a client that is counted for nobody.
 func acquire(vs *views, x variant, protocol string) (*view, error) {
 	return vs.acquire(context.Background(), x, viewer{protocol: protocol})
+}
+
+// lockedMove moves clients of views.
+func lockedMove(vs *views, moves []move, now time.Time) {
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	vs.move(moves, now)
 }

@@ -9,8 +9,8 @@ import (
 	"meshrelay/mirror"
 )
 
-// maxKnown bounds the clusters, and the revisions, that are known.
-const maxKnown = 16_384
+// maxKnown bounds the clusters and revisions that are known.
+const maxKnown = 32_768
 
 // known are the clusters and control plane revisions that resources are of. A client that
 // claims another has nothing to be kept from, so those clients share a view: else each could
@@ -20,22 +20,29 @@ const maxKnown = 16_384
 // cluster is never sent what came from it: the cluster becomes known, the client is moved to a
 // view of its own, and only then others see the resource.
 type known struct {
-	mu                  sync.Mutex // guards all below but news; taken after views.mu
-	clusters, revisions map[string]struct{}
-	// freshClusters and freshRevisions have been seen, and are not known before the clients
-	// that claim them are moved.
-	freshClusters, freshRevisions map[string]struct{}
-	last                          origin // the one that was looked up last: most resources have the same
+	mu sync.Mutex // guards all below but news; taken after views.mu
+	// names are known. fresh have been seen, and are not known before the clients that claim
+	// them are moved.
+	names, fresh map[claim]struct{}
+	last         origin // the one that was looked up last: most resources have the same
 	// news has one slot: there is something fresh.
 	news chan struct{}
 }
 
+// claim is a cluster or, if it is so marked, a revision.
+type claim struct {
+	name       string
+	isRevision bool
+}
+
 func newKnown() *known {
-	return &known{
-		clusters: map[string]struct{}{}, revisions: map[string]struct{}{},
-		freshClusters: map[string]struct{}{}, freshRevisions: map[string]struct{}{},
-		news: make(chan struct{}, 1),
-	}
+	return &known{names: map[claim]struct{}{}, fresh: map[claim]struct{}{}, news: make(chan struct{}, 1)}
+}
+
+// has reports whether a cluster or revision is known, or none. The caller holds mu.
+func (k *known) has(c claim) bool {
+	_, ok := k.names[c]
+	return ok || c.name == ""
 }
 
 // narrow returns the variant for a client that claims to be of the cluster and the revision of
@@ -43,10 +50,10 @@ func newKnown() *known {
 func (k *known) narrow(want variant) variant {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if _, ok := k.clusters[want.cluster]; want.cluster != "" && !ok {
+	if !k.has(claim{want.cluster, false}) {
 		want.cluster, want.strangeCluster = "", true
 	}
-	if _, ok := k.revisions[want.revision]; want.revision != "" && !ok {
+	if !k.has(claim{want.revision, true}) {
 		want.revision, want.strangeRevision = "", true
 	}
 	return want
@@ -56,12 +63,7 @@ func (k *known) narrow(want variant) variant {
 func (k *known) knows(o origin) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if o == k.last {
-		return true
-	}
-	_, cluster := k.clusters[o.cluster]
-	_, revision := k.revisions[o.revision]
-	return (cluster || o.cluster == "") && (revision || o.revision == "")
+	return o == k.last || k.has(claim{o.cluster, false}) && k.has(claim{o.revision, true})
 }
 
 // note takes account of the origin of a resource that a view shows or may show, and reports
@@ -72,26 +74,25 @@ func (k *known) note(o origin, strangers func() bool) bool {
 	if o == k.last {
 		return true
 	}
-	knows := k.look(o.cluster, k.clusters, k.freshClusters, strangers)
-	knows = k.look(o.revision, k.revisions, k.freshRevisions, strangers) && knows
+	knows := k.learn(claim{o.cluster, false}, strangers)
+	knows = k.learn(claim{o.revision, true}, strangers) && knows
 	if knows {
 		k.last = o
 	}
 	return knows
 }
 
-func (k *known) look(name string, names, fresh map[string]struct{}, strangers func() bool) bool {
-	if _, ok := names[name]; ok || name == "" {
+func (k *known) learn(c claim, strangers func() bool) bool {
+	switch {
+	case k.has(c):
 		return true
-	}
-	if len(names)+len(fresh) >= maxKnown {
+	case len(k.names)+len(k.fresh) >= maxKnown:
 		return false
-	}
-	if !strangers() {
-		names[name] = struct{}{}
+	case !strangers():
+		k.names[c] = struct{}{}
 		return true
 	}
-	fresh[name] = struct{}{}
+	k.fresh[c] = struct{}{}
 	select {
 	case k.news <- struct{}{}:
 	default:
@@ -99,18 +100,14 @@ func (k *known) look(name string, names, fresh map[string]struct{}, strangers fu
 	return false
 }
 
-// settle makes known what is fresh, and reports whether there was anything.
-func (k *known) settle() bool {
+// adopt makes known what is fresh, and reports whether there was anything.
+func (k *known) adopt() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if len(k.freshClusters)+len(k.freshRevisions) == 0 {
-		return false
-	}
-	maps.Copy(k.clusters, k.freshClusters)
-	maps.Copy(k.revisions, k.freshRevisions)
-	clear(k.freshClusters)
-	clear(k.freshRevisions)
-	return true
+	adopted := len(k.fresh) > 0
+	maps.Copy(k.names, k.fresh)
+	clear(k.fresh)
+	return adopted
 }
 
 func (v variant) strange() bool { return v.strangeCluster || v.strangeRevision }
@@ -125,12 +122,8 @@ func (vs *views) strangers() bool {
 	return false
 }
 
-// note takes account of a resource that a view shows; nil is none. The caller holds mu.
-func (vs *views) note(r *mirror.Resource) {
-	if r != nil {
-		vs.noteOrigin(r)
-	}
-}
+// note takes account of a resource that a view shows. The caller holds mu.
+func (vs *views) note(r *mirror.Resource) { vs.noteOrigin(r) }
 
 func (vs *views) noteOrigin(r *mirror.Resource) (knows bool) {
 	return vs.known.note(origin{r.Cluster(), r.Revision()}, vs.strangers)
@@ -166,14 +159,14 @@ func (vs *views) admit(ctx context.Context, want variant, who viewer) (*view, er
 }
 
 // rematch brings clients to what they are to see from now on, by what is known now.
-func (vs *views) rematch(transfers []transfer, now time.Time) {
+func (vs *views) rematch(moves []move, now time.Time) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
-	learned := vs.known.settle()
-	for i := range transfers {
-		transfers[i].to = vs.known.narrow(transfers[i].to)
+	learned := vs.known.adopt()
+	for i := range moves {
+		moves[i].to = vs.known.narrow(moves[i].to)
 	}
-	if !vs.transfer(transfers, now) && learned {
+	if !vs.move(moves, now) && learned {
 		vs.bring(true, nil, now) // what was not shown to strangers
 	}
 }

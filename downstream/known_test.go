@@ -18,7 +18,7 @@ func TestMadeUpClustersAndRevisionsShareAView(t *testing.T) {
 			must(vs.admit(context.Background(), x, viewer{protocol: protocolDelta}))
 		}
 	}
-	if n := len(vs.derived) + len(vs.others); n != 3 {
+	if n := len(vs.derived) + len(vs.forks); n != 3 {
 		t.Errorf("%d views for clients of made-up clusters and revisions", n)
 	}
 	var clients []*deltaStream

@@ -7,7 +7,8 @@ import (
 
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
+
+	"meshrelay/downstream/refusal"
 )
 
 // Limits bound what clients can ask for, and can be replaced while the Server runs
@@ -86,59 +87,6 @@ func (l Limits) complete() (*Limits, error) {
 	return &l, errs
 }
 
-// reason says over which limit a client, or its connection, was refused.
-type reason string
-
-const (
-	reasonConnections reason = "connections" // MaxConnections
-	reasonStreams     reason = "streams"     // MaxStreams
-	reasonPeer        reason = "peer"        // MaxConnectionsPerPeer, MaxStreamsPerPeer
-	reasonRate        reason = "rate"        // NewStreamsPerSecond
-	reasonOverload    reason = "overload"    // Deps.Overloaded
-	reasonHeaders     reason = "headers"     // MaxHeaderBytes
-	reasonRequests    reason = "requests"    // RequestsPerSecond
-	reasonBytes       reason = "bytes"       // MaxRequestBytes
-	reasonReceiving   reason = "receiving"   // too many large requests, or one that does not come to its end
-	reasonNode        reason = "node"        // MaxNodeBytes, or no node
-	reasonTypes       reason = "types"       // MaxTypesPerClient, or a type that can be none
-	reasonNames       reason = "names"       // MaxNamesPerClient and the like, or a name that can be none
-	reasonVersions    reason = "versions"    // MaxVersionBytes
-	reasonView        reason = "view"        // no view is for the client
-	reasonViews       reason = "views"       // maxViews, MaxViewsPerPeer
-	reasonDebug       reason = "debug"       // maxReplies
-	reasonUnread      reason = "unread"      // SendTimeout
-	reasonCertificate reason = "certificate" // expired, or its CA is not trusted any more
-	reasonSilent      reason = "silent"      // FirstRequestTimeout
-	reasonHandshake   reason = "handshake"   // TLS: no certificate, or one that is refused
-)
-
-func reasons() []reason {
-	return []reason{
-		reasonConnections, reasonStreams, reasonPeer, reasonRate, reasonOverload, reasonHeaders, reasonRequests, reasonBytes, reasonReceiving,
-		reasonNode, reasonTypes, reasonNames, reasonVersions, reasonView, reasonViews, reasonDebug, reasonUnread, reasonCertificate, reasonSilent, reasonHandshake,
-	}
-}
-
-// refused is the error that ends a stream over a limit.
-type refused struct {
-	why reason
-	st  *status.Status
-}
-
-func refuse(why reason, code codes.Code, format string, args ...any) error {
-	return &refused{why, status.Newf(code, format, args...)}
-}
-
-func (r *refused) Error() string { return r.st.Err().Error() }
-
-func isRefused(err error) bool {
-	var r *refused
-	return errors.As(err, &r)
-}
-
-// GRPCStatus makes the error the status that the client is told.
-func (r *refused) GRPCStatus() *status.Status { return r.st }
-
 const (
 	// leastBurst is how many requests a client may always make at once: a subscription to
 	// each of many types, and changes of those.
@@ -175,7 +123,7 @@ func (p *pace) next(limits *Limits, now time.Time) (wait time.Duration, first bo
 	wait = p.limiter.ReserveN(now, 1).DelayFrom(now)
 	first = wait > 0 && p.delayed == 0
 	if p.delayed += wait; p.delayed > maxDelay {
-		return 0, false, refuse(reasonRequests, codes.ResourceExhausted,
+		return 0, false, refusal.New(refusal.Requests, codes.ResourceExhausted,
 			"more than %d requests a second (downstream.requestsPerSecond), for too long", limits.RequestsPerSecond)
 	}
 	return wait, first, nil

@@ -45,11 +45,11 @@ type Listener struct {
 
 // listener is a Listener at work.
 type listener struct {
-	address string
-	lis     net.Listener
-	gate    *gate
-	server  *grpc.Server
-	close   func()
+	address     string
+	lis         net.Listener
+	connLimiter *connLimiter
+	server      *grpc.Server
+	close       func()
 }
 
 // listen opens every listener, or none.
@@ -64,13 +64,12 @@ func (s *Server) listen() (opened []*listener, err error) {
 	}()
 	for i := range s.cfg.Listeners {
 		cfg := &s.cfg.Listeners[i]
-		creds, closeCreds, err := cfg.TLS.credentials()
+		trust, err := newTrust(cfg.TLS)
 		if err != nil {
 			return opened, fmt.Errorf("downstream.listeners[%d].tls: listener %s: %w", i, cfg.Address, err)
 		}
-		trust, err := newTrust(cfg.TLS)
+		creds, closeCreds, err := cfg.TLS.credentials(trust)
 		if err != nil {
-			closeCreds()
 			return opened, fmt.Errorf("downstream.listeners[%d].tls: listener %s: %w", i, cfg.Address, err)
 		}
 		if trust != nil {
@@ -84,7 +83,7 @@ func (s *Server) listen() (opened []*listener, err error) {
 		if cfg.TLS != nil {
 			creds = watchedCreds{creds, s.handshakeRefused(cfg)}
 		}
-		l := &listener{address: lis.Addr().String(), lis: s.gate.behind(lis), gate: s.gate, close: closeCreds, server: grpc.NewServer(s.serverOptions(creds)...)}
+		l := &listener{address: lis.Addr().String(), lis: s.connLimiter.behind(lis), connLimiter: s.connLimiter, close: closeCreds, server: grpc.NewServer(s.serverOptions(creds)...)}
 		discoveryv3.RegisterAggregatedDiscoveryServiceServer(l.server, service{s, cfg})
 		opened = append(opened, l)
 		s.log.Info("listening for xDS clients", "address", l.address, "tls", cfg.TLS != nil)
@@ -135,9 +134,9 @@ func (l *listener) serve() error {
 // gRPC would wait for them before it does anything. At the end they are closed below TLS,
 // which would have a farewell to send to each.
 func (l *listener) stop(timeout time.Duration) {
-	l.gate.close(false)
+	l.connLimiter.close(false)
 	cut := time.AfterFunc(timeout, func() {
-		l.gate.close(true)
+		l.connLimiter.close(true)
 		l.server.Stop()
 	})
 	defer cut.Stop()

@@ -9,8 +9,10 @@ import (
 	"google.golang.org/grpc/codes"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"meshrelay/downstream/refusal"
 	"meshrelay/internal/glob"
 	"meshrelay/internal/identity"
+	"meshrelay/internal/text"
 	"meshrelay/mirror"
 )
 
@@ -153,7 +155,7 @@ func (rs *rules) choose(l Listener, c client, identities []string) (*rule, error
 		if r := rs.byName[l.View]; r.admits(identities) {
 			return r, nil
 		}
-		return nil, refuse(reasonView, codes.PermissionDenied, "%s", refusal(l, c, identities))
+		return nil, refusal.New(refusal.View, codes.PermissionDenied, "%s", noView(l, c, identities))
 	}
 	for _, r := range rs.ordered {
 		if r.matches(c, identities) {
@@ -163,7 +165,7 @@ func (rs *rules) choose(l Listener, c client, identities []string) (*rule, error
 	if rs.other != nil && rs.other.admits(identities) {
 		return rs.other, nil
 	}
-	return nil, refuse(reasonView, codes.PermissionDenied, "%s", refusal(l, c, identities))
+	return nil, refusal.New(refusal.View, codes.PermissionDenied, "%s", noView(l, c, identities))
 }
 
 // admits reports whether a client with these identities may have the view, however it came
@@ -199,12 +201,12 @@ func allowed(globs []string, values ...string) bool {
 	return false
 }
 
-// refusal tells a client that it has no view, and by what it was judged.
-func refusal(l Listener, c client, identities []string) string {
+// noView tells a client that it has no view, and by what it was judged.
+func noView(l Listener, c client, identities []string) string {
 	const longest, most = 200, 4
 	var shown []string
 	for _, id := range identities[:min(most, len(identities))] {
-		shown = append(shown, fmt.Sprintf("%q", cut(id, longest)))
+		shown = append(shown, fmt.Sprintf("%q", text.Shorten(id, longest)))
 	}
 	if len(shown) == 0 {
 		shown = []string{"none verified"}
@@ -212,7 +214,7 @@ func refusal(l Listener, c client, identities []string) string {
 		shown = append(shown, "…")
 	}
 	return fmt.Sprintf("no view matches this client: listener %s, node id %q, cluster %q, namespace %q, identity %s",
-		l.Address, cut(c.nodeID, longest), cut(c.clusterID, longest), cut(c.namespace, longest), strings.Join(shown, ", "))
+		l.Address, text.Shorten(c.nodeID, longest), text.Shorten(c.clusterID, longest), text.Shorten(c.namespace, longest), strings.Join(shown, ", "))
 }
 
 // variant is a view as the clients of one cluster and one control plane revision see it.

@@ -6,7 +6,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"meshrelay/mirror"
+	"meshrelay/downstream/refusal"
+	"meshrelay/downstream/subscription"
+	"meshrelay/push"
 )
 
 // metrics are the Server's. Types that clients make up are counted as "other", so
@@ -18,7 +20,7 @@ type metrics struct {
 	refusals     *prometheus.CounterVec
 	delayed      prometheus.Counter
 	panics       prometheus.Counter
-	pushRequests prometheus.Counter
+	pushRequests *prometheus.CounterVec
 	pages        prometheus.Counter
 	pageBytes    prometheus.Counter
 	latency      prometheus.Histogram
@@ -26,16 +28,16 @@ type metrics struct {
 	bytes        *prometheus.CounterVec
 	acks         *prometheus.CounterVec
 	nacks        *prometheus.CounterVec
-	byKind       map[mirror.Kind]*kindMetrics
-	other        *kindMetrics
+	byType       map[subscription.Type]*typeMetrics
+	other        *typeMetrics
 }
 
-// kindMetrics are the counters of one kind, looked up once.
-type kindMetrics struct {
+// typeMetrics are the counters of one type, looked up once.
+type typeMetrics struct {
 	pushes, bytes, acks, nacks prometheus.Counter
 }
 
-func newMetrics(reg prometheus.Registerer) (*metrics, error) {
+func newMetrics(reg prometheus.Registerer, gs generators) (*metrics, error) {
 	counterVec := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	}
@@ -50,7 +52,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		refusals:     counterVec("relay_downstream_refused_total", "Connections and streams that were refused or ended, by the limit or rule that they were over.", "reason"),
 		delayed:      counter("relay_downstream_requests_delayed_total", "Requests that had to wait because their client was too fast."),
 		panics:       counter("relay_downstream_panics_total", "Panics while a stream was served, which ended, or a change was pushed, which was left out."),
-		pushRequests: counter("relay_downstream_push_requests_total", "Merged changes that were pushed."),
+		pushRequests: counterVec("relay_downstream_push_requests_total", "Merged changes that were pushed, by their reasons: one may have several.", "reason"),
 		pages:        counter("relay_downstream_pages_encoded_total", "Pages of resources encoded for SotW responses."),
 		pageBytes:    counter("relay_downstream_pages_encoded_bytes_total", "Bytes of pages encoded for SotW responses."),
 		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
@@ -62,7 +64,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		bytes:  counterVec("relay_downstream_push_bytes_total", "Encoded bytes of the responses sent, by kind.", "kind"),
 		acks:   counterVec("relay_downstream_acks_total", "Responses acknowledged by clients, by kind.", "kind"),
 		nacks:  counterVec("relay_downstream_nacks_total", "Responses rejected by clients, by kind.", "kind"),
-		byKind: map[mirror.Kind]*kindMetrics{},
+		byType: map[subscription.Type]*typeMetrics{},
 	}
 	var errs error
 	for _, c := range []prometheus.Collector{
@@ -74,26 +76,31 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		m.clients.WithLabelValues(p)
 		m.streams.WithLabelValues(p)
 	}
-	for _, why := range reasons() {
+	for _, why := range push.Reasons() {
+		m.pushRequests.WithLabelValues(string(why))
+	}
+	for _, why := range refusal.Reasons() {
 		m.refusals.WithLabelValues(string(why))
 	}
-	for _, info := range mirror.Kinds() {
-		m.byKind[info.Kind] = m.forKind(info.Kind.String())
+	for _, g := range gs {
+		for _, t := range g.Types() {
+			m.byType[t] = m.forType(t.String())
+		}
 	}
-	m.other = m.forKind("other")
+	m.other = m.forType("other")
 	return m, errs
 }
 
-func (m *metrics) forKind(label string) *kindMetrics {
-	return &kindMetrics{
+func (m *metrics) forType(label string) *typeMetrics {
+	return &typeMetrics{
 		pushes: m.pushes.WithLabelValues(label), bytes: m.bytes.WithLabelValues(label),
 		acks: m.acks.WithLabelValues(label), nacks: m.nacks.WithLabelValues(label),
 	}
 }
 
-func (m *metrics) kind(k mirror.Kind) *kindMetrics {
-	if km := m.byKind[k]; km != nil {
-		return km
+func (m *metrics) of(t subscription.Type) *typeMetrics {
+	if tm := m.byType[t]; tm != nil {
+		return tm
 	}
 	return m.other
 }
@@ -104,10 +111,10 @@ func (m *metrics) pageEncoded(n int) {
 }
 
 // pushed counts a response. A zero changedAt means that it brought no change.
-func (m *metrics) pushed(k mirror.Kind, size int, changedAt, now time.Time) {
-	km := m.kind(k)
-	km.pushes.Inc()
-	km.bytes.Add(float64(size))
+func (m *metrics) pushed(t subscription.Type, size int, changedAt, now time.Time) {
+	tm := m.of(t)
+	tm.pushes.Inc()
+	tm.bytes.Add(float64(size))
 	if !changedAt.IsZero() {
 		m.latency.Observe(now.Sub(changedAt).Seconds())
 	}

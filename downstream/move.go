@@ -4,6 +4,9 @@ import (
 	"cmp"
 	"slices"
 	"time"
+
+	"meshrelay/downstream/snapshot"
+	"meshrelay/downstream/subscription"
 )
 
 // A client that is to see something else keeps its view's past: so its cursors and what it
@@ -11,46 +14,38 @@ import (
 // itself becomes another, for most of its clients; those that are to see something else than
 // these get a view that has forked from it.
 
-// transfer is a client that is to see something else, or what it has seen.
-type transfer struct {
+// move is a client that is to see something else, or what it has seen.
+type move struct {
 	from *view
 	to   variant
 	who  viewer
-	// settle gives the client its view; nil says that there is none to have. It is false when
-	// the client has gone meanwhile: then it releases the view that it had by itself. The
-	// caller holds views.mu.
-	settle func(*view) bool
+	// done gives the client its view; nil: there is none. It is false when the client has gone
+	// meanwhile: then it releases the view that it had by itself. The caller holds views.mu.
+	done func(*view) bool
 }
 
-// party is the clients of one view that are to see the same.
-type party struct {
+// moveGroup is the clients of one view that are to see the same.
+type moveGroup struct {
 	from    *view
 	to      variant
-	members []transfer
+	members []move
 	view    *view // that they get
 }
 
-// move brings clients to what they are to see from now on. When it returns, all views are at
-// the present content.
-func (vs *views) move(transfers []transfer, now time.Time) {
-	vs.mu.Lock()
-	defer vs.mu.Unlock()
-	vs.transfer(transfers, now)
-}
-
-// transfer is move for a caller that holds mu. It reports whether any client is to see
-// something else; if not, the views are as they were.
-func (vs *views) transfer(transfers []transfer, now time.Time) bool {
-	parties := partiesOf(transfers)
-	if !vs.assign(parties) {
-		for _, t := range transfers {
-			t.settle(t.from)
+// move brings clients to what they are to see from now on, and all views to the present
+// content. It reports whether any client is to see something else; if not, the views are as
+// they were. The caller holds mu.
+func (vs *views) move(moves []move, now time.Time) bool {
+	groups := groupMoves(moves)
+	if !vs.assign(groups) {
+		for _, m := range moves {
+			m.done(m.from)
 		}
 		return false
 	}
-	for _, p := range parties {
+	for _, p := range groups {
 		for _, t := range p.members {
-			if !t.settle(p.view) || p.view == p.from {
+			if !t.done(p.view) || p.view == p.from {
 				continue
 			}
 			if p.view != nil {
@@ -67,22 +62,22 @@ func (vs *views) transfer(transfers []transfer, now time.Time) bool {
 	return true
 }
 
-// assign settles which view each party gets, and reports whether any shows something else
-// than before. A party gets none when there would be too many.
-func (vs *views) assign(parties []*party) (changed bool) {
+// assign settles which view each group gets, and reports whether any shows something else
+// than before. A group gets none when there would be too many.
+func (vs *views) assign(groups []*moveGroup) (changed bool) {
 	taken := map[*view]bool{vs.base: true}
-	for _, p := range parties {
+	for _, p := range groups {
 		if p.to == p.from.variant {
 			p.view, taken[p.from] = p.from, true
 		}
 	}
-	var becoming []*party
-	for _, p := range parties {
+	var becoming []*moveGroup
+	for _, p := range groups {
 		if p.view == nil && !taken[p.from] {
 			p.view, taken[p.from] = p.from, true
 			becoming = append(becoming, p)
-			if _, other := vs.others[p.view]; other {
-				delete(vs.others, p.view)
+			if _, other := vs.forks[p.view]; other {
+				delete(vs.forks, p.view)
 			} else {
 				delete(vs.derived, p.view.variant)
 			}
@@ -93,9 +88,9 @@ func (vs *views) assign(parties []*party) (changed bool) {
 		p.view.variant = p.to
 		vs.put(p.view)
 	}
-	for _, p := range parties {
+	for _, p := range groups {
 		if p.view == nil && !vs.full() {
-			p.view = p.from.fork(p.to, p.from == vs.base)
+			p.view = p.from.fork(p.to)
 			vs.copies.Add(1)
 			vs.put(p.view)
 		}
@@ -106,49 +101,35 @@ func (vs *views) assign(parties []*party) (changed bool) {
 // put takes a derived view among those that there are.
 func (vs *views) put(v *view) {
 	if v.variant == (variant{}) || vs.derived[v.variant] != nil {
-		vs.others[v] = struct{}{}
+		vs.forks[v] = struct{}{}
 		return
 	}
 	vs.derived[v.variant] = v
 }
 
-// partiesOf groups transfers, the largest groups first.
-func partiesOf(transfers []transfer) []*party {
+// groupMoves groups moves, the largest groups first.
+func groupMoves(moves []move) []*moveGroup {
 	type group struct {
 		from *view
 		to   variant
 	}
-	byGroup := map[group]*party{}
-	var all []*party
-	for _, t := range transfers {
+	byGroup := map[group]*moveGroup{}
+	var all []*moveGroup
+	for _, t := range moves {
 		g := group{t.from, t.to}
 		if byGroup[g] == nil {
-			byGroup[g] = &party{from: t.from, to: t.to}
+			byGroup[g] = &moveGroup{from: t.from, to: t.to}
 			all = append(all, byGroup[g])
 		}
 		byGroup[g].members = append(byGroup[g].members, t)
 	}
-	slices.SortStableFunc(all, func(a, b *party) int { return cmp.Compare(len(b.members), len(a.members)) })
+	slices.SortStableFunc(all, func(a, b *moveGroup) int { return cmp.Compare(len(b.members), len(a.members)) })
 	return all
 }
 
 // fork returns a derived view that has v's content and past, and is to show another variant.
-func (v *view) fork(to variant, isBase bool) *view {
+func (v *view) fork(to variant) *view {
 	out := newView(to)
-	for _, kind := range v.kinds() {
-		c := v.find(kind)
-		s := c.current.Load()
-		same := s.successor(s.changedAt)
-		same.pages = s.pages
-		// The arrays behind them are c's to append to.
-		same.log, same.removed = slices.Clip(same.log), slices.Clip(same.removed)
-		fork := newDerivedCollection()
-		fork.base, fork.own = c.base, c.own
-		if isBase {
-			fork.base = s.pages
-		}
-		fork.current.Store(same)
-		out.byKind[kind] = fork
-	}
+	v.each(func(t subscription.Type, c *snapshot.Collection) { out.byType[t] = c.Fork() })
 	return out
 }

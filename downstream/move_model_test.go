@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"pgregory.net/rapid"
 
+	"meshrelay/downstream/snapshot"
 	"meshrelay/mirror"
 )
 
@@ -27,18 +28,17 @@ type member struct {
 	id          int
 	view        *view
 	sees        variant
-	delta, sotw *watch
-	holds, full map[string]string
+	delta, sotw *follower
 }
 
 // TestMovedClientsHoldWhatTheirViewShows: whatever changes, however far behind they are, and
 // however often they are moved; and of what both views show nothing ever vanishes.
 func TestMovedClientsHoldWhatTheirViewShows(t *testing.T) {
-	m := must(newMetrics(prometheus.NewRegistry()))
+	m := must(newMetrics(prometheus.NewRegistry(), generators{newMCPGenerator()}))
 	rapid.Check(t, func(t *rapid.T) {
 		c := newCopies("east", "west", "north")
 		f := &fleet{
-			model: &model{copies: c, views: newViews(c), metrics: m, pending: map[mirror.Key]struct{}{}},
+			model: &model{copies: c, views: newViews(c, generators{newMCPGenerator()}), metrics: m, pending: map[mirror.Key]struct{}{}},
 			exact: rapid.Bool().Draw(t, "exact"),
 		}
 		for range rapid.IntRange(0, 60).Draw(t, "at first") {
@@ -78,17 +78,17 @@ func TestMovedClientsHoldWhatTheirViewShows(t *testing.T) {
 					want[key.FullName()] = r.Version()
 				}
 			}
-			if !maps.Equal(c.holds, want) || !maps.Equal(c.full, want) {
-				t.Fatalf("client %d of %v holds %v and %v, want %v", c.id, c.sees, c.holds, c.full, want)
+			if !maps.Equal(c.delta.holds, want) || !maps.Equal(c.sotw.holds, want) {
+				t.Fatalf("client %d of %v holds %v and %v, want %v", c.id, c.sees, c.delta.holds, c.sotw.holds, want)
 			}
 		}
 		for len(f.clients) > 0 {
 			f.leave(t)
 		}
 		vs := f.views
-		if len(vs.derived)+len(vs.others) != 0 || vs.copies.Load() != 0 || vs.base.clients != 0 || vs.base.sotw != 0 {
+		if len(vs.derived)+len(vs.forks) != 0 || vs.copies.Load() != 0 || vs.base.clients != 0 || vs.base.sotw != 0 {
 			t.Fatalf("without clients there are %d and %d views, counted %d; the base has %d clients",
-				len(vs.derived), len(vs.others), vs.copies.Load(), vs.base.clients)
+				len(vs.derived), len(vs.forks), vs.copies.Load(), vs.base.clients)
 		}
 	})
 }
@@ -98,16 +98,13 @@ func (f *fleet) join(t *rapid.T) {
 		t.Skip("there are enough")
 	}
 	x := rapid.SampledFrom(modelVariants).Draw(t, "variant")
-	watcher := func() *watch {
-		return &watch{typeURL: seV1, wildcard: true, owed: true, all: true, names: map[string]struct{}{}, has: map[string][16]byte{}}
-	}
 	id := 0
 	if n := len(f.clients); n > 0 {
 		id = f.clients[n-1].id + 1
 	}
 	f.clients = append(f.clients, &member{
 		id: id, view: must(acquire(f.views, x, protocolSotW)), sees: x,
-		delta: watcher(), sotw: watcher(), holds: map[string]string{}, full: map[string]string{},
+		delta: newFollower(true), sotw: newFollower(false),
 	})
 }
 
@@ -126,7 +123,7 @@ func (f *fleet) move(t *rapid.T) {
 	renewed := map[*rule]*rule{}
 	again := rapid.Bool().Draw(t, "new rules")
 	byVariant := map[variant]variant{} // clients of one variant mostly stay together
-	var transfers []transfer
+	var transfers []move
 	var going []*member
 	changes := false
 	for _, c := range f.clients {
@@ -149,14 +146,14 @@ func (f *fleet) move(t *rapid.T) {
 		if gone {
 			going = append(going, c)
 		}
-		transfers = append(transfers, transfer{from: c.view, to: to, who: viewer{protocol: protocolSotW}, settle: func(v *view) bool {
+		transfers = append(transfers, move{from: c.view, to: to, who: viewer{protocol: protocolSotW}, done: func(v *view) bool {
 			if !gone {
 				c.view, c.sees = v, to
 			}
 			return !gone
 		}})
 	}
-	f.views.move(transfers, time.Now())
+	lockedMove(f.views, transfers, time.Now())
 	if f.views.released && changes {
 		clear(f.pending) // all is read anew
 	}
@@ -176,62 +173,56 @@ func (f *fleet) look(t *rapid.T, c *member) {
 	if !f.views.released {
 		return
 	}
-	s := c.view.snapshot(kindSE)
+	s := c.view.snapshot(typeSE)
 	want := content(s)
-	st, ok, err := c.delta.planDelta(s, nil)
+	held := maps.Clone(c.delta.holds)
+	sent, changed, removed, err := c.delta.look(s)
 	switch {
 	case err != nil: // too far behind: it comes again, with what it holds
 		if f.exact {
 			t.Fatal(err)
 		}
-		c.delta.cursor, c.delta.owed, c.delta.all, c.delta.held = 0, true, true, maps.Clone(c.holds)
-		if st, ok, err = c.delta.planDelta(s, nil); err != nil || !ok {
-			t.Fatalf("%v, %v", ok, err)
+		c.delta.connect()
+		if sent, _, _, err = c.delta.look(s); err != nil || !sent {
+			t.Fatalf("%v, %v", sent, err)
 		}
-	case ok && f.exact:
-		f.checkExact(t, c, st.diff, want)
+	case sent && f.exact:
+		f.checkExact(t, c, held, changed, removed, want)
 	}
-	if ok {
-		applyDifference(c.holds, st.diff)
+	before := c.sotw.holds
+	if sent, _, _, err := c.sotw.look(s); err != nil || sent && maps.Equal(before, c.sotw.holds) && len(before) > 0 {
+		t.Fatalf("client %d is sent the list that it has, or %v", c.id, err)
 	}
-	before := c.full
-	if st, ok := c.sotw.planSotW(s, f.metrics); ok {
-		c.full = decodeVersions(st)
-		if maps.Equal(before, c.full) && len(before) > 0 {
-			t.Fatalf("client %d is sent the list that it has", c.id)
-		}
-	}
-	if !maps.Equal(c.holds, want) || !maps.Equal(c.full, want) {
-		t.Fatalf("client %d of %v: delta holds %v, SotW %v, want %v", c.id, c.sees, c.holds, c.full, want)
+	if !maps.Equal(c.delta.holds, want) || !maps.Equal(c.sotw.holds, want) {
+		t.Fatalf("client %d of %v: delta holds %v, SotW %v, want %v", c.id, c.sees, c.delta.holds, c.sotw.holds, want)
 	}
 }
 
-// checkExact checks that a difference is what the client lacks and what it has too much.
-func (f *fleet) checkExact(t *rapid.T, c *member, d *difference, want map[string]string) {
+// checkExact checks that what a client was sent is what it lacked and what it had too much.
+func (f *fleet) checkExact(t *rapid.T, c *member, held, gotChanged map[string]string, gotRemoved []string, want map[string]string) {
 	changed, removed := map[string]string{}, []string(nil)
 	for name, version := range want {
-		if c.holds[name] != version {
+		if held[name] != version {
 			changed[name] = version
 		}
 	}
-	for name := range c.holds {
+	for name := range held {
 		if _, there := want[name]; !there {
 			removed = append(removed, name)
 		}
 	}
-	got := map[string]string{}
-	applyDifference(got, &difference{changed: d.changed})
 	slices.Sort(removed)
-	if !maps.Equal(got, changed) || !slices.Equal(slices.Sorted(slices.Values(d.removed)), removed) {
-		t.Fatalf("client %d of %v is sent %v and loses %v, want %v and %v", c.id, c.sees, got, d.removed, changed, removed)
+	slices.Sort(gotRemoved)
+	if !maps.Equal(gotChanged, changed) || !slices.Equal(gotRemoved, removed) {
+		t.Fatalf("client %d of %v is sent %v and loses %v, want %v and %v", c.id, c.sees, gotChanged, gotRemoved, changed, removed)
 	}
 }
 
 // check compares every view with what it should be.
 func (f *fleet) check(t *rapid.T) {
 	vs := f.views
-	if int(vs.copies.Load()) != len(vs.derived)+len(vs.others) {
-		t.Fatalf("%d views are counted, there are %d and %d", vs.copies.Load(), len(vs.derived), len(vs.others))
+	if int(vs.copies.Load()) != len(vs.derived)+len(vs.forks) {
+		t.Fatalf("%d views are counted, there are %d and %d", vs.copies.Load(), len(vs.derived), len(vs.forks))
 	}
 	clients := map[*view]int{}
 	for _, c := range f.clients {
@@ -250,12 +241,12 @@ func (f *fleet) check(t *rapid.T) {
 	if !vs.released {
 		return
 	}
-	base := vs.base.find(kindSE)
+	base := vs.base.find(typeSE)
 	if base != nil && !f.exact {
-		base.keep = memory{1, 2}
+		base.Keep = snapshot.Memory{Changes: 1, Removals: 2}
 	}
 	for _, v := range vs.copied() {
-		s := v.snapshot(kindSE)
+		s := v.snapshot(typeSE)
 		checkSnapshot(t, s)
 		have, want := content(s), map[string]string{}
 		for _, key := range f.copies.Keys(kindSE) {
@@ -270,9 +261,9 @@ func (f *fleet) check(t *rapid.T) {
 		if !maps.Equal(have, want) {
 			t.Fatalf("%v has %v, want %v", v.variant, have, want)
 		}
-		if c := v.find(kindSE); c != nil {
+		if c := v.find(typeSE); c != nil {
 			if !f.exact {
-				c.keep = memory{1, 2}
+				c.Keep = snapshot.Memory{Changes: 1, Removals: 2}
 			}
 			checkLayout(t, base, c)
 		}
@@ -282,7 +273,7 @@ func (f *fleet) check(t *rapid.T) {
 // TestForksDoNotShareWhatIsAppendedTo: the logs of views that have parted.
 func TestForksDoNotShareWhatIsAppendedTo(t *testing.T) {
 	c := newCopies("east", "west")
-	vs := newViews(c)
+	vs := newViews(c, generators{newMCPGenerator()})
 	for i := range 20 {
 		c.put(se("shop", fmt.Sprint(i), "first"))
 	}
@@ -297,10 +288,10 @@ func TestForksDoNotShareWhatIsAppendedTo(t *testing.T) {
 		return func(v *view) bool { *into = v; return true }
 	}
 	without := variant{rule: &rule{View: View{Accepts: func(r *mirror.Resource) bool { return r.FullName() != "shop/7" }}}}
-	from := one.snapshot(kindSE).rev
-	vs.move([]transfer{
-		{from: one, to: without, who: viewer{protocol: protocolDelta}, settle: settle(&moved)},
-		{from: two, to: variant{}, who: viewer{protocol: protocolDelta}, settle: settle(&two)},
+	from := one.snapshot(typeSE).Rev
+	lockedMove(vs, []move{
+		{from: one, to: without, who: viewer{protocol: protocolDelta}, done: settle(&moved)},
+		{from: two, to: variant{}, who: viewer{protocol: protocolDelta}, done: settle(&two)},
 	}, time.Now())
 	if moved == vs.base || two != vs.base {
 		t.Fatal("the views are the wrong ones")
@@ -310,13 +301,13 @@ func TestForksDoNotShareWhatIsAppendedTo(t *testing.T) {
 		vs.update(false, map[mirror.Key]struct{}{key: {}}, time.Now())
 	}
 	for _, v := range []*view{moved, two} {
-		d, ok := v.snapshot(kindSE).since(from)
+		d, ok := v.snapshot(typeSE).Since(from)
 		removed := 0
 		if v == moved {
 			removed = 1
 		}
-		if !ok || len(d.changed) != 5 || len(d.removed) != removed {
-			t.Errorf("%v: %d resources and %v are told, %v", v.variant, len(d.changed), d.removed, ok)
+		if !ok || len(d.Changed) != 5 || len(d.Removed) != removed {
+			t.Errorf("%v: %d resources and %v are told, %v", v.variant, len(d.Changed), d.Removed, ok)
 		}
 	}
 }

@@ -2,15 +2,15 @@ package downstream
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/codes"
 
+	"meshrelay/downstream/refusal"
+	"meshrelay/downstream/subscription"
 	"meshrelay/mirror"
 )
 
@@ -68,12 +68,12 @@ func TestNamesAreBounded(t *testing.T) {
 				if !strings.Contains(got.Error(), tc.limit) {
 					t.Errorf("the client is told %q, want %s", got, tc.limit)
 				}
-				wantRefused(t, r, reasonNames, 1)
+				wantRefused(t, r, refusal.Names, 1)
 				cancel()
 				eventually(t, "what ended streams had is free", func() bool {
 					r.server.peers.mu.Lock()
 					defer r.server.peers.mu.Unlock()
-					return r.server.peers.kept == usage{}
+					return r.server.peers.kept == (subscription.Usage{})
 				})
 			})
 		}
@@ -104,10 +104,10 @@ func TestNamesThatAreDroppedAreFree(t *testing.T) {
 func TestNamesThatNoResourceCanHaveAreRefused(t *testing.T) {
 	r := startRelay(t, true)
 	d := r.deltaBy("a", meshURL)
-	d.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: seV1, ResourceNamesSubscribe: []string{strings.Repeat("n", maxName)}})
-	d.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: seV1, ResourceNamesSubscribe: []string{strings.Repeat("n", maxName+1)}})
+	d.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: seV1, ResourceNamesSubscribe: []string{strings.Repeat("n", subscription.MaxName)}})
+	d.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: seV1, ResourceNamesSubscribe: []string{strings.Repeat("n", subscription.MaxName+1)}})
 	wantCode(t, d.end(), codes.InvalidArgument)
-	wantRefused(t, r, reasonNames, 1)
+	wantRefused(t, r, refusal.Names, 1)
 }
 
 // TestVersionsThatWaitToBeComparedAreBounded: while clients wait for the sources to sync, and
@@ -124,14 +124,14 @@ func TestVersionsThatWaitToBeComparedAreBounded(t *testing.T) {
 	eventually(t, "it is counted", func() bool {
 		r.server.peers.mu.Lock()
 		defer r.server.peers.mu.Unlock()
-		return r.server.peers.kept.versions > 2000
+		return r.server.peers.kept.Versions > 2000
 	})
 	end := hold().end()
 	wantCode(t, end, codes.ResourceExhausted)
 	if !strings.Contains(end.Error(), "downstream.maxVersionBytes") || strings.Contains(strings.ToLower(end.Error()), "maxrequestbytes") {
 		t.Errorf("the client is told %q, and is to come back with what it has", end)
 	}
-	wantRefused(t, r, reasonVersions, 1)
+	wantRefused(t, r, refusal.Versions, 1)
 	r.store.SetSynced()
 	first.next()
 	first.next()
@@ -160,118 +160,12 @@ func TestVersionsThatNoKindHasAreUnknownTypes_S3(t *testing.T) {
 		}
 	}
 	served := 0
-	for i := range 2 * maxSpellings {
+	for i := range 2 * maxURLs {
 		d.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: fmt.Sprintf("example.com/v%d/Widget", i)})
 		served += len(d.next().Resources)
 	}
-	if served != maxSpellings {
+	if served != maxURLs {
 		t.Errorf("a kind that is not well known is served in %d versions to one stream", served)
-	}
-}
-
-// named returns n names, and a watch for them that has everything of c.
-func named(t *testing.T, c *collection, n int, delta bool) *watch {
-	t.Helper()
-	w := &watch{typeURL: seV1, owed: true, all: true, names: map[string]struct{}{}, has: map[string][16]byte{}}
-	for i := range n {
-		w.names[fmt.Sprintf("shop/s-%06d", i)] = struct{}{}
-	}
-	if !delta {
-		w.planSotW(c.current.Load(), nil)
-	} else if _, _, err := w.planDelta(c.current.Load(), nil); err != nil {
-		t.Fatal(err)
-	}
-	return w
-}
-
-// TestAChangeOfAnotherNameCostsTheSameForAnyNumberOfNames: the names are not gone through.
-func TestAChangeOfAnotherNameCostsTheSameForAnyNumberOfNames(t *testing.T) {
-	for _, delta := range []bool{false, true} {
-		allocs := func(names int) float64 {
-			c := filled(70_000)
-			w := named(t, c, names, delta)
-			var snapshots []*snapshot
-			for i := range 20 {
-				c.apply([]update{{"shop/s-069999", se("shop", "s-069999", fmt.Sprint(i))}}, time.Now())
-				snapshots = append(snapshots, c.current.Load())
-			}
-			return testing.AllocsPerRun(len(snapshots)-2, func() {
-				s := snapshots[0]
-				snapshots = snapshots[1:]
-				var ok bool
-				if delta {
-					_, ok, _ = w.planDelta(s, nil)
-				} else {
-					_, ok = w.planSotW(s, nil)
-				}
-				if ok {
-					t.Fatal("a client is told of what it did not ask for")
-				}
-			})
-		}
-		if few, many := allocs(1), allocs(65_536); many > few || many > 2 {
-			t.Errorf("delta %v: %v allocations with one name, %v with 65,536", delta, few, many)
-		}
-	}
-}
-
-// TestNamesThatHaveChangedAreFoundAsByLookingAtAll: whatever changes, and however far behind
-// a client is.
-func TestNamesThatHaveChangedAreFoundAsByLookingAtAll(t *testing.T) {
-	rnd := rand.New(rand.NewPCG(1, 2))
-	for round := range 200 {
-		c := newCollection()
-		c.keep = memory{changes: 8, removals: 64}
-		name := func(i int) string { return fmt.Sprintf("shop/s-%d", i) }
-		change := func() {
-			var updates []update
-			for _, i := range rnd.Perm(20)[:1+rnd.IntN(4)] {
-				u := update{name: name(i)}
-				if rnd.IntN(3) > 0 {
-					u.res = se("shop", fmt.Sprintf("s-%d", i), fmt.Sprint(rnd.IntN(3)))
-				}
-				updates = append(updates, u)
-			}
-			c.apply(updates, time.Now())
-		}
-		change()
-		delta, sotw := named(t, c, 0, true), named(t, c, 0, false)
-		for i := range 10 {
-			delta.names[name(i)], sotw.names[name(i)] = struct{}{}, struct{}{}
-		}
-		delta.all, delta.owed, sotw.owed = true, true, true
-		for range 30 {
-			for range rnd.IntN(12) {
-				change()
-			}
-			s := c.current.Load()
-			owed := delta.owed
-			full := &watch{typeURL: seV1, names: delta.names, has: map[string][16]byte{}, all: true, owed: true}
-			if _, _, err := full.planDelta(s, nil); err != nil {
-				t.Fatal(err)
-			}
-			if _, ok, err := delta.planDelta(s, nil); err != nil {
-				t.Fatal(err)
-			} else if !ok && owed {
-				t.Fatal("what is owed is not sent")
-			}
-			for n, d := range full.has {
-				if delta.has[n] != d {
-					t.Fatalf("round %d: the delta client has another %s", round, n)
-				}
-			}
-			was := sotw.sent
-			_, sent := sotw.planSotW(s, nil)
-			is := digest{}
-			for n := range sotw.names {
-				if r := s.get(n); r != nil {
-					is = is.plus(r.Digest())
-				}
-			}
-			if sotw.sent != is || sent != (was != is) && !owed {
-				t.Fatalf("round %d: sent %v, and the names were as they are: %v", round, sent, was == is)
-			}
-		}
 	}
 }
 

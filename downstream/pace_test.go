@@ -9,6 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"meshrelay/downstream/refusal"
 )
 
 // TestWhoAsksTooFastIsDelayedAndThenEnded, at moments that the test makes up.
@@ -138,7 +140,7 @@ func TestWhoAsksTooFastHurtsNobody(t *testing.T) {
 	if n := testutil.ToFloat64(r.server.metrics.delayed); n == 0 {
 		t.Errorf("%v requests are counted as delayed", n)
 	}
-	wantRefused(t, r, reasonRequests, 0)
+	wantRefused(t, r, refusal.Requests, 0)
 }
 
 // TestWhoAsksTooFastForTooLongIsEnded on the wire.
@@ -168,5 +170,5 @@ func TestWhoAsksTooFastForTooLongIsEnded(t *testing.T) {
 		return done
 	}():
 	}
-	wantRefused(t, r, reasonRequests, 1)
+	wantRefused(t, r, refusal.Requests, 1)
 }

@@ -20,13 +20,13 @@ func TestPanicWhilePushingCostsThatKey(t *testing.T) {
 	if got := deltaNames(d.next()); got != "shop/a shop/bad" {
 		t.Fatalf("at first %q", got)
 	}
-	fault := func(f func(mirror.Key)) {
+	fault := func(f func(Ref)) {
 		r.server.views.mu.Lock()
 		defer r.server.views.mu.Unlock()
 		r.server.views.fault = f
 	}
-	fault(func(key mirror.Key) {
-		if key.Name == "bad" {
+	fault(func(ref Ref) {
+		if ref.Key.Name == "bad" {
 			panic("no good")
 		}
 	})
@@ -54,8 +54,8 @@ func TestPanicWhilePushingCostsThatKey(t *testing.T) {
 func TestPanicWhileTheServerOpensCostsThatKey(t *testing.T) {
 	r := startRelay(t, false)
 	r.server.views.mu.Lock()
-	r.server.views.fault = func(key mirror.Key) {
-		if key.Name == "bad" {
+	r.server.views.fault = func(ref Ref) {
+		if ref.Key.Name == "bad" {
 			panic("no good")
 		}
 	}

@@ -14,6 +14,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
+
+	"meshrelay/downstream/refusal"
 )
 
 // from has a client connect from an address of its own.
@@ -39,7 +41,7 @@ func TestOnePeerLeavesStreamsForOthers(t *testing.T) {
 	if !strings.Contains(end.Error(), "downstream.maxStreamsPerPeer") {
 		t.Errorf("the client is told %q", end)
 	}
-	wantRefused(t, r, reasonPeer, 1)
+	wantRefused(t, r, refusal.Peer, 1)
 	other := r.delta(from("127.0.0.2"))
 	other.send(subscribeDelta(seV1))
 	other.next()
@@ -62,24 +64,24 @@ func TestOneAddressLeavesConnectionsForOthers(t *testing.T) {
 		return c
 	}
 	held := []net.Conn{dial(), dial(), dial()}
-	eventually(t, "they are in", func() bool { return r.server.gate.count() == 3 })
+	eventually(t, "they are in", func() bool { return r.server.connLimiter.count() == 3 })
 	if n, err := dial().Read(make([]byte, 1)); n != 0 || err == nil {
 		t.Errorf("read %d from a connection over the limit", n)
 	}
-	wantRefused(t, r, reasonPeer, 1)
+	wantRefused(t, r, refusal.Peer, 1)
 	other := r.delta(from("127.0.0.2"))
 	other.send(subscribeDelta(seV1))
 	other.next()
 	other.cancel()
 	held[0].Close()
-	eventually(t, "one has left", func() bool { return r.server.gate.count() == 3 })
+	eventually(t, "one has left", func() bool { return r.server.connLimiter.count() == 3 })
 	again := r.delta()
 	again.send(subscribeDelta(seV1))
 	again.next()
 	eventually(t, "as many are counted as are in", func() bool {
-		r.server.gate.mu.Lock()
-		defer r.server.gate.mu.Unlock()
-		return r.server.gate.byKey["127.0.0.1"] == 3 && r.server.gate.byKey["127.0.0.2"] == 1
+		r.server.connLimiter.mu.Lock()
+		defer r.server.connLimiter.mu.Unlock()
+		return r.server.connLimiter.byKey["127.0.0.1"] == 3 && r.server.connLimiter.byKey["127.0.0.2"] == 1
 	})
 }
 
@@ -89,7 +91,7 @@ func TestOnePeersStreamsDoNotDelayThoseOfOthers(t *testing.T) {
 	for range 40 {
 		r.delta().send(subscribeDelta(seV1))
 	}
-	eventually(t, "some are refused", func() bool { return refusals(r, reasonRate) > 0 })
+	eventually(t, "some are refused", func() bool { return refusals(r, refusal.Rate) > 0 })
 	other := r.delta(from("127.0.0.2"))
 	other.send(subscribeDelta(seV1))
 	other.next()
@@ -99,22 +101,22 @@ func TestOnePeersStreamsDoNotDelayThoseOfOthers(t *testing.T) {
 func TestPeersThatHaveGoneAreForgotten(t *testing.T) {
 	ps, limits := newPeers(), must(Limits{NewStreamsPerSecond: 1_000_000}.complete())
 	for i := range 10_000 {
-		p, _ := ps.enter(string(rune('a'+i%26))+string(rune(i)), limits)
+		p, _, _ := ps.enter(string(rune('a'+i%26))+string(rune(i)), limits, false)
 		p.limiter.Allow()
-		ps.leave(p)
+		ps.leave(p, false)
 		if len(ps.byKey) > 2*ps.swept+1024 {
 			t.Fatalf("%d peers are remembered", len(ps.byKey))
 		}
 	}
-	p, _ := ps.enter("a", limits)
-	if _, n := ps.enter("a", limits); n != 2 {
+	p, _, _ := ps.enter("a", limits, false)
+	if _, n, _ := ps.enter("a", limits, false); n != 2 {
 		t.Errorf("%d streams", n)
 	}
-	ps.leave(p)
-	ps.leave(p)
+	ps.leave(p, false)
+	ps.leave(p, false)
 	eventually(t, "it is forgotten", func() bool {
-		p, _ := ps.enter("a", limits)
-		ps.leave(p)
+		p, _, _ := ps.enter("a", limits, false)
+		ps.leave(p, false)
 		ps.mu.Lock()
 		defer ps.mu.Unlock()
 		return ps.byKey["a"] == nil
@@ -164,7 +166,7 @@ func TestOnePeerLeavesViewsForOthers(t *testing.T) {
 	if !strings.Contains(end.Error(), "downstream.maxViewsPerPeer") {
 		t.Errorf("the client is told %q", end)
 	}
-	wantRefused(t, r, reasonViews, 1)
+	wantRefused(t, r, refusal.Views, 1)
 	served(r.deltaAs(seV1)) // of the view of everything
 	served(as("west"))
 	served(as("north", from("127.0.0.2")))
@@ -215,7 +217,7 @@ func TestStreamWithoutARequestEnds(t *testing.T) {
 			t.Errorf("the client is told %q", end)
 		}
 	}
-	wantRefused(t, r, reasonSilent, 2)
+	wantRefused(t, r, refusal.Silent, 2)
 	r.put(se("shop", "a", "a"))
 	good.next()
 }
@@ -230,7 +232,7 @@ func TestConnectionWithoutAStreamEnds(t *testing.T) {
 	idle.send(subscribeDelta(seV1))
 	idle.next()
 	idle.cancel()
-	eventually(t, "one is left", func() bool { return r.server.gate.count() == 1 })
+	eventually(t, "one is left", func() bool { return r.server.connLimiter.count() == 1 })
 	r.put(se("shop", "a", "a"))
 	good.next()
 }

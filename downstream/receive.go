@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc/credentials"
+
+	"meshrelay/downstream/refusal"
 )
 
 const (
@@ -29,7 +31,7 @@ type receiving struct {
 	most    int
 	wait    time.Duration
 	time    time.Duration
-	refused func(from net.Addr, why reason)
+	refused func(from net.Addr, why refusal.Reason)
 
 	mu     sync.Mutex // guards all below
 	used   int
@@ -38,7 +40,7 @@ type receiving struct {
 	meters map[net.Addr]*meter
 }
 
-func newReceiving(maxRequest int, refused func(net.Addr, reason)) *receiving {
+func newReceiving(maxRequest int, refused func(net.Addr, refusal.Reason)) *receiving {
 	return &receiving{
 		most: max(64<<20, 2*maxRequest), wait: grantWait, time: grantTime, refused: refused,
 		byKey: map[string]int{}, freed: make(chan struct{}), meters: map[net.Addr]*meter{},
@@ -161,7 +163,7 @@ func (m *meter) Read(b []byte) (int, error) {
 	}
 	n, err := m.Conn.Read(b)
 	if ferr := m.follow(b[:n]); ferr != nil {
-		m.all.refused(m.addr, reasonReceiving)
+		m.all.refused(m.addr, refusal.Receiving)
 		m.Close()
 		return 0, ferr
 	}
@@ -298,7 +300,7 @@ func (m *meter) begin(size int) error {
 		return net.ErrClosed
 	}
 	g.timer = time.AfterFunc(m.all.time, func() {
-		m.all.refused(m.addr, reasonReceiving)
+		m.all.refused(m.addr, refusal.Receiving)
 		m.Close()
 	})
 	m.grants = append(m.grants, g)

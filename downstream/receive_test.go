@@ -15,11 +15,13 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+
+	"meshrelay/downstream/refusal"
 )
 
 // testMeter returns a meter whose grants are never refused, and what has been granted.
 func testMeter() (*meter, func() []int) {
-	r := newReceiving(32<<20, func(net.Addr, reason) {})
+	r := newReceiving(32<<20, func(net.Addr, refusal.Reason) {})
 	m := &meter{all: r, most: 32 << 20, key: "a", preface: len(http2Preface), parts: map[uint32]part{}}
 	return m, func() (sizes []int) {
 		for _, g := range m.grants {
@@ -213,7 +215,7 @@ func TestLargeRequestsAreReceivedInTurn(t *testing.T) {
 	all.give("others", all.most-mostOf(all.most))
 	waits.next()
 	all.give("someone", mostOf(all.most))
-	if n := refusals(r, reasonReceiving); n != 0 {
+	if n := refusals(r, refusal.Receiving); n != 0 {
 		t.Errorf("%d connections were closed", n)
 	}
 	eventually(t, "all is given back", func() bool {
@@ -265,7 +267,7 @@ func TestLargeRequestThatDoesNotEndIsCutOff(t *testing.T) {
 		if _, err := io.Copy(io.Discard, conn); err != nil && errors.Is(err, net.ErrClosed) {
 			t.Error(err)
 		}
-		wantRefused(t, r, reasonReceiving, 1)
+		wantRefused(t, r, refusal.Receiving, 1)
 		eventually(t, "nothing of it is left", func() bool {
 			all.mu.Lock()
 			defer all.mu.Unlock()

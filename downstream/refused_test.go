@@ -17,6 +17,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
+
+	"meshrelay/downstream/refusal"
 )
 
 // TestOverALimitTheAbuserIsToldAndNobodyElseIsHurt: a clear status, a count, and a client
@@ -31,15 +33,15 @@ func TestOverALimitTheAbuserIsToldAndNobodyElseIsHurt(t *testing.T) {
 	}
 	for _, tc := range []struct {
 		name  string
-		why   reason
+		why   refusal.Reason
 		code  codes.Code
 		says  string
 		set   func(*Config)
 		abuse func(r *relay) *deltaStream
 	}{
-		{"streams", reasonStreams, codes.ResourceExhausted, "1 streams are open, no more are served at once (downstream.maxStreams)",
+		{"streams", refusal.Streams, codes.ResourceExhausted, "1 streams are open, no more are served at once (downstream.maxStreams)",
 			func(c *Config) { c.MaxStreams = 1 }, func(r *relay) *deltaStream { return r.deltaBy("a") }},
-		{"streams a second", reasonRate, codes.ResourceExhausted, "more than 1 new streams a second (downstream.newStreamsPerSecond)",
+		{"streams a second", refusal.Rate, codes.ResourceExhausted, "more than 1 new streams a second (downstream.newStreamsPerSecond)",
 			func(c *Config) { c.NewStreamsPerSecond = 1 },
 			func(r *relay) *deltaStream {
 				r.server.limiter.AllowN(time.Now(), 1) // what there may be left
@@ -47,25 +49,25 @@ func TestOverALimitTheAbuserIsToldAndNobodyElseIsHurt(t *testing.T) {
 				r.server.limiter.ReserveN(time.Now(), 1)
 				return r.deltaBy("a")
 			}},
-		{"overload", reasonOverload, codes.ResourceExhausted, "91 % of the memory limit is in use",
+		{"overload", refusal.Overload, codes.ResourceExhausted, "91 % of the memory limit is in use",
 			nil, func(r *relay) *deltaStream {
 				overloaded.Store(true)
 				return r.deltaBy("a")
 			}},
-		{"headers", reasonHeaders, codes.ResourceExhausted, "more than 2000 (downstream.maxHeaderBytes)",
+		{"headers", refusal.Headers, codes.ResourceExhausted, "more than 2000 (downstream.maxHeaderBytes)",
 			func(c *Config) { c.MaxHeaderBytes = 2000 }, func(r *relay) *deltaStream { return r.deltaWith("padding", big[:2500]) }},
 		{"headers, far over", "", codes.Internal, "header list size",
 			func(c *Config) { c.MaxHeaderBytes = 1500 }, func(r *relay) *deltaStream { return r.deltaWith("padding", big) }},
-		{"node", reasonNode, codes.InvalidArgument, "more than 3000 (downstream.maxNodeBytes)",
+		{"node", refusal.Node, codes.InvalidArgument, "more than 3000 (downstream.maxNodeBytes)",
 			func(c *Config) { c.MaxNodeBytes = 3000 },
 			func(r *relay) *deltaStream { return r.deltaAs(seV1, "PADDING", big) }},
-		{"no node", reasonNode, codes.InvalidArgument, "must carry a node with an id",
+		{"no node", refusal.Node, codes.InvalidArgument, "must carry a node with an id",
 			nil, func(r *relay) *deltaStream {
 				d := r.delta()
 				d.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: seV1})
 				return d
 			}},
-		{"request", reasonBytes, codes.ResourceExhausted, "received message larger than max (4126 vs. 3000)",
+		{"request", refusal.Bytes, codes.ResourceExhausted, "received message larger than max (4126 vs. 3000)",
 			func(c *Config) { c.MaxRequestBytes = 3000 },
 			func(r *relay) *deltaStream {
 				d := r.delta()
@@ -74,16 +76,16 @@ func TestOverALimitTheAbuserIsToldAndNobodyElseIsHurt(t *testing.T) {
 				d.send(req)
 				return d
 			}},
-		{"types", reasonTypes, codes.ResourceExhausted, "more than 5 types (downstream.maxTypesPerClient)",
+		{"types", refusal.Types, codes.ResourceExhausted, "more than 5 types (downstream.maxTypesPerClient)",
 			func(c *Config) { c.MaxTypesPerClient = 5 },
 			func(r *relay) *deltaStream {
 				d := r.delta()
 				subscribeTo(d, 6)
 				return d
 			}},
-		{"a type that is none", reasonTypes, codes.InvalidArgument, "type_url",
+		{"a type that is none", refusal.Types, codes.InvalidArgument, "type_url",
 			nil, func(r *relay) *deltaStream { return r.deltaBy("a", big) }},
-		{"names", reasonNames, codes.ResourceExhausted, "more than 65536 resource names (downstream.maxNamesPerClient)",
+		{"names", refusal.Names, codes.ResourceExhausted, "more than 65536 resource names (downstream.maxNamesPerClient)",
 			nil, func(r *relay) *deltaStream {
 				d := r.deltaBy("a", drV1)
 				d.next()
@@ -94,7 +96,7 @@ func TestOverALimitTheAbuserIsToldAndNobodyElseIsHurt(t *testing.T) {
 				d.send(req)
 				return d
 			}},
-		{"no view", reasonView, codes.PermissionDenied, "no view matches this client",
+		{"no view", refusal.View, codes.PermissionDenied, "no view matches this client",
 			func(c *Config) { c.Views = []View{namespaces("v", node().Id, "shop")} },
 			func(r *relay) *deltaStream { return r.deltaBy("stranger", seV1) }},
 	} {
@@ -155,8 +157,8 @@ func (r *relay) deltaWith(name, value string) *deltaStream {
 // TestReasonsAreAllKnownFromTheStart: so that alerts can be made of them.
 func TestReasonsAreAllKnownFromTheStart(t *testing.T) {
 	r := startRelay(t, true)
-	if n := testutil.CollectAndCount(r.server.metrics.refusals); n != len(reasons()) {
-		t.Errorf("%d reasons are shown, there are %d", n, len(reasons()))
+	if n := testutil.CollectAndCount(r.server.metrics.refusals); n != len(refusal.Reasons()) {
+		t.Errorf("%d reasons are shown, there are %d", n, len(refusal.Reasons()))
 	}
 }
 
@@ -192,7 +194,7 @@ func TestConnectionsBeyondTheLimitAreClosed(t *testing.T) {
 		return c
 	}
 	held := []net.Conn{dial(), dial()}
-	eventually(t, "they are in", func() bool { return r.server.gate.count() == 3 })
+	eventually(t, "they are in", func() bool { return r.server.connLimiter.count() == 3 })
 	before := runtime.NumGoroutine()
 	for range 20 {
 		c := dial()
@@ -203,14 +205,14 @@ func TestConnectionsBeyondTheLimitAreClosed(t *testing.T) {
 			t.Fatalf("read %d, %v from a connection over the limit", n, err)
 		}
 	}
-	wantRefused(t, r, reasonConnections, 20)
-	eventually(t, "they cost nothing", func() bool { return runtime.NumGoroutine() <= before && r.server.gate.count() == 3 })
+	wantRefused(t, r, refusal.Connections, 20)
+	eventually(t, "they cost nothing", func() bool { return runtime.NumGoroutine() <= before && r.server.connLimiter.count() == 3 })
 	r.put(se("shop", "a", "1"))
 	if got := deltaNames(good.next()); got != "shop/a" {
 		t.Errorf("the client beside got %q", got)
 	}
 	held[0].Close()
-	eventually(t, "one has left", func() bool { return r.server.gate.count() == 2 })
+	eventually(t, "one has left", func() bool { return r.server.connLimiter.count() == 2 })
 	r.deltaBy("a", seV1).next()
 	if err := r.server.Reload(t.Context(), nil, Limits{MaxConnections: 1}, nil); err != nil {
 		t.Fatal(err)
@@ -221,7 +223,7 @@ func TestConnectionsBeyondTheLimitAreClosed(t *testing.T) {
 	}
 }
 
-func (g *gate) count() int {
+func (g *connLimiter) count() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return len(g.in)

@@ -59,10 +59,9 @@ func (s *Server) Reload(ctx context.Context, views []View, limits Limits, change
 	s.limits.Store(complete)
 	s.limiter.SetLimit(rate.Limit(complete.NewStreamsPerSecond))
 	s.limiter.SetBurst(complete.NewStreamsPerSecond)
-	if stay, ended := s.rematch(); ended > 0 {
-		s.log.Info("the views have changed, and streams end for it", "ended", ended, "clients", stay)
+	if stay, ended := s.moveClients(s.matchAgain); ended > 0 {
+		s.log.Info("views changed, streams end for it", "ended", ended, "clients", stay)
 	}
-	s.wakeAll()
 	return nil
 }
 
@@ -119,18 +118,19 @@ func (s *Server) resume(paused chan struct{}) {
 	close(paused)
 }
 
-// rematch gives every client the view that the rules have for it. It returns how many have
-// one, and how many streams end. The caller holds changing.
-func (s *Server) rematch() (clients, ended int) {
-	var transfers []transfer
+// moveClients gives every client that has a view the view of the rule that match returns, or
+// ends its stream. It returns how many stay, and how many streams end. The caller holds
+// changing.
+func (s *Server) moveClients(match func(*conn) (*rule, error)) (stay, ended int) {
+	var moves []move
 	for _, c := range s.connections() {
 		c.mu.Lock()
-		from, client := c.view, c.client
+		from := c.view
 		c.mu.Unlock()
 		if from == nil {
 			continue
 		}
-		r, err := s.matchAgain(c, client)
+		r, err := match(c)
 		if err != nil {
 			if c.evict(err) {
 				s.views.release(from, c.viewer())
@@ -138,26 +138,18 @@ func (s *Server) rematch() (clients, ended int) {
 			}
 			continue
 		}
-		transfers = append(transfers, c.transferBy(r, from, client, &clients, &ended))
-	}
-	s.views.rematch(transfers, time.Now())
-	return clients, ended
-}
-
-// transferBy returns the transfer of a client to what it sees by a rule. It counts those that
-// have a view, and those whose streams end.
-func (c *conn) transferBy(r *rule, from *view, client client, stay, ended *int) transfer {
-	return transfer{
-		from: from, to: variantOf(r, client), who: c.viewer(),
-		settle: func(v *view) bool {
+		moves = append(moves, move{from: from, to: variantOf(r, c.client), who: c.viewer(), done: func(v *view) bool {
 			if v == nil {
-				*ended++
+				ended++
 				return c.evict(errTooManyViews)
 			}
-			*stay++
+			stay++
 			return c.moveTo(v, r)
-		},
+		}})
 	}
+	s.views.rematch(moves, time.Now())
+	s.wakeAll()
+	return stay, ended
 }
 
 // learn makes known the clusters and revisions that resources have been seen of, and gives the
@@ -166,18 +158,7 @@ func (s *Server) learn() {
 	_ = s.lock(context.Background(), &s.changing, nil)
 	defer s.changing.Unlock()
 	s.gen = &generation{s.gen.rules}
-	var transfers []transfer
-	var stay, ended int
-	for _, c := range s.connections() {
-		c.mu.Lock()
-		from, rule, client := c.view, c.rule, c.client
-		c.mu.Unlock()
-		if from != nil {
-			transfers = append(transfers, c.transferBy(rule, from, client, &stay, &ended))
-		}
-	}
-	s.views.rematch(transfers, time.Now())
-	s.wakeAll()
+	s.moveClients(func(c *conn) (*rule, error) { return c.rule, nil })
 }
 
 // learnOn calls learn whenever there is something to learn, until ctx ends.
@@ -195,12 +176,12 @@ func (s *Server) learnOn(ctx context.Context) error {
 var errTooManyViews = status.Error(codes.Unavailable, "the views have changed, and there are too many at present to go on; reconnect")
 
 // matchAgain returns the rule for a client that is connected.
-func (s *Server) matchAgain(c *conn, client client) (*rule, error) {
-	if client.unlabelled && s.gen.rules.byLabels && c.listener.View == "" {
+func (s *Server) matchAgain(c *conn) (*rule, error) {
+	if c.client.unlabelled && s.gen.rules.byLabels && c.listener.View == "" {
 		return nil, status.Errorf(codes.Unavailable,
 			"the views have changed, and the labels of the node are more than the %d bytes that are kept; reconnect", maxLabelBytes)
 	}
-	return s.gen.rules.choose(*c.listener, client, c.listener.TLS.identitiesOf(c.peer))
+	return s.gen.rules.choose(*c.listener, c.client, c.listener.TLS.identitiesOf(c.peer))
 }
 
 // moveTo gives the client another view, or the same by another rule. It is false when the

@@ -12,6 +12,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"meshrelay/downstream/refusal"
+	"meshrelay/downstream/subscription"
 	"meshrelay/mirror"
 )
 
@@ -115,7 +117,7 @@ func TestReloadMovesClientsByTheDifference(t *testing.T) {
 		vs := r.server.views
 		vs.mu.Lock()
 		defer vs.mu.Unlock()
-		return len(vs.derived)+len(vs.others) == 0 && vs.base.clients == 0 && !r.server.NeedsCopies()
+		return len(vs.derived)+len(vs.forks) == 0 && vs.base.clients == 0 && !r.server.NeedsCopies()
 	})
 }
 
@@ -206,7 +208,7 @@ func TestReloadEndsStreamsThatNoViewIsFor(t *testing.T) {
 	if got := deltaNames(in.next()); got != "shop/y" {
 		t.Errorf("the other client got %q", got)
 	}
-	wantRefused(t, r, reasonView, 1)
+	wantRefused(t, r, refusal.View, 1)
 	r.reload(namespaces("v", "", "shop"))
 	if got := deltaNames(r.deltaBy("out", seV1).next()); got != "shop/x shop/y" {
 		t.Errorf("let in again, it got %q", got)
@@ -325,15 +327,15 @@ func TestReceiptsAfterAReload(t *testing.T) {
 		}
 		return rc[0].State
 	}
-	if got := state("shop", "x"); got != ReceiptSent {
+	if got := state("shop", "x"); got != subscription.Sent {
 		t.Errorf("before it is acknowledged: %s", got)
 	}
 	d.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: seV1, ResponseNonce: resp.Nonce})
-	eventually(t, "it is acknowledged", func() bool { return state("shop", "x") == ReceiptACKed })
+	eventually(t, "it is acknowledged", func() bool { return state("shop", "x") == subscription.Acknowledged })
 	r.reload(namespaces("v", "", "shop", "bank"))
 	added := d.next()
 	d.next() // of what is removed
-	for name, want := range map[string]ReceiptState{"shop/x": ReceiptACKed, "bank/z": ReceiptSent, "till/y": ReceiptNone} {
+	for name, want := range map[string]ReceiptState{"shop/x": subscription.Acknowledged, "bank/z": subscription.Sent, "till/y": subscription.NotForIt} {
 		ns, n, _ := strings.Cut(name, "/")
 		if got := state(ns, n); got != want {
 			t.Errorf("%s after the reload: %s, want %s", name, got, want)
@@ -341,7 +343,7 @@ func TestReceiptsAfterAReload(t *testing.T) {
 	}
 	d.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: seV1, ResponseNonce: added.Nonce})
 	d.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: seV1, ResponseNonce: "2"})
-	eventually(t, "all is acknowledged", func() bool { return state("bank", "z") == ReceiptACKed })
+	eventually(t, "all is acknowledged", func() bool { return state("bank", "z") == subscription.Acknowledged })
 }
 
 // TestReloadWhileEverythingHappens: views and limits are replaced while sources change and

@@ -103,9 +103,6 @@ func (c Config) withDefaults() Config {
 // goroutine.
 type Configs interface {
 	Get(key mirror.Key) *mirror.Resource
-	// List returns the resources sorted by their full names.
-	List(kind mirror.Kind, namespace string) []*mirror.Resource
-	Kinds() []mirror.Kind
 	// Select returns what is served of a key to those who see only the copies that accept
 	// lets through. It returns the very resource that Get returns when accept lets all
 	// copies of it through.
@@ -138,13 +135,16 @@ type Deps struct {
 	// Debug may be nil: then the debug types are unknown types.
 	Debug Debugger
 	// Overloaded says why no more clients can be taken on at present; nil: they can. Their
-	// streams are then refused with ResourceExhausted and that text; connected clients stay,
-	// and come back within a minute when they have to reconnect after MaxConnectionAge.
+	// streams are then refused with ResourceExhausted and that text. Connected clients stay, and
+	// come back when they have to reconnect after MaxConnectionAge: a peer may have as many
+	// streams as it had before.
 	// It is called for every new stream, from any goroutine. It may be nil.
 	Overloaded func() error
 	// Registerer takes the Server's metrics.
 	Registerer prometheus.Registerer
 	Logger     *slog.Logger
+	// Generators make types beside those of MCP-over-xDS.
+	Generators []Generator
 }
 
 // Server is the ADS server. New makes it, Run runs it, Push tells it of changes, Reload of
@@ -158,7 +158,7 @@ type Server struct {
 	log          *slog.Logger
 	metrics      *metrics
 	views        *views
-	gate         *gate
+	connLimiter  *connLimiter
 	limits       atomic.Pointer[Limits] // what it points to is immutable
 	decoding     *semaphore.Weighted
 	peers        *peers
@@ -172,7 +172,6 @@ type Server struct {
 	lastID       atomic.Uint64
 	panics       atomic.Uint64 // outside of streams
 	open         atomic.Int64  // streams
-	returning    returning
 	listening    chan struct{} // closed once addrs is set
 	addrs        []net.Addr
 	streams      sync.WaitGroup       // the goroutines of streams
@@ -207,13 +206,14 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := newMetrics(deps.Registerer)
+	generators := append(slices.Clone(deps.Generators), newMCPGenerator())
+	m, err := newMetrics(deps.Registerer, generators)
 	if err != nil {
 		return nil, fmt.Errorf("downstream: register metrics: %w", err)
 	}
 	s := &Server{
 		cfg: cfg, configs: deps.Configs, await: deps.Await, debug: deps.Debug, overloaded: deps.Overloaded, log: deps.Logger,
-		metrics: m, gen: &generation{rs}, views: newViews(deps.Configs),
+		metrics: m, gen: &generation{rs}, views: newViews(deps.Configs, generators),
 		limiter:      rate.NewLimiter(rate.Limit(limits.NewStreamsPerSecond), limits.NewStreamsPerSecond),
 		peers:        newPeers(),
 		decoding:     semaphore.NewWeighted(maxDecoding),
@@ -226,7 +226,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	s.views.panicked = s.panicked
 	s.limits.Store(limits)
 	s.receiving = newReceiving(cfg.MaxRequestBytes, s.connectionRefused)
-	s.gate = newGate(func() (all, ofOne int) {
+	s.connLimiter = newConnLimiter(func() (all, ofOne int) {
 		l := s.limits.Load()
 		return l.MaxConnections, l.MaxConnectionsPerPeer
 	}, s.connectionRefused)
@@ -308,7 +308,7 @@ func (s *Server) release(ctx context.Context) error {
 // NeedsPushes reports whether changes have to be pushed. Until the server begins to
 // serve they need not be: it then reads everything that there is. A change that is
 // visible to Configs before NeedsPushes is asked is never missed.
-func (s *Server) NeedsPushes() bool { return s.views.opening.Load() }
+func (s *Server) NeedsPushes() bool { return s.views.started.Load() }
 
 // NeedsCopies reports whether changes of copies that are not served to everybody have to
 // be pushed too: whether any client sees less than everything. It is cheap. A change that
@@ -336,7 +336,9 @@ func (s *Server) Push(req *push.Request) {
 	_ = s.lock(context.Background(), s.changing.RLocker(), nil)
 	defer s.changing.RUnlock()
 	if s.views.update(req.Full, req.ConfigsUpdated, req.Start) {
-		s.metrics.pushRequests.Inc()
+		for why := range req.Reason {
+			s.metrics.pushRequests.WithLabelValues(string(why)).Inc()
+		}
 		s.wakeAll()
 	}
 }
@@ -345,10 +347,10 @@ func (s *Server) Push(req *push.Request) {
 const maxLoggedPanics = 20
 
 // panicked counts and logs a panic while views were brought to other content.
-func (s *Server) panicked(key mirror.Key, p *mirror.Panic) {
+func (s *Server) panicked(item string, p *mirror.Panic) {
 	s.metrics.panics.Inc()
 	if n := s.panics.Add(1); n <= maxLoggedPanics || n%maxLoggedPanics == 0 {
-		s.log.Error("panic while pushing", "resource", key, "panic", p.Value, "panics", n, "stack", p.Stack)
+		s.log.Error("panic while pushing", "item", item, "panic", p.Value, "panics", n, "stack", p.Stack)
 	}
 }
 

@@ -424,13 +424,13 @@ func TestReferencedKindsFirstAndRemovalsLast_S20(t *testing.T) {
 	order(t, s, 3)
 	all := []*mirror.Resource{vs("shop", "a", "a.example"), dr("shop", "a", "a.example"), se("shop", "a", "a.example")}
 	r.whileClientsWait(func() { r.put(all...) }, func(v *view) bool {
-		return v.snapshot(kindSE).count+v.snapshot(kindDR).count+v.snapshot(kindVS).count == 3
+		return v.snapshot(typeSE).Count+v.snapshot(typeDR).Count+v.snapshot(typeVS).Count == 3
 	})
 	if got := order(t, s, 3); got != "ServiceEntry DestinationRule VirtualService" {
 		t.Errorf("additions came as %s", got)
 	}
 	r.whileClientsWait(func() { r.remove(all[2], all[1], all[0]) }, func(v *view) bool {
-		return v.snapshot(kindSE).count+v.snapshot(kindDR).count+v.snapshot(kindVS).count == 0
+		return v.snapshot(typeSE).Count+v.snapshot(typeDR).Count+v.snapshot(typeVS).Count == 0
 	})
 	if got := order(t, s, 3); got != "VirtualService DestinationRule ServiceEntry" {
 		t.Errorf("removals came as %s", got)

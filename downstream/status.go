@@ -1,6 +1,10 @@
 package downstream
 
-import "time"
+import (
+	"time"
+
+	"meshrelay/downstream/subscription"
+)
 
 // ClientStatus is a snapshot of one connected client, as operators see it.
 type ClientStatus struct {
@@ -26,24 +30,4 @@ type ClientStatus struct {
 }
 
 // TypeStatus is what a client has been sent of one type.
-type TypeStatus struct {
-	TypeURL string `json:"typeURL"`
-	// SentVersion and SentNonce are those of the newest response, sent at SentAt.
-	SentVersion string    `json:"sentVersion,omitempty"`
-	SentNonce   string    `json:"sentNonce,omitempty"`
-	SentAt      time.Time `json:"sentAt,omitzero"`
-	// AckedNonce is the newest nonce that the client has acknowledged, at AckedAt. An
-	// ACK is a receipt, not an acceptance (PROTOCOL S7).
-	AckedNonce string    `json:"ackedNonce,omitempty"`
-	AckedAt    time.Time `json:"ackedAt,omitzero"`
-	// LastNACK is the client's newest rejection that no ACK has followed.
-	LastNACK string `json:"lastNACK,omitempty"`
-	// Pushes counts responses, Bytes their encoded size.
-	Pushes uint64 `json:"pushes"`
-	Bytes  uint64 `json:"bytes"`
-	ACKs   uint64 `json:"acks"`
-	NACKs  uint64 `json:"nacks"`
-	// Synced says that the newest response was acknowledged, or never will be: istiod
-	// does not acknowledge MeshConfig (PROTOCOL S6).
-	Synced bool `json:"synced"`
-}
+type TypeStatus = subscription.Status

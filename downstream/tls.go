@@ -1,20 +1,17 @@
 package downstream
 
 import (
-	"context"
+	"cmp"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"time"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/credentials/tls/certprovider"
 	"google.golang.org/grpc/credentials/tls/certprovider/pemfile"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/security/advancedtls"
@@ -80,106 +77,19 @@ func (t *TLS) identitiesOf(p *peer.Peer) (out []string) {
 	return append([]string{id.String()}, names...)
 }
 
-// clientRoots are the roots that vouch for clients.
-type clientRoots struct {
-	byDomain map[string]certprovider.Provider
-	others   certprovider.Provider // nil: there are none
-}
+// refresh returns how often the files are looked at.
+func (t *TLS) refresh() time.Duration { return cmp.Or(t.Refresh, certRefresh) }
 
-// of returns the roots that may vouch for a certificate.
-func (c *clientRoots) of(leaf *x509.Certificate) (*x509.CertPool, error) {
-	id, _, err := identity.Of(leaf)
-	if err != nil {
-		return nil, err
-	}
-	provider := c.others
-	if own := c.byDomain[id.TrustDomain().Name()]; own != nil {
-		provider = own
-	}
-	if provider == nil && id.IsZero() {
-		return nil, errors.New("the certificate has no SPIFFE ID, and no client CA vouches for other names")
-	}
-	if provider == nil {
-		return nil, fmt.Errorf("no client CA vouches for the trust domain of %s", id)
-	}
-	material, err := provider.KeyMaterial(context.Background())
-	if err != nil {
-		return nil, err
-	}
-	if material.Roots == nil {
-		return nil, errors.New("there are no roots") // those of the host would be used
-	}
-	return material.Roots, nil
-}
-
-// get implements the callback of advancedtls.
-func (c *clientRoots) get(info *advancedtls.ConnectionInfo) (*advancedtls.RootCertificates, error) {
-	leaf, err := x509.ParseCertificate(info.RawCerts[0])
-	if err != nil {
-		return nil, err
-	}
-	pool, err := c.of(leaf)
-	if err != nil {
-		return nil, err
-	}
-	return &advancedtls.RootCertificates{TrustCerts: pool}, nil
-}
-
-// providers reads PEM files again when they change.
-type providers struct {
-	refresh time.Duration
-	open    []certprovider.Provider
-}
-
-func (ps *providers) add(o pemfile.Options) (certprovider.Provider, error) {
-	o.RefreshDuration = ps.refresh
-	p, err := pemfile.NewProvider(o)
-	if err == nil {
-		ps.open = append(ps.open, p)
-	}
-	return p, err
-}
-
-// roots returns the roots in a file, which must have some.
-func (ps *providers) roots(file string) (certprovider.Provider, error) {
-	pem, err := os.ReadFile(file)
-	if err != nil {
-		return nil, fmt.Errorf("client CA: %w", err)
-	}
-	if !x509.NewCertPool().AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("client CA %s: there is no certificate in it", file)
-	}
-	p, err := ps.add(pemfile.Options{RootFile: file})
-	if err != nil {
-		return nil, fmt.Errorf("client CA %s: %w", file, err)
-	}
-	return p, nil
-}
-
-func (ps *providers) close() {
-	for _, p := range ps.open {
-		p.Close()
-	}
-}
-
-// credentials returns the listener's transport credentials and what frees them.
-func (t *TLS) credentials() (creds credentials.TransportCredentials, free func(), err error) {
+// credentials returns the listener's transport credentials and what frees them. tr is the
+// trust in clients, nil when they show no certificate.
+func (t *TLS) credentials(tr *trust) (creds credentials.TransportCredentials, free func(), err error) {
 	if t == nil {
 		return insecure.NewCredentials(), func() {}, nil
 	}
 	if _, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile); err != nil {
 		return nil, nil, fmt.Errorf("certificate %s, key %s: %w", t.CertFile, t.KeyFile, err)
 	}
-	files := &providers{refresh: t.Refresh}
-	if files.refresh == 0 {
-		files.refresh = certRefresh
-	}
-	defer func() {
-		if err != nil {
-			files.close()
-		}
-	}()
-	own, err := files.add(pemfile.Options{CertFile: t.CertFile, KeyFile: t.KeyFile})
+	own, err := pemfile.NewProvider(pemfile.Options{CertFile: t.CertFile, KeyFile: t.KeyFile, RefreshDuration: t.refresh()})
 	if err != nil {
 		return nil, nil, fmt.Errorf("certificate %s, key %s: %w", t.CertFile, t.KeyFile, err)
 	}
@@ -188,26 +98,16 @@ func (t *TLS) credentials() (creds credentials.TransportCredentials, free func()
 		VerificationType: advancedtls.SkipVerification,
 		MinTLSVersion:    tls.VersionTLS12, MaxTLSVersion: tls.VersionTLS13,
 	}
-	if t.verifies() {
-		roots := &clientRoots{byDomain: map[string]certprovider.Provider{}}
-		if t.ClientCAFile != "" {
-			if roots.others, err = files.roots(t.ClientCAFile); err != nil {
-				return nil, nil, err
-			}
-		}
-		for _, ca := range t.ClientCAs {
-			if roots.byDomain[ca.TrustDomain], err = files.roots(ca.File); err != nil {
-				return nil, nil, err
-			}
-		}
-		opts.RootOptions = advancedtls.RootCertificateOptions{GetRootCertificates: roots.get}
+	if tr != nil {
+		opts.RootOptions = advancedtls.RootCertificateOptions{GetRootCertificates: tr.rootsFor}
 		opts.RequireClientCert = true
 		opts.VerificationType = advancedtls.CertVerification
 	}
 	if creds, err = advancedtls.NewServerCreds(opts); err != nil {
+		own.Close()
 		return nil, nil, err
 	}
-	return creds, files.close, nil
+	return creds, own.Close, nil
 }
 
 // watchedCreds reports the handshakes that fail because of what the client shows.

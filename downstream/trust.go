@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"os"
 	"sync/atomic"
@@ -13,12 +14,14 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/security/advancedtls"
 
+	"meshrelay/downstream/refusal"
 	"meshrelay/internal/identity"
 )
 
-// trust is the roots that a listener trusts at present. The handshake of a connection looks at
-// its certificate once; what is here ends the streams of those that could not connect any more.
+// trust is the roots that a listener trusts at present. Handshakes look at the certificate of a
+// connection once; streams of clients that could not connect any more are ended.
 type trust struct {
 	refresh  time.Duration
 	byDomain map[string]*rootFile // by trust domain
@@ -43,10 +46,7 @@ func newTrust(t *TLS) (*trust, error) {
 	if !t.verifies() {
 		return nil, nil
 	}
-	tr := &trust{refresh: t.Refresh, byDomain: map[string]*rootFile{}}
-	if tr.refresh == 0 {
-		tr.refresh = certRefresh
-	}
+	tr := &trust{refresh: t.refresh(), byDomain: map[string]*rootFile{}}
 	var err error
 	if t.ClientCAFile != "" {
 		if tr.others, err = openRoots(t.ClientCAFile); err != nil {
@@ -63,6 +63,9 @@ func newTrust(t *TLS) (*trust, error) {
 
 func openRoots(path string) (*rootFile, error) {
 	f := &rootFile{path: path}
+	if _, err := os.Stat(path); err != nil {
+		return nil, fmt.Errorf("client CA: %w", err)
+	}
 	if f.read(); f.now.Load() == nil {
 		return nil, fmt.Errorf("client CA %s: there is no certificate in it, or it can not be read", path)
 	}
@@ -102,17 +105,36 @@ func (t *trust) read() (changed bool) {
 	return changed
 }
 
-// of returns the roots that may vouch for a certificate, as the handshake chooses them
-// (clientRoots.of); nil when there are none.
-func (t *trust) of(leaf *x509.Certificate) *rootFile {
+// of returns the roots that may vouch for a certificate.
+func (t *trust) of(leaf *x509.Certificate) (*roots, error) {
 	id, _, err := identity.Of(leaf)
 	if err != nil {
-		return nil
+		return nil, err
 	}
+	file := t.others
 	if own := t.byDomain[id.TrustDomain().Name()]; own != nil {
-		return own
+		file = own
 	}
-	return t.others
+	switch {
+	case file != nil:
+		return file.now.Load(), nil
+	case id.IsZero():
+		return nil, errors.New("the certificate has no SPIFFE ID, and no client CA vouches for other names")
+	}
+	return nil, fmt.Errorf("no client CA vouches for the trust domain of %s", id)
+}
+
+// rootsFor gives handshakes the roots that may vouch for a client.
+func (t *trust) rootsFor(info *advancedtls.ConnectionInfo) (*advancedtls.RootCertificates, error) {
+	leaf, err := x509.ParseCertificate(info.RawCerts[0])
+	if err != nil {
+		return nil, err
+	}
+	r, err := t.of(leaf)
+	if err != nil {
+		return nil, err
+	}
+	return &advancedtls.RootCertificates{TrustCerts: r.pool}, nil
 }
 
 // watch calls changed whenever there are other roots, until ctx ends.
@@ -137,11 +159,10 @@ func (t *trust) vouches(p *peer.Peer) error {
 	if !ok || len(info.State.PeerCertificates) == 0 {
 		return errNotTrusted
 	}
-	file := t.of(info.State.PeerCertificates[0])
-	if file == nil {
+	r, err := t.of(info.State.PeerCertificates[0])
+	if err != nil {
 		return errNotTrusted
 	}
-	r := file.now.Load()
 	for _, chain := range info.State.VerifiedChains {
 		if _, ok := r.certs[sha256.Sum256(chain[len(chain)-1].Raw)]; ok {
 			return nil
@@ -158,7 +179,7 @@ func (t *trust) vouches(p *peer.Peer) error {
 	return nil
 }
 
-var errNotTrusted = refuse(reasonCertificate, codes.Unauthenticated,
+var errNotTrusted = refusal.New(refusal.Certificate, codes.Unauthenticated,
 	"the client certificate is signed by none of the certificates in tls.clientCAFile or tls.clientCAs any more; connect with another")
 
 // expiryOf returns when the verified certificate of a peer expires; false: it has none.
@@ -171,7 +192,7 @@ func expiryOf(p *peer.Peer) (time.Time, bool) {
 }
 
 func errExpired(at time.Time) error {
-	return refuse(reasonCertificate, codes.Unauthenticated,
+	return refusal.New(refusal.Certificate, codes.Unauthenticated,
 		"the client certificate has expired at %s; connect with a new one", at.UTC().Format(time.RFC3339))
 }
 
@@ -180,16 +201,10 @@ func (s *Server) trusts(l *Listener, p *peer.Peer) error {
 	if at, ok := expiryOf(p); ok && time.Now().After(at) {
 		return errExpired(at)
 	}
-	t := s.trust[l]
-	if t == nil {
-		return nil
+	if t := s.trust[l]; t != nil {
+		return t.vouches(p)
 	}
-	err := t.vouches(p)
-	if err != nil && t.read() { // the handshake may have read the file before
-		s.distrust(l)
-		err = t.vouches(p)
-	}
-	return err
+	return nil
 }
 
 // distrust ends the streams of a listener whose certificates are not trusted any more.

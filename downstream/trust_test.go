@@ -21,6 +21,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
+
+	"meshrelay/downstream/refusal"
 )
 
 // mutualTLS makes a listener that wants certificates of the authorities "one" and "two". The
@@ -90,7 +92,7 @@ func TestStreamEndsWithItsCertificate(t *testing.T) {
 			t.Errorf("the client is told %q", end)
 		}
 	}
-	wantRefused(t, r, reasonCertificate, 2)
+	wantRefused(t, r, refusal.Certificate, 2)
 	r.put(se("shop", "a", "a"))
 	long.next()
 }
@@ -125,7 +127,7 @@ func TestStreamEndsWhenItsAuthorityLeavesTheFile(t *testing.T) {
 	}
 	trustOnly(t, dir, "two", "one") // as before, in another order
 	eventually(t, "the file is read", func() bool {
-		return !trust.read() && trust.vouches(r.server.allConns()[0].peer) == nil
+		return !trust.read() && trust.vouches(r.server.connections()[0].peer) == nil
 	})
 	r.put(se("shop", "a", "1"))
 	leaves.next()

@@ -4,65 +4,48 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
+	"meshrelay/downstream/snapshot"
+	"meshrelay/downstream/subscription"
 	"meshrelay/mirror"
 )
-
-// touched is a key that may have changed, with what is served of it to everybody.
-type touched struct {
-	key mirror.Key
-	update
-}
 
 // open fills the views for the first time; before, nothing is pushed.
 func (vs *views) open(now time.Time) {
 	vs.mu.Lock()
-	vs.opening.Store(true)
+	vs.started.Store(true)
 	vs.released = true
-	if _, ok := vs.try(mirror.Key{}, func() bool {
-		for kind, list := range vs.everything() {
-			vs.apply(kind, list, nil, now)
-		}
-		return true
-	}); !ok {
-		vs.bring(true, nil, now)
-	}
 	waiting := vs.copied()
 	for _, v := range waiting {
 		v.filling = newFilling()
 	}
+	vs.bring(true, nil, now)
 	vs.mu.Unlock()
-	var fills errgroup.Group
-	fills.SetLimit(maxFills)
+	var fills sync.WaitGroup
 	for _, v := range waiting {
-		fills.Go(func() error { return vs.fillAtStart(v) })
+		fills.Go(func() {
+			if vs.fill(context.Background(), v, v.filling, viewer{}) == nil {
+				return
+			}
+			// After a panic, one item after the other.
+			vs.mu.Lock()
+			defer vs.mu.Unlock()
+			v.filling = nil
+			vs.copies.Add(1)
+			vs.put(v)
+			vs.bring(true, nil, now)
+		})
 	}
-	if fills.Wait() != nil {
-		vs.update(true, nil, now) // after a panic, one key after the other
-	}
+	fills.Wait()
 }
 
-// fillAtStart fills a view that clients had before the server began to serve.
-func (vs *views) fillAtStart(v *view) (err error) {
-	f := v.filling
-	defer close(f.done)
-	if _, ok := vs.try(mirror.Key{}, func() bool { err = vs.fillRounds(context.Background(), v, f); return true }); !ok {
-		vs.mu.Lock()
-		defer vs.mu.Unlock()
-		v.filling = nil
-		return errFillFailed
-	}
-	return err
-}
-
-// try runs f, and reports whether it came to its end: a panic is told.
-func (vs *views) try(key mirror.Key, f func() bool) (result, ok bool) {
+// try runs f, and reports whether it came to its end: a panic is reported.
+func (vs *views) try(item string, f func() bool) (result, ok bool) {
 	defer func() {
 		if p := mirror.Recovered(recover()); p != nil {
-			vs.panicked(key, p)
+			vs.panicked(item, p)
 			result, ok = false, false
 		}
 	}()
@@ -77,161 +60,139 @@ func (vs *views) update(full bool, keys map[mirror.Key]struct{}, changedAt time.
 	return vs.bring(full, keys, changedAt)
 }
 
-// bring is update for a caller that holds mu. When it panics over some keys, those stay as
+// bring is update for a caller that holds mu. When it panics over some items, those stay as
 // they are, and the others are brought one by one.
-func (vs *views) bring(full bool, keys map[mirror.Key]struct{}, changedAt time.Time) bool {
+func (vs *views) bring(full bool, keys map[mirror.Key]struct{}, changedAt time.Time) (changed bool) {
 	if !vs.released {
 		return false
 	}
-	if changed, ok := vs.try(mirror.Key{}, func() bool { return vs.bringAll(full, keys, changedAt) }); ok {
-		return changed
-	}
-	if full {
-		keys = map[mirror.Key]struct{}{}
-		for _, all := range vs.everything() {
-			for _, t := range all {
-				keys[t.key] = struct{}{}
-			}
-		}
-	}
-	for key := range keys {
-		vs.try(key, func() bool { return vs.bringAll(false, map[mirror.Key]struct{}{key: {}}, changedAt) })
-	}
-	return true // as far as one can tell
-}
-
-func (vs *views) bringAll(full bool, keys map[mirror.Key]struct{}, changedAt time.Time) bool {
-	var byKind map[mirror.Kind][]touched
-	if full {
-		byKind = vs.everything()
-	} else {
-		byKind = map[mirror.Kind][]touched{}
-		for key := range keys {
-			byKind[key.Kind] = append(byKind[key.Kind], touched{key, update{key.FullName(), vs.configs.Get(key)}})
-		}
-	}
-	changed := false
 	derived := slices.DeleteFunc(vs.copied(), func(v *view) bool {
 		if v.filling != nil {
 			v.filling.miss(full, keys)
 		}
 		return v.filling != nil
 	})
-	for kind, list := range byKind {
-		changed = vs.apply(kind, list, derived, changedAt) || changed
+	byType := map[subscription.Type]*items{}
+	if full {
+		byType = vs.everything()
+	} else {
+		for key := range keys {
+			vs.generators.affected(key, byType)
+		}
+	}
+	for t, list := range byType {
+		differs, ok := vs.try("", func() bool { return vs.apply(t, list, derived, changedAt) })
+		changed = differs || changed
+		if ok {
+			continue
+		}
+		for _, ref := range list.refs {
+			vs.try(t.String()+" "+ref.Name, func() bool { return vs.apply(t, &items{t, list.generator, []Ref{ref}}, derived, changedAt) })
+		}
+		changed = true // as far as one can tell
 	}
 	return changed
 }
 
 // apply brings the base view, and then derived ones, to the present content of a list of
-// keys, and reports whether any differed.
-func (vs *views) apply(kind mirror.Kind, list []touched, derived []*view, changedAt time.Time) bool {
+// items, and reports whether any differed.
+func (vs *views) apply(t subscription.Type, list *items, derived []*view, changedAt time.Time) bool {
+	list.sort()
 	if vs.fault != nil {
-		for _, t := range list {
-			vs.fault(t.key)
+		for _, ref := range list.refs {
+			vs.fault(ref)
 		}
 	}
-	slices.SortFunc(list, func(a, b touched) int { return cmp.Compare(a.name, b.name) })
-	updates := make([]update, len(list))
-	for i, t := range list {
-		updates[i] = t.update
-		vs.note(t.res)
-	}
-	base := vs.collection(kind)
-	first := base.last
-	changed := base.apply(updates, changedAt)
+	updates := make([]snapshot.Update, len(list.refs))
+	list.read(&reader{vs.configs, nil, vs.note}, updates)
+	base := vs.collection(t)
+	changed := base.Apply(updates, changedAt)
 	if changed {
 		vs.base.changes.Add(1)
 	}
 	if len(derived) == 0 {
 		return changed
 	}
-	bt := newBatch(base.current.Load().pages, updates, first)
+	bt := base.Batch(updates)
 	for _, v := range derived {
-		accepts := vs.accepts(v.variant, vs.noteOrigin)
-		for i, t := range list {
-			updates[i].res = vs.configs.Select(t.key, accepts)
-			vs.note(updates[i].res)
-		}
-		changed = v.follow(kind, bt, updates, changedAt) || changed
+		list.read(&reader{vs.configs, vs.accepts(v.variant, vs.noteOrigin), vs.note}, updates)
+		changed = v.follow(t, bt, updates, changedAt) || changed
 	}
 	return changed
 }
 
-// collection returns the base view's collection of a kind.
-func (vs *views) collection(kind mirror.Kind) *collection {
-	c := vs.base.find(kind)
+// sort sorts items by name, each once.
+func (l *items) sort() {
+	slices.SortFunc(l.refs, func(a, b Ref) int {
+		switch c := cmp.Compare(a.Name, b.Name); {
+		case c != 0 || a.gone == b.gone:
+			return c
+		case a.gone:
+			return 1
+		}
+		return -1
+	})
+	l.refs = slices.CompactFunc(l.refs, func(a, b Ref) bool { return a.Name == b.Name })
+}
+
+// read puts the items, as from shows them, into updates.
+func (l *items) read(from Reader, updates []snapshot.Update) {
+	for i, ref := range l.refs {
+		updates[i] = snapshot.Update{Name: ref.Name}
+		if !ref.gone {
+			updates[i].Item = l.generator.Item(from, l.of, ref)
+		}
+	}
+}
+
+// collection returns the base view's collection of a type.
+func (vs *views) collection(t subscription.Type) *snapshot.Collection {
+	c := vs.base.find(t)
 	if c == nil {
-		c = newCollection()
-		vs.base.set(kind, c)
+		c = snapshot.New()
+		vs.base.set(t, c)
 	}
 	return c
 }
 
-// follow brings a derived view's collection of a kind to updates. What it sees nothing of
+// follow brings a derived view's collection of a type to updates. What it sees nothing of
 // costs it nothing.
-func (v *view) follow(kind mirror.Kind, bt *batch, updates []update, changedAt time.Time) bool {
-	c := v.find(kind)
+func (v *view) follow(t subscription.Type, bt *snapshot.Batch, updates []snapshot.Update, changedAt time.Time) bool {
+	c := v.find(t)
 	if c == nil {
-		if allNil(updates) {
+		if snapshot.AllGone(updates) {
 			return false
 		}
-		c = newDerivedCollection()
+		c = snapshot.NewDerived()
 	}
-	if !c.follow(bt, updates, changedAt) {
+	if !c.Follow(bt, updates, changedAt) {
 		return false
 	}
-	v.set(kind, c)
+	v.set(t, c)
 	v.changes.Add(1)
 	return true
 }
 
-// everything returns, by kind, all that is served or is in a view, and, when there are
-// derived views, all that any source has.
-func (vs *views) everything() map[mirror.Kind][]touched {
-	byKind := map[mirror.Kind][]touched{}
-	for _, kind := range vs.configs.Kinds() {
-		list := vs.configs.List(kind, "")
-		all := make([]touched, 0, len(list))
-		for _, r := range list {
-			all = append(all, touched{r.Key(), update{r.FullName(), r}})
-		}
-		byKind[kind] = all
-	}
-	gone := func(r *mirror.Resource) {
-		kind := r.Kind()
-		byKind[kind] = append(byKind[kind], touched{r.Key(), update{name: r.FullName()}})
-	}
-	for _, kind := range vs.base.kinds() {
-		vs.base.snapshot(kind).each(gone)
-	}
-	if derived := vs.copied(); len(derived) > 0 {
-		for _, kind := range vs.configs.SourceKinds() {
-			for _, key := range vs.configs.Keys(kind) {
-				byKind[kind] = append(byKind[kind], touched{key, update{name: key.FullName()}})
-			}
-		}
-		for _, v := range derived {
-			for _, kind := range v.kinds() {
-				v.eachOwn(kind, func(p *page) {
-					for i := range p.entries {
-						gone(p.entries[i].res)
-					}
-				})
-			}
+// everything returns, by type, all that is made of what any upstream has, and all that is in a
+// view.
+func (vs *views) everything() map[subscription.Type]*items {
+	byType := map[subscription.Type]*items{}
+	for _, kind := range vs.configs.SourceKinds() {
+		for _, key := range vs.configs.Keys(kind) {
+			vs.generators.affected(key, byType)
 		}
 	}
-	for kind, all := range byKind {
-		slices.SortFunc(all, func(a, b touched) int {
-			if c := cmp.Compare(a.name, b.name); c != 0 || (a.res == nil) == (b.res == nil) {
-				return c
+	for _, v := range append(vs.copied(), vs.base) {
+		v.each(func(t subscription.Type, c *snapshot.Collection) {
+			list := byType[t]
+			if list == nil {
+				list = &items{of: t}
+				byType[t] = list
 			}
-			if b.res == nil {
-				return -1 // what is served comes first of a name
-			}
-			return 1
+			c.EachOwn(func(item snapshot.Item) {
+				list.refs = append(list.refs, Ref{Name: item.FullName(), gone: true})
+			})
 		})
-		byKind[kind] = slices.CompactFunc(all, func(a, b touched) bool { return a.name == b.name })
 	}
-	return byKind
+	return byType
 }

@@ -1,7 +1,6 @@
 package downstream
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -12,6 +11,9 @@ import (
 	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc/codes"
 
+	"meshrelay/downstream/refusal"
+	"meshrelay/downstream/snapshot"
+	"meshrelay/downstream/subscription"
 	"meshrelay/mirror"
 )
 
@@ -19,7 +21,7 @@ import (
 // relay keep.
 const maxViews = 1024
 
-// view is what some clients see of all that the sources have: a collection for each kind.
+// view is what some clients see of all that the upstreams have: a collection for each type.
 // The clients of a view share its snapshots and their encoded pages, and views share pages
 // with one another.
 type view struct {
@@ -32,56 +34,55 @@ type view struct {
 	filling *filling // nil: the view has its content, or the server does not serve yet
 	// changes counts the changes to any of the collections. It is raised after them.
 	changes atomic.Uint64
-	empty   *snapshot // of kinds that nobody has
 
-	mu     sync.RWMutex // guards byKind
-	byKind map[mirror.Kind]*collection
+	mu     sync.RWMutex // guards byType
+	byType map[subscription.Type]*snapshot.Collection
 }
 
 func newView(v variant) *view {
-	return &view{variant: v, empty: newSnapshot(), byKind: map[mirror.Kind]*collection{}}
+	return &view{variant: v, byType: map[subscription.Type]*snapshot.Collection{}}
 }
 
-// snapshot returns the newest snapshot of a kind; of a kind that nobody has, the
-// empty one.
-func (v *view) snapshot(kind mirror.Kind) *snapshot {
-	if c := v.find(kind); c != nil {
-		return c.current.Load()
+// snapshot returns the newest snapshot of a type.
+func (v *view) snapshot(t subscription.Type) *snapshot.Snapshot {
+	if c := v.find(t); c != nil {
+		return c.Current()
 	}
-	return v.empty
+	return snapshot.Empty
 }
 
-func (v *view) find(kind mirror.Kind) *collection {
+func (v *view) find(t subscription.Type) *snapshot.Collection {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
-	return v.byKind[kind]
+	return v.byType[t]
 }
 
-func (v *view) set(kind mirror.Kind, c *collection) {
+func (v *view) set(t subscription.Type, c *snapshot.Collection) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.byKind[kind] = c
+	v.byType[t] = c
 }
 
-func (v *view) kinds() []mirror.Kind {
+// each calls f with every collection of the view.
+func (v *view) each(f func(subscription.Type, *snapshot.Collection)) {
 	v.mu.RLock()
-	defer v.mu.RUnlock()
-	out := make([]mirror.Kind, 0, len(v.byKind))
-	for k := range v.byKind {
-		out = append(out, k)
+	all := maps.Clone(v.byType)
+	v.mu.RUnlock()
+	for t, c := range all {
+		f(t, c)
 	}
-	return out
 }
 
 // views are the views that clients need at present, and the one of everything.
 type views struct {
-	configs Configs
-	// panicked is told of panics over a key, or over several when it has no name. fault, which
+	configs    Configs
+	generators generators
+	// panicked is called with panics over an item, or over several when it has no name. fault, which
 	// only tests set, panics.
-	panicked func(mirror.Key, *mirror.Panic)
-	fault    func(mirror.Key)
-	opening  atomic.Bool // set before everything is read for the first time
-	// copies counts the derived views, with others. It is raised before one is filled.
+	panicked func(item string, p *mirror.Panic)
+	fault    func(Ref)
+	started  atomic.Bool // set before everything is read for the first time
+	// copies counts the derived views, with forks. It is raised before one is filled.
 	copies atomic.Int64
 	fills  *semaphore.Weighted
 
@@ -89,28 +90,28 @@ type views struct {
 	released bool
 	base     *view
 	derived  map[variant]*view
-	// others are derived views of clients that were moved, and show what base or another of
-	// derived does, but have a past of their own. Nobody joins them.
-	others map[*view]struct{}
-	known  *known
+	// forks are derived views of clients that were moved. They show what base or another of
+	// derived does, but have a past of their own; no client joins them.
+	forks map[*view]struct{}
+	known *known
 }
 
-func newViews(configs Configs) *views {
+func newViews(configs Configs, gs generators) *views {
 	return &views{
-		configs: configs, panicked: func(mirror.Key, *mirror.Panic) {}, base: newView(variant{}), fills: semaphore.NewWeighted(maxFills),
-		derived: map[variant]*view{}, others: map[*view]struct{}{}, known: newKnown(),
+		configs: configs, generators: gs, panicked: func(string, *mirror.Panic) {}, base: newView(variant{}), fills: semaphore.NewWeighted(maxFills),
+		derived: map[variant]*view{}, forks: map[*view]struct{}{}, known: newKnown(),
 	}
 }
 
 // copied returns all derived views. The caller holds mu.
 func (vs *views) copied() []*view {
-	if len(vs.derived)+len(vs.others) == 0 {
+	if len(vs.derived)+len(vs.forks) == 0 {
 		return nil
 	}
-	return slices.AppendSeq(slices.Collect(maps.Values(vs.derived)), maps.Keys(vs.others))
+	return slices.AppendSeq(slices.Collect(maps.Values(vs.derived)), maps.Keys(vs.forks))
 }
 
-func (vs *views) full() bool { return len(vs.derived)+len(vs.others) >= maxViews }
+func (vs *views) full() bool { return len(vs.derived)+len(vs.forks) >= maxViews }
 
 // viewer is a client of views.
 type viewer struct {
@@ -172,10 +173,10 @@ func (vs *views) enter(x variant, who viewer) (v *view, f *filling, first bool, 
 func (vs *views) room(v *view, who viewer) error {
 	switch {
 	case v == nil && vs.full():
-		return refuse(reasonViews, codes.ResourceExhausted,
+		return refusal.New(refusal.Views, codes.ResourceExhausted,
 			"clients of %d views, clusters and control plane revisions are connected; one of another is refused", maxViews)
 	case who.peer != nil && (v == nil || v.peers[who.peer] == 0) && who.peer.views >= who.maxViews:
-		return refuse(reasonViews, codes.ResourceExhausted,
+		return refusal.New(refusal.Views, codes.ResourceExhausted,
 			"streams of %s have %d views, clusters and control plane revisions, no more of one peer are served at once (downstream.maxViewsPerPeer); try again later",
 			who.peer.key, who.peer.views)
 	}
@@ -228,9 +229,9 @@ func (vs *views) leave(v *view, who viewer) {
 
 // drop forgets a derived view.
 func (vs *views) drop(v *view) {
-	switch _, other := vs.others[v]; {
-	case other:
-		delete(vs.others, v)
+	switch _, fork := vs.forks[v]; {
+	case fork:
+		delete(vs.forks, v)
 	case vs.derived[v.variant] == v:
 		delete(vs.derived, v.variant)
 	default:
@@ -239,57 +240,16 @@ func (vs *views) drop(v *view) {
 	vs.copies.Add(-1)
 }
 
-// dropEncoded drops the encodings of the pages of v, and of the base, that are in no view
-// with SotW clients.
+// dropEncoded drops the encodings of the pages of v that are in no view with SotW clients.
 func (vs *views) dropEncoded(v *view) {
-	var users []*view
-	for _, u := range vs.copied() {
-		if u.sotw > 0 {
-			users = append(users, u)
-		}
-	}
-	for _, kind := range vs.base.kinds() {
-		if vs.base.sotw == 0 {
-			for i, p := range vs.base.snapshot(kind).pages {
-				if p.encoded.Load() != nil && !slices.ContainsFunc(users, func(u *view) bool { return u.shares(kind, i) }) {
-					p.encoded.Store(nil)
-				}
-			}
-		}
-		c := v.find(kind)
-		if c == nil {
-			continue
-		}
-		// Views that leave out the same may have a page in common that was the base's.
-		needed := map[*page]bool{}
+	users := slices.DeleteFunc(append(vs.copied(), vs.base), func(u *view) bool { return u.sotw == 0 })
+	v.each(func(t subscription.Type, c *snapshot.Collection) {
+		var of []*snapshot.Collection
 		for _, u := range users {
-			u.eachOwn(kind, func(p *page) { needed[p] = true })
-		}
-		v.eachOwn(kind, func(p *page) {
-			if !needed[p] {
-				p.encoded.Store(nil)
-			}
-		})
-	}
-}
-
-// shares reports whether a derived view has the base page at that index.
-func (v *view) shares(kind mirror.Kind, i int) bool {
-	c := v.find(kind)
-	if c == nil || i >= len(c.base) {
-		return false
-	}
-	_, own := slices.BinarySearchFunc(c.own, i, func(r region, at int) int { return cmp.Compare(r.at, at) })
-	return !own
-}
-
-// eachOwn calls f with each page of a derived view that is not the base's.
-func (v *view) eachOwn(kind mirror.Kind, f func(*page)) {
-	if c := v.find(kind); c != nil {
-		for _, r := range c.own {
-			for _, p := range r.pages {
-				f(p)
+			if c := u.find(t); c != nil {
+				of = append(of, c)
 			}
 		}
-	}
+		c.DropEncoded(of)
+	})
 }

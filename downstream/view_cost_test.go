@@ -8,12 +8,20 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"meshrelay/downstream/snapshot"
+	"meshrelay/downstream/subscription"
 	"meshrelay/mirror"
 )
 
 // ownPages returns what a derived view has for itself.
-func (v *view) ownPages(kind mirror.Kind) (pages, entries int) {
-	v.eachOwn(kind, func(p *page) { pages, entries = pages+1, entries+len(p.entries) })
+func (v *view) ownPages(t subscription.Type) (pages, entries int) {
+	if c := v.find(t); c != nil {
+		for _, r := range c.Own {
+			for _, p := range r.Pages {
+				pages, entries = pages+1, entries+len(p.Entries)
+			}
+		}
+	}
 	return pages, entries
 }
 
@@ -25,10 +33,10 @@ func TestViewCostsWhatItLeavesOut(t *testing.T) {
 	for _, res := range many(n, "s-%05d", func(i int) string { return fmt.Sprintf("s%d.example", i) }) {
 		c.put(res)
 	}
-	vs := newViews(c)
+	vs := newViews(c, generators{newMCPGenerator()})
 	vs.open(time.Now())
-	base := vs.base.snapshot(kindSE)
-	perPage := n / len(base.pages)
+	base := vs.base.snapshot(typeSE)
+	perPage := n / len(base.Pages)
 	for _, left := range []int{0, 1, 10, n / 2, n} {
 		out := map[string]bool{}
 		for i := range left {
@@ -36,32 +44,31 @@ func TestViewCostsWhatItLeavesOut(t *testing.T) {
 		}
 		x := variant{rule: &rule{View: View{Accepts: func(r *mirror.Resource) bool { return !out[r.FullName()] }}}}
 		v := must(acquire(vs, x, protocolSotW))
-		s := v.snapshot(kindSE)
-		if s.count != n-left {
-			t.Fatalf("%d resources, want %d", s.count, n-left)
+		s := v.snapshot(typeSE)
+		if s.Count != n-left {
+			t.Fatalf("%d resources, want %d", s.Count, n-left)
 		}
 		shared := 0
-		for _, p := range s.pages {
-			for _, q := range base.pages {
+		for _, p := range s.Pages {
+			for _, q := range base.Pages {
 				if p == q {
 					shared++
 				}
 			}
 		}
-		pages, entries := v.ownPages(kindSE)
-		if shared+min(left, len(base.pages)) < len(base.pages) || pages > left || entries > left*(perPage+2) || entries > n {
+		pages, entries := v.ownPages(typeSE)
+		if shared+min(left, len(base.Pages)) < len(base.Pages) || pages > left || entries > left*(perPage+2) || entries > n {
 			t.Errorf("a view that leaves out %d of %d shares %d of %d pages, and has %d with %d entries of its own",
-				left, n, shared, len(base.pages), pages, entries)
+				left, n, shared, len(base.Pages), pages, entries)
 		}
-		if left == 0 && &s.pages[0] != &base.pages[0] {
+		if left == 0 && &s.Pages[0] != &base.Pages[0] {
 			t.Error("a view that leaves out nothing has a list of pages of its own")
 		}
-		m := must(newMetrics(prometheus.NewRegistry()))
-		for _, p := range append(base.pages[:len(base.pages):len(base.pages)], s.pages...) {
-			p.frames(m)
-		}
-		if got := int(testutil.ToFloat64(m.pages)); got > len(base.pages)+pages {
-			t.Errorf("%d pages are encoded for both views, want at most %d", got, len(base.pages)+pages)
+		m := must(newMetrics(prometheus.NewRegistry(), generators{newMCPGenerator()}))
+		base.Frames(m.pageEncoded)
+		s.Frames(m.pageEncoded)
+		if got := int(testutil.ToFloat64(m.pages)); got > len(base.Pages)+pages {
+			t.Errorf("%d pages are encoded for both views, want at most %d", got, len(base.Pages)+pages)
 		}
 		vs.release(v, viewer{protocol: protocolSotW})
 	}
@@ -75,22 +82,22 @@ func TestChangesKeepViewsShared(t *testing.T) {
 		c.put(res)
 	}
 	c.put(east(se("shop", "s-03000", "own")))
-	vs := newViews(c)
+	vs := newViews(c, generators{newMCPGenerator()})
 	vs.open(time.Now())
 	v := must(acquire(vs, variant{cluster: "east"}, protocolSotW))
-	base := vs.base.find(kindSE)
+	base := vs.base.find(typeSE)
 	push := func(res *mirror.Resource) (changed bool) {
 		key := c.put(res)
 		return vs.update(false, map[mirror.Key]struct{}{key: {}}, time.Now())
 	}
 	fresh := func(change func()) (made int) {
-		before := map[*page]bool{}
-		for _, p := range append(vs.base.snapshot(kindSE).pages, v.snapshot(kindSE).pages...) {
+		before := map[*snapshot.Page]bool{}
+		for _, p := range append(vs.base.snapshot(typeSE).Pages, v.snapshot(typeSE).Pages...) {
 			before[p] = true
 		}
 		change()
-		after := map[*page]bool{}
-		for _, p := range append(vs.base.snapshot(kindSE).pages, v.snapshot(kindSE).pages...) {
+		after := map[*snapshot.Page]bool{}
+		for _, p := range append(vs.base.snapshot(typeSE).Pages, v.snapshot(typeSE).Pages...) {
 			after[p] = true
 		}
 		for p := range after {
@@ -119,14 +126,14 @@ func TestChangesKeepViewsShared(t *testing.T) {
 		if told := v.changes.Load() - before; told != tc.changes {
 			t.Errorf("a change %s: the clients are told of %d", tc.name, told)
 		}
-		if pages, _ := v.ownPages(kindSE); pages != 1 || !samePages(v.find(kindSE).base, base.current.Load().pages) {
+		if pages, _ := v.ownPages(typeSE); pages != 1 || !samePages(v.find(typeSE).Base, base.Current().Pages) {
 			t.Errorf("after a change %s the view has %d pages of its own", tc.name, pages)
 		}
 	}
 	// When both have the same again, they share again.
 	c.remove(se("shop", "s-03000", "").Key(), "east")
 	vs.update(false, map[mirror.Key]struct{}{se("shop", "s-03000", "").Key(): {}}, time.Now())
-	if pages, _ := v.ownPages(kindSE); pages != 0 {
+	if pages, _ := v.ownPages(typeSE); pages != 0 {
 		t.Errorf("the view equals the base view, and has %d pages of its own", pages)
 	}
 }
@@ -138,7 +145,7 @@ func BenchmarkApplyOneChangeToViews(b *testing.B) {
 			for _, res := range many(10000, "s-%05d", func(int) string { return "x" }) {
 				c.put(res)
 			}
-			vs := newViews(c)
+			vs := newViews(c, generators{newMCPGenerator()})
 			vs.open(time.Now())
 			for i := range count {
 				cluster := fmt.Sprint("c-", i)
@@ -165,20 +172,20 @@ func BenchmarkMoveAllClients(b *testing.B) {
 			for _, res := range many(10000, "s-%05d", func(int) string { return "x" }) {
 				c.put(res)
 			}
-			vs := newViews(c)
+			vs := newViews(c, generators{newMCPGenerator()})
 			vs.open(time.Now())
-			var clients []transfer
+			var clients []move
 			accepts := func(r *mirror.Resource) bool { return r.FullName() != "shop/s-05000" }
 			for i := range count {
 				x := variant{rule: &rule{View: View{Accepts: accepts}}, revision: fmt.Sprint(i)}
-				clients = append(clients, transfer{from: must(acquire(vs, x, protocolDelta)), to: x, who: viewer{protocol: protocolDelta}, settle: func(*view) bool { return true }})
+				clients = append(clients, move{from: must(acquire(vs, x, protocolDelta)), to: x, who: viewer{protocol: protocolDelta}, done: func(*view) bool { return true }})
 			}
 			for b.Loop() {
 				r := &rule{View: View{Accepts: accepts}}
 				for i := range clients {
 					clients[i].to.rule = r
 				}
-				vs.move(clients, time.Now())
+				lockedMove(vs, clients, time.Now())
 			}
 		})
 	}

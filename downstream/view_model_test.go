@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"pgregory.net/rapid"
 
+	"meshrelay/downstream/snapshot"
 	"meshrelay/mirror"
 )
 
@@ -43,8 +44,7 @@ type observer struct {
 	view        *view
 	ever        map[string]bool // names that were in it
 	states      []state
-	delta, sotw *watch
-	holds, full map[string]string // what the clients hold
+	delta, sotw *follower
 }
 
 // state is a snapshot of the past.
@@ -54,10 +54,10 @@ type state struct {
 }
 
 func TestViewsAreWhatTheyAccept(t *testing.T) {
-	m := must(newMetrics(prometheus.NewRegistry()))
+	m := must(newMetrics(prometheus.NewRegistry(), generators{newMCPGenerator()}))
 	rapid.Check(t, func(t *rapid.T) {
 		c := newCopies("east", "west", "north")
-		md := &model{copies: c, views: newViews(c), metrics: m, seen: map[variant]*observer{}, pending: map[mirror.Key]struct{}{}}
+		md := &model{copies: c, views: newViews(c, generators{newMCPGenerator()}), metrics: m, seen: map[variant]*observer{}, pending: map[mirror.Key]struct{}{}}
 		for range rapid.IntRange(0, 60).Draw(t, "at first") {
 			md.change(t)
 		}
@@ -136,15 +136,15 @@ func (m *model) push(t *rapid.T, n int) {
 		all = slices.Delete(all, i, i+1)
 	}
 	before := map[variant]uint64{}
-	states := map[variant]*snapshot{}
+	states := map[variant]*snapshot.Snapshot{}
 	for x, o := range m.seen {
-		before[x], states[x] = o.view.changes.Load(), o.view.snapshot(kindSE)
+		before[x], states[x] = o.view.changes.Load(), o.view.snapshot(typeSE)
 	}
 	m.views.update(false, keys, time.Now())
 	for x, o := range m.seen {
-		told, was, is := o.view.changes.Load() != before[x], states[x], o.view.snapshot(kindSE)
-		if told != (is.rev != was.rev) || !told && is.version != was.version || is.rev < was.rev {
-			t.Fatalf("%v: clients are told %v, from revision %d to %d", x, told, was.rev, is.rev)
+		told, was, is := o.view.changes.Load() != before[x], states[x], o.view.snapshot(typeSE)
+		if told != (is.Rev != was.Rev) || !told && is.Version != was.Version || is.Rev < was.Rev {
+			t.Fatalf("%v: clients are told %v, from revision %d to %d", x, told, was.Rev, is.Rev)
 		}
 	}
 }
@@ -162,10 +162,7 @@ func (m *model) join(t *rapid.T) {
 		m.views.release(v, viewer{protocol: protocolDelta})
 		return
 	}
-	watcher := func() *watch {
-		return &watch{typeURL: seV1, wildcard: true, owed: true, all: true, names: map[string]struct{}{}, has: map[string][16]byte{}}
-	}
-	m.seen[x] = &observer{view: v, ever: map[string]bool{}, delta: watcher(), sotw: watcher(), holds: map[string]string{}, full: map[string]string{}}
+	m.seen[x] = &observer{view: v, ever: map[string]bool{}, delta: newFollower(true), sotw: newFollower(false)}
 }
 
 func (m *model) leave(t *rapid.T) {
@@ -188,29 +185,25 @@ func (m *model) look(t *rapid.T, o *observer) {
 	if !m.views.released {
 		return
 	}
-	s := o.view.snapshot(kindSE)
-	st, ok, err := o.delta.planDelta(s, nil)
-	switch {
-	case err != nil: // too far behind: it comes again, with what it holds
-		o.delta.cursor, o.delta.owed, o.delta.all, o.delta.held = 0, true, true, maps.Clone(o.holds)
-		if st, ok, err = o.delta.planDelta(s, nil); err != nil || !ok {
-			t.Fatalf("%v, %v", ok, err)
+	s := o.view.snapshot(typeSE)
+	sent, _, removed, err := o.delta.look(s)
+	if err != nil { // too far behind: it comes again, with what it holds
+		o.delta.connect()
+		if sent, _, _, err = o.delta.look(s); err != nil || !sent {
+			t.Fatalf("%v, %v", sent, err)
 		}
-		applyDifference(o.holds, st.diff)
-	case ok:
-		for _, name := range st.diff.removed {
-			if !o.ever[name] {
-				t.Fatalf("%s is said to be gone, and was never in the view", name)
-			}
-		}
-		applyDifference(o.holds, st.diff)
 	}
-	if st, ok := o.sotw.planSotW(s, m.metrics); ok {
-		o.full = decodeVersions(st)
+	for _, name := range removed {
+		if !o.ever[name] {
+			t.Fatalf("%s is said to be gone, and was never in the view", name)
+		}
+	}
+	if _, _, _, err := o.sotw.look(s); err != nil {
+		t.Fatal(err)
 	}
 	want := content(s)
-	if !maps.Equal(o.holds, want) || !maps.Equal(o.full, want) {
-		t.Fatalf("%v: delta holds %v, SotW %v, want %v", o.view.variant, o.holds, o.full, want)
+	if !maps.Equal(o.delta.holds, want) || !maps.Equal(o.sotw.holds, want) {
+		t.Fatalf("%v: delta holds %v, SotW %v, want %v", o.view.variant, o.delta.holds, o.sotw.holds, want)
 	}
 }
 
@@ -219,12 +212,12 @@ func (m *model) check(t *rapid.T) {
 	if !m.views.released {
 		return
 	}
-	base := m.views.base.find(kindSE)
+	base := m.views.base.find(typeSE)
 	if base != nil {
-		base.keep = memory{1, 2} // so that clients fall behind the log and the removals
+		base.Keep = snapshot.Memory{Changes: 1, Removals: 2} // so that clients fall behind the log and the removals
 	}
 	for x, o := range m.seen {
-		s := o.view.snapshot(kindSE)
+		s := o.view.snapshot(typeSE)
 		checkSnapshot(t, s)
 		have := content(s)
 		want := map[string]string{}
@@ -246,29 +239,29 @@ func (m *model) check(t *rapid.T) {
 		for name := range have {
 			o.ever[name] = true
 		}
-		if c := o.view.find(kindSE); x != (variant{}) && c != nil {
-			c.keep = memory{1, 2}
+		if c := o.view.find(typeSE); x != (variant{}) && c != nil {
+			c.Keep = snapshot.Memory{Changes: 1, Removals: 2}
 			checkLayout(t, base, c)
 		}
 		o.replay(t, s, have)
-		o.states = append(o.states, state{s.rev, have})
+		o.states = append(o.states, state{s.Rev, have})
 	}
 }
 
 // replay brings states of the past to the present one.
-func (o *observer) replay(t *rapid.T, s *snapshot, want map[string]string) {
+func (o *observer) replay(t *rapid.T, s *snapshot.Snapshot, want map[string]string) {
 	kept := o.states[:0]
 	for _, was := range o.states {
-		d, ok := s.compare(was.rev)
+		d, ok := s.Since(was.rev)
 		if !ok {
 			continue // too far behind
 		}
 		holds := maps.Clone(was.content)
 		applyDifference(holds, d)
 		if !maps.Equal(holds, want) {
-			t.Fatalf("%v: from revision %d to %d leads to %v, want %v", o.view.variant, was.rev, s.rev, holds, want)
+			t.Fatalf("%v: from revision %d to %d leads to %v, want %v", o.view.variant, was.rev, s.Rev, holds, want)
 		}
-		for _, name := range d.removed {
+		for _, name := range d.Removed {
 			if !o.ever[name] {
 				t.Fatalf("%s is said to be gone, and was never in the view", name)
 			}
@@ -278,62 +271,79 @@ func (o *observer) replay(t *rapid.T, s *snapshot, want map[string]string) {
 	o.states = kept
 }
 
-// checkSnapshot checks what a snapshot says of itself.
-func checkSnapshot(t *rapid.T, s *snapshot) {
-	var sum digest
+// checkSnapshot checks what a snapshot tells of itself.
+func checkSnapshot(t *rapid.T, s *snapshot.Snapshot) {
+	var sum snapshot.Digest
 	count, size, last := 0, 0, ""
-	for _, p := range s.pages {
-		if len(p.entries) == 0 || p.bytes != sizeOf(p.entries) {
-			t.Fatalf("a page of %d entries and %d bytes", len(p.entries), p.bytes)
-		}
-		for _, e := range p.entries {
-			if e.res.FullName() <= last || e.rev > p.maxRev || e.rev > s.rev {
-				t.Fatalf("%s after %s, at revision %d of at most %d in the page and %d", e.res.FullName(), last, e.rev, p.maxRev, s.rev)
+	for _, p := range s.Pages {
+		bytes := 0
+		for _, e := range p.Entries {
+			bytes += len(e.Item.Frame())
+			if e.Item.FullName() <= last || e.Rev > p.MaxRev || e.Rev > s.Rev {
+				t.Fatalf("%s after %s, at revision %d of at most %d in the page and %d", e.Item.FullName(), last, e.Rev, p.MaxRev, s.Rev)
 			}
-			last = e.res.FullName()
-			sum, count, size = sum.plus(e.res.Digest()), count+1, size+len(e.res.Frame())
-			if got := s.get(last); got != e.res {
+			last = e.Item.FullName()
+			sum, count, size = sum.Plus(e.Item.Digest()), count+1, size+len(e.Item.Frame())
+			if got := s.Get(last); got != e.Item {
 				t.Fatalf("%s is not found", last)
 			}
 		}
+		if len(p.Entries) == 0 || p.Bytes != bytes {
+			t.Fatalf("a page of %d entries and %d bytes", len(p.Entries), p.Bytes)
+		}
 	}
-	if sum != s.digest || s.version != sum.String() || count != s.count || size != s.bytes {
-		t.Fatalf("digest %v, %d resources, %d bytes; want %v, %d, %d", s.digest, s.count, s.bytes, sum, count, size)
+	if sum != s.Digest || s.Version != sum.String() || count != s.Count || size != s.Bytes {
+		t.Fatalf("digest %v, %d resources, %d bytes; want %v, %d, %d", s.Digest, s.Count, s.Bytes, sum, count, size)
 	}
-	for i, c := range s.log {
-		if c.rev <= s.logFrom || c.rev > s.rev || i > 0 && c.rev <= s.log[i-1].rev {
-			t.Fatalf("log from %d to %d: %v", s.logFrom, s.rev, s.log)
+	for i, c := range s.Log {
+		if c.Rev <= s.LogFrom || c.Rev > s.Rev || i > 0 && c.Rev <= s.Log[i-1].Rev {
+			t.Fatalf("log from %d to %d: %v", s.LogFrom, s.Rev, s.Log)
 		}
 	}
 }
 
+// samePages reports whether two lists of pages are one.
+func samePages(a, b []*snapshot.Page) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
+}
+
 // checkLayout checks that a derived collection shares what it can.
-func checkLayout(t *rapid.T, base, c *collection) {
-	s, pages := c.current.Load(), base.current.Load().pages
-	if s.count == 0 {
-		if len(c.own)+len(c.base)+len(s.pages) != 0 {
+func checkLayout(t *rapid.T, base, c *snapshot.Collection) {
+	s, pages := c.Current(), base.Current().Pages
+	if s.Count == 0 {
+		if len(c.Own)+len(c.Base)+len(s.Pages) != 0 {
 			t.Fatal("nothing costs something")
 		}
 		return
 	}
-	if !samePages(c.base, pages) || !slices.Equal(s.pages, layout(c.base, c.own)) {
+	if !samePages(c.Base, pages) {
 		t.Fatal("the layout is not that of the base")
 	}
-	for i, r := range c.own {
-		if i > 0 && r.at <= c.own[i-1].at || covers(pageAt(pages, r.at), r.pages) {
-			t.Fatalf("region %d of %d could be shared or is not in order", i, len(c.own))
+	want := slices.Clone(pages)
+	for i, r := range slices.Backward(c.Own) {
+		var there *snapshot.Page
+		if r.At < len(pages) {
+			there = pages[r.At]
+			want = slices.Delete(want, r.At, r.At+1)
 		}
+		want = slices.Insert(want, r.At, r.Pages...)
+		if i > 0 && r.At <= c.Own[i-1].At || snapshot.Covers(there, r.Pages) {
+			t.Fatalf("region %d of %d could be shared or is not in order", i, len(c.Own))
+		}
+	}
+	if !slices.Equal(s.Pages, want) {
+		t.Fatal("the pages are not those of the layout")
 	}
 }
 
 // compareWithFresh compares a view with that of a relay that has just started.
 func (m *model) compareWithFresh(t *rapid.T, o *observer) {
-	fresh := newViews(m.copies)
+	fresh := newViews(m.copies, generators{newMCPGenerator()})
 	fresh.open(time.Now())
 	v := must(acquire(fresh, o.view.variant, protocolDelta))
-	is, want := o.view.snapshot(kindSE), v.snapshot(kindSE)
+	is, want := o.view.snapshot(typeSE), v.snapshot(typeSE)
 	checkSnapshot(t, want)
-	if is.version != want.version || is.count != want.count || is.bytes != want.bytes || !maps.Equal(content(is), content(want)) {
-		t.Fatalf("%v: version %s of %d, a new relay has %s of %d", o.view.variant, is.version, is.count, want.version, want.count)
+	if is.Version != want.Version || is.Count != want.Count || is.Bytes != want.Bytes || !maps.Equal(content(is), content(want)) {
+		t.Fatalf("%v: version %s of %d, a new relay has %s of %d", o.view.variant, is.Version, is.Count, want.Version, want.Count)
 	}
 }

@@ -69,7 +69,7 @@ func TestOwnClustersCopiesAreLeftOut(t *testing.T) {
 	if !r.server.NeedsCopies() {
 		t.Error("shadowed copies do not matter, with a client that sees them")
 	}
-	base := r.view().snapshot(kindSE)
+	base := r.view().snapshot(typeSE)
 
 	// A change of the shadowed copy reaches those who see it alone: the next that others
 	// get is the change after it.
@@ -77,7 +77,7 @@ func TestOwnClustersCopiesAreLeftOut(t *testing.T) {
 	if got := hosts(t, own.next()); got != "shop/both=west-2" {
 		t.Errorf("the client of the cluster east got %q", got)
 	}
-	if r.view().snapshot(kindSE) != base {
+	if r.view().snapshot(typeSE) != base {
 		t.Error("a change of a shadowed copy has changed the base view")
 	}
 	// The served copy is not the own cluster's client's to see, nor are changes of it.
@@ -121,7 +121,7 @@ func TestViewsClusterIsThatOfItsClients_S14(t *testing.T) {
 	})
 	r.west.Put(west(se("shop", "b", "west")))
 	r.put(east(se("shop", "a", "east")))
-	eventually(t, "both are served", func() bool { return r.view().snapshot(kindSE).count == 2 })
+	eventually(t, "both are served", func() bool { return r.view().snapshot(typeSE).Count == 2 })
 	for id, want := range map[string]string{node().Id: "shop/b=west", "w": "shop/a=east shop/b=west"} {
 		n := node("CLUSTER_ID", "west") // a claim that the view overrules, or does not ask for
 		n.Id = id
@@ -186,7 +186,7 @@ func TestNamesThatAViewExcludesAreNeverSent(t *testing.T) {
 	back.send(again)
 	look(back.next())
 	v := r.derivedView(variant{rule: r.server.gen.rules.other})
-	if v == nil || v.snapshot(kindDR).count != 0 || v.find(kindDR) != nil {
+	if v == nil || v.snapshot(typeDR).Count != 0 || v.find(typeDR) != nil {
 		t.Error("a kind of which the view has nothing costs something")
 	}
 }
@@ -205,7 +205,7 @@ func TestClientsOfOneVariantShare(t *testing.T) {
 		clients = append(clients, s)
 	}
 	v := r.derivedView(variant{cluster: "east"})
-	pages := len(v.snapshot(kindSE).pages)
+	pages := len(v.snapshot(typeSE).Pages)
 	if n := testutil.ToFloat64(r.server.metrics.pages); int(n) != pages {
 		t.Errorf("%v pages encoded for 3 clients, of %d", n, pages)
 	}
@@ -219,8 +219,8 @@ func TestClientsOfOneVariantShare(t *testing.T) {
 		t.Errorf("%d pages encoded, want one more than %d", n, pages)
 	}
 	encoded := func(v *view) (n int) {
-		for _, p := range v.snapshot(kindSE).pages {
-			if p.encoded.Load() != nil {
+		for _, p := range v.snapshot(typeSE).Pages {
+			if p.Encoded() {
 				n++
 			}
 		}
@@ -251,17 +251,15 @@ func TestSharedPagesStayEncodedForDerivedViews(t *testing.T) {
 	for _, name := range []string{"s-100", "s-900"} {
 		c.put(east(se("shop", name, "own")))
 	}
-	vs := newViews(c)
+	vs := newViews(c, generators{newMCPGenerator()})
 	vs.open(time.Now())
-	m := must(newMetrics(prometheus.NewRegistry()))
+	m := must(newMetrics(prometheus.NewRegistry(), generators{newMCPGenerator()}))
 	encode := func(v *view) {
-		for _, p := range v.snapshot(kindSE).pages {
-			p.frames(m)
-		}
+		v.snapshot(typeSE).Frames(m.pageEncoded)
 	}
 	encoded := func(v *view) (n int) {
-		for _, p := range v.snapshot(kindSE).pages {
-			if p.encoded.Load() != nil {
+		for _, p := range v.snapshot(typeSE).Pages {
+			if p.Encoded() {
 				n++
 			}
 		}
@@ -272,12 +270,12 @@ func TestSharedPagesStayEncodedForDerivedViews(t *testing.T) {
 	// Of the page that the base view gets something new in, both keep the old form.
 	key := c.put(east(se("shop", "s-500-own", "own")))
 	vs.update(false, map[mirror.Key]struct{}{key: {}}, time.Now())
-	if n, _ := one.ownPages(kindSE); n != 3 {
+	if n, _ := one.ownPages(typeSE); n != 3 {
 		t.Fatalf("%d own pages", n)
 	}
 	encode(one)
 	encode(two)
-	pages := len(one.snapshot(kindSE).pages)
+	pages := len(one.snapshot(typeSE).Pages)
 	vs.release(one, viewer{protocol: protocolSotW})
 	if n := encoded(two); n != pages {
 		t.Errorf("%d of %d pages stay encoded for a view that shares them", n, pages)

@@ -10,9 +10,9 @@ import (
 	"meshrelay/mirror"
 )
 
-// settle is how long an isolated change waits for company: changes that a source
+// isolatedWait is how long an isolated change waits for company: changes that an upstream
 // makes at once arrive here a few microseconds apart, and belong in one push.
-const settle = 250 * time.Microsecond
+const isolatedWait = 250 * time.Microsecond
 
 // Options bound how long a change may wait. The names are istiod's
 // (PILOT_DEBOUNCE_AFTER, PILOT_DEBOUNCE_MAX).
@@ -23,8 +23,8 @@ type Options struct {
 	Max time.Duration
 }
 
-// Debouncer merges requests and hands them on. An isolated change goes out at once
-// (within settle); a change that follows a push by less than Options.After waits
+// Debouncer merges changes into requests and hands these on. An isolated change goes out at once
+// (within isolatedWait); a change that follows a push by less than Options.After waits
 // until there was no other for Options.After, or until it has waited for
 // Options.Max.
 type Debouncer struct {
@@ -34,7 +34,6 @@ type Debouncer struct {
 	mu      sync.Mutex
 	opts    Options
 	pending *Request
-	first   time.Time // when the oldest part of pending came
 	last    time.Time // when the newest part of pending came
 }
 
@@ -64,50 +63,26 @@ func (d *Debouncer) SetOptions(opts Options) error {
 	d.mu.Lock()
 	d.opts = opts
 	d.mu.Unlock()
-	d.signal()
+	d.wakeUp()
 	return nil
 }
 
-// Update adds a request to the next push. It does not block, and may be called
-// from any goroutine.
-func (d *Debouncer) Update(r *Request) {
-	now := time.Now()
-	d.mu.Lock()
-	d.arrived(now)
-	d.pending = d.pending.Merge(r)
-	d.mu.Unlock()
-	d.signal()
-}
-
-// UpdateKey is Update for one changed key, without a request to build.
+// UpdateKey adds a changed key to the next push. It does not block, and may be called from
+// any goroutine.
 func (d *Debouncer) UpdateKey(key mirror.Key, reason Reason) {
 	now := time.Now()
 	d.mu.Lock()
-	d.arrived(now)
 	if d.pending == nil {
-		d.pending = NewRequest(key, reason, now)
-	} else {
-		if d.pending.ConfigsUpdated == nil {
-			d.pending.ConfigsUpdated = map[mirror.Key]struct{}{}
-		}
-		if d.pending.Reason == nil {
-			d.pending.Reason = map[Reason]int{}
-		}
-		d.pending.ConfigsUpdated[key] = struct{}{}
-		d.pending.Reason[reason]++
-	}
-	d.mu.Unlock()
-	d.signal()
-}
-
-func (d *Debouncer) arrived(now time.Time) {
-	if d.pending == nil {
-		d.first = now
+		d.pending = &Request{ConfigsUpdated: map[mirror.Key]struct{}{}, Reason: map[Reason]int{}, Start: now}
 	}
 	d.last = now
+	d.pending.ConfigsUpdated[key] = struct{}{}
+	d.pending.Reason[reason]++
+	d.mu.Unlock()
+	d.wakeUp()
 }
 
-func (d *Debouncer) signal() {
+func (d *Debouncer) wakeUp() {
 	select {
 	case d.wake <- struct{}{}:
 	default:
@@ -158,12 +133,12 @@ func (d *Debouncer) due(pushed, now time.Time) (wait time.Duration, ok bool) {
 	if d.pending == nil {
 		return 0, false
 	}
-	quiet, longest := settle, d.opts.After
-	if d.first.Sub(pushed) < d.opts.After {
+	quiet, longest := isolatedWait, d.opts.After
+	if d.pending.Start.Sub(pushed) < d.opts.After {
 		quiet, longest = d.opts.After, d.opts.Max
 	}
 	at := d.last.Add(min(quiet, longest))
-	if latest := d.first.Add(longest); latest.Before(at) {
+	if latest := d.pending.Start.Add(longest); latest.Before(at) {
 		at = latest
 	}
 	return at.Sub(now), true

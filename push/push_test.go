@@ -21,39 +21,22 @@ func key(name string) mirror.Key {
 }
 
 func TestMergedRequestsAskForAllThatTheirPartsAsk(t *testing.T) {
-	early, late := time.Unix(1, 0), time.Unix(2, 0)
-	keys := func(names ...string) map[mirror.Key]struct{} {
-		m := map[mirror.Key]struct{}{}
-		for _, n := range names {
-			m[key(n)] = struct{}{}
-		}
-		return m
+	var got []*Request
+	debounceWith(t, func(r *Request) { got = append(got, r) }, func(d *Debouncer) {
+		d.UpdateKey(key("a"), ConfigUpdate)
+		d.UpdateKey(key("b"), CopyUpdate)
+		time.Sleep(time.Microsecond)
+		d.UpdateKey(key("b"), ConfigUpdate)
+	})
+	if len(got) != 1 {
+		t.Fatalf("%d pushes", len(got))
 	}
-	for _, tc := range []struct {
-		name       string
-		a, b, want *Request
-	}{
-		{"nothing", nil, nil, nil},
-		{"with nothing", NewRequest(key("a"), ConfigUpdate, early), nil, NewRequest(key("a"), ConfigUpdate, early)},
-		{"nothing with", nil, NewRequest(key("a"), ConfigUpdate, early), NewRequest(key("a"), ConfigUpdate, early)},
-		{
-			"keys, reasons and the oldest start", NewRequest(key("a"), ConfigUpdate, late), NewRequest(key("b"), ConfigUpdate, early),
-			&Request{ConfigsUpdated: keys("a", "b"), Reason: map[Reason]int{ConfigUpdate: 2}, Start: early},
-		},
-		{
-			"full stays full", &Request{Full: true, Start: early}, NewRequest(key("a"), SourcesUpdate, late),
-			&Request{Full: true, ConfigsUpdated: keys("a"), Reason: map[Reason]int{SourcesUpdate: 1}, Start: early},
-		},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			b := tc.b.clone()
-			if diff := cmp.Diff(tc.want, tc.a.Merge(tc.b)); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
-			if diff := cmp.Diff(b, tc.b); diff != "" {
-				t.Errorf("the other was changed:\n%s", diff)
-			}
-		})
+	want := &Request{
+		ConfigsUpdated: map[mirror.Key]struct{}{key("a"): {}, key("b"): {}},
+		Reason:         map[Reason]int{ConfigUpdate: 2, CopyUpdate: 1}, Start: got[0].Start,
+	}
+	if diff := cmp.Diff(want, got[0]); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
@@ -76,6 +59,20 @@ type pushed struct {
 // pushes. Each push takes cost.
 func debounce(t *testing.T, cost time.Duration, f func(d *Debouncer)) (out []pushed) {
 	t.Helper()
+	var began time.Time
+	debounceWith(t, func(r *Request) {
+		out = append(out, pushed{time.Since(began), time.Since(r.Start), len(r.ConfigsUpdated)})
+		time.Sleep(cost)
+	}, func(d *Debouncer) {
+		began = time.Now()
+		f(d)
+	})
+	return out
+}
+
+// debounceWith runs a Debouncer in a bubble while f makes requests, long after the last push.
+func debounceWith(t *testing.T, push func(*Request), f func(d *Debouncer)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		d, err := NewDebouncer(Options{After: 100 * time.Millisecond, Max: time.Second})
 		if err != nil {
@@ -83,23 +80,17 @@ func debounce(t *testing.T, cost time.Duration, f func(d *Debouncer)) (out []pus
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
-		began := time.Now()
 		wg.Go(func() {
-			if err := d.Run(ctx, func(r *Request) {
-				out = append(out, pushed{time.Since(began), time.Since(r.Start), len(r.ConfigsUpdated)})
-				time.Sleep(cost)
-			}); err != nil {
+			if err := d.Run(ctx, push); err != nil {
 				t.Error(err)
 			}
 		})
-		time.Sleep(time.Minute) // long since the last push
-		began = time.Now()
+		time.Sleep(time.Minute)
 		f(d)
 		time.Sleep(time.Minute)
 		cancel()
 		wg.Wait()
 	})
-	return out
 }
 
 func TestIsolatedChangeLeavesWithinAMillisecond(t *testing.T) {
@@ -134,7 +125,7 @@ func TestChangesThatComeTogetherLeaveTogether(t *testing.T) {
 func TestStreamOfChangesIsCoalescedAndNoneWaitsLongerThanMax(t *testing.T) {
 	got := debounce(t, 0, func(d *Debouncer) {
 		for i := range 2000 * 5 { // 2,000 a second for five seconds
-			d.Update(NewRequest(key(fmt.Sprint(i)), ConfigUpdate, time.Now()))
+			d.UpdateKey(key(fmt.Sprint(i)), ConfigUpdate)
 			time.Sleep(500 * time.Microsecond)
 		}
 	})
@@ -168,7 +159,7 @@ func TestRequestsDuringAPushAreMergedIntoTheNext(t *testing.T) {
 		d.UpdateKey(key("a"), ConfigUpdate)
 		time.Sleep(10 * time.Millisecond)
 		for i := range 50 {
-			d.Update(&Request{Full: i == 3, ConfigsUpdated: map[mirror.Key]struct{}{key(fmt.Sprint(i)): {}}, Start: time.Now()})
+			d.UpdateKey(key(fmt.Sprint(i)), ConfigUpdate)
 			time.Sleep(time.Millisecond)
 		}
 	})

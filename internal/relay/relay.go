@@ -125,7 +125,7 @@ func (r *Relay) pushChanges() error {
 	// A view that shows some copies only may serve another one than the merged view does.
 	err := r.aggregate.RegisterTouchHandler(func(key mirror.Key, _ *mirror.Resolution) {
 		if r.server.NeedsPushes() && r.server.NeedsCopies() {
-			r.debouncer.UpdateKey(key, push.ConfigUpdate)
+			r.debouncer.UpdateKey(key, push.CopyUpdate)
 		}
 	})
 	if err != nil {
@@ -145,7 +145,7 @@ func (r *Relay) pushChanges() error {
 func (r *Relay) adminDeps(registry *prometheus.Registry, debug *admin.Debug) admin.Deps {
 	deps := admin.Deps{
 		Gatherer: registry, Debug: debug, LogLevel: r.options.LogLevel, Build: r.options.Build, Logger: r.log,
-		Controls: r.manager, ServeWithout: r.manager.ServeWithout, Reload: r.options.Watcher.Reload, ReloadStatus: r.reloadStatus,
+		Controls: r.manager, Reload: r.options.Watcher.Reload, ReloadStatus: r.reloadStatus,
 		Remarks: func() []string { return powerfulImports(r.config.Load().Upstreams, r.aggregate) },
 		Ready: func() admin.Readiness {
 			if r.draining.Load() {
@@ -188,7 +188,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	group.Add(actor(r.operators.Run))
 	err := group.Run()
 	if err == nil {
-		r.log.Info("relay has ended")
+		r.log.Info("relay ended")
 	}
 	return err
 }

@@ -82,7 +82,6 @@ type Intake struct {
 	lastUpdate time.Time
 	panics     uint64
 	nameBuffer []byte // of peekName
-	broken     broken
 	// fault, which only tests set, panics.
 	fault func(*mirror.Resource)
 }

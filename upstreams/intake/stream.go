@@ -22,9 +22,6 @@ func (e Opened) step(in *Intake, _ *Output) error {
 		in.syncingUntil = in.now.Add(syncPatience)
 	}
 	in.startStream(in.departures)
-	if brokenI3 {
-		in.broken.connected(in)
-	}
 	in.replan()
 	return nil
 }
@@ -49,9 +46,6 @@ func (in *Intake) closed() {
 	}
 	if was {
 		in.journal.reported = time.Time{}
-		if brokenI1 {
-			in.broken.disconnected(in)
-		}
 	}
 	in.replan()
 }

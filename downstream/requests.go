@@ -1,0 +1,226 @@
+package downstream
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"meshrelay/downstream/refusal"
+	"meshrelay/downstream/subscription"
+)
+
+// receive handles requests until the client ends the stream.
+func (c *conn) receive() error {
+	in := &incoming{ctx: c.stream.Context(), decoding: c.server.decoding, limits: &c.server.limits, meter: c.server.receiving.meterOf(c.peer.Addr)}
+	for {
+		in.first = !c.begun
+		err := c.next(in)
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case !refusal.Is(err) && status.Code(err) == codes.ResourceExhausted: // gRPC's, of the size
+			return refusal.New(refusal.Bytes, codes.ResourceExhausted,
+				"request of more than %d bytes (downstream.maxRequestBytes): %s", c.server.cfg.MaxRequestBytes, status.Convert(err).Message())
+		case err != nil:
+			return err
+		}
+		c.signal()
+	}
+}
+
+// request is a DiscoveryRequest or a DeltaDiscoveryRequest.
+type request interface {
+	GetTypeUrl() string
+	GetNode() *corev3.Node
+	GetResponseNonce() string
+	GetErrorDetail() *rpcstatus.Status
+}
+
+// next waits for a request and handles it.
+func (c *conn) next(in *incoming) error {
+	req, names := in.expect(c.protocol == protocolDelta)
+	if err := c.stream.RecvMsg(in); err != nil {
+		return err
+	}
+	in.sotw, in.delta = nil, nil // it may be large, and the next one may be long in coming
+	if in.err != nil {
+		return in.err
+	}
+	if err := c.await(req.GetResponseNonce()); err != nil {
+		return err
+	}
+	if known, err := c.know(req.GetTypeUrl(), req.GetNode()); !known || err != nil {
+		return err
+	}
+	if isDebugType(req.GetTypeUrl()) {
+		return c.reply(req.GetTypeUrl(), names())
+	}
+	return c.subscribe(req)
+}
+
+// subscribe takes over what a request asks for.
+func (c *conn) subscribe(req request) (err error) {
+	limits := c.server.limits.Load()
+	most := subscription.Limits{Types: limits.MaxTypesPerClient, Names: limits.MaxNamesPerClient, NameBytes: limits.MaxNameBytesPerClient}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.asked = true
+	var result subscription.Outcome
+	switch req := req.(type) {
+	case *discoveryv3.DiscoveryRequest:
+		result, err = c.subs.RequestSotW(req, most, time.Now())
+	case *discoveryv3.DeltaDiscoveryRequest:
+		result, err = c.subs.RequestDelta(req, most, time.Now())
+	}
+	if err == nil {
+		err = c.account()
+	}
+	if err == nil {
+		c.record(result, c.subs.Watch(req.GetTypeUrl()), req)
+	}
+	return err
+}
+
+// know makes sure that the client is known: by its first request, but for those that an
+// agent sends ahead of it. It is false for these.
+func (c *conn) know(typeURL string, node *corev3.Node) (bool, error) {
+	if c.begun {
+		return true, nil
+	}
+	if typeURL == healthType {
+		return false, nil
+	}
+	client, err := parseNode(node)
+	if err != nil {
+		return false, err
+	}
+	return true, c.begin(client)
+}
+
+// viewer returns the client as its view counts it.
+func (c *conn) viewer() viewer {
+	return viewer{c.protocol, c.use, c.server.limits.Load().MaxViewsPerPeer}
+}
+
+// begin takes over what the client's first request tells of it, and gives it a view. If the
+// rules change while the view is filled, it begins again.
+func (c *conn) begin(client client) error {
+	s := c.server
+	c.heard.Store(true)
+	for {
+		gen, err := s.generation(c.stream.Context())
+		if err != nil {
+			return err
+		}
+		r, err := gen.rules.choose(*c.listener, client, c.listener.TLS.identitiesOf(c.peer))
+		if err != nil {
+			return err
+		}
+		v, err := s.views.admit(c.stream.Context(), variantOf(r, client), c.viewer())
+		if err != nil {
+			return err
+		}
+		if done, err := c.enter(gen, v, r, client); done {
+			return err
+		}
+		s.views.release(v, c.viewer())
+	}
+}
+
+// enter makes v the view of the client. It is false when other rules than those of gen apply
+// by now.
+func (c *conn) enter(gen *generation, v *view, r *rule, client client) (done bool, err error) {
+	s := c.server
+	if err := s.lock(c.stream.Context(), s.changing.RLocker(), nil); err != nil {
+		s.views.release(v, c.viewer())
+		return true, err
+	}
+	defer s.changing.RUnlock()
+	if s.gen != gen {
+		return false, nil
+	}
+	id := fmt.Sprintf("%s-%d", client.nodeID, s.lastID.Add(1))
+	log := s.log.With("client", id)
+	c.mu.Lock()
+	closed := c.closed
+	if !closed {
+		c.id, c.client, c.log = id, client.lean(), log
+		c.sees(v, r)
+	}
+	c.mu.Unlock()
+	c.begun = true
+	if closed {
+		s.views.release(v, c.viewer())
+		return true, status.Error(codes.Canceled, "stream has ended")
+	}
+	log.Info("client connected", "address", c.peer.Addr.String(), "protocol", c.protocol,
+		"istioVersion", client.istioVersion, "revision", client.revision, "view", r.Name)
+	return true, nil
+}
+
+// sees gives the client a view, by a rule. The caller holds mu.
+func (c *conn) sees(v *view, r *rule) {
+	c.view, c.rule, c.seesAs, c.limited, c.asked = v, r, r.Name, r.Accepts != nil, true
+}
+
+// await delays a client that asks too fast: what it sends meanwhile stays with it, once the
+// window is full. What answers a response is not counted, as there are never more of these
+// than the server wants.
+func (c *conn) await(nonce string) error {
+	if nonce != "" && c.answerable.Load() > 0 {
+		c.answerable.Add(-1)
+		return nil
+	}
+	wait, first, err := c.pace.next(c.server.limits.Load(), time.Now())
+	if wait == 0 {
+		return err
+	}
+	c.server.metrics.delayed.Inc()
+	if first && c.server.refusals.Allow() {
+		c.server.log.Warn("client asks too fast, its requests are delayed", "client", c.name(), "address", c.peer.Addr.String(),
+			"requestsPerSecond", c.server.limits.Load().RequestsPerSecond)
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-c.stream.Context().Done():
+		return status.FromContextError(c.stream.Context().Err()).Err()
+	}
+}
+
+// record counts and logs what a request was. The caller holds mu.
+func (c *conn) record(result subscription.Outcome, w *subscription.Watch, req request) {
+	switch result {
+	case subscription.ACK:
+		c.server.metrics.of(w.Type).acks.Inc()
+	case subscription.NACK:
+		c.server.metrics.of(w.Type).nacks.Inc()
+		c.log.Warn("client rejected a response", "type", refusal.Bounded(w.TypeURL), "nonce", w.Status().SentNonce,
+			"err", refusal.Bounded(req.GetErrorDetail().GetMessage()))
+	case subscription.Subscribed, subscription.Stale:
+		c.log.Debug("request", "type", refusal.Bounded(w.TypeURL), "stale", result == subscription.Stale)
+	}
+}
+
+// account counts what the subscriptions keep, and returns why that is refused when it is too
+// much. The caller holds mu.
+func (c *conn) account() error {
+	is := c.subs.Usage()
+	if is == c.kept || c.closed {
+		return nil
+	}
+	if err := c.server.peers.keep(c.use, c.kept, is, c.server.limits.Load()); err != nil {
+		return err
+	}
+	c.kept = is
+	return nil
+}

@@ -1,0 +1,217 @@
+package snapshot
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"google.golang.org/grpc/mem"
+)
+
+// Difference is what brings a client from one cursor to a snapshot. It is
+// immutable, and shared by the clients that need the same.
+type Difference struct {
+	from    uint64
+	Changed mem.BufferSlice // the DeltaEntry of each changed item
+	Bytes   int             // of Changed
+	Removed []string
+}
+
+// Empty reports whether there is no difference.
+func (d *Difference) Empty() bool { return len(d.Changed) == 0 && len(d.Removed) == 0 }
+
+// Add adds a changed item.
+func (d *Difference) Add(r Item) {
+	e := r.DeltaEntry()
+	d.Changed = append(d.Changed, mem.SliceBuffer(e))
+	d.Bytes += len(e)
+}
+
+// Since returns the difference between a cursor and the snapshot. ok is false when
+// the snapshot no longer knows what was removed since then.
+func (s *Snapshot) Since(from uint64) (d *Difference, ok bool) {
+	if from == s.Rev {
+		return &Difference{from: from}, true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, d := range s.deltas {
+		if d.from == from {
+			return d, true
+		}
+	}
+	if d, ok = s.compare(from); !ok {
+		return nil, false
+	}
+	if len(s.deltas) == deltasKept {
+		s.deltas = slices.Delete(s.deltas, 0, 1)
+	}
+	s.deltas = append(s.deltas, d)
+	return d, true
+}
+
+func (s *Snapshot) compare(from uint64) (*Difference, bool) {
+	switch {
+	case from > s.Rev:
+		return nil, false
+	case from >= s.LogFrom:
+		return s.replay(from), true
+	case from >= s.removedFrom:
+		return s.scan(from), true
+	}
+	return nil, false
+}
+
+// ChangesSince returns the changes between a cursor and the snapshot, oldest first. ok is
+// false when the log does not reach back to it.
+func (s *Snapshot) ChangesSince(from uint64) (changes []Change, ok bool) {
+	if from > s.Rev || from < s.LogFrom {
+		return nil, false
+	}
+	start, _ := slices.BinarySearchFunc(s.Log, from+1, func(c Change, rev uint64) int { return cmp.Compare(c.Rev, rev) })
+	return s.Log[start:], true
+}
+
+// replay reads the difference from the log: its cost grows with the number of
+// changes alone.
+func (s *Snapshot) replay(from uint64) *Difference {
+	d := &Difference{from: from}
+	tail, _ := s.ChangesSince(from)
+	var seen map[string]struct{}
+	if len(tail) > 1 {
+		seen = make(map[string]struct{}, len(tail))
+	}
+	for _, c := range tail {
+		// The first change of a name since the cursor says what the client has.
+		if seen != nil {
+			if _, again := seen[c.Name]; again {
+				continue
+			}
+			seen[c.Name] = struct{}{}
+		}
+		r := s.Get(c.Name)
+		switch {
+		case r != nil && r.Digest() != c.Was:
+			d.Add(r)
+		case r == nil && c.Was != [16]byte{}:
+			d.Removed = append(d.Removed, c.Name)
+		}
+	}
+	return d
+}
+
+// scan reads the difference from the pages, for a cursor that the log no longer
+// covers. It may name removals that the client never knew of, which clients ignore.
+func (s *Snapshot) scan(from uint64) *Difference {
+	d := &Difference{from: from}
+	for _, p := range s.Pages {
+		if p.MaxRev <= from {
+			continue
+		}
+		for i := range p.Entries {
+			if p.Entries[i].Rev > from {
+				d.Add(p.Entries[i].Item)
+			}
+		}
+	}
+	start, _ := slices.BinarySearchFunc(s.removed, from+1, func(r removal, rev uint64) int { return cmp.Compare(r.rev, rev) })
+	seen := map[string]struct{}{}
+	for _, r := range s.removed[start:] {
+		if _, again := seen[r.name]; !again && s.Get(r.name) == nil {
+			seen[r.name] = struct{}{}
+			d.Removed = append(d.Removed, r.name)
+		}
+	}
+	return d
+}
+
+// Everything returns all items as a difference from nothing. It costs a buffer
+// header a resource, once for all clients that come while the snapshot is the newest.
+func (s *Snapshot) Everything() *Difference {
+	if d := s.full.Load(); d != nil {
+		return d
+	}
+	d := &Difference{Changed: make(mem.BufferSlice, 0, s.Count)}
+	s.Each(d.Add)
+	s.full.Store(d)
+	return d
+}
+
+// IsEverything reports whether d is what Everything returns.
+func (s *Snapshot) IsEverything(d *Difference) bool { return d != nil && d == s.full.Load() }
+
+// InitialResponse returns the response that brings a client everything, as the first of its
+// type on its stream. It is made once for each type URL: a list of buffers for each client
+// would be more than all else that a client costs.
+func (s *Snapshot) InitialResponse(typeURL string, controlPlane []byte) *Message {
+	all := s.Everything()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.initial {
+		if r.typeURL == typeURL {
+			return r.message
+		}
+	}
+	m := Delta(typeURL, FirstNonce(typeURL), controlPlane, all.Changed, all.Bytes, nil)
+	// Of nothing there is no list to share, and clients may make up any number of types.
+	if s.Count > 0 && len(s.initial) < initialKept {
+		s.initial = append(s.initial, initialResponse{typeURL, m})
+	}
+	return m
+}
+
+// initialResponse is an encoded response that brings everything.
+type initialResponse struct {
+	typeURL string
+	message *Message
+}
+
+// Beyond returns the difference between what a client says it holds, by version,
+// and the snapshot (initial_resource_versions).
+func (s *Snapshot) Beyond(held map[string]string) *Difference {
+	if len(held) == 0 {
+		return s.Everything()
+	}
+	d := &Difference{}
+	kept := 0
+	s.Each(func(r Item) {
+		v, ok := held[r.FullName()]
+		if ok {
+			kept++
+		}
+		if !ok || v != r.Version() {
+			d.Add(r)
+		}
+	})
+	if kept < len(held) {
+		for name := range held {
+			if s.Get(name) == nil {
+				d.Removed = append(d.Removed, name)
+			}
+		}
+		slices.Sort(d.Removed)
+	}
+	return d
+}
+
+// With returns d, and in it the named items or the news that they are gone.
+func (d *Difference) With(s *Snapshot, names map[string]struct{}) *Difference {
+	out := &Difference{Changed: slices.Clone(d.Changed), Bytes: d.Bytes, Removed: slices.Clone(d.Removed)}
+	present := make(map[*byte]struct{}, len(d.Changed))
+	for _, b := range d.Changed {
+		present[&b.ReadOnlyData()[0]] = struct{}{}
+	}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		r := s.Get(name)
+		if r == nil {
+			if !slices.Contains(out.Removed, name) {
+				out.Removed = append(out.Removed, name)
+			}
+			continue
+		}
+		if _, ok := present[&r.DeltaEntry()[0]]; !ok {
+			out.Add(r)
+		}
+	}
+	return out
+}

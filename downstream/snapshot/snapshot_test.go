@@ -1,0 +1,165 @@
+package snapshot
+
+import (
+	"fmt"
+	"maps"
+	"runtime"
+	"testing"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"meshrelay/mirror"
+)
+
+const seV1 = "networking.istio.io/v1/ServiceEntry"
+
+// se returns a ServiceEntry for a host.
+func se(namespace, name, host string) *mirror.Resource {
+	body, err := anypb.New(&networking.ServiceEntry{Hosts: []string{host}})
+	if err != nil {
+		panic(err)
+	}
+	key := mirror.Key{Kind: mirror.Kind{Group: "networking.istio.io", Kind: "ServiceEntry"}, Namespace: namespace, Name: name}
+	return must(mirror.New(mirror.Spec{Key: key, Source: "east", Body: body}))
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// filled returns a collection of resources named s-000000 and on.
+func filled(size int) *Collection {
+	c := New()
+	updates := make([]Update, 0, size)
+	for i := range size {
+		res := se("shop", fmt.Sprintf("s-%06d", i), "x")
+		updates = append(updates, Update{res.FullName(), res})
+	}
+	c.Apply(updates, time.Now())
+	return c
+}
+
+func content(s *Snapshot) map[string]string {
+	out := map[string]string{}
+	last := ""
+	s.Each(func(r Item) {
+		if r.FullName() <= last {
+			panic("names are not sorted: " + last + " " + r.FullName())
+		}
+		last = r.FullName()
+		out[r.FullName()] = r.Version()
+	})
+	return out
+}
+
+func applyDifference(holds map[string]string, d *Difference) {
+	for _, b := range d.Changed {
+		m := &discoveryv3.DeltaDiscoveryResponse{}
+		if err := proto.Unmarshal(b.ReadOnlyData(), m); err != nil {
+			panic(err)
+		}
+		holds[m.Resources[0].Name] = m.Resources[0].Version
+	}
+	for _, name := range d.Removed {
+		delete(holds, name)
+	}
+}
+
+// TestApplyingOneChangeDoesNotDependOnHowMuchThereIs: neither its allocations, nor, but
+// for the list of pages, their bytes.
+func TestApplyingOneChangeDoesNotDependOnHowMuchThereIs(t *testing.T) {
+	allocs := func(size int) float64 {
+		c := filled(size)
+		two := []*mirror.Resource{se("shop", "s-000500", "y"), se("shop", "s-000500", "z")}
+		i := 0
+		return testing.AllocsPerRun(50, func() {
+			i++
+			if !c.Apply([]Update{{"shop/s-000500", two[i%2]}}, time.Time{}) {
+				t.Fatal("no change")
+			}
+		})
+	}
+	few, many := allocs(1000), allocs(50_000)
+	if many > few+1 || many > 12 {
+		t.Errorf("one change costs %v allocations among 1,000 and %v among 50,000", few, many)
+	}
+}
+
+// TestClientsAtOneCursorShareTheDifference: it is worked out once, whatever their number.
+func TestClientsAtOneCursorShareTheDifference(t *testing.T) {
+	c := filled(1000)
+	from := c.Current().Rev
+	c.Apply([]Update{{"shop/s-000500", se("shop", "s-000500", "y")}}, time.Now())
+	s := c.Current()
+	first, ok := s.Since(from)
+	if !ok || len(first.Changed) != 1 {
+		t.Fatalf("difference %+v, %v", first, ok)
+	}
+	if n := testing.AllocsPerRun(10, func() {
+		if again, _ := s.Since(from); again != first {
+			t.Fatal("another")
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations for the next client", n)
+	}
+}
+
+func BenchmarkApplyOneChange(b *testing.B) {
+	for _, size := range []int{1000, 10000, 100000} {
+		b.Run(fmt.Sprint(size), func(b *testing.B) {
+			c := filled(size)
+			two := []*mirror.Resource{se("shop", "s-000500", "y"), se("shop", "s-000500", "z")}
+			runtime.GC()
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				c.Apply([]Update{{"shop/s-000500", two[i%2]}}, time.Now())
+			}
+		})
+	}
+}
+
+// TestRemovalsAreRememberedByName: names that come and go for ever are no more to remember
+// than the names, and who was away for all of it is still told what has gone.
+func TestRemovalsAreRememberedByName(t *testing.T) {
+	c := New()
+	c.Keep = Memory{Changes: 64, Removals: 1024}
+	const names = 100
+	put := func(i int, host string) Update {
+		res := se("shop", fmt.Sprintf("s-%06d", i), host)
+		return Update{res.FullName(), res}
+	}
+	for i := range names {
+		c.Apply([]Update{put(i, "first.example")}, time.Now())
+	}
+	away := c.Current()
+	for i := range 50 * names {
+		u := put(i%names, "again.example")
+		c.Apply([]Update{{Name: u.Name}}, time.Now())
+		if i < 50*names-names/2 { // the last ones stay away
+			c.Apply([]Update{u}, time.Now())
+		}
+	}
+	s := c.Current()
+	if most := 2*names + c.Keep.Removals/64 + 1; len(s.removed) > most {
+		t.Errorf("%d removals of %d names are remembered, want %d at most", len(s.removed), names, most)
+	}
+	d, ok := s.Since(away.Rev)
+	if !ok {
+		t.Fatal("who was away is too far behind")
+	}
+	holds := content(away)
+	applyDifference(holds, d)
+	if want := content(s); !maps.Equal(holds, want) {
+		t.Errorf("who was away holds %d, want %d", len(holds), len(want))
+	}
+	if got := len(d.Removed); got != names/2 {
+		t.Errorf("%d names are said to be gone, want %d", got, names/2)
+	}
+}

@@ -1,0 +1,140 @@
+package subscription
+
+import (
+	"strconv"
+	"time"
+
+	"meshrelay/downstream/snapshot"
+)
+
+// maxRemoved is how many removed names one response has at most.
+const maxRemoved = 16_384
+
+// Round is what brings a client from where it is to the newest snapshots, in two passes:
+// what is added and changed, from the types that are referred to towards those that refer;
+// then what is removed, in the opposite order. So nothing is taken away while something else
+// still points to it (PROTOCOL S20). A SotW response that takes something away belongs to
+// the second pass as a whole.
+type Round struct {
+	steps    []step
+	at       int
+	removals bool // the second pass
+}
+
+// Plan begins a round. newest returns the newest snapshot of a type. It fails when the
+// client is further behind than anybody remembers. A round that is nil has nothing to send.
+func (s *Set) Plan(newest func(Type) *snapshot.Snapshot, encoded func(bytes int)) (*Round, error) {
+	r := &s.round
+	*r = Round{steps: r.steps[:0]}
+	for _, w := range s.sorted {
+		var st step
+		var ok bool
+		var err error
+		if s.delta {
+			st, ok, err = w.planDelta(newest(w.Type), s.controlPlane)
+		} else {
+			st, ok = w.planSotW(newest(w.Type), encoded)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			r.steps = append(r.steps, st)
+		}
+	}
+	if len(r.steps) == 0 {
+		return nil, nil
+	}
+	return r, nil
+}
+
+// Response is one response of a round.
+type Response struct {
+	*snapshot.Message
+	TypeURL, Nonce string
+	Type           Type
+	First          bool // of its type on the stream
+	// ChangedAt is when the oldest change in it was noticed; zero when it brings none.
+	ChangedAt time.Time
+}
+
+// Next returns the next response of the round; ok is false at the end. What was returned is
+// not kept while the rest of the round waits for the client.
+func (s *Set) Next(r *Round, now time.Time) (resp Response, ok bool) {
+	for ; !r.removals; r.at++ {
+		if r.at == len(r.steps) {
+			r.removals = true
+			r.at--
+			break
+		}
+		if st := &r.steps[r.at]; !st.onlyRemoves() {
+			resp := s.respond(st, false, now)
+			if st.diff != nil && len(st.diff.Removed) > 0 {
+				*st = step{watch: st.watch, changedAt: st.changedAt, version: st.version, asked: st.asked, diff: &snapshot.Difference{Removed: st.diff.Removed}}
+			} else {
+				*st = step{}
+			}
+			r.at++
+			return resp, true
+		}
+	}
+	for ; r.at >= 0; r.at-- {
+		if st := &r.steps[r.at]; st.onlyRemoves() {
+			return s.respond(st, true, now), true
+		}
+	}
+	clear(r.steps)
+	for _, w := range s.sorted {
+		if w.clientVersions == nil {
+			w.versionBytes = 0 // what follows from them is sent
+		}
+	}
+	return Response{}, false
+}
+
+// onlyRemoves reports whether all of the step belongs to the pass of the removals.
+func (st *step) onlyRemoves() bool {
+	if st.diff == nil {
+		return st.removes
+	}
+	return len(st.diff.Changed) == 0 && len(st.diff.Removed) > 0
+}
+
+// respond makes one response: of a delta step, the removals or all the rest. It takes from
+// the step what the response has.
+func (s *Set) respond(st *step, removals bool, now time.Time) Response {
+	w := st.watch
+	// The first response of a type has a nonce that does not depend on the stream, so that
+	// clients which come together can be sent the same bytes.
+	resp := Response{TypeURL: w.TypeURL, Type: w.Type, First: w.nonce == "", ChangedAt: st.changedAt}
+	var controlPlane []byte
+	if resp.First {
+		resp.Nonce, controlPlane = snapshot.FirstNonce(w.TypeURL), s.controlPlane
+	} else {
+		s.nonce++
+		resp.Nonce = strconv.FormatUint(s.nonce, 10)
+	}
+	if resp.First || st.asked {
+		resp.ChangedAt = time.Time{}
+	}
+	switch {
+	case st.diff == nil:
+		resp.Message = snapshot.SotW(w.TypeURL, st.sotwVersion, resp.Nonce, controlPlane, st.frames, st.bytes)
+		st.frames, st.removes = nil, false
+	case removals:
+		// In parts, as nobody shares them: the next is made when the client has read most of
+		// the last.
+		n := min(len(st.diff.Removed), maxRemoved)
+		resp.Message = snapshot.Delta(w.TypeURL, resp.Nonce, controlPlane, nil, 0, st.diff.Removed[:n])
+		st.diff = &snapshot.Difference{Removed: st.diff.Removed[n:]}
+	case st.initial != nil:
+		resp.Message = st.initial
+	default:
+		resp.Message = snapshot.Delta(w.TypeURL, resp.Nonce, controlPlane, st.diff.Changed, st.diff.Bytes, nil)
+	}
+	w.nonce, w.sentCursor = resp.Nonce, w.cursor
+	w.status.SentNonce, w.status.SentVersion, w.status.SentAt = resp.Nonce, st.version, now
+	w.status.Pushes++
+	w.status.Bytes += uint64(resp.Size)
+	return resp
+}

@@ -1,0 +1,119 @@
+// Package subscription is what one client asked for and what it has been sent of it: the
+// state machine of the xDS protocols, state of the world and delta, over snapshots. It decides
+// what a request means (a subscription, an ACK, a NACK) and what the next responses are.
+//
+// The package does no I/O, starts no goroutine and reads no clock. It must not know where
+// snapshots come from, nor how many clients there are. A Set is for one goroutine at a time.
+package subscription
+
+import (
+	"cmp"
+	"slices"
+
+	"google.golang.org/grpc/codes"
+
+	"meshrelay/downstream/refusal"
+)
+
+const (
+	// MaxName is the longest name that an item can have: a namespace and a name of 253 bytes
+	// each, and what is between them.
+	MaxName = 512
+	// maxURLs bounds the type URLs of one type for one client, unless the type is Fixed.
+	maxURLs = 4
+)
+
+// Limits bound what one client subscribes to.
+type Limits struct{ Types, Names, NameBytes int }
+
+// Usage is what subscriptions make the relay keep.
+type Usage struct {
+	Names, NameBytes int
+	// Versions is the bytes of initial_resource_versions that wait to be compared.
+	Versions int
+}
+
+// Plus returns the sum of u and o.
+func (u Usage) Plus(o Usage) Usage {
+	return Usage{u.Names + o.Names, u.NameBytes + o.NameBytes, u.Versions + o.Versions}
+}
+
+// Minus returns the difference between u and o.
+func (u Usage) Minus(o Usage) Usage {
+	return Usage{u.Names - o.Names, u.NameBytes - o.NameBytes, u.Versions - o.Versions}
+}
+
+// Set is the subscriptions of one client.
+type Set struct {
+	delta        bool
+	controlPlane []byte
+	lookup       func(typeURL string) (Type, bool)
+
+	byURL  map[string]*Watch
+	sorted []*Watch // in sending order
+	limits Limits
+	used   Usage // without versions
+	nonce  uint64
+	round  Round
+}
+
+// New returns an empty Set. With delta, it speaks the delta protocol. controlPlane is encoded.
+// lookup returns the type that a type URL stands for; a type that nobody has is answered with
+// nothing (PROTOCOL S3).
+func New(delta bool, controlPlane []byte, lookup func(typeURL string) (Type, bool)) *Set {
+	return &Set{delta: delta, controlPlane: controlPlane, lookup: lookup, byURL: map[string]*Watch{}}
+}
+
+// Watches returns the subscriptions in sending order.
+func (s *Set) Watches() []*Watch { return s.sorted }
+
+// Watch returns the subscription to a type URL, nil when there is none.
+func (s *Set) Watch(typeURL string) *Watch { return s.byURL[typeURL] }
+
+// Usage returns what the subscriptions keep.
+func (s *Set) Usage() Usage {
+	u := s.used
+	for _, w := range s.sorted {
+		u.Versions += w.versionBytes
+	}
+	return u
+}
+
+func (s *Set) add(typeURL string) (*Watch, error) {
+	if len(s.byURL) >= s.limits.Types {
+		return nil, refusal.New(refusal.Types, codes.ResourceExhausted, "subscribed to more than %d types (downstream.maxTypesPerClient)", s.limits.Types)
+	}
+	if typeURL == "" || len(typeURL) > 512 {
+		return nil, refusal.New(refusal.Types, codes.InvalidArgument, "type_url %q: want group/version/Kind", refusal.Bounded(typeURL))
+	}
+	w := &Watch{TypeURL: typeURL, Type: s.typeOf(typeURL), names: map[string]struct{}{}, sentDigests: map[string][16]byte{}}
+	s.byURL[typeURL] = w
+	at, _ := slices.BinarySearchFunc(s.sorted, w, func(a, b *Watch) int {
+		return cmp.Or(compareTypes(a.Type, b.Type), cmp.Compare(a.TypeURL, b.TypeURL))
+	})
+	s.sorted = slices.Insert(s.sorted, at, w)
+	return w, nil
+}
+
+func (s *Set) typeOf(typeURL string) Type {
+	t, ok := s.lookup(typeURL)
+	n := 0
+	for _, w := range s.sorted {
+		if w.Type == t {
+			n++
+		}
+	}
+	if !ok || !t.Fixed && n >= maxURLs {
+		return Type{Group: typeURL}
+	}
+	return t
+}
+
+// sizeOfVersions returns what initial_resource_versions take up, about.
+func sizeOfVersions(versions map[string]string) (n int) {
+	const entry = 64
+	for name, version := range versions {
+		n += len(name) + len(version) + entry
+	}
+	return n
+}

@@ -1,0 +1,65 @@
+package subscription
+
+import (
+	"time"
+
+	"meshrelay/downstream/snapshot"
+)
+
+// Status is what a client has been sent of one type.
+type Status struct {
+	TypeURL string `json:"typeURL"`
+	// SentVersion and SentNonce are those of the newest response, sent at SentAt.
+	SentVersion string    `json:"sentVersion,omitempty"`
+	SentNonce   string    `json:"sentNonce,omitempty"`
+	SentAt      time.Time `json:"sentAt,omitzero"`
+	// AckedNonce is the newest nonce that the client has acknowledged, at AckedAt. An
+	// ACK is a receipt, not an acceptance (PROTOCOL S7).
+	AckedNonce string    `json:"ackedNonce,omitempty"`
+	AckedAt    time.Time `json:"ackedAt,omitzero"`
+	// LastNACK is the client's newest rejection that no ACK has followed.
+	LastNACK string `json:"lastNACK,omitempty"`
+	// Pushes counts responses, Bytes their encoded size.
+	Pushes uint64 `json:"pushes"`
+	Bytes  uint64 `json:"bytes"`
+	ACKs   uint64 `json:"acks"`
+	NACKs  uint64 `json:"nacks"`
+	// Synced says that the newest response was acknowledged, or never will be: istiod
+	// does not acknowledge MeshConfig (PROTOCOL S6).
+	Synced bool `json:"synced"`
+}
+
+// Receipt is how far a resource has come on its way to a client.
+type Receipt string
+
+// The states of a receipt.
+const (
+	// NotForIt: the client's view does not show it, or the client did not ask for it.
+	NotForIt Receipt = "not for it"
+	// NotSent: its present content has not been sent yet.
+	NotSent Receipt = "not sent"
+	// Sent: it has been sent and not been acknowledged yet.
+	Sent Receipt = "sent"
+	// Rejected: the response with it was rejected.
+	Rejected Receipt = "rejected"
+	// Acknowledged: the response with it was acknowledged, which says that it was received,
+	// not that it was accepted (PROTOCOL S7).
+	Acknowledged Receipt = "acknowledged"
+)
+
+// Receipt returns how far an item of a snapshot has come, and since when.
+func (w *Watch) Receipt(s *snapshot.Snapshot, name string) (Receipt, time.Time) {
+	_, rev, found := s.Find(name)
+	_, named := w.names[name]
+	switch {
+	case !found || !w.wildcard && !named:
+		return NotForIt, time.Time{}
+	case rev > w.rejectedFrom && rev <= w.rejectedTo:
+		return Rejected, w.status.SentAt
+	case rev <= w.ackedCursor:
+		return Acknowledged, w.status.AckedAt
+	case rev > w.sentCursor || w.nonce == "":
+		return NotSent, time.Time{}
+	}
+	return Sent, w.status.SentAt
+}

@@ -1,0 +1,356 @@
+package subscription
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+
+	"meshrelay/downstream/refusal"
+	"meshrelay/downstream/snapshot"
+)
+
+// Type is what a client subscribes to, whatever API version its type URL names.
+type Type struct {
+	Group, Kind string
+	// Order is when responses of the type are sent in a round: what is referred to comes before
+	// what refers to it. Types with order 0 come last, by name.
+	Order int
+	// Fixed is set when the type has no other type URLs than those that are known.
+	Fixed bool
+	// NeverAcknowledged is set when clients do not acknowledge the type (PROTOCOL S6).
+	NeverAcknowledged bool
+}
+
+// String returns the name of the type.
+func (t Type) String() string {
+	if t.Group == "" {
+		return t.Kind
+	}
+	return t.Group + "/" + t.Kind
+}
+
+func compareTypes(a, b Type) int {
+	if a.Order != b.Order && a.Order > 0 && b.Order > 0 {
+		return a.Order - b.Order
+	}
+	return cmp.Or(b.Order-a.Order, cmp.Compare(a.String(), b.String()))
+}
+
+// maxResend bounds the names that a wildcard has to bring again. Of more, it brings
+// everything.
+const maxResend = 256
+
+// Watch is one client's subscription to one type URL, and a cursor: what the client has
+// been brought to. Nothing queues here; when the client can take more, the difference
+// between the cursor and the newest snapshot is worked out. SotW and delta share it.
+type Watch struct {
+	TypeURL string
+	Type    Type
+
+	wildcard bool
+	named    bool // SotW: names were sent, so that sending none unsubscribes
+	names    map[string]struct{}
+
+	// What the next response has to bring besides the difference.
+	mustReply       bool                // answer even when there is nothing new
+	sendAll         bool                // everything, not only what the cursor lacks
+	clientVersions  map[string]string   // with sendAll: what the client has, by version
+	versionBytes    int                 // of clientVersions, until what follows from them is sent
+	clientVersion   string              // SotW: the version that the client has
+	resend          map[string]struct{} // delta: names to bring again, or to report as gone
+	wildcardDropped bool                // delta: and names remain
+
+	// What the client has been brought to. cursor is of use to a wildcard, sent to SotW,
+	// sentDigests to named delta subscriptions: the digest that each name was sent with, all
+	// zero when it was reported as gone.
+	cursor      uint64
+	sent        snapshot.Digest
+	sentDigests map[string][16]byte
+
+	// What is known of the receipt of responses: sentCursor is what the last one leads to,
+	// ackedCursor what the client has acknowledged.
+	nonce       string
+	status      Status
+	sentCursor  uint64
+	ackedCursor uint64
+	// What came after rejectedFrom, up to rejectedTo, was in a response that was rejected.
+	rejectedFrom, rejectedTo uint64
+}
+
+// step is what one round of sending does for one watch: first what it adds and
+// changes, last what it removes. It does not refer to the snapshot that it leads to: a
+// client that does not read would keep all the items of that alive.
+type step struct {
+	watch     *Watch
+	changedAt time.Time // of the snapshot
+	version   string    // of the snapshot
+
+	// SotW: the response.
+	frames      mem.BufferSlice
+	bytes       int
+	sotwVersion string
+	removes     bool
+
+	// delta: the difference. initial is the whole response when it brings everything, and
+	// clients have it in common.
+	diff    *snapshot.Difference
+	initial *snapshot.Message
+	asked   bool // for a response even when the difference is empty
+}
+
+// planSotW settles whether the client needs a response to be where s is, and if so
+// moves the cursor there. The caller sends what is planned or ends the stream.
+func (w *Watch) planSotW(s *snapshot.Snapshot, encoded func(bytes int)) (step, bool) {
+	if !w.wildcard && len(w.names) == 0 {
+		return step{}, false
+	}
+	if !w.mustReply && s.Rev == w.cursor {
+		return step{}, false
+	}
+	// The version is made from content alone, so an equal one means equal content. The
+	// xDS specification lets a server spare the client that, for wildcards, whose set
+	// of names cannot have changed.
+	if w.clientVersion != "" && w.wildcard && s.Count > 0 && s.Version == w.clientVersion {
+		w.mustReply, w.clientVersion = false, ""
+		w.cursor, w.sent, w.ackedCursor = s.Rev, s.Digest, s.Rev
+		return step{}, false
+	}
+	st := step{watch: w, version: s.Version, changedAt: s.ChangedAt}
+	is := s.Digest
+	if !w.wildcard && !w.mustReply {
+		if same, known := w.sameSince(s); known && same {
+			w.move(s.Rev)
+			return step{}, false
+		}
+	}
+	var named []snapshot.Item
+	if !w.wildcard {
+		is = snapshot.Digest{}
+		for _, name := range slices.Sorted(maps.Keys(w.names)) {
+			if r := s.Get(name); r != nil {
+				named = append(named, r)
+				is = is.Plus(r.Digest())
+			}
+		}
+	}
+	if !w.mustReply && is == w.sent {
+		w.move(s.Rev)
+		return step{}, false
+	}
+	if w.wildcard {
+		if w.nonce != "" {
+			d, ok := s.Since(w.cursor)
+			st.removes = !ok || len(d.Removed) > 0
+		}
+		st.sotwVersion, st.frames, st.bytes = s.Version, s.Frames(encoded), s.Bytes
+	} else {
+		st.sotwVersion = is.String()
+		st.frames = make(mem.BufferSlice, 1, 1+len(named))
+		for _, r := range named {
+			st.frames = append(st.frames, mem.SliceBuffer(r.Frame()))
+			st.bytes += len(r.Frame())
+		}
+	}
+	w.mustReply, w.clientVersion = false, ""
+	w.cursor, w.sent = s.Rev, is
+	return st, true
+}
+
+// planDelta does for a delta client what planSotW does. It fails when the client
+// is further behind than anybody remembers.
+func (w *Watch) planDelta(s *snapshot.Snapshot, controlPlane []byte) (step, bool, error) {
+	if !w.mustReply && len(w.resend) == 0 && s.Rev == w.cursor {
+		return step{}, false, nil
+	}
+	st := step{watch: w, version: s.Version, changedAt: s.ChangedAt, asked: w.mustReply}
+	switch {
+	case !w.wildcard:
+		st.diff = w.namedDifference(s)
+	case w.sendAll:
+		st.diff = s.Beyond(w.clientVersions)
+		missing := map[string]struct{}{}
+		if w.cursor > 0 {
+			// Asked for again: what has gone meanwhile is not in the answer.
+			d, ok := s.Since(w.cursor)
+			if !ok {
+				return step{}, false, errTooFarBehind(w.TypeURL)
+			}
+			for _, name := range d.Removed {
+				missing[name] = struct{}{}
+			}
+		}
+		for name := range w.names {
+			if s.Get(name) == nil {
+				missing[name] = struct{}{}
+			}
+		}
+		if len(missing) > 0 {
+			st.diff = st.diff.With(s, missing)
+		}
+	default:
+		d, ok := s.Since(w.cursor)
+		if !ok {
+			return step{}, false, errTooFarBehind(w.TypeURL)
+		}
+		st.diff = d
+	}
+	if w.wildcard && len(w.resend) > 0 && !w.sendAll {
+		st.diff = st.diff.With(s, w.resend)
+	}
+	if w.nonce == "" && s.IsEverything(st.diff) {
+		st.initial = s.InitialResponse(w.TypeURL, controlPlane)
+	}
+	w.sendAll, w.clientVersions, w.resend, w.wildcardDropped = false, nil, nil, false
+	if st.diff.Empty() && !st.asked {
+		w.move(s.Rev)
+		return step{}, false, nil
+	}
+	w.cursor, w.mustReply = s.Rev, false
+	return st, true, nil
+}
+
+func errTooFarBehind(typeURL string) error {
+	return status.Errorf(codes.Unavailable,
+		"%s: client is too far behind to be told what was removed; reconnect with initial_resource_versions", typeURL)
+}
+
+// move moves the cursor to a snapshot that differs in nothing that the client has to be
+// sent: what it has acknowledged is that, too.
+func (w *Watch) move(rev uint64) {
+	if w.ackedCursor == w.sentCursor && w.sentCursor == w.cursor {
+		w.ackedCursor = rev
+	}
+	w.sentCursor, w.cursor = rev, rev
+}
+
+// namedDifference compares the names of a subscription without wildcard with what
+// was sent of each.
+func (w *Watch) namedDifference(s *snapshot.Snapshot) *snapshot.Difference {
+	d := &snapshot.Difference{}
+	if w.wildcardDropped {
+		w.noteSent(s)
+	}
+	for _, name := range w.suspects(s) {
+		r := s.Get(name)
+		was, known := w.sentDigests[name]
+		_, again := w.resend[name]
+		if v, ok := w.clientVersions[name]; ok && !known && r != nil && v == r.Version() {
+			w.sentDigests[name] = r.Digest()
+			continue
+		}
+		switch {
+		case r != nil && (!known || again || was != r.Digest()):
+			d.Add(r)
+			w.sentDigests[name] = r.Digest()
+		case r == nil && (!known || again || was != [16]byte{}):
+			d.Removed = append(d.Removed, name)
+			w.sentDigests[name] = [16]byte{}
+		}
+	}
+	return d
+}
+
+// suspects returns the names of a subscription without wildcard of which the client may have
+// something else than s does, sorted. Of a client that follows they are those that have
+// changed, however many it has.
+func (w *Watch) suspects(s *snapshot.Snapshot) []string {
+	changes, ok := s.ChangesSince(w.cursor)
+	if !ok || w.sendAll || w.wildcardDropped || w.cursor == 0 {
+		return slices.Sorted(maps.Keys(w.names))
+	}
+	var out []string
+	for _, c := range changes {
+		if _, named := w.names[c.Name]; named {
+			out = append(out, c.Name)
+		}
+	}
+	for name := range w.resend {
+		if _, named := w.names[name]; named {
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// sameSince reports, for a SotW subscription without wildcard, whether s has the names as the
+// client was sent them. It is not known of a client that is far behind.
+func (w *Watch) sameSince(s *snapshot.Snapshot) (same, known bool) {
+	changes, ok := s.ChangesSince(w.cursor)
+	if !ok || w.cursor == 0 {
+		return false, false
+	}
+	var seen map[string]struct{}
+	for _, c := range changes {
+		if _, named := w.names[c.Name]; !named {
+			continue
+		}
+		// The first change of a name since the cursor tells what the client has.
+		if _, again := seen[c.Name]; again {
+			continue
+		}
+		if seen == nil {
+			seen = map[string]struct{}{}
+		}
+		seen[c.Name] = struct{}{}
+		var is [16]byte
+		if r := s.Get(c.Name); r != nil {
+			is = r.Digest()
+		}
+		if is != c.Was {
+			return false, true
+		}
+	}
+	return true, true
+}
+
+// noteSent notes what a client that drops its wildcard, and keeps names, has of those.
+func (w *Watch) noteSent(s *snapshot.Snapshot) {
+	d, ok := s.Since(w.cursor)
+	for name := range w.names {
+		item, rev, found := s.Find(name)
+		switch {
+		case found && rev <= w.cursor:
+			w.sentDigests[name] = item.Digest()
+		case !found && ok && !slices.Contains(d.Removed, name):
+			w.sentDigests[name] = [16]byte{}
+		}
+	}
+}
+
+// acknowledged records the receipt of the response with this nonce.
+func (w *Watch) acknowledged(nonce string, now time.Time) {
+	w.status.ACKs++
+	w.status.AckedNonce, w.status.AckedAt = nonce, now
+	if nonce == w.nonce {
+		w.status.LastNACK = ""
+		w.ackedCursor = w.sentCursor
+	}
+	if w.sent != (snapshot.Digest{}) {
+		w.rejectedFrom, w.rejectedTo = 0, 0 // SotW: a response is everything
+	}
+}
+
+// rejected records a NACK. Nothing is sent in answer: the same bytes would be
+// rejected again (PROTOCOL S7).
+func (w *Watch) rejected(reason string) {
+	w.status.NACKs++
+	w.status.LastNACK = refusal.Bounded(reason)
+	if w.rejectedTo == 0 {
+		w.rejectedFrom = w.ackedCursor
+	}
+	w.rejectedTo = w.sentCursor
+}
+
+// Status returns what the client has been sent.
+func (w *Watch) Status() Status {
+	st := w.status
+	st.TypeURL = w.TypeURL
+	st.Synced = w.nonce != "" && (st.AckedNonce == w.nonce || w.Type.NeverAcknowledged)
+	return st
+}

@@ -1,0 +1,417 @@
+package subscription
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	networking "istio.io/api/networking/v1alpha3"
+	"pgregory.net/rapid"
+
+	"meshrelay/downstream/snapshot"
+	"meshrelay/mirror"
+)
+
+const seV1 = "networking.istio.io/v1/ServiceEntry"
+
+// se returns a ServiceEntry for a host.
+func se(namespace, name, host string) *mirror.Resource {
+	body, err := anypb.New(&networking.ServiceEntry{Hosts: []string{host}})
+	if err != nil {
+		panic(err)
+	}
+	key := mirror.Key{Kind: mirror.Kind{Group: "networking.istio.io", Kind: "ServiceEntry"}, Namespace: namespace, Name: name}
+	return must(mirror.New(mirror.Spec{Key: key, Source: "east", Body: body}))
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// filled returns a collection of resources named s-000000 and on.
+func filled(size int) *snapshot.Collection {
+	c := snapshot.New()
+	updates := make([]snapshot.Update, 0, size)
+	for i := range size {
+		res := se("shop", fmt.Sprintf("s-%06d", i), "x")
+		updates = append(updates, snapshot.Update{Name: res.FullName(), Item: res})
+	}
+	c.Apply(updates, time.Now())
+	return c
+}
+
+func content(s *snapshot.Snapshot) map[string]string {
+	out := map[string]string{}
+	last := ""
+	s.Each(func(r snapshot.Item) {
+		if r.FullName() <= last {
+			panic("names are not sorted: " + last + " " + r.FullName())
+		}
+		last = r.FullName()
+		out[r.FullName()] = r.Version()
+	})
+	return out
+}
+
+func applyDifference(holds map[string]string, d *snapshot.Difference) {
+	for _, b := range d.Changed {
+		m := &discoveryv3.DeltaDiscoveryResponse{}
+		if err := proto.Unmarshal(b.ReadOnlyData(), m); err != nil {
+			panic(err)
+		}
+		holds[m.Resources[0].Name] = m.Resources[0].Version
+	}
+	for _, name := range d.Removed {
+		delete(holds, name)
+	}
+}
+
+func TestUnchangedPlanCostsNoAllocation(t *testing.T) {
+	c := filled(10000)
+	w := &Watch{TypeURL: seV1, wildcard: true, mustReply: true, sendAll: true, names: map[string]struct{}{}, sentDigests: map[string][16]byte{}}
+	if _, _, err := w.planDelta(c.Current(), nil); err != nil {
+		t.Fatal(err)
+	}
+	if n := testing.AllocsPerRun(100, func() { w.planDelta(c.Current(), nil) }); n != 0 { //nolint:errcheck // it can not fail
+		t.Errorf("%v allocations to find that nothing has changed", n)
+	}
+}
+
+// TestClientsThatComeTogetherShareTheFirstResponse: each costs a stream, and no list of
+// all that there is.
+func TestClientsThatComeTogetherShareTheFirstResponse(t *testing.T) {
+	c := filled(1000)
+	s := c.Current()
+	open := func() *snapshot.Message {
+		w := &Watch{TypeURL: seV1, wildcard: true, mustReply: true, sendAll: true, names: map[string]struct{}{}, sentDigests: map[string][16]byte{}}
+		st, ok, err := w.planDelta(s, []byte("relay"))
+		if !ok || err != nil || st.initial == nil {
+			t.Fatalf("step %+v, %v, %v", st, ok, err)
+		}
+		return st.initial
+	}
+	if first := open(); open() != first || len(first.Buffers) != 1001 {
+		t.Errorf("%d buffers, or not the same for the next client", len(first.Buffers))
+	}
+}
+
+// BenchmarkPushToOneClient is what a client costs on a change, but for its transport.
+func BenchmarkPushToOneClient(b *testing.B) {
+	for _, delta := range []bool{false, true} {
+		b.Run(fmt.Sprint("delta ", delta), func(b *testing.B) {
+			c := filled(10000)
+			w := &Watch{TypeURL: seV1, wildcard: true, mustReply: true, sendAll: true, names: map[string]struct{}{}, sentDigests: map[string][16]byte{}}
+			before := c.Current()
+			c.Apply([]snapshot.Update{{Name: "shop/s-000500", Item: se("shop", "s-000500", "y")}}, time.Now())
+			after := c.Current()
+			w.nonce = "1"
+			b.ReportAllocs()
+			for b.Loop() {
+				w.cursor, w.sent, w.mustReply, w.sendAll = before.Rev, before.Digest, false, false
+				var msg *snapshot.Message
+				if !delta {
+					st, _ := w.planSotW(after, func(int) {})
+					msg = snapshot.SotW(w.TypeURL, st.sotwVersion, "2", nil, st.frames, st.bytes)
+				} else {
+					st, _, err := w.planDelta(after, nil)
+					if err != nil {
+						b.Fatal(err)
+					}
+					msg = snapshot.Delta(w.TypeURL, "2", nil, st.diff.Changed, st.diff.Bytes, nil)
+				}
+				if msg.Size == 0 {
+					b.Fatal("nothing to send")
+				}
+			}
+		})
+	}
+}
+
+func TestSlowDeltaCursorIsServedFromTheLogThePagesOrNotAtAll(t *testing.T) {
+	c := snapshot.New()
+	w := &Watch{TypeURL: seV1, wildcard: true, names: map[string]struct{}{}, sentDigests: map[string][16]byte{}}
+	holds := map[string]string{}
+	sync := func() {
+		t.Helper()
+		st, ok, err := w.planDelta(c.Current(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ok {
+			applyDifference(holds, st.diff)
+		}
+	}
+	put := func(i int, host string) snapshot.Update {
+		res := se("shop", fmt.Sprintf("s-%06d", i), host)
+		return snapshot.Update{Name: res.FullName(), Item: res}
+	}
+	for i := range 100 {
+		c.Apply([]snapshot.Update{put(i, "first.example")}, time.Now())
+	}
+	sync()
+	// More changes than the log holds, with removals among them.
+	for i := range 3 * c.Keep.Changes {
+		if i%10 == 0 {
+			c.Apply([]snapshot.Update{{Name: fmt.Sprintf("shop/s-%06d", i/10%100)}}, time.Now())
+		} else {
+			c.Apply([]snapshot.Update{put(i%50+100, fmt.Sprintf("h%d.example", i))}, time.Now())
+		}
+	}
+	s := c.Current()
+	if _, ok := s.Since(w.cursor); s.LogFrom <= w.cursor || !ok {
+		t.Fatalf("the test does not leave the log: cursor %d, log from %d, removals known %v", w.cursor, s.LogFrom, ok)
+	}
+	sync()
+	if want := content(s); !maps.Equal(holds, want) {
+		t.Errorf("client holds %d, snapshot %d", len(holds), len(want))
+	}
+	if len(s.Log) > 2*c.Keep.Changes {
+		t.Errorf("log %d: not bounded", len(s.Log))
+	}
+}
+
+// TestDeltaAndSotWArriveAtTheSame_S18 runs random changes against both protocols'
+// watches, which look at random moments, and compares what each client holds with
+// what there is.
+func TestDeltaAndSotWArriveAtTheSame_S18(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := snapshot.New()
+		truth := map[string]*mirror.Resource{}
+		delta := &Watch{TypeURL: seV1, wildcard: true, mustReply: true, sendAll: true, names: map[string]struct{}{}, sentDigests: map[string][16]byte{}}
+		sotw := &Watch{TypeURL: seV1, wildcard: true, mustReply: true, names: map[string]struct{}{}, sentDigests: map[string][16]byte{}}
+		named := &Watch{TypeURL: seV1, mustReply: true, sentDigests: map[string][16]byte{}, names: map[string]struct{}{"shop/s-1": {}, "shop/s-2": {}}}
+		deltaHolds, sotwHolds, namedHolds := map[string]string{}, map[string]string{}, map[string]string{}
+		look := func(t *rapid.T) {
+			s := c.Current()
+			st, ok, err := delta.planDelta(s, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if ok {
+				for _, name := range st.diff.Removed {
+					if _, held := deltaHolds[name]; !held {
+						t.Fatalf("%s is said to be gone, and was never sent", name)
+					}
+				}
+				applyDifference(deltaHolds, st.diff)
+			}
+			if st, ok, err = named.planDelta(s, nil); err != nil {
+				t.Fatal(err)
+			} else if ok {
+				applyDifference(namedHolds, st.diff)
+			}
+			if st, ok := sotw.planSotW(s, func(int) {}); ok {
+				sotwHolds = decodeFrames(st)
+			}
+			want := content(s)
+			if !maps.Equal(deltaHolds, want) {
+				t.Fatalf("delta holds %v, want %v", deltaHolds, want)
+			}
+			if !maps.Equal(sotwHolds, want) {
+				t.Fatalf("SotW holds %v, want %v", sotwHolds, want)
+			}
+			for name := range named.names {
+				if namedHolds[name] != want[name] {
+					t.Fatalf("the named client holds %q of %s, want %q", namedHolds[name], name, want[name])
+				}
+			}
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"change": func(t *rapid.T) {
+				byName := map[string]snapshot.Update{}
+				for range rapid.IntRange(1, 8).Draw(t, "updates") {
+					name := fmt.Sprintf("s-%d", rapid.IntRange(0, 40).Draw(t, "name"))
+					if rapid.Bool().Draw(t, "remove") {
+						byName["shop/"+name] = snapshot.Update{Name: "shop/" + name}
+						delete(truth, "shop/"+name)
+						continue
+					}
+					// Some bodies are large, so that pages split and merge.
+					host := strings.Repeat("x", rapid.SampledFrom([]int{1, 10, 9000}).Draw(t, "size")) + fmt.Sprint(rapid.IntRange(0, 3).Draw(t, "content"))
+					res := se("shop", name, host)
+					byName["shop/"+name] = snapshot.Update{Name: "shop/" + name, Item: res}
+					truth["shop/"+name] = res
+				}
+				c.Apply(slices.Collect(maps.Values(byName)), time.Now())
+				s := c.Current()
+				if s.Count != len(truth) || len(content(s)) != len(truth) {
+					t.Fatalf("%d resources, want %d", s.Count, len(truth))
+				}
+				var sum snapshot.Digest
+				size := 0
+				for name, res := range truth {
+					if got := s.Get(name); !snapshot.Same(got, res) {
+						t.Fatalf("%s is %v", name, got)
+					}
+					sum = sum.Plus(res.Digest())
+					size += len(res.Frame())
+				}
+				if sum != s.Digest || size != s.Bytes {
+					t.Fatalf("digest %v and %d bytes, want %v and %d", s.Digest, s.Bytes, sum, size)
+				}
+			},
+			"look": look,
+		})
+		look(t)
+	})
+}
+
+func decodeFrames(st step) map[string]string {
+	m := snapshot.SotW(seV1, st.sotwVersion, "1", nil, st.frames, st.bytes)
+	resp := &discoveryv3.DiscoveryResponse{}
+	if err := proto.Unmarshal(m.Buffers.Materialize(), resp); err != nil {
+		panic(err)
+	}
+	if m.Size != m.Buffers.Len() {
+		panic("size is wrong")
+	}
+	holds := map[string]string{}
+	for _, a := range resp.Resources {
+		r, err := mirror.Decode(mirror.Kind{Group: "networking.istio.io", Kind: "ServiceEntry"}, must(proto.Marshal(a)), "east")
+		if err != nil {
+			panic(err)
+		}
+		holds[r.FullName()] = r.Version()
+	}
+	return holds
+}
+
+// TestWildcardAskedForAgainBringsWhatHasGone_S17: also what went after the client was brought
+// up to date for the last time.
+func TestWildcardAskedForAgainBringsWhatHasGone_S17(t *testing.T) {
+	c := filled(3)
+	ws, limits := New(true, nil, lookup), Limits{1, 1, 100}
+	if _, err := ws.RequestDelta(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: seV1}, limits, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	w := ws.Watch(seV1)
+	if _, ok, err := w.planDelta(c.Current(), nil); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	w.nonce = "1"
+	again := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: seV1, ResourceNamesSubscribe: []string{wildcardName}}
+	if _, err := ws.RequestDelta(again, limits, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	c.Apply([]snapshot.Update{{Name: "shop/s-000001"}}, time.Now())
+	st, ok, err := w.planDelta(c.Current(), nil)
+	if !ok || err != nil || len(st.diff.Changed) != 2 || !slices.Equal(st.diff.Removed, []string{"shop/s-000001"}) {
+		t.Errorf("%d resources and %v are sent, %v, %v", len(st.diff.Changed), st.diff.Removed, ok, err)
+	}
+}
+
+// named returns n names, and a watch for them that has everything of c.
+func named(t *testing.T, c *snapshot.Collection, n int, delta bool) *Watch {
+	t.Helper()
+	w := &Watch{TypeURL: seV1, mustReply: true, sendAll: true, names: map[string]struct{}{}, sentDigests: map[string][16]byte{}}
+	for i := range n {
+		w.names[fmt.Sprintf("shop/s-%06d", i)] = struct{}{}
+	}
+	if !delta {
+		w.planSotW(c.Current(), func(int) {})
+	} else if _, _, err := w.planDelta(c.Current(), nil); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// TestAChangeOfAnotherNameCostsTheSameForAnyNumberOfNames: the names are not gone through.
+func TestAChangeOfAnotherNameCostsTheSameForAnyNumberOfNames(t *testing.T) {
+	for _, delta := range []bool{false, true} {
+		allocs := func(names int) float64 {
+			c := filled(70_000)
+			w := named(t, c, names, delta)
+			var snapshots []*snapshot.Snapshot
+			for i := range 20 {
+				c.Apply([]snapshot.Update{{Name: "shop/s-069999", Item: se("shop", "s-069999", fmt.Sprint(i))}}, time.Now())
+				snapshots = append(snapshots, c.Current())
+			}
+			return testing.AllocsPerRun(len(snapshots)-2, func() {
+				s := snapshots[0]
+				snapshots = snapshots[1:]
+				var ok bool
+				if delta {
+					_, ok, _ = w.planDelta(s, nil)
+				} else {
+					_, ok = w.planSotW(s, func(int) {})
+				}
+				if ok {
+					t.Fatal("a client is told of what it did not ask for")
+				}
+			})
+		}
+		if few, many := allocs(1), allocs(65_536); many > few || many > 2 {
+			t.Errorf("delta %v: %v allocations with one name, %v with 65,536", delta, few, many)
+		}
+	}
+}
+
+// TestNamesThatHaveChangedAreFoundAsByLookingAtAll: whatever changes, and however far behind
+// a client is.
+func TestNamesThatHaveChangedAreFoundAsByLookingAtAll(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	for round := range 200 {
+		c := snapshot.New()
+		c.Keep = snapshot.Memory{Changes: 8, Removals: 64}
+		name := func(i int) string { return fmt.Sprintf("shop/s-%d", i) }
+		change := func() {
+			var updates []snapshot.Update
+			for _, i := range rnd.Perm(20)[:1+rnd.IntN(4)] {
+				u := snapshot.Update{Name: name(i)}
+				if rnd.IntN(3) > 0 {
+					u.Item = se("shop", fmt.Sprintf("s-%d", i), fmt.Sprint(rnd.IntN(3)))
+				}
+				updates = append(updates, u)
+			}
+			c.Apply(updates, time.Now())
+		}
+		change()
+		delta, sotw := named(t, c, 0, true), named(t, c, 0, false)
+		for i := range 10 {
+			delta.names[name(i)], sotw.names[name(i)] = struct{}{}, struct{}{}
+		}
+		delta.sendAll, delta.mustReply, sotw.mustReply = true, true, true
+		for range 30 {
+			for range rnd.IntN(12) {
+				change()
+			}
+			s := c.Current()
+			owed := delta.mustReply
+			full := &Watch{TypeURL: seV1, names: delta.names, sentDigests: map[string][16]byte{}, sendAll: true, mustReply: true}
+			if _, _, err := full.planDelta(s, nil); err != nil {
+				t.Fatal(err)
+			}
+			if _, ok, err := delta.planDelta(s, nil); err != nil {
+				t.Fatal(err)
+			} else if !ok && owed {
+				t.Fatal("what is owed is not sent")
+			}
+			for n, d := range full.sentDigests {
+				if delta.sentDigests[n] != d {
+					t.Fatalf("round %d: the delta client has another %s", round, n)
+				}
+			}
+			was := sotw.sent
+			_, sent := sotw.planSotW(s, func(int) {})
+			is := snapshot.Digest{}
+			for n := range sotw.names {
+				if r := s.Get(n); r != nil {
+					is = is.Plus(r.Digest())
+				}
+			}
+			if sotw.sent != is || sent != (was != is) && !owed {
+				t.Fatalf("round %d: sent %v, and the names were as they are: %v", round, sent, was == is)
+			}
+		}
+	}
+}
