@@ -57,7 +57,7 @@ func (in *Intake) dirty(key mirror.Key, o origin) {
 	}
 }
 
-// recordOf returns what is to be written of a key, nil when it is gone.
+// recordOf returns the record to write for a key, nil when the key is gone.
 func (in *Intake) recordOf(key mirror.Key, o origin) *state.Record {
 	r := in.stale.plain(in.served, key)
 	if r == nil {
@@ -102,7 +102,7 @@ func (in *Intake) MarkAll() {
 	})
 }
 
-// TakeChanges hands over what is to be written to disk, all as of now.
+// TakeChanges hands over the changes to write to disk, all as of now.
 func (in *Intake) TakeChanges(now time.Time) ([]state.Change, state.Meta) {
 	in.now = now
 	j := &in.journal
@@ -125,7 +125,7 @@ func (in *Intake) TakeChanges(now time.Time) ([]state.Change, state.Meta) {
 	return changes, meta
 }
 
-// meta returns what is to be written of the upstream beside its resources.
+// meta returns the Meta to write with the changes.
 func (in *Intake) meta() state.Meta {
 	last := in.stale.since
 	if in.stale.inContact {

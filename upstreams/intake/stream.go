@@ -110,7 +110,7 @@ func (in *Intake) unsettled() bool {
 }
 
 // touch notes that the source is in contact, once it has told all that it has. live reports
-// whether the source says so itself, and back whether kinds are served again that were withheld.
+// whether the source claims so itself, and back whether kinds are served again that were withheld.
 func (in *Intake) touch(live, back bool) {
 	live = live || in.open && len(in.opened) > 0 && !in.unsettled() && len(in.discovery.waiting) == 0
 	in.noteComplete(live)
