@@ -99,7 +99,7 @@ func (in *Intake) thaw(cause string) {
 	in.frozen = nil
 	in.journal.because(cause)
 	in.journal.reported = time.Time{}
-	in.reconcileAll(false)
+	in.reconcileAll()
 	in.end(in.unsettled())
 	in.replan() // what is stale may have to go now
 }
@@ -140,7 +140,7 @@ func (e Rollback) step(in *Intake, out *Output) {
 	in.tallies.settle()
 	in.journal.because(withReason(fmt.Sprintf("rollback to %d", e.To), e.Reason))
 	in.note(slog.LevelWarn, "rolled back by an operator, frozen until unfrozen", "revision", e.To, "resources", len(records))
-	in.reconcileAll(false)
+	in.reconcileAll()
 	in.end(in.unsettled())
 }
 

@@ -202,7 +202,7 @@ func (e SetPolicy) step(in *Intake, _ *Output) {
 		in.showPlain()
 	}
 	if back && in.frozen == nil {
-		in.reconcileAll(false)
+		in.reconcileAll()
 		in.end(in.unsettled())
 	}
 	in.replan()

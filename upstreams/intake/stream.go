@@ -121,7 +121,7 @@ func (in *Intake) touch(live, back bool) {
 	if sweeps {
 		in.sweep()
 	} else {
-		in.reconcileAll(false)
+		in.reconcileAll()
 	}
 	in.end(in.unsettled())
 }
@@ -131,7 +131,7 @@ func (in *Intake) touch(live, back bool) {
 func (in *Intake) sweep() {
 	in.unswept = false
 	in.dropUnanswered()
-	in.reconcileAll(false)
+	in.reconcileAll()
 }
 
 // freshen notes that the open stream has told all of a kind. It reports whether the kind was
