@@ -102,7 +102,8 @@ func (in *Intake) MarkAll() {
 	})
 }
 
-// TakeChanges hands over the changes to write to disk, all as of now.
+// TakeChanges hands over the changes to write to disk, all as of now, sorted by key: a revision
+// names the first of them.
 func (in *Intake) TakeChanges(now time.Time) ([]state.Change, state.Meta) {
 	in.now = now
 	j := &in.journal
@@ -115,6 +116,7 @@ func (in *Intake) TakeChanges(now time.Time) ([]state.Change, state.Meta) {
 	for key, o := range j.dirty {
 		changes = append(changes, state.Change{Key: key, Record: in.recordOf(key, o)})
 	}
+	slices.SortFunc(changes, func(a, b state.Change) int { return mirror.CompareKeys(a.Key, b.Key) })
 	if len(j.dirty) > 0 {
 		j.dirty = map[mirror.Key]origin{}
 	}
