@@ -10,6 +10,9 @@ FUZZTIME ?= 10m
 RACE ?= $(shell $$(go env CC) --version >/dev/null 2>&1 && [[ $$(go env CGO_ENABLED) == 1 ]] && echo -race)
 export GOTOOLCHAIN := local
 
+# The relay is built from its own go.mod, and e2e and tools pin other worlds. go.work has the rest.
+build e2e oracle examples istiod kube vulncheck bin/golangci-lint: export GOWORK := off
+
 .PHONY: help
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,6 +58,11 @@ kube:
 	cd tools/kube && CGO_ENABLED=0 go build -ldflags '-s -w' -o ../../e2e/bin/ k8s.io/kubernetes/cmd/kube-apiserver
 	cd tools/kube && CGO_ENABLED=0 go build -ldflags '-s -w' -o ../../e2e/bin/etcd go.etcd.io/etcd/server/v3
 
+# tools/proto pins the generator, and needs no protoc.
+.PHONY: generate
+generate: ## Generate the Go code of .proto files
+	cd tools/proto && GOWORK=off go run . ../../state/local/statepb/state.proto
+
 # A finding is kept as it is found: minimizing one of a large input takes longer than
 # finding it.
 .PHONY: fuzz
@@ -97,6 +105,10 @@ chaos-build:
 .PHONY: chaos-test
 chaos-test: ## Run the chaos suite's own tests: relays that are broken on purpose are caught
 	cd chaos && go test -count=1 -timeout 10m ./...
+
+.PHONY: attacks
+attacks: ## Attack the relay, once and by fifty at once, and show what that costs (ten minutes)
+	go test -count=1 -timeout 60m -v ./attacks -long
 
 MICROBENCH = go test -run '^$$' -bench . -benchmem -benchtime 300ms -count 6 ./adsclient ./mirror ./push ./upstreams ./downstream
 .PHONY: microbench

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -33,8 +34,8 @@ type Client struct {
 	// Socket is the path of the Unix socket. When set it is asked instead of Address: what
 	// changes something needs it.
 	Socket string
-	// Named tells that the relay at Address has named the Socket: whoever has that port might
-	// name one of its own. The Socket must then belong to the user of this process or to root.
+	// Named tells that the relay at Address has named the Socket. Another process may have that
+	// port, so that the Socket must belong to the user of this process or to root.
 	Named bool
 	// HTTP is http.DefaultClient when nil. It is not for Socket.
 	HTTP *http.Client
@@ -53,7 +54,7 @@ func (e *StatusError) Error() string {
 	return fmt.Sprintf("%s: %d %s: %s", e.where, e.Code, http.StatusText(e.Code), e.Text)
 }
 
-// UnreachableError is of a relay that does not answer at its admin address.
+// UnreachableError tells that no relay answers at an admin address.
 type UnreachableError struct {
 	Address string
 	Err     error
@@ -63,57 +64,48 @@ func (e *UnreachableError) Error() string {
 	return fmt.Sprintf("ask the relay at admin address %s: %v", e.Address, e.Err)
 }
 
-// Unwrap returns what is wrong.
+// Unwrap returns the cause.
 func (e *UnreachableError) Unwrap() error { return e.Err }
 
 // Ready returns the readiness.
-func (c Client) Ready(ctx context.Context) (r Readiness, err error) {
-	err = c.getJSON(ctx, "/ready", &r)
-	return r, err
+func (c Client) Ready(ctx context.Context) (Readiness, error) {
+	return ask[Readiness](ctx, c, http.MethodGet, "/ready", nil)
 }
 
 // Upstreams returns the state of every upstream.
-func (c Client) Upstreams(ctx context.Context) (s []upstreams.Status, err error) {
-	err = c.getJSON(ctx, "/debug/upstreams", &s)
-	return s, err
+func (c Client) Upstreams(ctx context.Context) ([]upstreams.Status, error) {
+	return ask[[]upstreams.Status](ctx, c, http.MethodGet, "/debug/upstreams", nil)
 }
 
 // Clients returns the connected clients.
-func (c Client) Clients(ctx context.Context) (s []downstream.ClientStatus, err error) {
-	err = c.getJSON(ctx, "/debug/connections", &s)
-	return s, err
+func (c Client) Clients(ctx context.Context) ([]downstream.ClientStatus, error) {
+	return ask[[]downstream.ClientStatus](ctx, c, http.MethodGet, "/debug/connections", nil)
 }
 
-// Explain returns how what is served of a config came about. kind is a word as kubectl
-// takes it, or group/Kind.
-func (c Client) Explain(ctx context.Context, kind, namespace, name string) (e Explanation, err error) {
-	q := url.Values{"kind": {kind}, "namespace": {namespace}, "name": {name}}
-	err = c.getJSON(ctx, "/debug/explain?"+q.Encode(), &e)
-	return e, err
+// Explain explains a resource. kind is a word as kubectl takes it, or group/Kind.
+func (c Client) Explain(ctx context.Context, kind, namespace, name string) (Explanation, error) {
+	return ask[Explanation](ctx, c, http.MethodGet, "/debug/explain", url.Values{"kind": {kind}, "namespace": {namespace}, "name": {name}})
 }
 
-// LeftOut returns what the sources have and is not imported; of one upstream and of one kind,
-// or of all where those are empty.
-func (c Client) LeftOut(ctx context.Context, upstream, kind string) (l []upstreams.LeftOut, err error) {
-	q := url.Values{"upstream": {upstream}, "kind": {kind}}
-	err = c.getJSON(ctx, "/debug/leftout?"+q.Encode(), &l)
-	return l, err
+// LeftOut returns what import rules leave out; of one upstream and of one kind, or of all where
+// those are empty.
+func (c Client) LeftOut(ctx context.Context, upstream, kind string) ([]upstreams.LeftOut, error) {
+	return ask[[]upstreams.LeftOut](ctx, c, http.MethodGet, "/debug/leftout", url.Values{"upstream": {upstream}, "kind": {kind}})
 }
 
-// Conflicts returns what sources do not agree on, of a kind or, when it is empty, of all.
-func (c Client) Conflicts(ctx context.Context, kind string) (a Conflicts, err error) {
-	path := "/debug/conflicts"
-	if kind != "" {
-		path += "?" + url.Values{"kind": {kind}}.Encode()
-	}
-	err = c.getJSON(ctx, path, &a)
-	return a, err
+// Conflicts returns the conflicts between upstreams, of a kind or, when it is empty, of all.
+func (c Client) Conflicts(ctx context.Context, kind string) (Conflicts, error) {
+	return ask[Conflicts](ctx, c, http.MethodGet, "/debug/conflicts", url.Values{"kind": {kind}})
 }
 
-// Configs returns the merged configs.
-func (c Client) Configs(ctx context.Context) (objects []kube.Object, err error) {
-	err = c.getJSON(ctx, "/debug/configz", &objects)
-	return objects, err
+// Configs returns the merged resources.
+func (c Client) Configs(ctx context.Context) ([]kube.Object, error) {
+	return ask[[]kube.Object](ctx, c, http.MethodGet, "/debug/configz", nil)
+}
+
+// Version returns which build the relay is, and its socket.
+func (c Client) Version(ctx context.Context) (Version, error) {
+	return ask[Version](ctx, c, http.MethodGet, "/version", nil)
 }
 
 // LogLevel returns the log level.
@@ -122,123 +114,100 @@ func (c Client) LogLevel(ctx context.Context) (string, error) {
 }
 
 // SetLogLevel sets the log level (debug, info, warn or error) until the process ends. It
-// needs the socket.
+// needs the socket, as all that follows.
 func (c Client) SetLogLevel(ctx context.Context, level string) error {
 	_, err := c.text(ctx, http.MethodPut, "/debug/loglevel?level="+url.QueryEscape(level))
 	return err
 }
 
-// Version returns which build the relay is, and its socket.
-func (c Client) Version(ctx context.Context) (v Version, err error) {
-	err = c.getJSON(ctx, "/version", &v)
-	return v, err
+// Given is what every order can be given.
+type Given struct {
+	// Reason is kept in the history.
+	Reason string
+	// DryRun asks what would change.
+	DryRun bool
 }
 
-// Freeze has an upstream held as it is, for a time or until it is unfrozen (zero), and
-// returns how it is then. This and what follows needs the socket.
+// order gives an order about an upstream. It leaves out parameters that are empty.
+func (c Client) order(ctx context.Context, upstream, action string, o Given, query url.Values) (Controlled, error) {
+	query["reason"], query["dryRun"] = []string{o.Reason}, set(o.DryRun)
+	return ask[Controlled](ctx, c, http.MethodPost, ofUpstream(upstream, action), query)
+}
+
+// set returns the values of a parameter that is true or not there.
+func set(on bool) []string {
+	if on {
+		return []string{"true"}
+	}
+	return nil
+}
+
+func ofUpstream(upstream, action string) string {
+	return "/upstreams/" + url.PathEscape(upstream) + "/" + action
+}
+
+// Freeze freezes an upstream, for a time or until it is unfrozen (zero), and returns how it is
+// then.
 func (c Client) Freeze(ctx context.Context, upstream string, lasts time.Duration, o Given) (Controlled, error) {
-	query := o.query()
+	query := url.Values{}
 	if lasts != 0 {
 		query.Set("for", lasts.String())
 	}
-	return c.control(ctx, upstream, "freeze", query)
+	return c.order(ctx, upstream, "freeze", o, query)
 }
 
-// Unfreeze has a frozen upstream followed again, with force also one that is out of contact,
-// and returns how it is then.
+// Unfreeze ends a freeze, with force also of an upstream that is out of contact, and returns how
+// it is then.
 func (c Client) Unfreeze(ctx context.Context, upstream string, force bool, o Given) (Controlled, error) {
-	query := o.query()
-	if force {
-		query.Set("force", "true")
-	}
-	return c.control(ctx, upstream, "unfreeze", query)
+	return c.order(ctx, upstream, "unfreeze", o, url.Values{"force": set(force)})
 }
 
-// What is what a release is to carry out: what is held as long as it is Hold, the parts of it
-// that Only names (KIND/NAMESPACE), or All.
+// What are the deletions to release: those of the hold Hold, if it has not grown, the parts that
+// Only names (KIND/NAMESPACE), or All.
 type What struct {
 	Hold string
 	Only []string
 	All  bool
 }
 
-// Release has deletions of an upstream carried out that the guard holds back, and returns how
-// it is then.
+// Release carries out deletions of an upstream that the guard holds, and returns how it is then.
 func (c Client) Release(ctx context.Context, upstream string, what What, o Given) (Controlled, error) {
-	query := o.query()
-	if what.Hold != "" {
-		query.Set("hold", what.Hold)
-	}
-	for _, text := range what.Only {
-		query.Add("only", text)
-	}
-	if what.All {
-		query.Set("all", "true")
-	}
-	return c.control(ctx, upstream, "release", query)
+	return c.order(ctx, upstream, "release", o, url.Values{"hold": {what.Hold}, "only": what.Only, "all": set(what.All)})
 }
 
-// Rollback has an upstream frozen in the state of a revision, and returns how it is then.
+// Rollback freezes an upstream at a revision, and returns how it is then.
 func (c Client) Rollback(ctx context.Context, upstream string, to uint64, o Given) (Controlled, error) {
-	query := o.query()
-	query.Set("to", strconv.FormatUint(to, 10))
-	return c.control(ctx, upstream, "rollback", query)
+	return c.order(ctx, upstream, "rollback", o, url.Values{"to": {strconv.FormatUint(to, 10)}})
 }
 
-// Given is what every order can be given.
-type Given struct {
-	// Reason is kept with what comes of it.
-	Reason string
-	// DryRun asks what would change.
-	DryRun bool
+// ServeWithout ends the wait of clients for an upstream, and returns for whom they still wait.
+func (c Client) ServeWithout(ctx context.Context, upstream string) (Waiting, error) {
+	return ask[Waiting](ctx, c, http.MethodPost, ofUpstream(upstream, "serve-without"), nil)
 }
 
-func (o Given) query() url.Values {
-	query := url.Values{}
-	if o.Reason != "" {
-		query.Set("reason", o.Reason)
-	}
-	if o.DryRun {
-		query.Set("dryRun", "true")
-	}
-	return query
-}
-
-func (c Client) control(ctx context.Context, upstream, action string, query url.Values) (s Controlled, err error) {
-	path := "/upstreams/" + url.PathEscape(upstream) + "/" + action
-	if len(query) > 0 {
-		path += "?" + query.Encode()
-	}
-	err = c.json(ctx, http.MethodPost, path, &s)
-	return s, err
-}
-
-// Held returns what the guards hold back: of one upstream, or of all when its name is empty.
-func (c Client) Held(ctx context.Context, upstream string) (h []upstreams.HeldUpstream, err error) {
+// Held returns what the guards hold: of one upstream, or of all when its name is empty.
+func (c Client) Held(ctx context.Context, upstream string) ([]upstreams.HeldUpstream, error) {
 	path := "/held"
 	if upstream != "" {
-		path = "/upstreams/" + url.PathEscape(upstream) + "/held"
+		path = ofUpstream(upstream, "held")
 	}
-	err = c.getJSON(ctx, path, &h)
-	return h, err
+	return ask[[]upstreams.HeldUpstream](ctx, c, http.MethodGet, path, nil)
 }
 
-// History returns the revisions of an upstream that are kept, newest first.
-func (c Client) History(ctx context.Context, upstream string) (h []state.Revision, err error) {
-	err = c.getJSON(ctx, "/upstreams/"+url.PathEscape(upstream)+"/history", &h)
-	return h, err
+// History returns the revisions of an upstream, newest first.
+func (c Client) History(ctx context.Context, upstream string) ([]state.Revision, error) {
+	return ask[[]state.Revision](ctx, c, http.MethodGet, ofUpstream(upstream, "history"), nil)
 }
 
-// Reload has the config file read and taken over, and returns what became of that.
-func (c Client) Reload(ctx context.Context) (s ReloadStatus, err error) {
-	err = c.json(ctx, http.MethodPost, "/reload", &s)
-	return s, err
+// Reload has the config file loaded again, and returns the result.
+func (c Client) Reload(ctx context.Context) (ReloadStatus, error) {
+	return ask[ReloadStatus](ctx, c, http.MethodPost, "/reload", nil)
 }
 
 // Backup writes a copy of the state to w.
 func (c Client) Backup(ctx context.Context, w io.Writer) error {
 	const path = "/state/backup"
-	resp, err := c.ask(ctx, http.MethodGet, path, "application/octet-stream")
+	resp, err := c.send(ctx, http.MethodGet, path, "application/octet-stream")
 	if err != nil {
 		return err
 	}
@@ -252,22 +221,23 @@ func (c Client) Backup(ctx context.Context, w io.Writer) error {
 	return nil
 }
 
-func (c Client) getJSON(ctx context.Context, path string, v any) error {
-	return c.json(ctx, http.MethodGet, path, v)
-}
-
-func (c Client) json(ctx context.Context, method, path string, v any) error {
-	// An unready relay says so with 503, and with a body like any other.
+// ask asks for JSON. It leaves out parameters that are empty.
+func ask[T any](ctx context.Context, c Client, method, path string, query url.Values) (v T, err error) {
+	maps.DeleteFunc(query, func(_ string, values []string) bool { return strings.Join(values, "") == "" })
+	if len(query) > 0 {
+		path += "?" + query.Encode()
+	}
+	// An unready relay answers with 503, and with a body like any other.
 	body, err := c.do(ctx, method, path, jsonType, func(code int) bool {
 		return code == http.StatusOK || path == "/ready" && code == http.StatusServiceUnavailable
 	})
 	if err != nil {
-		return err
+		return v, err
 	}
-	if err := json.Unmarshal(body, v); err != nil {
-		return fmt.Errorf("%s%s: is this a relay's admin address? %w", c.where(), path, err)
+	if err := json.Unmarshal(body, &v); err != nil {
+		return v, fmt.Errorf("%s%s: is this a relay's admin address? %w", c.where(), path, err)
 	}
-	return nil
+	return v, nil
 }
 
 func (c Client) text(ctx context.Context, method, path string) (string, error) {
@@ -276,7 +246,7 @@ func (c Client) text(ctx context.Context, method, path string) (string, error) {
 }
 
 func (c Client) do(ctx context.Context, method, path, accept string, good func(code int) bool) ([]byte, error) {
-	resp, err := c.ask(ctx, method, path, accept)
+	resp, err := c.send(ctx, method, path, accept)
 	if err != nil {
 		return nil, err
 	}
@@ -294,8 +264,8 @@ func (c Client) do(ctx context.Context, method, path, accept string, good func(c
 	return body, nil
 }
 
-// ask sends a request. The caller closes the body of the answer.
-func (c Client) ask(ctx context.Context, method, path, accept string) (*http.Response, error) {
+// send sends a request. The caller closes the body of the answer.
+func (c Client) send(ctx context.Context, method, path, accept string) (*http.Response, error) {
 	host, client := c.Address, c.HTTP
 	switch {
 	case c.Socket != "":
@@ -325,7 +295,7 @@ func (c Client) ask(ctx context.Context, method, path, accept string) (*http.Res
 	resp, err := client.Do(req)
 	var asked *url.Error
 	if errors.As(err, &asked) {
-		err = asked.Err // the URL says nothing that is not said here
+		err = asked.Err // the URL adds nothing
 	}
 	switch {
 	case err == nil:

@@ -15,38 +15,40 @@ import (
 	"meshrelay/upstreams"
 )
 
-// Controls are what operators can do to upstreams. Errors that wrap
-// upstreams.ErrUnknownUpstream or upstreams.ErrNotPossible are told as such. The methods may
-// be called from any goroutine.
+// Controls are the orders of operators about upstreams. Errors that wrap
+// upstreams.ErrUnknownUpstream or upstreams.ErrNotPossible get an HTTP status of their own. The
+// methods may be called from any goroutine.
 type Controls interface {
-	// Freeze holds an upstream as it is, Unfreeze ends that.
+	// Freeze keeps the resources of an upstream as they are, Unfreeze ends that.
 	Freeze(ctx context.Context, upstream string, o upstreams.Order) (upstreams.Effect, error)
 	Unfreeze(ctx context.Context, upstream string, o upstreams.Order) (upstreams.Effect, error)
-	// Release carries deletions out that the guard holds back.
+	// Release carries out deletions that the guard holds.
 	Release(ctx context.Context, upstream string, o upstreams.Order) (upstreams.Effect, error)
-	// Rollback freezes an upstream in the state of a revision.
+	// Rollback freezes an upstream at a revision.
 	Rollback(ctx context.Context, upstream string, o upstreams.Order) (upstreams.Effect, error)
-	// Held returns what the guards hold back: of one upstream, or of all when its name is empty.
+	// ServeWithout ends the wait of clients for an upstream.
+	ServeWithout(ctx context.Context, upstream string) error
+	// Held returns what the guards hold: of one upstream, or of all when its name is empty.
 	Held(upstream string) ([]upstreams.HeldUpstream, error)
-	// History returns the revisions that are kept, newest first.
+	// History returns the revisions, newest first.
 	History(upstream string) ([]state.Revision, error)
 }
 
-// Controlled is how an upstream is after something was done to it.
+// Controlled is the state of an upstream after an order.
 type Controlled struct {
 	upstreams.Status
-	// KeepsState says that the relay keeps state, so that it outlasts a restart.
+	// KeepsState tells that the relay keeps state, so that the order outlives a restart.
 	KeepsState bool `json:"keepsState"`
-	// DryRun tells that nothing was done: Effect is what would change.
+	// DryRun tells that nothing has changed: Effect is what would change.
 	DryRun bool             `json:"dryRun,omitempty"`
 	Effect upstreams.Effect `json:"effect"`
 }
 
-// maxLogged bounds, in bytes, what the log has of one parameter.
+// maxLogged bounds one parameter in the log, in bytes.
 const maxLogged = 256
 
-// addControls adds what changes something, or gives away everything at once. It is for
-// connections over the socket.
+// addControls adds the handlers that change the relay, or return all of its state. They are for
+// connections over the socket only.
 func (s *Server) addControls(mux *http.ServeMux) {
 	type doing = func(ctx context.Context, upstream string, o upstreams.Order) (upstreams.Effect, error)
 	on := func(verb string, does func(Controls) doing) {
@@ -80,7 +82,7 @@ func (s *Server) addControls(mux *http.ServeMux) {
 				return
 			}
 			now := s.upstream(name)
-			if now == nil { // it has been removed meanwhile
+			if now == nil { // a reload has removed it
 				http.Error(w, s.unknown(name), http.StatusNotFound)
 				return
 			}
@@ -91,6 +93,7 @@ func (s *Server) addControls(mux *http.ServeMux) {
 	on("unfreeze", func(c Controls) doing { return c.Unfreeze })
 	on("release", func(c Controls) doing { return c.Release })
 	on("rollback", func(c Controls) doing { return c.Rollback })
+	mux.Handle("POST /upstreams/{upstream}/serve-without", s.socketOnly(s.serveWithout))
 	mux.Handle("GET /held", s.socketOnly(s.held))
 	mux.Handle("GET /upstreams/{upstream}/held", s.socketOnly(s.held))
 	mux.Handle("GET /upstreams/{upstream}/history", s.socketOnly(func(w http.ResponseWriter, r *http.Request) {
@@ -110,7 +113,7 @@ func (s *Server) addControls(mux *http.ServeMux) {
 	mux.Handle("GET /state/backup", s.socketOnly(s.backup))
 }
 
-// held answers with what the guards hold back.
+// held answers with what the guards hold.
 func (s *Server) held(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("upstream")
 	switch {
@@ -130,8 +133,8 @@ func (s *Server) held(w http.ResponseWriter, r *http.Request) {
 
 const noControls = "this relay's upstreams can not be controlled"
 
-// controllable reports whether there are controls, and an upstream of that name. If not it
-// answers.
+// controllable reports whether there are controls and an upstream of that name. If not it
+// answers the request.
 func (s *Server) controllable(w http.ResponseWriter, name string) bool {
 	switch {
 	case s.deps.Controls == nil:
@@ -161,7 +164,7 @@ func (s *Server) unknown(name string) string {
 	return fmt.Sprintf("there is no upstream %.64q: there are %s", name, strings.Join(names, ", "))
 }
 
-// write does what changes something, one at a time, and logs who did it.
+// write carries out one change at a time, and logs who did it.
 func (s *Server) write(r *http.Request, action string, do func() error, attrs ...any) error {
 	select {
 	case s.writing <- struct{}{}:
@@ -180,7 +183,7 @@ func (s *Server) write(r *http.Request, action string, do func() error, attrs ..
 	return err
 }
 
-// audit logs what an operator did, at a level that is shown whatever the log level is.
+// audit logs an action of an operator, at a level that is always shown.
 func (s *Server) audit(r *http.Request, level slog.Level, action string, attrs ...any) {
 	who := peerOf(r.Context())
 	s.log.Log(r.Context(), max(level, slog.LevelInfo), "operator", append([]any{"action", action, "uid", who.UID, "pid", who.PID}, attrs...)...)
@@ -224,7 +227,7 @@ func (s *Server) reload(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// backup streams a copy of the state. What can not be completed is cut off, so that nobody
+// backup streams a copy of the state. It cuts the connection after an error, so that nobody
 // takes a part for the whole.
 func (s *Server) backup(w http.ResponseWriter, r *http.Request) {
 	if s.deps.Backup == nil {
@@ -247,15 +250,15 @@ func (s *Server) backup(w http.ResponseWriter, r *http.Request) {
 	case err == nil:
 		s.audit(r, s.deps.LogLevel.Level(), "backup", "bytes", out.n)
 	case out.n == 0 && r.Context().Err() == nil:
-		s.log.Error("backup of the state", "uid", who.UID, "pid", who.PID, "err", err)
+		s.log.Error("state backup failed", "uid", who.UID, "pid", who.PID, "err", err)
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 	default:
-		s.log.Info("backup of the state was cut off", "uid", who.UID, "pid", who.PID, "err", err)
+		s.log.Info("state backup cut off", "uid", who.UID, "pid", who.PID, "err", err)
 		panic(http.ErrAbortHandler) // net/http closes the connection and says nothing
 	}
 }
 
-// untilDone refuses what is written after the end of a context.
+// untilDone refuses writes after the end of a context.
 type untilDone struct {
 	ctx context.Context
 	w   io.Writer

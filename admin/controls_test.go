@@ -77,6 +77,10 @@ func (c *controls) Held(u string) ([]upstreams.HeldUpstream, error) {
 	return []upstreams.HeldUpstream{{Upstream: "east", Held: upstreams.Held{ID: "abc", Removals: 1, Of: 2}, Deletions: []upstreams.HeldDeletion{{Kind: "a/B", Name: "c"}}}}, nil
 }
 
+func (c *controls) ServeWithout(_ context.Context, u string) error {
+	return c.note("serve-without " + u)
+}
+
 func (c *controls) History(u string) ([]state.Revision, error) {
 	if err := c.note("history " + u); err != nil {
 		return nil, err
@@ -105,7 +109,6 @@ func controlled(t *testing.T, cfg Config) (*fixture, *controls, *[]string) {
 	c, did := &controls{}, &[]string{}
 	f := newFixture(t, cfg, func(d *Deps) {
 		d.Controls = c
-		d.ServeWithout = func(_ context.Context, u string) error { return c.note("serve-without " + u) }
 		d.Reload = func(context.Context) error { *did = append(*did, "reload"); return c.err }
 		d.ReloadStatus = func() ReloadStatus {
 			return ReloadStatus{LastAttempt: created, LastSuccess: created, NeedsRestart: []string{"node.id"}}
@@ -242,9 +245,9 @@ func TestTheSocketIsForItsOwnerOnly(t *testing.T) {
 	address, stop := f.running(t)
 	transport := &http.Transport{}
 	defer transport.CloseIdleConnections()
-	http_ := Client{Address: address, HTTP: &http.Client{Transport: transport}}
+	overTCP := Client{Address: address, HTTP: &http.Client{Transport: transport}}
 	ctx := t.Context()
-	version, err := http_.Version(ctx)
+	version, err := overTCP.Version(ctx)
 	if err != nil || version.AdminSocket != path {
 		t.Fatalf("%+v %v", version, err)
 	}
@@ -307,7 +310,7 @@ func TestTheSocketIsForItsOwnerOnly(t *testing.T) {
 	if _, err := over.Freeze(ctx, "a/b?c", 0, Given{}); !errors.As(err, &refused) || refused.Code != 404 || !strings.Contains(refused.Text, `"a/b?c"`) {
 		t.Errorf("%v", err)
 	}
-	if _, err := http_.Freeze(ctx, "east", 0, Given{}); !errors.As(err, &refused) || refused.Code != 403 || !strings.Contains(refused.Text, path) {
+	if _, err := overTCP.Freeze(ctx, "east", 0, Given{}); !errors.As(err, &refused) || refused.Code != 403 || !strings.Contains(refused.Text, path) {
 		t.Errorf("%v", err)
 	}
 	if got := f.logged.String(); !strings.Contains(got, fmt.Sprintf("action=freeze uid=%d pid=%d upstream=east", os.Getuid(), os.Getpid())) {
@@ -363,7 +366,7 @@ func TestAPlaceThatIsNotSafeForTheSocketIsRefused(t *testing.T) {
 	}
 	for _, tc := range []struct{ name, path, want string }{
 		{"others can write there", filepath.Join(open, "admin.sock"), "others can write to directory"},
-		{"a file of the name", file, "is not a socket"},
+		{"a file of the name", file, "is a file and not a socket"},
 		{"below a file", filepath.Join(file, "admin.sock"), "not a directory"},
 	} {
 		if lis, err := listenUnix(tc.path); err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), "admin.socket") {
@@ -415,7 +418,7 @@ func TestAPlaceThatIsNotSafeForTheSocketIsRefused(t *testing.T) {
 	if err := stop(); err != nil {
 		t.Error(err)
 	}
-	if !strings.Contains(f.logged.String(), "level=WARN msg=\"the admin socket can not be opened") {
+	if !strings.Contains(f.logged.String(), "level=WARN msg=\"admin socket not open") {
 		t.Errorf("no warning:\n%s", f.logged)
 	}
 }

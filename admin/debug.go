@@ -38,7 +38,7 @@ type Clients interface {
 	Receipts(key mirror.Key) []downstream.Receipt
 }
 
-// Views are what a Debug shows. The functions may be called from any goroutine.
+// Views are the data that a Debug shows. The functions may be called from any goroutine.
 type Views struct {
 	Configs   Configs
 	Upstreams func() []upstreams.Status
@@ -75,9 +75,9 @@ func (d *Debug) ShowServer(clients Clients) { d.clients = clients }
 
 var errBusy = errors.New("too many debug requests at the same time; try again")
 
-// Begin takes a slot for a document that is sent over xDS, and returns what gives it back when
-// the document is sent. Half of the slots are left for HTTP: a client that does not read what
-// it has asked for keeps its slot. It never waits.
+// Begin takes a slot for a document over xDS, without waiting. The caller calls end when the
+// document is sent. Half of the slots are left for HTTP: a client that does not read its document
+// keeps its slot.
 func (d *Debug) Begin() (end func(), err error) {
 	select {
 	case d.overXDS <- struct{}{}:
@@ -93,12 +93,11 @@ func (d *Debug) Begin() (end func(), err error) {
 	return func() { <-d.busy; <-d.overXDS }, nil
 }
 
-// document is one debug document: the name by which it is asked for, at /debug/name or
-// over xDS, and what writes it.
+// document is one debug document, at /debug/name or over xDS.
 type document struct {
 	name, help string
 	write      func(d *Debug, ctx context.Context, w io.Writer, q url.Values) error
-	// xds says that it is offered over xDS too (PROTOCOL D2).
+	// xds tells that it is offered over xDS too (PROTOCOL D2).
 	xds bool
 }
 
@@ -108,9 +107,9 @@ func documents() []document {
 		{"adsz", "Connected clients and what they watch, in istiod's shape", (*Debug).adsz, true},
 		{"configz", "Merged configs as Kubernetes objects, in istiod's shape; ?kind= and ?namespace= filter", (*Debug).configz, true},
 		{"conflicts", "Keys that several upstreams have, and hosts that several keys claim; ?kind= filters", (*Debug).conflicts, false},
-		{"connections", "Connected clients with all that was sent to them, by type", (*Debug).connections, true},
-		{"explain", "How what is served of a config came about: ?kind=, ?namespace= and ?name=", (*Debug).explain, false},
-		{"leftout", "What the sources have and is not imported, with the rule that leaves it out; ?upstream= and ?kind= filter", (*Debug).leftOut, false},
+		{"connections", "Connected clients with what was sent to them, by type", (*Debug).connections, true},
+		{"explain", "Why a resource is served as it is: ?kind=, ?namespace= and ?name=", (*Debug).explain, false},
+		{"leftout", "Resources that import rules leave out, with the rule; ?upstream= and ?kind= filter", (*Debug).leftOut, false},
 		{"list", "Names of the debug documents", (*Debug).list, true},
 		{"mesh", "Merged MeshConfig, or null", (*Debug).mesh, true},
 		{"summary", "Number of merged configs by kind", (*Debug).summary, false},
@@ -119,7 +118,7 @@ func documents() []document {
 	}
 }
 
-// badRequest is an error of whoever asked.
+// badRequest is an error in a request.
 type badRequest struct{ error }
 
 func badRequestf(format string, args ...any) error { return badRequest{fmt.Errorf(format, args...)} }

@@ -3,8 +3,8 @@
 // it serves, in the shapes in which istiod shows the same. The debug documents are
 // also what the xDS debug types answer with (PROTOCOL D1, D2): see Debug.
 //
-// What changes something (Controls, the log level, a reload) is served over a Unix socket
-// only, on which the file system decides who may.
+// Changes (Controls, the log level, a reload) go over a Unix socket only: the file system decides
+// who may open it.
 //
 // The package must not know how any of it works: it reads and calls small interfaces.
 package admin

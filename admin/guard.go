@@ -9,8 +9,8 @@ import (
 	"meshrelay/internal/loopback"
 )
 
-// debugOnly lets through who may see everything: those within this host, and all if
-// the config says so. Only so many at a time.
+// debugOnly lets through a few requests at a time: those from this host, or all with
+// DebugOffLoopback.
 func (s *Server) debugOnly(next http.HandlerFunc) http.Handler {
 	if s.cfg.DebugOffLoopback {
 		return s.limited(next)
@@ -18,7 +18,7 @@ func (s *Server) debugOnly(next http.HandlerFunc) http.Handler {
 	return loopbackOnly(s.limited(next))
 }
 
-// limited lets through so many at a time.
+// limited lets through a few requests at a time.
 func (s *Server) limited(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		select {
@@ -56,9 +56,9 @@ func localAddr(r *http.Request) net.Addr {
 	return addr
 }
 
-// notFromPages refuses what a page in a browser sends. On this host it can get to a loopback
-// address under a name of its own that resolves to 127.0.0.1, and would read the answer; and it
-// can have the browser ask here from anywhere.
+// notFromPages refuses requests of pages in a browser. A page can reach a loopback address of
+// this host under a name of its own that resolves to 127.0.0.1, and read the answer; and it can
+// have the browser send requests from anywhere.
 func notFromPages(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -79,7 +79,7 @@ func onLoopback(addr net.Addr) bool {
 }
 
 // isOfAPage reports whether a browser sends a request for a page of another site, or for a
-// script. What a person types, and every other program, comes without these headers.
+// script. Requests that a person types, and those of other programs, lack these headers.
 func isOfAPage(r *http.Request) bool {
 	switch r.Header.Get("Sec-Fetch-Site") {
 	case "", "none", "same-origin":
@@ -88,7 +88,7 @@ func isOfAPage(r *http.Request) bool {
 	return true
 }
 
-// isLocalName reports whether the host of a URL is this host by its nature.
+// isLocalName reports whether the host of a URL is localhost or a loopback address.
 func isLocalName(host string) bool {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h

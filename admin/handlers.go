@@ -15,8 +15,8 @@ import (
 // maxProfileSeconds bounds how long one profile may be taken.
 const maxProfileSeconds = 300
 
-// document serves a debug document. What can not be completed is cut off, so that
-// nobody takes a part for the whole.
+// document serves a debug document. It cuts the connection after an error, so that nobody takes
+// a part for the whole.
 func (s *Server) document(doc document) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", jsonType)
@@ -30,12 +30,12 @@ func (s *Server) document(doc document) http.HandlerFunc {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		case started.n == 0 && r.Context().Err() == nil:
-			s.log.Error("debug document", "document", doc.name, "err", err)
+			s.log.Error("debug document failed", "document", doc.name, "err", err)
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
 		}
 		if err != nil {
-			s.log.Debug("debug document was cut off", "document", doc.name, "err", err)
+			s.log.Debug("debug document cut off", "document", doc.name, "err", err)
 			panic(http.ErrAbortHandler) // net/http closes the connection and says nothing
 		}
 	}

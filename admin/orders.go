@@ -10,7 +10,7 @@ import (
 	"meshrelay/upstreams"
 )
 
-// parameters are those of each order to an upstream. Every order also takes reason and dryRun.
+// parameters are the parameters of each order. Every order also takes reason and dryRun.
 var parameters = map[string][]string{
 	"freeze":   {"for"},
 	"unfreeze": {"force"},
@@ -18,8 +18,8 @@ var parameters = map[string][]string{
 	"rollback": {"to"},
 }
 
-// orderOf parses the query of an order. What it does not know is an error: a misspelt dryRun
-// must not be carried out.
+// orderOf parses the query of an order. An unknown parameter is an error: an order with a
+// misspelt dryRun must not be carried out.
 func orderOf(verb string, query url.Values) (o upstreams.Order, err error) {
 	for _, name := range slices.Sorted(maps.Keys(query)) {
 		if name != "reason" && name != "dryRun" && !slices.Contains(parameters[verb], name) {

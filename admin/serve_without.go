@@ -1,62 +1,42 @@
 package admin
 
 import (
-	"context"
 	"net/http"
-	"net/url"
 	"time"
 
 	"meshrelay/upstreams"
 )
 
-// addServeWithout adds what lets clients go on without an upstream. It is for connections over
-// the socket.
-func (s *Server) addServeWithout(mux *http.ServeMux) {
+// serveWithout ends the wait of clients for an upstream.
+func (s *Server) serveWithout(w http.ResponseWriter, r *http.Request) {
 	const action = "serve-without"
-	mux.Handle("POST /upstreams/{upstream}/"+action, s.socketOnly(func(w http.ResponseWriter, r *http.Request) {
-		name := r.PathValue("upstream")
-		switch {
-		case s.deps.ServeWithout == nil:
-			http.Error(w, "this relay's upstreams can not be controlled", http.StatusConflict)
-			return
-		case s.upstream(name) == nil:
-			http.Error(w, s.unknown(name), http.StatusNotFound)
-			return
+	name := r.PathValue("upstream")
+	if !s.controllable(w, name) {
+		return
+	}
+	err := s.write(r, action, func() error { return s.deps.Controls.ServeWithout(r.Context(), name) }, "upstream", name)
+	if err != nil {
+		s.refuse(w, r, err)
+		return
+	}
+	waiting := Waiting{KeepsState: s.deps.Backup != nil}
+	for _, u := range s.deps.Debug.views.Upstreams() {
+		if u.FirstSync != nil && u.FirstSync.Awaited {
+			waiting.For = append(waiting.For, u.Name)
 		}
-		err := s.write(r, action, func() error { return s.deps.ServeWithout(r.Context(), name) }, "upstream", name)
-		if err != nil {
-			s.refuse(w, r, err)
-			return
-		}
-		s.answer(w, Waiting{KeepsState: s.deps.Backup != nil, For: s.awaited()})
-	}))
+	}
+	s.answer(w, waiting)
 }
 
-// Waiting is who clients that are held wait for.
+// Waiting tells for which upstreams clients wait.
 type Waiting struct {
-	// For are the names of upstreams that have to sync first.
+	// For are the names of upstreams that must sync first.
 	For []string `json:"for,omitempty"`
-	// KeepsState: the relay keeps state, so that a restart does not forget what was ordered.
+	// KeepsState tells that a restart does not undo the order.
 	KeepsState bool `json:"keepsState"`
 }
 
-func (s *Server) awaited() (names []string) {
-	for _, u := range s.deps.Debug.views.Upstreams() {
-		if u.FirstSync != nil && u.FirstSync.Awaited {
-			names = append(names, u.Name)
-		}
-	}
-	return names
-}
-
-// ServeWithout has clients wait for an upstream no longer, and returns who they wait for then.
-// It needs the socket.
-func (c Client) ServeWithout(ctx context.Context, upstream string) (w Waiting, err error) {
-	err = c.json(ctx, http.MethodPost, "/upstreams/"+url.PathEscape(upstream)+"/serve-without", &w)
-	return w, err
-}
-
-// firstSync tells how clients fare with a source that is not known, or nothing.
+// firstSync tells whether clients wait for an upstream, nothing for one that is known.
 func firstSync(s upstreams.Status, released bool) string {
 	f := s.FirstSync
 	switch {

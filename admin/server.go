@@ -23,10 +23,10 @@ const (
 	readHeaderTimeout = 5 * time.Second
 	readTimeout       = 10 * time.Second
 	idleTimeout       = 2 * time.Minute
-	// writeTimeout is how long a client may leave a part of an answer unread.
+	// writeTimeout is how long a client may take to read a part of an answer.
 	writeTimeout    = 30 * time.Second
 	shutdownTimeout = 5 * time.Second
-	// socketRetry is how often it is tried again to open the Unix socket.
+	// socketRetry is how often the Server tries again to open the Unix socket.
 	socketRetry    = 5 * time.Second
 	maxHeaderBytes = 16 << 10
 	maxBodyBytes   = 4 << 10
@@ -42,23 +42,23 @@ const (
 	jsonType = "application/json"
 )
 
-// Config is what a Server is told to be.
+// Config configures a Server.
 type Config struct {
 	// Address is host:port. Port 0 means any.
 	Address string
 	// DebugOffLoopback opens the debug endpoints, which show everything, to connections
 	// that are not within this host. Profiles stay closed to those.
 	DebugOffLoopback bool
-	// Socket is the absolute path of the Unix socket, which serves what the address does,
-	// and besides what changes something. Empty: none.
+	// Socket is the absolute path of the Unix socket. It serves what Address does, and changes.
+	// Empty: none.
 	Socket string
-	// OwnSocketDir says that the directory of the Socket is the relay's alone: if others can
-	// write to it, and it belongs to the relay's user, that is taken from them. Otherwise the
-	// Socket is not opened in such a directory.
+	// OwnSocketDir tells that only the relay uses the directory of the Socket: then the Server
+	// takes the permission to write there from others. Otherwise it does not open the Socket in a
+	// directory that others can write to.
 	OwnSocketDir bool
 }
 
-// Deps are what a Server works with.
+// Deps are the parts that a Server shows and controls.
 type Deps struct {
 	// Gatherer has the metrics.
 	Gatherer prometheus.Gatherer
@@ -72,21 +72,17 @@ type Deps struct {
 
 	// The others may be nil, and may be called from any goroutine.
 
-	// Controls are what can be done to upstreams.
+	// Controls carries out orders about upstreams.
 	Controls Controls
-	// ServeWithout has clients that are held wait for an upstream no longer. Its errors are as
-	// those of Controls.
-	ServeWithout func(ctx context.Context, upstream string) error
-	// Reload has the config file read and taken over.
+	// Reload loads the config file again.
 	Reload func(ctx context.Context) error
-	// ReloadStatus is what became of the config file.
+	// ReloadStatus returns the state of the config file.
 	ReloadStatus func() ReloadStatus
-	// Backup writes a copy of the state; nil when none is kept.
+	// Backup writes a copy of the state; nil when no state is kept.
 	Backup func(w io.Writer) error
-	// Notes says what else is amiss, a line each, without making the relay unready.
+	// Notes returns other problems, a line each, which do not make the relay unready.
 	Notes func() []string
-	// Remarks tells what operators may want to look at although it is as it should be, a line
-	// each.
+	// Remarks returns hints about a relay that works as it is told, a line each.
 	Remarks func() []string
 }
 
@@ -96,7 +92,7 @@ type Server struct {
 	deps    Deps
 	log     *slog.Logger
 	busy    chan struct{} // the slots of Debug
-	writing chan struct{} // one slot: what changes something waits for its turn
+	writing chan struct{} // one slot: one change at a time
 	backups chan struct{} // one slot
 	socket  atomic.Pointer[socketState]
 	handler http.Handler
@@ -122,8 +118,8 @@ func New(cfg Config, deps Deps) (*Server, error) {
 }
 
 // Run listens on the configured address and socket and serves until ctx ends; then it gives
-// requests a few seconds to finish. Without the socket it does what it can, and tries to open
-// it now and then.
+// requests a few seconds to finish. While the socket can not be opened it serves the address, and
+// tries again.
 func (s *Server) Run(ctx context.Context) error {
 	lis, err := net.Listen("tcp", s.cfg.Address)
 	if err != nil {
@@ -188,7 +184,7 @@ func (s *Server) serve(ctx context.Context, lis net.Listener) error {
 	return g.Wait()
 }
 
-// Version is which build a relay is, and where its operators reach it.
+// Version is the build of a relay, and its socket.
 type Version struct {
 	buildinfo.Info
 	// AdminSocket is the path of the Unix socket, on the relay's own host; empty when it is
@@ -212,7 +208,6 @@ func (s *Server) routes() http.Handler {
 	}
 	mux.Handle("GET /debug/loglevel", s.debugOnly(s.logLevel))
 	s.addControls(mux)
-	s.addServeWithout(mux)
 	s.addProfiles(mux)
 	mux.Handle("GET /version", s.debugOnly(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", jsonType)
@@ -224,7 +219,7 @@ func (s *Server) routes() http.Handler {
 	return common(mux)
 }
 
-// common is around all handlers.
+// common wraps all handlers.
 func common(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()

@@ -16,7 +16,7 @@ import (
 	"meshrelay/internal/owner"
 )
 
-// socketPatience is how long another process has to show that it serves a socket.
+// socketPatience is how long another process may take to accept a connection to a socket.
 const socketPatience = time.Second
 
 // peer is who is at the other end of a Unix socket.
@@ -32,7 +32,7 @@ func (p peer) String() string { return fmt.Sprintf("uid=%d pid=%d", p.UID, p.PID
 
 type peerKey struct{}
 
-// withPeer notes who is at the other end of a connection that came over the socket.
+// withPeer notes the peer of a connection over the socket.
 func withPeer(ctx context.Context, c net.Conn) context.Context {
 	if p, ok := c.RemoteAddr().(peer); ok {
 		return context.WithValue(ctx, peerKey{}, p)
@@ -50,8 +50,8 @@ func peerOf(ctx context.Context) peer {
 	return p
 }
 
-// socketOnly lets through connections over the socket: who may open that, the file system
-// decides.
+// socketOnly lets through connections over the socket. The file system decides who may open
+// that.
 func (s *Server) socketOnly(next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if overSocket(r.Context()) {
@@ -68,7 +68,7 @@ func (s *Server) socketOnly(next http.HandlerFunc) http.Handler {
 	})
 }
 
-// socketState is the socket of a Server: its path while it is open, or what is wrong.
+// socketState is the path of an open socket, or why it is not open.
 type socketState struct{ path, problem string }
 
 func (s *Server) socketPath() string {
@@ -85,24 +85,24 @@ func (s *Server) socketProblem() string {
 	return "it is not open yet"
 }
 
-// openSocket opens the configured socket. If it can not, the relay goes on without, and says
-// so wherever somebody may look.
+// openSocket opens the configured socket. If that fails the relay runs without, and reports it
+// in the log and in /ready.
 func (s *Server) openSocket() net.Listener {
 	if s.cfg.Socket == "" {
 		s.socket.Store(&socketState{problem: "none is configured"})
 		return nil
 	}
-	if dir := filepath.Dir(s.cfg.Socket); s.cfg.OwnSocketDir && tighten(dir) {
-		s.log.Info("others could write to the directory of the admin socket, and can not any more", "dir", dir)
+	if dir := filepath.Dir(s.cfg.Socket); s.cfg.OwnSocketDir && closeToOthers(dir) {
+		s.log.Info("write permission of others removed", "dir", dir)
 	}
 	lis, err := listenUnix(s.cfg.Socket)
 	if err != nil {
 		known := s.socketProblem() == err.Error()
 		s.socket.Store(&socketState{problem: err.Error()})
 		if known {
-			return nil // it has been said
+			return nil // it was logged
 		}
-		s.log.Warn("the admin socket can not be opened: upstreams can not be frozen, released or rolled back by command, nor the log level be set", "socket", s.cfg.Socket, "err", err)
+		s.log.Warn("admin socket not open, operators can change nothing", "socket", s.cfg.Socket, "err", err)
 		return nil
 	}
 	s.socket.Store(&socketState{path: s.cfg.Socket})
@@ -110,8 +110,8 @@ func (s *Server) openSocket() net.Listener {
 	return lis
 }
 
-// awaitSocket opens the configured socket as soon as that can be done: another process may
-// serve it, one that is about to end. It returns nil when ctx ends before.
+// awaitSocket tries to open the configured socket until it can: another process may serve it
+// and end soon. It returns nil when ctx ends before.
 func (s *Server) awaitSocket(ctx context.Context) net.Listener {
 	retry := time.NewTicker(s.socketRetry)
 	defer retry.Stop()
@@ -127,11 +127,10 @@ func (s *Server) awaitSocket(ctx context.Context) net.Listener {
 	}
 }
 
-// tighten takes from others the right to write to a directory that is ours, and reports
-// whether they had it: what mounts a volume may give them that (fsGroup in Kubernetes). A
-// directory that is there to be shared, such as /tmp, stays so, and what can not be changed:
-// that is left to private.
-func tighten(dir string) bool {
+// closeToOthers takes from others the permission to write to a directory of this user, and
+// reports whether they had it: a mounted volume may give it (fsGroup in Kubernetes). It leaves
+// directories alone that are shared, such as /tmp. private refuses what is still open.
+func closeToOthers(dir string) bool {
 	info, err := os.Lstat(dir) // a link may be another's
 	if err != nil || !info.IsDir() || info.Mode()&fs.ModeSticky != 0 || info.Mode().Perm()&0o022 == 0 {
 		return false
@@ -140,8 +139,8 @@ func tighten(dir string) bool {
 	return known && uid == os.Geteuid() && os.Chmod(dir, info.Mode()&^0o022) == nil
 }
 
-// listenUnix listens on a Unix socket that only its owner can open. It takes the place of one
-// that nobody serves any more. Closing the listener removes the socket.
+// listenUnix listens on a Unix socket that only its owner can open. It replaces a socket that no
+// process serves. Closing the listener removes the socket.
 func listenUnix(path string) (net.Listener, error) {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -158,7 +157,7 @@ func listenUnix(path string) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("admin socket: %w", err)
 	}
-	// Where it can not be made so.
+	// For systems where closedToOthers does nothing.
 	if err := os.Chmod(path, 0o600); err != nil {
 		lis.Close()
 		return nil, fmt.Errorf("admin socket: %w", err)
@@ -166,8 +165,8 @@ func listenUnix(path string) (net.Listener, error) {
 	return peerListener{lis.(*net.UnixListener)}, nil
 }
 
-// private returns an error unless a directory belongs to us, only we can write to it, and not
-// everybody can put another in its place.
+// private returns an error unless a directory belongs to this user, only this user can write to
+// it, and others can not replace it.
 func private(dir string) error {
 	info, err := os.Stat(dir)
 	if err != nil {
@@ -193,14 +192,14 @@ func removeStale(path string) error {
 	case err != nil:
 		return err
 	case info.Mode().Type() != fs.ModeSocket:
-		return fmt.Errorf("%s: there is a file of that name that is not a socket: remove it, or set admin.socket to another path", path)
+		return fmt.Errorf("%s is a file and not a socket: remove it, or set admin.socket to another path", path)
 	}
 	conn, err := net.DialTimeout("unix", path, socketPatience)
 	if err == nil {
 		conn.Close()
 		return fmt.Errorf("%s: another process serves it: end that, or set admin.socket to another path", path)
 	}
-	// A full backlog (EAGAIN) is somebody's, too.
+	// With a full backlog (EAGAIN) another process serves it, too.
 	if !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -230,8 +229,8 @@ type peerConn struct {
 // RemoteAddr implements net.Conn.
 func (c *peerConn) RemoteAddr() net.Addr { return c.peer }
 
-// checkServer returns an error unless a socket, whose path somebody else has named, and the
-// process that serves it belong to the user of this process or to root.
+// checkServer returns an error unless a socket and the process that serves it belong to the user
+// of this process or to root.
 func checkServer(path string, conn net.Conn) error {
 	info, err := os.Lstat(path)
 	if err != nil {
@@ -247,7 +246,7 @@ func checkServer(path string, conn net.Conn) error {
 	return nil
 }
 
-// credentialsOf returns who is at the other end of a connection over a Unix socket.
+// credentialsOf returns the peer of a connection over a Unix socket.
 func credentialsOf(conn net.Conn) peer {
 	if c, ok := conn.(*net.UnixConn); ok {
 		return credentials(c)

@@ -62,7 +62,7 @@ func TestTheSocketIsOpenedWhenItCanBe(t *testing.T) {
 	if err := stop(); err != nil {
 		t.Error(err)
 	}
-	if n := strings.Count(f.logged.String(), "can not be opened"); n != 1 {
+	if n := strings.Count(f.logged.String(), "admin socket not open"); n != 1 {
 		t.Errorf("said %d times that it can not be opened:\n%s", n, f.logged)
 	}
 	if _, err := os.Lstat(path); err == nil {
@@ -158,7 +158,7 @@ func TestWhatOthersCanWriteToIsTightenedWhereItIsTheRelays(t *testing.T) {
 			if info, err := os.Stat(dir); err != nil || info.Mode() != os.ModeDir|tc.then {
 				t.Errorf("the directory is %v, %v", info.Mode(), err)
 			}
-			if told := strings.Contains(f.logged.String(), "and can not any more"); told != (tc.mode != tc.then) {
+			if told := strings.Contains(f.logged.String(), "write permission of others removed"); told != (tc.mode != tc.then) {
 				t.Errorf("told is %v:\n%s", told, f.logged)
 			}
 		})
@@ -174,7 +174,7 @@ func TestADirectoryThatIsThereToBeSharedIsLeftAsItIs(t *testing.T) {
 	if err := os.Chmod(dir, 0o777|fs.ModeSticky); err != nil {
 		t.Fatal(err)
 	}
-	if info, err := os.Stat(dir); tighten(dir) || err != nil || info.Mode().Perm() != 0o777 {
+	if info, err := os.Stat(dir); closeToOthers(dir) || err != nil || info.Mode().Perm() != 0o777 {
 		t.Errorf("it is %v now, %v", info.Mode(), err)
 	}
 }
@@ -193,7 +193,7 @@ func TestWhatBelongsToSomebodyElseIsNotTightened(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if tighten(dir) {
+	if closeToOthers(dir) {
 		t.Error("it was")
 	}
 }

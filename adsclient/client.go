@@ -27,8 +27,7 @@ const (
 	Delta Protocol = "delta"
 )
 
-// Config is what a Client is told to do. Its functions may be called from several goroutines
-// at once.
+// Config configures a Client. Its functions may be called from several goroutines at once.
 type Config struct {
 	// Addresses are host:port, the preferred first. See the comment of the package for the
 	// order in which they are tried.
@@ -36,32 +35,29 @@ type Config struct {
 	Protocol  Protocol
 	// Node is called for each stream.
 	Node func() *corev3.Node
-	// TypeURLs returns the types to subscribe to, in the order of the requests. relay
-	// says that the server is another relay, which serves every kind under every
-	// version. It is called for each stream, and must not return nothing.
+	// TypeURLs returns the types to subscribe to, at least one, in the order of the requests. It
+	// is called for each stream. relay: the server is another relay, which serves every kind
+	// under every version.
 	TypeURLs func(relay bool) []string
-	// Names returns the names to ask for of a type, none when nothing is wanted of it: no
-	// stream is opened before there is a name. It is called for each stream and after each
-	// Resubscribe, from another goroutine than the Handler's methods. What is asked for by
-	// name is answered in parts, so its responses are never Complete. It needs the protocol
-	// SotW: an istiod's delta loses deletions of what is asked for by name (PROTOCOL C14).
-	// Nil: everything is asked for.
+	// Names returns the names to ask for of a type, possibly none: no stream opens before there
+	// is a name. It is called for each stream and after each Resubscribe, from another goroutine
+	// than the Handler's methods. Servers answer names in parts, so no response is Complete. It
+	// needs the protocol SotW: an istiod's delta loses deletions of names (PROTOCOL C14).
+	// Nil: the client asks for everything.
 	Names func(typeURL string) []string
-	// Name is what this client is called in the paths of what is relayed. A relay of that name
-	// is not used: see SameNameError. Empty: none.
+	// Name is the name of this relay in provenance paths. A relay of the same name is not used:
+	// see SameNameError. Empty: none.
 	Name string
-	// Met is called with what the server tells of itself, for each stream on which it tells
-	// that in time, before anything of it is handled. It may be called from another goroutine
-	// than the Handler's methods, and at the same time as they. It may be nil.
+	// Met is called with the server's headers, for each stream on which they come in time,
+	// before any of its responses is handled. It may be called from another goroutine than the
+	// Handler's methods, and at the same time as they. It may be nil.
 	Met func(Peer)
-	// DialOptions carry at least transport credentials, and no dialer: SyncTimeout counts
-	// the bytes of the Client's own.
+	// DialOptions carry at least transport credentials.
 	DialOptions []grpc.DialOption
-	// SyncTimeout is how long a stream may make no progress while a type waits for its
-	// first answer on it. Progress is what a connection moves, in both directions, beyond
-	// the noise of one that is idle: a response that takes its time on a slow link is
-	// waited for. It does not apply with Names, which are answered in parts. Default: 30 s;
-	// negative: for ever.
+	// SyncTimeout is how long nothing may come while a type waits for its first answer on a
+	// stream. A part of a response counts, so that a slow link is waited for: gRPC receives
+	// parts (DATA frames) of up to 16 KiB. It does not apply with Names, which are answered in
+	// parts. Default: 30 s; negative: for ever.
 	SyncTimeout time.Duration
 	// FailbackAfter is how long a preferred address must have worked again before the
 	// stream moves back to it. Default: 1 min; negative: it stays where it is until it
@@ -76,29 +72,28 @@ type Config struct {
 	// everything again (PROTOCOL C4). Zero: never.
 	ResyncInterval time.Duration
 	// MinBackoff and MaxBackoff bound the pause after a round of attempts, give or take
-	// half of it: it grows from the one to the other, and begins anew when a stream that
-	// worked has ended in the course of things or was moved. Defaults: 250 ms and 30 s, so
-	// that an address is tried again after 45 s at the latest, besides what the attempts
-	// take.
+	// half of it. The pause grows from the one to the other, and begins anew when a stream that
+	// synced and stayed has ended or was moved. Defaults: 250 ms and 30 s: an address is tried
+	// again after 45 s at the latest, and the time that the attempts take.
 	MinBackoff, MaxBackoff time.Duration
 	// DeniedBackoff is the least pause after the server refused our identity. Default:
 	// 10 s.
 	DeniedBackoff time.Duration
 	Logger        *slog.Logger
 
-	// For tests: how connections are made and within what time, when they are pinged, and
-	// below what age the end of a stream is one too soon.
-	dialer         *dialer
+	// For tests: within what time connections are made, when they are pinged, and below what
+	// age the end of a stream is a failure. onSync is called when every type was answered.
 	keepalive      keepalive.ClientParameters
 	connectTimeout time.Duration
 	soon           time.Duration
+	onSync         func(address string)
 }
 
 // DefaultMaxResponseBytes is Config.MaxResponseBytes unless it is set: some ten times what
 // 10,000 large resources take.
 const DefaultMaxResponseBytes = 256 << 20
 
-// endsSoon is below what age the end of a stream counts as one too soon.
+// endsSoon is how long after its sync the end of a stream is a failure.
 const endsSoon = 3 * time.Second
 
 // Phase is where a Client is in the life of a stream.
@@ -118,22 +113,22 @@ const (
 	Denied Phase = "denied"
 )
 
-// State is what a Handler is told of the connection.
+// State is the state of the connection, for a Handler.
 type State struct {
 	Phase    Phase
 	Address  string
 	Protocol Protocol // once it is known
-	// Relay tells that the server is another relay. On a SotW stream that is known from the
-	// phase Connected on.
+	// Relay: the server is another relay. On a SotW stream that is known from the phase
+	// Connected on.
 	Relay bool
 	// Err is why, with what to do about it, in the phases Disconnected and Denied.
 	Err error
-	// Answered says, in the phases Disconnected and Denied, that the stream had brought
-	// responses. Its end is then routine until reconnecting fails: servers limit the age
-	// of connections on purpose (PROTOCOL C18).
+	// Answered: in the phases Disconnected and Denied, the stream had brought responses. Its
+	// end is then routine until reconnecting fails: servers limit the age of connections
+	// on purpose (PROTOCOL C18).
 	Answered bool
-	// Switched says, in the phase Connected, that the last stream that was answered was to
-	// another address, From. What was received from there is resumed, not replaced.
+	// Switched: in the phase Connected, the responses before came from another address, From.
+	// The stream resumes from them, and does not replace them.
 	Switched bool
 	From     string
 }
@@ -142,14 +137,13 @@ type State struct {
 // time.
 type Handler interface {
 	// HandleResponse is called for each response before it is acknowledged. An error
-	// makes it a NACK that carries the error's text; what the handler could use of the
-	// response it has used all the same (PROTOCOL C7). It must not keep any of the
-	// response's bytes.
+	// makes it a NACK with the error's text; the handler has used the good part of the
+	// response all the same (PROTOCOL C7). It must not keep any of the response's bytes.
 	HandleResponse(*Response) error
-	// ResumeVersions returns what is held of a type, by name, with the version that the
-	// server gave: the initial_resource_versions of a new delta stream.
+	// ResumeVersions returns the versions of the held resources of a type, by name: the
+	// initial_resource_versions of a new delta stream.
 	ResumeVersions(typeURL string) map[string]string
-	// HandleState is told of every change of the connection.
+	// HandleState is called for every change of the connection.
 	HandleState(State)
 }
 
@@ -158,23 +152,20 @@ type Client struct {
 	cfg     Config
 	handler Handler
 	log     *slog.Logger
-	board   *board
-	// sotwOnly are the addresses that turned out not to be relays, until a stream to
-	// one fails before it brings anything.
+	health  *addressHealth
+	// sotwOnly has the addresses that are no relays, until a stream to one fails before it
+	// brings anything.
 	sotwOnly map[string]bool
-	// forgetful are the addresses that turned down a stream whose requests said what is
-	// held. They are asked for everything, until a stream to one fails before it brings
-	// anything.
-	forgetful map[string]bool
-	// renamed has an element when Names has other names to give.
-	renamed chan struct{}
-	// leftOut is, by type, why not all names are asked for. Run and the writer of the
+	// noResume has the addresses that refused versions to resume from, until a stream to one
+	// fails before it brings anything.
+	noResume map[string]bool
+	// namesChanged has an element when Names returns other names.
+	namesChanged chan struct{}
+	// leftOut has, by type, why not all names are asked for. Run and the writer of the
 	// present stream use it in turn.
 	leftOut map[string]string
-	// repeat has an element when the present stream is to ask for everything again.
+	// repeat has an element when the present stream has to ask for everything again.
 	repeat chan struct{}
-	// back gives the number of a preferred address to move to. Nothing waits in it.
-	back chan int
 }
 
 // New returns a Client that is not connected.
@@ -210,42 +201,30 @@ func New(cfg Config, h Handler) (*Client, error) {
 	if cfg.keepalive.Time == 0 {
 		cfg.keepalive = keepaliveParams()
 	}
-	if cfg.dialer == nil {
-		cfg.dialer = newDialer(cfg.keepalive.Timeout)
-	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	return &Client{
-		cfg: cfg, handler: h, log: cfg.Logger, sotwOnly: map[string]bool{}, forgetful: map[string]bool{},
-		renamed: make(chan struct{}, 1), repeat: make(chan struct{}, 1), leftOut: map[string]string{}, board: newBoard(cfg.Addresses, cfg.FailbackAfter), back: make(chan int),
+		cfg: cfg, handler: h, log: cfg.Logger, sotwOnly: map[string]bool{}, noResume: map[string]bool{},
+		namesChanged: make(chan struct{}, 1), repeat: make(chan struct{}, 1), leftOut: map[string]string{}, health: newAddressHealth(cfg.Addresses),
 	}, nil
 }
 
 // Run connects and reconnects until ctx ends, and then returns nil. It is called
 // once.
 func (c *Client) Run(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	failback := make(chan struct{})
-	go func() {
-		defer close(failback)
-		c.failBack(ctx)
-	}()
-	defer func() { <-failback }()
-	defer cancel()
 	pause := &backoff.ExponentialBackOff{
 		InitialInterval: c.cfg.MinBackoff, MaxInterval: c.cfg.MaxBackoff, RandomizationFactor: 0.5, Multiplier: 1.6,
 	}
 	pause.Reset()
-	way := newRoute(len(c.cfg.Addresses), c.board.unwell)
-	refused := false // by any address of the present round
+	way := route{addresses: len(c.cfg.Addresses)}
+	refused := false // by an address of the present round
 	for {
 		for !c.wanted() {
 			select {
 			case <-ctx.Done():
 				return nil
-			case <-c.renamed:
+			case <-c.namesChanged:
 			}
 		}
 		i := way.next()
@@ -257,48 +236,35 @@ func (c *Client) Run(ctx context.Context) error {
 		if denied(end.err) {
 			state.Phase, refused = Denied, true
 		}
-		soon := end.synced.IsZero() || time.Since(end.synced) < c.cfg.soon
-		var wait time.Duration
+		c.health.streamEnded(i, state.Err)
+		wait := rand.N(max(c.cfg.MinBackoff, 1)) // many clients may come from a server that went away
 		var moved *movedError
 		switch {
 		case errors.As(end.err, &moved):
-			way.move(moved.to, i)
+			way.begin(moved.to, i)
 			pause.Reset()
-			refused = false
-			c.board.left(i, end.err, true)
-			c.board.returnTo(moved.to)
-		case end.synced.IsZero():
-			// Only what has answered everything works: until something does, each further
-			// round waits longer (gRFC A57). Many clients can have come to the next address at
-			// the same moment.
-			c.board.left(i, state.Err, false)
-			if wait = rand.N(max(c.cfg.MinBackoff, 1)); way.over() {
-				wait = pause.NextBackOff()
+			wait, refused = 0, false
+		case !end.synced.IsZero() && time.Since(end.synced) >= c.cfg.soon:
+			way.begin(i)
+			pause.Reset()
+			wait, refused = pause.NextBackOff(), state.Phase == Denied
+		case way.over():
+			// Until a stream syncs and stays, each further round waits longer (gRFC A57).
+			if wait = pause.NextBackOff(); refused {
+				wait, refused = max(wait, jitter(c.cfg.DeniedBackoff)), false
 			}
-		default:
-			routine := way.ended(i, soon)
-			refused = state.Phase == Denied
-			c.board.left(i, state.Err, routine)
-			if routine {
-				pause.Reset()
-			}
-			wait = pause.NextBackOff()
 		}
 		c.handler.HandleState(state)
-		if refused && way.over() {
-			wait, refused = max(wait, jitter(c.cfg.DeniedBackoff)), false
-		}
 		if !sleep(ctx, wait) {
 			return nil
 		}
 	}
 }
 
-// Relist has the present stream ask for everything again, once for any number of calls
-// that it has not come to yet. It does not wait. The answers are marked (Response.Relist).
-// A stream that is opened later asks for everything anyway, so without an open stream the
-// call has no effect. It has none with Config.Names either. It may be called from any
-// goroutine.
+// Relist makes the present stream ask for everything again, soon, once for several calls. It
+// does not wait. The answers are marked (Response.Relist). A later stream asks for everything
+// anyway, so without a stream the call has no effect. It has none with Config.Names either. It
+// may be called from any goroutine.
 func (c *Client) Relist() {
 	select {
 	case c.repeat <- struct{}{}:

@@ -40,6 +40,7 @@ type recorder struct {
 	relist    []bool
 	states    []State
 	held      map[string]map[string]string
+	synced    string // the address whose stream has an answer for every type
 	reject    func(*Response) error
 }
 
@@ -84,6 +85,17 @@ func (h *recorder) HandleState(s State) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.states = append(h.states, s)
+	if s.Phase == Disconnected || s.Phase == Denied {
+		h.synced = ""
+	}
+	h.tell()
+}
+
+// syncedWith is Config.onSync.
+func (h *recorder) syncedWith(address string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.synced = address
 	h.tell()
 }
 
@@ -137,6 +149,9 @@ func newClient(t *testing.T, h Handler, change func(*Config), addresses ...strin
 		TypeURLs:    func(bool) []string { return []string{meshURL, seURL, vsURL} },
 		DialOptions: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())},
 		MinBackoff:  time.Millisecond, MaxBackoff: 20 * time.Millisecond, DeniedBackoff: 20 * time.Millisecond,
+	}
+	if h, ok := h.(*recorder); ok {
+		cfg.onSync = h.syncedWith
 	}
 	if change != nil {
 		change(&cfg)

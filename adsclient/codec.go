@@ -39,7 +39,7 @@ func (zipped) Type() string { return "gzip" }
 func (z zipped) Do(r io.Reader) ([]byte, error) {
 	b, err := io.ReadAll(io.LimitReader(r, int64(z.most)+1))
 	if err == nil && len(b) > z.most {
-		err = fmt.Errorf("more than %d bytes, compressed", z.most)
+		err = fmt.Errorf("it has more than %d bytes, which is a quarter of maxResponseBytes", z.most)
 	}
 	return b, err
 }
@@ -62,7 +62,7 @@ func (m *rawMessage) unzip(limit int, pool mem.BufferPool) error {
 	case err != nil:
 		err = status.Errorf(codes.DataLoss, "response does not decompress: %v", err)
 	case out.Len() > limit:
-		err = errTooLarge(limit, fmt.Sprintf("after decompression larger than max %d", limit))
+		err = errTooLarge(limit, "after decompression")
 	default:
 		m.buffers = out
 		return nil

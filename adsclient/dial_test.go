@@ -3,23 +3,23 @@ package adsclient
 import (
 	"bufio"
 	"context"
-	"io"
 	"net"
 	"net/http"
-	"net/url"
+	"net/http/httptest"
+	"os"
+	"os/exec"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 
 	"golang.org/x/net/dns/dnsmessage"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"meshrelay/internal/fakexds"
 )
-
-func noProxy(*http.Request) (*url.URL, error) { return nil, nil }
 
 // names is a DNS server.
 type names struct {
@@ -92,17 +92,17 @@ func (n *names) answer(query []byte) []byte {
 	return b
 }
 
+// resolving has the client connect as by default, but for where it looks names up.
 func resolving(r *net.Resolver, tried func(address string)) func(*Config) {
 	return func(c *Config) {
 		impatient(c)
-		d := newDialer(pingTimeout)
-		d.proxy, d.net.Resolver = noProxy, r
-		control := d.net.Control
-		d.net.Control = func(network, address string, conn syscall.RawConn) error {
+		d := net.Dialer{Resolver: r, Control: func(_, address string, _ syscall.RawConn) error {
 			tried(address)
-			return control(network, address, conn)
-		}
-		c.dialer = d
+			return nil
+		}}
+		c.DialOptions = append(c.DialOptions, grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+			return d.DialContext(ctx, "tcp", address)
+		}))
 	}
 }
 
@@ -158,74 +158,46 @@ func TestAChangedRecordIsFollowedAfterADisconnect(t *testing.T) {
 	}
 }
 
-// TestAProxyIsUsed goes through a CONNECT proxy, as gRPC's own dialer would.
+// throughProxy is the environment variable that makes this process the client of
+// TestAProxyIsUsed: the proxy of a process is read once.
+const throughProxy = "ADSCLIENT_TEST_THROUGH_PROXY"
+
+// TestAProxyIsUsed goes through a CONNECT proxy, which HTTPS_PROXY names.
 func TestAProxyIsUsed(t *testing.T) {
+	const server = "istiod.mesh.test:15010"
+	if os.Getenv(throughProxy) != "" {
+		h := newRecorder()
+		c := start(t, h, impatient, server)
+		awaitSync(t, h, c, server)
+		return
+	}
 	s := fakexds.Start(t, &fakexds.Server{})
 	w := newWire(t, s.Addr)
-	for _, tc := range []struct{ name, status, says string }{
-		{"open", "HTTP/1.1 200 OK\r\n\r\n", ""},
-		{"closed", "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n", "403 Forbidden"},
-		{"no proxy", "SSH-2.0\r\n\r\n", "CONNECT"},
-		{"a flood", "HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 4*maxProxyAnswer), "CONNECT"},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			lis, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
-			asked := make(chan *http.Request, 100)
-			var work sync.WaitGroup
-			work.Go(func() {
-				for {
-					conn, err := lis.Accept()
-					if err != nil {
-						return
-					}
-					work.Go(func() {
-						defer conn.Close()
-						r := bufio.NewReader(conn)
-						req, err := http.ReadRequest(r)
-						if err != nil {
-							return
-						}
-						select {
-						case asked <- req:
-						default:
-						}
-						if _, err := conn.Write([]byte(tc.status)); err == nil && tc.says == "" {
-							w.carry(&earlyReader{Conn: conn, r: r})
-						}
-					})
-				}
-			})
-			t.Cleanup(func() { lis.Close(); w.cut(); work.Wait() })
-			h := newRecorder()
-			c := start(t, h, func(c *Config) {
-				impatient(c)
-				c.dialer = newDialer(pingTimeout)
-				c.dialer.proxy = func(r *http.Request) (*url.URL, error) {
-					return &url.URL{Scheme: "http", Host: lis.Addr().String(), User: url.UserPassword("me", "secret")}, nil
-				}
-			}, "istiod.mesh.test:15010")
-			if tc.says == "" {
-				awaitSync(t, h, c, "istiod.mesh.test:15010")
-			} else {
-				h.await(t, "the reason", func() bool {
-					return h.has(func(s State) bool { return s.Err != nil && strings.Contains(s.Err.Error(), tc.says) })
-				})
-				h.mu.Lock()
-				for _, s := range h.states {
-					if s.Err != nil && (strings.Contains(s.Err.Error(), "secret") || len(s.Err.Error()) > 2*maxErrorText) {
-						t.Errorf("error %v", s.Err)
-					}
-				}
-				h.mu.Unlock()
-			}
-			req := <-asked
-			if user, password, _ := (&http.Request{Header: http.Header{"Authorization": req.Header["Proxy-Authorization"]}}).BasicAuth(); req.Method != http.MethodConnect || req.Host != "istiod.mesh.test:15010" || user != "me" || password != "secret" {
-				t.Errorf("asked %s %s as %s:%s", req.Method, req.Host, user, password)
-			}
-		})
+	asked := make(chan *http.Request, 1)
+	proxy := httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, req *http.Request) {
+		conn, rest, err := out.(http.Hijacker).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		select {
+		case asked <- req:
+		default:
+		}
+		if _, err := conn.Write([]byte("HTTP/1.1 200 OK\r\n\r\n")); err == nil {
+			w.carry(&earlyReader{Conn: conn, r: rest.Reader})
+		}
+	}))
+	t.Cleanup(func() { w.cut(); proxy.Close() })
+	client := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestAProxyIsUsed$")
+	client.Env = append(os.Environ(), throughProxy+"=yes", "NO_PROXY=", "HTTPS_PROXY="+strings.Replace(proxy.URL, "http://", "http://me:secret@", 1))
+	if out, err := client.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	req := <-asked
+	if user, password, _ := (&http.Request{Header: http.Header{"Authorization": req.Header["Proxy-Authorization"]}}).BasicAuth(); req.Method != http.MethodConnect || req.Host != server || user != "me" || password != "secret" {
+		t.Errorf("asked %s %s as %s:%s", req.Method, req.Host, user, password)
 	}
 }
 
@@ -236,33 +208,3 @@ type earlyReader struct {
 }
 
 func (c *earlyReader) Read(b []byte) (int, error) { return c.r.Read(b) }
-
-func TestWhatComesWithTheProxysAnswerIsNotLost(t *testing.T) {
-	ours, theirs := net.Pipe()
-	var work sync.WaitGroup
-	work.Go(func() {
-		defer theirs.Close()
-		if _, err := http.ReadRequest(bufio.NewReader(theirs)); err == nil {
-			theirs.Write([]byte("HTTP/1.1 200 OK\r\n\r\nearly, ")) //nolint:errcheck // the reader misses it
-			theirs.Write([]byte("late"))                           //nolint:errcheck // likewise
-		}
-	})
-	conn, err := openTunnel(ours, &url.URL{Scheme: "http", Host: "proxy"}, "istiod:15012")
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := io.ReadAll(conn)
-	if string(got) != "early, late" || err != nil {
-		t.Errorf("%q, %v", got, err)
-	}
-	work.Wait()
-}
-
-func TestOtherProxiesAreRefusedInWords(t *testing.T) {
-	d := newDialer(pingTimeout)
-	d.proxy = func(*http.Request) (*url.URL, error) { return url.Parse("socks5://me:secret@127.0.0.1:1080") }
-	_, err := d.dial(t.Context(), "istiod:15012")
-	if err == nil || !strings.Contains(err.Error(), "want http://host:port") || strings.Contains(err.Error(), "secret") {
-		t.Errorf("error %v", err)
-	}
-}

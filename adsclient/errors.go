@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// maxErrorText bounds, in bytes, what is kept and logged of a server's words.
+// maxErrorText bounds, in bytes, a server's words in errors and logs.
 const maxErrorText = 1 << 10
 
 var (
@@ -36,7 +36,7 @@ func (e *movedError) Error() string {
 	return fmt.Sprintf("left for %s, which is preferred and works again", e.address)
 }
 
-// explain adds what to do about an error, where that is known, and bounds what it says.
+// explain adds what to do about an error, where that is known, and bounds its text.
 func explain(err error) error {
 	if err == nil {
 		return nil
@@ -48,7 +48,7 @@ func explain(err error) error {
 		hint = "the server does not accept who we are: check tokenFile (audience istio-ca, not expired) or the client certificate, and that they are of a cluster that the server knows"
 	case codes.PermissionDenied:
 		if strings.Contains(err.Error(), "no view matches this client") {
-			return err // another relay's words, which say all
+			return err // another relay has written all that there is to know
 		}
 		hint = "the server accepts who we are and refuses what we ask: run under a service account of istiod's root namespace, with node.namespace set to it; istiod keeps the api generator to control-plane identities unless ENABLE_XDS_API_GENERATOR_AUTH=false"
 	default:
@@ -59,9 +59,9 @@ func explain(err error) error {
 	return fmt.Errorf("%w (%s)", err, hint)
 }
 
-// handshakeHint returns what to do about an error of TLS, or of its absence; empty when said
-// is none of those.
-func handshakeHint(said string) string {
+// handshakeHint returns what to do about an error of TLS, or of its absence; empty for other
+// errors.
+func handshakeHint(text string) string {
 	for _, h := range [][2]string{
 		{"first record does not look like a TLS handshake", "the server speaks plaintext there: give its port for TLS, or say plaintext: true"},
 		{"error reading server preface: EOF", "the server hangs up without a word, as one does that wants TLS: give its port for plaintext, or say tls"},
@@ -70,7 +70,7 @@ func handshakeHint(said string) string {
 		{"certificate is valid for", "tls.serverName is the name that the server's certificate must have"},
 		{"certificate has expired or is not yet valid", "renew the server's certificate, or look at the clocks"},
 	} {
-		if strings.Contains(said, h[0]) {
+		if strings.Contains(text, h[0]) {
 			return h[1]
 		}
 	}
@@ -82,12 +82,11 @@ func denied(err error) bool {
 	return code == codes.Unauthenticated || code == codes.PermissionDenied
 }
 
-// bounded returns err when its text is short and in printable characters; else what
-// stands for it. That has its code, and holds nothing else of it.
+// bounded returns err when its text is short and printable; else an error with a short and
+// printable text and the same code, which keeps nothing else of err.
 func bounded(err error) error {
-	text := err.Error()
-	if said := clean(text); said != text {
-		return &boundedError{text: said, code: status.Code(err)}
+	if text := clean(err.Error()); text != err.Error() {
+		return &boundedError{text: text, code: status.Code(err)}
 	}
 	return err
 }
@@ -99,11 +98,11 @@ type boundedError struct {
 
 func (e *boundedError) Error() string { return e.text }
 
-// GRPCStatus is what the package status looks for.
+// GRPCStatus makes status.Code work.
 func (e *boundedError) GRPCStatus() *status.Status { return status.New(e.code, e.text) }
 
-// clean returns text in printable characters, at most maxErrorText bytes and a mark of
-// what was cut.
+// clean returns text in printable characters, at most maxErrorText bytes and a mark where it is
+// cut.
 func clean(text string) string {
 	text = toValidUTF8(text)
 	cut := len(text) > maxErrorText
@@ -122,31 +121,26 @@ func clean(text string) string {
 	return text
 }
 
-// saysTooLarge reports whether a server turns down what it was sent for its size, in the words
-// of gRPC in its languages, or of a relay. What else is exhausted has nothing to do with that.
-func saysTooLarge(err error) bool {
-	said := strings.ToLower(status.Convert(err).Message())
+// refusesSize reports whether a server refuses a request for its size, in the words of gRPC in
+// its languages, or of a relay. Other things can be exhausted, too.
+func refusesSize(err error) bool {
+	text := strings.ToLower(status.Convert(err).Message())
 	for _, words := range []string{"larger than max", "exceeds maximum size", "maxrequestbytes"} {
-		if strings.Contains(said, words) {
+		if strings.Contains(text, words) {
 			return true
 		}
 	}
 	return false
 }
 
-// tooLarge returns what to say of a response over the limit, nil when err is something
-// else. A server has the same words for a request over its own limit, but for the number.
+// tooLarge returns an error with advice for a response over the limit, nil for other errors. A
+// server has the same words for a request over its own limit, but for the number.
 func tooLarge(err error, limit int) error {
 	if status.Code(err) != codes.ResourceExhausted {
 		return nil
 	}
-	said := status.Convert(err).Message()
-	for _, words := range []string{
-		fmt.Sprintf("vs. %d)", limit), fmt.Sprintf("after decompression larger than max %d", limit),
-	} {
-		if strings.HasPrefix(said, "grpc: ") && strings.HasSuffix(said, words) {
-			return errTooLarge(limit, said)
-		}
+	if text := status.Convert(err).Message(); strings.HasPrefix(text, "grpc: ") && strings.HasSuffix(text, fmt.Sprintf("vs. %d)", limit)) {
+		return errTooLarge(limit, text)
 	}
 	return nil
 }

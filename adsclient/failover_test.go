@@ -45,9 +45,9 @@ func awaitSync(t *testing.T, h *recorder, c *Client, address string) {
 	t.Helper()
 	deadline := time.After(20 * time.Second)
 	for {
-		c.board.mu.Lock()
-		ok, changed := c.board.up && c.board.entries[c.board.synced].Address == address, c.board.changed
-		c.board.mu.Unlock()
+		h.mu.Lock()
+		ok, changed := h.synced == address, h.changed
+		h.mu.Unlock()
 		if ok {
 			return
 		}
@@ -165,7 +165,7 @@ func TestABadAddressIsLeftForTheNext_C16(t *testing.T) {
 }
 
 // TestASlowLinkIsWaitedFor has responses that take several times the SyncTimeout, over a
-// link of a few KB/s.
+// slow link.
 func TestASlowLinkIsWaitedFor_C16(t *testing.T) {
 	t.Parallel()
 	for _, link := range []string{"plaintext", "TLS"} {
@@ -181,9 +181,9 @@ func TestASlowLinkIsWaitedFor_C16(t *testing.T) {
 			} else {
 				fakexds.Start(t, s)
 			}
-			s.Set(seURL, large("shop/a", 24<<10))
+			s.Set(seURL, large("shop/a", 192<<10))
 			w := newWire(t, s.Addr)
-			w.pace = rate.NewLimiter(12<<10, 1<<10)
+			w.pace = rate.NewLimiter(96<<10, 1<<10)
 			w.pace.ReserveN(time.Now(), 1<<10) // it starts empty
 			h := newRecorder()
 			c := start(t, h, func(c *Config) { change(c); c.connectTimeout = 10 * time.Second }, w.addr, "127.0.0.1:1")
@@ -344,7 +344,7 @@ func TestPausesGrowAreBoundedAndDiffer_A57(t *testing.T) {
 				dialled := make(chan string, 100)
 				newCfg := func(c *Config) {
 					c.Protocol, c.MinBackoff, c.MaxBackoff = SotW, 250*time.Millisecond, 30*time.Second
-					c.dialer = countingDialer(func(address string) { dialled <- address })
+					c.DialOptions = append(c.DialOptions, countingDialer(func(address string) { dialled <- address }))
 				}
 				runClient(t, newClient(t, newRecorder(), newCfg, addresses...))
 				for time.Since(began) < 2*time.Hour {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"runtime"
 	"sync"
+	"sync/atomic"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
@@ -65,7 +66,17 @@ type receiver struct {
 	held, freed int
 	large       bool // held has reached largeBytes
 	handling    bool // a response is complete, and its memory will be free soon
+	waiting     bool // for room
 	ended       bool // by the budget, or for good
+	// progress counts what has come: DATA frames, but for very short ones, and answers.
+	progress atomic.Int64
+}
+
+// busy reports whether the relay, not the server, is why nothing comes.
+func (r *receiver) busy() bool {
+	r.budget.mu.Lock()
+	defer r.budget.mu.Unlock()
+	return r.handling || r.waiting
 }
 
 func (b *budget) open(cancel context.CancelCauseFunc) *receiver {
@@ -85,9 +96,12 @@ func (r *receiver) Get(n int) *[]byte {
 	n = cap(*buf)
 	for !r.ended && b.held+n > b.limit {
 		if b.crowded(); !r.ended {
+			r.waiting = true
 			b.released.Wait()
 		}
 	}
+	r.waiting = false
+	r.progress.Add(1)
 	b.held += n
 	r.held += n
 	r.large = r.large || r.held >= largeBytes

@@ -1,7 +1,6 @@
 package adsclient
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -9,18 +8,17 @@ import (
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/protobuf/encoding/protowire"
-	"google.golang.org/protobuf/proto"
 )
 
-// maxNamesBytes is what the names of one request may take, encoded: a request says all of
-// them, and a node, and stays below maxRequestBytes.
+// maxNamesBytes bounds the names of a request, encoded. A request has all of them, and a node,
+// and stays below maxRequestBytes.
 const maxNamesBytes = maxRequestBytes - 64<<10
 
 // wildcard is the name that asks for everything (PROTOCOL S16).
 const wildcard = "*"
 
-// FitNames returns what a request can say of names: sorted, each once, and as many as it
-// has room for. The error says what was left out.
+// FitNames returns the names that a request can have: sorted, each once, and as many as there
+// is room for. The error tells how many it leaves out, and why.
 func FitNames(names []string) ([]string, error) {
 	unsound := func(name string) bool { return name == "" || name == wildcard || !utf8.ValidString(name) }
 	bad := 0
@@ -49,27 +47,27 @@ func FitNames(names []string) ([]string, error) {
 	return fit, errors.Join(errs...)
 }
 
-// Resubscribe says that Config.Names has other names to give. It does not wait: the
-// present stream asks for them when it comes to that, once for any number of calls.
+// Resubscribe tells the Client that Config.Names returns other names. It does not wait: the
+// present stream asks for them soon, once for any number of calls.
 func (c *Client) Resubscribe() {
 	select {
-	case c.renamed <- struct{}{}:
+	case c.namesChanged <- struct{}{}:
 	default:
 	}
 }
 
-// names returns what is to be asked for of a type.
+// names returns the names to ask for of a type. It logs once why names are left out.
 func (c *Client) names(typeURL string) []string {
 	names, err := FitNames(c.cfg.Names(typeURL))
-	said := ""
+	reason := ""
 	if err != nil {
-		said = err.Error()
+		reason = err.Error()
 	}
-	if said != c.leftOut[typeURL] {
-		if said != "" {
+	if reason != c.leftOut[typeURL] {
+		if reason != "" {
 			c.log.Warn("not all names can be asked for", "type", typeURL, "err", err)
 		}
-		c.leftOut[typeURL] = said
+		c.leftOut[typeURL] = reason
 	}
 	return names
 }
@@ -81,41 +79,18 @@ func (c *Client) wanted() bool {
 	})
 }
 
-// subscription is what a stream's server was last told of a type that is asked for by
-// name. It is the writer's.
+// subscription is the state of a type that is asked for by name. Only the writer uses it.
 type subscription struct {
-	names []string
-	// nonce and version are those of the last response that was acknowledged.
-	nonce, version string
+	names          []string // in the last request
+	nonce, version string   // of the last response that was acknowledged
 }
 
 // named reports whether the stream asks for names.
 func (s *stream) named() bool { return s.client.cfg.Names != nil }
 
-// writeNames does what write does, by name.
-func (s *stream) writeNames(ctx context.Context) {
-	resync, again, stop := s.resync()
-	defer stop()
-	err := s.subscribe(false)
-	for err == nil {
-		select {
-		case <-ctx.Done():
-			return
-		case m := <-s.out:
-			err = s.confirm(m)
-		case <-s.client.renamed:
-			err = s.subscribe(false)
-		case <-resync:
-			err = s.subscribe(true)
-			again()
-		}
-	}
-}
-
-// subscribe asks for the present names of each type where they are others than those
-// asked for, or again, for all of them. An empty list at first would ask for everything
-// there is, so it is not sent; later it says that nothing is wanted any more
-// (PROTOCOL S16).
+// subscribe asks for the present names of each type where they differ from those of the last
+// request, or again, for all of them. An empty list in the first request would ask for
+// everything, so it is not sent; in a later one it ends the subscription (PROTOCOL S16).
 func (s *stream) subscribe(again bool) error {
 	for _, typeURL := range s.types {
 		names := s.client.names(typeURL)
@@ -145,11 +120,11 @@ func (s *stream) subscribe(again bool) error {
 	return nil
 }
 
-// confirm sends an acknowledgement and those that wait behind it. Each carries all the
-// names, as it must: a request that crossed a response was ignored by the server, for its
-// nonce was old, and then this one tells of the new names. Therefore an ACK is left out
-// when a later one of its type waits: servers ignore what is not of their last response.
-func (s *stream) confirm(first proto.Message) error {
+// confirm sends an acknowledgement and those that wait behind it. Each has all names: the server
+// has ignored a request that crossed a response, since its nonce was old, and learns the new
+// names from this one. An ACK is not sent when a later one of its type waits: servers ignore
+// all but the ACK of their last response.
+func (s *stream) confirm(first any) error {
 	waiting := []*discoveryv3.DiscoveryRequest{first.(*discoveryv3.DiscoveryRequest)}
 	for n := len(s.out); n > 0; n-- {
 		waiting = append(waiting, (<-s.out).(*discoveryv3.DiscoveryRequest))
@@ -158,11 +133,11 @@ func (s *stream) confirm(first proto.Message) error {
 		outdated := func(later *discoveryv3.DiscoveryRequest) bool { return later.TypeUrl == req.TypeUrl }
 		sub := s.subscriptions[req.TypeUrl]
 		if sub == nil || req.ErrorDetail == nil && slices.ContainsFunc(waiting[i+1:], outdated) {
-			continue // or what was not asked for: an ACK without names would ask for everything
+			continue // nor for an unsolicited type: an ACK without names would ask for everything
 		}
 		sub.nonce, sub.version = req.ResponseNonce, req.VersionInfo
 		if len(sub.names) == 0 {
-			continue // nothing is wanted any more, and the server was told
+			continue // the server knows that the subscription has ended
 		}
 		req.ResourceNames = sub.names
 		if err := s.grpc.SendMsg(req); err != nil {

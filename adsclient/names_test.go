@@ -52,6 +52,9 @@ func startNamed(t *testing.T, h Handler, s *fakexds.Server, change func(*Config)
 		DialOptions: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())},
 		MinBackoff:  time.Millisecond, MaxBackoff: 20 * time.Millisecond,
 	}
+	if h, ok := h.(*recorder); ok {
+		cfg.onSync = h.syncedWith
+	}
 	if change != nil {
 		change(&cfg)
 	}
@@ -118,7 +121,7 @@ func TestNothingIsOpenedWithoutNames_S16(t *testing.T) {
 		w := &wanted{names: map[string][]string{}}
 		w.client = newClient(t, h, func(c *Config) {
 			c.Protocol, c.Names = SotW, w.get
-			c.dialer = countingDialer(func(string) { t.Error("a connection is opened") })
+			c.DialOptions = append(c.DialOptions, countingDialer(func(string) { t.Error("a connection is opened") }))
 		}, "127.0.0.1:1", "127.0.0.1:2")
 		runClient(t, w.client)
 		for _, names := range [][]string{nil, {"*"}, {""}} {

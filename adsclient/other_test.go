@@ -1,6 +1,7 @@
 package adsclient
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -33,6 +34,7 @@ func TestFieldsOtherThanResourcesAreBounded(t *testing.T) {
 		"nonce":                  {&discoveryv3.DiscoveryResponse{Nonce: large}, nil, false, true},
 		"an unknown field":       {&discoveryv3.DiscoveryResponse{}, unknown, false, true},
 		"many small fields":      {&discoveryv3.DiscoveryResponse{}, []byte(strings.Repeat(string(numbers), 1<<19)), false, true},
+		"a group":                {&discoveryv3.DiscoveryResponse{}, slices.Concat(protowire.AppendTag(nil, 97, protowire.StartGroupType), unknown, protowire.AppendTag(nil, 97, protowire.EndGroupType)), false, true},
 		"resources":              {&discoveryv3.DiscoveryResponse{Resources: []*anypb.Any{{Value: []byte(large)}}}, nil, false, false},
 		"removed names":          {&discoveryv3.DeltaDiscoveryResponse{RemovedResources: names}, nil, true, false},
 	} {

@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// relayHeader is the response header by which a relay tells that it is one, nameHeader the
-	// one that tells its name, and holdsHeader the one that tells that it holds its clients.
+	// A relay has the response header relayHeader. nameHeader has its name, and holdsHeader
+	// whether it holds its clients.
 	relayHeader = "x-meshrelay"
 	nameHeader  = "x-meshrelay-name"
 	holdsHeader = "x-meshrelay-holds"
@@ -18,7 +18,7 @@ const (
 	maxNameBytes = 253
 )
 
-// Peer is what a server tells of itself with the headers of a stream.
+// Peer is the description of a server in the headers of a stream.
 type Peer struct {
 	// Relay: the server is another relay.
 	Relay bool

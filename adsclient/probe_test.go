@@ -96,7 +96,7 @@ func TestAProbeThatEndsIsAFailure(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	open.await(t, 0)
-	c.cfg.FailbackAfter, c.board.failbackAfter = 1, 1
+	c.cfg.FailbackAfter = 1
 	if err := c.probe(t.Context(), 0); err != nil {
 		t.Error(err)
 	}

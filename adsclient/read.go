@@ -18,7 +18,6 @@ import (
 func (s *stream) read() (answered bool, err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			s.handling.Store(false)
 			s.client.log.Error("panic while handling a response", "address", s.address, "panic", r, "stack", string(debug.Stack()))
 			err = status.Error(codes.Internal, "internal error of this relay; its log has where")
 		}
@@ -36,13 +35,13 @@ func (s *stream) read() (answered bool, err error) {
 				}
 			}
 			answered = true
-			from := s.client.board.connected(s.number, s.client.log)
+			from := s.client.health.connected(s.number, s.client.log)
 			s.client.handler.HandleState(State{
-				Phase: Connected, Address: s.address, Protocol: s.protocol, Relay: s.relay || s.saysRelay(), Switched: from != "", From: from,
+				Phase: Connected, Address: s.address, Protocol: s.protocol, Relay: s.relay || s.headersOfRelay(), Switched: from != "", From: from,
 			})
 		}
 		if s.named() {
-			resp.Complete = false // what it does not mention is as it was
+			resp.Complete = false // it has changes only
 		}
 		if s.complete[resp.TypeURL] {
 			resp.Complete = true
@@ -51,10 +50,8 @@ func (s *stream) read() (answered bool, err error) {
 		if asked := s.relisted[resp.TypeURL]; asked != nil && !s.waiting[resp.TypeURL] {
 			resp.Relist = asked.CompareAndSwap(true, false)
 		}
-		s.handling.Store(true)
 		ack := s.acknowledge(resp, s.client.handler.HandleResponse(resp))
-		s.handling.Store(false)
-		s.settle(resp.TypeURL)
+		s.markAnswered(resp.TypeURL)
 		resp.free()
 		s.pool.handled()
 		if ack == nil {
@@ -68,7 +65,7 @@ func (s *stream) read() (answered bool, err error) {
 	}
 }
 
-// receive returns the next response, which is to be freed.
+// receive returns the next response. The caller frees it.
 func (s *stream) receive() (*Response, error) {
 	var m rawMessage
 	if err := s.grpc.RecvMsg(&m); err != nil {
@@ -88,16 +85,16 @@ func (s *stream) receive() (*Response, error) {
 	return resp, nil
 }
 
-// saysRelay reports whether the headers, which have come with a response at the latest, are
-// those of a relay.
-func (s *stream) saysRelay() bool {
+// headersOfRelay reports whether the server is a relay. The headers come with the first response
+// at the latest.
+func (s *stream) headersOfRelay() bool {
 	md, err := s.grpc.Header()
 	return err == nil && len(md.Get(relayHeader)) > 0
 }
 
-// settle notes that a type was answered. What is asked for by name is answered in parts:
-// there, any answer is all.
-func (s *stream) settle(typeURL string) {
+// markAnswered notes the answer for a type. With names, which are answered in parts, any
+// answer will do.
+func (s *stream) markAnswered(typeURL string) {
 	if len(s.waiting) == 0 {
 		return
 	}
@@ -105,10 +102,13 @@ func (s *stream) settle(typeURL string) {
 	if s.named() {
 		clear(s.waiting)
 	}
-	s.left.Store(int64(len(s.waiting)))
+	s.pool.progress.Add(1)
 	if len(s.waiting) == 0 {
 		s.syncedAt = time.Now()
-		s.client.board.works(s.number)
+		s.client.health.works(s.number)
+		if hook := s.client.cfg.onSync; hook != nil {
+			hook(s.address)
+		}
 		close(s.synced)
 	}
 }

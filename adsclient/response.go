@@ -2,17 +2,17 @@ package adsclient
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"iter"
 	"math"
-	"slices"
 	"unicode/utf8"
 
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"meshrelay/internal/wire"
 )
 
 // Response is a DiscoveryResponse or a DeltaDiscoveryResponse. Its resources and removed
@@ -98,16 +98,15 @@ func (r *Response) Resources(limit int) iter.Seq[RawResource] {
 	}
 	return func(yield func(RawResource) bool) {
 		c := newCursor(r.buffers)
-		for f, err := c.next(); err == nil; f, err = c.next() {
+		_ = c.each(func(f field) error { // parse has walked the message before
 			if !f.isResource() {
-				c.skip(f.length) //nolint:errcheck // parse has walked the message before
-				continue
+				return nil
 			}
-			raw, err := c.element(f.length, r.Delta, limit)
-			if err != nil || !yield(raw) {
-				return
+			if raw, err := c.element(f.length, r.Delta, limit); err != nil || !yield(raw) {
+				return io.EOF
 			}
-		}
+			return nil
+		})
 	}
 }
 
@@ -119,16 +118,12 @@ func (r *Response) Removed() iter.Seq[[]byte] {
 			return
 		}
 		c := newCursor(r.buffers)
-		for f, err := c.next(); err == nil; f, err = c.next() {
-			if !f.isRemoved(r.Delta) {
-				c.skip(f.length) //nolint:errcheck // parse has walked the message before
-				continue
+		_ = c.each(func(f field) error { // parse has walked the message before
+			if f.isRemoved(r.Delta) && !yield(c.bytes(f.length)) {
+				return io.EOF
 			}
-			name, err := c.bytes(f.length)
-			if err != nil || !yield(name) {
-				return
-			}
-		}
+			return nil
+		})
 	}
 }
 
@@ -170,32 +165,21 @@ func ParseResponse(data []byte, delta bool) (*Response, error) {
 
 func (r *Response) parse(c *cursor) error {
 	other := 0
-	for {
-		start := c.left
-		f, err := c.next()
-		if errors.Is(err, io.EOF) {
-			break
-		} else if err != nil {
-			return err
-		}
+	err := c.each(func(f field) error {
 		if !f.isResource() && !f.isRemoved(r.Delta) {
-			if other += start - c.left + f.length; other > maxOther {
+			if other += f.size; other > maxOther {
 				return fmt.Errorf("its fields other than resources have %d bytes, and %d are the most", other, maxOther)
 			}
 		}
-		if err := r.take(c, f); err != nil {
-			return err
-		}
-		if max(r.count, r.removed) > maxElements {
+		if max(r.count, r.removed) >= maxElements && (f.isResource() || f.isRemoved(r.Delta)) {
 			return fmt.Errorf("it has more than %d resources", maxElements)
 		}
+		return r.take(c, f)
+	})
+	if err == nil && !utf8.ValidString(r.Version+" "+r.TypeURL+" "+r.Nonce) {
+		err = errUTF8
 	}
-	for _, s := range []string{r.Version, r.TypeURL, r.Nonce} {
-		if !utf8.ValidString(s) {
-			return errUTF8
-		}
-	}
-	return nil
+	return err
 }
 
 // take takes in a field whose value comes next.
@@ -206,21 +190,19 @@ func (r *Response) take(c *cursor, f field) (err error) {
 	}
 	switch {
 	case !f.delimited():
-		return c.skip(f.length)
 	case f.isResource():
-		if !r.Delta {
-			err = c.skip(f.length)
-		} else if err = c.checkElement(f.length); err != nil {
-			err = fmt.Errorf("resource %d: %w", r.count, err)
+		if r.Delta {
+			if err = c.checkElement(f.length); err != nil {
+				err = fmt.Errorf("resource %d: %w", r.count, err)
+			}
 		}
 		r.count++
 	case f.isRemoved(r.Delta):
-		var name []byte
 		if f.length > maxName {
 			return fmt.Errorf("the name of a removed resource has %d bytes, and %d are the most", f.length, maxName)
 		}
-		if name, err = c.bytes(f.length); err == nil && !utf8.Valid(name) {
-			return errUTF8
+		if !utf8.Valid(c.bytes(f.length)) {
+			err = errUTF8
 		}
 		r.removed++
 	case f.number == 1:
@@ -230,302 +212,76 @@ func (r *Response) take(c *cursor, f field) (err error) {
 	case f.number == nonce:
 		r.Nonce, err = c.text("nonce", f.length, maxOpaque)
 	case f.number == controlPlane:
-		var v []byte
-		if v, err = c.bytes(f.length); err == nil {
-			r.ControlPlane = identifier(v, r.ControlPlane)
+		// It is of no use to the relay but to show it: what is broken does no harm.
+		for id := wire.Fields(c.bytes(f.length)); id.Next(); {
+			if id.Bytes(1) {
+				r.ControlPlane = clean(string(id.Value()[:min(len(id.Value()), maxErrorText+1)]))
+			}
 		}
-	default:
-		err = c.skip(f.length)
 	}
 	return err
 }
 
-// identifier returns the identifier of an encoded ControlPlane; id when there is none in it, or
-// it is broken: nothing depends on it.
-func identifier(data []byte, id string) string {
-	for len(data) > 0 {
-		num, typ, n := protowire.ConsumeTag(data)
-		if n < 0 {
-			return id
-		}
-		m := protowire.ConsumeFieldValue(num, typ, data[n:])
-		if m < 0 {
-			return id
-		}
-		if num == 1 && typ == protowire.BytesType {
-			v, _ := protowire.ConsumeBytes(data[n:])
-			id = clean(string(v[:min(len(v), maxErrorText+1)]))
-		}
-		data = data[n+m:]
-	}
-	return id
-}
-
-// field is the head of a field of a message: its value has not been read, and has that many
-// bytes. The value of a field with a varint or of a group was read, and has none.
-type field struct {
-	number protowire.Number
-	typ    protowire.Type
-	length int
-}
-
-func (f field) delimited() bool { return f.typ == protowire.BytesType }
-
+// isResource and isRemoved are for the fields of a response.
 func (f field) isResource() bool { return f.number == 2 && f.delimited() }
 
 func (f field) isRemoved(delta bool) bool { return delta && f.number == 6 && f.delimited() }
-
-// cursor reads a message that is spread over buffers.
-type cursor struct {
-	buffers mem.BufferSlice
-	here    []byte // what is left of the present buffer
-	left    int    // bytes from here to the end of the message
-	groups  int    // that are open
-	scratch []byte // holds what is asked for in one piece and is not
-}
-
-func newCursor(buffers mem.BufferSlice) *cursor {
-	return &cursor{buffers: buffers, left: buffers.Len()}
-}
-
-var errTruncated = io.ErrUnexpectedEOF
-
-// fill makes here have something, where anything is left.
-func (c *cursor) fill() {
-	for len(c.here) == 0 && len(c.buffers) > 0 {
-		c.here, c.buffers = c.buffers[0].ReadOnlyData(), c.buffers[1:]
-	}
-}
-
-// ReadByte implements io.ByteReader.
-func (c *cursor) ReadByte() (byte, error) {
-	if c.left == 0 {
-		return 0, io.EOF
-	}
-	c.fill()
-	b := c.here[0]
-	c.here, c.left = c.here[1:], c.left-1
-	return b, nil
-}
-
-func (c *cursor) uvarint() (uint64, error) {
-	if v, n := binary.Uvarint(c.here[:min(len(c.here), c.left)]); n > 0 {
-		c.here, c.left = c.here[n:], c.left-n
-		return v, nil
-	}
-	v, err := binary.ReadUvarint(c)
-	if errors.Is(err, io.EOF) {
-		err = errTruncated
-	}
-	return v, err
-}
-
-// next reads the head of the next field that is in no group; io.EOF at the end.
-func (c *cursor) next() (field, error) {
-	for {
-		if c.left == 0 {
-			if c.groups > 0 {
-				return field{}, errTruncated
-			}
-			return field{}, io.EOF
-		}
-		f, err := c.head()
-		if err != nil || c.groups == 0 {
-			return f, err
-		}
-		if err := c.skip(f.length); err != nil {
-			return field{}, err
-		}
-	}
-}
-
-func (c *cursor) head() (field, error) {
-	tag, err := c.uvarint()
-	if err != nil {
-		return field{}, err
-	}
-	f := field{}
-	if f.number, f.typ = protowire.DecodeTag(tag); f.number < protowire.MinValidNumber {
-		return field{}, errors.New("invalid field number")
-	}
-	var length uint64
-	switch f.typ {
-	case protowire.BytesType:
-		length, err = c.uvarint()
-	case protowire.VarintType:
-		_, err = c.uvarint()
-	case protowire.Fixed32Type:
-		length = 4
-	case protowire.Fixed64Type:
-		length = 8
-	case protowire.StartGroupType:
-		c.groups++
-	case protowire.EndGroupType:
-		if c.groups--; c.groups < 0 {
-			err = errors.New("mismatching end group marker")
-		}
-	default:
-		err = errors.New("cannot parse reserved wire type")
-	}
-	if err == nil && length > uint64(c.left) { //nolint:gosec // never negative
-		err = errTruncated
-	}
-	f.length = int(length) //nolint:gosec // at most left
-	return f, err
-}
-
-func (c *cursor) skip(n int) error {
-	if n > c.left {
-		return errTruncated
-	}
-	for c.left -= n; n > len(c.here); c.fill() {
-		n -= len(c.here)
-		c.here = nil
-	}
-	c.here = c.here[n:]
-	return nil
-}
-
-// bytes returns the next n bytes in one piece: they are copied only when they are spread over
-// buffers, to where the next call copies to, too.
-func (c *cursor) bytes(n int) ([]byte, error) {
-	if n > c.left {
-		return nil, errTruncated
-	}
-	if c.fill(); n <= len(c.here) {
-		b := c.here[:n:n]
-		c.here, c.left = c.here[n:], c.left-n
-		return b, nil
-	}
-	c.scratch = slices.Grow(c.scratch[:0], n)
-	for c.left -= n; n > 0; c.fill() {
-		m := min(n, len(c.here))
-		c.scratch = append(c.scratch, c.here[:m]...)
-		c.here, n = c.here[m:], n-m
-	}
-	return slices.Clip(c.scratch), nil
-}
-
-// text returns the next n bytes, unless these are too many.
-func (c *cursor) text(what string, n, most int) (string, error) {
-	if n > most {
-		return "", fmt.Errorf("its %s has %d bytes, and %d are the most", what, n, most)
-	}
-	b, err := c.bytes(n)
-	return string(b), err
-}
-
-// within calls read with the next n bytes as a message of its own, and skips what it leaves.
-func (c *cursor) within(n int, read func() error) error {
-	outer := c.left - n
-	c.left = n
-	err := read()
-	if skipped := c.skip(c.left); err == nil {
-		err = skipped
-	}
-	c.left, c.groups = outer, 0
-	return err
-}
 
 // element reads a resource of n bytes. One that is larger than limit is not copied.
 func (c *cursor) element(n int, delta bool, limit int) (r RawResource, err error) {
 	switch {
 	case delta && n > limit+2*maxName:
 		r.Size = n
-		err = c.within(n, func() error { return c.largeElement(&r) })
+		err = c.within(n, func(f field) error {
+			switch {
+			case !f.delimited():
+			case f.number == 1:
+				r.Version = bytes.Clone(c.bytes(f.length))
+			case f.number == 2:
+				r.head = c.outline(f.length)
+			case f.number == 3:
+				r.Name = bytes.Clone(c.bytes(f.length))
+			}
+			return nil
+		})
 	case delta:
-		var data []byte
-		if data, err = c.bytes(n); err == nil {
-			r, err = parseElement(data)
-		}
+		r, err = parseElement(c.bytes(n))
 	case n > limit:
 		r.Size, r.head = n, c.outline(n)
 	default:
-		r.Size = n
-		r.Any, err = c.bytes(n)
+		r.Size, r.Any = n, c.bytes(n)
 	}
 	return r, err
 }
 
 // parseElement takes an encoded envoy.service.discovery.v3.Resource apart.
 func parseElement(data []byte) (r RawResource, err error) {
-	for len(data) > 0 {
-		num, typ, n := protowire.ConsumeTag(data)
-		if n < 0 {
-			return r, protowire.ParseError(n)
+	f := wire.Fields(data)
+	for f.Next() {
+		switch {
+		case f.Bytes(1):
+			r.Version = f.Value()
+		case f.Bytes(2) && r.Any != nil:
+			// A field that comes twice is merged, and concatenation does that.
+			r.Any = append(r.Any, f.Value()...)
+		case f.Bytes(2):
+			r.Any = f.Value()
+		case f.Bytes(3):
+			r.Name = f.Value()
 		}
-		m := protowire.ConsumeFieldValue(num, typ, data[n:])
-		if m < 0 {
-			return r, protowire.ParseError(m)
-		}
-		if typ == protowire.BytesType {
-			v, _ := protowire.ConsumeBytes(data[n:])
-			switch v = v[:len(v):len(v)]; {
-			case num == 1:
-				r.Version = v
-			case num == 2 && r.Any != nil:
-				// A field that comes twice is merged, and concatenation does that.
-				r.Any = append(r.Any, v...)
-			case num == 2:
-				r.Any = v
-			case num == 3:
-				r.Name = v
-			}
-		}
-		data = data[n+m:]
 	}
 	r.Size = len(r.Any)
-	return r, nil
-}
-
-// largeElement reads the rest as a Resource that is too large to be used.
-func (c *cursor) largeElement(r *RawResource) error {
-	for {
-		f, err := c.next()
-		if errors.Is(err, io.EOF) {
-			return nil
-		} else if err != nil {
-			return err
-		}
-		switch {
-		case f.number == 2 && f.delimited():
-			r.head = c.outline(f.length)
-		case f.number == 1 && f.delimited():
-			r.Version, err = c.copied(f.length)
-		case f.number == 3 && f.delimited():
-			r.Name, err = c.copied(f.length)
-		default:
-			err = c.skip(f.length)
-		}
-		if err != nil {
-			return err
-		}
-	}
+	return r, f.Err()
 }
 
 // checkElement returns an error when a Resource of n bytes is broken.
 func (c *cursor) checkElement(n int) error {
-	return c.within(n, func() error {
-		for {
-			f, err := c.next()
-			if errors.Is(err, io.EOF) {
-				return nil
-			} else if err != nil {
-				return err
-			}
-			if f.delimited() && (f.number == 1 || f.number == 3) && f.length > maxName {
-				return fmt.Errorf("its name or version has %d bytes, and %d are the most", f.length, maxName)
-			}
-			if err := c.skip(f.length); err != nil {
-				return err
-			}
+	return c.within(n, func(f field) error {
+		if f.delimited() && (f.number == 1 || f.number == 3) && f.length > maxName {
+			return fmt.Errorf("its name or version has %d bytes, and %d are the most", f.length, maxName)
 		}
+		return nil
 	})
-}
-
-func (c *cursor) copied(n int) ([]byte, error) {
-	b, err := c.bytes(n)
-	return bytes.Clone(b), err
 }
 
 const (
@@ -537,34 +293,23 @@ const (
 // outline returns the short fields of a message of n bytes and, in place of its longer ones,
 // the outlines of these: with the metadata of a resource, and without its content. It is
 // never nil.
-func (c *cursor) outline(n int) []byte {
-	return c.appendOutline(make([]byte, 0, 256), n, 2)
-}
+func (c *cursor) outline(n int) []byte { return c.appendOutline(make([]byte, 0, 256), n, 2) }
 
 func (c *cursor) appendOutline(out []byte, n, depth int) []byte {
 	// What is broken ends it: the resource is refused anyway.
-	_ = c.within(n, func() error {
-		for len(out) < maxOutline {
-			f, err := c.next()
-			if err != nil {
-				return err
-			}
-			switch {
-			case f.delimited() && f.length <= maxOutlined:
-				v, err := c.bytes(f.length)
-				if err != nil {
-					return err
-				}
-				out = protowire.AppendBytes(protowire.AppendTag(out, f.number, f.typ), v)
-			case f.delimited() && depth > 0:
-				inner := c.appendOutline(nil, f.length, depth-1)
-				out = protowire.AppendBytes(protowire.AppendTag(out, f.number, f.typ), inner)
-			default:
-				if err := c.skip(f.length); err != nil {
-					return err
-				}
-			}
+	_ = c.within(n, func(f field) error {
+		var v []byte
+		switch {
+		case len(out) > maxOutline:
+			return io.EOF
+		case f.delimited() && f.length <= maxOutlined:
+			v = c.bytes(f.length)
+		case f.delimited() && depth > 0:
+			v = c.appendOutline(nil, f.length, depth-1)
+		default:
+			return nil
 		}
+		out = protowire.AppendBytes(protowire.AppendTag(out, f.number, f.typ), v)
 		return nil
 	})
 	return out

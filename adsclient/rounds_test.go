@@ -92,22 +92,32 @@ func (h *recorder) failures() (n int) {
 // refused, and there is no reason to wait for as long as if somebody were.
 func TestADenialCountsInItsRoundOnly(t *testing.T) {
 	down := status.Error(codes.Unavailable, "restarting")
-	for name, leave := range map[string]func(*Client, *fakexds.Server){
-		"the stream ends":  func(_ *Client, s *fakexds.Server) { s.End(down) },
-		"the stream moves": func(c *Client, _ *fakexds.Server) { c.back <- 0 },
-	} {
+	for name, moves := range map[string]bool{"the stream ends": false, "the stream moves": true} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			first, second := fakexds.Start(t, &fakexds.Server{}), fakexds.Start(t, &fakexds.Server{})
 			first.Fail(status.Error(codes.Unauthenticated, "who?"))
 			h := newRecorder()
-			c := start(t, h, func(c *Config) { impatient(c); c.DeniedBackoff = time.Minute }, first.Addr, second.Addr)
+			c := start(t, h, func(c *Config) {
+				impatient(c)
+				c.DeniedBackoff = time.Minute
+				if moves {
+					c.FailbackAfter = time.Second
+				}
+			}, first.Addr, second.Addr)
 			awaitSync(t, h, c, second.Addr)
-			first.Fail(down)
+			if moves {
+				first.Fail(nil)
+				first.Await("the probe", func(r fakexds.Request) bool { return r.Nonce != "" })
+			}
+			first.Fail(down) // what is open stays
 			second.Fail(down)
 			h.mu.Lock()
 			n := h.failures()
 			h.mu.Unlock()
-			leave(c, second)
+			if !moves {
+				second.End(down)
+			}
 			// The stream, both addresses, and another round.
 			h.await(t, "another round", func() bool { return h.failures() >= n+4 })
 		})
@@ -121,38 +131,25 @@ func TestAMoveBeginsThePausesAnew(t *testing.T) {
 	first.Fail(errDown)
 	second.Fail(errDown)
 	h := newRecorder()
-	c := start(t, h, func(c *Config) { impatient(c); c.MinBackoff, c.MaxBackoff = 20*time.Millisecond, long }, first.Addr, second.Addr)
+	c := start(t, h, func(c *Config) {
+		failback(500 * time.Millisecond)(c)
+		c.MinBackoff, c.MaxBackoff = 20*time.Millisecond, long
+	}, first.Addr, second.Addr)
 	// By now the next pause is some 0.8 s.
 	h.await(t, "eight rounds", func() bool { return h.failures() >= 16 })
 	second.Fail(nil)
 	awaitSync(t, h, c, second.Addr)
+	first.Fail(nil)
+	first.Await("the probe", func(r fakexds.Request) bool { return r.Nonce != "" })
+	first.Fail(errDown) // what is open stays
 	second.Fail(errDown)
 	h.mu.Lock()
 	n := h.failures()
 	h.mu.Unlock()
+	h.await(t, "the move", func() bool { return h.failures() > n })
 	began := time.Now()
-	c.back <- 0
 	h.await(t, "another round", func() bool { return h.failures() >= n+4 })
 	if took := time.Since(began); took > 400*time.Millisecond {
 		t.Errorf("after the move, and a round in which all failed, it took %v", took)
 	}
-}
-
-// TestAnOfferThatIsLateIsNotTaken: the stream can have come by itself to where it is to move,
-// or further.
-func TestAnOfferThatIsLateIsNotTaken(t *testing.T) {
-	first, second, third := fakexds.Start(t, &fakexds.Server{}), fakexds.Start(t, &fakexds.Server{}), fakexds.Start(t, &fakexds.Server{})
-	first.Fail(errDown)
-	h := newRecorder()
-	c := start(t, h, impatient, first.Addr, second.Addr, third.Addr)
-	awaitSync(t, h, c, second.Addr)
-	for _, to := range []int{1, 2, 1} { // the last is taken from us when those before it are over
-		c.back <- to
-	}
-	if n, m := second.Streams(), third.Streams(); n != 1 || m != 0 {
-		t.Errorf("%d streams to the second address, %d to the third; want the one that there was", n, m)
-	}
-	first.Fail(nil)
-	c.back <- 0
-	awaitSync(t, h, c, first.Addr)
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -39,41 +40,39 @@ const (
 
 var streamDesc = &grpc.StreamDesc{StreamName: "AggregatedResources", ServerStreams: true, ClientStreams: true}
 
-// end says how a stream went.
+// end is the outcome of a stream.
 type end struct {
-	// answered says that it brought a response, synced since when every type was answered,
-	// zero if that was not so.
-	answered bool
-	synced   time.Time
+	answered bool      // the stream brought a response
+	synced   time.Time // when every type was answered, or zero
 	err      error
 }
 
 // attempt connects to the address with that number and serves a stream to its end.
 func (c *Client) attempt(ctx context.Context, number int) (e end) {
 	address := c.cfg.Addresses[number]
-	c.board.tried(number)
+	c.health.tried(number)
 	c.handler.HandleState(State{Phase: Connecting, Address: address})
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	pool := inFlight.open(cancel)
 	defer pool.close()
-	conn, meter, err := c.connect(address, pool)
+	conn, err := c.connect(address, pool)
 	if err != nil {
 		return end{err: err}
 	}
 	defer conn.Close()
-	forgetful := c.forgetful[address] // and it may become so now
+	noResume := c.noResume[address] // this stream may set it
 	defer func() {
 		if e.answered {
 			return
 		}
 		delete(c.sotwOnly, address)
-		if forgetful {
-			delete(c.forgetful, address)
+		if noResume {
+			delete(c.noResume, address)
 		}
 	}()
 	run := func(protocol Protocol, probe bool) end {
-		s := &stream{client: c, number: number, address: address, protocol: protocol, meter: meter, pool: pool}
+		s := &stream{client: c, number: number, address: address, protocol: protocol, pool: pool}
 		return s.run(ctx, conn, probe)
 	}
 	protocol := c.cfg.Protocol
@@ -91,7 +90,7 @@ func (c *Client) attempt(ctx context.Context, number int) (e end) {
 		e = run(SotW, false)
 	}
 	if auto && protocol == SotW && status.Code(e.err) == codes.Unimplemented {
-		// Neither a relay nor an istiod, and delta is all that it has.
+		// The server is neither a relay nor an istiod, and has delta only.
 		e = run(Delta, false)
 	}
 	return e
@@ -103,39 +102,31 @@ type stream struct {
 	number   int // of the address
 	address  string
 	protocol Protocol
-	meter    *meter    // of the connection
 	pool     *receiver // of the connection
 	relay    bool
 	types    []string
 	grpc     grpc.ClientStream
-	// greeted has happened when the headers of a SotW stream were taken in. refused is why the
-	// server is not to be used.
-	greeted sync.Once
-	refused error
-	out     chan proto.Message // acknowledgements, for the writer
+	greeted  sync.Once          // the headers of a SotW stream were handled
+	refused  error              // why the headers end the stream
+	out      chan proto.Message // acknowledgements, for the writer
 	// accepted is, by subscribed type, the version of the last response that was accepted.
 	accepted map[string]string
-	// waiting are the subscribed types that were not answered yet. It is the reader's.
+	// waiting has the subscribed types without an answer. Only the reader uses it.
 	waiting map[string]bool
-	// relisted says, by type, that it was asked for again, and that this is not answered.
-	// The map does not change once the stream is served.
+	// relisted has, by subscribed type, whether a request for everything waits for its answer.
+	// The map does not change while the stream is served.
 	relisted map[string]*atomic.Bool
-	// left is len(waiting), and handling says that the handler has a response.
-	left     atomic.Int64
-	handling atomic.Bool
-	// synced is closed when nothing waits any more, at syncedAt.
+	// synced is closed when every type was answered, at syncedAt.
 	synced   chan struct{}
 	syncedAt time.Time
-	// complete are the types whose next response is the server's whole state, because
-	// it could not be told what is held. It is filled before the reader starts.
+	// complete has the types whose next response is the server's whole state, because the
+	// request could not carry the versions to resume from. It is filled before the reader starts.
 	complete map[string]bool
-	// resumed says that a request told the server what is held.
-	resumed bool
+	resumed  bool // a request carried versions to resume from
 
-	// subscriptions and introduced are the writer's, and only of use when types are asked
-	// for by name. introduced says that a request has carried the node.
+	// Only the writer uses subscriptions and introduced, and only with Config.Names.
 	subscriptions map[string]*subscription
-	introduced    bool
+	introduced    bool // a request carried the node
 }
 
 // run opens the stream and serves it. With probe it fails with errNotRelay unless the
@@ -145,7 +136,7 @@ func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, probe bool) end
 	defer cancel(nil)
 	var err error
 	// A server that is alive may let no stream be opened (SETTINGS_MAX_CONCURRENT_STREAMS of
-	// 0), and gRPC waits for that without end. What it takes to connect has its own bound.
+	// 0), and gRPC waits for that without end. Connecting has a bound of its own.
 	late := time.AfterFunc(s.client.cfg.connectTimeout*3/2, func() { cancel(errNoStream) })
 	s.grpc, err = conn.NewStream(ctx, streamDesc, s.method())
 	if !late.Stop() {
@@ -184,8 +175,8 @@ func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, probe bool) end
 			return end{err: fmt.Errorf("%s: the first type differs for relays: %s and %s", s.address, asked, s.types[0])}
 		}
 	}
-	// The handler is asked for all that it holds before it is given anything: its
-	// methods are never called at the same time.
+	// The handler returns its versions before it gets a response: its methods are never called
+	// at the same time.
 	for i := len(first); i < len(s.types) && !s.named(); i++ {
 		first = append(first, s.firstRequest(i))
 	}
@@ -194,20 +185,13 @@ func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, probe bool) end
 	for _, typeURL := range s.types {
 		s.waiting[typeURL], s.relisted[typeURL] = true, &atomic.Bool{}
 	}
-	s.left.Store(int64(len(s.waiting)))
 	s.client.handler.HandleState(State{Phase: Streaming, Address: s.address, Protocol: s.protocol, Relay: s.relay})
 
-	// Requests are written while responses are read: a server with much to answer
-	// would otherwise fill its window while we fill ours, and both would wait.
+	// Requests are written while responses are read: otherwise a server with much to answer
+	// could fill its window while the client fills its own, and both would wait.
 	var others sync.WaitGroup
-	others.Go(func() {
-		if s.named() {
-			s.writeNames(ctx)
-		} else {
-			s.write(ctx, first)
-		}
-	})
-	others.Go(func() { s.attend(ctx, cancel) })
+	others.Go(func() { s.write(ctx, first) })
+	others.Go(func() { s.watchdog(ctx, cancel) })
 	if s.protocol == SotW {
 		// A relay's headers come before it answers anything, an istiod's with its first answer.
 		others.Go(func() {
@@ -220,24 +204,18 @@ func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, probe bool) end
 	why := context.Cause(ctx)
 	cancel(nil)
 	others.Wait()
-	var moved *movedError
-	var same *SameNameError
 	switch {
-	case errors.As(why, &moved):
-		err = moved
-	case errors.As(why, &same):
-		err = same
 	case errors.Is(why, errStalled):
 		err = s.stalled()
-	case errors.Is(why, errCrowded):
-		err = errCrowded
+	case why != nil:
+		err = why
 	default:
 		err = s.received(err)
 	}
 	return end{answered: answered, synced: s.syncedAt, err: s.failed(err)}
 }
 
-// received returns why the stream has ended, of which err is what gRPC says.
+// received returns why the stream has ended, for an error of gRPC.
 func (s *stream) received(err error) error {
 	if status.Code(err) != codes.ResourceExhausted || errors.Is(err, errUnread) {
 		return err
@@ -245,10 +223,10 @@ func (s *stream) received(err error) error {
 	if local := tooLarge(err, s.client.cfg.MaxResponseBytes); local != nil {
 		return local
 	}
-	if s.resumed && saysTooLarge(err) {
-		// It may be that a request was larger than the server takes, and an operator can
-		// set that to less than we know of. Sent again, it would fail for ever.
-		s.client.forgetful[s.address] = true
+	if s.resumed && refusesSize(err) {
+		// An operator may have set the server's limit of a request to less than its default.
+		// The same request would fail for ever.
+		s.client.noResume[s.address] = true
 	}
 	return err
 }
@@ -276,7 +254,7 @@ func (s *stream) peer(ctx context.Context) (Peer, error) {
 	select {
 	case r := <-done:
 		if r.err == nil && r.md == nil {
-			// The stream has ended without headers: its status says why.
+			// The stream has ended without headers: its status has the reason.
 			return Peer{}, s.endOf(errNoHeader)
 		}
 		return parsePeer(r.md), r.err
@@ -297,8 +275,8 @@ func (s *stream) failed(err error) error {
 	return fmt.Errorf("%s: %w", s.address, err)
 }
 
-// endOf returns the status of a stream that has ended, of which err says less: a
-// failed send says io.EOF.
+// endOf returns the status of a stream that has ended. err has less: that of a failed send is
+// io.EOF.
 func (s *stream) endOf(err error) error {
 	m := rawMessage{}
 	if status := s.grpc.RecvMsg(&m); status != nil {
@@ -308,42 +286,48 @@ func (s *stream) endOf(err error) error {
 	return err
 }
 
-// write sends the first request of each type, but for those that are nil because
-// they were sent already, then whatever is to be acknowledged or asked for again. It
-// ends with the stream, and the reader learns why that was.
+// write sends the first request of each type, but for the nil ones, which were sent before, and
+// then acknowledgements, new names, and requests for everything. It ends with the stream, and
+// the reader learns why.
 func (s *stream) write(ctx context.Context, first []proto.Message) {
+	repeat, names, confirm, again := s.client.repeat, (chan struct{})(nil), s.grpc.SendMsg, s.relist
+	if s.named() {
+		repeat, names = nil, s.client.namesChanged
+		confirm, again = s.confirm, func() error { return s.subscribe(true) }
+	}
 	select {
-	case <-s.client.repeat: // what comes first asks for everything
+	case <-repeat: // the first requests ask for everything
 	default:
 	}
+	var err error
 	for i, m := range first {
-		if m == nil {
-			continue
+		if m != nil && err == nil {
+			err = s.grpc.SendMsg(m)
 		}
-		if s.grpc.SendMsg(m) != nil {
-			return
-		}
-		first[i] = nil // what was held is a large map
+		first[i] = nil // the versions to resume from are a large map
 	}
-	resync, again, stop := s.resync()
-	defer stop()
-	for {
+	if s.named() {
+		err = s.subscribe(false)
+	}
+	var resync <-chan time.Time
+	rearm := func() {
+		if interval := s.client.cfg.ResyncInterval; interval > 0 && s.protocol == SotW {
+			resync = time.After(jitter(interval))
+		}
+	}
+	for rearm(); err == nil; {
 		select {
 		case <-ctx.Done():
 			return
 		case m := <-s.out:
-			if s.grpc.SendMsg(m) != nil {
-				return
-			}
-		case <-s.client.repeat:
-			if s.relist() != nil {
-				return
-			}
+			err = confirm(m)
+		case <-names:
+			err = s.subscribe(false)
+		case <-repeat:
+			err = again()
 		case <-resync:
-			if s.relist() != nil {
-				return
-			}
-			again()
+			err = again()
+			rearm()
 		}
 	}
 }
@@ -364,52 +348,37 @@ func (s *stream) relist() error {
 	return nil
 }
 
-// resync returns a channel that says when to ask for everything again, nil for never,
-// what makes it say so once more, and what ends it.
-func (s *stream) resync() (due <-chan time.Time, again, stop func()) {
-	interval := s.client.cfg.ResyncInterval
-	if interval <= 0 || s.protocol != SotW {
-		return nil, func() {}, func() {}
-	}
-	timer := time.NewTimer(jitter(interval))
-	return timer.C, func() { timer.Reset(jitter(interval)) }, func() { timer.Stop() }
-}
-
 // firstRequest subscribes to the type with that number. The first of the stream
 // carries the node.
 func (s *stream) firstRequest(i int) proto.Message {
 	typeURL := s.types[i]
-	if s.protocol == SotW {
-		req := &discoveryv3.DiscoveryRequest{TypeUrl: typeURL}
-		if i == 0 {
-			req.Node = s.client.cfg.Node()
-		}
-		return req
-	}
-	req := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeURL, InitialResourceVersions: sendable(s.client.handler.ResumeVersions(typeURL))}
+	var node *corev3.Node
 	if i == 0 {
-		req.Node = s.client.cfg.Node()
+		node = s.client.cfg.Node()
 	}
+	if s.protocol == SotW {
+		return &discoveryv3.DiscoveryRequest{TypeUrl: typeURL, Node: node}
+	}
+	req := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeURL, Node: node, InitialResourceVersions: sendable(s.client.handler.ResumeVersions(typeURL))}
 	limit := maxRequestBytes
 	if s.relay {
 		limit = maxRelayRequestBytes
 	}
-	if len(req.InitialResourceVersions) == 0 {
-		return req
-	}
-	if i == 0 || s.client.forgetful[s.address] || len(req.InitialResourceVersions) > maxVersions || proto.Size(req) > limit {
-		// The server could not receive it: of a first request relays take little more than
-		// the node. Without, everything is sent.
+	switch n := len(req.InitialResourceVersions); {
+	case n == 0:
+	case i == 0 || s.client.noResume[s.address] || n > maxVersions || proto.Size(req) > limit:
+		// The server could not receive the versions: of a first request relays take little more
+		// than the node. Without them everything is sent.
 		req.InitialResourceVersions = nil
 		s.complete[typeURL] = true
-		return req
+	default:
+		s.resumed = true
 	}
-	s.resumed = true
 	return req
 }
 
-// sendable returns held without what a request can not say: its strings are UTF-8, and
-// a server that does not keep to that could otherwise make every later stream fail.
+// sendable returns held without strings that are not UTF-8, which no request can carry: a server
+// that sends such names could otherwise make every later stream fail.
 func sendable(held map[string]string) map[string]string {
 	bad := func(s string) bool { return !utf8.ValidString(s) }
 	copied := false
@@ -422,7 +391,7 @@ func sendable(held map[string]string) map[string]string {
 		}
 		delete(held, name)
 		if !bad(name) {
-			held[name] = "" // it is held; the server shall send it again
+			held[name] = "" // the server sends the resource again
 		}
 	}
 	return held

@@ -6,14 +6,14 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 
 	"golang.org/x/time/rate"
+	"google.golang.org/grpc"
 )
 
-// wire is a TCP proxy that misbehaves as networks do.
-type wire struct {
+// network is a TCP proxy that misbehaves as networks do.
+type network struct {
 	addr  string
 	to    string
 	pace  *rate.Limiter // of what the server sends, in bytes; nil: none
@@ -28,14 +28,14 @@ type wire struct {
 }
 
 // newWire returns a proxy in front of a server. It ends with the test.
-func newWire(t *testing.T, to string) *wire {
+func newWire(t *testing.T, to string) *network {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	w := &wire{addr: lis.Addr().String(), to: to, ctx: ctx, open: map[net.Conn]bool{}}
+	w := &network{addr: lis.Addr().String(), to: to, ctx: ctx, open: map[net.Conn]bool{}}
 	w.after.Store(1 << 60)
 	w.work.Go(func() {
 		for {
@@ -58,10 +58,10 @@ func newWire(t *testing.T, to string) *wire {
 
 // freeze makes nothing more go through. What is sent is still acknowledged by the kernel,
 // as it is by that of a server whose process is stopped.
-func (w *wire) freeze() { w.after.Store(0) }
+func (w *network) freeze() { w.after.Store(0) }
 
 // cut closes all connections.
-func (w *wire) cut() {
+func (w *network) cut() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for c := range w.open {
@@ -69,20 +69,20 @@ func (w *wire) cut() {
 	}
 }
 
-func (w *wire) hold(c net.Conn) {
+func (w *network) hold(c net.Conn) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.open[c] = true
 }
 
-func (w *wire) drop(c net.Conn) {
+func (w *network) drop(c net.Conn) {
 	c.Close()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.open, c)
 }
 
-func (w *wire) carry(client net.Conn) {
+func (w *network) carry(client net.Conn) {
 	w.hold(client)
 	defer w.drop(client)
 	server, err := net.Dial("tcp", w.to)
@@ -97,7 +97,7 @@ func (w *wire) carry(client net.Conn) {
 	both.Wait()
 }
 
-func (w *wire) copy(to, from net.Conn, fromServer bool) {
+func (w *network) copy(to, from net.Conn, fromServer bool) {
 	buf := make([]byte, 512)
 	for {
 		n, err := from.Read(buf)
@@ -126,13 +126,10 @@ func (w *wire) copy(to, from net.Conn, fromServer bool) {
 
 var errNoDial = errors.New("not dialled in this test")
 
-// countingDialer returns a dialer that says what it would connect to, and fails.
-func countingDialer(dialled func(address string)) *dialer {
-	d := newDialer(pingTimeout)
-	d.proxy = noProxy
-	d.net.Control = func(_, address string, _ syscall.RawConn) error {
+// countingDialer makes connections fail, and tells what they would be to.
+func countingDialer(dialled func(address string)) grpc.DialOption {
+	return grpc.WithContextDialer(func(_ context.Context, address string) (net.Conn, error) {
 		dialled(address)
-		return errNoDial
-	}
-	return d
+		return nil, errNoDial
+	})
 }

@@ -2,6 +2,9 @@ package main
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -10,17 +13,16 @@ const proofSeed = 1
 
 // The suite is of use only if it can fail.
 func TestEachBrokenBuildIsCaught(t *testing.T) {
-	for _, tt := range []struct{ build, invariant string }{
-		{"i1", lost}, {"i2", wrong}, {"i3", older}, {"i4", leaked},
-	} {
-		t.Run(tt.build, func(t *testing.T) {
-			res, err := prove(t, tt.build)
+	breaks := map[string]string{"i1": lost, "i2": wrong, "i3": older, "i4": leaked}
+	for _, mutant := range mutants() {
+		t.Run(mutant, func(t *testing.T) {
+			res, err := prove(t, mutant)
 			var v *violation
 			if !errors.As(err, &v) {
-				t.Fatalf("after %d rounds: %v, want that %s is violated", res.rounds, err, tt.invariant)
+				t.Fatalf("after %d rounds: %v, want that %s is violated", res.rounds, err, breaks[mutant])
 			}
-			if v.invariant != tt.invariant {
-				t.Errorf("%v, want that %s is violated", v, tt.invariant)
+			if v.invariant != breaks[mutant] {
+				t.Errorf("%v, want that %s is violated", v, breaks[mutant])
 			}
 		})
 	}
@@ -40,7 +42,7 @@ func TestHealthyBuildIsNotCaught(t *testing.T) {
 func prove(t *testing.T, build string) (result, error) {
 	t.Helper()
 	dir := t.TempDir()
-	binary, err := buildBroken(t.Context(), build, dir)
+	binary, err := buildMutant(t.Context(), build, dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,4 +53,29 @@ func prove(t *testing.T, build string) (result, error) {
 		j.replay(t.Output(), v.key)
 	}
 	return res, err
+}
+
+func TestAMutantChangesATextThatIsThereOnce(t *testing.T) {
+	root := t.TempDir()
+	if err := os.WriteFile(filepath.Join(root, "a.go"), []byte("one\ntwo\ntwo\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct{ text, want, err string }{
+		"once":            {"It breaks.\n\n== a.go\n-- old\none\n-- new\n1\n", "1\ntwo\ntwo\n", ""},
+		"several lines":   {"It breaks.\n\n== a.go\n-- old\none\ntwo\n-- new\n1\n2\n", "1\n2\ntwo\n", ""},
+		"two edits":       {"It breaks.\n\n== a.go\n-- old\none\n-- new\n1\n-- old\n1\ntwo\n-- new\n12\n", "12\ntwo\n", ""},
+		"twice":           {"It breaks.\n\n== a.go\n-- old\ntwo\n-- new\n2\n", "", "a.go has this text 2 times"},
+		"not there":       {"It breaks.\n\n== a.go\n-- old\nthree\n-- new\n3\n", "", "a.go has this text 0 times"},
+		"no replacement":  {"It breaks.\n\n== a.go\n-- old\none\n", "", "want once"},
+		"no such file":    {"It breaks.\n\n== b.go\n-- old\none\n-- new\n1\n", "", "b.go"},
+		"nothing changed": {"It breaks.\n", "", "is a directory"},
+	} {
+		got, err := mutate(tc.text, root)
+		if tc.err == "" && (err != nil || got["a.go"] != tc.want) {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
+		if tc.err != "" && (err == nil || !strings.Contains(err.Error(), tc.err)) {
+			t.Errorf("%s: %v, want %q", name, err, tc.err)
+		}
+	}
 }

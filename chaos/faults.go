@@ -315,7 +315,11 @@ func corrupt(st *stage, f *fault) error {
 		return err
 	}
 	st.kills++
-	path := filepath.Join(r.stateDir(), "relay.db")
+	files, err := filepath.Glob(filepath.Join(r.stateDir(), "*.state")) // of an upstream each, and their index
+	if err != nil || len(files) == 0 {
+		return fmt.Errorf("relay %s has no state: %w", r.name, err)
+	}
+	path := files[f.dice[3]%len(files)]
 	info, err := os.Stat(path)
 	if err != nil {
 		return err
@@ -345,7 +349,7 @@ func corrupt(st *stage, f *fault) error {
 		return err
 	}
 	st.corrupted[f.target]++
-	st.journal.fault("corrupt", "relay %s: SIGKILL, and its state is %s", r.name, what)
+	st.journal.fault("corrupt", "relay %s: SIGKILL, and %s of its state is %s", r.name, filepath.Base(path), what)
 	return r.start()
 }
 

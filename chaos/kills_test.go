@@ -39,7 +39,7 @@ func TestWhatIsServedAfterAKillHasToBeAStateThatWas(t *testing.T) {
 	w := st.world
 	put := func(key int) {
 		t.Helper()
-		if _, err := w.put(0, key); err != nil {
+		if err := w.put(0, key); err != nil {
 			t.Fatal(err)
 		}
 	}

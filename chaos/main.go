@@ -10,7 +10,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"slices"
@@ -44,7 +43,7 @@ func run() error {
 	flag.DurationVar(&o.lasts, "for", 4*time.Minute, "how `long` the scenarios take together, about, but for those that run only when they are named")
 	flag.StringVar(&o.relay, "relay", "../bin/relay", "`path` of the relay")
 	flag.StringVar(&o.scenarios, "scenario", "", "`names` of the scenarios to run, with commas, or all; empty: those above that run without being named")
-	flag.StringVar(&o.broke, "break", "", "build and run a relay that breaks this `invariant`: i1, i2, i3 or i4")
+	flag.StringVar(&o.broke, "break", "", "build and run this `mutant` of the relay: "+strings.Join(mutants(), ", "))
 	flag.IntVar(&o.kills, "kills", 1000, "how `often` the scenario kills does that")
 	flag.IntVar(&o.changes, "changes", 1_000_000, "how `many` changes the scenario churn makes")
 	flag.IntVar(&o.storms, "storms", 1000, "how `many` storms of clients it has")
@@ -93,7 +92,7 @@ func (o options) run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	if o.broke != "" {
-		if binary, err = buildBroken(ctx, o.broke, dir); err != nil {
+		if binary, err = buildMutant(ctx, o.broke, dir); err != nil {
 			return err
 		}
 	}
@@ -188,26 +187,6 @@ func outDir(path string) (dir string, remove bool, err error) {
 		return "", false, err
 	}
 	return dir, false, os.MkdirAll(dir, 0o700)
-}
-
-// buildBroken builds a relay that breaks an invariant, or none when that is empty.
-func buildBroken(ctx context.Context, invariant, dir string) (binary string, err error) {
-	args := []string{"build", "-buildvcs=false"}
-	switch {
-	case invariant == "":
-		binary = filepath.Join(dir, "relay")
-	case slices.Contains([]string{"i1", "i2", "i3", "i4"}, invariant):
-		binary = filepath.Join(dir, "relay-break-"+invariant)
-		args = append(args, "-tags", "break_"+invariant)
-	default:
-		return "", fmt.Errorf("-break: there is no %q: want i1, i2, i3 or i4", invariant)
-	}
-	cmd := exec.CommandContext(ctx, "go", append(args, "-o", binary, "./cmd/relay")...)
-	cmd.Dir, cmd.Env = "..", append(os.Environ(), "CGO_ENABLED=0")
-	if text, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("building the relay in the directory above: %w: %s", err, text)
-	}
-	return binary, nil
 }
 
 // explain writes what is known of a violation, and returns it.

@@ -21,7 +21,7 @@ func testWorld(t *testing.T) *world {
 func (w *world) tells(t *testing.T, source, key int, present bool, holdFor time.Duration) int {
 	t.Helper()
 	if present {
-		if _, err := w.put(source, key); err != nil {
+		if err := w.put(source, key); err != nil {
 			t.Fatal(err)
 		}
 	} else if !w.remove(source, key, holdFor) {

@@ -255,7 +255,7 @@ func (st *stage) watch(n int) {
 func (st *stage) change(c change) error {
 	if c.deletes {
 		st.world.remove(c.source, c.key, 0)
-	} else if _, err := st.world.put(c.source, c.key); err != nil {
+	} else if err := st.world.put(c.source, c.key); err != nil {
 		return err
 	}
 	if st.files != nil && st.files.source.number == c.source {

@@ -14,7 +14,7 @@ func TestADiskThatIsFullAgainIsBadSinceTheFirstTime(t *testing.T) {
 	st.diskIsFull(relay, begin)
 	st.diskEnded[relay] = at(3 * time.Second)
 	st.diskIsFull(relay, at(4*time.Second))
-	if got := st.diskFull[relay]; got != begin {
+	if got := st.diskFull[relay]; !got.Equal(begin) {
 		t.Errorf("full since %v after the first time", got.Sub(begin))
 	}
 	if !st.diskIsBad(relay, at(5*time.Second)) {
@@ -26,7 +26,7 @@ func TestADiskThatIsFullAgainIsBadSinceTheFirstTime(t *testing.T) {
 		t.Error("it is bad for ever")
 	}
 	st.diskIsFull(relay, later)
-	if got := st.diskFull[relay]; got != later {
+	if got := st.diskFull[relay]; !got.Equal(later) {
 		t.Errorf("full since %v after the first time, and has been good meanwhile", got.Sub(begin))
 	}
 }

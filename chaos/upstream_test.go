@@ -45,7 +45,7 @@ func newPair(t *testing.T, delta bool) *pair {
 
 func (p *pair) put(key int) {
 	p.t.Helper()
-	if _, err := p.world.put(0, key); err != nil {
+	if err := p.world.put(0, key); err != nil {
 		p.t.Fatal(err)
 	}
 }

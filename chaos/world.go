@@ -255,25 +255,26 @@ func (w *world) holders(key int) []int {
 	return []int{n}
 }
 
-// put has a source make a new content of a key, and remove has it delete the key, which a
-// guard is to hold back for a while. They return false when that is no change.
-func (w *world) put(source, key int) (bool, error) {
+// put makes a source give a key new content, if the key is one of its own.
+func (w *world) put(source, key int) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s := w.sources[source]
 	it := s.items[key]
 	if it == nil {
-		return false, nil
+		return nil
 	}
 	element, err := encode(s.name, key, it.seq+1)
 	if err != nil {
-		return false, fmt.Errorf("%s of %s: %w", describe(key), s.name, err)
+		return fmt.Errorf("%s of %s: %w", describe(key), s.name, err)
 	}
 	it.holdFor = 0
 	s.change(key, it, true, element)
-	return true, nil
+	return nil
 }
 
+// remove makes a source delete a key. A guard must hold that back for holdFor. remove returns
+// false if the source does not have the key.
 func (w *world) remove(source, key int, holdFor time.Duration) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

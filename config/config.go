@@ -56,10 +56,10 @@ type Upstream struct {
 	ClusterID string `yaml:"clusterID"`
 	// DomainSuffix is the cluster domain of the source: a service there is
 	// NAME.NAMESPACE.svc.DomainSuffix. Default: cluster.local.
-	DomainSuffix string `yaml:"domainSuffix"`
+	DomainSuffix string `yaml:"domainSuffix" default:"cluster.local"`
 	// Generated says what becomes of objects that an istiod derives by itself: drop
 	// (the default) or keep.
-	Generated string   `yaml:"generated"`
+	Generated string   `yaml:"generated" default:"drop" oneof:"drop keep"`
 	Import    Import   `yaml:"import,omitempty"`
 	Services  Services `yaml:"services,omitempty"`
 	Rewrite   Rewrite  `yaml:"rewrite"`
@@ -67,7 +67,7 @@ type Upstream struct {
 	Required bool `yaml:"required"`
 	// FirstSync is auto (the default), wait or optional: how long clients wait at the start of
 	// the relay for an upstream that nothing is known about.
-	FirstSync string    `yaml:"firstSync"`
+	FirstSync string    `yaml:"firstSync" default:"auto" oneof:"auto wait optional"`
 	Staleness Staleness `yaml:"staleness"`
 	Guard     Guard     `yaml:"guard"`
 	Limits    Limits    `yaml:"limits"`
@@ -87,7 +87,7 @@ type XDS struct {
 	// Addresses are host:port, tried in order.
 	Addresses []string `yaml:"addresses"`
 	// Protocol is auto (the default), sotw or delta.
-	Protocol string `yaml:"protocol"`
+	Protocol string `yaml:"protocol" default:"auto" oneof:"auto sotw delta"`
 	// TLS is needed unless Plaintext is said.
 	TLS *TLS `yaml:"tls,omitempty"`
 	// TokenFile holds a bearer token, read again for each stream.
@@ -98,17 +98,17 @@ type XDS struct {
 	// Plaintext goes without TLS.
 	Plaintext bool `yaml:"plaintext"`
 	// ResyncInterval is how often everything is asked for again. Default 5m.
-	ResyncInterval Duration `yaml:"resyncInterval"`
+	ResyncInterval Duration `yaml:"resyncInterval" default:"5m" range:"1s 24h"`
 	// SyncTimeout is how long a server may bring nothing new before it has answered every
 	// type: then the next address is tried. Default 30s.
-	SyncTimeout Duration `yaml:"syncTimeout"`
+	SyncTimeout Duration `yaml:"syncTimeout" default:"30s" range:"1s 1h"`
 	// FailbackAfter is how long an address must have worked again before it is preferred to
 	// those that stand behind it. Default 1m.
-	FailbackAfter Duration `yaml:"failbackAfter"`
+	FailbackAfter Duration `yaml:"failbackAfter" default:"1m" range:"1s 24h"`
 	// Types are type URLs (group/version/Kind) to mirror besides the well-known ones.
 	Types []string `yaml:"types,omitempty"`
 	// Compression has gzip when the server may compress its responses. Default: none.
-	Compression []string `yaml:"compression,omitempty"`
+	Compression []string `yaml:"compression,omitempty" oneof:"gzip"`
 }
 
 // CompressionGzip is the one value of XDS.Compression and Downstream.Compression.
@@ -136,68 +136,68 @@ type Downstream struct {
 	Listeners []Listener `yaml:"listeners"`
 	// StartupTimeout is how long clients wait for sources that have not synced, where
 	// Upstream.FirstSync does not have them wait for as long as it takes.
-	StartupTimeout Duration `yaml:"startupTimeout"`
+	StartupTimeout Duration `yaml:"startupTimeout" default:"30s" range:"1ms 24h"`
 	// MaxConnectionAge is how long a connection lives, give or take a tenth, and
 	// MaxConnectionAgeGrace how long its streams have to end.
-	MaxConnectionAge      Duration `yaml:"maxConnectionAge"`
-	MaxConnectionAgeGrace Duration `yaml:"maxConnectionAgeGrace"`
+	MaxConnectionAge      Duration `yaml:"maxConnectionAge" default:"30m" range:"1s 720h"`
+	MaxConnectionAgeGrace Duration `yaml:"maxConnectionAgeGrace" default:"10s" range:"1s 1h"`
 	// DrainTimeout bounds the shutdown.
-	DrainTimeout Duration `yaml:"drainTimeout"`
+	DrainTimeout Duration `yaml:"drainTimeout" default:"10s" range:"100ms 1h"`
 	// SendTimeout is how long a client may leave a response unread.
-	SendTimeout Duration `yaml:"sendTimeout"`
+	SendTimeout Duration `yaml:"sendTimeout" default:"5m" range:"1s 24h"`
 	// MaxStreamsPerConnection, MaxRequestBytes, MaxHeaderBytes and MaxTypesPerClient
 	// bound what one client can ask for.
-	MaxStreamsPerConnection int `yaml:"maxStreamsPerConnection"`
-	MaxRequestBytes         int `yaml:"maxRequestBytes"`
-	MaxHeaderBytes          int `yaml:"maxHeaderBytes"`
-	MaxTypesPerClient       int `yaml:"maxTypesPerClient"`
+	MaxStreamsPerConnection int `yaml:"maxStreamsPerConnection" default:"100" range:"1 100000"`
+	MaxRequestBytes         int `yaml:"maxRequestBytes" default:"32Mi" range:"64Ki 1Gi"`
+	MaxHeaderBytes          int `yaml:"maxHeaderBytes" default:"64Ki" range:"4Ki 16Mi"`
+	MaxTypesPerClient       int `yaml:"maxTypesPerClient" default:"256" range:"1 10000"`
 	// MaxNodeBytes bounds what a client says of itself, in bytes. Default 256 KiB.
-	MaxNodeBytes int `yaml:"maxNodeBytes"`
+	MaxNodeBytes int `yaml:"maxNodeBytes" default:"256Ki" range:"1Ki 16Mi"`
 	// MaxNamesPerClient, MaxNamesPerPeer and MaxNames bound the names of resources that one
 	// stream, the streams of one peer and all streams subscribe to; the others their bytes.
 	// Defaults 65536 and 8 MiB, 262144 and 32 MiB, 524288 and 64 MiB.
-	MaxNamesPerClient     int `yaml:"maxNamesPerClient"`
-	MaxNameBytesPerClient int `yaml:"maxNameBytesPerClient"`
-	MaxNamesPerPeer       int `yaml:"maxNamesPerPeer"`
-	MaxNameBytesPerPeer   int `yaml:"maxNameBytesPerPeer"`
-	MaxNames              int `yaml:"maxNames"`
-	MaxNameBytes          int `yaml:"maxNameBytes"`
+	MaxNamesPerClient     int `yaml:"maxNamesPerClient" default:"65536" range:"1 1Gi"`
+	MaxNameBytesPerClient int `yaml:"maxNameBytesPerClient" default:"8Mi" range:"1Ki 1Gi"`
+	MaxNamesPerPeer       int `yaml:"maxNamesPerPeer" default:"262144" range:"1 1Gi"`
+	MaxNameBytesPerPeer   int `yaml:"maxNameBytesPerPeer" default:"32Mi" range:"1Ki 1Gi"`
+	MaxNames              int `yaml:"maxNames" default:"524288" range:"1 1Gi"`
+	MaxNameBytes          int `yaml:"maxNameBytes" default:"64Mi" range:"1Ki 1Gi"`
 	// MaxVersionBytes bounds what clients say that they have until they were sent what
 	// differs. Default 128 MiB.
-	MaxVersionBytes int `yaml:"maxVersionBytes"`
+	MaxVersionBytes int `yaml:"maxVersionBytes" default:"128Mi" range:"1Mi 1Gi"`
 	// MaxConnections and MaxStreams bound the clients of all listeners together. Defaults
 	// 20000 and 20000.
-	MaxConnections int `yaml:"maxConnections"`
-	MaxStreams     int `yaml:"maxStreams"`
+	MaxConnections int `yaml:"maxConnections" default:"20000" range:"1 1000000"`
+	MaxStreams     int `yaml:"maxStreams" default:"20000" range:"1 1000000"`
 	// MaxConnectionsPerPeer and MaxStreamsPerPeer bound those of one address, or of one
 	// identity. Defaults: three quarters of MaxConnections and MaxStreams.
-	MaxConnectionsPerPeer int `yaml:"maxConnectionsPerPeer"`
-	MaxStreamsPerPeer     int `yaml:"maxStreamsPerPeer"`
+	MaxConnectionsPerPeer int `yaml:"maxConnectionsPerPeer" range:"1 1000000"`
+	MaxStreamsPerPeer     int `yaml:"maxStreamsPerPeer" range:"1 1000000"`
 	// MaxViewsPerPeer bounds the views that the streams of one peer have, counting each
 	// combination of a configured view, a cluster and a revision. Default 256.
-	MaxViewsPerPeer int `yaml:"maxViewsPerPeer"`
+	MaxViewsPerPeer int `yaml:"maxViewsPerPeer" default:"256" range:"1 1024"`
 	// NewStreamsPerSecond and RequestsPerSecond (of each stream) bound how fast clients may
 	// come and ask. Defaults 1000 and 500.
-	NewStreamsPerSecond int `yaml:"newStreamsPerSecond"`
-	RequestsPerSecond   int `yaml:"requestsPerSecond"`
+	NewStreamsPerSecond int `yaml:"newStreamsPerSecond" default:"1000" range:"1 1000000"`
+	RequestsPerSecond   int `yaml:"requestsPerSecond" default:"500" range:"1 1000000"`
 	// Compression has gzip when clients may compress their requests. Default: none.
-	Compression []string `yaml:"compression,omitempty"`
+	Compression []string `yaml:"compression,omitempty" oneof:"gzip"`
 	// ShedAtMemoryPercent is how much of the memory limit may be in use before new clients
 	// are turned away. Default 90; 0: never.
-	ShedAtMemoryPercent int `yaml:"shedAtMemoryPercent"`
+	ShedAtMemoryPercent int `yaml:"shedAtMemoryPercent" default:"90" range:"0 100"`
 }
 
 // Push bounds how long a change may wait for company.
 type Push struct {
 	// DebounceAfter is the quiet time that ends the wait while changes keep coming.
-	DebounceAfter Duration `yaml:"debounceAfter"`
+	DebounceAfter Duration `yaml:"debounceAfter" default:"100ms" range:"1ms 1m"`
 	// DebounceMax is the longest that a change waits.
-	DebounceMax Duration `yaml:"debounceMax"`
+	DebounceMax Duration `yaml:"debounceMax" default:"1s" range:"1ms 10m"`
 }
 
 // Admin is the HTTP endpoint for operators.
 type Admin struct {
-	Address string `yaml:"address"`
+	Address string `yaml:"address" default:"127.0.0.1:15014"`
 	// AllowInsecure lets Address be off loopback. Debug endpoints stay on loopback.
 	AllowInsecure bool `yaml:"allowInsecure"`
 	// Socket is the Unix socket for what changes something. Default: admin.sock in
@@ -209,9 +209,9 @@ type Admin struct {
 // Log is how the relay logs.
 type Log struct {
 	// Level is debug, info, warn or error.
-	Level string `yaml:"level"`
+	Level string `yaml:"level" default:"info" oneof:"debug info warn error"`
 	// Format is text or json.
-	Format string `yaml:"format"`
+	Format string `yaml:"format" default:"text" oneof:"text json"`
 }
 
 // Duration is a time.Duration that is written as Go writes them: 90s, 1m30s, 250ms.

@@ -33,7 +33,7 @@ type Rewrite struct {
 	ExportTo []string `yaml:"exportTo,omitempty"`
 	// ShortHosts is complete (the default) or keep: what becomes of the hosts of VirtualServices
 	// and DestinationRules that have no dots (PROTOCOL C23).
-	ShortHosts string `yaml:"shortHosts"`
+	ShortHosts string `yaml:"shortHosts" default:"complete" oneof:"complete keep"`
 	// Hosts maps domains.
 	Hosts []HostMapping `yaml:"hosts,omitempty"`
 	// Endpoints is stamped on the endpoints of services and workloads.
@@ -80,7 +80,7 @@ const (
 type Services struct {
 	// Mode is omit, asIs, gateway or discover. Default: asIs when Upstream.Generated is
 	// keep, else omit.
-	Mode string `yaml:"mode"`
+	Mode string `yaml:"mode" oneof:"omit asIs gateway discover"`
 	// Gateways are the addresses of the cluster's east-west gateways, for the mode gateway.
 	Gateways []string `yaml:"gateways,omitempty"`
 	// Network is, in the mode gateway, the network behind those; in the mode discover, the
@@ -104,7 +104,7 @@ type Merge struct {
 	// names.
 	Kinds []string `yaml:"kinds,omitempty"`
 	// Policy is first (the default), newest, reject or union.
-	Policy string `yaml:"policy"`
+	Policy string `yaml:"policy" default:"first"`
 	// SameHost makes union merge ServiceEntries of different names that have the same hosts.
 	SameHost bool `yaml:"sameHost"`
 	// AcrossNamespaces makes it merge also those of different namespaces.
@@ -127,7 +127,7 @@ type View struct {
 	// ClusterID is the cluster of the clients, who do not always say.
 	ClusterID string `yaml:"clusterID,omitempty"`
 	// ExcludeOwn leaves out what came from the client's own cluster. Default: true.
-	ExcludeOwn bool `yaml:"excludeOwn"`
+	ExcludeOwn bool `yaml:"excludeOwn" default:"true"`
 }
 
 // Match says which clients a view is for. All that is given must hold; of a list, one
@@ -147,9 +147,9 @@ type Match struct {
 // Provenance is what served resources tell of their way, and how far they may go.
 type Provenance struct {
 	// Annotations puts it into annotations. Default: true.
-	Annotations bool `yaml:"annotations"`
+	Annotations bool `yaml:"annotations" default:"true"`
 	// Relay names this relay in paths. Replicas share it. Default: Node.ID.
 	Relay string `yaml:"relay"`
 	// MaxHops is how many relays a resource may have passed. Default: 8.
-	MaxHops int `yaml:"maxHops"`
+	MaxHops int `yaml:"maxHops" default:"8" range:"1 64"`
 }

@@ -79,7 +79,7 @@ func TestBadRulesAreErrorsWithTheirLine(t *testing.T) {
 			`8: views[0].name: "A"`, `8: views[0].selector: `, `8: views[0].sources[0]: there is no upstream "west"`,
 			"9: views[1].expression: its result is int, want bool",
 			"9: views[1].match.nodeIDs[0]: is empty", "9: views[1].match.labels: ", "9: views[1].default: views[0] is the default already"}},
-		{"provenance", "provenance: {relay: \"a b\", maxHops: 0}\n", []string{`7: provenance.relay: "a b"`, "7: provenance.maxHops: 0 is out of range: 1 to 64"}},
+		{"provenance", "provenance: {relay: \"a b\", maxHops: 0}\n", []string{"7: provenance.maxHops: 0 is out of range: 1 to 64", `7: provenance.relay: "a b"`}},
 	} {
 		t.Run(tc.name, func(t *testing.T) { wantMistakes(t, withUpstream+tc.in, tc.want) })
 	}

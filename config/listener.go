@@ -25,7 +25,7 @@ type Listener struct {
 	View string `yaml:"view,omitempty"`
 	// Debug is off, loopback or verified: who is answered istioctl's debug types. Default:
 	// loopback on a loopback address, else verified.
-	Debug string `yaml:"debug"`
+	Debug string `yaml:"debug" oneof:"off loopback verified"`
 }
 
 // Values of Listener.Debug.
@@ -118,7 +118,6 @@ func (v *validator) listeners(c *Config) {
 				v.errorf(at+".address", "%q is the address of listeners[%d] (%q) already", l.Address, n, other.Address)
 			}
 		}
-		v.oneOf(at+".debug", l.Debug, DebugOff, DebugLoopback, DebugVerified)
 		switch {
 		case l.Plaintext && l.TLS != nil:
 			v.errorf(at+".plaintext", "both plaintext and tls: leave out one")

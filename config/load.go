@@ -10,7 +10,6 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
@@ -58,7 +57,7 @@ func Parse(name string, data []byte) (*Config, error) {
 	if body == nil {
 		return nil, v.errs
 	}
-	c := defaults()
+	c := &Config{}
 	s := shaper{v: v, anchors: map[string]ast.Node{}}
 	if s.fits("", body, reflect.TypeFor[Config](), 0) {
 		if err := yaml.NodeToValue(body, c, yaml.Strict()); err != nil {
@@ -69,7 +68,7 @@ func Parse(name string, data []byte) (*Config, error) {
 	if v.mistyped() {
 		return nil, v.errs
 	}
-	c.complete(v.noted)
+	c.complete(func(field string) bool { return v.noted(field) && !v.reported(field) })
 	c.resolve(filepath.Dir(name)) // what is missing stays so, and how long a path is counts
 	v.config(c)
 	if v.errs != nil {
@@ -101,48 +100,9 @@ func (v *validator) document(data []byte) ast.Node {
 	return bodies[0]
 }
 
-func defaults() *Config {
-	return &Config{
-		Downstream: Downstream{
-			StartupTimeout:          Duration(30 * time.Second),
-			MaxConnectionAge:        Duration(30 * time.Minute),
-			MaxConnectionAgeGrace:   Duration(10 * time.Second),
-			DrainTimeout:            Duration(10 * time.Second),
-			SendTimeout:             Duration(5 * time.Minute),
-			MaxStreamsPerConnection: 100,
-			MaxRequestBytes:         32 << 20,
-			MaxHeaderBytes:          64 << 10,
-			MaxTypesPerClient:       256,
-			MaxNodeBytes:            256 << 10,
-			MaxNamesPerClient:       65_536,
-			MaxNameBytesPerClient:   8 << 20,
-			MaxNamesPerPeer:         262_144,
-			MaxNameBytesPerPeer:     32 << 20,
-			MaxNames:                524_288,
-			MaxNameBytes:            64 << 20,
-			MaxVersionBytes:         128 << 20,
-			MaxConnections:          20_000,
-			MaxStreams:              20_000,
-			MaxViewsPerPeer:         256,
-			NewStreamsPerSecond:     1000,
-			RequestsPerSecond:       500,
-			ShedAtMemoryPercent:     90,
-		},
-		Provenance: Provenance{Annotations: true, MaxHops: 8},
-
-		Push:  Push{DebounceAfter: Duration(100 * time.Millisecond), DebounceMax: Duration(time.Second)},
-		Admin: Admin{Address: "127.0.0.1:15014"},
-		Log:   Log{Level: "info", Format: "text"},
-		State: State{
-			FlushInterval: Duration(time.Second),
-			History:       History{Revisions: 100, MaxAge: Duration(7 * 24 * time.Hour), MaxBytes: 64 << 20},
-		},
-	}
-}
-
-// complete fills in the defaults that depend on the host or on other fields. given
-// reports whether the file says anything of a field.
+// complete sets all defaults. given reports whether the file has a valid value for a field.
 func (c *Config) complete(given func(field string) bool) {
+	c.setDefaults(given)
 	def := func(s *string, values ...string) {
 		for _, v := range values {
 			if *s != "" {
@@ -166,14 +126,6 @@ func (c *Config) complete(given func(field string) bool) {
 	if !given("downstream.maxStreamsPerPeer") {
 		d.MaxStreamsPerPeer = max(1, d.MaxStreams-d.MaxStreams/4)
 	}
-	for i := range c.Merge {
-		def(&c.Merge[i].Policy, MergeFirst)
-	}
-	for i := range c.Views {
-		if !given(fmt.Sprintf("views[%d].excludeOwn", i)) {
-			c.Views[i].ExcludeOwn = true
-		}
-	}
 	for i := range c.Downstream.Listeners {
 		l := &c.Downstream.Listeners[i]
 		if loopback(l.Address) {
@@ -184,9 +136,6 @@ func (c *Config) complete(given func(field string) bool) {
 	for i := range c.Upstreams {
 		u := &c.Upstreams[i]
 		def(&u.ClusterID, u.Name)
-		def(&u.DomainSuffix, defaultDomainSuffix)
-		def(&u.Rewrite.ShortHosts, ShortHostsComplete)
-		def(&u.Generated, GeneratedDrop)
 		if u.Generated == GeneratedKeep && u.XDS != nil {
 			def(&u.Services.Mode, ServicesAsIs)
 		}
@@ -198,17 +147,8 @@ func (c *Config) complete(given func(field string) bool) {
 			u.Rewrite.Annotations.Remove = []string{lastApplied}
 		}
 		u.completeResilience(func(field string) bool { return given(fmt.Sprintf("upstreams[%d].%s", i, field)) })
-		if u.XDS != nil {
-			def(&u.XDS.Protocol, ProtocolAuto)
-			if !given(fmt.Sprintf("upstreams[%d].xds.resyncInterval", i)) {
-				u.XDS.ResyncInterval = Duration(5 * time.Minute)
-			}
-		}
 	}
 }
-
-// defaultDomainSuffix is the cluster domain that Kubernetes has unless told otherwise.
-const defaultDomainSuffix = "cluster.local"
 
 // lastApplied is where kubectl apply keeps a copy of the whole object.
 const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"

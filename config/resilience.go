@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"time"
@@ -13,7 +14,7 @@ type State struct {
 	// Dir is where. Empty: nothing is kept.
 	Dir string `yaml:"dir"`
 	// FlushInterval is how often changes are written: what a crash may lose. Default 1s.
-	FlushInterval Duration `yaml:"flushInterval"`
+	FlushInterval Duration `yaml:"flushInterval" default:"1s" range:"10ms 1m"`
 	// History is what is kept of the past.
 	History History `yaml:"history"`
 }
@@ -21,11 +22,11 @@ type State struct {
 // History bounds the past states of each upstream that are kept, to roll back to.
 type History struct {
 	// Revisions is how many. Default 100; 0: none.
-	Revisions int `yaml:"revisions"`
+	Revisions int `yaml:"revisions" default:"100" range:"0 10000"`
 	// MaxAge is for how long. Default 168h.
-	MaxAge Duration `yaml:"maxAge"`
+	MaxAge Duration `yaml:"maxAge" default:"168h" range:"1s 87600h"`
 	// MaxBytes is how much room they take, of each upstream. Default 64 MiB.
-	MaxBytes int `yaml:"maxBytes"`
+	MaxBytes int `yaml:"maxBytes" default:"64Mi" range:"1Ki 1024Gi"`
 }
 
 // Values of Upstream.FirstSync.
@@ -48,11 +49,11 @@ const (
 // Staleness says what becomes of what an upstream gave while it is out of contact.
 type Staleness struct {
 	// StaleAfter is how long an upstream may be out of contact. Default 5m.
-	StaleAfter Duration `yaml:"staleAfter"`
+	StaleAfter Duration `yaml:"staleAfter" default:"5m" range:"1s 8760h"`
 	// OnStale is keep (the default) or drop.
-	OnStale string `yaml:"onStale"`
+	OnStale string `yaml:"onStale" default:"keep" oneof:"keep drop"`
 	// ExpireAfter is how long what it gave is kept at most out of contact. Default never.
-	ExpireAfter OpenEnded `yaml:"expireAfter"`
+	ExpireAfter OpenEnded `yaml:"expireAfter" range:"1s 87600h" endless:"never"`
 	// Annotate puts the annotation meshrelay.io/stale-since on what a stale upstream gave.
 	Annotate bool `yaml:"annotate"`
 	// Kinds are exceptions, the first one that names a kind counts.
@@ -63,9 +64,9 @@ type Staleness struct {
 type KindStaleness struct {
 	// Kinds are as kubectl takes them, or group/Kind.
 	Kinds       []string  `yaml:"kinds"`
-	StaleAfter  Duration  `yaml:"staleAfter"`
-	OnStale     string    `yaml:"onStale"`
-	ExpireAfter OpenEnded `yaml:"expireAfter"`
+	StaleAfter  Duration  `yaml:"staleAfter" range:"1s 8760h"`
+	OnStale     string    `yaml:"onStale" oneof:"keep drop"`
+	ExpireAfter OpenEnded `yaml:"expireAfter" range:"1s 87600h" endless:"never"`
 }
 
 // Values of Guard.Empty.
@@ -78,27 +79,27 @@ const (
 type Guard struct {
 	// Percent of what the upstream had, and Count: an update that removes more than both
 	// is held. Defaults 30 and 10; a Percent of 100 lets everything pass.
-	Percent int `yaml:"percent"`
-	Count   int `yaml:"count"`
+	Percent int `yaml:"percent" default:"30" range:"0 100"`
+	Count   int `yaml:"count" default:"10" range:"0 1000000000"`
 	// Empty tells what becomes of deletions that leave nothing of a kind that had three
 	// resources or more, or of an upstream that comes back, however few they are: hold or
 	// pass. Default hold; pass where Percent is 100.
-	Empty string `yaml:"empty"`
+	Empty string `yaml:"empty" oneof:"hold pass"`
 	// HoldFor is how long, unless it is released before. The time counts while the upstream
 	// is in contact. Default 10m.
-	HoldFor OpenEnded `yaml:"holdFor"`
+	HoldFor OpenEnded `yaml:"holdFor" default:"10m" range:"1s 8760h" endless:"forever"`
 }
 
 // Limits are what one upstream may make the relay hold.
 type Limits struct {
 	// MaxResources and MaxBytes bound what is held of the upstream. Defaults 500000, and its
 	// share of half of the memory: see Config.FitMemory.
-	MaxResources int `yaml:"maxResources"`
-	MaxBytes     int `yaml:"maxBytes,omitempty"`
+	MaxResources int `yaml:"maxResources" default:"500000" range:"1 100000000"`
+	MaxBytes     int `yaml:"maxBytes,omitempty" range:"1 1024Gi"`
 	// MaxResourceBytes bounds one resource. Default 4 MiB.
-	MaxResourceBytes int `yaml:"maxResourceBytes"`
+	MaxResourceBytes int `yaml:"maxResourceBytes" default:"4Mi" range:"1 1Gi"`
 	// MaxResponseBytes bounds one response of an xds source. Default an eighth of the memory.
-	MaxResponseBytes int `yaml:"maxResponseBytes,omitempty"`
+	MaxResponseBytes int `yaml:"maxResponseBytes,omitempty" range:"1 2147483647"`
 }
 
 const (
@@ -163,52 +164,24 @@ func (o *OpenEnded) parse(s string) error {
 	return nil
 }
 
-// completeResilience fills in the defaults. given reports whether the file says anything of
-// a field of the upstream.
+// completeResilience sets the defaults that depend on other fields. given reports whether the
+// file has a field of the upstream.
 func (u *Upstream) completeResilience(given func(field string) bool) {
-	setDuration := func(field string, d *Duration, v time.Duration) {
-		if !given(field) {
-			*d = Duration(v)
-		}
-	}
-	setInt := func(field string, n *int, v int) {
-		if !given(field) {
-			*n = v
-		}
-	}
-	if u.FirstSync == "" {
-		u.FirstSync = FirstSyncAuto
-	}
 	s := &u.Staleness
-	setDuration("staleness.staleAfter", &s.StaleAfter, 5*time.Minute)
-	if s.OnStale == "" {
-		s.OnStale = OnStaleKeep
-	}
 	for i := range s.Kinds {
 		k, at := &s.Kinds[i], fmt.Sprintf("staleness.kinds[%d].", i)
-		setDuration(at+"staleAfter", &k.StaleAfter, s.StaleAfter.D())
-		if k.OnStale == "" {
-			k.OnStale = s.OnStale
+		if !given(at + "staleAfter") {
+			k.StaleAfter = s.StaleAfter
 		}
+		k.OnStale = cmp.Or(k.OnStale, s.OnStale)
 		if !given(at + "expireAfter") {
 			k.ExpireAfter = s.ExpireAfter
 		}
 	}
-	setInt("guard.percent", &u.Guard.Percent, 30)
-	setInt("guard.count", &u.Guard.Count, 10)
 	if u.Guard.Empty == "" {
 		u.Guard.Empty = EmptyHold
 		if u.Guard.Percent == 100 {
 			u.Guard.Empty = EmptyPass
 		}
-	}
-	if !given("guard.holdFor") {
-		u.Guard.HoldFor = OpenEnded(10 * time.Minute)
-	}
-	setInt("limits.maxResources", &u.Limits.MaxResources, 500_000)
-	setInt("limits.maxResourceBytes", &u.Limits.MaxResourceBytes, 4<<20)
-	if u.XDS != nil {
-		setDuration("xds.syncTimeout", &u.XDS.SyncTimeout, 30*time.Second)
-		setDuration("xds.failbackAfter", &u.XDS.FailbackAfter, time.Minute)
 	}
 }

@@ -68,11 +68,11 @@ func TestSettingsOutOfRangeAreErrorsWithTheirLine(t *testing.T) {
 	wantMistakes(t, strings.Replace(withUpstream, "tls: {}", "tls: {}, syncTimeout: 10ms, failbackAfter: 25h", 1), []string{
 		"6: upstreams[0].xds.syncTimeout: 10ms is out of range: 1s to 1h0m0s",
 		"6: upstreams[0].xds.failbackAfter: 25h0m0s is out of range: 1s to 24h0m0s"})
-	for field, range_ := range map[string][2]int{
+	for field, bounds := range map[string][2]int{
 		"maxNodeBytes": {1 << 10, 16 << 20}, "maxConnections": {1, 1_000_000}, "maxStreams": {1, 1_000_000},
 		"newStreamsPerSecond": {1, 1_000_000}, "requestsPerSecond": {1, 1_000_000}, "shedAtMemoryPercent": {0, 100},
 	} {
-		for n, ok := range map[int]bool{range_[0] - 1: false, range_[0]: true, range_[1]: true, range_[1] + 1: false} {
+		for n, ok := range map[int]bool{bounds[0] - 1: false, bounds[0]: true, bounds[1]: true, bounds[1] + 1: false} {
 			in := strings.Replace(withUpstream, "downstream:", fmt.Sprintf("downstream:\n  %s: %d", field, n), 1)
 			if ok {
 				if _, err := Parse("relay.yaml", []byte(in)); err != nil {
@@ -80,7 +80,7 @@ func TestSettingsOutOfRangeAreErrorsWithTheirLine(t *testing.T) {
 				}
 				continue
 			}
-			wantMistakes(t, in, []string{fmt.Sprintf("2: downstream.%s: %d is out of range: %d to %d", field, n, range_[0], range_[1])})
+			wantMistakes(t, in, []string{fmt.Sprintf("2: downstream.%s: %d is out of range: %d to %d", field, n, bounds[0], bounds[1])})
 		}
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/hashicorp/go-multierror"
 
@@ -112,6 +111,7 @@ func (v *validator) line(field string) int {
 }
 
 func (v *validator) config(c *Config) {
+	v.fields(c)
 	if net.ParseIP(c.Node.IP) == nil {
 		v.errorf("node.ip", "%q is not an IP address", c.Node.IP)
 	}
@@ -147,10 +147,9 @@ func (v *validator) config(c *Config) {
 	if c.Provenance.Relay != c.Node.ID && !idShape.MatchString(c.Provenance.Relay) {
 		v.errorf("provenance.relay", "%q: 1 to 253 letters, digits, dots, dashes and underscores", c.Provenance.Relay)
 	}
-	v.number("provenance.maxHops", c.Provenance.MaxHops, 1, 64)
-	v.downstream(c.Downstream)
-	v.duration("push.debounceAfter", c.Push.DebounceAfter, time.Millisecond, time.Minute)
-	v.duration("push.debounceMax", c.Push.DebounceMax, time.Millisecond, 10*time.Minute)
+	if len(c.Downstream.Listeners) == 0 {
+		v.errorf("downstream.listeners", "there must be at least one: add an address to serve on")
+	}
 	if c.Push.DebounceMax < c.Push.DebounceAfter {
 		v.errorf("push.debounceMax", "%v is less than debounceAfter, which is %v", c.Push.DebounceMax.D(), c.Push.DebounceAfter.D())
 	}
@@ -164,9 +163,6 @@ func (v *validator) config(c *Config) {
 		v.errorf("admin.address", "%q is not a loopback address: listen on 127.0.0.1, or set admin.allowInsecure: true", c.Admin.Address)
 	}
 	v.socket(c)
-	v.state(c.State)
-	v.oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
-	v.oneOf("log.format", c.Log.Format, "text", "json")
 }
 
 func (v *validator) upstream(at string, u Upstream) {
@@ -176,12 +172,8 @@ func (v *validator) upstream(at string, u Upstream) {
 	if u.ClusterID != u.Name && !idShape.MatchString(u.ClusterID) {
 		v.errorf(at+".clusterID", "%q: 1 to 253 letters, digits, dots, dashes and underscores", u.ClusterID)
 	}
-	v.oneOf(at+".generated", u.Generated, GeneratedDrop, GeneratedKeep)
-	v.oneOf(at+".firstSync", u.FirstSync, FirstSyncAuto, FirstSyncWait, FirstSyncOptional)
 	v.federation(at, u)
 	v.staleness(at+".staleness", u.Staleness)
-	v.guard(at+".guard", u.Guard)
-	v.limits(at+".limits", u.Limits)
 	switch {
 	case (u.XDS == nil) == (u.File == nil):
 		v.errorf(at, "upstream %q needs exactly one of xds and file", u.Name)
@@ -216,16 +208,11 @@ func (v *validator) xds(at string, x XDS) {
 	for i, a := range x.Addresses {
 		v.address(fmt.Sprintf("%s.addresses[%d]", at, i), a, 1)
 	}
-	v.oneOf(at+".protocol", x.Protocol, ProtocolAuto, ProtocolSotW, ProtocolDelta)
-	v.duration(at+".resyncInterval", x.ResyncInterval, time.Second, 24*time.Hour)
-	v.duration(at+".syncTimeout", x.SyncTimeout, time.Second, time.Hour)
-	v.duration(at+".failbackAfter", x.FailbackAfter, time.Second, 24*time.Hour)
 	for i, t := range x.Types {
 		if _, _, err := mirror.ParseTypeURL(t); err != nil {
 			v.errorf(fmt.Sprintf("%s.types[%d]", at, i), "%v", err)
 		}
 	}
-	v.compression(at+".compression", x.Compression)
 	switch {
 	case x.Plaintext && x.TLS != nil:
 		v.errorf(at+".plaintext", "both plaintext and tls: leave out one")
@@ -237,49 +224,6 @@ func (v *validator) xds(at string, x XDS) {
 	}
 	if t := x.TLS; t != nil && (t.CertFile == "") != (t.KeyFile == "") {
 		v.errorf(at+".tls", "certFile and keyFile go together: give both, or none")
-	}
-}
-
-func (v *validator) downstream(d Downstream) {
-	if len(d.Listeners) == 0 {
-		v.errorf("downstream.listeners", "there must be at least one: add an address to serve on")
-	}
-	v.duration("downstream.startupTimeout", d.StartupTimeout, time.Millisecond, 24*time.Hour)
-	v.duration("downstream.maxConnectionAge", d.MaxConnectionAge, time.Second, 30*24*time.Hour)
-	v.duration("downstream.maxConnectionAgeGrace", d.MaxConnectionAgeGrace, time.Second, time.Hour)
-	v.duration("downstream.drainTimeout", d.DrainTimeout, 100*time.Millisecond, time.Hour)
-	v.duration("downstream.sendTimeout", d.SendTimeout, time.Second, 24*time.Hour)
-	v.number("downstream.maxStreamsPerConnection", d.MaxStreamsPerConnection, 1, 100000)
-	v.number("downstream.maxRequestBytes", d.MaxRequestBytes, 64<<10, 1<<30)
-	v.number("downstream.maxHeaderBytes", d.MaxHeaderBytes, 4<<10, 16<<20)
-	v.number("downstream.maxTypesPerClient", d.MaxTypesPerClient, 1, 10000)
-	v.number("downstream.maxNodeBytes", d.MaxNodeBytes, 1<<10, 16<<20)
-	for _, b := range []struct {
-		field string
-		n     int
-		least int
-	}{
-		{"maxNamesPerClient", d.MaxNamesPerClient, 1}, {"maxNameBytesPerClient", d.MaxNameBytesPerClient, 1 << 10},
-		{"maxNamesPerPeer", d.MaxNamesPerPeer, 1}, {"maxNameBytesPerPeer", d.MaxNameBytesPerPeer, 1 << 10},
-		{"maxNames", d.MaxNames, 1}, {"maxNameBytes", d.MaxNameBytes, 1 << 10}, {"maxVersionBytes", d.MaxVersionBytes, 1 << 20},
-	} {
-		v.number("downstream."+b.field, b.n, b.least, 1<<30)
-	}
-	v.number("downstream.maxConnections", d.MaxConnections, 1, 1_000_000)
-	v.number("downstream.maxStreams", d.MaxStreams, 1, 1_000_000)
-	v.number("downstream.maxConnectionsPerPeer", d.MaxConnectionsPerPeer, 1, 1_000_000)
-	v.number("downstream.maxStreamsPerPeer", d.MaxStreamsPerPeer, 1, 1_000_000)
-	v.number("downstream.maxViewsPerPeer", d.MaxViewsPerPeer, 1, 1024)
-	v.number("downstream.newStreamsPerSecond", d.NewStreamsPerSecond, 1, 1_000_000)
-	v.number("downstream.requestsPerSecond", d.RequestsPerSecond, 1, 1_000_000)
-	v.compression("downstream.compression", d.Compression)
-	v.number("downstream.shedAtMemoryPercent", d.ShedAtMemoryPercent, 0, 100)
-}
-
-// compression checks a list of encodings that the other side may use.
-func (v *validator) compression(field string, encodings []string) {
-	for i, e := range encodings {
-		v.oneOf(fmt.Sprintf("%s[%d]", field, i), e, CompressionGzip)
 	}
 }
 
@@ -320,18 +264,6 @@ func loopback(address string) bool {
 		return true // said elsewhere
 	}
 	return host == "localhost" || net.ParseIP(host).IsLoopback()
-}
-
-func (v *validator) duration(field string, d Duration, least, most time.Duration) {
-	if d.D() < least || d.D() > most {
-		v.errorf(field, "%v is out of range: %v to %v", d.D(), least, most)
-	}
-}
-
-func (v *validator) number(field string, n, least, most int) {
-	if n < least || n > most {
-		v.errorf(field, "%d is out of range: %d to %d", n, least, most)
-	}
 }
 
 func (v *validator) oneOf(field, value string, allowed ...string) {

@@ -96,7 +96,6 @@ func (v *validator) federation(at string, u Upstream) {
 			v.errorf(fmt.Sprintf("%s.rewrite.annotations.set[%s]", at, key), "annotations that begin with %s are the relay's own: relays trust what they say, so they can not be made up", ownAnnotations)
 		}
 	}
-	v.oneOf(at+".rewrite.shortHosts", u.Rewrite.ShortHosts, ShortHostsComplete, ShortHostsKeep)
 	rules := u.RewriteRules()
 	if len(validation.IsDNS1123Subdomain(u.DomainSuffix)) > 0 {
 		v.errorf(at+".domainSuffix", "%q is not a DNS domain: give the cluster domain of the source, what stands behind NAME.NAMESPACE.svc. in its services, such as cluster.local", u.DomainSuffix)
@@ -135,7 +134,6 @@ func (v *validator) namespaceMapping(at string, r Rewrite, include []string, fil
 
 func (v *validator) services(at string, u Upstream) {
 	s := u.Services
-	v.oneOf(at+".mode", s.Mode, ServicesOmit, ServicesAsIs, ServicesGateway, ServicesDiscover)
 	if u.XDS == nil && s.Mode != ServicesOmit {
 		v.errorf(at+".mode", "%q is for xds upstreams: only an istiod makes ServiceEntries of services", s.Mode)
 	}

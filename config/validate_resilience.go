@@ -3,19 +3,12 @@ package config
 import (
 	"fmt"
 	"path/filepath"
-	"time"
 
 	"meshrelay/mirror"
 )
 
-const (
-	year = 365 * 24 * time.Hour
-	// mostBytes bounds what can be said of memory and disk: 1 TiB.
-	mostBytes = 1 << 40
-)
-
 func (v *validator) staleness(at string, s Staleness) {
-	v.stale(at, s.StaleAfter, s.OnStale, s.ExpireAfter, func(string) bool { return true })
+	v.expiry(at, s.StaleAfter, s.ExpireAfter, true)
 	first := map[mirror.Kind]string{}
 	for i, k := range s.Kinds {
 		field := fmt.Sprintf("%s.kinds[%d]", at, i)
@@ -37,51 +30,16 @@ func (v *validator) staleness(at string, s Staleness) {
 				first[kind] = this
 			}
 		}
-		v.stale(field, k.StaleAfter, k.OnStale, k.ExpireAfter, v.noted)
+		v.expiry(field, k.StaleAfter, k.ExpireAfter, false)
 	}
 }
 
-// stale checks what is said at a place. What a kind leaves out is as for the others, where it
-// has been checked.
-func (v *validator) stale(at string, after Duration, onStale string, expire OpenEnded, said func(field string) bool) {
-	afterField, expireField := at+".staleAfter", at+".expireAfter"
-	if said(afterField) {
-		v.duration(afterField, after, time.Second, year)
+// expiry checks that resources expire after they become stale.
+func (v *validator) expiry(at string, after Duration, expire OpenEnded, always bool) {
+	field := at + ".expireAfter"
+	if (always || v.noted(field) || v.noted(at+".staleAfter")) && expire != 0 && expire.D() < after.D() {
+		v.errorf(field, "%v is less than staleAfter, which is %v: give both, or say never", expire.D(), after.D())
 	}
-	if said(at + ".onStale") {
-		v.oneOf(at+".onStale", onStale, OnStaleKeep, OnStaleDrop)
-	}
-	if said(expireField) {
-		v.openEnded(expireField, expire, "never", time.Second, 10*year)
-	}
-	if (said(expireField) || said(afterField)) && expire != 0 && expire.D() < after.D() {
-		v.errorf(expireField, "%v is less than staleAfter, which is %v: give both, or say never", expire.D(), after.D())
-	}
-}
-
-func (v *validator) guard(at string, g Guard) {
-	v.number(at+".percent", g.Percent, 0, 100)
-	v.number(at+".count", g.Count, 0, 1_000_000_000)
-	v.oneOf(at+".empty", g.Empty, EmptyHold, EmptyPass)
-	v.openEnded(at+".holdFor", g.HoldFor, "forever", time.Second, year)
-}
-
-func (v *validator) limits(at string, l Limits) {
-	v.number(at+".maxResources", l.MaxResources, 1, 100_000_000)
-	if v.noted(at + ".maxBytes") {
-		v.number(at+".maxBytes", l.MaxBytes, 1, mostBytes)
-	}
-	v.number(at+".maxResourceBytes", l.MaxResourceBytes, 1, 1<<30)
-	if v.noted(at + ".maxResponseBytes") {
-		v.number(at+".maxResponseBytes", l.MaxResponseBytes, 1, mostResponse)
-	}
-}
-
-func (v *validator) state(s State) {
-	v.duration("state.flushInterval", s.FlushInterval, 10*time.Millisecond, time.Minute)
-	v.number("state.history.revisions", s.History.Revisions, 0, 10_000)
-	v.duration("state.history.maxAge", s.History.MaxAge, time.Second, 10*year)
-	v.number("state.history.maxBytes", s.History.MaxBytes, 1<<10, mostBytes)
 }
 
 func (v *validator) socket(c *Config) {
@@ -95,12 +53,5 @@ func (v *validator) socket(c *Config) {
 	}
 	if filepath.Base(path) == "/" {
 		v.errorf("admin.socket", "%s is no name for a file", path)
-	}
-}
-
-// openEnded checks a duration that may have no end, of which without is the name.
-func (v *validator) openEnded(field string, o OpenEnded, without string, least, most time.Duration) {
-	if o != 0 && (o.D() < least || o.D() > most) {
-		v.errorf(field, "%v is out of range: %v to %v, or %s", o.D(), least, most, without)
 	}
 }

@@ -228,18 +228,18 @@ func TestAFileThatIsWrongChangesNothing(t *testing.T) {
 	write(t, path, "nonsense: 1\nmore: 2\n")
 	w.until("an error", failing)
 	s := w.Status()
-	if s.LastSuccess != loaded || s.FailingSince.IsZero() || s.FailingSince.Before(loaded) ||
+	if !s.LastSuccess.Equal(loaded) || s.FailingSince.IsZero() || s.FailingSince.Before(loaded) ||
 		!strings.Contains(s.Error, path+":1: nonsense: unknown field") || !strings.Contains(s.Error, path+":2: more: unknown field") || strings.Contains(s.Error, "\n") {
 		t.Errorf("%+v", s)
 	}
 	must(t, os.Remove(path))
 	w.until("another error", func(s ReloadStatus) bool { return strings.Contains(s.Error, "no such file") })
-	if got := w.Status().FailingSince; got != s.FailingSince {
+	if got := w.Status().FailingSince; !got.Equal(s.FailingSince) {
 		t.Errorf("it has been failing since %v, not since %v", s.FailingSince, got)
 	}
 	write(t, path, configNamed("first"))
 	w.until("success", fine)
-	if s := w.Status(); s.LastSuccess != loaded || !s.FailingSince.IsZero() {
+	if s := w.Status(); !s.LastSuccess.Equal(loaded) || !s.FailingSince.IsZero() {
 		t.Errorf("%+v", s)
 	}
 	w.wantNone("first")

@@ -34,7 +34,7 @@ func TestWhatNeedsAPersonHasAnAlert(t *testing.T) {
 		`max by (upstream) (relay_upstream_state{state="denied"}) == 1`, `max by (upstream) (relay_upstream_state{state="failed"}) == 1`,
 		"max by (upstream) (relay_upstream_held_deletions) > 0", "max by (upstream) (relay_upstream_frozen) == 1",
 		"max by (upstream) (relay_upstream_expired_resources) > 0", "max by (upstream) (relay_upstream_over_limit_resources) > 0",
-		"max by (upstream) (relay_upstream_refused_resources) > 0", "max by (upstream) (relay_state_not_kept) > 0",
+		"max by (upstream) (relay_upstream_refused_resources) > 0",
 		"min by (upstream) (relay_upstream_synced) == 0", "min(relay_state_healthy) == 0", "sum(relay_state_set_aside_files) > 0",
 		"min(relay_config_last_reload_successful) == 0", "absent(relay_build_info)",
 	} {

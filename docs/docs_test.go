@@ -83,19 +83,18 @@ func sources(t *testing.T, f func(path, content string)) {
 }
 
 func TestEveryDirectDependencyHasAReason(t *testing.T) {
-	doc := read(t, "dependencies.md")
+	own, nested, found := strings.Cut(read(t, "dependencies.md"), "\n## Nested modules\n")
+	if !found {
+		t.Fatal("dependencies.md tells nothing of nested modules")
+	}
 	listed := map[string]bool{}
-	for _, m := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\|").FindAllStringSubmatch(doc, -1) {
+	for _, m := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\|").FindAllStringSubmatch(own, -1) {
 		listed[m[1]] = true
 	}
-	direct := map[string]bool{}
-	for line := range strings.Lines(read(t, "../go.mod")) {
-		f := strings.Fields(line)
-		if len(f) == 2 && strings.Contains(f[0], ".") && strings.HasPrefix(f[1], "v") {
-			direct[f[0]] = true
-			if !listed[f[0]] {
-				t.Errorf("dependencies.md gives no reason for %s", f[0])
-			}
+	direct := required(t, "..")
+	for m := range direct {
+		if !listed[m] {
+			t.Errorf("dependencies.md gives no reason for %s", m)
 		}
 	}
 	for m := range listed {
@@ -103,6 +102,55 @@ func TestEveryDirectDependencyHasAReason(t *testing.T) {
 			t.Errorf("dependencies.md lists %s, which go.mod does not require directly", m)
 		}
 	}
+	rows := map[string]map[string]bool{}
+	for _, m := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\| `([^`]+)` \\| .").FindAllStringSubmatch(nested, -1) {
+		if rows[m[1]] == nil {
+			rows[m[1]] = map[string]bool{}
+		}
+		rows[m[1]][m[2]] = true
+	}
+	for _, pattern := range []string{"../*/go.mod", "../*/*/go.mod"} {
+		paths, _ := filepath.Glob(pattern) // the patterns are right
+		for _, path := range paths {
+			dir := filepath.Dir(path)
+			name, requires := strings.TrimPrefix(filepath.ToSlash(dir), "../"), required(t, dir)
+			for m := range requires {
+				if !listed[m] && !rows[name][m] {
+					t.Errorf("dependencies.md gives no reason for %s of %s", m, name)
+				}
+			}
+			for m := range rows[name] {
+				if !requires[m] {
+					t.Errorf("dependencies.md lists %s, which %s does not require directly", m, name)
+				}
+			}
+			delete(rows, name)
+		}
+	}
+	for name := range rows {
+		t.Errorf("dependencies.md has the module %s, which is none", name)
+	}
+}
+
+// required returns what the go.mod in a directory requires directly: modules and tools.
+func required(t *testing.T, dir string) map[string]bool {
+	t.Helper()
+	out, block := map[string]bool{}, ""
+	for line := range strings.Lines(read(t, dir+"/go.mod")) {
+		switch f := strings.Fields(line); {
+		case len(f) == 2 && f[1] == "(":
+			block = f[0]
+		case len(f) == 1 && f[0] == ")":
+			block = ""
+		case block == "require" && len(f) == 2:
+			out[f[0]] = true
+		case block == "tool" && len(f) == 1:
+			out[f[0]] = true
+		case block == "" && len(f) >= 2 && f[0] == "tool", block == "" && len(f) == 3 && f[0] == "require":
+			out[f[1]] = true
+		}
+	}
+	return out
 }
 
 func TestMetricsAreThoseOfTheCode(t *testing.T) {

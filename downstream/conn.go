@@ -15,7 +15,6 @@ import (
 
 	"meshrelay/downstream/refusal"
 	"meshrelay/downstream/subscription"
-	"meshrelay/internal/breakage"
 )
 
 const (
@@ -154,9 +153,6 @@ func (c *conn) cause(err error, n int) error {
 }
 
 func (c *conn) close(err error) {
-	if breakage.I4 {
-		go func() { <-make(chan struct{}); c.signal() }() // not in a normal build
-	}
 	c.mu.Lock()
 	v := c.view
 	c.view, c.closed = nil, true

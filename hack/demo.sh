@@ -46,7 +46,7 @@ relay=${RELAY:-}
 if [[ -z $relay ]]; then
   relay=bin/relay
   echo "demo: building $relay"
-  go build -o "$relay" ./cmd/relay
+  GOWORK=off go build -o "$relay" ./cmd/relay
 fi
 
 # start NAME: runs samples/NAME.yaml.

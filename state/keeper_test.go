@@ -2,13 +2,11 @@ package state
 
 import (
 	"context"
-	"fmt"
+	"errors"
+	"io"
 	"maps"
-	"os"
-	"path/filepath"
-	"slices"
-	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -18,440 +16,253 @@ import (
 	"meshrelay/mirror"
 )
 
-func TestMain(m *testing.M) {
-	if role := os.Getenv("STATE_TEST_ROLE"); role != "" {
-		os.Exit(play(role))
-	}
-	goleak.VerifyTestMain(m)
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// store is a Store in memory, for what does not depend on a disk. The tests of a Keeper with
+// the store that relays use are in state/local.
+type store struct {
+	failing error
+	found   *Found
+	sources map[string]map[mirror.Key]*Record
+	metas   map[string]Meta
+	applied []Batch
+	served  bool
+	closed  bool
 }
 
-var serviceEntries = mirror.Kind{Group: "networking.istio.io", Kind: "ServiceEntry"}
-
-// resource returns a ServiceEntry of east, whose content is told by host.
-func resource(name, host string) *mirror.Resource {
-	body, err := anypb.New(&networkingapi.ServiceEntry{Hosts: []string{host}})
-	if err != nil {
-		panic(err)
-	}
-	r, err := mirror.New(mirror.Spec{
-		Key: mirror.Key{Kind: serviceEntries, Namespace: "shop", Name: name}, Labels: map[string]string{"app": name},
-		Source: "east", Cluster: "c1", SourceVersion: "v-" + host, Body: body,
-	})
-	if err != nil {
-		panic(err)
-	}
-	return r
+func newStore() *store {
+	return &store{found: &Found{}, sources: map[string]map[mirror.Key]*Record{}, metas: map[string]Meta{}}
 }
 
-func record(name, host string) *Record {
-	return &Record{Resource: resource(name, host), TypeURL: "networking.istio.io/v1/ServiceEntry", Version: "7", Hash: [16]byte{1, 2}, At: time.Unix(1_700_000_000, 0)}
+func (s *store) Open() (*Found, error) {
+	found := s.found
+	s.found = nil
+	return found, s.failing
 }
 
-// fake is a source with a content of its own.
-type fake struct {
-	mu      sync.Mutex
+func (s *store) Load(source string) (Saved, error) {
+	saved := Saved{Meta: s.metas[source]}
+	for _, r := range s.sources[source] {
+		saved.Records = append(saved.Records, *r)
+	}
+	return saved, nil
+}
+
+func (s *store) Apply(source string, b Batch) (Kept, error) {
+	s.applied = append(s.applied, b)
+	if b.Meta.Whole || s.sources[source] == nil {
+		s.sources[source] = map[mirror.Key]*Record{}
+	}
+	for _, c := range b.Changes {
+		if s.sources[source][c.Key] = c.Record; c.Record == nil {
+			delete(s.sources[source], c.Key)
+		}
+	}
+	s.metas[source] = b.Meta
+	return Kept{Meta: b.Meta, Records: len(s.sources[source]), Wrote: len(b.Changes) > 0}, nil
+}
+
+func (s *store) Forget(source string) error { delete(s.sources, source); return nil }
+func (s *store) SetServed() error           { s.served = true; return nil }
+func (s *store) History(string) ([]Revision, error) {
+	return nil, ErrUnknownSource
+}
+
+func (s *store) At(string, uint64) ([]Record, error) { return nil, ErrUnknownSource }
+
+func (s *store) Backup(w io.Writer) error {
+	for {
+		if _, err := w.Write([]byte("state")); err != nil {
+			return err
+		}
+	}
+}
+
+func (s *store) Info() Info   { return Info{Path: "memory", InUse: s.failing == nil && !s.closed} }
+func (s *store) Close() error { s.closed = true; return nil }
+
+// source has records by name.
+type source struct {
 	meta    Meta
-	content map[mirror.Key]*Record
-	changed map[mirror.Key]struct{}
-	gives   int // how often changes were given back
+	content map[string]*Record
+	changed map[string]bool
+	gave    [][]Change
+	marked  int
 }
 
-func newFake() *fake {
-	return &fake{content: map[mirror.Key]*Record{}, changed: map[mirror.Key]struct{}{}}
+func newSource() *source { return &source{content: map[string]*Record{}, changed: map[string]bool{}} }
+
+func keyOf(name string) mirror.Key {
+	return mirror.Key{Kind: mirror.Kind{Group: "networking.istio.io", Kind: "ServiceEntry"}, Namespace: "shop", Name: name}
 }
 
-// restoredFake is what a source is after a restart.
-func restoredFake(s Saved) *fake {
-	f := newFake()
-	f.meta = s.Meta
-	for i := range s.Records {
-		f.content[s.Records[i].Resource.Key()] = &s.Records[i]
-	}
-	return f
-}
-
-func (f *fake) put(r *Record) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.content[r.Resource.Key()] = r
-	f.changed[r.Resource.Key()] = struct{}{}
-}
-
-func (f *fake) remove(name string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	key := resource(name, "x").Key()
-	delete(f.content, key)
-	f.changed[key] = struct{}{}
-}
-
-func (f *fake) setMeta(m Meta) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.meta = m
-}
-
-func (f *fake) TakeChanges() ([]Change, Meta) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	var out []Change
-	for key := range f.changed {
-		out = append(out, Change{key, f.content[key]})
-	}
-	clear(f.changed)
-	return out, f.meta
-}
-
-func (f *fake) GiveBack(changes []Change) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.gives++
-	for _, c := range changes {
-		f.changed[c.Key] = struct{}{}
-	}
-}
-
-// hosts returns the content by name.
-func (f *fake) hosts() map[string]string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	out := map[string]string{}
-	for _, r := range f.content {
-		out[r.Resource.Key().Name] = r.Resource.SourceVersion()[2:]
-	}
-	return out
-}
-
-// marking is a fake that can say all again.
-type marking struct{ *fake }
-
-func (m marking) MarkAll() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for key := range m.content {
-		m.changed[key] = struct{}{}
-	}
-}
-
-func hostsOf(t testing.TB, records []Record) map[string]string {
-	t.Helper()
-	out := map[string]string{}
-	for _, r := range records {
-		host := r.Resource.SourceVersion()[2:]
-		name := r.Resource.Key().Name
-		if !r.Resource.Equal(resource(name, host)) {
-			t.Errorf("%s is not what was kept", name)
-		}
-		out[name] = host
-	}
-	return out
-}
-
-func options(dir string) Options {
-	return Options{Dir: dir, HistoryRevisions: 100, HistoryMaxAge: time.Hour, HistoryMaxBytes: 1 << 20}
-}
-
-// open opens a state that must be good.
-func open(t testing.TB, dir string) *Keeper {
-	t.Helper()
-	k := Open(options(dir))
-	t.Cleanup(func() { end(k) })
-	if st := k.Status(); !st.Healthy || st.LastError != "" || len(st.SetAside) != 0 {
-		t.Fatalf("status %+v", st)
-	}
-	return k
-}
-
-// end is the end of a Keeper that does not Run.
-// keepOne leaves a state with one resource of east.
-func keepOne(t testing.TB, dir string) {
-	t.Helper()
-	k := open(t, dir)
-	f := newFake()
-	f.put(record("db", "1"))
-	k.Follow("east", f)
-	flush(t, k)
-	end(k)
-}
-
-func end(k *Keeper) {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	if !k.isClosed() {
-		_ = k.Run(ctx)
-	}
-}
-
-func (k *Keeper) isClosed() bool {
-	k.busy <- struct{}{}
-	defer k.release()
-	return k.closed
-}
-
-func flush(t testing.TB, k *Keeper) {
-	t.Helper()
-	if err := k.Flush(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func same(t testing.TB, what string, got, want map[string]string) {
-	t.Helper()
-	if !maps.Equal(got, want) {
-		t.Fatalf("%s: %v, want %v", what, got, want)
-	}
-}
-
-func TestWhatWasFlushedIsLoaded(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "a", "b")
-	k := open(t, dir)
-	if s := k.Load("east"); len(s.Records) != 0 || s.Revision != 0 {
-		t.Fatalf("a new file has %+v", s)
-	}
-	f := newFake()
-	k.Follow("east", f)
-	original := resource("db", "original")
-	reshaped := record("db", "1")
-	reshaped.Original = original
-	f.put(reshaped)
-	f.put(record("cache", "1"))
-	meta := Meta{Synced: true, LastContact: time.Now(), Fingerprint: "fp", Frozen: &Frozen{Since: time.Now().Add(-time.Hour), Revision: 3}}
-	f.setMeta(meta)
-	flush(t, k)
-	f.remove("cache")
-	flush(t, k)
-	end(k)
-
-	s := open(t, dir).Load("east")
-	if s.Revision != 2 || !s.Meta.equal(meta) || len(s.Records) != 1 {
-		t.Fatalf("loaded %+v", s)
-	}
-	got, want := s.Records[0], *reshaped
-	if !got.Resource.Equal(want.Resource) || !got.Original.Equal(original) || got.TypeURL != want.TypeURL || got.Version != want.Version ||
-		got.Hash != want.Hash || !got.At.Equal(want.At) || got.Resource.Cluster() != "c1" || got.Resource.SourceVersion() != "v-1" {
-		t.Errorf("loaded %+v, want %+v", got, want)
-	}
-}
-
-func TestLoadHandsOutOnceAndReadsAgain(t *testing.T) {
-	dir := t.TempDir()
-	k := open(t, dir)
-	f := newFake()
-	k.Follow("east", f)
-	f.put(record("db", "1"))
-	flush(t, k)
-	for range 2 {
-		same(t, "loaded", hostsOf(t, k.Load("east").Records), map[string]string{"db": "1"})
-	}
-	end(k)
-	k = open(t, dir)
-	for range 3 {
-		same(t, "loaded", hostsOf(t, k.Load("east").Records), map[string]string{"db": "1"})
-	}
-}
-
-func TestSourcesThatAreNotRetainedAreForgotten(t *testing.T) {
-	dir := t.TempDir()
-	k := open(t, dir)
-	for _, name := range []string{"east", "west", "north"} {
-		f := newFake()
-		f.put(record("db", "1"))
-		k.Follow(name, f)
-	}
-	flush(t, k)
-	end(k)
-
-	k = open(t, dir)
-	k.Retain([]string{"east", "north"})
-	if s := k.Load("west"); len(s.Records) != 0 {
-		t.Error("what is not retained is loaded")
-	}
-	k.Follow("east", restoredFake(k.Load("east")))
-	k.Follow("north", restoredFake(k.Load("north")))
-	k.Unfollow("north", true)
-	flush(t, k)
-	end(k)
-
-	file, err := ReadFile(Path(dir))
+func (s *source) put(name string) {
+	body, err := anypb.New(&networkingapi.ServiceEntry{Hosts: []string{name}})
 	if err != nil {
-		t.Fatal(err)
+		panic(err)
 	}
-	if len(file.Sources) != 1 || file.Sources[0].Name != "east" {
-		t.Errorf("the file has %+v", file.Sources)
+	r, err := mirror.New(mirror.Spec{Key: keyOf(name), Source: "east", Body: body})
+	if err != nil {
+		panic(err)
+	}
+	s.content[name], s.changed[name] = &Record{Resource: r}, true
+}
+
+func (s *source) TakeChanges() (out []Change, m Meta) {
+	for name := range s.changed {
+		out = append(out, Change{keyOf(name), s.content[name]})
+	}
+	clear(s.changed)
+	return out, s.meta
+}
+
+func (s *source) GiveBack(changes []Change) {
+	s.gave = append(s.gave, changes)
+	for _, c := range changes {
+		s.changed[c.Key.Name] = true
 	}
 }
 
-func TestANewSourceOfAForgottenNameBeginsAnew(t *testing.T) {
-	dir := t.TempDir()
-	k := open(t, dir)
-	f := newFake()
-	f.put(record("old", "1"))
-	k.Follow("east", f)
-	flush(t, k)
-	k.Unfollow("east", true)
-	f = newFake()
-	f.put(record("new", "2"))
-	k.Follow("east", f)
-	flush(t, k)
-	end(k)
-	same(t, "loaded", hostsOf(t, open(t, dir).Load("east").Records), map[string]string{"new": "2"})
-}
-
-func TestWhatASourceHasChangedBeforeItLeftIsWritten(t *testing.T) {
-	dir := t.TempDir()
-	k := open(t, dir)
-	f := newFake()
-	k.Follow("east", f)
-	flush(t, k)
-	f.put(record("db", "1"))
-	k.Unfollow("east", false)
-	flush(t, k)
-	if len(k.leaving) != 0 {
-		t.Error("it is still asked")
-	}
-	end(k)
-	same(t, "loaded", hostsOf(t, open(t, dir).Load("east").Records), map[string]string{"db": "1"})
-}
-
-// A source that was not restored does not know what is kept of it: that stays until it has
-// said all, and then goes.
-func TestWhatIsKeptStaysUntilASourceHasSaidAll(t *testing.T) {
-	dir := t.TempDir()
-	k := open(t, dir)
-	f := newFake()
-	f.setMeta(Meta{Synced: true, LastContact: time.Unix(1e9, 0), Fingerprint: "a"})
-	f.put(record("gone", "1"))
-	f.put(record("db", "1"))
-	k.Follow("east", f)
-	flush(t, k)
-	end(k)
-
-	k = open(t, dir)
-	f = newFake()
-	k.Follow("east", f)
-	f.setMeta(Meta{Fingerprint: "b"})
-	f.put(record("db", "2"))
-	flush(t, k)
-	s := k.Load("east")
-	same(t, "before it has synced", hostsOf(t, s.Records), map[string]string{"gone": "1", "db": "2"})
-	if !s.Meta.Synced || s.Meta.Fingerprint == "b" || !s.Meta.LastContact.Equal(time.Unix(1e9, 0)) {
-		t.Errorf("meta %+v", s.Meta)
-	}
-	f.put(record("more", "1"))
-	f.setMeta(Meta{Synced: true, LastContact: time.Now(), Fingerprint: "b"})
-	flush(t, k)
-	end(k)
-	s = open(t, dir).Load("east")
-	same(t, "after it has synced", hostsOf(t, s.Records), map[string]string{"db": "2", "more": "1"})
-	if s.Meta.Fingerprint != "b" {
-		t.Errorf("meta %+v", s.Meta)
+func (s *source) MarkAll() {
+	s.marked++
+	for name := range s.content {
+		s.changed[name] = true
 	}
 }
 
-func TestWhatIsAsItWasIsNotWritten(t *testing.T) {
-	k := open(t, t.TempDir())
-	f := newFake()
-	k.Follow("east", f)
-	f.put(record("db", "1"))
-	flush(t, k)
-	written := func() int64 { st := k.db.Load().Stats(); return st.TxStats.GetWrite() }
-	before := written()
-	flush(t, k)
-	if n := written(); n != before {
-		t.Errorf("%d pages written for no change", n-before)
+func names(m map[mirror.Key]*Record) map[string]bool {
+	out := map[string]bool{}
+	for key := range m {
+		out[key.Name] = true
 	}
-	// The same again, and what only the source's protocol says, are no revisions.
-	f.put(record("db", "1"))
-	flush(t, k)
-	again := record("db", "1")
-	again.Version = "8"
-	f.put(again)
-	f.setMeta(Meta{Synced: true, LastContact: time.Now()})
-	flush(t, k)
-	if h, err := k.History("east"); err != nil || len(h) != 1 {
-		t.Errorf("history %+v, %v", h, err)
-	}
-	if s := k.Load("east"); s.Records[0].Version != "8" || !s.Meta.Synced {
-		t.Errorf("loaded %+v", s)
-	}
+	return out
 }
 
-func TestRunWritesInIntervalsAndAtTheEnd(t *testing.T) {
-	dir := t.TempDir()
-	o := options(dir)
-	o.FlushInterval = time.Millisecond
-	k := Open(o)
-	f := newFake()
-	k.Follow("east", f)
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error)
-	go func() { done <- k.Run(ctx) }()
-	f.put(record("db", "1"))
-	deadline, stop := context.WithTimeout(t.Context(), 10*time.Second)
-	defer stop()
-	for len(k.Load("east").Records) == 0 {
-		select {
-		case <-deadline.Done():
-			t.Fatal("it was not written")
-		default:
+func TestAttemptsBecomeRareWhileTheyFail(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore()
+		s.failing = errors.New("no room")
+		k := Open(s, Options{})
+		for range 10 {
+			if k.Flush(t.Context()) == nil {
+				t.Fatal("no error")
+			}
+			if now := k.Status(); k.isDue(now.ErrorSince) {
+				t.Fatal("it is tried again at once")
+			}
 		}
-	}
+		since := k.Status().ErrorSince
+		if k.isDue(since.Add(retryMost/2)) || !k.isDue(since.Add(retryMost*2)) {
+			t.Errorf("tried again at %v, failed since %v", k.nextTry, since)
+		}
+		src := newSource()
+		src.put("a")
+		k.Follow("east", src)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- k.Run(ctx) }()
+		s.failing = nil
+		time.Sleep(retryMost - time.Second)
+		if len(s.applied) > 0 {
+			t.Error("it is tried too early")
+		}
+		time.Sleep(2 * time.Second)
+		if st := k.Status(); len(s.applied) == 0 || !st.Healthy || st.LastError != "" || !st.ErrorSince.IsZero() {
+			t.Errorf("%d batches, status %+v", len(s.applied), st)
+		}
+		cancel()
+		if err := <-done; err != nil || !s.closed {
+			t.Errorf("error %v, closed %v", err, s.closed)
+		}
+	})
+}
+
+func TestOptionsWaitForWhoWrites(t *testing.T) {
+	k := Open(newStore(), Options{})
+	busy, cancel := context.WithCancel(t.Context())
+	k.busy <- struct{}{}
 	cancel()
-	if err := <-done; err != nil {
-		t.Fatal(err)
+	if err := k.SetOptions(busy, Options{}); err == nil {
+		t.Error("somebody writes, and it did not wait")
 	}
-	if err := k.Flush(t.Context()); err == nil {
-		t.Error("a Keeper that has ended flushes")
+	if err := k.Flush(busy); err == nil {
+		t.Error("somebody writes, and a flush did not wait")
 	}
-
-	// The last changes are written, whatever the interval.
-	o.FlushInterval = time.Hour
-	k = Open(o)
-	f = restoredFake(k.Load("east"))
-	k.Follow("east", f)
-	f.put(record("db", "2"))
-	end(k)
-	same(t, "loaded", hostsOf(t, open(t, dir).Load("east").Records), map[string]string{"db": "2"})
+	k.release()
 }
 
-func TestSeveralSourcesAreKeptApart(t *testing.T) {
-	dir := t.TempDir()
-	k := open(t, dir)
-	want := map[string]map[string]string{}
-	for i := range 5 {
-		f := newFake()
-		for n := range i {
-			f.put(record(fmt.Sprint("r", n), fmt.Sprint(i)))
-		}
-		name := fmt.Sprint("s", i)
-		want[name] = f.hosts()
-		k.Follow(name, f)
+func TestABackupEndsWithTheKeeper(t *testing.T) {
+	k := Open(newStore(), Options{})
+	started, ended := make(chan struct{}), make(chan error)
+	go func() {
+		ended <- k.Backup(writerFunc(func(p []byte) (int, error) {
+			select {
+			case <-started:
+			default:
+				close(started)
+				<-k.closing
+			}
+			return len(p), nil
+		}))
+	}()
+	<-started
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := k.Run(ctx); err != nil {
+		t.Error(err)
 	}
-	flush(t, k)
-	end(k)
-	k = open(t, dir)
-	for _, name := range slices.Sorted(maps.Keys(want)) {
-		same(t, name, hostsOf(t, k.Load(name).Records), want[name])
+	if err := <-ended; !errors.Is(err, errClosed) {
+		t.Errorf("error %v", err)
 	}
 }
 
-// Much is written in a transaction for each source, so that less is in memory at once.
-func TestMuchIsWrittenSourceBySource(t *testing.T) {
-	dir := t.TempDir()
-	k := open(t, dir)
-	for _, name := range []string{"east", "west"} {
-		f := newFake()
-		for n := range maxTogether*2/3 + 1 {
-			f.put(record(fmt.Sprint("r", n), name))
+type writerFunc func(p []byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
+// A store that has lost what it had, or has found what nobody knew of, is given all once more.
+func TestASourceGivesAllOnceMoreWhenTheStoreHasSomethingElse(t *testing.T) {
+	s := newStore()
+	k := Open(s, Options{})
+	src := newSource()
+	src.put("a")
+	src.put("b")
+	k.Follow("east", src)
+	flush := func() {
+		t.Helper()
+		if err := k.Flush(t.Context()); err != nil {
+			t.Fatal(err)
 		}
-		k.Follow(name, f)
 	}
-	flush(t, k)
-	k.Unfollow("east", true)
-	flush(t, k)
-	end(k)
-	k = open(t, dir)
-	if n, m := len(k.Load("east").Records), len(k.Load("west").Records); n != 0 || m != maxTogether*2/3+1 {
-		t.Errorf("loaded %d and %d records", n, m)
+	flush()
+	s.found = &Found{Sources: map[string]Kept{"east": {Records: 2}}} // opened again, with the same
+	flush()
+	if src.marked != 0 {
+		t.Error("it has to give all, although nothing is lost")
+	}
+	s.found = &Found{Sources: map[string]Kept{"east": {Records: 1, Sum: 7}}}
+	s.sources["east"] = map[mirror.Key]*Record{keyOf("old"): {}}
+	src.put("c")
+	flush()
+	if got := names(s.sources["east"]); !maps.Equal(got, map[string]bool{"old": true, "a": true, "b": true, "c": true}) {
+		t.Errorf("before it has synced, %v is kept", got)
+	}
+	src.meta = Meta{Synced: true, By: "release"}
+	s.failing = errors.New("no room")
+	if k.Flush(t.Context()) == nil {
+		t.Error("no error")
+	}
+	s.failing = nil
+	flush()
+	if got := names(s.sources["east"]); !maps.Equal(got, map[string]bool{"a": true, "b": true, "c": true}) {
+		t.Errorf("after it has synced, %v is kept", got)
+	}
+	if by := s.metas["east"].By; by != "release" {
+		t.Errorf("the cause is %q", by)
+	}
+	marked := src.marked
+	flush()
+	if src.marked != marked || s.applied[len(s.applied)-1].Meta.Whole {
+		t.Error("it has to give all again and again")
 	}
 }

@@ -1,17 +1,30 @@
-// Package state keeps on disk what each upstream gave: the last known good content, with
-// versions and times, the changes that led to it, and what operators have decided.
+// Package state keeps what each upstream gave, so that it outlives the process: the last known
+// good content, with versions and times, the changes that led to it, and what operators have
+// decided.
 //
-// The package owns the file and its format. It must not know what an upstream is, nor how
-// content is merged or served.
+// The package owns when something is written (Keeper), and what a place to write to must do
+// (Store). It must not know what an upstream is, how content is merged or served, nor how a
+// Store keeps what it is given: package state/local is the store on the local disk.
 package state
 
 import (
+	"errors"
+	"io"
+	"regexp"
 	"time"
 
 	"meshrelay/mirror"
 )
 
-// Record is one resource in force of a source.
+// Errors of a Store and a Keeper, to be checked with errors.Is.
+var (
+	ErrInUse           = errors.New("in use by another process")
+	ErrNotInUse        = errors.New("the state can not be read now")
+	ErrUnknownSource   = errors.New("nothing is kept of that upstream")
+	ErrUnknownRevision = errors.New("no such revision is kept")
+)
+
+// Record is one resource of a source.
 type Record struct {
 	// Resource is as it is held and served.
 	Resource *mirror.Resource
@@ -29,15 +42,15 @@ type Record struct {
 
 // Meta is what is known of a source besides its resources.
 type Meta struct {
-	// Synced says that the records were, at one time, all that the source had.
+	// Synced tells that the records were, at one time, all that the source had.
 	Synced bool
-	// LastContact is when the source was last known to say all that it has.
+	// LastContact is when the source was last connected and complete.
 	LastContact time.Time
-	// Whole says that the changes that come with this are all that the source has: what is
-	// kept besides goes. It is not kept itself.
+	// Whole tells that the changes that come with this are all that the source has: the store
+	// removes everything else. It is not kept itself.
 	Whole bool
-	// By says what has led to the changes that come with this, besides the source's own word;
-	// empty when that alone has. It is kept with the revision.
+	// By names the causes of the changes that come with this, other than the source. It is
+	// empty when there is none. It is kept with the revision.
 	By string
 	// HeldSince is since when deletions of the source are held back, zero when none are.
 	HeldSince time.Time
@@ -51,12 +64,19 @@ type Meta struct {
 	// ServeWithout is since when clients do not wait for the source because an operator ended
 	// that, zero when nobody did. It ends when the source has synced.
 	ServeWithout time.Time
-	// Fingerprint is of the settings that the records depend on: when those change, the
-	// records are to be made anew.
+	// Fingerprint is of the settings that the records depend on. When those change, the
+	// records are imported again.
 	Fingerprint string
 }
 
-// Frozen says since when a source is held as it is, and in which state.
+// Equal reports whether two Metas are kept as the same.
+func (m Meta) Equal(o Meta) bool {
+	return m.Synced == o.Synced && m.LastContact.Equal(o.LastContact) && m.HeldSince.Equal(o.HeldSince) && m.HeldRan == o.HeldRan &&
+		m.Held == o.Held && m.ServeWithout.Equal(o.ServeWithout) && m.Fingerprint == o.Fingerprint && (m.Frozen == nil) == (o.Frozen == nil) &&
+		(m.Frozen == nil || m.Frozen.equal(*o.Frozen))
+}
+
+// Frozen tells since when a source is held as it is, and in which state.
 type Frozen struct {
 	Since time.Time `json:"since"`
 	// Revision is what the source was rolled back to, 0 when it was frozen as it was.
@@ -67,26 +87,29 @@ type Frozen struct {
 	Reason string `json:"reason,omitempty"`
 }
 
+func (f Frozen) equal(o Frozen) bool {
+	return f.Since.Equal(o.Since) && f.Until.Equal(o.Until) && f.Revision == o.Revision && f.Reason == o.Reason
+}
+
 // Change is one key of a source, and its record, nil when the key is gone.
 type Change struct {
 	Key    mirror.Key
 	Record *Record
 }
 
-// Source is what a Keeper follows. Its methods are called by one goroutine at a time, those
-// of Run and Flush.
-//
-// A Source that also has a method MarkAll() is asked by it to have everything that it has
-// among the next changes: that is how a file that was lost while the Keeper ran is made
-// anew.
+// Source is what a Keeper follows. One goroutine at a time calls its methods, that of Run or
+// Flush.
 type Source interface {
 	// TakeChanges returns what has changed since the last call, all as of one instant,
 	// and the present Meta. Each key comes once. The first call returns what has changed
 	// against what Load gave for the source, or everything when Load was not asked.
 	TakeChanges() ([]Change, Meta)
-	// GiveBack says that changes could not be written: their keys are to be among the
-	// next.
+	// GiveBack returns changes that could not be written: their keys are to be among the next
+	// ones.
 	GiveBack([]Change)
+	// MarkAll asks for everything that the source has to be among the next changes, because
+	// the store does not have what the source believes.
+	MarkAll()
 }
 
 // Saved is what is kept of a source.
@@ -106,9 +129,119 @@ type Revision struct {
 	Changed   int `json:"changed"`
 	Removed   int `json:"removed"`
 	Resources int `json:"resources"`
-	// By says what has made the difference, if not the source's own word alone: "rollback to
-	// 17", "release".
+	// By names the cause of the difference, when it is not the source: "rollback to 17",
+	// "release".
 	By string `json:"by,omitempty"`
 	// Keys names some of them, as "group/Kind namespace/name", with +, ~ or - before it.
 	Keys []string `json:"keys,omitempty"`
 }
+
+// Contents is what a file holds of one source.
+type Contents struct {
+	Name string
+	Saved
+	// Bytes is what the resources take in the file.
+	Bytes int64
+	// Revisions are the newest first.
+	Revisions []Revision
+}
+
+// File is what a directory of state, or a backup of one, holds.
+type File struct {
+	Path string
+	// Size is in bytes.
+	Size int64
+	// Format is the version of the file's format.
+	Format int
+	// Sources are sorted by name. Those that are damaged are not among them.
+	Sources []Contents
+	// Damage tells what is wrong, empty when nothing is.
+	Damage string
+}
+
+// Store is a place where state is kept. One goroutine at a time calls Open, Apply, Forget,
+// SetServed and Close; any may call the other methods at any time.
+type Store interface {
+	// Open takes the store into use. It fails with ErrInUse when another process has it. Once
+	// the store is in use, Open checks that it still is what Apply has written, and repairs it.
+	// Open returns what it has found, nil when that is what Apply has written. It may find
+	// something and fail: what can be read and not written can be loaded.
+	Open() (*Found, error)
+	// Load returns what is kept of a source, zero when nothing is.
+	Load(source string) (Saved, error)
+	// Apply makes a batch durable, as a whole or not at all, and makes one revision of it when
+	// content has changed. It writes nothing when nothing has changed. After an error it is
+	// not known whether the batch is durable until Open was called.
+	Apply(source string, b Batch) (Kept, error)
+	// Forget removes all that is kept of a source.
+	Forget(source string) error
+	// SetServed notes durably that clients were served with this state.
+	SetServed() error
+	// History returns the revisions of a source, the newest first.
+	History(source string) ([]Revision, error)
+	// At returns all that a source had as of a revision.
+	At(source string, revision uint64) ([]Record, error)
+	// Backup writes a copy of everything, as of one instant.
+	Backup(w io.Writer) error
+	// Info tells how the store fares. It does not wait for a disk.
+	Info() Info
+	// Close gives the store up.
+	Close() error
+}
+
+// Batch is what a source has become.
+type Batch struct {
+	Meta    Meta
+	Changes []Change
+	// Now is the time of the revision, and of the bounds of the history.
+	Now     time.Time
+	History History
+}
+
+// History bounds the history of each source. The newest revision stays, unless Revisions is 0.
+type History struct {
+	Revisions int
+	MaxAge    time.Duration // 0: any
+	MaxBytes  int           // 0: any
+}
+
+// Found is what a Store has found when it was opened.
+type Found struct {
+	Sources map[string]Kept
+	// Served tells that clients were ever served with this state. It is false when part of
+	// the state was lost: a lost source would be taken for a new one.
+	Served bool
+}
+
+// Kept describes what a Store has of a source.
+type Kept struct {
+	Meta Meta
+	// Records is how many there are, and Sum tells them from others.
+	Records int
+	Sum     uint64
+	// Revisions is how many there are in the history.
+	Revisions int
+	// Wrote tells that Apply has written something.
+	Wrote bool
+}
+
+// Info tells how a Store fares.
+type Info struct {
+	Path string
+	// InUse tells that the store is open.
+	InUse bool
+	// Size is in bytes.
+	Size int64
+	// Note tells what is amiss with the place, which is used all the same.
+	Note string
+	// SetAside are the files that could not be used and are there still.
+	SetAside []string
+	// Unusable counts the resources that this version of the relay does not take.
+	Unusable int
+}
+
+// nameShape is what names of upstreams are like. They become names of files.
+var nameShape = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+
+// IsName reports whether a text can be the name of an upstream.
+func IsName(s string) bool { return nameShape.MatchString(s) }

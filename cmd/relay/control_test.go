@@ -80,6 +80,8 @@ func (c *controlled) Held(upstream string) (out []upstreams.HeldUpstream, err er
 	return out, nil
 }
 
+func (c *controlled) ServeWithout(context.Context, string) error { return nil }
+
 func (c *controlled) History(string) ([]state.Revision, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -27,7 +27,7 @@ import (
 
 	"meshrelay/admin"
 	"meshrelay/internal/fakexds"
-	"meshrelay/state"
+	"meshrelay/state/local"
 )
 
 // process is a relay in a process of its own, which can be killed.
@@ -239,7 +239,7 @@ func (p *process) awaitOnDisk(resources int) {
 		if err := os.WriteFile(path, copied.Bytes(), 0o600); err != nil {
 			p.t.Fatal(err)
 		}
-		f, err := state.ReadFile(path)
+		f, err := local.ReadFile(path)
 		return err == nil && len(f.Sources) == 1 && f.Sources[0].Meta.Synced && len(f.Sources[0].Records) == resources
 	})
 }
@@ -257,7 +257,7 @@ func TestSIGTERMWritesWhatIsKeptAndExits0(t *testing.T) {
 	if err := p.wait(20 * time.Second); err != nil {
 		t.Errorf("it ended with %v, want exit code 0", err)
 	}
-	f, err := state.ReadFile(state.Path(filepath.Join(p.dir, "state")))
+	f, err := local.ReadFile(local.Path(filepath.Join(p.dir, "state")))
 	if err != nil || len(f.Sources) != 1 || len(f.Sources[0].Records) != 2 {
 		t.Errorf("on disk: %+v, err %v", f, err)
 	}
@@ -334,7 +334,7 @@ func TestAFullDiskStopsNothing(t *testing.T) {
 	w.next()
 	p.awaitOnDisk(1)
 	// No file of the process may become larger than this from now on.
-	limitFiles(t, p.cmd.Process.Pid, 4096)
+	limitFiles(t, p.cmd.Process.Pid, 1024)
 	source.Set(entryType, hosts("a=a.example", "b=b.example")...)
 	source.Push(entryType)
 	if changed, _ := w.next(); !slices.Equal(changed, []string{"shop/b"}) {

@@ -16,7 +16,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
-	_ "google.golang.org/grpc/encoding/gzip"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -63,7 +62,11 @@ func startHostile(t *testing.T, h *hostile) *hostile {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := grpc.NewServer(grpc.ForceServerCodecV2(rawCodec{encoding.GetCodecV2("proto")}), grpc.UnknownServiceHandler(h.serve))
+	options := []grpc.ServerOption{grpc.ForceServerCodecV2(rawCodec{encoding.GetCodecV2("proto")}), grpc.UnknownServiceHandler(h.serve)}
+	if h.gzip {
+		options = append(options, grpc.RPCCompressor(grpc.NewGZIPCompressor())) //nolint:staticcheck // whatever the client accepts
+	}
+	s := grpc.NewServer(options...)
 	go s.Serve(lis) //nolint:errcheck // it ends with Stop
 	t.Cleanup(s.Stop)
 	h.addr = lis.Addr().String()
@@ -73,11 +76,6 @@ func startHostile(t *testing.T, h *hostile) *hostile {
 func (h *hostile) serve(_ any, stream grpc.ServerStream) error {
 	if method, _ := grpc.MethodFromServerStream(stream); strings.Contains(method, "Delta") != h.delta {
 		return status.Error(codes.Unimplemented, "the other one")
-	}
-	if h.gzip {
-		if err := grpc.SetSendCompressor(stream.Context(), "gzip"); err != nil {
-			return err
-		}
 	}
 	for n := 0; ; n++ {
 		typeURL, nonce, err := h.receive(stream)

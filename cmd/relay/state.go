@@ -17,6 +17,7 @@ import (
 	"meshrelay/internal/cliview"
 	"meshrelay/internal/stateio"
 	"meshrelay/state"
+	"meshrelay/state/local"
 )
 
 func newState() *cobra.Command {
@@ -79,8 +80,8 @@ func (a *stateAccess) read(ctx context.Context) (file *state.File, cfg *config.C
 	if err != nil {
 		return nil, nil, err
 	}
-	path := state.Path(dir)
-	file, err = state.ReadFile(path)
+	path := local.Path(dir)
+	file, err = local.ReadFile(path)
 	if !errors.Is(err, state.ErrInUse) {
 		return file, cfg, err
 	}
@@ -112,7 +113,7 @@ func readCopy(ctx context.Context, c admin.Client) (file *state.File, err error)
 	if err = errors.Join(c.Backup(ctx, f), f.Close()); err != nil {
 		return nil, err
 	}
-	return state.ReadFile(f.Name())
+	return local.ReadFile(f.Name())
 }
 
 func newStateInspect() *cobra.Command {

@@ -23,6 +23,10 @@ const (
 	logEvery = 10 * time.Second
 	// maxLoggedPanics is how many panics are logged; of more, one in that many is.
 	maxLoggedPanics = 20
+	// maxLoggedHost and maxLoggedClaims bound what is logged of one conflict: bytes of its host,
+	// of which a DNS name has 253, and claims.
+	maxLoggedHost   = 253
+	maxLoggedClaims = 16
 )
 
 // Tracker keeps the conflicts of an Aggregate: the keys of which several sources have a
@@ -93,15 +97,17 @@ func (t *Tracker) logConflict(c conflicts.HostConflict) {
 		t.log.Warn("host conflicts were not logged, relay conflicts lists all", "conflicts", t.silent)
 		t.silent = 0
 	}
+	host := c.Host[:min(len(c.Host), maxLoggedHost)]
 	if c.Ended {
-		t.log.Info("host conflict has ended", "kind", c.Kind, "host", c.Host)
+		t.log.Info("host conflict has ended", "kind", c.Kind, "host", host)
 		return
 	}
 	var claims []string
-	for _, claim := range c.Claims {
+	for _, claim := range c.Claims[:min(len(c.Claims), maxLoggedClaims)] {
 		claims = append(claims, claim.Namespace+"/"+claim.Name+" from "+claim.Source)
 	}
-	t.log.Warn("host is claimed by several configs; all are served", "kind", c.Kind, "host", c.Host, "claims", strings.Join(claims, ", "))
+	t.log.Warn("host is claimed by several configs; all are served", "kind", c.Kind, "host", host,
+		"claims", strings.Join(claims, ", "), "of", len(c.Claims))
 }
 
 // KeyConflicts returns the keys that several sources have, of some kinds or of all.

@@ -190,46 +190,25 @@ func writeYAML(w io.Writer, g *Group, r *mirror.Resource) error {
 	return err
 }
 
+// printJSON writes a list as kubectl does, or one object.
 func printJSON(w io.Writer, groups []Group, o ResourceOptions) error {
-	if o.Single {
-		return eachResource(groups, func(g *Group, r *mirror.Resource) error {
-			return writeJSON(w, g, r, "", "\n")
-		})
-	}
-	if _, err := io.WriteString(w, "{\n    \"apiVersion\": \"v1\",\n    \"kind\": \"List\",\n    \"items\": ["); err != nil {
-		return err
-	}
-	n := 0
+	objects := []*kube.Object{}
 	err := eachResource(groups, func(g *Group, r *mirror.Resource) error {
-		sep := ",\n        "
-		if n++; n == 1 {
-			sep = "\n        "
-		}
-		if _, err := io.WriteString(w, sep); err != nil {
-			return err
-		}
-		return writeJSON(w, g, r, "        ", "")
+		o, err := toObject(g, r)
+		objects = append(objects, o)
+		return err
 	})
 	if err != nil {
 		return err
 	}
-	end := "]\n}\n"
-	if n > 0 {
-		end = "\n    ]\n}\n"
+	enc := json.NewEncoder(visible.JSONWriter(w))
+	enc.SetIndent("", "    ")
+	if o.Single && len(objects) == 1 {
+		return enc.Encode(objects[0])
 	}
-	_, err = io.WriteString(w, end)
-	return err
-}
-
-func writeJSON(w io.Writer, g *Group, r *mirror.Resource, prefix, end string) error {
-	o, err := toObject(g, r)
-	if err != nil {
-		return err
-	}
-	b, err := json.MarshalIndent(o, prefix, "    ")
-	if err != nil {
-		return err
-	}
-	_, err = w.Write(append(visible.JSON(b), end...))
-	return err
+	return enc.Encode(struct {
+		APIVersion string         `json:"apiVersion"`
+		Kind       string         `json:"kind"`
+		Items      []*kube.Object `json:"items"`
+	}{"v1", "List", objects})
 }

@@ -71,8 +71,8 @@ func pushOptions(p config.Push) push.Options {
 // keeperOptions returns the options of the state that a reload can change.
 func keeperOptions(s config.State) state.Options {
 	return state.Options{
-		FlushInterval: s.FlushInterval.D(), HistoryRevisions: s.History.Revisions,
-		HistoryMaxAge: s.History.MaxAge.D(), HistoryMaxBytes: s.History.MaxBytes,
+		FlushInterval: s.FlushInterval.D(),
+		History:       state.History{Revisions: s.History.Revisions, MaxAge: s.History.MaxAge.D(), MaxBytes: s.History.MaxBytes},
 	}
 }
 

@@ -24,6 +24,7 @@ import (
 	"meshrelay/mirror"
 	"meshrelay/push"
 	"meshrelay/state"
+	"meshrelay/state/local"
 	"meshrelay/upstreams"
 )
 
@@ -78,8 +79,8 @@ func New(o Options) (*Relay, error) {
 	var kept upstreams.Keeper // stays a nil interface when no state is kept
 	if cfg.State.Dir != "" {
 		options := keeperOptions(cfg.State)
-		options.Dir, options.Logger = cfg.State.Dir, r.log
-		r.keeper = state.Open(options)
+		options.Logger = r.log
+		r.keeper = state.Open(local.New(cfg.State.Dir, r.log), options)
 		kept = r.keeper
 	}
 	if r.manager, err = upstreams.NewManager(cfg, r.aggregate, kept, r.log); err != nil {
@@ -145,7 +146,7 @@ func (r *Relay) pushChanges() error {
 func (r *Relay) adminDeps(registry *prometheus.Registry, debug *admin.Debug) admin.Deps {
 	deps := admin.Deps{
 		Gatherer: registry, Debug: debug, LogLevel: r.options.LogLevel, Build: r.options.Build, Logger: r.log,
-		Controls: r.manager, ServeWithout: r.manager.ServeWithout, Reload: r.options.Watcher.Reload, ReloadStatus: r.reloadStatus,
+		Controls: r.manager, Reload: r.options.Watcher.Reload, ReloadStatus: r.reloadStatus,
 		Remarks: func() []string { return powerfulImports(r.config.Load().Upstreams, r.aggregate) },
 		Ready: func() admin.Readiness {
 			if r.draining.Load() {
@@ -188,7 +189,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	group.Add(actor(r.operators.Run))
 	err := group.Run()
 	if err == nil {
-		r.log.Info("relay has ended")
+		r.log.Info("relay ended")
 	}
 	return err
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
-	"strings"
 	"time"
 
 	"meshrelay/config"
@@ -83,9 +82,6 @@ func stateNotes(st state.Status) (notes []string) {
 	}
 	for _, path := range st.SetAside {
 		notes = append(notes, fmt.Sprintf("state: %s is unusable and was set aside: look at it, or delete it", path))
-	}
-	if len(st.NotKept) > 0 {
-		notes = append(notes, "state: not kept until a restart: "+strings.Join(st.NotKept, ", "))
 	}
 	return notes
 }

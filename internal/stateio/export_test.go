@@ -26,6 +26,7 @@ import (
 	"meshrelay/internal/relay"
 	"meshrelay/mirror"
 	"meshrelay/state"
+	"meshrelay/state/local"
 	"meshrelay/upstreams"
 )
 
@@ -84,7 +85,7 @@ func exampleState(t *testing.T, dir string) map[string][]state.Record {
 		},
 	}
 	for name, records := range all {
-		err := state.Replace(state.Options{Dir: dir, HistoryRevisions: 9}, name, state.Saved{Meta: state.Meta{Synced: true, LastContact: time.Now(), Fingerprint: "f"}, Records: records})
+		err := local.Replace(dir, state.History{Revisions: 9}, name, state.Saved{Meta: state.Meta{Synced: true, LastContact: time.Now(), Fingerprint: "f"}, Records: records}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -151,7 +152,7 @@ func TestExportedStateIsServedAsItWasKept(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			file, err := state.ReadFile(state.Path(filepath.Join(dir, "state")))
+			file, err := local.ReadFile(local.Path(filepath.Join(dir, "state")))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -223,10 +224,10 @@ func TestWhatAFileUpstreamWouldNotReadIsNamed(t *testing.T) {
 		received(t, "east", "east", "se", "shop/Upper", &networkingapi.ServiceEntry{Hosts: []string{"a"}}, nil),
 		received(t, "east", "east", "se", "shop/good", &networkingapi.ServiceEntry{Hosts: []string{"a"}}, nil),
 	}
-	if err := state.Replace(state.Options{Dir: dir}, "east", state.Saved{Records: records}); err != nil {
+	if err := local.Replace(dir, state.History{}, "east", state.Saved{Records: records}, nil); err != nil {
 		t.Fatal(err)
 	}
-	file, err := state.ReadFile(state.Path(dir))
+	file, err := local.ReadFile(local.Path(dir))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -279,7 +280,7 @@ downstream: {listeners: [{address: "127.0.0.1:0", plaintext: true}]}
 		{"none", nil, nil},
 	} {
 		out := filepath.Join(dir, tc.name)
-		e := &Export{File: &state.File{Path: "relay.db", Damage: "torn", Sources: tc.sources}, Config: cfg, ConfigPath: original}
+		e := &Export{File: &state.File{Path: "relay.state", Damage: "torn", Sources: tc.sources}, Config: cfg, ConfigPath: original}
 		_, err := e.Directory(out)
 		if (err == nil) != (len(tc.sources) > 0) {
 			t.Errorf("%s: %v", tc.name, err)
@@ -309,7 +310,7 @@ downstream: {listeners: [{address: "127.0.0.1:0", plaintext: true}]}
 func TestAnExportStaysInItsDirectory(t *testing.T) {
 	dir := t.TempDir()
 	out := filepath.Join(dir, "out")
-	e := &Export{File: &state.File{Path: "relay.db", Sources: []state.Contents{{Name: "x/../../evil"}}}}
+	e := &Export{File: &state.File{Path: "relay.state", Sources: []state.Contents{{Name: "x/../../evil"}}}}
 	if _, err := e.Directory(out); err == nil || !strings.Contains(err.Error(), `"x/../../evil" is no name of an upstream`) {
 		t.Errorf("%v", err)
 	}

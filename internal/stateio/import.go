@@ -11,6 +11,7 @@ import (
 	"meshrelay/config"
 	"meshrelay/mirror"
 	"meshrelay/state"
+	"meshrelay/state/local"
 	"meshrelay/upstreams/file"
 )
 
@@ -30,20 +31,20 @@ type Import struct {
 
 // Run imports. It returns how many resources it has written, and how many they replace.
 func (i Import) Run() (written, replaced int, err error) {
-	o := state.Options{Dir: i.Dir, HistoryRevisions: keepAllRevisions}
+	history := state.History{Revisions: keepAllRevisions}
 	if cfg := i.Config; cfg != nil {
 		if !slices.ContainsFunc(cfg.Upstreams, func(u config.Upstream) bool { return u.Name == i.Upstream }) {
 			return 0, 0, fmt.Errorf("%s has no upstream %q", i.ConfigPath, i.Upstream)
 		}
 		h := cfg.State.History
-		o.HistoryRevisions, o.HistoryMaxAge, o.HistoryMaxBytes = h.Revisions, h.MaxAge.D(), h.MaxBytes
+		history = state.History{Revisions: h.Revisions, MaxAge: h.MaxAge.D(), MaxBytes: h.MaxBytes}
 	}
 	before, err := i.before()
 	if err != nil {
 		return 0, 0, err
 	}
 	if i.Held && before == nil {
-		return 0, 0, fmt.Errorf("%s has no upstream %q, so that its rules are unknown: import without --held", state.Path(i.Dir), i.Upstream)
+		return 0, 0, fmt.Errorf("%s has no upstream %q, so that its rules are unknown: import without --held", local.Path(i.Dir), i.Upstream)
 	}
 	if before == nil {
 		before = &state.Contents{}
@@ -56,7 +57,7 @@ func (i Import) Run() (written, replaced int, err error) {
 	if i.Held {
 		s.Meta.Fingerprint = before.Meta.Fingerprint
 	}
-	return len(records), len(before.Records), endFirst(state.Replace(o, i.Upstream, s))
+	return len(records), len(before.Records), endFirst(local.Replace(i.Dir, history, i.Upstream, s, nil))
 }
 
 // endFirst adds what to do about a state that is in use.
@@ -72,7 +73,7 @@ const keepAllRevisions = 1 << 20
 
 // before returns the present content of the upstream, nil without any.
 func (i Import) before() (*state.Contents, error) {
-	file, err := state.ReadFile(state.Path(i.Dir))
+	file, err := local.ReadFile(local.Path(i.Dir))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil //nolint:nilnil // there is none

@@ -160,15 +160,20 @@ func readBounded(path string) (data []byte, written time.Time, err error) {
 		return nil, written, err
 	}
 	defer f.Close()
-	if data, err = io.ReadAll(io.LimitReader(f, maxFileBytes+1)); err != nil {
-		return nil, written, err
-	}
-	if len(data) > maxFileBytes {
-		return nil, written, fmt.Errorf("larger than %d MiB: split it into several files", maxFileBytes>>20)
-	}
 	info, err := f.Stat()
 	if err != nil {
 		return nil, written, err
+	}
+	if info.Size() <= maxFileBytes { // a larger file is not read at all
+		if data, err = io.ReadAll(io.LimitReader(f, maxFileBytes+1)); err != nil {
+			return nil, written, err
+		}
+		if info, err = f.Stat(); err != nil { // it may be written while it is read
+			return nil, written, err
+		}
+	}
+	if max(int(info.Size()), len(data)) > maxFileBytes {
+		return nil, written, fmt.Errorf("larger than %d MiB: split it into several files", maxFileBytes>>20)
 	}
 	return data, info.ModTime(), nil
 }

@@ -103,8 +103,8 @@ func (in *Intake) thaw(cause string) {
 	in.replan() // what is stale may have to go now
 }
 
-// Rollback is the event that the resources of a former revision are to be served, until somebody
-// unfreezes the upstream.
+// Rollback is the event that an operator wants the resources of a former revision served, until
+// somebody unfreezes the upstream.
 type Rollback struct {
 	Order
 	Records []state.Record
@@ -164,8 +164,8 @@ func (in *Intake) rollingBack(records []state.Record) (e Effect) {
 	return e
 }
 
-// Release is the event that what is held is to be carried out, or the part of it that the order
-// names.
+// Release is the event that an operator wants held deletions carried out: all, or those that the
+// order names.
 type Release struct{ Order }
 
 func (e Release) step(in *Intake, out *Output) error {

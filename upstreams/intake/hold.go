@@ -34,7 +34,7 @@ type departing struct {
 	departures   uint64 // the number of the newest one
 	held         *hold
 	before       heldBefore
-	noteHeldAt   time.Time // when it is to be logged that something is held
+	noteHeldAt   time.Time // when the log tells that something is held
 	// renamed reports whether named is not the name of what is leaving now. lookedAt are the
 	// holds that somebody has seen, the oldest first.
 	renamed  bool

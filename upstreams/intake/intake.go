@@ -66,7 +66,7 @@ type Intake struct {
 	journal journal
 
 	frozen *state.Frozen
-	// differing are the keys of which a frozen source has something else than what is served.
+	// differing are the keys for which a frozen source has other content than is served.
 	differing map[mirror.Key]struct{}
 	// outdated are the keys of a frozen source that the source need not have, because other
 	// rules apply since (true), or because a rollback has brought them back (false).
@@ -82,7 +82,6 @@ type Intake struct {
 	lastUpdate time.Time
 	panics     uint64
 	nameBuffer []byte // of peekName
-	broken     broken
 	// fault, which only tests set, panics.
 	fault func(*mirror.Resource)
 }
@@ -106,7 +105,7 @@ type stream struct {
 	completeAt time.Time
 }
 
-// New returns an Intake of which nothing is served. keeps reports whether changes are taken by
+// New returns an Intake that serves nothing. keeps reports whether changes are taken by
 // TakeChanges.
 func New(name string, served Served, rules *Rules, policy Policy, keeps bool) *Intake {
 	in := &Intake{
@@ -121,7 +120,7 @@ func New(name string, served Served, rules *Rules, policy Policy, keeps bool) *I
 }
 
 // Step takes the machine over an event at a time, which must not be before that of the last one.
-// An error says that nothing has changed.
+// An error tells that nothing has changed.
 func (in *Intake) Step(now time.Time, e Event) (Output, error) {
 	in.now, in.out = now, Output{}
 	out := &in.out

@@ -117,12 +117,6 @@ func (in *Intake) serve(rec *record, sc *scope) (changed bool) {
 func (in *Intake) put(key mirror.Key, r *mirror.Resource) (stored *mirror.Resource, changed bool) {
 	shown, old := in.stale.annotated(key, r), in.served.Get(key)
 	isNew := old == nil
-	if brokenI2 && in.broken.swallows(old, r) {
-		return r, false
-	}
-	if brokenI3 {
-		in.broken.replaces(old)
-	}
 	stored, changed = in.served.Put(shown)
 	if len(in.stale.withholding) > 0 {
 		in.stale.count(key, false)

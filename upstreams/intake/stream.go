@@ -22,9 +22,6 @@ func (e Opened) step(in *Intake, _ *Output) error {
 		in.syncingUntil = in.now.Add(syncPatience)
 	}
 	in.startStream(in.departures)
-	if brokenI3 {
-		in.broken.connected(in)
-	}
 	in.replan()
 	return nil
 }
@@ -49,9 +46,6 @@ func (in *Intake) closed() {
 	}
 	if was {
 		in.journal.reported = time.Time{}
-		if brokenI1 {
-			in.broken.disconnected(in)
-		}
 	}
 	in.replan()
 }
@@ -116,7 +110,7 @@ func (in *Intake) unsettled() bool {
 }
 
 // touch notes that the source is in contact, once it has told all that it has. live reports
-// whether the source says so itself, and back whether kinds are served again that were withheld.
+// whether the source claims so itself, and back whether kinds are served again that were withheld.
 func (in *Intake) touch(live, back bool) {
 	live = live || in.open && len(in.opened) > 0 && !in.unsettled() && len(in.discovery.waiting) == 0
 	in.noteComplete(live)

@@ -18,8 +18,10 @@ type Message struct{ Data mem.BufferSlice }
 // Codec hands messages over as they are. The receiver frees them.
 type Codec struct{ encoding.CodecV2 }
 
+// NewCodec returns a Codec that leaves everything else to protobuf.
 func NewCodec() Codec { return Codec{encoding.GetCodecV2("proto")} }
 
+// Marshal returns the bytes of a Message, and bytes, as they are.
 func (c Codec) Marshal(v any) (mem.BufferSlice, error) {
 	switch v := v.(type) {
 	case *Message:
@@ -30,6 +32,7 @@ func (c Codec) Marshal(v any) (mem.BufferSlice, error) {
 	return c.CodecV2.Marshal(v)
 }
 
+// Unmarshal gives a Message the bytes.
 func (c Codec) Unmarshal(data mem.BufferSlice, v any) error {
 	if m, ok := v.(*Message); ok {
 		data.Ref()
@@ -144,6 +147,7 @@ type Head struct {
 	Resources      int
 }
 
+// ReadHead reads the Head of an encoded response.
 func ReadHead(data mem.BufferSlice) (h Head, err error) {
 	err = Walk(data, func(num protowire.Number, n int, r *Reader) bool {
 		switch num {

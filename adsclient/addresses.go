@@ -1,0 +1,152 @@
+package adsclient
+
+import (
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+)
+
+// AddressStatus is the state of one address of a Client.
+type AddressStatus struct {
+	Address string `json:"address"`
+	// Active: responses of this address are used.
+	Active bool `json:"active"`
+	// LastError is why the last stream or probe failed or ended, empty when the address works.
+	LastError string `json:"lastError,omitempty"`
+	// LastAttempt is when the last stream or probe began.
+	LastAttempt time.Time `json:"lastAttempt,omitzero"`
+	// HealthySince is since when the address works: its stream has an answer for every type,
+	// or a probe has one. Zero when it is not known to work.
+	HealthySince time.Time `json:"healthySince,omitzero"`
+}
+
+// Addresses returns the state of each address, in the order of Config. It may be called at any
+// time.
+func (c *Client) Addresses() []AddressStatus {
+	h := c.health
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.addresses)
+}
+
+// Switches returns how often responses came from another address than before. It may be
+// called at any time.
+func (c *Client) Switches() uint64 {
+	c.health.mu.Lock()
+	defer c.health.mu.Unlock()
+	return c.health.switches
+}
+
+// addressHealth keeps the state of the addresses, by number.
+type addressHealth struct {
+	mu        sync.Mutex
+	addresses []AddressStatus
+	switches  uint64
+	// answered is the address of the last response, -1 before the first one. lost is why its
+	// stream ended, where a stream to another address may follow.
+	answered int
+	lost     error
+}
+
+func newAddressHealth(addresses []string) *addressHealth {
+	h := &addressHealth{answered: -1, addresses: make([]AddressStatus, len(addresses))}
+	for i, a := range addresses {
+		h.addresses[i].Address = a
+	}
+	return h
+}
+
+// tried notes that a stream or a probe begins.
+func (h *addressHealth) tried(i int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.addresses[i].LastAttempt = time.Now()
+}
+
+// connected notes the first response of a stream. It returns the address of the response
+// before, empty when it is the same or there was none.
+func (h *addressHealth) connected(i int, log *slog.Logger) (from string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.addresses[i].Active = true
+	if h.answered >= 0 && h.answered != i {
+		from = h.addresses[h.answered].Address
+		h.switches++
+		log.Info("moved to another address", "from", from, "to", h.addresses[i].Address, "because", h.lost)
+	}
+	h.answered, h.lost = i, nil
+	return from
+}
+
+// works notes that a stream has an answer for every type, or a probe its answer.
+func (h *addressHealth) works(i int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	a := &h.addresses[i]
+	a.LastError = ""
+	if a.HealthySince.IsZero() {
+		a.HealthySince = time.Now()
+	}
+}
+
+// streamEnded notes the end of a stream.
+func (h *addressHealth) streamEnded(i int, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if i == h.answered && h.lost == nil {
+		h.lost = err
+	}
+	h.addresses[i].Active = false
+	if moved := (*movedError)(nil); errors.As(err, &moved) {
+		err = nil
+	}
+	h.addresses[i].fail(err)
+}
+
+// probeEnded notes the end of a probe, and why it failed, if it did.
+func (h *addressHealth) probeEnded(i int, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.addresses[i].Active {
+		h.addresses[i].fail(err)
+	}
+}
+
+func (a *AddressStatus) fail(err error) {
+	a.HealthySince = time.Time{}
+	if err != nil {
+		a.LastError = err.Error()
+	}
+}
+
+// route is the order in which addresses are tried, by number: 0 is the preferred one. A round
+// tries each address once.
+type route struct {
+	addresses int
+	rest      []int // of the present round
+}
+
+// next returns the address to try. It begins a new round where the last one is over.
+func (r *route) next() int {
+	if r.over() {
+		r.begin()
+	}
+	i := r.rest[0]
+	r.rest = r.rest[1:]
+	return i
+}
+
+// over reports whether each address of the present round was tried.
+func (r *route) over() bool { return len(r.rest) == 0 }
+
+// begin begins a new round with the addresses given. The others follow, preferred ones first.
+func (r *route) begin(first ...int) {
+	for i := range r.addresses {
+		if !slices.Contains(first, i) {
+			first = append(first, i)
+		}
+	}
+	r.rest = first
+}

@@ -1,0 +1,249 @@
+// Package attacks runs the relay as it is shipped, attacks it over the network, and measures what
+// that costs: once, and by fifty at once. It owns the table of attacks in docs/security.md.
+package attacks
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+	"text/tabwriter"
+	"time"
+
+	"google.golang.org/grpc"
+)
+
+var long = flag.Bool("long", false, "run every attack by fifty at once, too")
+
+// What an attack may cost.
+const (
+	many      = 50
+	mostRSS   = 300_000_000 // of one
+	mostByAll = 512_000_000 // of fifty at once
+	mostCPU   = 500 * time.Millisecond
+	mostLine  = 8 << 10         // of the log
+	mostTime  = 5 * time.Second // of relay validate
+)
+
+// attack is one row of the table.
+type attack struct {
+	finding, name string
+	// told is a pattern of what the relay tells the attacker, or its operator. Without it the
+	// relay does what it is asked.
+	told string
+	// adds is a pattern of the names that the attacking upstream may rightly add to what is served.
+	adds string
+	// downstream, upstream and rest are settings of the relay's config.
+	downstream, upstream, rest string
+	memory                     string // GOMEMLIMIT; limits of upstreams follow from it
+	resources                  int    // that the honest upstream has more
+	upstreams                  bool   // fifty are fifty upstreams
+	files                      bool   // the attacking upstreams are directories
+	delta                      bool   // the attacking upstreams speak delta
+	server                     []grpc.ServerOption
+	short                      bool // fifty at once are part of the short form
+	once                       bool // fifty at once would be no other attack
+	run                        func(s *stage, n int)
+}
+
+// result is what an attack has cost.
+type result struct {
+	rss        int64
+	cpu        time.Duration
+	outcome    string
+	bystanders string // unchanged, or what they were served
+}
+
+// TestNoAttackIsFeltByOthers runs every attack against a relay of its own, and shows what they
+// cost as a table.
+func TestNoAttackIsFeltByOthers(t *testing.T) {
+	all := attacks()
+	ones, fifties := make([]*result, len(all)), make([]*result, len(all))
+	t.Run("attack", func(t *testing.T) {
+		for i, a := range all {
+			t.Run(a.finding+" "+a.name, func(t *testing.T) {
+				if !*long {
+					t.Parallel()
+				}
+				ones[i] = a.measure(t, 1, mostRSS)
+				if !a.once && (*long || a.short) {
+					fifties[i] = a.measure(t, many, mostByAll)
+				}
+			})
+		}
+	})
+	var table strings.Builder
+	w := tabwriter.NewWriter(&table, 0, 0, 1, ' ', 0)
+	fmt.Fprintln(w, "| attack\t| RSS, one\t| RSS, fifty\t| CPU of a later change\t| bystanders\t| outcome\t|")
+	fmt.Fprintln(w, "| ---\t| ---\t| ---\t| ---\t| ---\t| ---\t|")
+	for i, a := range all {
+		one, fifty := ones[i], fifties[i]
+		if one == nil {
+			continue // it was not asked for, or could not be measured
+		}
+		byAll := "-"
+		if fifty != nil {
+			byAll = megabytes(fifty.rss)
+			one.cpu = max(one.cpu, fifty.cpu)
+			if fifty.bystanders != unchanged {
+				one.bystanders = fifty.bystanders
+			}
+		}
+		fmt.Fprintf(w, "| %s: %s\t| %s\t| %s\t| %v\t| %s\t| %s\t|\n", a.finding, a.name, megabytes(one.rss), byAll, one.cpu, one.bystanders, one.outcome)
+	}
+	w.Flush()
+	t.Logf("\n%s", &table)
+}
+
+func megabytes(n int64) string { return fmt.Sprintf("%d MB", n/1_000_000) }
+
+const unchanged = "unchanged"
+
+// measure runs an attack n times at once, and fails where it has cost too much or where others
+// have noticed.
+func (a *attack) measure(t *testing.T, n int, most int64) *result {
+	s := newStage(t, a, n)
+	old, err := s.connect(bystander, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, _ := old.all()
+	s.settle()
+	r := &result{outcome: "nothing is refused"}
+	a.run(s, n)
+	if !s.settle() {
+		t.Errorf("by %d: the relay computes on and on", n)
+	}
+	r.bystanders = s.compare(a, old, before)
+	r.cpu = time.Hour
+	for n := range 2 { // one of the two may see the runtime give memory back
+		used, was := s.cpu(), old.get("shop/cart")
+		s.setEast(n+1, a.resources)
+		s.east.Push(entryType)
+		s.await("a later change to be served", func() bool { return old.get("shop/cart") != was })
+		s.settle()
+		r.cpu = min(r.cpu, s.cpu()-used)
+	}
+	r.rss = s.rss()
+	if s.gone() {
+		r.bystanders = "the relay is gone"
+	}
+	told := s.allTold()
+	if a.told != "" {
+		m := regexp.MustCompile(a.told).FindString(told)
+		if r.outcome = "refused: " + m; m == "" {
+			t.Errorf("by %d: nothing tells %q", n, a.told)
+		}
+	}
+	if i := strings.IndexFunc(told, func(c rune) bool { return c < ' ' && c != '\n' || c >= 0x7f && c < 0xa0 }); i >= 0 {
+		t.Errorf("by %d: a control character is told: %q", n, told[max(0, i-100):i+1])
+	}
+	for line := range strings.Lines(s.log.String()) {
+		if len(line) > mostLine {
+			t.Errorf("by %d: %d bytes are logged at once: %.300s", n, len(line), line)
+		}
+	}
+	if a.adds != "" || a.upstreams { // it is on disk, too
+		s.restart(old)
+		r.rss = max(r.rss, s.rss())
+	}
+	if os.Getenv("TOLD") != "" {
+		t.Log(told)
+	}
+	t.Logf("by %d: RSS %s, CPU of a later change %v, bystanders %s, %s", n, megabytes(r.rss), r.cpu, r.bystanders, r.outcome)
+	if r.rss > most || r.rss == 0 {
+		t.Errorf("by %d: RSS %s, more than %s", n, megabytes(r.rss), megabytes(most))
+	}
+	if r.cpu > mostCPU {
+		t.Errorf("by %d: a later change of something else costs %v of CPU", n, r.cpu)
+	}
+	if r.bystanders != unchanged {
+		t.Errorf("by %d: %s", n, r.bystanders)
+	}
+	return r
+}
+
+// compare tells whether a client that was there, and ones that come now, are served as before.
+func (s *stage) compare(a *attack, old *client, before map[string]string) string {
+	newest := map[string]*client{"the client that was there": old}
+	for _, cluster := range []string{"", "west-0", "east"} {
+		if cluster == "east" && before["shop/cart"] != "" {
+			continue // it is not sent its own
+		}
+		c, err := s.connect(newcomer, cluster)
+		if err != nil {
+			return fmt.Sprintf("a new client of cluster %q is refused: %v", cluster, err)
+		}
+		newest[fmt.Sprintf("a new client of cluster %q", cluster)] = c
+	}
+	adds := regexp.MustCompile("^(" + a.adds + ")$")
+	for who, c := range newest {
+		now, err := c.all()
+		if err != nil {
+			return fmt.Sprintf("%s has lost its stream: %v", who, err)
+		}
+		for name, body := range before {
+			if now[name] != body {
+				return fmt.Sprintf("%s is served another %s", who, name)
+			}
+		}
+		for name := range now {
+			if _, ok := before[name]; !ok && !adds.MatchString(name) {
+				return fmt.Sprintf("%s is served %q", who, name)
+			}
+		}
+	}
+	return unchanged
+}
+
+// restart starts the relay again, and waits until it serves what it did.
+func (s *stage) restart(old *client) {
+	s.kill()
+	was := old.get("shop/cart")
+	s.start()
+	c, err := s.connect(newcomer, "")
+	if err != nil {
+		s.Errorf("after a restart: %v", err)
+		return
+	}
+	s.await("the same after a restart", func() bool { return c.get("shop/cart") == was })
+	s.settle()
+}
+
+// validate runs relay validate, which must refuse a config for the reason why, and at a low cost.
+func (s *stage) validate(why, config string) {
+	out := &lockedBuffer{}
+	ctx, cancel := context.WithTimeout(s.ctx, 4*mostTime)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, binary, "validate", "-c", s.write("other.yaml", config))
+	cmd.Stdout, cmd.Stderr = out, out
+	began := time.Now()
+	if err := cmd.Start(); err != nil {
+		s.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	var err error
+	var rss int64
+	for running := true; running; {
+		select {
+		case err = <-ended:
+			running = false
+		case <-time.After(time.Millisecond):
+			rss = max(rss, residentMost(cmd.Process.Pid)) // getrusage would count what this process had
+		}
+	}
+	if s.tell("%.4096s", out); err == nil || !strings.Contains(out.String(), why) {
+		s.Errorf("%.200q: not refused for %q: %.500s", config, why, out)
+	}
+	if took := time.Since(began); took > mostTime {
+		s.Errorf("validate takes %v", took)
+	}
+	if rss > mostRSS {
+		s.Errorf("validate takes %s", megabytes(rss))
+	}
+}

@@ -1,0 +1,402 @@
+package attacks
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/structpb"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"meshrelay/internal/fakexds"
+)
+
+const (
+	entryType   = "networking.istio.io/v1/ServiceEntry"
+	serviceType = "networking.istio.io/v1/VirtualService"
+	meshType    = "core/v1alpha1/MeshConfig"
+
+	// patience is how long a test waits for what must happen.
+	patience = 30 * time.Second
+
+	// Each party has an address of its own, because limits of a peer count by address.
+	attacker  = "127.0.0.1"
+	bystander = "127.0.0.2"
+	newcomer  = "127.0.0.3"
+)
+
+// binary is the relay, built as it is shipped.
+var binary string
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "attacks")
+	if err != nil {
+		panic(err)
+	}
+	binary = filepath.Join(dir, "relay")
+	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", binary, "meshrelay/cmd/relay")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
+	code := 1
+	if out, err := build.CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "build the relay: %v\n%s", err, out)
+	} else {
+		flag.Parse()
+		if err := flag.Set("test.parallel", "4"); err != nil { // most of the time each of them waits
+			panic(err)
+		}
+		code = m.Run()
+	}
+	os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+// stage is a relay in a process of its own, two kinds of upstreams, and the clients.
+//
+// The upstream "east" is honest: what the bystander sees is its. The upstreams "west-0" and so on
+// are the attacker's: one server for all of them, or a directory for each.
+type stage struct {
+	*testing.T
+	ctx        context.Context
+	dir        string
+	address    string
+	restricted string // a listener with a view that shows the namespace "public" only
+	admin      string
+	east       *fakexds.Server
+	west       []*fakexds.Server
+	memory     string
+	cmd        *exec.Cmd
+	ended      chan error
+	log        *lockedBuffer
+
+	received atomic.Int64 // bytes that the attacker was sent
+
+	mu    sync.Mutex
+	told  strings.Builder    // what the attacker was told
+	conns []*grpc.ClientConn // of the attacker
+}
+
+func newStage(t *testing.T, a *attack, n int) *stage {
+	ctx, cancel := context.WithCancel(context.Background())
+	ports := freePorts(t, 3)
+	s := &stage{T: t, ctx: ctx, dir: t.TempDir(), address: ports[0], restricted: ports[1], admin: ports[2], memory: a.memory, log: &lockedBuffer{}}
+	s.east = fakexds.Start(t, &fakexds.Server{})
+	s.setEast(0, a.resources)
+	t.Cleanup(func() {
+		cancel()
+		if log := s.log.String(); t.Failed() {
+			t.Logf("the log begins with\n%.4000s", log)
+		}
+	})
+	s.configure(a, n)
+	s.start()
+	return s
+}
+
+// setEast gives the honest upstream its resources: two that the bystander knows, one of them in
+// its n-th edition, and more of some size.
+func (s *stage) setEast(n, more int) {
+	entries := []fakexds.Resource{
+		fakexds.MCP("shop/cart", &networking.ServiceEntry{Hosts: []string{"cart.example"}, Ports: []*networking.ServicePort{{Number: uint32(80 + n), Name: "http"}}}),
+		fakexds.MCP("payments/db", &networking.ServiceEntry{
+			Hosts: []string{"db.example"}, SubjectAltNames: []string{"spiffe://east/ns/payments/sa/db"}, Resolution: networking.ServiceEntry_STATIC,
+			Ports: []*networking.ServicePort{{Number: 5432, Name: "tcp"}}, Endpoints: []*networking.WorkloadEntry{{Address: "192.0.2.1"}},
+		}),
+	}
+	for i := range more {
+		entries = append(entries, fakexds.MCP(fmt.Sprintf("many/s-%d", i), &networking.ServiceEntry{Hosts: []string{fmt.Sprintf("%0400d.example", i)}}))
+	}
+	s.east.Set(entryType, entries...)
+}
+
+func (s *stage) configure(a *attack, n int) {
+	var b strings.Builder
+	fmt.Fprintf(&b, "node: {id: relay}\nstate: {dir: state, flushInterval: 50ms}\nadmin: {address: %q}\n%s\n", s.admin, a.rest)
+	fmt.Fprintf(&b, "views: [{name: restricted, namespaces: {include: [public]}}, {name: all, default: true}]\n")
+	fmt.Fprintf(&b, "downstream:\n  startupTimeout: 5s\n  drainTimeout: 100ms\n  listeners: [{address: %q, plaintext: true}, {address: %q, plaintext: true, view: restricted}]\n  %s\n", s.address, s.restricted, a.downstream)
+	fmt.Fprintf(&b, "upstreams:\n- {name: east, xds: {addresses: [%q], plaintext: true}}\n", s.east.Addr)
+	wests := 1
+	if a.upstreams {
+		wests = n
+	}
+	for i := range wests {
+		source := ""
+		if !a.files {
+			west := fakexds.Start(s.T, &fakexds.Server{Relay: a.delta, Name: fmt.Sprint("west-", i), Options: append([]grpc.ServerOption{grpc.ForceServerCodecV2(newCodec())}, a.server...)})
+			s.west = append(s.west, west)
+			source = fmt.Sprintf("xds: {addresses: [%q], plaintext: true}", west.Addr)
+		} else {
+			if err := os.Mkdir(filepath.Join(s.dir, fmt.Sprint("west-", i)), 0o700); err != nil {
+				s.Fatal(err)
+			}
+			source = fmt.Sprintf("file: {path: west-%d}", i)
+		}
+		fmt.Fprintf(&b, "- {name: west-%d, firstSync: optional, %s%s}\n", i, a.upstream, source)
+	}
+	s.write("relay.yaml", b.String())
+}
+
+// write makes a file, whole at once.
+func (s *stage) write(name, text string) string {
+	s.Helper()
+	path := filepath.Join(s.dir, name)
+	if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
+		s.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		s.Fatal(err)
+	}
+	return path
+}
+
+func (s *stage) start() {
+	s.cmd = exec.Command(binary, "serve", "-c", filepath.Join(s.dir, "relay.yaml"))
+	s.cmd.Dir, s.cmd.Stdout, s.cmd.Stderr = s.dir, s.log, s.log
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	s.cmd.Env = append(slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "GO") }), "GOMEMLIMIT="+s.memory)
+	if err := s.cmd.Start(); err != nil {
+		s.Fatal(err)
+	}
+	cmd, ended := s.cmd, make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	s.ended = ended
+	s.Cleanup(s.kill)
+}
+
+// kill ends the relay as a crash would.
+func (s *stage) kill() {
+	_ = s.cmd.Process.Kill() // it may have ended
+	s.ended <- <-s.ended
+}
+
+// gone reports whether the relay has ended by itself.
+func (s *stage) gone() bool {
+	select {
+	case err := <-s.ended:
+		s.ended <- err
+		return true
+	default:
+		return false
+	}
+}
+
+// tell notes what the attacker was told.
+func (s *stage) tell(format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.told.Len() < 1<<20 {
+		fmt.Fprintf(&s.told, format+"\n", args...)
+	}
+}
+
+// allTold returns what the relay has told the attacker and its operator.
+func (s *stage) allTold() string {
+	_, ready := s.get("/ready")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.told.String() + s.log.String() + ready
+}
+
+// get asks the relay's admin address.
+func (s *stage) get(path string, header ...string) (int, string) {
+	req, err := http.NewRequestWithContext(s.ctx, http.MethodGet, "http://"+s.admin+path, nil)
+	if err != nil {
+		s.Fatal(err)
+	}
+	for i := 0; i < len(header); i += 2 {
+		if req.Header.Set(header[i], header[i+1]); header[i] == "Host" {
+			req.Host = header[i+1]
+		}
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer resp.Body.Close()
+	var body bytes.Buffer
+	_, _ = body.ReadFrom(resp.Body) // it may be cut off
+	return resp.StatusCode, body.String()
+}
+
+// residentMost returns the most memory that a process has had resident, in bytes.
+func residentMost(pid int) int64 {
+	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)) // empty when it has ended
+	_, after, _ := strings.Cut(string(status), "VmHWM:")
+	kB, _, _ := strings.Cut(strings.TrimSpace(after), " ")
+	n, _ := strconv.ParseInt(kB, 10, 64)
+	return n << 10
+}
+
+func (s *stage) rss() int64 { return residentMost(s.cmd.Process.Pid) }
+
+// cpu returns how long the relay has computed.
+func (s *stage) cpu() time.Duration {
+	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.cmd.Process.Pid)) // empty when it has ended
+	fields := strings.Fields(string(stat))
+	if len(fields) < 15 {
+		return 0
+	}
+	user, _ := strconv.Atoi(fields[13])
+	system, _ := strconv.Atoi(fields[14])
+	return time.Duration(user+system) * 10 * time.Millisecond // the kernel tells it in hundredths
+}
+
+// settle waits until the relay has next to nothing to do, and reports whether it came to that.
+func (s *stage) settle() bool {
+	const window = 200 * time.Millisecond
+	for end := time.Now().Add(2 * patience); time.Now().Before(end); {
+		quiet := 0
+		for quiet < 2 {
+			before := s.cpu()
+			time.Sleep(window)
+			if s.cpu()-before > 20*time.Millisecond {
+				break
+			}
+			quiet++
+		}
+		if quiet == 2 {
+			return true
+		}
+	}
+	return false
+}
+
+// await waits until ok returns true.
+func (s *stage) await(what string, ok func() bool) {
+	for end := time.Now().Add(patience); !ok(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			s.Errorf("waited %v for %s", patience, what)
+			return
+		}
+	}
+}
+
+// client is a client that means well, and has all ServiceEntries and VirtualServices.
+type client struct {
+	mu  sync.Mutex
+	has map[string]string // by name; the body
+	err error             // that has ended the stream
+}
+
+// connect starts a client, and waits until it has what there is of both types.
+func (s *stage) connect(from, cluster string) (*client, error) {
+	ctx, cancel := context.WithCancel(s.ctx)
+	late := time.AfterFunc(patience, cancel)
+	defer late.Stop()
+	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(s.dial(from, s.address)).DeltaAggregatedResources(ctx, grpc.WaitForReady(true))
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	node := &corev3.Node{Id: "sidecar~10.0.0.9~c.ns~ns.svc.cluster.local"}
+	if cluster != "" {
+		node.Metadata = &structpb.Struct{Fields: map[string]*structpb.Value{"CLUSTER_ID": structpb.NewStringValue(cluster)}}
+	}
+	c := &client{has: map[string]string{}}
+	answered := make(chan string, 1000)
+	go func() {
+		defer cancel()
+		err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{Node: node, TypeUrl: entryType})
+		if err == nil {
+			err = stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: serviceType})
+		}
+		for {
+			resp, rerr := stream.Recv()
+			if rerr != nil {
+				c.mu.Lock()
+				c.err = rerr
+				c.mu.Unlock()
+				close(answered)
+				return
+			}
+			c.mu.Lock()
+			for _, r := range resp.Resources {
+				c.has[r.Name] = string(r.Resource.GetValue())
+			}
+			for _, name := range resp.RemovedResources {
+				delete(c.has, name)
+			}
+			c.mu.Unlock()
+			if err == nil {
+				err = stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: resp.TypeUrl, ResponseNonce: resp.Nonce})
+			}
+			select {
+			case answered <- resp.TypeUrl:
+			default:
+			}
+		}
+	}()
+	for types := map[string]bool{}; len(types) < 2; {
+		t, ok := <-answered
+		if !ok {
+			return nil, c.err
+		}
+		types[t] = true
+	}
+	return c, nil
+}
+
+// all returns what the client has, and whether its stream is still open.
+func (c *client) all() (map[string]string, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return maps.Clone(c.has), c.err
+}
+
+func (c *client) get(name string) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.has[name]
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// freePorts returns addresses on which nobody listens, from below the ports that the system gives
+// to connections.
+func freePorts(t *testing.T, n int) (addresses []string) {
+	for range 1000 {
+		lis, err := net.Listen("tcp", fmt.Sprintf("%s:%d", attacker, 10_000+rand.IntN(8000)))
+		if err != nil {
+			continue
+		}
+		defer lis.Close()
+		if addresses = append(addresses, lis.Addr().String()); len(addresses) == n {
+			return addresses
+		}
+	}
+	t.Fatal("no free ports")
+	return nil
+}

@@ -1,0 +1,112 @@
+package config
+
+import (
+	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// The tags of a field tell what it may be:
+//
+//	default:"30s"      the value when the file has none
+//	range:"1s 24h"     the least and the greatest value
+//	endless:"never"    how an OpenEnded without an end is written
+//	oneof:"a b"        the values of a text, or of each text in a list
+//
+// Numbers in tags may end in Ki, Mi or Gi.
+
+// eachField calls f with each field below v that is set, and its path.
+func eachField(at string, v reflect.Value, f func(path string, field reflect.StructField, value reflect.Value)) {
+	switch v.Kind() {
+	case reflect.Pointer:
+		if !v.IsNil() {
+			eachField(at, v.Elem(), f)
+		}
+	case reflect.Slice:
+		for i := range v.Len() {
+			eachField(fmt.Sprintf("%s[%d]", at, i), v.Index(i), f)
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			field := v.Type().Field(i)
+			path := join(at, yamlName(field))
+			f(path, field, v.Field(i))
+			eachField(path, v.Field(i), f)
+		}
+	}
+}
+
+// setDefaults sets the defaults in tags. given reports whether the file has a field. An empty
+// text is as if it were not there.
+func (c *Config) setDefaults(given func(field string) bool) {
+	eachField("", reflect.ValueOf(c), func(path string, field reflect.StructField, value reflect.Value) {
+		text, ok := field.Tag.Lookup("default")
+		switch {
+		case !ok:
+		case value.Kind() == reflect.String:
+			if value.Len() == 0 {
+				value.SetString(text)
+			}
+		case given(path):
+		case value.Kind() == reflect.Bool:
+			value.SetBool(text == "true")
+		default:
+			value.SetInt(tagNumber(text))
+		}
+	})
+}
+
+// tagNumber parses a number or a duration in a tag.
+func tagNumber(text string) int64 {
+	for i, unit := range []string{"Ki", "Mi", "Gi"} {
+		if digits, ok := strings.CutSuffix(text, unit); ok {
+			return tagNumber(digits) << (10 * (i + 1))
+		}
+	}
+	if n, err := strconv.ParseInt(text, 10, 64); err == nil {
+		return n
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		panic(fmt.Sprintf("config: tag %q: %v", text, err)) // which every test would show
+	}
+	return int64(d)
+}
+
+// fields checks the fields that the file has against their tags.
+func (v *validator) fields(c *Config) {
+	eachField("", reflect.ValueOf(c), func(path string, field reflect.StructField, value reflect.Value) {
+		if !v.noted(path) {
+			return
+		}
+		if values, ok := field.Tag.Lookup("oneof"); ok {
+			allowed := strings.Fields(values)
+			if value.Kind() == reflect.String {
+				v.oneOf(path, value.String(), allowed...)
+			} else {
+				for i := range value.Len() {
+					v.oneOf(fmt.Sprintf("%s[%d]", path, i), value.Index(i).String(), allowed...)
+				}
+			}
+		}
+		if bounds, ok := field.Tag.Lookup("range"); ok {
+			low, high, _ := strings.Cut(bounds, " ")
+			v.inRange(path, field, value.Int(), tagNumber(low), tagNumber(high))
+		}
+	})
+}
+
+func (v *validator) inRange(path string, field reflect.StructField, n, least, most int64) {
+	endless := field.Tag.Get("endless")
+	switch {
+	case n >= least && n <= most, n == 0 && endless != "":
+	case endless != "":
+		v.errorf(path, "%v is out of range: %v to %v, or %s", time.Duration(n), time.Duration(least), time.Duration(most), endless)
+	case field.Type == durationType:
+		v.errorf(path, "%v is out of range: %v to %v", time.Duration(n), time.Duration(least), time.Duration(most))
+	default:
+		v.errorf(path, "%d is out of range: %d to %d", n, least, most)
+	}
+}

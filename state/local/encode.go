@@ -1,0 +1,191 @@
+package local
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	"meshrelay/mirror"
+	"meshrelay/state"
+	"meshrelay/state/local/statepb"
+)
+
+// appendKey appends the key of a resource: the length of the kind as a varint, the kind as
+// "group/Kind", and the full name.
+func appendKey(b []byte, k mirror.Key) []byte {
+	n := len(k.Kind.Group) + 1 + len(k.Kind.Kind)
+	b = protowire.AppendVarint(b, uint64(n))
+	b = append(append(append(b, k.Kind.Group...), '/'), k.Kind.Kind...)
+	if k.Kind != mirror.MeshConfig {
+		b = append(append(b, k.Namespace...), '/')
+	}
+	return append(b, k.Name...)
+}
+
+// parseKey is the inverse of appendKey.
+func parseKey(b []byte) (mirror.Key, error) {
+	n, m := protowire.ConsumeVarint(b)
+	if m < 0 || n > uint64(len(b)-m) {
+		return mirror.Key{}, errors.New("no key of a resource")
+	}
+	kind, err := parseKind(string(b[m : m+int(n)]))
+	if err != nil {
+		return mirror.Key{}, err
+	}
+	k := mirror.Key{Kind: kind}
+	full := string(b[m+int(n):])
+	if k.Kind == mirror.MeshConfig {
+		k.Name = full
+		return k, nil
+	}
+	k.Namespace, k.Name, err = mirror.ParseFullName(full)
+	return k, err
+}
+
+func parseKind(s string) (mirror.Kind, error) {
+	group, kind, ok := strings.Cut(s, "/")
+	if !ok {
+		return mirror.Kind{}, errors.New("no kind of a resource")
+	}
+	return mirror.Kind{Group: group, Kind: kind}, nil
+}
+
+// encodeRecord encodes a record that stands under a key.
+func encodeRecord(key mirror.Key, r *state.Record) ([]byte, error) {
+	m := &statepb.Record{
+		Resource: encodeResource(key.Kind, r.Resource), TypeUrl: []byte(r.TypeURL), Version: []byte(r.Version), At: encodeTime(r.At.Truncate(time.Second)),
+	}
+	if r.Original != nil {
+		m.Original = encodeResource(key.Kind, r.Original)
+	}
+	if r.Hash != [16]byte{} {
+		m.Hash = r.Hash[:]
+	}
+	return proto.MarshalOptions{Deterministic: true}.Marshal(m)
+}
+
+func encodeResource(kind mirror.Kind, r *mirror.Resource) *statepb.Resource {
+	m := &statepb.Resource{Any: r.Any(), Source: []byte(r.Source()), Cluster: []byte(r.Cluster()), SourceVersion: []byte(r.SourceVersion())}
+	if k := r.Kind(); k != kind {
+		m.Kind = []byte(k.Group + "/" + k.Kind)
+	}
+	return m
+}
+
+// decodeRecord is the inverse of encodeRecord. A panic over the record is an error: the record
+// is one that this build can not use.
+func decodeRecord(keyBytes, b []byte) (r state.Record, err error) {
+	defer func() {
+		if p := mirror.Recovered(recover()); p != nil {
+			r, err = state.Record{}, p
+		}
+	}()
+	key, err := parseKey(keyBytes)
+	if err != nil {
+		return r, err
+	}
+	if fault != nil {
+		fault(key)
+	}
+	m := &statepb.Record{}
+	if err = proto.Unmarshal(b, m); err != nil {
+		return r, err
+	}
+	if m.Resource == nil {
+		return r, errors.New("there is no resource in it")
+	}
+	if r.Resource, err = decodeResource(key.Kind, m.Resource); err != nil {
+		return r, err
+	}
+	if r.Resource.Key() != key {
+		return r, fmt.Errorf("it is of %s", r.Resource.Key())
+	}
+	if m.Original != nil {
+		if r.Original, err = decodeResource(key.Kind, m.Original); err != nil {
+			return r, fmt.Errorf("as the source has it: %w", err)
+		}
+	}
+	r.TypeURL, r.Version, r.At = string(m.TypeUrl), string(m.Version), decodeTime(m.At)
+	if r.Version == r.Resource.SourceVersion() {
+		r.Version = r.Resource.SourceVersion() // held once
+	}
+	copy(r.Hash[:], m.Hash)
+	return r, nil
+}
+
+// fault is set by tests only, to panic over a key.
+var fault func(mirror.Key)
+
+func decodeResource(kind mirror.Kind, m *statepb.Resource) (*mirror.Resource, error) {
+	if len(m.Kind) > 0 {
+		var err error
+		if kind, err = parseKind(string(m.Kind)); err != nil {
+			return nil, err
+		}
+	}
+	return mirror.Restore(kind, m.Any, string(m.Source), string(m.Cluster), string(m.SourceVersion))
+}
+
+// encodeTime returns nil for the zero time.
+func encodeTime(t time.Time) *statepb.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &statepb.Time{Seconds: t.Unix(), Nanos: uint64(t.Nanosecond())}
+}
+
+func decodeTime(m *statepb.Time) time.Time {
+	if m == nil {
+		return time.Time{}
+	}
+	return time.Unix(m.Seconds, int64(min(m.Nanos, 999_999_999))).UTC()
+}
+
+// encodeMeta begins a ledger.
+func encodeMeta(m state.Meta) *statepb.Ledger {
+	l := &statepb.Ledger{
+		Synced: m.Synced, LastContact: encodeTime(m.LastContact), Fingerprint: []byte(m.Fingerprint), HeldSince: encodeTime(m.HeldSince),
+		HeldRan: uint64(max(m.HeldRan, 0)), ServeWithout: encodeTime(m.ServeWithout), Held: uint64(max(m.Held, 0)),
+	}
+	if f := m.Frozen; f != nil {
+		l.Frozen = &statepb.Frozen{Since: encodeTime(f.Since), Revision: f.Revision, Until: encodeTime(f.Until), Reason: []byte(f.Reason)}
+	}
+	return l
+}
+
+func decodeMeta(l *statepb.Ledger) state.Meta {
+	m := state.Meta{
+		Synced: l.GetSynced(), LastContact: decodeTime(l.GetLastContact()), Fingerprint: string(l.GetFingerprint()), HeldSince: decodeTime(l.GetHeldSince()),
+		HeldRan: max(time.Duration(l.GetHeldRan()), 0), ServeWithout: decodeTime(l.GetServeWithout()), Held: int(min(l.GetHeld(), math.MaxInt32)),
+	}
+	if f := l.GetFrozen(); f != nil {
+		m.Frozen = &state.Frozen{Since: decodeTime(f.Since), Revision: f.Revision, Until: decodeTime(f.Until), Reason: string(f.Reason)}
+	}
+	return m
+}
+
+func encodeRevision(r *state.Revision, replaced int64) *statepb.Chapter {
+	c := &statepb.Chapter{
+		Time: encodeTime(r.Time), Added: uint64(r.Added), Changed: uint64(r.Changed), Removed: uint64(r.Removed), Resources: uint64(r.Resources),
+		By: []byte(r.By), UndoBytes: uint64(replaced),
+	}
+	for _, key := range r.Keys {
+		c.Keys = append(c.Keys, []byte(key))
+	}
+	return c
+}
+
+func decodeRevision(id uint64, c *statepb.Chapter) state.Revision {
+	r := state.Revision{
+		ID: id, Time: decodeTime(c.Time), Added: int(c.Added), Changed: int(c.Changed), Removed: int(c.Removed), Resources: int(c.Resources), By: string(c.By),
+	}
+	for _, key := range c.Keys {
+		r.Keys = append(r.Keys, string(key))
+	}
+	return r
+}

@@ -1,0 +1,398 @@
+package local
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	mesh "istio.io/api/mesh/v1alpha1"
+	"pgregory.net/rapid"
+
+	"meshrelay/mirror"
+	"meshrelay/state"
+	"meshrelay/state/local/boltfile"
+	"meshrelay/state/local/statepb"
+)
+
+var sameRecord = cmp.Options{
+	cmp.Comparer(func(a, b *mirror.Resource) bool {
+		return a.Equal(b) && (a == nil || a.Source() == b.Source() && a.Cluster() == b.Cluster() && a.SourceVersion() == b.SourceVersion())
+	}),
+	cmpopts.EquateApproxTime(0),
+}
+
+// unknownFields are what a later version may have added.
+func unknownFields(b []byte) []byte {
+	b = protowire.AppendVarint(protowire.AppendTag(b, 100, protowire.VarintType), 1)
+	b = protowire.AppendFixed32(protowire.AppendTag(b, 101, protowire.Fixed32Type), 1)
+	b = protowire.AppendFixed64(protowire.AppendTag(b, 102, protowire.Fixed64Type), 1)
+	return protowire.AppendString(protowire.AppendTag(b, 103, protowire.BytesType), "new")
+}
+
+func TestKeysRoundTrip(t *testing.T) {
+	seen := map[string]mirror.Key{}
+	for _, k := range []mirror.Key{
+		{Kind: serviceEntries, Namespace: "shop", Name: "db"}, {Kind: serviceEntries, Name: "db"},
+		{Kind: mirror.MeshConfig, Name: mirror.MeshConfigName}, {Kind: mirror.Kind{Kind: "Node"}, Name: "n"},
+		{Kind: mirror.Kind{Group: "a", Kind: "bc"}, Namespace: "x", Name: "y"}, {Kind: mirror.Kind{Group: "a", Kind: "b"}, Namespace: "cx", Name: "y"},
+		{Kind: mirror.Kind{Group: "a\x00", Kind: "b"}, Namespace: "\x00", Name: "y\xff"},
+	} {
+		b := appendKey(nil, k)
+		if got, err := parseKey(b); err != nil || got != k {
+			t.Errorf("%v became %v, %v", k, got, err)
+		}
+		if other, taken := seen[string(b)]; taken {
+			t.Errorf("%v and %v have one key", k, other)
+		}
+		seen[string(b)] = k
+	}
+}
+
+func TestRecordsRoundTrip(t *testing.T) {
+	body, err := anypb.New(&mesh.MeshConfig{TrustDomain: "example"})
+	must(t, err)
+	config, err := mirror.New(mirror.Spec{Key: mirror.Key{Kind: mirror.MeshConfig, Name: mirror.MeshConfigName}, Source: "east", Body: body})
+	must(t, err)
+	full := *record("db", "1")
+	full.Original = resource("original", "2")
+	full.Version = "not \xff UTF-8"
+	for name, r := range map[string]state.Record{
+		"all of it": full, "no more than a resource": {Resource: resource("db", "1")}, "MeshConfig": {Resource: config, At: time.Unix(0, 0)},
+		"an original of another kind": {Resource: resource("db", "1"), Original: config},
+		"long ago":                    {Resource: resource("db", "1"), At: time.Unix(-62135596799, 0)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			key := r.Resource.Key()
+			b, err := encodeRecord(key, &r)
+			must(t, err)
+			got, err := decodeRecord(appendKey(nil, key), unknownFields(b))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(r, got, sameRecord); diff != "" {
+				t.Error(diff)
+			}
+			other := key
+			other.Name = "other"
+			if _, err := decodeRecord(appendKey(nil, other), b); err == nil {
+				t.Error("a record is taken for that of another key")
+			}
+		})
+	}
+}
+
+func TestMetasAndRevisionsRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		when := func(what string) time.Time {
+			if rapid.Bool().Draw(t, what) {
+				return time.Time{}
+			}
+			return time.Unix(rapid.Int64Range(-1<<40, 1<<40).Draw(t, what+"Seconds"), rapid.Int64Range(0, 999_999_999).Draw(t, what+"Nanos")).UTC()
+		}
+		count := rapid.Uint64Range(0, 1<<31)
+		m := state.Meta{
+			Synced: rapid.Bool().Draw(t, "synced"), LastContact: when("contact"), HeldSince: when("held"), HeldRan: time.Duration(rapid.Int64Min(0).Draw(t, "ran")),
+			Held: int(rapid.Int32Min(0).Draw(t, "n")), ServeWithout: when("without"), Fingerprint: rapid.String().Draw(t, "fingerprint"),
+		}
+		if rapid.Bool().Draw(t, "frozen") {
+			m.Frozen = &state.Frozen{Since: when("since"), Until: when("until"), Reason: rapid.String().Draw(t, "reason"), Revision: count.Draw(t, "revision")}
+		}
+		b, err := proto.Marshal(encodeMeta(m))
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := &statepb.Ledger{}
+		if err := proto.Unmarshal(unknownFields(b), l); err != nil {
+			t.Fatal(err)
+		}
+		if got := decodeMeta(l); !m.Equal(got) || cmp.Diff(m, got) != "" {
+			t.Fatal(cmp.Diff(m, got))
+		}
+		r := state.Revision{
+			ID: 7, Time: when("time"), Added: int(count.Draw(t, "added")), Changed: int(count.Draw(t, "changed")), Removed: int(count.Draw(t, "removed")),
+			Resources: int(count.Draw(t, "resources")), By: rapid.String().Draw(t, "by"), Keys: rapid.SliceOfN(rapid.StringN(1, 9, 30), 0, 3).Draw(t, "keys"),
+		}
+		if b, err = proto.Marshal(encodeRevision(&r, 5)); err != nil {
+			t.Fatal(err)
+		}
+		c := &statepb.Chapter{}
+		if err := proto.Unmarshal(unknownFields(b), c); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(r, decodeRevision(7, c), cmpopts.EquateEmpty()); diff != "" || c.UndoBytes != 5 {
+			t.Fatal(diff)
+		}
+	})
+}
+
+// A frame is good at its own place of its own log only.
+func TestAFrameOfAnotherLogOrPlaceIsNone(t *testing.T) {
+	write := func() (memory, *reader) {
+		var m memory
+		to := newLog(&m)
+		for range 2 {
+			_, err := to.add(&statepb.Entry{Start: &statepb.Start{Upstream: "east"}}, nil)
+			must(t, err)
+		}
+		must(t, to.finish())
+		r, err := newReader(bytes.NewReader(m), int64(len(m)))
+		must(t, err)
+		return m, r
+	}
+	m, r := write()
+	first := r.payload(headLen)
+	second := headLen + int64(frameHeadLen+len(first))
+	if first == nil || r.payload(second) == nil || r.payload(headLen+1) != nil {
+		t.Fatal("a frame is not found")
+	}
+	frame := bytes.Clone(m[headLen:second])
+	copy(m[second:], frame)
+	if r, err := newReader(bytes.NewReader(m), int64(len(m))); err != nil || r.payload(second) != nil {
+		t.Error("a frame is good at the place of another")
+	}
+	other, _ := write()
+	copy(other[headLen:], frame)
+	if r, err := newReader(bytes.NewReader(other), int64(len(other))); err != nil || r.payload(headLen) != nil {
+		t.Error("a frame is good in another log")
+	}
+}
+
+// FuzzLog demands that whatever a log has, it is read without a panic, that what is found whole
+// is whole, and that it can be written.
+func FuzzLog(f *testing.F) {
+	dir := f.TempDir()
+	k := openState(dir)
+	src := newFake()
+	k.Follow("east", src)
+	for n := range 3 {
+		for i := range 5 {
+			src.put(record(fmt.Sprint("r", i), fmt.Sprint(n)))
+		}
+		must(f, k.Flush(f.Context()))
+	}
+	end(k)
+	data, err := os.ReadFile(filepath.Join(dir, logName("east")))
+	must(f, err)
+	f.Add(data, uint32(0), byte(0), false)
+	f.Add(data, uint32(len(data)/2), byte(1), false)
+	f.Add(data, uint32(headLen+frameHeadLen+30), byte(3), true)
+	f.Fuzz(func(t *testing.T, data []byte, at uint32, flip byte, sealed bool) {
+		if int(at) < len(data) {
+			data = bytes.Clone(data)
+			data[at] ^= flip
+		}
+		if sealed {
+			data = resealed(data)
+		}
+		c := replay(bytes.NewReader(data), int64(len(data)))
+		if c.lost {
+			return
+		}
+		path := filepath.Join(t.TempDir(), logName("east"))
+		if c.damage != nil {
+			err := replaceFile(path, func(f *os.File) error { return copyLog(newLog(f), c, bytes.NewReader(data)) })
+			must(t, err)
+		} else {
+			must(t, os.WriteFile(path, data, 0o600))
+		}
+		s, err := openSource(path, nil)
+		if err != nil {
+			t.Fatalf("what was found good does not open: %v", err)
+		}
+		defer func() { s.file.Close() }()
+		before, _, err := s.records(s.file)
+		must(t, err)
+		b := &state.Batch{Changes: []state.Change{{Key: resource("r1", "9").Key(), Record: record("r1", "9")}}, History: state.History{Revisions: 2}, Now: time.Unix(1, 0)}
+		next, edits, err := s.apply(b, nil)
+		if err != nil {
+			t.Fatalf("what was found good can not be written: %v", err)
+		}
+		if next != nil {
+			next.apply(edits)
+		}
+		again, err := openSource(path, nil)
+		if err != nil {
+			t.Fatalf("what was found good is not after a change: %v", err)
+		}
+		defer again.file.Close()
+		after, _, err := again.records(again.file)
+		if err != nil || len(after) < len(before) {
+			t.Errorf("%d records, were %d: %v", len(after), len(before), err)
+		}
+	})
+}
+
+// resealed gives all frames of a log good checksums, so that what is in them is tried.
+func resealed(data []byte) []byte {
+	h, err := readHead(bytes.NewReader(data))
+	if err != nil {
+		return data
+	}
+	var m memory
+	to := newLog(&m)
+	to.salt = h.salt
+	for at := headLen; at+frameHeadLen <= len(data); {
+		i := bytes.Index(data[at:], []byte(frameMark))
+		if i < 0 || at+i+frameHeadLen > len(data) {
+			break
+		}
+		at += i + frameHeadLen
+		n := bytes.Index(data[at:], []byte(frameMark))
+		if n < 0 {
+			n = len(data) - at
+		}
+		start := len(to.buf)
+		to.buf = append(append(to.buf, make([]byte, frameHeadLen)...), data[at:at+n]...)
+		if _, err := to.seal(start); err != nil {
+			return data
+		}
+		at += n
+	}
+	if to.finish() != nil {
+		return data
+	}
+	return m
+}
+
+// FuzzOld demands that whatever relay.db has, it is read without a panic or an end, and that
+// what is found whole makes a log that is whole.
+func FuzzOld(f *testing.F) {
+	data := oldData(f, "relay")
+	data = data[:len(bytes.TrimRight(data, "\x00"))]
+	f.Add(data, uint32(0), byte(0))
+	f.Add(data, uint32(4096+16+40), byte(1))
+	f.Add(data, uint32(4*4096+12), byte(3))
+	f.Fuzz(func(t *testing.T, data []byte, at uint32, flip byte) {
+		if int(at) < len(data) {
+			data = bytes.Clone(data)
+			data[at] ^= flip
+		}
+		path := filepath.Join(t.TempDir(), oldName)
+		must(t, os.WriteFile(path, data, 0o600))
+		o, bolt, err := openOld(path)
+		must(t, err)
+		defer o.file.Close()
+		if bolt == nil {
+			return
+		}
+		o.read(bolt)
+		for name := range o.sources {
+			var m memory
+			must(t, o.writeLog(name, newLog(&m)))
+			if c := replay(bytes.NewReader(m), int64(len(m))); c.damage != nil {
+				t.Errorf("%s: %v", name, c.damage)
+			}
+		}
+	})
+}
+
+// A page that refers to one above it would be followed for ever.
+func TestPagesInACircleAreDamage(t *testing.T) {
+	data := oldData(t, "relay")
+	circles := 0
+	for at := 0; at+4096 <= len(data); at += 4096 {
+		if data[at+8] != 1 || data[at+9] != 0 || data[at+10] < 2 {
+			continue // it is no branch
+		}
+		bad := bytes.Clone(data)
+		copy(bad[at+16+16+8:at+16+16+16], bad[at:at+8]) // the second child is the page itself
+		f, err := boltfile.Open(bytes.NewReader(bad), int64(len(bad)))
+		must(t, err)
+		var visit func(key, value []byte, at int64, sub *boltfile.Bucket) error
+		visit = func(_, _ []byte, _ int64, sub *boltfile.Bucket) error {
+			if sub == nil {
+				return nil
+			}
+			return f.WalkBucket(sub, visit)
+		}
+		if err := f.Walk(visit); err != nil && strings.Contains(err.Error(), "circle") {
+			circles++
+		}
+	}
+	if circles == 0 {
+		t.Error("there is no circle")
+	}
+}
+
+func TestARecordThatPanicsIsSetAside(t *testing.T) {
+	dir := t.TempDir()
+	k := open(t, dir)
+	f := newFake()
+	for _, name := range []string{"a", "bad", "c"} {
+		f.put(record(name, "1"))
+	}
+	k.Follow("east", f)
+	flush(t, k)
+	end(k)
+	fault = func(key mirror.Key) {
+		if key.Name == "bad" {
+			panic("no good")
+		}
+	}
+	defer func() { fault = nil }()
+	k = open(t, dir)
+	s := k.Load("east")
+	same(t, "loaded", hostsOf(t, s.Records), map[string]string{"a": "1", "c": "1"})
+	if st := k.Status(); st.Unusable != 1 {
+		t.Errorf("status %+v", st)
+	}
+	fault = nil
+	k.Follow("east", restoredFake(s))
+	flush(t, k)
+	end(k)
+	same(t, "after that", hostsOf(t, open(t, dir).Load("east").Records), map[string]string{"a": "1", "c": "1"})
+}
+
+func BenchmarkOpen(b *testing.B) {
+	dir := b.TempDir()
+	k := open(b, dir)
+	f := newFake()
+	for i := range 10_000 {
+		f.put(record(fmt.Sprint("r", i), fmt.Sprint("host-", i)+string(bytes.Repeat([]byte("x"), 700))))
+	}
+	k.Follow("east", f)
+	flush(b, k)
+	b.ReportMetric(float64(k.Status().Size)/(1<<20), "MiB")
+	end(k)
+	for b.Loop() {
+		k := openState(dir)
+		if n := len(k.Load("east").Records); n != 10_000 {
+			b.Fatal(n)
+		}
+		end(k)
+	}
+}
+
+func BenchmarkFlush(b *testing.B) {
+	for _, n := range []int{1, 100, 10_000} {
+		b.Run(fmt.Sprint(n, " changes of 10000"), func(b *testing.B) {
+			k := open(b, b.TempDir())
+			f := newFake()
+			k.Follow("east", f)
+			for i := range 10_000 {
+				f.put(record(fmt.Sprint("r", i), "0"))
+			}
+			flush(b, k)
+			round := 0
+			for b.Loop() {
+				b.StopTimer()
+				round++
+				for i := range n {
+					f.put(record(fmt.Sprint("r", i), fmt.Sprint(round)))
+				}
+				b.StartTimer()
+				flush(b, k)
+			}
+			b.ReportMetric(float64(k.Status().Size)/(1<<20), "MiB")
+		})
+	}
+}

@@ -1,0 +1,415 @@
+package local
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/zeebo/xxh3"
+	"google.golang.org/protobuf/proto"
+
+	"meshrelay/mirror"
+	"meshrelay/state/local/statepb"
+
+	"meshrelay/state"
+)
+
+func TestADirectoryThatCanNotBeMadeIsMadeLater(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	if err := os.WriteFile(dir, []byte("a file"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	k := openState(dir)
+	defer end(k)
+	st := k.Status()
+	if st.InUse || st.Healthy || !strings.Contains(st.LastError, dir) {
+		t.Errorf("status %+v", st)
+	}
+	k.Retain([]string{"east"})
+	f := newFake()
+	k.Follow("east", f)
+	f.put(record("db", "1"))
+	if err := k.Flush(t.Context()); err == nil || !strings.Contains(err.Error(), dir) {
+		t.Errorf("error %v", err)
+	}
+	since := k.Status().ErrorSince
+	if err := os.Remove(dir); err != nil {
+		t.Fatal(err)
+	}
+	flush(t, k)
+	if st = k.Status(); !st.Healthy || !st.ErrorSince.IsZero() || since.IsZero() {
+		t.Errorf("status %+v, failed since %v", st, since)
+	}
+	end(k)
+	same(t, "loaded", hostsOf(t, open(t, dir).Load("east").Records), map[string]string{"db": "1"})
+}
+
+// A file that was not read at the start, and is found later, may have what the source does not
+// know of.
+func TestAFileThatIsFoundLateKeepsWhatItHasUntilTheSourceHasSynced(t *testing.T) {
+	dir := t.TempDir()
+	k := open(t, dir)
+	f := newFake()
+	f.setMeta(state.Meta{Synced: true, Frozen: &state.Frozen{Revision: 1}})
+	f.put(record("db", "1"))
+	f.put(record("gone", "1"))
+	k.Follow("east", f)
+	flush(t, k)
+	end(k)
+
+	other, err := os.Open(filepath.Join(dir, lockName))
+	must(t, err)
+	must(t, lock(other, syscall.LOCK_EX))
+	k = openState(dir)
+	if s := k.Load("east"); len(s.Records) > 0 || k.Status().InUse {
+		t.Fatal("opened without a lock")
+	}
+	f = newFake()
+	k.Retain([]string{"east"})
+	k.Follow("east", f)
+	other.Close()
+	f.put(record("new", "1"))
+	flush(t, k)
+	s := k.Load("east")
+	same(t, "before it has synced", hostsOf(t, s.Records), map[string]string{"db": "1", "gone": "1", "new": "1"})
+	if s.Meta.Frozen == nil {
+		t.Error("what an operator has frozen is forgotten")
+	}
+	f.put(record("db", "2"))
+	f.setMeta(state.Meta{Synced: true})
+	flush(t, k)
+	end(k)
+	same(t, "after it has synced", hostsOf(t, open(t, dir).Load("east").Records), map[string]string{"db": "2", "new": "1"})
+}
+
+func TestAReadOnlyStateIsLoaded(t *testing.T) {
+	dir := t.TempDir()
+	keepOne(t, dir)
+	if out, err := player(t, "readonly", dir).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	same(t, "loaded", hostsOf(t, open(t, dir).Load("east").Records), map[string]string{"db": "2"})
+}
+
+// Whatever is wrong with writing, what can be read is served.
+func TestAStateThatCanNotBeLockedIsLoadedAllTheSame(t *testing.T) {
+	dir := t.TempDir()
+	keepOne(t, dir)
+	lock := filepath.Join(dir, lockName)
+	must(t, os.Remove(lock))
+	must(t, os.Mkdir(lock, 0o700))
+	k := openState(dir)
+	s := k.Load("east")
+	same(t, "loaded", hostsOf(t, s.Records), map[string]string{"db": "1"})
+	f := restoredFake(s)
+	k.Follow("east", f)
+	f.put(record("cache", "1"))
+	texts := map[string]bool{}
+	for range 3 {
+		if err := k.Flush(t.Context()); err == nil {
+			t.Fatal("flushed without a lock")
+		}
+		texts[k.Status().LastError] = true
+	}
+	if len(texts) != 1 {
+		t.Errorf("one mistake has several errors: %v", texts)
+	}
+	must(t, os.Remove(lock))
+	flush(t, k)
+	end(k)
+	same(t, "loaded", hostsOf(t, open(t, dir).Load("east").Records), map[string]string{"db": "1", "cache": "1"})
+}
+
+func TestFilesAreTheirOwnersAlone(t *testing.T) {
+	old := syscall.Umask(0)
+	defer syscall.Umask(old)
+	dir := filepath.Join(t.TempDir(), "a", "state")
+	end(open(t, dir))
+	for path, want := range map[string]os.FileMode{dir: 0o700, filepath.Dir(dir): 0o700, Path(dir): 0o600, filepath.Join(dir, lockName): 0o600} {
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != want {
+			t.Errorf("%s has mode %v, want %v; %v", path, info.Mode().Perm(), want, err)
+		}
+	}
+}
+
+// newer makes a file one of a later version of the relay.
+func newer(t *testing.T, path string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	must(t, err)
+	for at := 0; at < headLen; at += slotLen {
+		binary.LittleEndian.PutUint32(b[at+8:], formatVersion+1)
+		binary.LittleEndian.PutUint64(b[at+40:], xxh3.Hash(b[at:at+40]))
+	}
+	must(t, os.WriteFile(path, b, 0o600))
+	return b
+}
+
+func TestAFileOfANewerRelayIsSetAsideAndNotOverwritten(t *testing.T) {
+	for _, name := range []string{indexName, logName("east")} {
+		dir := t.TempDir()
+		keepOne(t, dir)
+		before := newer(t, filepath.Join(dir, name))
+		if f, err := ReadFile(Path(dir)); !errors.Is(err, errNewer) && (err != nil || !strings.Contains(f.Damage, errNewer.Error())) {
+			t.Errorf("%s: error %v", name, err)
+		}
+		k := openState(dir)
+		st := k.Status()
+		if !st.Healthy || len(st.SetAside) != 1 || !strings.Contains(st.SetAside[0], asideUnknown) {
+			t.Fatalf("%s: status %+v", name, st)
+		}
+		if after, err := os.ReadFile(st.SetAside[0]); err != nil || string(after) != string(before) {
+			t.Errorf("%s: it is not as it was: %v", name, err)
+		}
+		if n := len(k.Load("east").Records); (n == 1) != (name == indexName) {
+			t.Errorf("%s: %d records", name, n)
+		}
+		end(k)
+	}
+}
+
+func TestAFileThatIsRemovedWhileInUseIsWrittenAnew(t *testing.T) {
+	for name, remove := range map[string]func(t *testing.T, dir string){
+		"the file":      func(t *testing.T, dir string) { must(t, os.Remove(filepath.Join(dir, logName("east")))) },
+		"the index":     func(t *testing.T, dir string) { must(t, os.Remove(Path(dir))) },
+		"the directory": func(t *testing.T, dir string) { must(t, os.RemoveAll(dir)) },
+		"another file": func(t *testing.T, dir string) {
+			must(t, os.Remove(filepath.Join(dir, logName("east"))))
+			must(t, os.WriteFile(filepath.Join(dir, logName("east")), []byte("mine"), 0o600))
+		},
+		"another index": func(t *testing.T, dir string) {
+			must(t, os.Remove(Path(dir)))
+			must(t, os.WriteFile(Path(dir), []byte("mine"), 0o600))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "state")
+			k := open(t, dir)
+			f := newFake()
+			k.Follow("east", f)
+			f.put(record("db", "1"))
+			flush(t, k)
+			remove(t, dir)
+			f.put(record("cache", "1"))
+			flush(t, k)
+			if st := k.Status(); !st.Healthy || strings.HasPrefix(name, "another") && len(st.SetAside) != 1 {
+				t.Errorf("status %+v", st)
+			}
+			if h, err := k.History("east"); err != nil || len(h) != 2 {
+				t.Errorf("history %+v, %v", h, err)
+			}
+			end(k)
+			k = openState(dir)
+			defer end(k)
+			same(t, "loaded", hostsOf(t, k.Load("east").Records), map[string]string{"db": "1", "cache": "1"})
+		})
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAFileThatIsDamagedWhileInUseIsMadeAnew(t *testing.T) {
+	dir := t.TempDir()
+	k := open(t, dir)
+	east, west := newFake(), newFake()
+	k.Follow("east", east)
+	k.Follow("west", west)
+	for i := range 100 {
+		east.put(record(fmt.Sprint("r", i), "1"))
+		west.put(record(fmt.Sprint("r", i), "1"))
+	}
+	flush(t, k)
+	east.put(record("more", "1"))
+	flush(t, k)
+	must(t, os.Truncate(filepath.Join(dir, logName("east")), 3*4096))
+	if _, err := k.At("east", 1); err == nil {
+		t.Error("damage is no error")
+	}
+	east.put(record("new", "1"))
+	if err := k.Flush(t.Context()); err == nil {
+		t.Error("what can not be read was written")
+	}
+	flush(t, k)
+	st := k.Status()
+	if !st.InUse || len(st.SetAside) != 1 || !st.Healthy {
+		t.Errorf("status %+v", st)
+	}
+	west.put(record("new", "1"))
+	flush(t, k)
+	if h, err := k.History("west"); err != nil || len(h) != 2 {
+		t.Errorf("history %+v, %v", h, err)
+	}
+	end(k)
+	k = openState(dir)
+	defer end(k)
+	same(t, "east", hostsOf(t, k.Load("east").Records), east.hosts())
+	same(t, "west", hostsOf(t, k.Load("west").Records), west.hosts())
+}
+
+func TestALargeFileThatIsMostlyGarbageIsCompacted(t *testing.T) {
+	dir, o := t.TempDir(), bounds
+	o.Revisions = 1
+	k := openWith(dir, o)
+	f := newFake()
+	k.Follow("east", f)
+	for i := range 2000 {
+		f.put(record(fmt.Sprint("r", i), strings.Repeat("x", 1500)))
+	}
+	flush(t, k)
+	before := k.Status().Size
+	for i := range 1900 {
+		f.remove(fmt.Sprint("r", i))
+	}
+	flush(t, k)
+	if st := k.Status(); !st.Healthy || st.Size > before/4 {
+		t.Errorf("%d bytes, were %d; status %+v", st.Size, before, st)
+	}
+	f.put(record("new", "1"))
+	flush(t, k)
+	end(k)
+	s := open(t, dir).Load("east")
+	same(t, "loaded", hostsOf(t, s.Records), f.hosts())
+	if s.Revision != 3 {
+		t.Errorf("revision %d", s.Revision)
+	}
+}
+
+// The size of a log is bounded, whatever the number of changes.
+func TestALogIsNotMuchLargerThanWhatIsNeededOfIt(t *testing.T) {
+	dir, o := t.TempDir(), bounds
+	o.Revisions = 10
+	k := openWith(dir, o)
+	f := newFake()
+	k.Follow("east", f)
+	var most int64
+	for n := range 600 {
+		for i := range 10 {
+			f.put(record(fmt.Sprint("r", i), fmt.Sprint(n, strings.Repeat("x", 1000))))
+		}
+		flush(t, k)
+		most = max(most, k.Status().Size)
+	}
+	if needed := int64(11 * 10 * 3000); most > 2*needed+2*minGarbage {
+		t.Errorf("%d bytes at most, and about %d are needed", most, needed)
+	}
+	if h, err := k.History("east"); err != nil || len(h) != 10 || h[0].ID != 600 {
+		t.Errorf("history %+v, %v", h, err)
+	}
+	end(k)
+	k = openWith(dir, o)
+	defer end(k)
+	same(t, "loaded", hostsOf(t, k.Load("east").Records), f.hosts())
+	for id := uint64(591); id <= 600; id++ {
+		records, err := k.At("east", id)
+		must(t, err)
+		if got := hostsOf(t, records)["r3"]; !strings.HasPrefix(got, fmt.Sprint(id-1, "x")) {
+			t.Errorf("revision %d is %.10s", id, got)
+		}
+	}
+}
+
+func TestReplaceMakesTheWholeContent(t *testing.T) {
+	dir := t.TempDir()
+	must(t, Replace(dir, bounds, "east", state.Saved{Records: []state.Record{*record("db", "1"), *record("gone", "1")}}, nil))
+	must(t, Replace(dir, bounds, "east", state.Saved{Meta: state.Meta{Synced: true}, Records: []state.Record{*record("db", "2")}}, nil))
+	k := open(t, dir)
+	s := k.Load("east")
+	same(t, "loaded", hostsOf(t, s.Records), map[string]string{"db": "2"})
+	if h, err := k.History("east"); err != nil || len(h) != 2 || h[0].Removed != 1 || !s.Meta.Synced {
+		t.Errorf("history %+v, %v", h, err)
+	}
+}
+
+// appendRaw puts a record into a log that this build would not write.
+func appendRaw(t *testing.T, dir, name string, key mirror.Key, record []byte) {
+	t.Helper()
+	s, err := openSource(filepath.Join(dir, logName(name)), nil)
+	must(t, err)
+	defer s.file.Close()
+	to := &builder{to: s.file, salt: s.head.salt, at: s.end}
+	raw := appendKey(nil, key)
+	_, err = to.add(&statepb.Entry{Change: &statepb.Change{Key: raw}}, record)
+	must(t, err)
+	l := proto.CloneOf(s.ledger)
+	l.Count, l.Digest = l.Count+1, l.Digest+sumOf(hashOf(raw), record)
+	_, err = to.add(&statepb.Entry{Commit: &statepb.Commit{Ledger: l}}, nil)
+	must(t, err)
+	must(t, to.flush())
+	must(t, s.sync())
+}
+
+// What this build can not use is removed: the source does not know of it, and nobody would
+// ever remove it.
+func TestWhatThisVersionCanNotUseIsRemoved(t *testing.T) {
+	dir := t.TempDir()
+	k := open(t, dir)
+	f := newFake()
+	f.put(record("db", "1"))
+	k.Follow("east", f)
+	flush(t, k)
+	end(k)
+	appendRaw(t, dir, "east", resource("bad", "1").Key(), []byte("\xff"))
+	k = openState(dir)
+	s := k.Load("east")
+	if st := k.Status(); st.Unusable != 1 || len(st.SetAside) > 0 {
+		t.Errorf("status %+v", st)
+	}
+	same(t, "loaded", hostsOf(t, s.Records), map[string]string{"db": "1"})
+	k.Follow("east", restoredFake(s))
+	flush(t, k)
+	end(k)
+	k = open(t, dir)
+	if n := len(k.Load("east").Records); n != 1 {
+		t.Errorf("%d records", n)
+	}
+	if st := k.Status(); st.Unusable != 0 {
+		t.Errorf("status %+v", st)
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	dir := t.TempDir()
+	k := open(t, dir)
+	registry := prometheus.NewPedanticRegistry()
+	must(t, registry.Register(k))
+	f := newFake()
+	k.Follow("east", f)
+	f.put(record("db", "1"))
+	flush(t, k)
+	want := `
+# HELP relay_state_flush_errors_total Attempts to open or write the state that failed.
+# TYPE relay_state_flush_errors_total counter
+relay_state_flush_errors_total 0
+# HELP relay_state_flushes_total Flushes that have written changes to the state.
+# TYPE relay_state_flushes_total counter
+relay_state_flushes_total 1
+# HELP relay_state_healthy Whether the state is in use and was written without error the last time.
+# TYPE relay_state_healthy gauge
+relay_state_healthy 1
+# HELP relay_state_revisions Revisions of the upstream in the history.
+# TYPE relay_state_revisions gauge
+relay_state_revisions{upstream="east"} 1
+# HELP relay_state_set_aside_files State files in the directory that could not be used and were set aside.
+# TYPE relay_state_set_aside_files gauge
+relay_state_set_aside_files 0
+`
+	names := []string{"relay_state_flush_errors_total", "relay_state_flushes_total", "relay_state_healthy", "relay_state_revisions", "relay_state_set_aside_files"}
+	if err := testutil.GatherAndCompare(registry, strings.NewReader(want), names...); err != nil {
+		t.Error(err)
+	}
+	if n, err := testutil.GatherAndCount(registry, "relay_state_size_bytes", "relay_state_last_flush_timestamp_seconds", "relay_state_flush_duration_seconds"); err != nil || n != 3 {
+		t.Errorf("%d series, %v", n, err)
+	}
+}

@@ -1,0 +1,108 @@
+package local
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+
+	"meshrelay/internal/owner"
+)
+
+// errNotOurs is of a directory or file in which others could have put what is there: it would
+// be served before any upstream is heard.
+var errNotOurs = errors.New("others could have written what is there, and it is not used: make it a directory of the relay's own")
+
+// checkDir returns an error when the directory is not ours and others can write to it; of one
+// of another user to which only that user can, it returns a note. From one that is ours it takes
+// the right to write from others, as volumes of Kubernetes give it to a group.
+func checkDir(dir string) (note string, err error) {
+	if err := checkLink(dir); err != nil {
+		return "", err
+	}
+	info, err := os.Stat(dir)
+	if err != nil {
+		return "", err
+	}
+	uid, gid, known := owner.Of(info)
+	perm := info.Mode().Perm()
+	switch {
+	case !info.IsDir():
+		return "", fmt.Errorf("%s is not a directory", dir)
+	case known && !owner.Trusts(uid) && perm&0o022 != 0:
+		return "", fmt.Errorf("directory %s belongs to user %d, the relay is user %d, and others can write to it (%v): %w", dir, uid, os.Geteuid(), perm, errNotOurs)
+	case known && !owner.Trusts(uid):
+		return fmt.Sprintf("directory %s belongs to user %d, who can change what a restart serves, and the relay is user %d", dir, uid, os.Geteuid()), nil
+	case perm&0o022 == 0 || !known:
+		return "", nil
+	case info.Mode()&fs.ModeSticky != 0 && perm&0o002 != 0: // it is there to be shared
+		return "", fmt.Errorf("everybody can write to directory %s (%v): %w", dir, perm, errNotOurs)
+	case uid == os.Geteuid():
+		if err := os.Chmod(dir, info.Mode()&^0o022); err != nil {
+			return "", fmt.Errorf("others can write to directory %s (%v): %w", dir, perm, errNotOurs)
+		}
+		return "", nil
+	case perm&0o002 != 0 || !ownGroup(gid):
+		return "", fmt.Errorf("others can write to directory %s (%v), which belongs to root: %w", dir, perm, errNotOurs)
+	}
+	return "", nil // a group of ours, as that of a volume
+}
+
+// checkLink returns an error when a path is a link that somebody else has made.
+func checkLink(path string) error {
+	info, err := os.Lstat(path)
+	if err != nil || info.Mode()&fs.ModeSymlink == 0 {
+		return err
+	}
+	if uid, _, known := owner.Of(info); known && !owner.Trusts(uid) {
+		return fmt.Errorf("%s is a link of user %d, and the relay is user %d: %w", path, uid, os.Geteuid(), errNotOurs)
+	}
+	return nil
+}
+
+func ownGroup(gid int) bool {
+	groups, err := os.Getgroups()
+	return gid == os.Getegid() || err == nil && slices.Contains(groups, gid)
+}
+
+// openOwn opens a file in the directory of the state. It follows no link, and the file must be
+// ours, root's, or of the owner of the directory.
+func openOwn(path string, flag int, perm fs.FileMode) (*os.File, error) {
+	// Without O_NONBLOCK a named pipe would wait for its other end.
+	f, err := os.OpenFile(path, flag|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, perm)
+	if errors.Is(err, syscall.ELOOP) {
+		return nil, fmt.Errorf("%s is a link, and links are not followed: %w", path, errNotOurs)
+	}
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is not a file", path)
+	}
+	if err == nil && !ownFile(path, info) {
+		uid, _, _ := owner.Of(info)
+		err = fmt.Errorf("%s belongs to user %d, and the relay is user %d: %w", path, uid, os.Geteuid(), errNotOurs)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+func ownFile(path string, info fs.FileInfo) bool {
+	uid, _, known := owner.Of(info)
+	if !known || owner.Trusts(uid) {
+		return true
+	}
+	dir, err := os.Stat(filepath.Dir(path))
+	if err != nil {
+		return false
+	}
+	of, _, _ := owner.Of(dir)
+	return of == uid
+}

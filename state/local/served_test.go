@@ -1,0 +1,171 @@
+package local
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"meshrelay/state"
+	"meshrelay/state/local/statepb"
+)
+
+func TestThatClientsWereServedIsKept(t *testing.T) {
+	dir := t.TempDir()
+	k := open(t, dir)
+	f := newFake()
+	f.put(record("db", "1"))
+	f.setMeta(state.Meta{Synced: true})
+	k.Follow("east", f)
+	flush(t, k)
+	if k.Served() {
+		t.Error("a new state says that clients were served")
+	}
+	end(k)
+
+	k = open(t, dir)
+	if k.Served() {
+		t.Error("that a source has synced is taken for that clients were served")
+	}
+	k.MarkServed()
+	flush(t, k)
+	end(k)
+	if k = open(t, dir); !k.Served() {
+		t.Error("it is forgotten that clients were served")
+	}
+	before := k.Status().Size
+	flush(t, k)
+	end(k)
+	if after := open(t, dir).Status().Size; after != before {
+		t.Errorf("the file went from %d to %d bytes for nothing", before, after)
+	}
+}
+
+func TestAFileOfAnEarlierBuildHasServedIfAnythingInItHasSynced(t *testing.T) {
+	yes, no := true, false
+	for _, tc := range []struct {
+		served *bool
+		synced bool
+		damage error
+		count  uint64
+		want   bool
+	}{
+		{nil, true, nil, 1, true}, {nil, false, nil, 1, false},
+		{&yes, false, nil, 1, true}, {&no, true, nil, 1, false},
+		{&yes, true, errCorrupt, 1, true},  // only history is lost
+		{&yes, true, errCorrupt, 2, false}, // an upstream is lost
+		{nil, true, errCorrupt, 2, false},
+	} {
+		o := &oldFile{served: tc.served, damage: tc.damage, written: &statepb.Mark{Number: tc.count}, sources: map[string]*oldSource{"east": {ledger: &statepb.Ledger{Synced: tc.synced}}}}
+		if o.hasServed() != tc.want {
+			t.Errorf("%+v: %v", tc, !tc.want)
+		}
+	}
+}
+
+// What a damaged file has lost must not be taken for what it never had.
+func TestADamagedFileHasServedOnlyIfNoSourceIsLost(t *testing.T) {
+	dir := t.TempDir()
+	k := open(t, dir)
+	for _, name := range []string{"east", "west"} {
+		f := newFake()
+		f.setMeta(state.Meta{Synced: true})
+		f.put(record(name, "1"))
+		k.Follow(name, f)
+		flush(t, k)
+		f.put(record(name, "2"))
+		flush(t, k)
+		f.put(record("another", "1"))
+	}
+	flush(t, k)
+	k.MarkServed()
+	flush(t, k)
+	end(k)
+	path := filepath.Join(dir, logName("west"))
+	whole, err := os.ReadFile(path)
+	must(t, err)
+
+	lost, kept := 0, 0
+	for at := 0; ; at++ { // the last content of west, and the one before it, which is history
+		n := bytes.Index(whole[at:], []byte("shop/west"))
+		if n < 0 {
+			break
+		}
+		at += n
+		data := bytes.Clone(whole)
+		data[at] ^= 1
+		dir := copied(t, dir)
+		must(t, os.WriteFile(filepath.Join(dir, logName("west")), data, 0o600))
+		k := openState(dir)
+		sources := 0
+		for _, name := range []string{"east", "west"} {
+			if k.Load(name).Meta.Synced {
+				sources++
+			}
+		}
+		switch {
+		case sources == 2 && k.Served():
+			kept++
+		case sources < 2 && k.Served():
+			t.Errorf("byte %d: %d of 2 sources are left, and it has served", at, sources)
+		default:
+			lost++
+		}
+		end(k)
+	}
+	if lost == 0 || kept == 0 {
+		t.Errorf("lost %d, kept %d: want both", lost, kept)
+	}
+}
+
+func TestANewFileInThePlaceOfOneThatIsUnknownHasNotServed(t *testing.T) {
+	dir := t.TempDir()
+	k := open(t, dir)
+	k.MarkServed()
+	flush(t, k)
+	end(k)
+	newer(t, Path(dir))
+	k = openState(dir)
+	defer end(k)
+	if k.Served() || len(k.Status().SetAside) != 1 {
+		t.Errorf("served %v, status %+v", k.Served(), k.Status())
+	}
+}
+
+func TestAFileThatIsLostWhileItIsUsedHasServedStill(t *testing.T) {
+	dir := t.TempDir()
+	k := open(t, dir)
+	k.MarkServed()
+	flush(t, k)
+	must(t, os.Remove(Path(dir)))
+	flush(t, k)
+	end(k)
+	if !open(t, dir).Served() {
+		t.Error("it is forgotten that clients were served")
+	}
+}
+
+func TestThatClientsDoNotWaitForASourceIsKept(t *testing.T) {
+	dir := t.TempDir()
+	k := open(t, dir)
+	f := newFake()
+	since := time.Unix(1700000000, 5).UTC()
+	f.setMeta(state.Meta{ServeWithout: since})
+	k.Follow("east", f)
+	flush(t, k)
+	end(k)
+	k = open(t, dir)
+	saved := k.Load("east")
+	if !saved.Meta.ServeWithout.Equal(since) || saved.Meta.Synced {
+		t.Errorf("loaded %+v", saved.Meta)
+	}
+	f = restoredFake(saved)
+	f.setMeta(state.Meta{Synced: true})
+	k.Follow("east", f)
+	flush(t, k)
+	end(k)
+	if m := open(t, dir).Load("east").Meta; !m.ServeWithout.IsZero() {
+		t.Errorf("it is not forgotten: %+v", m)
+	}
+}
