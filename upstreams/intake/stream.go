@@ -88,10 +88,13 @@ func (in *Intake) takeUpdate(u *Update, unsure bool, out *Result) {
 	first := k.unanswered[sc.Name]
 	delete(k.unanswered, sc.Name)
 	sc.answered = true
+	if sc.generation++; sc.generation == unconfirmed {
+		sc.generation++
+	}
 	if u.Complete {
-		in.replace(sc, u, first, unsure, out)
+		in.replace(k, sc, u, first, unsure, out)
 	} else {
-		in.patch(sc, u, out)
+		in.patch(k, sc, u, out)
 	}
 }
 
