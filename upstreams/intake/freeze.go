@@ -37,7 +37,6 @@ func (in *Intake) freeze(f *state.Frozen) {
 	}
 	in.held, in.lookedAt = nil, nil
 	in.journal.reported = time.Time{} // so that it is written to disk
-	in.replan()
 }
 
 // compare notes whether a frozen source has something else than what is served.
@@ -101,7 +100,6 @@ func (in *Intake) thaw(cause string) {
 	in.journal.reported = time.Time{}
 	in.reconcileAll()
 	in.end(in.unsettled())
-	in.replan() // what is stale may have to go now
 }
 
 // Rollback is the event that an operator wants the resources of a former revision served, until
@@ -203,5 +201,4 @@ func (e Release) step(in *Intake, out *Output) {
 	}
 	in.carry(func(key mirror.Key, _ departure) bool { return e.picks(key) })
 	in.held.picked = true
-	in.replan()
 }

@@ -26,16 +26,12 @@ func (in *Intake) begin() {
 func (in *Intake) end(syncing bool) (removed int) {
 	if syncing && !in.syncing {
 		in.syncingUntil = in.now.Add(syncPatience)
-		in.replan()
 	}
 	complete := in.opening && !syncing
 	in.syncing = syncing
 	removed = in.judge(complete)
 	if complete {
 		in.opening, in.before = false, heldBefore{}
-	}
-	if len(in.leaving) > 0 {
-		in.replan() // the patience with them ends by the clock, and so does a hold
 	}
 	in.boundJournal()
 	return removed
@@ -100,7 +96,6 @@ func (in *Intake) serve(rec *record, sc *scope) (changed bool) {
 		in.compare(key, rec.resource)
 		return false
 	case in.stale.withholds(key.Kind):
-		in.stale.count(key, true)
 		return false
 	}
 	stored, changed := in.put(key, rec.resource)
@@ -118,9 +113,6 @@ func (in *Intake) put(key mirror.Key, r *mirror.Resource) (stored *mirror.Resour
 	shown, old := in.stale.annotated(key, r), in.served.Get(key)
 	isNew := old == nil
 	stored, changed = in.served.Put(shown)
-	if len(in.stale.withholding) > 0 {
-		in.stale.count(key, false)
-	}
 	if isNew {
 		in.tallies.add(key.Kind, true)
 	}
@@ -136,9 +128,7 @@ func (in *Intake) remove(key mirror.Key) {
 	switch {
 	case in.frozen != nil:
 		in.compare(key, nil)
-	case in.stale.withholds(key.Kind):
-		in.stale.count(key, false)
-	case in.served.Get(key) != nil:
+	case !in.stale.withholds(key.Kind) && in.served.Get(key) != nil:
 		in.depart(key)
 	}
 }
@@ -285,7 +275,7 @@ func (in *Intake) adoptOne(r *state.Record, same bool) (served mirror.Key, judge
 		rec.hash, rec.version = hashOf(r.Hash), r.Version
 		if in.rules.discovers(original) {
 			rec.original = original
-			in.discovery.follow(rec, original) //nolint:errcheck // its endpoints are asked for, and what is held stays until then
+			in.discovery.follow(sc, rec, original) //nolint:errcheck // its endpoints are asked for, and what is held stays until then
 		}
 		return served, false
 	}
@@ -298,7 +288,8 @@ func (in *Intake) adoptOne(r *state.Record, same bool) (served mirror.Key, judge
 			rec.resource, rec.original = nil, nil // it is set aside
 		}
 	}
-	return served, !in.discovery.waitsFor(rec)
+	_, waits := in.discovery.waiting[rec]
+	return served, !waits
 }
 
 func hashOf(b [16]byte) xxh3.Uint128 {

@@ -22,7 +22,6 @@ func (e Opened) step(in *Intake, _ *Output) {
 		in.syncingUntil = in.now.Add(syncPatience)
 	}
 	in.startStream(in.departures)
-	in.replan()
 }
 
 // startStream has the deletions that follow the departure of a number judged together.
@@ -45,7 +44,6 @@ func (in *Intake) closed() {
 	if was {
 		in.journal.reported = time.Time{}
 	}
-	in.replan()
 }
 
 // step takes in what a source has told.
@@ -169,7 +167,6 @@ func (in *Intake) regain() (back bool) {
 	if in.held != nil {
 		in.held.start(in.now)
 	}
-	in.replan()
 	return back
 }
 
