@@ -238,7 +238,7 @@ func (m *Manager) ServeWithout(ctx context.Context, upstream string) error {
 	case !mine.awaited:
 		return fmt.Errorf("%w: clients do not wait for upstream %s: %s%s", ErrNotPossible, upstream, mine.reason, waitsFor(awaited))
 	}
-	one.step(intake.ServeWithout{})
+	one.Tell(intake.ServeWithout{})
 	if err := m.flush(ctx); err != nil {
 		return fmt.Errorf("clients do not wait for upstream %s any more, but that is not on disk yet, and would be forgotten by a restart now: %w", upstream, err)
 	}

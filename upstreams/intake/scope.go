@@ -210,7 +210,7 @@ func (sc *scope) leaveOut(rec *record, why omission) {
 // refuse notes that what was received of a name is not accepted.
 func (sc *scope) refuse(name string, err error, out *Result) {
 	if len(out.Refused) < maxNamed {
-		out.refuse(sc.Name+" "+abbreviate(name), err)
+		out.Refuse(sc.Name+" "+abbreviate(name), err)
 	} else {
 		out.RefusedTotal++ // nothing is formatted: there may be millions
 	}

@@ -79,7 +79,7 @@ func (in *Intake) takeUpdate(u *Update, unsure bool, out *Result) {
 	defer func() {
 		if p := mirror.Recovered(recover()); p != nil {
 			out.Unread = true
-			out.refuse(u.Scope.Name, in.panicked(u.Scope.Name, p))
+			out.Refuse(u.Scope.Name, in.panicked(u.Scope.Name, p))
 		}
 	}()
 	k, sc := in.scope(u.Scope)

@@ -44,7 +44,7 @@ func (in *Intake) replace(k *kind, sc *scope, u *Update, first, unsure bool, out
 	case t.unnamed > 0:
 		// Whose names could not be read can not be told from what is gone.
 		out.Unread = true
-		out.refuse(sc.Name, fmt.Errorf("%d elements have no readable name: nothing is removed on account of this response", t.unnamed))
+		out.Refuse(sc.Name, fmt.Errorf("%d elements have no readable name: nothing is removed on account of this response", t.unnamed))
 	default:
 		if t.seen == 0 && len(t.late) == 0 && !first && len(k.scopes) > 1 && k.graceUntil.IsZero() {
 			k.graceUntil = in.now.Add(versionGrace)
