@@ -76,12 +76,12 @@ func metrics() []metric {
 			}
 		}},
 		{desc("relay_upstream_switches_total", "How often the upstream was read from another address than before."), counter, func(st *Status, emit func(float64, ...string)) {
-			if st.relayed {
+			if st.Relayed {
 				emit(float64(st.Switches))
 			}
 		}},
 		{desc("relay_upstream_drift_total", "Changes that asking the upstream for everything again has brought and no push had, by kind.", "kind"), counter, func(st *Status, emit func(float64, ...string)) {
-			if st.relayed {
+			if st.Relayed {
 				emitKinds(st.Drift, emit)
 			}
 		}},

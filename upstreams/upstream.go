@@ -84,12 +84,7 @@ func (u *upstream) Tell(e intake.Event) intake.Result {
 	return out.Result
 }
 
-// order takes the intake over what an operator asks for.
-func (u *upstream) order(e intake.Event) (Effect, error) {
-	out, err := u.stepOver(e)
-	return out.Effect, err
-}
-
+// stepOver takes the intake over an event, and logs what comes of it.
 func (u *upstream) stepOver(e intake.Event) (intake.Output, error) {
 	out, err := u.stepLocked(e)
 	for _, n := range out.Notes {
@@ -207,7 +202,7 @@ func (u *upstream) MarkAll() {
 func (u current) status() Status {
 	in := locked(u.upstream, func(in *intake.Intake) intake.Status { return in.Status(time.Now()) })
 	st := Status{
-		Name: u.cfg.Name, ClusterID: u.cfg.ClusterID, Type: u.kind.Name, relayed: u.kind.Relayed, Required: u.cfg.Required,
+		Name: u.cfg.Name, ClusterID: u.cfg.ClusterID, Type: u.kind.Name, Relayed: u.kind.Relayed, Required: u.cfg.Required,
 		State: StateConnecting, Since: u.since, Synced: in.Synced, LastUpdate: in.LastUpdate, Pending: in.Pending,
 		Refused: in.Refused, RefusedTotal: in.RefusedTotal, Panics: in.Panics, Dropped: in.Dropped, OverLimit: in.OverLimit,
 		Stale: in.Stale, StaleSince: in.StaleSince, Expired: in.Expired, Held: in.Held, Frozen: in.Frozen,

@@ -145,29 +145,19 @@ func (in *Intake) isOver() bool {
 	return ends && left == 0
 }
 
-// nextOfHold returns when the passing of time will change something about the hold, zero for never.
-func (in *Intake) nextOfHold() (at time.Time) {
-	consider := func(t time.Time) {
-		if !t.Before(in.now) && (at.IsZero() || t.Before(at)) {
-			at = t
-		}
-	}
-	if !in.noteHeldAt.IsZero() {
-		consider(in.noteHeldAt)
-	}
+// planHold calls later with the times at which something will change about the hold.
+func (in *Intake) planHold(later func(time.Time)) {
+	later(in.noteHeldAt)
 	left, ends := in.left()
 	switch {
 	case !ends || !in.stale.inContact:
-		return at
+		return
 	case left > 0:
-		consider(in.now.Add(left))
+		later(in.now.Add(left))
 	case !in.held.asked.IsZero():
-		consider(in.held.asked.Add(repeatEvery))
+		later(in.held.asked.Add(repeatEvery))
 	}
-	if quiet := in.held.returned.Add(guardWindow); quiet.After(in.now) {
-		consider(quiet)
-	}
-	return at
+	later(in.held.returned.Add(guardWindow))
 }
 
 // askToRepeat asks the source to repeat what it has, when the clock of the hold is over.

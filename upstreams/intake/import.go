@@ -206,14 +206,6 @@ func TypeScope(typeURL string) (Scope, error) {
 	return s, nil
 }
 
-// stampFor returns the stamp for what a server has.
-func (im *Rules) stampFor(relay bool) *mirror.Stamp {
-	if relay {
-		return im.relayStamp
-	}
-	return im.stamp
-}
-
 // believed reports whether a resource, as it is held here, has come from a relay whose word
 // was believed.
 func (im *Rules) believed(r *mirror.Resource) bool {

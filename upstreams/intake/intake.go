@@ -134,14 +134,11 @@ func (Tick) step(*Intake, *Output) {}
 // due does what the passing of time demands, and returns when there will be something to do again.
 func (in *Intake) due() time.Time {
 	wake := in.now.Add(longestSleep)
-	until := func(t time.Time) {
-		if t.IsZero() {
-			return
-		}
-		if soonest := in.now.Add(time.Millisecond); t.Before(soonest) {
+	later := func(t time.Time) { // what is past does not count
+		if soonest := in.now.Add(time.Millisecond); t.After(in.now) && t.Before(soonest) {
 			t = soonest
 		}
-		if t.Before(wake) {
+		if t.After(in.now) && t.Before(wake) {
 			wake = t
 		}
 	}
@@ -152,26 +149,26 @@ func (in *Intake) due() time.Time {
 	}
 	in.noteHeld()
 	if len(in.leaving) > 0 && in.held == nil && in.syncing {
-		until(in.syncingUntil)
+		later(in.syncingUntil)
 	}
 	if in.held != nil {
 		in.askToRepeat()
-		until(in.nextOfHold())
+		in.planHold(later)
 	}
 	if f := in.frozen; f != nil && !f.Until.IsZero() {
 		switch {
 		case in.now.Before(f.Until):
-			until(f.Until)
+			later(f.Until)
 		case in.stale.inContact: // else the end waits for that
 			in.note(slog.LevelInfo, "unfreezing, the time of the freeze is over", "since", f.Since.UTC().Format(time.RFC3339))
 			in.thaw("end of the freeze")
-			until(in.now)
+			later(in.now.Add(1))
 		}
 	}
 	for _, k := range in.kinds {
-		until(k.graceUntil)
+		later(k.graceUntil)
 	}
-	until(in.stale.next(in.now))
+	in.stale.plan(later)
 	return wake
 }
 

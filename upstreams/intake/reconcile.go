@@ -189,9 +189,10 @@ func (in *Intake) reconcileOver(keys map[mirror.Key]struct{}, meant bool) {
 	ruled := meant
 	for key := range in.unseen {
 		_, leaves := in.leaving[key]
-		intended := meant || in.outdated[key]
+		ends, outdated := in.outdated[key]
+		intended := meant || ends
 		switch {
-		case in.unswept && !meant && !in.isOutdated(key): // the source may have it still
+		case in.unswept && !meant && !outdated: // the source may have it still
 		case in.frozen != nil:
 			if meant {
 				in.outdated[key] = true
@@ -212,11 +213,6 @@ func (in *Intake) reconcileOver(keys map[mirror.Key]struct{}, meant bool) {
 			in.tallies.forget()
 		}
 	}
-}
-
-func (in *Intake) isOutdated(key mirror.Key) bool {
-	_, outdated := in.outdated[key]
-	return outdated
 }
 
 // kept returns the records that hold something, as they are kept on disk.

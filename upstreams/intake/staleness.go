@@ -195,35 +195,31 @@ func (s *staleness) reconsider(now time.Time) (back bool) {
 	return back
 }
 
-// next returns when something will become of the passing of time, zero for never.
-func (s *staleness) next(now time.Time) (at time.Time) {
+// plan calls later with the times at which something will become of the passing of time.
+func (s *staleness) plan(later func(time.Time)) {
 	if s.inContact || s.since.IsZero() {
-		return time.Time{}
+		return
 	}
-	consider := func(t time.Time) {
-		if t.After(now) && (at.IsZero() || t.Before(at)) {
-			at = t
-		}
-	}
-	consider(s.since.Add(s.rule.staleAfter))
-	for _, r := range append(slices.Collect(maps.Values(s.byKind)), s.rule) {
+	later(s.since.Add(s.rule.staleAfter))
+	for _, r := range s.rules() {
 		if after, ok := r.ends(); ok {
-			consider(s.since.Add(after))
+			later(s.since.Add(after))
 		}
 	}
 	for kind, last := range s.last {
 		if after, ok := s.ruleOf(kind).ends(); ok {
-			consider(last.Add(after))
+			later(last.Add(after))
 		}
 	}
-	return at
 }
+
+func (s *staleness) rules() []staleRule { return append(slices.Collect(maps.Values(s.byKind)), s.rule) }
 
 // grain returns how exactly the disk has to know the last contact: an error of it is one of
 // when resources go.
 func (s *staleness) grain() time.Duration {
 	grain := contactGrain
-	for _, r := range append(slices.Collect(maps.Values(s.byKind)), s.rule) {
+	for _, r := range s.rules() {
 		if after, ok := r.ends(); ok {
 			grain = min(grain, after/10)
 		}

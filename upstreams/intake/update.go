@@ -203,8 +203,7 @@ func (in *Intake) accept(sc *scope, rec *record, name string, el Element, out *R
 			return differs
 		}
 	}
-	var p *mirror.Panic
-	if errors.As(err, &p) && len(sc.panicked) < maxKeptRefused {
+	if isPanic(err) && len(sc.panicked) < maxKeptRefused {
 		sc.panicked[name] = rec.hash
 	}
 	sc.refuse(name, err, out)
@@ -219,7 +218,10 @@ func (in *Intake) decode(sc *scope, rec *record, name string, el Element) (diffe
 			differs, err = false, in.panicked(name, p)
 		}
 	}()
-	stamp := in.rules.stampFor(in.believe)
+	stamp := in.rules.stamp
+	if in.believe {
+		stamp = in.rules.relayStamp
+	}
 	if el.Resource != nil {
 		return in.importRecord(sc, rec, el.Resource.Stamped(stamp), nil)
 	}
