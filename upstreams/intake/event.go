@@ -145,7 +145,7 @@ func (r *Result) Err() error {
 
 // Event is one of the events that an Intake steps over.
 type Event interface {
-	step(in *Intake, out *Output) error
+	step(in *Intake, out *Output)
 }
 
 // Output is what a step leads to, in addition to what it serves.
@@ -160,6 +160,7 @@ type Output struct {
 	Repeat, Again bool
 	// Notes are for the log.
 	Notes []Note
+	err   error // why an order is refused
 }
 
 // Note is one line for the log.

@@ -187,13 +187,12 @@ func (in *Intake) askToRepeat() {
 }
 
 // step carries out what the source has repeated.
-func (Repeated) step(in *Intake, out *Output) error {
+func (Repeated) step(in *Intake, out *Output) {
 	if in.held == nil || in.held.asked.IsZero() {
-		return nil // the hold has ended otherwise, or the contact has, or holdFor is another
+		return // the hold has ended otherwise, or the contact has, or holdFor is another
 	}
 	out.Deleted = in.carryOut(in.held.askedAt)
 	in.replan()
-	return nil
 }
 
 // carryOut ends a hold whose clock is over: it removes the departures up to a number, which the
