@@ -52,9 +52,9 @@ type Manager struct {
 	first firstSync
 }
 
-// NewManager makes the upstreams of a config, whose sources are of kinds, in order of priority. None runs yet. All that is wrong
-// with any of them is returned at once. What keeper has of them, unless it is nil, is served from
-// the start.
+// NewManager makes the upstreams of a config, in order of priority. kinds are those of their sources.
+// None runs yet. The error tells all that is wrong with any of them. What keeper has of them, unless
+// it is nil, is served from the start.
 func NewManager(cfg *config.Config, kinds []Kind, aggregate *mirror.Aggregate, keeper Keeper, log *slog.Logger) (*Manager, error) {
 	m := &Manager{kinds: kinds, aggregate: aggregate, keeper: keeper, log: log, first: newFirstSync(cfg, keeper)}
 	var errs *multierror.Error

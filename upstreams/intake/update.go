@@ -50,7 +50,7 @@ func (in *Intake) replace(k *kind, sc *scope, u *Update, first, unsure bool, out
 			k.graceUntil = in.now.Add(versionGrace)
 		}
 		in.deleteWhere(k, sc, maps.All(sc.byName), out, func(rec *record) bool {
-			return rec.generation != sc.generation && !(unsure && rec.generation == unconfirmed)
+			return rec.generation != sc.generation && (!unsure || rec.generation != unconfirmed)
 		})
 	}
 	if len(t.late) > 0 {
@@ -178,6 +178,7 @@ func (in *Intake) takeElement(sc *scope, rec *record, name []byte, el Element, o
 	return full, differs
 }
 
+// makeRoom makes room in an empty scope for what an update has.
 func (in *Intake) makeRoom(sc *scope, u *Update) (changed []string) {
 	if len(sc.byName) > 0 {
 		return nil
