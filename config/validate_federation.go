@@ -52,40 +52,27 @@ func (v *validator) ruleErrors(at string, err error) {
 	}
 }
 
-// Rules returns what is imported, for the package that settles it.
-func (i Import) Rules() filter.Rules {
-	return filter.Rules{
-		Kinds: i.Kinds, Namespaces: filter.Globs(i.Namespaces), Selector: i.Selector,
-		Revision: i.Revision, Expression: i.Expression,
-	}
-}
-
 // Rules returns what a view selects, but for its sources.
 func (w View) Rules() filter.Rules {
-	return filter.Rules{Kinds: w.Kinds, Namespaces: filter.Globs(w.Namespaces), Selector: w.Selector, Expression: w.Expression}
+	return filter.Rules{Kinds: w.Kinds, Namespaces: w.Namespaces, Selector: w.Selector, Expression: w.Expression}
 }
 
 // RewriteRules returns how the resources of an upstream are reshaped, for the package that
 // does it.
 func (u Upstream) RewriteRules() rewrite.Rules {
 	r := u.Rewrite
-	out := rewrite.Rules{
+	return rewrite.Rules{
 		Domain: u.DomainSuffix, CompleteShortHosts: r.ShortHosts == ShortHostsComplete,
 		Namespaces: r.Namespaces, NamespacePrefix: r.NamespacePrefix, NamePrefix: r.NamePrefix, NameSuffix: r.NameSuffix,
-		Labels: rewrite.Edit(r.Labels), Annotations: rewrite.Edit(r.Annotations), ExportTo: r.ExportTo,
-		Endpoints: rewrite.Endpoints(r.Endpoints),
+		Labels: r.Labels, Annotations: r.Annotations, ExportTo: r.ExportTo, Hosts: r.Hosts, Endpoints: r.Endpoints,
 	}
-	for _, h := range r.Hosts {
-		out.Hosts = append(out.Hosts, rewrite.HostMapping(h))
-	}
-	return out
 }
 
 func (v *validator) federation(at string, u Upstream) {
 	if r := u.Import.Revision; r != "" && v.noted(at+".import.revision") && !nameShape.MatchString(r) {
 		v.errorf(at+".import.revision", "%q is not a revision: it is written as in the label istio.io/rev", r)
 	}
-	v.rules(at+".import", u.Import.Rules())
+	v.rules(at+".import", u.Import)
 	v.notEmpty(at+".import.kinds", u.Import.Kinds)
 	v.notEmpty(at+".import.namespaces.include", u.Import.Namespaces.Include)
 	if u.Rewrite.ExportTo != nil && len(u.Rewrite.ExportTo) == 0 {
@@ -104,7 +91,7 @@ func (v *validator) federation(at string, u Upstream) {
 	_, err := rewrite.New(rules)
 	v.ruleErrors(at+".rewrite", err)
 	// Whatever else is wrong with the rules, namespaces can be compared.
-	if filter, _ := filter.New(filter.Rules{Namespaces: filter.Globs(u.Import.Namespaces)}); filter != nil {
+	if filter, _ := filter.New(filter.Rules{Namespaces: u.Import.Namespaces}); filter != nil {
 		v.namespaceMapping(at+".rewrite.namespaces", u.Rewrite, u.Import.Namespaces.Include, filter)
 	}
 	v.services(at+".services", u)
