@@ -136,8 +136,8 @@ func (v *validator) services(at string, u Upstream) {
 	if s.Network != "" && s.Mode != ServicesGateway && s.Mode != ServicesDiscover {
 		v.errorf(at+".network", "is for the modes gateway and discover, and the mode is %q", s.Mode)
 	}
-	if s.Network != "" && !idShape.MatchString(s.Network) {
-		v.errorf(at+".network", "%q: 1 to 253 letters, digits, dots, dashes and underscores", s.Network)
+	if s.Network != "" {
+		v.id(at+".network", s.Network)
 	}
 	if s.Locality != "" && s.Mode != ServicesGateway {
 		v.errorf(at+".locality", "is for mode: gateway, and the mode is %q", s.Mode)
@@ -196,23 +196,29 @@ func (v *validator) merges(all []Merge) {
 				v.errorf(at+".policy", "union is for ServiceEntry: name it in kinds")
 			}
 		}
-		for n, word := range m.Kinds {
-			field := fmt.Sprintf("%s.kinds[%d]", at, n)
-			kinds, err := mirror.ParseKinds(word)
-			if err != nil {
+		v.kinds(at+".kinds", m.Kinds, func(field string, kind mirror.Kind) {
+			if at, taken := first[kind]; taken {
+				v.errorf(field, "merge[%d] is for %s already", at, kind)
+				return
+			}
+			first[kind] = i
+			if _, err := merge.ByName(m.Policy, kind, m.Union()); err != nil {
 				v.errorf(field, "%v", err)
-				continue
 			}
-			for _, kind := range kinds {
-				if at, taken := first[kind]; taken {
-					v.errorf(field, "merge[%d] is for %s already", at, kind)
-					continue
-				}
-				first[kind] = i
-				if _, err := merge.ByName(m.Policy, kind, m.Union()); err != nil {
-					v.errorf(field, "%v", err)
-				}
-			}
+		})
+	}
+}
+
+// kinds reports words that name no kind, and calls f with the kinds of the others.
+func (v *validator) kinds(at string, words []string, f func(field string, kind mirror.Kind)) {
+	for i, word := range words {
+		field := fmt.Sprintf("%s[%d]", at, i)
+		kinds, err := mirror.ParseKinds(word)
+		if err != nil {
+			v.errorf(field, "%v", err)
+		}
+		for _, kind := range kinds {
+			f(field, kind)
 		}
 	}
 }
@@ -229,9 +235,8 @@ func (v *validator) views(c *Config) {
 	fallback, all := -1, -1
 	for i, w := range c.Views {
 		at := fmt.Sprintf("views[%d]", i)
-		if !nameShape.MatchString(w.Name) {
-			v.errorf(at+".name", "%q: 1 to 63 lower-case letters, digits and dashes, neither first nor last a dash", w.Name)
-		} else if n, taken := names[w.Name]; taken {
+		v.label(at+".name", w.Name)
+		if n, taken := names[w.Name]; taken {
 			v.errorf(at+".name", "%q is the name of views[%d] already: names must differ", w.Name, n)
 		}
 		names[w.Name] = i
@@ -244,8 +249,8 @@ func (v *validator) views(c *Config) {
 				v.errorf(fmt.Sprintf("%s.sources[%d]", at, n), "there is no upstream %q", source)
 			}
 		}
-		if w.ClusterID != "" && !idShape.MatchString(w.ClusterID) {
-			v.errorf(at+".clusterID", "%q: 1 to 253 letters, digits, dots, dashes and underscores", w.ClusterID)
+		if w.ClusterID != "" {
+			v.id(at+".clusterID", w.ClusterID)
 		}
 		v.match(at+".match", w.Match, c.Downstream.Listeners)
 		if w.Default {
