@@ -199,9 +199,7 @@ func heldText(ctx context.Context, c admin.Client, upstream string) (string, err
 	if err != nil || len(held) == 0 {
 		return "", err
 	}
-	var out strings.Builder
-	err = cliview.Held(&out, held, time.Now())
-	return strings.TrimRight(out.String(), "\n"), err
+	return strings.TrimRight(cliview.Held(held, time.Now()), "\n"), nil
 }
 
 func newServeWithout() *cobra.Command {

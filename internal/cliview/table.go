@@ -44,8 +44,15 @@ func (t *table) write(w io.Writer, rows [][]string) error {
 	return nil
 }
 
-// Rows writes rows as an aligned table. The first is usually the header.
-func Rows(w io.Writer, rows [][]string) error { return new(table).write(w, rows) }
+// page is a text under construction: sentences and tables.
+type page struct{ strings.Builder }
+
+func (p *page) printf(format string, args ...any) { fmt.Fprintf(p, format, args...) }
+
+// rows adds an aligned table. The first row is usually the header.
+func (p *page) rows(rows [][]string) {
+	_ = new(table).write(p, rows) //nolint:errcheck // a Builder takes everything
+}
 
 // None is an empty cell.
 const None = "-"
