@@ -268,13 +268,15 @@ func Similar(word string) (near []string) {
 	}
 	// Cobra compares words only as the names of commands.
 	kinds := &cobra.Command{SuggestionsMinimumDistance: 2}
+	singular := map[string]string{}
 	for _, info := range mirror.Kinds() {
 		for _, name := range []string{strings.ToLower(info.Kind.Kind), info.Plural} {
 			kinds.AddCommand(&cobra.Command{Use: name, Run: func(*cobra.Command, []string) {}})
+			singular[name] = strings.ToLower(info.Kind.Kind)
 		}
 	}
 	for _, name := range kinds.SuggestionsFor(word) {
-		if !slices.Contains(near, name) && len(near) < 3 {
+		if name = singular[name]; !slices.Contains(near, name) && len(near) < 3 {
 			near = append(near, name)
 		}
 	}
