@@ -143,7 +143,7 @@ func unknown(word string) error {
 	if close := Similar(word); len(close) > 0 {
 		hint = "did you mean " + strings.Join(close, " or ") + "? "
 	}
-	return fmt.Errorf("unknown kind %q: %sa kind that is not well known is given as group/version/Kind, for example example.com/v1/Widget", word, hint)
+	return fmt.Errorf("unknown kind %q: %swrite a kind that is not well known as group/version/Kind, for example example.com/v1/Widget", word, hint)
 }
 
 // Kinds returns the selected kinds, each once, in the order in which they were asked
