@@ -227,10 +227,7 @@ func ask[T any](ctx context.Context, c Client, method, path string, query url.Va
 	if len(query) > 0 {
 		path += "?" + query.Encode()
 	}
-	// An unready relay answers with 503, and with a body like any other.
-	body, err := c.do(ctx, method, path, jsonType, func(code int) bool {
-		return code == http.StatusOK || path == "/ready" && code == http.StatusServiceUnavailable
-	})
+	body, err := c.do(ctx, method, path, jsonType)
 	if err != nil {
 		return v, err
 	}
@@ -241,17 +238,18 @@ func ask[T any](ctx context.Context, c Client, method, path string, query url.Va
 }
 
 func (c Client) text(ctx context.Context, method, path string) (string, error) {
-	body, err := c.do(ctx, method, path, textType, func(code int) bool { return code == http.StatusOK })
+	body, err := c.do(ctx, method, path, textType)
 	return strings.TrimSpace(string(body)), err
 }
 
-func (c Client) do(ctx context.Context, method, path, accept string, good func(code int) bool) ([]byte, error) {
+func (c Client) do(ctx context.Context, method, path, accept string) ([]byte, error) {
 	resp, err := c.send(ctx, method, path, accept)
 	if err != nil {
 		return nil, err
 	}
 	defer resp.Body.Close()
-	if !good(resp.StatusCode) {
+	// An unready relay answers with 503, and with a body like any other.
+	if resp.StatusCode != http.StatusOK && (path != "/ready" || resp.StatusCode != http.StatusServiceUnavailable) {
 		return nil, c.refusal(path, resp)
 	}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswerBytes+1))

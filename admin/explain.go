@@ -377,9 +377,7 @@ func (d *Debug) leftOut(ctx context.Context, w io.Writer, q url.Values) error {
 		if from := q.Get("upstream"); from != "" && l.Upstream != from || kinds != nil && !slices.Contains(kinds, l.Kind) {
 			continue
 		}
-		if err := out.add(l); err != nil {
-			return err
-		}
+		out.add(l)
 	}
 	return out.close()
 }
