@@ -1,7 +1,7 @@
 // Package config is the relay's config file: its types, their defaults, strict
 // loading with line numbers, and validation that finds every mistake in one go.
 //
-// The package must not know gRPC or xDS: it says what is wanted, and others do it.
+// The package must not know gRPC or xDS, nor how the settings take effect.
 package config
 
 import (

@@ -1,3 +1,8 @@
+// Package filter decides which resources of an upstream are imported: by kind, namespace,
+// revision, labels and a CEL expression, the cheapest first. It compiles the rules once, bounds
+// what an expression may cost, and names the rule that leaves a resource out.
+//
+// The package is pure. It must not know where resources come from, nor what becomes of them.
 package filter
 
 import (

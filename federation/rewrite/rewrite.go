@@ -1,3 +1,8 @@
+// Package rewrite changes resources on the way in: namespaces, names, labels, annotations, hosts
+// and endpoints. Every field that refers to a name that changes follows; which fields those are is
+// a table by message and field (fields.go). A body that no rule touches stays the bytes that came.
+//
+// The package is pure. It must not know where resources come from, nor whether they are imported.
 package rewrite
 
 import (

@@ -1,4 +1,4 @@
-// Package fakexds is an MCP-over-xDS server for tests: it answers as istiod does, says
+// Package fakexds is an MCP-over-xDS server for tests: it answers as istiod does, tells
 // what it was asked, and misbehaves when told to. It runs on real gRPC over loopback.
 //
 // The package must not be used outside of tests.

@@ -1,4 +1,5 @@
-// Package loopback tells connections within this host from others.
+// Package loopback tells connections within this host from others. It must not know what they are
+// allowed to do.
 package loopback
 
 import (

@@ -1,5 +1,6 @@
 // Package visible writes characters that steer a terminal, or hide what a text is, as
-// escapes: control characters, and those that turn the direction of text or have no width.
+// escapes: control characters, and those that turn the direction of text or have no width. It must not
+// know where the text goes.
 package visible
 
 import (
