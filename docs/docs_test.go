@@ -181,20 +181,21 @@ func TestMetricsAreThoseOfTheCode(t *testing.T) {
 	}
 }
 
-// TestTheArchitectureNamesFunctionsThatExist holds the way of one change to the code.
-// In it, `replace` or `table.replace` is a function or a method; what starts with a
-// small letter may also be a package (`push`) or a field of the config file.
-func TestTheArchitectureNamesFunctionsThatExist(t *testing.T) {
+// TestTheArchitectureNamesFunctionsAndFilesThatExist holds architecture.md, from the life of a
+// change to its bounds, to the code. There, `replace` or `Intake.replace` is a function, a method
+// or a type; a word that starts with a small letter may also be a package (`push`) or a field of
+// the config file.
+func TestTheArchitectureNamesFunctionsAndFilesThatExist(t *testing.T) {
 	doc := read(t, "architecture.md")
-	_, way, ok := strings.Cut(doc, "\n## The way of one change\n")
+	_, way, ok := strings.Cut(doc, "\n## The life of a change\n")
 	if !ok {
-		t.Fatal("architecture.md does not tell the way of one change")
+		t.Fatal("architecture.md does not tell the life of a change")
 	}
-	way, _, _ = strings.Cut(way, "\n## ")
+	way, _, _ = strings.Cut(way, "\n## Bounds\n")
 
 	// Functions by name, and methods by name with their receiver's type.
-	function := regexp.MustCompile(`(?m)^func (?:\((?:\w+ )?\*?(\w+)\) )?(\w+)`)
-	exist := map[string]bool{"debounceAfter": true, "debounceMax": true}
+	function := regexp.MustCompile(`(?m)^(?:func|type) (?:\((?:\w+ )?\*?(\w+)\) )?(\w+)`)
+	exist := map[string]bool{"debounceAfter": true, "debounceMax": true, "state.flushInterval": true, "metadata.version": true}
 	sources(t, func(path, content string) {
 		if strings.HasSuffix(path, "_test.go") {
 			return
@@ -211,13 +212,34 @@ func TestTheArchitectureNamesFunctionsThatExist(t *testing.T) {
 	})
 	named := regexp.MustCompile("`([A-Za-z]+(?:\\.[A-Za-z]+)?)`").FindAllStringSubmatch(way, -1)
 	if len(named) < 20 {
-		t.Errorf("the way of one change names only %d functions", len(named))
+		t.Errorf("the life of a change names only %d functions", len(named))
 	}
 	for _, m := range named {
 		if !exist[m[1]] {
 			t.Errorf("architecture.md names %s, which does not exist", m[1])
 		}
 	}
+	for _, m := range regexp.MustCompile("`([a-z0-9]+(?:/[A-Za-z0-9_.]+)+)`").FindAllStringSubmatch(doc, -1) {
+		if _, err := os.Stat("../" + m[1]); err != nil && m[1] != "upstreams/NAME" {
+			t.Errorf("architecture.md names %s, which does not exist", m[1])
+		}
+	}
+}
+
+// TestTheArchitectureListsEveryPackage of the root module that has more than tests.
+func TestTheArchitectureListsEveryPackage(t *testing.T) {
+	_, table, _ := strings.Cut(read(t, "architecture.md"), "\n## Packages\n")
+	table, _, _ = strings.Cut(table, "\n## ")
+	nested := regexp.MustCompile(`^(bench|chaos|e2e|tools)/`)
+	sources(t, func(path, _ string) {
+		pkg := strings.TrimPrefix(filepath.ToSlash(filepath.Dir(path)), "../")
+		if strings.HasSuffix(path, "_test.go") || nested.MatchString(pkg+"/") {
+			return
+		}
+		if !strings.Contains(table, "`"+pkg+"`") {
+			t.Errorf("architecture.md does not list the package %s", pkg)
+		}
+	})
 }
 
 func TestTheIndexListsEveryDecision(t *testing.T) {

@@ -1,7 +1,8 @@
 // Package federation holds what its subpackages share: two kinds, the hosts and the
 // visibility of a resource, and the error for a wrong rule.
 //
-// The subpackages decide what happens to resources between clusters:
+// It must not know what a subpackage decides. They decide what happens to resources between
+// clusters:
 //
 //   - filter: which resources of a source are imported;
 //   - rewrite: how names, references, metadata and endpoints change on the way in;

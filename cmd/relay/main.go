@@ -1,5 +1,8 @@
 // Command relay mirrors the configuration of many istiods and serves the merged view
 // over MCP-over-xDS (Mesh Configuration Protocol). See "relay --help".
+//
+// The package owns the commands: flags, arguments and exit codes. It must not know how a relay
+// works (internal/relay) nor how data looks on a terminal (internal/cliview).
 package main
 
 import (

@@ -1,3 +1,9 @@
+// Package merge has the merge policies beside mirror.First: Newest, Reject and Union. A policy is a
+// function of the copies of a key, in the order of the upstreams, and of nothing else: neither of
+// who answered first nor of what was served before.
+//
+// The package must not know when copies are merged (mirror.Aggregate does that), nor who reads the
+// result.
 package merge
 
 import (

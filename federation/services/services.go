@@ -1,3 +1,9 @@
+// Package services makes the Kubernetes services of another cluster reachable. An istiod tells each
+// as a ServiceEntry without endpoints; the package gives it those of the cluster's gateways
+// (WithGateways), or those that were discovered (WithEndpoints).
+//
+// The package is pure. It must not know how endpoints are discovered: it names the clusters
+// (Clusters) and is given their Assignments.
 package services
 
 import (

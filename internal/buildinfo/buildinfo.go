@@ -1,4 +1,5 @@
-// Package buildinfo says which build of the relay this is.
+// Package buildinfo names the build of the relay: version, revision and Go version. It must not
+// know who shows them.
 package buildinfo
 
 import (

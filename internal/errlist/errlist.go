@@ -1,4 +1,4 @@
-// Package errlist takes joined errors apart.
+// Package errlist takes joined errors apart. It must not know what the errors are about.
 package errlist
 
 import (

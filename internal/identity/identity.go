@@ -1,6 +1,7 @@
 // Package identity reads who shows a verified certificate, and matches that with patterns.
 //
-// An identity is written as one text: a SPIFFE ID as it is, a DNS name as dns:NAME.
+// An identity is written as one text: a SPIFFE ID as it is, a DNS name as dns:NAME. The package must
+// not know what an identity is allowed to see.
 package identity
 
 import (

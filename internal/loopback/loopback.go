@@ -1,9 +1,11 @@
-// Package loopback tells connections within this host from others.
+// Package loopback tells connections within this host from others. It must not know what they are
+// allowed to do.
 package loopback
 
 import (
 	"net"
 	"net/netip"
+	"strings"
 )
 
 // Is reports whether an address of a connection is of this host. That of the passthrough of
@@ -19,6 +21,13 @@ func Is(addr net.Addr) bool {
 func Text(hostport string) bool {
 	a, err := netip.ParseAddrPort(hostport)
 	return err == nil && a.Addr().Unmap().IsLoopback() && a.Addr().Unmap() != passthrough
+}
+
+// Host reports whether the host of an address that somebody has written is this host:
+// localhost, or a loopback address.
+func Host(host string) bool {
+	a, err := netip.ParseAddr(host)
+	return strings.EqualFold(host, "localhost") || err == nil && a.Unmap().IsLoopback()
 }
 
 // passthrough is the source of what a sidecar lets pass (InboundPassthroughBindIpv4 of istio).

@@ -1,5 +1,5 @@
 // Package owner tells whether a file or directory is this process's own: whether others, root
-// aside, could have put something else in its place.
+// aside, could have put something else in its place. It must not know what the file is for.
 package owner
 
 import (

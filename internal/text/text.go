@@ -1,4 +1,5 @@
-// Package text bounds text from outside before it goes into an error, a reason or a log.
+// Package text bounds text from outside before it goes into an error, a reason or a log. It must
+// not know what the text means.
 package text
 
 import (

@@ -73,7 +73,7 @@ type Rules struct {
 // the upstream is a control plane, which may have resources from this relay, rather than where
 // resources are written.
 func NewRules(u config.Upstream, p config.Provenance, revision string, relayed bool) (*Rules, error) {
-	imports, err := filter.New(u.Import.Rules())
+	imports, err := filter.New(u.Import)
 	if err != nil {
 		return nil, fmt.Errorf("upstream %s: import: %w", u.Name, err)
 	}

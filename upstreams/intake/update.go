@@ -66,12 +66,14 @@ func (in *Intake) patch(k *kind, sc *scope, u *Update, out *Result) {
 	}
 	removed := func(yield func(string, *record) bool) {
 		for name := range u.Removed {
-			full := string(name)
 			if sc.Kind == mirror.MeshConfig {
-				full = mirror.MeshConfigName
+				name = []byte(mirror.MeshConfigName)
 			}
-			delete(sc.refused, full)
-			if rec := sc.byName[full]; rec != nil && !yield(full, rec) {
+			if len(sc.refused) > 0 {
+				delete(sc.refused, string(name))
+			}
+			// No string is made of a name that is not held: there may be millions.
+			if rec := sc.byName[string(name)]; rec != nil && !yield(string(name), rec) {
 				return
 			}
 		}
