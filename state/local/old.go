@@ -28,10 +28,13 @@ const oldFormat = 1
 
 // oldFile is what relay.db holds.
 type oldFile struct {
+	path string
 	file *os.File
+	bolt *boltfile.File
 	from *statepb.Imported // what to note of the file
-	// sources are those that are whole, by name.
+	// sources are those that are whole, by name, and logs is what they become.
 	sources map[string]*oldSource
+	logs    map[string]memory
 	format  uint64
 	served  *bool // nil in a file of builds that did not write it
 	// written and found count the sources that there should be, and that there are.
@@ -63,37 +66,46 @@ type span struct {
 
 // openOld opens relay.db, and does not read it yet. The error is that of opening: what is wrong
 // with the content is in damage.
-func openOld(path string) (*oldFile, *boltfile.File, error) {
+func openOld(path string) (*oldFile, error) {
 	f, err := openOwn(path, os.O_RDONLY, 0)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	info, err := f.Stat()
 	if err != nil {
 		f.Close()
-		return nil, nil, err
+		return nil, err
 	}
 	o := &oldFile{
-		file: f, from: &statepb.Imported{Size: info.Size(), Mtime: info.ModTime().UnixNano()}, sources: map[string]*oldSource{},
+		path: path, file: f, from: &statepb.Imported{Size: info.Size(), Mtime: info.ModTime().UnixNano()}, sources: map[string]*oldSource{},
 		written: &statepb.Mark{}, found: &statepb.Mark{},
 	}
-	bolt, err := boltfile.Open(f, info.Size())
-	if err != nil {
-		o.damage = err
-		return o, nil, nil //nolint:nilerr // it is in damage
+	if o.bolt, o.damage = boltfile.Open(f, info.Size()); o.damage == nil {
+		o.from.Transaction = o.bolt.Transaction
 	}
-	o.from.Transaction = bolt.Transaction
-	return o, bolt, nil
+	return o, nil
 }
 
-func (o *oldFile) note(err error) {
-	if o.damage == nil {
-		o.damage = err
+func (o *oldFile) note(err error) { o.damage = cmp.Or(o.damage, err) }
+
+// read reads all of the file, and makes logs of it in memory. It goes on behind what is damaged,
+// as far as that can be found.
+func (o *oldFile) read() (logs map[string]memory, err error) {
+	if o.bolt != nil {
+		o.walk(o.bolt)
 	}
+	logs = map[string]memory{}
+	for name, s := range o.sources {
+		var m memory
+		if err := s.writeLog(o.file, newWriter(newUpstream(name, nil), &m)); err != nil {
+			return nil, fmt.Errorf("%s: upstream %s: %w", o.path, name, err)
+		}
+		logs[name] = m
+	}
+	return logs, nil
 }
 
-// read reads all of the file. It goes on behind what is damaged, as far as that can be found.
-func (o *oldFile) read(f *boltfile.File) {
+func (o *oldFile) walk(f *boltfile.File) {
 	o.note(f.Walk(func(key, _ []byte, _ int64, sub *boltfile.Bucket) error {
 		switch {
 		case sub != nil && string(key) == "meta":
@@ -297,10 +309,7 @@ func unsealInto(m proto.Message, key, value []byte) error {
 }
 
 // writeLog writes an upstream as a log.
-func (o *oldFile) writeLog(name string, to *builder) error {
-	s := o.sources[name]
-	w := &oldWriter{to: to, from: o.file, content: newContent()}
-	w.add(&statepb.Entry{Start: &statepb.Start{Upstream: name}}, nil)
+func (s *oldSource) writeLog(from io.ReaderAt, w *writer) error {
 	// What each resource became by a revision is what it was before the next one that has
 	// changed it. base is what there was as of the oldest.
 	base := maps.Clone(s.resources)
@@ -310,76 +319,64 @@ func (o *oldFile) writeLog(name string, to *builder) error {
 		became[i], base[u.key] = base[u.key], u.was
 	}
 	for _, key := range slices.Sorted(maps.Keys(base)) {
-		w.put(key, base[key])
+		if err := w.putOld(from, key, base[key]); err != nil {
+			return err
+		}
 	}
 	l := proto.CloneOf(s.ledger)
 	if len(s.chapters) == 0 {
-		w.commit(l, nil)
+		if err := w.commitOld(l, nil); err != nil {
+			return err
+		}
 	}
+	next := 0
 	for i, c := range s.chapters {
 		l.Newest = s.ledger.Oldest + uint64(i)
-		for len(s.undo) > 0 && s.undo[0].revision == l.Newest {
-			w.put(s.undo[0].key, became[0])
-			s.undo, became = s.undo[1:], became[1:]
+		for ; next < len(s.undo) && s.undo[next].revision == l.Newest; next++ {
+			if err := w.putOld(from, s.undo[next].key, became[next]); err != nil {
+				return err
+			}
 		}
-		w.commit(l, c)
+		if err := w.commitOld(l, c); err != nil {
+			return err
+		}
 	}
-	if w.err != nil {
-		return w.err
-	}
-	return to.finish()
+	return w.finish()
 }
 
-// oldWriter writes values of relay.db to a log, until something goes wrong.
-type oldWriter struct {
-	to       *builder
-	from     io.ReaderAt
-	content  *content
-	replaced int
-	err      error
-}
-
-func (w *oldWriter) add(e *statepb.Entry, record []byte) (size int) {
-	if w.err == nil {
-		size, w.err = w.to.add(e, record)
-	}
-	return size
-}
-
-// put makes a value what there is under a key.
-func (w *oldWriter) put(key string, value span) {
-	change := &statepb.Change{Key: []byte(key)}
+// putOld makes a value what there is under a key.
+func (w *writer) putOld(from io.ReaderAt, key string, value span) error {
 	b := make([]byte, value.len)
-	if value.len > 0 {
-		_, err := w.from.ReadAt(b, value.at)
-		record := &statepb.Record{}
-		// What does not decode is a record that this version can not use. It has no digest.
-		if proto.Unmarshal(b, record) == nil && len(record.Digest) >= 8 {
-			change.Digest = binary.LittleEndian.Uint64(record.Digest)
-		}
-		w.err = errors.Join(w.err, err)
-	}
-	h := hashOf(change.Key)
-	old, had := w.content.places[h]
-	if !had && value.len == 0 {
-		return
-	}
-	at := w.to.end()
-	size := w.add(&statepb.Entry{Change: change}, b)
-	w.replaced += old.size
 	if value.len == 0 {
-		w.replaced += size
+		_, err := w.put(key, nil, nil, 0)
+		return err
 	}
-	w.content.apply([]edit{{h, place{at, size, sumOf(h, b), change.Digest}, value.len == 0}})
+	if _, err := from.ReadAt(b, value.at); err != nil {
+		return err
+	}
+	// What does not decode is a record that this version can not use.
+	r := &statepb.Record{}
+	if proto.Unmarshal(b, r) != nil || r.Resource == nil || len(r.Digest) < 8 {
+		_, err := w.put(key, b, nil, 0)
+		return err
+	}
+	digest, data := little.Uint64(r.Digest), r.Resource.Any
+	r.Digest, r.Resource.Any = nil, nil
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(r)
+	if err == nil {
+		_, err = w.put(key, b, data, digest)
+	}
+	return err
 }
 
-// commit ends a revision, or, without a chapter, what there is.
-func (w *oldWriter) commit(l *statepb.Ledger, chapter *statepb.Chapter) {
-	l.Count, l.Digest, l.Bytes, l.HistoryBytes = uint64(len(w.content.places)), w.content.sum, 0, 0
-	if chapter != nil {
-		chapter = proto.CloneOf(chapter)
-		chapter.Undone, chapter.UndoDigest, chapter.UndoBytes = 0, 0, uint64(w.replaced)
+// commitOld ends a revision, or, without a chapter, what there is.
+func (w *writer) commitOld(l *statepb.Ledger, c *statepb.Chapter) error {
+	l.Bytes, l.HistoryBytes = 0, 0
+	if c != nil {
+		c = proto.CloneOf(c)
+		c.Undone, c.UndoDigest, c.UndoBytes = 0, 0, uint64(w.replaced)
 	}
-	w.replaced = 0
-	w.add(&statepb.Entry{Commit: &statepb.Commit{Ledger: l, Chapter: chapter}}, nil)
+	_, err := w.commit(l, c)
+	w.take()
+	return err
 }
