@@ -139,25 +139,21 @@ func (k *Keeper) learn(found *Found) (again []Source) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.served, k.servedKept = k.served || found.Served, found.Served
-	before := k.kept
+	before := map[string]Kept{}
+	for name := range k.followed {
+		before[name] = k.keptOf(name)
+	}
 	k.kept = map[string]*kept{}
 	for name, has := range found.Sources {
-		_, forget := k.forget[name]
-		_, stays := k.retained[name]
-		switch {
-		case forget:
-		case k.retained != nil && !stays && k.followed[name] == nil:
-			k.forget[name] = struct{}{}
-		default:
+		if _, forget := k.forget[name]; !forget {
 			k.kept[name] = &kept{Kept: has}
 		}
 	}
+	if k.retained != nil {
+		k.forgetOthers()
+	}
 	for name, f := range k.followed {
-		now, was := k.keptOf(name), Kept{}
-		if b := before[name]; b != nil {
-			was = b.Kept
-		}
-		if now.Records != was.Records || now.Sum != was.Sum {
+		if now, was := k.keptOf(name), before[name]; now.Records != was.Records || now.Sum != was.Sum {
 			f.behind = true
 			again = append(again, f.source)
 		}
@@ -203,6 +199,12 @@ func (k *Keeper) Retain(names []string) {
 	for _, name := range names {
 		k.retained[name] = struct{}{}
 	}
+	k.forgetOthers()
+}
+
+// forgetOthers has the sources forgotten that are neither retained nor followed. The caller
+// holds mu.
+func (k *Keeper) forgetOthers() {
 	for name := range k.kept {
 		if _, stays := k.retained[name]; !stays && k.followed[name] == nil {
 			k.forget[name] = struct{}{}

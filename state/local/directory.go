@@ -129,7 +129,7 @@ func (d *directory) readBackup(f *os.File) error {
 	d.indexErr = fs.ErrNotExist
 	for t := tar.NewReader(f); ; {
 		h, err := t.Next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {

@@ -15,19 +15,18 @@ import (
 	"meshrelay/state/local/statepb"
 )
 
-// appendKey appends the key of a resource: the length of the kind as a varint, the kind as
+// encodeKey encodes the key of a resource: the length of the kind as a varint, the kind as
 // "group/Kind", and the full name.
-func appendKey(b []byte, k mirror.Key) []byte {
-	n := len(k.Kind.Group) + 1 + len(k.Kind.Kind)
-	b = protowire.AppendVarint(b, uint64(n))
-	b = append(append(append(b, k.Kind.Group...), '/'), k.Kind.Kind...)
+func encodeKey(k mirror.Key) []byte {
+	kind := k.Kind.Group + "/" + k.Kind.Kind
+	name := k.Name
 	if k.Kind != mirror.MeshConfig {
-		b = append(append(b, k.Namespace...), '/')
+		name = k.Namespace + "/" + name
 	}
-	return append(b, k.Name...)
+	return append(protowire.AppendVarint(nil, uint64(len(kind))), kind+name...)
 }
 
-// parseKey is the inverse of appendKey.
+// parseKey is the inverse of encodeKey.
 func parseKey(b []byte) (mirror.Key, error) {
 	n, m := protowire.ConsumeVarint(b)
 	if m < 0 || n > uint64(len(b)-m) {

@@ -47,7 +47,7 @@ func TestKeysRoundTrip(t *testing.T) {
 		{Kind: mirror.Kind{Group: "a", Kind: "bc"}, Namespace: "x", Name: "y"}, {Kind: mirror.Kind{Group: "a", Kind: "b"}, Namespace: "cx", Name: "y"},
 		{Kind: mirror.Kind{Group: "a\x00", Kind: "b"}, Namespace: "\x00", Name: "y\xff"},
 	} {
-		b := appendKey(nil, k)
+		b := encodeKey(k)
 		if got, err := parseKey(b); err != nil || got != k {
 			t.Errorf("%v became %v, %v", k, got, err)
 		}
@@ -75,7 +75,7 @@ func TestRecordsRoundTrip(t *testing.T) {
 			key := r.Resource.Key()
 			b, err := encodeRecord(key, &r)
 			must(t, err)
-			got, err := decodeRecord(appendKey(nil, key), unknownFields(b), r.Resource.Any())
+			got, err := decodeRecord(encodeKey(key), unknownFields(b), r.Resource.Any())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -84,7 +84,7 @@ func TestRecordsRoundTrip(t *testing.T) {
 			}
 			other := key
 			other.Name = "other"
-			if _, err := decodeRecord(appendKey(nil, other), b, r.Resource.Any()); err == nil {
+			if _, err := decodeRecord(encodeKey(other), b, r.Resource.Any()); err == nil {
 				t.Error("a record is taken for that of another key")
 			}
 		})
@@ -211,7 +211,7 @@ func FuzzLog(f *testing.F) {
 		before, _, err := records(u.file, u.end, u.inOrder())
 		must(t, err)
 		b := &state.Batch{Changes: []state.Change{{Key: resource("r1", "9").Key(), Record: record("r1", "9")}}, History: state.History{Revisions: 2}, Now: time.Unix(1, 0)}
-		w, err := u.write(b)
+		w, err := u.write(b, nil)
 		if err != nil {
 			t.Fatalf("what was found good can not be written: %v", err)
 		}

@@ -336,7 +336,7 @@ func appendRaw(t *testing.T, dir, name string, key mirror.Key, record []byte) {
 	defer u.file.Close()
 	w := newWriter(u, u.file)
 	w.at = u.end
-	_, err = w.put(string(appendKey(nil, key)), record, nil, 0)
+	_, err = w.put(string(encodeKey(key)), record, nil, 0)
 	must(t, err)
 	_, err = w.commit(proto.CloneOf(u.ledger), nil)
 	must(t, err)

@@ -133,13 +133,6 @@ func list(dir, pattern string) (found []string) {
 	return found
 }
 
-// removeTemps removes what a relay that was killed has left behind.
-func removeTemps(dir string) {
-	for _, path := range list(dir, tempPrefix+"*") {
-		os.Remove(path) //nolint:errcheck // the next start tries again
-	}
-}
-
 // syncDir makes renames in a directory durable.
 func syncDir(dir string) error {
 	d, err := os.Open(dir)

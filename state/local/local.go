@@ -292,7 +292,10 @@ func (s *Store) Apply(name string, b state.Batch) (state.Kept, error) {
 			return state.Kept{}, err
 		}
 	}
-	w, err := u.write(&b)
+	s.mu.RLock()
+	gone := u.unusable
+	s.mu.RUnlock()
+	w, err := u.write(&b, gone)
 	if err != nil || w == nil {
 		return u.kept(), err
 	}

@@ -113,25 +113,26 @@ func (r *reader) bytes(at int64, n int) []byte {
 // frame returns the frame at a place. Its slices are valid until the next call. Of one that is
 // damaged it returns the size that it seems to have, 0 when that can not be.
 func (r *reader) frame(at int64) (f frame, err error) {
-	err = corruptf("byte %d is not the begin of an entry", at)
 	h := r.bytes(at, frameHeadLen)
 	if h == nil {
-		return f, err
+		return f, notAnEntry(at)
 	}
 	key, record, data := uint64(little.Uint32(h[8:])), uint64(little.Uint32(h[12:])), uint64(little.Uint32(h[16:]))
 	size := frameHeadLen + key + record + data
 	if size > maxFrame || int64(size) > r.size-at {
-		return f, err
+		return f, notAnEntry(at)
 	}
 	b := r.bytes(at, int(size))
 	if b == nil || xxh3.Hash(b[8:]) != little.Uint64(b) {
-		return frame{size: int(size)}, err
+		return frame{size: int(size)}, notAnEntry(at)
 	}
 	f = frame{digest: little.Uint64(b[20:]), sum: little.Uint64(b), size: int(size)}
 	b = b[frameHeadLen:]
 	f.key, f.record, f.data = b[:key], b[key:key+record], b[key+record:]
 	return f, nil
 }
+
+func notAnEntry(at int64) error { return corruptf("byte %d is not the begin of an entry", at) }
 
 // memory is a log in memory.
 type memory []byte

@@ -6,6 +6,7 @@ import (
 	"compress/gzip"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -370,7 +371,7 @@ func unpacked(t testing.TB, backup []byte) string {
 	from := tar.NewReader(bytes.NewReader(backup))
 	for {
 		h, err := from.Next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return dir
 		}
 		must(t, err)

@@ -53,7 +53,7 @@ func (s *Store) Load(name string) (state.Saved, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(bad) > 0 && len(u.unusable) == 0 {
+	if u = s.logs[name]; u != nil && len(bad) > 0 && len(u.unusable) == 0 {
 		for _, b := range bad {
 			u.unusable = append(u.unusable, b.key)
 		}
@@ -155,7 +155,7 @@ func ReadFile(path string) (*state.File, error) {
 		return nil, fmt.Errorf("%s: %w", path, d.indexErr)
 	}
 	out := &state.File{Path: path, Size: d.size, Format: formatVersion}
-	if d.old != nil {
+	if d.old != nil && d.old.logs != nil {
 		out.Path, out.Format = d.old.path, oldFormat
 	}
 	if d.damage != nil {

@@ -136,11 +136,12 @@ func (w *writer) finish() error {
 	return err
 }
 
-// write makes a batch durable. It returns nil when there is nothing to write.
-func (u *upstream) write(b *state.Batch) (*writer, error) {
+// write makes a batch durable, and removes what is unusable. It returns nil when there is nothing
+// to write.
+func (u *upstream) write(b *state.Batch, unusable []string) (*writer, error) {
 	w := newWriter(u, u.file)
 	w.at = u.end
-	changed, err := w.batch(b)
+	changed, err := w.batch(b, unusable)
 	if err == nil && changed {
 		if err = w.flush(); err == nil {
 			err = u.sync()
@@ -158,8 +159,9 @@ func (u *upstream) write(b *state.Batch) (*writer, error) {
 	return w, nil
 }
 
-// batch appends a batch. It reports whether it changes anything.
-func (w *writer) batch(b *state.Batch) (bool, error) {
+// batch appends a batch, and removes the keys that are gone, or, of a whole one, all that are not
+// in it. It reports whether that changes anything.
+func (w *writer) batch(b *state.Batch, gone []string) (bool, error) {
 	revision := state.Revision{Time: b.Now, By: b.Meta.By}
 	note := func(mark, name string) {
 		switch mark {
@@ -178,7 +180,7 @@ func (w *writer) batch(b *state.Batch) (bool, error) {
 	}
 	seen := make(map[string]struct{}, len(b.Changes))
 	for _, c := range b.Changes {
-		key := string(appendKey(nil, c.Key))
+		key := string(encodeKey(c.Key))
 		seen[key] = struct{}{}
 		var record, data []byte
 		var digest uint64
@@ -196,7 +198,6 @@ func (w *writer) batch(b *state.Batch) (bool, error) {
 		}
 		note(mark, c.Key.String())
 	}
-	gone := w.unusable
 	if b.Meta.Whole {
 		gone = slices.Sorted(maps.Keys(w.places))
 	}
