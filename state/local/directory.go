@@ -161,18 +161,17 @@ func (d *directory) readBackup(f *os.File) error {
 func (d *directory) readOld(dir string) error {
 	was := d.index.GetImported()
 	d.imported = was // the file may come back
-	o, err := openOld(filepath.Join(dir, oldName))
-	if errors.Is(err, fs.ErrNotExist) {
+	o, err := openOld(filepath.Join(dir, oldName), was)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && o == nil {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	defer o.file.Close()
 	d.imported = o.from
 	switch {
-	case was != nil && was.Size == o.from.Size && (was.Mtime == o.from.Mtime || was.Transaction == o.from.Transaction):
-		return nil
+	case was != nil && was.Size == o.from.Size && was.Transaction == o.from.Transaction:
+		return nil // somebody has touched or copied it
 	case d.index == nil && len(d.logs) > 0:
 		// The index is lost that would tell. Logs are made after an index is, so that these are
 		// not left of a first start that was cut short: they are newer.

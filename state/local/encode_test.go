@@ -262,9 +262,8 @@ func FuzzOld(f *testing.F) {
 		}
 		path := filepath.Join(t.TempDir(), oldName)
 		must(t, os.WriteFile(path, data, 0o600))
-		o, err := openOld(path)
+		o, err := openOld(path, nil)
 		must(t, err)
-		defer o.file.Close()
 		logs, err := o.read()
 		must(t, err)
 		for name, m := range logs {
@@ -285,10 +284,10 @@ func TestPagesInACircleAreDamage(t *testing.T) {
 		}
 		bad := bytes.Clone(data)
 		copy(bad[at+16+16+8:at+16+16+16], bad[at:at+8]) // the second child is the page itself
-		f, err := boltfile.Open(bytes.NewReader(bad), int64(len(bad)))
+		f, err := boltfile.Open(bad)
 		must(t, err)
-		var visit func(key, value []byte, at int64, sub *boltfile.Bucket) error
-		visit = func(_, _ []byte, _ int64, sub *boltfile.Bucket) error {
+		var visit boltfile.Visitor
+		visit = func(_, _ []byte, sub *boltfile.Bucket) error {
 			if sub == nil {
 				return nil
 			}

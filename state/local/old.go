@@ -29,7 +29,6 @@ const oldFormat = 1
 // oldFile is what relay.db holds.
 type oldFile struct {
 	path string
-	file *os.File
 	bolt *boltfile.File
 	from *statepb.Imported // what to note of the file
 	// sources are those that are whole, by name, and logs is what they become.
@@ -45,7 +44,7 @@ type oldFile struct {
 // oldSource is what relay.db holds of an upstream.
 type oldSource struct {
 	ledger    *statepb.Ledger
-	resources map[string]span // by key
+	resources map[string][]byte // by key
 	chapters  []*statepb.Chapter
 	first     uint64    // revision of chapters
 	undo      []oldUndo // by revision, and then by key
@@ -55,33 +54,32 @@ type oldSource struct {
 type oldUndo struct {
 	revision uint64
 	key      string
-	was      span
+	was      []byte
 }
 
-// span is where a value is in the file, without its checksum; empty when there is none.
-type span struct {
-	at  int64
-	len int
-}
-
-// openOld opens relay.db, and does not read it yet. The error is that of opening: what is wrong
-// with the content is in damage.
-func openOld(path string) (*oldFile, error) {
+// openOld reads relay.db, and does not check it yet. It returns nil when the file is the one that
+// was read before. The error is that of reading: what is wrong with the content is in damage.
+func openOld(path string, was *statepb.Imported) (*oldFile, error) {
 	f, err := openOwn(path, os.O_RDONLY, 0)
 	if err != nil {
 		return nil, err
 	}
+	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
-		f.Close()
 		return nil, err
 	}
-	o := &oldFile{
-		path: path, file: f, from: &statepb.Imported{Size: info.Size(), Mtime: info.ModTime().UnixNano()}, sources: map[string]*oldSource{},
-		written: &statepb.Mark{}, found: &statepb.Mark{},
+	from := &statepb.Imported{Size: info.Size(), Mtime: info.ModTime().UnixNano()}
+	if was != nil && was.Size == from.Size && was.Mtime == from.Mtime {
+		return nil, nil
 	}
-	if o.bolt, o.damage = boltfile.Open(f, info.Size()); o.damage == nil {
-		o.from.Transaction = o.bolt.Transaction
+	data, err := io.ReadAll(f)
+	if err != nil {
+		return nil, err
+	}
+	o := &oldFile{path: path, from: from, sources: map[string]*oldSource{}, written: &statepb.Mark{}, found: &statepb.Mark{}}
+	if o.bolt, o.damage = boltfile.Open(data); o.damage == nil {
+		from.Transaction = o.bolt.Transaction
 	}
 	return o, nil
 }
@@ -97,7 +95,7 @@ func (o *oldFile) read() (logs map[string]memory, err error) {
 	logs = map[string]memory{}
 	for name, s := range o.sources {
 		var m memory
-		if err := s.writeLog(o.file, newWriter(newUpstream(name, nil), &m)); err != nil {
+		if err := s.writeLog(newWriter(newUpstream(name, nil), &m)); err != nil {
 			return nil, fmt.Errorf("%s: upstream %s: %w", o.path, name, err)
 		}
 		logs[name] = m
@@ -106,7 +104,7 @@ func (o *oldFile) read() (logs map[string]memory, err error) {
 }
 
 func (o *oldFile) walk(f *boltfile.File) {
-	o.note(f.Walk(func(key, _ []byte, _ int64, sub *boltfile.Bucket) error {
+	o.note(f.Walk(func(key, _ []byte, sub *boltfile.Bucket) error {
 		switch {
 		case sub != nil && string(key) == "meta":
 			return f.WalkBucket(sub, o.readMark)
@@ -115,7 +113,7 @@ func (o *oldFile) walk(f *boltfile.File) {
 		case o.format != oldFormat: // "meta" comes before "sources"
 			return corruptf("it has format %d, and not %d", o.format, oldFormat)
 		}
-		return f.WalkBucket(sub, func(key, _ []byte, _ int64, sub *boltfile.Bucket) error {
+		return f.WalkBucket(sub, func(key, _ []byte, sub *boltfile.Bucket) error {
 			o.found.Number++
 			o.found.Digest += xxh3.Hash(key)
 			if sub == nil || !state.IsName(string(key)) {
@@ -137,7 +135,7 @@ func (o *oldFile) walk(f *boltfile.File) {
 	}
 }
 
-func (o *oldFile) readMark(key, value []byte, _ int64, _ *boltfile.Bucket) error {
+func (o *oldFile) readMark(key, value []byte, _ *boltfile.Bucket) error {
 	m := &statepb.Mark{}
 	if err := unsealInto(m, key, value); err != nil {
 		return corruptf("what it tells of itself: %v", err)
@@ -174,19 +172,19 @@ func (o *oldFile) hasServed() bool {
 // readOldSource reads an upstream. It returns nil when the resources are not whole; when only
 // the history is not, it returns both.
 func readOldSource(f *boltfile.File, b *boltfile.Bucket, name string) (*oldSource, error) {
-	s := &oldSource{resources: map[string]span{}}
+	s := &oldSource{resources: map[string][]byte{}}
 	var damaged, historyDamaged error
 	var digest, size uint64
 	undone := map[uint64]*statepb.Chapter{}
-	err := f.WalkBucket(b, func(key, value []byte, _ int64, sub *boltfile.Bucket) error {
+	err := f.WalkBucket(b, func(key, value []byte, sub *boltfile.Bucket) error {
 		switch what := string(key); {
 		case what == "meta" && sub == nil:
 			s.ledger = &statepb.Ledger{}
 			damaged = errors.Join(damaged, unsealInto(s.ledger, []byte("meta\x00"+name), value))
 		case what == "resources" && sub != nil:
-			damaged = errors.Join(damaged, f.WalkBucket(sub, func(key, value []byte, at int64, _ *boltfile.Bucket) error {
+			damaged = errors.Join(damaged, f.WalkBucket(sub, func(key, value []byte, _ *boltfile.Bucket) error {
 				payload, sum, err := unseal(key, value)
-				s.resources[string(key)] = spanOf(at, value)
+				s.resources[string(key)] = payload
 				digest, size = digest+sum, size+uint64(len(key)+len(value))
 				if err == nil && len(payload) == 0 {
 					err = errors.New("it is empty")
@@ -196,8 +194,8 @@ func readOldSource(f *boltfile.File, b *boltfile.Bucket, name string) (*oldSourc
 		case what == "history" && sub != nil:
 			historyDamaged = errors.Join(historyDamaged, f.WalkBucket(sub, s.readChapter))
 		case what == "undo" && sub != nil:
-			historyDamaged = errors.Join(historyDamaged, f.WalkBucket(sub, func(key, value []byte, at int64, _ *boltfile.Bucket) error {
-				return s.readUndo(undone, key, value, at)
+			historyDamaged = errors.Join(historyDamaged, f.WalkBucket(sub, func(key, value []byte, _ *boltfile.Bucket) error {
+				return s.readUndo(undone, key, value)
 			}))
 		}
 		return nil
@@ -217,7 +215,7 @@ func readOldSource(f *boltfile.File, b *boltfile.Bucket, name string) (*oldSourc
 	return s, nil
 }
 
-func (s *oldSource) readChapter(key, value []byte, _ int64, _ *boltfile.Bucket) error {
+func (s *oldSource) readChapter(key, value []byte, _ *boltfile.Bucket) error {
 	c := &statepb.Chapter{}
 	if err := unsealInto(c, key, value); err != nil {
 		return err
@@ -235,7 +233,7 @@ func (s *oldSource) readChapter(key, value []byte, _ int64, _ *boltfile.Bucket) 
 }
 
 // readUndo takes in what leads back from a revision, and counts it.
-func (s *oldSource) readUndo(undone map[uint64]*statepb.Chapter, key, value []byte, at int64) error {
+func (s *oldSource) readUndo(undone map[uint64]*statepb.Chapter, key, value []byte) error {
 	if len(key) <= 8 {
 		return errors.New("what stands among the undo data is none")
 	}
@@ -243,10 +241,9 @@ func (s *oldSource) readUndo(undone map[uint64]*statepb.Chapter, key, value []by
 	sum := uint64(0)
 	if len(value) > 0 {
 		var err error
-		if _, sum, err = unseal(key[8:], value); err != nil {
+		if u.was, sum, err = unseal(key[8:], value); err != nil {
 			return fmt.Errorf("revision %d: what was before it: %w", u.revision, err)
 		}
-		u.was = spanOf(at, value)
 	}
 	s.undo = append(s.undo, u)
 	c := undone[u.revision]
@@ -285,9 +282,6 @@ func (s *oldSource) checkHistory(undone map[uint64]*statepb.Chapter) error {
 	return nil
 }
 
-// spanOf returns where the payload of a value is.
-func spanOf(at int64, value []byte) span { return span{at + 8, max(len(value)-8, 0)} }
-
 // unseal checks a value and returns what is behind its checksum.
 func unseal(key, value []byte) (payload []byte, sum uint64, err error) {
 	if len(value) < 8 {
@@ -309,17 +303,17 @@ func unsealInto(m proto.Message, key, value []byte) error {
 }
 
 // writeLog writes an upstream as a log.
-func (s *oldSource) writeLog(from io.ReaderAt, w *writer) error {
+func (s *oldSource) writeLog(w *writer) error {
 	// What each resource became by a revision is what it was before the next one that has
 	// changed it. base is what there was as of the oldest.
 	base := maps.Clone(s.resources)
-	became := make([]span, len(s.undo))
+	became := make([][]byte, len(s.undo))
 	for i := len(s.undo) - 1; i >= 0; i-- {
 		u := &s.undo[i]
 		became[i], base[u.key] = base[u.key], u.was
 	}
 	for _, key := range slices.Sorted(maps.Keys(base)) {
-		if err := w.putOld(from, key, base[key]); err != nil {
+		if err := w.putOld(key, base[key]); err != nil {
 			return err
 		}
 	}
@@ -333,7 +327,7 @@ func (s *oldSource) writeLog(from io.ReaderAt, w *writer) error {
 	for i, c := range s.chapters {
 		l.Newest = s.ledger.Oldest + uint64(i)
 		for ; next < len(s.undo) && s.undo[next].revision == l.Newest; next++ {
-			if err := w.putOld(from, s.undo[next].key, became[next]); err != nil {
+			if err := w.putOld(s.undo[next].key, became[next]); err != nil {
 				return err
 			}
 		}
@@ -345,18 +339,10 @@ func (s *oldSource) writeLog(from io.ReaderAt, w *writer) error {
 }
 
 // putOld makes a value what there is under a key.
-func (w *writer) putOld(from io.ReaderAt, key string, value span) error {
-	b := make([]byte, value.len)
-	if value.len == 0 {
-		_, err := w.put(key, nil, nil, 0)
-		return err
-	}
-	if _, err := from.ReadAt(b, value.at); err != nil {
-		return err
-	}
-	// What does not decode is a record that this version can not use.
+func (w *writer) putOld(key string, b []byte) error {
+	// Nothing is a removal, and what does not decode a record that this version can not use.
 	r := &statepb.Record{}
-	if proto.Unmarshal(b, r) != nil || r.Resource == nil || len(r.Digest) < 8 {
+	if len(b) == 0 || proto.Unmarshal(b, r) != nil || r.Resource == nil || len(r.Digest) < 8 {
 		_, err := w.put(key, b, nil, 0)
 		return err
 	}
