@@ -48,8 +48,10 @@ type Keeper struct {
 	closing  chan struct{} // closed when the Keeper ends
 
 	mu sync.Mutex // guards all below
-	// kept is what the store has, as far as it is known.
-	kept     map[string]*kept
+	// kept is what the store has, as far as it is known, and loaded are the sources of which the
+	// next one to be followed knows it.
+	kept     map[string]Kept
+	loaded   map[string]bool
 	followed map[string]*follower
 	leaving  []*follower // that are asked once more
 	// forget are the sources to be removed, and retained, unless it is nil, those that are
@@ -60,12 +62,6 @@ type Keeper struct {
 	served, servedKept bool
 	status             Status
 	nextTry            time.Time
-}
-
-// kept is what the store has of a source.
-type kept struct {
-	Kept
-	loaded bool // the next source to be followed knows it
 }
 
 // follower is a source that is followed.
@@ -94,7 +90,7 @@ type Status struct {
 func Open(store Store, o Options) *Keeper {
 	k := &Keeper{
 		store: store, log: o.Logger, metrics: newMetrics(), busy: make(chan struct{}, 1), closing: make(chan struct{}), interval: o.FlushInterval, history: o.History,
-		kept: map[string]*kept{}, followed: map[string]*follower{}, forget: map[string]struct{}{},
+		kept: map[string]Kept{}, loaded: map[string]bool{}, followed: map[string]*follower{}, forget: map[string]struct{}{},
 	}
 	if k.interval <= 0 {
 		k.interval = time.Second
@@ -139,21 +135,18 @@ func (k *Keeper) learn(found *Found) (again []Source) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.served, k.servedKept = k.served || found.Served, found.Served
-	before := map[string]Kept{}
-	for name := range k.followed {
-		before[name] = k.keptOf(name)
-	}
-	k.kept = map[string]*kept{}
+	before := k.kept
+	k.kept, k.loaded = map[string]Kept{}, map[string]bool{}
 	for name, has := range found.Sources {
 		if _, forget := k.forget[name]; !forget {
-			k.kept[name] = &kept{Kept: has}
+			k.kept[name] = has
 		}
 	}
 	if k.retained != nil {
 		k.forgetOthers()
 	}
 	for name, f := range k.followed {
-		if now, was := k.keptOf(name), before[name]; now.Records != was.Records || now.Sum != was.Sum {
+		if now, was := k.kept[name], before[name]; now.Records != was.Records || now.Sum != was.Sum {
 			f.behind = true
 			again = append(again, f.source)
 		}
@@ -161,21 +154,13 @@ func (k *Keeper) learn(found *Found) (again []Source) {
 	return again
 }
 
-// keptOf returns what the store has of a source. The caller holds mu.
-func (k *Keeper) keptOf(name string) Kept {
-	if has := k.kept[name]; has != nil {
-		return has.Kept
-	}
-	return Kept{}
-}
-
 // Load returns what is kept of a source, zero when nothing is. It is to be called before
 // Follow.
 func (k *Keeper) Load(source string) Saved {
 	k.mu.Lock()
-	has := k.kept[source]
+	_, has := k.kept[source]
 	k.mu.Unlock()
-	if has == nil {
+	if !has {
 		return Saved{}
 	}
 	saved, err := k.store.Load(source)
@@ -185,9 +170,7 @@ func (k *Keeper) Load(source string) Saved {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if has := k.kept[source]; has != nil {
-		has.loaded = true
-	}
+	k.loaded[source] = true
 	return saved
 }
 
@@ -217,10 +200,8 @@ func (k *Keeper) forgetOthers() {
 func (k *Keeper) Follow(name string, s Source) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	f := &follower{name: name, source: s}
-	if has := k.kept[name]; has != nil {
-		f.behind, has.loaded = has.Records > 0 && !has.loaded, false
-	}
+	f := &follower{name: name, source: s, behind: k.kept[name].Records > 0 && !k.loaded[name]}
+	delete(k.loaded, name)
 	if before := k.followed[name]; before != nil && before.source != s {
 		k.leaving = append(k.leaving, before)
 	}

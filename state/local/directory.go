@@ -13,7 +13,6 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"meshrelay/state"
 	"meshrelay/state/local/statepb"
 )
 
@@ -68,23 +67,20 @@ func readDirectory(dir string) (*directory, error) {
 }
 
 func (d *directory) read(dir string) error {
+	if _, err := os.ReadDir(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err // what it has would be taken for missing
+	}
 	b, err := readIndex(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	d.takeIndex(b, err)
-	names := slices.DeleteFunc(slices.Clone(d.index.GetUpstreams()), func(name string) bool { return !state.IsName(name) })
 	for _, path := range list(dir, logName("*")) {
-		if name := upstreamOf(path); name != "" {
-			names = append(names, name)
+		name := upstreamOf(path)
+		if name == "" {
+			continue
 		}
-	}
-	slices.Sort(names)
-	for _, name := range slices.Compact(names) {
 		u, err := openUpstream(dir, name)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // it is missing
-		}
 		if err != nil {
 			return err
 		}
