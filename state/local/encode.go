@@ -6,6 +6,7 @@ import (
 	"math"
 	"strings"
 	"time"
+	"unique"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -110,7 +111,7 @@ func decodeRecord(keyBytes, b, data []byte) (r state.Record, err error) {
 			return r, fmt.Errorf("as the source has it: %w", err)
 		}
 	}
-	r.TypeURL, r.Version, r.At = string(m.TypeUrl), string(m.Version), decodeTime(m.At)
+	r.TypeURL, r.Version, r.At = shared(m.TypeUrl), string(m.Version), decodeTime(m.At)
 	if r.Version == r.Resource.SourceVersion() {
 		r.Version = r.Resource.SourceVersion() // held once
 	}
@@ -128,8 +129,11 @@ func decodeResource(kind mirror.Kind, m *statepb.Resource, data []byte) (*mirror
 			return nil, err
 		}
 	}
-	return mirror.Restore(kind, data, string(m.Source), string(m.Cluster), string(m.SourceVersion))
+	return mirror.Restore(kind, data, shared(m.Source), shared(m.Cluster), string(m.SourceVersion))
 }
+
+// shared returns a text that many records have, held once.
+func shared(b []byte) string { return unique.Make(string(b)).Value() }
 
 // encodeTime returns nil for the zero time.
 func encodeTime(t time.Time) *statepb.Time {
