@@ -1,7 +1,7 @@
 // Package upstreams runs the upstreams of a config: a Manager has one driver for each (upstream),
 // which has a source, an intake and a mirror.Store.
 //
-// The source brings what the upstream has (packages xds and file, or any that registers its Kind).
+// The source brings what the upstream has (packages xds and file, or any that has a Kind).
 // The intake decides what is served of it (package intake). The driver owns the lock and the timer
 // of the intake, and hands what changes to the disk.
 //

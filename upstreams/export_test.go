@@ -43,7 +43,7 @@ func (u *upstream) StopAll() { u.stopAll() }
 var _ state.Source = (*upstream)(nil)
 
 // EndGraces ends the time in which names may turn up in another scope.
-func (u *upstream) EndGraces() { u.step(intake.EndGraces{}) }
+func (u *upstream) EndGraces() { u.Tell(intake.EndGraces{}) }
 
 // Reasons why clients wait, or do not.
 const (

@@ -82,34 +82,24 @@ func (s start) decide(all []candidate) (verdicts []verdict, next time.Duration) 
 }
 
 func (s start) judge(c candidate) verdict {
-	v := verdict{name: c.name}
-	forever := func(reason string) verdict {
-		v.awaited, v.reason = true, reason
-		return v
-	}
-	atMost := func(reason string) verdict {
-		v.awaited, v.until, v.reason = s.elapsed < s.timeout, s.timeout, reason
-		return v
-	}
-	never := func(reason string) verdict {
-		v.reason = reason
-		return v
-	}
 	switch {
 	case c.mode == config.FirstSyncOptional:
-		return never(becauseOptional)
+		return verdict{name: c.name, reason: becauseOptional}
 	case c.without:
-		return never(becauseOperator)
+		return verdict{name: c.name, reason: becauseOperator}
 	case c.mode == config.FirstSyncWait:
-		return forever(becauseWait)
+		return verdict{name: c.name, awaited: true, reason: becauseWait}
 	case c.added:
-		return never(becauseAdded)
-	case !s.kept:
-		return atMost(becauseNoState)
-	case s.served:
-		return atMost(becauseNew)
-	case c.mayWait != "":
-		return atMost(c.mayWait)
+		return verdict{name: c.name, reason: becauseAdded}
+	case s.kept && !s.served && c.mayWait == "":
+		return verdict{name: c.name, awaited: true, reason: becauseFirst}
 	}
-	return forever(becauseFirst)
+	reason := c.mayWait
+	switch {
+	case !s.kept:
+		reason = becauseNoState
+	case s.served:
+		reason = becauseNew
+	}
+	return verdict{name: c.name, awaited: s.elapsed < s.timeout, until: s.timeout, reason: reason}
 }

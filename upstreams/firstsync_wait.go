@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"meshrelay/config"
@@ -111,18 +112,15 @@ func (m *Manager) atStart(now time.Time) (start, []candidate) {
 	m.mu.Lock()
 	first, ups := m.first, m.currents()
 	m.mu.Unlock()
-	all := make([]candidate, 0, len(ups))
-	for _, u := range ups {
-		all = append(all, candidate{name: u.cfg.Name, mode: u.cfg.FirstSync, added: u.added})
-	}
+	all := make([]candidate, len(ups))
 	s := start{kept: first.kept, served: first.served, timeout: first.timeout}
 	if !first.began.IsZero() {
 		s.elapsed = now.Sub(first.began)
 	}
-	var clients []string
-	asked := false
+	clients := sync.OnceValue(first.held)
 	for i, u := range ups {
 		c := &all[i]
+		*c = candidate{name: u.cfg.Name, mode: u.cfg.FirstSync, added: u.added}
 		if c.known = u.store.HasSynced(); c.known {
 			continue
 		}
@@ -137,10 +135,7 @@ func (m *Manager) atStart(now time.Time) (start, []candidate) {
 		if c.mayWait != "" || s.elapsed < s.timeout {
 			continue // or it does not matter yet what clients there are
 		}
-		if !asked {
-			clients, asked = first.held(), true
-		}
-		if slices.Contains(clients, u.cfg.ClusterID) {
+		if slices.Contains(clients(), u.cfg.ClusterID) {
 			c.mayWait = becauseClient
 		}
 	}
@@ -238,7 +233,7 @@ func (m *Manager) ServeWithout(ctx context.Context, upstream string) error {
 	case !mine.awaited:
 		return fmt.Errorf("%w: clients do not wait for upstream %s: %s%s", ErrNotPossible, upstream, mine.reason, waitsFor(awaited))
 	}
-	one.step(intake.ServeWithout{})
+	one.Tell(intake.ServeWithout{})
 	if err := m.flush(ctx); err != nil {
 		return fmt.Errorf("clients do not wait for upstream %s any more, but that is not on disk yet, and would be forgotten by a restart now: %w", upstream, err)
 	}

@@ -13,7 +13,9 @@ import (
 	"meshrelay/config"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
+	"meshrelay/upstreams/file"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/xds"
 )
 
 // scriptedKind is a kind of source that only this test knows: what it brings is told over a
@@ -27,8 +29,9 @@ var scripted = scriptedKind{tell: make(chan []string), ends: make(chan struct{})
 
 const scriptedPrefix = "scripted-"
 
-func init() {
-	upstreams.Register(upstreams.Kind{
+// kinds are those of the upstreams of these tests.
+func kinds() []upstreams.Kind {
+	return []upstreams.Kind{file.Kind(), xds.Kind(), {
 		Name: "scripted",
 		Has:  func(u config.Upstream) bool { return strings.HasPrefix(u.Name, scriptedPrefix) },
 		New:  func(config.Upstream, upstreams.Env) (upstreams.Source, error) { return scripted, nil },
@@ -38,7 +41,7 @@ func init() {
 			}
 			return nil
 		},
-	})
+	}}
 }
 
 // Run implements Source: all that there is to write for a new kind.
@@ -48,9 +51,9 @@ func (k scriptedKind) Run(ctx context.Context, feed upstreams.Feed) error {
 		case <-ctx.Done():
 			return nil
 		case <-k.ends:
-			feed.Closed()
+			feed.Tell(intake.Closed{})
 		case names := <-k.tell:
-			feed.Update(intake.Received{Live: true, Updates: []intake.Update{{
+			feed.Tell(intake.Received{Live: true, Updates: []intake.Update{{
 				Scope: intake.KindScope(xdsEntryKind), Complete: true,
 				Elements: intake.Resources(entriesNamed(names)...),
 			}}})
@@ -111,7 +114,7 @@ func TestAnotherKindOfSourceNeedsOneMethod(t *testing.T) {
 
 // TestAnUpstreamNeedsAKnownKindOfSource: whatever has made the config.
 func TestAnUpstreamNeedsAKnownKindOfSource(t *testing.T) {
-	_, err := upstreams.NewManager(&config.Config{Upstreams: []config.Upstream{{Name: "east"}}}, mirror.NewAggregate(), nil, slog.New(slog.DiscardHandler))
+	_, err := upstreams.NewManager(&config.Config{Upstreams: []config.Upstream{{Name: "east"}}}, kinds(), mirror.NewAggregate(), nil, slog.New(slog.DiscardHandler))
 	if err == nil || !strings.Contains(err.Error(), "upstream east") {
 		t.Errorf("error %v", err)
 	}

@@ -37,6 +37,7 @@ type Keeper interface {
 // Manager runs the upstreams of a config, each with a store of its own, and makes them the sources
 // of an Aggregate. Its methods may be called from any goroutine.
 type Manager struct {
+	kinds     []Kind
 	aggregate *mirror.Aggregate
 	keeper    Keeper // nil: nothing is kept
 	log       *slog.Logger
@@ -51,14 +52,14 @@ type Manager struct {
 	first firstSync
 }
 
-// NewManager makes the upstreams of a config, in order of priority. None runs yet. All that is wrong
-// with any of them is returned at once. What keeper has of them, unless it is nil, is served from
-// the start.
-func NewManager(cfg *config.Config, aggregate *mirror.Aggregate, keeper Keeper, log *slog.Logger) (*Manager, error) {
-	m := &Manager{aggregate: aggregate, keeper: keeper, log: log, first: newFirstSync(cfg, keeper)}
+// NewManager makes the upstreams of a config, in order of priority. kinds are those of their sources.
+// None runs yet. The error tells all that is wrong with any of them. What keeper has of them, unless
+// it is nil, is served from the start.
+func NewManager(cfg *config.Config, kinds []Kind, aggregate *mirror.Aggregate, keeper Keeper, log *slog.Logger) (*Manager, error) {
+	m := &Manager{kinds: kinds, aggregate: aggregate, keeper: keeper, log: log, first: newFirstSync(cfg, keeper)}
 	var errs *multierror.Error
 	for _, one := range cfg.Upstreams {
-		u, err := newUpstream(one, cfg, keeper != nil, log)
+		u, err := newUpstream(one, cfg, kinds, keeper != nil, log)
 		if err != nil {
 			errs = multierror.Append(errs, err)
 			continue
@@ -71,7 +72,7 @@ func NewManager(cfg *config.Config, aggregate *mirror.Aggregate, keeper Keeper, 
 	if keeper != nil {
 		keeper.Retain(m.Names())
 		for _, u := range m.upstreams {
-			u.step(intake.Restored{Saved: keeper.Load(u.cfg.Name)})
+			u.Tell(intake.Restored{Saved: keeper.Load(u.cfg.Name)})
 			keeper.Follow(u.cfg.Name, u)
 		}
 	}
@@ -140,7 +141,7 @@ func (m *Manager) plan(u config.Upstream, cfg *config.Config) (c change, err err
 	switch {
 	case i < 0:
 		c.isNew = true
-		if c.now, err = newUpstream(u, cfg, m.keeper != nil, m.log); err != nil {
+		if c.now, err = newUpstream(u, cfg, m.kinds, m.keeper != nil, m.log); err != nil {
 			return c, err
 		}
 		return c, c.now.check(u)
@@ -149,7 +150,7 @@ func (m *Manager) plan(u config.Upstream, cfg *config.Config) (c change, err err
 		return c, nil
 	}
 	c.now, c.next = m.upstreams[i], &upstream{log: m.upstreams[i].log}
-	if c.rules, err = c.next.remake(u, cfg); err != nil {
+	if c.rules, err = c.next.remake(u, cfg, m.kinds); err != nil {
 		return c, err
 	}
 	return c, c.next.check(u)
@@ -220,7 +221,7 @@ func (m *Manager) apply(c change, start func(*upstream)) {
 		u.stop()
 		u.succeed(c.next.source, c.rules)
 	}
-	u.step(intake.SetPolicy{Policy: intake.PolicyOf(c.cfg)})
+	u.Tell(intake.SetPolicy{Policy: intake.PolicyOf(c.cfg)})
 	m.mu.Lock()
 	u.cfg = c.cfg
 	u.added = u.added || c.isNew && !m.first.released

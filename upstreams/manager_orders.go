@@ -13,56 +13,56 @@ import (
 // through restarts if there is a Keeper. The error is ErrUnknownUpstream, ErrNotPossible, or tells
 // that the freeze would not outlive a restart.
 func (m *Manager) Freeze(ctx context.Context, name string, o Order) (Effect, error) {
-	return m.order(ctx, name, o, "frozen", func(u *upstream) (Effect, error) {
+	return m.order(ctx, name, o, "frozen", func() (intake.Event, error) {
 		if !o.DryRun {
 			if err := m.flush(ctx); err != nil { // what is served until now, with all that belongs to it
-				return Effect{}, fmt.Errorf("upstream %s is not frozen: %w", name, err)
+				return nil, fmt.Errorf("upstream %s is not frozen: %w", name, err)
 			}
 		}
-		return u.order(intake.Freeze{Order: o})
+		return intake.Freeze{Order: o}, nil
 	})
 }
 
 // Unfreeze brings an upstream to what it has now, and lets it follow again. The guard judges what
 // goes by that. Errors are as with Freeze.
 func (m *Manager) Unfreeze(ctx context.Context, name string, o Order) (Effect, error) {
-	return m.order(ctx, name, o, "unfrozen", func(u *upstream) (Effect, error) {
-		return u.order(intake.Unfreeze{Order: o})
+	return m.order(ctx, name, o, "unfrozen", func() (intake.Event, error) {
+		return intake.Unfreeze{Order: o}, nil
 	})
 }
 
 // Release carries deletions out that the guard of an upstream holds: those that o.Hold, o.Only and
 // o.All name. Errors are as with Freeze.
 func (m *Manager) Release(ctx context.Context, name string, o Order) (Effect, error) {
-	return m.order(ctx, name, o, "released", func(u *upstream) (Effect, error) {
+	return m.order(ctx, name, o, "released", func() (intake.Event, error) {
 		if o.Hold == "" && len(o.Only) == 0 && !o.All {
-			return Effect{}, fmt.Errorf("%w: say what of upstream %s is to be released: one hold, a part, or all", ErrNotPossible, name)
+			return nil, fmt.Errorf("%w: say what of upstream %s is to be released: one hold, a part, or all", ErrNotPossible, name)
 		}
-		return u.order(intake.Release{Order: o})
+		return intake.Release{Order: o}, nil
 	})
 }
 
 // Rollback serves of an upstream what it had in a former revision, frozen until it is unfrozen.
 // Errors are as with Freeze.
 func (m *Manager) Rollback(ctx context.Context, name string, o Order) (Effect, error) {
-	return m.order(ctx, name, o, "rolled back", func(u *upstream) (Effect, error) {
+	return m.order(ctx, name, o, "rolled back", func() (intake.Event, error) {
 		if m.keeper == nil {
-			return Effect{}, fmt.Errorf("%w: without state.dir there is no history", ErrNotPossible)
+			return nil, fmt.Errorf("%w: without state.dir there is no history", ErrNotPossible)
 		}
 		if err := m.flush(ctx); err != nil {
-			return Effect{}, fmt.Errorf("upstream %s is not rolled back: %w", name, err)
+			return nil, fmt.Errorf("upstream %s is not rolled back: %w", name, err)
 		}
 		records, err := m.keeper.At(name, o.To)
 		if err != nil {
-			return Effect{}, fmt.Errorf("%w: %w", ErrNotPossible, err)
+			return nil, fmt.Errorf("%w: %w", ErrNotPossible, err)
 		}
-		return u.order(intake.Rollback{Order: o, Records: records})
+		return intake.Rollback{Order: o, Records: records}, nil
 	})
 }
 
 // order does what an operator asks for, one order at a time, and sees to it that it outlives a
-// restart. did is what the upstream is then.
-func (m *Manager) order(ctx context.Context, name string, o Order, did string, do func(*upstream) (Effect, error)) (Effect, error) {
+// restart. did is what the upstream is then, and do returns the event of the order.
+func (m *Manager) order(ctx context.Context, name string, o Order, did string, do func() (intake.Event, error)) (Effect, error) {
 	if err := o.Check(); err != nil {
 		return Effect{}, err
 	}
@@ -72,14 +72,18 @@ func (m *Manager) order(ctx context.Context, name string, o Order, did string, d
 	if err != nil {
 		return Effect{}, err
 	}
-	e, err := do(one)
+	event, err := do()
+	if err != nil {
+		return Effect{}, err
+	}
+	out, err := one.stepOver(event)
 	if err != nil || o.DryRun {
-		return e, err
+		return out.Effect, err
 	}
 	if err := m.flush(ctx); err != nil {
-		return e, fmt.Errorf("upstream %s is %s, but that is not on disk yet, and would be forgotten by a restart now: %w", name, did, err)
+		return out.Effect, fmt.Errorf("upstream %s is %s, but that is not on disk yet, and would be forgotten by a restart now: %w", name, did, err)
 	}
-	return e, nil
+	return out.Effect, nil
 }
 
 func (m *Manager) flush(ctx context.Context) error {

@@ -40,7 +40,7 @@ func runConfigured(t *testing.T, keeper upstreams.Keeper, cfg *config.Config, lo
 	ignore := goleak.IgnoreCurrent() // the servers', which end after this
 	r := &managed{t: t, aggregate: mirror.NewAggregate(), cfg: cfg}
 	var err error
-	if r.m, err = upstreams.NewManager(r.cfg, r.aggregate, keeper, log); err != nil {
+	if r.m, err = upstreams.NewManager(r.cfg, kinds(), r.aggregate, keeper, log); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

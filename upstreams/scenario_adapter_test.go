@@ -21,6 +21,7 @@ import (
 	"meshrelay/state"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/file"
+	"meshrelay/upstreams/intake"
 	"meshrelay/upstreams/xds"
 )
 
@@ -61,7 +62,7 @@ func (a *adapter) start(kind string, settings []string) (err error) {
 // run begins a process with what is on the disk.
 func (a *adapter) run() (err error) {
 	a.disk.load()
-	if a.m, err = upstreams.NewManager(a.cfg, mirror.NewAggregate(), a.disk, slog.New(warnings{n: a.warns})); err != nil {
+	if a.m, err = upstreams.NewManager(a.cfg, kinds(), mirror.NewAggregate(), a.disk, slog.New(warnings{n: a.warns})); err != nil {
 		return err
 	}
 	a.m.StartBy(a.begin)
@@ -81,10 +82,10 @@ func (a *adapter) begin(u *upstreams.Upstream) {
 	case *xds.Source:
 		a.s = &xdsScript{t: a.t}
 		a.s.attach(&xdsSource{source, u, a.m}, nil)
-		u.Stops(func() { source.End(); u.Closed() }, nil)
+		u.Stops(func() { source.End(); u.Tell(intake.Closed{}) }, nil)
 	case *file.Source:
 		a.f = source
-		u.Stops(u.Closed, nil)
+		u.Stops(func() { u.Tell(intake.Closed{}) }, nil)
 	}
 }
 

@@ -53,7 +53,7 @@ func TestWhatIsOnDiskFromBeforeIsCompleted_C23(t *testing.T) {
 			cfg := &config.Config{Node: node, Upstreams: []config.Upstream{u}}
 			restart := func(saved state.Saved) *upstreams.Upstream {
 				t.Helper()
-				m, err := upstreams.NewManager(cfg, mirror.NewAggregate(), &memoryKeeper{saved: map[string]state.Saved{u.Name: saved}}, slog.New(slog.DiscardHandler))
+				m, err := upstreams.NewManager(cfg, kinds(), mirror.NewAggregate(), &memoryKeeper{saved: map[string]state.Saved{u.Name: saved}}, slog.New(slog.DiscardHandler))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -101,7 +101,7 @@ func TestWhatIsFrozenStaysShortUntilItIsUnfrozen_C23(t *testing.T) {
 		},
 		Records: []state.Record{{Resource: short, TypeURL: "networking.istio.io/v1/DestinationRule", At: time.Now()}},
 	}
-	m, err := upstreams.NewManager(&config.Config{Node: node, Upstreams: []config.Upstream{u}}, mirror.NewAggregate(), &memoryKeeper{saved: map[string]state.Saved{u.Name: saved}}, slog.New(slog.DiscardHandler))
+	m, err := upstreams.NewManager(&config.Config{Node: node, Upstreams: []config.Upstream{u}}, kinds(), mirror.NewAggregate(), &memoryKeeper{saved: map[string]state.Saved{u.Name: saved}}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,10 +4,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"slices"
 
 	"meshrelay/config"
-	"meshrelay/mirror"
 	"meshrelay/upstreams/intake"
 )
 
@@ -32,27 +30,17 @@ type Describer interface {
 
 // Repeater is a Source that can tell all that it has once more.
 type Repeater interface {
-	// Repeat asks for that. It does not wait. When all has been told, the source calls
-	// Feed.Repeated. again reports whether it was asked before: what it has told since counts.
+	// Repeat asks for that. It does not wait. When all has been told, the source tells
+	// intake.Repeated. again reports whether it was asked before: what it has told since counts.
 	// Out of contact it has no effect.
 	Repeat(again bool)
 }
 
 // Feed takes what a source has to tell. Its methods may be called from any goroutine.
 type Feed interface {
-	// Opened begins a new stream, which is going to answer some scopes.
-	Opened(intake.Opened)
-	// Update tells what the source has, or what has changed.
-	Update(intake.Received) intake.Result
-	// Endpoints tells that what is known of the endpoints of some clusters has changed.
-	Endpoints(intake.Endpoints) intake.Result
-	// Closed tells that the source is out of contact. The driver calls it at the end of Run.
-	Closed()
-	// Repeated tells that the source has told all that it has, after it was asked by Repeat.
-	Repeated()
-	// Panicked tells that the code of the source has panicked over something: it counts as
-	// refused, and goes on.
-	Panicked(what string, p *mirror.Panic)
+	// Tell has one of the events of a source take effect: Opened, Received, Endpoints, Closed,
+	// Repeated or Panicked of package intake. The driver tells Closed at the end of Run.
+	Tell(intake.Event) intake.Result
 	// Synced reports whether all that the source has was told at least once since the source
 	// began.
 	Synced() bool
@@ -88,19 +76,8 @@ type Env struct {
 	Log *slog.Logger
 }
 
-var kinds []Kind
-
-// Register makes a kind of sources known. It is called by the init function of the package that
-// has it, and panics when the name is taken.
-func Register(k Kind) {
-	if slices.ContainsFunc(kinds, func(other Kind) bool { return other.Name == k.Name }) {
-		panic("upstreams: two kinds of sources are called " + k.Name)
-	}
-	kinds = append(kinds, k)
-}
-
-// kindOf returns the kind of an upstream's source.
-func kindOf(u config.Upstream) (Kind, error) {
+// kindOf returns the one of kinds that the source of an upstream has.
+func kindOf(kinds []Kind, u config.Upstream) (Kind, error) {
 	for _, k := range kinds {
 		if k.Has(u) {
 			return k, nil

@@ -148,6 +148,8 @@ type Status struct {
 	// were rejected in part or whole; both since the start of the process.
 	Reconnects uint64 `json:"reconnects"`
 	NACKs      uint64 `json:"nacks"`
+	// Relayed is as in Kind.
+	Relayed bool `json:"-"`
 }
 
 // EndpointsStatus is what is known of the endpoints of a source's services.

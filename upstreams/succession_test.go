@@ -33,7 +33,7 @@ func successor(s *xdsScript, change ...func(*config.Upstream, *config.Node)) *xd
 	for _, f := range change {
 		f(&cfg, &node)
 	}
-	s.x.u.Stops(func() { s.x.End(); s.x.u.Closed() }, func() {})
+	s.x.u.Stops(func() { s.x.End(); s.x.u.Tell(intake.Closed{}) }, func() {})
 	n := &xdsScript{t: s.t, warns: &warnings{}}
 	s.x.m.StartBy(func(u *upstreams.Upstream) { n.attach(&xdsSource{u.Source().(*xds.Source), u, s.x.m}, nil) })
 	s.ok(s.x.m.Apply(&config.Config{Upstreams: []config.Upstream{cfg}, Node: node}))
@@ -81,7 +81,7 @@ func TestServicesKeepTheEndpointsOfBeforeWhileNobodySaysAny(t *testing.T) {
 	mode := func(u *config.Upstream, _ *config.Node) { discovers(u) }
 	s := newXDSScript(t, mode)
 	s.ok(s.sotw(xdsEntryURL, service("web", "web.example"), xdsEntry("ns/a", "a.example")))
-	s.x.u.Endpoints(intake.Endpoints{From: everywhere{}, Clusters: []string{webCluster}})
+	s.x.u.Tell(intake.Endpoints{From: everywhere{}, Clusters: []string{webCluster}})
 	s.demand("two", s.count() == 2)
 	saved := savedOf(s, time.Now())
 
@@ -91,7 +91,7 @@ func TestServicesKeepTheEndpointsOfBeforeWhileNobodySaysAny(t *testing.T) {
 	})
 	n.demand("two are restored", n.count() == 2)
 	// No connection for EDS within the patience (the upstream went down again).
-	n.x.u.Endpoints(intake.Endpoints{From: nowhere{}, Clusters: []string{webCluster}})
+	n.x.u.Tell(intake.Endpoints{From: nowhere{}, Clusters: []string{webCluster}})
 	n.demand("what was known stays", n.count() == 2)
 }
 
@@ -99,7 +99,7 @@ func TestARenamedServiceStaysUnderItsOldNameUntilItsEndpointsAreKnown(t *testing
 	mode := func(u *config.Upstream, _ *config.Node) { discovers(u) }
 	s := newXDSScript(t, mode)
 	s.ok(s.sotw(xdsEntryURL, service("web", "web.example")))
-	s.x.u.Endpoints(intake.Endpoints{From: everywhere{}, Clusters: []string{webCluster}})
+	s.x.u.Tell(intake.Endpoints{From: everywhere{}, Clusters: []string{webCluster}})
 	s.demand("one", s.count() == 1)
 	n := successor(s, mode, func(u *config.Upstream, _ *config.Node) { u.Rewrite.NamePrefix = "p-" })
 	n.demand("one, under either name", n.count() == 1)

@@ -41,9 +41,9 @@ type upstream struct {
 }
 
 // newUpstream returns an upstream whose source is not running.
-func newUpstream(u config.Upstream, cfg *config.Config, keeps bool, log *slog.Logger) (*upstream, error) {
+func newUpstream(u config.Upstream, cfg *config.Config, kinds []Kind, keeps bool, log *slog.Logger) (*upstream, error) {
 	next := &upstream{cfg: u, store: mirror.NewStore(), log: log.With("upstream", u.Name), since: time.Now(), wake: make(chan struct{}, 1)}
-	rules, err := next.remake(u, cfg)
+	rules, err := next.remake(u, cfg, kinds)
 	if err != nil {
 		return nil, err
 	}
@@ -53,8 +53,8 @@ func newUpstream(u config.Upstream, cfg *config.Config, keeps bool, log *slog.Lo
 }
 
 // remake makes the source and the rules of a config. Both are of no effect yet.
-func (u *upstream) remake(cfg config.Upstream, all *config.Config) (*intake.Rules, error) {
-	kind, err := kindOf(cfg)
+func (u *upstream) remake(cfg config.Upstream, all *config.Config, kinds []Kind) (*intake.Rules, error) {
+	kind, err := kindOf(kinds, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -75,21 +75,16 @@ func (u *upstream) succeed(source Source, rules *intake.Rules) {
 	u.mu.Lock()
 	u.asked, u.asks = source, false
 	u.mu.Unlock()
-	u.step(intake.Succeeded{Rules: rules})
+	u.Tell(intake.Succeeded{Rules: rules})
 }
 
-// step takes the intake over an event that it can not refuse.
-func (u *upstream) step(e intake.Event) intake.Result {
+// Tell implements Feed: it takes the intake over an event that it can not refuse.
+func (u *upstream) Tell(e intake.Event) intake.Result {
 	out, _ := u.stepOver(e)
 	return out.Result
 }
 
-// order takes the intake over what an operator asks for.
-func (u *upstream) order(e intake.Event) (Effect, error) {
-	out, err := u.stepOver(e)
-	return out.Effect, err
-}
-
+// stepOver takes the intake over an event, and logs what comes of it.
 func (u *upstream) stepOver(e intake.Event) (intake.Output, error) {
 	out, err := u.stepLocked(e)
 	for _, n := range out.Notes {
@@ -145,7 +140,7 @@ func (u *upstream) turn() (wait time.Duration) {
 			wait = time.Minute
 		}
 	}()
-	u.step(intake.Tick{})
+	u.Tell(intake.Tick{})
 	u.mu.Lock()
 	asks, again, source := u.asks, u.again, u.asked
 	u.asks, u.armed = false, u.due
@@ -162,36 +157,16 @@ func (u *upstream) askToRepeat(source Source, again bool) {
 	if r, ok := source.(Repeater); ok {
 		r.Repeat(again)
 	} else {
-		u.Repeated()
+		u.Tell(intake.Repeated{})
 	}
 }
 
 // runSource runs the source until ctx ends.
 func (u *upstream) runSource(source Source) func(context.Context) error {
 	return func(ctx context.Context) error {
-		defer u.Closed() // so that it is known on disk until when there was contact
+		defer u.Tell(intake.Closed{}) // so that it is known on disk until when there was contact
 		return source.Run(ctx, u)
 	}
-}
-
-// Opened implements Feed.
-func (u *upstream) Opened(e intake.Opened) { u.step(e) }
-
-// Update implements Feed.
-func (u *upstream) Update(e intake.Received) intake.Result { return u.step(e) }
-
-// Endpoints implements Feed.
-func (u *upstream) Endpoints(e intake.Endpoints) intake.Result { return u.step(e) }
-
-// Closed implements Feed.
-func (u *upstream) Closed() { u.step(intake.Closed{}) }
-
-// Repeated implements Feed.
-func (u *upstream) Repeated() { u.step(intake.Repeated{}) }
-
-// Panicked implements Feed.
-func (u *upstream) Panicked(what string, p *mirror.Panic) {
-	u.step(intake.Panicked{What: what, Panic: p})
 }
 
 // Versions implements Feed.
@@ -227,7 +202,7 @@ func (u *upstream) MarkAll() {
 func (u current) status() Status {
 	in := locked(u.upstream, func(in *intake.Intake) intake.Status { return in.Status(time.Now()) })
 	st := Status{
-		Name: u.cfg.Name, ClusterID: u.cfg.ClusterID, Type: u.kind.Name, Required: u.cfg.Required,
+		Name: u.cfg.Name, ClusterID: u.cfg.ClusterID, Type: u.kind.Name, Relayed: u.kind.Relayed, Required: u.cfg.Required,
 		State: StateConnecting, Since: u.since, Synced: in.Synced, LastUpdate: in.LastUpdate, Pending: in.Pending,
 		Refused: in.Refused, RefusedTotal: in.RefusedTotal, Panics: in.Panics, Dropped: in.Dropped, OverLimit: in.OverLimit,
 		Stale: in.Stale, StaleSince: in.StaleSince, Expired: in.Expired, Held: in.Held, Frozen: in.Frozen,

@@ -52,7 +52,7 @@ func newXDS(cfg config.Upstream, node config.Node, provenance config.Provenance,
 
 // keptXDS is newXDS with a disk.
 func keptXDS(cfg config.Upstream, node config.Node, provenance config.Provenance, log *slog.Logger, keeper upstreams.Keeper) (*xdsSource, error) {
-	m, err := upstreams.NewManager(&config.Config{Upstreams: []config.Upstream{cfg}, Node: node, Provenance: provenance}, mirror.NewAggregate(), keeper, log)
+	m, err := upstreams.NewManager(&config.Config{Upstreams: []config.Upstream{cfg}, Node: node, Provenance: provenance}, kinds(), mirror.NewAggregate(), keeper, log)
 	if err != nil {
 		return nil, err
 	}

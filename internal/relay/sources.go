@@ -1,7 +1,10 @@
 package relay
 
-// The kinds of sources that an upstream can have.
 import (
-	_ "meshrelay/upstreams/file"
-	_ "meshrelay/upstreams/xds"
+	"meshrelay/upstreams"
+	"meshrelay/upstreams/file"
+	"meshrelay/upstreams/xds"
 )
+
+// kinds returns the kinds of sources that an upstream can have.
+func kinds() []upstreams.Kind { return []upstreams.Kind{file.Kind(), xds.Kind()} }

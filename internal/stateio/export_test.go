@@ -28,6 +28,7 @@ import (
 	"meshrelay/state"
 	"meshrelay/state/local"
 	"meshrelay/upstreams"
+	fileupstream "meshrelay/upstreams/file"
 )
 
 // received returns a resource as an istiod gives it to the relay "hub".
@@ -184,7 +185,7 @@ func TestExportedStateIsServedAsItWasKept(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := merged(t, after, func(a *mirror.Aggregate, _ []mirror.Source) func(context.Context) error {
-				m, err := upstreams.NewManager(after, a, nil, slog.New(slog.DiscardHandler))
+				m, err := upstreams.NewManager(after, []upstreams.Kind{fileupstream.Kind()}, a, nil, slog.New(slog.DiscardHandler))
 				if err != nil {
 					t.Fatal(err)
 				}

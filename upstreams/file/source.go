@@ -24,12 +24,13 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-func init() {
-	upstreams.Register(upstreams.Kind{
+// Kind returns the kind of source for files.
+func Kind() upstreams.Kind {
+	return upstreams.Kind{
 		Name: "file",
 		Has:  func(u config.Upstream) bool { return u.File != nil },
 		New:  func(u config.Upstream, env upstreams.Env) (upstreams.Source, error) { return New(u, env), nil },
-	})
+	}
 }
 
 const (
@@ -98,7 +99,7 @@ func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
 func (s *Source) follow(ctx context.Context, feed upstreams.Feed, good func()) (err error) {
 	defer func() {
 		if p := mirror.Recovered(recover()); p != nil {
-			feed.Panicked(s.path, p)
+			feed.Tell(intake.Panicked{What: s.path, Panic: p})
 			err = p
 		}
 	}()
@@ -156,7 +157,7 @@ func (s *Source) read(feed upstreams.Feed, blind error) error {
 	// reading counts as the repetition.
 	if s.repeating && s.scanner.clean() {
 		s.repeating = false
-		feed.Repeated()
+		feed.Tell(intake.Repeated{})
 	}
 	return nil
 }
@@ -164,7 +165,7 @@ func (s *Source) read(feed upstreams.Feed, blind error) error {
 // feed feeds what all files have, and notes what is wrong with them.
 func (s *Source) feed(feed upstreams.Feed, blind error) {
 	merged, problems, total := s.scanner.merge()
-	result := feed.Update(intake.Received{
+	result := feed.Tell(intake.Received{
 		Updates: s.updates(merged), Live: true, Unsure: !s.scanner.clean(), More: s.scanner.busy,
 	})
 	s.logRefused(slices.Concat(problems, result.Refused))
@@ -224,7 +225,7 @@ func (s *Source) fail(feed upstreams.Feed, err error) {
 	if err == nil {
 		return
 	}
-	feed.Closed()
+	feed.Tell(intake.Closed{})
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.st.LastError != err.Error() {

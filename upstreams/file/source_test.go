@@ -43,7 +43,7 @@ func startFile(t *testing.T, path string) *fileSource {
 		Name: "east", ClusterID: "east", Guard: config.Guard{Percent: 100}, File: &config.File{Path: path},
 	}}}
 	var err error
-	if s.Manager, err = upstreams.NewManager(cfg, s.store, nil, slog.New(slog.DiscardHandler)); err != nil {
+	if s.Manager, err = upstreams.NewManager(cfg, []upstreams.Kind{Kind()}, s.store, nil, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())

@@ -31,17 +31,23 @@ type Endpoints struct {
 // which services those are.
 type discovery struct {
 	from     Assignments // nil while nothing is known
-	clusters map[*record][]services.Cluster
-	waiting  map[*record]struct{}      // whose endpoints are not known yet
-	names    map[string]map[string]int // names of the source, by cluster; and how often
-	asked    map[string]struct{}       // the clusters that are asked for
-	differs  bool                      // asked is not what should be asked for
+	services map[*record]service
+	waiting  map[*record]struct{}            // whose endpoints are not known yet
+	users    map[string]map[*record]struct{} // the services, by cluster
+	asked    map[string]struct{}             // the clusters that are asked for
+	differs  bool                            // asked is not what should be asked for
+}
+
+// service is a record whose endpoints are followed.
+type service struct {
+	scope    *scope
+	clusters []services.Cluster
 }
 
 func newDiscovery() *discovery {
 	return &discovery{
-		clusters: map[*record][]services.Cluster{}, waiting: map[*record]struct{}{},
-		names: map[string]map[string]int{}, asked: map[string]struct{}{},
+		services: map[*record]service{}, waiting: map[*record]struct{}{},
+		users: map[string]map[*record]struct{}{}, asked: map[string]struct{}{},
 	}
 }
 
@@ -56,16 +62,24 @@ var errUnanswered = errors.New("its endpoints have been asked for, and the upstr
 var errNoEndpoints = errors.New("the service has no endpoints that are healthy and reachable")
 
 // follow notes that a record is the service r, and returns its endpoints.
-func (d *discovery) follow(rec *record, r *mirror.Resource) (services.Assignments, error) {
+func (d *discovery) follow(sc *scope, rec *record, r *mirror.Resource) (services.Assignments, error) {
 	clusters, err := services.Clusters(r)
 	if err != nil {
-		d.unfollow(rec, r.FullName())
+		d.unfollow(rec)
 		return nil, err
 	}
-	if !slices.Equal(clusters, d.clusters[rec]) {
-		d.unfollow(rec, r.FullName())
-		d.add(rec, r.FullName(), clusters)
+	if !slices.Equal(clusters, d.services[rec].clusters) {
+		d.unfollow(rec)
+		for _, c := range clusters {
+			if d.users[c.Name] == nil {
+				d.users[c.Name] = map[*record]struct{}{}
+			}
+			d.users[c.Name][rec] = struct{}{}
+			_, asked := d.asked[c.Name]
+			d.differs = d.differs || !asked
+		}
 	}
+	d.services[rec] = service{sc, clusters}
 	delete(d.waiting, rec)
 	out := services.Assignments{}
 	waiting, answered := false, 0
@@ -88,39 +102,16 @@ func (d *discovery) follow(rec *record, r *mirror.Resource) (services.Assignment
 	return out, nil
 }
 
-// waitsFor reports whether the endpoints of a record are waited for.
-func (d *discovery) waitsFor(rec *record) bool {
-	_, ok := d.waiting[rec]
-	return ok
-}
-
-func (d *discovery) add(rec *record, name string, clusters []services.Cluster) {
-	d.clusters[rec] = clusters
-	for _, c := range clusters {
-		byName := d.names[c.Name]
-		if byName == nil {
-			byName = map[string]int{}
-			d.names[c.Name] = byName
-		}
-		byName[name]++
-		_, asked := d.asked[c.Name]
-		d.differs = d.differs || !asked
-	}
-}
-
 // unfollow notes that a record is no service any more.
-func (d *discovery) unfollow(rec *record, name string) {
-	for _, c := range d.clusters[rec] {
-		byName := d.names[c.Name]
-		if byName[name]--; byName[name] == 0 {
-			delete(byName, name)
-		}
-		if len(byName) == 0 {
-			delete(d.names, c.Name)
+func (d *discovery) unfollow(rec *record) {
+	for _, c := range d.services[rec].clusters {
+		delete(d.users[c.Name], rec)
+		if len(d.users[c.Name]) == 0 {
+			delete(d.users, c.Name)
 			d.differs = true
 		}
 	}
-	delete(d.clusters, rec)
+	delete(d.services, rec)
 	delete(d.waiting, rec)
 }
 
@@ -130,52 +121,42 @@ func (d *discovery) ask() map[string]struct{} {
 		return nil
 	}
 	d.differs = false
-	d.asked = make(map[string]struct{}, len(d.names))
-	for c := range d.names {
+	d.asked = make(map[string]struct{}, len(d.users))
+	for c := range d.users {
 		d.asked[c] = struct{}{}
 	}
 	return d.asked
 }
 
-// services returns the names of the services that have any of the clusters.
-func (d *discovery) services(clusters []string) map[string]struct{} {
-	out := map[string]struct{}{}
-	for _, c := range clusters {
-		for name := range d.names[c] {
-			out[name] = struct{}{}
-		}
-	}
-	return out
-}
-
 // reimportServices imports again the services that have any of the clusters.
 func (in *Intake) reimportServices(clusters []string, out *Result) {
-	k := in.kind(serviceEntryKind)
-	names := in.discovery.services(clusters)
-	var differ []string
-	for _, sc := range k.scopes {
-		for name := range names {
-			rec := sc.byName[name]
-			if rec == nil || rec.original == nil {
-				continue
-			}
-			before := rec.size()
-			differs, err := in.importRecord(sc, rec, rec.original, nil)
-			in.account(before, rec.size())
-			if err != nil {
-				sc.refuse(name, err, out)
-				continue
-			}
-			if rec.accepted() {
-				delete(sc.refused, name)
-			}
-			if differs {
-				rec.at = in.now.Unix()
-				differ = append(differ, name)
-			}
+	services := map[*record]*scope{}
+	for _, c := range clusters {
+		for rec := range in.discovery.users[c] {
+			services[rec] = in.discovery.services[rec].scope
 		}
 	}
-	out.Changed += in.reconcile(k, differ)
+	var differ []string
+	for rec, sc := range services {
+		if rec.original == nil {
+			continue
+		}
+		before, name := rec.size(), rec.original.FullName()
+		differs, err := in.importRecord(sc, rec, rec.original, nil)
+		in.account(before, rec.size())
+		if err != nil {
+			sc.refuse(name, err, out)
+			continue
+		}
+		if rec.accepted() {
+			delete(sc.refused, name)
+		}
+		if differs {
+			rec.at = in.now.Unix()
+			differ = append(differ, name)
+		}
+	}
+	out.Changed += in.reconcile(in.kind(serviceEntryKind), differ)
 }
 
 var serviceEntryKind = mirror.Kind{Group: "networking.istio.io", Kind: "ServiceEntry"}

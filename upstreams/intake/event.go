@@ -125,7 +125,8 @@ type Refusal struct {
 // maxNamed bounds the resources that a Result names.
 const maxNamed = 20
 
-func (r *Result) refuse(resource string, err error) {
+// Refuse notes that a resource is not accepted.
+func (r *Result) Refuse(resource string, err error) {
 	if r.RefusedTotal++; len(r.Refused) < maxNamed {
 		r.Refused = append(r.Refused, Refusal{Resource: resource, Reason: err.Error()})
 	}

@@ -37,7 +37,6 @@ func (in *Intake) freeze(f *state.Frozen) {
 	}
 	in.held, in.lookedAt = nil, nil
 	in.journal.reported = time.Time{} // so that it is written to disk
-	in.replan()
 }
 
 // compare notes whether a frozen source has something else than what is served.
@@ -101,7 +100,6 @@ func (in *Intake) thaw(cause string) {
 	in.journal.reported = time.Time{}
 	in.reconcileAll()
 	in.end(in.unsettled())
-	in.replan() // what is stale may have to go now
 }
 
 // Rollback is the event that an operator wants the resources of a former revision served, until
@@ -113,55 +111,49 @@ type Rollback struct {
 
 func (e Rollback) step(in *Intake, out *Output) {
 	records := in.admitted(e.Records)
-	out.Effect = in.rollingBack(records)
-	if e.DryRun {
-		return
+	if !e.DryRun {
+		if in.frozen == nil {
+			in.freeze(nil)
+		}
+		in.frozen = &state.Frozen{Since: in.now.UTC(), Revision: e.To, Reason: e.Reason}
+		in.journal.reported = time.Time{}
 	}
-	if in.frozen == nil {
-		in.freeze(nil)
-	}
-	in.frozen = &state.Frozen{Since: in.now.UTC(), Revision: e.To, Reason: e.Reason}
-	in.journal.reported = time.Time{}
-	present := in.servedKeys()
+	present, effect := in.servedKeys(), Effect{}
 	for i := range records {
 		r := &records[i]
 		key := r.Resource.Key()
-		if _, had := present[key]; !had {
-			in.outdated[key] = false // unless the source has it
+		_, had := present[key]
+		if !had || !in.stale.plain(in.served, key).Equal(r.Resource) {
+			effect.count(key, had, true)
+		} else {
+			effect.Kept++
 		}
 		delete(present, key)
+		if e.DryRun {
+			continue
+		}
+		if !had {
+			in.outdated[key] = false // unless the source has it
+		}
 		if _, changed := in.put(key, r.Resource); changed {
 			in.dirty(key, origin{saved: r})
 		}
 	}
 	for key := range present {
-		in.drop(key)
+		effect.count(key, true, false)
+		if !e.DryRun {
+			in.drop(key)
+		}
+	}
+	effect.finish()
+	if out.Effect = effect; e.DryRun {
+		return
 	}
 	in.tallies.settle()
 	in.journal.because(withReason(fmt.Sprintf("rollback to %d", e.To), e.Reason))
 	in.note(slog.LevelWarn, "rolled back by an operator, frozen until unfrozen", "revision", e.To, "resources", len(records))
 	in.reconcileAll()
 	in.end(in.unsettled())
-}
-
-// rollingBack returns what a rollback to records changes.
-func (in *Intake) rollingBack(records []state.Record) (e Effect) {
-	present := in.servedKeys()
-	for i := range records {
-		key := records[i].Resource.Key()
-		_, had := present[key]
-		if !had || !in.stale.plain(in.served, key).Equal(records[i].Resource) {
-			e.count(key, had, true)
-		} else {
-			e.Kept++
-		}
-		delete(present, key)
-	}
-	for key := range present {
-		e.count(key, true, false)
-	}
-	e.finish()
-	return e
 }
 
 // Release is the event that an operator wants held deletions carried out: all, or those that the
@@ -203,5 +195,4 @@ func (e Release) step(in *Intake, out *Output) {
 	}
 	in.carry(func(key mirror.Key, _ departure) bool { return e.picks(key) })
 	in.held.picked = true
-	in.replan()
 }

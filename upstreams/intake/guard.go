@@ -25,7 +25,6 @@ func (in *Intake) judge(complete bool) (removed int) {
 		if in.held != nil {
 			in.note(slog.LevelInfo, "no deletions held any more", "reason", "the upstream has the resources again, or they have expired")
 			in.held, in.lookedAt = nil, nil
-			in.replan()
 		}
 		return 0
 	}

@@ -1,7 +1,6 @@
 package intake
 
 import (
-	"cmp"
 	"encoding/base32"
 	"fmt"
 	"log/slog"
@@ -130,7 +129,6 @@ func (in *Intake) hold(why string) {
 		in.held.start(in.now)
 	}
 	in.noteHeldAt = in.now.Add(noteHeldAfter)
-	in.replan()
 }
 
 // left returns what is left of the clock of the hold, and whether it has an end.
@@ -147,29 +145,19 @@ func (in *Intake) isOver() bool {
 	return ends && left == 0
 }
 
-// nextOfHold returns when the passing of time will change something about the hold, zero for never.
-func (in *Intake) nextOfHold() (at time.Time) {
-	consider := func(t time.Time) {
-		if !t.Before(in.now) && (at.IsZero() || t.Before(at)) {
-			at = t
-		}
-	}
-	if !in.noteHeldAt.IsZero() {
-		consider(in.noteHeldAt)
-	}
+// planHold calls later with the times at which something will change about the hold.
+func (in *Intake) planHold(later func(time.Time)) {
+	later(in.noteHeldAt)
 	left, ends := in.left()
 	switch {
 	case !ends || !in.stale.inContact:
-		return at
+		return
 	case left > 0:
-		consider(in.now.Add(left))
+		later(in.now.Add(left))
 	case !in.held.asked.IsZero():
-		consider(in.held.asked.Add(repeatEvery))
+		later(in.held.asked.Add(repeatEvery))
 	}
-	if quiet := in.held.returned.Add(guardWindow); quiet.After(in.now) {
-		consider(quiet)
-	}
-	return at
+	later(in.held.returned.Add(guardWindow))
 }
 
 // askToRepeat asks the source to repeat what it has, when the clock of the hold is over.
@@ -192,7 +180,6 @@ func (Repeated) step(in *Intake, out *Output) {
 		return // the hold has ended otherwise, or the contact has, or holdFor is another
 	}
 	out.Deleted = in.carryOut(in.held.askedAt)
-	in.replan()
 }
 
 // carryOut ends a hold whose clock is over: it removes the departures up to a number, which the
@@ -216,7 +203,6 @@ func (in *Intake) endHold() {
 	in.named, in.renamed = namedHold{}, true
 	in.before = heldBefore{}
 	in.tallies.forget()
-	in.replan()
 }
 
 // noteHeld logs what the guard holds, once.
@@ -284,7 +270,7 @@ func (in *Intake) nameHold() {
 	for key := range in.leaving {
 		keys = append(keys, key)
 	}
-	slices.SortFunc(keys, compareKeys)
+	slices.SortFunc(keys, mirror.CompareKeys)
 	sum := xxh3.New()
 	for _, key := range keys {
 		r := in.stale.plain(in.served, key)
@@ -300,10 +286,6 @@ func (in *Intake) nameHold() {
 		in.lookedAt = slices.Delete(in.lookedAt, 0, 1)
 	}
 	in.lookedAt = append(in.lookedAt, namedHold{id: in.named.id, number: in.named.number})
-}
-
-func compareKeys(a, b mirror.Key) int {
-	return cmp.Or(mirror.CompareKinds(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }
 
 // grown returns an error unless what is held is what the hold of that name was, or less.

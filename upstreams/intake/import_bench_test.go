@@ -44,8 +44,8 @@ func BenchmarkImport(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				if reason, detail := im.check(r, path, false); reason != imported {
-					b.Fatal(reason, detail)
+				if why := im.check(r, path, false); why != imported {
+					b.Fatal(why.Value())
 				}
 				if _, _, err := im.reshape(r, nil); err != nil {
 					b.Fatal(err)

@@ -77,8 +77,11 @@ func TestEachRuleLeavesOutForItsReason(t *testing.T) {
 		{"another one lands where the prefix would put it", config.Upstream{Rewrite: config.Rewrite{NamespacePrefix: "e-", Namespaces: map[string]string{"store": "e-shop"}}}, given(t, "shop/db", nil), "collision", `"store"`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			reason, detail := imports(t, tc.u, config.Provenance{}).check(tc.r, tc.r.Provenance().Path, true)
-			if reason.String() != tc.reason || !strings.Contains(detail, tc.detail) || (detail == "") != (reason == imported) {
+			reason, detail := "", ""
+			if why := imports(t, tc.u, config.Provenance{}).check(tc.r, tc.r.Provenance().Path, true); why != imported {
+				reason, detail = why.Value().reason, why.Value().detail
+			}
+			if reason != tc.reason || !strings.Contains(detail, tc.detail) || (detail == "") != (reason == "") {
 				t.Errorf("%q: %q, want %q: …%s…", reason, detail, tc.reason, tc.detail)
 			}
 		})

@@ -54,9 +54,6 @@ type Intake struct {
 	// now and out are the time and the output of the step at hand.
 	now time.Time
 	out Output
-	// wake is when the next Tick is due; changed reports whether that has to be worked out anew.
-	wake    time.Time
-	changed bool
 
 	records
 	stream
@@ -112,7 +109,6 @@ func New(name string, served Served, rules *Rules, policy Policy, keeps bool) *I
 		name: name, served: served, keeps: keeps, rules: rules,
 		records: newRecords(), departing: newDeparting(), tallies: newTallies(), journal: newJournal(),
 		differing: map[mirror.Key]struct{}{}, outdated: map[mirror.Key]bool{},
-		changed: true,
 	}
 	in.limits, in.guard = policy.Limits, policy.Guard
 	in.stale.setRules(policy.Staleness)
@@ -125,36 +121,24 @@ func (in *Intake) Step(now time.Time, e Event) (Output, error) {
 	in.now, in.out = now, Output{}
 	out := &in.out
 	e.step(in, out)
-	if in.changed || !now.Before(in.wake) {
-		in.changed = false
-		in.wake = in.due()
-	}
-	out.Wake = in.wake
+	out.Wake = in.due()
 	return *out, out.err
 }
-
-// replan has the time of the next Tick worked out anew.
-func (in *Intake) replan() { in.changed = true }
 
 func (in *Intake) note(level slog.Level, message string, args ...any) {
 	in.out.Notes = append(in.out.Notes, Note{level, message, args})
 }
 
-func (Tick) step(in *Intake, _ *Output) {
-	in.replan()
-}
+func (Tick) step(*Intake, *Output) {}
 
 // due does what the passing of time demands, and returns when there will be something to do again.
 func (in *Intake) due() time.Time {
 	wake := in.now.Add(longestSleep)
-	until := func(t time.Time) {
-		if t.IsZero() {
-			return
-		}
-		if soonest := in.now.Add(time.Millisecond); t.Before(soonest) {
+	later := func(t time.Time) { // what is past does not count
+		if soonest := in.now.Add(time.Millisecond); t.After(in.now) && t.Before(soonest) {
 			t = soonest
 		}
-		if t.Before(wake) {
+		if t.After(in.now) && t.Before(wake) {
 			wake = t
 		}
 	}
@@ -165,26 +149,26 @@ func (in *Intake) due() time.Time {
 	}
 	in.noteHeld()
 	if len(in.leaving) > 0 && in.held == nil && in.syncing {
-		until(in.syncingUntil)
+		later(in.syncingUntil)
 	}
 	if in.held != nil {
 		in.askToRepeat()
-		until(in.nextOfHold())
+		in.planHold(later)
 	}
 	if f := in.frozen; f != nil && !f.Until.IsZero() {
 		switch {
 		case in.now.Before(f.Until):
-			until(f.Until)
+			later(f.Until)
 		case in.stale.inContact: // else the end waits for that
 			in.note(slog.LevelInfo, "unfreezing, the time of the freeze is over", "since", f.Since.UTC().Format(time.RFC3339))
 			in.thaw("end of the freeze")
-			until(in.now)
+			later(in.now.Add(1))
 		}
 	}
 	for _, k := range in.kinds {
-		until(k.graceUntil)
+		later(k.graceUntil)
 	}
-	until(in.stale.next(in.now))
+	in.stale.plan(later)
 	return wake
 }
 
@@ -205,7 +189,6 @@ func (e SetPolicy) step(in *Intake, _ *Output) {
 		in.reconcileAll()
 		in.end(in.unsettled())
 	}
-	in.replan()
 }
 
 // Succeeded is the event that another source takes the place of the one before, with the same
@@ -255,7 +238,6 @@ func (e Restored) step(in *Intake, _ *Output) {
 func (in *Intake) restoreServed(r *mirror.Resource, gone map[mirror.Kind]int) {
 	key := r.Key()
 	if in.stale.withholds(key.Kind) {
-		in.stale.count(key, true)
 		in.dirty(key, origin{})
 		gone[key.Kind]++
 		return

@@ -26,16 +26,12 @@ func (in *Intake) begin() {
 func (in *Intake) end(syncing bool) (removed int) {
 	if syncing && !in.syncing {
 		in.syncingUntil = in.now.Add(syncPatience)
-		in.replan()
 	}
 	complete := in.opening && !syncing
 	in.syncing = syncing
 	removed = in.judge(complete)
 	if complete {
 		in.opening, in.before = false, heldBefore{}
-	}
-	if len(in.leaving) > 0 {
-		in.replan() // the patience with them ends by the clock, and so does a hold
 	}
 	in.boundJournal()
 	return removed
@@ -100,7 +96,6 @@ func (in *Intake) serve(rec *record, sc *scope) (changed bool) {
 		in.compare(key, rec.resource)
 		return false
 	case in.stale.withholds(key.Kind):
-		in.stale.count(key, true)
 		return false
 	}
 	stored, changed := in.put(key, rec.resource)
@@ -118,9 +113,6 @@ func (in *Intake) put(key mirror.Key, r *mirror.Resource) (stored *mirror.Resour
 	shown, old := in.stale.annotated(key, r), in.served.Get(key)
 	isNew := old == nil
 	stored, changed = in.served.Put(shown)
-	if len(in.stale.withholding) > 0 {
-		in.stale.count(key, false)
-	}
 	if isNew {
 		in.tallies.add(key.Kind, true)
 	}
@@ -136,9 +128,7 @@ func (in *Intake) remove(key mirror.Key) {
 	switch {
 	case in.frozen != nil:
 		in.compare(key, nil)
-	case in.stale.withholds(key.Kind):
-		in.stale.count(key, false)
-	case in.served.Get(key) != nil:
+	case !in.stale.withholds(key.Kind) && in.served.Get(key) != nil:
 		in.depart(key)
 	}
 }
@@ -199,9 +189,10 @@ func (in *Intake) reconcileOver(keys map[mirror.Key]struct{}, meant bool) {
 	ruled := meant
 	for key := range in.unseen {
 		_, leaves := in.leaving[key]
-		intended := meant || in.outdated[key]
+		ends, outdated := in.outdated[key]
+		intended := meant || ends
 		switch {
-		case in.unswept && !meant && !in.isOutdated(key): // the source may have it still
+		case in.unswept && !meant && !outdated: // the source may have it still
 		case in.frozen != nil:
 			if meant {
 				in.outdated[key] = true
@@ -222,11 +213,6 @@ func (in *Intake) reconcileOver(keys map[mirror.Key]struct{}, meant bool) {
 			in.tallies.forget()
 		}
 	}
-}
-
-func (in *Intake) isOutdated(key mirror.Key) bool {
-	_, outdated := in.outdated[key]
-	return outdated
 }
 
 // kept returns the records that hold something, as they are kept on disk.
@@ -285,7 +271,7 @@ func (in *Intake) adoptOne(r *state.Record, same bool) (served mirror.Key, judge
 		rec.hash, rec.version = hashOf(r.Hash), r.Version
 		if in.rules.discovers(original) {
 			rec.original = original
-			in.discovery.follow(rec, original) //nolint:errcheck // its endpoints are asked for, and what is held stays until then
+			in.discovery.follow(sc, rec, original) //nolint:errcheck // its endpoints are asked for, and what is held stays until then
 		}
 		return served, false
 	}
@@ -298,7 +284,8 @@ func (in *Intake) adoptOne(r *state.Record, same bool) (served mirror.Key, judge
 			rec.resource, rec.original = nil, nil // it is set aside
 		}
 	}
-	return served, !in.discovery.waitsFor(rec)
+	_, waits := in.discovery.waiting[rec]
+	return served, !waits
 }
 
 func hashOf(b [16]byte) xxh3.Uint128 {

@@ -62,8 +62,8 @@ type scope struct {
 	// answered reports whether the present source has ever told what the scope has.
 	answered   bool
 	byName     map[string]*record
-	generation uint32 // of the newest update
-	leftOut    [reasons]int
+	generation uint32         // of the newest update
+	leftOut    map[string]int // records, by reason
 	// refused tells what is wrong with what was received last, by name; moreRefused counts
 	// what there would be more than maxKeptRefused.
 	refused     map[string]string
@@ -86,8 +86,7 @@ type record struct {
 	at         int64  // when the content came, in seconds since the epoch
 	generation uint32 // of the update that it was last part of
 	relayed    bool   // hash was a relay's: what it told of its way is believed
-	dropped    Reason
-	detail     string // dropped, in a sentence
+	omitted    omission
 }
 
 // accepted reports whether what was received last was accepted.
@@ -135,7 +134,7 @@ func (rs *records) scope(s Scope) (*kind, *scope) {
 	k := rs.kind(s.Kind)
 	sc := rs.scopes[s.Name]
 	if sc == nil {
-		sc = &scope{Scope: s, byName: map[string]*record{}, refused: map[string]string{}, panicked: map[string]xxh3.Uint128{}}
+		sc = &scope{Scope: s, byName: map[string]*record{}, leftOut: map[string]int{}, refused: map[string]string{}, panicked: map[string]xxh3.Uint128{}}
 		rs.scopes[s.Name] = sc
 		k.scopes = append(k.scopes, sc)
 		slices.SortStableFunc(k.scopes, func(a, b *scope) int { return a.Rank - b.Rank })
@@ -176,9 +175,9 @@ func (k *kind) find(name string) (*record, *scope) {
 // delete removes a record and reports whether anything was held on its account: what was left out
 // may not take with it what another name has put in the same place.
 func (rs *records) delete(sc *scope, name string, rec *record) (held bool) {
-	rs.discovery.unfollow(rec, name)
+	rs.discovery.unfollow(rec)
 	rs.account(rec.size(), 0)
-	sc.setReason(rec, imported)
+	sc.leaveOut(rec, imported)
 	delete(sc.byName, name)
 	delete(sc.refused, name)
 	delete(sc.panicked, name)
@@ -197,17 +196,21 @@ func (rs *records) deleteAll(sc *scope) (gone []string) {
 	return gone
 }
 
-// setReason notes why a record is left out now.
-func (sc *scope) setReason(rec *record, reason Reason) {
-	sc.leftOut[rec.dropped]--
-	sc.leftOut[reason]++
-	rec.dropped = reason
+// leaveOut notes why a record is left out now, if it is.
+func (sc *scope) leaveOut(rec *record, why omission) {
+	if rec.omitted != imported {
+		sc.leftOut[rec.omitted.Value().reason]--
+	}
+	if why != imported {
+		sc.leftOut[why.Value().reason]++
+	}
+	rec.omitted = why
 }
 
 // refuse notes that what was received of a name is not accepted.
 func (sc *scope) refuse(name string, err error, out *Result) {
 	if len(out.Refused) < maxNamed {
-		out.refuse(sc.Name+" "+abbreviate(name), err)
+		out.Refuse(sc.Name+" "+abbreviate(name), err)
 	} else {
 		out.RefusedTotal++ // nothing is formatted: there may be millions
 	}

@@ -30,12 +30,9 @@ type staleness struct {
 	// fresh are the kinds that a stream which has not answered everything yet has told in full,
 	// and goes on to follow; last is when that ended, of those that were. Both are for the time
 	// without contact only.
-	fresh map[mirror.Kind]struct{}
-	last  map[mirror.Kind]time.Time
-	// withheld are the kinds that are not served, and withholding the keys of those that
-	// the source had, or has told since.
-	withheld    map[mirror.Kind]struct{}
-	withholding map[mirror.Kind]map[mirror.Key]struct{}
+	fresh    map[mirror.Kind]struct{}
+	last     map[mirror.Kind]time.Time
+	withheld map[mirror.Kind]struct{} // kinds that are not served
 
 	// marked reports whether what is served bears the annotation; unmarked are those resources
 	// without it.
@@ -81,7 +78,6 @@ func (s *staleness) setRules(c config.Staleness) {
 	if s.withheld == nil {
 		s.fresh, s.last = map[mirror.Kind]struct{}{}, map[mirror.Kind]time.Time{}
 		s.withheld = map[mirror.Kind]struct{}{}
-		s.withholding = map[mirror.Kind]map[mirror.Key]struct{}{}
 		s.unmarked = map[mirror.Key]*mirror.Resource{}
 	}
 }
@@ -97,29 +93,6 @@ func (s *staleness) ruleOf(kind mirror.Kind) staleRule {
 func (s *staleness) withholds(kind mirror.Kind) bool {
 	_, ok := s.withheld[kind]
 	return ok
-}
-
-// count notes that a key is withheld, or is not any more.
-func (s *staleness) count(key mirror.Key, on bool) {
-	keys := s.withholding[key.Kind]
-	switch {
-	case !on:
-		delete(keys, key)
-	case keys == nil:
-		s.withholding[key.Kind] = map[mirror.Key]struct{}{key: {}}
-	default:
-		keys[key] = struct{}{}
-	}
-}
-
-func (s *staleness) counts() map[string]int {
-	out := map[string]int{}
-	for kind, keys := range s.withholding {
-		if len(keys) > 0 {
-			out[kind.String()] = len(keys)
-		}
-	}
-	return out
 }
 
 // restore is for what comes from disk: it is stale until the source has told all that it has.
@@ -167,14 +140,12 @@ func (s *staleness) freshen(kind mirror.Kind) (back bool) {
 	s.fresh[kind] = struct{}{}
 	_, back = s.withheld[kind]
 	delete(s.withheld, kind)
-	delete(s.withholding, kind)
 	return back
 }
 
 func (s *staleness) regain() {
 	s.inContact, s.isStale, s.since = true, false, time.Time{}
 	clear(s.withheld)
-	clear(s.withholding)
 	clear(s.fresh)
 	clear(s.last)
 }
@@ -218,42 +189,37 @@ func (s *staleness) reconsider(now time.Time) (back bool) {
 	for kind := range s.withheld {
 		if !s.isOver(kind, now) {
 			delete(s.withheld, kind)
-			delete(s.withholding, kind)
 			back = true
 		}
 	}
 	return back
 }
 
-// next returns when something will become of the passing of time, zero for never.
-func (s *staleness) next(now time.Time) (at time.Time) {
+// plan calls later with the times at which something will become of the passing of time.
+func (s *staleness) plan(later func(time.Time)) {
 	if s.inContact || s.since.IsZero() {
-		return time.Time{}
+		return
 	}
-	consider := func(t time.Time) {
-		if t.After(now) && (at.IsZero() || t.Before(at)) {
-			at = t
-		}
-	}
-	consider(s.since.Add(s.rule.staleAfter))
-	for _, r := range append(slices.Collect(maps.Values(s.byKind)), s.rule) {
+	later(s.since.Add(s.rule.staleAfter))
+	for _, r := range s.rules() {
 		if after, ok := r.ends(); ok {
-			consider(s.since.Add(after))
+			later(s.since.Add(after))
 		}
 	}
 	for kind, last := range s.last {
 		if after, ok := s.ruleOf(kind).ends(); ok {
-			consider(last.Add(after))
+			later(last.Add(after))
 		}
 	}
-	return at
 }
+
+func (s *staleness) rules() []staleRule { return append(slices.Collect(maps.Values(s.byKind)), s.rule) }
 
 // grain returns how exactly the disk has to know the last contact: an error of it is one of
 // when resources go.
 func (s *staleness) grain() time.Duration {
 	grain := contactGrain
-	for _, r := range append(slices.Collect(maps.Values(s.byKind)), s.rule) {
+	for _, r := range s.rules() {
 		if after, ok := r.ends(); ok {
 			grain = min(grain, after/10)
 		}
@@ -296,6 +262,9 @@ func (s *staleness) forget(key mirror.Key) { delete(s.unmarked, key) }
 
 // expire notes what has become stale, and takes out what is not to be served any more.
 func (in *Intake) expire() {
+	if in.stale.inContact {
+		return
+	}
 	if in.stale.becomesStale(in.now) {
 		in.note(slog.LevelWarn, "the upstream is stale", "since", in.stale.since.UTC().Format(time.RFC3339), "staleAfter", in.stale.rule.staleAfter)
 	}
@@ -312,7 +281,6 @@ func (in *Intake) expire() {
 			key := r.Key()
 			in.stay(key)
 			in.drop(key)
-			in.stale.count(key, true)
 			gone[kind]++
 		}
 	}
@@ -321,6 +289,28 @@ func (in *Intake) expire() {
 		in.journal.because("staleness")
 		in.noteExpired(gone)
 	}
+}
+
+// expired counts, by kind, what the source has and is not served because it has expired.
+func (in *Intake) expired() map[string]int {
+	out := map[string]int{}
+	for kind := range in.stale.withheld {
+		if in.kinds[kind] == nil {
+			continue
+		}
+		keys := map[mirror.Key]struct{}{}
+		for _, sc := range in.kinds[kind].scopes {
+			for _, rec := range sc.byName {
+				if rec.resource != nil && in.served.Get(rec.resource.Key()) == nil {
+					keys[rec.resource.Key()] = struct{}{}
+				}
+			}
+		}
+		if len(keys) > 0 {
+			out[kind.String()] = len(keys)
+		}
+	}
+	return out
 }
 
 // noteExpired logs what is not served any more.

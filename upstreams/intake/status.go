@@ -102,7 +102,7 @@ func (in *Intake) Status(now time.Time) Status {
 	st := Status{
 		Synced: in.told, Complete: in.complete, CompleteAt: in.completeAt, InContact: in.stale.inContact, LastUpdate: in.lastUpdate,
 		Panics: in.panics, OverLimit: in.overLimits(), Dropped: in.leftOutCounts(),
-		Stale: in.stale.isStale, Expired: in.stale.counts(),
+		Stale: in.stale.isStale, Expired: in.expired(),
 	}
 	if !in.complete {
 		st.Pending = in.Pending()
@@ -142,17 +142,14 @@ func (in *Intake) refusals() (listed []Refusal, total int) {
 func (in *Intake) leftOutCounts() map[string]int {
 	out := map[string]int{}
 	for _, sc := range in.scopes {
-		for reason := imported + 1; reason < reasons; reason++ {
-			if n := sc.leftOut[reason]; n > 0 {
-				out[reason.String()] += n
+		for reason, n := range sc.leftOut {
+			if n > 0 {
+				out[reason] += n
 			}
 		}
 	}
 	return out
 }
-
-// Reasons returns why resources can be left out.
-func Reasons() []string { return slices.Clone(reasonNames[imported+1:]) }
 
 // HeldDeletions returns what is held, nothing when nothing is.
 func (in *Intake) HeldDeletions(now time.Time) []HeldUpstream {

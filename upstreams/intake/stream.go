@@ -22,7 +22,6 @@ func (e Opened) step(in *Intake, _ *Output) {
 		in.syncingUntil = in.now.Add(syncPatience)
 	}
 	in.startStream(in.departures)
-	in.replan()
 }
 
 // startStream has the deletions that follow the departure of a number judged together.
@@ -45,7 +44,6 @@ func (in *Intake) closed() {
 	if was {
 		in.journal.reported = time.Time{}
 	}
-	in.replan()
 }
 
 // step takes in what a source has told.
@@ -81,17 +79,20 @@ func (in *Intake) takeUpdate(u *Update, unsure bool, out *Result) {
 	defer func() {
 		if p := mirror.Recovered(recover()); p != nil {
 			out.Unread = true
-			out.refuse(u.Scope.Name, in.panicked(u.Scope.Name, p))
+			out.Refuse(u.Scope.Name, in.panicked(u.Scope.Name, p))
 		}
 	}()
 	k, sc := in.scope(u.Scope)
 	first := k.unanswered[sc.Name]
 	delete(k.unanswered, sc.Name)
 	sc.answered = true
+	if sc.generation++; sc.generation == unconfirmed {
+		sc.generation++
+	}
 	if u.Complete {
-		in.replace(sc, u, first, unsure, out)
+		in.replace(k, sc, u, first, unsure, out)
 	} else {
-		in.patch(sc, u, out)
+		in.patch(k, sc, u, out)
 	}
 }
 
@@ -166,7 +167,6 @@ func (in *Intake) regain() (back bool) {
 	if in.held != nil {
 		in.held.start(in.now)
 	}
-	in.replan()
 	return back
 }
 

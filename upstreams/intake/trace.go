@@ -50,11 +50,12 @@ func (in *Intake) LeftOut() []LeftOut {
 		for _, sc := range k.scopes {
 			for name, rec := range sc.byName {
 				key, ok := keyOf(k.kind, name)
-				if !ok || rec.dropped == imported || seen[name] {
+				if !ok || rec.omitted == imported || seen[name] {
 					continue
 				}
 				seen[name] = true
-				out = append(out, LeftOut{in.name, key.Kind.String(), key.Namespace, key.Name, rec.dropped.String(), rec.detail})
+				why := rec.omitted.Value()
+				out = append(out, LeftOut{in.name, key.Kind.String(), key.Namespace, key.Name, why.reason, why.detail})
 			}
 		}
 	}
@@ -102,7 +103,10 @@ func (in *Intake) traceOf(sc *scope, original mirror.Key, name string) Trace {
 	if rec == nil {
 		return tr
 	}
-	tr.Resource, tr.From, tr.Reason, tr.Detail = rec.resource, rec.original, rec.dropped.String(), rec.detail
+	tr.Resource, tr.From = rec.resource, rec.original
+	if rec.omitted != imported {
+		tr.Reason, tr.Detail = rec.omitted.Value().reason, rec.omitted.Value().detail
+	}
 	if tr.From == nil {
 		tr.From = rec.resource
 	}

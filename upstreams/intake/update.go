@@ -2,8 +2,11 @@ package intake
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
+	"iter"
+	"maps"
 
 	"github.com/zeebo/xxh3"
 
@@ -23,90 +26,64 @@ var (
 // resource is called so.
 const unnamedElement = "(an element without a readable name)"
 
-// replace makes a scope what a complete update has. Elements that are as they were cost a hash and
-// a look-up; nothing is decoded or allocated for them. first reports whether the update is the
-// first on its stream. While unsure, what was restored and is not in the update stays.
-func (in *Intake) replace(sc *scope, u *Update, first, unsure bool, out *Result) {
-	in.nextGeneration(sc)
-	clear(sc.refused)
-	sc.moreRefused = 0
-	seen, unnamed := 0, 0
-	changed := in.makeRoom(sc, u)
-	// late are the numbers of the elements for which there is no room before what is gone is gone.
-	var late []int32
-	at := int32(-1)
-	for el := range u.Elements(in.limits.MaxResourceBytes) {
-		at++
-		name, err := in.peekName(sc.Kind, el)
-		rec := sc.byName[string(name)]
-		if err == nil && rec == nil && el.Resource == nil && !isMCP(sc.Kind, el.peek()) {
-			err = errNoMCP // and what looked like its name need not be one
-		}
-		if err != nil {
-			unnamed++
-			sc.refuse(unnamedElement, err, out)
-			continue
-		}
-		if err := in.room(sc, rec, name, el.size()); err != nil {
-			if rec == nil && errors.Is(err, errFull) {
-				late = append(late, at)
-				continue
-			}
-			sc.refuse(string(name), err, out)
-			if rec != nil && rec.generation != sc.generation {
-				seen++
-				rec.hash = xxh3.Uint128{}
-				rec.generation = sc.generation
-			}
-			continue
-		}
-		switch {
-		case rec == nil:
-			rec = &record{}
-			seen++
-			if full, differs := in.insert(sc, rec, name, el, out); differs {
-				changed = append(changed, full)
-			}
-		case rec.generation == sc.generation:
-			sc.refuse(string(name), errDuplicate, out)
-		case in.isSame(rec, el):
-			seen++
-			rec.setVersion(el.version())
-		default:
-			seen++
-			full := string(name)
-			if in.accept(sc, rec, full, el, out) {
-				changed = append(changed, full)
-			}
-		}
-		rec.generation = sc.generation
-	}
-	k := in.kind(sc.Kind)
-	out.Changed += in.reconcile(k, changed)
-	if seen < len(sc.byName) {
-		if unnamed > 0 {
-			// Whose names could not be read can not be told from what is gone.
-			out.Unread = true
-			out.refuse(sc.Name, fmt.Errorf("%d elements have no readable name: nothing is removed on account of this response", unnamed))
-		} else {
-			if seen == 0 && len(late) == 0 && !first && len(k.scopes) > 1 && k.graceUntil.IsZero() {
-				k.graceUntil = in.now.Add(versionGrace)
-				in.replan()
-			}
-			in.deleteUnseen(k, sc, unsure, out)
-		}
-	}
-	in.admitLate(k, sc, u, late, out)
+// told is what came of the elements of an update.
+type told struct {
+	seen    int     // names that the update has
+	unnamed int     // elements without a readable name
+	late    []int32 // the numbers of new elements for which there is no room before what is gone is gone
 }
 
-// deleteUnseen deletes the records that the newest update of a scope does not have.
-func (in *Intake) deleteUnseen(k *kind, sc *scope, unsure bool, out *Result) {
-	var gone []string
-	for name, rec := range sc.byName {
-		if rec.generation == sc.generation || unsure && rec.generation == unconfirmed {
-			continue
+// replace makes a scope what a complete update has. first reports whether the update is the first
+// on its stream. While unsure, what was restored and is not in the update stays.
+func (in *Intake) replace(k *kind, sc *scope, u *Update, first, unsure bool, out *Result) {
+	clear(sc.refused)
+	sc.moreRefused = 0
+	t := in.takeElements(sc, u, nil, out)
+	switch {
+	case t.seen == len(sc.byName):
+	case t.unnamed > 0:
+		// Whose names could not be read can not be told from what is gone.
+		out.Unread = true
+		out.Refuse(sc.Name, fmt.Errorf("%d elements have no readable name: nothing is removed on account of this response", t.unnamed))
+	default:
+		if t.seen == 0 && len(t.late) == 0 && !first && len(k.scopes) > 1 && k.graceUntil.IsZero() {
+			k.graceUntil = in.now.Add(versionGrace)
 		}
-		if in.delete(sc, name, rec) {
+		in.deleteWhere(k, sc, maps.All(sc.byName), out, func(rec *record) bool {
+			return rec.generation != sc.generation && (!unsure || rec.generation != unconfirmed)
+		})
+	}
+	if len(t.late) > 0 {
+		in.takeElements(sc, u, t.late, out)
+	}
+}
+
+// patch applies an update that is not complete to a scope.
+func (in *Intake) patch(k *kind, sc *scope, u *Update, out *Result) {
+	in.takeElements(sc, u, nil, out)
+	if u.Removed == nil {
+		return
+	}
+	removed := func(yield func(string, *record) bool) {
+		for name := range u.Removed {
+			full := string(name)
+			if sc.Kind == mirror.MeshConfig {
+				full = mirror.MeshConfigName
+			}
+			delete(sc.refused, full)
+			if rec := sc.byName[full]; rec != nil && !yield(full, rec) {
+				return
+			}
+		}
+	}
+	in.deleteWhere(k, sc, removed, out, func(rec *record) bool { return rec.generation != sc.generation })
+}
+
+// deleteWhere deletes the records, by name, that which picks.
+func (in *Intake) deleteWhere(k *kind, sc *scope, records iter.Seq2[string, *record], out *Result, which func(*record) bool) {
+	var gone []string
+	for name, rec := range records {
+		if which(rec) && in.delete(sc, name, rec) {
 			gone = append(gone, name)
 		}
 	}
@@ -114,135 +91,100 @@ func (in *Intake) deleteUnseen(k *kind, sc *scope, unsure bool, out *Result) {
 	in.reconcile(k, gone)
 }
 
-// admitLate takes in new elements, whose numbers late has, as far as there is room for them.
-func (in *Intake) admitLate(k *kind, sc *scope, u *Update, late []int32, out *Result) {
-	if len(late) == 0 {
-		return
-	}
-	var changed []string
+// takeElements takes in the elements of an update: all, or those whose numbers only has. Elements
+// that are as they were cost a hash and a look-up; nothing is decoded or allocated for them.
+func (in *Intake) takeElements(sc *scope, u *Update, only []int32, out *Result) (t told) {
+	changed := in.makeRoom(sc, u)
 	at := int32(-1)
 	for el := range u.Elements(in.limits.MaxResourceBytes) {
-		if len(late) == 0 {
-			break
+		if at++; only != nil {
+			if len(only) == 0 {
+				break
+			}
+			if at != only[0] {
+				continue
+			}
+			only = only[1:]
 		}
-		if at++; at != late[0] {
-			continue
-		}
-		late = late[1:]
-		name, err := in.peekName(sc.Kind, el)
+		name, rec, err := in.find(sc, u, el)
 		if err != nil {
-			continue // it had a name before
-		}
-		rec := sc.byName[string(name)]
-		if err := in.room(sc, rec, name, el.size()); rec == nil && err != nil {
-			sc.refuse(string(name), err, out)
+			t.unnamed++
+			sc.refuse(cmp.Or(string(el.Name), unnamedElement), err, out)
 			continue
 		}
-		if rec != nil {
+		if rec != nil && rec.generation == sc.generation {
 			sc.refuse(string(name), errDuplicate, out)
 			continue
 		}
-		rec = &record{generation: sc.generation}
-		if full, differs := in.insert(sc, rec, name, el, out); differs {
-			changed = append(changed, full)
-		}
-	}
-	out.Changed += in.reconcile(k, changed)
-}
-
-// patch applies an update that is not complete to a scope.
-func (in *Intake) patch(sc *scope, u *Update, out *Result) {
-	in.nextGeneration(sc)
-	changed := in.makeRoom(sc, u)
-	seen := map[string]bool{}
-	for el := range u.Elements(in.limits.MaxResourceBytes) {
-		name, err := in.peekName(sc.Kind, el)
-		if err == nil && sc.Kind != mirror.MeshConfig && el.Resource == nil && string(name) != string(el.Name) {
-			err = fmt.Errorf("the element is named %q and the resource in it %q", el.Name, name)
-		}
-		if err != nil {
-			sc.refuse(string(el.Name), err, out)
-			continue
-		}
-		full := string(name)
-		if seen[full] {
-			sc.refuse(full, errDuplicate, out)
-			continue
-		}
-		rec := sc.byName[full]
 		if err := in.room(sc, rec, name, el.size()); err != nil {
-			sc.refuse(full, err, out)
-			if rec != nil {
-				rec.hash, seen[full] = xxh3.Uint128{}, true
+			switch {
+			case rec != nil:
+				t.seen++
+				rec.hash, rec.generation = xxh3.Uint128{}, sc.generation
+			case only == nil && u.Complete && errors.Is(err, errFull):
+				t.late = append(t.late, at)
+				continue
 			}
+			sc.refuse(string(name), err, out)
 			continue
 		}
-		seen[full] = true // no name for which there is no room: there may be millions
-		delete(sc.refused, full)
-		switch {
-		case rec == nil:
-			if full, differs := in.insert(sc, &record{generation: sc.generation}, name, el, out); differs {
-				changed = append(changed, full)
-			}
-		case in.isSame(rec, el): // an istiod's delta sends everything again on each push
-			rec.setVersion(el.version())
-		case in.accept(sc, rec, full, el, out):
+		t.seen++
+		if full, differs := in.takeElement(sc, rec, name, el, out); differs {
 			changed = append(changed, full)
 		}
 	}
-	k := in.kind(sc.Kind)
-	out.Changed += in.reconcile(k, changed)
-	out.Gone += in.removeNamed(k, sc, u, seen)
+	out.Changed += in.reconcile(in.kind(sc.Kind), changed)
+	return t
 }
 
-// removeNamed deletes the records that an update names as gone, but for those that it also has.
-func (in *Intake) removeNamed(k *kind, sc *scope, u *Update, seen map[string]bool) int {
-	if u.Removed == nil {
-		return 0
-	}
-	var gone []string
-	for name := range u.Removed {
-		if sc.Kind == mirror.MeshConfig {
-			name = []byte(mirror.MeshConfigName)
+// find returns the name of an element, and the record of that name, nil when there is none.
+func (in *Intake) find(sc *scope, u *Update, el Element) (name []byte, rec *record, err error) {
+	name, err = in.peekName(sc.Kind, el)
+	rec = sc.byName[string(name)]
+	switch {
+	case err != nil || el.Resource != nil || sc.Kind == mirror.MeshConfig:
+	case u.Complete:
+		if rec == nil && !isMCP(el.peek()) {
+			err = errNoMCP // and what looked like its name need not be one
 		}
-		if rec := sc.byName[string(name)]; rec != nil && !seen[string(name)] && in.delete(sc, string(name), rec) {
-			gone = append(gone, string(name))
+	case string(name) != string(el.Name):
+		err = fmt.Errorf("the element is named %q and the resource in it %q", el.Name, name)
+	}
+	return name, rec, err
+}
+
+// takeElement takes in one element, whose record is rec, nil when the name is new. It returns the
+// name where the record's content is another now.
+func (in *Intake) takeElement(sc *scope, rec *record, name []byte, el Element, out *Result) (full string, differs bool) {
+	if rec != nil {
+		rec.generation = sc.generation
+		if len(sc.refused) > 0 {
+			delete(sc.refused, string(name))
 		}
-		delete(sc.refused, string(name))
+		if rec.accepted() && rec.hash == el.hash() && rec.relayed == in.believe {
+			rec.setVersion(el.version()) // an istiod's delta sends everything again on each push
+			return "", false
+		}
+		full = string(name)
+		return full, in.accept(sc, rec, full, el, out)
 	}
-	in.reconcile(k, gone)
-	return len(gone)
+	rec, full = &record{generation: sc.generation}, string(name)
+	delete(sc.refused, full)
+	differs = in.accept(sc, rec, full, el, out)
+	if rec.resource != nil && rec.resource.FullName() == full {
+		full = rec.resource.FullName() // record and resource share the name, unless it is another here
+	}
+	sc.byName[full] = rec
+	return full, differs
 }
 
-func (in *Intake) nextGeneration(sc *scope) {
-	if sc.generation++; sc.generation == unconfirmed {
-		sc.generation++
-	}
-}
-
+// makeRoom makes room in an empty scope for what an update has.
 func (in *Intake) makeRoom(sc *scope, u *Update) (changed []string) {
 	if len(sc.byName) > 0 {
 		return nil
 	}
 	sc.byName = make(map[string]*record, u.Room)
 	return make([]string, 0, u.Room)
-}
-
-// isSame reports whether an element is what a record was made of.
-func (in *Intake) isSame(rec *record, el Element) bool {
-	return rec.accepted() && rec.hash == el.hash() && rec.relayed == in.believe
-}
-
-// insert makes a record of a name that is new. Record and resource share the name, unless it is
-// another here.
-func (in *Intake) insert(sc *scope, rec *record, name []byte, el Element, out *Result) (full string, differs bool) {
-	full = string(name)
-	differs = in.accept(sc, rec, full, el, out)
-	if rec.resource != nil && rec.resource.FullName() == full {
-		full = rec.resource.FullName()
-	}
-	sc.byName[full] = rec
-	return full, differs
 }
 
 // accept takes over a new or changed element and reports whether the record's content is another
@@ -262,8 +204,7 @@ func (in *Intake) accept(sc *scope, rec *record, name string, el Element, out *R
 			return differs
 		}
 	}
-	var p *mirror.Panic
-	if errors.As(err, &p) && len(sc.panicked) < maxKeptRefused {
+	if isPanic(err) && len(sc.panicked) < maxKeptRefused {
 		sc.panicked[name] = rec.hash
 	}
 	sc.refuse(name, err, out)
@@ -278,7 +219,10 @@ func (in *Intake) decode(sc *scope, rec *record, name string, el Element) (diffe
 			differs, err = false, in.panicked(name, p)
 		}
 	}()
-	stamp := in.rules.stampFor(in.believe)
+	stamp := in.rules.stamp
+	if in.believe {
+		stamp = in.rules.relayStamp
+	}
 	if el.Resource != nil {
 		return in.importRecord(sc, rec, el.Resource.Stamped(stamp), nil)
 	}
@@ -336,9 +280,6 @@ func (in *Intake) peekName(kind mirror.Kind, el Element) ([]byte, error) {
 }
 
 // isMCP reports whether an element is of the type in which mirror.PeekName looks for a name.
-func isMCP(kind mirror.Kind, element []byte) bool {
-	if kind == mirror.MeshConfig {
-		return true
-	}
+func isMCP(element []byte) bool {
 	return bytes.HasSuffix(wire.Last(element, 1), []byte("/istio.mcp.v1alpha1.Resource"))
 }

@@ -12,14 +12,13 @@ import (
 	"sync"
 	"time"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
-	"google.golang.org/grpc"
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	"meshrelay/adsclient"
+	"meshrelay/internal/wire"
 	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
 )
 
 const (
@@ -39,24 +38,6 @@ const (
 	forgetAfter = time.Minute
 	maxParted   = 1 << 16
 )
-
-// endpointsConfig is what endpoints are told to follow.
-type endpointsConfig struct {
-	// Addresses and DialOptions are those of the upstream.
-	Addresses   []string
-	DialOptions []grpc.DialOption
-	// Node is adsclient.EndpointsNode, for the consumers of the endpoints.
-	Node func() *corev3.Node
-	// ResyncInterval and FailbackAfter are as for adsclient.
-	ResyncInterval, FailbackAfter time.Duration
-	// Patience is how long a cluster's first answer is waited for. Default: 30 s.
-	Patience time.Duration
-	Logger   *slog.Logger
-	// MaxResponseBytes bounds a response. 0: as adsclient does.
-	MaxResponseBytes int
-	// Gzip: the server may compress.
-	Gzip bool
-}
 
 // endpoints follows the endpoints of clusters that an istiod has, by EDS on a stream of its
 // own. What is known stays known through disconnects.
@@ -92,29 +73,20 @@ type assignment struct {
 	since    time.Time // that it is wanted, or is not any more
 }
 
-// newEndpoints returns endpoints that follow nothing yet. changed is called from run, and
-// never twice at a time, with the names of clusters whose assignment is another than
-// before, or was given up.
-func newEndpoints(cfg endpointsConfig, changed func(clusters []string)) (*endpoints, error) {
-	if cfg.Patience == 0 {
-		cfg.Patience = endpointsPatience
-	}
+// newEndpoints returns endpoints that follow nothing yet, over a client of cfg. patience is how long
+// a cluster's first answer is waited for. changed is called from run, and never twice at a time, with
+// the names of clusters whose assignment is another than before, or was given up.
+func newEndpoints(cfg adsclient.Config, patience time.Duration, changed func(clusters []string)) (*endpoints, error) {
 	e := &endpoints{
-		patience: cfg.Patience, log: cfg.Logger, changed: changed, wake: make(chan struct{}, 1),
+		patience: patience, log: cfg.Logger, changed: changed, wake: make(chan struct{}, 1),
 		clusters: map[string]*assignment{}, missing: map[string]*assignment{}, parted: map[string]*assignment{},
 		news: map[string]struct{}{},
 	}
-	client, err := adsclient.New(adsclient.Config{
-		Addresses: cfg.Addresses, Protocol: adsclient.SotW, Node: cfg.Node, Names: e.names,
-		TypeURLs:    func(bool) []string { return []string{edsTypeURL} },
-		DialOptions: cfg.DialOptions, ResyncInterval: cfg.ResyncInterval, FailbackAfter: cfg.FailbackAfter, Logger: cfg.Logger,
-		MaxResponseBytes: cfg.MaxResponseBytes, Gzip: cfg.Gzip,
-	}, e)
-	if err != nil {
-		return nil, err
-	}
-	e.client = client
-	return e, nil
+	cfg.Protocol, cfg.Names = adsclient.SotW, e.names
+	cfg.TypeURLs = func(bool) []string { return []string{edsTypeURL} }
+	var err error
+	e.client, err = adsclient.New(cfg, e)
+	return e, err
 }
 
 // run follows the endpoints until ctx ends. It is called once.
@@ -273,18 +245,16 @@ func (e *endpoints) names(string) []string {
 // Known implements intake.Assignments. What it returns is the caller's.
 func (e *endpoints) Known(cluster string) *endpointv3.ClusterLoadAssignment {
 	e.mu.Lock()
-	a := e.clusters[cluster]
-	var data []byte
-	if a != nil && a.answered {
-		data = a.data // replaced, never changed
+	var a assignment
+	if known := e.clusters[cluster]; known != nil {
+		a = *known // its data is replaced, never changed
 	}
-	known := a != nil && a.answered
 	e.mu.Unlock()
-	if !known {
+	if !a.answered {
 		return nil
 	}
 	cla := &endpointv3.ClusterLoadAssignment{}
-	if err := proto.Unmarshal(data, cla); err != nil {
+	if err := proto.Unmarshal(a.data, cla); err != nil {
 		// It is our own encoding of a message that did decode.
 		panic(fmt.Sprintf("upstreams: assignment of %s does not decode: %v", cluster, err))
 	}
@@ -347,13 +317,13 @@ func (e *endpoints) HandleResponse(resp *adsclient.Response) error {
 		e.nacks++
 		return fmt.Errorf("type %s was not asked for", abbreviate(resp.TypeURL))
 	}
-	var out refusals
+	var out intake.Result
 	changed := 0
 	e.mu.Lock()
 	for raw := range resp.Resources(maxAssignment) {
 		name, value, err := splitAssignment(raw.Peek())
 		if err != nil {
-			out.add("an element", err)
+			out.Refuse("an element", err)
 			continue
 		}
 		a, wanted := e.clusters[string(name)]
@@ -364,7 +334,7 @@ func (e *endpoints) HandleResponse(resp *adsclient.Response) error {
 		}
 		differs, err := e.assign(a, value, raw.Size, wanted)
 		if err != nil {
-			out.add(abbreviate(string(name)), err)
+			out.Refuse(abbreviate(string(name)), err)
 			continue
 		}
 		if differs && wanted {
@@ -373,7 +343,7 @@ func (e *endpoints) HandleResponse(resp *adsclient.Response) error {
 			delete(e.missing, string(name))
 		}
 	}
-	if out.total > 0 {
+	if out.RefusedTotal > 0 {
 		e.nacks++
 	}
 	e.mu.Unlock()
@@ -381,7 +351,7 @@ func (e *endpoints) HandleResponse(resp *adsclient.Response) error {
 	if changed > 0 {
 		e.stir()
 	}
-	err := out.err()
+	err := out.Err()
 	if err != nil {
 		e.log.Warn("response refused in part; the endpoints known before are used", "type", resp.TypeURL, "err", err)
 	}
@@ -423,64 +393,14 @@ var errNoAssignment = errors.New("the element is no " + edsMessage)
 // splitAssignment returns the name of a cluster and its encoded ClusterLoadAssignment, of
 // which nothing else has been decoded.
 func splitAssignment(element []byte) (name, value []byte, err error) {
-	typeURL, value, err := bytesFields(element, 1, 2)
-	if err != nil {
-		return nil, nil, err
-	}
-	if !bytes.HasSuffix(typeURL, []byte("/"+edsMessage)) {
+	if !bytes.HasSuffix(wire.Last(element, 1), []byte("/"+edsMessage)) {
 		return nil, nil, errNoAssignment
 	}
-	if name, _, err = bytesFields(value, 1, 0); err == nil && len(name) == 0 {
-		err = errors.New("the element has no name")
+	value = wire.Last(element, 2)
+	if name = wire.Last(value, 1); len(name) == 0 {
+		return nil, nil, errors.New("the element has no name")
 	}
-	return name, value, err
-}
-
-// bytesFields returns the last of each of two length-delimited fields of a message.
-func bytesFields(data []byte, first, second protowire.Number) (a, b []byte, err error) {
-	for len(data) > 0 {
-		num, typ, n := protowire.ConsumeTag(data)
-		if n < 0 {
-			return nil, nil, protowire.ParseError(n)
-		}
-		m := protowire.ConsumeFieldValue(num, typ, data[n:])
-		if m < 0 {
-			return nil, nil, protowire.ParseError(m)
-		}
-		if typ == protowire.BytesType && (num == first || num == second) {
-			v, _ := protowire.ConsumeBytes(data[n:])
-			if num == first {
-				a = v
-			} else {
-				b = v
-			}
-		}
-		data = data[n+m:]
-	}
-	return a, b, nil
-}
-
-// maxNamed bounds the clusters that a NACK names.
-const maxNamed = 20
-
-// refusals are what is wrong with a response.
-type refusals struct {
-	named []error
-	total int
-}
-
-func (r *refusals) add(what string, err error) {
-	if r.total++; len(r.named) < maxNamed {
-		r.named = append(r.named, fmt.Errorf("%s: %w", what, err))
-	}
-}
-
-func (r *refusals) err() error {
-	errs := r.named
-	if more := r.total - len(r.named); more > 0 {
-		errs = append(errs, fmt.Errorf("and %d more", more))
-	}
-	return errors.Join(errs...)
+	return name, value, nil
 }
 
 func abbreviate(s string) string {

@@ -74,14 +74,14 @@ func (w warnings) Handle(_ context.Context, r slog.Record) error {
 func follow(t *testing.T, s *fakexds.Server, patience time.Duration) *follower {
 	t.Helper()
 	f := &follower{t: t, server: s}
-	e, err := newEndpoints(endpointsConfig{
+	e, err := newEndpoints(adsclient.Config{
 		Addresses:   []string{s.Addr},
 		DialOptions: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())},
 		Node: func() *corev3.Node {
 			return adsclient.EndpointsNode(adsclient.NodeConfig{Name: "relay", Namespace: "istio-system", IP: "10.0.0.7"})
 		},
-		Patience: patience, Logger: slog.New(warnings{n: &f.warns}),
-	}, func(names []string) {
+		Logger: slog.New(warnings{n: &f.warns}),
+	}, patience, func(names []string) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.told = append(f.told, names)
@@ -350,7 +350,7 @@ func TestBadAssignmentsAreRefusedAndTheGoodOnesTaken_C7(t *testing.T) {
 }
 
 func TestEndpointsAreBounded(t *testing.T) {
-	e, err := newEndpoints(endpointsConfig{Addresses: []string{"x:1"}, Node: func() *corev3.Node { return nil }, Logger: slog.New(slog.DiscardHandler)}, func([]string) {})
+	e, err := newEndpoints(adsclient.Config{Addresses: []string{"x:1"}, Node: func() *corev3.Node { return nil }, Logger: slog.New(slog.DiscardHandler)}, endpointsPatience, func([]string) {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -386,7 +386,7 @@ func TestEndpointsAreBounded(t *testing.T) {
 
 // BenchmarkEndpointsUnchanged is a full push of 10,000 clusters in which nothing differs.
 func BenchmarkEndpointsUnchanged(b *testing.B) {
-	e, err := newEndpoints(endpointsConfig{Addresses: []string{"x:1"}, Node: func() *corev3.Node { return nil }, Logger: slog.New(slog.DiscardHandler)}, func([]string) {})
+	e, err := newEndpoints(adsclient.Config{Addresses: []string{"x:1"}, Node: func() *corev3.Node { return nil }, Logger: slog.New(slog.DiscardHandler)}, endpointsPatience, func([]string) {})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -9,45 +9,31 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-// peer is what is known of the server that the source is connected to, as far as it matters for who
-// waits for whom.
-type peer struct {
-	// holds: the server is a relay that holds its clients, this one among them.
-	holds bool
-	// sameName: it is a relay of this one's own name.
-	sameName bool
-}
-
 // met implements adsclient.Config.Met.
 func (s *Source) met(p adsclient.Peer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.peer = peer{holds: p.Holds}
+	s.st.MayWait = ""
+	if p.Holds {
+		s.st.MayWait = upstreams.MayWaitHolds
+	}
 }
 
-// follow brings what is known to a change of the connection.
-func (p *peer) follow(s adsclient.State) {
+// followPeer brings what is known of who waits for whom to a change of the connection.
+func (s *Source) followPeer(state adsclient.State) {
 	var same *adsclient.SameNameError
-	switch s.Phase {
-	case adsclient.Streaming: // what it has told is of this stream
-	case adsclient.Connected:
-		*p = peer{}
-	case adsclient.Connecting:
-		p.holds = false
-	case adsclient.Disconnected, adsclient.Denied:
-		*p = peer{sameName: errors.As(s.Err, &same)}
+	switch {
+	case state.Phase == adsclient.Streaming: // what the server has told is of this stream
+	case state.Phase == adsclient.Connecting && s.sameName(): // until there is other news
+	case state.Phase != adsclient.Connecting && state.Phase != adsclient.Connected && errors.As(state.Err, &same):
+		s.st.MayWait = upstreams.MayWaitSameName
+	default:
+		s.st.MayWait = ""
 	}
 }
 
-func (p *peer) mayWait() upstreams.MayWait {
-	switch {
-	case p.sameName:
-		return upstreams.MayWaitSameName
-	case p.holds:
-		return upstreams.MayWaitHolds
-	}
-	return ""
-}
+// sameName reports whether the server is a relay of this one's own name.
+func (s *Source) sameName() bool { return s.st.MayWait == upstreams.MayWaitSameName }
 
 // HandleState implements adsclient.Handler.
 func (s *Source) HandleState(state adsclient.State) {
@@ -55,7 +41,7 @@ func (s *Source) HandleState(state adsclient.State) {
 	defer s.mu.Unlock()
 	st := &s.st
 	st.Address = state.Address
-	s.peer.follow(state)
+	s.followPeer(state)
 	switch state.Phase {
 	case adsclient.Connecting:
 		if st.State == upstreams.StateDenied || s.feed.Synced() || st.LastError != "" {
@@ -88,10 +74,10 @@ func (s *Source) openStream(state adsclient.State) {
 			scopes = append(scopes, scope)
 		}
 	}
-	if !s.feed.Synced() && st.State != upstreams.StateDenied && !s.peer.sameName {
+	if !s.feed.Synced() && st.State != upstreams.StateDenied && !s.sameName() {
 		s.enter(upstreams.StateSyncing)
 	}
-	s.feed.Opened(intake.Opened{Scopes: scopes})
+	s.feed.Tell(intake.Opened{Scopes: scopes})
 	if s.opened++; s.opened > 1 {
 		st.Reconnects++
 	}
@@ -104,7 +90,7 @@ func (s *Source) lose(state adsclient.State) {
 	switch {
 	case state.Phase == adsclient.Denied:
 		next = upstreams.StateDenied
-	case s.peer.sameName:
+	case s.sameName():
 		next = upstreams.StateFailed
 	case s.opened == 0:
 		next = upstreams.StateConnecting
@@ -115,7 +101,7 @@ func (s *Source) lose(state adsclient.State) {
 		case state.Answered && state.Phase == adsclient.Disconnected:
 			s.log.Info("stream ended; reconnecting, what the upstream gave is served", "address", state.Address, "err", state.Err)
 		case s.complained[state.Address] == text: // it is known
-		case s.peer.sameName:
+		case s.sameName():
 			s.log.Error("upstream is a relay of this relay's own name; nothing is taken from it", "address", state.Address, "err", state.Err)
 		default:
 			s.log.Warn("upstream is not reachable; what it gave is served", "address", state.Address, "err", state.Err)
@@ -123,7 +109,7 @@ func (s *Source) lose(state adsclient.State) {
 		st.LastError, s.complained[state.Address] = text, text
 	}
 	st.Protocol, s.repeating = "", nil
-	s.feed.Closed()
+	s.feed.Tell(intake.Closed{})
 	s.enter(next)
 }
 

@@ -2,6 +2,7 @@ package xds
 
 import (
 	"meshrelay/adsclient"
+	"meshrelay/upstreams/intake"
 )
 
 // Repeat implements upstreams.Repeater.
@@ -58,6 +59,6 @@ func (s *Source) noteRepeated(resp *adsclient.Response, complete bool) {
 	}
 	if delete(s.repeating, resp.TypeURL); len(s.repeating) == 0 {
 		s.repeating = nil
-		s.feed.Repeated()
+		s.feed.Tell(intake.Repeated{})
 	}
 }

@@ -29,13 +29,14 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-func init() {
-	upstreams.Register(upstreams.Kind{
+// Kind returns the kind of source for an MCP-over-xDS server.
+func Kind() upstreams.Kind {
+	return upstreams.Kind{
 		Name: "xds", Relayed: true,
 		Has:   func(u config.Upstream) bool { return u.XDS != nil },
 		New:   func(u config.Upstream, env upstreams.Env) (upstreams.Source, error) { return New(u, env) },
 		Check: check,
-	})
+	}
 }
 
 // Source brings what one MCP-over-xDS server has.
@@ -51,10 +52,9 @@ type Source struct {
 	feed upstreams.Feed // nil before Attach
 	// st has the fields of the status that only the source knows.
 	st     upstreams.Status
-	types  []string // subscribed on the present stream
-	relay  bool     // the server is one
-	opened uint64   // streams
-	peer   peer
+	types  []string         // subscribed on the present stream
+	relay  bool             // the server is one
+	opened uint64           // streams
 	update [1]intake.Update // that is fed now
 	// complained has, by address, the error that was logged last.
 	complained map[string]string
@@ -69,41 +69,32 @@ type Source struct {
 func New(cfg config.Upstream, env upstreams.Env) (*Source, error) {
 	s := &Source{log: env.Log, extra: cfg.XDS.Types, complained: map[string]string{}}
 	s.st = upstreams.Status{State: upstreams.StateConnecting, Since: time.Now(), Address: cfg.XDS.Addresses[0], Drift: map[string]uint64{}}
-	opts := s.dialOptions(cfg.XDS)
-	node, gzip := env.Node, slices.Contains(cfg.XDS.Compression, config.CompressionGzip)
-	var err error
-	s.client, err = adsclient.New(adsclient.Config{
-		Addresses: cfg.XDS.Addresses,
-		Protocol:  adsclient.Protocol(cfg.XDS.Protocol),
-		Node: func() *corev3.Node {
-			return adsclient.Node(adsclient.NodeConfig{
-				Name: node.ID, Namespace: node.Namespace, IP: node.IP, ClusterID: cfg.ClusterID, OwnClusterID: node.ClusterID, Revision: node.Revision,
-			})
-		},
-		TypeURLs:         func(relay bool) []string { return subscriptions(relay, s.extra) },
-		Name:             env.Relay,
-		Met:              s.met,
-		DialOptions:      opts,
+	client := adsclient.Config{
+		Addresses:        cfg.XDS.Addresses,
+		DialOptions:      s.dialOptions(cfg.XDS),
 		ResyncInterval:   cfg.XDS.ResyncInterval.D(),
-		SyncTimeout:      cfg.XDS.SyncTimeout.D(),
 		FailbackAfter:    cfg.XDS.FailbackAfter.D(),
 		MaxResponseBytes: cfg.Limits.MaxResponseBytes,
-		Gzip:             gzip,
+		Gzip:             slices.Contains(cfg.XDS.Compression, config.CompressionGzip),
 		Logger:           s.log,
-	}, s)
-	if err == nil && cfg.Services.Mode == config.ServicesDiscover {
-		s.endpoints, err = newEndpoints(endpointsConfig{
-			Addresses: cfg.XDS.Addresses, DialOptions: opts,
-			Node: func() *corev3.Node {
-				return adsclient.EndpointsNode(adsclient.NodeConfig{
-					Name: node.ID, Namespace: node.Namespace, IP: node.IP, ClusterID: node.ClusterID,
-					Revision: node.Revision, Network: cfg.Services.Network,
-				})
-			},
-			ResyncInterval: cfg.XDS.ResyncInterval.D(), FailbackAfter: cfg.XDS.FailbackAfter.D(), Logger: s.log,
-			MaxResponseBytes: cfg.Limits.MaxResponseBytes, Gzip: gzip,
-		}, s.endpointsChanged)
 	}
+	node := adsclient.NodeConfig{Name: env.Node.ID, Namespace: env.Node.Namespace, IP: env.Node.IP, Revision: env.Node.Revision}
+	if cfg.Services.Mode == config.ServicesDiscover {
+		consumer, second := node, client
+		consumer.ClusterID, consumer.Network = env.Node.ClusterID, cfg.Services.Network
+		second.Node = func() *corev3.Node { return adsclient.EndpointsNode(consumer) }
+		var err error
+		if s.endpoints, err = newEndpoints(second, endpointsPatience, s.endpointsChanged); err != nil {
+			return nil, err
+		}
+	}
+	node.ClusterID, node.OwnClusterID = cfg.ClusterID, env.Node.ClusterID
+	client.Node = func() *corev3.Node { return adsclient.Node(node) }
+	client.Protocol, client.SyncTimeout = adsclient.Protocol(cfg.XDS.Protocol), cfg.XDS.SyncTimeout.D()
+	client.TypeURLs = func(relay bool) []string { return subscriptions(relay, s.extra) }
+	client.Name, client.Met = env.Relay, s.met
+	var err error
+	s.client, err = adsclient.New(client, s)
 	if err != nil {
 		return nil, err
 	}
@@ -209,7 +200,7 @@ func (s *Source) Describe(st *upstreams.Status) {
 	st.State, st.Since, st.Address, st.Protocol, st.LastError = s.st.State, s.st.Since, s.st.Address, s.st.Protocol, s.st.LastError
 	st.Reconnects, st.NACKs, st.Drift = s.st.Reconnects, s.st.NACKs, maps.Clone(s.st.Drift)
 	st.Addresses, st.Switches = s.client.Addresses(), s.client.Switches()
-	st.MayWait = s.peer.mayWait()
+	st.MayWait = s.st.MayWait
 	if s.endpoints != nil {
 		st.Endpoints = s.endpoints.describe()
 	}
@@ -225,7 +216,7 @@ func (s *Source) endpointsChanged(clusters []string) {
 // tellEndpoints feeds what is known of clusters, and asks for those that are wanted then. The caller
 // holds mu.
 func (s *Source) tellEndpoints(clusters []string) {
-	result := s.feed.Endpoints(intake.Endpoints{From: s.endpoints, Clusters: clusters})
+	result := s.feed.Tell(intake.Endpoints{From: s.endpoints, Clusters: clusters})
 	if err := result.Err(); err != nil {
 		s.log.Warn("services can not be given their endpoints; what they had is served", "err", err)
 	}
@@ -270,7 +261,7 @@ func (s *Source) HandleResponse(resp *adsclient.Response) error {
 	if resp.RemovedLen() > 0 {
 		s.update[0].Removed = resp.Removed()
 	}
-	result := s.feed.Update(intake.Received{Believe: s.relay, Updates: s.update[:]})
+	result := s.feed.Tell(intake.Received{Believe: s.relay, Updates: s.update[:]})
 	s.update[0] = intake.Update{}
 	if n := result.Changed + result.Gone; resp.Relist && n > 0 {
 		s.st.Drift[scope.Kind.String()] += uint64(n)
