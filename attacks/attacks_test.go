@@ -119,13 +119,15 @@ func (a *attack) measure(t *testing.T, n int, most int64) *result {
 		t.Errorf("by %d: the relay computes on and on", n)
 	}
 	r.bystanders = s.compare(a, old, before)
-	used := s.cpu()
-	s.setEast(1, a.resources)
-	was := old.get("shop/cart")
-	s.east.Push(entryType)
-	s.await("a later change to be served", func() bool { return old.get("shop/cart") != was })
-	s.settle()
-	r.cpu = s.cpu() - used
+	r.cpu = time.Hour
+	for n := range 2 { // one of the two may see the runtime give memory back
+		used, was := s.cpu(), old.get("shop/cart")
+		s.setEast(n+1, a.resources)
+		s.east.Push(entryType)
+		s.await("a later change to be served", func() bool { return old.get("shop/cart") != was })
+		s.settle()
+		r.cpu = min(r.cpu, s.cpu()-used)
+	}
 	r.rss = s.rss()
 	if s.gone() {
 		r.bystanders = "the relay is gone"
