@@ -15,10 +15,12 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	"meshrelay/adsclient"
+	"meshrelay/internal/loglimit"
 	"meshrelay/upstreams"
 )
 
@@ -42,8 +44,9 @@ const (
 
 // endpointsConfig is what endpoints are told to follow.
 type endpointsConfig struct {
-	// Addresses and DialOptions are those of the upstream.
+	// Addresses, Credentials and DialOptions are those of the upstream.
 	Addresses   []string
+	Credentials credentials.TransportCredentials
 	DialOptions []grpc.DialOption
 	// Node is adsclient.EndpointsNode, for the consumers of the endpoints.
 	Node func() *corev3.Node
@@ -61,11 +64,12 @@ type endpointsConfig struct {
 // endpoints follows the endpoints of clusters that an istiod has, by EDS on a stream of its
 // own. What is known stays known through disconnects.
 type endpoints struct {
-	client   *adsclient.Client
-	patience time.Duration
-	log      *slog.Logger
-	changed  func(clusters []string)
-	wake     chan struct{} // has an element when there is news, or something else to wait for
+	client     *adsclient.Client
+	patience   time.Duration
+	log        *slog.Logger
+	complaints *loglimit.Limit
+	changed    func(clusters []string)
+	wake       chan struct{} // has an element when there is news, or something else to wait for
 
 	// mu guards all below.
 	mu sync.Mutex
@@ -100,14 +104,14 @@ func newEndpoints(cfg endpointsConfig, changed func(clusters []string)) (*endpoi
 		cfg.Patience = endpointsPatience
 	}
 	e := &endpoints{
-		patience: cfg.Patience, log: cfg.Logger, changed: changed, wake: make(chan struct{}, 1),
+		patience: cfg.Patience, log: cfg.Logger, complaints: newComplaints(), changed: changed, wake: make(chan struct{}, 1),
 		clusters: map[string]*assignment{}, missing: map[string]*assignment{}, parted: map[string]*assignment{},
 		news: map[string]struct{}{},
 	}
 	client, err := adsclient.New(adsclient.Config{
 		Addresses: cfg.Addresses, Protocol: adsclient.SotW, Node: cfg.Node, Names: e.names,
 		TypeURLs:    func(bool) []string { return []string{edsTypeURL} },
-		DialOptions: cfg.DialOptions, ResyncInterval: cfg.ResyncInterval, FailbackAfter: cfg.FailbackAfter, Logger: cfg.Logger,
+		Credentials: cfg.Credentials, DialOptions: cfg.DialOptions, ResyncInterval: cfg.ResyncInterval, FailbackAfter: cfg.FailbackAfter, Logger: cfg.Logger,
 		MaxResponseBytes: cfg.MaxResponseBytes, Gzip: cfg.Gzip,
 	}, e)
 	if err != nil {
@@ -383,7 +387,7 @@ func (e *endpoints) HandleResponse(resp *adsclient.Response) error {
 	}
 	err := out.err()
 	if err != nil {
-		e.log.Warn("response refused in part; the endpoints known before stay in force", "type", resp.TypeURL, "err", err)
+		e.complaints.Warn(e.log, "response refused in part; the endpoints known before stay in force", "type", resp.TypeURL, "err", err)
 	}
 	return err
 }
