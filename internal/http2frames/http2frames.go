@@ -13,9 +13,12 @@ const Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 // Types and flags of frames.
 const (
-	Data, Headers, Reset = 0, 1, 3
+	Data    = 0
+	Headers = 1
+	Reset   = 3
 
-	FlagEndStream, FlagPadded = 1, 8
+	FlagEndStream = 1
+	FlagPadded    = 8
 )
 
 // Frame is the head of a frame.
