@@ -120,18 +120,39 @@ func (c Client) SetLogLevel(ctx context.Context, level string) error {
 	return err
 }
 
-// Given is what every order can be given.
-type Given struct {
+// Order is what an order about an upstream is given.
+type Order struct {
 	// Reason is kept in the history.
 	Reason string
 	// DryRun asks what would change.
 	DryRun bool
+	// For ends a freeze after that time. Zero: it has no end.
+	For time.Duration
+	// Force unfreezes an upstream that is out of contact, too.
+	Force bool
+	// Hold, Only and All are the deletions to release: those of a hold, if it has not grown; the
+	// parts that Only names (KIND/NAMESPACE); or all.
+	Hold string
+	Only []string
+	All  bool
+	// To is the revision to roll back to.
+	To uint64
 }
 
-// order gives an order about an upstream. It leaves out parameters that are empty.
-func (c Client) order(ctx context.Context, upstream, action string, o Given, query url.Values) (Controlled, error) {
-	query["reason"], query["dryRun"] = []string{o.Reason}, set(o.DryRun)
-	return ask[Controlled](ctx, c, http.MethodPost, ofUpstream(upstream, action), query)
+// Order gives an order about an upstream: freeze, unfreeze, release or rollback. It returns the
+// state of the upstream after that.
+func (c Client) Order(ctx context.Context, upstream, verb string, o Order) (Controlled, error) {
+	query := url.Values{
+		"reason": {o.Reason}, "dryRun": set(o.DryRun), "force": set(o.Force),
+		"hold": {o.Hold}, "only": o.Only, "all": set(o.All),
+	}
+	if o.For != 0 {
+		query.Set("for", o.For.String())
+	}
+	if o.To != 0 {
+		query.Set("to", strconv.FormatUint(o.To, 10))
+	}
+	return ask[Controlled](ctx, c, http.MethodPost, ofUpstream(upstream, verb), query)
 }
 
 // set returns the values of a parameter that is true or not there.
@@ -144,40 +165,6 @@ func set(on bool) []string {
 
 func ofUpstream(upstream, action string) string {
 	return "/upstreams/" + url.PathEscape(upstream) + "/" + action
-}
-
-// Freeze freezes an upstream, for a time or until it is unfrozen (zero), and returns how it is
-// then.
-func (c Client) Freeze(ctx context.Context, upstream string, lasts time.Duration, o Given) (Controlled, error) {
-	query := url.Values{}
-	if lasts != 0 {
-		query.Set("for", lasts.String())
-	}
-	return c.order(ctx, upstream, "freeze", o, query)
-}
-
-// Unfreeze ends a freeze, with force also of an upstream that is out of contact, and returns how
-// it is then.
-func (c Client) Unfreeze(ctx context.Context, upstream string, force bool, o Given) (Controlled, error) {
-	return c.order(ctx, upstream, "unfreeze", o, url.Values{"force": set(force)})
-}
-
-// What are the deletions to release: those of the hold Hold, if it has not grown, the parts that
-// Only names (KIND/NAMESPACE), or All.
-type What struct {
-	Hold string
-	Only []string
-	All  bool
-}
-
-// Release carries out deletions of an upstream that the guard holds, and returns how it is then.
-func (c Client) Release(ctx context.Context, upstream string, what What, o Given) (Controlled, error) {
-	return c.order(ctx, upstream, "release", o, url.Values{"hold": {what.Hold}, "only": what.Only, "all": set(what.All)})
-}
-
-// Rollback freezes an upstream at a revision, and returns how it is then.
-func (c Client) Rollback(ctx context.Context, upstream string, to uint64, o Given) (Controlled, error) {
-	return c.order(ctx, upstream, "rollback", o, url.Values{"to": {strconv.FormatUint(to, 10)}})
 }
 
 // ServeWithout ends the wait of clients for an upstream, and returns for whom they still wait.
@@ -227,10 +214,7 @@ func ask[T any](ctx context.Context, c Client, method, path string, query url.Va
 	if len(query) > 0 {
 		path += "?" + query.Encode()
 	}
-	// An unready relay answers with 503, and with a body like any other.
-	body, err := c.do(ctx, method, path, jsonType, func(code int) bool {
-		return code == http.StatusOK || path == "/ready" && code == http.StatusServiceUnavailable
-	})
+	body, err := c.do(ctx, method, path, jsonType)
 	if err != nil {
 		return v, err
 	}
@@ -241,17 +225,18 @@ func ask[T any](ctx context.Context, c Client, method, path string, query url.Va
 }
 
 func (c Client) text(ctx context.Context, method, path string) (string, error) {
-	body, err := c.do(ctx, method, path, textType, func(code int) bool { return code == http.StatusOK })
+	body, err := c.do(ctx, method, path, textType)
 	return strings.TrimSpace(string(body)), err
 }
 
-func (c Client) do(ctx context.Context, method, path, accept string, good func(code int) bool) ([]byte, error) {
+func (c Client) do(ctx context.Context, method, path, accept string) ([]byte, error) {
 	resp, err := c.send(ctx, method, path, accept)
 	if err != nil {
 		return nil, err
 	}
 	defer resp.Body.Close()
-	if !good(resp.StatusCode) {
+	// An unready relay answers with 503, and with a body like any other.
+	if resp.StatusCode != http.StatusOK && (path != "/ready" || resp.StatusCode != http.StatusServiceUnavailable) {
 		return nil, c.refusal(path, resp)
 	}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswerBytes+1))

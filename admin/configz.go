@@ -30,8 +30,8 @@ func (d *Debug) configz(ctx context.Context, w io.Writer, q url.Values) error {
 			if err != nil {
 				return err
 			}
-			if err := out.add(o); err != nil {
-				return err
+			if out.add(o); out.err != nil {
+				return out.err
 			}
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"meshrelay/state"
@@ -257,22 +258,20 @@ func TestTheSocketIsForItsOwnerOnly(t *testing.T) {
 		}
 	}
 	over := Client{Address: address, Socket: path}
-	s, err := over.Freeze(ctx, "east", 0, Given{})
+	s, err := over.Order(ctx, "east", "freeze", Order{})
 	if err != nil || s.Frozen == nil || !s.Frozen.Since.Equal(created) || !s.KeepsState {
 		t.Errorf("%+v %v", s, err)
 	}
-	given := Given{Reason: "it is meant: 100 %", DryRun: true}
-	for what, do := range map[string]func() (Controlled, error){
-		"freeze east for 2h0m0s dry because it is meant: 100 %": func() (Controlled, error) { return over.Freeze(ctx, "east", 2*time.Hour, given) },
-		"unfreeze east force": func() (Controlled, error) { return over.Unfreeze(ctx, "east", true, Given{}) },
-		"release east all":    func() (Controlled, error) { return over.Release(ctx, "east", What{All: true}, Given{}) },
-		"release east only 2": func() (Controlled, error) {
-			return over.Release(ctx, "east", What{Only: []string{"vs/shop", "*/a"}}, Given{})
-		},
-		"release east hold a&b": func() (Controlled, error) { return over.Release(ctx, "east", What{Hold: "a&b"}, Given{}) },
-		"rollback east to 3":    func() (Controlled, error) { return over.Rollback(ctx, "east", 3, Given{}) },
+	for what, o := range map[string]Order{
+		"freeze east for 2h0m0s dry because it is meant: 100 %": {For: 2 * time.Hour, Reason: "it is meant: 100 %", DryRun: true},
+		"unfreeze east force":   {Force: true},
+		"release east all":      {All: true},
+		"release east only 2":   {Only: []string{"vs/shop", "*/a"}},
+		"release east hold a&b": {Hold: "a&b"},
+		"rollback east to 3":    {To: 3},
 	} {
-		s, err := do()
+		verb, _, _ := strings.Cut(what, " ")
+		s, err := over.Order(ctx, "east", verb, o)
 		told := strings.Fields(c.told[len(c.told)-1])
 		want := strings.Fields(what)
 		slices.Sort(told)
@@ -307,10 +306,10 @@ func TestTheSocketIsForItsOwnerOnly(t *testing.T) {
 		t.Errorf("%+v %v", r, err)
 	}
 	var refused *StatusError
-	if _, err := over.Freeze(ctx, "a/b?c", 0, Given{}); !errors.As(err, &refused) || refused.Code != 404 || !strings.Contains(refused.Text, `"a/b?c"`) {
+	if _, err := over.Order(ctx, "a/b?c", "freeze", Order{}); !errors.As(err, &refused) || refused.Code != 404 || !strings.Contains(refused.Text, `"a/b?c"`) {
 		t.Errorf("%v", err)
 	}
-	if _, err := overTCP.Freeze(ctx, "east", 0, Given{}); !errors.As(err, &refused) || refused.Code != 403 || !strings.Contains(refused.Text, path) {
+	if _, err := overTCP.Order(ctx, "east", "freeze", Order{}); !errors.As(err, &refused) || refused.Code != 403 || !strings.Contains(refused.Text, path) {
 		t.Errorf("%v", err)
 	}
 	if got := f.logged.String(); !strings.Contains(got, fmt.Sprintf("action=freeze uid=%d pid=%d upstream=east", os.Getuid(), os.Getpid())) {
@@ -328,7 +327,7 @@ func TestTheSocketIsForItsOwnerOnly(t *testing.T) {
 	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the socket is left behind: %v", err)
 	}
-	if _, err := over.Freeze(ctx, "east", 0, Given{}); err == nil || !strings.Contains(err.Error(), "on the relay's own host") {
+	if _, err := over.Order(ctx, "east", "freeze", Order{}); err == nil || !strings.Contains(err.Error(), "on the relay's own host") {
 		t.Errorf("after the end: %v", err)
 	}
 }
@@ -481,12 +480,7 @@ func TestARelayThatDoesNotAnswerIsNamedOnce(t *testing.T) {
 }
 
 func TestReloadMetrics(t *testing.T) {
-	var s ReloadStatus
-	m := NewReloadMetrics(func() ReloadStatus { return s })
-	if got := testutil.CollectAndCount(m); got != 1 {
-		t.Errorf("%d metrics of what was never loaded, want 1", got)
-	}
-	s = ReloadStatus{LastSuccess: time.UnixMilli(1_700_000_000_500), Error: "bad"}
+	s := ReloadStatus{LastSuccess: time.UnixMilli(1_700_000_000_500), Error: "bad"}
 	const want = `# HELP relay_config_last_reload_success_timestamp_seconds When the running config was loaded, in seconds since 1970.
 # TYPE relay_config_last_reload_success_timestamp_seconds gauge
 relay_config_last_reload_success_timestamp_seconds 1.7000000005e+09
@@ -494,11 +488,15 @@ relay_config_last_reload_success_timestamp_seconds 1.7000000005e+09
 # TYPE relay_config_last_reload_successful gauge
 relay_config_last_reload_successful 0
 `
-	if err := testutil.CollectAndCompare(m, strings.NewReader(want)); err != nil {
+	registry := prometheus.NewRegistry()
+	for _, m := range NewReloadMetrics(func() ReloadStatus { return s }) {
+		registry.MustRegister(m)
+	}
+	if err := testutil.GatherAndCompare(registry, strings.NewReader(want)); err != nil {
 		t.Error(err)
 	}
 	s.Error = ""
-	if err := testutil.CollectAndCompare(m, strings.NewReader(strings.Replace(want, "successful 0", "successful 1", 1))); err != nil {
+	if err := testutil.GatherAndCompare(registry, strings.NewReader(strings.Replace(want, "successful 0", "successful 1", 1))); err != nil {
 		t.Error(err)
 	}
 }

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -170,31 +171,31 @@ func writeJSON(w io.Writer, v any) error {
 	return enc.Encode(v)
 }
 
-// arrayWriter writes a JSON array element by element, one a line.
+// arrayWriter writes a JSON array element by element, one a line. After an error it writes nothing
+// more, and close returns the error.
 type arrayWriter struct {
 	ctx context.Context
 	w   io.Writer
 	n   int
+	err error
 }
 
-func (a *arrayWriter) add(v any) error {
-	if err := a.ctx.Err(); err != nil {
-		return err
+func (a *arrayWriter) add(v any) {
+	if a.err = cmp.Or(a.err, a.ctx.Err()); a.err != nil {
+		return
 	}
-	b, err := json.Marshal(v)
-	if err != nil {
-		return err
+	var b []byte
+	if b, a.err = json.Marshal(v); a.err != nil {
+		return
 	}
 	sep := ",\n"
 	if a.n == 0 {
 		sep = "[\n"
 	}
 	a.n++
-	if _, err := io.WriteString(a.w, sep); err != nil {
-		return err
+	if _, a.err = io.WriteString(a.w, sep); a.err == nil {
+		_, a.err = a.w.Write(visible.JSON(b))
 	}
-	_, err = a.w.Write(visible.JSON(b))
-	return err
 }
 
 func (a *arrayWriter) close() error {
@@ -202,8 +203,10 @@ func (a *arrayWriter) close() error {
 	if a.n == 0 {
 		end = "[]\n"
 	}
-	_, err := io.WriteString(a.w, end)
-	return err
+	if a.err == nil {
+		_, a.err = io.WriteString(a.w, end)
+	}
+	return a.err
 }
 
 func (d *Debug) list(_ context.Context, w io.Writer, _ url.Values) error {
@@ -217,9 +220,7 @@ func (d *Debug) upstreams(_ context.Context, w io.Writer, _ url.Values) error {
 func (d *Debug) connections(ctx context.Context, w io.Writer, _ url.Values) error {
 	out := &arrayWriter{ctx: ctx, w: w}
 	for _, c := range d.clients.Clients() {
-		if err := out.add(c); err != nil {
-			return err
-		}
+		out.add(c)
 	}
 	return out.close()
 }

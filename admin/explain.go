@@ -377,9 +377,7 @@ func (d *Debug) leftOut(ctx context.Context, w io.Writer, q url.Values) error {
 		if from := q.Get("upstream"); from != "" && l.Upstream != from || kinds != nil && !slices.Contains(kinds, l.Kind) {
 			continue
 		}
-		if err := out.add(l); err != nil {
-			return err
-		}
+		out.add(l)
 	}
 	return out.close()
 }
@@ -396,7 +394,7 @@ func (d *Debug) conflicts(_ context.Context, w io.Writer, q url.Values) error {
 	}
 	all := Conflicts{Keys: notNil(d.views.Contests(kinds...)), Hosts: notNil(d.views.HostConflicts()), NotFollowed: d.views.NotFollowed()}
 	if kinds != nil {
-		all.NotFollowed = slices.DeleteFunc(all.NotFollowed, func(n conflicts.NotFollowed) bool { return !slices.Contains(kinds, n.Key.Kind) })
+		all.NotFollowed = slices.DeleteFunc(all.NotFollowed, func(n conflicts.NotFollowed) bool { return !slices.Contains(kinds, n.Kind) })
 		all.Hosts = notNil(slices.DeleteFunc(all.Hosts, func(c conflicts.HostConflict) bool { return !slices.Contains(kinds, c.Kind) }))
 	}
 	for i := range all.Hosts[:min(len(all.Hosts), maxApart)] {

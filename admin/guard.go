@@ -3,7 +3,6 @@ package admin
 import (
 	"net"
 	"net/http"
-	"net/netip"
 	"strings"
 
 	"meshrelay/internal/loopback"
@@ -93,10 +92,5 @@ func isLocalName(host string) bool {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}
-	host = strings.Trim(host, "[]")
-	if strings.EqualFold(host, "localhost") {
-		return true
-	}
-	addr, err := netip.ParseAddr(host)
-	return err == nil && addr.Unmap().IsLoopback()
+	return loopback.Host(strings.Trim(host, "[]"))
 }

@@ -33,35 +33,20 @@ func reloadReasons(s ReloadStatus) (reasons []string) {
 	return reasons
 }
 
-// reloadMetrics are the metrics of a ReloadStatus.
-type reloadMetrics struct {
-	status              func() ReloadStatus
-	successful, success *prometheus.Desc
-}
-
 // NewReloadMetrics returns the metrics of a ReloadStatus. status is called from any goroutine.
-func NewReloadMetrics(status func() ReloadStatus) prometheus.Collector {
-	return &reloadMetrics{
-		status: status,
-		successful: prometheus.NewDesc("relay_config_last_reload_successful",
-			"1 if the last reload of the config succeeded, 0 if it failed.", nil, nil),
-		success: prometheus.NewDesc("relay_config_last_reload_success_timestamp_seconds",
-			"When the running config was loaded, in seconds since 1970.", nil, nil),
+func NewReloadMetrics(status func() ReloadStatus) []prometheus.Collector {
+	gauge := func(name, help string, value func(ReloadStatus) float64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return value(status()) })
 	}
-}
-
-// Describe implements prometheus.Collector.
-func (m *reloadMetrics) Describe(ch chan<- *prometheus.Desc) { ch <- m.successful; ch <- m.success }
-
-// Collect implements prometheus.Collector.
-func (m *reloadMetrics) Collect(ch chan<- prometheus.Metric) {
-	s := m.status()
-	ok := 0.0
-	if s.Error == "" {
-		ok = 1
-	}
-	ch <- prometheus.MustNewConstMetric(m.successful, prometheus.GaugeValue, ok)
-	if !s.LastSuccess.IsZero() {
-		ch <- prometheus.MustNewConstMetric(m.success, prometheus.GaugeValue, float64(s.LastSuccess.UnixMilli())/1000)
+	return []prometheus.Collector{
+		gauge("relay_config_last_reload_successful", "1 if the last reload of the config succeeded, 0 if it failed.", func(s ReloadStatus) float64 {
+			if s.Error == "" {
+				return 1
+			}
+			return 0
+		}),
+		gauge("relay_config_last_reload_success_timestamp_seconds", "When the running config was loaded, in seconds since 1970.", func(s ReloadStatus) float64 {
+			return float64(s.LastSuccess.UnixMilli()) / 1000
+		}),
 	}
 }

@@ -52,7 +52,7 @@ func TestTheSocketIsOpenedWhenItCanBe(t *testing.T) {
 			t.Fatalf("no socket, although nobody has it: %s", reasons())
 		}
 	}
-	if _, err := (Client{Address: address, Socket: path}).Freeze(t.Context(), "east", 0, Given{}); err != nil {
+	if _, err := (Client{Address: address, Socket: path}).Order(t.Context(), "east", "freeze", Order{}); err != nil {
 		t.Error(err)
 	}
 	if got := reasons(); strings.Contains(got, "socket") {

@@ -170,7 +170,7 @@ func TestDeltaResponsesAreAcknowledgedAndRejected_C6_C7(t *testing.T) {
 	h := newRecorder()
 	start(t, h, delta, s.Addr)
 	h.awaitResponses(t, 3)
-	s.SendDelta(&discoveryv3.DeltaDiscoveryResponse{TypeUrl: seURL, Nonce: "good"})
+	s.Send(&discoveryv3.DeltaDiscoveryResponse{TypeUrl: seURL, Nonce: "good"})
 	ack := s.Await("the ACK", func(r fakexds.Request) bool { return r.Nonce == "good" })
 	if ack.ErrorWasGiven || ack.TypeURL != seURL {
 		t.Errorf("ACK %+v", ack)
@@ -178,7 +178,7 @@ func TestDeltaResponsesAreAcknowledgedAndRejected_C6_C7(t *testing.T) {
 	h.mu.Lock()
 	h.reject = func(*Response) error { return errors.New("team-a/db: body does not decode") }
 	h.mu.Unlock()
-	s.SendDelta(&discoveryv3.DeltaDiscoveryResponse{TypeUrl: seURL, Nonce: "bad"})
+	s.Send(&discoveryv3.DeltaDiscoveryResponse{TypeUrl: seURL, Nonce: "bad"})
 	nack := s.Await("the NACK", func(r fakexds.Request) bool { return r.Nonce == "bad" })
 	if nack.Error != "team-a/db: body does not decode" {
 		t.Errorf("NACK %+v", nack)

@@ -91,7 +91,7 @@ type XDS struct {
 	// TLS is needed unless Plaintext is said.
 	TLS *TLS `yaml:"tls,omitempty"`
 	// TokenFile holds a bearer token, read again for each stream.
-	TokenFile string `yaml:"tokenFile"`
+	TokenFile string `yaml:"tokenFile" path:"file"`
 	// ShareToken lets an upstream of another cluster have the same TokenFile. Each can then
 	// present the token to the other.
 	ShareToken bool `yaml:"shareToken"`
@@ -117,10 +117,10 @@ const CompressionGzip = "gzip"
 // TLS is how the relay makes sure of an upstream, and shows who it is.
 type TLS struct {
 	// CAFile has the roots to trust. Default: those of the host.
-	CAFile string `yaml:"caFile"`
+	CAFile string `yaml:"caFile" path:"file"`
 	// CertFile and KeyFile are the client certificate.
-	CertFile string `yaml:"certFile"`
-	KeyFile  string `yaml:"keyFile"`
+	CertFile string `yaml:"certFile" path:"file"`
+	KeyFile  string `yaml:"keyFile" path:"file"`
 	// ServerName is the name to expect in the server's certificate. Default: the host
 	// of the address.
 	ServerName string `yaml:"serverName"`
@@ -128,7 +128,7 @@ type TLS struct {
 
 // File is a source that is a file or a directory of Kubernetes-style YAML.
 type File struct {
-	Path string `yaml:"path"`
+	Path string `yaml:"path" path:"file or directory"`
 }
 
 // Downstream is the endpoint that clients connect to.
@@ -203,7 +203,7 @@ type Admin struct {
 	// Socket is the Unix socket for what changes something. Default: admin.sock in
 	// State.Dir; without that, a file of the user's own below $XDG_RUNTIME_DIR or the
 	// temporary directory, named after the port of Address. See Config.AdminSocket.
-	Socket string `yaml:"socket"`
+	Socket string `yaml:"socket" path:"own"`
 }
 
 // Log is how the relay logs.

@@ -1,24 +1,16 @@
 package config
 
-// Import says what of a source is mirrored. What it leaves empty lets everything pass.
-type Import struct {
-	// Kinds are as kubectl takes them, or group/Kind.
-	Kinds      []string `yaml:"kinds,omitempty"`
-	Namespaces Globs    `yaml:"namespaces,omitempty"`
-	// Selector is a Kubernetes label selector.
-	Selector string `yaml:"selector,omitempty"`
-	// Revision is compared with the label istio.io/rev. Default: Node.Revision, for xds
-	// sources.
-	Revision string `yaml:"revision,omitempty"`
-	// Expression is in CEL, over kind, group, namespace, name, labels, annotations and spec.
-	Expression string `yaml:"expression,omitempty"`
-}
+import (
+	"meshrelay/federation/filter"
+	"meshrelay/federation/rewrite"
+)
+
+// Import says what of a source is mirrored. What it leaves empty lets everything pass. The
+// default of its Revision is Node.Revision, for xds sources.
+type Import = filter.Rules
 
 // Globs are patterns with * and ? for names.
-type Globs struct {
-	Include []string `yaml:"include,omitempty"`
-	Exclude []string `yaml:"exclude,omitempty"`
-}
+type Globs = filter.Globs
 
 // Rewrite says how the resources of a source are reshaped, in the order of the fields.
 type Rewrite struct {
@@ -46,26 +38,15 @@ const (
 	ShortHostsKeep     = "keep"
 )
 
-// Edit changes labels or annotations.
-type Edit struct {
-	Set map[string]string `yaml:"set,omitempty"`
-	// Remove are keys, or beginnings of keys that end with *.
-	Remove []string `yaml:"remove"`
-}
-
-// HostMapping replaces one domain by another, and its subdomains likewise.
-type HostMapping struct {
-	From string `yaml:"from"`
-	To   string `yaml:"to"`
-}
-
-// Endpoints are fields of the endpoints of services and workloads.
-type Endpoints struct {
-	Network  string `yaml:"network,omitempty"`
-	Locality string `yaml:"locality,omitempty"`
-	// Cluster is the label topology.istio.io/cluster.
-	Cluster string `yaml:"cluster,omitempty"`
-}
+// The rules of package rewrite that the file writes as they are.
+type (
+	// Edit changes labels or annotations.
+	Edit = rewrite.Edit
+	// HostMapping replaces one domain by another, and its subdomains likewise.
+	HostMapping = rewrite.HostMapping
+	// Endpoints are fields of the endpoints of services and workloads.
+	Endpoints = rewrite.Endpoints
+)
 
 // Values of Services.Mode.
 const (

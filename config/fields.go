@@ -14,6 +14,8 @@ import (
 //	range:"1s 24h"     the least and the greatest value
 //	endless:"never"    how an OpenEnded without an end is written
 //	oneof:"a b"        the values of a text, or of each text in a list
+//	path:"file"        a path: of a "file" or of a "file or directory" that must be there, or
+//	                   of something of the relay's "own"
 //
 // Numbers in tags may end in Ki, Mi or Gi.
 

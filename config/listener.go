@@ -37,19 +37,19 @@ const (
 
 // ListenerTLS are the files of a TLS listener. They are read again when they change.
 type ListenerTLS struct {
-	CertFile string `yaml:"certFile"`
-	KeyFile  string `yaml:"keyFile"`
+	CertFile string `yaml:"certFile" path:"file"`
+	KeyFile  string `yaml:"keyFile" path:"file"`
 	// ClientCAFile and ClientCAs, when one of them is set, make a client certificate
 	// mandatory. Roots in ClientCAFile vouch for every identity, but for SPIFFE IDs of the
 	// trust domains in ClientCAs.
-	ClientCAFile string     `yaml:"clientCAFile"`
+	ClientCAFile string     `yaml:"clientCAFile" path:"file"`
 	ClientCAs    []ClientCA `yaml:"clientCAs,omitempty"`
 }
 
 // ClientCA are roots that vouch for the SPIFFE IDs of one trust domain.
 type ClientCA struct {
 	TrustDomain string `yaml:"trustDomain"`
-	File        string `yaml:"file"`
+	File        string `yaml:"file" path:"file"`
 }
 
 // verifies reports whether clients of the listener show a certificate.
@@ -124,7 +124,7 @@ func (v *validator) listeners(c *Config) {
 			continue
 		case !l.Plaintext && l.TLS == nil && !v.reported(at+".plaintext"):
 			v.errorf(at+".tls", "neither tls nor plaintext: set tls, or plaintext: true to go without")
-		case l.Plaintext && !l.AllowInsecure && !loopback(l.Address):
+		case l.Plaintext && !l.AllowInsecure && !onLoopback(l.Address):
 			v.errorf(at+".address", "plaintext on %q, which is not a loopback address, needs allowInsecure: true: anybody who reaches it can read all configs", l.Address)
 		case l.TLS != nil && (l.TLS.CertFile == "" || l.TLS.KeyFile == ""):
 			v.errorf(at+".tls", "certFile and keyFile are both needed")

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -9,7 +10,6 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
-	"strings"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
@@ -103,14 +103,7 @@ func (v *validator) document(data []byte) ast.Node {
 // complete sets all defaults. given reports whether the file has a valid value for a field.
 func (c *Config) complete(given func(field string) bool) {
 	c.setDefaults(given)
-	def := func(s *string, values ...string) {
-		for _, v := range values {
-			if *s != "" {
-				return
-			}
-			*s = v
-		}
-	}
+	def := func(s *string, values ...string) { *s = cmp.Or(append([]string{*s}, values...)...) }
 	host, err := os.Hostname()
 	if err != nil {
 		host = "relay"
@@ -128,7 +121,7 @@ func (c *Config) complete(given func(field string) bool) {
 	}
 	for i := range c.Downstream.Listeners {
 		l := &c.Downstream.Listeners[i]
-		if loopback(l.Address) {
+		if onLoopback(l.Address) {
 			def(&l.Debug, DebugLoopback)
 		}
 		def(&l.Debug, DebugVerified)
@@ -166,58 +159,26 @@ func hostIP() string {
 	return ""
 }
 
-// files calls f with every path in the config of what must be there, and the name of its
-// field.
-func (c *Config) files(f func(field string, path *string)) {
-	for i := range c.Upstreams {
-		u, at := &c.Upstreams[i], fmt.Sprintf("upstreams[%d]", i)
-		if u.File != nil {
-			f(at+".file.path", &u.File.Path)
-		}
-		if u.XDS == nil {
-			continue
-		}
-		f(at+".xds.tokenFile", &u.XDS.TokenFile)
-		if t := u.XDS.TLS; t != nil {
-			f(at+".xds.tls.caFile", &t.CAFile)
-			f(at+".xds.tls.certFile", &t.CertFile)
-			f(at+".xds.tls.keyFile", &t.KeyFile)
-		}
-	}
-	for i := range c.Downstream.Listeners {
-		if t := c.Downstream.Listeners[i].TLS; t != nil {
-			at := fmt.Sprintf("downstream.listeners[%d].tls", i)
-			f(at+".certFile", &t.CertFile)
-			f(at+".keyFile", &t.KeyFile)
-			f(at+".clientCAFile", &t.ClientCAFile)
-			for n := range t.ClientCAs {
-				f(fmt.Sprintf("%s.clientCAs[%d].file", at, n), &t.ClientCAs[n].File)
-			}
-		}
-	}
-}
-
+// resolve makes paths in the file relative to the directory of the file.
 func (c *Config) resolve(dir string) {
-	resolve := func(_ string, p *string) {
-		if *p != "" && !filepath.IsAbs(*p) {
-			*p = filepath.Join(dir, *p)
+	eachField("", reflect.ValueOf(c), func(_ string, field reflect.StructField, value reflect.Value) {
+		if _, isPath := field.Tag.Lookup("path"); isPath && value.Len() > 0 && !filepath.IsAbs(value.String()) {
+			value.SetString(filepath.Join(dir, value.String()))
 		}
-	}
-	c.files(resolve)
-	resolve("state.dir", &c.State.Dir)
-	resolve("admin.socket", &c.Admin.Socket)
+	})
 }
 
 // CheckFiles reports every file that the config names and that can not be read, by the
 // name of its field. It looks at nothing inside of them.
 func (c *Config) CheckFiles() error {
 	var errs *multierror.Error
-	c.files(func(field string, p *string) {
-		if *p == "" {
+	eachField("", reflect.ValueOf(c), func(path string, field reflect.StructField, value reflect.Value) {
+		kind, isPath := field.Tag.Lookup("path")
+		if !isPath || kind == "own" || value.Len() == 0 {
 			return
 		}
-		if err := readable(*p, strings.HasSuffix(field, ".file.path")); err != nil {
-			errs = multierror.Append(errs, fmt.Errorf("%s: %w", field, err))
+		if err := readable(value.String(), kind != "file"); err != nil {
+			errs = multierror.Append(errs, fmt.Errorf("%s: %w", path, err))
 		}
 	})
 	return errs.ErrorOrNil()

@@ -12,7 +12,7 @@ import (
 // State is what is kept on disk, so that a restart serves it at once.
 type State struct {
 	// Dir is where. Empty: nothing is kept.
-	Dir string `yaml:"dir"`
+	Dir string `yaml:"dir" path:"own"`
 	// FlushInterval is how often changes are written: what a crash may lose. Default 1s.
 	FlushInterval Duration `yaml:"flushInterval" default:"1s" range:"10ms 1m"`
 	// History is what is kept of the past.

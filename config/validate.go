@@ -12,6 +12,7 @@ import (
 
 	"github.com/hashicorp/go-multierror"
 
+	"meshrelay/internal/loopback"
 	"meshrelay/internal/yamlpos"
 	"meshrelay/mirror"
 )
@@ -118,11 +119,9 @@ func (v *validator) config(c *Config) {
 	if !nameShape.MatchString(c.Node.Namespace) {
 		v.errorf("node.namespace", "%q is not a namespace", c.Node.Namespace)
 	}
-	if !idShape.MatchString(c.Node.ID) {
-		v.errorf("node.id", "%q: 1 to 253 letters, digits, dots, dashes and underscores", c.Node.ID)
-	}
-	if c.Node.ClusterID != "" && !idShape.MatchString(c.Node.ClusterID) {
-		v.errorf("node.clusterID", "%q: 1 to 253 letters, digits, dots, dashes and underscores", c.Node.ClusterID)
+	v.id("node.id", c.Node.ID)
+	if c.Node.ClusterID != "" {
+		v.id("node.clusterID", c.Node.ClusterID)
 	}
 	if c.Node.Revision != "" && !nameShape.MatchString(c.Node.Revision) {
 		v.errorf("node.revision", "%q is not a revision: it is written as in the label istio.io/rev", c.Node.Revision)
@@ -130,22 +129,19 @@ func (v *validator) config(c *Config) {
 	if len(c.Upstreams) == 0 {
 		v.errorf("upstreams", "there must be at least one: add an xds or a file upstream")
 	}
-	first := map[string]int{}
 	for i, u := range c.Upstreams {
 		at := fmt.Sprintf("upstreams[%d]", i)
 		v.upstream(at, u)
-		if n, taken := first[u.Name]; taken && u.Name != "" {
+		if n := slices.IndexFunc(c.Upstreams[:i], func(o Upstream) bool { return o.Name == u.Name }); n >= 0 {
 			v.errorf(at+".name", "%q is the name of upstreams[%d] already: names must differ", u.Name, n)
-		} else {
-			first[u.Name] = i
 		}
 	}
 	v.tokens(c.Upstreams)
 	v.merges(c.Merge)
 	v.views(c)
 	v.listeners(c)
-	if c.Provenance.Relay != c.Node.ID && !idShape.MatchString(c.Provenance.Relay) {
-		v.errorf("provenance.relay", "%q: 1 to 253 letters, digits, dots, dashes and underscores", c.Provenance.Relay)
+	if c.Provenance.Relay != c.Node.ID {
+		v.id("provenance.relay", c.Provenance.Relay)
 	}
 	if len(c.Downstream.Listeners) == 0 {
 		v.errorf("downstream.listeners", "there must be at least one: add an address to serve on")
@@ -159,18 +155,16 @@ func (v *validator) config(c *Config) {
 			v.errorf("admin.address", "%q is the address of downstream.listeners[%d] already: choose another port", c.Admin.Address, i)
 		}
 	}
-	if !c.Admin.AllowInsecure && !loopback(c.Admin.Address) {
+	if !c.Admin.AllowInsecure && !onLoopback(c.Admin.Address) {
 		v.errorf("admin.address", "%q is not a loopback address: listen on 127.0.0.1, or set admin.allowInsecure: true", c.Admin.Address)
 	}
 	v.socket(c)
 }
 
 func (v *validator) upstream(at string, u Upstream) {
-	if !nameShape.MatchString(u.Name) {
-		v.errorf(at+".name", "%q: 1 to 63 lower-case letters, digits and dashes, neither first nor last a dash", u.Name)
-	}
-	if u.ClusterID != u.Name && !idShape.MatchString(u.ClusterID) {
-		v.errorf(at+".clusterID", "%q: 1 to 253 letters, digits, dots, dashes and underscores", u.ClusterID)
+	v.label(at+".name", u.Name)
+	if u.ClusterID != u.Name {
+		v.id(at+".clusterID", u.ClusterID)
 	}
 	v.federation(at, u)
 	v.staleness(at+".staleness", u.Staleness)
@@ -258,12 +252,26 @@ func wildcard(host string) bool {
 	return host == "" || err == nil && ip.IsUnspecified()
 }
 
-func loopback(address string) bool {
+func onLoopback(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
 		return true // said elsewhere
 	}
-	return host == "localhost" || net.ParseIP(host).IsLoopback()
+	return loopback.Host(host)
+}
+
+// id reports a text that is no ID of a relay, a cluster or a network.
+func (v *validator) id(field, text string) {
+	if !idShape.MatchString(text) {
+		v.errorf(field, "%q: 1 to 253 letters, digits, dots, dashes and underscores", text)
+	}
+}
+
+// label reports a text that is no name of an upstream or a view.
+func (v *validator) label(field, text string) {
+	if !nameShape.MatchString(text) {
+		v.errorf(field, "%q: 1 to 63 lower-case letters, digits and dashes, neither first nor last a dash", text)
+	}
 }
 
 func (v *validator) oneOf(field, value string, allowed ...string) {

@@ -52,40 +52,27 @@ func (v *validator) ruleErrors(at string, err error) {
 	}
 }
 
-// Rules returns what is imported, for the package that settles it.
-func (i Import) Rules() filter.Rules {
-	return filter.Rules{
-		Kinds: i.Kinds, Namespaces: filter.Globs(i.Namespaces), Selector: i.Selector,
-		Revision: i.Revision, Expression: i.Expression,
-	}
-}
-
 // Rules returns what a view selects, but for its sources.
 func (w View) Rules() filter.Rules {
-	return filter.Rules{Kinds: w.Kinds, Namespaces: filter.Globs(w.Namespaces), Selector: w.Selector, Expression: w.Expression}
+	return filter.Rules{Kinds: w.Kinds, Namespaces: w.Namespaces, Selector: w.Selector, Expression: w.Expression}
 }
 
 // RewriteRules returns how the resources of an upstream are reshaped, for the package that
 // does it.
 func (u Upstream) RewriteRules() rewrite.Rules {
 	r := u.Rewrite
-	out := rewrite.Rules{
+	return rewrite.Rules{
 		Domain: u.DomainSuffix, CompleteShortHosts: r.ShortHosts == ShortHostsComplete,
 		Namespaces: r.Namespaces, NamespacePrefix: r.NamespacePrefix, NamePrefix: r.NamePrefix, NameSuffix: r.NameSuffix,
-		Labels: rewrite.Edit(r.Labels), Annotations: rewrite.Edit(r.Annotations), ExportTo: r.ExportTo,
-		Endpoints: rewrite.Endpoints(r.Endpoints),
+		Labels: r.Labels, Annotations: r.Annotations, ExportTo: r.ExportTo, Hosts: r.Hosts, Endpoints: r.Endpoints,
 	}
-	for _, h := range r.Hosts {
-		out.Hosts = append(out.Hosts, rewrite.HostMapping(h))
-	}
-	return out
 }
 
 func (v *validator) federation(at string, u Upstream) {
 	if r := u.Import.Revision; r != "" && v.noted(at+".import.revision") && !nameShape.MatchString(r) {
 		v.errorf(at+".import.revision", "%q is not a revision: it is written as in the label istio.io/rev", r)
 	}
-	v.rules(at+".import", u.Import.Rules())
+	v.rules(at+".import", u.Import)
 	v.notEmpty(at+".import.kinds", u.Import.Kinds)
 	v.notEmpty(at+".import.namespaces.include", u.Import.Namespaces.Include)
 	if u.Rewrite.ExportTo != nil && len(u.Rewrite.ExportTo) == 0 {
@@ -104,7 +91,7 @@ func (v *validator) federation(at string, u Upstream) {
 	_, err := rewrite.New(rules)
 	v.ruleErrors(at+".rewrite", err)
 	// Whatever else is wrong with the rules, namespaces can be compared.
-	if filter, _ := filter.New(filter.Rules{Namespaces: filter.Globs(u.Import.Namespaces)}); filter != nil {
+	if filter, _ := filter.New(filter.Rules{Namespaces: u.Import.Namespaces}); filter != nil {
 		v.namespaceMapping(at+".rewrite.namespaces", u.Rewrite, u.Import.Namespaces.Include, filter)
 	}
 	v.services(at+".services", u)
@@ -149,8 +136,8 @@ func (v *validator) services(at string, u Upstream) {
 	if s.Network != "" && s.Mode != ServicesGateway && s.Mode != ServicesDiscover {
 		v.errorf(at+".network", "is for the modes gateway and discover, and the mode is %q", s.Mode)
 	}
-	if s.Network != "" && !idShape.MatchString(s.Network) {
-		v.errorf(at+".network", "%q: 1 to 253 letters, digits, dots, dashes and underscores", s.Network)
+	if s.Network != "" {
+		v.id(at+".network", s.Network)
 	}
 	if s.Locality != "" && s.Mode != ServicesGateway {
 		v.errorf(at+".locality", "is for mode: gateway, and the mode is %q", s.Mode)
@@ -209,23 +196,29 @@ func (v *validator) merges(all []Merge) {
 				v.errorf(at+".policy", "union is for ServiceEntry: name it in kinds")
 			}
 		}
-		for n, word := range m.Kinds {
-			field := fmt.Sprintf("%s.kinds[%d]", at, n)
-			kinds, err := mirror.ParseKinds(word)
-			if err != nil {
+		v.kinds(at+".kinds", m.Kinds, func(field string, kind mirror.Kind) {
+			if at, taken := first[kind]; taken {
+				v.errorf(field, "merge[%d] is for %s already", at, kind)
+				return
+			}
+			first[kind] = i
+			if _, err := merge.ByName(m.Policy, kind, m.Union()); err != nil {
 				v.errorf(field, "%v", err)
-				continue
 			}
-			for _, kind := range kinds {
-				if at, taken := first[kind]; taken {
-					v.errorf(field, "merge[%d] is for %s already", at, kind)
-					continue
-				}
-				first[kind] = i
-				if _, err := merge.ByName(m.Policy, kind, m.Union()); err != nil {
-					v.errorf(field, "%v", err)
-				}
-			}
+		})
+	}
+}
+
+// kinds reports words that name no kind, and calls f with the kinds of the others.
+func (v *validator) kinds(at string, words []string, f func(field string, kind mirror.Kind)) {
+	for i, word := range words {
+		field := fmt.Sprintf("%s[%d]", at, i)
+		kinds, err := mirror.ParseKinds(word)
+		if err != nil {
+			v.errorf(field, "%v", err)
+		}
+		for _, kind := range kinds {
+			f(field, kind)
 		}
 	}
 }
@@ -242,9 +235,8 @@ func (v *validator) views(c *Config) {
 	fallback, all := -1, -1
 	for i, w := range c.Views {
 		at := fmt.Sprintf("views[%d]", i)
-		if !nameShape.MatchString(w.Name) {
-			v.errorf(at+".name", "%q: 1 to 63 lower-case letters, digits and dashes, neither first nor last a dash", w.Name)
-		} else if n, taken := names[w.Name]; taken {
+		v.label(at+".name", w.Name)
+		if n, taken := names[w.Name]; taken {
 			v.errorf(at+".name", "%q is the name of views[%d] already: names must differ", w.Name, n)
 		}
 		names[w.Name] = i
@@ -257,8 +249,8 @@ func (v *validator) views(c *Config) {
 				v.errorf(fmt.Sprintf("%s.sources[%d]", at, n), "there is no upstream %q", source)
 			}
 		}
-		if w.ClusterID != "" && !idShape.MatchString(w.ClusterID) {
-			v.errorf(at+".clusterID", "%q: 1 to 253 letters, digits, dots, dashes and underscores", w.ClusterID)
+		if w.ClusterID != "" {
+			v.id(at+".clusterID", w.ClusterID)
 		}
 		v.match(at+".match", w.Match, c.Downstream.Listeners)
 		if w.Default {

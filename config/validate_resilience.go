@@ -15,21 +15,13 @@ func (v *validator) staleness(at string, s Staleness) {
 		if len(k.Kinds) == 0 {
 			v.errorf(field+".kinds", "missing: name at least one kind")
 		}
-		for n, word := range k.Kinds {
-			this := fmt.Sprintf("%s.kinds[%d]", field, n)
-			kinds, err := mirror.ParseKinds(word)
-			if err != nil {
-				v.errorf(this, "%v", err)
-				continue
+		v.kinds(field+".kinds", k.Kinds, func(this string, kind mirror.Kind) {
+			if other, taken := first[kind]; taken {
+				v.errorf(this, "%s is for %s already", other, kind)
+				return
 			}
-			for _, kind := range kinds {
-				if other, taken := first[kind]; taken {
-					v.errorf(this, "%s is for %s already", other, kind)
-					continue
-				}
-				first[kind] = this
-			}
-		}
+			first[kind] = this
+		})
 		v.expiry(field, k.StaleAfter, k.ExpireAfter, false)
 	}
 }

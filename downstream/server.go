@@ -10,7 +10,6 @@ import (
 	"net"
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -387,33 +386,4 @@ func (s *Server) remove(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.conns, c)
-}
-
-// HeldClusters returns the clusters that clients which are held say that they are in.
-func (s *Server) HeldClusters() (clusters []string) {
-	if s.HasReleased() {
-		return nil
-	}
-	seen := map[string]bool{}
-	for _, c := range s.connections() {
-		if id := c.cluster(); id != "" && !seen[id] {
-			seen[id] = true
-			clusters = append(clusters, id)
-		}
-	}
-	return clusters
-}
-
-// Clients returns the status of every connected client, by connection.
-func (s *Server) Clients() []ClientStatus {
-	conns := s.connections()
-	out := make([]ClientStatus, 0, len(conns))
-	for _, c := range conns {
-		if st, ok := c.clientStatus(); ok {
-			st.Held = !s.HasReleased()
-			out = append(out, st)
-		}
-	}
-	slices.SortFunc(out, func(a, b ClientStatus) int { return strings.Compare(a.Connection, b.Connection) })
-	return out
 }

@@ -1,6 +1,8 @@
 package downstream
 
 import (
+	"slices"
+	"strings"
 	"time"
 
 	"meshrelay/downstream/subscription"
@@ -31,3 +33,32 @@ type ClientStatus struct {
 
 // TypeStatus is what a client has been sent of one type.
 type TypeStatus = subscription.Status
+
+// HeldClusters returns the clusters that clients which are held say that they are in.
+func (s *Server) HeldClusters() (clusters []string) {
+	if s.HasReleased() {
+		return nil
+	}
+	seen := map[string]bool{}
+	for _, c := range s.connections() {
+		if id := c.cluster(); id != "" && !seen[id] {
+			seen[id] = true
+			clusters = append(clusters, id)
+		}
+	}
+	return clusters
+}
+
+// Clients returns the status of every connected client, by connection.
+func (s *Server) Clients() []ClientStatus {
+	conns := s.connections()
+	out := make([]ClientStatus, 0, len(conns))
+	for _, c := range conns {
+		if st, ok := c.clientStatus(); ok {
+			st.Held = !s.HasReleased()
+			out = append(out, st)
+		}
+	}
+	slices.SortFunc(out, func(a, b ClientStatus) int { return strings.Compare(a.Connection, b.Connection) })
+	return out
+}

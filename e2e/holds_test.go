@@ -447,9 +447,9 @@ func TestAFreezeWithAnEndEndsByItself(t *testing.T) {
 	f := dial(t, r.xds).follow(seV1, nil)
 	f.mark()
 	r.must(0, "freeze east --for 3s --dry-run", "dry run")
-	r.must(0, `freeze east --for 3s --reason "night shift"`, "upstream east is frozen as it was", "or \"relay unfreeze east\"")
+	r.must(0, `freeze east --for 3s --reason "night shift"`, "upstream east is frozen, with ", "or \"relay unfreeze east\"")
 	frozen := time.Now()
-	r.must(0, "status", "frozen as it was", "night shift", "ends in")
+	r.must(0, "status", "east: frozen for ", "night shift", "ends in")
 	r.must(1, "freeze east --for 3s", "frozen already")
 	east.write(t, "late", "late.example")
 	eventually(t, "the change arrives by itself", func() error {

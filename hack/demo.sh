@@ -88,21 +88,22 @@ echo "\$ relay status"
 "$relay" status
 cat <<EOF
 
-Both clusters' configs are on xds://127.0.0.1:15010. In another terminal, try:
+The config of both clusters is on xds://127.0.0.1:15010. In another terminal, try:
 
-  $relay get se,vs -n shop                     some kinds of one namespace
+  $relay get se,vs -n shop                     two kinds in one namespace
   $relay get vs -A --watch                     changes as they come; now edit a file in samples/east
   $relay get se -A -o yaml                     the same as YAML
   $relay get se -A --server 127.0.0.1:15210    what west alone has
-  bin/relay conflicts                             keys that both clusters have
-  curl -s 127.0.0.1:15014/metrics              metrics
-  curl -s 127.0.0.1:15014/                     everything else there is to see
+  $relay conflicts                             resources that both clusters have
+  $relay explain se bank -n payments           why this one is served from east
+  curl -s 127.0.0.1:15014/metrics                 metrics
+  curl -s 127.0.0.1:15014/                        everything else that the relay shows
 
-To point an istiod at it, give its mesh config:
+To make an istiod read from it, put this into its mesh config:
 
   configSources:
   - address: xds://127.0.0.1:15010
-  - address: k8s://                            # or it will no longer read its own cluster's
+  - address: k8s://                            # without it, the istiod no longer reads its own cluster
 
 EOF
 if [[ -n ${DEMO_ONCE:-} ]]; then

@@ -1,13 +1,16 @@
-// Package upstreams is where configs come from: the kinds of sources (other xDS
-// servers, files), each of which keeps one mirror.Store filled, and the Manager that
-// runs them and tells how they are.
+// Package upstreams runs the upstreams of a config: a Manager has one driver for each (upstream),
+// which has a source, an intake and a mirror.Store.
 //
-// A source that fails keeps what it gave: only the source's own word that a resource
-// is gone removes it. No source ever touches another's store.
+// The source brings what the upstream has (packages xds and file, or any that registers its Kind).
+// The intake decides what is served of it (package intake). The driver owns the lock and the timer
+// of the intake, and hands what changes to the disk.
+//
+// An upstream whose source fails serves what it gave: only the source itself removes a resource. No
+// upstream touches the store of another.
 //
 // At the start of a relay the Manager tells when clients may be served: once all is known of the
-// sources that their firstSync asks for. Who that is is decided by a function without a clock
-// (start.decide), to which a loop (AwaitFirstSync) gives what is known.
+// upstreams that their firstSync asks for. A function without a clock (start.decide) decides for
+// whom clients wait; a loop (AwaitFirstSync) gives it what is known.
 //
-// The package must not know who reads the stores.
+// The package must not know who reads the stores, nor how a source works.
 package upstreams

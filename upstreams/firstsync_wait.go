@@ -109,7 +109,7 @@ func (m *Manager) AwaitFirstSync(ctx context.Context, held func() []string) erro
 // atStart returns what there is to decide at a time who clients wait for.
 func (m *Manager) atStart(now time.Time) (start, []candidate) {
 	m.mu.Lock()
-	first, ups := m.first, m.views()
+	first, ups := m.first, m.currents()
 	m.mu.Unlock()
 	all := make([]candidate, 0, len(ups))
 	for _, u := range ups {

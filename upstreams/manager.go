@@ -258,15 +258,15 @@ func sameSource(a, b config.Upstream) bool {
 // upstream returns the upstream of a name.
 func (m *Manager) upstream(name string) (*upstream, error) {
 	all := m.all()
-	i := slices.IndexFunc(all, func(one view) bool { return one.cfg.Name == name })
+	i := slices.IndexFunc(all, func(one current) bool { return one.cfg.Name == name })
 	if i < 0 {
 		return nil, fmt.Errorf("%w %q: there are %s", ErrUnknownUpstream, name, strings.Join(m.Names(), ", "))
 	}
 	return all[i].upstream, nil
 }
 
-// view is an upstream with its config and source of now.
-type view struct {
+// current is an upstream with its config and source of now.
+type current struct {
 	*upstream
 	cfg    config.Upstream
 	source Source
@@ -275,17 +275,17 @@ type view struct {
 }
 
 // all returns the upstreams, in order of priority.
-func (m *Manager) all() []view {
+func (m *Manager) all() []current {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.views()
+	return m.currents()
 }
 
-// views is all. The caller holds mu.
-func (m *Manager) views() []view {
-	out := make([]view, 0, len(m.upstreams))
+// currents is all. The caller holds mu.
+func (m *Manager) currents() []current {
+	out := make([]current, 0, len(m.upstreams))
 	for _, u := range m.upstreams {
-		out = append(out, view{u, u.cfg, u.source, u.kind, u.added})
+		out = append(out, current{u, u.cfg, u.source, u.kind, u.added})
 	}
 	return out
 }
@@ -316,7 +316,7 @@ func (m *Manager) LeftOut() (out []LeftOut) {
 
 // Status returns the status of every upstream, in order of priority.
 func (m *Manager) Status() []Status {
-	first := m.firstSyncs() // before, so that what has synced meanwhile is said to have
+	first := m.firstSyncs() // before the rest: what syncs meanwhile is shown as synced
 	all := m.all()
 	out := make([]Status, 0, len(all))
 	for _, u := range all {

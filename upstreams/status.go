@@ -87,7 +87,7 @@ type Status struct {
 	// State is the present state, entered at Since.
 	State State     `json:"state"`
 	Since time.Time `json:"since"`
-	// Synced says that the source has given its complete content at least once. It
+	// Synced reports whether the source has given its complete content at least once. It
 	// stays true through disconnects (PROTOCOL C21).
 	Synced bool `json:"synced"`
 	// Address is where the source is read from: host:port, or a path.
@@ -98,7 +98,7 @@ type Status struct {
 	Switches  uint64                    `json:"switches,omitempty"`
 	// Protocol is "sotw" or "delta" for an xds source with an open stream.
 	Protocol string `json:"protocol,omitempty"`
-	// LastUpdate is when the source last said anything: after a restart, until it does, when it
+	// LastUpdate is when the source last told anything: after a restart, until it does, when it
 	// was last in contact. It is zero when neither is known.
 	LastUpdate time.Time `json:"lastUpdate,omitzero"`
 	// LastError is the most recent failure, with what to do about it. It is empty in
@@ -109,7 +109,7 @@ type Status struct {
 	// Resources counts what is mirrored, by "group/Kind".
 	Resources map[string]int `json:"resources,omitempty"`
 	// Refused are the resources (or files) whose newest content is bad, so that the
-	// last good one stays in force: at most a hundred, with RefusedTotal of them in all.
+	// last good one is served: at most a hundred, with RefusedTotal of them in all.
 	Refused      []Refusal `json:"refused,omitempty"`
 	RefusedTotal int       `json:"refusedTotal,omitempty"`
 	// Panics counts the panics over single resources of the source, which are refused.
@@ -119,12 +119,12 @@ type Status struct {
 	// Endpoints is what is known of the endpoints of the source's services, where those are
 	// discovered.
 	Endpoints *EndpointsStatus `json:"endpoints,omitempty"`
-	// Required says that the relay is not ready while the source is stale.
+	// Required reports whether the relay is not ready while the source is stale.
 	Required bool `json:"required,omitempty"`
 	// FirstSync is set while the source has not synced since the start of the relay, and nothing
 	// of it was on disk then.
 	FirstSync *FirstSync `json:"firstSync,omitempty"`
-	// Stale says that the source has been out of contact for too long, or has not been in
+	// Stale reports whether the source has been out of contact for too long, or has not been in
 	// contact since the relay was started with what it had on disk. StaleSince is when the
 	// source was last in contact.
 	Stale      bool      `json:"stale,omitempty"`

@@ -37,8 +37,7 @@ type upstream struct {
 	intake *intake.Intake
 	// due is when the next Tick is, and armed when the timer goes off.
 	due, armed time.Time
-	// asks reports whether the source is to be asked to repeat what it has, and again what it
-	// is told with that.
+	// asks has the timer ask the source to repeat what it has, with again.
 	asks, again bool
 	asked       Source
 }
@@ -230,7 +229,7 @@ func (u *upstream) MarkAll() {
 }
 
 // status returns what is known of the upstream.
-func (u view) status() Status {
+func (u current) status() Status {
 	in := locked(u.upstream, func(in *intake.Intake) intake.Status { return in.Status(time.Now()) })
 	st := Status{
 		Name: u.cfg.Name, ClusterID: u.cfg.ClusterID, Type: u.kind.Name, Required: u.cfg.Required,
@@ -261,7 +260,7 @@ func (u view) status() Status {
 }
 
 // mayWait returns why the source may itself be waiting for this relay, empty when it may not.
-func (u view) mayWait() string {
+func (u current) mayWait() string {
 	var st Status
 	if d, ok := u.source.(Describer); ok {
 		d.Describe(&st)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"time"
@@ -33,7 +32,7 @@ upstream deleted it. All listed resources are still served.`,
 				if err != nil {
 					return err
 				}
-				return out.write(cmd.OutOrStdout(), held, func(w io.Writer) error { return cliview.Held(w, held, time.Now()) })
+				return out.write(cmd.OutOrStdout(), held, cliview.Held(held, time.Now()))
 			})
 		},
 	}
@@ -60,7 +59,7 @@ in the config file limits their number and age.`,
 				if err != nil {
 					return err
 				}
-				return out.write(cmd.OutOrStdout(), revisions, func(w io.Writer) error { return cliview.History(w, revisions, time.Now()) })
+				return out.write(cmd.OutOrStdout(), revisions, cliview.History(revisions, time.Now()))
 			})
 		},
 	}

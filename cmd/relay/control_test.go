@@ -173,8 +173,8 @@ func TestOperatorsCommandsSayWhatIsNowTheCase(t *testing.T) {
 		code int
 		want string // of stdout, or of stderr when the code is not 0
 	}{
-		{"freeze east", 0, "upstream east is frozen, with 5 resources, until \"relay unfreeze east\"; no state is kept (state.dir), so that a restart ends it\n"},
-		{"freeze east --for 2h --reason upgrade", 0, "upstream east is frozen, with 5 resources, until 2030-01-02T03:04:05Z (later if it is out of contact) or \"relay unfreeze east\"; no state is kept (state.dir), so that a restart ends it\n"},
+		{"freeze east", 0, "upstream east is frozen, with 5 resources, until \"relay unfreeze east\"; without state.dir, a restart undoes this\n"},
+		{"freeze east --for 2h --reason upgrade", 0, "upstream east is frozen, with 5 resources, until 2030-01-02T03:04:05Z (later if it is out of contact) or \"relay unfreeze east\"; without state.dir, a restart undoes this\n"},
 		{"freeze east --dry-run", 0, "dry run: upstream east would be frozen, with 5 resources\n"},
 		{"freeze east --for -2h", 1, "error: --for: -2h0m0s: want a positive duration, as in 2h\n"},
 		{"freeze east --for 0s", 1, "error: --for: 0s: want a positive duration, as in 2h\n"},
@@ -193,7 +193,7 @@ func TestOperatorsCommandsSayWhatIsNowTheCase(t *testing.T) {
 		{"release east --all", 1, "error: not possible: upstream east: nothing is held\n"},
 		{"release east", 1, "error: upstream east: nothing is held\n"},
 		{"rollback east --to 7 --dry-run", 0, "dry run: upstream east would be frozen at revision 7: 1 added, 30 changed, 0 removed, 0 unchanged\n  and 31 more\n"},
-		{"rollback east --to 7", 0, "upstream east is frozen at revision 7, with 1 resource, until \"relay unfreeze east\"; no state is kept (state.dir), so that a restart ends it\n"},
+		{"rollback east --to 7", 0, "upstream east is frozen at revision 7, with 1 resource, until \"relay unfreeze east\"; without state.dir, a restart undoes this\n"},
 		{"rollback east", 1, "error: --to: want a revision, not \"\": \"relay history east\" lists them\n"},
 		{"rollback east --to -1", 1, "error: --to: want a revision, not \"-1\": \"relay history east\" lists them\n"},
 		{"rollback east --to abc", 1, "error: --to: want a revision, not \"abc\": \"relay history east\" lists them\n"},

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"strings"
 	"time"
 
@@ -46,22 +45,23 @@ With --left-out, list all resources that import rules leave out, with the rule.`
 					if err != nil {
 						return err
 					}
-					return out.write(cmd.OutOrStdout(), all, func(w io.Writer) error { return cliview.LeftOut(w, all) })
+					return out.write(cmd.OutOrStdout(), all, cliview.LeftOut(all))
 				}
 				e, err := c.Explain(cmd.Context(), args[0], namespace, args[1])
 				if err != nil {
 					return err
 				}
-				err = out.write(cmd.OutOrStdout(), e, func(w io.Writer) error {
-					if e.Outcome == admin.Missing {
-						return nil
+				missing := e.Outcome == admin.Missing
+				text := ""
+				if !missing {
+					if text, err = cliview.Explain(e, diffs, time.Now()); err != nil {
+						return err
 					}
-					return cliview.Explain(w, e, diffs, time.Now())
-				})
-				if err == nil && e.Outcome == admin.Missing {
-					err = fmt.Errorf("no upstream has %s", e.Ref)
 				}
-				return err
+				if err := out.write(cmd.OutOrStdout(), e, text); err != nil || !missing {
+					return err
+				}
+				return fmt.Errorf("no upstream has %s", e.Ref)
 			})
 		},
 	}
@@ -93,7 +93,7 @@ error: the merge policy decides the first, the second is served as it is.`,
 				if err != nil {
 					return err
 				}
-				return out.write(cmd.OutOrStdout(), all, func(w io.Writer) error { return cliview.Conflicts(w, all, time.Now()) })
+				return out.write(cmd.OutOrStdout(), all, cliview.Conflicts(all, time.Now()))
 			})
 		},
 	}

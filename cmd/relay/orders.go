@@ -35,21 +35,20 @@ func control(cmd *cobra.Command, do func(ctx context.Context, c admin.Client, up
 
 // order makes a command that changes what is served of one upstream. It takes a reason, and can
 // be tried.
-func order(cmd *cobra.Command, do func(ctx context.Context, c admin.Client, upstream string, given admin.Given) (string, error)) *cobra.Command {
-	given := admin.Given{}
+func order(cmd *cobra.Command, o *admin.Order, do func(ctx context.Context, c admin.Client, upstream string) (string, error)) *cobra.Command {
 	cmd = control(cmd, func(ctx context.Context, c admin.Client, upstream string) (string, error) {
-		if err := upstreams.CheckReason(given.Reason); err != nil {
+		if err := upstreams.CheckReason(o.Reason); err != nil {
 			return "", fmt.Errorf("--reason: %w", err)
 		}
-		return do(ctx, c, upstream, given)
+		return do(ctx, c, upstream)
 	})
-	cmd.Flags().BoolVar(&given.DryRun, "dry-run", false, "show what would change, without changing it")
-	cmd.Flags().StringVar(&given.Reason, "reason", "", "`text` for the log and the history")
+	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "show what would change, without changing it")
+	cmd.Flags().StringVar(&o.Reason, "reason", "", "`text` for the log and the history")
 	return cmd
 }
 
 func newFreeze() *cobra.Command {
-	var lasts time.Duration
+	var o admin.Order
 	cmd := order(&cobra.Command{
 		Use:   "freeze UPSTREAM",
 		Short: "Serve an upstream as it is now, despite later changes",
@@ -61,8 +60,8 @@ also ends by itself after that time, once the upstream is in contact. A relay th
   relay freeze east --for 2h
   relay freeze east --socket /var/lib/relay/admin.sock
   kubectl exec meshrelay-0 -- relay freeze east   # and each other replica`,
-	}, func(ctx context.Context, c admin.Client, upstream string, given admin.Given) (string, error) {
-		s, err := c.Freeze(ctx, upstream, lasts, given)
+	}, &o, func(ctx context.Context, c admin.Client, upstream string) (string, error) {
+		s, err := c.Order(ctx, upstream, "freeze", o)
 		switch {
 		case err != nil:
 			return "", err
@@ -72,17 +71,17 @@ also ends by itself after that time, once the upstream is in contact. A relay th
 		return cliview.Frozen(s), nil
 	})
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
-		if cmd.Flags().Changed("for") && lasts <= 0 {
-			return fmt.Errorf("--for: %v: want a positive duration, as in 2h", lasts)
+		if cmd.Flags().Changed("for") && o.For <= 0 {
+			return fmt.Errorf("--for: %v: want a positive duration, as in 2h", o.For)
 		}
 		return nil
 	}
-	cmd.Flags().DurationVar(&lasts, "for", 0, "end the freeze after this `time`, as in 2h (default: no end)")
+	cmd.Flags().DurationVar(&o.For, "for", 0, "end the freeze after this `time`, as in 2h (default: no end)")
 	return cmd
 }
 
 func newUnfreeze() *cobra.Command {
-	var force bool
+	var o admin.Order
 	cmd := order(&cobra.Command{
 		Use:   "unfreeze UPSTREAM",
 		Short: "End the freeze or rollback of an upstream",
@@ -91,8 +90,8 @@ rollback. Its guard checks the deletions as usual, and may hold them. The relay 
 the upstream is out of contact, unless --force is given.`,
 		Example: `  relay unfreeze east --dry-run
   relay unfreeze east`,
-	}, func(ctx context.Context, c admin.Client, upstream string, given admin.Given) (string, error) {
-		s, err := c.Unfreeze(ctx, upstream, force, given)
+	}, &o, func(ctx context.Context, c admin.Client, upstream string) (string, error) {
+		s, err := c.Order(ctx, upstream, "unfreeze", o)
 		switch {
 		case err != nil:
 			return "", err
@@ -104,13 +103,13 @@ the upstream is out of contact, unless --force is given.`,
 		held, err := heldText(ctx, c, upstream)
 		return cliview.Unfrozen(s) + "\n" + held, err
 	})
-	cmd.Flags().BoolVar(&force, "force", false, "unfreeze it even out of contact, with its last known resources")
+	cmd.Flags().BoolVar(&o.Force, "force", false, "unfreeze it even out of contact, with its last known resources")
 	return cmd
 }
 
 func newRollback() *cobra.Command {
 	var flag string
-	var to uint64
+	var o admin.Order
 	cmd := order(&cobra.Command{
 		Use:   "rollback UPSTREAM --to REVISION",
 		Short: "Serve an upstream as it was at a revision",
@@ -120,18 +119,18 @@ its config file).`,
 		Example: `  relay history east
   relay rollback east --to 17 --dry-run
   relay rollback east --to 17 --reason "routes of the new release are wrong"`,
-	}, func(ctx context.Context, c admin.Client, upstream string, given admin.Given) (string, error) {
-		s, err := c.Rollback(ctx, upstream, to, given)
+	}, &o, func(ctx context.Context, c admin.Client, upstream string) (string, error) {
+		s, err := c.Order(ctx, upstream, "rollback", o)
 		switch {
 		case err != nil:
 			return "", err
 		case s.DryRun:
-			return fmt.Sprintf("dry run: upstream %s would be frozen at revision %d: %s", upstream, to, cliview.Effect(s.Effect)), nil
+			return fmt.Sprintf("dry run: upstream %s would be frozen at revision %d: %s", upstream, o.To, cliview.Effect(s.Effect)), nil
 		}
 		return cliview.Frozen(s), nil
 	})
 	cmd.PreRunE = func(_ *cobra.Command, args []string) (err error) {
-		if to, err = strconv.ParseUint(flag, 10, 64); err != nil || to == 0 {
+		if o.To, err = strconv.ParseUint(flag, 10, 64); err != nil || o.To == 0 {
 			return fmt.Errorf("--to: want a revision, not %q: \"relay history %s\" lists them", flag, args[0])
 		}
 		return nil
@@ -144,23 +143,23 @@ its config file).`,
 var errNothingDone = errors.New("nothing was changed")
 
 func newRelease() *cobra.Command {
-	var what admin.What
+	var o admin.Order
 	cmd := order(&cobra.Command{
 		Use:   "release UPSTREAM (--hold ID | --only KIND/NAMESPACE | --all)",
 		Short: "Carry out deletions that the guard of an upstream holds",
 		Long: `Carry out deletions of an upstream of a running relay that its guard holds because they look
 like an accident. "relay held" lists them, with the ID of the hold.
 
---hold deletes exactly that list: if the hold has grown since, the command fails and shows by
-what. --only picks a part of the list, or of all that is held; the rest stays held. Without one
-of the three flags the command lists what is held, changes nothing, and exits with 2.`,
+--hold deletes exactly that list: if the hold has grown since, the command fails and shows what
+was added. --only picks a part of the list, or of all that is held; the rest stays held. Without
+one of the three flags the command lists what is held, changes nothing, and exits with 2.`,
 		Example: `  relay held east
   relay release east --hold 4kq3vx2a
   relay release east --only virtualservice/shop --dry-run
   relay release east --only vs/shop --only '*/team-a'
   relay release east --all --reason "the cluster is gone"`,
-	}, func(ctx context.Context, c admin.Client, upstream string, given admin.Given) (string, error) {
-		if what.Hold == "" && len(what.Only) == 0 && !what.All {
+	}, &o, func(ctx context.Context, c admin.Client, upstream string) (string, error) {
+		if o.Hold == "" && len(o.Only) == 0 && !o.All {
 			text, err := heldText(ctx, c, upstream)
 			switch {
 			case err != nil:
@@ -170,26 +169,26 @@ of the three flags the command lists what is held, changes nothing, and exits wi
 			}
 			return text, errNothingDone
 		}
-		s, err := c.Release(ctx, upstream, what, given)
+		s, err := c.Order(ctx, upstream, "release", o)
 		if err != nil {
 			return "", err
 		}
 		return cliview.Released(s), nil
 	})
 	cmd.PreRunE = func(*cobra.Command, []string) error {
-		if what.All && (what.Hold != "" || len(what.Only) > 0) {
+		if o.All && (o.Hold != "" || len(o.Only) > 0) {
 			return errors.New("--all can not be combined with --hold or --only")
 		}
-		for _, text := range what.Only {
+		for _, text := range o.Only {
 			if _, err := upstreams.ParseScope(text); err != nil {
 				return fmt.Errorf("--only: %w", err)
 			}
 		}
 		return nil
 	}
-	cmd.Flags().StringVar(&what.Hold, "hold", "", "carry out this hold, by its `ID`, unless it has grown")
-	cmd.Flags().StringArrayVar(&what.Only, "only", nil, "carry out only deletions of `KIND/NAMESPACE`; * is any (may be repeated)")
-	cmd.Flags().BoolVar(&what.All, "all", false, "carry out all held deletions")
+	cmd.Flags().StringVar(&o.Hold, "hold", "", "carry out this hold, by its `ID`, unless it has grown")
+	cmd.Flags().StringArrayVar(&o.Only, "only", nil, "carry out only deletions of `KIND/NAMESPACE`; * is any (may be repeated)")
+	cmd.Flags().BoolVar(&o.All, "all", false, "carry out all held deletions")
 	return cmd
 }
 
@@ -199,9 +198,7 @@ func heldText(ctx context.Context, c admin.Client, upstream string) (string, err
 	if err != nil || len(held) == 0 {
 		return "", err
 	}
-	var out strings.Builder
-	err = cliview.Held(&out, held, time.Now())
-	return strings.TrimRight(out.String(), "\n"), err
+	return strings.TrimRight(cliview.Held(held, time.Now()), "\n"), nil
 }
 
 func newServeWithout() *cobra.Command {

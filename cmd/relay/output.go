@@ -37,8 +37,8 @@ func (o *output) list() string {
 	return strings.Join(o.formats[:last], ", ") + " or " + o.formats[last]
 }
 
-// write writes v as JSON or YAML, and in other formats what text writes.
-func (o *output) write(w io.Writer, v any, text func(io.Writer) error) error {
+// write writes v as JSON or YAML, and in other formats as text.
+func (o *output) write(w io.Writer, v any, text string) error {
 	switch o.format {
 	case "json":
 		enc := json.NewEncoder(visible.JSONWriter(w))
@@ -55,7 +55,8 @@ func (o *output) write(w io.Writer, v any, text func(io.Writer) error) error {
 		}
 		return err
 	}
-	return text(w)
+	_, err := io.WriteString(w, text)
+	return err
 }
 
 // fixedCompletions completes a flag with a few values.

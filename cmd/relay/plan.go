@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -51,7 +50,10 @@ It fails when an upstream does not sync in time: its resources would look remove
 				return fmt.Errorf("no plan: %w", err)
 			}
 			changes := cliview.Compare(now, next)
-			err = out.write(cmd.OutOrStdout(), changes, func(w io.Writer) error { return cliview.Plan(w, changes, diffs) })
+			text, err := cliview.Plan(changes, diffs)
+			if err == nil {
+				err = out.write(cmd.OutOrStdout(), changes, text)
+			}
 			if err == nil && exitCode && len(changes.Changes) > 0 {
 				return errDiffers
 			}

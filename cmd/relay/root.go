@@ -18,12 +18,12 @@ endpoint, over the protocol that istiods use among themselves: MCP-over-xDS, the
 Configuration Protocol.
 
 A first run:
-  relay validate -c relay.yaml       check the config file and the files it names
-  relay serve -c relay.yaml          run the relay
-  relay status                       see its upstreams and clients
-  relay get serviceentries -A        see what it, or an istiod, serves
-  relay explain se NAME -n NAMESPACE see why a resource is served as it is
-  relay plan -c new.yaml             see what another config file would change`,
+  relay validate -c relay.yaml         check the config file and the files it names
+  relay serve -c relay.yaml            run the relay
+  relay status                         see its upstreams and clients
+  relay get serviceentries -A          see what it, or an istiod, serves
+  relay explain se NAME -n NAMESPACE   see why a resource is served as it is
+  relay plan -c new.yaml               see what another config file would change`,
 		Version:       buildinfo.Read(version).Version,
 		SilenceUsage:  true,
 		SilenceErrors: true,

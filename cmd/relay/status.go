@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -59,15 +58,10 @@ func printStatus(cmd *cobra.Command, c admin.Client, out *output) (err error) {
 		return err
 	}
 	all.Conflicts.Keys, all.Conflicts.Hosts = len(conflicts.Keys), len(conflicts.Hosts)
-	return out.write(cmd.OutOrStdout(), all, func(w io.Writer) error {
-		if err := cliview.Status(w, all.Readiness, all.Upstreams, all.Clients, time.Now()); err != nil {
-			return err
-		}
-		if all.Conflicts.Keys+all.Conflicts.Hosts == 0 {
-			return nil
-		}
-		_, err := fmt.Fprintf(w, "\nConflicts: %s in several upstreams, %s claimed by several resources. See \"relay conflicts\".\n",
+	text := cliview.Status(all.Readiness, all.Upstreams, all.Clients, time.Now())
+	if all.Conflicts.Keys+all.Conflicts.Hosts > 0 {
+		text += fmt.Sprintf("\nConflicts: %s in several upstreams, %s claimed by several resources. See \"relay conflicts\".\n",
 			cliview.Count(all.Conflicts.Keys, "resource"), cliview.Count(all.Conflicts.Hosts, "host"))
-		return err
-	})
+	}
+	return out.write(cmd.OutOrStdout(), all, text)
 }

@@ -1,9 +1,6 @@
 package main
 
 import (
-	"fmt"
-	"io"
-
 	"github.com/spf13/cobra"
 
 	"meshrelay/internal/buildinfo"
@@ -19,10 +16,7 @@ func newVersion() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			info := buildinfo.Read(version)
-			return out.write(cmd.OutOrStdout(), info, func(w io.Writer) error {
-				_, err := fmt.Fprintln(w, info)
-				return err
-			})
+			return out.write(cmd.OutOrStdout(), info, info.String()+"\n")
 		},
 	}
 	out.flag(cmd, "text", "json")

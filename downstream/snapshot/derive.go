@@ -21,6 +21,7 @@ type Region struct {
 	Pages []*Page
 }
 
+// NewDerived returns an empty derived collection.
 func NewDerived() *Collection {
 	c := &Collection{Keep: Memory{derivedLogLen, derivedRemovedLen}}
 	c.current.Store(newSnapshot())

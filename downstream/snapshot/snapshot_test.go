@@ -15,8 +15,6 @@ import (
 	"meshrelay/mirror"
 )
 
-const seV1 = "networking.istio.io/v1/ServiceEntry"
-
 // se returns a ServiceEntry for a host.
 func se(namespace, name, host string) *mirror.Resource {
 	body, err := anypb.New(&networking.ServiceEntry{Hosts: []string{host}})

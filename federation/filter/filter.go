@@ -19,29 +19,29 @@ import (
 type Rules struct {
 	// Kinds are kinds as kubectl takes them ("serviceentries", "se", "gateways.networking.istio.io"),
 	// or "group/Kind", also of a kind that is not well known. A word may mean several kinds.
-	Kinds []string
+	Kinds []string `yaml:"kinds,omitempty"`
 	// Namespaces passes MeshConfig and cluster-scoped resources of well-known kinds: they have
 	// no namespace, and Kinds can leave them out. A resource of another kind without a
 	// namespace passes only when Include is empty.
-	Namespaces Globs
+	Namespaces Globs `yaml:"namespaces,omitempty"`
 	// Selector is a Kubernetes label selector. MeshConfig has no labels and passes.
-	Selector string
+	Selector string `yaml:"selector,omitempty"`
 	// Revision passes resources without the label istio.io/rev and those with this value there
 	// (PROTOCOL C11).
-	Revision string
+	Revision string `yaml:"revision,omitempty"`
 	// Expression is a CEL expression that must be true. Its variables are kind, group,
 	// namespace and name, the maps labels and annotations, and spec: the body with the names
 	// and values that it has in YAML. All but kind and spec are empty for a MeshConfig. A
 	// resource for which the expression fails does not pass.
-	Expression string
+	Expression string `yaml:"expression,omitempty"`
 }
 
 // Globs select names by patterns in which * stands for any text and ? for any character.
 type Globs struct {
 	// Include are patterns; one must match. Empty: all names are included.
-	Include []string
+	Include []string `yaml:"include,omitempty"`
 	// Exclude are patterns; none may match.
-	Exclude []string
+	Exclude []string `yaml:"exclude,omitempty"`
 }
 
 // Reason is the rule that leaves a resource out. It is a label of metrics.

@@ -64,21 +64,23 @@ type Rules struct {
 // Edit changes a map of labels or annotations. Remove comes before Set.
 type Edit struct {
 	// Set adds keys or replaces their values.
-	Set map[string]string
+	Set map[string]string `yaml:"set,omitempty"`
 	// Remove lists keys or, with a "*" at the end, prefixes of keys.
-	Remove []string
+	Remove []string `yaml:"remove"`
 }
 
 // HostMapping moves a domain and everything below it.
 type HostMapping struct {
-	From, To string
+	From string `yaml:"from"`
+	To   string `yaml:"to"`
 }
 
 // Endpoints overrides fields of endpoints. Empty fields change nothing.
 type Endpoints struct {
-	Network, Locality string
+	Network  string `yaml:"network,omitempty"`
+	Locality string `yaml:"locality,omitempty"`
 	// Cluster is the value of the label topology.istio.io/cluster.
-	Cluster string
+	Cluster string `yaml:"cluster,omitempty"`
 }
 
 // Rewriter is a compiled Rules. It is immutable and may be used from any goroutine.

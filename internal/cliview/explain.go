@@ -1,9 +1,7 @@
 package cliview
 
 import (
-	"encoding/json"
 	"fmt"
-	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,53 +16,43 @@ import (
 	"meshrelay/upstreams"
 )
 
-// Explain writes an explanation. With diffs, it adds the difference between what each upstream
-// has and what is served. now is for ages.
-func Explain(w io.Writer, e admin.Explanation, diffs bool, now time.Time) error {
-	var b strings.Builder
-	b.WriteString(headline(e, now) + "\n")
+// Explain returns an explanation as text. With diffs, it adds the difference between what each
+// upstream has and what is served. now is for ages.
+func Explain(e admin.Explanation, diffs bool, now time.Time) (string, error) {
+	var head, p page
+	head.WriteString(headline(e, now) + "\n")
 	if len(e.Group) > 0 {
 		names := make([]string, 0, len(e.Group))
 		for _, g := range e.Group {
 			names = append(names, g.Namespace+"/"+g.Name)
 		}
-		fmt.Fprintf(&b, "Merged with resources of the same hosts: %s.\n", strings.Join(names, ", "))
+		head.printf("Merged with resources of the same hosts: %s.\n", strings.Join(names, ", "))
 	}
 	for _, c := range e.HostConflicts {
-		fmt.Fprintf(&b, "Several resources claim host %s: %s.\n", c.Host, strings.Join(claims(c), ", "))
+		head.printf("Several resources claim host %s: %s.\n", c.Host, strings.Join(claims(c), ", "))
 		if c.Apart != "" {
-			fmt.Fprintf(&b, "They are not united: %s.\n", c.Apart)
+			head.printf("They are not united: %s.\n", c.Apart)
 		}
 	}
-	b.WriteString("\n")
-	if _, err := io.WriteString(w, CleanLines(b.String())); err != nil {
-		return err
-	}
-	if err := Rows(w, sourceRows(e, now)); err != nil {
-		return err
-	}
-	if _, err := fmt.Fprintln(w); err != nil {
-		return err
-	}
+	p.WriteString(CleanLines(head.String()) + "\n")
+	p.rows(sourceRows(e, now))
+	p.WriteString("\n")
 	if len(e.Clients) == 0 {
-		if _, err := fmt.Fprintln(w, "No client subscribes to this kind."); err != nil {
-			return err
-		}
-	} else if err := Rows(w, clientRows(e, now)); err != nil {
-		return err
-	}
-	if !diffs {
-		return nil
+		p.WriteString("No client subscribes to this kind.\n")
+	} else {
+		p.rows(clientRows(e, now))
 	}
 	for _, s := range e.Sources {
-		if s.From == nil || e.Served == nil || s.Outcome == admin.Renamed {
+		if !diffs || s.From == nil || e.Served == nil || s.Outcome == admin.Renamed {
 			continue
 		}
-		if err := Diff(w, "upstream "+s.Upstream, s.From, "served", e.Served); err != nil {
-			return err
+		text, err := difference("upstream "+s.Upstream, s.From, "served", e.Served)
+		if err != nil {
+			return "", err
 		}
+		p.WriteString(text)
 	}
-	return nil
+	return p.String(), nil
 }
 
 func headline(e admin.Explanation, now time.Time) string {
@@ -174,25 +162,25 @@ func clientRows(e admin.Explanation, now time.Time) [][]string {
 	return rows
 }
 
-// LeftOut writes the resources that import rules leave out.
-func LeftOut(w io.Writer, all []upstreams.LeftOut) error {
+// LeftOut returns the resources that import rules leave out as text.
+func LeftOut(all []upstreams.LeftOut) string {
 	if len(all) == 0 {
-		_, err := fmt.Fprintln(w, "Nothing is left out.")
-		return err
+		return "Nothing is left out.\n"
 	}
 	rows := [][]string{{"UPSTREAM", "KIND", "NAMESPACE", "NAME", "REASON", "DETAIL"}}
 	for _, l := range all {
 		rows = append(rows, []string{l.Upstream, l.Kind, OrNone(l.Namespace), l.Name, l.Reason, OrNone(l.Detail)})
 	}
-	return Rows(w, rows)
+	var p page
+	p.rows(rows)
+	return p.String()
 }
 
-// Conflicts writes the conflicts between upstreams.
-func Conflicts(w io.Writer, all admin.Conflicts, now time.Time) error {
+// Conflicts returns the conflicts between upstreams as text.
+func Conflicts(all admin.Conflicts, now time.Time) string {
+	var p page
 	if len(all.Keys) == 0 {
-		if _, err := fmt.Fprintln(w, "No two upstreams have the same resource."); err != nil {
-			return err
-		}
+		p.WriteString("No two upstreams have the same resource.\n")
 	} else {
 		rows := [][]string{{"KIND", "NAMESPACE", "NAME", "SERVED FROM", "UNITED", "NOT SERVED", "SINCE", "REASON"}}
 		for _, c := range all.Keys {
@@ -201,15 +189,16 @@ func Conflicts(w io.Writer, all admin.Conflicts, now time.Time) error {
 				OrNone(strings.Join(c.Losers, ",")), Ago(c.Since, now), OrNone(c.Reason),
 			})
 		}
-		if err := Rows(w, rows); err != nil {
-			return err
-		}
+		p.rows(rows)
 	}
-	if _, err := fmt.Fprintln(w); err != nil {
-		return err
+	p.WriteString("\n")
+	if len(all.Hosts) == 0 {
+		p.WriteString("No two resources claim the same host.\n")
+	} else {
+		p.rows(hostRows(all.Hosts, now))
 	}
-	if err := hostConflicts(w, all.Hosts, now); err != nil || len(all.NotFollowed) == 0 {
-		return err
+	if len(all.NotFollowed) == 0 {
+		return p.String()
 	}
 	rows := [][]string{{"NOT CHECKED", "KIND", "SERVED FROM", "HOSTS", "NAMESPACES", "REASON"}}
 	for _, n := range all.NotFollowed {
@@ -219,17 +208,12 @@ func Conflicts(w io.Writer, all admin.Conflicts, now time.Time) error {
 		}
 		rows = append(rows, []string{n.Namespace + "/" + n.Name, n.Kind.Kind, n.Source, strconv.Itoa(n.Hosts), namespaces, n.Reason})
 	}
-	if _, err := fmt.Fprintln(w); err != nil {
-		return err
-	}
-	return Rows(w, rows)
+	p.WriteString("\n")
+	p.rows(rows)
+	return p.String()
 }
 
-func hostConflicts(w io.Writer, all []conflicts.HostConflict, now time.Time) error {
-	if len(all) == 0 {
-		_, err := fmt.Fprintln(w, "No two resources claim the same host.")
-		return err
-	}
+func hostRows(all []conflicts.HostConflict, now time.Time) [][]string {
 	rows := [][]string{{"HOST", "KIND", "CLAIMED BY", "SINCE"}}
 	apart := slices.ContainsFunc(all, func(c conflicts.HostConflict) bool { return c.Apart != "" })
 	if apart {
@@ -242,30 +226,28 @@ func hostConflicts(w io.Writer, all []conflicts.HostConflict, now time.Time) err
 		}
 		rows = append(rows, row)
 	}
-	return Rows(w, rows)
+	return rows
 }
 
-// Diff writes the difference between two objects as diff -u does, without versions and
-// provenance.
-func Diff(w io.Writer, oldName string, old *kube.Object, newName string, cur *kube.Object) error {
+// difference returns the difference between two objects as diff -u writes it, without versions
+// and provenance.
+func difference(oldName string, old *kube.Object, newName string, cur *kube.Object) (string, error) {
 	a, err := objectText(old)
 	if err != nil {
-		return err
+		return "", err
 	}
 	b, err := objectText(cur)
 	if err != nil {
-		return err
+		return "", err
 	}
 	d := diff.Diff(oldName, a, newName, b)
 	if len(d) == 0 {
-		_, err := fmt.Fprintf(w, "\n%s and %s are equal\n", oldName, newName)
-		return err
+		return fmt.Sprintf("\n%s and %s are equal\n", oldName, newName), nil
 	}
-	_, err = fmt.Fprintf(w, "\n%s", CleanLines(string(d)))
-	return err
+	return "\n" + CleanLines(string(d)), nil
 }
 
-// text returns an object as YAML, nothing for nil.
+// objectText returns an object as YAML, nothing for nil.
 func objectText(o *kube.Object) ([]byte, error) {
 	if o == nil {
 		return nil, nil
@@ -278,9 +260,5 @@ func objectText(o *kube.Object) ([]byte, error) {
 			plain.Metadata.Annotations[k] = v
 		}
 	}
-	data, err := json.Marshal(plain)
-	if err != nil {
-		return nil, err
-	}
-	return kube.YAML(data)
+	return plain.YAML()
 }

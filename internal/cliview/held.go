@@ -2,40 +2,34 @@ package cliview
 
 import (
 	"fmt"
-	"io"
 	"time"
 
 	"meshrelay/upstreams"
 )
 
-// Held writes the deletions that guards hold: for each upstream the hold, a table of its
+// Held returns the deletions that guards hold as text: for each upstream the hold, a table of its
 // deletions, and how to release them. now is for ages.
-func Held(w io.Writer, held []upstreams.HeldUpstream, now time.Time) error {
+func Held(held []upstreams.HeldUpstream, now time.Time) string {
 	if len(held) == 0 {
-		_, err := fmt.Fprintln(w, "No deletions are held.")
-		return err
+		return "No deletions are held.\n"
 	}
+	var p page
 	for i, h := range held {
 		if i > 0 {
-			fmt.Fprintln(w)
+			p.WriteString("\n")
 		}
 		name := Clean(h.Upstream)
-		fmt.Fprintf(w, "upstream %s: hold %s\n  %s of %s, held for %s\n", name, h.ID,
+		p.printf("upstream %s: hold %s\n  %s of %s, held for %s\n", name, h.ID,
 			Count(h.Removals, "deletion"), Count(h.Of, "resource"), Ago(h.Since, now))
-		fmt.Fprintf(w, "  reason: %s\n  ends:   %s\n\n", h.Reason, endOfHold(h.Held, now))
+		p.printf("  reason: %s\n  ends:   %s\n\n", h.Reason, endOfHold(h.Held, now))
 		rows := [][]string{{"KIND", "NAMESPACE", "NAME", "AGE", "HELD"}}
 		for _, d := range h.Deletions {
 			rows = append(rows, []string{d.Kind, OrNone(d.Namespace), d.Name, Ago(d.Created, now), Ago(d.Since, now)})
 		}
-		if err := Rows(w, rows); err != nil {
-			return err
-		}
-		_, err := fmt.Fprintf(w, "\nAll of these are still served. To delete them: relay release %s --hold %s\n", name, h.ID)
-		if err != nil {
-			return err
-		}
+		p.rows(rows)
+		p.printf("\nAll of these are still served. To delete them: relay release %s --hold %s\n", name, h.ID)
 	}
-	return nil
+	return p.String()
 }
 
 // endOfHold tells when a hold ends.

@@ -10,7 +10,7 @@ import (
 )
 
 // noState tells that a restart undoes an order.
-const noState = "; no state is kept (state.dir), so that a restart ends it"
+const noState = "; without state.dir, a restart undoes this"
 
 // Frozen describes an upstream after a freeze or rollback.
 func Frozen(c admin.Controlled) string {

@@ -12,10 +12,10 @@ func TestAFreezeIsSaidToLastAsLongAsItDoes(t *testing.T) {
 	some := frozen
 	some.Resources = map[string]int{"a/B": 2}
 	for want, c := range map[string]admin.Controlled{
-		"upstream east is no longer frozen":                                                                                                             {Status: upstreams.Status{Name: "east"}},
-		`upstream east is frozen at revision 3, with 0 resources, until "relay unfreeze east"`:                                                          {Status: frozen, KeepsState: true},
-		`upstream east is frozen at revision 3, with 2 resources, until "relay unfreeze east"`:                                                          {Status: some, KeepsState: true},
-		`upstream east is frozen at revision 3, with 2 resources, until "relay unfreeze east"; no state is kept (state.dir), so that a restart ends it`: {Status: some},
+		"upstream east is no longer frozen":                                                                                              {Status: upstreams.Status{Name: "east"}},
+		`upstream east is frozen at revision 3, with 0 resources, until "relay unfreeze east"`:                                           {Status: frozen, KeepsState: true},
+		`upstream east is frozen at revision 3, with 2 resources, until "relay unfreeze east"`:                                           {Status: some, KeepsState: true},
+		`upstream east is frozen at revision 3, with 2 resources, until "relay unfreeze east"; without state.dir, a restart undoes this`: {Status: some},
 	} {
 		if got := Frozen(c); got != want {
 			t.Errorf("%s\nwant %s", got, want)

@@ -2,8 +2,6 @@ package cliview
 
 import (
 	"cmp"
-	"fmt"
-	"io"
 	"maps"
 	"slices"
 
@@ -79,27 +77,28 @@ func sourceOf(o *kube.Object) string {
 	return mirror.ParseProvenance(o.Metadata.Annotations[mirror.ProvenanceAnnotation]).Source
 }
 
-// Plan writes changes as a table and, with diffs, each as a difference.
-func Plan(w io.Writer, c Changes, diffs bool) error {
+// Plan returns changes as a table and, with diffs, each as a difference.
+func Plan(c Changes, diffs bool) (string, error) {
 	if len(c.Changes) == 0 {
-		_, err := fmt.Fprintln(w, "Nothing would change.")
-		return err
+		return "Nothing would change.\n", nil
 	}
+	var p page
 	rows := [][]string{{"ACTION", "KIND", "NAMESPACE", "NAME", "FROM", "TO"}}
 	for _, change := range c.Changes {
 		rows = append(rows, []string{change.Action, change.Kind, OrNone(change.Namespace), change.Name, OrNone(change.From), OrNone(change.To)})
 	}
-	if err := Rows(w, rows); err != nil {
-		return err
-	}
-	if diffs {
-		for _, change := range c.Changes {
-			name := change.Kind + " " + change.Namespace + "/" + change.Name
-			if err := Diff(w, "now "+name, change.Old, "planned "+name, change.New); err != nil {
-				return err
-			}
+	p.rows(rows)
+	for _, change := range c.Changes {
+		if !diffs {
+			break
 		}
+		name := change.Kind + " " + change.Namespace + "/" + change.Name
+		text, err := difference("now "+name, change.Old, "planned "+name, change.New)
+		if err != nil {
+			return "", err
+		}
+		p.WriteString(text)
 	}
-	_, err := fmt.Fprintf(w, "\n%d to add, %d to change, %d to remove\n", c.Added, c.Changed, c.Removed)
-	return err
+	p.printf("\n%d to add, %d to change, %d to remove\n", c.Added, c.Changed, c.Removed)
+	return p.String(), nil
 }

@@ -179,11 +179,8 @@ func writeYAML(w io.Writer, g *Group, r *mirror.Resource) error {
 	if err != nil {
 		return err
 	}
-	b, err := json.Marshal(o)
+	b, err := o.YAML()
 	if err != nil {
-		return err
-	}
-	if b, err = kube.YAML(b); err != nil {
 		return err
 	}
 	_, err = w.Write(b)

@@ -2,7 +2,6 @@ package cliview
 
 import (
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strconv"
@@ -15,9 +14,10 @@ import (
 // shownRevisions bounds the revisions that State shows of an upstream.
 const shownRevisions = 10
 
-// State writes what a state has of each upstream. With detailed, the kinds and newest revisions
-// of the first one follow.
-func State(w io.Writer, all stateio.Inspection, detailed bool, now time.Time) error {
+// State returns what a state has of each upstream as text. With detailed, the kinds and newest
+// revisions of the first one follow.
+func State(all stateio.Inspection, detailed bool, now time.Time) string {
+	var p page
 	rows := [][]string{{"UPSTREAM", "RESOURCES", "BYTES", "SYNCED", "LAST CONTACT", "FROZEN", "REVISIONS"}}
 	for _, u := range all.Upstreams {
 		rows = append(rows, []string{
@@ -25,20 +25,18 @@ func State(w io.Writer, all stateio.Inspection, detailed bool, now time.Time) er
 			Ago(u.LastContact, now), frozenFor(u.Frozen, now), strconv.Itoa(len(u.Revisions)),
 		})
 	}
-	if err := Rows(w, rows); err != nil || !detailed {
-		return err
+	p.rows(rows)
+	if !detailed {
+		return p.String()
 	}
 	u := all.Upstreams[0]
 	rows = [][]string{{"KIND", "RESOURCES"}}
 	for _, kind := range slices.Sorted(maps.Keys(u.Kinds)) {
 		rows = append(rows, []string{kind, strconv.Itoa(u.Kinds[kind])})
 	}
-	fmt.Fprintln(w)
-	if err := Rows(w, rows); err != nil {
-		return err
-	}
-	fmt.Fprintln(w)
-	return History(w, u.Revisions[:min(len(u.Revisions), shownRevisions)], now)
+	p.WriteString("\n")
+	p.rows(rows)
+	return p.String() + "\n" + History(u.Revisions[:min(len(u.Revisions), shownRevisions)], now)
 }
 
 func yesNo(b bool) string {

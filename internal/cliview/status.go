@@ -3,7 +3,6 @@ package cliview
 import (
 	"cmp"
 	"fmt"
-	"io"
 	"strconv"
 	"strings"
 	"time"
@@ -18,9 +17,9 @@ import (
 // maxKeys bounds the keys that are shown of a revision.
 const maxKeys = 3
 
-// Status writes the readiness with its reasons, the age of the config, the upstreams, advice
+// Status returns the readiness with its reasons, the age of the config, the upstreams, advice
 // about them, and the clients. now is for ages.
-func Status(w io.Writer, r admin.Readiness, ups []upstreams.Status, clients []downstream.ClientStatus, now time.Time) error {
+func Status(r admin.Readiness, ups []upstreams.Status, clients []downstream.ClientStatus, now time.Time) string {
 	head := "ready"
 	switch {
 	case !r.Ready:
@@ -28,33 +27,29 @@ func Status(w io.Writer, r admin.Readiness, ups []upstreams.Status, clients []do
 	case len(r.Reasons) > 0:
 		head = "ready, degraded"
 	}
-	text := head + "\n"
+	var p page
+	p.WriteString(head + "\n")
 	for _, reason := range r.Reasons {
 		if r.Config.Error != "" { // configLine has it
 			reason = strings.TrimSuffix(reason, ": "+r.Config.Error)
 		}
-		text += "- " + Clean(strings.Join(strings.Fields(reason), " ")) + "\n"
+		p.WriteString("- " + Clean(strings.Join(strings.Fields(reason), " ")) + "\n")
 	}
 	for _, note := range r.Notes {
-		text += "note: " + Clean(strings.Join(strings.Fields(note), " ")) + "\n"
+		p.WriteString("note: " + Clean(strings.Join(strings.Fields(note), " ")) + "\n")
 	}
 	if config := configLine(r.Config, now); config != "" {
-		text += "\n" + config + "\n"
+		p.WriteString("\n" + config + "\n")
 	}
-	if _, err := io.WriteString(w, text+"\n"); err != nil {
-		return err
-	}
-	if err := Rows(w, upstreamRows(ups, now)); err != nil {
-		return err
-	}
-	if _, err := io.WriteString(w, advice(ups, now)+"\n"); err != nil {
-		return err
-	}
+	p.WriteString("\n")
+	p.rows(upstreamRows(ups, now))
+	p.WriteString(advice(ups, now) + "\n")
 	if len(clients) == 0 {
-		_, err := fmt.Fprintln(w, "No clients are connected.")
-		return err
+		p.WriteString("No clients are connected.\n")
+	} else {
+		p.rows(connectedRows(clients, now))
 	}
-	return Rows(w, connectedRows(clients, now))
+	return p.String()
 }
 
 // configLine tells how old the config is, and what is wrong with the file.
@@ -172,11 +167,10 @@ func addressState(a adsclient.AddressStatus, standby bool, now time.Time) string
 	return text
 }
 
-// History writes revisions as a table. now is for ages.
-func History(w io.Writer, revisions []state.Revision, now time.Time) error {
+// History returns revisions as a table. now is for ages.
+func History(revisions []state.Revision, now time.Time) string {
 	if len(revisions) == 0 {
-		_, err := fmt.Fprintln(w, "No revisions are kept.")
-		return err
+		return "No revisions are kept.\n"
 	}
 	rows := [][]string{{"REVISION", "AGE", "RESOURCES", "ADDED", "CHANGED", "REMOVED", "BY", "AMONG THEM"}}
 	for _, r := range revisions {
@@ -185,7 +179,9 @@ func History(w io.Writer, revisions []state.Revision, now time.Time) error {
 			strconv.Itoa(r.Added), strconv.Itoa(r.Changed), strconv.Itoa(r.Removed), cmp.Or(r.By, "upstream"), OrNone(strings.Join(r.Keys[:min(len(r.Keys), maxKeys)], ", ")),
 		})
 	}
-	return Rows(w, rows)
+	var p page
+	p.rows(rows)
+	return p.String()
 }
 
 func upstreamRows(ups []upstreams.Status, now time.Time) [][]string {

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"k8s.io/apimachinery/pkg/util/duration"
 )
 
 // gap separates columns.
@@ -42,8 +44,15 @@ func (t *table) write(w io.Writer, rows [][]string) error {
 	return nil
 }
 
-// Rows writes rows as an aligned table. The first is usually the header.
-func Rows(w io.Writer, rows [][]string) error { return new(table).write(w, rows) }
+// page is a text under construction: sentences and tables.
+type page struct{ strings.Builder }
+
+func (p *page) printf(format string, args ...any) { fmt.Fprintf(p, format, args...) }
+
+// rows adds an aligned table. The first row is usually the header.
+func (p *page) rows(rows [][]string) {
+	_ = new(table).write(p, rows) //nolint:errcheck // a Builder takes everything
+}
 
 // None is an empty cell.
 const None = "-"
@@ -65,41 +74,7 @@ func Ago(t, now time.Time) string {
 }
 
 // Age returns a time span as kubectl prints it: 42s, 5m10s, 3h, 12d, 2y30d.
-func Age(d time.Duration) string {
-	switch s := int64(d / time.Second); {
-	case s < -1:
-		return "<invalid>"
-	case s < 0:
-		return "0s"
-	case s < 2*60:
-		return fmt.Sprintf("%ds", s)
-	}
-	two := func(d time.Duration, whole time.Duration, unit string, rest time.Duration, restUnit string) string {
-		s := fmt.Sprintf("%d%s", d/whole, unit)
-		if r := d % whole / rest; r > 0 {
-			s += fmt.Sprintf("%d%s", r, restUnit)
-		}
-		return s
-	}
-	const day, year = 24 * time.Hour, 365 * 24 * time.Hour
-	switch {
-	case d < 10*time.Minute:
-		return two(d, time.Minute, "m", time.Second, "s")
-	case d < 3*time.Hour:
-		return fmt.Sprintf("%dm", d/time.Minute)
-	case d < 8*time.Hour:
-		return two(d, time.Hour, "h", time.Minute, "m")
-	case d < 2*day:
-		return fmt.Sprintf("%dh", d/time.Hour)
-	case d < 8*day:
-		return two(d, day, "d", time.Hour, "h")
-	case d < 2*year:
-		return fmt.Sprintf("%dd", d/day)
-	case d < 8*year:
-		return two(d, year, "y", day, "d")
-	}
-	return fmt.Sprintf("%dy", d/year)
-}
+func Age(d time.Duration) string { return duration.HumanDuration(d) }
 
 // Count returns a number of things: "1 resource", "2 resources". The plural of thing ends in s.
 func Count(n int, thing string) string {

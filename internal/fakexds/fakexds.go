@@ -138,6 +138,12 @@ func (s *Server) Withhold(typeURL string, on bool) {
 	s.withheld[typeURL] = on
 }
 
+func (s *Server) withholds(typeURL string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.withheld[typeURL]
+}
+
 // StopReading makes the server leave all requests unread that come after the next
 // one of each stream.
 func (s *Server) StopReading() { s.deafness.Do(func() { close(s.deaf) }) }
@@ -160,33 +166,24 @@ func (s *Server) End(err error) {
 
 func (st *session) finish(err error) { st.ended.Do(func() { st.end <- err }) }
 
+// sessions returns the open streams. Nothing is sent under the lock.
+func (s *Server) sessions() []*session {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Keys(s.streams))
+}
+
 // Push sends a type to every stream: all of it on SotW streams, what differs on delta
 // streams.
 func (s *Server) Push(typeURL string) {
-	s.mu.Lock()
-	sessions := slices.Collect(maps.Keys(s.streams))
-	s.mu.Unlock()
-	for _, st := range sessions {
+	for _, st := range s.sessions() {
 		s.answer(st, typeURL)
 	}
 }
 
-// Send sends a SotW response as it is, nonce included, to every stream.
-func (s *Server) Send(resp *discoveryv3.DiscoveryResponse) {
-	s.mu.Lock()
-	sessions := slices.Collect(maps.Keys(s.streams))
-	s.mu.Unlock()
-	for _, st := range sessions {
-		st.deliver(resp)
-	}
-}
-
-// SendDelta sends a delta response as it is to every stream.
-func (s *Server) SendDelta(resp *discoveryv3.DeltaDiscoveryResponse) {
-	s.mu.Lock()
-	sessions := slices.Collect(maps.Keys(s.streams))
-	s.mu.Unlock()
-	for _, st := range sessions {
+// Send sends a response, SotW or delta, as it is, nonce included, to every stream.
+func (s *Server) Send(resp proto.Message) {
+	for _, st := range s.sessions() {
 		st.deliver(resp)
 	}
 }
@@ -356,10 +353,7 @@ func (s *Server) handle(st *session, req Request) error {
 		}
 	}
 	st.mu.Unlock()
-	s.mu.Lock()
-	withheld := s.withheld[req.TypeURL]
-	s.mu.Unlock()
-	if withheld || known && (req.Nonce != "" || req.ErrorWasGiven) {
+	if s.withholds(req.TypeURL) || known && (req.Nonce != "" || req.ErrorWasGiven) {
 		return nil
 	}
 	s.answer(st, req.TypeURL)
@@ -388,18 +382,10 @@ func (s *Server) handleNames(st *session, req Request) {
 	st.mu.Unlock()
 	added := req.Names
 	if !first {
-		added = nil
-		for _, name := range req.Names {
-			if !slices.Contains(had, name) {
-				added = append(added, name)
-			}
-		}
+		added = slices.DeleteFunc(slices.Clone(added), func(name string) bool { return slices.Contains(had, name) })
 	}
-	s.mu.Lock()
-	withheld := s.withheld[req.TypeURL]
-	s.mu.Unlock()
-	if len(added) > 0 && !withheld {
-		s.answerNames(st, req.TypeURL, added)
+	if len(added) > 0 && !s.withholds(req.TypeURL) {
+		s.answerSotW(st, req.TypeURL, added)
 	}
 }
 
@@ -412,15 +398,12 @@ func (st *session) names(typeURL string) []string {
 
 // PushNames sends what has these names, of what each SotW stream asked for by name.
 func (s *Server) PushNames(typeURL string, names ...string) {
-	s.mu.Lock()
-	sessions := slices.Collect(maps.Keys(s.streams))
-	s.mu.Unlock()
-	for _, st := range sessions {
+	for _, st := range s.sessions() {
 		asked := st.names(typeURL)
 		if asked == nil {
 			continue
 		}
-		s.answerNames(st, typeURL, slices.DeleteFunc(slices.Clone(names), func(n string) bool { return !slices.Contains(asked, n) }))
+		s.answerSotW(st, typeURL, slices.DeleteFunc(slices.Clone(names), func(n string) bool { return !slices.Contains(asked, n) }))
 	}
 }
 
@@ -436,39 +419,33 @@ func (s *Server) Asked(typeURL, name string) bool {
 	return false
 }
 
-func (s *Server) answerNames(st *session, typeURL string, names []string) {
+// next returns what the server has of a type, and the nonce and version of the response to it.
+func (s *Server) next(typeURL string) (resources []Resource, nonce, version string) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.nonce++
 	s.version++
-	resp := &discoveryv3.DiscoveryResponse{TypeUrl: typeURL, Nonce: strconv.Itoa(s.nonce), VersionInfo: fmt.Sprintf("v%d", s.version)}
-	for _, r := range s.has[typeURL] {
-		if slices.Contains(names, r.Name) {
+	return s.has[typeURL], strconv.Itoa(s.nonce), fmt.Sprintf("v%d", s.version)
+}
+
+// answerSotW sends the resources of a type that have these names; all of them when names is nil.
+func (s *Server) answerSotW(st *session, typeURL string, names []string) {
+	resources, nonce, version := s.next(typeURL)
+	resp := &discoveryv3.DiscoveryResponse{TypeUrl: typeURL, Nonce: nonce, VersionInfo: version}
+	for _, r := range resources {
+		if names == nil || slices.Contains(names, r.Name) {
 			resp.Resources = append(resp.Resources, r.Any)
 		}
 	}
-	s.mu.Unlock()
 	st.deliver(resp)
 }
 
 func (s *Server) answer(st *session, typeURL string) {
-	if names := st.names(typeURL); names != nil {
-		s.answerNames(st, typeURL, names)
-		return
-	}
-	s.mu.Lock()
-	s.nonce++
-	s.version++
-	nonce, version := strconv.Itoa(s.nonce), fmt.Sprintf("v%d", s.version)
-	resources := s.has[typeURL]
-	s.mu.Unlock()
 	if !st.delta {
-		resp := &discoveryv3.DiscoveryResponse{TypeUrl: typeURL, Nonce: nonce, VersionInfo: version}
-		for _, r := range resources {
-			resp.Resources = append(resp.Resources, r.Any)
-		}
-		st.deliver(resp)
+		s.answerSotW(st, typeURL, st.names(typeURL))
 		return
 	}
+	resources, nonce, version := s.next(typeURL)
 	resp := &discoveryv3.DeltaDiscoveryResponse{TypeUrl: typeURL, Nonce: nonce, SystemVersionInfo: version}
 	st.mu.Lock()
 	sent := st.sent[typeURL]
@@ -510,11 +487,7 @@ func MCP(fullName string, body proto.Message, change ...func(*mcp.Resource)) Res
 	for _, f := range change {
 		f(m)
 	}
-	a, err := anypb.New(m)
-	if err != nil {
-		panic(err)
-	}
-	return Resource{Name: fullName, Any: a}
+	return Bare(fullName, m)
 }
 
 // Bare returns a resource that is no MCP one, for example of Envoy's.

@@ -73,6 +73,15 @@ func New(r *mirror.Resource, apiVersion, version string) (*Object, error) {
 	return o, nil
 }
 
+// YAML returns the object as block-style YAML.
+func (o *Object) YAML() ([]byte, error) {
+	b, err := json.Marshal(o)
+	if err != nil {
+		return nil, err
+	}
+	return YAML(b)
+}
+
 // KindOf returns "group/Kind" of an object.
 func KindOf(o *Object) string {
 	group, _, _ := strings.Cut(o.APIVersion, "/")

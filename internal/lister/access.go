@@ -4,13 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
-	"strings"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
 	"meshrelay/adsclient"
+	"meshrelay/internal/loopback"
 )
 
 // Access is how to reach a server.
@@ -33,7 +32,7 @@ func (a Access) Apply(cfg *Config) (free func(), err error) {
 		return nil, fmt.Errorf("server %q: want host:port: %w", a.Server, err)
 	}
 	secure := a.CAFile != "" || a.CertFile != "" || a.KeyFile != "" || a.ServerName != "" || a.TokenFile != ""
-	plaintext := !secure && isLoopback(host)
+	plaintext := !secure && loopback.Host(host)
 	if a.Plaintext != nil {
 		plaintext = *a.Plaintext
 	}
@@ -61,12 +60,4 @@ func (a Access) Apply(cfg *Config) (free func(), err error) {
 	}
 	cfg.Credentials, cfg.DialOptions = creds, opts
 	return free, nil
-}
-
-func isLoopback(host string) bool {
-	if strings.EqualFold(host, "localhost") {
-		return true
-	}
-	addr, err := netip.ParseAddr(host)
-	return err == nil && addr.Unmap().IsLoopback()
 }

@@ -122,7 +122,6 @@ type lister struct {
 	synced   func()
 
 	kindOf map[string]mirror.Kind // by type URL
-	place  map[mirror.Kind]int
 	// answers are the newest full answers, by type URL and full name.
 	answers  map[string]map[string]*mirror.Resource
 	complete bool // each type was answered
@@ -131,9 +130,8 @@ type lister struct {
 }
 
 func (l *lister) index() (typeURLs []string) {
-	l.kindOf, l.place = map[string]mirror.Kind{}, map[mirror.Kind]int{}
-	for i, k := range l.cfg.Kinds {
-		l.place[k.Kind] = i
+	l.kindOf = map[string]mirror.Kind{}
+	for _, k := range l.cfg.Kinds {
 		for _, u := range k.TypeURLs {
 			l.kindOf[u] = k.Kind
 			typeURLs = append(typeURLs, u)
@@ -180,24 +178,21 @@ func (l *lister) HandleResponse(resp *adsclient.Response) error {
 
 // tell works out what changed and hands it on, once there is a complete picture.
 func (l *lister) tell(kind mirror.Kind) {
-	var events []Event
-	switch {
-	case l.complete:
-		events = l.difference(kind)
-	case len(l.answers) < len(l.kindOf):
-		return
-	default:
-		l.complete = true
-		l.synced()
-		for _, k := range l.cfg.Kinds {
-			events = append(events, l.difference(k.Kind)...)
-		}
-		if err := l.observer.events(events); err != nil {
-			l.stop(err)
-		}
+	if len(l.answers) < len(l.kindOf) {
 		return
 	}
-	if len(events) > 0 {
+	first := !l.complete
+	var events []Event
+	for _, k := range l.cfg.Kinds {
+		if first || k.Kind == kind {
+			events = append(events, l.difference(k)...)
+		}
+	}
+	if first {
+		l.complete = true
+		l.synced()
+	}
+	if first || len(events) > 0 {
 		if err := l.observer.events(events); err != nil {
 			l.stop(err)
 		}
@@ -206,9 +201,9 @@ func (l *lister) tell(kind mirror.Kind) {
 
 // difference unites the answers to all spellings of a kind and compares them with what
 // was told. Of a resource that is in several the newest spelling counts.
-func (l *lister) difference(kind mirror.Kind) (events []Event) {
+func (l *lister) difference(kind Kind) (events []Event) {
 	united := map[mirror.Key]*mirror.Resource{}
-	for _, u := range l.cfg.Kinds[l.place[kind]].TypeURLs {
+	for _, u := range kind.TypeURLs {
 		for _, r := range l.answers[u] {
 			if _, ok := united[r.Key()]; !ok {
 				united[r.Key()] = r
@@ -216,7 +211,7 @@ func (l *lister) difference(kind mirror.Kind) (events []Event) {
 		}
 	}
 	for key, old := range l.merged {
-		if key.Kind == kind && united[key] == nil {
+		if key.Kind == kind.Kind && united[key] == nil {
 			events = append(events, Event{Old: old})
 			delete(l.merged, key)
 		}

@@ -4,6 +4,7 @@ package loopback
 import (
 	"net"
 	"net/netip"
+	"strings"
 )
 
 // Is reports whether an address of a connection is of this host. That of the passthrough of
@@ -19,6 +20,13 @@ func Is(addr net.Addr) bool {
 func Text(hostport string) bool {
 	a, err := netip.ParseAddrPort(hostport)
 	return err == nil && a.Addr().Unmap().IsLoopback() && a.Addr().Unmap() != passthrough
+}
+
+// Host reports whether the host of an address that somebody has written is this host:
+// localhost, or a loopback address.
+func Host(host string) bool {
+	a, err := netip.ParseAddr(host)
+	return strings.EqualFold(host, "localhost") || err == nil && a.Unmap().IsLoopback()
 }
 
 // passthrough is the source of what a sidecar lets pass (InboundPassthroughBindIpv4 of istio).

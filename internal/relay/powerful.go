@@ -12,21 +12,24 @@ import (
 // rootNamespace is where policies apply to a whole mesh, unless its MeshConfig names another.
 const rootNamespace = "istio-system"
 
-// powerfulKinds are kinds whose resources change what proxies run.
-func powerfulKinds() []mirror.Kind {
-	return []mirror.Kind{
-		{Group: "networking.istio.io", Kind: "EnvoyFilter"},
-		{Group: "extensions.istio.io", Kind: "WasmPlugin"},
+// powerful is a kind whose resources change what every proxy runs or accepts: in every namespace,
+// or in one.
+type powerful struct{ group, kind, namespace string }
+
+func (p powerful) String() string {
+	if p.namespace == "" {
+		return p.kind
 	}
+	return p.kind + " in " + p.namespace
 }
 
-// rootPolicies are kinds that apply to a whole mesh in the root namespace.
-func rootPolicies() []mirror.Kind {
-	var out []mirror.Kind
-	for _, k := range []string{"AuthorizationPolicy", "PeerAuthentication", "RequestAuthentication"} {
-		out = append(out, mirror.Kind{Group: "security.istio.io", Kind: k})
-	}
-	return append(out, mirror.Kind{Group: "networking.istio.io", Kind: "Sidecar"})
+var powerfulKinds = []powerful{
+	{"networking.istio.io", "EnvoyFilter", ""},
+	{"extensions.istio.io", "WasmPlugin", ""},
+	{"security.istio.io", "AuthorizationPolicy", rootNamespace},
+	{"security.istio.io", "PeerAuthentication", rootNamespace},
+	{"security.istio.io", "RequestAuthentication", rootNamespace},
+	{"networking.istio.io", "Sidecar", rootNamespace},
 }
 
 // mergedView lists what is served.
@@ -37,24 +40,14 @@ type mergedView interface {
 // powerfulImports returns a line for each upstream without import rules that gives resources
 // which can change every proxy behind the relay.
 func powerfulImports(upstreams []config.Upstream, configs mergedView) (notes []string) {
-	counts := map[string]map[string]int{} // by upstream and kind
-	count := func(kind mirror.Kind, namespace, name string) {
-		for _, r := range configs.List(kind, namespace) {
+	counts := map[string]map[powerful]int{} // by upstream
+	for _, p := range powerfulKinds {
+		for _, r := range configs.List(mirror.Kind{Group: p.group, Kind: p.kind}, p.namespace) {
 			if counts[r.Source()] == nil {
-				counts[r.Source()] = map[string]int{}
+				counts[r.Source()] = map[powerful]int{}
 			}
-			counts[r.Source()][name]++
+			counts[r.Source()][p]++
 		}
-	}
-	var names []string
-	for _, kind := range powerfulKinds() {
-		names = append(names, kind.Kind)
-		count(kind, "", kind.Kind)
-	}
-	for _, kind := range rootPolicies() {
-		name := kind.Kind + " in " + rootNamespace
-		names = append(names, name)
-		count(kind, rootNamespace, name)
 	}
 	for _, u := range upstreams {
 		limits := u.Import
@@ -63,9 +56,9 @@ func powerfulImports(upstreams []config.Upstream, configs mergedView) (notes []s
 			continue
 		}
 		var found []string
-		for _, name := range names {
-			if n := counts[u.Name][name]; n > 0 {
-				found = append(found, fmt.Sprintf("%d %s", n, name))
+		for _, p := range powerfulKinds {
+			if n := counts[u.Name][p]; n > 0 {
+				found = append(found, fmt.Sprintf("%d %s", n, p))
 			}
 		}
 		if len(found) > 0 {

@@ -114,7 +114,7 @@ func New(o Options) (*Relay, error) {
 	if r.operators, err = admin.New(adminConfig(cfg), r.adminDeps(registry, debug)); err != nil {
 		return nil, err
 	}
-	own := []prometheus.Collector{r.manager, register, admin.NewReloadMetrics(r.reloadStatus)}
+	own := append(admin.NewReloadMetrics(r.reloadStatus), r.manager, register)
 	if r.keeper != nil {
 		own = append(own, r.keeper)
 	}

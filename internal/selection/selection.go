@@ -6,11 +6,12 @@
 package selection
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/spf13/cobra"
 
 	"meshrelay/internal/cliview"
 	"meshrelay/mirror"
@@ -18,6 +19,9 @@ import (
 
 // all is the word for every well-known kind.
 const all = "all"
+
+// maxKindName bounds the words that are compared with names of kinds.
+const maxKindName = 64
 
 // Kind is a kind that is asked for.
 type Kind struct {
@@ -139,7 +143,7 @@ func unknown(word string) error {
 	if close := Similar(word); len(close) > 0 {
 		hint = "did you mean " + strings.Join(close, " or ") + "? "
 	}
-	return fmt.Errorf("unknown kind %q: %sa kind that is not well known is given as group/version/Kind, for example example.com/v1/Widget", word, hint)
+	return fmt.Errorf("unknown kind %q: %swrite a kind that is not well known as group/version/Kind, for example example.com/v1/Widget", word, hint)
 }
 
 // Kinds returns the selected kinds, each once, in the order in which they were asked
@@ -165,9 +169,6 @@ func (s *Selection) Kinds() []Kind {
 	}
 	return out
 }
-
-// Namespace returns the selected namespace, empty for all of them.
-func (s *Selection) Namespace() string { return s.namespace }
 
 // Single reports whether one resource at most is asked for.
 func (s *Selection) Single() bool { return len(s.targets) == 1 && len(s.names) == 1 }
@@ -259,54 +260,25 @@ func Words() []string {
 	return words
 }
 
-// Similar returns up to three names of well-known kinds that are spelled like word,
-// the most similar first.
-func Similar(word string) []string {
-	word, _, _ = strings.Cut(strings.ToLower(word), ".")
-	type candidate struct {
-		name     string
-		distance int
+// Similar returns up to three names of well-known kinds that are spelled like word.
+func Similar(word string) (near []string) {
+	word, _, _ = strings.Cut(word, ".")
+	if len(word) < 3 || len(word) > maxKindName {
+		return nil
 	}
-	var near []candidate
+	// Cobra compares words only as the names of commands.
+	kinds := &cobra.Command{SuggestionsMinimumDistance: 2}
+	singular := map[string]string{}
 	for _, info := range mirror.Kinds() {
-		name := strings.ToLower(info.Kind.Kind)
-		d := min(distance(word, name), distance(word, info.Plural))
-		if d <= 1+len(name)/4 || (len(word) >= 3 && strings.HasPrefix(name, word)) {
-			near = append(near, candidate{name, d})
+		for _, name := range []string{strings.ToLower(info.Kind.Kind), info.Plural} {
+			kinds.AddCommand(&cobra.Command{Use: name, Run: func(*cobra.Command, []string) {}})
+			singular[name] = strings.ToLower(info.Kind.Kind)
 		}
 	}
-	slices.SortStableFunc(near, func(a, b candidate) int { return cmp.Compare(a.distance, b.distance) })
-	var out []string
-	for _, c := range near {
-		if !slices.Contains(out, c.name) && len(out) < 3 {
-			out = append(out, c.name)
+	for _, name := range kinds.SuggestionsFor(word) {
+		if name = singular[name]; !slices.Contains(near, name) && len(near) < 3 {
+			near = append(near, name)
 		}
 	}
-	return out
-}
-
-// distance is the Levenshtein distance. What is longer than any name of a kind is
-// beyond comparison.
-func distance(a, b string) int {
-	const limit = 64
-	if len(a) > limit || len(b) > limit {
-		return limit
-	}
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := 1
-			if a[i] == b[j] {
-				cost = 0
-			}
-			next := min(row[j+1]+1, row[j]+1, diagonal+cost)
-			diagonal, row[j+1] = row[j+1], next
-		}
-	}
-	return row[len(b)]
+	return near
 }

@@ -76,7 +76,7 @@ func TestMistakesAreExplained(t *testing.T) {
 	}{
 		{nil, "x", "missing kind"},
 		{[]string{"servcieentry"}, "x", `unknown kind "servcieentry": did you mean serviceentry?`},
-		{[]string{"zzzzzzzzz"}, "x", "given as group/version/Kind"},
+		{[]string{"zzzzzzzzz"}, "x", "as group/version/Kind, for example"},
 		{[]string{strings.Repeat("serviceentry", 50)}, "x", "unknown kind"},
 		{[]string{"se,"}, "x", "a kind is missing"},
 		{[]string{"se/"}, "x", "want KIND/NAME"},

@@ -6,7 +6,6 @@ package stateio
 import (
 	"bytes"
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -180,11 +179,7 @@ func document(r *mirror.Resource) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := json.Marshal(o)
-	if err != nil {
-		return nil, err
-	}
-	return kube.YAML(b)
+	return o.YAML()
 }
 
 // Directory writes the upstreams to an empty or new directory, with a config file that serves

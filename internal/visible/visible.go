@@ -40,9 +40,6 @@ func JSON(b []byte) []byte {
 // YAML returns a text in double quotes of YAML, with escapes of YAML.
 func YAML(b []byte) []byte { return replace(b, escape) }
 
-// Text returns s with escapes as Go and YAML write them.
-func Text(s string) string { return string(replace([]byte(s), escape)) }
-
 func escape(out []byte, r rune) []byte {
 	if r > 0xffff {
 		return fmt.Appendf(out, `\U%08x`, r)
@@ -83,7 +80,7 @@ func (j writer) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Writer writes text as Text returns it. A character may come in pieces. Close writes the last
+// Writer writes text with escapes as Go and YAML write them. A character may come in pieces. Close writes the last
 // one. Its methods may be called from any goroutine.
 type Writer struct {
 	w io.Writer

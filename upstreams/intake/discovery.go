@@ -45,14 +45,14 @@ func newDiscovery() *discovery {
 	}
 }
 
-// errWaiting says that the endpoints of a service are not known yet.
+// errWaiting tells that the endpoints of a service are not known yet.
 var errWaiting = errors.New("its endpoints have been asked for, and not been answered yet")
 
-// errUnanswered says that the server was asked for the endpoints of a service, and has never
-// said any.
-var errUnanswered = errors.New("its endpoints have been asked for, and the upstream does not say them")
+// errUnanswered tells that the server was asked for the endpoints of a service, and has never
+// told any.
+var errUnanswered = errors.New("its endpoints have been asked for, and the upstream does not tell them")
 
-// errNoEndpoints says that a service has no endpoints: a ServiceEntry can not say so.
+// errNoEndpoints tells that a service has no endpoints: a ServiceEntry can not express that.
 var errNoEndpoints = errors.New("the service has no endpoints that are healthy and reachable")
 
 // follow notes that a record is the service r, and returns its endpoints.

@@ -13,7 +13,7 @@
 //   - an upstream that is frozen or rolled back changes nothing (freeze.go),
 //   - what is out of contact for too long is not served (staleness.go),
 //   - services are imported again when their endpoints change (discovery.go),
-//   - what is served anew is to be written to disk (journal.go).
+//   - changes of what is served go to disk (journal.go).
 //
 // Whatever changes, reconcile brings what is served of some names to what the rules make of the
 // records. Nobody asks the source to tell anything again for that.

@@ -118,7 +118,7 @@ type Result struct {
 type Refusal struct {
 	// Resource is "group/Kind namespace/name" where known, or a file with its line.
 	Resource string `json:"resource"`
-	// Reason says what is wrong with it.
+	// Reason tells what is wrong with it.
 	Reason string `json:"reason"`
 }
 
@@ -145,10 +145,10 @@ func (r *Result) Err() error {
 
 // Event is one of the events that an Intake steps over.
 type Event interface {
-	step(in *Intake, out *Output) error
+	step(in *Intake, out *Output)
 }
 
-// Output is what a step leads to, besides what it changes of what is served.
+// Output is what a step leads to, in addition to what it serves.
 type Output struct {
 	Result
 	// Effect is what an operator's order has changed.
@@ -158,8 +158,9 @@ type Output struct {
 	// Repeat asks for Repeated: the source is to tell all that it has once more. Again reports
 	// whether it was asked before, and has not answered all.
 	Repeat, Again bool
-	// Notes are to be logged.
+	// Notes are for the log.
 	Notes []Note
+	err   error // why an order is refused
 }
 
 // Note is one line for the log.

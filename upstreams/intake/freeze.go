@@ -12,20 +12,20 @@ import (
 // Freeze is the event that what is served is to stay as it is, until it is unfrozen or o.For is over.
 type Freeze struct{ Order }
 
-func (e Freeze) step(in *Intake, out *Output) error {
+func (e Freeze) step(in *Intake, out *Output) {
 	if in.frozen != nil {
-		return notPossible("upstream %s is frozen already, since %s: \"relay unfreeze %s\" ends that", in.name, in.frozen.Since.UTC().Format(time.RFC3339), in.name)
+		out.err = notPossible("upstream %s is frozen already, since %s: \"relay unfreeze %s\" ends that", in.name, in.frozen.Since.UTC().Format(time.RFC3339), in.name)
+		return
 	}
 	out.Effect = Effect{Kept: in.tallies.all.size}
 	if e.DryRun {
-		return nil
+		return
 	}
 	f := &state.Frozen{Since: in.now.UTC(), Reason: e.Reason}
 	if e.For > 0 {
 		f.Until = f.Since.Add(e.For)
 	}
 	in.freeze(f)
-	return nil
 }
 
 // freeze freezes the upstream. What is held is held no longer: it stays.
@@ -53,18 +53,19 @@ func (in *Intake) compare(key mirror.Key, r *mirror.Resource) {
 // by that.
 type Unfreeze struct{ Order }
 
-func (e Unfreeze) step(in *Intake, out *Output) error {
+func (e Unfreeze) step(in *Intake, out *Output) {
 	switch {
 	case in.frozen == nil:
-		return notPossible("upstream %s is not frozen", in.name)
+		out.err = notPossible("upstream %s is not frozen", in.name)
+		return
 	case !e.Force && !in.stale.inContact:
-		return notPossible("upstream %s is out of contact, so that what it has now is not known: wait for it, or use --force to follow what it had last", in.name)
+		out.err = notPossible("upstream %s is out of contact, so that what it has now is not known: wait for it, or use --force to follow what it had last", in.name)
+		return
 	}
 	out.Effect = in.unfreezing()
 	if !e.DryRun {
 		in.thaw(withReason("unfreeze", e.Reason))
 	}
-	return nil
 }
 
 // unfreezing returns what the end of the freeze changes.
@@ -98,23 +99,23 @@ func (in *Intake) thaw(cause string) {
 	in.frozen = nil
 	in.journal.because(cause)
 	in.journal.reported = time.Time{}
-	in.reconcileAll(false)
+	in.reconcileAll()
 	in.end(in.unsettled())
 	in.replan() // what is stale may have to go now
 }
 
-// Rollback is the event that the resources of a former revision are to be served, until somebody
-// unfreezes the upstream.
+// Rollback is the event that an operator wants the resources of a former revision served, until
+// somebody unfreezes the upstream.
 type Rollback struct {
 	Order
 	Records []state.Record
 }
 
-func (e Rollback) step(in *Intake, out *Output) error {
+func (e Rollback) step(in *Intake, out *Output) {
 	records := in.admitted(e.Records)
 	out.Effect = in.rollingBack(records)
 	if e.DryRun {
-		return nil
+		return
 	}
 	if in.frozen == nil {
 		in.freeze(nil)
@@ -139,9 +140,8 @@ func (e Rollback) step(in *Intake, out *Output) error {
 	in.tallies.settle()
 	in.journal.because(withReason(fmt.Sprintf("rollback to %d", e.To), e.Reason))
 	in.note(slog.LevelWarn, "rolled back by an operator, frozen until unfrozen", "revision", e.To, "resources", len(records))
-	in.reconcileAll(false)
+	in.reconcileAll()
 	in.end(in.unsettled())
-	return nil
 }
 
 // rollingBack returns what a rollback to records changes.
@@ -164,17 +164,19 @@ func (in *Intake) rollingBack(records []state.Record) (e Effect) {
 	return e
 }
 
-// Release is the event that what is held is to be carried out, or the part of it that the order
-// names.
+// Release is the event that an operator wants held deletions carried out: all, or those that the
+// order names.
 type Release struct{ Order }
 
-func (e Release) step(in *Intake, out *Output) error {
+func (e Release) step(in *Intake, out *Output) {
 	if in.held == nil {
-		return notPossible("upstream %s: nothing is held", in.name)
+		out.err = notPossible("upstream %s: nothing is held", in.name)
+		return
 	}
 	if e.Hold != "" {
 		if err := in.grown(e.Hold); err != nil {
-			return err
+			out.err = err
+			return
 		}
 	}
 	effect := Effect{}
@@ -184,22 +186,22 @@ func (e Release) step(in *Intake, out *Output) error {
 		}
 	}
 	if effect.Removed == 0 {
-		return notPossible("upstream %s: nothing that is held is of these kinds and namespaces: see \"relay held %s\"", in.name, in.name)
+		out.err = notPossible("upstream %s: nothing that is held is of these kinds and namespaces: see \"relay held %s\"", in.name, in.name)
+		return
 	}
 	effect.Kept, effect.Held = in.tallies.all.size-effect.Removed, len(in.leaving)-effect.Removed
 	effect.finish()
 	out.Effect = effect
 	if e.DryRun {
-		return nil
+		return
 	}
 	in.journal.because(withReason("release", e.Reason))
 	in.note(slog.LevelWarn, "held deletions released by an operator", "hold", in.holdID(), "removed", effect.Removed, "held", effect.Held)
 	if effect.Held == 0 {
 		in.letGo()
-		return nil
+		return
 	}
 	in.carry(func(key mirror.Key, _ departure) bool { return e.picks(key) })
 	in.held.picked = true
 	in.replan()
-	return nil
 }

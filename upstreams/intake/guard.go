@@ -60,7 +60,7 @@ func (in *Intake) judgeHold(complete bool) (removed int) {
 	return in.letGo()
 }
 
-// isNormalAgain reports whether a source of which deletions are held has so much of that again that
+// isNormalAgain reports whether the source has so many of the held resources again that
 // the guard would have let the rest pass. Where nothing has returned, nothing has changed: an
 // accident does not become a deletion because a minute is over, or because the stream is new.
 //
@@ -180,7 +180,7 @@ func (in *Intake) carry(which func(mirror.Key, departure) bool) (removed int) {
 		}
 		in.stay(key)
 	}
-	// A kind of which nothing is left may be meant, and it is what a misconfigured upstream looks
+	// To lose a whole kind may be meant, and it is what a misconfigured upstream looks
 	// like (PROTOCOL C8).
 	for kind, n := range byKind {
 		if n >= manyGone && in.served.Counts()[kind] == 0 {

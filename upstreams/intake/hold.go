@@ -34,7 +34,7 @@ type departing struct {
 	departures   uint64 // the number of the newest one
 	held         *hold
 	before       heldBefore
-	noteHeldAt   time.Time // when it is to be logged that something is held
+	noteHeldAt   time.Time // when the log tells that something is held
 	// renamed reports whether named is not the name of what is leaving now. lookedAt are the
 	// holds that somebody has seen, the oldest first.
 	renamed  bool
@@ -187,13 +187,12 @@ func (in *Intake) askToRepeat() {
 }
 
 // step carries out what the source has repeated.
-func (Repeated) step(in *Intake, out *Output) error {
+func (Repeated) step(in *Intake, out *Output) {
 	if in.held == nil || in.held.asked.IsZero() {
-		return nil // the hold has ended otherwise, or the contact has, or holdFor is another
+		return // the hold has ended otherwise, or the contact has, or holdFor is another
 	}
 	out.Deleted = in.carryOut(in.held.askedAt)
 	in.replan()
-	return nil
 }
 
 // carryOut ends a hold whose clock is over: it removes the departures up to a number, which the

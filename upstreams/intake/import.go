@@ -84,7 +84,7 @@ type Rules struct {
 // the upstream is a control plane, which may have resources from this relay, rather than where
 // resources are written.
 func NewRules(u config.Upstream, p config.Provenance, revision string, relayed bool) (*Rules, error) {
-	imports, err := filter.New(u.Import.Rules())
+	imports, err := filter.New(u.Import)
 	if err != nil {
 		return nil, fmt.Errorf("upstream %s: import: %w", u.Name, err)
 	}
@@ -231,7 +231,7 @@ func (im *Rules) believed(r *mirror.Resource) bool {
 	return r.Cluster() != im.cluster || len(r.Provenance().Path) > 1
 }
 
-// check returns why a resource, as the source has it, is left out, and says it in a
+// check returns why a resource, as the source has it, is left out, and explains it in a
 // sentence. path are the relays that it has passed, as it tells, and relay reports whether a
 // relay told it. This relay's own name counts from istiods too, which tell a relay again what
 // they have from it.
@@ -258,7 +258,7 @@ func (im *Rules) check(r *mirror.Resource, path []string, relay bool) (Reason, s
 		return imported, ""
 	}
 	reason, text := im.filter.Explain(r)
-	return filterReasons[reason], unique.Make(text).Value() // the same is said of many
+	return filterReasons[reason], unique.Make(text).Value() // many have the same
 }
 
 // discovers reports whether the endpoints of a resource have to be asked for.
@@ -266,7 +266,7 @@ func (im *Rules) discovers(r *mirror.Resource) bool {
 	return im.relayed && im.services == config.ServicesDiscover && services.IsSynthetic(r)
 }
 
-// reshape returns a resource that is imported as it is to be held here, and whether it
+// reshape returns a resource that is imported as it is held here, and whether it
 // differs. endpoints are those of a service that are known.
 func (im *Rules) reshape(r *mirror.Resource, endpoints services.Assignments) (out *mirror.Resource, differs bool, err error) {
 	out = r

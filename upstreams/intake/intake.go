@@ -66,7 +66,7 @@ type Intake struct {
 	journal journal
 
 	frozen *state.Frozen
-	// differing are the keys of which a frozen source has something else than what is served.
+	// differing are the keys for which a frozen source has other content than is served.
 	differing map[mirror.Key]struct{}
 	// outdated are the keys of a frozen source that the source need not have, because other
 	// rules apply since (true), or because a rollback has brought them back (false).
@@ -105,7 +105,7 @@ type stream struct {
 	completeAt time.Time
 }
 
-// New returns an Intake of which nothing is served. keeps reports whether changes are taken by
+// New returns an Intake that serves nothing. keeps reports whether changes are taken by
 // TakeChanges.
 func New(name string, served Served, rules *Rules, policy Policy, keeps bool) *Intake {
 	in := &Intake{
@@ -120,17 +120,17 @@ func New(name string, served Served, rules *Rules, policy Policy, keeps bool) *I
 }
 
 // Step takes the machine over an event at a time, which must not be before that of the last one.
-// An error says that nothing has changed.
+// An error tells that nothing has changed.
 func (in *Intake) Step(now time.Time, e Event) (Output, error) {
 	in.now, in.out = now, Output{}
 	out := &in.out
-	err := e.step(in, out)
+	e.step(in, out)
 	if in.changed || !now.Before(in.wake) {
 		in.changed = false
 		in.wake = in.due()
 	}
 	out.Wake = in.wake
-	return *out, err
+	return *out, out.err
 }
 
 // replan has the time of the next Tick worked out anew.
@@ -140,9 +140,8 @@ func (in *Intake) note(level slog.Level, message string, args ...any) {
 	in.out.Notes = append(in.out.Notes, Note{level, message, args})
 }
 
-func (Tick) step(in *Intake, _ *Output) error {
+func (Tick) step(in *Intake, _ *Output) {
 	in.replan()
-	return nil
 }
 
 // due does what the passing of time demands, and returns when there will be something to do again.
@@ -192,7 +191,7 @@ func (in *Intake) due() time.Time {
 // SetPolicy is the event that other limits, another guard or another staleness count.
 type SetPolicy struct{ Policy }
 
-func (e SetPolicy) step(in *Intake, _ *Output) error {
+func (e SetPolicy) step(in *Intake, _ *Output) {
 	in.limits, in.guard = e.Limits, e.Guard
 	if in.held != nil && !in.isOver() {
 		in.held.asked = time.Time{} // there is more time now: what comes of it does not count
@@ -203,11 +202,10 @@ func (e SetPolicy) step(in *Intake, _ *Output) error {
 		in.showPlain()
 	}
 	if back && in.frozen == nil {
-		in.reconcileAll(false)
+		in.reconcileAll()
 		in.end(in.unsettled())
 	}
 	in.replan()
-	return nil
 }
 
 // Succeeded is the event that another source takes the place of the one before, with the same
@@ -215,24 +213,23 @@ func (e SetPolicy) step(in *Intake, _ *Output) error {
 // imported anew.
 type Succeeded struct{ Rules *Rules }
 
-func (e Succeeded) step(in *Intake, _ *Output) error {
+func (e Succeeded) step(in *Intake, _ *Output) {
 	in.closed()
 	same, records := in.rules.Version() == e.Rules.Version(), in.kept()
 	in.rules = e.Rules
 	in.journal.reported = time.Time{}
 	in.adopt(records, same)
-	return nil
 }
 
 // Restored is the event that the disk has something of the upstream. It is the first event.
 type Restored struct{ Saved state.Saved }
 
-func (e Restored) step(in *Intake, _ *Output) error {
+func (e Restored) step(in *Intake, _ *Output) {
 	meta := e.Saved.Meta
 	in.without = meta.ServeWithout
 	records := in.admitted(e.Saved.Records)
 	if len(records) == 0 && !meta.Synced && meta.Frozen == nil {
-		return nil
+		return
 	}
 	in.note(slog.LevelInfo, "serving what is kept on disk, until the upstream has synced",
 		"resources", len(records), "lastContact", meta.LastContact, "frozen", meta.Frozen != nil)
@@ -252,7 +249,6 @@ func (e Restored) step(in *Intake, _ *Output) error {
 	}
 	// What was frozen may be of rules before those that it was written down with.
 	in.adopt(records, meta.Fingerprint == in.rules.Version() && meta.Frozen == nil)
-	return nil
 }
 
 // restoreServed serves a resource that the disk has, unless it has expired.
@@ -288,9 +284,8 @@ func (in *Intake) admitted(records []state.Record) (out []state.Record) {
 // ServeWithout is the event that clients do not wait for the source any more, until it has synced.
 type ServeWithout struct{}
 
-func (ServeWithout) step(in *Intake, _ *Output) error {
+func (ServeWithout) step(in *Intake, _ *Output) {
 	in.without = in.now.UTC()
-	return nil
 }
 
 // ServedWithout reports whether ServeWithout was stepped over and the source has not synced since.

@@ -57,7 +57,7 @@ func (in *Intake) dirty(key mirror.Key, o origin) {
 	}
 }
 
-// recordOf returns what is to be written of a key, nil when it is gone.
+// recordOf returns the record to write for a key, nil when the key is gone.
 func (in *Intake) recordOf(key mirror.Key, o origin) *state.Record {
 	r := in.stale.plain(in.served, key)
 	if r == nil {
@@ -102,7 +102,8 @@ func (in *Intake) MarkAll() {
 	})
 }
 
-// TakeChanges hands over what is to be written to disk, all as of now.
+// TakeChanges hands over the changes to write to disk, all as of now, sorted by key: a revision
+// names the first of them.
 func (in *Intake) TakeChanges(now time.Time) ([]state.Change, state.Meta) {
 	in.now = now
 	j := &in.journal
@@ -115,6 +116,7 @@ func (in *Intake) TakeChanges(now time.Time) ([]state.Change, state.Meta) {
 	for key, o := range j.dirty {
 		changes = append(changes, state.Change{Key: key, Record: in.recordOf(key, o)})
 	}
+	slices.SortFunc(changes, func(a, b state.Change) int { return mirror.CompareKeys(a.Key, b.Key) })
 	if len(j.dirty) > 0 {
 		j.dirty = map[mirror.Key]origin{}
 	}
@@ -125,7 +127,7 @@ func (in *Intake) TakeChanges(now time.Time) ([]state.Change, state.Meta) {
 	return changes, meta
 }
 
-// meta returns what is to be written of the upstream beside its resources.
+// meta returns the Meta to write with the changes.
 func (in *Intake) meta() state.Meta {
 	last := in.stale.since
 	if in.stale.inContact {

@@ -136,7 +136,7 @@ type Effect struct {
 	Resources []string `json:"resources,omitempty"`
 }
 
-// count counts a resource in that was served, is to be served, or both.
+// count counts a resource that was served, will be served, or both.
 func (e *Effect) count(key mirror.Key, was, will bool) {
 	mark := "~ "
 	switch {

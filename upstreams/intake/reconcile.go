@@ -172,9 +172,9 @@ func (in *Intake) servedKeys() map[mirror.Key]struct{} {
 
 // reconcileAll brings all that is served to what the records have. What no record has is gone. It
 // is called between begin and end.
-func (in *Intake) reconcileAll(meant bool) {
+func (in *Intake) reconcileAll() {
 	clear(in.differing) // it is found anew
-	in.reconcileOver(in.servedKeys(), meant)
+	in.reconcileOver(in.servedKeys(), false)
 }
 
 // reconcileOver reconciles all names. Of keys, what no record has is gone; meant reports whether

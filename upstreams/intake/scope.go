@@ -44,7 +44,7 @@ type kind struct {
 	kind   mirror.Kind
 	scopes []*scope // by rank
 	// unanswered names the scopes that the present stream has not answered. Until there are
-	// none, names that no scope has any more are pending: after an istiod was rolled back, say,
+	// none, names that no scope has any more are pending: after an istiod was rolled back,
 	// the newest version is answered with nothing before an older one brings all that it had.
 	unanswered map[string]bool
 	pending    map[string]struct{}

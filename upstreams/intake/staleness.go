@@ -27,17 +27,17 @@ type staleness struct {
 	// since is when the source was last in contact, zero when it never was.
 	since   time.Time
 	isStale bool
-	// fresh are the kinds of which a stream that has not answered everything yet has said all,
-	// and goes on saying it; last is when that ended, of those that were. Both are for the time
+	// fresh are the kinds that a stream which has not answered everything yet has told in full,
+	// and goes on to follow; last is when that ended, of those that were. Both are for the time
 	// without contact only.
 	fresh map[mirror.Kind]struct{}
 	last  map[mirror.Kind]time.Time
 	// withheld are the kinds that are not served, and withholding the keys of those that
-	// the source had, or has said since.
+	// the source had, or has told since.
 	withheld    map[mirror.Kind]struct{}
 	withholding map[mirror.Kind]map[mirror.Key]struct{}
 
-	// marked says that what is served bears the annotation; unmarked are those resources
+	// marked reports whether what is served bears the annotation; unmarked are those resources
 	// without it.
 	marked   bool
 	unmarked map[mirror.Key]*mirror.Resource
@@ -122,7 +122,7 @@ func (s *staleness) counts() map[string]int {
 	return out
 }
 
-// restore is for what comes from disk: it is stale until the source has said all that it has.
+// restore is for what comes from disk: it is stale until the source has told all that it has.
 func (s *staleness) restore(lastContact, now time.Time, expire bool) {
 	if lastContact.After(now) {
 		lastContact = now // the clock was set back
@@ -150,7 +150,7 @@ func (s *staleness) lose(now time.Time) {
 		clear(s.last)
 	}
 	if s.since.IsZero() && len(s.fresh) > 0 {
-		s.since = now // it never said all that it has
+		s.since = now // it never told all that it has
 	}
 	for kind := range s.fresh {
 		s.last[kind] = now
@@ -158,7 +158,7 @@ func (s *staleness) lose(now time.Time) {
 	clear(s.fresh)
 }
 
-// freshen notes that all of a kind has been said, and goes on being said. It reports whether
+// freshen notes that the source has told all of a kind, and follows it. It reports whether
 // the kind was withheld until now.
 func (s *staleness) freshen(kind mirror.Kind) (back bool) {
 	if s.inContact {
@@ -249,7 +249,7 @@ func (s *staleness) next(now time.Time) (at time.Time) {
 	return at
 }
 
-// grain returns how exactly the last contact is to be known on disk: an error of it is one of
+// grain returns how exactly the disk has to know the last contact: an error of it is one of
 // when resources go.
 func (s *staleness) grain() time.Duration {
 	grain := contactGrain
@@ -261,10 +261,10 @@ func (s *staleness) grain() time.Duration {
 	return grain
 }
 
-// marks reports whether resources are to bear the annotation.
+// marks reports whether resources bear the annotation.
 func (s *staleness) marks() bool { return s.annotate && s.isStale && !s.inContact }
 
-// annotated returns r as it is to be shown.
+// annotated returns r as it is served.
 func (s *staleness) annotated(key mirror.Key, r *mirror.Resource) *mirror.Resource {
 	delete(s.unmarked, key)
 	if !s.marked || key.Kind == mirror.MeshConfig || r.HasAnnotation(StaleAnnotation) {

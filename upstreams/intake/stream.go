@@ -8,7 +8,7 @@ import (
 )
 
 // step begins a new stream.
-func (e Opened) step(in *Intake, _ *Output) error {
+func (e Opened) step(in *Intake, _ *Output) {
 	in.open = true
 	in.opened = in.opened[:0]
 	for _, k := range in.kinds {
@@ -23,7 +23,6 @@ func (e Opened) step(in *Intake, _ *Output) error {
 	}
 	in.startStream(in.departures)
 	in.replan()
-	return nil
 }
 
 // startStream has the deletions that follow the departure of a number judged together.
@@ -32,9 +31,8 @@ func (in *Intake) startStream(number uint64) {
 }
 
 // step ends the contact with the source.
-func (Closed) step(in *Intake, _ *Output) error {
+func (Closed) step(in *Intake, _ *Output) {
 	in.closed()
-	return nil
 }
 
 func (in *Intake) closed() {
@@ -51,7 +49,7 @@ func (in *Intake) closed() {
 }
 
 // step takes in what a source has told.
-func (e Received) step(in *Intake, out *Output) error {
+func (e Received) step(in *Intake, out *Output) {
 	in.begin()
 	in.believe = e.Believe
 	number := in.departures
@@ -76,7 +74,6 @@ func (e Received) step(in *Intake, out *Output) error {
 	}
 	in.touch(e.Live, back)
 	out.Clusters = in.discovery.ask()
-	return nil
 }
 
 // takeUpdate takes in an update. Of a panic it is refused as a whole, as far as it was not taken in.
@@ -110,7 +107,7 @@ func (in *Intake) unsettled() bool {
 }
 
 // touch notes that the source is in contact, once it has told all that it has. live reports
-// whether the source says so itself, and back whether kinds are served again that were withheld.
+// whether the source claims so itself, and back whether kinds are served again that were withheld.
 func (in *Intake) touch(live, back bool) {
 	live = live || in.open && len(in.opened) > 0 && !in.unsettled() && len(in.discovery.waiting) == 0
 	in.noteComplete(live)
@@ -124,7 +121,7 @@ func (in *Intake) touch(live, back bool) {
 	if sweeps {
 		in.sweep()
 	} else {
-		in.reconcileAll(false)
+		in.reconcileAll()
 	}
 	in.end(in.unsettled())
 }
@@ -134,7 +131,7 @@ func (in *Intake) touch(live, back bool) {
 func (in *Intake) sweep() {
 	in.unswept = false
 	in.dropUnanswered()
-	in.reconcileAll(false)
+	in.reconcileAll()
 }
 
 // freshen notes that the open stream has told all of a kind. It reports whether the kind was
@@ -174,14 +171,13 @@ func (in *Intake) regain() (back bool) {
 }
 
 // step imports again the services that have one of the clusters.
-func (e Endpoints) step(in *Intake, out *Output) error {
+func (e Endpoints) step(in *Intake, out *Output) {
 	in.discovery.from = e.From
 	in.begin()
 	in.reimportServices(e.Clusters, &out.Result)
 	out.Deleted = in.end(in.unsettled())
 	in.touch(false, false)
 	out.Clusters = in.discovery.ask()
-	return nil
 }
 
 // endGraces ends the grace of the kinds that which picks: what they have lost is gone.
@@ -220,9 +216,8 @@ type Panicked struct {
 	Panic *mirror.Panic
 }
 
-func (e Panicked) step(in *Intake, _ *Output) error {
+func (e Panicked) step(in *Intake, _ *Output) {
 	_ = in.panicked(e.What, e.Panic)
-	return nil
 }
 
 func abbreviate(s string) string {
@@ -235,7 +230,6 @@ func abbreviate(s string) string {
 // EndGraces is the event that no name turns up in another scope any more. The time does that, too.
 type EndGraces struct{}
 
-func (EndGraces) step(in *Intake, _ *Output) error {
+func (EndGraces) step(in *Intake, _ *Output) {
 	in.endGraces(func(*kind) bool { return true })
-	return nil
 }

@@ -37,7 +37,7 @@ const (
 
 	// forgetAfter is how long what is not wanted any more is kept. The server can not be
 	// known to have taken note: a request that crosses a response is ignored. Were a cluster
-	// wanted again before, the server would see no difference, and not say it once more.
+	// wanted again before, the server would see no difference, and not tell it once more.
 	forgetAfter = time.Minute
 	maxParted   = 1 << 16
 )
@@ -162,7 +162,7 @@ func (e *endpoints) take(now time.Time) (news []string, wait time.Duration) {
 		e.news[name] = struct{}{}
 	}
 	if late > 0 {
-		e.log.Warn("the upstream does not say the endpoints of all services; they are taken for none until it does",
+		e.log.Warn("the upstream does not tell the endpoints of all services; until it does, they count as none",
 			"clusters", late, "waited", e.patience)
 	}
 	for name, a := range e.parted {
@@ -193,7 +193,7 @@ func (e *endpoints) stir() {
 }
 
 // want makes clusters those that are followed. It may be called at any time, and does not
-// wait. The error says that not all can be asked for: the others are as if they had no
+// wait. The error tells that not all can be asked for: the others are as if they had no
 // endpoints.
 func (e *endpoints) want(clusters map[string]struct{}) error {
 	fit, err := adsclient.FitNames(slices.Collect(maps.Keys(clusters)))
@@ -333,7 +333,7 @@ func (e *endpoints) HandleState(s adsclient.State) {
 		case s.Answered:
 			e.log.Debug("stream of endpoints ended; reconnecting", "address", s.Address, "err", s.Err)
 		case text != e.lastError:
-			e.log.Warn("endpoints can not be asked for; those that are known stay in force", "address", s.Address, "err", s.Err)
+			e.log.Warn("endpoints can not be asked for; those that are known are used", "address", s.Address, "err", s.Err)
 		}
 		e.lastError = text
 	}
@@ -387,7 +387,7 @@ func (e *endpoints) HandleResponse(resp *adsclient.Response) error {
 	}
 	err := out.err()
 	if err != nil {
-		e.complaints.Warn(e.log, "response refused in part; the endpoints known before stay in force", "type", resp.TypeURL, "err", err)
+		e.complaints.Warn(e.log, "response refused in part; the endpoints known before are used", "type", resp.TypeURL, "err", err)
 	}
 	return err
 }

@@ -59,6 +59,7 @@ type Source struct {
 	relay  bool     // the server is one
 	opened uint64   // streams
 	peer   peer
+	update [1]intake.Update // that is fed now
 	// complained has, by address, the error that was logged last.
 	complained map[string]string
 	// repeating is, for each type URL that the server was asked to repeat and has not, the names
@@ -272,9 +273,12 @@ func (s *Source) HandleResponse(resp *adsclient.Response) error {
 	}
 	// There is one MeshConfig at most, so what a server has of it is all that there is.
 	complete := resp.Complete || scope.Kind == mirror.MeshConfig
-	result := s.feed.Update(intake.Received{Believe: s.relay, Updates: []intake.Update{{
-		Scope: scope, Complete: complete, Elements: elementsOf(resp), Room: resp.Room(), Removed: resp.Removed(),
-	}}})
+	s.update[0] = intake.Update{Scope: scope, Complete: complete, Elements: elementsOf(resp), Room: resp.Room()}
+	if resp.RemovedLen() > 0 {
+		s.update[0].Removed = resp.Removed()
+	}
+	result := s.feed.Update(intake.Received{Believe: s.relay, Updates: s.update[:]})
+	s.update[0] = intake.Update{}
 	if n := result.Changed + result.Gone; resp.Relist && n > 0 {
 		s.st.Drift[scope.Kind.String()] += uint64(n)
 		s.log.Info("asking for everything again has brought what no push had", "type", resp.TypeURL, "changed", result.Changed, "gone", result.Gone)
