@@ -12,6 +12,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 )
 
@@ -52,7 +53,8 @@ type Config struct {
 	// before any of its responses is handled. It may be called from another goroutine than the
 	// Handler's methods, and at the same time as they. It may be nil.
 	Met func(Peer)
-	// DialOptions carry at least transport credentials.
+	// Credentials secure the connections. They are needed.
+	Credentials credentials.TransportCredentials
 	DialOptions []grpc.DialOption
 	// SyncTimeout is how long nothing may come while a type waits for its first answer on a
 	// stream. A part of a response counts, so that a slow link is waited for: gRPC receives
@@ -181,6 +183,8 @@ func New(cfg Config, h Handler) (*Client, error) {
 		return nil, fmt.Errorf("adsclient: responses of %d bytes: want 1 to %d, which is what gRPC can frame", cfg.MaxResponseBytes, math.MaxInt32)
 	case cfg.Names != nil && cfg.Protocol != SotW:
 		return nil, fmt.Errorf("adsclient: protocol %s: names need %s", cfg.Protocol, SotW)
+	case cfg.Credentials == nil:
+		return nil, errors.New("adsclient: credentials are needed")
 	}
 	def := func(d *time.Duration, v time.Duration) {
 		if *d == 0 {

@@ -147,7 +147,7 @@ func newClient(t *testing.T, h Handler, change func(*Config), addresses ...strin
 	cfg := Config{
 		Addresses: addresses, Protocol: Auto, Node: testNode,
 		TypeURLs:    func(bool) []string { return []string{meshURL, seURL, vsURL} },
-		DialOptions: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())},
+		Credentials: insecure.NewCredentials(),
 		MinBackoff:  time.Millisecond, MaxBackoff: 20 * time.Millisecond, DeniedBackoff: 20 * time.Millisecond,
 	}
 	if h, ok := h.(*recorder); ok {
@@ -521,15 +521,16 @@ func TestConnectionAgeIsRoutine_C18(t *testing.T) {
 
 func TestBadOptionsAreErrors(t *testing.T) {
 	h := newRecorder()
-	ok := Config{Addresses: []string{"a:1"}, Protocol: Auto, Node: testNode, TypeURLs: func(bool) []string { return nil }}
+	ok := Config{Addresses: []string{"a:1"}, Protocol: Auto, Node: testNode, Credentials: insecure.NewCredentials(), TypeURLs: func(bool) []string { return nil }}
 	if _, err := New(ok, h); err != nil {
 		t.Fatal(err)
 	}
 	for name, change := range map[string]func(*Config){
-		"addresses": func(c *Config) { c.Addresses = nil },
-		"protocol":  func(c *Config) { c.Protocol = "rest" },
-		"node":      func(c *Config) { c.Node = nil },
-		"limit":     func(c *Config) { c.MaxResponseBytes = -1 },
+		"addresses":   func(c *Config) { c.Addresses = nil },
+		"credentials": func(c *Config) { c.Credentials = nil },
+		"protocol":    func(c *Config) { c.Protocol = "rest" },
+		"node":        func(c *Config) { c.Node = nil },
+		"limit":       func(c *Config) { c.MaxResponseBytes = -1 },
 	} {
 		c := ok
 		change(&c)

@@ -118,7 +118,7 @@ func withTLS(t *testing.T, f TLSFiles, serverName string, more ...grpc.DialOptio
 	t.Cleanup(free)
 	return func(c *Config) {
 		c.Protocol = SotW
-		c.DialOptions = append([]grpc.DialOption{grpc.WithTransportCredentials(creds), grpc.WithAuthority(serverName)}, more...)
+		c.Credentials, c.DialOptions = creds, append([]grpc.DialOption{grpc.WithAuthority(serverName)}, more...)
 	}
 }
 
@@ -239,7 +239,7 @@ func TestCertificateFilesAreReadAgain_C19(t *testing.T) {
 	h := newRecorder()
 	start(t, h, func(c *Config) {
 		c.Protocol = SotW
-		c.DialOptions = []grpc.DialOption{grpc.WithTransportCredentials(creds), grpc.WithAuthority("istiod.istio-system.svc")}
+		c.Credentials, c.DialOptions = creds, []grpc.DialOption{grpc.WithAuthority("istiod.istio-system.svc")}
 	}, s.Addr)
 	h.await(t, "a failure", func() bool { return h.last().Phase == Disconnected })
 	use(old)

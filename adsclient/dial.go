@@ -10,7 +10,6 @@ import (
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/experimental"
 	"google.golang.org/grpc/keepalive"
-	"google.golang.org/grpc/mem"
 )
 
 const (
@@ -26,8 +25,9 @@ const (
 
 // connect returns a connection to an address, which opens with its first stream. Responses are
 // received into pool.
-func (c *Client) connect(address string, pool mem.BufferPool) (*grpc.ClientConn, error) {
+func (c *Client) connect(address string, pool *receiver) (*grpc.ClientConn, error) {
 	opts := []grpc.DialOption{
+		grpc.WithTransportCredentials(meteredCreds{c.cfg.Credentials, pool}),
 		grpc.WithKeepaliveParams(c.cfg.keepalive),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: c.cfg.connectTimeout}),
 		grpc.WithMaxHeaderListSize(maxHeaderBytes),

@@ -9,6 +9,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
+
+	"meshrelay/internal/http2frames"
 )
 
 // inFlight bounds the memory of all responses that are being received or handled. There is
@@ -64,6 +66,10 @@ type receiver struct {
 	// held are the bytes in use, and freed those that wait for the collector. Both are part of
 	// the budget's held.
 	held, freed int
+	// small are the bytes of small DATA frames, which gRPC keeps without a buffer of the pool,
+	// and over how many of them there were when the response that is handled was complete.
+	small, over int
+	tiny        http2frames.Tiny
 	large       bool // held has reached largeBytes
 	handling    bool // a response is complete, and its memory will be free soon
 	waiting     bool // for room
@@ -82,7 +88,7 @@ func (r *receiver) busy() bool {
 func (b *budget) open(cancel context.CancelCauseFunc) *receiver {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	r := &receiver{budget: b, cancel: cancel}
+	r := &receiver{budget: b, cancel: cancel, tiny: http2frames.Tiny{Most: maxTiny}}
 	b.conns[r] = struct{}{}
 	return r
 }
@@ -93,7 +99,13 @@ func (r *receiver) Get(n int) *[]byte {
 	b := r.budget
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	n = cap(*buf)
+	r.take(cap(*buf))
+	return buf
+}
+
+// take waits until there is room for n bytes. The caller holds mu.
+func (r *receiver) take(n int) {
+	b := r.budget
 	for !r.ended && b.held+n > b.limit {
 		if b.crowded(); !r.ended {
 			r.waiting = true
@@ -105,7 +117,6 @@ func (r *receiver) Get(n int) *[]byte {
 	b.held += n
 	r.held += n
 	r.large = r.large || r.held >= largeBytes
-	return buf
 }
 
 // crowded sees to it that there will be room. The caller holds mu.
@@ -128,21 +139,29 @@ func (r *receiver) Put(buf *[]byte) {
 	b := r.budget
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	n := min(cap(*buf), r.held) // what comes after close was counted there
+	if r.put(min(cap(*buf), r.held)) { // what comes after close was counted there
+		frames.Put(buf)
+	}
+}
+
+// put takes account of n bytes that are not used any more, and reports whether the next response
+// may use them: else they are for the collector. The caller holds mu.
+func (r *receiver) put(n int) bool {
 	if r.held -= n; r.large {
 		r.freed += n
-		return
+		return false
 	}
-	b.held -= n
-	b.released.Broadcast()
-	frames.Put(buf)
+	r.budget.held -= n
+	r.budget.released.Broadcast()
+	return true
 }
 
 // handle notes that a response is complete.
 func (r *receiver) handle() {
 	r.budget.mu.Lock()
 	defer r.budget.mu.Unlock()
-	r.handling = true
+	r.handling, r.over = true, r.small
+	r.tiny.Message()
 }
 
 // handled gives back the memory of a response.
@@ -156,6 +175,8 @@ func (r *receiver) collect(all bool) {
 	b := r.budget
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	r.put(min(r.over, r.held))
+	r.small, r.over = r.small-r.over, 0
 	if all {
 		r.held, r.freed, r.ended = 0, r.freed+r.held, true
 	}

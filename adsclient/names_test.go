@@ -49,7 +49,7 @@ func startNamed(t *testing.T, h Handler, s *fakexds.Server, change func(*Config)
 	cfg := Config{
 		Addresses: []string{s.Addr}, Protocol: SotW, Node: testNode, Names: w.get,
 		TypeURLs:    func(bool) []string { return []string{edsURL} },
-		DialOptions: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())},
+		Credentials: insecure.NewCredentials(),
 		MinBackoff:  time.Millisecond, MaxBackoff: 20 * time.Millisecond,
 	}
 	if h, ok := h.(*recorder); ok {

@@ -25,7 +25,8 @@ const (
 	mostRSS   = 300_000_000 // of one
 	mostByAll = 512_000_000 // of fifty at once
 	mostCPU   = 500 * time.Millisecond
-	mostLine  = 8 << 10         // of the log
+	mostLine  = 8 << 10 // of the log
+	mostLines = 10_000
 	mostTime  = 5 * time.Second // of relay validate
 )
 
@@ -141,6 +142,9 @@ func (a *attack) measure(t *testing.T, n int, most int64) *result {
 	}
 	if i := strings.IndexFunc(told, func(c rune) bool { return c < ' ' && c != '\n' || c >= 0x7f && c < 0xa0 }); i >= 0 {
 		t.Errorf("by %d: a control character is told: %q", n, told[max(0, i-100):i+1])
+	}
+	if lines := strings.Count(s.log.String(), "\n"); lines > mostLines {
+		t.Errorf("by %d: %d lines are logged", n, lines)
 	}
 	for line := range strings.Lines(s.log.String()) {
 		if len(line) > mostLine {

@@ -61,6 +61,8 @@ func attacks() []*attack {
 			run: requests(delta, [][]byte{helloDelta(), join(text(deltaType, serviceType), repeat(deltaVersions, 590_000, func(i int) string {
 				return string(join(text(1, fmt.Sprintf("evil/%030d", i)), text(2, "0123456")))
 			}))})},
+		{finding: "B2", name: "a request of 8 MB in frames of one byte", told: `reason=frames`, short: true, run: tinyFrames},
+		{finding: "B2", name: "100 streams of a connection with a part of a request of 63 KiB", run: partialRequests},
 
 		{finding: "B3", name: "65,000 names in 130 types of one stream", run: requests(delta, append([][]byte{helloDelta()}, manyNames(130, 500, 100)...))},
 		{finding: "B3", name: "70,000 names in 140 types of one stream", told: `downstream.maxNamesPerClient`, short: true,
@@ -108,6 +110,8 @@ func attacks() []*attack {
 		{finding: "B9", name: "names of four million removed resources", upstreams: true, delta: true, run: respond(func() []byte {
 			return join(text(2, entryType), text(5, "n"), bytes.Repeat(text(deltaRemoved, fmt.Sprintf("evil/%050d", 0)), 4_000_000))
 		}, 1)},
+		{finding: "B9", name: "20,000 small responses that are refused", upstreams: true, once: true, told: `refused in part`,
+			run: respond(func() []byte { return response(field(responseResources, entry("Evil//", "x"))) }, 20_000)},
 		{finding: "B9", name: "a hundred responses of 10 MB in a row", upstreams: true, told: `(?i)refused`, run: respond(func() []byte {
 			return response(field(responseResources, make([]byte, 10_000_000)))
 		}, 100)},
@@ -129,6 +133,7 @@ func attacks() []*attack {
 		{finding: "B24", name: "a file of 200,000 lines of labels", told: `more than 200000 keys`, files: true, upstreams: true, run: file(object("metadata: {name: evil, namespace: evil}\nspec:\n" + lines(200_000)))},
 		{finding: "B24", name: "a file of 2 MB of numbers in a list", told: `more than 200000 keys`, files: true, upstreams: true, run: file(object("spec: [" + strings.Repeat("1,", 1_000_000) + "1]"))},
 		{finding: "B24", name: "a file of aliases of aliases", told: `when its aliases are written out`, files: true, upstreams: true, run: file(object(aliases("NAME: ")))},
+		{finding: "B24", name: "a file of just under 16 MiB", told: `msg=refused`, files: true, upstreams: true, run: file(object(strings.Repeat("# nothing\n", 1_670_000)))},
 		{finding: "B24", name: "a file of 64 MB", told: `larger than 16 MiB`, files: true, upstreams: true, run: file(object(strings.Repeat("# nothing\n", 6_400_000)))},
 		{finding: "B24", name: "a config of 80,000 lines, of aliases, of numbers", told: `the file is too large`, once: true, run: func(s *stage, _ int) {
 			s.validate("the file is too large", "node:\n"+lines(80_000))

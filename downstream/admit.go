@@ -25,13 +25,11 @@ func (s *Server) serve(stream grpc.ServerStream, protocol string, l *Listener) e
 	var r *refusal.Error
 	if errors.As(err, &r) {
 		s.metrics.refusals.WithLabelValues(string(r.Reason)).Inc()
-		if s.refusals.Allow() {
-			from := ""
-			if p, ok := peer.FromContext(stream.Context()); ok {
-				from = p.Addr.String()
-			}
-			s.log.Warn("client refused", "address", from, "reason", r.Reason, "err", err)
+		from := ""
+		if p, ok := peer.FromContext(stream.Context()); ok {
+			from = p.Addr.String()
 		}
+		s.refusals.Warn(s.log, "client refused", "address", from, "reason", r.Reason, "err", err)
 	}
 	return err
 }
@@ -143,11 +141,9 @@ func headerBytes(ctx context.Context) (n int) {
 // connectionRefused counts a connection that is not let in, or closed, for a limit.
 func (s *Server) connectionRefused(from net.Addr, why refusal.Reason) {
 	s.metrics.refusals.WithLabelValues(string(why)).Inc()
-	if s.refusals.Allow() {
-		limits := s.limits.Load()
-		s.log.Warn("connection closed: over a limit", "address", from.String(),
-			"reason", why, "maxConnections", limits.MaxConnections, "maxConnectionsPerPeer", limits.MaxConnectionsPerPeer)
-	}
+	limits := s.limits.Load()
+	s.refusals.Warn(s.log, "connection closed: over a limit", "address", from.String(),
+		"reason", why, "maxConnections", limits.MaxConnections, "maxConnectionsPerPeer", limits.MaxConnectionsPerPeer)
 }
 
 // handshakeRefused returns what counts and logs connections to a listener whose TLS handshake
@@ -155,9 +151,7 @@ func (s *Server) connectionRefused(from net.Addr, why refusal.Reason) {
 func (s *Server) handshakeRefused(l *Listener) func(from net.Addr, err error) {
 	return func(from net.Addr, err error) {
 		s.metrics.refusals.WithLabelValues(string(refusal.Handshake)).Inc()
-		if s.refusals.Allow() {
-			s.log.Warn("client refused", "listener", l.Address, "address", from.String(), "reason", refusal.Handshake, "err", refusal.Bounded(err.Error()))
-		}
+		s.refusals.Warn(s.log, "client refused", "listener", l.Address, "address", from.String(), "reason", refusal.Handshake, "err", refusal.Bounded(err.Error()))
 	}
 }
 

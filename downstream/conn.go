@@ -88,7 +88,7 @@ func (c *conn) guard(f func() error) {
 	defer func() {
 		if r := recover(); r != nil {
 			c.server.metrics.panics.Inc()
-			c.server.log.Error("panic while serving a stream", "client", c.name(), "panic", r, "stack", string(debug.Stack()))
+			c.server.panicLog.Log(c.server.log, slog.LevelError, "panic while serving a stream", "client", c.name(), "panic", r, "stack", string(debug.Stack()))
 			c.ended <- status.Error(codes.Internal, "internal error; see the relay's log")
 		}
 	}()
@@ -172,7 +172,7 @@ func (c *conn) close(err error) {
 	if err != nil && status.Code(err) != codes.Canceled {
 		attrs = append(attrs, "err", err)
 	}
-	log.Info("client disconnected", attrs...)
+	c.server.comings.Log(log, slog.LevelInfo, "client disconnected", attrs...)
 }
 
 func (c *conn) signal() {

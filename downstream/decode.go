@@ -92,7 +92,7 @@ func (in *incoming) take(data mem.BufferSlice) error {
 	in.err = nil
 	limits := in.limits.Load()
 	size := data.Len()
-	defer in.meter.taken(size)
+	defer in.taken(size)
 	if most := limits.MaxNodeBytes + firstRequestBytes; in.first && size > most {
 		in.err = refusal.New(refusal.Bytes, codes.ResourceExhausted,
 			"the first request has %d bytes, more than %d (downstream.maxNodeBytes and %d more): send names and versions of resources in a later one",
@@ -130,6 +130,13 @@ func (in *incoming) take(data mem.BufferSlice) error {
 		return decodeDelta(raw, in.delta, o, withNode)
 	}
 	return decodeSotW(raw, in.sotw, o, withNode)
+}
+
+// taken gives back the grant of a request. One whose stream has ended has none any more.
+func (in *incoming) taken(size int) {
+	if in.ctx.Err() == nil {
+		in.meter.taken(size)
+	}
 }
 
 // outline looks at every field of an encoded request. It allocates nothing.

@@ -2,6 +2,7 @@ package downstream
 
 import (
 	"bytes"
+	"context"
 	"runtime"
 	"strings"
 	"sync/atomic"
@@ -77,7 +78,7 @@ func details(n int) *rpcstatus.Status {
 func newIncoming(first bool) *incoming {
 	limits := &atomic.Pointer[Limits]{}
 	limits.Store(must(Limits{}.complete()))
-	return &incoming{decoding: semaphore.NewWeighted(maxDecoding), limits: limits, first: first}
+	return &incoming{ctx: context.Background(), decoding: semaphore.NewWeighted(maxDecoding), limits: limits, first: first}
 }
 
 func (in *incoming) decode(t testing.TB, raw []byte, into proto.Message) error {

@@ -93,7 +93,7 @@ func (s *Server) listen() (opened []*listener, err error) {
 
 func (s *Server) serverOptions(creds credentials.TransportCredentials) []grpc.ServerOption {
 	options := []grpc.ServerOption{
-		grpc.Creds(meteredCreds{creds, s.receiving, s.cfg.MaxRequestBytes}),
+		grpc.Creds(meteredCreds{creds, s.receiving, s.cfg.MaxRequestBytes, s.cfg.MaxStreamsPerConnection}),
 		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2("proto")}),
 		grpc.MaxConcurrentStreams(uint32(s.cfg.MaxStreamsPerConnection)),
 		grpc.MaxRecvMsgSize(s.cfg.MaxRequestBytes),

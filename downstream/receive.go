@@ -11,17 +11,22 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"meshrelay/downstream/refusal"
+	"meshrelay/internal/http2frames"
 )
 
 const (
-	// largeRequest is the size from which a request needs a grant before it is received.
-	largeRequest = 64 << 10
+	// largeRequest is the size from which a request needs a grant before it is received. What is
+	// smaller costs little even on every stream of every client.
+	largeRequest = 4 << 10
 	// grantWait is how long a connection waits for a grant, and grantTime how long a request
 	// has, from its first byte, to be received and decoded. After that the connection ends.
 	grantWait = 10 * time.Second
 	grantTime = 30 * time.Second
-	// maxParts bounds the streams of a connection of whose requests only a part has come.
-	maxParts = 1024
+	// maxOpen is how many streams of a connection the relay follows, beyond those that it serves:
+	// it has refused these, and the client does not know yet.
+	maxOpen = 1024
+	// maxTiny is how many DATA frames of a connection may carry next to nothing.
+	maxTiny = 1024
 )
 
 // receiving bounds the bytes of large requests that are being received and decoded, for all
@@ -97,6 +102,7 @@ type meteredCreds struct {
 	credentials.TransportCredentials
 	receiving *receiving
 	most      int // bytes of a request; gRPC refuses larger ones by itself
+	streams   int // of a connection
 }
 
 func (c meteredCreds) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
@@ -104,38 +110,46 @@ func (c meteredCreds) ServerHandshake(conn net.Conn) (net.Conn, credentials.Auth
 	if err != nil {
 		return conn, info, err
 	}
-	m := &meter{Conn: conn, all: c.receiving, most: c.most, addr: conn.RemoteAddr(), preface: len(http2Preface), parts: map[uint32]part{}}
-	m.key = addressKey(m.addr)
-	return m, info, nil
+	return newMeter(conn, c.receiving, c.most, c.streams), info, nil
 }
-
-// http2Preface is what a client sends first.
-const http2Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 // meter is a connection that follows the frames of HTTP/2, and in those the requests of gRPC,
 // as far as it takes to know how long each request is when it begins.
 type meter struct {
 	net.Conn
-	all  *receiving
-	most int
-	addr net.Addr
-	key  string
+	all     *receiving
+	most    int
+	streams int
+	addr    net.Addr
+	key     string
 
-	// Of the goroutine that reads.
-	preface int // bytes of it that are still to come
-	head    [9]byte
-	have    int // bytes of head
-	left    int // bytes of the frame that are still to come
-	pad     int // of those, bytes at the end that are padding
-	padded  bool
-	data    bool // it is a DATA frame
-	stream  uint32
-	now     part            // of the frame's stream
-	parts   map[uint32]part // of streams of whose request a part has come
+	// The goroutine that reads uses these.
+	in    http2frames.Follower
+	tiny  http2frames.Tiny
+	frame http2frames.Frame
+	pad   int  // bytes at the end of the payload that are padding
+	first bool // the payload begins with the length of its padding
+	now   part // of the frame's stream, if it is open
+	known bool // that stream is open
+	last  uint32
+
+	out http2frames.Follower // the goroutine that writes uses it
 
 	mu     sync.Mutex // guards all below
 	closed bool
 	grants []*grant
+	open   map[uint32]part // by stream: what has come of its next request
+}
+
+func newMeter(conn net.Conn, all *receiving, most, streams int) *meter {
+	m := &meter{Conn: conn, all: all, most: most, streams: streams, tiny: http2frames.Tiny{Most: maxTiny}, open: map[uint32]part{}}
+	if conn != nil {
+		m.addr = conn.RemoteAddr()
+		m.key = addressKey(m.addr)
+	}
+	m.in = http2frames.Follower{Skip: len(http2frames.Preface), Begin: m.begin, Payload: m.payload, End: m.end}
+	m.out.Begin = m.sent
+	return m
 }
 
 // part is what has come of a request.
@@ -156,18 +170,29 @@ type grant struct {
 func (m *meter) RemoteAddr() net.Addr { return m.addr }
 
 func (m *meter) Read(b []byte) (int, error) {
-	if m.preface == len(http2Preface) { // from now on gRPC closes it
+	if m.in.Skip == len(http2frames.Preface) { // from now on gRPC closes it
 		m.all.mu.Lock()
 		m.all.meters[m.addr] = m
 		m.all.mu.Unlock()
 	}
 	n, err := m.Conn.Read(b)
-	if ferr := m.follow(b[:n]); ferr != nil {
-		m.all.refused(m.addr, refusal.Receiving)
+	if ferr := m.in.Follow(b[:n]); ferr != nil {
+		why := refusal.Receiving
+		if errors.Is(ferr, http2frames.ErrTiny) {
+			why = refusal.Frames
+		}
+		m.all.refused(m.addr, why)
 		m.Close()
 		return 0, ferr
 	}
 	return n, err
+}
+
+func (m *meter) Write(b []byte) (int, error) {
+	if err := m.out.Follow(b); err != nil {
+		return 0, err
+	}
+	return m.Conn.Write(b)
 }
 
 func (m *meter) Close() error {
@@ -183,62 +208,62 @@ func (m *meter) Close() error {
 	return m.Conn.Close()
 }
 
-// Numbers of HTTP/2.
-const (
-	frameData, frameReset = 0, 3
-	flagPadded            = 8
-)
+// begin begins a frame of the client.
+func (m *meter) begin(f http2frames.Frame) error {
+	m.frame, m.pad, m.known = f, 0, false
+	switch f.Type {
+	case http2frames.Headers:
+		return m.opened(f.Stream)
+	case http2frames.Reset:
+		m.ended(f.Stream)
+	case http2frames.Data:
+		m.first = f.Flags&http2frames.FlagPadded != 0
+		m.mu.Lock()
+		m.now, m.known = m.open[f.Stream]
+		m.mu.Unlock()
+	}
+	return m.tiny.Frame(f)
+}
 
-// follow takes account of what was read.
-func (m *meter) follow(b []byte) error {
-	n := min(len(b), m.preface)
-	m.preface -= n
-	b = b[n:]
-	for len(b) > 0 {
-		if m.have < len(m.head) {
-			n := copy(m.head[m.have:], b)
-			m.have += n
-			b = b[n:]
-			if m.have == len(m.head) {
-				m.frame()
-			}
-			if m.have < len(m.head) || m.left > 0 {
-				continue
-			}
-		}
-		n := min(len(b), m.left)
-		if err := m.payload(b[:n]); err != nil {
-			return err
-		}
-		b = b[n:]
-		if m.left -= n; m.left == 0 {
-			if err := m.end(); err != nil {
-				return err
-			}
-		}
+// opened notes a stream that the client opens. Later headers of a stream are its trailers.
+func (m *meter) opened(stream uint32) error {
+	if stream <= m.last {
+		return nil
+	}
+	m.last = stream
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.open[stream] = part{}
+	if len(m.open) > m.streams+maxOpen {
+		return errNoGrant
 	}
 	return nil
 }
 
-// frame begins a frame, whose head has come.
-func (m *meter) frame() {
-	m.left = int(m.head[0])<<16 | int(m.head[1])<<8 | int(m.head[2])
-	m.stream = binary.BigEndian.Uint32(m.head[5:]) & (1<<31 - 1)
-	m.data, m.pad = m.head[3] == frameData, 0
-	m.padded = m.data && m.head[4]&flagPadded != 0
-	if m.data {
-		m.now = m.parts[m.stream]
+// sent looks at a frame that the relay sends: whether it ends a stream. gRPC ignores what the
+// client sends on that from now on.
+func (m *meter) sent(f http2frames.Frame) error {
+	if f.Type == http2frames.Reset || f.Type == http2frames.Headers && f.Flags&http2frames.FlagEndStream != 0 {
+		m.ended(f.Stream)
 	}
+	return nil
+}
+
+// ended forgets a stream, and gives back what its requests were granted.
+func (m *meter) ended(stream uint32) {
+	m.mu.Lock()
+	delete(m.open, stream)
+	m.mu.Unlock()
+	m.drop(func(g *grant) bool { return g.stream == stream }, false)
 }
 
 // payload takes the next bytes of a frame.
-func (m *meter) payload(b []byte) error {
-	if !m.data {
+func (m *meter) payload(b []byte, left int) error {
+	if !m.known {
 		return nil
 	}
-	left := m.left
-	if m.padded && len(b) > 0 {
-		m.padded, m.pad = false, int(b[0])
+	if m.first {
+		m.first, m.pad = false, int(b[0])
 		b, left = b[1:], left-1
 	}
 	if own := left - m.pad; own < len(b) {
@@ -255,7 +280,7 @@ func (m *meter) payload(b []byte) error {
 			}
 			p.left = binary.BigEndian.Uint32(p.head[1:])
 			if size := int(p.left); size > largeRequest && size <= m.most {
-				if err := m.begin(size); err != nil {
+				if err := m.grant(size); err != nil {
 					return err
 				}
 			}
@@ -264,6 +289,7 @@ func (m *meter) payload(b []byte) error {
 		b = b[n:]
 		if p.left -= uint32(n); p.left == 0 {
 			*p = part{}
+			m.tiny.Message()
 		}
 	}
 	return nil
@@ -271,33 +297,32 @@ func (m *meter) payload(b []byte) error {
 
 // end ends a frame.
 func (m *meter) end() error {
-	m.have = 0
-	switch {
-	case m.data && m.now.have > 0:
-		m.parts[m.stream] = m.now
-		if len(m.parts) > maxParts {
-			return errNoGrant
-		}
-	case m.data && len(m.parts) > 0:
-		delete(m.parts, m.stream)
-	case m.head[3] == frameReset:
-		delete(m.parts, m.stream)
-		m.drop(func(g *grant) bool { return g.stream == m.stream }, false)
+	if !m.known {
+		return nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, ok := m.open[m.frame.Stream]; ok { // it may have ended meanwhile
+		m.open[m.frame.Stream] = m.now
 	}
 	return nil
 }
 
-// begin waits until a request of that size may be received.
-func (m *meter) begin(size int) error {
+// grant waits until a request of that size may be received.
+func (m *meter) grant(size int) error {
 	if err := m.all.take(m.key, size); err != nil {
 		return err
 	}
-	g := &grant{stream: m.stream, size: size}
+	g := &grant{stream: m.frame.Stream, size: size}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
 		m.all.give(m.key, size)
 		return net.ErrClosed
+	}
+	if _, ok := m.open[g.stream]; !ok {
+		m.all.give(m.key, size) // nobody will decode it
+		return nil
 	}
 	g.timer = time.AfterFunc(m.all.time, func() {
 		m.all.refused(m.addr, refusal.Receiving)

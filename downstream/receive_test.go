@@ -17,12 +17,14 @@ import (
 	"golang.org/x/net/http2/hpack"
 
 	"meshrelay/downstream/refusal"
+	"meshrelay/internal/http2frames"
 )
 
 // testMeter returns a meter whose grants are never refused, and what has been granted.
 func testMeter() (*meter, func() []int) {
 	r := newReceiving(32<<20, func(net.Addr, refusal.Reason) {})
-	m := &meter{all: r, most: 32 << 20, key: "a", preface: len(http2Preface), parts: map[uint32]part{}}
+	m := newMeter(nil, r, 32<<20, 100)
+	m.key = "a"
 	return m, func() (sizes []int) {
 		for _, g := range m.grants {
 			sizes = append(sizes, g.size)
@@ -44,7 +46,7 @@ func TestLargeRequestsAreSeenWhenTheyBegin(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for round := range 100 {
 		var wire bytes.Buffer
-		wire.WriteString(http2Preface)
+		wire.WriteString(http2frames.Preface)
 		f := http2.NewFramer(&wire, nil)
 		f.AllowIllegalWrites = true
 		check := func(err error) {
@@ -56,6 +58,7 @@ func TestLargeRequestsAreSeenWhenTheyBegin(t *testing.T) {
 		var want []int
 		pending := map[uint32][]byte{}
 		for id := uint32(1); id < 9; id += 2 {
+			check(f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, EndHeaders: true}))
 			for range rnd.IntN(4) {
 				size := []int{0, 1, 100, largeRequest, largeRequest + 1, 3 * largeRequest, 33 << 20}[rnd.IntN(7)]
 				if size == 33<<20 { // gRPC refuses it, and does not look at the rest
@@ -79,6 +82,7 @@ func TestLargeRequestsAreSeenWhenTheyBegin(t *testing.T) {
 					delete(pending, id)
 				}
 				check(f.WritePing(false, [8]byte{}))
+				check(f.WriteData(99, false, grpcMessage(100_000)[:100])) // of no stream
 				check(f.WriteSettingsAck())
 			}
 		}
@@ -88,7 +92,7 @@ func TestLargeRequestsAreSeenWhenTheyBegin(t *testing.T) {
 			if rnd.IntN(4) == 0 {
 				n = 1
 			}
-			if err := m.follow(b[:n]); err != nil {
+			if err := m.in.Follow(b[:n]); err != nil {
 				t.Fatal(err)
 			}
 			b = b[n:]
@@ -99,8 +103,10 @@ func TestLargeRequestsAreSeenWhenTheyBegin(t *testing.T) {
 		if !slices.Equal(sizes, want) {
 			t.Fatalf("round %d: granted %v, want %v", round, sizes, want)
 		}
-		if len(m.parts) != 0 || m.have != 0 {
-			t.Fatalf("round %d: %d requests are taken for incomplete", round, len(m.parts))
+		for id, p := range m.open {
+			if p != (part{}) {
+				t.Fatalf("round %d: the request of stream %d is taken for incomplete", round, id)
+			}
 		}
 		m.drop(func(*grant) bool { return true }, false)
 		if m.all.used != 0 || len(m.all.byKey) != 0 {
@@ -109,48 +115,69 @@ func TestLargeRequestsAreSeenWhenTheyBegin(t *testing.T) {
 	}
 }
 
-// TestRequestsThatAreGivenUpAreForgotten: and those that come only in part are bounded.
+// TestRequestsThatAreGivenUpAreForgotten: by the client, or because the relay ends the stream; and
+// the streams that are followed are bounded.
 func TestRequestsThatAreGivenUpAreForgotten(t *testing.T) {
 	m, got := testMeter()
-	m.preface = 0
-	frames := func(write func(f *http2.Framer) error) error {
+	m.in.Skip = 0
+	frames := func(to *http2frames.Follower, write func(f *http2.Framer) error) error {
 		var wire bytes.Buffer
 		if err := write(http2.NewFramer(&wire, nil)); err != nil {
 			t.Fatal(err)
 		}
-		return m.follow(wire.Bytes())
+		return to.Follow(wire.Bytes())
 	}
-	start := func(id uint32) error {
-		return frames(func(f *http2.Framer) error { return f.WriteData(id, false, grpcMessage(100_000)[:100]) })
+	headers := func(id uint32, end bool) func(f *http2.Framer) error {
+		return func(f *http2.Framer) error {
+			return f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, EndHeaders: true, EndStream: end})
+		}
 	}
-	if err := start(1); err != nil || len(got()) != 1 || len(m.parts) != 1 {
-		t.Fatalf("%v, granted %v, %d parts", err, got(), len(m.parts))
+	large := func(id uint32) func(f *http2.Framer) error {
+		return func(f *http2.Framer) error { return f.WriteData(id, false, grpcMessage(100_000)[:100]) }
 	}
-	if err := frames(func(f *http2.Framer) error { return f.WriteRSTStream(1, http2.ErrCodeCancel) }); err != nil || len(got()) != 0 || len(m.parts) != 0 || m.all.used != 0 {
-		t.Fatalf("%v, granted %v, %d parts", err, got(), len(m.parts))
+	reset := func(id uint32) func(f *http2.Framer) error {
+		return func(f *http2.Framer) error { return f.WriteRSTStream(id, http2.ErrCodeCancel) }
+	}
+	for i, end := range []func(id uint32) error{
+		func(id uint32) error { return frames(&m.in, reset(id)) },
+		func(id uint32) error { return frames(&m.out, reset(id)) },
+		func(id uint32) error { return frames(&m.out, headers(id, true)) },
+	} {
+		id := uint32(2*i + 1)
+		if err := errors.Join(frames(&m.in, headers(id, false)), frames(&m.out, headers(id, false)), frames(&m.in, large(id))); err != nil || len(got()) != 1 || len(m.open) != 1 {
+			t.Fatalf("%d: %v, granted %v, %d streams", i, err, got(), len(m.open))
+		}
+		if err := end(id); err != nil || len(got()) != 0 || len(m.open) != 0 || m.all.used != 0 {
+			t.Fatalf("%d: %v, granted %v, %d streams", i, err, got(), len(m.open))
+		}
+		// What is still under way is for nobody.
+		if err := errors.Join(frames(&m.in, large(id)), frames(&m.in, headers(id, true))); err != nil || len(got()) != 0 || len(m.open) != 0 {
+			t.Fatalf("%d: %v, granted %v, %d streams after the end", i, err, got(), len(m.open))
+		}
 	}
 	var err error
-	for id := uint32(3); err == nil && id < 10*maxParts; id += 2 {
-		err = frames(func(f *http2.Framer) error { return f.WriteData(id, false, []byte{0}) })
+	for id := uint32(11); err == nil && id < 10*maxOpen; id += 2 {
+		err = frames(&m.in, headers(id, false))
 	}
-	if !errors.Is(err, errNoGrant) || len(m.parts) > maxParts+1 {
-		t.Errorf("%v with %d parts", err, len(m.parts))
+	if !errors.Is(err, errNoGrant) || len(m.open) > m.streams+maxOpen+1 {
+		t.Errorf("%v with %d streams", err, len(m.open))
 	}
 }
 
 // TestFollowingAcknowledgementsCostsNoAllocation: they are most of what is read.
 func TestFollowingAcknowledgementsCostsNoAllocation(t *testing.T) {
 	m, _ := testMeter()
-	m.preface = 0
+	m.in.Skip = 0
 	var wire bytes.Buffer
 	f := http2.NewFramer(&wire, nil)
 	for id := uint32(1); id < 5; id += 2 {
+		m.open[id] = part{}
 		if err := f.WriteData(id, false, grpcMessage(80)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if n := testing.AllocsPerRun(100, func() {
-		if err := m.follow(wire.Bytes()); err != nil {
+		if err := m.in.Follow(wire.Bytes()); err != nil {
 			t.Fatal(err)
 		}
 	}); n != 0 {
@@ -162,15 +189,15 @@ func TestFollowingAcknowledgementsCostsNoAllocation(t *testing.T) {
 func FuzzFollow(f *testing.F) {
 	var wire bytes.Buffer
 	fr := http2.NewFramer(&wire, nil)
-	if err := errors.Join(fr.WriteSettings(), fr.WriteData(1, false, grpcMessage(70_000)[:20]), fr.WriteDataPadded(3, true, grpcMessage(3), make([]byte, 4)), fr.WriteRSTStream(1, 0)); err != nil {
+	if err := errors.Join(fr.WriteSettings(), fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 1}), fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 3}), fr.WriteData(1, false, grpcMessage(70_000)[:20]), fr.WriteDataPadded(3, true, grpcMessage(3), make([]byte, 4)), fr.WriteRSTStream(1, 0)); err != nil {
 		f.Fatal(err)
 	}
 	f.Add(wire.Bytes(), 7)
 	f.Fuzz(func(t *testing.T, b []byte, piece int) {
 		m, got := testMeter()
-		m.preface, m.all.wait = 0, time.Millisecond
+		m.in.Skip, m.all.wait = 0, time.Millisecond
 		for piece = max(piece, 1); len(b) > 0; b = b[min(piece, len(b)):] {
-			if err := m.follow(b[:min(piece, len(b))]); err != nil {
+			if err := m.in.Follow(b[:min(piece, len(b))]); err != nil {
 				break
 			}
 		}
@@ -178,8 +205,8 @@ func FuzzFollow(f *testing.F) {
 		for _, size := range got() {
 			sum += size
 		}
-		if sum != m.all.used || sum > m.all.most || len(m.parts) > maxParts+1 {
-			t.Errorf("%d bytes granted, %d used, %d parts", sum, m.all.used, len(m.parts))
+		if sum != m.all.used || sum > m.all.most || len(m.open) > m.streams+maxOpen+1 {
+			t.Errorf("%d bytes granted, %d used, %d streams", sum, m.all.used, len(m.open))
 		}
 		m.drop(func(*grant) bool { return true }, false)
 	})
@@ -240,25 +267,8 @@ func TestLargeRequestThatDoesNotEndIsCutOff(t *testing.T) {
 				}
 			}
 		}
-		conn, err := net.Dial("tcp", r.addr)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
-		if _, err := io.WriteString(conn, http2Preface); err != nil {
-			t.Fatal(err)
-		}
-		f := http2.NewFramer(conn, conn)
-		var headers bytes.Buffer
-		enc := hpack.NewEncoder(&headers)
-		for _, h := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", "/" + discoveryv3.AggregatedDiscoveryService_ServiceDesc.ServiceName + "/DeltaAggregatedResources"},
-			{":authority", "x"}, {"content-type", "application/grpc"}, {"te", "trailers"}} {
-			if err := enc.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := errors.Join(f.WriteSettings(), f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: headers.Bytes(), EndHeaders: true}),
-			f.WriteData(1, false, grpcMessage(1 << 20)[:1000])); err != nil {
+		conn, f := rawStream(t, r)
+		if err := f.WriteData(1, false, grpcMessage(1 << 20)[:1000]); err != nil {
 			t.Fatal(err)
 		}
 		if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
@@ -273,5 +283,90 @@ func TestLargeRequestThatDoesNotEndIsCutOff(t *testing.T) {
 			defer all.mu.Unlock()
 			return (all.used == 0) != full && len(all.meters) == 0
 		})
+	}
+}
+
+// rawStream opens stream 1 of a connection without gRPC.
+func rawStream(t *testing.T, r *relay) (net.Conn, *http2.Framer) {
+	t.Helper()
+	conn, err := net.Dial("tcp", r.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	if _, err := io.WriteString(conn, http2frames.Preface); err != nil {
+		t.Fatal(err)
+	}
+	f := http2.NewFramer(conn, conn)
+	var headers bytes.Buffer
+	enc := hpack.NewEncoder(&headers)
+	for _, h := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResources_FullMethodName},
+		{":authority", "x"}, {"content-type", "application/grpc"}, {"te", "trailers"}} {
+		if err := enc.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(f.WriteSettings(), f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: headers.Bytes(), EndHeaders: true})); err != nil {
+		t.Fatal(err)
+	}
+	return conn, f
+}
+
+// TestTinyFramesEndTheConnection: gRPC keeps many times their bytes.
+func TestTinyFramesEndTheConnection(t *testing.T) {
+	r := startRelay(t, true)
+	_, f := rawStream(t, r)
+	message := grpcMessage(1 << 20)
+	sent := 0
+	for ; sent < 60_000; sent++ { // which flow control lets through
+		if f.WriteData(1, false, message[sent:sent+1]) != nil {
+			break
+		}
+	}
+	wantRefused(t, r, refusal.Frames, 1)
+	eventually(t, "nothing of it is left", func() bool {
+		all := r.server.receiving
+		all.mu.Lock()
+		defer all.mu.Unlock()
+		return all.used == 0 && len(all.meters) == 0
+	})
+}
+
+// TestARefusedStreamGivesBackItsGrant: the others of its connection stay.
+func TestARefusedStreamGivesBackItsGrant(t *testing.T) {
+	r := startRelay(t, true, func(c *Config, _ *Deps) { c.FirstRequestTimeout = 50 * time.Millisecond })
+	conn, f := rawStream(t, r)
+	if err := f.WriteData(1, false, grpcMessage(1 << 20)[:1000]); err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	for refused := false; !refused; {
+		frame, err := f.ReadFrame()
+		if err != nil {
+			t.Fatal(err)
+		}
+		refused = frame.Header().StreamID == 1 && frame.Header().Flags.Has(http2.FlagHeadersEndStream)
+	}
+	all := r.server.receiving
+	eventually(t, "its grant is given back", func() bool {
+		all.mu.Lock()
+		defer all.mu.Unlock()
+		return all.used == 0 && len(all.meters) == 1
+	})
+	if err := errors.Join(f.WriteData(1, false, make([]byte, 5000)), f.WritePing(false, [8]byte{1})); err != nil {
+		t.Fatal(err)
+	}
+	for answered := false; !answered; {
+		frame, err := f.ReadFrame()
+		if err != nil {
+			t.Fatal(err)
+		}
+		ping, ok := frame.(*http2.PingFrame)
+		answered = ok && ping.IsAck() && ping.Data == [8]byte{1}
+	}
+	if n := refusals(r, refusal.Receiving); n != 0 {
+		t.Errorf("%d connections were closed", n)
 	}
 }

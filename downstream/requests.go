@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -160,7 +161,7 @@ func (c *conn) enter(gen *generation, v *view, r *rule, client client) (done boo
 		s.views.release(v, c.viewer())
 		return true, status.Error(codes.Canceled, "stream has ended")
 	}
-	log.Info("client connected", "address", c.peer.Addr.String(), "protocol", c.protocol,
+	s.comings.Log(log, slog.LevelInfo, "client connected", "address", c.peer.Addr.String(), "protocol", c.protocol,
 		"istioVersion", client.istioVersion, "revision", client.revision, "view", r.Name)
 	return true, nil
 }
@@ -183,8 +184,8 @@ func (c *conn) await(nonce string) error {
 		return err
 	}
 	c.server.metrics.delayed.Inc()
-	if first && c.server.refusals.Allow() {
-		c.server.log.Warn("client asks too fast, its requests are delayed", "client", c.name(), "address", c.peer.Addr.String(),
+	if first {
+		c.server.refusals.Warn(c.server.log, "client asks too fast, its requests are delayed", "client", c.name(), "address", c.peer.Addr.String(),
 			"requestsPerSecond", c.server.limits.Load().RequestsPerSecond)
 	}
 	timer := time.NewTimer(wait)
@@ -204,7 +205,7 @@ func (c *conn) record(result subscription.Outcome, w *subscription.Watch, req re
 		c.server.metrics.of(w.Type).acks.Inc()
 	case subscription.NACK:
 		c.server.metrics.of(w.Type).nacks.Inc()
-		c.log.Warn("client rejected a response", "type", refusal.Bounded(w.TypeURL), "nonce", w.Status().SentNonce,
+		c.server.nacks.Warn(c.log, "client rejected a response", "type", refusal.Bounded(w.TypeURL), "nonce", w.Status().SentNonce,
 			"err", refusal.Bounded(req.GetErrorDetail().GetMessage()))
 	case subscription.Subscribed, subscription.Stale:
 		c.log.Debug("request", "type", refusal.Bounded(w.TypeURL), "stale", result == subscription.Stale)

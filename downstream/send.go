@@ -1,6 +1,7 @@
 package downstream
 
 import (
+	"log/slog"
 	"time"
 
 	"google.golang.org/grpc/status"
@@ -73,7 +74,7 @@ func (c *conn) round() (sent bool, err error) {
 			return true, err
 		}
 		if resp.First && resp.Size > defaultReceiveLimit {
-			log.Info("response is larger than gRPC clients accept unless told to", "type", resp.TypeURL, "bytes", resp.Size, "usualLimit", defaultReceiveLimit)
+			c.server.comings.Log(log, slog.LevelInfo, "response is larger than gRPC clients accept unless told to", "type", resp.TypeURL, "bytes", resp.Size, "usualLimit", defaultReceiveLimit)
 		}
 		if err := c.sendMsg(resp.Message); err != nil {
 			return true, err

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/time/rate"
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"meshrelay/internal/loglimit"
 	"meshrelay/mirror"
 	"meshrelay/push"
 )
@@ -163,8 +164,11 @@ type Server struct {
 	peers        *peers
 	receiving    *receiving
 	limiter      *rate.Limiter
-	refusals     *rate.Limiter // of log lines: who is refused comes back
-	controlPlane []byte        // encoded envoy.config.core.v3.ControlPlane
+	refusals     *loglimit.Limit // who is refused comes back
+	comings      *loglimit.Limit // of clients that come and go
+	nacks        *loglimit.Limit
+	panicLog     *loglimit.Limit
+	controlPlane []byte // encoded envoy.config.core.v3.ControlPlane
 	identifier   string
 	released     chan struct{}
 	draining     chan struct{}
@@ -216,7 +220,10 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		limiter:      rate.NewLimiter(rate.Limit(limits.NewStreamsPerSecond), limits.NewStreamsPerSecond),
 		peers:        newPeers(),
 		decoding:     semaphore.NewWeighted(maxDecoding),
-		refusals:     rate.NewLimiter(rate.Every(time.Second), 10),
+		refusals:     loglimit.New(10, time.Second),
+		comings:      loglimit.New(4000, 20*time.Millisecond),
+		nacks:        loglimit.New(100, time.Second),
+		panicLog:     loglimit.New(20, time.Second),
 		identifier:   string(identifier),
 		controlPlane: protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), identifier),
 		released:     make(chan struct{}), draining: make(chan struct{}), listening: make(chan struct{}),
@@ -342,15 +349,10 @@ func (s *Server) Push(req *push.Request) {
 	}
 }
 
-// maxLoggedPanics is how many panics over resources are logged, and of how many more one is.
-const maxLoggedPanics = 20
-
 // panicked counts and logs a panic while views were brought to other content.
 func (s *Server) panicked(item string, p *mirror.Panic) {
 	s.metrics.panics.Inc()
-	if n := s.panics.Add(1); n <= maxLoggedPanics || n%maxLoggedPanics == 0 {
-		s.log.Error("panic while pushing", "item", item, "panic", p.Value, "panics", n, "stack", p.Stack)
-	}
+	s.panicLog.Log(s.log, slog.LevelError, "panic while pushing", "item", item, "panic", p.Value, "panics", s.panics.Add(1), "stack", p.Stack)
 }
 
 // wakeBatch is how many clients are woken before they are given the processor.

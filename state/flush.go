@@ -89,8 +89,7 @@ func (k *Keeper) writeOne(f *follower) (wrote bool, err error) {
 		f.behind = false
 	}
 	if _, forgotten := k.forget[f.name]; !forgotten {
-		loaded := k.kept[f.name] != nil && k.kept[f.name].loaded
-		k.kept[f.name] = &kept{has, loaded}
+		k.kept[f.name] = has
 	}
 	return has.Wrote, nil
 }
@@ -105,7 +104,7 @@ func (k *Keeper) take(f *follower) ([]Change, Meta) {
 	if !meta.Synced {
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		return changes, meta.over(k.keptOf(f.name).Meta)
+		return changes, meta.over(k.kept[f.name].Meta)
 	}
 	by := meta.By
 	f.source.MarkAll()

@@ -48,8 +48,10 @@ type Keeper struct {
 	closing  chan struct{} // closed when the Keeper ends
 
 	mu sync.Mutex // guards all below
-	// kept is what the store has, as far as it is known.
-	kept     map[string]*kept
+	// kept is what the store has, as far as it is known, and loaded are the sources of which the
+	// next one to be followed knows it.
+	kept     map[string]Kept
+	loaded   map[string]bool
 	followed map[string]*follower
 	leaving  []*follower // that are asked once more
 	// forget are the sources to be removed, and retained, unless it is nil, those that are
@@ -60,12 +62,6 @@ type Keeper struct {
 	served, servedKept bool
 	status             Status
 	nextTry            time.Time
-}
-
-// kept is what the store has of a source.
-type kept struct {
-	Kept
-	loaded bool // the next source to be followed knows it
 }
 
 // follower is a source that is followed.
@@ -94,7 +90,7 @@ type Status struct {
 func Open(store Store, o Options) *Keeper {
 	k := &Keeper{
 		store: store, log: o.Logger, metrics: newMetrics(), busy: make(chan struct{}, 1), closing: make(chan struct{}), interval: o.FlushInterval, history: o.History,
-		kept: map[string]*kept{}, followed: map[string]*follower{}, forget: map[string]struct{}{},
+		kept: map[string]Kept{}, loaded: map[string]bool{}, followed: map[string]*follower{}, forget: map[string]struct{}{},
 	}
 	if k.interval <= 0 {
 		k.interval = time.Second
@@ -140,24 +136,17 @@ func (k *Keeper) learn(found *Found) (again []Source) {
 	defer k.mu.Unlock()
 	k.served, k.servedKept = k.served || found.Served, found.Served
 	before := k.kept
-	k.kept = map[string]*kept{}
+	k.kept, k.loaded = map[string]Kept{}, map[string]bool{}
 	for name, has := range found.Sources {
-		_, forget := k.forget[name]
-		_, stays := k.retained[name]
-		switch {
-		case forget:
-		case k.retained != nil && !stays && k.followed[name] == nil:
-			k.forget[name] = struct{}{}
-		default:
-			k.kept[name] = &kept{Kept: has}
+		if _, forget := k.forget[name]; !forget {
+			k.kept[name] = has
 		}
 	}
+	if k.retained != nil {
+		k.forgetOthers()
+	}
 	for name, f := range k.followed {
-		now, was := k.keptOf(name), Kept{}
-		if b := before[name]; b != nil {
-			was = b.Kept
-		}
-		if now.Records != was.Records || now.Sum != was.Sum {
+		if now, was := k.kept[name], before[name]; now.Records != was.Records || now.Sum != was.Sum {
 			f.behind = true
 			again = append(again, f.source)
 		}
@@ -165,21 +154,13 @@ func (k *Keeper) learn(found *Found) (again []Source) {
 	return again
 }
 
-// keptOf returns what the store has of a source. The caller holds mu.
-func (k *Keeper) keptOf(name string) Kept {
-	if has := k.kept[name]; has != nil {
-		return has.Kept
-	}
-	return Kept{}
-}
-
 // Load returns what is kept of a source, zero when nothing is. It is to be called before
 // Follow.
 func (k *Keeper) Load(source string) Saved {
 	k.mu.Lock()
-	has := k.kept[source]
+	_, has := k.kept[source]
 	k.mu.Unlock()
-	if has == nil {
+	if !has {
 		return Saved{}
 	}
 	saved, err := k.store.Load(source)
@@ -189,9 +170,7 @@ func (k *Keeper) Load(source string) Saved {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if has := k.kept[source]; has != nil {
-		has.loaded = true
-	}
+	k.loaded[source] = true
 	return saved
 }
 
@@ -203,6 +182,12 @@ func (k *Keeper) Retain(names []string) {
 	for _, name := range names {
 		k.retained[name] = struct{}{}
 	}
+	k.forgetOthers()
+}
+
+// forgetOthers has the sources forgotten that are neither retained nor followed. The caller
+// holds mu.
+func (k *Keeper) forgetOthers() {
 	for name := range k.kept {
 		if _, stays := k.retained[name]; !stays && k.followed[name] == nil {
 			k.forget[name] = struct{}{}
@@ -215,10 +200,8 @@ func (k *Keeper) Retain(names []string) {
 func (k *Keeper) Follow(name string, s Source) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	f := &follower{name: name, source: s}
-	if has := k.kept[name]; has != nil {
-		f.behind, has.loaded = has.Records > 0 && !has.loaded, false
-	}
+	f := &follower{name: name, source: s, behind: k.kept[name].Records > 0 && !k.loaded[name]}
+	delete(k.loaded, name)
 	if before := k.followed[name]; before != nil && before.source != s {
 		k.leaving = append(k.leaving, before)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"maps"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,6 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // store is a Store in memory, for what does not depend on a disk. The tests of a Keeper with
 // the store that relays use are in state/local.
 type store struct {
+	mu      sync.Mutex // guards all below
 	failing error
 	found   *Found
 	sources map[string]map[mirror.Key]*Record
@@ -35,12 +37,16 @@ func newStore() *store {
 }
 
 func (s *store) Open() (*Found, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	found := s.found
 	s.found = nil
 	return found, s.failing
 }
 
 func (s *store) Load(source string) (Saved, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	saved := Saved{Meta: s.metas[source]}
 	for _, r := range s.sources[source] {
 		saved.Records = append(saved.Records, *r)
@@ -49,6 +55,8 @@ func (s *store) Load(source string) (Saved, error) {
 }
 
 func (s *store) Apply(source string, b Batch) (Kept, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.applied = append(s.applied, b)
 	if b.Meta.Whole || s.sources[source] == nil {
 		s.sources[source] = map[mirror.Key]*Record{}
@@ -78,8 +86,31 @@ func (s *store) Backup(w io.Writer) error {
 	}
 }
 
-func (s *store) Info() Info   { return Info{Path: "memory", InUse: s.failing == nil && !s.closed} }
-func (s *store) Close() error { s.closed = true; return nil }
+func (s *store) Info() Info {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return Info{Path: "memory", InUse: s.failing == nil && !s.closed}
+}
+
+func (s *store) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	return nil
+}
+
+// fail has the store fail from now on, or not any more.
+func (s *store) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failing = err
+}
+
+func (s *store) batches() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.applied)
+}
 
 // source has records by name.
 type source struct {
@@ -161,14 +192,14 @@ func TestAttemptsBecomeRareWhileTheyFail(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- k.Run(ctx) }()
-		s.failing = nil
+		s.fail(nil)
 		time.Sleep(retryMost - time.Second)
-		if len(s.applied) > 0 {
+		if s.batches() > 0 {
 			t.Error("it is tried too early")
 		}
 		time.Sleep(2 * time.Second)
-		if st := k.Status(); len(s.applied) == 0 || !st.Healthy || st.LastError != "" || !st.ErrorSince.IsZero() {
-			t.Errorf("%d batches, status %+v", len(s.applied), st)
+		if st := k.Status(); s.batches() == 0 || !st.Healthy || st.LastError != "" || !st.ErrorSince.IsZero() {
+			t.Errorf("%d batches, status %+v", s.batches(), st)
 		}
 		cancel()
 		if err := <-done; err != nil || !s.closed {

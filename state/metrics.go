@@ -65,7 +65,7 @@ func (k *Keeper) Collect(ch chan<- prometheus.Metric) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for name := range k.followed {
-		gauge(m.revisions, float64(k.keptOf(name).Revisions), name)
+		gauge(m.revisions, float64(k.kept[name].Revisions), name)
 	}
 }
 

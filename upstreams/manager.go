@@ -149,7 +149,7 @@ func (m *Manager) plan(u config.Upstream, cfg *config.Config) (c change, err err
 		c.now = m.upstreams[i]
 		return c, nil
 	}
-	c.now, c.next = m.upstreams[i], &upstream{log: m.upstreams[i].log}
+	c.now, c.next = m.upstreams[i], &upstream{log: m.upstreams[i].log, notes: newNotes()}
 	if c.rules, err = c.next.remake(u, cfg, m.kinds); err != nil {
 		return c, err
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"meshrelay/config"
+	"meshrelay/internal/loglimit"
 	"meshrelay/mirror"
 	"meshrelay/state"
 	"meshrelay/upstreams/intake"
@@ -21,6 +22,7 @@ type upstream struct {
 	kind  Kind
 	store *mirror.Store
 	log   *slog.Logger
+	notes *loglimit.Limit // of the intake: an upstream can make it change its mind at any rate
 	since time.Time
 	wake  chan struct{} // has an element when there is something to do before armed
 
@@ -40,9 +42,12 @@ type upstream struct {
 	asked       Source
 }
 
+// newNotes returns what bounds the lines that the intake of an upstream logs.
+func newNotes() *loglimit.Limit { return loglimit.New(200, time.Second) }
+
 // newUpstream returns an upstream whose source is not running.
 func newUpstream(u config.Upstream, cfg *config.Config, kinds []Kind, keeps bool, log *slog.Logger) (*upstream, error) {
-	next := &upstream{cfg: u, store: mirror.NewStore(), log: log.With("upstream", u.Name), since: time.Now(), wake: make(chan struct{}, 1)}
+	next := &upstream{cfg: u, store: mirror.NewStore(), log: log.With("upstream", u.Name), notes: newNotes(), since: time.Now(), wake: make(chan struct{}, 1)}
 	rules, err := next.remake(u, cfg, kinds)
 	if err != nil {
 		return nil, err
@@ -88,7 +93,7 @@ func (u *upstream) Tell(e intake.Event) intake.Result {
 func (u *upstream) stepOver(e intake.Event) (intake.Output, error) {
 	out, err := u.stepLocked(e)
 	for _, n := range out.Notes {
-		u.log.Log(context.Background(), n.Level, n.Message, n.Args...)
+		u.notes.Log(u.log, n.Level, n.Message, n.Args...)
 	}
 	return out, err
 }

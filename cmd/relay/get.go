@@ -112,15 +112,15 @@ func get(cmd *cobra.Command, args []string, o getOptions) error {
 	if o.timeout <= 0 {
 		return fmt.Errorf("--timeout is %v: want more than 0", o.timeout)
 	}
-	dial, free, err := o.access.DialOptions()
+	cfg := lister.Config{
+		Timeout: o.timeout,
+		Node:    adsclient.Node(adsclient.NodeConfig{Name: "relay-get", Namespace: o.nodeNamespace, IP: "127.0.0.1", ClusterID: "relay-get"}),
+	}
+	free, err := o.access.Apply(&cfg)
 	if err != nil {
 		return err
 	}
 	defer free()
-	cfg := lister.Config{
-		Server: o.access.Server, DialOptions: dial, Timeout: o.timeout,
-		Node: adsclient.Node(adsclient.NodeConfig{Name: "relay-get", Namespace: o.nodeNamespace, IP: "127.0.0.1", ClusterID: "relay-get"}),
-	}
 	for _, k := range sel.Kinds() {
 		cfg.Kinds = append(cfg.Kinds, lister.Kind{Kind: k.Kind, TypeURLs: k.TypeURLs})
 	}

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/proto"
 	networking "istio.io/api/networking/v1alpha3"
@@ -107,7 +106,7 @@ func (r running) listerConfig(kind mirror.Kind, typeURLs ...string) lister.Confi
 	return lister.Config{
 		Server: r.xds, Kinds: []lister.Kind{{Kind: kind, TypeURLs: typeURLs}}, Timeout: 30 * time.Second,
 		Node:        adsclient.Node(adsclient.NodeConfig{Name: "test", Namespace: "istio-system", IP: "127.0.0.1", ClusterID: "test"}),
-		DialOptions: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())},
+		Credentials: insecure.NewCredentials(),
 		Logger:      slog.New(slog.DiscardHandler),
 	}
 }

@@ -9,20 +9,18 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/time/rate"
 
 	"meshrelay/federation"
 	"meshrelay/federation/conflicts"
+	"meshrelay/internal/loglimit"
 	"meshrelay/mirror"
 )
 
 const (
-	// logBurst is how many host conflicts are logged at once, logEvery how often one more
-	// is: a source that repeats another is one mistake, not thousands of lines.
+	// logBurst is how many host conflicts, or panics, are logged at once, logEvery how often one
+	// more is: a source that repeats another is one mistake, not thousands of lines.
 	logBurst = 20
 	logEvery = 10 * time.Second
-	// maxLoggedPanics is how many panics are logged; of more, one in that many is.
-	maxLoggedPanics = 20
 	// maxLoggedHost and maxLoggedClaims bound what is logged of one conflict: bytes of its host,
 	// of which a DNS name has 253, and claims.
 	maxLoggedHost   = 253
@@ -37,16 +35,15 @@ type Tracker struct {
 	hosts *conflicts.Hosts
 	log   *slog.Logger
 
-	limit  *rate.Limiter
-	panics atomic.Uint64
-	silent int // conflicts that were not logged; of the Aggregate's goroutine
+	limit, panicLimit *loglimit.Limit // of log lines
+	panics            atomic.Uint64
 }
 
 // New returns a Tracker. Follow gives it an Aggregate.
 func New(log *slog.Logger) *Tracker {
 	return &Tracker{
 		keys: conflicts.NewKeys(time.Now), hosts: conflicts.NewHosts(time.Now), log: log,
-		limit: rate.NewLimiter(rate.Every(logEvery), logBurst),
+		limit: loglimit.New(logBurst, logEvery), panicLimit: loglimit.New(logBurst, logEvery),
 	}
 }
 
@@ -73,8 +70,8 @@ func (t *Tracker) Follow(a *mirror.Aggregate) error {
 		if cur == nil {
 			return
 		}
-		if n, skipped := t.hosts.Skipped(cur.Key()); skipped && t.limit.Allow() {
-			t.log.Warn("resource is not followed by the detection of host conflicts; it is served", "resource", n.Key, "upstream", n.Source,
+		if n, skipped := t.hosts.Skipped(cur.Key()); skipped {
+			t.limit.Warn(t.log, "resource is not followed by the detection of host conflicts; it is served", "resource", n.Key, "upstream", n.Source,
 				"hosts", n.Hosts, "namespaces", n.Namespaces, "reason", n.Reason)
 		}
 	})
@@ -82,31 +79,21 @@ func (t *Tracker) Follow(a *mirror.Aggregate) error {
 
 // panicked counts a panic of the Aggregate or its handlers, and logs it with its stack.
 func (t *Tracker) panicked(key mirror.Key, p *mirror.Panic) {
-	if n := t.panics.Add(1); n <= maxLoggedPanics || n%maxLoggedPanics == 0 {
-		t.log.Error("panic while merging a resource", "resource", key, "panic", p.Value, "panics", n, "stack", p.Stack)
-	}
+	t.panicLimit.Log(t.log, slog.LevelError, "panic while merging a resource", "resource", key, "panic", p.Value, "panics", t.panics.Add(1), "stack", p.Stack)
 }
 
 // logConflict logs a conflict that has begun, changed or ended.
 func (t *Tracker) logConflict(c conflicts.HostConflict) {
-	if !t.limit.Allow() {
-		t.silent++
-		return
-	}
-	if t.silent > 0 {
-		t.log.Warn("host conflicts were not logged, relay conflicts lists all", "conflicts", t.silent)
-		t.silent = 0
-	}
 	host := c.Host[:min(len(c.Host), maxLoggedHost)]
 	if c.Ended {
-		t.log.Info("host conflict has ended", "kind", c.Kind, "host", host)
+		t.limit.Log(t.log, slog.LevelInfo, "host conflict has ended", "kind", c.Kind, "host", host)
 		return
 	}
 	var claims []string
 	for _, claim := range c.Claims[:min(len(c.Claims), maxLoggedClaims)] {
 		claims = append(claims, claim.Namespace+"/"+claim.Name+" from "+claim.Source)
 	}
-	t.log.Warn("host is claimed by several configs; all are served", "kind", c.Kind, "host", host,
+	t.limit.Warn(t.log, "host is claimed by several configs; all are served", "kind", c.Kind, "host", host,
 		"claims", strings.Join(claims, ", "), "of", len(c.Claims))
 }
 

@@ -25,37 +25,39 @@ type Access struct {
 	CAFile, CertFile, KeyFile, ServerName, TokenFile string
 }
 
-// DialOptions returns the options for a Config, and what frees what they hold.
-func (a Access) DialOptions() ([]grpc.DialOption, func(), error) {
+// Apply has a Config use the server, and returns what frees what that holds.
+func (a Access) Apply(cfg *Config) (free func(), err error) {
 	host, _, err := net.SplitHostPort(a.Server)
 	if err != nil {
-		return nil, nil, fmt.Errorf("server %q: want host:port: %w", a.Server, err)
+		return nil, fmt.Errorf("server %q: want host:port: %w", a.Server, err)
 	}
 	secure := a.CAFile != "" || a.CertFile != "" || a.KeyFile != "" || a.ServerName != "" || a.TokenFile != ""
 	plaintext := !secure && loopback.Host(host)
 	if a.Plaintext != nil {
 		plaintext = *a.Plaintext
 	}
+	cfg.Server = a.Server
 	opts := []grpc.DialOption{grpc.WithUserAgent("relay-get")}
 	if plaintext {
 		if secure {
-			return nil, nil, errors.New("certificates and tokens need TLS: leave out --plaintext")
+			return nil, errors.New("certificates and tokens need TLS: leave out --plaintext")
 		}
-		return append(opts, grpc.WithTransportCredentials(insecure.NewCredentials())), func() {}, nil
+		cfg.Credentials, cfg.DialOptions = insecure.NewCredentials(), opts
+		return func() {}, nil
 	}
 	if (a.CertFile == "") != (a.KeyFile == "") {
-		return nil, nil, errors.New("a client certificate needs both --cert-file and --key-file")
+		return nil, errors.New("a client certificate needs both --cert-file and --key-file")
 	}
 	creds, free, err := adsclient.TransportCredentials(adsclient.TLSFiles{CAFile: a.CAFile, CertFile: a.CertFile, KeyFile: a.KeyFile})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	opts = append(opts, grpc.WithTransportCredentials(creds))
 	if a.ServerName != "" {
 		opts = append(opts, grpc.WithAuthority(a.ServerName))
 	}
 	if a.TokenFile != "" {
 		opts = append(opts, grpc.WithPerRPCCredentials(adsclient.TokenFile(a.TokenFile)))
 	}
-	return opts, free, nil
+	cfg.Credentials, cfg.DialOptions = creds, opts
+	return free, nil
 }

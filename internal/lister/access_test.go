@@ -66,13 +66,12 @@ func TestListOverTLSWithAToken_C19(t *testing.T) {
 	}
 	list := func(a Access) ([]string, error) {
 		a.Server = s.Addr
-		opts, free, err := a.DialOptions()
+		cfg := config(s)
+		free, err := a.Apply(&cfg)
 		if err != nil {
 			return nil, err
 		}
 		defer free()
-		cfg := config(s)
-		cfg.DialOptions = opts
 		got, _, err := List(t.Context(), cfg)
 		return names(got), err
 	}
@@ -107,7 +106,7 @@ func TestPlaintextIsOnlyTakenForGrantedOnLoopback(t *testing.T) {
 		"certificate without key": {Access{Server: "127.0.0.1:1", CertFile: "x"}, "both"},
 		"missing CA":              {Access{Server: "127.0.0.1:1", CAFile: filepath.Join(t.TempDir(), "none.pem")}, "none.pem"},
 	} {
-		_, free, err := tc.a.DialOptions()
+		free, err := tc.a.Apply(&Config{})
 		if err == nil {
 			free()
 		}

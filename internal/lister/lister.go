@@ -16,6 +16,7 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 
 	"meshrelay/adsclient"
 	"meshrelay/mirror"
@@ -34,7 +35,8 @@ type Config struct {
 	Server string
 	Kinds  []Kind
 	Node   *corev3.Node
-	// DialOptions carry at least transport credentials.
+	// Credentials and DialOptions are for the connection; Access.Apply sets them.
+	Credentials credentials.TransportCredentials
 	DialOptions []grpc.DialOption
 	// Timeout bounds the wait for the complete first answer. It must be positive.
 	Timeout time.Duration
@@ -87,7 +89,7 @@ func run(ctx context.Context, cfg Config, o observer) (problems []error, err err
 		Addresses: []string{cfg.Server}, Protocol: adsclient.SotW,
 		Node:        func() *corev3.Node { return cfg.Node },
 		TypeURLs:    func(bool) []string { return typeURLs },
-		DialOptions: cfg.DialOptions, ResyncInterval: cfg.ResyncInterval, Logger: cfg.Logger,
+		Credentials: cfg.Credentials, DialOptions: cfg.DialOptions, ResyncInterval: cfg.ResyncInterval, Logger: cfg.Logger,
 		SyncTimeout: -1, // Config.Timeout is what counts
 	}, l)
 	if err != nil {

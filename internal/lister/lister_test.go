@@ -9,7 +9,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
@@ -39,7 +38,7 @@ func config(s *fakexds.Server) Config {
 		Server:      s.Addr,
 		Kinds:       []Kind{{widget, []string{widgetV1}}, {serviceEntry, []string{seV1, seAlpha}}},
 		Node:        adsclient.Node(adsclient.NodeConfig{Name: "t", Namespace: "istio-system", IP: "127.0.0.1", ClusterID: "t"}),
-		DialOptions: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())},
+		Credentials: insecure.NewCredentials(),
 		Timeout:     30 * time.Second,
 	}
 }

@@ -111,7 +111,7 @@ func (s *sample) check(t *testing.T, what string, data []byte) (aside bool) {
 func TestAFileCutShortIsSetAside(t *testing.T) {
 	s := makeSample(t)
 	random := rand.New(rand.NewPCG(3, 4))
-	lengths := []int{0, 1, 15, 16, 80, slotLen, slotLen + 1, headLen, headLen + 1, 4096, 8192, len(s.east) - 1}
+	lengths := []int{0, 1, 15, 16, headLen - 1, headLen, headLen + 1, headLen + frameHeadLen, 80, 4096, 8192, len(s.east) - 1}
 	for range 60 {
 		lengths = append(lengths, random.IntN(len(s.east)))
 	}
@@ -171,9 +171,6 @@ func TestADamagedIndexCostsNoUpstream(t *testing.T) {
 	whole, err := os.ReadFile(Path(s.dir))
 	must(t, err)
 	for at := range whole {
-		if at >= slotUsed && at < headLen || at%3 != 0 {
-			continue // padding and the other slot, which is empty; a sample of the rest
-		}
 		for _, data := range [][]byte{whole[:at], bytes.Join([][]byte{whole[:at], {whole[at] ^ 1}, whole[at+1:]}, nil), nil} {
 			dir := copied(t, s.dir)
 			must(t, os.WriteFile(Path(dir), data, 0o600))

@@ -1,77 +1,62 @@
 package local
 
 import (
-	"bytes"
+	"archive/tar"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 
-	"meshrelay/state"
+	"google.golang.org/protobuf/proto"
+
 	"meshrelay/state/local/statepb"
 )
 
-// part is one log as it was found: in a file of its own, or in a backup behind others.
-type part struct {
-	*content
-	from io.ReaderAt
-	info os.FileInfo // of the file; nil of a backup
-}
+// maxIndex bounds relay.state.
+const maxIndex = 64 << 20
 
 // directory is what is found in a directory of state, or in a backup.
 type directory struct {
 	// index is what relay.state tells; nil when it is missing or can not be used, which indexErr
 	// explains.
-	index    *statepb.Index
-	indexErr error
-	// parts are the logs by upstream, also those that are damaged. restored tells that they are
-	// of a backup that stands in the place of relay.state.
-	parts    map[string]*part
-	restored bool
-	// missing are upstreams that the index names and of which there is no log.
-	missing []string
-	// old is relay.db, when it is to be read; nil when not.
+	index      *statepb.Index
+	indexBytes []byte
+	indexErr   error
+	// logs are by upstream, also those that are damaged.
+	logs map[string]*upstream
+	// lost tells that an upstream, or the index, is damaged or missing.
+	lost bool
+	// old is relay.db, when it is to be taken over, or is damaged: then logs are what it has.
 	old *oldFile
 	// imported is what the index is to tell of relay.db.
 	imported *statepb.Imported
-	files    []*os.File
+	backup   *os.File // that logs are read from
 	size     int64
 	// damage is the first thing that is wrong.
 	damage error
 }
 
-func (d *directory) note(err error) {
+func newDirectory() *directory { return &directory{logs: map[string]*upstream{}} }
+
+func (d *directory) broken(err error) {
 	if d.damage == nil {
 		d.damage = err
 	}
 }
 
 func (d *directory) close() {
-	for _, f := range d.files {
-		f.Close()
+	d.backup.Close() //nolint:errcheck // nil of a directory
+	for _, u := range d.logs {
+		u.file.Close() //nolint:errcheck // nil of one in memory
 	}
 }
 
-// open opens a file.
-func (d *directory) open(path string) (*os.File, os.FileInfo, error) {
-	f, err := openOwn(path, os.O_RDONLY, 0)
-	if err != nil {
-		return nil, nil, err
-	}
-	d.files = append(d.files, f)
-	info, err := f.Stat()
-	if err != nil {
-		return nil, nil, err
-	}
-	d.size += info.Size()
-	return f, info, nil
-}
-
-// readDirectory reads all that is in a directory, and changes nothing. It fails when a file
-// can not be opened.
+// readDirectory reads all that is in a directory, and changes nothing. It fails when a file can
+// not be opened.
 func readDirectory(dir string) (*directory, error) {
 	d := newDirectory()
 	if err := d.read(dir); err != nil {
@@ -81,170 +66,278 @@ func readDirectory(dir string) (*directory, error) {
 	return d, nil
 }
 
-func newDirectory() *directory {
-	return &directory{parts: map[string]*part{}}
-}
-
 func (d *directory) read(dir string) error {
-	if err := d.readBackup(filepath.Join(dir, indexName)); errors.Is(err, fs.ErrNotExist) {
-		d.indexErr = err
-	} else if err != nil {
+	if _, err := os.ReadDir(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err // what it has would be taken for missing
+	}
+	b, err := readIndex(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	d.restored = len(d.parts) > 0
-	if !d.restored {
-		if err := d.readLogs(dir); err != nil {
-			return err
-		}
-	}
-	for _, name := range d.index.GetUpstreams() {
-		if d.parts[name] == nil {
-			d.missing = append(d.missing, name)
-			d.note(corruptf("upstream %.100q is missing", name))
-		}
-	}
-	if err := d.readOld(filepath.Join(dir, oldName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
-}
-
-// readLogs reads the logs of a directory: those that the index names, and others.
-func (d *directory) readLogs(dir string) error {
-	names := slices.DeleteFunc(slices.Clone(d.index.GetUpstreams()), func(name string) bool { return !state.IsName(name) })
+	d.takeIndex(b, err)
 	for _, path := range list(dir, logName("*")) {
-		if name := upstreamOf(path); name != "" {
-			names = append(names, name)
+		name := upstreamOf(path)
+		if name == "" {
+			continue
 		}
-	}
-	slices.Sort(names)
-	for _, name := range slices.Compact(names) {
-		f, info, err := d.open(filepath.Join(dir, logName(name)))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // it is missing
-		}
+		u, err := openUpstream(dir, name)
 		if err != nil {
 			return err
 		}
-		d.readPart(f, info.Size(), name, info)
+		d.add(u, u.info.Size())
 	}
-	return nil
+	d.findMissing()
+	return d.readOld(dir)
 }
 
-// readPart reads one log. name is empty, and info nil, for a part of a backup.
-func (d *directory) readPart(from io.ReaderAt, size int64, name string, info os.FileInfo) {
-	c := replay(from, size)
-	if name == "" {
-		name = c.name
+// takeIndex takes in the content of relay.state.
+func (d *directory) takeIndex(b []byte, err error) {
+	d.indexBytes, d.size = b, d.size+int64(len(b))
+	if err == nil {
+		d.index, err = decodeIndex(b)
 	}
-	switch {
-	case c.index != nil && c.damage == nil:
-		d.index = c.index
-		return
-	case !state.IsName(name):
-		d.note(corruptf("%.100q is no name of an upstream", name))
-		return
-	case c.name != name && !c.lost:
-		c.damage, c.lost = corruptf("it is of upstream %.100q", c.name), true
+	if d.indexErr = err; err != nil && !errors.Is(err, fs.ErrNotExist) {
+		d.broken(err)
 	}
-	if c.damage != nil {
-		d.note(fmt.Errorf("upstream %s: %w", name, c.damage))
-	}
-	d.parts[name] = &part{c, from, info}
 }
 
-// readBackup reads a file that holds an index, and, when it is a backup, the logs behind it.
-func (d *directory) readBackup(path string) error {
-	f, info, err := d.open(path)
-	if err != nil {
-		return err
+func (d *directory) add(u *upstream, size int64) {
+	d.size += size
+	d.logs[u.name] = u
+	d.lost = d.lost || u.lost
+	if u.damage != nil {
+		d.broken(fmt.Errorf("upstream %s: %w", u.name, u.damage))
 	}
-	size := info.Size()
-	for at := int64(0); at < size || at == 0; {
-		rest := io.NewSectionReader(f, at, size-at)
-		h, err := readHead(rest)
-		if err != nil {
-			d.note(err)
-			if d.index == nil {
-				d.indexErr = err
-			}
+}
+
+func (d *directory) findMissing() {
+	for _, name := range d.index.GetUpstreams() {
+		if d.logs[name] == nil {
+			d.lost = true
+			d.broken(corruptf("upstream %.100q is missing", name))
+		}
+	}
+	d.lost = d.lost || d.index == nil
+}
+
+// readBackup reads a backup, of which logs are read later.
+func (d *directory) readBackup(f *os.File) error {
+	d.indexErr = fs.ErrNotExist
+	for t := tar.NewReader(f); ; {
+		h, err := t.Next()
+		if errors.Is(err, io.EOF) {
 			break
 		}
-		d.readPart(rest, min(max(h.durable, 0), rest.Size()), "", nil)
-		at += max(h.durable, headLen)
+		if err != nil {
+			d.broken(corruptf("%v", err))
+			break
+		}
+		at, err := f.Seek(0, io.SeekCurrent)
+		if err != nil {
+			return err
+		}
+		switch name := upstreamOf(h.Name); {
+		case h.Name == indexName:
+			b, err := io.ReadAll(io.LimitReader(t, maxIndex))
+			d.takeIndex(b, err)
+		case name == "" || h.Name != logName(name):
+			d.broken(corruptf("%.100q is no file of a state", h.Name))
+		default:
+			d.add(readUpstream(name, io.NewSectionReader(f, at, h.Size), h.Size), h.Size)
+		}
 	}
-	if d.index == nil && d.indexErr == nil {
-		d.indexErr = corruptf("%s does not tell which upstreams there are", path)
-		d.note(d.indexErr)
+	if d.indexErr != nil {
+		d.broken(corruptf("it does not tell which upstreams there are"))
 	}
+	d.findMissing()
 	return nil
 }
 
 // readOld reads relay.db when it is not the one that was read before.
-func (d *directory) readOld(path string) error {
-	o, bolt, err := openOld(path)
+func (d *directory) readOld(dir string) error {
+	was := d.index.GetImported()
+	d.imported = was // the file may come back
+	o, err := openOld(filepath.Join(dir, oldName), was)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && o == nil {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
-	d.files = append(d.files, o.file)
 	d.imported = o.from
-	was := d.index.GetImported()
 	switch {
-	case was != nil && was.Size == o.from.Size && (was.Mtime == o.from.Mtime || was.Transaction == o.from.Transaction):
-		return nil
-	case d.restored:
-		return nil // somebody wants the backup
-	case d.index == nil && len(d.parts) > 0:
+	case was != nil && was.Size == o.from.Size && was.Transaction == o.from.Transaction:
+		return nil // somebody has touched or copied it
+	case d.index == nil && len(d.logs) > 0:
 		// The index is lost that would tell. Logs are made after an index is, so that these are
 		// not left of a first start that was cut short: they are newer.
 		return nil
 	}
-	if bolt != nil {
-		o.read(bolt)
-	}
-	if o.damage != nil && len(d.parts) > 0 {
-		// What is here is whole, and what is there is not.
-		d.note(fmt.Errorf("%s: %w", oldName, o.damage))
-		d.old = &oldFile{damage: o.damage}
-		return nil
-	}
-	if o.damage != nil {
-		d.note(fmt.Errorf("%s: %w", oldName, o.damage))
+	logs, err := o.read()
+	if err != nil {
+		return err
 	}
 	d.old = o
-	return nil
-}
-
-// convertOld makes parts of what relay.db holds, in memory.
-func (d *directory) convertOld() error {
-	if d.old == nil || len(d.old.sources) == 0 {
-		return nil
-	}
-	d.parts = map[string]*part{}
-	for name := range d.old.sources {
-		var m memory
-		if err := d.old.writeLog(name, newLog(&m)); err != nil {
-			return fmt.Errorf("%s: upstream %s: %w", oldName, name, err)
-		}
-		d.readPart(bytes.NewReader(m), int64(len(m)), name, nil)
-	}
-	return nil
-}
-
-// lost reports whether part of what was kept is not there any more.
-func (d *directory) lost() bool {
-	for _, p := range d.parts {
-		if p.lost {
-			return true
+	if o.damage != nil {
+		d.imported = was // it is set aside
+		d.broken(fmt.Errorf("%s: %w", oldName, o.damage))
+		if len(d.logs) > 0 {
+			o.logs = nil // what is here is whole
+			return nil
 		}
 	}
-	return d.indexErr != nil || len(d.missing) > 0
+	d.close()
+	d.logs, o.logs = map[string]*upstream{}, logs
+	for name, m := range logs {
+		d.add(readUpstream(name, m.reader(), int64(len(m))), int64(len(m)))
+	}
+	return nil
 }
 
 // served reports whether clients were served with this state, and nothing of it is lost.
 func (d *directory) served() bool {
-	if d.old != nil && d.old.sources != nil {
+	if d.old != nil && d.old.logs != nil {
 		return d.old.hasServed()
 	}
-	return d.index.GetServed() && !d.lost()
+	return d.index.GetServed() && !d.lost
+}
+
+// readIndex reads relay.state.
+func readIndex(dir string) ([]byte, error) {
+	f, err := openOwn(filepath.Join(dir, indexName), os.O_RDONLY, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, maxIndex))
+}
+
+// decodeIndex and encodeIndex know relay.state, which is like a log with one frame.
+func decodeIndex(b []byte) (*statepb.Index, error) {
+	from := memory(b).reader()
+	if _, err := readHead(from); err != nil {
+		return nil, err
+	}
+	r := &reader{from: from, size: int64(len(b))}
+	f, err := r.frame(headLen)
+	index := &statepb.Index{}
+	if err == nil {
+		err = proto.Unmarshal(f.record, index)
+	}
+	if err != nil {
+		return nil, corruptf("%v", err)
+	}
+	return index, nil
+}
+
+func encodeIndex(index *statepb.Index) ([]byte, error) {
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(index)
+	if err != nil {
+		return nil, err
+	}
+	out, _ := appendFrame(encodeHead(headLen), nil, b, nil, 0)
+	return out, nil
+}
+
+// repair makes a directory one that is whole. It sets aside what can not be used, and carries over
+// what is whole in it. A kill at any moment loses nothing more: what is to be replaced has a second
+// name until then.
+func (s *Store) repair(d *directory) error {
+	index := &statepb.Index{Imported: d.imported, Served: d.served()}
+	s.setIndex(d.index, d.indexBytes)
+	if d.indexErr != nil && !errors.Is(d.indexErr, fs.ErrNotExist) {
+		if err := s.setAside(indexName, d.indexErr); err != nil {
+			return err
+		}
+	}
+	if d.old != nil {
+		if err := s.takeOver(d.old); err != nil {
+			return err
+		}
+	}
+	for _, name := range d.index.GetUpstreams() {
+		if d.logs[name] == nil {
+			s.log.Error("state of an upstream is lost: its file is gone", "upstream", name)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(d.logs)) {
+		if err := s.repairLog(d, name); err != nil {
+			return err
+		}
+		if d.logs[name] != nil {
+			index.Upstreams = append(index.Upstreams, name)
+		}
+	}
+	if d.old != nil && d.old.damage != nil {
+		if err := remove(filepath.Join(s.dir, oldName)); err != nil {
+			return err
+		}
+	}
+	if d.indexErr == nil && proto.Equal(index, s.index) {
+		return nil
+	}
+	return s.writeIndex(index)
+}
+
+// repairLog makes the log of an upstream one that is whole and can be written, or removes it.
+func (s *Store) repairLog(d *directory, name string) error {
+	u := d.logs[name]
+	if u.damage != nil && u.file != nil {
+		if err := s.setAside(logName(name), u.damage); err != nil {
+			return err
+		}
+	}
+	switch {
+	case u.lost:
+		delete(d.logs, name)
+		return remove(filepath.Join(s.dir, logName(name)))
+	case u.damage == nil && u.file != nil:
+		if u.info.Size() > u.end {
+			return u.file.Truncate(u.end) // a torn batch
+		}
+		return nil
+	}
+	if err := s.writeLog(name, u.rewrite); err != nil {
+		return err
+	}
+	next, err := openUpstream(s.dir, name)
+	if err == nil && next.damage != nil {
+		err = next.damage
+	}
+	if err == nil {
+		u.file.Close() //nolint:errcheck // nil of one in memory
+		d.logs[name] = next
+	}
+	return err
+}
+
+// takeOver makes room for what relay.db has. That stays as it is, unless it is damaged.
+func (s *Store) takeOver(o *oldFile) error {
+	if o.damage != nil {
+		if err := s.setAside(oldName, o.damage); err != nil || o.logs == nil {
+			return err
+		}
+	}
+	// The index comes first, and names no relay.db: whatever logs there are when this is cut
+	// short, the next start begins anew.
+	if err := s.writeIndex(&statepb.Index{}); err != nil {
+		return err
+	}
+	for _, path := range list(s.dir, logName("*")) {
+		if upstreamOf(path) == "" {
+			continue
+		}
+		if err := errors.Join(s.setAside(filepath.Base(path), errDisplaced), remove(path)); err != nil {
+			return err
+		}
+	}
+	s.log.Info("state of an earlier release taken over", "path", o.path, "upstreams", len(o.logs))
+	return nil
+}
+
+func remove(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"math"
 	"strings"
 	"time"
+	"unique"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -15,19 +16,18 @@ import (
 	"meshrelay/state/local/statepb"
 )
 
-// appendKey appends the key of a resource: the length of the kind as a varint, the kind as
+// encodeKey encodes the key of a resource: the length of the kind as a varint, the kind as
 // "group/Kind", and the full name.
-func appendKey(b []byte, k mirror.Key) []byte {
-	n := len(k.Kind.Group) + 1 + len(k.Kind.Kind)
-	b = protowire.AppendVarint(b, uint64(n))
-	b = append(append(append(b, k.Kind.Group...), '/'), k.Kind.Kind...)
+func encodeKey(k mirror.Key) []byte {
+	kind := k.Kind.Group + "/" + k.Kind.Kind
+	name := k.Name
 	if k.Kind != mirror.MeshConfig {
-		b = append(append(b, k.Namespace...), '/')
+		name = k.Namespace + "/" + name
 	}
-	return append(b, k.Name...)
+	return append(protowire.AppendVarint(nil, uint64(len(kind))), kind+name...)
 }
 
-// parseKey is the inverse of appendKey.
+// parseKey is the inverse of encodeKey.
 func parseKey(b []byte) (mirror.Key, error) {
 	n, m := protowire.ConsumeVarint(b)
 	if m < 0 || n > uint64(len(b)-m) {
@@ -55,13 +55,14 @@ func parseKind(s string) (mirror.Kind, error) {
 	return mirror.Kind{Group: group, Kind: kind}, nil
 }
 
-// encodeRecord encodes a record that stands under a key.
+// encodeRecord encodes a record that stands under a key, but for the encoded resource.
 func encodeRecord(key mirror.Key, r *state.Record) ([]byte, error) {
 	m := &statepb.Record{
 		Resource: encodeResource(key.Kind, r.Resource), TypeUrl: []byte(r.TypeURL), Version: []byte(r.Version), At: encodeTime(r.At.Truncate(time.Second)),
 	}
 	if r.Original != nil {
 		m.Original = encodeResource(key.Kind, r.Original)
+		m.Original.Any = r.Original.Any()
 	}
 	if r.Hash != [16]byte{} {
 		m.Hash = r.Hash[:]
@@ -70,7 +71,7 @@ func encodeRecord(key mirror.Key, r *state.Record) ([]byte, error) {
 }
 
 func encodeResource(kind mirror.Kind, r *mirror.Resource) *statepb.Resource {
-	m := &statepb.Resource{Any: r.Any(), Source: []byte(r.Source()), Cluster: []byte(r.Cluster()), SourceVersion: []byte(r.SourceVersion())}
+	m := &statepb.Resource{Source: []byte(r.Source()), Cluster: []byte(r.Cluster()), SourceVersion: []byte(r.SourceVersion())}
 	if k := r.Kind(); k != kind {
 		m.Kind = []byte(k.Group + "/" + k.Kind)
 	}
@@ -79,7 +80,7 @@ func encodeResource(kind mirror.Kind, r *mirror.Resource) *statepb.Resource {
 
 // decodeRecord is the inverse of encodeRecord. A panic over the record is an error: the record
 // is one that this build can not use.
-func decodeRecord(keyBytes, b []byte) (r state.Record, err error) {
+func decodeRecord(keyBytes, b, data []byte) (r state.Record, err error) {
 	defer func() {
 		if p := mirror.Recovered(recover()); p != nil {
 			r, err = state.Record{}, p
@@ -99,18 +100,18 @@ func decodeRecord(keyBytes, b []byte) (r state.Record, err error) {
 	if m.Resource == nil {
 		return r, errors.New("there is no resource in it")
 	}
-	if r.Resource, err = decodeResource(key.Kind, m.Resource); err != nil {
+	if r.Resource, err = decodeResource(key.Kind, m.Resource, data); err != nil {
 		return r, err
 	}
 	if r.Resource.Key() != key {
 		return r, fmt.Errorf("it is of %s", r.Resource.Key())
 	}
 	if m.Original != nil {
-		if r.Original, err = decodeResource(key.Kind, m.Original); err != nil {
+		if r.Original, err = decodeResource(key.Kind, m.Original, m.Original.Any); err != nil {
 			return r, fmt.Errorf("as the source has it: %w", err)
 		}
 	}
-	r.TypeURL, r.Version, r.At = string(m.TypeUrl), string(m.Version), decodeTime(m.At)
+	r.TypeURL, r.Version, r.At = shared(m.TypeUrl), string(m.Version), decodeTime(m.At)
 	if r.Version == r.Resource.SourceVersion() {
 		r.Version = r.Resource.SourceVersion() // held once
 	}
@@ -121,15 +122,18 @@ func decodeRecord(keyBytes, b []byte) (r state.Record, err error) {
 // fault is set by tests only, to panic over a key.
 var fault func(mirror.Key)
 
-func decodeResource(kind mirror.Kind, m *statepb.Resource) (*mirror.Resource, error) {
+func decodeResource(kind mirror.Kind, m *statepb.Resource, data []byte) (*mirror.Resource, error) {
 	if len(m.Kind) > 0 {
 		var err error
 		if kind, err = parseKind(string(m.Kind)); err != nil {
 			return nil, err
 		}
 	}
-	return mirror.Restore(kind, m.Any, string(m.Source), string(m.Cluster), string(m.SourceVersion))
+	return mirror.Restore(kind, data, shared(m.Source), shared(m.Cluster), string(m.SourceVersion))
 }
+
+// shared returns a text that many records have, held once.
+func shared(b []byte) string { return unique.Make(string(b)).Value() }
 
 // encodeTime returns nil for the zero time.
 func encodeTime(t time.Time) *statepb.Time {

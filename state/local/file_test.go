@@ -1,7 +1,6 @@
 package local
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -16,7 +15,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"meshrelay/mirror"
-	"meshrelay/state/local/statepb"
 
 	"meshrelay/state"
 )
@@ -144,10 +142,8 @@ func newer(t *testing.T, path string) []byte {
 	t.Helper()
 	b, err := os.ReadFile(path)
 	must(t, err)
-	for at := 0; at < headLen; at += slotLen {
-		binary.LittleEndian.PutUint32(b[at+8:], formatVersion+1)
-		binary.LittleEndian.PutUint64(b[at+40:], xxh3.Hash(b[at:at+40]))
-	}
+	little.PutUint32(b[8:], formatVersion+1)
+	little.PutUint64(b[24:], xxh3.Hash(b[:24]))
 	must(t, os.WriteFile(path, b, 0o600))
 	return b
 }
@@ -335,19 +331,17 @@ func TestReplaceMakesTheWholeContent(t *testing.T) {
 // appendRaw puts a record into a log that this build would not write.
 func appendRaw(t *testing.T, dir, name string, key mirror.Key, record []byte) {
 	t.Helper()
-	s, err := openSource(filepath.Join(dir, logName(name)), nil)
+	u, err := openUpstream(dir, name)
 	must(t, err)
-	defer s.file.Close()
-	to := &builder{to: s.file, salt: s.head.salt, at: s.end}
-	raw := appendKey(nil, key)
-	_, err = to.add(&statepb.Entry{Change: &statepb.Change{Key: raw}}, record)
+	defer u.file.Close()
+	w := newWriter(u, u.file)
+	w.at = u.end
+	_, err = w.put(string(encodeKey(key)), record, nil, 0)
 	must(t, err)
-	l := proto.CloneOf(s.ledger)
-	l.Count, l.Digest = l.Count+1, l.Digest+sumOf(hashOf(raw), record)
-	_, err = to.add(&statepb.Entry{Commit: &statepb.Commit{Ledger: l}}, nil)
+	_, err = w.commit(proto.CloneOf(u.ledger), nil)
 	must(t, err)
-	must(t, to.flush())
-	must(t, s.sync())
+	must(t, w.flush())
+	must(t, u.sync())
 }
 
 // What this build can not use is removed: the source does not know of it, and nobody would

@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -35,6 +34,9 @@ const (
 	lockPatience = time.Second
 	lockPoll     = 25 * time.Millisecond
 )
+
+// errDisplaced is why a file that is whole, or of somebody else, is set aside.
+var errDisplaced = errors.New("another one takes its place")
 
 // logName returns the name of the log of an upstream.
 func logName(upstream string) string { return logPrefix + upstream + logSuffix }
@@ -86,7 +88,11 @@ func withoutPath(err error) error {
 
 // setAside gives a file another name, so that somebody can look at it, and removes the oldest of
 // those that were set aside before. The caller replaces the file, or removes it.
-func (s *Store) setAside(name, kind string, why error) error {
+func (s *Store) setAside(name string, why error) error {
+	kind := asideCorrupt
+	if errors.Is(why, errNewer) || errors.Is(why, errDisplaced) {
+		kind = asideUnknown
+	}
 	path := filepath.Join(s.dir, name)
 	base := path + "." + kind + "-" + time.Now().UTC().Format("20060102T150405.000000Z")
 	to := base
@@ -116,15 +122,6 @@ func (s *Store) setAside(name, kind string, why error) error {
 	return syncDir(s.dir)
 }
 
-// findAside returns the files that were set aside, the oldest of each name first.
-func (s *Store) findAside() (found []string) {
-	for _, kind := range []string{asideCorrupt, asideUnknown} {
-		found = append(found, list(s.dir, "*."+kind+"-*")...)
-	}
-	slices.Sort(found) // their names end with times
-	return found
-}
-
 // list returns the paths of the files in a directory whose names match a pattern.
 func list(dir, pattern string) (found []string) {
 	entries, _ := os.ReadDir(dir) // without a directory there are none
@@ -134,13 +131,6 @@ func list(dir, pattern string) (found []string) {
 		}
 	}
 	return found
-}
-
-// removeTemps removes what a relay that was killed has left behind.
-func removeTemps(dir string) {
-	for _, path := range list(dir, tempPrefix+"*") {
-		os.Remove(path) //nolint:errcheck // the next start tries again
-	}
 }
 
 // syncDir makes renames in a directory durable.

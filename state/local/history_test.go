@@ -207,7 +207,7 @@ func TestOneChangeLargerThanTheHistoryMayBe(t *testing.T) {
 		t.Errorf("history %+v, %v", h, err)
 	}
 	end(k)
-	src, err := openSource(filepath.Join(dir, logName("east")), nil)
+	src, err := openUpstream(dir, "east")
 	must(t, err)
 	defer src.file.Close()
 	if n := historySize(src.rows); n > 10_000 || len(src.rows) != 1 {

@@ -6,10 +6,13 @@
 package local
 
 import (
+	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -35,17 +38,19 @@ type Store struct {
 
 	// What follows belongs to the goroutine that calls Open, Apply and the like.
 	lockFile  *os.File
-	indexFile *os.File // open, so that no other file can pass for it
-	indexInfo os.FileInfo
+	index     *statepb.Index
 	asideSeen time.Time
 
-	// mu guards what follows: it is held for writing while that changes, not during I/O.
-	mu       sync.RWMutex
-	open     bool
-	index    *statepb.Index
-	sources  map[string]*source
-	readable *directory // while the directory can be read and not written; nil otherwise
-	info     state.Info
+	// mu guards what follows, and what the logs have: it is held for writing while that
+	// changes, not during I/O.
+	mu   sync.RWMutex
+	open bool
+	// logs are by upstream. They are nil while nothing can be read, and can be read while the
+	// directory can not be written.
+	logs map[string]*upstream
+	// indexBytes is what relay.state holds.
+	indexBytes []byte
+	info       state.Info
 }
 
 // New returns the store in a directory, which Open makes when it is not there.
@@ -53,177 +58,124 @@ func New(dir string, log *slog.Logger) *Store {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Store{dir: dir, log: log, index: &statepb.Index{}, sources: map[string]*source{}, info: state.Info{Path: Path(dir)}}
+	return &Store{dir: dir, log: log, info: state.Info{Path: Path(dir)}}
 }
 
 // Open implements state.Store.
-func (s *Store) Open() (found *state.Found, err error) {
+func (s *Store) Open() (*state.Found, error) {
 	defer s.lookAside()
-	if s.open {
-		err := s.check()
-		if errors.Is(err, errCorrupt) {
-			s.detach() // the next call reads all, and sets aside what is damaged
-		}
-		return nil, err
+	if !s.open {
+		return s.attach()
 	}
-	if found, err = s.attach(); err == nil {
-		return found, nil
+	err := s.check()
+	if errors.Is(err, errCorrupt) {
+		s.use(nil, false) // the next call reads all, and sets aside what is damaged
 	}
-	if !errors.Is(err, state.ErrInUse) && !errors.Is(err, errNotOurs) && s.readable == nil {
-		found = s.readOnly()
-	}
-	return found, err
+	return nil, err
 }
 
 // Close implements state.Store.
 func (s *Store) Close() error {
-	s.detach()
-	s.unlock()
-	s.indexFile.Close() //nolint:errcheck // nil when there never was one
+	for _, u := range s.logs {
+		u.file.Close() //nolint:errcheck // nil of one in memory
+	}
+	s.use(nil, false)
+	s.lockFile.Close() //nolint:errcheck // nil when there never was one
+	s.lockFile = nil
 	return nil
 }
 
-func (s *Store) unlock() {
-	if s.lockFile != nil {
-		s.lockFile.Close()
-		s.lockFile = nil
-	}
+// use has logs be those that are read, and, when they are open, written.
+func (s *Store) use(logs map[string]*upstream, open bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.logs, s.open, s.info.Unusable = logs, open, 0
 }
 
-// attach takes the directory into use.
+// attach takes the directory into use. When it can not be written, what it has can be read.
 func (s *Store) attach() (*state.Found, error) {
-	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+	err := s.prepare()
+	if errors.Is(err, state.ErrInUse) || errors.Is(err, errNotOurs) {
 		return nil, err
+	}
+	d, readErr := readDirectory(s.dir)
+	if readErr != nil {
+		return nil, cmp.Or(err, readErr)
+	}
+	if err == nil {
+		err = s.repair(d)
+	}
+	if err != nil && (s.logs != nil || len(d.logs) == 0) {
+		d.close()
+		return nil, err // what can be read is known
+	}
+	maps.DeleteFunc(d.logs, func(_ string, u *upstream) bool { return u.lost })
+	found := &state.Found{Sources: map[string]state.Kept{}, Served: d.served()}
+	for name, u := range d.logs {
+		found.Sources[name] = u.kept()
+	}
+	if err != nil {
+		s.log.Info("state can be read and not written", "path", s.info.Path, "upstreams", len(d.logs))
+	}
+	s.use(d.logs, err == nil)
+	return found, err
+}
+
+// prepare makes the directory and locks it.
+func (s *Store) prepare() error {
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		return err
 	}
 	note, err := checkDir(s.dir)
 	s.mu.Lock()
 	s.info.Note = note
 	s.mu.Unlock()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if s.lockFile == nil {
 		if s.lockFile, err = lockDir(s.dir); err != nil {
-			return nil, err
+			return cmp.Or(shareDir(s.dir), err)
 		}
 	}
-	removeTemps(s.dir)
-	d, err := readDirectory(s.dir)
-	if err != nil {
-		return nil, err
+	for _, path := range list(s.dir, tempPrefix+"*") {
+		os.Remove(path) //nolint:errcheck // of a relay that was killed; the next start tries again
 	}
-	defer d.close()
-	index, err := s.repair(d)
-	if err != nil {
-		return nil, err
-	}
-	sources := map[string]*source{}
-	for _, name := range index.Upstreams {
-		if sources[name], err = openSource(filepath.Join(s.dir, logName(name)), d.parts[name]); err != nil {
-			delete(sources, name)
-			closeAll(sources)
-			return nil, err
-		}
-	}
-	if err := s.holdIndex(); err != nil {
-		closeAll(sources)
-		return nil, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.unread()
-	s.open, s.index, s.sources, s.info.Unusable = true, index, sources, 0
-	found := &state.Found{Sources: map[string]state.Kept{}, Served: index.Served}
-	for name, src := range sources {
-		found.Sources[name] = src.kept()
-	}
-	return found, nil
-}
-
-func closeAll(sources map[string]*source) {
-	for _, src := range sources {
-		src.file.Close()
-	}
-}
-
-// unread closes what was read only. The caller holds mu.
-func (s *Store) unread() {
-	if s.readable != nil {
-		s.readable.close()
-		s.readable = nil
-	}
-}
-
-// detach gives the files up, but for the lock.
-func (s *Store) detach() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.unread()
-	closeAll(s.sources)
-	s.open, s.sources = false, map[string]*source{}
-}
-
-// readOnly takes in what is in a directory that can not be written.
-func (s *Store) readOnly() *state.Found {
-	if _, err := checkDir(s.dir); err != nil {
-		return nil
-	}
-	if shareDir(s.dir) != nil {
-		return nil
-	}
-	d, err := readDirectory(s.dir)
-	if err != nil {
-		return nil
-	}
-	if err := d.convertOld(); err != nil || len(d.parts) == 0 {
-		d.close()
-		return nil
-	}
-	s.log.Info("state can be read and not written", "path", s.info.Path, "upstreams", len(d.parts))
-	found := &state.Found{Sources: map[string]state.Kept{}, Served: d.served()}
-	for name, p := range d.parts {
-		if !p.lost {
-			found.Sources[name] = p.kept()
-		}
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.readable = d
-	return found
+	return nil
 }
 
 // check sees to it that the files are still those that are open, and writes those anew that
 // somebody has removed, or put others in the place of.
 func (s *Store) check() error {
-	info, err := os.Stat(s.info.Path)
-	if moved := isMoved(info, err, s.indexInfo); moved {
-		if err := os.MkdirAll(s.dir, 0o700); err != nil {
+	b, err := readIndex(s.dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if !bytes.Equal(b, s.indexBytes) {
+		s.lockFile.Close() // it may be gone, too
+		s.lockFile = nil
+		if err := s.prepare(); err != nil {
 			return err
 		}
-		s.unlock() // the lock may be gone, too
-		if s.lockFile, err = lockDir(s.dir); err != nil {
-			return err
-		}
-		if err := s.displace(indexName, info); err != nil {
+		if err := s.displace(indexName, err == nil); err != nil {
 			return err
 		}
 		if err := s.writeIndex(s.index); err != nil {
 			return err
 		}
 	}
-	for name, src := range s.sources {
-		info, err := os.Stat(src.path)
-		moved := isMoved(info, err, src.info)
+	for name, u := range s.logs {
+		info, err := os.Stat(filepath.Join(s.dir, logName(name)))
 		switch {
-		case moved:
-			if err := s.displace(logName(name), info); err != nil {
+		case errors.Is(err, fs.ErrNotExist), err == nil && !os.SameFile(info, u.info):
+			if err := s.displace(logName(name), err == nil); err != nil {
 				return err
 			}
-		case src.suspect:
-		case err == nil && info.Size() < src.end:
-			return fmt.Errorf("%s: %w", src.path, corruptf("it was cut off while it was in use"))
+		case u.suspect:
+		case err == nil && info.Size() < u.end:
+			return fmt.Errorf("%s: %w", u.file.Name(), corruptf("it was cut off while it was in use"))
 		default:
-			continue
+			continue // other errors tell nothing of the file
 		}
 		if err := s.rewrite(name); err != nil {
 			return err
@@ -232,76 +184,61 @@ func (s *Store) check() error {
 	return nil
 }
 
-// isMoved reports whether a file is not the one that is in use.
-func isMoved(info os.FileInfo, err error, used os.FileInfo) bool {
-	if err != nil {
-		return errors.Is(err, fs.ErrNotExist) // other errors tell nothing of the file
-	}
-	return !os.SameFile(info, used)
-}
-
 // displace makes room for a file that was removed while it was in use, or that another one has
-// taken the place of, which info describes.
-func (s *Store) displace(name string, info os.FileInfo) error {
+// taken the place of.
+func (s *Store) displace(name string, there bool) error {
 	s.log.Warn("state file written anew, because it was removed or replaced while it was in use", "path", filepath.Join(s.dir, name))
-	if info == nil {
+	if !there {
 		return nil
 	}
-	return s.setAside(name, asideUnknown, errors.New("it was put there while another one was in use"))
+	return s.setAside(name, errDisplaced)
 }
 
-// rewrite writes the log of an upstream anew.
+// writeLog puts a log in the place of the one that an upstream has, if there is one.
+func (s *Store) writeLog(name string, write func(*os.File) error) error {
+	return replaceFile(filepath.Join(s.dir, logName(name)), write)
+}
+
+// rewrite writes the log of an upstream anew, and takes it into use.
 func (s *Store) rewrite(name string) error {
-	src := s.sources[name]
-	next, err := src.rewrite()
+	u := s.logs[name]
+	if err := s.writeLog(name, u.rewrite); err != nil {
+		return err
+	}
+	next, err := openUpstream(s.dir, name)
 	if err != nil {
 		return err
 	}
+	if next.damage != nil {
+		return next.damage
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	next.unusable = src.unusable
-	s.sources[name] = next
-	src.file.Close()
+	next.unusable = u.unusable
+	s.logs[name] = next
 	return nil
 }
 
 // writeIndex makes an index durable, and the one in use.
 func (s *Store) writeIndex(index *statepb.Index) error {
-	err := replaceFile(s.info.Path, func(f *os.File) error { return indexLog(newLog(f), index) })
+	b, err := encodeIndex(index)
 	if err != nil {
 		return err
 	}
-	s.mu.Lock()
-	s.index = index
-	s.mu.Unlock()
-	return s.holdIndex()
-}
-
-// holdIndex opens the index that is in use.
-func (s *Store) holdIndex() error {
-	f, err := openOwn(s.info.Path, os.O_RDONLY, 0)
-	if err != nil {
+	err = replaceFile(s.info.Path, func(f *os.File) error {
+		_, err := f.Write(b)
 		return err
+	})
+	if err == nil {
+		s.setIndex(index, b)
 	}
-	s.indexFile.Close() //nolint:errcheck // nil at first
-	s.indexFile = f
-	s.indexInfo, err = f.Stat()
 	return err
 }
 
-func (s *Store) changeIndex(change func(*statepb.Index)) error {
-	index := proto.CloneOf(s.index)
-	change(index)
-	slices.Sort(index.Upstreams)
-	return s.writeIndex(index)
-}
-
-// indexLog writes an index as a log.
-func indexLog(to *builder, index *statepb.Index) error {
-	if _, err := to.add(&statepb.Entry{Index: index}, nil); err != nil {
-		return err
-	}
-	return to.finish()
+func (s *Store) setIndex(index *statepb.Index, b []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.index, s.indexBytes = index, b
 }
 
 // SetServed implements state.Store.
@@ -309,26 +246,32 @@ func (s *Store) SetServed() error {
 	if !s.open {
 		return state.ErrNotInUse
 	}
-	return s.changeIndex(func(i *statepb.Index) { i.Served = true })
+	index := proto.CloneOf(s.index)
+	index.Served = true
+	return s.writeIndex(index)
+}
+
+// writeNames makes durable which upstreams there are.
+func (s *Store) writeNames(names []string) error {
+	index := proto.CloneOf(s.index)
+	index.Upstreams = slices.Sorted(slices.Values(names))
+	return s.writeIndex(index)
 }
 
 // Forget implements state.Store.
 func (s *Store) Forget(name string) error {
-	src := s.sources[name]
-	if !s.open || src == nil {
+	u := s.logs[name]
+	if !s.open || u == nil {
 		return nil
 	}
-	err := s.changeIndex(func(i *statepb.Index) {
-		i.Upstreams = slices.DeleteFunc(i.Upstreams, func(n string) bool { return n == name })
-	})
-	if err != nil {
+	names := slices.DeleteFunc(slices.Clone(s.index.Upstreams), func(n string) bool { return n == name })
+	if err := s.writeNames(names); err != nil {
 		return err
 	}
 	s.mu.Lock()
-	delete(s.sources, name)
-	src.file.Close()
+	delete(s.logs, name)
 	s.mu.Unlock()
-	if err := os.Remove(src.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := remove(u.file.Name()); err != nil {
 		return err
 	}
 	return syncDir(s.dir)
@@ -339,71 +282,57 @@ func (s *Store) Apply(name string, b state.Batch) (state.Kept, error) {
 	if !s.open {
 		return state.Kept{}, state.ErrNotInUse
 	}
-	src := s.sources[name]
-	if src == nil {
+	u := s.logs[name]
+	if u == nil {
 		if len(b.Changes) == 0 && b.Meta.Equal(state.Meta{}) {
 			return state.Kept{}, nil
 		}
 		var err error
-		if src, err = s.create(name); err != nil {
+		if u, err = s.create(name); err != nil {
 			return state.Kept{}, err
 		}
 	}
 	s.mu.RLock()
-	unusable := src.unusable
+	gone := u.unusable
 	s.mu.RUnlock()
-	next, edits, err := src.apply(&b, unusable)
-	switch {
-	case errors.Is(err, errCorrupt):
-		s.detach() // as in Open
-		return state.Kept{}, fmt.Errorf("%s: %w", src.path, err)
-	case err != nil:
-		return state.Kept{}, err
-	case next == nil:
-		return src.kept(), nil
+	w, err := u.write(&b, gone)
+	if err != nil || w == nil {
+		return u.kept(), err
 	}
 	s.mu.Lock()
-	next.apply(edits)
-	src.content = next
-	s.info.Unusable -= len(src.unusable)
-	src.unusable = nil
+	s.info.Unusable -= len(u.unusable)
+	w.take()
 	s.mu.Unlock()
-	kept := next.kept()
+	kept := u.kept()
 	kept.Wrote = true
-	s.compact(name)
+	if u.garbage() {
+		if err := s.rewrite(name); err != nil {
+			u.tired = u.end + minGarbage
+			s.log.Warn("state file not compacted", "path", u.file.Name(), "err", err)
+		}
+	}
 	return kept, nil
 }
 
 // create begins to keep an upstream.
-func (s *Store) create(name string) (*source, error) {
+func (s *Store) create(name string) (*upstream, error) {
 	if !state.IsName(name) {
 		return nil, fmt.Errorf("%.100q is no name of an upstream", name)
 	}
-	src, err := createSource(filepath.Join(s.dir, logName(name)), name)
-	if err != nil {
+	if err := s.writeLog(name, func(f *os.File) error { return newWriter(nil, f).finish() }); err != nil {
 		return nil, err
 	}
-	err = s.changeIndex(func(i *statepb.Index) { i.Upstreams = append(i.Upstreams, name) })
+	u, err := openUpstream(s.dir, name)
+	if err == nil {
+		err = s.writeNames(append(slices.Clone(s.index.Upstreams), name))
+	}
 	if err != nil {
-		src.file.Close()
 		return nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.sources[name] = src
-	return src, nil
-}
-
-// compact writes the log of an upstream anew when much of it is garbage.
-func (s *Store) compact(name string) {
-	src := s.sources[name]
-	if !src.garbage() || src.end < src.tired {
-		return
-	}
-	if err := s.rewrite(name); err != nil {
-		src.tired = src.end + minGarbage
-		s.log.Warn("state file not compacted", "path", src.path, "err", err)
-	}
+	s.logs[name] = u
+	return u, nil
 }
 
 // lookAside notes which files are set aside. Info only tells: a disk that hangs must not make
@@ -412,7 +341,8 @@ func (s *Store) lookAside() {
 	if time.Since(s.asideSeen) < asideEvery {
 		return
 	}
-	found := s.findAside()
+	found := append(list(s.dir, "*."+asideCorrupt+"-*"), list(s.dir, "*."+asideUnknown+"-*")...)
+	slices.Sort(found) // their names end with times
 	s.asideSeen = time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -425,8 +355,8 @@ func (s *Store) Info() state.Info {
 	defer s.mu.RUnlock()
 	info := s.info
 	info.InUse = s.open
-	for _, src := range s.sources {
-		info.Size += src.end
+	for _, u := range s.logs {
+		info.Size += u.end
 	}
 	return info
 }

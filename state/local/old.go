@@ -28,10 +28,12 @@ const oldFormat = 1
 
 // oldFile is what relay.db holds.
 type oldFile struct {
-	file *os.File
+	path string
+	bolt *boltfile.File
 	from *statepb.Imported // what to note of the file
-	// sources are those that are whole, by name.
+	// sources are those that are whole, by name, and logs is what they become.
 	sources map[string]*oldSource
+	logs    map[string]memory
 	format  uint64
 	served  *bool // nil in a file of builds that did not write it
 	// written and found count the sources that there should be, and that there are.
@@ -42,7 +44,7 @@ type oldFile struct {
 // oldSource is what relay.db holds of an upstream.
 type oldSource struct {
 	ledger    *statepb.Ledger
-	resources map[string]span // by key
+	resources map[string][]byte // by key
 	chapters  []*statepb.Chapter
 	first     uint64    // revision of chapters
 	undo      []oldUndo // by revision, and then by key
@@ -52,49 +54,57 @@ type oldSource struct {
 type oldUndo struct {
 	revision uint64
 	key      string
-	was      span
+	was      []byte
 }
 
-// span is where a value is in the file, without its checksum; empty when there is none.
-type span struct {
-	at  int64
-	len int
-}
-
-// openOld opens relay.db, and does not read it yet. The error is that of opening: what is wrong
-// with the content is in damage.
-func openOld(path string) (*oldFile, *boltfile.File, error) {
+// openOld reads relay.db, and does not check it yet. It returns nil when the file is the one that
+// was read before. The error is that of reading: what is wrong with the content is in damage.
+func openOld(path string, was *statepb.Imported) (*oldFile, error) {
 	f, err := openOwn(path, os.O_RDONLY, 0)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
+	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
-		f.Close()
-		return nil, nil, err
+		return nil, err
 	}
-	o := &oldFile{
-		file: f, from: &statepb.Imported{Size: info.Size(), Mtime: info.ModTime().UnixNano()}, sources: map[string]*oldSource{},
-		written: &statepb.Mark{}, found: &statepb.Mark{},
+	from := &statepb.Imported{Size: info.Size(), Mtime: info.ModTime().UnixNano()}
+	if was != nil && was.Size == from.Size && was.Mtime == from.Mtime {
+		return nil, nil
 	}
-	bolt, err := boltfile.Open(f, info.Size())
+	data, err := io.ReadAll(f)
 	if err != nil {
-		o.damage = err
-		return o, nil, nil //nolint:nilerr // it is in damage
+		return nil, err
 	}
-	o.from.Transaction = bolt.Transaction
-	return o, bolt, nil
+	o := &oldFile{path: path, from: from, sources: map[string]*oldSource{}, written: &statepb.Mark{}, found: &statepb.Mark{}}
+	if o.bolt, o.damage = boltfile.Open(data); o.damage == nil {
+		from.Transaction = o.bolt.Transaction
+	}
+	return o, nil
 }
 
-func (o *oldFile) note(err error) {
-	if o.damage == nil {
-		o.damage = err
+func (o *oldFile) note(err error) { o.damage = cmp.Or(o.damage, err) }
+
+// read reads all of the file, and makes logs of it in memory. It goes on behind what is damaged,
+// as far as that can be found.
+func (o *oldFile) read() (logs map[string]memory, err error) {
+	if o.bolt != nil {
+		o.walk(o.bolt)
 	}
+	logs = map[string]memory{}
+	for name, s := range o.sources {
+		var m memory
+		if err := s.writeLog(newWriter(newUpstream(name, nil), &m)); err != nil {
+			return nil, fmt.Errorf("%s: upstream %s: %w", o.path, name, err)
+		}
+		logs[name] = m
+	}
+	return logs, nil
 }
 
-// read reads all of the file. It goes on behind what is damaged, as far as that can be found.
-func (o *oldFile) read(f *boltfile.File) {
-	o.note(f.Walk(func(key, _ []byte, _ int64, sub *boltfile.Bucket) error {
+func (o *oldFile) walk(f *boltfile.File) {
+	o.note(f.Walk(func(key, _ []byte, sub *boltfile.Bucket) error {
 		switch {
 		case sub != nil && string(key) == "meta":
 			return f.WalkBucket(sub, o.readMark)
@@ -103,7 +113,7 @@ func (o *oldFile) read(f *boltfile.File) {
 		case o.format != oldFormat: // "meta" comes before "sources"
 			return corruptf("it has format %d, and not %d", o.format, oldFormat)
 		}
-		return f.WalkBucket(sub, func(key, _ []byte, _ int64, sub *boltfile.Bucket) error {
+		return f.WalkBucket(sub, func(key, _ []byte, sub *boltfile.Bucket) error {
 			o.found.Number++
 			o.found.Digest += xxh3.Hash(key)
 			if sub == nil || !state.IsName(string(key)) {
@@ -125,7 +135,7 @@ func (o *oldFile) read(f *boltfile.File) {
 	}
 }
 
-func (o *oldFile) readMark(key, value []byte, _ int64, _ *boltfile.Bucket) error {
+func (o *oldFile) readMark(key, value []byte, _ *boltfile.Bucket) error {
 	m := &statepb.Mark{}
 	if err := unsealInto(m, key, value); err != nil {
 		return corruptf("what it tells of itself: %v", err)
@@ -162,19 +172,19 @@ func (o *oldFile) hasServed() bool {
 // readOldSource reads an upstream. It returns nil when the resources are not whole; when only
 // the history is not, it returns both.
 func readOldSource(f *boltfile.File, b *boltfile.Bucket, name string) (*oldSource, error) {
-	s := &oldSource{resources: map[string]span{}}
+	s := &oldSource{resources: map[string][]byte{}}
 	var damaged, historyDamaged error
 	var digest, size uint64
 	undone := map[uint64]*statepb.Chapter{}
-	err := f.WalkBucket(b, func(key, value []byte, _ int64, sub *boltfile.Bucket) error {
+	err := f.WalkBucket(b, func(key, value []byte, sub *boltfile.Bucket) error {
 		switch what := string(key); {
 		case what == "meta" && sub == nil:
 			s.ledger = &statepb.Ledger{}
 			damaged = errors.Join(damaged, unsealInto(s.ledger, []byte("meta\x00"+name), value))
 		case what == "resources" && sub != nil:
-			damaged = errors.Join(damaged, f.WalkBucket(sub, func(key, value []byte, at int64, _ *boltfile.Bucket) error {
+			damaged = errors.Join(damaged, f.WalkBucket(sub, func(key, value []byte, _ *boltfile.Bucket) error {
 				payload, sum, err := unseal(key, value)
-				s.resources[string(key)] = spanOf(at, value)
+				s.resources[string(key)] = payload
 				digest, size = digest+sum, size+uint64(len(key)+len(value))
 				if err == nil && len(payload) == 0 {
 					err = errors.New("it is empty")
@@ -184,8 +194,8 @@ func readOldSource(f *boltfile.File, b *boltfile.Bucket, name string) (*oldSourc
 		case what == "history" && sub != nil:
 			historyDamaged = errors.Join(historyDamaged, f.WalkBucket(sub, s.readChapter))
 		case what == "undo" && sub != nil:
-			historyDamaged = errors.Join(historyDamaged, f.WalkBucket(sub, func(key, value []byte, at int64, _ *boltfile.Bucket) error {
-				return s.readUndo(undone, key, value, at)
+			historyDamaged = errors.Join(historyDamaged, f.WalkBucket(sub, func(key, value []byte, _ *boltfile.Bucket) error {
+				return s.readUndo(undone, key, value)
 			}))
 		}
 		return nil
@@ -205,7 +215,7 @@ func readOldSource(f *boltfile.File, b *boltfile.Bucket, name string) (*oldSourc
 	return s, nil
 }
 
-func (s *oldSource) readChapter(key, value []byte, _ int64, _ *boltfile.Bucket) error {
+func (s *oldSource) readChapter(key, value []byte, _ *boltfile.Bucket) error {
 	c := &statepb.Chapter{}
 	if err := unsealInto(c, key, value); err != nil {
 		return err
@@ -223,7 +233,7 @@ func (s *oldSource) readChapter(key, value []byte, _ int64, _ *boltfile.Bucket) 
 }
 
 // readUndo takes in what leads back from a revision, and counts it.
-func (s *oldSource) readUndo(undone map[uint64]*statepb.Chapter, key, value []byte, at int64) error {
+func (s *oldSource) readUndo(undone map[uint64]*statepb.Chapter, key, value []byte) error {
 	if len(key) <= 8 {
 		return errors.New("what stands among the undo data is none")
 	}
@@ -231,10 +241,9 @@ func (s *oldSource) readUndo(undone map[uint64]*statepb.Chapter, key, value []by
 	sum := uint64(0)
 	if len(value) > 0 {
 		var err error
-		if _, sum, err = unseal(key[8:], value); err != nil {
+		if u.was, sum, err = unseal(key[8:], value); err != nil {
 			return fmt.Errorf("revision %d: what was before it: %w", u.revision, err)
 		}
-		u.was = spanOf(at, value)
 	}
 	s.undo = append(s.undo, u)
 	c := undone[u.revision]
@@ -273,9 +282,6 @@ func (s *oldSource) checkHistory(undone map[uint64]*statepb.Chapter) error {
 	return nil
 }
 
-// spanOf returns where the payload of a value is.
-func spanOf(at int64, value []byte) span { return span{at + 8, max(len(value)-8, 0)} }
-
 // unseal checks a value and returns what is behind its checksum.
 func unseal(key, value []byte) (payload []byte, sum uint64, err error) {
 	if len(value) < 8 {
@@ -297,89 +303,66 @@ func unsealInto(m proto.Message, key, value []byte) error {
 }
 
 // writeLog writes an upstream as a log.
-func (o *oldFile) writeLog(name string, to *builder) error {
-	s := o.sources[name]
-	w := &oldWriter{to: to, from: o.file, content: newContent()}
-	w.add(&statepb.Entry{Start: &statepb.Start{Upstream: name}}, nil)
+func (s *oldSource) writeLog(w *writer) error {
 	// What each resource became by a revision is what it was before the next one that has
 	// changed it. base is what there was as of the oldest.
 	base := maps.Clone(s.resources)
-	became := make([]span, len(s.undo))
+	became := make([][]byte, len(s.undo))
 	for i := len(s.undo) - 1; i >= 0; i-- {
 		u := &s.undo[i]
 		became[i], base[u.key] = base[u.key], u.was
 	}
 	for _, key := range slices.Sorted(maps.Keys(base)) {
-		w.put(key, base[key])
+		if err := w.putOld(key, base[key]); err != nil {
+			return err
+		}
 	}
 	l := proto.CloneOf(s.ledger)
 	if len(s.chapters) == 0 {
-		w.commit(l, nil)
+		if err := w.commitOld(l, nil); err != nil {
+			return err
+		}
 	}
+	next := 0
 	for i, c := range s.chapters {
 		l.Newest = s.ledger.Oldest + uint64(i)
-		for len(s.undo) > 0 && s.undo[0].revision == l.Newest {
-			w.put(s.undo[0].key, became[0])
-			s.undo, became = s.undo[1:], became[1:]
+		for ; next < len(s.undo) && s.undo[next].revision == l.Newest; next++ {
+			if err := w.putOld(s.undo[next].key, became[next]); err != nil {
+				return err
+			}
 		}
-		w.commit(l, c)
-	}
-	if w.err != nil {
-		return w.err
-	}
-	return to.finish()
-}
-
-// oldWriter writes values of relay.db to a log, until something goes wrong.
-type oldWriter struct {
-	to       *builder
-	from     io.ReaderAt
-	content  *content
-	replaced int
-	err      error
-}
-
-func (w *oldWriter) add(e *statepb.Entry, record []byte) (size int) {
-	if w.err == nil {
-		size, w.err = w.to.add(e, record)
-	}
-	return size
-}
-
-// put makes a value what there is under a key.
-func (w *oldWriter) put(key string, value span) {
-	change := &statepb.Change{Key: []byte(key)}
-	b := make([]byte, value.len)
-	if value.len > 0 {
-		_, err := w.from.ReadAt(b, value.at)
-		record := &statepb.Record{}
-		// What does not decode is a record that this version can not use. It has no digest.
-		if proto.Unmarshal(b, record) == nil && len(record.Digest) >= 8 {
-			change.Digest = binary.LittleEndian.Uint64(record.Digest)
+		if err := w.commitOld(l, c); err != nil {
+			return err
 		}
-		w.err = errors.Join(w.err, err)
 	}
-	h := hashOf(change.Key)
-	old, had := w.content.places[h]
-	if !had && value.len == 0 {
-		return
-	}
-	at := w.to.end()
-	size := w.add(&statepb.Entry{Change: change}, b)
-	w.replaced += old.size
-	if value.len == 0 {
-		w.replaced += size
-	}
-	w.content.apply([]edit{{h, place{at, size, sumOf(h, b), change.Digest}, value.len == 0}})
+	return w.finish()
 }
 
-// commit ends a revision, or, without a chapter, what there is.
-func (w *oldWriter) commit(l *statepb.Ledger, chapter *statepb.Chapter) {
-	l.Count, l.Digest, l.Bytes, l.HistoryBytes = uint64(len(w.content.places)), w.content.sum, 0, 0
-	if chapter != nil {
-		chapter = proto.CloneOf(chapter)
-		chapter.Undone, chapter.UndoDigest, chapter.UndoBytes = 0, 0, uint64(w.replaced)
+// putOld makes a value what there is under a key.
+func (w *writer) putOld(key string, b []byte) error {
+	// Nothing is a removal, and what does not decode a record that this version can not use.
+	r := &statepb.Record{}
+	if len(b) == 0 || proto.Unmarshal(b, r) != nil || r.Resource == nil || len(r.Digest) < 8 {
+		_, err := w.put(key, b, nil, 0)
+		return err
 	}
-	w.replaced = 0
-	w.add(&statepb.Entry{Commit: &statepb.Commit{Ledger: l, Chapter: chapter}}, nil)
+	digest, data := little.Uint64(r.Digest), r.Resource.Any
+	r.Digest, r.Resource.Any = nil, nil
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(r)
+	if err == nil {
+		_, err = w.put(key, b, data, digest)
+	}
+	return err
+}
+
+// commitOld ends a revision, or, without a chapter, what there is.
+func (w *writer) commitOld(l *statepb.Ledger, c *statepb.Chapter) error {
+	l.Bytes, l.HistoryBytes = 0, 0
+	if c != nil {
+		c = proto.CloneOf(c)
+		c.Undone, c.UndoDigest, c.UndoBytes = 0, 0, uint64(w.replaced)
+	}
+	_, err := w.commit(l, c)
+	w.take()
+	return err
 }

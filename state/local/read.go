@@ -1,6 +1,8 @@
 package local
 
 import (
+	"archive/tar"
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -13,213 +15,182 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"meshrelay/mirror"
 	"meshrelay/state"
 )
 
-// view is what a reader sees of an upstream: its log up to now, open.
-type view struct {
-	*content // a copy, without places
-	file     *os.File
-}
-
-// view opens the log of an upstream.
-func (s *Store) view(name string) (view, error) {
+// view returns a log as it is now, without its places.
+func (s *Store) view(name string) (*upstream, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	src := s.sources[name]
+	u := s.logs[name]
 	switch {
-	case !s.open:
-		return view{}, state.ErrNotInUse
-	case src == nil:
-		return view{}, state.ErrUnknownSource
+	case s.logs == nil:
+		return nil, state.ErrNotInUse
+	case u == nil:
+		return nil, state.ErrUnknownSource
 	}
-	f, err := openOwn(src.path, os.O_RDONLY, 0)
-	if err != nil {
-		return view{}, err
-	}
-	c := *src.content
-	c.places = nil
-	return view{&c, f}, nil
+	v := *u
+	v.places = nil
+	return &v, nil
 }
 
 // Load implements state.Store.
 func (s *Store) Load(name string) (state.Saved, error) {
 	s.mu.RLock()
-	var c content
-	var from io.ReaderAt
-	src := s.sources[name]
-	switch {
-	case src != nil:
-		c = *src.content
-		c.places = maps.Clone(c.places)
-	case s.readable != nil && s.readable.parts[name] != nil && !s.readable.parts[name].lost:
-		c, from = *s.readable.parts[name].content, s.readable.parts[name].from
-	default:
+	u := s.logs[name]
+	if u == nil {
 		s.mu.RUnlock()
 		return state.Saved{}, nil
 	}
+	from, end, ledger, places := u.from, u.end, u.ledger, u.inOrder()
 	s.mu.RUnlock()
-	if from == nil {
-		v, err := s.view(name)
-		if err != nil {
-			return state.Saved{}, err
-		}
-		defer v.file.Close()
-		from = v.file
-	}
-	records, bad, err := c.records(from)
+	records, bad, err := records(from, end, places)
 	if err != nil {
 		return state.Saved{}, fmt.Errorf("%s: %w", logName(name), err)
 	}
-	s.noteUnusable(name, src, bad)
-	return state.Saved{Meta: decodeMeta(c.ledger), Records: records, Revision: c.ledger.GetNewest()}, nil
-}
-
-// noteUnusable has the records removed that this version can not use: the source does not know
-// of them.
-func (s *Store) noteUnusable(name string, src *source, bad []unusable) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if src == nil || len(bad) == 0 || len(src.unusable) > 0 {
-		return
+	if u = s.logs[name]; u != nil && len(bad) > 0 && len(u.unusable) == 0 {
+		for _, b := range bad {
+			u.unusable = append(u.unusable, b.key)
+		}
+		s.info.Unusable += len(bad)
+		s.log.Error("state has resources that this version of the relay can not use; they are removed",
+			"upstream", name, "resources", len(bad), "first", bad[0].key, "err", bad[0].err)
 	}
-	for _, u := range bad {
-		src.unusable = append(src.unusable, u.key)
-	}
-	s.info.Unusable += len(bad)
-	s.log.Error("state has resources that this version of the relay can not use; they are removed",
-		"upstream", name, "resources", len(bad), "first", string(bad[0].key), "err", bad[0].err)
+	return state.Saved{Meta: decodeMeta(ledger), Records: records, Revision: ledger.Newest}, nil
 }
 
 // History implements state.Store.
 func (s *Store) History(name string) ([]state.Revision, error) {
-	v, err := s.view(name)
+	u, err := s.view(name)
 	if err != nil {
 		return nil, err
 	}
-	defer v.file.Close()
-	return v.history(v.file)
+	return u.history()
 }
 
 // At implements state.Store. It fails with ErrUnknownRevision when there is no such revision, or
 // none any more.
 func (s *Store) At(name string, revision uint64) ([]state.Record, error) {
-	v, err := s.view(name)
+	u, err := s.view(name)
 	if err != nil {
 		return nil, err
 	}
-	defer v.file.Close()
-	oldest, newest := v.ledger.GetOldest(), v.ledger.GetNewest()
+	oldest := u.ledger.Oldest
 	switch {
 	case oldest == 0:
 		return nil, fmt.Errorf("%w: %d, and there are none", state.ErrUnknownRevision, revision)
-	case revision < oldest || revision > newest:
-		return nil, fmt.Errorf("%w: %d, and there are %d to %d", state.ErrUnknownRevision, revision, oldest, newest)
+	case revision < oldest || revision > u.ledger.Newest:
+		return nil, fmt.Errorf("%w: %d, and there are %d to %d", state.ErrUnknownRevision, revision, oldest, u.ledger.Newest)
 	}
-	end := v.end
-	if revision < newest {
-		end = v.rows[revision+1-oldest].at // what follows the revision up to there is not committed
-	}
-	c, err := replayTo(v.file, end)
+	row := u.rows[revision-oldest]
+	was, err := u.asOf(row.at + row.size)
 	if err != nil {
 		return nil, err
 	}
-	records, bad, err := c.records(v.file)
+	out, bad, err := records(u.from, was.end, was.inOrder())
 	if err == nil && len(bad) > 0 {
 		err = fmt.Errorf("%q can not be used by this version of the relay: %w", bad[0].key, bad[0].err)
 	}
-	slices.SortFunc(records, func(a, b state.Record) int { // the order in which they are sent
+	slices.SortFunc(out, func(a, b state.Record) int { // the order in which they are sent
 		x, y := a.Resource.Key(), b.Resource.Key()
 		return cmp.Or(mirror.CompareKinds(x.Kind, y.Kind), cmp.Compare(a.Resource.FullName(), b.Resource.FullName()))
 	})
-	return records, err
+	return out, err
 }
 
-// Backup implements state.Store. The copy is one file: the index, and the logs behind it.
+// Backup implements state.Store. The copy is a tar archive: the index, and the logs.
 func (s *Store) Backup(w io.Writer) error {
 	s.mu.RLock()
-	names, index := slices.Sorted(maps.Keys(s.sources)), s.index
+	index, open := proto.CloneOf(s.index), s.open
+	names := slices.Sorted(maps.Keys(s.logs))
+	logs := make([]upstream, len(names))
+	for i, name := range names {
+		logs[i] = *s.logs[name]
+	}
 	s.mu.RUnlock()
-	var m memory
-	if err := indexLog(newLog(&m), index); err != nil {
+	if !open {
+		return state.ErrNotInUse
+	}
+	index.Upstreams = names
+	b, err := encodeIndex(index)
+	if err != nil {
 		return err
 	}
-	var views []view
-	defer func() {
-		for _, v := range views {
-			v.file.Close()
-		}
-	}()
-	for _, name := range names {
-		v, err := s.view(name)
-		if errors.Is(err, state.ErrUnknownSource) {
-			continue // since then
-		}
-		if err != nil {
+	to := tar.NewWriter(w)
+	add := func(name string, head []byte, rest io.Reader, size int64) error {
+		if err := to.WriteHeader(&tar.Header{Name: name, Mode: 0o600, Size: size, ModTime: time.Now()}); err != nil {
 			return err
 		}
-		views = append(views, v)
-	}
-	if _, err := w.Write(m); err != nil {
+		_, err := io.Copy(to, io.MultiReader(bytes.NewReader(head), rest))
 		return err
 	}
-	for _, v := range views {
-		head := append(head{v.head.salt, 1, v.end}.encode(), make([]byte, slotLen)...)
-		if _, err := w.Write(head); err != nil {
-			return err
-		}
-		if _, err := io.Copy(w, io.NewSectionReader(v.file, headLen, v.end-headLen)); err != nil {
+	if err := add(indexName, b, bytes.NewReader(nil), int64(len(b))); err != nil {
+		return err
+	}
+	for _, u := range logs {
+		if err := add(logName(u.name), encodeHead(u.end), io.NewSectionReader(u.from, headLen, u.end-headLen), u.end); err != nil {
 			return err
 		}
 	}
-	return nil
+	return to.Close()
 }
 
 // ReadFile reads the state in the directory of a Path, or a backup, and changes nothing. It
 // fails with ErrInUse when a relay has the directory.
 func ReadFile(path string) (*state.File, error) {
-	d := newDirectory()
-	var err error
-	if dir := filepath.Dir(path); filepath.Base(path) != indexName {
-		err = d.readBackup(path)
-	} else if err = shareDir(dir); err == nil {
-		d, err = readDirectory(dir)
-	}
+	d, err := readPath(path)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	defer d.close()
-	if err := d.convertOld(); err != nil {
-		return nil, err
-	}
 	switch {
-	case errors.Is(d.indexErr, fs.ErrNotExist) && len(d.parts) == 0 && d.old == nil:
+	case errors.Is(d.indexErr, fs.ErrNotExist) && len(d.logs) == 0 && d.old == nil:
 		return nil, d.indexErr
 	case errors.Is(d.indexErr, errNewer):
 		return nil, fmt.Errorf("%s: %w", path, d.indexErr)
 	}
 	out := &state.File{Path: path, Size: d.size, Format: formatVersion}
-	if d.old != nil {
-		out.Path, out.Format = d.old.file.Name(), oldFormat
+	if d.old != nil && d.old.logs != nil {
+		out.Path, out.Format = d.old.path, oldFormat
 	}
 	if d.damage != nil {
 		out.Damage = d.damage.Error()
 	}
-	for _, name := range slices.Sorted(maps.Keys(d.parts)) {
-		p := d.parts[name]
-		if p.lost {
+	for _, name := range slices.Sorted(maps.Keys(d.logs)) {
+		u := d.logs[name]
+		if u.lost {
 			continue
 		}
-		records, _, err := p.records(p.from)
-		revisions, err2 := p.history(p.from)
+		records, _, err := records(u.from, u.end, u.inOrder())
+		revisions, err2 := u.history()
 		if err := cmp.Or(err, err2); err != nil {
 			return nil, fmt.Errorf("%s: upstream %s: %w", path, name, err)
 		}
-		saved := state.Saved{Meta: decodeMeta(p.ledger), Records: records, Revision: p.ledger.GetNewest()}
-		out.Sources = append(out.Sources, state.Contents{Name: name, Saved: saved, Bytes: p.live, Revisions: revisions})
+		saved := state.Saved{Meta: decodeMeta(u.ledger), Records: records, Revision: u.ledger.Newest}
+		out.Sources = append(out.Sources, state.Contents{Name: name, Saved: saved, Bytes: u.live, Revisions: revisions})
 	}
 	return out, nil
+}
+
+func readPath(path string) (*directory, error) {
+	if filepath.Base(path) == indexName {
+		if err := shareDir(filepath.Dir(path)); err != nil {
+			return nil, err
+		}
+		return readDirectory(filepath.Dir(path))
+	}
+	f, err := openOwn(path, os.O_RDONLY, 0)
+	if err != nil {
+		return nil, err
+	}
+	d := newDirectory()
+	d.backup = f
+	return d, d.readBackup(f)
 }
 
 // Replace makes what is kept of an upstream in a directory something else: its whole content. It

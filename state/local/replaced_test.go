@@ -56,7 +56,7 @@ func TestAKillWhileADamagedFileIsReplacedLosesNothing(t *testing.T) {
 	// What repair does, up to where it puts the new file in place.
 	store := New(dir, nil)
 	for _, name := range []string{logName("east"), indexName} {
-		must(t, store.setAside(name, asideCorrupt, errCorrupt))
+		must(t, store.setAside(name, errCorrupt))
 	}
 	k = openState(dir)
 	t.Cleanup(func() { end(k) })

@@ -8,7 +8,12 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sync/semaphore"
 
 	"meshrelay/upstreams"
 )
@@ -77,4 +82,48 @@ func TestWhatAFileLeavesInMemoryIsBounded(t *testing.T) {
 		t.Errorf("a file of %d MiB leaves %d MB", maxFileBytes>>20, left*(maxFileBytes/size)>>20)
 	}
 	runtime.KeepAlive(s)
+}
+
+// TestLargeFilesAreReadInTurn: those of all sources, while small ones need not wait.
+func TestLargeFilesAreReadInTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		for i := range 6 {
+			if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("large-%d.yaml", i)), bytes.Repeat([]byte("# nothing\n"), maxFileBytes/10), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.WriteFile(filepath.Join(dir, "small.yaml"), []byte("# nothing\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		before := reading
+		reading = semaphore.NewWeighted(maxReading)
+		defer func() { reading = before }()
+		var now, done atomic.Int32
+		end := make(chan struct{})
+		for i := range 7 {
+			s := newScanner("local")
+			s.read = func(path string) ([]byte, time.Time, error) {
+				now.Add(1)
+				<-end
+				now.Add(-1)
+				done.Add(1)
+				return nil, time.Time{}, nil
+			}
+			name := fmt.Sprintf("large-%d.yaml", i)
+			if i == 6 {
+				name = "small.yaml"
+			}
+			go func() { _, _, _ = s.readFile(filepath.Join(dir, name)) }()
+		}
+		synctest.Wait()
+		if n := now.Load(); n != 3 {
+			t.Errorf("%d files are read at the same time, want two large ones and the small one", n)
+		}
+		close(end)
+		synctest.Wait()
+		if n := done.Load(); n != 7 {
+			t.Errorf("%d files were read", n)
+		}
+	})
 }

@@ -1,7 +1,9 @@
 package file
 
 import (
+	"bytes"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +15,7 @@ import (
 	"time"
 
 	"github.com/zeebo/xxh3"
+	"golang.org/x/sync/semaphore"
 
 	"meshrelay/internal/kube"
 	"meshrelay/mirror"
@@ -24,6 +27,10 @@ const (
 	maxFileBytes = 16 << 20
 	// maxProblems bounds the problems that are kept of one file.
 	maxProblems = kube.MaxProblems
+	// maxReading bounds the bytes of the files that all sources read and parse at the same time,
+	// but for files of up to freeBytes.
+	maxReading = 2 * maxFileBytes
+	freeBytes  = 1 << 20
 	// scanAttempts is how often a path that is replaced while it is read is read again.
 	scanAttempts = 5
 )
@@ -113,19 +120,12 @@ func (s *scanner) scan(root string) error {
 func (s *scanner) readAll(found *listing) (next map[string]*content, gone []string, busy bool) {
 	next = make(map[string]*content, len(found.files))
 	for _, path := range found.files {
-		last := s.files[path]
-		data, written, err := s.read(path)
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
+		c, unsure, err := s.readFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
 			gone = append(gone, path)
-		case err != nil:
-			next[path] = last.unreadable(path, err)
-		case s.beingWritten(last, data, written):
-			next[path], busy = last, true
-		default:
-			next[path] = s.parse(path, data, last)
-			busy = busy || last == nil && s.now().Sub(written) < quiet
+			continue
 		}
+		next[path], busy = c, busy || unsure
 	}
 	// What can not be looked into is not gone.
 	for _, lost := range slices.Sorted(maps.Keys(found.unreadable)) {
@@ -138,6 +138,30 @@ func (s *scanner) readAll(found *listing) (next map[string]*content, gone []stri
 	}
 	return next, gone, busy
 }
+
+// readFile returns the content of a file, and whether it is being written. The error is that there
+// is none. A large file is read and parsed in turn with those of all sources.
+func (s *scanner) readFile(path string) (c *content, busy bool, err error) {
+	if info, err := os.Stat(path); err == nil && info.Size() > freeBytes {
+		size := min(info.Size(), maxFileBytes)
+		_ = reading.Acquire(context.Background(), size) // those before never wait
+		defer reading.Release(size)
+	}
+	last := s.files[path]
+	data, written, err := s.read(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, false, err
+	case err != nil:
+		return last.unreadable(path, err), false, nil
+	case s.beingWritten(last, data, written):
+		return last, true, nil
+	}
+	return s.parse(path, data, last), last == nil && s.now().Sub(written) < quiet, nil
+}
+
+// reading is what may be read at the same time, in bytes.
+var reading = semaphore.NewWeighted(maxReading)
 
 // beingWritten reports whether a file that was read before is being written right now: many
 // programs empty a file and then fill it, which looks like a deletion in between. After a while,
@@ -165,9 +189,12 @@ func readBounded(path string) (data []byte, written time.Time, err error) {
 		return nil, written, err
 	}
 	if info.Size() <= maxFileBytes { // a larger file is not read at all
-		if data, err = io.ReadAll(io.LimitReader(f, maxFileBytes+1)); err != nil {
+		var b bytes.Buffer
+		b.Grow(int(info.Size()) + bytes.MinRead) // io.ReadAll would take three times the size
+		if _, err = b.ReadFrom(io.LimitReader(f, maxFileBytes+1)); err != nil {
 			return nil, written, err
 		}
+		data = b.Bytes()
 		if info, err = f.Stat(); err != nil { // it may be written while it is read
 			return nil, written, err
 		}

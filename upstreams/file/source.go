@@ -19,6 +19,7 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/internal/fswatch"
+	"meshrelay/internal/loglimit"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
@@ -49,6 +50,8 @@ const (
 type Source struct {
 	path string // absolute
 	log  *slog.Logger
+	// complaints bounds what is logged of files.
+	complaints *loglimit.Limit
 	// wake has an element when the feed has asked for everything once more.
 	wake chan struct{}
 
@@ -70,7 +73,7 @@ func New(cfg config.Upstream, env upstreams.Env) *Source {
 		path = abs
 	}
 	return &Source{
-		path: path, log: env.Log, wake: make(chan struct{}, 1), scanner: newScanner(cfg.Name), told: map[mirror.Kind]struct{}{},
+		path: path, log: env.Log, complaints: loglimit.New(maxRefused, time.Second), wake: make(chan struct{}, 1), scanner: newScanner(cfg.Name), told: map[mirror.Kind]struct{}{},
 		st: upstreams.Status{State: upstreams.StateConnecting, Since: time.Now(), Address: cfg.File.Path},
 	}
 }
@@ -211,7 +214,7 @@ func (s *Source) updates(merged map[mirror.Key]*mirror.Resource) []intake.Update
 func (s *Source) logRefused(refused []upstreams.Refusal) {
 	for _, r := range refused {
 		if !slices.Contains(s.refused, r) {
-			s.log.Warn("refused", "resource", r.Resource, "err", r.Reason)
+			s.complaints.Warn(s.log, "refused", "resource", r.Resource, "err", r.Reason)
 		}
 	}
 	if len(refused) == 0 && len(s.refused) > 0 {

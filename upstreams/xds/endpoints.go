@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"meshrelay/adsclient"
+	"meshrelay/internal/loglimit"
 	"meshrelay/internal/wire"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
@@ -42,11 +43,12 @@ const (
 // endpoints follows the endpoints of clusters that an istiod has, by EDS on a stream of its
 // own. What is known stays known through disconnects.
 type endpoints struct {
-	client   *adsclient.Client
-	patience time.Duration
-	log      *slog.Logger
-	changed  func(clusters []string)
-	wake     chan struct{} // has an element when there is news, or something else to wait for
+	client     *adsclient.Client
+	patience   time.Duration
+	log        *slog.Logger
+	complaints *loglimit.Limit
+	changed    func(clusters []string)
+	wake       chan struct{} // has an element when there is news, or something else to wait for
 
 	// mu guards all below.
 	mu sync.Mutex
@@ -78,7 +80,7 @@ type assignment struct {
 // the names of clusters whose assignment is another than before, or was given up.
 func newEndpoints(cfg adsclient.Config, patience time.Duration, changed func(clusters []string)) (*endpoints, error) {
 	e := &endpoints{
-		patience: patience, log: cfg.Logger, changed: changed, wake: make(chan struct{}, 1),
+		patience: patience, log: cfg.Logger, complaints: newComplaints(), changed: changed, wake: make(chan struct{}, 1),
 		clusters: map[string]*assignment{}, missing: map[string]*assignment{}, parted: map[string]*assignment{},
 		news: map[string]struct{}{},
 	}
@@ -353,7 +355,7 @@ func (e *endpoints) HandleResponse(resp *adsclient.Response) error {
 	}
 	err := out.Err()
 	if err != nil {
-		e.log.Warn("response refused in part; the endpoints known before are used", "type", resp.TypeURL, "err", err)
+		e.complaints.Warn(e.log, "response refused in part; the endpoints known before are used", "type", resp.TypeURL, "err", err)
 	}
 	return err
 }

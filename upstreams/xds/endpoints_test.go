@@ -16,7 +16,6 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
@@ -76,7 +75,7 @@ func follow(t *testing.T, s *fakexds.Server, patience time.Duration) *follower {
 	f := &follower{t: t, server: s}
 	e, err := newEndpoints(adsclient.Config{
 		Addresses:   []string{s.Addr},
-		DialOptions: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())},
+		Credentials: insecure.NewCredentials(),
 		Node: func() *corev3.Node {
 			return adsclient.EndpointsNode(adsclient.NodeConfig{Name: "relay", Namespace: "istio-system", IP: "10.0.0.7"})
 		},
@@ -350,7 +349,7 @@ func TestBadAssignmentsAreRefusedAndTheGoodOnesTaken_C7(t *testing.T) {
 }
 
 func TestEndpointsAreBounded(t *testing.T) {
-	e, err := newEndpoints(adsclient.Config{Addresses: []string{"x:1"}, Node: func() *corev3.Node { return nil }, Logger: slog.New(slog.DiscardHandler)}, endpointsPatience, func([]string) {})
+	e, err := newEndpoints(adsclient.Config{Addresses: []string{"x:1"}, Credentials: insecure.NewCredentials(), Node: func() *corev3.Node { return nil }, Logger: slog.New(slog.DiscardHandler)}, endpointsPatience, func([]string) {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -386,7 +385,7 @@ func TestEndpointsAreBounded(t *testing.T) {
 
 // BenchmarkEndpointsUnchanged is a full push of 10,000 clusters in which nothing differs.
 func BenchmarkEndpointsUnchanged(b *testing.B) {
-	e, err := newEndpoints(adsclient.Config{Addresses: []string{"x:1"}, Node: func() *corev3.Node { return nil }, Logger: slog.New(slog.DiscardHandler)}, endpointsPatience, func([]string) {})
+	e, err := newEndpoints(adsclient.Config{Addresses: []string{"x:1"}, Credentials: insecure.NewCredentials(), Node: func() *corev3.Node { return nil }, Logger: slog.New(slog.DiscardHandler)}, endpointsPatience, func([]string) {})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -18,12 +18,14 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 
 	"meshrelay/adsclient"
 	"meshrelay/config"
+	"meshrelay/internal/loglimit"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
@@ -42,10 +44,12 @@ func Kind() upstreams.Kind {
 // Source brings what one MCP-over-xDS server has.
 type Source struct {
 	client    *adsclient.Client
-	endpoints *endpoints // nil unless they are discovered
-	creds     *tlsCredentials
+	endpoints *endpoints      // nil unless they are discovered
+	creds     *tlsCredentials // nil for plaintext
 	log       *slog.Logger
-	extra     []string // type URLs from the config
+	// complaints bounds what is logged of responses.
+	complaints *loglimit.Limit
+	extra      []string // type URLs from the config
 
 	// mu guards all below. It is held while the feed is called, which never calls back.
 	mu   sync.Mutex
@@ -67,11 +71,13 @@ type Source struct {
 // New returns a source that is not connected. While the files of its credentials can not be used, it
 // tries again, as with a server that is not there.
 func New(cfg config.Upstream, env upstreams.Env) (*Source, error) {
-	s := &Source{log: env.Log, extra: cfg.XDS.Types, complained: map[string]string{}}
+	s := &Source{log: env.Log, complaints: newComplaints(), extra: cfg.XDS.Types, complained: map[string]string{}}
 	s.st = upstreams.Status{State: upstreams.StateConnecting, Since: time.Now(), Address: cfg.XDS.Addresses[0], Drift: map[string]uint64{}}
+	creds, opts := s.dialOptions(cfg.XDS)
 	client := adsclient.Config{
 		Addresses:        cfg.XDS.Addresses,
-		DialOptions:      s.dialOptions(cfg.XDS),
+		Credentials:      creds,
+		DialOptions:      opts,
 		ResyncInterval:   cfg.XDS.ResyncInterval.D(),
 		FailbackAfter:    cfg.XDS.FailbackAfter.D(),
 		MaxResponseBytes: cfg.Limits.MaxResponseBytes,
@@ -101,13 +107,15 @@ func New(cfg config.Upstream, env upstreams.Env) (*Source, error) {
 	return s, nil
 }
 
-func (s *Source) dialOptions(x *config.XDS) []grpc.DialOption {
-	opts := []grpc.DialOption{grpc.WithUserAgent("meshrelay")}
-	if x.Plaintext {
-		opts = append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	} else {
+// newComplaints returns what bounds the lines about the responses of a server: the status counts
+// those that are refused, and names their resources.
+func newComplaints() *loglimit.Limit { return loglimit.New(20, 10*time.Second) }
+
+func (s *Source) dialOptions(x *config.XDS) (creds credentials.TransportCredentials, opts []grpc.DialOption) {
+	creds, opts = insecure.NewCredentials(), []grpc.DialOption{grpc.WithUserAgent("meshrelay")}
+	if !x.Plaintext {
 		s.creds = &tlsCredentials{files: tlsFiles(x.TLS)}
-		opts = append(opts, grpc.WithTransportCredentials(s.creds))
+		creds = s.creds
 		if x.TLS.ServerName != "" {
 			opts = append(opts, grpc.WithAuthority(x.TLS.ServerName))
 		}
@@ -115,7 +123,7 @@ func (s *Source) dialOptions(x *config.XDS) []grpc.DialOption {
 	if x.TokenFile != "" {
 		opts = append(opts, grpc.WithPerRPCCredentials(adsclient.TokenFile(x.TokenFile)))
 	}
-	return opts
+	return creds, opts
 }
 
 func tlsFiles(t *config.TLS) adsclient.TLSFiles {
@@ -218,7 +226,7 @@ func (s *Source) endpointsChanged(clusters []string) {
 func (s *Source) tellEndpoints(clusters []string) {
 	result := s.feed.Tell(intake.Endpoints{From: s.endpoints, Clusters: clusters})
 	if err := result.Err(); err != nil {
-		s.log.Warn("services can not be given their endpoints; what they had is served", "err", err)
+		s.complaints.Warn(s.log, "services can not be given their endpoints; what they had is served", "err", err)
 	}
 	s.log.Debug("endpoints changed", "clusters", len(clusters), "services", result.Changed)
 	s.want(result.Clusters)
@@ -231,7 +239,7 @@ func (s *Source) want(clusters map[string]struct{}) {
 	}
 	if err := s.endpoints.want(clusters); err != nil {
 		// What is left out is as if it had none, which is known now.
-		s.log.Warn("not the endpoints of all services can be asked for", "err", err)
+		s.complaints.Warn(s.log, "not the endpoints of all services can be asked for", "err", err)
 		s.tellEndpoints(slices.Collect(maps.Keys(clusters)))
 	}
 }
@@ -239,7 +247,7 @@ func (s *Source) want(clusters map[string]struct{}) {
 // nack counts a response that is refused, and returns why.
 func (s *Source) nack(message, typeURL string, err error) error {
 	s.st.NACKs++
-	s.log.Warn(message, "type", typeURL, "err", err)
+	s.complaints.Warn(s.log, message, "type", typeURL, "err", err)
 	return err
 }
 

@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"io"
 )
 
 // The format has been the same since 2014; its fields are in the byte order of the machine.
@@ -44,10 +43,10 @@ func corruptf(format string, args ...any) error {
 
 var native = binary.NativeEndian
 
-// File is an open file. One goroutine reads it.
+// File is what a file holds. One goroutine reads it.
 type File struct {
-	from     io.ReaderAt
-	pageSize int
+	data     []byte
+	pageSize uint64
 	// pages is how many there are, and read how many were read.
 	pages, read uint64
 	root        uint64
@@ -59,38 +58,33 @@ type File struct {
 type Bucket struct {
 	page   uint64
 	inline []byte
-	at     int64 // of inline
 }
 
-// Visitor is called for each key of a bucket, in order: with a value and its place in the file,
-// or with a bucket. The slices are valid during the call. A bucket can be walked once.
-type Visitor func(key, value []byte, at int64, sub *Bucket) error
+// Visitor is called for each key of a bucket, in order: with a value, or with a bucket. The slices
+// are parts of the file. A bucket can be walked once.
+type Visitor func(key, value []byte, sub *Bucket) error
 
-// Open reads what a file tells of itself. size is the length of the file in bytes.
-func Open(from io.ReaderAt, size int64) (*File, error) {
-	meta, err := newestMeta(from, size)
-	if err != nil {
-		return nil, err
+// Open reads what a file tells of itself.
+func Open(data []byte) (*File, error) {
+	meta := newestMeta(data)
+	if meta == nil {
+		return nil, corruptf("it does not begin as a state file does")
 	}
-	f := &File{from: from, pageSize: int(native.Uint32(meta[8:])), root: native.Uint64(meta[16:]), pages: native.Uint64(meta[40:]), Transaction: native.Uint64(meta[48:])}
-	if f.pages < 4 || f.pages > uint64(size)/uint64(f.pageSize) {
-		return nil, corruptf("it has %d bytes, and %d pages of %d bytes are in use", size, f.pages, f.pageSize)
+	f := &File{data: data, pageSize: uint64(native.Uint32(meta[8:])), root: native.Uint64(meta[16:]), pages: native.Uint64(meta[40:]), Transaction: native.Uint64(meta[48:])}
+	if f.pages < 4 || f.pages > uint64(len(data))/f.pageSize {
+		return nil, corruptf("it has %d bytes, and %d pages of %d bytes are in use", len(data), f.pages, f.pageSize)
 	}
 	return f, nil
 }
 
 // newestMeta returns the newest meta that is whole: the other one is that of the transaction
 // before, and is used when the last one was not written to the end. It is on the second page.
-func newestMeta(from io.ReaderAt, size int64) (best []byte, err error) {
-	for at := int64(0); at <= maxPageSize && at+pageHeaderLen+metaLen <= size; at = max(2*at, minPageSize) {
-		b := make([]byte, pageHeaderLen+metaLen)
-		if _, err := from.ReadAt(b, at); err != nil {
-			continue
-		}
-		m := b[pageHeaderLen:]
+func newestMeta(data []byte) (best []byte) {
+	for at := 0; at <= maxPageSize && at+pageHeaderLen+metaLen <= len(data); at = max(2*at, minPageSize) {
+		m := data[at+pageHeaderLen:][:metaLen]
 		h := fnv.New64a()
 		_, _ = h.Write(m[:metaChecked]) // never fails
-		pageSize := int64(native.Uint32(m[8:]))
+		pageSize := int(native.Uint32(m[8:]))
 		switch {
 		case native.Uint32(m) != magic || native.Uint32(m[4:]) != version || native.Uint64(m[metaChecked:]) != h.Sum64():
 		case pageSize < minPageSize || pageSize > maxPageSize || at != 0 && at != pageSize:
@@ -98,22 +92,16 @@ func newestMeta(from io.ReaderAt, size int64) (best []byte, err error) {
 			best = m
 		}
 	}
-	if best == nil {
-		return nil, corruptf("it does not begin as a state file does")
-	}
-	return best, nil
+	return best
 }
 
-// page reads a page with those that it runs on to. Pages that refer to one another in a circle,
+// page returns a page with those that it runs on to. Pages that refer to one another in a circle,
 // or again and again to others, are more than there are.
 func (f *File) page(id uint64) ([]byte, error) {
 	if id < 2 || id >= f.pages {
 		return nil, corruptf("page %d is out of range", id)
 	}
-	b := make([]byte, f.pageSize)
-	if _, err := f.from.ReadAt(b, int64(id)*int64(f.pageSize)); err != nil {
-		return nil, corruptf("page %d: %v", id, err)
-	}
+	b := f.data[id*f.pageSize:]
 	if got := native.Uint64(b); got != id {
 		return nil, corruptf("page %d has the number %d", id, got)
 	}
@@ -124,14 +112,7 @@ func (f *File) page(id uint64) ([]byte, error) {
 	if f.read += n; f.read > f.pages {
 		return nil, corruptf("its pages go in a circle")
 	}
-	if n == 1 {
-		return b, nil
-	}
-	whole := append(b, make([]byte, (n-1)*uint64(f.pageSize))...)
-	if _, err := f.from.ReadAt(whole[f.pageSize:], int64(id+1)*int64(f.pageSize)); err != nil {
-		return nil, corruptf("page %d: %v", id, err)
-	}
-	return whole, nil
+	return b[:n*f.pageSize], nil
 }
 
 // Walk visits the top level. It returns the first error, of the file or of v.
@@ -140,7 +121,7 @@ func (f *File) Walk(v Visitor) error { return f.WalkBucket(&Bucket{page: f.root}
 // WalkBucket visits a bucket.
 func (f *File) WalkBucket(b *Bucket, v Visitor) error {
 	if b.page == 0 {
-		return f.leaf(b.inline, b.at, v)
+		return leaf(b.inline, v)
 	}
 	return f.walk(b.page, maxDepth, v)
 }
@@ -153,7 +134,7 @@ func (f *File) walk(id uint64, depth int, v Visitor) error {
 	}
 	switch kind := native.Uint16(b[8:]); {
 	case kind == pageLeaf:
-		return f.leaf(b, int64(id)*int64(f.pageSize), v)
+		return leaf(b, v)
 	case kind != pageBranch:
 		return corruptf("page %d is of no known type", id)
 	case depth == 0:
@@ -171,8 +152,8 @@ func (f *File) walk(id uint64, depth int, v Visitor) error {
 	return nil
 }
 
-// leaf visits the elements of a page that begins at a place in the file.
-func (f *File) leaf(b []byte, place int64, v Visitor) error {
+// leaf visits the elements of a page.
+func leaf(b []byte, v Visitor) error {
 	if len(b) < pageHeaderLen || native.Uint16(b[8:]) != pageLeaf {
 		return corruptf("a bucket is of no known type")
 	}
@@ -194,9 +175,9 @@ func (f *File) leaf(b []byte, place int64, v Visitor) error {
 		case flags != 1 || end-value < bucketHeaderLen:
 			return corruptf("an element of page %d is of no known type", native.Uint64(b))
 		default:
-			sub = &Bucket{native.Uint64(b[value:]), b[value+bucketHeaderLen : end], place + int64(value) + bucketHeaderLen}
+			sub = &Bucket{native.Uint64(b[value:]), b[value+bucketHeaderLen : end]}
 		}
-		if err := v(b[key:value], b[value:end], place+int64(value), sub); err != nil {
+		if err := v(b[key:value], b[value:end], sub); err != nil {
 			return err
 		}
 	}

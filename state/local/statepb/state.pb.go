@@ -28,178 +28,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Entry is one entry of the log of an upstream. Exactly one field is set.
-type Entry struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// start is the first entry of a log.
-	Start  *Start  `protobuf:"bytes,1,opt,name=start,proto3" json:"start,omitempty"`
-	Change *Change `protobuf:"bytes,2,opt,name=change,proto3" json:"change,omitempty"`
-	// commit ends a batch of changes. Changes without one do not count.
-	Commit *Commit `protobuf:"bytes,3,opt,name=commit,proto3" json:"commit,omitempty"`
-	// index is the only entry of relay.state.
-	Index         *Index `protobuf:"bytes,4,opt,name=index,proto3" json:"index,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Entry) Reset() {
-	*x = Entry{}
-	mi := &file_state_proto_msgTypes[0]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Entry) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Entry) ProtoMessage() {}
-
-func (x *Entry) ProtoReflect() protoreflect.Message {
-	mi := &file_state_proto_msgTypes[0]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Entry.ProtoReflect.Descriptor instead.
-func (*Entry) Descriptor() ([]byte, []int) {
-	return file_state_proto_rawDescGZIP(), []int{0}
-}
-
-func (x *Entry) GetStart() *Start {
-	if x != nil {
-		return x.Start
-	}
-	return nil
-}
-
-func (x *Entry) GetChange() *Change {
-	if x != nil {
-		return x.Change
-	}
-	return nil
-}
-
-func (x *Entry) GetCommit() *Commit {
-	if x != nil {
-		return x.Commit
-	}
-	return nil
-}
-
-func (x *Entry) GetIndex() *Index {
-	if x != nil {
-		return x.Index
-	}
-	return nil
-}
-
-type Start struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// upstream is the name.
-	Upstream      string `protobuf:"bytes,1,opt,name=upstream,proto3" json:"upstream,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Start) Reset() {
-	*x = Start{}
-	mi := &file_state_proto_msgTypes[1]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Start) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Start) ProtoMessage() {}
-
-func (x *Start) ProtoReflect() protoreflect.Message {
-	mi := &file_state_proto_msgTypes[1]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Start.ProtoReflect.Descriptor instead.
-func (*Start) Descriptor() ([]byte, []int) {
-	return file_state_proto_rawDescGZIP(), []int{1}
-}
-
-func (x *Start) GetUpstream() string {
-	if x != nil {
-		return x.Upstream
-	}
-	return ""
-}
-
-// Change is a resource that was added or changed, and then a Record follows the entry, or that
-// was removed.
-type Change struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	Key   []byte                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	// digest is of the content, without what only the protocol of the source gives.
-	Digest        uint64 `protobuf:"fixed64,2,opt,name=digest,proto3" json:"digest,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Change) Reset() {
-	*x = Change{}
-	mi := &file_state_proto_msgTypes[2]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Change) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Change) ProtoMessage() {}
-
-func (x *Change) ProtoReflect() protoreflect.Message {
-	mi := &file_state_proto_msgTypes[2]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Change.ProtoReflect.Descriptor instead.
-func (*Change) Descriptor() ([]byte, []int) {
-	return file_state_proto_rawDescGZIP(), []int{2}
-}
-
-func (x *Change) GetKey() []byte {
-	if x != nil {
-		return x.Key
-	}
-	return nil
-}
-
-func (x *Change) GetDigest() uint64 {
-	if x != nil {
-		return x.Digest
-	}
-	return 0
-}
-
+// Commit ends a batch of changes in a log. Changes without one do not count.
 type Commit struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Ledger *Ledger                `protobuf:"bytes,1,opt,name=ledger,proto3" json:"ledger,omitempty"`
@@ -211,7 +40,7 @@ type Commit struct {
 
 func (x *Commit) Reset() {
 	*x = Commit{}
-	mi := &file_state_proto_msgTypes[3]
+	mi := &file_state_proto_msgTypes[0]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -223,7 +52,7 @@ func (x *Commit) String() string {
 func (*Commit) ProtoMessage() {}
 
 func (x *Commit) ProtoReflect() protoreflect.Message {
-	mi := &file_state_proto_msgTypes[3]
+	mi := &file_state_proto_msgTypes[0]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -236,7 +65,7 @@ func (x *Commit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Commit.ProtoReflect.Descriptor instead.
 func (*Commit) Descriptor() ([]byte, []int) {
-	return file_state_proto_rawDescGZIP(), []int{3}
+	return file_state_proto_rawDescGZIP(), []int{0}
 }
 
 func (x *Commit) GetLedger() *Ledger {
@@ -253,7 +82,7 @@ func (x *Commit) GetChapter() *Chapter {
 	return nil
 }
 
-// Index tells what a directory holds besides the logs.
+// Index is what relay.state holds.
 type Index struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// served tells that clients were served with this state.
@@ -268,7 +97,7 @@ type Index struct {
 
 func (x *Index) Reset() {
 	*x = Index{}
-	mi := &file_state_proto_msgTypes[4]
+	mi := &file_state_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -280,7 +109,7 @@ func (x *Index) String() string {
 func (*Index) ProtoMessage() {}
 
 func (x *Index) ProtoReflect() protoreflect.Message {
-	mi := &file_state_proto_msgTypes[4]
+	mi := &file_state_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -293,7 +122,7 @@ func (x *Index) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Index.ProtoReflect.Descriptor instead.
 func (*Index) Descriptor() ([]byte, []int) {
-	return file_state_proto_rawDescGZIP(), []int{4}
+	return file_state_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *Index) GetServed() bool {
@@ -328,7 +157,7 @@ type Imported struct {
 
 func (x *Imported) Reset() {
 	*x = Imported{}
-	mi := &file_state_proto_msgTypes[5]
+	mi := &file_state_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -340,7 +169,7 @@ func (x *Imported) String() string {
 func (*Imported) ProtoMessage() {}
 
 func (x *Imported) ProtoReflect() protoreflect.Message {
-	mi := &file_state_proto_msgTypes[5]
+	mi := &file_state_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -353,7 +182,7 @@ func (x *Imported) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Imported.ProtoReflect.Descriptor instead.
 func (*Imported) Descriptor() ([]byte, []int) {
-	return file_state_proto_rawDescGZIP(), []int{5}
+	return file_state_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Imported) GetSize() int64 {
@@ -378,8 +207,9 @@ func (x *Imported) GetTransaction() uint64 {
 }
 
 type Record struct {
-	state    protoimpl.MessageState `protogen:"open.v1"`
-	Resource *Resource              `protobuf:"bytes,1,opt,name=resource,proto3" json:"resource,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// resource has its any in relay.db only: in a log, that stands behind the record.
+	Resource *Resource `protobuf:"bytes,1,opt,name=resource,proto3" json:"resource,omitempty"`
 	// original is what the source gave, when the relay has reshaped it.
 	Original *Resource `protobuf:"bytes,2,opt,name=original,proto3" json:"original,omitempty"`
 	TypeUrl  []byte    `protobuf:"bytes,3,opt,name=type_url,json=typeUrl,proto3" json:"type_url,omitempty"`
@@ -394,7 +224,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_state_proto_msgTypes[6]
+	mi := &file_state_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -406,7 +236,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_state_proto_msgTypes[6]
+	mi := &file_state_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -419,7 +249,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_state_proto_rawDescGZIP(), []int{6}
+	return file_state_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Record) GetResource() *Resource {
@@ -485,7 +315,7 @@ type Resource struct {
 
 func (x *Resource) Reset() {
 	*x = Resource{}
-	mi := &file_state_proto_msgTypes[7]
+	mi := &file_state_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -497,7 +327,7 @@ func (x *Resource) String() string {
 func (*Resource) ProtoMessage() {}
 
 func (x *Resource) ProtoReflect() protoreflect.Message {
-	mi := &file_state_proto_msgTypes[7]
+	mi := &file_state_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -510,7 +340,7 @@ func (x *Resource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resource.ProtoReflect.Descriptor instead.
 func (*Resource) Descriptor() ([]byte, []int) {
-	return file_state_proto_rawDescGZIP(), []int{7}
+	return file_state_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Resource) GetAny() []byte {
@@ -558,7 +388,7 @@ type Time struct {
 
 func (x *Time) Reset() {
 	*x = Time{}
-	mi := &file_state_proto_msgTypes[8]
+	mi := &file_state_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -570,7 +400,7 @@ func (x *Time) String() string {
 func (*Time) ProtoMessage() {}
 
 func (x *Time) ProtoReflect() protoreflect.Message {
-	mi := &file_state_proto_msgTypes[8]
+	mi := &file_state_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -583,7 +413,7 @@ func (x *Time) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Time.ProtoReflect.Descriptor instead.
 func (*Time) Descriptor() ([]byte, []int) {
-	return file_state_proto_rawDescGZIP(), []int{8}
+	return file_state_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Time) GetSeconds() int64 {
@@ -626,7 +456,7 @@ type Ledger struct {
 
 func (x *Ledger) Reset() {
 	*x = Ledger{}
-	mi := &file_state_proto_msgTypes[9]
+	mi := &file_state_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -638,7 +468,7 @@ func (x *Ledger) String() string {
 func (*Ledger) ProtoMessage() {}
 
 func (x *Ledger) ProtoReflect() protoreflect.Message {
-	mi := &file_state_proto_msgTypes[9]
+	mi := &file_state_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -651,7 +481,7 @@ func (x *Ledger) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ledger.ProtoReflect.Descriptor instead.
 func (*Ledger) Descriptor() ([]byte, []int) {
-	return file_state_proto_rawDescGZIP(), []int{9}
+	return file_state_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Ledger) GetSynced() bool {
@@ -764,7 +594,7 @@ type Frozen struct {
 
 func (x *Frozen) Reset() {
 	*x = Frozen{}
-	mi := &file_state_proto_msgTypes[10]
+	mi := &file_state_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -776,7 +606,7 @@ func (x *Frozen) String() string {
 func (*Frozen) ProtoMessage() {}
 
 func (x *Frozen) ProtoReflect() protoreflect.Message {
-	mi := &file_state_proto_msgTypes[10]
+	mi := &file_state_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -789,7 +619,7 @@ func (x *Frozen) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Frozen.ProtoReflect.Descriptor instead.
 func (*Frozen) Descriptor() ([]byte, []int) {
-	return file_state_proto_rawDescGZIP(), []int{10}
+	return file_state_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Frozen) GetSince() *Time {
@@ -841,7 +671,7 @@ type Chapter struct {
 
 func (x *Chapter) Reset() {
 	*x = Chapter{}
-	mi := &file_state_proto_msgTypes[11]
+	mi := &file_state_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -853,7 +683,7 @@ func (x *Chapter) String() string {
 func (*Chapter) ProtoMessage() {}
 
 func (x *Chapter) ProtoReflect() protoreflect.Message {
-	mi := &file_state_proto_msgTypes[11]
+	mi := &file_state_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -866,7 +696,7 @@ func (x *Chapter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Chapter.ProtoReflect.Descriptor instead.
 func (*Chapter) Descriptor() ([]byte, []int) {
-	return file_state_proto_rawDescGZIP(), []int{11}
+	return file_state_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Chapter) GetTime() *Time {
@@ -951,7 +781,7 @@ type Mark struct {
 
 func (x *Mark) Reset() {
 	*x = Mark{}
-	mi := &file_state_proto_msgTypes[12]
+	mi := &file_state_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -963,7 +793,7 @@ func (x *Mark) String() string {
 func (*Mark) ProtoMessage() {}
 
 func (x *Mark) ProtoReflect() protoreflect.Message {
-	mi := &file_state_proto_msgTypes[12]
+	mi := &file_state_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -976,7 +806,7 @@ func (x *Mark) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mark.ProtoReflect.Descriptor instead.
 func (*Mark) Descriptor() ([]byte, []int) {
-	return file_state_proto_rawDescGZIP(), []int{12}
+	return file_state_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Mark) GetNumber() uint64 {
@@ -997,17 +827,7 @@ var File_state_proto protoreflect.FileDescriptor
 
 const file_state_proto_rawDesc = "" +
 	"\n" +
-	"\vstate.proto\x12\x0fmeshrelay.state\"\xc5\x01\n" +
-	"\x05Entry\x12,\n" +
-	"\x05start\x18\x01 \x01(\v2\x16.meshrelay.state.StartR\x05start\x12/\n" +
-	"\x06change\x18\x02 \x01(\v2\x17.meshrelay.state.ChangeR\x06change\x12/\n" +
-	"\x06commit\x18\x03 \x01(\v2\x17.meshrelay.state.CommitR\x06commit\x12,\n" +
-	"\x05index\x18\x04 \x01(\v2\x16.meshrelay.state.IndexR\x05index\"#\n" +
-	"\x05Start\x12\x1a\n" +
-	"\bupstream\x18\x01 \x01(\tR\bupstream\"2\n" +
-	"\x06Change\x12\x10\n" +
-	"\x03key\x18\x01 \x01(\fR\x03key\x12\x16\n" +
-	"\x06digest\x18\x02 \x01(\x06R\x06digest\"m\n" +
+	"\vstate.proto\x12\x0fmeshrelay.state\"m\n" +
 	"\x06Commit\x12/\n" +
 	"\x06ledger\x18\x01 \x01(\v2\x17.meshrelay.state.LedgerR\x06ledger\x122\n" +
 	"\achapter\x18\x02 \x01(\v2\x18.meshrelay.state.ChapterR\achapter\"t\n" +
@@ -1088,45 +908,38 @@ func file_state_proto_rawDescGZIP() []byte {
 	return file_state_proto_rawDescData
 }
 
-var file_state_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_state_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_state_proto_goTypes = []any{
-	(*Entry)(nil),    // 0: meshrelay.state.Entry
-	(*Start)(nil),    // 1: meshrelay.state.Start
-	(*Change)(nil),   // 2: meshrelay.state.Change
-	(*Commit)(nil),   // 3: meshrelay.state.Commit
-	(*Index)(nil),    // 4: meshrelay.state.Index
-	(*Imported)(nil), // 5: meshrelay.state.Imported
-	(*Record)(nil),   // 6: meshrelay.state.Record
-	(*Resource)(nil), // 7: meshrelay.state.Resource
-	(*Time)(nil),     // 8: meshrelay.state.Time
-	(*Ledger)(nil),   // 9: meshrelay.state.Ledger
-	(*Frozen)(nil),   // 10: meshrelay.state.Frozen
-	(*Chapter)(nil),  // 11: meshrelay.state.Chapter
-	(*Mark)(nil),     // 12: meshrelay.state.Mark
+	(*Commit)(nil),   // 0: meshrelay.state.Commit
+	(*Index)(nil),    // 1: meshrelay.state.Index
+	(*Imported)(nil), // 2: meshrelay.state.Imported
+	(*Record)(nil),   // 3: meshrelay.state.Record
+	(*Resource)(nil), // 4: meshrelay.state.Resource
+	(*Time)(nil),     // 5: meshrelay.state.Time
+	(*Ledger)(nil),   // 6: meshrelay.state.Ledger
+	(*Frozen)(nil),   // 7: meshrelay.state.Frozen
+	(*Chapter)(nil),  // 8: meshrelay.state.Chapter
+	(*Mark)(nil),     // 9: meshrelay.state.Mark
 }
 var file_state_proto_depIdxs = []int32{
-	1,  // 0: meshrelay.state.Entry.start:type_name -> meshrelay.state.Start
-	2,  // 1: meshrelay.state.Entry.change:type_name -> meshrelay.state.Change
-	3,  // 2: meshrelay.state.Entry.commit:type_name -> meshrelay.state.Commit
-	4,  // 3: meshrelay.state.Entry.index:type_name -> meshrelay.state.Index
-	9,  // 4: meshrelay.state.Commit.ledger:type_name -> meshrelay.state.Ledger
-	11, // 5: meshrelay.state.Commit.chapter:type_name -> meshrelay.state.Chapter
-	5,  // 6: meshrelay.state.Index.imported:type_name -> meshrelay.state.Imported
-	7,  // 7: meshrelay.state.Record.resource:type_name -> meshrelay.state.Resource
-	7,  // 8: meshrelay.state.Record.original:type_name -> meshrelay.state.Resource
-	8,  // 9: meshrelay.state.Record.at:type_name -> meshrelay.state.Time
-	8,  // 10: meshrelay.state.Ledger.last_contact:type_name -> meshrelay.state.Time
-	10, // 11: meshrelay.state.Ledger.frozen:type_name -> meshrelay.state.Frozen
-	8,  // 12: meshrelay.state.Ledger.held_since:type_name -> meshrelay.state.Time
-	8,  // 13: meshrelay.state.Ledger.serve_without:type_name -> meshrelay.state.Time
-	8,  // 14: meshrelay.state.Frozen.since:type_name -> meshrelay.state.Time
-	8,  // 15: meshrelay.state.Frozen.until:type_name -> meshrelay.state.Time
-	8,  // 16: meshrelay.state.Chapter.time:type_name -> meshrelay.state.Time
-	17, // [17:17] is the sub-list for method output_type
-	17, // [17:17] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	6,  // 0: meshrelay.state.Commit.ledger:type_name -> meshrelay.state.Ledger
+	8,  // 1: meshrelay.state.Commit.chapter:type_name -> meshrelay.state.Chapter
+	2,  // 2: meshrelay.state.Index.imported:type_name -> meshrelay.state.Imported
+	4,  // 3: meshrelay.state.Record.resource:type_name -> meshrelay.state.Resource
+	4,  // 4: meshrelay.state.Record.original:type_name -> meshrelay.state.Resource
+	5,  // 5: meshrelay.state.Record.at:type_name -> meshrelay.state.Time
+	5,  // 6: meshrelay.state.Ledger.last_contact:type_name -> meshrelay.state.Time
+	7,  // 7: meshrelay.state.Ledger.frozen:type_name -> meshrelay.state.Frozen
+	5,  // 8: meshrelay.state.Ledger.held_since:type_name -> meshrelay.state.Time
+	5,  // 9: meshrelay.state.Ledger.serve_without:type_name -> meshrelay.state.Time
+	5,  // 10: meshrelay.state.Frozen.since:type_name -> meshrelay.state.Time
+	5,  // 11: meshrelay.state.Frozen.until:type_name -> meshrelay.state.Time
+	5,  // 12: meshrelay.state.Chapter.time:type_name -> meshrelay.state.Time
+	13, // [13:13] is the sub-list for method output_type
+	13, // [13:13] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_state_proto_init() }
@@ -1140,7 +953,7 @@ func file_state_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_state_proto_rawDesc), len(file_state_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   13,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

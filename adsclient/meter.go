@@ -1,0 +1,67 @@
+package adsclient
+
+import (
+	"context"
+	"net"
+
+	"google.golang.org/grpc/credentials"
+
+	"meshrelay/internal/http2frames"
+)
+
+const (
+	// maxTiny is how many DATA frames of a connection may carry next to nothing, until the
+	// responses before them are read.
+	maxTiny = 16 << 10
+	// smallFrame is the size below which gRPC keeps a DATA frame without a buffer of the pool,
+	// and frameCost what it takes beside its bytes.
+	smallFrame = 1 << 10
+	frameCost  = 64
+)
+
+// meteredCreds have a receiver take account of what comes after the handshake of others.
+type meteredCreds struct {
+	credentials.TransportCredentials
+	receiver *receiver
+}
+
+// ClientHandshake implements credentials.TransportCredentials.
+func (c meteredCreds) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	conn, info, err := c.TransportCredentials.ClientHandshake(ctx, authority, conn)
+	if err != nil {
+		return conn, info, err
+	}
+	return &meter{conn, http2frames.Follower{Begin: c.receiver.frame}}, info, nil
+}
+
+// Clone implements credentials.TransportCredentials.
+func (c meteredCreds) Clone() credentials.TransportCredentials {
+	return meteredCreds{c.TransportCredentials.Clone(), c.receiver}
+}
+
+// meter is a connection that follows the frames of the server.
+type meter struct {
+	net.Conn
+	in http2frames.Follower
+}
+
+func (m *meter) Read(b []byte) (int, error) {
+	n, err := m.Conn.Read(b)
+	if ferr := m.in.Follow(b[:n]); ferr != nil {
+		return 0, ferr
+	}
+	return n, err
+}
+
+// frame takes account of a frame, as Get does of those that gRPC puts into buffers.
+func (r *receiver) frame(f http2frames.Frame) error {
+	if f.Type != http2frames.Data || f.Length >= smallFrame {
+		return r.tiny.Frame(f)
+	}
+	n := f.Length + frameCost
+	r.budget.mu.Lock()
+	r.take(n)
+	r.small += n
+	r.budget.mu.Unlock()
+	return r.tiny.Frame(f)
+}

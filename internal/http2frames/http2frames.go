@@ -1,0 +1,133 @@
+// Package http2frames follows the frames of HTTP/2 as far as limits of memory need it. It owns
+// no connection, and must not know what the frames carry.
+package http2frames
+
+import (
+	"encoding/binary"
+	"errors"
+	"sync/atomic"
+)
+
+// Preface begins what a client sends.
+const Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+// Types and flags of frames.
+const (
+	Data    = 0
+	Headers = 1
+	Reset   = 3
+
+	FlagEndStream = 1
+	FlagPadded    = 8
+)
+
+// Frame is the head of a frame.
+type Frame struct {
+	Length      int
+	Type, Flags byte
+	Stream      uint32
+}
+
+// Follower follows the bytes of one direction of a connection, in whatever pieces they come. One
+// goroutine at a time uses it.
+type Follower struct {
+	// Skip is how many bytes come before the first frame.
+	Skip int
+	// Begin is called with each frame, once its head is there.
+	Begin func(Frame) error
+	// Payload is called with each piece of a payload and with how many bytes of the payload are
+	// left, including the piece. End is called after each frame. Both may be nil.
+	Payload func(piece []byte, left int) error
+	End     func() error
+
+	head [9]byte
+	have int // bytes of head
+	left int // bytes of the payload that are still to come
+}
+
+// Follow takes the next bytes. It stops at the first error of its functions.
+func (f *Follower) Follow(b []byte) error {
+	n := min(len(b), f.Skip)
+	f.Skip -= n
+	b = b[n:]
+	for len(b) > 0 {
+		if f.have < len(f.head) {
+			n := copy(f.head[f.have:], b)
+			f.have += n
+			b = b[n:]
+			if f.have < len(f.head) {
+				return nil
+			}
+			f.left = int(f.head[0])<<16 | int(f.head[1])<<8 | int(f.head[2])
+			frame := Frame{Length: f.left, Type: f.head[3], Flags: f.head[4], Stream: binary.BigEndian.Uint32(f.head[5:]) & (1<<31 - 1)}
+			if err := f.Begin(frame); err != nil {
+				return err
+			}
+		}
+		n := min(len(b), f.left)
+		if n > 0 && f.Payload != nil {
+			if err := f.Payload(b[:n], f.left); err != nil {
+				return err
+			}
+		}
+		b = b[n:]
+		if f.left -= n; f.left > 0 {
+			continue
+		}
+		f.have = 0
+		if f.End != nil {
+			if err := f.End(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// ErrTiny ends a connection whose DATA frames are tiny.
+var ErrTiny = errors.New("too many DATA frames of less than 256 bytes: gRPC takes many times their bytes")
+
+const (
+	// usual is how many bytes a DATA frame has at least, on average. What flow control splits
+	// has more: a window is opened again by a quarter of it.
+	usual = 256
+	// perMessage is how many bytes each message makes up for.
+	perMessage = 16 * usual
+)
+
+// Tiny bounds the DATA frames of a connection that carry next to nothing: gRPC keeps some 64
+// bytes for each. Its methods may be called from any goroutine.
+type Tiny struct {
+	// Most is how many such frames there may be beyond those of complete messages.
+	Most int64
+	debt atomic.Int64 // bytes that frames lack to the usual size
+}
+
+// Frame takes account of a frame. It fails when the connection has too many that are tiny.
+func (t *Tiny) Frame(f Frame) error {
+	if f.Type != Data {
+		return nil
+	}
+	if f.Flags&FlagPadded != 0 {
+		f.Length = 0 // nobody pads but to pretend
+	}
+	if t.add(usual-int64(f.Length)) > t.Most*usual {
+		return ErrTiny
+	}
+	return nil
+}
+
+// Message takes account of a message that is complete.
+func (t *Tiny) Message() { t.add(-perMessage) }
+
+// add returns the debt, which is never negative: large frames must not pay for tiny ones that
+// follow.
+func (t *Tiny) add(n int64) int64 {
+	for {
+		old := t.debt.Load()
+		sum := max(old+n, 0)
+		if t.debt.CompareAndSwap(old, sum) {
+			return sum
+		}
+	}
+}
