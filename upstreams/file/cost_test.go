@@ -96,13 +96,12 @@ func TestLargeFilesAreReadInTurn(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "small.yaml"), []byte("# nothing\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		before := reading
-		reading = semaphore.NewWeighted(maxReading)
-		defer func() { reading = before }()
+		turn := semaphore.NewWeighted(maxReading)
 		var now, done atomic.Int32
 		end := make(chan struct{})
 		for i := range 7 {
 			s := newScanner("local")
+			s.turn = turn
 			s.read = func(path string) ([]byte, time.Time, error) {
 				now.Add(1)
 				<-end
@@ -119,6 +118,11 @@ func TestLargeFilesAreReadInTurn(t *testing.T) {
 		synctest.Wait()
 		if n := now.Load(); n != 3 {
 			t.Errorf("%d files are read at the same time, want two large ones and the small one", n)
+		}
+		time.Sleep(turnWait)
+		synctest.Wait()
+		if n := now.Load(); n != 7 {
+			t.Errorf("%d files are read while the first ones hang, want all", n)
 		}
 		close(end)
 		synctest.Wait()

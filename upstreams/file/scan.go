@@ -31,6 +31,8 @@ const (
 	// but for files of up to freeBytes.
 	maxReading = 2 * maxFileBytes
 	freeBytes  = 1 << 20
+	// turnWait is how long a large file waits for others.
+	turnWait = 30 * time.Second
 	// scanAttempts is how often a path that is replaced while it is read is read again.
 	scanAttempts = 5
 )
@@ -61,10 +63,12 @@ type scanner struct {
 	busy bool
 	now  func() time.Time
 	read func(path string) (data []byte, written time.Time, err error)
+	// turn is what may be read at the same time of large files, in bytes.
+	turn *semaphore.Weighted
 }
 
 func newScanner(source string) *scanner {
-	return &scanner{source: source, files: map[string]*content{}, now: time.Now, read: readBounded}
+	return &scanner{source: source, files: map[string]*content{}, now: time.Now, read: readBounded, turn: semaphore.NewWeighted(maxReading)}
 }
 
 // clean reports whether the last scan read all files, to the end, and without mistakes.
@@ -144,8 +148,12 @@ func (s *scanner) readAll(found *listing) (next map[string]*content, gone []stri
 func (s *scanner) readFile(path string) (c *content, busy bool, err error) {
 	if info, err := os.Stat(path); err == nil && info.Size() > freeBytes {
 		size := min(info.Size(), maxFileBytes)
-		_ = reading.Acquire(context.Background(), size) // those before never wait
-		defer reading.Release(size)
+		ctx, cancel := context.WithTimeout(context.Background(), turnWait)
+		err := s.turn.Acquire(ctx, size)
+		cancel()
+		if err == nil { // else those before hang, on a mount without its server perhaps
+			defer s.turn.Release(size)
+		}
 	}
 	last := s.files[path]
 	data, written, err := s.read(path)
@@ -159,9 +167,6 @@ func (s *scanner) readFile(path string) (c *content, busy bool, err error) {
 	}
 	return s.parse(path, data, last), last == nil && s.now().Sub(written) < quiet, nil
 }
-
-// reading is what may be read at the same time, in bytes.
-var reading = semaphore.NewWeighted(maxReading)
 
 // beingWritten reports whether a file that was read before is being written right now: many
 // programs empty a file and then fill it, which looks like a deletion in between. After a while,

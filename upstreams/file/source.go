@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
+	"golang.org/x/sync/semaphore"
 
 	"meshrelay/config"
 	"meshrelay/internal/fswatch"
@@ -25,12 +26,17 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-// Kind returns the kind of source for files.
+// Kind returns the kind of source for files. All its sources read large files in turn.
 func Kind() upstreams.Kind {
+	turn := semaphore.NewWeighted(maxReading)
 	return upstreams.Kind{
 		Name: "file",
 		Has:  func(u config.Upstream) bool { return u.File != nil },
-		New:  func(u config.Upstream, env upstreams.Env) (upstreams.Source, error) { return New(u, env), nil },
+		New: func(u config.Upstream, env upstreams.Env) (upstreams.Source, error) {
+			s := New(u, env)
+			s.scanner.turn = turn
+			return s, nil
+		},
 	}
 }
 
