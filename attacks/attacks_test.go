@@ -116,6 +116,8 @@ func (a *attack) measure(t *testing.T, n int, most int64) *result {
 	s.settle()
 	r := &result{outcome: "nothing is refused"}
 	a.run(s, n)
+	telling := regexp.MustCompile(a.told)
+	s.await(fmt.Sprintf("%q to be told", a.told), func() bool { return telling.MatchString(s.allTold()) })
 	if !s.settle() {
 		t.Errorf("by %d: the relay computes on and on", n)
 	}
@@ -135,7 +137,7 @@ func (a *attack) measure(t *testing.T, n int, most int64) *result {
 	}
 	told := s.allTold()
 	if a.told != "" {
-		m := regexp.MustCompile(a.told).FindString(told)
+		m := telling.FindString(told)
 		if r.outcome = "refused: " + m; m == "" {
 			t.Errorf("by %d: nothing tells %q", n, a.told)
 		}

@@ -36,7 +36,7 @@ const (
 	meshType    = "core/v1alpha1/MeshConfig"
 
 	// patience is how long a test waits for what must happen.
-	patience = 30 * time.Second
+	patience = time.Minute
 
 	// Each party has an address of its own, because limits of a peer count by address.
 	attacker  = "127.0.0.1"
