@@ -186,6 +186,9 @@ const mib = 1 << 20
 // TestAResponseIsInMemoryOnce_C15 sends responses of 250 MiB, just below the default limit.
 // The rest of the relay has 45 MiB, and what is refused leaves some garbage.
 func TestAResponseIsInMemoryOnce_C15(t *testing.T) {
+	if raceDetector {
+		t.Skip("the race detector takes memory of its own: make unit runs this without it, too")
+	}
 	if testing.Short() {
 		t.Skip("it moves some GiB")
 	}
@@ -227,6 +230,9 @@ func TestAResponseIsInMemoryOnce_C15(t *testing.T) {
 // TestResponsesOfAllUpstreamsAreBoundedTogether_C15 has three servers answer with 250 MiB at
 // the same time.
 func TestResponsesOfAllUpstreamsAreBoundedTogether_C15(t *testing.T) {
+	if raceDetector {
+		t.Skip("the race detector takes memory of its own: make unit runs this without it, too")
+	}
 	if testing.Short() {
 		t.Skip("it moves some GiB")
 	}
