@@ -70,7 +70,7 @@ type receiver struct {
 	// and over how many of them there were when the response that is handled was complete.
 	small, over int
 	tiny        http2frames.Tiny
-	large       bool // held has reached largeBytes
+	large       bool // held has reached largeBytes, or all connections half of the budget
 	handling    bool // a response is complete, and its memory will be free soon
 	waiting     bool // for room
 	ended       bool // by the budget, or for good
@@ -116,7 +116,7 @@ func (r *receiver) take(n int) {
 	r.progress.Add(1)
 	b.held += n
 	r.held += n
-	r.large = r.large || r.held >= largeBytes
+	r.large = r.large || r.held >= largeBytes || b.held > b.limit/2
 }
 
 // crowded sees to it that there will be room. The caller holds mu.
