@@ -215,6 +215,16 @@ func (s *staleness) plan(later func(time.Time)) {
 
 func (s *staleness) rules() []staleRule { return append(slices.Collect(maps.Values(s.byKind)), s.rule) }
 
+// mayExpire reports whether a rule ends in resources that are not served any more.
+func (s *staleness) mayExpire() bool {
+	_, ends := s.rule.ends()
+	for _, r := range s.byKind {
+		_, also := r.ends()
+		ends = ends || also
+	}
+	return ends
+}
+
 // grain returns how exactly the disk has to know the last contact: an error of it is one of
 // when resources go.
 func (s *staleness) grain() time.Duration {
@@ -269,7 +279,7 @@ func (in *Intake) expire() {
 		in.note(slog.LevelWarn, "the upstream is stale", "since", in.stale.since.UTC().Format(time.RFC3339), "staleAfter", in.stale.rule.staleAfter)
 	}
 	in.showStale()
-	if in.frozen != nil {
+	if in.frozen != nil || !in.stale.mayExpire() {
 		return
 	}
 	gone := map[mirror.Kind]int{}
