@@ -344,6 +344,7 @@ func TestWithoutAStateThereIsNoHistory(t *testing.T) {
 	if err := errorOf(r.m.Rollback(t.Context(), "local", upstreams.Order{To: 1})); !errors.Is(err, upstreams.ErrNotPossible) {
 		t.Errorf("rollback: %v", err)
 	}
+	r.await("the directory has been read", func() bool { return r.m.Status()[0].Synced })
 	if err := errorOf(r.m.Freeze(t.Context(), "local", upstreams.Order{})); err != nil {
 		t.Errorf("freeze: %v", err)
 	}
