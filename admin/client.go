@@ -43,7 +43,7 @@ type Client struct {
 
 // StatusError is an answer that is a refusal.
 type StatusError struct {
-	// Code is the HTTP status, Text what the relay says.
+	// Code is the HTTP status, Text the answer of the relay.
 	Code int
 	Text string
 	// where is what was asked.

@@ -254,7 +254,7 @@ func (s *Server) backup(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 	default:
 		s.log.Info("state backup cut off", "uid", who.UID, "pid", who.PID, "err", err)
-		panic(http.ErrAbortHandler) // net/http closes the connection and says nothing
+		panic(http.ErrAbortHandler) // net/http closes the connection and logs nothing
 	}
 }
 

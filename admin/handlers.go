@@ -36,7 +36,7 @@ func (s *Server) document(doc document) http.HandlerFunc {
 		}
 		if err != nil {
 			s.log.Debug("debug document cut off", "document", doc.name, "err", err)
-			panic(http.ErrAbortHandler) // net/http closes the connection and says nothing
+			panic(http.ErrAbortHandler) // net/http closes the connection and logs nothing
 		}
 	}
 }

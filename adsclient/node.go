@@ -11,7 +11,7 @@ import (
 // behaviour towards MCP clients it was built for.
 const istioVersion = "1.32.0"
 
-// NodeConfig is what a node says of the client.
+// NodeConfig is what a node tells of the client.
 type NodeConfig struct {
 	// Name and Namespace are of the client's pod, or stand for it.
 	Name, Namespace string
@@ -52,7 +52,7 @@ func Node(c NodeConfig) *corev3.Node {
 
 // EndpointsNode returns a node as an istiod expects one of a client that asks for the
 // endpoints of all services, to hand them to the proxies of other clusters. Paths are in
-// istio/istio at 1.23-dev unless said otherwise.
+// istio/istio at 1.23-dev, unless another version is named.
 //
 // The type is waypoint, for nothing else sees all endpoints as a sidecar in another cluster
 // would:

@@ -182,7 +182,7 @@ func (s *stage) served(name string) string {
 	return c.get(name)
 }
 
-// upstreamHas makes an attack of what the upstream has, of which one resource is served.
+// upstreamHas makes an attack of resources of the upstream. The relay serves one of them.
 func upstreamHas(served string, resources ...fakexds.Resource) func(*stage, int) {
 	return func(s *stage, _ int) {
 		s.west[0].Set(entryType, resources...)
@@ -368,8 +368,8 @@ func lines(n int) string {
 	return b.String()
 }
 
-// aliases returns lists, each under its name if there is one, of which each has nine of the one
-// before, so that the last one has 9^9 values.
+// aliases returns lists, each under its name if there is one. Each list has nine aliases of the
+// one before, so that the last one has 9^9 values.
 func aliases(head string) string {
 	b := strings.ReplaceAll(head, "NAME", "a") + "&a [1,1,1,1,1,1,1,1,1]\n"
 	for c := 'b'; c <= 'i'; c++ {

@@ -25,7 +25,7 @@ type Config struct {
 	Log        Log        `yaml:"log"`
 }
 
-// Node is what the relay says of itself to its upstreams and clients.
+// Node is what the relay tells of itself to its upstreams and clients.
 type Node struct {
 	// ID names this relay. Default: the host name.
 	ID string `yaml:"id"`
@@ -37,7 +37,7 @@ type Node struct {
 	IP string `yaml:"ip"`
 	// Revision is the control plane revision whose configs are mirrored. Empty: all.
 	Revision string `yaml:"revision"`
-	// ClusterID is the cluster that the relay runs in, as it says to relays that it
+	// ClusterID is the cluster that the relay runs in, as it tells relays that it
 	// mirrors: they leave out what came from there. Empty: none.
 	ClusterID string `yaml:"clusterID"`
 }
@@ -57,7 +57,7 @@ type Upstream struct {
 	// DomainSuffix is the cluster domain of the source: a service there is
 	// NAME.NAMESPACE.svc.DomainSuffix. Default: cluster.local.
 	DomainSuffix string `yaml:"domainSuffix" default:"cluster.local"`
-	// Generated says what becomes of objects that an istiod derives by itself: drop
+	// Generated configures what becomes of objects that an istiod derives by itself: drop
 	// (the default) or keep.
 	Generated string   `yaml:"generated" default:"drop" oneof:"drop keep"`
 	Import    Import   `yaml:"import,omitempty"`
@@ -88,7 +88,7 @@ type XDS struct {
 	Addresses []string `yaml:"addresses"`
 	// Protocol is auto (the default), sotw or delta.
 	Protocol string `yaml:"protocol" default:"auto" oneof:"auto sotw delta"`
-	// TLS is needed unless Plaintext is said.
+	// TLS is required unless Plaintext is set.
 	TLS *TLS `yaml:"tls,omitempty"`
 	// TokenFile holds a bearer token, read again for each stream.
 	TokenFile string `yaml:"tokenFile" path:"file"`
@@ -105,7 +105,7 @@ type XDS struct {
 	// FailbackAfter is how long an address must have worked again before it is preferred to
 	// those that stand behind it. Default 1m.
 	FailbackAfter Duration `yaml:"failbackAfter" default:"1m" range:"1s 24h"`
-	// Types are type URLs (group/version/Kind) to mirror besides the well-known ones.
+	// Types are type URLs (group/version/Kind) to mirror in addition to the well-known ones.
 	Types []string `yaml:"types,omitempty"`
 	// Compression has gzip when the server may compress its responses. Default: none.
 	Compression []string `yaml:"compression,omitempty" oneof:"gzip"`
@@ -151,7 +151,7 @@ type Downstream struct {
 	MaxRequestBytes         int `yaml:"maxRequestBytes" default:"32Mi" range:"64Ki 1Gi"`
 	MaxHeaderBytes          int `yaml:"maxHeaderBytes" default:"64Ki" range:"4Ki 16Mi"`
 	MaxTypesPerClient       int `yaml:"maxTypesPerClient" default:"256" range:"1 10000"`
-	// MaxNodeBytes bounds what a client says of itself, in bytes. Default 256 KiB.
+	// MaxNodeBytes bounds what a client tells of itself, in bytes. Default 256 KiB.
 	MaxNodeBytes int `yaml:"maxNodeBytes" default:"256Ki" range:"1Ki 16Mi"`
 	// MaxNamesPerClient, MaxNamesPerPeer and MaxNames bound the names of resources that one
 	// stream, the streams of one peer and all streams subscribe to; the others their bytes.

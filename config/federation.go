@@ -5,14 +5,14 @@ import (
 	"meshrelay/federation/rewrite"
 )
 
-// Import says what of a source is mirrored. What it leaves empty lets everything pass. The
+// Import selects what of an upstream is mirrored. What it leaves empty lets everything pass. The
 // default of its Revision is Node.Revision, for xds sources.
 type Import = filter.Rules
 
 // Globs are patterns with * and ? for names.
 type Globs = filter.Globs
 
-// Rewrite says how the resources of a source are reshaped, in the order of the fields.
+// Rewrite configures how the resources of an upstream are reshaped, in the order of the fields.
 type Rewrite struct {
 	// Namespaces maps namespaces of the source; NamespacePrefix is put before the others.
 	Namespaces      map[string]string `yaml:"namespaces,omitempty"`
@@ -56,7 +56,7 @@ const (
 	ServicesDiscover = "discover"
 )
 
-// Services says what becomes of the ServiceEntries that an istiod makes of Kubernetes
+// Services configures what becomes of the ServiceEntries that an istiod makes of Kubernetes
 // services, which have no endpoints (PROTOCOL C9).
 type Services struct {
 	// Mode is omit, asIs, gateway or discover. Default: asIs when Upstream.Generated is
@@ -79,7 +79,7 @@ const (
 	MergeUnion  = "union"
 )
 
-// Merge says what is served when several sources have a key.
+// Merge configures what is served when several upstreams have a key.
 type Merge struct {
 	// Kinds are as kubectl takes them, or group/Kind. None: every kind that no other entry
 	// names.
@@ -111,9 +111,9 @@ type View struct {
 	ExcludeOwn bool `yaml:"excludeOwn" default:"true"`
 }
 
-// Match says which clients a view is for. All that is given must hold; of a list, one
+// Match selects the clients of a view. All that is given must hold; of a list, one
 // element. Only listeners (Listener.View) and identities are proof: the rest is what a
-// client says of itself.
+// client tells of itself.
 type Match struct {
 	NodeIDs    []string `yaml:"nodeIDs,omitempty"`
 	ClusterIDs []string `yaml:"clusterIDs,omitempty"`

@@ -46,7 +46,7 @@ const (
 	OnStaleDrop = "drop"
 )
 
-// Staleness says what becomes of what an upstream gave while it is out of contact.
+// Staleness configures what becomes of what an upstream gave while it is out of contact.
 type Staleness struct {
 	// StaleAfter is how long an upstream may be out of contact. Default 5m.
 	StaleAfter Duration `yaml:"staleAfter" default:"5m" range:"1s 8760h"`
@@ -128,7 +128,7 @@ func (c *Config) FitMemory(limit int64) {
 }
 
 // OpenEnded is a duration that may also have no end: it is written like a Duration, or
-// never, or forever, both of which are 0.
+// as never or forever, which are 0.
 type OpenEnded time.Duration
 
 // D returns o as a time.Duration, 0 when it has no end.

@@ -11,7 +11,7 @@ import (
 const maxSocketPath = 107
 
 // AdminSocket returns the absolute path of the Unix socket for what changes something:
-// Admin.Socket, or else its default. It says nothing of whether it can be opened.
+// Admin.Socket, or else its default. It need not be possible to open it.
 func (c *Config) AdminSocket() string {
 	if c.Admin.Socket != "" {
 		return absolute(c.Admin.Socket)

@@ -53,7 +53,7 @@ func byLine(a, b error) int {
 	return 0
 }
 
-// note says on which line a field stands.
+// note records the line of a field.
 func (v *validator) note(field string, line int) {
 	if !v.noted(field) {
 		v.lines[field] = line
@@ -255,7 +255,7 @@ func wildcard(host string) bool {
 func onLoopback(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
-		return true // said elsewhere
+		return true // another check reports it
 	}
 	return loopback.Host(host)
 }

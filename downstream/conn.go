@@ -141,7 +141,7 @@ func (c *conn) supervise(ctx context.Context) error {
 	}
 }
 
-// cause returns why a stream has ended whose context is over, of which n goroutines have not
+// cause returns why a stream ended whose context is over, while n of its goroutines have not
 // reported: gRPC ends a stream by itself when a request is too large.
 func (c *conn) cause(err error, n int) error {
 	for i := 0; i < n && !refusal.Is(err); i++ {

@@ -107,7 +107,7 @@ type limitedConn struct {
 	once    sync.Once
 }
 
-// SetDeadline is how gRPC bounds the handshakes, and says that they are over: then there
+// SetDeadline is how gRPC bounds the handshakes, and a sign that they are over: then there
 // is no deadline any more.
 func (c *limitedConn) SetDeadline(t time.Time) error {
 	if t.IsZero() {

@@ -31,8 +31,8 @@ func isDebugType(typeURL string) bool {
 }
 
 const (
-	// maxReplies bounds the answers to debug requests that wait for a slow client, besides
-	// the one that it is being sent.
+	// maxReplies bounds the answers to debug requests that wait for a slow client, in addition
+	// to the one on its way.
 	maxReplies = 1
 	// largeReply is how large an answer is that the transport may keep until the client reads
 	// it, in bytes.

@@ -21,7 +21,7 @@ import (
 // client's.
 type View struct {
 	Name string
-	// Match says which clients the view is for. One that matches nobody can still be named
+	// Match selects the clients of the view. One that matches nobody can still be named
 	// by a Listener.
 	Match Match
 	// Default makes the view that of the clients that no view matches.
@@ -37,7 +37,7 @@ type View struct {
 	ExcludeOwn bool
 }
 
-// Match says which clients a view is for: those for which all that is given holds, and of
+// Match selects the clients of a view: those for which all that is given holds, and of
 // each list at least one element. The zero Match is for nobody.
 //
 // Identities are proof, and so is the listener that a client comes by (Listener.View), as
@@ -69,7 +69,7 @@ type rule struct {
 type rules struct {
 	ordered []*rule
 	byName  map[string]*rule
-	// byLabels says that the labels of a client may matter.
+	// byLabels tells that the labels of a client may matter.
 	byLabels bool
 	other    *rule // for clients that none matches; nil: they are refused
 }
@@ -148,7 +148,7 @@ func newRule(v View) (*rule, error) {
 	return r, nil
 }
 
-// choose returns the rule for a client that came by a listener; an error says that there
+// choose returns the rule for a client that came by a listener; an error tells that there
 // is none.
 func (rs *rules) choose(l Listener, c client, identities []string) (*rule, error) {
 	if l.View != "" {

@@ -10,11 +10,11 @@ import (
 	"meshrelay/downstream/refusal"
 )
 
-// client is what a node says of itself (PROTOCOL S1, S14).
+// client is what a node tells of itself (PROTOCOL S1, S14).
 type client struct {
 	nodeID, clusterID, namespace, istioVersion, revision string
 	labels                                               labels.Set
-	// unlabelled says that there were more labels than are kept.
+	// unlabelled tells that there were more labels than are kept.
 	unlabelled bool
 }
 
@@ -51,7 +51,7 @@ func parseNode(node *corev3.Node) (client, error) {
 		c.labels[name] = v.GetStringValue()
 	}
 	if own, relay := md["RELAY_CLUSTER_ID"]; relay {
-		// A relay says with CLUSTER_ID which cluster it takes this server for.
+		// A relay tells with CLUSTER_ID which cluster it takes this server for.
 		c.clusterID = refusal.Bounded(own.GetStringValue())
 	}
 	if c.namespace == "" {

@@ -107,10 +107,10 @@ type Configs interface {
 	// lets through. It returns the very resource that Get returns when accept lets all
 	// copies of it through.
 	Select(key mirror.Key, accept func(*mirror.Resource) bool) *mirror.Resource
-	// Keys returns all keys of a kind that any source has, sorted by full name; also those
-	// of which nothing is served to everybody.
+	// Keys returns all keys of a kind that any source has, sorted by full name; also keys
+	// that not everybody is served.
 	Keys(kind mirror.Kind) []mirror.Key
-	// SourceKinds returns all kinds of which any source has anything.
+	// SourceKinds returns all kinds that any source has resources of.
 	SourceKinds() []mirror.Kind
 }
 
@@ -134,7 +134,7 @@ type Deps struct {
 	Await func(ctx context.Context) error
 	// Debug may be nil: then the debug types are unknown types.
 	Debug Debugger
-	// Overloaded says why no more clients can be taken on at present; nil: they can. Their
+	// Overloaded returns why no more clients can be taken on at present; nil: they can. Their
 	// streams are then refused with ResourceExhausted and that text. Connected clients stay, and
 	// come back when they have to reconnect after MaxConnectionAge: a peer may have as many
 	// streams as it had before.
@@ -335,8 +335,8 @@ func (s *Server) HasReleased() bool {
 }
 
 // Push brings the clients to the present content of what the request names: it may also
-// name keys of which only a copy has changed that is not served to everybody. It returns
-// when that is settled, not when it is sent. A Reload that is under way it waits for. Only one
+// name keys whose changed copy is not served to everybody. It returns when every view is up to
+// date, before clients are sent the changes. It waits for a Reload that is under way. Only one
 // call at a time.
 func (s *Server) Push(req *push.Request) {
 	_ = s.lock(context.Background(), s.changing.RLocker(), nil)

@@ -12,7 +12,7 @@ import (
 type ClientStatus struct {
 	// Connection is unique within the process: "<node id>-<number>".
 	Connection string `json:"connection"`
-	// NodeID and the fields after it are what the client says of itself.
+	// NodeID and the fields after it are what the client tells of itself.
 	NodeID       string `json:"nodeID"`
 	ClusterID    string `json:"clusterID,omitempty"`
 	Namespace    string `json:"namespace,omitempty"`
@@ -26,7 +26,7 @@ type ClientStatus struct {
 	// Protocol is "sotw" or "delta".
 	Protocol  string    `json:"protocol"`
 	Connected time.Time `json:"connected"`
-	// Held says that the client waits for the sources to sync (PROTOCOL S4).
+	// Held tells that the client waits for the sources to sync (PROTOCOL S4).
 	Held  bool         `json:"held,omitempty"`
 	Types []TypeStatus `json:"types"`
 }

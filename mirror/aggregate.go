@@ -89,8 +89,8 @@ func contains(sources []Source, store *Store) bool {
 	return slices.ContainsFunc(sources, func(s Source) bool { return s.Store == store })
 }
 
-// SetPolicies sets how copies are merged, by kind. others is the Policy of all other kinds but
-// singletons, of which the first is served; nil is First. It may be called again at any time.
+// SetPolicies sets how copies are merged, by kind. others is the Policy of all other kinds, nil
+// is First. The first copy of a singleton is served. It may be called again at any time.
 func (a *Aggregate) SetPolicies(policies map[Kind]Policy, others Policy) {
 	if others == nil {
 		others = First{}
@@ -191,8 +191,8 @@ func (a *Aggregate) currentSources() []Source {
 	return a.sources
 }
 
-// Keys returns every key of a kind that a source has, sorted by full name: also keys of which
-// nothing is served.
+// Keys returns every key of a kind that a source has, sorted by full name: also keys that
+// are not served.
 func (a *Aggregate) Keys(kind Kind) []Key {
 	var out []Key
 	for _, s := range a.currentSources() {
@@ -204,7 +204,7 @@ func (a *Aggregate) Keys(kind Kind) []Key {
 	return slices.Compact(out)
 }
 
-// SourceKinds returns every kind of which a source has resources, in sending order.
+// SourceKinds returns every kind that a source has resources of, in sending order.
 func (a *Aggregate) SourceKinds() []Kind {
 	var out []Kind
 	for _, s := range a.currentSources() {
@@ -241,7 +241,7 @@ func (a *Aggregate) RegisterEventHandler(kind Kind, h Handler) error {
 	})
 }
 
-// RegisterTouchHandler adds a handler for every key of which a copy may have changed, also a
+// RegisterTouchHandler adds a handler for every key with a copy that may have changed, also a
 // shadowed one. r is nil when there are less than two copies. It runs as event handlers do,
 // in the order of registration, and fails as they do.
 func (a *Aggregate) RegisterTouchHandler(h func(key Key, r *Resolution)) error {

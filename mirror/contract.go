@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-// Event says what happened to a resource.
+// Event is what happened to a resource.
 type Event int
 
 // The events, as istiod's model package has them.

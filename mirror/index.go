@@ -35,7 +35,7 @@ func (c *contents) List(kind Kind, namespace string) []*Resource {
 	return out
 }
 
-// Kinds returns the kinds of which there are resources, in sending order.
+// Kinds returns the kinds that have resources, in sending order.
 func (c *contents) Kinds() []Kind {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

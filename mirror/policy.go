@@ -32,7 +32,7 @@ type Decision struct {
 	Winner int
 	// United are the indexes of the other copies that are part of Served.
 	United []int
-	// Reason says in a few words why, for example "first in order" or "newest", and why the
+	// Reason tells in a few words why, for example "first in order" or "newest", and why the
 	// remaining copies are not served.
 	Reason string
 }

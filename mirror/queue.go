@@ -7,7 +7,7 @@ import (
 	"unique"
 )
 
-// queue holds the keys of which a copy may have changed. A key that is marked again while it
+// queue holds the keys with a copy that may have changed. A key that is marked again while it
 // waits keeps its place, so the queue is no longer than the number of keys.
 type queue struct {
 	wake chan struct{} // one slot: there is something to do

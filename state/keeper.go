@@ -48,8 +48,8 @@ type Keeper struct {
 	closing  chan struct{} // closed when the Keeper ends
 
 	mu sync.Mutex // guards all below
-	// kept is what the store has, as far as it is known, and loaded are the sources of which the
-	// next one to be followed knows it.
+	// kept is what the store has, as far as it is known. loaded are the sources that Load was
+	// asked for: the next Source of that name knows what is kept.
 	kept     map[string]Kept
 	loaded   map[string]bool
 	followed map[string]*follower
@@ -129,8 +129,8 @@ func (k *Keeper) open() error {
 	return err
 }
 
-// learn takes in what a store has. It returns the sources of which the store has something else
-// than they believe.
+// learn takes in what a store has. It returns the sources that believe something else to be in
+// the store.
 func (k *Keeper) learn(found *Found) (again []Source) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

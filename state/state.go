@@ -40,7 +40,7 @@ type Record struct {
 	At time.Time
 }
 
-// Meta is what is known of a source besides its resources.
+// Meta is what is known of a source, except for its resources.
 type Meta struct {
 	// Synced tells that the records were, at one time, all that the source had.
 	Synced bool

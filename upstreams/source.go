@@ -67,7 +67,7 @@ type Kind struct {
 	Check func(config.Upstream) error
 }
 
-// Env is what a source needs besides the config of its upstream.
+// Env is what a source needs in addition to the config of its upstream.
 type Env struct {
 	Node config.Node
 	// Relay is this relay's name.

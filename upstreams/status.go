@@ -48,7 +48,7 @@ var (
 	ErrNotPossible     = intake.ErrNotPossible
 )
 
-// ParseScope parses KIND/NAMESPACE, of which each may be *.
+// ParseScope parses KIND/NAMESPACE. Each of the two may be *.
 func ParseScope(text string) (Scope, error) { return intake.ParsePart(text) }
 
 // CheckReason returns the error of an operator's reason that can not be kept.

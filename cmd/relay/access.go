@@ -107,8 +107,8 @@ func (a *socketAccess) completeUpstreams(cmd *cobra.Command, args []string, _ st
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-// wanted returns a check of the arguments: one for each name, the last optional of which may
-// be left out.
+// wanted returns a check of the arguments: one for each name. The last optional ones may be
+// left out.
 func wanted(optional int, names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		usage := cmd.Parent().CommandPath() + " " + cmd.Use

@@ -84,7 +84,7 @@ type builder struct {
 	pages []*Page
 	rev   uint64 // of the update before the next one
 	keep  Memory
-	// fresh says that no client has seen the collection: nothing is a change to anyone.
+	// fresh tells that no client has seen the collection: nothing is a change to anyone.
 	fresh bool
 }
 

@@ -82,7 +82,7 @@ func (s *Snapshot) replay(from uint64) *Difference {
 		seen = make(map[string]struct{}, len(tail))
 	}
 	for _, c := range tail {
-		// The first change of a name since the cursor says what the client has.
+		// The first change of a name since the cursor shows what the client has.
 		if seen != nil {
 			if _, again := seen[c.Name]; again {
 				continue
@@ -166,7 +166,7 @@ type initialResponse struct {
 	message *Message
 }
 
-// Beyond returns the difference between what a client says it holds, by version,
+// Beyond returns the difference between what a client claims to hold, by version,
 // and the snapshot (initial_resource_versions).
 func (s *Snapshot) Beyond(held map[string]string) *Difference {
 	if len(held) == 0 {

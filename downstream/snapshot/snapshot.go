@@ -28,8 +28,8 @@ const (
 	// no longer covers; of a name that was removed often, the newest removal. A client
 	// that is further behind still has to say what it holds, by reconnecting.
 	removedLen = 65536
-	// derivedLogLen and derivedRemovedLen are the same for derived collections, of which
-	// there may be many.
+	// derivedLogLen and derivedRemovedLen are the same for derived collections. There may
+	// be many of those.
 	derivedLogLen     = 512
 	derivedRemovedLen = 8192
 	// deltasKept is how many encoded differences a snapshot keeps for sharing.

@@ -31,7 +31,7 @@ func (s *Set) RequestSotW(req *discoveryv3.DiscoveryRequest, limits Limits, now 
 	names := req.GetResourceNames()
 	w := s.byURL[req.GetTypeUrl()]
 	if w == nil {
-		// Whatever its nonce says, the first request of a type on a stream is an initial
+		// Whatever its nonce, the first request of a type on a stream is an initial
 		// one: istiod's client sends a time there (PROTOCOL S2).
 		w, err := s.add(req.GetTypeUrl())
 		if err != nil {

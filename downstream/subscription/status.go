@@ -24,7 +24,7 @@ type Status struct {
 	Bytes  uint64 `json:"bytes"`
 	ACKs   uint64 `json:"acks"`
 	NACKs  uint64 `json:"nacks"`
-	// Synced says that the newest response was acknowledged, or never will be: istiod
+	// Synced tells that the newest response was acknowledged, or never will be: istiod
 	// does not acknowledge MeshConfig (PROTOCOL S6).
 	Synced bool `json:"synced"`
 }
@@ -42,7 +42,7 @@ const (
 	Sent Receipt = "sent"
 	// Rejected: the response with it was rejected.
 	Rejected Receipt = "rejected"
-	// Acknowledged: the response with it was acknowledged, which says that it was received,
+	// Acknowledged: the response with it was acknowledged, which shows that it was received,
 	// not that it was accepted (PROTOCOL S7).
 	Acknowledged Receipt = "acknowledged"
 )

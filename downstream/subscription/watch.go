@@ -56,7 +56,7 @@ type Watch struct {
 	named    bool // SotW: names were sent, so that sending none unsubscribes
 	names    map[string]struct{}
 
-	// What the next response has to bring besides the difference.
+	// What the next response has to bring in addition to the difference.
 	mustReply       bool                // answer even when there is nothing new
 	sendAll         bool                // everything, not only what the cursor lacks
 	clientVersions  map[string]string   // with sendAll: what the client has, by version
@@ -255,9 +255,9 @@ func (w *Watch) namedDifference(s *snapshot.Snapshot) *snapshot.Difference {
 	return d
 }
 
-// suspects returns the names of a subscription without wildcard of which the client may have
-// something else than s does, sorted. Of a client that follows they are those that have
-// changed, however many it has.
+// suspects returns, sorted, the names of a subscription without wildcard that the client may have
+// in another version than s. For a client that follows they are the names that changed, however
+// many it has.
 func (w *Watch) suspects(s *snapshot.Snapshot) []string {
 	changes, ok := s.ChangesSince(w.cursor)
 	if !ok || w.sendAll || w.wildcardDropped || w.cursor == 0 {

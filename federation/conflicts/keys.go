@@ -24,7 +24,7 @@ const (
 	Rejected Outcome = "rejected"
 )
 
-// KeyConflict is a key of which several sources have a copy.
+// KeyConflict is a key that several sources have a copy of.
 type KeyConflict struct {
 	mirror.Key
 	// Winner is the source whose copy is served; empty when no copy is.
@@ -41,7 +41,7 @@ type KeyConflict struct {
 	Since time.Time `json:"since"`
 }
 
-// Keys holds the keys of which several sources have a copy. Its memory is proportional to
+// Keys holds the keys that several sources have a copy of. Its memory is proportional to
 // their number. Its methods may be called from any goroutine.
 type Keys struct {
 	now func() time.Time

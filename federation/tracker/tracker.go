@@ -21,14 +21,14 @@ const (
 	// more is: a source that repeats another is one mistake, not thousands of lines.
 	logBurst = 20
 	logEvery = 10 * time.Second
-	// maxLoggedHost and maxLoggedClaims bound what is logged of one conflict: bytes of its host,
-	// of which a DNS name has 253, and claims.
+	// maxLoggedHost and maxLoggedClaims bound what is logged of one conflict: bytes of its host
+	// (a DNS name has 253), and claims.
 	maxLoggedHost   = 253
 	maxLoggedClaims = 16
 )
 
-// Tracker keeps the conflicts of an Aggregate: the keys of which several sources have a
-// copy, and the hosts that several resources claim. It is a prometheus.Collector. Its methods
+// Tracker keeps the conflicts of an Aggregate: the keys that several sources have a
+// copy of, and the hosts that several resources claim. It is a prometheus.Collector. Its methods
 // may be called from any goroutine.
 type Tracker struct {
 	keys  *conflicts.Keys

@@ -54,8 +54,8 @@ type Resource struct {
 // Server is a fake. Its fields may be set before Start; its methods may be called at
 // any time.
 type Server struct {
-	// Relay makes the server tell that it is a relay; Name and Holds, what it tells of itself
-	// besides: its name, and that it holds its clients.
+	// Relay makes the server tell that it is a relay; Name and Holds are what else it
+	// tells of itself: its name, and that it holds its clients.
 	Relay bool
 	Name  string
 	Holds bool
@@ -124,7 +124,7 @@ func Start(t *testing.T, s *Server, addr ...string) *Server {
 // Stop ends the server as a crash would.
 func (s *Server) Stop() { s.grpc.Stop() }
 
-// Set makes the server have these resources of a type, and says nothing to anybody.
+// Set makes the server have these resources of a type, and pushes nothing.
 func (s *Server) Set(typeURL string, resources ...Resource) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

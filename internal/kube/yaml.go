@@ -41,7 +41,7 @@ type encoder struct {
 }
 
 // value writes the next value. Before it stands what introduces it ("key:" or "-"), or
-// nothing; inItem says that it is "-", behind which a map or list begins on the same
+// nothing; inItem tells that it is "-", behind which a map or list begins on the same
 // line.
 func (e *encoder) value(depth int, inItem bool) error {
 	if depth > maxDepth {
@@ -187,7 +187,7 @@ var (
 	// that is no digit, sign or exponent in any base.
 	plainDomain = regexp.MustCompile(`^[0-9][-0-9a-z.]*[g-mp-wyz][-0-9a-z.]*$`)
 	// literal are lines of printable ASCII without space at the beginning of the first or
-	// the end of any, of which the last is not empty.
+	// the end of any. The last one is not empty.
 	literal = regexp.MustCompile(`^[!-~]([ -~]*[!-~])?(\n([ -~]*[!-~])?)*$`)
 )
 

@@ -247,7 +247,7 @@ func (l *lister) HandleState(s adsclient.State) {
 	l.observer.notice(fmt.Errorf("connection lost, reconnecting: %w", err))
 }
 
-// late says which types the server has not answered. It is called after the client has
+// late tells which types the server has not answered. It is called after the client has
 // ended.
 func (l *lister) late() error {
 	var pending []string

@@ -23,7 +23,7 @@ func (r *Relay) apply(ctx context.Context, cfg *config.Config) (needsRestart []s
 	next := *cfg
 	// These need a restart.
 	next.Node, next.Provenance = started.Node, started.Provenance
-	// The listeners of the start get the new views, whatever the file says about listeners.
+	// The listeners of the start get the new views, whatever the file has about listeners.
 	if err := config.CheckListeners(started.Downstream.Listeners, cfg.Views); err != nil {
 		return nil, fmt.Errorf("listeners need a restart, and the views do not fit the present ones: %w", err)
 	}

@@ -31,7 +31,7 @@ type Kind struct {
 	TypeURLs []string
 	// Version is the API version in which it is to be shown.
 	Version string
-	// ClusterScoped says that namespaces do not apply to it.
+	// ClusterScoped tells that namespaces do not apply to it.
 	ClusterScoped bool
 }
 
@@ -218,7 +218,7 @@ func (s *Selection) Nothing() string {
 	return fmt.Sprintf("No resources found in %s namespace.", s.namespace)
 }
 
-// NotFoundError says that a resource that was asked for by name is not there.
+// NotFoundError is that a resource asked for by name is not there.
 type NotFoundError struct{ Plural, Name string }
 
 // Error returns the text that kubectl has for it.

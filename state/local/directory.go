@@ -120,7 +120,7 @@ func (d *directory) findMissing() {
 	d.lost = d.lost || d.index == nil
 }
 
-// readBackup reads a backup, of which logs are read later.
+// readBackup reads a backup, except for its logs, which are read later.
 func (d *directory) readBackup(f *os.File) error {
 	d.indexErr = fs.ErrNotExist
 	for t := tar.NewReader(f); ; {

@@ -92,7 +92,7 @@ type Frozen struct {
 	Reason string `json:"reason,omitempty"`
 	// Revision is what it was rolled back to, 0 when it was frozen as it was.
 	Revision uint64 `json:"revision,omitempty"`
-	// Waiting counts the resources of which the source has told something else since.
+	// Waiting counts the resources that the source has changed or deleted since.
 	Waiting int `json:"waiting"`
 }
 

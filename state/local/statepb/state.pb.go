@@ -430,7 +430,7 @@ func (x *Time) GetNanos() uint64 {
 	return 0
 }
 
-// Ledger is what is kept of an upstream besides its resources.
+// Ledger is what is kept of an upstream, except for its resources.
 type Ledger struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
 	Synced      bool                   `protobuf:"varint,1,opt,name=synced,proto3" json:"synced,omitempty"`
