@@ -287,6 +287,7 @@ func TestOperatorsFreezeUnfreezeAndRollBack(t *testing.T) {
 	keeper := &memoryKeeper{at: map[uint64][]state.Record{3: before.x.kept()}}
 	r := runManager(t, keeper, xdsUpstream("east", a))
 	r.awaitServed("ns/a=a1.example@east")
+	r.await("it has told all that it has", func() bool { return r.m.Status()[0].Synced })
 	ctx := t.Context()
 	must := func(err error) {
 		t.Helper()
