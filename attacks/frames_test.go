@@ -2,7 +2,6 @@ package attacks
 
 import (
 	"bytes"
-
 	"errors"
 	"fmt"
 	"io"
@@ -116,13 +115,14 @@ func message(b []byte, size int) []byte {
 
 // tinyFrames sends a request of 8 MB, a byte in a frame.
 func tinyFrames(s *stage, n int) {
+	// What is sent is there before the connections: the relay ends one on which nothing comes.
+	hello := join(field(deltaNode, node(nil)), text(deltaType, entryType))
+	names := repeat(deltaNames, 200_000, func(i int) string { return fmt.Sprintf("evil/%035d", i) })
 	together(n, func(int) {
 		c := s.rawDial()
 		if c == nil {
 			return
 		}
-		hello := join(field(deltaNode, node(nil)), text(deltaType, entryType))
-		names := repeat(deltaNames, 200_000, func(i int) string { return fmt.Sprintf("evil/%035d", i) })
 		err := errors.Join(c.open(1, delta), c.send(1, message(hello, len(hello)), 16<<10))
 		if err == nil {
 			err = c.send(1, message(names, len(names)), 1)
