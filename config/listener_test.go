@@ -1,6 +1,8 @@
 package config
 
 import (
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -156,7 +158,11 @@ func TestClientCAsNameTrustDomains(t *testing.T) {
 	if got := c.Downstream.Listeners[0].TLS.ClientCAs[0].File; got != "/etc/a.pem" {
 		t.Errorf("a relative path is %q", got)
 	}
-	if err := c.CheckFiles(); err == nil || !strings.Contains(err.Error(), "downstream.listeners[0].tls.clientCAs[1].file") {
+	path := filepath.Join(t.TempDir(), "relay.yaml")
+	if err := os.WriteFile(path, []byte(in("[{trustDomain: a.example, file: a.pem}, {trustDomain: b.example, file: a.pem}]")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Check(path); err == nil || !strings.Contains(err.Error(), "downstream.listeners[0].tls.clientCAs[1].file") {
 		t.Errorf("files that are not there: %v", err)
 	}
 	for cas, want := range map[string]string{

@@ -13,7 +13,6 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
-	"github.com/hashicorp/go-multierror"
 
 	"meshrelay/internal/yamlpos"
 )
@@ -52,7 +51,10 @@ func read(path string) ([]byte, error) {
 // errors and for relative paths. All that is wrong with it is returned at once, as a
 // *multierror.Error whose parts begin with file and line.
 func Parse(name string, data []byte) (*Config, error) {
-	v := &validator{name: name, lines: map[string]int{}}
+	return (&validator{name: name, lines: map[string]int{}}).parse(data)
+}
+
+func (v *validator) parse(data []byte) (*Config, error) {
 	body := v.document(data)
 	if body == nil {
 		return nil, v.errs
@@ -69,7 +71,7 @@ func Parse(name string, data []byte) (*Config, error) {
 		return nil, v.errs
 	}
 	c.complete(func(field string) bool { return v.noted(field) && !v.reported(field) })
-	c.resolve(filepath.Dir(name)) // what is missing stays so, and how long a path is counts
+	c.resolve(filepath.Dir(v.name)) // what is missing stays so, and how long a path is counts
 	v.config(c)
 	if v.errs != nil {
 		slices.SortStableFunc(v.errs.Errors, byLine)
@@ -168,20 +170,29 @@ func (c *Config) resolve(dir string) {
 	})
 }
 
-// CheckFiles reports every file that the config names and that can not be read, by the
-// name of its field. It looks at nothing inside of them.
-func (c *Config) CheckFiles() error {
-	var errs *multierror.Error
+// Check loads a config file as Load does, and tries to open every file that the config names. It
+// does not look into those. Where one can not be opened, Check returns the config and a
+// *multierror.Error whose parts begin with file and line.
+func Check(path string) (*Config, error) {
+	data, err := read(path)
+	if err != nil {
+		return nil, err
+	}
+	v := &validator{name: path, lines: map[string]int{}}
+	c, err := v.parse(data)
+	if err != nil {
+		return nil, err
+	}
 	eachField("", reflect.ValueOf(c), func(path string, field reflect.StructField, value reflect.Value) {
 		kind, isPath := field.Tag.Lookup("path")
 		if !isPath || kind == "own" || value.Len() == 0 {
 			return
 		}
 		if err := readable(value.String(), kind != "file"); err != nil {
-			errs = multierror.Append(errs, fmt.Errorf("%s: %w", path, err))
+			v.errorf(path, "%v", err)
 		}
 	})
-	return errs.ErrorOrNil()
+	return c, v.errs.ErrorOrNil()
 }
 
 func readable(path string, mayBeDir bool) error {

@@ -12,13 +12,10 @@ import (
 
 func TestSampleConfigsLoad(t *testing.T) {
 	for name, upstreams := range map[string]int{"east.yaml": 1, "west.yaml": 1, "relay.yaml": 2} {
-		c, err := config.Load(name)
+		c, err := config.Check(name)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
-		}
-		if err := c.CheckFiles(); err != nil {
-			t.Errorf("%s: %v", name, err)
 		}
 		if len(c.Upstreams) != upstreams {
 			t.Errorf("%s has %d upstreams, want %d", name, len(c.Upstreams), upstreams)

@@ -36,23 +36,22 @@ any. It connects to nothing.`,
 }
 
 func validate(cmd *cobra.Command, file, format string) error {
-	cfg, err := loadConfig(file)
-	if err != nil {
+	if file == "" {
+		return errNoConfig
+	}
+	cfg, err := config.Check(file)
+	if cfg == nil {
 		return err
 	}
-	var problems []error
-	if err := cfg.CheckFiles(); err != nil {
-		for _, e := range errlist.Split(err) {
-			problems = append(problems, fmt.Errorf("%s: %w", file, e))
-		}
-	}
+	cfg.FitMemory(memory.SetLimit())
+	problems := errlist.Split(err)
 	resources := 0
 	for _, u := range cfg.Upstreams {
 		if u.File == nil {
 			continue
 		}
 		if _, err := os.Stat(u.File.Path); err != nil {
-			continue // CheckFiles reports it
+			continue // Check reports it
 		}
 		found, bad, err := source.Read(u.File.Path, u.Name)
 		if err != nil {
