@@ -224,7 +224,7 @@ func (m *Manager) apply(c change, start func(*upstream)) {
 	u.Tell(intake.SetPolicy{Policy: intake.PolicyOf(c.cfg)})
 	m.mu.Lock()
 	u.cfg = c.cfg
-	u.added = u.added || c.isNew && !m.first.released
+	u.added = u.added || c.isNew && m.first.without == nil
 	if c.next != nil {
 		u.kind, u.source = c.next.kind, c.next.source
 	}

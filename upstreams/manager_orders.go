@@ -36,7 +36,7 @@ func (m *Manager) Unfreeze(ctx context.Context, name string, o Order) (Effect, e
 func (m *Manager) Release(ctx context.Context, name string, o Order) (Effect, error) {
 	return m.order(ctx, name, o, "released", func() (intake.Event, error) {
 		if o.Hold == "" && len(o.Only) == 0 && !o.All {
-			return nil, fmt.Errorf("%w: say what of upstream %s is to be released: one hold, a part, or all", ErrNotPossible, name)
+			return nil, intake.NotPossible("say what of upstream %s is to be released: one hold, a part, or all", name)
 		}
 		return intake.Release{Order: o}, nil
 	})
@@ -47,14 +47,14 @@ func (m *Manager) Release(ctx context.Context, name string, o Order) (Effect, er
 func (m *Manager) Rollback(ctx context.Context, name string, o Order) (Effect, error) {
 	return m.order(ctx, name, o, "rolled back", func() (intake.Event, error) {
 		if m.keeper == nil {
-			return nil, fmt.Errorf("%w: without state.dir there is no history", ErrNotPossible)
+			return nil, intake.NotPossible("without state.dir there is no history")
 		}
 		if err := m.flush(ctx); err != nil {
 			return nil, fmt.Errorf("upstream %s is not rolled back: %w", name, err)
 		}
 		records, err := m.keeper.At(name, o.To)
 		if err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrNotPossible, err)
+			return nil, intake.NotPossible("%w", err)
 		}
 		return intake.Rollback{Order: o, Records: records}, nil
 	})
@@ -99,7 +99,7 @@ func (m *Manager) History(name string) ([]state.Revision, error) {
 		return nil, err
 	}
 	if m.keeper == nil {
-		return nil, fmt.Errorf("%w: without state.dir there is no history", ErrNotPossible)
+		return nil, intake.NotPossible("without state.dir there is no history")
 	}
 	return m.keeper.History(name)
 }

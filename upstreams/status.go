@@ -143,7 +143,7 @@ type Status struct {
 	OverLimit int `json:"overLimit,omitempty"`
 	// MayWait is why the source may itself be waiting for this relay, empty when nothing of
 	// that is known.
-	MayWait MayWait `json:"-"`
+	MayWait string `json:"-"`
 	// Reconnects counts streams opened after the first; NACKs counts responses that
 	// were rejected in part or whole; both since the start of the process.
 	Reconnects uint64 `json:"reconnects"`

@@ -240,5 +240,5 @@ func (u current) mayWait() string {
 	if d, ok := u.source.(Describer); ok {
 		d.Describe(&st)
 	}
-	return string(st.MayWait)
+	return st.MayWait
 }

@@ -14,7 +14,7 @@ type Freeze struct{ Order }
 
 func (e Freeze) step(in *Intake, out *Output) {
 	if in.frozen != nil {
-		out.err = notPossible("upstream %s is frozen already, since %s: \"relay unfreeze %s\" ends that", in.name, in.frozen.Since.UTC().Format(time.RFC3339), in.name)
+		out.err = NotPossible("upstream %s is frozen already, since %s: \"relay unfreeze %s\" ends that", in.name, in.frozen.Since.UTC().Format(time.RFC3339), in.name)
 		return
 	}
 	out.Effect = Effect{Kept: in.tallies.all.size}
@@ -55,10 +55,10 @@ type Unfreeze struct{ Order }
 func (e Unfreeze) step(in *Intake, out *Output) {
 	switch {
 	case in.frozen == nil:
-		out.err = notPossible("upstream %s is not frozen", in.name)
+		out.err = NotPossible("upstream %s is not frozen", in.name)
 		return
 	case !e.Force && !in.stale.inContact:
-		out.err = notPossible("upstream %s is out of contact, so that what it has now is not known: wait for it, or use --force to follow what it had last", in.name)
+		out.err = NotPossible("upstream %s is out of contact, so that what it has now is not known: wait for it, or use --force to follow what it had last", in.name)
 		return
 	}
 	out.Effect = in.unfreezing()
@@ -162,7 +162,7 @@ type Release struct{ Order }
 
 func (e Release) step(in *Intake, out *Output) {
 	if in.held == nil {
-		out.err = notPossible("upstream %s: nothing is held", in.name)
+		out.err = NotPossible("upstream %s: nothing is held", in.name)
 		return
 	}
 	if e.Hold != "" {
@@ -178,7 +178,7 @@ func (e Release) step(in *Intake, out *Output) {
 		}
 	}
 	if effect.Removed == 0 {
-		out.err = notPossible("upstream %s: nothing that is held is of these kinds and namespaces: see \"relay held %s\"", in.name, in.name)
+		out.err = NotPossible("upstream %s: nothing that is held is of these kinds and namespaces: see \"relay held %s\"", in.name, in.name)
 		return
 	}
 	effect.Kept, effect.Held = in.tallies.all.size-effect.Removed, len(in.leaving)-effect.Removed

@@ -295,7 +295,7 @@ func (in *Intake) grown(id string) error {
 	}
 	i := slices.IndexFunc(in.lookedAt, func(n namedHold) bool { return n.id == id })
 	if i < 0 {
-		return notPossible("upstream %s: hold %.32q is not known; what is held now is %s: look again with \"relay held %s\"", in.name, id, in.holdID(), in.name)
+		return NotPossible("upstream %s: hold %.32q is not known; what is held now is %s: look again with \"relay held %s\"", in.name, id, in.holdID(), in.name)
 	}
 	var more []string
 	for _, key := range in.departingKeys() {
@@ -310,6 +310,6 @@ func (in *Intake) grown(id string) error {
 	if n := len(more) - len(shown); n > 0 {
 		shown = append(shown, fmt.Sprintf("  and %d more", n))
 	}
-	return notPossible("upstream %s: hold %s has grown by %d since, and is %s now: look again with \"relay held %s\"\n%s",
+	return NotPossible("upstream %s: hold %s has grown by %d since, and is %s now: look again with \"relay held %s\"\n%s",
 		in.name, id, len(more), in.holdID(), in.name, strings.Join(shown, "\n"))
 }

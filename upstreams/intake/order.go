@@ -17,7 +17,8 @@ var (
 	ErrNotPossible     = errors.New("not possible")
 )
 
-func notPossible(format string, args ...any) error {
+// NotPossible returns an ErrNotPossible with a text.
+func NotPossible(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", ErrNotPossible, fmt.Errorf(format, args...))
 }
 

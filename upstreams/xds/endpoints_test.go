@@ -236,8 +236,8 @@ func TestWhatIsWantedAgainIsKnown_N2(t *testing.T) {
 	f.await("b is known anew", func() bool {
 		f.endpoints.mu.Lock()
 		defer f.endpoints.mu.Unlock()
-		b := f.parted["b"]
-		return b != nil && bytes.Contains(b.data, []byte("10.0.0.9"))
+		b := f.clusters["b"]
+		return b != nil && !b.wanted && bytes.Contains(b.data, []byte("10.0.0.9"))
 	})
 	s.Set(edsTypeURL)
 	f.wants("a", "b")
@@ -373,12 +373,12 @@ func TestEndpointsAreBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &assignment{}
-	if _, err := e.assign(a, value, len(value), true); err == nil || a.answered {
+	a := &assignment{wanted: true}
+	if _, err := e.assign(a, value, len(value)); err == nil || a.answered {
 		t.Errorf("an assignment of %d bytes is taken: %v", len(value), err)
 	}
 	e.size = maxAssignments
-	if _, err := e.assign(a, []byte("\x0a\x01a"), 3, true); err == nil || !strings.Contains(err.Error(), "together") {
+	if _, err := e.assign(a, []byte("\x0a\x01a"), 3); err == nil || !strings.Contains(err.Error(), "together") {
 		t.Errorf("error %v", err)
 	}
 }
