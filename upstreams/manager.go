@@ -59,12 +59,12 @@ func NewManager(cfg *config.Config, kinds []Kind, aggregate *mirror.Aggregate, k
 	m := &Manager{kinds: kinds, aggregate: aggregate, keeper: keeper, log: log, first: newFirstSync(cfg, keeper)}
 	var errs *multierror.Error
 	for _, one := range cfg.Upstreams {
-		u, err := newUpstream(one, cfg, kinds, keeper != nil, log)
+		s, err := newSetup(one, cfg, kinds, log)
 		if err != nil {
 			errs = multierror.Append(errs, err)
 			continue
 		}
-		m.upstreams = append(m.upstreams, u)
+		m.upstreams = append(m.upstreams, newUpstream(s, keeper != nil))
 	}
 	if err := errs.ErrorOrNil(); err != nil {
 		return nil, err
@@ -122,50 +122,36 @@ func (m *Manager) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// change is what a config makes of one upstream.
+// change is what a config makes of one upstream. Its source is nil where at most the policy is another.
 type change struct {
-	cfg config.Upstream
-	// now is the upstream, and isNew reports whether it was not there before.
+	setup
 	now   *upstream
 	isNew bool
-	// next has the source, and rules the rules, that take the place of those of now. Both are nil
-	// where only the policy is another one, if anything is.
-	next  *upstream
-	rules *intake.Rules
 }
 
-// plan returns what a config makes of an upstream. It changes nothing.
+// plan returns what a config makes of an upstream. It changes nothing. At the start one upstream's
+// certificate must not keep the others from being served; a reload is refused for it.
 func (m *Manager) plan(u config.Upstream, cfg *config.Config) (c change, err error) {
-	c.cfg = u
 	i := slices.IndexFunc(m.upstreams, func(one *upstream) bool { return one.cfg.Name == u.Name })
-	switch {
-	case i < 0:
-		c.isNew = true
-		if c.now, err = newUpstream(u, cfg, m.kinds, m.keeper != nil, m.log); err != nil {
-			return c, err
-		}
-		return c, c.now.check(u)
-	case sameSource(m.upstreams[i].cfg, u):
+	if c.isNew = i < 0; !c.isNew {
 		c.now = m.upstreams[i]
-		return c, nil
+		if sameSource(c.now.cfg, u) {
+			c.cfg = u
+			return c, nil
+		}
 	}
-	c.now, c.next = m.upstreams[i], &upstream{log: m.upstreams[i].log, notes: newNotes()}
-	if c.rules, err = c.next.remake(u, cfg, m.kinds); err != nil {
+	if c.setup, err = newSetup(u, cfg, m.kinds, m.log); err != nil {
 		return c, err
 	}
-	return c, c.next.check(u)
-}
-
-// check returns what keeps the source from running. At the start one upstream's certificate must
-// not keep the others from being served; a config that is taken over has to be right.
-func (u *upstream) check(cfg config.Upstream) error {
-	if u.kind.Check == nil {
-		return nil
+	if c.kind.Check != nil {
+		if err := c.kind.Check(u); err != nil {
+			return c, fmt.Errorf("upstream %s: %w", u.Name, err)
+		}
 	}
-	if err := u.kind.Check(cfg); err != nil {
-		return fmt.Errorf("upstream %s: %w", cfg.Name, err)
+	if c.isNew {
+		c.now = newUpstream(c.setup, m.keeper != nil)
 	}
-	return nil
+	return c, nil
 }
 
 // Apply makes the upstreams those of another config: added, removed, put into another order, or
@@ -216,23 +202,22 @@ func (m *Manager) apply(c change, start func(*upstream)) {
 	switch {
 	case c.isNew:
 		m.log.Info("upstream added", "upstream", c.cfg.Name)
-	case c.next != nil:
+	case c.source != nil:
 		m.log.Info("upstream changed; what it gave is served until it tells otherwise", "upstream", c.cfg.Name)
 		u.stop()
-		u.succeed(c.next.source, c.rules)
+		u.succeed(c.setup)
 	}
 	u.Tell(intake.SetPolicy{Policy: intake.PolicyOf(c.cfg)})
 	m.mu.Lock()
-	u.cfg = c.cfg
-	u.added = u.added || c.isNew && m.first.without == nil
-	if c.next != nil {
-		u.kind, u.source = c.next.kind, c.next.source
+	if u.cfg = c.cfg; c.source != nil {
+		u.setup = c.setup
 	}
+	u.added = u.added || c.isNew && m.first.without == nil
 	m.mu.Unlock()
 	if c.isNew && m.keeper != nil {
 		m.keeper.Follow(c.cfg.Name, u)
 	}
-	if c.isNew || c.next != nil {
+	if c.source != nil {
 		start(u)
 	}
 }
@@ -266,13 +251,11 @@ func (m *Manager) upstream(name string) (*upstream, error) {
 	return all[i].upstream, nil
 }
 
-// current is an upstream with its config and source of now.
+// current is an upstream with its setup of now.
 type current struct {
 	*upstream
-	cfg    config.Upstream
-	source Source
-	kind   Kind
-	added  bool
+	setup
+	added bool
 }
 
 // all returns the upstreams, in order of priority.
@@ -286,7 +269,7 @@ func (m *Manager) all() []current {
 func (m *Manager) currents() []current {
 	out := make([]current, 0, len(m.upstreams))
 	for _, u := range m.upstreams {
-		out = append(out, current{u, u.cfg, u.source, u.kind, u.added})
+		out = append(out, current{u, u.setup, u.added})
 	}
 	return out
 }

@@ -44,8 +44,7 @@ func Kind() upstreams.Kind {
 // Source brings what one MCP-over-xDS server has.
 type Source struct {
 	client    *adsclient.Client
-	endpoints *endpoints      // nil unless they are discovered
-	creds     *tlsCredentials // nil for plaintext
+	endpoints *endpoints // nil unless they are discovered
 	log       *slog.Logger
 	// complaints bounds what is logged of responses.
 	complaints *loglimit.Limit
@@ -73,7 +72,7 @@ type Source struct {
 func New(cfg config.Upstream, env upstreams.Env) (*Source, error) {
 	s := &Source{log: env.Log, complaints: newComplaints(), extra: cfg.XDS.Types, complained: map[string]string{}}
 	s.st = upstreams.Status{State: upstreams.StateConnecting, Since: time.Now(), Address: cfg.XDS.Addresses[0], Drift: map[string]uint64{}}
-	creds, opts := s.dialOptions(cfg.XDS)
+	creds, opts := dialOptions(cfg.XDS)
 	client := adsclient.Config{
 		Addresses:        cfg.XDS.Addresses,
 		Credentials:      creds,
@@ -111,11 +110,10 @@ func New(cfg config.Upstream, env upstreams.Env) (*Source, error) {
 // those that are refused, and names their resources.
 func newComplaints() *loglimit.Limit { return loglimit.New(20, 10*time.Second) }
 
-func (s *Source) dialOptions(x *config.XDS) (creds credentials.TransportCredentials, opts []grpc.DialOption) {
+func dialOptions(x *config.XDS) (creds credentials.TransportCredentials, opts []grpc.DialOption) {
 	creds, opts = insecure.NewCredentials(), []grpc.DialOption{grpc.WithUserAgent("meshrelay")}
 	if !x.Plaintext {
-		s.creds = &tlsCredentials{files: tlsFiles(x.TLS)}
-		creds = s.creds
+		creds = tlsFiles(x.TLS).Credentials()
 		if x.TLS.ServerName != "" {
 			opts = append(opts, grpc.WithAuthority(x.TLS.ServerName))
 		}
@@ -135,11 +133,7 @@ func check(u config.Upstream) error {
 	if u.XDS.Plaintext {
 		return nil
 	}
-	_, free, err := adsclient.TransportCredentials(tlsFiles(u.XDS.TLS))
-	if err == nil {
-		free()
-	}
-	return err
+	return tlsFiles(u.XDS.TLS).Check()
 }
 
 // subscriptions returns the type URLs to ask for. An istiod is asked for every version of a kind,
@@ -196,9 +190,6 @@ func (s *Source) End() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ended = true
-	if s.creds != nil {
-		s.creds.close()
-	}
 }
 
 // Describe implements upstreams.Describer.
