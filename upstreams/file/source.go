@@ -6,10 +6,10 @@
 package file
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -120,7 +120,7 @@ func (s *Source) follow(ctx context.Context, feed upstreams.Feed, good func()) (
 		if err != nil {
 			return err
 		}
-		blind := w.Watch(s.path, found.dirs...)
+		blind := w.Watch(s.path, slices.Collect(maps.Keys(found.dirs))...)
 		if blind != nil {
 			blind = fmt.Errorf("files are read every %v, as they can not be watched: %w", poll, blind)
 		}
@@ -147,7 +147,9 @@ func (s *Source) Repeat(bool) {
 // Read reads the path once, as Run does, and returns why it can not be read.
 func (s *Source) Read(feed upstreams.Feed) error {
 	err := s.read(feed, nil)
-	s.fail(feed, err)
+	if err != nil {
+		s.fail(feed, err)
+	}
 	return err
 }
 
@@ -198,21 +200,19 @@ func (s *Source) feed(feed upstreams.Feed, blind error) {
 	s.enter(upstreams.StateSynced)
 }
 
-// updates returns what the files have, and had, by kind. Resources are sorted, so that of too
-// many always the same are refused.
+// updates returns what the files have of each kind, also of those that they had. The order of the
+// resources is fixed, so that the limits always refuse the same.
 func (s *Source) updates(merged map[mirror.Key]*mirror.Resource) []intake.Update {
 	byKind := map[mirror.Kind][]*mirror.Resource{}
-	for key, r := range merged {
-		byKind[key.Kind] = append(byKind[key.Kind], r)
-		s.told[key.Kind] = struct{}{}
+	for _, r := range sorted(merged) {
+		byKind[r.Kind()] = append(byKind[r.Kind()], r)
+		s.told[r.Kind()] = struct{}{}
 	}
 	updates := make([]intake.Update, 0, len(s.told))
-	for kind := range s.told {
+	for _, kind := range slices.SortedFunc(maps.Keys(s.told), mirror.CompareKinds) {
 		all := byKind[kind]
-		slices.SortFunc(all, func(a, b *mirror.Resource) int { return cmp.Compare(a.FullName(), b.FullName()) })
 		updates = append(updates, intake.Update{Scope: intake.KindScope(kind), Complete: true, Room: len(all), Elements: intake.Resources(all...)})
 	}
-	slices.SortFunc(updates, func(a, b intake.Update) int { return mirror.CompareKinds(a.Scope.Kind, b.Scope.Kind) })
 	return updates
 }
 
@@ -231,9 +231,6 @@ func (s *Source) logRefused(refused []upstreams.Refusal) {
 
 // fail notes that the path can not be read.
 func (s *Source) fail(feed upstreams.Feed, err error) {
-	if err == nil {
-		return
-	}
 	feed.Tell(intake.Closed{})
 	s.mu.Lock()
 	defer s.mu.Unlock()
