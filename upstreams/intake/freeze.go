@@ -172,7 +172,7 @@ func (e Release) step(in *Intake, out *Output) {
 		}
 	}
 	effect := Effect{}
-	for _, key := range in.departingKeys() {
+	for _, key := range in.namedHold().keys {
 		if e.picks(key) {
 			effect.count(key, true, false)
 		}
@@ -188,7 +188,7 @@ func (e Release) step(in *Intake, out *Output) {
 		return
 	}
 	in.journal.because(withReason("release", e.Reason))
-	in.note(slog.LevelWarn, "held deletions released by an operator", "hold", in.holdID(), "removed", effect.Removed, "held", effect.Held)
+	in.note(slog.LevelWarn, "held deletions released by an operator", "hold", in.namedHold().id, "removed", effect.Removed, "held", effect.Held)
 	if effect.Held == 0 {
 		in.letGo()
 		return

@@ -161,7 +161,7 @@ func (in *Intake) letGo() (removed int) {
 		in.endHold()
 	}
 	in.tallies.settle()
-	in.before = heldBefore{}
+	in.before = hold{}
 	in.tallies.note(in.now)
 	return removed
 }

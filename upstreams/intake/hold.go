@@ -32,7 +32,7 @@ type departing struct {
 	leavingBytes int
 	departures   uint64 // the number of the newest one
 	held         *hold
-	before       heldBefore
+	before       hold      // of the former process: since when, what its clock ran, and of how many
 	noteHeldAt   time.Time // when the log tells that something is held
 	// renamed reports whether named is not the name of what is leaving now. lookedAt are the
 	// holds that somebody has seen, the oldest first.
@@ -78,14 +78,6 @@ type hold struct {
 	picked bool
 }
 
-// heldBefore is what was held at the end of the former process: since when, what the clock had run,
-// and how many deletions. If there are more now, they have not waited for that long.
-type heldBefore struct {
-	since time.Time
-	ran   time.Duration
-	held  int
-}
-
 // namedHold is a hold as it was when somebody looked at it.
 type namedHold struct {
 	id     string
@@ -101,17 +93,9 @@ func (h *hold) elapsed(now time.Time) time.Duration {
 	return h.ran + now.Sub(h.running)
 }
 
-// start lets the clock run.
-func (h *hold) start(now time.Time) {
-	if h.running.IsZero() {
-		h.running = now
-	}
-}
-
-// stop has the clock stand still.
+// stop has the clock stand still, and forgets that the source was asked.
 func (h *hold) stop(now time.Time) {
-	h.ran, h.running = h.elapsed(now), time.Time{}
-	h.asked = time.Time{} // whatever comes of it
+	h.ran, h.running, h.asked = h.elapsed(now), time.Time{}, time.Time{}
 }
 
 // hold begins to hold all departures.
@@ -121,12 +105,12 @@ func (in *Intake) hold(why string) {
 		d.joined = 0 // the clock is another one
 		in.leaving[key] = d
 	}
-	if !in.before.since.IsZero() && len(in.leaving) <= in.before.held {
-		in.held.since, in.held.ran = in.before.since, in.before.ran
+	if b := in.before; !b.since.IsZero() && len(in.leaving) <= b.of { // more have not waited for that long
+		in.held.since, in.held.ran = b.since, b.ran
 	}
-	in.before = heldBefore{}
+	in.before = hold{}
 	if in.stale.inContact {
-		in.held.start(in.now)
+		in.held.running = in.now
 	}
 	in.noteHeldAt = in.now.Add(noteHeldAfter)
 }
@@ -201,7 +185,7 @@ func (in *Intake) carryOut(upTo uint64) (removed int) {
 func (in *Intake) endHold() {
 	in.held, in.lookedAt = nil, nil
 	in.named, in.renamed = namedHold{}, true
-	in.before = heldBefore{}
+	in.before = hold{}
 	in.tallies.forget()
 }
 
@@ -247,23 +231,11 @@ func (in *Intake) stay(key mirror.Key) bool {
 	return true
 }
 
-// departingKeys returns the keys of the departures, sorted by kind, namespace and name.
-func (in *Intake) departingKeys() []mirror.Key {
-	in.nameHold()
-	return in.named.keys
-}
-
-// holdID returns the name of what is held. It is made from the sorted keys and versions alone, so
-// that replicas which hold the same name it alike.
-func (in *Intake) holdID() string {
-	in.nameHold()
-	return in.named.id
-}
-
-// nameHold works out the name and the sorted keys of the hold, unless they are known.
-func (in *Intake) nameHold() {
+// namedHold returns the name and the sorted keys of the departures. The name is made from the keys and
+// versions alone, so that replicas which hold the same name it alike.
+func (in *Intake) namedHold() namedHold {
 	if !in.renamed {
-		return
+		return in.named
 	}
 	in.renamed = false
 	keys := make([]mirror.Key, 0, len(in.leaving))
@@ -286,19 +258,21 @@ func (in *Intake) nameHold() {
 		in.lookedAt = slices.Delete(in.lookedAt, 0, 1)
 	}
 	in.lookedAt = append(in.lookedAt, namedHold{id: in.named.id, number: in.named.number})
+	return in.named
 }
 
 // grown returns an error unless what is held is what the hold of that name was, or less.
 func (in *Intake) grown(id string) error {
-	if id == in.holdID() {
+	now := in.namedHold()
+	if id == now.id {
 		return nil
 	}
 	i := slices.IndexFunc(in.lookedAt, func(n namedHold) bool { return n.id == id })
 	if i < 0 {
-		return NotPossible("upstream %s: hold %.32q is not known; what is held now is %s: look again with \"relay held %s\"", in.name, id, in.holdID(), in.name)
+		return NotPossible("upstream %s: hold %.32q is not known; what is held now is %s: look again with \"relay held %s\"", in.name, id, now.id, in.name)
 	}
 	var more []string
-	for _, key := range in.departingKeys() {
+	for _, key := range now.keys {
 		if in.leaving[key].number > in.lookedAt[i].number {
 			more = append(more, "  + "+key.String())
 		}
@@ -311,5 +285,5 @@ func (in *Intake) grown(id string) error {
 		shown = append(shown, fmt.Sprintf("  and %d more", n))
 	}
 	return NotPossible("upstream %s: hold %s has grown by %d since, and is %s now: look again with \"relay held %s\"\n%s",
-		in.name, id, len(more), in.holdID(), in.name, strings.Join(shown, "\n"))
+		in.name, id, len(more), now.id, in.name, strings.Join(shown, "\n"))
 }

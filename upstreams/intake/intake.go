@@ -217,7 +217,7 @@ func (e Restored) step(in *Intake, _ *Output) {
 	in.note(slog.LevelInfo, "serving what is kept on disk, until the upstream has synced",
 		"resources", len(records), "lastContact", meta.LastContact, "frozen", meta.Frozen != nil)
 	in.lastUpdate, in.frozen, in.synced = meta.LastContact, meta.Frozen, meta.Synced
-	in.before = heldBefore{since: meta.HeldSince, ran: meta.HeldRan, held: meta.Held}
+	in.before = hold{since: meta.HeldSince, ran: meta.HeldRan, of: meta.Held}
 	in.stale.restore(meta.LastContact, in.now, in.frozen == nil)
 	gone := map[mirror.Kind]int{}
 	for i := range records {

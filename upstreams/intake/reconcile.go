@@ -16,7 +16,7 @@ func (in *Intake) begin() {
 	if len(in.leaving) == 0 && (!in.syncing || !in.now.Before(in.syncingUntil)) {
 		in.tallies.settle() // nothing was gone when that came
 		if in.syncing && in.opening {
-			in.before = heldBefore{} // nor is what was held before
+			in.before = hold{} // nor is what was held before
 		}
 	}
 }
@@ -31,7 +31,7 @@ func (in *Intake) end(syncing bool) (removed int) {
 	in.syncing = syncing
 	removed = in.judge(complete)
 	if complete {
-		in.opening, in.before = false, heldBefore{}
+		in.opening, in.before = false, hold{}
 	}
 	in.boundJournal()
 	return removed

@@ -158,7 +158,7 @@ func (in *Intake) HeldDeletions(now time.Time) []HeldUpstream {
 		return nil
 	}
 	out := HeldUpstream{Upstream: in.name, Held: in.describeHold()}
-	for _, key := range in.departingKeys() {
+	for _, key := range in.namedHold().keys {
 		r := in.stale.plain(in.served, key)
 		out.Deletions = append(out.Deletions, HeldDeletion{
 			Kind: key.Kind.String(), Namespace: key.Namespace, Name: key.Name,
@@ -171,7 +171,7 @@ func (in *Intake) HeldDeletions(now time.Time) []HeldUpstream {
 // describeHold returns the hold as a status shows it.
 func (in *Intake) describeHold() Held {
 	h := in.held
-	out := Held{ID: in.holdID(), Since: h.since, Clock: ClockNone, Reason: h.why, Asked: h.asked, Removals: len(in.leaving), Of: h.of}
+	out := Held{ID: in.namedHold().id, Since: h.since, Clock: ClockNone, Reason: h.why, Asked: h.asked, Removals: len(in.leaving), Of: h.of}
 	if left, ends := in.left(); ends {
 		switch {
 		case left == 0:
@@ -182,7 +182,7 @@ func (in *Intake) describeHold() Held {
 			out.Clock, out.Until = ClockRunning, in.now.Add(left)
 		}
 	}
-	for _, key := range in.departingKeys()[:min(len(in.leaving), maxExamples)] {
+	for _, key := range in.namedHold().keys[:min(len(in.leaving), maxExamples)] {
 		out.Examples = append(out.Examples, key.String())
 	}
 	return out

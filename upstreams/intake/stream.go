@@ -165,7 +165,7 @@ func (in *Intake) regain() (back bool) {
 	in.showPlain()
 	in.stale.regain()
 	if in.held != nil {
-		in.held.start(in.now)
+		in.held.running = in.now
 	}
 	return back
 }

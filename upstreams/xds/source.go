@@ -69,8 +69,8 @@ type Source struct {
 
 // New returns a source that is not connected. While the files of its credentials can not be used, it
 // tries again, as with a server that is not there.
-func New(cfg config.Upstream, env upstreams.Env) (*Source, error) {
-	s := &Source{log: env.Log, complaints: newComplaints(), extra: cfg.XDS.Types, complained: map[string]string{}}
+func New(cfg config.Upstream, env upstreams.Env) (s *Source, err error) {
+	s = &Source{log: env.Log, complaints: newComplaints(), extra: cfg.XDS.Types, complained: map[string]string{}}
 	s.st = upstreams.Status{State: upstreams.StateConnecting, Since: time.Now(), Address: cfg.XDS.Addresses[0], Drift: map[string]uint64{}}
 	creds, opts := dialOptions(cfg.XDS)
 	client := adsclient.Config{
@@ -88,7 +88,6 @@ func New(cfg config.Upstream, env upstreams.Env) (*Source, error) {
 		consumer, second := node, client
 		consumer.ClusterID, consumer.Network = env.Node.ClusterID, cfg.Services.Network
 		second.Node = func() *corev3.Node { return adsclient.EndpointsNode(consumer) }
-		var err error
 		if s.endpoints, err = newEndpoints(second, endpointsPatience, s.endpointsChanged); err != nil {
 			return nil, err
 		}
@@ -98,12 +97,8 @@ func New(cfg config.Upstream, env upstreams.Env) (*Source, error) {
 	client.Protocol, client.SyncTimeout = adsclient.Protocol(cfg.XDS.Protocol), cfg.XDS.SyncTimeout.D()
 	client.TypeURLs = func(relay bool) []string { return subscriptions(relay, s.extra) }
 	client.Name, client.Met = env.Relay, s.met
-	var err error
 	s.client, err = adsclient.New(client, s)
-	if err != nil {
-		return nil, err
-	}
-	return s, nil
+	return s, err
 }
 
 // newComplaints returns what bounds the lines about the responses of a server: the status counts
@@ -140,24 +135,17 @@ func check(u config.Upstream) error {
 // because it answers one that it does not know with nothing (PROTOCOL C1); a relay serves all of a
 // kind under each, so one is enough.
 func subscriptions(relay bool, extra []string) []string {
-	var urls []string
-	seen := map[string]bool{}
-	kinds := map[mirror.Kind]bool{}
-	add := func(url string) {
-		kind, _, err := mirror.ParseTypeURL(url)
-		if err != nil || seen[url] || relay && kinds[kind] {
-			return
-		}
-		seen[url], kinds[kind] = true, true
-		urls = append(urls, url)
-	}
+	var all, urls []string
 	for _, info := range mirror.Kinds() {
-		for _, url := range info.TypeURLs() {
-			add(url)
-		}
+		all = append(all, info.TypeURLs()...)
 	}
-	for _, url := range extra {
-		add(url)
+	kinds := map[mirror.Kind]bool{}
+	for _, url := range slices.Concat(all, extra) {
+		kind, _, err := mirror.ParseTypeURL(url)
+		if err == nil && !slices.Contains(urls, url) && !(relay && kinds[kind]) {
+			kinds[kind] = true
+			urls = append(urls, url)
+		}
 	}
 	return urls
 }
