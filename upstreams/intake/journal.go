@@ -66,7 +66,7 @@ func (in *Intake) recordOf(key mirror.Key, o origin) *state.Record {
 	out := &state.Record{Resource: r}
 	switch {
 	case o.record != nil && o.record.resource.Equal(r):
-		*out = o.record.kept(in.rules.typeURL(o.scope))
+		*out = in.rules.kept(o.scope, o.record)
 	case o.saved != nil && o.saved.Resource.Equal(r):
 		*out = *o.saved
 	}

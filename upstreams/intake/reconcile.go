@@ -2,6 +2,7 @@ package intake
 
 import (
 	"encoding/binary"
+	"errors"
 	"maps"
 	"slices"
 
@@ -135,7 +136,7 @@ func (in *Intake) remove(key mirror.Key) {
 
 // drop takes a key out of what is served.
 func (in *Intake) drop(key mirror.Key) bool {
-	in.stale.forget(key)
+	delete(in.stale.unmarked, key)
 	in.dirty(key, origin{})
 	if !in.served.Remove(key) {
 		return false
@@ -220,7 +221,7 @@ func (in *Intake) kept() []state.Record {
 	out := make([]state.Record, 0, in.resources)
 	in.all(func(sc *scope, _ string, rec *record) {
 		if rec.resource != nil {
-			out = append(out, rec.kept(in.rules.typeURL(sc)))
+			out = append(out, in.rules.kept(sc, rec))
 		}
 	})
 	return out
@@ -280,7 +281,7 @@ func (in *Intake) adoptOne(r *state.Record, same bool) (served mirror.Key, judge
 	}
 	if _, err := in.importRecord(sc, rec, original, nil); err != nil {
 		sc.refuse(name, err, &Result{})
-		if isPanic(err) {
+		if errors.As(err, new(*mirror.Panic)) {
 			rec.resource, rec.original = nil, nil // it is set aside
 		}
 	}

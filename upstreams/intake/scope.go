@@ -103,12 +103,13 @@ func (r *record) size() (n int) {
 	return n
 }
 
-// kept returns what is kept on disk of a record that holds something.
-func (r *record) kept(scope string) state.Record {
-	return state.Record{
-		Resource: r.resource, Original: r.original, TypeURL: scope, Version: r.version,
-		Hash: r.hash.Bytes(), At: time.Unix(r.at, 0),
+// kept returns what the disk keeps of a record that holds something.
+func (im *Rules) kept(sc *scope, r *record) state.Record {
+	out := state.Record{Resource: r.resource, Original: r.original, Version: r.version, Hash: r.hash.Bytes(), At: time.Unix(r.at, 0)}
+	if im.relayed {
+		out.TypeURL = sc.Name
 	}
+	return out
 }
 
 // setVersion takes over the version that the source gives the content: none on a SotW stream. A

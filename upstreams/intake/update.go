@@ -206,7 +206,7 @@ func (in *Intake) accept(sc *scope, rec *record, name string, el Element, out *R
 			return differs
 		}
 	}
-	if isPanic(err) && len(sc.panicked) < maxKeptRefused {
+	if errors.As(err, new(*mirror.Panic)) && len(sc.panicked) < maxKeptRefused {
 		sc.panicked[name] = rec.hash
 	}
 	sc.refuse(name, err, out)
