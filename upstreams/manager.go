@@ -52,9 +52,8 @@ type Manager struct {
 	first firstSync
 }
 
-// NewManager makes the upstreams of a config, in order of priority. kinds are those of their sources.
-// None runs yet. The error tells all that is wrong with any of them. What keeper has of them, unless
-// it is nil, is served from the start.
+// NewManager makes the upstreams of a config, in order of priority. None runs yet. kinds are those of
+// their sources. keeper, unless nil, has what is served from the start. The error tells all mistakes.
 func NewManager(cfg *config.Config, kinds []Kind, aggregate *mirror.Aggregate, keeper Keeper, log *slog.Logger) (*Manager, error) {
 	m := &Manager{kinds: kinds, aggregate: aggregate, keeper: keeper, log: log, first: newFirstSync(cfg, keeper)}
 	var errs *multierror.Error
@@ -154,9 +153,9 @@ func (m *Manager) plan(u config.Upstream, cfg *config.Config) (c change, err err
 	return c, nil
 }
 
-// Apply makes the upstreams those of another config: added, removed, put into another order, or
-// under other rules. The streams of upstreams that are the same stay as they are, and what the
-// others gave is served until they tell otherwise. An error tells that nothing has changed.
+// Apply makes the upstreams those of another config. The streams of upstreams that are the same stay
+// as they are, and what the others gave is served until they tell otherwise. After an error nothing
+// has changed.
 func (m *Manager) Apply(cfg *config.Config) error {
 	m.applying.Lock()
 	defer m.applying.Unlock()

@@ -10,12 +10,12 @@ import (
 )
 
 // Freeze keeps what is served of an upstream as it is, until it is unfrozen or o.For is over, also
-// through restarts if there is a Keeper. The error is ErrUnknownUpstream, ErrNotPossible, or tells
-// that the freeze would not outlive a restart.
+// through restarts if there is a Keeper. The error is ErrUnknownUpstream, ErrNotPossible, or that of
+// the disk: then the order does not outlive a restart.
 func (m *Manager) Freeze(ctx context.Context, name string, o Order) (Effect, error) {
 	return m.order(ctx, name, o, "frozen", func() (intake.Event, error) {
 		if !o.DryRun {
-			if err := m.flush(ctx); err != nil { // what is served until now, with all that belongs to it
+			if err := m.flush(ctx); err != nil { // the disk has to have what is frozen
 				return nil, fmt.Errorf("upstream %s is not frozen: %w", name, err)
 			}
 		}
@@ -23,16 +23,15 @@ func (m *Manager) Freeze(ctx context.Context, name string, o Order) (Effect, err
 	})
 }
 
-// Unfreeze brings an upstream to what it has now, and lets it follow again. The guard judges what
-// goes by that. Errors are as with Freeze.
+// Unfreeze serves what an upstream has now, and its changes. The guard judges the deletions. Errors
+// are as with Freeze.
 func (m *Manager) Unfreeze(ctx context.Context, name string, o Order) (Effect, error) {
 	return m.order(ctx, name, o, "unfrozen", func() (intake.Event, error) {
 		return intake.Unfreeze{Order: o}, nil
 	})
 }
 
-// Release carries deletions out that the guard of an upstream holds: those that o.Hold, o.Only and
-// o.All name. Errors are as with Freeze.
+// Release carries out held deletions, as o.Hold, o.Only and o.All name them. Errors are as with Freeze.
 func (m *Manager) Release(ctx context.Context, name string, o Order) (Effect, error) {
 	return m.order(ctx, name, o, "released", func() (intake.Event, error) {
 		if o.Hold == "" && len(o.Only) == 0 && !o.All {
@@ -60,8 +59,8 @@ func (m *Manager) Rollback(ctx context.Context, name string, o Order) (Effect, e
 	})
 }
 
-// order does what an operator asks for, one order at a time, and sees to it that it outlives a
-// restart. did is what the upstream is then, and do returns the event of the order.
+// order steps an upstream over the event that do returns, one order at a time, and writes it to disk.
+// did tells in an error what the upstream is then.
 func (m *Manager) order(ctx context.Context, name string, o Order, did string, do func() (intake.Event, error)) (Effect, error) {
 	if err := o.Check(); err != nil {
 		return Effect{}, err
@@ -104,8 +103,8 @@ func (m *Manager) History(name string) ([]state.Revision, error) {
 	return m.keeper.History(name)
 }
 
-// Held returns what the guard of each upstream holds back, by order of priority, or of one
-// upstream. The error is ErrUnknownUpstream.
+// Held returns the held deletions of each upstream, in order of priority, or of one. The error is
+// ErrUnknownUpstream.
 func (m *Manager) Held(upstream string) (out []HeldUpstream, err error) {
 	if upstream != "" {
 		if _, err := m.upstream(upstream); err != nil {

@@ -40,7 +40,7 @@ func newSetup(cfg config.Upstream, all *config.Config, kinds []Kind, log *slog.L
 
 // upstream drives the intake of one upstream. It is the source's Feed, and what a Keeper follows.
 //
-// Its lock is held around one step of the intake, and never while it calls anything else.
+// It holds its lock for one step of the intake, and never while it calls anything else.
 type upstream struct {
 	store *mirror.Store
 	log   *slog.Logger

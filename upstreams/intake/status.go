@@ -9,7 +9,7 @@ import (
 // maxRefused bounds the refusals that a Status lists.
 const maxRefused = 100
 
-// Status is what an Intake knows of its upstream. Its fields are those of upstreams.Status.
+// Status is the part of upstreams.Status that an Intake knows.
 type Status struct {
 	Synced, Complete bool
 	CompleteAt       time.Time
