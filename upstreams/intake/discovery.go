@@ -27,8 +27,7 @@ type Endpoints struct {
 	Clusters []string
 }
 
-// discovery is which clusters of Envoy have the endpoints of the services that are imported, and
-// which services those are.
+// discovery has the services that are imported, and the clusters of Envoy with their endpoints.
 type discovery struct {
 	from     Assignments // nil while nothing is known
 	services map[*record]service
@@ -51,15 +50,12 @@ func newDiscovery() *discovery {
 	}
 }
 
-// errWaiting tells that the endpoints of a service are not known yet.
-var errWaiting = errors.New("its endpoints have been asked for, and not been answered yet")
-
-// errUnanswered tells that the server was asked for the endpoints of a service, and has never
-// told any.
-var errUnanswered = errors.New("its endpoints have been asked for, and the upstream does not tell them")
-
-// errNoEndpoints tells that a service has no endpoints: a ServiceEntry can not express that.
-var errNoEndpoints = errors.New("the service has no endpoints that are healthy and reachable")
+var (
+	errWaiting    = errors.New("its endpoints have been asked for, and not been answered yet")
+	errUnanswered = errors.New("its endpoints have been asked for, and the upstream does not tell them")
+	// errNoEndpoints: a ServiceEntry can not express that.
+	errNoEndpoints = errors.New("the service has no endpoints that are healthy and reachable")
+)
 
 // follow notes that a record is the service r, and returns its endpoints.
 func (d *discovery) follow(sc *scope, rec *record, r *mirror.Resource) (services.Assignments, error) {

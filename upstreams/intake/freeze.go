@@ -112,11 +112,7 @@ type Rollback struct {
 func (e Rollback) step(in *Intake, out *Output) {
 	records := in.admitted(e.Records)
 	if !e.DryRun {
-		if in.frozen == nil {
-			in.freeze(nil)
-		}
-		in.frozen = &state.Frozen{Since: in.now.UTC(), Revision: e.To, Reason: e.Reason}
-		in.journal.reported = time.Time{}
+		in.freeze(&state.Frozen{Since: in.now.UTC(), Revision: e.To, Reason: e.Reason})
 	}
 	present, effect := in.servedKeys(), Effect{}
 	for i := range records {

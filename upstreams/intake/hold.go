@@ -26,7 +26,7 @@ const (
 	maxExamples = 10
 )
 
-// departing is what the source has deleted, and is served still.
+// departing are the deletions of the source that are not carried out.
 type departing struct {
 	leaving      map[mirror.Key]departure
 	leavingBytes int
@@ -34,47 +34,37 @@ type departing struct {
 	held         *hold
 	before       hold      // of the former process: since when, what its clock ran, and of how many
 	noteHeldAt   time.Time // when the log tells that something is held
-	// renamed reports whether named is not the name of what is leaving now. lookedAt are the
-	// holds that somebody has seen, the oldest first.
+	// renamed: named is not the name of what is leaving now. lookedAt are the holds that somebody
+	// has seen, the oldest first.
 	renamed  bool
 	named    namedHold
 	lookedAt []namedHold
 }
 
-func newDeparting() departing {
-	return departing{leaving: map[mirror.Key]departure{}, renamed: true}
-}
-
-// departure is a deletion of a source that was not carried out.
+// departure is a deletion that is not carried out.
 type departure struct {
-	since time.Time
-	// number is higher than those of all departures before it.
-	number uint64
-	// size is what is served of it, in bytes.
-	size int
-	// joined is what the clock of the hold had run when it came, zero for those with which the
-	// hold began.
-	joined time.Duration
+	since  time.Time
+	number uint64        // higher than those of all departures before it
+	size   int           // of the resource, in bytes
+	joined time.Duration // what the clock of the hold had run then, zero for those that began it
 }
 
-// hold is what the guard holds back of a source: the departures, and a clock. The clock runs while
-// the source is in contact. When it is over, the source has to repeat that the departures are gone.
+// hold is a clock for the departures that the guard holds. It runs while the source is in contact.
+// When it is over, the source has to repeat that the departures are gone.
 type hold struct {
 	since time.Time
 	of    int
 	why   string
-	// ran is what the clock ran until running, which is since when it runs: zero while it stands
-	// still.
+	// ran is what the clock ran until running, since when it runs: zero while it stands still.
 	ran     time.Duration
 	running time.Time
-	// asked is when the source was last asked to repeat what it has, zero before that, and
-	// askedAt the number of the newest departure when it was asked first.
-	asked   time.Time
-	askedAt uint64
-	// returned is when the source last had something again that was held, zero before that.
-	returned time.Time
-	// picked reports whether an operator has released a part: the rest waits for the clock or for
-	// another release, however little it is.
+	// asked is when the source was last asked to repeat, zero before that, and askedAt the newest
+	// departure when it was asked first.
+	asked    time.Time
+	askedAt  uint64
+	returned time.Time // when the source last had something again that was held
+	// picked: an operator has released a part. The rest waits for the clock or another release,
+	// however little it is.
 	picked bool
 }
 
@@ -167,8 +157,7 @@ func (Repeated) step(in *Intake, out *Output) {
 }
 
 // carryOut ends a hold whose clock is over: it removes the departures up to a number, which the
-// source has repeated. Those that are newer are judged anew, and so are those that came so much
-// later than the others that they were not held for long.
+// source has repeated. It judges anew the newer ones, and those that joined the hold late.
 func (in *Intake) carryOut(upTo uint64) (removed int) {
 	latest := min(guardWindow, in.guard.HoldFor.D()/2)
 	removed = in.carry(func(_ mirror.Key, d departure) bool { return d.number <= upTo && d.joined <= latest })
@@ -181,7 +170,7 @@ func (in *Intake) carryOut(upTo uint64) (removed int) {
 	return removed + in.judge(false)
 }
 
-// endHold forgets the hold. What is leaving still is judged as if it were new.
+// endHold forgets the hold. The departures that are left count as new.
 func (in *Intake) endHold() {
 	in.held, in.lookedAt = nil, nil
 	in.named, in.renamed = namedHold{}, true

@@ -32,7 +32,7 @@ type Served interface {
 	SetSynced()
 }
 
-// Policy is what decides what becomes of records that are imported. It changes at any time.
+// Policy is how the records that are imported are served. It changes at any time.
 type Policy struct {
 	Limits    config.Limits
 	Guard     config.Guard
@@ -51,8 +51,7 @@ type Intake struct {
 	limits config.Limits
 	guard  config.Guard
 
-	// now and out are the time and the output of the step at hand.
-	now time.Time
+	now time.Time // of the step at hand, whose output is out
 	out Output
 
 	records
@@ -65,16 +64,15 @@ type Intake struct {
 	frozen *state.Frozen
 	// differing are the keys for which a frozen source has other content than is served.
 	differing map[mirror.Key]struct{}
-	// outdated are the keys of a frozen source that the source need not have, because other
-	// rules apply since (true), or because a rollback has brought them back (false).
+	// outdated are the keys of a frozen source that the source need not have: other rules apply
+	// since (true), or a rollback has brought them back (false).
 	outdated map[mirror.Key]bool
 	// unseen, while all is reconciled, are the served keys that no record has had yet.
 	unseen map[mirror.Key]struct{}
 
-	// synced reports whether what is served was ever all that the source had, told whether
-	// that was so since the start of the process.
-	synced, told bool
-	// served without: since when clients do not wait for the source, zero when they do.
+	synced bool // the source has told all that it has at least once,
+	told   bool // and so since the start of the process
+	// without is since when an operator serves clients without the source, zero when nobody does.
 	without    time.Time
 	lastUpdate time.Time
 	panics     uint64
@@ -85,38 +83,35 @@ type Intake struct {
 
 // stream is what is known of the present stream of the source.
 type stream struct {
-	// open reports whether there is one, and opened has the scopes that it is to answer.
 	open   bool
-	opened []string
+	opened []string // the scopes that it has to answer
 	// syncing: it has not answered everything, and opening: nor has it ever. openedAt is the
 	// newest departure when it began. Deletions wait until syncingUntil at most.
 	syncing, opening bool
 	openedAt         uint64
 	syncingUntil     time.Time
-	// unswept reports whether what is served may be of a former source or process, and was not
-	// compared yet with all that the present one has.
+	// unswept: what is served may be of a former source or process, and was not compared yet with
+	// all that the present one has.
 	unswept bool
-	// complete and completeAt tell whether and when the present source has answered everything
-	// for the first time.
+	// complete: the present source has answered everything, at completeAt for the first time.
 	complete   bool
 	completeAt time.Time
 }
 
-// New returns an Intake that serves nothing. keeps reports whether changes are taken by
-// TakeChanges.
+// New returns an Intake that serves nothing. keeps reports whether somebody calls TakeChanges.
 func New(name string, served Served, rules *Rules, policy Policy, keeps bool) *Intake {
 	in := &Intake{
-		name: name, served: served, keeps: keeps, rules: rules,
-		records: newRecords(), departing: newDeparting(), tallies: newTallies(), journal: newJournal(),
+		name: name, served: served, keeps: keeps, rules: rules, limits: policy.Limits, guard: policy.Guard, records: newRecords(),
+		departing: departing{leaving: map[mirror.Key]departure{}, renamed: true},
+		tallies:   tallies{byKind: map[mirror.Kind]*tally{}}, journal: journal{dirty: map[mirror.Key]origin{}},
 		differing: map[mirror.Key]struct{}{}, outdated: map[mirror.Key]bool{},
 	}
-	in.limits, in.guard = policy.Limits, policy.Guard
 	in.stale.setRules(policy.Staleness)
 	return in
 }
 
-// Step takes the machine over an event at a time, which must not be before that of the last one.
-// An error tells that nothing has changed.
+// Step takes the machine over an event. now must not be before that of the last step. After an error
+// nothing has changed.
 func (in *Intake) Step(now time.Time, e Event) (Output, error) {
 	in.now, in.out = now, Output{}
 	out := &in.out
@@ -131,7 +126,7 @@ func (in *Intake) note(level slog.Level, message string, args ...any) {
 
 func (Tick) step(*Intake, *Output) {}
 
-// due does what the passing of time demands, and returns when there will be something to do again.
+// due does what is due, and returns when something will be again.
 func (in *Intake) due() time.Time {
 	wake := in.now.Add(longestSleep)
 	later := func(t time.Time) { // what is past does not count
@@ -191,9 +186,8 @@ func (e SetPolicy) step(in *Intake, _ *Output) {
 	}
 }
 
-// Succeeded is the event that another source takes the place of the one before, with the same
-// name. What the former one had is what the new one begins with; under other rules it is
-// imported anew.
+// Succeeded is the event that another source takes the place of the one before, with the same name.
+// It begins with the records of the former one; other rules import them anew.
 type Succeeded struct{ Rules *Rules }
 
 func (e Succeeded) step(in *Intake, _ *Output) {
@@ -248,8 +242,8 @@ func (in *Intake) restoreServed(r *mirror.Resource, gone map[mirror.Kind]int) {
 	in.served.Put(in.stale.annotated(key, r))
 }
 
-// admitted returns the records of a disk that may be served at all, as far as that depends on the
-// scope of a kind. The other rules are looked at when they are imported.
+// admitted returns the records of a disk without those of a namespaced kind that have no namespace
+// and need one. The import looks at the other rules.
 func (in *Intake) admitted(records []state.Record) (out []state.Record) {
 	for _, r := range records {
 		if in.rules.admits(r) {
@@ -270,7 +264,7 @@ func (ServeWithout) step(in *Intake, _ *Output) {
 	in.without = in.now.UTC()
 }
 
-// ServedWithout reports whether ServeWithout was stepped over and the source has not synced since.
+// ServedWithout reports whether an operator serves clients without the source.
 func (in *Intake) ServedWithout() bool { return !in.without.IsZero() }
 
 // Synced reports whether the present source has told all that it has at least once.

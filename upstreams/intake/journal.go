@@ -24,11 +24,11 @@ const (
 type journal struct {
 	// dirty are the keys, each with what it is served of.
 	dirty map[mirror.Key]origin
-	// whole reports whether there were too many to remember: all that there is has to be
-	// written, and nothing else. tookWhole reports whether the last to take changes was told so.
+	// whole: there were too many to remember, so that all that is served has to be written, and
+	// nothing else. tookWhole: the last to take changes was told so.
 	whole, tookWhole bool
-	// causes is what has led to the changes, if not the source alone, and tookCauses what had
-	// led to those that were taken last.
+	// causes are those of the changes, other than the source, and tookCauses those of the changes
+	// that were taken last.
 	causes, tookCauses []string
 	// reported is the last contact, as it was told last.
 	reported time.Time
@@ -41,9 +41,7 @@ type origin struct {
 	saved  *state.Record
 }
 
-func newJournal() journal { return journal{dirty: map[mirror.Key]origin{}} }
-
-// because notes what the changes from here on are due to, if not to the source alone.
+// because notes a cause, other than the source, of the changes from here on.
 func (j *journal) because(cause string) {
 	if len(j.causes) < maxCauses && !slices.Contains(j.causes, cause) {
 		j.causes = append(j.causes, cause)

@@ -53,8 +53,6 @@ type tallies struct {
 	byKind map[mirror.Kind]*tally
 }
 
-func newTallies() tallies { return tallies{byKind: map[mirror.Kind]*tally{}} }
-
 func (t *tallies) kind(k mirror.Kind) *tally {
 	one := t.byKind[k]
 	if one == nil {

@@ -96,7 +96,10 @@ func (in *Intake) deleteWhere(k *kind, sc *scope, records iter.Seq2[string, *rec
 // takeElements takes in the elements of an update: all, or those whose numbers only has. Elements
 // that are as they were cost a hash and a look-up; nothing is decoded or allocated for them.
 func (in *Intake) takeElements(sc *scope, u *Update, only []int32, out *Result) (t told) {
-	changed := in.makeRoom(sc, u)
+	var changed []string
+	if len(sc.byName) == 0 {
+		sc.byName, changed = make(map[string]*record, u.Room), make([]string, 0, u.Room)
+	}
 	at := int32(-1)
 	for el := range u.Elements(in.limits.MaxResourceBytes) {
 		if at++; only != nil {
@@ -178,15 +181,6 @@ func (in *Intake) takeElement(sc *scope, rec *record, name []byte, el Element, o
 	}
 	sc.byName[full] = rec
 	return full, differs
-}
-
-// makeRoom makes room in an empty scope for what an update has.
-func (in *Intake) makeRoom(sc *scope, u *Update) (changed []string) {
-	if len(sc.byName) > 0 {
-		return nil
-	}
-	sc.byName = make(map[string]*record, u.Room)
-	return make([]string, 0, u.Room)
 }
 
 // accept takes over a new or changed element and reports whether the record's content is another
