@@ -92,8 +92,9 @@ func awaited(verdicts []verdict) (names []string) {
 // atStart decides now which sources clients wait for.
 func (m *Manager) atStart() (start, []verdict) {
 	m.mu.Lock()
-	first, ups := m.first, m.currents()
+	first := m.first
 	m.mu.Unlock()
+	ups := m.all()
 	all, s := make([]candidate, len(ups)), first.start
 	if !first.began.IsZero() {
 		s.elapsed, s.until = time.Since(first.began), first.began.Add(s.timeout)

@@ -261,11 +261,6 @@ type current struct {
 func (m *Manager) all() []current {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.currents()
-}
-
-// currents is all. The caller holds mu.
-func (m *Manager) currents() []current {
 	out := make([]current, 0, len(m.upstreams))
 	for _, u := range m.upstreams {
 		out = append(out, current{u, u.setup, u.added})

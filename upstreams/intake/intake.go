@@ -20,18 +20,6 @@ const (
 	longestSleep = time.Hour
 )
 
-// Served is the set of resources that are served of the upstream. A mirror.Store is one.
-type Served interface {
-	Get(mirror.Key) *mirror.Resource
-	// Put and Remove are as those of mirror.Store.
-	Put(*mirror.Resource) (stored *mirror.Resource, changed bool)
-	Remove(mirror.Key) bool
-	Kinds() []mirror.Kind
-	List(kind mirror.Kind, namespace string) []*mirror.Resource
-	Counts() map[mirror.Kind]int
-	SetSynced()
-}
-
 // Policy is how the records that are imported are served. It changes at any time.
 type Policy struct {
 	Limits    config.Limits
@@ -45,7 +33,7 @@ func PolicyOf(u config.Upstream) Policy { return Policy{u.Limits, u.Guard, u.Sta
 // Intake is the state machine of one upstream. Its methods are called one at a time.
 type Intake struct {
 	name   string
-	served Served
+	served *mirror.Store
 	keeps  bool // changes are written to disk
 	rules  *Rules
 	limits config.Limits
@@ -98,8 +86,9 @@ type stream struct {
 	completeAt time.Time
 }
 
-// New returns an Intake that serves nothing. keeps reports whether somebody calls TakeChanges.
-func New(name string, served Served, rules *Rules, policy Policy, keeps bool) *Intake {
+// New returns an Intake that serves nothing yet, from the store served. keeps reports whether somebody
+// calls TakeChanges.
+func New(name string, served *mirror.Store, rules *Rules, policy Policy, keeps bool) *Intake {
 	in := &Intake{
 		name: name, served: served, keeps: keeps, rules: rules, limits: policy.Limits, guard: policy.Guard, records: newRecords(),
 		departing: departing{leaving: map[mirror.Key]departure{}, renamed: true},

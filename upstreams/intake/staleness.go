@@ -236,7 +236,7 @@ func (s *staleness) annotated(key mirror.Key, r *mirror.Resource) *mirror.Resour
 }
 
 // plain returns what is served under a key, without the annotation.
-func (s *staleness) plain(served Served, key mirror.Key) *mirror.Resource {
+func (s *staleness) plain(served *mirror.Store, key mirror.Key) *mirror.Resource {
 	if r := s.unmarked[key]; r != nil {
 		return r
 	}
