@@ -33,19 +33,15 @@ const (
 	longestFreeze = 365 * 24 * time.Hour
 )
 
-// Order is what an operator asks of an upstream. Each field but the
-// first two belongs to one kind of order.
+// Order is what an operator asks of an upstream. Each field but the first two belongs to one kind of
+// order.
 type Order struct {
-	// Reason is kept with what comes of the order: 256 bytes at most, in printable characters.
-	Reason string
-	// DryRun asks for the effect of the order, and changes nothing.
-	DryRun bool
+	Reason string // is kept with what comes of the order
+	DryRun bool   // changes nothing
 	// For ends a freeze after that time, once the upstream is in contact. Zero: it has no end.
-	For time.Duration
-	// Force ends a freeze although the upstream is out of contact.
-	Force bool
-	// To is the revision to roll back to.
-	To uint64
+	For   time.Duration
+	Force bool   // ends a freeze although the upstream is out of contact
+	To    uint64 // is the revision to roll back to
 	// Hold, Only and All are what to release: all that is held unless that is more than what
 	// was held under the name Hold; or what Only picks of it; or whatever is held.
 	Hold string
@@ -129,8 +125,8 @@ type Effect struct {
 	Changed int `json:"changed"`
 	Removed int `json:"removed"`
 	Kept    int `json:"kept"`
-	// Held are deletions that the guard holds back, or goes on to hold back: of an end of a
-	// freeze they are among Removed, of a release they are not.
+	// Held are deletions that the guard holds then: of an end of a freeze they are among Removed,
+	// of a release they are not.
 	Held int `json:"held,omitempty"`
 	// Resources names some, sorted: "+ group/Kind namespace/name" is added, ~ is changed,
 	// - is removed.

@@ -28,22 +28,21 @@ type Status struct {
 	Frozen           *Frozen
 }
 
-// Held is what the guard of a source holds back.
+// Held are the deletions that the guard of a source holds.
 type Held struct {
 	// ID names what is held by its content: the keys and versions.
 	ID    string    `json:"id"`
 	Since time.Time `json:"since"`
 	// Clock is how the time of the hold goes: running, stopped, over or none.
 	Clock string `json:"clock"`
-	// Until is when the clock will be over if it goes on to run, zero unless it runs. Left is
-	// what is left of it, as in 7m30s, while it is stopped.
+	// Until is when a running clock will be over. Left is the time of a stopped one, as in 7m30s.
 	Until time.Time `json:"until,omitzero"`
 	Left  string    `json:"left,omitempty"`
 	// Asked is when the source was last asked to repeat what it has, once the clock is over.
 	Asked time.Time `json:"asked,omitzero"`
 	// Reason is why the deletions look like an accident.
 	Reason string `json:"reason"`
-	// Removals are held back, of the Of resources that the source had. Examples are some, as
+	// Removals are held, of the Of resources that the source had. Examples are some, as
 	// "group/Kind namespace/name".
 	Removals int      `json:"removals"`
 	Of       int      `json:"of"`
@@ -53,43 +52,36 @@ type Held struct {
 // Clocks of a hold.
 const (
 	ClockRunning = "running"
-	// ClockStopped: the source is out of contact.
-	ClockStopped = "stopped"
-	// ClockOver: the source has to repeat that the deletions are meant.
-	ClockOver = "over"
-	// ClockNone: only an operator, or the source, ends the hold.
-	ClockNone = "none"
+	ClockStopped = "stopped" // the source is out of contact
+	ClockOver    = "over"    // the source has to repeat that the deletions are meant
+	ClockNone    = "none"    // only an operator, or the source, ends the hold
 )
 
-// HeldDeletion is one deletion that a guard holds back.
+// HeldDeletion is one deletion that a guard holds: of "group/Kind", in the version that is served.
 type HeldDeletion struct {
-	// Kind is "group/Kind". The resource is served as Namespace and Name.
 	Kind      string `json:"kind"`
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name"`
-	// Version is that of the content which is served until the deletion is carried out.
-	Version string `json:"version"`
+	Version   string `json:"version"`
 	// Created is when the resource was created, where the source tells it.
 	Created time.Time `json:"created,omitzero"`
 	// Since is when the source deleted it.
 	Since time.Time `json:"since"`
 }
 
-// HeldUpstream is all that the guard of one upstream holds back, sorted by kind, namespace and
-// name.
+// HeldUpstream has all held deletions of one upstream, sorted by kind, namespace and name.
 type HeldUpstream struct {
 	Upstream string `json:"upstream"`
 	Held
 	Deletions []HeldDeletion `json:"deletions"`
 }
 
-// Frozen is how an operator holds a source.
+// Frozen is how an operator freezes a source.
 type Frozen struct {
 	Since time.Time `json:"since"`
 	// Until is when the freeze ends by itself, zero for never.
-	Until time.Time `json:"until,omitzero"`
-	// Reason is the operator's.
-	Reason string `json:"reason,omitempty"`
+	Until  time.Time `json:"until,omitzero"`
+	Reason string    `json:"reason,omitempty"`
 	// Revision is what it was rolled back to, 0 when it was frozen as it was.
 	Revision uint64 `json:"revision,omitempty"`
 	// Waiting counts the resources that the source has changed or deleted since.
