@@ -63,24 +63,20 @@ func (in *Intake) LeftOut() []LeftOut {
 // Trace returns the traces of the names that are, or are held as, a key. Of a name that several
 // scopes have, it is the one that is served.
 func (in *Intake) Trace(key mirror.Key) []Trace {
-	k, byName := in.kinds[key.Kind], map[string]Trace{}
-	if k == nil {
-		return in.traceServed(key)
-	}
-	for _, sc := range k.scopes {
-		trace := func(name string) {
-			original, ok := keyOf(key.Kind, name)
-			if !ok || original != key && in.rules.keyOf(original) != key || byName[name].Resource != nil {
-				return
-			}
+	byName := map[string]Trace{}
+	trace := func(sc *scope, name string) {
+		original, ok := keyOf(key.Kind, name)
+		if ok && (original == key || in.rules.keyOf(original) == key) && byName[name].Resource == nil {
 			byName[name] = in.traceOf(sc, original, name)
 		}
-		for name := range sc.byName {
-			trace(name)
-		}
-		for name := range sc.refused {
-			if sc.byName[name] == nil {
-				trace(name)
+	}
+	if k := in.kinds[key.Kind]; k != nil {
+		for _, sc := range k.scopes {
+			for name := range sc.byName {
+				trace(sc, name)
+			}
+			for name := range sc.refused {
+				trace(sc, name)
 			}
 		}
 	}

@@ -217,31 +217,23 @@ func (e *endpoints) names(string) (names []string) {
 	return names
 }
 
-// Known implements intake.Assignments. The caller owns what it returns.
-func (e *endpoints) Known(cluster string) *endpointv3.ClusterLoadAssignment {
+// assignment is an intake.Assignment. The caller owns what it returns.
+func (e *endpoints) assignment(cluster string) (known *endpointv3.ClusterLoadAssignment, settled bool) {
 	e.mu.Lock()
 	var a assignment
-	if known := e.clusters[cluster]; known != nil {
-		a = *known // its data is replaced, never changed
+	if of := e.clusters[cluster]; of != nil {
+		a = *of // its data is replaced, never changed
 	}
 	e.mu.Unlock()
 	if !a.answered || !a.wanted {
-		return nil
+		return nil, !a.awaited
 	}
-	cla := &endpointv3.ClusterLoadAssignment{}
-	if err := proto.Unmarshal(a.data, cla); err != nil {
+	known = &endpointv3.ClusterLoadAssignment{}
+	if err := proto.Unmarshal(a.data, known); err != nil {
 		// assign encoded it.
 		panic(fmt.Sprintf("upstreams: assignment of %s does not decode: %v", cluster, err))
 	}
-	return cla
-}
-
-// Settled implements intake.Assignments.
-func (e *endpoints) Settled(cluster string) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	a := e.clusters[cluster]
-	return a == nil || !a.awaited
+	return known, !a.awaited
 }
 
 // describe returns the endpoints' part of a status.

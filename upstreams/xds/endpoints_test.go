@@ -54,6 +54,17 @@ func (e *endpoints) status() known {
 // answered reports whether every wanted cluster is settled.
 func (e *endpoints) answered() bool { return e.status().Missing == 0 }
 
+// Known returns the endpoints of a cluster, and Settled whether nothing more is waited for.
+func (e *endpoints) Known(cluster string) *endpointv3.ClusterLoadAssignment {
+	known, _ := e.assignment(cluster)
+	return known
+}
+
+func (e *endpoints) Settled(cluster string) bool {
+	_, settled := e.assignment(cluster)
+	return settled
+}
+
 // warnings counts what is logged at warn level or above.
 type warnings struct {
 	slog.Handler

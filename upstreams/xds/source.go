@@ -203,7 +203,7 @@ func (s *Source) endpointsChanged(clusters []string) {
 // tellEndpoints feeds what is known of clusters, and asks for those that are wanted then. The caller
 // holds mu.
 func (s *Source) tellEndpoints(clusters []string) {
-	result := s.feed.Tell(intake.Endpoints{From: s.endpoints, Clusters: clusters})
+	result := s.feed.Tell(intake.Endpoints{From: s.endpoints.assignment, Clusters: clusters})
 	if err := result.Err(); err != nil {
 		s.complaints.Warn(s.log, "services can not be given their endpoints; what they had is served", "err", err)
 	}
