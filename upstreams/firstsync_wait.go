@@ -14,8 +14,7 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-// leastLook and mostLook bound how often AwaitFirstSync looks at the sources: the longer clients have
-// waited, the more rarely.
+// leastLook and mostLook bound the time between two looks at the sources, which grows.
 const (
 	leastLook = 2 * time.Millisecond
 	mostLook  = 100 * time.Millisecond
@@ -126,8 +125,7 @@ func isOneOf(cluster string, patterns []string) bool {
 	return slices.ContainsFunc(patterns, func(p string) bool { return glob.Match(p, cluster) })
 }
 
-// release notes that clients are served from now on. It reports false when the sources have become
-// others since the verdicts.
+// release lets clients be served, unless there are other sources than when it was decided.
 func (m *Manager) release(verdicts []verdict) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -174,8 +172,7 @@ func (m *Manager) servedWithout() map[string]*FirstSync {
 	return m.first.without
 }
 
-// ServeWithout ends the wait of clients for an upstream, until it has synced. Errors are as with
-// Freeze.
+// ServeWithout ends the wait of clients for an upstream, until it has synced. Errors are as with Freeze.
 func (m *Manager) ServeWithout(ctx context.Context, upstream string) error {
 	_, err := m.order(ctx, upstream, Order{}, "waited for no longer", func() (intake.Event, error) {
 		served := m.servedWithout() != nil

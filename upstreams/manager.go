@@ -28,8 +28,7 @@ type Keeper interface {
 	Flush(ctx context.Context) error
 	History(source string) ([]state.Revision, error)
 	At(source string, revision uint64) ([]state.Record, error)
-	// Served reports whether clients were ever served with what is kept, and MarkServed notes
-	// that they are now.
+	// Served reports whether clients were ever served; MarkServed notes it.
 	Served() bool
 	MarkServed()
 }
@@ -195,7 +194,6 @@ func (m *Manager) Apply(cfg *config.Config) error {
 	return nil
 }
 
-// apply carries a change out.
 func (m *Manager) apply(c change, start func(*upstream)) {
 	u := c.now
 	switch {
@@ -221,7 +219,6 @@ func (m *Manager) apply(c change, start func(*upstream)) {
 	}
 }
 
-// remove ends an upstream that is not in the config any more.
 func (m *Manager) remove(u *upstream) {
 	m.log.Info("upstream removed, with all that it gave", "upstream", u.cfg.Name)
 	u.stop()
@@ -240,7 +237,6 @@ func sameSource(a, b config.Upstream) bool {
 	return reflect.DeepEqual(a, b)
 }
 
-// upstream returns the upstream of a name.
 func (m *Manager) upstream(name string) (*upstream, error) {
 	all := m.all()
 	i := slices.IndexFunc(all, func(one current) bool { return one.cfg.Name == name })

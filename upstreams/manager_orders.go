@@ -23,8 +23,7 @@ func (m *Manager) Freeze(ctx context.Context, name string, o Order) (Effect, err
 	})
 }
 
-// Unfreeze serves what an upstream has now, and its changes. The guard judges the deletions. Errors
-// are as with Freeze.
+// Unfreeze serves what an upstream has now, and its changes. Errors are as with Freeze.
 func (m *Manager) Unfreeze(ctx context.Context, name string, o Order) (Effect, error) {
 	return m.order(ctx, name, o, "unfrozen", func() (intake.Event, error) {
 		return intake.Unfreeze{Order: o}, nil
@@ -41,8 +40,7 @@ func (m *Manager) Release(ctx context.Context, name string, o Order) (Effect, er
 	})
 }
 
-// Rollback serves of an upstream what it had in a former revision, frozen until it is unfrozen.
-// Errors are as with Freeze.
+// Rollback serves what an upstream had in a revision, frozen. Errors are as with Freeze.
 func (m *Manager) Rollback(ctx context.Context, name string, o Order) (Effect, error) {
 	return m.order(ctx, name, o, "rolled back", func() (intake.Event, error) {
 		if m.keeper == nil {
@@ -59,8 +57,7 @@ func (m *Manager) Rollback(ctx context.Context, name string, o Order) (Effect, e
 	})
 }
 
-// order steps an upstream over the event that do returns, one order at a time, and writes it to disk.
-// did tells in an error what the upstream is then.
+// order steps an upstream over an event, and flushes. did tells what the upstream is then.
 func (m *Manager) order(ctx context.Context, name string, o Order, did string, do func() (intake.Event, error)) (Effect, error) {
 	if err := o.Check(); err != nil {
 		return Effect{}, err
@@ -103,8 +100,7 @@ func (m *Manager) History(name string) ([]state.Revision, error) {
 	return m.keeper.History(name)
 }
 
-// Held returns the held deletions of each upstream, in order of priority, or of one. The error is
-// ErrUnknownUpstream.
+// Held returns the held deletions of each upstream, or of one. The error is ErrUnknownUpstream.
 func (m *Manager) Held(upstream string) (out []HeldUpstream, err error) {
 	if upstream != "" {
 		if _, err := m.upstream(upstream); err != nil {

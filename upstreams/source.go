@@ -62,14 +62,11 @@ type Kind struct {
 
 // Env is what a source needs in addition to the config of its upstream.
 type Env struct {
-	Node config.Node
-	// Relay is this relay's name.
+	Node  config.Node
 	Relay string
-	// Log names the upstream.
-	Log *slog.Logger
+	Log   *slog.Logger
 }
 
-// kindOf returns the one of kinds that the source of an upstream has.
 func kindOf(kinds []Kind, u config.Upstream) (Kind, error) {
 	for _, k := range kinds {
 		if k.Has(u) {

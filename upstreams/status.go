@@ -61,8 +61,7 @@ type State string
 const (
 	// StateConnecting: no stream is open and none was refused for who we are.
 	StateConnecting State = "connecting"
-	// StateSyncing: a stream is open, or files are being read for the first time, and a type is not
-	// answered yet.
+	// StateSyncing: the first answers, or the first reading of files, are not complete.
 	StateSyncing State = "syncing"
 	// StateSynced: all that the source has is mirrored and changes follow.
 	StateSynced State = "synced"
@@ -70,8 +69,7 @@ const (
 	StateDisconnected State = "disconnected"
 	// StateDenied: the source refuses our identity.
 	StateDenied State = "denied"
-	// StateFailed: the source can not be read, for example because its path is gone, or because it
-	// is a relay of this one's own name.
+	// StateFailed: the source can not be read, or is a relay of this one's own name.
 	StateFailed State = "failed"
 )
 
@@ -98,8 +96,7 @@ type Status struct {
 	// LastUpdate is when the source last told anything, or, after a restart until it does, was last
 	// in contact. It is zero when neither is known.
 	LastUpdate time.Time `json:"lastUpdate,omitzero"`
-	// LastError is the most recent failure, with what to do about it. It is empty in a state
-	// without failures.
+	// LastError is the most recent failure, with what to do about it, empty without one.
 	LastError string `json:"lastError,omitempty"`
 	// Pending are the type URLs without an answer yet, while not synced.
 	Pending []string `json:"pending,omitempty"`
@@ -117,8 +114,7 @@ type Status struct {
 	Endpoints *EndpointsStatus `json:"endpoints,omitempty"`
 	// Required: the relay is not ready while the source is stale.
 	Required bool `json:"required,omitempty"`
-	// FirstSync is set while the source has not synced since the start of the relay, and was not on
-	// disk then.
+	// FirstSync is set until the first sync, unless the source was on disk at the start.
 	FirstSync *FirstSync `json:"firstSync,omitempty"`
 	// Stale: the source has been out of contact for too long, or since the start of the relay. It
 	// was last in contact at StaleSince.

@@ -63,7 +63,6 @@ type upstream struct {
 	asked       Source
 }
 
-// newUpstream returns an upstream whose source is not running.
 func newUpstream(s setup, keeps bool) *upstream {
 	store := mirror.NewStore()
 	return &upstream{
@@ -116,7 +115,6 @@ func locked[T any](u *upstream, f func(*intake.Intake) T) T {
 	return f(u.intake)
 }
 
-// run does what the passing of time demands, until ctx ends.
 func (u *upstream) run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -156,7 +154,6 @@ func (u *upstream) turn() (wait time.Duration) {
 	return wait
 }
 
-// runSource runs the source until ctx ends.
 func (u *upstream) runSource(source Source) func(context.Context) error {
 	return func(ctx context.Context) error {
 		defer u.Tell(intake.Closed{}) // so that it is known on disk until when there was contact
@@ -193,7 +190,6 @@ func (u *upstream) MarkAll() {
 	u.intake.MarkAll()
 }
 
-// status returns what is known of the upstream.
 func (u current) status() Status {
 	in := locked(u.upstream, func(in *intake.Intake) intake.Status { return in.Status(time.Now()) })
 	st := Status{

@@ -138,7 +138,6 @@ func (l *listing) entry(path string, e fs.DirEntry, depth int) error {
 	return nil
 }
 
-// link notes the file that a link leads to, and its directory to be watched.
 func (l *listing) link(path string) {
 	if real, err := filepath.EvalSymlinks(path); err == nil && real != path {
 		l.real[path], l.dirs[filepath.Dir(real)] = real, struct{}{}

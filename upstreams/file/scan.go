@@ -25,8 +25,7 @@ import (
 const (
 	// maxFileBytes bounds a file of resources.
 	maxFileBytes = 16 << 20
-	// maxProblems bounds the problems that are kept of one file.
-	maxProblems = kube.MaxProblems
+	maxProblems  = kube.MaxProblems
 	// maxReading bounds the bytes of the files that all sources read and parse at the same time,
 	// but for files of up to freeBytes.
 	maxReading = 2 * maxFileBytes
@@ -182,7 +181,6 @@ func (s *scanner) beingWritten(last *content, data []byte, written time.Time) bo
 	return now.Sub(last.writtenSince) < longest
 }
 
-// readBounded returns the text of a file and when it was written.
 func readBounded(path string) (data []byte, written time.Time, err error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -200,8 +200,7 @@ func (s *Source) feed(feed upstreams.Feed, blind error) {
 	s.enter(upstreams.StateSynced)
 }
 
-// updates returns what the files have of each kind, also of those that they had. The order of the
-// resources is fixed, so that the limits always refuse the same.
+// updates returns what the files have, or had, of each kind, always in the same order.
 func (s *Source) updates(merged map[mirror.Key]*mirror.Resource) []intake.Update {
 	byKind := map[mirror.Kind][]*mirror.Resource{}
 	for _, r := range sorted(merged) {

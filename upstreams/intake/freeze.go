@@ -48,8 +48,7 @@ func (in *Intake) compare(key mirror.Key, r *mirror.Resource) {
 	}
 }
 
-// Unfreeze is the event that an upstream is to follow its source again. The guard judges what goes
-// by that.
+// Unfreeze is the event that an upstream follows its source again. The guard judges the deletions.
 type Unfreeze struct{ Order }
 
 func (e Unfreeze) step(in *Intake, out *Output) {
@@ -67,7 +66,6 @@ func (e Unfreeze) step(in *Intake, out *Output) {
 	}
 }
 
-// unfreezing returns what the end of the freeze changes.
 func (in *Intake) unfreezing() (e Effect) {
 	has := make(map[mirror.Key]struct{}, in.resources)
 	in.all(func(_ *scope, _ string, rec *record) {
@@ -102,8 +100,7 @@ func (in *Intake) thaw(cause string) {
 	in.end(in.unsettled())
 }
 
-// Rollback is the event that an operator wants the resources of a former revision served, until
-// somebody unfreezes the upstream.
+// Rollback is the event that the resources of a former revision are served, and frozen.
 type Rollback struct {
 	Order
 	Records []state.Record
@@ -152,8 +149,7 @@ func (e Rollback) step(in *Intake, out *Output) {
 	in.end(in.unsettled())
 }
 
-// Release is the event that an operator wants held deletions carried out: all, or those that the
-// order names.
+// Release is the event that held deletions are carried out: all, or those that the order picks.
 type Release struct{ Order }
 
 func (e Release) step(in *Intake, out *Output) {

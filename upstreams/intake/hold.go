@@ -14,16 +14,12 @@ import (
 )
 
 const (
-	// noteHeldAfter is how long after a hold has begun that is logged: a source tells type by
-	// type what is gone.
+	// noteHeldAfter delays the log of a hold: a source tells type by type what is gone.
 	noteHeldAfter = time.Second
-	// repeatEvery is how often a source is asked to repeat what the guard holds, once the clock
-	// of the hold is over.
-	repeatEvery = time.Minute
-	// maxNamedHolds bounds the names of a hold that are remembered.
+	// repeatEvery is how often a source is asked to repeat what it has.
+	repeatEvery   = time.Minute
 	maxNamedHolds = 32
-	// maxExamples bounds the deletions that a Held names.
-	maxExamples = 10
+	maxExamples   = 10
 )
 
 // departing are the deletions of the source that are not carried out.
@@ -58,24 +54,20 @@ type hold struct {
 	// ran is what the clock ran until running, since when it runs: zero while it stands still.
 	ran     time.Duration
 	running time.Time
-	// asked is when the source was last asked to repeat, zero before that, and askedAt the newest
-	// departure when it was asked first.
+	// asked is when the source was last asked to repeat, askedAt the newest departure at the first time.
 	asked    time.Time
 	askedAt  uint64
 	returned time.Time // when the source last had something again that was held
-	// picked: an operator has released a part. The rest waits for the clock or another release,
-	// however little it is.
+	// picked: an operator has released a part. The rest waits for the clock or another release.
 	picked bool
 }
 
-// namedHold is a hold as it was when somebody looked at it.
 type namedHold struct {
 	id     string
 	keys   []mirror.Key // of the newest only
 	number uint64       // of the newest departure then
 }
 
-// elapsed returns what the clock has run.
 func (h *hold) elapsed(now time.Time) time.Duration {
 	if h.running.IsZero() {
 		return h.ran
@@ -113,7 +105,6 @@ func (in *Intake) left() (left time.Duration, ends bool) {
 	return max(in.guard.HoldFor.D()-in.held.elapsed(in.now), 0), true
 }
 
-// isOver reports whether the clock of the hold is.
 func (in *Intake) isOver() bool {
 	left, ends := in.left()
 	return ends && left == 0
@@ -148,7 +139,6 @@ func (in *Intake) askToRepeat() {
 	h.asked = in.now
 }
 
-// step carries out what the source has repeated.
 func (Repeated) step(in *Intake, out *Output) {
 	if in.held == nil || in.held.asked.IsZero() {
 		return // the hold has ended otherwise, or the contact has, or holdFor is another
@@ -191,7 +181,6 @@ func (in *Intake) noteHeld() {
 	in.note(slog.LevelWarn, "deletions held by guard", "held", len(in.leaving), "of", in.held.of, "reason", in.held.why, "for", holdFor, "see", "relay held "+in.name)
 }
 
-// depart notes a deletion that waits.
 func (in *Intake) depart(key mirror.Key) {
 	if _, known := in.leaving[key]; known {
 		return

@@ -128,7 +128,6 @@ func versionOf(u config.Upstream, p config.Provenance, revision string, relayed 
 	return fmt.Sprintf("v%d-%s", rulesVersion, base64.RawURLEncoding.EncodeToString(sum[:]))
 }
 
-// used returns settings without those that are empty.
 func used(settings any) any {
 	m, ok := settings.(map[string]any)
 	if !ok {
@@ -151,8 +150,7 @@ func (im *Rules) Version() string { return im.version }
 // keyOf returns the key under which a resource of the source is held here.
 func (im *Rules) keyOf(k mirror.Key) mirror.Key { return im.rewriter.Key(k) }
 
-// admits reports whether the rules about namespaces let in what a disk has, as far as that depends
-// on the scope of its kind. The other rules are looked at when it is adopted.
+// admits reports whether a record of a disk has a namespace, or needs none.
 func (im *Rules) admits(r state.Record) bool {
 	original := r.Original
 	if original == nil {
@@ -161,7 +159,6 @@ func (im *Rules) admits(r state.Record) bool {
 	return original.Namespace() != "" || original.Kind() == mirror.MeshConfig || im.filter.PassesNamespace(original.Kind(), original.Namespace())
 }
 
-// scopeOf returns the scope of a record that was kept on disk.
 func (im *Rules) scopeOf(r *state.Record) (Scope, error) {
 	kind := r.Resource.Kind()
 	if !im.relayed {
@@ -177,8 +174,7 @@ func (im *Rules) scopeOf(r *state.Record) (Scope, error) {
 // KindScope returns the scope of a kind whose resources are authored: there is one for each kind.
 func KindScope(kind mirror.Kind) Scope { return Scope{Kind: kind, Name: kind.String()} }
 
-// TypeScope returns the scope of a type URL. Those of the same kind differ in the API version, of
-// which the newest has the lowest rank.
+// TypeScope returns the scope of a type URL. Of a kind, the newest version has the lowest rank.
 func TypeScope(typeURL string) (Scope, error) {
 	kind, version, err := mirror.ParseTypeURL(typeURL)
 	if err != nil {
@@ -193,8 +189,7 @@ func TypeScope(typeURL string) (Scope, error) {
 	return s, nil
 }
 
-// believed reports whether a resource, as it is held here, has come from a relay whose word
-// was believed.
+// believed reports whether a resource has come from a relay whose word was believed.
 func (im *Rules) believed(r *mirror.Resource) bool {
 	return r.Cluster() != im.cfg.ClusterID || len(r.Provenance().Path) > 1
 }
@@ -233,8 +228,7 @@ func (im *Rules) discovers(r *mirror.Resource) bool {
 	return im.relayed && im.cfg.Services.Mode == config.ServicesDiscover && services.IsSynthetic(r)
 }
 
-// reshape returns a resource that is imported as it is held here, and whether it
-// differs. endpoints are those of a service that are known.
+// reshape returns a resource as it is held here, with the known endpoints, and whether it differs.
 func (im *Rules) reshape(r *mirror.Resource, endpoints services.Assignments) (out *mirror.Resource, differs bool, err error) {
 	out = r
 	if im.relayed && services.IsSynthetic(r) {

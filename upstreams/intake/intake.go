@@ -10,13 +10,10 @@ import (
 )
 
 const (
-	// syncPatience is how long deletions that a new stream seems to bring wait for its answers
-	// to be complete, before they are judged by what there is.
+	// syncPatience is how long the deletions of a new stream wait for all of its answers.
 	syncPatience = 10 * time.Second
-	// versionGrace is how long a name that one scope of a kind has lost with all others may
-	// still turn up in another scope before it counts as deleted.
+	// versionGrace is how long a name that an emptied scope had may still turn up in another.
 	versionGrace = time.Second
-	// longestSleep is when an Intake wants a Tick at the latest.
 	longestSleep = time.Hour
 )
 
@@ -69,7 +66,6 @@ type Intake struct {
 	fault func(*mirror.Resource)
 }
 
-// stream is what is known of the present stream of the source.
 type stream struct {
 	open   bool
 	opened []string // the scopes that it has to answer
@@ -86,8 +82,7 @@ type stream struct {
 	completeAt time.Time
 }
 
-// New returns an Intake that serves nothing yet, from the store served. keeps reports whether somebody
-// calls TakeChanges.
+// New returns an Intake without records. keeps: somebody calls TakeChanges.
 func New(name string, served *mirror.Store, rules *Rules, policy Policy, keeps bool) *Intake {
 	in := &Intake{
 		name: name, served: served, keeps: keeps, rules: rules, limits: policy.Limits, guard: policy.Guard, records: newRecords(),
@@ -99,8 +94,7 @@ func New(name string, served *mirror.Store, rules *Rules, policy Policy, keeps b
 	return in
 }
 
-// Step takes the machine over an event. now must not be before that of the last step. After an error
-// nothing has changed.
+// Step takes the machine over an event. now never falls. After an error nothing has changed.
 func (in *Intake) Step(now time.Time, e Event) (Output, error) {
 	in.now, in.out = now, Output{}
 	out := &in.out
@@ -217,7 +211,6 @@ func (e Restored) step(in *Intake, _ *Output) {
 	in.adopt(records, meta.Fingerprint == in.rules.Version() && meta.Frozen == nil)
 }
 
-// restoreServed serves a resource that the disk has, unless it has expired.
 func (in *Intake) restoreServed(r *mirror.Resource, gone map[mirror.Kind]int) {
 	key := r.Key()
 	if in.stale.withholds(key.Kind) {
@@ -231,8 +224,7 @@ func (in *Intake) restoreServed(r *mirror.Resource, gone map[mirror.Kind]int) {
 	in.served.Put(in.stale.annotated(key, r))
 }
 
-// admitted returns the records of a disk without those of a namespaced kind that have no namespace
-// and need one. The import looks at the other rules.
+// admitted returns the records of a disk that the rules admit.
 func (in *Intake) admitted(records []state.Record) (out []state.Record) {
 	for _, r := range records {
 		if in.rules.admits(r) {

@@ -10,13 +10,11 @@ import (
 )
 
 const (
-	// contactGrain is how exactly the time of the last contact is kept on disk while the
-	// contact lasts.
+	// contactGrain is how exactly the disk has the last contact while the contact lasts.
 	contactGrain = time.Minute
 	// maxGone is how many keys that are gone are remembered while nothing can be written, in
 	// addition to twice as many as there are resources.
-	maxGone = 20_000
-	// maxCauses bounds the causes of one revision.
+	maxGone   = 20_000
 	maxCauses = 4
 )
 
@@ -27,8 +25,7 @@ type journal struct {
 	// whole: there were too many to remember, so that all that is served has to be written, and
 	// nothing else. tookWhole: the last to take changes was told so.
 	whole, tookWhole bool
-	// causes are those of the changes, other than the source, and tookCauses those of the changes
-	// that were taken last.
+	// causes are those of the changes, other than the source; tookCauses were taken last.
 	causes, tookCauses []string
 	// reported is the last contact, as it was told last.
 	reported time.Time
@@ -100,8 +97,7 @@ func (in *Intake) MarkAll() {
 	})
 }
 
-// TakeChanges hands over the changes to write to disk, all as of now, sorted by key: a revision
-// names the first of them.
+// TakeChanges hands over the changes to write to disk, all as of now, sorted by key.
 func (in *Intake) TakeChanges(now time.Time) ([]state.Change, state.Meta) {
 	in.now = now
 	j := &in.journal

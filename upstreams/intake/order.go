@@ -33,8 +33,7 @@ const (
 	longestFreeze = 365 * 24 * time.Hour
 )
 
-// Order is what an operator asks of an upstream. Each field but the first two belongs to one kind of
-// order.
+// Order is what an operator asks of an upstream. Most fields belong to one kind of order.
 type Order struct {
 	Reason string // is kept with what comes of the order
 	DryRun bool   // changes nothing
@@ -56,8 +55,7 @@ type Part struct {
 	namespace string
 }
 
-// ParsePart parses KIND/NAMESPACE: a kind as kubectl takes it, or group/Kind, or * for
-// every kind; and a namespace, or * for every one.
+// ParsePart parses KIND/NAMESPACE: a kind as kubectl takes it, or group/Kind; either may be *.
 func ParsePart(text string) (Part, error) {
 	i := strings.LastIndexByte(text, '/')
 	if i < 0 {
@@ -128,8 +126,7 @@ type Effect struct {
 	// Held are deletions that the guard holds then: of an end of a freeze they are among Removed,
 	// of a release they are not.
 	Held int `json:"held,omitempty"`
-	// Resources names some, sorted: "+ group/Kind namespace/name" is added, ~ is changed,
-	// - is removed.
+	// Resources names some, sorted: "+ group/Kind namespace/name" is added, ~ changed, - removed.
 	Resources []string `json:"resources,omitempty"`
 }
 
@@ -149,7 +146,6 @@ func (e *Effect) count(key mirror.Key, was, will bool) {
 	e.Resources = append(e.Resources, mark+key.String())
 }
 
-// finish sorts what is named, and bounds it.
 func (e *Effect) finish() {
 	slices.SortFunc(e.Resources, func(a, b string) int { return strings.Compare(a[2:], b[2:]) })
 	if len(e.Resources) > maxShown {

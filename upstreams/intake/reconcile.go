@@ -22,8 +22,7 @@ func (in *Intake) begin() {
 	}
 }
 
-// end decides what becomes of deletions, and returns how many are carried out. syncing reports
-// whether the source has not told yet all that it has.
+// end decides on the deletions, and returns how many it carries out. syncing: the source has more to tell.
 func (in *Intake) end(syncing bool) (removed int) {
 	if syncing && !in.syncing {
 		in.syncingUntil = in.now.Add(syncPatience)
@@ -83,8 +82,7 @@ func keyOf(kind mirror.Kind, name string) (mirror.Key, bool) {
 	return mirror.Key{Kind: kind, Namespace: namespace, Name: name}, err == nil
 }
 
-// serve has a record served, as far as freeze and staleness allow. It reports whether that is a
-// change to clients.
+// serve serves a record, as far as freeze and staleness allow, and reports whether clients see a change.
 func (in *Intake) serve(rec *record, sc *scope) (changed bool) {
 	key := rec.resource.Key()
 	if in.stay(key) && in.held != nil {
@@ -123,8 +121,7 @@ func (in *Intake) put(key mirror.Key, r *mirror.Resource) (stored *mirror.Resour
 	return stored, changed
 }
 
-// remove notes that the source does not have what is served under a key. What becomes of that may
-// be judged later.
+// remove notes that the source does not have a key that is served: judge decides later.
 func (in *Intake) remove(key mirror.Key) {
 	switch {
 	case in.frozen != nil:
@@ -145,7 +142,6 @@ func (in *Intake) drop(key mirror.Key) bool {
 	return true
 }
 
-// eachServed calls f with all that is served.
 func (in *Intake) eachServed(f func(*mirror.Resource)) {
 	for _, kind := range in.served.Kinds() {
 		for _, r := range in.served.List(kind, "") {
@@ -154,15 +150,13 @@ func (in *Intake) eachServed(f func(*mirror.Resource)) {
 	}
 }
 
-// servedKeys returns the keys of what is served.
 func (in *Intake) servedKeys() map[mirror.Key]struct{} {
 	keys := make(map[mirror.Key]struct{}, in.tallies.all.size)
 	in.eachServed(func(r *mirror.Resource) { keys[r.Key()] = struct{}{} })
 	return keys
 }
 
-// reconcileAll brings all that is served to what the records have. What no record has is gone. It
-// is called between begin and end.
+// reconcileAll reconciles all that is served, between begin and end. What no record has is gone.
 func (in *Intake) reconcileAll() {
 	clear(in.differing) // it is found anew
 	in.reconcileOver(in.servedKeys(), false)

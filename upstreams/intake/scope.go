@@ -55,12 +55,10 @@ type scope struct {
 	byName     map[string]*record
 	generation uint32         // of the newest update
 	leftOut    map[string]int // records, by reason
-	// refused tells, by name, what is wrong with what was received last; moreRefused counts those
-	// beyond maxKeptRefused.
+	// refused has the errors by name; moreRefused counts those beyond maxKeptRefused.
 	refused     map[string]string
 	moreRefused int
-	// panicked are the elements, by name, over which the code has panicked: it does not try them
-	// again while they stay as they are.
+	// panicked are the elements that have made the code panic. It does not try them again.
 	panicked map[string]xxh3.Uint128
 }
 
@@ -134,7 +132,6 @@ func (rs *records) scope(s Scope) (*kind, *scope) {
 	return k, sc
 }
 
-// all yields all records by scope.
 func (rs *records) all(f func(*scope, string, *record)) {
 	for _, sc := range rs.scopes {
 		for name, rec := range sc.byName {
@@ -143,7 +140,6 @@ func (rs *records) all(f func(*scope, string, *record)) {
 	}
 }
 
-// account notes that a record holds another number of bytes.
 func (rs *records) account(before, after int) {
 	rs.bytes += after - before
 	switch {
@@ -234,8 +230,7 @@ func (in *Intake) dropUnopened(k *kind) {
 	}
 }
 
-// dropUnanswered drops what the present source was not asked for, or did not tell, although it has
-// told all that it has.
+// dropUnanswered drops the scopes that the present source did not answer.
 func (in *Intake) dropUnanswered() {
 	for _, sc := range in.scopes {
 		if !sc.answered {

@@ -32,8 +32,7 @@ type staleness struct {
 	told     map[mirror.Kind]time.Time
 	withheld map[mirror.Kind]struct{} // kinds that are not served
 
-	// marked reports whether what is served bears the annotation; unmarked are those resources
-	// without it.
+	// marked: what is served bears the annotation; unmarked has these resources without it.
 	marked   bool
 	unmarked map[mirror.Key]*mirror.Resource
 }
@@ -128,8 +127,7 @@ func (s *staleness) lose(now time.Time) {
 	}
 }
 
-// freshen notes that the source has told all of a kind, and follows it. It reports whether
-// the kind was withheld until now.
+// freshen notes that a stream has told all of a kind. It reports whether that was withheld.
 func (s *staleness) freshen(kind mirror.Kind) (back bool) {
 	if s.inContact {
 		return false
@@ -201,8 +199,7 @@ func (s *staleness) plan(later func(time.Time)) {
 
 func (s *staleness) rules() []staleRule { return append(slices.Collect(maps.Values(s.byKind)), s.rule) }
 
-// grain returns how exactly the disk has to know the last contact: an error of it is one of
-// when resources go.
+// grain returns how exactly the disk has to know the last contact, from which rules count.
 func (s *staleness) grain() time.Duration {
 	grain := contactGrain
 	for _, r := range s.rules() {
@@ -300,7 +297,6 @@ func (in *Intake) expired() map[string]int {
 	return out
 }
 
-// noteExpired logs what is not served any more.
 func (in *Intake) noteExpired(gone map[mirror.Kind]int) {
 	total, kinds := 0, make([]string, 0, len(gone))
 	for kind, n := range gone {
@@ -312,7 +308,6 @@ func (in *Intake) noteExpired(gone map[mirror.Kind]int) {
 		"resources", total, "kinds", strings.Join(kinds, ", "), "since", in.stale.since.UTC().Format(time.RFC3339))
 }
 
-// showPlain takes the annotations away.
 func (in *Intake) showPlain() {
 	for _, r := range in.stale.unmarked {
 		in.served.Put(r)

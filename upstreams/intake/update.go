@@ -22,11 +22,9 @@ var (
 	errPanicked = errors.New("internal error of the relay, as before: it is tried again when it changes; the log has where")
 )
 
-// unnamedElement is the name under which elements are refused whose own can not be read. No
-// resource is called so.
+// unnamedElement names refused elements whose own name can not be read.
 const unnamedElement = "(an element without a readable name)"
 
-// told is what came of the elements of an update.
 type told struct {
 	seen    int     // names that the update has
 	unnamed int     // elements without a readable name
@@ -81,7 +79,6 @@ func (in *Intake) patch(k *kind, sc *scope, u *Update, out *Result) {
 	in.deleteWhere(k, sc, removed, out, func(rec *record) bool { return rec.generation != sc.generation })
 }
 
-// deleteWhere deletes the records, by name, that which picks.
 func (in *Intake) deleteWhere(k *kind, sc *scope, records iter.Seq2[string, *record], out *Result, which func(*record) bool) {
 	var gone []string
 	for name, rec := range records {
@@ -232,7 +229,6 @@ func (in *Intake) decode(sc *scope, rec *record, name string, el Element) (diffe
 	return in.importRecord(sc, rec, r, path)
 }
 
-// peek returns what the name can be read from.
 func (el Element) peek() []byte {
 	if el.Head != nil {
 		return el.Head

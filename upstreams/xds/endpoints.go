@@ -28,8 +28,7 @@ const (
 
 	// endpointsPatience is how long a cluster's first answer is waited for.
 	endpointsPatience = 30 * time.Second
-	// maxAssignment and maxAssignments bound, in bytes, what is kept of one cluster and of
-	// all. An endpoint takes about 150.
+	// maxAssignment bounds the bytes of one cluster, and maxAssignments of all.
 	maxAssignment  = 4 << 20
 	maxAssignments = 256 << 20
 
@@ -40,8 +39,7 @@ const (
 	maxUnwanted = 1 << 16
 )
 
-// endpoints follows the endpoints of clusters that an istiod has, by EDS on a stream of its own. The
-// end of a stream forgets nothing.
+// endpoints follows the endpoints of clusters of an istiod, by EDS on a stream of its own.
 type endpoints struct {
 	client     *adsclient.Client
 	patience   time.Duration
@@ -53,8 +51,7 @@ type endpoints struct {
 	mu       sync.Mutex             // guards all below
 	clusters map[string]*assignment // that are wanted, or were within forgetAfter
 	size     int                    // of all assignments, in bytes
-	// lastError is the most recent failure of the stream, empty while it works, and leftOut why
-	// not all clusters can be asked for.
+	// lastError is that of the stream, empty while it works; leftOut is that of want.
 	lastError, leftOut string
 	nacks              uint64
 }
@@ -84,7 +81,6 @@ func newEndpoints(cfg adsclient.Config, patience time.Duration, changed func(clu
 	return e, err
 }
 
-// run follows the endpoints until ctx ends. It is called once.
 func (e *endpoints) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -236,7 +232,6 @@ func (e *endpoints) assignment(cluster string) (known *endpointv3.ClusterLoadAss
 	return known, !a.awaited
 }
 
-// describe returns the endpoints' part of a status.
 func (e *endpoints) describe() *upstreams.EndpointsStatus {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -282,8 +277,7 @@ func (e *endpoints) HandleState(s adsclient.State) {
 // ResumeVersions implements adsclient.Handler. There are none in SotW.
 func (e *endpoints) ResumeVersions(string) map[string]string { return nil }
 
-// HandleResponse implements adsclient.Handler. Clusters that a response does not name stay as they
-// are (PROTOCOL N2).
+// HandleResponse implements adsclient.Handler. Clusters that it does not name stay (PROTOCOL N2).
 func (e *endpoints) HandleResponse(resp *adsclient.Response) error {
 	var out intake.Result
 	changed, err := 0, error(nil)
@@ -363,8 +357,7 @@ func (e *endpoints) assign(a *assignment, value []byte, size int) (differs bool,
 
 var errNoAssignment = errors.New("the element is no " + edsMessage)
 
-// splitAssignment returns the name of a cluster and its encoded ClusterLoadAssignment. It decodes
-// nothing else.
+// splitAssignment returns the name of a cluster and its encoded ClusterLoadAssignment.
 func splitAssignment(element []byte) (name, value []byte, err error) {
 	if !bytes.HasSuffix(wire.Last(element, 1), []byte("/"+edsMessage)) {
 		return nil, nil, errNoAssignment

@@ -19,7 +19,7 @@ func (s *Source) met(p adsclient.Peer) {
 	}
 }
 
-// followPeer brings what is known of who waits for whom to a change of the connection.
+// followPeer keeps MayWait true to the connection.
 func (s *Source) followPeer(state adsclient.State) {
 	var same *adsclient.SameNameError
 	switch {
@@ -61,8 +61,7 @@ func (s *Source) HandleState(state adsclient.State) {
 	}
 }
 
-// openStream begins a stream. A server that refuses us lets each stream open first: it has changed
-// its mind when it answers.
+// openStream begins a stream, which a server that refuses us lets open, too.
 func (s *Source) openStream(state adsclient.State) {
 	st := &s.st
 	s.types, s.relay = subscriptions(state.Relay, s.extra), state.Relay
@@ -84,7 +83,6 @@ func (s *Source) openStream(state adsclient.State) {
 	s.log.Debug("stream open", "address", state.Address, "protocol", state.Protocol, "relay", state.Relay)
 }
 
-// lose notes that the stream has ended, or that there is none.
 func (s *Source) lose(state adsclient.State) {
 	st, next := &s.st, upstreams.StateDisconnected
 	switch {

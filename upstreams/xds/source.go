@@ -67,8 +67,7 @@ type Source struct {
 	ended     bool
 }
 
-// New returns a source that is not connected. While the files of its credentials can not be used, it
-// tries again, as with a server that is not there.
+// New returns a source that is not connected. It needs no file of its credentials yet.
 func New(cfg config.Upstream, env upstreams.Env) (s *Source, err error) {
 	s = &Source{log: env.Log, complaints: newComplaints(), extra: cfg.XDS.Types, complained: map[string]string{}}
 	s.st = upstreams.Status{State: upstreams.StateConnecting, Since: time.Now(), Address: cfg.XDS.Addresses[0], Drift: map[string]uint64{}}
@@ -101,8 +100,7 @@ func New(cfg config.Upstream, env upstreams.Env) (s *Source, err error) {
 	return s, err
 }
 
-// newComplaints returns what bounds the lines about the responses of a server: the status counts
-// those that are refused, and names their resources.
+// newComplaints bounds the log lines about responses: the status counts and names what they refuse.
 func newComplaints() *loglimit.Limit { return loglimit.New(20, 10*time.Second) }
 
 func dialOptions(x *config.XDS) (creds credentials.TransportCredentials, opts []grpc.DialOption) {
@@ -200,8 +198,7 @@ func (s *Source) endpointsChanged(clusters []string) {
 	s.tellEndpoints(clusters)
 }
 
-// tellEndpoints feeds what is known of clusters, and asks for those that are wanted then. The caller
-// holds mu.
+// tellEndpoints feeds what is known of clusters, and asks for those that are wanted. The caller holds mu.
 func (s *Source) tellEndpoints(clusters []string) {
 	result := s.feed.Tell(intake.Endpoints{From: s.endpoints.assignment, Clusters: clusters})
 	if err := result.Err(); err != nil {
