@@ -3,6 +3,7 @@ package intake
 import (
 	"maps"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -93,13 +94,12 @@ func (in *Intake) Status(now time.Time) Status {
 	in.now = now
 	st := Status{
 		Synced: in.told, Complete: in.complete, CompleteAt: in.completeAt, InContact: in.stale.inContact, LastUpdate: in.lastUpdate,
-		Panics: in.panics, OverLimit: in.overLimits(), Dropped: in.leftOutCounts(),
-		Stale: in.stale.isStale, Expired: in.expired(),
+		Panics: in.panics, Stale: in.stale.isStale, Expired: in.expired(),
 	}
 	if !in.complete {
 		st.Pending = in.Pending()
 	}
-	st.Refused, st.RefusedTotal = in.refusals()
+	in.describeScopes(&st)
 	if in.stale.isStale {
 		st.StaleSince = in.stale.since
 	}
@@ -113,34 +113,30 @@ func (in *Intake) Status(now time.Time) Status {
 	return st
 }
 
-func (in *Intake) refusals() (listed []Refusal, total int) {
+// describeScopes sets what a status has of all scopes.
+func (in *Intake) describeScopes(st *Status) {
+	st.Dropped = map[string]int{}
 	for _, name := range slices.Sorted(maps.Keys(in.scopes)) {
-		sc := in.scopes[name]
-		total += len(sc.refused) + sc.moreRefused
-		if len(sc.refused) == 0 || len(listed) == maxRefused {
-			continue
-		}
-		for _, name := range slices.Sorted(maps.Keys(sc.refused)) {
-			if len(listed) == maxRefused {
-				break
-			}
-			listed = append(listed, Refusal{Resource: sc.Name + " " + abbreviate(name), Reason: sc.refused[name]})
-		}
-	}
-	return listed, total
-}
-
-// leftOutCounts returns how many resources are left out, by reason.
-func (in *Intake) leftOutCounts() map[string]int {
-	out := map[string]int{}
-	for _, sc := range in.scopes {
+		sc, over := in.scopes[name], 0
 		for reason, n := range sc.leftOut {
 			if n > 0 {
-				out[reason] += n
+				st.Dropped[reason] += n
 			}
 		}
+		for _, name := range slices.Sorted(maps.Keys(sc.refused)) {
+			reason := sc.refused[name]
+			if strings.HasPrefix(reason, overLimit) {
+				over++
+			}
+			if len(st.Refused) < maxRefused {
+				st.Refused = append(st.Refused, Refusal{Resource: sc.Name + " " + abbreviate(name), Reason: reason})
+			}
+		}
+		st.RefusedTotal += len(sc.refused) + sc.moreRefused
+		if over > 0 {
+			st.OverLimit += over + sc.moreRefused
+		}
 	}
-	return out
 }
 
 // HeldDeletions returns what is held, nothing when nothing is.
