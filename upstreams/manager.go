@@ -204,7 +204,7 @@ func (m *Manager) apply(c change, start func(*upstream)) {
 		u.stop()
 		u.succeed(c.setup)
 	}
-	u.Tell(intake.SetPolicy{Policy: intake.PolicyOf(c.cfg)})
+	u.Tell(intake.SetPolicy{Upstream: c.cfg})
 	m.mu.Lock()
 	if u.cfg = c.cfg; c.source != nil {
 		u.setup = c.setup

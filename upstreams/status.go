@@ -138,6 +138,13 @@ type Status struct {
 	Relayed bool `json:"-"`
 }
 
+// Enter makes a state the present one.
+func (st *Status) Enter(state State) {
+	if st.State != state {
+		st.State, st.Since = state, time.Now()
+	}
+}
+
 // EndpointsStatus is the status of a source's endpoints.
 type EndpointsStatus struct {
 	// Clusters are asked for, one for each port of a service: Answered of them are answered, and

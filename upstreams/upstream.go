@@ -67,7 +67,7 @@ func newUpstream(s setup, keeps bool) *upstream {
 	store := mirror.NewStore()
 	return &upstream{
 		setup: s, store: store, log: s.log, notes: loglimit.New(200, time.Second), since: time.Now(), wake: make(chan struct{}, 1),
-		asked: s.source, intake: intake.New(s.cfg.Name, store, s.rules, intake.PolicyOf(s.cfg), keeps),
+		asked: s.source, intake: intake.New(s.cfg, store, s.rules, keeps),
 	}
 }
 

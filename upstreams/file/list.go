@@ -11,10 +11,8 @@ import (
 )
 
 const (
-	// maxFiles bounds the files and directories of a source.
-	maxFiles = 100_000
-	// maxFileDepth bounds how deep directories are nested.
-	maxFileDepth = 64
+	maxFiles     = 100_000 // and directories of a source
+	maxFileDepth = 64      // of nested directories
 )
 
 var (

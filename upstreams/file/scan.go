@@ -23,17 +23,13 @@ import (
 )
 
 const (
-	// maxFileBytes bounds a file of resources.
 	maxFileBytes = 16 << 20
-	maxProblems  = kube.MaxProblems
 	// maxReading bounds the bytes of the files that all sources read and parse at the same time,
 	// but for files of up to freeBytes.
-	maxReading = 2 * maxFileBytes
-	freeBytes  = 1 << 20
-	// turnWait is how long a large file waits for others.
-	turnWait = 30 * time.Second
-	// scanAttempts is how often a path that is replaced while it is read is read again.
-	scanAttempts = 5
+	maxReading   = 2 * maxFileBytes
+	freeBytes    = 1 << 20
+	turnWait     = 30 * time.Second // of a large file for others
+	scanAttempts = 5                // of a path that is replaced while it is read
 )
 
 // Read reads a file, or every YAML and JSON file below a directory, as a Source does. Problems are
@@ -90,7 +86,7 @@ type content struct {
 	good []kube.Located
 	// whole: good is all of a file without mistakes.
 	whole    bool
-	problems []upstreams.Refusal // at most maxProblems
+	problems []upstreams.Refusal // at most kube.MaxProblems
 	total    int                 // of problems
 	// writtenSince is since when the file is being written, zero when it is not.
 	writtenSince time.Time
@@ -276,7 +272,7 @@ func union(now, before []kube.Located) []kube.Located {
 
 // refuse notes a problem of a document that begins on a line, from 1, or of the file.
 func (c *content) refuse(path string, line int, p kube.Problem) {
-	if c.total++; len(c.problems) >= maxProblems {
+	if c.total++; len(c.problems) >= kube.MaxProblems {
 		return
 	}
 	where := path

@@ -46,10 +46,9 @@ const (
 	longest = time.Second
 	// rescan is how often the source reads everything without a change, and poll how often
 	// where the system does not report changes.
-	rescan = time.Minute
-	poll   = 5 * time.Second
-	// maxRefused bounds the refusals that a status lists.
-	maxRefused = 100
+	rescan     = time.Minute
+	poll       = 5 * time.Second
+	maxRefused = 100 // refusals in a status
 )
 
 // Source brings what a file, or a directory of files, has.
@@ -197,7 +196,7 @@ func (s *Source) feed(feed upstreams.Feed, blind error) {
 	if changes := result.Changed + result.Gone; changes > 0 || st.State == upstreams.StateConnecting {
 		s.log.Info("files read", "path", s.path, "resources", len(merged), "changes", changes, "refused", total+result.RefusedTotal)
 	}
-	s.enter(upstreams.StateSynced)
+	s.st.Enter(upstreams.StateSynced)
 }
 
 // updates returns what the files have, or had, of each kind, always in the same order.
@@ -237,13 +236,7 @@ func (s *Source) fail(feed upstreams.Feed, err error) {
 		s.log.Warn("path can not be read; its last content is served", "path", s.path, "err", err)
 	}
 	s.st.LastError = err.Error()
-	s.enter(upstreams.StateFailed)
-}
-
-func (s *Source) enter(state upstreams.State) {
-	if s.st.State != state {
-		s.st.State, s.st.Since = state, time.Now()
-	}
+	s.st.Enter(upstreams.StateFailed)
 }
 
 // Describe implements upstreams.Describer.

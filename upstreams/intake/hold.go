@@ -14,10 +14,8 @@ import (
 )
 
 const (
-	// noteHeldAfter delays the log of a hold: a source tells type by type what is gone.
-	noteHeldAfter = time.Second
-	// repeatEvery is how often a source is asked to repeat what it has.
-	repeatEvery   = time.Minute
+	noteHeldAfter = time.Second // delays the log of a hold: a source tells type by type what is gone
+	repeatEvery   = time.Minute // is how often a source is asked to repeat what it has
 	maxNamedHolds = 32
 	maxExamples   = 10
 )

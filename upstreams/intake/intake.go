@@ -17,16 +17,6 @@ const (
 	longestSleep = time.Hour
 )
 
-// Policy is how the records that are imported are served. It changes at any time.
-type Policy struct {
-	Limits    config.Limits
-	Guard     config.Guard
-	Staleness config.Staleness
-}
-
-// PolicyOf returns the policy of an upstream.
-func PolicyOf(u config.Upstream) Policy { return Policy{u.Limits, u.Guard, u.Staleness} }
-
 // Intake is the state machine of one upstream. Its methods are called one at a time.
 type Intake struct {
 	name   string
@@ -83,14 +73,14 @@ type stream struct {
 }
 
 // New returns an Intake without records. keeps: somebody calls TakeChanges.
-func New(name string, served *mirror.Store, rules *Rules, policy Policy, keeps bool) *Intake {
+func New(u config.Upstream, served *mirror.Store, rules *Rules, keeps bool) *Intake {
 	in := &Intake{
-		name: name, served: served, keeps: keeps, rules: rules, limits: policy.Limits, guard: policy.Guard, records: newRecords(),
+		name: u.Name, served: served, keeps: keeps, rules: rules, limits: u.Limits, guard: u.Guard, records: newRecords(),
 		departing: departing{leaving: map[mirror.Key]departure{}, renamed: true},
 		tallies:   tallies{byKind: map[mirror.Kind]*tally{}}, journal: journal{dirty: map[mirror.Key]origin{}},
 		differing: map[mirror.Key]struct{}{}, outdated: map[mirror.Key]bool{},
 	}
-	in.stale.setRules(policy.Staleness)
+	in.stale.setRules(u.Staleness)
 	return in
 }
 
@@ -150,8 +140,8 @@ func (in *Intake) due() time.Time {
 	return wake
 }
 
-// SetPolicy is the event that other limits, another guard or another staleness count.
-type SetPolicy struct{ Policy }
+// SetPolicy is the event that the limits, the guard and the staleness of a config count.
+type SetPolicy struct{ config.Upstream }
 
 func (e SetPolicy) step(in *Intake, _ *Output) {
 	in.limits, in.guard = e.Limits, e.Guard

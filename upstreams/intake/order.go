@@ -23,14 +23,10 @@ func NotPossible(format string, args ...any) error {
 }
 
 const (
-	// maxReasonBytes bounds what is kept of an operator's reason.
-	maxReasonBytes = 256
-	// maxShown bounds the resources that an effect or a refusal names.
-	maxShown = 20
-	// maxParts bounds the parts of a hold that one order names.
-	maxParts = 100
-	// longestFreeze bounds how long a freeze with an end lasts.
-	longestFreeze = 365 * 24 * time.Hour
+	maxReasonBytes = 256 // of an operator's reason
+	maxShown       = 20  // resources that an effect or a refusal names
+	maxParts       = 100 // of a hold in one order
+	longestFreeze  = 365 * 24 * time.Hour
 )
 
 // Order is what an operator asks of an upstream. Most fields belong to one kind of order.

@@ -26,11 +26,9 @@ const (
 	edsMessage = "envoy.config.endpoint.v3.ClusterLoadAssignment"
 	edsTypeURL = "type.googleapis.com/" + edsMessage
 
-	// endpointsPatience is how long a cluster's first answer is waited for.
-	endpointsPatience = 30 * time.Second
-	// maxAssignment bounds the bytes of one cluster, and maxAssignments of all.
-	maxAssignment  = 4 << 20
-	maxAssignments = 256 << 20
+	endpointsPatience = 30 * time.Second // for a cluster's first answer
+	maxAssignment     = 4 << 20          // bytes of one cluster
+	maxAssignments    = 256 << 20        // bytes of all
 
 	// forgetAfter is how long an assignment is kept that is not wanted any more, and maxUnwanted
 	// how many are. A server ignores a request that crosses its response: where a cluster is wanted
@@ -355,12 +353,10 @@ func (e *endpoints) assign(a *assignment, value []byte, size int) (differs bool,
 	return differs, nil
 }
 
-var errNoAssignment = errors.New("the element is no " + edsMessage)
-
 // splitAssignment returns the name of a cluster and its encoded ClusterLoadAssignment.
 func splitAssignment(element []byte) (name, value []byte, err error) {
 	if !bytes.HasSuffix(wire.Last(element, 1), []byte("/"+edsMessage)) {
-		return nil, nil, errNoAssignment
+		return nil, nil, errors.New("the element is no " + edsMessage)
 	}
 	value = wire.Last(element, 2)
 	if name = wire.Last(value, 1); len(name) == 0 {

@@ -2,7 +2,6 @@ package xds
 
 import (
 	"errors"
-	"time"
 
 	"meshrelay/adsclient"
 	"meshrelay/upstreams"
@@ -47,7 +46,7 @@ func (s *Source) HandleState(state adsclient.State) {
 		if st.State == upstreams.StateDenied || s.feed.Synced() || st.LastError != "" {
 			return // what is known of the server is shown until there is better news
 		}
-		s.enter(upstreams.StateConnecting)
+		s.st.Enter(upstreams.StateConnecting)
 	case adsclient.Streaming:
 		s.openStream(state)
 	case adsclient.Connected:
@@ -55,7 +54,7 @@ func (s *Source) HandleState(state adsclient.State) {
 		s.log.Info("upstream answers", "address", state.Address, "protocol", state.Protocol, "relay", state.Relay)
 		st.LastError = ""
 		clear(s.complained)
-		s.enter(s.syncing())
+		s.st.Enter(s.syncing())
 	case adsclient.Disconnected, adsclient.Denied:
 		s.lose(state)
 	}
@@ -74,7 +73,7 @@ func (s *Source) openStream(state adsclient.State) {
 		}
 	}
 	if !s.feed.Synced() && st.State != upstreams.StateDenied && !s.sameName() {
-		s.enter(upstreams.StateSyncing)
+		s.st.Enter(upstreams.StateSyncing)
 	}
 	s.feed.Tell(intake.Opened{Scopes: scopes})
 	if s.opened++; s.opened > 1 {
@@ -108,7 +107,7 @@ func (s *Source) lose(state adsclient.State) {
 	}
 	st.Protocol, s.repeating = "", nil
 	s.feed.Tell(intake.Closed{})
-	s.enter(next)
+	s.st.Enter(next)
 }
 
 // syncing returns the state of a source whose stream works.
@@ -117,10 +116,4 @@ func (s *Source) syncing() upstreams.State {
 		return upstreams.StateSynced
 	}
 	return upstreams.StateSyncing
-}
-
-func (s *Source) enter(state upstreams.State) {
-	if s.st.State != state {
-		s.st.State, s.st.Since = state, time.Now()
-	}
 }
