@@ -187,8 +187,14 @@ func (m *Manager) Apply(cfg *config.Config) error {
 	m.upstreams = next
 	m.mu.Unlock()
 	for _, u := range old {
-		if !slices.Contains(next, u) {
-			m.remove(u)
+		if slices.Contains(next, u) {
+			continue
+		}
+		m.log.Info("upstream removed, with all that it gave", "upstream", u.cfg.Name)
+		u.stop()
+		u.stopAll()
+		if m.keeper != nil {
+			m.keeper.Unfollow(u.cfg.Name, true)
 		}
 	}
 	return nil
@@ -216,15 +222,6 @@ func (m *Manager) apply(c change, start func(*upstream)) {
 	}
 	if c.source != nil {
 		start(u)
-	}
-}
-
-func (m *Manager) remove(u *upstream) {
-	m.log.Info("upstream removed, with all that it gave", "upstream", u.cfg.Name)
-	u.stop()
-	u.stopAll()
-	if m.keeper != nil {
-		m.keeper.Unfollow(u.cfg.Name, true)
 	}
 }
 

@@ -187,8 +187,17 @@ func (e Restored) step(in *Intake, _ *Output) {
 	in.before = hold{since: meta.HeldSince, ran: meta.HeldRan, of: meta.Held}
 	in.stale.restore(meta.LastContact, in.now, in.frozen == nil)
 	gone := map[mirror.Kind]int{}
-	for i := range records {
-		in.restoreServed(records[i].Resource, gone)
+	for _, r := range records {
+		key := r.Resource.Key()
+		if in.stale.withholds(key.Kind) {
+			in.dirty(key, origin{})
+			gone[key.Kind]++
+			continue
+		}
+		if in.served.Get(key) == nil {
+			in.tallies.add(key.Kind, false)
+		}
+		in.served.Put(in.stale.annotated(key, r.Resource))
 	}
 	if len(gone) > 0 {
 		in.journal.because("staleness")
@@ -199,19 +208,6 @@ func (e Restored) step(in *Intake, _ *Output) {
 	}
 	// What was frozen may be of rules before those that it was written down with.
 	in.adopt(records, meta.Fingerprint == in.rules.Version() && meta.Frozen == nil)
-}
-
-func (in *Intake) restoreServed(r *mirror.Resource, gone map[mirror.Kind]int) {
-	key := r.Key()
-	if in.stale.withholds(key.Kind) {
-		in.dirty(key, origin{})
-		gone[key.Kind]++
-		return
-	}
-	if in.served.Get(key) == nil {
-		in.tallies.add(key.Kind, false)
-	}
-	in.served.Put(in.stale.annotated(key, r))
 }
 
 // admitted returns the records of a disk that the rules admit.

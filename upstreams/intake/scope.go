@@ -230,15 +230,6 @@ func (in *Intake) dropUnopened(k *kind) {
 	}
 }
 
-// dropUnanswered drops the scopes that the present source did not answer.
-func (in *Intake) dropUnanswered() {
-	for _, sc := range in.scopes {
-		if !sc.answered {
-			in.deleteAll(sc)
-		}
-	}
-}
-
 // hasUnconfirmed reports whether there are records that the present source has not told of.
 func (in *Intake) hasUnconfirmed() bool {
 	for _, sc := range in.scopes {

@@ -127,7 +127,11 @@ func (in *Intake) touch(live, back bool) {
 // sweep drops what the present source, which has told all, did not confirm.
 func (in *Intake) sweep() {
 	in.unswept = false
-	in.dropUnanswered()
+	for _, sc := range in.scopes {
+		if !sc.answered {
+			in.deleteAll(sc)
+		}
+	}
 	in.reconcileAll()
 }
 

@@ -54,7 +54,11 @@ func (s *Source) HandleState(state adsclient.State) {
 		s.log.Info("upstream answers", "address", state.Address, "protocol", state.Protocol, "relay", state.Relay)
 		st.LastError = ""
 		clear(s.complained)
-		s.st.Enter(s.syncing())
+		if s.feed.Synced() {
+			st.Enter(upstreams.StateSynced)
+		} else {
+			st.Enter(upstreams.StateSyncing)
+		}
 	case adsclient.Disconnected, adsclient.Denied:
 		s.lose(state)
 	}
@@ -108,12 +112,4 @@ func (s *Source) lose(state adsclient.State) {
 	st.Protocol, s.repeating = "", nil
 	s.feed.Tell(intake.Closed{})
 	s.st.Enter(next)
-}
-
-// syncing returns the state of a source whose stream works.
-func (s *Source) syncing() upstreams.State {
-	if s.feed.Synced() {
-		return upstreams.StateSynced
-	}
-	return upstreams.StateSyncing
 }

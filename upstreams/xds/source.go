@@ -140,7 +140,7 @@ func subscriptions(relay bool, extra []string) []string {
 	kinds := map[mirror.Kind]bool{}
 	for _, url := range slices.Concat(all, extra) {
 		kind, _, err := mirror.ParseTypeURL(url)
-		if err == nil && !slices.Contains(urls, url) && !(relay && kinds[kind]) {
+		if err == nil && !slices.Contains(urls, url) && (!relay || !kinds[kind]) {
 			kinds[kind] = true
 			urls = append(urls, url)
 		}
