@@ -124,7 +124,7 @@ func TestClaimsThatSeeOneAnotherAreInConflict(t *testing.T) {
 			for _, r := range test.given {
 				h.Update(r, nil)
 			}
-			if len(h.multi)+len(h.single)+len(h.contested) > 0 {
+			if len(h.multi)+len(h.single) > 0 {
 				t.Errorf("something is left: %v", h)
 			}
 		})
@@ -150,7 +150,7 @@ func TestAnUpdateReturnsTheConflictsThatItChanged(t *testing.T) {
 	step(nil, ay, "ServiceEntry db.example a: a/x a/y")
 	began := c.Time
 	step(ay, ay)
-	// What is said of neither hosts nor visibility is no change.
+	// A resource with the same hosts and visibility changes nothing.
 	same := entryClaim(t, "a", "y", []string{"a"}, "db.example", "db.example")
 	step(ay, same)
 	more := entryClaim(t, "a", "y", []string{"."}, "db.example", "more.example")
@@ -262,7 +262,6 @@ func TestHostsAgreesWithAModel(t *testing.T) {
 		f := failer{t: t}
 		h := NewHosts((&clock{monday}).now)
 		h.maxScoped = rapid.SampledFrom([]int{1 << 20, 2, 1}).Draw(t, "room")
-		h.retryBelow = h.maxScoped
 		have := map[string]*mirror.Resource{}
 		told := map[string]HostConflict{}
 		for range rapid.IntRange(1, 40).Draw(t, "steps") {
@@ -298,7 +297,7 @@ func TestHostsAgreesWithAModel(t *testing.T) {
 		for _, r := range have {
 			h.Update(r, nil)
 		}
-		if len(h.multi)+len(h.single)+len(h.contested)+len(h.unfollowed)+len(h.waiting)+h.scoped != 0 {
+		if len(h.multi)+len(h.single)+len(h.unfollowed)+h.scoped != 0 {
 			t.Fatalf("something is left: %v", h.multi)
 		}
 	})
