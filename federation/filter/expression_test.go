@@ -188,6 +188,7 @@ func TestNamespaceIsAVariableAlthoughReserved(t *testing.T) {
 		"\"\"\"a\"namespace\"\"\" == 'a\"namespace' // namespace\n && size(namespace) == 6",
 		`namespace+namespace=="team-ateam-a"&&[1].all(namespace,namespace==1)`,
 		`b"namespace" == bytes("name" + "space")`,
+		strings.Repeat(`"é" != namespace && `, 150) + "true",
 	} {
 		f, err := New(Rules{Expression: expression})
 		if err != nil {
