@@ -43,29 +43,21 @@ var (
 
 type object = map[string]*structpb.Value
 
-// structRole is a role for a value of JSON. One of the functions is set.
-type structRole struct {
-	sees   effect
-	text   func(s *scope, v string) string
-	object func(s *scope, o object) bool
-}
-
 var (
-	structHost = &structRole{sees: effHosts | effNamespaces, text: (*scope).host}
 	// parentRef, policyRef and secretRef refer to a resource. They differ in the kind of a
 	// reference without one.
 	parentRef  = reference(gatewayKind)
 	policyRef  = reference(mirror.Kind{})
 	secretRef  = reference(secretKind)
-	backendRef = &structRole{sees: effNamespaces | effNames | effHosts, object: mapBackend}
+	backendRef = &role{sees: effNamespaces | effNames | effHosts, object: mapBackend}
 	// namespaceSelector is a label selector of namespaces.
-	namespaceSelector = &structRole{sees: effNamespaces, object: mapSelector}
+	namespaceSelector = &role{sees: effNamespaces, object: mapSelector}
 	// gatewayAddress is a host, short or not, of the Service of a gateway.
-	gatewayAddress = &structRole{sees: effNamespaces | effHosts, object: mapAddress}
+	gatewayAddress = &role{sees: effNamespaces | effHosts, object: mapAddress}
 )
 
-func reference(otherwise mirror.Kind) *structRole {
-	return &structRole{sees: effNamespaces | effNames | effHosts, object: func(s *scope, o object) bool {
+func reference(otherwise mirror.Kind) *role {
+	return &role{sees: effNamespaces | effNames | effHosts, object: func(s *scope, o object) bool {
 		return mapReference(s, o, referentKind(o, otherwise))
 	}}
 }
@@ -73,28 +65,28 @@ func reference(otherwise mirror.Kind) *structRole {
 // structField is a path: names of members, with "[]" after lists.
 type structField struct {
 	path string
-	role *structRole
+	role *role
 }
 
 var (
 	filterFields = []structField{
 		{"requestMirror.backendRef", backendRef},
 		{"externalAuth.backendRef", backendRef},
-		{"requestRedirect.hostname", structHost},
-		{"urlRewrite.hostname", structHost},
+		{"requestRedirect.hostname", hostRole},
+		{"urlRewrite.hostname", hostRole},
 		{"extensionRef", policyRef},
 	}
 	routeFields = slices.Concat(
 		[]structField{
 			{"parentRefs[]", parentRef},
-			{"hostnames[]", structHost},
+			{"hostnames[]", hostRole},
 			{"rules[].backendRefs[]", backendRef},
 		},
 		under("rules[].filters[].", filterFields),
 		under("rules[].backendRefs[].filters[].", filterFields),
 	)
 	listenerFields = []structField{
-		{"listeners[].hostname", structHost},
+		{"listeners[].hostname", hostRole},
 		{"listeners[].tls.certificateRefs[]", secretRef},
 		{"listeners[].tls.frontendValidation.caCertificateRefs[]", policyRef},
 		{"listeners[].allowedRoutes.namespaces.selector", namespaceSelector},
@@ -127,7 +119,7 @@ var structFields = map[mirror.Kind][]structField{
 		{"validation.caCertificateRefs[]", policyRef},
 	},
 	{Group: gatewayXGroup, Kind: "XBackendTrafficPolicy"}: {{"targetRefs[]", policyRef}},
-	{Group: gatewayXGroup, Kind: "XBackend"}:              {{"externalHostname.hostname", structHost}},
+	{Group: gatewayXGroup, Kind: "XBackend"}:              {{"externalHostname.hostname", hostRole}},
 }
 
 func under(prefix string, fields []structField) []structField {
@@ -142,7 +134,7 @@ func under(prefix string, fields []structField) []structField {
 type pathPlan struct {
 	field string
 	steps []pathStep
-	role  *structRole
+	role  *role
 }
 
 type pathStep struct {
@@ -181,7 +173,7 @@ func applyPaths(s *scope, plans []pathPlan, body *structpb.Struct) bool {
 	return changed
 }
 
-func (r *structRole) walk(s *scope, steps []pathStep, o object) bool {
+func (r *role) walk(s *scope, steps []pathStep, o object) bool {
 	v := o[steps[0].member]
 	if v == nil {
 		return false
@@ -196,7 +188,7 @@ func (r *structRole) walk(s *scope, steps []pathStep, o object) bool {
 	return changed
 }
 
-func (r *structRole) value(s *scope, rest []pathStep, v *structpb.Value) bool {
+func (r *role) value(s *scope, rest []pathStep, v *structpb.Value) bool {
 	if len(rest) > 0 {
 		return r.walk(s, rest, v.GetStructValue().GetFields())
 	}
@@ -265,7 +257,7 @@ func mapBackend(s *scope, o object) bool {
 	if ns == "" {
 		ns = s.here
 	}
-	domain := s.domain
+	domain := s.Domain
 	if kind == serviceImport {
 		domain = "clusterset.local"
 	}

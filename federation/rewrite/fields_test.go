@@ -113,14 +113,14 @@ func tableErrors(bodies []protoreflect.MessageDescriptor, followed map[protorefl
 // fits reports whether a role can be applied to a field.
 func fits(f protoreflect.FieldDescriptor, r *role) bool {
 	if f.Message() == nil {
-		return f.Kind() == protoreflect.StringKind && r.text != nil && r.fields == nil && (r.more == nil || f.IsList())
+		return f.Kind() == protoreflect.StringKind && r.fields == nil && (r.text != nil || r.list != nil && f.IsList())
 	}
 	for name, r := range r.fields {
 		if f := f.Message().Fields().ByName(name); f == nil || !fits(f, r) {
 			return false
 		}
 	}
-	return len(r.fields) > 0 && r.text == nil
+	return len(r.fields) > 0 && r.text == nil && r.list == nil
 }
 
 // leftAlone are the fields that look as if they named a host, a namespace or a config, and
