@@ -97,8 +97,8 @@ type Rewriter struct {
 
 // bodyPlan tells how to rewrite the bodies of one kind.
 type bodyPlan struct {
-	fields    *messagePlan // of protobuf kinds
-	paths     []pathPlan   // of kinds whose body is a google.protobuf.Struct
+	fields    *messagePlan  // of protobuf kinds
+	paths     []structField // of kinds whose body is a google.protobuf.Struct
 	exportTo  bool
 	endpoints bool
 	// onlyShortHosts tells that only the completion of short hosts can change a body.
