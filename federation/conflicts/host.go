@@ -22,9 +22,9 @@ type host struct {
 type scope struct {
 	claims []*claimant // by key
 	sum    uint64      // of the keys, whatever their order
-	// since is when the claims with the sum told came into conflict, zero without a conflict.
-	since time.Time
-	told  uint64
+	// since is when the claims with the sum reported came into conflict, zero without a conflict.
+	since    time.Time
+	reported uint64
 }
 
 func (s *scope) insert(c *claimant) {
@@ -121,8 +121,8 @@ func (h *host) settle(key hostKey, name string, now func() time.Time, always boo
 	}
 	had := !s.since.IsZero()
 	switch conflict := h.contested(name, s); {
-	case conflict && (!had || s.told != s.sum):
-		s.since, s.told = now(), s.sum
+	case conflict && (!had || s.reported != s.sum):
+		s.since, s.reported = now(), s.sum
 	case !had || conflict && !always:
 		return c, false
 	}
@@ -138,7 +138,7 @@ func (h *host) conflict(key hostKey, name string, s *scope) HostConflict {
 	shown := s.claims[:min(len(s.claims), maxShown)]
 	out := HostConflict{
 		Host: key.host, Kind: key.kind.Kind, Visibility: name, Claims: make([]Claim, len(shown)), More: len(s.claims) - len(shown),
-		Since: s.since, Ended: !h.contested(name, s), sum: s.told,
+		Since: s.since, Ended: !h.contested(name, s), sum: s.reported,
 	}
 	for i, c := range shown {
 		out.Claims[i] = Claim{Namespace: c.namespace, Name: c.name, Source: c.source, Visibility: c.visibility.String()}

@@ -223,7 +223,7 @@ func (h *Hosts) Counts() map[mirror.Kind]int {
 		sums := map[uint64]struct{}{}
 		for _, s := range host.scopes {
 			if !s.since.IsZero() {
-				sums[s.told] = struct{}{}
+				sums[s.reported] = struct{}{}
 			}
 		}
 		out[key.kind.Kind] += len(sums)

@@ -156,7 +156,7 @@ func TestUnknownBodyIsAnExpressionErrorOnlyWhenReferredTo(t *testing.T) {
 	}
 }
 
-// What is not referred to is not decoded: a large body costs nothing.
+// The filter decodes only the fields that the expression names: a large body costs nothing.
 func TestFieldsNotReferredToAreNotDecoded(t *testing.T) {
 	small, large := filterItem(), filterItem()
 	body := large.body.(*networking.ServiceEntry)

@@ -146,7 +146,7 @@ type entry struct {
 	// grown tells that an endpoint or address was added.
 	grown bool
 
-	endpoints, addresses map[string]struct{} // what is there; nil until something is added
+	endpoints, addresses map[string]struct{} // of the ServiceEntry, as keys; nil: not known
 }
 
 func newEntry(body []byte, namespace string) *entry {

@@ -37,7 +37,7 @@ type nameRules struct {
 	Rules          // Hosts with the longest From first
 	effects        effect
 	mapped         []string // keys of Namespaces, sorted
-	serviceDomains []string // what stands behind the namespace in the host of a Service
+	serviceDomains []string // follow the namespace in the host of a Service
 }
 
 func newNameRules(r Rules) *nameRules {
