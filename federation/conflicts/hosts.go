@@ -189,7 +189,6 @@ func (h *Hosts) change(key hostKey, was, next *claimant) []HostConflict {
 	switch {
 	case e != nil:
 		h.scoped -= e.scoped
-		delete(h.multi, key)
 	case owner == nil || owner == was.resource:
 		if delete(h.single, hash); next != nobody {
 			h.single[hash] = next.resource
@@ -205,8 +204,10 @@ func (h *Hosts) change(key hostKey, was, next *claimant) []HostConflict {
 	changed := e.replace(key, was, next, h.now)
 	switch all := e.scopes[federation.Everyone]; {
 	case all == nil:
+		delete(h.multi, key)
 	case len(all.claims) == 1 && h.single[hash] == nil:
 		h.single[hash] = all.claims[0].resource
+		delete(h.multi, key)
 	default:
 		h.multi[key] = e
 		h.scoped += e.scoped

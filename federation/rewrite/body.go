@@ -28,9 +28,8 @@ type role struct {
 
 // planner compiles a plan for each message type: the fields that the rules can change.
 type planner struct {
-	names    *nameRules
-	followed map[protoreflect.FullName]*role
-	done     map[protoreflect.FullName]*messagePlan
+	names *nameRules
+	done  map[protoreflect.FullName]*messagePlan
 }
 
 // messagePlan rewrites the messages of one type. It works on their encoding: all other fields
@@ -49,6 +48,10 @@ type step struct {
 	plan  *messagePlan
 }
 
+func newPlanner(n *nameRules) *planner {
+	return &planner{names: n, done: map[protoreflect.FullName]*messagePlan{}}
+}
+
 // active reports whether the rules can change a value of the role. A rule that replaces exportTo
 // leaves nothing to map.
 func (c *planner) active(r *role) bool {
@@ -60,15 +63,12 @@ func (c *planner) message(md protoreflect.MessageDescriptor) *messagePlan {
 	if p, ok := c.done[md.FullName()]; ok {
 		return p
 	}
-	if c.done == nil {
-		c.done = map[protoreflect.FullName]*messagePlan{}
-	}
 	// A message that contains itself needs the plan while it is being made.
 	p := &messagePlan{}
 	c.done[md.FullName()] = p
 	for i := range md.Fields().Len() {
 		f := md.Fields().Get(i)
-		if r := c.followed[f.FullName()]; r != nil {
+		if r := followedFields[f.FullName()]; r != nil {
 			p.follow(c, f, r)
 		} else if f.Message() != nil {
 			if inner := c.message(f.Message()); inner != nil {
@@ -159,8 +159,9 @@ func same(a, b []byte) bool {
 // text maps a string. A list keeps one of several equal results: istiod refuses some lists with
 // duplicates.
 func (st *step) text(s *scope, w *wireWriter, num protowire.Number, field, value []byte) {
-	v, more := string(value), []string(nil)
-	to := v
+	var to string
+	var more []string
+	v := string(value)
 	s.message = w.in
 	if st.role.list != nil {
 		to, more = st.role.list(s, v)

@@ -7,8 +7,6 @@ import (
 	"meshrelay/mirror"
 )
 
-func (e *Edit) empty() bool { return len(e.Set) == 0 && len(e.Remove) == 0 }
-
 // idle reports whether there is nothing to edit in the annotations of a resource. Most have no
 // annotation that is removed by default.
 func (e *Edit) idle(r *mirror.Resource) bool {

@@ -90,9 +90,8 @@ type Endpoints struct {
 // Rewriter is a compiled Rules. It is immutable and may be used from any goroutine. The rules
 // that it was given must not change.
 type Rewriter struct {
-	names    *nameRules
-	plans    map[mirror.Kind]*bodyPlan
-	identity bool
+	names *nameRules
+	plans map[mirror.Kind]*bodyPlan
 }
 
 // bodyPlan tells how to rewrite the bodies of one kind.
@@ -111,13 +110,12 @@ func New(rules Rules) (*Rewriter, error) {
 		return nil, err
 	}
 	w := &Rewriter{names: newNameRules(rules), plans: map[mirror.Kind]*bodyPlan{}}
-	c := &planner{names: w.names, followed: followedFields}
+	c := newPlanner(w.names)
 	for _, info := range mirror.Kinds() {
 		if p := w.plan(c, info); p != nil {
 			w.plans[info.Kind] = p
 		}
 	}
-	w.identity = w.names.effects == 0 && rules.Labels.empty() && rules.Annotations.empty() && len(w.plans) == 0
 	return w, nil
 }
 
@@ -154,7 +152,7 @@ func renamed(kind mirror.Kind) bool { return kind != gatewayClass }
 // Rewrite returns the rewritten resource, and r itself when the rules change nothing. It is a
 // pure function. It keeps source, cluster, the source's version and the creation time.
 func (w *Rewriter) Rewrite(r *mirror.Resource) (*mirror.Resource, error) {
-	if w.identity || r.Kind().Bare() {
+	if r.Kind().Bare() {
 		return r, nil
 	}
 	from := r.Key()
@@ -171,7 +169,7 @@ func (w *Rewriter) rewrite(r *mirror.Resource, from mirror.Key) (*mirror.Resourc
 		plan = nil
 	}
 	// No key, label or annotation holds a host.
-	hostsOnly := w.names.effects&(effNamespaces|effNames) == 0 && w.names.Labels.empty() && w.names.Annotations.idle(r)
+	hostsOnly := w.names.effects&(effNamespaces|effNames) == 0 && len(w.names.Labels.Set)+len(w.names.Labels.Remove) == 0 && w.names.Annotations.idle(r)
 	if plan == nil && hostsOnly {
 		return r, nil
 	}

@@ -125,8 +125,7 @@ func ShortHosts(r *mirror.Resource) (hosts []string) {
 	if !ok || r.Namespace() == "" {
 		return nil
 	}
-	c := &planner{names: newNameRules(Rules{CompleteShortHosts: true}), followed: followedFields}
-	plan := c.message(info.NewBody().ProtoReflect().Descriptor())
+	plan := newPlanner(newNameRules(Rules{CompleteShortHosts: true})).message(info.NewBody().ProtoReflect().Descriptor())
 	if plan == nil {
 		return nil
 	}
