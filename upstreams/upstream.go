@@ -87,23 +87,26 @@ func (u *upstream) Tell(e intake.Event) intake.Result {
 
 // stepOver takes the intake over an event, and logs what comes of it.
 func (u *upstream) stepOver(e intake.Event) (intake.Output, error) {
-	var err error
-	out := locked(u, func(in *intake.Intake) (out intake.Output) {
-		out, err = in.Step(time.Now(), e)
-		u.due = out.Wake
-		if out.Repeat {
-			u.asks, u.again = true, out.Again
-		}
-		if u.asks || u.due.Before(u.armed) {
-			select {
-			case u.wake <- struct{}{}:
-			default:
-			}
-		}
-		return out
-	})
+	out, err := u.stepLocked(e)
 	for _, n := range out.Notes {
 		u.notes.Log(u.log, n.Level, n.Message, n.Args...)
+	}
+	return out, err
+}
+
+func (u *upstream) stepLocked(e intake.Event) (intake.Output, error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	out, err := u.intake.Step(time.Now(), e)
+	u.due = out.Wake
+	if out.Repeat {
+		u.asks, u.again = true, out.Again
+	}
+	if u.asks || u.due.Before(u.armed) {
+		select {
+		case u.wake <- struct{}{}:
+		default:
+		}
 	}
 	return out, err
 }
