@@ -199,6 +199,16 @@ func (s *staleness) plan(later func(time.Time)) {
 
 func (s *staleness) rules() []staleRule { return append(slices.Collect(maps.Values(s.byKind)), s.rule) }
 
+// mayExpire reports whether a rule takes resources out of what is served. It allocates nothing.
+func (s *staleness) mayExpire() bool {
+	_, ends := s.rule.ends()
+	for _, r := range s.byKind {
+		_, also := r.ends()
+		ends = ends || also
+	}
+	return ends
+}
+
 // grain returns how exactly the disk has to know the last contact, from which rules count.
 func (s *staleness) grain() time.Duration {
 	grain := contactGrain
@@ -253,7 +263,7 @@ func (in *Intake) expire() {
 		in.stale.marked = true
 		in.eachServed(func(r *mirror.Resource) { in.served.Put(in.stale.annotated(r.Key(), r)) })
 	}
-	if in.frozen != nil {
+	if in.frozen != nil || !in.stale.mayExpire() {
 		return
 	}
 	gone := map[mirror.Kind]int{}
