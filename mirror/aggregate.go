@@ -123,20 +123,14 @@ func (a *Aggregate) next(batch []change) []change {
 	defer a.mu.Unlock()
 	batch = a.queue.pop(batch)
 	for i := range batch {
-		a.mergeNext(&batch[i])
-	}
-	return batch
-}
-
-// mergeNext is merge. When it panics, the served resource stays until a copy changes.
-func (a *Aggregate) mergeNext(c *change) {
-	defer func() {
-		if c.panicked = Recovered(recover()); c.panicked != nil {
+		c := &batch[i]
+		if c.panicked = try(func() { a.merge(c) }); c.panicked != nil {
+			// The served resource stays until a copy changes.
 			c.old = a.index[c.kind.Value()][c.name]
 			c.cur, c.resolution = c.old, nil
 		}
-	}()
-	a.merge(c)
+	}
+	return batch
 }
 
 // merge resolves a key and puts the result into the merged view.
@@ -163,15 +157,10 @@ func (a *Aggregate) deliver(batch []change) {
 		c := &batch[i]
 		a.report(c.ref, c.panicked)
 		for _, f := range a.listeners {
-			a.tell(f, c)
+			a.report(c.ref, try(func() { f(c) }))
 		}
 	}
 	a.queue.done(len(batch))
-}
-
-func (a *Aggregate) tell(f func(*change), c *change) {
-	defer func() { a.report(c.ref, Recovered(recover())) }()
-	f(c)
 }
 
 // report tells the panic handlers. A nil Panic is none.
@@ -303,7 +292,7 @@ func (a *Aggregate) Run(ctx context.Context) error {
 
 // checkInitial makes the keys queued so far the initial content once every source has synced.
 func (a *Aggregate) checkInitial() {
-	if a.queue.needsInitial() && !slices.ContainsFunc(a.currentSources(), func(s Source) bool { return !s.Store.HasSynced() }) {
+	if a.queue.initial == nil && !slices.ContainsFunc(a.currentSources(), func(s Source) bool { return !s.Store.HasSynced() }) {
 		a.queue.setInitial()
 	}
 }
@@ -313,7 +302,7 @@ func (a *Aggregate) checkInitial() {
 func (a *Aggregate) Synced() <-chan struct{} { return a.queue.synced }
 
 // HasSynced implements ConfigStoreCache: it reports whether Synced is closed.
-func (a *Aggregate) HasSynced() bool { return isClosed(a.queue.synced) }
+func (a *Aggregate) HasSynced() bool { return isClosed(a.Synced()) }
 
 // CaughtUp waits until the merged view shows what the sources, SetSources and SetPolicies had
 // set when it was called, or returns the error of ctx when that ends. Run must be running.

@@ -3,31 +3,17 @@ package mirror
 import (
 	"context"
 	"errors"
-	"fmt"
 )
 
-// Event is what happened to a resource.
-type Event int
+// Event is the kind of a change.
+type Event string
 
 // The events, as istiod's model package has them.
 const (
-	EventAdd Event = iota
-	EventUpdate
-	EventDelete
+	EventAdd    Event = "add"
+	EventUpdate Event = "update"
+	EventDelete Event = "delete"
 )
-
-// String returns "add", "update" or "delete".
-func (e Event) String() string {
-	switch e {
-	case EventAdd:
-		return "add"
-	case EventUpdate:
-		return "update"
-	case EventDelete:
-		return "delete"
-	}
-	return fmt.Sprintf("Event(%d)", int(e))
-}
 
 // Handler handles a change. old is nil for an add, cur is nil for a delete.
 type Handler func(old, cur *Resource, event Event)

@@ -114,26 +114,18 @@ func (a *Aggregate) Apart(keys []Key) (reason string) {
 // Select returns what is served under a key to clients that see only the copies that accept
 // accepts. If that is what everybody is served, it is the very resource of Get. A panic of
 // the Policy makes it nil.
-func (a *Aggregate) Select(key Key, accept func(*Resource) bool) *Resource {
-	selected, p := a.selectOne(key, accept)
+func (a *Aggregate) Select(key Key, accept func(*Resource) bool) (selected *Resource) {
+	a.mu.RLock()
+	p := try(func() {
+		// The merged view may be older than the copies, and so hold what accept refuses.
+		selected, _ = a.serve(key, accept)
+	})
+	if served := a.index.get(key); p == nil && selected.Equal(served) {
+		selected = served
+	}
+	a.mu.RUnlock()
 	a.report(ref{unique.Make(key.Kind), key.FullName()}, p)
 	return selected
-}
-
-func (a *Aggregate) selectOne(key Key, accept func(*Resource) bool) (selected *Resource, p *Panic) {
-	a.mu.RLock()
-	defer a.mu.RUnlock()
-	defer func() {
-		if p = Recovered(recover()); p != nil {
-			selected = nil // not a resource that a view must not show
-		}
-	}()
-	// The merged view may be older than the copies, and so hold what accept refuses.
-	cur, _ := a.serve(key, accept)
-	if served := a.index.get(key); cur.Equal(served) {
-		return served, nil
-	}
-	return cur, nil
 }
 
 // resolve resolves a key. The caller holds mu.
@@ -170,12 +162,9 @@ func (a *Aggregate) resolve(key Key, accept func(*Resource) bool) Resolution {
 // mergeOthers merges copies of another key than the resolved one, and returns false for a panic:
 // resolving that key reports it.
 func mergeOthers(policy Policy, copies []Copy) (v Decision, ok bool) {
-	defer func() {
-		if Recovered(recover()) != nil {
-			v, ok = Decision{Winner: -1}, false
-		}
-	}()
-	return policy.Merge(copies), true
+	v.Winner = -1
+	p := try(func() { v = policy.Merge(copies) })
+	return v, p == nil
 }
 
 // members returns what each key of a group would serve alone, in order of priority.
