@@ -13,19 +13,18 @@ import (
 	"meshrelay/internal/http2frames"
 )
 
-// inFlight bounds the memory of all responses that are being received or handled. There is
-// one for the process, as there is one memory.
+// inFlight bounds the memory of all responses that the process receives or handles.
 //
 // It has room for the largest response that any Client may receive, and a quarter more. Where
 // several large ones take more, receiving waits for those that are being handled. Where there
-// are none, the stream that has received most is ended, and comes back after its pause.
+// are none, the stream that has received most ends, and comes back after its pause.
 var inFlight = newBudget()
 
 // errCrowded ends a stream whose response is one too many.
 var errCrowded = status.Error(codes.Unavailable, "the responses of all upstreams together were too large to be received at once: this one is asked for again")
 
-// largeBytes is from what size on the memory of a response is collected as soon as it is free,
-// instead of being kept for the next one: the collector would let the heap grow by half first.
+// largeBytes is the least size of a response whose memory is collected as soon as it is free. The
+// pool keeps that of others for the next one.
 const largeBytes = 32 << 20
 
 type budget struct {
@@ -48,8 +47,8 @@ func (b *budget) admit(response int) {
 	b.limit = max(b.limit, response+response/4)
 }
 
-// frames has buffers for every size of DATA frames, and for what gRPC decompresses, 32 KiB at
-// a time. gRPC's own pool would take four times the memory for frames of 5 KiB.
+// frames has buffers for every size of DATA frames, and of 32 KiB for decompression. gRPC's own
+// pool would take four times the memory for frames of 5 KiB.
 var frames = func() mem.BufferPool {
 	sizes := []int{32 << 10, 1 << 20}
 	for kib := 1; kib <= 16; kib++ {

@@ -35,9 +35,10 @@ func (s *stream) read() (answered bool, err error) {
 				}
 			}
 			answered = true
+			peer, _ := s.peer() // the headers come with the first response at the latest
 			from := s.client.health.connected(s.number, s.client.log)
 			s.client.handler.HandleState(State{
-				Phase: Connected, Address: s.address, Protocol: s.protocol, Relay: s.relay || s.headersOfRelay(), Switched: from != "", From: from,
+				Phase: Connected, Address: s.address, Protocol: s.protocol, Relay: s.relay || peer.Relay, Switched: from != "", From: from,
 			})
 		}
 		if s.named() {
@@ -77,19 +78,12 @@ func (s *stream) receive() (*Response, error) {
 		}
 	}
 	s.pool.handle()
-	resp, err := parse(m.buffers, s.protocol == Delta)
+	resp, err := Parse(m.buffers, s.protocol == Delta)
 	if err != nil {
 		m.buffers.Free()
 		return nil, status.Error(codes.DataLoss, err.Error())
 	}
 	return resp, nil
-}
-
-// headersOfRelay reports whether the server is a relay. The headers come with the first response
-// at the latest.
-func (s *stream) headersOfRelay() bool {
-	md, err := s.grpc.Header()
-	return err == nil && len(md.Get(relayHeader)) > 0
 }
 
 // markAnswered notes the answer for a type. With names, which are answered in parts, any

@@ -17,9 +17,6 @@ import (
 
 // Response is a DiscoveryResponse or a DeltaDiscoveryResponse. Its resources and removed
 // names are only valid while the handler runs.
-//
-// The response stays in the buffers in which gRPC received it: a large response is in memory
-// once.
 type Response struct {
 	TypeURL string
 	// Version is version_info or system_version_info: opaque, and no sign of change
@@ -31,17 +28,14 @@ type Response struct {
 	ControlPlane string
 	// Delta: the response came on a delta stream.
 	Delta bool
-	// Complete: the resources are all that there are. This is always so in SotW, and in delta
-	// when the server could not be told what is held, so that it sends its whole state.
-	// (Neither istiod nor a relay splits that over several responses.)
+	// Complete: the resources are all that there are. This is so in SotW without Config.Names, and
+	// in delta when the request could not tell what is held: the server sends its whole state,
+	// in one response.
 	Complete bool
-	// Relist: the response answers a request for everything, a periodic one or one of
-	// Client.Relist (PROTOCOL C4): it is the first of its type after that request, and
-	// not the first of its stream. A push that was under way when the request was written is
-	// taken for it, and its answer then for a push: the mark is right about how often, and
-	// can be wrong, by what changed within a round trip, about what the answer holds.
-	// Never set with Config.Names. It is Complete on SotW streams. On a delta stream it may be
-	// one of several parts.
+	// Relist: the response is the first of its type after a request for everything, a periodic
+	// one or one of Client.Relist (PROTOCOL C4), and not the first of its stream. A push that
+	// crossed the request has the mark in place of the answer. Never set with Config.Names. On a
+	// delta stream the response may be one of several parts.
 	Relist bool
 
 	buffers mem.BufferSlice
@@ -98,7 +92,7 @@ func (r *Response) Resources(limit int) iter.Seq[RawResource] {
 	}
 	return func(yield func(RawResource) bool) {
 		c := newCursor(r.buffers)
-		_ = c.each(func(f field) error { // parse has walked the message before
+		_ = c.each(func(f field) error { // Parse has walked the message before
 			if !f.isResource() {
 				return nil
 			}
@@ -118,7 +112,7 @@ func (r *Response) Removed() iter.Seq[[]byte] {
 			return
 		}
 		c := newCursor(r.buffers)
-		_ = c.each(func(f field) error { // parse has walked the message before
+		_ = c.each(func(f field) error { // Parse has walked the message before
 			if f.isRemoved(r.Delta) && !yield(c.bytes(f.length)) {
 				return io.EOF
 			}
@@ -138,8 +132,8 @@ const (
 	maxName = 32 << 10
 )
 
-// What is sent back to the server of a response, and waits until it is read, is bounded in
-// bytes: its type URL, and each of its version and nonce.
+// Acknowledgements wait until the server reads them. These bound, in bytes, the type URL of a
+// response, and each of its version and nonce.
 const (
 	maxTypeURL = 1 << 10
 	maxOpaque  = 32 << 10
@@ -147,20 +141,15 @@ const (
 
 var errUTF8 = errors.New("a string is not valid UTF-8")
 
-// parse checks the framing of an encoded DiscoveryResponse or, with delta, a
+// Parse checks the framing of an encoded DiscoveryResponse or, with delta, a
 // DeltaDiscoveryResponse. It copies nothing that is over a limit. The Response refers to the
 // buffers, which remain the caller's.
-func parse(buffers mem.BufferSlice, delta bool) (*Response, error) {
+func Parse(buffers mem.BufferSlice, delta bool) (*Response, error) {
 	r := &Response{Delta: delta, Complete: !delta, buffers: buffers, size: buffers.Len()}
 	if err := r.parse(newCursor(buffers)); err != nil {
 		return nil, fmt.Errorf("response does not decode: %w", err)
 	}
 	return r, nil
-}
-
-// ParseResponse reads an encoded response that is in one piece.
-func ParseResponse(data []byte, delta bool) (*Response, error) {
-	return parse(mem.BufferSlice{mem.SliceBuffer(data)}, delta)
 }
 
 func (r *Response) parse(c *cursor) error {

@@ -15,7 +15,6 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 )
@@ -106,9 +105,9 @@ type stream struct {
 	relay    bool
 	types    []string
 	grpc     grpc.ClientStream
-	greeted  sync.Once          // the headers of a SotW stream were handled
-	refused  error              // why the headers end the stream
-	out      chan proto.Message // acknowledgements, for the writer
+	peer     func() (Peer, error) // waits for the headers
+	greet    func() error         // waits for the headers and handles them; an error ends the stream
+	out      chan proto.Message   // acknowledgements, for the writer
 	// accepted is, by subscribed type, the version of the last response that was accepted.
 	accepted map[string]string
 	// waiting has the subscribed types without an answer. Only the reader uses it.
@@ -145,6 +144,7 @@ func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, probe bool) end
 	if err != nil {
 		return end{err: s.failed(err)}
 	}
+	s.setHeaders()
 	s.accepted, s.complete, s.subscriptions = map[string]string{}, map[string]bool{}, map[string]*subscription{}
 	s.out = make(chan proto.Message, acksWaiting)
 	s.types = s.client.cfg.TypeURLs(false)
@@ -156,7 +156,7 @@ func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, probe bool) end
 			return end{err: s.failed(s.received(s.endOf(err)))}
 		}
 		first = append(first, nil)
-		peer, err := s.peer(ctx)
+		peer, err := s.peerInTime(ctx)
 		if err != nil {
 			return end{err: s.failed(s.received(err))}
 		}
@@ -236,33 +236,6 @@ func (s *stream) method() string {
 		return deltaMethod
 	}
 	return sotwMethod
-}
-
-// peer waits for the response headers, for as long as a relay may need.
-func (s *stream) peer(ctx context.Context) (Peer, error) {
-	type result struct {
-		md  metadata.MD
-		err error
-	}
-	done := make(chan result, 1) // the goroutine ends with the stream at the latest
-	go func() {
-		md, err := s.grpc.Header()
-		done <- result{md, err}
-	}()
-	late := time.NewTimer(probeTimeout)
-	defer late.Stop()
-	select {
-	case r := <-done:
-		if r.err == nil && r.md == nil {
-			// The stream has ended without headers: its status has the reason.
-			return Peer{}, s.endOf(errNoHeader)
-		}
-		return parsePeer(r.md), r.err
-	case <-late.C:
-		return Peer{}, nil
-	case <-ctx.Done():
-		return Peer{}, ctx.Err()
-	}
 }
 
 func (s *stream) failed(err error) error {

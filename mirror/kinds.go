@@ -63,7 +63,7 @@ const (
 
 // wellKnown lists every kind that istiod 1.23 and 1.32 subscribe to, and the Gateway API kinds,
 // in sending order: referenced kinds before those that refer to them (PROTOCOL S20).
-var wellKnown = []KindInfo{
+var wellKnown = []*KindInfo{
 	{Kind: MeshConfig, Versions: []string{"v1alpha1"}, Plural: "meshconfigs", message: (*mesh.MeshConfig)(nil)},
 
 	{Kind: Kind{gatewayAPI, "GatewayClass"}, Versions: []string{"v1", "v1beta1"}, Plural: "gatewayclasses", ShortNames: []string{"gc"}, ClusterScoped: true, message: (*structpb.Struct)(nil)},
@@ -102,8 +102,7 @@ var wellKnown = []KindInfo{
 
 var wellKnownByKind = func() map[Kind]*KindInfo {
 	m := make(map[Kind]*KindInfo, len(wellKnown))
-	for i := range wellKnown {
-		info := &wellKnown[i]
+	for i, info := range wellKnown {
 		info.order = i
 		info.shape = sync.OnceValue(func() *shape { return shapeOf(info.message.ProtoReflect().Descriptor()) })
 		m[info.Kind] = info
@@ -113,13 +112,7 @@ var wellKnownByKind = func() map[Kind]*KindInfo {
 
 // Kinds returns the well-known kinds in sending order: referenced kinds before those that refer
 // to them (PROTOCOL S20).
-func Kinds() []*KindInfo {
-	infos := make([]*KindInfo, len(wellKnown))
-	for i := range wellKnown {
-		infos[i] = &wellKnown[i]
-	}
-	return infos
-}
+func Kinds() []*KindInfo { return slices.Clone(wellKnown) }
 
 // LookupKind returns the KindInfo of a well-known kind. The relay also serves other kinds, and
 // does not check their bodies.
@@ -155,8 +148,7 @@ func MatchKinds(word string) []*KindInfo {
 	word = strings.ToLower(word)
 	name, group, _ := strings.Cut(word, ".")
 	var found []*KindInfo
-	for i := range wellKnown {
-		info := &wellKnown[i]
+	for _, info := range wellKnown {
 		if group != "" && group != info.Kind.Group {
 			continue
 		}
@@ -174,9 +166,9 @@ func ParseKinds(word string) ([]Kind, error) {
 		if group == "" || name == "" || strings.Contains(name, "/") {
 			return nil, fmt.Errorf("kind %q: want group/Kind, for example networking.istio.io/ServiceEntry", text.Abbreviate(word))
 		}
-		for i := range wellKnown {
-			if kind := wellKnown[i].Kind; strings.EqualFold(kind.String(), word) {
-				return []Kind{kind}, nil
+		for _, info := range wellKnown {
+			if strings.EqualFold(info.Kind.String(), word) {
+				return []Kind{info.Kind}, nil
 			}
 		}
 		kinds := make([]Kind, 1)

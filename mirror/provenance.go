@@ -54,24 +54,23 @@ func ParseProvenance(s string) (p Provenance) {
 	return p
 }
 
+// splitVia splits the annotation's value before and after the last " via ".
+func splitVia(value []byte) (before, path []byte) {
+	if i := bytes.LastIndex(value, via); i >= 0 {
+		return value[:i], value[i+len(via):]
+	}
+	return value, nil
+}
+
 // originOf returns the part of the annotation's value that is content: source and cluster.
 func originOf(value []byte) []byte {
-	if i := bytes.LastIndex(value, via); i >= 0 {
-		value = value[:i]
-	}
-	origin, _, _ := bytes.Cut(value, []byte("@"))
+	before, _ := splitVia(value)
+	origin, _, _ := bytes.Cut(before, []byte("@"))
 	return origin
 }
 
 // Provenance returns the provenance of r, the zero Provenance when it has none.
-func (r *Resource) Provenance() Provenance {
-	meta, _ := r.split()
-	md, err := parseMetadata(meta)
-	if err != nil {
-		return Provenance{} // our own encoding, which parses
-	}
-	return ParseProvenance(string(md.from))
-}
+func (r *Resource) Provenance() Provenance { return ParseProvenance(string(r.metadata().from)) }
 
 // HasAnnotation reports whether r has an annotation, without decoding anything.
 func (r *Resource) HasAnnotation(key string) bool {
@@ -107,11 +106,8 @@ func (r *Resource) Stamped(stamp *Stamp) *Resource {
 	if r.Kind().Bare() {
 		return r.withCluster(stamp.Cluster)
 	}
-	meta, body := r.split()
-	md, err := parseMetadata(meta)
-	if err != nil {
-		return r // our own encoding, which parses
-	}
+	_, body := r.split()
+	md := r.metadata()
 	md.version = []byte(r.sourceVersion)
 	had := md.from != nil
 	cluster := md.stamp(stamp)
@@ -148,10 +144,7 @@ func (md *metadata) stamp(s *Stamp) (cluster string) {
 		}
 		value = append(value, via...)
 	} else {
-		before, path := md.from, []byte(nil)
-		if i := bytes.LastIndex(md.from, via); i >= 0 {
-			before, path = md.from[:i], md.from[i+len(via):]
-		}
+		before, path := splitVia(md.from)
 		value = append(append(value, before...), via...)
 		if len(path) > 0 && !s.Begin {
 			value = append(append(value, path...), ',')
@@ -163,8 +156,8 @@ func (md *metadata) stamp(s *Stamp) (cluster string) {
 
 // isProvenance reports whether a value has the form that relays write.
 func isProvenance(value []byte) bool {
-	i := bytes.LastIndex(value, via)
-	return i > 0 && len(value) > i+len(via) && len(originOf(value)) > 0
+	_, path := splitVia(value)
+	return len(path) > 0 && len(originOf(value)) > 0
 }
 
 // withCluster returns r with another cluster. Both share their bytes.

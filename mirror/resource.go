@@ -2,7 +2,6 @@ package mirror
 
 import (
 	"encoding/base64"
-	"fmt"
 	"time"
 	"unique"
 
@@ -184,20 +183,19 @@ func (r *Resource) split() (meta, body []byte) {
 	return meta, body
 }
 
+// metadata parses the resource's metadata. The relay encoded it, so it parses.
+func (r *Resource) metadata() metadata {
+	meta, _ := r.split()
+	md, _ := parseMetadata(meta)
+	return md
+}
+
 // Metadata decodes the resource's metadata.
 func (r *Resource) Metadata() Metadata {
-	meta, _ := r.split()
-	md, err := parseMetadata(meta)
-	var created timestamppb.Timestamp
-	if err == nil && md.hasCreated {
-		err = proto.Unmarshal(md.created, &created)
-	}
-	if err != nil {
-		// The relay encoded it from a message that did decode.
-		panic(fmt.Sprintf("mirror: metadata of %s does not decode: %v", r.Key(), err))
-	}
+	md := r.metadata()
 	out := Metadata{Labels: mapOf(md.labels), Annotations: mapOf(md.annotations, md.provenance())}
-	if md.hasCreated {
+	var created timestamppb.Timestamp
+	if md.hasCreated && proto.Unmarshal(md.created, &created) == nil {
 		out.CreateTime = created.AsTime()
 	}
 	return out
