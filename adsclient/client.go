@@ -1,6 +1,7 @@
 package adsclient
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,7 +38,7 @@ type Config struct {
 	Node func() *corev3.Node
 	// TypeURLs returns the types to subscribe to, at least one, in the order of the requests. It
 	// is called for each stream. relay: the server is another relay, which serves every kind
-	// under every version.
+	// under every version; the first type is the same.
 	TypeURLs func(relay bool) []string
 	// Names returns the names to ask for of a type, and no stream opens while there are none. It
 	// is called for each stream and after each Resubscribe. Servers answer names in parts, so no
@@ -166,28 +167,17 @@ func New(cfg Config, h Handler) (*Client, error) {
 	case cfg.Credentials == nil:
 		return nil, errors.New("adsclient: credentials are needed")
 	}
-	def := func(d *time.Duration, v time.Duration) {
-		if *d == 0 {
-			*d = v
-		}
-	}
-	def(&cfg.MinBackoff, 250*time.Millisecond)
-	def(&cfg.MaxBackoff, 30*time.Second)
-	def(&cfg.DeniedBackoff, 10*time.Second)
-	def(&cfg.SyncTimeout, 30*time.Second)
-	def(&cfg.FailbackAfter, time.Minute)
-	def(&cfg.soon, endsSoon)
-	def(&cfg.connectTimeout, connectTimeout)
-	if cfg.MaxResponseBytes == 0 {
-		cfg.MaxResponseBytes = defaultMaxResponseBytes
-	}
+	cfg.MinBackoff = cmp.Or(cfg.MinBackoff, 250*time.Millisecond)
+	cfg.MaxBackoff = cmp.Or(cfg.MaxBackoff, 30*time.Second)
+	cfg.DeniedBackoff = cmp.Or(cfg.DeniedBackoff, 10*time.Second)
+	cfg.SyncTimeout = cmp.Or(cfg.SyncTimeout, 30*time.Second)
+	cfg.FailbackAfter = cmp.Or(cfg.FailbackAfter, time.Minute)
+	cfg.soon = cmp.Or(cfg.soon, endsSoon)
+	cfg.connectTimeout = cmp.Or(cfg.connectTimeout, connectTimeout)
+	cfg.MaxResponseBytes = cmp.Or(cfg.MaxResponseBytes, defaultMaxResponseBytes)
+	cfg.keepalive = cmp.Or(cfg.keepalive, keepaliveParams())
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	inFlight.admit(cfg.MaxResponseBytes)
-	if cfg.keepalive.Time == 0 {
-		cfg.keepalive = keepaliveParams()
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
 	return &Client{
 		cfg: cfg, handler: h, log: cfg.Logger, sotwOnly: map[string]bool{}, noResume: map[string]bool{},
 		namesChanged: make(chan struct{}, 1), repeat: make(chan struct{}, 1), leftOut: map[string]string{}, health: newAddressHealth(cfg.Addresses),

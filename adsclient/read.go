@@ -38,7 +38,7 @@ func (s *stream) read() (answered bool, err error) {
 			peer, _ := s.peer() // the headers come with the first response at the latest
 			from := s.client.health.connected(s.number, s.client.log)
 			s.client.handler.HandleState(State{
-				Phase: Connected, Address: s.address, Protocol: s.protocol, Relay: s.relay || peer.Relay, Switched: from != "", From: from,
+				Phase: Connected, Address: s.address, Protocol: s.protocol, Relay: peer.Relay, Switched: from != "", From: from,
 			})
 		}
 		if s.named() {

@@ -60,9 +60,8 @@ func NewAggregate() *Aggregate {
 	return &Aggregate{queue: newQueue(), others: First{}, contents: contents{index: index{}}, groups: map[Kind]*groups{}}
 }
 
-// SetSources sets the stores that are merged, in order of priority. It may be called again at
-// any time: the resources of a store that is no longer among them leave the merged view, and
-// a new order changes what is served.
+// SetSources sets the stores that are merged, in order of priority, at any time: the resources of
+// a store that is no longer among them leave the merged view.
 func (a *Aggregate) SetSources(sources []Source) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -89,8 +88,8 @@ func contains(sources []Source, store *Store) bool {
 	return slices.ContainsFunc(sources, func(s Source) bool { return s.Store == store })
 }
 
-// SetPolicies sets how copies are merged, by kind. others is the Policy of all other kinds, nil
-// is First. The first copy of a singleton is served. It may be called again at any time.
+// SetPolicies sets how copies are merged, by kind, at any time. others is the Policy of all other
+// kinds, nil is First. Of a singleton the first copy is served.
 func (a *Aggregate) SetPolicies(policies map[Kind]Policy, others Policy) {
 	if others == nil {
 		others = First{}
@@ -231,8 +230,8 @@ func (a *Aggregate) RegisterEventHandler(kind Kind, h Handler) error {
 }
 
 // RegisterTouchHandler adds a handler for every key with a copy that may have changed, also a
-// shadowed one. r is nil when there are less than two copies. It runs as event handlers do,
-// in the order of registration, and fails as they do.
+// shadowed one. r is nil when there are less than two copies. It runs and fails as event handlers
+// do.
 func (a *Aggregate) RegisterTouchHandler(h func(key Key, r *Resolution)) error {
 	return a.listen(func(c *change) {
 		if key, ok := c.key(); ok {

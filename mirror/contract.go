@@ -18,8 +18,7 @@ const (
 // Handler handles a change. old is nil for an add, cur is nil for a delete.
 type Handler func(old, cur *Resource, event Event)
 
-// ConfigStore is a set of resources with unique keys. The results of Get and List are shared
-// and read-only.
+// ConfigStore is a set of resources with unique keys. The results of Get and List are read-only.
 type ConfigStore interface {
 	// Get returns nil when there is no such resource.
 	Get(key Key) *Resource
@@ -38,11 +37,10 @@ type ConfigStore interface {
 // ConfigStoreCache is a ConfigStore that announces its changes.
 type ConfigStoreCache interface {
 	ConfigStore
-	// RegisterEventHandler adds a handler for the events of one kind, or of all
-	// kinds when kind is the zero Kind. It fails with ErrRunning once Run was called.
-	// Handlers run in the order of their registration, on one goroutine, and must
-	// not block. When one runs, the store is at least as new as its event: a later
-	// delete may already have overtaken an add.
+	// RegisterEventHandler adds a handler for the events of one kind, or of all kinds when kind is
+	// the zero Kind. It fails with ErrRunning once Run was called. Handlers run in the order of
+	// their registration, on one goroutine, and must not block. When one runs, the store is at
+	// least as new as its event: a later delete may already have overtaken an add.
 	RegisterEventHandler(kind Kind, h Handler) error
 	// Run delivers events until ctx ends. It is called once.
 	Run(ctx context.Context) error

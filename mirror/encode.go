@@ -35,9 +35,6 @@ func New(s Spec) (*Resource, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", s.Key, err)
 	}
-	if !md.validText() {
-		return nil, fmt.Errorf("%s: the name, a label or an annotation is not valid UTF-8", s.Key)
-	}
 	return build(s.Kind, md, body, from{s.Source, s.Cluster})
 }
 

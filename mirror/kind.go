@@ -17,9 +17,8 @@ type Kind struct {
 	Kind string
 }
 
-// MeshConfig is the one kind whose resources travel as a bare
-// Any(istio.mesh.v1alpha1.MeshConfig) instead of inside an
-// istio.mcp.v1alpha1.Resource.
+// MeshConfig is the one kind whose resources travel as a bare Any(istio.mesh.v1alpha1.MeshConfig)
+// instead of inside an istio.mcp.v1alpha1.Resource.
 var MeshConfig = Kind{Kind: "MeshConfig"}
 
 // MeshConfigName is the fixed name of a source's MeshConfig (PROTOCOL S18).

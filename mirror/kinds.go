@@ -61,8 +61,8 @@ const (
 	gatewayX   = "gateway.networking.x-k8s.io"
 )
 
-// wellKnown lists every kind that istiod 1.23 and 1.32 subscribe to, and the Gateway API kinds,
-// in sending order: referenced kinds before those that refer to them (PROTOCOL S20).
+// wellKnown lists every kind that istiod 1.23 and 1.32 subscribe to, and the Gateway API kinds, in
+// sending order: referenced kinds before those that refer to them (PROTOCOL S20).
 var wellKnown = []*KindInfo{
 	{Kind: MeshConfig, Versions: []string{"v1alpha1"}, Plural: "meshconfigs", message: (*mesh.MeshConfig)(nil)},
 
@@ -110,8 +110,7 @@ var wellKnownByKind = func() map[Kind]*KindInfo {
 	return m
 }()
 
-// Kinds returns the well-known kinds in sending order: referenced kinds before those that refer
-// to them (PROTOCOL S20).
+// Kinds returns the well-known kinds in sending order (PROTOCOL S20).
 func Kinds() []*KindInfo { return slices.Clone(wellKnown) }
 
 // LookupKind returns the KindInfo of a well-known kind. The relay also serves other kinds, and

@@ -27,10 +27,7 @@ const (
 var versionLen = base64.RawURLEncoding.EncodedLen(16)
 
 // Resource is one object of one source, encoded once in the form in which every client receives
-// it.
-//
-// A Resource is immutable. Any goroutine may read it, and nobody may change the results of its
-// methods.
+// it. It is immutable, also the results of its methods.
 type Resource struct {
 	origin unique.Handle[origin]
 	name   string // full name, as on the wire
@@ -57,15 +54,13 @@ type Spec struct {
 	Labels, Annotations map[string]string
 	// CreateTime may be zero: unknown.
 	CreateTime time.Time
-	// Source is the name of the upstream that the resource comes from.
-	Source string
-	// Cluster is the cluster that the resource comes from, empty when unknown.
-	Cluster string
-	// SourceVersion is the version that the source gave the resource. It is for information
-	// only: it may not be unique, nor change with the content (PROTOCOL C10).
+	// Source is the upstream that the resource comes from, Cluster the cluster, empty when
+	// unknown.
+	Source, Cluster string
+	// SourceVersion is the version that the source gave the resource. It may not be unique, nor
+	// change with the content (PROTOCOL C10).
 	SourceVersion string
-	// Body is the resource's spec.
-	Body *anypb.Any
+	Body          *anypb.Any
 }
 
 // Metadata is the decoded metadata of a resource.

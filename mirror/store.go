@@ -65,8 +65,8 @@ func (s *Store) write(verb string, key Key, cur *Resource, version *string) erro
 }
 
 // Put stores r whether or not its key is taken. It returns the stored resource, and whether
-// clients see a change. Equal content is never held twice: the store keeps the bytes that it
-// has, and takes over the source's version and the cluster.
+// clients see a change. Of equal content the store keeps its own bytes, and takes over the source's
+// version and the cluster.
 func (s *Store) Put(r *Resource) (stored *Resource, changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
