@@ -115,10 +115,6 @@ type State struct {
 	// end is routine until reconnecting fails: servers limit the age of connections
 	// (PROTOCOL C18).
 	Answered bool
-	// Switched: in the phase Connected, the responses before came from another address, From.
-	// The stream resumes from them.
-	Switched bool
-	From     string
 }
 
 // Handler receives the responses of a Client, which calls one method at a time.

@@ -24,8 +24,8 @@ func (codec) Unmarshal(data mem.BufferSlice, v any) error {
 	return nil
 }
 
-// zipped leaves gzipped messages as they are, for unzip: gRPC's own decompressor makes one
-// piece of a message, and has it in memory twice.
+// zipped leaves gzipped messages as they are, for unzip: gRPC's decompressor has a message in
+// memory twice.
 type zipped struct{ most int }
 
 // Type implements grpc.Decompressor.

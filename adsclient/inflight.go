@@ -57,24 +57,23 @@ var frames = func() mem.BufferPool {
 	return mem.NewTieredBufferPool(sizes...)
 }()
 
-// receiver is the buffer pool of one connection. It counts what gRPC holds of responses. Its
-// fields are guarded by the budget's lock.
+// receiver is the buffer pool of one connection, and counts the bytes that gRPC holds of responses.
+// The budget's lock guards its fields.
 type receiver struct {
 	budget *budget
 	cancel context.CancelCauseFunc // ends the streams of the connection
-	// held are the bytes in use, and freed those that wait for the collector. Both are part of
-	// the budget's held.
+	// held are the bytes in use, and freed those that wait for the collector. The budget's held
+	// includes both.
 	held, freed int
-	// small are the bytes of small DATA frames, which gRPC keeps without a buffer of the pool,
-	// and over how many of them there were when the response that is handled was complete.
+	// small are the bytes of small DATA frames, which gRPC keeps without a buffer of the pool, and
+	// over those that came before the end of the response that is handled.
 	small, over int
 	tiny        http2frames.Tiny
-	large       bool // held has reached largeBytes, or all connections half of the budget
-	handling    bool // a response is complete, and its memory will be free soon
-	waiting     bool // for room
-	ended       bool // by the budget, or for good
-	// progress counts what has come: DATA frames, but for very short ones, and answers.
-	progress atomic.Int64
+	large       bool         // held has reached largeBytes, or all connections half of the budget
+	handling    bool         // a response is complete, and its memory will be free soon
+	waiting     bool         // for room
+	ended       bool         // by the budget, or for good
+	progress    atomic.Int64 // DATA frames, but for very short ones, and answers
 }
 
 // busy reports whether the relay, not the server, is why nothing comes.
@@ -118,7 +117,7 @@ func (r *receiver) take(n int) {
 	r.large = r.large || r.held >= largeBytes || b.held > b.limit/2
 }
 
-// crowded sees to it that there will be room. The caller holds mu.
+// crowded ends the largest stream, unless another gives room soon. The caller holds mu.
 func (b *budget) crowded() {
 	var largest *receiver
 	for r := range b.conns {
@@ -143,8 +142,8 @@ func (r *receiver) Put(buf *[]byte) {
 	}
 }
 
-// put takes account of n bytes that are not used any more, and reports whether the next response
-// may use them: else they are for the collector. The caller holds mu.
+// put frees n bytes, and reports whether the next response may use them: else they are for the
+// collector. The caller holds mu.
 func (r *receiver) put(n int) bool {
 	if r.held -= n; r.large {
 		r.freed += n
@@ -166,8 +165,8 @@ func (r *receiver) handle() {
 // handled gives back the memory of a response.
 func (r *receiver) handled() { r.collect(false) }
 
-// close gives back what the connection still has. It is called once the connection is closed:
-// what gRPC has not put back is for the collector.
+// close gives back the memory of a closed connection: the rest of gRPC's buffers is for the
+// collector.
 func (r *receiver) close() { r.collect(true) }
 
 func (r *receiver) collect(all bool) {

@@ -69,5 +69,3 @@ func EndpointsNode(c NodeConfig) *corev3.Node {
 	}
 	return n
 }
-
-func toValidUTF8(s string) string { return strings.ToValidUTF8(s, "�") }

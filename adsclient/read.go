@@ -9,6 +9,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+
+	"meshrelay/internal/text"
 )
 
 // read hands responses to the handler until the stream ends. It never waits for the
@@ -36,10 +38,8 @@ func (s *stream) read() (answered bool, err error) {
 			}
 			answered = true
 			peer, _ := s.peer() // the headers come with the first response at the latest
-			from := s.client.health.connected(s.number, s.client.log)
-			s.client.handler.HandleState(State{
-				Phase: Connected, Address: s.address, Protocol: s.protocol, Relay: peer.Relay, Switched: from != "", From: from,
-			})
+			s.client.health.connected(s.number, s.client.log)
+			s.client.handler.HandleState(State{Phase: Connected, Address: s.address, Protocol: s.protocol, Relay: peer.Relay})
 		}
 		if s.named() {
 			resp.Complete = false // it has changes only
@@ -115,11 +115,7 @@ func (s *stream) acknowledge(resp *Response, rejected error) proto.Message {
 	}
 	var detail *rpcstatus.Status
 	if rejected != nil {
-		text := rejected.Error()
-		if len(text) > maxDetail {
-			text = text[:maxDetail] + "…"
-		}
-		detail = &rpcstatus.Status{Code: int32(codes.InvalidArgument), Message: toValidUTF8(text)}
+		detail = &rpcstatus.Status{Code: int32(codes.InvalidArgument), Message: text.Shorten(toValidUTF8(rejected.Error()), maxDetail)}
 	}
 	accepted := s.accepted[resp.TypeURL]
 	if rejected == nil {

@@ -23,9 +23,6 @@ type Response struct {
 	// (PROTOCOL C5).
 	Version string
 	Nonce   string
-	// ControlPlane is control_plane.identifier, often empty, in printable characters and
-	// cut where it is long.
-	ControlPlane string
 	// Delta: the response came on a delta stream.
 	Delta bool
 	// Complete: the resources are all that there are. This is so in SotW without Config.Names, and
@@ -44,20 +41,16 @@ type Response struct {
 	size, count, removed int
 }
 
-// RawResource is one element of a response, not decoded. It is valid until the next one.
+// RawResource is one encoded element of a response. It is valid until the next one.
 type RawResource struct {
-	// Name and Version are empty in SotW responses.
-	Name, Version []byte
-	// Any is an encoded google.protobuf.Any; nil when it is larger than the limit.
-	Any []byte
-	// Size is the length of the encoded Any, also of one that is too large.
-	Size int
-	// head stands for an Any that is too large: its short fields, and those of the message in it.
-	head []byte
+	Name, Version []byte // empty in SotW responses
+	Any           []byte // an encoded google.protobuf.Any; nil when it is larger than the limit
+	Size          int    // of the Any, also of one that is too large
+	head          []byte // the outline of an Any that is too large
 }
 
-// Peek returns Any, and of one that is too large an Any with the short fields of its message.
-// It is for reading the name.
+// Peek returns Any, and of one that is too large an Any with the short fields of its message, such
+// as the name.
 func (r RawResource) Peek() []byte {
 	if r.head != nil {
 		return r.head
@@ -65,18 +58,15 @@ func (r RawResource) Peek() []byte {
 	return r.Any
 }
 
-// free gives the buffers back. Nothing of the response is used afterwards.
+// free gives the buffers back.
 func (r *Response) free() { r.buffers.Free() }
 
 // Len returns the number of resources.
 func (r *Response) Len() int { return r.count }
 
-// leastResource is about what a resource has at least, in bytes.
-const leastResource = 128
-
-// Room returns for how many resources to make room before they are looked at: Len, but fewer
-// where they have next to no bytes.
-func (r *Response) Room() int { return min(r.count, r.size/leastResource) }
+// Room returns for how many resources a handler should make room in advance: Len, but fewer where
+// they have less than 128 bytes, as no real resource has.
+func (r *Response) Room() int { return min(r.count, r.size/128) }
 
 // Size returns the size of the encoded response in bytes.
 func (r *Response) Size() int { return r.size }
@@ -155,13 +145,12 @@ func Parse(buffers mem.BufferSlice, delta bool) (*Response, error) {
 func (r *Response) parse(c *cursor) error {
 	other := 0
 	err := c.each(func(f field) error {
-		if !f.isResource() && !f.isRemoved(r.Delta) {
-			if other += f.size; other > maxOther {
-				return fmt.Errorf("its fields other than resources have %d bytes, and %d are the most", other, maxOther)
+		if f.isResource() || f.isRemoved(r.Delta) {
+			if max(r.count, r.removed) >= maxElements {
+				return fmt.Errorf("it has more than %d resources", maxElements)
 			}
-		}
-		if max(r.count, r.removed) >= maxElements && (f.isResource() || f.isRemoved(r.Delta)) {
-			return fmt.Errorf("it has more than %d resources", maxElements)
+		} else if other += f.size; other > maxOther {
+			return fmt.Errorf("its fields other than resources have %d bytes, and %d are the most", other, maxOther)
 		}
 		return r.take(c, f)
 	})
@@ -173,10 +162,6 @@ func (r *Response) parse(c *cursor) error {
 
 // take takes in a field whose value comes next.
 func (r *Response) take(c *cursor, f field) (err error) {
-	nonce, controlPlane := protowire.Number(5), protowire.Number(6)
-	if r.Delta {
-		controlPlane = 7
-	}
 	switch {
 	case !f.delimited():
 	case f.isResource():
@@ -198,15 +183,8 @@ func (r *Response) take(c *cursor, f field) (err error) {
 		r.Version, err = c.text("version", f.length, maxOpaque)
 	case f.number == 4:
 		r.TypeURL, err = c.text("type URL", f.length, maxTypeURL)
-	case f.number == nonce:
+	case f.number == 5:
 		r.Nonce, err = c.text("nonce", f.length, maxOpaque)
-	case f.number == controlPlane:
-		// It is of no use to the relay but to show it: what is broken does no harm.
-		for id := wire.Fields(c.bytes(f.length)); id.Next(); {
-			if id.Bytes(1) {
-				r.ControlPlane = clean(string(id.Value()[:min(len(id.Value()), maxErrorText+1)]))
-			}
-		}
 	}
 	return err
 }

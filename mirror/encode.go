@@ -114,9 +114,6 @@ func checkScope(kind Kind, namespace string) error {
 
 var blankVersion = make([]byte, versionLen)
 
-// entryVersionAt returns the place of an entry's version, just before the frame.
-func entryVersionAt(frameAt uint16) int { return int(frameAt) - versionLen }
-
 // beginEntry encodes the part of the entry before the frame, which has frameLen bytes.
 func (r *Resource) beginEntry(frameLen int) []byte {
 	entryLen := 1 + protowire.SizeBytes(versionLen) + frameLen + 1 + protowire.SizeBytes(len(r.name))
@@ -128,12 +125,12 @@ func (r *Resource) beginEntry(frameLen int) []byte {
 	return b
 }
 
-// endEntry encodes the part after the frame, and fills in the version.
+// endEntry encodes the part after the frame, and fills in the version, also just before the frame.
 func (r *Resource) endEntry(b []byte, versionAt ...int) {
 	r.frameTo = int32(len(b))
 	b = appendLen(b, 3, len(r.name))
 	b = append(b, r.name...)
-	for _, at := range append(versionAt, entryVersionAt(r.frameAt)) {
+	for _, at := range append(versionAt, int(r.frameAt)-versionLen) {
 		base64.RawURLEncoding.Encode(b[at:at+versionLen], r.version[:])
 	}
 	r.entry = b

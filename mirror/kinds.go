@@ -26,17 +26,13 @@ type KindInfo struct {
 	// resource mirrored in one is served in all.
 	Versions []string
 	// Plural and ShortNames are the names that kubectl accepts, lower case.
-	Plural     string
-	ShortNames []string
-	// ClusterScoped tells that resources of the kind have no namespace.
-	ClusterScoped bool
+	Plural        string
+	ShortNames    []string
+	ClusterScoped bool // resources of the kind have no namespace
 
-	// message is a nil pointer of the body's message type.
-	message proto.Message
-	// shape is the shape of an encoded body, compiled on first use.
-	shape func() *shape
-	// order is the place of the kind in the table.
-	order int
+	message proto.Message // a nil pointer of the body's message type
+	shape   func() *shape // of an encoded body, compiled on first use
+	order   int           // in the table
 }
 
 // NewBody returns a new, empty message for a body of the kind: a google.protobuf.Struct for

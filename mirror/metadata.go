@@ -13,8 +13,8 @@ import (
 	mcp "istio.io/api/mcp/v1alpha1"
 )
 
-// metadata is an istio.mcp.v1alpha1.Metadata in a form in which equal metadata has equal
-// encodings. Its slices are parts of the encoding that it was parsed from.
+// metadata is an istio.mcp.v1alpha1.Metadata whose encoding is the same for equal metadata. Its
+// slices are parts of the encoding that it was parsed from.
 type metadata struct {
 	name, version       []byte
 	created             []byte // encoded google.protobuf.Timestamp

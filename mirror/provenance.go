@@ -25,9 +25,9 @@ var (
 	via           = []byte(" via ")
 )
 
-// Provenance is the content of the provenance annotation. The version and the path are no part
-// of a resource's content and Version: otherwise an upstream that restarts with other versions,
-// or a replica of another name, would cause everything to be sent again.
+// Provenance is the content of the provenance annotation. A resource's Version does not depend on
+// the source's version and the path: an upstream that restarts with other versions, or a replica of
+// another name, would otherwise cause everything to be sent again.
 type Provenance struct {
 	// Source is the first relay's upstream, Cluster that upstream's cluster, and SourceVersion
 	// the version there.
@@ -77,25 +77,21 @@ func (r *Resource) HasAnnotation(key string) bool {
 	meta, _ := r.split()
 	c := wire.Fields(meta)
 	for c.Next() {
-		if c.Bytes(annotationsField) && string(wire.Last(c.Value(), 1)) == key {
+		if c.Bytes(5) && string(wire.Last(c.Value(), 1)) == key {
 			return true
 		}
 	}
 	return false
 }
 
-// annotationsField is the number of istio.mcp.v1alpha1.Metadata.annotations.
-const annotationsField = 5
-
-// Stamp is what a relay adds to the provenance of the resources of one source.
+// Stamp is an addition to the provenance of the resources of one source.
 type Stamp struct {
 	// Source and Cluster are for resources without provenance.
 	Source, Cluster string
-	// Relay is added to the path. When it is empty, the annotation stays as it is, and a
-	// resource only gets its cluster.
+	// Relay is added to the path. When it is empty, a resource only gets its cluster.
 	Relay string
-	// Believe keeps the provenance that a resource has, because a relay wrote it. Otherwise
-	// it is dropped: anybody who may annotate the resource may have written it.
+	// Believe keeps the provenance that a resource has, because a relay wrote it, and not
+	// somebody else who may annotate the resource.
 	Believe bool
 	// Begin drops the path so far: a resource that a relay served may be read from a file.
 	Begin bool

@@ -10,8 +10,7 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// maxGroup bounds the keys that are merged into one. More keys of one host are a mistake, and
-// each change would cost the square of their number.
+// maxGroup bounds the keys that are merged into one: each change costs the square of their number.
 const maxGroup = 64
 
 // everything accepts every copy.
@@ -70,17 +69,14 @@ func (a *Aggregate) single(key Key, accept func(*Resource) bool) (r *Resource, a
 
 // Resolution is how the copies of a key became what is served.
 type Resolution struct {
-	// Copies are the copies of the key, in order of priority.
-	Copies []Copy
-	// Decision is the Policy's, over Copies.
-	Decision Decision
-	// Group are the keys that the Policy merges with this one, with this one; nil when there
-	// are no others. The first is the key that is served.
+	Copies   []Copy   // of the key, in order of priority
+	Decision Decision // of the Policy, over Copies
+	// Group are the keys that the Policy merges, with this one; nil when there are no others. The
+	// first is the key that is served.
 	Group []Key
 	// MergedInto is the key whose served resource contains this one, if it is another key.
 	MergedInto Key
-	// Served is what is served under the key; nil for nothing.
-	Served *Resource
+	Served     *Resource // under the key; nil for none
 }
 
 // Resolve explains what is served under a key.
