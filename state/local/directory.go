@@ -173,22 +173,22 @@ func (d *directory) readOld(dir string) error {
 		// not left of a first start that was cut short: they are newer.
 		return nil
 	}
-	logs, err := o.read()
-	if err != nil {
-		return err
-	}
 	d.old = o
 	if o.damage != nil {
 		d.imported = was // it is set aside
 		d.broken(fmt.Errorf("%s: %w", oldName, o.damage))
 		if len(d.logs) > 0 {
-			o.logs = nil // what is here is whole
+			o.sources = nil // what is here is whole
 			return nil
 		}
 	}
 	d.close()
-	d.logs, o.logs = map[string]*upstream{}, logs
-	for name, m := range logs {
+	d.logs = map[string]*upstream{}
+	for name, s := range o.sources {
+		m, err := s.log(name)
+		if err != nil {
+			return fmt.Errorf("%s: upstream %s: %w", o.path, name, err)
+		}
 		d.add(readUpstream(name, m.reader(), int64(len(m))), int64(len(m)))
 	}
 	return nil
@@ -196,7 +196,7 @@ func (d *directory) readOld(dir string) error {
 
 // served reports whether clients were served with this state, and nothing of it is lost.
 func (d *directory) served() bool {
-	if d.old != nil && d.old.logs != nil {
+	if d.old != nil && d.old.sources != nil {
 		return d.old.hasServed()
 	}
 	return d.index.GetServed() && !d.lost
@@ -314,7 +314,7 @@ func (s *Store) repairLog(d *directory, name string) error {
 // takeOver makes room for what relay.db has. That stays as it is, unless it is damaged.
 func (s *Store) takeOver(o *oldFile) error {
 	if o.damage != nil {
-		if err := s.setAside(oldName, o.damage); err != nil || o.logs == nil {
+		if err := s.setAside(oldName, o.damage); err != nil || o.sources == nil {
 			return err
 		}
 	}
@@ -331,7 +331,7 @@ func (s *Store) takeOver(o *oldFile) error {
 			return err
 		}
 	}
-	s.log.Info("state of an earlier release taken over", "path", o.path, "upstreams", len(o.logs))
+	s.log.Info("state of an earlier release taken over", "path", o.path, "upstreams", len(o.sources))
 	return nil
 }
 

@@ -155,7 +155,7 @@ func ReadFile(path string) (*state.File, error) {
 		return nil, fmt.Errorf("%s: %w", path, d.indexErr)
 	}
 	out := &state.File{Path: path, Size: d.size, Format: formatVersion}
-	if d.old != nil && d.old.logs != nil {
+	if d.old != nil && d.old.sources != nil {
 		out.Path, out.Format = d.old.path, oldFormat
 	}
 	if d.damage != nil {
