@@ -1,15 +1,15 @@
 package state
 
 import (
-	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 )
 
 // flush writes what has changed. The caller is busy.
 func (k *Keeper) flush() error {
-	if k.closed {
+	if k.closed() {
 		return errClosed
 	}
 	err := k.open()
@@ -18,7 +18,7 @@ func (k *Keeper) flush() error {
 	}
 	if err != nil {
 		k.failed(err)
-		return fmt.Errorf("state %s: %w", k.store.Info().Path, err)
+		return k.failure(err)
 	}
 	k.succeeded()
 	return nil
@@ -28,10 +28,7 @@ func (k *Keeper) flush() error {
 func (k *Keeper) write() error {
 	start := time.Now()
 	k.mu.Lock()
-	all := slices.Clone(k.leaving)
-	for _, name := range slices.Sorted(maps.Keys(k.followed)) {
-		all = append(all, k.followed[name])
-	}
+	all := slices.SortedFunc(maps.Values(k.followed), func(a, b *follower) int { return strings.Compare(a.name, b.name) })
 	forget := slices.Sorted(maps.Keys(k.forget))
 	markServed := k.served && !k.servedKept
 	k.mu.Unlock()
@@ -75,7 +72,7 @@ func (k *Keeper) writeOne(f *follower) (wrote bool, err error) {
 	if forgotten {
 		return false, nil // since the flush began
 	}
-	has, err := k.store.Apply(f.name, Batch{Meta: meta, Changes: changes, Now: time.Now(), History: k.history})
+	has, err := k.store.Apply(f.name, Batch{Meta: meta, Changes: changes, Now: time.Now(), History: k.present().History})
 	if err != nil {
 		if len(changes) > 0 || meta.Whole {
 			f.source.GiveBack(changes)
@@ -84,7 +81,6 @@ func (k *Keeper) writeOne(f *follower) (wrote bool, err error) {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.leaving = slices.DeleteFunc(k.leaving, func(o *follower) bool { return o == f })
 	if meta.Whole {
 		f.behind = false
 	}
@@ -146,7 +142,7 @@ func (k *Keeper) failed(err error) {
 	k.nextTry = now.Add(pause)
 	st := &k.status
 	if text := err.Error(); st.LastError != text {
-		k.log.Error("state is not kept; serving goes on, and a restart would serve what was kept before", "path", k.store.Info().Path, "err", err)
+		k.log.Error("state is not kept; serving goes on, and a restart would serve what was kept before", "err", err)
 		st.LastError = text
 	}
 	if st.ErrorSince.IsZero() {
@@ -161,7 +157,7 @@ func (k *Keeper) succeeded() {
 	defer k.mu.Unlock()
 	st := &k.status
 	if st.LastError != "" {
-		k.log.Info("state is kept again", "path", k.store.Info().Path, "failedSince", st.ErrorSince)
+		k.log.Info("state is kept again", "failedSince", st.ErrorSince)
 	}
 	st.LastError, st.ErrorSince = "", time.Time{}
 	st.LastFlush, k.nextTry = time.Now(), time.Time{}

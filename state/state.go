@@ -69,13 +69,6 @@ type Meta struct {
 	Fingerprint string
 }
 
-// Equal reports whether two Metas are kept as the same.
-func (m Meta) Equal(o Meta) bool {
-	return m.Synced == o.Synced && m.LastContact.Equal(o.LastContact) && m.HeldSince.Equal(o.HeldSince) && m.HeldRan == o.HeldRan &&
-		m.Held == o.Held && m.ServeWithout.Equal(o.ServeWithout) && m.Fingerprint == o.Fingerprint && (m.Frozen == nil) == (o.Frozen == nil) &&
-		(m.Frozen == nil || m.Frozen.equal(*o.Frozen))
-}
-
 // Frozen tells since when a source is held as it is, and in which state.
 type Frozen struct {
 	Since time.Time `json:"since"`
@@ -85,10 +78,6 @@ type Frozen struct {
 	Until time.Time `json:"until,omitzero"`
 	// Reason is the operator's, empty when none was given.
 	Reason string `json:"reason,omitempty"`
-}
-
-func (f Frozen) equal(o Frozen) bool {
-	return f.Since.Equal(o.Since) && f.Until.Equal(o.Until) && f.Revision == o.Revision && f.Reason == o.Reason
 }
 
 // Change is one key of a source, and its record, nil when the key is gone.

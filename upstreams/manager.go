@@ -24,7 +24,7 @@ type Keeper interface {
 	Load(source string) state.Saved
 	Retain(sources []string)
 	Follow(source string, s state.Source)
-	Unfollow(source string, forget bool)
+	Unfollow(source string)
 	Flush(ctx context.Context) error
 	History(source string) ([]state.Revision, error)
 	At(source string, revision uint64) ([]state.Record, error)
@@ -243,7 +243,7 @@ func (m *Manager) remove(u *upstream) {
 	u.stop()
 	u.stopAll()
 	if m.keeper != nil {
-		m.keeper.Unfollow(u.cfg.Name, true)
+		m.keeper.Unfollow(u.cfg.Name)
 	}
 }
 

@@ -242,11 +242,7 @@ func (k *memoryKeeper) Follow(source string, s state.Source) {
 	k.followed[source] = s
 }
 
-func (k *memoryKeeper) Unfollow(source string, forget bool) {
-	if forget {
-		k.forgot = append(k.forgot, source)
-	}
-}
+func (k *memoryKeeper) Unfollow(source string)      { k.forgot = append(k.forgot, source) }
 func (k *memoryKeeper) Flush(context.Context) error { k.flushes++; return k.fail }
 func (k *memoryKeeper) History(string) ([]state.Revision, error) {
 	return []state.Revision{{ID: 3}}, nil

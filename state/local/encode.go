@@ -162,6 +162,9 @@ func encodeMeta(m state.Meta) *statepb.Ledger {
 	return l
 }
 
+// sameMeta reports whether two Metas are kept as the same.
+func sameMeta(a, b state.Meta) bool { return proto.Equal(encodeMeta(a), encodeMeta(b)) }
+
 func decodeMeta(l *statepb.Ledger) state.Meta {
 	m := state.Meta{
 		Synced: l.GetSynced(), LastContact: decodeTime(l.GetLastContact()), Fingerprint: string(l.GetFingerprint()), HeldSince: decodeTime(l.GetHeldSince()),

@@ -115,7 +115,7 @@ func TestMetasAndRevisionsRoundTrip(t *testing.T) {
 		if err := proto.Unmarshal(unknownFields(b), l); err != nil {
 			t.Fatal(err)
 		}
-		if got := decodeMeta(l); !m.Equal(got) || cmp.Diff(m, got) != "" {
+		if got := decodeMeta(l); !sameMeta(m, got) || cmp.Diff(m, got) != "" {
 			t.Fatal(cmp.Diff(m, got))
 		}
 		r := state.Revision{

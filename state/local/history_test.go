@@ -180,7 +180,7 @@ func TestHistoryIsBoundedByAge(t *testing.T) {
 		t.Errorf("revisions %s", got)
 	}
 	// Time alone is enough, without a change.
-	must(t, k.SetOptions(t.Context(), state.Options{History: state.History{Revisions: 100, MaxAge: 10 * time.Minute}}))
+	k.SetOptions(state.Options{History: state.History{Revisions: 100, MaxAge: 10 * time.Minute}})
 	flush(t, k)
 	if got := ids(); got != "3 " {
 		t.Errorf("revisions %s", got)
@@ -251,9 +251,7 @@ func TestOptionsAreReplacedWhileTheKeeperRuns(t *testing.T) {
 		f.put(record("db", fmt.Sprint(i)))
 		flush(t, k)
 	}
-	if err := k.SetOptions(t.Context(), state.Options{History: state.History{Revisions: 2}}); err != nil {
-		t.Fatal(err)
-	}
+	k.SetOptions(state.Options{History: state.History{Revisions: 2}})
 	f.put(record("db", "last"))
 	flush(t, k)
 	if h, err := k.History("east"); err != nil || len(h) != 2 || h[0].ID != 11 {

@@ -284,7 +284,7 @@ func (s *Store) Apply(name string, b state.Batch) (state.Kept, error) {
 	}
 	u := s.logs[name]
 	if u == nil {
-		if len(b.Changes) == 0 && b.Meta.Equal(state.Meta{}) {
+		if len(b.Changes) == 0 && sameMeta(b.Meta, state.Meta{}) {
 			return state.Kept{}, nil
 		}
 		var err error

@@ -232,7 +232,7 @@ func (w *writer) seal(b *state.Batch, revision *state.Revision) (bool, error) {
 	if n := len(w.revised); n > 0 {
 		l.Oldest = l.Newest - uint64(n) + 1
 	}
-	if len(w.edits) == 0 && l.Oldest == w.ledger.Oldest && b.Meta.Equal(decodeMeta(w.ledger)) {
+	if len(w.edits) == 0 && l.Oldest == w.ledger.Oldest && sameMeta(b.Meta, decodeMeta(w.ledger)) {
 		return false, nil
 	}
 	p, err := w.commit(l, chapter)
