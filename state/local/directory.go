@@ -23,9 +23,8 @@ const maxIndex = 64 << 20
 type directory struct {
 	// index is what relay.state tells; nil when it is missing or can not be used, which indexErr
 	// explains.
-	index      *statepb.Index
-	indexBytes []byte
-	indexErr   error
+	index    *statepb.Index
+	indexErr error
 	// logs are by upstream, also those that are damaged.
 	logs map[string]*upstream
 	// lost tells that an upstream, or the index, is damaged or missing.
@@ -92,7 +91,7 @@ func (d *directory) read(dir string) error {
 
 // takeIndex takes in the content of relay.state.
 func (d *directory) takeIndex(b []byte, err error) {
-	d.indexBytes, d.size = b, d.size+int64(len(b))
+	d.size += int64(len(b))
 	if err == nil {
 		d.index, err = decodeIndex(b)
 	}
@@ -244,7 +243,7 @@ func encodeIndex(index *statepb.Index) ([]byte, error) {
 // name until then.
 func (s *Store) repair(d *directory) error {
 	index := &statepb.Index{Imported: d.imported, Served: d.served()}
-	s.setIndex(d.index, d.indexBytes)
+	s.setIndex(d.index)
 	if d.indexErr != nil && !errors.Is(d.indexErr, fs.ErrNotExist) {
 		if err := s.setAside(indexName, d.indexErr); err != nil {
 			return err
@@ -297,13 +296,7 @@ func (s *Store) repairLog(d *directory, name string) error {
 		}
 		return nil
 	}
-	if err := s.writeLog(name, u.rewrite); err != nil {
-		return err
-	}
-	next, err := openUpstream(s.dir, name)
-	if err == nil && next.damage != nil {
-		err = next.damage
-	}
+	next, err := s.replaceLog(name, u.rewrite)
 	if err == nil {
 		u.file.Close() //nolint:errcheck // nil of one in memory
 		d.logs[name] = next

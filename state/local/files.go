@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -94,14 +95,7 @@ func (s *Store) setAside(name string, why error) error {
 		kind = asideUnknown
 	}
 	path := filepath.Join(s.dir, name)
-	base := path + "." + kind + "-" + time.Now().UTC().Format("20060102T150405.000000Z")
-	to := base
-	for i := 2; ; i++ {
-		if _, err := os.Lstat(to); errors.Is(err, fs.ErrNotExist) {
-			break
-		}
-		to = fmt.Sprintf("%s-%03d", base, i)
-	}
+	to := path + "." + kind + "-" + time.Now().UTC().Format("20060102T150405.000000Z")
 	// A second name, where the file system has that: a kill before the replacement loses
 	// nothing.
 	err := os.Link(path, to)
@@ -112,7 +106,6 @@ func (s *Store) setAside(name string, why error) error {
 		return fmt.Errorf("%s can not be set aside: %w", path, withoutPath(err))
 	}
 	s.log.Error("state file set aside", "path", to, "err", why)
-	s.asideSeen = time.Time{}
 	old := list(s.dir, name+"."+kind+"-*")
 	for _, path := range old[:max(len(old)-maxSetAside, 0)] {
 		if err := os.Remove(path); err != nil {
@@ -122,11 +115,11 @@ func (s *Store) setAside(name string, why error) error {
 	return syncDir(s.dir)
 }
 
-// list returns the paths of the files in a directory whose names match a pattern.
-func list(dir, pattern string) (found []string) {
+// list returns the paths of the files in a directory whose names match one of the patterns.
+func list(dir string, patterns ...string) (found []string) {
 	entries, _ := os.ReadDir(dir) // without a directory there are none
 	for _, e := range entries {
-		if ok, _ := filepath.Match(pattern, e.Name()); ok {
+		if slices.ContainsFunc(patterns, func(p string) bool { ok, _ := filepath.Match(p, e.Name()); return ok }) {
 			found = append(found, filepath.Join(dir, e.Name()))
 		}
 	}

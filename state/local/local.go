@@ -6,7 +6,6 @@
 package local
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -17,16 +16,12 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
-	"time"
 
 	"google.golang.org/protobuf/proto"
 
 	"meshrelay/state"
 	"meshrelay/state/local/statepb"
 )
-
-// asideEvery is how often it is looked which files that were set aside are there still.
-const asideEvery = 10 * time.Second
 
 // Path returns the file by which a directory of state is known.
 func Path(dir string) string { return filepath.Join(dir, indexName) }
@@ -37,9 +32,8 @@ type Store struct {
 	log *slog.Logger
 
 	// What follows belongs to the goroutine that calls Open, Apply and the like.
-	lockFile  *os.File
-	index     *statepb.Index
-	asideSeen time.Time
+	lockFile *os.File
+	index    *statepb.Index // what relay.state holds
 
 	// mu guards what follows, and what the logs have: it is held for writing while that
 	// changes, not during I/O.
@@ -48,9 +42,7 @@ type Store struct {
 	// logs are by upstream. They are nil while nothing can be read, and can be read while the
 	// directory can not be written.
 	logs map[string]*upstream
-	// indexBytes is what relay.state holds.
-	indexBytes []byte
-	info       state.Info
+	info state.Info
 }
 
 // New returns the store in a directory, which Open makes when it is not there.
@@ -151,7 +143,7 @@ func (s *Store) check() error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if !bytes.Equal(b, s.indexBytes) {
+	if index, bad := decodeIndex(b); bad != nil || !proto.Equal(index, s.index) {
 		s.lockFile.Close() // it may be gone, too
 		s.lockFile = nil
 		if err := s.prepare(); err != nil {
@@ -194,29 +186,35 @@ func (s *Store) displace(name string, there bool) error {
 	return s.setAside(name, errDisplaced)
 }
 
-// writeLog puts a log in the place of the one that an upstream has, if there is one.
-func (s *Store) writeLog(name string, write func(*os.File) error) error {
-	return replaceFile(filepath.Join(s.dir, logName(name)), write)
+// replaceLog writes a log in the place of the one that an upstream has, if there is one, and
+// opens it.
+func (s *Store) replaceLog(name string, write func(*os.File) error) (*upstream, error) {
+	if err := replaceFile(filepath.Join(s.dir, logName(name)), write); err != nil {
+		return nil, err
+	}
+	u, err := openUpstream(s.dir, name)
+	if err == nil {
+		err = u.damage
+	}
+	return u, err
 }
 
 // rewrite writes the log of an upstream anew, and takes it into use.
 func (s *Store) rewrite(name string) error {
 	u := s.logs[name]
-	if err := s.writeLog(name, u.rewrite); err != nil {
-		return err
-	}
-	next, err := openUpstream(s.dir, name)
+	next, err := s.replaceLog(name, u.rewrite)
 	if err != nil {
 		return err
 	}
-	if next.damage != nil {
-		return next.damage
-	}
+	next.unusable = u.unusable
+	s.setLog(next)
+	return nil
+}
+
+func (s *Store) setLog(u *upstream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	next.unusable = u.unusable
-	s.logs[name] = next
-	return nil
+	s.logs[u.name] = u
 }
 
 // writeIndex makes an index durable, and the one in use.
@@ -230,15 +228,22 @@ func (s *Store) writeIndex(index *statepb.Index) error {
 		return err
 	})
 	if err == nil {
-		s.setIndex(index, b)
+		s.setIndex(index)
 	}
 	return err
 }
 
-func (s *Store) setIndex(index *statepb.Index, b []byte) {
+func (s *Store) setIndex(index *statepb.Index) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.index, s.indexBytes = index, b
+	s.index = index
+}
+
+// changeIndex makes a change of the index durable.
+func (s *Store) changeIndex(change func(*statepb.Index)) error {
+	index := proto.CloneOf(s.index)
+	change(index)
+	return s.writeIndex(index)
 }
 
 // SetServed implements state.Store.
@@ -246,16 +251,7 @@ func (s *Store) SetServed() error {
 	if !s.open {
 		return state.ErrNotInUse
 	}
-	index := proto.CloneOf(s.index)
-	index.Served = true
-	return s.writeIndex(index)
-}
-
-// writeNames makes durable which upstreams there are.
-func (s *Store) writeNames(names []string) error {
-	index := proto.CloneOf(s.index)
-	index.Upstreams = slices.Sorted(slices.Values(names))
-	return s.writeIndex(index)
+	return s.changeIndex(func(index *statepb.Index) { index.Served = true })
 }
 
 // Forget implements state.Store.
@@ -264,8 +260,10 @@ func (s *Store) Forget(name string) error {
 	if !s.open || u == nil {
 		return nil
 	}
-	names := slices.DeleteFunc(slices.Clone(s.index.Upstreams), func(n string) bool { return n == name })
-	if err := s.writeNames(names); err != nil {
+	err := s.changeIndex(func(index *statepb.Index) {
+		index.Upstreams = slices.DeleteFunc(index.Upstreams, func(n string) bool { return n == name })
+	})
+	if err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -319,31 +317,23 @@ func (s *Store) create(name string) (*upstream, error) {
 	if !state.IsName(name) {
 		return nil, fmt.Errorf("%.100q is no name of an upstream", name)
 	}
-	if err := s.writeLog(name, func(f *os.File) error { return newWriter(nil, f).finish() }); err != nil {
-		return nil, err
-	}
-	u, err := openUpstream(s.dir, name)
-	if err == nil {
-		err = s.writeNames(append(slices.Clone(s.index.Upstreams), name))
-	}
+	u, err := s.replaceLog(name, func(f *os.File) error { return newWriter(nil, f).finish() })
 	if err != nil {
 		return nil, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.logs[name] = u
-	return u, nil
+	err = s.changeIndex(func(index *statepb.Index) {
+		index.Upstreams = slices.Sorted(slices.Values(append(index.Upstreams, name)))
+	})
+	if err == nil {
+		s.setLog(u)
+	}
+	return u, err
 }
 
 // lookAside notes which files are set aside. Info only tells: a disk that hangs must not make
 // those hang who ask how the relay is.
 func (s *Store) lookAside() {
-	if time.Since(s.asideSeen) < asideEvery {
-		return
-	}
-	found := append(list(s.dir, "*."+asideCorrupt+"-*"), list(s.dir, "*."+asideUnknown+"-*")...)
-	slices.Sort(found) // their names end with times
-	s.asideSeen = time.Now()
+	found := list(s.dir, "*."+asideCorrupt+"-*", "*."+asideUnknown+"-*")
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.info.SetAside = found
