@@ -173,9 +173,9 @@ command reads a copy over the relay's Unix socket.`,
 			e := &stateio.Export{File: file, Config: cfg, ConfigPath: access.file, Upstream: upstream}
 			switch {
 			case dir != "":
-				var w stateio.Written
-				if w, err = e.Directory(dir); err == nil {
-					fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, %s\n", dir, cliview.Count(w.Upstreams, "upstream"), cliview.Count(w.Resources, "resource"))
+				var upstreams, resources int
+				if upstreams, resources, err = e.Directory(dir); err == nil {
+					fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, %s\n", dir, cliview.Count(upstreams, "upstream"), cliview.Count(resources, "resource"))
 				}
 			case upstream != "":
 				err = e.Stream(cmd.OutOrStdout())

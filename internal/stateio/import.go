@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"slices"
 	"time"
 
 	"meshrelay/config"
@@ -33,7 +32,7 @@ type Import struct {
 func (i Import) Run() (written, replaced int, err error) {
 	history := state.History{Revisions: keepAllRevisions}
 	if cfg := i.Config; cfg != nil {
-		if !slices.ContainsFunc(cfg.Upstreams, func(u config.Upstream) bool { return u.Name == i.Upstream }) {
+		if configured(cfg, i.Upstream) == nil {
 			return 0, 0, fmt.Errorf("%s has no upstream %q", i.ConfigPath, i.Upstream)
 		}
 		h := cfg.State.History
@@ -94,11 +93,7 @@ func (i Import) stamp(before *state.Contents) *mirror.Stamp {
 		of.Cluster = cmp.Or(of.Cluster, i.Upstream)
 		return &of
 	}
-	for _, u := range i.Config.Upstreams {
-		if u.Name == i.Upstream {
-			of.Cluster = u.ClusterID
-		}
-	}
+	of.Cluster = configured(i.Config, i.Upstream).ClusterID
 	if i.Config.Provenance.Annotations {
 		of.Relay = i.Config.Provenance.Relay
 	}
