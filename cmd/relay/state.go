@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -103,16 +104,11 @@ func (a *stateAccess) read(ctx context.Context) (file *state.File, cfg *config.C
 }
 
 // readCopy reads a copy of the state from a running relay.
-func readCopy(ctx context.Context, c admin.Client) (file *state.File, err error) {
-	f, err := os.CreateTemp("", "relay-state-*")
-	if err != nil {
-		return nil, err
-	}
-	defer os.Remove(f.Name()) //nolint:errcheck // it is in a directory for such files
-	if err = errors.Join(c.Backup(ctx, f), f.Close()); err != nil {
-		return nil, err
-	}
-	return local.ReadFile(f.Name())
+func readCopy(ctx context.Context, c admin.Client) (*state.File, error) {
+	r, w := io.Pipe()
+	defer r.Close() // ends the client
+	go func() { w.CloseWithError(c.Backup(ctx, w)) }()
+	return local.ReadBackup(r)
 }
 
 func newStateInspect() *cobra.Command {

@@ -1,7 +1,6 @@
 package local
 
 import (
-	"archive/tar"
 	"errors"
 	"fmt"
 	"io"
@@ -19,7 +18,7 @@ import (
 // maxIndex bounds relay.state.
 const maxIndex = 64 << 20
 
-// directory is what is found in a directory of state, or in a backup.
+// directory is what is found in a directory of state.
 type directory struct {
 	// index is what relay.state tells; nil when it is missing or can not be used, which indexErr
 	// explains.
@@ -33,13 +32,10 @@ type directory struct {
 	old *oldFile
 	// imported is what the index is to tell of relay.db.
 	imported *statepb.Imported
-	backup   *os.File // that logs are read from
 	size     int64
 	// damage is the first thing that is wrong.
 	damage error
 }
-
-func newDirectory() *directory { return &directory{logs: map[string]*upstream{}} }
 
 func (d *directory) broken(err error) {
 	if d.damage == nil {
@@ -48,7 +44,6 @@ func (d *directory) broken(err error) {
 }
 
 func (d *directory) close() {
-	d.backup.Close() //nolint:errcheck // nil of a directory
 	for _, u := range d.logs {
 		u.file.Close() //nolint:errcheck // nil of one in memory
 	}
@@ -57,7 +52,7 @@ func (d *directory) close() {
 // readDirectory reads all that is in a directory, and changes nothing. It fails when a file can
 // not be opened.
 func readDirectory(dir string) (*directory, error) {
-	d := newDirectory()
+	d := &directory{logs: map[string]*upstream{}}
 	if err := d.read(dir); err != nil {
 		d.close()
 		return nil, err
@@ -73,7 +68,13 @@ func (d *directory) read(dir string) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	d.takeIndex(b, err)
+	d.size = int64(len(b))
+	if err == nil {
+		d.index, err = decodeIndex(b)
+	}
+	if d.indexErr = err; err != nil && !errors.Is(err, fs.ErrNotExist) {
+		d.broken(err)
+	}
 	for _, path := range list(dir, logName("*")) {
 		name := upstreamOf(path)
 		if name == "" {
@@ -85,19 +86,14 @@ func (d *directory) read(dir string) error {
 		}
 		d.add(u, u.info.Size())
 	}
-	d.findMissing()
+	for _, name := range d.index.GetUpstreams() {
+		if d.logs[name] == nil {
+			d.lost = true
+			d.broken(corruptf("upstream %.100q is missing", name))
+		}
+	}
+	d.lost = d.lost || d.index == nil
 	return d.readOld(dir)
-}
-
-// takeIndex takes in the content of relay.state.
-func (d *directory) takeIndex(b []byte, err error) {
-	d.size += int64(len(b))
-	if err == nil {
-		d.index, err = decodeIndex(b)
-	}
-	if d.indexErr = err; err != nil && !errors.Is(err, fs.ErrNotExist) {
-		d.broken(err)
-	}
 }
 
 func (d *directory) add(u *upstream, size int64) {
@@ -107,49 +103,6 @@ func (d *directory) add(u *upstream, size int64) {
 	if u.damage != nil {
 		d.broken(fmt.Errorf("upstream %s: %w", u.name, u.damage))
 	}
-}
-
-func (d *directory) findMissing() {
-	for _, name := range d.index.GetUpstreams() {
-		if d.logs[name] == nil {
-			d.lost = true
-			d.broken(corruptf("upstream %.100q is missing", name))
-		}
-	}
-	d.lost = d.lost || d.index == nil
-}
-
-// readBackup reads a backup, except for its logs, which are read later.
-func (d *directory) readBackup(f *os.File) error {
-	d.indexErr = fs.ErrNotExist
-	for t := tar.NewReader(f); ; {
-		h, err := t.Next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			d.broken(corruptf("%v", err))
-			break
-		}
-		at, err := f.Seek(0, io.SeekCurrent)
-		if err != nil {
-			return err
-		}
-		switch name := upstreamOf(h.Name); {
-		case h.Name == indexName:
-			b, err := io.ReadAll(io.LimitReader(t, maxIndex))
-			d.takeIndex(b, err)
-		case name == "" || h.Name != logName(name):
-			d.broken(corruptf("%.100q is no file of a state", h.Name))
-		default:
-			d.add(readUpstream(name, io.NewSectionReader(f, at, h.Size), h.Size), h.Size)
-		}
-	}
-	if d.indexErr != nil {
-		d.broken(corruptf("it does not tell which upstreams there are"))
-	}
-	d.findMissing()
-	return nil
 }
 
 // readOld reads relay.db when it is not the one that was read before.

@@ -4,8 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -266,21 +266,16 @@ func TestABackupIsWhole(t *testing.T) {
 	k.Follow("east", f)
 	f.put(record("db", "1"))
 	flush(t, k)
-	copied := filepath.Join(t.TempDir(), "copy")
-	out, err := os.Create(copied)
-	if err != nil {
-		t.Fatal(err)
-	}
+	var copied bytes.Buffer
 	// Changes go on while it is written.
 	w := &during{do: func() {
 		f.put(record("db", "2"))
 		flush(t, k)
-	}, to: out}
+	}, to: &copied}
 	if err := k.Backup(w); err != nil {
 		t.Fatal(err)
 	}
-	out.Close()
-	file, err := ReadFile(copied)
+	file, err := ReadBackup(&copied)
 	if err != nil || file.Damage != "" || len(file.Sources) != 1 || len(file.Sources[0].Revisions) != 1 {
 		t.Fatalf("%+v, %v", file, err)
 	}
@@ -296,7 +291,7 @@ func TestABackupIsWhole(t *testing.T) {
 type during struct {
 	writes int
 	do     func()
-	to     *os.File
+	to     io.Writer
 }
 
 func (d *during) Write(p []byte) (int, error) {

@@ -140,10 +140,15 @@ func (s *Store) Backup(w io.Writer) error {
 	return to.Close()
 }
 
-// ReadFile reads the state in the directory of a Path, or a backup, and changes nothing. It
-// fails with ErrInUse when a relay has the directory.
+// ReadFile reads the state in the directory of a Path, and changes nothing. It fails with ErrInUse
+// when a relay has the directory.
 func ReadFile(path string) (*state.File, error) {
-	d, err := readPath(path)
+	dir := filepath.Dir(path)
+	d := &directory{}
+	err := shareDir(dir)
+	if err == nil {
+		d, err = readDirectory(dir)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
@@ -177,20 +182,38 @@ func ReadFile(path string) (*state.File, error) {
 	return out, nil
 }
 
-func readPath(path string) (*directory, error) {
-	if filepath.Base(path) == indexName {
-		if err := shareDir(filepath.Dir(path)); err != nil {
-			return nil, err
-		}
-		return readDirectory(filepath.Dir(path))
-	}
-	f, err := openOwn(path, os.O_RDONLY, 0)
+// ReadBackup reads what Backup has written.
+func ReadBackup(r io.Reader) (*state.File, error) {
+	dir, err := os.MkdirTemp("", "relay-state-*")
 	if err != nil {
 		return nil, err
 	}
-	d := newDirectory()
-	d.backup = f
-	return d, d.readBackup(f)
+	defer os.RemoveAll(dir) //nolint:errcheck // it is in a directory for such files
+	damage := ""
+	for from := tar.NewReader(r); ; {
+		h, err := from.Next()
+		switch {
+		case errors.Is(err, io.EOF):
+			file, err := ReadFile(Path(dir))
+			if err == nil {
+				file.Damage = cmp.Or(damage, file.Damage)
+			}
+			return file, err
+		case err != nil:
+			return nil, err
+		case h.Name != indexName && h.Name != logName(upstreamOf(h.Name)):
+			damage = corruptf("%.100q is no file of a state", h.Name).Error()
+			continue
+		}
+		f, err := os.Create(filepath.Join(dir, h.Name))
+		if err == nil {
+			_, err = io.Copy(f, from)
+			err = errors.Join(err, f.Close())
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
 }
 
 // Replace makes what is kept of an upstream in a directory something else: its whole content. It
