@@ -16,11 +16,10 @@ func (k *Keeper) flush() error {
 	if err == nil {
 		err = k.write()
 	}
+	k.note(err)
 	if err != nil {
-		k.failed(err)
 		return k.failure(err)
 	}
-	k.succeeded()
 	return nil
 }
 
@@ -67,7 +66,7 @@ func (k *Keeper) write() error {
 func (k *Keeper) writeOne(f *follower) (wrote bool, err error) {
 	changes, meta := k.take(f)
 	k.mu.Lock()
-	_, forgotten := k.forget[f.name]
+	forgotten := k.forget[f.name]
 	k.mu.Unlock()
 	if forgotten {
 		return false, nil // since the flush began
@@ -84,7 +83,7 @@ func (k *Keeper) writeOne(f *follower) (wrote bool, err error) {
 	if meta.Whole {
 		f.behind = false
 	}
-	if _, forgotten := k.forget[f.name]; !forgotten {
+	if !k.forget[f.name] {
 		k.kept[f.name] = has
 	}
 	return has.Wrote, nil
@@ -131,34 +130,25 @@ func (m Meta) over(before Meta) Meta {
 	return m
 }
 
-// failed notes that the store can not be used or written. Only what is new is logged.
-func (k *Keeper) failed(err error) {
-	k.failures++
-	k.metrics.errors.Inc()
-	pause := min(retryFirst<<min(k.failures-1, 10), retryMost)
+// note notes whether the store can be used and written. It logs only what is new.
+func (k *Keeper) note(err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	now := time.Now()
-	k.nextTry = now.Add(pause)
-	st := &k.status
+	st, now := &k.status, time.Now()
+	if err == nil {
+		if st.LastError != "" {
+			k.log.Info("state is kept again", "failedSince", st.ErrorSince)
+		}
+		*st, k.failures, k.nextTry = Status{LastFlush: now}, 0, time.Time{}
+		return
+	}
+	k.metrics.errors.Inc()
+	k.nextTry = now.Add(min(retryFirst<<min(k.failures, 10), retryMost))
+	if k.failures++; st.ErrorSince.IsZero() {
+		st.ErrorSince = now
+	}
 	if text := err.Error(); st.LastError != text {
 		k.log.Error("state is not kept; serving goes on, and a restart would serve what was kept before", "err", err)
 		st.LastError = text
 	}
-	if st.ErrorSince.IsZero() {
-		st.ErrorSince = now
-	}
-}
-
-// succeeded notes that the store is as it should be.
-func (k *Keeper) succeeded() {
-	k.failures = 0
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	st := &k.status
-	if st.LastError != "" {
-		k.log.Info("state is kept again", "failedSince", st.ErrorSince)
-	}
-	st.LastError, st.ErrorSince = "", time.Time{}
-	st.LastFlush, k.nextTry = time.Now(), time.Time{}
 }

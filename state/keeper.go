@@ -25,6 +25,9 @@ type Options struct {
 	// FlushInterval is how often changes are written. Default: a second.
 	FlushInterval time.Duration
 	History       History
+	// Retain are the sources that are kept although nobody follows them yet: all others are
+	// forgotten. Nil: none is. SetOptions does not change it.
+	Retain []string
 	// Logger may be nil.
 	Logger *slog.Logger
 }
@@ -52,9 +55,10 @@ type Keeper struct {
 	kept     map[string]Kept
 	loaded   map[string]bool
 	followed map[string]*follower
-	// forget are the sources to be removed, and retained, unless it is nil, those that are
-	// not, for the time when there is a store.
-	forget, retained map[string]struct{}
+	// forget are the sources to be removed when there is a store. retained are Options.Retain and
+	// those that are followed.
+	forget   map[string]bool
+	retained map[string]bool
 	// served tells that clients were served with this state, and servedKept that the store
 	// tells so.
 	served, servedKept bool
@@ -92,14 +96,20 @@ func Open(store Store, o Options) *Keeper {
 	path := store.Info().Path
 	k := &Keeper{
 		store: store, path: path, log: o.Logger.With("path", path), busy: make(chan struct{}, 1), closing: make(chan struct{}),
-		kept: map[string]Kept{}, loaded: map[string]bool{}, followed: map[string]*follower{}, forget: map[string]struct{}{},
+		kept: map[string]Kept{}, loaded: map[string]bool{}, followed: map[string]*follower{}, forget: map[string]bool{},
+	}
+	if o.Retain != nil {
+		k.retained = map[string]bool{}
+	}
+	for _, name := range o.Retain {
+		k.retained[name] = true
 	}
 	k.metrics = newMetrics(k)
 	k.SetOptions(o)
 	k.busy <- struct{}{}
 	defer k.release()
 	if err := k.open(); err != nil {
-		k.failed(err)
+		k.note(err)
 	}
 	return k
 }
@@ -152,12 +162,12 @@ func (k *Keeper) learn(found *Found) (again []Source) {
 	before := k.kept
 	k.kept, k.loaded = map[string]Kept{}, map[string]bool{}
 	for name, has := range found.Sources {
-		if _, forget := k.forget[name]; !forget {
+		if k.retained != nil && !k.retained[name] {
+			k.forget[name] = true
+		}
+		if !k.forget[name] {
 			k.kept[name] = has
 		}
-	}
-	if k.retained != nil {
-		k.forgetOthers()
 	}
 	for name, f := range k.followed {
 		if now, was := k.kept[name], before[name]; now.Records != was.Records || now.Sum != was.Sum {
@@ -188,28 +198,6 @@ func (k *Keeper) Load(source string) Saved {
 	return saved
 }
 
-// Retain has all sources forgotten but some. Those that are followed stay, too.
-func (k *Keeper) Retain(names []string) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.retained = map[string]struct{}{}
-	for _, name := range names {
-		k.retained[name] = struct{}{}
-	}
-	k.forgetOthers()
-}
-
-// forgetOthers has the sources forgotten that are neither retained nor followed. The caller
-// holds mu.
-func (k *Keeper) forgetOthers() {
-	for name := range k.kept {
-		if _, stays := k.retained[name]; !stays && k.followed[name] == nil {
-			k.forget[name] = struct{}{}
-			delete(k.kept, name)
-		}
-	}
-}
-
 // Follow keeps what a source has from now on, in the place of an earlier one of that name.
 func (k *Keeper) Follow(name string, s Source) {
 	k.mu.Lock()
@@ -217,7 +205,7 @@ func (k *Keeper) Follow(name string, s Source) {
 	k.followed[name] = &follower{name: name, source: s, behind: k.kept[name].Records > 0 && !k.loaded[name]}
 	delete(k.loaded, name)
 	if k.retained != nil {
-		k.retained[name] = struct{}{}
+		k.retained[name] = true
 	}
 }
 
@@ -225,7 +213,7 @@ func (k *Keeper) Follow(name string, s Source) {
 func (k *Keeper) Unfollow(name string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.forget[name] = struct{}{}
+	k.forget[name] = true
 	delete(k.followed, name)
 	delete(k.kept, name)
 	delete(k.retained, name)

@@ -22,7 +22,6 @@ import (
 // Keeper keeps on disk what is served, if there is one.
 type Keeper interface {
 	Load(source string) state.Saved
-	Retain(sources []string)
 	Follow(source string, s state.Source)
 	Unfollow(source string)
 	Flush(ctx context.Context) error
@@ -70,7 +69,6 @@ func NewManager(cfg *config.Config, kinds []Kind, aggregate *mirror.Aggregate, k
 		return nil, err
 	}
 	if keeper != nil {
-		keeper.Retain(m.Names())
 		for _, u := range m.upstreams {
 			u.Tell(intake.Restored{Saved: keeper.Load(u.cfg.Name)})
 			keeper.Follow(u.cfg.Name, u)

@@ -232,7 +232,6 @@ type memoryKeeper struct {
 }
 
 func (k *memoryKeeper) Load(source string) state.Saved { return k.saved[source] }
-func (k *memoryKeeper) Retain([]string)                {}
 func (k *memoryKeeper) Served() bool                   { return k.served.Load() }
 func (k *memoryKeeper) MarkServed()                    { k.served.Store(true) }
 func (k *memoryKeeper) Follow(source string, s state.Source) {

@@ -240,7 +240,6 @@ func (d *scriptDisk) load() {
 }
 
 func (d *scriptDisk) Load(string) state.Saved                  { return d.saved }
-func (d *scriptDisk) Retain([]string)                          {}
 func (d *scriptDisk) Served() bool                             { return false }
 func (d *scriptDisk) MarkServed()                              {}
 func (d *scriptDisk) Follow(_ string, s state.Source)          { d.source = s }

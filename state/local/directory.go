@@ -196,7 +196,7 @@ func encodeIndex(index *statepb.Index) ([]byte, error) {
 // name until then.
 func (s *Store) repair(d *directory) error {
 	index := &statepb.Index{Imported: d.imported, Served: d.served()}
-	s.setIndex(d.index)
+	s.update(func() { s.index = d.index })
 	if d.indexErr != nil && !errors.Is(d.indexErr, fs.ErrNotExist) {
 		if err := s.setAside(indexName, d.indexErr); err != nil {
 			return err

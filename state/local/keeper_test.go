@@ -259,8 +259,7 @@ func TestSourcesThatAreNotRetainedAreForgotten(t *testing.T) {
 	flush(t, k)
 	end(k)
 
-	k = open(t, dir)
-	k.Retain([]string{"east", "north"})
+	k = state.Open(New(dir, nil), state.Options{History: bounds, Retain: []string{"east", "north"}})
 	if s := k.Load("west"); len(s.Records) != 0 {
 		t.Error("what is not retained is loaded")
 	}

@@ -61,7 +61,7 @@ func (s *Store) Open() (*state.Found, error) {
 	}
 	err := s.check()
 	if errors.Is(err, errCorrupt) {
-		s.use(nil, false) // the next call reads all, and sets aside what is damaged
+		s.update(func() { s.logs, s.open = nil, false }) // the next call reads all, and sets aside what is damaged
 	}
 	return nil, err
 }
@@ -71,17 +71,17 @@ func (s *Store) Close() error {
 	for _, u := range s.logs {
 		u.file.Close() //nolint:errcheck // nil of one in memory
 	}
-	s.use(nil, false)
+	s.update(func() { s.logs, s.open = nil, false })
 	s.lockFile.Close() //nolint:errcheck // nil when there never was one
 	s.lockFile = nil
 	return nil
 }
 
-// use has logs be those that are read, and, when they are open, written.
-func (s *Store) use(logs map[string]*upstream, open bool) {
+// update changes what mu guards.
+func (s *Store) update(change func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.logs, s.open, s.info.Unusable = logs, open, 0
+	change()
 }
 
 // attach takes the directory into use. When it can not be written, what it has can be read.
@@ -109,7 +109,7 @@ func (s *Store) attach() (*state.Found, error) {
 	if err != nil {
 		s.log.Info("state can be read and not written", "path", s.info.Path, "upstreams", len(d.logs))
 	}
-	s.use(d.logs, err == nil)
+	s.update(func() { s.logs, s.open = d.logs, err == nil })
 	return found, err
 }
 
@@ -119,9 +119,7 @@ func (s *Store) prepare() error {
 		return err
 	}
 	note, err := checkDir(s.dir)
-	s.mu.Lock()
-	s.info.Note = note
-	s.mu.Unlock()
+	s.update(func() { s.info.Note = note })
 	if err != nil {
 		return err
 	}
@@ -207,14 +205,8 @@ func (s *Store) rewrite(name string) error {
 		return err
 	}
 	next.unusable = u.unusable
-	s.setLog(next)
+	s.update(func() { s.logs[name] = next })
 	return nil
-}
-
-func (s *Store) setLog(u *upstream) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.logs[u.name] = u
 }
 
 // writeIndex makes an index durable, and the one in use.
@@ -228,15 +220,9 @@ func (s *Store) writeIndex(index *statepb.Index) error {
 		return err
 	})
 	if err == nil {
-		s.setIndex(index)
+		s.update(func() { s.index = index })
 	}
 	return err
-}
-
-func (s *Store) setIndex(index *statepb.Index) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.index = index
 }
 
 // changeIndex makes a change of the index durable.
@@ -266,9 +252,7 @@ func (s *Store) Forget(name string) error {
 	if err != nil {
 		return err
 	}
-	s.mu.Lock()
-	delete(s.logs, name)
-	s.mu.Unlock()
+	s.update(func() { delete(s.logs, name) })
 	if err := remove(u.file.Name()); err != nil {
 		return err
 	}
@@ -297,10 +281,7 @@ func (s *Store) Apply(name string, b state.Batch) (state.Kept, error) {
 	if err != nil || w == nil {
 		return u.kept(), err
 	}
-	s.mu.Lock()
-	s.info.Unusable -= len(u.unusable)
-	w.take()
-	s.mu.Unlock()
+	s.update(w.take)
 	kept := u.kept()
 	kept.Wrote = true
 	if u.garbage() {
@@ -325,7 +306,7 @@ func (s *Store) create(name string) (*upstream, error) {
 		index.Upstreams = slices.Sorted(slices.Values(append(index.Upstreams, name)))
 	})
 	if err == nil {
-		s.setLog(u)
+		s.update(func() { s.logs[name] = u })
 	}
 	return u, err
 }
@@ -334,9 +315,7 @@ func (s *Store) create(name string) (*upstream, error) {
 // those hang who ask how the relay is.
 func (s *Store) lookAside() {
 	found := list(s.dir, "*."+asideCorrupt+"-*", "*."+asideUnknown+"-*")
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.info.SetAside = found
+	s.update(func() { s.info.SetAside = found })
 }
 
 // Info implements state.Store.
@@ -347,6 +326,7 @@ func (s *Store) Info() state.Info {
 	info.InUse = s.open
 	for _, u := range s.logs {
 		info.Size += u.end
+		info.Unusable += len(u.unusable)
 	}
 	return info
 }

@@ -57,7 +57,6 @@ func (s *Store) Load(name string) (state.Saved, error) {
 		for _, b := range bad {
 			u.unusable = append(u.unusable, b.key)
 		}
-		s.info.Unusable += len(bad)
 		s.log.Error("state has resources that this version of the relay can not use; they are removed",
 			"upstream", name, "resources", len(bad), "first", bad[0].key, "err", bad[0].err)
 	}
