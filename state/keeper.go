@@ -285,19 +285,13 @@ func (k *Keeper) MarkServed() {
 // History returns the revisions of a source, the newest first.
 func (k *Keeper) History(source string) ([]Revision, error) {
 	out, err := k.store.History(source)
-	if errors.Is(err, ErrUnknownSource) && k.follows(source) {
-		return nil, nil // there is nothing yet
-	}
 	return out, of(source, err)
 }
 
-// At returns all that a source had as of a revision. It fails with ErrUnknownSource, or with
-// ErrUnknownRevision when there is no such revision, or none any more.
+// At returns all that a source had as of a revision. It fails with ErrUnknownRevision when there
+// is no such revision, or none any more.
 func (k *Keeper) At(source string, revision uint64) ([]Record, error) {
 	out, err := k.store.At(source, revision)
-	if errors.Is(err, ErrUnknownSource) && k.follows(source) {
-		err = fmt.Errorf("%w: %d, and there are none", ErrUnknownRevision, revision)
-	}
 	return out, of(source, err)
 }
 
@@ -306,12 +300,6 @@ func of(source string, err error) error {
 		return fmt.Errorf("upstream %s: %w", source, err)
 	}
 	return nil
-}
-
-func (k *Keeper) follows(source string) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.followed[source] != nil
 }
 
 // Backup writes a copy of what is kept, while the store is in use. It ends when the Keeper does.

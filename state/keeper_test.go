@@ -73,10 +73,10 @@ func (s *store) Apply(source string, b Batch) (Kept, error) {
 func (s *store) Forget(source string) error { delete(s.sources, source); return nil }
 func (s *store) SetServed() error           { s.served = true; return nil }
 func (s *store) History(string) ([]Revision, error) {
-	return nil, ErrUnknownSource
+	return nil, nil
 }
 
-func (s *store) At(string, uint64) ([]Record, error) { return nil, ErrUnknownSource }
+func (s *store) At(string, uint64) ([]Record, error) { return nil, ErrUnknownRevision }
 
 func (s *store) Backup(w io.Writer) error {
 	for {

@@ -20,7 +20,6 @@ import (
 var (
 	ErrInUse           = errors.New("in use by another process")
 	ErrNotInUse        = errors.New("the state can not be read now")
-	ErrUnknownSource   = errors.New("nothing is kept of that upstream")
 	ErrUnknownRevision = errors.New("no such revision is kept")
 )
 
@@ -166,9 +165,11 @@ type Store interface {
 	Forget(source string) error
 	// SetServed notes durably that clients were served with this state.
 	SetServed() error
-	// History returns the revisions of a source, the newest first.
+	// History returns the revisions of a source, the newest first. There are none of a source
+	// that is not kept.
 	History(source string) ([]Revision, error)
-	// At returns all that a source had as of a revision.
+	// At returns all that a source had as of a revision. It fails with ErrUnknownRevision when
+	// there is no such revision, or none any more.
 	At(source string, revision uint64) ([]Record, error)
 	// Backup writes a copy of everything, as of one instant.
 	Backup(w io.Writer) error

@@ -117,8 +117,8 @@ func TestQuestionsAboutThePastThatHaveNoAnswer(t *testing.T) {
 	o.Revisions = 2
 	k := openWith(dir, o)
 	defer end(k)
-	if _, err := k.History("east"); !errors.Is(err, state.ErrUnknownSource) {
-		t.Errorf("error %v", err)
+	if h, err := k.History("east"); err != nil || len(h) > 0 {
+		t.Errorf("history %+v, %v", h, err)
 	}
 	f := newFake()
 	k.Follow("east", f)
@@ -132,7 +132,7 @@ func TestQuestionsAboutThePastThatHaveNoAnswer(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"west", ""} {
-		if _, err := k.At(name, 1); !errors.Is(err, state.ErrUnknownSource) {
+		if _, err := k.At(name, 1); !errors.Is(err, state.ErrUnknownRevision) {
 			t.Errorf("error %v", err)
 		}
 	}

@@ -215,15 +215,10 @@ func (u *upstream) asOf(end int64) (*upstream, error) {
 	return was, was.damage
 }
 
-// unusable is a record that this version of the relay does not take.
-type unusable struct {
-	key string
-	err error
-}
-
-// records reads the resources at some places, as many at a time as there are CPUs.
-func records(from io.ReaderAt, end int64, places []place) (out []state.Record, bad []unusable, err error) {
-	out = make([]state.Record, len(places))
+// records reads the resources at some places, as many at a time as there are CPUs. It tells what is
+// wrong with those that this version of the relay does not take, by key.
+func records(from io.ReaderAt, end int64, places []place) (out []state.Record, bad map[string]error, err error) {
+	out, bad = make([]state.Record, len(places)), map[string]error{}
 	var mu sync.Mutex // of bad
 	var group errgroup.Group
 	part := max(len(places)/runtime.GOMAXPROCS(0)+1, minPart)
@@ -238,7 +233,7 @@ func records(from io.ReaderAt, end int64, places []place) (out []state.Record, b
 				if out[i], err = decodeRecord(f.key, f.record, f.data); err != nil {
 					out[i] = state.Record{}
 					mu.Lock()
-					bad = append(bad, unusable{string(f.key), err})
+					bad[string(f.key)] = err
 					mu.Unlock()
 				}
 			}
