@@ -128,16 +128,6 @@ func (k *Keeper) present() Options {
 	return k.options
 }
 
-// acquire waits until nobody writes.
-func (k *Keeper) acquire(ctx context.Context) error {
-	select {
-	case k.busy <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return k.failure(context.Cause(ctx))
-	}
-}
-
 func (k *Keeper) release() { <-k.busy }
 
 func (k *Keeper) failure(err error) error { return fmt.Errorf("state %s: %w", k.path, err) }
@@ -260,11 +250,13 @@ func (k *Keeper) isDue(now time.Time) bool {
 // Flush writes what has changed now, and returns when that is durable. After an error it is
 // not, and is tried again, as always.
 func (k *Keeper) Flush(ctx context.Context) error {
-	if err := k.acquire(ctx); err != nil {
-		return err
+	select {
+	case k.busy <- struct{}{}:
+		defer k.release()
+		return k.flush()
+	case <-ctx.Done():
+		return k.failure(context.Cause(ctx))
 	}
-	defer k.release()
-	return k.flush()
 }
 
 // Served reports whether clients were ever served with this state: by this process, or by a

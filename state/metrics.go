@@ -8,15 +8,12 @@ import (
 type metrics struct {
 	flushes, errors      prometheus.Counter
 	took                 prometheus.Histogram
-	gauges               []prometheus.Collector
+	all                  []prometheus.Collector // these and gauges
 	lastFlush, revisions *prometheus.Desc
 }
 
 func newMetrics(k *Keeper) metrics {
-	gauge := func(name, help string, value func(Status) float64) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return value(k.Status()) })
-	}
-	return metrics{
+	m := metrics{
 		flushes: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "relay_state_flushes_total", Help: "Flushes that have written changes to the state.",
 		}),
@@ -27,38 +24,39 @@ func newMetrics(k *Keeper) metrics {
 			Name: "relay_state_flush_duration_seconds", Help: "How long writing changes to the state took, until they were durable.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
 		}),
-		gauges: []prometheus.Collector{
-			gauge("relay_state_size_bytes", "Size of the state.", func(s Status) float64 { return float64(s.Size) }),
-			gauge("relay_state_healthy", "Whether the state is in use and was written without error the last time.", func(s Status) float64 {
-				if s.Healthy {
-					return 1
-				}
-				return 0
-			}),
-			gauge("relay_state_set_aside_files", "State files in the directory that could not be used and were set aside.", func(s Status) float64 { return float64(len(s.SetAside)) }),
-		},
 		lastFlush: prometheus.NewDesc("relay_state_last_flush_timestamp_seconds", "When the state was last known to have all changes, in seconds since the epoch.", nil, nil),
 		revisions: prometheus.NewDesc("relay_state_revisions", "Revisions of the upstream in the history.", []string{"upstream"}, nil),
 	}
-}
-
-func (m *metrics) collectors() []prometheus.Collector {
-	return append([]prometheus.Collector{m.flushes, m.errors, m.took}, m.gauges...)
+	gauge := func(name, help string, value func(Status) int64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return float64(value(k.Status())) })
+	}
+	m.all = []prometheus.Collector{
+		m.flushes, m.errors, m.took,
+		gauge("relay_state_size_bytes", "Size of the state.", func(s Status) int64 { return s.Size }),
+		gauge("relay_state_healthy", "Whether the state is in use and was written without error the last time.", func(s Status) int64 {
+			if s.Healthy {
+				return 1
+			}
+			return 0
+		}),
+		gauge("relay_state_set_aside_files", "State files in the directory that could not be used and were set aside.", func(s Status) int64 { return int64(len(s.SetAside)) }),
+	}
+	return m
 }
 
 // Describe implements prometheus.Collector.
 func (k *Keeper) Describe(ch chan<- *prometheus.Desc) {
-	for _, c := range k.metrics.collectors() {
+	for _, c := range k.metrics.all {
 		c.Describe(ch)
 	}
 	ch <- k.metrics.lastFlush
 	ch <- k.metrics.revisions
 }
 
-// Collect implements prometheus.Collector. Upstreams are those of the config: what a store
-// has of others makes no labels.
+// Collect implements prometheus.Collector. Labels are upstreams of the config: a store may have
+// others.
 func (k *Keeper) Collect(ch chan<- prometheus.Metric) {
-	for _, c := range k.metrics.collectors() {
+	for _, c := range k.metrics.all {
 		c.Collect(ch)
 	}
 	k.mu.Lock()
