@@ -86,7 +86,7 @@ func exampleState(t *testing.T, dir string) map[string][]state.Record {
 		},
 	}
 	for name, records := range all {
-		err := local.Replace(dir, state.History{Revisions: 9}, name, state.Saved{Meta: state.Meta{Synced: true, LastContact: time.Now(), Fingerprint: "f"}, Records: records}, nil)
+		err := local.Replace(dir, state.History{Revisions: 9}, name, state.Saved{Meta: state.Meta{Synced: true, LastContact: time.Now(), Fingerprint: "f"}, Records: records})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -225,7 +225,7 @@ func TestWhatAFileUpstreamWouldNotReadIsNamed(t *testing.T) {
 		received(t, "east", "east", "se", "shop/Upper", &networkingapi.ServiceEntry{Hosts: []string{"a"}}, nil),
 		received(t, "east", "east", "se", "shop/good", &networkingapi.ServiceEntry{Hosts: []string{"a"}}, nil),
 	}
-	if err := local.Replace(dir, state.History{}, "east", state.Saved{Records: records}, nil); err != nil {
+	if err := local.Replace(dir, state.History{}, "east", state.Saved{Records: records}); err != nil {
 		t.Fatal(err)
 	}
 	file, err := local.ReadFile(local.Path(dir))

@@ -316,8 +316,8 @@ func TestALogIsNotMuchLargerThanWhatIsNeededOfIt(t *testing.T) {
 
 func TestReplaceMakesTheWholeContent(t *testing.T) {
 	dir := t.TempDir()
-	must(t, Replace(dir, bounds, "east", state.Saved{Records: []state.Record{*record("db", "1"), *record("gone", "1")}}, nil))
-	must(t, Replace(dir, bounds, "east", state.Saved{Meta: state.Meta{Synced: true}, Records: []state.Record{*record("db", "2")}}, nil))
+	must(t, Replace(dir, bounds, "east", state.Saved{Records: []state.Record{*record("db", "1"), *record("gone", "1")}}))
+	must(t, Replace(dir, bounds, "east", state.Saved{Meta: state.Meta{Synced: true}, Records: []state.Record{*record("db", "2")}}))
 	k := open(t, dir)
 	s := k.Load("east")
 	same(t, "loaded", hostsOf(t, s.Records), map[string]string{"db": "2"})

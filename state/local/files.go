@@ -76,12 +76,10 @@ func replaceFile(path string, write func(f *os.File) error) (err error) {
 // withoutPath returns an error without the path in it, for temporary files: one mistake has one
 // text, however often it is made.
 func withoutPath(err error) error {
-	var path *fs.PathError
-	if errors.As(err, &path) {
+	if path, ok := errors.AsType[*fs.PathError](err); ok {
 		return path.Err
 	}
-	var link *os.LinkError
-	if errors.As(err, &link) {
+	if link, ok := errors.AsType[*os.LinkError](err); ok {
 		return link.Err
 	}
 	return err

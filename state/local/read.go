@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -210,8 +209,8 @@ func ReadBackup(r io.Reader) (*state.File, error) {
 
 // Replace makes what is kept of an upstream in a directory something else: its whole content. It
 // fails when a relay has the directory.
-func Replace(dir string, history state.History, name string, saved state.Saved, log *slog.Logger) error {
-	s := New(dir, log)
+func Replace(dir string, history state.History, name string, saved state.Saved) error {
+	s := New(dir, nil)
 	defer s.Close()
 	_, err := s.Open()
 	if err == nil {
