@@ -106,8 +106,6 @@ func Open(store Store, o Options) *Keeper {
 	}
 	k.metrics = newMetrics(k)
 	k.SetOptions(o)
-	k.busy <- struct{}{}
-	defer k.release()
 	if err := k.open(); err != nil {
 		k.note(err)
 	}

@@ -278,11 +278,8 @@ func sameObject(a, b *mirror.Resource) bool {
 		return true
 	}
 	x, err := document(a)
-	if err != nil {
-		return false
-	}
-	y, err := document(b)
-	return err == nil && bytes.Equal(x, y)
+	y, err2 := document(b)
+	return err == nil && err2 == nil && bytes.Equal(x, y)
 }
 
 // upstream returns what a config file has of an upstream in a directory. Its rewrite rules change

@@ -1,6 +1,7 @@
 package local
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -37,11 +38,7 @@ type directory struct {
 	damage error
 }
 
-func (d *directory) broken(err error) {
-	if d.damage == nil {
-		d.damage = err
-	}
-}
+func (d *directory) broken(err error) { d.damage = cmp.Or(d.damage, err) }
 
 func (d *directory) close() {
 	for _, u := range d.logs {

@@ -129,12 +129,7 @@ func (o *oldFile) hasServed() bool {
 	if o.served != nil {
 		return *o.served
 	}
-	for _, s := range o.sources {
-		if s.ledger.Synced {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(slices.Collect(maps.Values(o.sources)), func(s *oldSource) bool { return s.ledger.Synced })
 }
 
 // readOldSource reads an upstream. It returns nil when the resources are not whole; when only

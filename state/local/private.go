@@ -80,18 +80,18 @@ func openOwn(path string, flag int, perm fs.FileMode) (*os.File, error) {
 		return nil, err
 	}
 	info, err := f.Stat()
-	if err == nil && !info.Mode().IsRegular() {
+	switch {
+	case err != nil:
+	case !info.Mode().IsRegular():
 		err = fmt.Errorf("%s is not a file", path)
-	}
-	if err == nil && !ownFile(path, info) {
+	case !ownFile(path, info):
 		uid, _, _ := owner.Of(info)
 		err = fmt.Errorf("%s belongs to user %d, and the relay is user %d: %w", path, uid, os.Geteuid(), errNotOurs)
+	default:
+		return f, nil
 	}
-	if err != nil {
-		f.Close()
-		return nil, err
-	}
-	return f, nil
+	f.Close()
+	return nil, err
 }
 
 func ownFile(path string, info fs.FileInfo) bool {
