@@ -43,10 +43,8 @@ type Keeper struct {
 	log     *slog.Logger
 	metrics metrics
 
-	// busy holds an element while somebody writes, who alone uses failures, in a row.
-	busy     chan struct{}
-	failures int
-	closing  chan struct{} // closed when the Keeper ends
+	busy    chan struct{} // holds an element while somebody writes
+	closing chan struct{} // closed when the Keeper ends
 
 	mu      sync.Mutex // guards all below
 	options Options
@@ -63,6 +61,7 @@ type Keeper struct {
 	// tells so.
 	served, servedKept bool
 	status             Status
+	failures           int // in a row
 	nextTry            time.Time
 }
 

@@ -153,7 +153,7 @@ func (d *directory) served() bool {
 
 // readIndex reads relay.state.
 func readIndex(dir string) ([]byte, error) {
-	f, err := openOwn(filepath.Join(dir, indexName), os.O_RDONLY, 0)
+	f, _, err := openOwn(filepath.Join(dir, indexName), os.O_RDONLY, 0)
 	if err != nil {
 		return nil, err
 	}

@@ -141,7 +141,7 @@ func syncDir(dir string) error {
 // lockDir makes the directory this process's. The lock is a file of its own, because the other
 // files are replaced now and then.
 func lockDir(dir string) (*os.File, error) {
-	f, err := openOwn(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE, 0o600)
+	f, _, err := openOwn(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -156,7 +156,7 @@ func lockDir(dir string) (*os.File, error) {
 // The lock is given up at once, so that it keeps no relay from starting: a log can be read while
 // it is written to.
 func shareDir(dir string) error {
-	f, err := openOwn(filepath.Join(dir, lockName), os.O_RDONLY, 0)
+	f, _, err := openOwn(filepath.Join(dir, lockName), os.O_RDONLY, 0)
 	if err != nil {
 		return nil //nolint:nilerr // nobody can have locked it
 	}

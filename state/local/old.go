@@ -48,15 +48,11 @@ type oldSource struct {
 // openOld reads and checks relay.db. It returns nil when the file is the one that was read before.
 // The error is that of reading: damage tells what is wrong with the content.
 func openOld(path string, was *statepb.Imported) (*oldFile, error) {
-	f, err := openOwn(path, os.O_RDONLY, 0)
+	f, info, err := openOwn(path, os.O_RDONLY, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
 	from := &statepb.Imported{Size: info.Size(), Mtime: info.ModTime().UnixNano()}
 	if was != nil && was.Size == from.Size && was.Mtime == from.Mtime {
 		return nil, nil

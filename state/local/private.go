@@ -70,14 +70,14 @@ func ownGroup(gid int) bool {
 
 // openOwn opens a file in the directory of the state. It follows no link, and the file must be
 // ours, root's, or of the owner of the directory.
-func openOwn(path string, flag int, perm fs.FileMode) (*os.File, error) {
+func openOwn(path string, flag int, perm fs.FileMode) (*os.File, fs.FileInfo, error) {
 	// Without O_NONBLOCK a named pipe would wait for its other end.
 	f, err := os.OpenFile(path, flag|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, perm)
 	if errors.Is(err, syscall.ELOOP) {
-		return nil, fmt.Errorf("%s is a link, and links are not followed: %w", path, errNotOurs)
+		return nil, nil, fmt.Errorf("%s is a link, and links are not followed: %w", path, errNotOurs)
 	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	info, err := f.Stat()
 	switch {
@@ -88,10 +88,10 @@ func openOwn(path string, flag int, perm fs.FileMode) (*os.File, error) {
 		uid, _, _ := owner.Of(info)
 		err = fmt.Errorf("%s belongs to user %d, and the relay is user %d: %w", path, uid, os.Geteuid(), errNotOurs)
 	default:
-		return f, nil
+		return f, info, nil
 	}
 	f.Close()
-	return nil, err
+	return nil, nil, err
 }
 
 func ownFile(path string, info fs.FileInfo) bool {

@@ -85,16 +85,11 @@ type upstream struct {
 // openUpstream opens the log of an upstream, and reads it, for writing if that is allowed.
 func openUpstream(dir, name string) (*upstream, error) {
 	path := filepath.Join(dir, logName(name))
-	f, err := openOwn(path, os.O_RDWR, 0)
+	f, info, err := openOwn(path, os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrPermission) {
-		f, err = openOwn(path, os.O_RDONLY, 0)
+		f, info, err = openOwn(path, os.O_RDONLY, 0)
 	}
 	if err != nil {
-		return nil, err
-	}
-	info, err := f.Stat()
-	if err != nil {
-		f.Close()
 		return nil, err
 	}
 	u := readUpstream(name, f, info.Size())
