@@ -192,13 +192,18 @@ func ReadBackup(r io.Reader) (*state.File, error) {
 			return file, err
 		case err != nil:
 			return nil, err
-		case h.Name != indexName && h.Name != logName(upstreamOf(h.Name)):
+		}
+		name := indexName
+		if h.Name != name {
+			name = logName(upstreamOf(h.Name))
+		}
+		if h.Name != name {
 			damage = corruptf("%.100q is no file of a state", h.Name).Error()
 			continue
 		}
-		f, err := os.Create(filepath.Join(dir, h.Name))
+		f, err := os.Create(filepath.Join(dir, name))
 		if err == nil {
-			_, err = io.Copy(f, from)
+			_, err = io.CopyN(f, from, h.Size)
 			err = errors.Join(err, f.Close())
 		}
 		if err != nil {
