@@ -13,7 +13,7 @@ import (
 )
 
 func newHeld() *cobra.Command {
-	var access socketAccess
+	var access access
 	var out output
 	cmd := &cobra.Command{
 		Use:   "held [UPSTREAM]",
@@ -26,15 +26,10 @@ upstream deleted it. All listed resources are still served.`,
   relay held east -o yaml`,
 		Args:              wanted(1, "UPSTREAM"),
 		ValidArgsFunction: access.completeUpstreams,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return access.with(cmd, func(c admin.Client) error {
-				held, err := c.Held(cmd.Context(), strings.Join(args, ""))
-				if err != nil {
-					return err
-				}
-				return out.write(cmd.OutOrStdout(), held, cliview.Held(held, time.Now()))
-			})
-		},
+		RunE: access.overSocket(func(cmd *cobra.Command, c admin.Client, args []string) error {
+			held, err := c.Held(cmd.Context(), strings.Join(args, ""))
+			return out.print(cmd, err, held, cliview.Held(held, time.Now()))
+		}),
 	}
 	access.flags(cmd)
 	out.flag(cmd, "table", "yaml", "json")
@@ -42,7 +37,7 @@ upstream deleted it. All listed resources are still served.`,
 }
 
 func newHistory() *cobra.Command {
-	var access socketAccess
+	var access access
 	var out output
 	cmd := &cobra.Command{
 		Use:   "history UPSTREAM",
@@ -53,15 +48,10 @@ in the config file limits their number and age.`,
   relay history east -o json`,
 		Args:              wanted(0, "UPSTREAM"),
 		ValidArgsFunction: access.completeUpstreams,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return access.with(cmd, func(c admin.Client) error {
-				revisions, err := c.History(cmd.Context(), args[0])
-				if err != nil {
-					return err
-				}
-				return out.write(cmd.OutOrStdout(), revisions, cliview.History(revisions, time.Now()))
-			})
-		},
+		RunE: access.overSocket(func(cmd *cobra.Command, c admin.Client, args []string) error {
+			revisions, err := c.History(cmd.Context(), args[0])
+			return out.print(cmd, err, revisions, cliview.History(revisions, time.Now()))
+		}),
 	}
 	access.flags(cmd)
 	out.flag(cmd, "table", "json")
@@ -69,7 +59,7 @@ in the config file limits their number and age.`,
 }
 
 func newReload() *cobra.Command {
-	var access socketAccess
+	var access access
 	cmd := &cobra.Command{
 		Use:   "reload",
 		Short: "Load the config file of a running relay again",
@@ -78,23 +68,20 @@ relay does so by itself when the file changes. The command prints the mistakes i
 exits with 1 if there are any; then the relay keeps its previous config.`,
 		Example: `  relay reload`,
 		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return access.with(cmd, func(c admin.Client) error {
-				s, err := c.Reload(cmd.Context())
-				if err != nil {
-					return err
-				}
+		RunE: access.overSocket(func(cmd *cobra.Command, c admin.Client, _ []string) error {
+			s, err := c.Reload(cmd.Context())
+			if err == nil {
 				fmt.Fprintln(cmd.OutOrStdout(), cliview.Reloaded(s))
-				return nil
-			})
-		},
+			}
+			return err
+		}),
 	}
 	access.flags(cmd)
 	return cmd
 }
 
 func newLogLevel() *cobra.Command {
-	var access socketAccess
+	var access access
 	levels := []string{"debug", "info", "warn", "error"}
 	cmd := &cobra.Command{
 		Use:   "log-level [debug|info|warn|error]",
@@ -112,25 +99,22 @@ with another level. The admin address shows it; the relay's Unix socket sets it.
 		},
 		ValidArgs: levels,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			show := func(c admin.Client) error {
+			over := access.overAdmin
+			if len(args) > 0 {
+				over = access.overSocket
+			}
+			return over(func(cmd *cobra.Command, c admin.Client, args []string) error {
+				if len(args) > 0 {
+					if err := c.SetLogLevel(cmd.Context(), args[0]); err != nil {
+						return err
+					}
+				}
 				level, err := c.LogLevel(cmd.Context())
 				if err == nil {
 					fmt.Fprintln(cmd.OutOrStdout(), level)
 				}
 				return err
-			}
-			if len(args) == 0 {
-				return access.admin.with(cmd, func(c admin.Client) error {
-					c.Socket = access.socket
-					return show(c)
-				})
-			}
-			return access.with(cmd, func(c admin.Client) error {
-				if err := c.SetLogLevel(cmd.Context(), args[0]); err != nil {
-					return err
-				}
-				return show(c)
-			})
+			})(cmd, args)
 		},
 	}
 	access.flags(cmd)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -12,7 +13,7 @@ import (
 )
 
 func newExplain() *cobra.Command {
-	var access adminAccess
+	var access access
 	var out output
 	var namespace, upstream string
 	var diffs, leftOut bool
@@ -38,34 +39,23 @@ With --left-out, list all resources that import rules leave out, with the rule.`
 			return wanted(0, "KIND", "NAME")(cmd, args)
 		},
 		ValidArgsFunction: completeKinds,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return access.with(cmd, func(c admin.Client) error {
-				if leftOut {
-					all, err := c.LeftOut(cmd.Context(), upstream, strings.Join(args, ""))
-					if err != nil {
-						return err
-					}
-					return out.write(cmd.OutOrStdout(), all, cliview.LeftOut(all))
-				}
-				e, err := c.Explain(cmd.Context(), args[0], namespace, args[1])
-				if err != nil {
-					return err
-				}
-				missing := e.Outcome == admin.Missing
-				text := ""
-				if !missing {
-					if text, err = cliview.Explain(e, diffs, time.Now()); err != nil {
-						return err
-					}
-				}
-				if err := out.write(cmd.OutOrStdout(), e, text); err != nil || !missing {
-					return err
-				}
-				return fmt.Errorf("no upstream has %s", e.Ref)
-			})
-		},
+		RunE: access.overAdmin(func(cmd *cobra.Command, c admin.Client, args []string) error {
+			if leftOut {
+				all, err := c.LeftOut(cmd.Context(), upstream, strings.Join(args, ""))
+				return out.print(cmd, err, all, cliview.LeftOut(all))
+			}
+			e, err := c.Explain(cmd.Context(), args[0], namespace, args[1])
+			switch {
+			case err != nil:
+				return err
+			case e.Outcome == admin.Missing:
+				return errors.Join(out.print(cmd, nil, e, ""), fmt.Errorf("no upstream has %s", e.Ref))
+			}
+			text, err := cliview.Explain(e, diffs, time.Now())
+			return out.print(cmd, err, e, text)
+		}),
 	}
-	access.flags(cmd)
+	access.adminFlags(cmd)
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "default", "`namespace` of the resource")
 	cmd.Flags().BoolVar(&diffs, "diff", false, "show differences between what each upstream has and what is served")
 	cmd.Flags().BoolVar(&leftOut, "left-out", false, "list what import rules leave out")
@@ -75,7 +65,7 @@ With --left-out, list all resources that import rules leave out, with the rule.`
 }
 
 func newConflicts() *cobra.Command {
-	var access adminAccess
+	var access access
 	var out output
 	var kind string
 	cmd := &cobra.Command{
@@ -87,17 +77,12 @@ error: the merge policy decides the first, the second is served as it is.`,
 		Example: `  relay conflicts
   relay conflicts --kind serviceentries -o json`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return access.with(cmd, func(c admin.Client) error {
-				all, err := c.Conflicts(cmd.Context(), kind)
-				if err != nil {
-					return err
-				}
-				return out.write(cmd.OutOrStdout(), all, cliview.Conflicts(all, time.Now()))
-			})
-		},
+		RunE: access.overAdmin(func(cmd *cobra.Command, c admin.Client, _ []string) error {
+			all, err := c.Conflicts(cmd.Context(), kind)
+			return out.print(cmd, err, all, cliview.Conflicts(all, time.Now()))
+		}),
 	}
-	access.flags(cmd)
+	access.adminFlags(cmd)
 	cmd.Flags().StringVar(&kind, "kind", "", "list this `kind` only")
 	out.flag(cmd, "table", "json")
 	return cmd

@@ -17,18 +17,16 @@ import (
 
 // control makes a command about one upstream that prints a text.
 func control(cmd *cobra.Command, do func(ctx context.Context, c admin.Client, upstream string) (string, error)) *cobra.Command {
-	access := &socketAccess{}
+	access := &access{}
 	cmd.Args = wanted(0, "UPSTREAM")
 	cmd.ValidArgsFunction = access.completeUpstreams
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return access.with(cmd, func(c admin.Client) error {
-			text, err := do(cmd.Context(), c, args[0])
-			if text != "" {
-				fmt.Fprintln(cmd.OutOrStdout(), text)
-			}
-			return err
-		})
-	}
+	cmd.RunE = access.overSocket(func(cmd *cobra.Command, c admin.Client, args []string) error {
+		text, err := do(cmd.Context(), c, args[0])
+		if text != "" {
+			fmt.Fprintln(cmd.OutOrStdout(), text)
+		}
+		return err
+	})
 	access.flags(cmd)
 	return cmd
 }

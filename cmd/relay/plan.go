@@ -51,9 +51,7 @@ It fails when an upstream does not sync in time: its resources would look remove
 			}
 			changes := cliview.Compare(now, next)
 			text, err := cliview.Plan(changes, diffs)
-			if err == nil {
-				err = out.write(cmd.OutOrStdout(), changes, text)
-			}
+			err = out.print(cmd, err, changes, text)
 			if err == nil && exitCode && len(changes.Changes) > 0 {
 				return errDiffers
 			}

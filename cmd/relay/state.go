@@ -135,7 +135,7 @@ uses the state, the command reads a copy over the relay's Unix socket.`,
 			}
 			all, err := stateio.Inspect(file, upstream)
 			if err == nil {
-				err = out.write(cmd.OutOrStdout(), all, cliview.State(all, upstream != "", time.Now()))
+				err = out.print(cmd, nil, all, cliview.State(all, upstream != "", time.Now()))
 			}
 			return errors.Join(err, stateio.Damage(file))
 		},

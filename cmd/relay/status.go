@@ -13,7 +13,7 @@ import (
 )
 
 func newStatus() *cobra.Command {
-	var access adminAccess
+	var access access
 	var out output
 	cmd := &cobra.Command{
 		Use:   "status",
@@ -25,11 +25,9 @@ clients. The command asks the admin address, which is on loopback by default. Th
   relay status --admin 127.0.0.1:15014 -o json
   kubectl exec meshrelay-0 -- relay status`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return access.with(cmd, func(c admin.Client) error { return printStatus(cmd, c, &out) })
-		},
+		RunE: access.overAdmin(func(cmd *cobra.Command, c admin.Client, _ []string) error { return printStatus(cmd, c, &out) }),
 	}
-	access.flags(cmd)
+	access.adminFlags(cmd)
 	out.flag(cmd, "table", "json")
 	return cmd
 }
@@ -63,5 +61,5 @@ func printStatus(cmd *cobra.Command, c admin.Client, out *output) (err error) {
 		text += fmt.Sprintf("\nConflicts: %s in several upstreams, %s claimed by several resources. See \"relay conflicts\".\n",
 			cliview.Count(all.Conflicts.Keys, "resource"), cliview.Count(all.Conflicts.Hosts, "host"))
 	}
-	return out.write(cmd.OutOrStdout(), all, text)
+	return out.print(cmd, nil, all, text)
 }

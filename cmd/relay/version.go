@@ -16,7 +16,7 @@ func newVersion() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			info := buildinfo.Read(version)
-			return out.write(cmd.OutOrStdout(), info, info.String()+"\n")
+			return out.print(cmd, nil, info, info.String()+"\n")
 		},
 	}
 	out.flag(cmd, "text", "json")

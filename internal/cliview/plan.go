@@ -83,11 +83,11 @@ func Plan(c Changes, diffs bool) (string, error) {
 		return "Nothing would change.\n", nil
 	}
 	var p page
-	rows := [][]string{{"ACTION", "KIND", "NAMESPACE", "NAME", "FROM", "TO"}}
+	t := titled("ACTION", "KIND", "NAMESPACE", "NAME", "FROM", "TO")
 	for _, change := range c.Changes {
-		rows = append(rows, []string{change.Action, change.Kind, OrNone(change.Namespace), change.Name, OrNone(change.From), OrNone(change.To)})
+		t.add(change.Action, change.Kind, change.Namespace, change.Name, change.From, change.To)
 	}
-	p.rows(rows)
+	p.table(t)
 	for _, change := range c.Changes {
 		if !diffs {
 			break

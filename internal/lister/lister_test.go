@@ -17,6 +17,7 @@ import (
 
 	"meshrelay/adsclient"
 	"meshrelay/internal/fakexds"
+	"meshrelay/internal/selection"
 	"meshrelay/mirror"
 )
 
@@ -36,7 +37,7 @@ var (
 func config(s *fakexds.Server) Config {
 	return Config{
 		Server:      s.Addr,
-		Kinds:       []Kind{{widget, []string{widgetV1}}, {serviceEntry, []string{seV1, seAlpha}}},
+		Kinds:       []selection.Kind{{Kind: widget, TypeURLs: []string{widgetV1}}, {Kind: serviceEntry, TypeURLs: []string{seV1, seAlpha}}},
 		Node:        adsclient.Node(adsclient.NodeConfig{Name: "t", Namespace: "istio-system", IP: "127.0.0.1", ClusterID: "t"}),
 		Credentials: insecure.NewCredentials(),
 		Timeout:     30 * time.Second,
