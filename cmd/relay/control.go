@@ -67,7 +67,6 @@ func newReload() *cobra.Command {
 relay does so by itself when the file changes. The command prints the mistakes in the file and
 exits with 1 if there are any; then the relay keeps its previous config.`,
 		Example: `  relay reload`,
-		Args:    cobra.NoArgs,
 		RunE: access.overSocket(func(cmd *cobra.Command, c admin.Client, _ []string) error {
 			s, err := c.Reload(cmd.Context())
 			if err == nil {

@@ -76,7 +76,6 @@ the time; and the hosts that different resources claim for the same clients. Nei
 error: the merge policy decides the first, the second is served as it is.`,
 		Example: `  relay conflicts
   relay conflicts --kind serviceentries -o json`,
-		Args: cobra.NoArgs,
 		RunE: access.overAdmin(func(cmd *cobra.Command, c admin.Client, _ []string) error {
 			all, err := c.Conflicts(cmd.Context(), kind)
 			return out.print(cmd, err, all, cliview.Conflicts(all, time.Now()))

@@ -60,6 +60,7 @@ such as gateways, means all of them.`,
   relay get se -A --server 127.0.0.1:15010
   relay get se -A --server istiod.example:15012 --ca-file root-cert.pem \
     --server-name istiod.istio-system.svc --token-file token`,
+		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: completeKinds,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if cmd.Flags().Changed("plaintext") {

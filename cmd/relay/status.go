@@ -24,7 +24,6 @@ clients. The command asks the admin address, which is on loopback by default. Th
 		Example: `  relay status
   relay status --admin 127.0.0.1:15014 -o json
   kubectl exec meshrelay-0 -- relay status`,
-		Args: cobra.NoArgs,
 		RunE: access.overAdmin(func(cmd *cobra.Command, c admin.Client, _ []string) error { return printStatus(cmd, c, &out) }),
 	}
 	access.adminFlags(cmd)

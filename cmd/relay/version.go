@@ -13,7 +13,6 @@ func newVersion() *cobra.Command {
 		Short: "Print the version of this program",
 		Example: `  relay version
   relay version -o json`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			info := buildinfo.Read(version)
 			return out.print(cmd, nil, info, info.String()+"\n")

@@ -1,7 +1,6 @@
 package cliview
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 
@@ -32,7 +31,7 @@ type Change struct {
 	New  *kube.Object `json:"new,omitempty"`
 }
 
-type objectKey struct{ kind, namespace, name string }
+type objectKey [3]string // kind, namespace and name
 
 // Compare returns the differences between what is served now and next.
 func Compare(now, next []kube.Object) Changes {
@@ -48,10 +47,8 @@ func Compare(now, next []kube.Object) Changes {
 	keys := maps.Clone(cur)
 	maps.Copy(keys, old)
 	all := Changes{Changes: []Change{}}
-	for _, k := range slices.SortedFunc(maps.Keys(keys), func(a, b objectKey) int {
-		return cmp.Or(cmp.Compare(a.kind, b.kind), cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.name, b.name))
-	}) {
-		c := Change{Kind: k.kind, Namespace: k.namespace, Name: k.name, Old: old[k], New: cur[k], From: sourceOf(old[k]), To: sourceOf(cur[k])}
+	for _, k := range slices.SortedFunc(maps.Keys(keys), func(a, b objectKey) int { return slices.Compare(a[:], b[:]) }) {
+		c := Change{Kind: k[0], Namespace: k[1], Name: k[2], Old: old[k], New: cur[k], From: sourceOf(old[k]), To: sourceOf(cur[k])}
 		switch {
 		case c.Old == nil:
 			c.Action = "add"

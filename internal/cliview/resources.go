@@ -107,22 +107,18 @@ func (o ResourceOptions) print(w io.Writer, t *table, k selection.Kind, r *mirro
 
 // Clean replaces characters that could control the terminal. It is for text from servers and
 // clients.
-func Clean(s string) string {
+func Clean(s string) string { return clean(s, -1) }
+
+// CleanLines is Clean for text of several lines.
+func CleanLines(s string) string { return clean(strings.ReplaceAll(s, "\t", "    "), '\n') }
+
+func clean(s string, but rune) string {
 	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
+		if !unicode.IsPrint(r) && r != but {
 			return '?'
 		}
 		return r
 	}, s)
-}
-
-// CleanLines is Clean for text of several lines.
-func CleanLines(s string) string {
-	lines := strings.Split(s, "\n")
-	for i, l := range lines {
-		lines[i] = strings.ReplaceAll(Clean(strings.ReplaceAll(l, "\t", "    ")), "\r", "?")
-	}
-	return strings.Join(lines, "\n")
 }
 
 // shortVersion returns the end of a version, where all kinds of versions differ: numbers of
