@@ -38,7 +38,7 @@ func (a *access) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&a.socket, "socket", "", "`path` of the relay's Unix socket (default: the one that the relay names at its admin address)")
 }
 
-// overAdmin makes a call over the admin address what a command does.
+// overAdmin returns the work of a command that is a call over the admin address.
 func (a *access) overAdmin(do call) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		ctx, cancel := context.WithTimeout(cmd.Context(), a.timeout)
@@ -48,8 +48,8 @@ func (a *access) overAdmin(do call) func(*cobra.Command, []string) error {
 	}
 }
 
-// overSocket makes a call over the Unix socket what a command does. The error of a refusal is
-// the relay's text.
+// overSocket returns the work of a command that is a call over the Unix socket. The error of a
+// refusal is the relay's text.
 func (a *access) overSocket(do call) func(*cobra.Command, []string) error {
 	return a.overAdmin(func(cmd *cobra.Command, c admin.Client, args []string) error {
 		if c.Socket == "" {

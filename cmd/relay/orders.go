@@ -15,14 +15,18 @@ import (
 	"meshrelay/upstreams"
 )
 
-// control makes a command about one upstream that prints a text.
-func control(cmd *cobra.Command, do func(ctx context.Context, c admin.Client, upstream string) (string, error)) *cobra.Command {
+// task does the work of a command about an upstream, and returns the text to print. The command
+// prints none after an error, but for errNothingDone.
+type task func(ctx context.Context, c admin.Client, upstream string) (string, error)
+
+// control makes a command about one upstream.
+func control(cmd *cobra.Command, do task) *cobra.Command {
 	access := &access{}
 	cmd.Args = wanted(0, "UPSTREAM")
 	cmd.ValidArgsFunction = access.completeUpstreams
 	cmd.RunE = access.overSocket(func(cmd *cobra.Command, c admin.Client, args []string) error {
 		text, err := do(cmd.Context(), c, args[0])
-		if text != "" {
+		if err == nil || errors.Is(err, errNothingDone) {
 			fmt.Fprintln(cmd.OutOrStdout(), text)
 		}
 		return err
@@ -31,9 +35,8 @@ func control(cmd *cobra.Command, do func(ctx context.Context, c admin.Client, up
 	return cmd
 }
 
-// order makes a command that changes what is served of one upstream. It takes a reason, and can
-// be tried.
-func order(cmd *cobra.Command, o *admin.Order, do func(ctx context.Context, c admin.Client, upstream string) (string, error)) *cobra.Command {
+// order makes a command with an order about one upstream. It has a reason and a dry run.
+func order(cmd *cobra.Command, o *admin.Order, do task) *cobra.Command {
 	cmd = control(cmd, func(ctx context.Context, c admin.Client, upstream string) (string, error) {
 		if err := upstreams.CheckReason(o.Reason); err != nil {
 			return "", fmt.Errorf("--reason: %w", err)
@@ -60,13 +63,10 @@ also ends by itself after that time, once the upstream is in contact. A relay th
   kubectl exec meshrelay-0 -- relay freeze east   # and each other replica`,
 	}, &o, func(ctx context.Context, c admin.Client, upstream string) (string, error) {
 		s, err := c.Order(ctx, upstream, "freeze", o)
-		switch {
-		case err != nil:
-			return "", err
-		case s.DryRun:
-			return fmt.Sprintf("dry run: upstream %s would be frozen, with %s", upstream, cliview.Count(s.Effect.Kept, "resource")), nil
+		if s.DryRun {
+			return fmt.Sprintf("dry run: upstream %s would be frozen, with %s", upstream, cliview.Count(s.Effect.Kept, "resource")), err
 		}
-		return cliview.Frozen(s), nil
+		return cliview.Frozen(s), err
 	})
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		if cmd.Flags().Changed("for") && o.For <= 0 {
@@ -99,7 +99,10 @@ the upstream is out of contact, unless --force is given.`,
 			return cliview.Unfrozen(s), nil
 		}
 		held, err := heldText(ctx, c, upstream)
-		return cliview.Unfrozen(s) + "\n" + held, err
+		if err != nil {
+			return "", fmt.Errorf("%s, but its held deletions are unknown: %w", cliview.Unfrozen(s), err)
+		}
+		return cliview.Unfrozen(s) + "\n" + held, nil
 	})
 	cmd.Flags().BoolVar(&o.Force, "force", false, "unfreeze it even out of contact, with its last known resources")
 	return cmd
@@ -119,13 +122,10 @@ its config file).`,
   relay rollback east --to 17 --reason "routes of the new release are wrong"`,
 	}, &o, func(ctx context.Context, c admin.Client, upstream string) (string, error) {
 		s, err := c.Order(ctx, upstream, "rollback", o)
-		switch {
-		case err != nil:
-			return "", err
-		case s.DryRun:
-			return fmt.Sprintf("dry run: upstream %s would be frozen at revision %d: %s", upstream, o.To, cliview.Effect(s.Effect)), nil
+		if s.DryRun {
+			return fmt.Sprintf("dry run: upstream %s would be frozen at revision %d: %s", upstream, o.To, cliview.Effect(s.Effect)), err
 		}
-		return cliview.Frozen(s), nil
+		return cliview.Frozen(s), err
 	})
 	cmd.PreRunE = func(_ *cobra.Command, args []string) (err error) {
 		if o.To, err = strconv.ParseUint(flag, 10, 64); err != nil || o.To == 0 {
@@ -168,10 +168,7 @@ one of the three flags the command lists what is held, changes nothing, and exit
 			return text, errNothingDone
 		}
 		s, err := c.Order(ctx, upstream, "release", o)
-		if err != nil {
-			return "", err
-		}
-		return cliview.Released(s), nil
+		return cliview.Released(s), err
 	})
 	cmd.PreRunE = func(*cobra.Command, []string) error {
 		if o.All && (o.Hold != "" || len(o.Only) > 0) {
@@ -190,7 +187,7 @@ one of the three flags the command lists what is held, changes nothing, and exit
 	return cmd
 }
 
-// heldText lists what is held of an upstream, nothing when nothing is.
+// heldText lists the held deletions of an upstream, or returns "".
 func heldText(ctx context.Context, c admin.Client, upstream string) (string, error) {
 	held, err := c.Held(ctx, upstream)
 	if err != nil || len(held) == 0 {
@@ -214,9 +211,6 @@ wait for an upstream at all.`,
   relay serve-without west --socket /var/lib/relay/admin.sock`,
 	}, func(ctx context.Context, c admin.Client, upstream string) (string, error) {
 		w, err := c.ServeWithout(ctx, upstream)
-		if err != nil {
-			return "", err
-		}
-		return cliview.Without(upstream, w), nil
+		return cliview.Without(upstream, w), err
 	})
 }

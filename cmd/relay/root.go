@@ -39,7 +39,7 @@ A first run:
 	return root
 }
 
-// strict has commands refuse arguments unless they tell which they take.
+// strict makes commands without a check of arguments refuse them.
 func strict(cmd *cobra.Command) {
 	for _, c := range cmd.Commands() {
 		if c.Args == nil {

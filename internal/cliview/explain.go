@@ -17,8 +17,8 @@ import (
 	"meshrelay/upstreams"
 )
 
-// Explain returns an explanation as text. With diffs, it adds the difference between what each
-// upstream has and what is served. now is for ages.
+// Explain returns an explanation as text. With diffs, it adds the difference between each copy and
+// the served resource. now is for ages.
 func Explain(e admin.Explanation, diffs bool, now time.Time) (string, error) {
 	var head, p page
 	head.WriteString(headline(e, now) + "\n")
@@ -213,8 +213,8 @@ func hostTable(all []conflicts.HostConflict, now time.Time) *table {
 	return t
 }
 
-// difference returns the difference between two objects as diff -u writes it, without versions
-// and provenance.
+// difference returns the difference between two objects as of diff -u, without versions and
+// provenance.
 func difference(oldName string, old *kube.Object, newName string, cur *kube.Object) (string, error) {
 	a, err := objectText(old)
 	if err != nil {
@@ -231,7 +231,7 @@ func difference(oldName string, old *kube.Object, newName string, cur *kube.Obje
 	return "\n" + CleanLines(string(d)), nil
 }
 
-// objectText returns an object as YAML, nothing for nil.
+// objectText returns an object as YAML, and nil for nil.
 func objectText(o *kube.Object) ([]byte, error) {
 	if o == nil {
 		return nil, nil

@@ -8,7 +8,7 @@ import (
 	"meshrelay/mirror"
 )
 
-// Changes are the differences between what is served and what a plan would serve.
+// Changes are the differences between the served resources and those of a plan.
 type Changes struct {
 	Added   int `json:"added"`
 	Changed int `json:"changed"`
@@ -24,7 +24,7 @@ type Change struct {
 	Kind      string `json:"kind"`
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name"`
-	// From and To are the upstreams that serve it now and would serve it, where known.
+	// From and To are the upstreams of the old and the new object, where known.
 	From string       `json:"from,omitempty"`
 	To   string       `json:"to,omitempty"`
 	Old  *kube.Object `json:"old,omitempty"`
@@ -33,7 +33,7 @@ type Change struct {
 
 type objectKey [3]string // kind, namespace and name
 
-// Compare returns the differences between what is served now and next.
+// Compare returns the differences between the objects of now and next.
 func Compare(now, next []kube.Object) Changes {
 	index := func(objects []kube.Object) map[objectKey]*kube.Object {
 		out := make(map[objectKey]*kube.Object, len(objects))

@@ -13,8 +13,8 @@ import (
 // shownRevisions bounds the revisions that State shows of an upstream.
 const shownRevisions = 10
 
-// State returns what a state has of each upstream as text. With detailed, the kinds and newest
-// revisions of the first one follow.
+// State returns the upstreams of a state as text. With detailed, the kinds and newest revisions of
+// the first one follow.
 func State(all stateio.Inspection, detailed bool, now time.Time) string {
 	t := titled("UPSTREAM", "RESOURCES", "BYTES", "SYNCED", "LAST CONTACT", "FROZEN", "REVISIONS")
 	for _, u := range all.Upstreams {

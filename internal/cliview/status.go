@@ -51,7 +51,7 @@ func Status(r admin.Readiness, ups []upstreams.Status, clients []downstream.Clie
 	return p.String()
 }
 
-// configLine tells how old the config is, and what is wrong with the file.
+// configLine returns the age of the config, and the mistakes in the file.
 func configLine(c admin.ReloadStatus, now time.Time) string {
 	if c.LastSuccess.IsZero() {
 		return ""
@@ -84,7 +84,7 @@ func stateOf(u upstreams.Status, now time.Time) string {
 	return state
 }
 
-// advice returns a line for each upstream that is held, frozen or stale, with what to do.
+// advice returns a line for each upstream that is held, frozen or stale.
 func advice(ups []upstreams.Status, now time.Time) string {
 	var out strings.Builder
 	for _, u := range ups {

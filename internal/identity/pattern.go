@@ -23,8 +23,7 @@ type Pattern struct {
 	rest  bool // the last segment is **
 }
 
-// Parse reads a pattern. A pattern that no identity can match is an error that names the
-// spelling to use instead.
+// Parse parses a pattern. It refuses patterns that no identity can match, with the right spelling.
 func Parse(text string) (Pattern, error) {
 	switch {
 	case strings.HasPrefix(text, dns):

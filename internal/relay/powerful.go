@@ -31,7 +31,7 @@ var powerfulKinds = []powerful{
 	{"networking.istio.io", "Sidecar", rootNamespace},
 }
 
-// mergedView lists what is served.
+// mergedView lists the merged resources.
 type mergedView interface {
 	List(kind mirror.Kind, namespace string) []*mirror.Resource
 }

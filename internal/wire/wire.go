@@ -1,5 +1,4 @@
-// Package wire walks the fields of encoded protobuf messages, for code that needs a few of
-// them and decodes nothing else. It knows no message types.
+// Package wire walks the fields of encoded protobuf messages. It knows no message types.
 //
 //	c := wire.Fields(data)
 //	for c.Next() {
@@ -25,7 +24,7 @@ type Cursor struct {
 
 	message        []byte
 	at, value, end int // of the field, its value, and its end
-	code           int // of protowire; negative when the message is broken
+	code           int // of protowire; negative for a broken message
 }
 
 // Fields returns a Cursor before the first field of a message.
@@ -87,7 +86,7 @@ func (c *Cursor) fail(code int) bool {
 	return false
 }
 
-// Err returns why Next returned false before the end of the message, or nil.
+// Err returns the error at which Next stopped, or nil.
 func (c *Cursor) Err() error {
 	switch c.code {
 	case 0:
@@ -117,8 +116,8 @@ func (c *Cursor) Uint() (v uint64) {
 	return v
 }
 
-// Last returns the last length-delimited field of a message with that number, nil when there
-// is none. It ignores everything after the first byte that is not protobuf.
+// Last returns the last length-delimited field of a message with that number, or nil. It stops at
+// the first byte that is not protobuf.
 func Last(message []byte, number protowire.Number) (value []byte) {
 	c := Fields(message)
 	for c.Next() {
