@@ -45,14 +45,10 @@ With --left-out, list all resources that import rules leave out, with the rule.`
 				return out.print(cmd, err, all, cliview.LeftOut(all))
 			}
 			e, err := c.Explain(cmd.Context(), args[0], namespace, args[1])
-			switch {
-			case err != nil:
-				return err
-			case e.Outcome == admin.Missing:
+			if err == nil && e.Outcome == admin.Missing {
 				return errors.Join(out.print(cmd, nil, e, ""), fmt.Errorf("no upstream has %s", e.Ref))
 			}
-			text, err := cliview.Explain(e, diffs, time.Now())
-			return out.print(cmd, err, e, text)
+			return out.print(cmd, err, e, cliview.Explain(e, diffs, time.Now()))
 		}),
 	}
 	access.adminFlags(cmd)

@@ -49,8 +49,7 @@ It fails when an upstream does not sync in time: its resources would look remove
 				return fmt.Errorf("no plan: %w", err)
 			}
 			changes := cliview.Compare(now, next)
-			text, err := cliview.Plan(changes, diffs)
-			err = out.print(cmd, err, changes, text)
+			err = out.print(cmd, nil, changes, cliview.Plan(changes, diffs))
 			if err == nil && exitCode && len(changes.Changes) > 0 {
 				return errDiffers
 			}

@@ -1,6 +1,7 @@
 package cliview
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -19,7 +20,7 @@ import (
 
 // Explain returns an explanation as text. With diffs, it adds the difference between each copy and
 // the served resource. now is for ages.
-func Explain(e admin.Explanation, diffs bool, now time.Time) (string, error) {
+func Explain(e admin.Explanation, diffs bool, now time.Time) string {
 	var head, p page
 	head.WriteString(headline(e, now) + "\n")
 	if len(e.Group) > 0 {
@@ -51,13 +52,9 @@ func Explain(e admin.Explanation, diffs bool, now time.Time) (string, error) {
 		if !diffs || s.From == nil || e.Served == nil || s.Outcome == admin.Renamed {
 			continue
 		}
-		text, err := difference("upstream "+s.Upstream, s.From, "served", e.Served)
-		if err != nil {
-			return "", err
-		}
-		p.WriteString(text)
+		p.WriteString(difference("upstream "+s.Upstream, s.From, "served", e.Served))
 	}
-	return p.String(), nil
+	return p.String()
 }
 
 func headline(e admin.Explanation, now time.Time) string {
@@ -107,7 +104,7 @@ func because(c admin.SourceCopy) string {
 	case c.Pending:
 		return "frozen: newer content from the upstream is pending" + unfreeze
 	case c.Unconfirmed && c.Frozen != nil:
-		return "kept since the freeze" + at(c.Frozen.Since) + ", the upstream has not sent it again"
+		return "kept since the freeze at " + c.Frozen.Since.UTC().Format(time.RFC3339) + ", the upstream has not sent it again"
 	case c.Unconfirmed:
 		return "kept" + since(c.StaleSince) + ", the upstream has not sent it again"
 	case !c.StaleSince.IsZero():
@@ -116,15 +113,12 @@ func because(c admin.SourceCopy) string {
 	return ""
 }
 
-// since returns " since" and a time, nothing for no time; at does so with " at".
-func since(t time.Time) string { return moment(" since ", t) }
-func at(t time.Time) string    { return moment(" at ", t) }
-
-func moment(word string, t time.Time) string {
+// since returns " since" and a time, or nothing for no time.
+func since(t time.Time) string {
 	if t.IsZero() {
 		return ""
 	}
-	return word + t.UTC().Format(time.RFC3339)
+	return " since " + t.UTC().Format(time.RFC3339)
 }
 
 func claims(c conflicts.HostConflict) (out []string) {
@@ -215,20 +209,17 @@ func hostTable(all []conflicts.HostConflict, now time.Time) *table {
 
 // difference returns the difference between two objects as of diff -u, without versions and
 // provenance.
-func difference(oldName string, old *kube.Object, newName string, cur *kube.Object) (string, error) {
-	a, err := objectText(old)
-	if err != nil {
-		return "", err
-	}
-	b, err := objectText(cur)
-	if err != nil {
-		return "", err
-	}
+func difference(oldName string, old *kube.Object, newName string, cur *kube.Object) string {
+	a, aErr := objectText(old)
+	b, bErr := objectText(cur)
 	d := diff.Diff(oldName, a, newName, b)
-	if len(d) == 0 {
-		return fmt.Sprintf("\n%s and %s are equal\n", oldName, newName), nil
+	switch err := errors.Join(aErr, bErr); {
+	case err != nil:
+		return fmt.Sprintf("\n%s and %s can not be compared: %v\n", oldName, newName, err)
+	case len(d) == 0:
+		return fmt.Sprintf("\n%s and %s are equal\n", oldName, newName)
 	}
-	return "\n" + CleanLines(string(d)), nil
+	return "\n" + CleanLines(string(d))
 }
 
 // objectText returns an object as YAML, and nil for nil.

@@ -75,27 +75,21 @@ func sourceOf(o *kube.Object) string {
 }
 
 // Plan returns changes as a table and, with diffs, each as a difference.
-func Plan(c Changes, diffs bool) (string, error) {
+func Plan(c Changes, diffs bool) string {
 	if len(c.Changes) == 0 {
-		return "Nothing would change.\n", nil
+		return "Nothing would change.\n"
 	}
-	var p page
+	var p, details page
 	t := titled("ACTION", "KIND", "NAMESPACE", "NAME", "FROM", "TO")
 	for _, change := range c.Changes {
 		t.add(change.Action, change.Kind, change.Namespace, change.Name, change.From, change.To)
+		if diffs {
+			name := change.Kind + " " + change.Namespace + "/" + change.Name
+			details.WriteString(difference("now "+name, change.Old, "planned "+name, change.New))
+		}
 	}
 	p.table(t)
-	for _, change := range c.Changes {
-		if !diffs {
-			break
-		}
-		name := change.Kind + " " + change.Namespace + "/" + change.Name
-		text, err := difference("now "+name, change.Old, "planned "+name, change.New)
-		if err != nil {
-			return "", err
-		}
-		p.WriteString(text)
-	}
+	p.WriteString(details.String())
 	p.printf("\n%d to add, %d to change, %d to remove\n", c.Added, c.Changed, c.Removed)
-	return p.String(), nil
+	return p.String()
 }

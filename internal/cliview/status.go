@@ -69,21 +69,6 @@ func configLine(c admin.ReloadStatus, now time.Time) string {
 	return line
 }
 
-// stateOf returns the state of an upstream, its age, and whether it is stale, held or frozen.
-func stateOf(u upstreams.Status, now time.Time) string {
-	state := fmt.Sprintf("%s %s", u.State, Ago(u.Since, now))
-	if u.Stale {
-		state += ", stale"
-	}
-	if u.Held != nil {
-		state += ", held"
-	}
-	if u.Frozen != nil {
-		state += ", frozen"
-	}
-	return state
-}
-
 // advice returns a line for each upstream that is held, frozen or stale.
 func advice(ups []upstreams.Status, now time.Time) string {
 	var out strings.Builder
@@ -185,7 +170,17 @@ func upstreamTable(ups []upstreams.Status, now time.Time) *table {
 		if u.Protocol != "" {
 			typ += "/" + u.Protocol
 		}
-		t.add(u.Name, typ, stateOf(u, now), yesNo(u.Synced), total(u.Resources), u.RefusedTotal, total(u.Dropped), Ago(u.LastUpdate, now), u.Address)
+		state := fmt.Sprintf("%s %s", u.State, Ago(u.Since, now))
+		if u.Stale {
+			state += ", stale"
+		}
+		if u.Held != nil {
+			state += ", held"
+		}
+		if u.Frozen != nil {
+			state += ", frozen"
+		}
+		t.add(u.Name, typ, state, yesNo(u.Synced), total(u.Resources), u.RefusedTotal, total(u.Dropped), Ago(u.LastUpdate, now), u.Address)
 	}
 	return t
 }

@@ -20,24 +20,17 @@ func CheckAncestors(path string) error {
 	if err != nil {
 		return err
 	}
-	if err := checkAncestors(path); err != nil {
-		return err
-	}
 	real, err := filepath.EvalSymlinks(path)
-	if err != nil || real == path {
-		return nil //nolint:nilerr // a path that does not exist is no link
+	if err != nil {
+		real = path // a path that does not exist is no link
 	}
-	return checkAncestors(real)
-}
-
-func checkAncestors(path string) error {
-	for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
-		info, err := os.Stat(dir)
-		if err == nil && info.Mode().Perm()&0o002 != 0 && info.Mode()&fs.ModeSticky == 0 {
-			return fmt.Errorf("everybody can write to directory %s (%v), which %s is in", dir, info.Mode().Perm(), path)
-		}
-		if dir == filepath.Dir(dir) {
-			return nil
+	for _, path := range []string{path, real} {
+		for at, dir := path, filepath.Dir(path); dir != at; at, dir = dir, filepath.Dir(dir) {
+			info, err := os.Stat(dir)
+			if err == nil && info.Mode().Perm()&0o002 != 0 && info.Mode()&fs.ModeSticky == 0 {
+				return fmt.Errorf("everybody can write to directory %s (%v), which %s is in", dir, info.Mode().Perm(), path)
+			}
 		}
 	}
+	return nil
 }
