@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/timestamppb"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"meshrelay/internal/text"
 	"meshrelay/mirror"
@@ -28,12 +29,7 @@ var (
 		"generateName", "uid", "generation", "managedFields", "ownerReferences", "finalizers",
 		"selfLink", "deletionTimestamp", "deletionGracePeriodSeconds",
 	}
-
-	namespaceShape = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
-	nameShape      = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
 )
-
-const maxObjectName = 253
 
 // FieldError is a mistake in a field of an object.
 type FieldError struct {
@@ -196,13 +192,13 @@ func metadataOf(fields map[string]any, info *mirror.KindInfo) (s mirror.Spec, er
 		return s, nil
 	case s.Name == "":
 		return s, fieldErrorf(append(path, "name"), "missing")
-	case len(s.Name) > maxObjectName || !nameShape.MatchString(s.Name):
-		return s, fieldErrorf(append(path, "name"), "%q is not a name: at most %d lower-case letters, digits, dashes and dots, letters or digits first and last", brief(s.Name), maxObjectName)
+	case len(validation.IsDNS1123Subdomain(s.Name)) > 0:
+		return s, fieldErrorf(append(path, "name"), "%q is not a name: at most %d lower-case letters, digits, dashes and dots, letters or digits first and last", brief(s.Name), validation.DNS1123SubdomainMaxLength)
 	case info.ClusterScoped:
 		s.Namespace = ""
 	case s.Namespace == "":
 		s.Namespace = "default"
-	case !namespaceShape.MatchString(s.Namespace):
+	case len(validation.IsDNS1123Label(s.Namespace)) > 0:
 		return s, fieldErrorf(append(path, "namespace"), "%q is not a namespace: at most 63 lower-case letters, digits and dashes, letters or digits first and last", brief(s.Namespace))
 	}
 	return s, nil
