@@ -124,7 +124,6 @@ func freeze(f upstreams.Frozen, now time.Time) string {
 	return text
 }
 
-// total adds up counts by kind.
 func total(counts map[string]int) (n int) {
 	for _, c := range counts {
 		n += c

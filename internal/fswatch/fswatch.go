@@ -153,7 +153,6 @@ func route(path string) (dirs, names map[string]bool) {
 	return dirs, names
 }
 
-// parts returns the elements of a path.
 func parts(path string) []string {
 	return strings.FieldsFunc(path, func(r rune) bool { return r == filepath.Separator })
 }

@@ -39,7 +39,6 @@ func MergePolicies(rules []config.Merge) (byKind map[mirror.Kind]mirror.Policy, 
 	return byKind, others, nil
 }
 
-// viewsOf returns the views of a config.
 func viewsOf(views []config.View) ([]downstream.View, error) {
 	var out []downstream.View
 	for _, v := range views {
@@ -62,7 +61,6 @@ func viewsOf(views []config.View) ([]downstream.View, error) {
 	return out, nil
 }
 
-// pushOptions returns the times that changes wait for others.
 func pushOptions(p config.Push) push.Options {
 	return push.Options{After: p.DebounceAfter.D(), Max: p.DebounceMax.D()}
 }

@@ -3,7 +3,6 @@ package relay
 import (
 	"context"
 	"fmt"
-	"reflect"
 	"time"
 
 	"meshrelay/config"
@@ -46,9 +45,6 @@ func (r *Relay) apply(ctx context.Context, cfg *config.Config) (needsRestart []s
 	})
 	if err != nil {
 		return nil, err
-	}
-	if !reflect.DeepEqual(cfg.Views, now.Views) && len(cfg.Views)+len(now.Views) > 0 || limits != limitsOf(now.Downstream) {
-		r.log.Info("views and limits replaced", "views", len(views))
 	}
 	if err := r.debouncer.SetOptions(pushOptions(cfg.Push)); err != nil {
 		return nil, err

@@ -132,18 +132,14 @@ func resolve(word string) ([]Kind, error) {
 	for _, info := range mirror.MatchKinds(word) {
 		kinds = append(kinds, known(info))
 	}
-	if len(kinds) == 0 {
-		return nil, unknown(word)
+	if len(kinds) > 0 {
+		return kinds, nil
 	}
-	return kinds, nil
-}
-
-func unknown(word string) error {
 	hint := ""
 	if near := similar(word); len(near) > 0 {
 		hint = "did you mean " + strings.Join(near, " or ") + "? "
 	}
-	return fmt.Errorf("unknown kind %q: %swrite a kind that is not well known as group/version/Kind, for example example.com/v1/Widget", word, hint)
+	return nil, fmt.Errorf("unknown kind %q: %swrite a kind that is not well known as group/version/Kind, for example example.com/v1/Widget", word, hint)
 }
 
 // Kinds returns the selected kinds, each once, in the order of the command line.
