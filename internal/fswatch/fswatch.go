@@ -5,6 +5,7 @@
 package fswatch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -54,9 +55,7 @@ func New(o Options) *Watcher {
 	if o.Open == nil {
 		o.Open = fsnotify.NewWatcher
 	}
-	if o.Writing == 0 {
-		o.Writing = o.Quiet
-	}
+	o.Writing = cmp.Or(o.Writing, o.Quiet)
 	return &Watcher{options: o}
 }
 

@@ -87,11 +87,11 @@ type lister struct {
 	// answers are the newest full answers, by type URL and full name.
 	answers  map[string]map[string]*mirror.Resource
 	complete bool // each type was answered
-	merged   map[mirror.Key]*mirror.Resource
+	merged   map[mirror.Kind]map[mirror.Key]*mirror.Resource
 }
 
 func (l *lister) run(ctx context.Context) error {
-	l.kindOf, l.answers, l.merged = map[string]mirror.Kind{}, map[string]map[string]*mirror.Resource{}, map[mirror.Key]*mirror.Resource{}
+	l.kindOf, l.answers, l.merged = map[string]mirror.Kind{}, map[string]map[string]*mirror.Resource{}, map[mirror.Kind]map[mirror.Key]*mirror.Resource{}
 	var typeURLs []string
 	for _, k := range l.cfg.Kinds {
 		for _, u := range k.TypeURLs {
@@ -192,18 +192,18 @@ func (l *lister) difference(kind selection.Kind) (events []Event) {
 			}
 		}
 	}
-	for key, old := range l.merged {
-		if key.Kind == kind.Kind && united[key] == nil {
+	before := l.merged[kind.Kind]
+	for key, old := range before {
+		if united[key] == nil {
 			events = append(events, Event{Old: old})
-			delete(l.merged, key)
 		}
 	}
 	for key, r := range united {
-		if old := l.merged[key]; !old.Equal(r) {
+		if old := before[key]; !old.Equal(r) {
 			events = append(events, Event{Old: old, Cur: r})
 		}
-		l.merged[key] = r
 	}
+	l.merged[kind.Kind] = united
 	slices.SortFunc(events, func(a, b Event) int {
 		return cmp.Compare(cmp.Or(a.Cur, a.Old).FullName(), cmp.Or(b.Cur, b.Old).FullName())
 	})
