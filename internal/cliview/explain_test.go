@@ -11,7 +11,7 @@ import (
 	"meshrelay/upstreams"
 )
 
-func TestWhatAnUpstreamWithholdsIsExplained(t *testing.T) {
+func TestExplainTellsWhyAnUpstreamWithholdsACopy(t *testing.T) {
 	at := time.Date(2024, 2, 3, 4, 5, 6, 0, time.UTC)
 	for name, tc := range map[string]struct {
 		source admin.SourceCopy

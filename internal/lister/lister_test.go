@@ -102,7 +102,7 @@ func TestNothingIsListedBeforeEveryTypeIsAnswered_C21(t *testing.T) {
 	}
 }
 
-func TestWhatDoesNotDecodeIsNamedAndTheRestIsListed_C7(t *testing.T) {
+func TestListNamesBadResourcesAndReturnsTheRest_C7(t *testing.T) {
 	s := fakexds.Start(t, &fakexds.Server{})
 	bad := fakexds.MCP("shop/bad", &networking.ServiceEntry{})
 	bad.Any.Value = append(bad.Any.Value, 0xff)
@@ -124,7 +124,7 @@ func TestAServerThatCanNotBeReachedIsAnErrorAtOnce(t *testing.T) {
 	}
 }
 
-func TestARefusalSaysWhatToDo_C19(t *testing.T) {
+func TestRefusalOfTheServerAdvises_C19(t *testing.T) {
 	s := fakexds.Start(t, &fakexds.Server{})
 	s.Fail(status.Error(codes.Unauthenticated, "who are you"))
 	if _, _, err := List(t.Context(), config(s)); err == nil || !strings.Contains(err.Error(), "who are you") || !strings.Contains(err.Error(), "token") {
@@ -251,7 +251,7 @@ func TestABadVersionOfAResourceIsNoDeletion_C7(t *testing.T) {
 	}
 }
 
-func TestWhoWatchesCanEndIt(t *testing.T) {
+func TestObserverCanEndAWatch(t *testing.T) {
 	s := fakexds.Start(t, &fakexds.Server{})
 	enough := errors.New("enough")
 	err := Watch(t.Context(), config(s), func([]Event) error { return enough }, func(error) {})
