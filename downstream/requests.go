@@ -7,9 +7,6 @@ import (
 	"log/slog"
 	"time"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -19,7 +16,7 @@ import (
 
 // receive handles requests until the client ends the stream.
 func (c *conn) receive() error {
-	in := &incoming{ctx: c.stream.Context(), decoding: c.server.decoding, limits: &c.server.limits, meter: c.server.receiving.meterOf(c.peer.Addr)}
+	in := &incoming{ctx: c.stream.Context(), decoding: c.server.decoding, limits: &c.server.limits, fields: fieldsOf[c.protocol], meter: c.server.receiving.meterOf(c.peer.Addr)}
 	for {
 		in.first = !c.begun
 		err := c.next(in)
@@ -36,69 +33,55 @@ func (c *conn) receive() error {
 	}
 }
 
-// request is a DiscoveryRequest or a DeltaDiscoveryRequest.
-type request interface {
-	GetTypeUrl() string
-	GetNode() *corev3.Node
-	GetResponseNonce() string
-	GetErrorDetail() *rpcstatus.Status
-}
-
 // next waits for a request and handles it.
 func (c *conn) next(in *incoming) error {
-	req, names := in.expect(c.protocol == protocolDelta)
 	if err := c.stream.RecvMsg(in); err != nil {
 		return err
 	}
-	in.sotw, in.delta = nil, nil // it may be large, and the next one may be long in coming
+	req := in.req
+	in.req = nil // it may be large, and the next one may be long in coming
 	if in.err != nil {
 		return in.err
 	}
-	if err := c.await(req.GetResponseNonce()); err != nil {
+	if err := c.await(req.Nonce); err != nil {
 		return err
 	}
-	if known, err := c.know(req.GetTypeUrl(), req.GetNode()); !known || err != nil {
+	if known, err := c.know(req); !known || err != nil {
 		return err
 	}
-	if isDebugType(req.GetTypeUrl()) {
-		return c.reply(req.GetTypeUrl(), names())
+	if isDebugType(req.TypeURL) {
+		return c.reply(req.TypeURL, req.Subscribe)
 	}
-	return c.subscribe(req)
+	return c.subscribe(&req.Request)
 }
 
 // subscribe takes over what a request asks for.
-func (c *conn) subscribe(req request) (err error) {
+func (c *conn) subscribe(req *subscription.Request) error {
 	limits := c.server.limits.Load()
 	most := subscription.Limits{Types: limits.MaxTypesPerClient, Names: limits.MaxNamesPerClient, NameBytes: limits.MaxNameBytesPerClient}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.asked = true
-	var result subscription.Outcome
-	switch req := req.(type) {
-	case *discoveryv3.DiscoveryRequest:
-		result, err = c.subs.RequestSotW(req, most, time.Now())
-	case *discoveryv3.DeltaDiscoveryRequest:
-		result, err = c.subs.RequestDelta(req, most, time.Now())
-	}
+	result, err := c.subs.Request(req, most, time.Now())
 	if err == nil {
 		err = c.account()
 	}
 	if err == nil {
-		c.record(result, c.subs.Watch(req.GetTypeUrl()), req)
+		c.record(result, c.subs.Watch(req.TypeURL), req)
 	}
 	return err
 }
 
 // know makes sure that the client is known: by its first request, but for those that an
 // agent sends ahead of it. It is false for these.
-func (c *conn) know(typeURL string, node *corev3.Node) (bool, error) {
+func (c *conn) know(req *request) (bool, error) {
 	if c.begun {
 		return true, nil
 	}
-	if typeURL == healthType {
+	if req.TypeURL == healthType {
 		return false, nil
 	}
-	client, err := parseNode(node)
+	client, err := parseNode(req.node)
 	if err != nil {
 		return false, err
 	}
@@ -199,14 +182,14 @@ func (c *conn) await(nonce string) error {
 }
 
 // record counts and logs what a request was. The caller holds mu.
-func (c *conn) record(result subscription.Outcome, w *subscription.Watch, req request) {
+func (c *conn) record(result subscription.Outcome, w *subscription.Watch, req *subscription.Request) {
 	switch result {
 	case subscription.ACK:
 		c.server.metrics.of(w.Type).acks.Inc()
 	case subscription.NACK:
 		c.server.metrics.of(w.Type).nacks.Inc()
 		c.server.nacks.Warn(c.log, "client rejected a response", "type", refusal.Bounded(w.TypeURL), "nonce", w.Status().SentNonce,
-			"err", refusal.Bounded(req.GetErrorDetail().GetMessage()))
+			"err", refusal.Bounded(req.Error))
 	case subscription.Subscribed, subscription.Stale:
 		c.log.Debug("request", "type", refusal.Bounded(w.TypeURL), "stale", result == subscription.Stale)
 	}

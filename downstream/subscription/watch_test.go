@@ -291,7 +291,7 @@ func decodeFrames(st step) map[string]string {
 func TestWildcardAskedForAgainBringsWhatHasGone_S17(t *testing.T) {
 	c := filled(3)
 	ws, limits := New(true, nil, lookup), Limits{1, 1, 100}
-	if _, err := ws.RequestDelta(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: seV1}, limits, time.Now()); err != nil {
+	if _, err := ws.Request(&Request{TypeURL: seV1}, limits, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	w := ws.Watch(seV1)
@@ -299,8 +299,8 @@ func TestWildcardAskedForAgainBringsWhatHasGone_S17(t *testing.T) {
 		t.Fatal(ok, err)
 	}
 	w.nonce = "1"
-	again := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: seV1, ResourceNamesSubscribe: []string{wildcardName}}
-	if _, err := ws.RequestDelta(again, limits, time.Now()); err != nil {
+	again := &Request{TypeURL: seV1, Subscribe: []string{wildcardName}}
+	if _, err := ws.Request(again, limits, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	c.Apply([]snapshot.Update{{Name: "shop/s-000001"}}, time.Now())
