@@ -3,7 +3,7 @@ package downstream
 import (
 	"context"
 	"errors"
-	"sync"
+	"math"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -38,24 +38,23 @@ func (s *Server) Reload(ctx context.Context, views []View, limits Limits, change
 	if err := errors.Join(err, limitsErr); err != nil {
 		return err
 	}
-	paused, err := s.pause(ctx)
-	if err != nil {
+	if err := s.changing.Acquire(ctx, alone); err != nil {
 		return err
 	}
-	resume := sync.OnceFunc(func() { s.resume(paused) })
-	defer resume()
+	defer s.changing.Release(alone)
 	if change != nil {
 		held, cancel := context.WithTimeout(ctx, longestHold)
 		defer cancel()
-		defer context.AfterFunc(held, resume)()
-		if err := change(held); err != nil {
+		hold := context.AfterFunc(held, func() { s.changing.Release(alone) })
+		err := change(held)
+		if !hold() { // clients go on meanwhile
+			_ = s.changing.Acquire(context.Background(), alone)
+		}
+		if err != nil {
 			return err
 		}
 	}
-	// It waits for no longer than the pause of another reload.
-	_ = s.lock(context.Background(), &s.changing, paused)
-	defer s.changing.Unlock()
-	s.gen = &generation{rs}
+	s.rules = rs
 	s.limits.Store(complete)
 	s.limiter.SetLimit(rate.Limit(complete.NewStreamsPerSecond))
 	s.limiter.SetBurst(complete.NewStreamsPerSecond)
@@ -65,58 +64,20 @@ func (s *Server) Reload(ctx context.Context, views []View, limits Limits, change
 	return nil
 }
 
-// generation is the rules by which clients get their views. A client that was matched by
-// another than the newest is matched again before it gets a view.
-type generation struct{ rules *rules }
+// alone is the share of Server.changing that leaves none to others.
+const alone = math.MaxInt64
 
-// generation returns the newest generation, once no reload is under way.
-func (s *Server) generation(ctx context.Context) (*generation, error) {
-	if err := s.lock(ctx, s.changing.RLocker(), nil); err != nil {
-		return nil, err
+// newestRules returns the rules, once no reload is under way.
+func (s *Server) newestRules(ctx context.Context) (*rules, error) {
+	if err := s.changing.Acquire(ctx, 1); err != nil {
+		return nil, status.FromContextError(err).Err()
 	}
-	defer s.changing.RUnlock()
-	return s.gen, nil
+	defer s.changing.Release(1)
+	return s.rules, nil
 }
 
 // longestHold is for how long clients may wait for a reload.
 const longestHold = 5 * time.Second
-
-// lock locks l, which is changing or its RLocker, once there is no pause, or the one that the
-// caller has begun.
-func (s *Server) lock(ctx context.Context, l sync.Locker, own chan struct{}) error {
-	for {
-		l.Lock()
-		paused := s.paused
-		if paused == nil || paused == own {
-			return nil
-		}
-		l.Unlock()
-		select {
-		case <-paused:
-		case <-ctx.Done():
-			return status.FromContextError(ctx.Err()).Err()
-		}
-	}
-}
-
-// pause keeps clients from being given a view, and views from being brought to other content,
-// until resume is called.
-func (s *Server) pause(ctx context.Context) (chan struct{}, error) {
-	if err := s.lock(ctx, &s.changing, nil); err != nil {
-		return nil, err
-	}
-	defer s.changing.Unlock()
-	s.paused = make(chan struct{})
-	return s.paused, nil
-}
-
-// resume ends a pause.
-func (s *Server) resume(paused chan struct{}) {
-	s.changing.Lock()
-	defer s.changing.Unlock()
-	s.paused = nil
-	close(paused)
-}
 
 // moveClients gives every client that has a view the view of the rule that match returns, or
 // ends its stream. It returns how many stay, and how many streams end. The caller holds
@@ -154,10 +115,13 @@ func (s *Server) moveClients(match func(*conn) (*rule, error)) (stay, ended int)
 
 // learn makes known the clusters and revisions that resources have been seen of, and gives the
 // clients that claim them views of their own.
-func (s *Server) learn() {
-	_ = s.lock(context.Background(), &s.changing, nil)
-	defer s.changing.Unlock()
-	s.gen = &generation{s.gen.rules}
+func (s *Server) learn(ctx context.Context) {
+	if s.changing.Acquire(ctx, alone) != nil {
+		return // the end was asked for
+	}
+	defer s.changing.Release(alone)
+	same := *s.rules
+	s.rules = &same // who is about to get a view is matched again
 	s.moveClients(func(c *conn) (*rule, error) { return c.rule, nil })
 }
 
@@ -168,7 +132,7 @@ func (s *Server) learnOn(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-s.views.known.news:
-			s.learn()
+			s.learn(ctx)
 		}
 	}
 }
@@ -177,11 +141,11 @@ var errTooManyViews = status.Error(codes.Unavailable, "the views have changed, a
 
 // matchAgain returns the rule for a client that is connected.
 func (s *Server) matchAgain(c *conn) (*rule, error) {
-	if c.client.unlabelled && s.gen.rules.byLabels && c.listener.View == "" {
+	if c.client.unlabelled && s.rules.byLabels && c.listener.View == "" {
 		return nil, status.Errorf(codes.Unavailable,
 			"the views have changed, and the labels of the node are more than the %d bytes that are kept; reconnect", maxLabelBytes)
 	}
-	return s.gen.rules.choose(*c.listener, c.client, c.listener.TLS.identitiesOf(c.peer))
+	return s.rules.choose(*c.listener, c.client, c.listener.TLS.identitiesOf(c.peer))
 }
 
 // moveTo gives the client another view, or the same by another rule. It is false when the

@@ -99,11 +99,11 @@ func (c *conn) begin(client client) error {
 	s := c.server
 	c.heard.Store(true)
 	for {
-		gen, err := s.generation(c.stream.Context())
+		rs, err := s.newestRules(c.stream.Context())
 		if err != nil {
 			return err
 		}
-		r, err := gen.rules.choose(*c.listener, client, c.listener.TLS.identitiesOf(c.peer))
+		r, err := rs.choose(*c.listener, client, c.listener.TLS.identitiesOf(c.peer))
 		if err != nil {
 			return err
 		}
@@ -111,23 +111,23 @@ func (c *conn) begin(client client) error {
 		if err != nil {
 			return err
 		}
-		if done, err := c.enter(gen, v, r, client); done {
+		if done, err := c.enter(rs, v, r, client); done {
 			return err
 		}
 		s.views.release(v, c.viewer())
 	}
 }
 
-// enter makes v the view of the client. It is false when other rules than those of gen apply
-// by now.
-func (c *conn) enter(gen *generation, v *view, r *rule, client client) (done bool, err error) {
+// enter makes v the view of the client. It is false when other rules than rs apply by
+// now.
+func (c *conn) enter(rs *rules, v *view, r *rule, client client) (done bool, err error) {
 	s := c.server
-	if err := s.lock(c.stream.Context(), s.changing.RLocker(), nil); err != nil {
+	if err := s.changing.Acquire(c.stream.Context(), 1); err != nil {
 		s.views.release(v, c.viewer())
-		return true, err
+		return true, status.FromContextError(err).Err()
 	}
-	defer s.changing.RUnlock()
-	if s.gen != gen {
+	defer s.changing.Release(1)
+	if s.rules != rs {
 		return false, nil
 	}
 	id := fmt.Sprintf("%s-%d", client.nodeID, s.lastID.Add(1))

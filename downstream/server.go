@@ -180,12 +180,12 @@ type Server struct {
 	streams      sync.WaitGroup       // the goroutines of streams
 	trust        map[*Listener]*trust // of listeners that want client certificates; set by listen
 
-	// changing guards gen and paused. It is held for reading while a client is given its view
-	// and while views are brought to other content, for writing while clients are moved. It is
-	// taken by lock alone, so that during a pause neither happens.
-	changing sync.RWMutex
-	gen      *generation
-	paused   chan struct{} // closed at the end of the pause; nil: there is none
+	// changing guards rules. A share of it is held while a client is given its view and while
+	// views are brought to other content, all of it during a reload and while clients are moved.
+	changing *semaphore.Weighted
+	// rules are those by which clients get their views. A client that was matched by others than
+	// the newest is matched again before it gets a view.
+	rules *rules
 
 	mu    sync.Mutex // guards conns
 	conns map[*conn]struct{}
@@ -216,7 +216,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, configs: deps.Configs, await: deps.Await, debug: deps.Debug, overloaded: deps.Overloaded, log: deps.Logger,
-		metrics: m, gen: &generation{rs}, views: newViews(deps.Configs, generators),
+		metrics: m, rules: rs, changing: semaphore.NewWeighted(alone), views: newViews(deps.Configs, generators),
 		limiter:      rate.NewLimiter(rate.Limit(limits.NewStreamsPerSecond), limits.NewStreamsPerSecond),
 		peers:        newPeers(),
 		decoding:     semaphore.NewWeighted(maxDecoding),
@@ -300,12 +300,12 @@ func (s *Server) release(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := s.lock(ctx, s.changing.RLocker(), nil); err != nil {
+	if err := s.changing.Acquire(ctx, 1); err != nil {
 		return nil //nolint:nilerr // the end was asked for
 	}
 	s.views.open(began)
-	s.changing.RUnlock()
-	s.learn() // before anybody is sent anything: of clients that have waited
+	s.changing.Release(1)
+	s.learn(ctx) // before anybody is sent anything: of clients that have waited
 	close(s.released)
 	s.wakeAll()
 	return nil
@@ -339,8 +339,8 @@ func (s *Server) HasReleased() bool {
 // date, before clients are sent the changes. It waits for a Reload that is under way. Only one
 // call at a time.
 func (s *Server) Push(req *push.Request) {
-	_ = s.lock(context.Background(), s.changing.RLocker(), nil)
-	defer s.changing.RUnlock()
+	_ = s.changing.Acquire(context.Background(), 1)
+	defer s.changing.Release(1)
 	if s.views.update(req.Full, req.ConfigsUpdated, req.Start) {
 		for why := range req.Reason {
 			s.metrics.pushRequests.WithLabelValues(string(why)).Inc()

@@ -185,7 +185,7 @@ func TestNamesThatAViewExcludesAreNeverSent(t *testing.T) {
 	back := r.delta()
 	back.send(again)
 	look(back.next())
-	v := r.derivedView(variant{rule: r.server.gen.rules.other})
+	v := r.derivedView(variant{rule: r.server.rules.other})
 	if v == nil || v.snapshot(typeDR).Count != 0 || v.find(typeDR) != nil {
 		t.Error("a kind of which the view has nothing costs something")
 	}
