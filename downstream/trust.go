@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"os"
@@ -36,9 +35,8 @@ type rootFile struct {
 
 // roots are the content of a file of root certificates. They are immutable.
 type roots struct {
-	sum   [sha256.Size]byte // of the file
-	pool  *x509.CertPool
-	certs map[[sha256.Size]byte]struct{} // by sum
+	sum  [sha256.Size]byte // of the file
+	pool *x509.CertPool
 }
 
 // newTrust returns the trust of a listener that wants client certificates, nil of another.
@@ -84,12 +82,9 @@ func (f *rootFile) read() (changed bool) {
 	if was != nil && was.sum == sum {
 		return false
 	}
-	r := &roots{sum: sum, pool: x509.NewCertPool(), certs: map[[sha256.Size]byte]struct{}{}}
+	r := &roots{sum: sum, pool: x509.NewCertPool()}
 	if !r.pool.AppendCertsFromPEM(data) {
 		return false
-	}
-	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
-		r.certs[sha256.Sum256(block.Bytes)] = struct{}{}
 	}
 	return f.now.CompareAndSwap(was, r)
 }
@@ -163,12 +158,6 @@ func (t *trust) vouches(p *peer.Peer) error {
 	if err != nil {
 		return errNotTrusted
 	}
-	for _, chain := range info.State.VerifiedChains {
-		if _, ok := r.certs[sha256.Sum256(chain[len(chain)-1].Raw)]; ok {
-			return nil
-		}
-	}
-	// There may be another way to a root that there is.
 	opts := x509.VerifyOptions{Roots: r.pool, Intermediates: x509.NewCertPool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
 	for _, c := range info.State.PeerCertificates[1:] {
 		opts.Intermediates.AddCert(c)

@@ -122,11 +122,9 @@ func (w *Watch) planSotW(s *snapshot.Snapshot, encoded func(bytes int)) (step, b
 	}
 	st := step{watch: w, version: s.Version, changedAt: s.ChangedAt}
 	is := s.Digest
-	if !w.wildcard && !w.mustReply {
-		if same, known := w.sameSince(s); known && same {
-			w.move(s.Rev)
-			return step{}, false
-		}
+	if !w.wildcard && !w.mustReply && len(w.suspects(s)) == 0 {
+		w.move(s.Rev)
+		return step{}, false
 	}
 	var named []snapshot.Item
 	if !w.wildcard {
@@ -276,37 +274,6 @@ func (w *Watch) suspects(s *snapshot.Snapshot) []string {
 	}
 	slices.Sort(out)
 	return slices.Compact(out)
-}
-
-// sameSince reports, for a SotW subscription without wildcard, whether s has the names as the
-// client was sent them. It is not known of a client that is far behind.
-func (w *Watch) sameSince(s *snapshot.Snapshot) (same, known bool) {
-	changes, ok := s.ChangesSince(w.cursor)
-	if !ok || w.cursor == 0 {
-		return false, false
-	}
-	var seen map[string]struct{}
-	for _, c := range changes {
-		if _, named := w.names[c.Name]; !named {
-			continue
-		}
-		// The first change of a name since the cursor tells what the client has.
-		if _, again := seen[c.Name]; again {
-			continue
-		}
-		if seen == nil {
-			seen = map[string]struct{}{}
-		}
-		seen[c.Name] = struct{}{}
-		var is [16]byte
-		if r := s.Get(c.Name); r != nil {
-			is = r.Digest()
-		}
-		if is != c.Was {
-			return false, true
-		}
-	}
-	return true, true
 }
 
 // noteSent notes what a client that drops its wildcard, and keeps names, has of those.

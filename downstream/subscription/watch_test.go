@@ -110,7 +110,7 @@ func BenchmarkPushToOneClient(b *testing.B) {
 	for _, delta := range []bool{false, true} {
 		b.Run(fmt.Sprint("delta ", delta), func(b *testing.B) {
 			c := filled(10000)
-			w := &Watch{TypeURL: seV1, wildcard: true, mustReply: true, sendAll: true, names: map[string]struct{}{}, sentDigests: map[string][16]byte{}}
+			w := &Watch{TypeURL: seV1, wildcard: true, mustReply: true, sendAll: delta, names: map[string]struct{}{}, sentDigests: map[string][16]byte{}}
 			before := c.Current()
 			c.Apply([]snapshot.Update{{Name: "shop/s-000500", Item: se("shop", "s-000500", "y")}}, time.Now())
 			after := c.Current()
@@ -313,7 +313,7 @@ func TestWildcardAskedForAgainBringsWhatHasGone_S17(t *testing.T) {
 // named returns n names, and a watch for them that has everything of c.
 func named(t *testing.T, c *snapshot.Collection, n int, delta bool) *Watch {
 	t.Helper()
-	w := &Watch{TypeURL: seV1, mustReply: true, sendAll: true, names: map[string]struct{}{}, sentDigests: map[string][16]byte{}}
+	w := &Watch{TypeURL: seV1, mustReply: true, sendAll: delta, names: map[string]struct{}{}, sentDigests: map[string][16]byte{}}
 	for i := range n {
 		w.names[fmt.Sprintf("shop/s-%06d", i)] = struct{}{}
 	}
