@@ -113,10 +113,10 @@ func (vs *views) apply(t subscription.Type, list *items, derived []*view, change
 	if len(derived) == 0 {
 		return changed
 	}
-	bt := base.Batch(updates)
+	basis := base.Basis()
 	for _, v := range derived {
 		list.read(&reader{vs.configs, vs.accepts(v.variant, vs.noteOrigin), vs.note}, updates)
-		changed = v.follow(t, bt, updates, changedAt) || changed
+		changed = v.follow(t, basis, updates, changedAt) || changed
 	}
 	return changed
 }
@@ -157,7 +157,7 @@ func (vs *views) collection(t subscription.Type) *snapshot.Collection {
 
 // follow brings a derived view's collection of a type to updates. What it sees nothing of
 // costs it nothing.
-func (v *view) follow(t subscription.Type, bt *snapshot.Batch, updates []snapshot.Update, changedAt time.Time) bool {
+func (v *view) follow(t subscription.Type, basis snapshot.Basis, updates []snapshot.Update, changedAt time.Time) bool {
 	c := v.find(t)
 	if c == nil {
 		if snapshot.AllGone(updates) {
@@ -165,7 +165,7 @@ func (v *view) follow(t subscription.Type, bt *snapshot.Batch, updates []snapsho
 		}
 		c = snapshot.NewDerived()
 	}
-	if !c.Follow(bt, updates, changedAt) {
+	if !c.Follow(basis, updates, changedAt) {
 		return false
 	}
 	v.set(t, c)
@@ -182,6 +182,7 @@ func (vs *views) everything() map[subscription.Type]*items {
 			vs.generators.affected(key, byType)
 		}
 	}
+	seen := map[*snapshot.Page]bool{} // views share pages
 	for _, v := range append(vs.copied(), vs.base) {
 		v.each(func(t subscription.Type, c *snapshot.Collection) {
 			list := byType[t]
@@ -189,9 +190,15 @@ func (vs *views) everything() map[subscription.Type]*items {
 				list = &items{of: t}
 				byType[t] = list
 			}
-			c.EachOwn(func(item snapshot.Item) {
-				list.refs = append(list.refs, Ref{Name: item.FullName(), gone: true})
-			})
+			for _, p := range c.Current().Pages {
+				if seen[p] {
+					continue
+				}
+				seen[p] = true
+				for _, e := range p.Entries {
+					list.refs = append(list.refs, Ref{Name: e.Item.FullName(), gone: true})
+				}
+			}
 		})
 	}
 	return byType

@@ -270,7 +270,7 @@ func TestSharedPagesStayEncodedForDerivedViews(t *testing.T) {
 	// Of the page that the base view gets something new in, both keep the old form.
 	key := c.put(east(se("shop", "s-500-own", "own")))
 	vs.update(false, map[mirror.Key]struct{}{key: {}}, time.Now())
-	if n, _ := one.ownPages(typeSE); n != 3 {
+	if n, _ := vs.ownPages(one, typeSE); n != 3 {
 		t.Fatalf("%d own pages", n)
 	}
 	encode(one)

@@ -17,10 +17,6 @@ type Collection struct {
 	Keep    Memory
 	// last is the newest revision that was given out; of base collections.
 	last uint64
-	// Base and Own are the layout of a derived collection: the base collection's pages,
-	// and where it has its own instead, in order.
-	Base []*Page
-	Own  []Region
 }
 
 // firstRev is older than any change. The cursor of a client that was sent nothing is older
@@ -105,8 +101,7 @@ func (b *builder) rebuild(pages []*Page, updates []Update) {
 		b.pages = append(b.pages, pages[:i]...)
 		n := len(updates)
 		if i+1 < len(pages) {
-			next := pages[i+1].firstName()
-			n, _ = slices.BinarySearchFunc(updates, next, func(u Update, name string) int { return cmp.Compare(u.Name, name) })
+			n = countBefore(updates, pages[i+1].firstName())
 		}
 		b.rebuildPage(pages[i], updates[:n])
 		pages, updates = pages[i+1:], updates[n:]
