@@ -82,6 +82,8 @@ type builder struct {
 	keep  Memory
 	// fresh tells that no client has seen the collection: nothing is a change to anyone.
 	fresh bool
+	// base is the page of the base collection that may stand for the range at work.
+	base *Page
 }
 
 // finish completes a snapshot that differs from the one before.
@@ -132,13 +134,13 @@ func (b *builder) rebuildPage(p *Page, updates []Update) {
 	if p != nil {
 		old = p.Entries
 	}
-	entries := make([]Entry, 0, len(old)+len(updates))
+	list := entryList{like: b.base, most: len(old) + len(updates)}
 	for _, u := range updates {
 		b.rev++
 		n, found := slices.BinarySearchFunc(old, u.Name, func(e Entry, name string) int {
 			return cmp.Compare(e.Item.FullName(), name)
 		})
-		entries = append(entries, old[:n]...)
+		list.add(old[:n]...)
 		old = old[n:]
 		var was Entry
 		if found {
@@ -148,15 +150,51 @@ func (b *builder) rebuildPage(p *Page, updates []Update) {
 		switch {
 		case Same(was.Item, u.Item):
 			if was.Item != nil {
-				entries = append(entries, Entry{u.Item, was.Rev})
+				list.add(Entry{u.Item, was.Rev})
 			}
 		case u.Item == nil:
 			b.note(u.Name, was.Item, nil)
 		default:
-			entries = append(entries, Entry{u.Item, b.note(u.Item.FullName(), was.Item, u.Item)})
+			list.add(Entry{u.Item, b.note(u.Item.FullName(), was.Item, u.Item)})
 		}
 	}
-	b.add(append(entries, old...))
+	list.add(old...)
+	if list.own == nil && b.base != nil && list.n == len(b.base.Entries) {
+		b.pages = append(b.pages, b.base)
+		return
+	}
+	b.add(list.taken())
+}
+
+// entryList is a list of entries. It allocates nothing while they are those that a page, which
+// may be nil, begins with.
+type entryList struct {
+	like *Page
+	n    int // entries of like
+	own  []Entry
+	most int
+}
+
+func (l *entryList) add(entries ...Entry) {
+	if l.own == nil && l.like != nil {
+		end := l.n + len(entries)
+		if end <= len(l.like.Entries) && slices.Equal(l.like.Entries[l.n:end], entries) {
+			l.n = end
+			return
+		}
+	}
+	l.own = append(l.taken(), entries...)
+}
+
+// taken returns the entries as a slice of its own.
+func (l *entryList) taken() []Entry {
+	if l.own == nil {
+		l.own = make([]Entry, 0, l.most)
+		if l.like != nil {
+			l.own = append(l.own, l.like.Entries[:l.n]...)
+		}
+	}
+	return l.own
 }
 
 // add appends entries as pages.

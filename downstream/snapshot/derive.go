@@ -78,6 +78,7 @@ func AllGone(updates []Update) bool {
 // layOver applies updates to the pages of a derived collection, and returns pages that are the
 // base's wherever these have the same content. When all are, it returns base itself.
 func (b *builder) layOver(base, pages []*Page, updates []Update) (out []*Page) {
+	had := len(pages)
 	for i := range max(1, len(base)) {
 		mine := pages
 		inRange := len(updates)
@@ -86,7 +87,10 @@ func (b *builder) layOver(base, pages []*Page, updates []Update) (out []*Page) {
 			inRange = countBefore(updates, base[i+1].firstName())
 		}
 		if inRange > 0 {
-			b.pages = b.pages[:0]
+			b.pages, b.base = b.pages[:0], nil
+			if i < len(base) {
+				b.base = base[i]
+			}
 			b.rebuild(mine, updates[:inRange])
 			mine, updates = b.pages, updates[inRange:]
 		}
@@ -97,7 +101,7 @@ func (b *builder) layOver(base, pages []*Page, updates []Update) (out []*Page) {
 			mine = base[i : i+1]
 		}
 		if out == nil && !shared {
-			out = slices.Clone(base[:i])
+			out = append(make([]*Page, 0, had+1), base[:i]...)
 		}
 		if out != nil || !shared {
 			out = append(out, mine...)
