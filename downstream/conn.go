@@ -161,7 +161,7 @@ func (c *conn) close(err error) {
 	c.kept = subscription.Usage{}
 	c.slot.free()
 	c.mu.Unlock()
-	c.server.peers.free(c.use, kept)
+	_ = c.server.peers.keep(c.use, kept, subscription.Usage{}, c.server.limits.Load()) // less is never refused
 	if v != nil {
 		c.server.views.release(v, c.viewer())
 	}
@@ -208,11 +208,4 @@ func (c *conn) clientStatus() (st ClientStatus, ok bool) {
 		st.Types = append(st.Types, w.Status())
 	}
 	return st, true
-}
-
-// cluster returns the cluster that the client claims to be in, empty while it has not.
-func (c *conn) cluster() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.client.clusterID
 }

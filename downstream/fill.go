@@ -124,59 +124,48 @@ func (vs *views) fill(ctx context.Context, v *view, f *filling, who viewer) (err
 // fillSlot waits until one more view may be filled: first by its peer, so that other peers
 // need not wait behind it.
 func (vs *views) fillSlot(ctx context.Context, who viewer) (release func(), err error) {
-	own := func() {}
+	own := semaphore.NewWeighted(1)
 	if who.peer != nil {
-		vs.mu.Lock()
-		if who.peer.fills == nil {
-			who.peer.fills = semaphore.NewWeighted(int64(mostOf(maxFills)))
-		}
-		fills := who.peer.fills
-		vs.mu.Unlock()
-		if err := fills.Acquire(ctx, 1); err != nil {
-			return nil, err
-		}
-		own = func() { fills.Release(1) }
+		own = who.peer.fills
 	}
-	if err := vs.fills.Acquire(ctx, 1); err != nil {
-		own()
+	if err := own.Acquire(ctx, 1); err != nil {
 		return nil, err
 	}
-	return func() { vs.fills.Release(1); own() }, nil
+	if err := vs.fills.Acquire(ctx, 1); err != nil {
+		own.Release(1)
+		return nil, err
+	}
+	return func() { vs.fills.Release(1); own.Release(1) }, nil
 }
 
-// fillRounds reads everything, then what has changed meanwhile, until little has: then it
-// publishes the content.
+// fillRounds reads everything, then what has changed meanwhile, until that is little or there
+// were many rounds: then it holds mu for it and publishes the content.
 func (vs *views) fillRounds(ctx context.Context, v *view, f *filling) error {
 	d := vs.newDraft(v.variant)
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
 	for round := 0; ; round++ {
-		done, err := vs.fillRound(ctx, v, f, d, round)
-		if done || err != nil {
-			return err
+		if ctx.Err() != nil && v.clients == 1 {
+			return errFillLeft
 		}
+		missed, all := f.missed, f.all
+		f.missed, f.all = nil, false
+		bases := map[subscription.Type]snapshot.Basis{}
+		vs.base.each(func(t subscription.Type, c *snapshot.Collection) { bases[t] = c.Basis() })
+		if round > 0 && (!all && len(missed) <= fewMissed || round >= maxFillRounds) {
+			vs.read(d, missed, all, bases)
+			vs.publish(v, d)
+			return nil
+		}
+		vs.unlocked(func() { vs.read(d, missed, all, bases) })
 	}
 }
 
-// fillRound brings a draft to what has changed since the last round. If that is little, or
-// there were many rounds, it holds mu for it and publishes the draft.
-func (vs *views) fillRound(ctx context.Context, v *view, f *filling, d *draft, round int) (done bool, err error) {
-	vs.mu.Lock()
-	defer vs.mu.Unlock()
-	if ctx.Err() != nil && v.clients == 1 {
-		return false, errFillLeft
-	}
-	missed, all := f.missed, f.all
-	f.missed, f.all = nil, false
-	bases := map[subscription.Type]snapshot.Basis{}
-	vs.base.each(func(t subscription.Type, c *snapshot.Collection) { bases[t] = c.Basis() })
-	if round > 0 && (!all && len(missed) <= fewMissed || round >= maxFillRounds) {
-		vs.read(d, missed, all, bases)
-		vs.publish(v, d)
-		return true, nil
-	}
+// unlocked runs f without mu, which the caller holds.
+func (vs *views) unlocked(f func()) {
 	vs.mu.Unlock()
 	defer vs.mu.Lock()
-	vs.read(d, missed, all, bases)
-	return false, nil
+	f()
 }
 
 // read brings a draft to the present content of some keys, or of all, over bases.

@@ -122,10 +122,9 @@ func (vs *views) strangers() bool {
 	return false
 }
 
-// note takes account of a resource that a view shows. The caller holds mu.
-func (vs *views) note(r *mirror.Resource) { vs.noteOrigin(r) }
-
-func (vs *views) noteOrigin(r *mirror.Resource) (knows bool) {
+// note takes account of a resource that a view shows or may show, and reports whether its origin
+// is known. The caller holds mu.
+func (vs *views) note(r *mirror.Resource) (knows bool) {
 	return vs.known.note(origin{r.Cluster(), r.Revision()}, vs.strangers)
 }
 

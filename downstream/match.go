@@ -119,17 +119,9 @@ func newRules(views []View, listeners []Listener) (*rules, error) {
 
 func newRule(v View) (*rule, error) {
 	r := &rule{View: v}
-	for _, list := range []struct {
-		name  string
-		globs []string
-	}{
-		{"node id", v.Match.NodeIDs}, {"cluster id", v.Match.ClusterIDs},
-		{"namespace", v.Match.Namespaces},
-	} {
-		for _, glob := range list.globs {
-			if glob == "" {
-				return nil, fmt.Errorf("a pattern for the %s is empty", list.name)
-			}
+	for name, globs := range map[string][]string{"node id": v.Match.NodeIDs, "cluster id": v.Match.ClusterIDs, "namespace": v.Match.Namespaces} {
+		if slices.Contains(globs, "") {
+			return nil, fmt.Errorf("a pattern for the %s is empty", name)
 		}
 	}
 	for _, text := range v.Match.Identities {
@@ -186,19 +178,9 @@ func (r *rule) matches(c client, identities []string) bool {
 		r.admits(identities) && (r.selector == nil || r.selector.Matches(c.labels))
 }
 
-// allowed reports whether one of values is like one of globs, or there are no globs.
-func allowed(globs []string, values ...string) bool {
-	if len(globs) == 0 {
-		return true
-	}
-	for _, v := range values {
-		for _, g := range globs {
-			if glob.Match(g, v) {
-				return true
-			}
-		}
-	}
-	return false
+// allowed reports whether a value is like one of globs, or there are no globs.
+func allowed(globs []string, value string) bool {
+	return len(globs) == 0 || slices.ContainsFunc(globs, func(g string) bool { return glob.Match(g, value) })
 }
 
 // noView tells a client that it has no view, and by what it was judged.

@@ -32,7 +32,7 @@ type peerUse struct {
 	// views counts the derived views that its streams have. It and fills, which bounds those
 	// that are being filled, are guarded by views.mu.
 	views int
-	fills *semaphore.Weighted // nil: it has filled none
+	fills *semaphore.Weighted // of those that are being filled
 }
 
 func newPeers() *peers { return &peers{byKey: map[string]*peerUse{}} }
@@ -46,7 +46,7 @@ func (ps *peers) enter(key string, limits *Limits, overloaded bool) (p *peerUse,
 	share := mostOf(limits.NewStreamsPerSecond)
 	if p = ps.byKey[key]; p == nil {
 		ps.sweep(overloaded)
-		p = &peerUse{key: key, limiter: rate.NewLimiter(rate.Limit(share), share)}
+		p = &peerUse{key: key, limiter: rate.NewLimiter(rate.Limit(share), share), fills: semaphore.NewWeighted(int64(mostOf(maxFills)))}
 		ps.byKey[key] = p
 	} else if p.limiter.Burst() != share {
 		p.limiter.SetLimit(rate.Limit(share))
@@ -116,13 +116,6 @@ func (ps *peers) keep(p *peerUse, was, is subscription.Usage, limits *Limits) er
 	}
 	p.kept, ps.kept = of, all
 	return nil
-}
-
-// free is keep for less than before.
-func (ps *peers) free(p *peerUse, u subscription.Usage) {
-	ps.mu.Lock()
-	defer ps.mu.Unlock()
-	p.kept, ps.kept = p.kept.Minus(u), ps.kept.Minus(u)
 }
 
 // peerKey names the peer of a stream of the listener.

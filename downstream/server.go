@@ -1,6 +1,7 @@
 package downstream
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -77,25 +78,15 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	def := func(d *time.Duration, v time.Duration) {
-		if *d == 0 {
-			*d = v
-		}
-	}
-	defInt := func(n *int, v int) {
-		if *n == 0 {
-			*n = v
-		}
-	}
-	def(&c.MaxConnectionAge, 30*time.Minute)
-	def(&c.MaxConnectionAgeGrace, 10*time.Second)
-	def(&c.DrainTimeout, 10*time.Second)
-	def(&c.SendTimeout, 5*time.Minute)
-	def(&c.FirstRequestTimeout, 10*time.Second)
-	def(&c.MaxConnectionIdle, 5*time.Minute)
-	defInt(&c.MaxStreamsPerConnection, 100)
-	defInt(&c.MaxRequestBytes, 32<<20)
-	defInt(&c.MaxHeaderBytes, 64<<10)
+	c.MaxConnectionAge = cmp.Or(c.MaxConnectionAge, 30*time.Minute)
+	c.MaxConnectionAgeGrace = cmp.Or(c.MaxConnectionAgeGrace, 10*time.Second)
+	c.DrainTimeout = cmp.Or(c.DrainTimeout, 10*time.Second)
+	c.SendTimeout = cmp.Or(c.SendTimeout, 5*time.Minute)
+	c.FirstRequestTimeout = cmp.Or(c.FirstRequestTimeout, 10*time.Second)
+	c.MaxConnectionIdle = cmp.Or(c.MaxConnectionIdle, 5*time.Minute)
+	c.MaxStreamsPerConnection = cmp.Or(c.MaxStreamsPerConnection, 100)
+	c.MaxRequestBytes = cmp.Or(c.MaxRequestBytes, 32<<20)
+	c.MaxHeaderBytes = cmp.Or(c.MaxHeaderBytes, 64<<10)
 	return c
 }
 

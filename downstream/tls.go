@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -47,15 +48,7 @@ func (t *TLS) verifies() bool { return t != nil && (t.ClientCAFile != "" || len(
 
 // binds reports whether a trust domain has roots of its own.
 func (t *TLS) binds(domain spiffeid.TrustDomain) bool {
-	if t == nil {
-		return false
-	}
-	for _, ca := range t.ClientCAs {
-		if ca.TrustDomain == domain.Name() {
-			return true
-		}
-	}
-	return false
+	return t != nil && slices.ContainsFunc(t.ClientCAs, func(ca ClientCA) bool { return ca.TrustDomain == domain.Name() })
 }
 
 // identitiesOf returns the identities in the certificate of a peer, if the listener has

@@ -2,9 +2,7 @@ package downstream
 
 import (
 	"cmp"
-	"context"
 	"slices"
-	"sync"
 	"time"
 
 	"meshrelay/downstream/snapshot"
@@ -15,30 +13,9 @@ import (
 // open fills the views for the first time; before, nothing is pushed.
 func (vs *views) open(now time.Time) {
 	vs.mu.Lock()
+	defer vs.mu.Unlock()
 	vs.started.Store(true)
-	vs.released = true
-	waiting := vs.copied()
-	for _, v := range waiting {
-		v.filling = newFilling()
-	}
 	vs.bring(true, nil, now)
-	vs.mu.Unlock()
-	var fills sync.WaitGroup
-	for _, v := range waiting {
-		fills.Go(func() {
-			if vs.fill(context.Background(), v, v.filling, viewer{}) == nil {
-				return
-			}
-			// After a panic, one item after the other.
-			vs.mu.Lock()
-			defer vs.mu.Unlock()
-			v.filling = nil
-			vs.copies.Add(1)
-			vs.put(v)
-			vs.bring(true, nil, now)
-		})
-	}
-	fills.Wait()
 }
 
 // try runs f, and reports whether it came to its end: a panic is reported.
@@ -63,7 +40,7 @@ func (vs *views) update(full bool, keys map[mirror.Key]struct{}, changedAt time.
 // bring is update for a caller that holds mu. When it panics over some items, those stay as
 // they are, and the others are brought one by one.
 func (vs *views) bring(full bool, keys map[mirror.Key]struct{}, changedAt time.Time) (changed bool) {
-	if !vs.released {
+	if !vs.started.Load() {
 		return false
 	}
 	derived := slices.DeleteFunc(vs.copied(), func(v *view) bool {
@@ -104,7 +81,8 @@ func (vs *views) apply(t subscription.Type, list *items, derived []*view, change
 		}
 	}
 	updates := make([]snapshot.Update, len(list.refs))
-	list.read(&reader{vs.configs, nil, vs.note}, updates)
+	saw := func(r *mirror.Resource) { vs.note(r) }
+	list.read(&reader{vs.configs, nil, saw}, updates)
 	base := vs.collection(t)
 	changed := base.Apply(updates, changedAt)
 	if changed {
@@ -115,7 +93,7 @@ func (vs *views) apply(t subscription.Type, list *items, derived []*view, change
 	}
 	basis := base.Basis()
 	for _, v := range derived {
-		list.read(&reader{vs.configs, vs.accepts(v.variant, vs.noteOrigin), vs.note}, updates)
+		list.read(&reader{vs.configs, vs.accepts(v.variant, vs.note), saw}, updates)
 		changed = v.follow(t, basis, updates, changedAt) || changed
 	}
 	return changed

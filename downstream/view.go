@@ -86,10 +86,9 @@ type views struct {
 	copies atomic.Int64
 	fills  *semaphore.Weighted
 
-	mu       sync.Mutex // serializes all changes to views and their content
-	released bool
-	base     *view
-	derived  map[variant]*view
+	mu      sync.Mutex // serializes all changes to views and their content
+	base    *view
+	derived map[variant]*view
 	// forks are derived views of clients that were moved. They show what base or another of
 	// derived does, but have a past of their own; no client joins them.
 	forks map[*view]struct{}
@@ -159,7 +158,7 @@ func (vs *views) enter(x variant, who viewer) (v *view, f *filling, first bool, 
 			v = newView(x)
 			vs.copies.Add(1)
 			vs.derived[x] = v
-			if vs.released {
+			if vs.started.Load() {
 				v.filling, first = newFilling(), true
 			}
 		}

@@ -182,7 +182,7 @@ func (m *model) leave(t *rapid.T) {
 
 // look brings the view's clients up to date.
 func (m *model) look(t *rapid.T, o *observer) {
-	if !m.views.released {
+	if !m.views.started.Load() {
 		return
 	}
 	s := o.view.snapshot(typeSE)
@@ -209,7 +209,7 @@ func (m *model) look(t *rapid.T, o *observer) {
 
 // check compares every view with what it should be.
 func (m *model) check(t *rapid.T) {
-	if !m.views.released {
+	if !m.views.started.Load() {
 		return
 	}
 	base := m.views.base.find(typeSE)

@@ -116,28 +116,22 @@ var Empty = newSnapshot()
 
 func newSnapshot() *Snapshot { return &Snapshot{Version: Digest{}.String()} }
 
-// find returns the entry of a name.
-func (s *Snapshot) find(name string) (Entry, bool) {
-	if len(s.Pages) == 0 {
-		return Entry{}, false
-	}
-	i := pageOf(s.Pages, name)
-	if n, ok := s.Pages[i].find(name); ok {
-		return s.Pages[i].Entries[n], true
-	}
-	return Entry{}, false
-}
-
 // Find returns the item of a name and the revision of its last change.
 func (s *Snapshot) Find(name string) (item Item, rev uint64, found bool) {
-	e, found := s.find(name)
-	return e.Item, e.Rev, found
+	if len(s.Pages) == 0 {
+		return nil, 0, false
+	}
+	p := s.Pages[pageOf(s.Pages, name)]
+	if n, ok := p.find(name); ok {
+		return p.Entries[n].Item, p.Entries[n].Rev, true
+	}
+	return nil, 0, false
 }
 
 // Get returns the item of a name, nil when there is none.
 func (s *Snapshot) Get(name string) Item {
-	e, _ := s.find(name)
-	return e.Item
+	item, _, _ := s.Find(name)
+	return item
 }
 
 // Each calls f with every item, in the order of names.

@@ -171,24 +171,20 @@ func (w *Watch) planDelta(s *snapshot.Snapshot, controlPlane []byte) (step, bool
 		st.diff = w.namedDifference(s)
 	case w.sendAll:
 		st.diff = s.Beyond(w.clientVersions)
-		missing := map[string]struct{}{}
+		w.resend = map[string]struct{}{} // what has gone is not in the answer
 		if w.cursor > 0 {
-			// Asked for again: what has gone meanwhile is not in the answer.
 			d, ok := s.Since(w.cursor)
 			if !ok {
 				return step{}, false, errTooFarBehind(w.TypeURL)
 			}
 			for _, name := range d.Removed {
-				missing[name] = struct{}{}
+				w.resend[name] = struct{}{}
 			}
 		}
 		for name := range w.names {
 			if s.Get(name) == nil {
-				missing[name] = struct{}{}
+				w.resend[name] = struct{}{}
 			}
-		}
-		if len(missing) > 0 {
-			st.diff = st.diff.With(s, missing)
 		}
 	default:
 		d, ok := s.Since(w.cursor)
@@ -197,7 +193,7 @@ func (w *Watch) planDelta(s *snapshot.Snapshot, controlPlane []byte) (step, bool
 		}
 		st.diff = d
 	}
-	if w.wildcard && len(w.resend) > 0 && !w.sendAll {
+	if w.wildcard && len(w.resend) > 0 {
 		st.diff = st.diff.With(s, w.resend)
 	}
 	if w.nonce == "" && s.IsEverything(st.diff) {
