@@ -103,12 +103,10 @@ func (c *conn) supervise(ctx context.Context) error {
 	defer tick.Stop()
 	silent := time.NewTimer(c.server.cfg.FirstRequestTimeout)
 	defer silent.Stop()
-	expiry, expires := expiryOf(c.peer)
+	_, certificate := verified(c.peer)
 	var expired <-chan time.Time
-	if expires {
-		timer := time.NewTimer(time.Until(expiry))
-		defer timer.Stop()
-		expired = timer.C
+	if certificate != nil {
+		expired = time.After(time.Until(certificate.NotAfter))
 	}
 	for {
 		select {
@@ -124,7 +122,7 @@ func (c *conn) supervise(ctx context.Context) error {
 		case err := <-c.distrusted:
 			return err
 		case <-expired:
-			return errExpired(expiry)
+			return errExpired(certificate.NotAfter)
 		case <-silent.C:
 			if !c.heard.Load() {
 				return refusal.New(refusal.Silent, codes.DeadlineExceeded, "no request came within %v", c.server.cfg.FirstRequestTimeout)

@@ -8,7 +8,6 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -181,8 +180,8 @@ func mayDebug(l *Listener, p *peer.Peer, limited bool) bool {
 	case DebugLoopback:
 		return l.View == "" && loopback.Is(p.Addr) && loopback.Is(p.LocalAddr)
 	case DebugVerified:
-		info, ok := p.AuthInfo.(credentials.TLSInfo)
-		return ok && len(info.State.VerifiedChains) > 0
+		_, leaf := verified(p)
+		return leaf != nil
 	}
 	return false
 }

@@ -16,7 +16,7 @@ import (
 
 // receive handles requests until the client ends the stream.
 func (c *conn) receive() error {
-	in := &incoming{ctx: c.stream.Context(), decoding: c.server.decoding, limits: &c.server.limits, fields: fieldsOf[c.protocol], meter: c.server.receiving.meterOf(c.peer.Addr)}
+	in := &incoming{ctx: c.stream.Context(), decoding: c.server.decoding, limits: &c.server.limits, fields: fieldsOf[c.protocol], meter: meterOf(c.peer)}
 	for {
 		in.first = !c.begun
 		err := c.next(in)

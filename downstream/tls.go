@@ -54,11 +54,11 @@ func (t *TLS) binds(domain spiffeid.TrustDomain) bool {
 // identitiesOf returns the identities in the certificate of a peer, if the listener has
 // verified it: a SPIFFE ID, and DNS names if the roots vouch for them.
 func (t *TLS) identitiesOf(p *peer.Peer) (out []string) {
-	info, ok := p.AuthInfo.(credentials.TLSInfo)
-	if !ok || len(info.State.VerifiedChains) == 0 || len(info.State.VerifiedChains[0]) == 0 {
+	_, leaf := verified(p)
+	if leaf == nil {
 		return nil
 	}
-	id, names, err := identity.Of(info.State.VerifiedChains[0][0])
+	id, names, err := identity.Of(leaf)
 	switch {
 	case err != nil:
 		return nil

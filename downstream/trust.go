@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/security/advancedtls"
 
@@ -150,19 +149,19 @@ func (t *trust) watch(ctx context.Context, changed func()) error {
 
 // vouches returns an error when a peer's certificate is signed by none of the roots any more.
 func (t *trust) vouches(p *peer.Peer) error {
-	info, ok := p.AuthInfo.(credentials.TLSInfo)
-	if !ok || len(info.State.PeerCertificates) == 0 {
+	state, _ := verified(p)
+	if len(state.PeerCertificates) == 0 {
 		return errNotTrusted
 	}
-	r, err := t.of(info.State.PeerCertificates[0])
+	r, err := t.of(state.PeerCertificates[0])
 	if err != nil {
 		return errNotTrusted
 	}
 	opts := x509.VerifyOptions{Roots: r.pool, Intermediates: x509.NewCertPool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
-	for _, c := range info.State.PeerCertificates[1:] {
+	for _, c := range state.PeerCertificates[1:] {
 		opts.Intermediates.AddCert(c)
 	}
-	if _, err := info.State.PeerCertificates[0].Verify(opts); err != nil {
+	if _, err := state.PeerCertificates[0].Verify(opts); err != nil {
 		return errNotTrusted
 	}
 	return nil
@@ -171,15 +170,7 @@ func (t *trust) vouches(p *peer.Peer) error {
 var errNotTrusted = refusal.New(refusal.Certificate, codes.Unauthenticated,
 	"the client certificate is signed by none of the certificates in tls.clientCAFile or tls.clientCAs any more; connect with another")
 
-// expiryOf returns when the verified certificate of a peer expires; false: it has none.
-func expiryOf(p *peer.Peer) (time.Time, bool) {
-	info, ok := p.AuthInfo.(credentials.TLSInfo)
-	if !ok || len(info.State.VerifiedChains) == 0 || len(info.State.VerifiedChains[0]) == 0 {
-		return time.Time{}, false
-	}
-	return info.State.VerifiedChains[0][0].NotAfter, true
-}
-
+// errExpired is the error of clients whose certificate has expired.
 func errExpired(at time.Time) error {
 	return refusal.New(refusal.Certificate, codes.Unauthenticated,
 		"the client certificate has expired at %s; connect with a new one", at.UTC().Format(time.RFC3339))
@@ -187,8 +178,8 @@ func errExpired(at time.Time) error {
 
 // trusts returns why the certificate of a new stream's peer is not good any more.
 func (s *Server) trusts(l *Listener, p *peer.Peer) error {
-	if at, ok := expiryOf(p); ok && time.Now().After(at) {
-		return errExpired(at)
+	if _, leaf := verified(p); leaf != nil && time.Now().After(leaf.NotAfter) {
+		return errExpired(leaf.NotAfter)
 	}
 	if t := s.trust[l]; t != nil {
 		return t.vouches(p)
