@@ -51,22 +51,19 @@ type conn struct {
 	answerable atomic.Int64
 
 	heard atomic.Bool // the first request has come
-	begun bool        // the client has a view; of the receiving goroutine
-	pace  pace        // likewise
+	pace  pace        // of the receiving goroutine
 
 	// mu guards all below.
-	mu      sync.Mutex
-	closed  bool
-	id      string
-	client  client
-	log     *slog.Logger
-	view    *view  // nil until the first request
-	rule    *rule  // by which it has the view
-	seesAs  string // the name of the View
-	limited bool   // by its View, which hides something
-	subs    *subscription.Set
-	slot    slot
-	kept    subscription.Usage // as it is counted in peers
+	mu     sync.Mutex
+	closed bool
+	id     string
+	client client
+	log    *slog.Logger
+	view   *view // nil until the first request
+	rule   *rule // by which it has the view
+	subs   *subscription.Set
+	slot   slot
+	kept   subscription.Usage // as it is counted in peers
 	// asked is set when a request came since the last round was planned, planned is what
 	// the view's count of changes was then.
 	asked   bool
@@ -195,7 +192,7 @@ func (c *conn) clientStatus() (st ClientStatus, ok bool) {
 	}
 	st = ClientStatus{
 		Connection: c.id, NodeID: c.client.nodeID, ClusterID: c.client.clusterID, Namespace: c.client.namespace,
-		IstioVersion: c.client.istioVersion, Revision: c.client.revision, View: c.seesAs,
+		IstioVersion: c.client.istioVersion, Revision: c.client.revision, View: c.rule.Name,
 		Address: c.peer.Addr.String(), Protocol: c.protocol, Connected: c.opened,
 		Types: make([]TypeStatus, 0, len(c.subs.Watches())),
 	}

@@ -190,5 +190,5 @@ func mayDebug(l *Listener, p *peer.Peer, limited bool) bool {
 func (c *conn) isLimited() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.view == nil || c.limited
+	return c.view == nil || c.rule.Accepts != nil
 }

@@ -170,20 +170,11 @@ func (vs *views) unlocked(f func()) {
 
 // read brings a draft to the present content of some keys, or of all, over bases.
 func (vs *views) read(d *draft, missed map[mirror.Key]struct{}, all bool, bases map[subscription.Type]snapshot.Basis) {
-	byType := map[subscription.Type]*items{}
-	for key := range missed {
-		vs.generators.affected(key, byType)
-	}
 	if all {
 		d.byType = map[subscription.Type]*snapshot.Collection{}
-		for _, kind := range vs.configs.SourceKinds() {
-			for _, key := range vs.configs.Keys(kind) {
-				vs.generators.affected(key, byType)
-			}
-		}
 	}
 	from := &reader{vs.configs, d.accepts, func(r *mirror.Resource) { d.see(r) }}
-	for t, list := range byType {
+	for t, list := range vs.affected(all, missed) {
 		list.sort()
 		updates := make([]snapshot.Update, len(list.refs))
 		list.read(from, updates)
@@ -207,7 +198,7 @@ func (vs *views) read(d *draft, missed map[mirror.Key]struct{}, all bool, bases 
 func (vs *views) publish(v *view, d *draft) {
 	for t, c := range d.byType {
 		vs.collection(t) // which gives out the revisions
-		v.set(t, c)
+		v.byType.Store(t, c)
 	}
 	for o := range d.seen {
 		vs.known.note(o, vs.strangers)

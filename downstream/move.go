@@ -129,7 +129,7 @@ func groupMoves(moves []move) []*moveGroup {
 
 // fork returns a derived view that has v's content and past, and is to show another variant.
 func (v *view) fork(to variant) *view {
-	out := newView(to)
-	v.each(func(t subscription.Type, c *snapshot.Collection) { out.byType[t] = c.Fork() })
+	out := &view{variant: to}
+	v.each(func(t subscription.Type, c *snapshot.Collection) { out.byType.Store(t, c.Fork()) })
 	return out
 }

@@ -96,7 +96,7 @@ func (ps *peers) leave(p *peerUse, overloaded bool) {
 func (ps *peers) keep(p *peerUse, was, is subscription.Usage, limits *Limits) error {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
-	of, all := p.kept.Plus(is).Minus(was), ps.kept.Plus(is).Minus(was)
+	of, all := p.kept.Changed(was, is), ps.kept.Changed(was, is)
 	for _, b := range []struct {
 		grown       bool
 		of, most    int

@@ -93,7 +93,7 @@ func (s *Server) moveClients(match func(*conn) (*rule, error)) (stay, ended int)
 		}
 		r, err := match(c)
 		if err != nil {
-			if c.evict(err) {
+			if c.moveTo(nil, nil, err) {
 				s.views.release(from, c.viewer())
 				ended++
 			}
@@ -102,10 +102,10 @@ func (s *Server) moveClients(match func(*conn) (*rule, error)) (stay, ended int)
 		moves = append(moves, move{from: from, to: variantOf(r, c.client), who: c.viewer(), done: func(v *view) bool {
 			if v == nil {
 				ended++
-				return c.evict(errTooManyViews)
+			} else {
+				stay++
 			}
-			stay++
-			return c.moveTo(v, r)
+			return c.moveTo(v, r, errTooManyViews)
 		}})
 	}
 	s.views.rematch(moves, time.Now())
@@ -148,27 +148,20 @@ func (s *Server) matchAgain(c *conn) (*rule, error) {
 	return s.rules.choose(*c.listener, c.client, c.listener.TLS.identitiesOf(c.peer))
 }
 
-// moveTo gives the client another view, or the same by another rule. It is false when the
-// stream has ended.
-func (c *conn) moveTo(v *view, r *rule) bool {
+// moveTo gives the client another view, or the same by another rule. Without a view it ends the
+// stream with err; the caller releases the view that the client had. It is false when the stream
+// has ended before.
+func (c *conn) moveTo(v *view, r *rule, err error) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.view == nil {
+	switch {
+	case c.view == nil:
 		return false
+	case v == nil:
+		c.view = nil
+		c.ended <- err // there is room: a client is moved to no view once
+	default:
+		c.sees(v, r)
 	}
-	c.sees(v, r)
-	return true
-}
-
-// evict takes the view from the client, and ends its stream. It is false when the stream has
-// ended; if not, the caller releases the view.
-func (c *conn) evict(err error) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.view == nil {
-		return false
-	}
-	c.view = nil
-	c.ended <- err // there is room: a client is evicted once
 	return true
 }

@@ -18,7 +18,7 @@ import (
 func (c *conn) receive() error {
 	in := &incoming{ctx: c.stream.Context(), decoding: c.server.decoding, limits: &c.server.limits, fields: fieldsOf[c.protocol], meter: meterOf(c.peer)}
 	for {
-		in.first = !c.begun
+		in.first = !c.heard.Load()
 		err := c.next(in)
 		switch {
 		case errors.Is(err, io.EOF):
@@ -75,7 +75,7 @@ func (c *conn) subscribe(req *subscription.Request) error {
 // know makes sure that the client is known: by its first request, but for those that an
 // agent sends ahead of it. It is false for these.
 func (c *conn) know(req *request) (bool, error) {
-	if c.begun {
+	if c.heard.Load() {
 		return true, nil
 	}
 	if req.TypeURL == healthType {
@@ -139,7 +139,6 @@ func (c *conn) enter(rs *rules, v *view, r *rule, client client) (done bool, err
 		c.sees(v, r)
 	}
 	c.mu.Unlock()
-	c.begun = true
 	if closed {
 		s.views.release(v, c.viewer())
 		return true, status.Error(codes.Canceled, "stream has ended")
@@ -151,7 +150,7 @@ func (c *conn) enter(rs *rules, v *view, r *rule, client client) (done bool, err
 
 // sees gives the client a view, by a rule. The caller holds mu.
 func (c *conn) sees(v *view, r *rule) {
-	c.view, c.rule, c.seesAs, c.limited, c.asked = v, r, r.Name, r.Accepts != nil, true
+	c.view, c.rule, c.asked = v, r, true
 }
 
 // await delays a client that asks too fast: what it sends meanwhile stays with it, once the

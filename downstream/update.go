@@ -49,13 +49,9 @@ func (vs *views) bring(full bool, keys map[mirror.Key]struct{}, changedAt time.T
 		}
 		return v.filling != nil
 	})
-	byType := map[subscription.Type]*items{}
+	byType := vs.affected(full, keys)
 	if full {
-		byType = vs.everything()
-	} else {
-		for key := range keys {
-			vs.generators.affected(key, byType)
-		}
+		vs.addPresent(byType)
 	}
 	for t, list := range byType {
 		differs, ok := vs.try("", func() bool { return vs.apply(t, list, derived, changedAt) })
@@ -128,7 +124,7 @@ func (vs *views) collection(t subscription.Type) *snapshot.Collection {
 	c := vs.base.find(t)
 	if c == nil {
 		c = snapshot.New()
-		vs.base.set(t, c)
+		vs.base.byType.Store(t, c)
 	}
 	return c
 }
@@ -146,20 +142,31 @@ func (v *view) follow(t subscription.Type, basis snapshot.Basis, updates []snaps
 	if !c.Follow(basis, updates, changedAt) {
 		return false
 	}
-	v.set(t, c)
+	v.byType.Store(t, c)
 	v.changes.Add(1)
 	return true
 }
 
-// everything returns, by type, all that is made of what any upstream has, and all that is in a
-// view.
-func (vs *views) everything() map[subscription.Type]*items {
+// affected returns, by type, the items that keys are part of or, with all, that anything is part
+// of that any upstream has.
+func (vs *views) affected(all bool, keys map[mirror.Key]struct{}) map[subscription.Type]*items {
 	byType := map[subscription.Type]*items{}
-	for _, kind := range vs.configs.SourceKinds() {
-		for _, key := range vs.configs.Keys(kind) {
-			vs.generators.affected(key, byType)
+	for key := range keys {
+		vs.generators.affected(key, byType)
+	}
+	if all {
+		for _, kind := range vs.configs.SourceKinds() {
+			for _, key := range vs.configs.Keys(kind) {
+				vs.generators.affected(key, byType)
+			}
 		}
 	}
+	return byType
+}
+
+// addPresent adds the items that are in a view, as such that are gone: items that a key affects
+// come before them.
+func (vs *views) addPresent(byType map[subscription.Type]*items) {
 	seen := map[*snapshot.Page]bool{} // views share pages
 	for _, v := range append(vs.copied(), vs.base) {
 		v.each(func(t subscription.Type, c *snapshot.Collection) {
@@ -179,5 +186,4 @@ func (vs *views) everything() map[subscription.Type]*items {
 			}
 		})
 	}
-	return byType
 }

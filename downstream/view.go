@@ -34,13 +34,7 @@ type view struct {
 	filling *filling // nil: the view has its content, or the server does not serve yet
 	// changes counts the changes to any of the collections. It is raised after them.
 	changes atomic.Uint64
-
-	mu     sync.RWMutex // guards byType
-	byType map[subscription.Type]*snapshot.Collection
-}
-
-func newView(v variant) *view {
-	return &view{variant: v, byType: map[subscription.Type]*snapshot.Collection{}}
+	byType  sync.Map // of *snapshot.Collection, by subscription.Type
 }
 
 // snapshot returns the newest snapshot of a type.
@@ -52,25 +46,17 @@ func (v *view) snapshot(t subscription.Type) *snapshot.Snapshot {
 }
 
 func (v *view) find(t subscription.Type) *snapshot.Collection {
-	v.mu.RLock()
-	defer v.mu.RUnlock()
-	return v.byType[t]
-}
-
-func (v *view) set(t subscription.Type, c *snapshot.Collection) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.byType[t] = c
+	c, _ := v.byType.Load(t)
+	found, _ := c.(*snapshot.Collection)
+	return found
 }
 
 // each calls f with every collection of the view.
 func (v *view) each(f func(subscription.Type, *snapshot.Collection)) {
-	v.mu.RLock()
-	all := maps.Clone(v.byType)
-	v.mu.RUnlock()
-	for t, c := range all {
-		f(t, c)
-	}
+	v.byType.Range(func(t, c any) bool {
+		f(t.(subscription.Type), c.(*snapshot.Collection))
+		return true
+	})
 }
 
 // views are the views that clients need at present, and the one of everything.
@@ -97,7 +83,7 @@ type views struct {
 
 func newViews(configs Configs, gs generators) *views {
 	return &views{
-		configs: configs, generators: gs, panicked: func(string, *mirror.Panic) {}, base: newView(variant{}), fills: semaphore.NewWeighted(maxFills),
+		configs: configs, generators: gs, panicked: func(string, *mirror.Panic) {}, base: &view{}, fills: semaphore.NewWeighted(maxFills),
 		derived: map[variant]*view{}, forks: map[*view]struct{}{}, known: newKnown(),
 	}
 }
@@ -155,7 +141,7 @@ func (vs *views) enter(x variant, who viewer) (v *view, f *filling, first bool, 
 			return nil, nil, false, err
 		}
 		if v == nil {
-			v = newView(x)
+			v = &view{variant: x}
 			vs.copies.Add(1)
 			vs.derived[x] = v
 			if vs.started.Load() {

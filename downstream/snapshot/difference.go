@@ -40,26 +40,19 @@ func (s *Snapshot) Since(from uint64) (d *Difference, ok bool) {
 			return d, true
 		}
 	}
-	if d, ok = s.compare(from); !ok {
+	switch {
+	case from > s.Rev || from < s.LogFrom && from < s.removedFrom:
 		return nil, false
+	case from >= s.LogFrom:
+		d = s.replay(from)
+	default:
+		d = s.scan(from)
 	}
 	if len(s.deltas) == deltasKept {
 		s.deltas = slices.Delete(s.deltas, 0, 1)
 	}
 	s.deltas = append(s.deltas, d)
 	return d, true
-}
-
-func (s *Snapshot) compare(from uint64) (*Difference, bool) {
-	switch {
-	case from > s.Rev:
-		return nil, false
-	case from >= s.LogFrom:
-		return s.replay(from), true
-	case from >= s.removedFrom:
-		return s.scan(from), true
-	}
-	return nil, false
 }
 
 // ChangesSince returns the changes between a cursor and the snapshot, oldest first. ok is

@@ -33,14 +33,9 @@ type Usage struct {
 	Versions int
 }
 
-// Plus returns the sum of u and o.
-func (u Usage) Plus(o Usage) Usage {
-	return Usage{u.Names + o.Names, u.NameBytes + o.NameBytes, u.Versions + o.Versions}
-}
-
-// Minus returns the difference between u and o.
-func (u Usage) Minus(o Usage) Usage {
-	return Usage{u.Names - o.Names, u.NameBytes - o.NameBytes, u.Versions - o.Versions}
+// Changed returns u after a part of it has become is, and was before.
+func (u Usage) Changed(was, is Usage) Usage {
+	return Usage{u.Names + is.Names - was.Names, u.NameBytes + is.NameBytes - was.NameBytes, u.Versions + is.Versions - was.Versions}
 }
 
 // Set is the subscriptions of one client.

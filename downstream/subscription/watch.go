@@ -100,7 +100,8 @@ type step struct {
 	// clients have it in common.
 	diff    *snapshot.Difference
 	initial *snapshot.Message
-	asked   bool // for a response even when the difference is empty
+	asked   bool     // for a response even when the difference is empty
+	removed []string // the response removes these, and nothing else
 }
 
 // planSotW settles whether the client needs a response to be where s is, and if so
