@@ -30,9 +30,6 @@ func isDebugType(typeURL string) bool {
 }
 
 const (
-	// maxReplies bounds the answers to debug requests that wait for a slow client, in addition
-	// to the one on its way.
-	maxReplies = 1
 	// largeReply is how large an answer is that the transport may keep until the client reads
 	// it, in bytes.
 	largeReply = 64 << 10
@@ -45,9 +42,9 @@ const (
 // stream has it until what it has asked for is sent, and to its end when that was large: nobody
 // tells when the client has read it. conn.mu guards it.
 type slot struct {
-	end     func() // nil: it has none
-	sentAt  time.Time
-	replies []proto.Message // that wait
+	end    func() // nil: it has none
+	sentAt time.Time
+	reply  proto.Message // waits for a slow client, behind the one on its way
 }
 
 // free gives the slot back.
@@ -63,7 +60,7 @@ func (s *slot) sent(size int) {
 	switch {
 	case size > largeReply:
 		s.sentAt = time.Now()
-	case s.sentAt.IsZero() && len(s.replies) == 0:
+	case s.sentAt.IsZero() && s.reply == nil:
 		s.free()
 	}
 }
@@ -78,16 +75,16 @@ func (c *conn) unread(now time.Time) bool {
 // reply queues the answer to a debug request.
 func (c *conn) reply(typeURL string, names []string) error {
 	c.mu.Lock()
-	waiting := len(c.slot.replies) // only this goroutine adds to them
+	waiting := c.slot.reply != nil // only this goroutine sets it
 	c.mu.Unlock()
-	if waiting >= maxReplies {
+	if waiting {
 		return refusal.New(refusal.Debug, codes.ResourceExhausted, "debug answers wait to be read: ask for one at a time")
 	}
 	m := c.debugMessage(typeURL, c.answer(typeURL, names))
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.closed {
-		c.slot.replies = append(c.slot.replies, m)
+		c.slot.reply = m
 	}
 	return nil
 }

@@ -45,10 +45,6 @@ type filling struct {
 	all    bool
 }
 
-func newFilling() *filling {
-	return &filling{done: make(chan struct{}), all: true}
-}
-
 // miss notes keys that may have changed.
 func (f *filling) miss(full bool, keys map[mirror.Key]struct{}) {
 	f.all = f.all || full

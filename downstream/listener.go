@@ -12,6 +12,8 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/keepalive"
+
+	"meshrelay/downstream/refusal"
 )
 
 const (
@@ -81,7 +83,9 @@ func (s *Server) listen() (opened []*listener, err error) {
 			return opened, fmt.Errorf("downstream.listeners[%d].address: %w", i, err)
 		}
 		if cfg.TLS != nil {
-			creds = watchedCreds{creds, s.handshakeRefused(cfg)}
+			creds = watchedCreds{creds, func(from net.Addr, err error) {
+				s.refuse("client refused", from, refusal.Handshake, "listener", cfg.Address, "err", refusal.Bounded(err.Error()))
+			}}
 		}
 		l := &listener{address: lis.Addr().String(), lis: s.connLimiter.behind(lis), connLimiter: s.connLimiter, close: closeCreds, server: grpc.NewServer(s.serverOptions(creds)...)}
 		discoveryv3.RegisterAggregatedDiscoveryServiceServer(l.server, service{s, cfg})

@@ -16,7 +16,7 @@ func (c *conn) send() error {
 	released := c.server.released
 	open := false
 	for {
-		if err := c.sendReplies(); err != nil {
+		if err := c.sendReply(); err != nil {
 			return err
 		}
 		if open {
@@ -38,20 +38,20 @@ func (c *conn) send() error {
 	}
 }
 
-func (c *conn) sendReplies() error {
+func (c *conn) sendReply() error {
 	c.mu.Lock()
-	replies := c.slot.replies
-	c.slot.replies = nil
+	reply := c.slot.reply
+	c.slot.reply = nil
 	c.mu.Unlock()
-	for _, r := range replies {
-		if err := c.sendMsg(r); err != nil {
-			return err
-		}
-		size := proto.Size(r)
-		c.mu.Lock()
-		c.slot.sent(size)
-		c.mu.Unlock()
+	if reply == nil {
+		return nil
 	}
+	if err := c.sendMsg(reply); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.slot.sent(proto.Size(reply))
 	return nil
 }
 

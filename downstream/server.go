@@ -200,6 +200,12 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	if deps.Overloaded == nil {
+		deps.Overloaded = func() error { return nil }
+	}
+	if deps.Await == nil {
+		deps.Await = func(context.Context) error { return nil }
+	}
 	generators := append(slices.Clone(deps.Generators), newMCPGenerator())
 	m, err := newMetrics(deps.Registerer, generators)
 	if err != nil {
@@ -283,16 +289,15 @@ func (s *Server) Addrs(ctx context.Context) ([]net.Addr, error) {
 // release opens the server to its clients once they may be served.
 func (s *Server) release(ctx context.Context) error {
 	began := time.Now()
-	if s.await != nil {
-		if err := s.await(ctx); err != nil {
-			if ctx.Err() != nil {
-				return nil //nolint:nilerr // the end was asked for
-			}
-			return err
-		}
+	err := s.await(ctx)
+	if err == nil {
+		err = s.changing.Acquire(ctx, 1)
 	}
-	if err := s.changing.Acquire(ctx, 1); err != nil {
-		return nil //nolint:nilerr // the end was asked for
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return nil // the end was asked for
+	case err != nil:
+		return err
 	}
 	s.views.open(began)
 	s.changing.Release(1)
@@ -316,14 +321,7 @@ func (s *Server) NeedsCopies() bool { return s.views.copies.Load() > 0 }
 func (s *Server) Released() <-chan struct{} { return s.released }
 
 // HasReleased reports whether clients are being served.
-func (s *Server) HasReleased() bool {
-	select {
-	case <-s.released:
-		return true
-	default:
-		return false
-	}
-}
+func (s *Server) HasReleased() bool { return isClosed(s.released) }
 
 // Push brings the clients to the present content of what the request names: it may also
 // name keys whose changed copy is not served to everybody. It returns when every view is up to

@@ -71,11 +71,6 @@ func (vs *views) bring(full bool, keys map[mirror.Key]struct{}, changedAt time.T
 // items, and reports whether any differed.
 func (vs *views) apply(t subscription.Type, list *items, derived []*view, changedAt time.Time) bool {
 	list.sort()
-	if vs.fault != nil {
-		for _, ref := range list.refs {
-			vs.fault(ref)
-		}
-	}
 	updates := make([]snapshot.Update, len(list.refs))
 	saw := func(r *mirror.Resource) { vs.note(r) }
 	list.read(&reader{vs.configs, nil, saw}, updates)

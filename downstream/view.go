@@ -63,10 +63,8 @@ func (v *view) each(f func(subscription.Type, *snapshot.Collection)) {
 type views struct {
 	configs    Configs
 	generators generators
-	// panicked is called with panics over an item, or over several when it has no name. fault, which
-	// only tests set, panics.
+	// panicked is called with panics over an item, or over several when it has no name.
 	panicked func(item string, p *mirror.Panic)
-	fault    func(Ref)
 	started  atomic.Bool // set before everything is read for the first time
 	// copies counts the derived views, with forks. It is raised before one is filled.
 	copies atomic.Int64
@@ -145,7 +143,7 @@ func (vs *views) enter(x variant, who viewer) (v *view, f *filling, first bool, 
 			vs.copies.Add(1)
 			vs.derived[x] = v
 			if vs.started.Load() {
-				v.filling, first = newFilling(), true
+				v.filling, first = &filling{done: make(chan struct{}), all: true}, true
 			}
 		}
 	}
