@@ -16,11 +16,9 @@ import (
 )
 
 const (
-	// maxFills bounds the views that are filled at the same time. One peer has three
-	// quarters of them at most.
+	// maxFills bounds the fills under way. One peer has three quarters of them at most.
 	maxFills = 8
-	// maxFillRounds bounds how often a fill catches up without views.mu. After that it
-	// catches up with the lock held.
+	// maxFillRounds bounds how often a fill catches up without views.mu.
 	maxFillRounds = 4
 	// fewMissed is how many keys a fill catches up with while it holds views.mu.
 	fewMissed = 256
@@ -33,14 +31,13 @@ var (
 	errFillFailed = status.Error(codes.Internal, "internal error; see the relay's log")
 )
 
-// filling is the fill of a new view. It reads everything that the sources have, so it runs
-// without views.mu. Until it is done, pushes leave the view out and note what they change.
+// filling is the fill of a new view. It runs without views.mu; until it is done, pushes leave the
+// view out and note what they change.
 type filling struct {
 	done chan struct{} // closed at the end
 	err  error         // set before done is closed: why the view has no content
 
-	// missed and all are guarded by views.mu: the keys that may have changed since the fill
-	// read them, or whether any key may have.
+	// Guarded by views.mu: the keys that may have changed since the fill read them, or all.
 	missed map[mirror.Key]struct{}
 	all    bool
 }
@@ -117,8 +114,7 @@ func (vs *views) fill(ctx context.Context, v *view, f *filling, who viewer) (err
 	return err
 }
 
-// fillSlot waits until one more view may be filled: first by its peer, so that other peers
-// need not wait behind it.
+// fillSlot waits until the peer, and then the server, may fill one more view.
 func (vs *views) fillSlot(ctx context.Context, who viewer) (release func(), err error) {
 	own := semaphore.NewWeighted(1)
 	if who.peer != nil {
@@ -134,8 +130,8 @@ func (vs *views) fillSlot(ctx context.Context, who viewer) (release func(), err 
 	return func() { vs.fills.Release(1); own.Release(1) }, nil
 }
 
-// fillRounds reads everything, then what has changed meanwhile, until that is little or there
-// were many rounds: then it holds mu for it and publishes the content.
+// fillRounds reads everything, then what has changed meanwhile. When that is little, or after many
+// rounds, it keeps mu for that and publishes the content.
 func (vs *views) fillRounds(ctx context.Context, v *view, f *filling) error {
 	d := vs.newDraft(v.variant)
 	vs.mu.Lock()

@@ -18,20 +18,16 @@ func (s *Server) CheckReload(views []View, limits Limits) error {
 	return errors.Join(err, limitsErr)
 }
 
-// Reload replaces the views and the limits while the Server runs. No stream is closed for
-// it, but those of clients that no view is for any more: they end with PermissionDenied.
-// Every other client is matched anew, and if it is to see something else it is sent what
-// differs from what it has. Streams and connections beyond a lowered limit stay.
+// Reload replaces the views and the limits. It ends the streams of clients without a view
+// (PermissionDenied); all others are matched again, and sent what differs for them. Streams and
+// connections beyond a lowered limit stay.
 //
-// change, which may be nil, changes what is served and how: the sources, their order, how they
-// are merged. It returns when Configs shows that. From before it is called until the views are
-// replaced no client is sent anything new or is given a view, so that none sees what is neither
-// before nor after the reload. That lasts for longestHold at most, and ends with ctx: then the
-// context that change is given is over, and it may go on while clients see what there is.
+// change, which may be nil, changes what Configs shows, and returns when that is done. Meanwhile no
+// client is sent anything new or given a view. That ends after longestHold and with ctx: then the
+// context of change is over, and clients see what there is.
 //
-// When Reload returns an error, views and limits are as they were: one of them is wrong, or a
-// listener's view is missing, and change was not called; or the error is that of change. It
-// may be called from any goroutine.
+// When Reload returns an error, that of change or of its arguments, views and limits stay. It is
+// safe for use by several goroutines.
 func (s *Server) Reload(ctx context.Context, views []View, limits Limits, change func(held context.Context) error) error {
 	rs, err := newRules(views, s.cfg.Listeners)
 	complete, limitsErr := limits.complete()
@@ -79,9 +75,8 @@ func (s *Server) newestRules(ctx context.Context) (*rules, error) {
 // longestHold is for how long clients may wait for a reload.
 const longestHold = 5 * time.Second
 
-// moveClients gives every client that has a view the view of the rule that match returns, or
-// ends its stream. It returns how many stay, and how many streams end. The caller holds
-// changing.
+// moveClients gives every client the view of the rule that match returns, or ends its stream. It
+// returns how many stay and how many streams end. The caller holds changing.
 func (s *Server) moveClients(match func(*conn) (*rule, error)) (stay, ended int) {
 	var moves []move
 	for _, c := range s.connections() {
@@ -113,8 +108,8 @@ func (s *Server) moveClients(match func(*conn) (*rule, error)) (stay, ended int)
 	return stay, ended
 }
 
-// learn makes known the clusters and revisions that resources have been seen of, and gives the
-// clients that claim them views of their own.
+// learn makes known the clusters and revisions of resources, and gives clients that claim them
+// views of their own.
 func (s *Server) learn(ctx context.Context) {
 	if s.changing.Acquire(ctx, alone) != nil {
 		return // the end was asked for
@@ -148,9 +143,8 @@ func (s *Server) matchAgain(c *conn) (*rule, error) {
 	return s.rules.choose(*c.listener, c.client, c.listener.TLS.identitiesOf(c.peer))
 }
 
-// moveTo gives the client another view, or the same by another rule. Without a view it ends the
-// stream with err; the caller releases the view that the client had. It is false when the stream
-// has ended before.
+// moveTo gives the client a view by a rule. Without a view it ends the stream with err, and the
+// caller releases the old view. It is false when the stream has ended before.
 func (c *conn) moveTo(v *view, r *rule, err error) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -17,13 +17,11 @@ import (
 	"meshrelay/mirror"
 )
 
-// maxViews bounds the variants that clients, by what they say of themselves, can make the
-// relay keep.
+// maxViews bounds the variants that the claims of clients make the relay keep.
 const maxViews = 1024
 
-// view is what some clients see of all that the upstreams have: a collection for each type.
-// The clients of a view share its snapshots and their encoded pages, and views share pages
-// with one another.
+// view is what some clients see: a collection for each type. Its clients share snapshots and
+// encoded pages, and views share pages with one another.
 type view struct {
 	// Guarded by views.mu: what the view shows (zero: everything, as the base view does), its
 	// clients, the SotW clients among them, and of a derived view how many each peer has.
@@ -73,8 +71,8 @@ type views struct {
 	mu      sync.Mutex // serializes all changes to views and their content
 	base    *view
 	derived map[variant]*view
-	// forks are derived views of clients that were moved. They show what base or another of
-	// derived does, but have a past of their own; no client joins them.
+	// forks are derived views of clients that were moved: they show what another view does, with
+	// a past of their own. No client joins them.
 	forks map[*view]struct{}
 	known *known
 }
@@ -104,8 +102,8 @@ type viewer struct {
 	maxViews int
 }
 
-// acquire returns the view of a variant, with its content. The first client fills the view,
-// others wait for that. The caller releases it.
+// acquire returns the view of a variant, with its content: the first client fills it, others wait.
+// The caller releases it.
 func (vs *views) acquire(ctx context.Context, x variant, who viewer) (*view, error) {
 	for {
 		v, f, first, err := vs.enter(x, who)
@@ -127,8 +125,8 @@ func (vs *views) acquire(ctx context.Context, x variant, who viewer) (*view, err
 	}
 }
 
-// enter counts a client of the view of a variant, and returns the view's fill if there is
-// one. With first, the caller has to carry it out.
+// enter counts a client of the view of a variant, and returns the fill that the client waits for, or
+// with first carries out.
 func (vs *views) enter(x variant, who viewer) (v *view, f *filling, first bool, err error) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
@@ -151,8 +149,7 @@ func (vs *views) enter(x variant, who viewer) (v *view, f *filling, first bool, 
 	return v, v.filling, first, nil
 }
 
-// room returns an error when a client can not join a derived view, nil for a new one,
-// because there are too many.
+// room returns why a client can not join a derived view, nil for a new one.
 func (vs *views) room(v *view, who viewer) error {
 	switch {
 	case v == nil && vs.full():
@@ -183,8 +180,8 @@ func (vs *views) join(v *view, who viewer) {
 	}
 }
 
-// release gives a view back. With its last SotW client the encoded pages go that nobody
-// else needs: they hold the resources' bytes a second time.
+// release gives a view back. The last SotW client takes the encoded pages along that nobody else
+// needs.
 func (vs *views) release(v *view, who viewer) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()

@@ -6,13 +6,9 @@ import (
 	"time"
 )
 
-// A derived collection is the items of one type in a view that does not see all copies. It
-// shares the pages of the base collection wherever the content is the same, and so costs memory
-// for what differs.
-//
-// Each base page stands for a range of names, from its first name up to the next page's; the
-// first from the beginning. In each range a derived collection has the base page or pages of its
-// own.
+// A derived collection is the items of one type in a view that does not see all copies. Each base
+// page stands for the names from its first up to the first of the next. In each of these ranges a
+// derived collection has the base page, if the content is the same, or pages of its own.
 
 // NewDerived returns an empty derived collection.
 func NewDerived() *Collection {
@@ -35,9 +31,9 @@ func (c *Collection) Basis() Basis {
 	return Basis{c.current.Load().Pages, c.last}
 }
 
-// Follow brings a derived collection to updates, which name what the updates do that the base
-// applied last, in the same order. It reports whether clients have anything to look at; the
-// pages may be others, and the snapshot so, even when not.
+// Follow applies updates to a derived collection. They name, in order, the same as the last updates
+// of the base. It reports whether clients have anything to look at; the pages may change even if
+// not.
 func (c *Collection) Follow(b Basis, updates []Update, changedAt time.Time) bool {
 	old := c.current.Load()
 	if old.Count == 0 && AllGone(updates) {
@@ -58,8 +54,8 @@ func (c *Collection) Follow(b Basis, updates []Update, changedAt time.Time) bool
 	return changed
 }
 
-// Begin brings a derived collection that no client has seen to updates, over one state of
-// the base collection. Its revision is that of the base, and it has no past.
+// Begin applies updates to a derived collection that no client has seen. Its revision becomes that
+// of the base, and it has no past.
 func (c *Collection) Begin(b Basis, updates []Update, changedAt time.Time) {
 	slices.SortFunc(updates, func(a, b Update) int { return cmp.Compare(a.Name, b.Name) })
 	old := c.current.Load()
@@ -75,8 +71,8 @@ func AllGone(updates []Update) bool {
 	return !slices.ContainsFunc(updates, func(u Update) bool { return u.Item != nil })
 }
 
-// layOver applies updates to the pages of a derived collection, and returns pages that are the
-// base's wherever these have the same content. When all are, it returns base itself.
+// layOver applies updates to the pages of a derived collection. It returns the base pages wherever
+// these can stand for them, and base itself when all can.
 func (b *builder) layOver(base, pages []*Page, updates []Update) (out []*Page) {
 	had := len(pages)
 	for i := range max(1, len(base)) {
@@ -147,9 +143,8 @@ func cut(pages []*Page, base, next *Page) (before, after []*Page) {
 	return before, append([]*Page{newPage(slices.Clone(last[at:]))}, pages[n:]...)
 }
 
-// Covers reports whether p can stand for pages. A revision in p may be newer than need be:
-// clients then move on to it without being sent anything, but for one that is far behind, which
-// may be sent a resource that it has.
+// Covers reports whether p can stand for pages. A newer revision in p does no harm: clients move on
+// to it, and one that is far behind may be sent a resource that it has.
 func Covers(p *Page, pages []*Page) bool {
 	count, bytes := 0, 0
 	for _, q := range pages {
@@ -170,8 +165,7 @@ func Covers(p *Page, pages []*Page) bool {
 	return true
 }
 
-// Fork returns a derived collection with the content and the past of c, which may be a base
-// collection.
+// Fork returns a derived collection with the content and the past of any c.
 func (c *Collection) Fork() *Collection {
 	s := c.current.Load()
 	same := s.successor(s.ChangedAt)
@@ -183,8 +177,7 @@ func (c *Collection) Fork() *Collection {
 	return fork
 }
 
-// DropEncoded drops the encodings of the pages that none of users has: they hold the bytes
-// of the items a second time.
+// DropEncoded drops the encodings of the pages that none of users has.
 func (c *Collection) DropEncoded(users []*Collection) {
 	needed := map[*Page]bool{}
 	for _, u := range users {
