@@ -80,8 +80,8 @@ func (s *Server) headers() metadata.MD {
 	return md
 }
 
-// admit returns an error when there is no room for a new stream, or it asks for too much.
-// streams is how many there are, with it, and own how many its peer has.
+// admit returns why a new stream is refused. streams and own are how many there are with it, of all
+// peers and of its own.
 func (s *Server) admit(ctx context.Context, streams int64, use *peerUse, own int) error {
 	if isClosed(s.draining) {
 		return errDraining

@@ -21,16 +21,14 @@ const (
 	protocolSotW  = "sotw"
 	protocolDelta = "delta"
 
-	// healthType is what an agent may send ahead of its first xDS request (PROTOCOL
-	// S1).
+	// healthType is what an agent may send before its first xDS request (PROTOCOL S1).
 	healthType = "type.googleapis.com/istio.v1.HealthInformation"
 	// defaultReceiveLimit is gRPC's; clients that kept it can not take more.
 	defaultReceiveLimit = 4 << 20
 )
 
-// conn is one stream of one client. One goroutine receives requests and never waits
-// for anything but them; another sends what the client lacks, one round after the
-// other. They share the watches, under mu.
+// conn is one stream of one client. One goroutine receives requests, another sends what the client
+// lacks. They share the subscriptions, under mu.
 type conn struct {
 	server   *Server
 	stream   grpc.ServerStream
@@ -43,8 +41,7 @@ type conn struct {
 	ended    chan error    // why it ends: of receive, of send, and of evict
 	// distrusted has one slot: why the client's certificate is not good any more.
 	distrusted chan error
-	// sendingSince is when the send under way began, in nanoseconds since the epoch;
-	// zero when none is.
+	// sendingSince is when the send under way began, in Unix nanoseconds; zero when none is.
 	sendingSince atomic.Int64
 
 	// answerable counts the responses that may still be acknowledged.
@@ -64,8 +61,7 @@ type conn struct {
 	subs   *subscription.Set
 	slot   slot
 	kept   subscription.Usage // as it is counted in peers
-	// asked is set when a request came since the last round was planned, planned is what
-	// the view's count of changes was then.
+	// asked: a request came since the last round. planned is the view's count of changes then.
 	asked   bool
 	planned uint64
 }
@@ -78,8 +74,7 @@ func newConn(s *Server, stream grpc.ServerStream, protocol string, l *Listener, 
 	}
 }
 
-// guard runs f and reports its end. A panic ends this stream only: in a goroutine of
-// its own it would otherwise end the process.
+// guard runs f and reports its end. A panic ends this stream only.
 func (c *conn) guard(f func() error) {
 	defer c.server.streams.Done()
 	defer func() {
@@ -92,8 +87,7 @@ func (c *conn) guard(f func() error) {
 	c.ended <- f()
 }
 
-// supervise waits for the end of the stream. What still runs when it returns ends
-// with the stream's context.
+// supervise waits for the end of the stream. The context of the stream ends what still runs.
 func (c *conn) supervise(ctx context.Context) error {
 	timeout := c.server.cfg.SendTimeout
 	tick := time.NewTicker(max(timeout/8, time.Millisecond))
@@ -136,8 +130,8 @@ func (c *conn) supervise(ctx context.Context) error {
 	}
 }
 
-// cause returns why a stream ended whose context is over, while n of its goroutines have not
-// reported: gRPC ends a stream by itself when a request is too large.
+// cause returns why a stream ended whose context is over, while n goroutines have not reported: gRPC
+// itself ends a stream with a request that is too large.
 func (c *conn) cause(err error, n int) error {
 	for i := 0; i < n && !refusal.Is(err); i++ {
 		if next := <-c.ended; refusal.Is(next) {

@@ -16,8 +16,8 @@ import (
 	"meshrelay/internal/loopback"
 )
 
-// The types by which istioctl asks a control plane about itself (PROTOCOL D1-D3).
-// They are questions, not subscriptions: each request is answered once.
+// The types by which istioctl asks a control plane about itself (PROTOCOL D1-D3): each request is
+// answered once.
 const (
 	debugType       = "istio.io/debug"
 	syncStatusType  = debugType + "/syncz"
@@ -30,17 +30,15 @@ func isDebugType(typeURL string) bool {
 }
 
 const (
-	// largeReply is how large an answer is that the transport may keep until the client reads
-	// it, in bytes.
+	// largeReply is from how many bytes on the transport may keep an answer until it is read.
 	largeReply = 64 << 10
-	// replyTimeout is how long a client that was sent a large answer may neither end its
-	// stream nor ask again.
+	// replyTimeout is how long a client with a large answer may neither end its stream nor ask.
 	replyTimeout = time.Minute
 )
 
-// slot is the place of a stream among those that ask for debug documents (Debugger.Begin). The
-// stream has it until what it has asked for is sent, and to its end when that was large: nobody
-// tells when the client has read it. conn.mu guards it.
+// slot is the place of a stream among those that ask for debug documents (Debugger.Begin), until the
+// answer is sent. After a large one the stream keeps it: nobody tells when the client has read that.
+// conn.mu guards it.
 type slot struct {
 	end    func() // nil: it has none
 	sentAt time.Time
@@ -111,8 +109,7 @@ func (c *conn) debugMessage(typeURL string, docs []*anypb.Any) proto.Message {
 	return resp
 }
 
-// answer returns the documents that a debug request asks for. It takes a slot for those that
-// cost something.
+// answer returns the documents of a debug request. It takes a slot for those that cost something.
 func (c *conn) answer(typeURL string, names []string) []*anypb.Any {
 	d := c.server.debug
 	switch {
@@ -159,16 +156,13 @@ func debugError(err error) []*anypb.Any {
 const (
 	// DebugOff is nobody.
 	DebugOff = "off"
-	// DebugLoopback is clients of this host: both ends of the connection are loopback, the
-	// listener names no view, and no view limits the client.
+	// DebugLoopback is clients of this host that no view limits, on a listener that names none.
 	DebugLoopback = "loopback"
-	// DebugVerified is clients with a certificate that the listener has verified and that no
-	// view limits.
+	// DebugVerified is clients with a verified certificate that no view limits.
 	DebugVerified = "verified"
 )
 
-// mayDebug reports whether a client of a listener may see everything (PROTOCOL D4). limited
-// is whether its view shows less than everything.
+// mayDebug reports whether a client may see everything (PROTOCOL D4). limited: by its view.
 func mayDebug(l *Listener, p *peer.Peer, limited bool) bool {
 	if limited {
 		return false

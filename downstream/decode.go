@@ -30,17 +30,15 @@ const (
 	maxDecoding = 128 << 20
 	// smallRequest is the size up to which a request is decoded without waiting for others.
 	smallRequest = 4 << 10
-	// nodeCost is how many bytes of memory one byte of an encoded node may cost, and
-	// otherCost one byte of another field.
+	// nodeCost is how many bytes of memory a byte of an encoded node may cost, otherCost any other.
 	nodeCost  = 40
 	otherCost = 8
-	// maxToken bounds the nonces, versions, type URLs and error texts that are kept of a
-	// request. Nothing that the relay sends is longer.
+	// maxToken bounds nonces, versions, type URLs and error texts. The relay sends none that long.
 	maxToken = 1024
 )
 
-// incoming receives the requests of one stream. The codec fills it: it looks at the encoded
-// request first, and decodes the fields that the relay uses only when each is within bounds.
+// incoming receives the requests of one stream. The codec fills it: it looks at the encoded request
+// first, and decodes the fields that the relay uses when all are within bounds.
 type incoming struct {
 	ctx      context.Context // of the stream
 	decoding *semaphore.Weighted
@@ -79,8 +77,7 @@ type outline struct {
 	subscribe, unsubscribe, versions int
 }
 
-// take makes the request that a client has sent, or notes why it is refused. The error is of
-// what can not be decoded at all.
+// take decodes a request, or notes why it is refused. It fails when it can not decode it.
 func (in *incoming) take(data mem.BufferSlice) error {
 	in.req, in.err = nil, nil
 	limits := in.limits.Load()
@@ -158,8 +155,7 @@ func (in *incoming) check(o outline, limits *Limits) error {
 	return nil
 }
 
-// eachField calls f with each length-delimited field of an encoded message, until it returns
-// an error. The others are of no use to the relay.
+// eachField calls f with each length-delimited field of an encoded message, until it fails.
 func eachField(raw []byte, f func(num protowire.Number, value []byte) error) error {
 	c := wire.Fields(raw)
 	for c.Next() {
@@ -207,8 +203,7 @@ func (f *requestFields) decode(raw []byte, o outline, withNode bool) (*request, 
 	})
 }
 
-// token sets a text that is no longer than anything the relay has sent: what is cut is equal
-// to none of that before, too.
+// token sets a text, cut to what the relay may have sent: a longer one equals none of that.
 func token(to *string, v []byte) error {
 	if !utf8.Valid(v) {
 		return errNotUTF8
@@ -247,8 +242,7 @@ func putVersion(versions map[string]string, entry []byte) error {
 	return err
 }
 
-// mergeNode decodes what parseNode reads of a node. The rest of a node is lists and messages,
-// whose decoding costs many times their bytes.
+// mergeNode decodes what parseNode reads. To decode the rest costs many times its bytes.
 func mergeNode(to **corev3.Node, v []byte) error {
 	if *to == nil {
 		*to = &corev3.Node{}

@@ -23,8 +23,7 @@ type Receipt struct {
 	At time.Time `json:"at,omitzero"`
 }
 
-// Receipts returns what the clients that watch the kind of a key have received of it,
-// sorted by connection and type.
+// Receipts returns what clients have received of a key, sorted by connection and type.
 func (s *Server) Receipts(key mirror.Key) []Receipt {
 	byType := map[subscription.Type]*items{}
 	s.views.generators.affected(key, byType)

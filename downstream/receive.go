@@ -18,23 +18,21 @@ import (
 )
 
 const (
-	// largeRequest is the size from which a request needs a grant before it is received. What is
-	// smaller costs little even on every stream of every client.
+	// largeRequest is the size, in bytes, from which a request needs a grant.
 	largeRequest = 4 << 10
-	// grantWait is how long a connection waits for a grant, and grantTime how long a request
-	// has, from its first byte, to be received and decoded. After that the connection ends.
+	// grantWait is how long a connection waits for a grant, grantTime how long receiving and
+	// decoding may take. After that the connection ends.
 	grantWait = 10 * time.Second
 	grantTime = 30 * time.Second
-	// maxOpen is how many streams of a connection the relay follows, beyond those that it serves:
-	// it has refused these, and the client does not know yet.
+	// maxOpen is how many refused streams of a connection the relay follows, until the client
+	// knows of the refusal.
 	maxOpen = 1024
 	// maxTiny is how many DATA frames of a connection may carry next to nothing.
 	maxTiny = 1024
 )
 
-// receiving bounds the bytes of large requests that are being received and decoded, for all
-// connections together: gRPC takes in the whole of a request before anything else looks at it.
-// A connection that brings a large request is not read until there is room for it.
+// receiving bounds the bytes of large requests that are received and decoded at the same time, because
+// gRPC takes in all of a request first. A connection that brings one is not read until there is room.
 type receiving struct {
 	most    int
 	wait    time.Duration
@@ -56,8 +54,7 @@ func newReceiving(maxRequest int, refused func(net.Addr, refusal.Reason)) *recei
 
 var errNoGrant = errors.New("too many large requests are being received")
 
-// take waits until n bytes of a peer may be received. One peer may have three quarters of what
-// there is.
+// take waits until n bytes of a peer may be received. One peer may have three quarters.
 func (r *receiving) take(key string, n int) error {
 	n = min(n, mostOf(r.most))
 	deadline := time.NewTimer(r.wait)
@@ -134,8 +131,8 @@ func (c meteredCreds) ServerHandshake(conn net.Conn) (net.Conn, credentials.Auth
 	return m, meteredInfo{info, m}, nil
 }
 
-// meter is a connection that follows the frames of HTTP/2, and in those the requests of gRPC,
-// as far as it takes to know how long each request is when it begins.
+// meter is a connection that follows HTTP/2 frames and gRPC requests, to know how long each request is
+// when it begins.
 type meter struct {
 	net.Conn
 	all     *receiving
@@ -246,8 +243,7 @@ func (m *meter) opened(stream uint32) error {
 	return nil
 }
 
-// sent looks at a frame that the relay sends: whether it ends a stream. gRPC ignores what the
-// client sends on that from now on.
+// sent looks for frames of the relay that end a stream: gRPC ignores what comes on it then.
 func (m *meter) sent(f http2frames.Frame) error {
 	if f.Type == http2frames.Reset || f.Type == http2frames.Headers && f.Flags&http2frames.FlagEndStream != 0 {
 		m.ended(f.Stream)
@@ -338,8 +334,7 @@ func (m *meter) grant(size int) error {
 	return nil
 }
 
-// taken gives back the grant of a request of that size, which is decoded. One that was
-// compressed had another size when it came.
+// taken gives back the grant of a request that is decoded. A compressed one came with another size.
 func (m *meter) taken(size int) {
 	if m == nil || size <= largeRequest {
 		return

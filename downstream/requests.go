@@ -72,8 +72,7 @@ func (c *conn) subscribe(req *subscription.Request) error {
 	return err
 }
 
-// know makes sure that the client is known: by its first request, but for those that an
-// agent sends ahead of it. It is false for these.
+// know makes the client known by its first request. It is false for what an agent sends before that.
 func (c *conn) know(req *request) (bool, error) {
 	if c.heard.Load() {
 		return true, nil
@@ -93,8 +92,7 @@ func (c *conn) viewer() viewer {
 	return viewer{c.protocol, c.use, c.server.limits.Load().MaxViewsPerPeer}
 }
 
-// begin takes over what the client's first request tells of it, and gives it a view. If the
-// rules change while the view is filled, it begins again.
+// begin gives the client of a first request a view. It begins again if the rules change meanwhile.
 func (c *conn) begin(client client) error {
 	s := c.server
 	c.heard.Store(true)
@@ -118,8 +116,7 @@ func (c *conn) begin(client client) error {
 	}
 }
 
-// enter makes v the view of the client. It is false when other rules than rs apply by
-// now.
+// enter makes v the view of the client. It is false when other rules than rs apply by now.
 func (c *conn) enter(rs *rules, v *view, r *rule, client client) (done bool, err error) {
 	s := c.server
 	if err := s.changing.Acquire(c.stream.Context(), 1); err != nil {
@@ -153,9 +150,8 @@ func (c *conn) sees(v *view, r *rule) {
 	c.view, c.rule, c.asked = v, r, true
 }
 
-// await delays a client that asks too fast: what it sends meanwhile stays with it, once the
-// window is full. What answers a response is not counted, as there are never more of these
-// than the server wants.
+// await delays a client that asks too fast: it stops reading. Answers to responses do not count, as the
+// server decides how many of these there are.
 func (c *conn) await(nonce string) error {
 	if nonce != "" && c.answerable.Load() > 0 {
 		c.answerable.Add(-1)
@@ -194,8 +190,7 @@ func (c *conn) record(result subscription.Outcome, w *subscription.Watch, req *s
 	}
 }
 
-// account counts what the subscriptions keep, and returns why that is refused when it is too
-// much. The caller holds mu.
+// account counts what the subscriptions keep, or returns why that is too much. The caller holds mu.
 func (c *conn) account() error {
 	is := c.subs.Usage()
 	if is == c.kept || c.closed {

@@ -55,8 +55,8 @@ func (c *conn) sendReply() error {
 	return nil
 }
 
-// round brings every type to the snapshot that is newest as the round begins. It reports
-// whether anything was sent: if so, there may be more by now.
+// round brings every type to its newest snapshot, and reports whether it sent anything: then there may
+// be more by now.
 func (c *conn) round() (sent bool, err error) {
 	round, err := c.plan()
 	if round == nil || err != nil {

@@ -18,8 +18,7 @@ import (
 	"meshrelay/internal/identity"
 )
 
-// trust is the roots that a listener trusts at present. Handshakes look at the certificate of a
-// connection once; streams of clients that could not connect any more are ended.
+// trust is the roots that a listener trusts at present, for handshakes and for open streams.
 type trust struct {
 	refresh  time.Duration
 	byDomain map[string]*rootFile // by trust domain
@@ -69,8 +68,7 @@ func openRoots(path string) (*rootFile, error) {
 	return f, nil
 }
 
-// read looks at the file, and reports whether there are other roots in it. A file without a
-// certificate, or that can not be read, does not replace a good one.
+// read looks at the file, and reports whether it has other roots. A bad file replaces none.
 func (f *rootFile) read() (changed bool) {
 	data, err := os.ReadFile(f.path)
 	if err != nil {

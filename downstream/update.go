@@ -29,16 +29,14 @@ func (vs *views) try(item string, f func() bool) (result, ok bool) {
 	return f(), true
 }
 
-// update brings all views to the present content of keys, or of everything, and
-// reports whether any differed.
+// update updates all views with the content of keys or of everything, and reports any difference.
 func (vs *views) update(full bool, keys map[mirror.Key]struct{}, changedAt time.Time) bool {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
 	return vs.bring(full, keys, changedAt)
 }
 
-// bring is update for a caller that holds mu. When it panics over some items, those stay as
-// they are, and the others are brought one by one.
+// bring is update for a caller that holds mu. Items that it panics over stay as they are.
 func (vs *views) bring(full bool, keys map[mirror.Key]struct{}, changedAt time.Time) (changed bool) {
 	if !vs.started.Load() {
 		return false
@@ -67,8 +65,7 @@ func (vs *views) bring(full bool, keys map[mirror.Key]struct{}, changedAt time.T
 	return changed
 }
 
-// apply brings the base view, and then derived ones, to the present content of a list of
-// items, and reports whether any differed.
+// apply updates the base view, then derived ones, with a list of items.
 func (vs *views) apply(t subscription.Type, list *items, derived []*view, changedAt time.Time) bool {
 	list.sort()
 	updates := make([]snapshot.Update, len(list.refs))
@@ -124,8 +121,7 @@ func (vs *views) collection(t subscription.Type) *snapshot.Collection {
 	return c
 }
 
-// follow brings a derived view's collection of a type to updates. What it sees nothing of
-// costs it nothing.
+// follow updates a derived view with items of a type. It makes no collection for none.
 func (v *view) follow(t subscription.Type, basis snapshot.Basis, updates []snapshot.Update, changedAt time.Time) bool {
 	c := v.find(t)
 	if c == nil {
@@ -142,8 +138,7 @@ func (v *view) follow(t subscription.Type, basis snapshot.Basis, updates []snaps
 	return true
 }
 
-// affected returns, by type, the items that keys are part of or, with all, that anything is part
-// of that any upstream has.
+// affected returns, by type, the items that keys are part of, or that all keys are.
 func (vs *views) affected(all bool, keys map[mirror.Key]struct{}) map[subscription.Type]*items {
 	byType := map[subscription.Type]*items{}
 	for key := range keys {
@@ -159,8 +154,7 @@ func (vs *views) affected(all bool, keys map[mirror.Key]struct{}) map[subscripti
 	return byType
 }
 
-// addPresent adds the items that are in a view, as such that are gone: items that a key affects
-// come before them.
+// addPresent adds the items of all views as gone. Those that a key affects come first.
 func (vs *views) addPresent(byType map[subscription.Type]*items) {
 	seen := map[*snapshot.Page]bool{} // views share pages
 	for _, v := range append(vs.copied(), vs.base) {

@@ -46,8 +46,8 @@ func (s *Set) Request(req *Request, limits Limits, now time.Time) (result Outcom
 	w := s.byURL[req.TypeURL]
 	first := w == nil
 	if first {
-		// Whatever its nonce, the first request of a type on a stream is an initial
-		// one: istiod's client sends a time there (PROTOCOL S2).
+		// The first request of a type is an initial one, whatever its nonce: istiod's client sends
+		// a time there (PROTOCOL S2).
 		if w, err = s.add(req.TypeURL); err != nil {
 			return 0, err
 		}
@@ -165,8 +165,7 @@ func (s *Set) dropName(w *Watch, name string) {
 	s.used.NameBytes -= len(name)
 }
 
-// requestDelta follows PROTOCOL S17 and S18: changes of the subscription count whatever the
-// nonce is.
+// requestDelta follows PROTOCOL S17 and S18: names count whatever the nonce is.
 func (s *Set) requestDelta(w *Watch, first bool, req *Request, now time.Time) (Outcome, error) {
 	result := Subscribed
 	switch {
@@ -192,8 +191,7 @@ func (s *Set) requestDelta(w *Watch, first bool, req *Request, now time.Time) (O
 	return result, err
 }
 
-// changeNames applies a delta request's changes: what is unsubscribed in the
-// request that subscribes it ends unsubscribed.
+// changeNames applies the names of a delta request. Unsubscribing wins over subscribing.
 func (s *Set) changeNames(w *Watch, first bool, subscribe, unsubscribe []string) (changed bool, err error) {
 	changed = len(subscribe)+len(unsubscribe) > 0
 	dropped := make(map[string]struct{}, len(unsubscribe))
@@ -239,8 +237,7 @@ func (s *Set) changeNames(w *Watch, first bool, subscribe, unsubscribe []string)
 	return changed, nil
 }
 
-// newerNonce compares two nonces of a type on a stream: "" is the oldest, then comes that
-// of the first response, and the others are numbers.
+// newerNonce compares nonces of a type: "" is the oldest, then the first one, then numbers.
 func newerNonce(a, b string) bool {
 	rank := func(nonce string) string {
 		if strings.HasPrefix(nonce, snapshot.FirstNoncePrefix) {

@@ -11,18 +11,16 @@ import (
 // maxRemoved is how many removed names one response has at most.
 const maxRemoved = 16_384
 
-// Round is what brings a client from where it is to the newest snapshots, in two passes:
-// what is added and changed, from the types that are referred to towards those that refer;
-// then what is removed, in the opposite order. So nothing is taken away while something else
-// still points to it (PROTOCOL S20). A SotW response that takes something away belongs to
-// the second pass as a whole.
+// Round leads a client to the newest snapshots, in two passes: first additions and changes, from types
+// that others refer to towards those that refer; then removals, in the opposite order. So nothing goes
+// while something still points to it (PROTOCOL S20). A SotW response with a removal is in the second.
 type Round struct {
 	steps []step
 	at    int
 }
 
-// Plan begins a round. newest returns the newest snapshot of a type. It fails when the
-// client is further behind than anybody remembers. A round that is nil has nothing to send.
+// Plan begins a round, nil when there is nothing to send. newest returns the newest snapshot of a type.
+// It fails when the client is too far behind.
 func (s *Set) Plan(newest func(Type) *snapshot.Snapshot, encoded func(bytes int)) (*Round, error) {
 	r := &s.round
 	*r = Round{steps: r.steps[:0]}
@@ -68,8 +66,7 @@ type Response struct {
 	ChangedAt time.Time
 }
 
-// Next returns the next response of the round; ok is false at the end. What was returned is
-// not kept while the rest of the round waits for the client.
+// Next returns the next response of the round; ok is false at the end. It does not keep the response.
 func (s *Set) Next(r *Round, now time.Time) (resp Response, ok bool) {
 	if r.at < len(r.steps) {
 		st := &r.steps[r.at]
@@ -91,8 +88,8 @@ func (s *Set) Next(r *Round, now time.Time) (resp Response, ok bool) {
 // respond makes one response of a step. It takes the removals from the step that it brings.
 func (s *Set) respond(st *step, now time.Time) Response {
 	w := st.watch
-	// The first response of a type has a nonce that does not depend on the stream, so that
-	// clients which come together can be sent the same bytes.
+	// The first nonce of a type does not depend on the stream, so that clients which come together
+	// share bytes.
 	resp := Response{TypeURL: w.TypeURL, Type: w.Type, First: w.nonce == "", ChangedAt: st.changedAt}
 	var controlPlane []byte
 	if resp.First {
@@ -106,8 +103,7 @@ func (s *Set) respond(st *step, now time.Time) Response {
 	}
 	switch {
 	case len(st.removed) > 0:
-		// In parts, as nobody shares them: the next is made when the client has read most of
-		// the last.
+		// In parts, as nobody shares them.
 		n := min(len(st.removed), maxRemoved)
 		resp.Message = snapshot.Delta(w.TypeURL, resp.Nonce, controlPlane, nil, 0, st.removed[:n])
 		st.removed = st.removed[n:]

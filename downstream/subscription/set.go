@@ -16,8 +16,7 @@ import (
 )
 
 const (
-	// MaxName is the longest name that an item can have: a namespace and a name of 253 bytes
-	// each, and what is between them.
+	// MaxName is the longest name of an item: namespace and name of 253 bytes each, and separators.
 	MaxName = 512
 	// maxURLs bounds the type URLs of one type for one client, unless the type is Fixed.
 	maxURLs = 4
@@ -52,9 +51,8 @@ type Set struct {
 	round  Round
 }
 
-// New returns an empty Set. With delta, it speaks the delta protocol. controlPlane is encoded.
-// lookup returns the type that a type URL stands for; a type that nobody has is answered with
-// nothing (PROTOCOL S3).
+// New returns an empty Set. controlPlane is encoded. lookup returns the type of a type URL; a type that
+// nobody has is answered with nothing (PROTOCOL S3).
 func New(delta bool, controlPlane []byte, lookup func(typeURL string) (Type, bool)) *Set {
 	return &Set{delta: delta, controlPlane: controlPlane, lookup: lookup, byURL: map[string]*Watch{}}
 }
