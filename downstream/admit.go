@@ -3,6 +3,7 @@ package downstream
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"time"
 
@@ -25,7 +26,7 @@ func (s *Server) serve(stream grpc.ServerStream, protocol string, l *Listener) e
 	var r *refusal.Error
 	if errors.As(err, &r) {
 		p, _ := peer.FromContext(stream.Context()) // else it is another error
-		s.refuse("client refused", p.Addr, r.Reason, "err", err)
+		s.refuse(s.log, "client refused", p.Addr, r.Reason, "err", err)
 	}
 	return err
 }
@@ -129,14 +130,14 @@ func headerBytes(ctx context.Context) (n int) {
 // connectionRefused counts a connection that is not let in, or closed, for a limit.
 func (s *Server) connectionRefused(from net.Addr, why refusal.Reason) {
 	limits := s.limits.Load()
-	s.refuse("connection closed: over a limit", from, why,
+	s.refuse(s.log, "connection closed: over a limit", from, why,
 		"maxConnections", limits.MaxConnections, "maxConnectionsPerPeer", limits.MaxConnectionsPerPeer)
 }
 
 // refuse counts and logs a client that is refused.
-func (s *Server) refuse(msg string, from net.Addr, why refusal.Reason, attrs ...any) {
+func (s *Server) refuse(log *slog.Logger, msg string, from net.Addr, why refusal.Reason, attrs ...any) {
 	s.metrics.refusals.WithLabelValues(string(why)).Inc()
-	s.refusals.Warn(s.log, msg, append([]any{"address", from.String(), "reason", why}, attrs...)...)
+	s.refusals.Warn(log, msg, append([]any{"address", from.String(), "reason", why}, attrs...)...)
 }
 
 var errDraining = status.Error(codes.Unavailable, "relay is shutting down; reconnect")

@@ -57,7 +57,7 @@ type request struct {
 	node *corev3.Node // of the first request
 }
 
-// requestFields are the field numbers of DiscoveryRequest or of DeltaDiscoveryRequest; 0: there is none.
+// requestFields are field numbers of DiscoveryRequest or DeltaDiscoveryRequest; 0: there is none.
 type requestFields struct {
 	node, typeURL, nonce, detail, version protowire.Number
 	subscribe, unsubscribe, versions      protowire.Number

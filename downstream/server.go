@@ -131,7 +131,6 @@ type Deps struct {
 // Server is the ADS server.
 type Server struct {
 	cfg          Config
-	configs      Configs
 	await        func(ctx context.Context) error
 	debug        Debugger
 	overloaded   func() error
@@ -201,7 +200,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		return nil, fmt.Errorf("downstream: register metrics: %w", err)
 	}
 	s := &Server{
-		cfg: cfg, configs: deps.Configs, await: deps.Await, debug: deps.Debug, overloaded: deps.Overloaded, log: deps.Logger,
+		cfg: cfg, await: deps.Await, debug: deps.Debug, overloaded: deps.Overloaded, log: deps.Logger,
 		metrics: m, rules: rs, changing: semaphore.NewWeighted(alone), views: newViews(deps.Configs, generators),
 		limiter:      rate.NewLimiter(rate.Limit(limits.NewStreamsPerSecond), limits.NewStreamsPerSecond),
 		peers:        newPeers(),
