@@ -5,7 +5,7 @@
 package config
 
 import (
-	"fmt"
+	"errors"
 	"time"
 
 	"github.com/goccy/go-yaml"
@@ -48,7 +48,7 @@ const (
 	GeneratedKeep = "keep"
 )
 
-// Upstream is one source. Exactly one of XDS and File is set.
+// Upstream is one source, with the section of its kind.
 type Upstream struct {
 	// Name is unique, and shown wherever the source is spoken of.
 	Name string `yaml:"name"`
@@ -71,65 +71,21 @@ type Upstream struct {
 	Staleness Staleness `yaml:"staleness"`
 	Guard     Guard     `yaml:"guard"`
 	Limits    Limits    `yaml:"limits"`
-	XDS       *XDS      `yaml:"xds,omitempty"`
-	File      *File     `yaml:"file,omitempty"`
+	// Source is the section of the kind of source, under its name.
+	Source Source `yaml:"-"`
 }
 
-// Values of XDS.Protocol.
-const (
-	ProtocolAuto  = "auto"
-	ProtocolSotW  = "sotw"
-	ProtocolDelta = "delta"
-)
-
-// XDS is a source that is an MCP-over-xDS server: an istiod or another relay.
-type XDS struct {
-	// Addresses are host:port, tried in order.
-	Addresses []string `yaml:"addresses"`
-	// Protocol is auto (the default), sotw or delta.
-	Protocol string `yaml:"protocol" default:"auto" oneof:"auto sotw delta"`
-	// TLS is required unless Plaintext is set.
-	TLS *TLS `yaml:"tls,omitempty"`
-	// TokenFile holds a bearer token, read again for each stream.
-	TokenFile string `yaml:"tokenFile" path:"file"`
-	// ShareToken lets an upstream of another cluster have the same TokenFile. Each can then
-	// present the token to the other.
-	ShareToken bool `yaml:"shareToken"`
-	// Plaintext goes without TLS.
-	Plaintext bool `yaml:"plaintext"`
-	// ResyncInterval is how often everything is asked for again. Default 5m.
-	ResyncInterval Duration `yaml:"resyncInterval" default:"5m" range:"1s 24h"`
-	// SyncTimeout is how long a server may bring nothing new before it has answered every
-	// type: then the next address is tried. Default 30s.
-	SyncTimeout Duration `yaml:"syncTimeout" default:"30s" range:"1s 1h"`
-	// FailbackAfter is how long an address must have worked again before it is preferred to
-	// those that stand behind it. Default 1m.
-	FailbackAfter Duration `yaml:"failbackAfter" default:"1m" range:"1s 24h"`
-	// Types are type URLs (group/version/Kind) to mirror in addition to the well-known ones.
-	Types []string `yaml:"types,omitempty"`
-	// Compression has gzip when the server may compress its responses. Default: none.
-	Compression []string `yaml:"compression,omitempty" oneof:"gzip"`
+// MarshalYAML implements yaml.InterfaceMarshaler.
+func (u Upstream) MarshalYAML() (any, error) {
+	type Fields Upstream
+	return struct {
+		Fields  `yaml:",inline"`
+		Section map[string]Source `yaml:",inline"`
+	}{Fields(u), map[string]Source{u.Source.Kind(): u.Source}}, nil
 }
 
-// CompressionGzip is the one value of XDS.Compression and Downstream.Compression.
+// CompressionGzip is the one value of Downstream.Compression and of other lists of that name.
 const CompressionGzip = "gzip"
-
-// TLS is how the relay makes sure of an upstream, and shows who it is.
-type TLS struct {
-	// CAFile has the roots to trust. Default: those of the host.
-	CAFile string `yaml:"caFile" path:"file"`
-	// CertFile and KeyFile are the client certificate.
-	CertFile string `yaml:"certFile" path:"file"`
-	KeyFile  string `yaml:"keyFile" path:"file"`
-	// ServerName is the name to expect in the server's certificate. Default: the host
-	// of the address.
-	ServerName string `yaml:"serverName"`
-}
-
-// File is a source that is a file or a directory of Kubernetes-style YAML.
-type File struct {
-	Path string `yaml:"path" path:"file or directory"`
-}
 
 // Downstream is the endpoint that clients connect to.
 type Downstream struct {
@@ -220,22 +176,14 @@ type Duration time.Duration
 // D returns d as a time.Duration.
 func (d Duration) D() time.Duration { return time.Duration(d) }
 
-// MarshalYAML implements yaml.InterfaceMarshaler.
-func (d Duration) MarshalYAML() (any, error) { return d.D().String(), nil }
+// MarshalText implements encoding.TextMarshaler.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(d.D().String()), nil }
 
-// UnmarshalYAML implements yaml.BytesUnmarshaler.
-func (d *Duration) UnmarshalYAML(data []byte) error {
-	var s string
-	if err := yaml.Unmarshal(data, &s); err != nil {
-		return err
-	}
-	return d.parse(s)
-}
-
-func (d *Duration) parse(s string) error {
-	v, err := time.ParseDuration(s)
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (d *Duration) UnmarshalText(text []byte) error {
+	v, err := time.ParseDuration(string(text))
 	if err != nil {
-		return fmt.Errorf("%q is not a duration: write it like 90s, 5m or 250ms", s)
+		return errors.New("want a duration like 90s, 5m or 250ms")
 	}
 	*d = Duration(v)
 	return nil

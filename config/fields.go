@@ -22,7 +22,7 @@ import (
 // eachField calls f with each field below v that is set, and its path.
 func eachField(at string, v reflect.Value, f func(path string, field reflect.StructField, value reflect.Value)) {
 	switch v.Kind() {
-	case reflect.Pointer:
+	case reflect.Pointer, reflect.Interface:
 		if !v.IsNil() {
 			eachField(at, v.Elem(), f)
 		}
@@ -34,6 +34,9 @@ func eachField(at string, v reflect.Value, f func(path string, field reflect.Str
 		for i := range v.NumField() {
 			field := v.Type().Field(i)
 			path := join(at, yamlName(field))
+			if source, ok := v.Field(i).Interface().(Source); ok {
+				path = join(at, source.Kind())
+			}
 			f(path, field, v.Field(i))
 			eachField(path, v.Field(i), f)
 		}

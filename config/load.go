@@ -11,7 +11,6 @@ import (
 	"reflect"
 	"slices"
 
-	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 
 	"meshrelay/internal/yamlpos"
@@ -21,13 +20,13 @@ import (
 const maxFileBytes = 1 << 20
 
 // Load reads and checks a config file. Relative paths in it are relative to its
-// directory.
-func Load(path string) (*Config, error) {
+// directory. Each upstream has the section of one of sources, which only tell their types.
+func Load(path string, sources ...Source) (*Config, error) {
 	data, err := read(path)
 	if err != nil {
 		return nil, err
 	}
-	return Parse(path, data)
+	return Parse(path, data, sources...)
 }
 
 // read returns the content of a config file.
@@ -50,8 +49,8 @@ func read(path string) ([]byte, error) {
 // Parse checks the content of a config file. name is where it comes from, for
 // errors and for relative paths. All that is wrong with it is returned at once, as a
 // *multierror.Error whose parts begin with file and line.
-func Parse(name string, data []byte) (*Config, error) {
-	return (&validator{name: name, lines: map[string]int{}}).parse(data)
+func Parse(name string, data []byte, sources ...Source) (*Config, error) {
+	return newValidator(name, sources).parse(data)
 }
 
 func (v *validator) parse(data []byte) (*Config, error) {
@@ -60,14 +59,8 @@ func (v *validator) parse(data []byte) (*Config, error) {
 		return nil, v.errs
 	}
 	c := &Config{}
-	s := shaper{v: v, anchors: map[string]ast.Node{}}
-	if s.fits("", body, reflect.TypeFor[Config](), 0) {
-		if err := yaml.NodeToValue(body, c, yaml.Strict()); err != nil {
-			v.syntaxError(yamlpos.ErrorOf(err))
-			return nil, v.errs
-		}
-	}
-	if v.mistyped() {
+	d := decoder{validator: v, anchors: map[string]ast.Node{}}
+	if !d.decode("", body, reflect.ValueOf(c).Elem(), 0) {
 		return nil, v.errs
 	}
 	c.complete(func(field string) bool { return v.noted(field) && !v.reported(field) })
@@ -131,13 +124,13 @@ func (c *Config) complete(given func(field string) bool) {
 	for i := range c.Upstreams {
 		u := &c.Upstreams[i]
 		def(&u.ClusterID, u.Name)
-		if u.Generated == GeneratedKeep && u.XDS != nil {
-			def(&u.Services.Mode, ServicesAsIs)
-		}
-		def(&u.Services.Mode, ServicesOmit)
-		if u.XDS != nil {
+		if u.relayed() {
+			if u.Generated == GeneratedKeep {
+				def(&u.Services.Mode, ServicesAsIs)
+			}
 			def(&u.Import.Revision, c.Node.Revision)
 		}
+		def(&u.Services.Mode, ServicesOmit)
 		if !given(fmt.Sprintf("upstreams[%d].rewrite.annotations.remove", i)) {
 			u.Rewrite.Annotations.Remove = []string{lastApplied}
 		}
@@ -173,12 +166,12 @@ func (c *Config) resolve(dir string) {
 // Check loads a config file as Load does, and tries to open every file that the config names. It
 // does not look into those. Where one can not be opened, Check returns the config and a
 // *multierror.Error whose parts begin with file and line.
-func Check(path string) (*Config, error) {
+func Check(path string, sources ...Source) (*Config, error) {
 	data, err := read(path)
 	if err != nil {
 		return nil, err
 	}
-	v := &validator{name: path, lines: map[string]int{}}
+	v := newValidator(path, sources)
 	c, err := v.parse(data)
 	if err != nil {
 		return nil, err

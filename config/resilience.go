@@ -2,11 +2,10 @@ package config
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"math"
 	"time"
-
-	"github.com/goccy/go-yaml"
 )
 
 // State is what is kept on disk, so that a restart serves it at once.
@@ -134,31 +133,23 @@ type OpenEnded time.Duration
 // D returns o as a time.Duration, 0 when it has no end.
 func (o OpenEnded) D() time.Duration { return time.Duration(o) }
 
-// MarshalYAML implements yaml.InterfaceMarshaler.
-func (o OpenEnded) MarshalYAML() (any, error) {
+// MarshalText implements encoding.TextMarshaler.
+func (o OpenEnded) MarshalText() ([]byte, error) {
 	if o == 0 {
-		return "never", nil
+		return []byte("never"), nil
 	}
-	return o.D().String(), nil
+	return []byte(o.D().String()), nil
 }
 
-// UnmarshalYAML implements yaml.BytesUnmarshaler.
-func (o *OpenEnded) UnmarshalYAML(data []byte) error {
-	var s string
-	if err := yaml.Unmarshal(data, &s); err != nil {
-		return err
-	}
-	return o.parse(s)
-}
-
-func (o *OpenEnded) parse(s string) error {
-	if s == "never" || s == "forever" {
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (o *OpenEnded) UnmarshalText(text []byte) error {
+	if s := string(text); s == "never" || s == "forever" {
 		*o = 0
 		return nil
 	}
-	v, err := time.ParseDuration(s)
+	v, err := time.ParseDuration(string(text))
 	if err != nil || v == 0 {
-		return fmt.Errorf("%q is not a duration: write it like 90s, 5m or 1h, or never, or forever", s)
+		return errors.New("want a duration like 90s, 5m or 1h, or never, or forever")
 	}
 	*o = OpenEnded(v)
 	return nil

@@ -14,7 +14,6 @@ import (
 
 	"meshrelay/internal/loopback"
 	"meshrelay/internal/yamlpos"
-	"meshrelay/mirror"
 )
 
 var (
@@ -24,10 +23,23 @@ var (
 
 // validator collects what is wrong with a config.
 type validator struct {
-	name  string
-	lines map[string]int // of each field that the file has; "" is the file
-	wrong []string       // fields that were reported
-	errs  *multierror.Error
+	name    string
+	sources []Source
+	lines   map[string]int // of each field that the file has; "" is the file
+	wrong   []string       // fields that were reported
+	errs    *multierror.Error
+}
+
+func newValidator(name string, sources []Source) *validator {
+	return &validator{name: name, sources: sources, lines: map[string]int{}}
+}
+
+// sourceKinds returns the names of the kinds of sources.
+func (v *validator) sourceKinds() (names []string) {
+	for _, s := range v.sources {
+		names = append(names, s.Kind())
+	}
+	return names
 }
 
 // mistake is one thing that is wrong.
@@ -55,9 +67,7 @@ func byLine(a, b error) int {
 
 // note records the line of a field.
 func (v *validator) note(field string, line int) {
-	if !v.noted(field) {
-		v.lines[field] = line
-	}
+	v.lines[field] = line
 }
 
 func (v *validator) noted(field string) bool {
@@ -95,9 +105,6 @@ func (v *validator) syntaxError(e *yamlpos.SyntaxError) {
 	v.errorf("", "%s", e.Msg)
 }
 
-// mistyped reports whether the whole file is not what a config can be made from.
-func (v *validator) mistyped() bool { return v.errs != nil && len(v.wrong) == 0 }
-
 func (v *validator) line(field string) int {
 	for {
 		if line, ok := v.lines[field]; ok {
@@ -127,16 +134,15 @@ func (v *validator) config(c *Config) {
 		v.errorf("node.revision", "%q is not a revision: it is written as in the label istio.io/rev", c.Node.Revision)
 	}
 	if len(c.Upstreams) == 0 {
-		v.errorf("upstreams", "there must be at least one: add an xds or a file upstream")
+		v.errorf("upstreams", "there must be at least one: add an upstream with %s", strings.Join(v.sourceKinds(), " or "))
 	}
 	for i, u := range c.Upstreams {
 		at := fmt.Sprintf("upstreams[%d]", i)
-		v.upstream(at, u)
+		v.upstream(at, u, c.Upstreams[:i])
 		if n := slices.IndexFunc(c.Upstreams[:i], func(o Upstream) bool { return o.Name == u.Name }); n >= 0 {
 			v.errorf(at+".name", "%q is the name of upstreams[%d] already: names must differ", u.Name, n)
 		}
 	}
-	v.tokens(c.Upstreams)
 	v.merges(c.Merge)
 	v.views(c)
 	v.listeners(c)
@@ -161,63 +167,19 @@ func (v *validator) config(c *Config) {
 	v.socket(c)
 }
 
-func (v *validator) upstream(at string, u Upstream) {
+func (v *validator) upstream(at string, u Upstream, before []Upstream) {
 	v.label(at+".name", u.Name)
 	if u.ClusterID != u.Name {
 		v.id(at+".clusterID", u.ClusterID)
 	}
 	v.federation(at, u)
 	v.staleness(at+".staleness", u.Staleness)
+	given := slices.DeleteFunc(v.sourceKinds(), func(kind string) bool { return !v.noted(join(at, kind)) })
 	switch {
-	case (u.XDS == nil) == (u.File == nil):
-		v.errorf(at, "upstream %q needs exactly one of xds and file", u.Name)
-	case u.XDS != nil:
-		v.xds(at+".xds", *u.XDS)
-	case u.File.Path == "":
-		v.errorf(at+".file.path", "missing: name a file or a directory")
-	}
-}
-
-// tokens reports a token that upstreams of different clusters are shown: each could present it
-// to the other, and to its CA.
-func (v *validator) tokens(upstreams []Upstream) {
-	for i, u := range upstreams {
-		if u.XDS == nil || u.XDS.TokenFile == "" {
-			continue
-		}
-		for n, other := range upstreams[:i] {
-			if other.XDS == nil || other.XDS.TokenFile != u.XDS.TokenFile || other.ClusterID == u.ClusterID || other.XDS.ShareToken || u.XDS.ShareToken {
-				continue
-			}
-			v.errorf(fmt.Sprintf("upstreams[%d].xds.tokenFile", i), "upstreams[%d] (%q) of cluster %q is given the same token, and each can use it with the other: give each its own, or set shareToken: true", n, other.Name, other.ClusterID)
-			break
-		}
-	}
-}
-
-func (v *validator) xds(at string, x XDS) {
-	if len(x.Addresses) == 0 {
-		v.errorf(at+".addresses", "missing: give at least one host:port")
-	}
-	for i, a := range x.Addresses {
-		v.address(fmt.Sprintf("%s.addresses[%d]", at, i), a, 1)
-	}
-	for i, t := range x.Types {
-		if _, _, err := mirror.ParseTypeURL(t); err != nil {
-			v.errorf(fmt.Sprintf("%s.types[%d]", at, i), "%v", err)
-		}
-	}
-	switch {
-	case x.Plaintext && x.TLS != nil:
-		v.errorf(at+".plaintext", "both plaintext and tls: leave out one")
-	case !x.Plaintext && x.TLS == nil && !v.reported(at+".plaintext"):
-		v.errorf(at+".tls", "neither tls nor plaintext: set tls, or plaintext: true to go without")
-	}
-	if x.Plaintext && x.TokenFile != "" {
-		v.errorf(at+".tokenFile", "a token is not sent over plaintext, where anybody can read it, and an istiod ignores it there: set tls, or leave out tokenFile")
-	}
-	if t := x.TLS; t != nil && (t.CertFile == "") != (t.KeyFile == "") {
-		v.errorf(at+".tls", "certFile and keyFile go together: give both, or none")
+	case len(given) != 1:
+		v.errorf(at, "upstream %q needs exactly one of %s", u.Name, strings.Join(v.sourceKinds(), ", "))
+	case u.Source != nil: // else it is reported
+		u.Source.Check(Checker{v, join(at, given[0])}, u, before)
 	}
 }
 

@@ -121,8 +121,8 @@ func (v *validator) namespaceMapping(at string, r Rewrite, include []string, fil
 
 func (v *validator) services(at string, u Upstream) {
 	s := u.Services
-	if u.XDS == nil && s.Mode != ServicesOmit {
-		v.errorf(at+".mode", "%q is for xds upstreams: only an istiod makes ServiceEntries of services", s.Mode)
+	if !u.relayed() && s.Mode != ServicesOmit {
+		v.errorf(at+".mode", "%q is for %s upstreams: only an istiod makes ServiceEntries of services", s.Mode, v.relayedKinds())
 	}
 	if s.Mode == ServicesGateway && u.movesServices() {
 		v.errorf(at+".mode", "a gateway routes by the names that its own mesh gives to services, and rewrite gives them others: leave out namespaces, namespacePrefix and the mapping of its cluster domain, or take another mode")
@@ -150,6 +150,17 @@ func (v *validator) services(at string, u Upstream) {
 	if err := (services.Gateways{Addresses: []string{"192.0.2.1"}, Locality: s.Locality}).Check(); err != nil {
 		v.errorf(at+".locality", "%v", err)
 	}
+}
+
+// relayedKinds names the kinds of sources that are control planes.
+func (v *validator) relayedKinds() string {
+	var names []string
+	for _, s := range v.sources {
+		if s.Relayed() {
+			names = append(names, s.Kind())
+		}
+	}
+	return strings.Join(names, " or ")
 }
 
 // movesServices reports whether the hosts of Kubernetes services become others.

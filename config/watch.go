@@ -33,10 +33,11 @@ const (
 // Watcher loads a config file, and loads it again when it has changed or somebody asks for
 // that. Its methods may be called from any goroutine.
 type Watcher struct {
-	path  string
-	files *fswatch.Watcher
-	wake  chan struct{} // one slot: the file is to be loaded
-	ended chan struct{} // closed when Run has returned
+	path    string
+	sources []Source
+	files   *fswatch.Watcher
+	wake    chan struct{} // one slot: the file is to be loaded
+	ended   chan struct{} // closed when Run has returned
 
 	mu     sync.Mutex
 	asks   []chan<- error // each has room for one
@@ -69,10 +70,11 @@ type ReloadStatus struct {
 // same config.
 type Apply func(ctx context.Context, cfg *Config) (needsRestart []string, err error)
 
-// NewWatcher returns a Watcher of the file at path, which it does not read yet.
-func NewWatcher(path string) *Watcher {
+// NewWatcher returns a Watcher of the file at path, which it does not read yet. sources are as with
+// Load.
+func NewWatcher(path string, sources ...Source) *Watcher {
 	return &Watcher{
-		path: path, wake: make(chan struct{}, 1), ended: make(chan struct{}),
+		path: path, sources: sources, wake: make(chan struct{}, 1), ended: make(chan struct{}),
 		files: fswatch.New(fswatch.Options{Quiet: quiet, Longest: longest, Writing: writing, Rescan: rescan, Poll: poll}),
 	}
 }
@@ -83,7 +85,7 @@ func (w *Watcher) Load() (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg, err := Parse(w.path, data)
+	cfg, err := Parse(w.path, data, w.sources...)
 	if err != nil {
 		return nil, err
 	}
@@ -192,7 +194,7 @@ func (w *Watcher) reload(ctx context.Context, log *slog.Logger, apply Apply, mus
 	}
 	var cfg *Config
 	if err == nil {
-		cfg, err = Parse(w.path, data)
+		cfg, err = Parse(w.path, data, w.sources...)
 	}
 	var needsRestart []string
 	if err == nil {

@@ -125,7 +125,7 @@ func (m *Manager) atStart(now time.Time) (start, []candidate) {
 			continue
 		}
 		c.without = locked(u.upstream, (*intake.Intake).ServedWithout)
-		if !u.kind.Relayed || !s.kept || s.served {
+		if !u.cfg.Source.Relayed() || !s.kept || s.served {
 			continue
 		}
 		c.mayWait = u.mayWait()

@@ -19,6 +19,7 @@ import (
 	"meshrelay/config"
 	"meshrelay/internal/fakexds"
 	"meshrelay/mirror"
+	"meshrelay/upstreams/file"
 )
 
 // scriptKinds are the kinds that scripts name. A type is a kind, or a kind and a version as in
@@ -207,7 +208,7 @@ func configOf(kind, dir string, settings []string) (*config.Config, error) {
 	u.Guard = config.Guard{Percent: 30, Count: 10, Empty: config.EmptyHold, HoldFor: config.OpenEnded(10 * time.Minute)}
 	u.Staleness = config.Staleness{StaleAfter: config.Duration(5 * time.Minute), OnStale: config.OnStaleKeep}
 	if kind == "file" {
-		u.XDS, u.File = nil, &config.File{Path: dir}
+		u.Source = &file.Config{Path: dir}
 	}
 	c := &config.Config{Node: node, Provenance: config.Provenance{Relay: "hub", MaxHops: 3}}
 	for _, s := range settings {

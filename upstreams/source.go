@@ -52,19 +52,17 @@ type Feed interface {
 
 // Kind is a kind of sources.
 type Kind struct {
-	// Name is that of the section of an upstream in the config file, and of Status.Type.
-	Name string
-	// Has reports whether an upstream is of this kind: whether it has its section.
-	Has func(config.Upstream) bool
-	// Relayed reports whether resources come from a control plane, which may have them from
-	// this relay, rather than from their author.
-	Relayed bool
+	// Config is an empty section of the kind, for package config.
+	Config config.Source
 	// New returns a source that is not running, and holds nothing that has to be freed.
 	New func(config.Upstream, Env) (Source, error)
 	// Check returns what keeps a source from running now, for example the file of a
 	// certificate that can not be read. It may be nil. Without a state, such a source tries
 	// again; a reload refuses it.
 	Check func(config.Upstream) error
+	// Read returns how many resources an upstream has, and what is wrong with them, where that
+	// needs no connection. It leaves out what config.Check reports. It may be nil.
+	Read func(config.Upstream) (resources int, problems []error)
 }
 
 // Env is what a source needs in addition to the config of its upstream.
@@ -79,7 +77,7 @@ type Env struct {
 // kindOf returns the one of kinds that the source of an upstream has.
 func kindOf(kinds []Kind, u config.Upstream) (Kind, error) {
 	for _, k := range kinds {
-		if k.Has(u) {
+		if u.Source != nil && u.Source.Kind() == k.Config.Kind() {
 			return k, nil
 		}
 	}

@@ -63,7 +63,7 @@ func (u *upstream) remake(cfg config.Upstream, all *config.Config, kinds []Kind)
 	if err != nil {
 		return nil, err
 	}
-	rules, err := intake.NewRules(cfg, all.Provenance, all.Node.Revision, kind.Relayed)
+	rules, err := intake.NewRules(cfg, all.Provenance, all.Node.Revision, cfg.Source.Relayed())
 	if err != nil {
 		return nil, err
 	}
@@ -207,7 +207,7 @@ func (u *upstream) MarkAll() {
 func (u current) status() Status {
 	in := locked(u.upstream, func(in *intake.Intake) intake.Status { return in.Status(time.Now()) })
 	st := Status{
-		Name: u.cfg.Name, ClusterID: u.cfg.ClusterID, Type: u.kind.Name, Relayed: u.kind.Relayed, Required: u.cfg.Required,
+		Name: u.cfg.Name, ClusterID: u.cfg.ClusterID, Type: u.cfg.Source.Kind(), Relayed: u.cfg.Source.Relayed(), Required: u.cfg.Required,
 		State: StateConnecting, Since: u.since, Synced: in.Synced, LastUpdate: in.LastUpdate, Pending: in.Pending,
 		Refused: in.Refused, RefusedTotal: in.RefusedTotal, Panics: in.Panics, Dropped: in.Dropped, OverLimit: in.OverLimit,
 		Stale: in.Stale, StaleSince: in.StaleSince, Expired: in.Expired, Held: in.Held, Frozen: in.Frozen,

@@ -83,7 +83,7 @@ func New(o Options) (*Relay, error) {
 		r.keeper = state.Open(local.New(cfg.State.Dir, r.log), options)
 		kept = r.keeper
 	}
-	if r.manager, err = upstreams.NewManager(cfg, kinds(), r.aggregate, kept, r.log); err != nil {
+	if r.manager, err = upstreams.NewManager(cfg, Kinds(), r.aggregate, kept, r.log); err != nil {
 		return nil, err
 	}
 	if r.debouncer, err = push.NewDebouncer(pushOptions(cfg.Push)); err != nil {

@@ -324,7 +324,7 @@ type exportedConfig struct {
 type exportedUpstream struct {
 	Name      string      `yaml:"name"`
 	ClusterID string      `yaml:"clusterID,omitempty"`
-	File      config.File `yaml:"file"`
+	File      file.Config `yaml:"file"`
 	// Rewrite changes nothing: the relay has rewritten the resources already.
 	Rewrite struct {
 		ShortHosts  string `yaml:"shortHosts"`
@@ -335,7 +335,7 @@ type exportedUpstream struct {
 }
 
 func (e *Export) upstream(s *state.Contents, dir string) exportedUpstream {
-	u := exportedUpstream{Name: s.Name, File: config.File{Path: dir}}
+	u := exportedUpstream{Name: s.Name, File: file.Config{Path: dir}}
 	u.Rewrite.ShortHosts, u.Rewrite.Annotations.Remove = config.ShortHostsKeep, []string{}
 	u.ClusterID, _ = origin(s.Records)
 	if e.Config != nil {
@@ -403,7 +403,7 @@ func (e *Export) config(path string, sources []state.Contents, written []exporte
 	if err := os.WriteFile(path, append([]byte(comment), b...), 0o600); err != nil {
 		return err
 	}
-	if _, err := config.Load(path); err != nil {
+	if _, err := config.Load(path, &file.Config{}); err != nil {
 		return fmt.Errorf("the exported config %s is invalid: %w", path, err)
 	}
 	return nil

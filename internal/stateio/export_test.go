@@ -28,6 +28,8 @@ import (
 	"meshrelay/state"
 	"meshrelay/state/local"
 	"meshrelay/upstreams"
+	"meshrelay/upstreams/file"
+	"meshrelay/upstreams/xds"
 	fileupstream "meshrelay/upstreams/file"
 )
 
@@ -149,7 +151,7 @@ func TestExportedStateIsServedAsItWasKept(t *testing.T) {
 			if err := os.WriteFile(original, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			before, err := config.Load(original)
+			before, err := loadConfig(original)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -180,7 +182,7 @@ func TestExportedStateIsServedAsItWasKept(t *testing.T) {
 				a.SetSources(sources)
 				return func(context.Context) error { return nil }
 			})
-			after, err := config.Load(filepath.Join(out, "relay.yaml"))
+			after, err := loadConfig(filepath.Join(out, "relay.yaml"))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -265,7 +267,7 @@ downstream: {listeners: [{address: "127.0.0.1:0", plaintext: true}]}
 	if err := os.WriteFile(original, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cfg, err := config.Load(original)
+	cfg, err := loadConfig(original)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -318,4 +320,8 @@ func TestAnExportStaysInItsDirectory(t *testing.T) {
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 1 {
 		t.Errorf("beside the output there are %v, %v", entries, err)
 	}
+}
+
+func loadConfig(path string) (*config.Config, error) {
+	return config.Load(path, &xds.Config{}, &file.Config{})
 }
