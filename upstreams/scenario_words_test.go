@@ -219,6 +219,8 @@ func configOf(kind, dir string, settings []string) (*config.Config, error) {
 		var into any = &u
 		if rest, ok := strings.CutPrefix(name, "provenance."); ok {
 			name, into = rest, &c.Provenance
+		} else if rest, ok := strings.CutPrefix(name, u.Source.Kind()+"."); ok {
+			name, into = rest, u.Source
 		}
 		path := strings.Split(name, ".")
 		text := strings.Join(path, ": {") + ": " + value + strings.Repeat("}", len(path)-1)
