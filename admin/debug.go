@@ -5,9 +5,9 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"net/url"
 	"slices"
 	"strings"
@@ -74,7 +74,7 @@ func NewDebug(views Views) *Debug {
 // the server itself needs the Debug.
 func (d *Debug) ShowServer(clients Clients) { d.clients = clients }
 
-var errBusy = errors.New("too many debug requests at the same time; try again")
+var errBusy = refuse(http.StatusServiceUnavailable, "too many debug requests at the same time; try again")
 
 // Begin takes a slot for a document over xDS, without waiting. The caller calls end when the
 // document is sent. Half of the slots are left for HTTP: a client that does not read its document
@@ -119,11 +119,6 @@ func documents() []document {
 	}
 }
 
-// badRequest is an error in a request.
-type badRequest struct{ error }
-
-func badRequestf(format string, args ...any) error { return badRequest{fmt.Errorf(format, args...)} }
-
 // Handle returns a debug document as the xDS debug type does: by its name with an
 // optional query, as in "configz?kind=ServiceEntry" (PROTOCOL D2). It offers syncz,
 // configz, adsz, connections, mesh and list.
@@ -162,13 +157,6 @@ func (b *boundedBuffer) Write(p []byte) (int, error) {
 		return 0, fmt.Errorf("debug: the document is larger than %d MiB: filter it, as with ?kind=ServiceEntry, or read it over HTTP", maxXDSBytes>>20)
 	}
 	return b.Buffer.Write(p)
-}
-
-func writeJSON(w io.Writer, v any) error {
-	enc := json.NewEncoder(visible.JSONWriter(w))
-	enc.SetEscapeHTML(false)
-	enc.SetIndent("", "  ")
-	return enc.Encode(v)
 }
 
 // arrayWriter writes a JSON array element by element, one a line. After an error it writes nothing
@@ -239,9 +227,4 @@ func notNil[T any](s []T) []T {
 		return []T{}
 	}
 	return s
-}
-
-func isBadRequest(err error) bool {
-	var b badRequest
-	return errors.As(err, &b)
 }

@@ -8,27 +8,17 @@ import (
 	"meshrelay/internal/loopback"
 )
 
-// debugOnly lets through a few requests at a time: those from this host, or all with
-// DebugOffLoopback.
+// debugOnly lets through a few requests at a time, from this host.
 func (s *Server) debugOnly(next http.HandlerFunc) http.Handler {
-	if s.cfg.DebugOffLoopback {
-		return s.limited(next)
-	}
-	return loopbackOnly(s.limited(next))
-}
-
-// limited lets through a few requests at a time.
-func (s *Server) limited(next http.HandlerFunc) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
+	return loopbackOnly(func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case s.busy <- struct{}{}:
 			defer func() { <-s.busy }()
 			next(w, r)
 		default:
-			w.Header().Set("Retry-After", "1")
-			http.Error(w, errBusy.Error(), http.StatusServiceUnavailable)
+			s.refuse(w, r, errBusy)
 		}
-	}
+	})
 }
 
 // loopbackOnly lets through connections within this host, those over the socket among them.

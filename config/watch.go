@@ -53,16 +53,16 @@ type Watcher struct {
 // ReloadStatus is the state of a config file.
 type ReloadStatus struct {
 	// LastAttempt is when the file was last loaded, or should have been.
-	LastAttempt time.Time
+	LastAttempt time.Time `json:"lastAttempt,omitzero"`
 	// LastSuccess is when the config that is used was loaded.
-	LastSuccess time.Time
+	LastSuccess time.Time `json:"lastSuccess,omitzero"`
 	// Error is why the file is not loaded since FailingSince; empty if it is. Mistakes are its
 	// parts, a line each.
-	Error        string
-	Mistakes     []string
-	FailingSince time.Time
+	Error        string    `json:"error,omitempty"`
+	Mistakes     []string  `json:"mistakes,omitempty"`
+	FailingSince time.Time `json:"failingSince,omitzero"`
 	// NeedsRestart are the changed fields that only a restart applies.
-	NeedsRestart []string
+	NeedsRestart []string `json:"needsRestart,omitempty"`
 }
 
 // Apply applies a config to a running relay, and returns the fields that need a restart, as

@@ -107,7 +107,7 @@ func (c *controlled) sources() []upstreams.Status {
 func serveControls(t *testing.T, socket string) *controlled {
 	t.Helper()
 	c := &controlled{socket: socket, east: upstreams.Status{Name: "east", Synced: true, State: upstreams.StateSynced, Resources: map[string]int{"a/B": 3, "a/C": 2}}}
-	server, err := admin.New(admin.Config{Address: "127.0.0.1:0", Socket: socket}, admin.Deps{
+	server := admin.New(admin.Config{Address: "127.0.0.1:0", Socket: socket}, admin.Deps{
 		Gatherer: prometheus.NewRegistry(), Ready: func() admin.Readiness { return admin.Readiness{Ready: true} },
 		Debug: admin.NewDebug(admin.Views{Upstreams: c.sources}), LogLevel: new(slog.LevelVar), Logger: slog.New(slog.DiscardHandler),
 		Controls: c,
@@ -118,9 +118,6 @@ func serveControls(t *testing.T, socket string) *controlled {
 			return admin.ReloadStatus{NeedsRestart: c.restart}
 		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -111,10 +111,8 @@ func New(o Options) (*Relay, error) {
 	if err := r.pushChanges(); err != nil {
 		return nil, err
 	}
-	if r.operators, err = admin.New(adminConfig(cfg), r.adminDeps(registry, debug)); err != nil {
-		return nil, err
-	}
-	own := append(admin.NewReloadMetrics(r.reloadStatus), r.manager, register)
+	r.operators = admin.New(adminConfig(cfg), r.adminDeps(registry, debug))
+	own := append(admin.NewReloadMetrics(o.Watcher.Status), r.manager, register)
 	if r.keeper != nil {
 		own = append(own, r.keeper)
 	}
@@ -146,7 +144,7 @@ func (r *Relay) pushChanges() error {
 func (r *Relay) adminDeps(registry *prometheus.Registry, debug *admin.Debug) admin.Deps {
 	deps := admin.Deps{
 		Gatherer: registry, Debug: debug, LogLevel: r.options.LogLevel, Build: r.options.Build, Logger: r.log,
-		Controls: r.manager, Reload: r.options.Watcher.Reload, ReloadStatus: r.reloadStatus,
+		Controls: r.manager, Reload: r.options.Watcher.Reload, ReloadStatus: r.options.Watcher.Status,
 		Remarks: func() []string { return powerfulImports(r.config.Load().Upstreams, r.aggregate) },
 		Ready: func() admin.Readiness {
 			if r.draining.Load() {
@@ -160,10 +158,6 @@ func (r *Relay) adminDeps(registry *prometheus.Registry, debug *admin.Debug) adm
 		deps.Notes = func() []string { return stateNotes(r.keeper.Status()) }
 	}
 	return deps
-}
-
-func (r *Relay) reloadStatus() admin.ReloadStatus {
-	return admin.ReloadStatus(r.options.Watcher.Status())
 }
 
 // Run runs the relay until ctx ends, a signal asks for the end, or a part fails.
