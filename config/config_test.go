@@ -151,8 +151,8 @@ func TestMistakesAreNamedWithFileAndLine(t *testing.T) {
 		{"all at once", replace("name: east", "name: East\n  nmae: x") + "log: {level: loud, format: [a]}\npush: {debounceMax: 1}\nfoo: 1\n", []string{
 			`2: upstreams[0].name: "East": 1 to 63 lower-case letters, digits and dashes, neither first nor last a dash`,
 			"3: upstreams[0].nmae: unknown field: check its spelling and indentation; here it can be name, clusterID, domainSuffix, generated, import, services, rewrite, required, firstSync, staleness, guard, limits, xds, file",
-			"10: log.format: want a text, not a list",
 			`10: log.level: "loud": want one of debug, info, warn, error`,
+			"10: log.format: want a text, not a list",
 			`11: push.debounceMax: want a duration like 90s, 5m or 250ms, not "1"`,
 			"12: foo: unknown field: check its spelling and indentation; here it can be node, upstreams, merge, views, provenance, downstream, push, admin, state, log"}},
 	} {

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"cmp"
 	"encoding"
 	"fmt"
 	"math"
@@ -85,45 +84,42 @@ func (d *decoder) decode(at string, n ast.Node, to reflect.Value, depth int) boo
 	return d.scalar(at, n, to)
 }
 
-// scalar sets to to a text, a number or a boolean, or has it take a text of its own form.
+// scalar sets to to a scalar.
 func (d *decoder) scalar(at string, n ast.Node, to reflect.Value) bool {
-	want, hint := "want a whole number", ""
-	if form, ok := to.Addr().Interface().(encoding.TextUnmarshaler); ok {
-		err := form.UnmarshalText([]byte(text(n)))
-		if err == nil {
-			return true
-		}
-		want = err.Error()
-	} else {
-		value := reflect.ValueOf(valueOf(n))
-		switch to.Kind() {
-		case reflect.String:
-			if value.Kind() == reflect.String {
-				to.SetString(value.String())
-				return true
-			}
-			if want = "want a text"; isScalar(n) {
-				hint = ": put it in quotes"
-			}
-		case reflect.Bool:
-			if value.Kind() == reflect.Bool {
-				to.SetBool(value.Bool())
-				return true
-			}
-			want = "want true or false"
-		default:
-			switch {
-			case value.CanInt():
-				to.SetInt(value.Int())
-				return true
-			case value.CanUint():
-				to.SetInt(int64(min(value.Uint(), math.MaxInt64)))
-				return true
-			}
-		}
+	want := set(to, n)
+	if want == "want a text" && isScalar(n) {
+		d.errorf(at, "%s, not %s: put it in quotes", want, describe(n))
+	} else if want != "" {
+		d.errorf(at, "%s, not %s", want, describe(n))
 	}
-	d.errorf(at, "%s, not %s%s", want, describe(n), hint)
-	return false
+	return want == ""
+}
+
+// set sets to to the value of a node. If it does not fit, set returns what does.
+func set(to reflect.Value, n ast.Node) (want string) {
+	value := reflect.ValueOf(valueOf(n))
+	form, own := to.Addr().Interface().(encoding.TextUnmarshaler)
+	switch kind := to.Kind(); {
+	case own:
+		if err := form.UnmarshalText([]byte(text(n))); err != nil {
+			return err.Error()
+		}
+	case kind == reflect.String && value.Kind() == kind:
+		to.SetString(value.String())
+	case kind == reflect.String:
+		return "want a text"
+	case kind == reflect.Bool && value.Kind() == kind:
+		to.SetBool(value.Bool())
+	case kind == reflect.Bool:
+		return "want true or false"
+	case value.CanInt():
+		to.SetInt(value.Int())
+	case value.CanUint():
+		to.SetInt(int64(min(value.Uint(), math.MaxInt64)))
+	default:
+		return "want a whole number"
+	}
+	return ""
 }
 
 // valueOf returns the value of a scalar, nil for another node.
@@ -159,15 +155,12 @@ func (d *decoder) placeholder(at string, n ast.Node) bool {
 	if !placeholderShape.MatchString(text(n)) {
 		return false
 	}
-	d.errorf(at, "%s is a placeholder: %s", describe(n), cmp.Or(placeholderAdvice()[at], "write your own value in its place, without the angle brackets"))
-	return true
-}
-
-// placeholderAdvice returns what to write in place of a placeholder, by field.
-func placeholderAdvice() map[string]string {
-	return map[string]string{
-		"provenance.relay": "write a name for this relay in its place, without the angle brackets: the same in all its replicas, and one that no other relay has",
+	advice := "write your own value in its place, without the angle brackets"
+	if at == "provenance.relay" {
+		advice = "write a name for this relay in its place, without the angle brackets: the same in all its replicas, and one that no other relay has"
 	}
+	d.errorf(at, "%s is a placeholder: %s", describe(n), advice)
+	return true
 }
 
 func describe(n ast.Node) string {
@@ -189,32 +182,21 @@ func describe(n ast.Node) string {
 
 // mapping sets the fields of a struct. Those of the map itself replace those that it merges.
 func (d *decoder) mapping(at string, n ast.Node, to reflect.Value, depth int) bool {
-	m, ok := n.(*ast.MappingNode)
-	if !ok {
-		d.errorf(at, "want a map of fields, not %s", describe(n))
-		return false
-	}
-	for _, value := range m.Values {
-		if value.Key.Type() == ast.MergeKeyType && !d.decode(at, value.Value, to, depth+1) {
-			return false
-		}
-	}
-	for _, value := range m.Values {
-		if value.Key.Type() == ast.MergeKeyType {
-			continue
-		}
-		key := value.Key.GetToken().Value
-		name := join(at, key)
-		if value.Value.Type() != ast.NullType { // which is as if it were not there
-			d.note(name, value.Key.GetToken().Position.Line)
+	setDefaults(to)
+	return d.eachKey(at, n, "a map of fields", to, depth, func(key, value ast.Node) bool {
+		name := join(at, text(key))
+		if value.Type() != ast.NullType { // which is as if it were not there
+			d.note(name, key.GetToken().Position.Line)
 		}
 		names := yamlNames(to.Type())
-		if i := slices.Index(names, key); i >= 0 {
-			field := to.Field(i)
-			field.SetZero()
-			d.decode(name, value.Value, field, depth+1)
-		} else if source := d.newSource(to.Type(), key); source != nil {
-			if section := reflect.ValueOf(source); d.decode(name, value.Value, section.Elem(), depth+1) {
+		if i := slices.Index(names, text(key)); i >= 0 {
+			into := reflect.New(to.Field(i).Type()).Elem()
+			if d.decode(name, value, into, depth+1) && value.Type() != ast.NullType && !emptyText(into) {
+				d.checkTags(name, to.Type().Field(i), into)
+				to.Field(i).Set(into)
+			}
+		} else if source := d.newSource(to.Type(), text(key)); source != nil {
+			if section := reflect.ValueOf(source); d.decode(name, value, section.Elem(), depth+1) {
 				to.FieldByName("Source").Set(section)
 			}
 		} else {
@@ -223,8 +205,32 @@ func (d *decoder) mapping(at string, n ast.Node, to reflect.Value, depth int) bo
 			}
 			d.errorf(name, "unknown field: check its spelling and indentation; here it can be %s", strings.Join(names, ", "))
 		}
+		return true
+	})
+}
+
+// emptyText reports whether a value is a text that is as if it were not there.
+func emptyText(v reflect.Value) bool { return v.Kind() == reflect.String && v.Len() == 0 }
+
+// eachKey decodes what a map merges, and then calls f with its own keys and values.
+func (d *decoder) eachKey(at string, n ast.Node, want string, to reflect.Value, depth int, f func(key, value ast.Node) bool) bool {
+	m, ok := n.(*ast.MappingNode)
+	if !ok {
+		d.errorf(at, "want %s, not %s", want, describe(n))
+		return false
 	}
-	return true
+	for _, value := range m.Values {
+		if value.Key.Type() == ast.MergeKeyType && !d.decode(at, value.Value, to, depth+1) {
+			return false
+		}
+	}
+	good := true
+	for _, value := range m.Values {
+		if value.Key.Type() != ast.MergeKeyType {
+			good = f(value.Key, value.Value) && good
+		}
+	}
+	return good
 }
 
 // newSource returns an empty section of the kind that a field of a struct is for, or nil.
@@ -263,40 +269,21 @@ func (d *decoder) sequence(at string, n ast.Node, to reflect.Value, depth int) b
 
 // texts sets a map of texts. Its keys are no fields: a key may be anything.
 func (d *decoder) texts(at string, n ast.Node, to reflect.Value, depth int) bool {
-	m, ok := n.(*ast.MappingNode)
-	if !ok {
-		d.errorf(at, "want a map, not %s", describe(n))
-		return false
-	}
 	if to.IsNil() {
 		to.Set(reflect.MakeMap(to.Type()))
 	}
-	good := true
-	for _, value := range m.Values {
-		if value.Key.Type() == ast.MergeKeyType {
-			good = d.decode(at, value.Value, to, depth+1) && good
-		}
-	}
-	for _, value := range m.Values {
-		if value.Key.Type() == ast.MergeKeyType {
-			continue
-		}
-		key := value.Key.GetToken().Value
-		name := fmt.Sprintf("%s[%s]", at, key)
-		d.note(name, value.Key.GetToken().Position.Line)
-		if value.Key.Type() != ast.StringType {
+	return d.eachKey(at, n, "a map", to, depth, func(key, value ast.Node) bool {
+		name := fmt.Sprintf("%s[%s]", at, key.GetToken().Value)
+		d.note(name, key.GetToken().Position.Line)
+		if key.Type() != ast.StringType {
 			d.errorf(name, "want a text as key: put it in quotes")
-			good = false
-			continue
+			return false
 		}
 		var free freeText
-		good = d.decode(name, value.Value, reflect.ValueOf(&free).Elem(), depth+1) && good
-		to.SetMapIndex(reflect.ValueOf(key), reflect.ValueOf(string(free)))
-	}
-	if !good {
-		to.SetZero()
-	}
-	return good
+		good := d.decode(name, value, reflect.ValueOf(&free).Elem(), depth+1)
+		to.SetMapIndex(reflect.ValueOf(text(key)), reflect.ValueOf(string(free)))
+		return good
+	})
 }
 
 func join(at, key string) string {

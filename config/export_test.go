@@ -1,6 +1,8 @@
 package config
 
 import (
+	"reflect"
+
 	"meshrelay/internal/fswatch"
 )
 
@@ -22,7 +24,7 @@ var (
 )
 
 // SetDefaults sets the defaults of an empty config.
-func (c *Config) SetDefaults() { c.setDefaults(func(string) bool { return false }) }
+func (c *Config) SetDefaults() { setDefaults(reflect.ValueOf(c).Elem()) }
 
 // Follow has another watcher follow the file, with the usual times.
 func (w *Watcher) Follow(o fswatch.Options) {

@@ -63,7 +63,7 @@ func (v *validator) parse(data []byte) (*Config, error) {
 	if !d.decode("", body, reflect.ValueOf(c).Elem(), 0) {
 		return nil, v.errs
 	}
-	c.complete(func(field string) bool { return v.noted(field) && !v.reported(field) })
+	v.complete(c)
 	c.resolve(filepath.Dir(v.name)) // what is missing stays so, and how long a path is counts
 	v.config(c)
 	if v.errs != nil {
@@ -95,9 +95,8 @@ func (v *validator) document(data []byte) ast.Node {
 	return bodies[0]
 }
 
-// complete sets all defaults. given reports whether the file has a valid value for a field.
-func (c *Config) complete(given func(field string) bool) {
-	c.setDefaults(given)
+// complete sets the defaults that no tag tells.
+func (v *validator) complete(c *Config) {
 	def := func(s *string, values ...string) { *s = cmp.Or(append([]string{*s}, values...)...) }
 	host, err := os.Hostname()
 	if err != nil {
@@ -108,10 +107,10 @@ func (c *Config) complete(given func(field string) bool) {
 	def(&c.Node.IP, os.Getenv("INSTANCE_IP"), os.Getenv("POD_IP"), hostIP(), "127.0.0.1")
 	def(&c.Provenance.Relay, c.Node.ID)
 	d := &c.Downstream
-	if !given("downstream.maxConnectionsPerPeer") {
+	if d.MaxConnectionsPerPeer == 0 {
 		d.MaxConnectionsPerPeer = max(1, d.MaxConnections-d.MaxConnections/4)
 	}
-	if !given("downstream.maxStreamsPerPeer") {
+	if d.MaxStreamsPerPeer == 0 {
 		d.MaxStreamsPerPeer = max(1, d.MaxStreams-d.MaxStreams/4)
 	}
 	for i := range c.Downstream.Listeners {
@@ -131,10 +130,10 @@ func (c *Config) complete(given func(field string) bool) {
 			def(&u.Import.Revision, c.Node.Revision)
 		}
 		def(&u.Services.Mode, ServicesOmit)
-		if !given(fmt.Sprintf("upstreams[%d].rewrite.annotations.remove", i)) {
+		if u.Rewrite.Annotations.Remove == nil {
 			u.Rewrite.Annotations.Remove = []string{lastApplied}
 		}
-		u.completeResilience(func(field string) bool { return given(fmt.Sprintf("upstreams[%d].%s", i, field)) })
+		v.completeResilience(fmt.Sprintf("upstreams[%d].staleness", i), u)
 	}
 }
 

@@ -155,17 +155,14 @@ func (o *OpenEnded) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// completeResilience sets the defaults that depend on other fields. given reports whether the
-// file has a field of the upstream.
-func (u *Upstream) completeResilience(given func(field string) bool) {
+// completeResilience sets the defaults that depend on other fields. at is the field Staleness.
+func (v *validator) completeResilience(at string, u *Upstream) {
 	s := &u.Staleness
 	for i := range s.Kinds {
-		k, at := &s.Kinds[i], fmt.Sprintf("staleness.kinds[%d].", i)
-		if !given(at + "staleAfter") {
-			k.StaleAfter = s.StaleAfter
-		}
+		k := &s.Kinds[i]
+		k.StaleAfter = cmp.Or(k.StaleAfter, s.StaleAfter)
 		k.OnStale = cmp.Or(k.OnStale, s.OnStale)
-		if !given(at + "expireAfter") {
+		if !v.noted(fmt.Sprintf("%s.kinds[%d].expireAfter", at, i)) {
 			k.ExpireAfter = s.ExpireAfter
 		}
 	}

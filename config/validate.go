@@ -119,7 +119,6 @@ func (v *validator) line(field string) int {
 }
 
 func (v *validator) config(c *Config) {
-	v.fields(c)
 	if net.ParseIP(c.Node.IP) == nil {
 		v.errorf("node.ip", "%q is not an IP address", c.Node.IP)
 	}

@@ -74,6 +74,9 @@ func (c *controlled) Rollback(_ context.Context, _ string, o upstreams.Order) (u
 func (c *controlled) Held(upstream string) (out []upstreams.HeldUpstream, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if upstream == "nowhere" {
+		return nil, upstreams.ErrUnknownUpstream
+	}
 	if c.east.Held != nil && (upstream == "" || upstream == "east") {
 		out = append(out, upstreams.HeldUpstream{Upstream: "east", Held: *c.east.Held, Deletions: []upstreams.HeldDeletion{{Kind: "a/B", Namespace: "c", Name: "d"}}})
 	}
@@ -82,9 +85,12 @@ func (c *controlled) Held(upstream string) (out []upstreams.HeldUpstream, err er
 
 func (c *controlled) ServeWithout(context.Context, string) error { return nil }
 
-func (c *controlled) History(string) ([]state.Revision, error) {
+func (c *controlled) History(upstream string) ([]state.Revision, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if upstream == "nowhere" {
+		return nil, upstreams.ErrUnknownUpstream
+	}
 	return c.revisions, nil
 }
 
