@@ -67,7 +67,7 @@ func (s *Server) answer(w http.ResponseWriter, v any) {
 // error, so that nobody takes a part for the whole.
 func (s *Server) stream(w http.ResponseWriter, r *http.Request, contentType string, write func(io.Writer) error) (size int64, ok bool) {
 	w.Header().Set("Content-Type", contentType)
-	sent := &countingWriter{w: w}
+	sent := &countingWriter{ctx: r.Context(), w: w}
 	out := bufio.NewWriterSize(sent, 64<<10)
 	err := write(out)
 	if err == nil {
@@ -87,12 +87,17 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, contentType stri
 	return 0, false
 }
 
+// countingWriter counts what is written before the end of a context.
 type countingWriter struct {
-	w io.Writer
-	n int64
+	ctx context.Context
+	w   io.Writer
+	n   int64
 }
 
 func (c *countingWriter) Write(b []byte) (int, error) {
+	if err := c.ctx.Err(); err != nil {
+		return 0, err
+	}
 	n, err := c.w.Write(b)
 	c.n += int64(n)
 	return n, err

@@ -3,7 +3,6 @@ package admin
 import (
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -180,20 +179,7 @@ func (s *Server) backup(w http.ResponseWriter, r *http.Request) {
 		s.refuse(w, r, refuse(http.StatusServiceUnavailable, "another copy is being made; try again"))
 		return
 	}
-	if n, ok := s.stream(w, r, "application/octet-stream", func(out io.Writer) error { return s.deps.Backup(untilDone{r.Context(), out}) }); ok {
+	if n, ok := s.stream(w, r, "application/octet-stream", s.deps.Backup); ok {
 		s.audit(r, s.deps.LogLevel.Level(), "backup", "bytes", n)
 	}
-}
-
-// untilDone refuses writes after the end of a context.
-type untilDone struct {
-	ctx context.Context
-	w   io.Writer
-}
-
-func (u untilDone) Write(b []byte) (int, error) {
-	if err := u.ctx.Err(); err != nil {
-		return 0, err
-	}
-	return u.w.Write(b)
 }

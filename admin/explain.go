@@ -2,7 +2,6 @@ package admin
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -105,7 +104,7 @@ type SourceCopy struct {
 	From *kube.Object `json:"from,omitempty"`
 }
 
-func (d *Debug) explain(_ context.Context, w io.Writer, q url.Values) error {
+func (d *Debug) explain(w io.Writer, q url.Values) error {
 	namespace, name := q.Get("namespace"), q.Get("name")
 	kinds, err := kindsOf(q)
 	if err != nil {
@@ -371,12 +370,12 @@ func kindsOf(q url.Values) ([]mirror.Kind, error) {
 }
 
 // leftOut writes what import rules leave out.
-func (d *Debug) leftOut(ctx context.Context, w io.Writer, q url.Values) error {
+func (d *Debug) leftOut(w io.Writer, q url.Values) error {
 	kinds, err := kindsOf(q)
 	if err != nil {
 		return err
 	}
-	out := &arrayWriter{ctx: ctx, w: w}
+	out := &arrayWriter{w: w}
 	for _, l := range d.views.LeftOut() {
 		wanted := kinds == nil || slices.ContainsFunc(kinds, func(k mirror.Kind) bool { return k.String() == l.Kind })
 		if from := q.Get("upstream"); wanted && (from == "" || l.Upstream == from) {
@@ -388,7 +387,7 @@ func (d *Debug) leftOut(ctx context.Context, w io.Writer, q url.Values) error {
 
 // conflicts writes the keys that several upstreams have, and the hosts that several keys
 // claim.
-func (d *Debug) conflicts(_ context.Context, w io.Writer, q url.Values) error {
+func (d *Debug) conflicts(w io.Writer, q url.Values) error {
 	kinds, err := kindsOf(q)
 	if err != nil {
 		return err

@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"context"
 	"io"
 	"maps"
 	"net/url"
@@ -41,8 +40,8 @@ type configSync struct {
 	Error string `json:"error,omitempty"`
 }
 
-func (d *Debug) syncz(ctx context.Context, w io.Writer, q url.Values) error {
-	out := &arrayWriter{ctx: ctx, w: w}
+func (d *Debug) syncz(w io.Writer, q url.Values) error {
+	out := &arrayWriter{w: w}
 	for _, c := range d.clients.Clients() {
 		if ns := q.Get("namespace"); ns != "" && ns != c.Namespace {
 			continue
@@ -133,7 +132,7 @@ type adsClient struct {
 	Watches map[string][]string `json:"watches,omitempty"`
 }
 
-func (d *Debug) adsz(_ context.Context, w io.Writer, _ url.Values) error {
+func (d *Debug) adsz(w io.Writer, _ url.Values) error {
 	clients := d.clients.Clients()
 	all := adsClients{Total: len(clients)}
 	for _, c := range clients {

@@ -42,11 +42,8 @@ type Node struct {
 	ClusterID string `yaml:"clusterID"`
 }
 
-// Values of Upstream.Generated.
-const (
-	GeneratedDrop = "drop"
-	GeneratedKeep = "keep"
-)
+// GeneratedKeep is a value of Upstream.Generated.
+const GeneratedKeep = "keep"
 
 // Upstream is one source, with the section of its kind.
 type Upstream struct {

@@ -44,7 +44,7 @@ func TestDefaultsAreFilledIn(t *testing.T) {
 	}
 	u := c.Upstreams[0]
 	section := u.Source.(*xds.Config)
-	if u.ClusterID != "east" || u.Generated != config.GeneratedDrop || section.Protocol != xds.ProtocolAuto || section.ResyncInterval.D() != 5*time.Minute {
+	if u.ClusterID != "east" || u.Generated != "drop" || section.Protocol != "auto" || section.ResyncInterval.D() != 5*time.Minute {
 		t.Errorf("upstream defaults: %+v %+v", u, section)
 	}
 	if got := section.TLS.CAFile; got != "/etc/relay/ca.pem" {

@@ -71,13 +71,8 @@ type Services struct {
 	Locality string `yaml:"locality,omitempty"`
 }
 
-// Values of Merge.Policy.
-const (
-	MergeFirst  = "first"
-	MergeNewest = "newest"
-	MergeReject = "reject"
-	MergeUnion  = "union"
-)
+// MergeUnion is the value of Merge.Policy that has settings of its own.
+const MergeUnion = "union"
 
 // Merge configures what is served when several upstreams have a key.
 type Merge struct {
@@ -85,7 +80,7 @@ type Merge struct {
 	// names.
 	Kinds []string `yaml:"kinds,omitempty"`
 	// Policy is first (the default), newest, reject or union.
-	Policy string `yaml:"policy" default:"first"`
+	Policy string `yaml:"policy" default:"first" oneof:"first newest reject union"`
 	// SameHost makes union merge ServiceEntries of different names that have the same hosts.
 	SameHost bool `yaml:"sameHost"`
 	// AcrossNamespaces makes it merge also those of different namespaces.

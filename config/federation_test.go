@@ -178,7 +178,7 @@ func TestDefaultsOfRules(t *testing.T) {
 	if !c.Views[0].ExcludeOwn || c.Views[1].ExcludeOwn {
 		t.Error("a view excludes what is its clients' own unless it says otherwise")
 	}
-	if c.Provenance != (config.Provenance{Annotations: true, Relay: "hub", MaxHops: 8}) || c.Merge[0].Policy != config.MergeFirst {
+	if c.Provenance != (config.Provenance{Annotations: true, Relay: "hub", MaxHops: 8}) || c.Merge[0].Policy != "first" {
 		t.Errorf("%+v %+v", c.Provenance, c.Merge)
 	}
 }

@@ -39,11 +39,8 @@ const (
 	FirstSyncOptional = "optional"
 )
 
-// Values of Staleness.OnStale.
-const (
-	OnStaleKeep = "keep"
-	OnStaleDrop = "drop"
-)
+// OnStaleDrop is a value of Staleness.OnStale.
+const OnStaleDrop = "drop"
 
 // Staleness configures what becomes of what an upstream gave while it is out of contact.
 type Staleness struct {

@@ -103,7 +103,7 @@ func TestDurationsWithoutEnd(t *testing.T) {
 		t.Errorf("%+v %+v", u.Guard, u.Staleness)
 	}
 	want := []config.KindStaleness{
-		{Kinds: []string{"authorizationpolicies"}, StaleAfter: config.Duration(5 * time.Minute), OnStale: config.OnStaleKeep},
+		{Kinds: []string{"authorizationpolicies"}, StaleAfter: config.Duration(5 * time.Minute), OnStale: "keep"},
 		{Kinds: []string{"we"}, StaleAfter: config.Duration(5 * time.Minute), OnStale: config.OnStaleDrop, ExpireAfter: config.OpenEnded(time.Hour)},
 	}
 	if d := cmp.Diff(want, u.Staleness.Kinds); d != "" {

@@ -188,8 +188,7 @@ func (v *validator) merges(all []Merge) {
 			v.errorf(at+".kinds", "is empty: leave it out, which means all other kinds, or name at least one")
 			continue
 		}
-		if !slices.Contains([]string{MergeFirst, MergeNewest, MergeReject, MergeUnion}, m.Policy) {
-			v.oneOf(at+".policy", m.Policy, MergeFirst, MergeNewest, MergeReject, MergeUnion)
+		if v.reported(at + ".policy") {
 			continue
 		}
 		if m.SameHost && m.Policy != MergeUnion {

@@ -39,15 +39,15 @@ type Watcher struct {
 	wake    chan struct{} // one slot: the file is to be loaded
 	ended   chan struct{} // closed when Run has returned
 
-	mu     sync.Mutex
+	// Only Load and then Run use these. seen is the file at the last look, and loaded at the
+	// last load that was applied as a whole: hashes of its content, or errors. retry tells that
+	// the file is valid and could not be applied: files that it names may be late.
+	seen, loaded string
+	retry        bool
+
+	mu     sync.Mutex     // guards all below
 	asks   []chan<- error // each has room for one
 	status ReloadStatus
-	// seen is the file at the last look, and loaded at the last load that was applied as a
-	// whole. They are hashes of its content, or errors.
-	seen, loaded string
-	// retry tells that the file is valid and could not be applied: files that it names may be
-	// late.
-	retry bool
 }
 
 // ReloadStatus is the state of a config file.
@@ -89,12 +89,8 @@ func (w *Watcher) Load() (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	w.seen = hash(data)
-	w.loaded = w.seen
-	now := time.Now()
-	w.status = ReloadStatus{LastAttempt: now, LastSuccess: now}
+	w.succeeded(w.seen, nil, true)
 	return cfg, nil
 }
 
@@ -180,10 +176,8 @@ func (w *Watcher) reload(ctx context.Context, log *slog.Logger, apply Apply, mus
 	} else {
 		now = hash(data)
 	}
-	w.mu.Lock()
 	same, back := now == w.seen && !w.retry, err == nil && now == w.loaded
 	w.seen, w.retry = now, false
-	w.mu.Unlock()
 	switch {
 	case same && !must:
 		return nil
@@ -198,13 +192,9 @@ func (w *Watcher) reload(ctx context.Context, log *slog.Logger, apply Apply, mus
 	}
 	var needsRestart []string
 	if err == nil {
-		w.mu.Lock()
 		w.loaded = "" // apply may do a part
-		w.mu.Unlock()
 		needsRestart, err = apply(ctx, cfg)
-		w.mu.Lock()
 		w.retry = err != nil
-		w.mu.Unlock()
 	}
 	if err != nil {
 		if ctx.Err() != nil {
@@ -225,9 +215,9 @@ func (w *Watcher) reload(ctx context.Context, log *slog.Logger, apply Apply, mus
 }
 
 func (w *Watcher) succeeded(file string, needsRestart []string, applied bool) {
+	w.loaded = file
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.loaded = file
 	now := time.Now()
 	w.status = ReloadStatus{LastAttempt: now, LastSuccess: w.status.LastSuccess, NeedsRestart: needsRestart}
 	if applied {

@@ -16,7 +16,6 @@ import (
 	"meshrelay/internal/fakexds"
 	"meshrelay/state"
 	"meshrelay/upstreams"
-	"meshrelay/upstreams/xds"
 )
 
 // started is a Manager whose clients wait.
@@ -208,7 +207,7 @@ func TestWhatMayWaitForThisRelayIsWaitedForNoLongerThanStartupTimeout(t *testing
 	}
 	down, _ := away(t, nil)
 	sotw := xdsUpstream("west", holding)
-	sectionOf(sotw).Protocol = xds.ProtocolSotW
+	sectionOf(sotw).Protocol = "sotw"
 	for _, url := range allTypes() {
 		holding.Withhold(url, true)
 	}
@@ -374,7 +373,7 @@ func TestTheMarkIsSetOnceClientsAreServed(t *testing.T) {
 }
 
 func TestARelayOfThisOnesNameIsAFailureOfTheUpstream(t *testing.T) {
-	for _, protocol := range []string{xds.ProtocolAuto, xds.ProtocolSotW} {
+	for _, protocol := range []string{"auto", "sotw"} {
 		t.Run(protocol, func(t *testing.T) {
 			same := fakexds.Start(t, &fakexds.Server{Relay: true, Name: "hub"})
 			same.Set(xdsEntryURL, xdsEntry("ns/a", "a.example").WithVersion("1"))

@@ -206,7 +206,7 @@ var guardSettings = []string{"percent", "count", "empty", "holdFor"}
 func configOf(kind, dir string, settings []string) (*config.Config, error) {
 	u, node := xdsConfig("127.0.0.1:1")
 	u.Guard = config.Guard{Percent: 30, Count: 10, Empty: config.EmptyHold, HoldFor: config.OpenEnded(10 * time.Minute)}
-	u.Staleness = config.Staleness{StaleAfter: config.Duration(5 * time.Minute), OnStale: config.OnStaleKeep}
+	u.Staleness = config.Staleness{StaleAfter: config.Duration(5 * time.Minute), OnStale: "keep"}
 	if kind == "file" {
 		u.Source = &file.Config{Path: dir}
 	}

@@ -17,7 +17,6 @@ import (
 	"meshrelay/internal/fakexds"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
-	"meshrelay/upstreams/xds"
 )
 
 func isSynced(r *xdsRun) func() bool { return func() bool { return r.x.Status().Synced } }
@@ -94,7 +93,7 @@ func TestReconnectLearnsOfAVanishedName_C14(t *testing.T) {
 	s := fakexds.Start(t, &fakexds.Server{Relay: true})
 	a, b := xdsEntry("shop/a", "a").WithVersion("1"), xdsEntry("shop/b", "b").WithVersion("1")
 	s.Set(xdsEntryURL, a, b)
-	r := runXDS(t, func(u *config.Upstream) { sectionOf(*u).Protocol = xds.ProtocolAuto }, s)
+	r := runXDS(t, func(u *config.Upstream) { sectionOf(*u).Protocol = "auto" }, s)
 	r.awaitNames("shop/a shop/b")
 	r.await("synced", isSynced(r))
 	s.Set(xdsEntryURL, a)

@@ -107,8 +107,8 @@ func (w warnings) Handle(_ context.Context, r slog.Record) error {
 
 func xdsConfig(addresses ...string) (config.Upstream, config.Node) {
 	return config.Upstream{
-		Name: "east", ClusterID: "east-1", Generated: config.GeneratedDrop, Services: config.Services{Mode: config.ServicesOmit}, Guard: config.Guard{Percent: 100},
-		Source: &xds.Config{Addresses: addresses, Protocol: xds.ProtocolSotW, Plaintext: true, ResyncInterval: config.Duration(5 * time.Minute)},
+		Name: "east", ClusterID: "east-1", Generated: "drop", Services: config.Services{Mode: config.ServicesOmit}, Guard: config.Guard{Percent: 100},
+		Source: &xds.Config{Addresses: addresses, Protocol: "sotw", Plaintext: true, ResyncInterval: config.Duration(5 * time.Minute)},
 	}, config.Node{ID: "relay-1", Namespace: "istio-system", IP: "10.0.0.7"}
 }
 

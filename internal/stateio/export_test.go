@@ -28,9 +28,8 @@ import (
 	"meshrelay/state"
 	"meshrelay/state/local"
 	"meshrelay/upstreams"
-	"meshrelay/upstreams/file"
-	"meshrelay/upstreams/xds"
 	fileupstream "meshrelay/upstreams/file"
+	"meshrelay/upstreams/xds"
 )
 
 // received returns a resource as an istiod gives it to the relay "hub".
@@ -323,5 +322,5 @@ func TestAnExportStaysInItsDirectory(t *testing.T) {
 }
 
 func loadConfig(path string) (*config.Config, error) {
-	return config.Load(path, &xds.Config{}, &file.Config{})
+	return config.Load(path, &xds.Config{}, &fileupstream.Config{})
 }

@@ -7,13 +7,6 @@ import (
 	"meshrelay/mirror"
 )
 
-// Values of Config.Protocol.
-const (
-	ProtocolAuto  = "auto"
-	ProtocolSotW  = "sotw"
-	ProtocolDelta = "delta"
-)
-
 // Config is the section of an upstream that is an MCP-over-xDS server: an istiod or another relay.
 type Config struct {
 	// Addresses are host:port, tried in order.
