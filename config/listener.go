@@ -11,20 +11,14 @@ import (
 
 // Listener is one address to serve on, in plaintext or with TLS.
 type Listener struct {
-	Address string `yaml:"address"`
-	// Plaintext goes without TLS. Off loopback it also needs AllowInsecure.
-	Plaintext     bool `yaml:"plaintext"`
-	AllowInsecure bool `yaml:"allowInsecure"`
-	// AllowAnonymous lets clients without a certificate use TLS without a client CA.
-	AllowAnonymous bool `yaml:"allowAnonymous"`
-	// AllowAnyIdentity lets every certificate of the client CA see what views without
-	// identities show.
-	AllowAnyIdentity bool         `yaml:"allowAnyIdentity"`
+	Address          string       `yaml:"address"`
+	Plaintext        bool         `yaml:"plaintext"`
+	AllowInsecure    bool         `yaml:"allowInsecure"`    // plaintext off loopback
+	AllowAnonymous   bool         `yaml:"allowAnonymous"`   // TLS without a client CA
+	AllowAnyIdentity bool         `yaml:"allowAnyIdentity"` // views without identities
 	TLS              *ListenerTLS `yaml:"tls,omitempty"`
-	// View names the view of all clients of the listener.
-	View string `yaml:"view,omitempty"`
-	// Debug is off, loopback or verified: who is answered istioctl's debug types. Default:
-	// loopback on a loopback address, else verified.
+	View             string       `yaml:"view,omitempty"` // of all clients of the listener
+	// Debug is loopback by default on a loopback address, else verified.
 	Debug string `yaml:"debug" oneof:"off loopback verified"`
 }
 

@@ -8,24 +8,18 @@ import (
 	"time"
 )
 
-// State is what is kept on disk, so that a restart serves it at once.
+// State is what the relay keeps on disk, so that it serves that at once after a restart.
 type State struct {
-	// Dir is where. Empty: nothing is kept.
-	Dir string `yaml:"dir" path:"own"`
-	// FlushInterval is how often changes are written: what a crash may lose. Default 1s.
+	Dir           string   `yaml:"dir" path:"own"` // empty: the relay keeps nothing
 	FlushInterval Duration `yaml:"flushInterval" default:"1s" range:"10ms 1m"`
-	// History is what is kept of the past.
-	History History `yaml:"history"`
+	History       History  `yaml:"history"`
 }
 
-// History bounds the past states of each upstream that are kept, to roll back to.
+// History bounds the past states of each upstream, to which it can be rolled back.
 type History struct {
-	// Revisions is how many. Default 100; 0: none.
-	Revisions int `yaml:"revisions" default:"100" range:"0 10000"`
-	// MaxAge is for how long. Default 168h.
-	MaxAge Duration `yaml:"maxAge" default:"168h" range:"1s 87600h"`
-	// MaxBytes is how much room they take, of each upstream. Default 64 MiB.
-	MaxBytes int `yaml:"maxBytes" default:"64Mi" range:"1Ki 1024Gi"`
+	Revisions int      `yaml:"revisions" default:"100" range:"0 10000"`
+	MaxAge    Duration `yaml:"maxAge" default:"168h" range:"1s 87600h"`
+	MaxBytes  int      `yaml:"maxBytes" default:"64Mi" range:"1Ki 1024Gi"`
 }
 
 // Values of Upstream.FirstSync.
@@ -42,23 +36,18 @@ const (
 // OnStaleDrop is a value of Staleness.OnStale.
 const OnStaleDrop = "drop"
 
-// Staleness configures what becomes of what an upstream gave while it is out of contact.
+// Staleness configures what becomes of the resources of an upstream while it is out of contact.
 type Staleness struct {
-	// StaleAfter is how long an upstream may be out of contact. Default 5m.
-	StaleAfter Duration `yaml:"staleAfter" default:"5m" range:"1s 8760h"`
-	// OnStale is keep (the default) or drop.
-	OnStale string `yaml:"onStale" default:"keep" oneof:"keep drop"`
-	// ExpireAfter is how long what it gave is kept at most out of contact. Default never.
+	StaleAfter  Duration  `yaml:"staleAfter" default:"5m" range:"1s 8760h"`
+	OnStale     string    `yaml:"onStale" default:"keep" oneof:"keep drop"`
 	ExpireAfter OpenEnded `yaml:"expireAfter" range:"1s 87600h" endless:"never"`
-	// Annotate puts the annotation meshrelay.io/stale-since on what a stale upstream gave.
-	Annotate bool `yaml:"annotate"`
-	// Kinds are exceptions, the first one that names a kind counts.
+	Annotate    bool      `yaml:"annotate"`
+	// Kinds are exceptions. The first one that names a kind counts.
 	Kinds []KindStaleness `yaml:"kinds,omitempty"`
 }
 
-// KindStaleness is the same for some kinds. What the file leaves out is as for the others.
+// KindStaleness is the same for some kinds. Fields that the file leaves out are as for the others.
 type KindStaleness struct {
-	// Kinds are as kubectl takes them, or group/Kind.
 	Kinds       []string  `yaml:"kinds"`
 	StaleAfter  Duration  `yaml:"staleAfter" range:"1s 8760h"`
 	OnStale     string    `yaml:"onStale" oneof:"keep drop"`
@@ -71,30 +60,24 @@ const (
 	EmptyPass = "pass"
 )
 
-// Guard holds back deletions that look like an accident. Those of a minute count together.
+// Guard holds deletions that look like an accident. Those of a minute count together.
 type Guard struct {
-	// Percent of what the upstream had, and Count: an update that removes more than both
-	// is held. Defaults 30 and 10; a Percent of 100 lets everything pass.
+	// An update that removes more than Percent and more than Count is held.
 	Percent int `yaml:"percent" default:"30" range:"0 100"`
 	Count   int `yaml:"count" default:"10" range:"0 1000000000"`
-	// Empty tells what becomes of deletions that leave nothing of a kind that had three
-	// resources or more, or of an upstream that comes back, however few they are: hold or
-	// pass. Default hold; pass where Percent is 100.
+	// Empty is about deletions that leave nothing of a kind that had three resources or more,
+	// or of an upstream that comes back. Default hold; pass where Percent is 100.
 	Empty string `yaml:"empty" oneof:"hold pass"`
-	// HoldFor is how long, unless it is released before. The time counts while the upstream
-	// is in contact. Default 10m.
+	// HoldFor counts while the upstream is in contact.
 	HoldFor OpenEnded `yaml:"holdFor" default:"10m" range:"1s 8760h" endless:"forever"`
 }
 
-// Limits are what one upstream may make the relay hold.
+// Limits bound what the relay holds of one upstream. Config.FitMemory sets those without a
+// default.
 type Limits struct {
-	// MaxResources and MaxBytes bound what is held of the upstream. Defaults 500000, and its
-	// share of half of the memory: see Config.FitMemory.
-	MaxResources int `yaml:"maxResources" default:"500000" range:"1 100000000"`
-	MaxBytes     int `yaml:"maxBytes,omitempty" range:"1 1024Gi"`
-	// MaxResourceBytes bounds one resource. Default 4 MiB.
+	MaxResources     int `yaml:"maxResources" default:"500000" range:"1 100000000"`
+	MaxBytes         int `yaml:"maxBytes,omitempty" range:"1 1024Gi"`
 	MaxResourceBytes int `yaml:"maxResourceBytes" default:"4Mi" range:"1 1Gi"`
-	// MaxResponseBytes bounds one response of an xds source. Default an eighth of the memory.
 	MaxResponseBytes int `yaml:"maxResponseBytes,omitempty" range:"1 2147483647"`
 }
 
