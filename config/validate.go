@@ -88,6 +88,16 @@ func (v *validator) errorf(field, format string, args ...any) {
 	v.errs = multierror.Append(v.errs, &mistake{v.name, v.line(field), field, fmt.Sprintf(format, args...)})
 }
 
+// errorIf reports a mistake in a field if a condition holds.
+func (v *validator) errorIf(wrong bool, field, format string, args ...any) {
+	if wrong {
+		v.errorf(field, format, args...)
+	}
+}
+
+// errorOf reports an error, unless it is nil, as a mistake in a field.
+func (v *validator) errorOf(field string, err error) { v.errorIf(err != nil, field, "%v", err) }
+
 // reported reports whether there is a mistake in a field, in what encloses it or in
 // what it encloses.
 func (v *validator) reported(field string) bool {
@@ -119,22 +129,14 @@ func (v *validator) line(field string) int {
 }
 
 func (v *validator) config(c *Config) {
-	if net.ParseIP(c.Node.IP) == nil {
-		v.errorf("node.ip", "%q is not an IP address", c.Node.IP)
-	}
-	if !nameShape.MatchString(c.Node.Namespace) {
-		v.errorf("node.namespace", "%q is not a namespace", c.Node.Namespace)
-	}
+	v.errorIf(net.ParseIP(c.Node.IP) == nil, "node.ip", "%q is not an IP address", c.Node.IP)
+	v.errorIf(!nameShape.MatchString(c.Node.Namespace), "node.namespace", "%q is not a namespace", c.Node.Namespace)
 	v.id("node.id", c.Node.ID)
 	if c.Node.ClusterID != "" {
 		v.id("node.clusterID", c.Node.ClusterID)
 	}
-	if c.Node.Revision != "" && !nameShape.MatchString(c.Node.Revision) {
-		v.errorf("node.revision", "%q is not a revision: it is written as in the label istio.io/rev", c.Node.Revision)
-	}
-	if len(c.Upstreams) == 0 {
-		v.errorf("upstreams", "there must be at least one: add an upstream with %s", strings.Join(v.sourceKinds(), " or "))
-	}
+	v.errorIf(c.Node.Revision != "" && !nameShape.MatchString(c.Node.Revision), "node.revision", "%q is not a revision: it is written as in the label istio.io/rev", c.Node.Revision)
+	v.errorIf(len(c.Upstreams) == 0, "upstreams", "there must be at least one: add an upstream with %s", strings.Join(v.sourceKinds(), " or "))
 	for i, u := range c.Upstreams {
 		at := fmt.Sprintf("upstreams[%d]", i)
 		v.upstream(at, u, c.Upstreams[:i])
@@ -148,21 +150,13 @@ func (v *validator) config(c *Config) {
 	if c.Provenance.Relay != c.Node.ID {
 		v.id("provenance.relay", c.Provenance.Relay)
 	}
-	if len(c.Downstream.Listeners) == 0 {
-		v.errorf("downstream.listeners", "there must be at least one: add an address to serve on")
-	}
-	if c.Push.DebounceMax < c.Push.DebounceAfter {
-		v.errorf("push.debounceMax", "%v is less than debounceAfter, which is %v", c.Push.DebounceMax.D(), c.Push.DebounceAfter.D())
-	}
+	v.errorIf(len(c.Downstream.Listeners) == 0, "downstream.listeners", "there must be at least one: add an address to serve on")
+	v.errorIf(c.Push.DebounceMax < c.Push.DebounceAfter, "push.debounceMax", "%v is less than debounceAfter, which is %v", c.Push.DebounceMax.D(), c.Push.DebounceAfter.D())
 	v.address("admin.address", c.Admin.Address, 0)
 	for i, l := range c.Downstream.Listeners {
-		if collide(l.Address, c.Admin.Address) {
-			v.errorf("admin.address", "%q is the address of downstream.listeners[%d] already: choose another port", c.Admin.Address, i)
-		}
+		v.errorIf(collide(l.Address, c.Admin.Address), "admin.address", "%q is the address of downstream.listeners[%d] already: choose another port", c.Admin.Address, i)
 	}
-	if !c.Admin.AllowInsecure && !onLoopback(c.Admin.Address) {
-		v.errorf("admin.address", "%q is not a loopback address: listen on 127.0.0.1, or set admin.allowInsecure: true", c.Admin.Address)
-	}
+	v.errorIf(!c.Admin.AllowInsecure && !onLoopback(c.Admin.Address), "admin.address", "%q is not a loopback address: listen on 127.0.0.1, or set admin.allowInsecure: true", c.Admin.Address)
 	v.socket(c)
 }
 
@@ -193,9 +187,7 @@ func (v *validator) address(field, a string, leastPort uint64) {
 		v.errorf(field, "%q: the port must be a number from %d to 65535", a, leastPort)
 		return
 	}
-	if host == "" && leastPort > 0 {
-		v.errorf(field, "%q has no host", a)
-	}
+	v.errorIf(host == "" && leastPort > 0, field, "%q has no host", a)
 }
 
 // collide reports whether two addresses can not both be listened on.
@@ -223,20 +215,14 @@ func onLoopback(address string) bool {
 
 // id reports a text that is no ID of a relay, a cluster or a network.
 func (v *validator) id(field, text string) {
-	if !idShape.MatchString(text) {
-		v.errorf(field, "%q: 1 to 253 letters, digits, dots, dashes and underscores", text)
-	}
+	v.errorIf(!idShape.MatchString(text), field, "%q: 1 to 253 letters, digits, dots, dashes and underscores", text)
 }
 
 // label reports a text that is no name of an upstream or a view.
 func (v *validator) label(field, text string) {
-	if !nameShape.MatchString(text) {
-		v.errorf(field, "%q: 1 to 63 lower-case letters, digits and dashes, neither first nor last a dash", text)
-	}
+	v.errorIf(!nameShape.MatchString(text), field, "%q: 1 to 63 lower-case letters, digits and dashes, neither first nor last a dash", text)
 }
 
 func (v *validator) oneOf(field, value string, allowed ...string) {
-	if !slices.Contains(allowed, value) {
-		v.errorf(field, "%q: want one of %s", value, strings.Join(allowed, ", "))
-	}
+	v.errorIf(!slices.Contains(allowed, value), field, "%q: want one of %s", value, strings.Join(allowed, ", "))
 }
