@@ -74,7 +74,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, contentType stri
 		err = out.Flush()
 	}
 	var known refusal
-	switch who := peerOf(r.Context()); {
+	switch who, _ := peerOf(r.Context()); {
 	case err == nil:
 		return sent.n, true
 	case sent.n > 0 || r.Context().Err() != nil:

@@ -162,7 +162,7 @@ func (s *Server) write(r *http.Request, action string, do func() error, attrs ..
 
 // audit logs an action of an operator, at a level that is always shown.
 func (s *Server) audit(r *http.Request, level slog.Level, action string, attrs ...any) {
-	who := peerOf(r.Context())
+	who, _ := peerOf(r.Context())
 	s.log.Log(r.Context(), max(level, slog.LevelInfo), "operator", append([]any{"action", action, "uid", who.UID, "pid", who.PID}, attrs...)...)
 }
 

@@ -37,7 +37,8 @@ func loopbackOnly(next http.HandlerFunc) http.Handler {
 // withinHost reports whether a request comes from this host: over the socket, or with both ends
 // of its connection on loopback.
 func withinHost(r *http.Request) bool {
-	return overSocket(r.Context()) || loopback.Is(localAddr(r)) && loopback.Text(r.RemoteAddr)
+	_, overSocket := peerOf(r.Context())
+	return overSocket || loopback.Is(localAddr(r)) && loopback.Text(r.RemoteAddr)
 }
 
 func localAddr(r *http.Request) net.Addr {
@@ -50,8 +51,8 @@ func localAddr(r *http.Request) net.Addr {
 // have the browser send requests from anywhere.
 func notFromPages(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch {
-		case !overSocket(r.Context()) && onLoopback(localAddr(r)) && r.Host != "" && !isLocalName(r.Host):
+		switch _, overSocket := peerOf(r.Context()); {
+		case !overSocket && onLoopback(localAddr(r)) && r.Host != "" && !isLocalName(r.Host):
 			http.Error(w, "the request names another host than localhost or a loopback address", http.StatusForbidden)
 		case isOfAPage(r):
 			http.Error(w, "requests of pages in a browser are not answered", http.StatusForbidden)

@@ -40,21 +40,17 @@ func withPeer(ctx context.Context, c net.Conn) context.Context {
 	return ctx
 }
 
-func overSocket(ctx context.Context) bool {
-	_, ok := ctx.Value(peerKey{}).(peer)
-	return ok
-}
-
-func peerOf(ctx context.Context) peer {
-	p, _ := ctx.Value(peerKey{}).(peer)
-	return p
+// peerOf returns the peer of a connection, and whether that is one over the socket.
+func peerOf(ctx context.Context) (who peer, overSocket bool) {
+	who, overSocket = ctx.Value(peerKey{}).(peer)
+	return who, overSocket
 }
 
 // socketOnly lets through connections over the socket. The file system decides who may open
 // that.
 func (s *Server) socketOnly(next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if overSocket(r.Context()) {
+		if _, ok := peerOf(r.Context()); ok {
 			next(w, r)
 			return
 		}

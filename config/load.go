@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"slices"
 
 	"github.com/goccy/go-yaml/ast"
 
@@ -56,19 +55,18 @@ func Parse(name string, data []byte, sources ...Source) (*Config, error) {
 func (v *validator) parse(data []byte) (*Config, error) {
 	body := v.document(data)
 	if body == nil {
-		return nil, v.errs
+		return nil, v.err()
 	}
 	c := &Config{}
 	d := decoder{validator: v, anchors: map[string]ast.Node{}}
 	if !d.decode("", body, reflect.ValueOf(c).Elem(), 0) {
-		return nil, v.errs
+		return nil, v.err()
 	}
 	v.complete(c)
 	c.resolve(filepath.Dir(v.name)) // what is missing stays so, and how long a path is counts
 	v.config(c)
-	if v.errs != nil {
-		slices.SortStableFunc(v.errs.Errors, byLine)
-		return nil, v.errs
+	if err := v.err(); err != nil {
+		return nil, err
 	}
 	return c, nil
 }
@@ -184,7 +182,7 @@ func Check(path string, sources ...Source) (*Config, error) {
 			v.errorf(path, "%v", err)
 		}
 	})
-	return c, v.errs.ErrorOrNil()
+	return c, v.err()
 }
 
 func readable(path string, mayBeDir bool) error {

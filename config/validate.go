@@ -1,7 +1,6 @@
 package config
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -23,11 +22,11 @@ var (
 
 // validator collects what is wrong with a config.
 type validator struct {
-	name    string
-	sources []Source
-	lines   map[string]int // of each field that the file has; "" is the file
-	wrong   []string       // fields that were reported
-	errs    *multierror.Error
+	name     string
+	sources  []Source
+	lines    map[string]int // of each field that the file has; "" is the file
+	wrong    []string       // fields that were reported
+	mistakes []*mistake
 }
 
 func newValidator(name string, sources []Source) *validator {
@@ -57,12 +56,14 @@ func (m *mistake) Error() string {
 	return where + m.text
 }
 
-func byLine(a, b error) int {
-	var x, y *mistake
-	if errors.As(a, &x) && errors.As(b, &y) {
-		return x.line - y.line
+// err returns all mistakes, by their lines, as a *multierror.Error, or nil.
+func (v *validator) err() error {
+	slices.SortStableFunc(v.mistakes, func(a, b *mistake) int { return a.line - b.line })
+	var all *multierror.Error
+	for _, m := range v.mistakes {
+		all = multierror.Append(all, m)
 	}
-	return 0
+	return all.ErrorOrNil()
 }
 
 // note records the line of a field.
@@ -85,7 +86,7 @@ func (v *validator) errorf(field, format string, args ...any) {
 	if field != "" {
 		v.wrong = append(v.wrong, field)
 	}
-	v.errs = multierror.Append(v.errs, &mistake{v.name, v.line(field), field, fmt.Sprintf(format, args...)})
+	v.mistakes = append(v.mistakes, &mistake{v.name, v.line(field), field, fmt.Sprintf(format, args...)})
 }
 
 // errorIf reports a mistake in a field if a condition holds.
@@ -132,9 +133,7 @@ func (v *validator) config(c *Config) {
 	v.errorIf(net.ParseIP(c.Node.IP) == nil, "node.ip", "%q is not an IP address", c.Node.IP)
 	v.errorIf(!nameShape.MatchString(c.Node.Namespace), "node.namespace", "%q is not a namespace", c.Node.Namespace)
 	v.id("node.id", c.Node.ID)
-	if c.Node.ClusterID != "" {
-		v.id("node.clusterID", c.Node.ClusterID)
-	}
+	v.id("node.clusterID", c.Node.ClusterID)
 	v.errorIf(c.Node.Revision != "" && !nameShape.MatchString(c.Node.Revision), "node.revision", "%q is not a revision: it is written as in the label istio.io/rev", c.Node.Revision)
 	v.errorIf(len(c.Upstreams) == 0, "upstreams", "there must be at least one: add an upstream with %s", strings.Join(v.sourceKinds(), " or "))
 	for i, u := range c.Upstreams {
@@ -213,9 +212,9 @@ func onLoopback(address string) bool {
 	return loopback.Host(host)
 }
 
-// id reports a text that is no ID of a relay, a cluster or a network.
+// id reports a text that is no ID of a relay, a cluster or a network, nor empty.
 func (v *validator) id(field, text string) {
-	v.errorIf(!idShape.MatchString(text), field, "%q: 1 to 253 letters, digits, dots, dashes and underscores", text)
+	v.errorIf(text != "" && !idShape.MatchString(text), field, "%q: 1 to 253 letters, digits, dots, dashes and underscores", text)
 }
 
 // label reports a text that is no name of an upstream or a view.

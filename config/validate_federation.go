@@ -123,9 +123,7 @@ func (v *validator) services(at string, u Upstream) {
 	v.errorIf(s.Mode == ServicesGateway && len(s.Gateways) == 0, at+".gateways", "missing: give at least one address of the cluster's east-west gateway")
 	v.errorIf(s.Mode != ServicesGateway && len(s.Gateways) > 0, at+".gateways", "is for mode: gateway, and the mode is %q", s.Mode)
 	v.errorIf(s.Network != "" && s.Mode != ServicesGateway && s.Mode != ServicesDiscover, at+".network", "is for the modes gateway and discover, and the mode is %q", s.Mode)
-	if s.Network != "" {
-		v.id(at+".network", s.Network)
-	}
+	v.id(at+".network", s.Network)
 	v.errorIf(s.Locality != "" && s.Mode != ServicesGateway, at+".locality", "is for mode: gateway, and the mode is %q", s.Mode)
 	for i, g := range s.Gateways {
 		v.errorOf(fmt.Sprintf("%s.gateways[%d]", at, i), (services.Gateways{Addresses: []string{g}}).Check())
@@ -228,9 +226,7 @@ func (v *validator) views(c *Config) {
 		for n, source := range w.Sources {
 			v.errorIf(!slices.ContainsFunc(c.Upstreams, func(u Upstream) bool { return u.Name == source }), fmt.Sprintf("%s.sources[%d]", at, n), "there is no upstream %q", source)
 		}
-		if w.ClusterID != "" {
-			v.id(at+".clusterID", w.ClusterID)
-		}
+		v.id(at+".clusterID", w.ClusterID)
 		v.match(at+".match", w.Match, c.Downstream.Listeners)
 		if w.Default {
 			v.errorIf(fallback >= 0, at+".default", "views[%d] is the default already", fallback)
