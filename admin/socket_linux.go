@@ -5,7 +5,7 @@ import (
 	"syscall"
 )
 
-// credentials returns who opened a connection; -1 for what the system does not say.
+// credentials returns who opened a connection; -1 where the system does not tell.
 func credentials(c *net.UnixConn) peer {
 	who := peer{UID: -1, PID: -1}
 	if raw, err := c.SyscallConn(); err == nil {

@@ -9,43 +9,27 @@ import (
 
 // Config is the section of an upstream that is an MCP-over-xDS server: an istiod or another relay.
 type Config struct {
-	// Addresses are host:port, tried in order.
-	Addresses []string `yaml:"addresses"`
-	// Protocol is auto (the default), sotw or delta.
-	Protocol string `yaml:"protocol" default:"auto" oneof:"auto sotw delta"`
-	// TLS is required unless Plaintext is set.
-	TLS *TLS `yaml:"tls,omitempty"`
-	// TokenFile holds a bearer token, read again for each stream.
-	TokenFile string `yaml:"tokenFile" path:"file"`
-	// ShareToken lets an upstream of another cluster have the same TokenFile. Each can then
-	// present the token to the other.
-	ShareToken bool `yaml:"shareToken"`
-	// Plaintext goes without TLS.
-	Plaintext bool `yaml:"plaintext"`
-	// ResyncInterval is how often the relay asks for everything again. Default 5m.
+	Addresses []string `yaml:"addresses"` // in order of preference
+	Protocol  string   `yaml:"protocol" default:"auto" oneof:"auto sotw delta"`
+	TLS       *TLS     `yaml:"tls,omitempty"` // nil with Plaintext
+	TokenFile string   `yaml:"tokenFile" path:"file"`
+	// ShareToken lets an upstream of another cluster have the same TokenFile.
+	ShareToken     bool            `yaml:"shareToken"`
+	Plaintext      bool            `yaml:"plaintext"`
 	ResyncInterval config.Duration `yaml:"resyncInterval" default:"5m" range:"1s 24h"`
-	// SyncTimeout is how long a server may bring nothing new before it has answered every
-	// type: then the relay tries the next address. Default 30s.
-	SyncTimeout config.Duration `yaml:"syncTimeout" default:"30s" range:"1s 1h"`
-	// FailbackAfter is how long an address must have worked again before the relay prefers it
-	// to those behind it. Default 1m.
-	FailbackAfter config.Duration `yaml:"failbackAfter" default:"1m" range:"1s 24h"`
-	// Types are type URLs (group/version/Kind) to mirror in addition to the well-known ones.
-	Types []string `yaml:"types,omitempty"`
-	// Compression has gzip when the server may compress its responses. Default: none.
+	SyncTimeout    config.Duration `yaml:"syncTimeout" default:"30s" range:"1s 1h"`
+	FailbackAfter  config.Duration `yaml:"failbackAfter" default:"1m" range:"1s 24h"`
+	// Types are type URLs to mirror in addition to the well-known ones.
+	Types       []string `yaml:"types,omitempty"`
 	Compression []string `yaml:"compression,omitempty" oneof:"gzip"`
 }
 
 // TLS configures how the relay verifies a server, and shows who it is.
 type TLS struct {
-	// CAFile has the roots to trust. Default: those of the host.
-	CAFile string `yaml:"caFile" path:"file"`
-	// CertFile and KeyFile are the client certificate.
-	CertFile string `yaml:"certFile" path:"file"`
-	KeyFile  string `yaml:"keyFile" path:"file"`
-	// ServerName is the name to expect in the server's certificate. Default: the host
-	// of the address.
-	ServerName string `yaml:"serverName"`
+	CAFile     string `yaml:"caFile" path:"file"` // empty: the roots of the host
+	CertFile   string `yaml:"certFile" path:"file"`
+	KeyFile    string `yaml:"keyFile" path:"file"`
+	ServerName string `yaml:"serverName"` // empty: the host of the address
 }
 
 // sectionOf returns the section of an upstream of this kind.
