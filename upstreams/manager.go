@@ -22,9 +22,8 @@ import (
 // Keeper keeps on disk what is served, if there is one.
 type Keeper interface {
 	Load(source string) state.Saved
-	Retain(sources []string)
 	Follow(source string, s state.Source)
-	Unfollow(source string, forget bool)
+	Unfollow(source string)
 	Flush(ctx context.Context) error
 	History(source string) ([]state.Revision, error)
 	At(source string, revision uint64) ([]state.Record, error)
@@ -70,7 +69,6 @@ func NewManager(cfg *config.Config, kinds []Kind, aggregate *mirror.Aggregate, k
 		return nil, err
 	}
 	if keeper != nil {
-		keeper.Retain(m.Names())
 		for _, u := range m.upstreams {
 			u.Tell(intake.Restored{Saved: keeper.Load(u.cfg.Name)})
 			keeper.Follow(u.cfg.Name, u)
@@ -243,7 +241,7 @@ func (m *Manager) remove(u *upstream) {
 	u.stop()
 	u.stopAll()
 	if m.keeper != nil {
-		m.keeper.Unfollow(u.cfg.Name, true)
+		m.keeper.Unfollow(u.cfg.Name)
 	}
 }
 

@@ -230,16 +230,12 @@ func TestServesFromStateWithEveryUpstreamDown(t *testing.T) {
 // disk that these were all.
 func (p *process) awaitOnDisk(resources int) {
 	p.t.Helper()
-	path := filepath.Join(p.t.TempDir(), "copy.db")
 	within(p.t, fmt.Sprintf("%d resources are on disk", resources), func() bool {
 		var copied bytes.Buffer
 		if err := (admin.Client{Address: p.admin, Socket: filepath.Join(p.dir, "admin.sock")}).Backup(p.t.Context(), &copied); err != nil {
 			return false
 		}
-		if err := os.WriteFile(path, copied.Bytes(), 0o600); err != nil {
-			p.t.Fatal(err)
-		}
-		f, err := local.ReadFile(path)
+		f, err := local.ReadBackup(&copied)
 		return err == nil && len(f.Sources) == 1 && f.Sources[0].Meta.Synced && len(f.Sources[0].Records) == resources
 	})
 }

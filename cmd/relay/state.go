@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -103,16 +104,11 @@ func (a *stateAccess) read(ctx context.Context) (file *state.File, cfg *config.C
 }
 
 // readCopy reads a copy of the state from a running relay.
-func readCopy(ctx context.Context, c admin.Client) (file *state.File, err error) {
-	f, err := os.CreateTemp("", "relay-state-*")
-	if err != nil {
-		return nil, err
-	}
-	defer os.Remove(f.Name()) //nolint:errcheck // it is in a directory for such files
-	if err = errors.Join(c.Backup(ctx, f), f.Close()); err != nil {
-		return nil, err
-	}
-	return local.ReadFile(f.Name())
+func readCopy(ctx context.Context, c admin.Client) (*state.File, error) {
+	r, w := io.Pipe()
+	defer r.Close() // ends the client
+	go func() { w.CloseWithError(c.Backup(ctx, w)) }()
+	return local.ReadBackup(r)
 }
 
 func newStateInspect() *cobra.Command {
@@ -173,9 +169,9 @@ command reads a copy over the relay's Unix socket.`,
 			e := &stateio.Export{File: file, Config: cfg, ConfigPath: access.file, Upstream: upstream}
 			switch {
 			case dir != "":
-				var w stateio.Written
-				if w, err = e.Directory(dir); err == nil {
-					fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, %s\n", dir, cliview.Count(w.Upstreams, "upstream"), cliview.Count(w.Resources, "resource"))
+				var upstreams, resources int
+				if upstreams, resources, err = e.Directory(dir); err == nil {
+					fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, %s\n", dir, cliview.Count(upstreams, "upstream"), cliview.Count(resources, "resource"))
 				}
 			case upstream != "":
 				err = e.Stream(cmd.OutOrStdout())

@@ -80,6 +80,9 @@ func New(o Options) (*Relay, error) {
 	if cfg.State.Dir != "" {
 		options := keeperOptions(cfg.State)
 		options.Logger = r.log
+		for _, u := range cfg.Upstreams {
+			options.Retain = append(options.Retain, u.Name)
+		}
 		r.keeper = state.Open(local.New(cfg.State.Dir, r.log), options)
 		kept = r.keeper
 	}

@@ -59,9 +59,7 @@ func (r *Relay) apply(ctx context.Context, cfg *config.Config) (needsRestart []s
 		return nil, err
 	}
 	if r.keeper != nil {
-		if err := r.keeper.SetOptions(ctx, keeperOptions(cfg.State)); err != nil {
-			return nil, err
-		}
+		r.keeper.SetOptions(keeperOptions(cfg.State))
 	}
 	r.guard.SetPercent(cfg.Downstream.ShedAtMemoryPercent)
 	if cfg.Log.Level != now.Log.Level { // else a level that an operator has set stays
