@@ -104,7 +104,7 @@ func (c *countingWriter) Write(b []byte) (int, error) {
 }
 
 func writeJSON(w io.Writer, v any) error {
-	enc := json.NewEncoder(visible.JSONWriter(w))
+	enc := json.NewEncoder(visible.NewWriter(w))
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
 	return enc.Encode(v)

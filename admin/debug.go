@@ -179,7 +179,7 @@ func (a *arrayWriter) add(v any) {
 	}
 	a.n++
 	if _, a.err = io.WriteString(a.w, sep); a.err == nil {
-		_, a.err = a.w.Write(visible.JSON(b))
+		_, a.err = visible.NewWriter(a.w).Write(b)
 	}
 }
 

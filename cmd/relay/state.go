@@ -26,7 +26,6 @@ func newState() *cobra.Command {
 		Short: "Inspect, export or replace the state of a relay on disk",
 		Long: `Work with the state that a relay keeps on disk (state.dir): the last known good resources of
 each upstream, and their history.`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newStateInspect(), newStateExport(), newStateImport())
@@ -123,7 +122,6 @@ uses the state, the command reads a copy over the relay's Unix socket.`,
 		Example: `  relay state inspect -c relay.yaml
   relay state inspect --dir /var/lib/relay --upstream east
   relay state inspect --dir /var/lib/relay -o json`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			file, _, err := access.read(cmd.Context())
 			if err != nil {
@@ -131,7 +129,7 @@ uses the state, the command reads a copy over the relay's Unix socket.`,
 			}
 			all, err := stateio.Inspect(file, upstream)
 			if err == nil {
-				err = out.write(cmd.OutOrStdout(), all, cliview.State(all, upstream != "", time.Now()))
+				err = out.print(cmd, nil, all, cliview.State(all, upstream != "", time.Now()))
 			}
 			return errors.Join(err, stateio.Damage(file))
 		},
@@ -160,7 +158,6 @@ command reads a copy over the relay's Unix socket.`,
 		Example: `  relay state export -c relay.yaml -o export
   relay serve -c export/relay.yaml
   relay state export --dir /var/lib/relay --upstream east >east.yaml`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			file, cfg, err := access.read(cmd.Context())
 			if err != nil {
@@ -205,7 +202,6 @@ rewrite rules. With --held it is an export of "relay state export", to which the
 applied already.`,
 		Example: `  relay state import -c relay.yaml --upstream east -f backup/
   relay state import --dir /var/lib/relay --upstream east -f export/01-east --held`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			switch {
 			case i.Upstream == "":

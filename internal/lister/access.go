@@ -16,16 +16,15 @@ import (
 type Access struct {
 	// Server is host:port.
 	Server string
-	// Plaintext goes without TLS. It may be nil: then a server on loopback is reached
-	// without TLS, unless any of the fields below is set, and every other one with it.
+	// Plaintext connects without TLS. nil: only to loopback, if all fields below are empty.
 	Plaintext *bool
 	// CAFile has the roots to trust, CertFile and KeyFile are the client certificate,
-	// ServerName is the name to expect in the server's certificate, and TokenFile holds
-	// a bearer token. Each may be empty.
+	// ServerName is the name to expect in the server's certificate, TokenFile has a bearer
+	// token.
 	CAFile, CertFile, KeyFile, ServerName, TokenFile string
 }
 
-// Apply has a Config use the server, and returns what frees what that holds.
+// Apply has a Config use the server. free frees the credentials.
 func (a Access) Apply(cfg *Config) (free func(), err error) {
 	host, _, err := net.SplitHostPort(a.Server)
 	if err != nil {
