@@ -53,8 +53,10 @@ type scope struct {
 	Scope
 	answered   bool // the present source has told what the scope has
 	byName     map[string]*record
-	generation uint32         // of the newest update
-	leftOut    map[string]int // records, by reason
+	repeats    bool               // the source has told all of the scope more than once
+	marked     map[uint64]*record // by the mark of their content; nil unless it repeats
+	generation uint32             // of the newest update
+	leftOut    map[string]int     // records, by reason
 	// refused has the errors by name; moreRefused counts those beyond maxKeptRefused.
 	refused     map[string]string
 	moreRefused int
@@ -74,6 +76,7 @@ type record struct {
 	version    string // that the source gave
 	at         int64  // when the content came, in seconds since the epoch
 	generation uint32 // of the update that it was last part of
+	mark       uint64 // of the element as received, a key of scope.marked; zero for none
 	relayed    bool   // hash was a relay's: what it told of its way is believed
 	omitted    omission
 }
@@ -166,6 +169,7 @@ func (rs *records) delete(sc *scope, name string, rec *record) (held bool) {
 	rs.discovery.unfollow(rec)
 	rs.account(rec.size(), 0)
 	sc.leaveOut(rec, imported)
+	sc.setMark(rec, 0)
 	delete(sc.byName, name)
 	delete(sc.refused, name)
 	delete(sc.panicked, name)
