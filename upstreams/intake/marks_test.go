@@ -90,7 +90,7 @@ func TestAScopeThatIsToldOnce_KeepsNoMarks(t *testing.T) {
 		m.step(Received{Updates: []Update{m.update(true, entry("shop/a", "one.example"), entry("shop/b", "one.example"))}})
 		m.step(Received{Updates: []Update{m.update(false, entry("shop/a", "two.example"))}})
 	}
-	if n := len(m.scopes[entryURL].marked); n > 0 {
+	if n := m.scopes[entryURL].marked.n; n > 0 {
 		t.Errorf("%d marks", n)
 	}
 }
@@ -103,7 +103,7 @@ func TestMarksChangeNothing(t *testing.T) {
 		both := func(e Event) {
 			t.Helper()
 			if sc := plain.scopes[entryURL]; sc != nil {
-				sc.repeats, sc.marked = false, nil
+				sc.repeats, sc.marked = false, marks{}
 				for _, rec := range sc.byName {
 					rec.mark = 0
 				}
@@ -155,6 +155,28 @@ func TestMarksChangeNothing(t *testing.T) {
 	}
 }
 
+// Marks with many common slots stand for what happens in large tables.
+func TestMarksFindWhatWasAddedLast(t *testing.T) {
+	random := rand.New(rand.NewPCG(4, 5))
+	var m marks
+	held := map[uint64]*record{}
+	for range 20_000 {
+		mark := 1 + random.Uint64N(256)<<random.IntN(3)
+		if rec := held[mark]; rec != nil {
+			m.remove(rec)
+			delete(held, mark)
+		} else {
+			held[mark] = &record{mark: mark}
+			m.add(held[mark], 0)
+		}
+		for i := range uint64(40) {
+			if mark := 1 + i*13; m.find(mark) != held[mark] {
+				t.Fatalf("mark %d of %d is not found, or is none", mark, len(held))
+			}
+		}
+	}
+}
+
 func hostsOf(s *mirror.Store) map[string]string {
 	out := map[string]string{}
 	for _, r := range s.List(serviceEntryKind, "") {
@@ -182,14 +204,21 @@ func checkMarks(t *testing.T, in *Intake) {
 		held := map[*record]bool{}
 		for name, rec := range sc.byName {
 			held[rec] = true
-			if rec.mark != 0 && (!rec.accepted() || sc.marked[rec.mark] != rec) {
+			if rec.mark != 0 && (!rec.accepted() || sc.marked.find(rec.mark) != rec) {
 				t.Fatalf("the mark of %s is not that of an accepted element", name)
 			}
 		}
-		for mark, rec := range sc.marked {
-			if !held[rec] || rec.mark != mark {
-				t.Fatalf("mark %x is of no record", mark)
+		n := 0
+		for _, rec := range sc.marked.slots {
+			if rec == nil {
+				continue
 			}
+			if n++; !held[rec] || rec.mark == 0 {
+				t.Fatalf("mark %x is of no record", rec.mark)
+			}
+		}
+		if n != sc.marked.n || n*3 > len(sc.marked.slots)*2 {
+			t.Fatalf("%d marks in %d slots, counted as %d", n, len(sc.marked.slots), sc.marked.n)
 		}
 	}
 }

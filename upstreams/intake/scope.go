@@ -53,10 +53,10 @@ type scope struct {
 	Scope
 	answered   bool // the present source has told what the scope has
 	byName     map[string]*record
-	repeats    bool               // the source has told all of the scope more than once
-	marked     map[uint64]*record // by the mark of their content; nil unless it repeats
-	generation uint32             // of the newest update
-	leftOut    map[string]int     // records, by reason
+	repeats    bool           // the source has told all of the scope more than once
+	marked     marks          // empty unless it repeats
+	generation uint32         // of the newest update
+	leftOut    map[string]int // records, by reason
 	// refused has the errors by name; moreRefused counts those beyond maxKeptRefused.
 	refused     map[string]string
 	moreRefused int
@@ -76,7 +76,7 @@ type record struct {
 	version    string // that the source gave
 	at         int64  // when the content came, in seconds since the epoch
 	generation uint32 // of the update that it was last part of
-	mark       uint64 // of the element as received, a key of scope.marked; zero for none
+	mark       uint64 // of the element as received, zero for none
 	relayed    bool   // hash was a relay's: what it told of its way is believed
 	omitted    omission
 }

@@ -96,7 +96,7 @@ func (in *Intake) deleteWhere(k *kind, sc *scope, records iter.Seq2[string, *rec
 // where everything is told again, nothing is parsed.
 func (in *Intake) takeElements(sc *scope, u *Update, only []int32, out *Result) (t told) {
 	var changed []string
-	if len(sc.byName) == 0 {
+	if len(sc.byName) == 0 && u.Room > 0 {
 		sc.byName, changed = make(map[string]*record, u.Room), make([]string, 0, u.Room)
 	}
 	at := int32(-1)
