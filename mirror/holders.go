@@ -1,0 +1,104 @@
+package mirror
+
+import "slices"
+
+// holders is what an Aggregate knows of who has a copy of a key, so that merging looks into these
+// stores only. A place is an index of sources.
+//
+// Most keys have one holder, and what is served under them tells it: the entry of a key in several
+// is then missing. A store that has a copy and is not among the holders has marked the key; one
+// that is among them may have lost its copy since.
+type holders struct {
+	sources []Source // in order of priority
+	places  []int32  // 0, 1, 2, …: places[n:n+1] are the holders of a key that place n has alone
+	named   map[string]int32
+	stores  map[*Store]int32
+	several map[ref][]int32 // sorted
+	looked  func()          // for tests: called for each look into a store
+}
+
+func newHolders(sources []Source) holders {
+	h := holders{sources: slices.Clone(sources), named: map[string]int32{}, stores: map[*Store]int32{}, several: map[ref][]int32{}}
+	for n, s := range h.sources {
+		h.places = append(h.places, int32(n)) //nolint:gosec // as many as there are upstreams
+		h.named[s.Name], h.stores[s.Store] = int32(n), int32(n)
+	}
+	return h
+}
+
+// moved returns the holders among other sources. A source that is replaced by one of the same name
+// leaves its place to it.
+func (h *holders) moved(sources []Source) holders {
+	next := newHolders(sources)
+	next.looked = h.looked
+	for k, places := range h.several {
+		var now []int32
+		for _, p := range places {
+			n, ok := next.stores[h.sources[p].Store]
+			if !ok {
+				n, ok = next.named[h.sources[p].Name]
+			}
+			if ok && !slices.Contains(now, n) {
+				now = append(now, n)
+			}
+		}
+		slices.Sort(now)
+		next.several[k] = now
+	}
+	return next
+}
+
+// of returns the places of a key's holders, given what is served under it.
+func (h *holders) of(k ref, served *Resource) []int32 {
+	if places, ok := h.several[k]; ok {
+		return places
+	}
+	return h.told(served)
+}
+
+// told returns the place that a served resource is from.
+func (h *holders) told(served *Resource) []int32 {
+	if served != nil {
+		if p, ok := h.named[served.Source()]; ok {
+			return h.places[p : p+1]
+		}
+	}
+	return nil
+}
+
+// update looks which holders, and which of the stores that have marked a key, have a copy.
+func (h *holders) update(c *change, served *Resource) {
+	was := h.of(c.ref, served)
+	var room [8]int32
+	now := append(room[:0], was...)
+	if p, ok := h.stores[c.by]; ok {
+		now = append(now, p)
+	}
+	for _, s := range c.also {
+		if p, ok := h.stores[s]; ok {
+			now = append(now, p)
+		}
+	}
+	slices.Sort(now)
+	now = slices.DeleteFunc(slices.Compact(now), func(p int32) bool { return h.copy(c.ref, p) == nil })
+	if !slices.Equal(now, was) {
+		h.several[c.ref] = slices.Clone(now)
+	}
+}
+
+// keep keeps the holders of a key when another resource is served under it.
+func (h *holders) keep(k ref, was, served *Resource) {
+	if places := h.of(k, was); !slices.Equal(places, h.told(served)) {
+		h.several[k] = places
+	} else {
+		delete(h.several, k)
+	}
+}
+
+// copy returns the copy of a key in a place, nil when there is none.
+func (h *holders) copy(k ref, place int32) *Resource {
+	if h.looked != nil {
+		h.looked()
+	}
+	return h.sources[place].Store.named(k)
+}
