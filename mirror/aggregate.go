@@ -1,11 +1,11 @@
 package mirror
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"maps"
 	"slices"
+	"unique"
 )
 
 // Source is a store that the Aggregate merges, with the name of its upstream.
@@ -107,7 +107,7 @@ func (a *Aggregate) markAll() {
 			a.queue.mark(r.ref(), nil)
 		}
 	}
-	for k := range a.holders.several {
+	for k := range a.holders.entries {
 		a.queue.mark(k, nil)
 	}
 }
@@ -173,25 +173,33 @@ func (a *Aggregate) currentSources() []Source {
 	return a.holders.sources
 }
 
-// Keys returns every key of a kind that a source has, sorted by full name: also keys that
+// Keys returns every merged key of a kind that a source has, sorted by full name: also keys that
 // are not served.
 func (a *Aggregate) Keys(kind Kind) []Key {
-	var out []Key
-	for _, s := range a.currentSources() {
-		for _, r := range s.Store.List(kind, "") {
-			out = append(out, r.Key())
-		}
+	a.mu.RLock()
+	handle := unique.Make(kind)
+	names := slices.AppendSeq(make([]string, 0, len(a.index[kind])), maps.Keys(a.index[kind]))
+	names = slices.AppendSeq(names, maps.Keys(a.holders.several[handle]))
+	a.mu.RUnlock()
+	slices.Sort(names)
+	names = slices.Compact(names)
+	out := make([]Key, len(names))
+	for i, name := range names {
+		out[i] = ref{handle, name}.key()
 	}
-	slices.SortFunc(out, func(a, b Key) int { return cmp.Compare(a.FullName(), b.FullName()) })
-	return slices.Compact(out)
+	return out
 }
 
-// SourceKinds returns every kind that a source has resources of, in sending order.
+// SourceKinds returns every kind of which Keys returns any, in sending order.
 func (a *Aggregate) SourceKinds() []Kind {
-	var out []Kind
-	for _, s := range a.currentSources() {
-		out = append(out, s.Store.Kinds()...)
+	a.mu.RLock()
+	out := slices.Collect(maps.Keys(a.index))
+	for k := range a.holders.several {
+		if len(a.holders.several[k]) > 0 {
+			out = append(out, k.Value())
+		}
 	}
+	a.mu.RUnlock()
 	slices.SortFunc(out, CompareKinds)
 	return slices.Compact(out)
 }

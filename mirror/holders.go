@@ -1,6 +1,9 @@
 package mirror
 
-import "slices"
+import (
+	"slices"
+	"unique"
+)
 
 // holders is what an Aggregate knows of who has a copy of a key, so that merging looks into these
 // stores only. A place is an index of sources.
@@ -13,12 +16,12 @@ type holders struct {
 	places  []int32  // 0, 1, 2, …: places[n:n+1] are the holders of a key that place n has alone
 	named   map[string]int32
 	stores  map[*Store]int32
-	several map[ref][]int32 // sorted
-	looked  func()          // for tests: called for each look into a store
+	several map[unique.Handle[Kind]]map[string][]int32 // sorted, by full name
+	looked  func()                                     // for tests: called for each look into a store
 }
 
 func newHolders(sources []Source) holders {
-	h := holders{sources: slices.Clone(sources), named: map[string]int32{}, stores: map[*Store]int32{}, several: map[ref][]int32{}}
+	h := holders{sources: slices.Clone(sources), named: map[string]int32{}, stores: map[*Store]int32{}, several: map[unique.Handle[Kind]]map[string][]int32{}}
 	for n, s := range h.sources {
 		h.places = append(h.places, int32(n)) //nolint:gosec // as many as there are upstreams
 		h.named[s.Name], h.stores[s.Store] = int32(n), int32(n)
@@ -31,26 +34,44 @@ func newHolders(sources []Source) holders {
 func (h *holders) moved(sources []Source) holders {
 	next := newHolders(sources)
 	next.looked = h.looked
-	for k, places := range h.several {
+	for k, places := range h.entries {
 		var now []int32
 		for _, p := range places {
 			n, ok := next.stores[h.sources[p].Store]
 			if !ok {
 				n, ok = next.named[h.sources[p].Name]
 			}
-			if ok && !slices.Contains(now, n) {
+			if ok {
 				now = append(now, n)
 			}
 		}
 		slices.Sort(now)
-		next.several[k] = now
+		next.set(k, slices.Compact(now))
 	}
 	return next
 }
 
+// entries yields what several has.
+func (h *holders) entries(yield func(k ref, places []int32) bool) {
+	for kind, byName := range h.several {
+		for name, places := range byName {
+			if !yield(ref{kind, name}, places) {
+				return
+			}
+		}
+	}
+}
+
+func (h *holders) set(k ref, places []int32) {
+	if h.several[k.kind] == nil {
+		h.several[k.kind] = map[string][]int32{}
+	}
+	h.several[k.kind][k.name] = places
+}
+
 // of returns the places of a key's holders, given what is served under it.
 func (h *holders) of(k ref, served *Resource) []int32 {
-	if places, ok := h.several[k]; ok {
+	if places, ok := h.several[k.kind][k.name]; ok {
 		return places
 	}
 	return h.told(served)
@@ -82,16 +103,16 @@ func (h *holders) update(c *change, served *Resource) {
 	slices.Sort(now)
 	now = slices.DeleteFunc(slices.Compact(now), func(p int32) bool { return h.copy(c.ref, p) == nil })
 	if !slices.Equal(now, was) {
-		h.several[c.ref] = slices.Clone(now)
+		h.set(c.ref, slices.Clone(now))
 	}
 }
 
 // keep keeps the holders of a key when another resource is served under it.
 func (h *holders) keep(k ref, was, served *Resource) {
 	if places := h.of(k, was); !slices.Equal(places, h.told(served)) {
-		h.several[k] = places
+		h.set(k, places)
 	} else {
-		delete(h.several, k)
+		delete(h.several[k.kind], k.name)
 	}
 }
 

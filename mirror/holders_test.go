@@ -102,8 +102,8 @@ func TestMergingLooksIntoTheHoldersOfAKeyOnly(t *testing.T) {
 				t.Errorf("%s, %d stores: %d looks for %d keys, want %d and %d", step.name, stores, n, merged, step.most, step.keys)
 			}
 		}
-		if n := len(f.holders.several); n != 0 {
-			t.Errorf("%d stores: %d keys have an entry, although each has one holder", stores, n)
+		for k := range f.holders.entries {
+			t.Errorf("%d stores: %s has an entry, although it has one holder", stores, k.key())
 		}
 	}
 }
@@ -195,7 +195,7 @@ func TestHoldersAreTheStoresWithACopy(t *testing.T) {
 					if got := f.holders.of(k, served); !slices.Equal(got, want) {
 						rt.Fatalf("%s has the holders %v, want %v", name, got, want)
 					}
-					if places, ok := f.holders.several[k]; ok && name != "bad" && slices.Equal(places, f.holders.told(served)) {
+					if places, ok := f.holders.several[k.kind][k.name]; ok && name != "bad" && slices.Equal(places, f.holders.told(served)) {
 						rt.Fatalf("%s has an entry that is not needed: %v", name, places)
 					}
 				}
