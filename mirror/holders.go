@@ -5,12 +5,12 @@ import (
 	"unique"
 )
 
-// holders is what an Aggregate knows of who has a copy of a key, so that merging looks into these
-// stores only. A place is an index of sources.
+// holders tells an Aggregate which stores have a copy of a key: merging looks into no others. A
+// place is an index of sources.
 //
-// Most keys have one holder, and what is served under them tells it: the entry of a key in several
-// is then missing. A store that has a copy and is not among the holders has marked the key; one
-// that is among them may have lost its copy since.
+// Most keys have one holder. The resource that is served tells it, and the key needs no entry in
+// several. A store with a copy that is not among the holders has marked the key; a store among them
+// may have lost its copy since.
 type holders struct {
 	sources []Source // in order of priority
 	places  []int32  // 0, 1, 2, …: places[n:n+1] are the holders of a key that place n has alone
@@ -51,7 +51,7 @@ func (h *holders) moved(sources []Source) holders {
 	return next
 }
 
-// entries yields what several has.
+// entries yields the entries of several.
 func (h *holders) entries(yield func(k ref, places []int32) bool) {
 	for kind, byName := range h.several {
 		for name, places := range byName {
@@ -69,7 +69,7 @@ func (h *holders) set(k ref, places []int32) {
 	h.several[k.kind][k.name] = places
 }
 
-// of returns the places of a key's holders, given what is served under it.
+// of returns the places of a key's holders. served is the resource that is served under it.
 func (h *holders) of(k ref, served *Resource) []int32 {
 	if places, ok := h.several[k.kind][k.name]; ok {
 		return places
@@ -77,7 +77,7 @@ func (h *holders) of(k ref, served *Resource) []int32 {
 	return h.told(served)
 }
 
-// told returns the place that a served resource is from.
+// told returns the place that a served resource comes from.
 func (h *holders) told(served *Resource) []int32 {
 	if served != nil {
 		if p, ok := h.named[served.Source()]; ok {
@@ -87,7 +87,8 @@ func (h *holders) told(served *Resource) []int32 {
 	return nil
 }
 
-// update looks which holders, and which of the stores that have marked a key, have a copy.
+// update makes those the holders that have a copy, of the former ones and the stores that have
+// marked the key.
 func (h *holders) update(c *change, served *Resource) {
 	was := h.of(c.ref, served)
 	var room [8]int32

@@ -78,8 +78,8 @@ func TestMergingLooksIntoTheHoldersOfAKeyOnly(t *testing.T) {
 			most int // looks
 		}{
 			{"start", f.putAll, keys, 2 * keys},
-			{"policies", func() { f.SetPolicies(nil, brittle{}) }, keys, 3 * keys},
-			{"policies that merge keys", func() { f.SetPolicies(nil, nil) }, keys, 2 * keys},
+			{"a policy that may merge keys", func() { f.SetPolicies(nil, brittle{}) }, keys, 3 * keys},
+			{"the first policy again", func() { f.SetPolicies(nil, nil) }, keys, 2 * keys},
 			{"another order", func() {
 				slices.Reverse(f.sources)
 				f.SetSources(f.sources)

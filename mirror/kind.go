@@ -68,7 +68,7 @@ func (k Kind) TypeURL(version string) string { return k.longGroup() + "/" + vers
 // PreferredTypeURL returns the type URL of the kind in its newest known version, or in "v1".
 func (k Kind) PreferredTypeURL() string {
 	if info, ok := LookupKind(k); ok {
-		return k.TypeURL(info.Versions[0])
+		return info.typeURLs[0]
 	}
 	return k.TypeURL("v1")
 }
