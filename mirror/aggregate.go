@@ -167,12 +167,6 @@ func (a *Aggregate) report(r ref, p *Panic) {
 	}
 }
 
-func (a *Aggregate) currentSources() []Source {
-	a.mu.RLock()
-	defer a.mu.RUnlock()
-	return a.holders.sources
-}
-
 // Keys returns every merged key of a kind that a source has, sorted by full name: also keys that
 // are not served.
 func (a *Aggregate) Keys(kind Kind) []Key {

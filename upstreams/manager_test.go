@@ -19,6 +19,8 @@ import (
 	"meshrelay/mirror"
 	"meshrelay/state"
 	"meshrelay/upstreams"
+	"meshrelay/upstreams/file"
+	"meshrelay/upstreams/xds"
 )
 
 // managed is a Manager that runs.
@@ -113,7 +115,7 @@ func xdsUpstream(name string, servers ...*fakexds.Server) config.Upstream {
 }
 
 func fileUpstream(name, path string) config.Upstream {
-	return config.Upstream{Name: name, ClusterID: name, Guard: config.Guard{Percent: 100}, File: &config.File{Path: path}}
+	return config.Upstream{Name: name, ClusterID: name, Guard: config.Guard{Percent: 100}, Source: &file.Config{Path: path}}
 }
 
 // served starts a server that has these ServiceEntries.
@@ -208,7 +210,7 @@ func TestABadReloadChangesNothing(t *testing.T) {
 	r := runManager(t, nil, east)
 	r.awaitServed("ns/a=a.example@east")
 	bad := xdsUpstream("west", a)
-	bad.XDS.Plaintext, bad.XDS.TLS = false, &config.TLS{CAFile: filepath.Join(t.TempDir(), "missing.pem")}
+	sectionOf(bad).Plaintext, sectionOf(bad).TLS = false, &xds.TLS{CAFile: filepath.Join(t.TempDir(), "missing.pem")}
 	changed := east
 	changed.Rewrite.NamePrefix = "p-"
 	err := r.apply(changed, bad)
@@ -232,7 +234,6 @@ type memoryKeeper struct {
 }
 
 func (k *memoryKeeper) Load(source string) state.Saved { return k.saved[source] }
-func (k *memoryKeeper) Retain([]string)                {}
 func (k *memoryKeeper) Served() bool                   { return k.served.Load() }
 func (k *memoryKeeper) MarkServed()                    { k.served.Store(true) }
 func (k *memoryKeeper) Follow(source string, s state.Source) {
@@ -242,11 +243,7 @@ func (k *memoryKeeper) Follow(source string, s state.Source) {
 	k.followed[source] = s
 }
 
-func (k *memoryKeeper) Unfollow(source string, forget bool) {
-	if forget {
-		k.forgot = append(k.forgot, source)
-	}
-}
+func (k *memoryKeeper) Unfollow(source string)      { k.forgot = append(k.forgot, source) }
 func (k *memoryKeeper) Flush(context.Context) error { k.flushes++; return k.fail }
 func (k *memoryKeeper) History(string) ([]state.Revision, error) {
 	return []state.Revision{{ID: 3}}, nil

@@ -30,12 +30,11 @@ ends it for one upstream. "relay status" and /ready of the admin address tell wh
 is ready, and why not.`,
 		Example: `  relay serve -c relay.yaml
   relay serve -c relay.yaml --log-level debug --log-format json`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if file == "" {
 				return errNoConfig
 			}
-			watcher := config.NewWatcher(file)
+			watcher := config.NewWatcher(file, relay.Sources()...)
 			cfg, err := watcher.Load()
 			if err != nil {
 				return err

@@ -22,6 +22,7 @@ import (
 	"meshrelay/internal/fakexds"
 	"meshrelay/internal/lister"
 	"meshrelay/internal/relay"
+	"meshrelay/internal/selection"
 	"meshrelay/mirror"
 )
 
@@ -52,7 +53,7 @@ func serveConfig(t *testing.T, text string) (stop func()) {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	watcher := config.NewWatcher(file)
+	watcher := config.NewWatcher(file, relay.Sources()...)
 	cfg, err := watcher.Load()
 	if err != nil {
 		t.Fatal(err)
@@ -104,7 +105,7 @@ func within(t *testing.T, what string, ok func() bool) {
 // listerConfig asks for one kind under the given type URLs.
 func (r running) listerConfig(kind mirror.Kind, typeURLs ...string) lister.Config {
 	return lister.Config{
-		Server: r.xds, Kinds: []lister.Kind{{Kind: kind, TypeURLs: typeURLs}}, Timeout: 30 * time.Second,
+		Server: r.xds, Kinds: []selection.Kind{{Kind: kind, TypeURLs: typeURLs}}, Timeout: 30 * time.Second,
 		Node:        adsclient.Node(adsclient.NodeConfig{Name: "test", Namespace: "istio-system", IP: "127.0.0.1", ClusterID: "test"}),
 		Credentials: insecure.NewCredentials(),
 		Logger:      slog.New(slog.DiscardHandler),

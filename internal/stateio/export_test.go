@@ -29,6 +29,7 @@ import (
 	"meshrelay/state/local"
 	"meshrelay/upstreams"
 	fileupstream "meshrelay/upstreams/file"
+	"meshrelay/upstreams/xds"
 )
 
 // received returns a resource as an istiod gives it to the relay "hub".
@@ -86,7 +87,7 @@ func exampleState(t *testing.T, dir string) map[string][]state.Record {
 		},
 	}
 	for name, records := range all {
-		err := local.Replace(dir, state.History{Revisions: 9}, name, state.Saved{Meta: state.Meta{Synced: true, LastContact: time.Now(), Fingerprint: "f"}, Records: records}, nil)
+		err := local.Replace(dir, state.History{Revisions: 9}, name, state.Saved{Meta: state.Meta{Synced: true, LastContact: time.Now(), Fingerprint: "f"}, Records: records})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -149,7 +150,7 @@ func TestExportedStateIsServedAsItWasKept(t *testing.T) {
 			if err := os.WriteFile(original, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			before, err := config.Load(original)
+			before, err := loadConfig(original)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -162,7 +163,7 @@ func TestExportedStateIsServedAsItWasKept(t *testing.T) {
 				e.Config, e.ConfigPath = before, original
 			}
 			out := filepath.Join(dir, "out")
-			if _, err := e.Directory(out); err != nil {
+			if _, _, err := e.Directory(out); err != nil {
 				t.Fatal(err)
 			}
 			if err := errors.Join(e.Problems()...); err != nil {
@@ -180,7 +181,7 @@ func TestExportedStateIsServedAsItWasKept(t *testing.T) {
 				a.SetSources(sources)
 				return func(context.Context) error { return nil }
 			})
-			after, err := config.Load(filepath.Join(out, "relay.yaml"))
+			after, err := loadConfig(filepath.Join(out, "relay.yaml"))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -225,7 +226,7 @@ func TestWhatAFileUpstreamWouldNotReadIsNamed(t *testing.T) {
 		received(t, "east", "east", "se", "shop/Upper", &networkingapi.ServiceEntry{Hosts: []string{"a"}}, nil),
 		received(t, "east", "east", "se", "shop/good", &networkingapi.ServiceEntry{Hosts: []string{"a"}}, nil),
 	}
-	if err := local.Replace(dir, state.History{}, "east", state.Saved{Records: records}, nil); err != nil {
+	if err := local.Replace(dir, state.History{}, "east", state.Saved{Records: records}); err != nil {
 		t.Fatal(err)
 	}
 	file, err := local.ReadFile(local.Path(dir))
@@ -233,7 +234,7 @@ func TestWhatAFileUpstreamWouldNotReadIsNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := &Export{File: file}
-	if _, err := e.Directory(filepath.Join(dir, "out")); err != nil {
+	if _, _, err := e.Directory(filepath.Join(dir, "out")); err != nil {
 		t.Fatal(err)
 	}
 	problems := fmt.Sprint(e.Problems())
@@ -265,7 +266,7 @@ downstream: {listeners: [{address: "127.0.0.1:0", plaintext: true}]}
 	if err := os.WriteFile(original, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cfg, err := config.Load(original)
+	cfg, err := loadConfig(original)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -282,7 +283,7 @@ downstream: {listeners: [{address: "127.0.0.1:0", plaintext: true}]}
 	} {
 		out := filepath.Join(dir, tc.name)
 		e := &Export{File: &state.File{Path: "relay.state", Damage: "torn", Sources: tc.sources}, Config: cfg, ConfigPath: original}
-		_, err := e.Directory(out)
+		_, _, err := e.Directory(out)
 		if (err == nil) != (len(tc.sources) > 0) {
 			t.Errorf("%s: %v", tc.name, err)
 		}
@@ -312,10 +313,14 @@ func TestAnExportStaysInItsDirectory(t *testing.T) {
 	dir := t.TempDir()
 	out := filepath.Join(dir, "out")
 	e := &Export{File: &state.File{Path: "relay.state", Sources: []state.Contents{{Name: "x/../../evil"}}}}
-	if _, err := e.Directory(out); err == nil || !strings.Contains(err.Error(), `"x/../../evil" is no name of an upstream`) {
+	if _, _, err := e.Directory(out); err == nil || !strings.Contains(err.Error(), `"x/../../evil" is no name of an upstream`) {
 		t.Errorf("%v", err)
 	}
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 1 {
 		t.Errorf("beside the output there are %v, %v", entries, err)
 	}
+}
+
+func loadConfig(path string) (*config.Config, error) {
+	return config.Load(path, &xds.Config{}, &fileupstream.Config{})
 }
