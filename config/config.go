@@ -187,12 +187,14 @@ type Downstream struct {
 	ShedAtMemoryPercent int `yaml:"shedAtMemoryPercent" default:"90" range:"0 100"`
 }
 
-// Push bounds how long a change may wait for company.
+// Push bounds how long a change may wait for company, and what pushing may cost.
 type Push struct {
-	// DebounceAfter is the quiet time that ends the wait while changes keep coming.
+	// DebounceAfter is the quiet time that ends a burst of changes of one upstream.
 	DebounceAfter Duration `yaml:"debounceAfter" default:"100ms" range:"1ms 1m"`
 	// DebounceMax is the longest that a change waits.
 	DebounceMax Duration `yaml:"debounceMax" default:"1s" range:"1ms 10m"`
+	// MaxShare is how much of the CPUs pushing may take.
+	MaxShare float64 `yaml:"maxShare" default:"0.5" range:"0.01 1"`
 }
 
 // Admin is the HTTP endpoint for operators.

@@ -54,6 +54,8 @@ func (c *Config) setDefaults(given func(field string) bool) {
 		case given(path):
 		case value.Kind() == reflect.Bool:
 			value.SetBool(text == "true")
+		case value.Kind() == reflect.Float64:
+			value.SetFloat(tagFloat(text))
 		default:
 			value.SetInt(tagNumber(text))
 		}
@@ -77,6 +79,15 @@ func tagNumber(text string) int64 {
 	return int64(d)
 }
 
+// tagFloat parses a number with a fraction in a tag.
+func tagFloat(text string) float64 {
+	x, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		panic(fmt.Sprintf("config: tag %q: %v", text, err)) // which every test would show
+	}
+	return x
+}
+
 // fields checks the fields that the file has against their tags.
 func (v *validator) fields(c *Config) {
 	eachField("", reflect.ValueOf(c), func(path string, field reflect.StructField, value reflect.Value) {
@@ -95,6 +106,12 @@ func (v *validator) fields(c *Config) {
 		}
 		if bounds, ok := field.Tag.Lookup("range"); ok {
 			low, high, _ := strings.Cut(bounds, " ")
+			if value.Kind() == reflect.Float64 {
+				if x, least, most := value.Float(), tagFloat(low), tagFloat(high); !(x >= least && x <= most) {
+					v.errorf(path, "%v is out of range: %v to %v", x, least, most)
+				}
+				return
+			}
 			v.inRange(path, field, value.Int(), tagNumber(low), tagNumber(high))
 		}
 	})

@@ -84,6 +84,8 @@ func (s *shaper) fits(at string, n ast.Node, t reflect.Type, depth int) bool {
 		return s.scalar(at, n, "a text", ast.StringType, ast.LiteralType)
 	case t.Kind() == reflect.Bool:
 		return s.scalar(at, n, "true or false", ast.BoolType)
+	case t.Kind() == reflect.Float64:
+		return s.scalar(at, n, "a number", ast.FloatType, ast.IntegerType)
 	default:
 		return s.scalar(at, n, "a whole number", ast.IntegerType)
 	}

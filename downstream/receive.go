@@ -12,6 +12,7 @@ import (
 
 	"meshrelay/downstream/refusal"
 	"meshrelay/internal/http2frames"
+	"meshrelay/push"
 )
 
 const (
@@ -25,6 +26,9 @@ const (
 	// maxOpen is how many streams of a connection the relay follows, beyond those that it serves:
 	// it has refused these, and the client does not know yet.
 	maxOpen = 1024
+	// mostWriting is how long a CPU works on a write at most, and a nanosecond for each byte. What
+	// a write takes longer, it waits for the client.
+	mostWriting = 30 * time.Microsecond
 	// maxTiny is how many DATA frames of a connection may carry next to nothing.
 	maxTiny = 1024
 )
@@ -37,6 +41,7 @@ type receiving struct {
 	wait    time.Duration
 	time    time.Duration
 	refused func(from net.Addr, why refusal.Reason)
+	work    *push.Work
 
 	mu     sync.Mutex // guards all below
 	used   int
@@ -45,9 +50,9 @@ type receiving struct {
 	meters map[net.Addr]*meter
 }
 
-func newReceiving(maxRequest int, refused func(net.Addr, refusal.Reason)) *receiving {
+func newReceiving(maxRequest int, refused func(net.Addr, refusal.Reason), work *push.Work) *receiving {
 	return &receiving{
-		most: max(64<<20, 2*maxRequest), wait: grantWait, time: grantTime, refused: refused,
+		most: max(64<<20, 2*maxRequest), wait: grantWait, time: grantTime, refused: refused, work: work,
 		byKey: map[string]int{}, freed: make(chan struct{}), meters: map[net.Addr]*meter{},
 	}
 }
@@ -192,7 +197,10 @@ func (m *meter) Write(b []byte) (int, error) {
 	if err := m.out.Follow(b); err != nil {
 		return 0, err
 	}
-	return m.Conn.Write(b)
+	began := time.Now()
+	n, err := m.Conn.Write(b)
+	m.all.work.Busy(min(time.Since(began), mostWriting+time.Duration(n)*time.Nanosecond))
+	return n, err
 }
 
 func (m *meter) Close() error {

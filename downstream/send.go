@@ -10,11 +10,16 @@ import (
 	"meshrelay/downstream/subscription"
 )
 
+// mostHanding is how long it takes at most to hand a response to the transport. What it takes
+// longer, the client lets it wait.
+const mostHanding = 50 * time.Microsecond
+
 // send sends what the client lacks until the stream ends.
 func (c *conn) send() error {
 	ctx := c.stream.Context()
 	released := c.server.released
 	open := false
+	defer c.reached()
 	for {
 		if err := c.sendReplies(); err != nil {
 			return err
@@ -58,7 +63,9 @@ func (c *conn) sendReplies() error {
 // round brings every type to the snapshot that is newest as the round begins. It reports
 // whether anything was sent: if so, there may be more by now.
 func (c *conn) round() (sent bool, err error) {
+	began := time.Now()
 	round, err := c.plan()
+	c.reached()
 	if round == nil || err != nil {
 		return false, err
 	}
@@ -76,10 +83,14 @@ func (c *conn) round() (sent bool, err error) {
 		if resp.First && resp.Size > defaultReceiveLimit {
 			c.server.comings.Log(log, slog.LevelInfo, "response is larger than gRPC clients accept unless told to", "type", resp.TypeURL, "bytes", resp.Size, "usualLimit", defaultReceiveLimit)
 		}
+		made := time.Now()
 		if err := c.sendMsg(resp.Message); err != nil {
 			return true, err
 		}
-		c.server.metrics.pushed(resp.Type, resp.Size, resp.ChangedAt, time.Now())
+		now := time.Now()
+		c.server.work.Busy(made.Sub(began) + min(now.Sub(made), mostHanding))
+		began = now
+		c.server.metrics.pushed(resp.Type, resp.Size, resp.ChangedAt, now)
 		log.Debug("pushed", "type", resp.TypeURL, "nonce", resp.Nonce, "bytes", resp.Size)
 	}
 }

@@ -1,6 +1,7 @@
 package downstream
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -143,6 +144,8 @@ type Deps struct {
 	// Registerer takes the Server's metrics.
 	Registerer prometheus.Registerer
 	Logger     *slog.Logger
+	// Work takes the work that pushes make. It may be nil.
+	Work *push.Work
 	// Generators make types beside those of MCP-over-xDS.
 	Generators []Generator
 }
@@ -157,6 +160,7 @@ type Server struct {
 	overloaded   func() error
 	log          *slog.Logger
 	metrics      *metrics
+	work         *push.Work
 	views        *views
 	connLimiter  *connLimiter
 	limits       atomic.Pointer[Limits] // what it points to is immutable
@@ -216,7 +220,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, configs: deps.Configs, await: deps.Await, debug: deps.Debug, overloaded: deps.Overloaded, log: deps.Logger,
-		metrics: m, gen: &generation{rs}, views: newViews(deps.Configs, generators),
+		metrics: m, work: cmp.Or(deps.Work, push.NewWork()), gen: &generation{rs}, views: newViews(deps.Configs, generators),
 		limiter:      rate.NewLimiter(rate.Limit(limits.NewStreamsPerSecond), limits.NewStreamsPerSecond),
 		peers:        newPeers(),
 		decoding:     semaphore.NewWeighted(maxDecoding),
@@ -231,7 +235,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	}
 	s.views.panicked = s.panicked
 	s.limits.Store(limits)
-	s.receiving = newReceiving(cfg.MaxRequestBytes, s.connectionRefused)
+	s.receiving = newReceiving(cfg.MaxRequestBytes, s.connectionRefused, s.work)
 	s.connLimiter = newConnLimiter(func() (all, ofOne int) {
 		l := s.limits.Load()
 		return l.MaxConnections, l.MaxConnectionsPerPeer
@@ -341,6 +345,8 @@ func (s *Server) HasReleased() bool {
 func (s *Server) Push(req *push.Request) {
 	_ = s.lock(context.Background(), s.changing.RLocker(), nil)
 	defer s.changing.RUnlock()
+	began := time.Now()
+	defer func() { s.work.Busy(time.Since(began)) }()
 	if s.views.update(req.Full, req.ConfigsUpdated, req.Start) {
 		for why := range req.Reason {
 			s.metrics.pushRequests.WithLabelValues(string(why)).Inc()
@@ -363,7 +369,7 @@ const wakeBatch = 64
 // a write buffer, and be sent nothing until the last has begun.
 func (s *Server) wakeAll() {
 	for i, c := range s.connections() {
-		c.signal()
+		c.tell()
 		if i%wakeBatch == wakeBatch-1 {
 			runtime.Gosched()
 		}

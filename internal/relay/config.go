@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"slices"
 
 	"meshrelay/admin"
@@ -63,9 +64,9 @@ func viewsOf(views []config.View) ([]downstream.View, error) {
 	return out, nil
 }
 
-// pushOptions returns how long changes wait for others.
+// pushOptions returns the pace of pushes.
 func pushOptions(p config.Push) push.Options {
-	return push.Options{After: p.DebounceAfter.D(), Max: p.DebounceMax.D()}
+	return push.Options{After: p.DebounceAfter.D(), Max: p.DebounceMax.D(), MaxShare: p.MaxShare, CPUs: runtime.GOMAXPROCS(0)}
 }
 
 // keeperOptions returns the options of the state that a reload can change.

@@ -55,7 +55,7 @@ func (r *Relay) apply(ctx context.Context, cfg *config.Config) (needsRestart []s
 	if !reflect.DeepEqual(cfg.Views, now.Views) && len(cfg.Views)+len(now.Views) > 0 || limits != limitsOf(now.Downstream) {
 		r.log.Info("views and limits replaced", "views", len(views))
 	}
-	if err := r.debouncer.SetOptions(pushOptions(cfg.Push)); err != nil {
+	if err := r.pusher.SetOptions(pushOptions(cfg.Push)); err != nil {
 		return nil, err
 	}
 	if r.keeper != nil {
