@@ -26,9 +26,6 @@ const (
 	// maxOpen is how many streams of a connection the relay follows, beyond those that it serves:
 	// it has refused these, and the client does not know yet.
 	maxOpen = 1024
-	// mostWriting is how long a CPU works on a write at most, and a nanosecond for each byte. What
-	// a write takes longer, it waits for the client.
-	mostWriting = 30 * time.Microsecond
 	// maxTiny is how many DATA frames of a connection may carry next to nothing.
 	maxTiny = 1024
 )
@@ -199,7 +196,7 @@ func (m *meter) Write(b []byte) (int, error) {
 	}
 	began := time.Now()
 	n, err := m.Conn.Write(b)
-	m.all.work.Busy(min(time.Since(began), mostWriting+time.Duration(n)*time.Nanosecond))
+	m.all.work.BusyWith(n, time.Since(began))
 	return n, err
 }
 

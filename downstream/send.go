@@ -10,10 +10,6 @@ import (
 	"meshrelay/downstream/subscription"
 )
 
-// mostHanding is how long it takes at most to hand a response to the transport. What it takes
-// longer, the client lets it wait.
-const mostHanding = 50 * time.Microsecond
-
 // send sends what the client lacks until the stream ends.
 func (c *conn) send() error {
 	ctx := c.stream.Context()
@@ -83,12 +79,11 @@ func (c *conn) round() (sent bool, err error) {
 		if resp.First && resp.Size > defaultReceiveLimit {
 			c.server.comings.Log(log, slog.LevelInfo, "response is larger than gRPC clients accept unless told to", "type", resp.TypeURL, "bytes", resp.Size, "usualLimit", defaultReceiveLimit)
 		}
-		made := time.Now()
 		if err := c.sendMsg(resp.Message); err != nil {
 			return true, err
 		}
 		now := time.Now()
-		c.server.work.Busy(made.Sub(began) + min(now.Sub(made), mostHanding))
+		c.server.work.BusyWith(resp.Size, now.Sub(began))
 		began = now
 		c.server.metrics.pushed(resp.Type, resp.Size, resp.ChangedAt, now)
 		log.Debug("pushed", "type", resp.TypeURL, "nonce", resp.Nonce, "bytes", resp.Size)

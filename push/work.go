@@ -18,8 +18,20 @@ type Work struct {
 // NewWork returns a Work of which nothing is done.
 func NewWork() *Work { return &Work{wake: make(chan struct{}, 1)} }
 
+const (
+	// mostFixed and mostPerByte are how long a CPU works on so many bytes for one client at most.
+	// What that takes longer, it waits: for others who make the same, or for the client.
+	mostFixed   = 50 * time.Microsecond
+	mostPerByte = time.Nanosecond
+)
+
 // Busy adds time that a CPU worked.
 func (w *Work) Busy(d time.Duration) { w.busy.Add(int64(d)) }
+
+// BusyWith adds the time that it took to bring so many bytes on their way to one client.
+func (w *Work) BusyWith(bytes int, took time.Duration) {
+	w.Busy(min(took, mostFixed+time.Duration(bytes)*mostPerByte))
+}
 
 // Total returns the time that CPUs worked so far.
 func (w *Work) Total() time.Duration { return time.Duration(w.busy.Load()) }

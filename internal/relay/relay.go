@@ -144,7 +144,7 @@ func (r *Relay) pushChanges() error {
 	})
 }
 
-// changer returns the upstream whose burst a change of copies belongs to: that of the served copy.
+// changer returns the upstream that a change of copies waits with: that of the first copy.
 func (r *Relay) changer(key mirror.Key, of *mirror.Resolution) string {
 	if of != nil {
 		return of.Copies[0].Source
