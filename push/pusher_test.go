@@ -247,7 +247,6 @@ func TestDelaysAreCountedByReason(t *testing.T) {
 		p.Changed("east", key("b"), ConfigUpdate) // waits for what the push of a has cost
 		time.Sleep(time.Second)
 		p.work.track(func() { p.work.Told() }) // never reached
-		p.pace.reached = false
 		p.Changed("east", key("c"), ConfigUpdate)
 		time.Sleep(2 * time.Second)
 		p.work.Reached()
