@@ -13,17 +13,16 @@ type AddressStatus struct {
 	Address string `json:"address"`
 	// Active: responses of this address are used.
 	Active bool `json:"active"`
-	// LastError is why the last stream or probe failed or ended, empty when the address works.
+	// LastError is why the last stream or probe ended, empty when the address works.
 	LastError string `json:"lastError,omitempty"`
 	// LastAttempt is when the last stream or probe began.
 	LastAttempt time.Time `json:"lastAttempt,omitzero"`
-	// HealthySince is since when the address works: its stream has an answer for every type,
-	// or a probe has one. Zero when it is not known to work.
+	// HealthySince is when the stream had an answer for every type, or a probe its answer. Zero
+	// when the address is not known to work.
 	HealthySince time.Time `json:"healthySince,omitzero"`
 }
 
-// Addresses returns the state of each address, in the order of Config. It may be called at any
-// time.
+// Addresses returns the state of each address, in the order of Config.
 func (c *Client) Addresses() []AddressStatus {
 	h := c.health
 	h.mu.Lock()
@@ -31,8 +30,7 @@ func (c *Client) Addresses() []AddressStatus {
 	return slices.Clone(h.addresses)
 }
 
-// Switches returns how often responses came from another address than before. It may be
-// called at any time.
+// Switches returns how often responses came from another address than before.
 func (c *Client) Switches() uint64 {
 	c.health.mu.Lock()
 	defer c.health.mu.Unlock()
@@ -65,19 +63,16 @@ func (h *addressHealth) tried(i int) {
 	h.addresses[i].LastAttempt = time.Now()
 }
 
-// connected notes the first response of a stream. It returns the address of the response
-// before, empty when it is the same or there was none.
-func (h *addressHealth) connected(i int, log *slog.Logger) (from string) {
+// connected notes the first response of a stream.
+func (h *addressHealth) connected(i int, log *slog.Logger) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.addresses[i].Active = true
 	if h.answered >= 0 && h.answered != i {
-		from = h.addresses[h.answered].Address
 		h.switches++
-		log.Info("moved to another address", "from", from, "to", h.addresses[i].Address, "because", h.lost)
+		log.Info("moved to another address", "from", h.addresses[h.answered].Address, "to", h.addresses[i].Address, "because", h.lost)
 	}
 	h.answered, h.lost = i, nil
-	return from
 }
 
 // works notes that a stream has an answer for every type, or a probe its answer.

@@ -1,6 +1,7 @@
 package adsclient
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,74 +29,64 @@ const (
 	Delta Protocol = "delta"
 )
 
-// Config configures a Client. Its functions may be called from several goroutines at once.
+// Config configures a Client, which may call its functions from several goroutines at once.
 type Config struct {
-	// Addresses are host:port, the preferred first. See the comment of the package for the
-	// order in which they are tried.
+	// Addresses are host:port, the preferred first.
 	Addresses []string
 	Protocol  Protocol
 	// Node is called for each stream.
 	Node func() *corev3.Node
 	// TypeURLs returns the types to subscribe to, at least one, in the order of the requests. It
 	// is called for each stream. relay: the server is another relay, which serves every kind
-	// under every version.
+	// under every version; the first type is the same.
 	TypeURLs func(relay bool) []string
-	// Names returns the names to ask for of a type, possibly none: no stream opens before there
-	// is a name. It is called for each stream and after each Resubscribe, from another goroutine
-	// than the Handler's methods. Servers answer names in parts, so no response is Complete. It
-	// needs the protocol SotW: an istiod's delta loses deletions of names (PROTOCOL C14).
-	// Nil: the client asks for everything.
+	// Names returns the names to ask for of a type, and no stream opens while there are none. It
+	// is called for each stream and after each Resubscribe. Servers answer names in parts, so no
+	// response is Complete. It needs the protocol SotW: an istiod's delta loses deletions of
+	// names (PROTOCOL C14). Nil: the client asks for everything.
 	Names func(typeURL string) []string
-	// Name is the name of this relay in provenance paths. A relay of the same name is not used:
-	// see SameNameError. Empty: none.
+	// Name is the name of this relay in provenance paths, empty for none. See SameNameError.
 	Name string
-	// Met is called with the server's headers, for each stream on which they come in time,
-	// before any of its responses is handled. It may be called from another goroutine than the
-	// Handler's methods, and at the same time as they. It may be nil.
+	// Met is called with the server's headers before any response of their stream is handled,
+	// unless they come late. It may run while a method of the Handler does. It may be nil.
 	Met func(Peer)
 	// Credentials secure the connections. They are needed.
 	Credentials credentials.TransportCredentials
 	DialOptions []grpc.DialOption
 	// SyncTimeout is how long nothing may come while a type waits for its first answer on a
-	// stream. A part of a response counts, so that a slow link is waited for: gRPC receives
-	// parts (DATA frames) of up to 16 KiB. It does not apply with Names, which are answered in
-	// parts. Default: 30 s; negative: for ever.
+	// stream. Each DATA frame of a response counts, so that a slow link has time. It does not
+	// apply with Names. Default: 30 s; negative: for ever.
 	SyncTimeout time.Duration
 	// FailbackAfter is how long a preferred address must have worked again before the
-	// stream moves back to it. Default: 1 min; negative: it stays where it is until it
-	// has to move.
+	// stream moves back to it. Default: 1 min; negative: it does not move back.
 	FailbackAfter time.Duration
 	// MaxResponseBytes bounds a response: a larger one ends the stream. A response is in
-	// memory once while it is handled. Default: DefaultMaxResponseBytes.
+	// memory once while it is handled. Default: 256 MiB.
 	MaxResponseBytes int
 	// Gzip: the server may compress its responses.
 	Gzip bool
 	// ResyncInterval is how often, give or take a tenth, a SotW stream asks for
 	// everything again (PROTOCOL C4). Zero: never.
 	ResyncInterval time.Duration
-	// MinBackoff and MaxBackoff bound the pause after a round of attempts, give or take
-	// half of it. The pause grows from the one to the other, and begins anew when a stream that
-	// synced and stayed has ended or was moved. Defaults: 250 ms and 30 s: an address is tried
-	// again after 45 s at the latest, and the time that the attempts take.
+	// MinBackoff and MaxBackoff bound the pause after a round of attempts, give or take half of
+	// it. The pause grows until a stream has synced and stayed. Defaults: 250 ms and 30 s.
 	MinBackoff, MaxBackoff time.Duration
-	// DeniedBackoff is the least pause after the server refused our identity. Default:
-	// 10 s.
+	// DeniedBackoff is the least pause after the server refused our identity. Default: 10 s.
 	DeniedBackoff time.Duration
 	Logger        *slog.Logger
 
-	// For tests: within what time connections are made, when they are pinged, and below what
-	// age the end of a stream is a failure. onSync is called when every type was answered.
+	// Tests set these. A stream that ends within soon of its sync has failed. onSync is called
+	// when every type was answered.
 	keepalive      keepalive.ClientParameters
 	connectTimeout time.Duration
 	soon           time.Duration
 	onSync         func(address string)
 }
 
-// DefaultMaxResponseBytes is Config.MaxResponseBytes unless it is set: some ten times what
-// 10,000 large resources take.
-const DefaultMaxResponseBytes = 256 << 20
+// defaultMaxResponseBytes is some ten times what 10,000 large resources take.
+const defaultMaxResponseBytes = 256 << 20
 
-// endsSoon is how long after its sync the end of a stream is a failure.
+// endsSoon is the default of Config.soon.
 const endsSoon = 3 * time.Second
 
 // Phase is where a Client is in the life of a stream.
@@ -103,16 +94,11 @@ type Phase string
 
 // The phases.
 const (
-	// Connecting: a stream is being opened.
-	Connecting Phase = "connecting"
-	// Streaming: the stream is open and has brought nothing yet.
-	Streaming Phase = "streaming"
-	// Connected: the stream has brought a response.
-	Connected Phase = "connected"
-	// Disconnected: the stream has ended, or could not be opened.
-	Disconnected Phase = "disconnected"
-	// Denied: as Disconnected, because the server refuses our identity.
-	Denied Phase = "denied"
+	Connecting   Phase = "connecting"   // a stream is being opened
+	Streaming    Phase = "streaming"    // the stream is open and has brought nothing yet
+	Connected    Phase = "connected"    // the stream has brought a response
+	Disconnected Phase = "disconnected" // the stream has ended, or could not be opened
+	Denied       Phase = "denied"       // Disconnected, because the server refuses our identity
 )
 
 // State is the state of the connection, for a Handler.
@@ -126,21 +112,16 @@ type State struct {
 	// Err is why, with what to do about it, in the phases Disconnected and Denied.
 	Err error
 	// Answered: in the phases Disconnected and Denied, the stream had brought responses. Its
-	// end is then routine until reconnecting fails: servers limit the age of connections
-	// on purpose (PROTOCOL C18).
+	// end is routine until reconnecting fails: servers limit the age of connections
+	// (PROTOCOL C18).
 	Answered bool
-	// Switched: in the phase Connected, the responses before came from another address, From.
-	// The stream resumes from them, and does not replace them.
-	Switched bool
-	From     string
 }
 
-// Handler takes what a Client receives. Its methods are never called at the same
-// time.
+// Handler receives the responses of a Client, which calls one method at a time.
 type Handler interface {
-	// HandleResponse is called for each response before it is acknowledged. An error
-	// makes it a NACK with the error's text; the handler has used the good part of the
-	// response all the same (PROTOCOL C7). It must not keep any of the response's bytes.
+	// HandleResponse is called for each response before it is acknowledged. It uses the good
+	// part of the response, and its error becomes the text of a NACK (PROTOCOL C7). It must not
+	// keep any of the response's bytes.
 	HandleResponse(*Response) error
 	// ResumeVersions returns the versions of the held resources of a type, by name: the
 	// initial_resource_versions of a new delta stream.
@@ -155,19 +136,15 @@ type Client struct {
 	handler Handler
 	log     *slog.Logger
 	health  *addressHealth
-	// sotwOnly has the addresses that are no relays, until a stream to one fails before it
-	// brings anything.
-	sotwOnly map[string]bool
-	// noResume has the addresses that refused versions to resume from, until a stream to one
-	// fails before it brings anything.
-	noResume map[string]bool
-	// namesChanged has an element when Names returns other names.
-	namesChanged chan struct{}
-	// leftOut has, by type, why not all names are asked for. Run and the writer of the
+	// sotwOnly has the addresses that are no relays, and noResume those that refused versions to
+	// resume from, until a stream to one fails before it brings anything.
+	sotwOnly, noResume map[string]bool
+	// namesChanged has an element when Names returns other names, and repeat one when the present
+	// stream has to ask for everything again.
+	namesChanged, repeat chan struct{}
+	// leftOut has, by type, why the client does not ask for all names. Run and the writer of the
 	// present stream use it in turn.
 	leftOut map[string]string
-	// repeat has an element when the present stream has to ask for everything again.
-	repeat chan struct{}
 }
 
 // New returns a Client that is not connected.
@@ -186,36 +163,24 @@ func New(cfg Config, h Handler) (*Client, error) {
 	case cfg.Credentials == nil:
 		return nil, errors.New("adsclient: credentials are needed")
 	}
-	def := func(d *time.Duration, v time.Duration) {
-		if *d == 0 {
-			*d = v
-		}
-	}
-	def(&cfg.MinBackoff, 250*time.Millisecond)
-	def(&cfg.MaxBackoff, 30*time.Second)
-	def(&cfg.DeniedBackoff, 10*time.Second)
-	def(&cfg.SyncTimeout, 30*time.Second)
-	def(&cfg.FailbackAfter, time.Minute)
-	def(&cfg.soon, endsSoon)
-	def(&cfg.connectTimeout, connectTimeout)
-	if cfg.MaxResponseBytes == 0 {
-		cfg.MaxResponseBytes = DefaultMaxResponseBytes
-	}
+	cfg.MinBackoff = cmp.Or(cfg.MinBackoff, 250*time.Millisecond)
+	cfg.MaxBackoff = cmp.Or(cfg.MaxBackoff, 30*time.Second)
+	cfg.DeniedBackoff = cmp.Or(cfg.DeniedBackoff, 10*time.Second)
+	cfg.SyncTimeout = cmp.Or(cfg.SyncTimeout, 30*time.Second)
+	cfg.FailbackAfter = cmp.Or(cfg.FailbackAfter, time.Minute)
+	cfg.soon = cmp.Or(cfg.soon, endsSoon)
+	cfg.connectTimeout = cmp.Or(cfg.connectTimeout, connectTimeout)
+	cfg.MaxResponseBytes = cmp.Or(cfg.MaxResponseBytes, defaultMaxResponseBytes)
+	cfg.keepalive = cmp.Or(cfg.keepalive, keepaliveParams())
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	inFlight.admit(cfg.MaxResponseBytes)
-	if cfg.keepalive.Time == 0 {
-		cfg.keepalive = keepaliveParams()
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
 	return &Client{
 		cfg: cfg, handler: h, log: cfg.Logger, sotwOnly: map[string]bool{}, noResume: map[string]bool{},
 		namesChanged: make(chan struct{}, 1), repeat: make(chan struct{}, 1), leftOut: map[string]string{}, health: newAddressHealth(cfg.Addresses),
 	}, nil
 }
 
-// Run connects and reconnects until ctx ends, and then returns nil. It is called
-// once.
+// Run connects and reconnects until ctx ends, and then returns nil. It is called once.
 func (c *Client) Run(ctx context.Context) error {
 	pause := &backoff.ExponentialBackOff{
 		InitialInterval: c.cfg.MinBackoff, MaxInterval: c.cfg.MaxBackoff, RandomizationFactor: 0.5, Multiplier: 1.6,
@@ -265,10 +230,9 @@ func (c *Client) Run(ctx context.Context) error {
 	}
 }
 
-// Relist makes the present stream ask for everything again, soon, once for several calls. It
-// does not wait. The answers are marked (Response.Relist). A later stream asks for everything
-// anyway, so without a stream the call has no effect. It has none with Config.Names either. It
-// may be called from any goroutine.
+// Relist makes the present stream ask for everything again, soon, once for several calls, and
+// does not wait. The answers have the mark Response.Relist. Without a stream, and with
+// Config.Names, it has no effect. Any goroutine may call it.
 func (c *Client) Relist() {
 	select {
 	case c.repeat <- struct{}{}:

@@ -18,18 +18,14 @@ type rawMessage struct{ buffers mem.BufferSlice }
 // codec leaves received messages as they are and encodes requests as gRPC does.
 type codec struct{ encoding.CodecV2 }
 
-func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
-	m, ok := v.(*rawMessage)
-	if !ok {
-		return c.CodecV2.Unmarshal(data, v)
-	}
+func (codec) Unmarshal(data mem.BufferSlice, v any) error {
 	data.Ref()
-	m.buffers = data
+	v.(*rawMessage).buffers = data
 	return nil
 }
 
-// zipped leaves gzipped messages as they are, for unzip: gRPC's own decompressor makes one
-// piece of a message, and has it in memory twice.
+// zipped leaves gzipped messages as they are, for unzip: gRPC's decompressor has a message in
+// memory twice.
 type zipped struct{ most int }
 
 // Type implements grpc.Decompressor.

@@ -27,19 +27,24 @@ type TLSFiles struct {
 	CertFile, KeyFile string
 }
 
-// TransportCredentials returns TLS credentials, and what frees them. It fails when a
+// TransportCredentials returns TLS credentials, and the function that frees them. It fails when a
 // file can not be used now.
 func TransportCredentials(f TLSFiles) (credentials.TransportCredentials, func(), error) {
 	return transportCredentials(f, certRefresh)
 }
 
-func transportCredentials(f TLSFiles, refresh time.Duration) (credentials.TransportCredentials, func(), error) {
+func transportCredentials(f TLSFiles, refresh time.Duration) (_ credentials.TransportCredentials, free func(), err error) {
 	var providers []certprovider.Provider
 	closeAll := func() {
 		for _, p := range providers {
 			p.Close()
 		}
 	}
+	defer func() {
+		if err != nil {
+			closeAll()
+		}
+	}()
 	provide := func(o pemfile.Options) (certprovider.Provider, error) {
 		o.RefreshDuration = refresh
 		p, err := pemfile.NewProvider(o)
@@ -50,14 +55,12 @@ func transportCredentials(f TLSFiles, refresh time.Duration) (credentials.Transp
 	}
 	opts := &advancedtls.Options{VerificationType: advancedtls.CertAndHostVerification, MinTLSVersion: tls.VersionTLS12, MaxTLSVersion: tls.VersionTLS13}
 	if f.CertFile != "" {
-		if _, err := tls.LoadX509KeyPair(f.CertFile, f.KeyFile); err != nil {
+		if _, err = tls.LoadX509KeyPair(f.CertFile, f.KeyFile); err == nil {
+			opts.IdentityOptions.IdentityProvider, err = provide(pemfile.Options{CertFile: f.CertFile, KeyFile: f.KeyFile})
+		}
+		if err != nil {
 			return nil, nil, fmt.Errorf("client certificate %s, key %s: %w", f.CertFile, f.KeyFile, err)
 		}
-		p, err := provide(pemfile.Options{CertFile: f.CertFile, KeyFile: f.KeyFile})
-		if err != nil {
-			return nil, nil, fmt.Errorf("client certificate %s: %w", f.CertFile, err)
-		}
-		opts.IdentityOptions.IdentityProvider = p
 	}
 	if f.CAFile != "" {
 		// The provider would fail each connection instead, and say less.
@@ -65,23 +68,15 @@ func transportCredentials(f TLSFiles, refresh time.Duration) (credentials.Transp
 		if err == nil && !x509.NewCertPool().AppendCertsFromPEM(pem) {
 			err = fmt.Errorf("%s has no certificate in PEM form", f.CAFile)
 		}
+		if err == nil {
+			opts.RootOptions.RootProvider, err = provide(pemfile.Options{RootFile: f.CAFile})
+		}
 		if err != nil {
-			closeAll()
 			return nil, nil, fmt.Errorf("CA file: %w", err)
 		}
-		p, err := provide(pemfile.Options{RootFile: f.CAFile})
-		if err != nil {
-			closeAll()
-			return nil, nil, fmt.Errorf("CA file %s: %w", f.CAFile, err)
-		}
-		opts.RootOptions.RootProvider = p
 	}
 	creds, err := advancedtls.NewClientCreds(opts)
-	if err != nil {
-		closeAll()
-		return nil, nil, err
-	}
-	return creds, closeAll, nil
+	return creds, closeAll, err
 }
 
 // TokenFile returns credentials that send the token in a file as a bearer token. The

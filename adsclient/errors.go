@@ -8,6 +8,8 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"meshrelay/internal/text"
 )
 
 // maxErrorText bounds, in bytes, a server's words in errors and logs.
@@ -82,11 +84,11 @@ func denied(err error) bool {
 	return code == codes.Unauthenticated || code == codes.PermissionDenied
 }
 
-// bounded returns err when its text is short and printable; else an error with a short and
-// printable text and the same code, which keeps nothing else of err.
+// bounded returns err when its text is short and printable; else an error that keeps the code, and
+// of the text what clean returns.
 func bounded(err error) error {
-	if text := clean(err.Error()); text != err.Error() {
-		return &boundedError{text: text, code: status.Code(err)}
+	if short := clean(err.Error()); short != err.Error() {
+		return &boundedError{text: short, code: status.Code(err)}
 	}
 	return err
 }
@@ -101,25 +103,17 @@ func (e *boundedError) Error() string { return e.text }
 // GRPCStatus makes status.Code work.
 func (e *boundedError) GRPCStatus() *status.Status { return status.New(e.code, e.text) }
 
-// clean returns text in printable characters, at most maxErrorText bytes and a mark where it is
-// cut.
-func clean(text string) string {
-	text = toValidUTF8(text)
-	cut := len(text) > maxErrorText
-	if cut {
-		text = strings.ToValidUTF8(text[:maxErrorText], "") // the end may be half a character
-	}
-	text = strings.Map(func(r rune) rune {
+// clean returns s in printable characters, at most maxErrorText bytes and a mark where it is cut.
+func clean(s string) string {
+	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {
 			return r
 		}
 		return ' '
-	}, text)
-	if cut {
-		text += "…"
-	}
-	return text
+	}, text.Shorten(toValidUTF8(s), maxErrorText))
 }
+
+func toValidUTF8(s string) string { return strings.ToValidUTF8(s, "�") }
 
 // refusesSize reports whether a server refuses a request for its size, in the words of gRPC in
 // its languages, or of a relay. Other things can be exhausted, too.

@@ -5,13 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
-	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 )
 
 // noAnswer is how long a probe waits for its answer without a SyncTimeout.
@@ -52,127 +50,71 @@ func (c *Client) failBack(ctx context.Context, at int) (to int, ok bool) {
 	}
 }
 
-// probe returns nil when an address has answered, and has then kept its stream open for
-// FailbackAfter, give or take a little: all clients of a server see it return at one moment.
-func (c *Client) probe(ctx context.Context, p int) (err error) {
+// probe returns nil when an address has answered a Client of its own for the first type, and has
+// then kept that stream open for FailbackAfter, give or take a little: all clients of a server
+// see it return at one moment.
+func (c *Client) probe(ctx context.Context, p int) error {
 	address := c.cfg.Addresses[p]
 	c.health.tried(p)
-	defer func() {
-		if err != nil && ctx.Err() == nil {
-			err = explain(fmt.Errorf("%s: %w", address, err))
-			c.health.probeEnded(p, err)
-			c.log.Debug("preferred address does not work yet", "address", address, "err", err)
-		} else if err != nil {
-			c.health.probeEnded(p, nil)
-		}
-	}()
-	dial, cancel := context.WithCancelCause(ctx)
+	within, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	pool := inFlight.open(cancel)
-	defer pool.close()
-	conn, err := c.connect(address, pool)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	protocols := []Protocol{c.cfg.Protocol}
-	if c.cfg.Protocol == Auto {
-		protocols = []Protocol{SotW, Delta} // a relay answers both
-	}
-	for _, protocol := range protocols {
-		s := &stream{client: c, number: p, address: address, protocol: protocol, pool: pool}
-		if err = s.probe(dial, conn); status.Code(err) != codes.Unimplemented {
-			break
-		}
-	}
-	return err
-}
-
-func (s *stream) probe(ctx context.Context, conn *grpc.ClientConn) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	patience := s.client.cfg.SyncTimeout
+	patience := c.cfg.SyncTimeout
 	if patience < 0 {
 		patience = noAnswer
 	}
 	timer := time.AfterFunc(patience, func() { cancel(errNoAnswer) })
 	defer func() { timer.Stop() }()
-	err := s.ask(ctx, conn, func() {
+	one := *c
+	one.handler, one.health, one.cfg.Addresses = ignore{}, newAddressHealth([]string{address}), []string{address}
+	one.cfg.SyncTimeout, one.cfg.ResyncInterval, one.cfg.Met = -1, 0, nil
+	one.repeat, one.namesChanged, one.leftOut = nil, nil, map[string]string{}
+	one.noResume, one.sotwOnly = map[string]bool{}, map[string]bool{address: true} // a relay answers both
+	one.cfg.onSync = func(string) {
 		if timer.Stop() { // else the end is under way
-			s.client.health.works(s.number)
-			stay := s.client.cfg.FailbackAfter
+			c.health.works(p)
+			stay := c.cfg.FailbackAfter
 			timer = time.AfterFunc(stay+rand.N(stay/8+1), func() { cancel(errStayed) })
 		}
-	})
-	switch why := context.Cause(ctx); {
-	case errors.Is(why, errStayed):
-		return nil
-	case errors.Is(why, errNoAnswer):
-		return errNoAnswer
 	}
+	err := fmt.Errorf("%s: %w", address, errNothingWanted)
+	if one.narrow() {
+		err = one.attempt(within, 0).err
+	}
+	switch {
+	case errors.Is(err, errStayed):
+		return nil
+	case ctx.Err() != nil:
+		c.health.probeEnded(p, nil)
+		return err
+	}
+	err = explain(err)
+	c.health.probeEnded(p, err)
+	c.log.Debug("preferred address does not work yet", "address", address, "err", err)
 	return err
 }
 
-// ask asks for the first type, calls answered once there is an answer, and acknowledges what
-// comes until the stream ends.
-func (s *stream) ask(ctx context.Context, conn *grpc.ClientConn, answered func()) error {
-	first, typeURL := s.probeRequest()
-	if first == nil {
-		return errNothingWanted
-	}
-	var err error
-	if s.grpc, err = conn.NewStream(ctx, streamDesc, s.method()); err != nil {
-		return err
-	}
-	if err := s.grpc.SendMsg(first); err != nil {
-		return s.endOf(err)
-	}
-	for waiting := true; ; {
-		resp, err := s.receive()
-		if err != nil {
-			if tooLarge := tooLarge(err, s.client.cfg.MaxResponseBytes); tooLarge != nil {
-				return tooLarge
-			}
-			return err
-		}
-		resp.free()
-		s.pool.handled()
-		if waiting && resp.TypeURL == typeURL {
-			waiting = false
-			if md, err := s.grpc.Header(); err == nil && s.client.cfg.Name != "" && parsePeer(md).Name == s.client.cfg.Name {
-				return &SameNameError{s.client.cfg.Name}
-			}
-			answered()
-		}
-		ack := s.acknowledge(resp, nil)
-		if req, ok := ack.(*discoveryv3.DiscoveryRequest); ok {
-			req.ResourceNames = first.(*discoveryv3.DiscoveryRequest).ResourceNames
-		}
-		if ack == nil {
-			continue
-		}
-		if err := s.grpc.SendMsg(ack); err != nil {
-			return s.endOf(err)
+// narrow makes c ask for the first type only, or for one name of the first type that has any. It
+// returns false when there is nothing to ask for.
+func (c *Client) narrow() bool {
+	types, names := c.cfg.TypeURLs(false), c.cfg.Names
+	if names != nil {
+		wanted := func(typeURL string) bool { fit, _ := FitNames(names(typeURL)); return len(fit) > 0 }
+		types = slices.DeleteFunc(slices.Clone(types), func(typeURL string) bool { return !wanted(typeURL) })
+		c.cfg.Names = func(typeURL string) []string {
+			fit, _ := FitNames(names(typeURL))
+			return fit[:min(len(fit), 1)]
 		}
 	}
+	if len(types) == 0 {
+		return false
+	}
+	c.cfg.TypeURLs = func(bool) []string { return types[:1] }
+	return true
 }
 
-// probeRequest returns the request of a probe and its type: for the first type, or for one
-// name of the first type that has any.
-func (s *stream) probeRequest() (proto.Message, string) {
-	cfg := s.client.cfg
-	for _, typeURL := range cfg.TypeURLs(false) {
-		var names []string
-		if cfg.Names != nil {
-			if names, _ = FitNames(cfg.Names(typeURL)); len(names) == 0 {
-				continue
-			}
-			names = names[:1]
-		}
-		if s.protocol == Delta {
-			return &discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeURL, Node: cfg.Node()}, typeURL
-		}
-		return &discoveryv3.DiscoveryRequest{TypeUrl: typeURL, ResourceNames: names, Node: cfg.Node()}, typeURL
-	}
-	return nil, ""
-}
+// ignore is the Handler of a probe.
+type ignore struct{}
+
+func (ignore) HandleResponse(*Response) error          { return nil }
+func (ignore) ResumeVersions(string) map[string]string { return nil }
+func (ignore) HandleState(State)                       {}

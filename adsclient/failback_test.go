@@ -136,7 +136,7 @@ func TestTheStreamMovesBackToAnAddressThatIsHealthy(t *testing.T) {
 			}
 			h.mu.Lock()
 			defer h.mu.Unlock()
-			if !h.has(func(s State) bool { return s.Phase == Connected && s.Switched && s.From == second.Addr }) || c.Switches() != 1 {
+			if !h.has(at(first.Addr, Connected)) || c.Switches() != 1 {
 				t.Errorf("states %v, %d switches", h.states, c.Switches())
 			}
 			moved := slices.IndexFunc(h.states, func(s State) bool { return at(second.Addr, Disconnected)(s) })

@@ -13,19 +13,18 @@ import (
 	"meshrelay/internal/http2frames"
 )
 
-// inFlight bounds the memory of all responses that are being received or handled. There is
-// one for the process, as there is one memory.
+// inFlight bounds the memory of all responses that the process receives or handles.
 //
 // It has room for the largest response that any Client may receive, and a quarter more. Where
 // several large ones take more, receiving waits for those that are being handled. Where there
-// are none, the stream that has received most is ended, and comes back after its pause.
+// are none, the stream that has received most ends, and comes back after its pause.
 var inFlight = newBudget()
 
 // errCrowded ends a stream whose response is one too many.
 var errCrowded = status.Error(codes.Unavailable, "the responses of all upstreams together were too large to be received at once: this one is asked for again")
 
-// largeBytes is from what size on the memory of a response is collected as soon as it is free,
-// instead of being kept for the next one: the collector would let the heap grow by half first.
+// largeBytes is the least size of a response whose memory is collected as soon as it is free. The
+// pool keeps that of others for the next one.
 const largeBytes = 32 << 20
 
 type budget struct {
@@ -48,8 +47,8 @@ func (b *budget) admit(response int) {
 	b.limit = max(b.limit, response+response/4)
 }
 
-// frames has buffers for every size of DATA frames, and for what gRPC decompresses, 32 KiB at
-// a time. gRPC's own pool would take four times the memory for frames of 5 KiB.
+// frames has buffers for every size of DATA frames, and of 32 KiB for decompression. gRPC's own
+// pool would take four times the memory for frames of 5 KiB.
 var frames = func() mem.BufferPool {
 	sizes := []int{32 << 10, 1 << 20}
 	for kib := 1; kib <= 16; kib++ {
@@ -58,24 +57,23 @@ var frames = func() mem.BufferPool {
 	return mem.NewTieredBufferPool(sizes...)
 }()
 
-// receiver is the buffer pool of one connection. It counts what gRPC holds of responses. Its
-// fields are guarded by the budget's lock.
+// receiver is the buffer pool of one connection, and counts the bytes that gRPC holds of responses.
+// The budget's lock guards its fields.
 type receiver struct {
 	budget *budget
 	cancel context.CancelCauseFunc // ends the streams of the connection
-	// held are the bytes in use, and freed those that wait for the collector. Both are part of
-	// the budget's held.
+	// held are the bytes in use, and freed those that wait for the collector. The budget's held
+	// includes both.
 	held, freed int
-	// small are the bytes of small DATA frames, which gRPC keeps without a buffer of the pool,
-	// and over how many of them there were when the response that is handled was complete.
+	// small are the bytes of small DATA frames, which gRPC keeps without a buffer of the pool, and
+	// over those that came before the end of the response that is handled.
 	small, over int
 	tiny        http2frames.Tiny
-	large       bool // held has reached largeBytes, or all connections half of the budget
-	handling    bool // a response is complete, and its memory will be free soon
-	waiting     bool // for room
-	ended       bool // by the budget, or for good
-	// progress counts what has come: DATA frames, but for very short ones, and answers.
-	progress atomic.Int64
+	large       bool         // held has reached largeBytes, or all connections half of the budget
+	handling    bool         // a response is complete, and its memory will be free soon
+	waiting     bool         // for room
+	ended       bool         // by the budget, or for good
+	progress    atomic.Int64 // DATA frames, but for very short ones, and answers
 }
 
 // busy reports whether the relay, not the server, is why nothing comes.
@@ -119,7 +117,7 @@ func (r *receiver) take(n int) {
 	r.large = r.large || r.held >= largeBytes || b.held > b.limit/2
 }
 
-// crowded sees to it that there will be room. The caller holds mu.
+// crowded ends the largest stream, unless another gives room soon. The caller holds mu.
 func (b *budget) crowded() {
 	var largest *receiver
 	for r := range b.conns {
@@ -144,8 +142,8 @@ func (r *receiver) Put(buf *[]byte) {
 	}
 }
 
-// put takes account of n bytes that are not used any more, and reports whether the next response
-// may use them: else they are for the collector. The caller holds mu.
+// put frees n bytes, and reports whether the next response may use them: else they are for the
+// collector. The caller holds mu.
 func (r *receiver) put(n int) bool {
 	if r.held -= n; r.large {
 		r.freed += n
@@ -167,8 +165,8 @@ func (r *receiver) handle() {
 // handled gives back the memory of a response.
 func (r *receiver) handled() { r.collect(false) }
 
-// close gives back what the connection still has. It is called once the connection is closed:
-// what gRPC has not put back is for the collector.
+// close gives back the memory of a closed connection: the rest of gRPC's buffers is for the
+// collector.
 func (r *receiver) close() { r.collect(true) }
 
 func (r *receiver) collect(all bool) {

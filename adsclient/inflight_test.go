@@ -42,7 +42,7 @@ func TestAResourceOverTheLimitIsNotCopied_C15(t *testing.T) {
 		var names string
 		var peeked anypb.Any
 		n := allocated(func() {
-			r, err := parse(data, delta)
+			r, err := Parse(data, delta)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -79,7 +79,7 @@ func TestALargeResponseIsNotCopied_C15(t *testing.T) {
 	}
 	data := pieces(mustMarshal(t, resp), 16<<10)
 	n := allocated(func() {
-		r, err := parse(data, true)
+		r, err := Parse(data, true)
 		if err != nil {
 			t.Fatal(err)
 		}

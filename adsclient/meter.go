@@ -19,7 +19,7 @@ const (
 	frameCost  = 64
 )
 
-// meteredCreds have a receiver take account of what comes after the handshake of others.
+// meteredCreds make a receiver count the frames that come after the handshake.
 type meteredCreds struct {
 	credentials.TransportCredentials
 	receiver *receiver
@@ -53,7 +53,7 @@ func (m *meter) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// frame takes account of a frame, as Get does of those that gRPC puts into buffers.
+// frame counts a frame that gRPC keeps without a buffer. Get counts the others.
 func (r *receiver) frame(f http2frames.Frame) error {
 	if f.Type != http2frames.Data || f.Length >= smallFrame {
 		return r.tiny.Frame(f)

@@ -47,8 +47,8 @@ func FitNames(names []string) ([]string, error) {
 	return fit, errors.Join(errs...)
 }
 
-// Resubscribe tells the Client that Config.Names returns other names. It does not wait: the
-// present stream asks for them soon, once for any number of calls.
+// Resubscribe makes the present stream ask for the names that Config.Names returns now, soon and
+// once for any number of calls. It does not wait.
 func (c *Client) Resubscribe() {
 	select {
 	case c.namesChanged <- struct{}{}:
@@ -88,9 +88,9 @@ type subscription struct {
 // named reports whether the stream asks for names.
 func (s *stream) named() bool { return s.client.cfg.Names != nil }
 
-// subscribe asks for the present names of each type where they differ from those of the last
-// request, or again, for all of them. An empty list in the first request would ask for
-// everything, so it is not sent; in a later one it ends the subscription (PROTOCOL S16).
+// subscribe asks for the names of each type if they differ from those of the last request, or with
+// again. An empty list in the first request would ask for everything, so it is not sent; in a
+// later one it ends the subscription (PROTOCOL S16).
 func (s *stream) subscribe(again bool) error {
 	for _, typeURL := range s.types {
 		names := s.client.names(typeURL)
@@ -120,10 +120,9 @@ func (s *stream) subscribe(again bool) error {
 	return nil
 }
 
-// confirm sends an acknowledgement and those that wait behind it. Each has all names: the server
-// has ignored a request that crossed a response, since its nonce was old, and learns the new
-// names from this one. An ACK is not sent when a later one of its type waits: servers ignore
-// all but the ACK of their last response.
+// confirm sends an acknowledgement and those that wait behind it. Each has all names, because the
+// server ignores a request with an old nonce, which crossed a response. An ACK is not sent when a
+// later one of its type waits: servers ignore all but the ACK of their last response.
 func (s *stream) confirm(first any) error {
 	waiting := []*discoveryv3.DiscoveryRequest{first.(*discoveryv3.DiscoveryRequest)}
 	for n := len(s.out); n > 0; n-- {

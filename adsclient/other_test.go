@@ -48,10 +48,10 @@ func TestFieldsOtherThanResourcesAreBounded(t *testing.T) {
 			n := min(len(rest), 16<<10)
 			data, rest = append(data, mem.SliceBuffer(rest[:n])), rest[n:]
 		}
-		if _, err := parse(data, tc.delta); tc.refused != (err != nil) || err != nil && !strings.Contains(err.Error(), "its fields other than resources have") {
+		if _, err := Parse(data, tc.delta); tc.refused != (err != nil) || err != nil && !strings.Contains(err.Error(), "its fields other than resources have") {
 			t.Errorf("%s: %v", name, err)
 		}
-		if _, err := ParseResponse(b, tc.delta); tc.refused != (err != nil) {
+		if _, err := Parse(whole(b), tc.delta); tc.refused != (err != nil) {
 			t.Errorf("%s, parsed: %v", name, err)
 		}
 	}
@@ -60,7 +60,7 @@ func TestFieldsOtherThanResourcesAreBounded(t *testing.T) {
 func TestElementsOfAResponseAreBounded(t *testing.T) {
 	for number, delta := range map[protowire.Number]bool{2: false, 6: true} {
 		one := protowire.AppendBytes(protowire.AppendTag(nil, number, protowire.BytesType), nil)
-		if _, err := ParseResponse([]byte(strings.Repeat(string(one), maxElements+1)), delta); err == nil || !strings.Contains(err.Error(), "more than 4194304 resources") {
+		if _, err := Parse(whole([]byte(strings.Repeat(string(one), maxElements+1))), delta); err == nil || !strings.Contains(err.Error(), "more than 4194304 resources") {
 			t.Errorf("field %d: %v", number, err)
 		}
 	}
@@ -70,7 +70,7 @@ func TestElementsOfAResponseAreBounded(t *testing.T) {
 func TestEmptyResourcesHaveNoRoomMadeForThem(t *testing.T) {
 	for body, want := range map[string]int{"": 15, strings.Repeat("a", 200): 1000} {
 		one := protowire.AppendBytes(protowire.AppendTag(nil, 2, protowire.BytesType), []byte(body))
-		r, err := ParseResponse([]byte(strings.Repeat(string(one), 1000)), false)
+		r, err := Parse(whole([]byte(strings.Repeat(string(one), 1000))), false)
 		if err != nil || r.Len() != 1000 || r.Room() != want {
 			t.Errorf("%d resources of %d bytes: room for %d, want %d; %v", r.Len(), len(body), r.Room(), want, err)
 		}

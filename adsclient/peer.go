@@ -1,8 +1,12 @@
 package adsclient
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strings"
+	"sync"
+	"time"
 
 	"google.golang.org/grpc/metadata"
 )
@@ -60,7 +64,7 @@ func (e *SameNameError) Error() string {
 	return fmt.Sprintf("the server is a relay of this relay's own name, %q, so that nothing can be taken from it: give each relay a name of its own with provenance.relay; replicas share one name, and so must not be upstreams of each other", e.Name)
 }
 
-// meet takes in what the server has told of itself. The error ends the stream.
+// meet handles the server's description of itself. An error ends the stream.
 func (s *stream) meet(p Peer) error {
 	if cfg := s.client.cfg; cfg.Name != "" && p.Name == cfg.Name {
 		return &SameNameError{p.Name}
@@ -70,14 +74,44 @@ func (s *stream) meet(p Peer) error {
 	return nil
 }
 
-// greet waits for the headers of the stream and takes them in, once. It may be called by
-// several goroutines: each returns when that is done.
-func (s *stream) greet() error {
-	s.greeted.Do(func() {
-		// Without headers the stream has ended, and its reader learns why.
-		if md, err := s.grpc.Header(); err == nil && md != nil {
-			s.refused = s.meet(parsePeer(md))
+// setHeaders makes peer and greet wait for the headers of the stream. Any number of goroutines may
+// call both, and each gets the same result.
+func (s *stream) setHeaders() {
+	s.peer = sync.OnceValues(func() (Peer, error) {
+		md, err := s.grpc.Header()
+		if err == nil && md == nil {
+			err = errNoHeader // the stream has ended
 		}
+		return parsePeer(md), err
 	})
-	return s.refused
+	s.greet = sync.OnceValue(func() error {
+		if p, err := s.peer(); err == nil {
+			return s.meet(p)
+		}
+		return nil // the reader learns why the stream has ended
+	})
+}
+
+// peerInTime is peer, but waits only for as long as a relay may need: an istiod's headers come
+// with its first answer.
+func (s *stream) peerInTime(ctx context.Context) (Peer, error) {
+	done := make(chan struct{}) // the goroutine ends with the stream at the latest
+	go func() {
+		_, _ = s.peer()
+		close(done)
+	}()
+	late := time.NewTimer(probeTimeout)
+	defer late.Stop()
+	select {
+	case <-late.C:
+		return Peer{}, nil
+	case <-ctx.Done():
+		return Peer{}, ctx.Err()
+	case <-done:
+	}
+	p, err := s.peer()
+	if errors.Is(err, errNoHeader) {
+		err = s.endOf(err)
+	}
+	return p, err
 }

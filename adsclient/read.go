@@ -9,6 +9,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+
+	"meshrelay/internal/text"
 )
 
 // read hands responses to the handler until the stream ends. It never waits for the
@@ -35,10 +37,9 @@ func (s *stream) read() (answered bool, err error) {
 				}
 			}
 			answered = true
-			from := s.client.health.connected(s.number, s.client.log)
-			s.client.handler.HandleState(State{
-				Phase: Connected, Address: s.address, Protocol: s.protocol, Relay: s.relay || s.headersOfRelay(), Switched: from != "", From: from,
-			})
+			peer, _ := s.peer() // the headers come with the first response at the latest
+			s.client.health.connected(s.number, s.client.log)
+			s.client.handler.HandleState(State{Phase: Connected, Address: s.address, Protocol: s.protocol, Relay: peer.Relay})
 		}
 		if s.named() {
 			resp.Complete = false // it has changes only
@@ -77,19 +78,12 @@ func (s *stream) receive() (*Response, error) {
 		}
 	}
 	s.pool.handle()
-	resp, err := parse(m.buffers, s.protocol == Delta)
+	resp, err := Parse(m.buffers, s.protocol == Delta)
 	if err != nil {
 		m.buffers.Free()
 		return nil, status.Error(codes.DataLoss, err.Error())
 	}
 	return resp, nil
-}
-
-// headersOfRelay reports whether the server is a relay. The headers come with the first response
-// at the latest.
-func (s *stream) headersOfRelay() bool {
-	md, err := s.grpc.Header()
-	return err == nil && len(md.Get(relayHeader)) > 0
 }
 
 // markAnswered notes the answer for a type. With names, which are answered in parts, any
@@ -121,11 +115,7 @@ func (s *stream) acknowledge(resp *Response, rejected error) proto.Message {
 	}
 	var detail *rpcstatus.Status
 	if rejected != nil {
-		text := rejected.Error()
-		if len(text) > maxDetail {
-			text = text[:maxDetail] + "…"
-		}
-		detail = &rpcstatus.Status{Code: int32(codes.InvalidArgument), Message: toValidUTF8(text)}
+		detail = &rpcstatus.Status{Code: int32(codes.InvalidArgument), Message: text.Shorten(toValidUTF8(rejected.Error()), maxDetail)}
 	}
 	accepted := s.accepted[resp.TypeURL]
 	if rejected == nil {

@@ -17,31 +17,22 @@ import (
 
 // Response is a DiscoveryResponse or a DeltaDiscoveryResponse. Its resources and removed
 // names are only valid while the handler runs.
-//
-// The response stays in the buffers in which gRPC received it: a large response is in memory
-// once.
 type Response struct {
 	TypeURL string
 	// Version is version_info or system_version_info: opaque, and no sign of change
 	// (PROTOCOL C5).
 	Version string
 	Nonce   string
-	// ControlPlane is control_plane.identifier, often empty, in printable characters and
-	// cut where it is long.
-	ControlPlane string
 	// Delta: the response came on a delta stream.
 	Delta bool
-	// Complete: the resources are all that there are. This is always so in SotW, and in delta
-	// when the server could not be told what is held, so that it sends its whole state.
-	// (Neither istiod nor a relay splits that over several responses.)
+	// Complete: the resources are all that there are. This is so in SotW without Config.Names, and
+	// in delta when the request could not tell what is held: the server sends its whole state,
+	// in one response.
 	Complete bool
-	// Relist: the response answers a request for everything, a periodic one or one of
-	// Client.Relist (PROTOCOL C4): it is the first of its type after that request, and
-	// not the first of its stream. A push that was under way when the request was written is
-	// taken for it, and its answer then for a push: the mark is right about how often, and
-	// can be wrong, by what changed within a round trip, about what the answer holds.
-	// Never set with Config.Names. It is Complete on SotW streams. On a delta stream it may be
-	// one of several parts.
+	// Relist: the response is the first of its type after a request for everything, a periodic
+	// one or one of Client.Relist (PROTOCOL C4), and not the first of its stream. A push that
+	// crossed the request has the mark in place of the answer. Never set with Config.Names. On a
+	// delta stream the response may be one of several parts.
 	Relist bool
 
 	buffers mem.BufferSlice
@@ -50,20 +41,16 @@ type Response struct {
 	size, count, removed int
 }
 
-// RawResource is one element of a response, not decoded. It is valid until the next one.
+// RawResource is one encoded element of a response. It is valid until the next one.
 type RawResource struct {
-	// Name and Version are empty in SotW responses.
-	Name, Version []byte
-	// Any is an encoded google.protobuf.Any; nil when it is larger than the limit.
-	Any []byte
-	// Size is the length of the encoded Any, also of one that is too large.
-	Size int
-	// head stands for an Any that is too large: its short fields, and those of the message in it.
-	head []byte
+	Name, Version []byte // empty in SotW responses
+	Any           []byte // an encoded google.protobuf.Any; nil when it is larger than the limit
+	Size          int    // of the Any, also of one that is too large
+	head          []byte // the outline of an Any that is too large
 }
 
-// Peek returns Any, and of one that is too large an Any with the short fields of its message.
-// It is for reading the name.
+// Peek returns Any, and of one that is too large an Any with the short fields of its message, such
+// as the name.
 func (r RawResource) Peek() []byte {
 	if r.head != nil {
 		return r.head
@@ -71,18 +58,15 @@ func (r RawResource) Peek() []byte {
 	return r.Any
 }
 
-// free gives the buffers back. Nothing of the response is used afterwards.
+// free gives the buffers back.
 func (r *Response) free() { r.buffers.Free() }
 
 // Len returns the number of resources.
 func (r *Response) Len() int { return r.count }
 
-// leastResource is about what a resource has at least, in bytes.
-const leastResource = 128
-
-// Room returns for how many resources to make room before they are looked at: Len, but fewer
-// where they have next to no bytes.
-func (r *Response) Room() int { return min(r.count, r.size/leastResource) }
+// Room returns for how many resources a handler should make room in advance: Len, but fewer where
+// they have less than 128 bytes, as no real resource has.
+func (r *Response) Room() int { return min(r.count, r.size/128) }
 
 // Size returns the size of the encoded response in bytes.
 func (r *Response) Size() int { return r.size }
@@ -98,7 +82,7 @@ func (r *Response) Resources(limit int) iter.Seq[RawResource] {
 	}
 	return func(yield func(RawResource) bool) {
 		c := newCursor(r.buffers)
-		_ = c.each(func(f field) error { // parse has walked the message before
+		_ = c.each(func(f field) error { // Parse has walked the message before
 			if !f.isResource() {
 				return nil
 			}
@@ -118,7 +102,7 @@ func (r *Response) Removed() iter.Seq[[]byte] {
 			return
 		}
 		c := newCursor(r.buffers)
-		_ = c.each(func(f field) error { // parse has walked the message before
+		_ = c.each(func(f field) error { // Parse has walked the message before
 			if f.isRemoved(r.Delta) && !yield(c.bytes(f.length)) {
 				return io.EOF
 			}
@@ -138,8 +122,8 @@ const (
 	maxName = 32 << 10
 )
 
-// What is sent back to the server of a response, and waits until it is read, is bounded in
-// bytes: its type URL, and each of its version and nonce.
+// Acknowledgements wait until the server reads them. These bound, in bytes, the type URL of a
+// response, and each of its version and nonce.
 const (
 	maxTypeURL = 1 << 10
 	maxOpaque  = 32 << 10
@@ -147,10 +131,10 @@ const (
 
 var errUTF8 = errors.New("a string is not valid UTF-8")
 
-// parse checks the framing of an encoded DiscoveryResponse or, with delta, a
+// Parse checks the framing of an encoded DiscoveryResponse or, with delta, a
 // DeltaDiscoveryResponse. It copies nothing that is over a limit. The Response refers to the
 // buffers, which remain the caller's.
-func parse(buffers mem.BufferSlice, delta bool) (*Response, error) {
+func Parse(buffers mem.BufferSlice, delta bool) (*Response, error) {
 	r := &Response{Delta: delta, Complete: !delta, buffers: buffers, size: buffers.Len()}
 	if err := r.parse(newCursor(buffers)); err != nil {
 		return nil, fmt.Errorf("response does not decode: %w", err)
@@ -158,21 +142,15 @@ func parse(buffers mem.BufferSlice, delta bool) (*Response, error) {
 	return r, nil
 }
 
-// ParseResponse reads an encoded response that is in one piece.
-func ParseResponse(data []byte, delta bool) (*Response, error) {
-	return parse(mem.BufferSlice{mem.SliceBuffer(data)}, delta)
-}
-
 func (r *Response) parse(c *cursor) error {
 	other := 0
 	err := c.each(func(f field) error {
-		if !f.isResource() && !f.isRemoved(r.Delta) {
-			if other += f.size; other > maxOther {
-				return fmt.Errorf("its fields other than resources have %d bytes, and %d are the most", other, maxOther)
+		if f.isResource() || f.isRemoved(r.Delta) {
+			if max(r.count, r.removed) >= maxElements {
+				return fmt.Errorf("it has more than %d resources", maxElements)
 			}
-		}
-		if max(r.count, r.removed) >= maxElements && (f.isResource() || f.isRemoved(r.Delta)) {
-			return fmt.Errorf("it has more than %d resources", maxElements)
+		} else if other += f.size; other > maxOther {
+			return fmt.Errorf("its fields other than resources have %d bytes, and %d are the most", other, maxOther)
 		}
 		return r.take(c, f)
 	})
@@ -184,10 +162,6 @@ func (r *Response) parse(c *cursor) error {
 
 // take takes in a field whose value comes next.
 func (r *Response) take(c *cursor, f field) (err error) {
-	nonce, controlPlane := protowire.Number(5), protowire.Number(6)
-	if r.Delta {
-		controlPlane = 7
-	}
 	switch {
 	case !f.delimited():
 	case f.isResource():
@@ -209,15 +183,8 @@ func (r *Response) take(c *cursor, f field) (err error) {
 		r.Version, err = c.text("version", f.length, maxOpaque)
 	case f.number == 4:
 		r.TypeURL, err = c.text("type URL", f.length, maxTypeURL)
-	case f.number == nonce:
+	case f.number == 5:
 		r.Nonce, err = c.text("nonce", f.length, maxOpaque)
-	case f.number == controlPlane:
-		// It is of no use to the relay but to show it: what is broken does no harm.
-		for id := wire.Fields(c.bytes(f.length)); id.Next(); {
-			if id.Bytes(1) {
-				r.ControlPlane = clean(string(id.Value()[:min(len(id.Value()), maxErrorText+1)]))
-			}
-		}
 	}
 	return err
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,19 +16,17 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 )
 
 const (
-	// probeTimeout is how long a server has to say whether it is a relay.
+	// probeTimeout bounds the wait for the headers of a relay.
 	probeTimeout = 10 * time.Second
-	// maxRequestBytes is what a request stays below: istiod's receive limit is 4 MiB
-	// (PROTOCOL C15), a relay's 32.
+	// maxRequestBytes bounds a request: istiod receives 4 MiB (PROTOCOL C15), a relay 32.
 	maxRequestBytes      = 3 << 20
 	maxRelayRequestBytes = 30 << 20
-	// maxVersions is how many versions a request names at most: relays take 600,000.
+	// maxVersions bounds the versions in a request: relays take 600,000.
 	maxVersions = 500_000
 	// acksWaiting bounds the acknowledgements that wait for the server to read them.
 	acksWaiting = 1024
@@ -71,27 +70,21 @@ func (c *Client) attempt(ctx context.Context, number int) (e end) {
 			delete(c.noResume, address)
 		}
 	}()
-	run := func(protocol Protocol, probe bool) end {
+	probe, protocols := false, []Protocol{c.cfg.Protocol}
+	if c.cfg.Protocol == Auto {
+		// A server that is neither a relay nor an istiod may have delta only.
+		probe, protocols = !c.sotwOnly[address], []Protocol{SotW, Delta}
+	}
+	if probe {
+		protocols = slices.Insert(protocols, 0, Delta)
+	}
+	for _, protocol := range protocols {
 		s := &stream{client: c, number: number, address: address, protocol: protocol, pool: pool}
-		return s.run(ctx, conn, probe)
-	}
-	protocol := c.cfg.Protocol
-	auto := protocol == Auto
-	if auto {
-		protocol = Delta
-		if c.sotwOnly[address] {
-			protocol = SotW
+		e = s.run(ctx, conn, probe)
+		if !errors.Is(e.err, errNotRelay) && status.Code(e.err) != codes.Unimplemented {
+			break
 		}
-	}
-	e = run(protocol, auto)
-	if auto && protocol == Delta && (errors.Is(e.err, errNotRelay) || status.Code(e.err) == codes.Unimplemented) {
-		c.sotwOnly[address] = true
-		protocol = SotW
-		e = run(SotW, false)
-	}
-	if auto && protocol == SotW && status.Code(e.err) == codes.Unimplemented {
-		// The server is neither a relay nor an istiod, and has delta only.
-		e = run(Delta, false)
+		c.sotwOnly[address], probe = c.sotwOnly[address] || probe, false
 	}
 	return e
 }
@@ -106,15 +99,14 @@ type stream struct {
 	relay    bool
 	types    []string
 	grpc     grpc.ClientStream
-	greeted  sync.Once          // the headers of a SotW stream were handled
-	refused  error              // why the headers end the stream
-	out      chan proto.Message // acknowledgements, for the writer
+	peer     func() (Peer, error) // waits for the headers
+	greet    func() error         // waits for the headers and handles them; an error ends the stream
+	out      chan proto.Message   // acknowledgements, for the writer
 	// accepted is, by subscribed type, the version of the last response that was accepted.
 	accepted map[string]string
 	// waiting has the subscribed types without an answer. Only the reader uses it.
 	waiting map[string]bool
-	// relisted has, by subscribed type, whether a request for everything waits for its answer.
-	// The map does not change while the stream is served.
+	// relisted tells, by subscribed type, whether a request for everything waits for its answer.
 	relisted map[string]*atomic.Bool
 	// synced is closed when every type was answered, at syncedAt.
 	synced   chan struct{}
@@ -145,6 +137,7 @@ func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, probe bool) end
 	if err != nil {
 		return end{err: s.failed(err)}
 	}
+	s.setHeaders()
 	s.accepted, s.complete, s.subscriptions = map[string]string{}, map[string]bool{}, map[string]*subscription{}
 	s.out = make(chan proto.Message, acksWaiting)
 	s.types = s.client.cfg.TypeURLs(false)
@@ -156,7 +149,7 @@ func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, probe bool) end
 			return end{err: s.failed(s.received(s.endOf(err)))}
 		}
 		first = append(first, nil)
-		peer, err := s.peer(ctx)
+		peer, err := s.peerInTime(ctx)
 		if err != nil {
 			return end{err: s.failed(s.received(err))}
 		}
@@ -169,11 +162,7 @@ func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, probe bool) end
 		}
 	}
 	if s.relay {
-		asked := s.types[0]
 		s.types = s.client.cfg.TypeURLs(true)
-		if s.types[0] != asked {
-			return end{err: fmt.Errorf("%s: the first type differs for relays: %s and %s", s.address, asked, s.types[0])}
-		}
 	}
 	// The handler returns its versions before it gets a response: its methods are never called
 	// at the same time.
@@ -236,33 +225,6 @@ func (s *stream) method() string {
 		return deltaMethod
 	}
 	return sotwMethod
-}
-
-// peer waits for the response headers, for as long as a relay may need.
-func (s *stream) peer(ctx context.Context) (Peer, error) {
-	type result struct {
-		md  metadata.MD
-		err error
-	}
-	done := make(chan result, 1) // the goroutine ends with the stream at the latest
-	go func() {
-		md, err := s.grpc.Header()
-		done <- result{md, err}
-	}()
-	late := time.NewTimer(probeTimeout)
-	defer late.Stop()
-	select {
-	case r := <-done:
-		if r.err == nil && r.md == nil {
-			// The stream has ended without headers: its status has the reason.
-			return Peer{}, s.endOf(errNoHeader)
-		}
-		return parsePeer(r.md), r.err
-	case <-late.C:
-		return Peer{}, nil
-	case <-ctx.Done():
-		return Peer{}, ctx.Err()
-	}
 }
 
 func (s *stream) failed(err error) error {

@@ -1,7 +1,10 @@
 package federation
 
 import (
+	"errors"
 	"fmt"
+
+	"github.com/hashicorp/go-multierror"
 
 	"meshrelay/mirror"
 )
@@ -33,3 +36,21 @@ func (e *RuleError) Error() string {
 
 // Unwrap returns the mistake without its place.
 func (e *RuleError) Unwrap() error { return e.Err }
+
+// Mistakes collects the mistakes in rules.
+type Mistakes struct{ all *multierror.Error }
+
+// Add adds an error with the path of its field, unless it is nil. It keeps a *RuleError.
+func (m *Mistakes) Add(err error, field string, args ...any) {
+	if err == nil {
+		return
+	}
+	var rule *RuleError
+	if !errors.As(err, &rule) {
+		rule = &RuleError{Field: fmt.Sprintf(field, args...), Err: err}
+	}
+	m.all = multierror.Append(m.all, rule)
+}
+
+// Err returns a *multierror.Error with a *RuleError for each mistake, nil without mistakes.
+func (m *Mistakes) Err() error { return m.all.ErrorOrNil() }

@@ -60,9 +60,8 @@ func NewAggregate() *Aggregate {
 	return &Aggregate{queue: newQueue(), others: First{}, contents: contents{index: index{}}, groups: map[Kind]*groups{}}
 }
 
-// SetSources sets the stores that are merged, in order of priority. It may be called again at
-// any time: the resources of a store that is no longer among them leave the merged view, and
-// a new order changes what is served.
+// SetSources sets the stores that are merged, in order of priority, at any time: the resources of
+// a store that is no longer among them leave the merged view.
 func (a *Aggregate) SetSources(sources []Source) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -89,8 +88,8 @@ func contains(sources []Source, store *Store) bool {
 	return slices.ContainsFunc(sources, func(s Source) bool { return s.Store == store })
 }
 
-// SetPolicies sets how copies are merged, by kind. others is the Policy of all other kinds, nil
-// is First. The first copy of a singleton is served. It may be called again at any time.
+// SetPolicies sets how copies are merged, by kind, at any time. others is the Policy of all other
+// kinds, nil is First. Of a singleton the first copy is served.
 func (a *Aggregate) SetPolicies(policies map[Kind]Policy, others Policy) {
 	if others == nil {
 		others = First{}
@@ -123,20 +122,14 @@ func (a *Aggregate) next(batch []change) []change {
 	defer a.mu.Unlock()
 	batch = a.queue.pop(batch)
 	for i := range batch {
-		a.mergeNext(&batch[i])
-	}
-	return batch
-}
-
-// mergeNext is merge. When it panics, the served resource stays until a copy changes.
-func (a *Aggregate) mergeNext(c *change) {
-	defer func() {
-		if c.panicked = Recovered(recover()); c.panicked != nil {
+		c := &batch[i]
+		if c.panicked = try(func() { a.merge(c) }); c.panicked != nil {
+			// The served resource stays until a copy changes.
 			c.old = a.index[c.kind.Value()][c.name]
 			c.cur, c.resolution = c.old, nil
 		}
-	}()
-	a.merge(c)
+	}
+	return batch
 }
 
 // merge resolves a key and puts the result into the merged view.
@@ -163,15 +156,10 @@ func (a *Aggregate) deliver(batch []change) {
 		c := &batch[i]
 		a.report(c.ref, c.panicked)
 		for _, f := range a.listeners {
-			a.tell(f, c)
+			a.report(c.ref, try(func() { f(c) }))
 		}
 	}
 	a.queue.done(len(batch))
-}
-
-func (a *Aggregate) tell(f func(*change), c *change) {
-	defer func() { a.report(c.ref, Recovered(recover())) }()
-	f(c)
 }
 
 // report tells the panic handlers. A nil Panic is none.
@@ -242,8 +230,8 @@ func (a *Aggregate) RegisterEventHandler(kind Kind, h Handler) error {
 }
 
 // RegisterTouchHandler adds a handler for every key with a copy that may have changed, also a
-// shadowed one. r is nil when there are less than two copies. It runs as event handlers do,
-// in the order of registration, and fails as they do.
+// shadowed one. r is nil when there are less than two copies. It runs and fails as event handlers
+// do.
 func (a *Aggregate) RegisterTouchHandler(h func(key Key, r *Resolution)) error {
 	return a.listen(func(c *change) {
 		if key, ok := c.key(); ok {
@@ -303,7 +291,7 @@ func (a *Aggregate) Run(ctx context.Context) error {
 
 // checkInitial makes the keys queued so far the initial content once every source has synced.
 func (a *Aggregate) checkInitial() {
-	if a.queue.needsInitial() && !slices.ContainsFunc(a.currentSources(), func(s Source) bool { return !s.Store.HasSynced() }) {
+	if a.queue.initial == nil && !slices.ContainsFunc(a.currentSources(), func(s Source) bool { return !s.Store.HasSynced() }) {
 		a.queue.setInitial()
 	}
 }
@@ -313,7 +301,7 @@ func (a *Aggregate) checkInitial() {
 func (a *Aggregate) Synced() <-chan struct{} { return a.queue.synced }
 
 // HasSynced implements ConfigStoreCache: it reports whether Synced is closed.
-func (a *Aggregate) HasSynced() bool { return isClosed(a.queue.synced) }
+func (a *Aggregate) HasSynced() bool { return isClosed(a.Synced()) }
 
 // CaughtUp waits until the merged view shows what the sources, SetSources and SetPolicies had
 // set when it was called, or returns the error of ctx when that ends. Run must be running.

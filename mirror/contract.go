@@ -3,37 +3,22 @@ package mirror
 import (
 	"context"
 	"errors"
-	"fmt"
 )
 
-// Event is what happened to a resource.
-type Event int
+// Event is the kind of a change.
+type Event string
 
 // The events, as istiod's model package has them.
 const (
-	EventAdd Event = iota
-	EventUpdate
-	EventDelete
+	EventAdd    Event = "add"
+	EventUpdate Event = "update"
+	EventDelete Event = "delete"
 )
-
-// String returns "add", "update" or "delete".
-func (e Event) String() string {
-	switch e {
-	case EventAdd:
-		return "add"
-	case EventUpdate:
-		return "update"
-	case EventDelete:
-		return "delete"
-	}
-	return fmt.Sprintf("Event(%d)", int(e))
-}
 
 // Handler handles a change. old is nil for an add, cur is nil for a delete.
 type Handler func(old, cur *Resource, event Event)
 
-// ConfigStore is a set of resources with unique keys. The results of Get and List are shared
-// and read-only.
+// ConfigStore is a set of resources with unique keys. The results of Get and List are read-only.
 type ConfigStore interface {
 	// Get returns nil when there is no such resource.
 	Get(key Key) *Resource
@@ -52,11 +37,10 @@ type ConfigStore interface {
 // ConfigStoreCache is a ConfigStore that announces its changes.
 type ConfigStoreCache interface {
 	ConfigStore
-	// RegisterEventHandler adds a handler for the events of one kind, or of all
-	// kinds when kind is the zero Kind. It fails with ErrRunning once Run was called.
-	// Handlers run in the order of their registration, on one goroutine, and must
-	// not block. When one runs, the store is at least as new as its event: a later
-	// delete may already have overtaken an add.
+	// RegisterEventHandler adds a handler for the events of one kind, or of all kinds when kind is
+	// the zero Kind. It fails with ErrRunning once Run was called. Handlers run in the order of
+	// their registration, on one goroutine, and must not block. When one runs, the store is at
+	// least as new as its event: a later delete may already have overtaken an add.
 	RegisterEventHandler(kind Kind, h Handler) error
 	// Run delivers events until ctx ends. It is called once.
 	Run(ctx context.Context) error

@@ -17,8 +17,8 @@ import (
 // google.protobuf.Any that holds an istio.mcp.v1alpha1.Resource or, for a bare kind, the body.
 // It keeps the body's bytes, and copies data, which the caller may reuse.
 //
-// A resource that receivers could not decode is an error: sent on, it would delete the object
-// there (PROTOCOL S12).
+// A resource that receivers could not decode is an error: it would delete the object there
+// (PROTOCOL S12).
 func Decode(kind Kind, data []byte, source string) (*Resource, error) {
 	r, _, err := DecodeStamped(kind, data, source, nil)
 	return r, err
@@ -92,7 +92,7 @@ var meshConfigName = []byte(MeshConfigName)
 
 // PeekName returns the full name of an element for Decode. It decodes and allocates nothing,
 // and does not check the name.
-func PeekName(kind Kind, data []byte) ([]byte, error) {
+func PeekName(kind Kind, data []byte) (name []byte, err error) {
 	if kind.Bare() {
 		return meshConfigName, nil
 	}
@@ -105,7 +105,6 @@ func PeekName(kind Kind, data []byte) ([]byte, error) {
 		return nil, err
 	}
 	c := wire.Fields(meta)
-	var name []byte
 	for c.Next() {
 		if c.Bytes(1) {
 			name = c.Value()

@@ -35,9 +35,6 @@ func New(s Spec) (*Resource, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", s.Key, err)
 	}
-	if !md.validText() {
-		return nil, fmt.Errorf("%s: the name, a label or an annotation is not valid UTF-8", s.Key)
-	}
 	return build(s.Kind, md, body, from{s.Source, s.Cluster})
 }
 
@@ -117,9 +114,6 @@ func checkScope(kind Kind, namespace string) error {
 
 var blankVersion = make([]byte, versionLen)
 
-// entryVersionAt returns the place of an entry's version, just before the frame.
-func entryVersionAt(frameAt uint16) int { return int(frameAt) - versionLen }
-
 // beginEntry encodes the part of the entry before the frame, which has frameLen bytes.
 func (r *Resource) beginEntry(frameLen int) []byte {
 	entryLen := 1 + protowire.SizeBytes(versionLen) + frameLen + 1 + protowire.SizeBytes(len(r.name))
@@ -131,12 +125,12 @@ func (r *Resource) beginEntry(frameLen int) []byte {
 	return b
 }
 
-// endEntry encodes the part after the frame, and fills in the version.
+// endEntry encodes the part after the frame, and fills in the version, also just before the frame.
 func (r *Resource) endEntry(b []byte, versionAt ...int) {
 	r.frameTo = int32(len(b))
 	b = appendLen(b, 3, len(r.name))
 	b = append(b, r.name...)
-	for _, at := range append(versionAt, entryVersionAt(r.frameAt)) {
+	for _, at := range append(versionAt, int(r.frameAt)-versionLen) {
 		base64.RawURLEncoding.Encode(b[at:at+versionLen], r.version[:])
 	}
 	r.entry = b

@@ -1,6 +1,7 @@
 package mirror
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -17,9 +18,8 @@ type Kind struct {
 	Kind string
 }
 
-// MeshConfig is the one kind whose resources travel as a bare
-// Any(istio.mesh.v1alpha1.MeshConfig) instead of inside an
-// istio.mcp.v1alpha1.Resource.
+// MeshConfig is the one kind whose resources travel as a bare Any(istio.mesh.v1alpha1.MeshConfig)
+// instead of inside an istio.mcp.v1alpha1.Resource.
 var MeshConfig = Kind{Kind: "MeshConfig"}
 
 // MeshConfigName is the fixed name of a source's MeshConfig (PROTOCOL S18).
@@ -35,13 +35,18 @@ func (k Kind) Bare() bool { return k == MeshConfig }
 
 const coreGroup = "core"
 
-// String returns "group/Kind", the form used in logs, metrics and errors.
-func (k Kind) String() string {
-	if k.Group == "" {
-		return coreGroup + "/" + k.Kind
+// kindOf is the inverse of longGroup.
+func kindOf(group, kind string) Kind {
+	if group == coreGroup {
+		group = ""
 	}
-	return k.Group + "/" + k.Kind
+	return Kind{Group: group, Kind: kind}
 }
+
+func (k Kind) longGroup() string { return cmp.Or(k.Group, coreGroup) }
+
+// String returns "group/Kind", the form used in logs, metrics and errors.
+func (k Kind) String() string { return k.longGroup() + "/" + k.Kind }
 
 // MarshalText implements encoding.TextMarshaler: it returns String.
 func (k Kind) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
@@ -52,22 +57,13 @@ func (k *Kind) UnmarshalText(b []byte) error {
 	if !ok {
 		return fmt.Errorf("kind %q: want group/Kind", text.Abbreviate(string(b)))
 	}
-	if group == coreGroup {
-		group = ""
-	}
-	*k = Kind{Group: group, Kind: kind}
+	*k = kindOf(group, kind)
 	return nil
 }
 
 // TypeURL returns the MCP-over-xDS type URL of the kind in one API version,
 // "group/version/Kind" without a "type.googleapis.com/" prefix.
-func (k Kind) TypeURL(version string) string {
-	group := k.Group
-	if group == "" {
-		group = coreGroup
-	}
-	return group + "/" + version + "/" + k.Kind
-}
+func (k Kind) TypeURL(version string) string { return k.longGroup() + "/" + version + "/" + k.Kind }
 
 // PreferredTypeURL returns the type URL of the kind in its newest known version, or in "v1".
 func (k Kind) PreferredTypeURL() string {
@@ -84,10 +80,7 @@ func ParseTypeURL(typeURL string) (Kind, string, error) {
 	if !ok || !ok2 || group == "" || version == "" || kind == "" || strings.Contains(kind, "/") {
 		return Kind{}, "", fmt.Errorf("type URL %q: want group/version/Kind, for example networking.istio.io/v1/ServiceEntry", typeURL)
 	}
-	if group == coreGroup {
-		group = ""
-	}
-	return Kind{Group: group, Kind: kind}, version, nil
+	return kindOf(group, kind), version, nil
 }
 
 // Key identifies one resource of the mirror.

@@ -26,17 +26,13 @@ type KindInfo struct {
 	// resource mirrored in one is served in all.
 	Versions []string
 	// Plural and ShortNames are the names that kubectl accepts, lower case.
-	Plural     string
-	ShortNames []string
-	// ClusterScoped tells that resources of the kind have no namespace.
-	ClusterScoped bool
+	Plural        string
+	ShortNames    []string
+	ClusterScoped bool // resources of the kind have no namespace
 
-	// message is a nil pointer of the body's message type.
-	message proto.Message
-	// shape is the shape of an encoded body, compiled on first use.
-	shape func() *shape
-	// order is the place of the kind in the table.
-	order int
+	message proto.Message // a nil pointer of the body's message type
+	shape   func() *shape // of an encoded body, compiled on first use
+	order   int           // in the table
 }
 
 // NewBody returns a new, empty message for a body of the kind: a google.protobuf.Struct for
@@ -61,9 +57,9 @@ const (
 	gatewayX   = "gateway.networking.x-k8s.io"
 )
 
-// wellKnown lists every kind that istiod 1.23 and 1.32 subscribe to, and the Gateway API kinds,
-// in sending order: referenced kinds before those that refer to them (PROTOCOL S20).
-var wellKnown = []KindInfo{
+// wellKnown lists every kind that istiod 1.23 and 1.32 subscribe to, and the Gateway API kinds, in
+// sending order: referenced kinds before those that refer to them (PROTOCOL S20).
+var wellKnown = []*KindInfo{
 	{Kind: MeshConfig, Versions: []string{"v1alpha1"}, Plural: "meshconfigs", message: (*mesh.MeshConfig)(nil)},
 
 	{Kind: Kind{gatewayAPI, "GatewayClass"}, Versions: []string{"v1", "v1beta1"}, Plural: "gatewayclasses", ShortNames: []string{"gc"}, ClusterScoped: true, message: (*structpb.Struct)(nil)},
@@ -102,8 +98,7 @@ var wellKnown = []KindInfo{
 
 var wellKnownByKind = func() map[Kind]*KindInfo {
 	m := make(map[Kind]*KindInfo, len(wellKnown))
-	for i := range wellKnown {
-		info := &wellKnown[i]
+	for i, info := range wellKnown {
 		info.order = i
 		info.shape = sync.OnceValue(func() *shape { return shapeOf(info.message.ProtoReflect().Descriptor()) })
 		m[info.Kind] = info
@@ -111,15 +106,8 @@ var wellKnownByKind = func() map[Kind]*KindInfo {
 	return m
 }()
 
-// Kinds returns the well-known kinds in sending order: referenced kinds before those that refer
-// to them (PROTOCOL S20).
-func Kinds() []*KindInfo {
-	infos := make([]*KindInfo, len(wellKnown))
-	for i := range wellKnown {
-		infos[i] = &wellKnown[i]
-	}
-	return infos
-}
+// Kinds returns the well-known kinds in sending order (PROTOCOL S20).
+func Kinds() []*KindInfo { return slices.Clone(wellKnown) }
 
 // LookupKind returns the KindInfo of a well-known kind. The relay also serves other kinds, and
 // does not check their bodies.
@@ -155,8 +143,7 @@ func MatchKinds(word string) []*KindInfo {
 	word = strings.ToLower(word)
 	name, group, _ := strings.Cut(word, ".")
 	var found []*KindInfo
-	for i := range wellKnown {
-		info := &wellKnown[i]
+	for _, info := range wellKnown {
 		if group != "" && group != info.Kind.Group {
 			continue
 		}
@@ -174,9 +161,9 @@ func ParseKinds(word string) ([]Kind, error) {
 		if group == "" || name == "" || strings.Contains(name, "/") {
 			return nil, fmt.Errorf("kind %q: want group/Kind, for example networking.istio.io/ServiceEntry", text.Abbreviate(word))
 		}
-		for i := range wellKnown {
-			if kind := wellKnown[i].Kind; strings.EqualFold(kind.String(), word) {
-				return []Kind{kind}, nil
+		for _, info := range wellKnown {
+			if strings.EqualFold(info.Kind.String(), word) {
+				return []Kind{info.Kind}, nil
 			}
 		}
 		kinds := make([]Kind, 1)

@@ -3,7 +3,6 @@ package mirror
 import (
 	"bytes"
 	"fmt"
-	"maps"
 	"slices"
 	"unicode/utf8"
 
@@ -14,8 +13,8 @@ import (
 	mcp "istio.io/api/mcp/v1alpha1"
 )
 
-// metadata is an istio.mcp.v1alpha1.Metadata in a form in which equal metadata has equal
-// encodings. Its slices are parts of the encoding that it was parsed from.
+// metadata is an istio.mcp.v1alpha1.Metadata whose encoding is the same for equal metadata. Its
+// slices are parts of the encoding that it was parsed from.
 type metadata struct {
 	name, version       []byte
 	created             []byte // encoded google.protobuf.Timestamp
@@ -41,19 +40,19 @@ func parseMetadata(b []byte) (md metadata, err error) {
 	return metadataOf(m)
 }
 
+// metadataOf fails when a text is not UTF-8.
 func metadataOf(m *mcp.Metadata) (md metadata, err error) {
-	md = metadata{
-		name: []byte(m.GetName()), version: []byte(m.GetVersion()),
-		labels: pairsOf(m.GetLabels()), annotations: pairsOf(m.GetAnnotations()),
-		unknown: m.ProtoReflect().GetUnknown(),
+	b, err := proto.Marshal(&mcp.Metadata{Name: m.GetName(), Version: m.GetVersion(), Labels: m.GetLabels(), Annotations: m.GetAnnotations()})
+	if err != nil {
+		return md, fmt.Errorf("the name, a label or an annotation does not encode: %w", err)
 	}
-	if m.GetCreateTime() != nil {
-		md.hasCreated = true
+	md.parse(b) // an encoding of the library is a usual one
+	md.unknown = m.ProtoReflect().GetUnknown()
+	if md.hasCreated = m.GetCreateTime() != nil; md.hasCreated {
 		if md.created, err = (proto.MarshalOptions{Deterministic: true}).Marshal(m.GetCreateTime()); err != nil {
 			return metadata{}, fmt.Errorf("create time: %w", err)
 		}
 	}
-	md.setApart()
 	return md, nil
 }
 
@@ -68,18 +67,7 @@ func (md *metadata) setApart() {
 	}
 }
 
-func pairsOf(m map[string]string) []pair {
-	if len(m) == 0 {
-		return nil
-	}
-	pairs := make([]pair, 0, len(m))
-	for _, k := range slices.Sorted(maps.Keys(m)) {
-		pairs = append(pairs, pair{[]byte(k), []byte(m[k])})
-	}
-	return pairs
-}
-
-// mapOf is the inverse of pairsOf.
+// mapOf returns pairs as a map, nil for none.
 func mapOf(all ...[]pair) map[string]string {
 	n := 0
 	for _, pairs := range all {
@@ -186,21 +174,6 @@ func (md *metadata) revision() string {
 		}
 	}
 	return ""
-}
-
-// validText reports whether all texts are UTF-8.
-func (md *metadata) validText() bool {
-	if !utf8.Valid(md.name) || !utf8.Valid(md.from) {
-		return false
-	}
-	for _, pairs := range [...][]pair{md.labels, md.annotations} {
-		for _, p := range pairs {
-			if !utf8.Valid(p.key) || !utf8.Valid(p.value) {
-				return false
-			}
-		}
-	}
-	return true
 }
 
 // size returns the length of the encoding, with the relay's version.

@@ -25,6 +25,13 @@ func (p *Panic) Error() string {
 	return "internal error of the relay: " + p.Value + "; its log has where"
 }
 
+// try calls f, and returns its panic.
+func try(f func()) (p *Panic) {
+	defer func() { p = Recovered(recover()) }()
+	f()
+	return nil
+}
+
 // Recovered returns the Panic for a result of recover(), nil for nil. The deferred function that
 // called recover must call it.
 func Recovered(value any) *Panic {

@@ -1,8 +1,7 @@
 package mirror
 
-// Policy decides what is served of the copies that several sources have. Its methods run on
-// any goroutine and must be pure functions: then what is served does not depend on the order
-// in which copies arrived.
+// Policy decides what is served of the copies that several sources have. Its methods run on any
+// goroutine and must be pure functions, so that the order of arrival of copies has no effect.
 type Policy interface {
 	// Merge decides what is served of copies, at least one, in order of priority. All have one
 	// key or, for a Grouper, one group; then the first is of the key that is served.
@@ -32,8 +31,7 @@ type Decision struct {
 	Winner int
 	// United are the indexes of the other copies that are part of Served.
 	United []int
-	// Reason tells in a few words why, for example "first in order" or "newest", and why the
-	// remaining copies are not served.
+	// Reason tells in a few words why, for example "first in order" or "newest".
 	Reason string
 }
 

@@ -25,9 +25,9 @@ var (
 	via           = []byte(" via ")
 )
 
-// Provenance is the content of the provenance annotation. The version and the path are no part
-// of a resource's content and Version: otherwise an upstream that restarts with other versions,
-// or a replica of another name, would cause everything to be sent again.
+// Provenance is the content of the provenance annotation. A resource's Version does not depend on
+// the source's version and the path: an upstream that restarts with other versions, or a replica of
+// another name, would otherwise cause everything to be sent again.
 type Provenance struct {
 	// Source is the first relay's upstream, Cluster that upstream's cluster, and SourceVersion
 	// the version there.
@@ -54,49 +54,44 @@ func ParseProvenance(s string) (p Provenance) {
 	return p
 }
 
+// splitVia splits the annotation's value before and after the last " via ".
+func splitVia(value []byte) (before, path []byte) {
+	if i := bytes.LastIndex(value, via); i >= 0 {
+		return value[:i], value[i+len(via):]
+	}
+	return value, nil
+}
+
 // originOf returns the part of the annotation's value that is content: source and cluster.
 func originOf(value []byte) []byte {
-	if i := bytes.LastIndex(value, via); i >= 0 {
-		value = value[:i]
-	}
-	origin, _, _ := bytes.Cut(value, []byte("@"))
+	before, _ := splitVia(value)
+	origin, _, _ := bytes.Cut(before, []byte("@"))
 	return origin
 }
 
 // Provenance returns the provenance of r, the zero Provenance when it has none.
-func (r *Resource) Provenance() Provenance {
-	meta, _ := r.split()
-	md, err := parseMetadata(meta)
-	if err != nil {
-		return Provenance{} // our own encoding, which parses
-	}
-	return ParseProvenance(string(md.from))
-}
+func (r *Resource) Provenance() Provenance { return ParseProvenance(string(r.metadata().from)) }
 
 // HasAnnotation reports whether r has an annotation, without decoding anything.
 func (r *Resource) HasAnnotation(key string) bool {
 	meta, _ := r.split()
 	c := wire.Fields(meta)
 	for c.Next() {
-		if c.Bytes(annotationsField) && string(wire.Last(c.Value(), 1)) == key {
+		if c.Bytes(5) && string(wire.Last(c.Value(), 1)) == key {
 			return true
 		}
 	}
 	return false
 }
 
-// annotationsField is the number of istio.mcp.v1alpha1.Metadata.annotations.
-const annotationsField = 5
-
-// Stamp is what a relay adds to the provenance of the resources of one source.
+// Stamp is an addition to the provenance of the resources of one source.
 type Stamp struct {
 	// Source and Cluster are for resources without provenance.
 	Source, Cluster string
-	// Relay is added to the path. When it is empty, the annotation stays as it is, and a
-	// resource only gets its cluster.
+	// Relay is added to the path. When it is empty, a resource only gets its cluster.
 	Relay string
-	// Believe keeps the provenance that a resource has, because a relay wrote it. Otherwise
-	// it is dropped: anybody who may annotate the resource may have written it.
+	// Believe keeps the provenance that a resource has, because a relay wrote it, and not
+	// somebody else who may annotate the resource.
 	Believe bool
 	// Begin drops the path so far: a resource that a relay served may be read from a file.
 	Begin bool
@@ -107,11 +102,8 @@ func (r *Resource) Stamped(stamp *Stamp) *Resource {
 	if r.Kind().Bare() {
 		return r.withCluster(stamp.Cluster)
 	}
-	meta, body := r.split()
-	md, err := parseMetadata(meta)
-	if err != nil {
-		return r // our own encoding, which parses
-	}
+	_, body := r.split()
+	md := r.metadata()
 	md.version = []byte(r.sourceVersion)
 	had := md.from != nil
 	cluster := md.stamp(stamp)
@@ -148,10 +140,7 @@ func (md *metadata) stamp(s *Stamp) (cluster string) {
 		}
 		value = append(value, via...)
 	} else {
-		before, path := md.from, []byte(nil)
-		if i := bytes.LastIndex(md.from, via); i >= 0 {
-			before, path = md.from[:i], md.from[i+len(via):]
-		}
+		before, path := splitVia(md.from)
 		value = append(append(value, before...), via...)
 		if len(path) > 0 && !s.Begin {
 			value = append(append(value, path...), ',')
@@ -163,8 +152,8 @@ func (md *metadata) stamp(s *Stamp) (cluster string) {
 
 // isProvenance reports whether a value has the form that relays write.
 func isProvenance(value []byte) bool {
-	i := bytes.LastIndex(value, via)
-	return i > 0 && len(value) > i+len(via) && len(originOf(value)) > 0
+	_, path := splitVia(value)
+	return len(path) > 0 && len(originOf(value)) > 0
 }
 
 // withCluster returns r with another cluster. Both share their bytes.

@@ -12,17 +12,16 @@ import (
 type queue struct {
 	wake chan struct{} // one slot: there is something to do
 
-	// mu guards all below.
+	// mu guards all below but initial, which only the goroutine that handles the keys uses.
 	mu      sync.Mutex
 	waiting map[ref]struct{}
 	order   []ref
 	// queued and handled count keys.
 	queued, handled uint64
-	// The initial content is handled once handled reaches initial; then synced is closed.
-	initial      uint64
-	initialKnown bool
-	synced       chan struct{}
-	waiters      []waiter
+	waiters         []*waiter
+	// initial waits for the initial content, and closes synced; nil until setInitial.
+	initial *waiter
+	synced  chan struct{}
 }
 
 // ref is a Key whose name is part of a resource, so that it needs no memory of its own.
@@ -87,57 +86,46 @@ func (q *queue) done(n int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.handled += uint64(n)
-	q.waiters = slices.DeleteFunc(q.waiters, func(w waiter) bool {
+	q.release()
+}
+
+// release ends the wait of those whose keys are handled. The caller holds mu.
+func (q *queue) release() {
+	q.waiters = slices.DeleteFunc(q.waiters, func(w *waiter) bool {
 		if w.handled > q.handled {
 			return false
 		}
 		close(w.done)
 		return true
 	})
-	q.checkSynced()
 }
 
-// needsInitial reports whether it is not known yet which keys are the initial content.
-func (q *queue) needsInitial() bool {
+// wait closes done once the keys queued so far are handled.
+func (q *queue) wait(done chan struct{}) *waiter {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return !q.initialKnown
+	w := &waiter{q.queued, done}
+	q.waiters = append(q.waiters, w)
+	q.release()
+	return w
 }
 
 // setInitial makes the keys queued so far the initial content.
-func (q *queue) setInitial() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.initial, q.initialKnown = q.queued, true
-	q.checkSynced()
-}
+func (q *queue) setInitial() { q.initial = q.wait(q.synced) }
 
 // extendInitial adds the keys queued so far to initial content that is not handled yet.
 func (q *queue) extendInitial() {
+	if q.initial == nil {
+		return
+	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.initialKnown && q.handled < q.initial {
-		q.initial = q.queued
-	}
-}
-
-// checkSynced closes synced when the initial content is handled. The caller holds mu.
-func (q *queue) checkSynced() {
-	if q.initialKnown && q.handled >= q.initial && !isClosed(q.synced) {
-		close(q.synced)
-	}
+	q.initial.handled = q.queued
 }
 
 // await waits until the keys queued so far are handled, or ctx ends.
 func (q *queue) await(ctx context.Context) error {
-	q.mu.Lock()
-	if q.handled >= q.queued {
-		q.mu.Unlock()
-		return nil
-	}
-	w := waiter{q.queued, make(chan struct{})}
-	q.waiters = append(q.waiters, w)
-	q.mu.Unlock()
+	w := q.wait(make(chan struct{}))
 	select {
 	case <-w.done:
 		return nil
@@ -145,7 +133,7 @@ func (q *queue) await(ctx context.Context) error {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.waiters = slices.DeleteFunc(q.waiters, func(o waiter) bool { return o == w })
+	q.waiters = slices.DeleteFunc(q.waiters, func(o *waiter) bool { return o == w })
 	return ctx.Err()
 }
 

@@ -10,8 +10,7 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// maxGroup bounds the keys that are merged into one. More keys of one host are a mistake, and
-// each change would cost the square of their number.
+// maxGroup bounds the keys that are merged into one: each change costs the square of their number.
 const maxGroup = 64
 
 // everything accepts every copy.
@@ -70,17 +69,14 @@ func (a *Aggregate) single(key Key, accept func(*Resource) bool) (r *Resource, a
 
 // Resolution is how the copies of a key became what is served.
 type Resolution struct {
-	// Copies are the copies of the key, in order of priority.
-	Copies []Copy
-	// Decision is the Policy's, over Copies.
-	Decision Decision
-	// Group are the keys that the Policy merges with this one, with this one; nil when there
-	// are no others. The first is the key that is served.
+	Copies   []Copy   // of the key, in order of priority
+	Decision Decision // of the Policy, over Copies
+	// Group are the keys that the Policy merges, with this one; nil when there are no others. The
+	// first is the key that is served.
 	Group []Key
 	// MergedInto is the key whose served resource contains this one, if it is another key.
 	MergedInto Key
-	// Served is what is served under the key; nil for nothing.
-	Served *Resource
+	Served     *Resource // under the key; nil for none
 }
 
 // Resolve explains what is served under a key.
@@ -114,26 +110,18 @@ func (a *Aggregate) Apart(keys []Key) (reason string) {
 // Select returns what is served under a key to clients that see only the copies that accept
 // accepts. If that is what everybody is served, it is the very resource of Get. A panic of
 // the Policy makes it nil.
-func (a *Aggregate) Select(key Key, accept func(*Resource) bool) *Resource {
-	selected, p := a.selectOne(key, accept)
+func (a *Aggregate) Select(key Key, accept func(*Resource) bool) (selected *Resource) {
+	a.mu.RLock()
+	p := try(func() {
+		// The merged view may be older than the copies, and so hold what accept refuses.
+		selected, _ = a.serve(key, accept)
+	})
+	if served := a.index.get(key); p == nil && selected.Equal(served) {
+		selected = served
+	}
+	a.mu.RUnlock()
 	a.report(ref{unique.Make(key.Kind), key.FullName()}, p)
 	return selected
-}
-
-func (a *Aggregate) selectOne(key Key, accept func(*Resource) bool) (selected *Resource, p *Panic) {
-	a.mu.RLock()
-	defer a.mu.RUnlock()
-	defer func() {
-		if p = Recovered(recover()); p != nil {
-			selected = nil // not a resource that a view must not show
-		}
-	}()
-	// The merged view may be older than the copies, and so hold what accept refuses.
-	cur, _ := a.serve(key, accept)
-	if served := a.index.get(key); cur.Equal(served) {
-		return served, nil
-	}
-	return cur, nil
 }
 
 // resolve resolves a key. The caller holds mu.
@@ -170,12 +158,9 @@ func (a *Aggregate) resolve(key Key, accept func(*Resource) bool) Resolution {
 // mergeOthers merges copies of another key than the resolved one, and returns false for a panic:
 // resolving that key reports it.
 func mergeOthers(policy Policy, copies []Copy) (v Decision, ok bool) {
-	defer func() {
-		if Recovered(recover()) != nil {
-			v, ok = Decision{Winner: -1}, false
-		}
-	}()
-	return policy.Merge(copies), true
+	v.Winner = -1
+	p := try(func() { v = policy.Merge(copies) })
+	return v, p == nil
 }
 
 // members returns what each key of a group would serve alone, in order of priority.

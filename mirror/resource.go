@@ -2,7 +2,6 @@ package mirror
 
 import (
 	"encoding/base64"
-	"fmt"
 	"time"
 	"unique"
 
@@ -28,10 +27,7 @@ const (
 var versionLen = base64.RawURLEncoding.EncodedLen(16)
 
 // Resource is one object of one source, encoded once in the form in which every client receives
-// it.
-//
-// A Resource is immutable. Any goroutine may read it, and nobody may change the results of its
-// methods.
+// it. It is immutable, also the results of its methods.
 type Resource struct {
 	origin unique.Handle[origin]
 	name   string // full name, as on the wire
@@ -58,15 +54,13 @@ type Spec struct {
 	Labels, Annotations map[string]string
 	// CreateTime may be zero: unknown.
 	CreateTime time.Time
-	// Source is the name of the upstream that the resource comes from.
-	Source string
-	// Cluster is the cluster that the resource comes from, empty when unknown.
-	Cluster string
-	// SourceVersion is the version that the source gave the resource. It is for information
-	// only: it may not be unique, nor change with the content (PROTOCOL C10).
+	// Source is the upstream that the resource comes from, Cluster the cluster, empty when
+	// unknown.
+	Source, Cluster string
+	// SourceVersion is the version that the source gave the resource. It may not be unique, nor
+	// change with the content (PROTOCOL C10).
 	SourceVersion string
-	// Body is the resource's spec.
-	Body *anypb.Any
+	Body          *anypb.Any
 }
 
 // Metadata is the decoded metadata of a resource.
@@ -184,20 +178,19 @@ func (r *Resource) split() (meta, body []byte) {
 	return meta, body
 }
 
+// metadata parses the resource's metadata. The relay encoded it, so it parses.
+func (r *Resource) metadata() metadata {
+	meta, _ := r.split()
+	md, _ := parseMetadata(meta)
+	return md
+}
+
 // Metadata decodes the resource's metadata.
 func (r *Resource) Metadata() Metadata {
-	meta, _ := r.split()
-	md, err := parseMetadata(meta)
-	var created timestamppb.Timestamp
-	if err == nil && md.hasCreated {
-		err = proto.Unmarshal(md.created, &created)
-	}
-	if err != nil {
-		// The relay encoded it from a message that did decode.
-		panic(fmt.Sprintf("mirror: metadata of %s does not decode: %v", r.Key(), err))
-	}
+	md := r.metadata()
 	out := Metadata{Labels: mapOf(md.labels), Annotations: mapOf(md.annotations, md.provenance())}
-	if md.hasCreated {
+	var created timestamppb.Timestamp
+	if md.hasCreated && proto.Unmarshal(md.created, &created) == nil {
 		out.CreateTime = created.AsTime()
 	}
 	return out

@@ -37,9 +37,7 @@ const (
 	contentText                   // UTF-8
 	contentMessage                // another message, or an entry of a map
 	contentVarints                // packed
-	contentFixed32
-	contentFixed64
-	contentLibrary // the library must check it
+	contentLibrary                // the library must check it: no well-known kind has these
 )
 
 var errShape = errors.New("not of the message's shape")
@@ -81,19 +79,15 @@ func contentOf(fd protoreflect.FieldDescriptor) content {
 		return contentAny
 	case protoreflect.MessageKind:
 		return contentMessage
-	case protoreflect.GroupKind:
+	case protoreflect.EnumKind, protoreflect.Int32Kind, protoreflect.Uint32Kind, protoreflect.Int64Kind, protoreflect.Uint64Kind:
+		if fd.IsList() {
+			return contentVarints
+		}
+	}
+	if fd.IsList() || fd.Kind() == protoreflect.GroupKind {
 		return contentLibrary
 	}
-	if !fd.IsList() {
-		return contentAny // of another wire type than the field's: skipped
-	}
-	switch fd.Kind() {
-	case protoreflect.Fixed32Kind, protoreflect.Sfixed32Kind, protoreflect.FloatKind:
-		return contentFixed32
-	case protoreflect.Fixed64Kind, protoreflect.Sfixed64Kind, protoreflect.DoubleKind:
-		return contentFixed64
-	}
-	return contentVarints
+	return contentAny // of another wire type than the field's: the library skips it
 }
 
 // check reports whether data has the shape.
@@ -136,10 +130,6 @@ func (f fieldShape) check(v []byte, depth int) error {
 				v = v[n:]
 			}
 		}
-	case contentFixed32:
-		ok = len(v)%4 == 0
-	case contentFixed64:
-		ok = len(v)%8 == 0
 	case contentLibrary:
 		ok = false
 	}

@@ -34,54 +34,39 @@ func (s *Store) unfollow(q *queue) {
 }
 
 // Create implements ConfigStore.
-func (s *Store) Create(r *Resource) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.index[r.Kind()][r.name] != nil {
-		return fmt.Errorf("create %s: %w", r.Key(), ErrExists)
-	}
-	s.replace(nil, r)
-	return nil
-}
+func (s *Store) Create(r *Resource) error { return s.write("create", r.Key(), r, nil) }
 
 // Update implements ConfigStore.
 func (s *Store) Update(r *Resource, expectVersion string) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	old, err := s.expect("update", r.Key(), expectVersion)
-	if err != nil {
-		return err
-	}
-	s.replace(old, r)
-	return nil
+	return s.write("update", r.Key(), r, &expectVersion)
 }
 
 // Delete implements ConfigStore.
 func (s *Store) Delete(key Key, expectVersion string) error {
+	return s.write("delete", key, nil, &expectVersion)
+}
+
+// write puts cur in the place of the resource that has a key and a version. Without a version
+// there must be no such resource.
+func (s *Store) write(verb string, key Key, cur *Resource, version *string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	old, err := s.expect("delete", key, expectVersion)
-	if err != nil {
-		return err
+	old := s.index.get(key)
+	switch {
+	case version == nil && old != nil:
+		return fmt.Errorf("%s %s: %w", verb, key, ErrExists)
+	case version != nil && old == nil:
+		return fmt.Errorf("%s %s: %w", verb, key, ErrNotFound)
+	case version != nil && old.Version() != *version:
+		return fmt.Errorf("%s %s: version is %s, expected %s: %w", verb, key, old.Version(), *version, ErrConflict)
 	}
-	s.replace(old, nil)
+	s.replace(old, cur)
 	return nil
 }
 
-func (s *Store) expect(verb string, key Key, version string) (*Resource, error) {
-	old := s.index.get(key)
-	if old == nil {
-		return nil, fmt.Errorf("%s %s: %w", verb, key, ErrNotFound)
-	}
-	if have := old.Version(); have != version {
-		return nil, fmt.Errorf("%s %s: version is %s, expected %s: %w", verb, key, have, version, ErrConflict)
-	}
-	return old, nil
-}
-
 // Put stores r whether or not its key is taken. It returns the stored resource, and whether
-// clients see a change. Equal content is never held twice: the store keeps the bytes that it
-// has, and takes over the source's version and the cluster.
+// clients see a change. Of equal content the store keeps its own bytes, and takes over the source's
+// version and the cluster.
 func (s *Store) Put(r *Resource) (stored *Resource, changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -23,7 +23,7 @@ func (j *journal) handle(old, cur *Resource, e Event) {
 	if r == nil {
 		r = old
 	}
-	line := e.String() + " " + r.Key().Name
+	line := string(e) + " " + r.Key().Name
 	if cur != nil {
 		line += " from " + cur.Source()
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
 
 	"meshrelay/adsclient"
@@ -49,7 +50,7 @@ func quietXDS(tb testing.TB) (*xdsSource, *mirror.Store) {
 }
 
 func handle(tb testing.TB, x *xdsSource, b []byte) {
-	parsed, err := adsclient.ParseResponse(b, false)
+	parsed, err := adsclient.Parse(mem.BufferSlice{mem.SliceBuffer(b)}, false)
 	if err == nil {
 		err = x.HandleResponse(parsed)
 	}

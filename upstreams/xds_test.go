@@ -12,6 +12,7 @@ import (
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"go.uber.org/goleak"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	mesh "istio.io/api/mesh/v1alpha1"
@@ -163,7 +164,7 @@ func (s *xdsScript) deliver(m proto.Message, delta bool) error {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	resp, err := adsclient.ParseResponse(b, delta)
+	resp, err := adsclient.Parse(mem.BufferSlice{mem.SliceBuffer(b)}, delta)
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -1,7 +1,7 @@
 package conflicts
 
 import (
-	"iter"
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -12,7 +12,7 @@ import (
 	"meshrelay/mirror"
 )
 
-// claimant is one resource with its claims. It is immutable. A nil claimant claims nothing.
+// claimant is one resource with its claims. It is immutable.
 type claimant struct {
 	kind            *federation.HostKind
 	namespace, name string
@@ -24,16 +24,19 @@ type claimant struct {
 	resource        *mirror.Resource
 }
 
-// claimantOf returns nil for a resource that claims nothing: a VirtualService without hosts,
+// nobody claims nothing.
+var nobody = &claimant{}
+
+// claimantOf returns nobody for a resource that claims nothing: a VirtualService without hosts,
 // because it is a delegate, or for other gateways than "mesh", a resource that no namespace
 // sees, and nil.
 func claimantOf(kind *federation.HostKind, r *mirror.Resource) *claimant {
 	if r == nil {
-		return nil
+		return nobody
 	}
 	f := kind.Parse(r.BodyValue())
 	if len(f.Gateways) > 0 && !slices.Contains(f.Gateways, meshGateway) {
-		return nil
+		return nobody
 	}
 	key := r.Key()
 	c := &claimant{
@@ -41,7 +44,7 @@ func claimantOf(kind *federation.HostKind, r *mirror.Resource) *claimant {
 		resource: r, sum: xxh3.HashString(r.FullName()), visibility: federation.VisibilityOf(f.ExportTo, key.Namespace),
 	}
 	if len(f.Hosts) == 0 || !c.visibility.Public && len(c.visibility.Namespaces) == 0 {
-		return nil
+		return nobody
 	}
 	for i, h := range f.Hosts {
 		f.Hosts[i] = c.hostName(strings.ToLower(h))
@@ -63,49 +66,27 @@ func (c *claimant) hostName(h string) string {
 	return h + "." + c.namespace + clusterDomain
 }
 
-// keys returns the hosts that a claimant claims.
-func (c *claimant) keys() iter.Seq[hostKey] {
-	return func(yield func(hostKey) bool) {
-		if c == nil {
-			return
-		}
-		for _, h := range c.hosts {
-			if !yield(hostKey{c.kind, h}) {
-				return
-			}
-		}
+// on returns c if it claims a host, or else nobody.
+func (c *claimant) on(host string) *claimant {
+	if _, claimed := slices.BinarySearch(c.hosts, host); claimed {
+		return c
 	}
-}
-
-// equal reports whether two claimants claim the same hosts and look the same.
-func (c *claimant) equal(other *claimant) bool {
-	if c == nil || other == nil {
-		return c == other
-	}
-	return c.same(other) && slices.Equal(c.hosts, other.hosts)
+	return nobody
 }
 
 // same reports whether two claimants look the same in a HostConflict.
 func (c *claimant) same(other *claimant) bool {
-	return c != nil && other != nil && c.source == other.source && c.created.Equal(other.created) &&
-		c.visibility.Equal(other.visibility)
-}
-
-// claims is the cost of a claimant: its hosts, times the namespaces that see it.
-func (c *claimant) claims() int {
-	if c == nil {
-		return 0
-	}
-	return len(c.hosts) * (1 + c.scopes())
+	return c.source == other.source && c.created.Equal(other.created) && c.visibility.Equal(other.visibility)
 }
 
 // scopes is how many namespaces beyond the first see a claimant.
 func (c *claimant) scopes() int { return max(len(c.visibility.Namespaces)-1, 0) }
 
-// extra is the part of maxScoped that a claimant takes.
-func (c *claimant) extra() int {
-	if c == nil {
-		return 0
-	}
-	return len(c.hosts) * c.scopes()
+// seenAs returns the names of the scopes that hold a claimant's claims.
+func (c *claimant) seenAs() []string {
+	return append([]string{federation.Everyone}, c.visibility.Namespaces...)
+}
+
+func compareClaimants(a, b *claimant) int {
+	return cmp.Or(cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.name, b.name))
 }

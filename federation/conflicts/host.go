@@ -11,125 +11,147 @@ import (
 
 // host holds the claims of one host.
 type host struct {
-	all    claimSet
-	public int // the number of claims in all that everyone sees
-	// scoped holds the other claims, by the namespaces that see them.
-	scoped map[string]claimSet
-	// crowded are the namespaces in scoped that see several claims.
-	crowded map[string]struct{}
-	// since is when the present claims of a scope, "*" or a namespace, came into conflict. A
-	// scope without a conflict has no entry.
-	since map[string]since
+	// scopes are the claims that a namespace sees, without those that everyone sees, and, under
+	// federation.Everyone, all claims.
+	scopes map[string]*scope
+	public int // the number of claims that everyone sees
+	scoped int // the number of namespaces beyond the first of each claim
 }
 
-type since struct {
-	time time.Time
-	sum  uint64
+// scope is a set of claimants with different keys.
+type scope struct {
+	claims []*claimant // by key
+	sum    uint64      // of the keys, whatever their order
+	// since is when the claims with the sum reported came into conflict, zero without a conflict.
+	since    time.Time
+	reported uint64
 }
 
-// in returns the claims of a scope, and whether they are in conflict there. A public claim is
-// in conflict with all others, so that there is one conflict of all claims.
-func (h *host) in(scope string) (set claimSet, conflict bool) {
-	if scope == federation.Everyone {
-		return h.all, h.public > 0 && h.all.len > 1
+func (s *scope) insert(c *claimant) {
+	at, _ := slices.BinarySearchFunc(s.claims, c, compareClaimants)
+	s.claims = slices.Insert(s.claims, at, c)
+	s.sum ^= c.sum
+}
+
+// drop removes a claim, and reports whether it was there.
+func (s *scope) drop(c *claimant) bool {
+	at, found := slices.BinarySearchFunc(s.claims, c, compareClaimants)
+	if found {
+		s.claims = slices.Delete(s.claims, at, at+1)
+		s.sum ^= c.sum
 	}
-	set = h.scoped[scope]
-	return set, h.public == 0 && set.len > 1
+	return found
+}
+
+func (h *host) insert(c *claimant) {
+	if c == nobody {
+		return
+	}
+	if h.scoped += c.scopes(); c.visibility.Public {
+		h.public++
+	}
+	for _, name := range c.seenAs() {
+		if h.scopes[name] == nil {
+			h.scopes[name] = &scope{}
+		}
+		h.scopes[name].insert(c)
+	}
+}
+
+// drop removes a claim, if it is there. It keeps scopes without claims, for settle.
+func (h *host) drop(c *claimant) {
+	found := false
+	for _, name := range c.seenAs() {
+		if s := h.scopes[name]; s != nil {
+			found = s.drop(c)
+		}
+	}
+	if !found {
+		return
+	}
+	if h.scoped -= c.scopes(); c.visibility.Public {
+		h.public--
+	}
+}
+
+// contested reports whether the claims of a scope are in conflict there. A public claim is in
+// conflict with all others, so that there is one conflict of all claims.
+func (h *host) contested(name string, s *scope) bool {
+	return len(s.claims) > 1 && (name == federation.Everyone) == (h.public > 0)
+}
+
+// replace replaces the claim of a resource, and returns the conflicts that begin, change or end.
+// If the resource looks different, all its conflicts change.
+func (h *host) replace(key hostKey, was, next *claimant, now func() time.Time) (changed []HostConflict) {
+	public := h.public > 0
+	h.drop(was)
+	h.insert(next)
+	touched := map[string]struct{}{}
+	for _, c := range []*claimant{was, next} {
+		for _, name := range c.seenAs() {
+			touched[name] = struct{}{}
+		}
+	}
+	// The first public claim turns the conflicts of single namespaces into one of everyone, and
+	// the end of the last public claim turns it back.
+	if public != (h.public > 0) {
+		for name, s := range h.scopes {
+			if len(s.claims) > 1 {
+				touched[name] = struct{}{}
+			}
+		}
+	}
+	for name := range touched {
+		if c, ok := h.settle(key, name, now, !was.same(next)); ok {
+			changed = append(changed, c)
+		}
+	}
+	return changed
+}
+
+// settle finds whether a scope is in conflict, and describes the conflict if it changed, or in
+// any case with always. It removes a scope without claims.
+func (h *host) settle(key hostKey, name string, now func() time.Time, always bool) (c HostConflict, changed bool) {
+	s := h.scopes[name]
+	if s == nil {
+		return c, false
+	}
+	if len(s.claims) == 0 {
+		delete(h.scopes, name)
+	}
+	had := !s.since.IsZero()
+	switch conflict := h.contested(name, s); {
+	case conflict && (!had || s.reported != s.sum):
+		s.since, s.reported = now(), s.sum
+	case !had || conflict && !always:
+		return c, false
+	}
+	c = h.conflict(key, name, s)
+	if c.Ended {
+		s.since = time.Time{}
+	}
+	return c, true
 }
 
 // conflict describes the conflict of a scope, or its end.
-func (h *host) conflict(key hostKey, scope string, s since) HostConflict {
-	out := HostConflict{Host: key.host, Kind: key.kind.Kind, Visibility: scope, Since: s.time, sum: s.sum}
-	set, conflict := h.in(scope)
-	out.Ended = !conflict
-	shown := set.first(maxShown)
-	out.More = set.len - len(shown)
-	out.Claims = make([]Claim, len(shown))
+func (h *host) conflict(key hostKey, name string, s *scope) HostConflict {
+	shown := s.claims[:min(len(s.claims), maxShown)]
+	out := HostConflict{
+		Host: key.host, Kind: key.kind.Kind, Visibility: name, Claims: make([]Claim, len(shown)), More: len(s.claims) - len(shown),
+		Since: s.since, Ended: !h.contested(name, s), sum: s.reported,
+	}
 	for i, c := range shown {
 		out.Claims[i] = Claim{Namespace: c.namespace, Name: c.name, Source: c.source, Visibility: c.visibility.String()}
 	}
 	// If some claims are not public, namespaces see different ones, and istiod prefers those.
 	// With very many claims, finding the winner would cost too much.
-	if key.kind == federation.ServiceHosts && !out.Ended && scope == federation.Everyone && h.public == set.len && out.More == 0 {
+	if key.kind == federation.ServiceHosts && !out.Ended && out.More == 0 && h.public == len(shown) {
 		w := slices.MinFunc(shown, func(a, b *claimant) int {
 			return cmp.Or(a.created.Compare(b.created), cmp.Compare(a.name+"."+a.namespace, b.name+"."+b.namespace))
 		})
 		out.Winner = w.namespace + "/" + w.name
 	}
 	return out
-}
-
-// recompute finds whether a scope is in conflict, and describes the conflict if it changed, or
-// in any case with always.
-func (h *host) recompute(key hostKey, scope string, now time.Time, always bool) (c HostConflict, changed bool) {
-	was, had := h.since[scope]
-	set, conflict := h.in(scope)
-	if !conflict {
-		if !had {
-			return c, false
-		}
-		delete(h.since, scope)
-		return h.conflict(key, scope, was), true
-	}
-	s := since{now, set.sum}
-	if had && was.sum == s.sum {
-		if s.time = was.time; !always {
-			return c, false
-		}
-	}
-	if h.since == nil {
-		h.since = map[string]since{}
-	}
-	h.since[scope] = s
-	return h.conflict(key, scope, s), true
-}
-
-func (h *host) insert(c *claimant) {
-	h.all.insert(c)
-	if c.visibility.Public {
-		h.public++
-	}
-	for _, ns := range c.visibility.Namespaces {
-		set := h.scoped[ns]
-		set.insert(c)
-		h.keep(ns, set)
-	}
-}
-
-// drop removes a claim, and reports whether it was there.
-func (h *host) drop(c *claimant) bool {
-	if !h.all.drop(c) {
-		return false
-	}
-	if c.visibility.Public {
-		h.public--
-	}
-	for _, ns := range c.visibility.Namespaces {
-		set := h.scoped[ns]
-		set.drop(c)
-		h.keep(ns, set)
-	}
-	return true
-}
-
-// keep sets the claims that a namespace sees.
-func (h *host) keep(ns string, set claimSet) {
-	if h.scoped == nil {
-		h.scoped = map[string]claimSet{}
-	}
-	switch set.len {
-	case 0:
-		delete(h.scoped, ns)
-		return
-	case 1:
-		delete(h.crowded, ns)
-	case 2:
-		if h.crowded == nil {
-			h.crowded = map[string]struct{}{}
-		}
-		h.crowded[ns] = struct{}{}
-	}
-	h.scoped[ns] = set
 }
 
 // joinScopes sorts conflicts, and joins those that differ in the namespace only.

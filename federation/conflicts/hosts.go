@@ -2,12 +2,12 @@ package conflicts
 
 import (
 	"cmp"
-	"math"
+	"fmt"
+	"hash/maphash"
+	"maps"
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/zeebo/xxh3"
 
 	"meshrelay/federation"
 	"meshrelay/mirror"
@@ -68,17 +68,37 @@ type HostConflict struct {
 	sum uint64 // of the keys in conflict
 }
 
+// NotFollowed is a resource whose hosts Hosts does not follow, because they are too many. It is
+// served like any other.
+type NotFollowed struct {
+	mirror.Key
+	// Source is the upstream from which the served resource comes.
+	Source string `json:"source"`
+	// Hosts is the number of hosts that it claims.
+	Hosts int `json:"hosts"`
+	// Namespaces is the number of namespaces that see it, 0 for all.
+	Namespaces int `json:"namespaces,omitempty"`
+	// Reason tells why it is not followed.
+	Reason string `json:"reason"`
+}
+
+var (
+	tooMany = fmt.Sprintf("its hosts, times the namespaces of its exportTo, are more than %d", maxClaims)
+	noRoom  = "configs of this size claim too many hosts together"
+)
+
 // Hosts finds the hosts that several served ServiceEntries or VirtualServices claim. As
 // istioctl analyze (IST0109), it looks at VirtualServices for the gateway "mesh" only: for
 // other gateways istiod merges those of one host.
 //
 // Memory and the time of an update grow with the hosts of the resource and the namespaces that
-// see it. Hosts does not follow a resource above maxClaims, nor one for which maxScoped leaves
-// no room; NotFollowed lists them.
+// see it. Hosts does not follow a resource above maxClaims, nor, until it changes, a resource for
+// which maxScoped leaves no room; NotFollowed lists them.
 //
 // Its methods may be called from any goroutine.
 type Hosts struct {
-	now func() time.Time
+	now  func() time.Time
+	seed maphash.Seed
 
 	// mu guards all below.
 	mu sync.Mutex
@@ -86,15 +106,10 @@ type Hosts struct {
 	// hash of the host. multi holds the other hosts.
 	single map[uint64]*mirror.Resource
 	multi  map[hostKey]*host
-	// contested is the part of multi with a conflict.
-	contested map[hostKey]*host
 	// scoped is the number of namespaces that maxScoped, the field, bounds.
 	scoped, maxScoped int
-	// unfollowed are the resources that are not followed. waiting are those of them that are
-	// tried again when scoped is less than retryBelow.
+	// unfollowed are the resources that are not followed.
 	unfollowed map[mirror.Key]NotFollowed
-	waiting    map[mirror.Key]*mirror.Resource
-	retryBelow int
 }
 
 type hostKey struct {
@@ -102,19 +117,11 @@ type hostKey struct {
 	host string
 }
 
-func (k hostKey) hash() uint64 {
-	seed := uint64(0)
-	if k.kind == federation.ServiceHosts {
-		seed = 1
-	}
-	return xxh3.HashStringSeed(k.host, seed)
-}
-
 // NewHosts returns an empty Hosts, with now as its clock.
 func NewHosts(now func() time.Time) *Hosts {
 	return &Hosts{
-		now: now, single: map[uint64]*mirror.Resource{}, multi: map[hostKey]*host{}, contested: map[hostKey]*host{},
-		maxScoped: maxScoped, retryBelow: maxScoped - maxClaims, unfollowed: map[mirror.Key]NotFollowed{}, waiting: map[mirror.Key]*mirror.Resource{},
+		now: now, seed: maphash.MakeSeed(), single: map[uint64]*mirror.Resource{}, multi: map[hostKey]*host{},
+		maxScoped: maxScoped, unfollowed: map[mirror.Key]NotFollowed{},
 	}
 }
 
@@ -133,80 +140,79 @@ func (h *Hosts) Update(old, cur *mirror.Resource) (changed []HostConflict) {
 	was, next := claimantOf(kind, old), claimantOf(kind, cur)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	changed = h.update(r.Key(), was, next)
-	return append(changed, h.retry()...)
-}
-
-// update replaces the claims of a resource. Either claimant may be nil.
-func (h *Hosts) update(key mirror.Key, was, next *claimant) (changed []HostConflict) {
+	key := r.Key()
 	if _, skipped := h.unfollowed[key]; skipped {
 		delete(h.unfollowed, key)
-		delete(h.waiting, key)
-		was = nil
+		was = nobody
 	}
-	if next.claims() > maxClaims {
-		h.unfollowed[key] = next.notFollowed(tooMany)
-		next = nil
+	if reason := h.refusal(was, next); reason != "" {
+		h.unfollowed[key] = NotFollowed{key, r.Source(), len(next.hosts), len(next.visibility.Namespaces), reason}
+		next = nobody
 	}
-	h.expand(was, math.MaxInt)
-	if next != nil && (!h.expand(next, h.maxScoped+was.extra()) || h.scoped-was.extra()+next.extra() > h.maxScoped) {
-		h.compact(next)
-		changed = h.update(key, was, nil)
-		h.unfollowed[key], h.waiting[key] = next.notFollowed(noRoom), next.resource
-		return changed
+	for _, name := range was.hosts {
+		changed = append(changed, h.change(hostKey{kind, name}, was, next.on(name))...)
 	}
-	t := touched{}
-	h.touch(t, was)
-	h.touch(t, next)
-	h.remove(was)
-	h.add(next)
-	if !was.equal(next) {
-		changed = h.recompute(t, !was.same(next))
+	for _, name := range next.hosts {
+		if was.on(name) == nobody {
+			changed = append(changed, h.change(hostKey{kind, name}, nobody, next)...)
+		}
 	}
-	h.compact(was)
-	h.compact(next)
+	return joinScopes(changed)
+}
+
+// refusal returns why next is not followed in the place of was, empty when it is.
+func (h *Hosts) refusal(was, next *claimant) string {
+	if len(next.hosts)*(1+next.scopes()) > maxClaims {
+		return tooMany
+	}
+	scoped := h.scoped
+	for _, name := range next.hosts {
+		key := hostKey{next.kind, name}
+		if h.multi[key] != nil {
+			scoped += next.scopes() - was.on(name).scopes()
+		} else if owner := h.single[h.hash(key)]; owner != nil && owner != was.resource {
+			scoped += next.scopes() + claimantOf(key.kind, owner).scopes()
+		}
+		if scoped > h.maxScoped {
+			return noRoom
+		}
+	}
+	return ""
+}
+
+func (h *Hosts) hash(key hostKey) uint64 { return maphash.Comparable(h.seed, key) }
+
+// change replaces the claim of a resource to a host, and returns the conflicts that changed.
+func (h *Hosts) change(key hostKey, was, next *claimant) []HostConflict {
+	hash := h.hash(key)
+	e, owner := h.multi[key], h.single[hash]
+	switch {
+	case e != nil:
+		h.scoped -= e.scoped
+	case owner == nil || owner == was.resource:
+		if delete(h.single, hash); next != nobody {
+			h.single[hash] = next.resource
+		}
+		return nil
+	default:
+		e = &host{scopes: map[string]*scope{}}
+		if c := claimantOf(key.kind, owner).on(key.host); c != nobody { // else the hashes are equal
+			delete(h.single, hash)
+			e.insert(c)
+		}
+	}
+	changed := e.replace(key, was, next, h.now)
+	switch all := e.scopes[federation.Everyone]; {
+	case all == nil:
+		delete(h.multi, key)
+	case len(all.claims) == 1 && h.single[hash] == nil:
+		h.single[hash] = all.claims[0].resource
+		delete(h.multi, key)
+	default:
+		h.multi[key] = e
+		h.scoped += e.scoped
+	}
 	return changed
-}
-
-// expand moves the hosts of a claimant from single to multi. It stops, and returns false, when
-// scoped exceeds limit.
-func (h *Hosts) expand(c *claimant, limit int) bool {
-	if c == nil {
-		return true
-	}
-	for key := range c.keys() {
-		if h.scoped > limit {
-			return false
-		}
-		r := h.single[key.hash()]
-		if r == nil || h.multi[key] != nil {
-			continue
-		}
-		if owner := claimantOf(c.kind, r); owner != nil && r.Kind() == c.kind.Kind && slices.Contains(owner.hosts, key.host) {
-			h.multi[key] = &host{}
-			h.multi[key].insert(owner)
-			h.scoped += owner.scopes()
-			delete(h.single, key.hash())
-		}
-	}
-	return h.scoped <= limit
-}
-
-// compact moves the hosts of a claimant back to single where one resource claims them.
-func (h *Hosts) compact(c *claimant) {
-	for key := range c.keys() {
-		e, hash := h.multi[key], key.hash()
-		switch {
-		case e == nil:
-		case e.all.len == 0:
-			delete(h.multi, key)
-		case e.all.len == 1 && h.single[hash] == nil:
-			owner := e.all.first(1)[0]
-			h.single[hash] = owner.resource
-			h.scoped -= owner.scopes()
-			delete(h.multi, key)
-		}
-	}
 }
 
 // Counts returns the number of conflicts by kind.
@@ -214,10 +220,12 @@ func (h *Hosts) Counts() map[mirror.Kind]int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	out := map[mirror.Kind]int{federation.ServiceEntry: 0, federation.VirtualService: 0}
-	for key, host := range h.contested {
-		sums := make(map[uint64]struct{}, 1)
-		for _, since := range host.since {
-			sums[since.sum] = struct{}{}
+	for key, host := range h.multi {
+		sums := map[uint64]struct{}{}
+		for _, s := range host.scopes {
+			if !s.since.IsZero() {
+				sums[s.reported] = struct{}{}
+			}
 		}
 		out[key.kind.Kind] += len(sums)
 	}
@@ -229,85 +237,27 @@ func (h *Hosts) Conflicts() []HostConflict {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var out []HostConflict
-	for key, host := range h.contested {
-		for scope, since := range host.since {
-			out = append(out, host.conflict(key, scope, since))
+	for key, host := range h.multi {
+		for name, s := range host.scopes {
+			if !s.since.IsZero() {
+				out = append(out, host.conflict(key, name, s))
+			}
 		}
 	}
 	return joinScopes(out)
 }
 
-// touched are the scopes that an update may change, by host.
-type touched map[hostKey]*touchedHost
-
-type touchedHost struct {
-	scopes map[string]struct{}
-	public bool // whether there was a public claim
+// NotFollowed returns the resources that are not followed, sorted by key.
+func (h *Hosts) NotFollowed() []NotFollowed {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.SortedFunc(maps.Values(h.unfollowed), func(a, b NotFollowed) int { return mirror.CompareKeys(a.Key, b.Key) })
 }
 
-func (h *Hosts) touch(t touched, c *claimant) {
-	for key := range c.keys() {
-		e := t[key]
-		if e == nil {
-			e = &touchedHost{scopes: map[string]struct{}{federation.Everyone: {}}}
-			if host := h.multi[key]; host != nil {
-				e.public = host.public > 0
-			}
-			t[key] = e
-		}
-		for _, ns := range c.visibility.Namespaces {
-			e.scopes[ns] = struct{}{}
-		}
-	}
-}
-
-// recompute finds the conflicts in the touched scopes, and returns those that changed. With
-// all, it returns every conflict there: the resource itself looks different.
-func (h *Hosts) recompute(t touched, all bool) []HostConflict {
-	var out []HostConflict
-	now := h.now()
-	for key, e := range t {
-		host := h.multi[key]
-		if host == nil {
-			continue
-		}
-		// The first public claim turns the conflicts of single namespaces into one of everyone,
-		// and the end of the last public claim turns it back.
-		if e.public != (host.public > 0) {
-			for ns := range host.crowded {
-				e.scopes[ns] = struct{}{}
-			}
-			for ns := range host.since {
-				e.scopes[ns] = struct{}{}
-			}
-		}
-		for scope := range e.scopes {
-			if c, ok := host.recompute(key, scope, now, all); ok {
-				out = append(out, c)
-			}
-		}
-		if delete(h.contested, key); len(host.since) > 0 {
-			h.contested[key] = host
-		}
-	}
-	return joinScopes(out)
-}
-
-func (h *Hosts) add(c *claimant) {
-	for key := range c.keys() {
-		if h.multi[key] == nil {
-			h.multi[key] = &host{}
-		}
-		h.multi[key].insert(c)
-		h.scoped += c.scopes()
-	}
-}
-
-// remove keeps hosts without claims: recompute needs them.
-func (h *Hosts) remove(c *claimant) {
-	for key := range c.keys() {
-		if e := h.multi[key]; e != nil && e.drop(c) {
-			h.scoped -= c.scopes()
-		}
-	}
+// Skipped returns why a resource is not followed; false if it is.
+func (h *Hosts) Skipped(key mirror.Key) (NotFollowed, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	n, ok := h.unfollowed[key]
+	return n, ok
 }

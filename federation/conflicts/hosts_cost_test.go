@@ -33,9 +33,9 @@ func allocated(f func()) uint64 {
 
 // noted counts what is kept of hosts and of the namespaces that see them.
 func (h *Hosts) noted() int {
-	n := len(h.single) + len(h.contested)
+	n := len(h.single)
 	for _, e := range h.multi {
-		n += 1 + len(e.scoped) + len(e.since) + len(e.crowded)
+		n += 1 + len(e.scopes)
 	}
 	return n
 }
@@ -89,7 +89,6 @@ func TestConfigAboveTheCapIsReportedAsNotFollowed(t *testing.T) {
 func TestScopedClaimsOfAllResourcesAreBounded(t *testing.T) {
 	h := NewHosts((&clock{monday}).now)
 	h.maxScoped = 4 * maxClaims
-	h.retryBelow = h.maxScoped - maxClaims
 	var all []*mirror.Resource
 	for i := range 40 {
 		hosts := numbered(fmt.Sprintf("h%d-", i/2), ".example", 64)
@@ -104,13 +103,10 @@ func TestScopedClaimsOfAllResourcesAreBounded(t *testing.T) {
 	if skipped == 0 || skipped == len(all) || len(h.Conflicts()) == 0 {
 		t.Fatalf("%d of %d are not followed, %d conflicts", skipped, len(all), len(h.Conflicts()))
 	}
-	// With room they are followed, one with each update.
+	// With room they are followed as soon as they change.
 	h.maxScoped = 1 << 20
-	h.retryBelow = h.maxScoped
-	free := entryClaim(t, "f", "f", nil, "free.example")
-	for range skipped {
-		h.Update(nil, free)
-		h.Update(free, nil)
+	for _, r := range all {
+		h.Update(r, r)
 	}
 	if n := len(h.NotFollowed()); n > 0 || len(h.Conflicts()) != 20*64 {
 		t.Errorf("%d are not followed yet, and there are %d conflicts", n, len(h.Conflicts()))
@@ -123,25 +119,9 @@ func TestScopedClaimsOfAllResourcesAreBounded(t *testing.T) {
 	}
 }
 
-func TestInsertionOfAClaimMovesAChunkAtMost(t *testing.T) {
-	var s claimSet
-	const n = 50_000
-	for i := range n {
-		s.insert(&claimant{namespace: fmt.Sprintf("ns-%06d", n-i)})
-	}
-	if len(s.chunks) > 2*n/maxChunk+1 {
-		t.Errorf("%d chunks", len(s.chunks))
-	}
-	for _, chunk := range s.chunks {
-		if len(chunk) > maxChunk {
-			t.Fatalf("a chunk has %d claims", len(chunk))
-		}
-	}
-}
-
-func TestClaimSetAgreesWithASortedSlice(t *testing.T) {
+func TestScopeHoldsItsClaimsByKey(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var s claimSet
+		var s scope
 		have := map[string]*claimant{}
 		names := rapid.SliceOfN(rapid.IntRange(0, 2000), 0, 3000).Draw(t, "names")
 		for _, i := range names {
@@ -164,13 +144,8 @@ func TestClaimSetAgreesWithASortedSlice(t *testing.T) {
 		for _, name := range slices.Sorted(maps.Keys(have)) {
 			want, sum = append(want, have[name]), sum^have[name].sum
 		}
-		if got := slices.Concat(s.chunks...); !slices.Equal(got, want) || s.len != len(want) || s.sum != sum {
-			t.Fatalf("%d claims, want %d", s.len, len(want))
-		}
-		for _, n := range []int{1, 64, 600} {
-			if got := s.first(n); !slices.Equal(got, want[:min(n, len(want))]) {
-				t.Fatalf("the first %d differ", n)
-			}
+		if !slices.Equal(s.claims, want) || s.sum != sum {
+			t.Fatalf("%d claims, want %d", len(s.claims), len(want))
 		}
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"cel.dev/cel-go/cel"
+	"cel.dev/cel-go/common"
 	"cel.dev/cel-go/common/ast"
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/common/types/ref"
@@ -121,120 +122,71 @@ type expression struct {
 	fields map[string]struct{}
 }
 
-// compileExpression returns a *federation.RuleError for each mistake.
-func compileExpression(text string) (*expression, []error) {
-	mistake := func(err error) []error { return []error{&federation.RuleError{Field: "expression", Err: err}} }
+// compileExpression records the mistakes in an expression; then its result means nothing.
+func compileExpression(text string, mistakes *federation.Mistakes) *expression {
+	wrong := func(err error) *expression {
+		mistakes.Add(err, "expression")
+		return nil
+	}
 	if len(text) > maxExpression {
-		return nil, mistake(fmt.Errorf("is longer than %d bytes", maxExpression))
+		return wrong(fmt.Errorf("is longer than %d bytes", maxExpression))
 	}
 	env, err := environment()
 	if err != nil {
-		return nil, mistake(err)
+		return wrong(err)
 	}
-	checked, issues := env.Compile(aliasNamespace(text))
+	checked, issues := compile(env, text)
 	if issues.Err() != nil {
-		return nil, mistakesOf(issues)
+		for _, issue := range issues.Errors()[:min(len(issues.Errors()), maxMistakes)] {
+			mistakes.Add(ruleError(issue), "expression")
+		}
+		return nil
 	}
 	if out := checked.OutputType(); !out.IsExactType(types.BoolType) {
 		hint := ""
 		if out.Kind() == types.DynKind {
 			hint = `: compare it with something, for example "== true"`
 		}
-		return nil, mistake(fmt.Errorf("its result is %s, want bool%s", out, hint))
+		return wrong(fmt.Errorf("its result is %s, want bool%s", out, hint))
 	}
 	program, err := env.Program(checked, cel.EvalOptions(cel.OptOptimize), cel.CostLimit(maxCost))
-	if err != nil {
-		return nil, mistake(err)
-	}
-	return &expression{program: program, fields: fieldsOf(checked)}, nil
+	mistakes.Add(err, "expression")
+	return &expression{program: program, fields: fieldsOf(checked)}
 }
 
 // message removes details of this package from CEL's messages.
 var message = strings.NewReplacer(" (in container '')", "", namespaceAlias, "namespace")
 
-func mistakesOf(issues *cel.Issues) []error {
-	var out []error
-	for _, issue := range issues.Errors() {
-		if len(out) == maxMistakes {
-			break
-		}
-		e := &federation.RuleError{Field: "expression", Err: errors.New(text.Abbreviate(message.Replace(issue.Message)))}
-		if issue.Location != nil && issue.Location.Line() > 0 {
-			e.Line, e.Column = issue.Location.Line(), issue.Location.Column()+1
-		}
-		out = append(out, e)
+func ruleError(issue *cel.Error) *federation.RuleError {
+	e := &federation.RuleError{Field: "expression", Err: errors.New(text.Abbreviate(message.Replace(issue.Message)))}
+	if issue.Location != nil && issue.Location.Line() > 0 {
+		e.Line, e.Column = issue.Location.Line(), issue.Location.Column()+1
 	}
-	return out
+	return e
 }
 
-// namespaceAlias replaces the variable namespace, a reserved word of CEL. It has the same
+// namespaceAlias stands for the variable namespace, a reserved word of CEL. It has the same
 // length, so that columns stay.
 const namespaceAlias = "__nspace_"
 
-// aliasNamespace replaces the variable namespace by its alias, but not fields of that name,
-// texts and comments. The lexical rules are CEL's.
-func aliasNamespace(text string) string {
-	if !strings.Contains(text, "namespace") {
-		return text
-	}
-	var out strings.Builder
-	var before, last byte // of the tokens so far, the ends of the last two
-	for i := 0; i < len(text); {
-		n := 1
-		switch c := text[i]; {
-		case c == ' ' || c == '\t' || c == '\r' || c == '\n' || c == '\f':
-			out.WriteByte(c)
-			i++
-			continue
-		case strings.HasPrefix(text[i:], "//"):
-			if n = strings.IndexByte(text[i:], '\n'); n < 0 {
-				n = len(text) - i
-			}
-			out.WriteString(text[i : i+n])
-			i += n
-			continue
-		case c == '"' || c == '\'' || c == '`':
-			n = quotedLen(text[i:], c == '`')
-		case isWord(c):
-			for n = 1; i+n < len(text) && isWord(text[i+n]); n++ {
-			}
-			word := text[i : i+n]
-			switch {
-			case i+n < len(text) && (text[i+n] == '"' || text[i+n] == '\'') && strings.Trim(word, "rRbB") == "":
-				n += quotedLen(text[i+n:], strings.ContainsAny(word, "rR"))
-			case word == "namespace" && last != '.' && (last != '?' || before != '.'):
-				out.WriteString(namespaceAlias)
-				i, before, last = i+n, last, 'e'
-				continue
+// compile compiles an expression. Where CEL refuses the variable namespace, it replaces it by its
+// alias and tries again.
+func compile(env *cel.Env, text string) (*cel.Ast, *cel.Issues) {
+	const reserved = "namespace"
+	for {
+		checked, issues := env.Compile(text)
+		runes, source := []rune(text), common.NewTextSource(text)
+		for _, issue := range issues.Errors() {
+			at, ok := source.LocationOffset(issue.Location)
+			if end := int(at) + len(reserved); ok && issue.Message == "reserved identifier: "+reserved && end <= len(runes) && string(runes[at:end]) == reserved {
+				copy(runes[at:end], []rune(namespaceAlias))
 			}
 		}
-		out.WriteString(text[i : i+n])
-		i += n
-		before, last = last, text[i-1]
-	}
-	return out.String()
-}
-
-func isWord(c byte) bool {
-	return c == '_' || c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
-}
-
-// quotedLen returns the length of the text literal at the start of text, or of all text when
-// the literal is not closed.
-func quotedLen(text string, raw bool) int {
-	quote := text[:1]
-	if triple := strings.Repeat(quote, 3); strings.HasPrefix(text, triple) {
-		quote = triple
-	}
-	for i := len(quote); i < len(text); i++ {
-		if strings.HasPrefix(text[i:], quote) {
-			return i + len(quote)
+		if string(runes) == text {
+			return checked, issues
 		}
-		if text[i] == '\\' && !raw {
-			i++
-		}
+		text = string(runes)
 	}
-	return len(text)
 }
 
 // fieldsOf returns the fields of spec that an expression names, nil when it uses spec in
@@ -255,9 +207,9 @@ func fieldsOf(checked *cel.Ast) map[string]struct{} {
 	return fields
 }
 
-// eval evaluates the expression for a resource. md may be decoded already.
-func (e *expression) eval(r *mirror.Resource, md metadata) (bool, error) {
-	out, _, err := e.program.Eval(&variables{resource: r, key: r.Key(), metadata: md, fields: e.fields})
+// eval evaluates the expression for a resource.
+func (e *expression) eval(r *mirror.Resource) (bool, error) {
+	out, _, err := e.program.Eval(&variables{resource: r, key: r.Key(), fields: e.fields})
 	if err != nil {
 		return false, err
 	}
@@ -268,12 +220,14 @@ func (e *expression) eval(r *mirror.Resource, md metadata) (bool, error) {
 	return ok, nil
 }
 
-// variables is the cel.Activation of one evaluation. It decodes only the variables in use.
+// variables is the cel.Activation of one evaluation. It decodes only the variables in use, each
+// once.
 type variables struct {
 	resource *mirror.Resource
 	key      mirror.Key
-	metadata metadata
 	fields   map[string]struct{}
+	metadata mirror.Metadata
+	decoded  bool // metadata is set
 	spec     any
 }
 
@@ -291,10 +245,14 @@ func (v *variables) ResolveName(name string) (any, bool) {
 		return v.key.Namespace, true
 	case "name":
 		return v.key.Name, true
-	case "labels":
-		return v.metadata.of(v.resource).Labels, true
-	case "annotations":
-		return v.metadata.of(v.resource).Annotations, true
+	case "labels", "annotations":
+		if !v.decoded {
+			v.metadata, v.decoded = v.resource.Metadata(), true
+		}
+		if name == "labels" {
+			return v.metadata.Labels, true
+		}
+		return v.metadata.Annotations, true
 	case "spec":
 		if v.spec == nil {
 			spec, err := specOf(v.resource, v.fields)

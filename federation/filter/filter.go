@@ -8,10 +8,8 @@ package filter
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
-	"github.com/hashicorp/go-multierror"
 	"k8s.io/apimachinery/pkg/labels"
 
 	"meshrelay/federation"
@@ -65,28 +63,19 @@ const (
 
 // Filter is a compiled Rules. It is immutable and may be used from any goroutine.
 type Filter struct {
-	rules            Rules
-	kinds            map[mirror.Kind]struct{} // nil: all
-	include, exclude globs
-	selector         labels.Selector // nil: everything
-	expression       *expression     // nil: none
+	rules      Rules
+	kinds      map[mirror.Kind]struct{} // nil: all
+	selector   labels.Selector          // nil: everything
+	expression *expression              // nil: none
 }
 
-// New compiles rules. It fails with a *multierror.Error that holds a *federation.RuleError for
-// each mistake.
+// New compiles rules. Its error has a *federation.RuleError for each wrong rule.
 func New(rules Rules) (*Filter, error) {
-	var mistakes *multierror.Error
-	mistake := func(field string, err error) {
-		mistakes = multierror.Append(mistakes, &federation.RuleError{Field: field, Err: err})
-	}
-	rules.Kinds = slices.Clone(rules.Kinds)
+	var mistakes federation.Mistakes
 	f := &Filter{rules: rules}
 	for i, word := range rules.Kinds {
 		kinds, err := mirror.ParseKinds(word)
-		if err != nil {
-			mistake(fmt.Sprintf("kinds[%d]", i), err)
-			continue
-		}
+		mistakes.Add(err, "kinds[%d]", i)
 		if f.kinds == nil {
 			f.kinds = map[mirror.Kind]struct{}{}
 		}
@@ -94,25 +83,18 @@ func New(rules Rules) (*Filter, error) {
 			f.kinds[kind] = struct{}{}
 		}
 	}
-	f.include = compileGlobs(rules.Namespaces.Include, "namespaces.include", mistake)
-	f.exclude = compileGlobs(rules.Namespaces.Exclude, "namespaces.exclude", mistake)
-	if strings.TrimSpace(rules.Selector) != "" {
-		selector, err := labels.Parse(rules.Selector)
-		if err != nil {
-			mistake("selector", fmt.Errorf("%q is not a label selector: %w", text.Abbreviate(rules.Selector), err))
-		} else if !selector.Empty() {
-			f.selector = selector
-		}
+	checkGlobs(rules.Namespaces.Include, "namespaces.include", &mistakes)
+	checkGlobs(rules.Namespaces.Exclude, "namespaces.exclude", &mistakes)
+	if selector, err := labels.Parse(rules.Selector); err != nil {
+		mistakes.Add(fmt.Errorf("%q is not a label selector: %w", text.Abbreviate(rules.Selector), err), "selector")
+	} else if !selector.Empty() {
+		f.selector = selector
 	}
 	if rules.Expression != "" {
-		expression, errs := compileExpression(rules.Expression)
-		for _, err := range errs {
-			mistakes = multierror.Append(mistakes, err)
-		}
-		f.expression = expression
+		f.expression = compileExpression(rules.Expression, &mistakes)
 	}
-	if mistakes != nil {
-		return nil, mistakes
+	if err := mistakes.Err(); err != nil {
+		return nil, err
 	}
 	return f, nil
 }
@@ -130,7 +112,7 @@ func (f *Filter) Explain(r *mirror.Resource) (Reason, string) {
 	case ReasonKind:
 		return reason, fmt.Sprintf("kind %s is not one of %s", r.Kind(), list(f.rules.Kinds))
 	case ReasonNamespace:
-		if by, ok := f.exclude.match(r.Namespace()); ok {
+		if by := match(f.rules.Namespaces.Exclude, r.Namespace()); by != "" {
 			return reason, fmt.Sprintf("namespace %q is excluded by %q", r.Namespace(), by)
 		}
 		if r.Namespace() == "" {
@@ -151,10 +133,9 @@ func (f *Filter) Explain(r *mirror.Resource) (Reason, string) {
 
 func (f *Filter) check(r *mirror.Resource) (Reason, error) {
 	kind := r.Kind()
-	if !f.passesKind(kind) {
+	if _, ok := f.kinds[kind]; !ok && f.kinds != nil {
 		return ReasonKind, nil
 	}
-	var md metadata
 	if !kind.Bare() {
 		if !f.PassesNamespace(kind, r.Namespace()) {
 			return ReasonNamespace, nil
@@ -162,14 +143,14 @@ func (f *Filter) check(r *mirror.Resource) (Reason, error) {
 		if rev := r.Revision(); f.rules.Revision != "" && rev != "" && rev != f.rules.Revision {
 			return ReasonRevision, nil
 		}
-		if f.selector != nil && !f.selector.Matches(labels.Set(md.of(r).Labels)) {
+		if f.selector != nil && !f.selector.Matches(labels.Set(r.Metadata().Labels)) {
 			return ReasonSelector, nil
 		}
 	}
 	if f.expression == nil {
 		return ReasonNone, nil
 	}
-	switch ok, err := f.expression.eval(r, md); {
+	switch ok, err := f.expression.eval(r); {
 	case err != nil:
 		return ReasonExpressionError, err
 	case !ok:
@@ -178,29 +159,15 @@ func (f *Filter) check(r *mirror.Resource) (Reason, error) {
 	return ReasonNone, nil
 }
 
-func (f *Filter) passesKind(kind mirror.Kind) bool {
-	if f.kinds == nil {
-		return true
-	}
-	_, ok := f.kinds[kind]
-	return ok
-}
-
 // PassesNamespace reports whether its kind and namespace let a resource pass the rules on
 // namespaces.
 func (f *Filter) PassesNamespace(kind mirror.Kind, namespace string) bool {
+	include, exclude := f.rules.Namespaces.Include, f.rules.Namespaces.Exclude
 	if namespace == "" {
 		_, known := mirror.LookupKind(kind) // a known kind without a namespace is cluster-scoped
-		return known || f.include.empty()
+		return known || len(include) == 0
 	}
-	if _, ok := f.exclude.match(namespace); ok {
-		return false
-	}
-	if f.include.empty() {
-		return true
-	}
-	_, ok := f.include.match(namespace)
-	return ok
+	return match(exclude, namespace) == "" && (len(include) == 0 || match(include, namespace) != "")
 }
 
 // explainSelector names the first requirement that the labels do not meet.
@@ -218,61 +185,26 @@ func (f *Filter) explainSelector(have labels.Set) string {
 	return fmt.Sprintf("the labels do not match %q", f.rules.Selector)
 }
 
-// metadata is a resource's metadata, decoded at most once.
-type metadata struct {
-	mirror.Metadata
-	decoded bool
-}
-
-func (m *metadata) of(r *mirror.Resource) *mirror.Metadata {
-	if !m.decoded {
-		m.decoded, m.Metadata = true, r.Metadata()
-	}
-	return &m.Metadata
-}
-
-// globs are compiled patterns. Those without wildcards are in a map.
-type globs struct {
-	literals map[string]struct{}
-	patterns []string
-}
-
-func compileGlobs(patterns []string, field string, mistake func(string, error)) globs {
-	g := globs{literals: map[string]struct{}{}}
+// checkGlobs records each pattern that no namespace can match.
+func checkGlobs(patterns []string, field string, mistakes *federation.Mistakes) {
 	for i, p := range patterns {
 		switch {
 		case p == "":
-			mistake(fmt.Sprintf("%s[%d]", field, i), errors.New("the pattern is empty"))
-		case strings.ContainsFunc(p, func(c rune) bool { return !inGlob(c) }):
-			mistake(fmt.Sprintf("%s[%d]", field, i),
-				fmt.Errorf("pattern %q: want lower-case letters, digits, dashes, * and ?", text.Abbreviate(p)))
-		case strings.ContainsAny(p, "*?"):
-			g.patterns = append(g.patterns, p)
-		default:
-			g.literals[p] = struct{}{}
+			mistakes.Add(errors.New("the pattern is empty"), "%s[%d]", field, i)
+		case strings.Trim(p, "abcdefghijklmnopqrstuvwxyz0123456789-.*?") != "":
+			mistakes.Add(fmt.Errorf("pattern %q: want lower-case letters, digits, dashes, * and ?", text.Abbreviate(p)), "%s[%d]", field, i)
 		}
 	}
-	return g
 }
 
-// inGlob accepts wildcards and the characters of namespaces. Others would never match.
-func inGlob(c rune) bool {
-	return c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || strings.ContainsRune("-.*?", c)
-}
-
-func (g globs) empty() bool { return len(g.literals) == 0 && len(g.patterns) == 0 }
-
-// match returns the pattern that matches a name.
-func (g globs) match(name string) (pattern string, ok bool) {
-	if _, ok := g.literals[name]; ok {
-		return name, true
-	}
-	for _, p := range g.patterns {
+// match returns the pattern that matches a name, empty when none does.
+func match(patterns []string, name string) string {
+	for _, p := range patterns {
 		if glob.Match(p, name) {
-			return p, true
+			return p
 		}
 	}
-	return "", false
+	return ""
 }
 
 // list quotes values, the first ones of many.

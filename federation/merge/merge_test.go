@@ -411,8 +411,8 @@ func TestAMergeIsAPureFunctionOfTheCopies(t *testing.T) {
 		copies := randomCopies(t)
 		for _, p := range allPolicies {
 			want := p.Merge(copies)
-			// What came before does not matter: merge others in between, and copies of the
-			// copies that were built anew.
+			// Merges before this one do not matter: merge others in between, and copies that
+			// were built anew.
 			anew := make([]mirror.Copy, len(copies))
 			for _, i := range rapid.Permutation(indexes(len(copies))).Draw(t, "arrival") {
 				p.Merge(copies[i:])

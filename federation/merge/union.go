@@ -97,13 +97,7 @@ func (u Union) Merge(copies []mirror.Copy) mirror.Decision {
 		if sum == nil {
 			sum = newEntry(body, first.Namespace())
 		}
-		why := ""
-		if c.Resource.Namespace() != first.Namespace() && !u.AcrossNamespaces {
-			why = "is of another namespace, and merge[].acrossNamespaces is not set"
-		} else {
-			why = sum.add(newEntry(other, c.Resource.Namespace()))
-		}
-		if why != "" {
+		if why := sum.add(newEntry(other, c.Resource.Namespace()), u.AcrossNamespaces); why != "" {
 			refused = append(refused, nameOf(c, first)+" "+why)
 			continue
 		}
@@ -152,7 +146,7 @@ type entry struct {
 	// grown tells that an endpoint or address was added.
 	grown bool
 
-	endpoints, addresses map[string]struct{} // what is there; nil until something is added
+	endpoints, addresses map[string]struct{} // of the ServiceEntry, as keys; nil: not known
 }
 
 func newEntry(body []byte, namespace string) *entry {
@@ -167,7 +161,10 @@ func newEntry(body []byte, namespace string) *entry {
 }
 
 // add unites e with another entry, or returns why it can not.
-func (e *entry) add(other *entry) (why string) {
+func (e *entry) add(other *entry, acrossNamespaces bool) (why string) {
+	if e.namespace != other.namespace && !acrossNamespaces {
+		return "is of another namespace, and merge[].acrossNamespaces is not set"
+	}
 	if why := e.differs(other); why != "" {
 		return why
 	}
@@ -189,14 +186,17 @@ func (e *entry) add(other *entry) (why string) {
 		}
 	}
 	if why := e.forbids(added); why != "" {
-		for _, ep := range added {
-			delete(e.endpoints, endpointKey(ep))
-		}
+		e.endpoints = nil // it has the endpoints that are not added
 		return why
 	}
 	e.Endpoints = append(e.Endpoints, added...)
 	e.grown = e.grown || len(added) > 0
-	e.Addresses = e.addTexts(e.Addresses, other.Addresses, e.addresses)
+	for _, a := range other.Addresses {
+		if _, ok := e.addresses[a]; !ok {
+			e.addresses[a] = struct{}{}
+			e.Addresses, e.grown = append(e.Addresses, a), true
+		}
+	}
 	return ""
 }
 
@@ -215,21 +215,10 @@ func (e *entry) forbids(added []*networking.WorkloadEntry) string {
 	return ""
 }
 
-func (e *entry) addTexts(have, more []string, seen map[string]struct{}) []string {
-	for _, s := range more {
-		if _, ok := seen[s]; !ok {
-			seen[s] = struct{}{}
-			have, e.grown = append(have, s), true
-		}
-	}
-	return have
-}
-
 // differs returns the first difference that would change the meaning of an entry if the two were
 // united. It compares nothing that add changes, but for the presence of endpoints, which add
 // changes for STATIC only.
 func (e *entry) differs(other *entry) string {
-	across := e.namespace != other.namespace
 	switch {
 	case e.broken || other.broken:
 		return "does not decode"
@@ -248,23 +237,19 @@ func (e *entry) differs(other *entry) string {
 	if why := portsDiffer(e.Ports, other.Ports); why != "" {
 		return why
 	}
-	if e.WorkloadSelector != nil || other.WorkloadSelector != nil {
-		switch {
-		case !proto.Equal(e.WorkloadSelector, other.WorkloadSelector):
-			return "has another workloadSelector"
-		case across:
-			return "selects workloads of another namespace"
-		}
-	}
-	if e.Resolution == networking.ServiceEntry_DNS || e.Resolution == networking.ServiceEntry_DNS_ROUND_ROBIN {
+	across := e.namespace != other.namespace
+	dns := e.Resolution == networking.ServiceEntry_DNS || e.Resolution == networking.ServiceEntry_DNS_ROUND_ROBIN
+	switch {
+	case !proto.Equal(e.WorkloadSelector, other.WorkloadSelector):
+		return "has another workloadSelector"
+	case across && e.WorkloadSelector != nil:
+		return "selects workloads of another namespace"
+	case dns && (len(e.Endpoints) == 0) != (len(other.Endpoints) == 0):
 		// Clients resolve the host itself only if there are no endpoints.
-		if (len(e.Endpoints) == 0) != (len(other.Endpoints) == 0) {
-			return "does not agree on whether the host itself is resolved"
-		}
-	}
-	// A service account belongs to the ServiceEntry's namespace: in another one it would be
-	// another identity.
-	if across && slices.ContainsFunc(other.Endpoints, func(ep *networking.WorkloadEntry) bool { return ep.GetServiceAccount() != "" }) {
+		return "does not agree on whether the host itself is resolved"
+	case across && slices.ContainsFunc(other.Endpoints, func(ep *networking.WorkloadEntry) bool { return ep.GetServiceAccount() != "" }):
+		// A service account belongs to the ServiceEntry's namespace: in another one it would be
+		// another identity.
 		return "has endpoints with service accounts of another namespace"
 	}
 	return ""

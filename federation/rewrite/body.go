@@ -9,15 +9,18 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// role tells what a field names, and so how the rules map its values. It has either text or
-// fields.
+// role tells what a field names, and so how the rules map its values. One of the functions is
+// set, or fields.
 type role struct {
 	// sees are the effects that can change a value.
 	sees effect
 	// text maps a string. scope.message is the message that holds it.
 	text func(s *scope, v string) string
-	// more returns the elements that a list needs in addition to text.
-	more func(s *scope, v string) []string
+	// list maps an element of a list of strings, and returns the elements that the list needs in
+	// addition.
+	list func(s *scope, v string) (to string, more []string)
+	// object maps a JSON object in place, and reports whether it changed.
+	object func(s *scope, o object) bool
 	// fields are the roles of the fields of a message; those of a map's entry are "key" and
 	// "value".
 	fields map[protoreflect.Name]*role
@@ -25,11 +28,8 @@ type role struct {
 
 // planner compiles a plan for each message type: the fields that the rules can change.
 type planner struct {
-	names    *nameRules
-	followed map[protoreflect.FullName]*role
-	// overridden tells that a rule replaces exportTo, so that it is not mapped.
-	overridden bool
-	done       map[protoreflect.FullName]*messagePlan
+	names *nameRules
+	done  map[protoreflect.FullName]*messagePlan
 }
 
 // messagePlan rewrites the messages of one type. It works on their encoding: all other fields
@@ -48,9 +48,14 @@ type step struct {
 	plan  *messagePlan
 }
 
-// active reports whether the rules can change a value of the role.
+func newPlanner(n *nameRules) *planner {
+	return &planner{names: n, done: map[protoreflect.FullName]*messagePlan{}}
+}
+
+// active reports whether the rules can change a value of the role. A rule that replaces exportTo
+// leaves nothing to map.
 func (c *planner) active(r *role) bool {
-	return r.sees&c.names.effects != 0 && (r != exportToRole || !c.overridden)
+	return r.sees&c.names.effects != 0 && (r != exportToRole || c.names.ExportTo == nil)
 }
 
 // message returns nil when no rule can change such a message.
@@ -58,15 +63,12 @@ func (c *planner) message(md protoreflect.MessageDescriptor) *messagePlan {
 	if p, ok := c.done[md.FullName()]; ok {
 		return p
 	}
-	if c.done == nil {
-		c.done = map[protoreflect.FullName]*messagePlan{}
-	}
 	// A message that contains itself needs the plan while it is being made.
 	p := &messagePlan{}
 	c.done[md.FullName()] = p
 	for i := range md.Fields().Len() {
 		f := md.Fields().Get(i)
-		if r := c.followed[f.FullName()]; r != nil {
+		if r := followedFields[f.FullName()]; r != nil {
 			p.follow(c, f, r)
 		} else if f.Message() != nil {
 			if inner := c.message(f.Message()); inner != nil {
@@ -112,7 +114,7 @@ func (p *messagePlan) add(f protoreflect.FieldDescriptor, st *step) {
 var errIrregular = errors.New("a message is in parts")
 
 // apply returns the rewritten message, and m itself when nothing changes.
-func (p *messagePlan) apply(s *scope, m wireMessage) (wireMessage, error) {
+func (p *messagePlan) apply(s *scope, m []byte) ([]byte, error) {
 	w := wireWriter{in: m}
 	c := wire.Fields(m)
 	for c.Next() {
@@ -143,7 +145,10 @@ func (p *messagePlan) apply(s *scope, m wireMessage) (wireMessage, error) {
 	if err := c.Err(); err != nil {
 		return nil, err
 	}
-	return w.result(), nil
+	if w.out == nil {
+		return m, nil
+	}
+	return w.out, nil
 }
 
 // same reports whether two slices are the same memory.
@@ -154,33 +159,28 @@ func same(a, b []byte) bool {
 // text maps a string. A list keeps one of several equal results: istiod refuses some lists with
 // duplicates.
 func (st *step) text(s *scope, w *wireWriter, num protowire.Number, field, value []byte) {
+	var to string
+	var more []string
 	v := string(value)
 	s.message = w.in
-	to := st.role.text(s, v)
-	var more []string
-	if st.list && st.role.more != nil {
-		more = st.role.more(s, v)
+	if st.role.list != nil {
+		to, more = st.role.list(s, v)
+	} else {
+		to = st.role.text(s, v)
 	}
-	switch {
-	case to == v && w.out == nil:
+	if to == v && w.out == nil {
 		w.keep(field)
-	default:
-		w.begin()
-		if !st.list || !w.has(num, to) {
-			w.replace(num, []byte(to))
-		}
+	} else {
+		w.text(num, to, st.list)
 	}
 	for _, m := range more {
-		w.begin()
-		if !w.has(num, m) {
-			w.replace(num, []byte(m))
-		}
+		w.text(num, m, true)
 	}
 }
 
 // wireWriter writes a message again from the first field that differs.
 type wireWriter struct {
-	in   wireMessage
+	in   []byte
 	kept int    // the unchanged bytes of in, while out is nil
 	out  []byte // nil until something differs
 	seen uint64 // the bits of the steps so far
@@ -188,6 +188,11 @@ type wireWriter struct {
 	written map[element]bool
 	indexed int
 	asked   int
+}
+
+type element struct {
+	field protowire.Number
+	value string
 }
 
 // keep copies a field.
@@ -199,68 +204,48 @@ func (w *wireWriter) keep(field []byte) {
 	w.out = append(w.out, field...)
 }
 
-// begin starts out, before the first change.
-func (w *wireWriter) begin() {
-	if w.out == nil {
-		w.out = append(make([]byte, 0, len(w.in)+64), w.in[:w.kept]...)
-	}
-}
-
+// replace writes a field, the first one behind the unchanged bytes.
 func (w *wireWriter) replace(num protowire.Number, value []byte) {
 	w.begin()
 	w.out = protowire.AppendTag(w.out, num, protowire.BytesType)
 	w.out = protowire.AppendBytes(w.out, value)
 }
 
-// has reports whether a string is written already.
-func (w *wireWriter) has(num protowire.Number, v string) bool {
-	if w.asked++; w.asked > shortList {
-		return w.index()[element{num, v}]
+func (w *wireWriter) begin() {
+	if w.out == nil {
+		w.out = append(make([]byte, 0, len(w.in)+64), w.in[:w.kept]...)
 	}
-	found := false
-	w.eachWritten(func(n protowire.Number, have []byte) {
-		found = found || n == num && string(have) == v
-	})
-	return found
+}
+
+// text writes a string, in a list only once.
+func (w *wireWriter) text(num protowire.Number, v string, list bool) {
+	w.begin()
+	if !list || !w.has(num, v) {
+		w.replace(num, []byte(v))
+	}
 }
 
 // shortList is the longest list that is searched without an index.
 const shortList = 16
 
-type element struct {
-	field protowire.Number
-	value string
-}
-
-// index returns an index of all written strings.
-func (w *wireWriter) index() map[element]bool {
-	if w.written == nil {
+// has reports whether a string is written already.
+func (w *wireWriter) has(num protowire.Number, v string) bool {
+	if w.asked++; w.asked == shortList {
 		w.written = map[element]bool{}
 	}
-	w.eachWritten(func(n protowire.Number, v []byte) { w.written[element{n, string(v)}] = true })
-	w.indexed = len(w.out)
-	return w.written
-}
-
-// eachWritten calls f with the written strings that are not in the index yet.
-func (w *wireWriter) eachWritten(f func(protowire.Number, []byte)) {
 	c := wire.Fields(w.out[w.indexed:])
 	for c.Next() {
-		if c.Type == protowire.BytesType {
-			f(c.Number, c.Value())
+		switch {
+		case c.Type != protowire.BytesType:
+		case w.written != nil:
+			w.written[element{c.Number, string(c.Value())}] = true
+		case c.Number == num && string(c.Value()) == v:
+			return true
 		}
 	}
-}
-
-func (w *wireWriter) result() wireMessage {
-	if w.out == nil {
-		return w.in
+	if w.written == nil {
+		return false
 	}
-	return w.out
+	w.indexed = len(w.out)
+	return w.written[element{num, v}]
 }
-
-// wireMessage is the encoding of a message.
-type wireMessage []byte
-
-// text returns a string of the message by its number.
-func (m wireMessage) text(number protowire.Number) string { return string(wire.Last(m, number)) }

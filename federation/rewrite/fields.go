@@ -27,9 +27,9 @@ var (
 	sniHostRole    = &role{sees: effHosts | effNamespaces | effShortHosts, text: (*scope).sniHost}
 	hostPortRole   = &role{sees: effHosts | effNamespaces, text: (*scope).hostPort}
 	// namespacedHostRole is "namespace/host", in a list that selects hosts.
-	namespacedHostRole = &role{sees: effHosts | effNamespaces, text: (*scope).namespacedHost, more: (*scope).movedNamespacedHosts}
+	namespacedHostRole = &role{sees: effHosts | effNamespaces, list: (*scope).namespacedHost}
 	// hostPatternRole is a host that may have a port, in a list that selects hosts.
-	hostPatternRole = &role{sees: effHosts | effNamespaces, text: (*scope).hostPort, more: (*scope).movedHostPorts}
+	hostPatternRole = &role{sees: effHosts | effNamespaces, list: (*scope).hostPattern}
 	urlRole         = &role{sees: effHosts | effNamespaces, text: (*scope).url}
 	// authorityRole is a StringMatch for a host. A prefix follows if it is a whole host; a regex
 	// stays.
@@ -40,13 +40,13 @@ var (
 	namespaceRole = &role{sees: effNamespaces, text: (*scope).namespace}
 	exportToRole  = &role{sees: effNamespaces, text: (*scope).visibility}
 	// namespacePatternRole is a namespace that may have a wildcard, in a list.
-	namespacePatternRole = pattern((*scope).namespacePattern)
-	principalRole        = pattern((*scope).principal)
+	namespacePatternRole = &role{sees: effNamespaces, list: (*scope).namespacePattern}
+	principalRole        = &role{sees: effNamespaces, list: (*scope).principal}
 	serviceAccountRole   = &role{sees: effNamespaces, text: (*scope).serviceAccount}
 	// plainDestinationRole is a Destination whose host istiod does not complete.
 	plainDestinationRole = &role{sees: effHosts | effNamespaces, fields: map[protoreflect.Name]*role{"host": hostRole}}
 	// conditionRole is a value whose meaning depends on the key of the condition.
-	conditionRole = &role{sees: effHosts | effNamespaces, text: (*scope).conditionText, more: (*scope).conditionMore}
+	conditionRole = &role{sees: effHosts | effNamespaces, list: (*scope).condition}
 
 	// gatewayRole is a reference to an Istio Gateway.
 	gatewayRole = &role{sees: effNamespaces | effNames, text: (*scope).gateway}
@@ -144,21 +144,11 @@ var referenceAnnotations = map[string]*role{
 	"istio.io/autoRegistrationGroup": nameRole,
 }
 
-// pattern makes a role of a function that returns the mapped pattern, and the patterns for names
-// that the rules move out of its reach.
-func pattern(f func(*scope, string) (to string, elsewhere []string)) *role {
-	return &role{
-		sees: effNamespaces,
-		text: func(s *scope, v string) string { to, _ := f(s, v); return to },
-		more: func(s *scope, v string) []string { _, elsewhere := f(s, v); return elsewhere },
-	}
-}
-
 // mapKey is the number of the key in the entry of a map.
 const mapKey = 1
 
 func (s *scope) hostHeader(v string) string {
-	switch strings.ToLower(s.message.text(mapKey)) {
+	switch strings.ToLower(s.sibling(mapKey)) {
 	case "host", ":authority":
 		return s.hostPort(v)
 	}
@@ -173,7 +163,7 @@ func (s *scope) waypoint(v string) string {
 }
 
 func (s *scope) referenceLabel(v string) string {
-	if r := referenceLabels[s.message.text(mapKey)]; r != nil && r.sees&s.effects != 0 {
+	if r := referenceLabels[s.sibling(mapKey)]; r != nil && r.sees&s.effects != 0 {
 		return r.text(s, v)
 	}
 	return v
@@ -190,35 +180,21 @@ func number(m proto.Message, name protoreflect.Name) protowire.Number {
 	return m.ProtoReflect().Descriptor().Fields().ByName(name).Number()
 }
 
-// conditionRole returns the role of a condition's values, nil when they stay.
-func (s *scope) conditionRole() *role {
-	switch strings.ToLower(s.message.text(conditionKey)) {
+// condition maps a value of a condition.
+func (s *scope) condition(v string) (to string, more []string) {
+	switch strings.ToLower(s.sibling(conditionKey)) {
 	case "source.namespace":
-		return namespacePatternRole
+		return s.namespacePattern(v)
 	case "source.principal":
-		return principalRole
+		return s.principal(v)
 	case "source.serviceaccount":
-		return serviceAccountRole
+		return s.serviceAccount(v), nil
 	case "connection.sni", "request.headers[host]", "request.headers[:authority]":
-		return hostPatternRole
+		return s.hostPattern(v)
 	}
-	return nil
-}
-
-func (s *scope) conditionText(v string) string {
-	if r := s.conditionRole(); r != nil {
-		return r.text(s, v)
-	}
-	return v
-}
-
-func (s *scope) conditionMore(v string) []string {
-	if r := s.conditionRole(); r != nil && r.more != nil {
-		return r.more(s, v)
-	}
-	return nil
+	return v, nil
 }
 
 func (s *scope) targetName(v string) string {
-	return s.referentName(mirror.Kind{Group: s.message.text(targetGroup), Kind: s.message.text(targetKind)}, v)
+	return s.referentName(mirror.Kind{Group: s.sibling(targetGroup), Kind: s.sibling(targetKind)}, v)
 }

@@ -43,29 +43,21 @@ var (
 
 type object = map[string]*structpb.Value
 
-// structRole is a role for a value of JSON. One of the functions is set.
-type structRole struct {
-	sees   effect
-	text   func(s *scope, v string) string
-	object func(s *scope, o object) bool
-}
-
 var (
-	structHost = &structRole{sees: effHosts | effNamespaces, text: (*scope).host}
 	// parentRef, policyRef and secretRef refer to a resource. They differ in the kind of a
 	// reference without one.
 	parentRef  = reference(gatewayKind)
 	policyRef  = reference(mirror.Kind{})
 	secretRef  = reference(secretKind)
-	backendRef = &structRole{sees: effNamespaces | effNames | effHosts, object: mapBackend}
+	backendRef = &role{sees: effNamespaces | effNames | effHosts, object: mapBackend}
 	// namespaceSelector is a label selector of namespaces.
-	namespaceSelector = &structRole{sees: effNamespaces, object: mapSelector}
+	namespaceSelector = &role{sees: effNamespaces, object: mapSelector}
 	// gatewayAddress is a host, short or not, of the Service of a gateway.
-	gatewayAddress = &structRole{sees: effNamespaces | effHosts, object: mapAddress}
+	gatewayAddress = &role{sees: effNamespaces | effHosts, object: mapAddress}
 )
 
-func reference(otherwise mirror.Kind) *structRole {
-	return &structRole{sees: effNamespaces | effNames | effHosts, object: func(s *scope, o object) bool {
+func reference(otherwise mirror.Kind) *role {
+	return &role{sees: effNamespaces | effNames | effHosts, object: func(s *scope, o object) bool {
 		return mapReference(s, o, referentKind(o, otherwise))
 	}}
 }
@@ -73,28 +65,28 @@ func reference(otherwise mirror.Kind) *structRole {
 // structField is a path: names of members, with "[]" after lists.
 type structField struct {
 	path string
-	role *structRole
+	role *role
 }
 
 var (
 	filterFields = []structField{
 		{"requestMirror.backendRef", backendRef},
 		{"externalAuth.backendRef", backendRef},
-		{"requestRedirect.hostname", structHost},
-		{"urlRewrite.hostname", structHost},
+		{"requestRedirect.hostname", hostRole},
+		{"urlRewrite.hostname", hostRole},
 		{"extensionRef", policyRef},
 	}
 	routeFields = slices.Concat(
 		[]structField{
 			{"parentRefs[]", parentRef},
-			{"hostnames[]", structHost},
+			{"hostnames[]", hostRole},
 			{"rules[].backendRefs[]", backendRef},
 		},
 		under("rules[].filters[].", filterFields),
 		under("rules[].backendRefs[].filters[].", filterFields),
 	)
 	listenerFields = []structField{
-		{"listeners[].hostname", structHost},
+		{"listeners[].hostname", hostRole},
 		{"listeners[].tls.certificateRefs[]", secretRef},
 		{"listeners[].tls.frontendValidation.caCertificateRefs[]", policyRef},
 		{"listeners[].allowedRoutes.namespaces.selector", namespaceSelector},
@@ -127,7 +119,7 @@ var structFields = map[mirror.Kind][]structField{
 		{"validation.caCertificateRefs[]", policyRef},
 	},
 	{Group: gatewayXGroup, Kind: "XBackendTrafficPolicy"}: {{"targetRefs[]", policyRef}},
-	{Group: gatewayXGroup, Kind: "XBackend"}:              {{"externalHostname.hostname", structHost}},
+	{Group: gatewayXGroup, Kind: "XBackend"}:              {{"externalHostname.hostname", hostRole}},
 }
 
 func under(prefix string, fields []structField) []structField {
@@ -138,75 +130,46 @@ func under(prefix string, fields []structField) []structField {
 	return out
 }
 
-// pathPlan is a compiled structField.
-type pathPlan struct {
-	field string
-	steps []pathStep
-	role  *structRole
-}
-
-type pathStep struct {
-	member string
-	list   bool
-}
-
-// paths returns nil when no rule can change any of the fields.
-func (c *planner) paths(fields []structField) []pathPlan {
-	var plans []pathPlan
+// paths returns the fields that the rules can change.
+func (c *planner) paths(fields []structField) (out []structField) {
 	for _, f := range fields {
-		if f.role.sees&c.names.effects == 0 {
-			continue
+		if c.active(f.role) {
+			out = append(out, f)
 		}
-		p := pathPlan{field: f.path, role: f.role}
-		for m := range strings.SplitSeq(f.path, ".") {
-			member, list := strings.CutSuffix(m, "[]")
-			p.steps = append(p.steps, pathStep{member, list})
-		}
-		plans = append(plans, p)
 	}
-	return plans
+	return out
 }
 
 // applyPaths rewrites a body in place, and reports whether it changed.
-func applyPaths(s *scope, plans []pathPlan, body *structpb.Struct) bool {
+func applyPaths(s *scope, fields []structField, body *structpb.Struct) bool {
 	changed := false
-	for i := range plans {
-		p := &plans[i]
-		changed = p.role.walk(s, p.steps, body.GetFields()) || changed
-		if s.err != nil {
-			s.blame(p.field)
-			return changed
-		}
+	for _, f := range fields {
+		changed = f.role.walk(s, f.path, body.GetFields()) || changed
+		s.blame(f.path)
 	}
 	return changed
 }
 
-func (r *structRole) walk(s *scope, steps []pathStep, o object) bool {
-	v := o[steps[0].member]
-	if v == nil {
-		return false
-	}
-	if !steps[0].list {
-		return r.value(s, steps[1:], v)
+// walk maps the values at a path.
+func (r *role) walk(s *scope, path string, o object) bool {
+	member, rest, _ := strings.Cut(path, ".")
+	member, list := strings.CutSuffix(member, "[]")
+	values := []*structpb.Value{o[member]}
+	if list {
+		values = o[member].GetListValue().GetValues()
 	}
 	changed := false
-	for _, e := range v.GetListValue().GetValues() {
-		changed = r.value(s, steps[1:], e) || changed
+	for _, v := range values {
+		switch inner := v.GetStructValue().GetFields(); {
+		case rest != "":
+			changed = r.walk(s, rest, inner) || changed
+		case r.object == nil:
+			changed = mapText(v, func(t string) string { return r.text(s, t) }) || changed
+		case inner != nil:
+			changed = r.object(s, inner) || changed
+		}
 	}
 	return changed
-}
-
-func (r *structRole) value(s *scope, rest []pathStep, v *structpb.Value) bool {
-	if len(rest) > 0 {
-		return r.walk(s, rest, v.GetStructValue().GetFields())
-	}
-	if r.object != nil {
-		if o := v.GetStructValue().GetFields(); o != nil {
-			return r.object(s, o)
-		}
-		return false
-	}
-	return mapText(v, func(t string) string { return r.text(s, t) })
 }
 
 // mapText maps a string in place. Other values stay.
@@ -265,7 +228,7 @@ func mapBackend(s *scope, o object) bool {
 	if ns == "" {
 		ns = s.here
 	}
-	domain := s.domain
+	domain := s.Domain
 	if kind == serviceImport {
 		domain = "clusterset.local"
 	}

@@ -78,7 +78,7 @@ func holdsText(f protoreflect.FieldDescriptor) bool {
 	return false
 }
 
-// tableErrors says what is missing in the tables, and what is in them for nothing.
+// tableErrors returns the fields that the tables lack, and those that they have for nothing.
 func tableErrors(bodies []protoreflect.MessageDescriptor, followed map[protoreflect.FullName]*role, alone map[protoreflect.FullName]string) []string {
 	var out []string
 	fields := reachable(bodies)
@@ -113,28 +113,28 @@ func tableErrors(bodies []protoreflect.MessageDescriptor, followed map[protorefl
 // fits reports whether a role can be applied to a field.
 func fits(f protoreflect.FieldDescriptor, r *role) bool {
 	if f.Message() == nil {
-		return f.Kind() == protoreflect.StringKind && r.text != nil && r.fields == nil && (r.more == nil || f.IsList())
+		return f.Kind() == protoreflect.StringKind && r.fields == nil && (r.text != nil || r.list != nil && f.IsList())
 	}
 	for name, r := range r.fields {
 		if f := f.Message().Fields().ByName(name); f == nil || !fits(f, r) {
 			return false
 		}
 	}
-	return len(r.fields) > 0 && r.text == nil
+	return len(r.fields) > 0 && r.text == nil && r.list == nil
 }
 
 // leftAlone are the fields that look as if they named a host, a namespace or a config, and
 // why they stay as they are.
 var leftAlone = map[protoreflect.FullName]string{
-	// What certificates say is not changed by calling things otherwise here.
-	"istio.networking.v1alpha3.ServiceEntry.subject_alt_names":      "what the certificates of the servers say",
-	"istio.networking.v1alpha3.ClientTLSSettings.subject_alt_names": "what the certificates of the servers say",
-	"istio.networking.v1alpha3.ServerTLSSettings.subject_alt_names": "what the certificates of the clients say",
-	"istio.security.v1beta1.Source.trust_domains":                   "what the certificates of the clients say: a trust domain is no host",
-	"istio.security.v1beta1.Source.not_trust_domains":               "what the certificates of the clients say: a trust domain is no host",
-	"istio.security.v1beta1.Source.request_principals":              "what a token says: ISSUER/SUBJECT",
-	"istio.security.v1beta1.Source.not_request_principals":          "what a token says: ISSUER/SUBJECT",
-	"istio.security.v1beta1.JWTRule.issuer":                         "what a token says",
+	// A rewrite does not change certificates.
+	"istio.networking.v1alpha3.ServiceEntry.subject_alt_names":      "the names in the certificates of the servers",
+	"istio.networking.v1alpha3.ClientTLSSettings.subject_alt_names": "the names in the certificates of the servers",
+	"istio.networking.v1alpha3.ServerTLSSettings.subject_alt_names": "the names in the certificates of the clients",
+	"istio.security.v1beta1.Source.trust_domains":                   "the names in the certificates of the clients: a trust domain is no host",
+	"istio.security.v1beta1.Source.not_trust_domains":               "the names in the certificates of the clients: a trust domain is no host",
+	"istio.security.v1beta1.Source.request_principals":              "part of a token: ISSUER/SUBJECT",
+	"istio.security.v1beta1.Source.not_request_principals":          "part of a token: ISSUER/SUBJECT",
+	"istio.security.v1beta1.JWTRule.issuer":                         "part of a token",
 
 	// Secrets are not relayed.
 	"istio.networking.v1alpha3.ClientTLSSettings.credential_name":         "a Secret beside the proxy",
@@ -143,8 +143,8 @@ var leftAlone = map[protoreflect.FullName]string{
 	"istio.networking.v1alpha3.ServerTLSSettings.ca_cert_credential_name": "a Secret beside the gateway",
 
 	// Outside of the mesh.
-	"istio.networking.v1alpha3.CorsPolicy.allow_origin":  "what browsers say",
-	"istio.networking.v1alpha3.CorsPolicy.allow_origins": "what browsers say",
+	"istio.networking.v1alpha3.CorsPolicy.allow_origin":  "the origins that browsers send",
+	"istio.networking.v1alpha3.CorsPolicy.allow_origins": "the origins that browsers send",
 	"istio.extensions.v1alpha1.WasmPlugin.url":           "an image that the agent pulls from a registry",
 	"istio.extensions.v1alpha1.WasmConfig.url":           "an image that the agent pulls from a registry",
 
@@ -195,8 +195,8 @@ var leftAlone = map[protoreflect.FullName]string{
 	"istio.networking.v1alpha3.EnvoyFilter.WaypointMatch.FilterMatch.SubFilterMatch.name":       "an Envoy filter",
 
 	// Opaque.
-	"istio.networking.v1alpha3.EnvoyFilter.Patch.value":          "Envoy config, of which anything may be meant",
-	"istio.networking.v1alpha3.EnvoyFilter.ProxyMatch.metadata":  "what the proxies say of themselves",
+	"istio.networking.v1alpha3.EnvoyFilter.Patch.value":          "Envoy config, which may mean anything",
+	"istio.networking.v1alpha3.EnvoyFilter.ProxyMatch.metadata":  "the metadata that proxies send",
 	"istio.networking.v1alpha3.HTTPMatchRequest.headers":         "istiod ignores the authority here",
 	"istio.networking.v1alpha3.HTTPMatchRequest.without_headers": "istiod ignores the authority here",
 }

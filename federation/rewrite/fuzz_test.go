@@ -30,9 +30,11 @@ func FuzzNames(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, v string) {
 		functions := map[string]func(*scope, string) string{
-			"host": (*scope).host, "shortHost": (*scope).shortHost, "hostPort": (*scope).hostPort, "namespacedHost": (*scope).namespacedHost,
+			"host": (*scope).host, "shortHost": (*scope).shortHost, "hostPort": (*scope).hostPort,
 			"url": (*scope).url, "cluster": (*scope).cluster, "routeConfiguration": (*scope).routeConfiguration, "gateway": (*scope).gateway,
 			"visibility": (*scope).visibility, "serviceAccount": (*scope).serviceAccount,
+			"namespacedHost":   func(s *scope, v string) string { to, _ := s.namespacedHost(v); return to },
+			"hostPattern":      func(s *scope, v string) string { to, _ := s.hostPattern(v); return to },
 			"namespacePattern": func(s *scope, v string) string { to, _ := s.namespacePattern(v); return to },
 			"principal":        func(s *scope, v string) string { to, _ := s.principal(v); return to },
 		}

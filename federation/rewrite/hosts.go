@@ -40,8 +40,8 @@ func (s *scope) movedHosts(v string) (moved []string) {
 		return nil
 	}
 	reach := s.host(v)[1:]
-	for i := range s.hosts {
-		m := &s.hosts[i]
+	for i := range s.Hosts {
+		m := &s.Hosts[i]
 		if strings.HasSuffix("."+m.From, v[1:]) && !strings.HasSuffix("."+m.To, reach) {
 			moved = append(moved, m.To, "*."+m.To)
 		}
@@ -49,37 +49,11 @@ func (s *scope) movedHosts(v string) (moved []string) {
 	return moved
 }
 
-// movedHostPorts is movedHosts for hostPort.
-func (s *scope) movedHostPorts(v string) []string {
-	port := ""
-	if i := strings.LastIndexByte(v, ':'); i >= 0 && isPort(v[i+1:]) {
-		v, port = v[:i], v[i:]
-	}
-	moved := s.movedHosts(v)
-	for i := range moved {
-		moved[i] += port
-	}
-	return moved
-}
-
-// movedNamespacedHosts is movedHosts for namespacedHost.
-func (s *scope) movedNamespacedHosts(v string) []string {
-	ns, h, ok := strings.Cut(v, "/")
-	if !ok {
-		return s.movedHosts(v)
-	}
-	moved := s.movedHosts(h)
-	for i := range moved {
-		moved[i] = s.visibility(ns) + "/" + moved[i]
-	}
-	return moved
-}
-
 // mappedDomain returns where the domain begins that a HostMapping replaces, and the new domain.
 // Without a HostMapping it returns the end of h.
 func (n *nameRules) mappedDomain(h string) (cut int, to string) {
-	for i := range n.hosts {
-		m := &n.hosts[i]
+	for i := range n.Hosts {
+		m := &n.Hosts[i]
 		rest, ok := strings.CutSuffix(h, m.From)
 		if ok && (rest == "" || rest == "*" || rest[len(rest)-1] == '.') {
 			return len(rest), m.To
@@ -111,39 +85,48 @@ func (n *nameRules) serviceNamespace(h string) (at, end int) {
 
 // hostPort maps a host that may have a port, or "*" for all ports.
 func (s *scope) hostPort(v string) string {
-	i := strings.LastIndexByte(v, ':')
-	if i < 0 || !isPort(v[i+1:]) {
-		return s.host(v)
-	}
-	if to := s.host(v[:i]); to != v[:i] {
-		return to + v[i:]
+	h, port := cutPort(v)
+	if to := s.host(h); to != h {
+		return to + port
 	}
 	return v
 }
 
-func isPort(p string) bool {
-	if p == "*" {
-		return true
+// hostPattern is hostPort in a list that selects hosts.
+func (s *scope) hostPattern(v string) (to string, moved []string) {
+	h, port := cutPort(v)
+	moved = s.movedHosts(h)
+	for i := range moved {
+		moved[i] += port
 	}
-	for i := range len(p) {
-		if p[i] < '0' || p[i] > '9' {
-			return false
-		}
-	}
-	return true
+	return s.hostPort(v), moved
 }
 
-// namespacedHost maps "namespace/host", where the namespace may be ".", "*" or "~".
-func (s *scope) namespacedHost(v string) string {
+// cutPort cuts the port off a host, with its colon.
+func cutPort(v string) (host, port string) {
+	i := strings.LastIndexByte(v, ':')
+	if i < 0 || v[i+1:] != "*" && strings.Trim(v[i+1:], "0123456789") != "" {
+		return v, ""
+	}
+	return v[:i], v[i:]
+}
+
+// namespacedHost maps "namespace/host" in a list that selects hosts. The namespace may be ".",
+// "*" or "~".
+func (s *scope) namespacedHost(v string) (to string, moved []string) {
 	ns, h, ok := strings.Cut(v, "/")
 	if !ok {
-		return s.host(v)
+		return s.host(v), s.movedHosts(v)
 	}
-	toNS, to := s.visibility(ns), s.host(h)
-	if toNS == ns && to == h {
-		return v
+	toNS, toHost := s.visibility(ns), s.host(h)
+	moved = s.movedHosts(h)
+	for i := range moved {
+		moved[i] = toNS + "/" + moved[i]
 	}
-	return toNS + "/" + to
+	if toNS == ns && toHost == h {
+		return v, moved
+	}
+	return toNS + "/" + toHost, moved
 }
 
 // url maps the host of a URL.

@@ -1,11 +1,17 @@
 package rewrite
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"path"
 	"slices"
 	"strings"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"meshrelay/internal/wire"
+	"meshrelay/mirror"
 )
 
 const (
@@ -28,47 +34,30 @@ const (
 
 // nameRules map the namespaces, names and hosts of one source. They are immutable.
 type nameRules struct {
+	Rules          // Hosts with the longest From first
 	effects        effect
-	namespaces     map[string]string
-	mapped         []string      // keys of namespaces, sorted
-	prefix         string        // of namespaces
-	before, after  string        // of names
-	hosts          []HostMapping // longest From first
-	domain         string
-	serviceDomains []string // what stands behind the namespace in the host of a Service
+	mapped         []string // keys of Namespaces, sorted
+	serviceDomains []string // follow the namespace in the host of a Service
 }
 
 func newNameRules(r Rules) *nameRules {
+	r.Domain = cmp.Or(r.Domain, defaultDomain)
+	r.Hosts = slices.SortedStableFunc(slices.Values(r.Hosts), func(a, b HostMapping) int { return len(b.From) - len(a.From) })
 	n := &nameRules{
-		namespaces: maps.Clone(r.Namespaces),
-		mapped:     slices.Sorted(maps.Keys(r.Namespaces)),
-		prefix:     r.NamespacePrefix,
-		before:     r.NamePrefix, after: r.NameSuffix,
-		hosts:  slices.Clone(r.Hosts),
-		domain: r.Domain,
+		Rules: r, mapped: slices.Sorted(maps.Keys(r.Namespaces)),
+		// Kubernetes' resolver accepts the short form in ".svc"; multi-cluster Services have
+		// "clusterset.local".
+		serviceDomains: []string{".svc." + r.Domain, ".svc.clusterset.local", ".svc"},
 	}
-	if n.domain == "" {
-		n.domain = defaultDomain
-	}
-	// Kubernetes' resolver accepts the short form in ".svc"; multi-cluster Services have
-	// "clusterset.local".
-	n.serviceDomains = []string{".svc." + n.domain, ".svc.clusterset.local", ".svc"}
-	slices.SortStableFunc(n.hosts, func(a, b HostMapping) int { return len(b.From) - len(a.From) })
-	if n.prefix != "" {
+	moves := func(from string) bool { return r.Namespaces[from] != from }
+	if r.NamespacePrefix != "" || slices.ContainsFunc(n.mapped, moves) {
 		n.effects |= effNamespaces
 	}
-	for from, to := range n.namespaces {
-		if from != to {
-			n.effects |= effNamespaces
-		}
-	}
-	if n.before != "" || n.after != "" {
+	if r.NamePrefix != "" || r.NameSuffix != "" {
 		n.effects |= effNames
 	}
-	for _, h := range n.hosts {
-		if h.From != h.To {
-			n.effects |= effHosts
-		}
+	if slices.ContainsFunc(r.Hosts, func(h HostMapping) bool { return h.From != h.To }) {
+		n.effects |= effHosts
 	}
 	if r.CompleteShortHosts {
 		n.effects |= effShortHosts
@@ -81,10 +70,10 @@ func (n *nameRules) namespace(ns string) string {
 	if ns == "" || n.effects&effNamespaces == 0 {
 		return ns
 	}
-	if to, ok := n.namespaces[ns]; ok {
+	if to, ok := n.Namespaces[ns]; ok {
 		return to
 	}
-	return n.prefix + ns
+	return n.NamespacePrefix + ns
 }
 
 // name maps the name of a resource.
@@ -92,7 +81,7 @@ func (n *nameRules) name(name string) string {
 	if name == "" || n.effects&effNames == 0 {
 		return name
 	}
-	return n.before + name + n.after
+	return n.NamePrefix + name + n.NameSuffix
 }
 
 // scope maps the names in one resource.
@@ -101,9 +90,9 @@ type scope struct {
 	here string // namespace of the resource, at the source
 	// completes tells that short hosts become complete, even if no other rule maps them.
 	completes bool
-	body      wireMessage // of the resource, for fields that depend on another
-	message   wireMessage // holds the string that is being mapped
-	err       error       // the first name that could not be mapped
+	body      []byte // of the resource, for fields that depend on another
+	message   []byte // holds the string that is being mapped
+	err       error  // the first name that could not be mapped
 	// blamed tells that err names its field.
 	blamed bool
 }
@@ -111,6 +100,9 @@ type scope struct {
 func newScope(n *nameRules, namespace string) *scope {
 	return &scope{nameRules: n, here: namespace, completes: n.effects&effShortHosts != 0}
 }
+
+// sibling returns a string of the message that holds the one that is being mapped.
+func (s *scope) sibling(number protowire.Number) string { return string(wire.Last(s.message, number)) }
 
 func (s *scope) fail(result string, limit int) {
 	if s.err == nil {
@@ -142,6 +134,20 @@ func (s *scope) name(name string) string {
 	return to
 }
 
+// key maps the key of a resource.
+func (s *scope) key(k mirror.Key) mirror.Key {
+	if k.Kind.Bare() {
+		return k
+	}
+	k.Namespace = s.namespace(k.Namespace)
+	s.blame("metadata.namespace")
+	if renamed(k.Kind) {
+		k.Name = s.name(k.Name)
+		s.blame("metadata.name")
+	}
+	return k
+}
+
 // visibility maps a namespace, ".", "*" or "~".
 func (s *scope) visibility(v string) string {
 	switch v {
@@ -159,14 +165,14 @@ func (s *scope) namespacePattern(v string) (to string, elsewhere []string) {
 	}
 	to = v
 	if v[0] != '*' {
-		to = s.prefix + v
+		to = s.NamespacePrefix + v
 	}
 	for _, ns := range s.mapped {
 		if ok, _ := path.Match(v, ns); !ok {
 			continue
 		}
-		if ok, _ := path.Match(to, s.namespaces[ns]); !ok {
-			elsewhere = append(elsewhere, s.namespaces[ns])
+		if ok, _ := path.Match(to, s.Namespaces[ns]); !ok {
+			elsewhere = append(elsewhere, s.Namespaces[ns])
 		}
 	}
 	return to, elsewhere

@@ -14,7 +14,7 @@ import (
 	"meshrelay/mirror"
 )
 
-// What istiod makes of names, written down a second time: from
+// The names that istiod makes, written down a second time: from
 // model.ResolveShortnameToFQDN and model.resolveGatewayName.
 
 // domain is the one that istiod gives configs: none to those that it receives over MCP.
@@ -308,9 +308,9 @@ func drawConfigs(t *rapid.T) []*mirror.Resource {
 	return out
 }
 
-// What resolved among the configs of a source resolves after the rewrite, and a second
-// rewrite of the same gives the same. Where short hosts are completed, that is so for an
-// istiod that has no domain for what it receives, too.
+// References that resolve among the configs of a source resolve after the rewrite, and a second
+// rewrite of the same gives the same. Where short hosts are completed, they do so also for an
+// istiod that has no domain for the configs that it receives.
 func TestReferencesThatResolveStillDoAfterRewriting_C23(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rules := drawRules(t)
@@ -332,7 +332,7 @@ func TestReferencesThatResolveStillDoAfterRewriting_C23(t *testing.T) {
 				t.Fatalf("%s: two results", r.Key())
 			}
 			if after[i].Key() != w.Key(r.Key()) {
-				t.Fatalf("%s landed at %s, Key says %s", r.Key(), after[i].Key(), w.Key(r.Key()))
+				t.Fatalf("%s landed at %s, Key returns %s", r.Key(), after[i].Key(), w.Key(r.Key()))
 			}
 		}
 		have := edges(after, domain)

@@ -8,7 +8,6 @@ package rewrite
 import (
 	"errors"
 	"fmt"
-	"slices"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -88,20 +87,17 @@ type Endpoints struct {
 	Cluster string `yaml:"cluster,omitempty"`
 }
 
-// Rewriter is a compiled Rules. It is immutable and may be used from any goroutine.
+// Rewriter is a compiled Rules. It is immutable and may be used from any goroutine. The rules
+// that it was given must not change.
 type Rewriter struct {
-	names               *nameRules
-	labels, annotations *editRules
-	exportTo            []string
-	endpoints           Endpoints
-	plans               map[mirror.Kind]*bodyPlan
-	identity            bool
+	names *nameRules
+	plans map[mirror.Kind]*bodyPlan
 }
 
 // bodyPlan tells how to rewrite the bodies of one kind.
 type bodyPlan struct {
-	fields    *messagePlan // of protobuf kinds
-	paths     []pathPlan   // of kinds whose body is a google.protobuf.Struct
+	fields    *messagePlan  // of protobuf kinds
+	paths     []structField // of kinds whose body is a google.protobuf.Struct
 	exportTo  bool
 	endpoints bool
 	// onlyShortHosts tells that only the completion of short hosts can change a body.
@@ -113,24 +109,13 @@ func New(rules Rules) (*Rewriter, error) {
 	if err := rules.validate(); err != nil {
 		return nil, err
 	}
-	w := &Rewriter{
-		names:       newNameRules(rules),
-		labels:      newEditRules(rules.Labels),
-		annotations: newEditRules(rules.Annotations),
-		exportTo:    slices.Clone(rules.ExportTo),
-		endpoints:   rules.Endpoints,
-		plans:       map[mirror.Kind]*bodyPlan{},
-	}
-	if rules.ExportTo != nil && w.exportTo == nil {
-		w.exportTo = []string{}
-	}
-	c := &planner{names: w.names, followed: followedFields, overridden: w.exportTo != nil}
+	w := &Rewriter{names: newNameRules(rules), plans: map[mirror.Kind]*bodyPlan{}}
+	c := newPlanner(w.names)
 	for _, info := range mirror.Kinds() {
 		if p := w.plan(c, info); p != nil {
 			w.plans[info.Kind] = p
 		}
 	}
-	w.identity = w.names.effects == 0 && w.labels == nil && w.annotations == nil && len(w.plans) == 0
 	return w, nil
 }
 
@@ -145,9 +130,9 @@ func (w *Rewriter) plan(c *planner, info *mirror.KindInfo) *bodyPlan {
 		p.paths = c.paths(structFields[info.Kind])
 	} else {
 		p.fields = c.message(body.ProtoReflect().Descriptor())
-		p.exportTo = w.exportTo != nil && exportToOf(body) != nil
+		p.exportTo = w.names.ExportTo != nil && exportToOf(body) != nil
 		_, endpoints := endpointsOf(body)
-		p.endpoints = w.endpoints != Endpoints{} && endpoints
+		p.endpoints = w.names.Endpoints != Endpoints{} && endpoints
 	}
 	if p.fields == nil && p.paths == nil && !p.exportTo && !p.endpoints {
 		return nil
@@ -158,14 +143,7 @@ func (w *Rewriter) plan(c *planner, info *mirror.KindInfo) *bodyPlan {
 
 // Key returns the key here of a key at the source.
 func (w *Rewriter) Key(k mirror.Key) mirror.Key {
-	if k.Kind.Bare() {
-		return k
-	}
-	k.Namespace = w.names.namespace(k.Namespace)
-	if renamed(k.Kind) {
-		k.Name = w.names.name(k.Name)
-	}
-	return k
+	return newScope(w.names, k.Namespace).key(k)
 }
 
 // renamed reports whether resources of a kind get the prefix and suffix of names.
@@ -174,31 +152,48 @@ func renamed(kind mirror.Kind) bool { return kind != gatewayClass }
 // Rewrite returns the rewritten resource, and r itself when the rules change nothing. It is a
 // pure function. It keeps source, cluster, the source's version and the creation time.
 func (w *Rewriter) Rewrite(r *mirror.Resource) (*mirror.Resource, error) {
-	kind := r.Kind()
-	if w.identity || kind.Bare() {
+	if r.Kind().Bare() {
 		return r, nil
 	}
 	from := r.Key()
-	key := w.Key(from)
-	if err := w.checkKey(from, key); err != nil {
-		return nil, fmt.Errorf("rewrite %s: %w", from, err)
-	}
-
-	body, err := w.body(r, from)
+	out, err := w.rewrite(r, from)
 	if err != nil {
 		return nil, fmt.Errorf("rewrite %s: %w", from, err)
 	}
-	if key == from && body == nil && w.labels == nil && w.annotations.idle(r) && w.names.effects&(effNamespaces|effNames) == 0 {
-		return r, nil // no label can hold a mapped name
-	}
+	return out, nil
+}
 
-	spec := r.Spec()
+func (w *Rewriter) rewrite(r *mirror.Resource, from mirror.Key) (*mirror.Resource, error) {
+	plan := w.plans[from.Kind]
+	if plan != nil && plan.onlyShortHosts && !plan.fields.mayHaveShortHost(r.BodyValue()) {
+		plan = nil
+	}
+	// No key, label or annotation holds a host.
+	hostsOnly := w.names.effects&(effNamespaces|effNames) == 0 && len(w.names.Labels.Set)+len(w.names.Labels.Remove) == 0 && w.names.Annotations.idle(r)
+	if plan == nil && hostsOnly {
+		return r, nil
+	}
 	s := newScope(w.names, from.Namespace)
-	var relabeled, reannotated bool
-	spec.Labels, relabeled = w.labels.apply(s, spec.Labels, referenceLabels)
-	spec.Annotations, reannotated = w.annotations.apply(s, spec.Annotations, referenceAnnotations)
+	key := s.key(from)
+	var body *anypb.Any
+	if plan != nil && s.err == nil {
+		var err error
+		if body, err = w.body(s, plan, r); err != nil {
+			return nil, err
+		}
+	}
 	if s.err != nil {
-		return nil, fmt.Errorf("rewrite %s: metadata: %w", from, s.err)
+		return nil, s.err
+	}
+	if body == nil && hostsOnly {
+		return r, nil
+	}
+	spec := r.Spec()
+	var relabeled, reannotated bool
+	spec.Labels, relabeled = w.names.Labels.apply(s, spec.Labels, referenceLabels)
+	spec.Annotations, reannotated = w.names.Annotations.apply(s, spec.Annotations, referenceAnnotations)
+	if s.err != nil {
+		return nil, fmt.Errorf("metadata: %w", s.err)
 	}
 	if key == from && body == nil && !relabeled && !reannotated {
 		return r, nil
@@ -207,115 +202,70 @@ func (w *Rewriter) Rewrite(r *mirror.Resource) (*mirror.Resource, error) {
 	if body != nil {
 		spec.Body = body
 	}
-	out, err := mirror.New(spec)
-	if err != nil {
-		return nil, fmt.Errorf("rewrite %s: %w", from, err)
-	}
-	return out, nil
-}
-
-// checkKey refuses names that Kubernetes would refuse, but not the names of the source itself.
-func (w *Rewriter) checkKey(from, to mirror.Key) error {
-	if from.Namespace != to.Namespace && len(to.Namespace) > maxLabel {
-		return fmt.Errorf("metadata.namespace: %q is longer than %d characters", to.Namespace, maxLabel)
-	}
-	if from.Name != to.Name && len(to.Name) > maxDomain {
-		return fmt.Errorf("metadata.name: %q is longer than %d characters", to.Name, maxDomain)
-	}
-	return nil
+	return mirror.New(spec)
 }
 
 // body returns the rewritten body, nil when it stays as it is.
-func (w *Rewriter) body(r *mirror.Resource, key mirror.Key) (*anypb.Any, error) {
-	plan := w.plans[key.Kind]
-	if plan == nil || plan.onlyShortHosts && !plan.fields.mayHaveShortHost(r.BodyValue()) {
-		return nil, nil
-	}
-	s := newScope(w.names, key.Namespace)
-	s.completes = plan.fields != nil && w.completesIn(r, key.Kind)
-	body := r.Body()
-	value, err := w.value(s, plan, key, body.GetValue())
-	if err != nil {
-		return nil, err
-	}
-	if same(value, body.GetValue()) {
-		return nil, nil
-	}
-	return &anypb.Any{TypeUrl: body.GetTypeUrl(), Value: value}, nil
-}
-
-// value rewrites an encoded body, and returns value itself when it stays as it is.
-func (w *Rewriter) value(s *scope, plan *bodyPlan, key mirror.Key, value []byte) ([]byte, error) {
-	out := value
-	s.body = value
-	var err error
+func (w *Rewriter) body(s *scope, plan *bodyPlan, r *mirror.Resource) (*anypb.Any, error) {
+	body, kind := r.Body(), r.Kind()
+	out := body.GetValue()
 	if plan.fields != nil {
-		out, err = plan.fields.apply(s, value)
-		if errors.Is(err, errIrregular) {
-			out, err = w.irregular(s, plan, key, value)
-		}
-		if err != nil {
+		s.completes = w.completesIn(r, kind)
+		var err error
+		if out, err = plan.fields.applyToBody(s, kind, out); err != nil {
 			return nil, fmt.Errorf("body does not decode: %w", err)
 		}
 	}
 	if plan.paths != nil || plan.exportTo || plan.endpoints {
-		m, err := decode(key.Kind, out)
+		m, err := decode(kind, out)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("body does not decode: %w", err)
 		}
-		changed := false
-		if plan.exportTo {
-			changed = replaceExportTo(m, w.exportTo)
-		}
+		changed := plan.exportTo && replaceExportTo(m, w.names.ExportTo)
 		if plan.paths != nil {
 			changed = applyPaths(s, plan.paths, m.(*structpb.Struct)) || changed
 		}
 		if plan.endpoints {
-			changed = w.endpoints.apply(m) || changed
+			changed = w.names.Endpoints.apply(m) || changed
 		}
 		if changed {
 			if out, err = encode(m); err != nil {
-				return nil, err
+				return nil, fmt.Errorf("encode body: %w", err)
 			}
 		}
 	}
-	if s.err != nil {
-		return nil, s.err
+	if same(out, body.GetValue()) {
+		return nil, nil
 	}
-	return out, nil
+	return &anypb.Any{TypeUrl: body.GetTypeUrl(), Value: out}, nil
+}
+
+// applyToBody is apply for an encoded body. It joins messages in parts first.
+func (p *messagePlan) applyToBody(s *scope, kind mirror.Kind, value []byte) ([]byte, error) {
+	s.body = value
+	out, err := p.apply(s, value)
+	if !errors.Is(err, errIrregular) {
+		return out, err
+	}
+	m, err := decode(kind, value)
+	if err != nil {
+		return nil, err
+	}
+	if s.body, err = encode(m); err != nil {
+		return nil, err
+	}
+	if out, err = p.apply(s, s.body); same(out, s.body) {
+		return value, err
+	}
+	return out, err
 }
 
 func decode(kind mirror.Kind, value []byte) (proto.Message, error) {
 	info, _ := mirror.LookupKind(kind)
 	m := info.NewBody()
-	if err := proto.Unmarshal(value, m); err != nil {
-		return nil, fmt.Errorf("body does not decode: %w", err)
-	}
-	return m, nil
+	return m, proto.Unmarshal(value, m)
 }
 
 func encode(m proto.Message) ([]byte, error) {
-	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
-	if err != nil {
-		return nil, fmt.Errorf("encode body: %w", err)
-	}
-	return b, nil
-}
-
-// irregular rewrites a body that must first be encoded in the usual form.
-func (w *Rewriter) irregular(s *scope, plan *bodyPlan, key mirror.Key, value []byte) ([]byte, error) {
-	m, err := decode(key.Kind, value)
-	if err != nil {
-		return nil, err
-	}
-	regular, err := encode(m)
-	if err != nil {
-		return nil, err
-	}
-	s.body = regular
-	out, err := plan.fields.apply(s, regular)
-	if err != nil || same(out, regular) {
-		return value, err
-	}
-	return out, nil
+	return proto.MarshalOptions{Deterministic: true}.Marshal(m)
 }

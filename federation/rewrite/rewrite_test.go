@@ -291,7 +291,7 @@ func TestReferencesOfEveryKindFollow(t *testing.T) {
 				t.Errorf("body, -want +got:\n%s", diff)
 			}
 			if out.Key() != w.Key(in.Key()) {
-				t.Errorf("landed at %s, Key says %s", out.Key(), w.Key(in.Key()))
+				t.Errorf("landed at %s, Key returns %s", out.Key(), w.Key(in.Key()))
 			}
 		})
 	}
@@ -332,7 +332,7 @@ func TestHostMapping(t *testing.T) {
 		{"pod-0.r.team-a.svc.mesh.corp", "pod-0.r.alpha.svc.mesh.here"},
 		{"*.team-a.svc.mesh.corp", "*.alpha.svc.mesh.here"},
 		{"*.svc.mesh.corp", "*.svc.mesh.here"}, {"team-a.svc.mesh.corp", "team-a.svc.mesh.here"},
-		{"r.team-b.svc.mesh.corp", "r.b.here"}, // the longest mapping says it all
+		{"r.team-b.svc.mesh.corp", "r.b.here"}, // the longest mapping counts
 		{"r.team-a.svc", "r.alpha.svc"}, {"r.team-a.svc.clusterset.local", "r.alpha.svc.clusterset.local"},
 		{"r.team-a", "r.team-a"},                                     // not a Service to istiod
 		{"r.team-a.svc.cluster.local", "r.team-a.svc.cluster.local"}, // not of this cluster

@@ -45,8 +45,8 @@ func (s *scope) shortHost(h string) string {
 	if s.here == "" || !isShort(h) {
 		return s.host(h)
 	}
-	to := s.host(h + "." + s.here + ".svc." + s.domain)
-	if !s.completes && to == h+"."+s.nameRules.namespace(s.here)+".svc."+s.domain {
+	to := s.host(h + "." + s.here + ".svc." + s.Domain)
+	if !s.completes && to == h+"."+s.nameRules.namespace(s.here)+".svc."+s.Domain {
 		return h
 	}
 	return to
@@ -89,14 +89,12 @@ func (s *scope) sniHost(h string) string {
 
 // completesIn reports whether short hosts of a resource are completed.
 func (w *Rewriter) completesIn(r *mirror.Resource, kind mirror.Kind) bool {
-	if w.names.effects&effShortHosts == 0 || kind != federation.VirtualService || !r.HasAnnotation(routeSemantics) {
-		return w.names.effects&effShortHosts != 0
-	}
-	return r.Metadata().Annotations[routeSemantics] != gatewaySemantic
+	return w.names.effects&effShortHosts != 0 &&
+		(kind != federation.VirtualService || !r.HasAnnotation(routeSemantics) || r.Metadata().Annotations[routeSemantics] != gatewaySemantic)
 }
 
 // mayHaveShortHost reports whether the plan reaches a host without dots. It allocates nothing.
-func (p *messagePlan) mayHaveShortHost(m wireMessage) bool {
+func (p *messagePlan) mayHaveShortHost(m []byte) bool {
 	return p.anyText(m, func(v []byte) bool {
 		return len(v) > 0 && bytes.IndexByte(v, '.') < 0 && string(v) != "*"
 	})
@@ -104,7 +102,7 @@ func (p *messagePlan) mayHaveShortHost(m wireMessage) bool {
 
 // anyText reports whether the plan reaches a string for which f is true. It is true for a
 // message that does not parse: apply reports the error.
-func (p *messagePlan) anyText(m wireMessage, f func([]byte) bool) bool {
+func (p *messagePlan) anyText(m []byte, f func([]byte) bool) bool {
 	c := wire.Fields(m)
 	for c.Next() {
 		if c.Type != protowire.BytesType || int(c.Number) >= len(p.steps) || p.steps[c.Number] == nil {
@@ -127,8 +125,7 @@ func ShortHosts(r *mirror.Resource) (hosts []string) {
 	if !ok || r.Namespace() == "" {
 		return nil
 	}
-	c := &planner{names: newNameRules(Rules{CompleteShortHosts: true}), followed: followedFields}
-	plan := c.message(info.NewBody().ProtoReflect().Descriptor())
+	plan := newPlanner(newNameRules(Rules{CompleteShortHosts: true})).message(info.NewBody().ProtoReflect().Descriptor())
 	if plan == nil {
 		return nil
 	}

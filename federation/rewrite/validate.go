@@ -9,76 +9,66 @@ import (
 
 	"meshrelay/federation"
 
-	"github.com/hashicorp/go-multierror"
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// ruleMistakes collects the mistakes in rules.
-type ruleMistakes struct{ all *multierror.Error }
-
-func (m *ruleMistakes) add(err error, field string, args ...any) {
-	if err != nil {
-		m.all = multierror.Append(m.all, &federation.RuleError{Field: fmt.Sprintf(field, args...), Err: err})
-	}
-}
-
 // validate reports each wrong rule as a *federation.RuleError.
 func (r *Rules) validate() error {
-	m := &ruleMistakes{}
+	m := &federation.Mistakes{}
 	for _, from := range slices.Sorted(maps.Keys(r.Namespaces)) {
-		m.add(notLabel(from), "namespaces[%s]", from)
-		m.add(notLabel(r.Namespaces[from]), "namespaces[%s]", from)
+		m.Add(notLabel(from), "namespaces[%s]", from)
+		m.Add(notLabel(r.Namespaces[from]), "namespaces[%s]", from)
 	}
 	// A prefix or suffix must make a label with any name.
-	m.add(notLabel(r.NamespacePrefix+"x"), "namespacePrefix")
-	m.add(notLabel(r.NamePrefix+"x"), "namePrefix")
-	m.add(notLabel("x"+r.NameSuffix), "nameSuffix")
+	m.Add(notLabel(r.NamespacePrefix+"x"), "namespacePrefix")
+	m.Add(notLabel(r.NamePrefix+"x"), "namePrefix")
+	m.Add(notLabel("x"+r.NameSuffix), "nameSuffix")
 	r.Labels.validate(m, "labels", func(v string) error { return wrong(v, validation.IsValidLabelValue(v)) })
 	r.Annotations.validate(m, "annotations", func(string) error { return nil })
 	for i, to := range r.ExportTo {
 		switch to {
 		case ".", "*", "~":
 		default:
-			m.add(notLabel(to), "exportTo[%d]", i)
+			m.Add(notLabel(to), "exportTo[%d]", i)
 		}
 	}
 	seen := map[string]bool{}
 	for i, h := range r.Hosts {
-		m.add(notDomain(h.From), "hosts[%d].from", i)
-		m.add(notDomain(h.To), "hosts[%d].to", i)
+		m.Add(notDomain(h.From), "hosts[%d].from", i)
+		m.Add(notDomain(h.To), "hosts[%d].to", i)
 		if seen[h.From] {
-			m.add(fmt.Errorf("%q is mapped already", h.From), "hosts[%d].from", i)
+			m.Add(fmt.Errorf("%q is mapped already", h.From), "hosts[%d].from", i)
 		}
 		seen[h.From] = true
 	}
 	if r.Domain != "" {
-		m.add(notDomain(r.Domain), "domain")
+		m.Add(notDomain(r.Domain), "domain")
 	}
 	r.Endpoints.validate(m)
-	return m.all.ErrorOrNil()
+	return m.Err()
 }
 
-func (e *Edit) validate(m *ruleMistakes, field string, value func(string) error) {
+func (e *Edit) validate(m *federation.Mistakes, field string, value func(string) error) {
 	for _, k := range slices.Sorted(maps.Keys(e.Set)) {
-		m.add(wrong(k, validation.IsQualifiedName(strings.ToLower(k))), "%s.set[%s]", field, k)
-		m.add(value(e.Set[k]), "%s.set[%s]", field, k)
+		m.Add(wrong(k, validation.IsQualifiedName(strings.ToLower(k))), "%s.set[%s]", field, k)
+		m.Add(value(e.Set[k]), "%s.set[%s]", field, k)
 	}
 	for i, k := range e.Remove {
 		if k == "" || strings.Contains(strings.TrimSuffix(k, "*"), "*") {
-			m.add(fmt.Errorf(`%q: want a key, or a prefix of keys with "*" behind it`, k), "%s.remove[%d]", field, i)
+			m.Add(fmt.Errorf(`%q: want a key, or a prefix of keys with "*" behind it`, k), "%s.remove[%d]", field, i)
 		}
 	}
 }
 
-func (t Endpoints) validate(m *ruleMistakes) {
-	m.add(wrong(t.Network, validation.IsValidLabelValue(t.Network)), "endpoints.network")
-	m.add(wrong(t.Cluster, validation.IsValidLabelValue(t.Cluster)), "endpoints.cluster")
+func (t Endpoints) validate(m *federation.Mistakes) {
+	m.Add(wrong(t.Network, validation.IsValidLabelValue(t.Network)), "endpoints.network")
+	m.Add(wrong(t.Cluster, validation.IsValidLabelValue(t.Cluster)), "endpoints.cluster")
 	if t.Locality == "" {
 		return
 	}
 	parts := strings.Split(t.Locality, "/")
 	if len(parts) > 3 || slices.Contains(parts, "") || strings.ContainsAny(t.Locality, " *") {
-		m.add(fmt.Errorf("%q: want region, region/zone or region/zone/subzone", t.Locality), "endpoints.locality")
+		m.Add(fmt.Errorf("%q: want region, region/zone or region/zone/subzone", t.Locality), "endpoints.locality")
 	}
 }
 

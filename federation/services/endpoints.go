@@ -2,6 +2,7 @@ package services
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -43,14 +44,17 @@ func WithEndpoints(r *mirror.Resource, byPort Assignments, network string) (*mir
 		return nil, err
 	}
 	se.Resolution = networking.ServiceEntry_STATIC
-	places := gather(se.Ports, byPort)
-	served := choosePorts(places, len(se.Ports))
-	if len(served) > 0 {
-		se.Ports = pick(se.Ports, served)
+	ports := se.Ports
+	places := gather(ports, byPort)
+	if served := choosePorts(places, len(ports)); len(served) > 0 {
+		se.Ports = make([]*networking.ServicePort, 0, len(served))
+		for _, i := range served {
+			se.Ports = append(se.Ports, ports[i])
+		}
 		se.Endpoints = make([]*networking.WorkloadEntry, 0, len(places))
 		for _, p := range places {
 			if p.serves(served) {
-				se.Endpoints = append(se.Endpoints, p.entry(se.Ports, served, network))
+				se.Endpoints = append(se.Endpoints, p.entry(ports, served, network))
 			}
 		}
 	}
@@ -70,13 +74,17 @@ type endpoint struct {
 	workload string
 }
 
-// place is an address in a locality that serves ports of a service. nth numbers the places of an
-// address that serves a port of the service on several ports, as pods on the network of one
-// host may.
-type place struct {
+// spot is an address in a locality. nth numbers the spots of an address that serves a port of the
+// service on several ports, as pods on the network of one host may.
+type spot struct {
 	addr     netip.Addr
 	locality string
 	nth      int
+}
+
+// place is a spot that serves ports of a service.
+type place struct {
+	spot
 	ports    []uint32 // by port of the service; 0 for none
 	weight   uint32
 	tls      bool
@@ -85,26 +93,19 @@ type place struct {
 
 // gather returns the places of all ports, sorted.
 func gather(ports []*networking.ServicePort, byPort Assignments) []*place {
-	type key struct {
-		addr     netip.Addr
-		locality string
-		nth      int
-	}
-	index := map[key]*place{}
-	var places []*place
+	index := map[spot]*place{}
 	for i, port := range ports {
-		var before key
+		var before spot
 		for _, e := range endpointsOf(byPort[port.Number]) {
-			k := key{addr: e.addr, locality: e.locality}
-			if before.addr == e.addr && before.locality == e.locality {
-				k.nth = before.nth + 1
+			at := spot{addr: e.addr, locality: e.locality}
+			if before.addr == at.addr && before.locality == at.locality {
+				at.nth = before.nth + 1
 			}
-			before = k
-			p := index[k]
+			before = at
+			p := index[at]
 			if p == nil {
-				p = &place{addr: k.addr, locality: k.locality, nth: k.nth, ports: make([]uint32, len(ports)), workload: e.workload}
-				index[k] = p
-				places = append(places, p)
+				p = &place{spot: at, ports: make([]uint32, len(ports)), workload: e.workload}
+				index[at] = p
 			}
 			p.ports[i] = e.port
 			// A policy for one port makes the modes differ, and an endpoint of a ServiceEntry has
@@ -113,6 +114,7 @@ func gather(ports []*networking.ServicePort, byPort Assignments) []*place {
 			p.weight = max(p.weight, e.weight)
 		}
 	}
+	places := slices.AppendSeq(make([]*place, 0, len(index)), maps.Values(index))
 	slices.SortFunc(places, func(a, b *place) int {
 		return cmp.Or(a.addr.Compare(b.addr), strings.Compare(a.locality, b.locality), cmp.Compare(a.nth, b.nth))
 	})
@@ -227,26 +229,18 @@ func choosePorts(places []*place, n int) []int {
 	return served
 }
 
-func pick(ports []*networking.ServicePort, indexes []int) []*networking.ServicePort {
-	out := make([]*networking.ServicePort, 0, len(indexes))
-	for _, i := range indexes {
-		out = append(out, ports[i])
-	}
-	return out
-}
-
 func (p *place) serves(ports []int) bool {
 	return !slices.ContainsFunc(ports, func(i int) bool { return p.ports[i] == 0 })
 }
 
-// entry returns the endpoint for ports, whose indexes are served.
+// entry returns the endpoint for the ports whose indexes are served.
 func (p *place) entry(ports []*networking.ServicePort, served []int, network string) *networking.WorkloadEntry {
 	e := &networking.WorkloadEntry{
-		Address: p.addr.String(), Ports: make(map[string]uint32, len(ports)), Network: network, Locality: p.locality,
+		Address: p.addr.String(), Ports: make(map[string]uint32, len(served)), Network: network, Locality: p.locality,
 		Labels: labelsOf(p.workload, p.tls),
 	}
-	for i, port := range ports {
-		e.Ports[port.Name] = p.ports[served[i]]
+	for _, i := range served {
+		e.Ports[ports[i].Name] = p.ports[i]
 	}
 	if p.weight > 1 {
 		e.Weight = p.weight // none means 1
@@ -254,36 +248,23 @@ func (p *place) entry(ports []*networking.ServicePort, served []int, network str
 	return e
 }
 
-// labelsOf returns the labels for the workload in an endpoint's metadata,
+// workloadLabels are the labels for the workload in an endpoint's metadata,
 // "name;namespace;canonical name;canonical revision;cluster".
+var workloadLabels = [...]string{"", "", canonicalNameLabel, canonicalRevisionLabel, clusterLabel}
+
 func labelsOf(workload string, tls bool) map[string]string {
 	labels := make(map[string]string, 4)
 	if tls {
 		labels[tlsModeLabel] = tlsModeIstio
 	}
-	n := 0
-	for field := range strings.SplitSeq(workload, ";") {
-		name := ""
-		switch n {
-		case 2:
-			name = canonicalNameLabel
-		case 3:
-			name = canonicalRevisionLabel
-		case 4:
-			name = clusterLabel
-		}
-		if name != "" && isLabelValue(field) {
+	if strings.Count(workload, ";") != len(workloadLabels)-1 {
+		return labels
+	}
+	for _, name := range workloadLabels {
+		var field string
+		if field, workload, _ = strings.Cut(workload, ";"); name != "" && isLabelValue(field) {
 			labels[name] = field
 		}
-		n++
-	}
-	if n != 5 {
-		delete(labels, canonicalNameLabel)
-		delete(labels, canonicalRevisionLabel)
-		delete(labels, clusterLabel)
-	}
-	if len(labels) == 0 {
-		return nil
 	}
 	return labels
 }

@@ -320,15 +320,7 @@ func isQualified(s, inner string) bool {
 // isFQDN is validation's notion of a domain name (istio pkg/config/validation/agent
 // ValidateFQDN).
 func isFQDN(s string) bool {
-	if s == "" || len(s) > 255 {
-		return false
-	}
-	labels := strings.Split(s, ".")
-	if len(labels) > 1 && labels[len(labels)-1] == "" {
-		labels = labels[:len(labels)-1]
-	}
-	if _, err := strconv.Atoi(labels[len(labels)-1]); err == nil {
-		return false
-	}
-	return !slices.ContainsFunc(labels, func(l string) bool { return !isDNSLabel(l) })
+	labels := strings.Split(strings.TrimSuffix(s, "."), ".")
+	_, err := strconv.Atoi(labels[len(labels)-1])
+	return len(s) <= 255 && err != nil && !slices.ContainsFunc(labels, func(l string) bool { return !isDNSLabel(l) })
 }

@@ -125,7 +125,7 @@ func accepts(namespace string, se *networking.ServiceEntry) error {
 			}
 		}
 		if len(e.Ports) != len(se.Ports) {
-			refuse("endpoint %s says the ports %v of %d", e.Address, e.Ports, len(se.Ports))
+			refuse("endpoint %s has the ports %v of %d", e.Address, e.Ports, len(se.Ports))
 		}
 		for k, v := range e.Labels {
 			if !labelValue.MatchString(v) || len(v) > 63 {
@@ -458,7 +458,7 @@ func TestEndpointsOfAllPortsAreFoldedByAddress(t *testing.T) {
 			80:   assignment(in("", "", "", lb("10.1.0.1", 80), lb("10.1.0.2", 80))),
 			9090: assignment(in("", "", "", lb("10.1.0.2", 90))),
 		}, []string{"10.1.0.2 http=80,admin=90 "}, "http:80 admin:9090"},
-		{"addresses of which none serves all", byPort{
+		{"no address serves all ports", byPort{
 			80:   assignment(in("", "", "", lb("10.1.0.1", 80))),
 			9090: assignment(in("", "", "", lb("10.1.0.2", 90), lb("10.1.0.3", 90))),
 		}, []string{"10.1.0.2 admin=90 ", "10.1.0.3 admin=90 "}, "admin:9090"},

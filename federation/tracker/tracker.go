@@ -117,15 +117,17 @@ var (
 
 // Describe implements prometheus.Collector.
 func (t *Tracker) Describe(ch chan<- *prometheus.Desc) {
-	ch <- contestsDesc
-	ch <- hostsDesc
-	ch <- unfollowedDesc
-	ch <- panicsDesc
+	for _, d := range []*prometheus.Desc{contestsDesc, hostsDesc, unfollowedDesc, panicsDesc} {
+		ch <- d
+	}
 }
 
 // Collect implements prometheus.Collector. Kinds outside the table count as "other": an
 // upstream must not be able to make labels.
 func (t *Tracker) Collect(ch chan<- prometheus.Metric) {
+	gauge := func(desc *prometheus.Desc, n int, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(n), labels...)
+	}
 	counts := map[[2]string]int{}
 	for kind, byOutcome := range t.keys.Counts() {
 		label := "other"
@@ -137,17 +139,17 @@ func (t *Tracker) Collect(ch chan<- prometheus.Metric) {
 		}
 	}
 	for labels, n := range counts {
-		ch <- prometheus.MustNewConstMetric(contestsDesc, prometheus.GaugeValue, float64(n), labels[0], labels[1])
+		gauge(contestsDesc, n, labels[:]...)
 	}
 	for kind, n := range t.hosts.Counts() {
-		ch <- prometheus.MustNewConstMetric(hostsDesc, prometheus.GaugeValue, float64(n), kind.String())
+		gauge(hostsDesc, n, kind.String())
 	}
-	ch <- prometheus.MustNewConstMetric(panicsDesc, prometheus.CounterValue, float64(t.panics.Load()))
 	skipped := map[mirror.Kind]int{federation.ServiceEntry: 0, federation.VirtualService: 0}
 	for _, n := range t.hosts.NotFollowed() {
 		skipped[n.Kind]++
 	}
 	for kind, n := range skipped {
-		ch <- prometheus.MustNewConstMetric(unfollowedDesc, prometheus.GaugeValue, float64(n), kind.String())
+		gauge(unfollowedDesc, n, kind.String())
 	}
+	ch <- prometheus.MustNewConstMetric(panicsDesc, prometheus.CounterValue, float64(t.panics.Load()))
 }

@@ -37,7 +37,7 @@ func startFile(t *testing.T, path string) *fileSource {
 		if cur == nil {
 			cur = old
 		}
-		s.events <- e.String() + " " + cur.FullName()
+		s.events <- string(e) + " " + cur.FullName()
 	}))
 	cfg := &config.Config{Upstreams: []config.Upstream{{
 		Name: "east", ClusterID: "east", Guard: config.Guard{Percent: 100}, File: &config.File{Path: path},

@@ -18,6 +18,7 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -408,7 +409,7 @@ func BenchmarkEndpointsUnchanged(b *testing.B) {
 		b.Fatal(err)
 	}
 	read := func() {
-		r, err := adsclient.ParseResponse(data, false)
+		r, err := adsclient.Parse(mem.BufferSlice{mem.SliceBuffer(data)}, false)
 		if err == nil {
 			err = e.HandleResponse(r)
 		}
