@@ -131,10 +131,10 @@ func (p *pace) next() (at time.Time, why delay, ok bool) {
 // due returns when the changes of an upstream are due.
 func (p *pace) due(s *source) (at time.Time, why delay) {
 	latest := s.first.Add(p.opts.Max)
-	if s.held {
-		return earlier(s.last.Add(p.opts.After), latest), byBurst
-	}
 	at = earlier(s.last.Add(company), s.first.Add(p.opts.After))
+	if s.held {
+		at, why = s.last.Add(p.opts.After), byBurst
+	}
 	if paid := p.began.Add(p.rest()); paid.After(at) {
 		at, why = paid, byShare
 	}

@@ -55,8 +55,12 @@ func TestPaceIsGivenItsTime(t *testing.T) {
 	check("another upstream meanwhile", 1160*ms+company, notDelayed, true)
 	begin(1161*ms, "east")
 	changed(1200*ms, "west", 1)
-	check("the burst goes on, and its end waits for nobody", 1300*ms, byBurst, true)
-	begin(1300*ms, "west")
+	check("the burst goes on, and nobody has been reached", 2150*ms, byBacklog, true)
+	p.reached = true
+	check("the burst goes on", 1300*ms, byBurst, true)
+	p.worked(200 * ms)
+	check("its end has to be paid for", 1361*ms, byShare, true)
+	begin(1361*ms, "west")
 	check("nothing waits", 0, notDelayed, false)
 	if len(p.sources) != 0 {
 		t.Errorf("%d upstreams that are quiet are kept", len(p.sources))
