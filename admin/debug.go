@@ -165,7 +165,7 @@ func (b *boundedBuffer) Write(p []byte) (int, error) {
 }
 
 func writeJSON(w io.Writer, v any) error {
-	enc := json.NewEncoder(visible.JSONWriter(w))
+	enc := json.NewEncoder(visible.NewWriter(w))
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
 	return enc.Encode(v)
@@ -194,7 +194,7 @@ func (a *arrayWriter) add(v any) {
 	}
 	a.n++
 	if _, a.err = io.WriteString(a.w, sep); a.err == nil {
-		_, a.err = a.w.Write(visible.JSON(b))
+		_, a.err = visible.NewWriter(a.w).Write(b)
 	}
 }
 

@@ -3,6 +3,7 @@ package downstream
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"time"
 
@@ -24,12 +25,8 @@ func (s *Server) serve(stream grpc.ServerStream, protocol string, l *Listener) e
 	}
 	var r *refusal.Error
 	if errors.As(err, &r) {
-		s.metrics.refusals.WithLabelValues(string(r.Reason)).Inc()
-		from := ""
-		if p, ok := peer.FromContext(stream.Context()); ok {
-			from = p.Addr.String()
-		}
-		s.refusals.Warn(s.log, "client refused", "address", from, "reason", r.Reason, "err", err)
+		p, _ := peer.FromContext(stream.Context()) // else it is another error
+		s.refuse(s.log, "client refused", p.Addr, r.Reason, "err", err)
 	}
 	return err
 }
@@ -42,9 +39,9 @@ func (s *Server) runStream(stream grpc.ServerStream, protocol string, l *Listene
 	if !ok {
 		return status.Error(codes.Internal, "stream has no peer")
 	}
-	overload := s.overload()
+	overload := s.overloaded()
 	use, own, fits := s.peers.enter(l.TLS.peerKey(p), s.limits.Load(), overload != nil)
-	defer func() { s.peers.leave(use, s.overload() != nil) }()
+	defer func() { s.peers.leave(use, s.overloaded() != nil) }()
 	if overload != nil && !fits {
 		return refusal.New(refusal.Overload, codes.ResourceExhausted, "%s", refusal.Bounded(overload.Error()))
 	}
@@ -78,24 +75,16 @@ func (s *Server) headers() metadata.MD {
 	if s.cfg.RelayName != "" {
 		md.Set(NameHeader, s.cfg.RelayName)
 	}
-	if !s.HasReleased() {
+	if !isClosed(s.released) {
 		md.Set(HoldsHeader, "true")
 	}
 	return md
 }
 
-// overload returns why no new clients can be taken on at present, nil when they can.
-func (s *Server) overload() error {
-	if s.overloaded == nil {
-		return nil
-	}
-	return s.overloaded()
-}
-
-// admit returns an error when there is no room for a new stream, or it asks for too much.
-// streams is how many there are, with it, and own how many its peer has.
+// admit returns why a new stream is refused. streams and own are how many there are with it, of all
+// peers and of its own.
 func (s *Server) admit(ctx context.Context, streams int64, use *peerUse, own int) error {
-	if s.isDraining() {
+	if isClosed(s.draining) {
 		return errDraining
 	}
 	limits := s.limits.Load()
@@ -140,26 +129,22 @@ func headerBytes(ctx context.Context) (n int) {
 
 // connectionRefused counts a connection that is not let in, or closed, for a limit.
 func (s *Server) connectionRefused(from net.Addr, why refusal.Reason) {
-	s.metrics.refusals.WithLabelValues(string(why)).Inc()
 	limits := s.limits.Load()
-	s.refusals.Warn(s.log, "connection closed: over a limit", "address", from.String(),
-		"reason", why, "maxConnections", limits.MaxConnections, "maxConnectionsPerPeer", limits.MaxConnectionsPerPeer)
+	s.refuse(s.log, "connection closed: over a limit", from, why,
+		"maxConnections", limits.MaxConnections, "maxConnectionsPerPeer", limits.MaxConnectionsPerPeer)
 }
 
-// handshakeRefused returns what counts and logs connections to a listener whose TLS handshake
-// fails because of what the client shows.
-func (s *Server) handshakeRefused(l *Listener) func(from net.Addr, err error) {
-	return func(from net.Addr, err error) {
-		s.metrics.refusals.WithLabelValues(string(refusal.Handshake)).Inc()
-		s.refusals.Warn(s.log, "client refused", "listener", l.Address, "address", from.String(), "reason", refusal.Handshake, "err", refusal.Bounded(err.Error()))
-	}
+// refuse counts and logs a client that is refused.
+func (s *Server) refuse(log *slog.Logger, msg string, from net.Addr, why refusal.Reason, attrs ...any) {
+	s.metrics.refusals.WithLabelValues(string(why)).Inc()
+	s.refusals.Warn(log, msg, append([]any{"address", from.String(), "reason", why}, attrs...)...)
 }
 
 var errDraining = status.Error(codes.Unavailable, "relay is shutting down; reconnect")
 
-func (s *Server) isDraining() bool {
+func isClosed(c <-chan struct{}) bool {
 	select {
-	case <-s.draining:
+	case <-c:
 		return true
 	default:
 		return false

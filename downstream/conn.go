@@ -21,16 +21,14 @@ const (
 	protocolSotW  = "sotw"
 	protocolDelta = "delta"
 
-	// healthType is what an agent may send ahead of its first xDS request (PROTOCOL
-	// S1).
+	// healthType is what an agent may send before its first xDS request (PROTOCOL S1).
 	healthType = "type.googleapis.com/istio.v1.HealthInformation"
 	// defaultReceiveLimit is gRPC's; clients that kept it can not take more.
 	defaultReceiveLimit = 4 << 20
 )
 
-// conn is one stream of one client. One goroutine receives requests and never waits
-// for anything but them; another sends what the client lacks, one round after the
-// other. They share the watches, under mu.
+// conn is one stream of one client. One goroutine receives requests, another sends what the client
+// lacks. They share the subscriptions, under mu.
 type conn struct {
 	server   *Server
 	stream   grpc.ServerStream
@@ -43,8 +41,7 @@ type conn struct {
 	ended    chan error    // why it ends: of receive, of send, and of evict
 	// distrusted has one slot: why the client's certificate is not good any more.
 	distrusted chan error
-	// sendingSince is when the send under way began, in nanoseconds since the epoch;
-	// zero when none is.
+	// sendingSince is when the send under way began, in Unix nanoseconds; zero when none is.
 	sendingSince atomic.Int64
 
 	// answerable counts the responses that may still be acknowledged.
@@ -52,24 +49,20 @@ type conn struct {
 
 	told  atomic.Bool // of a push, and has not got to it
 	heard atomic.Bool // the first request has come
-	begun bool        // the client has a view; of the receiving goroutine
-	pace  pace        // likewise
+	pace  pace        // of the receiving goroutine
 
 	// mu guards all below.
-	mu      sync.Mutex
-	closed  bool
-	id      string
-	client  client
-	log     *slog.Logger
-	view    *view  // nil until the first request
-	rule    *rule  // by which it has the view
-	seesAs  string // the name of the View
-	limited bool   // by its View, which hides something
-	subs    *subscription.Set
-	slot    slot
-	kept    subscription.Usage // as it is counted in peers
-	// asked is set when a request came since the last round was planned, planned is what
-	// the view's count of changes was then.
+	mu     sync.Mutex
+	closed bool
+	id     string
+	client client
+	log    *slog.Logger
+	view   *view // nil until the first request
+	rule   *rule // by which it has the view
+	subs   *subscription.Set
+	slot   slot
+	kept   subscription.Usage // as it is counted in peers
+	// asked: a request came since the last round. planned is the view's count of changes then.
 	asked   bool
 	planned uint64
 }
@@ -82,8 +75,7 @@ func newConn(s *Server, stream grpc.ServerStream, protocol string, l *Listener, 
 	}
 }
 
-// guard runs f and reports its end. A panic ends this stream only: in a goroutine of
-// its own it would otherwise end the process.
+// guard runs f and reports its end. A panic ends this stream only.
 func (c *conn) guard(f func() error) {
 	defer c.server.streams.Done()
 	defer func() {
@@ -96,20 +88,17 @@ func (c *conn) guard(f func() error) {
 	c.ended <- f()
 }
 
-// supervise waits for the end of the stream. What still runs when it returns ends
-// with the stream's context.
+// supervise waits for the end of the stream. The context of the stream ends what still runs.
 func (c *conn) supervise(ctx context.Context) error {
 	timeout := c.server.cfg.SendTimeout
 	tick := time.NewTicker(max(timeout/8, time.Millisecond))
 	defer tick.Stop()
 	silent := time.NewTimer(c.server.cfg.FirstRequestTimeout)
 	defer silent.Stop()
-	expiry, expires := expiryOf(c.peer)
+	_, certificate := verified(c.peer)
 	var expired <-chan time.Time
-	if expires {
-		timer := time.NewTimer(time.Until(expiry))
-		defer timer.Stop()
-		expired = timer.C
+	if certificate != nil {
+		expired = time.After(time.Until(certificate.NotAfter))
 	}
 	for {
 		select {
@@ -125,7 +114,7 @@ func (c *conn) supervise(ctx context.Context) error {
 		case err := <-c.distrusted:
 			return err
 		case <-expired:
-			return errExpired(expiry)
+			return errExpired(certificate.NotAfter)
 		case <-silent.C:
 			if !c.heard.Load() {
 				return refusal.New(refusal.Silent, codes.DeadlineExceeded, "no request came within %v", c.server.cfg.FirstRequestTimeout)
@@ -142,8 +131,8 @@ func (c *conn) supervise(ctx context.Context) error {
 	}
 }
 
-// cause returns why a stream ended whose context is over, while n of its goroutines have not
-// reported: gRPC ends a stream by itself when a request is too large.
+// cause returns why a stream ended whose context is over, while n goroutines have not reported: gRPC
+// itself ends a stream with a request that is too large.
 func (c *conn) cause(err error, n int) error {
 	for i := 0; i < n && !refusal.Is(err); i++ {
 		if next := <-c.ended; refusal.Is(next) {
@@ -162,7 +151,7 @@ func (c *conn) close(err error) {
 	c.kept = subscription.Usage{}
 	c.slot.free()
 	c.mu.Unlock()
-	c.server.peers.free(c.use, kept)
+	_ = c.server.peers.keep(c.use, kept, subscription.Usage{}, c.server.limits.Load()) // less is never refused
 	if v != nil {
 		c.server.views.release(v, c.viewer())
 	}
@@ -213,7 +202,7 @@ func (c *conn) clientStatus() (st ClientStatus, ok bool) {
 	}
 	st = ClientStatus{
 		Connection: c.id, NodeID: c.client.nodeID, ClusterID: c.client.clusterID, Namespace: c.client.namespace,
-		IstioVersion: c.client.istioVersion, Revision: c.client.revision, View: c.seesAs,
+		IstioVersion: c.client.istioVersion, Revision: c.client.revision, View: c.rule.Name,
 		Address: c.peer.Addr.String(), Protocol: c.protocol, Connected: c.opened,
 		Types: make([]TypeStatus, 0, len(c.subs.Watches())),
 	}
@@ -224,11 +213,4 @@ func (c *conn) clientStatus() (st ClientStatus, ok bool) {
 		st.Types = append(st.Types, w.Status())
 	}
 	return st, true
-}
-
-// cluster returns the cluster that the client claims to be in, empty while it has not.
-func (c *conn) cluster() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.client.clusterID
 }

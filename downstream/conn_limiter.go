@@ -8,9 +8,8 @@ import (
 	"meshrelay/downstream/refusal"
 )
 
-// connLimiter lets connections in, up to a limit for all listeners together and one for each
-// address. It knows which of them have finished their handshake: gRPC waits for handshakes
-// before it sends a GOAWAY, and so for clients that never finish theirs.
+// connLimiter bounds the connections of all listeners and of each address. It knows which of them have
+// finished their handshake: gRPC waits for the others before it sends a GOAWAY.
 type connLimiter struct {
 	most    func() (all, ofOne int)
 	refused func(from net.Addr, why refusal.Reason)
@@ -64,8 +63,7 @@ func (l *connLimiter) leave(c *limitedConn) {
 	}
 }
 
-// close lets nobody in any more, and ends the connections that have not finished their
-// handshake; with all, every connection.
+// close lets nobody in any more, and ends connections in their handshake, or all.
 func (l *connLimiter) close(all bool) {
 	l.mu.Lock()
 	l.shut = true
@@ -107,8 +105,7 @@ type limitedConn struct {
 	once    sync.Once
 }
 
-// SetDeadline is how gRPC bounds the handshakes, and a sign that they are over: then there
-// is no deadline any more.
+// SetDeadline is how gRPC bounds handshakes: without a deadline, that is over.
 func (c *limitedConn) SetDeadline(t time.Time) error {
 	if t.IsZero() {
 		c.limiter.mu.Lock()

@@ -8,7 +8,6 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -17,8 +16,8 @@ import (
 	"meshrelay/internal/loopback"
 )
 
-// The types by which istioctl asks a control plane about itself (PROTOCOL D1-D3).
-// They are questions, not subscriptions: each request is answered once.
+// The types by which istioctl asks a control plane about itself (PROTOCOL D1-D3): each request is
+// answered once.
 const (
 	debugType       = "istio.io/debug"
 	syncStatusType  = debugType + "/syncz"
@@ -31,24 +30,19 @@ func isDebugType(typeURL string) bool {
 }
 
 const (
-	// maxReplies bounds the answers to debug requests that wait for a slow client, in addition
-	// to the one on its way.
-	maxReplies = 1
-	// largeReply is how large an answer is that the transport may keep until the client reads
-	// it, in bytes.
+	// largeReply is from how many bytes on the transport may keep an answer until it is read.
 	largeReply = 64 << 10
-	// replyTimeout is how long a client that was sent a large answer may neither end its
-	// stream nor ask again.
+	// replyTimeout is how long a client with a large answer may neither end its stream nor ask.
 	replyTimeout = time.Minute
 )
 
-// slot is the place of a stream among those that ask for debug documents (Debugger.Begin). The
-// stream has it until what it has asked for is sent, and to its end when that was large: nobody
-// tells when the client has read it. conn.mu guards it.
+// slot is the place of a stream among those that ask for debug documents (Debugger.Begin), until the
+// answer is sent. After a large one the stream keeps it: nobody tells when the client has read that.
+// conn.mu guards it.
 type slot struct {
-	end     func() // nil: it has none
-	sentAt  time.Time
-	replies []proto.Message // that wait
+	end    func() // nil: it has none
+	sentAt time.Time
+	reply  proto.Message // waits for a slow client, behind the one on its way
 }
 
 // free gives the slot back.
@@ -64,7 +58,7 @@ func (s *slot) sent(size int) {
 	switch {
 	case size > largeReply:
 		s.sentAt = time.Now()
-	case s.sentAt.IsZero() && len(s.replies) == 0:
+	case s.sentAt.IsZero() && s.reply == nil:
 		s.free()
 	}
 }
@@ -79,16 +73,16 @@ func (c *conn) unread(now time.Time) bool {
 // reply queues the answer to a debug request.
 func (c *conn) reply(typeURL string, names []string) error {
 	c.mu.Lock()
-	waiting := len(c.slot.replies) // only this goroutine adds to them
+	waiting := c.slot.reply != nil // only this goroutine sets it
 	c.mu.Unlock()
-	if waiting >= maxReplies {
+	if waiting {
 		return refusal.New(refusal.Debug, codes.ResourceExhausted, "debug answers wait to be read: ask for one at a time")
 	}
 	m := c.debugMessage(typeURL, c.answer(typeURL, names))
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.closed {
-		c.slot.replies = append(c.slot.replies, m)
+		c.slot.reply = m
 	}
 	return nil
 }
@@ -115,8 +109,7 @@ func (c *conn) debugMessage(typeURL string, docs []*anypb.Any) proto.Message {
 	return resp
 }
 
-// answer returns the documents that a debug request asks for. It takes a slot for those that
-// cost something.
+// answer returns the documents of a debug request. It takes a slot for those that cost something.
 func (c *conn) answer(typeURL string, names []string) []*anypb.Any {
 	d := c.server.debug
 	switch {
@@ -163,16 +156,13 @@ func debugError(err error) []*anypb.Any {
 const (
 	// DebugOff is nobody.
 	DebugOff = "off"
-	// DebugLoopback is clients of this host: both ends of the connection are loopback, the
-	// listener names no view, and no view limits the client.
+	// DebugLoopback is clients of this host that no view limits, on a listener that names none.
 	DebugLoopback = "loopback"
-	// DebugVerified is clients with a certificate that the listener has verified and that no
-	// view limits.
+	// DebugVerified is clients with a verified certificate that no view limits.
 	DebugVerified = "verified"
 )
 
-// mayDebug reports whether a client of a listener may see everything (PROTOCOL D4). limited
-// is whether its view shows less than everything.
+// mayDebug reports whether a client may see everything (PROTOCOL D4). limited: by its view.
 func mayDebug(l *Listener, p *peer.Peer, limited bool) bool {
 	if limited {
 		return false
@@ -181,8 +171,8 @@ func mayDebug(l *Listener, p *peer.Peer, limited bool) bool {
 	case DebugLoopback:
 		return l.View == "" && loopback.Is(p.Addr) && loopback.Is(p.LocalAddr)
 	case DebugVerified:
-		info, ok := p.AuthInfo.(credentials.TLSInfo)
-		return ok && len(info.State.VerifiedChains) > 0
+		_, leaf := verified(p)
+		return leaf != nil
 	}
 	return false
 }
@@ -191,5 +181,5 @@ func mayDebug(l *Listener, p *peer.Peer, limited bool) bool {
 func (c *conn) isLimited() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.view == nil || c.limited
+	return c.view == nil || c.rule.Accepts != nil
 }

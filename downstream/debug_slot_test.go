@@ -87,7 +87,7 @@ func TestOneDebugAnswerWaitsForAClient(t *testing.T) {
 	slots, set := withSlot()
 	r := startRelay(t, true, set)
 	s := r.stalled(meshURL)
-	for range 2 + maxReplies + 1 { // one is with the transport, one is being sent
+	for range 4 { // one is with the transport, one is being sent, one waits
 		if err := s.Send(ask("large")); err != nil {
 			break // it was sent away
 		}

@@ -3,13 +3,12 @@ package downstream
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 	"unicode/utf8"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"golang.org/x/sync/semaphore"
-	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
@@ -31,40 +30,43 @@ const (
 	maxDecoding = 128 << 20
 	// smallRequest is the size up to which a request is decoded without waiting for others.
 	smallRequest = 4 << 10
-	// nodeCost is how many bytes of memory one byte of an encoded node may cost, and
-	// otherCost one byte of another field.
+	// nodeCost is how many bytes of memory a byte of an encoded node may cost, otherCost any other.
 	nodeCost  = 40
 	otherCost = 8
-	// maxToken bounds the nonces, versions, type URLs and error texts that are kept of a
-	// request. Nothing that the relay sends is longer.
+	// maxToken bounds nonces, versions, type URLs and error texts. The relay sends none that long.
 	maxToken = 1024
 )
 
-// incoming receives the requests of one stream. The codec fills it: it looks at the encoded
-// request first, and decodes the fields that the relay uses only when each is within bounds.
+// incoming receives the requests of one stream. The codec fills it: it looks at the encoded request
+// first, and decodes the fields that the relay uses when all are within bounds.
 type incoming struct {
 	ctx      context.Context // of the stream
 	decoding *semaphore.Weighted
 	first    bool // whether the next request is the stream's first, which has the node
 	limits   *atomic.Pointer[Limits]
 	meter    *meter // of the connection; may be nil
-
-	sotw  *discoveryv3.DiscoveryRequest
-	delta *discoveryv3.DeltaDiscoveryRequest
+	fields   *requestFields
+	req      *request // the newest one, nil when it was refused
 	// err tells why the request was refused. gRPC would make another status of it.
 	err error
 }
 
-// field numbers of DiscoveryRequest and of DeltaDiscoveryRequest; 0: there is none.
+// request is a request of either protocol.
+type request struct {
+	subscription.Request
+	node *corev3.Node // of the first request
+}
+
+// requestFields are field numbers of DiscoveryRequest or DeltaDiscoveryRequest; 0: there is none.
 type requestFields struct {
 	node, typeURL, nonce, detail, version protowire.Number
 	subscribe, unsubscribe, versions      protowire.Number
 }
 
-var (
-	sotwFields  = requestFields{version: 1, node: 2, subscribe: 3, typeURL: 4, nonce: 5, detail: 6}
-	deltaFields = requestFields{node: 1, typeURL: 2, subscribe: 3, unsubscribe: 4, versions: 5, nonce: 6, detail: 7}
-)
+var fieldsOf = map[string]*requestFields{
+	protocolSotW:  {version: 1, node: 2, subscribe: 3, typeURL: 4, nonce: 5, detail: 6},
+	protocolDelta: {node: 1, typeURL: 2, subscribe: 3, unsubscribe: 4, versions: 5, nonce: 6, detail: 7},
+}
 
 var errNotUTF8 = errors.New("a string field contains invalid UTF-8")
 
@@ -75,21 +77,9 @@ type outline struct {
 	subscribe, unsubscribe, versions int
 }
 
-// expect prepares for the next request. Once that is received, names returns those that it
-// subscribes to.
-func (in *incoming) expect(delta bool) (req request, names func() []string) {
-	if delta {
-		in.delta = &discoveryv3.DeltaDiscoveryRequest{}
-		return in.delta, in.delta.GetResourceNamesSubscribe
-	}
-	in.sotw = &discoveryv3.DiscoveryRequest{}
-	return in.sotw, in.sotw.GetResourceNames
-}
-
-// take makes the request that a client has sent, or notes why it is refused. The error is of
-// what can not be decoded at all.
+// take decodes a request, or notes why it is refused. It fails when it can not decode it.
 func (in *incoming) take(data mem.BufferSlice) error {
-	in.err = nil
+	in.req, in.err = nil, nil
 	limits := in.limits.Load()
 	size := data.Len()
 	defer in.taken(size)
@@ -114,22 +104,15 @@ func (in *incoming) take(data mem.BufferSlice) error {
 	buf := data.MaterializeToBuffer(mem.DefaultBufferPool())
 	defer buf.Free()
 	raw := buf.ReadOnlyData()
-	fields := &sotwFields
-	if in.delta != nil {
-		fields = &deltaFields
-	}
-	o, err := fields.outline(raw)
+	o, err := in.fields.outline(raw)
 	if err != nil {
 		return err
 	}
 	if in.err = in.check(o, limits); in.err != nil {
 		return nil
 	}
-	withNode := in.first && string(o.typeURL) != healthType
-	if in.delta != nil {
-		return decodeDelta(raw, in.delta, o, withNode)
-	}
-	return decodeSotW(raw, in.sotw, o, withNode)
+	in.req, err = in.fields.decode(raw, o, in.first && string(o.typeURL) != healthType)
+	return err
 }
 
 // taken gives back the grant of a request. One whose stream has ended has none any more.
@@ -172,8 +155,7 @@ func (in *incoming) check(o outline, limits *Limits) error {
 	return nil
 }
 
-// eachField calls f with each length-delimited field of an encoded message, until it returns
-// an error. The others are of no use to the relay.
+// eachField calls f with each length-delimited field of an encoded message, until it fails.
 func eachField(raw []byte, f func(num protowire.Number, value []byte) error) error {
 	c := wire.Fields(raw)
 	for c.Next() {
@@ -186,63 +168,42 @@ func eachField(raw []byte, f func(num protowire.Number, value []byte) error) err
 	return c.Err()
 }
 
-func decodeSotW(raw []byte, req *discoveryv3.DiscoveryRequest, o outline, withNode bool) error {
-	if o.subscribe > 0 {
-		req.ResourceNames = make([]string, 0, o.subscribe)
-	}
-	return eachField(raw, func(num protowire.Number, v []byte) (err error) {
-		switch num {
-		case sotwFields.version:
-			return token(&req.VersionInfo, v)
-		case sotwFields.node:
-			return mergeNode(&req.Node, v, withNode)
-		case sotwFields.subscribe:
-			req.ResourceNames, err = appendName(req.ResourceNames, v)
-		case sotwFields.typeURL:
-			return token(&req.TypeUrl, v)
-		case sotwFields.nonce:
-			return token(&req.ResponseNonce, v)
-		case sotwFields.detail:
-			return mergeDetail(&req.ErrorDetail, v)
-		}
-		return err
-	})
-}
-
-func decodeDelta(raw []byte, req *discoveryv3.DeltaDiscoveryRequest, o outline, withNode bool) error {
-	if o.subscribe > 0 {
-		req.ResourceNamesSubscribe = make([]string, 0, o.subscribe)
-	}
-	if o.unsubscribe > 0 {
-		req.ResourceNamesUnsubscribe = make([]string, 0, o.unsubscribe)
-	}
+// decode decodes the fields that the relay uses, the node only withNode.
+func (f *requestFields) decode(raw []byte, o outline, withNode bool) (*request, error) {
+	req := &request{}
+	req.Subscribe = slices.Grow(req.Subscribe, o.subscribe)
+	req.Unsubscribe = slices.Grow(req.Unsubscribe, o.unsubscribe)
 	if o.versions > 0 {
 		const usual = 32 // bytes of an entry, at least
-		req.InitialResourceVersions = make(map[string]string, min(o.versions, len(raw)/usual))
+		req.Versions = make(map[string]string, min(o.versions, len(raw)/usual))
 	}
-	return eachField(raw, func(num protowire.Number, v []byte) (err error) {
+	return req, eachField(raw, func(num protowire.Number, v []byte) (err error) {
 		switch num {
-		case deltaFields.node:
-			return mergeNode(&req.Node, v, withNode)
-		case deltaFields.typeURL:
-			return token(&req.TypeUrl, v)
-		case deltaFields.subscribe:
-			req.ResourceNamesSubscribe, err = appendName(req.ResourceNamesSubscribe, v)
-		case deltaFields.unsubscribe:
-			req.ResourceNamesUnsubscribe, err = appendName(req.ResourceNamesUnsubscribe, v)
-		case deltaFields.versions:
-			return putVersion(req.InitialResourceVersions, v)
-		case deltaFields.nonce:
-			return token(&req.ResponseNonce, v)
-		case deltaFields.detail:
-			return mergeDetail(&req.ErrorDetail, v)
+		case f.version:
+			return token(&req.Version, v)
+		case f.node:
+			if withNode {
+				return mergeNode(&req.node, v)
+			}
+		case f.typeURL:
+			return token(&req.TypeURL, v)
+		case f.subscribe:
+			req.Subscribe, err = appendName(req.Subscribe, v)
+		case f.unsubscribe:
+			req.Unsubscribe, err = appendName(req.Unsubscribe, v)
+		case f.versions:
+			return putVersion(req.Versions, v)
+		case f.nonce:
+			return token(&req.Nonce, v)
+		case f.detail:
+			req.Rejected = true
+			return mergeDetail(&req.Error, v)
 		}
 		return err
 	})
 }
 
-// token sets a text that is no longer than anything the relay has sent: what is cut is equal
-// to none of that before, too.
+// token sets a text, cut to what the relay may have sent: a longer one equals none of that.
 func token(to *string, v []byte) error {
 	if !utf8.Valid(v) {
 		return errNotUTF8
@@ -281,12 +242,8 @@ func putVersion(versions map[string]string, entry []byte) error {
 	return err
 }
 
-// mergeNode decodes what parseNode reads of a node. The rest of a node is lists and messages,
-// whose decoding costs many times their bytes.
-func mergeNode(to **corev3.Node, v []byte, wanted bool) error {
-	if !wanted {
-		return nil
-	}
+// mergeNode decodes what parseNode reads. To decode the rest costs many times its bytes.
+func mergeNode(to **corev3.Node, v []byte) error {
 	if *to == nil {
 		*to = &corev3.Node{}
 	}
@@ -308,16 +265,13 @@ func mergeNode(to **corev3.Node, v []byte, wanted bool) error {
 	})
 }
 
-// mergeDetail takes the text of an error. Its details are left out.
-func mergeDetail(to **rpcstatus.Status, v []byte) error {
-	if *to == nil {
-		*to = &rpcstatus.Status{}
-	}
+// mergeDetail takes the text of an error. It leaves the details out.
+func mergeDetail(to *string, v []byte) error {
 	const message protowire.Number = 2
 	return eachField(v, func(num protowire.Number, v []byte) error {
 		if num != message {
 			return nil
 		}
-		return token(&(*to).Message, v)
+		return token(to, v)
 	})
 }

@@ -81,15 +81,40 @@ func newIncoming(first bool) *incoming {
 	return &incoming{ctx: context.Background(), decoding: semaphore.NewWeighted(maxDecoding), limits: limits, first: first}
 }
 
+// decode decodes an encoded request, and puts what was read of it into one of its type.
 func (in *incoming) decode(t testing.TB, raw []byte, into proto.Message) error {
 	t.Helper()
-	in.sotw, _ = into.(*discoveryv3.DiscoveryRequest)
-	in.delta, _ = into.(*discoveryv3.DeltaDiscoveryRequest)
 	in.ctx = t.Context()
+	in.fields = fieldsOf[protocolSotW]
+	if _, delta := into.(*discoveryv3.DeltaDiscoveryRequest); delta {
+		in.fields = fieldsOf[protocolDelta]
+	}
 	if err := in.take(mem.BufferSlice{mem.SliceBuffer(raw)}); err != nil {
 		return err
 	}
-	return in.err
+	if in.err != nil {
+		return in.err
+	}
+	req := in.req
+	var detail *rpcstatus.Status
+	if req.Rejected {
+		detail = &rpcstatus.Status{Message: req.Error}
+	}
+	switch m := into.(type) {
+	case *discoveryv3.DiscoveryRequest:
+		m.TypeUrl, m.ResponseNonce, m.ErrorDetail, m.Node = req.TypeURL, req.Nonce, detail, req.node
+		m.VersionInfo, m.ResourceNames = req.Version, req.Subscribe
+		if req.Unsubscribe != nil || req.Versions != nil {
+			t.Errorf("a SotW request has %v", req)
+		}
+	case *discoveryv3.DeltaDiscoveryRequest:
+		m.TypeUrl, m.ResponseNonce, m.ErrorDetail, m.Node = req.TypeURL, req.Nonce, detail, req.node
+		m.ResourceNamesSubscribe, m.ResourceNamesUnsubscribe, m.InitialResourceVersions = req.Subscribe, req.Unsubscribe, req.Versions
+		if req.Version != "" {
+			t.Errorf("a delta request has the version %q", req.Version)
+		}
+	}
+	return nil
 }
 
 // TestNoFieldCostsManyTimesItsBytes: lists of what is next to nothing when encoded are left
@@ -171,30 +196,27 @@ func TestRequestsAreDecodedInTurn(t *testing.T) {
 // by itself does.
 func TestAcknowledgementIsLookedAtWithoutAllocation(t *testing.T) {
 	for name, tc := range map[string]struct {
-		ack    proto.Message
-		fields *requestFields
-		fresh  func() proto.Message
+		ack      proto.Message
+		protocol string
+		fresh    func() proto.Message
 	}{
-		"SotW": {ack(&discoveryv3.DiscoveryResponse{TypeUrl: seV1, VersionInfo: "AAAAAAAAAAAAAAAAAAAAAA", Nonce: "17"}), &sotwFields,
+		"SotW": {ack(&discoveryv3.DiscoveryResponse{TypeUrl: seV1, VersionInfo: "AAAAAAAAAAAAAAAAAAAAAA", Nonce: "17"}), protocolSotW,
 			func() proto.Message { return &discoveryv3.DiscoveryRequest{} }},
-		"delta": {&discoveryv3.DeltaDiscoveryRequest{TypeUrl: seV1, ResponseNonce: "17"}, &deltaFields,
+		"delta": {&discoveryv3.DeltaDiscoveryRequest{TypeUrl: seV1, ResponseNonce: "17"}, protocolDelta,
 			func() proto.Message { return &discoveryv3.DeltaDiscoveryRequest{} }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			raw := must(proto.Marshal(tc.ack))
 			if n := testing.AllocsPerRun(100, func() {
-				if o, err := tc.fields.outline(raw); err != nil || string(o.typeURL) != seV1 {
+				if o, err := fieldsOf[tc.protocol].outline(raw); err != nil || string(o.typeURL) != seV1 {
 					t.Fatal(o, err)
 				}
 			}); n != 0 {
 				t.Errorf("%v allocations to look at it", n)
 			}
 			in, data := newIncoming(false), mem.BufferSlice{mem.SliceBuffer(raw)}
-			in.ctx = t.Context()
+			in.ctx, in.fields = t.Context(), fieldsOf[tc.protocol]
 			ours := testing.AllocsPerRun(100, func() {
-				m := tc.fresh()
-				in.sotw, _ = m.(*discoveryv3.DiscoveryRequest)
-				in.delta, _ = m.(*discoveryv3.DeltaDiscoveryRequest)
 				if err := in.take(data); err != nil {
 					t.Fatal(err)
 				}

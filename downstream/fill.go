@@ -16,11 +16,9 @@ import (
 )
 
 const (
-	// maxFills bounds the views that are filled at the same time. One peer has three
-	// quarters of them at most.
+	// maxFills bounds the fills under way. One peer has three quarters of them at most.
 	maxFills = 8
-	// maxFillRounds bounds how often a fill catches up without views.mu. After that it
-	// catches up with the lock held.
+	// maxFillRounds bounds how often a fill catches up without views.mu.
 	maxFillRounds = 4
 	// fewMissed is how many keys a fill catches up with while it holds views.mu.
 	fewMissed = 256
@@ -33,20 +31,15 @@ var (
 	errFillFailed = status.Error(codes.Internal, "internal error; see the relay's log")
 )
 
-// filling is the fill of a new view. It reads everything that the sources have, so it runs
-// without views.mu. Until it is done, pushes leave the view out and note what they change.
+// filling is the fill of a new view. It runs without views.mu; until it is done, pushes leave the
+// view out and note what they change.
 type filling struct {
 	done chan struct{} // closed at the end
 	err  error         // set before done is closed: why the view has no content
 
-	// missed and all are guarded by views.mu: the keys that may have changed since the fill
-	// read them, or whether any key may have.
+	// Guarded by views.mu: the keys that may have changed since the fill read them, or all.
 	missed map[mirror.Key]struct{}
 	all    bool
-}
-
-func newFilling() *filling {
-	return &filling{done: make(chan struct{}), all: true}
 }
 
 // miss notes keys that may have changed.
@@ -121,80 +114,59 @@ func (vs *views) fill(ctx context.Context, v *view, f *filling, who viewer) (err
 	return err
 }
 
-// fillSlot waits until one more view may be filled: first by its peer, so that other peers
-// need not wait behind it.
+// fillSlot waits until the peer, and then the server, may fill one more view.
 func (vs *views) fillSlot(ctx context.Context, who viewer) (release func(), err error) {
-	own := func() {}
+	own := semaphore.NewWeighted(1)
 	if who.peer != nil {
-		vs.mu.Lock()
-		if who.peer.fills == nil {
-			who.peer.fills = semaphore.NewWeighted(int64(mostOf(maxFills)))
-		}
-		fills := who.peer.fills
-		vs.mu.Unlock()
-		if err := fills.Acquire(ctx, 1); err != nil {
-			return nil, err
-		}
-		own = func() { fills.Release(1) }
+		own = who.peer.fills
 	}
-	if err := vs.fills.Acquire(ctx, 1); err != nil {
-		own()
+	if err := own.Acquire(ctx, 1); err != nil {
 		return nil, err
 	}
-	return func() { vs.fills.Release(1); own() }, nil
+	if err := vs.fills.Acquire(ctx, 1); err != nil {
+		own.Release(1)
+		return nil, err
+	}
+	return func() { vs.fills.Release(1); own.Release(1) }, nil
 }
 
-// fillRounds reads everything, then what has changed meanwhile, until little has: then it
-// publishes the content.
+// fillRounds reads everything, then what has changed meanwhile. When that is little, or after many
+// rounds, it keeps mu for that and publishes the content.
 func (vs *views) fillRounds(ctx context.Context, v *view, f *filling) error {
 	d := vs.newDraft(v.variant)
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
 	for round := 0; ; round++ {
-		done, err := vs.fillRound(ctx, v, f, d, round)
-		if done || err != nil {
-			return err
+		if ctx.Err() != nil && v.clients == 1 {
+			return errFillLeft
 		}
+		missed, all := f.missed, f.all
+		f.missed, f.all = nil, false
+		bases := map[subscription.Type]snapshot.Basis{}
+		vs.base.each(func(t subscription.Type, c *snapshot.Collection) { bases[t] = c.Basis() })
+		if round > 0 && (!all && len(missed) <= fewMissed || round >= maxFillRounds) {
+			vs.read(d, missed, all, bases)
+			vs.publish(v, d)
+			return nil
+		}
+		vs.unlocked(func() { vs.read(d, missed, all, bases) })
 	}
 }
 
-// fillRound brings a draft to what has changed since the last round. If that is little, or
-// there were many rounds, it holds mu for it and publishes the draft.
-func (vs *views) fillRound(ctx context.Context, v *view, f *filling, d *draft, round int) (done bool, err error) {
-	vs.mu.Lock()
-	defer vs.mu.Unlock()
-	if ctx.Err() != nil && v.clients == 1 {
-		return false, errFillLeft
-	}
-	missed, all := f.missed, f.all
-	f.missed, f.all = nil, false
-	bases := map[subscription.Type]snapshot.Basis{}
-	vs.base.each(func(t subscription.Type, c *snapshot.Collection) { bases[t] = c.Basis() })
-	if round > 0 && (!all && len(missed) <= fewMissed || round >= maxFillRounds) {
-		vs.read(d, missed, all, bases)
-		vs.publish(v, d)
-		return true, nil
-	}
+// unlocked runs f without mu, which the caller holds.
+func (vs *views) unlocked(f func()) {
 	vs.mu.Unlock()
 	defer vs.mu.Lock()
-	vs.read(d, missed, all, bases)
-	return false, nil
+	f()
 }
 
 // read brings a draft to the present content of some keys, or of all, over bases.
 func (vs *views) read(d *draft, missed map[mirror.Key]struct{}, all bool, bases map[subscription.Type]snapshot.Basis) {
-	byType := map[subscription.Type]*items{}
-	for key := range missed {
-		vs.generators.affected(key, byType)
-	}
 	if all {
 		d.byType = map[subscription.Type]*snapshot.Collection{}
-		for _, kind := range vs.configs.SourceKinds() {
-			for _, key := range vs.configs.Keys(kind) {
-				vs.generators.affected(key, byType)
-			}
-		}
 	}
 	from := &reader{vs.configs, d.accepts, func(r *mirror.Resource) { d.see(r) }}
-	for t, list := range byType {
+	for t, list := range vs.affected(all, missed) {
 		list.sort()
 		updates := make([]snapshot.Update, len(list.refs))
 		list.read(from, updates)
@@ -218,7 +190,7 @@ func (vs *views) read(d *draft, missed map[mirror.Key]struct{}, all bool, bases 
 func (vs *views) publish(v *view, d *draft) {
 	for t, c := range d.byType {
 		vs.collection(t) // which gives out the revisions
-		v.set(t, c)
+		v.byType.Store(t, c)
 	}
 	for o := range d.seen {
 		vs.known.note(o, vs.strangers)

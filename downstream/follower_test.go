@@ -30,12 +30,11 @@ func newFollower(delta bool) *follower {
 func (f *follower) connect() {
 	f.subs = subscription.New(f.delta, nil, generators{newMCPGenerator()}.lookup)
 	limits := subscription.Limits{Types: 1}
-	var err error
+	req := &subscription.Request{TypeURL: seV1}
 	if f.delta {
-		_, err = f.subs.RequestDelta(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: seV1, InitialResourceVersions: maps.Clone(f.holds)}, limits, time.Now())
-	} else {
-		_, err = f.subs.RequestSotW(&discoveryv3.DiscoveryRequest{TypeUrl: seV1}, limits, time.Now())
+		req.Versions = maps.Clone(f.holds)
 	}
+	_, err := f.subs.Request(req, limits, time.Now())
 	if err != nil {
 		panic(err)
 	}

@@ -6,8 +6,7 @@ import (
 	"meshrelay/mirror"
 )
 
-// Generator makes what clients of some types are served of resources. It is used by any
-// goroutine, several at once.
+// Generator makes the items of some types. It is safe for use by several goroutines.
 type Generator interface {
 	// Type returns the type that a type URL stands for; false: the generator does not make it.
 	Type(typeURL string) (t subscription.Type, ok bool)

@@ -12,17 +12,14 @@ import (
 // maxKnown bounds the clusters and revisions that are known.
 const maxKnown = 32_768
 
-// known are the clusters and control plane revisions that resources are of. A client that
-// claims another has nothing to be kept from, so those clients share a view: else each could
-// claim a new one, and take all views that there may be.
+// known are the clusters and control plane revisions of resources. Clients that claim others have
+// nothing to be kept from, and share a view: else each could claim a new one and take all views.
 //
-// That view does not show what is of a cluster that is not known yet. So a client of that
-// cluster is never sent what came from it: the cluster becomes known, the client is moved to a
-// view of its own, and only then others see the resource.
+// That view does not show resources of a cluster that is not known yet: first the cluster becomes
+// known and its clients move to a view of their own, then others see the resource.
 type known struct {
 	mu sync.Mutex // guards all below but news; taken after views.mu
-	// names are known. fresh have been seen, and are not known before the clients that claim
-	// them are moved.
+	// names are known. fresh become known once the clients that claim them are moved.
 	names, fresh map[claim]struct{}
 	last         origin // the one that was looked up last: most resources have the same
 	// news has one slot: there is something fresh.
@@ -45,8 +42,7 @@ func (k *known) has(c claim) bool {
 	return ok || c.name == ""
 }
 
-// narrow returns the variant for a client that claims to be of the cluster and the revision of
-// want.
+// narrow returns the variant for a client that claims the cluster and revision of want.
 func (k *known) narrow(want variant) variant {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -66,8 +62,8 @@ func (k *known) knows(o origin) bool {
 	return o == k.last || k.has(claim{o.cluster, false}) && k.has(claim{o.revision, true})
 }
 
-// note takes account of the origin of a resource that a view shows or may show, and reports
-// whether it is known. strangers reports whether any client claims one that is not.
+// note reports whether an origin is known, and learns it if not. strangers reports whether any
+// client claims one that is not known.
 func (k *known) note(o origin, strangers func() bool) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -122,15 +118,13 @@ func (vs *views) strangers() bool {
 	return false
 }
 
-// note takes account of a resource that a view shows. The caller holds mu.
-func (vs *views) note(r *mirror.Resource) { vs.noteOrigin(r) }
-
-func (vs *views) noteOrigin(r *mirror.Resource) (knows bool) {
+// note learns the origin of a resource, and reports whether it is known. The caller holds mu.
+func (vs *views) note(r *mirror.Resource) (knows bool) {
 	return vs.known.note(origin{r.Cluster(), r.Revision()}, vs.strangers)
 }
 
-// accepts returns what reports whether a copy is shown in views of a variant. knows reports
-// whether its origin is known.
+// accepts returns the filter of the copies that views of a variant show. knows reports whether the
+// origin of a copy is known.
 func (vs *views) accepts(x variant, knows func(*mirror.Resource) bool) func(*mirror.Resource) bool {
 	if !x.strange() {
 		return x.accepts
@@ -142,8 +136,7 @@ func (vs *views) accepts(x variant, knows func(*mirror.Resource) bool) func(*mir
 	}
 }
 
-// admit returns the view for a client whose rule and claims are those of want. The caller
-// releases it.
+// admit returns the view for a client with the rule and claims of want. The caller releases it.
 func (vs *views) admit(ctx context.Context, want variant, who viewer) (*view, error) {
 	for {
 		x := vs.known.narrow(want)

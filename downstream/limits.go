@@ -11,42 +11,37 @@ import (
 	"meshrelay/downstream/refusal"
 )
 
-// Limits bound what clients can ask for, and can be replaced while the Server runs
-// (Server.Reload). The zero value of one means its default.
+// Limits bound clients. Server.Reload can replace them. A zero value means the default.
 type Limits struct {
 	// MaxConnections and MaxStreams bound the clients of all listeners together. Connections
-	// beyond are closed, streams refused with ResourceExhausted; those that are there stay,
-	// also when the limits are lowered.
+	// beyond are closed, streams refused. Lowered limits end nobody.
 	MaxConnections int
 	MaxStreams     int
-	// MaxConnectionsPerPeer bounds the connections of one address, and MaxStreamsPerPeer the
-	// streams of one peer: whom a verified certificate names, or else an address. By default
-	// each is three quarters of the bound for all, because an address may be a fleet's.
+	// MaxConnectionsPerPeer bounds the connections of one address, MaxStreamsPerPeer the streams
+	// of one verified identity or address. Default: three quarters of the bound for all, because
+	// an address may be a fleet's.
 	MaxConnectionsPerPeer int
 	MaxStreamsPerPeer     int
-	// MaxViewsPerPeer bounds the views that the streams of one peer have at the same time,
-	// counting each combination of a configured view, a cluster and a revision.
+	// MaxViewsPerPeer bounds the views of the streams of one peer, counting each combination of a
+	// configured view, a cluster and a revision.
 	MaxViewsPerPeer int
-	// NewStreamsPerSecond bounds the streams that are taken on; more wait for up to a
-	// second and are then refused with ResourceExhausted (PROTOCOL S25). One peer has three
-	// quarters of them at most.
+	// NewStreamsPerSecond bounds new streams; more wait for up to a second and are then refused
+	// (PROTOCOL S25). One peer has three quarters of them at most.
 	NewStreamsPerSecond int
-	// RequestsPerSecond bounds each stream. A client may be faster for a while, and
-	// acknowledgements of what it was sent do not count. One that is faster for longer is
-	// delayed, and after ten seconds of that its stream is ended with ResourceExhausted.
+	// RequestsPerSecond bounds each stream, acknowledgements not counted. A client that is faster
+	// for a while is delayed, and after ten seconds of delay its stream ends.
 	RequestsPerSecond int
-	// MaxNodeBytes bounds the encoded node of a first request; a larger one is an
-	// InvalidArgument.
+	// MaxNodeBytes bounds the encoded node of a first request.
 	MaxNodeBytes int
 	// MaxTypesPerClient bounds the types that a stream subscribes to.
 	MaxTypesPerClient int
-	// MaxNamesPerClient, MaxNamesPerPeer and MaxNames bound the names of resources that one
-	// stream, the streams of one peer, and all streams subscribe to; the others their bytes.
+	// MaxNamesPerClient, MaxNamesPerPeer and MaxNames bound the resource names that one stream,
+	// one peer and all streams subscribe to; the others bound their bytes.
 	MaxNamesPerClient, MaxNameBytesPerClient int
 	MaxNamesPerPeer, MaxNameBytesPerPeer     int
 	MaxNames, MaxNameBytes                   int
-	// MaxVersionBytes bounds the initial_resource_versions of all streams together, until
-	// their clients were sent what differs. One peer has three quarters of it at most.
+	// MaxVersionBytes bounds the initial_resource_versions of all streams that wait to be compared.
+	// One peer has three quarters of it at most.
 	MaxVersionBytes int
 }
 
@@ -88,8 +83,7 @@ func (l Limits) complete() (*Limits, error) {
 }
 
 const (
-	// leastBurst is how many requests a client may always make at once: a subscription to
-	// each of many types, and changes of those.
+	// leastBurst is how many requests a client may always make at once.
 	leastBurst = 1024
 	// maxDelay is how long a client may be delayed in all before its stream is ended.
 	maxDelay = 10 * time.Second
@@ -103,9 +97,8 @@ type pace struct {
 	delayed time.Duration
 }
 
-// next takes one request, and returns how long it has to wait and whether it is the first
-// that has to, after some that had not. It is an error when the client has been delayed
-// for too long.
+// next takes one request, and returns how long it waits and whether it is the first that does. It
+// fails when the client has been delayed for too long.
 func (p *pace) next(limits *Limits, now time.Time) (wait time.Duration, first bool, err error) {
 	limit := rate.Limit(limits.RequestsPerSecond)
 	burst := max(leastBurst, 2*limits.RequestsPerSecond, 4*limits.MaxTypesPerClient)

@@ -12,16 +12,16 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/keepalive"
+
+	"meshrelay/downstream/refusal"
 )
 
 const (
-	// receiveWindow is how much of the requests of a connection may be under way, in bytes,
-	// and streamWindow how much of those of one stream: what may wait while a client is
-	// delayed. A request that is larger is let through as a whole.
+	// receiveWindow and streamWindow are how many bytes of requests may wait, of a connection and of
+	// a stream. A larger request is let through as a whole.
 	receiveWindow = 1 << 20
 	streamWindow  = 64 << 10
-	// readBuffer is the most, in bytes, that one system call reads. Requests are small, and
-	// clients many.
+	// readBuffer is the most bytes that one system call reads: requests are small, clients many.
 	readBuffer = 8 << 10
 	// connectionTimeout bounds the handshakes of a connection.
 	connectionTimeout = 20 * time.Second
@@ -35,11 +35,9 @@ type Listener struct {
 	Address string
 	// TLS is nil for plaintext.
 	TLS *TLS
-	// View names the view of all clients that come by this listener. Of the view's Match only
-	// the identities count.
+	// View names the view of all clients of the listener. Of its Match only the identities count.
 	View string
-	// Debug is who is answered the debug types: DebugOff, DebugLoopback or DebugVerified.
-	// Empty: DebugOff.
+	// Debug is DebugOff (default), DebugLoopback or DebugVerified: who may ask the debug types.
 	Debug string
 }
 
@@ -81,7 +79,9 @@ func (s *Server) listen() (opened []*listener, err error) {
 			return opened, fmt.Errorf("downstream.listeners[%d].address: %w", i, err)
 		}
 		if cfg.TLS != nil {
-			creds = watchedCreds{creds, s.handshakeRefused(cfg)}
+			creds = watchedCreds{creds, func(from net.Addr, err error) {
+				s.refuse(s.log.With("listener", cfg.Address), "client refused", from, refusal.Handshake, "err", refusal.Bounded(err.Error()))
+			}}
 		}
 		l := &listener{address: lis.Addr().String(), lis: s.connLimiter.behind(lis), connLimiter: s.connLimiter, close: closeCreds, server: grpc.NewServer(s.serverOptions(creds)...)}
 		discoveryv3.RegisterAggregatedDiscoveryServiceServer(l.server, service{s, cfg})
@@ -99,8 +99,7 @@ func (s *Server) serverOptions(creds credentials.TransportCredentials) []grpc.Se
 		grpc.MaxRecvMsgSize(s.cfg.MaxRequestBytes),
 		// Headers up to this are refused by name (Server.admit), larger ones by the transport.
 		grpc.MaxHeaderListSize(uint32(min(2*uint64(s.cfg.MaxHeaderBytes), math.MaxUint32))),
-		// Windows that are fixed, because finding out how large they should be costs a ping
-		// for each ACK; a request is hardly ever larger.
+		// Fixed windows: to find out how large they should be costs a ping for each ACK.
 		grpc.StaticStreamWindowSize(streamWindow), grpc.StaticConnWindowSize(receiveWindow),
 		grpc.ReadBufferSize(readBuffer),
 		grpc.ConnectionTimeout(connectionTimeout),
@@ -129,10 +128,9 @@ func (l *listener) serve() error {
 	return nil
 }
 
-// stop ends the streams with a GOAWAY, and what is still there after timeout by
-// closing the connections. Those that have not finished their handshake are closed at once:
-// gRPC would wait for them before it does anything. At the end they are closed below TLS,
-// which would have a farewell to send to each.
+// stop ends the streams with a GOAWAY, and what remains after timeout by closing the connections. It
+// closes those without a finished handshake at once, as gRPC would wait for them, and the last ones
+// below TLS, which would send each a farewell.
 func (l *listener) stop(timeout time.Duration) {
 	l.connLimiter.close(false)
 	cut := time.AfterFunc(timeout, func() {

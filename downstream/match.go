@@ -16,45 +16,36 @@ import (
 	"meshrelay/mirror"
 )
 
-// View is what some clients see: those copies of resources that it accepts, merged as if
-// there were no others. The first view in Config.Views that matches a client is the
-// client's.
+// View is what some clients see: the copies of resources that it accepts, merged as if there were
+// no others. A client gets the first view in Config.Views that matches it.
 type View struct {
 	Name string
-	// Match selects the clients of the view. One that matches nobody can still be named
-	// by a Listener.
+	// Match selects the clients of the view. A Listener can also name it.
 	Match Match
 	// Default makes the view that of the clients that no view matches.
 	Default bool
-	// Accepts reports whether clients may see a copy of a resource; nil: all. It is called
-	// from any goroutine, and must depend on nothing but the copy.
+	// Accepts reports whether clients may see a copy of a resource; nil: all. It depends on
+	// nothing but the copy, and is safe for use by several goroutines.
 	Accepts func(r *mirror.Resource) bool
-	// ClusterID is the cluster of the view's clients, whatever they say: an istiod does not
-	// (PROTOCOL S14).
+	// ClusterID replaces the cluster that clients claim: an istiod claims none (PROTOCOL S14).
 	ClusterID string
-	// ExcludeOwn leaves out what came from the client's own cluster. Of a client whose
-	// cluster is unknown nothing is left out.
+	// ExcludeOwn leaves out what came from the cluster of the client, if that is known.
 	ExcludeOwn bool
 }
 
-// Match selects the clients of a view: those for which all that is given holds, and of
-// each list at least one element. The zero Match is for nobody.
+// Match selects clients: each field that is given has to match, by one element of a list. The zero
+// Match is for nobody. Lists are of patterns in which * stands for any text and ? for any
+// character; of a SPIFFE ID or DNS name, for any within one segment or label.
 //
-// Identities are proof, and so is the listener that a client comes by (Listener.View), as
-// far as the network is. Identities hold on every listener, also on one that names the view.
-// All the rest is what a client tells of itself: it tells apart clients that mean well, and
-// keeps nothing from others.
-//
-// Lists are of patterns in which * stands for any text and ? for any character; of a SPIFFE ID
-// or DNS name, for any within one segment or label.
+// Identities are proof, and hold on every listener. All other fields are claims of the client:
+// they tell apart clients that mean well, and keep nothing from others.
 type Match struct {
 	NodeIDs    []string
 	ClusterIDs []string
 	Namespaces []string
 	// Labels is a Kubernetes label selector over the node's metadata LABELS.
 	Labels string
-	// Identities are patterns of package identity, for the SPIFFE ID and the DNS names of a
-	// verified client certificate.
+	// Identities are patterns of package identity, for verified client certificates.
 	Identities []string
 }
 
@@ -119,17 +110,9 @@ func newRules(views []View, listeners []Listener) (*rules, error) {
 
 func newRule(v View) (*rule, error) {
 	r := &rule{View: v}
-	for _, list := range []struct {
-		name  string
-		globs []string
-	}{
-		{"node id", v.Match.NodeIDs}, {"cluster id", v.Match.ClusterIDs},
-		{"namespace", v.Match.Namespaces},
-	} {
-		for _, glob := range list.globs {
-			if glob == "" {
-				return nil, fmt.Errorf("a pattern for the %s is empty", list.name)
-			}
+	for name, globs := range map[string][]string{"node id": v.Match.NodeIDs, "cluster id": v.Match.ClusterIDs, "namespace": v.Match.Namespaces} {
+		if slices.Contains(globs, "") {
+			return nil, fmt.Errorf("a pattern for the %s is empty", name)
 		}
 	}
 	for _, text := range v.Match.Identities {
@@ -148,8 +131,7 @@ func newRule(v View) (*rule, error) {
 	return r, nil
 }
 
-// choose returns the rule for a client that came by a listener; an error tells that there
-// is none.
+// choose returns the rule for a client that came by a listener.
 func (rs *rules) choose(l Listener, c client, identities []string) (*rule, error) {
 	if l.View != "" {
 		if r := rs.byName[l.View]; r.admits(identities) {
@@ -168,8 +150,7 @@ func (rs *rules) choose(l Listener, c client, identities []string) (*rule, error
 	return nil, refusal.New(refusal.View, codes.PermissionDenied, "%s", noView(l, c, identities))
 }
 
-// admits reports whether a client with these identities may have the view, however it came
-// to it.
+// admits reports whether a client with these identities may have the view.
 func (r *rule) admits(identities []string) bool {
 	return len(r.identities) == 0 || slices.ContainsFunc(r.identities, func(p identity.Pattern) bool {
 		return slices.ContainsFunc(identities, p.Matches)
@@ -186,19 +167,9 @@ func (r *rule) matches(c client, identities []string) bool {
 		r.admits(identities) && (r.selector == nil || r.selector.Matches(c.labels))
 }
 
-// allowed reports whether one of values is like one of globs, or there are no globs.
-func allowed(globs []string, values ...string) bool {
-	if len(globs) == 0 {
-		return true
-	}
-	for _, v := range values {
-		for _, g := range globs {
-			if glob.Match(g, v) {
-				return true
-			}
-		}
-	}
-	return false
+// allowed reports whether a value is like one of globs, or there are no globs.
+func allowed(globs []string, value string) bool {
+	return len(globs) == 0 || slices.ContainsFunc(globs, func(g string) bool { return glob.Match(g, value) })
 }
 
 // noView tells a client that it has no view, and by what it was judged.
@@ -217,8 +188,7 @@ func noView(l Listener, c client, identities []string) string {
 		l.Address, text.Shorten(c.nodeID, longest), text.Shorten(c.clusterID, longest), text.Shorten(c.namespace, longest), strings.Join(shown, ", "))
 }
 
-// variant is a view as the clients of one cluster and one control plane revision see it.
-// The zero variant is everything.
+// variant is a view for one cluster and one control plane revision. Zero is everything.
 type variant struct {
 	rule              *rule  // nil: it accepts all
 	cluster, revision string // own cluster, which is left out, and revision (PROTOCOL C11, S14)

@@ -11,8 +11,7 @@ import (
 	"meshrelay/push"
 )
 
-// metrics are the Server's. Types that clients make up are counted as "other", so
-// that no client can make labels.
+// metrics are the Server's. They count types that clients make up as "other".
 type metrics struct {
 	clients      *prometheus.GaugeVec
 	streams      *prometheus.CounterVec

@@ -9,18 +9,16 @@ import (
 	"meshrelay/downstream/subscription"
 )
 
-// A client that is to see something else keeps its view's past: so its cursors and what it
-// has acknowledged stay true, and it is sent what differs, as after any change. The view
-// itself becomes another, for most of its clients; those that are to see something else than
-// these get a view that has forked from it.
+// A client that is moved keeps the past of its view, so its cursors stay true and it is sent what
+// differs. The view becomes another for the largest group of its clients; others get a fork of it.
 
 // move is a client that is to see something else, or what it has seen.
 type move struct {
 	from *view
 	to   variant
 	who  viewer
-	// done gives the client its view; nil: there is none. It is false when the client has gone
-	// meanwhile: then it releases the view that it had by itself. The caller holds views.mu.
+	// done gives the client its view, or nil for none. It is false when the client has gone and has
+	// released its view. The caller holds views.mu.
 	done func(*view) bool
 }
 
@@ -32,9 +30,8 @@ type moveGroup struct {
 	view    *view // that they get
 }
 
-// move brings clients to what they are to see from now on, and all views to the present
-// content. It reports whether any client is to see something else; if not, the views are as
-// they were. The caller holds mu.
+// move gives clients the views that they are to see, and updates all views. It reports whether any
+// client sees something else; if not, it changes nothing. The caller holds mu.
 func (vs *views) move(moves []move, now time.Time) bool {
 	groups := groupMoves(moves)
 	if !vs.assign(groups) {
@@ -62,8 +59,8 @@ func (vs *views) move(moves []move, now time.Time) bool {
 	return true
 }
 
-// assign settles which view each group gets, and reports whether any shows something else
-// than before. A group gets none when there would be too many.
+// assign settles the view of each group, none when there are too many, and reports whether any shows
+// something else.
 func (vs *views) assign(groups []*moveGroup) (changed bool) {
 	taken := map[*view]bool{vs.base: true}
 	for _, p := range groups {
@@ -129,7 +126,7 @@ func groupMoves(moves []move) []*moveGroup {
 
 // fork returns a derived view that has v's content and past, and is to show another variant.
 func (v *view) fork(to variant) *view {
-	out := newView(to)
-	v.each(func(t subscription.Type, c *snapshot.Collection) { out.byType[t] = c.Fork() })
+	out := &view{variant: to}
+	v.each(func(t subscription.Type, c *snapshot.Collection) { out.byType.Store(t, c.Fork()) })
 	return out
 }

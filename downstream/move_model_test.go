@@ -154,7 +154,7 @@ func (f *fleet) move(t *rapid.T) {
 		}})
 	}
 	lockedMove(f.views, transfers, time.Now())
-	if f.views.released && changes {
+	if f.views.started.Load() && changes {
 		clear(f.pending) // all is read anew
 	}
 	for _, c := range going {
@@ -170,7 +170,7 @@ func (f *fleet) move(t *rapid.T) {
 
 // look brings a client up to date.
 func (f *fleet) look(t *rapid.T, c *member) {
-	if !f.views.released {
+	if !f.views.started.Load() {
 		return
 	}
 	s := c.view.snapshot(typeSE)
@@ -238,7 +238,7 @@ func (f *fleet) check(t *rapid.T) {
 			t.Fatalf("a view has %d clients, %d of them SotW; there are %d", v.clients, v.sotw, clients[v])
 		}
 	}
-	if !vs.released {
+	if !vs.started.Load() {
 		return
 	}
 	base := vs.base.find(typeSE)

@@ -1,17 +1,35 @@
 package downstream
 
 import (
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"meshrelay/downstream/snapshot"
+	"meshrelay/downstream/subscription"
 	"meshrelay/mirror"
 	"meshrelay/push"
 )
 
+// faulty is a Generator that panics over one item.
+type faulty struct {
+	Generator
+	bad atomic.Bool
+}
+
+func (g *faulty) Item(from Reader, t subscription.Type, ref Ref) snapshot.Item {
+	if g.bad.Load() && ref.Key.Name == "bad" {
+		panic("no good")
+	}
+	return g.Generator.Item(from, t, ref)
+}
+
 func TestPanicWhilePushingCostsThatKey(t *testing.T) {
-	r := startRelay(t, true, func(c *Config, _ *Deps) {
+	g := &faulty{Generator: newMCPGenerator()}
+	r := startRelay(t, true, func(c *Config, d *Deps) {
+		d.Generators = []Generator{g}
 		c.Views = []View{{Name: "v", Default: true, Accepts: func(*mirror.Resource) bool { return true }}}
 	})
 	r.put(se("shop", "a", "0"), se("shop", "bad", "0"))
@@ -20,16 +38,7 @@ func TestPanicWhilePushingCostsThatKey(t *testing.T) {
 	if got := deltaNames(d.next()); got != "shop/a shop/bad" {
 		t.Fatalf("at first %q", got)
 	}
-	fault := func(f func(Ref)) {
-		r.server.views.mu.Lock()
-		defer r.server.views.mu.Unlock()
-		r.server.views.fault = f
-	}
-	fault(func(ref Ref) {
-		if ref.Key.Name == "bad" {
-			panic("no good")
-		}
-	})
+	g.bad.Store(true)
 	// In one push, and in one of everything.
 	r.store.Put(se("shop", "bad", "1"))
 	r.store.Put(se("shop", "a", "1"))
@@ -44,7 +53,7 @@ func TestPanicWhilePushingCostsThatKey(t *testing.T) {
 		t.Errorf("a later push: %q", got)
 	}
 	r.server.Push(&push.Request{Full: true, Start: time.Now()})
-	fault(nil)
+	g.bad.Store(false)
 	r.server.Push(&push.Request{Full: true, Start: time.Now()})
 	if got := deltaNames(d.next()); got != "shop/bad" {
 		t.Errorf("afterwards: %q", got)
@@ -52,14 +61,9 @@ func TestPanicWhilePushingCostsThatKey(t *testing.T) {
 }
 
 func TestPanicWhileTheServerOpensCostsThatKey(t *testing.T) {
-	r := startRelay(t, false)
-	r.server.views.mu.Lock()
-	r.server.views.fault = func(ref Ref) {
-		if ref.Key.Name == "bad" {
-			panic("no good")
-		}
-	}
-	r.server.views.mu.Unlock()
+	g := &faulty{Generator: newMCPGenerator()}
+	g.bad.Store(true)
+	r := startRelay(t, false, func(_ *Config, d *Deps) { d.Generators = []Generator{g} })
 	r.store.Put(se("shop", "a", "0"))
 	r.store.Put(se("shop", "bad", "0"))
 	s := r.sotw()

@@ -13,8 +13,7 @@ import (
 	"meshrelay/downstream/subscription"
 )
 
-// peers counts what each peer, and all of them together, take up. A peer is who a verified
-// certificate names, or else an address.
+// peers counts what each peer (a verified identity, or else an address) and all together take up.
 type peers struct {
 	mu    sync.Mutex // guards all below
 	byKey map[string]*peerUse
@@ -29,24 +28,22 @@ type peerUse struct {
 	usual   int // streams when the server was overloaded last, or is not
 	kept    subscription.Usage
 	limiter *rate.Limiter // of new streams
-	// views counts the derived views that its streams have. It and fills, which bounds those
-	// that are being filled, are guarded by views.mu.
+	// Guarded by views.mu: the derived views of its streams, and a bound for those being filled.
 	views int
-	fills *semaphore.Weighted // nil: it has filled none
+	fills *semaphore.Weighted // of those that are being filled
 }
 
 func newPeers() *peers { return &peers{byKey: map[string]*peerUse{}} }
 
-// enter counts a stream of a peer, and returns how many it has. With overloaded, fits reports
-// whether those are no more than it had before: the relay itself has old connections
-// reconnect. The caller ends that with leave.
+// enter counts a stream of a peer. When overloaded, fits reports whether the peer has no more than it
+// had before: the relay itself has old connections reconnect. The caller calls leave.
 func (ps *peers) enter(key string, limits *Limits, overloaded bool) (p *peerUse, streams int, fits bool) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	share := mostOf(limits.NewStreamsPerSecond)
 	if p = ps.byKey[key]; p == nil {
 		ps.sweep(overloaded)
-		p = &peerUse{key: key, limiter: rate.NewLimiter(rate.Limit(share), share)}
+		p = &peerUse{key: key, limiter: rate.NewLimiter(rate.Limit(share), share), fills: semaphore.NewWeighted(int64(mostOf(maxFills)))}
 		ps.byKey[key] = p
 	} else if p.limiter.Burst() != share {
 		p.limiter.SetLimit(rate.Limit(share))
@@ -59,8 +56,8 @@ func (ps *peers) enter(key string, limits *Limits, overloaded bool) (p *peerUse,
 	return p, p.streams, p.streams <= p.usual
 }
 
-// sweep forgets peers that have gone, once there are twice as many as when it last did. One
-// that has opened many streams of late is remembered for a second.
+// sweep forgets peers that have gone, whenever their number has doubled. It keeps for a second those
+// that have opened many streams.
 func (ps *peers) sweep(overloaded bool) {
 	const few = 1024
 	if len(ps.byKey) < 2*ps.swept+few {
@@ -91,12 +88,12 @@ func (ps *peers) leave(p *peerUse, overloaded bool) {
 	}
 }
 
-// keep changes what a stream of p keeps from was to is, and returns why that is refused when
-// it is more than its peer, or all together, may have. Then nothing is changed.
+// keep changes what a stream of p keeps from was to is. It changes nothing, and returns why, when its
+// peer or all together would keep too much.
 func (ps *peers) keep(p *peerUse, was, is subscription.Usage, limits *Limits) error {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
-	of, all := p.kept.Plus(is).Minus(was), ps.kept.Plus(is).Minus(was)
+	of, all := p.kept.Changed(was, is), ps.kept.Changed(was, is)
 	for _, b := range []struct {
 		grown       bool
 		of, most    int
@@ -118,13 +115,6 @@ func (ps *peers) keep(p *peerUse, was, is subscription.Usage, limits *Limits) er
 	return nil
 }
 
-// free is keep for less than before.
-func (ps *peers) free(p *peerUse, u subscription.Usage) {
-	ps.mu.Lock()
-	defer ps.mu.Unlock()
-	p.kept, ps.kept = p.kept.Minus(u), ps.kept.Minus(u)
-}
-
 // peerKey names the peer of a stream of the listener.
 func (t *TLS) peerKey(p *peer.Peer) string {
 	if ids := t.identitiesOf(p); len(ids) > 0 {
@@ -133,8 +123,7 @@ func (t *TLS) peerKey(p *peer.Peer) string {
 	return addressKey(p.Addr)
 }
 
-// addressKey names whoever has an address: of IPv6 the network of 64 bits, which one host
-// may have to itself.
+// addressKey names the host of an address: of IPv6 the network of 64 bits.
 func addressKey(addr net.Addr) string {
 	tcp, ok := addr.(*net.TCPAddr)
 	if !ok {

@@ -23,8 +23,7 @@ type Receipt struct {
 	At time.Time `json:"at,omitzero"`
 }
 
-// Receipts returns what the clients that watch the kind of a key have received of it,
-// sorted by connection and type.
+// Receipts returns what clients have received of a key, sorted by connection and type.
 func (s *Server) Receipts(key mirror.Key) []Receipt {
 	byType := map[subscription.Type]*items{}
 	s.views.generators.affected(key, byType)
@@ -46,7 +45,7 @@ func (c *conn) receipts(byType map[subscription.Type]*items) (out []Receipt) {
 	}
 	for _, w := range c.subs.Watches() {
 		if list := byType[w.Type]; list != nil {
-			r := Receipt{Connection: c.id, NodeID: c.client.nodeID, View: c.seesAs, TypeURL: w.TypeURL}
+			r := Receipt{Connection: c.id, NodeID: c.client.nodeID, View: c.rule.Name, TypeURL: w.TypeURL}
 			r.State, r.At = w.Receipt(c.view.snapshot(w.Type), list.refs[0].Name)
 			out = append(out, r)
 		}

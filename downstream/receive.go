@@ -1,6 +1,8 @@
 package downstream
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/binary"
 	"errors"
 	"net"
@@ -9,6 +11,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
 
 	"meshrelay/downstream/refusal"
 	"meshrelay/internal/http2frames"
@@ -16,23 +19,21 @@ import (
 )
 
 const (
-	// largeRequest is the size from which a request needs a grant before it is received. What is
-	// smaller costs little even on every stream of every client.
+	// largeRequest is the size, in bytes, from which a request needs a grant.
 	largeRequest = 4 << 10
-	// grantWait is how long a connection waits for a grant, and grantTime how long a request
-	// has, from its first byte, to be received and decoded. After that the connection ends.
+	// grantWait is how long a connection waits for a grant, grantTime how long receiving and
+	// decoding may take. After that the connection ends.
 	grantWait = 10 * time.Second
 	grantTime = 30 * time.Second
-	// maxOpen is how many streams of a connection the relay follows, beyond those that it serves:
-	// it has refused these, and the client does not know yet.
+	// maxOpen is how many refused streams of a connection the relay follows, until the client
+	// knows of the refusal.
 	maxOpen = 1024
 	// maxTiny is how many DATA frames of a connection may carry next to nothing.
 	maxTiny = 1024
 )
 
-// receiving bounds the bytes of large requests that are being received and decoded, for all
-// connections together: gRPC takes in the whole of a request before anything else looks at it.
-// A connection that brings a large request is not read until there is room for it.
+// receiving bounds the bytes of large requests that are received and decoded at the same time, because
+// gRPC takes in all of a request first. A connection that brings one is not read until there is room.
 type receiving struct {
 	most    int
 	wait    time.Duration
@@ -40,24 +41,22 @@ type receiving struct {
 	refused func(from net.Addr, why refusal.Reason)
 	work    *push.Work
 
-	mu     sync.Mutex // guards all below
-	used   int
-	byKey  map[string]int
-	freed  chan struct{} // closed when something is given back
-	meters map[net.Addr]*meter
+	mu    sync.Mutex // guards all below
+	used  int
+	byKey map[string]int
+	freed chan struct{} // closed when something is given back
 }
 
 func newReceiving(maxRequest int, refused func(net.Addr, refusal.Reason), work *push.Work) *receiving {
 	return &receiving{
 		most: max(64<<20, 2*maxRequest), wait: grantWait, time: grantTime, refused: refused, work: work,
-		byKey: map[string]int{}, freed: make(chan struct{}), meters: map[net.Addr]*meter{},
+		byKey: map[string]int{}, freed: make(chan struct{}),
 	}
 }
 
 var errNoGrant = errors.New("too many large requests are being received")
 
-// take waits until n bytes of a peer may be received. One peer may have three quarters of what
-// there is.
+// take waits until n bytes of a peer may be received. One peer may have three quarters.
 func (r *receiving) take(key string, n int) error {
 	n = min(n, mostOf(r.most))
 	deadline := time.NewTimer(r.wait)
@@ -92,11 +91,29 @@ func (r *receiving) give(key string, n int) {
 	r.freed = make(chan struct{})
 }
 
-// meterOf returns the meter of the connection with a remote address.
-func (r *receiving) meterOf(addr net.Addr) *meter {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.meters[addr]
+// meteredInfo is what the handshake of a connection has shown, and its meter.
+type meteredInfo struct {
+	credentials.AuthInfo
+	meter *meter
+}
+
+// meterOf returns the meter of a peer's connection, nil when it has none.
+func meterOf(p *peer.Peer) *meter {
+	info, _ := p.AuthInfo.(meteredInfo)
+	return info.meter
+}
+
+// verified returns the TLS state of a peer, and its certificate if that was verified.
+func verified(p *peer.Peer) (state tls.ConnectionState, leaf *x509.Certificate) {
+	auth := p.AuthInfo
+	if m, ok := auth.(meteredInfo); ok {
+		auth = m.AuthInfo
+	}
+	info, _ := auth.(credentials.TLSInfo)
+	if chains := info.State.VerifiedChains; len(chains) > 0 && len(chains[0]) > 0 {
+		leaf = chains[0][0]
+	}
+	return info.State, leaf
 }
 
 // meteredCreds meter the connections that have passed the handshake of others.
@@ -112,17 +129,17 @@ func (c meteredCreds) ServerHandshake(conn net.Conn) (net.Conn, credentials.Auth
 	if err != nil {
 		return conn, info, err
 	}
-	return newMeter(conn, c.receiving, c.most, c.streams), info, nil
+	m := newMeter(conn, c.receiving, c.most, c.streams)
+	return m, meteredInfo{info, m}, nil
 }
 
-// meter is a connection that follows the frames of HTTP/2, and in those the requests of gRPC,
-// as far as it takes to know how long each request is when it begins.
+// meter is a connection that follows HTTP/2 frames and gRPC requests, to know how long each request is
+// when it begins.
 type meter struct {
 	net.Conn
 	all     *receiving
 	most    int
 	streams int
-	addr    net.Addr
 	key     string
 
 	// The goroutine that reads uses these.
@@ -146,8 +163,7 @@ type meter struct {
 func newMeter(conn net.Conn, all *receiving, most, streams int) *meter {
 	m := &meter{Conn: conn, all: all, most: most, streams: streams, tiny: http2frames.Tiny{Most: maxTiny}, open: map[uint32]part{}}
 	if conn != nil {
-		m.addr = conn.RemoteAddr()
-		m.key = addressKey(m.addr)
+		m.key = addressKey(conn.RemoteAddr())
 	}
 	m.in = http2frames.Follower{Skip: len(http2frames.Preface), Begin: m.begin, Payload: m.payload, End: m.end}
 	m.out.Begin = m.sent
@@ -168,22 +184,14 @@ type grant struct {
 	timer  *time.Timer
 }
 
-// RemoteAddr is the same each time: streams are told it, and find the meter by it.
-func (m *meter) RemoteAddr() net.Addr { return m.addr }
-
 func (m *meter) Read(b []byte) (int, error) {
-	if m.in.Skip == len(http2frames.Preface) { // from now on gRPC closes it
-		m.all.mu.Lock()
-		m.all.meters[m.addr] = m
-		m.all.mu.Unlock()
-	}
 	n, err := m.Conn.Read(b)
 	if ferr := m.in.Follow(b[:n]); ferr != nil {
 		why := refusal.Receiving
 		if errors.Is(ferr, http2frames.ErrTiny) {
 			why = refusal.Frames
 		}
-		m.all.refused(m.addr, why)
+		m.all.refused(m.RemoteAddr(), why)
 		m.Close()
 		return 0, ferr
 	}
@@ -201,11 +209,6 @@ func (m *meter) Write(b []byte) (int, error) {
 }
 
 func (m *meter) Close() error {
-	m.all.mu.Lock()
-	if m.all.meters[m.addr] == m {
-		delete(m.all.meters, m.addr)
-	}
-	m.all.mu.Unlock()
 	m.mu.Lock()
 	m.closed = true
 	m.mu.Unlock()
@@ -245,8 +248,7 @@ func (m *meter) opened(stream uint32) error {
 	return nil
 }
 
-// sent looks at a frame that the relay sends: whether it ends a stream. gRPC ignores what the
-// client sends on that from now on.
+// sent looks for frames of the relay that end a stream: gRPC ignores what comes on it then.
 func (m *meter) sent(f http2frames.Frame) error {
 	if f.Type == http2frames.Reset || f.Type == http2frames.Headers && f.Flags&http2frames.FlagEndStream != 0 {
 		m.ended(f.Stream)
@@ -330,15 +332,14 @@ func (m *meter) grant(size int) error {
 		return nil
 	}
 	g.timer = time.AfterFunc(m.all.time, func() {
-		m.all.refused(m.addr, refusal.Receiving)
+		m.all.refused(m.RemoteAddr(), refusal.Receiving)
 		m.Close()
 	})
 	m.grants = append(m.grants, g)
 	return nil
 }
 
-// taken gives back the grant of a request of that size, which is decoded. One that was
-// compressed had another size when it came.
+// taken gives back the grant of a request that is decoded. A compressed one came with another size.
 func (m *meter) taken(size int) {
 	if m == nil || size <= largeRequest {
 		return

@@ -3,7 +3,7 @@ package downstream
 import (
 	"context"
 	"errors"
-	"sync"
+	"math"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -18,44 +18,39 @@ func (s *Server) CheckReload(views []View, limits Limits) error {
 	return errors.Join(err, limitsErr)
 }
 
-// Reload replaces the views and the limits while the Server runs. No stream is closed for
-// it, but those of clients that no view is for any more: they end with PermissionDenied.
-// Every other client is matched anew, and if it is to see something else it is sent what
-// differs from what it has. Streams and connections beyond a lowered limit stay.
+// Reload replaces the views and the limits. It ends the streams of clients without a view
+// (PermissionDenied); all others are matched again, and sent what differs for them. Streams and
+// connections beyond a lowered limit stay.
 //
-// change, which may be nil, changes what is served and how: the sources, their order, how they
-// are merged. It returns when Configs shows that. From before it is called until the views are
-// replaced no client is sent anything new or is given a view, so that none sees what is neither
-// before nor after the reload. That lasts for longestHold at most, and ends with ctx: then the
-// context that change is given is over, and it may go on while clients see what there is.
+// change, which may be nil, changes what Configs shows, and returns when that is done. Meanwhile no
+// client is sent anything new or given a view. That ends after longestHold and with ctx: then the
+// context of change is over, and clients see what there is.
 //
-// When Reload returns an error, views and limits are as they were: one of them is wrong, or a
-// listener's view is missing, and change was not called; or the error is that of change. It
-// may be called from any goroutine.
+// When Reload returns an error, that of change or of its arguments, views and limits stay. It is
+// safe for use by several goroutines.
 func (s *Server) Reload(ctx context.Context, views []View, limits Limits, change func(held context.Context) error) error {
 	rs, err := newRules(views, s.cfg.Listeners)
 	complete, limitsErr := limits.complete()
 	if err := errors.Join(err, limitsErr); err != nil {
 		return err
 	}
-	paused, err := s.pause(ctx)
-	if err != nil {
+	if err := s.changing.Acquire(ctx, alone); err != nil {
 		return err
 	}
-	resume := sync.OnceFunc(func() { s.resume(paused) })
-	defer resume()
+	defer s.changing.Release(alone)
 	if change != nil {
 		held, cancel := context.WithTimeout(ctx, longestHold)
 		defer cancel()
-		defer context.AfterFunc(held, resume)()
-		if err := change(held); err != nil {
+		hold := context.AfterFunc(held, func() { s.changing.Release(alone) })
+		err := change(held)
+		if !hold() { // clients go on meanwhile
+			_ = s.changing.Acquire(context.Background(), alone)
+		}
+		if err != nil {
 			return err
 		}
 	}
-	// It waits for no longer than the pause of another reload.
-	_ = s.lock(context.Background(), &s.changing, paused)
-	defer s.changing.Unlock()
-	s.gen = &generation{rs}
+	s.rules = rs
 	s.limits.Store(complete)
 	s.limiter.SetLimit(rate.Limit(complete.NewStreamsPerSecond))
 	s.limiter.SetBurst(complete.NewStreamsPerSecond)
@@ -65,62 +60,23 @@ func (s *Server) Reload(ctx context.Context, views []View, limits Limits, change
 	return nil
 }
 
-// generation is the rules by which clients get their views. A client that was matched by
-// another than the newest is matched again before it gets a view.
-type generation struct{ rules *rules }
+// alone is the share of Server.changing that leaves none to others.
+const alone = math.MaxInt64
 
-// generation returns the newest generation, once no reload is under way.
-func (s *Server) generation(ctx context.Context) (*generation, error) {
-	if err := s.lock(ctx, s.changing.RLocker(), nil); err != nil {
-		return nil, err
+// newestRules returns the rules, once no reload is under way.
+func (s *Server) newestRules(ctx context.Context) (*rules, error) {
+	if err := s.changing.Acquire(ctx, 1); err != nil {
+		return nil, status.FromContextError(err).Err()
 	}
-	defer s.changing.RUnlock()
-	return s.gen, nil
+	defer s.changing.Release(1)
+	return s.rules, nil
 }
 
 // longestHold is for how long clients may wait for a reload.
 const longestHold = 5 * time.Second
 
-// lock locks l, which is changing or its RLocker, once there is no pause, or the one that the
-// caller has begun.
-func (s *Server) lock(ctx context.Context, l sync.Locker, own chan struct{}) error {
-	for {
-		l.Lock()
-		paused := s.paused
-		if paused == nil || paused == own {
-			return nil
-		}
-		l.Unlock()
-		select {
-		case <-paused:
-		case <-ctx.Done():
-			return status.FromContextError(ctx.Err()).Err()
-		}
-	}
-}
-
-// pause keeps clients from being given a view, and views from being brought to other content,
-// until resume is called.
-func (s *Server) pause(ctx context.Context) (chan struct{}, error) {
-	if err := s.lock(ctx, &s.changing, nil); err != nil {
-		return nil, err
-	}
-	defer s.changing.Unlock()
-	s.paused = make(chan struct{})
-	return s.paused, nil
-}
-
-// resume ends a pause.
-func (s *Server) resume(paused chan struct{}) {
-	s.changing.Lock()
-	defer s.changing.Unlock()
-	s.paused = nil
-	close(paused)
-}
-
-// moveClients gives every client that has a view the view of the rule that match returns, or
-// ends its stream. It returns how many stay, and how many streams end. The caller holds
-// changing.
+// moveClients gives every client the view of the rule that match returns, or ends its stream. It
+// returns how many stay and how many streams end. The caller holds changing.
 func (s *Server) moveClients(match func(*conn) (*rule, error)) (stay, ended int) {
 	var moves []move
 	for _, c := range s.connections() {
@@ -132,7 +88,7 @@ func (s *Server) moveClients(match func(*conn) (*rule, error)) (stay, ended int)
 		}
 		r, err := match(c)
 		if err != nil {
-			if c.evict(err) {
+			if c.moveTo(nil, nil, err) {
 				s.views.release(from, c.viewer())
 				ended++
 			}
@@ -141,10 +97,10 @@ func (s *Server) moveClients(match func(*conn) (*rule, error)) (stay, ended int)
 		moves = append(moves, move{from: from, to: variantOf(r, c.client), who: c.viewer(), done: func(v *view) bool {
 			if v == nil {
 				ended++
-				return c.evict(errTooManyViews)
+			} else {
+				stay++
 			}
-			stay++
-			return c.moveTo(v, r)
+			return c.moveTo(v, r, errTooManyViews)
 		}})
 	}
 	s.views.rematch(moves, time.Now())
@@ -152,12 +108,15 @@ func (s *Server) moveClients(match func(*conn) (*rule, error)) (stay, ended int)
 	return stay, ended
 }
 
-// learn makes known the clusters and revisions that resources have been seen of, and gives the
-// clients that claim them views of their own.
-func (s *Server) learn() {
-	_ = s.lock(context.Background(), &s.changing, nil)
-	defer s.changing.Unlock()
-	s.gen = &generation{s.gen.rules}
+// learn makes known the clusters and revisions of resources, and gives clients that claim them
+// views of their own.
+func (s *Server) learn(ctx context.Context) {
+	if s.changing.Acquire(ctx, alone) != nil {
+		return // the end was asked for
+	}
+	defer s.changing.Release(alone)
+	same := *s.rules
+	s.rules = &same // who is about to get a view is matched again
 	s.moveClients(func(c *conn) (*rule, error) { return c.rule, nil })
 }
 
@@ -168,7 +127,7 @@ func (s *Server) learnOn(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-s.views.known.news:
-			s.learn()
+			s.learn(ctx)
 		}
 	}
 }
@@ -177,34 +136,26 @@ var errTooManyViews = status.Error(codes.Unavailable, "the views have changed, a
 
 // matchAgain returns the rule for a client that is connected.
 func (s *Server) matchAgain(c *conn) (*rule, error) {
-	if c.client.unlabelled && s.gen.rules.byLabels && c.listener.View == "" {
+	if c.client.unlabelled && s.rules.byLabels && c.listener.View == "" {
 		return nil, status.Errorf(codes.Unavailable,
 			"the views have changed, and the labels of the node are more than the %d bytes that are kept; reconnect", maxLabelBytes)
 	}
-	return s.gen.rules.choose(*c.listener, c.client, c.listener.TLS.identitiesOf(c.peer))
+	return s.rules.choose(*c.listener, c.client, c.listener.TLS.identitiesOf(c.peer))
 }
 
-// moveTo gives the client another view, or the same by another rule. It is false when the
-// stream has ended.
-func (c *conn) moveTo(v *view, r *rule) bool {
+// moveTo gives the client a view by a rule. Without a view it ends the stream with err, and the
+// caller releases the old view. It is false when the stream has ended before.
+func (c *conn) moveTo(v *view, r *rule, err error) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.view == nil {
+	switch {
+	case c.view == nil:
 		return false
+	case v == nil:
+		c.view = nil
+		c.ended <- err // there is room: a client is moved to no view once
+	default:
+		c.sees(v, r)
 	}
-	c.sees(v, r)
-	return true
-}
-
-// evict takes the view from the client, and ends its stream. It is false when the stream has
-// ended; if not, the caller releases the view.
-func (c *conn) evict(err error) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.view == nil {
-		return false
-	}
-	c.view = nil
-	c.ended <- err // there is room: a client is evicted once
 	return true
 }

@@ -226,7 +226,7 @@ func TestBadReloadChangesNothing(t *testing.T) {
 	r.put(se("shop", "x", "1"), se("bank", "z", "1"))
 	d := r.deltaBy("a", seV1)
 	d.next()
-	rules := r.server.gen.rules
+	rules := r.server.rules
 	for name, tc := range map[string]struct {
 		views  []View
 		limits Limits
@@ -243,7 +243,7 @@ func TestBadReloadChangesNothing(t *testing.T) {
 			t.Errorf("%s: %v, want it to say %q", name, err, tc.says)
 		}
 	}
-	if r.server.gen.rules != rules || r.server.limits.Load().MaxStreams != 7 {
+	if r.server.rules != rules || r.server.limits.Load().MaxStreams != 7 {
 		t.Error("something has changed")
 	}
 	// A listener's view is found again by its name.

@@ -7,9 +7,6 @@ import (
 	"log/slog"
 	"time"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -19,9 +16,9 @@ import (
 
 // receive handles requests until the client ends the stream.
 func (c *conn) receive() error {
-	in := &incoming{ctx: c.stream.Context(), decoding: c.server.decoding, limits: &c.server.limits, meter: c.server.receiving.meterOf(c.peer.Addr)}
+	in := &incoming{ctx: c.stream.Context(), decoding: c.server.decoding, limits: &c.server.limits, fields: fieldsOf[c.protocol], meter: meterOf(c.peer)}
 	for {
-		in.first = !c.begun
+		in.first = !c.heard.Load()
 		err := c.next(in)
 		switch {
 		case errors.Is(err, io.EOF):
@@ -36,69 +33,54 @@ func (c *conn) receive() error {
 	}
 }
 
-// request is a DiscoveryRequest or a DeltaDiscoveryRequest.
-type request interface {
-	GetTypeUrl() string
-	GetNode() *corev3.Node
-	GetResponseNonce() string
-	GetErrorDetail() *rpcstatus.Status
-}
-
 // next waits for a request and handles it.
 func (c *conn) next(in *incoming) error {
-	req, names := in.expect(c.protocol == protocolDelta)
 	if err := c.stream.RecvMsg(in); err != nil {
 		return err
 	}
-	in.sotw, in.delta = nil, nil // it may be large, and the next one may be long in coming
+	req := in.req
+	in.req = nil // it may be large, and the next one may be long in coming
 	if in.err != nil {
 		return in.err
 	}
-	if err := c.await(req.GetResponseNonce()); err != nil {
+	if err := c.await(req.Nonce); err != nil {
 		return err
 	}
-	if known, err := c.know(req.GetTypeUrl(), req.GetNode()); !known || err != nil {
+	if known, err := c.know(req); !known || err != nil {
 		return err
 	}
-	if isDebugType(req.GetTypeUrl()) {
-		return c.reply(req.GetTypeUrl(), names())
+	if isDebugType(req.TypeURL) {
+		return c.reply(req.TypeURL, req.Subscribe)
 	}
-	return c.subscribe(req)
+	return c.subscribe(&req.Request)
 }
 
 // subscribe takes over what a request asks for.
-func (c *conn) subscribe(req request) (err error) {
+func (c *conn) subscribe(req *subscription.Request) error {
 	limits := c.server.limits.Load()
 	most := subscription.Limits{Types: limits.MaxTypesPerClient, Names: limits.MaxNamesPerClient, NameBytes: limits.MaxNameBytesPerClient}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.asked = true
-	var result subscription.Outcome
-	switch req := req.(type) {
-	case *discoveryv3.DiscoveryRequest:
-		result, err = c.subs.RequestSotW(req, most, time.Now())
-	case *discoveryv3.DeltaDiscoveryRequest:
-		result, err = c.subs.RequestDelta(req, most, time.Now())
-	}
+	result, err := c.subs.Request(req, most, time.Now())
 	if err == nil {
 		err = c.account()
 	}
 	if err == nil {
-		c.record(result, c.subs.Watch(req.GetTypeUrl()), req)
+		c.record(result, c.subs.Watch(req.TypeURL), req)
 	}
 	return err
 }
 
-// know makes sure that the client is known: by its first request, but for those that an
-// agent sends ahead of it. It is false for these.
-func (c *conn) know(typeURL string, node *corev3.Node) (bool, error) {
-	if c.begun {
+// know makes the client known by its first request. It is false for what an agent sends before that.
+func (c *conn) know(req *request) (bool, error) {
+	if c.heard.Load() {
 		return true, nil
 	}
-	if typeURL == healthType {
+	if req.TypeURL == healthType {
 		return false, nil
 	}
-	client, err := parseNode(node)
+	client, err := parseNode(req.node)
 	if err != nil {
 		return false, err
 	}
@@ -110,17 +92,16 @@ func (c *conn) viewer() viewer {
 	return viewer{c.protocol, c.use, c.server.limits.Load().MaxViewsPerPeer}
 }
 
-// begin takes over what the client's first request tells of it, and gives it a view. If the
-// rules change while the view is filled, it begins again.
+// begin gives the client of a first request a view. It begins again if the rules change meanwhile.
 func (c *conn) begin(client client) error {
 	s := c.server
 	c.heard.Store(true)
 	for {
-		gen, err := s.generation(c.stream.Context())
+		rs, err := s.newestRules(c.stream.Context())
 		if err != nil {
 			return err
 		}
-		r, err := gen.rules.choose(*c.listener, client, c.listener.TLS.identitiesOf(c.peer))
+		r, err := rs.choose(*c.listener, client, c.listener.TLS.identitiesOf(c.peer))
 		if err != nil {
 			return err
 		}
@@ -128,23 +109,22 @@ func (c *conn) begin(client client) error {
 		if err != nil {
 			return err
 		}
-		if done, err := c.enter(gen, v, r, client); done {
+		if done, err := c.enter(rs, v, r, client); done {
 			return err
 		}
 		s.views.release(v, c.viewer())
 	}
 }
 
-// enter makes v the view of the client. It is false when other rules than those of gen apply
-// by now.
-func (c *conn) enter(gen *generation, v *view, r *rule, client client) (done bool, err error) {
+// enter makes v the view of the client. It is false when other rules than rs apply by now.
+func (c *conn) enter(rs *rules, v *view, r *rule, client client) (done bool, err error) {
 	s := c.server
-	if err := s.lock(c.stream.Context(), s.changing.RLocker(), nil); err != nil {
+	if err := s.changing.Acquire(c.stream.Context(), 1); err != nil {
 		s.views.release(v, c.viewer())
-		return true, err
+		return true, status.FromContextError(err).Err()
 	}
-	defer s.changing.RUnlock()
-	if s.gen != gen {
+	defer s.changing.Release(1)
+	if s.rules != rs {
 		return false, nil
 	}
 	id := fmt.Sprintf("%s-%d", client.nodeID, s.lastID.Add(1))
@@ -156,7 +136,6 @@ func (c *conn) enter(gen *generation, v *view, r *rule, client client) (done boo
 		c.sees(v, r)
 	}
 	c.mu.Unlock()
-	c.begun = true
 	if closed {
 		s.views.release(v, c.viewer())
 		return true, status.Error(codes.Canceled, "stream has ended")
@@ -168,12 +147,11 @@ func (c *conn) enter(gen *generation, v *view, r *rule, client client) (done boo
 
 // sees gives the client a view, by a rule. The caller holds mu.
 func (c *conn) sees(v *view, r *rule) {
-	c.view, c.rule, c.seesAs, c.limited, c.asked = v, r, r.Name, r.Accepts != nil, true
+	c.view, c.rule, c.asked = v, r, true
 }
 
-// await delays a client that asks too fast: what it sends meanwhile stays with it, once the
-// window is full. What answers a response is not counted, as there are never more of these
-// than the server wants.
+// await delays a client that asks too fast: it stops reading. Answers to responses do not count, as the
+// server decides how many of these there are.
 func (c *conn) await(nonce string) error {
 	if nonce != "" && c.answerable.Load() > 0 {
 		c.answerable.Add(-1)
@@ -199,21 +177,20 @@ func (c *conn) await(nonce string) error {
 }
 
 // record counts and logs what a request was. The caller holds mu.
-func (c *conn) record(result subscription.Outcome, w *subscription.Watch, req request) {
+func (c *conn) record(result subscription.Outcome, w *subscription.Watch, req *subscription.Request) {
 	switch result {
 	case subscription.ACK:
 		c.server.metrics.of(w.Type).acks.Inc()
 	case subscription.NACK:
 		c.server.metrics.of(w.Type).nacks.Inc()
 		c.server.nacks.Warn(c.log, "client rejected a response", "type", refusal.Bounded(w.TypeURL), "nonce", w.Status().SentNonce,
-			"err", refusal.Bounded(req.GetErrorDetail().GetMessage()))
+			"err", refusal.Bounded(req.Error))
 	case subscription.Subscribed, subscription.Stale:
 		c.log.Debug("request", "type", refusal.Bounded(w.TypeURL), "stale", result == subscription.Stale)
 	}
 }
 
-// account counts what the subscriptions keep, and returns why that is refused when it is too
-// much. The caller holds mu.
+// account counts what the subscriptions keep, or returns why that is too much. The caller holds mu.
 func (c *conn) account() error {
 	is := c.subs.Usage()
 	if is == c.kept || c.closed {

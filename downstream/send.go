@@ -17,7 +17,7 @@ func (c *conn) send() error {
 	open := false
 	defer c.reached()
 	for {
-		if err := c.sendReplies(); err != nil {
+		if err := c.sendReply(); err != nil {
 			return err
 		}
 		if open {
@@ -39,25 +39,25 @@ func (c *conn) send() error {
 	}
 }
 
-func (c *conn) sendReplies() error {
+func (c *conn) sendReply() error {
 	c.mu.Lock()
-	replies := c.slot.replies
-	c.slot.replies = nil
+	reply := c.slot.reply
+	c.slot.reply = nil
 	c.mu.Unlock()
-	for _, r := range replies {
-		if err := c.sendMsg(r); err != nil {
-			return err
-		}
-		size := proto.Size(r)
-		c.mu.Lock()
-		c.slot.sent(size)
-		c.mu.Unlock()
+	if reply == nil {
+		return nil
 	}
+	if err := c.sendMsg(reply); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.slot.sent(proto.Size(reply))
 	return nil
 }
 
-// round brings every type to the snapshot that is newest as the round begins. It reports
-// whether anything was sent: if so, there may be more by now.
+// round brings every type to its newest snapshot, and reports whether it sent anything: then there may
+// be more by now.
 func (c *conn) round() (sent bool, err error) {
 	began := time.Now()
 	round, err := c.plan()

@@ -27,26 +27,22 @@ import (
 	"meshrelay/push"
 )
 
-// ProtocolHeader is the response header that every stream begins with. It tells
-// another relay, before anything is sent, that it may use the delta protocol: an
-// istiod's delta re-sends everything, ours does not.
+// ProtocolHeader is the response header that every stream begins with: it tells another relay
+// that it may use the delta protocol, as this server re-sends only what has changed.
 //
-// NameHeader tells another relay what this one is called in the paths of what it serves, so
-// that two of one name notice. HoldsHeader is "true" on streams that begin while clients are
-// held, so that relays which wait for each other do not do so for ever.
+// NameHeader tells another relay the name of this one, so that two of one name notice. HoldsHeader
+// is "true" on streams that begin while clients are held: relays do not wait for each other.
 const (
 	ProtocolHeader = "x-meshrelay"
 	NameHeader     = "x-meshrelay-name"
 	HoldsHeader    = "x-meshrelay-holds"
 )
 
-// Config is what a Server is told to be. The zero value of a limit means its
-// default.
+// Config configures a Server. The zero value of a limit means its default.
 type Config struct {
 	// NodeID and Version name this relay in control_plane.identifier.
 	NodeID, Version string
-	// RelayName is what this relay is called in the paths of what it serves. Empty: they do not
-	// have it.
+	// RelayName is the name of this relay in the paths of resources. Empty: they do not have it.
 	RelayName string
 	// Listeners are the addresses to serve on. At least one.
 	Listeners []Listener
@@ -57,17 +53,15 @@ type Config struct {
 	MaxConnectionAge, MaxConnectionAgeGrace time.Duration
 	// DrainTimeout bounds the shutdown.
 	DrainTimeout time.Duration
-	// SendTimeout is how long a client may leave a response unread before its stream
-	// is ended.
+	// SendTimeout is how long a client may leave a response unread.
 	SendTimeout time.Duration
 	// FirstRequestTimeout is how long a new stream may be without a request.
 	FirstRequestTimeout time.Duration
 	// MaxConnectionIdle is how long a connection may be without a stream.
 	MaxConnectionIdle time.Duration
-	// MaxStreamsPerConnection, MaxRequestBytes and MaxHeaderBytes bound what one client can
-	// ask for. They, and the times above, belong to the listeners: other than Limits, they
-	// can not change while the Server runs. Headers of more than twice MaxHeaderBytes are
-	// refused by the transport, which counts nothing.
+	// MaxStreamsPerConnection, MaxRequestBytes and MaxHeaderBytes bound one client. They and the
+	// times above are fixed while the Server runs. The transport refuses headers of more than
+	// twice MaxHeaderBytes, and counts nothing.
 	MaxStreamsPerConnection int
 	MaxRequestBytes         int
 	MaxHeaderBytes          int
@@ -78,38 +72,25 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	def := func(d *time.Duration, v time.Duration) {
-		if *d == 0 {
-			*d = v
-		}
-	}
-	defInt := func(n *int, v int) {
-		if *n == 0 {
-			*n = v
-		}
-	}
-	def(&c.MaxConnectionAge, 30*time.Minute)
-	def(&c.MaxConnectionAgeGrace, 10*time.Second)
-	def(&c.DrainTimeout, 10*time.Second)
-	def(&c.SendTimeout, 5*time.Minute)
-	def(&c.FirstRequestTimeout, 10*time.Second)
-	def(&c.MaxConnectionIdle, 5*time.Minute)
-	defInt(&c.MaxStreamsPerConnection, 100)
-	defInt(&c.MaxRequestBytes, 32<<20)
-	defInt(&c.MaxHeaderBytes, 64<<10)
+	c.MaxConnectionAge = cmp.Or(c.MaxConnectionAge, 30*time.Minute)
+	c.MaxConnectionAgeGrace = cmp.Or(c.MaxConnectionAgeGrace, 10*time.Second)
+	c.DrainTimeout = cmp.Or(c.DrainTimeout, 10*time.Second)
+	c.SendTimeout = cmp.Or(c.SendTimeout, 5*time.Minute)
+	c.FirstRequestTimeout = cmp.Or(c.FirstRequestTimeout, 10*time.Second)
+	c.MaxConnectionIdle = cmp.Or(c.MaxConnectionIdle, 5*time.Minute)
+	c.MaxStreamsPerConnection = cmp.Or(c.MaxStreamsPerConnection, 100)
+	c.MaxRequestBytes = cmp.Or(c.MaxRequestBytes, 32<<20)
+	c.MaxHeaderBytes = cmp.Or(c.MaxHeaderBytes, 64<<10)
 	return c
 }
 
-// Configs is the merged view, as a Server reads it. Its methods are called from any
-// goroutine.
+// Configs is the merged view. It is safe for use by several goroutines.
 type Configs interface {
 	Get(key mirror.Key) *mirror.Resource
-	// Select returns what is served of a key to those who see only the copies that accept
-	// lets through. It returns the very resource that Get returns when accept lets all
-	// copies of it through.
+	// Select merges the copies that accept lets through. It returns the very resource that Get
+	// returns when accept lets all copies of it through.
 	Select(key mirror.Key, accept func(*mirror.Resource) bool) *mirror.Resource
-	// Keys returns all keys of a kind that any source has, sorted by full name; also keys
-	// that not everybody is served.
+	// Keys returns all keys of a kind that any source has, sorted by full name.
 	Keys(kind mirror.Kind) []mirror.Key
 	// SourceKinds returns all kinds that any source has resources of.
 	SourceKinds() []mirror.Kind
@@ -122,24 +103,23 @@ type Debugger interface {
 	Handle(nameAndQuery string) ([]byte, error)
 	// SyncStatus returns the state of every client.
 	SyncStatus() []*statusv3.ClientConfig
-	// Begin takes a slot before one of the others is called, and returns what gives it back
-	// once the answer is sent. It fails when there is none.
+	// Begin takes a slot for an answer, and returns the function that gives it back once the
+	// answer is sent. It fails when there is none.
 	Begin() (end func(), err error)
 }
 
 // Deps are what a Server works with.
 type Deps struct {
 	Configs Configs
-	// Await waits until clients may be served: until then they are held (PROTOCOL S4). It fails
-	// when ctx ends. It is called once, by Run. Nil: they are served at once.
+	// Await waits until clients may be served: until then they are held (PROTOCOL S4). Run calls
+	// it once. Nil: they are served at once.
 	Await func(ctx context.Context) error
 	// Debug may be nil: then the debug types are unknown types.
 	Debug Debugger
-	// Overloaded returns why no more clients can be taken on at present; nil: they can. Their
-	// streams are then refused with ResourceExhausted and that text. Connected clients stay, and
-	// come back when they have to reconnect after MaxConnectionAge: a peer may have as many
-	// streams as it had before.
-	// It is called for every new stream, from any goroutine. It may be nil.
+	// Overloaded returns why the relay takes on no more clients at present; nil: it does. New
+	// streams then end with ResourceExhausted and that text. Connected clients stay, and may
+	// reconnect after MaxConnectionAge: a peer may have as many streams as it had before.
+	// It is safe for use by several goroutines, or nil.
 	Overloaded func() error
 	// Registerer takes the Server's metrics.
 	Registerer prometheus.Registerer
@@ -150,11 +130,9 @@ type Deps struct {
 	Generators []Generator
 }
 
-// Server is the ADS server. New makes it, Run runs it, Push tells it of changes, Reload of
-// other rules.
+// Server is the ADS server.
 type Server struct {
 	cfg          Config
-	configs      Configs
 	await        func(ctx context.Context) error
 	debug        Debugger
 	overloaded   func() error
@@ -184,12 +162,12 @@ type Server struct {
 	streams      sync.WaitGroup       // the goroutines of streams
 	trust        map[*Listener]*trust // of listeners that want client certificates; set by listen
 
-	// changing guards gen and paused. It is held for reading while a client is given its view
-	// and while views are brought to other content, for writing while clients are moved. It is
-	// taken by lock alone, so that during a pause neither happens.
-	changing sync.RWMutex
-	gen      *generation
-	paused   chan struct{} // closed at the end of the pause; nil: there is none
+	// changing guards rules. Whoever gives a client its view or updates views holds a share of
+	// it; a reload, and whoever moves clients, holds all of it.
+	changing *semaphore.Weighted
+	// rules are the newest rules. A client that was matched by others is matched again before it
+	// gets a view.
+	rules *rules
 
 	mu    sync.Mutex // guards conns
 	conns map[*conn]struct{}
@@ -213,14 +191,20 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	if deps.Overloaded == nil {
+		deps.Overloaded = func() error { return nil }
+	}
+	if deps.Await == nil {
+		deps.Await = func(context.Context) error { return nil }
+	}
 	generators := append(slices.Clone(deps.Generators), newMCPGenerator())
 	m, err := newMetrics(deps.Registerer, generators)
 	if err != nil {
 		return nil, fmt.Errorf("downstream: register metrics: %w", err)
 	}
 	s := &Server{
-		cfg: cfg, configs: deps.Configs, await: deps.Await, debug: deps.Debug, overloaded: deps.Overloaded, log: deps.Logger,
-		metrics: m, work: cmp.Or(deps.Work, push.NewWork()), gen: &generation{rs}, views: newViews(deps.Configs, generators),
+		cfg: cfg, await: deps.Await, debug: deps.Debug, overloaded: deps.Overloaded, log: deps.Logger,
+		metrics: m, work: cmp.Or(deps.Work, push.NewWork()), rules: rs, changing: semaphore.NewWeighted(alone), views: newViews(deps.Configs, generators),
 		limiter:      rate.NewLimiter(rate.Limit(limits.NewStreamsPerSecond), limits.NewStreamsPerSecond),
 		peers:        newPeers(),
 		decoding:     semaphore.NewWeighted(maxDecoding),
@@ -243,8 +227,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	return s, nil
 }
 
-// Run listens, serves until ctx ends, then drains: clients are told to go, and have
-// Config.DrainTimeout to do so. It is called once.
+// Run serves until ctx ends, then drains for Config.DrainTimeout at most. Call it once.
 func (s *Server) Run(ctx context.Context) error {
 	listeners, err := s.listen()
 	if err != nil {
@@ -283,7 +266,7 @@ func (s *Server) Run(ctx context.Context) error {
 }
 
 // Addrs waits until the listeners are open and returns their addresses, in the order of
-// Config.Listeners: the way to learn a port that was left to the system.
+// Config.Listeners.
 func (s *Server) Addrs(ctx context.Context) ([]net.Addr, error) {
 	select {
 	case <-s.listening:
@@ -296,55 +279,44 @@ func (s *Server) Addrs(ctx context.Context) ([]net.Addr, error) {
 // release opens the server to its clients once they may be served.
 func (s *Server) release(ctx context.Context) error {
 	began := time.Now()
-	if s.await != nil {
-		if err := s.await(ctx); err != nil {
-			if ctx.Err() != nil {
-				return nil //nolint:nilerr // the end was asked for
-			}
-			return err
-		}
+	err := s.await(ctx)
+	if err == nil {
+		err = s.changing.Acquire(ctx, 1)
 	}
-	if err := s.lock(ctx, s.changing.RLocker(), nil); err != nil {
-		return nil //nolint:nilerr // the end was asked for
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return nil // the end was asked for
+	case err != nil:
+		return err
 	}
 	s.views.open(began)
-	s.changing.RUnlock()
-	s.learn() // before anybody is sent anything: of clients that have waited
+	s.changing.Release(1)
+	s.learn(ctx) // before anybody is sent anything: of clients that have waited
 	close(s.released)
 	s.wakeAll()
 	return nil
 }
 
-// NeedsPushes reports whether changes have to be pushed. Until the server begins to
-// serve they need not be: it then reads everything that there is. A change that is
-// visible to Configs before NeedsPushes is asked is never missed.
+// NeedsPushes reports whether changes have to be pushed: until the server opens, it reads
+// everything anyway. It misses no change that Configs shows before the call.
 func (s *Server) NeedsPushes() bool { return s.views.started.Load() }
 
-// NeedsCopies reports whether changes of copies that are not served to everybody have to
-// be pushed too: whether any client sees less than everything. It is cheap. A change that
-// is visible to Configs before NeedsCopies is asked is never missed.
+// NeedsCopies reports whether any client sees less than everything, so that changes of copies
+// that lose have to be pushed too. It misses no change that Configs shows before the call.
 func (s *Server) NeedsCopies() bool { return s.views.copies.Load() > 0 }
 
 // Released returns what is closed when clients begin to be served.
 func (s *Server) Released() <-chan struct{} { return s.released }
 
 // HasReleased reports whether clients are being served.
-func (s *Server) HasReleased() bool {
-	select {
-	case <-s.released:
-		return true
-	default:
-		return false
-	}
-}
+func (s *Server) HasReleased() bool { return isClosed(s.released) }
 
-// Push brings the clients to the present content of what the request names: it may also
-// name keys whose changed copy is not served to everybody. It returns when every view is up to
-// date, before clients are sent the changes. It waits for a Reload that is under way. Only one
-// call at a time.
+// Push updates every view to the present content of the keys of a request, which may name keys of
+// copies that lose. Clients are sent the changes after it has returned. It waits for a Reload
+// under way. Only one call at a time.
 func (s *Server) Push(req *push.Request) {
-	_ = s.lock(context.Background(), s.changing.RLocker(), nil)
-	defer s.changing.RUnlock()
+	_ = s.changing.Acquire(context.Background(), 1)
+	defer s.changing.Release(1)
 	began := time.Now()
 	defer func() { s.work.Busy(time.Since(began)) }()
 	if s.views.update(req.Full, req.ConfigsUpdated, req.Start) {
@@ -364,9 +336,8 @@ func (s *Server) panicked(item string, p *mirror.Panic) {
 // wakeBatch is how many clients are woken before they are given the processor.
 const wakeBatch = 64
 
-// wakeAll tells every client that there may be something to send. It lets those that it
-// has woken go first, now and then: thousands that are under way at once would each hold
-// a write buffer, and be sent nothing until the last has begun.
+// wakeAll wakes every client. It yields now and then: thousands that are under way at once would
+// each hold a write buffer.
 func (s *Server) wakeAll() {
 	for i, c := range s.connections() {
 		c.tell()

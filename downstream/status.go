@@ -34,16 +34,11 @@ type ClientStatus struct {
 // TypeStatus is what a client has been sent of one type.
 type TypeStatus = subscription.Status
 
-// HeldClusters returns the clusters that clients which are held say that they are in.
+// HeldClusters returns the clusters that held clients claim to be in.
 func (s *Server) HeldClusters() (clusters []string) {
-	if s.HasReleased() {
-		return nil
-	}
-	seen := map[string]bool{}
-	for _, c := range s.connections() {
-		if id := c.cluster(); id != "" && !seen[id] {
-			seen[id] = true
-			clusters = append(clusters, id)
+	for _, c := range s.Clients() {
+		if c.Held && c.ClusterID != "" && !slices.Contains(clusters, c.ClusterID) {
+			clusters = append(clusters, c.ClusterID)
 		}
 	}
 	return clusters

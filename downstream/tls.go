@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -22,15 +23,12 @@ import (
 // certRefresh is how often certificate files are looked at, unless told otherwise.
 const certRefresh = 10 * time.Second
 
-// TLS are the files of a listener, in PEM form. They are read again when they
-// change; a bad file does not replace a good one.
+// TLS are the PEM files of a listener, read again when they change. A bad file replaces none.
 type TLS struct {
 	CertFile, KeyFile string
-	// ClientCAFile and ClientCAs, when one of them is set, make a client certificate
-	// mandatory. An istiod as client has none to show (PROTOCOL S24).
-	//
-	// Roots in ClientCAFile vouch for every identity, but for SPIFFE IDs of the trust domains
-	// in ClientCAs.
+	// ClientCAFile or ClientCAs make a client certificate mandatory. An istiod as client has none
+	// (PROTOCOL S24). Roots in ClientCAFile vouch for every identity, but for SPIFFE IDs of the
+	// trust domains in ClientCAs.
 	ClientCAFile string
 	ClientCAs    []ClientCA
 	// Refresh is how often the files are looked at. Default: 10 s.
@@ -47,25 +45,17 @@ func (t *TLS) verifies() bool { return t != nil && (t.ClientCAFile != "" || len(
 
 // binds reports whether a trust domain has roots of its own.
 func (t *TLS) binds(domain spiffeid.TrustDomain) bool {
-	if t == nil {
-		return false
-	}
-	for _, ca := range t.ClientCAs {
-		if ca.TrustDomain == domain.Name() {
-			return true
-		}
-	}
-	return false
+	return t != nil && slices.ContainsFunc(t.ClientCAs, func(ca ClientCA) bool { return ca.TrustDomain == domain.Name() })
 }
 
-// identitiesOf returns the identities in the certificate of a peer, if the listener has
-// verified it: a SPIFFE ID, and DNS names if the roots vouch for them.
+// identitiesOf returns the verified identities of a peer: a SPIFFE ID, and DNS names if the roots vouch
+// for them.
 func (t *TLS) identitiesOf(p *peer.Peer) (out []string) {
-	info, ok := p.AuthInfo.(credentials.TLSInfo)
-	if !ok || len(info.State.VerifiedChains) == 0 || len(info.State.VerifiedChains[0]) == 0 {
+	_, leaf := verified(p)
+	if leaf == nil {
 		return nil
 	}
-	id, names, err := identity.Of(info.State.VerifiedChains[0][0])
+	id, names, err := identity.Of(leaf)
 	switch {
 	case err != nil:
 		return nil
@@ -80,8 +70,7 @@ func (t *TLS) identitiesOf(p *peer.Peer) (out []string) {
 // refresh returns how often the files are looked at.
 func (t *TLS) refresh() time.Duration { return cmp.Or(t.Refresh, certRefresh) }
 
-// credentials returns the listener's transport credentials and what frees them. tr is the
-// trust in clients, nil when they show no certificate.
+// credentials returns the transport credentials, and the function that frees them. tr may be nil.
 func (t *TLS) credentials(tr *trust) (creds credentials.TransportCredentials, free func(), err error) {
 	if t == nil {
 		return insecure.NewCredentials(), func() {}, nil
@@ -125,8 +114,7 @@ func (w watchedCreds) ServerHandshake(conn net.Conn) (net.Conn, credentials.Auth
 	return secured, info, err
 }
 
-// isOfTheNetwork reports whether a handshake failed before the client was judged: the
-// connection ended, or it was no TLS.
+// isOfTheNetwork reports whether a handshake failed before the client was judged.
 func isOfTheNetwork(err error) bool {
 	var network net.Error
 	var record tls.RecordHeaderError

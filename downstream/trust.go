@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"os"
@@ -12,7 +11,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/security/advancedtls"
 
@@ -20,8 +18,7 @@ import (
 	"meshrelay/internal/identity"
 )
 
-// trust is the roots that a listener trusts at present. Handshakes look at the certificate of a
-// connection once; streams of clients that could not connect any more are ended.
+// trust is the roots that a listener trusts at present, for handshakes and for open streams.
 type trust struct {
 	refresh  time.Duration
 	byDomain map[string]*rootFile // by trust domain
@@ -36,9 +33,8 @@ type rootFile struct {
 
 // roots are the content of a file of root certificates. They are immutable.
 type roots struct {
-	sum   [sha256.Size]byte // of the file
-	pool  *x509.CertPool
-	certs map[[sha256.Size]byte]struct{} // by sum
+	sum  [sha256.Size]byte // of the file
+	pool *x509.CertPool
 }
 
 // newTrust returns the trust of a listener that wants client certificates, nil of another.
@@ -72,8 +68,7 @@ func openRoots(path string) (*rootFile, error) {
 	return f, nil
 }
 
-// read looks at the file, and reports whether there are other roots in it. A file without a
-// certificate, or that can not be read, does not replace a good one.
+// read looks at the file, and reports whether it has other roots. A bad file replaces none.
 func (f *rootFile) read() (changed bool) {
 	data, err := os.ReadFile(f.path)
 	if err != nil {
@@ -84,12 +79,9 @@ func (f *rootFile) read() (changed bool) {
 	if was != nil && was.sum == sum {
 		return false
 	}
-	r := &roots{sum: sum, pool: x509.NewCertPool(), certs: map[[sha256.Size]byte]struct{}{}}
+	r := &roots{sum: sum, pool: x509.NewCertPool()}
 	if !r.pool.AppendCertsFromPEM(data) {
 		return false
-	}
-	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
-		r.certs[sha256.Sum256(block.Bytes)] = struct{}{}
 	}
 	return f.now.CompareAndSwap(was, r)
 }
@@ -155,25 +147,19 @@ func (t *trust) watch(ctx context.Context, changed func()) error {
 
 // vouches returns an error when a peer's certificate is signed by none of the roots any more.
 func (t *trust) vouches(p *peer.Peer) error {
-	info, ok := p.AuthInfo.(credentials.TLSInfo)
-	if !ok || len(info.State.PeerCertificates) == 0 {
+	state, _ := verified(p)
+	if len(state.PeerCertificates) == 0 {
 		return errNotTrusted
 	}
-	r, err := t.of(info.State.PeerCertificates[0])
+	r, err := t.of(state.PeerCertificates[0])
 	if err != nil {
 		return errNotTrusted
 	}
-	for _, chain := range info.State.VerifiedChains {
-		if _, ok := r.certs[sha256.Sum256(chain[len(chain)-1].Raw)]; ok {
-			return nil
-		}
-	}
-	// There may be another way to a root that there is.
 	opts := x509.VerifyOptions{Roots: r.pool, Intermediates: x509.NewCertPool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
-	for _, c := range info.State.PeerCertificates[1:] {
+	for _, c := range state.PeerCertificates[1:] {
 		opts.Intermediates.AddCert(c)
 	}
-	if _, err := info.State.PeerCertificates[0].Verify(opts); err != nil {
+	if _, err := state.PeerCertificates[0].Verify(opts); err != nil {
 		return errNotTrusted
 	}
 	return nil
@@ -182,15 +168,7 @@ func (t *trust) vouches(p *peer.Peer) error {
 var errNotTrusted = refusal.New(refusal.Certificate, codes.Unauthenticated,
 	"the client certificate is signed by none of the certificates in tls.clientCAFile or tls.clientCAs any more; connect with another")
 
-// expiryOf returns when the verified certificate of a peer expires; false: it has none.
-func expiryOf(p *peer.Peer) (time.Time, bool) {
-	info, ok := p.AuthInfo.(credentials.TLSInfo)
-	if !ok || len(info.State.VerifiedChains) == 0 || len(info.State.VerifiedChains[0]) == 0 {
-		return time.Time{}, false
-	}
-	return info.State.VerifiedChains[0][0].NotAfter, true
-}
-
+// errExpired is the error of clients whose certificate has expired.
 func errExpired(at time.Time) error {
 	return refusal.New(refusal.Certificate, codes.Unauthenticated,
 		"the client certificate has expired at %s; connect with a new one", at.UTC().Format(time.RFC3339))
@@ -198,8 +176,8 @@ func errExpired(at time.Time) error {
 
 // trusts returns why the certificate of a new stream's peer is not good any more.
 func (s *Server) trusts(l *Listener, p *peer.Peer) error {
-	if at, ok := expiryOf(p); ok && time.Now().After(at) {
-		return errExpired(at)
+	if _, leaf := verified(p); leaf != nil && time.Now().After(leaf.NotAfter) {
+		return errExpired(leaf.NotAfter)
 	}
 	if t := s.trust[l]; t != nil {
 		return t.vouches(p)

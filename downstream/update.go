@@ -2,9 +2,7 @@ package downstream
 
 import (
 	"cmp"
-	"context"
 	"slices"
-	"sync"
 	"time"
 
 	"meshrelay/downstream/snapshot"
@@ -15,30 +13,9 @@ import (
 // open fills the views for the first time; before, nothing is pushed.
 func (vs *views) open(now time.Time) {
 	vs.mu.Lock()
+	defer vs.mu.Unlock()
 	vs.started.Store(true)
-	vs.released = true
-	waiting := vs.copied()
-	for _, v := range waiting {
-		v.filling = newFilling()
-	}
 	vs.bring(true, nil, now)
-	vs.mu.Unlock()
-	var fills sync.WaitGroup
-	for _, v := range waiting {
-		fills.Go(func() {
-			if vs.fill(context.Background(), v, v.filling, viewer{}) == nil {
-				return
-			}
-			// After a panic, one item after the other.
-			vs.mu.Lock()
-			defer vs.mu.Unlock()
-			v.filling = nil
-			vs.copies.Add(1)
-			vs.put(v)
-			vs.bring(true, nil, now)
-		})
-	}
-	fills.Wait()
 }
 
 // try runs f, and reports whether it came to its end: a panic is reported.
@@ -52,18 +29,16 @@ func (vs *views) try(item string, f func() bool) (result, ok bool) {
 	return f(), true
 }
 
-// update brings all views to the present content of keys, or of everything, and
-// reports whether any differed.
+// update updates all views with the content of keys or of everything, and reports any difference.
 func (vs *views) update(full bool, keys map[mirror.Key]struct{}, changedAt time.Time) bool {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
 	return vs.bring(full, keys, changedAt)
 }
 
-// bring is update for a caller that holds mu. When it panics over some items, those stay as
-// they are, and the others are brought one by one.
+// bring is update for a caller that holds mu. Items that it panics over stay as they are.
 func (vs *views) bring(full bool, keys map[mirror.Key]struct{}, changedAt time.Time) (changed bool) {
-	if !vs.released {
+	if !vs.started.Load() {
 		return false
 	}
 	derived := slices.DeleteFunc(vs.copied(), func(v *view) bool {
@@ -72,13 +47,9 @@ func (vs *views) bring(full bool, keys map[mirror.Key]struct{}, changedAt time.T
 		}
 		return v.filling != nil
 	})
-	byType := map[subscription.Type]*items{}
+	byType := vs.affected(full, keys)
 	if full {
-		byType = vs.everything()
-	} else {
-		for key := range keys {
-			vs.generators.affected(key, byType)
-		}
+		vs.addPresent(byType)
 	}
 	for t, list := range byType {
 		differs, ok := vs.try("", func() bool { return vs.apply(t, list, derived, changedAt) })
@@ -94,17 +65,12 @@ func (vs *views) bring(full bool, keys map[mirror.Key]struct{}, changedAt time.T
 	return changed
 }
 
-// apply brings the base view, and then derived ones, to the present content of a list of
-// items, and reports whether any differed.
+// apply updates the base view, then derived ones, with a list of items.
 func (vs *views) apply(t subscription.Type, list *items, derived []*view, changedAt time.Time) bool {
 	list.sort()
-	if vs.fault != nil {
-		for _, ref := range list.refs {
-			vs.fault(ref)
-		}
-	}
 	updates := make([]snapshot.Update, len(list.refs))
-	list.read(&reader{vs.configs, nil, vs.note}, updates)
+	saw := func(r *mirror.Resource) { vs.note(r) }
+	list.read(&reader{vs.configs, nil, saw}, updates)
 	base := vs.collection(t)
 	changed := base.Apply(updates, changedAt)
 	if changed {
@@ -113,10 +79,10 @@ func (vs *views) apply(t subscription.Type, list *items, derived []*view, change
 	if len(derived) == 0 {
 		return changed
 	}
-	bt := base.Batch(updates)
+	basis := base.Basis()
 	for _, v := range derived {
-		list.read(&reader{vs.configs, vs.accepts(v.variant, vs.noteOrigin), vs.note}, updates)
-		changed = v.follow(t, bt, updates, changedAt) || changed
+		list.read(&reader{vs.configs, vs.accepts(v.variant, vs.note), saw}, updates)
+		changed = v.follow(t, basis, updates, changedAt) || changed
 	}
 	return changed
 }
@@ -150,14 +116,13 @@ func (vs *views) collection(t subscription.Type) *snapshot.Collection {
 	c := vs.base.find(t)
 	if c == nil {
 		c = snapshot.New()
-		vs.base.set(t, c)
+		vs.base.byType.Store(t, c)
 	}
 	return c
 }
 
-// follow brings a derived view's collection of a type to updates. What it sees nothing of
-// costs it nothing.
-func (v *view) follow(t subscription.Type, bt *snapshot.Batch, updates []snapshot.Update, changedAt time.Time) bool {
+// follow updates a derived view with items of a type. It makes no collection for none.
+func (v *view) follow(t subscription.Type, basis snapshot.Basis, updates []snapshot.Update, changedAt time.Time) bool {
 	c := v.find(t)
 	if c == nil {
 		if snapshot.AllGone(updates) {
@@ -165,23 +130,33 @@ func (v *view) follow(t subscription.Type, bt *snapshot.Batch, updates []snapsho
 		}
 		c = snapshot.NewDerived()
 	}
-	if !c.Follow(bt, updates, changedAt) {
+	if !c.Follow(basis, updates, changedAt) {
 		return false
 	}
-	v.set(t, c)
+	v.byType.Store(t, c)
 	v.changes.Add(1)
 	return true
 }
 
-// everything returns, by type, all that is made of what any upstream has, and all that is in a
-// view.
-func (vs *views) everything() map[subscription.Type]*items {
+// affected returns, by type, the items that keys are part of, or that all keys are.
+func (vs *views) affected(all bool, keys map[mirror.Key]struct{}) map[subscription.Type]*items {
 	byType := map[subscription.Type]*items{}
-	for _, kind := range vs.configs.SourceKinds() {
-		for _, key := range vs.configs.Keys(kind) {
-			vs.generators.affected(key, byType)
+	for key := range keys {
+		vs.generators.affected(key, byType)
+	}
+	if all {
+		for _, kind := range vs.configs.SourceKinds() {
+			for _, key := range vs.configs.Keys(kind) {
+				vs.generators.affected(key, byType)
+			}
 		}
 	}
+	return byType
+}
+
+// addPresent adds the items of all views as gone. Those that a key affects come first.
+func (vs *views) addPresent(byType map[subscription.Type]*items) {
+	seen := map[*snapshot.Page]bool{} // views share pages
 	for _, v := range append(vs.copied(), vs.base) {
 		v.each(func(t subscription.Type, c *snapshot.Collection) {
 			list := byType[t]
@@ -189,10 +164,15 @@ func (vs *views) everything() map[subscription.Type]*items {
 				list = &items{of: t}
 				byType[t] = list
 			}
-			c.EachOwn(func(item snapshot.Item) {
-				list.refs = append(list.refs, Ref{Name: item.FullName(), gone: true})
-			})
+			for _, p := range c.Current().Pages {
+				if seen[p] {
+					continue
+				}
+				seen[p] = true
+				for _, e := range p.Entries {
+					list.refs = append(list.refs, Ref{Name: e.Item.FullName(), gone: true})
+				}
+			}
 		})
 	}
-	return byType
 }

@@ -17,13 +17,11 @@ import (
 	"meshrelay/mirror"
 )
 
-// maxViews bounds the variants that clients, by what they say of themselves, can make the
-// relay keep.
+// maxViews bounds the variants that the claims of clients make the relay keep.
 const maxViews = 1024
 
-// view is what some clients see of all that the upstreams have: a collection for each type.
-// The clients of a view share its snapshots and their encoded pages, and views share pages
-// with one another.
+// view is what some clients see: a collection for each type. Its clients share snapshots and
+// encoded pages, and views share pages with one another.
 type view struct {
 	// Guarded by views.mu: what the view shows (zero: everything, as the base view does), its
 	// clients, the SotW clients among them, and of a derived view how many each peer has.
@@ -34,13 +32,7 @@ type view struct {
 	filling *filling // nil: the view has its content, or the server does not serve yet
 	// changes counts the changes to any of the collections. It is raised after them.
 	changes atomic.Uint64
-
-	mu     sync.RWMutex // guards byType
-	byType map[subscription.Type]*snapshot.Collection
-}
-
-func newView(v variant) *view {
-	return &view{variant: v, byType: map[subscription.Type]*snapshot.Collection{}}
+	byType  sync.Map // of *snapshot.Collection, by subscription.Type
 }
 
 // snapshot returns the newest snapshot of a type.
@@ -52,53 +44,42 @@ func (v *view) snapshot(t subscription.Type) *snapshot.Snapshot {
 }
 
 func (v *view) find(t subscription.Type) *snapshot.Collection {
-	v.mu.RLock()
-	defer v.mu.RUnlock()
-	return v.byType[t]
-}
-
-func (v *view) set(t subscription.Type, c *snapshot.Collection) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.byType[t] = c
+	c, _ := v.byType.Load(t)
+	found, _ := c.(*snapshot.Collection)
+	return found
 }
 
 // each calls f with every collection of the view.
 func (v *view) each(f func(subscription.Type, *snapshot.Collection)) {
-	v.mu.RLock()
-	all := maps.Clone(v.byType)
-	v.mu.RUnlock()
-	for t, c := range all {
-		f(t, c)
-	}
+	v.byType.Range(func(t, c any) bool {
+		f(t.(subscription.Type), c.(*snapshot.Collection))
+		return true
+	})
 }
 
 // views are the views that clients need at present, and the one of everything.
 type views struct {
 	configs    Configs
 	generators generators
-	// panicked is called with panics over an item, or over several when it has no name. fault, which
-	// only tests set, panics.
+	// panicked is called with panics over an item, or over several when it has no name.
 	panicked func(item string, p *mirror.Panic)
-	fault    func(Ref)
 	started  atomic.Bool // set before everything is read for the first time
 	// copies counts the derived views, with forks. It is raised before one is filled.
 	copies atomic.Int64
 	fills  *semaphore.Weighted
 
-	mu       sync.Mutex // serializes all changes to views and their content
-	released bool
-	base     *view
-	derived  map[variant]*view
-	// forks are derived views of clients that were moved. They show what base or another of
-	// derived does, but have a past of their own; no client joins them.
+	mu      sync.Mutex // serializes all changes to views and their content
+	base    *view
+	derived map[variant]*view
+	// forks are derived views of clients that were moved: they show what another view does, with
+	// a past of their own. No client joins them.
 	forks map[*view]struct{}
 	known *known
 }
 
 func newViews(configs Configs, gs generators) *views {
 	return &views{
-		configs: configs, generators: gs, panicked: func(string, *mirror.Panic) {}, base: newView(variant{}), fills: semaphore.NewWeighted(maxFills),
+		configs: configs, generators: gs, panicked: func(string, *mirror.Panic) {}, base: &view{}, fills: semaphore.NewWeighted(maxFills),
 		derived: map[variant]*view{}, forks: map[*view]struct{}{}, known: newKnown(),
 	}
 }
@@ -121,8 +102,8 @@ type viewer struct {
 	maxViews int
 }
 
-// acquire returns the view of a variant, with its content. The first client fills the view,
-// others wait for that. The caller releases it.
+// acquire returns the view of a variant, with its content: the first client fills it, others wait.
+// The caller releases it.
 func (vs *views) acquire(ctx context.Context, x variant, who viewer) (*view, error) {
 	for {
 		v, f, first, err := vs.enter(x, who)
@@ -144,8 +125,8 @@ func (vs *views) acquire(ctx context.Context, x variant, who viewer) (*view, err
 	}
 }
 
-// enter counts a client of the view of a variant, and returns the view's fill if there is
-// one. With first, the caller has to carry it out.
+// enter counts a client of the view of a variant, and returns the fill that the client waits for, or
+// with first carries out.
 func (vs *views) enter(x variant, who viewer) (v *view, f *filling, first bool, err error) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
@@ -156,11 +137,11 @@ func (vs *views) enter(x variant, who viewer) (v *view, f *filling, first bool, 
 			return nil, nil, false, err
 		}
 		if v == nil {
-			v = newView(x)
+			v = &view{variant: x}
 			vs.copies.Add(1)
 			vs.derived[x] = v
-			if vs.released {
-				v.filling, first = newFilling(), true
+			if vs.started.Load() {
+				v.filling, first = &filling{done: make(chan struct{}), all: true}, true
 			}
 		}
 	}
@@ -168,8 +149,7 @@ func (vs *views) enter(x variant, who viewer) (v *view, f *filling, first bool, 
 	return v, v.filling, first, nil
 }
 
-// room returns an error when a client can not join a derived view, nil for a new one,
-// because there are too many.
+// room returns why a client can not join a derived view, nil for a new one.
 func (vs *views) room(v *view, who viewer) error {
 	switch {
 	case v == nil && vs.full():
@@ -200,8 +180,8 @@ func (vs *views) join(v *view, who viewer) {
 	}
 }
 
-// release gives a view back. With its last SotW client the encoded pages go that nobody
-// else needs: they hold the resources' bytes a second time.
+// release gives a view back. The last SotW client takes the encoded pages along that nobody else
+// needs.
 func (vs *views) release(v *view, who viewer) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()

@@ -185,7 +185,7 @@ func TestNamesThatAViewExcludesAreNeverSent(t *testing.T) {
 	back := r.delta()
 	back.send(again)
 	look(back.next())
-	v := r.derivedView(variant{rule: r.server.gen.rules.other})
+	v := r.derivedView(variant{rule: r.server.rules.other})
 	if v == nil || v.snapshot(typeDR).Count != 0 || v.find(typeDR) != nil {
 		t.Error("a kind of which the view has nothing costs something")
 	}
@@ -270,7 +270,7 @@ func TestSharedPagesStayEncodedForDerivedViews(t *testing.T) {
 	// Of the page that the base view gets something new in, both keep the old form.
 	key := c.put(east(se("shop", "s-500-own", "own")))
 	vs.update(false, map[mirror.Key]struct{}{key: {}}, time.Now())
-	if n, _ := one.ownPages(typeSE); n != 3 {
+	if n, _ := vs.ownPages(one, typeSE); n != 3 {
 		t.Fatalf("%d own pages", n)
 	}
 	encode(one)

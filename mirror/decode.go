@@ -49,12 +49,12 @@ func DecodeStamped(kind Kind, data []byte, source string, stamp *Stamp) (r *Reso
 // Restore builds a resource from its stored form: its kind, its Any, and three texts that the
 // Any does not hold. The result equals the resource of that Any, and has its Digest. Restore
 // copies data, which the caller may reuse, and fails as Decode does.
-func Restore(kind Kind, data []byte, source, cluster, sourceVersion string) (*Resource, error) {
+func Restore(kind Kind, data []byte, source, cluster string, sourceVersion []byte) (*Resource, error) {
 	md, body, err := parseElement(kind, data)
 	if err != nil {
 		return nil, err
 	}
-	md.version = []byte(sourceVersion) // the version in data is the relay's
+	md.version = sourceVersion // the version in data is the relay's
 	return build(kind, md, body, from{source, cluster})
 }
 

@@ -1,26 +1,25 @@
 package state
 
 import (
-	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 )
 
 // flush writes what has changed. The caller is busy.
 func (k *Keeper) flush() error {
-	if k.closed {
+	if k.closed() {
 		return errClosed
 	}
 	err := k.open()
 	if err == nil {
 		err = k.write()
 	}
+	k.note(err)
 	if err != nil {
-		k.failed(err)
-		return fmt.Errorf("state %s: %w", k.store.Info().Path, err)
+		return k.failure(err)
 	}
-	k.succeeded()
 	return nil
 }
 
@@ -28,10 +27,7 @@ func (k *Keeper) flush() error {
 func (k *Keeper) write() error {
 	start := time.Now()
 	k.mu.Lock()
-	all := slices.Clone(k.leaving)
-	for _, name := range slices.Sorted(maps.Keys(k.followed)) {
-		all = append(all, k.followed[name])
-	}
+	all := slices.SortedFunc(maps.Values(k.followed), func(a, b *follower) int { return strings.Compare(a.name, b.name) })
 	forget := slices.Sorted(maps.Keys(k.forget))
 	markServed := k.served && !k.servedKept
 	k.mu.Unlock()
@@ -70,12 +66,12 @@ func (k *Keeper) write() error {
 func (k *Keeper) writeOne(f *follower) (wrote bool, err error) {
 	changes, meta := k.take(f)
 	k.mu.Lock()
-	_, forgotten := k.forget[f.name]
+	forgotten := k.forget[f.name]
 	k.mu.Unlock()
 	if forgotten {
 		return false, nil // since the flush began
 	}
-	has, err := k.store.Apply(f.name, Batch{Meta: meta, Changes: changes, Now: time.Now(), History: k.history})
+	has, err := k.store.Apply(f.name, Batch{Meta: meta, Changes: changes, Now: time.Now(), History: k.present().History})
 	if err != nil {
 		if len(changes) > 0 || meta.Whole {
 			f.source.GiveBack(changes)
@@ -84,11 +80,10 @@ func (k *Keeper) writeOne(f *follower) (wrote bool, err error) {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.leaving = slices.DeleteFunc(k.leaving, func(o *follower) bool { return o == f })
 	if meta.Whole {
 		f.behind = false
 	}
-	if _, forgotten := k.forget[f.name]; !forgotten {
+	if !k.forget[f.name] {
 		k.kept[f.name] = has
 	}
 	return has.Wrote, nil
@@ -135,34 +130,25 @@ func (m Meta) over(before Meta) Meta {
 	return m
 }
 
-// failed notes that the store can not be used or written. Only what is new is logged.
-func (k *Keeper) failed(err error) {
-	k.failures++
-	k.metrics.errors.Inc()
-	pause := min(retryFirst<<min(k.failures-1, 10), retryMost)
+// note notes whether the store can be used and written. It logs only what is new.
+func (k *Keeper) note(err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	now := time.Now()
-	k.nextTry = now.Add(pause)
-	st := &k.status
-	if text := err.Error(); st.LastError != text {
-		k.log.Error("state is not kept; serving goes on, and a restart would serve what was kept before", "path", k.store.Info().Path, "err", err)
-		st.LastError = text
+	st, now := &k.status, time.Now()
+	if err == nil {
+		if st.LastError != "" {
+			k.log.Info("state is kept again", "failedSince", st.ErrorSince)
+		}
+		*st, k.failures, k.nextTry = Status{LastFlush: now}, 0, time.Time{}
+		return
 	}
-	if st.ErrorSince.IsZero() {
+	k.metrics.errors.Inc()
+	k.nextTry = now.Add(min(retryFirst<<min(k.failures, 10), retryMost))
+	if k.failures++; st.ErrorSince.IsZero() {
 		st.ErrorSince = now
 	}
-}
-
-// succeeded notes that the store is as it should be.
-func (k *Keeper) succeeded() {
-	k.failures = 0
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	st := &k.status
-	if st.LastError != "" {
-		k.log.Info("state is kept again", "path", k.store.Info().Path, "failedSince", st.ErrorSince)
+	if text := err.Error(); st.LastError != text {
+		k.log.Error("state is not kept; serving goes on, and a restart would serve what was kept before", "err", err)
+		st.LastError = text
 	}
-	st.LastError, st.ErrorSince = "", time.Time{}
-	st.LastFlush, k.nextTry = time.Now(), time.Time{}
 }

@@ -1,12 +1,12 @@
 package state
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 )
@@ -25,6 +25,9 @@ type Options struct {
 	// FlushInterval is how often changes are written. Default: a second.
 	FlushInterval time.Duration
 	History       History
+	// Retain are the sources that are kept although nobody follows them yet: all others are
+	// forgotten. Nil: none is. SetOptions does not change it.
+	Retain []string
 	// Logger may be nil.
 	Logger *slog.Logger
 }
@@ -36,31 +39,29 @@ type Options struct {
 // All methods may be called from any goroutine. A Keeper is a prometheus.Collector.
 type Keeper struct {
 	store   Store
+	path    string
 	log     *slog.Logger
 	metrics metrics
 
-	// busy holds an element while somebody writes. What follows is theirs.
-	busy     chan struct{}
-	interval time.Duration
-	history  History
-	failures int // in a row
-	closed   bool
-	closing  chan struct{} // closed when the Keeper ends
+	busy    chan struct{} // holds an element while somebody writes
+	closing chan struct{} // closed when the Keeper ends
 
-	mu sync.Mutex // guards all below
+	mu      sync.Mutex // guards all below
+	options Options
 	// kept is what the store has, as far as it is known. loaded are the sources that Load was
 	// asked for: the next Source of that name knows what is kept.
 	kept     map[string]Kept
 	loaded   map[string]bool
 	followed map[string]*follower
-	leaving  []*follower // that are asked once more
-	// forget are the sources to be removed, and retained, unless it is nil, those that are
-	// not, for the time when there is a store.
-	forget, retained map[string]struct{}
+	// forget are the sources to be removed when there is a store. retained are Options.Retain and
+	// those that are followed.
+	forget   map[string]bool
+	retained map[string]bool
 	// served tells that clients were served with this state, and servedKept that the store
 	// tells so.
 	served, servedKept bool
 	status             Status
+	failures           int // in a row
 	nextTry            time.Time
 }
 
@@ -88,35 +89,45 @@ type Status struct {
 // Open opens the store, or tries to: it never fails. An error is in the Keeper's Status, and Run
 // tries again.
 func Open(store Store, o Options) *Keeper {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	path := store.Info().Path
 	k := &Keeper{
-		store: store, log: o.Logger, metrics: newMetrics(), busy: make(chan struct{}, 1), closing: make(chan struct{}), interval: o.FlushInterval, history: o.History,
-		kept: map[string]Kept{}, loaded: map[string]bool{}, followed: map[string]*follower{}, forget: map[string]struct{}{},
+		store: store, path: path, log: o.Logger.With("path", path), busy: make(chan struct{}, 1), closing: make(chan struct{}),
+		kept: map[string]Kept{}, loaded: map[string]bool{}, followed: map[string]*follower{}, forget: map[string]bool{},
 	}
-	if k.interval <= 0 {
-		k.interval = time.Second
+	if o.Retain != nil {
+		k.retained = map[string]bool{}
 	}
-	if k.log == nil {
-		k.log = slog.New(slog.DiscardHandler)
+	for _, name := range o.Retain {
+		k.retained[name] = true
 	}
-	k.busy <- struct{}{}
-	defer k.release()
+	k.metrics = newMetrics(k)
+	k.SetOptions(o)
 	if err := k.open(); err != nil {
-		k.failed(err)
+		k.note(err)
 	}
 	return k
 }
 
-// acquire waits until nobody writes.
-func (k *Keeper) acquire(ctx context.Context) error {
-	select {
-	case k.busy <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("state %s: %w", k.store.Info().Path, context.Cause(ctx))
-	}
+// SetOptions takes over another FlushInterval, when the present one is over, and other bounds of
+// the history, with the next upstream that is written.
+func (k *Keeper) SetOptions(o Options) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.options = Options{FlushInterval: cmp.Or(max(o.FlushInterval, 0), time.Second), History: o.History}
+}
+
+func (k *Keeper) present() Options {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.options
 }
 
 func (k *Keeper) release() { <-k.busy }
+
+func (k *Keeper) failure(err error) error { return fmt.Errorf("state %s: %w", k.path, err) }
 
 // open opens the store, or checks it. The caller is busy.
 func (k *Keeper) open() error {
@@ -138,12 +149,12 @@ func (k *Keeper) learn(found *Found) (again []Source) {
 	before := k.kept
 	k.kept, k.loaded = map[string]Kept{}, map[string]bool{}
 	for name, has := range found.Sources {
-		if _, forget := k.forget[name]; !forget {
+		if k.retained != nil && !k.retained[name] {
+			k.forget[name] = true
+		}
+		if !k.forget[name] {
 			k.kept[name] = has
 		}
-	}
-	if k.retained != nil {
-		k.forgetOthers()
 	}
 	for name, f := range k.followed {
 		if now, was := k.kept[name], before[name]; now.Records != was.Records || now.Sum != was.Sum {
@@ -174,58 +185,23 @@ func (k *Keeper) Load(source string) Saved {
 	return saved
 }
 
-// Retain has all sources forgotten but some. Those that are followed stay, too.
-func (k *Keeper) Retain(names []string) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.retained = map[string]struct{}{}
-	for _, name := range names {
-		k.retained[name] = struct{}{}
-	}
-	k.forgetOthers()
-}
-
-// forgetOthers has the sources forgotten that are neither retained nor followed. The caller
-// holds mu.
-func (k *Keeper) forgetOthers() {
-	for name := range k.kept {
-		if _, stays := k.retained[name]; !stays && k.followed[name] == nil {
-			k.forget[name] = struct{}{}
-			delete(k.kept, name)
-		}
-	}
-}
-
 // Follow keeps what a source has from now on, in the place of an earlier one of that name.
 func (k *Keeper) Follow(name string, s Source) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	f := &follower{name: name, source: s, behind: k.kept[name].Records > 0 && !k.loaded[name]}
+	k.followed[name] = &follower{name: name, source: s, behind: k.kept[name].Records > 0 && !k.loaded[name]}
 	delete(k.loaded, name)
-	if before := k.followed[name]; before != nil && before.source != s {
-		k.leaving = append(k.leaving, before)
-	}
-	k.followed[name] = f
 	if k.retained != nil {
-		k.retained[name] = struct{}{}
+		k.retained[name] = true
 	}
 }
 
-// Unfollow ends that. What has changed until now is written still, unless the source is to be
-// forgotten.
-func (k *Keeper) Unfollow(name string, forget bool) {
+// Unfollow ends that, and has the source forgotten.
+func (k *Keeper) Unfollow(name string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	f := k.followed[name]
+	k.forget[name] = true
 	delete(k.followed, name)
-	if !forget {
-		if f != nil {
-			k.leaving = append(k.leaving, f)
-		}
-		return
-	}
-	k.leaving = slices.DeleteFunc(k.leaving, func(f *follower) bool { return f.name == name })
-	k.forget[name] = struct{}{}
 	delete(k.kept, name)
 	delete(k.retained, name)
 }
@@ -233,49 +209,33 @@ func (k *Keeper) Unfollow(name string, forget bool) {
 // Run writes what has changed, every Options.FlushInterval, until ctx ends; then once more,
 // and closes the store. It is called once, and returns nil.
 func (k *Keeper) Run(ctx context.Context) error {
-	k.busy <- struct{}{}
-	interval := k.interval
-	k.release()
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			k.busy <- struct{}{}
-			defer k.release()
-			if err := k.flush(); err != nil {
-				k.log.Error("last changes not kept", "path", k.store.Info().Path, "err", err)
-			}
-			k.close()
+			k.end()
 			return nil
-		case <-ticker.C:
-		}
-		if k.acquire(ctx) != nil {
-			continue // ctx has ended
-		}
-		if k.interval != interval {
-			interval = k.interval
-			ticker.Reset(interval)
+		case <-time.After(k.present().FlushInterval):
 		}
 		if k.isDue(time.Now()) {
-			_ = k.flush() // it has been reported, and is tried again
+			_ = k.Flush(ctx) // it has been reported, and is tried again
 		}
-		k.release()
 	}
 }
 
-// SetOptions takes over another FlushInterval and other bounds of the history: the former
-// when the present interval is over, the latter with the next flush. An error is that of ctx.
-func (k *Keeper) SetOptions(ctx context.Context, o Options) error {
-	if err := k.acquire(ctx); err != nil {
-		return err
-	}
+// end writes what has changed once more, and gives up the store.
+func (k *Keeper) end() {
+	k.busy <- struct{}{}
 	defer k.release()
-	k.history = o.History
-	if o.FlushInterval > 0 {
-		k.interval = o.FlushInterval
+	if k.closed() {
+		return
 	}
-	return nil
+	if err := k.flush(); err != nil {
+		k.log.Error("last changes not kept", "err", err)
+	}
+	close(k.closing)
+	if err := k.store.Close(); err != nil {
+		k.log.Warn("state not closed", "err", err)
+	}
 }
 
 func (k *Keeper) isDue(now time.Time) bool {
@@ -287,22 +247,12 @@ func (k *Keeper) isDue(now time.Time) bool {
 // Flush writes what has changed now, and returns when that is durable. After an error it is
 // not, and is tried again, as always.
 func (k *Keeper) Flush(ctx context.Context) error {
-	if err := k.acquire(ctx); err != nil {
-		return err
-	}
-	defer k.release()
-	return k.flush()
-}
-
-// close gives up the store. The caller is busy.
-func (k *Keeper) close() {
-	if k.closed {
-		return
-	}
-	k.closed = true
-	close(k.closing)
-	if err := k.store.Close(); err != nil {
-		k.log.Warn("state not closed", "path", k.store.Info().Path, "err", err)
+	select {
+	case k.busy <- struct{}{}:
+		defer k.release()
+		return k.flush()
+	case <-ctx.Done():
+		return k.failure(context.Cause(ctx))
 	}
 }
 
@@ -324,19 +274,13 @@ func (k *Keeper) MarkServed() {
 // History returns the revisions of a source, the newest first.
 func (k *Keeper) History(source string) ([]Revision, error) {
 	out, err := k.store.History(source)
-	if errors.Is(err, ErrUnknownSource) && k.follows(source) {
-		return nil, nil // there is nothing yet
-	}
 	return out, of(source, err)
 }
 
-// At returns all that a source had as of a revision. It fails with ErrUnknownSource, or with
-// ErrUnknownRevision when there is no such revision, or none any more.
+// At returns all that a source had as of a revision. It fails with ErrUnknownRevision when there
+// is no such revision, or none any more.
 func (k *Keeper) At(source string, revision uint64) ([]Record, error) {
 	out, err := k.store.At(source, revision)
-	if errors.Is(err, ErrUnknownSource) && k.follows(source) {
-		err = fmt.Errorf("%w: %d, and there are none", ErrUnknownRevision, revision)
-	}
 	return out, of(source, err)
 }
 
@@ -347,31 +291,29 @@ func of(source string, err error) error {
 	return nil
 }
 
-func (k *Keeper) follows(source string) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.followed[source] != nil
-}
-
 // Backup writes a copy of what is kept, while the store is in use. It ends when the Keeper does.
 func (k *Keeper) Backup(w io.Writer) error {
-	if err := k.store.Backup(&interruptible{w, k.closing}); err != nil {
-		return fmt.Errorf("state %s: %w", k.store.Info().Path, err)
+	err := k.store.Backup(writerFunc(func(p []byte) (int, error) {
+		if k.closed() {
+			return 0, errClosed
+		}
+		return w.Write(p)
+	}))
+	if err != nil {
+		return k.failure(err)
 	}
 	return nil
 }
 
-// interruptible is a writer that ends when the Keeper does.
-type interruptible struct {
-	to      io.Writer
-	closing <-chan struct{}
-}
+type writerFunc func(p []byte) (int, error)
 
-func (i *interruptible) Write(p []byte) (int, error) {
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
+func (k *Keeper) closed() bool {
 	select {
-	case <-i.closing:
-		return 0, errClosed
+	case <-k.closing:
+		return true
 	default:
-		return i.to.Write(p)
+		return false
 	}
 }

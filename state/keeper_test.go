@@ -73,10 +73,10 @@ func (s *store) Apply(source string, b Batch) (Kept, error) {
 func (s *store) Forget(source string) error { delete(s.sources, source); return nil }
 func (s *store) SetServed() error           { s.served = true; return nil }
 func (s *store) History(string) ([]Revision, error) {
-	return nil, ErrUnknownSource
+	return nil, nil
 }
 
-func (s *store) At(string, uint64) ([]Record, error) { return nil, ErrUnknownSource }
+func (s *store) At(string, uint64) ([]Record, error) { return nil, ErrUnknownRevision }
 
 func (s *store) Backup(w io.Writer) error {
 	for {
@@ -208,14 +208,11 @@ func TestAttemptsBecomeRareWhileTheyFail(t *testing.T) {
 	})
 }
 
-func TestOptionsWaitForWhoWrites(t *testing.T) {
+func TestAFlushWaitsForWhoWrites(t *testing.T) {
 	k := Open(newStore(), Options{})
 	busy, cancel := context.WithCancel(t.Context())
 	k.busy <- struct{}{}
 	cancel()
-	if err := k.SetOptions(busy, Options{}); err == nil {
-		t.Error("somebody writes, and it did not wait")
-	}
 	if err := k.Flush(busy); err == nil {
 		t.Error("somebody writes, and a flush did not wait")
 	}
@@ -246,10 +243,6 @@ func TestABackupEndsWithTheKeeper(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 }
-
-type writerFunc func(p []byte) (int, error)
-
-func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
 // A store that has lost what it had, or has found what nobody knew of, is given all once more.
 func TestASourceGivesAllOnceMoreWhenTheStoreHasSomethingElse(t *testing.T) {

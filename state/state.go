@@ -20,20 +20,17 @@ import (
 var (
 	ErrInUse           = errors.New("in use by another process")
 	ErrNotInUse        = errors.New("the state can not be read now")
-	ErrUnknownSource   = errors.New("nothing is kept of that upstream")
 	ErrUnknownRevision = errors.New("no such revision is kept")
 )
 
 // Record is one resource of a source.
 type Record struct {
-	// Resource is as it is held and served.
-	Resource *mirror.Resource
-	// Original is as the source has it; nil when nothing was reshaped.
-	Original *mirror.Resource
-	// TypeURL is the type under which the source gave it, empty for a file.
-	TypeURL string
-	// Version is the one that the source's protocol gave, empty when it gave none.
-	Version string
+	// Resource is as the relay holds and serves it. Original is as the source gave it, nil when
+	// the relay has not reshaped it.
+	Resource, Original *mirror.Resource
+	// TypeURL is the type under which the source gave it, empty for a file. Version is that of
+	// the source's protocol, empty when it has none.
+	TypeURL, Version string
 	// Hash is of the element as received, zero when unknown.
 	Hash [16]byte
 	// At is when the content came, in whole seconds.
@@ -47,48 +44,35 @@ type Meta struct {
 	// LastContact is when the source was last connected and complete.
 	LastContact time.Time
 	// Whole tells that the changes that come with this are all that the source has: the store
-	// removes everything else. It is not kept itself.
+	// removes everything else. A store does not keep it.
 	Whole bool
-	// By names the causes of the changes that come with this, other than the source. It is
-	// empty when there is none. It is kept with the revision.
+	// By names the cause of the changes that come with this, empty when it is the source. A store
+	// keeps it with the revision.
 	By string
-	// HeldSince is since when deletions of the source are held back, zero when none are.
+	// HeldSince is since when the guard holds deletions back, zero when it holds none, Held how
+	// many, and HeldRan for how much of that time the source was in contact.
 	HeldSince time.Time
-	// Held is how many of them there are.
-	Held int
-	// HeldRan is for how much of that time the source was in contact, so that the guard's
-	// holdFor ran.
-	HeldRan time.Duration
+	Held      int
+	HeldRan   time.Duration
 	// Frozen is set while an operator holds the source as it is.
 	Frozen *Frozen
 	// ServeWithout is since when clients do not wait for the source because an operator ended
 	// that, zero when nobody did. It ends when the source has synced.
 	ServeWithout time.Time
-	// Fingerprint is of the settings that the records depend on. When those change, the
-	// records are imported again.
+	// Fingerprint is of the settings that the records depend on. When those change, the relay
+	// imports the records again.
 	Fingerprint string
 }
 
-// Equal reports whether two Metas are kept as the same.
-func (m Meta) Equal(o Meta) bool {
-	return m.Synced == o.Synced && m.LastContact.Equal(o.LastContact) && m.HeldSince.Equal(o.HeldSince) && m.HeldRan == o.HeldRan &&
-		m.Held == o.Held && m.ServeWithout.Equal(o.ServeWithout) && m.Fingerprint == o.Fingerprint && (m.Frozen == nil) == (o.Frozen == nil) &&
-		(m.Frozen == nil || m.Frozen.equal(*o.Frozen))
-}
-
-// Frozen tells since when a source is held as it is, and in which state.
+// Frozen tells since when a source is frozen, and in which state.
 type Frozen struct {
 	Since time.Time `json:"since"`
 	// Revision is what the source was rolled back to, 0 when it was frozen as it was.
 	Revision uint64 `json:"revision,omitempty"`
-	// Until is when the source is to be followed again, zero for when somebody asks for it.
+	// Until is when the freeze ends by itself, zero when only an operator ends it.
 	Until time.Time `json:"until,omitzero"`
 	// Reason is the operator's, empty when none was given.
 	Reason string `json:"reason,omitempty"`
-}
-
-func (f Frozen) equal(o Frozen) bool {
-	return f.Since.Equal(o.Since) && f.Until.Equal(o.Until) && f.Revision == o.Revision && f.Reason == o.Reason
 }
 
 // Change is one key of a source, and its record, nil when the key is gone.
@@ -104,11 +88,10 @@ type Source interface {
 	// and the present Meta. Each key comes once. The first call returns what has changed
 	// against what Load gave for the source, or everything when Load was not asked.
 	TakeChanges() ([]Change, Meta)
-	// GiveBack returns changes that could not be written: their keys are to be among the next
-	// ones.
+	// GiveBack returns changes that could not be written: the next ones have their keys, too.
 	GiveBack([]Change)
-	// MarkAll asks for everything that the source has to be among the next changes, because
-	// the store does not have what the source believes.
+	// MarkAll has the next changes be everything that the source has, because the store does not
+	// have what the source believes.
 	MarkAll()
 }
 
@@ -129,18 +112,17 @@ type Revision struct {
 	Changed   int `json:"changed"`
 	Removed   int `json:"removed"`
 	Resources int `json:"resources"`
-	// By names the cause of the difference, when it is not the source: "rollback to 17",
-	// "release".
+	// By names the cause, empty when it is the source: "rollback to 17", "release".
 	By string `json:"by,omitempty"`
 	// Keys names some of them, as "group/Kind namespace/name", with +, ~ or - before it.
 	Keys []string `json:"keys,omitempty"`
 }
 
-// Contents is what a file holds of one source.
+// Contents is what a directory of state has of one source.
 type Contents struct {
 	Name string
 	Saved
-	// Bytes is what the resources take in the file.
+	// Bytes is what the resources take on the disk.
 	Bytes int64
 	// Revisions are the newest first.
 	Revisions []Revision
@@ -148,11 +130,9 @@ type Contents struct {
 
 // File is what a directory of state, or a backup of one, holds.
 type File struct {
-	Path string
-	// Size is in bytes.
-	Size int64
-	// Format is the version of the file's format.
-	Format int
+	Path   string
+	Size   int64 // bytes
+	Format int   // version
 	// Sources are sorted by name. Those that are damaged are not among them.
 	Sources []Contents
 	// Damage tells what is wrong, empty when nothing is.
@@ -170,16 +150,18 @@ type Store interface {
 	// Load returns what is kept of a source, zero when nothing is.
 	Load(source string) (Saved, error)
 	// Apply makes a batch durable, as a whole or not at all, and makes one revision of it when
-	// content has changed. It writes nothing when nothing has changed. After an error it is
-	// not known whether the batch is durable until Open was called.
+	// content has changed. It writes nothing when nothing has changed. After an error nobody
+	// knows whether the batch is durable until Open was called.
 	Apply(source string, b Batch) (Kept, error)
 	// Forget removes all that is kept of a source.
 	Forget(source string) error
 	// SetServed notes durably that clients were served with this state.
 	SetServed() error
-	// History returns the revisions of a source, the newest first.
+	// History returns the revisions of a source, the newest first. There are none of a source
+	// that is not kept.
 	History(source string) ([]Revision, error)
-	// At returns all that a source had as of a revision.
+	// At returns all that a source had as of a revision. It fails with ErrUnknownRevision when
+	// there is no such revision, or none any more.
 	At(source string, revision uint64) ([]Record, error)
 	// Backup writes a copy of everything, as of one instant.
 	Backup(w io.Writer) error
@@ -205,7 +187,7 @@ type History struct {
 	MaxBytes  int           // 0: any
 }
 
-// Found is what a Store has found when it was opened.
+// Found is what a Store has when it was opened.
 type Found struct {
 	Sources map[string]Kept
 	// Served tells that clients were ever served with this state. It is false when part of
@@ -213,13 +195,12 @@ type Found struct {
 	Served bool
 }
 
-// Kept describes what a Store has of a source.
+// Kept describes what a Store has of a source: how many resources, a sum that tells them from
+// others, and how many revisions.
 type Kept struct {
-	Meta Meta
-	// Records is how many there are, and Sum tells them from others.
-	Records int
-	Sum     uint64
-	// Revisions is how many there are in the history.
+	Meta      Meta
+	Records   int
+	Sum       uint64
 	Revisions int
 	// Wrote tells that Apply has written something.
 	Wrote bool
@@ -230,8 +211,7 @@ type Info struct {
 	Path string
 	// InUse tells that the store is open.
 	InUse bool
-	// Size is in bytes.
-	Size int64
+	Size  int64 // bytes
 	// Note tells what is amiss with the place, which is used all the same.
 	Note string
 	// SetAside are the files that could not be used and are there still.

@@ -232,7 +232,6 @@ type memoryKeeper struct {
 }
 
 func (k *memoryKeeper) Load(source string) state.Saved { return k.saved[source] }
-func (k *memoryKeeper) Retain([]string)                {}
 func (k *memoryKeeper) Served() bool                   { return k.served.Load() }
 func (k *memoryKeeper) MarkServed()                    { k.served.Store(true) }
 func (k *memoryKeeper) Follow(source string, s state.Source) {
@@ -242,11 +241,7 @@ func (k *memoryKeeper) Follow(source string, s state.Source) {
 	k.followed[source] = s
 }
 
-func (k *memoryKeeper) Unfollow(source string, forget bool) {
-	if forget {
-		k.forgot = append(k.forgot, source)
-	}
-}
+func (k *memoryKeeper) Unfollow(source string)      { k.forgot = append(k.forgot, source) }
 func (k *memoryKeeper) Flush(context.Context) error { k.flushes++; return k.fail }
 func (k *memoryKeeper) History(string) ([]state.Revision, error) {
 	return []state.Revision{{ID: 3}}, nil

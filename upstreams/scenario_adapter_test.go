@@ -240,11 +240,10 @@ func (d *scriptDisk) load() {
 }
 
 func (d *scriptDisk) Load(string) state.Saved                  { return d.saved }
-func (d *scriptDisk) Retain([]string)                          {}
 func (d *scriptDisk) Served() bool                             { return false }
 func (d *scriptDisk) MarkServed()                              {}
 func (d *scriptDisk) Follow(_ string, s state.Source)          { d.source = s }
-func (d *scriptDisk) Unfollow(string, bool)                    {}
+func (d *scriptDisk) Unfollow(string)                          {}
 func (d *scriptDisk) History(string) ([]state.Revision, error) { return nil, nil }
 
 // Flush writes what has changed.

@@ -17,50 +17,41 @@ import (
 // completionTimeout bounds how long a shell waits for the names of upstreams.
 const completionTimeout = 2 * time.Second
 
-// adminAccess is how to reach the admin address of a running relay.
-type adminAccess struct {
-	address string
-	timeout time.Duration
+// access is how to reach a running relay: its admin address and, with flags, its Unix socket.
+type access struct {
+	address, socket string
+	timeout         time.Duration
 }
 
-func (a *adminAccess) flags(cmd *cobra.Command) {
+// call does the work of a command. The command's context has the timeout.
+type call func(cmd *cobra.Command, c admin.Client, args []string) error
+
+// adminFlags adds the flags for commands that read at the admin address.
+func (a *access) adminFlags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&a.address, "admin", "127.0.0.1:15014", "admin `address` of the relay, host:port")
 	cmd.Flags().DurationVar(&a.timeout, "timeout", 10*time.Second, "how long to wait for answers")
 }
 
-// with calls f with a client, under the timeout, which cmd.Context then carries.
-func (a *adminAccess) with(cmd *cobra.Command, f func(admin.Client) error) error {
-	ctx, cancel := context.WithTimeout(cmd.Context(), a.timeout)
-	defer cancel()
-	cmd.SetContext(ctx)
-	return hinted(f(admin.Client{Address: a.address}))
-}
-
-// hinted adds what to do to the error of a relay that does not answer.
-func hinted(err error) error {
-	var unreachable *admin.UnreachableError
-	if errors.As(err, &unreachable) {
-		return fmt.Errorf("%w: check that a relay runs, and that this is its admin.address, or use --admin", err)
-	}
-	return err
-}
-
-// socketAccess is how to reach the Unix socket of a running relay.
-type socketAccess struct {
-	admin  adminAccess
-	socket string
-}
-
-func (a *socketAccess) flags(cmd *cobra.Command) {
-	a.admin.flags(cmd)
+// flags adds the flags for commands that need the Unix socket.
+func (a *access) flags(cmd *cobra.Command) {
+	a.adminFlags(cmd)
 	cmd.Flags().StringVar(&a.socket, "socket", "", "`path` of the relay's Unix socket (default: the one that the relay names at its admin address)")
 }
 
-// with calls f with a client of the socket, under the timeout, which cmd.Context then carries.
-// It returns a refusal of the relay in the relay's words.
-func (a *socketAccess) with(cmd *cobra.Command, f func(admin.Client) error) error {
-	return a.admin.with(cmd, func(c admin.Client) error {
-		c.Socket = a.socket
+// overAdmin returns the work of a command that is a call over the admin address.
+func (a *access) overAdmin(do call) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		ctx, cancel := context.WithTimeout(cmd.Context(), a.timeout)
+		defer cancel()
+		cmd.SetContext(ctx)
+		return hinted(do(cmd, admin.Client{Address: a.address, Socket: a.socket}, args))
+	}
+}
+
+// overSocket returns the work of a command that is a call over the Unix socket. The error of a
+// refusal is the relay's text.
+func (a *access) overSocket(do call) func(*cobra.Command, []string) error {
+	return a.overAdmin(func(cmd *cobra.Command, c admin.Client, args []string) error {
 		if c.Socket == "" {
 			v, err := c.Version(cmd.Context())
 			switch {
@@ -71,36 +62,47 @@ func (a *socketAccess) with(cmd *cobra.Command, f func(admin.Client) error) erro
 			}
 			c.Socket, c.Named = v.AdminSocket, true
 		}
-		err := f(c)
-		var refused *admin.StatusError
-		if !errors.As(err, &refused) {
-			return err
-		}
-		var lines []error // one a mistake; an indented line belongs to the line before
-		for line := range strings.Lines(refused.Text) {
-			text := cliview.Clean(strings.TrimRight(line, " \n"))
-			if n := len(lines); n > 0 && strings.HasPrefix(text, " ") {
-				lines[n-1] = fmt.Errorf("%w\n%s", lines[n-1], text)
-				continue
-			}
-			lines = append(lines, errors.New(strings.TrimSpace(text)))
-		}
-		if len(lines) == 0 {
-			return err
-		}
-		return errors.Join(lines...)
+		return refusal(do(cmd, c, args))
 	})
 }
 
+// hinted adds advice to the error of a relay that does not answer.
+func hinted(err error) error {
+	var unreachable *admin.UnreachableError
+	if errors.As(err, &unreachable) {
+		return fmt.Errorf("%w: check that a relay runs, and that this is its admin.address, or use --admin", err)
+	}
+	return err
+}
+
+// refusal returns the mistakes that a relay lists in a refusal. An indented line belongs to the
+// line before.
+func refusal(err error) error {
+	var refused *admin.StatusError
+	if !errors.As(err, &refused) {
+		return err
+	}
+	var mistakes []error
+	for line := range strings.Lines(refused.Text) {
+		text := cliview.Clean(strings.TrimRight(line, " \n"))
+		if n := len(mistakes); n > 0 && strings.HasPrefix(text, " ") {
+			mistakes[n-1] = fmt.Errorf("%w\n%s", mistakes[n-1], text)
+			continue
+		}
+		mistakes = append(mistakes, errors.New(strings.TrimSpace(text)))
+	}
+	return cmp.Or(errors.Join(mistakes...), err)
+}
+
 // completeUpstreams completes the name of an upstream of the relay at the admin address.
-func (a *socketAccess) completeUpstreams(cmd *cobra.Command, args []string, _ string) (names []string, _ cobra.ShellCompDirective) {
+func (a *access) completeUpstreams(cmd *cobra.Command, args []string, _ string) (names []string, _ cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	ctx, cancel := context.WithTimeout(cmp.Or(cmd.Context(), context.Background()), completionTimeout)
 	defer cancel()
 	// Without an answer there is nothing to complete.
-	all, _ := admin.Client{Address: a.admin.address, Socket: a.socket}.Upstreams(ctx) //nolint:errcheck // see above
+	all, _ := admin.Client{Address: a.address, Socket: a.socket}.Upstreams(ctx) //nolint:errcheck // see above
 	for _, u := range all {
 		names = append(names, u.Name)
 	}
@@ -108,7 +110,7 @@ func (a *socketAccess) completeUpstreams(cmd *cobra.Command, args []string, _ st
 }
 
 // wanted returns a check of the arguments: one for each name. The last optional ones may be
-// left out.
+// missing.
 func wanted(optional int, names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		usage := cmd.Parent().CommandPath() + " " + cmd.Use

@@ -165,7 +165,7 @@ a/B    c           d      -     -
 All of these are still served. To delete them: relay release east --hold abcd
 `
 
-func TestOperatorsCommandsSayWhatIsNowTheCase(t *testing.T) {
+func TestOrdersPrintTheNewState(t *testing.T) {
 	c := serveControls(t, filepath.Join(t.TempDir(), "run", "admin.sock"))
 	c.revisions = []state.Revision{{ID: 7, Time: time.Now().Add(-time.Hour), Resources: 5, Removed: 1, Keys: []string{"-a/B c/d"}}}
 	for _, tc := range []struct {

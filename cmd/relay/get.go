@@ -60,6 +60,7 @@ such as gateways, means all of them.`,
   relay get se -A --server 127.0.0.1:15010
   relay get se -A --server istiod.example:15012 --ca-file root-cert.pem \
     --server-name istiod.istio-system.svc --token-file token`,
+		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: completeKinds,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if cmd.Flags().Changed("plaintext") {
@@ -113,18 +114,15 @@ func get(cmd *cobra.Command, args []string, o getOptions) error {
 		return fmt.Errorf("--timeout is %v: want more than 0", o.timeout)
 	}
 	cfg := lister.Config{
-		Timeout: o.timeout,
-		Node:    adsclient.Node(adsclient.NodeConfig{Name: "relay-get", Namespace: o.nodeNamespace, IP: "127.0.0.1", ClusterID: "relay-get"}),
+		Kinds: sel.Kinds(), Timeout: o.timeout,
+		Node: adsclient.Node(adsclient.NodeConfig{Name: "relay-get", Namespace: o.nodeNamespace, IP: "127.0.0.1", ClusterID: "relay-get"}),
 	}
 	free, err := o.access.Apply(&cfg)
 	if err != nil {
 		return err
 	}
 	defer free()
-	for _, k := range sel.Kinds() {
-		cfg.Kinds = append(cfg.Kinds, lister.Kind{Kind: k.Kind, TypeURLs: k.TypeURLs})
-	}
-	opts := cliview.ResourceOptions{Format: cliview.Format(o.output.format), Namespaces: namespace == "", Kinds: len(cfg.Kinds) > 1, Single: sel.Single(), Now: time.Now()}
+	opts := cliview.ResourceOptions{Format: cliview.Format(o.output.format), Namespaces: namespace == "", Kinds: len(cfg.Kinds) > 1, Single: sel.Single()}
 	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	if o.watch {
@@ -142,7 +140,7 @@ func list(ctx context.Context, cmd *cobra.Command, cfg lister.Config, sel *selec
 	missing := sel.Missing(found)
 	switch {
 	case len(found) > 0, opts.Format == cliview.JSON && len(missing) == 0:
-		if err := cliview.Resources(cmd.OutOrStdout(), groups, opts); err != nil {
+		if err := cliview.Resources(cmd.OutOrStdout(), groups, opts, time.Now()); err != nil {
 			return err
 		}
 	case len(missing) == 0:
@@ -157,7 +155,6 @@ func list(ctx context.Context, cmd *cobra.Command, cfg lister.Config, sel *selec
 func watch(ctx context.Context, cmd *cobra.Command, cfg lister.Config, sel *selection.Selection, opts cliview.ResourceOptions) error {
 	cfg.ResyncInterval = watchResync
 	out := cliview.NewWatcher(cmd.OutOrStdout(), opts)
-	kinds := sel.Kinds()
 	observe := func(events []lister.Event) error {
 		shown := false
 		for _, e := range events {
@@ -168,12 +165,12 @@ func watch(ctx context.Context, cmd *cobra.Command, cfg lister.Config, sel *sele
 			case e.Cur == nil:
 				r, event = e.Old, cliview.Deleted
 			}
-			i := slices.IndexFunc(kinds, func(k selection.Kind) bool { return k.Kind == r.Kind() })
-			if !sel.Matches(kinds[i], r.Key()) {
+			i := slices.IndexFunc(cfg.Kinds, func(k selection.Kind) bool { return k.Kind == r.Kind() })
+			if !sel.Matches(cfg.Kinds[i], r.Key()) {
 				continue
 			}
 			shown = true
-			if err := out.Print(event, cliview.Group{Kind: kinds[i].Name(), Version: kinds[i].Version}, r, time.Now()); err != nil {
+			if err := out.Print(event, cfg.Kinds[i], r, time.Now()); err != nil {
 				return err
 			}
 		}

@@ -26,7 +26,6 @@ func execute(args []string, stdout, stderr io.Writer) int {
 	// Output, errors and logs contain text from servers, clients and files.
 	out, errs := visible.NewWriter(stdout), visible.NewWriter(stderr)
 	defer func() { _ = errors.Join(out.Close(), errs.Close()) }() // the output ends anyway
-	stderr = errs
 	root := newRoot()
 	root.SetArgs(args)
 	root.SetOut(out)
@@ -38,7 +37,7 @@ func execute(args []string, stdout, stderr io.Writer) int {
 	case errors.Is(err, errDiffers), errors.Is(err, errNothingDone):
 		return 2 // no failure: the user asked for this code
 	}
-	printError(stderr, err)
+	printError(errs, err)
 	return 1
 }
 

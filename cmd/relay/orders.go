@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,27 +16,28 @@ import (
 	"meshrelay/upstreams"
 )
 
-// control makes a command about one upstream that prints a text.
-func control(cmd *cobra.Command, do func(ctx context.Context, c admin.Client, upstream string) (string, error)) *cobra.Command {
-	access := &socketAccess{}
+// task does the work of a command about an upstream, and returns the text to print. The command
+// prints none after an error, but for errNothingDone.
+type task func(ctx context.Context, c admin.Client, upstream string) (string, error)
+
+// control makes a command about one upstream.
+func control(cmd *cobra.Command, do task) *cobra.Command {
+	access := &access{}
 	cmd.Args = wanted(0, "UPSTREAM")
 	cmd.ValidArgsFunction = access.completeUpstreams
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return access.with(cmd, func(c admin.Client) error {
-			text, err := do(cmd.Context(), c, args[0])
-			if text != "" {
-				fmt.Fprintln(cmd.OutOrStdout(), text)
-			}
-			return err
-		})
-	}
+	cmd.RunE = access.overSocket(func(cmd *cobra.Command, c admin.Client, args []string) error {
+		text, err := do(cmd.Context(), c, args[0])
+		if err == nil || errors.Is(err, errNothingDone) {
+			fmt.Fprintln(cmd.OutOrStdout(), text)
+		}
+		return err
+	})
 	access.flags(cmd)
 	return cmd
 }
 
-// order makes a command that changes what is served of one upstream. It takes a reason, and can
-// be tried.
-func order(cmd *cobra.Command, o *admin.Order, do func(ctx context.Context, c admin.Client, upstream string) (string, error)) *cobra.Command {
+// order makes a command with an order about one upstream. It has a reason and a dry run.
+func order(cmd *cobra.Command, o *admin.Order, do task) *cobra.Command {
 	cmd = control(cmd, func(ctx context.Context, c admin.Client, upstream string) (string, error) {
 		if err := upstreams.CheckReason(o.Reason); err != nil {
 			return "", fmt.Errorf("--reason: %w", err)
@@ -62,13 +64,10 @@ also ends by itself after that time, once the upstream is in contact. A relay th
   kubectl exec meshrelay-0 -- relay freeze east   # and each other replica`,
 	}, &o, func(ctx context.Context, c admin.Client, upstream string) (string, error) {
 		s, err := c.Order(ctx, upstream, "freeze", o)
-		switch {
-		case err != nil:
-			return "", err
-		case s.DryRun:
-			return fmt.Sprintf("dry run: upstream %s would be frozen, with %s", upstream, cliview.Count(s.Effect.Kept, "resource")), nil
+		if s.DryRun {
+			return fmt.Sprintf("dry run: upstream %s would be frozen, with %s", upstream, cliview.Count(s.Effect.Kept, "resource")), err
 		}
-		return cliview.Frozen(s), nil
+		return cliview.Frozen(s), err
 	})
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		if cmd.Flags().Changed("for") && o.For <= 0 {
@@ -101,7 +100,10 @@ the upstream is out of contact, unless --force is given.`,
 			return cliview.Unfrozen(s), nil
 		}
 		held, err := heldText(ctx, c, upstream)
-		return cliview.Unfrozen(s) + "\n" + held, err
+		if err != nil {
+			return "", fmt.Errorf("%s, but its held deletions are unknown: %w", cliview.Unfrozen(s), err)
+		}
+		return cliview.Unfrozen(s) + "\n" + held, nil
 	})
 	cmd.Flags().BoolVar(&o.Force, "force", false, "unfreeze it even out of contact, with its last known resources")
 	return cmd
@@ -121,13 +123,10 @@ its config file).`,
   relay rollback east --to 17 --reason "routes of the new release are wrong"`,
 	}, &o, func(ctx context.Context, c admin.Client, upstream string) (string, error) {
 		s, err := c.Order(ctx, upstream, "rollback", o)
-		switch {
-		case err != nil:
-			return "", err
-		case s.DryRun:
-			return fmt.Sprintf("dry run: upstream %s would be frozen at revision %d: %s", upstream, o.To, cliview.Effect(s.Effect)), nil
+		if s.DryRun {
+			return fmt.Sprintf("dry run: upstream %s would be frozen at revision %d: %s", upstream, o.To, cliview.Effect(s.Effect)), err
 		}
-		return cliview.Frozen(s), nil
+		return cliview.Frozen(s), err
 	})
 	cmd.PreRunE = func(_ *cobra.Command, args []string) (err error) {
 		if o.To, err = strconv.ParseUint(flag, 10, 64); err != nil || o.To == 0 {
@@ -170,10 +169,7 @@ one of the three flags the command lists what is held, changes nothing, and exit
 			return text, errNothingDone
 		}
 		s, err := c.Order(ctx, upstream, "release", o)
-		if err != nil {
-			return "", err
-		}
-		return cliview.Released(s), nil
+		return cliview.Released(s), err
 	})
 	cmd.PreRunE = func(*cobra.Command, []string) error {
 		if o.All && (o.Hold != "" || len(o.Only) > 0) {
@@ -192,7 +188,7 @@ one of the three flags the command lists what is held, changes nothing, and exit
 	return cmd
 }
 
-// heldText lists what is held of an upstream, nothing when nothing is.
+// heldText lists the held deletions of an upstream, or returns "".
 func heldText(ctx context.Context, c admin.Client, upstream string) (string, error) {
 	held, err := c.Held(ctx, upstream)
 	if err != nil || len(held) == 0 {
@@ -216,9 +212,68 @@ wait for an upstream at all.`,
   relay serve-without west --socket /var/lib/relay/admin.sock`,
 	}, func(ctx context.Context, c admin.Client, upstream string) (string, error) {
 		w, err := c.ServeWithout(ctx, upstream)
-		if err != nil {
-			return "", err
-		}
-		return cliview.Without(upstream, w), nil
+		return cliview.Without(upstream, w), err
 	})
+}
+
+func newReload() *cobra.Command {
+	var access access
+	cmd := &cobra.Command{
+		Use:   "reload",
+		Short: "Load the config file of a running relay again",
+		Long: `Have a running relay load its config file again, as SIGHUP does, and print the result. A
+relay does so by itself when the file changes. The command prints the mistakes in the file and
+exits with 1 if there are any; then the relay keeps its previous config.`,
+		Example: `  relay reload`,
+		RunE: access.overSocket(func(cmd *cobra.Command, c admin.Client, _ []string) error {
+			s, err := c.Reload(cmd.Context())
+			if err == nil {
+				fmt.Fprintln(cmd.OutOrStdout(), cliview.Reloaded(s))
+			}
+			return err
+		}),
+	}
+	access.flags(cmd)
+	return cmd
+}
+
+func newLogLevel() *cobra.Command {
+	var access access
+	levels := []string{"debug", "info", "warn", "error"}
+	cmd := &cobra.Command{
+		Use:   "log-level [debug|info|warn|error]",
+		Short: "Show or set the log level of a running relay",
+		Long: `Show the log level of a running relay, or set it until the relay ends or loads a config file
+with another level. The admin address shows it; the relay's Unix socket sets it.`,
+		Example: `  relay log-level
+  relay log-level debug
+  relay log-level info --admin 127.0.0.1:15014`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 && !slices.Contains(levels, strings.ToLower(args[0])) {
+				return fmt.Errorf("log level %q: want debug, info, warn or error", args[0])
+			}
+			return wanted(1, "LEVEL")(cmd, args)
+		},
+		ValidArgs: levels,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			over := access.overAdmin
+			if len(args) > 0 {
+				over = access.overSocket
+			}
+			return over(func(cmd *cobra.Command, c admin.Client, args []string) error {
+				if len(args) > 0 {
+					if err := c.SetLogLevel(cmd.Context(), args[0]); err != nil {
+						return err
+					}
+				}
+				level, err := c.LogLevel(cmd.Context())
+				if err == nil {
+					fmt.Fprintln(cmd.OutOrStdout(), level)
+				}
+				return err
+			})(cmd, args)
+		},
+	}
+	access.flags(cmd)
+	return cmd
 }

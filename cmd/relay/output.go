@@ -9,8 +9,6 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/spf13/cobra"
-
-	"meshrelay/internal/visible"
 )
 
 // output is the flag -o of a command.
@@ -37,15 +35,19 @@ func (o *output) list() string {
 	return strings.Join(o.formats[:last], ", ") + " or " + o.formats[last]
 }
 
-// write writes v as JSON or YAML, and in other formats as text.
-func (o *output) write(w io.Writer, v any, text string) error {
-	switch o.format {
-	case "json":
-		enc := json.NewEncoder(visible.JSONWriter(w))
+// print prints v as JSON or YAML, and in other formats as text. It returns err when it is not
+// nil.
+func (o *output) print(cmd *cobra.Command, err error, v any, text string) error {
+	w := cmd.OutOrStdout()
+	switch {
+	case err != nil:
+		return err
+	case o.format == "json":
+		enc := json.NewEncoder(w)
 		enc.SetEscapeHTML(false)
 		enc.SetIndent("", "  ")
 		return enc.Encode(v)
-	case "yaml":
+	case o.format == "yaml":
 		b, err := json.Marshal(v)
 		if err != nil {
 			return err
@@ -55,7 +57,7 @@ func (o *output) write(w io.Writer, v any, text string) error {
 		}
 		return err
 	}
-	_, err := io.WriteString(w, text)
+	_, err = io.WriteString(w, text)
 	return err
 }
 

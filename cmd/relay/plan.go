@@ -33,7 +33,6 @@ It fails when an upstream does not sync in time: its resources would look remove
 		Example: `  relay plan -c new.yaml
   relay plan -c new.yaml --diff
   relay plan -c new.yaml --exit-code   # 2 when there are changes, for scripts`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := loadConfig(file)
 			if err != nil {
@@ -50,10 +49,7 @@ It fails when an upstream does not sync in time: its resources would look remove
 				return fmt.Errorf("no plan: %w", err)
 			}
 			changes := cliview.Compare(now, next)
-			text, err := cliview.Plan(changes, diffs)
-			if err == nil {
-				err = out.write(cmd.OutOrStdout(), changes, text)
-			}
+			err = out.print(cmd, nil, changes, cliview.Plan(changes, diffs))
 			if err == nil && exitCode && len(changes.Changes) > 0 {
 				return errDiffers
 			}

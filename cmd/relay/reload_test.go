@@ -69,7 +69,7 @@ func TestAReloadIsTakenOverAtOnce(t *testing.T) {
 	for i := range 2 * reloads {
 		p.write([]string{byView, byOrder}[i%2])
 		p.signal(syscall.SIGHUP)
-		within(t, "the config is reloaded", func() bool { return strings.Count(p.log.String(), "config reloaded") > i })
+		within(t, "the config is reloaded", func() bool { return strings.Count(p.logged(), "config reloaded") > i })
 	}
 	write("a", "---\napiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: last, namespace: shop}\nspec: {hosts: [last.example]}\n")
 	for {

@@ -14,7 +14,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -36,33 +35,21 @@ type process struct {
 	t     *testing.T
 	dir   string
 	cmd   *exec.Cmd
-	log   *lockedBuffer
+	log   *os.File
 	ended chan error
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 func newProcess(t *testing.T, config string) *process {
 	t.Helper()
 	ports := freePorts(t, 2)
+	dir := t.TempDir()
+	log, err := os.Create(filepath.Join(dir, "relay.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	p := &process{
 		running: running{xds: fmt.Sprintf("127.0.0.1:%d", ports[0]), admin: fmt.Sprintf("127.0.0.1:%d", ports[1])},
-		t:       t, dir: t.TempDir(), log: &lockedBuffer{},
+		t:       t, dir: dir, log: log,
 	}
 	p.write(config)
 	t.Cleanup(func() {
@@ -70,10 +57,21 @@ func newProcess(t *testing.T, config string) *process {
 			p.kill()
 		}
 		if t.Failed() {
-			t.Logf("log:\n%s", p.log)
+			t.Logf("log:\n%s", p.logged())
 		}
+		log.Close()
 	})
 	return p
+}
+
+// logged returns the log of all starts.
+func (p *process) logged() string {
+	p.t.Helper()
+	b, err := os.ReadFile(p.log.Name())
+	if err != nil {
+		p.t.Error(err)
+	}
+	return string(b)
 }
 
 // write makes this the config, besides the addresses.
@@ -205,7 +203,7 @@ func TestServesFromStateWithEveryUpstreamDown(t *testing.T) {
 	if changed, _ := w.next(); !slices.Equal(changed, []string{"shop/a", "shop/b", "shop/c"}) {
 		t.Fatalf("served from the state: %v", changed)
 	}
-	within(t, "it says where that is from", func() bool { return strings.Contains(p.log.String(), "synced=0 fromDisk=1 notSynced=0") })
+	within(t, "it says where that is from", func() bool { return strings.Contains(p.logged(), "synced=0 fromDisk=1 notSynced=0") })
 	r := p.readiness()
 	if r.Ready || !strings.Contains(strings.Join(r.Reasons, "\n"), "stale since") {
 		t.Errorf("a required upstream is stale, and the readiness is %+v", r)
@@ -230,16 +228,12 @@ func TestServesFromStateWithEveryUpstreamDown(t *testing.T) {
 // disk that these were all.
 func (p *process) awaitOnDisk(resources int) {
 	p.t.Helper()
-	path := filepath.Join(p.t.TempDir(), "copy.db")
 	within(p.t, fmt.Sprintf("%d resources are on disk", resources), func() bool {
 		var copied bytes.Buffer
 		if err := (admin.Client{Address: p.admin, Socket: filepath.Join(p.dir, "admin.sock")}).Backup(p.t.Context(), &copied); err != nil {
 			return false
 		}
-		if err := os.WriteFile(path, copied.Bytes(), 0o600); err != nil {
-			p.t.Fatal(err)
-		}
-		f, err := local.ReadFile(path)
+		f, err := local.ReadBackup(&copied)
 		return err == nil && len(f.Sources) == 1 && f.Sources[0].Meta.Synced && len(f.Sources[0].Records) == resources
 	})
 }
@@ -285,7 +279,7 @@ func TestASecondSignalEndsItAtOnce(t *testing.T) {
 	defer func() { <-asked }()
 	within(t, "the request is under way", func() bool { return strings.Contains(get("/debug/pprof/goroutine?debug=1"), "pprof.Profile") })
 	p.signal(syscall.SIGTERM)
-	within(t, "it is shutting down", func() bool { return strings.Contains(p.log.String(), "shutting down") })
+	within(t, "it is shutting down", func() bool { return strings.Contains(p.logged(), "shutting down") })
 	p.signal(syscall.SIGTERM)
 	err := p.wait(3 * time.Second)
 	exit := (*exec.ExitError)(nil)
@@ -315,7 +309,7 @@ func TestSIGHUPTakesOverTheConfigAndABadOneChangesNothing(t *testing.T) {
 		text := strings.Join(p.readiness().Reasons, "\n")
 		return strings.Contains(text, "relay.yaml:3") && strings.Contains(text, "xsd")
 	})
-	if !p.readiness().Ready || !strings.Contains(p.log.String(), "SIGHUP") {
+	if !p.readiness().Ready || !strings.Contains(p.logged(), "SIGHUP") {
 		t.Error("it is not ready, or has not noticed the signal")
 	}
 	p.write(fmt.Sprintf(config, ""))

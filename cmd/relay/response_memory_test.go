@@ -252,14 +252,14 @@ func TestResponsesOfAllUpstreamsAreBoundedTogether_C15(t *testing.T) {
 	} else {
 		t.Logf("%d MiB", got/mib)
 	}
-	if !strings.Contains(p.log.String(), "too large to be received at once") {
+	if !strings.Contains(p.logged(), "too large to be received at once") {
 		t.Error("nothing waited: the servers did not answer at the same time")
 	}
 }
 
 func (p *process) awaitLog(text string) {
 	p.t.Helper()
-	for deadline := time.Now().Add(time.Minute); !strings.Contains(p.log.String(), text); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !strings.Contains(p.logged(), text); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			p.t.Fatalf("%q is not logged", text)
 		}

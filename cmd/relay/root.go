@@ -35,5 +35,16 @@ A first run:
 	})
 	root.AddCommand(newServe(), newValidate(), newGet(), newStatus(), newExplain(), newConflicts(), newPlan(), newLogLevel(), newVersion(),
 		newFreeze(), newUnfreeze(), newHeld(), newRelease(), newHistory(), newRollback(), newReload(), newServeWithout(), newState())
+	strict(root)
 	return root
+}
+
+// strict makes commands without a check of arguments refuse them.
+func strict(cmd *cobra.Command) {
+	for _, c := range cmd.Commands() {
+		if c.Args == nil {
+			c.Args = cobra.NoArgs
+		}
+		strict(c)
+	}
 }

@@ -30,7 +30,6 @@ ends it for one upstream. "relay status" and /ready of the admin address tell wh
 is ready, and why not.`,
 		Example: `  relay serve -c relay.yaml
   relay serve -c relay.yaml --log-level debug --log-format json`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if file == "" {
 				return errNoConfig

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -25,7 +26,6 @@ func newState() *cobra.Command {
 		Short: "Inspect, export or replace the state of a relay on disk",
 		Long: `Work with the state that a relay keeps on disk (state.dir): the last known good resources of
 each upstream, and their history.`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newStateInspect(), newStateExport(), newStateImport())
@@ -103,16 +103,11 @@ func (a *stateAccess) read(ctx context.Context) (file *state.File, cfg *config.C
 }
 
 // readCopy reads a copy of the state from a running relay.
-func readCopy(ctx context.Context, c admin.Client) (file *state.File, err error) {
-	f, err := os.CreateTemp("", "relay-state-*")
-	if err != nil {
-		return nil, err
-	}
-	defer os.Remove(f.Name()) //nolint:errcheck // it is in a directory for such files
-	if err = errors.Join(c.Backup(ctx, f), f.Close()); err != nil {
-		return nil, err
-	}
-	return local.ReadFile(f.Name())
+func readCopy(ctx context.Context, c admin.Client) (*state.File, error) {
+	r, w := io.Pipe()
+	defer r.Close() // ends the client
+	go func() { w.CloseWithError(c.Backup(ctx, w)) }()
+	return local.ReadBackup(r)
 }
 
 func newStateInspect() *cobra.Command {
@@ -127,7 +122,6 @@ uses the state, the command reads a copy over the relay's Unix socket.`,
 		Example: `  relay state inspect -c relay.yaml
   relay state inspect --dir /var/lib/relay --upstream east
   relay state inspect --dir /var/lib/relay -o json`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			file, _, err := access.read(cmd.Context())
 			if err != nil {
@@ -135,7 +129,7 @@ uses the state, the command reads a copy over the relay's Unix socket.`,
 			}
 			all, err := stateio.Inspect(file, upstream)
 			if err == nil {
-				err = out.write(cmd.OutOrStdout(), all, cliview.State(all, upstream != "", time.Now()))
+				err = out.print(cmd, nil, all, cliview.State(all, upstream != "", time.Now()))
 			}
 			return errors.Join(err, stateio.Damage(file))
 		},
@@ -164,7 +158,6 @@ command reads a copy over the relay's Unix socket.`,
 		Example: `  relay state export -c relay.yaml -o export
   relay serve -c export/relay.yaml
   relay state export --dir /var/lib/relay --upstream east >east.yaml`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			file, cfg, err := access.read(cmd.Context())
 			if err != nil {
@@ -173,9 +166,9 @@ command reads a copy over the relay's Unix socket.`,
 			e := &stateio.Export{File: file, Config: cfg, ConfigPath: access.file, Upstream: upstream}
 			switch {
 			case dir != "":
-				var w stateio.Written
-				if w, err = e.Directory(dir); err == nil {
-					fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, %s\n", dir, cliview.Count(w.Upstreams, "upstream"), cliview.Count(w.Resources, "resource"))
+				var upstreams, resources int
+				if upstreams, resources, err = e.Directory(dir); err == nil {
+					fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, %s\n", dir, cliview.Count(upstreams, "upstream"), cliview.Count(resources, "resource"))
 				}
 			case upstream != "":
 				err = e.Stream(cmd.OutOrStdout())
@@ -209,7 +202,6 @@ rewrite rules. With --held it is an export of "relay state export", to which the
 applied already.`,
 		Example: `  relay state import -c relay.yaml --upstream east -f backup/
   relay state import --dir /var/lib/relay --upstream east -f export/01-east --held`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			switch {
 			case i.Upstream == "":

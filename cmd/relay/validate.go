@@ -27,7 +27,6 @@ any. It connects to nothing.`,
 
   # The same, and print the config with all defaults
   relay validate -c relay.yaml -o yaml`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return validate(cmd, file, out.format) },
 	}
 	cmd.Flags().StringVarP(&file, "config", "c", "", "config `file` (required)")

@@ -13,10 +13,9 @@ func newVersion() *cobra.Command {
 		Short: "Print the version of this program",
 		Example: `  relay version
   relay version -o json`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			info := buildinfo.Read(version)
-			return out.write(cmd.OutOrStdout(), info, info.String()+"\n")
+			return out.print(cmd, nil, info, info.String()+"\n")
 		},
 	}
 	out.flag(cmd, "text", "json")

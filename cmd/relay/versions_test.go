@@ -22,6 +22,7 @@ import (
 	"meshrelay/internal/fakexds"
 	"meshrelay/internal/lister"
 	"meshrelay/internal/relay"
+	"meshrelay/internal/selection"
 	"meshrelay/mirror"
 )
 
@@ -104,7 +105,7 @@ func within(t *testing.T, what string, ok func() bool) {
 // listerConfig asks for one kind under the given type URLs.
 func (r running) listerConfig(kind mirror.Kind, typeURLs ...string) lister.Config {
 	return lister.Config{
-		Server: r.xds, Kinds: []lister.Kind{{Kind: kind, TypeURLs: typeURLs}}, Timeout: 30 * time.Second,
+		Server: r.xds, Kinds: []selection.Kind{{Kind: kind, TypeURLs: typeURLs}}, Timeout: 30 * time.Second,
 		Node:        adsclient.Node(adsclient.NodeConfig{Name: "test", Namespace: "istio-system", IP: "127.0.0.1", ClusterID: "test"}),
 		Credentials: insecure.NewCredentials(),
 		Logger:      slog.New(slog.DiscardHandler),

@@ -32,7 +32,7 @@ const (
 	Versions    Reason = "versions"    // MaxVersionBytes
 	View        Reason = "view"        // no view is for the client
 	Views       Reason = "views"       // maxViews, MaxViewsPerPeer
-	Debug       Reason = "debug"       // maxReplies
+	Debug       Reason = "debug"       // a debug answer waits already
 	Unread      Reason = "unread"      // SendTimeout
 	Certificate Reason = "certificate" // expired, or its CA is not trusted any more
 	Silent      Reason = "silent"      // FirstRequestTimeout

@@ -17,14 +17,9 @@ type Collection struct {
 	Keep    Memory
 	// last is the newest revision that was given out; of base collections.
 	last uint64
-	// Base and Own are the layout of a derived collection: the base collection's pages,
-	// and where it has its own instead, in order.
-	Base []*Page
-	Own  []Region
 }
 
-// firstRev is older than any change. The cursor of a client that was sent nothing is older
-// than that.
+// firstRev is older than any change, and newer than the cursor of a client that has nothing.
 const firstRev = 1
 
 // Memory is how much a collection remembers of the past.
@@ -46,12 +41,8 @@ type Update struct {
 	Item Item
 }
 
-// Apply makes a new snapshot of the current one and updates, which name each name
-// at most once, and reports whether anything differed. Its cost grows with the
-// number of updates and of pages, not of resources.
-//
-// It sorts updates, and gives each a revision of its own, in that order: those after the
-// last one before the call.
+// Apply applies updates, at most one for each name, and reports whether anything differs. It sorts
+// them and gives each the next revision. Its cost grows with updates and pages, not with items.
 func (c *Collection) Apply(updates []Update, changedAt time.Time) bool {
 	slices.SortFunc(updates, func(a, b Update) int { return cmp.Compare(a.Name, b.Name) })
 	old := c.current.Load()
@@ -68,8 +59,7 @@ func (c *Collection) Apply(updates []Update, changedAt time.Time) bool {
 	return true
 }
 
-// successor returns a snapshot to be, which differs from s in nothing yet but that it has
-// no pages.
+// successor returns a copy of s without pages, to be changed.
 func (s *Snapshot) successor(changedAt time.Time) *Snapshot {
 	return &Snapshot{
 		Rev: s.Rev, Digest: s.Digest, Version: s.Version, Count: s.Count, Bytes: s.Bytes,
@@ -86,6 +76,8 @@ type builder struct {
 	keep  Memory
 	// fresh tells that no client has seen the collection: nothing is a change to anyone.
 	fresh bool
+	// base is the page of the base collection that may stand for the range at work.
+	base *Page
 }
 
 // finish completes a snapshot that differs from the one before.
@@ -105,8 +97,7 @@ func (b *builder) rebuild(pages []*Page, updates []Update) {
 		b.pages = append(b.pages, pages[:i]...)
 		n := len(updates)
 		if i+1 < len(pages) {
-			next := pages[i+1].firstName()
-			n, _ = slices.BinarySearchFunc(updates, next, func(u Update, name string) int { return cmp.Compare(u.Name, name) })
+			n = countBefore(updates, pages[i+1].firstName())
 		}
 		b.rebuildPage(pages[i], updates[:n])
 		pages, updates = pages[i+1:], updates[n:]
@@ -114,8 +105,7 @@ func (b *builder) rebuild(pages []*Page, updates []Update) {
 	b.pages = append(b.pages, pages...)
 }
 
-// pageOf returns the index of the page that a name belongs to: the last that does not
-// begin after it, or the first.
+// pageOf returns the index of the page that a name belongs to.
 func pageOf(pages []*Page, name string) int {
 	i, found := slices.BinarySearchFunc(pages, name, func(p *Page, name string) int {
 		return cmp.Compare(p.firstName(), name)
@@ -137,13 +127,13 @@ func (b *builder) rebuildPage(p *Page, updates []Update) {
 	if p != nil {
 		old = p.Entries
 	}
-	entries := make([]Entry, 0, len(old)+len(updates))
+	list := entryList{like: b.base, most: len(old) + len(updates)}
 	for _, u := range updates {
 		b.rev++
 		n, found := slices.BinarySearchFunc(old, u.Name, func(e Entry, name string) int {
 			return cmp.Compare(e.Item.FullName(), name)
 		})
-		entries = append(entries, old[:n]...)
+		list.add(old[:n]...)
 		old = old[n:]
 		var was Entry
 		if found {
@@ -153,15 +143,51 @@ func (b *builder) rebuildPage(p *Page, updates []Update) {
 		switch {
 		case Same(was.Item, u.Item):
 			if was.Item != nil {
-				entries = append(entries, Entry{u.Item, was.Rev})
+				list.add(Entry{u.Item, was.Rev})
 			}
 		case u.Item == nil:
 			b.note(u.Name, was.Item, nil)
 		default:
-			entries = append(entries, Entry{u.Item, b.note(u.Item.FullName(), was.Item, u.Item)})
+			list.add(Entry{u.Item, b.note(u.Item.FullName(), was.Item, u.Item)})
 		}
 	}
-	b.add(append(entries, old...))
+	list.add(old...)
+	if list.own == nil && b.base != nil && list.n == len(b.base.Entries) {
+		b.pages = append(b.pages, b.base)
+		return
+	}
+	b.add(list.taken())
+}
+
+// entryList is a list of entries. It allocates nothing as long as a page, if there is one, begins
+// with them.
+type entryList struct {
+	like *Page
+	n    int // entries of like
+	own  []Entry
+	most int
+}
+
+func (l *entryList) add(entries ...Entry) {
+	if l.own == nil && l.like != nil {
+		end := l.n + len(entries)
+		if end <= len(l.like.Entries) && slices.Equal(l.like.Entries[l.n:end], entries) {
+			l.n = end
+			return
+		}
+	}
+	l.own = append(l.taken(), entries...)
+}
+
+// taken returns the entries as a slice of its own.
+func (l *entryList) taken() []Entry {
+	if l.own == nil {
+		l.own = make([]Entry, 0, l.most)
+		if l.like != nil {
+			l.own = append(l.own, l.like.Entries[:l.n]...)
+		}
+	}
+	return l.own
 }
 
 // add appends entries as pages.
@@ -222,16 +248,15 @@ func (b *builder) note(name string, was, is Item) uint64 {
 	return s.Rev
 }
 
-// trim bounds the log and the removals. Older snapshots share the arrays behind
-// both; they are appended to in place and copied when cut.
+// trim bounds the log and the removals. Older snapshots share their arrays, which grow in place and
+// are copied when cut.
 func (b *builder) trim() {
 	s := b.next
 	if n := b.keep.Changes; len(s.Log) > 2*n {
 		s.LogFrom = s.Log[len(s.Log)-n-1].Rev
 		s.Log = slices.Clone(s.Log[len(s.Log)-n:])
 	}
-	// Each time the removals have doubled: so they are as many as the names, about, not as
-	// the removals of a kind whose names come and go.
+	// Each time the removals have doubled: they are about as many as the names that come and go.
 	if n := b.keep.Removals; len(s.removed) > 2*s.tidied+n/64 {
 		s.removed = newest(s.removed)
 		if over := len(s.removed) - n; over > 0 {
@@ -242,8 +267,7 @@ func (b *builder) trim() {
 	}
 }
 
-// newest returns of each name the newest removal, in the same order. A cursor before
-// another one is before that too.
+// newest returns the newest removal of each name, in the same order.
 func newest(list []removal) []removal {
 	kept := make([]removal, 0, len(list)/2)
 	seen := make(map[string]struct{}, len(list)/2)

@@ -8,8 +8,7 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// Difference is what brings a client from one cursor to a snapshot. It is
-// immutable, and shared by the clients that need the same.
+// Difference leads a client from a cursor to a snapshot. It is immutable and shared.
 type Difference struct {
 	from    uint64
 	Changed mem.BufferSlice // the DeltaEntry of each changed item
@@ -27,8 +26,8 @@ func (d *Difference) Add(r Item) {
 	d.Bytes += len(e)
 }
 
-// Since returns the difference between a cursor and the snapshot. ok is false when
-// the snapshot no longer knows what was removed since then.
+// Since returns the difference between a cursor and the snapshot; false: it no longer knows what was
+// removed.
 func (s *Snapshot) Since(from uint64) (d *Difference, ok bool) {
 	if from == s.Rev {
 		return &Difference{from: from}, true
@@ -40,8 +39,13 @@ func (s *Snapshot) Since(from uint64) (d *Difference, ok bool) {
 			return d, true
 		}
 	}
-	if d, ok = s.compare(from); !ok {
+	switch {
+	case from > s.Rev || from < s.LogFrom && from < s.removedFrom:
 		return nil, false
+	case from >= s.LogFrom:
+		d = s.replay(from)
+	default:
+		d = s.scan(from)
 	}
 	if len(s.deltas) == deltasKept {
 		s.deltas = slices.Delete(s.deltas, 0, 1)
@@ -50,20 +54,7 @@ func (s *Snapshot) Since(from uint64) (d *Difference, ok bool) {
 	return d, true
 }
 
-func (s *Snapshot) compare(from uint64) (*Difference, bool) {
-	switch {
-	case from > s.Rev:
-		return nil, false
-	case from >= s.LogFrom:
-		return s.replay(from), true
-	case from >= s.removedFrom:
-		return s.scan(from), true
-	}
-	return nil, false
-}
-
-// ChangesSince returns the changes between a cursor and the snapshot, oldest first. ok is
-// false when the log does not reach back to it.
+// ChangesSince returns the changes since a cursor, oldest first; false: the log has lost some.
 func (s *Snapshot) ChangesSince(from uint64) (changes []Change, ok bool) {
 	if from > s.Rev || from < s.LogFrom {
 		return nil, false
@@ -72,8 +63,7 @@ func (s *Snapshot) ChangesSince(from uint64) (changes []Change, ok bool) {
 	return s.Log[start:], true
 }
 
-// replay reads the difference from the log: its cost grows with the number of
-// changes alone.
+// replay reads the difference from the log. Its cost grows with the number of changes.
 func (s *Snapshot) replay(from uint64) *Difference {
 	d := &Difference{from: from}
 	tail, _ := s.ChangesSince(from)
@@ -100,8 +90,8 @@ func (s *Snapshot) replay(from uint64) *Difference {
 	return d
 }
 
-// scan reads the difference from the pages, for a cursor that the log no longer
-// covers. It may name removals that the client never knew of, which clients ignore.
+// scan reads the difference from the pages, for a cursor before the log. It may name removals that
+// the client never knew of; clients ignore these.
 func (s *Snapshot) scan(from uint64) *Difference {
 	d := &Difference{from: from}
 	for _, p := range s.Pages {
@@ -125,8 +115,7 @@ func (s *Snapshot) scan(from uint64) *Difference {
 	return d
 }
 
-// Everything returns all items as a difference from nothing. It costs a buffer
-// header a resource, once for all clients that come while the snapshot is the newest.
+// Everything returns all items as a difference from nothing, which clients share.
 func (s *Snapshot) Everything() *Difference {
 	if d := s.full.Load(); d != nil {
 		return d
@@ -140,9 +129,8 @@ func (s *Snapshot) Everything() *Difference {
 // IsEverything reports whether d is what Everything returns.
 func (s *Snapshot) IsEverything(d *Difference) bool { return d != nil && d == s.full.Load() }
 
-// InitialResponse returns the response that brings a client everything, as the first of its
-// type on its stream. It is made once for each type URL: a list of buffers for each client
-// would be more than all else that a client costs.
+// InitialResponse returns the first response of a type that brings everything. Clients share it: a
+// list of buffers for each would be more than all else that a client costs.
 func (s *Snapshot) InitialResponse(typeURL string, controlPlane []byte) *Message {
 	all := s.Everything()
 	s.mu.Lock()
@@ -166,8 +154,7 @@ type initialResponse struct {
 	message *Message
 }
 
-// Beyond returns the difference between what a client claims to hold, by version,
-// and the snapshot (initial_resource_versions).
+// Beyond returns what a client lacks that holds these versions (initial_resource_versions).
 func (s *Snapshot) Beyond(held map[string]string) *Difference {
 	if len(held) == 0 {
 		return s.Everything()

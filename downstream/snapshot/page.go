@@ -8,8 +8,7 @@ import (
 )
 
 const (
-	// pageBytes is the encoded size that pages aim at: large enough that a response
-	// is few buffers, small enough that re-encoding one for a change is cheap.
+	// pageBytes is the encoded size of pages: few buffers in a response, cheap to encode again.
 	pageBytes = 32 << 10
 )
 
@@ -40,8 +39,8 @@ type Entry struct {
 	Rev  uint64
 }
 
-// Page is a run of a collection's entries, sorted by name. It is immutable, but for
-// its encoding, which is made when the first client needs it.
+// Page is a run of entries, sorted by name. It is immutable, but for its encoding, which the first
+// client makes that needs it.
 type Page struct {
 	Entries []Entry
 	MaxRev  uint64
@@ -68,8 +67,8 @@ func (p *Page) find(name string) (int, bool) {
 	})
 }
 
-// frames returns the page's items as they stand in a DiscoveryResponse. Of clients that come
-// at once, one encodes them, and calls encoded with their size.
+// frames returns the items as they stand in a DiscoveryResponse. One client encodes them for all, and
+// calls encoded with their size.
 func (p *Page) frames(encoded func(bytes int)) []byte {
 	if b := p.encoded.Load(); b != nil {
 		return *b

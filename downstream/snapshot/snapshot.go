@@ -21,27 +21,23 @@ import (
 )
 
 const (
-	// logLen is how many of the newest changes of a collection are remembered. A
-	// client that is further behind is served by comparing revisions.
+	// logLen is how many changes a collection remembers. For a client further behind it compares
+	// revisions.
 	logLen = 4096
-	// removedLen is how many removed names are remembered, for clients that the log
-	// no longer covers; of a name that was removed often, the newest removal. A client
-	// that is further behind still has to say what it holds, by reconnecting.
+	// removedLen is how many removed names a collection remembers beyond its log. A client
+	// further behind has to reconnect and tell its versions.
 	removedLen = 65536
-	// derivedLogLen and derivedRemovedLen are the same for derived collections. There may
-	// be many of those.
+	// derivedLogLen and derivedRemovedLen are for derived collections, which may be many.
 	derivedLogLen     = 512
 	derivedRemovedLen = 8192
 	// deltasKept is how many encoded differences a snapshot keeps for sharing.
 	deltasKept = 4
-	// initialKept is how many type URLs a snapshot keeps complete responses of: a type has few
-	// API versions.
+	// initialKept is how many type URLs a snapshot keeps complete responses of.
 	initialKept = 4
 )
 
-// Digest identifies the content of a set of items: the sum of the items'
-// 128-bit digests. It does not depend on their order, and changes with one addition
-// or subtraction a change.
+// Digest identifies the content of a set of items, in any order: it is the sum of their 128-bit
+// digests.
 type Digest struct{ hi, lo uint64 }
 
 // Plus returns the digest of a set with one item more.
@@ -57,8 +53,7 @@ func (d Digest) minus(sum [16]byte) Digest {
 	return Digest{hi, lo}
 }
 
-// String returns the version_info of the set: the same in every relay that serves
-// the same set.
+// String returns the version_info of the set, which is the same in every relay.
 func (d Digest) String() string {
 	var b [16]byte
 	binary.BigEndian.PutUint64(b[:8], d.hi)
@@ -66,8 +61,7 @@ func (d Digest) String() string {
 	return base64.RawURLEncoding.EncodeToString(b[:])
 }
 
-// Change is one entry of a collection's log. Was is the digest of what the name
-// had before; zero when nothing.
+// Change is one entry of a log. Was is the digest that the name had before, or zero.
 type Change struct {
 	Rev  uint64
 	Name string
@@ -80,11 +74,9 @@ type removal struct {
 	name string
 }
 
-// Snapshot is one state of a collection. It is immutable; any number of clients
-// read it at once, without locks.
+// Snapshot is one state of a collection. It is immutable.
 type Snapshot struct {
-	// Rev is that of the newest change that led here: it grows, with gaps. A client's
-	// cursor is the Rev of the snapshot it was last brought to.
+	// Rev is the revision of the newest change. It is the cursor of clients that have the snapshot.
 	Rev     uint64
 	Digest  Digest
 	Version string // Digest, spelled
@@ -100,8 +92,7 @@ type Snapshot struct {
 	LogFrom     uint64
 	removed     []removal
 	removedFrom uint64
-	// tidied is how many removals were left when those of names that were removed again
-	// were last forgotten.
+	// tidied is how many removals were left when trim last kept the newest of each name.
 	tidied int
 
 	// full caches the difference from nothing, deltas those from recent cursors.
@@ -116,28 +107,22 @@ var Empty = newSnapshot()
 
 func newSnapshot() *Snapshot { return &Snapshot{Version: Digest{}.String()} }
 
-// find returns the entry of a name.
-func (s *Snapshot) find(name string) (Entry, bool) {
-	if len(s.Pages) == 0 {
-		return Entry{}, false
-	}
-	i := pageOf(s.Pages, name)
-	if n, ok := s.Pages[i].find(name); ok {
-		return s.Pages[i].Entries[n], true
-	}
-	return Entry{}, false
-}
-
 // Find returns the item of a name and the revision of its last change.
 func (s *Snapshot) Find(name string) (item Item, rev uint64, found bool) {
-	e, found := s.find(name)
-	return e.Item, e.Rev, found
+	if len(s.Pages) == 0 {
+		return nil, 0, false
+	}
+	p := s.Pages[pageOf(s.Pages, name)]
+	if n, ok := p.find(name); ok {
+		return p.Entries[n].Item, p.Entries[n].Rev, true
+	}
+	return nil, 0, false
 }
 
 // Get returns the item of a name, nil when there is none.
 func (s *Snapshot) Get(name string) Item {
-	e, _ := s.find(name)
-	return e.Item
+	item, _, _ := s.Find(name)
+	return item
 }
 
 // Each calls f with every item, in the order of names.
@@ -149,8 +134,8 @@ func (s *Snapshot) Each(f func(Item)) {
 	}
 }
 
-// Frames returns all items as they stand in a DiscoveryResponse, behind a buffer that is left
-// free for the header. encoded is called with the size of each page that had to be encoded.
+// Frames returns all items as they stand in a DiscoveryResponse, behind a free buffer for the header.
+// It calls encoded with the size of each page that it encodes.
 func (s *Snapshot) Frames(encoded func(bytes int)) mem.BufferSlice {
 	frames := make(mem.BufferSlice, 1, 1+len(s.Pages))
 	for _, p := range s.Pages {

@@ -1,10 +1,10 @@
 package subscription
 
 import (
+	"slices"
 	"strings"
 	"time"
 
-	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/codes"
 
 	"meshrelay/downstream/refusal"
@@ -24,65 +24,83 @@ const (
 	Stale // about a response that is not the newest: nothing to do
 )
 
-// RequestSotW classifies a DiscoveryRequest and takes over what it asks for
-// (PROTOCOL S7, S16). w is nil for the first request of its type.
-func (s *Set) RequestSotW(req *discoveryv3.DiscoveryRequest, limits Limits, now time.Time) (Outcome, error) {
+// Request is a request of a client, in either protocol.
+type Request struct {
+	TypeURL string
+	Nonce   string // of the response that it answers
+	// Rejected makes it a NACK, with the text of the error.
+	Rejected bool
+	Error    string
+	// Version is the version that a SotW client has.
+	Version string
+	// Subscribe is all names of a SotW client, the further names of a delta client.
+	Subscribe []string
+	// Unsubscribe and Versions (initial_resource_versions) are of delta clients.
+	Unsubscribe []string
+	Versions    map[string]string
+}
+
+// Request classifies a request and takes over what it asks for.
+func (s *Set) Request(req *Request, limits Limits, now time.Time) (result Outcome, err error) {
 	s.limits = limits
-	names := req.GetResourceNames()
-	w := s.byURL[req.GetTypeUrl()]
-	if w == nil {
-		// Whatever its nonce, the first request of a type on a stream is an initial
-		// one: istiod's client sends a time there (PROTOCOL S2).
-		w, err := s.add(req.GetTypeUrl())
-		if err != nil {
+	w := s.byURL[req.TypeURL]
+	first := w == nil
+	if first {
+		// The first request of a type is an initial one, whatever its nonce: istiod's client sends
+		// a time there (PROTOCOL S2).
+		if w, err = s.add(req.TypeURL); err != nil {
 			return 0, err
 		}
-		if err := s.setNames(w, names); err != nil {
-			return 0, err
-		}
-		w.wildcard = w.wildcard || len(names) == 0
-		w.mustReply = true
-		if req.GetErrorDetail() != nil {
-			w.rejected(req.GetErrorDetail().GetMessage())
-			return NACK, nil
-		}
-		w.clientVersion = req.GetVersionInfo()
-		return Subscribed, nil
+		w.mustReply, w.wildcard = true, len(req.Subscribe) == 0
 	}
+	if s.delta {
+		return s.requestDelta(w, first, req, now)
+	}
+	return s.requestSotW(w, first, req, now)
+}
+
+// requestSotW follows PROTOCOL S7 and S16.
+func (s *Set) requestSotW(w *Watch, first bool, req *Request, now time.Time) (Outcome, error) {
+	answers := !first && (req.Rejected || req.Nonce != "")
 	switch {
-	case req.GetErrorDetail() != nil:
-		if req.GetResponseNonce() != w.nonce {
-			return Stale, nil
-		}
-		w.rejected(req.GetErrorDetail().GetMessage())
-		return NACK, nil
-	case req.GetResponseNonce() == "":
-		// Asked again: full state whatever the client has (PROTOCOL C4).
-		if err := s.replaceNames(w, names); err != nil {
-			return 0, err
-		}
-		w.mustReply, w.clientVersion = true, ""
-		return Subscribed, nil
-	case req.GetResponseNonce() != w.nonce:
+	case answers && req.Nonce != w.nonce:
 		return Stale, nil
-	case w.sameNames(names):
-		w.acknowledged(req.GetResponseNonce(), now)
-		return ACK, nil
+	case answers && req.Rejected:
+		w.rejected(req.Error)
+		return NACK, nil
+	case answers:
+		w.acknowledged(req.Nonce, now)
+		if w.sameNames(req.Subscribe) {
+			return ACK, nil
+		}
 	}
-	w.acknowledged(req.GetResponseNonce(), now)
-	if err := s.replaceNames(w, names); err != nil {
+	if err := s.setNames(w, req.Subscribe); err != nil {
 		return 0, err
 	}
-	w.mustReply, w.clientVersion = w.wildcard || len(w.names) > 0, ""
+	// Asked again without a nonce: full state whatever the client has (PROTOCOL C4).
+	w.mustReply, w.clientVersion = !answers || w.wildcard || len(w.names) > 0, ""
+	if req.Rejected {
+		w.rejected(req.Error)
+		return NACK, nil
+	}
+	if first {
+		w.clientVersion = req.Version
+	}
 	return Subscribed, nil
 }
 
-// setNames takes over the names of a first request.
+// setNames takes over the names of a SotW request. A client that never sent a name keeps its
+// wildcard by sending none; one that did unsubscribes with that (PROTOCOL S16).
 func (s *Set) setNames(w *Watch, names []string) error {
-	w.named = len(names) > 0 || w.named
+	if w.sameNames(names) {
+		return nil
+	}
+	for n := range w.names {
+		s.dropName(w, n)
+	}
+	w.wildcard, w.named = slices.Contains(names, wildcardName), true
 	for _, n := range names {
 		if n == wildcardName {
-			w.wildcard = true
 			continue
 		}
 		if err := s.addName(w, n); err != nil {
@@ -90,20 +108,6 @@ func (s *Set) setNames(w *Watch, names []string) error {
 		}
 	}
 	return nil
-}
-
-// replaceNames takes over the names of a later SotW request. A client that never
-// sent a name keeps its wildcard by sending none; one that did unsubscribes with
-// that (PROTOCOL S16).
-func (s *Set) replaceNames(w *Watch, names []string) error {
-	if w.sameNames(names) {
-		return nil
-	}
-	for n := range w.names {
-		s.dropName(w, n)
-	}
-	w.wildcard = false
-	return s.setNames(w, names)
 }
 
 func (w *Watch) sameNames(names []string) bool {
@@ -161,43 +165,33 @@ func (s *Set) dropName(w *Watch, name string) {
 	s.used.NameBytes -= len(name)
 }
 
-// RequestDelta is RequestSotW for a DeltaDiscoveryRequest (PROTOCOL S17, S18).
-// Changes of the subscription count whatever the nonce is.
-func (s *Set) RequestDelta(req *discoveryv3.DeltaDiscoveryRequest, limits Limits, now time.Time) (Outcome, error) {
-	s.limits = limits
-	w := s.byURL[req.GetTypeUrl()]
+// requestDelta follows PROTOCOL S17 and S18: names count whatever the nonce is.
+func (s *Set) requestDelta(w *Watch, first bool, req *Request, now time.Time) (Outcome, error) {
 	result := Subscribed
-	first := w == nil
-	if first {
-		var err error
-		if w, err = s.add(req.GetTypeUrl()); err != nil {
-			return 0, err
-		}
-		w.mustReply, w.sendAll = true, true
-		w.clientVersions = req.GetInitialResourceVersions()
-		w.versionBytes = sizeOfVersions(w.clientVersions)
-		w.wildcard = len(req.GetResourceNamesSubscribe()) == 0
-	} else if req.GetErrorDetail() == nil && req.GetResponseNonce() != "" {
+	switch {
+	case first:
+		w.sendAll = true
+		w.clientVersions, w.versionBytes = req.Versions, sizeOfVersions(req.Versions)
+	case !req.Rejected && req.Nonce != "":
 		result = Stale
 		// Several responses may be on their way, and each is acknowledged.
-		if newerNonce(req.GetResponseNonce(), w.status.AckedNonce) && !newerNonce(req.GetResponseNonce(), w.nonce) {
-			w.acknowledged(req.GetResponseNonce(), now)
+		if newerNonce(req.Nonce, w.status.AckedNonce) && !newerNonce(req.Nonce, w.nonce) {
+			w.acknowledged(req.Nonce, now)
 			result = ACK
 		}
 	}
-	if req.GetErrorDetail() != nil {
-		w.rejected(req.GetErrorDetail().GetMessage())
+	if req.Rejected {
+		w.rejected(req.Error)
 		result = NACK
 	}
-	changed, err := s.changeNames(w, first, req.GetResourceNamesSubscribe(), req.GetResourceNamesUnsubscribe())
+	changed, err := s.changeNames(w, first, req.Subscribe, req.Unsubscribe)
 	if changed && result == Stale {
 		result = Subscribed
 	}
 	return result, err
 }
 
-// changeNames applies a delta request's changes: what is unsubscribed in the
-// request that subscribes it ends unsubscribed.
+// changeNames applies the names of a delta request. Unsubscribing wins over subscribing.
 func (s *Set) changeNames(w *Watch, first bool, subscribe, unsubscribe []string) (changed bool, err error) {
 	changed = len(subscribe)+len(unsubscribe) > 0
 	dropped := make(map[string]struct{}, len(unsubscribe))
@@ -243,8 +237,7 @@ func (s *Set) changeNames(w *Watch, first bool, subscribe, unsubscribe []string)
 	return changed, nil
 }
 
-// newerNonce compares two nonces of a type on a stream: "" is the oldest, then comes that
-// of the first response, and the others are numbers.
+// newerNonce compares nonces of a type: "" is the oldest, then the first one, then numbers.
 func newerNonce(a, b string) bool {
 	rank := func(nonce string) string {
 		if strings.HasPrefix(nonce, snapshot.FirstNoncePrefix) {

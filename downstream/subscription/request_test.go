@@ -5,8 +5,6 @@ import (
 	"testing"
 	"time"
 
-	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -37,23 +35,15 @@ func (c *client) ask(typeURL, names, nonce, nack string) (Outcome, error) {
 	if w := c.set.Watch(typeURL); nonce == "last" && w != nil {
 		nonce = w.Status().SentNonce
 	}
-	var detail *rpcstatus.Status
-	if nack != "" {
-		detail = &rpcstatus.Status{Message: nack}
-	}
-	if !c.delta {
-		req := &discoveryv3.DiscoveryRequest{TypeUrl: typeURL, ResourceNames: strings.Fields(names), ResponseNonce: nonce, ErrorDetail: detail}
-		return c.set.RequestSotW(req, limits, time.Time{})
-	}
-	req := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeURL, ResponseNonce: nonce, ErrorDetail: detail}
+	req := &Request{TypeURL: typeURL, Nonce: nonce, Rejected: nack != "", Error: nack}
 	for _, name := range strings.Fields(names) {
-		if gone, ok := strings.CutPrefix(name, "-"); ok {
-			req.ResourceNamesUnsubscribe = append(req.ResourceNamesUnsubscribe, gone)
+		if gone, ok := strings.CutPrefix(name, "-"); ok && c.delta {
+			req.Unsubscribe = append(req.Unsubscribe, gone)
 		} else {
-			req.ResourceNamesSubscribe = append(req.ResourceNamesSubscribe, name)
+			req.Subscribe = append(req.Subscribe, name)
 		}
 	}
-	return c.set.RequestDelta(req, limits, time.Time{})
+	return c.set.Request(req, limits, time.Time{})
 }
 
 // answer returns the types of the responses that the client is sent.
@@ -162,8 +152,8 @@ func TestWhatIsOverALimitIsRefusedByItsName(t *testing.T) {
 // TestVersionsOfAClientAreForgottenOnceTheyAreCompared: and counted until then.
 func TestVersionsOfAClientAreForgottenOnceTheyAreCompared(t *testing.T) {
 	c := newClient(t, true)
-	req := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: seV1, InitialResourceVersions: map[string]string{"shop/gone": "1"}}
-	if _, err := c.set.RequestDelta(req, Limits{Types: 1}, time.Time{}); err != nil {
+	req := &Request{TypeURL: seV1, Versions: map[string]string{"shop/gone": "1"}}
+	if _, err := c.set.Request(req, Limits{Types: 1}, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
 	if n := c.set.Usage().Versions; n == 0 {

@@ -1,6 +1,7 @@
 package subscription
 
 import (
+	"slices"
 	"strconv"
 	"time"
 
@@ -10,39 +11,46 @@ import (
 // maxRemoved is how many removed names one response has at most.
 const maxRemoved = 16_384
 
-// Round is what brings a client from where it is to the newest snapshots, in two passes:
-// what is added and changed, from the types that are referred to towards those that refer;
-// then what is removed, in the opposite order. So nothing is taken away while something else
-// still points to it (PROTOCOL S20). A SotW response that takes something away belongs to
-// the second pass as a whole.
+// Round leads a client to the newest snapshots, in two passes: first additions and changes, from types
+// that others refer to towards those that refer; then removals, in the opposite order. So nothing goes
+// while something still points to it (PROTOCOL S20). A SotW response with a removal is in the second.
 type Round struct {
-	steps    []step
-	at       int
-	removals bool // the second pass
+	steps []step
+	at    int
 }
 
-// Plan begins a round. newest returns the newest snapshot of a type. It fails when the
-// client is further behind than anybody remembers. A round that is nil has nothing to send.
+// Plan begins a round, nil when there is nothing to send. newest returns the newest snapshot of a type.
+// It fails when the client is too far behind.
 func (s *Set) Plan(newest func(Type) *snapshot.Snapshot, encoded func(bytes int)) (*Round, error) {
 	r := &s.round
 	*r = Round{steps: r.steps[:0]}
+	var removals []step
 	for _, w := range s.sorted {
-		var st step
-		var ok bool
-		var err error
+		st, ok, err := step{}, false, error(nil)
 		if s.delta {
 			st, ok, err = w.planDelta(newest(w.Type), s.controlPlane)
 		} else {
 			st, ok = w.planSotW(newest(w.Type), encoded)
 		}
-		if err != nil {
+		switch {
+		case err != nil:
 			return nil, err
+		case !ok:
+			continue
+		case st.diff != nil && len(st.diff.Removed) > 0:
+			removal := step{watch: w, changedAt: st.changedAt, version: st.version, asked: st.asked, removed: st.diff.Removed}
+			removals = append(removals, removal)
+			ok = len(st.diff.Changed) > 0
+		case st.removes:
+			removals = append(removals, st)
+			ok = false
 		}
 		if ok {
 			r.steps = append(r.steps, st)
 		}
 	}
-	if len(r.steps) == 0 {
+	slices.Reverse(removals)
+	if r.steps = append(r.steps, removals...); len(r.steps) == 0 {
 		return nil, nil
 	}
 	return r, nil
@@ -58,32 +66,17 @@ type Response struct {
 	ChangedAt time.Time
 }
 
-// Next returns the next response of the round; ok is false at the end. What was returned is
-// not kept while the rest of the round waits for the client.
+// Next returns the next response of the round; ok is false at the end. It does not keep the response.
 func (s *Set) Next(r *Round, now time.Time) (resp Response, ok bool) {
-	for ; !r.removals; r.at++ {
-		if r.at == len(r.steps) {
-			r.removals = true
-			r.at--
-			break
-		}
-		if st := &r.steps[r.at]; !st.onlyRemoves() {
-			resp := s.respond(st, false, now)
-			if st.diff != nil && len(st.diff.Removed) > 0 {
-				*st = step{watch: st.watch, changedAt: st.changedAt, version: st.version, asked: st.asked, diff: &snapshot.Difference{Removed: st.diff.Removed}}
-			} else {
-				*st = step{}
-			}
+	if r.at < len(r.steps) {
+		st := &r.steps[r.at]
+		resp := s.respond(st, now)
+		if len(st.removed) == 0 {
+			*st = step{}
 			r.at++
-			return resp, true
 		}
+		return resp, true
 	}
-	for ; r.at >= 0; r.at-- {
-		if st := &r.steps[r.at]; st.onlyRemoves() {
-			return s.respond(st, true, now), true
-		}
-	}
-	clear(r.steps)
 	for _, w := range s.sorted {
 		if w.clientVersions == nil {
 			w.versionBytes = 0 // what follows from them is sent
@@ -92,20 +85,11 @@ func (s *Set) Next(r *Round, now time.Time) (resp Response, ok bool) {
 	return Response{}, false
 }
 
-// onlyRemoves reports whether all of the step belongs to the pass of the removals.
-func (st *step) onlyRemoves() bool {
-	if st.diff == nil {
-		return st.removes
-	}
-	return len(st.diff.Changed) == 0 && len(st.diff.Removed) > 0
-}
-
-// respond makes one response: of a delta step, the removals or all the rest. It takes from
-// the step what the response has.
-func (s *Set) respond(st *step, removals bool, now time.Time) Response {
+// respond makes one response of a step. It takes the removals from the step that it brings.
+func (s *Set) respond(st *step, now time.Time) Response {
 	w := st.watch
-	// The first response of a type has a nonce that does not depend on the stream, so that
-	// clients which come together can be sent the same bytes.
+	// The first nonce of a type does not depend on the stream, so that clients which come together
+	// share bytes.
 	resp := Response{TypeURL: w.TypeURL, Type: w.Type, First: w.nonce == "", ChangedAt: st.changedAt}
 	var controlPlane []byte
 	if resp.First {
@@ -118,15 +102,13 @@ func (s *Set) respond(st *step, removals bool, now time.Time) Response {
 		resp.ChangedAt = time.Time{}
 	}
 	switch {
+	case len(st.removed) > 0:
+		// In parts, as nobody shares them.
+		n := min(len(st.removed), maxRemoved)
+		resp.Message = snapshot.Delta(w.TypeURL, resp.Nonce, controlPlane, nil, 0, st.removed[:n])
+		st.removed = st.removed[n:]
 	case st.diff == nil:
 		resp.Message = snapshot.SotW(w.TypeURL, st.sotwVersion, resp.Nonce, controlPlane, st.frames, st.bytes)
-		st.frames, st.removes = nil, false
-	case removals:
-		// In parts, as nobody shares them: the next is made when the client has read most of
-		// the last.
-		n := min(len(st.diff.Removed), maxRemoved)
-		resp.Message = snapshot.Delta(w.TypeURL, resp.Nonce, controlPlane, nil, 0, st.diff.Removed[:n])
-		st.diff = &snapshot.Difference{Removed: st.diff.Removed[n:]}
 	case st.initial != nil:
 		resp.Message = st.initial
 	default:

@@ -16,8 +16,7 @@ import (
 )
 
 const (
-	// MaxName is the longest name that an item can have: a namespace and a name of 253 bytes
-	// each, and what is between them.
+	// MaxName is the longest name of an item: namespace and name of 253 bytes each, and separators.
 	MaxName = 512
 	// maxURLs bounds the type URLs of one type for one client, unless the type is Fixed.
 	maxURLs = 4
@@ -33,14 +32,9 @@ type Usage struct {
 	Versions int
 }
 
-// Plus returns the sum of u and o.
-func (u Usage) Plus(o Usage) Usage {
-	return Usage{u.Names + o.Names, u.NameBytes + o.NameBytes, u.Versions + o.Versions}
-}
-
-// Minus returns the difference between u and o.
-func (u Usage) Minus(o Usage) Usage {
-	return Usage{u.Names - o.Names, u.NameBytes - o.NameBytes, u.Versions - o.Versions}
+// Changed returns u after a part of it has become is, and was before.
+func (u Usage) Changed(was, is Usage) Usage {
+	return Usage{u.Names + is.Names - was.Names, u.NameBytes + is.NameBytes - was.NameBytes, u.Versions + is.Versions - was.Versions}
 }
 
 // Set is the subscriptions of one client.
@@ -57,9 +51,8 @@ type Set struct {
 	round  Round
 }
 
-// New returns an empty Set. With delta, it speaks the delta protocol. controlPlane is encoded.
-// lookup returns the type that a type URL stands for; a type that nobody has is answered with
-// nothing (PROTOCOL S3).
+// New returns an empty Set. controlPlane is encoded. lookup returns the type of a type URL; a type that
+// nobody has is answered with nothing (PROTOCOL S3).
 func New(delta bool, controlPlane []byte, lookup func(typeURL string) (Type, bool)) *Set {
 	return &Set{delta: delta, controlPlane: controlPlane, lookup: lookup, byURL: map[string]*Watch{}}
 }

@@ -17,8 +17,8 @@ import (
 // Type is what a client subscribes to, whatever API version its type URL names.
 type Type struct {
 	Group, Kind string
-	// Order is when responses of the type are sent in a round: what is referred to comes before
-	// what refers to it. Types with order 0 come last, by name.
+	// Order is the place in a round: a type comes before those that refer to it. Types with order 0
+	// come last, by name.
 	Order int
 	// Fixed is set when the type has no other type URLs than those that are known.
 	Fixed bool
@@ -41,13 +41,11 @@ func compareTypes(a, b Type) int {
 	return cmp.Or(b.Order-a.Order, cmp.Compare(a.String(), b.String()))
 }
 
-// maxResend bounds the names that a wildcard has to bring again. Of more, it brings
-// everything.
+// maxResend bounds the names that a wildcard brings again. Of more, it brings everything.
 const maxResend = 256
 
-// Watch is one client's subscription to one type URL, and a cursor: what the client has
-// been brought to. Nothing queues here; when the client can take more, the difference
-// between the cursor and the newest snapshot is worked out. SotW and delta share it.
+// Watch is one client's subscription to one type URL, with a cursor. Nothing queues here: the next
+// response is the difference between the cursor and the newest snapshot then.
 type Watch struct {
 	TypeURL string
 	Type    Type
@@ -65,15 +63,13 @@ type Watch struct {
 	resend          map[string]struct{} // delta: names to bring again, or to report as gone
 	wildcardDropped bool                // delta: and names remain
 
-	// What the client has been brought to. cursor is of use to a wildcard, sent to SotW,
-	// sentDigests to named delta subscriptions: the digest that each name was sent with, all
-	// zero when it was reported as gone.
+	// What the client has: cursor serves wildcards, sent SotW, and sentDigests named delta
+	// subscriptions, by name; zero when it was reported as gone.
 	cursor      uint64
 	sent        snapshot.Digest
 	sentDigests map[string][16]byte
 
-	// What is known of the receipt of responses: sentCursor is what the last one leads to,
-	// ackedCursor what the client has acknowledged.
+	// The last response leads to sentCursor, the last one that was acknowledged to ackedCursor.
 	nonce       string
 	status      Status
 	sentCursor  uint64
@@ -82,9 +78,8 @@ type Watch struct {
 	rejectedFrom, rejectedTo uint64
 }
 
-// step is what one round of sending does for one watch: first what it adds and
-// changes, last what it removes. It does not refer to the snapshot that it leads to: a
-// client that does not read would keep all the items of that alive.
+// step is one response of a round, or several with removals. It does not refer to the snapshot: a
+// client that does not read would keep all items of that alive.
 type step struct {
 	watch     *Watch
 	changedAt time.Time // of the snapshot
@@ -96,15 +91,15 @@ type step struct {
 	sotwVersion string
 	removes     bool
 
-	// delta: the difference. initial is the whole response when it brings everything, and
-	// clients have it in common.
+	// delta: the difference; initial is the whole response when clients share it.
 	diff    *snapshot.Difference
 	initial *snapshot.Message
-	asked   bool // for a response even when the difference is empty
+	asked   bool     // for a response even when the difference is empty
+	removed []string // the response removes these, and nothing else
 }
 
-// planSotW settles whether the client needs a response to be where s is, and if so
-// moves the cursor there. The caller sends what is planned or ends the stream.
+// planSotW moves the cursor to s, and returns the step for that if the client needs one. The caller
+// sends it or ends the stream.
 func (w *Watch) planSotW(s *snapshot.Snapshot, encoded func(bytes int)) (step, bool) {
 	if !w.wildcard && len(w.names) == 0 {
 		return step{}, false
@@ -112,9 +107,8 @@ func (w *Watch) planSotW(s *snapshot.Snapshot, encoded func(bytes int)) (step, b
 	if !w.mustReply && s.Rev == w.cursor {
 		return step{}, false
 	}
-	// The version is made from content alone, so an equal one means equal content. The
-	// xDS specification lets a server spare the client that, for wildcards, whose set
-	// of names cannot have changed.
+	// Equal versions mean equal content. The xDS specification lets a server spare the client the
+	// response to a wildcard then.
 	if w.clientVersion != "" && w.wildcard && s.Count > 0 && s.Version == w.clientVersion {
 		w.mustReply, w.clientVersion = false, ""
 		w.cursor, w.sent, w.ackedCursor = s.Rev, s.Digest, s.Rev
@@ -122,11 +116,9 @@ func (w *Watch) planSotW(s *snapshot.Snapshot, encoded func(bytes int)) (step, b
 	}
 	st := step{watch: w, version: s.Version, changedAt: s.ChangedAt}
 	is := s.Digest
-	if !w.wildcard && !w.mustReply {
-		if same, known := w.sameSince(s); known && same {
-			w.move(s.Rev)
-			return step{}, false
-		}
+	if !w.wildcard && !w.mustReply && len(w.suspects(s)) == 0 {
+		w.move(s.Rev)
+		return step{}, false
 	}
 	var named []snapshot.Item
 	if !w.wildcard {
@@ -161,8 +153,7 @@ func (w *Watch) planSotW(s *snapshot.Snapshot, encoded func(bytes int)) (step, b
 	return st, true
 }
 
-// planDelta does for a delta client what planSotW does. It fails when the client
-// is further behind than anybody remembers.
+// planDelta is planSotW for a delta client. It fails when the client is too far behind.
 func (w *Watch) planDelta(s *snapshot.Snapshot, controlPlane []byte) (step, bool, error) {
 	if !w.mustReply && len(w.resend) == 0 && s.Rev == w.cursor {
 		return step{}, false, nil
@@ -173,24 +164,20 @@ func (w *Watch) planDelta(s *snapshot.Snapshot, controlPlane []byte) (step, bool
 		st.diff = w.namedDifference(s)
 	case w.sendAll:
 		st.diff = s.Beyond(w.clientVersions)
-		missing := map[string]struct{}{}
+		w.resend = map[string]struct{}{} // what has gone is not in the answer
 		if w.cursor > 0 {
-			// Asked for again: what has gone meanwhile is not in the answer.
 			d, ok := s.Since(w.cursor)
 			if !ok {
 				return step{}, false, errTooFarBehind(w.TypeURL)
 			}
 			for _, name := range d.Removed {
-				missing[name] = struct{}{}
+				w.resend[name] = struct{}{}
 			}
 		}
 		for name := range w.names {
 			if s.Get(name) == nil {
-				missing[name] = struct{}{}
+				w.resend[name] = struct{}{}
 			}
-		}
-		if len(missing) > 0 {
-			st.diff = st.diff.With(s, missing)
 		}
 	default:
 		d, ok := s.Since(w.cursor)
@@ -199,7 +186,7 @@ func (w *Watch) planDelta(s *snapshot.Snapshot, controlPlane []byte) (step, bool
 		}
 		st.diff = d
 	}
-	if w.wildcard && len(w.resend) > 0 && !w.sendAll {
+	if w.wildcard && len(w.resend) > 0 {
 		st.diff = st.diff.With(s, w.resend)
 	}
 	if w.nonce == "" && s.IsEverything(st.diff) {
@@ -219,8 +206,8 @@ func errTooFarBehind(typeURL string) error {
 		"%s: client is too far behind to be told what was removed; reconnect with initial_resource_versions", typeURL)
 }
 
-// move moves the cursor to a snapshot that differs in nothing that the client has to be
-// sent: what it has acknowledged is that, too.
+// move moves the cursor to a snapshot that brings the client nothing. What the client has
+// acknowledged moves along.
 func (w *Watch) move(rev uint64) {
 	if w.ackedCursor == w.sentCursor && w.sentCursor == w.cursor {
 		w.ackedCursor = rev
@@ -228,8 +215,7 @@ func (w *Watch) move(rev uint64) {
 	w.sentCursor, w.cursor = rev, rev
 }
 
-// namedDifference compares the names of a subscription without wildcard with what
-// was sent of each.
+// namedDifference compares the names of a named subscription with what was sent of each.
 func (w *Watch) namedDifference(s *snapshot.Snapshot) *snapshot.Difference {
 	d := &snapshot.Difference{}
 	if w.wildcardDropped {
@@ -255,9 +241,8 @@ func (w *Watch) namedDifference(s *snapshot.Snapshot) *snapshot.Difference {
 	return d
 }
 
-// suspects returns, sorted, the names of a subscription without wildcard that the client may have
-// in another version than s. For a client that follows they are the names that changed, however
-// many it has.
+// suspects returns, sorted, the names of a named subscription that may have changed: of a client that
+// follows those that have, however many it has.
 func (w *Watch) suspects(s *snapshot.Snapshot) []string {
 	changes, ok := s.ChangesSince(w.cursor)
 	if !ok || w.sendAll || w.wildcardDropped || w.cursor == 0 {
@@ -276,37 +261,6 @@ func (w *Watch) suspects(s *snapshot.Snapshot) []string {
 	}
 	slices.Sort(out)
 	return slices.Compact(out)
-}
-
-// sameSince reports, for a SotW subscription without wildcard, whether s has the names as the
-// client was sent them. It is not known of a client that is far behind.
-func (w *Watch) sameSince(s *snapshot.Snapshot) (same, known bool) {
-	changes, ok := s.ChangesSince(w.cursor)
-	if !ok || w.cursor == 0 {
-		return false, false
-	}
-	var seen map[string]struct{}
-	for _, c := range changes {
-		if _, named := w.names[c.Name]; !named {
-			continue
-		}
-		// The first change of a name since the cursor tells what the client has.
-		if _, again := seen[c.Name]; again {
-			continue
-		}
-		if seen == nil {
-			seen = map[string]struct{}{}
-		}
-		seen[c.Name] = struct{}{}
-		var is [16]byte
-		if r := s.Get(c.Name); r != nil {
-			is = r.Digest()
-		}
-		if is != c.Was {
-			return false, true
-		}
-	}
-	return true, true
 }
 
 // noteSent notes what a client that drops its wildcard, and keeps names, has of those.
@@ -336,8 +290,7 @@ func (w *Watch) acknowledged(nonce string, now time.Time) {
 	}
 }
 
-// rejected records a NACK. Nothing is sent in answer: the same bytes would be
-// rejected again (PROTOCOL S7).
+// rejected records a NACK. The same bytes would be rejected again, so no answer (PROTOCOL S7).
 func (w *Watch) rejected(reason string) {
 	w.status.NACKs++
 	w.status.LastNACK = refusal.Bounded(reason)

@@ -110,7 +110,7 @@ func BenchmarkPushToOneClient(b *testing.B) {
 	for _, delta := range []bool{false, true} {
 		b.Run(fmt.Sprint("delta ", delta), func(b *testing.B) {
 			c := filled(10000)
-			w := &Watch{TypeURL: seV1, wildcard: true, mustReply: true, sendAll: true, names: map[string]struct{}{}, sentDigests: map[string][16]byte{}}
+			w := &Watch{TypeURL: seV1, wildcard: true, mustReply: true, sendAll: delta, names: map[string]struct{}{}, sentDigests: map[string][16]byte{}}
 			before := c.Current()
 			c.Apply([]snapshot.Update{{Name: "shop/s-000500", Item: se("shop", "s-000500", "y")}}, time.Now())
 			after := c.Current()
@@ -291,7 +291,7 @@ func decodeFrames(st step) map[string]string {
 func TestWildcardAskedForAgainBringsWhatHasGone_S17(t *testing.T) {
 	c := filled(3)
 	ws, limits := New(true, nil, lookup), Limits{1, 1, 100}
-	if _, err := ws.RequestDelta(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: seV1}, limits, time.Now()); err != nil {
+	if _, err := ws.Request(&Request{TypeURL: seV1}, limits, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	w := ws.Watch(seV1)
@@ -299,8 +299,8 @@ func TestWildcardAskedForAgainBringsWhatHasGone_S17(t *testing.T) {
 		t.Fatal(ok, err)
 	}
 	w.nonce = "1"
-	again := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: seV1, ResourceNamesSubscribe: []string{wildcardName}}
-	if _, err := ws.RequestDelta(again, limits, time.Now()); err != nil {
+	again := &Request{TypeURL: seV1, Subscribe: []string{wildcardName}}
+	if _, err := ws.Request(again, limits, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	c.Apply([]snapshot.Update{{Name: "shop/s-000001"}}, time.Now())
@@ -313,7 +313,7 @@ func TestWildcardAskedForAgainBringsWhatHasGone_S17(t *testing.T) {
 // named returns n names, and a watch for them that has everything of c.
 func named(t *testing.T, c *snapshot.Collection, n int, delta bool) *Watch {
 	t.Helper()
-	w := &Watch{TypeURL: seV1, mustReply: true, sendAll: true, names: map[string]struct{}{}, sentDigests: map[string][16]byte{}}
+	w := &Watch{TypeURL: seV1, mustReply: true, sendAll: delta, names: map[string]struct{}{}, sentDigests: map[string][16]byte{}}
 	for i := range n {
 		w.names[fmt.Sprintf("shop/s-%06d", i)] = struct{}{}
 	}

@@ -1,56 +1,44 @@
-// Package buildinfo names the build of the relay: version, revision and Go version. It must not
-// know who shows them.
+// Package buildinfo names the build of the relay. It must not know who shows the names.
 package buildinfo
 
 import (
+	"cmp"
 	"runtime"
 	"runtime/debug"
+	"strings"
 )
 
-// Info describes a build. A field is empty when the build does not say.
+// Info describes a build. Unknown fields are empty.
 type Info struct {
-	// Version is the release, "devel" for a build that is none.
-	Version string `json:"version"`
-	// Revision is the commit, with "-dirty" when files were changed, at CommitTime (RFC
-	// 3339).
-	Revision   string `json:"revision,omitempty"`
-	CommitTime string `json:"commitTime,omitempty"`
+	Version    string `json:"version"`              // the release, or "devel"
+	Revision   string `json:"revision,omitempty"`   // the commit, with "-dirty" after local changes
+	CommitTime string `json:"commitTime,omitempty"` // RFC 3339
 	GoVersion  string `json:"goVersion"`
-	// Platform is GOOS/GOARCH.
-	Platform string `json:"platform"`
+	Platform   string `json:"platform"` // GOOS/GOARCH
 }
 
-// Read returns what is known of the running program. version is what the linker was
-// told (-ldflags "-X main.version=…"), empty if nothing.
+// Read describes the running program. version is the one of the linker (-ldflags "-X
+// main.version=…"), or empty.
 func Read(version string) Info {
 	bi, _ := debug.ReadBuildInfo()
 	return from(version, bi)
 }
 
 func from(version string, bi *debug.BuildInfo) Info {
-	info := Info{Version: version, GoVersion: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
-	dirty := false
+	info := Info{GoVersion: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	module := ""
 	if bi != nil {
-		if info.Version == "" && bi.Main.Version != "(devel)" {
-			info.Version = bi.Main.Version
-		}
+		module = strings.Trim(bi.Main.Version, "()")
+		vcs := map[string]string{}
 		for _, s := range bi.Settings {
-			switch s.Key {
-			case "vcs.revision":
-				info.Revision = s.Value
-			case "vcs.time":
-				info.CommitTime = s.Value
-			case "vcs.modified":
-				dirty = s.Value == "true"
-			}
+			vcs[s.Key] = s.Value
+		}
+		info.Revision, info.CommitTime = vcs["vcs.revision"], vcs["vcs.time"]
+		if info.Revision != "" && vcs["vcs.modified"] == "true" {
+			info.Revision += "-dirty"
 		}
 	}
-	if dirty && info.Revision != "" {
-		info.Revision += "-dirty"
-	}
-	if info.Version == "" {
-		info.Version = "devel"
-	}
+	info.Version = cmp.Or(version, module, "devel")
 	return info
 }
 

@@ -1,4 +1,4 @@
-// Package cliview prints what commands show: resources as kubectl does, and tables and sentences
+// Package cliview prints the data of commands: resources as kubectl does, and tables and sentences
 // about upstreams, clients, explanations, plans and orders.
 //
 // The package must not know where its data comes from.

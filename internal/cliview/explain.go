@@ -1,7 +1,9 @@
 package cliview
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,9 +18,9 @@ import (
 	"meshrelay/upstreams"
 )
 
-// Explain returns an explanation as text. With diffs, it adds the difference between what each
-// upstream has and what is served. now is for ages.
-func Explain(e admin.Explanation, diffs bool, now time.Time) (string, error) {
+// Explain returns an explanation as text. With diffs, it adds the difference between each copy and
+// the served resource. now is for ages.
+func Explain(e admin.Explanation, diffs bool, now time.Time) string {
 	var head, p page
 	head.WriteString(headline(e, now) + "\n")
 	if len(e.Group) > 0 {
@@ -35,24 +37,24 @@ func Explain(e admin.Explanation, diffs bool, now time.Time) (string, error) {
 		}
 	}
 	p.WriteString(CleanLines(head.String()) + "\n")
-	p.rows(sourceRows(e, now))
+	p.table(copyTable(e.Sources, now))
 	p.WriteString("\n")
 	if len(e.Clients) == 0 {
 		p.WriteString("No client subscribes to this kind.\n")
 	} else {
-		p.rows(clientRows(e, now))
+		t := titled("CLIENT", "VIEW", "TYPE", "STATE", "SINCE")
+		for _, c := range e.Clients {
+			t.add(c.NodeID, c.View, c.TypeURL, c.State, Ago(c.At, now))
+		}
+		p.table(t)
 	}
 	for _, s := range e.Sources {
 		if !diffs || s.From == nil || e.Served == nil || s.Outcome == admin.Renamed {
 			continue
 		}
-		text, err := difference("upstream "+s.Upstream, s.From, "served", e.Served)
-		if err != nil {
-			return "", err
-		}
-		p.WriteString(text)
+		p.WriteString(difference("upstream "+s.Upstream, s.From, "served", e.Served))
 	}
-	return p.String(), nil
+	return p.String()
 }
 
 func headline(e admin.Explanation, now time.Time) string {
@@ -85,8 +87,7 @@ func headline(e admin.Explanation, now time.Time) string {
 	return fmt.Sprintf("%s is not served: it is %s.", name, e.Outcome)
 }
 
-// because tells in words what the fields of a copy say about its outcome, nothing when they say
-// nothing.
+// because returns the reason of a copy's outcome that its fields hold, or nothing.
 func because(c admin.SourceCopy) string {
 	unfreeze := ": relay unfreeze " + c.Upstream
 	switch {
@@ -103,7 +104,7 @@ func because(c admin.SourceCopy) string {
 	case c.Pending:
 		return "frozen: newer content from the upstream is pending" + unfreeze
 	case c.Unconfirmed && c.Frozen != nil:
-		return "kept since the freeze" + at(c.Frozen.Since) + ", the upstream has not sent it again"
+		return "kept since the freeze at " + c.Frozen.Since.UTC().Format(time.RFC3339) + ", the upstream has not sent it again"
 	case c.Unconfirmed:
 		return "kept" + since(c.StaleSince) + ", the upstream has not sent it again"
 	case !c.StaleSince.IsZero():
@@ -112,15 +113,12 @@ func because(c admin.SourceCopy) string {
 	return ""
 }
 
-// since returns " since" and a time, nothing for no time; at does so with " at".
-func since(t time.Time) string { return moment(" since ", t) }
-func at(t time.Time) string    { return moment(" at ", t) }
-
-func moment(word string, t time.Time) string {
+// since returns " since" and a time, or nothing for no time.
+func since(t time.Time) string {
 	if t.IsZero() {
 		return ""
 	}
-	return word + t.UTC().Format(time.RFC3339)
+	return " since " + t.UTC().Format(time.RFC3339)
 }
 
 func claims(c conflicts.HostConflict) (out []string) {
@@ -130,36 +128,24 @@ func claims(c conflicts.HostConflict) (out []string) {
 	return out
 }
 
-func sourceRows(e admin.Explanation, now time.Time) [][]string {
-	rows := [][]string{{"UPSTREAM", "OUTCOME", "NAME THERE", "SINCE", "VERSION THERE", "DETAIL"}}
-	for _, s := range e.Sources {
-		original := None
-		if s.Original != nil {
-			original = s.Original.Namespace + "/" + s.Original.Name
+func copyTable(copies []admin.SourceCopy, now time.Time) *table {
+	t := titled("UPSTREAM", "OUTCOME", "NAME THERE", "SINCE", "VERSION THERE", "DETAIL")
+	for _, c := range copies {
+		original := ""
+		if c.Original != nil {
+			original = c.Original.Namespace + "/" + c.Original.Name
 		}
-		var detail []string
-		for _, text := range []string{s.Reason, s.Detail, because(s)} {
-			if text != "" {
-				detail = append(detail, text)
-			}
+		detail := []string{c.Reason, c.Detail, because(c)}
+		if len(c.Changes) > 0 {
+			detail = append(detail, "rewritten: "+strings.Join(c.Changes, ", "))
 		}
-		if len(s.Changes) > 0 {
-			detail = append(detail, "rewritten: "+strings.Join(s.Changes, ", "))
+		if c.Refused != "" {
+			detail = append(detail, "newest content refused: "+c.Refused)
 		}
-		if s.Refused != "" {
-			detail = append(detail, "newest content refused: "+s.Refused)
-		}
-		rows = append(rows, []string{s.Upstream, string(s.Outcome), original, Ago(s.Since, now), OrNone(s.SourceVersion), OrNone(strings.Join(detail, ": "))})
+		detail = slices.DeleteFunc(detail, func(text string) bool { return text == "" })
+		t.add(c.Upstream, c.Outcome, original, Ago(c.Since, now), c.SourceVersion, strings.Join(detail, ": "))
 	}
-	return rows
-}
-
-func clientRows(e admin.Explanation, now time.Time) [][]string {
-	rows := [][]string{{"CLIENT", "VIEW", "TYPE", "STATE", "SINCE"}}
-	for _, c := range e.Clients {
-		rows = append(rows, []string{c.NodeID, OrNone(c.View), c.TypeURL, string(c.State), Ago(c.At, now)})
-	}
-	return rows
+	return t
 }
 
 // LeftOut returns the resources that import rules leave out as text.
@@ -167,13 +153,11 @@ func LeftOut(all []upstreams.LeftOut) string {
 	if len(all) == 0 {
 		return "Nothing is left out.\n"
 	}
-	rows := [][]string{{"UPSTREAM", "KIND", "NAMESPACE", "NAME", "REASON", "DETAIL"}}
+	t := titled("UPSTREAM", "KIND", "NAMESPACE", "NAME", "REASON", "DETAIL")
 	for _, l := range all {
-		rows = append(rows, []string{l.Upstream, l.Kind, OrNone(l.Namespace), l.Name, l.Reason, OrNone(l.Detail)})
+		t.add(l.Upstream, l.Kind, l.Namespace, l.Name, l.Reason, l.Detail)
 	}
-	var p page
-	p.rows(rows)
-	return p.String()
+	return t.String()
 }
 
 // Conflicts returns the conflicts between upstreams as text.
@@ -182,83 +166,70 @@ func Conflicts(all admin.Conflicts, now time.Time) string {
 	if len(all.Keys) == 0 {
 		p.WriteString("No two upstreams have the same resource.\n")
 	} else {
-		rows := [][]string{{"KIND", "NAMESPACE", "NAME", "SERVED FROM", "UNITED", "NOT SERVED", "SINCE", "REASON"}}
+		t := titled("KIND", "NAMESPACE", "NAME", "SERVED FROM", "UNITED", "NOT SERVED", "SINCE", "REASON")
 		for _, c := range all.Keys {
-			rows = append(rows, []string{
-				c.Kind.String(), OrNone(c.Namespace), c.Name, OrNone(c.Winner), OrNone(strings.Join(c.United, ",")),
-				OrNone(strings.Join(c.Losers, ",")), Ago(c.Since, now), OrNone(c.Reason),
-			})
+			t.add(c.Kind, c.Namespace, c.Name, c.Winner, strings.Join(c.United, ","), strings.Join(c.Losers, ","), Ago(c.Since, now), c.Reason)
 		}
-		p.rows(rows)
+		p.table(t)
 	}
 	p.WriteString("\n")
 	if len(all.Hosts) == 0 {
 		p.WriteString("No two resources claim the same host.\n")
 	} else {
-		p.rows(hostRows(all.Hosts, now))
+		p.table(hostTable(all.Hosts, now))
 	}
 	if len(all.NotFollowed) == 0 {
 		return p.String()
 	}
-	rows := [][]string{{"NOT CHECKED", "KIND", "SERVED FROM", "HOSTS", "NAMESPACES", "REASON"}}
+	t := titled("NOT CHECKED", "KIND", "SERVED FROM", "HOSTS", "NAMESPACES", "REASON")
 	for _, n := range all.NotFollowed {
 		namespaces := "*"
 		if n.Namespaces > 0 {
 			namespaces = strconv.Itoa(n.Namespaces)
 		}
-		rows = append(rows, []string{n.Namespace + "/" + n.Name, n.Kind.Kind, n.Source, strconv.Itoa(n.Hosts), namespaces, n.Reason})
+		t.add(n.Namespace+"/"+n.Name, n.Kind.Kind, n.Source, n.Hosts, namespaces, n.Reason)
 	}
 	p.WriteString("\n")
-	p.rows(rows)
+	p.table(t)
 	return p.String()
 }
 
-func hostRows(all []conflicts.HostConflict, now time.Time) [][]string {
-	rows := [][]string{{"HOST", "KIND", "CLAIMED BY", "SINCE"}}
-	apart := slices.ContainsFunc(all, func(c conflicts.HostConflict) bool { return c.Apart != "" })
-	if apart {
-		rows[0] = append(rows[0], "NOT UNITED")
+func hostTable(all []conflicts.HostConflict, now time.Time) *table {
+	titles := []string{"HOST", "KIND", "CLAIMED BY", "SINCE"}
+	if slices.ContainsFunc(all, func(c conflicts.HostConflict) bool { return c.Apart != "" }) {
+		titles = append(titles, "NOT UNITED")
 	}
+	t := titled(titles...)
 	for _, c := range all {
-		row := []string{c.Host, c.Kind.Kind, strings.Join(claims(c), ", "), Ago(c.Since, now)}
-		if apart {
-			row = append(row, OrNone(c.Apart))
-		}
-		rows = append(rows, row)
+		cells := []any{c.Host, c.Kind.Kind, strings.Join(claims(c), ", "), Ago(c.Since, now), c.Apart}
+		t.add(cells[:len(titles)]...)
 	}
-	return rows
+	return t
 }
 
-// difference returns the difference between two objects as diff -u writes it, without versions
-// and provenance.
-func difference(oldName string, old *kube.Object, newName string, cur *kube.Object) (string, error) {
-	a, err := objectText(old)
-	if err != nil {
-		return "", err
-	}
-	b, err := objectText(cur)
-	if err != nil {
-		return "", err
-	}
+// difference returns the difference between two objects as of diff -u, without versions and
+// provenance.
+func difference(oldName string, old *kube.Object, newName string, cur *kube.Object) string {
+	a, aErr := objectText(old)
+	b, bErr := objectText(cur)
 	d := diff.Diff(oldName, a, newName, b)
-	if len(d) == 0 {
-		return fmt.Sprintf("\n%s and %s are equal\n", oldName, newName), nil
+	switch err := errors.Join(aErr, bErr); {
+	case err != nil:
+		return fmt.Sprintf("\n%s and %s can not be compared: %v\n", oldName, newName, err)
+	case len(d) == 0:
+		return fmt.Sprintf("\n%s and %s are equal\n", oldName, newName)
 	}
-	return "\n" + CleanLines(string(d)), nil
+	return "\n" + CleanLines(string(d))
 }
 
-// objectText returns an object as YAML, nothing for nil.
+// objectText returns an object as YAML, and nil for nil.
 func objectText(o *kube.Object) ([]byte, error) {
 	if o == nil {
 		return nil, nil
 	}
 	plain := *o
 	plain.Metadata.ResourceVersion = ""
-	plain.Metadata.Annotations = map[string]string{}
-	for k, v := range o.Metadata.Annotations {
-		if k != mirror.ProvenanceAnnotation {
-			plain.Metadata.Annotations[k] = v
-		}
-	}
+	plain.Metadata.Annotations = maps.Clone(o.Metadata.Annotations)
+	delete(plain.Metadata.Annotations, mirror.ProvenanceAnnotation)
 	return plain.YAML()
 }

@@ -22,11 +22,11 @@ func Held(held []upstreams.HeldUpstream, now time.Time) string {
 		p.printf("upstream %s: hold %s\n  %s of %s, held for %s\n", name, h.ID,
 			Count(h.Removals, "deletion"), Count(h.Of, "resource"), Ago(h.Since, now))
 		p.printf("  reason: %s\n  ends:   %s\n\n", h.Reason, endOfHold(h.Held, now))
-		rows := [][]string{{"KIND", "NAMESPACE", "NAME", "AGE", "HELD"}}
+		t := titled("KIND", "NAMESPACE", "NAME", "AGE", "HELD")
 		for _, d := range h.Deletions {
-			rows = append(rows, []string{d.Kind, OrNone(d.Namespace), d.Name, Ago(d.Created, now), Ago(d.Since, now)})
+			t.add(d.Kind, d.Namespace, d.Name, Ago(d.Created, now), Ago(d.Since, now))
 		}
-		p.rows(rows)
+		p.table(t)
 		p.printf("\nAll of these are still served. To delete them: relay release %s --hold %s\n", name, h.ID)
 	}
 	return p.String()

@@ -49,7 +49,6 @@ func Effect(e upstreams.Effect) string {
 	return text + fmt.Sprintf("%d unchanged", e.Kept) + effectList(e)
 }
 
-// effectList lists the resources of an effect, a line each.
 func effectList(e upstreams.Effect) (text string) {
 	for _, line := range e.Resources {
 		text += "\n  " + Clean(line)

@@ -7,7 +7,7 @@ import (
 	"meshrelay/upstreams"
 )
 
-func TestAFreezeIsSaidToLastAsLongAsItDoes(t *testing.T) {
+func TestFreezeTextNamesItsEnd(t *testing.T) {
 	frozen := upstreams.Status{Name: "east", Frozen: &upstreams.Frozen{Revision: 3}}
 	some := frozen
 	some.Resources = map[string]int{"a/B": 2}

@@ -1,7 +1,6 @@
 package cliview
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 
@@ -9,7 +8,7 @@ import (
 	"meshrelay/mirror"
 )
 
-// Changes are the differences between what is served and what a plan would serve.
+// Changes are the differences between the served resources and those of a plan.
 type Changes struct {
 	Added   int `json:"added"`
 	Changed int `json:"changed"`
@@ -25,16 +24,16 @@ type Change struct {
 	Kind      string `json:"kind"`
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name"`
-	// From and To are the upstreams that serve it now and would serve it, where known.
+	// From and To are the upstreams of the old and the new object, where known.
 	From string       `json:"from,omitempty"`
 	To   string       `json:"to,omitempty"`
 	Old  *kube.Object `json:"old,omitempty"`
 	New  *kube.Object `json:"new,omitempty"`
 }
 
-type objectKey struct{ kind, namespace, name string }
+type objectKey [3]string // kind, namespace and name
 
-// Compare returns the differences between what is served now and next.
+// Compare returns the differences between the objects of now and next.
 func Compare(now, next []kube.Object) Changes {
 	index := func(objects []kube.Object) map[objectKey]*kube.Object {
 		out := make(map[objectKey]*kube.Object, len(objects))
@@ -48,10 +47,8 @@ func Compare(now, next []kube.Object) Changes {
 	keys := maps.Clone(cur)
 	maps.Copy(keys, old)
 	all := Changes{Changes: []Change{}}
-	for _, k := range slices.SortedFunc(maps.Keys(keys), func(a, b objectKey) int {
-		return cmp.Or(cmp.Compare(a.kind, b.kind), cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.name, b.name))
-	}) {
-		c := Change{Kind: k.kind, Namespace: k.namespace, Name: k.name, Old: old[k], New: cur[k], From: sourceOf(old[k]), To: sourceOf(cur[k])}
+	for _, k := range slices.SortedFunc(maps.Keys(keys), func(a, b objectKey) int { return slices.Compare(a[:], b[:]) }) {
+		c := Change{Kind: k[0], Namespace: k[1], Name: k[2], Old: old[k], New: cur[k], From: sourceOf(old[k]), To: sourceOf(cur[k])}
 		switch {
 		case c.Old == nil:
 			c.Action = "add"
@@ -78,27 +75,21 @@ func sourceOf(o *kube.Object) string {
 }
 
 // Plan returns changes as a table and, with diffs, each as a difference.
-func Plan(c Changes, diffs bool) (string, error) {
+func Plan(c Changes, diffs bool) string {
 	if len(c.Changes) == 0 {
-		return "Nothing would change.\n", nil
+		return "Nothing would change.\n"
 	}
-	var p page
-	rows := [][]string{{"ACTION", "KIND", "NAMESPACE", "NAME", "FROM", "TO"}}
+	var p, details page
+	t := titled("ACTION", "KIND", "NAMESPACE", "NAME", "FROM", "TO")
 	for _, change := range c.Changes {
-		rows = append(rows, []string{change.Action, change.Kind, OrNone(change.Namespace), change.Name, OrNone(change.From), OrNone(change.To)})
-	}
-	p.rows(rows)
-	for _, change := range c.Changes {
-		if !diffs {
-			break
+		t.add(change.Action, change.Kind, change.Namespace, change.Name, change.From, change.To)
+		if diffs {
+			name := change.Kind + " " + change.Namespace + "/" + change.Name
+			details.WriteString(difference("now "+name, change.Old, "planned "+name, change.New))
 		}
-		name := change.Kind + " " + change.Namespace + "/" + change.Name
-		text, err := difference("now "+name, change.Old, "planned "+name, change.New)
-		if err != nil {
-			return "", err
-		}
-		p.WriteString(text)
 	}
+	p.table(t)
+	p.WriteString(details.String())
 	p.printf("\n%d to add, %d to change, %d to remove\n", c.Added, c.Changed, c.Removed)
-	return p.String(), nil
+	return p.String()
 }

@@ -10,7 +10,7 @@ import (
 	"unicode"
 
 	"meshrelay/internal/kube"
-	"meshrelay/internal/visible"
+	"meshrelay/internal/selection"
 	"meshrelay/mirror"
 )
 
@@ -25,15 +25,6 @@ const (
 	Name  Format = "name"
 )
 
-// Group is resources of one kind.
-type Group struct {
-	// Kind is how the kind stands before a name: "serviceentry.networking.istio.io".
-	Kind string
-	// Version is the API version in which the resources are shown.
-	Version   string
-	Resources []*mirror.Resource
-}
-
 // ResourceOptions are how to print resources.
 type ResourceOptions struct {
 	Format Format
@@ -43,117 +34,91 @@ type ResourceOptions struct {
 	Kinds bool
 	// Single prints one JSON object instead of a list of one.
 	Single bool
-	// Now is what ages are counted from.
-	Now time.Time
 }
 
-// Resources writes groups of resources. Empty ones are left out.
-func Resources(w io.Writer, groups []Group, o ResourceOptions) error {
-	out := bufio.NewWriterSize(w, 64<<10)
-	var err error
-	switch o.Format {
-	case Table:
-		err = printTables(out, groups, o)
-	case Name:
-		err = eachResource(groups, func(g *Group, r *mirror.Resource) error {
-			_, err := fmt.Fprintln(out, Clean(g.Kind+"/"+r.Key().Name))
-			return err
-		})
-	case YAML:
-		n := 0
-		err = eachResource(groups, func(g *Group, r *mirror.Resource) error {
-			if n++; n > 1 {
-				if _, err := out.WriteString("---\n"); err != nil {
-					return err
-				}
-			}
-			return writeYAML(out, g, r)
-		})
-	case JSON:
-		err = printJSON(out, groups, o)
+// Resources writes groups of resources. It leaves out empty ones. now is for ages.
+func Resources(w io.Writer, groups []selection.Group, o ResourceOptions, now time.Time) error {
+	if o.Format == JSON {
+		return printJSON(w, groups, o.Single)
 	}
-	if err != nil {
-		return err
+	out := bufio.NewWriterSize(w, 64<<10) // Flush returns its errors
+	n := 0
+	for _, g := range groups {
+		t := o.table()
+		for i, r := range g.Resources {
+			switch n++; {
+			case n == 1:
+			case o.Format == YAML:
+				fmt.Fprintln(out, "---")
+			case o.Format == Table && i == 0:
+				fmt.Fprintln(out)
+			}
+			if err := o.print(out, t, g.Kind, r, now); err != nil {
+				return err
+			}
+		}
+		if o.Format == Table && len(g.Resources) > 0 {
+			_ = t.flush(out) //nolint:errcheck // see above
+		}
 	}
 	return out.Flush()
 }
 
-func eachResource(groups []Group, f func(*Group, *mirror.Resource) error) error {
-	for i := range groups {
-		for _, r := range groups[i].Resources {
-			if err := f(&groups[i], r); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-func printTables(w io.Writer, groups []Group, o ResourceOptions) error {
-	printed := 0
-	for i := range groups {
-		g := &groups[i]
-		if len(g.Resources) == 0 {
-			continue
-		}
-		if printed++; printed > 1 {
-			fmt.Fprintln(w)
-		}
-		rows := [][]string{header(o)}
-		for _, r := range g.Resources {
-			rows = append(rows, cells(g, r, o, o.Now))
-		}
-		if err := new(table).write(w, rows); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// header returns the titles of a table.
-func header(o ResourceOptions) []string {
+// table returns a table of resources, with some columns before it.
+func (o ResourceOptions) table(before ...string) *table {
 	if o.Namespaces {
-		return []string{"NAMESPACE", "NAME", "VERSION", "AGE"}
+		before = append(before, "NAMESPACE")
 	}
-	return []string{"NAME", "VERSION", "AGE"}
+	return titled(append(before, "NAME", "VERSION", "AGE")...)
 }
 
-func cells(g *Group, r *mirror.Resource, o ResourceOptions, now time.Time) []string {
-	name := r.Key().Name
-	if o.Kinds {
-		name = g.Kind + "/" + name
-	}
-	age := "<unknown>"
-	if r.Kind() != mirror.MeshConfig {
+// print writes a resource to w, or to t as a row with some cells before it.
+func (o ResourceOptions) print(w io.Writer, t *table, k selection.Kind, r *mirror.Resource, now time.Time, before ...string) (err error) {
+	name := k.Name() + "/" + r.Key().Name
+	switch o.Format {
+	case Table:
+		if !o.Kinds {
+			name = r.Key().Name
+		}
+		if o.Namespaces {
+			before = append(before, r.Namespace())
+		}
+		age := "<unknown>"
 		if created := r.Metadata().CreateTime; !created.IsZero() {
 			age = Age(now.Sub(created))
 		}
+		t.rows = append(t.rows, append(before, name, shortVersion(r.SourceVersion()), age))
+	case Name:
+		_, err = fmt.Fprintln(w, strings.Join(append(before, Clean(name)), " "))
+	case YAML:
+		o, err := toObject(k, r)
+		if err != nil {
+			return err
+		}
+		b, err := o.YAML()
+		if err != nil {
+			return err
+		}
+		_, err = w.Write(b)
+		return err
 	}
-	row := []string{name, shortVersion(r.SourceVersion()), age}
-	if o.Namespaces {
-		row = append([]string{r.Namespace()}, row...)
-	}
-	return row
+	return err
 }
 
 // Clean replaces characters that could control the terminal. It is for text from servers and
 // clients.
-func Clean(s string) string {
+func Clean(s string) string { return clean(s, -1) }
+
+// CleanLines is Clean for text of several lines.
+func CleanLines(s string) string { return clean(strings.ReplaceAll(s, "\t", "    "), '\n') }
+
+func clean(s string, but rune) string {
 	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
+		if !unicode.IsPrint(r) && r != but {
 			return '?'
 		}
 		return r
 	}, s)
-}
-
-// CleanLines is Clean for text of several lines.
-func CleanLines(s string) string {
-	lines := strings.Split(s, "\n")
-	for i, l := range lines {
-		lines[i] = strings.ReplaceAll(Clean(strings.ReplaceAll(l, "\t", "    ")), "\r", "?")
-	}
-	return strings.Join(lines, "\n")
 }
 
 // shortVersion returns the end of a version, where all kinds of versions differ: numbers of
@@ -170,37 +135,25 @@ func shortVersion(v string) string {
 	return "…" + string(runes[len(runes)-width+1:])
 }
 
-func toObject(g *Group, r *mirror.Resource) (*kube.Object, error) {
-	return kube.New(r, g.Version, r.SourceVersion())
-}
-
-func writeYAML(w io.Writer, g *Group, r *mirror.Resource) error {
-	o, err := toObject(g, r)
-	if err != nil {
-		return err
-	}
-	b, err := o.YAML()
-	if err != nil {
-		return err
-	}
-	_, err = w.Write(b)
-	return err
+func toObject(k selection.Kind, r *mirror.Resource) (*kube.Object, error) {
+	return kube.New(r, k.Version, r.SourceVersion())
 }
 
 // printJSON writes a list as kubectl does, or one object.
-func printJSON(w io.Writer, groups []Group, o ResourceOptions) error {
+func printJSON(w io.Writer, groups []selection.Group, single bool) error {
 	objects := []*kube.Object{}
-	err := eachResource(groups, func(g *Group, r *mirror.Resource) error {
-		o, err := toObject(g, r)
-		objects = append(objects, o)
-		return err
-	})
-	if err != nil {
-		return err
+	for _, g := range groups {
+		for _, r := range g.Resources {
+			o, err := toObject(g.Kind, r)
+			if err != nil {
+				return err
+			}
+			objects = append(objects, o)
+		}
 	}
-	enc := json.NewEncoder(visible.JSONWriter(w))
+	enc := json.NewEncoder(w)
 	enc.SetIndent("", "    ")
-	if o.Single && len(objects) == 1 {
+	if single && len(objects) == 1 {
 		return enc.Encode(objects[0])
 	}
 	return enc.Encode(struct {

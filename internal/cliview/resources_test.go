@@ -14,6 +14,7 @@ import (
 	mesh "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"meshrelay/internal/selection"
 	"meshrelay/mirror"
 	"meshrelay/upstreams/file"
 )
@@ -40,7 +41,9 @@ func entry(t *testing.T, namespace, name, version string, age time.Duration) *mi
 	return r
 }
 
-func groups(t *testing.T) []Group {
+var serviceEntries = selection.Kind{Kind: mirror.Kind{Group: "networking.istio.io", Kind: "ServiceEntry"}, Version: "v1"}
+
+func groups(t *testing.T) []selection.Group {
 	t.Helper()
 	body, err := anypb.New(&mesh.MeshConfig{IngressClass: "istio"})
 	if err != nil {
@@ -50,10 +53,11 @@ func groups(t *testing.T) []Group {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return []Group{
-		{Kind: "meshconfig", Version: "v1alpha1", Resources: []*mirror.Resource{m}},
-		{Kind: "sidecar.networking.istio.io", Version: "v1"},
-		{Kind: "serviceentry.networking.istio.io", Version: "v1", Resources: []*mirror.Resource{
+	sidecar := mirror.Kind{Group: "networking.istio.io", Kind: "Sidecar"}
+	return []selection.Group{
+		{Kind: selection.Kind{Kind: mirror.MeshConfig, Version: "v1alpha1"}, Resources: []*mirror.Resource{m}},
+		{Kind: selection.Kind{Kind: sidecar, Version: "v1"}},
+		{Kind: serviceEntries, Resources: []*mirror.Resource{
 			entry(t, "bank", "ledger", "", 0),
 			entry(t, "shop", "a-rather-long-name", "2024-05-01T10:00:00Z", 3*time.Hour),
 			entry(t, "shop", "evil\x1b[2J", "7", time.Minute),
@@ -61,11 +65,10 @@ func groups(t *testing.T) []Group {
 	}
 }
 
-func printed(t *testing.T, g []Group, o ResourceOptions) string {
+func printed(t *testing.T, g []selection.Group, o ResourceOptions) string {
 	t.Helper()
 	var out strings.Builder
-	o.Now = now
-	if err := Resources(&out, g, o); err != nil {
+	if err := Resources(&out, g, o, now); err != nil {
 		t.Fatal(err)
 	}
 	return out.String()
@@ -85,7 +88,7 @@ shop        serviceentry.networking.istio.io/evil?[2J             7             
 		t.Errorf("-want +got:\n%s", d)
 	}
 	want = "NAME   VERSION   AGE\na      7         5s\n"
-	got = printed(t, []Group{{Resources: []*mirror.Resource{entry(t, "shop", "a", "7", 5*time.Second)}}}, ResourceOptions{Format: Table})
+	got = printed(t, []selection.Group{{Resources: []*mirror.Resource{entry(t, "shop", "a", "7", 5*time.Second)}}}, ResourceOptions{Format: Table})
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("-want +got:\n%s", d)
 	}
@@ -153,15 +156,14 @@ func TestAFileSourceReadsBackWhatIsPrinted(t *testing.T) {
 
 func TestWatchers(t *testing.T) {
 	a, b := entry(t, "shop", "a", "7", time.Minute), entry(t, "shop", "a-longer-name", "8", time.Hour)
-	g := Group{Kind: "serviceentry.networking.istio.io", Version: "v1"}
 	watched := func(o ResourceOptions) string {
 		var out strings.Builder
 		w := NewWatcher(&out, o)
 		for i, e := range []struct {
-			event EventType
+			event string
 			r     *mirror.Resource
 		}{{Added, a}, {Modified, b}, {Deleted, a}} {
-			if err := w.Print(e.event, g, e.r, now); err != nil {
+			if err := w.Print(e.event, serviceEntries, e.r, now); err != nil {
 				t.Fatal(err)
 			}
 			if i > 0 {
@@ -222,7 +224,7 @@ func (full) Write([]byte) (int, error) { return 0, errFull }
 
 func TestWriteErrorsAreReturned(t *testing.T) {
 	for _, f := range []Format{Table, YAML, JSON, Name} {
-		if err := Resources(full{}, groups(t), ResourceOptions{Format: f}); !errors.Is(err, errFull) {
+		if err := Resources(full{}, groups(t), ResourceOptions{Format: f}, now); !errors.Is(err, errFull) {
 			t.Errorf("%s: %v", f, err)
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"time"
 
 	"meshrelay/internal/stateio"
@@ -14,29 +13,23 @@ import (
 // shownRevisions bounds the revisions that State shows of an upstream.
 const shownRevisions = 10
 
-// State returns what a state has of each upstream as text. With detailed, the kinds and newest
-// revisions of the first one follow.
+// State returns the upstreams of a state as text. With detailed, the kinds and newest revisions of
+// the first one follow.
 func State(all stateio.Inspection, detailed bool, now time.Time) string {
-	var p page
-	rows := [][]string{{"UPSTREAM", "RESOURCES", "BYTES", "SYNCED", "LAST CONTACT", "FROZEN", "REVISIONS"}}
+	t := titled("UPSTREAM", "RESOURCES", "BYTES", "SYNCED", "LAST CONTACT", "FROZEN", "REVISIONS")
 	for _, u := range all.Upstreams {
-		rows = append(rows, []string{
-			u.Name, strconv.Itoa(u.Resources), strconv.FormatInt(u.Bytes, 10), yesNo(u.Synced),
-			Ago(u.LastContact, now), frozenFor(u.Frozen, now), strconv.Itoa(len(u.Revisions)),
-		})
+		t.add(u.Name, u.Resources, u.Bytes, yesNo(u.Synced), Ago(u.LastContact, now), frozenFor(u.Frozen, now), len(u.Revisions))
 	}
-	p.rows(rows)
+	text := t.String()
 	if !detailed {
-		return p.String()
+		return text
 	}
 	u := all.Upstreams[0]
-	rows = [][]string{{"KIND", "RESOURCES"}}
+	t = titled("KIND", "RESOURCES")
 	for _, kind := range slices.Sorted(maps.Keys(u.Kinds)) {
-		rows = append(rows, []string{kind, strconv.Itoa(u.Kinds[kind])})
+		t.add(kind, u.Kinds[kind])
 	}
-	p.WriteString("\n")
-	p.rows(rows)
-	return p.String() + "\n" + History(u.Revisions[:min(len(u.Revisions), shownRevisions)], now)
+	return text + "\n" + t.String() + "\n" + History(u.Revisions[:min(len(u.Revisions), shownRevisions)], now)
 }
 
 func yesNo(b bool) string {

@@ -3,7 +3,6 @@ package cliview
 import (
 	"cmp"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -42,17 +41,17 @@ func Status(r admin.Readiness, ups []upstreams.Status, clients []downstream.Clie
 		p.WriteString("\n" + config + "\n")
 	}
 	p.WriteString("\n")
-	p.rows(upstreamRows(ups, now))
+	p.table(upstreamTable(ups, now))
 	p.WriteString(advice(ups, now) + "\n")
 	if len(clients) == 0 {
 		p.WriteString("No clients are connected.\n")
 	} else {
-		p.rows(connectedRows(clients, now))
+		p.table(clientTable(clients, now))
 	}
 	return p.String()
 }
 
-// configLine tells how old the config is, and what is wrong with the file.
+// configLine returns the age of the config, and the mistakes in the file.
 func configLine(c admin.ReloadStatus, now time.Time) string {
 	if c.LastSuccess.IsZero() {
 		return ""
@@ -70,22 +69,7 @@ func configLine(c admin.ReloadStatus, now time.Time) string {
 	return line
 }
 
-// stateOf returns the state of an upstream, its age, and whether it is stale, held or frozen.
-func stateOf(u upstreams.Status, now time.Time) string {
-	state := fmt.Sprintf("%s %s", u.State, Ago(u.Since, now))
-	if u.Stale {
-		state += ", stale"
-	}
-	if u.Held != nil {
-		state += ", held"
-	}
-	if u.Frozen != nil {
-		state += ", frozen"
-	}
-	return state
-}
-
-// advice returns a line for each upstream that is held, frozen or stale, with what to do.
+// advice returns a line for each upstream that is held, frozen or stale.
 func advice(ups []upstreams.Status, now time.Time) string {
 	var out strings.Builder
 	for _, u := range ups {
@@ -140,7 +124,6 @@ func freeze(f upstreams.Frozen, now time.Time) string {
 	return text
 }
 
-// total adds up counts by kind.
 func total(counts map[string]int) (n int) {
 	for _, c := range counts {
 		n += c
@@ -172,35 +155,37 @@ func History(revisions []state.Revision, now time.Time) string {
 	if len(revisions) == 0 {
 		return "No revisions are kept.\n"
 	}
-	rows := [][]string{{"REVISION", "AGE", "RESOURCES", "ADDED", "CHANGED", "REMOVED", "BY", "AMONG THEM"}}
+	t := titled("REVISION", "AGE", "RESOURCES", "ADDED", "CHANGED", "REMOVED", "BY", "AMONG THEM")
 	for _, r := range revisions {
-		rows = append(rows, []string{
-			strconv.FormatUint(r.ID, 10), Ago(r.Time, now), strconv.Itoa(r.Resources),
-			strconv.Itoa(r.Added), strconv.Itoa(r.Changed), strconv.Itoa(r.Removed), cmp.Or(r.By, "upstream"), OrNone(strings.Join(r.Keys[:min(len(r.Keys), maxKeys)], ", ")),
-		})
+		t.add(r.ID, Ago(r.Time, now), r.Resources, r.Added, r.Changed, r.Removed, cmp.Or(r.By, "upstream"), strings.Join(r.Keys[:min(len(r.Keys), maxKeys)], ", "))
 	}
-	var p page
-	p.rows(rows)
-	return p.String()
+	return t.String()
 }
 
-func upstreamRows(ups []upstreams.Status, now time.Time) [][]string {
-	rows := [][]string{{"UPSTREAM", "TYPE", "STATE", "SYNCED", "RESOURCES", "REFUSED", "DROPPED", "UPDATED", "ADDRESS"}}
+func upstreamTable(ups []upstreams.Status, now time.Time) *table {
+	t := titled("UPSTREAM", "TYPE", "STATE", "SYNCED", "RESOURCES", "REFUSED", "DROPPED", "UPDATED", "ADDRESS")
 	for _, u := range ups {
 		typ := u.Type
 		if u.Protocol != "" {
 			typ += "/" + u.Protocol
 		}
-		rows = append(rows, []string{
-			u.Name, typ, stateOf(u, now), yesNo(u.Synced),
-			strconv.Itoa(total(u.Resources)), strconv.Itoa(u.RefusedTotal), strconv.Itoa(total(u.Dropped)), Ago(u.LastUpdate, now), OrNone(u.Address),
-		})
+		state := fmt.Sprintf("%s %s", u.State, Ago(u.Since, now))
+		if u.Stale {
+			state += ", stale"
+		}
+		if u.Held != nil {
+			state += ", held"
+		}
+		if u.Frozen != nil {
+			state += ", frozen"
+		}
+		t.add(u.Name, typ, state, yesNo(u.Synced), total(u.Resources), u.RefusedTotal, total(u.Dropped), Ago(u.LastUpdate, now), u.Address)
 	}
-	return rows
+	return t
 }
 
-func connectedRows(clients []downstream.ClientStatus, now time.Time) [][]string {
-	rows := [][]string{{"CLIENT", "CLUSTER", "VIEW", "VERSION", "PROTOCOL", "TYPES", "STATE", "NACKS", "CONNECTED", "ADDRESS"}}
+func clientTable(clients []downstream.ClientStatus, now time.Time) *table {
+	t := titled("CLIENT", "CLUSTER", "VIEW", "VERSION", "PROTOCOL", "TYPES", "STATE", "NACKS", "CONNECTED", "ADDRESS")
 	for _, c := range clients {
 		stale, rejected, nacks := 0, 0, uint64(0)
 		for _, t := range c.Types {
@@ -221,10 +206,7 @@ func connectedRows(clients []downstream.ClientStatus, now time.Time) [][]string 
 		case stale > 0:
 			state = Count(stale, "type") + " behind"
 		}
-		rows = append(rows, []string{
-			c.NodeID, OrNone(c.ClusterID), OrNone(c.View), OrNone(c.IstioVersion), c.Protocol, strconv.Itoa(len(c.Types)), state,
-			strconv.FormatUint(nacks, 10), Ago(c.Connected, now), c.Address,
-		})
+		t.add(c.NodeID, c.ClusterID, c.View, c.IstioVersion, c.Protocol, len(c.Types), state, nacks, Ago(c.Connected, now), c.Address)
 	}
-	return rows
+	return t
 }

@@ -57,7 +57,7 @@ held     -         -      -         sotw       0       waiting for upstreams   0
 	}
 }
 
-func TestWhatWaitsForSomebodyIsSaid(t *testing.T) {
+func TestStatusAdvisesOnHeldFrozenAndStaleUpstreams(t *testing.T) {
 	ups := []upstreams.Status{
 		{
 			Name: "held", Type: "xds", State: upstreams.StateSynced, Since: testNow.Add(-time.Hour), Synced: true, Resources: map[string]int{"a/B": 100},
@@ -106,7 +106,7 @@ No clients are connected.
 	}
 }
 
-func TestAConfigThatIsNotInForceIsSaid(t *testing.T) {
+func TestStatusShowsAConfigFileThatDoesNotLoad(t *testing.T) {
 	r := admin.Readiness{Ready: true, Config: admin.ReloadStatus{
 		LastSuccess: testNow.Add(-time.Hour), FailingSince: testNow.Add(-time.Minute), Error: "relay.yaml:1: \x1bnonsense", Mistakes: []string{"relay.yaml:1: \x1bnonsense"}, NeedsRestart: []string{"node.id", "admin.address"},
 	}}

@@ -1,6 +1,7 @@
 package cliview
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strconv"
@@ -11,37 +12,58 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 )
 
-// gap separates columns.
-const gap = "   "
+const (
+	gap  = "   " // between columns
+	none = "-"   // an empty cell
+)
 
 // table aligns rows. Its columns only grow, so that later rows line up with earlier ones.
-type table struct{ widths []int }
+type table struct {
+	widths []int
+	rows   [][]string // not written yet
+}
 
-// write cleans and prints rows.
-func (t *table) write(w io.Writer, rows [][]string) error {
+// titled returns a table with titles.
+func titled(titles ...string) *table { return &table{rows: [][]string{titles}} }
+
+// add adds a row. Empty cells become none.
+func (t *table) add(cells ...any) {
+	row := make([]string, len(cells))
+	for i, cell := range cells {
+		row[i] = cmp.Or(fmt.Sprint(cell), none)
+	}
+	t.rows = append(t.rows, row)
+}
+
+// flush cleans and writes the rows that were added since the last call.
+func (t *table) flush(w io.Writer) error {
+	rows := t.rows
+	t.rows = nil
 	for _, row := range rows {
 		for i, cell := range row {
-			cell = Clean(cell)
-			row[i] = cell
+			row[i] = Clean(cell)
 			if i == len(t.widths) {
 				t.widths = append(t.widths, 0)
 			}
-			t.widths[i] = max(t.widths[i], utf8.RuneCountInString(cell))
+			t.widths[i] = max(t.widths[i], utf8.RuneCountInString(row[i]))
 		}
 	}
 	for _, row := range rows {
-		var line strings.Builder
-		for i, cell := range row {
-			line.WriteString(cell)
-			if i < len(row)-1 {
-				line.WriteString(strings.Repeat(" ", t.widths[i]-utf8.RuneCountInString(cell)) + gap)
-			}
+		last := len(row) - 1
+		for i, cell := range row[:last] {
+			row[i] = cell + strings.Repeat(" ", t.widths[i]-utf8.RuneCountInString(cell)) + gap
 		}
-		if _, err := fmt.Fprintln(w, line.String()); err != nil {
+		if _, err := fmt.Fprintln(w, strings.Join(row, "")); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func (t *table) String() string {
+	var p page
+	p.table(t)
+	return p.String()
 }
 
 // page is a text under construction: sentences and tables.
@@ -49,26 +71,14 @@ type page struct{ strings.Builder }
 
 func (p *page) printf(format string, args ...any) { fmt.Fprintf(p, format, args...) }
 
-// rows adds an aligned table. The first row is usually the header.
-func (p *page) rows(rows [][]string) {
-	_ = new(table).write(p, rows) //nolint:errcheck // a Builder takes everything
+func (p *page) table(t *table) {
+	_ = t.flush(p) //nolint:errcheck // a Builder takes everything
 }
 
-// None is an empty cell.
-const None = "-"
-
-// OrNone returns s, or None when it is empty.
-func OrNone(s string) string {
-	if s == "" {
-		return None
-	}
-	return s
-}
-
-// Ago returns the age of t as Age does, None when t is zero.
+// Ago returns the age of t as Age does, none when t is zero.
 func Ago(t, now time.Time) string {
 	if t.IsZero() {
-		return None
+		return none
 	}
 	return Age(max(now.Sub(t), 0))
 }

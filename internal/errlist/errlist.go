@@ -1,4 +1,4 @@
-// Package errlist takes joined errors apart. It must not know what the errors are about.
+// Package errlist splits joined errors. It must not know their subjects.
 package errlist
 
 import (
@@ -15,8 +15,8 @@ func Lines(err error) (lines []string) {
 	return lines
 }
 
-// Split returns the errors that err was joined from, by errors.Join or multierror, at any depth.
-// It returns err itself when it was not joined, and nothing for nil.
+// Split returns the parts of an error of errors.Join or multierror, at any depth. The only part of
+// another error is itself.
 func Split(err error) (all []error) {
 	var parts []error
 	switch e := err.(type) { //nolint:errorlint // a wrapped list belongs to the text around it

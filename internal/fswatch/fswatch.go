@@ -1,10 +1,11 @@
-// Package fswatch tells when a file, or files in directories, may have changed, also where the
+// Package fswatch reports possible changes of a file, or of files in directories, also where the
 // path leads through links or does not exist yet.
 //
 // The package must not know what the files contain: it reads none.
 package fswatch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,21 +19,21 @@ import (
 )
 
 const (
-	// maxLinks is how many links a path may have, as in the kernel.
+	// maxLinks bounds the links in a path, as in the kernel.
 	maxLinks = 40
-	// maxRoutes bounds how often the way to a path is worked out again while it changes.
+	// maxRoutes bounds the attempts to watch a path that changes.
 	maxRoutes = 10
 )
 
 // Options are the times of a Watcher.
 type Options struct {
-	// Quiet is how long there must have been no change before Wait returns, Longest how long a
-	// change waits at most for others.
+	// Quiet is the time without a change before Wait returns, Longest the longest time that a
+	// change waits for others.
 	Quiet, Longest time.Duration
-	// Writing is Quiet after a file was written in place, and not put there as a whole. 0: Quiet.
+	// Writing is Quiet after a write in place. 0: Quiet.
 	Writing time.Duration
-	// Rescan is how often Wait returns without a change, in case the system does not report
-	// all of them (network file systems do not), and Poll how often when it reports none.
+	// Rescan is the time after which Wait returns without a change, as network file systems
+	// do not report all changes, and Poll the time where the system reports none.
 	Rescan, Poll time.Duration
 	// Open makes the system's watcher; nil: fsnotify.NewWatcher.
 	Open func() (*fsnotify.Watcher, error)
@@ -46,7 +47,7 @@ type Watcher struct {
 	errors  <-chan error
 	names   map[string]bool // links and files on the way to the path, and their directories
 	inside  map[string]bool // directories in which every change counts
-	blind   bool            // not everything is watched
+	blind   bool            // the system does not report all changes
 }
 
 // New returns a Watcher that does not watch yet.
@@ -54,9 +55,7 @@ func New(o Options) *Watcher {
 	if o.Open == nil {
 		o.Open = fsnotify.NewWatcher
 	}
-	if o.Writing == 0 {
-		o.Writing = o.Quiet
-	}
+	o.Writing = cmp.Or(o.Writing, o.Quiet)
 	return &Watcher{options: o}
 }
 
@@ -67,7 +66,7 @@ func (w *Watcher) Close() {
 	}
 }
 
-// Interval is how often Wait returns without a change.
+// Interval returns the time after which Wait returns without a change.
 func (w *Watcher) Interval() time.Duration {
 	if w.blind {
 		return w.options.Poll
@@ -75,16 +74,10 @@ func (w *Watcher) Interval() time.Duration {
 	return w.options.Rescan
 }
 
-// Watch watches a path, with every link on the way to it, and everything in some directories.
-// It forgets what it watched before. It returns why not all of that can be watched; then Wait
-// returns every Poll.
-func (w *Watcher) Watch(path string, inside ...string) error {
-	err := w.watch(path, inside)
-	w.blind = err != nil
-	return err
-}
-
-func (w *Watcher) watch(path string, inside []string) error {
+// Watch watches a path, with every link on the way to it, and everything in some directories,
+// and nothing else. After an error, Wait returns every Poll.
+func (w *Watcher) Watch(path string, inside ...string) (blind error) {
+	defer func() { w.blind = blind != nil }()
 	w.inside = make(map[string]bool, len(inside))
 	for _, dir := range inside {
 		w.inside[dir] = true
@@ -96,7 +89,6 @@ func (w *Watcher) watch(path string, inside []string) error {
 		}
 		w.watcher, w.events, w.errors = watcher, watcher.Events, watcher.Errors
 	}
-	var blind error
 	for range maxRoutes {
 		way, names := route(path)
 		w.names = names
@@ -114,7 +106,7 @@ func (w *Watcher) watch(path string, inside []string) error {
 				blind = fmt.Errorf("%s: %w (a limit of the host, such as fs.inotify.max_user_watches, may be too low)", dir, err)
 			}
 		}
-		// Nobody reports a change of the way before it was watched.
+		// The way may have changed before the system watched it.
 		if again, _ := route(path); maps.Equal(again, way) {
 			break
 		}
@@ -122,9 +114,9 @@ func (w *Watcher) watch(path string, inside []string) error {
 	return blind
 }
 
-// route returns the directories to watch for changes of the target of a path, through links,
-// and the names in them that matter. For a path that does not exist it is the directory in
-// which the missing part would appear.
+// route returns the directories to watch for changes of a path, through links, and the names in
+// them that matter. Of a path that does not exist it returns the directory where the missing
+// part would appear.
 func route(path string) (dirs, names map[string]bool) {
 	dirs, names = map[string]bool{}, map[string]bool{}
 	at, links := string(filepath.Separator), 0
@@ -160,14 +152,13 @@ func route(path string) (dirs, names map[string]bool) {
 	return dirs, names
 }
 
-// parts returns the elements of a path.
 func parts(path string) []string {
 	return strings.FieldsFunc(path, func(r rune) bool { return r == filepath.Separator })
 }
 
-// Wait returns when something may have changed and has been quiet for a moment, when wake has
-// a value, or after Interval. soon tells that something may have changed already. woken tells
-// that wake is the reason. The only error is that of ctx.
+// Wait returns after a possible change and a quiet moment, when wake has a value, or after
+// Interval. soon tells that there may be a change already, woken that wake is the reason. The
+// only error is that of ctx.
 func (w *Watcher) Wait(ctx context.Context, soon bool, wake <-chan struct{}) (woken bool, err error) {
 	rescan := time.NewTimer(w.Interval())
 	defer rescan.Stop()
@@ -198,7 +189,7 @@ func (w *Watcher) Wait(ctx context.Context, soon bool, wake <-chan struct{}) (wo
 			default:
 				changed(w.options.Quiet)
 			}
-		case <-w.errors: //nolint:errcheck // events or a watch were lost: the caller looks for itself
+		case <-w.errors: //nolint:errcheck // the watcher has lost events: the caller looks for itself
 			changed(w.options.Quiet)
 		case <-quiet:
 			return false, nil
@@ -210,8 +201,7 @@ func (w *Watcher) Wait(ctx context.Context, soon bool, wake <-chan struct{}) (wo
 	}
 }
 
-// concerns reports whether an event for name counts. The directory of the path may be a busy
-// one with many other files.
+// concerns reports whether an event counts: the directory of the path may have many other files.
 func (w *Watcher) concerns(name string) bool {
 	return w.names[name] || w.inside[name] || w.inside[filepath.Dir(name)]
 }

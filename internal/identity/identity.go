@@ -1,7 +1,7 @@
 // Package identity reads who shows a verified certificate, and matches that with patterns.
 //
-// An identity is written as one text: a SPIFFE ID as it is, a DNS name as dns:NAME. The package must
-// not know what an identity is allowed to see.
+// An identity is one text: a SPIFFE ID, or dns:NAME. The package must not know the rights of an
+// identity.
 package identity
 
 import (
@@ -18,9 +18,8 @@ const (
 	dns    = "dns:"
 )
 
-// Of returns the SPIFFE ID of a certificate, zero if it has none, and its other identities:
-// its DNS names. A certificate with a SPIFFE ID has no other URI (X.509-SVID), and the ID has
-// a path.
+// Of returns the SPIFFE ID of a certificate, or zero, and its DNS names as identities. A
+// certificate with a SPIFFE ID has no other URI (X.509-SVID), and the ID has a path.
 func Of(cert *x509.Certificate) (id spiffeid.ID, names []string, err error) {
 	for _, u := range cert.URIs {
 		if !strings.EqualFold(u.Scheme, "spiffe") {

@@ -2,6 +2,7 @@ package identity
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 
 	"meshrelay/internal/glob"
@@ -14,6 +15,11 @@ const (
 	maxTrust = 255 // bytes of a trust domain
 )
 
+var (
+	segments = regexp.MustCompile(`^[-A-Za-z0-9._*?]+$`)
+	labels   = regexp.MustCompile(`^[-A-Za-z0-9_*?]+$`)
+)
+
 // Pattern matches identities, part by part: segments of a SPIFFE ID, its trust domain first,
 // or labels of a DNS name. In a part * stands for any text and ? for one character. A last
 // segment ** stands for one or more segments.
@@ -23,8 +29,7 @@ type Pattern struct {
 	rest  bool // the last segment is **
 }
 
-// Parse reads a pattern. A pattern that no identity can match is an error that names the
-// spelling to use instead.
+// Parse parses a pattern. It refuses patterns that no identity can match, with the right spelling.
 func Parse(text string) (Pattern, error) {
 	switch {
 	case strings.HasPrefix(text, dns):
@@ -67,7 +72,7 @@ func parseSPIFFE(text string) (Pattern, error) {
 			return p, fmt.Errorf("%q matches nothing: ** stands alone, as the last segment", text)
 		case part == "" || part == "." || part == "..":
 			return p, fmt.Errorf("%q matches nothing, as no segment of a SPIFFE ID is %q", text, part)
-		case !made(part, "-._*?"):
+		case !segments.MatchString(part):
 			return p, fmt.Errorf("%q matches nothing, as %q has characters that are in no SPIFFE ID: use letters, digits, dots, dashes, underscores, * and ?", text, part)
 		}
 	}
@@ -84,18 +89,11 @@ func parseDNS(text string) (Pattern, error) {
 		switch {
 		case strings.Contains(label, "**"):
 			return p, fmt.Errorf("%q: ** is for SPIFFE IDs; * stands for one label of a DNS name", text)
-		case label == "" || len(label) > maxLabel || !made(label, "-_*?"):
+		case len(label) > maxLabel || !labels.MatchString(label):
 			return p, fmt.Errorf("%q matches nothing, as %q is no label of a DNS name: use letters, digits, dashes, underscores, * and ?", text, label)
 		}
 	}
 	return p, nil
-}
-
-// made reports whether a text has only letters, digits and those others.
-func made(text, others string) bool {
-	return strings.IndexFunc(text, func(r rune) bool {
-		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune(others, r)
-	}) < 0
 }
 
 // Matches reports whether an identity is like the pattern.

@@ -16,33 +16,33 @@ import (
 const (
 	// maxDocumentBytes bounds a document. yamlpos bounds its tokens, which are what costs.
 	maxDocumentBytes = 4 << 20
-	// maxValues bounds the values of a document whose aliases are written out.
+	// maxValues bounds the values of a document with its aliases written out.
 	maxValues = 500_000
-	// MaxProblems bounds the problems that are kept of one document.
+	// MaxProblems bounds the problems of one document.
 	MaxProblems = 100
 )
 
-// Document is what one YAML document has.
+// Document is the content of one YAML document.
 type Document struct {
 	Resources []Located
 	Problems  []Problem // at most MaxProblems
-	// MoreProblems counts the problems that are not kept.
+	// MoreProblems counts the problems above that bound.
 	MoreProblems int
 }
 
-// Located is a resource and the line on which it begins, from 0 for the document's first.
+// Located is a resource and the line on which it begins. The first line of the document is 0.
 type Located struct {
 	*mirror.Resource
 	Line int
 }
 
-// Problem is what is wrong with an object of a document, or with the document.
+// Problem is a mistake in an object of a document, or in the document.
 type Problem struct {
 	Line int // as in Located
 	// What names the object: "Kind namespace/name".
 	What, Reason string
-	// Foreign reports whether the object is of a kind that is not relayed, rather than broken:
-	// it does not put the rest of the file in doubt.
+	// Foreign tells that the relay does not relay the kind of the object: the rest of the file
+	// stays valid.
 	Foreign bool
 }
 
@@ -51,50 +51,35 @@ var (
 	separator     = []byte("---")
 )
 
-// SplitDocuments calls f with the text of each document of a YAML stream, and the line,
-// from 1, on which the text begins. "---" at the beginning of a line ends a document
-// wherever it stands, also within quotes (YAML 1.2.2, 9.1.2), so that looking at lines is
-// enough.
+// SplitDocuments calls f with the text of each document of a YAML stream, and the line, from 1, on
+// which the text begins. It leaves out documents of comments and directives only. "---" at the
+// beginning of a line ends a document wherever it stands, also within quotes (YAML 1.2.2, 9.1.2).
 func SplitDocuments(data []byte, f func(text []byte, line int)) {
 	data = bytes.TrimPrefix(data, byteOrderMark)
-	start, startLine := 0, 1
-	flush := func(end int) {
-		if text := data[start:end]; !blank(text) {
-			f(text, startLine)
+	start, startLine, at, line := 0, 1, 0, 1
+	blank := true
+	flush := func() {
+		if !blank {
+			f(data[start:at], startLine)
 		}
+		start, startLine, blank = at, line, true
 	}
-	at, line := 0, 1
 	for text := range bytes.Lines(data) {
-		if at > start && separates(text) {
-			flush(at)
-			start, startLine = at, line
+		content, separates := bytes.CutPrefix(text, separator)
+		if separates = separates && (len(content) == 0 || bytes.ContainsAny(content[:1], " \t\r\n")); separates {
+			flush()
+		} else {
+			content = text
 		}
+		content = bytes.TrimSpace(content)
+		blank = blank && (len(content) == 0 || content[0] == '#' || content[0] == '%' || string(content) == "...")
 		at, line = at+len(text), line+1
 	}
-	flush(len(data))
-}
-
-func separates(line []byte) bool {
-	after, ok := bytes.CutPrefix(line, separator)
-	return ok && (len(after) == 0 || bytes.IndexByte([]byte(" \t\r\n"), after[0]) >= 0)
-}
-
-// blank reports whether a text has nothing but separators, comments and directives.
-func blank(text []byte) bool {
-	for line := range bytes.Lines(text) {
-		if separates(line) {
-			line = line[len(separator):]
-		}
-		line = bytes.TrimSpace(line)
-		if len(line) > 0 && line[0] != '#' && line[0] != '%' && !bytes.Equal(line, []byte("...")) {
-			return false
-		}
-	}
-	return true
+	flush()
 }
 
 // ParseDocument reads one document. Its resources name source as their upstream. It never
-// fails: also the YAML library's panics, which strange texts have led to, become problems.
+// fails: panics of the YAML library become problems, too.
 func ParseDocument(text []byte, source string) (d *Document) {
 	d = &Document{}
 	defer func() {
@@ -152,7 +137,7 @@ func (d *Document) object(node ast.Node, value any, source string) {
 		d.refuse(Problem{Line: line, Reason: "this is not a Kubernetes object: one has apiVersion, kind, metadata and spec"})
 		return
 	}
-	if items, ok := fields["items"].([]any); ok && strings.HasSuffix(text(fields, "kind"), "List") {
+	if items, ok := fields["items"].([]any); ok && strings.HasSuffix(textOf(fields, "kind"), "List") {
 		_, list := yamlpos.Field(node, "items")
 		nodes := yamlpos.Items(list)
 		for i, item := range items {
@@ -170,8 +155,8 @@ func (d *Document) object(node ast.Node, value any, source string) {
 		return
 	}
 	metadata, _ := fields["metadata"].(map[string]any)
-	name := text(metadata, "name")
-	if namespace := text(metadata, "namespace"); namespace != "" {
+	name := textOf(metadata, "name")
+	if namespace := textOf(metadata, "namespace"); namespace != "" {
 		name = namespace + "/" + name
 	}
 	var at *FieldError
@@ -179,12 +164,12 @@ func (d *Document) object(node ast.Node, value any, source string) {
 		line = yamlpos.LineAt(node, at.Path...) - 1
 	}
 	d.refuse(Problem{
-		Line: line, What: strings.TrimSpace(text(fields, "kind") + " " + name),
+		Line: line, What: strings.TrimSpace(textOf(fields, "kind") + " " + name),
 		Reason: err.Error(), Foreign: errors.Is(err, ErrForeign),
 	})
 }
 
-func text(m map[string]any, key string) string {
+func textOf(m map[string]any, key string) string {
 	s, _ := m[key].(string)
 	return s
 }

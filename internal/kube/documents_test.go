@@ -113,8 +113,7 @@ func TestMistakesInFilesAreNamedWithFileAndLine(t *testing.T) {
 	}
 }
 
-// aliasBomb is a small document that comes to ten to the ninth values.
-// Brackets and dashes within strings nest nothing, however many there are.
+// Brackets and dashes within strings nest nothing.
 func TestTextInStringsIsNoNesting(t *testing.T) {
 	const n = 2 * yamlpos.MaxNesting
 	for name, text := range map[string]string{
@@ -139,6 +138,7 @@ func TestTextInStringsIsNoNesting(t *testing.T) {
 	}
 }
 
+// aliasBomb returns a small document of ten to the ninth values.
 func aliasBomb() string {
 	var b strings.Builder
 	b.WriteString("a0: &a0 [" + strings.Repeat("x,", 9) + "x]\n")

@@ -8,63 +8,41 @@ import (
 	"unicode/utf8"
 )
 
-// pathAt returns the path of keys and indexes of the value that stands at a column of
-// a JSON text of one line. Columns are characters, from 1.
+// pathAt returns the path of keys and indexes of the value at a column of a JSON text of one
+// line. Columns are characters, from 1.
 func pathAt(text []byte, column int) []string {
 	target := 0
 	for range column - 1 {
 		_, n := utf8.DecodeRune(text[min(target, len(text)):])
 		target += n
 	}
-	type level struct {
-		array, value bool // value: a key has been read, its value comes next
-		index        int
-		key          string
+	path, _ := seek(json.NewDecoder(bytes.NewReader(text)), int64(target))
+	return path
+}
+
+// seek reads one value. It stops behind the token at an offset, if the value has it, and returns
+// the path of that within the value.
+func seek(dec *json.Decoder, offset int64) (path []string, found bool) {
+	tok, err := dec.Token()
+	delim, nested := tok.(json.Delim)
+	if err != nil || !nested || dec.InputOffset() > offset {
+		return nil, dec.InputOffset() > offset
 	}
-	var stack []level
-	path := func() (steps []string) {
-		for _, l := range stack {
-			switch {
-			case l.array:
-				steps = append(steps, strconv.Itoa(l.index))
-			case l.key != "":
-				steps = append(steps, l.key)
+	for i := 0; dec.More(); i++ {
+		step := strconv.Itoa(i)
+		if delim == '{' {
+			key, _ := dec.Token() //nolint:errcheck // the text is JSON
+			step, _ = key.(string)
+			if dec.InputOffset() > offset {
+				return []string{step}, true
 			}
 		}
-		return steps
-	}
-	dec := json.NewDecoder(bytes.NewReader(text))
-	dec.UseNumber()
-	for {
-		tok, err := dec.Token()
-		if err != nil {
-			return path()
-		}
-		top := len(stack) - 1
-		if d, ok := tok.(json.Delim); ok && (d == '}' || d == ']') {
-			stack = stack[:top]
-			continue
-		}
-		isKey := false
-		if top >= 0 {
-			l := &stack[top]
-			switch {
-			case l.array:
-				l.index++
-			case l.value:
-				l.value = false
-			default:
-				l.key, _ = tok.(string) // the decoder lets nothing else through
-				l.value, isKey = true, true
-			}
-		}
-		if dec.InputOffset() > int64(target) {
-			return path()
-		}
-		if d, ok := tok.(json.Delim); ok && !isKey {
-			stack = append(stack, level{array: d == '[', index: -1})
+		if rest, found := seek(dec, offset); found {
+			return append([]string{step}, rest...), true
 		}
 	}
+	_, err = dec.Token()
+	return nil, err == nil && dec.InputOffset() > offset
 }
 
 // fieldName writes a path as people do: spec.hosts[0].name.

@@ -1,8 +1,7 @@
-// Package kube turns Kubernetes objects into resources and back: the form in which istiod
-// prints its configs at /debug/configz, and in which people read and write them. It reads
-// objects from YAML, whose mistakes it names by line, and writes them as YAML.
+// Package kube turns Kubernetes objects into resources and back: the form of /debug/configz of an
+// istiod, and of files. It reads objects from YAML, names mistakes by line, and writes YAML.
 //
-// The package must not know where a resource comes from or where it is printed.
+// The package must not know where a resource comes from or where it goes.
 package kube
 
 import (
@@ -42,8 +41,8 @@ type Metadata struct {
 	Annotations       map[string]string `json:"annotations,omitempty"`
 }
 
-// New returns a resource as an object of the given API version; the newest known one
-// when apiVersion is empty. version becomes its resource version.
+// New returns a resource as an object of an API version, which is the newest known one when
+// apiVersion is empty. version becomes the object's resource version.
 func New(r *mirror.Resource, apiVersion, version string) (*Object, error) {
 	kind := r.Kind()
 	typeURL := kind.PreferredTypeURL()
@@ -54,10 +53,7 @@ func New(r *mirror.Resource, apiVersion, version string) (*Object, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", r.Key(), err)
 	}
-	key, md := r.Key(), mirror.Metadata{}
-	if kind != mirror.MeshConfig { // which travels without metadata
-		md = r.Metadata()
-	}
+	key, md := r.Key(), r.Metadata()
 	o := &Object{
 		APIVersion: strings.TrimSuffix(typeURL, "/"+kind.Kind),
 		Kind:       kind.Kind,
@@ -88,8 +84,8 @@ func KindOf(o *Object) string {
 	return group + "/" + o.Kind
 }
 
-// specJSON decodes the body of a well-known kind, and of others if its message type
-// is linked into this program. Anything else is shown as it came.
+// specJSON returns a body as JSON. It decodes well-known kinds, and others if their message type
+// is linked into this program; the JSON of the rest has the bytes.
 func specJSON(kind mirror.Kind, body *anypb.Any) (json.RawMessage, error) {
 	var msg proto.Message
 	if info, ok := mirror.LookupKind(kind); ok {
@@ -97,7 +93,7 @@ func specJSON(kind mirror.Kind, body *anypb.Any) (json.RawMessage, error) {
 	} else if t, err := protoregistry.GlobalTypes.FindMessageByURL(body.GetTypeUrl()); err == nil {
 		msg = t.New().Interface()
 	} else {
-		return opaque(body)
+		return json.Marshal(map[string]any{"@type": body.GetTypeUrl(), "value": body.GetValue()}) // base64
 	}
 	if err := (proto.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(body.GetValue(), msg); err != nil {
 		return nil, fmt.Errorf("body does not decode as %s: %w", msg.ProtoReflect().Descriptor().FullName(), err)
@@ -105,24 +101,14 @@ func specJSON(kind mirror.Kind, body *anypb.Any) (json.RawMessage, error) {
 	return Message(msg)
 }
 
-func opaque(body *anypb.Any) (json.RawMessage, error) {
-	return json.Marshal(struct {
-		Type  string `json:"@type"`
-		Value []byte `json:"value"` // base64
-	}{body.GetTypeUrl(), body.GetValue()})
-}
-
-// Message returns a message as JSON without insignificant space; protojson on its own
-// varies the space from build to build.
+// Message returns a message as JSON without insignificant space, which protojson varies from build
+// to build.
 func Message(msg proto.Message) (json.RawMessage, error) {
 	b, err := protojson.Marshal(msg)
 	if err != nil {
 		return nil, err
 	}
-	var out bytes.Buffer
-	out.Grow(len(b))
-	if err := json.Compact(&out, b); err != nil {
-		return nil, err
-	}
-	return out.Bytes(), nil
+	out := bytes.NewBuffer(make([]byte, 0, len(b)))
+	err = json.Compact(out, b)
+	return out.Bytes(), err
 }

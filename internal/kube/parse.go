@@ -15,7 +15,9 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/timestamppb"
+	"k8s.io/apimachinery/pkg/util/validation"
 
+	"meshrelay/internal/text"
 	"meshrelay/mirror"
 )
 
@@ -27,17 +29,11 @@ var (
 		"generateName", "uid", "generation", "managedFields", "ownerReferences", "finalizers",
 		"selfLink", "deletionTimestamp", "deletionGracePeriodSeconds",
 	}
-
-	namespaceShape = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
-	nameShape      = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
 )
-
-const maxObjectName = 253
 
 // FieldError is a mistake in a field of an object.
 type FieldError struct {
-	// Path has the keys and indexes that lead to the field.
-	Path []string
+	Path []string // keys and indexes that lead to the field
 	Err  error
 }
 
@@ -54,8 +50,8 @@ func fieldErrorf(path []string, format string, args ...any) error {
 // ErrForeign is the error of an object that a relay has no use for.
 var ErrForeign = errors.New("is not a kind that can be relayed from a file: Istio's and Gateway API kinds can, and MeshConfig of core/v1alpha1")
 
-// Parse returns the resource that a Kubernetes object describes: fields is its decoded JSON or
-// YAML. The resource names source as its upstream. Errors are about a FieldError where they can.
+// Parse returns the resource of a Kubernetes object: fields is its decoded JSON or YAML. The
+// resource names source as its upstream. Errors about one field are a FieldError.
 func Parse(fields map[string]any, source string) (*mirror.Resource, error) {
 	apiVersion, err := stringField(fields, nil, "apiVersion")
 	if err != nil {
@@ -80,7 +76,7 @@ func Parse(fields map[string]any, source string) (*mirror.Resource, error) {
 		return nil, err
 	}
 	spec.Source = source
-	body, err := bodyOf(fields["spec"], info)
+	body, err := bodyOf(fields, info)
 	if err != nil {
 		return nil, err
 	}
@@ -132,43 +128,38 @@ func stringField(m map[string]any, path []string, key string) (string, error) {
 	}
 }
 
-func stringMap(m map[string]any, path []string, key string) (map[string]string, error) {
-	path = append(path, key)
-	switch v := m[key].(type) {
-	case nil:
-		return nil, nil
-	case map[string]any:
-		out := make(map[string]string, len(v))
-		for _, k := range slices.Sorted(maps.Keys(v)) {
-			s, err := stringField(v, path, k)
-			if err != nil {
-				return nil, err
-			}
-			out[k] = s
-		}
-		return out, nil
-	default:
-		return nil, fieldErrorf(path, "%s is not a map of strings", brief(v))
+// mapField returns a field that is a map, or missing, or null. want is for the error.
+func mapField(m map[string]any, path []string, want string) (map[string]any, error) {
+	v := m[path[len(path)-1]]
+	fields, ok := v.(map[string]any)
+	if !ok && v != nil {
+		return nil, fieldErrorf(path, "%s is not %s", brief(v), want)
 	}
+	return fields, nil
 }
 
-func brief(v any) string {
-	s := fmt.Sprint(v)
-	if len(s) > 64 {
-		return strings.ToValidUTF8(s[:64], "") + "…"
+func stringMap(m map[string]any, path []string, key string) (map[string]string, error) {
+	path = append(path, key)
+	fields, err := mapField(m, path, "a map of strings")
+	if fields == nil {
+		return nil, err
 	}
-	return s
+	out := make(map[string]string, len(fields))
+	for _, k := range slices.Sorted(maps.Keys(fields)) {
+		if out[k], err = stringField(fields, path, k); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
 }
+
+func brief(v any) string { return text.Shorten(fmt.Sprint(v), 64) }
 
 func metadataOf(fields map[string]any, info *mirror.KindInfo) (s mirror.Spec, err error) {
 	path := []string{"metadata"}
-	var m map[string]any
-	switch v := fields["metadata"].(type) {
-	case nil:
-	case map[string]any:
-		m = v
-	default:
-		return s, fieldErrorf(path, "%s is not a map", brief(v))
+	m, err := mapField(fields, path, "a map")
+	if err != nil {
+		return s, err
 	}
 	if err := knownFields(m, path, metadataFields); err != nil {
 		return s, err
@@ -189,8 +180,11 @@ func metadataOf(fields map[string]any, info *mirror.KindInfo) (s mirror.Spec, er
 	if s.Annotations, err = stringMap(m, path, "annotations"); err != nil {
 		return s, err
 	}
-	if s.CreateTime, err = timeOf(created); err != nil {
-		return s, &FieldError{append(path, "creationTimestamp"), err}
+	if created != "" {
+		s.CreateTime, err = time.Parse(time.RFC3339, created)
+		if err != nil || !timestamppb.New(s.CreateTime).IsValid() {
+			return s, fieldErrorf(append(path, "creationTimestamp"), "%q is not a time: write it like 2024-01-31T10:00:00Z", brief(created))
+		}
 	}
 	switch {
 	case info.Kind == mirror.MeshConfig:
@@ -198,47 +192,32 @@ func metadataOf(fields map[string]any, info *mirror.KindInfo) (s mirror.Spec, er
 		return s, nil
 	case s.Name == "":
 		return s, fieldErrorf(append(path, "name"), "missing")
-	case len(s.Name) > maxObjectName || !nameShape.MatchString(s.Name):
-		return s, fieldErrorf(append(path, "name"), "%q is not a name: at most %d lower-case letters, digits, dashes and dots, letters or digits first and last", brief(s.Name), maxObjectName)
+	case len(validation.IsDNS1123Subdomain(s.Name)) > 0:
+		return s, fieldErrorf(append(path, "name"), "%q is not a name: at most %d lower-case letters, digits, dashes and dots, letters or digits first and last", brief(s.Name), validation.DNS1123SubdomainMaxLength)
 	case info.ClusterScoped:
 		s.Namespace = ""
 	case s.Namespace == "":
 		s.Namespace = "default"
-	case !namespaceShape.MatchString(s.Namespace):
+	case len(validation.IsDNS1123Label(s.Namespace)) > 0:
 		return s, fieldErrorf(append(path, "namespace"), "%q is not a namespace: at most 63 lower-case letters, digits and dashes, letters or digits first and last", brief(s.Namespace))
 	}
 	return s, nil
 }
 
-func timeOf(s string) (time.Time, error) {
-	if s == "" {
-		return time.Time{}, nil
-	}
-	t, err := time.Parse(time.RFC3339, s)
-	if err != nil || !timestamppb.New(t).IsValid() {
-		return time.Time{}, fmt.Errorf("%q is not a time: write it like 2024-01-31T10:00:00Z", brief(s))
-	}
-	return t, nil
-}
+// protoPrefix is the beginning of an error of protojson, with its column. protojson puts a
+// no-break space here and there into its errors, so that nobody relies on their form: without a
+// column, the error is about all of spec.
+var protoPrefix = regexp.MustCompile(`^proto:[\s\x{a0}]*(syntax error[\s\x{a0}]*)?(\(line 1:(\d+)\):)?[\s\x{a0}]*`)
 
-var (
-	// protojson puts a no-break space here and there into its errors, so that nobody
-	// relies on their form. Only the place is taken from them; without it, the error is
-	// about all of spec.
-	protoPrefix   = regexp.MustCompile(`^proto:[\s\x{a0}]*(syntax error[\s\x{a0}]*)?(\(line 1:(\d+)\):)?[\s\x{a0}]*`)
-	unknownField  = regexp.MustCompile(`^unknown field "`)
-	protoNotation = regexp.MustCompile(`^unexpected token `)
-)
-
-// bodyOf decodes a spec strictly.
-func bodyOf(spec any, info *mirror.KindInfo) (proto.Message, error) {
+// bodyOf decodes the spec strictly.
+func bodyOf(fields map[string]any, info *mirror.KindInfo) (proto.Message, error) {
 	path := []string{"spec"}
-	switch spec.(type) {
-	case nil:
+	spec, err := mapField(fields, path, "a map")
+	if err != nil {
+		return nil, err
+	}
+	if spec == nil {
 		spec = map[string]any{}
-	case map[string]any:
-	default:
-		return nil, fieldErrorf(path, "%s is not a map", brief(spec))
 	}
 	// By way of JSON, as kubectl does, so that the usual names and types hold.
 	encoded, err := json.Marshal(spec)
@@ -254,14 +233,14 @@ func bodyOf(spec any, info *mirror.KindInfo) (proto.Message, error) {
 	if m := protoPrefix.FindStringSubmatch(msg); m != nil {
 		msg = msg[len(m[0]):]
 		if column, err := strconv.Atoi(m[3]); err == nil {
-			// The column is one of the JSON form, which nobody has seen.
+			// The column is one of the JSON, which nobody has seen.
 			path = append(path, pathAt(encoded, column)...)
 		}
 	}
 	switch {
-	case unknownField.MatchString(msg):
+	case strings.HasPrefix(msg, `unknown field "`):
 		msg = "unknown field: check its spelling and indentation"
-	case protoNotation.MatchString(msg):
+	case strings.HasPrefix(msg, "unexpected token "):
 		msg = "wrong type: " + msg
 	}
 	return nil, &FieldError{path, errors.New(msg)}

@@ -18,10 +18,8 @@ const maxDepth = 1000
 // YAML returns one JSON value as block-style YAML with two spaces a level, ending in a
 // newline. Fields keep their order.
 //
-// Every YAML reader takes it for the same value: also those that follow YAML 1.1, for which a
-// bare "on" is a boolean, and those that are loose about quoting and indentation. General
-// encoders write what a particular reader understands (sigs.k8s.io/yaml, for example, writes
-// the key "<<" bare); this one writes only the forms on which all agree.
+// Every YAML reader takes it for the same value, also under YAML 1.1, where a bare "on" is a
+// boolean. General encoders do not promise that: sigs.k8s.io/yaml writes the key "<<" bare.
 func YAML(data []byte) ([]byte, error) {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.UseNumber()
@@ -40,9 +38,8 @@ type encoder struct {
 	out bytes.Buffer
 }
 
-// value writes the next value. Before it stands what introduces it ("key:" or "-"), or
-// nothing; inItem tells that it is "-", behind which a map or list begins on the same
-// line.
+// value writes the next value, behind "key:", "-" or nothing. inItem tells that it is "-": a map
+// or list begins on the same line.
 func (e *encoder) value(depth int, inItem bool) error {
 	if depth > maxDepth {
 		return fmt.Errorf("JSON: nested deeper than %d", maxDepth)
@@ -53,13 +50,10 @@ func (e *encoder) value(depth int, inItem bool) error {
 	}
 	switch t := tok.(type) {
 	case json.Delim:
-		if t == '{' {
-			return e.object(depth, inItem)
-		}
-		if !inItem {
+		if t == '[' && !inItem {
 			depth = max(depth-1, 0) // as kubectl does, a list stands no deeper than its key
 		}
-		return e.array(depth, inItem)
+		return e.nested(t == '{', depth, inItem)
 	case string:
 		e.str(t, depth)
 	case json.Number:
@@ -72,39 +66,28 @@ func (e *encoder) value(depth int, inItem bool) error {
 	return nil
 }
 
-func (e *encoder) object(depth int, inItem bool) error {
-	if !e.dec.More() {
+// nested writes the entries of a map or a list.
+func (e *encoder) nested(isMap bool, depth int, inItem bool) error {
+	switch {
+	case e.dec.More():
+	case isMap:
 		e.scalar("{}")
-		_, err := e.dec.Token()
-		return err
-	}
-	for first := true; e.dec.More(); first = false {
-		e.startEntry(depth, first, inItem)
-		tok, err := e.dec.Token()
-		if err != nil {
-			return fmt.Errorf("JSON: %w", err)
-		}
-		key, _ := tok.(string) // the decoder accepts nothing else
-		e.out.WriteString(inline(key))
-		e.out.WriteByte(':')
-		if err := e.value(depth+1, false); err != nil {
-			return err
-		}
-	}
-	_, err := e.dec.Token()
-	return err
-}
-
-func (e *encoder) array(depth int, inItem bool) error {
-	if !e.dec.More() {
+	default:
 		e.scalar("[]")
-		_, err := e.dec.Token()
-		return err
 	}
 	for first := true; e.dec.More(); first = false {
 		e.startEntry(depth, first, inItem)
-		e.out.WriteByte('-')
-		if err := e.value(depth+1, true); err != nil {
+		if isMap {
+			tok, err := e.dec.Token()
+			if err != nil {
+				return fmt.Errorf("JSON: %w", err)
+			}
+			key, _ := tok.(string) // the decoder accepts nothing else
+			e.out.WriteString(inline(key) + ":")
+		} else {
+			e.out.WriteByte('-')
+		}
+		if err := e.value(depth+1, !isMap); err != nil {
 			return err
 		}
 	}
@@ -177,14 +160,13 @@ func (e *encoder) str(s string, depth int) {
 }
 
 var (
-	// plain are strings that are strings without quotes: they begin like a word, and no
-	// reader has another use for what follows.
+	// plain are words that need no quotes.
 	plain = regexp.MustCompile(`^[A-Za-z/][-A-Za-z0-9_./]*$`)
-	// notPlain are the words among them that some reader takes for a boolean, a null or
-	// a number, in any case.
+	// notPlain are the words that some reader takes for a boolean, a null or a number, in any
+	// case.
 	notPlain = regexp.MustCompile(`(?i)^(y|n|yes|no|on|off|true|false|null|inf|infinity|nan|[a-f0-9_.]*e[-0-9_.]*)$`)
-	// plainDomain adds what begins with a digit but is no number or date: it has a letter
-	// that is no digit, sign or exponent in any base.
+	// plainDomain are names that begin with a digit and are no number or date: they have a
+	// letter that is no digit, sign or exponent in any base.
 	plainDomain = regexp.MustCompile(`^[0-9][-0-9a-z.]*[g-mp-wyz][-0-9a-z.]*$`)
 	// literal are lines of printable ASCII without space at the beginning of the first or
 	// the end of any. The last one is not empty.

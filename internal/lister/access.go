@@ -16,16 +16,15 @@ import (
 type Access struct {
 	// Server is host:port.
 	Server string
-	// Plaintext goes without TLS. It may be nil: then a server on loopback is reached
-	// without TLS, unless any of the fields below is set, and every other one with it.
+	// Plaintext connects without TLS. nil: only to loopback, if all fields below are empty.
 	Plaintext *bool
 	// CAFile has the roots to trust, CertFile and KeyFile are the client certificate,
-	// ServerName is the name to expect in the server's certificate, and TokenFile holds
-	// a bearer token. Each may be empty.
+	// ServerName is the name to expect in the server's certificate, TokenFile has a bearer
+	// token.
 	CAFile, CertFile, KeyFile, ServerName, TokenFile string
 }
 
-// Apply has a Config use the server, and returns what frees what that holds.
+// Apply has a Config use the server. free frees the credentials.
 func (a Access) Apply(cfg *Config) (free func(), err error) {
 	host, _, err := net.SplitHostPort(a.Server)
 	if err != nil {
@@ -48,8 +47,8 @@ func (a Access) Apply(cfg *Config) (free func(), err error) {
 	if (a.CertFile == "") != (a.KeyFile == "") {
 		return nil, errors.New("a client certificate needs both --cert-file and --key-file")
 	}
-	creds, free, err := adsclient.TransportCredentials(adsclient.TLSFiles{CAFile: a.CAFile, CertFile: a.CertFile, KeyFile: a.KeyFile})
-	if err != nil {
+	files := adsclient.TLSFiles{CAFile: a.CAFile, CertFile: a.CertFile, KeyFile: a.KeyFile}
+	if err := files.Check(); err != nil {
 		return nil, err
 	}
 	if a.ServerName != "" {
@@ -58,6 +57,6 @@ func (a Access) Apply(cfg *Config) (free func(), err error) {
 	if a.TokenFile != "" {
 		opts = append(opts, grpc.WithPerRPCCredentials(adsclient.TokenFile(a.TokenFile)))
 	}
-	cfg.Credentials, cfg.DialOptions = creds, opts
-	return free, nil
+	cfg.Credentials, cfg.DialOptions = files.Credentials(), opts
+	return func() {}, nil
 }

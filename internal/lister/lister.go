@@ -1,7 +1,7 @@
-// Package lister lists and watches what an MCP-over-xDS server has: an istiod, a relay,
-// or anything else that speaks the protocol.
+// Package lister lists and watches the resources of an MCP-over-xDS server: an istiod, a relay,
+// or another server of the protocol.
 //
-// The package must not know what is done with what it finds.
+// The package must not know what its caller does with the resources.
 package lister
 
 import (
@@ -19,125 +19,111 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"meshrelay/adsclient"
+	"meshrelay/internal/selection"
 	"meshrelay/mirror"
 )
 
-// Kind is a kind to list, with all the spellings under which to ask for it: a server
-// answers one that it does not know with nothing (PROTOCOL C1).
-type Kind struct {
-	Kind     mirror.Kind
-	TypeURLs []string
-}
-
-// Config is what to list, and where.
+// Config names the server and the kinds to list.
 type Config struct {
 	// Server is host:port.
 	Server string
-	Kinds  []Kind
+	Kinds  []selection.Kind
 	Node   *corev3.Node
 	// Credentials and DialOptions are for the connection; Access.Apply sets them.
 	Credentials credentials.TransportCredentials
 	DialOptions []grpc.DialOption
 	// Timeout bounds the wait for the complete first answer. It must be positive.
 	Timeout time.Duration
-	// ResyncInterval is how often everything is asked for again: an istiod does not
-	// push every change (PROTOCOL C4). Zero: never.
+	// ResyncInterval is the time between two requests for everything: an istiod does not push
+	// every change (PROTOCOL C4). Zero: no second request.
 	ResyncInterval time.Duration
 	Logger         *slog.Logger
 }
 
-// Event is a change of one resource. Old is nil for a new one, Cur for one that is
-// gone.
+// Event is a change of one resource. Old is nil for a new one, Cur for a deleted one.
 type Event struct{ Old, Cur *mirror.Resource }
 
+var (
+	errListed = errors.New("listed")
+	errLate   = errors.New("timeout")
+)
+
 // List returns all resources of the kinds, by kind in the order of Config.Kinds and
-// then by name. problems are the resources that could not be decoded.
+// then by name. problems are the resources that do not decode.
 func List(ctx context.Context, cfg Config) (resources []*mirror.Resource, problems []error, err error) {
-	var out []*mirror.Resource
-	done := errors.New("listed")
-	problems, err = run(ctx, cfg, observer{
-		events: func(events []Event) error {
+	l := &lister{
+		cfg: cfg, once: true,
+		observe: func(events []Event) error {
 			for _, e := range events {
-				out = append(out, e.Cur)
+				resources = append(resources, e.Cur)
 			}
-			return done
+			return errListed
 		},
-	})
-	if !errors.Is(err, done) {
-		return nil, problems, cmp.Or(err, context.Cause(ctx))
+		notice: func(err error) { problems = append(problems, err) },
 	}
-	return out, problems, nil
+	if err = l.run(ctx); errors.Is(err, errListed) {
+		return resources, problems, nil
+	}
+	return nil, problems, cmp.Or(err, context.Cause(ctx))
 }
 
-// Watch calls observe with all there is, as events, and from then on with each change,
-// until ctx ends or observe fails. notice is told of what the user should know
-// meanwhile: resources that do not decode, and a lost connection, which is restored.
+// Watch calls observe with all resources, as events, and from then on with each change,
+// until ctx ends or observe fails. It calls notice with warnings for the user: resources that
+// do not decode, and a lost connection, which it restores.
 func Watch(ctx context.Context, cfg Config, observe func([]Event) error, notice func(error)) error {
-	_, err := run(ctx, cfg, observer{events: observe, notice: notice})
-	return err
+	return (&lister{cfg: cfg, observe: observe, notice: notice}).run(ctx)
 }
-
-type observer struct {
-	events func([]Event) error
-	notice func(error) // nil: lost connections end the listing, and problems are collected
-}
-
-func run(ctx context.Context, cfg Config, o observer) (problems []error, err error) {
-	l := &lister{cfg: cfg, observer: o, answers: map[string]map[string]*mirror.Resource{}, merged: map[mirror.Key]*mirror.Resource{}}
-	typeURLs := l.index()
-	client, err := adsclient.New(adsclient.Config{
-		Addresses: []string{cfg.Server}, Protocol: adsclient.SotW,
-		Node:        func() *corev3.Node { return cfg.Node },
-		TypeURLs:    func(bool) []string { return typeURLs },
-		Credentials: cfg.Credentials, DialOptions: cfg.DialOptions, ResyncInterval: cfg.ResyncInterval, Logger: cfg.Logger,
-		SyncTimeout: -1, // Config.Timeout is what counts
-	}, l)
-	if err != nil {
-		return nil, err
-	}
-	ctx, l.stop = context.WithCancelCause(ctx)
-	defer l.stop(nil)
-	late := time.AfterFunc(cfg.Timeout, func() { l.stop(errLate) })
-	defer late.Stop()
-	l.synced = func() { late.Stop() }
-	if err := client.Run(ctx); err != nil {
-		return nil, err
-	}
-	err = context.Cause(ctx)
-	if errors.Is(err, errLate) {
-		err = l.late()
-	} else if errors.Is(err, context.Canceled) {
-		err = nil // whoever called wanted it to end
-	}
-	return l.problems, err
-}
-
-var errLate = errors.New("timeout")
 
 // lister is the adsclient.Handler. Its methods run one at a time.
 type lister struct {
-	cfg      Config
-	observer observer
-	stop     context.CancelCauseFunc
-	synced   func()
+	cfg     Config
+	once    bool // a lost connection is an error
+	observe func([]Event) error
+	notice  func(error)
+	stop    context.CancelCauseFunc
+	late    *time.Timer
 
 	kindOf map[string]mirror.Kind // by type URL
 	// answers are the newest full answers, by type URL and full name.
 	answers  map[string]map[string]*mirror.Resource
 	complete bool // each type was answered
-	merged   map[mirror.Key]*mirror.Resource
-	problems []error
+	merged   map[mirror.Kind]map[mirror.Key]*mirror.Resource
 }
 
-func (l *lister) index() (typeURLs []string) {
-	l.kindOf = map[string]mirror.Kind{}
+func (l *lister) run(ctx context.Context) error {
+	l.kindOf, l.answers, l.merged = map[string]mirror.Kind{}, map[string]map[string]*mirror.Resource{}, map[mirror.Kind]map[mirror.Key]*mirror.Resource{}
+	var typeURLs []string
 	for _, k := range l.cfg.Kinds {
 		for _, u := range k.TypeURLs {
 			l.kindOf[u] = k.Kind
 			typeURLs = append(typeURLs, u)
 		}
 	}
-	return typeURLs
+	client, err := adsclient.New(adsclient.Config{
+		Addresses: []string{l.cfg.Server}, Protocol: adsclient.SotW,
+		Node:        func() *corev3.Node { return l.cfg.Node },
+		TypeURLs:    func(bool) []string { return typeURLs },
+		Credentials: l.cfg.Credentials, DialOptions: l.cfg.DialOptions, ResyncInterval: l.cfg.ResyncInterval, Logger: l.cfg.Logger,
+		SyncTimeout: -1, // Config.Timeout is what counts
+	}, l)
+	if err != nil {
+		return err
+	}
+	ctx, l.stop = context.WithCancelCause(ctx)
+	defer l.stop(nil)
+	l.late = time.AfterFunc(l.cfg.Timeout, func() { l.stop(errLate) })
+	defer l.late.Stop()
+	if err := client.Run(ctx); err != nil {
+		return err
+	}
+	switch err := context.Cause(ctx); {
+	case errors.Is(err, errLate):
+		return l.notAnswered(typeURLs)
+	case errors.Is(err, context.Canceled): // the caller wanted the end
+		return nil
+	default:
+		return err
+	}
 }
 
 // HandleResponse implements adsclient.Handler.
@@ -159,24 +145,20 @@ func (l *lister) HandleResponse(resp *adsclient.Response) error {
 			err = fmt.Errorf("%s: is there twice", r.FullName())
 		}
 		bad = append(bad, fmt.Errorf("%s: %w", resp.TypeURL, err))
-		// What was good before is not gone because its newest version is bad.
+		// A bad version of a resource deletes no good one.
 		if name, err := mirror.PeekName(kind, raw.Any); err == nil && answer[string(name)] == nil && before[string(name)] != nil {
 			answer[string(name)] = before[string(name)]
 		}
 	}
 	l.answers[resp.TypeURL] = answer
 	for _, err := range bad {
-		if l.observer.notice != nil {
-			l.observer.notice(err)
-		} else {
-			l.problems = append(l.problems, err)
-		}
+		l.notice(err)
 	}
 	l.tell(kind)
 	return errors.Join(bad...)
 }
 
-// tell works out what changed and hands it on, once there is a complete picture.
+// tell calls observe with the changes, once each type was answered.
 func (l *lister) tell(kind mirror.Kind) {
 	if len(l.answers) < len(l.kindOf) {
 		return
@@ -190,18 +172,18 @@ func (l *lister) tell(kind mirror.Kind) {
 	}
 	if first {
 		l.complete = true
-		l.synced()
+		l.late.Stop()
 	}
 	if first || len(events) > 0 {
-		if err := l.observer.events(events); err != nil {
+		if err := l.observe(events); err != nil {
 			l.stop(err)
 		}
 	}
 }
 
-// difference unites the answers to all spellings of a kind and compares them with what
-// was told. Of a resource that is in several the newest spelling counts.
-func (l *lister) difference(kind Kind) (events []Event) {
+// difference unites the answers to all spellings of a kind, of which the newest counts, and
+// compares them with the last union.
+func (l *lister) difference(kind selection.Kind) (events []Event) {
 	united := map[mirror.Key]*mirror.Resource{}
 	for _, u := range kind.TypeURLs {
 		for _, r := range l.answers[u] {
@@ -210,18 +192,18 @@ func (l *lister) difference(kind Kind) (events []Event) {
 			}
 		}
 	}
-	for key, old := range l.merged {
-		if key.Kind == kind.Kind && united[key] == nil {
+	before := l.merged[kind.Kind]
+	for key, old := range before {
+		if united[key] == nil {
 			events = append(events, Event{Old: old})
-			delete(l.merged, key)
 		}
 	}
 	for key, r := range united {
-		if old := l.merged[key]; !old.Equal(r) {
+		if old := before[key]; !old.Equal(r) {
 			events = append(events, Event{Old: old, Cur: r})
 		}
-		l.merged[key] = r
 	}
+	l.merged[kind.Kind] = united
 	slices.SortFunc(events, func(a, b Event) int {
 		return cmp.Compare(cmp.Or(a.Cur, a.Old).FullName(), cmp.Or(b.Cur, b.Old).FullName())
 	})
@@ -240,24 +222,16 @@ func (l *lister) HandleState(s adsclient.State) {
 	if err == nil {
 		err = errors.New("the server ended the stream")
 	}
-	if !l.complete || l.observer.notice == nil {
+	if !l.complete || l.once {
 		l.stop(fmt.Errorf("server %w", err))
 		return
 	}
-	l.observer.notice(fmt.Errorf("connection lost, reconnecting: %w", err))
+	l.notice(fmt.Errorf("connection lost, reconnecting: %w", err))
 }
 
-// late tells which types the server has not answered. It is called after the client has
-// ended.
-func (l *lister) late() error {
-	var pending []string
-	for _, k := range l.cfg.Kinds {
-		for _, u := range k.TypeURLs {
-			if _, ok := l.answers[u]; !ok {
-				pending = append(pending, u)
-			}
-		}
-	}
+// notAnswered names types that the server has not answered.
+func (l *lister) notAnswered(typeURLs []string) error {
+	pending := slices.DeleteFunc(typeURLs, func(u string) bool { return l.answers[u] != nil })
 	n := len(pending)
 	if n > 3 {
 		pending = append(pending[:3], "…")

@@ -17,6 +17,7 @@ import (
 
 	"meshrelay/adsclient"
 	"meshrelay/internal/fakexds"
+	"meshrelay/internal/selection"
 	"meshrelay/mirror"
 )
 
@@ -36,7 +37,7 @@ var (
 func config(s *fakexds.Server) Config {
 	return Config{
 		Server:      s.Addr,
-		Kinds:       []Kind{{widget, []string{widgetV1}}, {serviceEntry, []string{seV1, seAlpha}}},
+		Kinds:       []selection.Kind{{Kind: widget, TypeURLs: []string{widgetV1}}, {Kind: serviceEntry, TypeURLs: []string{seV1, seAlpha}}},
 		Node:        adsclient.Node(adsclient.NodeConfig{Name: "t", Namespace: "istio-system", IP: "127.0.0.1", ClusterID: "t"}),
 		Credentials: insecure.NewCredentials(),
 		Timeout:     30 * time.Second,
@@ -101,7 +102,7 @@ func TestNothingIsListedBeforeEveryTypeIsAnswered_C21(t *testing.T) {
 	}
 }
 
-func TestWhatDoesNotDecodeIsNamedAndTheRestIsListed_C7(t *testing.T) {
+func TestListNamesBadResourcesAndReturnsTheRest_C7(t *testing.T) {
 	s := fakexds.Start(t, &fakexds.Server{})
 	bad := fakexds.MCP("shop/bad", &networking.ServiceEntry{})
 	bad.Any.Value = append(bad.Any.Value, 0xff)
@@ -123,7 +124,7 @@ func TestAServerThatCanNotBeReachedIsAnErrorAtOnce(t *testing.T) {
 	}
 }
 
-func TestARefusalSaysWhatToDo_C19(t *testing.T) {
+func TestRefusalOfTheServerAdvises_C19(t *testing.T) {
 	s := fakexds.Start(t, &fakexds.Server{})
 	s.Fail(status.Error(codes.Unauthenticated, "who are you"))
 	if _, _, err := List(t.Context(), config(s)); err == nil || !strings.Contains(err.Error(), "who are you") || !strings.Contains(err.Error(), "token") {
@@ -250,7 +251,7 @@ func TestABadVersionOfAResourceIsNoDeletion_C7(t *testing.T) {
 	}
 }
 
-func TestWhoWatchesCanEndIt(t *testing.T) {
+func TestObserverCanEndAWatch(t *testing.T) {
 	s := fakexds.Start(t, &fakexds.Server{})
 	enough := errors.New("enough")
 	err := Watch(t.Context(), config(s), func([]Event) error { return enough }, func(error) {})

@@ -1,5 +1,4 @@
-// Package loopback tells connections within this host from others. It must not know what they are
-// allowed to do.
+// Package loopback tells connections within this host from others. It must not know their rights.
 package loopback
 
 import (
@@ -8,8 +7,8 @@ import (
 	"strings"
 )
 
-// Is reports whether an address of a connection is of this host. That of the passthrough of
-// an Istio sidecar, 127.0.0.6, is not: behind it is whoever reaches the pod.
+// Is reports whether an address of a connection is of this host. 127.0.0.6, the passthrough of an
+// Istio sidecar, is not: everybody who reaches the pod comes from there.
 func Is(addr net.Addr) bool {
 	if addr == nil {
 		return false
@@ -17,19 +16,18 @@ func Is(addr net.Addr) bool {
 	return Text(addr.String())
 }
 
-// Text reports the same of an address that is written host:port.
+// Text is Is for an address host:port.
 func Text(hostport string) bool {
 	a, err := netip.ParseAddrPort(hostport)
 	return err == nil && a.Addr().Unmap().IsLoopback() && a.Addr().Unmap() != passthrough
 }
 
-// Host reports whether the host of an address that somebody has written is this host:
-// localhost, or a loopback address.
+// Host reports whether a host is localhost or a loopback address.
 func Host(host string) bool {
 	a, err := netip.ParseAddr(host)
 	return strings.EqualFold(host, "localhost") || err == nil && a.Unmap().IsLoopback()
 }
 
-// passthrough is the source of what a sidecar lets pass (InboundPassthroughBindIpv4 of istio).
-// Its counterpart of IPv6, ::6, is no loopback address.
+// passthrough is InboundPassthroughBindIpv4 of istio. Its counterpart of IPv6, ::6, is no loopback
+// address.
 var passthrough = netip.AddrFrom4([4]byte{127, 0, 0, 6})

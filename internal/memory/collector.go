@@ -1,7 +1,7 @@
-// Package memory keeps the process small: it tunes the garbage collector, and tells when there
-// is too little memory left for more clients.
+// Package memory keeps the process small: it tunes the garbage collector, and reports a lack of
+// memory for more clients.
 //
-// The package must not know what the memory is used for.
+// The package must not know the use of the memory.
 package memory
 
 import (
@@ -9,27 +9,24 @@ import (
 	"log/slog"
 	"os"
 	"runtime/debug"
-	"runtime/metrics"
 	"time"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
 )
 
 const (
-	// startPercent is GOGC until the upstreams have synced. Most of what is read during a
-	// start stays, so that looking for garbage more often finds little.
+	// startPercent is GOGC until the upstreams have synced. A start makes little garbage.
 	startPercent = 150
-	// runPercent is GOGC from then on. It keeps the heap close to what is held: pushing makes
-	// little garbage, so that collecting it often costs next to nothing.
+	// runPercent is GOGC from then on. It keeps the heap small: pushing makes little garbage,
+	// so that collections cost next to nothing.
 	runPercent = 50
-	// quietTime is how long there must have been no collection for the relay to count as
-	// quiet.
+	// quietTime is the time without a collection after which the relay counts as quiet.
 	quietTime = 10 * time.Second
 )
 
-// Collector keeps the resident set close to what the relay holds: below the limit of the
-// container, and small again after a start or a storm of clients, when nothing would
-// otherwise start a collection for minutes. GOMEMLIMIT and GOGC take precedence.
+// Collector keeps the resident set below the limit of the container, and makes it small again
+// after a start or a storm of clients, when nothing else starts a collection for minutes.
+// GOMEMLIMIT and GOGC take precedence.
 type Collector struct {
 	log  *slog.Logger
 	tune bool
@@ -52,8 +49,8 @@ func SetLimit() int64 {
 	return debug.SetMemoryLimit(-1)
 }
 
-// Run collects garbage when the relay becomes quiet, until ctx ends. The start is over when
-// started is closed.
+// Run collects garbage when the relay becomes quiet, until ctx ends. started is closed at the
+// end of the start.
 func (c *Collector) Run(ctx context.Context, started <-chan struct{}) error {
 	if !c.tune {
 		<-ctx.Done()
@@ -67,15 +64,14 @@ func (c *Collector) Run(ctx context.Context, started <-chan struct{}) error {
 	debug.SetGCPercent(runPercent)
 	tick := time.NewTicker(quietTime)
 	defer tick.Stop()
-	last, ours := collections(), uint64(0)
+	last, ours := collections(), int64(0)
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
 		}
-		// A relay that has become quiet since the last collection is collected once: nothing
-		// else would do it for minutes. A busy one is collected anyway.
+		// Once after the relay has become quiet: a busy one collects anyway.
 		now := collections()
 		if now == last && now != ours {
 			debug.FreeOSMemory()
@@ -87,9 +83,9 @@ func (c *Collector) Run(ctx context.Context, started <-chan struct{}) error {
 	}
 }
 
-// collections returns how many garbage collections there have been.
-func collections() uint64 {
-	sample := []metrics.Sample{{Name: "/gc/cycles/total:gc-cycles"}}
-	metrics.Read(sample)
-	return sample[0].Value.Uint64()
+// collections returns the number of garbage collections.
+func collections() int64 {
+	var stats debug.GCStats
+	debug.ReadGCStats(&stats)
+	return stats.NumGC
 }

@@ -8,49 +8,44 @@ import (
 	"runtime/debug"
 	"runtime/metrics"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
-// readInterval is how long a reading of the memory in use counts.
-const readInterval = 100 * time.Millisecond
-
-// collectPause is the least time between two collections for clients that are refused. It
-// grows up to maxCollectPause while collecting does not help.
 const (
+	// readInterval is the time for which a reading of the memory in use counts.
+	readInterval = 100 * time.Millisecond
+	// collectPause is the least time between two collections for refused clients. It grows up
+	// to maxCollectPause while collecting does not help.
 	collectPause    = 5 * time.Second
 	maxCollectPause = time.Minute
 )
 
-// Guard tells when there is too little memory left for more clients. Its methods may be
-// called from any goroutine.
+// Guard refuses clients for lack of memory. Any goroutine may call its methods.
 type Guard struct {
-	percent atomic.Int64 // of the limit; 0: never
 	read    func() (inUse, limit uint64)
 	collect func()
-	short   chan struct{} // one slot: a client was refused
+	short   chan struct{} // one slot: it has refused a client
 
-	mu sync.Mutex // guards the last verdict, which is nil when there is enough memory
-	// until is when the verdict expires; it was made for that percentage.
-	until   time.Time
-	of      int64
-	verdict error
+	mu      sync.Mutex // guards the percentage and its last verdict
+	percent int        // of the limit; 0: never
+	until   time.Time  // the end of the verdict
+	verdict error      // nil: there is enough memory
 }
 
-// NewGuard returns a Guard that allows a percentage of the runtime's memory limit to be in
-// use.
+// NewGuard returns a Guard that allows the use of a percentage of the runtime's memory limit.
 func NewGuard(percent int) *Guard {
-	g := &Guard{read: inUse, collect: runtime.GC, short: make(chan struct{}, 1)}
-	g.SetPercent(percent)
-	return g
+	return &Guard{read: inUse, collect: runtime.GC, short: make(chan struct{}, 1), percent: percent}
 }
 
-// SetPercent changes how much may be in use. 0 allows everything.
-func (g *Guard) SetPercent(percent int) { g.percent.Store(int64(percent)) }
+// SetPercent changes the percentage. 0 allows everything.
+func (g *Guard) SetPercent(percent int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.percent, g.until = percent, time.Time{}
+}
 
-// Run collects garbage while clients are refused, until ctx ends. Memory of clients that have
-// gone counts as in use until it is collected, and while no clients are taken there may be no
-// reason to collect: with GOGC=off, none at all.
+// Run collects garbage while the Guard refuses clients, until ctx ends. Memory of clients that
+// have gone counts as in use until a collection, and nothing else may start one.
 func (g *Guard) Run(ctx context.Context) error {
 	pause := collectPause
 	for {
@@ -60,7 +55,10 @@ func (g *Guard) Run(ctx context.Context) error {
 		case <-g.short:
 			g.collect()
 		}
-		if _, _, over := g.over(g.percent.Load()); over {
+		g.mu.Lock()
+		_, _, over := g.over()
+		g.mu.Unlock()
+		if over {
 			pause = min(2*pause, maxCollectPause)
 		} else {
 			pause = collectPause
@@ -73,31 +71,27 @@ func (g *Guard) Run(ctx context.Context) error {
 	}
 }
 
-// over reports whether as much memory is in use as is allowed.
-func (g *Guard) over(percent int64) (inUse, limit uint64, over bool) {
+// over reports whether the memory in use reaches the percentage.
+func (g *Guard) over() (inUse, limit uint64, over bool) {
 	inUse, limit = g.read()
-	if percent <= 0 || limit == 0 || limit >= math.MaxInt64 { // there is no limit
+	if g.percent <= 0 || limit == 0 || limit >= math.MaxInt64 { // there is no limit
 		return inUse, limit, false
 	}
-	return inUse, limit, float64(inUse) >= float64(limit)*float64(percent)/100
+	return inUse, limit, float64(inUse) >= float64(limit)*float64(g.percent)/100
 }
 
-// Overloaded returns an error for clients while as much memory is in use as is allowed.
+// Overloaded returns an error for clients while the memory in use reaches the percentage.
 func (g *Guard) Overloaded() error {
-	percent := g.percent.Load()
-	if percent <= 0 {
-		return nil
-	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := time.Now()
-	if now.Before(g.until) && g.of == percent {
+	if now.Before(g.until) {
 		return g.verdict
 	}
-	g.until, g.of, g.verdict = now.Add(readInterval), percent, nil
-	if inUse, limit, over := g.over(percent); over {
+	g.until, g.verdict = now.Add(readInterval), nil
+	if inUse, limit, over := g.over(); over {
 		g.verdict = fmt.Errorf("the relay takes no more clients for now: %d MiB of its memory limit of %d MiB are in use, and new clients are taken below %d %%",
-			inUse>>20, limit>>20, percent)
+			inUse>>20, limit>>20, g.percent)
 		select {
 		case g.short <- struct{}{}:
 		default: // a collection is due already
@@ -106,12 +100,10 @@ func (g *Guard) Overloaded() error {
 	return g.verdict
 }
 
-// inUse returns how much of the runtime's memory limit is in use, and the limit, in bytes.
+// inUse returns the memory in use and the runtime's memory limit, in bytes.
 //
-// The memory that counts against the limit includes garbage, a third with the usual GOGC, and
-// free spans: while there are those, there is room. In use is therefore what a collection
-// would leave, and a tenth of it for the collector to work in, but never more than what counts
-// against the limit.
+// Garbage and free spans count against the limit, and are room. In use is therefore the memory
+// after a collection and a tenth of it for the collector, but at most the memory that counts.
 func inUse() (inUse, limit uint64) {
 	samples := []metrics.Sample{
 		{Name: "/memory/classes/total:bytes"},

@@ -1,5 +1,5 @@
-// Package owner tells whether a file or directory is this process's own: whether others, root
-// aside, could have put something else in its place. It must not know what the file is for.
+// Package owner reports whether only this process and root can replace a file or directory. It
+// must not know the purpose of the file.
 package owner
 
 import (
@@ -9,37 +9,28 @@ import (
 	"path/filepath"
 )
 
-// Trusts reports whether what belongs to a user is as good as ours: it is ours or root's.
+// Trusts reports whether a user is this process's, or root.
 func Trusts(uid int) bool { return uid == os.Geteuid() || uid == 0 }
 
 // CheckAncestors returns an error when everybody can write to a directory on the way to a path,
-// through links too, and so put another file or directory in its place. A directory with the
-// sticky bit, such as /tmp, keeps what belongs to others. Groups are not looked at: volumes of
-// Kubernetes belong to that of the pod.
+// through links too, and so replace the path. Directories with the sticky bit are safe. Groups
+// do not count: volumes of Kubernetes belong to the group of the pod.
 func CheckAncestors(path string) error {
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return err
 	}
-	if err := checkAncestors(path); err != nil {
-		return err
-	}
-	// What links lead through counts as well.
 	real, err := filepath.EvalSymlinks(path)
-	if err != nil || real == path {
-		return nil //nolint:nilerr // what is not there yet is no link
+	if err != nil {
+		real = path // a path that does not exist is no link
 	}
-	return checkAncestors(real)
-}
-
-func checkAncestors(path string) error {
-	for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
-		info, err := os.Stat(dir)
-		if err == nil && info.Mode().Perm()&0o002 != 0 && info.Mode()&fs.ModeSticky == 0 {
-			return fmt.Errorf("everybody can write to directory %s (%v), which %s is in", dir, info.Mode().Perm(), path)
-		}
-		if dir == filepath.Dir(dir) {
-			return nil
+	for _, path := range []string{path, real} {
+		for at, dir := path, filepath.Dir(path); dir != at; at, dir = dir, filepath.Dir(dir) {
+			info, err := os.Stat(dir)
+			if err == nil && info.Mode().Perm()&0o002 != 0 && info.Mode()&fs.ModeSticky == 0 {
+				return fmt.Errorf("everybody can write to directory %s (%v), which %s is in", dir, info.Mode().Perm(), path)
+			}
 		}
 	}
+	return nil
 }

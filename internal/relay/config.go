@@ -7,7 +7,6 @@ import (
 	"runtime"
 	"slices"
 
-	"meshrelay/admin"
 	"meshrelay/config"
 	"meshrelay/downstream"
 	"meshrelay/federation/filter"
@@ -41,7 +40,6 @@ func MergePolicies(rules []config.Merge) (byKind map[mirror.Kind]mirror.Policy, 
 	return byKind, others, nil
 }
 
-// viewsOf returns the views of a config.
 func viewsOf(views []config.View) ([]downstream.View, error) {
 	var out []downstream.View
 	for _, v := range views {
@@ -64,7 +62,6 @@ func viewsOf(views []config.View) ([]downstream.View, error) {
 	return out, nil
 }
 
-// pushOptions returns the pace of pushes.
 func pushOptions(p config.Push) push.Options {
 	return push.Options{After: p.DebounceAfter.D(), Max: p.DebounceMax.D(), MaxShare: p.MaxShare, CPUs: runtime.GOMAXPROCS(0)}
 }
@@ -75,10 +72,6 @@ func keeperOptions(s config.State) state.Options {
 		FlushInterval: s.FlushInterval.D(),
 		History:       state.History{Revisions: s.History.Revisions, MaxAge: s.History.MaxAge.D(), MaxBytes: s.History.MaxBytes},
 	}
-}
-
-func adminConfig(cfg *config.Config) admin.Config {
-	return admin.Config{Address: cfg.Admin.Address, Socket: cfg.AdminSocket(), OwnSocketDir: ownSocketDir(cfg)}
 }
 
 // ownSocketDir reports whether only the relay uses the directory of the admin socket: that of

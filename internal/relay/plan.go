@@ -64,11 +64,11 @@ func notSynced(sources []upstreams.Status) error {
 		if s.Synced {
 			continue
 		}
-		text := s.Name + " (" + string(s.State)
+		text := string(s.State)
 		if s.LastError != "" {
 			text += ": " + s.LastError
 		}
-		late = append(late, text+")")
+		late = append(late, fmt.Sprintf("%s (%s)", s.Name, text))
 	}
 	slices.Sort(late)
 	return fmt.Errorf("upstreams have not synced in time: %s", strings.Join(late, ", "))

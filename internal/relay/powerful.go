@@ -12,8 +12,7 @@ import (
 // rootNamespace is where policies apply to a whole mesh, unless its MeshConfig names another.
 const rootNamespace = "istio-system"
 
-// powerful is a kind whose resources change what every proxy runs or accepts: in every namespace,
-// or in one.
+// powerful is a kind whose resources can change every proxy: in every namespace, or in one.
 type powerful struct{ group, kind, namespace string }
 
 func (p powerful) String() string {
@@ -32,7 +31,7 @@ var powerfulKinds = []powerful{
 	{"networking.istio.io", "Sidecar", rootNamespace},
 }
 
-// mergedView lists what is served.
+// mergedView lists the merged resources.
 type mergedView interface {
 	List(kind mirror.Kind, namespace string) []*mirror.Resource
 }

@@ -8,7 +8,10 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
+	"os/signal"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/oklog/run"
@@ -28,13 +31,13 @@ import (
 	"meshrelay/upstreams"
 )
 
-// Options are what a Relay is made of. All fields are required.
+// Options are the parts of a Relay. All fields are required.
 type Options struct {
-	// Config is what Watcher has loaded, after Complete.
+	// Config is the first config of Watcher, after Complete.
 	Config  *config.Config
 	Watcher *config.Watcher
-	// Complete finishes each config that is loaded: it applies the command line and the
-	// limits that follow from the memory of this process.
+	// Complete finishes each config: it applies the command line and the limits that follow
+	// from the memory of this process.
 	Complete func(*config.Config)
 	Build    buildinfo.Info
 	Logger   *slog.Logger
@@ -55,7 +58,7 @@ type Relay struct {
 	collector *memory.Collector
 	guard     *memory.Guard
 	draining  atomic.Bool
-	// config is the one that is used; apply replaces it. Configs are immutable.
+	// config is the present one; apply replaces it. Configs are immutable.
 	config atomic.Pointer[config.Config]
 }
 
@@ -80,6 +83,9 @@ func New(o Options) (*Relay, error) {
 	if cfg.State.Dir != "" {
 		options := keeperOptions(cfg.State)
 		options.Logger = r.log
+		for _, u := range cfg.Upstreams {
+			options.Retain = append(options.Retain, u.Name)
+		}
 		r.keeper = state.Open(local.New(cfg.State.Dir, r.log), options)
 		kept = r.keeper
 	}
@@ -112,7 +118,8 @@ func New(o Options) (*Relay, error) {
 	if err := r.pushChanges(); err != nil {
 		return nil, err
 	}
-	if r.operators, err = admin.New(adminConfig(cfg), r.adminDeps(registry, debug)); err != nil {
+	address := admin.Config{Address: cfg.Admin.Address, Socket: cfg.AdminSocket(), OwnSocketDir: ownSocketDir(cfg)}
+	if r.operators, err = admin.New(address, r.adminDeps(registry, debug)); err != nil {
 		return nil, err
 	}
 	own := append(admin.NewReloadMetrics(r.reloadStatus), r.manager, register, r.pusher)
@@ -122,9 +129,9 @@ func New(o Options) (*Relay, error) {
 	return r, registerProcess(registry, o.Build, own...)
 }
 
-// pushChanges has the server push what changes in the merged view.
+// pushChanges has the server push changes of the merged view.
 func (r *Relay) pushChanges() error {
-	// A view that shows some copies only may serve another one than the merged view does.
+	// A view of some copies may serve another one than the merged view does.
 	err := r.aggregate.RegisterTouchHandler(func(key mirror.Key, of *mirror.Resolution) {
 		if r.server.NeedsPushes() && r.server.NeedsCopies() {
 			r.pusher.Changed(r.changer(key, of), key, push.CopyUpdate)
@@ -180,13 +187,14 @@ func (r *Relay) reloadStatus() admin.ReloadStatus {
 
 // Run runs the relay until ctx ends, a signal asks for the end, or a part fails.
 func (r *Relay) Run(ctx context.Context) error {
-	ignoreFileSizeSignal()
-	hangups := notifyHangups()
-	// They are interrupted in this order, each when the one before it has ended: clients
-	// are sent away first, and operators can look on to the end.
+	signal.Ignore(syscall.SIGXFSZ) // so that a write returns the error of a limit on file sizes
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP) // for ever: a SIGHUP would end the process otherwise
+	// The group interrupts them in this order, each after the end of the one before: clients
+	// leave first, and operators can look on to the end.
 	var group run.Group
 	group.Add(untilSignal(ctx, r.log, &r.draining))
-	group.Add(actor(func(ctx context.Context) error { return onHangup(ctx, hangups, r.log, r.options.Watcher.Trigger) }))
+	group.Add(actor(func(ctx context.Context) error { return r.reloadOnHangup(ctx, hangups) }))
 	group.Add(actor(func(ctx context.Context) error { return r.options.Watcher.Run(ctx, r.log, r.apply) }))
 	group.Add(actor(r.server.Run))
 	group.Add(actor(func(ctx context.Context) error { return r.collector.Run(ctx, r.server.Released()) }))
@@ -196,7 +204,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	group.Add(actor(r.aggregate.Run))
 	group.Add(actor(r.manager.Run))
 	if r.keeper != nil {
-		group.Add(actor(r.keeper.Run)) // it ends after the upstreams, and writes all they gave
+		group.Add(actor(r.keeper.Run)) // it ends after the upstreams, and writes all their resources
 	}
 	group.Add(actor(r.operators.Run))
 	err := group.Run()
@@ -206,8 +214,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	return err
 }
 
-// actor makes a Run method a member of a run.Group. Its interruption lasts until the
-// method has returned.
+// actor makes a Run method a member of a run.Group. Its interruption waits for the method.
 func actor(runUntil func(context.Context) error) (execute func() error, interrupt func(error)) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -222,7 +229,7 @@ func actor(runUntil func(context.Context) error) (execute func() error, interrup
 	return execute, interrupt
 }
 
-// logServing logs once when clients begin to be served. It returns when ctx ends.
+// logServing logs the first time that the relay serves clients. It returns when ctx ends.
 func (r *Relay) logServing(ctx context.Context) error {
 	began := time.Now()
 	select {
@@ -235,8 +242,8 @@ func (r *Relay) logServing(ctx context.Context) error {
 	return nil
 }
 
-// servedFrom counts the upstreams that have synced, those that are served from disk, and the
-// others, as log attributes.
+// servedFrom counts the upstreams that have synced, those from disk, and the others, as log
+// attributes.
 func servedFrom(sources []upstreams.Status) []any {
 	synced, fromDisk := 0, 0
 	for _, s := range sources {

@@ -16,8 +16,8 @@ import (
 	"meshrelay/upstreams"
 )
 
-// TestWhatIsServedAtFirstIsSaidToBeFromDisk, where it is.
-func TestWhatIsServedAtFirstIsSaidToBeFromDisk(t *testing.T) {
+// TestServingLogCountsUpstreamsFromDisk and those that have synced.
+func TestServingLogCountsUpstreamsFromDisk(t *testing.T) {
 	got := fmt.Sprint(servedFrom([]upstreams.Status{
 		{Name: "there", Synced: true},
 		{Name: "away", Stale: true, Resources: map[string]int{"a/B": 1}}, {Name: "also away", Stale: true, Resources: map[string]int{"a/B": 2}},
@@ -50,8 +50,8 @@ func TestTheOwnDirectoriesOfTheSocket(t *testing.T) {
 	}
 }
 
-// TestTheEndIsSaidToBeByASignalWhenItIs: else it is an error's, which says so itself.
-func TestTheEndIsSaidToBeByASignalWhenItIs(t *testing.T) {
+// TestSignalIsTheLoggedCauseOfAnEnd, and nothing is logged after an error.
+func TestSignalIsTheLoggedCauseOfAnEnd(t *testing.T) {
 	for name, tc := range map[string]struct {
 		end  func(interrupt func(error)) error
 		said bool

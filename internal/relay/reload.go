@@ -3,8 +3,6 @@ package relay
 import (
 	"context"
 	"fmt"
-	"log/slog"
-	"reflect"
 	"time"
 
 	"meshrelay/config"
@@ -15,15 +13,11 @@ import (
 // all settings or none. The config watcher calls it, one call at a time.
 func (r *Relay) apply(ctx context.Context, cfg *config.Config) (needsRestart []string, err error) {
 	r.options.Complete(cfg)
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(cfg.Log.Level)); err != nil {
-		return nil, fmt.Errorf("log level %q: want debug, info, warn or error", cfg.Log.Level)
-	}
 	started, now := r.options.Config, r.config.Load()
 	next := *cfg
 	// These need a restart.
 	next.Node, next.Provenance = started.Node, started.Provenance
-	// The listeners of the start get the new views, whatever the file has about listeners.
+	// The listeners of the start get the new views, despite those in the file.
 	if err := config.CheckListeners(started.Downstream.Listeners, cfg.Views); err != nil {
 		return nil, fmt.Errorf("listeners need a restart, and the views do not fit the present ones: %w", err)
 	}
@@ -52,26 +46,23 @@ func (r *Relay) apply(ctx context.Context, cfg *config.Config) (needsRestart []s
 	if err != nil {
 		return nil, err
 	}
-	if !reflect.DeepEqual(cfg.Views, now.Views) && len(cfg.Views)+len(now.Views) > 0 || limits != limitsOf(now.Downstream) {
-		r.log.Info("views and limits replaced", "views", len(views))
-	}
 	if err := r.pusher.SetOptions(pushOptions(cfg.Push)); err != nil {
 		return nil, err
 	}
 	if r.keeper != nil {
-		if err := r.keeper.SetOptions(ctx, keeperOptions(cfg.State)); err != nil {
-			return nil, err
-		}
+		r.keeper.SetOptions(keeperOptions(cfg.State))
 	}
 	r.guard.SetPercent(cfg.Downstream.ShedAtMemoryPercent)
-	if cfg.Log.Level != now.Log.Level { // else a level that an operator has set stays
-		r.options.LogLevel.Set(level)
+	if cfg.Log.Level != now.Log.Level { // else the level of an operator stays
+		if err := r.options.LogLevel.UnmarshalText([]byte(cfg.Log.Level)); err != nil {
+			return nil, err // never: cfg is valid
+		}
 	}
 	r.config.Store(&next)
 	return config.Diff(started, cfg), nil
 }
 
-// stateNotes returns what is wrong with the state on disk, a line each.
+// stateNotes returns the problems of the state on disk, a line each.
 func stateNotes(st state.Status) (notes []string) {
 	if st.LastError != "" {
 		notes = append(notes, fmt.Sprintf("state: not written since %s, so that a restart would go back to then: %s",

@@ -1,6 +1,5 @@
-// Package selection understands what a user asks for on the command line, "se,vs",
-// "gateways.networking.istio.io NAME", "example.com/v1/Widget", in the manner of
-// kubectl.
+// Package selection parses the kinds and names on a command line as kubectl does: "se,vs",
+// "gateways.networking.istio.io NAME", "example.com/v1/Widget".
 //
 // The package must not know where resources come from.
 package selection
@@ -13,7 +12,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"meshrelay/internal/cliview"
 	"meshrelay/mirror"
 )
 
@@ -23,29 +21,33 @@ const all = "all"
 // maxKindName bounds the words that are compared with names of kinds.
 const maxKindName = 64
 
-// Kind is a kind that is asked for.
+// Kind is a selected kind.
 type Kind struct {
 	mirror.Kind
-	// TypeURLs are the spellings under which a server may have it, newest first
-	// (PROTOCOL C1).
+	// TypeURLs are all the spellings under which a server may have it, newest first: a server
+	// answers one that it does not know with nothing (PROTOCOL C1).
 	TypeURLs []string
-	// Version is the API version in which it is to be shown.
+	// Version is the API version to show.
 	Version string
 	// ClusterScoped tells that namespaces do not apply to it.
 	ClusterScoped bool
 }
 
-// Name returns the kind as kubectl prints it before a resource's name:
-// "serviceentry.networking.istio.io".
+// Name returns the kind as in kubectl's output: "serviceentry.networking.istio.io".
 func (k Kind) Name() string { return withGroup(strings.ToLower(k.Kind.Kind), k.Group) }
 
-// Plural returns the kind as kubectl names it in errors:
-// "serviceentries.networking.istio.io".
-func (k Kind) Plural() string {
+// plural returns the kind as in kubectl's errors: "serviceentries.networking.istio.io".
+func (k Kind) plural() string {
 	if info, ok := mirror.LookupKind(k.Kind); ok {
 		return withGroup(info.Plural, k.Group)
 	}
 	return k.Name()
+}
+
+// Group is resources of one kind.
+type Group struct {
+	Kind
+	Resources []*mirror.Resource
 }
 
 func withGroup(name, group string) string {
@@ -55,18 +57,16 @@ func withGroup(name, group string) string {
 	return name + "." + group
 }
 
-// Selection is what is asked for.
+// Selection is a parsed command line.
 type Selection struct {
-	// targets are what each of the words may mean.
-	targets [][]Kind
-	// names is empty for all.
-	names     []string
-	namespace string // "" for all
+	targets   [][]Kind // by word: the kinds that it may mean
+	names     []string // empty: all
+	namespace string   // "": all
 	everyKind bool
 }
 
-// Parse understands the arguments "KIND[,KIND…] [NAME…]" or "KIND/NAME". namespace is
-// empty for all of them, and then no name may be given.
+// Parse parses "KIND[,KIND…] [NAME…]" or "KIND/NAME". namespace is empty for all namespaces,
+// which allows no name.
 func Parse(args []string, namespace string) (*Selection, error) {
 	if len(args) == 0 {
 		return nil, errors.New("missing kind: use \"relay get serviceentries\", or \"relay get all\" for every kind")
@@ -132,50 +132,40 @@ func resolve(word string) ([]Kind, error) {
 	for _, info := range mirror.MatchKinds(word) {
 		kinds = append(kinds, known(info))
 	}
-	if len(kinds) == 0 {
-		return nil, unknown(word)
+	if len(kinds) > 0 {
+		return kinds, nil
 	}
-	return kinds, nil
-}
-
-func unknown(word string) error {
 	hint := ""
-	if close := Similar(word); len(close) > 0 {
-		hint = "did you mean " + strings.Join(close, " or ") + "? "
+	if near := similar(word); len(near) > 0 {
+		hint = "did you mean " + strings.Join(near, " or ") + "? "
 	}
-	return fmt.Errorf("unknown kind %q: %swrite a kind that is not well known as group/version/Kind, for example example.com/v1/Widget", word, hint)
+	return nil, fmt.Errorf("unknown kind %q: %swrite a kind that is not well known as group/version/Kind, for example example.com/v1/Widget", word, hint)
 }
 
-// Kinds returns the selected kinds, each once, in the order in which they were asked
-// for.
-func (s *Selection) Kinds() []Kind {
-	var out []Kind
-	seen := map[mirror.Kind]int{}
-	for _, t := range s.targets {
-		for _, k := range t {
-			i, ok := seen[k.Kind]
-			if !ok {
-				seen[k.Kind] = len(out)
-				k.TypeURLs = slices.Clone(k.TypeURLs)
-				out = append(out, k)
-				continue
-			}
-			for _, u := range k.TypeURLs {
-				if !slices.Contains(out[i].TypeURLs, u) {
-					out[i].TypeURLs = append(out[i].TypeURLs, u)
-				}
+// Kinds returns the selected kinds, each once, in the order of the command line.
+func (s *Selection) Kinds() (kinds []Kind) {
+	for _, k := range slices.Concat(s.targets...) {
+		i := slices.IndexFunc(kinds, func(other Kind) bool { return other.Kind == k.Kind })
+		if i < 0 {
+			k.TypeURLs = slices.Clone(k.TypeURLs)
+			kinds = append(kinds, k)
+			continue
+		}
+		for _, u := range k.TypeURLs {
+			if !slices.Contains(kinds[i].TypeURLs, u) {
+				kinds[i].TypeURLs = append(kinds[i].TypeURLs, u)
 			}
 		}
 	}
-	return out
+	return kinds
 }
 
-// Single reports whether one resource at most is asked for.
+// Single reports whether the selection has one resource at most.
 func (s *Selection) Single() bool { return len(s.targets) == 1 && len(s.names) == 1 }
 
 // Matches reports whether a resource of one of the selected kinds is selected. As with
-// kubectl, a kind without namespaces is shown whatever the namespace, except that
-// "all" in one namespace means what is in that namespace.
+// kubectl, every namespace has the kinds without namespaces, except that "all" in one namespace
+// leaves them out.
 func (s *Selection) Matches(k Kind, key mirror.Key) bool {
 	if len(s.names) > 0 && !slices.Contains(s.names, key.Name) {
 		return false
@@ -189,23 +179,18 @@ func (s *Selection) Matches(k Kind, key mirror.Key) bool {
 	return key.Namespace == s.namespace
 }
 
-// Group puts the selected ones of some resources together by kind, in the order in
-// which the kinds were asked for, and returns their keys.
-func (s *Selection) Group(resources []*mirror.Resource) (groups []cliview.Group, found []mirror.Key) {
-	kinds := s.Kinds()
-	groups = make([]cliview.Group, len(kinds))
-	place := make(map[mirror.Kind]int, len(kinds))
-	for i, k := range kinds {
-		groups[i] = cliview.Group{Kind: k.Name(), Version: k.Version}
-		place[k.Kind] = i
+// Group groups the selected ones of some resources by kind, in the order of Kinds, and returns
+// their keys. Groups may be empty.
+func (s *Selection) Group(resources []*mirror.Resource) (groups []Group, found []mirror.Key) {
+	for _, k := range s.Kinds() {
+		groups = append(groups, Group{Kind: k})
 	}
 	for _, r := range resources {
-		i, ok := place[r.Kind()]
-		if !ok || !s.Matches(kinds[i], r.Key()) {
-			continue
+		i := slices.IndexFunc(groups, func(g Group) bool { return g.Kind.Kind == r.Kind() })
+		if i >= 0 && s.Matches(groups[i].Kind, r.Key()) {
+			groups[i].Resources = append(groups[i].Resources, r)
+			found = append(found, r.Key())
 		}
-		groups[i].Resources = append(groups[i].Resources, r)
-		found = append(found, r.Key())
 	}
 	return groups, found
 }
@@ -218,16 +203,14 @@ func (s *Selection) Nothing() string {
 	return fmt.Sprintf("No resources found in %s namespace.", s.namespace)
 }
 
-// NotFoundError is that a resource asked for by name is not there.
-type NotFoundError struct{ Plural, Name string }
+// NotFoundError is kubectl's error for a resource that does not exist.
+type NotFoundError struct{ text string }
 
-// Error returns the text that kubectl has for it.
-func (e *NotFoundError) Error() string {
-	return fmt.Sprintf("Error from server (NotFound): %s %q not found", e.Plural, e.Name)
-}
+// Error implements error.
+func (e *NotFoundError) Error() string { return e.text }
 
-// Missing returns an error for each name that was asked for and is not among found.
-// Where a word may mean several kinds, one of them suffices.
+// Missing returns an error for each selected name that found lacks. Where a word may mean
+// several kinds, one of them suffices.
 func (s *Selection) Missing(found []mirror.Key) []error {
 	have := make(map[mirror.Key]bool, len(found))
 	for _, key := range found {
@@ -238,15 +221,15 @@ func (s *Selection) Missing(found []mirror.Key) []error {
 	for _, t := range s.targets {
 		for _, name := range s.names {
 			if !slices.ContainsFunc(t, func(k Kind) bool { return have[mirror.Key{Kind: k.Kind, Name: name}] }) {
-				errs = append(errs, &NotFoundError{t[0].Plural(), name})
+				errs = append(errs, &NotFoundError{fmt.Sprintf("Error from server (NotFound): %s %q not found", t[0].plural(), name)})
 			}
 		}
 	}
 	return errs
 }
 
-// Words returns the words by which the well-known kinds may be named, for completion:
-// plurals, and "all". Plurals of several kinds carry their group.
+// Words returns the words for completion: "all", and the plurals of the well-known kinds. A
+// plural of several kinds has the group, too.
 func Words() []string {
 	words := []string{all}
 	for _, info := range mirror.Kinds() {
@@ -260,8 +243,8 @@ func Words() []string {
 	return words
 }
 
-// Similar returns up to three names of well-known kinds that are spelled like word.
-func Similar(word string) (near []string) {
+// similar returns up to three names of well-known kinds that are spelled like word.
+func similar(word string) (near []string) {
 	word, _, _ = strings.Cut(word, ".")
 	if len(word) < 3 || len(word) > maxKindName {
 		return nil

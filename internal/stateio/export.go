@@ -6,6 +6,7 @@ package stateio
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -40,16 +41,13 @@ type Export struct {
 	// Upstream is the only one to export; empty: all.
 	Upstream string
 
-	unfaithful      []error // at most maxUnfaithful
-	unfaithfulCount int
+	unfaithful []error // at most maxUnfaithful
+	lost       int     // resources that are not the same in the export
 }
-
-// Written counts what an Export has written.
-type Written struct{ Upstreams, Resources int }
 
 // lose notes a resource that is not the same in the export.
 func (e *Export) lose(key mirror.Key, source, why string) {
-	if e.unfaithfulCount++; len(e.unfaithful) < maxUnfaithful {
+	if e.lost++; len(e.unfaithful) < maxUnfaithful {
 		e.unfaithful = append(e.unfaithful, fmt.Errorf("upstream %s: %s: %s", source, key, why))
 	}
 }
@@ -64,8 +62,8 @@ func (e *Export) Problems() (all []error) {
 		}
 	}
 	all = append(all, e.unfaithful...)
-	if e.unfaithfulCount > 0 {
-		all = append(all, fmt.Errorf("resources missing or different in the export: %d", e.unfaithfulCount))
+	if e.lost > 0 {
+		all = append(all, fmt.Errorf("resources missing or different in the export: %d", e.lost))
 	}
 	return append(all, Damage(e.File))
 }
@@ -96,16 +94,31 @@ func NoUpstream(file *state.File, upstream string) error {
 	return fmt.Errorf("%s has no upstream %q: it has %s", file.Path, upstream, cmp.Or(strings.Join(names, ", "), "none"))
 }
 
-// sources returns the upstreams to export.
-func (e *Export) sources() ([]state.Contents, error) {
+// sources returns the upstreams to export: those of the config in its order, and behind them those
+// that the config does not have. An upstream of the config without content is among them, unless
+// the state is damaged: then its content may be lost.
+func (e *Export) sources() (sources []state.Contents, err error) {
 	if e.Upstream != "" {
-		s := find(e.File, e.Upstream)
-		if s == nil {
-			return nil, NoUpstream(e.File, e.Upstream)
+		if s := find(e.File, e.Upstream); s != nil {
+			return []state.Contents{*s}, nil
 		}
-		return []state.Contents{*s}, nil
+		return nil, NoUpstream(e.File, e.Upstream)
 	}
-	return e.inOrder(), nil
+	rest := slices.Clone(e.File.Sources)
+	if e.Config != nil {
+		for _, u := range e.Config.Upstreams {
+			if s := find(e.File, u.Name); s != nil {
+				sources = append(sources, *s)
+			} else if e.File.Damage == "" {
+				sources = append(sources, state.Contents{Name: u.Name})
+			}
+			rest = slices.DeleteFunc(rest, func(s state.Contents) bool { return s.Name == u.Name })
+		}
+	}
+	if sources = append(sources, rest...); len(sources) == 0 {
+		return nil, fmt.Errorf("nothing was written: %s has no upstreams", e.File.Path)
+	}
+	return sources, nil
 }
 
 // Stream writes the one upstream to w.
@@ -114,63 +127,34 @@ func (e *Export) Stream(w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	first := true
-	for _, r := range e.exportable(&sources[0]) {
+	separator := ""
+	return e.documents(&sources[0], func(_ *mirror.Resource, doc []byte) error {
+		_, err := io.WriteString(w, separator+string(doc))
+		separator = "---\n"
+		return err
+	})
+}
+
+// documents visits the resources that a file upstream can read, in the order of their kinds and
+// names, and notes the others.
+func (e *Export) documents(s *state.Contents, visit func(r *mirror.Resource, doc []byte) error) error {
+	records := slices.SortedFunc(slices.Values(s.Records), func(x, y state.Record) int {
+		a, b := x.Resource, y.Resource
+		return cmp.Or(mirror.CompareKinds(a.Kind(), b.Kind()), strings.Compare(a.FullName(), b.FullName()))
+	})
+	for i := range records {
+		r := records[i].Resource
 		doc, err := document(r)
+		if _, known := mirror.LookupKind(r.Kind()); !known {
+			err = errors.New("file upstreams do not read this kind")
+		}
 		if err != nil {
-			e.lose(r.Key(), sources[0].Name, err.Error())
-			continue
-		}
-		if !first {
-			doc = slices.Concat([]byte("---\n"), doc)
-		}
-		first = false
-		if _, err := w.Write(doc); err != nil {
+			e.lose(r.Key(), s.Name, err.Error())
+		} else if err := visit(r, doc); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// inOrder returns the upstreams in the order of the config, and behind them those that the
-// config does not have. An upstream of the config without content is among them, unless the
-// state is damaged: then its content may be lost.
-func (e *Export) inOrder() []state.Contents {
-	sources := slices.Clone(e.File.Sources)
-	if e.Config == nil {
-		return sources
-	}
-	for _, u := range e.Config.Upstreams {
-		if e.File.Damage == "" && find(e.File, u.Name) == nil {
-			sources = append(sources, state.Contents{Name: u.Name})
-		}
-	}
-	place := func(s state.Contents) int {
-		i := slices.IndexFunc(e.Config.Upstreams, func(u config.Upstream) bool { return u.Name == s.Name })
-		if i < 0 {
-			return len(e.Config.Upstreams)
-		}
-		return i
-	}
-	slices.SortStableFunc(sources, func(a, b state.Contents) int { return cmp.Compare(place(a), place(b)) })
-	return sources
-}
-
-// exportable returns the resources that a file upstream can read, in the order of their kinds
-// and names, and notes the others.
-func (e *Export) exportable(s *state.Contents) (out []*mirror.Resource) {
-	for i := range s.Records {
-		r := s.Records[i].Resource
-		if _, known := mirror.LookupKind(r.Kind()); !known {
-			e.lose(r.Key(), s.Name, "file upstreams do not read this kind")
-			continue
-		}
-		out = append(out, r)
-	}
-	slices.SortFunc(out, func(a, b *mirror.Resource) int {
-		return cmp.Or(mirror.CompareKinds(a.Kind(), b.Kind()), strings.Compare(a.FullName(), b.FullName()))
-	})
-	return out
 }
 
 // document returns a resource as YAML.
@@ -183,93 +167,84 @@ func document(r *mirror.Resource) ([]byte, error) {
 }
 
 // Directory writes the upstreams to an empty or new directory, with a config file that serves
-// them, and reads them back to compare.
-func (e *Export) Directory(out string) (w Written, err error) {
+// them, and reads them back to compare. It returns how many upstreams and resources it has written.
+func (e *Export) Directory(out string) (upstreams, resources int, err error) {
 	sources, err := e.sources()
 	if err != nil {
-		return w, err
-	}
-	if len(sources) == 0 {
-		return w, fmt.Errorf("nothing was written: %s has no upstreams", e.File.Path)
+		return 0, 0, err
 	}
 	if err := os.MkdirAll(out, 0o700); err != nil {
-		return w, err
+		return 0, 0, err
 	}
 	if entries, err := os.ReadDir(out); err != nil {
-		return w, err
+		return 0, 0, err
 	} else if len(entries) > 0 {
-		return w, fmt.Errorf("%s is not empty: name another directory", out)
+		return 0, 0, fmt.Errorf("%s is not empty: name another directory", out)
 	}
-	var written []exportedUpstream
+	var written []yaml.MapSlice
 	for i := range sources {
 		s := &sources[i]
 		if !state.IsName(s.Name) {
-			return w, fmt.Errorf("%.100q is no name of an upstream: no relay has written this file", s.Name)
+			return 0, 0, fmt.Errorf("%.100q is no name of an upstream: no relay has written this file", s.Name)
 		}
 		dir := fmt.Sprintf("%02d-%s", i+1, s.Name)
-		all := e.exportable(s)
-		if err := e.write(filepath.Join(out, dir), s.Name, all); err != nil {
-			return w, err
+		n, err := e.write(filepath.Join(out, dir), s)
+		if err != nil {
+			return 0, 0, err
 		}
-		if err := e.compare(filepath.Join(out, dir), s.Name, all); err != nil {
-			return w, err
-		}
-		w.Resources += len(all)
+		resources += n
 		written = append(written, e.upstream(s, dir))
 	}
-	w.Upstreams = len(written)
-	return w, e.config(filepath.Join(out, "relay.yaml"), sources, written)
+	return len(sources), resources, e.config(filepath.Join(out, "relay.yaml"), sources, written)
 }
 
-// write writes resources to a directory: a file for each kind, or several when it is large.
-func (e *Export) write(dir, source string, all []*mirror.Resource) error {
+// write writes an upstream to a directory, and compares: a file for each kind, or several when it
+// is large.
+func (e *Export) write(dir string, s *state.Contents) (int, error) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
-		return err
+		return 0, err
 	}
-	var buf bytes.Buffer
+	var written []*mirror.Resource
+	var buf bytes.Buffer // what goes into the file part of kind
 	var kind mirror.Kind
-	n := 0
+	part := 0
 	flush := func() error {
-		if buf.Len() == 0 {
+		name := strings.ToLower(kind.Kind) + "." + cmp.Or(kind.Group, "core")
+		if part > 1 {
+			name += fmt.Sprintf("-%d", part)
+		}
+		defer buf.Reset()
+		return os.WriteFile(filepath.Join(dir, name+".yaml"), buf.Bytes(), 0o600)
+	}
+	err := e.documents(s, func(r *mirror.Resource, doc []byte) error {
+		written = append(written, r)
+		if buf.Len() > 0 && r.Kind() == kind && buf.Len() <= maxExportBytes {
+			buf.WriteString("---\n")
+			buf.Write(doc)
 			return nil
 		}
-		n++
-		group := kind.Group
-		if group == "" {
-			group = "core"
-		}
-		name := fmt.Sprintf("%s.%s", strings.ToLower(kind.Kind), group)
-		if n > 1 {
-			name += fmt.Sprintf("-%d", n)
-		}
-		err := os.WriteFile(filepath.Join(dir, name+".yaml"), buf.Bytes(), 0o600)
-		buf.Reset()
-		return err
-	}
-	for _, r := range all {
-		if r.Kind() != kind || buf.Len() > maxExportBytes {
+		if buf.Len() > 0 {
 			if err := flush(); err != nil {
 				return err
 			}
-			if r.Kind() != kind {
-				kind, n = r.Kind(), 0
-			}
 		}
-		doc, err := document(r)
-		if err != nil {
-			e.lose(r.Key(), source, err.Error())
-			continue
-		}
-		if buf.Len() > 0 {
-			buf.WriteString("---\n")
+		if part++; r.Kind() != kind {
+			kind, part = r.Kind(), 1
 		}
 		buf.Write(doc)
+		return nil
+	})
+	if err == nil && buf.Len() > 0 {
+		err = flush()
 	}
-	return flush()
+	if err != nil {
+		return 0, err
+	}
+	return len(written), e.compare(dir, s.Name, written)
 }
 
 // compare reads back a directory and notes each resource that is not the same.
-func (e *Export) compare(dir, source string, all []*mirror.Resource) error {
+func (e *Export) compare(dir, source string, written []*mirror.Resource) error {
 	found, refused, err := file.Read(dir, source)
 	if err != nil {
 		return err
@@ -278,7 +253,7 @@ func (e *Export) compare(dir, source string, all []*mirror.Resource) error {
 	for _, r := range found {
 		byKey[r.Key()] = r
 	}
-	for _, r := range all {
+	for _, r := range written {
 		got := byKey[r.Key()]
 		delete(byKey, r.Key())
 		switch {
@@ -303,49 +278,33 @@ func sameObject(a, b *mirror.Resource) bool {
 		return true
 	}
 	x, err := document(a)
-	if err != nil {
-		return false
+	y, err2 := document(b)
+	return err == nil && err2 == nil && bytes.Equal(x, y)
+}
+
+// upstream returns what a config file has of an upstream in a directory. Its rewrite rules change
+// nothing: the relay has rewritten the resources already.
+func (e *Export) upstream(s *state.Contents, dir string) yaml.MapSlice {
+	cluster, _ := origin(s.Records)
+	if c := configured(e.Config, s.Name); c != nil {
+		cluster = c.ClusterID
 	}
-	y, err := document(b)
-	return err == nil && bytes.Equal(x, y)
+	return yaml.MapSlice{
+		{Key: "name", Value: s.Name}, {Key: "clusterID", Value: cluster}, {Key: "file", Value: config.File{Path: dir}},
+		{Key: "rewrite", Value: map[string]any{"shortHosts": config.ShortHostsKeep, "annotations": map[string]any{"remove": []string{}}}},
+	}
 }
 
-// exportedConfig is a config file for what was exported.
-type exportedConfig struct {
-	Node       map[string]string  `yaml:"node,omitempty"`
-	Upstreams  []exportedUpstream `yaml:"upstreams"`
-	Merge      []config.Merge     `yaml:"merge,omitempty"`
-	Views      []config.View      `yaml:"views,omitempty"`
-	Provenance map[string]any     `yaml:"provenance,omitempty"`
-	Downstream any                `yaml:"downstream"`
-	Admin      *config.Admin      `yaml:"admin,omitempty"`
-}
-
-type exportedUpstream struct {
-	Name      string      `yaml:"name"`
-	ClusterID string      `yaml:"clusterID,omitempty"`
-	File      config.File `yaml:"file"`
-	// Rewrite changes nothing: the relay has rewritten the resources already.
-	Rewrite struct {
-		ShortHosts  string `yaml:"shortHosts"`
-		Annotations struct {
-			Remove []string `yaml:"remove"`
-		} `yaml:"annotations"`
-	} `yaml:"rewrite"`
-}
-
-func (e *Export) upstream(s *state.Contents, dir string) exportedUpstream {
-	u := exportedUpstream{Name: s.Name, File: config.File{Path: dir}}
-	u.Rewrite.ShortHosts, u.Rewrite.Annotations.Remove = config.ShortHostsKeep, []string{}
-	u.ClusterID, _ = origin(s.Records)
-	if e.Config != nil {
-		for _, c := range e.Config.Upstreams {
-			if c.Name == s.Name {
-				u.ClusterID = c.ClusterID
+// configured returns what a config has of an upstream, nil without any.
+func configured(cfg *config.Config, upstream string) *config.Upstream {
+	if cfg != nil {
+		for i := range cfg.Upstreams {
+			if cfg.Upstreams[i].Name == upstream {
+				return &cfg.Upstreams[i]
 			}
 		}
 	}
-	return u
+	return nil
 }
 
 // origin returns the cluster that most resources of an upstream come from, and the relay that
@@ -368,33 +327,36 @@ func origin(records []state.Record) (cluster, relay string) {
 }
 
 // config writes a config file, and checks it.
-func (e *Export) config(path string, sources []state.Contents, written []exportedUpstream) error {
-	out := exportedConfig{Upstreams: written}
+func (e *Export) config(path string, sources []state.Contents, upstreams []yaml.MapSlice) error {
 	comment := "# Written by \"relay state export\" on " + time.Now().UTC().Format(time.RFC3339) + ".\n"
 	if e.File.Damage != "" {
 		comment += "# The state was damaged. These are its intact parts, there may have been more.\n"
 	}
+	out := yaml.MapSlice{{Key: "upstreams", Value: upstreams}}
+	add := func(key string, value any) { out = append(out, yaml.MapItem{Key: key, Value: value}) }
 	if c := e.Config; c != nil && e.Upstream == "" {
 		comment += "# Merge rules, views, listeners and provenance are those of " + strings.Join(strings.Fields(filepath.Base(e.ConfigPath)), " ") + ".\n"
-		out.Node = map[string]string{"id": c.Node.ID, "clusterID": c.Node.ClusterID}
-		out.Merge, out.Views, out.Downstream, out.Admin = c.Merge, c.Views, c.Downstream, &c.Admin
-		out.Provenance = map[string]any{"annotations": c.Provenance.Annotations, "relay": c.Provenance.Relay, "maxHops": c.Provenance.MaxHops}
+		add("node", map[string]string{"id": c.Node.ID, "clusterID": c.Node.ClusterID})
+		add("merge", c.Merge)
+		add("views", c.Views)
+		add("provenance", map[string]any{"annotations": c.Provenance.Annotations, "relay": c.Provenance.Relay, "maxHops": c.Provenance.MaxHops})
+		add("downstream", c.Downstream)
+		add("admin", c.Admin)
 	} else {
 		if len(sources) > 1 {
 			comment += "# The order of the upstreams is their priority. Here it is alphabetical: correct it.\n"
 		}
 		relay := ""
-		for i := range sources {
-			if relay == "" {
-				_, relay = origin(sources[i].Records)
-			}
+		for i := 0; i < len(sources) && relay == ""; i++ {
+			_, relay = origin(sources[i].Records)
 		}
 		// Without a relay in the annotations none is added: they are part of the content.
-		out.Provenance = map[string]any{"annotations": relay != ""}
+		provenance := map[string]any{"annotations": relay != ""}
 		if relay != "" {
-			out.Provenance["relay"] = relay
+			provenance["relay"] = relay
 		}
-		out.Downstream = map[string]any{"listeners": []map[string]any{{"address": "127.0.0.1:15010", "plaintext": true}}}
+		add("provenance", provenance)
+		add("downstream", map[string]any{"listeners": []map[string]any{{"address": "127.0.0.1:15010", "plaintext": true}}})
 	}
 	b, err := yaml.Marshal(out)
 	if err != nil {

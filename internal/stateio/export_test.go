@@ -86,7 +86,7 @@ func exampleState(t *testing.T, dir string) map[string][]state.Record {
 		},
 	}
 	for name, records := range all {
-		err := local.Replace(dir, state.History{Revisions: 9}, name, state.Saved{Meta: state.Meta{Synced: true, LastContact: time.Now(), Fingerprint: "f"}, Records: records}, nil)
+		err := local.Replace(dir, state.History{Revisions: 9}, name, state.Saved{Meta: state.Meta{Synced: true, LastContact: time.Now(), Fingerprint: "f"}, Records: records})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -162,7 +162,7 @@ func TestExportedStateIsServedAsItWasKept(t *testing.T) {
 				e.Config, e.ConfigPath = before, original
 			}
 			out := filepath.Join(dir, "out")
-			if _, err := e.Directory(out); err != nil {
+			if _, _, err := e.Directory(out); err != nil {
 				t.Fatal(err)
 			}
 			if err := errors.Join(e.Problems()...); err != nil {
@@ -225,7 +225,7 @@ func TestWhatAFileUpstreamWouldNotReadIsNamed(t *testing.T) {
 		received(t, "east", "east", "se", "shop/Upper", &networkingapi.ServiceEntry{Hosts: []string{"a"}}, nil),
 		received(t, "east", "east", "se", "shop/good", &networkingapi.ServiceEntry{Hosts: []string{"a"}}, nil),
 	}
-	if err := local.Replace(dir, state.History{}, "east", state.Saved{Records: records}, nil); err != nil {
+	if err := local.Replace(dir, state.History{}, "east", state.Saved{Records: records}); err != nil {
 		t.Fatal(err)
 	}
 	file, err := local.ReadFile(local.Path(dir))
@@ -233,7 +233,7 @@ func TestWhatAFileUpstreamWouldNotReadIsNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := &Export{File: file}
-	if _, err := e.Directory(filepath.Join(dir, "out")); err != nil {
+	if _, _, err := e.Directory(filepath.Join(dir, "out")); err != nil {
 		t.Fatal(err)
 	}
 	problems := fmt.Sprint(e.Problems())
@@ -282,7 +282,7 @@ downstream: {listeners: [{address: "127.0.0.1:0", plaintext: true}]}
 	} {
 		out := filepath.Join(dir, tc.name)
 		e := &Export{File: &state.File{Path: "relay.state", Damage: "torn", Sources: tc.sources}, Config: cfg, ConfigPath: original}
-		_, err := e.Directory(out)
+		_, _, err := e.Directory(out)
 		if (err == nil) != (len(tc.sources) > 0) {
 			t.Errorf("%s: %v", tc.name, err)
 		}
@@ -312,7 +312,7 @@ func TestAnExportStaysInItsDirectory(t *testing.T) {
 	dir := t.TempDir()
 	out := filepath.Join(dir, "out")
 	e := &Export{File: &state.File{Path: "relay.state", Sources: []state.Contents{{Name: "x/../../evil"}}}}
-	if _, err := e.Directory(out); err == nil || !strings.Contains(err.Error(), `"x/../../evil" is no name of an upstream`) {
+	if _, _, err := e.Directory(out); err == nil || !strings.Contains(err.Error(), `"x/../../evil" is no name of an upstream`) {
 		t.Errorf("%v", err)
 	}
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 1 {

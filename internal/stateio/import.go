@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"slices"
 	"time"
 
 	"meshrelay/config"
@@ -33,7 +32,7 @@ type Import struct {
 func (i Import) Run() (written, replaced int, err error) {
 	history := state.History{Revisions: keepAllRevisions}
 	if cfg := i.Config; cfg != nil {
-		if !slices.ContainsFunc(cfg.Upstreams, func(u config.Upstream) bool { return u.Name == i.Upstream }) {
+		if configured(cfg, i.Upstream) == nil {
 			return 0, 0, fmt.Errorf("%s has no upstream %q", i.ConfigPath, i.Upstream)
 		}
 		h := cfg.State.History
@@ -43,11 +42,8 @@ func (i Import) Run() (written, replaced int, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	if i.Held && before == nil {
+	if i.Held && before.Name == "" {
 		return 0, 0, fmt.Errorf("%s has no upstream %q, so that its rules are unknown: import without --held", local.Path(i.Dir), i.Upstream)
-	}
-	if before == nil {
-		before = &state.Contents{}
 	}
 	records, err := readRecords(i.Path, i.Upstream, i.stamp(before))
 	if err != nil {
@@ -57,7 +53,7 @@ func (i Import) Run() (written, replaced int, err error) {
 	if i.Held {
 		s.Meta.Fingerprint = before.Meta.Fingerprint
 	}
-	return len(records), len(before.Records), endFirst(local.Replace(i.Dir, history, i.Upstream, s, nil))
+	return len(records), len(before.Records), endFirst(local.Replace(i.Dir, history, i.Upstream, s))
 }
 
 // endFirst adds what to do about a state that is in use.
@@ -71,18 +67,18 @@ func endFirst(err error) error {
 // keepAllRevisions prunes no history: the relay itself does.
 const keepAllRevisions = 1 << 20
 
-// before returns the present content of the upstream, nil without any.
+// before returns the present content of the upstream, zero without any.
 func (i Import) before() (*state.Contents, error) {
 	file, err := local.ReadFile(local.Path(i.Dir))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, nil //nolint:nilnil // there is none
+		return &state.Contents{}, nil
 	case err != nil:
 		return nil, endFirst(err)
 	case file.Damage != "":
 		return nil, Damage(file)
 	}
-	return find(file, i.Upstream), nil
+	return cmp.Or(find(file, i.Upstream), &state.Contents{}), nil
 }
 
 // stamp returns the stamp that the relay puts on the resources of the upstream: by the config,
@@ -94,11 +90,7 @@ func (i Import) stamp(before *state.Contents) *mirror.Stamp {
 		of.Cluster = cmp.Or(of.Cluster, i.Upstream)
 		return &of
 	}
-	for _, u := range i.Config.Upstreams {
-		if u.Name == i.Upstream {
-			of.Cluster = u.ClusterID
-		}
-	}
+	of.Cluster = configured(i.Config, i.Upstream).ClusterID
 	if i.Config.Provenance.Annotations {
 		of.Relay = i.Config.Provenance.Relay
 	}

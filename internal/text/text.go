@@ -1,5 +1,5 @@
-// Package text bounds text from outside before it goes into an error, a reason or a log. It must
-// not know what the text means.
+// Package text bounds text from outside for errors, reasons and logs. It must not know what the
+// text means.
 package text
 
 import (
@@ -7,10 +7,9 @@ import (
 	"strings"
 )
 
-// maxQuoted is how many bytes Abbreviate keeps.
-const maxQuoted = 256
+const maxQuoted = 256 // bytes
 
-// Abbreviate returns s, or its beginning and its length in bytes if s is long.
+// Abbreviate returns s, or its first maxQuoted bytes and its length.
 func Abbreviate(s string) string {
 	if len(s) <= maxQuoted {
 		return s

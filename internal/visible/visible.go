@@ -1,6 +1,7 @@
-// Package visible writes characters that steer a terminal, or hide what a text is, as
-// escapes: control characters, and those that turn the direction of text or have no width. It must not
-// know where the text goes.
+// Package visible escapes characters that steer a terminal or hide text: control characters, and
+// characters that turn the direction of text or have no width.
+//
+// The package must not know where the text goes.
 package visible
 
 import (
@@ -12,13 +13,13 @@ import (
 	"unicode/utf8"
 )
 
-// steers reports whether a character is to be written as an escape. Those for a new line and a
-// tab stay: every text has them.
+// steers reports whether a character needs an escape. New lines and tabs need none: every text
+// has them.
 func steers(r rune) bool {
 	return r != '\n' && r != '\t' && r >= 0 && (r < ' ' || r >= 0x7f && unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp))
 }
 
-// plain reports whether there is nothing to look at: nearly always.
+// plain reports whether no character can need an escape: nearly always.
 func plain(b []byte) bool {
 	for _, c := range b {
 		if c >= 0x7f || c < ' ' && c != '\n' && c != '\t' {
@@ -28,27 +29,25 @@ func plain(b []byte) bool {
 	return true
 }
 
-// JSON returns JSON or a piece of it, with escapes of JSON in its texts.
-func JSON(b []byte) []byte {
+// YAML returns a text in double quotes of YAML, with escapes of YAML.
+func YAML(b []byte) []byte {
 	return replace(b, func(out []byte, r rune) []byte {
-		if high, low := utf16.EncodeRune(r); r > 0xffff {
-			return fmt.Appendf(out, `\u%04x\u%04x`, high, low)
+		if r > 0xffff {
+			return fmt.Appendf(out, `\U%08x`, r)
 		}
 		return fmt.Appendf(out, `\u%04x`, r)
 	})
 }
 
-// YAML returns a text in double quotes of YAML, with escapes of YAML.
-func YAML(b []byte) []byte { return replace(b, escape) }
-
+// escape appends an escape of JSON.
 func escape(out []byte, r rune) []byte {
-	if r > 0xffff {
-		return fmt.Appendf(out, `\U%08x`, r)
+	if high, low := utf16.EncodeRune(r); r > 0xffff {
+		return fmt.Appendf(out, `\u%04x\u%04x`, high, low)
 	}
 	return fmt.Appendf(out, `\u%04x`, r)
 }
 
-// replace writes characters that steer by escape. What is no UTF-8 becomes \x and two digits.
+// replace returns b with escapes. Bytes that are no UTF-8 become \x and two digits.
 func replace(b []byte, escape func([]byte, rune) []byte) []byte {
 	if plain(b) {
 		return b
@@ -69,20 +68,8 @@ func replace(b []byte, escape func([]byte, rune) []byte) []byte {
 	return out
 }
 
-// JSONWriter returns a writer of JSON to w. No Write may end within a character.
-func JSONWriter(w io.Writer) io.Writer { return writer{w} }
-
-type writer struct{ w io.Writer }
-
-func (j writer) Write(b []byte) (int, error) {
-	if _, err := j.w.Write(JSON(b)); err != nil {
-		return 0, err
-	}
-	return len(b), nil
-}
-
-// Writer writes text with escapes as Go and YAML write them. A character may come in pieces. Close writes the last
-// one. Its methods may be called from any goroutine.
+// Writer writes text with the escapes of JSON, so that JSON stays the same value. A character may
+// come in pieces; Close writes the last one. Any goroutine may call its methods.
 type Writer struct {
 	w io.Writer
 

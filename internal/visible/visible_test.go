@@ -11,7 +11,7 @@ import (
 const evil = "a\x1b[31m\x07\u009b2J\x7f\r\u202e\u200bé漢\U000e0001\n\tz"
 
 func TestCharactersThatSteerATerminalAreEscaped(t *testing.T) {
-	const want = `a\u001b[31m\u0007\u009b2J\u007f\u000d\u202e\u200bé漢\U000e0001` + "\n\tz"
+	const want = `a\u001b[31m\u0007\u009b2J\u007f\u000d\u202e\u200bé漢\udb40\udc01` + "\n\tz"
 	if got := plainText(evil); got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
@@ -54,7 +54,7 @@ func FuzzJSONStaysTheSameValue(f *testing.F) {
 	f.Fuzz(func(t *testing.T, s string) {
 		s = strings.ToValidUTF8(s, "?")
 		var b bytes.Buffer
-		if err := json.NewEncoder(JSONWriter(&b)).Encode(s); err != nil {
+		if err := json.NewEncoder(NewWriter(&b)).Encode(s); err != nil {
 			t.Fatal(err)
 		}
 		var back string

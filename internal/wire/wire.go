@@ -1,5 +1,4 @@
-// Package wire walks the fields of encoded protobuf messages, for code that needs a few of
-// them and decodes nothing else. It knows no message types.
+// Package wire walks the fields of encoded protobuf messages. It knows no message types.
 //
 //	c := wire.Fields(data)
 //	for c.Next() {
@@ -25,7 +24,7 @@ type Cursor struct {
 
 	message        []byte
 	at, value, end int // of the field, its value, and its end
-	code           int // of protowire; negative when the message is broken
+	err            error
 }
 
 // Fields returns a Cursor before the first field of a message.
@@ -39,15 +38,12 @@ func (c *Cursor) Field() []byte { return c.message[c.at:c.end:c.end] }
 
 var errNumber = errors.New("field number is out of range")
 
-// numberCode is the code of errNumber. Those of protowire are small.
-const numberCode = -1000
-
 // Next moves to the next field. It returns false at the end of the message, and before the
 // first byte that is not protobuf.
 func (c *Cursor) Next() bool {
 	c.at = c.end
 	data := c.message[c.at:]
-	if len(data) == 0 || c.code < 0 {
+	if len(data) == 0 || c.err != nil {
 		return false
 	}
 	n := 1
@@ -56,7 +52,8 @@ func (c *Cursor) Next() bool {
 	} else if c.Number, c.Type, n = protowire.ConsumeTag(data); n < 0 {
 		return c.fail(n)
 	} else if c.Number > protowire.MaxValidNumber {
-		return c.fail(numberCode)
+		c.err = errNumber
+		return false
 	}
 	c.value = c.at + n
 	data = data[n:]
@@ -83,20 +80,12 @@ func (c *Cursor) Next() bool {
 }
 
 func (c *Cursor) fail(code int) bool {
-	c.code = code
+	c.err = protowire.ParseError(code)
 	return false
 }
 
-// Err returns why Next returned false before the end of the message, or nil.
-func (c *Cursor) Err() error {
-	switch c.code {
-	case 0:
-		return nil
-	case numberCode:
-		return errNumber
-	}
-	return protowire.ParseError(c.code)
-}
+// Err returns the error at which Next stopped, or nil.
+func (c *Cursor) Err() error { return c.err }
 
 // Bytes reports whether the field has that number and is length-delimited.
 func (c *Cursor) Bytes(number protowire.Number) bool {
@@ -117,8 +106,8 @@ func (c *Cursor) Uint() (v uint64) {
 	return v
 }
 
-// Last returns the last length-delimited field of a message with that number, nil when there
-// is none. It ignores everything after the first byte that is not protobuf.
+// Last returns the last length-delimited field of a message with that number, or nil. It stops at
+// the first byte that is not protobuf.
 func Last(message []byte, number protowire.Number) (value []byte) {
 	c := Fields(message)
 	for c.Next() {

@@ -10,19 +10,18 @@ import (
 const (
 	// maxTokens bounds the tokens of a text: the parser needs some 400 bytes for each.
 	maxTokens = 200_000
-	// maxKeys bounds the keys of a block mapping: the parser's time grows with the square of
-	// their number. Several mappings have together what one may have.
+	// maxKeys bounds the keys of a block mapping, or of several together: the parser's time
+	// grows with the square of their number.
 	maxKeys = 10_000
-	// maxInserted bounds the values that are left out, as in "a:", times the tokens: the
-	// parser moves the tokens that follow for each.
+	// maxInserted bounds the missing values, as in "a:", times the tokens: the parser moves all
+	// later tokens for each.
 	maxInserted = 2_000_000_000
-	// maxOpen bounds the tags and anchors at the end of a line: what follows may be nested in
-	// each.
+	// maxOpen bounds the tags and anchors at the end of a line: the next may nest in each.
 	maxOpen = 1000
 )
 
-// tokenize returns the tokens of a text, and refuses those over which the parser takes too long,
-// or needs too much memory.
+// tokenize returns the tokens of a text. It refuses texts for which the parser needs too much time
+// or memory.
 func tokenize(text string) (token.Tokens, error) {
 	if atMost(text) > maxTokens {
 		return nil, fmt.Errorf("it has more than %d keys, values and marks", maxTokens)
@@ -34,8 +33,7 @@ func tokenize(text string) (token.Tokens, error) {
 	return tokens, nil
 }
 
-// atMost returns how many tokens a text has at most, more or less: it looks for what stands
-// between them.
+// atMost returns about the largest number of tokens that a text can have: it counts separators.
 func atMost(text string) (n int) {
 	for i := 0; i < len(text); i++ {
 		switch text[i] {
@@ -58,7 +56,7 @@ type mapping struct{ column, keys int }
 // bracket is an open one. value tells that the present key of a mapping has one.
 type bracket struct{ mapping, value bool }
 
-// check refuses tokens over which the parser would take too long.
+// check refuses tokens for which the parser needs too much time.
 func check(tokens token.Tokens) error {
 	var open []mapping // each within the one before
 	var brackets []bracket
@@ -79,8 +77,8 @@ func check(tokens token.Tokens) error {
 		if i+1 < len(tokens) {
 			next = tokens[i+1]
 		}
-		// below tells that what follows, if anything, is on a later line, and at a column or
-		// before it.
+		// below reports whether the next token, if any, is on a later line, and at a column
+		// or before it.
 		below := func(column int) bool {
 			return next == nil || next.Position.Line > t.Position.Line && next.Position.Column <= column
 		}
@@ -146,9 +144,8 @@ func check(tokens token.Tokens) error {
 	return nil
 }
 
-// tooDeep reports whether values are nested so deep that parsing them takes for ever. It
-// counts brackets, and, on a line or between two commas, the marks that each may nest the next
-// (as in "- - - -").
+// tooDeep reports whether the nesting exceeds MaxNesting. It counts brackets, and, on a line or
+// between two commas, the marks that may nest the next one (as in "- - - -").
 func tooDeep(tokens token.Tokens) bool {
 	brackets, marks, line := 0, 0, 0
 	for _, t := range tokens {

@@ -57,10 +57,10 @@ func flow(frame string, item func(int) string) func(int) string {
 // mostAllocated is what the parser may allocate, in bytes, for half of what is not refused.
 const mostAllocated = 160 << 20
 
-// TestWhatIsNotRefusedIsParsedWithinBounds looks for the largest text of each shape that is
+// TestAcceptedTextsAreParsedWithinBounds looks for the largest text of each shape that is
 // not refused, and parses half of it. What the parser allocates tells its work, where that
 // grows with the square of the text too.
-func TestWhatIsNotRefusedIsParsedWithinBounds(t *testing.T) {
+func TestAcceptedTextsAreParsedWithinBounds(t *testing.T) {
 	for name, shape := range costly {
 		t.Run(name, func(t *testing.T) {
 			least, most := 100, 1<<20

@@ -1,6 +1,6 @@
-// Package yamlpos parses YAML within bounds, and finds the line on which a value stands.
+// Package yamlpos parses YAML within bounds, and finds the lines of values.
 //
-// The package must not know what the YAML is about.
+// The package must not know the meaning of the YAML.
 package yamlpos
 
 import (
@@ -17,11 +17,11 @@ import (
 const (
 	// MaxNesting bounds the nesting of a text. The time to parse one grows with its square.
 	MaxNesting = 1000
-	// textUnit is how many bytes of a text count as one value.
+	// textUnit is the number of bytes of a text that count as one value.
 	textUnit = 64
 )
 
-// SyntaxError is a text that is not YAML, or a value that does not decode.
+// SyntaxError is the error of a text that is not YAML, or of a value that does not decode.
 type SyntaxError struct {
 	Line int // from 1
 	Msg  string
@@ -30,8 +30,8 @@ type SyntaxError struct {
 // Error implements error.
 func (e *SyntaxError) Error() string { return "is not YAML: " + e.Msg }
 
-// Parse returns the documents of a text, but for those that are empty. It refuses texts that
-// take the parser too long. Errors are sentences without a subject.
+// Parse returns the documents of a text, without empty ones. It refuses texts that take the
+// parser too long. Errors are sentences without a subject.
 func Parse(text []byte) ([]ast.Node, error) {
 	if !utf8.Valid(text) {
 		return nil, errors.New("is not UTF-8 text")
@@ -65,7 +65,7 @@ func ErrorOf(err error) *SyntaxError {
 	return &SyntaxError{1, err.Error()}
 }
 
-// Line returns the line, from 1, on which a node begins.
+// Line returns the first line of a node, from 1.
 func Line(n ast.Node) int {
 	switch n := n.(type) {
 	case *ast.MappingNode:
@@ -81,8 +81,8 @@ func Line(n ast.Node) int {
 	return 1
 }
 
-// LineAt returns the line of the value at a path of keys and indexes below a node, or of as
-// much of the path as is written there: it does not follow aliases.
+// LineAt returns the line of the value at a path of keys and indexes below a node, or of the last
+// step that exists. It does not follow aliases.
 func LineAt(n ast.Node, path ...string) int {
 	line := Line(n)
 	for _, step := range path {
@@ -140,8 +140,8 @@ func Bare(n ast.Node) ast.Node {
 	return n
 }
 
-// Exceeds reports whether a node has more than most values when its aliases are written out.
-// Long texts count as several.
+// Exceeds reports whether a node has more than most values with its aliases written out. Long
+// texts count as several.
 func Exceeds(n ast.Node, most int) bool {
 	return size(n, most, map[string]int{}) > most
 }

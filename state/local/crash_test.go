@@ -136,7 +136,7 @@ func TestAStateInUseIsWaitedFor(t *testing.T) {
 	if _, err := ReadFile(Path(dir)); err == nil {
 		t.Error("read while it is in use")
 	}
-	if err := Replace(dir, bounds, "east", state.Saved{}, nil); err == nil {
+	if err := Replace(dir, bounds, "east", state.Saved{}); err == nil {
 		t.Error("replaced while it is in use")
 	}
 	in.Close()

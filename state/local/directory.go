@@ -1,7 +1,7 @@
 package local
 
 import (
-	"archive/tar"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -19,13 +19,12 @@ import (
 // maxIndex bounds relay.state.
 const maxIndex = 64 << 20
 
-// directory is what is found in a directory of state, or in a backup.
+// directory is what is found in a directory of state.
 type directory struct {
 	// index is what relay.state tells; nil when it is missing or can not be used, which indexErr
 	// explains.
-	index      *statepb.Index
-	indexBytes []byte
-	indexErr   error
+	index    *statepb.Index
+	indexErr error
 	// logs are by upstream, also those that are damaged.
 	logs map[string]*upstream
 	// lost tells that an upstream, or the index, is damaged or missing.
@@ -34,22 +33,14 @@ type directory struct {
 	old *oldFile
 	// imported is what the index is to tell of relay.db.
 	imported *statepb.Imported
-	backup   *os.File // that logs are read from
 	size     int64
 	// damage is the first thing that is wrong.
 	damage error
 }
 
-func newDirectory() *directory { return &directory{logs: map[string]*upstream{}} }
-
-func (d *directory) broken(err error) {
-	if d.damage == nil {
-		d.damage = err
-	}
-}
+func (d *directory) broken(err error) { d.damage = cmp.Or(d.damage, err) }
 
 func (d *directory) close() {
-	d.backup.Close() //nolint:errcheck // nil of a directory
 	for _, u := range d.logs {
 		u.file.Close() //nolint:errcheck // nil of one in memory
 	}
@@ -58,7 +49,7 @@ func (d *directory) close() {
 // readDirectory reads all that is in a directory, and changes nothing. It fails when a file can
 // not be opened.
 func readDirectory(dir string) (*directory, error) {
-	d := newDirectory()
+	d := &directory{logs: map[string]*upstream{}}
 	if err := d.read(dir); err != nil {
 		d.close()
 		return nil, err
@@ -74,7 +65,13 @@ func (d *directory) read(dir string) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	d.takeIndex(b, err)
+	d.size = int64(len(b))
+	if err == nil {
+		d.index, err = decodeIndex(b)
+	}
+	if d.indexErr = err; err != nil && !errors.Is(err, fs.ErrNotExist) {
+		d.broken(err)
+	}
 	for _, path := range list(dir, logName("*")) {
 		name := upstreamOf(path)
 		if name == "" {
@@ -86,19 +83,14 @@ func (d *directory) read(dir string) error {
 		}
 		d.add(u, u.info.Size())
 	}
-	d.findMissing()
+	for _, name := range d.index.GetUpstreams() {
+		if d.logs[name] == nil {
+			d.lost = true
+			d.broken(corruptf("upstream %.100q is missing", name))
+		}
+	}
+	d.lost = d.lost || d.index == nil
 	return d.readOld(dir)
-}
-
-// takeIndex takes in the content of relay.state.
-func (d *directory) takeIndex(b []byte, err error) {
-	d.indexBytes, d.size = b, d.size+int64(len(b))
-	if err == nil {
-		d.index, err = decodeIndex(b)
-	}
-	if d.indexErr = err; err != nil && !errors.Is(err, fs.ErrNotExist) {
-		d.broken(err)
-	}
 }
 
 func (d *directory) add(u *upstream, size int64) {
@@ -108,49 +100,6 @@ func (d *directory) add(u *upstream, size int64) {
 	if u.damage != nil {
 		d.broken(fmt.Errorf("upstream %s: %w", u.name, u.damage))
 	}
-}
-
-func (d *directory) findMissing() {
-	for _, name := range d.index.GetUpstreams() {
-		if d.logs[name] == nil {
-			d.lost = true
-			d.broken(corruptf("upstream %.100q is missing", name))
-		}
-	}
-	d.lost = d.lost || d.index == nil
-}
-
-// readBackup reads a backup, except for its logs, which are read later.
-func (d *directory) readBackup(f *os.File) error {
-	d.indexErr = fs.ErrNotExist
-	for t := tar.NewReader(f); ; {
-		h, err := t.Next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			d.broken(corruptf("%v", err))
-			break
-		}
-		at, err := f.Seek(0, io.SeekCurrent)
-		if err != nil {
-			return err
-		}
-		switch name := upstreamOf(h.Name); {
-		case h.Name == indexName:
-			b, err := io.ReadAll(io.LimitReader(t, maxIndex))
-			d.takeIndex(b, err)
-		case name == "" || h.Name != logName(name):
-			d.broken(corruptf("%.100q is no file of a state", h.Name))
-		default:
-			d.add(readUpstream(name, io.NewSectionReader(f, at, h.Size), h.Size), h.Size)
-		}
-	}
-	if d.indexErr != nil {
-		d.broken(corruptf("it does not tell which upstreams there are"))
-	}
-	d.findMissing()
-	return nil
 }
 
 // readOld reads relay.db when it is not the one that was read before.
@@ -173,22 +122,22 @@ func (d *directory) readOld(dir string) error {
 		// not left of a first start that was cut short: they are newer.
 		return nil
 	}
-	logs, err := o.read()
-	if err != nil {
-		return err
-	}
 	d.old = o
 	if o.damage != nil {
 		d.imported = was // it is set aside
 		d.broken(fmt.Errorf("%s: %w", oldName, o.damage))
 		if len(d.logs) > 0 {
-			o.logs = nil // what is here is whole
+			o.sources = nil // what is here is whole
 			return nil
 		}
 	}
 	d.close()
-	d.logs, o.logs = map[string]*upstream{}, logs
-	for name, m := range logs {
+	d.logs = map[string]*upstream{}
+	for name, s := range o.sources {
+		m, err := s.log(name)
+		if err != nil {
+			return fmt.Errorf("%s: upstream %s: %w", o.path, name, err)
+		}
 		d.add(readUpstream(name, m.reader(), int64(len(m))), int64(len(m)))
 	}
 	return nil
@@ -196,7 +145,7 @@ func (d *directory) readOld(dir string) error {
 
 // served reports whether clients were served with this state, and nothing of it is lost.
 func (d *directory) served() bool {
-	if d.old != nil && d.old.logs != nil {
+	if d.old != nil && d.old.sources != nil {
 		return d.old.hasServed()
 	}
 	return d.index.GetServed() && !d.lost
@@ -204,7 +153,7 @@ func (d *directory) served() bool {
 
 // readIndex reads relay.state.
 func readIndex(dir string) ([]byte, error) {
-	f, err := openOwn(filepath.Join(dir, indexName), os.O_RDONLY, 0)
+	f, _, err := openOwn(filepath.Join(dir, indexName), os.O_RDONLY, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -244,7 +193,7 @@ func encodeIndex(index *statepb.Index) ([]byte, error) {
 // name until then.
 func (s *Store) repair(d *directory) error {
 	index := &statepb.Index{Imported: d.imported, Served: d.served()}
-	s.setIndex(d.index, d.indexBytes)
+	s.update(func() { s.index = d.index })
 	if d.indexErr != nil && !errors.Is(d.indexErr, fs.ErrNotExist) {
 		if err := s.setAside(indexName, d.indexErr); err != nil {
 			return err
@@ -297,13 +246,7 @@ func (s *Store) repairLog(d *directory, name string) error {
 		}
 		return nil
 	}
-	if err := s.writeLog(name, u.rewrite); err != nil {
-		return err
-	}
-	next, err := openUpstream(s.dir, name)
-	if err == nil && next.damage != nil {
-		err = next.damage
-	}
+	next, err := s.replaceLog(name, u.rewrite)
 	if err == nil {
 		u.file.Close() //nolint:errcheck // nil of one in memory
 		d.logs[name] = next
@@ -314,7 +257,7 @@ func (s *Store) repairLog(d *directory, name string) error {
 // takeOver makes room for what relay.db has. That stays as it is, unless it is damaged.
 func (s *Store) takeOver(o *oldFile) error {
 	if o.damage != nil {
-		if err := s.setAside(oldName, o.damage); err != nil || o.logs == nil {
+		if err := s.setAside(oldName, o.damage); err != nil || o.sources == nil {
 			return err
 		}
 	}
@@ -331,7 +274,7 @@ func (s *Store) takeOver(o *oldFile) error {
 			return err
 		}
 	}
-	s.log.Info("state of an earlier release taken over", "path", o.path, "upstreams", len(o.logs))
+	s.log.Info("state of an earlier release taken over", "path", o.path, "upstreams", len(o.sources))
 	return nil
 }
 

@@ -111,9 +111,9 @@ func decodeRecord(keyBytes, b, data []byte) (r state.Record, err error) {
 			return r, fmt.Errorf("as the source has it: %w", err)
 		}
 	}
-	r.TypeURL, r.Version, r.At = shared(m.TypeUrl), string(m.Version), decodeTime(m.At)
-	if r.Version == r.Resource.SourceVersion() {
-		r.Version = r.Resource.SourceVersion() // held once
+	r.TypeURL, r.Version, r.At = shared(m.TypeUrl), r.Resource.SourceVersion(), decodeTime(m.At)
+	if string(m.Version) != r.Version {
+		r.Version = string(m.Version)
 	}
 	copy(r.Hash[:], m.Hash)
 	return r, nil
@@ -129,7 +129,7 @@ func decodeResource(kind mirror.Kind, m *statepb.Resource, data []byte) (*mirror
 			return nil, err
 		}
 	}
-	return mirror.Restore(kind, data, shared(m.Source), shared(m.Cluster), string(m.SourceVersion))
+	return mirror.Restore(kind, data, shared(m.Source), shared(m.Cluster), m.SourceVersion)
 }
 
 // shared returns a text that many records have, held once.
@@ -161,6 +161,9 @@ func encodeMeta(m state.Meta) *statepb.Ledger {
 	}
 	return l
 }
+
+// sameMeta reports whether two Metas are kept as the same.
+func sameMeta(a, b state.Meta) bool { return proto.Equal(encodeMeta(a), encodeMeta(b)) }
 
 func decodeMeta(l *statepb.Ledger) state.Meta {
 	m := state.Meta{

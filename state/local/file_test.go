@@ -24,13 +24,12 @@ func TestADirectoryThatCanNotBeMadeIsMadeLater(t *testing.T) {
 	if err := os.WriteFile(dir, []byte("a file"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	k := openState(dir)
+	k := state.Open(New(dir, nil), state.Options{History: bounds, Retain: []string{"east"}})
 	defer end(k)
 	st := k.Status()
 	if st.InUse || st.Healthy || !strings.Contains(st.LastError, dir) {
 		t.Errorf("status %+v", st)
 	}
-	k.Retain([]string{"east"})
 	f := newFake()
 	k.Follow("east", f)
 	f.put(record("db", "1"))
@@ -65,12 +64,11 @@ func TestAFileThatIsFoundLateKeepsWhatItHasUntilTheSourceHasSynced(t *testing.T)
 	other, err := os.Open(filepath.Join(dir, lockName))
 	must(t, err)
 	must(t, lock(other, syscall.LOCK_EX))
-	k = openState(dir)
+	k = state.Open(New(dir, nil), state.Options{History: bounds, Retain: []string{"east"}})
 	if s := k.Load("east"); len(s.Records) > 0 || k.Status().InUse {
 		t.Fatal("opened without a lock")
 	}
 	f = newFake()
-	k.Retain([]string{"east"})
 	k.Follow("east", f)
 	other.Close()
 	f.put(record("new", "1"))
@@ -318,8 +316,8 @@ func TestALogIsNotMuchLargerThanWhatIsNeededOfIt(t *testing.T) {
 
 func TestReplaceMakesTheWholeContent(t *testing.T) {
 	dir := t.TempDir()
-	must(t, Replace(dir, bounds, "east", state.Saved{Records: []state.Record{*record("db", "1"), *record("gone", "1")}}, nil))
-	must(t, Replace(dir, bounds, "east", state.Saved{Meta: state.Meta{Synced: true}, Records: []state.Record{*record("db", "2")}}, nil))
+	must(t, Replace(dir, bounds, "east", state.Saved{Records: []state.Record{*record("db", "1"), *record("gone", "1")}}))
+	must(t, Replace(dir, bounds, "east", state.Saved{Meta: state.Meta{Synced: true}, Records: []state.Record{*record("db", "2")}}))
 	k := open(t, dir)
 	s := k.Load("east")
 	same(t, "loaded", hostsOf(t, s.Records), map[string]string{"db": "2"})

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -75,12 +76,10 @@ func replaceFile(path string, write func(f *os.File) error) (err error) {
 // withoutPath returns an error without the path in it, for temporary files: one mistake has one
 // text, however often it is made.
 func withoutPath(err error) error {
-	var path *fs.PathError
-	if errors.As(err, &path) {
+	if path, ok := errors.AsType[*fs.PathError](err); ok {
 		return path.Err
 	}
-	var link *os.LinkError
-	if errors.As(err, &link) {
+	if link, ok := errors.AsType[*os.LinkError](err); ok {
 		return link.Err
 	}
 	return err
@@ -94,14 +93,7 @@ func (s *Store) setAside(name string, why error) error {
 		kind = asideUnknown
 	}
 	path := filepath.Join(s.dir, name)
-	base := path + "." + kind + "-" + time.Now().UTC().Format("20060102T150405.000000Z")
-	to := base
-	for i := 2; ; i++ {
-		if _, err := os.Lstat(to); errors.Is(err, fs.ErrNotExist) {
-			break
-		}
-		to = fmt.Sprintf("%s-%03d", base, i)
-	}
+	to := path + "." + kind + "-" + time.Now().UTC().Format("20060102T150405.000000Z")
 	// A second name, where the file system has that: a kill before the replacement loses
 	// nothing.
 	err := os.Link(path, to)
@@ -112,7 +104,6 @@ func (s *Store) setAside(name string, why error) error {
 		return fmt.Errorf("%s can not be set aside: %w", path, withoutPath(err))
 	}
 	s.log.Error("state file set aside", "path", to, "err", why)
-	s.asideSeen = time.Time{}
 	old := list(s.dir, name+"."+kind+"-*")
 	for _, path := range old[:max(len(old)-maxSetAside, 0)] {
 		if err := os.Remove(path); err != nil {
@@ -122,11 +113,11 @@ func (s *Store) setAside(name string, why error) error {
 	return syncDir(s.dir)
 }
 
-// list returns the paths of the files in a directory whose names match a pattern.
-func list(dir, pattern string) (found []string) {
+// list returns the paths of the files in a directory whose names match one of the patterns.
+func list(dir string, patterns ...string) (found []string) {
 	entries, _ := os.ReadDir(dir) // without a directory there are none
 	for _, e := range entries {
-		if ok, _ := filepath.Match(pattern, e.Name()); ok {
+		if slices.ContainsFunc(patterns, func(p string) bool { ok, _ := filepath.Match(p, e.Name()); return ok }) {
 			found = append(found, filepath.Join(dir, e.Name()))
 		}
 	}
@@ -150,7 +141,7 @@ func syncDir(dir string) error {
 // lockDir makes the directory this process's. The lock is a file of its own, because the other
 // files are replaced now and then.
 func lockDir(dir string) (*os.File, error) {
-	f, err := openOwn(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE, 0o600)
+	f, _, err := openOwn(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -165,7 +156,7 @@ func lockDir(dir string) (*os.File, error) {
 // The lock is given up at once, so that it keeps no relay from starting: a log can be read while
 // it is written to.
 func shareDir(dir string) error {
-	f, err := openOwn(filepath.Join(dir, lockName), os.O_RDONLY, 0)
+	f, _, err := openOwn(filepath.Join(dir, lockName), os.O_RDONLY, 0)
 	if err != nil {
 		return nil //nolint:nilerr // nobody can have locked it
 	}

@@ -6,7 +6,6 @@
 package local
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -17,16 +16,12 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
-	"time"
 
 	"google.golang.org/protobuf/proto"
 
 	"meshrelay/state"
 	"meshrelay/state/local/statepb"
 )
-
-// asideEvery is how often it is looked which files that were set aside are there still.
-const asideEvery = 10 * time.Second
 
 // Path returns the file by which a directory of state is known.
 func Path(dir string) string { return filepath.Join(dir, indexName) }
@@ -37,9 +32,8 @@ type Store struct {
 	log *slog.Logger
 
 	// What follows belongs to the goroutine that calls Open, Apply and the like.
-	lockFile  *os.File
-	index     *statepb.Index
-	asideSeen time.Time
+	lockFile *os.File
+	index    *statepb.Index // what relay.state holds
 
 	// mu guards what follows, and what the logs have: it is held for writing while that
 	// changes, not during I/O.
@@ -48,9 +42,7 @@ type Store struct {
 	// logs are by upstream. They are nil while nothing can be read, and can be read while the
 	// directory can not be written.
 	logs map[string]*upstream
-	// indexBytes is what relay.state holds.
-	indexBytes []byte
-	info       state.Info
+	info state.Info
 }
 
 // New returns the store in a directory, which Open makes when it is not there.
@@ -69,7 +61,7 @@ func (s *Store) Open() (*state.Found, error) {
 	}
 	err := s.check()
 	if errors.Is(err, errCorrupt) {
-		s.use(nil, false) // the next call reads all, and sets aside what is damaged
+		s.update(func() { s.logs, s.open = nil, false }) // the next call reads all, and sets aside what is damaged
 	}
 	return nil, err
 }
@@ -79,17 +71,17 @@ func (s *Store) Close() error {
 	for _, u := range s.logs {
 		u.file.Close() //nolint:errcheck // nil of one in memory
 	}
-	s.use(nil, false)
+	s.update(func() { s.logs, s.open = nil, false })
 	s.lockFile.Close() //nolint:errcheck // nil when there never was one
 	s.lockFile = nil
 	return nil
 }
 
-// use has logs be those that are read, and, when they are open, written.
-func (s *Store) use(logs map[string]*upstream, open bool) {
+// update changes what mu guards.
+func (s *Store) update(change func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.logs, s.open, s.info.Unusable = logs, open, 0
+	change()
 }
 
 // attach takes the directory into use. When it can not be written, what it has can be read.
@@ -117,7 +109,7 @@ func (s *Store) attach() (*state.Found, error) {
 	if err != nil {
 		s.log.Info("state can be read and not written", "path", s.info.Path, "upstreams", len(d.logs))
 	}
-	s.use(d.logs, err == nil)
+	s.update(func() { s.logs, s.open = d.logs, err == nil })
 	return found, err
 }
 
@@ -127,9 +119,7 @@ func (s *Store) prepare() error {
 		return err
 	}
 	note, err := checkDir(s.dir)
-	s.mu.Lock()
-	s.info.Note = note
-	s.mu.Unlock()
+	s.update(func() { s.info.Note = note })
 	if err != nil {
 		return err
 	}
@@ -151,7 +141,7 @@ func (s *Store) check() error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if !bytes.Equal(b, s.indexBytes) {
+	if index, bad := decodeIndex(b); bad != nil || !proto.Equal(index, s.index) {
 		s.lockFile.Close() // it may be gone, too
 		s.lockFile = nil
 		if err := s.prepare(); err != nil {
@@ -194,28 +184,28 @@ func (s *Store) displace(name string, there bool) error {
 	return s.setAside(name, errDisplaced)
 }
 
-// writeLog puts a log in the place of the one that an upstream has, if there is one.
-func (s *Store) writeLog(name string, write func(*os.File) error) error {
-	return replaceFile(filepath.Join(s.dir, logName(name)), write)
+// replaceLog writes a log in the place of the one that an upstream has, if there is one, and
+// opens it.
+func (s *Store) replaceLog(name string, write func(*os.File) error) (*upstream, error) {
+	if err := replaceFile(filepath.Join(s.dir, logName(name)), write); err != nil {
+		return nil, err
+	}
+	u, err := openUpstream(s.dir, name)
+	if err == nil {
+		err = u.damage
+	}
+	return u, err
 }
 
 // rewrite writes the log of an upstream anew, and takes it into use.
 func (s *Store) rewrite(name string) error {
 	u := s.logs[name]
-	if err := s.writeLog(name, u.rewrite); err != nil {
-		return err
-	}
-	next, err := openUpstream(s.dir, name)
+	next, err := s.replaceLog(name, u.rewrite)
 	if err != nil {
 		return err
 	}
-	if next.damage != nil {
-		return next.damage
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	next.unusable = u.unusable
-	s.logs[name] = next
+	s.update(func() { s.logs[name] = next })
 	return nil
 }
 
@@ -230,15 +220,16 @@ func (s *Store) writeIndex(index *statepb.Index) error {
 		return err
 	})
 	if err == nil {
-		s.setIndex(index, b)
+		s.update(func() { s.index = index })
 	}
 	return err
 }
 
-func (s *Store) setIndex(index *statepb.Index, b []byte) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.index, s.indexBytes = index, b
+// changeIndex makes a change of the index durable.
+func (s *Store) changeIndex(change func(*statepb.Index)) error {
+	index := proto.CloneOf(s.index)
+	change(index)
+	return s.writeIndex(index)
 }
 
 // SetServed implements state.Store.
@@ -246,16 +237,7 @@ func (s *Store) SetServed() error {
 	if !s.open {
 		return state.ErrNotInUse
 	}
-	index := proto.CloneOf(s.index)
-	index.Served = true
-	return s.writeIndex(index)
-}
-
-// writeNames makes durable which upstreams there are.
-func (s *Store) writeNames(names []string) error {
-	index := proto.CloneOf(s.index)
-	index.Upstreams = slices.Sorted(slices.Values(names))
-	return s.writeIndex(index)
+	return s.changeIndex(func(index *statepb.Index) { index.Served = true })
 }
 
 // Forget implements state.Store.
@@ -264,13 +246,13 @@ func (s *Store) Forget(name string) error {
 	if !s.open || u == nil {
 		return nil
 	}
-	names := slices.DeleteFunc(slices.Clone(s.index.Upstreams), func(n string) bool { return n == name })
-	if err := s.writeNames(names); err != nil {
+	err := s.changeIndex(func(index *statepb.Index) {
+		index.Upstreams = slices.DeleteFunc(index.Upstreams, func(n string) bool { return n == name })
+	})
+	if err != nil {
 		return err
 	}
-	s.mu.Lock()
-	delete(s.logs, name)
-	s.mu.Unlock()
+	s.update(func() { delete(s.logs, name) })
 	if err := remove(u.file.Name()); err != nil {
 		return err
 	}
@@ -284,7 +266,7 @@ func (s *Store) Apply(name string, b state.Batch) (state.Kept, error) {
 	}
 	u := s.logs[name]
 	if u == nil {
-		if len(b.Changes) == 0 && b.Meta.Equal(state.Meta{}) {
+		if len(b.Changes) == 0 && sameMeta(b.Meta, state.Meta{}) {
 			return state.Kept{}, nil
 		}
 		var err error
@@ -299,10 +281,7 @@ func (s *Store) Apply(name string, b state.Batch) (state.Kept, error) {
 	if err != nil || w == nil {
 		return u.kept(), err
 	}
-	s.mu.Lock()
-	s.info.Unusable -= len(u.unusable)
-	w.take()
-	s.mu.Unlock()
+	s.update(w.take)
 	kept := u.kept()
 	kept.Wrote = true
 	if u.garbage() {
@@ -319,34 +298,24 @@ func (s *Store) create(name string) (*upstream, error) {
 	if !state.IsName(name) {
 		return nil, fmt.Errorf("%.100q is no name of an upstream", name)
 	}
-	if err := s.writeLog(name, func(f *os.File) error { return newWriter(nil, f).finish() }); err != nil {
-		return nil, err
-	}
-	u, err := openUpstream(s.dir, name)
-	if err == nil {
-		err = s.writeNames(append(slices.Clone(s.index.Upstreams), name))
-	}
+	u, err := s.replaceLog(name, func(f *os.File) error { return newWriter(nil, f).finish() })
 	if err != nil {
 		return nil, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.logs[name] = u
-	return u, nil
+	err = s.changeIndex(func(index *statepb.Index) {
+		index.Upstreams = slices.Sorted(slices.Values(append(index.Upstreams, name)))
+	})
+	if err == nil {
+		s.update(func() { s.logs[name] = u })
+	}
+	return u, err
 }
 
 // lookAside notes which files are set aside. Info only tells: a disk that hangs must not make
 // those hang who ask how the relay is.
 func (s *Store) lookAside() {
-	if time.Since(s.asideSeen) < asideEvery {
-		return
-	}
-	found := append(list(s.dir, "*."+asideCorrupt+"-*"), list(s.dir, "*."+asideUnknown+"-*")...)
-	slices.Sort(found) // their names end with times
-	s.asideSeen = time.Now()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.info.SetAside = found
+	found := list(s.dir, "*."+asideCorrupt+"-*", "*."+asideUnknown+"-*")
+	s.update(func() { s.info.SetAside = found })
 }
 
 // Info implements state.Store.
@@ -357,6 +326,7 @@ func (s *Store) Info() state.Info {
 	info.InUse = s.open
 	for _, u := range s.logs {
 		info.Size += u.end
+		info.Unusable += len(u.unusable)
 	}
 	return info
 }

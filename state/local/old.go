@@ -29,16 +29,12 @@ const oldFormat = 1
 // oldFile is what relay.db holds.
 type oldFile struct {
 	path string
-	bolt *boltfile.File
 	from *statepb.Imported // what to note of the file
-	// sources are those that are whole, by name, and logs is what they become.
+	// sources are those that are whole, by name, nil when the file is not taken over.
 	sources map[string]*oldSource
-	logs    map[string]memory
-	format  uint64
-	served  *bool // nil in a file of builds that did not write it
-	// written and found count the sources that there should be, and that there are.
-	written, found *statepb.Mark
-	damage         error
+	served  *bool         // nil in a file of builds that did not write it
+	written *statepb.Mark // counts the sources that there should be
+	damage  error
 }
 
 // oldSource is what relay.db holds of an upstream.
@@ -46,29 +42,17 @@ type oldSource struct {
 	ledger    *statepb.Ledger
 	resources map[string][]byte // by key
 	chapters  []*statepb.Chapter
-	first     uint64    // revision of chapters
-	undo      []oldUndo // by revision, and then by key
+	undo      map[uint64]map[string][]byte // what a resource was, by revision and key
 }
 
-// oldUndo is what a resource was before a revision.
-type oldUndo struct {
-	revision uint64
-	key      string
-	was      []byte
-}
-
-// openOld reads relay.db, and does not check it yet. It returns nil when the file is the one that
-// was read before. The error is that of reading: what is wrong with the content is in damage.
+// openOld reads and checks relay.db. It returns nil when the file is the one that was read before.
+// The error is that of reading: damage tells what is wrong with the content.
 func openOld(path string, was *statepb.Imported) (*oldFile, error) {
-	f, err := openOwn(path, os.O_RDONLY, 0)
+	f, info, err := openOwn(path, os.O_RDONLY, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
 	from := &statepb.Imported{Size: info.Size(), Mtime: info.ModTime().UnixNano()}
 	if was != nil && was.Size == from.Size && was.Mtime == from.Mtime {
 		return nil, nil
@@ -77,79 +61,59 @@ func openOld(path string, was *statepb.Imported) (*oldFile, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := &oldFile{path: path, from: from, sources: map[string]*oldSource{}, written: &statepb.Mark{}, found: &statepb.Mark{}}
-	if o.bolt, o.damage = boltfile.Open(data); o.damage == nil {
-		from.Transaction = o.bolt.Transaction
+	root, transaction, err := boltfile.Read(data)
+	from.Transaction = transaction
+	o := &oldFile{path: path, from: from, sources: map[string]*oldSource{}, written: &statepb.Mark{}}
+	if o.note(err); err == nil {
+		o.check(root)
 	}
 	return o, nil
 }
 
-func (o *oldFile) note(err error) { o.damage = cmp.Or(o.damage, err) }
-
-// read reads all of the file, and makes logs of it in memory. It goes on behind what is damaged,
-// as far as that can be found.
-func (o *oldFile) read() (logs map[string]memory, err error) {
-	if o.bolt != nil {
-		o.walk(o.bolt)
-	}
-	logs = map[string]memory{}
-	for name, s := range o.sources {
-		var m memory
-		if err := s.writeLog(newWriter(newUpstream(name, nil), &m)); err != nil {
-			return nil, fmt.Errorf("%s: upstream %s: %w", o.path, name, err)
-		}
-		logs[name] = m
-	}
-	return logs, nil
-}
-
-func (o *oldFile) walk(f *boltfile.File) {
-	o.note(f.Walk(func(key, _ []byte, sub *boltfile.Bucket) error {
-		switch {
-		case sub != nil && string(key) == "meta":
-			return f.WalkBucket(sub, o.readMark)
-		case sub == nil || string(key) != "sources":
-			return nil
-		case o.format != oldFormat: // "meta" comes before "sources"
-			return corruptf("it has format %d, and not %d", o.format, oldFormat)
-		}
-		return f.WalkBucket(sub, func(key, _ []byte, sub *boltfile.Bucket) error {
-			o.found.Number++
-			o.found.Digest += xxh3.Hash(key)
-			if sub == nil || !state.IsName(string(key)) {
-				o.note(corruptf("%.100q is no name of an upstream", key))
-				return nil
-			}
-			s, err := readOldSource(f, sub, string(key))
-			if err != nil {
-				o.note(fmt.Errorf("upstream %s: %w", key, err))
-			}
-			if s != nil {
-				o.sources[string(key)] = s
-			}
-			return nil
-		})
-	}))
-	if !proto.Equal(o.found, o.written) {
-		o.note(corruptf("it has %d upstreams, or others than were written, which were %d", o.found.Number, o.written.Number))
+func (o *oldFile) note(err error) {
+	if err != nil && o.damage == nil {
+		o.damage = corruptf("%v", err)
 	}
 }
 
-func (o *oldFile) readMark(key, value []byte, _ *boltfile.Bucket) error {
-	m := &statepb.Mark{}
-	if err := unsealInto(m, key, value); err != nil {
-		return corruptf("what it tells of itself: %v", err)
+func (o *oldFile) check(root *boltfile.Bucket) {
+	meta, sources := root.Sub("meta"), root.Sub("sources")
+	mark := func(name string) *statepb.Mark {
+		m := &statepb.Mark{}
+		if value, there := meta.Values[name]; there {
+			o.note(unsealInto(m, name, value))
+		}
+		return m
 	}
-	switch string(key) {
-	case "format":
-		o.format = m.Number
-	case "upstreams":
-		o.written = m
-	case "served":
-		served := m.Number != 0
+	o.note(cmp.Or(root.Err, meta.Err, sources.Err))
+	if format := mark("format").Number; format != oldFormat {
+		o.note(fmt.Errorf("it has format %d, and not %d", format, oldFormat))
+		return
+	}
+	o.written = mark("upstreams")
+	if _, there := meta.Values["served"]; there {
+		served := mark("served").Number != 0
 		o.served = &served
 	}
-	return nil
+	found := &statepb.Mark{}
+	for _, name := range slices.Sorted(maps.Keys(sources.Buckets)) {
+		found.Number++
+		found.Digest += xxh3.HashString(name)
+		if !state.IsName(name) {
+			o.note(fmt.Errorf("%.100q is no name of an upstream", name))
+			continue
+		}
+		s, err := readOldSource(sources.Buckets[name], name)
+		if err != nil {
+			o.note(fmt.Errorf("upstream %s: %w", name, err))
+		}
+		if s != nil {
+			o.sources[name] = s
+		}
+	}
+	if !proto.Equal(found, o.written) {
+		o.note(fmt.Errorf("it has %d upstreams, or others than were written, which were %d", found.Number, o.written.Number))
+	}
 }
 
 // hasServed reports whether clients were served with this state, and none of it is lost. In a
@@ -161,140 +125,98 @@ func (o *oldFile) hasServed() bool {
 	if o.served != nil {
 		return *o.served
 	}
-	for _, s := range o.sources {
-		if s.ledger.Synced {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(slices.Collect(maps.Values(o.sources)), func(s *oldSource) bool { return s.ledger.Synced })
 }
 
 // readOldSource reads an upstream. It returns nil when the resources are not whole; when only
 // the history is not, it returns both.
-func readOldSource(f *boltfile.File, b *boltfile.Bucket, name string) (*oldSource, error) {
-	s := &oldSource{resources: map[string][]byte{}}
-	var damaged, historyDamaged error
-	var digest, size uint64
-	undone := map[uint64]*statepb.Chapter{}
-	err := f.WalkBucket(b, func(key, value []byte, sub *boltfile.Bucket) error {
-		switch what := string(key); {
-		case what == "meta" && sub == nil:
-			s.ledger = &statepb.Ledger{}
-			damaged = errors.Join(damaged, unsealInto(s.ledger, []byte("meta\x00"+name), value))
-		case what == "resources" && sub != nil:
-			damaged = errors.Join(damaged, f.WalkBucket(sub, func(key, value []byte, _ *boltfile.Bucket) error {
-				payload, sum, err := unseal(key, value)
-				s.resources[string(key)] = payload
-				digest, size = digest+sum, size+uint64(len(key)+len(value))
-				if err == nil && len(payload) == 0 {
-					err = errors.New("it is empty")
-				}
-				return err
-			}))
-		case what == "history" && sub != nil:
-			historyDamaged = errors.Join(historyDamaged, f.WalkBucket(sub, s.readChapter))
-		case what == "undo" && sub != nil:
-			historyDamaged = errors.Join(historyDamaged, f.WalkBucket(sub, func(key, value []byte, _ *boltfile.Bucket) error {
-				return s.readUndo(undone, key, value)
-			}))
-		}
-		return nil
-	})
-	switch damaged = errors.Join(damaged, err); {
-	case damaged != nil:
-		return nil, corruptf("%v", damaged)
-	case s.ledger == nil:
-		return nil, corruptf("it tells nothing of itself")
-	case uint64(len(s.resources)) != s.ledger.Count || digest != s.ledger.Digest || size != s.ledger.Bytes:
-		return nil, corruptf("it has %d resources of %d bytes, or others than were written, which were %d of %d bytes", len(s.resources), size, s.ledger.Count, s.ledger.Bytes)
+func readOldSource(b *boltfile.Bucket, name string) (*oldSource, error) {
+	s := &oldSource{ledger: &statepb.Ledger{}, resources: map[string][]byte{}}
+	resources := b.Sub("resources")
+	err := cmp.Or(b.Err, resources.Err)
+	if err == nil {
+		err = unsealInto(s.ledger, "meta\x00"+name, b.Values["meta"])
 	}
-	if err := errors.Join(historyDamaged, s.checkHistory(undone)); err != nil {
+	digest := uint64(0)
+	for key, value := range resources.Values {
+		payload, sum, bad := unseal(key, value)
+		err = cmp.Or(err, bad)
+		s.resources[key], digest = payload, digest+sum
+	}
+	switch n := uint64(len(s.resources)); {
+	case err != nil:
+		return nil, err
+	case n != s.ledger.Count || digest != s.ledger.Digest:
+		return nil, fmt.Errorf("it has %d resources, or others than were written, which were %d", n, s.ledger.Count)
+	}
+	if err := s.readHistory(b.Sub("history"), b.Sub("undo")); err != nil {
 		s.chapters, s.undo, s.ledger.Oldest = nil, nil, 0
-		return s, corruptf("history: %v", err)
+		return s, fmt.Errorf("history: %w", err)
 	}
 	return s, nil
 }
 
-func (s *oldSource) readChapter(key, value []byte, _ *boltfile.Bucket) error {
-	c := &statepb.Chapter{}
-	if err := unsealInto(c, key, value); err != nil {
+// readHistory reads the revisions, and compares them with the ledger, and with what was before
+// each of them.
+func (s *oldSource) readHistory(history, undo *boltfile.Bucket) error {
+	if err := cmp.Or(history.Err, undo.Err); err != nil {
 		return err
 	}
-	if len(key) != 8 {
-		return errors.New("what stands in the history is no revision")
+	n, digests := revisions(s.ledger), map[uint64]uint64{}
+	if n != uint64(len(history.Values)) {
+		return fmt.Errorf("it has %d revisions, and %d were written", len(history.Values), n)
 	}
-	if id := binary.BigEndian.Uint64(key); len(s.chapters) == 0 {
-		s.first = id
-	} else if id != s.first+uint64(len(s.chapters)) {
-		return fmt.Errorf("revision %d is missing", s.first+uint64(len(s.chapters)))
-	}
-	s.chapters = append(s.chapters, c)
-	return nil
-}
-
-// readUndo takes in what leads back from a revision, and counts it.
-func (s *oldSource) readUndo(undone map[uint64]*statepb.Chapter, key, value []byte) error {
-	if len(key) <= 8 {
-		return errors.New("what stands among the undo data is none")
-	}
-	u := oldUndo{revision: binary.BigEndian.Uint64(key), key: string(key[8:])}
-	sum := uint64(0)
-	if len(value) > 0 {
-		var err error
-		if u.was, sum, err = unseal(key[8:], value); err != nil {
-			return fmt.Errorf("revision %d: what was before it: %w", u.revision, err)
+	s.undo = map[uint64]map[string][]byte{}
+	for key, value := range undo.Values {
+		if len(key) <= 8 {
+			return errors.New("what stands among the undo data is none")
 		}
-	}
-	s.undo = append(s.undo, u)
-	c := undone[u.revision]
-	if c == nil {
-		c = &statepb.Chapter{}
-		undone[u.revision] = c
-	}
-	c.Undone, c.UndoBytes, c.UndoDigest = c.Undone+1, c.UndoBytes+uint64(len(key)+len(value)), c.UndoDigest+xxh3.HashSeed(key, sum)
-	return nil
-}
-
-// checkHistory compares the history with the ledger, and the undo data with the history.
-func (s *oldSource) checkHistory(undone map[uint64]*statepb.Chapter) error {
-	want := uint64(0)
-	if s.ledger.Oldest > 0 {
-		want = s.ledger.Newest - s.ledger.Oldest + 1
-	}
-	if s.ledger.Oldest > s.ledger.Newest || uint64(len(s.chapters)) != want || s.first != s.ledger.Oldest {
-		return fmt.Errorf("it has %d revisions, and %d were written", len(s.chapters), want)
-	}
-	for i, c := range s.chapters {
-		id := s.ledger.Oldest + uint64(i)
-		u := undone[id]
-		if u == nil {
-			u = &statepb.Chapter{}
+		id, of := binary.BigEndian.Uint64([]byte(key)), key[8:]
+		var was []byte
+		var sum uint64
+		if len(value) > 0 {
+			var err error
+			if was, sum, err = unseal(of, value); err != nil {
+				return fmt.Errorf("revision %d: %w", id, err)
+			}
 		}
-		delete(undone, id)
-		if u.Undone != c.Undone || u.UndoBytes != c.UndoBytes || u.UndoDigest != c.UndoDigest {
+		if s.undo[id] == nil {
+			s.undo[id] = map[string][]byte{}
+		}
+		s.undo[id][of] = was
+		digests[id] += xxh3.HashStringSeed(key, sum)
+	}
+	for id := s.ledger.Oldest; id < s.ledger.Oldest+n; id++ {
+		c := &statepb.Chapter{}
+		key := string(binary.BigEndian.AppendUint64(nil, id))
+		if err := unsealInto(c, key, history.Values[key]); err != nil {
+			return fmt.Errorf("revision %d: %w", id, err)
+		}
+		if digests[id] != c.UndoDigest {
 			return fmt.Errorf("revision %d: what was before it is incomplete", id)
 		}
+		delete(digests, id)
+		s.chapters = append(s.chapters, c)
 	}
-	inOrder := slices.IsSortedFunc(s.undo, func(a, b oldUndo) int { return cmp.Compare(a.revision, b.revision) })
-	if len(undone) > 0 || !inOrder {
-		return errors.New("it has undo data of revisions that there are not, or out of order")
+	if len(digests) > 0 {
+		return errors.New("it has undo data of revisions that there are not")
 	}
 	return nil
 }
 
 // unseal checks a value and returns what is behind its checksum.
-func unseal(key, value []byte) (payload []byte, sum uint64, err error) {
+func unseal(key string, value []byte) (payload []byte, sum uint64, err error) {
 	if len(value) < 8 {
-		return nil, 0, errors.New("it is too short")
+		return nil, 0, fmt.Errorf("%q: it is missing or too short", key)
 	}
-	sum = binary.LittleEndian.Uint64(value)
-	if sum != xxh3.HashSeed(value[8:], xxh3.Hash(key)) {
+	sum = little.Uint64(value)
+	if sum != xxh3.HashSeed(value[8:], xxh3.HashString(key)) {
 		return nil, sum, fmt.Errorf("%q: its checksum does not match", key)
 	}
 	return value[8:], sum, nil
 }
 
-func unsealInto(m proto.Message, key, value []byte) error {
+func unsealInto(m proto.Message, key string, value []byte) error {
 	payload, _, err := unseal(key, value)
 	if err != nil {
 		return err
@@ -302,67 +224,60 @@ func unsealInto(m proto.Message, key, value []byte) error {
 	return proto.Unmarshal(payload, m)
 }
 
-// writeLog writes an upstream as a log.
-func (s *oldSource) writeLog(w *writer) error {
-	// What each resource became by a revision is what it was before the next one that has
-	// changed it. base is what there was as of the oldest.
-	base := maps.Clone(s.resources)
-	became := make([][]byte, len(s.undo))
-	for i := len(s.undo) - 1; i >= 0; i-- {
-		u := &s.undo[i]
-		became[i], base[u.key] = base[u.key], u.was
-	}
-	for _, key := range slices.Sorted(maps.Keys(base)) {
-		if err := w.putOld(key, base[key]); err != nil {
-			return err
+// log returns an upstream as a log. The source can not be used any more.
+func (s *oldSource) log(name string) (m memory, err error) {
+	// What a resource became by a revision is what it was before the next one that has changed
+	// it. What remains is what there was as of the oldest.
+	base, became, chapters := s.resources, s.undo, s.chapters
+	for i := range chapters {
+		of := became[s.ledger.Newest-uint64(i)]
+		for key, was := range of {
+			of[key], base[key] = base[key], was
 		}
 	}
+	first := s.ledger.Oldest
+	if len(chapters) == 0 { // one commit without a revision
+		first, chapters = s.ledger.Newest, []*statepb.Chapter{nil}
+	}
+	maps.Copy(base, became[first])
+	w := newWriter(newUpstream(name, nil), &m)
 	l := proto.CloneOf(s.ledger)
-	if len(s.chapters) == 0 {
-		if err := w.commitOld(l, nil); err != nil {
-			return err
+	l.Bytes, l.HistoryBytes = 0, 0
+	for i, c := range chapters {
+		l.Newest = first + uint64(i)
+		changes := became[l.Newest]
+		if i == 0 {
+			changes = base
 		}
-	}
-	next := 0
-	for i, c := range s.chapters {
-		l.Newest = s.ledger.Oldest + uint64(i)
-		for ; next < len(s.undo) && s.undo[next].revision == l.Newest; next++ {
-			if err := w.putOld(s.undo[next].key, became[next]); err != nil {
-				return err
+		for _, key := range slices.Sorted(maps.Keys(changes)) {
+			if err := w.putOld(key, changes[key]); err != nil {
+				return nil, err
 			}
 		}
-		if err := w.commitOld(l, c); err != nil {
+		if c != nil {
+			c.Undone, c.UndoDigest, c.UndoBytes = 0, 0, uint64(w.replaced)
+		}
+		if _, err := w.commit(l, c); err != nil {
+			return nil, err
+		}
+		w.take()
+	}
+	return m, w.finish()
+}
+
+// putOld makes a value what there is under a key. Nothing is a removal, and what does not decode
+// a record that this version can not use.
+func (w *writer) putOld(key string, b []byte) (err error) {
+	var data []byte
+	var digest uint64
+	r := &statepb.Record{}
+	if len(b) > 0 && proto.Unmarshal(b, r) == nil && r.Resource != nil && len(r.Digest) >= 8 {
+		digest, data = little.Uint64(r.Digest), r.Resource.Any
+		r.Digest, r.Resource.Any = nil, nil
+		if b, err = (proto.MarshalOptions{Deterministic: true}).Marshal(r); err != nil {
 			return err
 		}
 	}
-	return w.finish()
-}
-
-// putOld makes a value what there is under a key.
-func (w *writer) putOld(key string, b []byte) error {
-	// Nothing is a removal, and what does not decode a record that this version can not use.
-	r := &statepb.Record{}
-	if len(b) == 0 || proto.Unmarshal(b, r) != nil || r.Resource == nil || len(r.Digest) < 8 {
-		_, err := w.put(key, b, nil, 0)
-		return err
-	}
-	digest, data := little.Uint64(r.Digest), r.Resource.Any
-	r.Digest, r.Resource.Any = nil, nil
-	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(r)
-	if err == nil {
-		_, err = w.put(key, b, data, digest)
-	}
-	return err
-}
-
-// commitOld ends a revision, or, without a chapter, what there is.
-func (w *writer) commitOld(l *statepb.Ledger, c *statepb.Chapter) error {
-	l.Bytes, l.HistoryBytes = 0, 0
-	if c != nil {
-		c = proto.CloneOf(c)
-		c.Undone, c.UndoDigest, c.UndoBytes = 0, 0, uint64(w.replaced)
-	}
-	_, err := w.commit(l, c)
-	w.take()
+	_, err = w.put(key, b, data, digest)
 	return err
 }

@@ -133,7 +133,7 @@ func TestTheStateOfAnEarlierReleaseIsTakenOver(t *testing.T) {
 		for name := range want {
 			k.Follow(name, restoredFake(k.Load(name)))
 		}
-		must(t, k.SetOptions(t.Context(), state.Options{History: state.History{Revisions: 100}}))
+		k.SetOptions(state.Options{History: state.History{Revisions: 100}})
 		flush(t, k)
 		if n := k.Status().Size; n != size {
 			t.Errorf("%d bytes were written for nothing", n-size)

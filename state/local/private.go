@@ -70,28 +70,28 @@ func ownGroup(gid int) bool {
 
 // openOwn opens a file in the directory of the state. It follows no link, and the file must be
 // ours, root's, or of the owner of the directory.
-func openOwn(path string, flag int, perm fs.FileMode) (*os.File, error) {
+func openOwn(path string, flag int, perm fs.FileMode) (*os.File, fs.FileInfo, error) {
 	// Without O_NONBLOCK a named pipe would wait for its other end.
 	f, err := os.OpenFile(path, flag|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, perm)
 	if errors.Is(err, syscall.ELOOP) {
-		return nil, fmt.Errorf("%s is a link, and links are not followed: %w", path, errNotOurs)
+		return nil, nil, fmt.Errorf("%s is a link, and links are not followed: %w", path, errNotOurs)
 	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	info, err := f.Stat()
-	if err == nil && !info.Mode().IsRegular() {
+	switch {
+	case err != nil:
+	case !info.Mode().IsRegular():
 		err = fmt.Errorf("%s is not a file", path)
-	}
-	if err == nil && !ownFile(path, info) {
+	case !ownFile(path, info):
 		uid, _, _ := owner.Of(info)
 		err = fmt.Errorf("%s belongs to user %d, and the relay is user %d: %w", path, uid, os.Geteuid(), errNotOurs)
+	default:
+		return f, info, nil
 	}
-	if err != nil {
-		f.Close()
-		return nil, err
-	}
-	return f, nil
+	f.Close()
+	return nil, nil, err
 }
 
 func ownFile(path string, info fs.FileInfo) bool {

@@ -128,9 +128,7 @@ func TestNamesOfUpstreamsAreCheckedWhenAStateIsRead(t *testing.T) {
 	_, err = to.Write([]byte("bad"))
 	must(t, err)
 	must(t, to.Close())
-	backup := filepath.Join(t.TempDir(), "backup")
-	must(t, os.WriteFile(backup, b.Bytes(), 0o600))
-	file, err := ReadFile(backup)
+	file, err := ReadBackup(&b)
 	must(t, err)
 	if len(file.Sources) != 1 || file.Sources[0].Name != "east" || !strings.Contains(file.Damage, `"upstream-x/../../evil.state" is no file of a state`) {
 		t.Errorf("%d upstreams, damage %q", len(file.Sources), file.Damage)

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -17,22 +16,17 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"meshrelay/mirror"
 	"meshrelay/state"
 )
 
-// view returns a log as it is now, without its places.
+// view returns a log as it is now, without its places, and an empty one when there is none.
 func (s *Store) view(name string) (*upstream, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	u := s.logs[name]
-	switch {
-	case s.logs == nil:
+	if s.logs == nil {
 		return nil, state.ErrNotInUse
-	case u == nil:
-		return nil, state.ErrUnknownSource
 	}
-	v := *u
+	v := *cmp.Or(s.logs[name], newUpstream(name, nil))
 	v.places = nil
 	return &v, nil
 }
@@ -40,28 +34,31 @@ func (s *Store) view(name string) (*upstream, error) {
 // Load implements state.Store.
 func (s *Store) Load(name string) (state.Saved, error) {
 	s.mu.RLock()
-	u := s.logs[name]
-	if u == nil {
-		s.mu.RUnlock()
-		return state.Saved{}, nil
-	}
-	from, end, ledger, places := u.from, u.end, u.ledger, u.inOrder()
+	u := *cmp.Or(s.logs[name], newUpstream(name, nil))
+	places := u.inOrder()
 	s.mu.RUnlock()
-	records, bad, err := records(from, end, places)
+	saved, bad, err := u.saved(places)
 	if err != nil {
 		return state.Saved{}, fmt.Errorf("%s: %w", logName(name), err)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if u = s.logs[name]; u != nil && len(bad) > 0 && len(u.unusable) == 0 {
-		for _, b := range bad {
-			u.unusable = append(u.unusable, b.key)
-		}
-		s.info.Unusable += len(bad)
+	if len(bad) > 0 {
+		keys := slices.Sorted(maps.Keys(bad))
+		s.update(func() {
+			if u := s.logs[name]; u != nil {
+				u.unusable = keys
+			}
+		})
 		s.log.Error("state has resources that this version of the relay can not use; they are removed",
-			"upstream", name, "resources", len(bad), "first", bad[0].key, "err", bad[0].err)
+			"upstream", name, "resources", len(bad), "first", keys[0], "err", bad[keys[0]])
 	}
-	return state.Saved{Meta: decodeMeta(ledger), Records: records, Revision: ledger.Newest}, nil
+	return saved, nil
+}
+
+// saved reads the resources at the places of the log. It tells what is wrong with those that this
+// version of the relay does not take, by key.
+func (u *upstream) saved(places []place) (state.Saved, map[string]error, error) {
+	records, bad, err := records(u.from, u.end, places)
+	return state.Saved{Meta: decodeMeta(u.ledger), Records: records, Revision: u.ledger.Newest}, bad, err
 }
 
 // History implements state.Store.
@@ -73,8 +70,7 @@ func (s *Store) History(name string) ([]state.Revision, error) {
 	return u.history()
 }
 
-// At implements state.Store. It fails with ErrUnknownRevision when there is no such revision, or
-// none any more.
+// At implements state.Store.
 func (s *Store) At(name string, revision uint64) ([]state.Record, error) {
 	u, err := s.view(name)
 	if err != nil {
@@ -92,15 +88,11 @@ func (s *Store) At(name string, revision uint64) ([]state.Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	out, bad, err := records(u.from, was.end, was.inOrder())
-	if err == nil && len(bad) > 0 {
-		err = fmt.Errorf("%q can not be used by this version of the relay: %w", bad[0].key, bad[0].err)
+	saved, bad, err := was.saved(was.inOrder())
+	for key, bad := range bad {
+		err = fmt.Errorf("%q can not be used by this version of the relay: %w", key, bad)
 	}
-	slices.SortFunc(out, func(a, b state.Record) int { // the order in which they are sent
-		x, y := a.Resource.Key(), b.Resource.Key()
-		return cmp.Or(mirror.CompareKinds(x.Kind, y.Kind), cmp.Compare(a.Resource.FullName(), b.Resource.FullName()))
-	})
-	return out, err
+	return saved.Records, err
 }
 
 // Backup implements state.Store. The copy is a tar archive: the index, and the logs.
@@ -140,10 +132,15 @@ func (s *Store) Backup(w io.Writer) error {
 	return to.Close()
 }
 
-// ReadFile reads the state in the directory of a Path, or a backup, and changes nothing. It
-// fails with ErrInUse when a relay has the directory.
+// ReadFile reads the state in the directory of a Path, and changes nothing. It fails with ErrInUse
+// when a relay has the directory.
 func ReadFile(path string) (*state.File, error) {
-	d, err := readPath(path)
+	dir := filepath.Dir(path)
+	d := &directory{}
+	err := shareDir(dir)
+	if err == nil {
+		d, err = readDirectory(dir)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
@@ -155,7 +152,7 @@ func ReadFile(path string) (*state.File, error) {
 		return nil, fmt.Errorf("%s: %w", path, d.indexErr)
 	}
 	out := &state.File{Path: path, Size: d.size, Format: formatVersion}
-	if d.old != nil && d.old.logs != nil {
+	if d.old != nil && d.old.sources != nil {
 		out.Path, out.Format = d.old.path, oldFormat
 	}
 	if d.damage != nil {
@@ -166,37 +163,59 @@ func ReadFile(path string) (*state.File, error) {
 		if u.lost {
 			continue
 		}
-		records, _, err := records(u.from, u.end, u.inOrder())
+		saved, _, err := u.saved(u.inOrder())
 		revisions, err2 := u.history()
 		if err := cmp.Or(err, err2); err != nil {
 			return nil, fmt.Errorf("%s: upstream %s: %w", path, name, err)
 		}
-		saved := state.Saved{Meta: decodeMeta(u.ledger), Records: records, Revision: u.ledger.Newest}
 		out.Sources = append(out.Sources, state.Contents{Name: name, Saved: saved, Bytes: u.live, Revisions: revisions})
 	}
 	return out, nil
 }
 
-func readPath(path string) (*directory, error) {
-	if filepath.Base(path) == indexName {
-		if err := shareDir(filepath.Dir(path)); err != nil {
-			return nil, err
-		}
-		return readDirectory(filepath.Dir(path))
-	}
-	f, err := openOwn(path, os.O_RDONLY, 0)
+// ReadBackup reads what Backup has written.
+func ReadBackup(r io.Reader) (*state.File, error) {
+	dir, err := os.MkdirTemp("", "relay-state-*")
 	if err != nil {
 		return nil, err
 	}
-	d := newDirectory()
-	d.backup = f
-	return d, d.readBackup(f)
+	defer os.RemoveAll(dir) //nolint:errcheck // it is in a directory for such files
+	damage := ""
+	for from := tar.NewReader(r); ; {
+		h, err := from.Next()
+		switch {
+		case errors.Is(err, io.EOF):
+			file, err := ReadFile(Path(dir))
+			if err == nil {
+				file.Damage = cmp.Or(damage, file.Damage)
+			}
+			return file, err
+		case err != nil:
+			return nil, err
+		}
+		name := indexName
+		if h.Name != name {
+			name = logName(upstreamOf(h.Name))
+		}
+		if h.Name != name {
+			damage = corruptf("%.100q is no file of a state", h.Name).Error()
+			continue
+		}
+		f, err := os.Create(filepath.Join(dir, name))
+		if err == nil {
+			_, err = io.CopyN(f, from, h.Size)
+			err = errors.Join(err, f.Close())
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
 }
 
 // Replace makes what is kept of an upstream in a directory something else: its whole content. It
 // fails when a relay has the directory.
-func Replace(dir string, history state.History, name string, saved state.Saved, log *slog.Logger) error {
-	s := New(dir, log)
+func Replace(dir string, history state.History, name string, saved state.Saved) error {
+	s := New(dir, nil)
 	defer s.Close()
 	_, err := s.Open()
 	if err == nil {

@@ -31,7 +31,7 @@ func TestASourceRemovedDuringAFlushLeavesNothingToItsSuccessor(t *testing.T) {
 	old.setMeta(state.Meta{Synced: true})
 	k.Follow("east", h)
 	h.hook = func() {
-		k.Unfollow("east", true)
+		k.Unfollow("east")
 		k.Follow("east", next)
 	}
 	flush(t, k)

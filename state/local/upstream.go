@@ -9,9 +9,12 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/proto"
 
 	"meshrelay/state"
@@ -21,6 +24,9 @@ import (
 // minGarbage is how much of a log may be needless before the log is written anew. Above that,
 // half of it may be.
 const minGarbage = 1 << 20
+
+// minPart is how many resources a goroutine decodes at least.
+const minPart = 500
 
 // place is where a log has a resource.
 type place struct {
@@ -79,16 +85,11 @@ type upstream struct {
 // openUpstream opens the log of an upstream, and reads it, for writing if that is allowed.
 func openUpstream(dir, name string) (*upstream, error) {
 	path := filepath.Join(dir, logName(name))
-	f, err := openOwn(path, os.O_RDWR, 0)
+	f, info, err := openOwn(path, os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrPermission) {
-		f, err = openOwn(path, os.O_RDONLY, 0)
+		f, info, err = openOwn(path, os.O_RDONLY, 0)
 	}
 	if err != nil {
-		return nil, err
-	}
-	info, err := f.Stat()
-	if err != nil {
-		f.Close()
 		return nil, err
 	}
 	u := readUpstream(name, f, info.Size())
@@ -209,29 +210,35 @@ func (u *upstream) asOf(end int64) (*upstream, error) {
 	return was, was.damage
 }
 
-// unusable is a record that this version of the relay does not take.
-type unusable struct {
-	key string
-	err error
-}
-
-// records reads the resources at some places.
-func records(from io.ReaderAt, end int64, places []place) (out []state.Record, bad []unusable, err error) {
-	r := &reader{from: from, size: end}
-	out = make([]state.Record, 0, len(places))
-	for _, p := range places {
-		f, err := r.frame(p.at)
-		if err != nil {
-			return nil, nil, err
-		}
-		record, err := decodeRecord(f.key, f.record, f.data)
-		if err != nil {
-			bad = append(bad, unusable{string(f.key), err})
-			continue
-		}
-		out = append(out, record)
+// records reads the resources at some places, as many at a time as there are CPUs. It tells what is
+// wrong with those that this version of the relay does not take, by key.
+func records(from io.ReaderAt, end int64, places []place) (out []state.Record, bad map[string]error, err error) {
+	out, bad = make([]state.Record, len(places)), map[string]error{}
+	var mu sync.Mutex // of bad
+	var group errgroup.Group
+	part := max(len(places)/runtime.GOMAXPROCS(0)+1, minPart)
+	for first := 0; first < len(places); first += part {
+		group.Go(func() error {
+			r := &reader{from: from, size: end}
+			for i := first; i < min(first+part, len(places)); i++ {
+				f, err := r.frame(places[i].at)
+				if err != nil {
+					return err
+				}
+				if out[i], err = decodeRecord(f.key, f.record, f.data); err != nil {
+					out[i] = state.Record{}
+					mu.Lock()
+					bad[string(f.key)] = err
+					mu.Unlock()
+				}
+			}
+			return nil
+		})
 	}
-	return out, bad, nil
+	if err := group.Wait(); err != nil {
+		return nil, nil, err
+	}
+	return slices.DeleteFunc(out, func(r state.Record) bool { return r.Resource == nil }), bad, nil
 }
 
 // history reads the revisions, the newest first.

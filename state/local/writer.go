@@ -163,20 +163,15 @@ func (u *upstream) write(b *state.Batch, unusable []string) (*writer, error) {
 // in it. It reports whether that changes anything.
 func (w *writer) batch(b *state.Batch, gone []string) (bool, error) {
 	revision := state.Revision{Time: b.Now, By: b.Meta.By}
-	note := func(mark, name string) {
-		switch mark {
-		case "+":
-			revision.Added++
-		case "-":
-			revision.Removed++
-		case "~":
-			revision.Changed++
-		default:
-			return
+	counts := map[string]*int{"+": &revision.Added, "-": &revision.Removed, "~": &revision.Changed}
+	put := func(key, name string, record, data []byte, digest uint64) error {
+		mark, err := w.put(key, record, data, digest)
+		if n := counts[mark]; n != nil {
+			if *n++; len(revision.Keys) < maxNamed {
+				revision.Keys = append(revision.Keys, mark+name)
+			}
 		}
-		if len(revision.Keys) < maxNamed {
-			revision.Keys = append(revision.Keys, mark+name)
-		}
+		return err
 	}
 	seen := make(map[string]struct{}, len(b.Changes))
 	for _, c := range b.Changes {
@@ -192,25 +187,20 @@ func (w *writer) batch(b *state.Batch, gone []string) (bool, error) {
 			sum := c.Record.Resource.Digest()
 			data, digest = c.Record.Resource.Any(), little.Uint64(sum[:])
 		}
-		mark, err := w.put(key, record, data, digest)
-		if err != nil {
+		if err := put(key, c.Key.String(), record, data, digest); err != nil {
 			return false, err
 		}
-		note(mark, c.Key.String())
 	}
 	if b.Meta.Whole {
 		gone = slices.Sorted(maps.Keys(w.places))
 	}
 	for _, key := range gone {
-		if _, stays := seen[key]; stays {
-			continue
+		if _, stays := seen[key]; !stays {
+			id, _ := parseKey([]byte(key)) // it is only shown
+			if err := put(key, id.String(), nil, nil, 0); err != nil {
+				return false, err
+			}
 		}
-		mark, err := w.put(key, nil, nil, 0)
-		if err != nil {
-			return false, err
-		}
-		id, _ := parseKey([]byte(key)) // it is only shown
-		note(mark, id.String())
 	}
 	return w.seal(b, &revision)
 }
@@ -232,7 +222,7 @@ func (w *writer) seal(b *state.Batch, revision *state.Revision) (bool, error) {
 	if n := len(w.revised); n > 0 {
 		l.Oldest = l.Newest - uint64(n) + 1
 	}
-	if len(w.edits) == 0 && l.Oldest == w.ledger.Oldest && b.Meta.Equal(decodeMeta(w.ledger)) {
+	if len(w.edits) == 0 && l.Oldest == w.ledger.Oldest && sameMeta(b.Meta, decodeMeta(w.ledger)) {
 		return false, nil
 	}
 	p, err := w.commit(l, chapter)

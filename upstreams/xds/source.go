@@ -44,8 +44,7 @@ func Kind() upstreams.Kind {
 // Source brings what one MCP-over-xDS server has.
 type Source struct {
 	client    *adsclient.Client
-	endpoints *endpoints      // nil unless they are discovered
-	creds     *tlsCredentials // nil for plaintext
+	endpoints *endpoints // nil unless they are discovered
 	log       *slog.Logger
 	// complaints bounds what is logged of responses.
 	complaints *loglimit.Limit
@@ -68,12 +67,11 @@ type Source struct {
 	ended     bool
 }
 
-// New returns a source that is not connected. While the files of its credentials can not be used, it
-// tries again, as with a server that is not there.
-func New(cfg config.Upstream, env upstreams.Env) (*Source, error) {
-	s := &Source{log: env.Log, complaints: newComplaints(), extra: cfg.XDS.Types, complained: map[string]string{}}
+// New returns a source that is not connected. It needs no file of its credentials yet.
+func New(cfg config.Upstream, env upstreams.Env) (s *Source, err error) {
+	s = &Source{log: env.Log, complaints: newComplaints(), extra: cfg.XDS.Types, complained: map[string]string{}}
 	s.st = upstreams.Status{State: upstreams.StateConnecting, Since: time.Now(), Address: cfg.XDS.Addresses[0], Drift: map[string]uint64{}}
-	creds, opts := s.dialOptions(cfg.XDS)
+	creds, opts := dialOptions(cfg.XDS)
 	client := adsclient.Config{
 		Addresses:        cfg.XDS.Addresses,
 		Credentials:      creds,
@@ -89,7 +87,6 @@ func New(cfg config.Upstream, env upstreams.Env) (*Source, error) {
 		consumer, second := node, client
 		consumer.ClusterID, consumer.Network = env.Node.ClusterID, cfg.Services.Network
 		second.Node = func() *corev3.Node { return adsclient.EndpointsNode(consumer) }
-		var err error
 		if s.endpoints, err = newEndpoints(second, endpointsPatience, s.endpointsChanged); err != nil {
 			return nil, err
 		}
@@ -99,23 +96,17 @@ func New(cfg config.Upstream, env upstreams.Env) (*Source, error) {
 	client.Protocol, client.SyncTimeout = adsclient.Protocol(cfg.XDS.Protocol), cfg.XDS.SyncTimeout.D()
 	client.TypeURLs = func(relay bool) []string { return subscriptions(relay, s.extra) }
 	client.Name, client.Met = env.Relay, s.met
-	var err error
 	s.client, err = adsclient.New(client, s)
-	if err != nil {
-		return nil, err
-	}
-	return s, nil
+	return s, err
 }
 
-// newComplaints returns what bounds the lines about the responses of a server: the status counts
-// those that are refused, and names their resources.
+// newComplaints bounds the log lines about responses: the status counts and names what they refuse.
 func newComplaints() *loglimit.Limit { return loglimit.New(20, 10*time.Second) }
 
-func (s *Source) dialOptions(x *config.XDS) (creds credentials.TransportCredentials, opts []grpc.DialOption) {
+func dialOptions(x *config.XDS) (creds credentials.TransportCredentials, opts []grpc.DialOption) {
 	creds, opts = insecure.NewCredentials(), []grpc.DialOption{grpc.WithUserAgent("meshrelay")}
 	if !x.Plaintext {
-		s.creds = &tlsCredentials{files: tlsFiles(x.TLS)}
-		creds = s.creds
+		creds = tlsFiles(x.TLS).Credentials()
 		if x.TLS.ServerName != "" {
 			opts = append(opts, grpc.WithAuthority(x.TLS.ServerName))
 		}
@@ -135,35 +126,24 @@ func check(u config.Upstream) error {
 	if u.XDS.Plaintext {
 		return nil
 	}
-	_, free, err := adsclient.TransportCredentials(tlsFiles(u.XDS.TLS))
-	if err == nil {
-		free()
-	}
-	return err
+	return tlsFiles(u.XDS.TLS).Check()
 }
 
 // subscriptions returns the type URLs to ask for. An istiod is asked for every version of a kind,
 // because it answers one that it does not know with nothing (PROTOCOL C1); a relay serves all of a
 // kind under each, so one is enough.
 func subscriptions(relay bool, extra []string) []string {
-	var urls []string
-	seen := map[string]bool{}
-	kinds := map[mirror.Kind]bool{}
-	add := func(url string) {
-		kind, _, err := mirror.ParseTypeURL(url)
-		if err != nil || seen[url] || relay && kinds[kind] {
-			return
-		}
-		seen[url], kinds[kind] = true, true
-		urls = append(urls, url)
-	}
+	var all, urls []string
 	for _, info := range mirror.Kinds() {
-		for _, url := range info.TypeURLs() {
-			add(url)
-		}
+		all = append(all, info.TypeURLs()...)
 	}
-	for _, url := range extra {
-		add(url)
+	kinds := map[mirror.Kind]bool{}
+	for _, url := range slices.Concat(all, extra) {
+		kind, _, err := mirror.ParseTypeURL(url)
+		if err == nil && !slices.Contains(urls, url) && (!relay || !kinds[kind]) {
+			kinds[kind] = true
+			urls = append(urls, url)
+		}
 	}
 	return urls
 }
@@ -196,9 +176,6 @@ func (s *Source) End() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ended = true
-	if s.creds != nil {
-		s.creds.close()
-	}
 }
 
 // Describe implements upstreams.Describer.
@@ -221,10 +198,9 @@ func (s *Source) endpointsChanged(clusters []string) {
 	s.tellEndpoints(clusters)
 }
 
-// tellEndpoints feeds what is known of clusters, and asks for those that are wanted then. The caller
-// holds mu.
+// tellEndpoints feeds what is known of clusters, and asks for those that are wanted. The caller holds mu.
 func (s *Source) tellEndpoints(clusters []string) {
-	result := s.feed.Tell(intake.Endpoints{From: s.endpoints, Clusters: clusters})
+	result := s.feed.Tell(intake.Endpoints{From: s.endpoints.assignment, Clusters: clusters})
 	if err := result.Err(); err != nil {
 		s.complaints.Warn(s.log, "services can not be given their endpoints; what they had is served", "err", err)
 	}

@@ -18,63 +18,63 @@ const (
 	magic   = 0xED0CDAED
 	version = 2
 
-	pageHeaderLen    = 16 // id 8, flags 2, count 2, overflow 4
-	branchElementLen = 16 // pos 4, ksize 4, page 8
-	leafElementLen   = 16 // flags 4, pos 4, ksize 4, vsize 4
-	bucketHeaderLen  = 16 // root 8, sequence 8
-	metaLen          = 64
-	metaChecked      = 56 // bytes of a meta that its checksum covers
+	pageHeaderLen   = 16 // id 8, flags 2, count 2, overflow 4
+	elementLen      = 16 // of a branch: pos 4, ksize 4, page 8; of a leaf: flags 4, pos 4, ksize 4, vsize 4
+	bucketHeaderLen = 16 // root 8, sequence 8
+	metaLen         = 64
+	metaChecked     = 56 // bytes of a meta that its checksum covers
 
 	pageBranch = 0x01
 	pageLeaf   = 0x02
 
-	// maxDepth bounds the pages on the way to a leaf.
+	// maxDepth bounds the pages and buckets on the way to a value.
 	maxDepth = 48
 
 	minPageSize, maxPageSize = 1 << 10, 1 << 24
 )
 
-// ErrCorrupt is in every error about a file that is not what was written.
-var ErrCorrupt = errors.New("the file is damaged")
+var (
+	errCircle = errors.New("its pages go in a circle")
 
-func corruptf(format string, args ...any) error {
-	return fmt.Errorf("%w: "+format, append([]any{ErrCorrupt}, args...)...)
+	native = binary.NativeEndian
+)
+
+// Bucket is what a bucket holds. Its values are parts of the file.
+type Bucket struct {
+	Values  map[string][]byte
+	Buckets map[string]*Bucket
+	// Err tells what of the bucket can not be read, its buckets aside.
+	Err error
 }
 
-var native = binary.NativeEndian
+// Sub returns a bucket of this one, an empty one if it is not there.
+func (b *Bucket) Sub(name string) *Bucket {
+	if sub := b.Buckets[name]; sub != nil {
+		return sub
+	}
+	return &Bucket{}
+}
 
-// File is what a file holds. One goroutine reads it.
-type File struct {
+// file is a file that is read.
+type file struct {
 	data     []byte
 	pageSize uint64
-	// pages is how many there are, and read how many were read.
-	pages, read uint64
-	root        uint64
-	// Transaction is the number of the last one.
-	Transaction uint64
+	pages    uint64 // how many there are
+	budget   uint64 // how many bytes may still be visited
 }
 
-// Bucket is where a bucket begins: at a page or, a small one, within a value.
-type Bucket struct {
-	page   uint64
-	inline []byte
-}
-
-// Visitor is called for each key of a bucket, in order: with a value, or with a bucket. The slices
-// are parts of the file. A bucket can be walked once.
-type Visitor func(key, value []byte, sub *Bucket) error
-
-// Open reads what a file tells of itself.
-func Open(data []byte) (*File, error) {
+// Read reads a file. It returns the top bucket and the number of the last transaction.
+func Read(data []byte) (root *Bucket, transaction uint64, err error) {
 	meta := newestMeta(data)
 	if meta == nil {
-		return nil, corruptf("it does not begin as a state file does")
+		return nil, 0, errors.New("it does not begin as a state file does")
 	}
-	f := &File{data: data, pageSize: uint64(native.Uint32(meta[8:])), root: native.Uint64(meta[16:]), pages: native.Uint64(meta[40:]), Transaction: native.Uint64(meta[48:])}
+	f := &file{data: data, pageSize: uint64(native.Uint32(meta[8:])), pages: native.Uint64(meta[40:])}
 	if f.pages < 4 || f.pages > uint64(len(data))/f.pageSize {
-		return nil, corruptf("it has %d bytes, and %d pages of %d bytes are in use", len(data), f.pages, f.pageSize)
+		return nil, 0, fmt.Errorf("it has %d bytes, and %d pages of %d bytes are in use", len(data), f.pages, f.pageSize)
 	}
-	return f, nil
+	f.budget = 2 * f.pages * f.pageSize // each page once, and each small bucket within a page
+	return f.bucket(meta[16:][:bucketHeaderLen], 0), native.Uint64(meta[48:]), nil
 }
 
 // newestMeta returns the newest meta that is whole: the other one is that of the transaction
@@ -95,91 +95,73 @@ func newestMeta(data []byte) (best []byte) {
 	return best
 }
 
-// page returns a page with those that it runs on to. Pages that refer to one another in a circle,
-// or again and again to others, are more than there are.
-func (f *File) page(id uint64) ([]byte, error) {
+// bucket reads a bucket, which begins at a page or, a small one, behind its header.
+func (f *file) bucket(value []byte, depth int) *Bucket {
+	b := &Bucket{Values: map[string][]byte{}, Buckets: map[string]*Bucket{}}
+	if root := native.Uint64(value); root != 0 {
+		b.Err = f.page(b, root, depth)
+	} else {
+		b.Err = f.elements(b, value[bucketHeaderLen:], depth)
+	}
+	return b
+}
+
+// page reads a page of a bucket, with those that it runs on to.
+func (f *file) page(b *Bucket, id uint64, depth int) error {
 	if id < 2 || id >= f.pages {
-		return nil, corruptf("page %d is out of range", id)
+		return fmt.Errorf("page %d is out of range", id)
 	}
-	b := f.data[id*f.pageSize:]
-	if got := native.Uint64(b); got != id {
-		return nil, corruptf("page %d has the number %d", id, got)
+	data := f.data[id*f.pageSize:]
+	if got := native.Uint64(data); got != id {
+		return fmt.Errorf("page %d has the number %d", id, got)
 	}
-	n := uint64(native.Uint32(b[12:])) + 1
+	n := uint64(native.Uint32(data[12:])) + 1
 	if n > f.pages-id {
-		return nil, corruptf("page %d is out of range", id+n)
+		return fmt.Errorf("page %d is out of range", id+n)
 	}
-	if f.read += n; f.read > f.pages {
-		return nil, corruptf("its pages go in a circle")
-	}
-	return b[:n*f.pageSize], nil
+	return f.elements(b, data[:n*f.pageSize], depth)
 }
 
-// Walk visits the top level. It returns the first error, of the file or of v.
-func (f *File) Walk(v Visitor) error { return f.WalkBucket(&Bucket{page: f.root}, v) }
-
-// WalkBucket visits a bucket.
-func (f *File) WalkBucket(b *Bucket, v Visitor) error {
-	if b.page == 0 {
-		return leaf(b.inline, v)
+// elements reads what is on a page: what a bucket holds, or the pages that have that.
+func (f *file) elements(b *Bucket, page []byte, depth int) error {
+	if size := uint64(len(page)); size > f.budget || depth > maxDepth {
+		return errCircle
+	} else if f.budget -= size; size < pageHeaderLen {
+		return errors.New("a bucket is too short")
 	}
-	return f.walk(b.page, maxDepth, v)
-}
-
-// walk visits what is below a page.
-func (f *File) walk(id uint64, depth int, v Visitor) error {
-	b, err := f.page(id)
-	if err != nil {
-		return err
-	}
-	switch kind := native.Uint16(b[8:]); {
-	case kind == pageLeaf:
-		return leaf(b, v)
-	case kind != pageBranch:
-		return corruptf("page %d is of no known type", id)
-	case depth == 0:
-		return corruptf("pages are nested deeper than %d", maxDepth)
-	}
-	n := int(native.Uint16(b[10:]))
-	if pageHeaderLen+n*branchElementLen > len(b) {
-		return corruptf("page %d has %d branches", id, n)
+	kind, n := native.Uint16(page[8:]), int(native.Uint16(page[10:]))
+	if kind != pageBranch && kind != pageLeaf || pageHeaderLen+n*elementLen > len(page) {
+		return fmt.Errorf("page %d is of no known type, or has not %d elements", native.Uint64(page), n)
 	}
 	for i := range n {
-		if err := f.walk(native.Uint64(b[pageHeaderLen+i*branchElementLen+8:]), depth-1, v); err != nil {
+		var err error
+		at := pageHeaderLen + i*elementLen
+		if kind == pageBranch {
+			err = f.page(b, native.Uint64(page[at+8:]), depth+1)
+		} else {
+			err = f.leaf(b, page[at:], depth)
+		}
+		if err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// leaf visits the elements of a page.
-func leaf(b []byte, v Visitor) error {
-	if len(b) < pageHeaderLen || native.Uint16(b[8:]) != pageLeaf {
-		return corruptf("a bucket is of no known type")
-	}
-	n := int(native.Uint16(b[10:]))
-	if pageHeaderLen+n*leafElementLen > len(b) {
-		return corruptf("page %d has %d elements", native.Uint64(b), n)
-	}
-	for i := range n {
-		at := pageHeaderLen + i*leafElementLen
-		flags, key := native.Uint32(b[at:]), uint64(at)+uint64(native.Uint32(b[at+4:]))
-		value := key + uint64(native.Uint32(b[at+8:]))
-		end := value + uint64(native.Uint32(b[at+12:]))
-		if end > uint64(len(b)) {
-			return corruptf("an element reaches beyond page %d", native.Uint64(b))
-		}
-		var sub *Bucket
-		switch {
-		case flags == 0:
-		case flags != 1 || end-value < bucketHeaderLen:
-			return corruptf("an element of page %d is of no known type", native.Uint64(b))
-		default:
-			sub = &Bucket{native.Uint64(b[value:]), b[value+bucketHeaderLen : end]}
-		}
-		if err := v(b[key:value], b[value:end], sub); err != nil {
-			return err
-		}
+// leaf reads an element of a leaf, which is at the begin of b.
+func (f *file) leaf(to *Bucket, b []byte, depth int) error {
+	flags, key := native.Uint32(b), uint64(native.Uint32(b[4:]))
+	value := key + uint64(native.Uint32(b[8:]))
+	end := value + uint64(native.Uint32(b[12:]))
+	switch {
+	case end > uint64(len(b)):
+		return errors.New("an element reaches beyond its page")
+	case flags == 0:
+		to.Values[string(b[key:value])] = b[value:end]
+	case flags == 1 && end-value >= bucketHeaderLen:
+		to.Buckets[string(b[key:value])] = f.bucket(b[value:end], depth+1)
+	default:
+		return errors.New("an element is of no known type")
 	}
 	return nil
 }
