@@ -106,7 +106,7 @@ func (m *Manager) atStart() (start, []verdict) {
 			continue
 		}
 		c.without = locked(u.upstream, (*intake.Intake).ServedWithout)
-		if !u.kind.Relayed || !s.kept || s.served {
+		if !u.cfg.Source.Relayed() || !s.kept || s.served {
 			continue
 		}
 		c.mayWait = u.mayWait()

@@ -46,18 +46,16 @@ type Feed interface {
 
 // Kind is a kind of sources.
 type Kind struct {
-	// Name is that of the section of an upstream in the config file, and of Status.Type.
-	Name string
-	// Has reports whether an upstream is of this kind: whether it has its section.
-	Has func(config.Upstream) bool
-	// Relayed reports whether resources come from a control plane, which may have them from
-	// this relay, rather than from their author.
-	Relayed bool
+	// Config is an empty section of the kind, for package config.
+	Config config.Source
 	// New returns a source that is not running, and holds nothing that has to be freed.
 	New func(config.Upstream, Env) (Source, error)
 	// Check, unless nil, returns what keeps a source from running now, for example the file of a
 	// certificate. A reload refuses such a source; at the start it tries again.
 	Check func(config.Upstream) error
+	// Read returns how many resources an upstream has, and what is wrong with them, where that
+	// needs no connection. It leaves out what config.Check reports. It may be nil.
+	Read func(config.Upstream) (resources int, problems []error)
 }
 
 // Env is what a source needs in addition to the config of its upstream.
@@ -69,7 +67,7 @@ type Env struct {
 
 func kindOf(kinds []Kind, u config.Upstream) (Kind, error) {
 	for _, k := range kinds {
-		if k.Has(u) {
+		if u.Source != nil && u.Source.Kind() == k.Config.Kind() {
 			return k, nil
 		}
 	}

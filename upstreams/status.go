@@ -78,7 +78,7 @@ type Status struct {
 	Name string `json:"name"`
 	// ClusterID is the cluster that the source speaks for.
 	ClusterID string `json:"clusterID,omitempty"`
-	// Type is "xds" or "file".
+	// Type is the kind of source: "xds" or "file".
 	Type string `json:"type"`
 	// State is the present state, entered at Since.
 	State State     `json:"state"`
@@ -134,7 +134,7 @@ type Status struct {
 	// Reconnects counts streams after the first, NACKs responses rejected in part or whole.
 	Reconnects uint64 `json:"reconnects"`
 	NACKs      uint64 `json:"nacks"`
-	// Relayed is as in Kind.
+	// Relayed is as in config.Source.
 	Relayed bool `json:"-"`
 }
 

@@ -29,7 +29,7 @@ func newSetup(cfg config.Upstream, all *config.Config, kinds []Kind, log *slog.L
 	if s.kind, err = kindOf(kinds, cfg); err != nil {
 		return s, err
 	}
-	if s.rules, err = intake.NewRules(cfg, all.Provenance, all.Node.Revision, s.kind.Relayed); err != nil {
+	if s.rules, err = intake.NewRules(cfg, all.Provenance, all.Node.Revision, cfg.Source.Relayed()); err != nil {
 		return s, err
 	}
 	if s.source, err = s.kind.New(cfg, Env{Node: all.Node, Relay: all.Provenance.Relay, Log: s.log}); err != nil {
@@ -196,7 +196,7 @@ func (u *upstream) MarkAll() {
 func (u current) status() Status {
 	in := locked(u.upstream, func(in *intake.Intake) intake.Status { return in.Status(time.Now()) })
 	st := Status{
-		Name: u.cfg.Name, ClusterID: u.cfg.ClusterID, Type: u.kind.Name, Relayed: u.kind.Relayed, Required: u.cfg.Required,
+		Name: u.cfg.Name, ClusterID: u.cfg.ClusterID, Type: u.cfg.Source.Kind(), Relayed: u.cfg.Source.Relayed(), Required: u.cfg.Required,
 		State: StateConnecting, Since: u.since, Synced: in.Synced, LastUpdate: in.LastUpdate, Pending: in.Pending,
 		Refused: in.Refused, RefusedTotal: in.RefusedTotal, Panics: in.Panics, Dropped: in.Dropped, OverLimit: in.OverLimit,
 		Stale: in.Stale, StaleSince: in.StaleSince, Expired: in.Expired, Held: in.Held, Frozen: in.Frozen,

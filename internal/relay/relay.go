@@ -89,7 +89,7 @@ func New(o Options) (*Relay, error) {
 		r.keeper = state.Open(local.New(cfg.State.Dir, r.log), options)
 		kept = r.keeper
 	}
-	if r.manager, err = upstreams.NewManager(cfg, kinds(), r.aggregate, kept, r.log); err != nil {
+	if r.manager, err = upstreams.NewManager(cfg, Kinds(), r.aggregate, kept, r.log); err != nil {
 		return nil, err
 	}
 	work := push.NewWork()
@@ -119,10 +119,8 @@ func New(o Options) (*Relay, error) {
 		return nil, err
 	}
 	address := admin.Config{Address: cfg.Admin.Address, Socket: cfg.AdminSocket(), OwnSocketDir: ownSocketDir(cfg)}
-	if r.operators, err = admin.New(address, r.adminDeps(registry, debug)); err != nil {
-		return nil, err
-	}
-	own := append(admin.NewReloadMetrics(r.reloadStatus), r.manager, register, r.pusher)
+	r.operators = admin.New(address, r.adminDeps(registry, debug))
+	own := append(admin.NewReloadMetrics(o.Watcher.Status), r.manager, register, r.pusher)
 	if r.keeper != nil {
 		own = append(own, r.keeper)
 	}
@@ -165,7 +163,7 @@ func (r *Relay) changer(key mirror.Key, of *mirror.Resolution) string {
 func (r *Relay) adminDeps(registry *prometheus.Registry, debug *admin.Debug) admin.Deps {
 	deps := admin.Deps{
 		Gatherer: registry, Debug: debug, LogLevel: r.options.LogLevel, Build: r.options.Build, Logger: r.log,
-		Controls: r.manager, Reload: r.options.Watcher.Reload, ReloadStatus: r.reloadStatus,
+		Controls: r.manager, Reload: r.options.Watcher.Reload, ReloadStatus: r.options.Watcher.Status,
 		Remarks: func() []string { return powerfulImports(r.config.Load().Upstreams, r.aggregate) },
 		Ready: func() admin.Readiness {
 			if r.draining.Load() {
@@ -179,10 +177,6 @@ func (r *Relay) adminDeps(registry *prometheus.Registry, debug *admin.Debug) adm
 		deps.Notes = func() []string { return stateNotes(r.keeper.Status()) }
 	}
 	return deps
-}
-
-func (r *Relay) reloadStatus() admin.ReloadStatus {
-	return admin.ReloadStatus(r.options.Watcher.Status())
 }
 
 // Run runs the relay until ctx ends, a signal asks for the end, or a part fails.

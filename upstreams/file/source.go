@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -30,12 +31,24 @@ import (
 func Kind() upstreams.Kind {
 	turn := semaphore.NewWeighted(maxReading)
 	return upstreams.Kind{
-		Name: "file",
-		Has:  func(u config.Upstream) bool { return u.File != nil },
+		Config: &Config{},
 		New: func(u config.Upstream, env upstreams.Env) (upstreams.Source, error) {
 			s := New(u, env)
 			s.scanner.turn = turn
 			return s, nil
+		},
+		Read: func(u config.Upstream) (resources int, problems []error) {
+			if _, err := os.Stat(pathOf(u)); err != nil {
+				return 0, nil // config.Check reports it
+			}
+			found, bad, err := Read(pathOf(u), u.Name)
+			if err != nil {
+				problems = append(problems, fmt.Errorf("upstream %s: %w", u.Name, err))
+			}
+			for _, b := range bad {
+				problems = append(problems, fmt.Errorf("%s: %s", b.Resource, b.Reason))
+			}
+			return len(found), problems
 		},
 	}
 }
@@ -73,13 +86,13 @@ type Source struct {
 
 // New returns a source that has not read anything yet. It waits for a path that is not there.
 func New(cfg config.Upstream, env upstreams.Env) *Source {
-	path := cfg.File.Path
+	path := pathOf(cfg)
 	if abs, err := filepath.Abs(path); err == nil {
 		path = abs
 	}
 	return &Source{
 		path: path, log: env.Log, complaints: loglimit.New(maxRefused, time.Second), wake: make(chan struct{}, 1), scanner: newScanner(cfg.Name), told: map[mirror.Kind]struct{}{},
-		st: upstreams.Status{State: upstreams.StateConnecting, Since: time.Now(), Address: cfg.File.Path},
+		st: upstreams.Status{State: upstreams.StateConnecting, Since: time.Now(), Address: pathOf(cfg)},
 	}
 }
 

@@ -34,10 +34,9 @@ import (
 // Kind returns the kind of source for an MCP-over-xDS server.
 func Kind() upstreams.Kind {
 	return upstreams.Kind{
-		Name: "xds", Relayed: true,
-		Has:   func(u config.Upstream) bool { return u.XDS != nil },
-		New:   func(u config.Upstream, env upstreams.Env) (upstreams.Source, error) { return New(u, env) },
-		Check: check,
+		Config: &Config{},
+		New:    func(u config.Upstream, env upstreams.Env) (upstreams.Source, error) { return New(u, env) },
+		Check:  check,
 	}
 }
 
@@ -69,17 +68,18 @@ type Source struct {
 
 // New returns a source that is not connected. It needs no file of its credentials yet.
 func New(cfg config.Upstream, env upstreams.Env) (s *Source, err error) {
-	s = &Source{log: env.Log, complaints: newComplaints(), extra: cfg.XDS.Types, complained: map[string]string{}}
-	s.st = upstreams.Status{State: upstreams.StateConnecting, Since: time.Now(), Address: cfg.XDS.Addresses[0], Drift: map[string]uint64{}}
-	creds, opts := dialOptions(cfg.XDS)
+	section := sectionOf(cfg)
+	s = &Source{log: env.Log, complaints: newComplaints(), extra: section.Types, complained: map[string]string{}}
+	s.st = upstreams.Status{State: upstreams.StateConnecting, Since: time.Now(), Address: section.Addresses[0], Drift: map[string]uint64{}}
+	creds, opts := dialOptions(section)
 	client := adsclient.Config{
-		Addresses:        cfg.XDS.Addresses,
+		Addresses:        section.Addresses,
 		Credentials:      creds,
 		DialOptions:      opts,
-		ResyncInterval:   cfg.XDS.ResyncInterval.D(),
-		FailbackAfter:    cfg.XDS.FailbackAfter.D(),
+		ResyncInterval:   section.ResyncInterval.D(),
+		FailbackAfter:    section.FailbackAfter.D(),
 		MaxResponseBytes: cfg.Limits.MaxResponseBytes,
-		Gzip:             slices.Contains(cfg.XDS.Compression, config.CompressionGzip),
+		Gzip:             slices.Contains(section.Compression, config.CompressionGzip),
 		Logger:           s.log,
 	}
 	node := adsclient.NodeConfig{Name: env.Node.ID, Namespace: env.Node.Namespace, IP: env.Node.IP, Revision: env.Node.Revision}
@@ -93,7 +93,7 @@ func New(cfg config.Upstream, env upstreams.Env) (s *Source, err error) {
 	}
 	node.ClusterID, node.OwnClusterID = cfg.ClusterID, env.Node.ClusterID
 	client.Node = func() *corev3.Node { return adsclient.Node(node) }
-	client.Protocol, client.SyncTimeout = adsclient.Protocol(cfg.XDS.Protocol), cfg.XDS.SyncTimeout.D()
+	client.Protocol, client.SyncTimeout = adsclient.Protocol(section.Protocol), section.SyncTimeout.D()
 	client.TypeURLs = func(relay bool) []string { return subscriptions(relay, s.extra) }
 	client.Name, client.Met = env.Relay, s.met
 	s.client, err = adsclient.New(client, s)
@@ -103,7 +103,7 @@ func New(cfg config.Upstream, env upstreams.Env) (s *Source, err error) {
 // newComplaints bounds the log lines about responses: the status counts and names what they refuse.
 func newComplaints() *loglimit.Limit { return loglimit.New(20, 10*time.Second) }
 
-func dialOptions(x *config.XDS) (creds credentials.TransportCredentials, opts []grpc.DialOption) {
+func dialOptions(x *Config) (creds credentials.TransportCredentials, opts []grpc.DialOption) {
 	creds, opts = insecure.NewCredentials(), []grpc.DialOption{grpc.WithUserAgent("meshrelay")}
 	if !x.Plaintext {
 		creds = tlsFiles(x.TLS).Credentials()
@@ -117,16 +117,17 @@ func dialOptions(x *config.XDS) (creds credentials.TransportCredentials, opts []
 	return creds, opts
 }
 
-func tlsFiles(t *config.TLS) adsclient.TLSFiles {
+func tlsFiles(t *TLS) adsclient.TLSFiles {
 	return adsclient.TLSFiles{CAFile: t.CAFile, CertFile: t.CertFile, KeyFile: t.KeyFile}
 }
 
 // check returns what is wrong with the files of the credentials.
 func check(u config.Upstream) error {
-	if u.XDS.Plaintext {
+	section := sectionOf(u)
+	if section.Plaintext {
 		return nil
 	}
-	return tlsFiles(u.XDS.TLS).Check()
+	return tlsFiles(section.TLS).Check()
 }
 
 // subscriptions returns the type URLs to ask for. An istiod is asked for every version of a kind,
