@@ -279,15 +279,14 @@ func (s *Server) Addrs(ctx context.Context) ([]net.Addr, error) {
 // release opens the server to its clients once they may be served.
 func (s *Server) release(ctx context.Context) error {
 	began := time.Now()
-	err := s.await(ctx)
-	if err == nil {
-		err = s.changing.Acquire(ctx, 1)
-	}
-	switch {
-	case err != nil && ctx.Err() != nil:
+	if err := s.await(ctx); err != nil {
+		if ctx.Err() == nil {
+			return err
+		}
 		return nil // the end was asked for
-	case err != nil:
-		return err
+	}
+	if s.changing.Acquire(ctx, 1) != nil {
+		return nil // likewise
 	}
 	s.views.open(began)
 	s.changing.Release(1)
