@@ -20,6 +20,7 @@ import (
 	"meshrelay/internal/kube"
 	"meshrelay/state"
 	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
 )
 
 const (
@@ -90,8 +91,8 @@ func (c Client) Explain(ctx context.Context, kind, namespace, name string) (Expl
 
 // LeftOut returns what import rules leave out; of one upstream and of one kind, or of all where
 // those are empty.
-func (c Client) LeftOut(ctx context.Context, upstream, kind string) ([]upstreams.LeftOut, error) {
-	return ask[[]upstreams.LeftOut](ctx, c, http.MethodGet, "/debug/leftout", url.Values{"upstream": {upstream}, "kind": {kind}})
+func (c Client) LeftOut(ctx context.Context, upstream, kind string) ([]intake.LeftOut, error) {
+	return ask[[]intake.LeftOut](ctx, c, http.MethodGet, "/debug/leftout", url.Values{"upstream": {upstream}, "kind": {kind}})
 }
 
 // Conflicts returns the conflicts between upstreams, of a kind or, when it is empty, of all.
@@ -174,12 +175,12 @@ func (c Client) ServeWithout(ctx context.Context, upstream string) (Waiting, err
 }
 
 // Held returns what the guards hold: of one upstream, or of all when its name is empty.
-func (c Client) Held(ctx context.Context, upstream string) ([]upstreams.HeldUpstream, error) {
+func (c Client) Held(ctx context.Context, upstream string) ([]intake.HeldUpstream, error) {
 	path := "/held"
 	if upstream != "" {
 		path = ofUpstream(upstream, "held")
 	}
-	return ask[[]upstreams.HeldUpstream](ctx, c, http.MethodGet, path, nil)
+	return ask[[]intake.HeldUpstream](ctx, c, http.MethodGet, path, nil)
 }
 
 // History returns the revisions of an upstream, newest first.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
 )
 
 // Readiness tells whether the relay serves its clients.
@@ -122,7 +123,7 @@ func firstSync(s upstreams.Status, released bool) string {
 }
 
 // frozen describes a freeze.
-func frozen(f upstreams.Frozen, upstream string) string {
+func frozen(f intake.Frozen, upstream string) string {
 	text := "frozen" + since(f.Since)
 	if f.Revision != 0 {
 		text += fmt.Sprintf(" at revision %d", f.Revision)
@@ -140,13 +141,13 @@ func frozen(f upstreams.Frozen, upstream string) string {
 }
 
 // heldUntil tells how long a guard holds deletions.
-func heldUntil(h upstreams.Held) string {
+func heldUntil(h intake.Held) string {
 	switch h.Clock {
-	case upstreams.ClockRunning:
+	case intake.ClockRunning:
 		return "until " + h.Until.UTC().Format(time.RFC3339)
-	case upstreams.ClockStopped:
+	case intake.ClockStopped:
 		return fmt.Sprintf("for another %s of contact", h.Left)
-	case upstreams.ClockOver:
+	case intake.ClockOver:
 		return "until the upstream repeats the deletions"
 	}
 	return "without end"

@@ -174,7 +174,7 @@ func (m *Manager) servedWithout() map[string]*FirstSync {
 
 // ServeWithout ends the wait of clients for an upstream, until it has synced. Errors are as with Freeze.
 func (m *Manager) ServeWithout(ctx context.Context, upstream string) error {
-	_, err := m.order(ctx, upstream, Order{}, "waited for no longer", func() (intake.Event, error) {
+	_, err := m.order(ctx, upstream, intake.Order{}, "waited for no longer", func() (intake.Event, error) {
 		served := m.servedWithout() != nil
 		_, verdicts := m.atStart()
 		i := slices.IndexFunc(verdicts, func(v verdict) bool { return v.name == upstream })

@@ -12,7 +12,7 @@ import (
 // Freeze keeps what is served of an upstream as it is, until it is unfrozen or o.For is over, also
 // through restarts if there is a Keeper. The error is ErrUnknownUpstream, ErrNotPossible, or that of
 // the disk: then the order does not outlive a restart.
-func (m *Manager) Freeze(ctx context.Context, name string, o Order) (Effect, error) {
+func (m *Manager) Freeze(ctx context.Context, name string, o intake.Order) (intake.Effect, error) {
 	return m.order(ctx, name, o, "frozen", func() (intake.Event, error) {
 		if !o.DryRun {
 			if err := m.flush(ctx); err != nil { // the disk has to have what is frozen
@@ -24,14 +24,14 @@ func (m *Manager) Freeze(ctx context.Context, name string, o Order) (Effect, err
 }
 
 // Unfreeze serves what an upstream has now, and its changes. Errors are as with Freeze.
-func (m *Manager) Unfreeze(ctx context.Context, name string, o Order) (Effect, error) {
+func (m *Manager) Unfreeze(ctx context.Context, name string, o intake.Order) (intake.Effect, error) {
 	return m.order(ctx, name, o, "unfrozen", func() (intake.Event, error) {
 		return intake.Unfreeze{Order: o}, nil
 	})
 }
 
 // Release carries out held deletions, as o.Hold, o.Only and o.All name them. Errors are as with Freeze.
-func (m *Manager) Release(ctx context.Context, name string, o Order) (Effect, error) {
+func (m *Manager) Release(ctx context.Context, name string, o intake.Order) (intake.Effect, error) {
 	return m.order(ctx, name, o, "released", func() (intake.Event, error) {
 		if o.Hold == "" && len(o.Only) == 0 && !o.All {
 			return nil, intake.NotPossible("say what of upstream %s is to be released: one hold, a part, or all", name)
@@ -41,7 +41,7 @@ func (m *Manager) Release(ctx context.Context, name string, o Order) (Effect, er
 }
 
 // Rollback serves what an upstream had in a revision, frozen. Errors are as with Freeze.
-func (m *Manager) Rollback(ctx context.Context, name string, o Order) (Effect, error) {
+func (m *Manager) Rollback(ctx context.Context, name string, o intake.Order) (intake.Effect, error) {
 	return m.order(ctx, name, o, "rolled back", func() (intake.Event, error) {
 		if m.keeper == nil {
 			return nil, intake.NotPossible("without state.dir there is no history")
@@ -58,19 +58,19 @@ func (m *Manager) Rollback(ctx context.Context, name string, o Order) (Effect, e
 }
 
 // order steps an upstream over an event, and flushes. did tells what the upstream is then.
-func (m *Manager) order(ctx context.Context, name string, o Order, did string, do func() (intake.Event, error)) (Effect, error) {
+func (m *Manager) order(ctx context.Context, name string, o intake.Order, did string, do func() (intake.Event, error)) (intake.Effect, error) {
 	if err := o.Check(); err != nil {
-		return Effect{}, err
+		return intake.Effect{}, err
 	}
 	m.applying.Lock()
 	defer m.applying.Unlock()
 	one, err := m.upstream(name)
 	if err != nil {
-		return Effect{}, err
+		return intake.Effect{}, err
 	}
 	event, err := do()
 	if err != nil {
-		return Effect{}, err
+		return intake.Effect{}, err
 	}
 	out, err := one.stepOver(event)
 	if err != nil || o.DryRun {
@@ -101,7 +101,7 @@ func (m *Manager) History(name string) ([]state.Revision, error) {
 }
 
 // Held returns the held deletions of each upstream, or of one. The error is ErrUnknownUpstream.
-func (m *Manager) Held(upstream string) (out []HeldUpstream, err error) {
+func (m *Manager) Held(upstream string) (out []intake.HeldUpstream, err error) {
 	if upstream != "" {
 		if _, err := m.upstream(upstream); err != nil {
 			return nil, err
@@ -109,7 +109,7 @@ func (m *Manager) Held(upstream string) (out []HeldUpstream, err error) {
 	}
 	for _, u := range m.all() {
 		if upstream == "" || upstream == u.cfg.Name {
-			held := locked(u.upstream, func(in *intake.Intake) []HeldUpstream { return in.HeldDeletions(time.Now()) })
+			held := locked(u.upstream, func(in *intake.Intake) []intake.HeldUpstream { return in.HeldDeletions(time.Now()) })
 			out = append(out, held...)
 		}
 	}

@@ -18,7 +18,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 
 	"meshrelay/mirror"
-	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
 )
 
 var update = flag.Bool("update", false, "write what the scenarios in testdata print into them")
@@ -322,7 +322,7 @@ func (c *scenario) write(args []string) error {
 func (c *scenario) path(file string) string { return filepath.Join(c.dir, file) }
 
 // orderOf parses flags as the commands have them. An ID may be one that "held" gave a name to.
-func (c *scenario) orderOf(args []string) (o upstreams.Order, err error) {
+func (c *scenario) orderOf(args []string) (o intake.Order, err error) {
 	for _, arg := range args {
 		name, value, _ := strings.Cut(arg, "=")
 		switch name {
@@ -337,8 +337,8 @@ func (c *scenario) orderOf(args []string) (o upstreams.Order, err error) {
 		case "--for":
 			o.For, err = time.ParseDuration(value)
 		case "--only":
-			var scope upstreams.Scope
-			scope, err = upstreams.ParseScope(value)
+			var scope intake.Part
+			scope, err = intake.ParsePart(value)
 			o.Only = append(o.Only, scope)
 		default:
 			err = fmt.Errorf("%w: no flag %s", errScript, arg)
@@ -394,7 +394,7 @@ func (c *scenario) rollback(args []string) error {
 	return err
 }
 
-func (c *scenario) effect(e upstreams.Effect, err error) {
+func (c *scenario) effect(e intake.Effect, err error) {
 	if err == nil {
 		c.printf("added %d, changed %d, removed %d, kept %d, held %d\n", e.Added, e.Changed, e.Removed, e.Kept, e.Held)
 	}

@@ -109,7 +109,7 @@ func TestWhatIsFrozenStaysShortUntilItIsUnfrozen_C23(t *testing.T) {
 	if got := ruleHost(t, one.Store().Get(short.Key())); got != "reviews" {
 		t.Errorf("while it is frozen, served is the host %q", got)
 	}
-	if err := errorOf(m.Unfreeze(t.Context(), u.Name, upstreams.Order{Force: true})); err != nil {
+	if err := errorOf(m.Unfreeze(t.Context(), u.Name, intake.Order{Force: true})); err != nil {
 		t.Fatal(err)
 	}
 	if got := ruleHost(t, one.Store().Get(short.Key())); got != "reviews.shop.svc.cluster.local" {

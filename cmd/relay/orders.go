@@ -13,7 +13,7 @@ import (
 
 	"meshrelay/admin"
 	"meshrelay/internal/cliview"
-	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
 )
 
 // task does the work of a command about an upstream, and returns the text to print. The command
@@ -39,7 +39,7 @@ func control(cmd *cobra.Command, do task) *cobra.Command {
 // order makes a command with an order about one upstream. It has a reason and a dry run.
 func order(cmd *cobra.Command, o *admin.Order, do task) *cobra.Command {
 	cmd = control(cmd, func(ctx context.Context, c admin.Client, upstream string) (string, error) {
-		if err := upstreams.CheckReason(o.Reason); err != nil {
+		if err := intake.CheckReason(o.Reason); err != nil {
 			return "", fmt.Errorf("--reason: %w", err)
 		}
 		return do(ctx, c, upstream)
@@ -176,7 +176,7 @@ one of the three flags the command lists what is held, changes nothing, and exit
 			return errors.New("--all can not be combined with --hold or --only")
 		}
 		for _, text := range o.Only {
-			if _, err := upstreams.ParseScope(text); err != nil {
+			if _, err := intake.ParsePart(text); err != nil {
 				return fmt.Errorf("--only: %w", err)
 			}
 		}

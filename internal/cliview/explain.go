@@ -15,7 +15,7 @@ import (
 	"meshrelay/federation/conflicts"
 	"meshrelay/internal/kube"
 	"meshrelay/mirror"
-	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
 )
 
 // Explain returns an explanation as text. With diffs, it adds the difference between each copy and
@@ -149,7 +149,7 @@ func copyTable(copies []admin.SourceCopy, now time.Time) *table {
 }
 
 // LeftOut returns the resources that import rules leave out as text.
-func LeftOut(all []upstreams.LeftOut) string {
+func LeftOut(all []intake.LeftOut) string {
 	if len(all) == 0 {
 		return "Nothing is left out.\n"
 	}

@@ -11,6 +11,7 @@ import (
 	"meshrelay/downstream"
 	"meshrelay/state"
 	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
 )
 
 // maxKeys bounds the keys that are shown of a revision.
@@ -102,7 +103,7 @@ func advice(ups []upstreams.Status, now time.Time) string {
 }
 
 // freeze describes a freeze: its revision, age, reason, end, and the changes that wait.
-func freeze(f upstreams.Frozen, now time.Time) string {
+func freeze(f intake.Frozen, now time.Time) string {
 	text := ""
 	if f.Revision != 0 {
 		text = fmt.Sprintf(" at revision %d", f.Revision)
