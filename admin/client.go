@@ -14,7 +14,6 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"time"
 
 	"meshrelay/downstream"
 	"meshrelay/internal/kube"
@@ -122,31 +121,15 @@ func (c Client) SetLogLevel(ctx context.Context, level string) error {
 	return err
 }
 
-// Order is what an order about an upstream is given.
-type Order struct {
-	// Reason is kept in the history.
-	Reason string
-	// DryRun asks what would change.
-	DryRun bool
-	// For ends a freeze after that time. Zero: it has no end.
-	For time.Duration
-	// Force unfreezes an upstream that is out of contact, too.
-	Force bool
-	// Hold, Only and All are the deletions to release: those of a hold, if it has not grown; the
-	// parts that Only names (KIND/NAMESPACE); or all.
-	Hold string
-	Only []string
-	All  bool
-	// To is the revision to roll back to.
-	To uint64
-}
-
 // Order gives an order about an upstream: freeze, unfreeze, release or rollback. It returns the
 // state of the upstream after that.
-func (c Client) Order(ctx context.Context, upstream, verb string, o Order) (Controlled, error) {
+func (c Client) Order(ctx context.Context, upstream, verb string, o intake.Order) (Controlled, error) {
 	query := url.Values{
 		"reason": {o.Reason}, "dryRun": set(o.DryRun), "force": set(o.Force),
-		"hold": {o.Hold}, "only": o.Only, "all": set(o.All),
+		"hold": {o.Hold}, "all": set(o.All),
+	}
+	for _, part := range o.Only {
+		query.Add("only", part.String())
 	}
 	if o.For != 0 {
 		query.Set("for", o.For.String())

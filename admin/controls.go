@@ -18,13 +18,8 @@ import (
 // intake.ErrUnknownUpstream or intake.ErrNotPossible get an HTTP status of their own. The
 // methods may be called from any goroutine.
 type Controls interface {
-	// Freeze keeps the resources of an upstream as they are, Unfreeze ends that.
-	Freeze(ctx context.Context, upstream string, o intake.Order) (intake.Effect, error)
-	Unfreeze(ctx context.Context, upstream string, o intake.Order) (intake.Effect, error)
-	// Release carries out deletions that the guard holds.
-	Release(ctx context.Context, upstream string, o intake.Order) (intake.Effect, error)
-	// Rollback freezes an upstream at a revision.
-	Rollback(ctx context.Context, upstream string, o intake.Order) (intake.Effect, error)
+	// Order freezes an upstream, unfreezes it, releases what its guard holds, or rolls it back.
+	Order(ctx context.Context, upstream, verb string, o intake.Order) (intake.Effect, error)
 	// ServeWithout ends the wait of clients for an upstream.
 	ServeWithout(ctx context.Context, upstream string) error
 	// Held returns what the guards hold: of one upstream, or of all when its name is empty.
@@ -68,9 +63,7 @@ func (s *Server) addControls(mux *http.ServeMux) {
 		}))
 	}
 	controls := s.deps.Controls
-	for verb, carryOut := range map[string]func(context.Context, string, intake.Order) (intake.Effect, error){
-		"freeze": controls.Freeze, "unfreeze": controls.Unfreeze, "release": controls.Release, "rollback": controls.Rollback,
-	} {
+	for verb := range parameters {
 		handle("POST /upstreams/{upstream}/"+verb, func(r *http.Request, upstream string) (any, error) {
 			o, err := orderOf(verb, r.URL.Query())
 			if err != nil {
@@ -78,7 +71,7 @@ func (s *Server) addControls(mux *http.ServeMux) {
 			}
 			var effect intake.Effect
 			err = s.write(r, verb, func() (err error) {
-				effect, err = carryOut(r.Context(), upstream, o)
+				effect, err = controls.Order(r.Context(), upstream, verb, o)
 				return err
 			}, orderAttrs(r, verb, upstream, o)...)
 			if err != nil {

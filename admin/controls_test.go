@@ -42,8 +42,8 @@ func (c *controls) note(what string) error {
 	return c.err
 }
 
-// order notes an order with what it was given.
-func (c *controls) order(verb, u string, o intake.Order) (intake.Effect, error) {
+// Order notes an order with what it was given.
+func (c *controls) Order(_ context.Context, u, verb string, o intake.Order) (intake.Effect, error) {
 	text := verb + " " + u
 	if o.For != 0 {
 		text += " for " + o.For.String()
@@ -57,22 +57,6 @@ func (c *controls) order(verb, u string, o intake.Order) (intake.Effect, error) 
 		}
 	}
 	return intake.Effect{Removed: 2, Kept: 3}, c.note(text)
-}
-
-func (c *controls) Freeze(_ context.Context, u string, o intake.Order) (intake.Effect, error) {
-	return c.order("freeze", u, o)
-}
-
-func (c *controls) Unfreeze(_ context.Context, u string, o intake.Order) (intake.Effect, error) {
-	return c.order("unfreeze", u, o)
-}
-
-func (c *controls) Release(_ context.Context, u string, o intake.Order) (intake.Effect, error) {
-	return c.order("release", u, o)
-}
-
-func (c *controls) Rollback(_ context.Context, u string, o intake.Order) (intake.Effect, error) {
-	return c.order("rollback", u, o)
 }
 
 func (c *controls) Held(u string) ([]intake.HeldUpstream, error) {
@@ -258,15 +242,23 @@ func TestTheSocketIsForItsOwnerOnly(t *testing.T) {
 		}
 	}
 	over := Client{Address: address, Socket: path}
-	s, err := over.Order(ctx, "east", "freeze", Order{})
+	s, err := over.Order(ctx, "east", "freeze", intake.Order{})
 	if err != nil || s.Frozen == nil || !s.Frozen.Since.Equal(created) || !s.KeepsState {
 		t.Errorf("%+v %v", s, err)
 	}
-	for what, o := range map[string]Order{
+	shop, err := intake.ParsePart("vs/shop")
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := intake.ParsePart("*/a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, o := range map[string]intake.Order{
 		"freeze east for 2h0m0s dry because it is meant: 100 %": {For: 2 * time.Hour, Reason: "it is meant: 100 %", DryRun: true},
 		"unfreeze east force":   {Force: true},
 		"release east all":      {All: true},
-		"release east only 2":   {Only: []string{"vs/shop", "*/a"}},
+		"release east only 2":   {Only: []intake.Part{shop, other}},
 		"release east hold a&b": {Hold: "a&b"},
 		"rollback east to 3":    {To: 3},
 	} {
@@ -306,10 +298,10 @@ func TestTheSocketIsForItsOwnerOnly(t *testing.T) {
 		t.Errorf("%+v %v", r, err)
 	}
 	var refused *StatusError
-	if _, err := over.Order(ctx, "a/b?c", "freeze", Order{}); !errors.As(err, &refused) || refused.Code != 404 || !strings.Contains(refused.Text, `"a/b?c"`) {
+	if _, err := over.Order(ctx, "a/b?c", "freeze", intake.Order{}); !errors.As(err, &refused) || refused.Code != 404 || !strings.Contains(refused.Text, `"a/b?c"`) {
 		t.Errorf("%v", err)
 	}
-	if _, err := overTCP.Order(ctx, "east", "freeze", Order{}); !errors.As(err, &refused) || refused.Code != 403 || !strings.Contains(refused.Text, path) {
+	if _, err := overTCP.Order(ctx, "east", "freeze", intake.Order{}); !errors.As(err, &refused) || refused.Code != 403 || !strings.Contains(refused.Text, path) {
 		t.Errorf("%v", err)
 	}
 	if got := f.logged.String(); !strings.Contains(got, fmt.Sprintf("action=freeze uid=%d pid=%d upstream=east", os.Getuid(), os.Getpid())) {
@@ -327,7 +319,7 @@ func TestTheSocketIsForItsOwnerOnly(t *testing.T) {
 	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the socket is left behind: %v", err)
 	}
-	if _, err := over.Order(ctx, "east", "freeze", Order{}); err == nil || !strings.Contains(err.Error(), "on the relay's own host") {
+	if _, err := over.Order(ctx, "east", "freeze", intake.Order{}); err == nil || !strings.Contains(err.Error(), "on the relay's own host") {
 		t.Errorf("after the end: %v", err)
 	}
 }

@@ -9,45 +9,30 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-// Freeze keeps what is served of an upstream as it is, until it is unfrozen or o.For is over, also
-// through restarts if there is a Keeper. The error is ErrUnknownUpstream, ErrNotPossible, or that of
-// the disk: then the order does not outlive a restart.
-func (m *Manager) Freeze(ctx context.Context, name string, o intake.Order) (intake.Effect, error) {
-	return m.order(ctx, name, o, "frozen", func() (intake.Event, error) {
-		if !o.DryRun {
+// Order carries out an order, also through restarts if there is a Keeper: freeze, unfreeze, release of
+// what o.Hold, o.Only and o.All name, or rollback. The error is ErrUnknownUpstream, ErrNotPossible, or
+// that of the disk: then the order does not outlive a restart.
+func (m *Manager) Order(ctx context.Context, name, verb string, o intake.Order) (intake.Effect, error) {
+	did := map[string]string{"freeze": "frozen", "unfreeze": "unfrozen", "release": "released", "rollback": "rolled back"}[verb]
+	return m.order(ctx, name, o, did, func() (intake.Event, error) {
+		switch {
+		case did == "":
+			return nil, intake.NotPossible("upstream %s: %q is no order", name, verb)
+		case verb == "unfreeze":
+			return intake.Unfreeze{Order: o}, nil
+		case verb == "release" && o.Hold == "" && len(o.Only) == 0 && !o.All:
+			return nil, intake.NotPossible("say what of upstream %s is to be released: one hold, a part, or all", name)
+		case verb == "release":
+			return intake.Release{Order: o}, nil
+		case verb == "rollback" && m.keeper == nil:
+			return nil, intake.NotPossible("without state.dir there is no history")
+		case verb == "rollback", !o.DryRun:
 			if err := m.flush(ctx); err != nil { // the disk has to have what is frozen
-				return nil, fmt.Errorf("upstream %s is not frozen: %w", name, err)
+				return nil, fmt.Errorf("upstream %s is not %s: %w", name, did, err)
 			}
 		}
-		return intake.Freeze{Order: o}, nil
-	})
-}
-
-// Unfreeze serves what an upstream has now, and its changes. Errors are as with Freeze.
-func (m *Manager) Unfreeze(ctx context.Context, name string, o intake.Order) (intake.Effect, error) {
-	return m.order(ctx, name, o, "unfrozen", func() (intake.Event, error) {
-		return intake.Unfreeze{Order: o}, nil
-	})
-}
-
-// Release carries out held deletions, as o.Hold, o.Only and o.All name them. Errors are as with Freeze.
-func (m *Manager) Release(ctx context.Context, name string, o intake.Order) (intake.Effect, error) {
-	return m.order(ctx, name, o, "released", func() (intake.Event, error) {
-		if o.Hold == "" && len(o.Only) == 0 && !o.All {
-			return nil, intake.NotPossible("say what of upstream %s is to be released: one hold, a part, or all", name)
-		}
-		return intake.Release{Order: o}, nil
-	})
-}
-
-// Rollback serves what an upstream had in a revision, frozen. Errors are as with Freeze.
-func (m *Manager) Rollback(ctx context.Context, name string, o intake.Order) (intake.Effect, error) {
-	return m.order(ctx, name, o, "rolled back", func() (intake.Event, error) {
-		if m.keeper == nil {
-			return nil, intake.NotPossible("without state.dir there is no history")
-		}
-		if err := m.flush(ctx); err != nil {
-			return nil, fmt.Errorf("upstream %s is not rolled back: %w", name, err)
+		if verb == "freeze" {
+			return intake.Freeze{Order: o}, nil
 		}
 		records, err := m.keeper.At(name, o.To)
 		if err != nil {

@@ -194,7 +194,7 @@ func TestPoliciesChangeWithoutANewStream(t *testing.T) {
 	if st := r.m.Status()[0]; !st.Required || a.Streams() != 1 {
 		t.Errorf("status %+v, %d streams", st, a.Streams())
 	}
-	if err := errorOf(r.m.Release(t.Context(), "east", intake.Order{All: true})); err != nil {
+	if err := errorOf(r.m.Order(t.Context(), "east", "release", intake.Order{All: true})); err != nil {
 		t.Fatal(err)
 	}
 	r.await("all is gone", func() bool { return r.aggregate.Counts()[xdsEntryKind] == 0 })
@@ -297,40 +297,40 @@ func TestOperatorsFreezeUnfreezeAndRollBack(t *testing.T) {
 		a.Set(xdsEntryURL, xdsEntry("ns/a", host))
 		a.Push(xdsEntryURL)
 	}
-	must(errorOf(r.m.Freeze(ctx, "east", intake.Order{})))
+	must(errorOf(r.m.Order(ctx, "east", "freeze", intake.Order{})))
 	push("a2.example")
 	r.await("something waits", func() bool { return r.m.Status()[0].Frozen.Waiting == 1 })
-	must(errorOf(r.m.Unfreeze(ctx, "east", intake.Order{})))
+	must(errorOf(r.m.Order(ctx, "east", "unfreeze", intake.Order{})))
 	r.awaitServed("ns/a=a2.example@east")
-	must(errorOf(r.m.Rollback(ctx, "east", intake.Order{To: 3})))
+	must(errorOf(r.m.Order(ctx, "east", "rollback", intake.Order{To: 3})))
 	r.awaitServed("ns/a=a0.example@east")
 	if f := r.m.Status()[0].Frozen; f == nil || f.Revision != 3 || f.Waiting != 1 {
 		t.Errorf("frozen: %+v", f)
 	}
-	must(errorOf(r.m.Unfreeze(ctx, "east", intake.Order{})))
+	must(errorOf(r.m.Order(ctx, "east", "unfreeze", intake.Order{})))
 	r.awaitServed("ns/a=a2.example@east")
 	if keeper.flushes < 6 {
 		t.Errorf("%d flushes: a decision would not outlive a restart", keeper.flushes)
 	}
 
 	for what, err := range map[string]error{
-		"freeze":   errorOf(r.m.Freeze(ctx, "esat", intake.Order{})),
-		"unfreeze": errorOf(r.m.Unfreeze(ctx, "esat", intake.Order{})),
-		"release":  errorOf(r.m.Release(ctx, "esat", intake.Order{All: true})),
-		"rollback": errorOf(r.m.Rollback(ctx, "esat", intake.Order{To: 3})),
+		"freeze":   errorOf(r.m.Order(ctx, "esat", "freeze", intake.Order{})),
+		"unfreeze": errorOf(r.m.Order(ctx, "esat", "unfreeze", intake.Order{})),
+		"release":  errorOf(r.m.Order(ctx, "esat", "release", intake.Order{All: true})),
+		"rollback": errorOf(r.m.Order(ctx, "esat", "rollback", intake.Order{To: 3})),
 	} {
 		if !errors.Is(err, intake.ErrUnknownUpstream) || !strings.Contains(err.Error(), "east") {
 			t.Errorf("%s of an unknown upstream: %v", what, err)
 		}
 	}
-	if err := errorOf(r.m.Rollback(ctx, "east", intake.Order{To: 99})); !errors.Is(err, intake.ErrNotPossible) {
+	if err := errorOf(r.m.Order(ctx, "east", "rollback", intake.Order{To: 99})); !errors.Is(err, intake.ErrNotPossible) {
 		t.Errorf("rollback to an unknown revision: %v", err)
 	}
-	if err := errorOf(r.m.Release(ctx, "east", intake.Order{All: true})); !errors.Is(err, intake.ErrNotPossible) {
+	if err := errorOf(r.m.Order(ctx, "east", "release", intake.Order{All: true})); !errors.Is(err, intake.ErrNotPossible) {
 		t.Errorf("release of nothing: %v", err)
 	}
 	keeper.fail = errors.New("no space left on device")
-	if err := errorOf(r.m.Freeze(ctx, "east", intake.Order{})); err == nil || r.m.Status()[0].Frozen != nil {
+	if err := errorOf(r.m.Order(ctx, "east", "freeze", intake.Order{})); err == nil || r.m.Status()[0].Frozen != nil {
 		t.Errorf("a freeze that is not kept: %v", err)
 	}
 }
@@ -340,14 +340,14 @@ func TestWithoutAStateThereIsNoHistory(t *testing.T) {
 	if _, err := r.m.History("local"); !errors.Is(err, intake.ErrNotPossible) || !strings.Contains(err.Error(), "state.dir") {
 		t.Errorf("history: %v", err)
 	}
-	if err := errorOf(r.m.Rollback(t.Context(), "local", intake.Order{To: 1})); !errors.Is(err, intake.ErrNotPossible) {
+	if err := errorOf(r.m.Order(t.Context(), "local", "rollback", intake.Order{To: 1})); !errors.Is(err, intake.ErrNotPossible) {
 		t.Errorf("rollback: %v", err)
 	}
 	r.await("the directory has been read", func() bool { return r.m.Status()[0].Synced })
-	if err := errorOf(r.m.Freeze(t.Context(), "local", intake.Order{})); err != nil {
+	if err := errorOf(r.m.Order(t.Context(), "local", "freeze", intake.Order{})); err != nil {
 		t.Errorf("freeze: %v", err)
 	}
-	if err := errorOf(r.m.Unfreeze(t.Context(), "local", intake.Order{})); err != nil {
+	if err := errorOf(r.m.Order(t.Context(), "local", "unfreeze", intake.Order{})); err != nil {
 		t.Errorf("unfreeze: %v", err)
 	}
 }
@@ -379,7 +379,7 @@ func TestAnEmptiedDirectoryIsHeldAndAFrozenOneStays(t *testing.T) {
 	}
 	write(text.String())
 	r.await("none is held", func() bool { return r.m.Status()[0].Held == nil })
-	if err := errorOf(r.m.Freeze(t.Context(), "local", intake.Order{})); err != nil {
+	if err := errorOf(r.m.Order(t.Context(), "local", "freeze", intake.Order{})); err != nil {
 		t.Fatal(err)
 	}
 	write(serviceEntry("z", "z.example"))

@@ -353,7 +353,7 @@ func (c *scenario) orderOf(args []string) (o intake.Order, err error) {
 func (c *scenario) freeze(args []string) error {
 	o, err := c.orderOf(args)
 	if err == nil {
-		_, err = c.m.Freeze(c.t.Context(), c.name, o)
+		_, err = c.m.Order(c.t.Context(), c.name, "freeze", o)
 	}
 	return err
 }
@@ -363,7 +363,7 @@ func (c *scenario) unfreeze(args []string) error {
 	if err != nil {
 		return err
 	}
-	e, err := c.m.Unfreeze(c.t.Context(), c.name, o)
+	e, err := c.m.Order(c.t.Context(), c.name, "unfreeze", o)
 	if o.DryRun {
 		c.effect(e, err)
 	}
@@ -375,7 +375,7 @@ func (c *scenario) release(args []string) error {
 	if err != nil {
 		return err
 	}
-	e, err := c.m.Release(c.t.Context(), c.name, o)
+	e, err := c.m.Order(c.t.Context(), c.name, "release", o)
 	c.effect(e, err)
 	return err
 }
@@ -387,7 +387,7 @@ func (c *scenario) rollback(args []string) error {
 		return err
 	}
 	o.To = c.remembered[args[0]].revision
-	e, err := c.m.Rollback(c.t.Context(), c.name, o)
+	e, err := c.m.Order(c.t.Context(), c.name, "rollback", o)
 	if o.DryRun {
 		c.effect(e, err)
 	}

@@ -35,7 +35,11 @@ type controlled struct {
 	revisions []state.Revision
 }
 
-func (c *controlled) Freeze(_ context.Context, _ string, o intake.Order) (intake.Effect, error) {
+func (c *controlled) Order(_ context.Context, _, verb string, o intake.Order) (intake.Effect, error) {
+	return map[string]func(intake.Order) (intake.Effect, error){"freeze": c.freeze, "unfreeze": c.unfreeze, "release": c.release, "rollback": c.rollback}[verb](o)
+}
+
+func (c *controlled) freeze(o intake.Order) (intake.Effect, error) {
 	return c.change(o, intake.Effect{Kept: 5}, func() {
 		c.east.Frozen = &intake.Frozen{Frozen: state.Frozen{Since: time.Now(), Reason: o.Reason}}
 		if o.For > 0 {
@@ -44,14 +48,14 @@ func (c *controlled) Freeze(_ context.Context, _ string, o intake.Order) (intake
 	})
 }
 
-func (c *controlled) Unfreeze(_ context.Context, _ string, o intake.Order) (intake.Effect, error) {
+func (c *controlled) unfreeze(o intake.Order) (intake.Effect, error) {
 	return c.change(o, intake.Effect{Removed: 4, Kept: 1, Held: 4, Resources: []string{"- a/B c/d"}}, func() {
 		c.east.Frozen = nil
 		c.east.Held = &intake.Held{ID: "abcd", Clock: intake.ClockNone, Reason: "every B would go", Removals: 4, Of: 5}
 	})
 }
 
-func (c *controlled) Release(_ context.Context, _ string, o intake.Order) (intake.Effect, error) {
+func (c *controlled) release(o intake.Order) (intake.Effect, error) {
 	c.mu.Lock()
 	held := c.east.Held
 	c.mu.Unlock()
@@ -66,7 +70,7 @@ func (c *controlled) Release(_ context.Context, _ string, o intake.Order) (intak
 	})
 }
 
-func (c *controlled) Rollback(_ context.Context, _ string, o intake.Order) (intake.Effect, error) {
+func (c *controlled) rollback(o intake.Order) (intake.Effect, error) {
 	return c.change(o, intake.Effect{Added: 1, Changed: 30}, func() {
 		c.east.Frozen = &intake.Frozen{Frozen: state.Frozen{Since: time.Now(), Revision: o.To}}
 	})

@@ -37,7 +37,7 @@ func control(cmd *cobra.Command, do task) *cobra.Command {
 }
 
 // order makes a command with an order about one upstream. It has a reason and a dry run.
-func order(cmd *cobra.Command, o *admin.Order, do task) *cobra.Command {
+func order(cmd *cobra.Command, o *intake.Order, do task) *cobra.Command {
 	cmd = control(cmd, func(ctx context.Context, c admin.Client, upstream string) (string, error) {
 		if err := intake.CheckReason(o.Reason); err != nil {
 			return "", fmt.Errorf("--reason: %w", err)
@@ -50,7 +50,7 @@ func order(cmd *cobra.Command, o *admin.Order, do task) *cobra.Command {
 }
 
 func newFreeze() *cobra.Command {
-	var o admin.Order
+	var o intake.Order
 	cmd := order(&cobra.Command{
 		Use:   "freeze UPSTREAM",
 		Short: "Serve an upstream as it is now, despite later changes",
@@ -80,7 +80,7 @@ also ends by itself after that time, once the upstream is in contact. A relay th
 }
 
 func newUnfreeze() *cobra.Command {
-	var o admin.Order
+	var o intake.Order
 	cmd := order(&cobra.Command{
 		Use:   "unfreeze UPSTREAM",
 		Short: "End the freeze or rollback of an upstream",
@@ -111,7 +111,7 @@ the upstream is out of contact, unless --force is given.`,
 
 func newRollback() *cobra.Command {
 	var flag string
-	var o admin.Order
+	var o intake.Order
 	cmd := order(&cobra.Command{
 		Use:   "rollback UPSTREAM --to REVISION",
 		Short: "Serve an upstream as it was at a revision",
@@ -142,7 +142,8 @@ its config file).`,
 var errNothingDone = errors.New("nothing was changed")
 
 func newRelease() *cobra.Command {
-	var o admin.Order
+	var o intake.Order
+	var only []string
 	cmd := order(&cobra.Command{
 		Use:   "release UPSTREAM (--hold ID | --only KIND/NAMESPACE | --all)",
 		Short: "Carry out deletions that the guard of an upstream holds",
@@ -172,18 +173,20 @@ one of the three flags the command lists what is held, changes nothing, and exit
 		return cliview.Released(s), err
 	})
 	cmd.PreRunE = func(*cobra.Command, []string) error {
-		if o.All && (o.Hold != "" || len(o.Only) > 0) {
+		if o.All && (o.Hold != "" || len(only) > 0) {
 			return errors.New("--all can not be combined with --hold or --only")
 		}
-		for _, text := range o.Only {
-			if _, err := intake.ParsePart(text); err != nil {
+		for _, text := range only {
+			part, err := intake.ParsePart(text)
+			if err != nil {
 				return fmt.Errorf("--only: %w", err)
 			}
+			o.Only = append(o.Only, part)
 		}
 		return nil
 	}
 	cmd.Flags().StringVar(&o.Hold, "hold", "", "carry out this hold, by its `ID`, unless it has grown")
-	cmd.Flags().StringArrayVar(&o.Only, "only", nil, "carry out only deletions of `KIND/NAMESPACE`; * is any (may be repeated)")
+	cmd.Flags().StringArrayVar(&only, "only", nil, "carry out only deletions of `KIND/NAMESPACE`; * is any (may be repeated)")
 	cmd.Flags().BoolVar(&o.All, "all", false, "carry out all held deletions")
 	return cmd
 }

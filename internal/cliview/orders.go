@@ -21,7 +21,7 @@ func Frozen(c admin.Controlled) string {
 	if c.Frozen.Revision != 0 {
 		text += fmt.Sprintf(" at revision %d", c.Frozen.Revision)
 	}
-	text += fmt.Sprintf(", with %s, until ", Count(total(c.Resources), "resource"))
+	text += fmt.Sprintf(", with %s, until ", Count(admin.Total(c.Resources), "resource"))
 	if !c.Frozen.Until.IsZero() {
 		text += fmt.Sprintf("%s (later if it is out of contact) or ", c.Frozen.Until.UTC().Format(time.RFC3339))
 	}
