@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"reflect"
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/hashicorp/go-multierror"
@@ -236,7 +235,7 @@ func (m *Manager) upstream(name string) (*upstream, error) {
 	all := m.all()
 	i := slices.IndexFunc(all, func(one current) bool { return one.cfg.Name == name })
 	if i < 0 {
-		return nil, fmt.Errorf("%w %q: there are %s", intake.ErrUnknownUpstream, name, strings.Join(m.Names(), ", "))
+		return nil, fmt.Errorf("%w %q", intake.ErrUnknownUpstream, name)
 	}
 	return all[i].upstream, nil
 }
@@ -257,14 +256,6 @@ func (m *Manager) all() []current {
 		out = append(out, current{u, u.setup, u.added})
 	}
 	return out
-}
-
-// Names returns the names of the upstreams, in order of priority.
-func (m *Manager) Names() (names []string) {
-	for _, u := range m.all() {
-		names = append(names, u.cfg.Name)
-	}
-	return names
 }
 
 // Trace returns what became of a key in every upstream, in order of priority.
