@@ -274,7 +274,7 @@ func TestServeWithoutLetsClientsGoOn(t *testing.T) {
 			t.Errorf("%s: %v, want %q", name, err, because)
 		}
 	}
-	refused("nowhere", "there are east, west")
+	refused("nowhere", `unknown upstream "nowhere"`)
 	refused("east", "has synced or is served from disk; they wait for west, north")
 	refused("south", "firstSync is optional; they wait for west, north")
 	for _, name := range []string{"west", "north"} {

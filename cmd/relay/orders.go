@@ -25,15 +25,13 @@ func control(cmd *cobra.Command, do task) *cobra.Command {
 	access := &access{}
 	cmd.Args = wanted(0, "UPSTREAM")
 	cmd.ValidArgsFunction = access.completeUpstreams
-	cmd.RunE = access.overSocket(func(cmd *cobra.Command, c admin.Client, args []string) error {
+	return access.overSocket(cmd, func(cmd *cobra.Command, c admin.Client, args []string) error {
 		text, err := do(cmd.Context(), c, args[0])
 		if err == nil || errors.Is(err, errNothingDone) {
 			fmt.Fprintln(cmd.OutOrStdout(), text)
 		}
 		return err
 	})
-	access.flags(cmd)
-	return cmd
 }
 
 // order makes a command with an order about one upstream. It has a reason and a dry run.
@@ -221,29 +219,39 @@ wait for an upstream at all.`,
 
 func newReload() *cobra.Command {
 	var access access
-	cmd := &cobra.Command{
+	return access.overSocket(&cobra.Command{
 		Use:   "reload",
 		Short: "Load the config file of a running relay again",
 		Long: `Have a running relay load its config file again, as SIGHUP does, and print the result. A
 relay does so by itself when the file changes. The command prints the mistakes in the file and
 exits with 1 if there are any; then the relay keeps its previous config.`,
 		Example: `  relay reload`,
-		RunE: access.overSocket(func(cmd *cobra.Command, c admin.Client, _ []string) error {
-			s, err := c.Reload(cmd.Context())
-			if err == nil {
-				fmt.Fprintln(cmd.OutOrStdout(), cliview.Reloaded(s))
-			}
-			return err
-		}),
-	}
-	access.flags(cmd)
-	return cmd
+	}, func(cmd *cobra.Command, c admin.Client, _ []string) error {
+		s, err := c.Reload(cmd.Context())
+		if err == nil {
+			fmt.Fprintln(cmd.OutOrStdout(), cliview.Reloaded(s))
+		}
+		return err
+	})
 }
 
 func newLogLevel() *cobra.Command {
 	var access access
 	levels := []string{"debug", "info", "warn", "error"}
-	cmd := &cobra.Command{
+	show := func(cmd *cobra.Command, c admin.Client, _ []string) error {
+		level, err := c.LogLevel(cmd.Context())
+		if err == nil {
+			fmt.Fprintln(cmd.OutOrStdout(), level)
+		}
+		return err
+	}
+	set := func(cmd *cobra.Command, c admin.Client, args []string) error {
+		if err := c.SetLogLevel(cmd.Context(), args[0]); err != nil {
+			return err
+		}
+		return show(cmd, c, args)
+	}
+	cmd := access.overAdmin(&cobra.Command{
 		Use:   "log-level [debug|info|warn|error]",
 		Short: "Show or set the log level of a running relay",
 		Long: `Show the log level of a running relay, or set it until the relay ends or loads a config file
@@ -258,25 +266,12 @@ with another level. The admin address shows it; the relay's Unix socket sets it.
 			return wanted(1, "LEVEL")(cmd, args)
 		},
 		ValidArgs: levels,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			over := access.overAdmin
-			if len(args) > 0 {
-				over = access.overSocket
-			}
-			return over(func(cmd *cobra.Command, c admin.Client, args []string) error {
-				if len(args) > 0 {
-					if err := c.SetLogLevel(cmd.Context(), args[0]); err != nil {
-						return err
-					}
-				}
-				level, err := c.LogLevel(cmd.Context())
-				if err == nil {
-					fmt.Fprintln(cmd.OutOrStdout(), level)
-				}
-				return err
-			})(cmd, args)
-		},
-	}
-	access.flags(cmd)
+	}, func(cmd *cobra.Command, c admin.Client, args []string) error {
+		if len(args) > 0 {
+			return throughSocket(cmd, c, args, set)
+		}
+		return show(cmd, c, args)
+	})
+	access.socketFlag(cmd)
 	return cmd
 }
