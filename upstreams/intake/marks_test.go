@@ -74,7 +74,7 @@ func TestAnElementThatIsAsItWas_IsNotParsed(t *testing.T) {
 	again = slices.Delete(again, 8, 10)
 	rand.New(rand.NewPCG(1, 2)).Shuffle(len(again), func(i, j int) { again[i], again[j] = again[j], again[i] })
 	out := m.step(answer(t, entryURL, again...))
-	if err := out.Result.Err(); err != nil || out.Changed != 1 || out.Gone != 2 || out.Deleted != 2 {
+	if err := out.Err(); err != nil || out.Changed != 1 || out.Gone != 2 || out.Deleted != 2 {
 		t.Errorf("changed %d, gone %d, deleted %d, refused: %v", out.Changed, out.Gone, out.Deleted, err)
 	}
 	allocs := testing.AllocsPerRun(5, func() { m.step(answer(t, entryURL, again...)) })
