@@ -338,7 +338,7 @@ func TestHeldDeletionsOfADeadIstiodStay(t *testing.T) {
 			if lost := stop(); h.Removals != 8 || len(lost) > 0 {
 				t.Errorf("lost: %v; the hold is %+v", lost, h)
 			}
-			if r.logged("asking the upstream to repeat") {
+			if r.logged("asking upstream to repeat") {
 				t.Error("a dead upstream was asked to repeat")
 			}
 
@@ -359,7 +359,7 @@ func TestHeldDeletionsOfADeadIstiodStay(t *testing.T) {
 			}
 			east.start().ready()
 			eventually(t, "they go", func() error { return differs(third.configs(), configs{}) })
-			if !r.logged("asking the upstream to repeat held deletions") || !r.logged("held deletions carried out", "the upstream has repeated them") {
+			if !r.logged("asking upstream to repeat held deletions") || !r.logged("held deletions carried out", "the upstream has repeated them") {
 				t.Error("the upstream was not asked to repeat them")
 			}
 		})
@@ -506,7 +506,7 @@ func TestARelayRepeatsHeldDeletionsToARelay(t *testing.T) {
 	if time.Since(since) < time.Second {
 		t.Errorf("after %v already", time.Since(since))
 	}
-	if !second.logged("asking the upstream to repeat held deletions") || !second.logged("held deletions carried out", "the upstream has repeated them", "removed=5") {
+	if !second.logged("asking upstream to repeat held deletions") || !second.logged("held deletions carried out", "the upstream has repeated them", "removed=5") {
 		t.Error("the first relay was not asked to repeat them")
 	}
 	if got := entries.said(); got != "" {

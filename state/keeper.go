@@ -230,7 +230,7 @@ func (k *Keeper) end() {
 		return
 	}
 	if err := k.flush(); err != nil {
-		k.log.Error("last changes not kept", "err", err)
+		k.log.Error("last changes not written", "err", err)
 	}
 	close(k.closing)
 	if err := k.store.Close(); err != nil {

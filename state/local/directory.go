@@ -206,7 +206,7 @@ func (s *Store) repair(d *directory) error {
 	}
 	for _, name := range d.index.GetUpstreams() {
 		if d.logs[name] == nil {
-			s.log.Error("state of an upstream is lost: its file is gone", "upstream", name)
+			s.log.Error("state of upstream lost, file is missing", "upstream", name)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(d.logs)) {

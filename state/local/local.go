@@ -107,7 +107,7 @@ func (s *Store) attach() (*state.Found, error) {
 		found.Sources[name] = u.kept()
 	}
 	if err != nil {
-		s.log.Info("state can be read and not written", "path", s.info.Path, "upstreams", len(d.logs))
+		s.log.Info("state opened read-only", "path", s.info.Path, "upstreams", len(d.logs))
 	}
 	s.update(func() { s.logs, s.open = d.logs, err == nil })
 	return found, err
@@ -177,7 +177,7 @@ func (s *Store) check() error {
 // displace makes room for a file that was removed while it was in use, or that another one has
 // taken the place of.
 func (s *Store) displace(name string, there bool) error {
-	s.log.Warn("state file written anew, because it was removed or replaced while it was in use", "path", filepath.Join(s.dir, name))
+	s.log.Warn("state file rewritten, was removed or replaced while in use", "path", filepath.Join(s.dir, name))
 	if !there {
 		return nil
 	}

@@ -203,7 +203,7 @@ func (s *Source) endpointsChanged(clusters []string) {
 func (s *Source) tellEndpoints(clusters []string) {
 	result := s.feed.Tell(intake.Endpoints{From: s.endpoints.assignment, Clusters: clusters})
 	if err := result.Err(); err != nil {
-		s.complaints.Warn(s.log, "services can not be given their endpoints; what they had is served", "err", err)
+		s.complaints.Warn(s.log, "endpoints of services refused, last endpoints served", "err", err)
 	}
 	s.log.Debug("endpoints changed", "clusters", len(clusters), "services", result.Changed)
 	s.want(result.Clusters)
@@ -216,7 +216,7 @@ func (s *Source) want(clusters map[string]struct{}) {
 	}
 	if err := s.endpoints.want(clusters); err != nil {
 		// What is left out is as if it had none, which is known now.
-		s.complaints.Warn(s.log, "not the endpoints of all services can be asked for", "err", err)
+		s.complaints.Warn(s.log, "clusters of services left out of the request", "err", err)
 		s.tellEndpoints(slices.Collect(maps.Keys(clusters)))
 	}
 }
@@ -250,7 +250,7 @@ func (s *Source) HandleResponse(resp *adsclient.Response) error {
 	s.update[0] = intake.Update{}
 	if n := result.Changed + result.Gone; resp.Relist && n > 0 {
 		s.st.Drift[scope.Kind.String()] += uint64(n)
-		s.log.Info("asking for everything again has brought what no push had", "type", resp.TypeURL, "changed", result.Changed, "gone", result.Gone)
+		s.log.Info("full answer had changes that no push had", "type", resp.TypeURL, "changed", result.Changed, "gone", result.Gone)
 	}
 	s.log.Debug("response", "type", resp.TypeURL, "resources", resp.Len(), "removed", resp.RemovedLen(),
 		"changed", result.Changed, "deleted", result.Deleted, "bytes", resp.Size())
@@ -259,7 +259,7 @@ func (s *Source) HandleResponse(resp *adsclient.Response) error {
 		s.noteRepeated(resp, complete)
 	}
 	if err := result.Err(); err != nil {
-		return s.nack("response refused in part; the last good content is served", resp.TypeURL, err)
+		return s.nack("response refused in part, last good content served", resp.TypeURL, err)
 	}
 	return nil
 }
