@@ -125,7 +125,7 @@ type Status struct {
 	// Held is set while the guard holds deletions, Frozen while an operator freezes the source.
 	Held   *Held   `json:"held,omitempty"`
 	Frozen *Frozen `json:"frozen,omitempty"`
-	// Drift counts, by "group/Kind", what asking for everything again has brought and no push had.
+	// Drift counts, by "group/Kind", changes that came with a full answer and not with a push.
 	Drift map[string]uint64 `json:"drift,omitempty"`
 	// OverLimit counts what the limits refuse now.
 	OverLimit int `json:"overLimit,omitempty"`
