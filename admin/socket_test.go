@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// TestTheSocketIsOpenedWhenItCanBe: a relay that is started while the one before it drains has
-// the socket once that has ended. Until then it says what is wrong, and only until then.
+// TestTheSocketIsOpenedWhenItCanBe: a relay that starts while the one before it drains opens the
+// socket when that one has ended. Until then, and only until then, /ready has the reason.
 func TestTheSocketIsOpenedWhenItCanBe(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run", "admin.sock")
 	before, err := listenUnix(path)

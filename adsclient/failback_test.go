@@ -110,7 +110,7 @@ func TestTheStreamMovesBackToAnAddressThatIsHealthy(t *testing.T) {
 			if took := time.Since(healed); took < after {
 				t.Errorf("it moved after %v", took)
 			}
-			// What probes left behind ends, and so does the stream that was left.
+			// Streams that probes left behind end, and so does the stream that was left.
 			atFirst.await(t, 1)
 			atSecond.await(t, 0)
 			var last int
@@ -331,7 +331,7 @@ func TestAddressesMayBeReadAtAnyTime(t *testing.T) {
 }
 
 // TestStreamsThatEndAsSoonAsTheyHaveSyncedSlowTheClientDown_C16: a server that crashes on
-// what it is asked would otherwise have to send everything again, several times a second.
+// a request would otherwise have to send everything again, several times a second.
 func TestStreamsThatEndAsSoonAsTheyHaveSyncedSlowTheClientDown_C16(t *testing.T) {
 	s := fakexds.Start(t, &fakexds.Server{})
 	h := newRecorder()

@@ -239,7 +239,7 @@ func TestWhoIsTurnedAwayForALimitStillSaysWhatItHolds_C15(t *testing.T) {
 	})
 }
 
-// TestTheFirstRequestOfAllMayBeTooLarge_C15: the one that finds out who the server is.
+// TestTheFirstRequestOfAllMayBeTooLarge_C15: that request finds out who the server is.
 func TestTheFirstRequestOfAllMayBeTooLarge_C15(t *testing.T) {
 	for _, p := range []Protocol{Auto, Delta} {
 		t.Run(string(p), func(t *testing.T) {

@@ -81,7 +81,7 @@ func TestContendersServeWhatIsRight(t *testing.T) {
 	}
 }
 
-// What the relay adds to a resource: annotations, and what rules make of it.
+// Additions of the relay to a resource: annotations, and the work of rules.
 const (
 	provenanceBytes = 140
 	unitedBytes     = 80

@@ -26,7 +26,7 @@ type scenario struct {
 	// second go on; the changes are timed before and during that.
 	Stall time.Duration `json:"stall,omitempty"`
 	Rate  int           `json:"rate,omitempty"`
-	// Federated makes most resources ones that two upstreams have.
+	// Federated gives two upstreams a copy of most resources.
 	Federated bool `json:"federated,omitempty"`
 	// Only names the contenders that it is for; none means all.
 	Only []string `json:"only,omitempty"`

@@ -74,7 +74,7 @@ func TestWhatIsServedAfterAKillHasToBeAStateThatWas(t *testing.T) {
 			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
 		}
 	}
-	// What was deleted may be there until the deletion was taken by somebody who has all.
+	// A deleted resource may be there until a complete client has taken the deletion.
 	if got := s.spans(4, 2, true, newLedger()); !slices.Equal(got, []span{{4, forever}}) {
 		t.Errorf("a deletion that nobody has taken: %v", got)
 	}

@@ -17,7 +17,7 @@ func testWorld(t *testing.T) *world {
 	return newWorld([]string{"east", "west"}, 40, true, newJournal(io.Discard))
 }
 
-// says has a source make a change and say so.
+// tells has a source make a change and record it.
 func (w *world) tells(t *testing.T, source, key int, present bool, holdFor time.Duration) int {
 	t.Helper()
 	if present {
@@ -30,7 +30,7 @@ func (w *world) tells(t *testing.T, source, key int, present bool, holdFor time.
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	it := w.sources[source].items[key]
-	w.sources[source].says(key, it.seq, it.present)
+	w.sources[source].record(key, it.seq, it.present)
 	return it.seq
 }
 
@@ -145,8 +145,7 @@ func TestOrderThatChangesLetsEitherSourceBeSeen(t *testing.T) {
 	}
 }
 
-// What was seen before the relay was killed has to be seen again only as far as it may have
-// been on disk.
+// After a kill, clients may see only entries again that may not have been on disk.
 func TestKilledRelayMayForgetWhatIsNewAndNothingElse(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -292,7 +291,7 @@ func FuzzReader(f *testing.F) {
 		if err != nil {
 			return
 		}
-		// What is taken for a content says so itself.
+		// A content names its own key and source.
 		if is.key%len(kinds) != kind || is.source < 0 || is.source > 1 {
 			t.Errorf("%+v of kind %d", is, kind)
 		}

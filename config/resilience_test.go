@@ -109,7 +109,7 @@ func TestDurationsWithoutEnd(t *testing.T) {
 	if d := cmp.Diff(want, u.Staleness.Kinds); d != "" {
 		t.Error(d)
 	}
-	// The effective config says never where there is no end, and reads back.
+	// The effective config has never where there is no end, and reads back.
 	out, err := c.YAML()
 	if err != nil {
 		t.Fatal(err)
@@ -146,8 +146,8 @@ func FuzzOpenEnded(f *testing.F) {
 	})
 }
 
-// TestListsThatAreWrittenAndEmptyAreRefused: left out they mean all, which may be the opposite
-// of what is meant.
+// TestListsThatAreWrittenAndEmptyAreRefused: a missing list means all, which may be the opposite
+// of the intention.
 func TestListsThatAreWrittenAndEmptyAreRefused(t *testing.T) {
 	const text = "is empty: leave it out, which means all, or name at least one"
 	for _, tc := range []struct{ in, want string }{

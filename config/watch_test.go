@@ -349,8 +349,8 @@ func TestWhatIsSaidOfAFileIsBounded(t *testing.T) {
 	}
 }
 
-// TestWhatCouldNotBeTakenOverIsTriedAgainByItself: what a config names can come after it, from
-// another volume. It is said once what is missing.
+// TestWhatCouldNotBeTakenOverIsTriedAgainByItself: the files that a config names can come later
+// than the config, from another volume. The log names a missing file once.
 func TestWhatCouldNotBeTakenOverIsTriedAgainByItself(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "relay.yaml")
 	write(t, path, configNamed("first"))

@@ -63,7 +63,7 @@ func (k *known) knows(o origin) bool {
 }
 
 // note reports whether an origin is known, and learns it if not. strangers reports whether any
-// client claims one that is not known.
+// client claims an unknown origin.
 func (k *known) note(o origin, strangers func() bool) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -99,7 +99,7 @@ func TestSlowClientSkipsToTheNewestAndDelaysNobody_S25(t *testing.T) {
 			break
 		}
 	}
-	// One response was on its way, one may have waited for the window; the rest were
+	// One response was on its way, another may have waited for the window; the rest were
 	// never made.
 	if got > 4 {
 		t.Errorf("the slow client was sent %d responses for %d changes", got, changes)
@@ -213,7 +213,7 @@ func TestClientsWithTheUsualLimitAreSentWhatFits_S21(t *testing.T) {
 	s.send(subscribe(seV1))
 	for len(s.next().Resources) < 3000 {
 	}
-	// 25 MB pass one that, as istiod, has none.
+	// 25 MB pass a client that, as istiod, has no limit.
 	r.put(many(22000, "t-%05d", func(i int) string { return strings.Repeat("x", 1000) })...)
 	big := r.sotw()
 	big.send(subscribe(seV1))

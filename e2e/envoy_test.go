@@ -23,7 +23,7 @@ const (
 	edsType = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
 )
 
-// proxy says which Envoy asks an istiod. Kind, the first word of its node's ID, is
+// proxy identifies an Envoy that asks an istiod. Kind, the first word of its node's ID, is
 // sidecar when empty; name is client, namespace default, and address 127.0.0.1 when empty.
 type proxy struct {
 	kind, name, namespace, address, network, cluster string

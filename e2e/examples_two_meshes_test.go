@@ -137,7 +137,7 @@ spec: {selector: {app: web}, ports: [{name: http, port: 80, targetPort: 8080, pr
 
 	t.Run("README", func(t *testing.T) {
 		for _, words := range []string{"validate", "explain", "status", "plan"} {
-			x.says(t, words)
+			x.shows(t, words)
 		}
 	})
 
@@ -222,7 +222,7 @@ spec: {selector: {app: web}, ports: [{name: http, port: 80, targetPort: 8080, pr
 			t.Error("more is exported than was chosen")
 		}
 
-		// What has no endpoints is not offered.
+		// Services without endpoints are not offered.
 		f.mark()
 		eastAPI.setEndpoints("shop", "db", tcp)
 		inWest.wait("db goes", func() error {
@@ -239,7 +239,7 @@ spec: {selector: {app: web}, ports: [{name: http, port: 80, targetPort: 8080, pr
 	})
 }
 
-// lacks says which ServiceEntries of a relay an istiod has not got as they are there.
+// lacks names the ServiceEntries of a relay that an istiod does not have, or has differently.
 func (i *istiod) lacks(r *relay, names ...string) error {
 	have, want := i.configs(), r.configs()
 	for _, name := range names {

@@ -44,8 +44,7 @@ func (r *relay) command(args ...string) (out string, code int) {
 	return string(b), code
 }
 
-// must is command, of which the exit code is to be another than 0 only if it is said, and the
-// output to have each of the parts.
+// must runs a command, and fails unless it exits with code and prints each of the parts.
 func (r *relay) must(code int, command string, parts ...string) string {
 	r.t.Helper()
 	out, got := r.command(words(command)...)
@@ -251,7 +250,7 @@ func TestASmallIstiodThatComesBackEmptyIsHeld(t *testing.T) {
 		t.Errorf("lost: %v", lost)
 	}
 
-	// What is deleted now was not in the list.
+	// This deletion was not in the list.
 	const late = "networking.istio.io/ServiceEntry shop/late"
 	east.write(t, "late", "late.example")
 	third.has(late, "late.example")

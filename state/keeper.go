@@ -165,8 +165,8 @@ func (k *Keeper) learn(found *Found) (again []Source) {
 	return again
 }
 
-// Load returns what is kept of a source, zero when nothing is. It is to be called before
-// Follow.
+// Load returns the state that is kept of a source, zero when there is none. The caller calls it
+// before Follow.
 func (k *Keeper) Load(source string) Saved {
 	k.mu.Lock()
 	_, has := k.kept[source]

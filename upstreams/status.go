@@ -7,7 +7,7 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-// What an intake knows of its upstream, and what operators ask of it.
+// Types of package intake: the state of an upstream, and the orders of operators.
 type (
 	// Held is what the guard of a source holds back.
 	Held = intake.Held

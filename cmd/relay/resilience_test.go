@@ -74,7 +74,7 @@ func (p *process) logged() string {
 	return string(b)
 }
 
-// write makes this the config, besides the addresses.
+// write writes this config, and the addresses of the relay, to the config file.
 func (p *process) write(config string) {
 	p.t.Helper()
 	text := fmt.Sprintf("node: {id: relay-1}\nadmin: {address: %q, socket: admin.sock}\n", p.admin) +

@@ -39,7 +39,7 @@ type Located struct {
 // Problem is a mistake in an object of a document, or in the document.
 type Problem struct {
 	Line int // as in Located
-	// What names the object: "Kind namespace/name".
+	// What is the name of the object: "Kind namespace/name".
 	What, Reason string
 	// Foreign tells that the relay does not relay the kind of the object: the rest of the file
 	// stays valid.

@@ -224,7 +224,7 @@ status: {anything: [goes]}
 	}
 }
 
-// Of each kind, what a sample says comes out again as it went in.
+// A sample of each kind comes out as it went in.
 func TestEveryKindRoundTrips(t *testing.T) {
 	var all parsed
 	for _, path := range samples(t, "east") {

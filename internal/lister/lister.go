@@ -181,7 +181,7 @@ func (l *lister) tell(kind mirror.Kind) {
 	}
 }
 
-// difference unites the answers to all spellings of a kind, of which the newest counts, and
+// difference unites the answers to all spellings of a kind, where the newest spelling counts, and
 // compares them with the last union.
 func (l *lister) difference(kind selection.Kind) (events []Event) {
 	united := map[mirror.Key]*mirror.Resource{}

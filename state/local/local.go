@@ -31,7 +31,7 @@ type Store struct {
 	dir string
 	log *slog.Logger
 
-	// What follows belongs to the goroutine that calls Open, Apply and the like.
+	// The following fields belong to the goroutine that calls Open, Apply and the like.
 	lockFile *os.File
 	index    *statepb.Index // what relay.state holds
 
@@ -184,8 +184,8 @@ func (s *Store) displace(name string, there bool) error {
 	return s.setAside(name, errDisplaced)
 }
 
-// replaceLog writes a log in the place of the one that an upstream has, if there is one, and
-// opens it.
+// replaceLog writes a new log for an upstream, in place of the old one if there is one, and opens
+// it.
 func (s *Store) replaceLog(name string, write func(*os.File) error) (*upstream, error) {
 	if err := replaceFile(filepath.Join(s.dir, logName(name)), write); err != nil {
 		return nil, err

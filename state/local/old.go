@@ -45,7 +45,7 @@ type oldSource struct {
 	undo      map[uint64]map[string][]byte // what a resource was, by revision and key
 }
 
-// openOld reads and checks relay.db. It returns nil when the file is the one that was read before.
+// openOld reads and checks relay.db. It returns nil when this file was read before.
 // The error is that of reading: damage tells what is wrong with the content.
 func openOld(path string, was *statepb.Imported) (*oldFile, error) {
 	f, info, err := openOwn(path, os.O_RDONLY, 0)
@@ -226,8 +226,8 @@ func unsealInto(m proto.Message, key string, value []byte) error {
 
 // log returns an upstream as a log. The source can not be used any more.
 func (s *oldSource) log(name string) (m memory, err error) {
-	// What a resource became by a revision is what it was before the next one that has changed
-	// it. What remains is what there was as of the oldest.
+	// A revision made a resource what it was before the next revision that changed it. The rest
+	// is the content as of the oldest revision.
 	base, became, chapters := s.resources, s.undo, s.chapters
 	for i := range chapters {
 		of := became[s.ledger.Newest-uint64(i)]

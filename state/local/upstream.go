@@ -165,7 +165,7 @@ func (u *upstream) apply(edits []edit) {
 	}
 }
 
-// commit takes in a commit, which tells what there is to be.
+// commit takes in a commit, which has the numbers of resources and revisions.
 func (u *upstream) commit(b []byte, at, size int64) {
 	c := &statepb.Commit{}
 	if err := proto.Unmarshal(b, c); err != nil {
@@ -182,7 +182,7 @@ func (u *upstream) commit(b []byte, at, size int64) {
 	u.rows = u.rows[len(u.rows)-int(min(revisions(l), uint64(len(u.rows)))):]
 }
 
-// revisions returns how many revisions there are to be.
+// revisions returns the number of revisions that a ledger has.
 func revisions(l *statepb.Ledger) uint64 {
 	if l.Oldest == 0 || l.Oldest > l.Newest {
 		return 0
@@ -270,7 +270,7 @@ func historySize(rows []row) (n int64) {
 	return n
 }
 
-// garbage reports whether the log is to be written anew because of what is not needed in it.
+// garbage reports whether the log has so much garbage that it must be rewritten.
 func (u *upstream) garbage() bool {
 	return u.end > 2*(headLen+u.live+historySize(u.rows))+minGarbage && u.end >= u.tired
 }

@@ -126,7 +126,7 @@ func (s *scanner) readAll(found *listing) (next map[string]*content, gone []stri
 		}
 		next[path], busy = c, busy || unsure
 	}
-	// What can not be looked into is not gone.
+	// An unreadable directory is not gone.
 	for _, lost := range slices.Sorted(maps.Keys(found.unreadable)) {
 		next[lost] = s.files[lost].unreadable(lost, found.unreadable[lost])
 		for path, last := range s.files {

@@ -54,7 +54,7 @@ type Rules struct {
 	cfg      config.Upstream
 	relayed  bool // resources come from istiods or relays, not from their authors
 	gateways services.Gateways
-	// displaced has, by namespace that is not mapped, the one that is mapped to it: of two
+	// displaced has, by namespace that is not mapped, the namespace that is mapped to it: of two
 	// resources of one name, one would hide the other.
 	displaced  map[string]string
 	filter     *filter.Filter
@@ -278,7 +278,7 @@ func (in *Intake) importRecord(sc *scope, rec *record, r *mirror.Resource, path 
 		rec.resource, rec.original = nil, r
 		return had, nil
 	case err != nil:
-		// What is held is of the last good content, and so are the endpoints to follow.
+		// The record holds the last good content, and so do the endpoints to follow.
 		if rec.original != nil && in.rules.discovers(rec.original) {
 			in.discovery.follow(sc, rec, rec.original) //nolint:errcheck // it was followed before
 		}

@@ -206,7 +206,7 @@ func (e Restored) step(in *Intake, _ *Output) {
 	if in.synced {
 		in.served.SetSynced()
 	}
-	// What was frozen may be of rules before those that it was written down with.
+	// Frozen resources may come from older rules than those that they were written down with.
 	in.adopt(records, meta.Fingerprint == in.rules.Version() && meta.Frozen == nil)
 }
 

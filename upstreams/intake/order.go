@@ -47,7 +47,7 @@ type Order struct {
 // Part picks resources by kind and namespace.
 type Part struct {
 	kinds []mirror.Kind // none: all
-	// namespace is the one that is served; "*" is any, empty is for what has none.
+	// namespace is the served namespace; "*" is any, empty is for cluster-scoped resources.
 	namespace string
 }
 

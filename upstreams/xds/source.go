@@ -130,9 +130,9 @@ func check(u config.Upstream) error {
 	return tlsFiles(section.TLS).Check()
 }
 
-// subscriptions returns the type URLs to ask for. An istiod is asked for every version of a kind,
-// because it answers one that it does not know with nothing (PROTOCOL C1); a relay serves all of a
-// kind under each, so one is enough.
+// subscriptions returns the type URLs to ask for. It asks an istiod for every version of a kind,
+// because an istiod answers an unknown version with nothing (PROTOCOL C1). A relay serves all of a
+// kind under each version, so one is enough.
 func subscriptions(relay bool, extra []string) []string {
 	var all, urls []string
 	for _, info := range mirror.Kinds() {
@@ -215,7 +215,7 @@ func (s *Source) want(clusters map[string]struct{}) {
 		return
 	}
 	if err := s.endpoints.want(clusters); err != nil {
-		// What is left out is as if it had none, which is known now.
+		// Clusters that are left out count as known, without endpoints.
 		s.complaints.Warn(s.log, "clusters of services left out of the request", "err", err)
 		s.tellEndpoints(slices.Collect(maps.Keys(clusters)))
 	}
@@ -234,7 +234,7 @@ func (s *Source) HandleResponse(resp *adsclient.Response) error {
 	defer s.mu.Unlock()
 	scope, err := intake.TypeScope(resp.TypeURL)
 	if err == nil && !slices.Contains(s.types, resp.TypeURL) {
-		// What nobody asked for would never be updated, nor removed.
+		// Nobody would ever update or remove resources of a type that was not asked for.
 		err = fmt.Errorf("type %s was not asked for", resp.TypeURL)
 	}
 	if err != nil {
