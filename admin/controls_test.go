@@ -135,7 +135,7 @@ func TestWhatChangesSomethingIsForTheSocketOnly(t *testing.T) {
 	for _, r := range writes {
 		for name, from := range map[string]request{
 			"loopback": {}, "afar": {local: public, remote: remote, host: "relay.example"},
-			"one that says it is the socket": {remote: "127.0.0.1:1", local: public, host: "uid=0 pid=1"},
+			"a request that claims the socket": {remote: "127.0.0.1:1", local: public, host: "uid=0 pid=1"},
 		} {
 			from.method, from.path = r.method, r.path
 			code, body, _ := f.do(t, from)

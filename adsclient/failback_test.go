@@ -72,13 +72,13 @@ func failback(after time.Duration) func(*Config) {
 }
 
 // phases returns the phases of an address that was answered by, in order.
-func (h *recorder) phases(of ...Phase) (said []string) {
+func (h *recorder) phases(of ...Phase) (phases []string) {
 	for _, s := range h.states {
 		if slices.Contains(of, s.Phase) {
-			said = append(said, fmt.Sprintf("%s %s", s.Phase, s.Address))
+			phases = append(phases, fmt.Sprintf("%s %s", s.Phase, s.Address))
 		}
 	}
-	return said
+	return phases
 }
 
 func TestTheStreamMovesBackToAnAddressThatIsHealthy(t *testing.T) {
@@ -90,7 +90,7 @@ func TestTheStreamMovesBackToAnAddressThatIsHealthy(t *testing.T) {
 		{"SotW", func() *fakexds.Server { return &fakexds.Server{} }, func(*Config) {}},
 		{"a relay", func() *fakexds.Server { return &fakexds.Server{Relay: true} }, func(c *Config) { c.Protocol = Auto }},
 		{"delta alone", func() *fakexds.Server { return &fakexds.Server{NoSotW: true} }, func(c *Config) { c.Protocol = Auto }},
-		{"delta said", func() *fakexds.Server { return &fakexds.Server{} }, delta},
+		{"delta configured", func() *fakexds.Server { return &fakexds.Server{} }, delta},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			const after = 200 * time.Millisecond

@@ -85,14 +85,14 @@ func TestWhatAProbeIsSentIsAcknowledged_C6(t *testing.T) {
 func TestAProbeThatEndsIsAFailure(t *testing.T) {
 	first, open := counted(t, &fakexds.Server{})
 	c := newClient(t, newRecorder(), failback(time.Hour), first.Addr, "127.0.0.1:1")
-	said := make(chan error, 1)
-	go func() { said <- c.probe(t.Context(), 0) }()
+	result := make(chan error, 1)
+	go func() { result <- c.probe(t.Context(), 0) }()
 	first.Await("its ACK", func(r fakexds.Request) bool { return r.Nonce != "" })
 	if a := c.Addresses()[0]; a.HealthySince.IsZero() {
 		t.Errorf("%+v", a)
 	}
 	first.End(errDown)
-	if err := <-said; status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), first.Addr) {
+	if err := <-result; status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), first.Addr) {
 		t.Errorf("error %v", err)
 	}
 	open.await(t, 0)

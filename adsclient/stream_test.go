@@ -234,7 +234,7 @@ func TestWhoIsTurnedAwayForALimitStillSaysWhatItHolds_C15(t *testing.T) {
 	h.await(t, "it is turned away", func() bool { return h.failures() >= 1 })
 	s.Fail(nil)
 	awaitSync(t, h, c, s.Addr)
-	h.await(t, "it says what it holds", func() bool {
+	h.await(t, "the client names its versions", func() bool {
 		return slices.ContainsFunc(s.Requests(), func(r fakexds.Request) bool { return r.Held["shop/a"] == "1" })
 	})
 }

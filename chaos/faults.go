@@ -143,12 +143,12 @@ func init() {
 			func(m *mood, f *fault) { m.withholds = 1 + f.dice[0]%len(kinds) }, func(m *mood, _ *fault) { m.withholds = 0 }),
 		"lie": onUpstream(0, func(st *stage, u *upstream, f *fault) error {
 			l := lies[f.dice[0]%len(lies)]
-			st.journal.fault("lie", "upstream %s: says %s, for %v", u.name, l, f.lasts.Round(time.Millisecond))
+			st.journal.fault("lie", "upstream %s: sends %s, for %v", u.name, l, f.lasts.Round(time.Millisecond))
 			u.feel(func(m *mood) { m.lies = l })
 			return nil
 		}, func(_ *stage, u *upstream, _ *fault) error { u.feel(func(m *mood) { m.lies = "" }); return nil }),
 		"huge": onUpstream(0, func(st *stage, u *upstream, f *fault) error {
-			st.journal.fault("huge", "upstream %s: says %s, for %v", u.name, lieHuge, f.lasts.Round(time.Millisecond))
+			st.journal.fault("huge", "upstream %s: sends %s, for %v", u.name, lieHuge, f.lasts.Round(time.Millisecond))
 			u.feel(func(m *mood) { m.lies = lieHuge })
 			return nil
 		}, func(_ *stage, u *upstream, _ *fault) error { u.feel(func(m *mood) { m.lies = "" }); return nil }),

@@ -90,7 +90,7 @@ func TestLedgerForgetsWhatWasTakenLast(t *testing.T) {
 	for !time.Now().After(between) {
 	}
 	l.add(0, 5, 6)
-	l.add(0, 4, 9) // an earlier commit says nothing new
+	l.add(0, 4, 9) // an earlier commit adds nothing
 	if now, ok := l.since(0, 2); now != 6 || !ok {
 		t.Errorf("commit 2 was taken at %d, %v", now, ok)
 	}

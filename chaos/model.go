@@ -143,15 +143,15 @@ func (it *item) repeat(from int) {
 	if from == len(it.history)-1 {
 		return
 	}
-	type said struct {
+	type sent struct {
 		seq  int
 		gone bool
 	}
-	seen := map[said]bool{}
+	seen := map[sent]bool{}
 	now := time.Now()
 	for _, e := range it.history[from:len(it.history):len(it.history)] {
-		if !seen[said{e.seq, e.gone}] {
-			seen[said{e.seq, e.gone}] = true
+		if !seen[sent{e.seq, e.gone}] {
+			seen[sent{e.seq, e.gone}] = true
 			e.at = now
 			it.history = append(it.history, e)
 		}
@@ -230,11 +230,11 @@ func (v *view) gone(source, key int, now time.Time, what string) *violation {
 	at := it.find(c.at, func(e entry) bool { return e.gone })
 	if at < 0 {
 		last := it.entry(c.at)
-		return v.violated(lost, key, "%s, and %s, of which the client had seen #%d, has not deleted it since: it said #%d last, %s",
+		return v.violated(lost, key, "%s, and %s, whose #%d the client had seen, has not deleted it since: it sent #%d last, %s",
 			what, s.name, last.seq, it.history[len(it.history)-1].seq, age(now, it.history[len(it.history)-1].at))
 	}
 	if e := it.entry(at); now.Before(e.notBefore) {
-		return v.violated(lost, key, "%s %v before the guard may let go of it: %s said so %s", what, e.notBefore.Sub(now).Round(time.Millisecond), s.name, age(now, e.at))
+		return v.violated(lost, key, "%s %v before the guard may let go of it: %s sent the deletion %s", what, e.notBefore.Sub(now).Round(time.Millisecond), s.name, age(now, e.at))
 	}
 	c.advance(at, now)
 	return nil

@@ -73,7 +73,7 @@ func TestWhatAClientSeesIsCheckedAgainstWhatSourcesSaid(t *testing.T) {
 		{"a content may be seen late", script{put(east), put(east), sees(east, 1), sees(east, 2)}, ""},
 		{"an older content after a newer one is I3", script{put(east), put(east), sees(east, 2), sees(east, 1)}, older},
 		{"a content that was never given is I2", script{put(east), sees(east, 7)}, wrong},
-		{"a deletion that was said may be seen", script{put(east), sees(east, 1), del(east), misses}, ""},
+		{"a deletion that was sent may be seen", script{put(east), sees(east, 1), del(east), misses}, ""},
 		{"a disappearance without a deletion is I1", script{put(east), sees(east, 1), misses}, lost},
 		{"a disappearance on account of an old deletion is I1", script{put(east), del(east), put(east), sees(east, 3), misses}, lost},
 		{"a deletion that was followed by a content may be seen late", script{put(east), sees(east, 1), del(east), put(east), misses, sees(east, 3)}, ""},
@@ -203,7 +203,7 @@ func TestKillsDoNotMakeTheHistoryGrowWithoutBounds(t *testing.T) {
 		before := len(it.history)
 		w.retell([]*view{v}, time.Now())
 		if grown := len(it.history) - before; grown > 7 {
-			t.Fatalf("a kill has made the history longer by %d entries, and 6 different things were said", grown)
+			t.Fatalf("a kill has made the history longer by %d entries, and 6 different entries were sent", grown)
 		}
 	}
 }
@@ -326,6 +326,6 @@ func TestReaderNoticesWhatIsNotAsItWasMade(t *testing.T) {
 	}
 	annotated := edited(element, func(m *resource) { m.Metadata.Annotations["meshrelay.io/from"] = "east" })
 	if _, err := r.read(0, annotated); err != nil {
-		t.Errorf("what a relay says of itself: %v", err)
+		t.Errorf("annotations of the relay: %v", err)
 	}
 }

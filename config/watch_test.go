@@ -328,7 +328,7 @@ func TestWithoutInotifyTheFileIsPolled(t *testing.T) {
 			t.Error(err)
 		}
 		if tries < 5 || strings.Count(log.String(), "no more instances") != 1 {
-			t.Errorf("tried %d times, and said:\n%s", tries, log.String())
+			t.Errorf("tried %d times, and logged:\n%s", tries, log.String())
 		}
 	})
 }
@@ -393,7 +393,7 @@ func TestWhatCouldNotBeTakenOverIsTriedAgainByItself(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 		if n := strings.Count(log.String(), "not reloaded"); n != 3 {
-			t.Errorf("said %d times why, want once for each reason:\n%s", n, log.String())
+			t.Errorf("logged %d times why, want once for each reason:\n%s", n, log.String())
 		}
 	})
 }

@@ -192,11 +192,11 @@ func TestLargeResumeIsTaken_S18(t *testing.T) {
 			gone[name] = true
 		}
 		if n := len(resp.RemovedResources); n > maxRemoved {
-			t.Errorf("%d names are said to be gone at once", n)
+			t.Errorf("%d names are removed at once", n)
 		}
 	}
 	if gone[a.FullName()] {
-		t.Error("what is there is said to be gone")
+		t.Error("a present resource is removed")
 	}
 	eventually(t, "the map is not kept after it was compared", func() bool {
 		r.server.peers.mu.Lock()

@@ -62,10 +62,10 @@ func TestExampleDRMirror(t *testing.T) {
 		f.mark()
 		followers = append(followers, f)
 	}
-	said := func() string {
+	events := func() string {
 		var all []string
 		for _, f := range followers {
-			all = append(all, f.said())
+			all = append(all, f.events())
 		}
 		return strings.Join(all, "|")
 	}
@@ -86,7 +86,7 @@ func TestExampleDRMirror(t *testing.T) {
 		dr.start().ready()
 		eventually(t, "all is there", func() error { return differs(dr.configs(), want) })
 	})
-	if got := said(); got != "|||" {
+	if got := events(); got != "|||" {
 		t.Errorf("during the outage clients were sent %q", got)
 	}
 
@@ -103,7 +103,7 @@ func TestExampleDRMirror(t *testing.T) {
 		primary.start().ready()
 		hasExactly(keys[0], keys[1], cards, net+"ServiceEntry shop/parcels", keys[4], keys[5])
 		dr.has(cards, "cards-2.example")
-		got := strings.Split(said(), "|")
+		got := strings.Split(events(), "|")
 		entries := strings.Fields(got[0])
 		slices.Sort(entries)
 		if want := []string{"+payments/cards", "+shop/parcels", "-shop/carrier"}; !slices.Equal(entries, want) {

@@ -54,7 +54,7 @@ func (r *relay) readiness() (int, string) {
 // awaitReadiness waits until /ready has that status code and these texts.
 func (r *relay) awaitReadiness(code int, texts ...string) {
 	r.t.Helper()
-	eventually(r.t, fmt.Sprintf("/ready of %s is %d and says %q", r.name, code, texts), func() error {
+	eventually(r.t, fmt.Sprintf("/ready of %s is %d and has %q", r.name, code, texts), func() error {
 		got, body := r.readiness()
 		if got != code {
 			return fmt.Errorf("%d: %s", got, body)

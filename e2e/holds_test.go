@@ -301,7 +301,7 @@ func TestReleaseAllCarriesOutWhateverIsHeld(t *testing.T) {
 	r.must(0, "release east --all --reason gone", "8 deletions released, 0 still held")
 	eventually(t, "they go", func() error {
 		if f.size() != 0 {
-			return fmt.Errorf("%s", f.said())
+			return fmt.Errorf("%s", f.events())
 		}
 		return nil
 	})
@@ -452,8 +452,8 @@ func TestAFreezeWithAnEndEndsByItself(t *testing.T) {
 	r.must(1, "freeze east --for 3s", "frozen already")
 	east.write(t, "late", "late.example")
 	eventually(t, "the change arrives by itself", func() error {
-		if f.said() != "+shop/late" {
-			return fmt.Errorf("sent %q", f.said())
+		if f.events() != "+shop/late" {
+			return fmt.Errorf("sent %q", f.events())
 		}
 		return nil
 	})
@@ -508,7 +508,7 @@ func TestARelayRepeatsHeldDeletionsToARelay(t *testing.T) {
 	if !second.logged("asking upstream to repeat held deletions") || !second.logged("held deletions carried out", "the upstream has repeated them", "removed=5") {
 		t.Error("the first relay was not asked to repeat them")
 	}
-	if got := entries.said(); got != "" {
+	if got := entries.events(); got != "" {
 		t.Errorf("what was repeated and has not changed was sent on: %s", got)
 	}
 }

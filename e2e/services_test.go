@@ -162,7 +162,7 @@ func TestKubernetesServices(t *testing.T) {
 		}
 		// To an MCP client it is sent as all ServiceEntries anew, which are as they were.
 		eventually(t, "the ServiceEntries come again", func() error {
-			if said := services.said(); said == "" {
+			if events := services.events(); events == "" {
 				return fmt.Errorf("nothing came")
 			}
 			return nil
