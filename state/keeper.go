@@ -140,7 +140,7 @@ func (k *Keeper) open() error {
 	return err
 }
 
-// learn takes in what a store has. It returns the sources that believe something else to be in
+// learn takes in what a store has. It returns the sources that expect other content in
 // the store.
 func (k *Keeper) learn(found *Found) (again []Source) {
 	k.mu.Lock()

@@ -57,7 +57,7 @@ func metrics() []metric {
 			}
 			return n
 		}),
-		number(gauge, desc("relay_upstream_held_deletions", "Deletions of the upstream that its guard holds back now."), func(st *Status) float64 {
+		number(gauge, desc("relay_upstream_held_deletions", "Deletions of the upstream that its guard holds now."), func(st *Status) float64 {
 			if st.Held == nil {
 				return 0
 			}

@@ -9,11 +9,11 @@ import (
 
 // Types of package intake: the state of an upstream, and the orders of operators.
 type (
-	// Held is what the guard of a source holds back.
+	// Held is the deletions that the guard of a source holds.
 	Held = intake.Held
-	// HeldDeletion is one deletion that a guard holds back.
+	// HeldDeletion is one deletion that a guard holds.
 	HeldDeletion = intake.HeldDeletion
-	// HeldUpstream is all that the guard of one upstream holds back.
+	// HeldUpstream is all deletions that the guard of one upstream holds.
 	HeldUpstream = intake.HeldUpstream
 	// Frozen is how an operator holds a source.
 	Frozen = intake.Frozen

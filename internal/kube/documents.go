@@ -134,7 +134,7 @@ func (d *Document) object(node ast.Node, value any, source string) {
 	line := yamlpos.Line(node) - 1
 	fields, ok := value.(map[string]any)
 	if !ok {
-		d.refuse(Problem{Line: line, Reason: "this is not a Kubernetes object: one has apiVersion, kind, metadata and spec"})
+		d.refuse(Problem{Line: line, Reason: "this is not a Kubernetes object: it needs apiVersion, kind, metadata and spec"})
 		return
 	}
 	if items, ok := fields["items"].([]any); ok && strings.HasSuffix(textOf(fields, "kind"), "List") {

@@ -236,6 +236,6 @@ func (l *lister) notAnswered(typeURLs []string) error {
 	if n > 3 {
 		pending = append(pending[:3], "…")
 	}
-	return fmt.Errorf("server %s: no answer within %v for %d of %d types (%s): a relay answers when its upstreams have synced, see its /ready; give it longer with --timeout",
+	return fmt.Errorf("server %s: no answer within %v for %d of %d types (%s): a relay answers when its upstreams have synced, see its /ready; raise --timeout",
 		l.cfg.Server, l.cfg.Timeout, n, len(l.kindOf), strings.Join(pending, ", "))
 }

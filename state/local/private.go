@@ -13,7 +13,7 @@ import (
 )
 
 // errNotOurs is of a directory or file in which others could have put what is there: it would
-// be served before any upstream is heard.
+// be served before any upstream answers.
 var errNotOurs = errors.New("others could have written what is there, and it is not used: make it a directory of the relay's own")
 
 // checkDir returns an error when the directory is not ours and others can write to it. It returns a

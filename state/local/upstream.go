@@ -69,7 +69,7 @@ type upstream struct {
 	rows []row
 	end  int64 // of the last commit
 
-	// damage is what is wrong with the log. The resources are whole all the same when lost is
+	// damage is what is wrong with the log. The resources are still whole when lost is
 	// false; the history is not.
 	damage error
 	lost   bool
@@ -174,7 +174,7 @@ func (u *upstream) commit(b []byte, at, size int64) {
 	u.ledger, u.end = cmp.Or(c.Ledger, &statepb.Ledger{}), at+size
 	l := u.ledger
 	if u.lost = uint64(len(u.places)) != l.Count || u.sum != l.Digest; u.lost {
-		u.broken(corruptf("it has %d resources, or others than were written, which were %d", len(u.places), l.Count))
+		u.broken(corruptf("it has %d resources where %d were written, or others", len(u.places), l.Count))
 	}
 	if c.Chapter != nil {
 		u.rows = append(u.rows, row{decodeTime(c.Chapter.Time), at, size, int64(c.Chapter.UndoBytes)})

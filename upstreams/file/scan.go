@@ -111,7 +111,7 @@ func (s *scanner) scan(root string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%s is replaced again and again while it is read: see what writes there", root)
+	return fmt.Errorf("%s changes again and again while it is read: find the program that writes there", root)
 }
 
 // readAll returns the content of all files that were found, by path, the files that have gone

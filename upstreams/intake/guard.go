@@ -46,7 +46,7 @@ func (in *Intake) judgeHold(complete bool) (removed int) {
 	case in.isOff():
 		reason = "the guard is switched off"
 	case in.isNormalAgain(complete):
-		reason = "the upstream has most of what was held again"
+		reason = "the upstream has most of the held resources again"
 	case complete && in.isOver():
 		return in.carryOut(in.openedAt) // a new stream repeats everything
 	default:

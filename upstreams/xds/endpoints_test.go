@@ -330,7 +330,7 @@ func TestPatienceForTheFirstAnswerEnds_C21(t *testing.T) {
 	if !f.answered() || f.Known("b") != nil || f.warns.Load() == 0 {
 		t.Errorf("b: %v, %d warnings", f.Known("b"), f.warns.Load())
 	}
-	// A late answer is one all the same.
+	// A late answer still counts.
 	s.Set(edsTypeURL, edsOf("a", "10.0.0.1"), edsOf("b", "10.0.0.2"))
 	s.PushNames(edsTypeURL, "b")
 	f.awaitTold("a b b")
