@@ -107,10 +107,11 @@ type Downstream struct {
 	ShedAtMemoryPercent   int      `yaml:"shedAtMemoryPercent" default:"90" range:"0 100"` // 0: never
 }
 
-// Push bounds how long a change may wait for others.
+// Push bounds how long a change may wait for others, and what pushing may cost.
 type Push struct {
-	DebounceAfter Duration `yaml:"debounceAfter" default:"100ms" range:"1ms 1m"`
+	DebounceAfter Duration `yaml:"debounceAfter" default:"100ms" range:"1ms 1m"` // of quiet end a burst of one upstream
 	DebounceMax   Duration `yaml:"debounceMax" default:"1s" range:"1ms 10m"`
+	MaxShare      float64  `yaml:"maxShare" default:"0.5" range:"0.01 1"` // of the CPUs
 }
 
 // Admin is the HTTP endpoint for operators.

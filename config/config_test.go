@@ -137,6 +137,10 @@ func TestMistakesAreNamedWithFileAndLine(t *testing.T) {
 		{"bad log level", minimal + "log: {level: loud}\n", []string{`9: log.level: "loud": want one of debug, info, warn, error`}},
 		{"bad log format", minimal + "log: {format: xml}\n", []string{`9: log.format: "xml": want one of text, json`}},
 		{"debounce turned round", minimal + "push: {debounceAfter: 2s}\n", []string{"9: push.debounceMax: 1s is less than debounceAfter, which is 2s"}},
+		{"share of nothing", minimal + "push: {maxShare: 0}\n", []string{"9: push.maxShare: 0 is out of range: 0.01 to 1"}},
+		{"share of more than all", minimal + "push: {maxShare: 1.5}\n", []string{"9: push.maxShare: 1.5 is out of range: 0.01 to 1"}},
+		{"share that is no number", minimal + "push: {maxShare: half}\n", []string{`9: push.maxShare: want a number, not "half"`}},
+		{"share that is not a number", minimal + "push: {maxShare: .nan}\n", []string{"9: push.maxShare: NaN is out of range: 0.01 to 1"}},
 		{"bad node", minimal + "node:\n  id: a~b\n  namespace: A\n  ip: here\n  revision: 1_2\n", []string{
 			`10: node.id: "a~b": 1 to 253 letters, digits, dots, dashes and underscores`,
 			`11: node.namespace: "A" is not a namespace`,

@@ -53,7 +53,7 @@ type Relay struct {
 	manager   *upstreams.Manager
 	keeper    *state.Keeper // nil: no state is kept
 	server    *downstream.Server
-	debouncer *push.Debouncer
+	pusher    *push.Pusher
 	operators *admin.Server
 	collector *memory.Collector
 	guard     *memory.Guard
@@ -92,7 +92,8 @@ func New(o Options) (*Relay, error) {
 	if r.manager, err = upstreams.NewManager(cfg, Kinds(), r.aggregate, kept, r.log); err != nil {
 		return nil, err
 	}
-	if r.debouncer, err = push.NewDebouncer(pushOptions(cfg.Push)); err != nil {
+	work := push.NewWork()
+	if r.pusher, err = push.NewPusher(pushOptions(cfg.Push), work); err != nil {
 		return nil, err
 	}
 	registry := prometheus.NewRegistry()
@@ -108,7 +109,7 @@ func New(o Options) (*Relay, error) {
 		Configs: r.aggregate, Await: func(ctx context.Context) error {
 			return r.manager.AwaitFirstSync(ctx, r.server.HeldClusters)
 		},
-		Debug: debug, Overloaded: r.guard.Overloaded, Registerer: registry, Logger: r.log,
+		Debug: debug, Work: work, Overloaded: r.guard.Overloaded, Registerer: registry, Logger: r.log,
 	})
 	if err != nil {
 		return nil, err
@@ -119,7 +120,7 @@ func New(o Options) (*Relay, error) {
 	}
 	address := admin.Config{Address: cfg.Admin.Address, Socket: cfg.AdminSocket(), OwnSocketDir: ownSocketDir(cfg)}
 	r.operators = admin.New(address, r.adminDeps(registry, debug))
-	own := append(admin.NewReloadMetrics(o.Watcher.Status), r.manager, register)
+	own := append(admin.NewReloadMetrics(o.Watcher.Status), r.manager, register, r.pusher)
 	if r.keeper != nil {
 		own = append(own, r.keeper)
 	}
@@ -129,9 +130,9 @@ func New(o Options) (*Relay, error) {
 // pushChanges has the server push changes of the merged view.
 func (r *Relay) pushChanges() error {
 	// A view of some copies may serve another one than the merged view does.
-	err := r.aggregate.RegisterTouchHandler(func(key mirror.Key, _ *mirror.Resolution) {
+	err := r.aggregate.RegisterTouchHandler(func(key mirror.Key, of *mirror.Resolution) {
 		if r.server.NeedsPushes() && r.server.NeedsCopies() {
-			r.debouncer.UpdateKey(key, push.CopyUpdate)
+			r.pusher.Changed(r.changer(key, of), key, push.CopyUpdate)
 		}
 	})
 	if err != nil {
@@ -144,8 +145,19 @@ func (r *Relay) pushChanges() error {
 		if cur == nil {
 			cur = old
 		}
-		r.debouncer.UpdateKey(cur.Key(), push.ConfigUpdate)
+		r.pusher.Changed(cur.Source(), cur.Key(), push.ConfigUpdate)
 	})
+}
+
+// changer returns the upstream that a change of copies waits with: that of the first copy.
+func (r *Relay) changer(key mirror.Key, of *mirror.Resolution) string {
+	if of != nil {
+		return of.Copies[0].Source
+	}
+	if served := r.aggregate.Get(key); served != nil {
+		return served.Source()
+	}
+	return ""
 }
 
 func (r *Relay) adminDeps(registry *prometheus.Registry, debug *admin.Debug) admin.Deps {
@@ -182,7 +194,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	group.Add(actor(func(ctx context.Context) error { return r.collector.Run(ctx, r.server.Released()) }))
 	group.Add(actor(r.guard.Run))
 	group.Add(actor(r.logServing))
-	group.Add(actor(func(ctx context.Context) error { return r.debouncer.Run(ctx, r.server.Push) }))
+	group.Add(actor(func(ctx context.Context) error { return r.pusher.Run(ctx, r.server.Push) }))
 	group.Add(actor(r.aggregate.Run))
 	group.Add(actor(r.manager.Run))
 	if r.keeper != nil {
