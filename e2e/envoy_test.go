@@ -67,7 +67,7 @@ type envoy struct {
 	follow bool // the clusters of CDS rather than a fixed list
 
 	mu          sync.Mutex
-	asked       []string // clusters of which it wants the endpoints
+	asked       []string // clusters whose endpoints it wants
 	held        map[string]*clusterv3.Cluster
 	assignments map[string]*endpointv3.ClusterLoadAssignment
 	last        map[string]*discoveryv3.DiscoveryResponse // by type

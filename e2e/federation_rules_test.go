@@ -64,7 +64,7 @@ func TestAnIstiodTakesWhatIsRewritten(t *testing.T) {
 `, east.grpc)).start().ready()
 	third := newIstiod(t, "third", r.xds).start().ready()
 
-	renamed := map[string]string{} // the key that each has, by the one that it had
+	renamed := map[string]string{} // the new key of each, by its old key
 	for key := range east.configs() {
 		kind, rest, _ := strings.Cut(key, " ")
 		namespace, name, _ := strings.Cut(rest, "/")

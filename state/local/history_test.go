@@ -170,7 +170,7 @@ func TestHistoryIsBoundedByAge(t *testing.T) {
 		}
 		return out
 	}
-	write(start.Add(-3*time.Hour), "1") // in force until two hours ago
+	write(start.Add(-3*time.Hour), "1") // the newest until two hours ago
 	write(start.Add(-2*time.Hour), "2") // until half an hour ago
 	if got := ids(); got != "2 1 " {
 		t.Errorf("revisions %s", got)
