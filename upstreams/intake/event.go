@@ -44,6 +44,9 @@ type Update struct {
 	Scope Scope
 	// Complete reports whether Elements are all that the scope has: other names are gone.
 	Complete bool
+	// Part reports whether more of the same answer follows. Until its last part has come, the scope
+	// counts as not answered, and nothing is gone for not being in a complete answer.
+	Part bool
 	// Elements returns the resources, always in the same order. Those of more than limit bytes
 	// may come without content; 0 is no limit.
 	Elements func(limit int) iter.Seq[Element]
@@ -107,6 +110,9 @@ type Result struct {
 	Changed, Gone, Deleted int
 	// Unread reports whether there were elements whose names can not be read.
 	Unread bool
+	// Relist reports whether there may be room now for elements that earlier parts of a complete
+	// answer brought: the source should tell everything once more.
+	Relist bool
 	// Refused names what is not accepted, at most maxNamed; RefusedTotal counts all.
 	Refused      []Refusal
 	RefusedTotal int

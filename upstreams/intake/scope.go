@@ -63,6 +63,7 @@ type scope struct {
 	answered   bool
 	byName     map[string]*record
 	generation uint32         // of the newest update
+	parts      *told          // of a complete answer whose last part has not come; nil while there is none
 	leftOut    map[string]int // records, by reason
 	// refused tells what is wrong with what was received last, by name; moreRefused counts
 	// what there would be more than maxKeptRefused.
