@@ -38,6 +38,7 @@ type recorder struct {
 	responses []string // "typeURL name name -removed"
 	complete  []bool
 	relist    []bool
+	part      []bool
 	states    []State
 	held      map[string]map[string]string
 	synced    string // the address whose stream has an answer for every type
@@ -68,6 +69,7 @@ func (h *recorder) HandleResponse(r *Response) error {
 	h.responses = append(h.responses, strings.Join(parts, " "))
 	h.complete = append(h.complete, r.Complete)
 	h.relist = append(h.relist, r.Relist)
+	h.part = append(h.part, r.Part)
 	h.tell()
 	if h.reject != nil {
 		return h.reject(r)
