@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/proto"
-	networking "istio.io/api/networking/v1alpha3"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"meshrelay/internal/fakexds"
 )
@@ -21,16 +21,13 @@ import (
 // gRPC's usual limit that wait from the start have all of it with the first answer, and what vanished
 // while the relay between was away is gone.
 func TestARelayBehindARelayServesNoPartOfAnAnswer_S4_S18(t *testing.T) {
-	const typeURL, n = "networking.istio.io/v1/VirtualService", 120
+	const typeURL, n = "gateway.networking.k8s.io/v1alpha2/UDPRoute", 120 // the kind that is sent last
 	source := fakexds.Start(t, &fakexds.Server{})
 	set := func(from int) {
 		var all []fakexds.Resource
 		for i := from; i < from+n; i++ {
-			match := &networking.StringMatch{MatchType: &networking.StringMatch_Exact{Exact: strings.Repeat("x", 100_000)}}
-			all = append(all, fakexds.MCP(fmt.Sprintf("shop/vs-%03d", i), &networking.VirtualService{
-				Hosts: []string{fmt.Sprintf("h%d.example", i)},
-				Http:  []*networking.HTTPRoute{{Match: []*networking.HTTPMatchRequest{{Uri: match}}, Redirect: &networking.HTTPRedirect{Uri: "/"}}},
-			}))
+			body := &structpb.Struct{Fields: map[string]*structpb.Value{"filler": structpb.NewStringValue(strings.Repeat("x", 100_000))}}
+			all = append(all, fakexds.MCP(fmt.Sprintf("shop/r-%03d", i), body))
 		}
 		source.Set(typeURL, all...)
 	}
@@ -89,7 +86,7 @@ func TestARelayBehindARelayServesNoPartOfAnAnswer_S4_S18(t *testing.T) {
 	stop()
 	set(10)
 	serve(0, source.Addr)
-	for len(holds) != n || holds["shop/vs-000"] || !holds[fmt.Sprintf("shop/vs-%03d", n+9)] {
+	for len(holds) != n || holds["shop/r-000"] || !holds[fmt.Sprintf("shop/r-%03d", n+9)] {
 		answer() // until the stream's time is over
 	}
 }
