@@ -15,6 +15,7 @@ func (c *conn) send() error {
 	ctx := c.stream.Context()
 	released := c.server.released
 	open := false
+	defer c.reached()
 	for {
 		if err := c.sendReply(); err != nil {
 			return err
@@ -58,7 +59,9 @@ func (c *conn) sendReply() error {
 // round brings every type to its newest snapshot, and reports whether it sent anything: then there may
 // be more by now.
 func (c *conn) round() (sent bool, err error) {
+	began := time.Now()
 	round, err := c.plan()
+	c.reached()
 	if round == nil || err != nil {
 		return false, err
 	}
@@ -79,7 +82,10 @@ func (c *conn) round() (sent bool, err error) {
 		if err := c.sendMsg(resp.Message); err != nil {
 			return true, err
 		}
-		c.server.metrics.pushed(resp.Type, resp.Size, resp.ChangedAt, time.Now())
+		now := time.Now()
+		c.server.work.BusyWith(resp.Size, now.Sub(began))
+		began = now
+		c.server.metrics.pushed(resp.Type, resp.Size, resp.ChangedAt, now)
 		log.Debug("pushed", "type", resp.TypeURL, "nonce", resp.Nonce, "bytes", resp.Size)
 	}
 }
