@@ -54,7 +54,7 @@ type Watch struct {
 	named    bool // SotW: names were sent, so that sending none unsubscribes
 	names    map[string]struct{}
 
-	// What the next response has to bring in addition to the difference.
+	// Additions of the next response to the difference.
 	mustReply       bool                // answer even when there is nothing new
 	sendAll         bool                // everything, not only what the cursor lacks
 	clientVersions  map[string]string   // with sendAll: what the client has, by version
@@ -63,20 +63,20 @@ type Watch struct {
 	resend          map[string]struct{} // delta: names to bring again, or to report as gone
 	wildcardDropped bool                // delta: and names remain
 
-	// What the client has: cursor serves wildcards, sent SotW, and sentDigests named delta
+	// The content of the client: cursor serves wildcards, sent SotW, and sentDigests named delta
 	// subscriptions, by name; zero when it was reported as gone.
 	cursor      uint64
 	sent        snapshot.Digest
 	sentDigests map[string][16]byte
 
-	// The last whole answer leads to sentCursor, the last one that was acknowledged to ackedCursor.
+	// The last whole answer leads to sentCursor, the last acknowledged one to ackedCursor.
 	// While partial, parts of an answer were sent that leads to cursor, and its last part was not.
 	nonce       string
 	partial     bool
 	status      Status
 	sentCursor  uint64
 	ackedCursor uint64
-	// What came after rejectedFrom, up to rejectedTo, was in a response that was rejected.
+	// Changes after rejectedFrom, up to rejectedTo, were in a response that was rejected.
 	rejectedFrom, rejectedTo uint64
 }
 
