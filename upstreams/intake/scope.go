@@ -56,6 +56,7 @@ type scope struct {
 	repeats    bool           // the source has told all of the scope more than once
 	marked     marks          // empty unless it repeats
 	generation uint32         // of the newest update
+	parts      *told          // of a complete answer whose last part has not come; nil while there is none
 	leftOut    map[string]int // records, by reason
 	// refused has the errors by name; moreRefused counts those beyond maxKeptRefused.
 	refused     map[string]string
