@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"meshrelay/upstreams/intake"
 )
 
 // TestTheSocketIsOpenedWhenItCanBe: a relay that is started while the one before it drains has
@@ -52,7 +54,7 @@ func TestTheSocketIsOpenedWhenItCanBe(t *testing.T) {
 			t.Fatalf("no socket, although nobody has it: %s", reasons())
 		}
 	}
-	if _, err := (Client{Address: address, Socket: path}).Order(t.Context(), "east", "freeze", Order{}); err != nil {
+	if _, err := (Client{Address: address, Socket: path}).Order(t.Context(), "east", "freeze", intake.Order{}); err != nil {
 		t.Error(err)
 	}
 	if got := reasons(); strings.Contains(got, "socket") {

@@ -25,6 +25,9 @@ func fieldPaths(at string, t reflect.Type) (paths []string) {
 			}
 			continue
 		}
+		if config.YAMLName(t.Field(i)) == "-" {
+			continue
+		}
 		paths = append(paths, path)
 		ft := t.Field(i).Type
 		if ft.Kind() == reflect.Slice {

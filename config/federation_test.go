@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/go-multierror"
 
 	"meshrelay/config"
+	"meshrelay/federation/rewrite"
 )
 
 const withUpstream = `downstream:
@@ -192,8 +193,8 @@ func TestShortHostsAreCompletedUnlessTheConfigSaysOtherwise_C23(t *testing.T) {
 		domain   string
 		complete bool
 	}{{"cluster.local", true}, {"cluster.local", true}, {"east.corp", false}} {
-		if got := c.Upstreams[i].RewriteRules(); got.Domain != want.domain || got.CompleteShortHosts != want.complete {
-			t.Errorf("upstream %s: domain %q, completed %t; want %+v", c.Upstreams[i].Name, got.Domain, got.CompleteShortHosts, want)
+		if got := c.Upstreams[i].RewriteRules(); got.Domain != want.domain || (got.ShortHosts == rewrite.ShortHostsComplete) != want.complete {
+			t.Errorf("upstream %s: domain %q, short hosts %q; want %+v", c.Upstreams[i].Name, got.Domain, got.ShortHosts, want)
 		}
 	}
 }

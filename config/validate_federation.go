@@ -58,15 +58,10 @@ func (w View) Rules() filter.Rules {
 	return filter.Rules{Kinds: w.Kinds, Namespaces: w.Namespaces, Selector: w.Selector, Expression: w.Expression}
 }
 
-// RewriteRules returns how the resources of an upstream are reshaped, for the package that
-// does it.
+// RewriteRules returns how the resources of an upstream are reshaped.
 func (u Upstream) RewriteRules() rewrite.Rules {
-	r := u.Rewrite
-	return rewrite.Rules{
-		Domain: u.DomainSuffix, CompleteShortHosts: r.ShortHosts == ShortHostsComplete,
-		Namespaces: r.Namespaces, NamespacePrefix: r.NamespacePrefix, NamePrefix: r.NamePrefix, NameSuffix: r.NameSuffix,
-		Labels: r.Labels, Annotations: r.Annotations, ExportTo: r.ExportTo, Hosts: r.Hosts, Endpoints: r.Endpoints,
-	}
+	u.Rewrite.Domain = u.DomainSuffix
+	return u.Rewrite
 }
 
 func (v *validator) federation(at string, u Upstream) {

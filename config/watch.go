@@ -11,6 +11,7 @@ import (
 
 	"meshrelay/internal/errlist"
 	"meshrelay/internal/fswatch"
+	"meshrelay/internal/text"
 )
 
 const (
@@ -252,9 +253,7 @@ func brief(err error) (lines []string) {
 		if i == maxReasons || room <= 0 {
 			return append(lines, fmt.Sprintf("and %d more", len(all)-i))
 		}
-		if len(line) > room {
-			line = strings.ToValidUTF8(line[:room], "") + "…"
-		}
+		line = text.Shorten(line, room)
 		room -= len(line) + len("; ")
 		lines = append(lines, line)
 	}

@@ -172,9 +172,9 @@ func (m *Manager) servedWithout() map[string]*FirstSync {
 	return m.first.without
 }
 
-// ServeWithout ends the wait of clients for an upstream, until it has synced. Errors are as with Freeze.
+// ServeWithout ends the wait of clients for an upstream, until it has synced. Errors are as with Order.
 func (m *Manager) ServeWithout(ctx context.Context, upstream string) error {
-	_, err := m.order(ctx, upstream, Order{}, "waited for no longer", func() (intake.Event, error) {
+	_, err := m.order(ctx, upstream, intake.Order{}, "waited for no longer", func() (intake.Event, error) {
 		served := m.servedWithout() != nil
 		_, verdicts := m.atStart()
 		i := slices.IndexFunc(verdicts, func(v verdict) bool { return v.name == upstream })

@@ -16,6 +16,7 @@ import (
 	"meshrelay/internal/fakexds"
 	"meshrelay/state"
 	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
 )
 
 // started is a Manager whose clients wait.
@@ -269,11 +270,11 @@ func TestServeWithoutLetsClientsGoOn(t *testing.T) {
 	s.waits("west", "north")
 	refused := func(name, because string) {
 		t.Helper()
-		if err := s.m.ServeWithout(t.Context(), name); err == nil || !errors.Is(err, upstreams.ErrNotPossible) && !errors.Is(err, upstreams.ErrUnknownUpstream) || !strings.Contains(err.Error(), because) {
+		if err := s.m.ServeWithout(t.Context(), name); err == nil || !errors.Is(err, intake.ErrNotPossible) && !errors.Is(err, intake.ErrUnknownUpstream) || !strings.Contains(err.Error(), because) {
 			t.Errorf("%s: %v, want %q", name, err, because)
 		}
 	}
-	refused("nowhere", "there are east, west")
+	refused("nowhere", `unknown upstream "nowhere"`)
 	refused("east", "has synced or is served from disk; they wait for west, north")
 	refused("south", "firstSync is optional; they wait for west, north")
 	for _, name := range []string{"west", "north"} {

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"reflect"
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/hashicorp/go-multierror"
@@ -236,7 +235,7 @@ func (m *Manager) upstream(name string) (*upstream, error) {
 	all := m.all()
 	i := slices.IndexFunc(all, func(one current) bool { return one.cfg.Name == name })
 	if i < 0 {
-		return nil, fmt.Errorf("%w %q: there are %s", ErrUnknownUpstream, name, strings.Join(m.Names(), ", "))
+		return nil, fmt.Errorf("%w %q", intake.ErrUnknownUpstream, name)
 	}
 	return all[i].upstream, nil
 }
@@ -259,24 +258,16 @@ func (m *Manager) all() []current {
 	return out
 }
 
-// Names returns the names of the upstreams, in order of priority.
-func (m *Manager) Names() (names []string) {
-	for _, u := range m.all() {
-		names = append(names, u.cfg.Name)
-	}
-	return names
-}
-
 // Trace returns what became of a key in every upstream, in order of priority.
-func (m *Manager) Trace(key mirror.Key) (out []Trace) {
+func (m *Manager) Trace(key mirror.Key) (out []intake.Trace) {
 	for _, u := range m.all() {
-		out = append(out, locked(u.upstream, func(in *intake.Intake) []Trace { return in.Trace(key) })...)
+		out = append(out, locked(u.upstream, func(in *intake.Intake) []intake.Trace { return in.Trace(key) })...)
 	}
 	return out
 }
 
 // LeftOut returns what is not imported, by upstream in order of priority.
-func (m *Manager) LeftOut() (out []LeftOut) {
+func (m *Manager) LeftOut() (out []intake.LeftOut) {
 	for _, u := range m.all() {
 		out = append(out, locked(u.upstream, (*intake.Intake).LeftOut)...)
 	}

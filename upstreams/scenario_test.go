@@ -18,7 +18,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 
 	"meshrelay/mirror"
-	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
 )
 
 var update = flag.Bool("update", false, "write what the scenarios in testdata print into them")
@@ -322,7 +322,7 @@ func (c *scenario) write(args []string) error {
 func (c *scenario) path(file string) string { return filepath.Join(c.dir, file) }
 
 // orderOf parses flags as the commands have them. An ID may be one that "held" gave a name to.
-func (c *scenario) orderOf(args []string) (o upstreams.Order, err error) {
+func (c *scenario) orderOf(args []string) (o intake.Order, err error) {
 	for _, arg := range args {
 		name, value, _ := strings.Cut(arg, "=")
 		switch name {
@@ -337,8 +337,8 @@ func (c *scenario) orderOf(args []string) (o upstreams.Order, err error) {
 		case "--for":
 			o.For, err = time.ParseDuration(value)
 		case "--only":
-			var scope upstreams.Scope
-			scope, err = upstreams.ParseScope(value)
+			var scope intake.Part
+			scope, err = intake.ParsePart(value)
 			o.Only = append(o.Only, scope)
 		default:
 			err = fmt.Errorf("%w: no flag %s", errScript, arg)
@@ -353,7 +353,7 @@ func (c *scenario) orderOf(args []string) (o upstreams.Order, err error) {
 func (c *scenario) freeze(args []string) error {
 	o, err := c.orderOf(args)
 	if err == nil {
-		_, err = c.m.Freeze(c.t.Context(), c.name, o)
+		_, err = c.m.Order(c.t.Context(), c.name, "freeze", o)
 	}
 	return err
 }
@@ -363,7 +363,7 @@ func (c *scenario) unfreeze(args []string) error {
 	if err != nil {
 		return err
 	}
-	e, err := c.m.Unfreeze(c.t.Context(), c.name, o)
+	e, err := c.m.Order(c.t.Context(), c.name, "unfreeze", o)
 	if o.DryRun {
 		c.effect(e, err)
 	}
@@ -375,7 +375,7 @@ func (c *scenario) release(args []string) error {
 	if err != nil {
 		return err
 	}
-	e, err := c.m.Release(c.t.Context(), c.name, o)
+	e, err := c.m.Order(c.t.Context(), c.name, "release", o)
 	c.effect(e, err)
 	return err
 }
@@ -387,14 +387,14 @@ func (c *scenario) rollback(args []string) error {
 		return err
 	}
 	o.To = c.remembered[args[0]].revision
-	e, err := c.m.Rollback(c.t.Context(), c.name, o)
+	e, err := c.m.Order(c.t.Context(), c.name, "rollback", o)
 	if o.DryRun {
 		c.effect(e, err)
 	}
 	return err
 }
 
-func (c *scenario) effect(e upstreams.Effect, err error) {
+func (c *scenario) effect(e intake.Effect, err error) {
 	if err == nil {
 		c.printf("added %d, changed %d, removed %d, kept %d, held %d\n", e.Added, e.Changed, e.Removed, e.Kept, e.Held)
 	}

@@ -23,7 +23,7 @@ const (
 	maxScoped = 1 << 18
 	// meshGateway is the gateway of a VirtualService that stands for all sidecars.
 	meshGateway = "mesh"
-	// clusterDomain completes hosts that are still short (rewrite.Rules.CompleteShortHosts is
+	// clusterDomain completes hosts that are still short (rewrite.Rules.ShortHosts is
 	// off), as istioctl analyze does.
 	clusterDomain = ".svc.cluster.local"
 )

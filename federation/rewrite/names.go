@@ -59,7 +59,7 @@ func newNameRules(r Rules) *nameRules {
 	if slices.ContainsFunc(r.Hosts, func(h HostMapping) bool { return h.From != h.To }) {
 		n.effects |= effHosts
 	}
-	if r.CompleteShortHosts {
+	if r.ShortHosts == ShortHostsComplete {
 		n.effects |= effShortHosts
 	}
 	return n

@@ -315,7 +315,8 @@ func TestReferencesThatResolveStillDoAfterRewriting_C23(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rules := drawRules(t)
 		domain := "cluster.local"
-		if rules.CompleteShortHosts = rapid.Bool().Draw(t, "complete"); rules.CompleteShortHosts {
+		if rapid.Bool().Draw(t, "complete") {
+			rules.ShortHosts = ShortHostsComplete
 			domain = rapid.SampledFrom([]string{"", "cluster.local"}).Draw(t, "domain of the reader")
 		}
 		w, err := New(rules)

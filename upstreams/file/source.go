@@ -76,7 +76,7 @@ type Source struct {
 	// Only Run, or who calls Read instead, uses these.
 	scanner *scanner
 	told    map[mirror.Kind]struct{} // kinds that the feed was told of
-	refused []upstreams.Refusal      // by the last reading
+	refused []intake.Refusal         // by the last reading
 	// repeating tells that the feed waits for a reading of all files.
 	repeating bool
 
@@ -228,7 +228,7 @@ func (s *Source) updates(merged map[mirror.Key]*mirror.Resource) []intake.Update
 }
 
 // logRefused logs what was not refused before.
-func (s *Source) logRefused(refused []upstreams.Refusal) {
+func (s *Source) logRefused(refused []intake.Refusal) {
 	for _, r := range refused {
 		if !slices.Contains(s.refused, r) {
 			s.complaints.Warn(s.log, "refused", "resource", r.Resource, "err", r.Reason)
