@@ -283,7 +283,7 @@ func (c Client) send(ctx context.Context, method, path, accept string) (*http.Re
 	case errors.Is(err, fs.ErrPermission):
 		return nil, fmt.Errorf("ask the relay at its admin socket: %w: it is for the user that the relay runs as", err)
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("ask the relay at its admin socket: %w: the command must run on the relay's own host, in a container within that", err)
+		return nil, fmt.Errorf("ask the relay at its admin socket: %w: run the command on the relay's own host, or in its container", err)
 	}
 	return nil, fmt.Errorf("ask the relay at its admin socket: %w", err)
 }

@@ -120,7 +120,7 @@ func TestWhatChangesSomethingIsForTheSocketOnly(t *testing.T) {
 	for _, r := range writes {
 		for name, from := range map[string]request{
 			"loopback": {}, "afar": {local: public, remote: remote, host: "relay.example"},
-			"one that says it is the socket": {remote: "127.0.0.1:1", local: public, host: "uid=0 pid=1"},
+			"a request that claims the socket": {remote: "127.0.0.1:1", local: public, host: "uid=0 pid=1"},
 		} {
 			from.method, from.path = r.method, r.path
 			code, body, _ := f.do(t, from)
@@ -307,7 +307,7 @@ func TestTheSocketIsForItsOwnerOnly(t *testing.T) {
 	if got := f.logged.String(); !strings.Contains(got, fmt.Sprintf("action=freeze uid=%d pid=%d upstream=east", os.Getuid(), os.Getpid())) {
 		t.Errorf("who did it is not logged:\n%s", got)
 	}
-	// What can not be completed is not taken for the whole.
+	// A backup that fails half-way is not taken for a complete one.
 	c.err = errors.New("disk error")
 	if err := over.Backup(ctx, io.Discard); !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("%v", err)
@@ -377,7 +377,7 @@ func TestAPlaceThatIsNotSafeForTheSocketIsRefused(t *testing.T) {
 		}
 	}
 
-	// The relay runs all the same, and says so.
+	// The relay runs without the socket, and logs that.
 	f := newFixture(t, Config{Socket: filepath.Join(open, "admin.sock")}, func(d *Deps) {
 		d.Notes = func() []string { return []string{"state: disk full"} }
 		d.ReloadStatus = func() ReloadStatus {

@@ -59,7 +59,7 @@ type Explanation struct {
 	// Source is the upstream whose copy is served, Reason why it wins.
 	Source string `json:"source,omitempty"`
 	Reason string `json:"reason,omitempty"`
-	// Version is the one that clients see, Since the time of the last change.
+	// Version is the version that clients see, Since the time of the last change.
 	Version string    `json:"version,omitempty"`
 	Since   time.Time `json:"since,omitzero"`
 	// Into is the resource that this one is merged into, Group are all that are merged.

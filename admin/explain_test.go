@@ -142,8 +142,8 @@ func TestWhatIsFrozenAndLeftOutByNewerRulesIsSaidToBeBoth(t *testing.T) {
 	}
 }
 
-// TestWhatIsServedFromBeforeIsSaidToBeKept: a source that has not said it since, such as one
-// that is served from disk, has no trace of it.
+// TestWhatIsServedFromBeforeIsSaidToBeKept: a resource that is served from disk has no trace in its
+// upstream.
 func TestWhatIsServedFromBeforeIsSaidToBeKept(t *testing.T) {
 	key := mirror.Key{Kind: serviceEntry, Namespace: "shop", Name: "db"}
 	for name, tc := range map[string]struct {

@@ -104,7 +104,7 @@ func problems(s upstreams.Status, released bool) (parts []string) {
 	return parts
 }
 
-// firstSync tells whether clients wait for an upstream, nothing for one that is known.
+// firstSync tells whether clients wait for an upstream; "" when it is known.
 func firstSync(s upstreams.Status, released bool) string {
 	f := s.FirstSync
 	switch {
@@ -213,7 +213,7 @@ func (s *Server) ready(w http.ResponseWriter, req *http.Request) {
 	w.WriteHeader(code)
 	fmt.Fprintln(w, head)
 	for _, reason := range r.Reasons {
-		// One line a reason: text of an upstream must not look like another reason.
+		// Each reason is one line: text of an upstream must not look like another reason.
 		fmt.Fprintln(w, "- "+strings.Join(strings.Fields(reason), " "))
 	}
 	for _, note := range r.Notes {

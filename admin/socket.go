@@ -80,7 +80,7 @@ func (s *Server) openSocket() net.Listener {
 	lis, err := listenUnix(s.cfg.Socket)
 	if err != nil {
 		if old := s.socket.Swap(&socketState{problem: err.Error()}); old.problem != err.Error() {
-			s.log.Warn("admin socket not open, operators can change nothing", "socket", s.cfg.Socket, "err", err)
+			s.log.Warn("admin socket not open", "socket", s.cfg.Socket, "err", err)
 		}
 		return nil
 	}

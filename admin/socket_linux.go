@@ -23,9 +23,9 @@ func credentials(c net.Conn) peer {
 	return who
 }
 
-// closedToOthers makes the mode of a socket, before it has a path, the one that the path is
-// made with: others can not open it for a moment either, whatever the umask is. Where that is
-// not allowed it is made so afterwards.
+// closedToOthers sets the mode of a socket before it is bound to a path, so that others can not
+// open it for a moment either, whatever the umask is. Where the system does not allow that, the
+// caller sets the mode afterwards.
 func closedToOthers(_, _ string, c syscall.RawConn) error {
 	return c.Control(func(fd uintptr) { _ = syscall.Fchmod(int(fd), 0o600) })
 }

@@ -27,12 +27,14 @@ type Response struct {
 	Delta bool
 	// Complete: the resources are all that there are. This is so in SotW without Config.Names, and
 	// in delta when the request could not tell what is held: the server sends its whole state,
-	// in one response.
+	// in one response or in parts.
 	Complete bool
+	// Part: more of the same answer follows. Relays cut the answers of delta streams (PROTOCOL S18).
+	Part bool
 	// Relist: the response is the first of its type after a request for everything, a periodic
 	// one or one of Client.Relist (PROTOCOL C4), and not the first of its stream. A push that
-	// crossed the request has the mark in place of the answer. Never set with Config.Names. On a
-	// delta stream the response may be one of several parts.
+	// crossed the request has the mark in place of the answer, and all parts of an answer have it.
+	// Never set with Config.Names.
 	Relist bool
 
 	buffers mem.BufferSlice
@@ -49,8 +51,8 @@ type RawResource struct {
 	head          []byte // the outline of an Any that is too large
 }
 
-// Peek returns Any, and of one that is too large an Any with the short fields of its message, such
-// as the name.
+// Peek returns Any. Of a resource that is too large it returns an Any with the short fields of its
+// message, such as the name.
 func (r RawResource) Peek() []byte {
 	if r.head != nil {
 		return r.head
@@ -94,7 +96,7 @@ func (r *Response) Resources(limit int) iter.Seq[RawResource] {
 	}
 }
 
-// Removed yields the names of what is gone, on delta streams. Each is valid until the next
+// Removed yields the names of removed resources, on delta streams. Each is valid until the next
 // one. It may be called again.
 func (r *Response) Removed() iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
@@ -129,6 +131,9 @@ const (
 	maxOpaque  = 32 << 10
 )
 
+// partMark is the system_version_info of a part.
+const partMark = "part"
+
 var errUTF8 = errors.New("a string is not valid UTF-8")
 
 // Parse checks the framing of an encoded DiscoveryResponse or, with delta, a
@@ -154,6 +159,7 @@ func (r *Response) parse(c *cursor) error {
 		}
 		return r.take(c, f)
 	})
+	r.Part = r.Delta && r.Version == partMark
 	if err == nil && !utf8.ValidString(r.Version+" "+r.TypeURL+" "+r.Nonce) {
 		err = errUTF8
 	}
@@ -194,7 +200,7 @@ func (f field) isResource() bool { return f.number == 2 && f.delimited() }
 
 func (f field) isRemoved(delta bool) bool { return delta && f.number == 6 && f.delimited() }
 
-// element reads a resource of n bytes. One that is larger than limit is not copied.
+// element reads a resource of n bytes. It does not copy a resource that is larger than limit.
 func (c *cursor) element(n int, delta bool, limit int) (r RawResource, err error) {
 	switch {
 	case delta && n > limit+2*maxName:
@@ -263,7 +269,7 @@ const (
 func (c *cursor) outline(n int) []byte { return c.appendOutline(make([]byte, 0, 256), n, 2) }
 
 func (c *cursor) appendOutline(out []byte, n, depth int) []byte {
-	// What is broken ends it: the resource is refused anyway.
+	// A broken field ends the walk: the resource is refused anyway.
 	_ = c.within(n, func(f field) error {
 		var v []byte
 		switch {

@@ -177,7 +177,7 @@ func TestDefaultsOfRules(t *testing.T) {
 		t.Errorf("annotations removed: %q and %q", east.Rewrite.Annotations.Remove, file.Rewrite.Annotations.Remove)
 	}
 	if !c.Views[0].ExcludeOwn || c.Views[1].ExcludeOwn {
-		t.Error("a view excludes what is its clients' own unless it says otherwise")
+		t.Error("a view does not exclude its clients' own resources by default")
 	}
 	if c.Provenance != (config.Provenance{Annotations: true, Relay: "hub", MaxHops: 8}) || c.Merge[0].Policy != "first" {
 		t.Errorf("%+v %+v", c.Provenance, c.Merge)

@@ -17,8 +17,7 @@ import (
 	"meshrelay/push"
 )
 
-// What things cost, counted: allocations, bytes, pages and what stays alive. No test
-// here looks at a clock.
+// Costs, counted in allocations, bytes, pages and live objects. No test here looks at a clock.
 
 // TestOneChangeEncodesOnePage: for all clients and API versions together.
 func TestOneChangeEncodesOnePage(t *testing.T) {
@@ -108,7 +107,7 @@ func TestClientThatDoesNotReadKeepsNothingAlive(t *testing.T) {
 			}
 			eventually(t, "a response is on its way", func() bool {
 				c := r.server.Clients()
-				return len(c) == 1 && len(c[0].Types) == 1 && c[0].Types[0].Pushes == 1
+				return len(c) == 1 && len(c[0].Types) == 1 && c[0].Types[0].Pushes >= 1
 			})
 			for round := range 3 { // the transport takes one response more than it can send
 				put(round + 1)

@@ -216,11 +216,11 @@ func (m *Manager) logLate(late map[string]bool, s start, verdicts []verdict) {
 		}
 	}
 	for name := range ended {
-		because := cmp.Or(reasons[name], "it has synced")
+		reason := cmp.Or(reasons[name], "it has synced")
 		if _, err := m.upstream(name); err != nil {
-			because = "it is not in the config any more"
+			reason = "it is not in the config any more"
 		}
 		delete(late, name)
-		m.log.Info("clients are not held for upstream any more", "upstream", name, "because", because, "after", s.elapsed.Round(time.Millisecond))
+		m.log.Info("clients no longer held for upstream", "upstream", name, "reason", reason, "after", s.elapsed.Round(time.Millisecond))
 	}
 }

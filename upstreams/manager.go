@@ -187,7 +187,7 @@ func (m *Manager) Apply(cfg *config.Config) error {
 		if slices.Contains(next, u) {
 			continue
 		}
-		m.log.Info("upstream removed, with all that it gave", "upstream", u.cfg.Name)
+		m.log.Info("upstream removed", "upstream", u.cfg.Name)
 		u.stop()
 		u.stopAll()
 		if m.keeper != nil {
@@ -203,7 +203,7 @@ func (m *Manager) apply(c change, start func(*upstream)) {
 	case c.isNew:
 		m.log.Info("upstream added", "upstream", c.cfg.Name)
 	case c.source != nil:
-		m.log.Info("upstream changed; what it gave is served until it tells otherwise", "upstream", c.cfg.Name)
+		m.log.Info("upstream changed", "upstream", c.cfg.Name)
 		u.stop()
 		u.succeed(c.setup)
 	}

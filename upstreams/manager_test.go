@@ -174,7 +174,7 @@ func TestChangedRulesTakeEffectAtOnceAndOnlyOnTheirUpstream(t *testing.T) {
 	r := runManager(t, nil, east, west)
 	r.awaitServed("ns/a1=a1.example@east ns/a2=a2.example@east ns/b=b.example@west")
 
-	// The server can not be reached any more: what is held is imported anew all the same.
+	// The server can not be reached any more: the records are still imported anew.
 	a.Stop()
 	east.Import.Expression = `name != "a2"`
 	r.mustApply(east, west)

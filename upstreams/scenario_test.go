@@ -157,7 +157,7 @@ func (c *scenario) commands() map[string]func(args []string) error {
 		"release":  c.release,
 		"rollback": c.rollback,
 		"remember": c.remember,
-		// What there is.
+		// Commands that show the state.
 		"show":     c.show,
 		"status":   c.status,
 		"list":     c.list,
@@ -180,8 +180,8 @@ func (c *scenario) begin(kind string, args []string) error {
 	return c.start(kind, args)
 }
 
-// again begins a new process: restart [down=DURATION] [SETTING...]. When it is killed, the former
-// one does not write to the disk at its end.
+// again begins a new process: restart [down=DURATION] [SETTING...]. A process that is killed does
+// not write to the disk at its end.
 func (c *scenario) again(graceful bool, args []string) error {
 	c.answered = map[string]bool{}
 	var down time.Duration
@@ -214,7 +214,7 @@ func (c *scenario) after(d time.Duration) {
 	synctest.Wait()
 }
 
-// times repeats commands, of which {i} is the turn: times N COMMAND; COMMAND...
+// times repeats commands, with the turn in place of {i}: times N COMMAND; COMMAND...
 func (c *scenario) times(args []string) error {
 	n, err := strconv.Atoi(args[0])
 	if err != nil {
@@ -321,7 +321,7 @@ func (c *scenario) write(args []string) error {
 
 func (c *scenario) path(file string) string { return filepath.Join(c.dir, file) }
 
-// orderOf parses flags as the commands have them. An ID may be one that "held" gave a name to.
+// orderOf parses flags as the commands have them. An ID may be a name that "held" gave.
 func (c *scenario) orderOf(args []string) (o intake.Order, err error) {
 	for _, arg := range args {
 		name, value, _ := strings.Cut(arg, "=")

@@ -55,7 +55,7 @@ type Status struct {
 	Required bool `json:"required,omitempty"`
 	// FirstSync is set until the first sync, unless the source was on disk at the start.
 	FirstSync *FirstSync `json:"firstSync,omitempty"`
-	// Drift counts, by "group/Kind", what asking for everything again has brought and no push had.
+	// Drift counts, by "group/Kind", changes that came with a full answer and not with a push.
 	Drift map[string]uint64 `json:"drift,omitempty"`
 	// MayWait is why the source may itself be waiting for this relay, empty when it is not known to.
 	MayWait string `json:"-"`

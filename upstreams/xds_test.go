@@ -240,7 +240,7 @@ func corrupt(name string) fakexds.Resource {
 	return fakexds.Resource{Name: name, Any: rewrapped(r, body)}
 }
 
-// unreadable is an element of which nothing can be read.
+// unreadable is an element that does not decode.
 func unreadable() fakexds.Resource {
 	return fakexds.Resource{Any: &anypb.Any{TypeUrl: "type.googleapis.com/istio.mcp.v1alpha1.Resource", Value: []byte{0x0a, 0xff}}}
 }

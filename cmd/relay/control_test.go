@@ -23,8 +23,8 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-// controlled is a running relay of which only the operators' side is there, with the upstreams
-// east and west.
+// controlled is a running relay with only the operators' side, and with the upstreams east and
+// west.
 type controlled struct {
 	address, socket string
 

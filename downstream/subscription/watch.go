@@ -54,7 +54,7 @@ type Watch struct {
 	named    bool // SotW: names were sent, so that sending none unsubscribes
 	names    map[string]struct{}
 
-	// What the next response has to bring in addition to the difference.
+	// Additions of the next response to the difference.
 	mustReply       bool                // answer even when there is nothing new
 	sendAll         bool                // everything, not only what the cursor lacks
 	clientVersions  map[string]string   // with sendAll: what the client has, by version
@@ -63,18 +63,20 @@ type Watch struct {
 	resend          map[string]struct{} // delta: names to bring again, or to report as gone
 	wildcardDropped bool                // delta: and names remain
 
-	// What the client has: cursor serves wildcards, sent SotW, and sentDigests named delta
+	// The content of the client: cursor serves wildcards, sent SotW, and sentDigests named delta
 	// subscriptions, by name; zero when it was reported as gone.
 	cursor      uint64
 	sent        snapshot.Digest
 	sentDigests map[string][16]byte
 
-	// The last response leads to sentCursor, the last one that was acknowledged to ackedCursor.
+	// The last whole answer leads to sentCursor, the last acknowledged one to ackedCursor.
+	// While partial, parts of an answer were sent that leads to cursor, and its last part was not.
 	nonce       string
+	partial     bool
 	status      Status
 	sentCursor  uint64
 	ackedCursor uint64
-	// What came after rejectedFrom, up to rejectedTo, was in a response that was rejected.
+	// Changes after rejectedFrom, up to rejectedTo, were in a response that was rejected.
 	rejectedFrom, rejectedTo uint64
 }
 
@@ -91,11 +93,15 @@ type step struct {
 	sotwVersion string
 	removes     bool
 
-	// delta: the difference; initial is the whole response when clients share it.
+	// delta: the difference; entries are what is left to send of its changes. initial are all
+	// responses when clients share them, and part is how many of them were sent.
 	diff    *snapshot.Difference
-	initial *snapshot.Message
+	entries mem.BufferSlice
+	initial []*snapshot.Message
+	part    int
 	asked   bool     // for a response even when the difference is empty
-	removed []string // the response removes these, and nothing else
+	more    bool     // another step removes what the difference does
+	removed []string // the responses remove these, and nothing else
 }
 
 // planSotW moves the cursor to s, and returns the step for that if the client needs one. The caller
@@ -154,7 +160,7 @@ func (w *Watch) planSotW(s *snapshot.Snapshot, encoded func(bytes int)) (step, b
 }
 
 // planDelta is planSotW for a delta client. It fails when the client is too far behind.
-func (w *Watch) planDelta(s *snapshot.Snapshot, controlPlane []byte) (step, bool, error) {
+func (w *Watch) planDelta(s *snapshot.Snapshot, controlPlane []byte, partBytes int) (step, bool, error) {
 	if !w.mustReply && len(w.resend) == 0 && s.Rev == w.cursor {
 		return step{}, false, nil
 	}
@@ -190,8 +196,9 @@ func (w *Watch) planDelta(s *snapshot.Snapshot, controlPlane []byte) (step, bool
 		st.diff = st.diff.With(s, w.resend)
 	}
 	if w.nonce == "" && s.IsEverything(st.diff) {
-		st.initial = s.InitialResponse(w.TypeURL, controlPlane)
+		st.initial = s.InitialResponses(w.TypeURL, controlPlane, partBytes)
 	}
+	st.entries = st.diff.Changed
 	w.sendAll, w.clientVersions, w.resend, w.wildcardDropped = false, nil, nil, false
 	if st.diff.Empty() && !st.asked {
 		w.move(s.Rev)
@@ -283,7 +290,7 @@ func (w *Watch) acknowledged(nonce string, now time.Time) {
 	w.status.AckedNonce, w.status.AckedAt = nonce, now
 	if nonce == w.nonce {
 		w.status.LastNACK = ""
-		w.ackedCursor = w.sentCursor
+		w.ackedCursor = w.sentCursor // while partial, that of the answer before
 	}
 	if w.sent != (snapshot.Digest{}) {
 		w.rejectedFrom, w.rejectedTo = 0, 0 // SotW: a response is everything
@@ -297,13 +304,15 @@ func (w *Watch) rejected(reason string) {
 	if w.rejectedTo == 0 {
 		w.rejectedFrom = w.ackedCursor
 	}
-	w.rejectedTo = w.sentCursor
+	if w.rejectedTo = w.sentCursor; w.partial {
+		w.rejectedTo = w.cursor
+	}
 }
 
 // Status returns what the client has been sent.
 func (w *Watch) Status() Status {
 	st := w.status
 	st.TypeURL = w.TypeURL
-	st.Synced = w.nonce != "" && (st.AckedNonce == w.nonce || w.Type.NeverAcknowledged)
+	st.Synced = w.nonce != "" && !w.partial && (st.AckedNonce == w.nonce || w.Type.NeverAcknowledged)
 	return st
 }

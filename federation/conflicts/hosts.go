@@ -53,7 +53,7 @@ type HostConflict struct {
 	More int `json:"more,omitempty"`
 	// Winner is the "namespace/name" of the claim that istiod prefers, empty when that is
 	// not certain. It is certain for VirtualServices that every namespace sees: istiod
-	// takes the one that was created first, then the first by "name.namespace". Of
+	// takes the oldest, then the first by "name.namespace". Of
 	// ServiceEntries, istiod merges those of one namespace and prefers Services of the
 	// cluster, and a Sidecar may choose.
 	Winner string `json:"winner,omitempty"`

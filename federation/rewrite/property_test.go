@@ -17,7 +17,7 @@ import (
 // The names that istiod makes, written down a second time: from
 // model.ResolveShortnameToFQDN and model.resolveGatewayName.
 
-// domain is the one that istiod gives configs: none to those that it receives over MCP.
+// istiodHost is the host that an istiod makes of h. domain is empty for resources over MCP.
 func istiodHost(h, ns, domain string) string {
 	if h == "" || h == "*" || strings.Contains(h, ".") {
 		return h

@@ -13,12 +13,12 @@ import (
 )
 
 // errNotOurs is of a directory or file in which others could have put what is there: it would
-// be served before any upstream is heard.
+// be served before any upstream answers.
 var errNotOurs = errors.New("others could have written what is there, and it is not used: make it a directory of the relay's own")
 
-// checkDir returns an error when the directory is not ours and others can write to it; of one
-// of another user to which only that user can, it returns a note. From one that is ours it takes
-// the right to write from others, as volumes of Kubernetes give it to a group.
+// checkDir returns an error when the directory is not ours and others can write to it. It returns a
+// note when another user owns it and only that user can write to it. It takes the right to write
+// to our own directory from others, as volumes of Kubernetes give it to a group.
 func checkDir(dir string) (note string, err error) {
 	if err := checkLink(dir); err != nil {
 		return "", err

@@ -56,7 +56,7 @@ func allocatedBy(f func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// What a file leaves behind is a multiple of its size that the largest file can have.
+// A file of any size up to the limit leaves a bounded multiple of its size in memory.
 func TestWhatAFileLeavesInMemoryIsBounded(t *testing.T) {
 	var b bytes.Buffer
 	const size = 1 << 20

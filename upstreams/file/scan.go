@@ -111,7 +111,7 @@ func (s *scanner) scan(root string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%s is replaced again and again while it is read: see what writes there", root)
+	return fmt.Errorf("%s changes again and again while it is read: find the program that writes there", root)
 }
 
 // readAll returns the content of all files that were found, by path, the files that have gone
@@ -126,7 +126,7 @@ func (s *scanner) readAll(found *listing) (next map[string]*content, gone []stri
 		}
 		next[path], busy = c, busy || unsure
 	}
-	// What can not be looked into is not gone.
+	// An unreadable directory is not gone.
 	for _, lost := range slices.Sorted(maps.Keys(found.unreadable)) {
 		next[lost] = s.files[lost].unreadable(lost, found.unreadable[lost])
 		for path, last := range s.files {

@@ -198,12 +198,12 @@ func (s *Source) feed(feed upstreams.Feed, blind error) {
 	st := &s.st
 	st.Refused, st.RefusedTotal = problems, total
 	if st.State == upstreams.StateFailed {
-		s.log.Info("path can be read again", "path", s.path)
+		s.log.Info("path readable again", "path", s.path)
 	}
 	before := st.LastError
 	if st.LastError = ""; blind != nil {
 		if st.LastError = blind.Error(); st.LastError != before {
-			s.log.Warn("changes of files are noticed late", "path", s.path, "err", blind)
+			s.log.Warn("path is polled, watching failed", "path", s.path, "err", blind)
 		}
 	}
 	if changes := result.Changed + result.Gone; changes > 0 || st.State == upstreams.StateConnecting {
@@ -235,7 +235,7 @@ func (s *Source) logRefused(refused []intake.Refusal) {
 		}
 	}
 	if len(refused) == 0 && len(s.refused) > 0 {
-		s.log.Info("nothing is refused any more", "path", s.path)
+		s.log.Info("no resource refused any more", "path", s.path)
 	}
 	s.refused = refused
 }
@@ -246,7 +246,7 @@ func (s *Source) fail(feed upstreams.Feed, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.st.LastError != err.Error() {
-		s.log.Warn("path can not be read; its last content is served", "path", s.path, "err", err)
+		s.log.Warn("path not readable, last content served", "path", s.path, "err", err)
 	}
 	s.st.LastError = err.Error()
 	s.st.Enter(upstreams.StateFailed)

@@ -48,7 +48,7 @@ type Order struct {
 type Part struct {
 	text  string        // KIND/NAMESPACE
 	kinds []mirror.Kind // none: all
-	// namespace is the one that is served; "*" is any, empty is for what has none.
+	// namespace is the served namespace; "*" is any, empty is for cluster-scoped resources.
 	namespace string
 }
 
