@@ -327,8 +327,7 @@ func TestAFullDiskStopsNothing(t *testing.T) {
 	w := watchEntries(t, p.xds)
 	w.next()
 	p.awaitOnDisk(1)
-	// No file of the process may become larger than this from now on.
-	limitFiles(t, p.cmd.Process.Pid, 1024)
+	limitFiles(t, p.cmd.Process.Pid, 1) // from now on no file of the process may grow
 	source.Set(entryType, hosts("a=a.example", "b=b.example")...)
 	source.Push(entryType)
 	if changed, _ := w.next(); !slices.Equal(changed, []string{"shop/b"}) {
