@@ -107,7 +107,7 @@ chaos-build:
 
 .PHONY: chaos-test
 chaos-test: ## Run the chaos suite's own tests: relays that are broken on purpose are caught
-	cd chaos && go test -count=1 -timeout 10m ./...
+	cd chaos && go test -count=1 -timeout 15m ./...
 
 .PHONY: attacks
 attacks: ## Attack the relay, once and by fifty at once, and show what that costs (ten minutes)

@@ -13,23 +13,29 @@ const proofSeed = 1
 
 // The suite is of use only if it can fail.
 func TestEachBrokenBuildIsCaught(t *testing.T) {
-	breaks := map[string]string{"i1": lost, "i2": wrong, "i3": older, "i4": leaked}
+	proof := proofScenario()
+	rates, many := scenarioOf(t, "rates"), scenarioOf(t, "many")
+	breaks := map[string]struct {
+		in        scenario
+		invariant string
+	}{"i1": {proof, lost}, "i2": {proof, wrong}, "i3": {proof, older}, "i4": {proof, leaked}, "holders": {many, lost}, "pacer": {rates, wrong}}
 	for _, mutant := range mutants() {
 		t.Run(mutant, func(t *testing.T) {
-			res, err := prove(t, mutant)
+			want := breaks[mutant]
+			res, err := prove(t, mutant, want.in)
 			var v *violation
 			if !errors.As(err, &v) {
-				t.Fatalf("after %d rounds: %v, want that %s is violated", res.rounds, err, breaks[mutant])
+				t.Fatalf("after %d rounds: %v, want that %s is violated", res.rounds, err, want.invariant)
 			}
-			if v.invariant != breaks[mutant] {
-				t.Errorf("%v, want that %s is violated", v, breaks[mutant])
+			if v.invariant != want.invariant {
+				t.Errorf("%v, want that %s is violated", v, want.invariant)
 			}
 		})
 	}
 }
 
 func TestHealthyBuildIsNotCaught(t *testing.T) {
-	res, err := prove(t, "")
+	res, err := prove(t, "", proofScenario())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,8 +44,17 @@ func TestHealthyBuildIsNotCaught(t *testing.T) {
 	}
 }
 
-// prove builds a relay and plays a round with it.
-func prove(t *testing.T, build string) (result, error) {
+func scenarioOf(t *testing.T, name string) scenario {
+	t.Helper()
+	chosen, err := choose(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return chosen[0]
+}
+
+// prove builds a relay and plays a round of a scenario with it.
+func prove(t *testing.T, build string, sc scenario) (result, error) {
 	t.Helper()
 	dir := t.TempDir()
 	binary, err := buildMutant(t.Context(), build, dir)
@@ -47,7 +62,7 @@ func prove(t *testing.T, build string) (result, error) {
 		t.Fatal(err)
 	}
 	j := newJournal(t.Output())
-	res, err := proofScenario().run(t.Context(), proofSeed, 0, binary, dir, j)
+	res, err := sc.run(t.Context(), proofSeed, 0, binary, dir, j)
 	var v *violation
 	if errors.As(err, &v) {
 		j.replay(t.Output(), v.key)

@@ -2,8 +2,10 @@ package main
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -152,6 +154,20 @@ func init() {
 			u.feel(func(m *mood) { m.lies = lieHuge })
 			return nil
 		}, func(_ *stage, u *upstream, _ *fault) error { u.feel(func(m *mood) { m.lies = "" }); return nil }),
+		"outage": {
+			least: time.Second, most: 4 * time.Second, targets: func(scenario) int { return outages },
+			claims: func(sc scenario, n int) (out []string) {
+				for ; n < sc.servers(); n += outages {
+					out = append(out, upstreamOf(n), linkOf(n))
+				}
+				return out
+			},
+			begin: func(st *stage, f *fault) error {
+				st.journal.fault("outage", "every %d. upstream from %s on crashes, for %v", outages, st.upstreams[f.target].name, f.lasts.Round(time.Millisecond))
+				return st.together(f.target, func(u *upstream) error { u.stop(); return nil })
+			},
+			end: func(st *stage, f *fault) error { return st.together(f.target, (*upstream).start) },
+		},
 		"lag": {
 			least: 2 * time.Second, most: 6 * time.Second, targets: func(sc scenario) int { return 2 },
 			claims: func(_ scenario, n int) []string { return []string{"lag"} },
@@ -234,6 +250,23 @@ func init() {
 			}
 			return st.reload(r, nil)
 		}),
+		"leave": onRelay(time.Second, 3*time.Second, func(st *stage, r *relay, f *fault) error {
+			leave, left := f.leavers(len(r.upstreams))
+			st.journal.fault("leave", "relay %s: SIGHUP without the upstreams %v, for %v", r.name, leave, f.lasts.Round(time.Millisecond))
+			st.world.leave(leave)
+			return st.reload(r, left)
+		}, func(st *stage, r *relay, f *fault) error {
+			leave, _ := f.leavers(len(r.upstreams))
+			var names []string
+			for _, n := range leave {
+				names = append(names, r.upstreams[n].name)
+			}
+			if err := r.lost(st.ctx, names); err != nil {
+				return err
+			}
+			st.world.stay(leave)
+			return st.reload(r, nil)
+		}),
 		"bad-config": onRelay(time.Second, 4*time.Second, func(st *stage, r *relay, f *fault) error {
 			st.journal.fault("bad-config", "relay %s: SIGHUP with a broken file, for %v", r.name, f.lasts.Round(time.Millisecond))
 			if err := r.writeConfig("upstreams: [{name: broken"); err != nil {
@@ -259,6 +292,29 @@ func init() {
 			return nil
 		}, func(st *stage, f *fault) error { st.clients[f.dice[0]%len(st.clients)].nacks.Store(false); return nil }),
 	}
+}
+
+// outages is how many groups of upstreams there are that crash together.
+const outages = 3
+
+// together does something to all upstreams of a group.
+func (st *stage) together(group int, do func(u *upstream) error) error {
+	for n := group; n < len(st.upstreams); n += outages {
+		if err := do(st.upstreams[n]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// leavers returns which of n upstreams leave the config, up to a quarter, and which are left.
+func (f *fault) leavers(n int) (leave, left []int) {
+	order := rand.New(rand.NewPCG(uint64(f.dice[0]), uint64(f.dice[1]))).Perm(n)
+	cut := 1 + f.dice[2]%max(1, n/4)
+	leave, left = order[:cut], order[cut:]
+	slices.Sort(leave)
+	slices.Sort(left)
+	return leave, left
 }
 
 // massDelete restarts an upstream, which then has a third of what it had.

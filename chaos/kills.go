@@ -18,7 +18,7 @@ import (
 func killScenario() scenario {
 	return scenario{
 		name: "kills", about: "SIGKILLs during continuous changes, after which a relay is to serve what its upstreams really had",
-		sources: []string{"east", "west"}, keys: 400, apart: true, relays: 1, state: true, rate: 200,
+		sources: []string{"east", "west"}, keys: 400, most: 1, relays: 1, state: true, rate: 200,
 	}
 }
 

@@ -29,7 +29,7 @@ func TestSpansHaveToHaveAMomentInCommon(t *testing.T) {
 // killStage is a stage with a world and a ledger, and nothing that runs.
 func killStage(t *testing.T) (*stage, *source, *ledger) {
 	t.Helper()
-	w := newWorld([]string{"east"}, 8, false, newJournal(t.Output()))
+	w := newWorld([]string{"east"}, 8, 1, newJournal(t.Output()))
 	u := &upstream{source: w.sources[0], acked: newLedger()}
 	return &stage{world: w, upstreams: []*upstream{u}}, w.sources[0], u.acked
 }

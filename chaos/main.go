@@ -100,13 +100,15 @@ func (o options) run(ctx context.Context, out io.Writer) error {
 		return fmt.Errorf("%w: `make build` builds the relay", err)
 	}
 	j := newJournal(out)
-	share := o.lasts
-	if n := ordinary(chosen); n > 0 {
-		share /= time.Duration(n)
-	}
+	left := o.lasts // for the ordinary scenarios that are still to come
 	var results []result
-	for _, sc := range chosen {
+	for i, sc := range chosen {
+		// The scenarios that are left share the time that those before have left.
+		began, share := time.Now(), left/time.Duration(max(1, ordinary(chosen[i:])))
 		res, err := o.play(ctx, sc, share, out, binary, dir, j)
+		if ordinary(chosen[i:i+1]) > 0 {
+			left -= time.Since(began)
+		}
 		results = append(results, res)
 		if err != nil {
 			fmt.Fprintln(out)

@@ -3,6 +3,8 @@ package main
 import (
 	"errors"
 	"io"
+	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -14,7 +16,7 @@ const shared = 0
 
 func testWorld(t *testing.T) *world {
 	t.Helper()
-	return newWorld([]string{"east", "west"}, 40, true, newJournal(io.Discard))
+	return newWorld([]string{"east", "west"}, 40, 2, newJournal(io.Discard))
 }
 
 // tells has a source make a change and record it.
@@ -61,6 +63,12 @@ func TestWhatAClientSeesIsCheckedAgainstWhatSourcesSaid(t *testing.T) {
 		defer w.mu.Unlock()
 		return v.misses(shared, time.Now())
 	}
+	leaves := func(source int) func(*testing.T, *world, *view) *violation {
+		return func(_ *testing.T, w *world, _ *view) *violation { w.leave([]int{source}); return nil }
+	}
+	stays := func(source int) func(*testing.T, *world, *view) *violation {
+		return func(_ *testing.T, w *world, _ *view) *violation { w.stay([]int{source}); return nil }
+	}
 	const east, west = 0, 1
 	type script []func(*testing.T, *world, *view) *violation
 	for _, tt := range []struct {
@@ -82,6 +90,12 @@ func TestWhatAClientSeesIsCheckedAgainstWhatSourcesSaid(t *testing.T) {
 		{"the second source after the first has deleted it is right", script{put(west), put(east), sees(east, 1), del(east), sees(west, 1)}, ""},
 		{"the second source although the first still has it is I1", script{put(west), put(east), sees(east, 1), sees(west, 1)}, lost},
 		{"a disappearance although the second source has it is I1", script{put(west), put(east), sees(west, 1), sees(east, 1), del(east), misses}, lost},
+		{"what a source gave that leaves the config may go", script{put(east), sees(east, 1), leaves(east), misses}, ""},
+		{"what another source has may not go with a source that leaves", script{put(west), sees(west, 1), put(east), sees(east, 1), leaves(east), misses}, lost},
+		{"the second source after the first has left is right", script{put(west), put(east), sees(east, 1), leaves(east), sees(west, 1)}, ""},
+		{"what a source gives while it leaves may be seen, and go", script{put(east), leaves(east), put(east), sees(east, 2), misses}, ""},
+		{"an older content of a source that leaves is I3", script{put(east), leaves(east), put(east), sees(east, 2), sees(east, 1)}, older},
+		{"what a source gives that has returned may not go", script{put(east), leaves(east), misses, stays(east), put(east), sees(east, 2), misses}, lost},
 		{"what nobody had seen may be missing", script{put(east), misses}, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -98,6 +112,24 @@ func TestWhatAClientSeesIsCheckedAgainstWhatSourcesSaid(t *testing.T) {
 				t.Errorf("got %v, want %q", got, tt.want)
 			}
 		})
+	}
+}
+
+func TestEachKeyHasFromOneToMostSources(t *testing.T) {
+	for most, want := range map[int][]int{1: {1}, 2: {1, 2}, 5: {1, 2, 3, 4, 5}, 200: {100}} {
+		w := newWorld(hundred, 800, most, newJournal(io.Discard))
+		seen := map[int]bool{}
+		for key := range w.keys {
+			holders := w.holders(key)
+			seen[len(holders)] = true
+			slices.Sort(holders)
+			if len(slices.Compact(holders)) != len(w.holders(key)) {
+				t.Fatalf("most %d: the sources of key %d are %v", most, key, w.holders(key))
+			}
+		}
+		if got := slices.Sorted(maps.Keys(seen)); !slices.Equal(got, want) {
+			t.Errorf("most %d: keys have %v sources, want %v", most, got, want)
+		}
 	}
 }
 
@@ -273,7 +305,7 @@ func TestCloneSeesWhatItsOriginalHasSeen(t *testing.T) {
 }
 
 func FuzzReader(f *testing.F) {
-	w := newWorld([]string{"east", "west"}, 40, true, newJournal(io.Discard))
+	w := newWorld([]string{"east", "west"}, 40, 2, newJournal(io.Discard))
 	for key := range 8 {
 		element, err := encode("east", key, key+1)
 		if err != nil {

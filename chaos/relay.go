@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -260,6 +261,24 @@ func (r *relay) sample(ctx context.Context, collect bool) (sample, error) {
 		return s, fmt.Errorf("relay %s: its metrics do not say how many goroutines and files it has", r.name)
 	}
 	return s, lines.Err()
+}
+
+// lost waits until the relay has none of these upstreams.
+func (r *relay) lost(ctx context.Context, names []string) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		text, err := r.get(ctx, "/metrics")
+		has := slices.IndexFunc(names, func(name string) bool {
+			return bytes.Contains(text, fmt.Appendf(nil, "relay_upstream_synced{upstream=%q}", name))
+		})
+		if err == nil && has < 0 {
+			return nil
+		}
+		if sleep(ctx, 20*time.Millisecond) != nil {
+			return fmt.Errorf("relay %s: a reload has not taken all of %v out of it: %w", r.name, names, cause(ctx, err))
+		}
+	}
 }
 
 // get asks the admin endpoint. An answer other than 200 is an error with its text.

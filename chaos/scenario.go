@@ -15,7 +15,7 @@ type scenario struct {
 	name, about string
 	sources     []string // the first is like an istiod, the second like a relay
 	keys        int
-	apart       bool // no key is had by two sources
+	most        int  // sources that have the same key; 0: two
 	relays      int  // two: the second mirrors the first
 	state       bool // relays keep their state on disk
 	past        int  // bytes of the past that they keep of each source; 0: what is usual
@@ -23,7 +23,9 @@ type scenario struct {
 	guard       string
 	staleness   string
 
-	rate           int // changes a second
+	rate           int   // changes a second, at random times
+	rates          []int // steady ones, which share the round; instead of rate
+	probes         int   // changes one by one after a round, each with a bound of its own
 	round          time.Duration
 	faultsPerRound int
 	faults         []string // one that is named more often happens more often
@@ -49,6 +51,7 @@ func (sc scenario) servers() int {
 var (
 	threeSources = []string{"east", "west", localSource}
 	onLinks      = []string{"latency", "slicer", "limit_data", "reset_peer", "timeout", "bandwidth", "cut"}
+	hundred      = numbered("up", 100)
 	onServers    = []string{"flap", "crash", "unavailable", "denied", "empty", "withhold", "lie", "lie", "lie"}
 )
 
@@ -97,7 +100,23 @@ func scenarios() []scenario {
 			sc.relays, sc.state, sc.faultsPerRound = 2, true, 12
 			sc.faults = append(append([]string{"storm", "nack", "kill", "kill", "terminate", "disk-full"}, onLinks...), onServers...)
 		}),
+		with("rates", "upstreams that change 1, 10, 100 and 1,000 resources a second, and then rest", func(sc *scenario) {
+			sc.state, sc.rates, sc.round, sc.probes, sc.storm = true, []int{1, 10, 100, 1000}, 16*time.Second, 5, 30
+			sc.faults = []string{"cut", "cut", "flap", "crash", "stall", "bandwidth", "bandwidth", "kill", "storm"}
+		}),
+		with("many", "a hundred upstreams that have the same names, some of which die, come back empty, or leave the config and return", func(sc *scenario) {
+			sc.sources, sc.keys, sc.most, sc.probes, sc.faultsPerRound, sc.storm = hundred, 800, 5, 5, 40, 30
+			sc.faults = []string{"crash", "crash", "flap", "unavailable", "empty", "empty", "withhold", "cut", "lie", "leave", "leave", "outage", "storm"}
+		}),
 	}
+}
+
+// numbered returns so many names.
+func numbered(prefix string, n int) (names []string) {
+	for i := range n {
+		names = append(names, fmt.Sprintf("%s-%02d", prefix, i))
+	}
+	return names
 }
 
 // proofScenario is short, and has something of each kind that breaks a relay which does not
@@ -165,13 +184,18 @@ func (sc scenario) run(ctx context.Context, seed uint64, lasts time.Duration, bi
 	}
 	for res.rounds == 0 || time.Since(began)+sc.round < lasts {
 		res.rounds++
-		j.say("scenario %s, round %d", sc.name, res.rounds)
 		steps := plan.round()
+		j.say("scenario %s, round %d%s", sc.name, res.rounds, plan.pace())
 		if err := st.play(steps, sc.round); err != nil {
 			return res, err
 		}
-		if err := st.settle(convergence + allowance(steps)); err != nil {
+		if err := st.settle("the last fault", convergence+allowance(steps)); err != nil {
 			return res, err
+		}
+		for range sc.probes {
+			if err := st.probe(plan); err != nil {
+				return res, err
+			}
 		}
 		for n := range st.relays {
 			aside, err := st.setAside(n)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
 	"slices"
@@ -43,7 +44,9 @@ type schedule struct {
 	// present and size are which keys each source has by now, and how many that are.
 	present []map[int]bool
 	size    []int
-	of      []int // how many keys each source may have
+	of      []int   // how many keys each source may have
+	kinds   [][]int // how many each source has of each kind by now
+	rates   []int   // the steady rates of the present round, in their order
 }
 
 func newSchedule(seed uint64, sc scenario, sources int, holders func(key int) []int) *schedule {
@@ -55,6 +58,7 @@ func newSchedule(seed uint64, sc scenario, sources int, holders func(key int) []
 	}
 	for n := range sources {
 		s.present[n] = map[int]bool{}
+		s.kinds = append(s.kinds, make([]int, len(kinds)))
 	}
 	for key := range sc.keys {
 		for _, n := range holders(key) {
@@ -80,11 +84,12 @@ func (s *schedule) first() (changes []change) {
 func (s *schedule) note(source, key int, present bool) {
 	if s.present[source][key] != present {
 		s.present[source][key] = present
-		if present {
-			s.size[source]++
-		} else {
-			s.size[source]--
+		by := 1
+		if !present {
+			by = -1
 		}
+		s.size[source] += by
+		s.kinds[source][key%len(kinds)] += by
 	}
 }
 
@@ -134,8 +139,7 @@ func (s *schedule) round() []step {
 		}
 		steps = append(steps, step{at: at, fault: f}, step{at: at + f.lasts, fault: f, ends: true})
 	}
-	for range int(float64(sc.rate) * sc.round.Seconds()) {
-		at := time.Duration(s.rand.Int64N(int64(sc.round)))
+	for _, at := range s.times() {
 		steps = append(steps, step{at: at, change: &change{}})
 	}
 	slices.SortStableFunc(steps, func(a, b step) int { return cmp.Compare(a.at, b.at) })
@@ -156,13 +160,43 @@ func (s *schedule) round() []step {
 	return out
 }
 
+// times returns when a round changes something.
+func (s *schedule) times() (out []time.Duration) {
+	sc := s.scenario
+	for range int(float64(sc.rate) * sc.round.Seconds()) {
+		out = append(out, time.Duration(s.rand.Int64N(int64(sc.round))))
+	}
+	if len(sc.rates) == 0 {
+		return out
+	}
+	out, s.rates = nil, slices.Clone(sc.rates)
+	s.rand.Shuffle(len(s.rates), func(i, j int) { s.rates[i], s.rates[j] = s.rates[j], s.rates[i] })
+	part := sc.round / time.Duration(len(s.rates))
+	for i, rate := range s.rates {
+		apart := time.Second / time.Duration(rate)
+		for at := time.Duration(0); at < part; at += apart {
+			out = append(out, part*time.Duration(i)+at)
+		}
+	}
+	return out
+}
+
+// pace describes the steady rates of the present round, empty when it has none.
+func (s *schedule) pace() string {
+	if s.rates == nil {
+		return ""
+	}
+	return fmt.Sprintf(": %v changes a second", s.rates)
+}
+
 // decide fills in a change, and reports whether there is one.
 func (s *schedule) decide(c *change, quiet map[int]bool) bool {
 	c.key = s.rand.IntN(s.scenario.keys)
 	holders := s.holders(c.key)
 	c.source = holders[s.rand.IntN(len(holders))]
 	// No more than a few configs are deleted on the whole: a guard counts them together.
-	c.deletes = s.present[c.source][c.key] && s.rand.IntN(4) == 0 && s.size[c.source]*100 > 80*s.of[c.source]
+	c.deletes = s.present[c.source][c.key] && s.rand.IntN(4) == 0 && s.size[c.source]*100 > 80*s.of[c.source] &&
+		s.kinds[c.source][c.key%len(kinds)] > 1 // a guard holds the last of a kind
 	if quiet[c.source] {
 		return false
 	}

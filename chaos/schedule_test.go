@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"reflect"
@@ -11,7 +12,7 @@ import (
 )
 
 func roundsOf(seed uint64, sc scenario, n int) (first []change, rounds [][]step) {
-	w := newWorld(sc.sources, sc.keys, !sc.apart, newJournal(io.Discard))
+	w := newWorld(sc.sources, sc.keys, cmp.Or(sc.most, 2), newJournal(io.Discard))
 	s := newSchedule(seed, sc, len(sc.sources), w.holders)
 	first = s.first()
 	for range n {
@@ -116,6 +117,93 @@ func TestChangesDeleteLessThanAGuardHolds(t *testing.T) {
 	}
 	if deletes < 100 {
 		t.Errorf("%d deletions are too few to learn anything from", deletes)
+	}
+}
+
+// A guard holds what would leave an upstream without any resource of a kind.
+func TestNoChangeDeletesTheLastOfAKind(t *testing.T) {
+	sc := scenarioOf(t, "many")
+	first, rounds := roundsOf(3, sc, 20)
+	left := map[[2]int]map[int]bool{}
+	at := func(c change) map[int]bool {
+		of := [2]int{c.source, c.key % len(kinds)}
+		if left[of] == nil {
+			left[of] = map[int]bool{}
+		}
+		return left[of]
+	}
+	for _, c := range first {
+		at(c)[c.key] = true
+	}
+	deletes := 0
+	for _, s := range slices.Concat(rounds...) {
+		switch c := s.change; {
+		case c == nil:
+		case !c.deletes:
+			at(*c)[c.key] = true
+		default:
+			deletes++
+			if delete(at(*c), c.key); len(at(*c)) == 0 {
+				t.Fatalf("%+v deletes the last of its kind", *c)
+			}
+		}
+	}
+	if deletes < 100 {
+		t.Errorf("%d deletions are too few to learn anything from", deletes)
+	}
+}
+
+func TestEachSteadyRateHasItsPartOfARound(t *testing.T) {
+	sc := scenarioOf(t, "rates")
+	part := sc.round / time.Duration(len(sc.rates))
+	orders := map[string]bool{}
+	for seed := range uint64(8) {
+		_, rounds := roundsOf(seed, sc, 1)
+		parts := make([][]time.Duration, len(sc.rates))
+		for _, s := range rounds[0] {
+			if s.change != nil {
+				n := int(s.at / part)
+				parts[n] = append(parts[n], s.at)
+			}
+		}
+		var order, sorted []int
+		for _, times := range parts {
+			rate := len(times) / int(part/time.Second)
+			order = append(order, rate)
+			for i := range times[1:] {
+				if apart := times[i+1] - times[i]; apart != time.Second/time.Duration(rate) {
+					t.Fatalf("seed %d: changes are %v apart at %d a second", seed, apart, rate)
+				}
+			}
+		}
+		orders[fmt.Sprint(order)] = true
+		if sorted = slices.Sorted(slices.Values(order)); !slices.Equal(sorted, []int{1, 10, 100, 1000}) {
+			t.Fatalf("seed %d: the rates are %v", seed, order)
+		}
+	}
+	if len(orders) < 2 {
+		t.Errorf("every seed has the order %v", orders)
+	}
+}
+
+func TestUpToAQuarterOfTheUpstreamsLeaves(t *testing.T) {
+	most := 0
+	for n := range 50 {
+		f := &fault{dice: [4]int{n, 2 * n, 3 * n}}
+		leave, left := f.leavers(40)
+		if again, _ := f.leavers(40); !slices.Equal(leave, again) {
+			t.Fatalf("%v leave, and then %v", leave, again)
+		}
+		if len(leave) < 1 || len(leave) > 10 || !slices.IsSorted(left) {
+			t.Fatalf("%v leave, and %v are left", leave, left)
+		}
+		if all := slices.Sorted(slices.Values(slices.Concat(leave, left))); len(slices.Compact(all)) != 40 {
+			t.Fatalf("%v leave, and %v are left", leave, left)
+		}
+		most = max(most, len(leave))
+	}
+	if most < 10 {
+		t.Errorf("no more than %d leave", most)
 	}
 }
 

@@ -20,7 +20,7 @@ type pair struct {
 
 func newPair(t *testing.T, delta bool) *pair {
 	t.Helper()
-	w := newWorld([]string{"east"}, 40, false, newJournal(t.Output()))
+	w := newWorld([]string{"east"}, 40, 1, newJournal(t.Output()))
 	p := &pair{t: t, world: w, upstream: newUpstream("east", w.sources[0], delta, "127.0.0.1:0"), bad: make(chan *violation, 100)}
 	for key := range 30 {
 		p.put(key)

@@ -163,7 +163,7 @@ func encode(source string, key, seq int) (*anypb.Any, error) {
 type world struct {
 	sources []*source // the first that has a key wins
 	keys    int
-	shared  bool // some keys are had by two sources
+	most    int // sources that have the same key
 	journal *journal
 
 	mu sync.Mutex // guards the contents of the sources and all below
@@ -187,6 +187,9 @@ type source struct {
 	revs    []uint64 // by kind: how often something of it has changed
 	commit  uint64   // how often anything has
 	changed chan struct{}
+	// leaves means that a relay's config has lost the source, or is about to: whatever the source
+	// says, clients may see it, and see it go.
+	leaves bool
 }
 
 // item is one config of one source.
@@ -223,10 +226,10 @@ type entry struct {
 	notBefore time.Time
 }
 
-// newWorld returns a world in which each source has every n-th key and, if shared, some keys
-// are had by the source after it as well.
-func newWorld(names []string, keys int, shared bool, j *journal) *world {
-	w := &world{keys: keys, shared: shared, journal: j}
+// newWorld returns a world in which each source has every n-th key. The sources after it have
+// some of these, too: up to most sources have the same key.
+func newWorld(names []string, keys, most int, j *journal) *world {
+	w := &world{keys: keys, most: most, journal: j}
 	for n, name := range names {
 		s := &source{
 			number: n, name: name, world: w, items: map[int]*item{}, changed: make(chan struct{}),
@@ -246,12 +249,12 @@ func newWorld(names []string, keys int, shared bool, j *journal) *world {
 
 // holders returns the sources that have a key at times.
 func (w *world) holders(key int) []int {
-	n := key / len(kinds) % len(w.sources)
-	next := (n + 1) % len(w.sources)
-	if w.shared && key%7 == 0 && next != n {
-		return []int{n, next}
+	first := key / len(kinds) % len(w.sources)
+	out := []int{first}
+	for i := 1; i < min(w.most-key%7, len(w.sources)); i++ {
+		out = append(out, (first+i)%len(w.sources))
 	}
-	return []int{n}
+	return out
 }
 
 // put makes a source give a key new content, if the key is one of its own.
@@ -317,6 +320,27 @@ func (s *source) wait() (changed <-chan struct{}, revs []uint64) {
 	return s.changed, slices.Clone(s.revs)
 }
 
+// leave notes that a relay's config loses these sources, and stay that it gets them back.
+func (w *world) leave(sources []int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, n := range sources {
+		s := w.sources[n]
+		s.leaves = true
+		for key, it := range s.items {
+			s.recordLater(key, it.newest.seq, false, 0)
+		}
+	}
+}
+
+func (w *world) stay(sources []int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, n := range sources {
+		w.sources[n].leaves = false
+	}
+}
+
 // record appends to the history that the source has a content of a key, or none. The caller
 // holds the world's lock, and has held it since it read the content.
 func (s *source) record(key int, seq int, present bool) {
@@ -336,6 +360,10 @@ func (s *source) recordLater(key int, seq int, present bool, after time.Duration
 	}
 	it.newest = e
 	it.history = append(it.history, e)
+	if s.leaves && present {
+		it.newest = entry{seq: seq, gone: true, at: now}
+		it.history = append(it.history, it.newest)
+	}
 	// Entries before an old one are of use to nobody.
 	if n := len(it.history); n > 64 && n&63 == 0 {
 		old := 0
