@@ -198,7 +198,7 @@ func TestWhatIsWrongWithTLSIsSaid_C19(t *testing.T) {
 		change              func(*Config)
 	}{
 		{"TLS to a plaintext port", plain.Addr, "plaintext: true", withTLS(t, all, name)},
-		{"plaintext to a port for TLS", encrypted.Addr, "say tls", nil},
+		{"plaintext to a port for TLS", encrypted.Addr, "set tls", nil},
 		{"a server of another name", encrypted.Addr, "tls.serverName", withTLS(t, all, "somebody.else")},
 		{"a server of another root", encrypted.Addr, "tls.caFile", withTLS(t, TLSFiles{CAFile: other.file("ca"), CertFile: all.CertFile, KeyFile: all.KeyFile}, name)},
 		{"no client certificate", encrypted.Addr, "tls.certFile", withTLS(t, TLSFiles{CAFile: all.CAFile}, name)},

@@ -30,6 +30,8 @@ type Element struct {
 	Size          int
 	Name, Version []byte           // that the protocol gives beside Raw, if it does
 	Resource      *mirror.Resource // without a stamp, in place of Raw
+
+	mark uint64
 }
 
 // Update is what a source tells of one scope.

@@ -43,6 +43,16 @@ func (in *Intake) room(sc *scope, rec *record, name []byte, size int) error {
 	return nil
 }
 
+// ample reports whether room refuses nothing of a record. It looks at no content, and may report
+// false where room refuses nothing, either.
+func (in *Intake) ample(rec *record, size int) bool {
+	l := in.limits
+	if l.MaxResourceBytes > 0 && size > l.MaxResourceBytes || l.MaxBytes > 0 && in.bytes+size > l.MaxBytes {
+		return false
+	}
+	return rec.resource != nil || len(in.leaving) == 0 && (l.MaxResources == 0 || in.resources < l.MaxResources)
+}
+
 // roomBesideHeld returns an error when a source has so much that with the deletions that wait it
 // would be more than twice its limits. Else a source whose names come and go would have the relay
 // hold them without end.

@@ -53,6 +53,8 @@ type scope struct {
 	Scope
 	answered   bool // the present source has told what the scope has
 	byName     map[string]*record
+	repeats    bool           // the source has told all of the scope more than once
+	marked     marks          // empty unless it repeats
 	generation uint32         // of the newest update
 	parts      *told          // of a complete answer whose last part has not come; nil while there is none
 	leftOut    map[string]int // records, by reason
@@ -75,6 +77,7 @@ type record struct {
 	version    string // that the source gave
 	at         int64  // when the content came, in seconds since the epoch
 	generation uint32 // of the update that it was last part of
+	mark       uint64 // of the element as received, zero for none
 	relayed    bool   // hash was a relay's: what it told of its way is believed
 	omitted    omission
 }
@@ -167,6 +170,7 @@ func (rs *records) delete(sc *scope, name string, rec *record) (held bool) {
 	rs.discovery.unfollow(rec)
 	rs.account(rec.size(), 0)
 	sc.leaveOut(rec, imported)
+	sc.setMark(rec, 0)
 	delete(sc.byName, name)
 	delete(sc.refused, name)
 	delete(sc.panicked, name)

@@ -40,6 +40,7 @@ func (in *Intake) replace(k *kind, sc *scope, u *Update, first, unsure bool, out
 		clear(sc.refused)
 		sc.moreRefused, before = 0, &told{}
 	}
+	sc.repeats = sc.repeats || !first
 	t := in.takeElements(sc, u, nil, out)
 	t.seen, t.unnamed, t.crowded = t.seen+before.seen, t.unnamed+before.unnamed, before.crowded
 	if sc.parts = nil; u.Part {
@@ -101,10 +102,11 @@ func (in *Intake) deleteWhere(k *kind, sc *scope, records iter.Seq2[string, *rec
 }
 
 // takeElements takes in the elements of an update: all, or those whose numbers only has. Elements
-// that are as they were cost a hash and a look-up; nothing is decoded or allocated for them.
+// that are as they were cost a hash and a look-up; nothing is decoded or allocated for them, and
+// where everything is told again, nothing is parsed.
 func (in *Intake) takeElements(sc *scope, u *Update, only []int32, out *Result) (t told) {
 	var changed []string
-	if len(sc.byName) == 0 {
+	if len(sc.byName) == 0 && u.Room > 0 {
 		sc.byName, changed = make(map[string]*record, u.Room), make([]string, 0, u.Room)
 	}
 	at := int32(-1)
@@ -117,6 +119,14 @@ func (in *Intake) takeElements(sc *scope, u *Update, only []int32, out *Result) 
 				continue
 			}
 			only = only[1:]
+		}
+		if el.mark = sc.markOf(u, el); el.mark != 0 {
+			if rec := in.unchanged(sc, el, el.mark); rec != nil {
+				t.seen++
+				rec.generation = sc.generation
+				rec.setVersion(el.version())
+				continue
+			}
 		}
 		name, rec, err := in.find(sc, u, el)
 		if err != nil {
@@ -133,6 +143,7 @@ func (in *Intake) takeElements(sc *scope, u *Update, only []int32, out *Result) 
 			case rec != nil:
 				t.seen++
 				rec.hash, rec.generation = xxh3.Uint128{}, sc.generation
+				sc.setMark(rec, 0)
 			case only == nil && u.Complete && errors.Is(err, errFull):
 				t.late = append(t.late, at)
 				continue
@@ -175,6 +186,7 @@ func (in *Intake) takeElement(sc *scope, rec *record, name []byte, el Element, o
 		}
 		if rec.accepted() && rec.hash == el.hash() && rec.relayed == in.believe {
 			rec.setVersion(el.version()) // an istiod's delta sends everything again on each push
+			sc.setMark(rec, el.mark)
 			return "", false
 		}
 		full = string(name)
@@ -195,6 +207,7 @@ func (in *Intake) takeElement(sc *scope, rec *record, name []byte, el Element, o
 // that costs this element only, and it is not tried again.
 func (in *Intake) accept(sc *scope, rec *record, name string, el Element, out *Result) bool {
 	rec.hash, rec.relayed = el.hash(), in.believe
+	sc.setMark(rec, el.mark)
 	rec.setVersion(el.version())
 	before := rec.size()
 	defer func() { in.account(before, rec.size()) }()
@@ -212,6 +225,7 @@ func (in *Intake) accept(sc *scope, rec *record, name string, el Element, out *R
 	}
 	sc.refuse(name, err, out)
 	rec.hash = xxh3.Uint128{} // looked at again, and reported, each time it comes
+	sc.setMark(rec, 0)
 	return false
 }
 
@@ -229,6 +243,9 @@ func (in *Intake) decode(sc *scope, rec *record, name string, el Element) (diffe
 	if el.Resource != nil {
 		return in.importRecord(sc, rec, el.Resource.Stamped(stamp), nil)
 	}
+	if r := in.twin(sc, rec, name); r != nil {
+		return in.importRecord(sc, rec, r, nil)
+	}
 	r, path, err := mirror.DecodeStamped(sc.Kind, el.Raw, in.name, stamp)
 	if err != nil {
 		return false, err
@@ -237,6 +254,22 @@ func (in *Intake) decode(sc *scope, rec *record, name string, el Element) (diffe
 		rec.version = r.SourceVersion() // a relay gives both the same: held once
 	}
 	return in.importRecord(sc, rec, r, path)
+}
+
+// twin returns what another scope of the kind has received of the same bytes, nil when none has: a
+// server may tell the same under each version. What passes the rules there passes them here.
+func (in *Intake) twin(sc *scope, rec *record, name string) *mirror.Resource {
+	for _, other := range in.kind(sc.Kind).scopes {
+		t := other.byName[name]
+		switch {
+		case other == sc || t == nil || t.resource == nil || t.hash != rec.hash || t.relayed != rec.relayed:
+		case t.original != nil:
+			return t.original
+		default:
+			return t.resource
+		}
+	}
+	return nil
 }
 
 func (el Element) peek() []byte {

@@ -252,8 +252,10 @@ func (s *Source) HandleResponse(resp *adsclient.Response) error {
 		s.st.Drift[scope.Kind.String()] += uint64(n)
 		s.log.Info("full answer had changes that no push had", "type", resp.TypeURL, "changed", result.Changed, "gone", result.Gone)
 	}
-	s.log.Debug("response", "type", resp.TypeURL, "resources", resp.Len(), "removed", resp.RemovedLen(),
-		"changed", result.Changed, "deleted", result.Deleted, "bytes", resp.Size())
+	if s.log.Enabled(context.Background(), slog.LevelDebug) { // a push of an istiod has dozens of empty answers
+		s.log.Debug("response", "type", resp.TypeURL, "resources", resp.Len(), "removed", resp.RemovedLen(),
+			"changed", result.Changed, "deleted", result.Deleted, "bytes", resp.Size())
+	}
 	s.want(result.Clusters)
 	if !result.Unread {
 		s.noteRepeated(resp, complete && !resp.Part)
