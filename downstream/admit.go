@@ -54,6 +54,9 @@ func (s *Server) runStream(stream grpc.ServerStream, protocol string, l *Listene
 	if err := s.trusts(l, p); err != nil { // after add: from now on it is told
 		return err
 	}
+	if isClosed(s.draining) {
+		return errDraining
+	}
 	if err := stream.SendHeader(s.headers()); err != nil {
 		return err
 	}
@@ -61,10 +64,7 @@ func (s *Server) runStream(stream grpc.ServerStream, protocol string, l *Listene
 	clients.Inc()
 	defer clients.Dec()
 
-	s.streams.Add(2)
-	go c.guard(c.receive)
-	go c.guard(c.send)
-	err := c.supervise(ctx)
+	err := c.serve()
 	c.close(err)
 	return err
 }
