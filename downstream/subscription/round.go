@@ -82,18 +82,19 @@ func (s *Set) Next(r *Round, now time.Time) (resp Response, ok bool) {
 			w.versionBytes = 0 // what follows from them is sent
 		}
 	}
+	if cap(r.steps) > 1 {
+		r.steps = nil // a round of one type is usual
+	}
 	return Response{}, false
 }
 
 // respond makes one response of a step. It takes the removals from the step that it brings.
 func (s *Set) respond(st *step, now time.Time) Response {
 	w := st.watch
-	// The first nonce of a type does not depend on the stream, so that clients which come together
-	// share bytes.
 	resp := Response{TypeURL: w.TypeURL, Type: w.Type, First: w.nonce == "", ChangedAt: st.changedAt}
 	var controlPlane []byte
 	if resp.First {
-		resp.Nonce, controlPlane = snapshot.FirstNonce(w.TypeURL), s.controlPlane
+		resp.Nonce, controlPlane = w.first, s.controlPlane
 	} else {
 		s.nonce++
 		resp.Nonce = strconv.FormatUint(s.nonce, 10)
@@ -115,8 +116,8 @@ func (s *Set) respond(st *step, now time.Time) Response {
 		resp.Message = snapshot.Delta(w.TypeURL, resp.Nonce, controlPlane, st.diff.Changed, st.diff.Bytes, nil)
 	}
 	w.nonce, w.sentCursor = resp.Nonce, w.cursor
-	w.status.SentNonce, w.status.SentVersion, w.status.SentAt = resp.Nonce, st.version, now
-	w.status.Pushes++
-	w.status.Bytes += uint64(resp.Size)
+	w.record.sentVersion, w.record.sentAt = st.version, now.UnixNano()
+	w.record.pushes++
+	w.record.bytes += uint64(resp.Size)
 	return resp
 }
