@@ -31,7 +31,7 @@ const (
 	// maxTiny is how many DATA frames of a connection may carry next to nothing.
 	maxTiny = 1024
 	// littleRead is how many bytes a connection reads that has waited.
-	littleRead = 256
+	littleRead = 128
 )
 
 // receiving bounds the bytes of large requests that are received and decoded at the same time, because

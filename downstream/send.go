@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"meshrelay/downstream/subscription"
@@ -81,10 +82,10 @@ func (c *conn) send() {
 
 func (c *conn) sendAll() error {
 	for more := true; more; {
-		err := c.stream.Context().Err()
-		if err == nil {
-			err = c.sendReply()
+		if err := c.stream.Context().Err(); err != nil {
+			return status.FromContextError(err).Err()
 		}
+		err := c.sendReply()
 		if err != nil || !isClosed(c.server.released) {
 			return err
 		}
