@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -193,19 +194,10 @@ func (c Client) Reload(ctx context.Context) (ReloadStatus, error) {
 
 // Backup writes a copy of the state to w.
 func (c Client) Backup(ctx context.Context, w io.Writer) error {
-	const path = "/state/backup"
-	resp, err := c.send(ctx, http.MethodGet, path, "application/octet-stream")
-	if err != nil {
+	return c.do(ctx, http.MethodGet, "/state/backup", "application/octet-stream", func(body io.Reader) error {
+		_, err := io.Copy(w, body)
 		return err
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return c.refusal(path, resp)
-	}
-	if _, err := io.Copy(w, resp.Body); err != nil {
-		return fmt.Errorf("%s%s: %w", c.where(), path, err)
-	}
-	return nil
+	})
 }
 
 // ask asks for JSON. It leaves out parameters that are empty.
@@ -214,39 +206,56 @@ func ask[T any](ctx context.Context, c Client, method, path string, query url.Va
 	if len(query) > 0 {
 		path += "?" + query.Encode()
 	}
-	body, err := c.do(ctx, method, path, jsonType)
-	if err != nil {
-		return v, err
-	}
-	if err := json.Unmarshal(body, &v); err != nil {
-		return v, fmt.Errorf("%s%s: is this a relay's admin address? %w", c.where(), path, err)
-	}
-	return v, nil
+	err = c.do(ctx, method, path, jsonType, func(body io.Reader) error {
+		text, err := readAll(body)
+		if err != nil {
+			return err
+		}
+		if err := json.Unmarshal(text, &v); err != nil {
+			return fmt.Errorf("is this a relay's admin address? %w", err)
+		}
+		return nil
+	})
+	return v, err
 }
 
-func (c Client) text(ctx context.Context, method, path string) (string, error) {
-	body, err := c.do(ctx, method, path, textType)
-	return strings.TrimSpace(string(body)), err
+func (c Client) text(ctx context.Context, method, path string) (text string, err error) {
+	err = c.do(ctx, method, path, textType, func(body io.Reader) error {
+		all, err := readAll(body)
+		text = strings.TrimSpace(string(all))
+		return err
+	})
+	return text, err
 }
 
-func (c Client) do(ctx context.Context, method, path, accept string) ([]byte, error) {
+func readAll(body io.Reader) ([]byte, error) {
+	text, err := io.ReadAll(io.LimitReader(body, maxAnswerBytes+1))
+	if len(text) > maxAnswerBytes {
+		return nil, fmt.Errorf("the answer is larger than %d MiB", maxAnswerBytes>>20)
+	}
+	return text, err
+}
+
+// do sends a request and has read take the answer, unless that is a refusal.
+func (c Client) do(ctx context.Context, method, path, accept string, read func(io.Reader) error) error {
 	resp, err := c.send(ctx, method, path, accept)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer resp.Body.Close()
+	where := cmp.Or(c.Socket, c.Address) + path
 	// An unready relay answers with 503, and with a body like any other.
 	if resp.StatusCode != http.StatusOK && (path != "/ready" || resp.StatusCode != http.StatusServiceUnavailable) {
-		return nil, c.refusal(path, resp)
+		text, err := io.ReadAll(io.LimitReader(resp.Body, maxRefusalBytes))
+		if err != nil {
+			return fmt.Errorf("%s: %w", where, err)
+		}
+		return &StatusError{Code: resp.StatusCode, Text: strings.TrimSpace(string(text)), where: where}
 	}
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswerBytes+1))
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("%s%s: %w", c.where(), path, err)
-	case len(body) > maxAnswerBytes:
-		return nil, fmt.Errorf("%s%s: the answer is larger than %d MiB", c.where(), path, maxAnswerBytes>>20)
+	if err := read(resp.Body); err != nil {
+		return fmt.Errorf("%s: %w", where, err)
 	}
-	return body, nil
+	return nil
 }
 
 // send sends a request. The caller closes the body of the answer.
@@ -293,19 +302,4 @@ func (c Client) send(ctx context.Context, method, path, accept string) (*http.Re
 		return nil, fmt.Errorf("ask the relay at its admin socket: %w: the command must run on the relay's own host, in a container within that", err)
 	}
 	return nil, fmt.Errorf("ask the relay at its admin socket: %w", err)
-}
-
-func (c Client) refusal(path string, resp *http.Response) error {
-	text, err := io.ReadAll(io.LimitReader(resp.Body, maxRefusalBytes))
-	if err != nil {
-		return fmt.Errorf("%s%s: %w", c.where(), path, err)
-	}
-	return &StatusError{Code: resp.StatusCode, Text: strings.TrimSpace(string(text)), where: c.where() + path}
-}
-
-func (c Client) where() string {
-	if c.Socket != "" {
-		return c.Socket
-	}
-	return c.Address
 }

@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"context"
 	"io"
 	"net/url"
 	"slices"
@@ -14,13 +13,13 @@ import (
 // configz writes the merged configs as istiod's /debug/configz does: a JSON array of
 // Kubernetes objects. Like there, the MeshConfig is not among them: see mesh. Each
 // object is encoded as it is written, so that a large mesh is never held twice.
-func (d *Debug) configz(ctx context.Context, w io.Writer, q url.Values) error {
+func (d *Debug) configz(w io.Writer, q url.Values) error {
 	kinds, err := matchKinds(d.views.Configs.Kinds(), q.Get("kind"))
 	if err != nil {
 		return err
 	}
 	namespace := q.Get("namespace")
-	out := &arrayWriter{ctx: ctx, w: w}
+	out := &arrayWriter{w: w}
 	for _, kind := range kinds {
 		if kind == mirror.MeshConfig {
 			continue
@@ -60,7 +59,7 @@ func matchKinds(present []mirror.Kind, word string) ([]mirror.Kind, error) {
 }
 
 // mesh writes the merged MeshConfig: that of the first upstream that has one.
-func (d *Debug) mesh(_ context.Context, w io.Writer, _ url.Values) error {
+func (d *Debug) mesh(w io.Writer, _ url.Values) error {
 	list := d.views.Configs.List(mirror.MeshConfig, "")
 	if len(list) == 0 {
 		return writeJSON(w, nil)

@@ -3,8 +3,6 @@ package admin
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -44,124 +42,106 @@ type Controlled struct {
 	Effect upstreams.Effect `json:"effect"`
 }
 
+// Waiting tells for which upstreams clients wait.
+type Waiting struct {
+	// For are the names of upstreams that must sync first.
+	For []string `json:"for,omitempty"`
+	// KeepsState tells that a restart does not undo the order.
+	KeepsState bool `json:"keepsState"`
+}
+
 // maxLogged bounds one parameter in the log, in bytes.
 const maxLogged = 256
 
 // addControls adds the handlers that change the relay, or return all of its state. They are for
 // connections over the socket only.
 func (s *Server) addControls(mux *http.ServeMux) {
-	type doing = func(ctx context.Context, upstream string, o upstreams.Order) (upstreams.Effect, error)
-	on := func(verb string, does func(Controls) doing) {
-		mux.Handle("POST /upstreams/{upstream}/"+verb, s.socketOnly(func(w http.ResponseWriter, r *http.Request) {
-			name := r.PathValue("upstream")
-			if !s.controllable(w, name) {
-				return
-			}
-			o, err := orderOf(verb, r.URL.Query())
-			var effect upstreams.Effect
-			attrs := []any{"upstream", name}
-			if o.Reason != "" {
-				attrs = append(attrs, "reason", o.Reason)
-			}
-			if o.DryRun {
-				attrs = append(attrs, "dryRun", true)
-			}
-			for _, parameter := range parameters[verb] {
-				if given := strings.Join(r.URL.Query()[parameter], " "); given != "" {
-					attrs = append(attrs, parameter, given[:min(len(given), maxLogged)])
-				}
-			}
-			if err == nil {
-				err = s.write(r, verb, func() error {
-					effect, err = does(s.deps.Controls)(r.Context(), name, o)
-					return err
-				}, attrs...)
-			}
+	handle := func(pattern string, f func(r *http.Request, upstream string) (any, error)) {
+		mux.Handle(pattern, s.socketOnly(func(w http.ResponseWriter, r *http.Request) {
+			answer, err := f(r, r.PathValue("upstream"))
 			if err != nil {
 				s.refuse(w, r, err)
 				return
 			}
-			now := s.upstream(name)
-			if now == nil { // a reload has removed it
-				http.Error(w, s.unknown(name), http.StatusNotFound)
-				return
-			}
-			s.answer(w, Controlled{*now, s.deps.Backup != nil, o.DryRun, effect})
+			s.answer(w, answer)
 		}))
 	}
-	on("freeze", func(c Controls) doing { return c.Freeze })
-	on("unfreeze", func(c Controls) doing { return c.Unfreeze })
-	on("release", func(c Controls) doing { return c.Release })
-	on("rollback", func(c Controls) doing { return c.Rollback })
-	mux.Handle("POST /upstreams/{upstream}/serve-without", s.socketOnly(s.serveWithout))
-	mux.Handle("GET /held", s.socketOnly(s.held))
-	mux.Handle("GET /upstreams/{upstream}/held", s.socketOnly(s.held))
-	mux.Handle("GET /upstreams/{upstream}/history", s.socketOnly(func(w http.ResponseWriter, r *http.Request) {
-		name := r.PathValue("upstream")
-		if !s.controllable(w, name) {
-			return
-		}
-		revisions, err := s.deps.Controls.History(name)
-		if err != nil {
-			s.refuse(w, r, err)
-			return
-		}
-		s.answer(w, notNil(revisions))
-	}))
-	mux.Handle("POST /reload", s.socketOnly(s.reload))
+	controls := s.deps.Controls
+	for verb, carryOut := range map[string]func(context.Context, string, upstreams.Order) (upstreams.Effect, error){
+		"freeze": controls.Freeze, "unfreeze": controls.Unfreeze, "release": controls.Release, "rollback": controls.Rollback,
+	} {
+		handle("POST /upstreams/{upstream}/"+verb, func(r *http.Request, upstream string) (any, error) {
+			o, err := orderOf(verb, r.URL.Query())
+			if err != nil {
+				return nil, err
+			}
+			var effect upstreams.Effect
+			err = s.write(r, verb, func() (err error) {
+				effect, err = carryOut(r.Context(), upstream, o)
+				return err
+			}, orderAttrs(r, verb, upstream, o)...)
+			if err != nil {
+				return nil, err
+			}
+			all := s.deps.Debug.views.Upstreams()
+			i := slices.IndexFunc(all, func(u upstreams.Status) bool { return u.Name == upstream })
+			if i < 0 { // a reload has removed it
+				return nil, upstreams.ErrUnknownUpstream
+			}
+			return Controlled{all[i], s.deps.Backup != nil, o.DryRun, effect}, nil
+		})
+	}
+	handle("POST /upstreams/{upstream}/serve-without", s.serveWithout)
+	held := func(_ *http.Request, upstream string) (any, error) {
+		all, err := controls.Held(upstream)
+		return notNil(all), err
+	}
+	handle("GET /held", held)
+	handle("GET /upstreams/{upstream}/held", held)
+	handle("GET /upstreams/{upstream}/history", func(_ *http.Request, upstream string) (any, error) {
+		revisions, err := controls.History(upstream)
+		return notNil(revisions), err
+	})
+	handle("POST /reload", s.reload)
 	mux.Handle("PUT /debug/loglevel", s.socketOnly(s.setLogLevel))
 	mux.Handle("GET /state/backup", s.socketOnly(s.backup))
 }
 
-// held answers with what the guards hold.
-func (s *Server) held(w http.ResponseWriter, r *http.Request) {
-	name := r.PathValue("upstream")
-	switch {
-	case name != "" && !s.controllable(w, name):
-		return
-	case s.deps.Controls == nil:
-		http.Error(w, noControls, http.StatusConflict)
-		return
+// orderAttrs returns the attributes of an order in the log.
+func orderAttrs(r *http.Request, verb, upstream string, o upstreams.Order) []any {
+	attrs := []any{"upstream", upstream}
+	if o.Reason != "" {
+		attrs = append(attrs, "reason", o.Reason)
 	}
-	held, err := s.deps.Controls.Held(name)
-	if err != nil {
-		s.refuse(w, r, err)
-		return
+	if o.DryRun {
+		attrs = append(attrs, "dryRun", true)
 	}
-	s.answer(w, notNil(held))
+	for _, parameter := range parameters[verb] {
+		if given := strings.Join(r.URL.Query()[parameter], " "); given != "" {
+			attrs = append(attrs, parameter, given[:min(len(given), maxLogged)])
+		}
+	}
+	return attrs
 }
 
-const noControls = "this relay's upstreams can not be controlled"
-
-// controllable reports whether there are controls and an upstream of that name. If not it
-// answers the request.
-func (s *Server) controllable(w http.ResponseWriter, name string) bool {
-	switch {
-	case s.deps.Controls == nil:
-		http.Error(w, noControls, http.StatusConflict)
-		return false
-	case s.upstream(name) == nil:
-		http.Error(w, s.unknown(name), http.StatusNotFound)
-		return false
-	}
-	return true
-}
-
-func (s *Server) upstream(name string) *upstreams.Status {
-	all := s.deps.Debug.views.Upstreams()
-	i := slices.IndexFunc(all, func(u upstreams.Status) bool { return u.Name == name })
-	if i < 0 {
-		return nil
-	}
-	return &all[i]
-}
-
-func (s *Server) unknown(name string) string {
-	var names []string
+// serveWithout ends the wait of clients for an upstream.
+func (s *Server) serveWithout(r *http.Request, upstream string) (any, error) {
+	err := s.write(r, "serve-without", func() error { return s.deps.Controls.ServeWithout(r.Context(), upstream) }, "upstream", upstream)
+	waiting := Waiting{KeepsState: s.deps.Backup != nil}
 	for _, u := range s.deps.Debug.views.Upstreams() {
-		names = append(names, u.Name)
+		if u.FirstSync != nil && u.FirstSync.Awaited {
+			waiting.For = append(waiting.For, u.Name)
+		}
 	}
-	return fmt.Sprintf("there is no upstream %.64q: there are %s", name, strings.Join(names, ", "))
+	return waiting, err
+}
+
+func (s *Server) reload(r *http.Request, _ string) (any, error) {
+	err := s.write(r, "reload", func() error { return s.deps.Reload(r.Context()) })
+	if err != nil && !interrupted(err) {
+		return nil, refusal{http.StatusUnprocessableEntity, errors.New(strings.Join(errlist.Lines(err), "\n"))}
+	}
+	return s.deps.ReloadStatus(), err
 }
 
 // write carries out one change at a time, and logs who did it.
@@ -173,9 +153,6 @@ func (s *Server) write(r *http.Request, action string, do func() error, attrs ..
 		return r.Context().Err()
 	}
 	err := do()
-	if isBadRequest(err) {
-		return err
-	}
 	if err != nil {
 		attrs = append(attrs, "err", strings.Join(errlist.Lines(err), "; "))
 	}
@@ -185,88 +162,24 @@ func (s *Server) write(r *http.Request, action string, do func() error, attrs ..
 
 // audit logs an action of an operator, at a level that is always shown.
 func (s *Server) audit(r *http.Request, level slog.Level, action string, attrs ...any) {
-	who := peerOf(r.Context())
+	who, _ := peerOf(r.Context())
 	s.log.Log(r.Context(), max(level, slog.LevelInfo), "operator", append([]any{"action", action, "uid", who.UID, "pid", who.PID}, attrs...)...)
 }
 
-// refuse answers with an error.
-func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
-	code := http.StatusInternalServerError
-	switch {
-	case isBadRequest(err):
-		code = http.StatusBadRequest
-	case errors.Is(err, upstreams.ErrUnknownUpstream):
-		http.Error(w, s.unknown(r.PathValue("upstream")), http.StatusNotFound)
-		return
-	case errors.Is(err, upstreams.ErrNotPossible):
-		code = http.StatusConflict
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		code = http.StatusServiceUnavailable
-	}
-	http.Error(w, err.Error(), code)
-}
-
-func (s *Server) answer(w http.ResponseWriter, v any) {
-	w.Header().Set("Content-Type", jsonType)
-	_ = writeJSON(w, v) // whoever asked may have gone
-}
-
-func (s *Server) reload(w http.ResponseWriter, r *http.Request) {
-	if s.deps.Reload == nil {
-		http.Error(w, "this relay has no config file to reload", http.StatusConflict)
-		return
-	}
-	err := s.write(r, "reload", func() error { return s.deps.Reload(r.Context()) })
-	switch {
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		s.refuse(w, r, err)
-	case err != nil:
-		http.Error(w, strings.Join(errlist.Lines(err), "\n"), http.StatusUnprocessableEntity)
-	default:
-		s.answer(w, s.reloadStatus())
-	}
-}
-
-// backup streams a copy of the state. It cuts the connection after an error, so that nobody
-// takes a part for the whole.
+// backup answers with a copy of the state.
 func (s *Server) backup(w http.ResponseWriter, r *http.Request) {
 	if s.deps.Backup == nil {
-		http.Error(w, "there is no state to copy: the relay keeps none, as state.dir is not set", http.StatusConflict)
+		s.refuse(w, r, refuse(http.StatusConflict, "there is no state to copy: the relay keeps none, as state.dir is not set"))
 		return
 	}
 	select {
 	case s.backups <- struct{}{}:
 		defer func() { <-s.backups }()
 	default:
-		w.Header().Set("Retry-After", "1")
-		http.Error(w, "another copy is being made; try again", http.StatusServiceUnavailable)
+		s.refuse(w, r, refuse(http.StatusServiceUnavailable, "another copy is being made; try again"))
 		return
 	}
-	w.Header().Set("Content-Type", "application/octet-stream")
-	out := &countingWriter{w: untilDone{r.Context(), w}}
-	who := peerOf(r.Context())
-	err := s.deps.Backup(out)
-	switch {
-	case err == nil:
-		s.audit(r, s.deps.LogLevel.Level(), "backup", "bytes", out.n)
-	case out.n == 0 && r.Context().Err() == nil:
-		s.log.Error("state backup failed", "uid", who.UID, "pid", who.PID, "err", err)
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-	default:
-		s.log.Info("state backup cut off", "uid", who.UID, "pid", who.PID, "err", err)
-		panic(http.ErrAbortHandler) // net/http closes the connection and logs nothing
+	if n, ok := s.stream(w, r, "application/octet-stream", s.deps.Backup); ok {
+		s.audit(r, s.deps.LogLevel.Level(), "backup", "bytes", n)
 	}
-}
-
-// untilDone refuses writes after the end of a context.
-type untilDone struct {
-	ctx context.Context
-	w   io.Writer
-}
-
-func (u untilDone) Write(b []byte) (int, error) {
-	if err := u.ctx.Err(); err != nil {
-		return 0, err
-	}
-	return u.w.Write(b)
 }

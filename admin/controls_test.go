@@ -31,6 +31,9 @@ type controls struct {
 }
 
 func (c *controls) note(what string) error {
+	if strings.Contains(what, " nowhere") {
+		return fmt.Errorf("%w \"nowhere\"", upstreams.ErrUnknownUpstream)
+	}
 	c.told = append(c.told, what)
 	if c.set != nil && c.err == nil {
 		c.set(what)
@@ -117,6 +120,9 @@ func controlled(t *testing.T, cfg Config) (*fixture, *controls, *[]string) {
 		d.Backup = func(w io.Writer) error {
 			*did = append(*did, "backup")
 			_, err := io.WriteString(w, "the state")
+			if c.err != nil { // late: a part has been sent
+				_, err = w.Write(make([]byte, 1<<20))
+			}
 			return errors.Join(err, c.err)
 		}
 	})
@@ -124,7 +130,7 @@ func controlled(t *testing.T, cfg Config) (*fixture, *controls, *[]string) {
 }
 
 func TestWhatChangesSomethingIsForTheSocketOnly(t *testing.T) {
-	f, c, did := controlled(t, Config{DebugOffLoopback: true, Socket: "/run/relay/admin.sock"})
+	f, c, did := controlled(t, Config{Socket: "/run/relay/admin.sock"})
 	f.socket.Store(&socketState{path: "/run/relay/admin.sock"})
 	for _, r := range writes {
 		for name, from := range map[string]request{
@@ -219,17 +225,10 @@ func TestRefusalsSayWhy(t *testing.T) {
 			t.Errorf("%s, without a revision", told)
 		}
 	}
-	// Without what it takes, nothing is possible, and that is all.
+	// Without a state there is no copy of it.
 	bare := newFixture(t, Config{})
-	for _, r := range writes {
-		r.peer = &peer{}
-		want := http.StatusConflict
-		if strings.Contains(r.path, "loglevel") {
-			want = http.StatusOK
-		}
-		if code, body, _ := bare.do(t, r); code != want {
-			t.Errorf("%s: %d %s", r.path, code, body)
-		}
+	if code, body, _ := bare.do(t, request{path: "/state/backup", peer: &peer{}}); code != http.StatusConflict || !strings.Contains(body, "state.dir is not set") {
+		t.Errorf("backup without a state: %d %s", code, body)
 	}
 }
 
@@ -518,10 +517,10 @@ func TestCredentialsAreThoseOfThePeer(t *testing.T) {
 	}
 	defer server.Close()
 	ctx := withPeer(t.Context(), server)
-	if !overSocket(ctx) || peerOf(ctx) != (peer{UID: os.Getuid(), PID: os.Getpid()}) || server.RemoteAddr().Network() != "unix" {
+	if who, ok := peerOf(ctx); !ok || who != (peer{UID: os.Getuid(), PID: os.Getpid()}) || server.RemoteAddr().Network() != "unix" {
 		t.Errorf("%v", server.RemoteAddr())
 	}
-	if overSocket(withPeer(t.Context(), client)) {
+	if _, ok := peerOf(withPeer(t.Context(), client)); ok {
 		t.Error("any Unix socket passes for ours")
 	}
 }

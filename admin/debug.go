@@ -2,12 +2,10 @@ package admin
 
 import (
 	"bytes"
-	"cmp"
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"net/url"
 	"slices"
 	"strings"
@@ -74,7 +72,7 @@ func NewDebug(views Views) *Debug {
 // the server itself needs the Debug.
 func (d *Debug) ShowServer(clients Clients) { d.clients = clients }
 
-var errBusy = errors.New("too many debug requests at the same time; try again")
+var errBusy = refuse(http.StatusServiceUnavailable, "too many debug requests at the same time; try again")
 
 // Begin takes a slot for a document over xDS, without waiting. The caller calls end when the
 // document is sent. Half of the slots are left for HTTP: a client that does not read its document
@@ -97,7 +95,7 @@ func (d *Debug) Begin() (end func(), err error) {
 // document is one debug document, at /debug/name or over xDS.
 type document struct {
 	name, help string
-	write      func(d *Debug, ctx context.Context, w io.Writer, q url.Values) error
+	write      func(d *Debug, w io.Writer, q url.Values) error
 	// xds tells that it is offered over xDS too (PROTOCOL D2).
 	xds bool
 }
@@ -119,11 +117,6 @@ func documents() []document {
 	}
 }
 
-// badRequest is an error in a request.
-type badRequest struct{ error }
-
-func badRequestf(format string, args ...any) error { return badRequest{fmt.Errorf(format, args...)} }
-
 // Handle returns a debug document as the xDS debug type does: by its name with an
 // optional query, as in "configz?kind=ServiceEntry" (PROTOCOL D2). It offers syncz,
 // configz, adsz, connections, mesh and list.
@@ -139,7 +132,7 @@ func (d *Debug) Handle(nameAndQuery string) ([]byte, error) {
 		return nil, badRequestf("debug: no document %q: there are %s", name, strings.Join(xdsNames(), ", "))
 	}
 	var out boundedBuffer
-	if err := docs[i].write(d, context.Background(), &out, q); err != nil {
+	if err := docs[i].write(d, &out, q); err != nil {
 		return nil, err
 	}
 	return out.Bytes(), nil
@@ -164,24 +157,16 @@ func (b *boundedBuffer) Write(p []byte) (int, error) {
 	return b.Buffer.Write(p)
 }
 
-func writeJSON(w io.Writer, v any) error {
-	enc := json.NewEncoder(visible.NewWriter(w))
-	enc.SetEscapeHTML(false)
-	enc.SetIndent("", "  ")
-	return enc.Encode(v)
-}
-
 // arrayWriter writes a JSON array element by element, one a line. After an error it writes nothing
 // more, and close returns the error.
 type arrayWriter struct {
-	ctx context.Context
 	w   io.Writer
 	n   int
 	err error
 }
 
 func (a *arrayWriter) add(v any) {
-	if a.err = cmp.Or(a.err, a.ctx.Err()); a.err != nil {
+	if a.err != nil {
 		return
 	}
 	var b []byte
@@ -209,23 +194,23 @@ func (a *arrayWriter) close() error {
 	return a.err
 }
 
-func (d *Debug) list(_ context.Context, w io.Writer, _ url.Values) error {
+func (d *Debug) list(w io.Writer, _ url.Values) error {
 	return writeJSON(w, slices.DeleteFunc(xdsNames(), func(s string) bool { return s == "list" }))
 }
 
-func (d *Debug) upstreams(_ context.Context, w io.Writer, _ url.Values) error {
+func (d *Debug) upstreams(w io.Writer, _ url.Values) error {
 	return writeJSON(w, notNil(d.views.Upstreams()))
 }
 
-func (d *Debug) connections(ctx context.Context, w io.Writer, _ url.Values) error {
-	out := &arrayWriter{ctx: ctx, w: w}
+func (d *Debug) connections(w io.Writer, _ url.Values) error {
+	out := &arrayWriter{w: w}
 	for _, c := range d.clients.Clients() {
 		out.add(c)
 	}
 	return out.close()
 }
 
-func (d *Debug) summary(_ context.Context, w io.Writer, _ url.Values) error {
+func (d *Debug) summary(w io.Writer, _ url.Values) error {
 	counts := map[string]int{}
 	for kind, n := range d.views.Configs.Counts() {
 		counts[kind.String()] = n
@@ -239,9 +224,4 @@ func notNil[T any](s []T) []T {
 		return []T{}
 	}
 	return s
-}
-
-func isBadRequest(err error) bool {
-	var b badRequest
-	return errors.As(err, &b)
 }

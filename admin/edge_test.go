@@ -39,7 +39,7 @@ func TestOffLoopbackReadySaysOneWord(t *testing.T) {
 // TestAForeignHostIsRefusedOnEveryPathOfALoopbackAddress: a page in a browser gets there under a
 // name of its own that resolves to 127.0.0.1.
 func TestAForeignHostIsRefusedOnEveryPathOfALoopbackAddress(t *testing.T) {
-	f := newFixture(t, Config{DebugOffLoopback: true})
+	f := newFixture(t, Config{})
 	paths := append(debugPaths(), append(profilePaths, "/ready", "/healthz", "/metrics", "/version", "/", "/none")...)
 	for _, path := range paths {
 		for _, host := range []string{"evil.example:15014", "127.0.0.1.evil.example", "localhost.evil.example:15014"} {

@@ -2,7 +2,6 @@ package admin
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -105,14 +104,14 @@ type SourceCopy struct {
 	From *kube.Object `json:"from,omitempty"`
 }
 
-func (d *Debug) explain(_ context.Context, w io.Writer, q url.Values) error {
-	word, namespace, name := q.Get("kind"), q.Get("namespace"), q.Get("name")
-	if word == "" || name == "" {
-		return badRequestf("kind and name are required, as in explain?kind=ServiceEntry&namespace=shop&name=db")
-	}
-	kinds, err := mirror.ParseKinds(word)
+func (d *Debug) explain(w io.Writer, q url.Values) error {
+	namespace, name := q.Get("namespace"), q.Get("name")
+	kinds, err := kindsOf(q)
 	if err != nil {
-		return badRequest{err}
+		return err
+	}
+	if kinds == nil || name == "" {
+		return badRequestf("kind and name are required, as in explain?kind=ServiceEntry&namespace=shop&name=db")
 	}
 	var first *Explanation
 	for _, kind := range kinds {
@@ -309,9 +308,7 @@ func changesOf(from, to *mirror.Resource) ([]string, error) {
 	if err := errors.Join(json.Unmarshal(a.Spec, &was), json.Unmarshal(b.Spec, &is)); err != nil {
 		return nil, err
 	}
-	keys := maps.Clone(is)
-	maps.Copy(keys, was)
-	for _, k := range slices.Sorted(maps.Keys(keys)) {
+	for _, k := range keysOf(was, is) {
 		if string(was[k]) != string(is[k]) {
 			out = append(out, "spec."+k)
 		}
@@ -336,15 +333,15 @@ func completedHosts(from, to *mirror.Resource) []string {
 	return []string{"short hosts completed: " + strings.Join(hosts, " ") + more}
 }
 
+// keysOf returns the keys of two maps, sorted.
+func keysOf[V any](a, b map[string]V) []string {
+	keys := slices.AppendSeq(slices.Collect(maps.Keys(a)), maps.Keys(b))
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
 func mapChanges(what string, from, to map[string]string) (out []string) {
-	keys := map[string]bool{}
-	for k := range from {
-		keys[k] = true
-	}
-	for k := range to {
-		keys[k] = true
-	}
-	for _, k := range slices.Sorted(maps.Keys(keys)) {
+	for _, k := range keysOf(from, to) {
 		was, had := from[k]
 		is, has := to[k]
 		switch {
@@ -360,37 +357,40 @@ func mapChanges(what string, from, to map[string]string) (out []string) {
 	return out
 }
 
-// leftOut writes what import rules leave out.
-func (d *Debug) leftOut(ctx context.Context, w io.Writer, q url.Values) error {
-	var kinds []string
-	if word := q.Get("kind"); word != "" {
-		found, err := mirror.ParseKinds(word)
-		if err != nil {
-			return badRequest{err}
-		}
-		for _, kind := range found {
-			kinds = append(kinds, kind.String())
-		}
+// kindsOf returns the kinds of a query, nil for all.
+func kindsOf(q url.Values) ([]mirror.Kind, error) {
+	if q.Get("kind") == "" {
+		return nil, nil
 	}
-	out := &arrayWriter{ctx: ctx, w: w}
+	kinds, err := mirror.ParseKinds(q.Get("kind"))
+	if err != nil {
+		return nil, badRequestf("%v", err)
+	}
+	return kinds, nil
+}
+
+// leftOut writes what import rules leave out.
+func (d *Debug) leftOut(w io.Writer, q url.Values) error {
+	kinds, err := kindsOf(q)
+	if err != nil {
+		return err
+	}
+	out := &arrayWriter{w: w}
 	for _, l := range d.views.LeftOut() {
-		if from := q.Get("upstream"); from != "" && l.Upstream != from || kinds != nil && !slices.Contains(kinds, l.Kind) {
-			continue
+		wanted := kinds == nil || slices.ContainsFunc(kinds, func(k mirror.Kind) bool { return k.String() == l.Kind })
+		if from := q.Get("upstream"); wanted && (from == "" || l.Upstream == from) {
+			out.add(l)
 		}
-		out.add(l)
 	}
 	return out.close()
 }
 
 // conflicts writes the keys that several upstreams have, and the hosts that several keys
 // claim.
-func (d *Debug) conflicts(_ context.Context, w io.Writer, q url.Values) error {
-	var kinds []mirror.Kind
-	if word := q.Get("kind"); word != "" {
-		var err error
-		if kinds, err = mirror.ParseKinds(word); err != nil {
-			return badRequest{err}
-		}
+func (d *Debug) conflicts(w io.Writer, q url.Values) error {
+	kinds, err := kindsOf(q)
+	if err != nil {
+		return err
 	}
 	all := Conflicts{Keys: notNil(d.views.Contests(kinds...)), Hosts: notNil(d.views.HostConflicts()), NotFollowed: d.views.NotFollowed()}
 	if kinds != nil {

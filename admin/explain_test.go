@@ -247,7 +247,7 @@ func TestConflictsTellWhyAHostIsNotUnited(t *testing.T) {
 		var all Conflicts
 		debug := NewDebug(Views{Configs: a, Contests: register.KeyConflicts, HostConflicts: register.HostConflicts, NotFollowed: register.NotFollowed})
 		var b bytes.Buffer
-		if err := debug.conflicts(t.Context(), &b, nil); err != nil {
+		if err := debug.conflicts(&b, nil); err != nil {
 			t.Fatal(err)
 		}
 		if err := json.Unmarshal(b.Bytes(), &all); err != nil || len(all.Hosts) != 1 {

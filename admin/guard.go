@@ -8,27 +8,17 @@ import (
 	"meshrelay/internal/loopback"
 )
 
-// debugOnly lets through a few requests at a time: those from this host, or all with
-// DebugOffLoopback.
+// debugOnly lets through a few requests at a time, from this host.
 func (s *Server) debugOnly(next http.HandlerFunc) http.Handler {
-	if s.cfg.DebugOffLoopback {
-		return s.limited(next)
-	}
-	return loopbackOnly(s.limited(next))
-}
-
-// limited lets through a few requests at a time.
-func (s *Server) limited(next http.HandlerFunc) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
+	return loopbackOnly(func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case s.busy <- struct{}{}:
 			defer func() { <-s.busy }()
 			next(w, r)
 		default:
-			w.Header().Set("Retry-After", "1")
-			http.Error(w, errBusy.Error(), http.StatusServiceUnavailable)
+			s.refuse(w, r, errBusy)
 		}
-	}
+	})
 }
 
 // loopbackOnly lets through connections within this host, those over the socket among them.
@@ -47,7 +37,8 @@ func loopbackOnly(next http.HandlerFunc) http.Handler {
 // withinHost reports whether a request comes from this host: over the socket, or with both ends
 // of its connection on loopback.
 func withinHost(r *http.Request) bool {
-	return overSocket(r.Context()) || loopback.Is(localAddr(r)) && loopback.Text(r.RemoteAddr)
+	_, overSocket := peerOf(r.Context())
+	return overSocket || loopback.Is(localAddr(r)) && loopback.Text(r.RemoteAddr)
 }
 
 func localAddr(r *http.Request) net.Addr {
@@ -60,8 +51,8 @@ func localAddr(r *http.Request) net.Addr {
 // have the browser send requests from anywhere.
 func notFromPages(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch {
-		case !overSocket(r.Context()) && onLoopback(localAddr(r)) && r.Host != "" && !isLocalName(r.Host):
+		switch _, overSocket := peerOf(r.Context()); {
+		case !overSocket && onLoopback(localAddr(r)) && r.Host != "" && !isLocalName(r.Host):
 			http.Error(w, "the request names another host than localhost or a loopback address", http.StatusForbidden)
 		case isOfAPage(r):
 			http.Error(w, "requests of pages in a browser are not answered", http.StatusForbidden)

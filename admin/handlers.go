@@ -1,13 +1,13 @@
 package admin
 
 import (
-	"bufio"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"net/http/pprof"
 	runtimepprof "runtime/pprof"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -15,41 +15,11 @@ import (
 // maxProfileSeconds bounds how long one profile may be taken.
 const maxProfileSeconds = 300
 
-// document serves a debug document. It cuts the connection after an error, so that nobody takes
-// a part for the whole.
+// document serves a debug document.
 func (s *Server) document(doc document) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", jsonType)
-		started := &countingWriter{w: w}
-		out := bufio.NewWriterSize(started, 64<<10)
-		err := doc.write(s.deps.Debug, r.Context(), out, r.URL.Query())
-		switch {
-		case err == nil:
-			err = out.Flush()
-		case started.n == 0 && isBadRequest(err):
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
-		case started.n == 0 && r.Context().Err() == nil:
-			s.log.Error("debug document failed", "document", doc.name, "err", err)
-			http.Error(w, err.Error(), http.StatusInternalServerError)
-			return
-		}
-		if err != nil {
-			s.log.Debug("debug document cut off", "document", doc.name, "err", err)
-			panic(http.ErrAbortHandler) // net/http closes the connection and logs nothing
-		}
+		s.stream(w, r, jsonType, func(out io.Writer) error { return doc.write(s.deps.Debug, out, r.URL.Query()) })
 	}
-}
-
-type countingWriter struct {
-	w io.Writer
-	n int64
-}
-
-func (c *countingWriter) Write(b []byte) (int, error) {
-	n, err := c.w.Write(b)
-	c.n += int64(n)
-	return n, err
 }
 
 func (s *Server) logLevel(w http.ResponseWriter, _ *http.Request) {
@@ -60,14 +30,8 @@ func (s *Server) logLevel(w http.ResponseWriter, _ *http.Request) {
 func (s *Server) setLogLevel(w http.ResponseWriter, r *http.Request) {
 	name := strings.ToLower(r.FormValue("level"))
 	var level slog.Level
-	switch name {
-	case "debug", "info", "warn", "error":
-		if err := level.UnmarshalText([]byte(name)); err != nil {
-			http.Error(w, err.Error(), http.StatusInternalServerError)
-			return
-		}
-	default:
-		http.Error(w, fmt.Sprintf("level is %q: want debug, info, warn or error, as in PUT /debug/loglevel?level=debug", name), http.StatusBadRequest)
+	if !slices.Contains([]string{"debug", "info", "warn", "error"}, name) || level.UnmarshalText([]byte(name)) != nil {
+		s.refuse(w, r, badRequestf("level is %q: want debug, info, warn or error, as in PUT /debug/loglevel?level=debug", name))
 		return
 	}
 	old := s.deps.LogLevel.Level()
@@ -78,15 +42,15 @@ func (s *Server) setLogLevel(w http.ResponseWriter, r *http.Request) {
 
 func (s *Server) addProfiles(mux *http.ServeMux) {
 	add := func(path string, h http.HandlerFunc) {
-		mux.Handle("GET /debug/pprof/"+path, loopbackOnly(s.limited(func(w http.ResponseWriter, r *http.Request) {
+		mux.Handle("GET /debug/pprof/"+path, s.debugOnly(func(w http.ResponseWriter, r *http.Request) {
 			if v := r.FormValue("seconds"); v != "" {
 				if n, err := strconv.ParseFloat(v, 64); err != nil || !(n >= 0 && n <= maxProfileSeconds) {
-					http.Error(w, fmt.Sprintf("seconds is %q: want a number up to %d", v, maxProfileSeconds), http.StatusBadRequest)
+					s.refuse(w, r, badRequestf("seconds is %q: want a number up to %d", v, maxProfileSeconds))
 					return
 				}
 			}
 			h(w, r)
-		})))
+		}))
 	}
 	add("{$}", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", textType)

@@ -148,8 +148,8 @@ func newFixture(t *testing.T, cfg Config, more ...func(*Deps)) *fixture {
 		{Connection: "tool-2", NodeID: "tool", Namespace: "ops", Protocol: "delta", Connected: created, Address: "5.6.7.8:9"},
 	}
 	cfg.Address = "127.0.0.1:0"
-	var err error
 	deps := Deps{
+		Controls: &controls{}, Reload: func(context.Context) error { return nil }, ReloadStatus: func() ReloadStatus { return ReloadStatus{} },
 		Gatherer: f.registry, LogLevel: f.level, Build: buildinfo.Info{Version: "v1.2.3"}, Logger: slog.New(slog.NewTextHandler(f.logged, &slog.HandlerOptions{Level: f.level})),
 		Ready: func() Readiness { return f.ready },
 		Debug: NewDebug(Views{
@@ -168,10 +168,7 @@ func newFixture(t *testing.T, cfg Config, more ...func(*Deps)) *fixture {
 	for _, add := range more {
 		add(&deps)
 	}
-	f.Server, err = New(cfg, deps)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f.Server = New(cfg, deps)
 	return f
 }
 

@@ -103,6 +103,24 @@ func problems(s upstreams.Status, released bool) (parts []string) {
 	return parts
 }
 
+// firstSync tells whether clients wait for an upstream, nothing for one that is known.
+func firstSync(s upstreams.Status, released bool) string {
+	f := s.FirstSync
+	switch {
+	case f == nil:
+		return ""
+	case f.Awaited:
+		until := ""
+		if !f.Until.IsZero() {
+			until = ", or until " + f.Until.UTC().Format(time.RFC3339)
+		}
+		return "clients are held until it has synced" + until + ": " + f.Reason + "; let them go on without it with \"relay serve-without " + s.Name + "\""
+	case released:
+		return "clients are served without it: " + f.Reason
+	}
+	return "clients do not wait for it: " + f.Reason
+}
+
 // frozen describes a freeze.
 func frozen(f upstreams.Frozen, upstream string) string {
 	text := "frozen" + since(f.Since)
@@ -153,22 +171,15 @@ func since(t time.Time) string {
 // readiness adds what the server knows to what the dependencies know.
 func (s *Server) readiness() Readiness {
 	r := s.deps.Ready()
-	r.Config = s.reloadStatus()
+	r.Config = s.deps.ReloadStatus()
 	r.Reasons = append(slices.Clone(r.Reasons), reloadReasons(r.Config)...)
-	if st := s.socket.Load(); s.cfg.Socket != "" && st != nil && st.path == "" {
+	if st := s.socket.Load(); s.cfg.Socket != "" && st.path == "" {
 		r.Reasons = append(r.Reasons, st.problem)
 	}
 	if s.deps.Notes != nil {
 		r.Reasons = append(r.Reasons, s.deps.Notes()...)
 	}
 	return r
-}
-
-func (s *Server) reloadStatus() ReloadStatus {
-	if s.deps.ReloadStatus == nil {
-		return ReloadStatus{}
-	}
-	return s.deps.ReloadStatus()
 }
 
 // ready answers in plain text, or with the Readiness as JSON to those who accept that. To
@@ -182,7 +193,7 @@ func (s *Server) ready(w http.ResponseWriter, req *http.Request) {
 	case len(r.Reasons) > 0:
 		head = "ready, degraded"
 	}
-	if !s.cfg.DebugOffLoopback && !withinHost(req) {
+	if !withinHost(req) {
 		// Names, addresses and errors of upstreams are for operators.
 		r = Readiness{Ready: r.Ready}
 		if head = "ready"; !r.Ready {

@@ -2,25 +2,14 @@ package admin
 
 import (
 	"strings"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"meshrelay/config"
 )
 
 // ReloadStatus is the state of the config file.
-type ReloadStatus struct {
-	// LastAttempt is when the file was last loaded, or should have been.
-	LastAttempt time.Time `json:"lastAttempt,omitzero"`
-	// LastSuccess is when the config that is used was loaded.
-	LastSuccess time.Time `json:"lastSuccess,omitzero"`
-	// Error is why the file is not loaded since FailingSince; empty if it is. Mistakes are its
-	// parts.
-	Error        string    `json:"error,omitempty"`
-	Mistakes     []string  `json:"mistakes,omitempty"`
-	FailingSince time.Time `json:"failingSince,omitzero"`
-	// NeedsRestart are the changed fields that only a restart applies.
-	NeedsRestart []string `json:"needsRestart,omitempty"`
-}
+type ReloadStatus = config.ReloadStatus
 
 // reloadReasons returns what is wrong with the config file.
 func reloadReasons(s ReloadStatus) (reasons []string) {

@@ -46,9 +46,6 @@ const (
 type Config struct {
 	// Address is host:port. Port 0 means any.
 	Address string
-	// DebugOffLoopback opens the debug endpoints, which show everything, to connections
-	// that are not within this host. Profiles stay closed to those.
-	DebugOffLoopback bool
 	// Socket is the absolute path of the Unix socket. It serves what Address does, and changes.
 	// Empty: none.
 	Socket string
@@ -69,15 +66,15 @@ type Deps struct {
 	LogLevel *slog.LevelVar
 	Build    buildinfo.Info
 	Logger   *slog.Logger
-
-	// The others may be nil, and may be called from any goroutine.
-
 	// Controls carries out orders about upstreams.
 	Controls Controls
 	// Reload loads the config file again.
 	Reload func(ctx context.Context) error
 	// ReloadStatus returns the state of the config file.
 	ReloadStatus func() ReloadStatus
+
+	// The others may be nil, and may be called from any goroutine.
+
 	// Backup writes a copy of the state; nil when no state is kept.
 	Backup func(w io.Writer) error
 	// Notes returns other problems, a line each, which do not make the relay unready.
@@ -101,20 +98,15 @@ type Server struct {
 }
 
 // New returns a Server that does not listen yet.
-func New(cfg Config, deps Deps) (*Server, error) {
-	switch {
-	case cfg.Address == "":
-		return nil, errors.New("admin: no address")
-	case deps.Gatherer == nil || deps.Ready == nil || deps.Debug == nil || deps.LogLevel == nil || deps.Logger == nil:
-		return nil, errors.New("admin: gatherer, readiness, debug, log level and logger are needed")
-	}
+func New(cfg Config, deps Deps) *Server {
 	s := &Server{
 		cfg: cfg, deps: deps, log: deps.Logger,
 		busy: deps.Debug.busy, writing: make(chan struct{}, 1), backups: make(chan struct{}, 1),
 		socketRetry: socketRetry,
 	}
+	s.socket.Store(&socketState{problem: "it is not open yet"})
 	s.handler = s.routes()
-	return s, nil
+	return s
 }
 
 // Run listens on the configured address and socket and serves until ctx ends; then it gives
@@ -210,8 +202,7 @@ func (s *Server) routes() http.Handler {
 	s.addControls(mux)
 	s.addProfiles(mux)
 	mux.Handle("GET /version", s.debugOnly(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", jsonType)
-		_ = writeJSON(w, Version{s.deps.Build, s.socketPath()})
+		s.answer(w, Version{s.deps.Build, s.socket.Load().path})
 	}))
 	mux.Handle("GET /{$}", s.debugOnly(s.index))
 	mux.Handle("GET /debug/{$}", s.debugOnly(s.index))

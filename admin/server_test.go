@@ -198,27 +198,6 @@ func TestDebugIsForLoopbackOnly(t *testing.T) {
 	}
 }
 
-func TestDebugOffLoopbackHasToBeSaid(t *testing.T) {
-	f := newFixture(t, Config{DebugOffLoopback: true})
-	afar := request{local: public, remote: remote, host: "relay.example:15014"}
-	for _, path := range debugPaths() {
-		afar.path = path
-		if code, body, _ := f.do(t, afar); code != 200 {
-			t.Errorf("%s: %d %s", path, code, body)
-		}
-	}
-	for _, path := range profilePaths {
-		afar.path = path
-		if code, _, _ := f.do(t, afar); code != 403 {
-			t.Errorf("%s: %d", path, code)
-		}
-	}
-	afar.method, afar.path = http.MethodPut, "/debug/loglevel?level=debug"
-	if code, _, _ := f.do(t, afar); code != 403 || f.level.Level() != slog.LevelInfo {
-		t.Errorf("log level from afar: %d, now %v", code, f.level.Level())
-	}
-}
-
 func TestProbesAndMetricsAreForEverybody(t *testing.T) {
 	f := newFixture(t, Config{})
 	f.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "relay_test"}, func() float64 { return 7 }))
@@ -348,15 +327,6 @@ func TestDebugDocumentsOverXDSShareTheSlots(t *testing.T) {
 		t.Errorf("all slots are free: %v", err)
 	} else {
 		end()
-	}
-}
-
-func TestNewNeedsAllItWorksWith(t *testing.T) {
-	if _, err := New(Config{}, Deps{}); err == nil {
-		t.Error("no address, no error")
-	}
-	if _, err := New(Config{Address: "127.0.0.1:0"}, Deps{}); err == nil {
-		t.Error("no dependencies, no error")
 	}
 }
 

@@ -40,29 +40,25 @@ func withPeer(ctx context.Context, c net.Conn) context.Context {
 	return ctx
 }
 
-func overSocket(ctx context.Context) bool {
-	_, ok := ctx.Value(peerKey{}).(peer)
-	return ok
-}
-
-func peerOf(ctx context.Context) peer {
-	p, _ := ctx.Value(peerKey{}).(peer)
-	return p
+// peerOf returns the peer of a connection, and whether that is one over the socket.
+func peerOf(ctx context.Context) (who peer, overSocket bool) {
+	who, overSocket = ctx.Value(peerKey{}).(peer)
+	return who, overSocket
 }
 
 // socketOnly lets through connections over the socket. The file system decides who may open
 // that.
 func (s *Server) socketOnly(next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if overSocket(r.Context()) {
+		if _, ok := peerOf(r.Context()); ok {
 			next(w, r)
 			return
 		}
 		text := fmt.Sprintf("%s %s is for the relay's Unix socket only", r.Method, strings.Join(strings.Fields(r.URL.Path), " "))
-		if path := s.socketPath(); path != "" {
-			text += fmt.Sprintf(", %s: use the relay command on the relay's own host, or curl --unix-socket %s", path, path)
+		if st := s.socket.Load(); st.path != "" {
+			text += fmt.Sprintf(", %s: use the relay command on the relay's own host, or curl --unix-socket %s", st.path, st.path)
 		} else {
-			text += ", which is not open: " + s.socketProblem()
+			text += ", which is not open: " + st.problem
 		}
 		http.Error(w, text, http.StatusForbidden)
 	})
@@ -70,20 +66,6 @@ func (s *Server) socketOnly(next http.HandlerFunc) http.Handler {
 
 // socketState is the path of an open socket, or why it is not open.
 type socketState struct{ path, problem string }
-
-func (s *Server) socketPath() string {
-	if st := s.socket.Load(); st != nil {
-		return st.path
-	}
-	return ""
-}
-
-func (s *Server) socketProblem() string {
-	if st := s.socket.Load(); st != nil {
-		return st.problem
-	}
-	return "it is not open yet"
-}
 
 // openSocket opens the configured socket. If that fails the relay runs without, and reports it
 // in the log and in /ready.
@@ -97,12 +79,9 @@ func (s *Server) openSocket() net.Listener {
 	}
 	lis, err := listenUnix(s.cfg.Socket)
 	if err != nil {
-		known := s.socketProblem() == err.Error()
-		s.socket.Store(&socketState{problem: err.Error()})
-		if known {
-			return nil // it was logged
+		if old := s.socket.Swap(&socketState{problem: err.Error()}); old.problem != err.Error() {
+			s.log.Warn("admin socket not open, operators can change nothing", "socket", s.cfg.Socket, "err", err)
 		}
-		s.log.Warn("admin socket not open, operators can change nothing", "socket", s.cfg.Socket, "err", err)
 		return nil
 	}
 	s.socket.Store(&socketState{path: s.cfg.Socket})

@@ -150,7 +150,7 @@ func TestWhatOthersCanWriteToIsTightenedWhereItIsTheRelays(t *testing.T) {
 			f := newFixture(t, Config{Socket: filepath.Join(at, "admin.sock"), OwnSocketDir: tc.own})
 			lis := f.openSocket()
 			if (lis != nil) != tc.opens {
-				t.Errorf("opened is %v: %s", lis != nil, f.socketProblem())
+				t.Errorf("opened is %v: %s", lis != nil, f.socket.Load().problem)
 			}
 			if lis != nil {
 				lis.Close()

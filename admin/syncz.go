@@ -1,8 +1,8 @@
 package admin
 
 import (
-	"context"
 	"io"
+	"maps"
 	"net/url"
 	"strings"
 	"time"
@@ -40,14 +40,19 @@ type configSync struct {
 	Error string `json:"error,omitempty"`
 }
 
-func (d *Debug) syncz(ctx context.Context, w io.Writer, q url.Values) error {
-	out := &arrayWriter{ctx: ctx, w: w}
+func (d *Debug) syncz(w io.Writer, q url.Values) error {
+	out := &arrayWriter{w: w}
 	for _, c := range d.clients.Clients() {
 		if ns := q.Get("namespace"); ns != "" && ns != c.Namespace {
 			continue
 		}
+		// An Istio node id is type~ip~name~domain.
+		nodeType, _, ok := strings.Cut(c.NodeID, "~")
+		if !ok {
+			nodeType = ""
+		}
 		s := syncStatus{
-			ClusterID: c.ClusterID, Proxy: c.NodeID, ProxyType: nodeType(c.NodeID), IstioVersion: c.IstioVersion,
+			ClusterID: c.ClusterID, Proxy: c.NodeID, ProxyType: nodeType, IstioVersion: c.IstioVersion,
 			Configs: make([]configSync, len(c.Types)),
 		}
 		for i, t := range c.Types {
@@ -59,16 +64,6 @@ func (d *Debug) syncz(ctx context.Context, w io.Writer, q url.Values) error {
 		out.add(s)
 	}
 	return out.close()
-}
-
-// nodeType returns the first part of an Istio node id, "type~ip~name~domain"; nothing
-// for other ids.
-func nodeType(id string) string {
-	typ, _, ok := strings.Cut(id, "~")
-	if !ok {
-		return ""
-	}
-	return typ
 }
 
 // configStatus translates the state of a type. TypeStatus.Synced already takes
@@ -93,10 +88,8 @@ func (d *Debug) SyncStatus() []*statusv3.ClientConfig {
 	out := make([]*statusv3.ClientConfig, len(clients))
 	for i, c := range clients {
 		md := map[string]*structpb.Value{}
-		for key, v := range map[string]string{"CLUSTER_ID": c.ClusterID, "NAMESPACE": c.Namespace, "ISTIO_VERSION": c.IstioVersion} {
-			if v != "" {
-				md[key] = structpb.NewStringValue(v)
-			}
+		for key, v := range metadataOf(c) {
+			md[key] = structpb.NewStringValue(v)
 		}
 		cfg := &statusv3.ClientConfig{Node: &corev3.Node{Id: c.NodeID, Metadata: &structpb.Struct{Fields: md}}}
 		for _, t := range c.Types {
@@ -116,6 +109,13 @@ func (d *Debug) SyncStatus() []*statusv3.ClientConfig {
 	return out
 }
 
+// metadataOf returns what a client tells of itself, under istiod's names.
+func metadataOf(c downstream.ClientStatus) map[string]string {
+	all := map[string]string{"CLUSTER_ID": c.ClusterID, "NAMESPACE": c.Namespace, "ISTIO_VERSION": c.IstioVersion, "ISTIO_REVISION": c.Revision}
+	maps.DeleteFunc(all, func(_, v string) bool { return v == "" })
+	return all
+}
+
 // adsClients is istiod's /debug/adsz.
 type adsClients struct {
 	Total   int         `json:"totalClients"`
@@ -132,18 +132,13 @@ type adsClient struct {
 	Watches map[string][]string `json:"watches,omitempty"`
 }
 
-func (d *Debug) adsz(_ context.Context, w io.Writer, _ url.Values) error {
+func (d *Debug) adsz(w io.Writer, _ url.Values) error {
 	clients := d.clients.Clients()
 	all := adsClients{Total: len(clients)}
 	for _, c := range clients {
 		a := adsClient{
 			ConnectionID: c.Connection, ConnectedAt: c.Connected, Address: c.Address,
-			Metadata: map[string]string{}, Watches: map[string][]string{},
-		}
-		for key, v := range map[string]string{"CLUSTER_ID": c.ClusterID, "NAMESPACE": c.Namespace, "ISTIO_VERSION": c.IstioVersion, "ISTIO_REVISION": c.Revision} {
-			if v != "" {
-				a.Metadata[key] = v
-			}
+			Metadata: metadataOf(c), Watches: map[string][]string{},
 		}
 		for _, t := range c.Types {
 			a.Watches[t.TypeURL] = []string{}

@@ -5,21 +5,17 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"net"
 	"os"
 	"strings"
-	"time"
+	"sync"
 
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/credentials/tls/certprovider"
-	"google.golang.org/grpc/credentials/tls/certprovider/pemfile"
+	"google.golang.org/grpc/grpclog"
 	"google.golang.org/grpc/security/advancedtls"
 )
 
-// certRefresh is how often certificate files are looked at.
-const certRefresh = 10 * time.Second
-
-// TLSFiles are files in PEM form. They are read again when they change; a bad file
-// does not replace a good one. Each may be empty.
+// TLSFiles are files in PEM form. Each may be empty.
 type TLSFiles struct {
 	// CAFile has the roots to trust; those of the host when empty.
 	CAFile string
@@ -27,57 +23,70 @@ type TLSFiles struct {
 	CertFile, KeyFile string
 }
 
-// TransportCredentials returns TLS credentials, and the function that frees them. It fails when a
-// file can not be used now.
-func TransportCredentials(f TLSFiles) (credentials.TransportCredentials, func(), error) {
-	return transportCredentials(f, certRefresh)
+// Credentials returns TLS credentials. Each connection reads the files; while one of them can not be
+// used, connections use the last good ones.
+func (f TLSFiles) Credentials() credentials.TransportCredentials {
+	return &fileCredentials{TransportCredentials: credentials.NewTLS(nil), files: f}
 }
 
-func transportCredentials(f TLSFiles, refresh time.Duration) (_ credentials.TransportCredentials, free func(), err error) {
-	var providers []certprovider.Provider
-	closeAll := func() {
-		for _, p := range providers {
-			p.Close()
-		}
-	}
-	defer func() {
-		if err != nil {
-			closeAll()
-		}
-	}()
-	provide := func(o pemfile.Options) (certprovider.Provider, error) {
-		o.RefreshDuration = refresh
-		p, err := pemfile.NewProvider(o)
-		if err == nil {
-			providers = append(providers, p)
-		}
-		return p, err
-	}
+// Check returns the error of a file that can not be used now.
+func (f TLSFiles) Check() error {
+	_, err := f.load()
+	return err
+}
+
+func (f TLSFiles) load() (credentials.TransportCredentials, error) {
 	opts := &advancedtls.Options{VerificationType: advancedtls.CertAndHostVerification, MinTLSVersion: tls.VersionTLS12, MaxTLSVersion: tls.VersionTLS13}
 	if f.CertFile != "" {
-		if _, err = tls.LoadX509KeyPair(f.CertFile, f.KeyFile); err == nil {
-			opts.IdentityOptions.IdentityProvider, err = provide(pemfile.Options{CertFile: f.CertFile, KeyFile: f.KeyFile})
-		}
+		pair, err := tls.LoadX509KeyPair(f.CertFile, f.KeyFile)
 		if err != nil {
-			return nil, nil, fmt.Errorf("client certificate %s, key %s: %w", f.CertFile, f.KeyFile, err)
+			return nil, fmt.Errorf("client certificate %s, key %s: %w", f.CertFile, f.KeyFile, err)
 		}
+		opts.IdentityOptions.Certificates = []tls.Certificate{pair}
 	}
 	if f.CAFile != "" {
-		// The provider would fail each connection instead, and say less.
 		pem, err := os.ReadFile(f.CAFile)
-		if err == nil && !x509.NewCertPool().AppendCertsFromPEM(pem) {
+		roots := x509.NewCertPool()
+		if err == nil && !roots.AppendCertsFromPEM(pem) {
 			err = fmt.Errorf("%s has no certificate in PEM form", f.CAFile)
 		}
-		if err == nil {
-			opts.RootOptions.RootProvider, err = provide(pemfile.Options{RootFile: f.CAFile})
-		}
 		if err != nil {
-			return nil, nil, fmt.Errorf("CA file: %w", err)
+			return nil, fmt.Errorf("CA file: %w", err)
 		}
+		opts.RootOptions.RootCertificates = roots
 	}
-	creds, err := advancedtls.NewClientCreds(opts)
-	return creds, closeAll, err
+	return advancedtls.NewClientCreds(opts)
 }
+
+// fileCredentials are credentials over files.
+type fileCredentials struct {
+	credentials.TransportCredentials // for all but the handshake
+	files                            TLSFiles
+
+	mu   sync.Mutex
+	good credentials.TransportCredentials // nil before the first
+}
+
+// ClientHandshake implements credentials.TransportCredentials.
+func (c *fileCredentials) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	c.mu.Lock()
+	next, err := c.files.load()
+	if err == nil {
+		c.good = next
+	}
+	good := c.good
+	c.mu.Unlock()
+	if good == nil {
+		return nil, nil, err
+	}
+	if err != nil {
+		grpclog.Component("credentials").Warningf("the last good TLS files are used: %v", err)
+	}
+	return good.ClientHandshake(ctx, authority, conn)
+}
+
+// Clone implements credentials.TransportCredentials. The files are the same for all.
+func (c *fileCredentials) Clone() credentials.TransportCredentials { return c }
 
 // TokenFile returns credentials that send the token in a file as a bearer token. The
 // file is read for each stream, so that a rotated token is used from then on

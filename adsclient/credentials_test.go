@@ -111,14 +111,12 @@ func (a *authority) serveTLS(t *testing.T) *fakexds.Server {
 
 func withTLS(t *testing.T, f TLSFiles, serverName string, more ...grpc.DialOption) func(*Config) {
 	t.Helper()
-	creds, free, err := TransportCredentials(f)
-	if err != nil {
+	if err := f.Check(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(free)
 	return func(c *Config) {
 		c.Protocol = SotW
-		c.Credentials, c.DialOptions = creds, append([]grpc.DialOption{grpc.WithAuthority(serverName)}, more...)
+		c.Credentials, c.DialOptions = f.Credentials(), append([]grpc.DialOption{grpc.WithAuthority(serverName)}, more...)
 	}
 }
 
@@ -231,15 +229,10 @@ func TestCertificateFilesAreReadAgain_C19(t *testing.T) {
 		}
 	}
 	use(next)
-	creds, free, err := transportCredentials(files, 5*time.Millisecond)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(free)
 	h := newRecorder()
 	start(t, h, func(c *Config) {
 		c.Protocol = SotW
-		c.Credentials, c.DialOptions = creds, []grpc.DialOption{grpc.WithAuthority("istiod.istio-system.svc")}
+		c.Credentials, c.DialOptions = files.Credentials(), []grpc.DialOption{grpc.WithAuthority("istiod.istio-system.svc")}
 	}, s.Addr)
 	h.await(t, "a failure", func() bool { return h.last().Phase == Disconnected })
 	use(old)
@@ -267,8 +260,7 @@ func TestBadCredentialFilesAreErrorsAtOnce(t *testing.T) {
 		"key of somebody else":  {CAFile: a.file("ca"), CertFile: a.file("ca"), KeyFile: a.file("client-key")},
 		"certificate and no CA": {CAFile: junk, CertFile: a.file("client"), KeyFile: a.file("client-key")},
 	} {
-		if _, free, err := TransportCredentials(f); err == nil {
-			free()
+		if err := f.Check(); err == nil {
 			t.Errorf("%s: no error", name)
 		} else if !strings.Contains(err.Error(), ".pem") {
 			t.Errorf("%s: the error names no file: %v", name, err)

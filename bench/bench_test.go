@@ -44,6 +44,8 @@ func TestContendersServeWhatIsRight(t *testing.T) {
 		{Name: "federation", Configs: 200, Upstreams: 3, Clients: 4, Delta: true, Changes: 3, Burst: 200, Federated: true, Restart: true, Only: withAndWithout},
 		{Name: "federation-istiods", Configs: 200, Upstreams: 3, Clients: 4, Delta: true, SotWUpstreams: true, Changes: 3, Burst: 200, Federated: true, Only: withAndWithout},
 		{Name: "federation-sotw", Configs: 200, Upstreams: 3, Clients: 4, Changes: 3, Burst: 200, Federated: true, Only: withAndWithout},
+		{Name: "rates", Configs: 200, Upstreams: 3, Clients: 4, Delta: true, Lasting: time.Second, Gaps: []time.Duration{20 * time.Millisecond, 5 * time.Millisecond}, Only: besideFloor},
+		{Name: "rates-sotw", Configs: 200, Upstreams: 3, Clients: 4, Lasting: time.Second, Gaps: []time.Duration{50 * time.Millisecond}, Only: besideFloor},
 		{Name: "stall", Configs: 200, Upstreams: 3, Clients: 4, Delta: true, Stall: 2 * time.Second, Rate: 200, Only: []string{"relay"}},
 	} {
 		for _, c := range all {
@@ -58,6 +60,10 @@ func TestContendersServeWhatIsRight(t *testing.T) {
 				}
 				t.Log(r.line())
 				if s.Stall > 0 {
+					return
+				}
+				if len(s.Gaps) > 0 {
+					checkRates(t, s, r)
 					return
 				}
 				if r.SyncLastMS <= 0 || r.CPUPerChangeMS <= 0 || r.RSSMiB <= 0 || r.MedianMS <= 0 || r.MaxMS < r.MedianMS {
@@ -77,6 +83,22 @@ func TestContendersServeWhatIsRight(t *testing.T) {
 					t.Errorf("resuming costs a client %.0f bytes, and %d resources of %.0f bytes changed", r.ResumeBytes, restartChanges, served)
 				}
 			})
+		}
+	}
+}
+
+// checkRates looks whether every change was timed, to every client, at every rate.
+func checkRates(t *testing.T, s scenario, r result) {
+	if len(r.Rates) != len(s.Gaps) {
+		t.Fatalf("%d rates of %d: %+v", len(r.Rates), len(s.Gaps), r.Rates)
+	}
+	for i, rate := range r.Rates {
+		if rate.GapMS != ms(s.Gaps[i]) || rate.Changes != int(s.Lasting/s.Gaps[i]) || rate.MedianMS <= 0 || rate.P99MS < rate.MedianMS || rate.MaxMS < rate.P99MS ||
+			rate.Cores <= 0 || rate.Messages <= 0 {
+			t.Errorf("figures are missing: %+v", rate)
+		}
+		if rate.Timed != rate.Changes*s.Clients {
+			t.Errorf("%d changes were timed, of %d to %d clients", rate.Timed, rate.Changes, s.Clients)
 		}
 	}
 }
@@ -257,6 +279,8 @@ func TestMediansAreOfTheRunsThatWorked(t *testing.T) {
 	}
 	dir := t.TempDir()
 	r.Results = append(r.Results, result{Scenario: "sotw-1k-20", Contender: "relay", CPUPerChangeMS: 2, MedianMS: 1},
+		result{Scenario: "rates-delta-10k-20", Contender: "relay", Rates: []rateResult{{GapMS: 5, MedianMS: 1}, {GapMS: 3, P99MS: 8}}},
+		result{Scenario: "rates-delta-10k-20", Contender: "relay", Rates: []rateResult{{GapMS: 5, MedianMS: 2}, {GapMS: 3, P99MS: 9}}},
 		result{Scenario: "federation-10k-20-relays", Contender: "relay", CPUPerChangeMS: 2},
 		result{Scenario: "federation-10k-20-relays", Contender: "relay-rules", CPUPerChangeMS: 5})
 	if err := r.write(dir); err != nil {
@@ -269,8 +293,9 @@ func TestMediansAreOfTheRunsThatWorked(t *testing.T) {
 	for _, name := range []string{"results.md", "cpu.svg"} {
 		if b, err := os.ReadFile(filepath.Join(dir, name)); err != nil || len(b) == 0 {
 			t.Errorf("%s: %d bytes, %v", name, len(b), err)
-		} else if name == "results.md" && (!strings.Contains(string(b), "| 2.00 ms / 5.00 ms ") || !strings.Contains(string(b), "| 2.50 ")) {
-			t.Errorf("the cost of rules is missing:\n%s", b)
+		} else if name == "results.md" && (!strings.Contains(string(b), "| 2.00 ms / 5.00 ms ") || !strings.Contains(string(b), "| 2.50 ") ||
+			!strings.Contains(string(b), "| 5 ms             | 1.50 ms / 0.00 ms / 0.00 ms ") || !strings.Contains(string(b), "| 3 ms             | 0.00 ms / 8.50 ms / 0.00 ms ")) {
+			t.Errorf("the cost of rules, or a rate, is missing:\n%s", b)
 		}
 	}
 }

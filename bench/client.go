@@ -51,7 +51,7 @@ type client struct {
 	mu       sync.Mutex // guards all below
 	count    int        // resources held
 	changes  int64      // sum of their seqs
-	seqs     []int32    // delta: by index
+	seqs     []int32    // by index; SotW: with trace
 	kept     []mem.BufferSlice
 	held     []uint64        // by index: hash of the content
 	strays   int             // resources that nobody should have sent
@@ -74,8 +74,9 @@ func newClient(id int, delta bool, w *world, address string) (*client, error) {
 		return nil, err
 	}
 	c := &client{id: id, delta: delta, world: w, conn: conn, held: make([]uint64, len(w.items))}
+	c.seqs = make([]int32, len(w.items))
 	if delta {
-		c.seqs, c.versions = make([]int32, len(w.items)), make([]string, len(w.items))
+		c.versions = make([]string, len(w.items))
 	}
 	return c, nil
 }
@@ -176,13 +177,7 @@ func (c *client) take(data mem.BufferSlice, now time.Time) (wire.Head, error) {
 			c.count = c.distinct(data, h.Resources)
 		}
 		eachMarker(data, func(index, seq int) {
-			if old := c.seqs[index]; int(old) < seq {
-				c.seqs[index] = int32(seq)
-				c.changes += int64(seq) - int64(old)
-				for s := int(old) + 1; c.trace != nil && s <= seq; s++ {
-					c.trace(index, s, now) // also of those that were skipped
-				}
-			}
+			c.changes += c.reach(index, seq, now)
 		})
 	} else {
 		for _, old := range c.kept {
@@ -190,7 +185,12 @@ func (c *client) take(data mem.BufferSlice, now time.Time) (wire.Head, error) {
 		}
 		c.kept = c.kept[:0]
 		c.count, c.changes = h.Resources, 0
-		eachMarker(data, func(_, seq int) { c.changes += int64(seq) })
+		eachMarker(data, func(index, seq int) {
+			c.changes += int64(seq)
+			if c.trace != nil {
+				c.reach(index, seq, now)
+			}
+		})
 	}
 	c.kept = append(c.kept, data)
 	if g := c.world.goal.Load(); g != nil && c.count >= g.configs && c.changes >= g.changes {
@@ -200,6 +200,19 @@ func (c *client) take(data mem.BufferSlice, now time.Time) (wire.Head, error) {
 		c.digestKept()
 	}
 	return h, nil
+}
+
+// reach notes that a resource has come to its seq-th change, and returns how many changes are new.
+func (c *client) reach(index, seq int, now time.Time) (more int64) {
+	old := int(c.seqs[index])
+	if seq <= old {
+		return 0
+	}
+	c.seqs[index] = int32(seq)
+	for s := old + 1; c.trace != nil && s <= seq; s++ {
+		c.trace(index, s, now) // also of those that were skipped
+	}
+	return int64(seq - old)
 }
 
 // distinct returns how many resources a delta client holds after a message that brings

@@ -67,6 +67,7 @@ type result struct {
 	ResumeBytes float64 `json:"resumeBytes,omitempty"` // a client
 
 	Stall *stallResult `json:"stall,omitempty"`
+	Rates []rateResult `json:"rates,omitempty"`
 }
 
 // stallResult compares the time before some clients stop reading with the time after.
@@ -119,7 +120,7 @@ func (b *bench) open() (err error) {
 	if b.world, err = newWorld(b.scenario, b.contender.rules); err != nil {
 		return err
 	}
-	if b.scenario.Stall > 0 {
+	if b.scenario.Stall > 0 || len(b.scenario.Gaps) > 0 {
 		b.world.issued = make([][]time.Time, b.scenario.Configs)
 	}
 	b.result.ResourceBytes = b.world.size()
@@ -242,6 +243,9 @@ func (b *bench) steps() error {
 	if b.scenario.Stall > 0 {
 		return errors.Join(b.stall(), b.check())
 	}
+	if len(b.scenario.Gaps) > 0 {
+		return errors.Join(b.rates(), b.check())
+	}
 	if err := b.singles(); err != nil {
 		return fmt.Errorf("single changes: %w", err)
 	}
@@ -341,7 +345,7 @@ func (b *bench) burst() error {
 	bytes, messages := b.received()
 	cpu := b.process.cpu()
 	g := b.world.aim(len(b.clients), b.world.changes.Load()+int64(n), time.Now())
-	b.churn(context.Background(), n, n)
+	b.churn(context.Background(), n, time.Second/time.Duration(n))
 	took, err := b.wait(g)
 	if err != nil {
 		return err
@@ -353,11 +357,11 @@ func (b *bench) burst() error {
 	return nil
 }
 
-// churn makes n changes at a steady rate a second.
-func (b *bench) churn(ctx context.Context, n, rate int) {
+// churn makes n changes, one after each gap.
+func (b *bench) churn(ctx context.Context, n int, gap time.Duration) {
 	began := time.Now()
 	for i := range n {
-		if wait := time.Until(began.Add(time.Duration(i) * time.Second / time.Duration(rate))); wait > 500*time.Microsecond {
+		if wait := time.Until(began.Add(time.Duration(i) * gap)); wait > 500*time.Microsecond {
 			select {
 			case <-time.After(wait):
 			case <-ctx.Done():
@@ -427,24 +431,13 @@ func (b *bench) stall() error {
 		sotw.drop()
 	}()
 	delta := b.clients[0]
-	for _, c := range b.clients[1:] {
-		c.mu.Lock()
-		c.trace = func(index, seq int, now time.Time) { c.took = append(c.took, now.Sub(b.world.issuedAt(index, seq))) }
-		c.mu.Unlock()
-	}
+	b.traceClients(b.clients[1:])
 	churn := func(lasting time.Duration) (p99 time.Duration, rss int64) {
 		watching, stopWatching := context.WithCancel(ctx)
 		mean := b.sampleMemory(watching)
-		b.churn(ctx, int(lasting.Seconds()*float64(b.scenario.Rate)), b.scenario.Rate)
+		b.churn(ctx, int(lasting.Seconds()*float64(b.scenario.Rate)), time.Second/time.Duration(b.scenario.Rate))
 		stopWatching()
-		var all []time.Duration
-		for _, c := range b.clients[1:] {
-			c.mu.Lock()
-			all, c.took = append(all, c.took...), nil
-			c.mu.Unlock()
-		}
-		slices.Sort(all)
-		return quantile(all, 0.99), mean()
+		return quantile(collect(b.clients[1:]), 0.99), mean()
 	}
 	r := &stallResult{}
 	b.result.Stall = r

@@ -114,6 +114,13 @@ func (r result) line() string {
 	if r.Stall != nil {
 		return fmt.Sprintf("%s %s: p99 %.1f ms before, %.1f ms during; %+.1f MiB, %+.1f by not reading", r.Scenario, r.Contender, r.Stall.P99BeforeMS, r.Stall.P99DuringMS, r.Stall.GrownMiB, r.Stall.StalledMiB)
 	}
+	if len(r.Rates) > 0 {
+		line := fmt.Sprintf("%s %s:", r.Scenario, r.Contender)
+		for _, rate := range r.Rates {
+			line += fmt.Sprintf(" every %.4g ms %.1f/%.1f/%.1f ms, %.2f cores, %.0f messages;", rate.GapMS, rate.MedianMS, rate.P99MS, rate.MaxMS, rate.Cores, rate.Messages)
+		}
+		return line
+	}
 	line := fmt.Sprintf("%s %s: sync %.0f..%.0f ms; %.1f/%.1f/%.1f ms; %.2f ms of CPU and %.0f B a change; %.0f, peak %.0f MiB; burst %.0f ms, %.0f ms of CPU, %.1f messages",
 		r.Scenario, r.Contender, r.SyncFirstMS, r.SyncLastMS, r.MedianMS, r.P99MS, r.MaxMS, r.CPUPerChangeMS, r.BytesPerChange, r.RSSMiB, r.PeakMiB, r.BurstMS, r.BurstCPUMS, r.BurstMessages)
 	if r.Restarted {
@@ -144,26 +151,29 @@ func (r *report) medians() []result {
 		}
 		m := good[0]
 		m.Run = len(good)
-		for _, f := range figures {
-			values := make([]float64, len(good))
-			for i := range good {
-				values[i] = *f(&good[i])
-			}
-			*f(&m) = median(values)
-		}
+		mediansOf(&m, good, figures, func(r *result) *result { return r })
 		if m.Stall != nil {
 			m.Stall = &stallResult{}
-			for _, f := range stallFigures {
-				values := make([]float64, len(good))
-				for i := range good {
-					values[i] = *f(good[i].Stall)
-				}
-				*f(m.Stall) = median(values)
-			}
+			mediansOf(m.Stall, good, stallFigures, func(r *result) *stallResult { return r.Stall })
+		}
+		m.Rates = slices.Clone(m.Rates)
+		for i := range m.Rates {
+			mediansOf(&m.Rates[i], good, rateFigures, func(r *result) *rateResult { return &r.Rates[i] })
 		}
 		out = append(out, m)
 	}
 	return out
+}
+
+// mediansOf sets each figure to its median over the runs; part finds in a run what has the figures.
+func mediansOf[T any](to *T, runs []result, figures []func(*T) *float64, part func(*result) *T) {
+	for _, f := range figures {
+		values := make([]float64, len(runs))
+		for i := range runs {
+			values[i] = *f(part(&runs[i]))
+		}
+		*f(to) = median(values)
+	}
 }
 
 var figures = []func(*result) *float64{
@@ -208,13 +218,7 @@ func median(values []float64) float64 {
 func (r *report) tables(w io.Writer) {
 	fmt.Fprintf(w, "`%s`\n\n%s, %d CPUs (%s), Linux %s, %s\n\n", strings.Join(r.Command, " "), r.Date, r.CPUs, r.Machine, r.Kernel, r.Go)
 	medians := r.medians()
-	table := func(title string, columns []string, row func(result) []string) {
-		var rows [][]string
-		for _, m := range medians {
-			if cells := row(m); cells != nil {
-				rows = append(rows, cells)
-			}
-		}
+	write := func(title string, columns []string, rows [][]string) {
 		if len(rows) == 0 {
 			return
 		}
@@ -228,11 +232,20 @@ func (r *report) tables(w io.Writer) {
 		_ = tw.Flush()
 		fmt.Fprintln(w)
 	}
+	table := func(title string, columns []string, row func(result) []string) {
+		var rows [][]string
+		for _, m := range medians {
+			if cells := row(m); cells != nil {
+				rows = append(rows, cells)
+			}
+		}
+		write(title, columns, rows)
+	}
 	table("Single changes.", []string{
 		"scenario", "contender", "runs × changes", "first sync, first / last", "CPU a change", "median / p99 / max", "bytes a change and client", "RSS / peak",
 	}, func(m result) []string {
 		switch {
-		case m.Stall != nil:
+		case m.Stall != nil, len(m.Rates) > 0:
 			return nil
 		case m.Error != "":
 			reason, _, _ := strings.Cut(m.Error, "\n")
@@ -250,7 +263,7 @@ func (r *report) tables(w io.Writer) {
 	table("A burst of 2,000 changes within a second.", []string{
 		"scenario", "contender", "until all hold all", "CPU", "bytes a client", "messages a client",
 	}, func(m result) []string {
-		if m.Stall != nil || m.Error != "" {
+		if m.Burst == 0 || m.Error != "" {
 			return nil
 		}
 		return []string{m.Scenario, m.Contender, duration(m.BurstMS), duration(m.BurstCPUMS), size(m.BurstBytes), fmt.Sprintf("%.0f", m.BurstMessages)}
@@ -277,6 +290,18 @@ func (r *report) tables(w io.Writer) {
 			duration(p.SyncCPUMS) + " / " + duration(m.SyncCPUMS), fmt.Sprintf("%.0f / %.0f MiB", p.RSSMiB, m.RSSMiB),
 		}
 	})
+	var rates [][]string
+	for _, m := range medians {
+		for _, r := range m.Rates {
+			rates = append(rates, []string{
+				m.Scenario, m.Contender, fmt.Sprintf("%.4g ms", r.GapMS), duration(r.MedianMS) + " / " + duration(r.P99MS) + " / " + duration(r.MaxMS),
+				fmt.Sprintf("%.2f", r.Cores), fmt.Sprintf("%.0f", r.Messages),
+			})
+		}
+	}
+	write("Steady rates of changes.", []string{
+		"scenario", "contender", "one change every", "median / p99 / max", "CPU, of one core", "messages a client and second",
+	}, rates)
 	table("Two clients stop reading while 1,000 changes a second go on.", []string{
 		"scenario", "contender", "p99 of the others, before / during", "RSS grows by, against no SotW client / against both reading", "RSS / peak", "messages to each once it reads again", "until it holds all",
 	}, func(m result) []string {

@@ -26,6 +26,10 @@ type scenario struct {
 	// second go on; the changes are timed before and during that.
 	Stall time.Duration `json:"stall,omitempty"`
 	Rate  int           `json:"rate,omitempty"`
+	// Gaps, when there are any, are the pauses between the changes of steady rates, which last for
+	// Lasting each.
+	Gaps    []time.Duration `json:"gaps,omitempty"`
+	Lasting time.Duration   `json:"lasting,omitempty"`
 	// Federated makes most resources ones that two upstreams have.
 	Federated bool `json:"federated,omitempty"`
 	// Only names the contenders that it is for; none means all.
@@ -40,6 +44,9 @@ func (s scenario) isFor(c contender) bool {
 	}
 	return !c.rules
 }
+
+// besideFloor are the contenders of steady rates.
+var besideFloor = []string{"floor", "relay"}
 
 // withAndWithout are the contenders of a federation.
 var withAndWithout = []string{"relay", "relay-rules"}
@@ -57,6 +64,12 @@ func scenarios() []scenario {
 		{Name: "delta-1k-5000", Configs: 1000, Upstreams: 4, Clients: 5000, Delta: true, Changes: 20, Burst: 2000, Restart: true},
 		{Name: "delta-1k-10000", Configs: 1000, Upstreams: 4, Clients: 10_000, Delta: true, Changes: 20, Burst: 500},
 		{Name: "stall-10k-20", Configs: 10_000, Upstreams: 4, Clients: 20, Delta: true, Stall: time.Minute, Rate: 1000, Only: []string{"relay"}},
+		{Name: "rates-delta-10k-20", Configs: 10_000, Upstreams: 4, Clients: 20, Delta: true, Lasting: 10 * time.Second, Gaps: []time.Duration{
+			150 * time.Millisecond, 100 * time.Millisecond, 50 * time.Millisecond, 20 * time.Millisecond, 5 * time.Millisecond, 3 * time.Millisecond,
+		}, Only: besideFloor},
+		{Name: "rates-delta-10k-100", Configs: 10_000, Upstreams: 4, Clients: 100, Delta: true, Lasting: 10 * time.Second, Gaps: []time.Duration{time.Millisecond}, Only: besideFloor},
+		{Name: "rates-sotw-10k-20", Configs: 10_000, Upstreams: 4, Clients: 20, Lasting: 10 * time.Second, Gaps: []time.Duration{50 * time.Millisecond}, Only: besideFloor},
+		{Name: "rates-delta-1k-5000", Configs: 1000, Upstreams: 4, Clients: 5000, Delta: true, Lasting: 10 * time.Second, Gaps: []time.Duration{time.Millisecond}, Only: besideFloor},
 		{Name: "federation-10k-20-istiods", Configs: 10_000, Upstreams: 4, Clients: 20, Delta: true, SotWUpstreams: true, Changes: 40, Burst: 2000, Federated: true, Only: withAndWithout},
 		{Name: "federation-10k-20-relays", Configs: 10_000, Upstreams: 4, Clients: 20, Delta: true, Changes: 40, Burst: 2000, Federated: true, Only: withAndWithout},
 	}

@@ -1,4 +1,4 @@
-package config
+package config_test
 
 import (
 	"errors"
@@ -12,6 +12,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/go-multierror"
 	"go.uber.org/goleak"
+
+	"meshrelay/config"
+	"meshrelay/upstreams/file"
+	"meshrelay/upstreams/xds"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -26,16 +30,24 @@ downstream:
   - {address: "127.0.0.1:15010", plaintext: true}
 `
 
+// sources are the sections that an upstream can have in these tests.
+func sources() []config.Source { return []config.Source{&xds.Config{}, &file.Config{}} }
+
+func parse(name string, data []byte) (*config.Config, error) {
+	return config.Parse(name, data, sources()...)
+}
+
 func TestDefaultsAreFilledIn(t *testing.T) {
-	c, err := Parse("/etc/relay/relay.yaml", []byte(minimal))
+	c, err := parse("/etc/relay/relay.yaml", []byte(minimal))
 	if err != nil {
 		t.Fatal(err)
 	}
 	u := c.Upstreams[0]
-	if u.ClusterID != "east" || u.Generated != GeneratedDrop || u.XDS.Protocol != ProtocolAuto || u.XDS.ResyncInterval.D() != 5*time.Minute {
-		t.Errorf("upstream defaults: %+v %+v", u, u.XDS)
+	section := u.Source.(*xds.Config)
+	if u.ClusterID != "east" || u.Generated != "drop" || section.Protocol != "auto" || section.ResyncInterval.D() != 5*time.Minute {
+		t.Errorf("upstream defaults: %+v %+v", u, section)
 	}
-	if got := u.XDS.TLS.CAFile; got != "/etc/relay/ca.pem" {
+	if got := section.TLS.CAFile; got != "/etc/relay/ca.pem" {
 		t.Errorf("a relative path is %q, want it beside the config file", got)
 	}
 	if c.Downstream.StartupTimeout.D() != 30*time.Second || c.Admin.Address != "127.0.0.1:15014" || c.Node.ID == "" || c.Node.IP == "" {
@@ -44,7 +56,7 @@ func TestDefaultsAreFilledIn(t *testing.T) {
 }
 
 func TestEffectiveConfigReadsBack(t *testing.T) {
-	c, err := Parse("relay.yaml", []byte(minimal))
+	c, err := parse("relay.yaml", []byte(minimal))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +64,7 @@ func TestEffectiveConfigReadsBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := Parse("relay.yaml", out)
+	again, err := parse("relay.yaml", out)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -96,7 +108,6 @@ func TestMistakesAreNamedWithFileAndLine(t *testing.T) {
 		{"text for a boolean", replace("plaintext: true", "plaintext: yes"), []string{`8: downstream.listeners[0].plaintext: want true or false, not "yes"`}},
 		{"fraction for a whole number", replace("  listeners:", "  maxRequestBytes: 1.5\n  listeners:"), []string{`7: downstream.maxRequestBytes: want a whole number, not "1.5"`}},
 		{"unknown compression", replace("  listeners:", "  compression: [br]\n  listeners:"), []string{`7: downstream.compression[0]: "br": want one of gzip`}},
-		{"unknown compression of a server", replace("    tls:", "    compression: [gzip, zstd]\n    tls:"), []string{`5: upstreams[0].xds.compression[1]: "zstd": want one of gzip`}},
 		{"empty item", replace(`["istiod.east:15012"]`, `["a:1", ~]`), []string{"4: upstreams[0].xds.addresses[1]: is empty"}},
 		{"no such anchor", replace("name: east", "name: *nobody"), []string{"2: upstreams[0].name: there is no anchor &nobody above"}},
 		{"tag", replace("name: east", "name: !!str east"), []string{"2: upstreams[0].name: tags (!!str) are not used in this file"}},
@@ -104,7 +115,7 @@ func TestMistakesAreNamedWithFileAndLine(t *testing.T) {
 		{"duration without unit", minimal + "push:\n  debounceAfter: 100\n", []string{`10: push.debounceAfter: want a duration like 90s, 5m or 250ms, not "100"`}},
 		{"negative duration", minimal + "push:\n  debounceAfter: -1s\n", []string{"10: push.debounceAfter: -1s is out of range: 1ms to 1m0s"}},
 		{"nothing said", "{}", []string{
-			"1: upstreams: there must be at least one: add an xds or a file upstream",
+			"1: upstreams: there must be at least one: add an upstream with xds or file",
 			"1: downstream.listeners: there must be at least one: add an address to serve on"}},
 		{"bad name", replace("name: east", "name: East"), []string{`2: upstreams[0].name: "East": 1 to 63 lower-case letters, digits and dashes, neither first nor last a dash`}},
 		{"long name", replace("name: east", "name: "+strings.Repeat("e", 64)), []string{`2: upstreams[0].name: "` + strings.Repeat("e", 64) + `": 1 to 63 lower-case letters, digits and dashes, neither first nor last a dash`}},
@@ -112,21 +123,8 @@ func TestMistakesAreNamedWithFileAndLine(t *testing.T) {
 		{"same name twice", replace("downstream:", "- {name: east, file: {path: x}}\ndownstream:"), []string{`6: upstreams[1].name: "east" is the name of upstreams[0] already: names must differ`}},
 		{"bad cluster", replace("name: east", "name: east\n  clusterID: a b"), []string{`3: upstreams[0].clusterID: "a b": 1 to 253 letters, digits, dots, dashes and underscores`}},
 		{"bad generated", replace("name: east", "name: east\n  generated: maybe"), []string{`3: upstreams[0].generated: "maybe": want one of drop, keep`}},
-		{"both kinds of source", replace("  xds:", "  file: {path: x}\n  xds:"), []string{`2: upstreams[0]: upstream "east" needs exactly one of xds and file`}},
-		{"no kind of source", replace("downstream:", "- name: west\ndownstream:"), []string{`6: upstreams[1]: upstream "west" needs exactly one of xds and file`}},
-		{"file without path", replace("downstream:", "- name: west\n  file: {}\ndownstream:"), []string{"7: upstreams[1].file.path: missing: name a file or a directory"}},
-		{"no address", replace(`["istiod.east:15012"]`, "[]"), []string{"4: upstreams[0].xds.addresses: missing: give at least one host:port"}},
-		{"bad address", replace("istiod.east:15012", "istiod.east"), []string{`4: upstreams[0].xds.addresses[0]: "istiod.east" is not host:port`}},
-		{"bad port", replace("istiod.east:15012", "istiod.east:xds"), []string{`4: upstreams[0].xds.addresses[0]: "istiod.east:xds": the port must be a number from 1 to 65535`}},
-		{"no host", replace("istiod.east:15012", ":15012"), []string{`4: upstreams[0].xds.addresses[0]: ":15012" has no host`}},
-		{"neither tls nor plaintext", replace("    tls: {caFile: ca.pem}\n", ""), []string{"3: upstreams[0].xds.tls: neither tls nor plaintext: set tls, or plaintext: true to go without"}},
-		{"both tls and plaintext", replace("    tls:", "    plaintext: true\n    tls:"), []string{"5: upstreams[0].xds.plaintext: both plaintext and tls: leave out one"}},
-		{"token over plaintext, C20", replace("tls: {caFile: ca.pem}", "plaintext: true\n    tokenFile: t"), []string{"6: upstreams[0].xds.tokenFile: a token is not sent over plaintext, where anybody can read it, and an istiod ignores it there: set tls, or leave out tokenFile"}},
-		{"certificate without key", replace("caFile: ca.pem", "certFile: c.pem"), []string{"5: upstreams[0].xds.tls: certFile and keyFile go together: give both, or none"}},
-		{"bad protocol", replace("    tls:", "    protocol: rest\n    tls:"), []string{`5: upstreams[0].xds.protocol: "rest": want one of auto, sotw, delta`}},
-		{"bad extra type", replace("    tls:", "    types: [ServiceEntry]\n    tls:"), []string{`5: upstreams[0].xds.types[0]: type URL "ServiceEntry": want group/version/Kind, for example networking.istio.io/v1/ServiceEntry`}},
-		{"resync too often", replace("    tls:", "    resyncInterval: 1ms\n    tls:"), []string{"5: upstreams[0].xds.resyncInterval: 1ms is out of range: 1s to 24h0m0s"}},
-		{"no resync", replace("    tls:", "    resyncInterval: 0s\n    tls:"), []string{"5: upstreams[0].xds.resyncInterval: 0s is out of range: 1s to 24h0m0s"}},
+		{"both kinds of source", replace("  xds:", "  file: {path: x}\n  xds:"), []string{`2: upstreams[0]: upstream "east" needs exactly one of xds, file`}},
+		{"no kind of source", replace("downstream:", "- name: west\ndownstream:"), []string{`6: upstreams[1]: upstream "west" needs exactly one of xds, file`}},
 		{"plaintext off loopback", replace("127.0.0.1:15010", "0.0.0.0:15010"), []string{`8: downstream.listeners[0].address: plaintext on "0.0.0.0:15010", which is not a loopback address, needs allowInsecure: true: anybody who reaches it can read all configs`}},
 		{"listener of no kind", replace(", plaintext: true", ""), []string{"8: downstream.listeners[0].tls: neither tls nor plaintext: set tls, or plaintext: true to go without"}},
 		{"listener of both kinds", replace("plaintext: true", "plaintext: true, tls: {certFile: a, keyFile: b}"), []string{"8: downstream.listeners[0].plaintext: both plaintext and tls: leave out one"}},
@@ -139,6 +137,10 @@ func TestMistakesAreNamedWithFileAndLine(t *testing.T) {
 		{"bad log level", minimal + "log: {level: loud}\n", []string{`9: log.level: "loud": want one of debug, info, warn, error`}},
 		{"bad log format", minimal + "log: {format: xml}\n", []string{`9: log.format: "xml": want one of text, json`}},
 		{"debounce turned round", minimal + "push: {debounceAfter: 2s}\n", []string{"9: push.debounceMax: 1s is less than debounceAfter, which is 2s"}},
+		{"share of nothing", minimal + "push: {maxShare: 0}\n", []string{"9: push.maxShare: 0 is out of range: 0.01 to 1"}},
+		{"share of more than all", minimal + "push: {maxShare: 1.5}\n", []string{"9: push.maxShare: 1.5 is out of range: 0.01 to 1"}},
+		{"share that is no number", minimal + "push: {maxShare: half}\n", []string{`9: push.maxShare: want a number, not "half"`}},
+		{"share that is not a number", minimal + "push: {maxShare: .nan}\n", []string{"9: push.maxShare: NaN is out of range: 0.01 to 1"}},
 		{"bad node", minimal + "node:\n  id: a~b\n  namespace: A\n  ip: here\n  revision: 1_2\n", []string{
 			`10: node.id: "a~b": 1 to 253 letters, digits, dots, dashes and underscores`,
 			`11: node.namespace: "A" is not a namespace`,
@@ -153,13 +155,13 @@ func TestMistakesAreNamedWithFileAndLine(t *testing.T) {
 		{"all at once", replace("name: east", "name: East\n  nmae: x") + "log: {level: loud, format: [a]}\npush: {debounceMax: 1}\nfoo: 1\n", []string{
 			`2: upstreams[0].name: "East": 1 to 63 lower-case letters, digits and dashes, neither first nor last a dash`,
 			"3: upstreams[0].nmae: unknown field: check its spelling and indentation; here it can be name, clusterID, domainSuffix, generated, import, services, rewrite, required, firstSync, staleness, guard, limits, xds, file",
-			"10: log.format: want a text, not a list",
 			`10: log.level: "loud": want one of debug, info, warn, error`,
+			"10: log.format: want a text, not a list",
 			`11: push.debounceMax: want a duration like 90s, 5m or 250ms, not "1"`,
 			"12: foo: unknown field: check its spelling and indentation; here it can be node, upstreams, merge, views, provenance, downstream, push, admin, state, log"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			_, err := Parse("relay.yaml", []byte(tc.in))
+			_, err := parse("relay.yaml", []byte(tc.in))
 			var many *multierror.Error
 			if !errors.As(err, &many) {
 				t.Fatalf("error %v, want several", err)
@@ -188,7 +190,7 @@ func TestWhatIsTaken(t *testing.T) {
 		"an annotation like a tag":     strings.Replace(minimal, "  xds:", "  rewrite: {annotations: {set: {note: <none>}}}\n  xds:", 1),
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := Parse("relay.yaml", []byte(in)); err != nil {
+			if _, err := parse("relay.yaml", []byte(in)); err != nil {
 				t.Error(err)
 			}
 		})
@@ -201,16 +203,16 @@ func TestMissingFilesAreNamed(t *testing.T) {
 	if err := os.WriteFile(path, []byte(minimal), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if c, err := Check(path); c == nil || err == nil || !regexp.MustCompile(`relay\.yaml:\d+: upstreams\[0\]\.xds\.tls\.caFile: `).MatchString(err.Error()) {
+	if c, err := config.Check(path, sources()...); c == nil || err == nil || !regexp.MustCompile(`relay\.yaml:\d+: upstreams\[0\]\.xds\.tls\.caFile: `).MatchString(err.Error()) {
 		t.Errorf("missing CA file: %v", err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "ca.pem"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Check(path); err != nil {
+	if _, err := config.Check(path, sources()...); err != nil {
 		t.Error(err)
 	}
-	if _, err := Load(filepath.Join(dir, "none.yaml")); err == nil {
+	if _, err := config.Load(filepath.Join(dir, "none.yaml")); err == nil {
 		t.Error("a missing config file is no error")
 	}
 }
@@ -219,7 +221,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(minimal))
 	f.Add([]byte("upstreams: [&a {name: b}, *a]\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		c, err := Parse("relay.yaml", data)
+		c, err := parse("relay.yaml", data)
 		if (c == nil) == (err == nil) {
 			t.Fatalf("config %v with error %v", c, err)
 		}

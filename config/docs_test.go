@@ -1,4 +1,4 @@
-package config
+package config_test
 
 import (
 	"fmt"
@@ -9,12 +9,22 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"meshrelay/config"
+	"meshrelay/upstreams/xds"
 )
 
 // fieldPaths returns the paths of all fields of a type, as the reference writes them.
 func fieldPaths(at string, t reflect.Type) (paths []string) {
 	for i := range t.NumField() {
-		path := join(at, yamlName(t.Field(i)))
+		path := config.Join(at, config.YAMLName(t.Field(i)))
+		if t.Field(i).Type == reflect.TypeFor[config.Source]() {
+			for _, source := range sources() {
+				paths = append(paths, config.Join(at, source.Kind()))
+				paths = append(paths, fieldPaths(config.Join(at, source.Kind()), reflect.TypeOf(source).Elem())...)
+			}
+			continue
+		}
 		paths = append(paths, path)
 		ft := t.Field(i).Type
 		if ft.Kind() == reflect.Slice {
@@ -42,7 +52,7 @@ func TestReferenceHasEveryFieldAndNoOther(t *testing.T) {
 		}
 		documented[m[1]] = m[2]
 	}
-	fields := fieldPaths("", reflect.TypeFor[Config]())
+	fields := fieldPaths("", reflect.TypeFor[config.Config]())
 	if len(fields) < 40 {
 		t.Fatalf("only %d fields were found: %v", len(fields), fields)
 	}
@@ -56,10 +66,10 @@ func TestReferenceHasEveryFieldAndNoOther(t *testing.T) {
 			t.Errorf("docs/configuration.md has a row for %s, which is no field", field)
 		}
 	}
-	var empty Config
-	empty.setDefaults(func(string) bool { return false })
+	var empty config.Config
+	empty.SetDefaults()
 	checkDefaults(t, "", reflect.ValueOf(empty), documented)
-	c, err := Parse("relay.yaml", []byte(minimal))
+	c, err := parse("relay.yaml", []byte(minimal))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,13 +77,15 @@ func TestReferenceHasEveryFieldAndNoOther(t *testing.T) {
 	checkDefaults(t, "upstreams[].staleness", reflect.ValueOf(u.Staleness), documented)
 	checkDefaults(t, "upstreams[].guard", reflect.ValueOf(u.Guard), documented)
 	checkDefaults(t, "upstreams[].limits", reflect.ValueOf(u.Limits), documented)
-	checkDefaults(t, "upstreams[].xds", reflect.ValueOf(XDS{ResyncInterval: u.XDS.ResyncInterval, SyncTimeout: u.XDS.SyncTimeout, FailbackAfter: u.XDS.FailbackAfter}), documented)
+	section := *u.Source.(*xds.Config)
+	section.Addresses = nil
+	checkDefaults(t, "upstreams[].xds", reflect.ValueOf(section), documented)
 }
 
 // checkDefaults compares the defaults of the code with those of the reference.
 func checkDefaults(t *testing.T, at string, v reflect.Value, documented map[string]string) {
 	for i := range v.NumField() {
-		path, f := join(at, yamlName(v.Type().Field(i))), v.Field(i)
+		path, f := config.Join(at, config.YAMLName(v.Type().Field(i))), v.Field(i)
 		if f.Kind() == reflect.Struct {
 			checkDefaults(t, path, f, documented)
 			continue

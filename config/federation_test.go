@@ -1,4 +1,4 @@
-package config
+package config_test
 
 import (
 	"errors"
@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/go-multierror"
+
+	"meshrelay/config"
 )
 
 const withUpstream = `downstream:
@@ -88,7 +90,7 @@ func TestBadRulesAreErrorsWithTheirLine(t *testing.T) {
 // wantMistakes checks that each mistake begins as it should.
 func wantMistakes(t *testing.T, in string, want []string) {
 	t.Helper()
-	_, err := Parse("relay.yaml", []byte(in))
+	_, err := parse("relay.yaml", []byte(in))
 	var many *multierror.Error
 	if !errors.As(err, &many) {
 		t.Fatalf("error %v, want several", err)
@@ -128,7 +130,7 @@ func TestRulesThatAreTaken(t *testing.T) {
 		"a view after that of nodes": "views: [{name: a, match: {nodeIDs: [\"*\"], clusterIDs: [x]}}, {name: b, match: {nodeIDs: [\"*\"]}}]\n",
 	} {
 		t.Run(name, func(t *testing.T) {
-			c, err := Parse("relay.yaml", []byte(withUpstream+in))
+			c, err := parse("relay.yaml", []byte(withUpstream+in))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -136,7 +138,7 @@ func TestRulesThatAreTaken(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			again, err := Parse("relay.yaml", out)
+			again, err := parse("relay.yaml", out)
 			if err != nil {
 				t.Fatalf("%v\n%s", err, out)
 			}
@@ -149,7 +151,7 @@ func TestRulesThatAreTaken(t *testing.T) {
 
 // TestAnEmptyFieldHasItsDefault: as if it were not there.
 func TestAnEmptyFieldHasItsDefault(t *testing.T) {
-	c, err := Parse("relay.yaml", []byte(withUpstream+"  rewrite: {annotations: {remove: }}\nviews: [{name: a, default: true, excludeOwn: }]\n"))
+	c, err := parse("relay.yaml", []byte(withUpstream+"  rewrite: {annotations: {remove: }}\nviews: [{name: a, default: true, excludeOwn: }]\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +161,7 @@ func TestAnEmptyFieldHasItsDefault(t *testing.T) {
 }
 
 func TestDefaultsOfRules(t *testing.T) {
-	c, err := Parse("relay.yaml", []byte(withUpstream+"  generated: keep\n- {name: f, generated: keep, file: {path: x}, rewrite: {annotations: {remove: []}}}\nnode: {id: hub, revision: blue}\nviews: [{name: a, default: true}, {name: b, match: {clusterIDs: [x]}, excludeOwn: false}]\nmerge: [{kinds: [se]}]\n"))
+	c, err := parse("relay.yaml", []byte(withUpstream+"  generated: keep\n- {name: f, generated: keep, file: {path: x}, rewrite: {annotations: {remove: []}}}\nnode: {id: hub, revision: blue}\nviews: [{name: a, default: true}, {name: b, match: {clusterIDs: [x]}, excludeOwn: false}]\nmerge: [{kinds: [se]}]\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,22 +169,22 @@ func TestDefaultsOfRules(t *testing.T) {
 	if east.Import.Revision != "blue" || file.Import.Revision != "" {
 		t.Errorf("revisions %q and %q: it is node.revision for xds", east.Import.Revision, file.Import.Revision)
 	}
-	if east.Services.Mode != ServicesAsIs || file.Services.Mode != ServicesOmit {
+	if east.Services.Mode != config.ServicesAsIs || file.Services.Mode != config.ServicesOmit {
 		t.Errorf("services %q and %q", east.Services.Mode, file.Services.Mode)
 	}
-	if !slices.Equal(east.Rewrite.Annotations.Remove, []string{lastApplied}) || len(file.Rewrite.Annotations.Remove) != 0 {
+	if !slices.Equal(east.Rewrite.Annotations.Remove, []string{config.LastApplied}) || len(file.Rewrite.Annotations.Remove) != 0 {
 		t.Errorf("annotations removed: %q and %q", east.Rewrite.Annotations.Remove, file.Rewrite.Annotations.Remove)
 	}
 	if !c.Views[0].ExcludeOwn || c.Views[1].ExcludeOwn {
 		t.Error("a view excludes what is its clients' own unless it says otherwise")
 	}
-	if c.Provenance != (Provenance{Annotations: true, Relay: "hub", MaxHops: 8}) || c.Merge[0].Policy != MergeFirst {
+	if c.Provenance != (config.Provenance{Annotations: true, Relay: "hub", MaxHops: 8}) || c.Merge[0].Policy != "first" {
 		t.Errorf("%+v %+v", c.Provenance, c.Merge)
 	}
 }
 
 func TestShortHostsAreCompletedUnlessTheConfigSaysOtherwise_C23(t *testing.T) {
-	c, err := Parse("relay.yaml", []byte(withUpstream+"- {name: f, file: {path: x}}\n- {name: g, file: {path: x}, domainSuffix: east.corp, rewrite: {shortHosts: keep}}\n"))
+	c, err := parse("relay.yaml", []byte(withUpstream+"- {name: f, file: {path: x}}\n- {name: g, file: {path: x}, domainSuffix: east.corp, rewrite: {shortHosts: keep}}\n"))
 	if err != nil {
 		t.Fatal(err)
 	}

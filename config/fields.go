@@ -22,7 +22,7 @@ import (
 // eachField calls f with each field below v that is set, and its path.
 func eachField(at string, v reflect.Value, f func(path string, field reflect.StructField, value reflect.Value)) {
 	switch v.Kind() {
-	case reflect.Pointer:
+	case reflect.Pointer, reflect.Interface:
 		if !v.IsNil() {
 			eachField(at, v.Elem(), f)
 		}
@@ -34,30 +34,34 @@ func eachField(at string, v reflect.Value, f func(path string, field reflect.Str
 		for i := range v.NumField() {
 			field := v.Type().Field(i)
 			path := join(at, yamlName(field))
+			if source, ok := v.Field(i).Interface().(Source); ok {
+				path = join(at, source.Kind())
+			}
 			f(path, field, v.Field(i))
 			eachField(path, v.Field(i), f)
 		}
 	}
 }
 
-// setDefaults sets the defaults in tags. given reports whether the file has a field. An empty
-// text is as if it were not there.
-func (c *Config) setDefaults(given func(field string) bool) {
-	eachField("", reflect.ValueOf(c), func(path string, field reflect.StructField, value reflect.Value) {
-		text, ok := field.Tag.Lookup("default")
+// setDefaults sets the empty fields of a struct, and of structs in it, to the defaults in tags.
+func setDefaults(v reflect.Value) {
+	for i := range v.NumField() {
+		field := v.Field(i)
+		text, ok := v.Type().Field(i).Tag.Lookup("default")
 		switch {
-		case !ok:
-		case value.Kind() == reflect.String:
-			if value.Len() == 0 {
-				value.SetString(text)
-			}
-		case given(path):
-		case value.Kind() == reflect.Bool:
-			value.SetBool(text == "true")
+		case field.Kind() == reflect.Struct:
+			setDefaults(field)
+		case !ok || !field.IsZero():
+		case field.Kind() == reflect.String:
+			field.SetString(text)
+		case field.Kind() == reflect.Bool:
+			field.SetBool(text == "true")
+		case field.Kind() == reflect.Float64:
+			field.SetFloat(tagFloat(text))
 		default:
-			value.SetInt(tagNumber(text))
+			field.SetInt(tagNumber(text))
 		}
-	})
+	}
 }
 
 // tagNumber parses a number or a duration in a tag.
@@ -77,27 +81,35 @@ func tagNumber(text string) int64 {
 	return int64(d)
 }
 
-// fields checks the fields that the file has against their tags.
-func (v *validator) fields(c *Config) {
-	eachField("", reflect.ValueOf(c), func(path string, field reflect.StructField, value reflect.Value) {
-		if !v.noted(path) {
-			return
-		}
-		if values, ok := field.Tag.Lookup("oneof"); ok {
-			allowed := strings.Fields(values)
-			if value.Kind() == reflect.String {
-				v.oneOf(path, value.String(), allowed...)
-			} else {
-				for i := range value.Len() {
-					v.oneOf(fmt.Sprintf("%s[%d]", path, i), value.Index(i).String(), allowed...)
-				}
+// tagFloat parses a number with a fraction in a tag.
+func tagFloat(text string) float64 {
+	x, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		panic(fmt.Sprintf("config: tag %q: %v", text, err)) // which every test would show
+	}
+	return x
+}
+
+// checkTags checks the value of a field against its tags.
+func (v *validator) checkTags(path string, field reflect.StructField, value reflect.Value) {
+	if values, ok := field.Tag.Lookup("oneof"); ok {
+		allowed := strings.Fields(values)
+		if value.Kind() == reflect.String {
+			v.oneOf(path, value.String(), allowed...)
+		} else {
+			for i := range value.Len() {
+				v.oneOf(fmt.Sprintf("%s[%d]", path, i), value.Index(i).String(), allowed...)
 			}
 		}
-		if bounds, ok := field.Tag.Lookup("range"); ok {
-			low, high, _ := strings.Cut(bounds, " ")
+	}
+	if bounds, ok := field.Tag.Lookup("range"); ok {
+		low, high, _ := strings.Cut(bounds, " ")
+		if !value.CanFloat() {
 			v.inRange(path, field, value.Int(), tagNumber(low), tagNumber(high))
+		} else if x := value.Float(); !(x >= tagFloat(low) && x <= tagFloat(high)) {
+			v.errorf(path, "%v is out of range: %s to %s", x, low, high)
 		}
-	})
+	}
 }
 
 func (v *validator) inRange(path string, field reflect.StructField, n, least, most int64) {

@@ -11,20 +11,14 @@ import (
 
 // Listener is one address to serve on, in plaintext or with TLS.
 type Listener struct {
-	Address string `yaml:"address"`
-	// Plaintext goes without TLS. Off loopback it also needs AllowInsecure.
-	Plaintext     bool `yaml:"plaintext"`
-	AllowInsecure bool `yaml:"allowInsecure"`
-	// AllowAnonymous lets clients without a certificate use TLS without a client CA.
-	AllowAnonymous bool `yaml:"allowAnonymous"`
-	// AllowAnyIdentity lets every certificate of the client CA see what views without
-	// identities show.
-	AllowAnyIdentity bool         `yaml:"allowAnyIdentity"`
+	Address          string       `yaml:"address"`
+	Plaintext        bool         `yaml:"plaintext"`
+	AllowInsecure    bool         `yaml:"allowInsecure"`    // plaintext off loopback
+	AllowAnonymous   bool         `yaml:"allowAnonymous"`   // TLS without a client CA
+	AllowAnyIdentity bool         `yaml:"allowAnyIdentity"` // views without identities
 	TLS              *ListenerTLS `yaml:"tls,omitempty"`
-	// View names the view of all clients of the listener.
-	View string `yaml:"view,omitempty"`
-	// Debug is off, loopback or verified: who is answered istioctl's debug types. Default:
-	// loopback on a loopback address, else verified.
+	View             string       `yaml:"view,omitempty"` // of all clients of the listener
+	// Debug is loopback by default on a loopback address, else verified.
 	Debug string `yaml:"debug" oneof:"off loopback verified"`
 }
 
@@ -114,9 +108,7 @@ func (v *validator) listeners(c *Config) {
 		at := fmt.Sprintf("downstream.listeners[%d]", i)
 		v.address(at+".address", l.Address, 0)
 		for n, other := range all[:i] {
-			if collide(l.Address, other.Address) {
-				v.errorf(at+".address", "%q is the address of listeners[%d] (%q) already", l.Address, n, other.Address)
-			}
+			v.errorIf(collide(l.Address, other.Address), at+".address", "%q is the address of listeners[%d] (%q) already", l.Address, n, other.Address)
 		}
 		switch {
 		case l.Plaintext && l.TLS != nil:
@@ -135,9 +127,7 @@ func (v *validator) listeners(c *Config) {
 		if l.AllowAnonymous && l.verifies() {
 			v.errorf(at+".allowAnonymous", "clients of this listener must show a certificate: leave this out, or leave out %s", l.clientCAs())
 		}
-		if l.AllowAnyIdentity && !l.verifies() {
-			v.errorf(at+".allowAnyIdentity", "no client of this listener shows a certificate: set tls.clientCAFile or tls.clientCAs, or leave this out")
-		}
+		v.errorIf(l.AllowAnyIdentity && !l.verifies(), at+".allowAnyIdentity", "no client of this listener shows a certificate: set tls.clientCAFile or tls.clientCAs, or leave this out")
 		if field, text := l.exposure(c.Views); text != "" {
 			v.errorf(join(at, field), "%s", text)
 		}
@@ -146,17 +136,13 @@ func (v *validator) listeners(c *Config) {
 
 // clientCAs checks that each trust domain is one, and has one file.
 func (v *validator) clientCAs(at string, all []ClientCA) {
-	if all != nil && len(all) == 0 {
-		v.errorf(at, "is empty: leave it out, or name at least one trust domain")
-	}
+	v.errorIf(all != nil && len(all) == 0, at, "is empty: leave it out, or name at least one trust domain")
 	for i, ca := range all {
 		here := fmt.Sprintf("%s[%d]", at, i)
 		if err := identity.CheckTrustDomain(ca.TrustDomain); err != nil {
 			v.errorf(here+".trustDomain", "%q is not a trust domain: %v", ca.TrustDomain, err)
 		}
-		if ca.File == "" {
-			v.errorf(here+".file", "missing: name a file with the roots of %s", ca.TrustDomain)
-		}
+		v.errorIf(ca.File == "", here+".file", "missing: name a file with the roots of %s", ca.TrustDomain)
 		if n := slices.IndexFunc(all[:i], func(o ClientCA) bool { return o.TrustDomain == ca.TrustDomain }); n >= 0 {
 			v.errorf(here+".trustDomain", "%q has roots in clientCAs[%d] already: put all of them into one file", ca.TrustDomain, n)
 		}

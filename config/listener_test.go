@@ -1,4 +1,4 @@
-package config
+package config_test
 
 import (
 	"os"
@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"meshrelay/config"
 )
 
 // listenerOf returns a config with one listener, and what follows it.
@@ -54,7 +56,7 @@ func TestAListenerIsNotOpenUnlessItIsAllowed(t *testing.T) {
 				wantMistakes(t, in, []string{"3: " + tc.want})
 				return
 			}
-			if _, err := Parse("relay.yaml", []byte(in)); err != nil {
+			if _, err := parse("relay.yaml", []byte(in)); err != nil {
 				t.Error(err)
 			}
 		})
@@ -69,7 +71,7 @@ func TestAListenerThatNamesAViewOfIdentitiesCanVerifyThem(t *testing.T) {
 	wantMistakes(t, listenerOf(`address: "127.0.0.1:1", tls: {certFile: c, keyFile: k}, allowAnonymous: true, view: a`, views), want)
 	wantMistakes(t, listenerOf(`address: "127.0.0.1:1", plaintext: true, view: a`, "views: [{name: a, default: true, match: {identities: [\"spiffe://x/y\"]}}]\n"), append(want,
 		"7: views[0].default: the default view is for every client that no other view matches"))
-	if _, err := Parse("relay.yaml", []byte(listenerOf(`address: "127.0.0.1:1", tls: {certFile: c, keyFile: k, clientCAFile: ca}, view: a`, views))); err != nil {
+	if _, err := parse("relay.yaml", []byte(listenerOf(`address: "127.0.0.1:1", tls: {certFile: c, keyFile: k, clientCAFile: ca}, view: a`, views))); err != nil {
 		t.Error(err)
 	}
 }
@@ -77,14 +79,14 @@ func TestAListenerThatNamesAViewOfIdentitiesCanVerifyThem(t *testing.T) {
 // TestDebugIsForLoopbackWhereTheListenerIs: elsewhere it is for who has a certificate.
 func TestDebugIsForLoopbackWhereTheListenerIs(t *testing.T) {
 	for listener, want := range map[string]string{
-		`address: "127.0.0.1:1", plaintext: true`:                     DebugLoopback,
-		`address: "[::1]:1", plaintext: true`:                         DebugLoopback,
-		`address: ":1", plaintext: true, allowInsecure: true`:         DebugVerified,
-		`address: "10.0.0.1:1", plaintext: true, allowInsecure: true`: DebugVerified,
-		`address: "127.0.0.1:1", plaintext: true, debug: off`:         DebugOff,
-		`address: "127.0.0.1:1", plaintext: true, debug: "off"`:       DebugOff,
+		`address: "127.0.0.1:1", plaintext: true`:                     config.DebugLoopback,
+		`address: "[::1]:1", plaintext: true`:                         config.DebugLoopback,
+		`address: ":1", plaintext: true, allowInsecure: true`:         config.DebugVerified,
+		`address: "10.0.0.1:1", plaintext: true, allowInsecure: true`: config.DebugVerified,
+		`address: "127.0.0.1:1", plaintext: true, debug: off`:         config.DebugOff,
+		`address: "127.0.0.1:1", plaintext: true, debug: "off"`:       config.DebugOff,
 	} {
-		c, err := Parse("relay.yaml", []byte(listenerOf(listener, "")))
+		c, err := parse("relay.yaml", []byte(listenerOf(listener, "")))
 		if err != nil {
 			t.Errorf("%s: %v", listener, err)
 			continue
@@ -99,22 +101,22 @@ func TestDebugIsForLoopbackWhereTheListenerIs(t *testing.T) {
 
 // TestViewsAreCheckedAgainstTheListenersThatRun: they stay when the views are replaced.
 func TestViewsAreCheckedAgainstTheListenersThatRun(t *testing.T) {
-	mutual := Listener{TLS: &ListenerTLS{ClientCAFile: "ca"}}
-	ids := View{Name: "a", Match: Match{Identities: []string{"spiffe://x/y"}}}
+	mutual := config.Listener{TLS: &config.ListenerTLS{ClientCAFile: "ca"}}
+	ids := config.View{Name: "a", Match: config.Match{Identities: []string{"spiffe://x/y"}}}
 	for name, tc := range map[string]struct {
-		running Listener
-		views   []View
+		running config.Listener
+		views   []config.View
 		want    string
 	}{
-		"as before":              {mutual, []View{ids}, ""},
+		"as before":              {mutual, []config.View{ids}, ""},
 		"the views are gone":     {mutual, nil, "downstream.listeners[0].tls.clientCAFile: whoever"},
-		"a view for everybody":   {mutual, []View{ids, {Name: "b", Default: true}}, "downstream.listeners[0].tls.clientCAFile: whoever"},
-		"a view of identities":   {Listener{Plaintext: true, View: "a"}, []View{ids}, "downstream.listeners[0].view: the view"},
-		"a plaintext listener":   {Listener{Plaintext: true}, nil, ""},
-		"any identity, allowed":  {Listener{TLS: mutual.TLS, AllowAnyIdentity: true}, nil, ""},
-		"anonymous, not allowed": {Listener{TLS: &ListenerTLS{}}, nil, "downstream.listeners[0].tls: anybody"},
+		"a view for everybody":   {mutual, []config.View{ids, {Name: "b", Default: true}}, "downstream.listeners[0].tls.clientCAFile: whoever"},
+		"a view of identities":   {config.Listener{Plaintext: true, View: "a"}, []config.View{ids}, "downstream.listeners[0].view: the view"},
+		"a plaintext listener":   {config.Listener{Plaintext: true}, nil, ""},
+		"any identity, allowed":  {config.Listener{TLS: mutual.TLS, AllowAnyIdentity: true}, nil, ""},
+		"anonymous, not allowed": {config.Listener{TLS: &config.ListenerTLS{}}, nil, "downstream.listeners[0].tls: anybody"},
 	} {
-		err := CheckListeners([]Listener{tc.running}, tc.views)
+		err := config.CheckListeners([]config.Listener{tc.running}, tc.views)
 		if (err == nil) != (tc.want == "") || err != nil && !strings.HasPrefix(err.Error(), tc.want) {
 			t.Errorf("%s: %v, want %q", name, err, tc.want)
 		}
@@ -140,7 +142,7 @@ func TestAnIdentityThatMatchesNothingIsAMistake(t *testing.T) {
 		in := listenerOf(tc.listener, "views: [{name: a, match: {identities: ["+strconv.Quote(tc.identity)+"]}}]\n")
 		if tc.want != "" {
 			wantMistakes(t, in, []string{at + tc.want})
-		} else if _, err := Parse("relay.yaml", []byte(in)); err != nil {
+		} else if _, err := parse("relay.yaml", []byte(in)); err != nil {
 			t.Error(err)
 		}
 	}
@@ -151,7 +153,7 @@ func TestClientCAsNameTrustDomains(t *testing.T) {
 	in := func(cas string) string {
 		return listenerOf(`address: "127.0.0.1:1", tls: {certFile: c, keyFile: k, clientCAFile: ca, clientCAs: `+cas+`}`, views)
 	}
-	c, err := Parse("/etc/relay.yaml", []byte(in("[{trustDomain: a.example, file: a.pem}, {trustDomain: b.example, file: a.pem}]")))
+	c, err := parse("/etc/relay.yaml", []byte(in("[{trustDomain: a.example, file: a.pem}, {trustDomain: b.example, file: a.pem}]")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +164,7 @@ func TestClientCAsNameTrustDomains(t *testing.T) {
 	if err := os.WriteFile(path, []byte(in("[{trustDomain: a.example, file: a.pem}, {trustDomain: b.example, file: a.pem}]")), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Check(path); err == nil || !strings.Contains(err.Error(), "downstream.listeners[0].tls.clientCAs[1].file") {
+	if _, err := config.Check(path, sources()...); err == nil || !strings.Contains(err.Error(), "downstream.listeners[0].tls.clientCAs[1].file") {
 		t.Errorf("files that are not there: %v", err)
 	}
 	for cas, want := range map[string]string{

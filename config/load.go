@@ -9,9 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"slices"
 
-	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 
 	"meshrelay/internal/yamlpos"
@@ -21,13 +19,13 @@ import (
 const maxFileBytes = 1 << 20
 
 // Load reads and checks a config file. Relative paths in it are relative to its
-// directory.
-func Load(path string) (*Config, error) {
+// directory. Each upstream has the section of one of sources, which only tell their types.
+func Load(path string, sources ...Source) (*Config, error) {
 	data, err := read(path)
 	if err != nil {
 		return nil, err
 	}
-	return Parse(path, data)
+	return Parse(path, data, sources...)
 }
 
 // read returns the content of a config file.
@@ -50,32 +48,25 @@ func read(path string) ([]byte, error) {
 // Parse checks the content of a config file. name is where it comes from, for
 // errors and for relative paths. All that is wrong with it is returned at once, as a
 // *multierror.Error whose parts begin with file and line.
-func Parse(name string, data []byte) (*Config, error) {
-	return (&validator{name: name, lines: map[string]int{}}).parse(data)
+func Parse(name string, data []byte, sources ...Source) (*Config, error) {
+	return newValidator(name, sources).parse(data)
 }
 
 func (v *validator) parse(data []byte) (*Config, error) {
 	body := v.document(data)
 	if body == nil {
-		return nil, v.errs
+		return nil, v.err()
 	}
 	c := &Config{}
-	s := shaper{v: v, anchors: map[string]ast.Node{}}
-	if s.fits("", body, reflect.TypeFor[Config](), 0) {
-		if err := yaml.NodeToValue(body, c, yaml.Strict()); err != nil {
-			v.syntaxError(yamlpos.ErrorOf(err))
-			return nil, v.errs
-		}
+	d := decoder{validator: v, anchors: map[string]ast.Node{}}
+	if !d.decode("", body, reflect.ValueOf(c).Elem(), 0) {
+		return nil, v.err()
 	}
-	if v.mistyped() {
-		return nil, v.errs
-	}
-	c.complete(func(field string) bool { return v.noted(field) && !v.reported(field) })
+	v.complete(c)
 	c.resolve(filepath.Dir(v.name)) // what is missing stays so, and how long a path is counts
 	v.config(c)
-	if v.errs != nil {
-		slices.SortStableFunc(v.errs.Errors, byLine)
-		return nil, v.errs
+	if err := v.err(); err != nil {
+		return nil, err
 	}
 	return c, nil
 }
@@ -102,9 +93,8 @@ func (v *validator) document(data []byte) ast.Node {
 	return bodies[0]
 }
 
-// complete sets all defaults. given reports whether the file has a valid value for a field.
-func (c *Config) complete(given func(field string) bool) {
-	c.setDefaults(given)
+// complete sets the defaults that no tag tells.
+func (v *validator) complete(c *Config) {
 	def := func(s *string, values ...string) { *s = cmp.Or(append([]string{*s}, values...)...) }
 	host, err := os.Hostname()
 	if err != nil {
@@ -115,10 +105,10 @@ func (c *Config) complete(given func(field string) bool) {
 	def(&c.Node.IP, os.Getenv("INSTANCE_IP"), os.Getenv("POD_IP"), hostIP(), "127.0.0.1")
 	def(&c.Provenance.Relay, c.Node.ID)
 	d := &c.Downstream
-	if !given("downstream.maxConnectionsPerPeer") {
+	if d.MaxConnectionsPerPeer == 0 {
 		d.MaxConnectionsPerPeer = max(1, d.MaxConnections-d.MaxConnections/4)
 	}
-	if !given("downstream.maxStreamsPerPeer") {
+	if d.MaxStreamsPerPeer == 0 {
 		d.MaxStreamsPerPeer = max(1, d.MaxStreams-d.MaxStreams/4)
 	}
 	for i := range c.Downstream.Listeners {
@@ -131,17 +121,17 @@ func (c *Config) complete(given func(field string) bool) {
 	for i := range c.Upstreams {
 		u := &c.Upstreams[i]
 		def(&u.ClusterID, u.Name)
-		if u.Generated == GeneratedKeep && u.XDS != nil {
-			def(&u.Services.Mode, ServicesAsIs)
-		}
-		def(&u.Services.Mode, ServicesOmit)
-		if u.XDS != nil {
+		if u.relayed() {
+			if u.Generated == GeneratedKeep {
+				def(&u.Services.Mode, ServicesAsIs)
+			}
 			def(&u.Import.Revision, c.Node.Revision)
 		}
-		if !given(fmt.Sprintf("upstreams[%d].rewrite.annotations.remove", i)) {
+		def(&u.Services.Mode, ServicesOmit)
+		if u.Rewrite.Annotations.Remove == nil {
 			u.Rewrite.Annotations.Remove = []string{lastApplied}
 		}
-		u.completeResilience(func(field string) bool { return given(fmt.Sprintf("upstreams[%d].%s", i, field)) })
+		v.completeResilience(fmt.Sprintf("upstreams[%d].staleness", i), u)
 	}
 }
 
@@ -173,12 +163,12 @@ func (c *Config) resolve(dir string) {
 // Check loads a config file as Load does, and tries to open every file that the config names. It
 // does not look into those. Where one can not be opened, Check returns the config and a
 // *multierror.Error whose parts begin with file and line.
-func Check(path string) (*Config, error) {
+func Check(path string, sources ...Source) (*Config, error) {
 	data, err := read(path)
 	if err != nil {
 		return nil, err
 	}
-	v := &validator{name: path, lines: map[string]int{}}
+	v := newValidator(path, sources)
 	c, err := v.parse(data)
 	if err != nil {
 		return nil, err
@@ -192,7 +182,7 @@ func Check(path string) (*Config, error) {
 			v.errorf(path, "%v", err)
 		}
 	})
-	return c, v.errs.ErrorOrNil()
+	return c, v.err()
 }
 
 func readable(path string, mayBeDir bool) error {

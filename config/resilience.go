@@ -2,31 +2,24 @@ package config
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"math"
 	"time"
-
-	"github.com/goccy/go-yaml"
 )
 
-// State is what is kept on disk, so that a restart serves it at once.
+// State is what the relay keeps on disk, so that it serves that at once after a restart.
 type State struct {
-	// Dir is where. Empty: nothing is kept.
-	Dir string `yaml:"dir" path:"own"`
-	// FlushInterval is how often changes are written: what a crash may lose. Default 1s.
+	Dir           string   `yaml:"dir" path:"own"` // empty: the relay keeps nothing
 	FlushInterval Duration `yaml:"flushInterval" default:"1s" range:"10ms 1m"`
-	// History is what is kept of the past.
-	History History `yaml:"history"`
+	History       History  `yaml:"history"`
 }
 
-// History bounds the past states of each upstream that are kept, to roll back to.
+// History bounds the past states of each upstream, to which it can be rolled back.
 type History struct {
-	// Revisions is how many. Default 100; 0: none.
-	Revisions int `yaml:"revisions" default:"100" range:"0 10000"`
-	// MaxAge is for how long. Default 168h.
-	MaxAge Duration `yaml:"maxAge" default:"168h" range:"1s 87600h"`
-	// MaxBytes is how much room they take, of each upstream. Default 64 MiB.
-	MaxBytes int `yaml:"maxBytes" default:"64Mi" range:"1Ki 1024Gi"`
+	Revisions int      `yaml:"revisions" default:"100" range:"0 10000"`
+	MaxAge    Duration `yaml:"maxAge" default:"168h" range:"1s 87600h"`
+	MaxBytes  int      `yaml:"maxBytes" default:"64Mi" range:"1Ki 1024Gi"`
 }
 
 // Values of Upstream.FirstSync.
@@ -40,29 +33,21 @@ const (
 	FirstSyncOptional = "optional"
 )
 
-// Values of Staleness.OnStale.
-const (
-	OnStaleKeep = "keep"
-	OnStaleDrop = "drop"
-)
+// OnStaleDrop is a value of Staleness.OnStale.
+const OnStaleDrop = "drop"
 
-// Staleness configures what becomes of what an upstream gave while it is out of contact.
+// Staleness configures what becomes of the resources of an upstream while it is out of contact.
 type Staleness struct {
-	// StaleAfter is how long an upstream may be out of contact. Default 5m.
-	StaleAfter Duration `yaml:"staleAfter" default:"5m" range:"1s 8760h"`
-	// OnStale is keep (the default) or drop.
-	OnStale string `yaml:"onStale" default:"keep" oneof:"keep drop"`
-	// ExpireAfter is how long what it gave is kept at most out of contact. Default never.
+	StaleAfter  Duration  `yaml:"staleAfter" default:"5m" range:"1s 8760h"`
+	OnStale     string    `yaml:"onStale" default:"keep" oneof:"keep drop"`
 	ExpireAfter OpenEnded `yaml:"expireAfter" range:"1s 87600h" endless:"never"`
-	// Annotate puts the annotation meshrelay.io/stale-since on what a stale upstream gave.
-	Annotate bool `yaml:"annotate"`
-	// Kinds are exceptions, the first one that names a kind counts.
+	Annotate    bool      `yaml:"annotate"`
+	// Kinds are exceptions. The first one that names a kind counts.
 	Kinds []KindStaleness `yaml:"kinds,omitempty"`
 }
 
-// KindStaleness is the same for some kinds. What the file leaves out is as for the others.
+// KindStaleness is the same for some kinds. Fields that the file leaves out are as for the others.
 type KindStaleness struct {
-	// Kinds are as kubectl takes them, or group/Kind.
 	Kinds       []string  `yaml:"kinds"`
 	StaleAfter  Duration  `yaml:"staleAfter" range:"1s 8760h"`
 	OnStale     string    `yaml:"onStale" oneof:"keep drop"`
@@ -75,30 +60,24 @@ const (
 	EmptyPass = "pass"
 )
 
-// Guard holds back deletions that look like an accident. Those of a minute count together.
+// Guard holds deletions that look like an accident. Those of a minute count together.
 type Guard struct {
-	// Percent of what the upstream had, and Count: an update that removes more than both
-	// is held. Defaults 30 and 10; a Percent of 100 lets everything pass.
+	// An update that removes more than Percent and more than Count is held.
 	Percent int `yaml:"percent" default:"30" range:"0 100"`
 	Count   int `yaml:"count" default:"10" range:"0 1000000000"`
-	// Empty tells what becomes of deletions that leave nothing of a kind that had three
-	// resources or more, or of an upstream that comes back, however few they are: hold or
-	// pass. Default hold; pass where Percent is 100.
+	// Empty is about deletions that leave nothing of a kind that had three resources or more,
+	// or of an upstream that comes back. Default hold; pass where Percent is 100.
 	Empty string `yaml:"empty" oneof:"hold pass"`
-	// HoldFor is how long, unless it is released before. The time counts while the upstream
-	// is in contact. Default 10m.
+	// HoldFor counts while the upstream is in contact.
 	HoldFor OpenEnded `yaml:"holdFor" default:"10m" range:"1s 8760h" endless:"forever"`
 }
 
-// Limits are what one upstream may make the relay hold.
+// Limits bound what the relay holds of one upstream. Config.FitMemory sets those without a
+// default.
 type Limits struct {
-	// MaxResources and MaxBytes bound what is held of the upstream. Defaults 500000, and its
-	// share of half of the memory: see Config.FitMemory.
-	MaxResources int `yaml:"maxResources" default:"500000" range:"1 100000000"`
-	MaxBytes     int `yaml:"maxBytes,omitempty" range:"1 1024Gi"`
-	// MaxResourceBytes bounds one resource. Default 4 MiB.
+	MaxResources     int `yaml:"maxResources" default:"500000" range:"1 100000000"`
+	MaxBytes         int `yaml:"maxBytes,omitempty" range:"1 1024Gi"`
 	MaxResourceBytes int `yaml:"maxResourceBytes" default:"4Mi" range:"1 1Gi"`
-	// MaxResponseBytes bounds one response of an xds source. Default an eighth of the memory.
 	MaxResponseBytes int `yaml:"maxResponseBytes,omitempty" range:"1 2147483647"`
 }
 
@@ -134,47 +113,36 @@ type OpenEnded time.Duration
 // D returns o as a time.Duration, 0 when it has no end.
 func (o OpenEnded) D() time.Duration { return time.Duration(o) }
 
-// MarshalYAML implements yaml.InterfaceMarshaler.
-func (o OpenEnded) MarshalYAML() (any, error) {
+// MarshalText implements encoding.TextMarshaler.
+func (o OpenEnded) MarshalText() ([]byte, error) {
 	if o == 0 {
-		return "never", nil
+		return []byte("never"), nil
 	}
-	return o.D().String(), nil
+	return []byte(o.D().String()), nil
 }
 
-// UnmarshalYAML implements yaml.BytesUnmarshaler.
-func (o *OpenEnded) UnmarshalYAML(data []byte) error {
-	var s string
-	if err := yaml.Unmarshal(data, &s); err != nil {
-		return err
-	}
-	return o.parse(s)
-}
-
-func (o *OpenEnded) parse(s string) error {
-	if s == "never" || s == "forever" {
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (o *OpenEnded) UnmarshalText(text []byte) error {
+	if s := string(text); s == "never" || s == "forever" {
 		*o = 0
 		return nil
 	}
-	v, err := time.ParseDuration(s)
+	v, err := time.ParseDuration(string(text))
 	if err != nil || v == 0 {
-		return fmt.Errorf("%q is not a duration: write it like 90s, 5m or 1h, or never, or forever", s)
+		return errors.New("want a duration like 90s, 5m or 1h, or never, or forever")
 	}
 	*o = OpenEnded(v)
 	return nil
 }
 
-// completeResilience sets the defaults that depend on other fields. given reports whether the
-// file has a field of the upstream.
-func (u *Upstream) completeResilience(given func(field string) bool) {
+// completeResilience sets the defaults that depend on other fields. at is the field Staleness.
+func (v *validator) completeResilience(at string, u *Upstream) {
 	s := &u.Staleness
 	for i := range s.Kinds {
-		k, at := &s.Kinds[i], fmt.Sprintf("staleness.kinds[%d].", i)
-		if !given(at + "staleAfter") {
-			k.StaleAfter = s.StaleAfter
-		}
+		k := &s.Kinds[i]
+		k.StaleAfter = cmp.Or(k.StaleAfter, s.StaleAfter)
 		k.OnStale = cmp.Or(k.OnStale, s.OnStale)
-		if !given(at + "expireAfter") {
+		if !v.noted(fmt.Sprintf("%s.kinds[%d].expireAfter", at, i)) {
 			k.ExpireAfter = s.ExpireAfter
 		}
 	}

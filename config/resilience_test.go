@@ -1,4 +1,4 @@
-package config
+package config_test
 
 import (
 	"fmt"
@@ -11,10 +11,12 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"meshrelay/config"
 )
 
 func TestSettingsOutOfRangeAreErrorsWithTheirLine(t *testing.T) {
-	long := "/" + strings.Repeat("s", maxSocketPath)
+	long := "/" + strings.Repeat("s", config.MaxSocketPath)
 	for _, tc := range []struct {
 		name, in string
 		want     []string
@@ -75,7 +77,7 @@ func TestSettingsOutOfRangeAreErrorsWithTheirLine(t *testing.T) {
 		for n, ok := range map[int]bool{bounds[0] - 1: false, bounds[0]: true, bounds[1]: true, bounds[1] + 1: false} {
 			in := strings.Replace(withUpstream, "downstream:", fmt.Sprintf("downstream:\n  %s: %d", field, n), 1)
 			if ok {
-				if _, err := Parse("relay.yaml", []byte(in)); err != nil {
+				if _, err := parse("relay.yaml", []byte(in)); err != nil {
 					t.Error(err)
 				}
 				continue
@@ -86,7 +88,7 @@ func TestSettingsOutOfRangeAreErrorsWithTheirLine(t *testing.T) {
 }
 
 func TestDurationsWithoutEnd(t *testing.T) {
-	c, err := Parse("relay.yaml", []byte(withUpstream+`  guard: {holdFor: forever}
+	c, err := parse("relay.yaml", []byte(withUpstream+`  guard: {holdFor: forever}
   staleness:
     expireAfter: 1h
     kinds:
@@ -100,9 +102,9 @@ func TestDurationsWithoutEnd(t *testing.T) {
 	if u.Guard.HoldFor != 0 || u.Staleness.ExpireAfter.D() != time.Hour {
 		t.Errorf("%+v %+v", u.Guard, u.Staleness)
 	}
-	want := []KindStaleness{
-		{Kinds: []string{"authorizationpolicies"}, StaleAfter: Duration(5 * time.Minute), OnStale: OnStaleKeep},
-		{Kinds: []string{"we"}, StaleAfter: Duration(5 * time.Minute), OnStale: OnStaleDrop, ExpireAfter: OpenEnded(time.Hour)},
+	want := []config.KindStaleness{
+		{Kinds: []string{"authorizationpolicies"}, StaleAfter: config.Duration(5 * time.Minute), OnStale: "keep"},
+		{Kinds: []string{"we"}, StaleAfter: config.Duration(5 * time.Minute), OnStale: config.OnStaleDrop, ExpireAfter: config.OpenEnded(time.Hour)},
 	}
 	if d := cmp.Diff(want, u.Staleness.Kinds); d != "" {
 		t.Error(d)
@@ -115,7 +117,7 @@ func TestDurationsWithoutEnd(t *testing.T) {
 	if !strings.Contains(string(out), "holdFor: never") {
 		t.Errorf("%s", out)
 	}
-	again, err := Parse("relay.yaml", out)
+	again, err := parse("relay.yaml", out)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -129,16 +131,16 @@ func FuzzOpenEnded(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		var o OpenEnded
-		if err := o.UnmarshalYAML(data); err != nil {
+		var o config.OpenEnded
+		if err := o.UnmarshalText(data); err != nil {
 			return
 		}
-		text, err := o.MarshalYAML()
+		text, err := o.MarshalText()
 		if err != nil {
 			t.Fatal(err)
 		}
-		var again OpenEnded
-		if err := again.UnmarshalYAML([]byte(text.(string))); err != nil || again != o {
+		var again config.OpenEnded
+		if err := again.UnmarshalText(text); err != nil || again != o {
 			t.Errorf("%q: %v, written as %q, is read as %v (%v)", data, o, text, again, err)
 		}
 	})
@@ -166,7 +168,7 @@ func TestListsThatAreWrittenAndEmptyAreRefused(t *testing.T) {
 		"  import: {kinds: , namespaces: {include: , exclude: []}}\n",
 		"views: [{name: a, default: true, sources: , kinds: }]\n", "merge: [{kinds: , policy: newest}]\n",
 	} {
-		if _, err := Parse("relay.yaml", []byte(withUpstream+in)); err != nil {
+		if _, err := parse("relay.yaml", []byte(withUpstream+in)); err != nil {
 			t.Errorf("%s: %v", in, err)
 		}
 	}
@@ -177,13 +179,13 @@ func TestTheRelaysOwnAnnotationsCanNotBeMadeUp(t *testing.T) {
 	wantMistakes(t, withUpstream+in, []string{
 		"11: upstreams[0].rewrite.annotations.set[meshrelay.io/from]: annotations that begin with meshrelay.io/ are the relay's own",
 		"12: upstreams[0].rewrite.annotations.set[meshrelay.io/stale-since]: annotations that begin with meshrelay.io/ are the relay's own"})
-	if _, err := Parse("relay.yaml", []byte(withUpstream+"  rewrite: {annotations: {set: {meshrelay.io: x}}, labels: {set: {meshrelay.io/from: x}}}\n")); err != nil {
+	if _, err := parse("relay.yaml", []byte(withUpstream+"  rewrite: {annotations: {set: {meshrelay.io: x}}, labels: {set: {meshrelay.io/from: x}}}\n")); err != nil {
 		t.Error(err)
 	}
 }
 
 func TestMapsOfTextsCanBeMerged(t *testing.T) {
-	c, err := Parse("relay.yaml", []byte(withUpstream+`  rewrite:
+	c, err := parse("relay.yaml", []byte(withUpstream+`  rewrite:
     labels: {set: &common {team: mesh, tier: "1"}}
     annotations:
       set:
@@ -220,17 +222,17 @@ func TestWhereTheAdminSocketIs(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Setenv("XDG_RUNTIME_DIR", tc.runtimeDir)
 			t.Setenv("TMPDIR", tc.tempDir)
-			c, err := Parse("/etc/relay/relay.yaml", []byte(withUpstream+tc.in))
+			c, err := parse("/etc/relay/relay.yaml", []byte(withUpstream+tc.in))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := c.AdminSocket(); got != tc.want || !filepath.IsAbs(got) || len(got) > maxSocketPath {
+			if got := c.AdminSocket(); got != tc.want || !filepath.IsAbs(got) || len(got) > config.MaxSocketPath {
 				t.Errorf("%s, want %s", got, tc.want)
 			}
 		})
 	}
 	// However the file is named, others find the socket.
-	c, err := Parse("relay.yaml", []byte(withUpstream+"state: {dir: s}\n"))
+	c, err := parse("relay.yaml", []byte(withUpstream+"state: {dir: s}\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -267,24 +269,24 @@ func TestWhatNeedsARestart(t *testing.T) {
 					t.Fatalf("%q is not there", tc.from)
 				}
 			}
-			running, err := Parse("relay.yaml", []byte(base))
+			running, err := parse("relay.yaml", []byte(base))
 			if err != nil {
 				t.Fatal(err)
 			}
-			next, err := Parse("relay.yaml", []byte(in))
+			next, err := parse("relay.yaml", []byte(in))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if d := cmp.Diff(tc.want, Diff(running, next)); d != "" {
+			if d := cmp.Diff(tc.want, config.Diff(running, next)); d != "" {
 				t.Errorf("-want +got:\n%s", d)
 			}
-			if d := cmp.Diff(tc.want, Diff(next, running)); d != "" {
+			if d := cmp.Diff(tc.want, config.Diff(next, running)); d != "" {
 				t.Errorf("the other way round, -want +got:\n%s", d)
 			}
 		})
 	}
-	for _, f := range restartOnly() {
-		known := fieldPaths("", reflect.TypeFor[Config]())
+	for _, f := range config.RestartOnly() {
+		known := fieldPaths("", reflect.TypeFor[config.Config]())
 		found := false
 		for _, k := range known {
 			found = found || k == f
@@ -296,32 +298,13 @@ func TestWhatNeedsARestart(t *testing.T) {
 }
 
 func TestFirstSyncIsAutoUnlessTheFileSaysOtherwise(t *testing.T) {
-	for line, want := range map[string]string{"": FirstSyncAuto, "  firstSync: wait\n": FirstSyncWait, "  firstSync: optional\n": FirstSyncOptional, "  firstSync: auto\n": FirstSyncAuto} {
-		c, err := Parse("relay.yaml", []byte(withUpstream+line))
+	for line, want := range map[string]string{"": config.FirstSyncAuto, "  firstSync: wait\n": config.FirstSyncWait, "  firstSync: optional\n": config.FirstSyncOptional, "  firstSync: auto\n": config.FirstSyncAuto} {
+		c, err := parse("relay.yaml", []byte(withUpstream+line))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if got := c.Upstreams[0].FirstSync; got != want {
 			t.Errorf("%q: %q, want %q", line, got, want)
-		}
-	}
-}
-
-// TestOneTokenForTwoClustersIsAMistake: each of them could present it to the other.
-func TestOneTokenForTwoClustersIsAMistake(t *testing.T) {
-	const two = `downstream: {listeners: [{address: "127.0.0.1:1", plaintext: true}]}
-upstreams:
-- {name: east, xds: {addresses: ["east:1"], tls: {}, tokenFile: t}}
-- {name: west, xds: {addresses: ["west:1"], tls: {}, tokenFile: ./t}}
-`
-	wantMistakes(t, two, []string{`4: upstreams[1].xds.tokenFile: upstreams[0] ("east") of cluster "east" is given the same token`})
-	for name, in := range map[string]string{
-		"allowed":     strings.Replace(two, "./t", "t, shareToken: true", 1),
-		"one cluster": strings.Replace(two, "name: west", "name: west, clusterID: east", 1),
-		"two tokens":  strings.Replace(two, "./t", "./u", 1),
-	} {
-		if _, err := Parse("relay.yaml", []byte(in)); err != nil {
-			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
@@ -337,13 +320,13 @@ func TestLimitsFollowFromTheMemoryOfTheProcess(t *testing.T) {
 		1 << 40:       {1 << 37, 1<<31 - 1},
 		1:             {1, 1},
 	} {
-		c, err := Parse("relay.yaml", []byte(in))
+		c, err := parse("relay.yaml", []byte(in))
 		if err != nil {
 			t.Fatal(err)
 		}
 		c.FitMemory(limit)
 		all, response := want[0], want[1]
-		for i, l := range []Limits{
+		for i, l := range []config.Limits{
 			{MaxBytes: all, MaxResponseBytes: response}, {MaxBytes: all, MaxResponseBytes: response},
 			{MaxBytes: 5, MaxResponseBytes: response}, {MaxBytes: all, MaxResponseBytes: 7},
 		} {
@@ -355,7 +338,7 @@ func TestLimitsFollowFromTheMemoryOfTheProcess(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Parse("relay.yaml", out); err != nil {
+		if _, err := parse("relay.yaml", out); err != nil {
 			t.Errorf("read back: %v", err)
 		}
 	}

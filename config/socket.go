@@ -16,25 +16,25 @@ func (c *Config) AdminSocket() string {
 	if c.Admin.Socket != "" {
 		return absolute(c.Admin.Socket)
 	}
-	if c.State.Dir != "" {
-		if path := filepath.Join(absolute(c.State.Dir), "admin.sock"); len(path) <= maxSocketPath {
-			return path
-		}
-	}
 	// Relays on one host have different ports, unless the system chooses them.
 	_, name, err := net.SplitHostPort(c.Admin.Address)
 	if err != nil || name == "0" {
 		name = fmt.Sprintf("pid-%d", os.Getpid())
 	}
 	name = "admin-" + name + ".sock"
+	own := fmt.Sprintf("meshrelay-%d", os.Getuid())
+	var paths []string
+	if c.State.Dir != "" {
+		paths = append(paths, filepath.Join(absolute(c.State.Dir), "admin.sock"))
+	}
 	if dir := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
-		if path := filepath.Join(dir, "meshrelay", name); len(path) <= maxSocketPath {
+		paths = append(paths, filepath.Join(dir, "meshrelay", name))
+	}
+	paths = append(paths, filepath.Join(absolute(os.TempDir()), own, name))
+	for _, path := range paths {
+		if len(path) <= maxSocketPath {
 			return path
 		}
-	}
-	own := fmt.Sprintf("meshrelay-%d", os.Getuid())
-	if path := filepath.Join(absolute(os.TempDir()), own, name); len(path) <= maxSocketPath {
-		return path
 	}
 	return filepath.Join("/tmp", own, name)
 }

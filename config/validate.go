@@ -1,7 +1,6 @@
 package config
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -14,7 +13,6 @@ import (
 
 	"meshrelay/internal/loopback"
 	"meshrelay/internal/yamlpos"
-	"meshrelay/mirror"
 )
 
 var (
@@ -24,10 +22,23 @@ var (
 
 // validator collects what is wrong with a config.
 type validator struct {
-	name  string
-	lines map[string]int // of each field that the file has; "" is the file
-	wrong []string       // fields that were reported
-	errs  *multierror.Error
+	name     string
+	sources  []Source
+	lines    map[string]int // of each field that the file has; "" is the file
+	wrong    []string       // fields that were reported
+	mistakes []*mistake
+}
+
+func newValidator(name string, sources []Source) *validator {
+	return &validator{name: name, sources: sources, lines: map[string]int{}}
+}
+
+// sourceKinds returns the names of the kinds of sources.
+func (v *validator) sourceKinds() (names []string) {
+	for _, s := range v.sources {
+		names = append(names, s.Kind())
+	}
+	return names
 }
 
 // mistake is one thing that is wrong.
@@ -45,19 +56,19 @@ func (m *mistake) Error() string {
 	return where + m.text
 }
 
-func byLine(a, b error) int {
-	var x, y *mistake
-	if errors.As(a, &x) && errors.As(b, &y) {
-		return x.line - y.line
+// err returns all mistakes, by their lines, as a *multierror.Error, or nil.
+func (v *validator) err() error {
+	slices.SortStableFunc(v.mistakes, func(a, b *mistake) int { return a.line - b.line })
+	var all *multierror.Error
+	for _, m := range v.mistakes {
+		all = multierror.Append(all, m)
 	}
-	return 0
+	return all.ErrorOrNil()
 }
 
 // note records the line of a field.
 func (v *validator) note(field string, line int) {
-	if !v.noted(field) {
-		v.lines[field] = line
-	}
+	v.lines[field] = line
 }
 
 func (v *validator) noted(field string) bool {
@@ -75,8 +86,18 @@ func (v *validator) errorf(field, format string, args ...any) {
 	if field != "" {
 		v.wrong = append(v.wrong, field)
 	}
-	v.errs = multierror.Append(v.errs, &mistake{v.name, v.line(field), field, fmt.Sprintf(format, args...)})
+	v.mistakes = append(v.mistakes, &mistake{v.name, v.line(field), field, fmt.Sprintf(format, args...)})
 }
+
+// errorIf reports a mistake in a field if a condition holds.
+func (v *validator) errorIf(wrong bool, field, format string, args ...any) {
+	if wrong {
+		v.errorf(field, format, args...)
+	}
+}
+
+// errorOf reports an error, unless it is nil, as a mistake in a field.
+func (v *validator) errorOf(field string, err error) { v.errorIf(err != nil, field, "%v", err) }
 
 // reported reports whether there is a mistake in a field, in what encloses it or in
 // what it encloses.
@@ -95,9 +116,6 @@ func (v *validator) syntaxError(e *yamlpos.SyntaxError) {
 	v.errorf("", "%s", e.Msg)
 }
 
-// mistyped reports whether the whole file is not what a config can be made from.
-func (v *validator) mistyped() bool { return v.errs != nil && len(v.wrong) == 0 }
-
 func (v *validator) line(field string) int {
 	for {
 		if line, ok := v.lines[field]; ok {
@@ -112,112 +130,48 @@ func (v *validator) line(field string) int {
 }
 
 func (v *validator) config(c *Config) {
-	v.fields(c)
-	if net.ParseIP(c.Node.IP) == nil {
-		v.errorf("node.ip", "%q is not an IP address", c.Node.IP)
-	}
-	if !nameShape.MatchString(c.Node.Namespace) {
-		v.errorf("node.namespace", "%q is not a namespace", c.Node.Namespace)
-	}
+	v.errorIf(net.ParseIP(c.Node.IP) == nil, "node.ip", "%q is not an IP address", c.Node.IP)
+	v.errorIf(!nameShape.MatchString(c.Node.Namespace), "node.namespace", "%q is not a namespace", c.Node.Namespace)
 	v.id("node.id", c.Node.ID)
-	if c.Node.ClusterID != "" {
-		v.id("node.clusterID", c.Node.ClusterID)
-	}
-	if c.Node.Revision != "" && !nameShape.MatchString(c.Node.Revision) {
-		v.errorf("node.revision", "%q is not a revision: it is written as in the label istio.io/rev", c.Node.Revision)
-	}
-	if len(c.Upstreams) == 0 {
-		v.errorf("upstreams", "there must be at least one: add an xds or a file upstream")
-	}
+	v.id("node.clusterID", c.Node.ClusterID)
+	v.errorIf(c.Node.Revision != "" && !nameShape.MatchString(c.Node.Revision), "node.revision", "%q is not a revision: it is written as in the label istio.io/rev", c.Node.Revision)
+	v.errorIf(len(c.Upstreams) == 0, "upstreams", "there must be at least one: add an upstream with %s", strings.Join(v.sourceKinds(), " or "))
 	for i, u := range c.Upstreams {
 		at := fmt.Sprintf("upstreams[%d]", i)
-		v.upstream(at, u)
+		v.upstream(at, u, c.Upstreams[:i])
 		if n := slices.IndexFunc(c.Upstreams[:i], func(o Upstream) bool { return o.Name == u.Name }); n >= 0 {
 			v.errorf(at+".name", "%q is the name of upstreams[%d] already: names must differ", u.Name, n)
 		}
 	}
-	v.tokens(c.Upstreams)
 	v.merges(c.Merge)
 	v.views(c)
 	v.listeners(c)
 	if c.Provenance.Relay != c.Node.ID {
 		v.id("provenance.relay", c.Provenance.Relay)
 	}
-	if len(c.Downstream.Listeners) == 0 {
-		v.errorf("downstream.listeners", "there must be at least one: add an address to serve on")
-	}
-	if c.Push.DebounceMax < c.Push.DebounceAfter {
-		v.errorf("push.debounceMax", "%v is less than debounceAfter, which is %v", c.Push.DebounceMax.D(), c.Push.DebounceAfter.D())
-	}
+	v.errorIf(len(c.Downstream.Listeners) == 0, "downstream.listeners", "there must be at least one: add an address to serve on")
+	v.errorIf(c.Push.DebounceMax < c.Push.DebounceAfter, "push.debounceMax", "%v is less than debounceAfter, which is %v", c.Push.DebounceMax.D(), c.Push.DebounceAfter.D())
 	v.address("admin.address", c.Admin.Address, 0)
 	for i, l := range c.Downstream.Listeners {
-		if collide(l.Address, c.Admin.Address) {
-			v.errorf("admin.address", "%q is the address of downstream.listeners[%d] already: choose another port", c.Admin.Address, i)
-		}
+		v.errorIf(collide(l.Address, c.Admin.Address), "admin.address", "%q is the address of downstream.listeners[%d] already: choose another port", c.Admin.Address, i)
 	}
-	if !c.Admin.AllowInsecure && !onLoopback(c.Admin.Address) {
-		v.errorf("admin.address", "%q is not a loopback address: listen on 127.0.0.1, or set admin.allowInsecure: true", c.Admin.Address)
-	}
+	v.errorIf(!c.Admin.AllowInsecure && !onLoopback(c.Admin.Address), "admin.address", "%q is not a loopback address: listen on 127.0.0.1, or set admin.allowInsecure: true", c.Admin.Address)
 	v.socket(c)
 }
 
-func (v *validator) upstream(at string, u Upstream) {
+func (v *validator) upstream(at string, u Upstream, before []Upstream) {
 	v.label(at+".name", u.Name)
 	if u.ClusterID != u.Name {
 		v.id(at+".clusterID", u.ClusterID)
 	}
 	v.federation(at, u)
 	v.staleness(at+".staleness", u.Staleness)
+	given := slices.DeleteFunc(v.sourceKinds(), func(kind string) bool { return !v.noted(join(at, kind)) })
 	switch {
-	case (u.XDS == nil) == (u.File == nil):
-		v.errorf(at, "upstream %q needs exactly one of xds and file", u.Name)
-	case u.XDS != nil:
-		v.xds(at+".xds", *u.XDS)
-	case u.File.Path == "":
-		v.errorf(at+".file.path", "missing: name a file or a directory")
-	}
-}
-
-// tokens reports a token that upstreams of different clusters are shown: each could present it
-// to the other, and to its CA.
-func (v *validator) tokens(upstreams []Upstream) {
-	for i, u := range upstreams {
-		if u.XDS == nil || u.XDS.TokenFile == "" {
-			continue
-		}
-		for n, other := range upstreams[:i] {
-			if other.XDS == nil || other.XDS.TokenFile != u.XDS.TokenFile || other.ClusterID == u.ClusterID || other.XDS.ShareToken || u.XDS.ShareToken {
-				continue
-			}
-			v.errorf(fmt.Sprintf("upstreams[%d].xds.tokenFile", i), "upstreams[%d] (%q) of cluster %q is given the same token, and each can use it with the other: give each its own, or set shareToken: true", n, other.Name, other.ClusterID)
-			break
-		}
-	}
-}
-
-func (v *validator) xds(at string, x XDS) {
-	if len(x.Addresses) == 0 {
-		v.errorf(at+".addresses", "missing: give at least one host:port")
-	}
-	for i, a := range x.Addresses {
-		v.address(fmt.Sprintf("%s.addresses[%d]", at, i), a, 1)
-	}
-	for i, t := range x.Types {
-		if _, _, err := mirror.ParseTypeURL(t); err != nil {
-			v.errorf(fmt.Sprintf("%s.types[%d]", at, i), "%v", err)
-		}
-	}
-	switch {
-	case x.Plaintext && x.TLS != nil:
-		v.errorf(at+".plaintext", "both plaintext and tls: leave out one")
-	case !x.Plaintext && x.TLS == nil && !v.reported(at+".plaintext"):
-		v.errorf(at+".tls", "neither tls nor plaintext: set tls, or plaintext: true to go without")
-	}
-	if x.Plaintext && x.TokenFile != "" {
-		v.errorf(at+".tokenFile", "a token is not sent over plaintext, where anybody can read it, and an istiod ignores it there: set tls, or leave out tokenFile")
-	}
-	if t := x.TLS; t != nil && (t.CertFile == "") != (t.KeyFile == "") {
-		v.errorf(at+".tls", "certFile and keyFile go together: give both, or none")
+	case len(given) != 1:
+		v.errorf(at, "upstream %q needs exactly one of %s", u.Name, strings.Join(v.sourceKinds(), ", "))
+	case u.Source != nil: // else it is reported
+		u.Source.Check(Checker{v, join(at, given[0])}, u, before)
 	}
 }
 
@@ -232,9 +186,7 @@ func (v *validator) address(field, a string, leastPort uint64) {
 		v.errorf(field, "%q: the port must be a number from %d to 65535", a, leastPort)
 		return
 	}
-	if host == "" && leastPort > 0 {
-		v.errorf(field, "%q has no host", a)
-	}
+	v.errorIf(host == "" && leastPort > 0, field, "%q has no host", a)
 }
 
 // collide reports whether two addresses can not both be listened on.
@@ -260,22 +212,16 @@ func onLoopback(address string) bool {
 	return loopback.Host(host)
 }
 
-// id reports a text that is no ID of a relay, a cluster or a network.
+// id reports a text that is no ID of a relay, a cluster or a network, nor empty.
 func (v *validator) id(field, text string) {
-	if !idShape.MatchString(text) {
-		v.errorf(field, "%q: 1 to 253 letters, digits, dots, dashes and underscores", text)
-	}
+	v.errorIf(text != "" && !idShape.MatchString(text), field, "%q: 1 to 253 letters, digits, dots, dashes and underscores", text)
 }
 
 // label reports a text that is no name of an upstream or a view.
 func (v *validator) label(field, text string) {
-	if !nameShape.MatchString(text) {
-		v.errorf(field, "%q: 1 to 63 lower-case letters, digits and dashes, neither first nor last a dash", text)
-	}
+	v.errorIf(!nameShape.MatchString(text), field, "%q: 1 to 63 lower-case letters, digits and dashes, neither first nor last a dash", text)
 }
 
 func (v *validator) oneOf(field, value string, allowed ...string) {
-	if !slices.Contains(allowed, value) {
-		v.errorf(field, "%q: want one of %s", value, strings.Join(allowed, ", "))
-	}
+	v.errorIf(!slices.Contains(allowed, value), field, "%q: want one of %s", value, strings.Join(allowed, ", "))
 }

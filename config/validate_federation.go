@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -75,13 +76,9 @@ func (v *validator) federation(at string, u Upstream) {
 	v.rules(at+".import", u.Import)
 	v.notEmpty(at+".import.kinds", u.Import.Kinds)
 	v.notEmpty(at+".import.namespaces.include", u.Import.Namespaces.Include)
-	if u.Rewrite.ExportTo != nil && len(u.Rewrite.ExportTo) == 0 {
-		v.errorf(at+".rewrite.exportTo", "is empty, which would make everything public: leave it out, or say \"*\" if that is meant")
-	}
+	v.errorIf(u.Rewrite.ExportTo != nil && len(u.Rewrite.ExportTo) == 0, at+".rewrite.exportTo", "is empty, which would make everything public: leave it out, or say \"*\" if that is meant")
 	for _, key := range slices.Sorted(maps.Keys(u.Rewrite.Annotations.Set)) {
-		if strings.HasPrefix(key, ownAnnotations) {
-			v.errorf(fmt.Sprintf("%s.rewrite.annotations.set[%s]", at, key), "annotations that begin with %s are the relay's own: relays trust what they say, so they can not be made up", ownAnnotations)
-		}
+		v.errorIf(strings.HasPrefix(key, ownAnnotations), fmt.Sprintf("%s.rewrite.annotations.set[%s]", at, key), "annotations that begin with %s are the relay's own: relays trust what they say, so they can not be made up", ownAnnotations)
 	}
 	rules := u.RewriteRules()
 	if len(validation.IsDNS1123Subdomain(u.DomainSuffix)) > 0 {
@@ -121,35 +118,28 @@ func (v *validator) namespaceMapping(at string, r Rewrite, include []string, fil
 
 func (v *validator) services(at string, u Upstream) {
 	s := u.Services
-	if u.XDS == nil && s.Mode != ServicesOmit {
-		v.errorf(at+".mode", "%q is for xds upstreams: only an istiod makes ServiceEntries of services", s.Mode)
-	}
-	if s.Mode == ServicesGateway && u.movesServices() {
-		v.errorf(at+".mode", "a gateway routes by the names that its own mesh gives to services, and rewrite gives them others: leave out namespaces, namespacePrefix and the mapping of its cluster domain, or take another mode")
-	}
-	if s.Mode == ServicesGateway && len(s.Gateways) == 0 {
-		v.errorf(at+".gateways", "missing: give at least one address of the cluster's east-west gateway")
-	}
-	if s.Mode != ServicesGateway && len(s.Gateways) > 0 {
-		v.errorf(at+".gateways", "is for mode: gateway, and the mode is %q", s.Mode)
-	}
-	if s.Network != "" && s.Mode != ServicesGateway && s.Mode != ServicesDiscover {
-		v.errorf(at+".network", "is for the modes gateway and discover, and the mode is %q", s.Mode)
-	}
-	if s.Network != "" {
-		v.id(at+".network", s.Network)
-	}
-	if s.Locality != "" && s.Mode != ServicesGateway {
-		v.errorf(at+".locality", "is for mode: gateway, and the mode is %q", s.Mode)
-	}
+	v.errorIf(!u.relayed() && s.Mode != ServicesOmit, at+".mode", "%q is for %s upstreams: only an istiod makes ServiceEntries of services", s.Mode, v.relayedKinds())
+	v.errorIf(s.Mode == ServicesGateway && u.movesServices(), at+".mode", "a gateway routes by the names that its own mesh gives to services, and rewrite gives them others: leave out namespaces, namespacePrefix and the mapping of its cluster domain, or take another mode")
+	v.errorIf(s.Mode == ServicesGateway && len(s.Gateways) == 0, at+".gateways", "missing: give at least one address of the cluster's east-west gateway")
+	v.errorIf(s.Mode != ServicesGateway && len(s.Gateways) > 0, at+".gateways", "is for mode: gateway, and the mode is %q", s.Mode)
+	v.errorIf(s.Network != "" && s.Mode != ServicesGateway && s.Mode != ServicesDiscover, at+".network", "is for the modes gateway and discover, and the mode is %q", s.Mode)
+	v.id(at+".network", s.Network)
+	v.errorIf(s.Locality != "" && s.Mode != ServicesGateway, at+".locality", "is for mode: gateway, and the mode is %q", s.Mode)
 	for i, g := range s.Gateways {
-		if err := (services.Gateways{Addresses: []string{g}}).Check(); err != nil {
-			v.errorf(fmt.Sprintf("%s.gateways[%d]", at, i), "%v", err)
+		v.errorOf(fmt.Sprintf("%s.gateways[%d]", at, i), (services.Gateways{Addresses: []string{g}}).Check())
+	}
+	v.errorOf(at+".locality", (services.Gateways{Addresses: []string{"192.0.2.1"}, Locality: s.Locality}).Check())
+}
+
+// relayedKinds names the kinds of sources that are control planes.
+func (v *validator) relayedKinds() string {
+	var names []string
+	for _, s := range v.sources {
+		if s.Relayed() {
+			names = append(names, s.Kind())
 		}
 	}
-	if err := (services.Gateways{Addresses: []string{"192.0.2.1"}, Locality: s.Locality}).Check(); err != nil {
-		v.errorf(at+".locality", "%v", err)
-	}
+	return strings.Join(names, " or ")
 }
 
 // movesServices reports whether the hosts of Kubernetes services become others.
@@ -169,7 +159,7 @@ func (m Merge) Union() merge.Union {
 }
 
 func (v *validator) merges(all []Merge) {
-	first := map[mirror.Kind]int{}
+	first := map[mirror.Kind]string{}
 	general := -1
 	for i, m := range all {
 		at := fmt.Sprintf("merge[%d]", i)
@@ -177,47 +167,36 @@ func (v *validator) merges(all []Merge) {
 			v.errorf(at+".kinds", "is empty: leave it out, which means all other kinds, or name at least one")
 			continue
 		}
-		if !slices.Contains([]string{MergeFirst, MergeNewest, MergeReject, MergeUnion}, m.Policy) {
-			v.oneOf(at+".policy", m.Policy, MergeFirst, MergeNewest, MergeReject, MergeUnion)
+		if v.reported(at + ".policy") {
 			continue
 		}
-		if m.SameHost && m.Policy != MergeUnion {
-			v.errorf(at+".sameHost", "is for policy: union, and the policy is %q", m.Policy)
-		}
-		if m.AcrossNamespaces && !m.SameHost {
-			v.errorf(at+".acrossNamespaces", "is for sameHost: true: copies of one key are in one namespace")
-		}
+		v.errorIf(m.SameHost && m.Policy != MergeUnion, at+".sameHost", "is for policy: union, and the policy is %q", m.Policy)
+		v.errorIf(m.AcrossNamespaces && !m.SameHost, at+".acrossNamespaces", "is for sameHost: true: copies of one key are in one namespace")
 		if len(m.Kinds) == 0 {
-			if general >= 0 {
-				v.errorf(at, "merge[%d] is for all other kinds already: name kinds", general)
-			}
+			v.errorIf(general >= 0, at, "merge[%d] is for all other kinds already: name kinds", general)
 			general = i
-			if m.Policy == MergeUnion {
-				v.errorf(at+".policy", "union is for ServiceEntry: name it in kinds")
-			}
+			v.errorIf(m.Policy == MergeUnion, at+".policy", "union is for ServiceEntry: name it in kinds")
 		}
-		v.kinds(at+".kinds", m.Kinds, func(field string, kind mirror.Kind) {
-			if at, taken := first[kind]; taken {
-				v.errorf(field, "merge[%d] is for %s already", at, kind)
-				return
-			}
-			first[kind] = i
-			if _, err := merge.ByName(m.Policy, kind, m.Union()); err != nil {
-				v.errorf(field, "%v", err)
-			}
+		v.kinds(at+".kinds", m.Kinds, at, first, func(field string, kind mirror.Kind) {
+			_, err := merge.ByName(m.Policy, kind, m.Union())
+			v.errorOf(field, err)
 		})
 	}
 }
 
-// kinds reports words that name no kind, and calls f with the kinds of the others.
-func (v *validator) kinds(at string, words []string, f func(field string, kind mirror.Kind)) {
+// kinds reports words that name no kind, or one that has an owner, and calls f with the kinds of
+// the others. It makes owner theirs, or the field of the word where owner is empty.
+func (v *validator) kinds(at string, words []string, owner string, owners map[mirror.Kind]string, f func(field string, kind mirror.Kind)) {
 	for i, word := range words {
 		field := fmt.Sprintf("%s[%d]", at, i)
 		kinds, err := mirror.ParseKinds(word)
-		if err != nil {
-			v.errorf(field, "%v", err)
-		}
+		v.errorOf(field, err)
 		for _, kind := range kinds {
+			if other, taken := owners[kind]; taken {
+				v.errorf(field, "%s is for %s already", other, kind)
+				continue
+			}
+			owners[kind] = cmp.Or(owner, field)
 			f(field, kind)
 		}
 	}
@@ -245,22 +224,14 @@ func (v *validator) views(c *Config) {
 		v.notEmpty(at+".kinds", w.Kinds)
 		v.notEmpty(at+".namespaces.include", w.Namespaces.Include)
 		for n, source := range w.Sources {
-			if !slices.ContainsFunc(c.Upstreams, func(u Upstream) bool { return u.Name == source }) {
-				v.errorf(fmt.Sprintf("%s.sources[%d]", at, n), "there is no upstream %q", source)
-			}
+			v.errorIf(!slices.ContainsFunc(c.Upstreams, func(u Upstream) bool { return u.Name == source }), fmt.Sprintf("%s.sources[%d]", at, n), "there is no upstream %q", source)
 		}
-		if w.ClusterID != "" {
-			v.id(at+".clusterID", w.ClusterID)
-		}
+		v.id(at+".clusterID", w.ClusterID)
 		v.match(at+".match", w.Match, c.Downstream.Listeners)
 		if w.Default {
-			if fallback >= 0 {
-				v.errorf(at+".default", "views[%d] is the default already", fallback)
-			}
+			v.errorIf(fallback >= 0, at+".default", "views[%d] is the default already", fallback)
 			fallback = i
-			if len(w.Match.Identities) > 0 {
-				v.errorf(at+".default", "the default view is for every client that no other view matches, and match.identities is for some only: leave out one of them")
-			}
+			v.errorIf(len(w.Match.Identities) > 0, at+".default", "the default view is for every client that no other view matches, and match.identities is for some only: leave out one of them")
 		}
 		given := !reflect.ValueOf(w.Match).IsZero()
 		switch {
@@ -293,9 +264,7 @@ func (m Match) everybody() bool {
 // notEmpty reports a list that is written and empty: leaving it out means all, which may be
 // the opposite of what is meant.
 func (v *validator) notEmpty(field string, list []string) {
-	if list != nil && len(list) == 0 {
-		v.errorf(field, "is empty: leave it out, which means all, or name at least one")
-	}
+	v.errorIf(list != nil && len(list) == 0, field, "is empty: leave it out, which means all, or name at least one")
 }
 
 func (v *validator) match(at string, m Match, listeners []Listener) {
@@ -305,9 +274,7 @@ func (v *validator) match(at string, m Match, listeners []Listener) {
 	}{{"nodeIDs", m.NodeIDs}, {"clusterIDs", m.ClusterIDs}, {"namespaces", m.Namespaces}} {
 		v.notEmpty(at+"."+list.field, list.globs)
 		for i, g := range list.globs {
-			if g == "" {
-				v.errorf(fmt.Sprintf("%s.%s[%d]", at, list.field, i), "is empty: a pattern is a text in which * stands for any text and ? for one character")
-			}
+			v.errorIf(g == "", fmt.Sprintf("%s.%s[%d]", at, list.field, i), "is empty: a pattern is a text in which * stands for any text and ? for one character")
 		}
 	}
 	v.notEmpty(at+".identities", m.Identities)

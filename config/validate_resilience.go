@@ -12,16 +12,8 @@ func (v *validator) staleness(at string, s Staleness) {
 	first := map[mirror.Kind]string{}
 	for i, k := range s.Kinds {
 		field := fmt.Sprintf("%s.kinds[%d]", at, i)
-		if len(k.Kinds) == 0 {
-			v.errorf(field+".kinds", "missing: name at least one kind")
-		}
-		v.kinds(field+".kinds", k.Kinds, func(this string, kind mirror.Kind) {
-			if other, taken := first[kind]; taken {
-				v.errorf(this, "%s is for %s already", other, kind)
-				return
-			}
-			first[kind] = this
-		})
+		v.errorIf(len(k.Kinds) == 0, field+".kinds", "missing: name at least one kind")
+		v.kinds(field+".kinds", k.Kinds, "", first, func(string, mirror.Kind) {})
 		v.expiry(field, k.StaleAfter, k.ExpireAfter, false)
 	}
 }
@@ -29,9 +21,7 @@ func (v *validator) staleness(at string, s Staleness) {
 // expiry checks that resources expire after they become stale.
 func (v *validator) expiry(at string, after Duration, expire OpenEnded, always bool) {
 	field := at + ".expireAfter"
-	if (always || v.noted(field) || v.noted(at+".staleAfter")) && expire != 0 && expire.D() < after.D() {
-		v.errorf(field, "%v is less than staleAfter, which is %v: give both, or say never", expire.D(), after.D())
-	}
+	v.errorIf((always || v.noted(field) || v.noted(at+".staleAfter")) && expire != 0 && expire.D() < after.D(), field, "%v is less than staleAfter, which is %v: give both, or say never", expire.D(), after.D())
 }
 
 func (v *validator) socket(c *Config) {
@@ -40,10 +30,6 @@ func (v *validator) socket(c *Config) {
 		return
 	}
 	path = absolute(path)
-	if len(path) > maxSocketPath {
-		v.errorf("admin.socket", "%s is %d bytes long, and a Unix socket can have %d at most: choose a shorter path", path, len(path), maxSocketPath)
-	}
-	if filepath.Base(path) == "/" {
-		v.errorf("admin.socket", "%s is no name for a file", path)
-	}
+	v.errorIf(len(path) > maxSocketPath, "admin.socket", "%s is %d bytes long, and a Unix socket can have %d at most: choose a shorter path", path, len(path), maxSocketPath)
+	v.errorIf(filepath.Base(path) == "/", "admin.socket", "%s is no name for a file", path)
 }

@@ -33,35 +33,36 @@ const (
 // Watcher loads a config file, and loads it again when it has changed or somebody asks for
 // that. Its methods may be called from any goroutine.
 type Watcher struct {
-	path  string
-	files *fswatch.Watcher
-	wake  chan struct{} // one slot: the file is to be loaded
-	ended chan struct{} // closed when Run has returned
+	path    string
+	sources []Source
+	files   *fswatch.Watcher
+	wake    chan struct{} // one slot: the file is to be loaded
+	ended   chan struct{} // closed when Run has returned
 
-	mu     sync.Mutex
+	// Only Load and then Run use these. seen is the file at the last look, and loaded at the
+	// last load that was applied as a whole: hashes of its content, or errors. retry tells that
+	// the file is valid and could not be applied: files that it names may be late.
+	seen, loaded string
+	retry        bool
+
+	mu     sync.Mutex     // guards all below
 	asks   []chan<- error // each has room for one
 	status ReloadStatus
-	// seen is the file at the last look, and loaded at the last load that was applied as a
-	// whole. They are hashes of its content, or errors.
-	seen, loaded string
-	// retry tells that the file is valid and could not be applied: files that it names may be
-	// late.
-	retry bool
 }
 
 // ReloadStatus is the state of a config file.
 type ReloadStatus struct {
 	// LastAttempt is when the file was last loaded, or should have been.
-	LastAttempt time.Time
+	LastAttempt time.Time `json:"lastAttempt,omitzero"`
 	// LastSuccess is when the config that is used was loaded.
-	LastSuccess time.Time
+	LastSuccess time.Time `json:"lastSuccess,omitzero"`
 	// Error is why the file is not loaded since FailingSince; empty if it is. Mistakes are its
 	// parts, a line each.
-	Error        string
-	Mistakes     []string
-	FailingSince time.Time
+	Error        string    `json:"error,omitempty"`
+	Mistakes     []string  `json:"mistakes,omitempty"`
+	FailingSince time.Time `json:"failingSince,omitzero"`
 	// NeedsRestart are the changed fields that only a restart applies.
-	NeedsRestart []string
+	NeedsRestart []string `json:"needsRestart,omitempty"`
 }
 
 // Apply applies a config to a running relay, and returns the fields that need a restart, as
@@ -69,10 +70,11 @@ type ReloadStatus struct {
 // same config.
 type Apply func(ctx context.Context, cfg *Config) (needsRestart []string, err error)
 
-// NewWatcher returns a Watcher of the file at path, which it does not read yet.
-func NewWatcher(path string) *Watcher {
+// NewWatcher returns a Watcher of the file at path, which it does not read yet. sources are as with
+// Load.
+func NewWatcher(path string, sources ...Source) *Watcher {
 	return &Watcher{
-		path: path, wake: make(chan struct{}, 1), ended: make(chan struct{}),
+		path: path, sources: sources, wake: make(chan struct{}, 1), ended: make(chan struct{}),
 		files: fswatch.New(fswatch.Options{Quiet: quiet, Longest: longest, Writing: writing, Rescan: rescan, Poll: poll}),
 	}
 }
@@ -83,16 +85,12 @@ func (w *Watcher) Load() (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg, err := Parse(w.path, data)
+	cfg, err := Parse(w.path, data, w.sources...)
 	if err != nil {
 		return nil, err
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	w.seen = hash(data)
-	w.loaded = w.seen
-	now := time.Now()
-	w.status = ReloadStatus{LastAttempt: now, LastSuccess: now}
+	w.succeeded(w.seen, nil, true)
 	return cfg, nil
 }
 
@@ -178,10 +176,8 @@ func (w *Watcher) reload(ctx context.Context, log *slog.Logger, apply Apply, mus
 	} else {
 		now = hash(data)
 	}
-	w.mu.Lock()
 	same, back := now == w.seen && !w.retry, err == nil && now == w.loaded
 	w.seen, w.retry = now, false
-	w.mu.Unlock()
 	switch {
 	case same && !must:
 		return nil
@@ -192,17 +188,13 @@ func (w *Watcher) reload(ctx context.Context, log *slog.Logger, apply Apply, mus
 	}
 	var cfg *Config
 	if err == nil {
-		cfg, err = Parse(w.path, data)
+		cfg, err = Parse(w.path, data, w.sources...)
 	}
 	var needsRestart []string
 	if err == nil {
-		w.mu.Lock()
 		w.loaded = "" // apply may do a part
-		w.mu.Unlock()
 		needsRestart, err = apply(ctx, cfg)
-		w.mu.Lock()
 		w.retry = err != nil
-		w.mu.Unlock()
 	}
 	if err != nil {
 		if ctx.Err() != nil {
@@ -223,9 +215,9 @@ func (w *Watcher) reload(ctx context.Context, log *slog.Logger, apply Apply, mus
 }
 
 func (w *Watcher) succeeded(file string, needsRestart []string, applied bool) {
+	w.loaded = file
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.loaded = file
 	now := time.Now()
 	w.status = ReloadStatus{LastAttempt: now, LastSuccess: w.status.LastSuccess, NeedsRestart: needsRestart}
 	if applied {

@@ -1,4 +1,4 @@
-package config
+package config_test
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 
+	"meshrelay/config"
 	"meshrelay/internal/fswatch"
 )
 
@@ -23,7 +24,7 @@ func configNamed(id string) string { return withUpstream + "node: {id: " + id + 
 
 // watching is a Watcher that runs on a file with the node id "first".
 type watching struct {
-	*Watcher
+	*config.Watcher
 	t    *testing.T
 	path string
 	// applied are the ids of the configs that were taken over. What is in fail is not.
@@ -34,14 +35,14 @@ type watching struct {
 // watch runs a Watcher on a path, at which there is a config named first.
 func watch(t *testing.T, path string) *watching {
 	t.Helper()
-	w := &watching{Watcher: NewWatcher(path), t: t, path: path, applied: make(chan string, 100), fail: map[string]error{}}
+	w := &watching{Watcher: config.NewWatcher(path, sources()...), t: t, path: path, applied: make(chan string, 100), fail: map[string]error{}}
 	if cfg, err := w.Load(); err != nil || cfg.Node.ID != "first" {
 		t.Fatal(cfg, err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() {
-		done <- w.Run(ctx, slog.New(slog.DiscardHandler), func(_ context.Context, cfg *Config) ([]string, error) {
+		done <- w.Run(ctx, slog.New(slog.DiscardHandler), func(_ context.Context, cfg *config.Config) ([]string, error) {
 			w.applied <- cfg.Node.ID
 			return []string{"node.id"}, w.fail[cfg.Node.ID]
 		})
@@ -82,7 +83,7 @@ func (w *watching) wantNone(in string) {
 }
 
 // until waits for a status.
-func (w *watching) until(what string, ok func(ReloadStatus) bool) {
+func (w *watching) until(what string, ok func(config.ReloadStatus) bool) {
 	w.t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
@@ -95,8 +96,8 @@ func (w *watching) until(what string, ok func(ReloadStatus) bool) {
 	}
 }
 
-func failing(s ReloadStatus) bool { return s.Error != "" }
-func fine(s ReloadStatus) bool    { return s.Error == "" }
+func failing(s config.ReloadStatus) bool { return s.Error != "" }
+func fine(s config.ReloadStatus) bool    { return s.Error == "" }
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
@@ -110,11 +111,6 @@ func must(t *testing.T, errs ...error) {
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// unwatched polls the config file with the usual times.
-func unwatched(open func() (*fsnotify.Watcher, error)) *fswatch.Watcher {
-	return fswatch.New(fswatch.Options{Quiet: quiet, Longest: longest, Rescan: rescan, Poll: poll, Open: open})
 }
 
 func TestAChangeOfTheFileIsTakenOver(t *testing.T) {
@@ -157,7 +153,7 @@ func TestAChangeOfTheFileIsTakenOver(t *testing.T) {
 			for _, id := range []string{"second", "third"} {
 				change(t, path, configNamed(id))
 				w.want(id)
-				w.until("success", func(s ReloadStatus) bool { return fine(s) && slices.Equal(s.NeedsRestart, []string{"node.id"}) })
+				w.until("success", func(s config.ReloadStatus) bool { return fine(s) && slices.Equal(s.NeedsRestart, []string{"node.id"}) })
 			}
 			if s := w.Status(); s.LastSuccess.Before(s.LastAttempt) || s.LastSuccess.IsZero() {
 				t.Errorf("%+v", s)
@@ -233,7 +229,7 @@ func TestAFileThatIsWrongChangesNothing(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	must(t, os.Remove(path))
-	w.until("another error", func(s ReloadStatus) bool { return strings.Contains(s.Error, "no such file") })
+	w.until("another error", func(s config.ReloadStatus) bool { return strings.Contains(s.Error, "no such file") })
 	if got := w.Status().FailingSince; !got.Equal(s.FailingSince) {
 		t.Errorf("it has been failing since %v, not since %v", s.FailingSince, got)
 	}
@@ -272,14 +268,14 @@ func TestWhatCouldNotBeTakenOverIsTriedAgainWhenAsked(t *testing.T) {
 func TestAChangeBetweenLoadAndRunIsNotMissed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "relay.yaml")
 	write(t, path, configNamed("first"))
-	w := NewWatcher(path)
+	w := config.NewWatcher(path, sources()...)
 	if _, err := w.Load(); err != nil {
 		t.Fatal(err)
 	}
 	write(t, path, configNamed("second"))
 	ctx, cancel := context.WithCancel(t.Context())
 	got := ""
-	err := w.Run(ctx, slog.New(slog.DiscardHandler), func(_ context.Context, cfg *Config) ([]string, error) {
+	err := w.Run(ctx, slog.New(slog.DiscardHandler), func(_ context.Context, cfg *config.Config) ([]string, error) {
 		got = cfg.Node.ID
 		cancel()
 		return nil, nil
@@ -290,7 +286,7 @@ func TestAChangeBetweenLoadAndRunIsNotMissed(t *testing.T) {
 }
 
 func TestAReloadThatIsNotAnsweredInTimeIsAnError(t *testing.T) {
-	w := NewWatcher("none.yaml") // it does not run
+	w := config.NewWatcher("none.yaml") // it does not run
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := w.Reload(ctx); !errors.Is(err, context.Canceled) {
@@ -304,9 +300,9 @@ func TestWithoutInotifyTheFileIsPolled(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "relay.yaml")
 	write(t, path, configNamed("first"))
 	synctest.Test(t, func(t *testing.T) {
-		w := NewWatcher(path)
+		w := config.NewWatcher(path, sources()...)
 		tries := 0
-		w.files = unwatched(func() (*fsnotify.Watcher, error) { tries++; return nil, errors.New("no more instances") })
+		w.Follow(fswatch.Options{Open: func() (*fsnotify.Watcher, error) { tries++; return nil, errors.New("no more instances") }})
 		if _, err := w.Load(); err != nil {
 			t.Fatal(err)
 		}
@@ -315,18 +311,18 @@ func TestWithoutInotifyTheFileIsPolled(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() {
-			done <- w.Run(ctx, slog.New(slog.NewTextHandler(&log, nil)), func(_ context.Context, cfg *Config) ([]string, error) {
+			done <- w.Run(ctx, slog.New(slog.NewTextHandler(&log, nil)), func(_ context.Context, cfg *config.Config) ([]string, error) {
 				applied <- cfg.Node.ID
 				return nil, nil
 			})
 		}()
 		start := time.Now()
-		time.Sleep(2 * quiet) // by then it has been looked at first
+		time.Sleep(2 * config.Quiet) // by then it has been looked at first
 		write(t, path, configNamed("second"))
-		if got := <-applied; got != "second" || time.Since(start) != quiet+poll {
+		if got := <-applied; got != "second" || time.Since(start) != config.Quiet+config.Poll {
 			t.Errorf("%q after %v", got, time.Since(start))
 		}
-		time.Sleep(10 * poll)
+		time.Sleep(10 * config.Poll)
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
@@ -343,12 +339,12 @@ func TestWhatIsSaidOfAFileIsBounded(t *testing.T) {
 	for i := range 1000 {
 		fmt.Fprintf(&in, "field%d: 1\n", i)
 	}
-	_, err := Parse("relay.yaml", []byte(in.String()))
-	text := strings.Join(brief(err), "; ")
-	if len(text) > maxReasonBytes+len("…") || !strings.Contains(text, "field9:") || !strings.HasSuffix(text, "; and 990 more") {
+	_, err := parse("relay.yaml", []byte(in.String()))
+	text := strings.Join(config.Brief(err), "; ")
+	if len(text) > config.MaxReasonBytes+len("…") || !strings.Contains(text, "field9:") || !strings.HasSuffix(text, "; and 990 more") {
 		t.Errorf("%d bytes: %s", len(text), text)
 	}
-	if !strings.HasSuffix(brief(errors.New(strings.Repeat("ä", maxReasonBytes)))[0], "…") {
+	if !strings.HasSuffix(config.Brief(errors.New(strings.Repeat("ä", config.MaxReasonBytes)))[0], "…") {
 		t.Error("a long text is not cut")
 	}
 }
@@ -359,9 +355,9 @@ func TestWhatCouldNotBeTakenOverIsTriedAgainByItself(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "relay.yaml")
 	write(t, path, configNamed("first"))
 	synctest.Test(t, func(t *testing.T) {
-		w := NewWatcher(path)
+		w := config.NewWatcher(path, sources()...)
 		// Neither does inotify belong into a bubble, nor would it tell.
-		w.files = unwatched(func() (*fsnotify.Watcher, error) { return nil, errors.New("none") })
+		w.Follow(fswatch.Options{Open: func() (*fsnotify.Watcher, error) { return nil, errors.New("none") }})
 		if _, err := w.Load(); err != nil {
 			t.Fatal(err)
 		}
@@ -372,7 +368,7 @@ func TestWhatCouldNotBeTakenOverIsTriedAgainByItself(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() {
-			done <- w.Run(ctx, slog.New(slog.NewTextHandler(&log, nil)), func(context.Context, *Config) ([]string, error) {
+			done <- w.Run(ctx, slog.New(slog.NewTextHandler(&log, nil)), func(context.Context, *config.Config) ([]string, error) {
 				attempts = append(attempts, time.Now())
 				if text := errs[min(len(attempts), len(errs))-1]; text != "" {
 					return nil, errors.New(text)
@@ -389,7 +385,7 @@ func TestWhatCouldNotBeTakenOverIsTriedAgainByItself(t *testing.T) {
 			t.Fatalf("%d attempts, want %d: until it can be taken over, and no more", len(attempts), len(errs))
 		}
 		for i := range attempts[1:] {
-			if d := attempts[i+1].Sub(attempts[i]); d != poll {
+			if d := attempts[i+1].Sub(attempts[i]); d != config.Poll {
 				t.Errorf("attempt %d comes %v after the one before it", i+2, d)
 			}
 		}
@@ -417,7 +413,7 @@ func TestHalfAFileIsNotTakenOver(t *testing.T) {
 	select {
 	case id := <-w.applied:
 		t.Errorf("%q was taken over", id)
-	case <-time.After(3 * quiet):
+	case <-time.After(3 * config.Quiet):
 	}
 	_, err = f.WriteString("node: {id: second}\n")
 	must(t, err)

@@ -20,6 +20,7 @@ import (
 	"github.com/hashicorp/go-multierror"
 
 	"meshrelay/config"
+	"meshrelay/internal/relay"
 )
 
 func read(t *testing.T, path string) []byte {
@@ -143,7 +144,7 @@ func configText(t *testing.T) string {
 // relayConfig returns the config of the ConfigMap, with a name for the relay.
 func relayConfig(t *testing.T) *config.Config {
 	t.Helper()
-	cfg, err := config.Parse("relay.yaml", []byte(strings.Replace(configText(t), placeholder, "hub", 1)))
+	cfg, err := config.Parse("relay.yaml", []byte(strings.Replace(configText(t), placeholder, "hub", 1)), relay.Sources()...)
 	if err != nil {
 		t.Fatalf("the config in the ConfigMap: %v", err)
 	}
@@ -158,7 +159,7 @@ func TestTheNameOfTheRelayHasToBeChosen(t *testing.T) {
 	if !found {
 		t.Fatalf("the config has no %s", placeholder)
 	}
-	_, err := config.Parse("relay.yaml", []byte(text))
+	_, err := config.Parse("relay.yaml", []byte(text), relay.Sources()...)
 	var many *multierror.Error
 	if !errors.As(err, &many) || len(many.Errors) != 1 {
 		t.Fatalf("error %v, want one mistake", err)
@@ -400,7 +401,7 @@ func TestTheReadmesConfigIsValid(t *testing.T) {
 	if m == nil {
 		t.Fatal("the README shows no config")
 	}
-	if _, err := config.Parse("relay.yaml", m[1]); err != nil {
+	if _, err := config.Parse("relay.yaml", m[1], relay.Sources()...); err != nil {
 		t.Error(err)
 	}
 }

@@ -45,6 +45,7 @@ type conn struct {
 	// answerable counts the responses that may still be acknowledged.
 	answerable atomic.Int64
 
+	told  atomic.Bool // of a push, and has not got to it
 	heard atomic.Bool // the first request has come
 	pace  pace        // of the receiving goroutine
 
@@ -80,6 +81,7 @@ func (c *conn) serve() error {
 	err := c.guard(c.receive)
 	c.end(err)
 	c.turn.shut()
+	c.reached()
 	if !refusal.Is(err) {
 		err = *c.cause.Load()
 	}
@@ -131,6 +133,21 @@ func (c *conn) close(err error) {
 		attrs = append(attrs, "err", err)
 	}
 	c.server.comings.Log(log, slog.LevelInfo, "client disconnected", attrs...)
+}
+
+// tell tells the client of a push.
+func (c *conn) tell() {
+	if c.sendingSince.Load() == 0 && !c.told.Swap(true) {
+		c.server.work.Told()
+	}
+	c.signal()
+}
+
+// reached notes that the client has got to what it was told of.
+func (c *conn) reached() {
+	if c.told.Load() && c.told.Swap(false) {
+		c.server.work.Reached()
+	}
 }
 
 func (c *conn) name() string {

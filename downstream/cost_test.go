@@ -2,6 +2,8 @@ package downstream
 
 import (
 	"fmt"
+	"io"
+	"net"
 	"runtime"
 	"strings"
 	"testing"
@@ -10,7 +12,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"google.golang.org/protobuf/proto"
 
+	"meshrelay/downstream/refusal"
 	"meshrelay/mirror"
+	"meshrelay/push"
 )
 
 // What things cost, counted: allocations, bytes, pages and what stays alive. No test
@@ -172,5 +176,33 @@ func TestWhatComesWhileTheServerOpensIsServed(t *testing.T) {
 		}
 		eventually(t, "all is in the view", func() bool { return r.view().snapshot(typeSE).Count == 2000+n })
 		r.stop()
+	}
+}
+
+func TestWorkOfPushesIsReported(t *testing.T) {
+	r := startRelay(t, true)
+	eventually(t, "clients are served", r.server.HasReleased)
+	work := r.server.work
+	before := work.Total()
+	r.put(se("shop", "a", "0")) // nobody is connected: this is planning
+	eventually(t, "planning is reported", func() bool { return work.Total() > before })
+
+	near, far := net.Pipe()
+	defer far.Close()
+	go func() { _, _ = io.Copy(io.Discard, far) }()
+	all := newReceiving(1, func(net.Addr, refusal.Reason) {}, push.NewWork())
+	m := newMeter(near, all, 1, 1)
+	defer m.Close()
+	if _, err := m.Write([]byte{0}); err != nil || all.work.Total() <= 0 {
+		t.Errorf("after a write: %v, %v of work", err, all.work.Total())
+	}
+
+	d := r.deltaBy("a", seV1)
+	d.next()
+	before = work.Total()
+	r.put(se("shop", "a", "1"))
+	d.next()
+	if got := work.Total() - before; got <= 0 {
+		t.Errorf("%v of work for a push to a client", got)
 	}
 }

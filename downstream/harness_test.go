@@ -68,9 +68,15 @@ type relay struct {
 	store  *mirror.Store // of the source east, which comes first
 	west   *mirror.Store // of the source west, which has nothing unless a test puts it there
 	server *Server
+	pusher *push.Pusher
 	addr   string
 	reg    *prometheus.Registry
 	stop   func() // ends the server, gracefully
+}
+
+// pushOptions has changes wait for longest at most.
+func pushOptions(longest time.Duration) push.Options {
+	return push.Options{After: 5 * time.Millisecond, Max: longest, MaxShare: 1, CPUs: 1}
 }
 
 type option func(*Config, *Deps)
@@ -93,7 +99,8 @@ func startRelay(t *testing.T, hasSynced bool, opts ...option) *relay {
 	r.west.SetSynced()
 	agg := mirror.NewAggregate()
 	agg.SetSources([]mirror.Source{{Name: "east", Store: r.store}, {Name: "west", Store: r.west}})
-	d, err := push.NewDebouncer(push.Options{After: 5 * time.Millisecond, Max: 50 * time.Millisecond})
+	work := push.NewWork()
+	d, err := push.NewPusher(pushOptions(50*time.Millisecond), work)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,19 +111,20 @@ func startRelay(t *testing.T, hasSynced bool, opts ...option) *relay {
 		if cur == nil {
 			cur = old
 		}
-		d.UpdateKey(cur.Key(), push.ConfigUpdate)
+		d.Changed(cur.Source(), cur.Key(), push.ConfigUpdate)
 	}); err != nil {
 		t.Fatal(err)
 	}
 	if err := agg.RegisterTouchHandler(func(key mirror.Key, _ *mirror.Resolution) {
 		if r.server.NeedsPushes() && r.server.NeedsCopies() {
-			d.UpdateKey(key, push.ConfigUpdate)
+			d.Changed("", key, push.ConfigUpdate)
 		}
 	}); err != nil {
 		t.Fatal(err)
 	}
+	r.pusher = d
 	cfg := Config{NodeID: "relay-1", Version: "test", Listeners: []Listener{{Address: "127.0.0.1:0"}}, DrainTimeout: 2 * time.Second}
-	deps := Deps{Configs: agg, Await: synced(agg), Registerer: r.reg, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}
+	deps := Deps{Configs: agg, Await: synced(agg), Registerer: r.reg, Work: work, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}
 	for _, o := range opts {
 		o(&cfg, &deps)
 	}

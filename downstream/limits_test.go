@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -68,6 +69,38 @@ func (r *relay) stalledDelta(typeURL string) discoveryv3.AggregatedDiscoveryServ
 		r.t.Fatal(err)
 	}
 	return s
+}
+
+// TestMostClientsMayBeSlowAndDelayNobody: no push waits for a client that does not read.
+func TestMostClientsMayBeSlowAndDelayNobody(t *testing.T) {
+	r := startRelay(t, true)
+	if err := r.pusher.SetOptions(pushOptions(10 * time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	filler := strings.Repeat("x", 1000)
+	r.put(many(1000, "s-%03d", func(int) string { return filler })...)
+	for range 3 {
+		r.stalled(seV1)
+	}
+	fast := r.deltaBy("fast", seV1)
+	fast.next()
+	eventually(t, "all are being sent the first response", func() bool {
+		clients := r.server.Clients()
+		return len(clients) == 4 && !slices.ContainsFunc(clients, func(c ClientStatus) bool { return len(c.Types) == 0 || c.Types[0].Pushes == 0 })
+	})
+	for i := range 50 {
+		r.put(se("shop", "s-000", fmt.Sprintf("h%d.example", i)))
+		fast.next()
+	}
+	eventually(t, "the others do not take what they are sent", func() bool {
+		blocked := 0
+		for _, c := range r.server.connections() {
+			if c.sendingSince.Load() != 0 {
+				blocked++
+			}
+		}
+		return blocked == 3
+	})
 }
 
 func TestSlowClientSkipsToTheNewestAndDelaysNobody_S25(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 
 	"meshrelay/downstream/refusal"
 	"meshrelay/internal/http2frames"
+	"meshrelay/push"
 )
 
 const (
@@ -41,6 +42,7 @@ type receiving struct {
 	wait    time.Duration
 	time    time.Duration
 	refused func(from net.Addr, why refusal.Reason)
+	work    *push.Work
 
 	mu    sync.Mutex // guards all below
 	used  int
@@ -48,9 +50,9 @@ type receiving struct {
 	freed chan struct{} // closed when something is given back
 }
 
-func newReceiving(maxRequest int, refused func(net.Addr, refusal.Reason)) *receiving {
+func newReceiving(maxRequest int, refused func(net.Addr, refusal.Reason), work *push.Work) *receiving {
 	return &receiving{
-		most: max(64<<20, 2*maxRequest), wait: grantWait, time: grantTime, refused: refused,
+		most: max(64<<20, 2*maxRequest), wait: grantWait, time: grantTime, refused: refused, work: work,
 		byKey: map[string]int{}, freed: make(chan struct{}),
 	}
 }
@@ -225,7 +227,10 @@ func (m *meter) Write(b []byte) (int, error) {
 	if err := m.out.Follow(b); err != nil {
 		return 0, err
 	}
-	return m.Conn.Write(b)
+	began := time.Now()
+	n, err := m.Conn.Write(b)
+	m.all.work.BusyWith(n, time.Since(began))
+	return n, err
 }
 
 func (m *meter) Close() error {

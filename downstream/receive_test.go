@@ -18,11 +18,12 @@ import (
 
 	"meshrelay/downstream/refusal"
 	"meshrelay/internal/http2frames"
+	"meshrelay/push"
 )
 
 // testMeter returns a meter whose grants are never refused, and what has been granted.
 func testMeter() (*meter, func() []int) {
-	r := newReceiving(32<<20, func(net.Addr, refusal.Reason) {})
+	r := newReceiving(32<<20, func(net.Addr, refusal.Reason) {}, push.NewWork())
 	m := newMeter(nil, r, 32<<20, 100)
 	m.key = "a"
 	return m, func() (sizes []int) {

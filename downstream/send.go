@@ -116,7 +116,9 @@ func (c *conn) sendReply() error {
 // round brings every type to its newest snapshot, and reports whether it sent anything: then there may
 // be more by now.
 func (c *conn) round() (sent bool, err error) {
+	began := time.Now()
 	round, err := c.plan()
+	c.reached()
 	if round == nil || err != nil {
 		return false, err
 	}
@@ -137,7 +139,10 @@ func (c *conn) round() (sent bool, err error) {
 		if err := c.sendMsg(resp.Message); err != nil {
 			return true, err
 		}
-		c.server.metrics.pushed(resp.Type, resp.Size, resp.ChangedAt, time.Now())
+		now := time.Now()
+		c.server.work.BusyWith(resp.Size, now.Sub(began))
+		began = now
+		c.server.metrics.pushed(resp.Type, resp.Size, resp.ChangedAt, now)
 		log.Debug("pushed", "type", resp.TypeURL, "nonce", resp.Nonce, "bytes", resp.Size)
 	}
 }

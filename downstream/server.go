@@ -124,6 +124,8 @@ type Deps struct {
 	// Registerer takes the Server's metrics.
 	Registerer prometheus.Registerer
 	Logger     *slog.Logger
+	// Work takes the work that pushes make. It may be nil.
+	Work *push.Work
 	// Generators make types beside those of MCP-over-xDS.
 	Generators []Generator
 }
@@ -136,6 +138,7 @@ type Server struct {
 	overloaded   func() error
 	log          *slog.Logger
 	metrics      *metrics
+	work         *push.Work
 	views        *views
 	connLimiter  *connLimiter
 	limits       atomic.Pointer[Limits] // what it points to is immutable
@@ -200,7 +203,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, await: deps.Await, debug: deps.Debug, overloaded: deps.Overloaded, log: deps.Logger,
-		metrics: m, rules: rs, changing: semaphore.NewWeighted(alone), views: newViews(deps.Configs, generators),
+		metrics: m, work: cmp.Or(deps.Work, push.NewWork()), rules: rs, changing: semaphore.NewWeighted(alone), views: newViews(deps.Configs, generators),
 		limiter:      rate.NewLimiter(rate.Limit(limits.NewStreamsPerSecond), limits.NewStreamsPerSecond),
 		peers:        newPeers(),
 		decoding:     semaphore.NewWeighted(maxDecoding),
@@ -215,7 +218,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	}
 	s.views.panicked = s.panicked
 	s.limits.Store(limits)
-	s.receiving = newReceiving(cfg.MaxRequestBytes, s.connectionRefused)
+	s.receiving = newReceiving(cfg.MaxRequestBytes, s.connectionRefused, s.work)
 	s.connLimiter = newConnLimiter(func() (all, ofOne int) {
 		l := s.limits.Load()
 		return l.MaxConnections, l.MaxConnectionsPerPeer
@@ -277,15 +280,14 @@ func (s *Server) Addrs(ctx context.Context) ([]net.Addr, error) {
 // release opens the server to its clients once they may be served.
 func (s *Server) release(ctx context.Context) error {
 	began := time.Now()
-	err := s.await(ctx)
-	if err == nil {
-		err = s.changing.Acquire(ctx, 1)
-	}
-	switch {
-	case err != nil && ctx.Err() != nil:
+	if err := s.await(ctx); err != nil {
+		if ctx.Err() == nil {
+			return err
+		}
 		return nil // the end was asked for
-	case err != nil:
-		return err
+	}
+	if s.changing.Acquire(ctx, 1) != nil {
+		return nil // likewise
 	}
 	s.views.open(began)
 	s.changing.Release(1)
@@ -315,6 +317,8 @@ func (s *Server) HasReleased() bool { return isClosed(s.released) }
 func (s *Server) Push(req *push.Request) {
 	_ = s.changing.Acquire(context.Background(), 1)
 	defer s.changing.Release(1)
+	began := time.Now()
+	defer func() { s.work.Busy(time.Since(began)) }()
 	if s.views.update(req.Full, req.ConfigsUpdated, req.Start) {
 		for why := range req.Reason {
 			s.metrics.pushRequests.WithLabelValues(string(why)).Inc()
@@ -336,7 +340,7 @@ const wakeBatch = 64
 // each hold a write buffer.
 func (s *Server) wakeAll() {
 	for i, c := range s.connections() {
-		c.signal()
+		c.tell()
 		if i%wakeBatch == wakeBatch-1 {
 			runtime.Gosched()
 		}

@@ -1,11 +1,11 @@
 package mirror
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"maps"
 	"slices"
+	"unique"
 )
 
 // Source is a store that the Aggregate merges, with the name of its upstream.
@@ -35,10 +35,11 @@ type Aggregate struct {
 	running   bool
 	listeners []func(*change)
 	panicked  []func(Key, *Panic)
-	sources   []Source
+	holders   holders
 	policies  map[Kind]Policy
 	others    Policy // of kinds that are not in policies
 	groups    map[Kind]*groups
+	unsynced  int // sources before this place have synced; only SetSources and Run use it
 }
 
 var _ ConfigStoreCache = (*Aggregate)(nil)
@@ -46,6 +47,8 @@ var _ ConfigStoreCache = (*Aggregate)(nil)
 // change is a key whose copies may have changed, with the served resource before and after.
 type change struct {
 	ref
+	by       *Store   // has marked the key; may be nil
+	also     []*Store // so have these
 	old, cur *Resource
 	// resolution is nil when there are less than two copies.
 	resolution *Resolution
@@ -57,7 +60,7 @@ const batchLen = 128
 
 // NewAggregate returns an Aggregate over no sources.
 func NewAggregate() *Aggregate {
-	return &Aggregate{queue: newQueue(), others: First{}, contents: contents{index: index{}}, groups: map[Kind]*groups{}}
+	return &Aggregate{queue: newQueue(), others: First{}, contents: contents{index: index{}}, groups: map[Kind]*groups{}, holders: newHolders(nil)}
 }
 
 // SetSources sets the stores that are merged, in order of priority, at any time: the resources of
@@ -65,27 +68,24 @@ func NewAggregate() *Aggregate {
 func (a *Aggregate) SetSources(sources []Source) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if slices.Equal(a.sources, sources) {
+	if slices.Equal(a.holders.sources, sources) {
 		return
 	}
-	a.markAll() // also the keys of a store that goes
-	for _, s := range a.sources {
-		if !contains(sources, s.Store) {
-			s.Store.unfollow(a.queue)
+	was := a.holders
+	a.holders = was.moved(sources)
+	for s := range was.stores {
+		if _, stays := a.holders.stores[s]; !stays {
+			s.unfollow(a.queue)
 		}
 	}
-	for _, s := range sources {
-		if !contains(a.sources, s.Store) {
-			s.Store.follow(a.queue)
+	for s := range a.holders.stores {
+		if _, stayed := was.stores[s]; !stayed {
+			s.follow(a.queue)
 		}
 	}
-	a.sources = slices.Clone(sources)
+	a.unsynced = 0
 	a.markAll()
 	a.queue.poke() // the initial content may be complete
-}
-
-func contains(sources []Source, store *Store) bool {
-	return slices.ContainsFunc(sources, func(s Source) bool { return s.Store == store })
 }
 
 // SetPolicies sets how copies are merged, by kind, at any time. others is the Policy of all other
@@ -100,19 +100,15 @@ func (a *Aggregate) SetPolicies(policies map[Kind]Policy, others Policy) {
 	a.markAll()
 }
 
-// markAll queues every key that is served or that a source has.
+// markAll queues every key that is served or that has holders. A store has marked all others.
 func (a *Aggregate) markAll() {
 	for _, byName := range a.index {
 		for _, r := range byName {
-			a.queue.mark(r.kind(), r.name)
+			a.queue.mark(r.ref(), nil)
 		}
 	}
-	for _, s := range a.sources {
-		for _, kind := range s.Store.Kinds() {
-			for _, r := range s.Store.List(kind, "") {
-				a.queue.mark(r.kind(), r.name)
-			}
-		}
+	for k := range a.holders.entries {
+		a.queue.mark(k, nil)
 	}
 }
 
@@ -125,7 +121,7 @@ func (a *Aggregate) next(batch []change) []change {
 		c := &batch[i]
 		if c.panicked = try(func() { a.merge(c) }); c.panicked != nil {
 			// The served resource stays until a copy changes.
-			c.old = a.index[c.kind.Value()][c.name]
+			c.old = a.index.get(c.ref)
 			c.cur, c.resolution = c.old, nil
 		}
 	}
@@ -134,19 +130,18 @@ func (a *Aggregate) next(batch []change) []change {
 
 // merge resolves a key and puts the result into the merged view.
 func (a *Aggregate) merge(c *change) {
-	kind := c.kind.Value()
-	_, plain := a.policy(kind).(First)
-	if key, ok := c.key(); ok {
-		if !plain {
-			a.regroup(key)
-		}
-		c.cur, c.resolution = a.serve(key, everything)
+	c.old = a.index.get(c.ref)
+	a.holders.update(c, c.old)
+	_, plain := a.policy(c.kind.Value()).(First)
+	if !plain {
+		a.regroup(c.ref)
 	}
-	c.old = a.index[kind][c.name]
+	c.cur, c.resolution = a.serve(c.ref, everything)
 	if c.cur != nil && c.cur != c.old && c.old.Equal(c.cur) && !plain {
 		// A Policy may make a new resource each time: equal content is never held twice.
 		c.cur = c.old.withSourceVersion(c.cur.sourceVersion)
 	}
+	a.holders.keep(c.ref, c.old, c.cur)
 	a.index.replace(c.old, c.cur)
 }
 
@@ -167,37 +162,38 @@ func (a *Aggregate) report(r ref, p *Panic) {
 	if p == nil {
 		return
 	}
-	key, _ := r.key()
 	for _, f := range a.panicked {
-		f(key, p)
+		f(r.key(), p)
 	}
 }
 
-func (a *Aggregate) currentSources() []Source {
-	a.mu.RLock()
-	defer a.mu.RUnlock()
-	return a.sources
-}
-
-// Keys returns every key of a kind that a source has, sorted by full name: also keys that
+// Keys returns every merged key of a kind that a source has, sorted by full name: also keys that
 // are not served.
 func (a *Aggregate) Keys(kind Kind) []Key {
-	var out []Key
-	for _, s := range a.currentSources() {
-		for _, r := range s.Store.List(kind, "") {
-			out = append(out, r.Key())
-		}
+	a.mu.RLock()
+	handle := unique.Make(kind)
+	names := slices.AppendSeq(make([]string, 0, len(a.index[kind])), maps.Keys(a.index[kind]))
+	names = slices.AppendSeq(names, maps.Keys(a.holders.several[handle]))
+	a.mu.RUnlock()
+	slices.Sort(names)
+	names = slices.Compact(names)
+	out := make([]Key, len(names))
+	for i, name := range names {
+		out[i] = ref{handle, name}.key()
 	}
-	slices.SortFunc(out, func(a, b Key) int { return cmp.Compare(a.FullName(), b.FullName()) })
-	return slices.Compact(out)
+	return out
 }
 
-// SourceKinds returns every kind that a source has resources of, in sending order.
+// SourceKinds returns every kind of which Keys returns any, in sending order.
 func (a *Aggregate) SourceKinds() []Kind {
-	var out []Kind
-	for _, s := range a.currentSources() {
-		out = append(out, s.Store.Kinds()...)
+	a.mu.RLock()
+	out := slices.Collect(maps.Keys(a.index))
+	for k := range a.holders.several {
+		if len(a.holders.several[k]) > 0 {
+			out = append(out, k.Value())
+		}
 	}
+	a.mu.RUnlock()
 	slices.SortFunc(out, CompareKinds)
 	return slices.Compact(out)
 }
@@ -234,9 +230,7 @@ func (a *Aggregate) RegisterEventHandler(kind Kind, h Handler) error {
 // do.
 func (a *Aggregate) RegisterTouchHandler(h func(key Key, r *Resolution)) error {
 	return a.listen(func(c *change) {
-		if key, ok := c.key(); ok {
-			h(key, c.resolution)
-		}
+		h(c.key(), c.resolution)
 	})
 }
 
@@ -291,9 +285,18 @@ func (a *Aggregate) Run(ctx context.Context) error {
 
 // checkInitial makes the keys queued so far the initial content once every source has synced.
 func (a *Aggregate) checkInitial() {
-	if a.queue.initial == nil && !slices.ContainsFunc(a.currentSources(), func(s Source) bool { return !s.Store.HasSynced() }) {
-		a.queue.setInitial()
+	if a.queue.initial != nil {
+		return
 	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, s := range a.holders.sources[a.unsynced:] {
+		if !s.Store.HasSynced() {
+			return
+		}
+		a.unsynced++
+	}
+	a.queue.setInitial()
 }
 
 // Synced returns a channel that is closed once every source has synced, and the content that

@@ -15,10 +15,12 @@ type contents struct {
 }
 
 // Get implements ConfigStore.
-func (c *contents) Get(key Key) *Resource {
+func (c *contents) Get(key Key) *Resource { return c.named(refOf(key)) }
+
+func (c *contents) named(k ref) *Resource {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return c.index.get(key)
+	return c.index.get(k)
 }
 
 // List implements ConfigStore.
@@ -56,7 +58,7 @@ func (c *contents) Counts() map[Kind]int {
 // index holds resources by kind and full name.
 type index map[Kind]map[string]*Resource
 
-func (x index) get(key Key) *Resource { return x[key.Kind][key.FullName()] }
+func (x index) get(k ref) *Resource { return x[k.kind.Value()][k.name] }
 
 // replace puts cur in the place of old, which has the same key. Either may be nil.
 func (x index) replace(old, cur *Resource) {

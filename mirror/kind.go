@@ -68,7 +68,7 @@ func (k Kind) TypeURL(version string) string { return k.longGroup() + "/" + vers
 // PreferredTypeURL returns the type URL of the kind in its newest known version, or in "v1".
 func (k Kind) PreferredTypeURL() string {
 	if info, ok := LookupKind(k); ok {
-		return k.TypeURL(info.Versions[0])
+		return info.typeURLs[0]
 	}
 	return k.TypeURL("v1")
 }
@@ -102,15 +102,6 @@ func (k Key) FullName() string {
 
 // String returns "group/Kind namespace/name".
 func (k Key) String() string { return k.Kind.String() + " " + k.FullName() }
-
-// keyOf is the inverse of FullName.
-func keyOf(kind Kind, full string) (Key, bool) {
-	if kind.Bare() {
-		return Key{Kind: kind, Name: full}, true
-	}
-	namespace, name, err := ParseFullName(full)
-	return Key{Kind: kind, Namespace: namespace, Name: name}, err == nil
-}
 
 // ParseFullName splits a wire name into namespace and name. The name must have exactly one "/"
 // and a text after it: istiod skips others, and so deletes the object (PROTOCOL S11).

@@ -33,6 +33,8 @@ type KindInfo struct {
 	message proto.Message // a nil pointer of the body's message type
 	shape   func() *shape // of an encoded body, compiled on first use
 	order   int           // in the table
+
+	typeURLs []string // every upstream has them
 }
 
 // NewBody returns a new, empty message for a body of the kind: a google.protobuf.Struct for
@@ -41,14 +43,8 @@ func (i *KindInfo) NewBody() proto.Message {
 	return i.message.ProtoReflect().New().Interface()
 }
 
-// TypeURLs returns the kind's type URLs, newest version first.
-func (i *KindInfo) TypeURLs() []string {
-	urls := make([]string, len(i.Versions))
-	for n, v := range i.Versions {
-		urls[n] = i.Kind.TypeURL(v)
-	}
-	return urls
-}
+// TypeURLs returns the kind's type URLs, newest version first. Nobody may change them.
+func (i *KindInfo) TypeURLs() []string { return i.typeURLs }
 
 const (
 	networking = "networking.istio.io"
@@ -100,6 +96,9 @@ var wellKnownByKind = func() map[Kind]*KindInfo {
 	m := make(map[Kind]*KindInfo, len(wellKnown))
 	for i, info := range wellKnown {
 		info.order = i
+		for _, v := range info.Versions {
+			info.typeURLs = append(info.typeURLs, info.Kind.TypeURL(v))
+		}
 		info.shape = sync.OnceValue(func() *shape { return shapeOf(info.message.ProtoReflect().Descriptor()) })
 		m[info.Kind] = info
 	}

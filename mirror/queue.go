@@ -3,6 +3,7 @@ package mirror
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync"
 	"unique"
 )
@@ -13,8 +14,10 @@ type queue struct {
 	wake chan struct{} // one slot: there is something to do
 
 	// mu guards all below but initial, which only the goroutine that handles the keys uses.
-	mu      sync.Mutex
-	waiting map[ref]struct{}
+	mu sync.Mutex
+	// waiting has the Store that has marked a key, or nil; also has those that have after it.
+	waiting map[ref]*Store
+	also    map[ref][]*Store
 	order   []ref
 	// queued and handled count keys.
 	queued, handled uint64
@@ -24,13 +27,21 @@ type queue struct {
 	synced  chan struct{}
 }
 
-// ref is a Key whose name is part of a resource, so that it needs no memory of its own.
+// ref is a Key in the form of the indexes.
 type ref struct {
 	kind unique.Handle[Kind]
 	name string // full name
 }
 
-func (r ref) key() (Key, bool) { return keyOf(r.kind.Value(), r.name) }
+func refOf(key Key) ref { return ref{unique.Make(key.Kind), key.FullName()} }
+
+func (r ref) key() Key {
+	if r.kind.Value().Bare() {
+		return Key{Kind: r.kind.Value(), Name: r.name}
+	}
+	namespace, name, _ := strings.Cut(r.name, "/")
+	return Key{Kind: r.kind.Value(), Namespace: namespace, Name: name}
+}
 
 // waiter waits until that many keys are handled.
 type waiter struct {
@@ -39,17 +50,21 @@ type waiter struct {
 }
 
 func newQueue() *queue {
-	return &queue{wake: make(chan struct{}, 1), waiting: map[ref]struct{}{}, synced: make(chan struct{})}
+	return &queue{wake: make(chan struct{}, 1), waiting: map[ref]*Store{}, also: map[ref][]*Store{}, synced: make(chan struct{})}
 }
 
-// mark queues a key.
-func (q *queue) mark(kind unique.Handle[Kind], name string) {
+// mark queues a key. by is the Store whose copy may have changed, nil for none.
+func (q *queue) mark(k ref, by *Store) {
 	q.mu.Lock()
-	k := ref{kind, name}
-	if _, waits := q.waiting[k]; !waits {
-		q.waiting[k] = struct{}{}
+	switch first, waits := q.waiting[k]; {
+	case !waits:
 		q.order = append(q.order, k)
 		q.queued++
+		q.waiting[k] = by
+	case first == nil:
+		q.waiting[k] = by
+	case by != nil && by != first && !slices.Contains(q.also[k], by):
+		q.also[k] = append(q.also[k], by)
 	}
 	q.mu.Unlock()
 	q.poke()
@@ -69,14 +84,15 @@ func (q *queue) pop(batch []change) []change {
 	defer q.mu.Unlock()
 	n := min(len(q.order), cap(batch)-len(batch))
 	for i, k := range q.order[:n] {
-		batch = append(batch, change{ref: k})
+		batch = append(batch, change{ref: k, by: q.waiting[k], also: q.also[k]})
 		delete(q.waiting, k)
+		delete(q.also, k)
 		q.order[i] = ref{}
 	}
 	q.order = q.order[n:]
 	if len(q.order) == 0 && cap(q.order) > 64 {
-		// Both would otherwise stay as large as the largest burst was.
-		q.order, q.waiting = nil, map[ref]struct{}{}
+		// They would otherwise stay as large as the largest burst was.
+		q.order, q.waiting, q.also = nil, map[ref]*Store{}, map[ref][]*Store{}
 	}
 	return batch
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"maps"
 	"slices"
-	"unique"
 
 	"github.com/zeebo/xxh3"
 )
@@ -27,11 +26,11 @@ func (a *Aggregate) policy(kind Kind) Policy {
 }
 
 // copies returns the copies of a key that accept accepts, in order of priority.
-func (a *Aggregate) copies(key Key, accept func(*Resource) bool) []Copy {
+func (a *Aggregate) copies(k ref, accept func(*Resource) bool) []Copy {
 	var out []Copy
-	for _, s := range a.sources {
-		if r := s.Store.Get(key); r != nil && accept(r) {
-			out = append(out, Copy{s.Name, r})
+	for _, p := range a.holders.of(k, a.index.get(k)) {
+		if r := a.holders.copy(k, p); r != nil && accept(r) {
+			out = append(out, Copy{a.holders.sources[p].Name, r})
 		}
 	}
 	return out
@@ -39,32 +38,22 @@ func (a *Aggregate) copies(key Key, accept func(*Resource) bool) []Copy {
 
 // serve returns what is served under a key to clients that see only the copies that accept
 // accepts, and its Resolution when there are several copies. The caller holds mu.
-func (a *Aggregate) serve(key Key, accept func(*Resource) bool) (*Resource, *Resolution) {
-	if _, plain := a.policy(key.Kind).(First); plain {
-		if r, alone := a.single(key, accept); alone {
-			return r, nil
-		}
+func (a *Aggregate) serve(k ref, accept func(*Resource) bool) (*Resource, *Resolution) {
+	places := a.holders.of(k, a.index.get(k))
+	if len(places) == 0 {
+		return nil, nil
 	}
-	r := a.resolve(key, accept)
+	if _, plain := a.policy(k.kind.Value()).(First); plain && len(places) == 1 {
+		if r := a.holders.copy(k, places[0]); r != nil && accept(r) {
+			return r, nil // as nearly always: it allocates nothing
+		}
+		return nil, nil
+	}
+	r := a.resolve(k, accept)
 	if len(r.Copies) < 2 {
 		return r.Served, nil
 	}
 	return r.Served, &r
-}
-
-// single returns the only copy of a key, nil when there is none. It allocates nothing.
-func (a *Aggregate) single(key Key, accept func(*Resource) bool) (r *Resource, alone bool) {
-	for _, s := range a.sources {
-		other := s.Store.Get(key)
-		if other == nil || !accept(other) {
-			continue
-		}
-		if r != nil {
-			return nil, false
-		}
-		r = other
-	}
-	return r, true
 }
 
 // Resolution is how the copies of a key became what is served.
@@ -83,7 +72,7 @@ type Resolution struct {
 func (a *Aggregate) Resolve(key Key) Resolution {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	return a.resolve(key, everything)
+	return a.resolve(refOf(key), everything)
 }
 
 // Apart returns why the Policy does not merge keys of one host; empty when it merges no keys
@@ -93,7 +82,7 @@ func (a *Aggregate) Apart(keys []Key) (reason string) {
 	defer a.mu.RUnlock()
 	var served []Copy
 	for _, key := range keys {
-		if r := a.index.get(key); r != nil {
+		if r := a.index.get(refOf(key)); r != nil {
 			served = append(served, Copy{r.Source(), r})
 		}
 	}
@@ -111,23 +100,24 @@ func (a *Aggregate) Apart(keys []Key) (reason string) {
 // accepts. If that is what everybody is served, it is the very resource of Get. A panic of
 // the Policy makes it nil.
 func (a *Aggregate) Select(key Key, accept func(*Resource) bool) (selected *Resource) {
+	k := refOf(key)
 	a.mu.RLock()
 	p := try(func() {
 		// The merged view may be older than the copies, and so hold what accept refuses.
-		selected, _ = a.serve(key, accept)
+		selected, _ = a.serve(k, accept)
 	})
-	if served := a.index.get(key); p == nil && selected.Equal(served) {
+	if served := a.index.get(k); p == nil && selected.Equal(served) {
 		selected = served
 	}
 	a.mu.RUnlock()
-	a.report(ref{unique.Make(key.Kind), key.FullName()}, p)
+	a.report(k, p)
 	return selected
 }
 
 // resolve resolves a key. The caller holds mu.
-func (a *Aggregate) resolve(key Key, accept func(*Resource) bool) Resolution {
-	policy := a.policy(key.Kind)
-	copies := a.copies(key, accept)
+func (a *Aggregate) resolve(k ref, accept func(*Resource) bool) Resolution {
+	policy := a.policy(k.kind.Value())
+	copies := a.copies(k, accept)
 	if len(copies) == 0 {
 		return Resolution{Decision: Decision{Winner: -1}}
 	}
@@ -136,14 +126,14 @@ func (a *Aggregate) resolve(key Key, accept func(*Resource) bool) Resolution {
 	if s.Served == nil {
 		return s
 	}
-	members := a.members(key, policy, groupOf(policy, s.Served), accept)
+	members := a.members(k, policy, groupOf(policy, s.Served), accept)
 	if len(members) < 2 {
 		return s
 	}
 	for _, m := range members {
 		s.Group = append(s.Group, m.Resource.Key())
 	}
-	mine := slices.Index(s.Group, key)
+	mine := slices.Index(s.Group, k.key())
 	v, ok := mergeOthers(policy, members)
 	switch {
 	case !ok: // a panic over another key's copies does not affect this one
@@ -164,15 +154,14 @@ func mergeOthers(policy Policy, copies []Copy) (v Decision, ok bool) {
 }
 
 // members returns what each key of a group would serve alone, in order of priority.
-func (a *Aggregate) members(key Key, policy Policy, group string, accept func(*Resource) bool) []Copy {
-	g := a.groups[key.Kind]
+func (a *Aggregate) members(k ref, policy Policy, group string, accept func(*Resource) bool) []Copy {
+	g := a.groups[k.kind.Value()]
 	if group == "" || g == nil || len(g.members[group]) < 2 || len(g.members[group]) > maxGroup {
 		return nil
 	}
 	var out []Copy
 	for _, name := range slices.Sorted(maps.Keys(g.members[group])) {
-		member, _ := keyOf(key.Kind, name)
-		copies := a.copies(member, accept)
+		copies := a.copies(ref{k.kind, name}, accept)
 		if len(copies) == 0 {
 			continue
 		}
@@ -181,11 +170,8 @@ func (a *Aggregate) members(key Key, policy Policy, group string, accept func(*R
 			out = append(out, Copy{r.Source(), r})
 		}
 	}
-	rank := map[string]int{}
-	for i, s := range a.sources {
-		rank[s.Name] = i
-	}
-	slices.SortStableFunc(out, func(x, y Copy) int { return cmp.Compare(rank[x.Source], rank[y.Source]) })
+	place := a.holders.named
+	slices.SortStableFunc(out, func(x, y Copy) int { return cmp.Compare(place[x.Source], place[y.Source]) })
 	return out
 }
 
@@ -203,9 +189,9 @@ type grouped struct {
 
 // regroup updates the groups of a key. If one of its copies changed, it queues the other keys of
 // its groups.
-func (a *Aggregate) regroup(key Key) {
-	policy, name := a.policy(key.Kind), key.FullName()
-	copies := a.copies(key, everything)
+func (a *Aggregate) regroup(k ref) {
+	kind, name := k.kind.Value(), k.name
+	policy, copies := a.policy(kind), a.copies(k, everything)
 	var now grouped
 	digests := make([]byte, 0, 24*len(copies))
 	for _, c := range copies {
@@ -217,13 +203,13 @@ func (a *Aggregate) regroup(key Key) {
 		}
 	}
 	now.sum = xxh3.Hash128(digests)
-	g := a.groups[key.Kind]
+	g := a.groups[kind]
 	if g == nil {
 		if len(now.in) == 0 {
 			return
 		}
 		g = &groups{members: map[string]map[string]struct{}{}, copies: map[string]grouped{}}
-		a.groups[key.Kind] = g
+		a.groups[kind] = g
 	}
 	was := g.copies[name]
 	if was.sum == now.sum {
@@ -232,7 +218,7 @@ func (a *Aggregate) regroup(key Key) {
 	for _, group := range was.in {
 		if !slices.Contains(now.in, group) {
 			delete(g.members[group], name)
-			a.markMembers(key, g, group)
+			a.markMembers(k, g, group)
 			if len(g.members[group]) == 0 {
 				delete(g.members, group)
 			}
@@ -243,7 +229,7 @@ func (a *Aggregate) regroup(key Key) {
 			g.members[group] = map[string]struct{}{}
 		}
 		g.members[group][name] = struct{}{}
-		a.markMembers(key, g, group)
+		a.markMembers(k, g, group)
 	}
 	if len(now.in) == 0 {
 		delete(g.copies, name)
@@ -252,16 +238,15 @@ func (a *Aggregate) regroup(key Key) {
 	g.copies[name] = now
 }
 
-func (a *Aggregate) markMembers(key Key, g *groups, group string) {
+func (a *Aggregate) markMembers(k ref, g *groups, group string) {
 	members := g.members[group]
 	if len(members) > maxGroup+1 {
 		return // they are not merged any more
 	}
 	defer a.queue.extendInitial()
-	kind := unique.Make(key.Kind)
 	for name := range members {
-		if name != key.FullName() {
-			a.queue.mark(kind, name)
+		if name != k.name {
+			a.queue.mark(ref{k.kind, name}, nil)
 		}
 	}
 }

@@ -75,6 +75,9 @@ func (r *Resource) Kind() Kind { return r.kind().Value() }
 
 func (r *Resource) kind() unique.Handle[Kind] { return r.origin.Value().kind }
 
+// ref returns a ref whose name takes no memory of its own.
+func (r *Resource) ref() ref { return ref{r.kind(), r.name} }
+
 // FullName returns the resource's name on the wire; see Key.FullName.
 func (r *Resource) FullName() string { return r.name }
 

@@ -20,11 +20,16 @@ func NewStore() *Store {
 	return &Store{contents: contents{index: index{}}, synced: make(chan struct{})}
 }
 
-// follow makes the store mark its changes in a queue, unfollow ends that.
+// follow makes the store mark its resources and then its changes in a queue, unfollow ends that.
 func (s *Store) follow(q *queue) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.followers = append(s.followers, q)
+	for _, byName := range s.index {
+		for _, r := range byName {
+			q.mark(r.ref(), s)
+		}
+	}
 }
 
 func (s *Store) unfollow(q *queue) {
@@ -51,7 +56,7 @@ func (s *Store) Delete(key Key, expectVersion string) error {
 func (s *Store) write(verb string, key Key, cur *Resource, version *string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	old := s.index.get(key)
+	old := s.index.get(refOf(key))
 	switch {
 	case version == nil && old != nil:
 		return fmt.Errorf("%s %s: %w", verb, key, ErrExists)
@@ -70,7 +75,7 @@ func (s *Store) write(verb string, key Key, cur *Resource, version *string) erro
 func (s *Store) Put(r *Resource) (stored *Resource, changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	old := s.index[r.Kind()][r.name]
+	old := s.index.get(r.ref())
 	if old.Equal(r) {
 		r = old.withSourceVersion(r.sourceVersion).withCluster(r.Cluster())
 	}
@@ -82,7 +87,7 @@ func (s *Store) Put(r *Resource) (stored *Resource, changed bool) {
 func (s *Store) Remove(key Key) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	old := s.index.get(key)
+	old := s.index.get(refOf(key))
 	if old == nil {
 		return false
 	}
@@ -101,7 +106,7 @@ func (s *Store) replace(old, cur *Resource) {
 		cur = old
 	}
 	for _, q := range s.followers {
-		q.mark(cur.kind(), cur.name)
+		q.mark(cur.ref(), s)
 	}
 }
 

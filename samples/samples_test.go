@@ -6,13 +6,14 @@ import (
 	"testing"
 
 	"meshrelay/config"
+	"meshrelay/internal/relay"
 	"meshrelay/mirror"
 	"meshrelay/upstreams/file"
 )
 
 func TestSampleConfigsLoad(t *testing.T) {
 	for name, upstreams := range map[string]int{"east.yaml": 1, "west.yaml": 1, "relay.yaml": 2} {
-		c, err := config.Check(name)
+		c, err := config.Check(name, relay.Sources()...)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue

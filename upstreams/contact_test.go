@@ -9,6 +9,7 @@ import (
 
 	"meshrelay/adsclient"
 	"meshrelay/config"
+	"meshrelay/upstreams/xds"
 )
 
 // Two servers that fail in turn, each in its own way.
@@ -37,14 +38,14 @@ func TestAMissingCertificateIsNoReasonNotToStart(t *testing.T) {
 	dir := t.TempDir()
 	writeFile(t, filepath.Join(dir, "f.yaml"), serviceEntry("f", "f.example"))
 	gone := xdsUpstream("east", startServer(t))
-	gone.XDS.Plaintext, gone.XDS.TLS = false, &config.TLS{CAFile: filepath.Join(dir, "gone.pem")}
+	sectionOf(gone).Plaintext, sectionOf(gone).TLS = false, &xds.TLS{CAFile: filepath.Join(dir, "gone.pem")}
 	u := fileUpstream("local", filepath.Join(dir, "f.yaml"))
 	r := runManager(t, nil, gone, u)
 	r.awaitServed("shop/f=f.example@local")
 	r.await("it is said which file", func() bool { return strings.Contains(r.m.Status()[0].LastError, "gone.pem") })
-	other := *gone.XDS
-	other.TLS = &config.TLS{CAFile: filepath.Join(dir, "also-gone.pem")}
-	gone.XDS = &other
+	other := *sectionOf(gone)
+	other.TLS = &xds.TLS{CAFile: filepath.Join(dir, "also-gone.pem")}
+	gone.Source = &other
 	if err := r.apply(gone, u); err == nil || !strings.Contains(err.Error(), "also-gone.pem") {
 		t.Errorf("a reload with a missing certificate: %v", err)
 	}

@@ -49,13 +49,13 @@ func (u *upstream) EndGraces() { u.Tell(intake.EndGraces{}) }
 const (
 	BecauseNew      = becauseNew
 	BecauseNoState  = becauseNoState
-	BecauseHolds    = becauseHolds
+	BecauseHolds    = MayWaitHolds
 	BecauseClient   = becauseClient
 	BecauseView     = becauseView
 	BecauseOptional = becauseOptional
 	BecauseOperator = becauseOperator
 	BecauseAdded    = becauseAdded
-	BecauseSameName = becauseSameName
+	BecauseSameName = MayWaitSameName
 )
 
 // Runs reports whether the Manager runs.

@@ -17,6 +17,8 @@ const (
 	early, late    = startupTimeout - 1, startupTimeout
 )
 
+var end = time.Unix(1_000_000, 0)
+
 func TestWhoClientsWaitForAtTheStart(t *testing.T) {
 	// What a start is like: with a state or not, and whether that has served.
 	const (
@@ -35,17 +37,17 @@ func TestWhoClientsWaitForAtTheStart(t *testing.T) {
 		{served, candidate{mode: "auto"}, "waits", "", "it is new"},
 		{none, candidate{mode: "auto"}, "waits", "", "set state.dir, or firstSync: wait"},
 
-		{fresh, candidate{mode: "auto", mayWait: becauseHolds}, "waits", "", "holds its own clients"},
+		{fresh, candidate{mode: "auto", mayWait: MayWaitHolds}, "waits", "", "holds its own clients"},
 		{fresh, candidate{mode: "auto", mayWait: becauseClient}, "waits", "", "that of a client"},
 		{fresh, candidate{mode: "auto", mayWait: becauseView}, "waits", "", "that of a view"},
-		{fresh, candidate{mode: "auto", mayWait: becauseSameName}, "waits", "", "own name"},
-		{served, candidate{mode: "auto", mayWait: becauseHolds}, "waits", "", "it is new"},
-		{none, candidate{mode: "auto", mayWait: becauseHolds}, "waits", "", "state.dir"},
+		{fresh, candidate{mode: "auto", mayWait: MayWaitSameName}, "waits", "", "own name"},
+		{served, candidate{mode: "auto", mayWait: MayWaitHolds}, "waits", "", "it is new"},
+		{none, candidate{mode: "auto", mayWait: MayWaitHolds}, "waits", "", "state.dir"},
 
 		{fresh, candidate{mode: "wait"}, "waits for ever", "waits for ever", "firstSync is wait"},
 		{served, candidate{mode: "wait"}, "waits for ever", "waits for ever", "firstSync is wait"},
 		{none, candidate{mode: "wait"}, "waits for ever", "waits for ever", "firstSync is wait"},
-		{fresh, candidate{mode: "wait", mayWait: becauseHolds}, "waits for ever", "waits for ever", "firstSync is wait"},
+		{fresh, candidate{mode: "wait", mayWait: MayWaitHolds}, "waits for ever", "waits for ever", "firstSync is wait"},
 		{fresh, candidate{mode: "wait", added: true}, "waits for ever", "waits for ever", "firstSync is wait"},
 
 		{fresh, candidate{mode: "optional"}, "", "", "firstSync is optional"},
@@ -61,25 +63,22 @@ func TestWhoClientsWaitForAtTheStart(t *testing.T) {
 	} {
 		for i, when := range []string{tc.early, tc.late} {
 			elapsed := []time.Duration{early, late}[i]
-			s := start{kept: tc.state != none, served: tc.state == served, elapsed: elapsed, timeout: startupTimeout}
+			s := start{kept: tc.state != none, served: tc.state == served, elapsed: elapsed, timeout: startupTimeout, until: end}
 			tc.c.name = "east"
-			verdicts, next := s.decide([]candidate{tc.c})
+			verdicts := s.decide([]candidate{tc.c})
 			if len(verdicts) != 1 || verdicts[0].name != "east" {
 				t.Fatalf("%s, %+v: %+v", tc.state, tc.c, verdicts)
 			}
 			v := verdicts[0]
 			got := ""
 			switch {
-			case v.awaited && v.until == 0:
+			case v.Awaited && v.Until.IsZero():
 				got = "waits for ever"
-			case v.awaited && v.until == startupTimeout:
+			case v.Awaited && v.Until.Equal(end):
 				got = "waits"
 			}
-			if got != when || !strings.Contains(v.reason, tc.reason) {
-				t.Errorf("%s, %+v, after %v: %q (%s), want %q (%s)", tc.state, tc.c, elapsed, got, v.reason, when, tc.reason)
-			}
-			if wantNext := startupTimeout; elapsed >= startupTimeout && next != 0 || elapsed < startupTimeout && next != wantNext {
-				t.Errorf("%s, %+v, after %v: to be decided again at %v", tc.state, tc.c, elapsed, next)
+			if got != when || !strings.Contains(v.Reason, tc.reason) {
+				t.Errorf("%s, %+v, after %v: %q (%s), want %q (%s)", tc.state, tc.c, elapsed, got, v.Reason, when, tc.reason)
 			}
 		}
 	}
@@ -88,8 +87,8 @@ func TestWhoClientsWaitForAtTheStart(t *testing.T) {
 func TestWhatIsKnownIsNotWaitedFor(t *testing.T) {
 	s := start{kept: true, timeout: startupTimeout}
 	for _, mode := range []string{"auto", "wait", "optional"} {
-		if v, next := s.decide([]candidate{{name: "east", mode: mode, known: true}}); len(v) != 0 || next != 0 {
-			t.Errorf("%s: %+v, %v", mode, v, next)
+		if v := s.decide([]candidate{{name: "east", mode: mode, known: true}}); len(v) != 0 {
+			t.Errorf("%s: %+v", mode, v)
 		}
 	}
 }
@@ -98,7 +97,7 @@ func TestWhatIsKnownIsNotWaitedFor(t *testing.T) {
 // or are seen to wait themselves, nobody is waited for who was not before.
 func TestTheWaitOnlyEverEnds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		s := start{kept: rapid.Bool().Draw(t, "kept"), timeout: startupTimeout}
+		s := start{kept: rapid.Bool().Draw(t, "kept"), timeout: startupTimeout, until: end}
 		s.served = s.kept && rapid.Bool().Draw(t, "served")
 		var all []candidate
 		for i := range rapid.IntRange(1, 4).Draw(t, "sources") {
@@ -108,7 +107,7 @@ func TestTheWaitOnlyEverEnds(t *testing.T) {
 				known: rapid.Bool().Draw(t, "known"), added: rapid.Bool().Draw(t, "added"),
 			})
 		}
-		before, _ := s.decide(all)
+		before := s.decide(all)
 		for range rapid.IntRange(1, 10).Draw(t, "steps") {
 			c := &all[rapid.IntRange(0, len(all)-1).Draw(t, "source")]
 			switch rapid.SampledFrom([]string{"time", "syncs", "without", "holds"}).Draw(t, "step") {
@@ -119,18 +118,18 @@ func TestTheWaitOnlyEverEnds(t *testing.T) {
 			case "without":
 				c.without = true
 			case "holds":
-				c.mayWait = becauseHolds
+				c.mayWait = MayWaitHolds
 			}
-			now, next := s.decide(all)
+			now := s.decide(all)
 			for _, v := range now {
-				had := slices.ContainsFunc(before, func(b verdict) bool { return b.name == v.name && b.awaited })
-				if v.awaited && !had {
+				had := slices.ContainsFunc(before, func(b verdict) bool { return b.name == v.name && b.Awaited })
+				if v.Awaited && !had {
 					t.Fatalf("%+v is waited for now: %+v", v, s)
 				}
-				if v.awaited && v.until > 0 && (next == 0 || next > v.until) {
-					t.Fatalf("%+v is to be decided again at %v", v, next)
+				if v.Awaited && !v.Until.IsZero() && s.elapsed >= startupTimeout {
+					t.Fatalf("%+v is waited for beyond the timeout: %+v", v, s)
 				}
-				if v.reason == "" {
+				if v.Reason == "" {
 					t.Fatalf("%+v has no reason", v)
 				}
 			}

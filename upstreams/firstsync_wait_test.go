@@ -207,7 +207,7 @@ func TestWhatMayWaitForThisRelayIsWaitedForNoLongerThanStartupTimeout(t *testing
 	}
 	down, _ := away(t, nil)
 	sotw := xdsUpstream("west", holding)
-	sotw.XDS.Protocol = config.ProtocolSotW
+	sectionOf(sotw).Protocol = "sotw"
 	for _, url := range allTypes() {
 		holding.Withhold(url, true)
 	}
@@ -373,12 +373,12 @@ func TestTheMarkIsSetOnceClientsAreServed(t *testing.T) {
 }
 
 func TestARelayOfThisOnesNameIsAFailureOfTheUpstream(t *testing.T) {
-	for _, protocol := range []string{config.ProtocolAuto, config.ProtocolSotW} {
+	for _, protocol := range []string{"auto", "sotw"} {
 		t.Run(protocol, func(t *testing.T) {
 			same := fakexds.Start(t, &fakexds.Server{Relay: true, Name: "hub"})
 			same.Set(xdsEntryURL, xdsEntry("ns/a", "a.example").WithVersion("1"))
 			u := xdsUpstream("mirror", same)
-			u.XDS.Protocol = protocol
+			sectionOf(u).Protocol = protocol
 			cfg := upstreamsOf(u)
 			cfg.Provenance = config.Provenance{Relay: "hub", Annotations: true, MaxHops: 8}
 			s := startWaiting(t, &memoryKeeper{}, short, cfg)

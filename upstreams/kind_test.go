@@ -6,11 +6,14 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/types/known/anypb"
 	networking "istio.io/api/networking/v1alpha3"
 
 	"meshrelay/config"
+	"meshrelay/internal/errlist"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/file"
@@ -27,14 +30,30 @@ type scriptedKind struct {
 
 var scripted = scriptedKind{tell: make(chan []string), ends: make(chan struct{})}
 
-const scriptedPrefix = "scripted-"
+// scriptedConfig is its section in the config file.
+type scriptedConfig struct {
+	Script  string          `yaml:"script" path:"file"`
+	Pace    string          `yaml:"pace" default:"fast" oneof:"fast slow"`
+	Timeout config.Duration `yaml:"timeout" default:"30s" range:"1s 1h"`
+	Lines   []string        `yaml:"lines,omitempty"`
+}
+
+func (*scriptedConfig) Kind() string  { return "scripted" }
+func (*scriptedConfig) Relayed() bool { return false }
+
+func (c *scriptedConfig) Check(mistakes config.Checker, u config.Upstream, before []config.Upstream) {
+	for i, other := range before {
+		if o, ok := other.Source.(*scriptedConfig); ok && o.Script == c.Script {
+			mistakes.Errorf("script", "upstream %s plays the script of upstreams[%d] (%q)", u.Name, i, other.Name)
+		}
+	}
+}
 
 // kinds are those of the upstreams of these tests.
 func kinds() []upstreams.Kind {
-	return []upstreams.Kind{file.Kind(), xds.Kind(), {
-		Name: "scripted",
-		Has:  func(u config.Upstream) bool { return strings.HasPrefix(u.Name, scriptedPrefix) },
-		New:  func(config.Upstream, upstreams.Env) (upstreams.Source, error) { return scripted, nil },
+	return []upstreams.Kind{xds.Kind(), file.Kind(), {
+		Config: &scriptedConfig{},
+		New:    func(config.Upstream, upstreams.Env) (upstreams.Source, error) { return scripted, nil },
 		Check: func(u config.Upstream) error {
 			if u.ClusterID == "bad" {
 				return errors.New("no such cluster")
@@ -42,6 +61,75 @@ func kinds() []upstreams.Kind {
 			return nil
 		},
 	}}
+}
+
+func parseScripted(text string) (*config.Config, error) {
+	const downstream = "downstream: {listeners: [{address: '127.0.0.1:0', plaintext: true}]}\n"
+	return config.Parse("/etc/relay.yaml", []byte(downstream+text), &xds.Config{}, &file.Config{}, &scriptedConfig{})
+}
+
+// TestAnotherKindOfSourceBringsItsSection: config knows nothing of it.
+func TestAnotherKindOfSourceBringsItsSection(t *testing.T) {
+	cfg, err := parseScripted("upstreams: [{name: east, scripted: {script: play.txt, lines: [a, b]}}, {name: west, file: {path: x}}]")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &scriptedConfig{Script: "/etc/play.txt", Pace: "fast", Timeout: config.Duration(30 * time.Second), Lines: []string{"a", "b"}}
+	if d := cmp.Diff(config.Source(want), cfg.Upstreams[0].Source); d != "" {
+		t.Errorf("-want +got:\n%s", d)
+	}
+	text, err := cfg.YAML()
+	if err != nil || !strings.Contains(string(text), "scripted:\n    script: /etc/play.txt\n    pace: fast\n    timeout: 30s\n") {
+		t.Errorf("%v\n%s", err, text)
+	}
+	again, err := config.Parse("relay.yaml", text, &scriptedConfig{}, &file.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(cfg, again); d != "" {
+		t.Errorf("it does not read back: -want +got:\n%s", d)
+	}
+}
+
+// TestMistakesInTheSectionOfAnotherKindHaveALine: as those in all other fields.
+func TestMistakesInTheSectionOfAnotherKindHaveALine(t *testing.T) {
+	_, err := parseScripted(`upstreams:
+- name: one
+  scripted:
+    script: play.txt
+    pace: medium
+    timeout: 1ms
+    lines: [a, ~]
+    scirpt: x
+- name: two
+  scripted: {script: play.txt, timeout: soon}
+- {name: three, scripted: {script: other.txt}, file: {path: x}}
+- name: four
+- {name: five, services: {mode: asIs}, scripted: {script: <FILE>}}
+- {name: six, scripted: [a]}
+- {name: seven, scriptde: {}, scripted: {script: seven.txt}}
+`)
+	want := []string{
+		`6: upstreams[0].scripted.pace: "medium": want one of fast, slow`,
+		`7: upstreams[0].scripted.timeout: 1ms is out of range: 1s to 1h0m0s`,
+		`8: upstreams[0].scripted.lines[1]: is empty`,
+		`9: upstreams[0].scripted.scirpt: unknown field: check its spelling and indentation; here it can be script, pace, timeout, lines`,
+		`11: upstreams[1].scripted.timeout: want a duration like 90s, 5m or 250ms, not "soon"`,
+		`11: upstreams[1].scripted.script: upstream two plays the script of upstreams[0] ("one")`,
+		`12: upstreams[2]: upstream "three" needs exactly one of xds, file, scripted`,
+		`13: upstreams[3]: upstream "four" needs exactly one of xds, file, scripted`,
+		`14: upstreams[4].scripted.script: "<FILE>" is a placeholder: write your own value in its place, without the angle brackets`,
+		`14: upstreams[4].services.mode: "asIs" is for xds upstreams: only an istiod makes ServiceEntries of services`,
+		`15: upstreams[5].scripted: want a map of fields, not a list`,
+		`16: upstreams[6].scriptde: unknown field: check its spelling and indentation; here it can be name, clusterID, domainSuffix, generated, import, services, rewrite, required, firstSync, staleness, guard, limits, xds, file, scripted`,
+	}
+	var got []string
+	for _, e := range errlist.Split(err) {
+		got = append(got, strings.TrimPrefix(e.Error(), "/etc/relay.yaml:"))
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("-want +got:\n%s", d)
+	}
 }
 
 // Run implements Source: all that there is to write for a new kind.
@@ -78,7 +166,7 @@ func entriesNamed(names []string) (out []*mirror.Resource) {
 
 // TestAnotherKindOfSourceNeedsOneMethod: guard, freeze, rules, status and reload are there for it.
 func TestAnotherKindOfSourceNeedsOneMethod(t *testing.T) {
-	u := config.Upstream{Name: "scripted-east", ClusterID: "east", Guard: config.Guard{Percent: 30, Count: 1}}
+	u := config.Upstream{Name: "scripted-east", ClusterID: "east", Guard: config.Guard{Percent: 30, Count: 1}, Source: &scriptedConfig{}}
 	r := runManager(t, nil, u)
 	if st := r.m.Status()[0]; st.Type != "scripted" || st.State != upstreams.StateConnecting || st.Synced {
 		t.Errorf("before it has told anything: %+v", st)

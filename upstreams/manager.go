@@ -27,8 +27,7 @@ type Keeper interface {
 	Flush(ctx context.Context) error
 	History(source string) ([]state.Revision, error)
 	At(source string, revision uint64) ([]state.Record, error)
-	// Served reports whether clients were ever served with what is kept, and MarkServed notes
-	// that they are now.
+	// Served reports whether clients were ever served; MarkServed notes it.
 	Served() bool
 	MarkServed()
 }
@@ -51,19 +50,18 @@ type Manager struct {
 	first firstSync
 }
 
-// NewManager makes the upstreams of a config, in order of priority. kinds are those of their sources.
-// None runs yet. The error tells all that is wrong with any of them. What keeper has of them, unless
-// it is nil, is served from the start.
+// NewManager makes the upstreams of a config, in order of priority. None runs yet. kinds are those of
+// their sources. keeper, unless nil, has what is served from the start. The error tells all mistakes.
 func NewManager(cfg *config.Config, kinds []Kind, aggregate *mirror.Aggregate, keeper Keeper, log *slog.Logger) (*Manager, error) {
 	m := &Manager{kinds: kinds, aggregate: aggregate, keeper: keeper, log: log, first: newFirstSync(cfg, keeper)}
 	var errs *multierror.Error
 	for _, one := range cfg.Upstreams {
-		u, err := newUpstream(one, cfg, kinds, keeper != nil, log)
+		s, err := newSetup(one, cfg, kinds, log)
 		if err != nil {
 			errs = multierror.Append(errs, err)
 			continue
 		}
-		m.upstreams = append(m.upstreams, u)
+		m.upstreams = append(m.upstreams, newUpstream(s, keeper != nil))
 	}
 	if err := errs.ErrorOrNil(); err != nil {
 		return nil, err
@@ -120,55 +118,41 @@ func (m *Manager) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// change is what a config makes of one upstream.
+// change is what a config makes of one upstream. Its source is nil where at most the policy is another.
 type change struct {
-	cfg config.Upstream
-	// now is the upstream, and isNew reports whether it was not there before.
+	setup
 	now   *upstream
 	isNew bool
-	// next has the source, and rules the rules, that take the place of those of now. Both are nil
-	// where only the policy is another one, if anything is.
-	next  *upstream
-	rules *intake.Rules
 }
 
-// plan returns what a config makes of an upstream. It changes nothing.
+// plan returns what a config makes of an upstream. It changes nothing. At the start one upstream's
+// certificate must not keep the others from being served; a reload is refused for it.
 func (m *Manager) plan(u config.Upstream, cfg *config.Config) (c change, err error) {
-	c.cfg = u
 	i := slices.IndexFunc(m.upstreams, func(one *upstream) bool { return one.cfg.Name == u.Name })
-	switch {
-	case i < 0:
-		c.isNew = true
-		if c.now, err = newUpstream(u, cfg, m.kinds, m.keeper != nil, m.log); err != nil {
-			return c, err
-		}
-		return c, c.now.check(u)
-	case sameSource(m.upstreams[i].cfg, u):
+	if c.isNew = i < 0; !c.isNew {
 		c.now = m.upstreams[i]
-		return c, nil
+		if sameSource(c.now.cfg, u) {
+			c.cfg = u
+			return c, nil
+		}
 	}
-	c.now, c.next = m.upstreams[i], &upstream{log: m.upstreams[i].log, notes: newNotes()}
-	if c.rules, err = c.next.remake(u, cfg, m.kinds); err != nil {
+	if c.setup, err = newSetup(u, cfg, m.kinds, m.log); err != nil {
 		return c, err
 	}
-	return c, c.next.check(u)
+	if c.kind.Check != nil {
+		if err := c.kind.Check(u); err != nil {
+			return c, fmt.Errorf("upstream %s: %w", u.Name, err)
+		}
+	}
+	if c.isNew {
+		c.now = newUpstream(c.setup, m.keeper != nil)
+	}
+	return c, nil
 }
 
-// check returns what keeps the source from running. At the start one upstream's certificate must
-// not keep the others from being served; a config that is taken over has to be right.
-func (u *upstream) check(cfg config.Upstream) error {
-	if u.kind.Check == nil {
-		return nil
-	}
-	if err := u.kind.Check(cfg); err != nil {
-		return fmt.Errorf("upstream %s: %w", cfg.Name, err)
-	}
-	return nil
-}
-
-// Apply makes the upstreams those of another config: added, removed, put into another order, or
-// under other rules. The streams of upstreams that are the same stay as they are, and what the
-// others gave is served until they tell otherwise. An error tells that nothing has changed.
+// Apply makes the upstreams those of another config. The streams of upstreams that are the same stay
+// as they are, and what the others gave is served until they tell otherwise. After an error nothing
+// has changed.
 func (m *Manager) Apply(cfg *config.Config) error {
 	m.applying.Lock()
 	defer m.applying.Unlock()
@@ -201,47 +185,41 @@ func (m *Manager) Apply(cfg *config.Config) error {
 	m.upstreams = next
 	m.mu.Unlock()
 	for _, u := range old {
-		if !slices.Contains(next, u) {
-			m.remove(u)
+		if slices.Contains(next, u) {
+			continue
+		}
+		m.log.Info("upstream removed, with all that it gave", "upstream", u.cfg.Name)
+		u.stop()
+		u.stopAll()
+		if m.keeper != nil {
+			m.keeper.Unfollow(u.cfg.Name)
 		}
 	}
 	return nil
 }
 
-// apply carries a change out.
 func (m *Manager) apply(c change, start func(*upstream)) {
 	u := c.now
 	switch {
 	case c.isNew:
 		m.log.Info("upstream added", "upstream", c.cfg.Name)
-	case c.next != nil:
+	case c.source != nil:
 		m.log.Info("upstream changed; what it gave is served until it tells otherwise", "upstream", c.cfg.Name)
 		u.stop()
-		u.succeed(c.next.source, c.rules)
+		u.succeed(c.setup)
 	}
-	u.Tell(intake.SetPolicy{Policy: intake.PolicyOf(c.cfg)})
+	u.Tell(intake.SetPolicy{Upstream: c.cfg})
 	m.mu.Lock()
-	u.cfg = c.cfg
-	u.added = u.added || c.isNew && !m.first.released
-	if c.next != nil {
-		u.kind, u.source = c.next.kind, c.next.source
+	if u.cfg = c.cfg; c.source != nil {
+		u.setup = c.setup
 	}
+	u.added = u.added || c.isNew && m.first.without == nil
 	m.mu.Unlock()
 	if c.isNew && m.keeper != nil {
 		m.keeper.Follow(c.cfg.Name, u)
 	}
-	if c.isNew || c.next != nil {
+	if c.source != nil {
 		start(u)
-	}
-}
-
-// remove ends an upstream that is not in the config any more.
-func (m *Manager) remove(u *upstream) {
-	m.log.Info("upstream removed, with all that it gave", "upstream", u.cfg.Name)
-	u.stop()
-	u.stopAll()
-	if m.keeper != nil {
-		m.keeper.Unfollow(u.cfg.Name)
 	}
 }
 
@@ -254,7 +232,6 @@ func sameSource(a, b config.Upstream) bool {
 	return reflect.DeepEqual(a, b)
 }
 
-// upstream returns the upstream of a name.
 func (m *Manager) upstream(name string) (*upstream, error) {
 	all := m.all()
 	i := slices.IndexFunc(all, func(one current) bool { return one.cfg.Name == name })
@@ -264,27 +241,20 @@ func (m *Manager) upstream(name string) (*upstream, error) {
 	return all[i].upstream, nil
 }
 
-// current is an upstream with its config and source of now.
+// current is an upstream with its setup of now.
 type current struct {
 	*upstream
-	cfg    config.Upstream
-	source Source
-	kind   Kind
-	added  bool
+	setup
+	added bool
 }
 
 // all returns the upstreams, in order of priority.
 func (m *Manager) all() []current {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.currents()
-}
-
-// currents is all. The caller holds mu.
-func (m *Manager) currents() []current {
 	out := make([]current, 0, len(m.upstreams))
 	for _, u := range m.upstreams {
-		out = append(out, current{u, u.cfg, u.source, u.kind, u.added})
+		out = append(out, current{u, u.setup, u.added})
 	}
 	return out
 }

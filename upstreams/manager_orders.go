@@ -10,12 +10,12 @@ import (
 )
 
 // Freeze keeps what is served of an upstream as it is, until it is unfrozen or o.For is over, also
-// through restarts if there is a Keeper. The error is ErrUnknownUpstream, ErrNotPossible, or tells
-// that the freeze would not outlive a restart.
+// through restarts if there is a Keeper. The error is ErrUnknownUpstream, ErrNotPossible, or that of
+// the disk: then the order does not outlive a restart.
 func (m *Manager) Freeze(ctx context.Context, name string, o Order) (Effect, error) {
 	return m.order(ctx, name, o, "frozen", func() (intake.Event, error) {
 		if !o.DryRun {
-			if err := m.flush(ctx); err != nil { // what is served until now, with all that belongs to it
+			if err := m.flush(ctx); err != nil { // the disk has to have what is frozen
 				return nil, fmt.Errorf("upstream %s is not frozen: %w", name, err)
 			}
 		}
@@ -23,45 +23,41 @@ func (m *Manager) Freeze(ctx context.Context, name string, o Order) (Effect, err
 	})
 }
 
-// Unfreeze brings an upstream to what it has now, and lets it follow again. The guard judges what
-// goes by that. Errors are as with Freeze.
+// Unfreeze serves what an upstream has now, and its changes. Errors are as with Freeze.
 func (m *Manager) Unfreeze(ctx context.Context, name string, o Order) (Effect, error) {
 	return m.order(ctx, name, o, "unfrozen", func() (intake.Event, error) {
 		return intake.Unfreeze{Order: o}, nil
 	})
 }
 
-// Release carries deletions out that the guard of an upstream holds: those that o.Hold, o.Only and
-// o.All name. Errors are as with Freeze.
+// Release carries out held deletions, as o.Hold, o.Only and o.All name them. Errors are as with Freeze.
 func (m *Manager) Release(ctx context.Context, name string, o Order) (Effect, error) {
 	return m.order(ctx, name, o, "released", func() (intake.Event, error) {
 		if o.Hold == "" && len(o.Only) == 0 && !o.All {
-			return nil, fmt.Errorf("%w: say what of upstream %s is to be released: one hold, a part, or all", ErrNotPossible, name)
+			return nil, intake.NotPossible("say what of upstream %s is to be released: one hold, a part, or all", name)
 		}
 		return intake.Release{Order: o}, nil
 	})
 }
 
-// Rollback serves of an upstream what it had in a former revision, frozen until it is unfrozen.
-// Errors are as with Freeze.
+// Rollback serves what an upstream had in a revision, frozen. Errors are as with Freeze.
 func (m *Manager) Rollback(ctx context.Context, name string, o Order) (Effect, error) {
 	return m.order(ctx, name, o, "rolled back", func() (intake.Event, error) {
 		if m.keeper == nil {
-			return nil, fmt.Errorf("%w: without state.dir there is no history", ErrNotPossible)
+			return nil, intake.NotPossible("without state.dir there is no history")
 		}
 		if err := m.flush(ctx); err != nil {
 			return nil, fmt.Errorf("upstream %s is not rolled back: %w", name, err)
 		}
 		records, err := m.keeper.At(name, o.To)
 		if err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrNotPossible, err)
+			return nil, intake.NotPossible("%w", err)
 		}
 		return intake.Rollback{Order: o, Records: records}, nil
 	})
 }
 
-// order does what an operator asks for, one order at a time, and sees to it that it outlives a
-// restart. did is what the upstream is then, and do returns the event of the order.
+// order steps an upstream over an event, and flushes. did tells what the upstream is then.
 func (m *Manager) order(ctx context.Context, name string, o Order, did string, do func() (intake.Event, error)) (Effect, error) {
 	if err := o.Check(); err != nil {
 		return Effect{}, err
@@ -99,13 +95,12 @@ func (m *Manager) History(name string) ([]state.Revision, error) {
 		return nil, err
 	}
 	if m.keeper == nil {
-		return nil, fmt.Errorf("%w: without state.dir there is no history", ErrNotPossible)
+		return nil, intake.NotPossible("without state.dir there is no history")
 	}
 	return m.keeper.History(name)
 }
 
-// Held returns what the guard of each upstream holds back, by order of priority, or of one
-// upstream. The error is ErrUnknownUpstream.
+// Held returns the held deletions of each upstream, or of one. The error is ErrUnknownUpstream.
 func (m *Manager) Held(upstream string) (out []HeldUpstream, err error) {
 	if upstream != "" {
 		if _, err := m.upstream(upstream); err != nil {

@@ -19,6 +19,8 @@ import (
 	"meshrelay/mirror"
 	"meshrelay/state"
 	"meshrelay/upstreams"
+	"meshrelay/upstreams/file"
+	"meshrelay/upstreams/xds"
 )
 
 // managed is a Manager that runs.
@@ -113,7 +115,7 @@ func xdsUpstream(name string, servers ...*fakexds.Server) config.Upstream {
 }
 
 func fileUpstream(name, path string) config.Upstream {
-	return config.Upstream{Name: name, ClusterID: name, Guard: config.Guard{Percent: 100}, File: &config.File{Path: path}}
+	return config.Upstream{Name: name, ClusterID: name, Guard: config.Guard{Percent: 100}, Source: &file.Config{Path: path}}
 }
 
 // served starts a server that has these ServiceEntries.
@@ -208,7 +210,7 @@ func TestABadReloadChangesNothing(t *testing.T) {
 	r := runManager(t, nil, east)
 	r.awaitServed("ns/a=a.example@east")
 	bad := xdsUpstream("west", a)
-	bad.XDS.Plaintext, bad.XDS.TLS = false, &config.TLS{CAFile: filepath.Join(t.TempDir(), "missing.pem")}
+	sectionOf(bad).Plaintext, sectionOf(bad).TLS = false, &xds.TLS{CAFile: filepath.Join(t.TempDir(), "missing.pem")}
 	changed := east
 	changed.Rewrite.NamePrefix = "p-"
 	err := r.apply(changed, bad)

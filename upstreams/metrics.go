@@ -88,8 +88,7 @@ func metrics() []metric {
 	}
 }
 
-// emitKinds emits what is counted by kind. Kinds outside the table count as "other": an upstream
-// must not be able to make labels.
+// emitKinds emits counts by kind. Other kinds are "other": an upstream must not make labels.
 func emitKinds[N int | uint64](counts map[string]N, emit func(float64, ...string)) {
 	other := N(0)
 	for _, n := range counts {

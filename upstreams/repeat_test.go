@@ -14,11 +14,11 @@ import (
 // A hold whose clock is over, against real servers of both protocols: what was deleted goes
 // when the server has repeated that, and what it has again by then stays.
 func TestAServerIsAskedToRepeatBeforeHeldDeletionsGo_C4_C14(t *testing.T) {
-	for _, protocol := range []string{config.ProtocolSotW, config.ProtocolDelta} {
+	for _, protocol := range []string{"sotw", "delta"} {
 		t.Run(protocol, func(t *testing.T) {
 			server := startServer(t, xdsEntry("ns/a", "a.example").WithVersion("1"), xdsEntry("ns/b", "b.example").WithVersion("1"), xdsEntry("ns/c", "c.example").WithVersion("1"))
 			u := xdsUpstream("east", server)
-			u.XDS.Protocol = protocol
+			sectionOf(u).Protocol = protocol
 			u.Guard = config.Guard{Percent: 30, Count: 10, Empty: config.EmptyHold, HoldFor: config.OpenEnded(300 * time.Millisecond)}
 			r := runManager(t, nil, u)
 			r.await("the upstream has synced", func() bool { return r.m.Status()[0].State == upstreams.StateSynced })
@@ -28,7 +28,7 @@ func TestAServerIsAskedToRepeatBeforeHeldDeletionsGo_C4_C14(t *testing.T) {
 			// Nobody is told of this but who asks.
 			server.Set(xdsEntryURL, xdsEntry("ns/b", "b.example").WithVersion("1"))
 			server.Await("a request to repeat it", func(q fakexds.Request) bool {
-				return q.TypeURL == xdsEntryURL && q.Nonce == "" && q.Held == nil && q.Stream == 1 && (q.Names != nil) == (protocol == config.ProtocolDelta) && q.Node == nil
+				return q.TypeURL == xdsEntryURL && q.Nonce == "" && q.Held == nil && q.Stream == 1 && (q.Names != nil) == (protocol == "delta") && q.Node == nil
 			})
 			r.awaitServed("ns/b=b.example@east")
 			if st := r.m.Status()[0]; st.Held != nil {

@@ -162,7 +162,7 @@ func (a *adapter) lapse() {
 
 // types are those of the stream, asked those that are to be repeated.
 func (a *adapter) types() []string {
-	extra := a.cfg.Upstreams[0].XDS.Types
+	extra := sectionOf(a.cfg.Upstreams[0]).Types
 	if a.state.Relay {
 		return append(relayTypes(), extra...)
 	}

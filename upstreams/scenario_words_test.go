@@ -19,6 +19,7 @@ import (
 	"meshrelay/config"
 	"meshrelay/internal/fakexds"
 	"meshrelay/mirror"
+	"meshrelay/upstreams/file"
 )
 
 // scriptKinds are the kinds that scripts name. A type is a kind, or a kind and a version as in
@@ -205,9 +206,9 @@ var guardSettings = []string{"percent", "count", "empty", "holdFor"}
 func configOf(kind, dir string, settings []string) (*config.Config, error) {
 	u, node := xdsConfig("127.0.0.1:1")
 	u.Guard = config.Guard{Percent: 30, Count: 10, Empty: config.EmptyHold, HoldFor: config.OpenEnded(10 * time.Minute)}
-	u.Staleness = config.Staleness{StaleAfter: config.Duration(5 * time.Minute), OnStale: config.OnStaleKeep}
+	u.Staleness = config.Staleness{StaleAfter: config.Duration(5 * time.Minute), OnStale: "keep"}
 	if kind == "file" {
-		u.XDS, u.File = nil, &config.File{Path: dir}
+		u.Source = &file.Config{Path: dir}
 	}
 	c := &config.Config{Node: node, Provenance: config.Provenance{Relay: "hub", MaxHops: 3}}
 	for _, s := range settings {
@@ -218,6 +219,8 @@ func configOf(kind, dir string, settings []string) (*config.Config, error) {
 		var into any = &u
 		if rest, ok := strings.CutPrefix(name, "provenance."); ok {
 			name, into = rest, &c.Provenance
+		} else if rest, ok := strings.CutPrefix(name, u.Source.Kind()+"."); ok {
+			name, into = rest, u.Source
 		}
 		path := strings.Split(name, ".")
 		text := strings.Join(path, ": {") + ": " + value + strings.Repeat("}", len(path)-1)

@@ -9,11 +9,8 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-// Source brings what one upstream has. It only brings: what is served of it is decided by the
-// intake behind its feed.
-//
-// A Source that is a Describer tells more of itself in the status, and one that is a Repeater
-// can be asked for all that it has once more.
+// Source brings what one upstream has. The intake behind its feed decides what is served. A Source may
+// also be a Describer and a Repeater.
 type Source interface {
 	// Run feeds what the upstream has, and its changes, until ctx ends, and then returns nil.
 	// It is called once.
@@ -22,64 +19,55 @@ type Source interface {
 
 // Describer is a Source that knows more than it feeds.
 type Describer interface {
-	// Describe fills in the fields of a status that only the source knows: State, Since,
-	// Address, Protocol, LastError and the like. It may be called at any time, from any
-	// goroutine, also before Run.
+	// Describe sets the fields of a status that only the source knows: State, Since, Address,
+	// LastError and the like. It may be called at any time, from any goroutine.
 	Describe(st *Status)
 }
 
 // Repeater is a Source that can tell all that it has once more.
 type Repeater interface {
-	// Repeat asks for that. It does not wait. When all has been told, the source tells
-	// intake.Repeated. again reports whether it was asked before: what it has told since counts.
-	// Out of contact it has no effect.
+	// Repeat asks for that, and does not wait: the source tells intake.Repeated at the end. again
+	// reports whether it was asked before: what it has told since counts. Out of contact it has no
+	// effect.
 	Repeat(again bool)
 }
 
 // Feed takes what a source has to tell. Its methods may be called from any goroutine.
 type Feed interface {
-	// Tell has one of the events of a source take effect: Opened, Received, Endpoints, Closed,
-	// Repeated or Panicked of package intake. The driver tells Closed at the end of Run.
+	// Tell steps the intake over Opened, Received, Endpoints, Closed, Repeated or Panicked. The
+	// driver tells Closed at the end of Run.
 	Tell(intake.Event) intake.Result
-	// Synced reports whether all that the source has was told at least once since the source
-	// began.
+	// Synced reports whether the source has told all that it has at least once.
 	Synced() bool
-	// Versions returns the names that the intake has of a scope, each with the version that
-	// the source gave it: what a stream resumes with. A name without a usable version has an
-	// empty one.
+	// Versions returns what a stream resumes with: the names of a scope, each with the version that
+	// the source gave it, empty when that is of no use.
 	Versions(scope string) map[string]string
 }
 
 // Kind is a kind of sources.
 type Kind struct {
-	// Name is that of the section of an upstream in the config file, and of Status.Type.
-	Name string
-	// Has reports whether an upstream is of this kind: whether it has its section.
-	Has func(config.Upstream) bool
-	// Relayed reports whether resources come from a control plane, which may have them from
-	// this relay, rather than from their author.
-	Relayed bool
+	// Config is an empty section of the kind, for package config.
+	Config config.Source
 	// New returns a source that is not running, and holds nothing that has to be freed.
 	New func(config.Upstream, Env) (Source, error)
-	// Check returns what keeps a source from running now, for example the file of a
-	// certificate that can not be read. It may be nil. Without a state, such a source tries
-	// again; a reload refuses it.
+	// Check, unless nil, returns what keeps a source from running now, for example the file of a
+	// certificate. A reload refuses such a source; at the start it tries again.
 	Check func(config.Upstream) error
+	// Read returns how many resources an upstream has, and what is wrong with them, where that
+	// needs no connection. It leaves out what config.Check reports. It may be nil.
+	Read func(config.Upstream) (resources int, problems []error)
 }
 
 // Env is what a source needs in addition to the config of its upstream.
 type Env struct {
-	Node config.Node
-	// Relay is this relay's name.
+	Node  config.Node
 	Relay string
-	// Log names the upstream.
-	Log *slog.Logger
+	Log   *slog.Logger
 }
 
-// kindOf returns the one of kinds that the source of an upstream has.
 func kindOf(kinds []Kind, u config.Upstream) (Kind, error) {
 	for _, k := range kinds {
-		if k.Has(u) {
+		if u.Source != nil && u.Source.Kind() == k.Config.Kind() {
 			return k, nil
 		}
 	}

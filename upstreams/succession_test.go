@@ -63,25 +63,19 @@ func TestTheIntakeSleepsWhenThereIsNothingToDo(t *testing.T) {
 	})
 }
 
-// everywhere is what is known when every cluster has one endpoint.
-type everywhere struct{}
-
-func (everywhere) Known(c string) *endpointv3.ClusterLoadAssignment {
-	return assignmentOf(c, "10.0.0.1")
+// everywhere has one endpoint for every cluster.
+func everywhere(c string) (*endpointv3.ClusterLoadAssignment, bool) {
+	return assignmentOf(c, "10.0.0.1"), true
 }
-func (everywhere) Settled(string) bool { return true }
 
-// nowhere is what is known when nobody tells any endpoints, and that is not waited for any more.
-type nowhere struct{}
-
-func (nowhere) Known(string) *endpointv3.ClusterLoadAssignment { return nil }
-func (nowhere) Settled(string) bool                            { return true }
+// nowhere has no endpoints, and does not wait for any.
+func nowhere(string) (*endpointv3.ClusterLoadAssignment, bool) { return nil, true }
 
 func TestServicesKeepTheEndpointsOfBeforeWhileNobodySaysAny(t *testing.T) {
 	mode := func(u *config.Upstream, _ *config.Node) { discovers(u) }
 	s := newXDSScript(t, mode)
 	s.ok(s.sotw(xdsEntryURL, service("web", "web.example"), xdsEntry("ns/a", "a.example")))
-	s.x.u.Tell(intake.Endpoints{From: everywhere{}, Clusters: []string{webCluster}})
+	s.x.u.Tell(intake.Endpoints{From: everywhere, Clusters: []string{webCluster}})
 	s.demand("two", s.count() == 2)
 	saved := savedOf(s, time.Now())
 
@@ -91,7 +85,7 @@ func TestServicesKeepTheEndpointsOfBeforeWhileNobodySaysAny(t *testing.T) {
 	})
 	n.demand("two are restored", n.count() == 2)
 	// No connection for EDS within the patience (the upstream went down again).
-	n.x.u.Tell(intake.Endpoints{From: nowhere{}, Clusters: []string{webCluster}})
+	n.x.u.Tell(intake.Endpoints{From: nowhere, Clusters: []string{webCluster}})
 	n.demand("what was known stays", n.count() == 2)
 }
 
@@ -99,7 +93,7 @@ func TestARenamedServiceStaysUnderItsOldNameUntilItsEndpointsAreKnown(t *testing
 	mode := func(u *config.Upstream, _ *config.Node) { discovers(u) }
 	s := newXDSScript(t, mode)
 	s.ok(s.sotw(xdsEntryURL, service("web", "web.example")))
-	s.x.u.Tell(intake.Endpoints{From: everywhere{}, Clusters: []string{webCluster}})
+	s.x.u.Tell(intake.Endpoints{From: everywhere, Clusters: []string{webCluster}})
 	s.demand("one", s.count() == 1)
 	n := successor(s, mode, func(u *config.Upstream, _ *config.Node) { u.Rewrite.NamePrefix = "p-" })
 	n.demand("one, under either name", n.count() == 1)

@@ -14,22 +14,43 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-// upstream is one upstream at work: it drives an intake, which decides what is served of what the
-// source has. It is the source's Feed, and what a Keeper follows.
+// setup is what a config makes of an upstream.
+type setup struct {
+	cfg    config.Upstream
+	kind   Kind
+	source Source
+	rules  *intake.Rules
+	log    *slog.Logger
+}
+
+// newSetup makes the source and the rules of a config. Neither has an effect yet.
+func newSetup(cfg config.Upstream, all *config.Config, kinds []Kind, log *slog.Logger) (s setup, err error) {
+	s.cfg, s.log = cfg, log.With("upstream", cfg.Name)
+	if s.kind, err = kindOf(kinds, cfg); err != nil {
+		return s, err
+	}
+	if s.rules, err = intake.NewRules(cfg, all.Provenance, all.Node.Revision, cfg.Source.Relayed()); err != nil {
+		return s, err
+	}
+	if s.source, err = s.kind.New(cfg, Env{Node: all.Node, Relay: all.Provenance.Relay, Log: s.log}); err != nil {
+		return s, fmt.Errorf("upstream %s: %w", cfg.Name, err)
+	}
+	return s, nil
+}
+
+// upstream drives the intake of one upstream. It is the source's Feed, and what a Keeper follows.
 //
-// Its lock is held around one step of the intake, and never while anything else is called.
+// It holds its lock for one step of the intake, and never while it calls anything else.
 type upstream struct {
-	kind  Kind
 	store *mirror.Store
 	log   *slog.Logger
 	notes *loglimit.Limit // of the intake: an upstream can make it change its mind at any rate
 	since time.Time
 	wake  chan struct{} // has an element when there is something to do before armed
 
-	// cfg, source, added and the functions are guarded by the Manager's mu.
-	cfg    config.Upstream
-	source Source
-	added  bool // by a reload, while clients were held
+	// The Manager's mu guards setup, added and the functions.
+	setup
+	added bool // by a reload, while clients were held
 	// stop ends the source, stopAll also what outlives it. They return when it has ended.
 	stop, stopAll func()
 
@@ -42,45 +63,20 @@ type upstream struct {
 	asked       Source
 }
 
-// newNotes returns what bounds the lines that the intake of an upstream logs.
-func newNotes() *loglimit.Limit { return loglimit.New(200, time.Second) }
-
-// newUpstream returns an upstream whose source is not running.
-func newUpstream(u config.Upstream, cfg *config.Config, kinds []Kind, keeps bool, log *slog.Logger) (*upstream, error) {
-	next := &upstream{cfg: u, store: mirror.NewStore(), log: log.With("upstream", u.Name), notes: newNotes(), since: time.Now(), wake: make(chan struct{}, 1)}
-	rules, err := next.remake(u, cfg, kinds)
-	if err != nil {
-		return nil, err
+func newUpstream(s setup, keeps bool) *upstream {
+	store := mirror.NewStore()
+	return &upstream{
+		setup: s, store: store, log: s.log, notes: loglimit.New(200, time.Second), since: time.Now(), wake: make(chan struct{}, 1),
+		asked: s.source, intake: intake.New(s.cfg, store, s.rules, keeps),
 	}
-	next.intake = intake.New(u.Name, next.store, rules, intake.PolicyOf(u), keeps)
-	next.asked = next.source
-	return next, nil
 }
 
-// remake makes the source and the rules of a config. Both are of no effect yet.
-func (u *upstream) remake(cfg config.Upstream, all *config.Config, kinds []Kind) (*intake.Rules, error) {
-	kind, err := kindOf(kinds, cfg)
-	if err != nil {
-		return nil, err
-	}
-	rules, err := intake.NewRules(cfg, all.Provenance, all.Node.Revision, kind.Relayed)
-	if err != nil {
-		return nil, err
-	}
-	source, err := kind.New(cfg, Env{Node: all.Node, Relay: all.Provenance.Relay, Log: u.log})
-	if err != nil {
-		return nil, fmt.Errorf("upstream %s: %w", cfg.Name, err)
-	}
-	u.kind, u.source = kind, source
-	return rules, nil
-}
-
-// succeed has the source of another config take the place of the one before, which has ended.
-func (u *upstream) succeed(source Source, rules *intake.Rules) {
+// succeed has the source of another setup take the place of the one before, which has ended.
+func (u *upstream) succeed(s setup) {
 	u.mu.Lock()
-	u.asked, u.asks = source, false
+	u.asked, u.asks = s.source, false
 	u.mu.Unlock()
-	u.Tell(intake.Succeeded{Rules: rules})
+	u.Tell(intake.Succeeded{Rules: s.rules})
 }
 
 // Tell implements Feed: it takes the intake over an event that it can not refuse.
@@ -122,7 +118,6 @@ func locked[T any](u *upstream, f func(*intake.Intake) T) T {
 	return f(u.intake)
 }
 
-// run does what the passing of time demands, until ctx ends.
 func (u *upstream) run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -151,22 +146,17 @@ func (u *upstream) turn() (wait time.Duration) {
 	u.asks, u.armed = false, u.due
 	wait = max(time.Until(u.due), 0)
 	u.mu.Unlock()
-	if asks {
-		u.askToRepeat(source, again)
+	if !asks {
+		return wait
+	}
+	if r, ok := source.(Repeater); ok {
+		r.Repeat(again)
+	} else {
+		u.Tell(intake.Repeated{}) // the source can not repeat: its deletions count
 	}
 	return wait
 }
 
-// askToRepeat asks a source for all that it has. What can not repeat is taken at its word.
-func (u *upstream) askToRepeat(source Source, again bool) {
-	if r, ok := source.(Repeater); ok {
-		r.Repeat(again)
-	} else {
-		u.Tell(intake.Repeated{})
-	}
-}
-
-// runSource runs the source until ctx ends.
 func (u *upstream) runSource(source Source) func(context.Context) error {
 	return func(ctx context.Context) error {
 		defer u.Tell(intake.Closed{}) // so that it is known on disk until when there was contact
@@ -203,11 +193,10 @@ func (u *upstream) MarkAll() {
 	u.intake.MarkAll()
 }
 
-// status returns what is known of the upstream.
 func (u current) status() Status {
 	in := locked(u.upstream, func(in *intake.Intake) intake.Status { return in.Status(time.Now()) })
 	st := Status{
-		Name: u.cfg.Name, ClusterID: u.cfg.ClusterID, Type: u.kind.Name, Relayed: u.kind.Relayed, Required: u.cfg.Required,
+		Name: u.cfg.Name, ClusterID: u.cfg.ClusterID, Type: u.cfg.Source.Kind(), Relayed: u.cfg.Source.Relayed(), Required: u.cfg.Required,
 		State: StateConnecting, Since: u.since, Synced: in.Synced, LastUpdate: in.LastUpdate, Pending: in.Pending,
 		Refused: in.Refused, RefusedTotal: in.RefusedTotal, Panics: in.Panics, Dropped: in.Dropped, OverLimit: in.OverLimit,
 		Stale: in.Stale, StaleSince: in.StaleSince, Expired: in.Expired, Held: in.Held, Frozen: in.Frozen,
@@ -240,5 +229,5 @@ func (u current) mayWait() string {
 	if d, ok := u.source.(Describer); ok {
 		d.Describe(&st)
 	}
-	return string(st.MayWait)
+	return st.MayWait
 }

@@ -52,7 +52,7 @@ func TestNodeSaysWhoWeAre_C2_C3_C12(t *testing.T) {
 func TestADeletedWorkloadGroupDisappearsWithinOneResync_C4(t *testing.T) {
 	s := fakexds.Start(t, &fakexds.Server{})
 	s.Set(xdsGroupURL, fakexds.MCP("shop/g", &networking.WorkloadGroup{Template: &networking.WorkloadEntry{}}))
-	r := runXDS(t, func(u *config.Upstream) { u.XDS.ResyncInterval = config.Duration(50 * time.Millisecond) }, s)
+	r := runXDS(t, func(u *config.Upstream) { sectionOf(*u).ResyncInterval = config.Duration(50 * time.Millisecond) }, s)
 	groups := func() int { return r.x.Status().Resources["networking.istio.io/WorkloadGroup"] }
 	r.await("the group is there", func() bool { return groups() == 1 })
 	s.Set(xdsGroupURL) // and nothing is pushed
@@ -73,7 +73,7 @@ func TestCompressedResponsesAreRefusedUnlessConfigured(t *testing.T) {
 	if n := refused.x.Status().Resources["networking.istio.io/ServiceEntry"]; n != 0 {
 		t.Errorf("%d resources were taken", n)
 	}
-	taken := runXDS(t, func(u *config.Upstream) { u.XDS.Compression = []string{config.CompressionGzip} }, compressing())
+	taken := runXDS(t, func(u *config.Upstream) { sectionOf(*u).Compression = []string{config.CompressionGzip} }, compressing())
 	taken.awaitNames("shop/a")
 }
 
@@ -93,7 +93,7 @@ func TestReconnectLearnsOfAVanishedName_C14(t *testing.T) {
 	s := fakexds.Start(t, &fakexds.Server{Relay: true})
 	a, b := xdsEntry("shop/a", "a").WithVersion("1"), xdsEntry("shop/b", "b").WithVersion("1")
 	s.Set(xdsEntryURL, a, b)
-	r := runXDS(t, func(u *config.Upstream) { u.XDS.Protocol = config.ProtocolAuto }, s)
+	r := runXDS(t, func(u *config.Upstream) { sectionOf(*u).Protocol = "auto" }, s)
 	r.awaitNames("shop/a shop/b")
 	r.await("synced", isSynced(r))
 	s.Set(xdsEntryURL, a)
@@ -204,7 +204,7 @@ func TestSyncedMeansThatEveryTypeWasAnswered_C21(t *testing.T) {
 		s := fakexds.Start(t, &fakexds.Server{})
 		s.Set(xdsEntryURL, xdsEntry("shop/a", "a"))
 		s.Withhold(url, true)
-		r := runXDS(t, func(u *config.Upstream) { u.XDS.ResyncInterval = config.Duration(50 * time.Millisecond) }, s)
+		r := runXDS(t, func(u *config.Upstream) { sectionOf(*u).ResyncInterval = config.Duration(50 * time.Millisecond) }, s)
 		r.await("one is missing", func() bool {
 			p := r.x.Status().Pending
 			return len(p) == 1 && p[0] == url

@@ -108,10 +108,13 @@ func (w warnings) Handle(_ context.Context, r slog.Record) error {
 
 func xdsConfig(addresses ...string) (config.Upstream, config.Node) {
 	return config.Upstream{
-		Name: "east", ClusterID: "east-1", Generated: config.GeneratedDrop, Services: config.Services{Mode: config.ServicesOmit}, Guard: config.Guard{Percent: 100},
-		XDS: &config.XDS{Addresses: addresses, Protocol: config.ProtocolSotW, Plaintext: true, ResyncInterval: config.Duration(5 * time.Minute)},
+		Name: "east", ClusterID: "east-1", Generated: "drop", Services: config.Services{Mode: config.ServicesOmit}, Guard: config.Guard{Percent: 100},
+		Source: &xds.Config{Addresses: addresses, Protocol: "sotw", Plaintext: true, ResyncInterval: config.Duration(5 * time.Minute)},
 	}, config.Node{ID: "relay-1", Namespace: "istio-system", IP: "10.0.0.7"}
 }
+
+// sectionOf returns the section of an xds upstream.
+func sectionOf(u config.Upstream) *xds.Config { return u.Source.(*xds.Config) }
 
 func newXDSScript(t *testing.T, change ...func(*config.Upstream, *config.Node)) *xdsScript {
 	t.Helper()
@@ -123,7 +126,7 @@ func newXDSScript(t *testing.T, change ...func(*config.Upstream, *config.Node)) 
 	s.attach(newXDS(cfg, node, config.Provenance{}, slog.New(s.warns)))
 	s.open(adsclient.SotW, false)
 	// Each type is answered once, so that tests are about what comes after that.
-	for _, url := range allTypes(cfg.XDS.Types...) {
+	for _, url := range allTypes(sectionOf(cfg).Types...) {
 		s.ok(s.sotw(url))
 	}
 	return s

@@ -74,6 +74,9 @@ func (c *controlled) Rollback(_ context.Context, _ string, o upstreams.Order) (u
 func (c *controlled) Held(upstream string) (out []upstreams.HeldUpstream, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if upstream == "nowhere" {
+		return nil, upstreams.ErrUnknownUpstream
+	}
 	if c.east.Held != nil && (upstream == "" || upstream == "east") {
 		out = append(out, upstreams.HeldUpstream{Upstream: "east", Held: *c.east.Held, Deletions: []upstreams.HeldDeletion{{Kind: "a/B", Namespace: "c", Name: "d"}}})
 	}
@@ -82,9 +85,12 @@ func (c *controlled) Held(upstream string) (out []upstreams.HeldUpstream, err er
 
 func (c *controlled) ServeWithout(context.Context, string) error { return nil }
 
-func (c *controlled) History(string) ([]state.Revision, error) {
+func (c *controlled) History(upstream string) ([]state.Revision, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if upstream == "nowhere" {
+		return nil, upstreams.ErrUnknownUpstream
+	}
 	return c.revisions, nil
 }
 
@@ -107,7 +113,7 @@ func (c *controlled) sources() []upstreams.Status {
 func serveControls(t *testing.T, socket string) *controlled {
 	t.Helper()
 	c := &controlled{socket: socket, east: upstreams.Status{Name: "east", Synced: true, State: upstreams.StateSynced, Resources: map[string]int{"a/B": 3, "a/C": 2}}}
-	server, err := admin.New(admin.Config{Address: "127.0.0.1:0", Socket: socket}, admin.Deps{
+	server := admin.New(admin.Config{Address: "127.0.0.1:0", Socket: socket}, admin.Deps{
 		Gatherer: prometheus.NewRegistry(), Ready: func() admin.Readiness { return admin.Readiness{Ready: true} },
 		Debug: admin.NewDebug(admin.Views{Upstreams: c.sources}), LogLevel: new(slog.LevelVar), Logger: slog.New(slog.DiscardHandler),
 		Controls: c,
@@ -118,9 +124,6 @@ func serveControls(t *testing.T, socket string) *controlled {
 			return admin.ReloadStatus{NeedsRestart: c.restart}
 		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -34,7 +34,7 @@ is ready, and why not.`,
 			if file == "" {
 				return errNoConfig
 			}
-			watcher := config.NewWatcher(file)
+			watcher := config.NewWatcher(file, relay.Sources()...)
 			cfg, err := watcher.Load()
 			if err != nil {
 				return err

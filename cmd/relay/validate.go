@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"os"
 
 	"github.com/spf13/cobra"
 
@@ -11,7 +10,7 @@ import (
 	"meshrelay/internal/cliview"
 	"meshrelay/internal/errlist"
 	"meshrelay/internal/memory"
-	source "meshrelay/upstreams/file"
+	"meshrelay/internal/relay"
 )
 
 func newValidate() *cobra.Command {
@@ -38,7 +37,7 @@ func validate(cmd *cobra.Command, file, format string) error {
 	if file == "" {
 		return errNoConfig
 	}
-	cfg, err := config.Check(file)
+	cfg, err := config.Check(file, relay.Sources()...)
 	if cfg == nil {
 		return err
 	}
@@ -46,20 +45,9 @@ func validate(cmd *cobra.Command, file, format string) error {
 	problems := errlist.Split(err)
 	resources := 0
 	for _, u := range cfg.Upstreams {
-		if u.File == nil {
-			continue
-		}
-		if _, err := os.Stat(u.File.Path); err != nil {
-			continue // Check reports it
-		}
-		found, bad, err := source.Read(u.File.Path, u.Name)
-		if err != nil {
-			problems = append(problems, fmt.Errorf("upstream %s: %w", u.Name, err))
-		}
-		for _, b := range bad {
-			problems = append(problems, fmt.Errorf("%s: %s", b.Resource, b.Reason))
-		}
-		resources += len(found)
+		n, wrong := relay.Read(u)
+		resources += n
+		problems = append(problems, wrong...)
 	}
 	if len(problems) > 0 {
 		return errors.Join(problems...)
@@ -81,7 +69,7 @@ func loadConfig(file string) (*config.Config, error) {
 	if file == "" {
 		return nil, errNoConfig
 	}
-	cfg, err := config.Load(file)
+	cfg, err := config.Load(file, relay.Sources()...)
 	if err != nil {
 		return nil, err
 	}

@@ -53,7 +53,7 @@ func serveConfig(t *testing.T, text string) (stop func()) {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	watcher := config.NewWatcher(file)
+	watcher := config.NewWatcher(file, relay.Sources()...)
 	cfg, err := watcher.Load()
 	if err != nil {
 		t.Fatal(err)

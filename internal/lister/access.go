@@ -47,8 +47,8 @@ func (a Access) Apply(cfg *Config) (free func(), err error) {
 	if (a.CertFile == "") != (a.KeyFile == "") {
 		return nil, errors.New("a client certificate needs both --cert-file and --key-file")
 	}
-	creds, free, err := adsclient.TransportCredentials(adsclient.TLSFiles{CAFile: a.CAFile, CertFile: a.CertFile, KeyFile: a.KeyFile})
-	if err != nil {
+	files := adsclient.TLSFiles{CAFile: a.CAFile, CertFile: a.CertFile, KeyFile: a.KeyFile}
+	if err := files.Check(); err != nil {
 		return nil, err
 	}
 	if a.ServerName != "" {
@@ -57,6 +57,6 @@ func (a Access) Apply(cfg *Config) (free func(), err error) {
 	if a.TokenFile != "" {
 		opts = append(opts, grpc.WithPerRPCCredentials(adsclient.TokenFile(a.TokenFile)))
 	}
-	cfg.Credentials, cfg.DialOptions = creds, opts
-	return free, nil
+	cfg.Credentials, cfg.DialOptions = files.Credentials(), opts
+	return func() {}, nil
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"slices"
 
 	"meshrelay/config"
@@ -62,7 +63,7 @@ func viewsOf(views []config.View) ([]downstream.View, error) {
 }
 
 func pushOptions(p config.Push) push.Options {
-	return push.Options{After: p.DebounceAfter.D(), Max: p.DebounceMax.D()}
+	return push.Options{After: p.DebounceAfter.D(), Max: p.DebounceMax.D(), MaxShare: p.MaxShare, CPUs: runtime.GOMAXPROCS(0)}
 }
 
 // keeperOptions returns the options of the state that a reload can change.

@@ -25,7 +25,7 @@ func Merge(ctx context.Context, cfg *config.Config) (objects []kube.Object, err 
 		return nil, err
 	}
 	aggregate.SetPolicies(policies, others)
-	manager, err := upstreams.NewManager(cfg, kinds(), aggregate, nil, slog.New(slog.DiscardHandler))
+	manager, err := upstreams.NewManager(cfg, Kinds(), aggregate, nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, err
 	}

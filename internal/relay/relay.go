@@ -53,7 +53,7 @@ type Relay struct {
 	manager   *upstreams.Manager
 	keeper    *state.Keeper // nil: no state is kept
 	server    *downstream.Server
-	debouncer *push.Debouncer
+	pusher    *push.Pusher
 	operators *admin.Server
 	collector *memory.Collector
 	guard     *memory.Guard
@@ -89,10 +89,11 @@ func New(o Options) (*Relay, error) {
 		r.keeper = state.Open(local.New(cfg.State.Dir, r.log), options)
 		kept = r.keeper
 	}
-	if r.manager, err = upstreams.NewManager(cfg, kinds(), r.aggregate, kept, r.log); err != nil {
+	if r.manager, err = upstreams.NewManager(cfg, Kinds(), r.aggregate, kept, r.log); err != nil {
 		return nil, err
 	}
-	if r.debouncer, err = push.NewDebouncer(pushOptions(cfg.Push)); err != nil {
+	work := push.NewWork()
+	if r.pusher, err = push.NewPusher(pushOptions(cfg.Push), work); err != nil {
 		return nil, err
 	}
 	registry := prometheus.NewRegistry()
@@ -108,7 +109,7 @@ func New(o Options) (*Relay, error) {
 		Configs: r.aggregate, Await: func(ctx context.Context) error {
 			return r.manager.AwaitFirstSync(ctx, r.server.HeldClusters)
 		},
-		Debug: debug, Overloaded: r.guard.Overloaded, Registerer: registry, Logger: r.log,
+		Debug: debug, Work: work, Overloaded: r.guard.Overloaded, Registerer: registry, Logger: r.log,
 	})
 	if err != nil {
 		return nil, err
@@ -118,10 +119,8 @@ func New(o Options) (*Relay, error) {
 		return nil, err
 	}
 	address := admin.Config{Address: cfg.Admin.Address, Socket: cfg.AdminSocket(), OwnSocketDir: ownSocketDir(cfg)}
-	if r.operators, err = admin.New(address, r.adminDeps(registry, debug)); err != nil {
-		return nil, err
-	}
-	own := append(admin.NewReloadMetrics(r.reloadStatus), r.manager, register)
+	r.operators = admin.New(address, r.adminDeps(registry, debug))
+	own := append(admin.NewReloadMetrics(o.Watcher.Status), r.manager, register, r.pusher)
 	if r.keeper != nil {
 		own = append(own, r.keeper)
 	}
@@ -131,9 +130,9 @@ func New(o Options) (*Relay, error) {
 // pushChanges has the server push changes of the merged view.
 func (r *Relay) pushChanges() error {
 	// A view of some copies may serve another one than the merged view does.
-	err := r.aggregate.RegisterTouchHandler(func(key mirror.Key, _ *mirror.Resolution) {
+	err := r.aggregate.RegisterTouchHandler(func(key mirror.Key, of *mirror.Resolution) {
 		if r.server.NeedsPushes() && r.server.NeedsCopies() {
-			r.debouncer.UpdateKey(key, push.CopyUpdate)
+			r.pusher.Changed(r.changer(key, of), key, push.CopyUpdate)
 		}
 	})
 	if err != nil {
@@ -146,14 +145,25 @@ func (r *Relay) pushChanges() error {
 		if cur == nil {
 			cur = old
 		}
-		r.debouncer.UpdateKey(cur.Key(), push.ConfigUpdate)
+		r.pusher.Changed(cur.Source(), cur.Key(), push.ConfigUpdate)
 	})
+}
+
+// changer returns the upstream that a change of copies waits with: that of the first copy.
+func (r *Relay) changer(key mirror.Key, of *mirror.Resolution) string {
+	if of != nil {
+		return of.Copies[0].Source
+	}
+	if served := r.aggregate.Get(key); served != nil {
+		return served.Source()
+	}
+	return ""
 }
 
 func (r *Relay) adminDeps(registry *prometheus.Registry, debug *admin.Debug) admin.Deps {
 	deps := admin.Deps{
 		Gatherer: registry, Debug: debug, LogLevel: r.options.LogLevel, Build: r.options.Build, Logger: r.log,
-		Controls: r.manager, Reload: r.options.Watcher.Reload, ReloadStatus: r.reloadStatus,
+		Controls: r.manager, Reload: r.options.Watcher.Reload, ReloadStatus: r.options.Watcher.Status,
 		Remarks: func() []string { return powerfulImports(r.config.Load().Upstreams, r.aggregate) },
 		Ready: func() admin.Readiness {
 			if r.draining.Load() {
@@ -167,10 +177,6 @@ func (r *Relay) adminDeps(registry *prometheus.Registry, debug *admin.Debug) adm
 		deps.Notes = func() []string { return stateNotes(r.keeper.Status()) }
 	}
 	return deps
-}
-
-func (r *Relay) reloadStatus() admin.ReloadStatus {
-	return admin.ReloadStatus(r.options.Watcher.Status())
 }
 
 // Run runs the relay until ctx ends, a signal asks for the end, or a part fails.
@@ -188,7 +194,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	group.Add(actor(func(ctx context.Context) error { return r.collector.Run(ctx, r.server.Released()) }))
 	group.Add(actor(r.guard.Run))
 	group.Add(actor(r.logServing))
-	group.Add(actor(func(ctx context.Context) error { return r.debouncer.Run(ctx, r.server.Push) }))
+	group.Add(actor(func(ctx context.Context) error { return r.pusher.Run(ctx, r.server.Push) }))
 	group.Add(actor(r.aggregate.Run))
 	group.Add(actor(r.manager.Run))
 	if r.keeper != nil {

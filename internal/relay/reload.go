@@ -46,7 +46,7 @@ func (r *Relay) apply(ctx context.Context, cfg *config.Config) (needsRestart []s
 	if err != nil {
 		return nil, err
 	}
-	if err := r.debouncer.SetOptions(pushOptions(cfg.Push)); err != nil {
+	if err := r.pusher.SetOptions(pushOptions(cfg.Push)); err != nil {
 		return nil, err
 	}
 	if r.keeper != nil {

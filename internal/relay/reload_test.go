@@ -32,7 +32,7 @@ func TestClientsWaitUntilAReloadIsMerged(t *testing.T) {
 		for _, source := range order {
 			text += fmt.Sprintf("- {name: %s, file: {path: %s.yaml}}\n", source, source)
 		}
-		cfg, err := config.Parse(filepath.Join(dir, "relay.yaml"), []byte(text))
+		cfg, err := config.Parse(filepath.Join(dir, "relay.yaml"), []byte(text), Sources()...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -44,7 +44,7 @@ func TestClientsWaitUntilAReloadIsMerged(t *testing.T) {
 	var asking atomic.Bool
 	leave, asks := make(chan struct{}), make(chan struct{}, 100)
 	let := sync.OnceFunc(func() { close(leave) })
-	r, err := New(Options{Config: cfg, Watcher: config.NewWatcher("relay.yaml"), Complete: func(*config.Config) {}, Logger: log, LogLevel: new(slog.LevelVar)})
+	r, err := New(Options{Config: cfg, Watcher: config.NewWatcher("relay.yaml", Sources()...), Complete: func(*config.Config) {}, Logger: log, LogLevel: new(slog.LevelVar)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,10 +1,30 @@
 package relay
 
 import (
+	"meshrelay/config"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/file"
 	"meshrelay/upstreams/xds"
 )
 
-// kinds returns the kinds of sources that an upstream can have.
-func kinds() []upstreams.Kind { return []upstreams.Kind{file.Kind(), xds.Kind()} }
+// Kinds returns the kinds of sources that an upstream can have.
+func Kinds() []upstreams.Kind { return []upstreams.Kind{xds.Kind(), file.Kind()} }
+
+// Sources returns the sections of those kinds, for package config.
+func Sources() (sections []config.Source) {
+	for _, kind := range Kinds() {
+		sections = append(sections, kind.Config)
+	}
+	return sections
+}
+
+// Read returns how many resources an upstream has, and what is wrong with them, as far as that
+// is known without a connection.
+func Read(u config.Upstream) (resources int, problems []error) {
+	for _, kind := range Kinds() {
+		if kind.Read != nil && kind.Config.Kind() == u.Source.Kind() {
+			return kind.Read(u)
+		}
+	}
+	return 0, nil
+}

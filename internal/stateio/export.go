@@ -290,7 +290,7 @@ func (e *Export) upstream(s *state.Contents, dir string) yaml.MapSlice {
 		cluster = c.ClusterID
 	}
 	return yaml.MapSlice{
-		{Key: "name", Value: s.Name}, {Key: "clusterID", Value: cluster}, {Key: "file", Value: config.File{Path: dir}},
+		{Key: "name", Value: s.Name}, {Key: "clusterID", Value: cluster}, {Key: "file", Value: file.Config{Path: dir}},
 		{Key: "rewrite", Value: map[string]any{"shortHosts": config.ShortHostsKeep, "annotations": map[string]any{"remove": []string{}}}},
 	}
 }
@@ -365,7 +365,7 @@ func (e *Export) config(path string, sources []state.Contents, upstreams []yaml.
 	if err := os.WriteFile(path, append([]byte(comment), b...), 0o600); err != nil {
 		return err
 	}
-	if _, err := config.Load(path); err != nil {
+	if _, err := config.Load(path, &file.Config{}); err != nil {
 		return fmt.Errorf("the exported config %s is invalid: %w", path, err)
 	}
 	return nil

@@ -29,6 +29,7 @@ import (
 	"meshrelay/state/local"
 	"meshrelay/upstreams"
 	fileupstream "meshrelay/upstreams/file"
+	"meshrelay/upstreams/xds"
 )
 
 // received returns a resource as an istiod gives it to the relay "hub".
@@ -149,7 +150,7 @@ func TestExportedStateIsServedAsItWasKept(t *testing.T) {
 			if err := os.WriteFile(original, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			before, err := config.Load(original)
+			before, err := loadConfig(original)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -180,7 +181,7 @@ func TestExportedStateIsServedAsItWasKept(t *testing.T) {
 				a.SetSources(sources)
 				return func(context.Context) error { return nil }
 			})
-			after, err := config.Load(filepath.Join(out, "relay.yaml"))
+			after, err := loadConfig(filepath.Join(out, "relay.yaml"))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -265,7 +266,7 @@ downstream: {listeners: [{address: "127.0.0.1:0", plaintext: true}]}
 	if err := os.WriteFile(original, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cfg, err := config.Load(original)
+	cfg, err := loadConfig(original)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -318,4 +319,8 @@ func TestAnExportStaysInItsDirectory(t *testing.T) {
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 1 {
 		t.Errorf("beside the output there are %v, %v", entries, err)
 	}
+}
+
+func loadConfig(path string) (*config.Config, error) {
+	return config.Load(path, &xds.Config{}, &fileupstream.Config{})
 }

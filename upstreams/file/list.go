@@ -11,44 +11,41 @@ import (
 )
 
 const (
-	// maxFiles bounds the files and directories of a source.
-	maxFiles = 100_000
-	// maxFileDepth bounds how deep directories are nested.
-	maxFileDepth = 64
+	maxFiles     = 100_000 // and directories of a source
+	maxFileDepth = 64      // of nested directories
 )
 
-// listing is what there is to read at a path.
-type listing struct {
-	files []string // sorted
-	dirs  []string // to be watched
-	// unreadable are the directories and files that can not be read, and why. They are not
-	// gone.
-	unreadable map[string]error
+var (
+	errTooMany = fmt.Errorf("more than %d files and directories: name a directory that has only resources", maxFiles)
+	errTooDeep = fmt.Errorf("directories are nested deeper than %d", maxFileDepth)
+)
 
-	// These tell whether the path was replaced since: root and what was there, the real
-	// paths behind links, and entries that were gone before they were looked at.
-	root   string
-	info   fs.FileInfo
-	links  map[string]string
-	missed []string
+// listing has the files to read below a root.
+type listing struct {
+	root  fs.FileInfo
+	files []string            // sorted
+	dirs  map[string]struct{} // to be watched
+	// unreadable has the errors of directories and files that can not be read. They are not gone.
+	unreadable map[string]error
+	// real has the path behind each directory and link, empty for a link that leads nowhere.
+	real map[string]string
+
+	seen map[string]bool // real paths of directories: links may go in circles
 }
 
-// listFiles lists the files to read at a path: the file, or all *.yaml, *.yml and *.json
-// files below the directory. It leaves out names that begin with a dot: those of editors and,
-// in a mounted ConfigMap, the versions behind the links. It fails when root itself can not be
-// read.
+// listFiles lists the files to read at a path: the file, or all *.yaml, *.yml and *.json files below
+// the directory. It leaves out names that begin with a dot: those of editors and, in a mounted
+// ConfigMap, the versions behind the links. It fails when the path itself can not be read.
 func listFiles(root string) (*listing, error) {
 	info, err := os.Stat(root)
 	if err != nil {
 		return nil, err
 	}
-	l := &lister{seen: map[string]bool{}, watched: map[string]bool{}, listing: listing{
-		unreadable: map[string]error{}, root: root, info: info, links: map[string]string{},
-	}}
+	l := &listing{root: info, dirs: map[string]struct{}{}, unreadable: map[string]error{}, real: map[string]string{}, seen: map[string]bool{}}
 	switch {
 	case info.Mode().IsRegular():
 		l.files = []string{root}
-		l.behind(root)
+		l.link(root)
 	case !info.IsDir():
 		return nil, fmt.Errorf("%s is neither a file nor a directory", root)
 	default:
@@ -57,50 +54,36 @@ func listFiles(root string) (*listing, error) {
 		}
 	}
 	slices.Sort(l.files)
-	return &l.listing, nil
+	return l, nil
 }
 
-// replaced reports whether the path is another one since the listing was made, so that the
-// files that were read may be of two versions. A file that was deleted, or added, does not
-// count. gone are the files that were listed and then not found. It fails when there is
-// nothing at the root any more.
-func (l *listing) replaced(gone []string) (bool, error) {
-	info, err := os.Stat(l.root)
-	if err != nil {
-		return false, err
+// replacedBy reports whether a path is another one in the next listing, so that the files that were
+// read may be of two versions. Files that were only added or deleted do not count. gone are the
+// listed files that were not found.
+func (l *listing) replacedBy(next *listing, gone []string) bool {
+	if !os.SameFile(l.root, next.root) {
+		return true
 	}
-	if !os.SameFile(info, l.info) {
-		return true, nil
-	}
-	for path, was := range l.links {
-		real, err := filepath.EvalSymlinks(path)
-		if err == nil && real != was {
-			return true, nil
+	for path, was := range l.real {
+		if is, listed := next.real[path]; listed && is != was {
+			return true
 		}
-		// A link that has lost what it led to is about to lead to something else.
-		if _, link := os.Lstat(path); err != nil && link == nil {
-			return true, nil
+		if was == "" {
+			gone = append(gone, path)
 		}
 	}
-	for _, path := range slices.Concat(gone, l.missed) {
-		if _, err := os.Stat(path); err == nil {
-			return true, nil // it is back
-		}
-	}
-	return false, nil
+	return slices.ContainsFunc(gone, func(path string) bool {
+		_, back := slices.BinarySearch(next.files, path)
+		return back
+	})
 }
 
-type lister struct {
-	listing
-	seen    map[string]bool // real paths of directories: links may go in circles
-	watched map[string]bool // what is in dirs
-}
-
-func (l *lister) dir(path string, depth int) error {
+func (l *listing) dir(path string, depth int) error {
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil {
 		return err
 	}
+	l.real[path] = real
 	if l.seen[real] {
 		return nil
 	}
@@ -109,9 +92,7 @@ func (l *lister) dir(path string, depth int) error {
 	if err != nil {
 		return err
 	}
-	l.watch(path)
-	l.watch(real)
-	l.linked(path, real)
+	l.dirs[path], l.dirs[real] = struct{}{}, struct{}{}
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), ".") {
 			continue
@@ -123,58 +104,41 @@ func (l *lister) dir(path string, depth int) error {
 	return nil
 }
 
-func (l *lister) entry(path string, e fs.DirEntry, depth int) error {
-	read := isRead(path)
-	if !read && !e.IsDir() && e.Type()&fs.ModeSymlink == 0 {
+func (l *listing) entry(path string, e fs.DirEntry, depth int) error {
+	link := e.Type()&fs.ModeSymlink != 0
+	if !isRead(path) && !e.IsDir() && !link {
 		return nil
 	}
 	if len(l.files)+len(l.dirs) >= maxFiles {
-		return fmt.Errorf("more than %d files and directories: name a directory that has only resources", maxFiles)
+		return errTooMany
 	}
 	info, err := os.Stat(path) // through links
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		// gone since it was listed, or a link to what is gone
-		l.missed = append(l.missed, path)
-	case err != nil:
-		l.unreadable[path] = err
-	case info.IsDir() && depth >= maxFileDepth:
-		l.unreadable[path] = fmt.Errorf("directories are nested deeper than %d", maxFileDepth)
-	case info.IsDir():
-		if err := l.dir(path, depth+1); errors.Is(err, fs.ErrNotExist) {
-			l.missed = append(l.missed, path)
-		} else if errors.Is(err, fs.ErrPermission) {
-			l.unreadable[path] = err
-		} else if err != nil {
+	case err != nil || !info.IsDir():
+	case depth >= maxFileDepth:
+		err = errTooDeep
+	default:
+		if err = l.dir(path, depth+1); errors.Is(err, errTooMany) {
 			return err
 		}
-	case read && info.Mode().IsRegular():
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		l.real[path] = "" // gone since it was listed, or a link to what is gone
+	case err != nil:
+		l.unreadable[path] = err
+	case isRead(path) && info.Mode().IsRegular():
 		l.files = append(l.files, path)
-		if e.Type()&fs.ModeSymlink != 0 {
-			l.behind(path)
+		if link {
+			l.link(path)
 		}
 	}
 	return nil
 }
 
-// behind adds the directory of a file that a link leads to, to be watched.
-func (l *lister) behind(path string) {
+func (l *listing) link(path string) {
 	if real, err := filepath.EvalSymlinks(path); err == nil && real != path {
-		l.watch(filepath.Dir(real))
-		l.linked(path, real)
-	}
-}
-
-func (l *lister) linked(path, real string) {
-	if real != path {
-		l.links[path] = real
-	}
-}
-
-func (l *lister) watch(dir string) {
-	if !l.watched[dir] {
-		l.watched[dir] = true
-		l.dirs = append(l.dirs, dir)
+		l.real[path], l.dirs[filepath.Dir(real)] = real, struct{}{}
 	}
 }
 

@@ -23,47 +23,43 @@ import (
 )
 
 const (
-	// maxFileBytes bounds a file of resources.
 	maxFileBytes = 16 << 20
-	// maxProblems bounds the problems that are kept of one file.
-	maxProblems = kube.MaxProblems
 	// maxReading bounds the bytes of the files that all sources read and parse at the same time,
 	// but for files of up to freeBytes.
-	maxReading = 2 * maxFileBytes
-	freeBytes  = 1 << 20
-	// turnWait is how long a large file waits for others.
-	turnWait = 30 * time.Second
-	// scanAttempts is how often a path that is replaced while it is read is read again.
-	scanAttempts = 5
+	maxReading   = 2 * maxFileBytes
+	freeBytes    = 1 << 20
+	turnWait     = 30 * time.Second // of a large file for others
+	scanAttempts = 5                // of a path that is replaced while it is read
 )
 
-// Read reads a file, or every YAML and JSON file below a directory, as a Source does, without
-// watching it. Problems are what is wrong with single files and documents, at most a hundred
-// in all; an error is why the path can not be read. Resources are in the order in which they
-// are sent.
+// Read reads a file, or every YAML and JSON file below a directory, as a Source does. Problems are
+// of single files and documents, at most a hundred; the error is that of the path. It sorts the
+// resources by kind and name.
 func Read(path, source string) (resources []*mirror.Resource, problems []upstreams.Refusal, err error) {
 	s := newScanner(source)
 	if err := s.scan(path); err != nil {
 		return nil, nil, err
 	}
 	merged, problems, _ := s.merge()
-	resources = slices.SortedFunc(maps.Values(merged), func(a, b *mirror.Resource) int {
-		return cmp.Or(mirror.CompareKinds(a.Kind(), b.Kind()), cmp.Compare(a.FullName(), b.FullName()))
-	})
-	return resources, problems, nil
+	return sorted(merged), problems, nil
 }
 
-// scanner keeps the last good content of each file of a source. It belongs to one
-// goroutine.
+// sorted returns resources by kind and name.
+func sorted(merged map[mirror.Key]*mirror.Resource) []*mirror.Resource {
+	return slices.SortedFunc(maps.Values(merged), func(a, b *mirror.Resource) int {
+		return cmp.Or(mirror.CompareKinds(a.Kind(), b.Kind()), cmp.Compare(a.FullName(), b.FullName()))
+	})
+}
+
+// scanner keeps the last good content of each file of a source. One goroutine uses it.
 type scanner struct {
 	source string
 	files  map[string]*content // by path
-	// busy tells that the last scan met files that were being written: it left them out, or
-	// read perhaps half of them.
+	// busy: the last scan left out files that were being written, or read perhaps half of them.
 	busy bool
 	now  func() time.Time
 	read func(path string) (data []byte, written time.Time, err error)
-	// turn is what may be read at the same time of large files, in bytes.
+	// turn bounds the bytes of large files that are read at the same time.
 	turn *semaphore.Weighted
 }
 
@@ -84,14 +80,13 @@ func (s *scanner) clean() bool {
 // content is what a file has.
 type content struct {
 	digest xxh3.Uint128 // of the text that was read last
-	// documents are those of the text, by digest: a document with the same text is not parsed
-	// again.
+	// documents are those of the text, by digest, so that none is parsed again.
 	documents map[xxh3.Uint128]*kube.Document
 	// good is the last good content, with lines of the file.
 	good []kube.Located
-	// whole tells that good is all of a file without mistakes.
+	// whole: good is all of a file without mistakes.
 	whole    bool
-	problems []upstreams.Refusal // at most maxProblems
+	problems []upstreams.Refusal // at most kube.MaxProblems
 	total    int                 // of problems
 	// writtenSince is since when the file is being written, zero when it is not.
 	writtenSince time.Time
@@ -107,11 +102,11 @@ func (s *scanner) scan(root string) error {
 			return err
 		}
 		next, gone, busy := s.readAll(found)
-		replaced, err := found.replaced(gone)
+		again, err := listFiles(root)
 		if err != nil {
 			return err
 		}
-		if !replaced {
+		if !found.replacedBy(again, gone) {
 			s.files, s.busy = next, busy
 			return nil
 		}
@@ -182,7 +177,6 @@ func (s *scanner) beingWritten(last *content, data []byte, written time.Time) bo
 	return now.Sub(last.writtenSince) < longest
 }
 
-// readBounded returns the text of a file and when it was written.
 func readBounded(path string) (data []byte, written time.Time, err error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -278,7 +272,7 @@ func union(now, before []kube.Located) []kube.Located {
 
 // refuse notes a problem of a document that begins on a line, from 1, or of the file.
 func (c *content) refuse(path string, line int, p kube.Problem) {
-	if c.total++; len(c.problems) >= maxProblems {
+	if c.total++; len(c.problems) >= kube.MaxProblems {
 		return
 	}
 	where := path

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"meshrelay/internal/kube"
 	"meshrelay/upstreams"
 )
 
@@ -159,7 +160,7 @@ func FuzzFiles(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		s := newScanner("east")
 		state := s.parse("a.yaml", data, nil)
-		if len(state.problems) > maxProblems || state.total < len(state.problems) {
+		if len(state.problems) > kube.MaxProblems || state.total < len(state.problems) {
 			t.Errorf("%d problems of %d", len(state.problems), state.total)
 		}
 		if again := s.parse("a.yaml", data, state); again != state {

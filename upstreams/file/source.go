@@ -6,10 +6,11 @@
 package file
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -30,12 +31,24 @@ import (
 func Kind() upstreams.Kind {
 	turn := semaphore.NewWeighted(maxReading)
 	return upstreams.Kind{
-		Name: "file",
-		Has:  func(u config.Upstream) bool { return u.File != nil },
+		Config: &Config{},
 		New: func(u config.Upstream, env upstreams.Env) (upstreams.Source, error) {
 			s := New(u, env)
 			s.scanner.turn = turn
 			return s, nil
+		},
+		Read: func(u config.Upstream) (resources int, problems []error) {
+			if _, err := os.Stat(pathOf(u)); err != nil {
+				return 0, nil // config.Check reports it
+			}
+			found, bad, err := Read(pathOf(u), u.Name)
+			if err != nil {
+				problems = append(problems, fmt.Errorf("upstream %s: %w", u.Name, err))
+			}
+			for _, b := range bad {
+				problems = append(problems, fmt.Errorf("%s: %s", b.Resource, b.Reason))
+			}
+			return len(found), problems
 		},
 	}
 }
@@ -46,10 +59,9 @@ const (
 	longest = time.Second
 	// rescan is how often the source reads everything without a change, and poll how often
 	// where the system does not report changes.
-	rescan = time.Minute
-	poll   = 5 * time.Second
-	// maxRefused bounds the refusals that a status lists.
-	maxRefused = 100
+	rescan     = time.Minute
+	poll       = 5 * time.Second
+	maxRefused = 100 // refusals in a status
 )
 
 // Source brings what a file, or a directory of files, has.
@@ -74,13 +86,13 @@ type Source struct {
 
 // New returns a source that has not read anything yet. It waits for a path that is not there.
 func New(cfg config.Upstream, env upstreams.Env) *Source {
-	path := cfg.File.Path
+	path := pathOf(cfg)
 	if abs, err := filepath.Abs(path); err == nil {
 		path = abs
 	}
 	return &Source{
 		path: path, log: env.Log, complaints: loglimit.New(maxRefused, time.Second), wake: make(chan struct{}, 1), scanner: newScanner(cfg.Name), told: map[mirror.Kind]struct{}{},
-		st: upstreams.Status{State: upstreams.StateConnecting, Since: time.Now(), Address: cfg.File.Path},
+		st: upstreams.Status{State: upstreams.StateConnecting, Since: time.Now(), Address: pathOf(cfg)},
 	}
 }
 
@@ -120,7 +132,7 @@ func (s *Source) follow(ctx context.Context, feed upstreams.Feed, good func()) (
 		if err != nil {
 			return err
 		}
-		blind := w.Watch(s.path, found.dirs...)
+		blind := w.Watch(s.path, slices.Collect(maps.Keys(found.dirs))...)
 		if blind != nil {
 			blind = fmt.Errorf("files are read every %v, as they can not be watched: %w", poll, blind)
 		}
@@ -147,7 +159,9 @@ func (s *Source) Repeat(bool) {
 // Read reads the path once, as Run does, and returns why it can not be read.
 func (s *Source) Read(feed upstreams.Feed) error {
 	err := s.read(feed, nil)
-	s.fail(feed, err)
+	if err != nil {
+		s.fail(feed, err)
+	}
 	return err
 }
 
@@ -195,24 +209,21 @@ func (s *Source) feed(feed upstreams.Feed, blind error) {
 	if changes := result.Changed + result.Gone; changes > 0 || st.State == upstreams.StateConnecting {
 		s.log.Info("files read", "path", s.path, "resources", len(merged), "changes", changes, "refused", total+result.RefusedTotal)
 	}
-	s.enter(upstreams.StateSynced)
+	s.st.Enter(upstreams.StateSynced)
 }
 
-// updates returns what the files have, and had, by kind. Resources are sorted, so that of too
-// many always the same are refused.
+// updates returns what the files have, or had, of each kind, always in the same order.
 func (s *Source) updates(merged map[mirror.Key]*mirror.Resource) []intake.Update {
 	byKind := map[mirror.Kind][]*mirror.Resource{}
-	for key, r := range merged {
-		byKind[key.Kind] = append(byKind[key.Kind], r)
-		s.told[key.Kind] = struct{}{}
+	for _, r := range sorted(merged) {
+		byKind[r.Kind()] = append(byKind[r.Kind()], r)
+		s.told[r.Kind()] = struct{}{}
 	}
 	updates := make([]intake.Update, 0, len(s.told))
-	for kind := range s.told {
+	for _, kind := range slices.SortedFunc(maps.Keys(s.told), mirror.CompareKinds) {
 		all := byKind[kind]
-		slices.SortFunc(all, func(a, b *mirror.Resource) int { return cmp.Compare(a.FullName(), b.FullName()) })
 		updates = append(updates, intake.Update{Scope: intake.KindScope(kind), Complete: true, Room: len(all), Elements: intake.Resources(all...)})
 	}
-	slices.SortFunc(updates, func(a, b intake.Update) int { return mirror.CompareKinds(a.Scope.Kind, b.Scope.Kind) })
 	return updates
 }
 
@@ -231,9 +242,6 @@ func (s *Source) logRefused(refused []upstreams.Refusal) {
 
 // fail notes that the path can not be read.
 func (s *Source) fail(feed upstreams.Feed, err error) {
-	if err == nil {
-		return
-	}
 	feed.Tell(intake.Closed{})
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -241,13 +249,7 @@ func (s *Source) fail(feed upstreams.Feed, err error) {
 		s.log.Warn("path can not be read; its last content is served", "path", s.path, "err", err)
 	}
 	s.st.LastError = err.Error()
-	s.enter(upstreams.StateFailed)
-}
-
-func (s *Source) enter(state upstreams.State) {
-	if s.st.State != state {
-		s.st.State, s.st.Since = state, time.Now()
-	}
+	s.st.Enter(upstreams.StateFailed)
 }
 
 // Describe implements upstreams.Describer.

@@ -40,7 +40,7 @@ func startFile(t *testing.T, path string) *fileSource {
 		s.events <- string(e) + " " + cur.FullName()
 	}))
 	cfg := &config.Config{Upstreams: []config.Upstream{{
-		Name: "east", ClusterID: "east", Guard: config.Guard{Percent: 100}, File: &config.File{Path: path},
+		Name: "east", ClusterID: "east", Guard: config.Guard{Percent: 100}, Source: &Config{Path: path},
 	}}}
 	var err error
 	if s.Manager, err = upstreams.NewManager(cfg, []upstreams.Kind{Kind()}, s.store, nil, slog.New(slog.DiscardHandler)); err != nil {

@@ -10,27 +10,20 @@ import (
 	"meshrelay/mirror"
 )
 
-// Assignments is what is known of the endpoints of clusters.
-type Assignments interface {
-	// Known returns the endpoints of a cluster, nil when none were ever told.
-	Known(cluster string) *endpointv3.ClusterLoadAssignment
-	// Settled reports whether nothing more is waited for.
-	Settled(cluster string) bool
-}
+// Assignment returns the endpoints of a cluster, nil when none were ever told, and whether nothing more
+// is waited for.
+type Assignment func(cluster string) (known *endpointv3.ClusterLoadAssignment, settled bool)
 
-// Endpoints is the event that other endpoints of some clusters are known. The services that
-// have one of the clusters are imported anew.
+// Endpoints is the event that other endpoints of some clusters are known, from now on by From. It
+// imports anew the services that have one of the clusters.
 type Endpoints struct {
-	// From has the endpoints, from now on.
-	From Assignments
-	// Clusters are those that have changed.
+	From     Assignment
 	Clusters []string
 }
 
-// discovery is which clusters of Envoy have the endpoints of the services that are imported, and
-// which services those are.
+// discovery has the services that are imported, and the clusters of Envoy with their endpoints.
 type discovery struct {
-	from     Assignments // nil while nothing is known
+	from     Assignment // nil while nothing is known
 	services map[*record]service
 	waiting  map[*record]struct{}            // whose endpoints are not known yet
 	users    map[string]map[*record]struct{} // the services, by cluster
@@ -51,15 +44,12 @@ func newDiscovery() *discovery {
 	}
 }
 
-// errWaiting tells that the endpoints of a service are not known yet.
-var errWaiting = errors.New("its endpoints have been asked for, and not been answered yet")
-
-// errUnanswered tells that the server was asked for the endpoints of a service, and has never
-// told any.
-var errUnanswered = errors.New("its endpoints have been asked for, and the upstream does not tell them")
-
-// errNoEndpoints tells that a service has no endpoints: a ServiceEntry can not express that.
-var errNoEndpoints = errors.New("the service has no endpoints that are healthy and reachable")
+var (
+	errWaiting    = errors.New("its endpoints have been asked for, and not been answered yet")
+	errUnanswered = errors.New("its endpoints have been asked for, and the upstream does not tell them")
+	// errNoEndpoints: a ServiceEntry can not express that.
+	errNoEndpoints = errors.New("the service has no endpoints that are healthy and reachable")
+)
 
 // follow notes that a record is the service r, and returns its endpoints.
 func (d *discovery) follow(sc *scope, rec *record, r *mirror.Resource) (services.Assignments, error) {
@@ -84,10 +74,11 @@ func (d *discovery) follow(sc *scope, rec *record, r *mirror.Resource) (services
 	out := services.Assignments{}
 	waiting, answered := false, 0
 	for _, c := range clusters {
-		_, asked := d.asked[c.Name]
-		if !asked || d.from == nil || !d.from.Settled(c.Name) {
+		if _, asked := d.asked[c.Name]; !asked || d.from == nil {
 			waiting = true
-		} else if cla := d.from.Known(c.Name); cla != nil {
+		} else if cla, settled := d.from(c.Name); !settled {
+			waiting = true
+		} else if cla != nil {
 			out[c.Port] = cla
 			answered++
 		}

@@ -10,18 +10,14 @@ import (
 	"meshrelay/mirror"
 )
 
-// Scope is a part of a source that the source answers as a whole: a type URL of an xDS
-// server, or a kind of the files below a path.
-//
-// Several scopes of one kind may have the same resource. It is served from the scope of the
-// lowest rank that has it.
+// Scope is a part of a source that the source answers as a whole: a type URL of an xDS server, or a
+// kind of the files below a path. Of several scopes of one kind that have the same resource, it is
+// served from the one of the lowest rank.
 type Scope struct {
-	// Kind is that of all its resources.
 	Kind mirror.Kind
 	// Name tells the scopes of one source apart: a type URL, or Kind.String(). Texts name a
 	// resource of the scope as "Name namespace/name".
 	Name string
-	// Rank orders the scopes of a kind, the lowest first.
 	Rank int
 }
 
@@ -30,27 +26,23 @@ type Scope struct {
 type Element struct {
 	// Raw is an encoded google.protobuf.Any, nil when that is larger than the limit. Head stands
 	// for it then: it has the short fields of the message. Size is the length of the whole.
-	Raw, Head []byte
-	Size      int
-	// Name and Version are those that the protocol gives beside Raw, if it does.
-	Name, Version []byte
-	// Resource is set instead of Raw by a source that reads its resources itself. It bears
-	// no stamp of the upstream yet.
-	Resource *mirror.Resource
+	Raw, Head     []byte
+	Size          int
+	Name, Version []byte           // that the protocol gives beside Raw, if it does
+	Resource      *mirror.Resource // without a stamp, in place of Raw
 }
 
 // Update is what a source tells of one scope.
 type Update struct {
 	Scope Scope
-	// Complete reports whether Elements are all that the scope has: other names are gone.
+	// Complete: Elements are all that the scope has. Other names are gone.
 	Complete bool
 	// Elements returns the resources, always in the same order. Those of more than limit bytes
 	// may come without content; 0 is no limit.
 	Elements func(limit int) iter.Seq[Element]
-	// Room is about how many of them there are.
-	Room int
-	// Removed names resources that are gone, as "namespace/name". It is for updates that are
-	// not complete. Nil names none.
+	Room     int // about how many of them there are
+	// Removed, in an update that is not complete, names resources that are gone, as
+	// "namespace/name". It may be nil.
 	Removed iter.Seq[[]byte]
 }
 
@@ -70,31 +62,26 @@ func Resources(all ...*mirror.Resource) func(limit int) iter.Seq[Element] {
 // Received is the event that a source has told something. All its updates take effect at once.
 type Received struct {
 	Updates []Update
-	// Live reports whether the source has now told all that it has, and goes on to tell its
-	// changes. A source that announces its scopes by Opened leaves it false: it is live once it
-	// has answered each of them.
+	// Live: the source has told all that it has, and goes on to tell its changes. A source that
+	// announces its scopes by Opened leaves it false: its answers tell that.
 	Live bool
-	// Unsure reports whether the source may have more than it could read: what was restored
-	// from disk, and is not in a complete update, stays.
+	// Unsure: the source may have more than it could read. Resources of the disk stay that a
+	// complete update does not have.
 	Unsure bool
-	// Believe reports whether the peer is a relay, whose word on the way of a resource counts.
+	// Believe: the peer is a relay, whose word on the way of a resource counts.
 	Believe bool
-	// More reports whether the source is about to tell more: deletions wait for that, for ten
-	// seconds at most.
+	// More: the source is about to tell more. Deletions wait for that, for ten seconds at most.
 	More bool
 }
 
-// Opened is the event that a new stream of the source begins. Deletions wait until it has
-// answered every scope, and scopes that it does not name are dropped then.
-type Opened struct {
-	Scopes []Scope
-}
+// Opened is the event that a new stream of the source begins. Deletions wait until it has answered
+// every scope; scopes that it does not name are dropped then.
+type Opened struct{ Scopes []Scope }
 
 // Closed is the event that the source is out of contact.
 type Closed struct{}
 
-// Repeated is the event that the source has told all that it has once more, because the intake
-// has asked for it.
+// Repeated is the event that the source has repeated all that it has, as Output.Repeat asks for.
 type Repeated struct{}
 
 // Tick is the event that time has passed.
@@ -105,8 +92,7 @@ type Result struct {
 	// Changed counts resources that are new or changed for clients, Gone those that the source
 	// does not have any more, and Deleted those that are not served any more.
 	Changed, Gone, Deleted int
-	// Unread reports whether there were elements whose names can not be read.
-	Unread bool
+	Unread                 bool // the names of some elements can not be read
 	// Refused names what is not accepted, at most maxNamed; RefusedTotal counts all.
 	Refused      []Refusal
 	RefusedTotal int
@@ -152,16 +138,12 @@ type Event interface {
 // Output is what a step leads to, in addition to what it serves.
 type Output struct {
 	Result
-	// Effect is what an operator's order has changed.
-	Effect Effect
-	// Wake is when the next Tick is due, zero for never.
-	Wake time.Time
-	// Repeat asks for Repeated: the source is to tell all that it has once more. Again reports
-	// whether it was asked before, and has not answered all.
+	Effect Effect    // of an operator's order
+	Wake   time.Time // when the next Tick is due
+	// Repeat asks for Repeated. Again: it was asked for before, and has not come.
 	Repeat, Again bool
-	// Notes are for the log.
-	Notes []Note
-	err   error // why an order is refused
+	Notes         []Note
+	err           error // why an order is refused
 }
 
 // Note is one line for the log.

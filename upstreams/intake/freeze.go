@@ -14,7 +14,7 @@ type Freeze struct{ Order }
 
 func (e Freeze) step(in *Intake, out *Output) {
 	if in.frozen != nil {
-		out.err = notPossible("upstream %s is frozen already, since %s: \"relay unfreeze %s\" ends that", in.name, in.frozen.Since.UTC().Format(time.RFC3339), in.name)
+		out.err = NotPossible("upstream %s is frozen already, since %s: \"relay unfreeze %s\" ends that", in.name, in.frozen.Since.UTC().Format(time.RFC3339), in.name)
 		return
 	}
 	out.Effect = Effect{Kept: in.tallies.all.size}
@@ -48,17 +48,16 @@ func (in *Intake) compare(key mirror.Key, r *mirror.Resource) {
 	}
 }
 
-// Unfreeze is the event that an upstream is to follow its source again. The guard judges what goes
-// by that.
+// Unfreeze is the event that an upstream follows its source again. The guard judges the deletions.
 type Unfreeze struct{ Order }
 
 func (e Unfreeze) step(in *Intake, out *Output) {
 	switch {
 	case in.frozen == nil:
-		out.err = notPossible("upstream %s is not frozen", in.name)
+		out.err = NotPossible("upstream %s is not frozen", in.name)
 		return
 	case !e.Force && !in.stale.inContact:
-		out.err = notPossible("upstream %s is out of contact, so that what it has now is not known: wait for it, or use --force to follow what it had last", in.name)
+		out.err = NotPossible("upstream %s is out of contact, so that what it has now is not known: wait for it, or use --force to follow what it had last", in.name)
 		return
 	}
 	out.Effect = in.unfreezing()
@@ -67,7 +66,6 @@ func (e Unfreeze) step(in *Intake, out *Output) {
 	}
 }
 
-// unfreezing returns what the end of the freeze changes.
 func (in *Intake) unfreezing() (e Effect) {
 	has := make(map[mirror.Key]struct{}, in.resources)
 	in.all(func(_ *scope, _ string, rec *record) {
@@ -102,8 +100,7 @@ func (in *Intake) thaw(cause string) {
 	in.end(in.unsettled())
 }
 
-// Rollback is the event that an operator wants the resources of a former revision served, until
-// somebody unfreezes the upstream.
+// Rollback is the event that the resources of a former revision are served, and frozen.
 type Rollback struct {
 	Order
 	Records []state.Record
@@ -112,11 +109,7 @@ type Rollback struct {
 func (e Rollback) step(in *Intake, out *Output) {
 	records := in.admitted(e.Records)
 	if !e.DryRun {
-		if in.frozen == nil {
-			in.freeze(nil)
-		}
-		in.frozen = &state.Frozen{Since: in.now.UTC(), Revision: e.To, Reason: e.Reason}
-		in.journal.reported = time.Time{}
+		in.freeze(&state.Frozen{Since: in.now.UTC(), Revision: e.To, Reason: e.Reason})
 	}
 	present, effect := in.servedKeys(), Effect{}
 	for i := range records {
@@ -156,13 +149,12 @@ func (e Rollback) step(in *Intake, out *Output) {
 	in.end(in.unsettled())
 }
 
-// Release is the event that an operator wants held deletions carried out: all, or those that the
-// order names.
+// Release is the event that held deletions are carried out: all, or those that the order picks.
 type Release struct{ Order }
 
 func (e Release) step(in *Intake, out *Output) {
 	if in.held == nil {
-		out.err = notPossible("upstream %s: nothing is held", in.name)
+		out.err = NotPossible("upstream %s: nothing is held", in.name)
 		return
 	}
 	if e.Hold != "" {
@@ -172,13 +164,13 @@ func (e Release) step(in *Intake, out *Output) {
 		}
 	}
 	effect := Effect{}
-	for _, key := range in.departingKeys() {
+	for _, key := range in.namedHold().keys {
 		if e.picks(key) {
 			effect.count(key, true, false)
 		}
 	}
 	if effect.Removed == 0 {
-		out.err = notPossible("upstream %s: nothing that is held is of these kinds and namespaces: see \"relay held %s\"", in.name, in.name)
+		out.err = NotPossible("upstream %s: nothing that is held is of these kinds and namespaces: see \"relay held %s\"", in.name, in.name)
 		return
 	}
 	effect.Kept, effect.Held = in.tallies.all.size-effect.Removed, len(in.leaving)-effect.Removed
@@ -188,7 +180,7 @@ func (e Release) step(in *Intake, out *Output) {
 		return
 	}
 	in.journal.because(withReason("release", e.Reason))
-	in.note(slog.LevelWarn, "held deletions released by an operator", "hold", in.holdID(), "removed", effect.Removed, "held", effect.Held)
+	in.note(slog.LevelWarn, "held deletions released by an operator", "hold", in.namedHold().id, "removed", effect.Removed, "held", effect.Held)
 	if effect.Held == 0 {
 		in.letGo()
 		return

@@ -10,12 +10,10 @@ import (
 	"meshrelay/mirror"
 )
 
-// manyGone is how many resources of a kind have to vanish at once, and leave none, for that to be
-// worth a warning.
+// manyGone is how many resources of a kind, if none is left, are worth a warning.
 const manyGone = 5
 
-// judge carries deletions out, or holds them. complete reports whether a new stream has just
-// answered everything.
+// judge carries deletions out, or holds them. complete: a new stream has just answered everything.
 func (in *Intake) judge(complete bool) (removed int) {
 	in.tallies.note(in.now)
 	if len(in.leaving) == 0 {
@@ -42,7 +40,6 @@ func (in *Intake) judge(complete bool) (removed int) {
 	return 0
 }
 
-// judgeHold ends the hold if there is a reason.
 func (in *Intake) judgeHold(complete bool) (removed int) {
 	reason := ""
 	switch {
@@ -154,14 +151,13 @@ func (in *Intake) of() int {
 	return max(in.tallies.all.size, in.tallies.all.most)
 }
 
-// letGo carries out all deletions at hand.
 func (in *Intake) letGo() (removed int) {
 	removed = in.carry(func(mirror.Key, departure) bool { return true })
 	if in.held != nil {
 		in.endHold()
 	}
 	in.tallies.settle()
-	in.before = heldBefore{}
+	in.before = hold{}
 	in.tallies.note(in.now)
 	return removed
 }
@@ -179,8 +175,7 @@ func (in *Intake) carry(which func(mirror.Key, departure) bool) (removed int) {
 		}
 		in.stay(key)
 	}
-	// To lose a whole kind may be meant, and it is what a misconfigured upstream looks
-	// like (PROTOCOL C8).
+	// A misconfigured upstream looks like this (PROTOCOL C8).
 	for kind, n := range byKind {
 		if n >= manyGone && in.served.Counts()[kind] == 0 {
 			in.note(slog.LevelWarn, "upstream has nothing left of a kind; all of it was removed", "kind", kind, "removed", n)

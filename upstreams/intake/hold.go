@@ -14,86 +14,58 @@ import (
 )
 
 const (
-	// noteHeldAfter is how long after a hold has begun that is logged: a source tells type by
-	// type what is gone.
-	noteHeldAfter = time.Second
-	// repeatEvery is how often a source is asked to repeat what the guard holds, once the clock
-	// of the hold is over.
-	repeatEvery = time.Minute
-	// maxNamedHolds bounds the names of a hold that are remembered.
+	noteHeldAfter = time.Second // delays the log of a hold: a source tells type by type what is gone
+	repeatEvery   = time.Minute // is how often a source is asked to repeat what it has
 	maxNamedHolds = 32
-	// maxExamples bounds the deletions that a Held names.
-	maxExamples = 10
+	maxExamples   = 10
 )
 
-// departing is what the source has deleted, and is served still.
+// departing are the deletions of the source that are not carried out.
 type departing struct {
 	leaving      map[mirror.Key]departure
 	leavingBytes int
 	departures   uint64 // the number of the newest one
 	held         *hold
-	before       heldBefore
+	before       hold      // of the former process: since when, what its clock ran, and of how many
 	noteHeldAt   time.Time // when the log tells that something is held
-	// renamed reports whether named is not the name of what is leaving now. lookedAt are the
-	// holds that somebody has seen, the oldest first.
+	// renamed: named is not the name of what is leaving now. lookedAt are the holds that somebody
+	// has seen, the oldest first.
 	renamed  bool
 	named    namedHold
 	lookedAt []namedHold
 }
 
-func newDeparting() departing {
-	return departing{leaving: map[mirror.Key]departure{}, renamed: true}
-}
-
-// departure is a deletion of a source that was not carried out.
+// departure is a deletion that is not carried out.
 type departure struct {
-	since time.Time
-	// number is higher than those of all departures before it.
-	number uint64
-	// size is what is served of it, in bytes.
-	size int
-	// joined is what the clock of the hold had run when it came, zero for those with which the
-	// hold began.
-	joined time.Duration
+	since  time.Time
+	number uint64        // higher than those of all departures before it
+	size   int           // of the resource, in bytes
+	joined time.Duration // what the clock of the hold had run then, zero for those that began it
 }
 
-// hold is what the guard holds back of a source: the departures, and a clock. The clock runs while
-// the source is in contact. When it is over, the source has to repeat that the departures are gone.
+// hold is a clock for the departures that the guard holds. It runs while the source is in contact.
+// When it is over, the source has to repeat that the departures are gone.
 type hold struct {
 	since time.Time
 	of    int
 	why   string
-	// ran is what the clock ran until running, which is since when it runs: zero while it stands
-	// still.
+	// ran is what the clock ran until running, since when it runs: zero while it stands still.
 	ran     time.Duration
 	running time.Time
-	// asked is when the source was last asked to repeat what it has, zero before that, and
-	// askedAt the number of the newest departure when it was asked first.
-	asked   time.Time
-	askedAt uint64
-	// returned is when the source last had something again that was held, zero before that.
-	returned time.Time
-	// picked reports whether an operator has released a part: the rest waits for the clock or for
-	// another release, however little it is.
+	// asked is when the source was last asked to repeat, askedAt the newest departure at the first time.
+	asked    time.Time
+	askedAt  uint64
+	returned time.Time // when the source last had something again that was held
+	// picked: an operator has released a part. The rest waits for the clock or another release.
 	picked bool
 }
 
-// heldBefore is what was held at the end of the former process: since when, what the clock had run,
-// and how many deletions. If there are more now, they have not waited for that long.
-type heldBefore struct {
-	since time.Time
-	ran   time.Duration
-	held  int
-}
-
-// namedHold is a hold as it was when somebody looked at it.
 type namedHold struct {
 	id     string
 	keys   []mirror.Key // of the newest only
 	number uint64       // of the newest departure then
 }
 
-// elapsed returns what the clock has run.
 func (h *hold) elapsed(now time.Time) time.Duration {
 	if h.running.IsZero() {
 		return h.ran
@@ -101,17 +73,9 @@ func (h *hold) elapsed(now time.Time) time.Duration {
 	return h.ran + now.Sub(h.running)
 }
 
-// start lets the clock run.
-func (h *hold) start(now time.Time) {
-	if h.running.IsZero() {
-		h.running = now
-	}
-}
-
-// stop has the clock stand still.
+// stop has the clock stand still, and forgets that the source was asked.
 func (h *hold) stop(now time.Time) {
-	h.ran, h.running = h.elapsed(now), time.Time{}
-	h.asked = time.Time{} // whatever comes of it
+	h.ran, h.running, h.asked = h.elapsed(now), time.Time{}, time.Time{}
 }
 
 // hold begins to hold all departures.
@@ -121,12 +85,12 @@ func (in *Intake) hold(why string) {
 		d.joined = 0 // the clock is another one
 		in.leaving[key] = d
 	}
-	if !in.before.since.IsZero() && len(in.leaving) <= in.before.held {
-		in.held.since, in.held.ran = in.before.since, in.before.ran
+	if b := in.before; !b.since.IsZero() && len(in.leaving) <= b.of { // more have not waited for that long
+		in.held.since, in.held.ran = b.since, b.ran
 	}
-	in.before = heldBefore{}
+	in.before = hold{}
 	if in.stale.inContact {
-		in.held.start(in.now)
+		in.held.running = in.now
 	}
 	in.noteHeldAt = in.now.Add(noteHeldAfter)
 }
@@ -139,7 +103,6 @@ func (in *Intake) left() (left time.Duration, ends bool) {
 	return max(in.guard.HoldFor.D()-in.held.elapsed(in.now), 0), true
 }
 
-// isOver reports whether the clock of the hold is.
 func (in *Intake) isOver() bool {
 	left, ends := in.left()
 	return ends && left == 0
@@ -174,7 +137,6 @@ func (in *Intake) askToRepeat() {
 	h.asked = in.now
 }
 
-// step carries out what the source has repeated.
 func (Repeated) step(in *Intake, out *Output) {
 	if in.held == nil || in.held.asked.IsZero() {
 		return // the hold has ended otherwise, or the contact has, or holdFor is another
@@ -183,8 +145,7 @@ func (Repeated) step(in *Intake, out *Output) {
 }
 
 // carryOut ends a hold whose clock is over: it removes the departures up to a number, which the
-// source has repeated. Those that are newer are judged anew, and so are those that came so much
-// later than the others that they were not held for long.
+// source has repeated. It judges anew the newer ones, and those that joined the hold late.
 func (in *Intake) carryOut(upTo uint64) (removed int) {
 	latest := min(guardWindow, in.guard.HoldFor.D()/2)
 	removed = in.carry(func(_ mirror.Key, d departure) bool { return d.number <= upTo && d.joined <= latest })
@@ -197,11 +158,11 @@ func (in *Intake) carryOut(upTo uint64) (removed int) {
 	return removed + in.judge(false)
 }
 
-// endHold forgets the hold. What is leaving still is judged as if it were new.
+// endHold forgets the hold. The departures that are left count as new.
 func (in *Intake) endHold() {
 	in.held, in.lookedAt = nil, nil
 	in.named, in.renamed = namedHold{}, true
-	in.before = heldBefore{}
+	in.before = hold{}
 	in.tallies.forget()
 }
 
@@ -218,7 +179,6 @@ func (in *Intake) noteHeld() {
 	in.note(slog.LevelWarn, "deletions held by guard", "held", len(in.leaving), "of", in.held.of, "reason", in.held.why, "for", holdFor, "see", "relay held "+in.name)
 }
 
-// depart notes a deletion that waits.
 func (in *Intake) depart(key mirror.Key) {
 	if _, known := in.leaving[key]; known {
 		return
@@ -247,23 +207,11 @@ func (in *Intake) stay(key mirror.Key) bool {
 	return true
 }
 
-// departingKeys returns the keys of the departures, sorted by kind, namespace and name.
-func (in *Intake) departingKeys() []mirror.Key {
-	in.nameHold()
-	return in.named.keys
-}
-
-// holdID returns the name of what is held. It is made from the sorted keys and versions alone, so
-// that replicas which hold the same name it alike.
-func (in *Intake) holdID() string {
-	in.nameHold()
-	return in.named.id
-}
-
-// nameHold works out the name and the sorted keys of the hold, unless they are known.
-func (in *Intake) nameHold() {
+// namedHold returns the name and the sorted keys of the departures. The name is made from the keys and
+// versions alone, so that replicas which hold the same name it alike.
+func (in *Intake) namedHold() namedHold {
 	if !in.renamed {
-		return
+		return in.named
 	}
 	in.renamed = false
 	keys := make([]mirror.Key, 0, len(in.leaving))
@@ -286,19 +234,21 @@ func (in *Intake) nameHold() {
 		in.lookedAt = slices.Delete(in.lookedAt, 0, 1)
 	}
 	in.lookedAt = append(in.lookedAt, namedHold{id: in.named.id, number: in.named.number})
+	return in.named
 }
 
 // grown returns an error unless what is held is what the hold of that name was, or less.
 func (in *Intake) grown(id string) error {
-	if id == in.holdID() {
+	now := in.namedHold()
+	if id == now.id {
 		return nil
 	}
 	i := slices.IndexFunc(in.lookedAt, func(n namedHold) bool { return n.id == id })
 	if i < 0 {
-		return notPossible("upstream %s: hold %.32q is not known; what is held now is %s: look again with \"relay held %s\"", in.name, id, in.holdID(), in.name)
+		return NotPossible("upstream %s: hold %.32q is not known; what is held now is %s: look again with \"relay held %s\"", in.name, id, now.id, in.name)
 	}
 	var more []string
-	for _, key := range in.departingKeys() {
+	for _, key := range now.keys {
 		if in.leaving[key].number > in.lookedAt[i].number {
 			more = append(more, "  + "+key.String())
 		}
@@ -310,6 +260,6 @@ func (in *Intake) grown(id string) error {
 	if n := len(more) - len(shown); n > 0 {
 		shown = append(shown, fmt.Sprintf("  and %d more", n))
 	}
-	return notPossible("upstream %s: hold %s has grown by %d since, and is %s now: look again with \"relay held %s\"\n%s",
-		in.name, id, len(more), in.holdID(), in.name, strings.Join(shown, "\n"))
+	return NotPossible("upstream %s: hold %s has grown by %d since, and is %s now: look again with \"relay held %s\"\n%s",
+		in.name, id, len(more), now.id, in.name, strings.Join(shown, "\n"))
 }

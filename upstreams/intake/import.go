@@ -51,14 +51,11 @@ func omit(reason, detail string) omission {
 // Rules decide what becomes of the resources of one source on the way in: what of them is imported,
 // and how it is rewritten. They are immutable.
 type Rules struct {
-	source, cluster string
-	generated       bool // what an istiod makes by itself is left out
-	relayed         bool // resources come from istiods or relays, not from their authors
-	services        string
-	gateways        services.Gateways
-	network         string // of the consumers, for discovered endpoints
-	// displaced are namespaces that are not mapped, and where another one that is mapped lands: of
-	// two resources of one name, one would hide the other.
+	cfg      config.Upstream
+	relayed  bool // resources come from istiods or relays, not from their authors
+	gateways services.Gateways
+	// displaced has, by namespace that is not mapped, the one that is mapped to it: of two
+	// resources of one name, one would hide the other.
 	displaced  map[string]string
 	filter     *filter.Filter
 	rewriter   *rewrite.Rewriter
@@ -95,8 +92,7 @@ func NewRules(u config.Upstream, p config.Provenance, revision string, relayed b
 	fromRelay := stamp
 	fromRelay.Believe = true
 	return &Rules{
-		source: u.Name, cluster: u.ClusterID, generated: relayed && u.Generated != config.GeneratedKeep, relayed: relayed,
-		services: u.Services.Mode, network: u.Services.Network,
+		cfg: u, relayed: relayed,
 		gateways:  services.Gateways{Addresses: u.Services.Gateways, Network: u.Services.Network, Locality: u.Services.Locality},
 		displaced: displaced, filter: imports, rewriter: rewriter, provenance: p,
 		stamp: &stamp, relayStamp: &fromRelay,
@@ -132,7 +128,6 @@ func versionOf(u config.Upstream, p config.Provenance, revision string, relayed 
 	return fmt.Sprintf("v%d-%s", rulesVersion, base64.RawURLEncoding.EncodeToString(sum[:]))
 }
 
-// used returns settings without those that are empty.
 func used(settings any) any {
 	m, ok := settings.(map[string]any)
 	if !ok {
@@ -155,8 +150,7 @@ func (im *Rules) Version() string { return im.version }
 // keyOf returns the key under which a resource of the source is held here.
 func (im *Rules) keyOf(k mirror.Key) mirror.Key { return im.rewriter.Key(k) }
 
-// admits reports whether the rules about namespaces let in what a disk has, as far as that depends
-// on the scope of its kind. The other rules are looked at when it is adopted.
+// admits reports whether a record of a disk has a namespace, or needs none.
 func (im *Rules) admits(r state.Record) bool {
 	original := r.Original
 	if original == nil {
@@ -165,16 +159,6 @@ func (im *Rules) admits(r state.Record) bool {
 	return original.Namespace() != "" || original.Kind() == mirror.MeshConfig || im.filter.PassesNamespace(original.Kind(), original.Namespace())
 }
 
-// typeURL returns what is kept on disk of where a record was had: the type URL, empty for what was
-// not relayed.
-func (im *Rules) typeURL(sc *scope) string {
-	if !im.relayed {
-		return ""
-	}
-	return sc.Name
-}
-
-// scopeOf returns the scope of a record that was kept on disk.
 func (im *Rules) scopeOf(r *state.Record) (Scope, error) {
 	kind := r.Resource.Kind()
 	if !im.relayed {
@@ -190,8 +174,7 @@ func (im *Rules) scopeOf(r *state.Record) (Scope, error) {
 // KindScope returns the scope of a kind whose resources are authored: there is one for each kind.
 func KindScope(kind mirror.Kind) Scope { return Scope{Kind: kind, Name: kind.String()} }
 
-// TypeScope returns the scope of a type URL. Those of the same kind differ in the API version, of
-// which the newest has the lowest rank.
+// TypeScope returns the scope of a type URL. Of a kind, the newest version has the lowest rank.
 func TypeScope(typeURL string) (Scope, error) {
 	kind, version, err := mirror.ParseTypeURL(typeURL)
 	if err != nil {
@@ -206,15 +189,14 @@ func TypeScope(typeURL string) (Scope, error) {
 	return s, nil
 }
 
-// believed reports whether a resource, as it is held here, has come from a relay whose word
-// was believed.
+// believed reports whether a resource has come from a relay whose word was believed.
 func (im *Rules) believed(r *mirror.Resource) bool {
-	return r.Cluster() != im.cluster || len(r.Provenance().Path) > 1
+	return r.Cluster() != im.cfg.ClusterID || len(r.Provenance().Path) > 1
 }
 
-// check returns why a resource, as the source has it, is left out. path are the relays that it has passed, as it tells, and relay reports whether a
-// relay told it. This relay's own name counts from istiods too, which tell a relay again what
-// they have from it.
+// check returns why a resource, as the source has it, is left out. path has the relays that it has
+// passed, and relay reports whether it comes from one. This relay's own name also counts from
+// istiods, which tell a relay again what they have from it.
 func (im *Rules) check(r *mirror.Resource, path []string, relay bool) omission {
 	if len(path) > 0 && im.relayed {
 		switch {
@@ -225,10 +207,10 @@ func (im *Rules) check(r *mirror.Resource, path []string, relay bool) omission {
 		}
 	}
 	if im.relayed && services.IsSynthetic(r) {
-		if im.services == config.ServicesOmit {
+		if im.cfg.Services.Mode == config.ServicesOmit {
 			return omit(reasonGenerated, "an istiod made it of a Kubernetes service, without endpoints: services.mode says what becomes of those")
 		}
-	} else if im.generated && strings.Contains(r.Key().Name, "istio-autogenerated-k8s-") {
+	} else if im.relayed && im.cfg.Generated != config.GeneratedKeep && strings.Contains(r.Key().Name, "istio-autogenerated-k8s-") {
 		return omit(reasonGenerated, "an istiod made it by itself: generated: keep mirrors such objects")
 	}
 	if im.filter.Check(r) == "" {
@@ -243,19 +225,18 @@ func (im *Rules) check(r *mirror.Resource, path []string, relay bool) omission {
 
 // discovers reports whether the endpoints of a resource have to be asked for.
 func (im *Rules) discovers(r *mirror.Resource) bool {
-	return im.relayed && im.services == config.ServicesDiscover && services.IsSynthetic(r)
+	return im.relayed && im.cfg.Services.Mode == config.ServicesDiscover && services.IsSynthetic(r)
 }
 
-// reshape returns a resource that is imported as it is held here, and whether it
-// differs. endpoints are those of a service that are known.
+// reshape returns a resource as it is held here, with the known endpoints, and whether it differs.
 func (im *Rules) reshape(r *mirror.Resource, endpoints services.Assignments) (out *mirror.Resource, differs bool, err error) {
 	out = r
 	if im.relayed && services.IsSynthetic(r) {
-		switch im.services {
+		switch im.cfg.Services.Mode {
 		case config.ServicesGateway:
 			out, err = services.WithGateways(r, im.gateways)
 		case config.ServicesDiscover:
-			out, err = services.WithEndpoints(r, endpoints, im.network)
+			out, err = services.WithEndpoints(r, endpoints, im.cfg.Services.Network)
 		}
 		if err != nil {
 			return nil, false, fmt.Errorf("services: %w", err)
@@ -326,9 +307,4 @@ func (in *Intake) reshape(sc *scope, rec *record, r *mirror.Resource) (held *mir
 		err = errNoEndpoints
 	}
 	return held, reshaped, err
-}
-
-func isPanic(err error) bool {
-	var p *mirror.Panic
-	return errors.As(err, &p)
 }

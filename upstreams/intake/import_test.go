@@ -22,12 +22,15 @@ func imports(t *testing.T, u config.Upstream, p config.Provenance) *Rules {
 	if p == (config.Provenance{}) {
 		p = config.Provenance{Annotations: true, Relay: "hub", MaxHops: 3}
 	}
-	im, err := NewRules(u, p, "", u.File == nil)
+	im, err := NewRules(u, p, "", u.Source == nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return im
 }
+
+// aFile is the section of an upstream that is a file.
+type aFile struct{ config.Source }
 
 // given is a ServiceEntry as the source has it.
 func given(t *testing.T, name string, annotations map[string]string) *mirror.Resource {
@@ -62,8 +65,8 @@ func TestEachRuleLeavesOutForItsReason(t *testing.T) {
 		{"it has been here", config.Upstream{}, given(t, "shop/db", path("a,hub,b")), "loop", "(hub)"},
 		{"it has been elsewhere", config.Upstream{}, given(t, "shop/db", path("a,b")), "", ""},
 		{"it has been far", config.Upstream{}, given(t, "shop/db", path("a,b,c")), "hops", "3 relays"},
-		{"a file may hold what was here", config.Upstream{File: &config.File{Path: "x"}}, given(t, "shop/db", path("a,hub,b")), "", ""},
-		{"a file has no services", config.Upstream{File: &config.File{Path: "x"}}, given(t, "shop/synthetic-db", nil), "", ""},
+		{"a file may hold what was here", config.Upstream{Source: aFile{}}, given(t, "shop/db", path("a,hub,b")), "", ""},
+		{"a file has no services", config.Upstream{Source: aFile{}}, given(t, "shop/synthetic-db", nil), "", ""},
 		{"service", config.Upstream{}, given(t, "shop/synthetic-db", nil), "generated", "services.mode"},
 		{"kind", config.Upstream{Import: config.Import{Kinds: []string{"vs"}}}, given(t, "shop/db", nil), "kind", `"vs"`},
 		{"namespace", config.Upstream{Import: config.Import{Namespaces: config.Globs{Exclude: []string{"sh*"}}}}, given(t, "shop/db", nil), "namespace", `"sh*"`},

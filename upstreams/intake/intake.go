@@ -10,49 +10,23 @@ import (
 )
 
 const (
-	// syncPatience is how long deletions that a new stream seems to bring wait for its answers
-	// to be complete, before they are judged by what there is.
+	// syncPatience is how long the deletions of a new stream wait for all of its answers.
 	syncPatience = 10 * time.Second
-	// versionGrace is how long a name that one scope of a kind has lost with all others may
-	// still turn up in another scope before it counts as deleted.
+	// versionGrace is how long a name that an emptied scope had may still turn up in another.
 	versionGrace = time.Second
-	// longestSleep is when an Intake wants a Tick at the latest.
 	longestSleep = time.Hour
 )
-
-// Served is the set of resources that are served of the upstream. A mirror.Store is one.
-type Served interface {
-	Get(mirror.Key) *mirror.Resource
-	// Put and Remove are as those of mirror.Store.
-	Put(*mirror.Resource) (stored *mirror.Resource, changed bool)
-	Remove(mirror.Key) bool
-	Kinds() []mirror.Kind
-	List(kind mirror.Kind, namespace string) []*mirror.Resource
-	Counts() map[mirror.Kind]int
-	SetSynced()
-}
-
-// Policy is what decides what becomes of records that are imported. It changes at any time.
-type Policy struct {
-	Limits    config.Limits
-	Guard     config.Guard
-	Staleness config.Staleness
-}
-
-// PolicyOf returns the policy of an upstream.
-func PolicyOf(u config.Upstream) Policy { return Policy{u.Limits, u.Guard, u.Staleness} }
 
 // Intake is the state machine of one upstream. Its methods are called one at a time.
 type Intake struct {
 	name   string
-	served Served
+	served *mirror.Store
 	keeps  bool // changes are written to disk
 	rules  *Rules
 	limits config.Limits
 	guard  config.Guard
 
-	// now and out are the time and the output of the step at hand.
-	now time.Time
+	now time.Time // of the step at hand, whose output is out
 	out Output
 
 	records
@@ -65,16 +39,15 @@ type Intake struct {
 	frozen *state.Frozen
 	// differing are the keys for which a frozen source has other content than is served.
 	differing map[mirror.Key]struct{}
-	// outdated are the keys of a frozen source that the source need not have, because other
-	// rules apply since (true), or because a rollback has brought them back (false).
+	// outdated are the keys of a frozen source that the source need not have: other rules apply
+	// since (true), or a rollback has brought them back (false).
 	outdated map[mirror.Key]bool
 	// unseen, while all is reconciled, are the served keys that no record has had yet.
 	unseen map[mirror.Key]struct{}
 
-	// synced reports whether what is served was ever all that the source had, told whether
-	// that was so since the start of the process.
-	synced, told bool
-	// served without: since when clients do not wait for the source, zero when they do.
+	synced bool // the source has told all that it has at least once,
+	told   bool // and so since the start of the process
+	// without is since when an operator serves clients without the source, zero when nobody does.
 	without    time.Time
 	lastUpdate time.Time
 	panics     uint64
@@ -83,40 +56,35 @@ type Intake struct {
 	fault func(*mirror.Resource)
 }
 
-// stream is what is known of the present stream of the source.
 type stream struct {
-	// open reports whether there is one, and opened has the scopes that it is to answer.
 	open   bool
-	opened []string
+	opened []string // the scopes that it has to answer
 	// syncing: it has not answered everything, and opening: nor has it ever. openedAt is the
 	// newest departure when it began. Deletions wait until syncingUntil at most.
 	syncing, opening bool
 	openedAt         uint64
 	syncingUntil     time.Time
-	// unswept reports whether what is served may be of a former source or process, and was not
-	// compared yet with all that the present one has.
+	// unswept: what is served may be of a former source or process, and was not compared yet with
+	// all that the present one has.
 	unswept bool
-	// complete and completeAt tell whether and when the present source has answered everything
-	// for the first time.
+	// complete: the present source has answered everything, at completeAt for the first time.
 	complete   bool
 	completeAt time.Time
 }
 
-// New returns an Intake that serves nothing. keeps reports whether changes are taken by
-// TakeChanges.
-func New(name string, served Served, rules *Rules, policy Policy, keeps bool) *Intake {
+// New returns an Intake without records. keeps: somebody calls TakeChanges.
+func New(u config.Upstream, served *mirror.Store, rules *Rules, keeps bool) *Intake {
 	in := &Intake{
-		name: name, served: served, keeps: keeps, rules: rules,
-		records: newRecords(), departing: newDeparting(), tallies: newTallies(), journal: newJournal(),
+		name: u.Name, served: served, keeps: keeps, rules: rules, limits: u.Limits, guard: u.Guard, records: newRecords(),
+		departing: departing{leaving: map[mirror.Key]departure{}, renamed: true},
+		tallies:   tallies{byKind: map[mirror.Kind]*tally{}}, journal: journal{dirty: map[mirror.Key]origin{}},
 		differing: map[mirror.Key]struct{}{}, outdated: map[mirror.Key]bool{},
 	}
-	in.limits, in.guard = policy.Limits, policy.Guard
-	in.stale.setRules(policy.Staleness)
+	in.stale.setRules(u.Staleness)
 	return in
 }
 
-// Step takes the machine over an event at a time, which must not be before that of the last one.
-// An error tells that nothing has changed.
+// Step takes the machine over an event. now never falls. After an error nothing has changed.
 func (in *Intake) Step(now time.Time, e Event) (Output, error) {
 	in.now, in.out = now, Output{}
 	out := &in.out
@@ -131,7 +99,7 @@ func (in *Intake) note(level slog.Level, message string, args ...any) {
 
 func (Tick) step(*Intake, *Output) {}
 
-// due does what the passing of time demands, and returns when there will be something to do again.
+// due does what is due, and returns when something will be again.
 func (in *Intake) due() time.Time {
 	wake := in.now.Add(longestSleep)
 	later := func(t time.Time) { // what is past does not count
@@ -172,8 +140,8 @@ func (in *Intake) due() time.Time {
 	return wake
 }
 
-// SetPolicy is the event that other limits, another guard or another staleness count.
-type SetPolicy struct{ Policy }
+// SetPolicy is the event that the limits, the guard and the staleness of a config count.
+type SetPolicy struct{ config.Upstream }
 
 func (e SetPolicy) step(in *Intake, _ *Output) {
 	in.limits, in.guard = e.Limits, e.Guard
@@ -191,9 +159,8 @@ func (e SetPolicy) step(in *Intake, _ *Output) {
 	}
 }
 
-// Succeeded is the event that another source takes the place of the one before, with the same
-// name. What the former one had is what the new one begins with; under other rules it is
-// imported anew.
+// Succeeded is the event that another source takes the place of the one before, with the same name.
+// It begins with the records of the former one; other rules import them anew.
 type Succeeded struct{ Rules *Rules }
 
 func (e Succeeded) step(in *Intake, _ *Output) {
@@ -217,11 +184,20 @@ func (e Restored) step(in *Intake, _ *Output) {
 	in.note(slog.LevelInfo, "serving what is kept on disk, until the upstream has synced",
 		"resources", len(records), "lastContact", meta.LastContact, "frozen", meta.Frozen != nil)
 	in.lastUpdate, in.frozen, in.synced = meta.LastContact, meta.Frozen, meta.Synced
-	in.before = heldBefore{since: meta.HeldSince, ran: meta.HeldRan, held: meta.Held}
+	in.before = hold{since: meta.HeldSince, ran: meta.HeldRan, of: meta.Held}
 	in.stale.restore(meta.LastContact, in.now, in.frozen == nil)
 	gone := map[mirror.Kind]int{}
-	for i := range records {
-		in.restoreServed(records[i].Resource, gone)
+	for _, r := range records {
+		key := r.Resource.Key()
+		if in.stale.withholds(key.Kind) {
+			in.dirty(key, origin{})
+			gone[key.Kind]++
+			continue
+		}
+		if in.served.Get(key) == nil {
+			in.tallies.add(key.Kind, false)
+		}
+		in.served.Put(in.stale.annotated(key, r.Resource))
 	}
 	if len(gone) > 0 {
 		in.journal.because("staleness")
@@ -234,22 +210,7 @@ func (e Restored) step(in *Intake, _ *Output) {
 	in.adopt(records, meta.Fingerprint == in.rules.Version() && meta.Frozen == nil)
 }
 
-// restoreServed serves a resource that the disk has, unless it has expired.
-func (in *Intake) restoreServed(r *mirror.Resource, gone map[mirror.Kind]int) {
-	key := r.Key()
-	if in.stale.withholds(key.Kind) {
-		in.dirty(key, origin{})
-		gone[key.Kind]++
-		return
-	}
-	if in.served.Get(key) == nil {
-		in.tallies.add(key.Kind, false)
-	}
-	in.served.Put(in.stale.annotated(key, r))
-}
-
-// admitted returns the records of a disk that may be served at all, as far as that depends on the
-// scope of a kind. The other rules are looked at when they are imported.
+// admitted returns the records of a disk that the rules admit.
 func (in *Intake) admitted(records []state.Record) (out []state.Record) {
 	for _, r := range records {
 		if in.rules.admits(r) {
@@ -270,7 +231,7 @@ func (ServeWithout) step(in *Intake, _ *Output) {
 	in.without = in.now.UTC()
 }
 
-// ServedWithout reports whether ServeWithout was stepped over and the source has not synced since.
+// ServedWithout reports whether an operator serves clients without the source.
 func (in *Intake) ServedWithout() bool { return !in.without.IsZero() }
 
 // Synced reports whether the present source has told all that it has at least once.

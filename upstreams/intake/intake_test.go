@@ -36,7 +36,7 @@ func newMachine(t *testing.T, relayed bool, p config.Provenance) *machine {
 		t.Fatal(err)
 	}
 	m := &machine{t: t, store: mirror.NewStore(), now: time.Unix(1_000_000, 0)}
-	m.Intake = New(u.Name, m.store, rules, PolicyOf(u), true)
+	m.Intake = New(u, m.store, rules, true)
 	return m
 }
 

@@ -10,13 +10,11 @@ import (
 )
 
 const (
-	// contactGrain is how exactly the time of the last contact is kept on disk while the
-	// contact lasts.
+	// contactGrain is how exactly the disk has the last contact while the contact lasts.
 	contactGrain = time.Minute
 	// maxGone is how many keys that are gone are remembered while nothing can be written, in
 	// addition to twice as many as there are resources.
-	maxGone = 20_000
-	// maxCauses bounds the causes of one revision.
+	maxGone   = 20_000
 	maxCauses = 4
 )
 
@@ -24,11 +22,10 @@ const (
 type journal struct {
 	// dirty are the keys, each with what it is served of.
 	dirty map[mirror.Key]origin
-	// whole reports whether there were too many to remember: all that there is has to be
-	// written, and nothing else. tookWhole reports whether the last to take changes was told so.
+	// whole: there were too many to remember, so that all that is served has to be written, and
+	// nothing else. tookWhole: the last to take changes was told so.
 	whole, tookWhole bool
-	// causes is what has led to the changes, if not the source alone, and tookCauses what had
-	// led to those that were taken last.
+	// causes are those of the changes, other than the source; tookCauses were taken last.
 	causes, tookCauses []string
 	// reported is the last contact, as it was told last.
 	reported time.Time
@@ -41,9 +38,7 @@ type origin struct {
 	saved  *state.Record
 }
 
-func newJournal() journal { return journal{dirty: map[mirror.Key]origin{}} }
-
-// because notes what the changes from here on are due to, if not to the source alone.
+// because notes a cause, other than the source, of the changes from here on.
 func (j *journal) because(cause string) {
 	if len(j.causes) < maxCauses && !slices.Contains(j.causes, cause) {
 		j.causes = append(j.causes, cause)
@@ -66,7 +61,7 @@ func (in *Intake) recordOf(key mirror.Key, o origin) *state.Record {
 	out := &state.Record{Resource: r}
 	switch {
 	case o.record != nil && o.record.resource.Equal(r):
-		*out = o.record.kept(in.rules.typeURL(o.scope))
+		*out = in.rules.kept(o.scope, o.record)
 	case o.saved != nil && o.saved.Resource.Equal(r):
 		*out = *o.saved
 	}
@@ -102,8 +97,7 @@ func (in *Intake) MarkAll() {
 	})
 }
 
-// TakeChanges hands over the changes to write to disk, all as of now, sorted by key: a revision
-// names the first of them.
+// TakeChanges hands over the changes to write to disk, all as of now, sorted by key.
 func (in *Intake) TakeChanges(now time.Time) ([]state.Change, state.Meta) {
 	in.now = now
 	j := &in.journal
@@ -141,7 +135,7 @@ func (in *Intake) meta() state.Meta {
 	}
 	meta := state.Meta{
 		Synced: in.synced, LastContact: last, Frozen: in.frozen, ServeWithout: in.without, Fingerprint: in.rules.Version(),
-		HeldSince: in.before.since, HeldRan: in.before.ran, Held: in.before.held,
+		HeldSince: in.before.since, HeldRan: in.before.ran, Held: in.before.of,
 	}
 	if in.held != nil {
 		meta.HeldSince, meta.HeldRan, meta.Held = in.held.since, in.held.elapsed(in.now), len(in.leaving)

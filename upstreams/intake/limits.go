@@ -3,7 +3,6 @@ package intake
 import (
 	"errors"
 	"fmt"
-	"strings"
 
 	"meshrelay/mirror"
 )
@@ -60,21 +59,4 @@ func (in *Intake) roomBesideHeld(kind mirror.Kind, name string, size int) error 
 		return fmt.Errorf(overLimit+"%w: see \"relay held %s\"", errHeldFull, in.name)
 	}
 	return nil
-}
-
-// overLimits counts what is refused now on account of limits.
-func (in *Intake) overLimits() (n int) {
-	for _, sc := range in.scopes {
-		over := 0
-		for _, reason := range sc.refused {
-			if strings.HasPrefix(reason, overLimit) {
-				over++
-			}
-		}
-		if over > 0 {
-			over += sc.moreRefused
-		}
-		n += over
-	}
-	return n
 }

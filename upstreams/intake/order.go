@@ -17,34 +17,26 @@ var (
 	ErrNotPossible     = errors.New("not possible")
 )
 
-func notPossible(format string, args ...any) error {
+// NotPossible returns an ErrNotPossible with a text.
+func NotPossible(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", ErrNotPossible, fmt.Errorf(format, args...))
 }
 
 const (
-	// maxReasonBytes bounds what is kept of an operator's reason.
-	maxReasonBytes = 256
-	// maxShown bounds the resources that an effect or a refusal names.
-	maxShown = 20
-	// maxParts bounds the parts of a hold that one order names.
-	maxParts = 100
-	// longestFreeze bounds how long a freeze with an end lasts.
-	longestFreeze = 365 * 24 * time.Hour
+	maxReasonBytes = 256 // of an operator's reason
+	maxShown       = 20  // resources that an effect or a refusal names
+	maxParts       = 100 // of a hold in one order
+	longestFreeze  = 365 * 24 * time.Hour
 )
 
-// Order is what an operator asks of an upstream. Each field but the
-// first two belongs to one kind of order.
+// Order is what an operator asks of an upstream. Most fields belong to one kind of order.
 type Order struct {
-	// Reason is kept with what comes of the order: 256 bytes at most, in printable characters.
-	Reason string
-	// DryRun asks for the effect of the order, and changes nothing.
-	DryRun bool
+	Reason string // is kept with what comes of the order
+	DryRun bool   // changes nothing
 	// For ends a freeze after that time, once the upstream is in contact. Zero: it has no end.
-	For time.Duration
-	// Force ends a freeze although the upstream is out of contact.
-	Force bool
-	// To is the revision to roll back to.
-	To uint64
+	For   time.Duration
+	Force bool   // ends a freeze although the upstream is out of contact
+	To    uint64 // is the revision to roll back to
 	// Hold, Only and All are what to release: all that is held unless that is more than what
 	// was held under the name Hold; or what Only picks of it; or whatever is held.
 	Hold string
@@ -59,8 +51,7 @@ type Part struct {
 	namespace string
 }
 
-// ParsePart parses KIND/NAMESPACE: a kind as kubectl takes it, or group/Kind, or * for
-// every kind; and a namespace, or * for every one.
+// ParsePart parses KIND/NAMESPACE: a kind as kubectl takes it, or group/Kind; either may be *.
 func ParsePart(text string) (Part, error) {
 	i := strings.LastIndexByte(text, '/')
 	if i < 0 {
@@ -128,11 +119,10 @@ type Effect struct {
 	Changed int `json:"changed"`
 	Removed int `json:"removed"`
 	Kept    int `json:"kept"`
-	// Held are deletions that the guard holds back, or goes on to hold back: of an end of a
-	// freeze they are among Removed, of a release they are not.
+	// Held are deletions that the guard holds then: of an end of a freeze they are among Removed,
+	// of a release they are not.
 	Held int `json:"held,omitempty"`
-	// Resources names some, sorted: "+ group/Kind namespace/name" is added, ~ is changed,
-	// - is removed.
+	// Resources names some, sorted: "+ group/Kind namespace/name" is added, ~ changed, - removed.
 	Resources []string `json:"resources,omitempty"`
 }
 
@@ -152,7 +142,6 @@ func (e *Effect) count(key mirror.Key, was, will bool) {
 	e.Resources = append(e.Resources, mark+key.String())
 }
 
-// finish sorts what is named, and bounds it.
 func (e *Effect) finish() {
 	slices.SortFunc(e.Resources, func(a, b string) int { return strings.Compare(a[2:], b[2:]) })
 	if len(e.Resources) > maxShown {

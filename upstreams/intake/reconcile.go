@@ -2,6 +2,7 @@ package intake
 
 import (
 	"encoding/binary"
+	"errors"
 	"maps"
 	"slices"
 
@@ -16,13 +17,12 @@ func (in *Intake) begin() {
 	if len(in.leaving) == 0 && (!in.syncing || !in.now.Before(in.syncingUntil)) {
 		in.tallies.settle() // nothing was gone when that came
 		if in.syncing && in.opening {
-			in.before = heldBefore{} // nor is what was held before
+			in.before = hold{} // nor is what was held before
 		}
 	}
 }
 
-// end decides what becomes of deletions, and returns how many are carried out. syncing reports
-// whether the source has not told yet all that it has.
+// end decides on the deletions, and returns how many it carries out. syncing: the source has more to tell.
 func (in *Intake) end(syncing bool) (removed int) {
 	if syncing && !in.syncing {
 		in.syncingUntil = in.now.Add(syncPatience)
@@ -31,7 +31,7 @@ func (in *Intake) end(syncing bool) (removed int) {
 	in.syncing = syncing
 	removed = in.judge(complete)
 	if complete {
-		in.opening, in.before = false, heldBefore{}
+		in.opening, in.before = false, hold{}
 	}
 	in.boundJournal()
 	return removed
@@ -82,8 +82,7 @@ func keyOf(kind mirror.Kind, name string) (mirror.Key, bool) {
 	return mirror.Key{Kind: kind, Namespace: namespace, Name: name}, err == nil
 }
 
-// serve has a record served, as far as freeze and staleness allow. It reports whether that is a
-// change to clients.
+// serve serves a record, as far as freeze and staleness allow, and reports whether clients see a change.
 func (in *Intake) serve(rec *record, sc *scope) (changed bool) {
 	key := rec.resource.Key()
 	if in.stay(key) && in.held != nil {
@@ -122,8 +121,7 @@ func (in *Intake) put(key mirror.Key, r *mirror.Resource) (stored *mirror.Resour
 	return stored, changed
 }
 
-// remove notes that the source does not have what is served under a key. What becomes of that may
-// be judged later.
+// remove notes that the source does not have a key that is served: judge decides later.
 func (in *Intake) remove(key mirror.Key) {
 	switch {
 	case in.frozen != nil:
@@ -135,7 +133,7 @@ func (in *Intake) remove(key mirror.Key) {
 
 // drop takes a key out of what is served.
 func (in *Intake) drop(key mirror.Key) bool {
-	in.stale.forget(key)
+	delete(in.stale.unmarked, key)
 	in.dirty(key, origin{})
 	if !in.served.Remove(key) {
 		return false
@@ -144,7 +142,6 @@ func (in *Intake) drop(key mirror.Key) bool {
 	return true
 }
 
-// eachServed calls f with all that is served.
 func (in *Intake) eachServed(f func(*mirror.Resource)) {
 	for _, kind := range in.served.Kinds() {
 		for _, r := range in.served.List(kind, "") {
@@ -153,15 +150,13 @@ func (in *Intake) eachServed(f func(*mirror.Resource)) {
 	}
 }
 
-// servedKeys returns the keys of what is served.
 func (in *Intake) servedKeys() map[mirror.Key]struct{} {
 	keys := make(map[mirror.Key]struct{}, in.tallies.all.size)
 	in.eachServed(func(r *mirror.Resource) { keys[r.Key()] = struct{}{} })
 	return keys
 }
 
-// reconcileAll brings all that is served to what the records have. What no record has is gone. It
-// is called between begin and end.
+// reconcileAll reconciles all that is served, between begin and end. What no record has is gone.
 func (in *Intake) reconcileAll() {
 	clear(in.differing) // it is found anew
 	in.reconcileOver(in.servedKeys(), false)
@@ -220,7 +215,7 @@ func (in *Intake) kept() []state.Record {
 	out := make([]state.Record, 0, in.resources)
 	in.all(func(sc *scope, _ string, rec *record) {
 		if rec.resource != nil {
-			out = append(out, rec.kept(in.rules.typeURL(sc)))
+			out = append(out, in.rules.kept(sc, rec))
 		}
 	})
 	return out
@@ -280,7 +275,7 @@ func (in *Intake) adoptOne(r *state.Record, same bool) (served mirror.Key, judge
 	}
 	if _, err := in.importRecord(sc, rec, original, nil); err != nil {
 		sc.refuse(name, err, &Result{})
-		if isPanic(err) {
+		if errors.As(err, new(*mirror.Panic)) {
 			rec.resource, rec.original = nil, nil // it is set aside
 		}
 	}

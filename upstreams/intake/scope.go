@@ -13,43 +13,35 @@ import (
 )
 
 const (
-	// maxKeptRefused bounds the refused names of one scope that are remembered.
-	maxKeptRefused = 10_000
-	// maxReason bounds, in bytes, what is kept of why a resource is refused.
-	maxReason = 512
-	// maxKeptName bounds the names that are kept of what is refused, in bytes. A namespace and
-	// a name have 253 characters at most.
-	maxKeptName = 1024
+	maxKeptRefused = 10_000 // refused names of one scope
+	maxReason      = 512    // bytes of why a resource is refused
+	maxKeptName    = 1024   // bytes of a name: a namespace and a name have 253 characters at most
 )
 
 // records are what the source has.
 type records struct {
-	scopes map[string]*scope
-	kinds  map[mirror.Kind]*kind
-	// resources and bytes are what the records hold.
-	resources, bytes int
-	// discovery follows the endpoints of services.
-	discovery *discovery
-	// believe reports whether what is told now is a relay's, whose word on the way of a resource
-	// counts.
-	believe bool
+	scopes           map[string]*scope
+	kinds            map[mirror.Kind]*kind
+	resources, bytes int // that the records hold
+	discovery        *discovery
+	believe          bool // the source is a relay, whose word on the way of a resource counts
 }
 
 func newRecords() records {
 	return records{scopes: map[string]*scope{}, kinds: map[mirror.Kind]*kind{}, discovery: newDiscovery()}
 }
 
-// kind is what is known of one kind of resources.
+// kind is one kind of resources.
 type kind struct {
 	kind   mirror.Kind
 	scopes []*scope // by rank
-	// unanswered names the scopes that the present stream has not answered. Until there are
-	// none, names that no scope has any more are pending: after an istiod was rolled back,
-	// the newest version is answered with nothing before an older one brings all that it had.
+	// unanswered names the scopes without an answer of the present stream. While there are any,
+	// names that no scope has are pending: after a rollback, an istiod answers the newest version
+	// with nothing before an older one brings all that it had.
 	unanswered map[string]bool
 	pending    map[string]struct{}
-	// graceUntil is until when names are pending, too, because a scope has become empty while
-	// there are others, zero when none has.
+	// graceUntil: until then names are pending, too, because a scope has become empty while there
+	// are others. Zero when none has.
 	graceUntil time.Time
 }
 
@@ -59,17 +51,14 @@ func (k *kind) waits() bool { return len(k.unanswered) > 0 || !k.graceUntil.IsZe
 // scope is a Scope and what the source has of it.
 type scope struct {
 	Scope
-	// answered reports whether the present source has ever told what the scope has.
-	answered   bool
+	answered   bool // the present source has told what the scope has
 	byName     map[string]*record
 	generation uint32         // of the newest update
 	leftOut    map[string]int // records, by reason
-	// refused tells what is wrong with what was received last, by name; moreRefused counts
-	// what there would be more than maxKeptRefused.
+	// refused has the errors by name; moreRefused counts those beyond maxKeptRefused.
 	refused     map[string]string
 	moreRefused int
-	// panicked are the elements, by name, over which the code has panicked. They are not tried
-	// again while they stay as they are.
+	// panicked are the elements that have made the code panic. It does not try them again.
 	panicked map[string]xxh3.Uint128
 }
 
@@ -103,12 +92,13 @@ func (r *record) size() (n int) {
 	return n
 }
 
-// kept returns what is kept on disk of a record that holds something.
-func (r *record) kept(scope string) state.Record {
-	return state.Record{
-		Resource: r.resource, Original: r.original, TypeURL: scope, Version: r.version,
-		Hash: r.hash.Bytes(), At: time.Unix(r.at, 0),
+// kept returns what the disk keeps of a record that holds something.
+func (im *Rules) kept(sc *scope, r *record) state.Record {
+	out := state.Record{Resource: r.resource, Original: r.original, Version: r.version, Hash: r.hash.Bytes(), At: time.Unix(r.at, 0)}
+	if im.relayed {
+		out.TypeURL = sc.Name
 	}
+	return out
 }
 
 // setVersion takes over the version that the source gives the content: none on a SotW stream. A
@@ -142,7 +132,6 @@ func (rs *records) scope(s Scope) (*kind, *scope) {
 	return k, sc
 }
 
-// all yields all records by scope.
 func (rs *records) all(f func(*scope, string, *record)) {
 	for _, sc := range rs.scopes {
 		for name, rec := range sc.byName {
@@ -151,7 +140,6 @@ func (rs *records) all(f func(*scope, string, *record)) {
 	}
 }
 
-// account notes that a record holds another number of bytes.
 func (rs *records) account(before, after int) {
 	rs.bytes += after - before
 	switch {
@@ -238,16 +226,6 @@ func (in *Intake) dropUnopened(k *kind) {
 	for _, sc := range k.scopes {
 		if len(sc.byName) > 0 && !slices.Contains(in.opened, sc.Name) {
 			in.reconcile(k, in.deleteAll(sc))
-		}
-	}
-}
-
-// dropUnanswered drops what the present source was not asked for, or did not tell, although it has
-// told all that it has.
-func (in *Intake) dropUnanswered() {
-	for _, sc := range in.scopes {
-		if !sc.answered {
-			in.deleteAll(sc)
 		}
 	}
 }

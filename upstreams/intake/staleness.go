@@ -27,15 +27,12 @@ type staleness struct {
 	// since is when the source was last in contact, zero when it never was.
 	since   time.Time
 	isStale bool
-	// fresh are the kinds that a stream which has not answered everything yet has told in full,
-	// and goes on to follow; last is when that ended, of those that were. Both are for the time
-	// without contact only.
-	fresh    map[mirror.Kind]struct{}
-	last     map[mirror.Kind]time.Time
+	// told, while out of contact, has the kinds that a stream has told in full: zero while the
+	// stream follows them, or when it ended.
+	told     map[mirror.Kind]time.Time
 	withheld map[mirror.Kind]struct{} // kinds that are not served
 
-	// marked reports whether what is served bears the annotation; unmarked are those resources
-	// without it.
+	// marked: what is served bears the annotation; unmarked has these resources without it.
 	marked   bool
 	unmarked map[mirror.Key]*mirror.Resource
 }
@@ -76,8 +73,7 @@ func (s *staleness) setRules(c config.Staleness) {
 		}
 	}
 	if s.withheld == nil {
-		s.fresh, s.last = map[mirror.Kind]struct{}{}, map[mirror.Kind]time.Time{}
-		s.withheld = map[mirror.Kind]struct{}{}
+		s.told, s.withheld = map[mirror.Kind]time.Time{}, map[mirror.Kind]struct{}{}
 		s.unmarked = map[mirror.Key]*mirror.Resource{}
 	}
 }
@@ -120,24 +116,23 @@ func (s *staleness) restore(lastContact, now time.Time, expire bool) {
 func (s *staleness) lose(now time.Time) {
 	if s.inContact {
 		s.inContact, s.since = false, now
-		clear(s.last)
 	}
-	if s.since.IsZero() && len(s.fresh) > 0 {
-		s.since = now // it never told all that it has
+	for kind, ended := range s.told {
+		if ended.IsZero() {
+			s.told[kind] = now
+			if s.since.IsZero() {
+				s.since = now // it never told all that it has
+			}
+		}
 	}
-	for kind := range s.fresh {
-		s.last[kind] = now
-	}
-	clear(s.fresh)
 }
 
-// freshen notes that the source has told all of a kind, and follows it. It reports whether
-// the kind was withheld until now.
+// freshen notes that a stream has told all of a kind. It reports whether that was withheld.
 func (s *staleness) freshen(kind mirror.Kind) (back bool) {
 	if s.inContact {
 		return false
 	}
-	s.fresh[kind] = struct{}{}
+	s.told[kind] = time.Time{}
 	_, back = s.withheld[kind]
 	delete(s.withheld, kind)
 	return back
@@ -146,26 +141,16 @@ func (s *staleness) freshen(kind mirror.Kind) (back bool) {
 func (s *staleness) regain() {
 	s.inContact, s.isStale, s.since = true, false, time.Time{}
 	clear(s.withheld)
-	clear(s.fresh)
-	clear(s.last)
+	clear(s.told)
 }
 
-// becomesStale reports whether the source is stale from now on.
-func (s *staleness) becomesStale(now time.Time) bool {
-	if s.inContact || s.isStale || s.since.IsZero() || now.Sub(s.since) < s.rule.staleAfter {
-		return false
-	}
-	s.isStale = true
-	return true
-}
-
-// expires reports whether a kind is not to be served any more, and notes it.
+// expires reports whether its rule takes a kind out of what is served now, and withholds it then.
 func (s *staleness) expires(kind mirror.Kind, now time.Time) bool {
-	if !s.isOver(kind, now) {
-		return false
+	over := s.isOver(kind, now)
+	if over {
+		s.withheld[kind] = struct{}{}
 	}
-	s.withheld[kind] = struct{}{}
-	return true
+	return over
 }
 
 // isOver reports whether the rule of a kind has its resources go.
@@ -174,12 +159,11 @@ func (s *staleness) isOver(kind mirror.Kind, now time.Time) bool {
 	if !ok || s.inContact || s.since.IsZero() {
 		return false
 	}
-	if _, fresh := s.fresh[kind]; fresh {
-		return false
-	}
 	since := s.since
-	if last := s.last[kind]; last.After(since) {
-		since = last
+	if ended, told := s.told[kind]; told && ended.IsZero() {
+		return false
+	} else if ended.After(since) {
+		since = ended
 	}
 	return now.Sub(since) >= after
 }
@@ -206,16 +190,16 @@ func (s *staleness) plan(later func(time.Time)) {
 			later(s.since.Add(after))
 		}
 	}
-	for kind, last := range s.last {
-		if after, ok := s.ruleOf(kind).ends(); ok {
-			later(last.Add(after))
+	for kind, ended := range s.told {
+		if after, ok := s.ruleOf(kind).ends(); ok && !ended.IsZero() {
+			later(ended.Add(after))
 		}
 	}
 }
 
 func (s *staleness) rules() []staleRule { return append(slices.Collect(maps.Values(s.byKind)), s.rule) }
 
-// mayExpire reports whether a rule ends in resources that are not served any more.
+// mayExpire reports whether a rule takes resources out of what is served. It allocates nothing.
 func (s *staleness) mayExpire() bool {
 	_, ends := s.rule.ends()
 	for _, r := range s.byKind {
@@ -225,8 +209,7 @@ func (s *staleness) mayExpire() bool {
 	return ends
 }
 
-// grain returns how exactly the disk has to know the last contact: an error of it is one of
-// when resources go.
+// grain returns how exactly the disk has to know the last contact, from which rules count.
 func (s *staleness) grain() time.Duration {
 	grain := contactGrain
 	for _, r := range s.rules() {
@@ -246,9 +229,8 @@ func (s *staleness) annotated(key mirror.Key, r *mirror.Resource) *mirror.Resour
 	if !s.marked || key.Kind == mirror.MeshConfig || r.HasAnnotation(StaleAnnotation) {
 		return r
 	}
-	rw, err := rewrite.New(rewrite.Rules{
-		Annotations: rewrite.Edit{Set: map[string]string{StaleAnnotation: s.since.UTC().Format(time.RFC3339)}},
-	})
+	since := map[string]string{StaleAnnotation: s.since.UTC().Format(time.RFC3339)}
+	rw, err := rewrite.New(rewrite.Rules{Annotations: rewrite.Edit{Set: since}})
 	if err != nil {
 		return r
 	}
@@ -261,24 +243,26 @@ func (s *staleness) annotated(key mirror.Key, r *mirror.Resource) *mirror.Resour
 }
 
 // plain returns what is served under a key, without the annotation.
-func (s *staleness) plain(served Served, key mirror.Key) *mirror.Resource {
+func (s *staleness) plain(served *mirror.Store, key mirror.Key) *mirror.Resource {
 	if r := s.unmarked[key]; r != nil {
 		return r
 	}
 	return served.Get(key)
 }
 
-func (s *staleness) forget(key mirror.Key) { delete(s.unmarked, key) }
-
 // expire notes what has become stale, and takes out what is not to be served any more.
 func (in *Intake) expire() {
 	if in.stale.inContact {
 		return
 	}
-	if in.stale.becomesStale(in.now) {
-		in.note(slog.LevelWarn, "the upstream is stale", "since", in.stale.since.UTC().Format(time.RFC3339), "staleAfter", in.stale.rule.staleAfter)
+	if s := &in.stale; !s.isStale && !s.since.IsZero() && in.now.Sub(s.since) >= s.rule.staleAfter {
+		s.isStale = true
+		in.note(slog.LevelWarn, "the upstream is stale", "since", s.since.UTC().Format(time.RFC3339), "staleAfter", s.rule.staleAfter)
 	}
-	in.showStale()
+	if in.stale.marks() && !in.stale.marked {
+		in.stale.marked = true
+		in.eachServed(func(r *mirror.Resource) { in.served.Put(in.stale.annotated(r.Key(), r)) })
+	}
 	if in.frozen != nil || !in.stale.mayExpire() {
 		return
 	}
@@ -323,7 +307,6 @@ func (in *Intake) expired() map[string]int {
 	return out
 }
 
-// noteExpired logs what is not served any more.
 func (in *Intake) noteExpired(gone map[mirror.Kind]int) {
 	total, kinds := 0, make([]string, 0, len(gone))
 	for kind, n := range gone {
@@ -335,15 +318,6 @@ func (in *Intake) noteExpired(gone map[mirror.Kind]int) {
 		"resources", total, "kinds", strings.Join(kinds, ", "), "since", in.stale.since.UTC().Format(time.RFC3339))
 }
 
-// showStale puts the annotation on what is served of a stale source, if that is wanted.
-func (in *Intake) showStale() {
-	if in.stale.marks() && !in.stale.marked {
-		in.stale.marked = true
-		in.eachServed(func(r *mirror.Resource) { in.served.Put(in.stale.annotated(r.Key(), r)) })
-	}
-}
-
-// showPlain takes the annotations away.
 func (in *Intake) showPlain() {
 	for _, r := range in.stale.unmarked {
 		in.served.Put(r)

@@ -3,13 +3,14 @@ package intake
 import (
 	"maps"
 	"slices"
+	"strings"
 	"time"
 )
 
 // maxRefused bounds the refusals that a Status lists.
 const maxRefused = 100
 
-// Status is what an Intake knows of its upstream. Its fields are those of upstreams.Status.
+// Status is the part of upstreams.Status that an Intake knows.
 type Status struct {
 	Synced, Complete bool
 	CompleteAt       time.Time
@@ -28,22 +29,21 @@ type Status struct {
 	Frozen           *Frozen
 }
 
-// Held is what the guard of a source holds back.
+// Held are the deletions that the guard of a source holds.
 type Held struct {
 	// ID names what is held by its content: the keys and versions.
 	ID    string    `json:"id"`
 	Since time.Time `json:"since"`
 	// Clock is how the time of the hold goes: running, stopped, over or none.
 	Clock string `json:"clock"`
-	// Until is when the clock will be over if it goes on to run, zero unless it runs. Left is
-	// what is left of it, as in 7m30s, while it is stopped.
+	// Until is when a running clock will be over. Left is the time of a stopped one, as in 7m30s.
 	Until time.Time `json:"until,omitzero"`
 	Left  string    `json:"left,omitempty"`
 	// Asked is when the source was last asked to repeat what it has, once the clock is over.
 	Asked time.Time `json:"asked,omitzero"`
 	// Reason is why the deletions look like an accident.
 	Reason string `json:"reason"`
-	// Removals are held back, of the Of resources that the source had. Examples are some, as
+	// Removals are held, of the Of resources that the source had. Examples are some, as
 	// "group/Kind namespace/name".
 	Removals int      `json:"removals"`
 	Of       int      `json:"of"`
@@ -53,43 +53,36 @@ type Held struct {
 // Clocks of a hold.
 const (
 	ClockRunning = "running"
-	// ClockStopped: the source is out of contact.
-	ClockStopped = "stopped"
-	// ClockOver: the source has to repeat that the deletions are meant.
-	ClockOver = "over"
-	// ClockNone: only an operator, or the source, ends the hold.
-	ClockNone = "none"
+	ClockStopped = "stopped" // the source is out of contact
+	ClockOver    = "over"    // the source has to repeat that the deletions are meant
+	ClockNone    = "none"    // only an operator, or the source, ends the hold
 )
 
-// HeldDeletion is one deletion that a guard holds back.
+// HeldDeletion is one deletion that a guard holds: of "group/Kind", in the version that is served.
 type HeldDeletion struct {
-	// Kind is "group/Kind". The resource is served as Namespace and Name.
 	Kind      string `json:"kind"`
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name"`
-	// Version is that of the content which is served until the deletion is carried out.
-	Version string `json:"version"`
+	Version   string `json:"version"`
 	// Created is when the resource was created, where the source tells it.
 	Created time.Time `json:"created,omitzero"`
 	// Since is when the source deleted it.
 	Since time.Time `json:"since"`
 }
 
-// HeldUpstream is all that the guard of one upstream holds back, sorted by kind, namespace and
-// name.
+// HeldUpstream has all held deletions of one upstream, sorted by kind, namespace and name.
 type HeldUpstream struct {
 	Upstream string `json:"upstream"`
 	Held
 	Deletions []HeldDeletion `json:"deletions"`
 }
 
-// Frozen is how an operator holds a source.
+// Frozen is how an operator freezes a source.
 type Frozen struct {
 	Since time.Time `json:"since"`
 	// Until is when the freeze ends by itself, zero for never.
-	Until time.Time `json:"until,omitzero"`
-	// Reason is the operator's.
-	Reason string `json:"reason,omitempty"`
+	Until  time.Time `json:"until,omitzero"`
+	Reason string    `json:"reason,omitempty"`
 	// Revision is what it was rolled back to, 0 when it was frozen as it was.
 	Revision uint64 `json:"revision,omitempty"`
 	// Waiting counts the resources that the source has changed or deleted since.
@@ -101,13 +94,12 @@ func (in *Intake) Status(now time.Time) Status {
 	in.now = now
 	st := Status{
 		Synced: in.told, Complete: in.complete, CompleteAt: in.completeAt, InContact: in.stale.inContact, LastUpdate: in.lastUpdate,
-		Panics: in.panics, OverLimit: in.overLimits(), Dropped: in.leftOutCounts(),
-		Stale: in.stale.isStale, Expired: in.expired(),
+		Panics: in.panics, Stale: in.stale.isStale, Expired: in.expired(),
 	}
 	if !in.complete {
 		st.Pending = in.Pending()
 	}
-	st.Refused, st.RefusedTotal = in.refusals()
+	in.describeScopes(&st)
 	if in.stale.isStale {
 		st.StaleSince = in.stale.since
 	}
@@ -121,34 +113,30 @@ func (in *Intake) Status(now time.Time) Status {
 	return st
 }
 
-func (in *Intake) refusals() (listed []Refusal, total int) {
+// describeScopes sets what a status has of all scopes.
+func (in *Intake) describeScopes(st *Status) {
+	st.Dropped = map[string]int{}
 	for _, name := range slices.Sorted(maps.Keys(in.scopes)) {
-		sc := in.scopes[name]
-		total += len(sc.refused) + sc.moreRefused
-		if len(sc.refused) == 0 || len(listed) == maxRefused {
-			continue
-		}
-		for _, name := range slices.Sorted(maps.Keys(sc.refused)) {
-			if len(listed) == maxRefused {
-				break
-			}
-			listed = append(listed, Refusal{Resource: sc.Name + " " + abbreviate(name), Reason: sc.refused[name]})
-		}
-	}
-	return listed, total
-}
-
-// leftOutCounts returns how many resources are left out, by reason.
-func (in *Intake) leftOutCounts() map[string]int {
-	out := map[string]int{}
-	for _, sc := range in.scopes {
+		sc, over := in.scopes[name], 0
 		for reason, n := range sc.leftOut {
 			if n > 0 {
-				out[reason] += n
+				st.Dropped[reason] += n
 			}
 		}
+		for _, name := range slices.Sorted(maps.Keys(sc.refused)) {
+			reason := sc.refused[name]
+			if strings.HasPrefix(reason, overLimit) {
+				over++
+			}
+			if len(st.Refused) < maxRefused {
+				st.Refused = append(st.Refused, Refusal{Resource: sc.Name + " " + abbreviate(name), Reason: reason})
+			}
+		}
+		st.RefusedTotal += len(sc.refused) + sc.moreRefused
+		if over > 0 {
+			st.OverLimit += over + sc.moreRefused
+		}
 	}
-	return out
 }
 
 // HeldDeletions returns what is held, nothing when nothing is.
@@ -158,7 +146,7 @@ func (in *Intake) HeldDeletions(now time.Time) []HeldUpstream {
 		return nil
 	}
 	out := HeldUpstream{Upstream: in.name, Held: in.describeHold()}
-	for _, key := range in.departingKeys() {
+	for _, key := range in.namedHold().keys {
 		r := in.stale.plain(in.served, key)
 		out.Deletions = append(out.Deletions, HeldDeletion{
 			Kind: key.Kind.String(), Namespace: key.Namespace, Name: key.Name,
@@ -171,7 +159,7 @@ func (in *Intake) HeldDeletions(now time.Time) []HeldUpstream {
 // describeHold returns the hold as a status shows it.
 func (in *Intake) describeHold() Held {
 	h := in.held
-	out := Held{ID: in.holdID(), Since: h.since, Clock: ClockNone, Reason: h.why, Asked: h.asked, Removals: len(in.leaving), Of: h.of}
+	out := Held{ID: in.namedHold().id, Since: h.since, Clock: ClockNone, Reason: h.why, Asked: h.asked, Removals: len(in.leaving), Of: h.of}
 	if left, ends := in.left(); ends {
 		switch {
 		case left == 0:
@@ -182,7 +170,7 @@ func (in *Intake) describeHold() Held {
 			out.Clock, out.Until = ClockRunning, in.now.Add(left)
 		}
 	}
-	for _, key := range in.departingKeys()[:min(len(in.leaving), maxExamples)] {
+	for _, key := range in.namedHold().keys[:min(len(in.leaving), maxExamples)] {
 		out.Examples = append(out.Examples, key.String())
 	}
 	return out

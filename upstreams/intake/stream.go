@@ -7,7 +7,6 @@ import (
 	"meshrelay/mirror"
 )
 
-// step begins a new stream.
 func (e Opened) step(in *Intake, _ *Output) {
 	in.open = true
 	in.opened = in.opened[:0]
@@ -29,7 +28,6 @@ func (in *Intake) startStream(number uint64) {
 	in.syncing, in.opening, in.openedAt = true, true, number
 }
 
-// step ends the contact with the source.
 func (Closed) step(in *Intake, _ *Output) {
 	in.closed()
 }
@@ -46,7 +44,6 @@ func (in *Intake) closed() {
 	}
 }
 
-// step takes in what a source has told.
 func (e Received) step(in *Intake, out *Output) {
 	in.begin()
 	in.believe = e.Believe
@@ -127,16 +124,18 @@ func (in *Intake) touch(live, back bool) {
 	in.end(in.unsettled())
 }
 
-// sweep drops what the source did not confirm, once it has told all that it has, and compares all
-// that is served with what is left.
+// sweep drops what the present source, which has told all, did not confirm.
 func (in *Intake) sweep() {
 	in.unswept = false
-	in.dropUnanswered()
+	for _, sc := range in.scopes {
+		if !sc.answered {
+			in.deleteAll(sc)
+		}
+	}
 	in.reconcileAll()
 }
 
-// freshen notes that the open stream has told all of a kind. It reports whether the kind was
-// withheld until now.
+// freshen notes that the open stream has told all of a kind. It reports whether that was withheld.
 func (in *Intake) freshen(k *kind) (back bool) {
 	return in.open && !k.waits() && in.stale.freshen(k.kind)
 }
@@ -151,7 +150,7 @@ func (in *Intake) noteComplete(live bool) {
 	in.note(slog.LevelInfo, "upstream has synced")
 }
 
-// regain notes that the source is in contact. It reports whether kinds were withheld until now.
+// regain notes that the source is in contact. It reports whether kinds were withheld.
 func (in *Intake) regain() (back bool) {
 	if in.stale.inContact {
 		return false
@@ -165,12 +164,11 @@ func (in *Intake) regain() (back bool) {
 	in.showPlain()
 	in.stale.regain()
 	if in.held != nil {
-		in.held.start(in.now)
+		in.held.running = in.now
 	}
 	return back
 }
 
-// step imports again the services that have one of the clusters.
 func (e Endpoints) step(in *Intake, out *Output) {
 	in.discovery.from = e.From
 	in.begin()

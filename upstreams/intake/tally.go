@@ -9,8 +9,7 @@ import (
 const (
 	// guardWindow is how far back the guard looks for what a source has lost bit by bit.
 	guardWindow = time.Minute
-	// fewest is how many resources of a kind, or of a source, are enough for the loss of all of
-	// them to look like an accident whatever the guard's count is.
+	// fewest resources make the loss of all of them look like an accident, whatever guard.count is.
 	fewest = 3
 )
 
@@ -29,8 +28,7 @@ type sizeAt struct {
 	size int
 }
 
-// had returns how many of these resources there were before n deletions: what has come with them,
-// or since, does not make the loss smaller.
+// had returns how many there were before n deletions, without those that came with or after them.
 func (t *tally) had(n int) int { return max(t.size-t.added, n) }
 
 // note remembers how large the source is now.
@@ -53,8 +51,6 @@ type tallies struct {
 	byKind map[mirror.Kind]*tally
 }
 
-func newTallies() tallies { return tallies{byKind: map[mirror.Kind]*tally{}} }
-
 func (t *tallies) kind(k mirror.Kind) *tally {
 	one := t.byKind[k]
 	if one == nil {
@@ -64,7 +60,6 @@ func (t *tallies) kind(k mirror.Kind) *tally {
 	return one
 }
 
-// each calls f with the tally of the source and with those of its kinds.
 func (t *tallies) each(f func(*tally)) {
 	f(&t.all)
 	for _, one := range t.byKind {

@@ -12,17 +12,13 @@ import (
 // Trace is what became of one resource of a source on its way in.
 type Trace struct {
 	Upstream string
-	// Original is the key under which the source has the resource, Key that under which it is
-	// held here.
+	// Original is the key that the source has, Key the one that is served.
 	Original, Key mirror.Key
-	// Reason is why the resource is left out, empty when it is imported; Detail explains it in a
-	// sentence.
+	// Reason is why the resource is left out, empty when it is imported; Detail is a sentence.
 	Reason, Detail string
-	// Refused tells what is wrong with the newest content; the last good one, if there was one,
-	// is served.
+	// Refused tells what is wrong with the newest content; the last good one is served, if any.
 	Refused string
-	// Resource is what is held, nil when the resource is left out or never was good. Since is
-	// since when it is what it is.
+	// Resource is what is held since Since, nil when the resource is left out or never was good.
 	Resource *mirror.Resource
 	Since    time.Time
 	// From is what the source has, nil when that is not known. But for its provenance, it is
@@ -30,11 +26,10 @@ type Trace struct {
 	From *mirror.Resource
 }
 
-// LeftOut is a resource of a source that is not imported.
+// LeftOut is a resource of a source that is not imported, as the source names it.
 type LeftOut struct {
-	Upstream string `json:"upstream"`
-	// Kind is "group/Kind"; it, Namespace and Name are as the source has them.
-	Kind      string `json:"kind"`
+	Upstream  string `json:"upstream"`
+	Kind      string `json:"kind"` // "group/Kind"
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name"`
 	// Reason is the rule that leaves it out, Detail explains it in a sentence.
@@ -68,24 +63,20 @@ func (in *Intake) LeftOut() []LeftOut {
 // Trace returns the traces of the names that are, or are held as, a key. Of a name that several
 // scopes have, it is the one that is served.
 func (in *Intake) Trace(key mirror.Key) []Trace {
-	k, byName := in.kinds[key.Kind], map[string]Trace{}
-	if k == nil {
-		return in.traceServed(key)
-	}
-	for _, sc := range k.scopes {
-		trace := func(name string) {
-			original, ok := keyOf(key.Kind, name)
-			if !ok || original != key && in.rules.keyOf(original) != key || byName[name].Resource != nil {
-				return
-			}
+	byName := map[string]Trace{}
+	trace := func(sc *scope, name string) {
+		original, ok := keyOf(key.Kind, name)
+		if ok && (original == key || in.rules.keyOf(original) == key) && byName[name].Resource == nil {
 			byName[name] = in.traceOf(sc, original, name)
 		}
-		for name := range sc.byName {
-			trace(name)
-		}
-		for name := range sc.refused {
-			if sc.byName[name] == nil {
-				trace(name)
+	}
+	if k := in.kinds[key.Kind]; k != nil {
+		for _, sc := range k.scopes {
+			for name := range sc.byName {
+				trace(sc, name)
+			}
+			for name := range sc.refused {
+				trace(sc, name)
 			}
 		}
 	}

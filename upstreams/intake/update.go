@@ -22,11 +22,9 @@ var (
 	errPanicked = errors.New("internal error of the relay, as before: it is tried again when it changes; the log has where")
 )
 
-// unnamedElement is the name under which elements are refused whose own can not be read. No
-// resource is called so.
+// unnamedElement names refused elements whose own name can not be read.
 const unnamedElement = "(an element without a readable name)"
 
-// told is what came of the elements of an update.
 type told struct {
 	seen    int     // names that the update has
 	unnamed int     // elements without a readable name
@@ -81,7 +79,6 @@ func (in *Intake) patch(k *kind, sc *scope, u *Update, out *Result) {
 	in.deleteWhere(k, sc, removed, out, func(rec *record) bool { return rec.generation != sc.generation })
 }
 
-// deleteWhere deletes the records, by name, that which picks.
 func (in *Intake) deleteWhere(k *kind, sc *scope, records iter.Seq2[string, *record], out *Result, which func(*record) bool) {
 	var gone []string
 	for name, rec := range records {
@@ -96,7 +93,10 @@ func (in *Intake) deleteWhere(k *kind, sc *scope, records iter.Seq2[string, *rec
 // takeElements takes in the elements of an update: all, or those whose numbers only has. Elements
 // that are as they were cost a hash and a look-up; nothing is decoded or allocated for them.
 func (in *Intake) takeElements(sc *scope, u *Update, only []int32, out *Result) (t told) {
-	changed := in.makeRoom(sc, u)
+	var changed []string
+	if len(sc.byName) == 0 {
+		sc.byName, changed = make(map[string]*record, u.Room), make([]string, 0, u.Room)
+	}
 	at := int32(-1)
 	for el := range u.Elements(in.limits.MaxResourceBytes) {
 		if at++; only != nil {
@@ -180,15 +180,6 @@ func (in *Intake) takeElement(sc *scope, rec *record, name []byte, el Element, o
 	return full, differs
 }
 
-// makeRoom makes room in an empty scope for what an update has.
-func (in *Intake) makeRoom(sc *scope, u *Update) (changed []string) {
-	if len(sc.byName) > 0 {
-		return nil
-	}
-	sc.byName = make(map[string]*record, u.Room)
-	return make([]string, 0, u.Room)
-}
-
 // accept takes over a new or changed element and reports whether the record's content is another
 // now. A bad element leaves the last good content as it is. So does one over which the code panics:
 // that costs this element only, and it is not tried again.
@@ -206,7 +197,7 @@ func (in *Intake) accept(sc *scope, rec *record, name string, el Element, out *R
 			return differs
 		}
 	}
-	if isPanic(err) && len(sc.panicked) < maxKeptRefused {
+	if errors.As(err, new(*mirror.Panic)) && len(sc.panicked) < maxKeptRefused {
 		sc.panicked[name] = rec.hash
 	}
 	sc.refuse(name, err, out)
@@ -238,7 +229,6 @@ func (in *Intake) decode(sc *scope, rec *record, name string, el Element) (diffe
 	return in.importRecord(sc, rec, r, path)
 }
 
-// peek returns what the name can be read from.
 func (el Element) peek() []byte {
 	if el.Head != nil {
 		return el.Head

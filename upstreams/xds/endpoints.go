@@ -26,63 +26,51 @@ const (
 	edsMessage = "envoy.config.endpoint.v3.ClusterLoadAssignment"
 	edsTypeURL = "type.googleapis.com/" + edsMessage
 
-	// endpointsPatience is how long a cluster's first answer is waited for.
-	endpointsPatience = 30 * time.Second
-	// maxAssignment and maxAssignments bound, in bytes, what is kept of one cluster and of
-	// all. An endpoint takes about 150.
-	maxAssignment  = 4 << 20
-	maxAssignments = 256 << 20
+	endpointsPatience = 30 * time.Second // for a cluster's first answer
+	maxAssignment     = 4 << 20          // bytes of one cluster
+	maxAssignments    = 256 << 20        // bytes of all
 
-	// forgetAfter is how long what is not wanted any more is kept. The server can not be
-	// known to have taken note: a request that crosses a response is ignored. Were a cluster
-	// wanted again before, the server would see no difference, and not tell it once more.
+	// forgetAfter is how long an assignment is kept that is not wanted any more, and maxUnwanted
+	// how many are. A server ignores a request that crosses its response: where a cluster is wanted
+	// again soon, it sees no difference, and does not repeat the assignment.
 	forgetAfter = time.Minute
-	maxParted   = 1 << 16
+	maxUnwanted = 1 << 16
 )
 
-// endpoints follows the endpoints of clusters that an istiod has, by EDS on a stream of its
-// own. What is known stays known through disconnects.
+// endpoints follows the endpoints of clusters of an istiod, by EDS on a stream of its own.
 type endpoints struct {
 	client     *adsclient.Client
 	patience   time.Duration
 	log        *slog.Logger
 	complaints *loglimit.Limit
 	changed    func(clusters []string)
-	wake       chan struct{} // has an element when there is news, or something else to wait for
+	wake       chan struct{} // has an element when run has to look at the clusters
 
-	// mu guards all below.
-	mu sync.Mutex
-	// clusters are those that are wanted.
-	clusters map[string]*assignment
-	// missing are those whose first answer is waited for.
-	missing map[string]*assignment
-	// parted are those that were wanted a moment ago.
-	parted map[string]*assignment
-	// news are those that differ from what changed was told of.
-	news map[string]struct{}
-	size int // of all assignments, in bytes
-	// lastError is the most recent failure of the stream, empty while it works, and leftOut why
-	// not all clusters can be asked for.
+	mu       sync.Mutex             // guards all below
+	clusters map[string]*assignment // that are wanted, or were within forgetAfter
+	size     int                    // of all assignments, in bytes
+	// lastError is that of the stream, empty while it works; leftOut is that of want.
 	lastError, leftOut string
 	nacks              uint64
 }
 
-// assignment is what is known of one cluster.
+// assignment is the state of one cluster.
 type assignment struct {
-	// data is a ClusterLoadAssignment, encoded deterministically.
-	data     []byte
+	data     []byte // a ClusterLoadAssignment, encoded deterministically
 	answered bool
-	since    time.Time // that it is wanted, or is not any more
+	wanted   bool
+	since    time.Time // when wanted changed
+	awaited  bool      // the first answer is waited for
+	news     bool      // changed has to be called
 }
 
-// newEndpoints returns endpoints that follow nothing yet, over a client of cfg. patience is how long
-// a cluster's first answer is waited for. changed is called from run, and never twice at a time, with
-// the names of clusters whose assignment is another than before, or was given up.
+// newEndpoints returns endpoints that follow no cluster yet, over a client of cfg. patience is how
+// long they wait for a cluster's first answer. run calls changed, never twice at a time, with the
+// clusters whose assignment is another than before, or was given up.
 func newEndpoints(cfg adsclient.Config, patience time.Duration, changed func(clusters []string)) (*endpoints, error) {
 	e := &endpoints{
-		patience: patience, log: cfg.Logger, complaints: newComplaints(), changed: changed, wake: make(chan struct{}, 1),
-		clusters: map[string]*assignment{}, missing: map[string]*assignment{}, parted: map[string]*assignment{},
-		news: map[string]struct{}{},
+		patience: patience, log: cfg.Logger, complaints: newComplaints(), changed: changed,
+		wake: make(chan struct{}, 1), clusters: map[string]*assignment{},
 	}
 	cfg.Protocol, cfg.Names = adsclient.SotW, e.names
 	cfg.TypeURLs = func(bool) []string { return []string{edsTypeURL} }
@@ -91,9 +79,9 @@ func newEndpoints(cfg adsclient.Config, patience time.Duration, changed func(clu
 	return e, err
 }
 
-// run follows the endpoints until ctx ends. It is called once.
 func (e *endpoints) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	done := make(chan error, 1)
 	go func() { done <- e.client.Run(ctx) }()
 	late := time.NewTimer(0)
@@ -101,7 +89,6 @@ func (e *endpoints) run(ctx context.Context) error {
 	for {
 		select {
 		case err := <-done:
-			cancel()
 			return err
 		case <-e.wake:
 		case <-late.C:
@@ -114,45 +101,51 @@ func (e *endpoints) run(ctx context.Context) error {
 	}
 }
 
-// take returns what there is to tell, and how long there will be nothing else unless it
-// comes from the server.
+// take returns the clusters to call changed with, and when to look again at the latest.
 func (e *endpoints) take(now time.Time) (news []string, wait time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	wait = time.Hour
 	late := 0
-	for name, a := range e.missing {
-		left := e.patience - now.Sub(a.since)
+	for name, a := range e.clusters {
+		passed, left := now.Sub(a.since), time.Duration(0)
+		switch {
+		case a.awaited:
+			if left = e.patience - passed; left <= 0 {
+				late++
+				a.awaited, a.news = false, true
+			}
+		case !a.wanted:
+			if left = forgetAfter - passed; left <= 0 {
+				e.forget(name)
+			}
+		}
 		if left > 0 {
 			wait = min(wait, left)
-			continue
 		}
-		late++
-		delete(e.missing, name)
-		e.news[name] = struct{}{}
+		if a.news {
+			a.news = false
+			news = append(news, name)
+		}
 	}
 	if late > 0 {
-		e.log.Warn("the upstream does not tell the endpoints of all services; until it does, they count as none",
-			"clusters", late, "waited", e.patience)
+		e.log.Warn("upstream does not answer for all clusters, services have no endpoints of these", "clusters", late, "waited", e.patience)
 	}
-	for name, a := range e.parted {
-		if left := forgetAfter - now.Sub(a.since); left > 0 {
-			wait = min(wait, left)
-		} else {
-			e.forget(name, a)
-		}
-	}
-	if len(e.news) == 0 {
-		return nil, wait
-	}
-	news = slices.Sorted(maps.Keys(e.news))
-	clear(e.news)
+	slices.Sort(news)
 	return news, wait
 }
 
-func (e *endpoints) forget(name string, a *assignment) {
-	e.size -= len(a.data)
-	delete(e.parted, name)
+func (e *endpoints) forget(name string) {
+	e.size -= len(e.clusters[name].data)
+	delete(e.clusters, name)
+}
+
+func (e *endpoints) forgetUnwanted() {
+	for name, a := range e.clusters {
+		if !a.wanted {
+			e.forget(name)
+		}
+	}
 }
 
 func (e *endpoints) stir() {
@@ -162,9 +155,8 @@ func (e *endpoints) stir() {
 	}
 }
 
-// want makes clusters those that are followed. It may be called at any time, and does not
-// wait. The error tells that not all can be asked for: the others are as if they had no
-// endpoints.
+// want follows these clusters and no others. It may be called at any time, and does not wait. An
+// error tells that a request can not name all of them: the others count as without endpoints.
 func (e *endpoints) want(clusters map[string]struct{}) error {
 	fit, err := adsclient.FitNames(slices.Collect(maps.Keys(clusters)))
 	if e.follow(fit, err) {
@@ -182,103 +174,76 @@ func (e *endpoints) follow(names []string, leftOut error) (differs bool) {
 	if leftOut != nil {
 		e.leftOut = leftOut.Error()
 	}
-	now := time.Now()
-	kept := 0
+	now, wanted := time.Now(), make(map[string]bool, len(names))
 	for _, name := range names {
-		if e.clusters[name] != nil {
-			kept++
-		}
-	}
-	if kept == len(names) && kept == len(e.clusters) {
-		return false
-	}
-	next := make(map[string]*assignment, len(names))
-	for _, name := range names {
+		wanted[name] = true
 		a := e.clusters[name]
 		if a == nil {
-			a = e.admit(name)
-			a.since = now
+			a = &assignment{}
+			e.clusters[name] = a
 		}
-		next[name] = a
+		if !a.wanted {
+			differs = true
+			a.wanted, a.since, a.awaited, a.news = true, now, !a.answered, a.answered
+		}
 	}
 	for name, a := range e.clusters {
-		if next[name] == nil {
-			delete(e.missing, name)
-			delete(e.news, name)
-			e.parted[name] = a
-			a.since = now
+		if a.wanted && !wanted[name] {
+			differs = true
+			a.wanted, a.since, a.awaited, a.news = false, now, false, false
 		}
 	}
-	if len(e.parted) > maxParted {
-		e.forgetAll()
+	if len(e.clusters)-len(wanted) > maxUnwanted {
+		e.forgetUnwanted()
 	}
-	e.clusters = next
-	return true
-}
-
-// admit returns what is known of a cluster that was not wanted.
-func (e *endpoints) admit(name string) *assignment {
-	a := e.parted[name]
-	delete(e.parted, name)
-	if a == nil {
-		a = &assignment{}
-	}
-	if a.answered {
-		e.news[name] = struct{}{}
-	} else {
-		e.missing[name] = a
-	}
-	return a
-}
-
-func (e *endpoints) forgetAll() {
-	for name, a := range e.parted {
-		e.forget(name, a)
-	}
+	return differs
 }
 
 // names is adsclient.Config.Names.
-func (e *endpoints) names(string) []string {
+func (e *endpoints) names(string) (names []string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return slices.Collect(maps.Keys(e.clusters))
+	for name, a := range e.clusters {
+		if a.wanted {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
-// Known implements intake.Assignments. What it returns is the caller's.
-func (e *endpoints) Known(cluster string) *endpointv3.ClusterLoadAssignment {
+// assignment is an intake.Assignment. The caller owns what it returns.
+func (e *endpoints) assignment(cluster string) (known *endpointv3.ClusterLoadAssignment, settled bool) {
 	e.mu.Lock()
 	var a assignment
-	if known := e.clusters[cluster]; known != nil {
-		a = *known // its data is replaced, never changed
+	if of := e.clusters[cluster]; of != nil {
+		a = *of // its data is replaced, never changed
 	}
 	e.mu.Unlock()
-	if !a.answered {
-		return nil
+	if !a.answered || !a.wanted {
+		return nil, !a.awaited
 	}
-	cla := &endpointv3.ClusterLoadAssignment{}
-	if err := proto.Unmarshal(a.data, cla); err != nil {
-		// It is our own encoding of a message that did decode.
+	known = &endpointv3.ClusterLoadAssignment{}
+	if err := proto.Unmarshal(a.data, known); err != nil {
+		// assign encoded it.
 		panic(fmt.Sprintf("upstreams: assignment of %s does not decode: %v", cluster, err))
 	}
-	return cla
+	return known, !a.awaited
 }
 
-// Settled implements intake.Assignments: a cluster is settled when it was answered, or given up, or
-// is not followed.
-func (e *endpoints) Settled(cluster string) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.missing[cluster] == nil
-}
-
-// describe returns what is known.
 func (e *endpoints) describe() *upstreams.EndpointsStatus {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	st := &upstreams.EndpointsStatus{Clusters: len(e.clusters), Awaited: len(e.missing), NACKs: e.nacks, LastError: cmp.Or(e.leftOut, e.lastError)}
+	st := &upstreams.EndpointsStatus{NACKs: e.nacks, LastError: cmp.Or(e.leftOut, e.lastError)}
 	for _, a := range e.clusters {
+		if !a.wanted {
+			continue
+		}
+		st.Clusters++
 		if a.answered {
 			st.Answered++
+		}
+		if a.awaited {
+			st.Awaited++
 		}
 	}
 	return st
@@ -310,42 +275,18 @@ func (e *endpoints) HandleState(s adsclient.State) {
 // ResumeVersions implements adsclient.Handler. There are none in SotW.
 func (e *endpoints) ResumeVersions(string) map[string]string { return nil }
 
-// HandleResponse implements adsclient.Handler. What a response does not mention is as it
-// was (PROTOCOL N2).
+// HandleResponse implements adsclient.Handler. Clusters that it does not name stay (PROTOCOL N2).
 func (e *endpoints) HandleResponse(resp *adsclient.Response) error {
-	if resp.TypeURL != edsTypeURL {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		e.nacks++
-		return fmt.Errorf("type %s was not asked for", abbreviate(resp.TypeURL))
-	}
 	var out intake.Result
-	changed := 0
+	changed, err := 0, error(nil)
 	e.mu.Lock()
-	for raw := range resp.Resources(maxAssignment) {
-		name, value, err := splitAssignment(raw.Peek())
-		if err != nil {
-			out.Refuse("an element", err)
-			continue
-		}
-		a, wanted := e.clusters[string(name)]
-		if !wanted {
-			if a = e.parted[string(name)]; a == nil {
-				continue
-			}
-		}
-		differs, err := e.assign(a, value, raw.Size, wanted)
-		if err != nil {
-			out.Refuse(abbreviate(string(name)), err)
-			continue
-		}
-		if differs && wanted {
-			changed++
-			e.news[string(name)] = struct{}{}
-			delete(e.missing, string(name))
-		}
+	if resp.TypeURL == edsTypeURL {
+		changed = e.takeAll(resp, &out)
+		err = out.Err()
+	} else {
+		err = fmt.Errorf("type %.128s was not asked for", resp.TypeURL)
 	}
-	if out.RefusedTotal > 0 {
+	if err != nil {
 		e.nacks++
 	}
 	e.mu.Unlock()
@@ -353,16 +294,38 @@ func (e *endpoints) HandleResponse(resp *adsclient.Response) error {
 	if changed > 0 {
 		e.stir()
 	}
-	err := out.Err()
 	if err != nil {
 		e.complaints.Warn(e.log, "response refused in part; the endpoints known before are used", "type", resp.TypeURL, "err", err)
 	}
 	return err
 }
 
-// assign takes over an assignment, whose element has size bytes, and reports whether it differs from what is known. It is
-// decoded once for that, and encoded anew: then only its content decides.
-func (e *endpoints) assign(a *assignment, value []byte, size int, wanted bool) (differs bool, err error) {
+// takeAll takes over the assignments of a response, and returns how many wanted ones differ.
+func (e *endpoints) takeAll(resp *adsclient.Response, out *intake.Result) (changed int) {
+	for raw := range resp.Resources(maxAssignment) {
+		name, value, err := splitAssignment(raw.Peek())
+		if err != nil {
+			out.Refuse("an element", err)
+			continue
+		}
+		a := e.clusters[string(name)]
+		if a == nil {
+			continue
+		}
+		differs, err := e.assign(a, value, raw.Size)
+		if err != nil {
+			out.Refuse(fmt.Sprintf("%.128s", name), err)
+		} else if differs && a.wanted {
+			changed++
+			a.news, a.awaited = true, false
+		}
+	}
+	return changed
+}
+
+// assign takes over an assignment, whose element has size bytes, and reports whether it differs from
+// the one before. It encodes the assignment anew, so that only its content decides.
+func (e *endpoints) assign(a *assignment, value []byte, size int) (differs bool, err error) {
 	if size > maxAssignment {
 		return false, fmt.Errorf("%d bytes: more than %d", size, maxAssignment)
 	}
@@ -378,8 +341,8 @@ func (e *endpoints) assign(a *assignment, value []byte, size int, wanted bool) (
 		return false, err
 	}
 	added := len(data) - len(a.data)
-	if wanted && e.size+added > maxAssignments {
-		e.forgetAll()
+	if a.wanted && e.size+added > maxAssignments {
+		e.forgetUnwanted()
 	}
 	if e.size+added > maxAssignments {
 		return false, fmt.Errorf("all endpoints together take more than %d bytes", maxAssignments)
@@ -390,24 +353,14 @@ func (e *endpoints) assign(a *assignment, value []byte, size int, wanted bool) (
 	return differs, nil
 }
 
-var errNoAssignment = errors.New("the element is no " + edsMessage)
-
-// splitAssignment returns the name of a cluster and its encoded ClusterLoadAssignment, of
-// which nothing else has been decoded.
+// splitAssignment returns the name of a cluster and its encoded ClusterLoadAssignment.
 func splitAssignment(element []byte) (name, value []byte, err error) {
 	if !bytes.HasSuffix(wire.Last(element, 1), []byte("/"+edsMessage)) {
-		return nil, nil, errNoAssignment
+		return nil, nil, errors.New("the element is no " + edsMessage)
 	}
 	value = wire.Last(element, 2)
 	if name = wire.Last(value, 1); len(name) == 0 {
 		return nil, nil, errors.New("the element has no name")
 	}
 	return name, value, nil
-}
-
-func abbreviate(s string) string {
-	if len(s) > 128 {
-		return s[:128] + "…"
-	}
-	return s
 }

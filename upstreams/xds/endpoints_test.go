@@ -55,6 +55,17 @@ func (e *endpoints) status() known {
 // answered reports whether every wanted cluster is settled.
 func (e *endpoints) answered() bool { return e.status().Missing == 0 }
 
+// Known returns the endpoints of a cluster, and Settled whether nothing more is waited for.
+func (e *endpoints) Known(cluster string) *endpointv3.ClusterLoadAssignment {
+	known, _ := e.assignment(cluster)
+	return known
+}
+
+func (e *endpoints) Settled(cluster string) bool {
+	_, settled := e.assignment(cluster)
+	return settled
+}
+
 // warnings counts what is logged at warn level or above.
 type warnings struct {
 	slog.Handler
@@ -237,8 +248,8 @@ func TestWhatIsWantedAgainIsKnown_N2(t *testing.T) {
 	f.await("b is known anew", func() bool {
 		f.endpoints.mu.Lock()
 		defer f.endpoints.mu.Unlock()
-		b := f.parted["b"]
-		return b != nil && bytes.Contains(b.data, []byte("10.0.0.9"))
+		b := f.clusters["b"]
+		return b != nil && !b.wanted && bytes.Contains(b.data, []byte("10.0.0.9"))
 	})
 	s.Set(edsTypeURL)
 	f.wants("a", "b")
@@ -374,12 +385,12 @@ func TestEndpointsAreBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &assignment{}
-	if _, err := e.assign(a, value, len(value), true); err == nil || a.answered {
+	a := &assignment{wanted: true}
+	if _, err := e.assign(a, value, len(value)); err == nil || a.answered {
 		t.Errorf("an assignment of %d bytes is taken: %v", len(value), err)
 	}
 	e.size = maxAssignments
-	if _, err := e.assign(a, []byte("\x0a\x01a"), 3, true); err == nil || !strings.Contains(err.Error(), "together") {
+	if _, err := e.assign(a, []byte("\x0a\x01a"), 3); err == nil || !strings.Contains(err.Error(), "together") {
 		t.Errorf("error %v", err)
 	}
 }

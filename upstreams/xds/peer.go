@@ -2,7 +2,6 @@ package xds
 
 import (
 	"errors"
-	"time"
 
 	"meshrelay/adsclient"
 	"meshrelay/upstreams"
@@ -19,7 +18,7 @@ func (s *Source) met(p adsclient.Peer) {
 	}
 }
 
-// followPeer brings what is known of who waits for whom to a change of the connection.
+// followPeer keeps MayWait true to the connection.
 func (s *Source) followPeer(state adsclient.State) {
 	var same *adsclient.SameNameError
 	switch {
@@ -47,7 +46,7 @@ func (s *Source) HandleState(state adsclient.State) {
 		if st.State == upstreams.StateDenied || s.feed.Synced() || st.LastError != "" {
 			return // what is known of the server is shown until there is better news
 		}
-		s.enter(upstreams.StateConnecting)
+		s.st.Enter(upstreams.StateConnecting)
 	case adsclient.Streaming:
 		s.openStream(state)
 	case adsclient.Connected:
@@ -55,14 +54,17 @@ func (s *Source) HandleState(state adsclient.State) {
 		s.log.Info("upstream answers", "address", state.Address, "protocol", state.Protocol, "relay", state.Relay)
 		st.LastError = ""
 		clear(s.complained)
-		s.enter(s.syncing())
+		if s.feed.Synced() {
+			st.Enter(upstreams.StateSynced)
+		} else {
+			st.Enter(upstreams.StateSyncing)
+		}
 	case adsclient.Disconnected, adsclient.Denied:
 		s.lose(state)
 	}
 }
 
-// openStream begins a stream. A server that refuses us lets each stream open first: it has changed
-// its mind when it answers.
+// openStream begins a stream, which a server that refuses us lets open, too.
 func (s *Source) openStream(state adsclient.State) {
 	st := &s.st
 	s.types, s.relay = subscriptions(state.Relay, s.extra), state.Relay
@@ -75,7 +77,7 @@ func (s *Source) openStream(state adsclient.State) {
 		}
 	}
 	if !s.feed.Synced() && st.State != upstreams.StateDenied && !s.sameName() {
-		s.enter(upstreams.StateSyncing)
+		s.st.Enter(upstreams.StateSyncing)
 	}
 	s.feed.Tell(intake.Opened{Scopes: scopes})
 	if s.opened++; s.opened > 1 {
@@ -84,7 +86,6 @@ func (s *Source) openStream(state adsclient.State) {
 	s.log.Debug("stream open", "address", state.Address, "protocol", state.Protocol, "relay", state.Relay)
 }
 
-// lose notes that the stream has ended, or that there is none.
 func (s *Source) lose(state adsclient.State) {
 	st, next := &s.st, upstreams.StateDisconnected
 	switch {
@@ -110,19 +111,5 @@ func (s *Source) lose(state adsclient.State) {
 	}
 	st.Protocol, s.repeating = "", nil
 	s.feed.Tell(intake.Closed{})
-	s.enter(next)
-}
-
-// syncing returns the state of a source whose stream works.
-func (s *Source) syncing() upstreams.State {
-	if s.feed.Synced() {
-		return upstreams.StateSynced
-	}
-	return upstreams.StateSyncing
-}
-
-func (s *Source) enter(state upstreams.State) {
-	if s.st.State != state {
-		s.st.State, s.st.Since = state, time.Now()
-	}
+	s.st.Enter(next)
 }

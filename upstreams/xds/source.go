@@ -34,18 +34,16 @@ import (
 // Kind returns the kind of source for an MCP-over-xDS server.
 func Kind() upstreams.Kind {
 	return upstreams.Kind{
-		Name: "xds", Relayed: true,
-		Has:   func(u config.Upstream) bool { return u.XDS != nil },
-		New:   func(u config.Upstream, env upstreams.Env) (upstreams.Source, error) { return New(u, env) },
-		Check: check,
+		Config: &Config{},
+		New:    func(u config.Upstream, env upstreams.Env) (upstreams.Source, error) { return New(u, env) },
+		Check:  check,
 	}
 }
 
 // Source brings what one MCP-over-xDS server has.
 type Source struct {
 	client    *adsclient.Client
-	endpoints *endpoints      // nil unless they are discovered
-	creds     *tlsCredentials // nil for plaintext
+	endpoints *endpoints // nil unless they are discovered
 	log       *slog.Logger
 	// complaints bounds what is logged of responses.
 	complaints *loglimit.Limit
@@ -68,20 +66,20 @@ type Source struct {
 	ended     bool
 }
 
-// New returns a source that is not connected. While the files of its credentials can not be used, it
-// tries again, as with a server that is not there.
-func New(cfg config.Upstream, env upstreams.Env) (*Source, error) {
-	s := &Source{log: env.Log, complaints: newComplaints(), extra: cfg.XDS.Types, complained: map[string]string{}}
-	s.st = upstreams.Status{State: upstreams.StateConnecting, Since: time.Now(), Address: cfg.XDS.Addresses[0], Drift: map[string]uint64{}}
-	creds, opts := s.dialOptions(cfg.XDS)
+// New returns a source that is not connected. It needs no file of its credentials yet.
+func New(cfg config.Upstream, env upstreams.Env) (s *Source, err error) {
+	section := sectionOf(cfg)
+	s = &Source{log: env.Log, complaints: newComplaints(), extra: section.Types, complained: map[string]string{}}
+	s.st = upstreams.Status{State: upstreams.StateConnecting, Since: time.Now(), Address: section.Addresses[0], Drift: map[string]uint64{}}
+	creds, opts := dialOptions(section)
 	client := adsclient.Config{
-		Addresses:        cfg.XDS.Addresses,
+		Addresses:        section.Addresses,
 		Credentials:      creds,
 		DialOptions:      opts,
-		ResyncInterval:   cfg.XDS.ResyncInterval.D(),
-		FailbackAfter:    cfg.XDS.FailbackAfter.D(),
+		ResyncInterval:   section.ResyncInterval.D(),
+		FailbackAfter:    section.FailbackAfter.D(),
 		MaxResponseBytes: cfg.Limits.MaxResponseBytes,
-		Gzip:             slices.Contains(cfg.XDS.Compression, config.CompressionGzip),
+		Gzip:             slices.Contains(section.Compression, config.CompressionGzip),
 		Logger:           s.log,
 	}
 	node := adsclient.NodeConfig{Name: env.Node.ID, Namespace: env.Node.Namespace, IP: env.Node.IP, Revision: env.Node.Revision}
@@ -89,33 +87,26 @@ func New(cfg config.Upstream, env upstreams.Env) (*Source, error) {
 		consumer, second := node, client
 		consumer.ClusterID, consumer.Network = env.Node.ClusterID, cfg.Services.Network
 		second.Node = func() *corev3.Node { return adsclient.EndpointsNode(consumer) }
-		var err error
 		if s.endpoints, err = newEndpoints(second, endpointsPatience, s.endpointsChanged); err != nil {
 			return nil, err
 		}
 	}
 	node.ClusterID, node.OwnClusterID = cfg.ClusterID, env.Node.ClusterID
 	client.Node = func() *corev3.Node { return adsclient.Node(node) }
-	client.Protocol, client.SyncTimeout = adsclient.Protocol(cfg.XDS.Protocol), cfg.XDS.SyncTimeout.D()
+	client.Protocol, client.SyncTimeout = adsclient.Protocol(section.Protocol), section.SyncTimeout.D()
 	client.TypeURLs = func(relay bool) []string { return subscriptions(relay, s.extra) }
 	client.Name, client.Met = env.Relay, s.met
-	var err error
 	s.client, err = adsclient.New(client, s)
-	if err != nil {
-		return nil, err
-	}
-	return s, nil
+	return s, err
 }
 
-// newComplaints returns what bounds the lines about the responses of a server: the status counts
-// those that are refused, and names their resources.
+// newComplaints bounds the log lines about responses: the status counts and names what they refuse.
 func newComplaints() *loglimit.Limit { return loglimit.New(20, 10*time.Second) }
 
-func (s *Source) dialOptions(x *config.XDS) (creds credentials.TransportCredentials, opts []grpc.DialOption) {
+func dialOptions(x *Config) (creds credentials.TransportCredentials, opts []grpc.DialOption) {
 	creds, opts = insecure.NewCredentials(), []grpc.DialOption{grpc.WithUserAgent("meshrelay")}
 	if !x.Plaintext {
-		s.creds = &tlsCredentials{files: tlsFiles(x.TLS)}
-		creds = s.creds
+		creds = tlsFiles(x.TLS).Credentials()
 		if x.TLS.ServerName != "" {
 			opts = append(opts, grpc.WithAuthority(x.TLS.ServerName))
 		}
@@ -126,44 +117,34 @@ func (s *Source) dialOptions(x *config.XDS) (creds credentials.TransportCredenti
 	return creds, opts
 }
 
-func tlsFiles(t *config.TLS) adsclient.TLSFiles {
+func tlsFiles(t *TLS) adsclient.TLSFiles {
 	return adsclient.TLSFiles{CAFile: t.CAFile, CertFile: t.CertFile, KeyFile: t.KeyFile}
 }
 
 // check returns what is wrong with the files of the credentials.
 func check(u config.Upstream) error {
-	if u.XDS.Plaintext {
+	section := sectionOf(u)
+	if section.Plaintext {
 		return nil
 	}
-	_, free, err := adsclient.TransportCredentials(tlsFiles(u.XDS.TLS))
-	if err == nil {
-		free()
-	}
-	return err
+	return tlsFiles(section.TLS).Check()
 }
 
 // subscriptions returns the type URLs to ask for. An istiod is asked for every version of a kind,
 // because it answers one that it does not know with nothing (PROTOCOL C1); a relay serves all of a
 // kind under each, so one is enough.
 func subscriptions(relay bool, extra []string) []string {
-	var urls []string
-	seen := map[string]bool{}
-	kinds := map[mirror.Kind]bool{}
-	add := func(url string) {
-		kind, _, err := mirror.ParseTypeURL(url)
-		if err != nil || seen[url] || relay && kinds[kind] {
-			return
-		}
-		seen[url], kinds[kind] = true, true
-		urls = append(urls, url)
-	}
+	var all, urls []string
 	for _, info := range mirror.Kinds() {
-		for _, url := range info.TypeURLs() {
-			add(url)
-		}
+		all = append(all, info.TypeURLs()...)
 	}
-	for _, url := range extra {
-		add(url)
+	kinds := map[mirror.Kind]bool{}
+	for _, url := range slices.Concat(all, extra) {
+		kind, _, err := mirror.ParseTypeURL(url)
+		if err == nil && !slices.Contains(urls, url) && (!relay || !kinds[kind]) {
+			kinds[kind] = true
+			urls = append(urls, url)
+		}
 	}
 	return urls
 }
@@ -196,9 +177,6 @@ func (s *Source) End() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ended = true
-	if s.creds != nil {
-		s.creds.close()
-	}
 }
 
 // Describe implements upstreams.Describer.
@@ -221,10 +199,9 @@ func (s *Source) endpointsChanged(clusters []string) {
 	s.tellEndpoints(clusters)
 }
 
-// tellEndpoints feeds what is known of clusters, and asks for those that are wanted then. The caller
-// holds mu.
+// tellEndpoints feeds what is known of clusters, and asks for those that are wanted. The caller holds mu.
 func (s *Source) tellEndpoints(clusters []string) {
-	result := s.feed.Tell(intake.Endpoints{From: s.endpoints, Clusters: clusters})
+	result := s.feed.Tell(intake.Endpoints{From: s.endpoints.assignment, Clusters: clusters})
 	if err := result.Err(); err != nil {
 		s.complaints.Warn(s.log, "services can not be given their endpoints; what they had is served", "err", err)
 	}

@@ -1,0 +1,111 @@
+package admin
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	"meshrelay/internal/visible"
+	"meshrelay/upstreams"
+)
+
+// refusal is an error with the HTTP status of its answer.
+type refusal struct {
+	code int
+	error
+}
+
+func refuse(code int, format string, args ...any) error {
+	return refusal{code, fmt.Errorf(format, args...)}
+}
+
+func badRequestf(format string, args ...any) error {
+	return refuse(http.StatusBadRequest, format, args...)
+}
+
+// interrupted reports whether a request has ended before its answer.
+func interrupted(err error) bool {
+	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// refuse answers with an error.
+func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
+	code := http.StatusInternalServerError
+	var known refusal
+	switch {
+	case errors.As(err, &known):
+		code = known.code
+	case errors.Is(err, upstreams.ErrUnknownUpstream):
+		code = http.StatusNotFound
+		var names []string
+		for _, u := range s.deps.Debug.views.Upstreams() {
+			names = append(names, u.Name)
+		}
+		err = fmt.Errorf("there is no upstream %.64q: there are %s", r.PathValue("upstream"), strings.Join(names, ", "))
+	case errors.Is(err, upstreams.ErrNotPossible):
+		code = http.StatusConflict
+	case interrupted(err):
+		code = http.StatusServiceUnavailable
+	}
+	if code == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", "1")
+	}
+	http.Error(w, err.Error(), code)
+}
+
+func (s *Server) answer(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", jsonType)
+	_ = writeJSON(w, v) // the client may have gone
+}
+
+// stream answers with what write writes, and returns its size. It cuts the connection after an
+// error, so that nobody takes a part for the whole.
+func (s *Server) stream(w http.ResponseWriter, r *http.Request, contentType string, write func(io.Writer) error) (size int64, ok bool) {
+	w.Header().Set("Content-Type", contentType)
+	sent := &countingWriter{ctx: r.Context(), w: w}
+	out := bufio.NewWriterSize(sent, 64<<10)
+	err := write(out)
+	if err == nil {
+		err = out.Flush()
+	}
+	var known refusal
+	switch who, _ := peerOf(r.Context()); {
+	case err == nil:
+		return sent.n, true
+	case sent.n > 0 || r.Context().Err() != nil:
+		s.log.Info("answer cut off", "path", r.URL.Path, "uid", who.UID, "pid", who.PID, "err", err)
+		panic(http.ErrAbortHandler) // net/http closes the connection and logs nothing
+	case !errors.As(err, &known):
+		s.log.Error("answer failed", "path", r.URL.Path, "uid", who.UID, "pid", who.PID, "err", err)
+	}
+	s.refuse(w, r, err)
+	return 0, false
+}
+
+// countingWriter counts what is written before the end of a context.
+type countingWriter struct {
+	ctx context.Context
+	w   io.Writer
+	n   int64
+}
+
+func (c *countingWriter) Write(b []byte) (int, error) {
+	if err := c.ctx.Err(); err != nil {
+		return 0, err
+	}
+	n, err := c.w.Write(b)
+	c.n += int64(n)
+	return n, err
+}
+
+func writeJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(visible.NewWriter(w))
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}

@@ -1,0 +1,314 @@
+package config
+
+import (
+	"encoding"
+	"fmt"
+	"math"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/goccy/go-yaml/ast"
+
+	"meshrelay/internal/yamlpos"
+)
+
+const (
+	// maxDepth bounds how deep the file is nested.
+	maxDepth = 32
+	// maxValues bounds the values that are decoded, in case aliases multiply them.
+	maxValues = 100_000
+)
+
+// decoder makes Go values of a YAML document. It reports what does not fit and leaves it out, so
+// that the rest can be checked, and notes the line of every field.
+type decoder struct {
+	*validator
+	anchors map[string]ast.Node
+	values  int
+}
+
+var (
+	durationType = reflect.TypeFor[Duration]()
+	upstreamType = reflect.TypeFor[Upstream]()
+	freeTextType = reflect.TypeFor[freeText]()
+)
+
+// freeText is a value in a map of texts. It may look like a placeholder, as an annotation
+// can be any text.
+type freeText string
+
+// decode sets to to the value of a node, and reports whether it fits. at is the name of the field.
+func (d *decoder) decode(at string, n ast.Node, to reflect.Value, depth int) bool {
+	d.values++
+	if depth > maxDepth || d.values > maxValues {
+		d.errorf(at, "nested too deep, or too large when its aliases are written out")
+		return false
+	}
+	switch n := n.(type) {
+	case *ast.AnchorNode:
+		d.anchors[n.Name.String()] = n.Value
+		return d.decode(at, n.Value, to, depth+1)
+	case *ast.AliasNode:
+		target := d.anchors[n.Value.String()]
+		if target == nil {
+			d.errorf(at, "there is no anchor &%s above", n.Value.String())
+			return false
+		}
+		return d.decode(at, target, to, depth+1)
+	case *ast.NullNode:
+		return true // as if the field were not there
+	case *ast.TagNode:
+		d.errorf(at, "tags (%s) are not used in this file", n.Start.Value)
+		return false
+	}
+	if to.Type() != freeTextType && d.placeholder(at, n) {
+		return false
+	}
+	switch to.Kind() {
+	case reflect.Pointer:
+		value := reflect.New(to.Type().Elem())
+		ok := d.decode(at, n, value.Elem(), depth)
+		if ok {
+			to.Set(value)
+		}
+		return ok
+	case reflect.Struct:
+		return d.mapping(at, n, to, depth)
+	case reflect.Slice:
+		return d.sequence(at, n, to, depth)
+	case reflect.Map:
+		return d.texts(at, n, to, depth)
+	}
+	return d.scalar(at, n, to)
+}
+
+// scalar sets to to a scalar.
+func (d *decoder) scalar(at string, n ast.Node, to reflect.Value) bool {
+	want := set(to, n)
+	if want == "want a text" && isScalar(n) {
+		d.errorf(at, "%s, not %s: put it in quotes", want, describe(n))
+	} else if want != "" {
+		d.errorf(at, "%s, not %s", want, describe(n))
+	}
+	return want == ""
+}
+
+// set sets to to the value of a node. If it does not fit, set returns what does.
+func set(to reflect.Value, n ast.Node) (want string) {
+	value := reflect.ValueOf(valueOf(n))
+	form, own := to.Addr().Interface().(encoding.TextUnmarshaler)
+	switch kind := to.Kind(); {
+	case own:
+		if err := form.UnmarshalText([]byte(text(n))); err != nil {
+			return err.Error()
+		}
+	case kind == reflect.String && value.Kind() == kind:
+		to.SetString(value.String())
+	case kind == reflect.String:
+		return "want a text"
+	case kind == reflect.Bool && value.Kind() == kind:
+		to.SetBool(value.Bool())
+	case kind == reflect.Bool:
+		return "want true or false"
+	case kind == reflect.Float64 && value.IsValid() && value.CanConvert(to.Type()):
+		to.Set(value.Convert(to.Type()))
+	case kind == reflect.Float64:
+		return "want a number"
+	case value.CanInt():
+		to.SetInt(value.Int())
+	case value.CanUint():
+		to.SetInt(int64(min(value.Uint(), math.MaxInt64)))
+	default:
+		return "want a whole number"
+	}
+	return ""
+}
+
+// valueOf returns the value of a scalar, nil for another node.
+func valueOf(n ast.Node) any {
+	switch n := n.(type) {
+	case *ast.LiteralNode:
+		return n.Value.Value
+	case ast.ScalarNode:
+		return n.GetValue()
+	}
+	return nil
+}
+
+// text returns the text of a scalar, empty for another node.
+func text(n ast.Node) string {
+	if !isScalar(n) {
+		return ""
+	}
+	return n.GetToken().Value
+}
+
+func isScalar(n ast.Node) bool {
+	_, ok := n.(ast.ScalarNode)
+	return ok
+}
+
+// placeholderShape is what a sample config has in the place of a value that everybody has to
+// choose: `<NAME OF THIS RELAY>`. No field takes such a text as a value.
+var placeholderShape = regexp.MustCompile(`^<[A-Za-z][^<>]*>$`)
+
+// placeholder reports a value that is still the placeholder of a sample config.
+func (d *decoder) placeholder(at string, n ast.Node) bool {
+	if !placeholderShape.MatchString(text(n)) {
+		return false
+	}
+	advice := "write your own value in its place, without the angle brackets"
+	if at == "provenance.relay" {
+		advice = "write a name for this relay in its place, without the angle brackets: the same in all its replicas, and one that no other relay has"
+	}
+	d.errorf(at, "%s is a placeholder: %s", describe(n), advice)
+	return true
+}
+
+func describe(n ast.Node) string {
+	switch n.(type) {
+	case *ast.MappingNode, *ast.MappingValueNode:
+		return "a map"
+	case *ast.SequenceNode:
+		return "a list"
+	}
+	if !isScalar(n) {
+		return "this"
+	}
+	value := text(n)
+	if len(value) > 64 {
+		value = strings.ToValidUTF8(value[:64], "") + "…"
+	}
+	return fmt.Sprintf("%q", value)
+}
+
+// mapping sets the fields of a struct. Those of the map itself replace those that it merges.
+func (d *decoder) mapping(at string, n ast.Node, to reflect.Value, depth int) bool {
+	setDefaults(to)
+	return d.eachKey(at, n, "a map of fields", to, depth, func(key, value ast.Node) bool {
+		name := join(at, text(key))
+		if value.Type() != ast.NullType { // which is as if it were not there
+			d.note(name, key.GetToken().Position.Line)
+		}
+		names := yamlNames(to.Type())
+		if i := slices.Index(names, text(key)); i >= 0 {
+			into := reflect.New(to.Field(i).Type()).Elem()
+			if d.decode(name, value, into, depth+1) && value.Type() != ast.NullType && !emptyText(into) {
+				d.checkTags(name, to.Type().Field(i), into)
+				to.Field(i).Set(into)
+			}
+		} else if source := d.newSource(to.Type(), text(key)); source != nil {
+			if section := reflect.ValueOf(source); d.decode(name, value, section.Elem(), depth+1) {
+				to.FieldByName("Source").Set(section)
+			}
+		} else {
+			if to.Type() == upstreamType {
+				names = append(names, d.sourceKinds()...)
+			}
+			d.errorf(name, "unknown field: check its spelling and indentation; here it can be %s", strings.Join(names, ", "))
+		}
+		return true
+	})
+}
+
+// emptyText reports whether a value is a text that is as if it were not there.
+func emptyText(v reflect.Value) bool { return v.Kind() == reflect.String && v.Len() == 0 }
+
+// eachKey decodes what a map merges, and then calls f with its own keys and values.
+func (d *decoder) eachKey(at string, n ast.Node, want string, to reflect.Value, depth int, f func(key, value ast.Node) bool) bool {
+	m, ok := n.(*ast.MappingNode)
+	if !ok {
+		d.errorf(at, "want %s, not %s", want, describe(n))
+		return false
+	}
+	for _, value := range m.Values {
+		if value.Key.Type() == ast.MergeKeyType && !d.decode(at, value.Value, to, depth+1) {
+			return false
+		}
+	}
+	good := true
+	for _, value := range m.Values {
+		if value.Key.Type() != ast.MergeKeyType {
+			good = f(value.Key, value.Value) && good
+		}
+	}
+	return good
+}
+
+// newSource returns an empty section of the kind that a field of a struct is for, or nil.
+func (d *decoder) newSource(t reflect.Type, key string) Source {
+	i := slices.Index(d.sourceKinds(), key)
+	if t != upstreamType || i < 0 {
+		return nil
+	}
+	source, _ := reflect.New(reflect.TypeOf(d.sources[i]).Elem()).Interface().(Source)
+	return source
+}
+
+func (d *decoder) sequence(at string, n ast.Node, to reflect.Value, depth int) bool {
+	seq, ok := n.(*ast.SequenceNode)
+	if !ok {
+		d.errorf(at, "want a list, not %s", describe(n))
+		return false
+	}
+	all := reflect.MakeSlice(to.Type(), len(seq.Values), len(seq.Values))
+	good := true
+	for i, item := range seq.Values {
+		name := fmt.Sprintf("%s[%d]", at, i)
+		d.note(name, yamlpos.Line(item))
+		if item.Type() == ast.NullType {
+			d.errorf(name, "is empty")
+			good = false
+			continue
+		}
+		good = d.decode(name, item, all.Index(i), depth+1) && good
+	}
+	if good {
+		to.Set(all)
+	}
+	return good
+}
+
+// texts sets a map of texts. Its keys are no fields: a key may be anything.
+func (d *decoder) texts(at string, n ast.Node, to reflect.Value, depth int) bool {
+	if to.IsNil() {
+		to.Set(reflect.MakeMap(to.Type()))
+	}
+	return d.eachKey(at, n, "a map", to, depth, func(key, value ast.Node) bool {
+		name := fmt.Sprintf("%s[%s]", at, key.GetToken().Value)
+		d.note(name, key.GetToken().Position.Line)
+		if key.Type() != ast.StringType {
+			d.errorf(name, "want a text as key: put it in quotes")
+			return false
+		}
+		var free freeText
+		good := d.decode(name, value, reflect.ValueOf(&free).Elem(), depth+1)
+		to.SetMapIndex(reflect.ValueOf(text(key)), reflect.ValueOf(string(free)))
+		return good
+	})
+}
+
+func join(at, key string) string {
+	if at == "" {
+		return key
+	}
+	return at + "." + key
+}
+
+// yamlNames returns the names of a struct's fields in YAML, in the order of the struct, without
+// Upstream.Source, which is the last one.
+func yamlNames(t reflect.Type) (out []string) {
+	for i := range t.NumField() {
+		if name := yamlName(t.Field(i)); name != "-" {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+func yamlName(f reflect.StructField) string {
+	name, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+	return name
+}

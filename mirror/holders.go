@@ -1,0 +1,126 @@
+package mirror
+
+import (
+	"slices"
+	"unique"
+)
+
+// holders tells an Aggregate which stores have a copy of a key: merging looks into no others. A
+// place is an index of sources.
+//
+// Most keys have one holder. The resource that is served tells it, and the key needs no entry in
+// several. A store with a copy that is not among the holders has marked the key; a store among them
+// may have lost its copy since.
+type holders struct {
+	sources []Source // in order of priority
+	places  []int32  // 0, 1, 2, …: places[n:n+1] are the holders of a key that place n has alone
+	named   map[string]int32
+	stores  map[*Store]int32
+	several map[unique.Handle[Kind]]map[string][]int32 // sorted, by full name
+	looked  func()                                     // for tests: called for each look into a store
+}
+
+func newHolders(sources []Source) holders {
+	h := holders{sources: slices.Clone(sources), named: map[string]int32{}, stores: map[*Store]int32{}, several: map[unique.Handle[Kind]]map[string][]int32{}}
+	for n, s := range h.sources {
+		h.places = append(h.places, int32(n)) //nolint:gosec // as many as there are upstreams
+		h.named[s.Name], h.stores[s.Store] = int32(n), int32(n)
+	}
+	return h
+}
+
+// moved returns the holders among other sources. A source that is replaced by one of the same name
+// leaves its place to it.
+func (h *holders) moved(sources []Source) holders {
+	next := newHolders(sources)
+	next.looked = h.looked
+	for k, places := range h.entries {
+		var now []int32
+		for _, p := range places {
+			n, ok := next.stores[h.sources[p].Store]
+			if !ok {
+				n, ok = next.named[h.sources[p].Name]
+			}
+			if ok {
+				now = append(now, n)
+			}
+		}
+		slices.Sort(now)
+		next.set(k, slices.Compact(now))
+	}
+	return next
+}
+
+// entries yields the entries of several.
+func (h *holders) entries(yield func(k ref, places []int32) bool) {
+	for kind, byName := range h.several {
+		for name, places := range byName {
+			if !yield(ref{kind, name}, places) {
+				return
+			}
+		}
+	}
+}
+
+func (h *holders) set(k ref, places []int32) {
+	if h.several[k.kind] == nil {
+		h.several[k.kind] = map[string][]int32{}
+	}
+	h.several[k.kind][k.name] = places
+}
+
+// of returns the places of a key's holders. served is the resource that is served under it.
+func (h *holders) of(k ref, served *Resource) []int32 {
+	if places, ok := h.several[k.kind][k.name]; ok {
+		return places
+	}
+	return h.told(served)
+}
+
+// told returns the place that a served resource comes from.
+func (h *holders) told(served *Resource) []int32 {
+	if served != nil {
+		if p, ok := h.named[served.Source()]; ok {
+			return h.places[p : p+1]
+		}
+	}
+	return nil
+}
+
+// update makes those the holders that have a copy, of the former ones and the stores that have
+// marked the key.
+func (h *holders) update(c *change, served *Resource) {
+	was := h.of(c.ref, served)
+	var room [8]int32
+	now := append(room[:0], was...)
+	if p, ok := h.stores[c.by]; ok {
+		now = append(now, p)
+	}
+	for _, s := range c.also {
+		if p, ok := h.stores[s]; ok {
+			now = append(now, p)
+		}
+	}
+	slices.Sort(now)
+	now = slices.DeleteFunc(slices.Compact(now), func(p int32) bool { return h.copy(c.ref, p) == nil })
+	if !slices.Equal(now, was) {
+		h.set(c.ref, slices.Clone(now))
+	}
+}
+
+// keep keeps the holders of a key when another resource is served under it.
+func (h *holders) keep(k ref, was, served *Resource) {
+	if places := h.of(k, was); !slices.Equal(places, h.told(served)) {
+		h.set(k, places)
+	} else {
+		delete(h.several[k.kind], k.name)
+	}
+}
+
+// copy returns the copy of a key in a place, nil when there is none.
+func (h *holders) copy(k ref, place int32) *Resource {
+	if h.looked != nil {
+		h.looked()
+	}
+	return h.sources[place].Store.named(k)
+}

@@ -1,0 +1,173 @@
+package push
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"meshrelay/mirror"
+)
+
+// Pusher merges changes into requests and hands these on, at a pace that the work of pushing
+// allows.
+type Pusher struct {
+	work    *Work
+	busy    prometheus.CounterFunc
+	delayed *prometheus.CounterVec
+	wake    chan struct{} // one slot: a change came, or opts are others
+
+	// mu guards all below.
+	mu       sync.Mutex
+	pace     *pace
+	waiting  map[string]*Request // by upstream
+	reported time.Duration       // the work that pace knows of
+}
+
+// NewPusher returns a Pusher, or an error when the options contradict each other. Those who carry
+// out its requests report to work.
+func NewPusher(opts Options, work *Work) (*Pusher, error) {
+	if err := opts.check(); err != nil {
+		return nil, err
+	}
+	p := &Pusher{
+		work: work, wake: make(chan struct{}, 1), pace: newPace(opts), waiting: map[string]*Request{},
+		busy: prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "relay_push_busy_seconds_total", Help: "Time that CPUs have worked to plan and encode responses and to hand them to transports.",
+		}, func() float64 { return work.Total().Seconds() }),
+		delayed: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "relay_push_delayed_total", Help: "Pushes that had to wait, by the reason: share, backlog, burst.",
+		}, []string{"reason"}),
+	}
+	for _, why := range delays {
+		p.delayed.WithLabelValues(why)
+	}
+	return p, nil
+}
+
+// delays are the labels of reasons to wait.
+var delays = map[delay]string{byShare: "share", byBacklog: "backlog", byBurst: "burst"}
+
+// Describe implements prometheus.Collector.
+func (p *Pusher) Describe(ch chan<- *prometheus.Desc) {
+	p.busy.Describe(ch)
+	p.delayed.Describe(ch)
+}
+
+// Collect implements prometheus.Collector.
+func (p *Pusher) Collect(ch chan<- prometheus.Metric) {
+	p.busy.Collect(ch)
+	p.delayed.Collect(ch)
+}
+
+// SetOptions replaces the options, also for the changes that wait at present. It returns
+// an error, and leaves the options as they are, when they contradict each other. It may be
+// called from any goroutine.
+func (p *Pusher) SetOptions(opts Options) error {
+	if err := opts.check(); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	p.pace.opts = opts
+	p.mu.Unlock()
+	p.wakeUp()
+	return nil
+}
+
+// Changed adds a key that an upstream has changed to the next push. It does not block, and may be
+// called from any goroutine.
+func (p *Pusher) Changed(upstream string, key mirror.Key, reason Reason) {
+	p.mu.Lock()
+	now := time.Now()
+	r := p.waiting[upstream]
+	if r == nil {
+		r = &Request{ConfigsUpdated: map[mirror.Key]struct{}{}, Reason: map[Reason]int{}, Start: now}
+		p.waiting[upstream] = r
+	}
+	_, again := r.ConfigsUpdated[key]
+	p.pace.changed(now, upstream, !again)
+	r.ConfigsUpdated[key] = struct{}{}
+	r.Reason[reason]++
+	p.mu.Unlock()
+	p.wakeUp()
+}
+
+func (p *Pusher) wakeUp() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run calls push with one merged request after the other, never two at a time,
+// until ctx ends. Changes that come while push runs are merged into a later one. It
+// is called once.
+func (p *Pusher) Run(ctx context.Context, push func(*Request)) error {
+	if push == nil {
+		return errors.New("push: no push function")
+	}
+	timer := time.NewTimer(time.Hour)
+	timer.Stop()
+	defer timer.Stop()
+	var why delay // why the next push waits
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-p.wake:
+		case <-p.work.wake:
+		case <-timer.C:
+		}
+		for ctx.Err() == nil {
+			r, wait, because := p.next()
+			if r == nil {
+				why = because
+				if wait > 0 {
+					timer.Reset(wait)
+				}
+				break
+			}
+			if why != notDelayed {
+				p.delayed.WithLabelValues(delays[why]).Inc()
+			}
+			p.work.track(func() { push(r) })
+		}
+	}
+}
+
+// next begins a push and returns its request. When none is due yet, it returns how long that is
+// still to wait, and why; zero when no change waits.
+func (p *Pusher) next() (r *Request, wait time.Duration, why delay) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	total := p.work.Total()
+	p.pace.worked(total - p.reported)
+	p.reported = total
+	p.pace.reached = p.work.hasReached()
+	now := time.Now()
+	at, why, ok := p.pace.next()
+	if !ok || at.After(now) {
+		return nil, at.Sub(now), why
+	}
+	for _, upstream := range p.pace.begin(now) {
+		r = r.with(p.waiting[upstream])
+		delete(p.waiting, upstream)
+	}
+	return r, 0, notDelayed
+}
+
+// with returns the request with all that another asks for. Both may be changed.
+func (r *Request) with(other *Request) *Request {
+	if r == nil {
+		return other
+	}
+	maps.Copy(r.ConfigsUpdated, other.ConfigsUpdated)
+	for why, n := range other.Reason {
+		r.Reason[why] += n
+	}
+	r.Start = earlier(r.Start, other.Start)
+	return r
+}

@@ -1,0 +1,77 @@
+package xds
+
+import (
+	"fmt"
+
+	"meshrelay/config"
+	"meshrelay/mirror"
+)
+
+// Config is the section of an upstream that is an MCP-over-xDS server: an istiod or another relay.
+type Config struct {
+	Addresses []string `yaml:"addresses"` // in order of preference
+	Protocol  string   `yaml:"protocol" default:"auto" oneof:"auto sotw delta"`
+	TLS       *TLS     `yaml:"tls,omitempty"` // nil with Plaintext
+	TokenFile string   `yaml:"tokenFile" path:"file"`
+	// ShareToken lets an upstream of another cluster have the same TokenFile.
+	ShareToken     bool            `yaml:"shareToken"`
+	Plaintext      bool            `yaml:"plaintext"`
+	ResyncInterval config.Duration `yaml:"resyncInterval" default:"5m" range:"1s 24h"`
+	SyncTimeout    config.Duration `yaml:"syncTimeout" default:"30s" range:"1s 1h"`
+	FailbackAfter  config.Duration `yaml:"failbackAfter" default:"1m" range:"1s 24h"`
+	// Types are type URLs to mirror in addition to the well-known ones.
+	Types       []string `yaml:"types,omitempty"`
+	Compression []string `yaml:"compression,omitempty" oneof:"gzip"`
+}
+
+// TLS configures how the relay verifies a server, and shows who it is.
+type TLS struct {
+	CAFile     string `yaml:"caFile" path:"file"` // empty: the roots of the host
+	CertFile   string `yaml:"certFile" path:"file"`
+	KeyFile    string `yaml:"keyFile" path:"file"`
+	ServerName string `yaml:"serverName"` // empty: the host of the address
+}
+
+// sectionOf returns the section of an upstream of this kind.
+func sectionOf(u config.Upstream) *Config { return u.Source.(*Config) }
+
+// Kind implements config.Source.
+func (*Config) Kind() string { return "xds" }
+
+// Relayed implements config.Source.
+func (*Config) Relayed() bool { return true }
+
+// Check implements config.Source.
+func (c *Config) Check(mistakes config.Checker, u config.Upstream, before []config.Upstream) {
+	if len(c.Addresses) == 0 {
+		mistakes.Errorf("addresses", "missing: give at least one host:port")
+	}
+	for i, a := range c.Addresses {
+		mistakes.Address(fmt.Sprintf("addresses[%d]", i), a)
+	}
+	for i, t := range c.Types {
+		if _, _, err := mirror.ParseTypeURL(t); err != nil {
+			mistakes.Errorf(fmt.Sprintf("types[%d]", i), "%v", err)
+		}
+	}
+	switch {
+	case c.Plaintext && c.TLS != nil:
+		mistakes.Errorf("plaintext", "both plaintext and tls: leave out one")
+	case !c.Plaintext && c.TLS == nil && !mistakes.Reported("plaintext"):
+		mistakes.Errorf("tls", "neither tls nor plaintext: set tls, or plaintext: true to go without")
+	}
+	if c.Plaintext && c.TokenFile != "" {
+		mistakes.Errorf("tokenFile", "a token is not sent over plaintext, where anybody can read it, and an istiod ignores it there: set tls, or leave out tokenFile")
+	}
+	if t := c.TLS; t != nil && (t.CertFile == "") != (t.KeyFile == "") {
+		mistakes.Errorf("tls", "certFile and keyFile go together: give both, or none")
+	}
+	// Of two clusters with one token, each could present it to the other, and to its CA.
+	for n, other := range before {
+		o, ok := other.Source.(*Config)
+		if c.TokenFile == "" || !ok || o.TokenFile != c.TokenFile || other.ClusterID == u.ClusterID || o.ShareToken || c.ShareToken {
+			continue
+		}
+		mistakes.Errorf("tokenFile", "upstreams[%d] (%q) of cluster %q is given the same token, and each can use it with the other: give each its own, or set shareToken: true", n, other.Name, other.ClusterID)
+	}
+}

@@ -1,0 +1,73 @@
+package xds
+
+import (
+	"strings"
+	"testing"
+
+	"meshrelay/config"
+)
+
+const withServer = `upstreams:
+- name: east
+  xds:
+    addresses: ["istiod.east:15012"]
+    tls: {caFile: ca.pem}
+downstream:
+  listeners:
+  - {address: "127.0.0.1:15010", plaintext: true}
+`
+
+// wantMistake checks that a config file has one mistake: LINE: FIELD: TEXT.
+func wantMistake(t *testing.T, text, want string) {
+	t.Helper()
+	_, err := config.Parse("relay.yaml", []byte(text), &Config{})
+	if err == nil || strings.Count(err.Error(), "relay.yaml:") != 1 || !strings.Contains(err.Error(), "relay.yaml:"+want+"\n") {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
+func TestMistakesInTheSectionOfAServerAreNamed(t *testing.T) {
+	replace := func(old, new string) string {
+		t.Helper()
+		if !strings.Contains(withServer, old) {
+			t.Fatalf("%q is not in the config", old)
+		}
+		return strings.Replace(withServer, old, new, 1)
+	}
+	for _, tc := range []struct{ name, in, want string }{
+		{"no address", replace(`["istiod.east:15012"]`, "[]"), "4: upstreams[0].xds.addresses: missing: give at least one host:port"},
+		{"bad address", replace("istiod.east:15012", "istiod.east"), `4: upstreams[0].xds.addresses[0]: "istiod.east" is not host:port`},
+		{"bad port", replace("istiod.east:15012", "istiod.east:xds"), `4: upstreams[0].xds.addresses[0]: "istiod.east:xds": the port must be a number from 1 to 65535`},
+		{"no host", replace("istiod.east:15012", ":15012"), `4: upstreams[0].xds.addresses[0]: ":15012" has no host`},
+		{"neither tls nor plaintext", replace("    tls: {caFile: ca.pem}\n", ""), "3: upstreams[0].xds.tls: neither tls nor plaintext: set tls, or plaintext: true to go without"},
+		{"both tls and plaintext", replace("    tls:", "    plaintext: true\n    tls:"), "5: upstreams[0].xds.plaintext: both plaintext and tls: leave out one"},
+		{"token over plaintext, C20", replace("tls: {caFile: ca.pem}", "plaintext: true\n    tokenFile: t"), "6: upstreams[0].xds.tokenFile: a token is not sent over plaintext, where anybody can read it, and an istiod ignores it there: set tls, or leave out tokenFile"},
+		{"certificate without key", replace("caFile: ca.pem", "certFile: c.pem"), "5: upstreams[0].xds.tls: certFile and keyFile go together: give both, or none"},
+		{"bad protocol", replace("    tls:", "    protocol: rest\n    tls:"), `5: upstreams[0].xds.protocol: "rest": want one of auto, sotw, delta`},
+		{"bad extra type", replace("    tls:", "    types: [ServiceEntry]\n    tls:"), `5: upstreams[0].xds.types[0]: type URL "ServiceEntry": want group/version/Kind, for example networking.istio.io/v1/ServiceEntry`},
+		{"resync too often", replace("    tls:", "    resyncInterval: 1ms\n    tls:"), "5: upstreams[0].xds.resyncInterval: 1ms is out of range: 1s to 24h0m0s"},
+		{"no resync", replace("    tls:", "    resyncInterval: 0s\n    tls:"), "5: upstreams[0].xds.resyncInterval: 0s is out of range: 1s to 24h0m0s"},
+		{"unknown compression of a server", replace("    tls:", "    compression: [gzip, zstd]\n    tls:"), `5: upstreams[0].xds.compression[1]: "zstd": want one of gzip`},
+	} {
+		t.Run(tc.name, func(t *testing.T) { wantMistake(t, tc.in, tc.want) })
+	}
+}
+
+// TestOneTokenForTwoClustersIsAMistake: each of them could present it to the other.
+func TestOneTokenForTwoClustersIsAMistake(t *testing.T) {
+	const two = `downstream: {listeners: [{address: "127.0.0.1:1", plaintext: true}]}
+upstreams:
+- {name: east, xds: {addresses: ["east:1"], tls: {}, tokenFile: t}}
+- {name: west, xds: {addresses: ["west:1"], tls: {}, tokenFile: ./t}}
+`
+	wantMistake(t, two, `4: upstreams[1].xds.tokenFile: upstreams[0] ("east") of cluster "east" is given the same token, and each can use it with the other: give each its own, or set shareToken: true`)
+	for name, in := range map[string]string{
+		"allowed":     strings.Replace(two, "./t", "t, shareToken: true", 1),
+		"one cluster": strings.Replace(two, "name: west", "name: west, clusterID: east", 1),
+		"two tokens":  strings.Replace(two, "./t", "./u", 1),
+	} {
+		if _, err := config.Parse("relay.yaml", []byte(in), &Config{}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
