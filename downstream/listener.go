@@ -101,7 +101,7 @@ func (s *Server) serverOptions(creds credentials.TransportCredentials) []grpc.Se
 		grpc.MaxHeaderListSize(uint32(min(2*uint64(s.cfg.MaxHeaderBytes), math.MaxUint32))),
 		// Fixed windows: to find out how large they should be costs a ping for each ACK.
 		grpc.StaticStreamWindowSize(streamWindow), grpc.StaticConnWindowSize(receiveWindow),
-		grpc.ReadBufferSize(readBuffer), grpc.SharedWriteBuffer(true),
+		grpc.ReadBufferSize(readBuffer),
 		grpc.ConnectionTimeout(connectionTimeout),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{
 			// istiod pings every 30 s, other clients more often (PROTOCOL S22).
