@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"meshrelay/internal/visible"
-	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
 )
 
 // refusal is an error with the HTTP status of its answer.
@@ -40,14 +40,14 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	switch {
 	case errors.As(err, &known):
 		code = known.code
-	case errors.Is(err, upstreams.ErrUnknownUpstream):
+	case errors.Is(err, intake.ErrUnknownUpstream):
 		code = http.StatusNotFound
 		var names []string
 		for _, u := range s.deps.Debug.views.Upstreams() {
 			names = append(names, u.Name)
 		}
 		err = fmt.Errorf("there is no upstream %.64q: there are %s", r.PathValue("upstream"), strings.Join(names, ", "))
-	case errors.Is(err, upstreams.ErrNotPossible):
+	case errors.Is(err, intake.ErrNotPossible):
 		code = http.StatusConflict
 	case interrupted(err):
 		code = http.StatusServiceUnavailable

@@ -14,12 +14,12 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"time"
 
 	"meshrelay/downstream"
 	"meshrelay/internal/kube"
 	"meshrelay/state"
 	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
 )
 
 const (
@@ -90,8 +90,8 @@ func (c Client) Explain(ctx context.Context, kind, namespace, name string) (Expl
 
 // LeftOut returns what import rules leave out; of one upstream and of one kind, or of all where
 // those are empty.
-func (c Client) LeftOut(ctx context.Context, upstream, kind string) ([]upstreams.LeftOut, error) {
-	return ask[[]upstreams.LeftOut](ctx, c, http.MethodGet, "/debug/leftout", url.Values{"upstream": {upstream}, "kind": {kind}})
+func (c Client) LeftOut(ctx context.Context, upstream, kind string) ([]intake.LeftOut, error) {
+	return ask[[]intake.LeftOut](ctx, c, http.MethodGet, "/debug/leftout", url.Values{"upstream": {upstream}, "kind": {kind}})
 }
 
 // Conflicts returns the conflicts between upstreams, of a kind or, when it is empty, of all.
@@ -121,31 +121,15 @@ func (c Client) SetLogLevel(ctx context.Context, level string) error {
 	return err
 }
 
-// Order is what an order about an upstream is given.
-type Order struct {
-	// Reason is kept in the history.
-	Reason string
-	// DryRun asks what would change.
-	DryRun bool
-	// For ends a freeze after that time. Zero: it has no end.
-	For time.Duration
-	// Force unfreezes an upstream that is out of contact, too.
-	Force bool
-	// Hold, Only and All are the deletions to release: those of a hold, if it has not grown; the
-	// parts that Only names (KIND/NAMESPACE); or all.
-	Hold string
-	Only []string
-	All  bool
-	// To is the revision to roll back to.
-	To uint64
-}
-
 // Order gives an order about an upstream: freeze, unfreeze, release or rollback. It returns the
 // state of the upstream after that.
-func (c Client) Order(ctx context.Context, upstream, verb string, o Order) (Controlled, error) {
+func (c Client) Order(ctx context.Context, upstream, verb string, o intake.Order) (Controlled, error) {
 	query := url.Values{
 		"reason": {o.Reason}, "dryRun": set(o.DryRun), "force": set(o.Force),
-		"hold": {o.Hold}, "only": o.Only, "all": set(o.All),
+		"hold": {o.Hold}, "all": set(o.All),
+	}
+	for _, part := range o.Only {
+		query.Add("only", part.String())
 	}
 	if o.For != 0 {
 		query.Set("for", o.For.String())
@@ -174,12 +158,12 @@ func (c Client) ServeWithout(ctx context.Context, upstream string) (Waiting, err
 }
 
 // Held returns what the guards hold: of one upstream, or of all when its name is empty.
-func (c Client) Held(ctx context.Context, upstream string) ([]upstreams.HeldUpstream, error) {
+func (c Client) Held(ctx context.Context, upstream string) ([]intake.HeldUpstream, error) {
 	path := "/held"
 	if upstream != "" {
 		path = ofUpstream(upstream, "held")
 	}
-	return ask[[]upstreams.HeldUpstream](ctx, c, http.MethodGet, path, nil)
+	return ask[[]intake.HeldUpstream](ctx, c, http.MethodGet, path, nil)
 }
 
 // History returns the revisions of an upstream, newest first.
@@ -299,7 +283,7 @@ func (c Client) send(ctx context.Context, method, path, accept string) (*http.Re
 	case errors.Is(err, fs.ErrPermission):
 		return nil, fmt.Errorf("ask the relay at its admin socket: %w: it is for the user that the relay runs as", err)
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("ask the relay at its admin socket: %w: the command must run on the relay's own host, in a container within that", err)
+		return nil, fmt.Errorf("ask the relay at its admin socket: %w: run the command on the relay's own host, or in its container", err)
 	}
 	return nil, fmt.Errorf("ask the relay at its admin socket: %w", err)
 }

@@ -11,23 +11,19 @@ import (
 	"meshrelay/internal/errlist"
 	"meshrelay/state"
 	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
 )
 
 // Controls are the orders of operators about upstreams. Errors that wrap
-// upstreams.ErrUnknownUpstream or upstreams.ErrNotPossible get an HTTP status of their own. The
+// intake.ErrUnknownUpstream or intake.ErrNotPossible get an HTTP status of their own. The
 // methods may be called from any goroutine.
 type Controls interface {
-	// Freeze keeps the resources of an upstream as they are, Unfreeze ends that.
-	Freeze(ctx context.Context, upstream string, o upstreams.Order) (upstreams.Effect, error)
-	Unfreeze(ctx context.Context, upstream string, o upstreams.Order) (upstreams.Effect, error)
-	// Release carries out deletions that the guard holds.
-	Release(ctx context.Context, upstream string, o upstreams.Order) (upstreams.Effect, error)
-	// Rollback freezes an upstream at a revision.
-	Rollback(ctx context.Context, upstream string, o upstreams.Order) (upstreams.Effect, error)
+	// Order freezes an upstream, unfreezes it, releases what its guard holds, or rolls it back.
+	Order(ctx context.Context, upstream, verb string, o intake.Order) (intake.Effect, error)
 	// ServeWithout ends the wait of clients for an upstream.
 	ServeWithout(ctx context.Context, upstream string) error
 	// Held returns what the guards hold: of one upstream, or of all when its name is empty.
-	Held(upstream string) ([]upstreams.HeldUpstream, error)
+	Held(upstream string) ([]intake.HeldUpstream, error)
 	// History returns the revisions, newest first.
 	History(upstream string) ([]state.Revision, error)
 }
@@ -38,8 +34,8 @@ type Controlled struct {
 	// KeepsState tells that the relay keeps state, so that the order outlives a restart.
 	KeepsState bool `json:"keepsState"`
 	// DryRun tells that nothing has changed: Effect is what would change.
-	DryRun bool             `json:"dryRun,omitempty"`
-	Effect upstreams.Effect `json:"effect"`
+	DryRun bool          `json:"dryRun,omitempty"`
+	Effect intake.Effect `json:"effect"`
 }
 
 // Waiting tells for which upstreams clients wait.
@@ -67,17 +63,15 @@ func (s *Server) addControls(mux *http.ServeMux) {
 		}))
 	}
 	controls := s.deps.Controls
-	for verb, carryOut := range map[string]func(context.Context, string, upstreams.Order) (upstreams.Effect, error){
-		"freeze": controls.Freeze, "unfreeze": controls.Unfreeze, "release": controls.Release, "rollback": controls.Rollback,
-	} {
+	for verb := range parameters {
 		handle("POST /upstreams/{upstream}/"+verb, func(r *http.Request, upstream string) (any, error) {
 			o, err := orderOf(verb, r.URL.Query())
 			if err != nil {
 				return nil, err
 			}
-			var effect upstreams.Effect
+			var effect intake.Effect
 			err = s.write(r, verb, func() (err error) {
-				effect, err = carryOut(r.Context(), upstream, o)
+				effect, err = controls.Order(r.Context(), upstream, verb, o)
 				return err
 			}, orderAttrs(r, verb, upstream, o)...)
 			if err != nil {
@@ -86,7 +80,7 @@ func (s *Server) addControls(mux *http.ServeMux) {
 			all := s.deps.Debug.views.Upstreams()
 			i := slices.IndexFunc(all, func(u upstreams.Status) bool { return u.Name == upstream })
 			if i < 0 { // a reload has removed it
-				return nil, upstreams.ErrUnknownUpstream
+				return nil, intake.ErrUnknownUpstream
 			}
 			return Controlled{all[i], s.deps.Backup != nil, o.DryRun, effect}, nil
 		})
@@ -108,7 +102,7 @@ func (s *Server) addControls(mux *http.ServeMux) {
 }
 
 // orderAttrs returns the attributes of an order in the log.
-func orderAttrs(r *http.Request, verb, upstream string, o upstreams.Order) []any {
+func orderAttrs(r *http.Request, verb, upstream string, o intake.Order) []any {
 	attrs := []any{"upstream", upstream}
 	if o.Reason != "" {
 		attrs = append(attrs, "reason", o.Reason)

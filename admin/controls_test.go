@@ -21,6 +21,7 @@ import (
 
 	"meshrelay/state"
 	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
 )
 
 // controls note what they are told, and answer with err.
@@ -32,7 +33,7 @@ type controls struct {
 
 func (c *controls) note(what string) error {
 	if strings.Contains(what, " nowhere") {
-		return fmt.Errorf("%w \"nowhere\"", upstreams.ErrUnknownUpstream)
+		return fmt.Errorf("%w \"nowhere\"", intake.ErrUnknownUpstream)
 	}
 	c.told = append(c.told, what)
 	if c.set != nil && c.err == nil {
@@ -41,8 +42,8 @@ func (c *controls) note(what string) error {
 	return c.err
 }
 
-// order notes an order with what it was given.
-func (c *controls) order(verb, u string, o upstreams.Order) (upstreams.Effect, error) {
+// Order notes an order with what it was given.
+func (c *controls) Order(_ context.Context, u, verb string, o intake.Order) (intake.Effect, error) {
 	text := verb + " " + u
 	if o.For != 0 {
 		text += " for " + o.For.String()
@@ -55,30 +56,14 @@ func (c *controls) order(verb, u string, o upstreams.Order) (upstreams.Effect, e
 			text += name
 		}
 	}
-	return upstreams.Effect{Removed: 2, Kept: 3}, c.note(text)
+	return intake.Effect{Removed: 2, Kept: 3}, c.note(text)
 }
 
-func (c *controls) Freeze(_ context.Context, u string, o upstreams.Order) (upstreams.Effect, error) {
-	return c.order("freeze", u, o)
-}
-
-func (c *controls) Unfreeze(_ context.Context, u string, o upstreams.Order) (upstreams.Effect, error) {
-	return c.order("unfreeze", u, o)
-}
-
-func (c *controls) Release(_ context.Context, u string, o upstreams.Order) (upstreams.Effect, error) {
-	return c.order("release", u, o)
-}
-
-func (c *controls) Rollback(_ context.Context, u string, o upstreams.Order) (upstreams.Effect, error) {
-	return c.order("rollback", u, o)
-}
-
-func (c *controls) Held(u string) ([]upstreams.HeldUpstream, error) {
+func (c *controls) Held(u string) ([]intake.HeldUpstream, error) {
 	if err := c.note("held " + u); err != nil {
 		return nil, err
 	}
-	return []upstreams.HeldUpstream{{Upstream: "east", Held: upstreams.Held{ID: "abc", Removals: 1, Of: 2}, Deletions: []upstreams.HeldDeletion{{Kind: "a/B", Name: "c"}}}}, nil
+	return []intake.HeldUpstream{{Upstream: "east", Held: intake.Held{ID: "abc", Removals: 1, Of: 2}, Deletions: []intake.HeldDeletion{{Kind: "a/B", Name: "c"}}}}, nil
 }
 
 func (c *controls) ServeWithout(_ context.Context, u string) error {
@@ -135,7 +120,7 @@ func TestWhatChangesSomethingIsForTheSocketOnly(t *testing.T) {
 	for _, r := range writes {
 		for name, from := range map[string]request{
 			"loopback": {}, "afar": {local: public, remote: remote, host: "relay.example"},
-			"one that says it is the socket": {remote: "127.0.0.1:1", local: public, host: "uid=0 pid=1"},
+			"a request that claims the socket": {remote: "127.0.0.1:1", local: public, host: "uid=0 pid=1"},
 		} {
 			from.method, from.path = r.method, r.path
 			code, body, _ := f.do(t, from)
@@ -196,8 +181,8 @@ func TestRefusalsSayWhy(t *testing.T) {
 		want string
 	}{
 		{"no such upstream", request{path: "/upstreams/nowhere/freeze"}, nil, 404, `there is no upstream "nowhere": there are east`},
-		{"an upstream that has gone meanwhile", request{path: "/upstreams/east/freeze"}, fmt.Errorf("%w: east", upstreams.ErrUnknownUpstream), 404, `there is no upstream "east": there are east`},
-		{"not possible", request{path: "/upstreams/east/release?hold=abc"}, fmt.Errorf("%w: nothing is held", upstreams.ErrNotPossible), 409, "not possible: nothing is held"},
+		{"an upstream that has gone meanwhile", request{path: "/upstreams/east/freeze"}, fmt.Errorf("%w: east", intake.ErrUnknownUpstream), 404, `there is no upstream "east": there are east`},
+		{"not possible", request{path: "/upstreams/east/release?hold=abc"}, fmt.Errorf("%w: nothing is held", intake.ErrNotPossible), 409, "not possible: nothing is held"},
 		{"too late", request{path: "/upstreams/east/release?hold=abc"}, context.DeadlineExceeded, 503, "deadline exceeded"},
 		{"a failure", request{path: "/upstreams/east/release?hold=abc"}, errors.New("disk full"), 500, "disk full"},
 		{"no revision", request{path: "/upstreams/east/rollback"}, nil, 400, "want the number of a revision"},
@@ -207,9 +192,9 @@ func TestRefusalsSayWhy(t *testing.T) {
 		{"another method", request{method: http.MethodDelete, path: "/upstreams/east/freeze"}, nil, 405, ""},
 		{"another verb", request{path: "/upstreams/east/thaw"}, nil, 404, ""},
 		{"no such upstream to go on without", request{path: "/upstreams/nowhere/serve-without"}, nil, 404, `there is no upstream "nowhere": there are east`},
-		{"nobody waits", request{path: "/upstreams/east/serve-without"}, fmt.Errorf("%w: clients are served", upstreams.ErrNotPossible), 409, "not possible: clients are served"},
+		{"nobody waits", request{path: "/upstreams/east/serve-without"}, fmt.Errorf("%w: clients are served", intake.ErrNotPossible), 409, "not possible: clients are served"},
 		{"history", request{method: http.MethodGet, path: "/upstreams/nowhere/history"}, nil, 404, "there are east"},
-		{"history without state", request{method: http.MethodGet, path: "/upstreams/east/history"}, fmt.Errorf("%w: state.dir is not set", upstreams.ErrNotPossible), 409, "state.dir is not set"},
+		{"history without state", request{method: http.MethodGet, path: "/upstreams/east/history"}, fmt.Errorf("%w: state.dir is not set", intake.ErrNotPossible), 409, "state.dir is not set"},
 	} {
 		c.err = tc.err
 		if tc.r.method == "" {
@@ -239,7 +224,7 @@ func TestTheSocketIsForItsOwnerOnly(t *testing.T) {
 	f, c, _ := controlled(t, Config{Socket: path})
 	c.set = func(what string) {
 		if what == "freeze east" {
-			f.sources = []upstreams.Status{{Name: "east", State: upstreams.StateSynced, Synced: true, Frozen: &upstreams.Frozen{Since: created}}}
+			f.sources = []upstreams.Status{{Name: "east", State: upstreams.StateSynced, Status: intake.Status{Synced: true, Frozen: &intake.Frozen{Frozen: state.Frozen{Since: created}}}}}
 		}
 	}
 	address, stop := f.running(t)
@@ -257,15 +242,23 @@ func TestTheSocketIsForItsOwnerOnly(t *testing.T) {
 		}
 	}
 	over := Client{Address: address, Socket: path}
-	s, err := over.Order(ctx, "east", "freeze", Order{})
+	s, err := over.Order(ctx, "east", "freeze", intake.Order{})
 	if err != nil || s.Frozen == nil || !s.Frozen.Since.Equal(created) || !s.KeepsState {
 		t.Errorf("%+v %v", s, err)
 	}
-	for what, o := range map[string]Order{
+	shop, err := intake.ParsePart("vs/shop")
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := intake.ParsePart("*/a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, o := range map[string]intake.Order{
 		"freeze east for 2h0m0s dry because it is meant: 100 %": {For: 2 * time.Hour, Reason: "it is meant: 100 %", DryRun: true},
 		"unfreeze east force":   {Force: true},
 		"release east all":      {All: true},
-		"release east only 2":   {Only: []string{"vs/shop", "*/a"}},
+		"release east only 2":   {Only: []intake.Part{shop, other}},
 		"release east hold a&b": {Hold: "a&b"},
 		"rollback east to 3":    {To: 3},
 	} {
@@ -305,16 +298,16 @@ func TestTheSocketIsForItsOwnerOnly(t *testing.T) {
 		t.Errorf("%+v %v", r, err)
 	}
 	var refused *StatusError
-	if _, err := over.Order(ctx, "a/b?c", "freeze", Order{}); !errors.As(err, &refused) || refused.Code != 404 || !strings.Contains(refused.Text, `"a/b?c"`) {
+	if _, err := over.Order(ctx, "a/b?c", "freeze", intake.Order{}); !errors.As(err, &refused) || refused.Code != 404 || !strings.Contains(refused.Text, `"a/b?c"`) {
 		t.Errorf("%v", err)
 	}
-	if _, err := overTCP.Order(ctx, "east", "freeze", Order{}); !errors.As(err, &refused) || refused.Code != 403 || !strings.Contains(refused.Text, path) {
+	if _, err := overTCP.Order(ctx, "east", "freeze", intake.Order{}); !errors.As(err, &refused) || refused.Code != 403 || !strings.Contains(refused.Text, path) {
 		t.Errorf("%v", err)
 	}
 	if got := f.logged.String(); !strings.Contains(got, fmt.Sprintf("action=freeze uid=%d pid=%d upstream=east", os.Getuid(), os.Getpid())) {
 		t.Errorf("who did it is not logged:\n%s", got)
 	}
-	// What can not be completed is not taken for the whole.
+	// A backup that fails half-way is not taken for a complete one.
 	c.err = errors.New("disk error")
 	if err := over.Backup(ctx, io.Discard); !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("%v", err)
@@ -326,7 +319,7 @@ func TestTheSocketIsForItsOwnerOnly(t *testing.T) {
 	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the socket is left behind: %v", err)
 	}
-	if _, err := over.Order(ctx, "east", "freeze", Order{}); err == nil || !strings.Contains(err.Error(), "on the relay's own host") {
+	if _, err := over.Order(ctx, "east", "freeze", intake.Order{}); err == nil || !strings.Contains(err.Error(), "on the relay's own host") {
 		t.Errorf("after the end: %v", err)
 	}
 }
@@ -384,7 +377,7 @@ func TestAPlaceThatIsNotSafeForTheSocketIsRefused(t *testing.T) {
 		}
 	}
 
-	// The relay runs all the same, and says so.
+	// The relay runs without the socket, and logs that.
 	f := newFixture(t, Config{Socket: filepath.Join(open, "admin.sock")}, func(d *Deps) {
 		d.Notes = func() []string { return []string{"state: disk full"} }
 		d.ReloadStatus = func() ReloadStatus {

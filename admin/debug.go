@@ -15,6 +15,7 @@ import (
 	"meshrelay/internal/visible"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
 )
 
 // maxXDSBytes bounds a debug document that is sent over xDS, where it is one message.
@@ -42,9 +43,9 @@ type Views struct {
 	Configs   Configs
 	Upstreams func() []upstreams.Status
 	// Trace returns what became of a key in each source, in order of priority.
-	Trace func(key mirror.Key) []upstreams.Trace
+	Trace func(key mirror.Key) []intake.Trace
 	// LeftOut returns what the sources have and is not imported.
-	LeftOut func() []upstreams.LeftOut
+	LeftOut func() []intake.LeftOut
 	// Contests returns the keys that several sources have, of some kinds or of all.
 	Contests func(kinds ...mirror.Kind) []conflicts.KeyConflict
 	// HostConflicts returns the hosts that several keys claim.

@@ -123,8 +123,8 @@ func TestASocketThatAPortNamesIsOursOrNotUsed(t *testing.T) {
 	}
 }
 
-// TestASocketIsNotOpenedWhereEverybodyCanReplaceItsDirectory: the directory may be ours, and the
-// one that it is in everybody's.
+// TestASocketIsNotOpenedWhereEverybodyCanReplaceItsDirectory: the directory may be ours while
+// everybody can write to its parent.
 func TestASocketIsNotOpenedWhereEverybodyCanReplaceItsDirectory(t *testing.T) {
 	open := filepath.Join(t.TempDir(), "open")
 	own := filepath.Join(open, "relay")

@@ -18,6 +18,7 @@ import (
 	"meshrelay/internal/kube"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
 )
 
 // Ref names a resource.
@@ -58,7 +59,7 @@ type Explanation struct {
 	// Source is the upstream whose copy is served, Reason why it wins.
 	Source string `json:"source,omitempty"`
 	Reason string `json:"reason,omitempty"`
-	// Version is the one that clients see, Since the time of the last change.
+	// Version is the version that clients see, Since the time of the last change.
 	Version string    `json:"version,omitempty"`
 	Since   time.Time `json:"since,omitzero"`
 	// Into is the resource that this one is merged into, Group are all that are merged.
@@ -87,8 +88,8 @@ type SourceCopy struct {
 	ServedAs *Ref `json:"servedAs,omitempty"`
 	// Frozen is the freeze of the upstream that decides about this copy. Pending tells that the
 	// upstream has newer content, which waits for the end of the freeze.
-	Frozen  *upstreams.Frozen `json:"frozen,omitempty"`
-	Pending bool              `json:"pending,omitempty"`
+	Frozen  *intake.Frozen `json:"frozen,omitempty"`
+	Pending bool           `json:"pending,omitempty"`
 	// Unconfirmed tells that the copy is from before and the upstream has not sent it again.
 	Unconfirmed bool `json:"unconfirmed,omitempty"`
 	// StaleSince is when the upstream, which gave this copy, became stale.
@@ -156,7 +157,7 @@ func (d *Debug) explainKey(key mirror.Key) (*Explanation, error) {
 		e.Sources = append(e.Sources, c)
 	}
 	for i, p := range s.Copies {
-		confirms := func(t upstreams.Trace) bool {
+		confirms := func(t intake.Trace) bool {
 			return t.Upstream == p.Source && t.Key == key && t.Resource != nil && t.Reason == ""
 		}
 		if slices.ContainsFunc(traces, confirms) {
@@ -206,7 +207,7 @@ func (d *Debug) explainKey(key mirror.Key) (*Explanation, error) {
 }
 
 // copyOf returns what became of one upstream's copy.
-func copyOf(t upstreams.Trace, key mirror.Key, s mirror.Resolution) (SourceCopy, error) {
+func copyOf(t intake.Trace, key mirror.Key, s mirror.Resolution) (SourceCopy, error) {
 	c := SourceCopy{Upstream: t.Upstream, Reason: t.Reason, Detail: t.Detail, Refused: t.Refused, Since: t.Since}
 	if t.Original != key {
 		original := refOf(t.Original)
@@ -273,10 +274,10 @@ func (c *SourceCopy) explainBy(u upstreams.Status, kind mirror.Kind, pending boo
 
 // differs reports whether the upstream has another content of a key than is served of it.
 // Content with the annotation for stale resources can not be compared.
-func differs(t upstreams.Trace, s mirror.Resolution) bool {
+func differs(t intake.Trace, s mirror.Resolution) bool {
 	i := slices.IndexFunc(s.Copies, func(p mirror.Copy) bool { return p.Source == t.Upstream })
 	return i >= 0 && t.Resource != nil && t.Resource.Key() == s.Copies[i].Resource.Key() &&
-		!s.Copies[i].Resource.HasAnnotation(upstreams.StaleAnnotation) && !s.Copies[i].Resource.Equal(t.Resource)
+		!s.Copies[i].Resource.HasAnnotation(intake.StaleAnnotation) && !s.Copies[i].Resource.Equal(t.Resource)
 }
 
 // outOfContact reports whether an upstream is neither connected nor about to sync.

@@ -13,7 +13,9 @@ import (
 
 	"meshrelay/federation/merge"
 	"meshrelay/mirror"
+	"meshrelay/state"
 	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
 )
 
 // times are those that depend on when the test runs.
@@ -38,7 +40,7 @@ func explained(t *testing.T) *fixture {
 	key := mirror.Key{Kind: serviceEntry, Namespace: "shop", Name: "db"}
 	original := entry(t, "east", "store", "db", "db.example.com")
 	held := entry(t, "east", "shop", "db", "db.example.com")
-	f.traces = map[mirror.Key][]upstreams.Trace{key: {
+	f.traces = map[mirror.Key][]intake.Trace{key: {
 		{Upstream: "east", Original: original.Key(), Key: key, Resource: held, From: original, Since: created},
 		{Upstream: "west", Original: key, Key: key, Resource: entry(t, "west", "shop", "db", "other.example.com"), Refused: "body does not decode"},
 		{Upstream: "south", Original: key, Key: key, Reason: "namespace", Detail: `namespace "shop" is excluded by "s*"`},
@@ -66,17 +68,17 @@ func TestWhatASourceHasAndDoesNotGiveIsNotCalledShadowed(t *testing.T) {
 		want   Outcome
 		copied SourceCopy
 	}{
-		"frozen":      {upstreams.Status{Frozen: &upstreams.Frozen{Since: created}}, Frozen, SourceCopy{Frozen: &upstreams.Frozen{Since: created}}},
-		"rolled back": {upstreams.Status{Frozen: &upstreams.Frozen{Since: created, Revision: 7}}, Frozen, SourceCopy{Frozen: &upstreams.Frozen{Since: created, Revision: 7}}},
+		"frozen":      {upstreams.Status{Status: intake.Status{Frozen: &intake.Frozen{Frozen: state.Frozen{Since: created}}}}, Frozen, SourceCopy{Frozen: &intake.Frozen{Frozen: state.Frozen{Since: created}}}},
+		"rolled back": {upstreams.Status{Status: intake.Status{Frozen: &intake.Frozen{Frozen: state.Frozen{Since: created, Revision: 7}}}}, Frozen, SourceCopy{Frozen: &intake.Frozen{Frozen: state.Frozen{Since: created, Revision: 7}}}},
 		"expired": {
-			upstreams.Status{Stale: true, StaleSince: created, Expired: map[string]int{serviceEntry.String(): 1}}, Expired, SourceCopy{StaleSince: created},
+			upstreams.Status{Status: intake.Status{Stale: true, StaleSince: created, Expired: map[string]int{serviceEntry.String(): 1}}}, Expired, SourceCopy{StaleSince: created},
 		},
-		"expired, before the source is stale": {upstreams.Status{Expired: map[string]int{serviceEntry.String(): 1}}, Expired, SourceCopy{}},
-		"of another kind that has expired":    {upstreams.Status{Stale: true, Expired: map[string]int{"a/B": 1}}, Changing, SourceCopy{}},
+		"expired, before the source is stale": {upstreams.Status{Status: intake.Status{Expired: map[string]int{serviceEntry.String(): 1}}}, Expired, SourceCopy{}},
+		"of another kind that has expired":    {upstreams.Status{Status: intake.Status{Stale: true, Expired: map[string]int{"a/B": 1}}}, Changing, SourceCopy{}},
 		"just now":                            {upstreams.Status{}, Changing, SourceCopy{}},
 	} {
 		f := newFixture(t, Config{})
-		f.traces = map[mirror.Key][]upstreams.Trace{key: {{Upstream: "east", Original: key, Key: key, Resource: entry(t, "east", "shop", "new", "new.example.com")}}}
+		f.traces = map[mirror.Key][]intake.Trace{key: {{Upstream: "east", Original: key, Key: key, Resource: entry(t, "east", "shop", "new", "new.example.com")}}}
 		tc.source.Name = "east"
 		f.sources = []upstreams.Status{tc.source}
 		var e Explanation
@@ -93,8 +95,8 @@ func TestOfAFrozenSourceIsSaidThatWhatItSaysNowWaits(t *testing.T) {
 	key := mirror.Key{Kind: serviceEntry, Namespace: "shop", Name: "db"}
 	for host, want := range map[string]bool{"db.example.com": false, "new.example.com": true} {
 		f := newFixture(t, Config{})
-		f.sources = []upstreams.Status{{Name: "east", Frozen: &upstreams.Frozen{Since: created}}}
-		f.traces = map[mirror.Key][]upstreams.Trace{key: {{Upstream: "east", Original: key, Key: key, Resource: entry(t, "east", "shop", "db", host)}}}
+		f.sources = []upstreams.Status{{Name: "east", Status: intake.Status{Frozen: &intake.Frozen{Frozen: state.Frozen{Since: created}}}}}
+		f.traces = map[mirror.Key][]intake.Trace{key: {{Upstream: "east", Original: key, Key: key, Resource: entry(t, "east", "shop", "db", host)}}}
 		var e Explanation
 		if err := json.Unmarshal([]byte(f.get(t, "/debug/explain?kind=se&namespace=shop&name=db")), &e); err != nil {
 			t.Fatal(err)
@@ -112,8 +114,8 @@ func TestOfAStaleSourceIsSaidSinceWhenItsCopyIsKept(t *testing.T) {
 		upstreams.StateSyncing:    {}, // it may have sent it again
 	} {
 		f := newFixture(t, Config{})
-		f.sources = []upstreams.Status{{Name: "east", State: state, Stale: true, StaleSince: created}}
-		f.traces = map[mirror.Key][]upstreams.Trace{key: {{Upstream: "east", Original: key, Key: key, Resource: entry(t, "east", "shop", "db", "db.example.com")}}}
+		f.sources = []upstreams.Status{{Name: "east", State: state, Status: intake.Status{Stale: true, StaleSince: created}}}
+		f.traces = map[mirror.Key][]intake.Trace{key: {{Upstream: "east", Original: key, Key: key, Resource: entry(t, "east", "shop", "db", "db.example.com")}}}
 		var e Explanation
 		if err := json.Unmarshal([]byte(f.get(t, "/debug/explain?kind=se&namespace=shop&name=db")), &e); err != nil {
 			t.Fatal(err)
@@ -129,8 +131,8 @@ func TestOfAStaleSourceIsSaidSinceWhenItsCopyIsKept(t *testing.T) {
 func TestWhatIsFrozenAndLeftOutByNewerRulesIsSaidToBeBoth(t *testing.T) {
 	key := mirror.Key{Kind: serviceEntry, Namespace: "shop", Name: "db"}
 	f := newFixture(t, Config{})
-	f.sources = []upstreams.Status{{Name: "east", Frozen: &upstreams.Frozen{Since: created}}}
-	f.traces = map[mirror.Key][]upstreams.Trace{key: {{Upstream: "east", Original: key, Key: key, Reason: "namespace"}}}
+	f.sources = []upstreams.Status{{Name: "east", Status: intake.Status{Frozen: &intake.Frozen{Frozen: state.Frozen{Since: created}}}}}
+	f.traces = map[mirror.Key][]intake.Trace{key: {{Upstream: "east", Original: key, Key: key, Reason: "namespace"}}}
 	var e Explanation
 	if err := json.Unmarshal([]byte(f.get(t, "/debug/explain?kind=se&namespace=shop&name=db")), &e); err != nil {
 		t.Fatal(err)
@@ -140,22 +142,22 @@ func TestWhatIsFrozenAndLeftOutByNewerRulesIsSaidToBeBoth(t *testing.T) {
 	}
 }
 
-// TestWhatIsServedFromBeforeIsSaidToBeKept: a source that has not said it since, such as one
-// that is served from disk, has no trace of it.
+// TestWhatIsServedFromBeforeIsSaidToBeKept: a resource that is served from disk has no trace in its
+// upstream.
 func TestWhatIsServedFromBeforeIsSaidToBeKept(t *testing.T) {
 	key := mirror.Key{Kind: serviceEntry, Namespace: "shop", Name: "db"}
 	for name, tc := range map[string]struct {
 		source upstreams.Status
 		copied SourceCopy
 	}{
-		"from disk": {upstreams.Status{Stale: true, StaleSince: created}, SourceCopy{Unconfirmed: true, StaleSince: created}},
-		"frozen":    {upstreams.Status{Frozen: &upstreams.Frozen{Since: created}}, SourceCopy{Unconfirmed: true, Frozen: &upstreams.Frozen{Since: created}}},
+		"from disk": {upstreams.Status{Status: intake.Status{Stale: true, StaleSince: created}}, SourceCopy{Unconfirmed: true, StaleSince: created}},
+		"frozen":    {upstreams.Status{Status: intake.Status{Frozen: &intake.Frozen{Frozen: state.Frozen{Since: created}}}}, SourceCopy{Unconfirmed: true, Frozen: &intake.Frozen{Frozen: state.Frozen{Since: created}}}},
 		"changed":   {upstreams.Status{}, SourceCopy{Unconfirmed: true}},
 	} {
 		f := newFixture(t, Config{})
 		tc.source.Name = "east"
 		f.sources = []upstreams.Status{tc.source, {Name: "west"}}
-		f.traces = map[mirror.Key][]upstreams.Trace{key: {{Upstream: "west", Original: key, Key: key, Resource: entry(t, "west", "shop", "db", "other.example.com")}}}
+		f.traces = map[mirror.Key][]intake.Trace{key: {{Upstream: "west", Original: key, Key: key, Resource: entry(t, "west", "shop", "db", "other.example.com")}}}
 		var e Explanation
 		if err := json.Unmarshal([]byte(f.get(t, "/debug/explain?kind=se&namespace=shop&name=db")), &e); err != nil {
 			t.Fatal(err)
@@ -186,7 +188,7 @@ func TestExplanationOfWhatNobodyHas(t *testing.T) {
 func TestWhatIsLeftOutIsListed(t *testing.T) {
 	f := newFixture(t, Config{})
 	for query, want := range map[string]int{"": 2, "?upstream=east": 1, "?kind=vs": 1, "?upstream=east&kind=vs": 0} {
-		var got []upstreams.LeftOut
+		var got []intake.LeftOut
 		if err := json.Unmarshal([]byte(f.get(t, "/debug/leftout"+query)), &got); err != nil || len(got) != want {
 			t.Errorf("%q: %v, %v", query, got, err)
 		}

@@ -8,9 +8,15 @@ import (
 	"meshrelay/internal/loopback"
 )
 
-// debugOnly lets through a few requests at a time, from this host.
+// debugOnly lets through a few requests at a time, from connections within this host, those over
+// the socket among them. Both ends count: a connection to a public address of this host is none,
+// wherever it comes from.
 func (s *Server) debugOnly(next http.HandlerFunc) http.Handler {
-	return loopbackOnly(func(w http.ResponseWriter, r *http.Request) {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !withinHost(r) {
+			http.Error(w, "only for connections over loopback: use it on the relay's own host, or through kubectl port-forward or ssh -L", http.StatusForbidden)
+			return
+		}
 		select {
 		case s.busy <- struct{}{}:
 			defer func() { <-s.busy }()
@@ -18,19 +24,6 @@ func (s *Server) debugOnly(next http.HandlerFunc) http.Handler {
 		default:
 			s.refuse(w, r, errBusy)
 		}
-	})
-}
-
-// loopbackOnly lets through connections within this host, those over the socket among them.
-// Both ends count: a connection to a public address of this host is none, wherever it comes
-// from.
-func loopbackOnly(next http.HandlerFunc) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !withinHost(r) {
-			http.Error(w, "only for connections over loopback: use it on the relay's own host, or through kubectl port-forward or ssh -L", http.StatusForbidden)
-			return
-		}
-		next(w, r)
 	})
 }
 

@@ -25,6 +25,7 @@ import (
 	"meshrelay/internal/buildinfo"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -113,7 +114,7 @@ type fixture struct {
 	ready    Readiness
 	sources  []upstreams.Status
 	clients  []downstream.ClientStatus
-	traces   map[mirror.Key][]upstreams.Trace
+	traces   map[mirror.Key][]intake.Trace
 	level    *slog.LevelVar
 	registry *prometheus.Registry
 	logged   *bytes.Buffer
@@ -132,7 +133,7 @@ func newFixture(t *testing.T, cfg Config, more ...func(*Deps)) *fixture {
 		resource(t, "west", mirror.Key{Kind: widget, Namespace: "shop", Name: "w"}, opaque),
 	)
 	f := &fixture{level: new(slog.LevelVar), registry: prometheus.NewRegistry(), ready: Readiness{Ready: true}, logged: new(bytes.Buffer)}
-	f.sources = []upstreams.Status{{Name: "east", Type: "xds", State: upstreams.StateSynced, Synced: true}}
+	f.sources = []upstreams.Status{{Name: "east", Type: "xds", State: upstreams.StateSynced, Status: intake.Status{Synced: true}}}
 	f.clients = []downstream.ClientStatus{
 		{
 			Connection: "sidecar~1.2.3.4~istiod-0.istio-system~istio-system.svc.cluster.local-1", NodeID: "sidecar~1.2.3.4~istiod-0.istio-system~istio-system.svc.cluster.local",
@@ -154,13 +155,13 @@ func newFixture(t *testing.T, cfg Config, more ...func(*Deps)) *fixture {
 		Ready: func() Readiness { return f.ready },
 		Debug: NewDebug(Views{
 			Configs: configs, Contests: register.KeyConflicts, HostConflicts: register.HostConflicts, NotFollowed: register.NotFollowed,
-			LeftOut: func() []upstreams.LeftOut {
-				return []upstreams.LeftOut{
+			LeftOut: func() []intake.LeftOut {
+				return []intake.LeftOut{
 					{Upstream: "east", Kind: "networking.istio.io/ServiceEntry", Namespace: "hidden", Name: "db", Reason: "namespace", Detail: `namespace "hidden" is excluded by "hid*"`},
 					{Upstream: "west", Kind: "networking.istio.io/VirtualService", Namespace: "shop", Name: "db", Reason: "loop"},
 				}
 			},
-			Trace:     func(key mirror.Key) []upstreams.Trace { return f.traces[key] },
+			Trace:     func(key mirror.Key) []intake.Trace { return f.traces[key] },
 			Upstreams: func() []upstreams.Status { return f.sources },
 		}),
 	}

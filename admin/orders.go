@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"time"
 
-	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
 )
 
 // parameters are the parameters of each order. Every order also takes reason and dryRun.
@@ -20,7 +20,7 @@ var parameters = map[string][]string{
 
 // orderOf parses the query of an order. An unknown parameter is an error: an order with a
 // misspelt dryRun must not be carried out.
-func orderOf(verb string, query url.Values) (o upstreams.Order, err error) {
+func orderOf(verb string, query url.Values) (o intake.Order, err error) {
 	for _, name := range slices.Sorted(maps.Keys(query)) {
 		if name != "reason" && name != "dryRun" && !slices.Contains(parameters[verb], name) {
 			return o, badRequestf("%.32q is no parameter of %s: want reason, dryRun or %v", name, verb, parameters[verb])
@@ -30,7 +30,7 @@ func orderOf(verb string, query url.Values) (o upstreams.Order, err error) {
 		return o, err
 	}
 	o.Reason = query.Get("reason")
-	if err := upstreams.CheckReason(o.Reason); err != nil {
+	if err := intake.CheckReason(o.Reason); err != nil {
 		return o, badRequestf("%v", err)
 	}
 	switch verb {
@@ -45,7 +45,7 @@ func orderOf(verb string, query url.Values) (o upstreams.Order, err error) {
 	case "release":
 		o.Hold = query.Get("hold")
 		for _, text := range query["only"] {
-			scope, err := upstreams.ParseScope(text)
+			scope, err := intake.ParsePart(text)
 			if err != nil {
 				return o, badRequestf("only: %v", err)
 			}

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// What is not understood is not carried out: a misspelt dryRun least of all.
+// An order that does not decode is refused: a misspelt dryRun least of all may be ignored.
 func TestAnOrderThatIsNotUnderstoodIsNotCarriedOut(t *testing.T) {
 	f, c, _ := controlled(t, Config{Socket: "/run/relay/admin.sock"})
 	for path, want := range map[string]string{

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
 )
 
 // Readiness tells whether the relay serves its clients.
@@ -44,9 +45,9 @@ func Assess(released bool, sources []upstreams.Status) Readiness {
 // problems returns what is wrong with an upstream. released tells that clients are served.
 func problems(s upstreams.Status, released bool) (parts []string) {
 	add := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
-	served, expired := total(s.Resources), total(s.Expired)
+	served, expired := Total(s.Resources), Total(s.Expired)
 	if s.State != upstreams.StateSynced || !s.Synced {
-		text := string(s.State) + since(s.Since)
+		text := string(s.State) + Since(s.Since)
 		if s.Address != "" {
 			text += " (" + s.Address + ")"
 		}
@@ -71,18 +72,18 @@ func problems(s upstreams.Status, released bool) (parts []string) {
 	if s.Stale {
 		switch {
 		case served > 0 && expired == 0:
-			add("stale%s, its resources are still served", since(s.StaleSince))
+			add("stale%s, its resources are still served", Since(s.StaleSince))
 		case served+expired == 0:
-			add("stale%s, it has no resources that are served", since(s.StaleSince))
+			add("stale%s, it has no resources that are served", Since(s.StaleSince))
 		default:
-			add("stale%s", since(s.StaleSince))
+			add("stale%s", Since(s.StaleSince))
 		}
 	}
 	if expired > 0 {
 		add("resources expired and not served: %d", expired)
 	}
 	if h := s.Held; h != nil {
-		add("held%s: deletion of %d of %d resources, %s; see \"relay held %s\"", since(h.Since), h.Removals, h.Of, heldUntil(*h), s.Name)
+		add("held%s: deletion of %d of %d resources, %s; see \"relay held %s\"", Since(h.Since), h.Removals, h.Of, heldUntil(*h), s.Name)
 	}
 	if f := s.Frozen; f != nil {
 		add("%s", frozen(*f, s.Name))
@@ -103,7 +104,7 @@ func problems(s upstreams.Status, released bool) (parts []string) {
 	return parts
 }
 
-// firstSync tells whether clients wait for an upstream, nothing for one that is known.
+// firstSync tells whether clients wait for an upstream; "" when it is known.
 func firstSync(s upstreams.Status, released bool) string {
 	f := s.FirstSync
 	switch {
@@ -122,8 +123,8 @@ func firstSync(s upstreams.Status, released bool) string {
 }
 
 // frozen describes a freeze.
-func frozen(f upstreams.Frozen, upstream string) string {
-	text := "frozen" + since(f.Since)
+func frozen(f intake.Frozen, upstream string) string {
+	text := "frozen" + Since(f.Since)
 	if f.Revision != 0 {
 		text += fmt.Sprintf(" at revision %d", f.Revision)
 	}
@@ -140,28 +141,28 @@ func frozen(f upstreams.Frozen, upstream string) string {
 }
 
 // heldUntil tells how long a guard holds deletions.
-func heldUntil(h upstreams.Held) string {
+func heldUntil(h intake.Held) string {
 	switch h.Clock {
-	case upstreams.ClockRunning:
+	case intake.ClockRunning:
 		return "until " + h.Until.UTC().Format(time.RFC3339)
-	case upstreams.ClockStopped:
+	case intake.ClockStopped:
 		return fmt.Sprintf("for another %s of contact", h.Left)
-	case upstreams.ClockOver:
+	case intake.ClockOver:
 		return "until the upstream repeats the deletions"
 	}
 	return "without end"
 }
 
-// total adds up counts by kind.
-func total(counts map[string]int) (n int) {
+// Total adds up counts by kind.
+func Total(counts map[string]int) (n int) {
 	for _, c := range counts {
 		n += c
 	}
 	return n
 }
 
-// since returns " since" and the time, nothing for no time.
-func since(t time.Time) string {
+// Since returns " since" and the time, nothing for no time.
+func Since(t time.Time) string {
 	if t.IsZero() {
 		return ""
 	}
@@ -212,7 +213,7 @@ func (s *Server) ready(w http.ResponseWriter, req *http.Request) {
 	w.WriteHeader(code)
 	fmt.Fprintln(w, head)
 	for _, reason := range r.Reasons {
-		// One line a reason: text of an upstream must not look like another reason.
+		// Each reason is one line: text of an upstream must not look like another reason.
 		fmt.Fprintln(w, "- "+strings.Join(strings.Fields(reason), " "))
 	}
 	for _, note := range r.Notes {

@@ -14,7 +14,7 @@ type ReloadStatus = config.ReloadStatus
 // reloadReasons returns what is wrong with the config file.
 func reloadReasons(s ReloadStatus) (reasons []string) {
 	if s.Error != "" {
-		reasons = append(reasons, "config file not loaded"+since(s.FailingSince)+", the previous config stays: "+s.Error)
+		reasons = append(reasons, "config file not loaded"+Since(s.FailingSince)+", the previous config stays: "+s.Error)
 	}
 	if len(s.NeedsRestart) > 0 {
 		reasons = append(reasons, "config fields changed that need a restart: "+strings.Join(s.NeedsRestart, ", "))

@@ -16,7 +16,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"meshrelay/mirror"
+	"meshrelay/state"
 	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
 )
 
 // nothing is an empty merged view.
@@ -53,7 +55,7 @@ func TestReadyIs503WithTheReasonsUntilReady(t *testing.T) {
 
 func TestReadinessFollowsTheSources(t *testing.T) {
 	since := created
-	synced := upstreams.Status{Name: "east", State: upstreams.StateSynced, Synced: true}
+	synced := upstreams.Status{Name: "east", State: upstreams.StateSynced, Status: intake.Status{Synced: true}}
 	for name, tc := range map[string]struct {
 		released bool
 		source   upstreams.Status
@@ -66,27 +68,27 @@ func TestReadinessFollowsTheSources(t *testing.T) {
 			Readiness{Reasons: []string{"upstream west: connecting since 2024-02-03T04:05:06Z (w:1): no route"}},
 		},
 		"half answered": {
-			false, upstreams.Status{Name: "west", State: upstreams.StateSyncing, Pending: []string{"a/v1/B", "a/v1/C"}},
+			false, upstreams.Status{Name: "west", State: upstreams.StateSyncing, Status: intake.Status{Pending: []string{"a/v1/B", "a/v1/C"}}},
 			Readiness{Reasons: []string{"upstream west: syncing; types without an answer: 2, such as a/v1/B"}},
 		},
 		"lost, after the start": {
-			true, upstreams.Status{Name: "west", State: upstreams.StateDisconnected, Synced: true, LastError: "reset", Resources: map[string]int{"a/B": 2}},
+			true, upstreams.Status{Name: "west", State: upstreams.StateDisconnected, Status: intake.Status{Synced: true}, LastError: "reset", Resources: map[string]int{"a/B": 2}},
 			Readiness{Ready: true, Reasons: []string{"upstream west: disconnected: reset; its resources are still served"}},
 		},
 		"no endpoints": {
-			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Synced: true, Endpoints: &upstreams.EndpointsStatus{LastError: "w:1: refused"}},
+			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Status: intake.Status{Synced: true}, Endpoints: &upstreams.EndpointsStatus{LastError: "w:1: refused"}},
 			Readiness{Ready: true, Reasons: []string{"upstream west: the endpoints of its services may be old: w:1: refused"}},
 		},
 		"stale, and kept": {
-			true, upstreams.Status{Name: "west", State: upstreams.StateDisconnected, Synced: true, Stale: true, StaleSince: since, Resources: map[string]int{"a/B": 2}},
+			true, upstreams.Status{Name: "west", State: upstreams.StateDisconnected, Status: intake.Status{Synced: true, Stale: true, StaleSince: since}, Resources: map[string]int{"a/B": 2}},
 			Readiness{Ready: true, Reasons: []string{"upstream west: disconnected; stale since 2024-02-03T04:05:06Z, its resources are still served"}},
 		},
 		"stale, and expired": {
-			true, upstreams.Status{Name: "west", State: upstreams.StateDisconnected, Synced: true, Stale: true, Expired: map[string]int{"a/B": 2, "a/C": 3}},
+			true, upstreams.Status{Name: "west", State: upstreams.StateDisconnected, Status: intake.Status{Synced: true, Stale: true, Expired: map[string]int{"a/B": 2, "a/C": 3}}},
 			Readiness{Ready: true, Reasons: []string{"upstream west: disconnected; stale; resources expired and not served: 5"}},
 		},
 		"stale, and required": {
-			true, upstreams.Status{Name: "west", State: upstreams.StateDisconnected, Synced: true, Required: true, Stale: true, Resources: map[string]int{"a/B": 2}},
+			true, upstreams.Status{Name: "west", State: upstreams.StateDisconnected, Status: intake.Status{Synced: true, Stale: true}, Required: true, Resources: map[string]int{"a/B": 2}},
 			Readiness{Reasons: []string{"upstream west: disconnected; required, so the relay is not ready; stale, its resources are still served"}},
 		},
 		"never synced, and required": {
@@ -94,59 +96,59 @@ func TestReadinessFollowsTheSources(t *testing.T) {
 			Readiness{Reasons: []string{"upstream west: connecting; required, so the relay is not ready"}},
 		},
 		"lost, and required": {
-			true, upstreams.Status{Name: "west", State: upstreams.StateDisconnected, Synced: true, Required: true, Resources: map[string]int{"a/B": 2}},
+			true, upstreams.Status{Name: "west", State: upstreams.StateDisconnected, Status: intake.Status{Synced: true}, Required: true, Resources: map[string]int{"a/B": 2}},
 			Readiness{Ready: true, Reasons: []string{"upstream west: disconnected; its resources are still served"}},
 		},
 		"held": {
-			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Synced: true, Held: &upstreams.Held{Since: since, Clock: upstreams.ClockRunning, Until: since.Add(time.Minute), Removals: 40, Of: 100}},
+			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Status: intake.Status{Synced: true, Held: &intake.Held{Since: since, Clock: intake.ClockRunning, Until: since.Add(time.Minute), Removals: 40, Of: 100}}},
 			Readiness{Ready: true, Reasons: []string{`upstream west: held since 2024-02-03T04:05:06Z: deletion of 40 of 100 resources, until 2024-02-03T04:06:06Z; see "relay held west"`}},
 		},
 		"held for ever": {
-			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Synced: true, Held: &upstreams.Held{Since: since, Removals: 1, Of: 2}},
+			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Status: intake.Status{Synced: true, Held: &intake.Held{Since: since, Removals: 1, Of: 2}}},
 			Readiness{Ready: true, Reasons: []string{`upstream west: held since 2024-02-03T04:05:06Z: deletion of 1 of 2 resources, without end; see "relay held west"`}},
 		},
 		"frozen": {
-			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Synced: true, Frozen: &upstreams.Frozen{Since: since, Waiting: 3}},
+			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Status: intake.Status{Synced: true, Frozen: &intake.Frozen{Frozen: state.Frozen{Since: since}, Waiting: 3}}},
 			Readiness{Ready: true, Reasons: []string{`upstream west: frozen since 2024-02-03T04:05:06Z, resources changed there: 3; unfreeze it with "relay unfreeze west"`}},
 		},
 		"rolled back": {
-			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Synced: true, Frozen: &upstreams.Frozen{Since: since, Revision: 17}},
+			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Status: intake.Status{Synced: true, Frozen: &intake.Frozen{Frozen: state.Frozen{Since: since, Revision: 17}}}},
 			Readiness{Ready: true, Reasons: []string{`upstream west: frozen since 2024-02-03T04:05:06Z at revision 17; unfreeze it with "relay unfreeze west"`}},
 		},
 		"never synced, and served as it was kept": {
-			true, upstreams.Status{Name: "west", State: upstreams.StateConnecting, Address: "w:2", LastError: "w:2: refused", Pending: []string{"a/v1/B"}, Resources: map[string]int{"a/B": 1}},
+			true, upstreams.Status{Name: "west", State: upstreams.StateConnecting, Address: "w:2", LastError: "w:2: refused", Status: intake.Status{Pending: []string{"a/v1/B"}}, Resources: map[string]int{"a/B": 1}},
 			Readiness{Ready: true, Reasons: []string{"upstream west: connecting (w:2): refused; its resources are still served"}},
 		},
 		"half answered, for the first time": {
-			false, upstreams.Status{Name: "west", State: upstreams.StateSyncing, Pending: []string{"a/v1/B"}, Resources: map[string]int{"a/C": 1}},
+			false, upstreams.Status{Name: "west", State: upstreams.StateSyncing, Status: intake.Status{Pending: []string{"a/v1/B"}}, Resources: map[string]int{"a/C": 1}},
 			Readiness{Reasons: []string{"upstream west: syncing; types without an answer: 1, such as a/v1/B"}},
 		},
 		"lost, and it gave nothing": {
-			true, upstreams.Status{Name: "west", State: upstreams.StateDisconnected, Synced: true, LastError: "reset"},
+			true, upstreams.Status{Name: "west", State: upstreams.StateDisconnected, Status: intake.Status{Synced: true}, LastError: "reset"},
 			Readiness{Ready: true, Reasons: []string{"upstream west: disconnected: reset"}},
 		},
 		"stale, and it gave nothing": {
-			true, upstreams.Status{Name: "west", State: upstreams.StateDisconnected, Synced: true, Stale: true, StaleSince: since},
+			true, upstreams.Status{Name: "west", State: upstreams.StateDisconnected, Status: intake.Status{Synced: true, Stale: true, StaleSince: since}},
 			Readiness{Ready: true, Reasons: []string{"upstream west: disconnected; stale since 2024-02-03T04:05:06Z, it has no resources that are served"}},
 		},
 		"stale, and one expired": {
-			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Synced: true, Stale: true, Resources: map[string]int{"a/B": 1}, Expired: map[string]int{"a/C": 1}},
+			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Status: intake.Status{Synced: true, Stale: true, Expired: map[string]int{"a/C": 1}}, Resources: map[string]int{"a/B": 1}},
 			Readiness{Ready: true, Reasons: []string{"upstream west: stale; resources expired and not served: 1"}},
 		},
 		"frozen, and one waits": {
-			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Synced: true, Frozen: &upstreams.Frozen{Since: since, Waiting: 1}},
+			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Status: intake.Status{Synced: true, Frozen: &intake.Frozen{Frozen: state.Frozen{Since: since}, Waiting: 1}}},
 			Readiness{Ready: true, Reasons: []string{`upstream west: frozen since 2024-02-03T04:05:06Z, resources changed there: 1; unfreeze it with "relay unfreeze west"`}},
 		},
 		"one too many": {
-			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Synced: true, OverLimit: 1, RefusedTotal: 1},
+			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Status: intake.Status{Synced: true, OverLimit: 1, RefusedTotal: 1}},
 			Readiness{Ready: true, Reasons: []string{"upstream west: resources refused for its limits: 1; raise limits, or import less; resources or files refused: 1, the last good content is still served"}},
 		},
 		"too much": {
-			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Synced: true, OverLimit: 3},
+			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Status: intake.Status{Synced: true, OverLimit: 3}},
 			Readiness{Ready: true, Reasons: []string{"upstream west: resources refused for its limits: 3; raise limits, or import less"}},
 		},
 		"bad content": {
-			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Synced: true, RefusedTotal: 2, Refused: []upstreams.Refusal{{Resource: "a.yaml:3", Reason: "no kind"}}},
+			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Status: intake.Status{Synced: true, RefusedTotal: 2, Refused: []intake.Refusal{{Resource: "a.yaml:3", Reason: "no kind"}}}},
 			Readiness{Ready: true, Reasons: []string{"upstream west: resources or files refused: 2, the last good content is still served: a.yaml:3: no kind"}},
 		},
 	} {

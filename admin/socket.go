@@ -80,7 +80,7 @@ func (s *Server) openSocket() net.Listener {
 	lis, err := listenUnix(s.cfg.Socket)
 	if err != nil {
 		if old := s.socket.Swap(&socketState{problem: err.Error()}); old.problem != err.Error() {
-			s.log.Warn("admin socket not open, operators can change nothing", "socket", s.cfg.Socket, "err", err)
+			s.log.Warn("admin socket not open", "socket", s.cfg.Socket, "err", err)
 		}
 		return nil
 	}
@@ -114,8 +114,8 @@ func closeToOthers(dir string) bool {
 	if err != nil || !info.IsDir() || info.Mode()&fs.ModeSticky != 0 || info.Mode().Perm()&0o022 == 0 {
 		return false
 	}
-	uid, _, known := owner.Of(info)
-	return known && uid == os.Geteuid() && os.Chmod(dir, info.Mode()&^0o022) == nil
+	uid, _ := owner.Of(info)
+	return uid == os.Geteuid() && os.Chmod(dir, info.Mode()&^0o022) == nil
 }
 
 // listenUnix listens on a Unix socket that only its owner can open. It replaces a socket that no
@@ -151,10 +151,10 @@ func private(dir string) error {
 	if err != nil {
 		return err
 	}
-	switch uid, _, known := owner.Of(info); {
+	switch uid, _ := owner.Of(info); {
 	case !info.IsDir():
 		return fmt.Errorf("%s is not a directory", dir)
-	case known && uid != os.Geteuid():
+	case uid != os.Geteuid():
 		return fmt.Errorf("directory %s belongs to user %d, and the relay is user %d", dir, uid, os.Geteuid())
 	case info.Mode().Perm()&0o022 != 0:
 		return fmt.Errorf("others can write to directory %s (%v)", dir, info.Mode().Perm())
@@ -215,20 +215,12 @@ func checkServer(path string, conn net.Conn) error {
 	if err != nil {
 		return err
 	}
-	uid, _, known := owner.Of(info)
-	if served := credentialsOf(conn); known && served.UID >= 0 && uid != served.UID {
+	uid, _ := owner.Of(info)
+	if served := credentials(conn); served.UID >= 0 && uid != served.UID {
 		return fmt.Errorf("socket %s belongs to user %d, and user %d serves it: it is not the relay's", path, uid, served.UID)
 	}
-	if known && !owner.Trusts(uid) {
+	if !owner.Trusts(uid) {
 		return fmt.Errorf("socket %s, which the admin address names, belongs to user %d, and you are user %d: if the relay runs as that user, name the socket with --socket, or be that user", path, uid, os.Geteuid())
 	}
 	return nil
-}
-
-// credentialsOf returns the peer of a connection over a Unix socket.
-func credentialsOf(conn net.Conn) peer {
-	if c, ok := conn.(*net.UnixConn); ok {
-		return credentials(c)
-	}
-	return peer{UID: -1, PID: -1}
 }

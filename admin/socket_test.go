@@ -11,10 +11,12 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"meshrelay/upstreams/intake"
 )
 
-// TestTheSocketIsOpenedWhenItCanBe: a relay that is started while the one before it drains has
-// the socket once that has ended. Until then it says what is wrong, and only until then.
+// TestTheSocketIsOpenedWhenItCanBe: a relay that starts while the one before it drains opens the
+// socket when that one has ended. Until then, and only until then, /ready has the reason.
 func TestTheSocketIsOpenedWhenItCanBe(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run", "admin.sock")
 	before, err := listenUnix(path)
@@ -52,18 +54,18 @@ func TestTheSocketIsOpenedWhenItCanBe(t *testing.T) {
 			t.Fatalf("no socket, although nobody has it: %s", reasons())
 		}
 	}
-	if _, err := (Client{Address: address, Socket: path}).Order(t.Context(), "east", "freeze", Order{}); err != nil {
+	if _, err := (Client{Address: address, Socket: path}).Order(t.Context(), "east", "freeze", intake.Order{}); err != nil {
 		t.Error(err)
 	}
 	if got := reasons(); strings.Contains(got, "socket") {
-		t.Errorf("what is over is still said: %s", got)
+		t.Errorf("/ready still has a reason that is over: %s", got)
 	}
 	transport.CloseIdleConnections()
 	if err := stop(); err != nil {
 		t.Error(err)
 	}
 	if n := strings.Count(f.logged.String(), "admin socket not open"); n != 1 {
-		t.Errorf("said %d times that it can not be opened:\n%s", n, f.logged)
+		t.Errorf("logged %d times that it can not be opened:\n%s", n, f.logged)
 	}
 	if _, err := os.Lstat(path); err == nil {
 		t.Error("the socket is left behind")

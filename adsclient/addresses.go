@@ -70,7 +70,7 @@ func (h *addressHealth) connected(i int, log *slog.Logger) {
 	h.addresses[i].Active = true
 	if h.answered >= 0 && h.answered != i {
 		h.switches++
-		log.Info("moved to another address", "from", h.addresses[h.answered].Address, "to", h.addresses[i].Address, "because", h.lost)
+		log.Info("moved to another address", "from", h.addresses[h.answered].Address, "to", h.addresses[i].Address, "reason", h.lost)
 	}
 	h.answered, h.lost = i, nil
 }

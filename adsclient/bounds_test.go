@@ -55,9 +55,9 @@ func TestAServersWordsAreBoundedAndPrintable(t *testing.T) {
 			h.mu.Lock()
 			defer h.mu.Unlock()
 			i := slices.IndexFunc(h.states, func(s State) bool { return s.Err != nil })
-			said := h.states[i].Err.Error()
-			if len(said) > 2*maxErrorText || strings.ContainsFunc(said, func(r rune) bool { return !unicode.IsPrint(r) }) {
-				t.Errorf("%d bytes: %q", len(said), said)
+			shown := h.states[i].Err.Error()
+			if len(shown) > 2*maxErrorText || strings.ContainsFunc(shown, func(r rune) bool { return !unicode.IsPrint(r) }) {
+				t.Errorf("%d bytes: %q", len(shown), shown)
 			}
 			if known := c.Addresses()[0].LastError; len(known) > 2*maxErrorText {
 				t.Errorf("%d bytes are kept", len(known))
@@ -74,12 +74,12 @@ func FuzzClean(f *testing.F) {
 	f.Add("\x1b[2J" + strings.Repeat("\xff", 2*maxErrorText))
 	f.Add(strings.Repeat("x", maxErrorText-1) + "äöü")
 	f.Fuzz(func(t *testing.T, text string) {
-		said := clean(text)
-		if len(said) > 3*maxErrorText+len("…") || strings.ContainsFunc(said, func(r rune) bool { return !unicode.IsPrint(r) }) {
-			t.Errorf("%d bytes: %q", len(said), said)
+		shown := clean(text)
+		if len(shown) > 3*maxErrorText+len("…") || strings.ContainsFunc(shown, func(r rune) bool { return !unicode.IsPrint(r) }) {
+			t.Errorf("%d bytes: %q", len(shown), shown)
 		}
-		if clean(said) != said {
-			t.Errorf("not settled: %q", said)
+		if clean(shown) != shown {
+			t.Errorf("not settled: %q", shown)
 		}
 	})
 }

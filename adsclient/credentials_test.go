@@ -206,7 +206,7 @@ func TestWhatIsWrongWithTLSIsSaid_C19(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			h := newRecorder()
 			start(t, h, tc.change, tc.address)
-			h.await(t, "an error that says "+tc.want, func() bool { return h.last().Err != nil && strings.Contains(h.last().Err.Error(), tc.want) })
+			h.await(t, "an error with "+tc.want, func() bool { return h.last().Err != nil && strings.Contains(h.last().Err.Error(), tc.want) })
 		})
 	}
 }

@@ -23,7 +23,7 @@ var (
 	// errStalled ends a stream that was not answered and on which nothing moves.
 	errStalled = errors.New("no progress")
 	// errNoStream ends the wait for a stream.
-	errNoStream = status.Error(codes.DeadlineExceeded, "no stream could be opened in time: the server can be connected to, and lets none be opened")
+	errNoStream = status.Error(codes.DeadlineExceeded, "no stream could be opened in time: the server accepts connections, and no streams")
 	// errUnread ends a stream whose server reads no more.
 	errUnread = status.Errorf(codes.ResourceExhausted, "the server has left %d acknowledgements unread", acksWaiting)
 )
@@ -65,8 +65,8 @@ func explain(err error) error {
 // errors.
 func handshakeHint(text string) string {
 	for _, h := range [][2]string{
-		{"first record does not look like a TLS handshake", "the server speaks plaintext there: give its port for TLS, or say plaintext: true"},
-		{"error reading server preface: EOF", "the server hangs up without a word, as one does that wants TLS: give its port for plaintext, or say tls"},
+		{"first record does not look like a TLS handshake", "the server speaks plaintext there: give its port for TLS, or set plaintext: true"},
+		{"error reading server preface: EOF", "the server hangs up, as a server that wants TLS does: give its port for plaintext, or set tls"},
 		{"tls: certificate required", "the server wants a client certificate: tls.certFile and tls.keyFile"},
 		{"certificate signed by unknown authority", "tls.caFile must have the root of the server's certificate"},
 		{"certificate is valid for", "tls.serverName is the name that the server's certificate must have"},

@@ -72,13 +72,13 @@ func failback(after time.Duration) func(*Config) {
 }
 
 // phases returns the phases of an address that was answered by, in order.
-func (h *recorder) phases(of ...Phase) (said []string) {
+func (h *recorder) phases(of ...Phase) (phases []string) {
 	for _, s := range h.states {
 		if slices.Contains(of, s.Phase) {
-			said = append(said, fmt.Sprintf("%s %s", s.Phase, s.Address))
+			phases = append(phases, fmt.Sprintf("%s %s", s.Phase, s.Address))
 		}
 	}
-	return said
+	return phases
 }
 
 func TestTheStreamMovesBackToAnAddressThatIsHealthy(t *testing.T) {
@@ -90,7 +90,7 @@ func TestTheStreamMovesBackToAnAddressThatIsHealthy(t *testing.T) {
 		{"SotW", func() *fakexds.Server { return &fakexds.Server{} }, func(*Config) {}},
 		{"a relay", func() *fakexds.Server { return &fakexds.Server{Relay: true} }, func(c *Config) { c.Protocol = Auto }},
 		{"delta alone", func() *fakexds.Server { return &fakexds.Server{NoSotW: true} }, func(c *Config) { c.Protocol = Auto }},
-		{"delta said", func() *fakexds.Server { return &fakexds.Server{} }, delta},
+		{"delta configured", func() *fakexds.Server { return &fakexds.Server{} }, delta},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			const after = 200 * time.Millisecond
@@ -110,7 +110,7 @@ func TestTheStreamMovesBackToAnAddressThatIsHealthy(t *testing.T) {
 			if took := time.Since(healed); took < after {
 				t.Errorf("it moved after %v", took)
 			}
-			// What probes left behind ends, and so does the stream that was left.
+			// Streams that probes left behind end, and so does the stream that was left.
 			atFirst.await(t, 1)
 			atSecond.await(t, 0)
 			var last int
@@ -331,7 +331,7 @@ func TestAddressesMayBeReadAtAnyTime(t *testing.T) {
 }
 
 // TestStreamsThatEndAsSoonAsTheyHaveSyncedSlowTheClientDown_C16: a server that crashes on
-// what it is asked would otherwise have to send everything again, several times a second.
+// a request would otherwise have to send everything again, several times a second.
 func TestStreamsThatEndAsSoonAsTheyHaveSyncedSlowTheClientDown_C16(t *testing.T) {
 	s := fakexds.Start(t, &fakexds.Server{})
 	h := newRecorder()

@@ -74,8 +74,8 @@ func TestABadAddressIsLeftForTheNext_C16(t *testing.T) {
 	for _, tc := range []struct {
 		rule string
 		bad  func(*testing.T) string
-		// says is in the reason; answered says that the bad address had answered something.
-		says     string
+		// reason is a part of the reason; answered is set when the bad address answers something.
+		reason   string
 		answered bool
 		phase    Phase
 	}{
@@ -88,7 +88,7 @@ func TestABadAddressIsLeftForTheNext_C16(t *testing.T) {
 			return lis.Addr().String()
 		}, "connection refused", false, Disconnected},
 		{"name that does not exist", func(*testing.T) string { return "no.such.name.invalid:15010" }, "no.such.name.invalid", false, Disconnected},
-		{"accepts connections and says nothing", func(t *testing.T) string {
+		{"accepts connections and sends nothing", func(t *testing.T) string {
 			w := newWire(t, fakexds.Start(t, &fakexds.Server{}).Addr)
 			w.freeze()
 			return w.addr
@@ -139,7 +139,7 @@ func TestABadAddressIsLeftForTheNext_C16(t *testing.T) {
 			h.mu.Lock()
 			defer h.mu.Unlock()
 			i := slices.IndexFunc(h.states, at(bad, tc.phase))
-			if i < 0 || h.states[i].Answered != tc.answered || !strings.Contains(h.states[i].Err.Error(), tc.says) {
+			if i < 0 || h.states[i].Answered != tc.answered || !strings.Contains(h.states[i].Err.Error(), tc.reason) {
 				t.Fatalf("states %v", h.states)
 			}
 			if !h.has(at(good.Addr, Connected)) || c.Switches() != map[bool]uint64{true: 1}[tc.answered] {
@@ -151,7 +151,7 @@ func TestABadAddressIsLeftForTheNext_C16(t *testing.T) {
 				}
 			}
 			all := c.Addresses()
-			if a := all[0]; a.Active || a.LastError == "" || !strings.Contains(a.LastError, tc.says) || !a.HealthySince.IsZero() || a.LastAttempt.IsZero() {
+			if a := all[0]; a.Active || a.LastError == "" || !strings.Contains(a.LastError, tc.reason) || !a.HealthySince.IsZero() || a.LastAttempt.IsZero() {
 				t.Errorf("bad address: %+v", a)
 			}
 			if a := all[1]; !a.Active || a.LastError != "" || a.HealthySince.IsZero() || a.LastAttempt.IsZero() {

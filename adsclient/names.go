@@ -65,7 +65,7 @@ func (c *Client) names(typeURL string) []string {
 	}
 	if reason != c.leftOut[typeURL] {
 		if reason != "" {
-			c.log.Warn("not all names can be asked for", "type", typeURL, "err", err)
+			c.log.Warn("names left out of the request", "type", typeURL, "err", err)
 		}
 		c.leftOut[typeURL] = reason
 	}

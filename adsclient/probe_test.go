@@ -37,7 +37,7 @@ func TestAProbeThatIsDeniedIsNotRepeatedSoon_C16(t *testing.T) {
 	}
 }
 
-// TestAProbeThatIsNotAnsweredEnds: a server that lets streams open, and says nothing.
+// TestAProbeThatIsNotAnsweredEnds: the server lets the stream open, and sends nothing.
 func TestAProbeThatIsNotAnsweredEnds(t *testing.T) {
 	first, atFirst := counted(t, &fakexds.Server{})
 	second := fakexds.Start(t, &fakexds.Server{})
@@ -80,19 +80,19 @@ func TestWhatAProbeIsSentIsAcknowledged_C6(t *testing.T) {
 	first.Await("another", func(r fakexds.Request) bool { return r.Nonce == "next" && r.Version == "next" })
 }
 
-// TestAProbeThatEndsIsAFailure: only one that stays open, and is then answered once more,
-// shows that an address works.
+// TestAProbeThatEndsIsAFailure: a probe shows that an address works only when its stream stays
+// open and is answered once more.
 func TestAProbeThatEndsIsAFailure(t *testing.T) {
 	first, open := counted(t, &fakexds.Server{})
 	c := newClient(t, newRecorder(), failback(time.Hour), first.Addr, "127.0.0.1:1")
-	said := make(chan error, 1)
-	go func() { said <- c.probe(t.Context(), 0) }()
+	result := make(chan error, 1)
+	go func() { result <- c.probe(t.Context(), 0) }()
 	first.Await("its ACK", func(r fakexds.Request) bool { return r.Nonce != "" })
 	if a := c.Addresses()[0]; a.HealthySince.IsZero() {
 		t.Errorf("%+v", a)
 	}
 	first.End(errDown)
-	if err := <-said; status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), first.Addr) {
+	if err := <-result; status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), first.Addr) {
 		t.Errorf("error %v", err)
 	}
 	open.await(t, 0)

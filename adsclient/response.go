@@ -49,8 +49,8 @@ type RawResource struct {
 	head          []byte // the outline of an Any that is too large
 }
 
-// Peek returns Any, and of one that is too large an Any with the short fields of its message, such
-// as the name.
+// Peek returns Any. Of a resource that is too large it returns an Any with the short fields of its
+// message, such as the name.
 func (r RawResource) Peek() []byte {
 	if r.head != nil {
 		return r.head
@@ -94,7 +94,7 @@ func (r *Response) Resources(limit int) iter.Seq[RawResource] {
 	}
 }
 
-// Removed yields the names of what is gone, on delta streams. Each is valid until the next
+// Removed yields the names of removed resources, on delta streams. Each is valid until the next
 // one. It may be called again.
 func (r *Response) Removed() iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
@@ -194,7 +194,7 @@ func (f field) isResource() bool { return f.number == 2 && f.delimited() }
 
 func (f field) isRemoved(delta bool) bool { return delta && f.number == 6 && f.delimited() }
 
-// element reads a resource of n bytes. One that is larger than limit is not copied.
+// element reads a resource of n bytes. It does not copy a resource that is larger than limit.
 func (c *cursor) element(n int, delta bool, limit int) (r RawResource, err error) {
 	switch {
 	case delta && n > limit+2*maxName:
@@ -263,7 +263,7 @@ const (
 func (c *cursor) outline(n int) []byte { return c.appendOutline(make([]byte, 0, 256), n, 2) }
 
 func (c *cursor) appendOutline(out []byte, n, depth int) []byte {
-	// What is broken ends it: the resource is refused anyway.
+	// A broken field ends the walk: the resource is refused anyway.
 	_ = c.within(n, func(f field) error {
 		var v []byte
 		switch {

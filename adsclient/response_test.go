@@ -208,7 +208,7 @@ func FuzzDecodeResponse(f *testing.F) {
 	})
 }
 
-// sameInPieces compares a response with the one that comes of the same bytes in pieces.
+// sameInPieces compares a response with that of the same bytes in pieces.
 func sameInPieces(t *testing.T, whole *Response, wholeErr error, data []byte, delta bool) {
 	t.Helper()
 	for _, n := range []int{1, 7} {

@@ -189,7 +189,7 @@ func TestDeltaResponsesAreAcknowledgedAndRejected_C6_C7(t *testing.T) {
 }
 
 // TestAServerThatTakesSmallerRequestsIsAskedForEverything_C15: a relay's limit is for its
-// operator to set, so what stays below ours can be too much all the same.
+// operator to set, so a request below ours can still be too large.
 func TestAServerThatTakesSmallerRequestsIsAskedForEverything_C15(t *testing.T) {
 	for _, at := range []string{"the first type", "a later type"} {
 		t.Run(at, func(t *testing.T) {
@@ -231,15 +231,15 @@ func TestWhoIsTurnedAwayForALimitStillSaysWhatItHolds_C15(t *testing.T) {
 	h.held = map[string]map[string]string{meshURL: {"mesh": "1"}, seURL: {"shop/a": "1"}}
 	s.Fail(status.Error(codes.ResourceExhausted, "the relay takes no more clients for now: 930 MiB of its memory limit of 1024 MiB are in use, and new clients are taken below 90 %"))
 	c := start(t, h, nil, s.Addr)
-	h.await(t, "it is turned away", func() bool { return h.failures() >= 1 })
+	h.await(t, "the server refuses the request", func() bool { return h.failures() >= 1 })
 	s.Fail(nil)
 	awaitSync(t, h, c, s.Addr)
-	h.await(t, "it says what it holds", func() bool {
+	h.await(t, "the client names its versions", func() bool {
 		return slices.ContainsFunc(s.Requests(), func(r fakexds.Request) bool { return r.Held["shop/a"] == "1" })
 	})
 }
 
-// TestTheFirstRequestOfAllMayBeTooLarge_C15: the one that finds out who the server is.
+// TestTheFirstRequestOfAllMayBeTooLarge_C15: that request finds out who the server is.
 func TestTheFirstRequestOfAllMayBeTooLarge_C15(t *testing.T) {
 	for _, p := range []Protocol{Auto, Delta} {
 		t.Run(string(p), func(t *testing.T) {

@@ -19,7 +19,7 @@ import (
 
 var long = flag.Bool("long", false, "run every attack by fifty at once, too")
 
-// What an attack may cost.
+// Bounds of the costs of an attack.
 const (
 	many      = 50
 	mostRSS   = 300_000_000 // of one
@@ -173,7 +173,7 @@ func (a *attack) measure(t *testing.T, n int, most int64) *result {
 	return r
 }
 
-// compare tells whether a client that was there, and ones that come now, are served as before.
+// compare reports how an old client, or new ones, are served differently than before; "" if not.
 func (s *stage) compare(a *attack, old *client, before map[string]string) string {
 	newest := map[string]*client{"the client that was there": old}
 	for _, cluster := range []string{"", "west-0", "east"} {

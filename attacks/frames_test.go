@@ -108,14 +108,14 @@ func (c *rawConn) read() error {
 	return nil
 }
 
-// message frames a request, or the beginning of one that has size bytes in all.
+// message frames a request of size bytes; b may be only its beginning.
 func message(b []byte, size int) []byte {
 	return append([]byte{0, byte(size >> 24), byte(size >> 16), byte(size >> 8), byte(size)}, b...)
 }
 
 // tinyFrames sends a request of 8 MB, a byte in a frame.
 func tinyFrames(s *stage, n int) {
-	// What is sent is there before the connections: the relay ends one on which nothing comes.
+	// The bytes are ready before the connections open: the relay ends a connection without traffic.
 	hello := join(field(deltaNode, node(nil)), text(deltaType, entryType))
 	names := repeat(deltaNames, 200_000, func(i int) string { return fmt.Sprintf("evil/%035d", i) })
 	together(n, func(int) {

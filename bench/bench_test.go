@@ -103,7 +103,7 @@ func checkRates(t *testing.T, s scenario, r result) {
 	}
 }
 
-// What the relay adds to a resource: annotations, and what rules make of it.
+// Additions of the relay to a resource: annotations, and the work of rules.
 const (
 	provenanceBytes = 140
 	unitedBytes     = 80

@@ -23,14 +23,14 @@ type contender struct {
 	// start returns the command that starts it in a directory of its own, serving xDS on
 	// listen and, if it can, profiles on admin.
 	start func(dir, listen, admin string, w *world, delta bool) (*exec.Cmd, error)
-	// sotwUpstreams says that it takes SotW from its upstreams in every scenario.
+	// sotwUpstreams makes the contender read its upstreams by SotW in every scenario.
 	sotwUpstreams bool
-	// product says that it is the relay: what it serves must be right.
+	// product marks the relay: its resources must be right.
 	product bool
-	// rules says that it is the relay with the rules of a federation: clients see what those
-	// make of the world. It is for scenarios that name it.
+	// rules marks the relay with the rules of a federation: clients see the world through those
+	// rules. Only scenarios that name it use it.
 	rules bool
-	// slow says that a change may cost seconds: fewer changes and one run are enough.
+	// slow marks a contender whose changes may cost seconds: fewer changes and one run are enough.
 	slow bool
 }
 

@@ -140,8 +140,7 @@ func makeShared(index, seq int, copied, rules bool) (it item, err error) {
 	return it, err
 }
 
-// canonical encodes a body as encode does: one that has been rewritten may have its fields in
-// another order.
+// canonical encodes a body as encode does: a rewritten body may have its fields in another order.
 func canonical(body []byte) []byte {
 	e := &networking.ServiceEntry{}
 	if proto.Unmarshal(body, e) != nil {

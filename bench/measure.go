@@ -35,7 +35,7 @@ type result struct {
 	Scenario  string `json:"scenario"`
 	Contender string `json:"contender"`
 	Run       int    `json:"run"`
-	// Error says why the figures that are missing are missing, or which are wrong.
+	// Error tells why figures are missing, or which are wrong.
 	Error string `json:"error,omitempty"`
 
 	ResourceBytes int `json:"resourceBytes"` // mean, as an element of a SotW response
@@ -78,7 +78,7 @@ type stallResult struct {
 	// before the SotW client came, and than while both read.
 	GrownMiB   float64 `json:"grownMib"`
 	StalledMiB float64 `json:"stalledMib"`
-	// What the stalled clients were sent after they read again, until they held all.
+	// Messages that the stalled clients were sent after they read again, until they held all.
 	ResumedMessages float64 `json:"resumedMessages"`
 	ResumedMS       float64 `json:"resumedMs"`
 }
@@ -383,7 +383,7 @@ func (b *bench) restart() error {
 	for _, c := range b.clients {
 		c.opened.Store(0)
 	}
-	// Some things change meanwhile: those, and no others, are to be sent.
+	// A few resources change meanwhile: the relay must send those, and no others.
 	g := b.world.aim(len(b.clients), b.world.changes.Load()+restartChanges, time.Now())
 	for range restartChanges {
 		b.world.change(b.world.pick())

@@ -30,7 +30,7 @@ type scenario struct {
 	// Lasting each.
 	Gaps    []time.Duration `json:"gaps,omitempty"`
 	Lasting time.Duration   `json:"lasting,omitempty"`
-	// Federated makes most resources ones that two upstreams have.
+	// Federated gives two upstreams a copy of most resources.
 	Federated bool `json:"federated,omitempty"`
 	// Only names the contenders that it is for; none means all.
 	Only []string `json:"only,omitempty"`

@@ -180,8 +180,7 @@ func (w *world) make(index, seq int) (item, error) {
 	return makeItem(index, seq)
 }
 
-// pick returns the index of a resource to change: one that clients see, with rules and
-// without.
+// pick returns the index of a resource to change: clients see it, with rules and without.
 func (w *world) pick() int {
 	for {
 		if i := w.rand.IntN(len(w.items)); !w.federated || leftOutBy(i) == byNone {
@@ -241,8 +240,8 @@ func encode(metadata *mcp.Metadata, entry *networking.ServiceEntry) (element []b
 	return element, contentHash(encoded, body), err
 }
 
-// contentHash is of all that a relay has to pass on: the body, and the metadata but for the
-// version and for what a relay says of itself. Labels and annotations may come in any order,
+// contentHash hashes the content that a relay has to pass on: the body, and the metadata without
+// the version and the relay's own annotations. Labels and annotations may come in any order,
 // so their hashes are added up. It is never zero.
 func contentHash(metadata, body []byte) uint64 {
 	const createTime, labels, annotations = 2, 4, 5

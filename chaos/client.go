@@ -99,8 +99,8 @@ func (c *client) typeURL(k *kind) string {
 	return k.typeURL(k.versions[max(0, len(k.versions)-1-c.version)])
 }
 
-// stream connects and serves one stream, to its end or, unless done is nil, until that says
-// of the number of kinds that were answered that it is enough.
+// stream connects and serves one stream until it ends, or until done returns true for the number
+// of kinds that were answered. done may be nil.
 func (c *client) stream(ctx context.Context, done func(answered int) bool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -194,7 +194,7 @@ func (c *client) streamDelta(ctx context.Context, ads discoveryv3.AggregatedDisc
 	}
 }
 
-// endOf returns the status of a stream that a failed send says io.EOF of.
+// endOf returns the status of a stream on which a send failed with io.EOF.
 func endOf(err error, stream grpc.ClientStream) error {
 	if status := stream.RecvMsg(&discoveryv3.DiscoveryResponse{}); status != nil {
 		return status
@@ -209,7 +209,7 @@ func (c *client) objection() *rpcstatus.Status {
 	return &rpcstatus.Status{Code: int32(codes.InvalidArgument), Message: "this client objects to everything"}
 }
 
-// takeAll takes over a SotW response, which says all of a kind.
+// takeAll takes over a SotW response, which has all resources of a kind.
 func (c *client) takeAll(resp *discoveryv3.DiscoveryResponse) (answered int, bad *violation) {
 	c.responses.Add(1)
 	c.mu.Lock()
@@ -249,7 +249,7 @@ func (c *client) takeDifference(resp *discoveryv3.DeltaDiscoveryResponse) (answe
 	if !ok || resp.TypeUrl != c.typeURL(kinds[n]) {
 		return 0, c.violated(-1, "it was sent the type %s, which it has not asked for", resp.TypeUrl)
 	}
-	// A first answer to somebody who has nothing says all that there is.
+	// The first answer to a client that has nothing is complete.
 	complete := !c.answered[n] && len(c.holds[n]) == 0
 	seen := make(map[int]bool, len(resp.Resources))
 	list := make([]content, 0, len(resp.Resources))

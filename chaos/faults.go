@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// everything is what a fault claims that is to be the only one.
+// everything is the claim of a fault that must be alone.
 const everything = "everything"
 
 // faultKind is how a fault is done and undone.
@@ -143,12 +143,12 @@ func init() {
 			func(m *mood, f *fault) { m.withholds = 1 + f.dice[0]%len(kinds) }, func(m *mood, _ *fault) { m.withholds = 0 }),
 		"lie": onUpstream(0, func(st *stage, u *upstream, f *fault) error {
 			l := lies[f.dice[0]%len(lies)]
-			st.journal.fault("lie", "upstream %s: says %s, for %v", u.name, l, f.lasts.Round(time.Millisecond))
+			st.journal.fault("lie", "upstream %s: sends %s, for %v", u.name, l, f.lasts.Round(time.Millisecond))
 			u.feel(func(m *mood) { m.lies = l })
 			return nil
 		}, func(_ *stage, u *upstream, _ *fault) error { u.feel(func(m *mood) { m.lies = "" }); return nil }),
 		"huge": onUpstream(0, func(st *stage, u *upstream, f *fault) error {
-			st.journal.fault("huge", "upstream %s: says %s, for %v", u.name, lieHuge, f.lasts.Round(time.Millisecond))
+			st.journal.fault("huge", "upstream %s: sends %s, for %v", u.name, lieHuge, f.lasts.Round(time.Millisecond))
 			u.feel(func(m *mood) { m.lies = lieHuge })
 			return nil
 		}, func(_ *stage, u *upstream, _ *fault) error { u.feel(func(m *mood) { m.lies = "" }); return nil }),
@@ -285,8 +285,8 @@ func expire(st *stage, f *fault) error {
 			continue
 		}
 		for _, key := range u.source.byKind[kind] {
-			if it := u.source.items[key]; !it.said.gone {
-				u.source.announces(key, it.said.seq, false, expireAfter-expireGrain)
+			if it := u.source.items[key]; !it.newest.gone {
+				u.source.recordLater(key, it.newest.seq, false, expireAfter-expireGrain)
 			}
 		}
 	}
@@ -296,7 +296,7 @@ func expire(st *stage, f *fault) error {
 // expireGrain is how exact the time is at which the relay notices a disconnect.
 const expireGrain = 100 * time.Millisecond
 
-// breakFile spoils a file that the source has. What it said before stays in force.
+// breakFile spoils a file of the source. The relay must go on with its last good content.
 func breakFile(st *stage, f *fault) error {
 	keys := st.files.source.present()
 	if len(keys) == 0 {

@@ -43,7 +43,7 @@ func (d *directory) follow(key int) error {
 	w.mu.Lock()
 	it := d.source.items[key]
 	seq, present := it.seq, it.present
-	d.source.says(key, seq, present)
+	d.source.record(key, seq, present)
 	w.mu.Unlock()
 	if !present {
 		if err := os.Remove(d.file(key)); err != nil && !os.IsNotExist(err) {

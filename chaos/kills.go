@@ -14,7 +14,7 @@ import (
 )
 
 // killScenario kills a relay again and again while its upstreams change. After each restart
-// the relay can reach none of them, and what it serves then is to be a state that they had.
+// the relay can reach none of them, and must serve a state that they had.
 func killScenario() scenario {
 	return scenario{
 		name: "kills", about: "SIGKILLs during continuous changes, after which a relay is to serve what its upstreams really had",
@@ -23,8 +23,8 @@ func killScenario() scenario {
 }
 
 const (
-	// lifeShort and lifeLong are how long a relay lives at most that is to be killed: every
-	// other one dies before its first flush.
+	// lifeShort and lifeLong bound the life of a relay before it is killed: every second relay
+	// dies before its first flush.
 	lifeShort, lifeLong = 500 * time.Millisecond, 2500 * time.Millisecond
 	// restored is how long a relay may take to serve its state after a start.
 	restored = 10 * time.Second
@@ -269,7 +269,7 @@ func together(lists [][]span) (until uint64, most int) {
 			edges = append(edges, edge{s.from, 1}, edge{s.to, -1})
 		}
 	}
-	// One span ends before the next begins.
+	// A span ends before the next begins.
 	slices.SortFunc(edges, func(a, b edge) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.change, b.change)) })
 	n := 0
 	for i, e := range edges {

@@ -74,7 +74,7 @@ func TestWhatIsServedAfterAKillHasToBeAStateThatWas(t *testing.T) {
 			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
 		}
 	}
-	// What was deleted may be there until the deletion was taken by somebody who has all.
+	// A deleted resource may be there until a complete client has taken the deletion.
 	if got := s.spans(4, 2, true, newLedger()); !slices.Equal(got, []span{{4, forever}}) {
 		t.Errorf("a deletion that nobody has taken: %v", got)
 	}
@@ -90,7 +90,7 @@ func TestLedgerForgetsWhatWasTakenLast(t *testing.T) {
 	for !time.Now().After(between) {
 	}
 	l.add(0, 5, 6)
-	l.add(0, 4, 9) // an earlier commit says nothing new
+	l.add(0, 4, 9) // an earlier commit adds nothing
 	if now, ok := l.since(0, 2); now != 6 || !ok {
 		t.Errorf("commit 2 was taken at %d, %v", now, ok)
 	}

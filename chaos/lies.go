@@ -31,7 +31,7 @@ const (
 	lieLong lie = "64k-character names"
 	// lieBackwards has versions that go down.
 	lieBackwards lie = "versions going back"
-	// lieURL says everything once more as a type that was not asked for.
+	// lieURL sends everything once more as a type that was not asked for.
 	lieURL lie = "types that were not asked for"
 	// lieHuge makes responses of 100 MB, of one name again and again.
 	lieHuge lie = "100 MB responses"
@@ -45,7 +45,7 @@ const notAskedFor = "networking.istio.io/v1/NotAskedFor"
 // hugeBytes is the size of a huge response.
 const hugeBytes = 100 << 20
 
-// about reports whether the element of a key is spoilt, so that nothing is said of it.
+// about reports whether the lie spoils the element of a key.
 func (l lie) about(key int) bool {
 	switch l {
 	case lieTypes, lieTruncated, lieUTF8:

@@ -1,5 +1,5 @@
-// Command chaos runs relays between upstreams that misbehave and clients that check what
-// they see, and fails when one of the relay's promises is broken. README.md says which.
+// Command chaos runs relays between upstreams that misbehave and clients that check every
+// response, and fails when the relay breaks a promise. README.md lists the promises.
 package main
 
 import (

@@ -38,12 +38,12 @@ func (v *violation) Error() string {
 
 // view is what one client has seen. It is not safe for use by several goroutines at once.
 //
-// What a source says of a config is a list that only grows. A client need not see all of
-// it, but it sees it in that order: for each source and key the view has a cursor into the
-// list, which never moves back. A client that sees nothing of a config
-// has to find its deletion at or after the cursor, of each source that has it; one that sees a
-// content has to find that, and the deletions of the sources that stand before. Of several
-// that fit the cursor takes the first, so that nothing is called wrong that may be right.
+// The history of a config at a source is a list that only grows. A client need not see all of
+// it, but sees it in that order: for each source and key the view has a cursor into the
+// list, which never moves back. When a client sees nothing of a config, every source that has it
+// must have a deletion at or after the cursor. When it sees a content, the list must have that
+// content, and the sources before it their deletions. The cursor takes the first entry that fits,
+// so that the model reports nothing that may be right.
 type view struct {
 	who   string
 	world *world
@@ -52,7 +52,7 @@ type view struct {
 	cursors []map[int]*cursor
 }
 
-// cursor is a place in what a source has said of a key.
+// cursor is a place in the history of a key at a source.
 type cursor struct {
 	at   int
 	past []move // oldest first
@@ -121,9 +121,8 @@ func (c *cursor) before(at time.Time) int {
 	return was
 }
 
-// retell says that what sources said since views were where they were at a time may be said
-// once more from there on: the relay whose clients they are of was killed, and what it had
-// learnt since then it may have to learn again.
+// retell lets clients see the history since a time once more: their relay was killed, and may
+// have to learn again what it learnt since then.
 func (w *world) retell(views []*view, since time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -138,28 +137,28 @@ func (w *world) retell(views []*view, since time.Time) {
 	}
 }
 
-// repeat has a source say again what it said from a number on, each thing once.
+// repeat appends the entries from a number on to the history once more, each once.
 func (it *item) repeat(from int) {
 	from = max(from-it.first, 0)
 	if from == len(it.history)-1 {
 		return
 	}
-	type said struct {
+	type sent struct {
 		seq  int
 		gone bool
 	}
-	seen := map[said]bool{}
+	seen := map[sent]bool{}
 	now := time.Now()
 	for _, e := range it.history[from:len(it.history):len(it.history)] {
-		if !seen[said{e.seq, e.gone}] {
-			seen[said{e.seq, e.gone}] = true
+		if !seen[sent{e.seq, e.gone}] {
+			seen[sent{e.seq, e.gone}] = true
 			e.at = now
 			it.history = append(it.history, e)
 		}
 	}
-	// What was said last is what holds.
-	if last := it.history[len(it.history)-1]; last.seq != it.said.seq || last.gone != it.said.gone {
-		it.history = append(it.history, it.said)
+	// The newest entry stays the last.
+	if last := it.history[len(it.history)-1]; last.seq != it.newest.seq || last.gone != it.newest.gone {
+		it.history = append(it.history, it.newest)
 	}
 }
 
@@ -231,17 +230,17 @@ func (v *view) gone(source, key int, now time.Time, what string) *violation {
 	at := it.find(c.at, func(e entry) bool { return e.gone })
 	if at < 0 {
 		last := it.entry(c.at)
-		return v.violated(lost, key, "%s, and %s, of which the client had seen #%d, has not deleted it since: it said #%d last, %s",
+		return v.violated(lost, key, "%s, and %s, whose #%d the client had seen, has not deleted it since: it sent #%d last, %s",
 			what, s.name, last.seq, it.history[len(it.history)-1].seq, age(now, it.history[len(it.history)-1].at))
 	}
 	if e := it.entry(at); now.Before(e.notBefore) {
-		return v.violated(lost, key, "%s %v before the guard may let go of it: %s said so %s", what, e.notBefore.Sub(now).Round(time.Millisecond), s.name, age(now, e.at))
+		return v.violated(lost, key, "%s %v before the guard may let go of it: %s sent the deletion %s", what, e.notBefore.Sub(now).Round(time.Millisecond), s.name, age(now, e.at))
 	}
 	c.advance(at, now)
 	return nil
 }
 
-// entry returns what the source said with a number, or the oldest that is remembered.
+// entry returns the entry with a number, or the oldest that is remembered.
 func (it *item) entry(number int) entry {
 	return it.history[min(max(number-it.first, 0), len(it.history)-1)]
 }
@@ -257,8 +256,8 @@ func (v *view) violated(invariant string, key int, format string, args ...any) *
 	return &violation{invariant, v.who, key, fmt.Sprintf(format, args...)}
 }
 
-// differs returns the first keys of which a client does not see what it is to see, and how
-// many they are.
+// differs returns the first keys at which a client sees something else than expected, and their
+// number.
 func (v *view) differs(expected map[int]content) (examples []string, first, total int) {
 	first = -1
 	for key := range v.world.keys {

@@ -17,7 +17,7 @@ func testWorld(t *testing.T) *world {
 	return newWorld([]string{"east", "west"}, 40, true, newJournal(io.Discard))
 }
 
-// says has a source make a change and say so.
+// tells has a source make a change and record it.
 func (w *world) tells(t *testing.T, source, key int, present bool, holdFor time.Duration) int {
 	t.Helper()
 	if present {
@@ -30,7 +30,7 @@ func (w *world) tells(t *testing.T, source, key int, present bool, holdFor time.
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	it := w.sources[source].items[key]
-	w.sources[source].says(key, it.seq, it.present)
+	w.sources[source].record(key, it.seq, it.present)
 	return it.seq
 }
 
@@ -73,7 +73,7 @@ func TestWhatAClientSeesIsCheckedAgainstWhatSourcesSaid(t *testing.T) {
 		{"a content may be seen late", script{put(east), put(east), sees(east, 1), sees(east, 2)}, ""},
 		{"an older content after a newer one is I3", script{put(east), put(east), sees(east, 2), sees(east, 1)}, older},
 		{"a content that was never given is I2", script{put(east), sees(east, 7)}, wrong},
-		{"a deletion that was said may be seen", script{put(east), sees(east, 1), del(east), misses}, ""},
+		{"a deletion that was sent may be seen", script{put(east), sees(east, 1), del(east), misses}, ""},
 		{"a disappearance without a deletion is I1", script{put(east), sees(east, 1), misses}, lost},
 		{"a disappearance on account of an old deletion is I1", script{put(east), del(east), put(east), sees(east, 3), misses}, lost},
 		{"a deletion that was followed by a content may be seen late", script{put(east), sees(east, 1), del(east), put(east), misses, sees(east, 3)}, ""},
@@ -145,8 +145,7 @@ func TestOrderThatChangesLetsEitherSourceBeSeen(t *testing.T) {
 	}
 }
 
-// What was seen before the relay was killed has to be seen again only as far as it may have
-// been on disk.
+// After a kill, clients may see only entries again that may not have been on disk.
 func TestKilledRelayMayForgetWhatIsNewAndNothingElse(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -204,7 +203,7 @@ func TestKillsDoNotMakeTheHistoryGrowWithoutBounds(t *testing.T) {
 		before := len(it.history)
 		w.retell([]*view{v}, time.Now())
 		if grown := len(it.history) - before; grown > 7 {
-			t.Fatalf("a kill has made the history longer by %d entries, and 6 different things were said", grown)
+			t.Fatalf("a kill has made the history longer by %d entries, and 6 different entries were sent", grown)
 		}
 	}
 }
@@ -292,7 +291,7 @@ func FuzzReader(f *testing.F) {
 		if err != nil {
 			return
 		}
-		// What is taken for a content says so itself.
+		// A content names its own key and source.
 		if is.key%len(kinds) != kind || is.source < 0 || is.source > 1 {
 			t.Errorf("%+v of kind %d", is, kind)
 		}
@@ -327,6 +326,6 @@ func TestReaderNoticesWhatIsNotAsItWasMade(t *testing.T) {
 	}
 	annotated := edited(element, func(m *resource) { m.Metadata.Annotations["meshrelay.io/from"] = "east" })
 	if _, err := r.read(0, annotated); err != nil {
-		t.Errorf("what a relay says of itself: %v", err)
+		t.Errorf("annotations of the relay: %v", err)
 	}
 }

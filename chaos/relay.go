@@ -42,7 +42,7 @@ type relay struct {
 	mu   sync.Mutex // guards all below
 	cmd  *exec.Cmd
 	done chan struct{}
-	// ends says that the process is being ended, so that its end is no surprise.
+	// ends is set while the suite ends the process, so that its end is no surprise.
 	ends bool
 }
 
@@ -175,7 +175,7 @@ func (r *relay) signal(sig syscall.Signal, ends bool) error {
 // endPatience is how long a relay may take to end: more than its drainTimeout.
 const endPatience = 15 * time.Second
 
-// died says that the process has ended and was not to.
+// died reports whether the process has ended by itself.
 func (r *relay) died() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

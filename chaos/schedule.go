@@ -109,8 +109,7 @@ func (s *schedule) round() []step {
 			f.dice[i] = s.rand.IntN(1 << 20)
 		}
 		at := time.Duration(s.rand.Int64N(int64(max(sc.round-f.lasts-settleTime, 1))))
-		// One thing is not made bad in two ways at once. What comes too late for that is
-		// left out.
+		// Two faults never claim the same target. The later one is left out.
 		claims := info.claims(sc, f.target)
 		for _, name := range claims {
 			at = max(at, busy[name], busy[everything])

@@ -20,7 +20,7 @@ import (
 const (
 	// convergence is how long after the last fault every client holds what it is to hold (I2).
 	convergence = 10 * time.Second
-	// patience is how long a stage may take to be as it is to be before anything is bad.
+	// patience bounds the time in which a stage must become ready, before any fault.
 	patience = 30 * time.Second
 	// flushed is how long after a change it is on disk: the relay's flushInterval, and a
 	// second for the disk.
@@ -84,7 +84,7 @@ func newStage(ctx context.Context, sc scenario, binary, dir string, j *journal) 
 	var err error
 	st.world = newWorld(sc.sources, sc.keys, !sc.apart, j)
 	st.reader = &reader{world: st.world}
-	// What an earlier run has left would be part of this one.
+	// Files of an earlier run would be part of this one.
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o700)); err != nil {
 		return nil, err
 	}
@@ -340,8 +340,8 @@ func allowance(steps []step) (longest time.Duration) {
 	return longest
 }
 
-// diskIsFull notes that the disk of a relay is full from now on. One that was full a moment
-// ago has perhaps not been tried since.
+// diskIsFull notes that the disk of a relay is full from now on. The relay may not have tried to
+// write since the disk was full before.
 func (st *stage) diskIsFull(relay int, now time.Time) {
 	if !st.diskIsBad(relay, now) {
 		st.diskFull[relay] = now
@@ -355,8 +355,7 @@ func (st *stage) diskIsBad(relay int, now time.Time) bool {
 	return !full.IsZero() && (ended.Before(full) || now.Sub(ended) < diskPatience)
 }
 
-// mayForget says that a relay is killed now and may have lost what it learnt since its last
-// flush.
+// mayForget notes that a relay is killed now, and may lose what it learnt since its last flush.
 func (st *stage) mayForget(relay int, now time.Time) {
 	since := now.Add(-flushed)
 	if st.diskIsBad(relay, now) {

@@ -57,8 +57,8 @@ type upstream struct {
 	streams map[*session]struct{}
 	nonce   int
 	acked   *ledger
-	// has is what a replica knows that lags behind, by key, and nil for one that does not. It
-	// is guarded by the world's lock.
+	// has is the content of a replica that lags behind, by key; nil for a replica that does not.
+	// The world's lock guards it.
 	has map[int]held
 }
 
@@ -71,11 +71,11 @@ type held struct {
 
 // session is one stream of a client.
 type session struct {
-	// ending says that nothing more is to be sent. It is guarded by the upstream.
+	// ending stops all sending. The upstream's lock guards it.
 	ending bool
 	end    chan error               // has room for one
 	types  map[string]*subscription // by type URL
-	// acked is, by kind, the commit as of which the client has acknowledged it.
+	// acked is the last commit that the client has acknowledged, by kind.
 	acked map[int]uint64
 }
 
@@ -320,8 +320,8 @@ func sortedTypes(s *session) []string {
 	return out
 }
 
-// take answers a request: the first of a type, and one without a nonce. Of others it notes
-// what they acknowledge.
+// take answers the first request of a type and requests without a nonce. Of other requests it
+// notes the ACK.
 func (u *upstream) take(stream grpc.ServerStream, s *session, r request, revs []uint64, moods uint64, send func(grpc.ServerStream, *session, *subscription) error) error {
 	if r.typeURL == notAskedFor {
 		return nil // it objects to a lie
@@ -385,15 +385,15 @@ func (u *upstream) acknowledged(s *session, sub *subscription, nonce string) {
 	}
 }
 
-// answer is what an upstream says of a kind at one moment.
+// answer is the content of a kind that an upstream sends at one moment.
 type answer struct {
 	commit uint64
 	keys   []int
 	has    map[int]held
 }
 
-// look returns what the upstream says of a kind now, and records that it says so, but for
-// what it lies about.
+// look returns the content of a kind that the upstream sends now, and records it, except for
+// lies.
 func (u *upstream) look(kind int, m mood) answer {
 	w := u.source.world
 	w.mu.Lock()
@@ -409,7 +409,7 @@ func (u *upstream) look(kind int, m mood) answer {
 			h = u.has[key]
 		}
 		if !h.present || !m.lies.about(key) {
-			u.source.says(key, h.seq, h.present)
+			u.source.record(key, h.seq, h.present)
 		}
 		if h.present {
 			out.keys = append(out.keys, key)
@@ -496,7 +496,7 @@ func (u *upstream) sendDifference(stream grpc.ServerStream, s *session, sub *sub
 // errRestarts is what streams end with when an upstream restarts or moves its clients.
 var errRestarts = status.Error(codes.Unavailable, "the server restarts")
 
-// errDenied is what an upstream says that does not know the client any more.
+// errDenied is the error of an upstream that does not know the client any more.
 var errDenied = status.Error(codes.Unauthenticated, "the credentials have expired")
 
 // ledger remembers how far clients have come with each kind, and when. It is safe for use by
@@ -506,7 +506,7 @@ type ledger struct {
 	byKind map[int][]settled
 }
 
-// settled says that a client had taken a kind as of a commit when the source was at another.
+// settled records that a client had taken a kind as of a commit while the source was at another.
 type settled struct {
 	commit, now uint64
 	at          time.Time
@@ -556,7 +556,7 @@ func (l *ledger) since(kind int, commit uint64) (now uint64, ok bool) {
 	return 0, false
 }
 
-// before returns the commit as of which a client had taken a kind before a time.
+// before returns the newest commit of a kind that a client had taken before a time.
 func (l *ledger) before(kind int, at time.Time) (commit uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -569,8 +569,8 @@ func (l *ledger) before(kind int, at time.Time) (commit uint64) {
 	return commit
 }
 
-// behind returns how long before a time a client had taken the last of a kind before a commit:
-// what was served as of that commit is so old.
+// behind returns the age that content as of a commit may have: how long before a time a client had
+// taken the last of a kind before that commit.
 func (l *ledger) behind(kind int, until uint64, at time.Time) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()

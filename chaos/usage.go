@@ -7,8 +7,8 @@ import (
 )
 
 const (
-	// moreGoroutines and moreFDs are what a relay may have more than before when all is
-	// well again, and moreHeap in bytes, besides half as much again.
+	// moreGoroutines, moreFDs and moreHeap (bytes, in addition to half as much again) bound the
+	// growth of a relay after the faults.
 	moreGoroutines = 10
 	moreFDs        = 6
 	moreHeap       = 12 << 20
@@ -62,7 +62,7 @@ func (st *stage) returns(before []sample) error {
 	}
 }
 
-// more says what of a sample is more than it may be, empty when nothing is.
+// more names the values of a sample that are above their bounds, "" when none is.
 func more(before, now sample) string {
 	switch {
 	case now.goroutines > before.goroutines+moreGoroutines:

@@ -20,10 +20,9 @@ import (
 
 const (
 	resourceURL = "type.googleapis.com/istio.mcp.v1alpha1.Resource"
-	// markerAnnotation tells clients which content of which source they see.
+	// markerAnnotation has the source, key and number of a content.
 	markerAnnotation = "chaos.example/content"
-	// historyKept is for how long the model remembers what sources said before their
-	// present contents.
+	// historyKept is how long the model remembers entries before the present content.
 	historyKept = 3 * time.Minute
 )
 
@@ -87,7 +86,7 @@ func kindOf(typeURL string) (int, bool) {
 func hostOf(marker string) string  { return labelOf(marker) + ".chaos.example" }
 func labelOf(marker string) string { return strings.ReplaceAll(marker, "/", "-") }
 
-// content says which content of a config it is: the seq-th of that key that the source made.
+// content identifies a content: number seq of a key at a source.
 type content struct {
 	source, key, seq int
 }
@@ -160,7 +159,7 @@ func encode(source string, key, seq int) (*anypb.Any, error) {
 	return &anypb.Any{TypeUrl: resourceURL, Value: value}, err
 }
 
-// world is the truth: what each source has, what it had, and what it has said of that.
+// world is the truth: the content of each source, its past, and the history that it has sent.
 type world struct {
 	sources []*source // the first that has a key wins
 	keys    int
@@ -168,7 +167,7 @@ type world struct {
 	journal *journal
 
 	mu sync.Mutex // guards the contents of the sources and all below
-	// anyOrder says that the order of the sources changes, or did a moment ago.
+	// anyOrder is set while the order of the sources changes, and for a moment after.
 	anyOrder bool
 	// order is the order of the sources by which clients are to see them in the end.
 	order   []int
@@ -200,12 +199,12 @@ type item struct {
 	// log has the commits of the source at which the item changed, since the history began.
 	log []commit
 
-	// history is what the source has said of it, oldest first, and never empty: at first it
-	// has said that there is none. first is the number of its first entry.
+	// history has the entries that the source has sent, oldest first. It is never empty: it
+	// begins with a deletion. first is the number of its first entry.
 	history []entry
 	first   int
-	// said is what it has said last, and not only repeated.
-	said entry
+	// newest is the last entry that was new and no repetition.
+	newest entry
 }
 
 // commit is a change of an item.
@@ -215,7 +214,7 @@ type commit struct {
 	present bool
 }
 
-// entry is something that a source has said of a config.
+// entry is one content, or a deletion, in the history of a config.
 type entry struct {
 	seq  int
 	gone bool
@@ -238,7 +237,7 @@ func newWorld(names []string, keys int, shared bool, j *journal) *world {
 	for key := range keys {
 		for _, n := range w.holders(key) {
 			s := w.sources[n]
-			s.items[key] = &item{history: []entry{{gone: true}}, said: entry{gone: true}}
+			s.items[key] = &item{history: []entry{{gone: true}}, newest: entry{gone: true}}
 			s.byKind[key%len(kinds)] = append(s.byKind[key%len(kinds)], key)
 		}
 	}
@@ -318,16 +317,16 @@ func (s *source) wait() (changed <-chan struct{}, revs []uint64) {
 	return s.changed, slices.Clone(s.revs)
 }
 
-// says records that the source says of a key that it has a content, or none. The caller
-// holds the world's lock, and has held it since it looked at what there is.
-func (s *source) says(key int, seq int, present bool) {
-	s.announces(key, seq, present, s.items[key].holdFor)
+// record appends to the history that the source has a content of a key, or none. The caller
+// holds the world's lock, and has held it since it read the content.
+func (s *source) record(key int, seq int, present bool) {
+	s.recordLater(key, seq, present, s.items[key].holdFor)
 }
 
-// announces is says of a deletion that is to come into force after a while only.
-func (s *source) announces(key int, seq int, present bool, after time.Duration) {
+// recordLater is record for a deletion that the relay may carry out only after a while.
+func (s *source) recordLater(key int, seq int, present bool, after time.Duration) {
 	it := s.items[key]
-	if it.said.gone == !present && (it.said.seq == seq || it.said.gone) {
+	if it.newest.gone == !present && (it.newest.seq == seq || it.newest.gone) {
 		return
 	}
 	now := time.Now()
@@ -335,9 +334,9 @@ func (s *source) announces(key int, seq int, present bool, after time.Duration) 
 	if !present {
 		e.notBefore = now.Add(after)
 	}
-	it.said = e
+	it.newest = e
 	it.history = append(it.history, e)
-	// What is followed by something said long ago is of use to nobody.
+	// Entries before an old one are of use to nobody.
 	if n := len(it.history); n > 64 && n&63 == 0 {
 		old := 0
 		for old < n-1 && now.Sub(it.history[old+1].at) > historyKept {
@@ -371,7 +370,7 @@ func (w *world) reorder(order []int) {
 	w.order, w.anyOrder = slices.Clone(order), true
 }
 
-// settled says that clients have come to see the present order.
+// settled notes that clients have come to see the present order.
 func (w *world) settled() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -114,7 +114,7 @@ func TestMistakesAreNamedWithFileAndLine(t *testing.T) {
 		{"bad duration", minimal + "push:\n  debounceAfter: soon\n", []string{`10: push.debounceAfter: want a duration like 90s, 5m or 250ms, not "soon"`}},
 		{"duration without unit", minimal + "push:\n  debounceAfter: 100\n", []string{`10: push.debounceAfter: want a duration like 90s, 5m or 250ms, not "100"`}},
 		{"negative duration", minimal + "push:\n  debounceAfter: -1s\n", []string{"10: push.debounceAfter: -1s is out of range: 1ms to 1m0s"}},
-		{"nothing said", "{}", []string{
+		{"an empty file", "{}", []string{
 			"1: upstreams: there must be at least one: add an upstream with xds or file",
 			"1: downstream.listeners: there must be at least one: add an address to serve on"}},
 		{"bad name", replace("name: east", "name: East"), []string{`2: upstreams[0].name: "East": 1 to 63 lower-case letters, digits and dashes, neither first nor last a dash`}},
@@ -179,15 +179,15 @@ func TestMistakesAreNamedWithFileAndLine(t *testing.T) {
 
 func TestWhatIsTaken(t *testing.T) {
 	for name, in := range map[string]string{
-		"TLS with the host's roots":    strings.Replace(minimal, "{caFile: ca.pem}", "{}", 1),
-		"empty fields":                 minimal + "admin:\npush:\n  debounceAfter:\nlog: ~\n",
-		"JSON":                         `{"upstreams": [{"name": "a", "file": {"path": "x"}}], "downstream": {"listeners": [{"address": "[::1]:0", "plaintext": true}, {"address": "[::1]:0", "plaintext": true}]}}`,
-		"anchors":                      strings.Replace(minimal, "{caFile: ca.pem}", "&tls {caFile: ca.pem}", 1) + "push: {debounceAfter: &d 10ms, debounceMax: *d}\n",
-		"merged maps":                  strings.Replace(minimal, "{caFile: ca.pem}", "\n      <<: {caFile: ca.pem}\n      serverName: x", 1),
-		"plaintext off loopback, said": strings.Replace(minimal, `"127.0.0.1:15010"`, `":15010", allowInsecure: true`, 1),
-		"admin off loopback, said":     minimal + "admin: {address: ':15014', allowInsecure: true}\n",
-		"a leading empty document":     "---\n" + minimal,
-		"an annotation like a tag":     strings.Replace(minimal, "  xds:", "  rewrite: {annotations: {set: {note: <none>}}}\n  xds:", 1),
+		"TLS with the host's roots":       strings.Replace(minimal, "{caFile: ca.pem}", "{}", 1),
+		"empty fields":                    minimal + "admin:\npush:\n  debounceAfter:\nlog: ~\n",
+		"JSON":                            `{"upstreams": [{"name": "a", "file": {"path": "x"}}], "downstream": {"listeners": [{"address": "[::1]:0", "plaintext": true}, {"address": "[::1]:0", "plaintext": true}]}}`,
+		"anchors":                         strings.Replace(minimal, "{caFile: ca.pem}", "&tls {caFile: ca.pem}", 1) + "push: {debounceAfter: &d 10ms, debounceMax: *d}\n",
+		"merged maps":                     strings.Replace(minimal, "{caFile: ca.pem}", "\n      <<: {caFile: ca.pem}\n      serverName: x", 1),
+		"plaintext off loopback, allowed": strings.Replace(minimal, `"127.0.0.1:15010"`, `":15010", allowInsecure: true`, 1),
+		"admin off loopback, allowed":     minimal + "admin: {address: ':15014', allowInsecure: true}\n",
+		"a leading empty document":        "---\n" + minimal,
+		"an annotation like a tag":        strings.Replace(minimal, "  xds:", "  rewrite: {annotations: {set: {note: <none>}}}\n  xds:", 1),
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := parse("relay.yaml", []byte(in)); err != nil {

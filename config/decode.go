@@ -11,6 +11,7 @@ import (
 
 	"github.com/goccy/go-yaml/ast"
 
+	"meshrelay/internal/text"
 	"meshrelay/internal/yamlpos"
 )
 
@@ -101,7 +102,7 @@ func set(to reflect.Value, n ast.Node) (want string) {
 	form, own := to.Addr().Interface().(encoding.TextUnmarshaler)
 	switch kind := to.Kind(); {
 	case own:
-		if err := form.UnmarshalText([]byte(text(n))); err != nil {
+		if err := form.UnmarshalText([]byte(textOf(n))); err != nil {
 			return err.Error()
 		}
 	case kind == reflect.String && value.Kind() == kind:
@@ -137,8 +138,8 @@ func valueOf(n ast.Node) any {
 	return nil
 }
 
-// text returns the text of a scalar, empty for another node.
-func text(n ast.Node) string {
+// textOf returns the text of a scalar, empty for another node.
+func textOf(n ast.Node) string {
 	if !isScalar(n) {
 		return ""
 	}
@@ -156,7 +157,7 @@ var placeholderShape = regexp.MustCompile(`^<[A-Za-z][^<>]*>$`)
 
 // placeholder reports a value that is still the placeholder of a sample config.
 func (d *decoder) placeholder(at string, n ast.Node) bool {
-	if !placeholderShape.MatchString(text(n)) {
+	if !placeholderShape.MatchString(textOf(n)) {
 		return false
 	}
 	advice := "write your own value in its place, without the angle brackets"
@@ -177,29 +178,25 @@ func describe(n ast.Node) string {
 	if !isScalar(n) {
 		return "this"
 	}
-	value := text(n)
-	if len(value) > 64 {
-		value = strings.ToValidUTF8(value[:64], "") + "…"
-	}
-	return fmt.Sprintf("%q", value)
+	return fmt.Sprintf("%q", text.Shorten(textOf(n), 64))
 }
 
 // mapping sets the fields of a struct. Those of the map itself replace those that it merges.
 func (d *decoder) mapping(at string, n ast.Node, to reflect.Value, depth int) bool {
 	setDefaults(to)
 	return d.eachKey(at, n, "a map of fields", to, depth, func(key, value ast.Node) bool {
-		name := join(at, text(key))
+		name := join(at, textOf(key))
 		if value.Type() != ast.NullType { // which is as if it were not there
 			d.note(name, key.GetToken().Position.Line)
 		}
 		names := yamlNames(to.Type())
-		if i := slices.Index(names, text(key)); i >= 0 {
+		if i := slices.Index(names, textOf(key)); i >= 0 {
 			into := reflect.New(to.Field(i).Type()).Elem()
 			if d.decode(name, value, into, depth+1) && value.Type() != ast.NullType && !emptyText(into) {
 				d.checkTags(name, to.Type().Field(i), into)
 				to.Field(i).Set(into)
 			}
-		} else if source := d.newSource(to.Type(), text(key)); source != nil {
+		} else if source := d.newSource(to.Type(), textOf(key)); source != nil {
 			if section := reflect.ValueOf(source); d.decode(name, value, section.Elem(), depth+1) {
 				to.FieldByName("Source").Set(section)
 			}
@@ -285,7 +282,7 @@ func (d *decoder) texts(at string, n ast.Node, to reflect.Value, depth int) bool
 		}
 		var free freeText
 		good := d.decode(name, value, reflect.ValueOf(&free).Elem(), depth+1)
-		to.SetMapIndex(reflect.ValueOf(text(key)), reflect.ValueOf(string(free)))
+		to.SetMapIndex(reflect.ValueOf(textOf(key)), reflect.ValueOf(string(free)))
 		return good
 	})
 }

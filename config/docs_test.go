@@ -25,6 +25,9 @@ func fieldPaths(at string, t reflect.Type) (paths []string) {
 			}
 			continue
 		}
+		if config.YAMLName(t.Field(i)) == "-" {
+			continue
+		}
 		paths = append(paths, path)
 		ft := t.Field(i).Type
 		if ft.Kind() == reflect.Slice {
@@ -103,12 +106,12 @@ func checkDefaults(t *testing.T, at string, v reflect.Value, documented map[stri
 		if d, ok := f.Interface().(interface{ D() time.Duration }); ok {
 			parsed, err := time.ParseDuration(got)
 			if err != nil || parsed != d.D() {
-				t.Errorf("%s: the reference says that the default is %q, it is %v", path, got, d.D())
+				t.Errorf("%s: the reference has the default %q, it is %v", path, got, d.D())
 			}
 			continue
 		}
 		if got != want {
-			t.Errorf("%s: the reference says that the default is %q, it is %q", path, got, want)
+			t.Errorf("%s: the reference has the default %q, it is %q", path, got, want)
 		}
 	}
 }

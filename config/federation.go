@@ -12,30 +12,11 @@ type Import = filter.Rules
 // Globs are patterns with * and ? for names.
 type Globs = filter.Globs
 
-// Rewrite configures how the resources of an upstream are reshaped, in the order of the fields.
-type Rewrite struct {
-	// NamespacePrefix is for namespaces that Namespaces does not map.
-	Namespaces      map[string]string `yaml:"namespaces,omitempty"`
-	NamespacePrefix string            `yaml:"namespacePrefix,omitempty"`
-	NamePrefix      string            `yaml:"namePrefix,omitempty"`
-	NameSuffix      string            `yaml:"nameSuffix,omitempty"`
-	Labels          Edit              `yaml:"labels,omitempty"`
-	Annotations     Edit              `yaml:"annotations"`
-	ExportTo        []string          `yaml:"exportTo,omitempty"`
-	// ShortHosts is about hosts without dots (PROTOCOL C23).
-	ShortHosts string        `yaml:"shortHosts" default:"complete" oneof:"complete keep"`
-	Hosts      []HostMapping `yaml:"hosts,omitempty"`
-	Endpoints  Endpoints     `yaml:"endpoints,omitempty"`
-}
-
-// Values of Rewrite.ShortHosts.
-const (
-	ShortHostsComplete = "complete"
-	ShortHostsKeep     = "keep"
-)
-
-// The rules of package rewrite that the file writes as they are.
+// The rules of package rewrite.
 type (
+	// Rewrite configures how the resources of an upstream are reshaped. Its Domain is
+	// Upstream.DomainSuffix.
+	Rewrite = rewrite.Rules
 	// Edit changes labels or annotations.
 	Edit = rewrite.Edit
 	// HostMapping replaces one domain by another, and its subdomains likewise.

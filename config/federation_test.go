@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/go-multierror"
 
 	"meshrelay/config"
+	"meshrelay/federation/rewrite"
 )
 
 const withUpstream = `downstream:
@@ -176,7 +177,7 @@ func TestDefaultsOfRules(t *testing.T) {
 		t.Errorf("annotations removed: %q and %q", east.Rewrite.Annotations.Remove, file.Rewrite.Annotations.Remove)
 	}
 	if !c.Views[0].ExcludeOwn || c.Views[1].ExcludeOwn {
-		t.Error("a view excludes what is its clients' own unless it says otherwise")
+		t.Error("a view does not exclude its clients' own resources by default")
 	}
 	if c.Provenance != (config.Provenance{Annotations: true, Relay: "hub", MaxHops: 8}) || c.Merge[0].Policy != "first" {
 		t.Errorf("%+v %+v", c.Provenance, c.Merge)
@@ -192,8 +193,8 @@ func TestShortHostsAreCompletedUnlessTheConfigSaysOtherwise_C23(t *testing.T) {
 		domain   string
 		complete bool
 	}{{"cluster.local", true}, {"cluster.local", true}, {"east.corp", false}} {
-		if got := c.Upstreams[i].RewriteRules(); got.Domain != want.domain || got.CompleteShortHosts != want.complete {
-			t.Errorf("upstream %s: domain %q, completed %t; want %+v", c.Upstreams[i].Name, got.Domain, got.CompleteShortHosts, want)
+		if got := c.Upstreams[i].RewriteRules(); got.Domain != want.domain || (got.ShortHosts == rewrite.ShortHostsComplete) != want.complete {
+			t.Errorf("upstream %s: domain %q, short hosts %q; want %+v", c.Upstreams[i].Name, got.Domain, got.ShortHosts, want)
 		}
 	}
 }

@@ -42,7 +42,7 @@ type Staleness struct {
 	OnStale     string    `yaml:"onStale" default:"keep" oneof:"keep drop"`
 	ExpireAfter OpenEnded `yaml:"expireAfter" range:"1s 87600h" endless:"never"`
 	Annotate    bool      `yaml:"annotate"`
-	// Kinds are exceptions. The first one that names a kind counts.
+	// Kinds are exceptions. The first exception with a kind counts for it.
 	Kinds []KindStaleness `yaml:"kinds,omitempty"`
 }
 

@@ -35,7 +35,7 @@ func TestSettingsOutOfRangeAreErrorsWithTheirLine(t *testing.T) {
 			"12: upstreams[0].staleness.kinds[2].expireAfter: 1h0m0s is less than staleAfter, which is 2h0m0s"}},
 		{"a mistake is told once, not for each kind", "  staleness:\n    staleAfter: 0s\n    kinds: [{kinds: [we]}, {kinds: [se]}]\n", []string{
 			"8: upstreams[0].staleness.staleAfter: 0s is out of range"}},
-		{"no end that is not said", "  staleness:\n    expireAfter: 0s\n  guard:\n    holdFor: soon\n", []string{
+		{"an end that is no duration", "  staleness:\n    expireAfter: 0s\n  guard:\n    holdFor: soon\n", []string{
 			`8: upstreams[0].staleness.expireAfter: want a duration like 90s, 5m or 1h, or never, or forever, not "0s"`,
 			`10: upstreams[0].guard.holdFor: want a duration like 90s, 5m or 1h, or never, or forever, not "soon"`}},
 		{"no end where there must be one", "  staleness: {staleAfter: never}\n", []string{
@@ -109,7 +109,7 @@ func TestDurationsWithoutEnd(t *testing.T) {
 	if d := cmp.Diff(want, u.Staleness.Kinds); d != "" {
 		t.Error(d)
 	}
-	// The effective config says never where there is no end, and reads back.
+	// The effective config has never where there is no end, and reads back.
 	out, err := c.YAML()
 	if err != nil {
 		t.Fatal(err)
@@ -146,8 +146,8 @@ func FuzzOpenEnded(f *testing.F) {
 	})
 }
 
-// TestListsThatAreWrittenAndEmptyAreRefused: left out they mean all, which may be the opposite
-// of what is meant.
+// TestListsThatAreWrittenAndEmptyAreRefused: a missing list means all, which may be the opposite
+// of the intention.
 func TestListsThatAreWrittenAndEmptyAreRefused(t *testing.T) {
 	const text = "is empty: leave it out, which means all, or name at least one"
 	for _, tc := range []struct{ in, want string }{

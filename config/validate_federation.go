@@ -58,15 +58,10 @@ func (w View) Rules() filter.Rules {
 	return filter.Rules{Kinds: w.Kinds, Namespaces: w.Namespaces, Selector: w.Selector, Expression: w.Expression}
 }
 
-// RewriteRules returns how the resources of an upstream are reshaped, for the package that
-// does it.
+// RewriteRules returns how the resources of an upstream are reshaped.
 func (u Upstream) RewriteRules() rewrite.Rules {
-	r := u.Rewrite
-	return rewrite.Rules{
-		Domain: u.DomainSuffix, CompleteShortHosts: r.ShortHosts == ShortHostsComplete,
-		Namespaces: r.Namespaces, NamespacePrefix: r.NamespacePrefix, NamePrefix: r.NamePrefix, NameSuffix: r.NameSuffix,
-		Labels: r.Labels, Annotations: r.Annotations, ExportTo: r.ExportTo, Hosts: r.Hosts, Endpoints: r.Endpoints,
-	}
+	u.Rewrite.Domain = u.DomainSuffix
+	return u.Rewrite
 }
 
 func (v *validator) federation(at string, u Upstream) {
@@ -87,7 +82,7 @@ func (v *validator) federation(at string, u Upstream) {
 	}
 	_, err := rewrite.New(rules)
 	v.ruleErrors(at+".rewrite", err)
-	// Whatever else is wrong with the rules, namespaces can be compared.
+	// Namespaces can be compared whatever else is wrong with the rules.
 	if filter, _ := filter.New(filter.Rules{Namespaces: u.Import.Namespaces}); filter != nil {
 		v.namespaceMapping(at+".rewrite.namespaces", u.Rewrite, u.Import.Namespaces.Include, filter)
 	}
@@ -108,7 +103,7 @@ func (v *validator) namespaceMapping(at string, r Rewrite, include []string, fil
 			continue
 		}
 		taken[to] = from
-		// What is not known to be there may yet turn up: it is then left out.
+		// A namespace that the config does not name may turn up later: it is then left out.
 		own, prefixed := strings.CutPrefix(to, r.NamespacePrefix)
 		if _, mapped := r.Namespaces[own]; prefixed && !mapped && slices.Contains(include, own) {
 			v.errorf(field, "both %q and %q, which is not mapped, become %q, so that two resources of one name become one: map %q elsewhere, or do not include it in import.namespaces", from, own, to, own)
@@ -184,7 +179,7 @@ func (v *validator) merges(all []Merge) {
 	}
 }
 
-// kinds reports words that name no kind, or one that has an owner, and calls f with the kinds of
+// kinds reports words that name no kind, or a kind that has an owner, and calls f with the kinds of
 // the others. It makes owner theirs, or the field of the word where owner is empty.
 func (v *validator) kinds(at string, words []string, owner string, owners map[mirror.Kind]string, f func(field string, kind mirror.Kind)) {
 	for i, word := range words {

@@ -11,6 +11,7 @@ import (
 
 	"meshrelay/internal/errlist"
 	"meshrelay/internal/fswatch"
+	"meshrelay/internal/text"
 )
 
 const (
@@ -161,7 +162,7 @@ func (w *Watcher) Run(ctx context.Context, log *slog.Logger, apply Apply) error 
 func (w *Watcher) watch(log *slog.Logger, blind bool) bool {
 	err := w.files.Watch(w.path)
 	if err != nil && !blind {
-		log.Warn("config file is polled, as it can not be watched", "file", w.path, "every", w.files.Interval(), "err", err)
+		log.Warn("config file is polled, watching failed", "file", w.path, "every", w.files.Interval(), "err", err)
 	}
 	return err != nil
 }
@@ -183,7 +184,7 @@ func (w *Watcher) reload(ctx context.Context, log *slog.Logger, apply Apply, mus
 		return nil
 	case back && !must:
 		w.succeeded(now, w.Status().NeedsRestart, false)
-		log.Info("config file is again as it was loaded", "file", w.path)
+		log.Info("config file equals the loaded config again", "file", w.path)
 		return nil
 	}
 	var cfg *Config
@@ -202,7 +203,7 @@ func (w *Watcher) reload(ctx context.Context, log *slog.Logger, apply Apply, mus
 		}
 		mistakes := brief(err)
 		if known := w.failed(mistakes); !known || must {
-			log.Error("config not reloaded, the previous one stays", "file", w.path, "err", strings.Join(mistakes, "; "))
+			log.Error("config not reloaded, previous config stays", "file", w.path, "err", strings.Join(mistakes, "; "))
 		}
 		return err
 	}
@@ -252,9 +253,7 @@ func brief(err error) (lines []string) {
 		if i == maxReasons || room <= 0 {
 			return append(lines, fmt.Sprintf("and %d more", len(all)-i))
 		}
-		if len(line) > room {
-			line = strings.ToValidUTF8(line[:room], "") + "…"
-		}
+		line = text.Shorten(line, room)
 		room -= len(line) + len("; ")
 		lines = append(lines, line)
 	}

@@ -328,7 +328,7 @@ func TestWithoutInotifyTheFileIsPolled(t *testing.T) {
 			t.Error(err)
 		}
 		if tries < 5 || strings.Count(log.String(), "no more instances") != 1 {
-			t.Errorf("tried %d times, and said:\n%s", tries, log.String())
+			t.Errorf("tried %d times, and logged:\n%s", tries, log.String())
 		}
 	})
 }
@@ -349,8 +349,8 @@ func TestWhatIsSaidOfAFileIsBounded(t *testing.T) {
 	}
 }
 
-// TestWhatCouldNotBeTakenOverIsTriedAgainByItself: what a config names can come after it, from
-// another volume. It is said once what is missing.
+// TestWhatCouldNotBeTakenOverIsTriedAgainByItself: the files that a config names can come later
+// than the config, from another volume. The log names a missing file once.
 func TestWhatCouldNotBeTakenOverIsTriedAgainByItself(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "relay.yaml")
 	write(t, path, configNamed("first"))
@@ -393,7 +393,7 @@ func TestWhatCouldNotBeTakenOverIsTriedAgainByItself(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 		if n := strings.Count(log.String(), "not reloaded"); n != 3 {
-			t.Errorf("said %d times why, want once for each reason:\n%s", n, log.String())
+			t.Errorf("logged %d times why, want once for each reason:\n%s", n, log.String())
 		}
 	})
 }

@@ -218,7 +218,7 @@ func TestTheStatefulSetAndTheDeploymentCanRunSideBySide(t *testing.T) {
 			t.Errorf("%s selects %v, and before %v", key, selector, oldSelector)
 		}
 	}
-	// What an old pod reads, should it start again, stays as it is.
+	// The keys that an old pod reads, should it start again, stay as they are.
 	for key := range before {
 		if _, both := now[key]; both && strings.HasPrefix(key, "ConfigMap ") {
 			t.Errorf("%s is that of the Deployment", key)
@@ -226,8 +226,8 @@ func TestTheStatefulSetAndTheDeploymentCanRunSideBySide(t *testing.T) {
 	}
 }
 
-// TestEveryReplicaHasItsOwnVolumeAndName: and one that waits for its upstreams keeps no other
-// from starting.
+// TestEveryReplicaHasItsOwnVolumeAndName: a replica that waits for its upstreams also keeps no
+// other from starting.
 func TestEveryReplicaHasItsOwnVolumeAndName(t *testing.T) {
 	all := replicas(t)
 	set := all["StatefulSet meshrelay"].Spec

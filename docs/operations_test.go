@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// TestEveryFailureHasATest checks that each row of the table of failures says what clients
-// see, what operators see and what to do, and names a test, a scenario of upstreams or one of
-// the chaos suite that exists.
+// TestEveryFailureHasATest checks that each row of the table of failures tells what clients
+// see, what operators see and what to do, and names an existing test, scenario of upstreams or
+// scenario of the chaos suite.
 func TestEveryFailureHasATest(t *testing.T) {
 	tests := proofs(t)
 	scenarios := map[string]bool{}

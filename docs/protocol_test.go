@@ -36,7 +36,7 @@ func TestEveryRuleHasATestOrAReason(t *testing.T) {
 			m := named.FindStringSubmatch(proof)
 			switch {
 			case !ok:
-				t.Errorf("protocol.md says nothing of %s", rule)
+				t.Errorf("protocol.md does not have %s", rule)
 			case strings.HasPrefix(proof, "does not apply"):
 			case m == nil:
 				t.Errorf("%s: the proof %q is neither one test nor \"does not apply\"", rule, proof)

@@ -13,9 +13,9 @@ import (
 
 // copies is a Configs of several copies a key. It is for one goroutine.
 //
-// What is served of a key is the first copy, but for two kinds of names: of one that ends
-// with "reject" nothing is served when copies differ, of one that ends with "union" a
-// resource with the hosts of all of them.
+// It serves the first copy of a key, with two exceptions: of a name that ends with "reject" it
+// serves nothing when copies differ, of a name that ends with "union" a resource with the hosts of
+// all copies.
 type copies struct {
 	order  []string                                    // sources
 	byKey  map[mirror.Key]map[string]*mirror.Resource  // by source

@@ -17,8 +17,7 @@ import (
 	"meshrelay/push"
 )
 
-// What things cost, counted: allocations, bytes, pages and what stays alive. No test
-// here looks at a clock.
+// Costs, counted in allocations, bytes, pages and live objects. No test here looks at a clock.
 
 // TestOneChangeEncodesOnePage: for all clients and API versions together.
 func TestOneChangeEncodesOnePage(t *testing.T) {

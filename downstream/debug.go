@@ -152,7 +152,7 @@ func debugError(err error) []*anypb.Any {
 	return []*anypb.Any{{TypeUrl: debugType, Value: fmt.Appendf(nil, `{"error":%q}`, err.Error())}}
 }
 
-// Who is answered the debug types on a listener (Listener.Debug).
+// The clients to which a listener answers debug types (Listener.Debug).
 const (
 	// DebugOff is nobody.
 	DebugOff = "off"

@@ -82,7 +82,7 @@ func TestDebugDocumentsShareSlots(t *testing.T) {
 	}
 }
 
-// TestOneDebugAnswerWaitsForAClient: one that does not read what it has asked for is sent away.
+// TestOneDebugAnswerWaitsForAClient: the relay sends away a client that does not read its answer.
 func TestOneDebugAnswerWaitsForAClient(t *testing.T) {
 	slots, set := withSlot()
 	r := startRelay(t, true, set)

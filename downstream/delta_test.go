@@ -95,7 +95,7 @@ func TestSubscriptionsOfTheDeltaSpecification_S17(t *testing.T) {
 	}{
 		{"no names is a wildcard", []*req{{}}, []string{"shop/a shop/b"}},
 		{"* is a wildcard", []*req{{ResourceNamesSubscribe: []string{"*"}}}, []string{"shop/a shop/b"}},
-		{"names are names, and what is missing is said to be", []*req{
+		{"names are names, and missing ones are reported", []*req{
 			{ResourceNamesSubscribe: []string{"shop/a", "shop/x"}},
 		}, []string{"shop/a -shop/x"}},
 		{"what is subscribed again is sent again", []*req{
@@ -110,7 +110,7 @@ func TestSubscriptionsOfTheDeltaSpecification_S17(t *testing.T) {
 		{"unsubscribing what the wildcard covers sends it again", []*req{
 			{ResourceNamesSubscribe: []string{"*", "shop/a"}}, {ResourceNamesUnsubscribe: []string{"shop/a"}},
 		}, []string{"shop/a shop/b", "shop/a"}},
-		{"or says that it is gone", []*req{
+		{"or reports that it is gone", []*req{
 			{ResourceNamesSubscribe: []string{"*"}}, {ResourceNamesUnsubscribe: []string{"shop/x"}},
 		}, []string{"shop/a shop/b", "-shop/x"}},
 		{"* subscribed and unsubscribed at once is nothing", []*req{

@@ -91,9 +91,9 @@ func TestNobodyCanDelayTheDrain(t *testing.T) {
 	}{
 		{"reads no message", false, func(r *relay) { r.stalled(seV1); hasPushed(r) }, false},
 		{"reads no byte", false, func(r *relay) { r.deaf(seV1); hasPushed(r) }, false},
-		{"says nothing", false, func(r *relay) { connect(r) }, true},
-		{"says half of the preface", false, func(r *relay) { fmt.Fprint(connect(r), http2.ClientPreface[:10]) }, true},
-		{"says nothing, where TLS is wanted", true, func(r *relay) { connect(r) }, true},
+		{"sends nothing", false, func(r *relay) { connect(r) }, true},
+		{"sends half of the preface", false, func(r *relay) { fmt.Fprint(connect(r), http2.ClientPreface[:10]) }, true},
+		{"sends nothing, where TLS is wanted", true, func(r *relay) { connect(r) }, true},
 		{"begins a TLS record, and does not end it", true, func(r *relay) { fmt.Fprint(connect(r), "\x16\x03\x01\x02\x00\x01") }, true},
 		{"has no streams", false, func(r *relay) {
 			c := connect(r)

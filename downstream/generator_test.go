@@ -19,7 +19,7 @@ import (
 
 const rosterV1 = "test.example/v1/Roster"
 
-// rosters makes a type of which each item is made of many resources: the names of the
+// rosters makes a type whose items are made of many resources each: the names of the
 // ServiceEntries of a namespace.
 type rosters struct{}
 

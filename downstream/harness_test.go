@@ -42,7 +42,7 @@ const (
 	vsV1       = "networking.istio.io/v1/VirtualService"
 	meshURL    = "core/v1alpha1/MeshConfig"
 
-	// What package subscription bounds: removed names in a response, names that a wildcard brings
+	// Bounds of package subscription: removed names in a response, names that a wildcard brings
 	// again, and type URLs of a type that is not well known.
 	maxRemoved, maxResend, maxURLs = 16_384, 256, 4
 
@@ -224,8 +224,8 @@ func (r *relay) remove(resources ...*mirror.Resource) {
 	}
 }
 
-// whileClientsWait makes changes, and lets the clients see them only when the view of
-// everything is as done says: together, however they were pushed.
+// whileClientsWait makes changes, and lets the clients see them together, when done returns true
+// for the view of everything, however many pushes there were.
 func (r *relay) whileClientsWait(change func(), done func(*view) bool) {
 	r.t.Helper()
 	r.server.mu.Lock()
@@ -291,8 +291,8 @@ func newStream[Req, Resp any](t *testing.T, s interface {
 	return st
 }
 
-// send sends a request. A stream that the server has ended meanwhile is no failure of it:
-// gRPC says EOF then, and what is received tells why.
+// send sends a request. It lets pass io.EOF of a stream that the server has ended: receiving
+// returns the reason.
 func (s *stream[Req, Resp]) send(req Req) {
 	s.t.Helper()
 	if err := s.sendTo.Send(req); err != nil && !errors.Is(err, io.EOF) {

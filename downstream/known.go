@@ -21,7 +21,7 @@ type known struct {
 	mu sync.Mutex // guards all below but news; taken after views.mu
 	// names are known. fresh become known once the clients that claim them are moved.
 	names, fresh map[claim]struct{}
-	last         origin // the one that was looked up last: most resources have the same
+	last         origin // the last origin that was looked up: most resources share it
 	// news has one slot: there is something fresh.
 	news chan struct{}
 }
@@ -63,7 +63,7 @@ func (k *known) knows(o origin) bool {
 }
 
 // note reports whether an origin is known, and learns it if not. strangers reports whether any
-// client claims one that is not known.
+// client claims an unknown origin.
 func (k *known) note(o origin, strangers func() bool) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -160,6 +160,6 @@ func (vs *views) rematch(moves []move, now time.Time) {
 		moves[i].to = vs.known.narrow(moves[i].to)
 	}
 	if !vs.move(moves, now) && learned {
-		vs.bring(true, nil, now) // what was not shown to strangers
+		vs.bring(true, nil, now) // resources that strangers did not see
 	}
 }

@@ -41,7 +41,7 @@ type Limits struct {
 	MaxNamesPerPeer, MaxNameBytesPerPeer     int
 	MaxNames, MaxNameBytes                   int
 	// MaxVersionBytes bounds the initial_resource_versions of all streams that wait to be compared.
-	// One peer has three quarters of it at most.
+	// Each peer has three quarters of it at most.
 	MaxVersionBytes int
 }
 

@@ -132,7 +132,7 @@ func TestSlowClientSkipsToTheNewestAndDelaysNobody_S25(t *testing.T) {
 			break
 		}
 	}
-	// One response was on its way, one may have waited for the window; the rest were
+	// One response was on its way, another may have waited for the window; the rest were
 	// never made.
 	if got > 4 {
 		t.Errorf("the slow client was sent %d responses for %d changes", got, changes)
@@ -225,11 +225,11 @@ func TestLargeResumeIsTaken_S18(t *testing.T) {
 			gone[name] = true
 		}
 		if n := len(resp.RemovedResources); n > maxRemoved {
-			t.Errorf("%d names are said to be gone at once", n)
+			t.Errorf("%d names are removed at once", n)
 		}
 	}
 	if gone[a.FullName()] {
-		t.Error("what is there is said to be gone")
+		t.Error("a present resource is removed")
 	}
 	eventually(t, "the map is not kept after it was compared", func() bool {
 		r.server.peers.mu.Lock()
@@ -246,7 +246,7 @@ func TestClientsWithTheUsualLimitAreSentWhatFits_S21(t *testing.T) {
 	s.send(subscribe(seV1))
 	for len(s.next().Resources) < 3000 {
 	}
-	// 25 MB pass one that, as istiod, has none.
+	// 25 MB pass a client that, as istiod, has no limit.
 	r.put(many(22000, "t-%05d", func(i int) string { return strings.Repeat("x", 1000) })...)
 	big := r.sotw()
 	big.send(subscribe(seV1))

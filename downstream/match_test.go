@@ -21,7 +21,7 @@ import (
 	"meshrelay/mirror"
 )
 
-// clientOf returns what a node with this id, metadata and labels says of itself.
+// clientOf returns the client of a node with this id, metadata and labels.
 func clientOf(id string, metadata, labels map[string]string) client {
 	text := func(m map[string]string) *structpb.Struct {
 		s := &structpb.Struct{Fields: map[string]*structpb.Value{}}
@@ -95,7 +95,7 @@ func TestFirstMatchingViewWins(t *testing.T) {
 	}
 }
 
-// TestIdentitiesOfAViewHoldOnEveryListener: on one that names the view, and for the default.
+// TestIdentitiesOfAViewHoldOnEveryListener: on a listener that names the view, and for the default.
 func TestIdentitiesOfAViewHoldOnEveryListener(t *testing.T) {
 	match := Match{NodeIDs: []string{"other"}, Identities: []string{"spiffe://mesh/ns/a/sa/b"}}
 	verified := &TLS{ClientCAFile: "ca.pem"}

@@ -18,8 +18,7 @@ import (
 type fleet struct {
 	*model
 	clients []*member
-	// exact says that the views remember enough to tell each client what differs, and nothing
-	// else.
+	// exact is set while the views remember enough to tell each client exactly what differs.
 	exact bool
 }
 
@@ -117,8 +116,8 @@ func (f *fleet) leave(t *rapid.T) {
 	f.clients = slices.Delete(f.clients, i, i+1)
 }
 
-// move gives every client a variant: by a rule that is new and may say the same, as after a
-// reload, or the one that it has.
+// move gives every client a variant: the same, or that of a new rule, which may equal the old one
+// as after a reload.
 func (f *fleet) move(t *rapid.T) {
 	renewed := map[*rule]*rule{}
 	again := rapid.Bool().Draw(t, "new rules")

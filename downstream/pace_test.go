@@ -108,7 +108,7 @@ func TestWhoAsksTooFastHurtsNobody(t *testing.T) {
 	r.put(se("shop", "a", "0"))
 	good := r.deltaBy("good", seV1)
 	good.next()
-	fast := r.deltaBy("fast", drV1) // of which nothing is pushed, that it could acknowledge
+	fast := r.deltaBy("fast", drV1) // gets no pushes to acknowledge
 	fast.next()
 	const burst, more = leastBurst, 30
 	began := time.Now()

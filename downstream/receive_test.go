@@ -151,7 +151,7 @@ func TestRequestsThatAreGivenUpAreForgotten(t *testing.T) {
 		if err := end(id); err != nil || len(got()) != 0 || len(m.open) != 0 || m.all.used != 0 {
 			t.Fatalf("%d: %v, granted %v, %d streams", i, err, got(), len(m.open))
 		}
-		// What is still under way is for nobody.
+		// A message that is still under way belongs to nobody.
 		if err := errors.Join(frames(&m.in, large(id)), frames(&m.in, headers(id, true))); err != nil || len(got()) != 0 || len(m.open) != 0 {
 			t.Fatalf("%d: %v, granted %v, %d streams after the end", i, err, got(), len(m.open))
 		}

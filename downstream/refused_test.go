@@ -129,7 +129,7 @@ func TestOverALimitTheAbuserIsToldAndNobodyElseIsHurt(t *testing.T) {
 				}
 			}
 			if tc.why == "" {
-				return // the transport says no, or the client itself
+				return // the transport refuses, or the client itself
 			}
 			wantRefused(t, r, tc.why, 3)
 			if n := testutil.ToFloat64(r.server.metrics.refused.WithLabelValues(tc.code.String())); n != 3 {

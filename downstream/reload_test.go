@@ -313,8 +313,8 @@ func labelledNext(r *relay, selector string) *discoveryv3.DeltaDiscoveryResponse
 	return d.next()
 }
 
-// TestReceiptsAfterAReload: of what a client was not sent nothing is said to be acknowledged,
-// and what it has acknowledged stays so.
+// TestReceiptsAfterAReload: no client counts as having acknowledged a resource that it was not
+// sent, and its ACKs of before stay.
 func TestReceiptsAfterAReload(t *testing.T) {
 	r := startRelay(t, true, func(c *Config, _ *Deps) { c.Views = []View{namespaces("v", "", "shop", "till")} })
 	r.put(se("shop", "x", "1"), se("till", "y", "1"), se("bank", "z", "1"))

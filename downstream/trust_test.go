@@ -97,8 +97,8 @@ func TestStreamEndsWithItsCertificate(t *testing.T) {
 	long.next()
 }
 
-// TestStreamEndsWhenItsAuthorityLeavesTheFile: also one that is opened later, on a connection
-// that there was. Those of other authorities stay, and a bad file changes nothing.
+// TestStreamEndsWhenItsAuthorityLeavesTheFile: also a stream that opens later, on a connection of
+// before. Streams of other authorities stay, and a bad file changes nothing.
 func TestStreamEndsWhenItsAuthorityLeavesTheFile(t *testing.T) {
 	dir, set, client := mutualTLS(t)
 	r := startRelay(t, true, set)

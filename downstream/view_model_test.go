@@ -195,7 +195,7 @@ func (m *model) look(t *rapid.T, o *observer) {
 	}
 	for _, name := range removed {
 		if !o.ever[name] {
-			t.Fatalf("%s is said to be gone, and was never in the view", name)
+			t.Fatalf("%s is removed, and was never in the view", name)
 		}
 	}
 	if _, _, _, err := o.sotw.look(s); err != nil {
@@ -263,7 +263,7 @@ func (o *observer) replay(t *rapid.T, s *snapshot.Snapshot, want map[string]stri
 		}
 		for _, name := range d.Removed {
 			if !o.ever[name] {
-				t.Fatalf("%s is said to be gone, and was never in the view", name)
+				t.Fatalf("%s is removed, and was never in the view", name)
 			}
 		}
 		kept = append(kept, was)

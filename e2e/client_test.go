@@ -150,7 +150,7 @@ func (f *follower) mark() {
 	f.log = nil
 }
 
-func (f *follower) said() string {
+func (f *follower) events() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return strings.Join(f.log, " ")

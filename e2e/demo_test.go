@@ -150,7 +150,7 @@ func TestRejectionDoesNotLoop_S7(t *testing.T) {
 	for range 5 {
 		send(&discoveryv3.DiscoveryRequest{TypeUrl: seV1, ResponseNonce: first.Nonce, ErrorDetail: &rpcstatus.Status{Message: "I do not want it"}})
 	}
-	// What comes next is the answer to the next question, and nothing else.
+	// The next push is the answer to the next question, and nothing else.
 	for i := range 3 {
 		url := fmt.Sprintf("example.com/v1/Sentinel%d", i)
 		send(&discoveryv3.DiscoveryRequest{TypeUrl: url})

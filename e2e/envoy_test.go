@@ -23,7 +23,7 @@ const (
 	edsType = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
 )
 
-// proxy says which Envoy asks an istiod. Kind, the first word of its node's ID, is
+// proxy identifies an Envoy that asks an istiod. Kind, the first word of its node's ID, is
 // sidecar when empty; name is client, namespace default, and address 127.0.0.1 when empty.
 type proxy struct {
 	kind, name, namespace, address, network, cluster string
@@ -67,7 +67,7 @@ type envoy struct {
 	follow bool // the clusters of CDS rather than a fixed list
 
 	mu          sync.Mutex
-	asked       []string // clusters of which it wants the endpoints
+	asked       []string // clusters whose endpoints it wants
 	held        map[string]*clusterv3.Cluster
 	assignments map[string]*endpointv3.ClusterLoadAssignment
 	last        map[string]*discoveryv3.DiscoveryResponse // by type

@@ -43,8 +43,8 @@ func TestExampleDRMirror(t *testing.T) {
 		})
 	}
 	hasExactly(keys...)
-	x.says(t, "explain")
-	x.says(t, "get")
+	x.shows(t, "explain")
+	x.shows(t, "get")
 
 	eventually(t, "this is the first revision", func() error {
 		out, err := x.command("history", "primary", "--admin", r.admin)
@@ -62,10 +62,10 @@ func TestExampleDRMirror(t *testing.T) {
 		f.mark()
 		followers = append(followers, f)
 	}
-	said := func() string {
+	events := func() string {
 		var all []string
 		for _, f := range followers {
-			all = append(all, f.said())
+			all = append(all, f.events())
 		}
 		return strings.Join(all, "|")
 	}
@@ -73,7 +73,7 @@ func TestExampleDRMirror(t *testing.T) {
 	stop := watchFor(t, dr, want)
 	primary.kill()
 	t.Run("ThePrimaryDiesAndNothingGoes", func(t *testing.T) {
-		x.saysAt(t, "status", 0)
+		x.showsAt(t, "status", 0)
 		if lost := stop(); len(lost) > 0 {
 			t.Errorf("lost while the primary was down: %v", lost)
 		}
@@ -86,7 +86,7 @@ func TestExampleDRMirror(t *testing.T) {
 		dr.start().ready()
 		eventually(t, "all is there", func() error { return differs(dr.configs(), want) })
 	})
-	if got := said(); got != "|||" {
+	if got := events(); got != "|||" {
 		t.Errorf("during the outage clients were sent %q", got)
 	}
 
@@ -103,7 +103,7 @@ func TestExampleDRMirror(t *testing.T) {
 		primary.start().ready()
 		hasExactly(keys[0], keys[1], cards, net+"ServiceEntry shop/parcels", keys[4], keys[5])
 		dr.has(cards, "cards-2.example")
-		got := strings.Split(said(), "|")
+		got := strings.Split(events(), "|")
 		entries := strings.Fields(got[0])
 		slices.Sort(entries)
 		if want := []string{"+payments/cards", "+shop/parcels", "-shop/carrier"}; !slices.Equal(entries, want) {
@@ -120,7 +120,7 @@ func TestExampleDRMirror(t *testing.T) {
 		primary.kill()
 		r.terminate()
 		r.start().ready()
-		x.saysAt(t, "status", 1)
+		x.showsAt(t, "status", 1)
 		late := newIstiod(t, "late", r.xds).start().ready()
 		eventually(t, "the istiod that is new has all", func() error { return differs(late.specs(), dr.specs()) })
 		if lost := stop(); len(lost) > 0 {
@@ -134,7 +134,7 @@ func TestExampleDRMirror(t *testing.T) {
 			primary.remove(t, name)
 		}
 		primary.start().ready()
-		x.saysAt(t, "status", 2)
+		x.showsAt(t, "status", 2)
 		if lost := stop(); len(lost) > 0 {
 			t.Errorf("lost: %v", lost)
 		}
@@ -143,11 +143,11 @@ func TestExampleDRMirror(t *testing.T) {
 			t.Fatalf("%v: %s", err, out)
 		}
 		x.ports["4kq3vx2a"] = all[0].ID
-		x.says(t, "held")
-		x.says(t, "release")
+		x.shows(t, "held")
+		x.shows(t, "release")
 		hasExactly()
-		x.says(t, "history")
-		x.says(t, "rollback")
+		x.shows(t, "history")
+		x.shows(t, "rollback")
 		hasExactly(keys...)
 	})
 	t.Run("ARelayThatStartsWithoutStateDuringTheOutageLetsItsClientsWait", func(t *testing.T) {
@@ -167,7 +167,7 @@ func TestExampleDRMirror(t *testing.T) {
 			return err
 		})
 		if _, err := httpGet("http://" + r.admin + "/ready"); err == nil {
-			t.Error("the relay says that it is ready")
+			t.Error("the relay reports that it is ready")
 		}
 		x.give(primary, "primary")
 		primary.start().ready()

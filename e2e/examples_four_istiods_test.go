@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestExampleFourIstiods runs examples/four-istiods with four istiods, of which d is also a
-// client, and a fifth that has nothing but the relay.
+// TestExampleFourIstiods runs examples/four-istiods with four istiods, of them d is also a client,
+// and a fifth that reads nothing but the relay.
 func TestExampleFourIstiods(t *testing.T) {
 	x := newExample(t, "four-istiods")
 	a, b, c := x.istiodAt("a", "127.0.0.1:15110"), x.istiodAt("b", "127.0.0.1:15210"), x.istiodAt("c", "127.0.0.1:15310")
@@ -33,7 +33,7 @@ func TestExampleFourIstiods(t *testing.T) {
 		web  = net + "VirtualService shop/web"
 		rule = net + "DestinationRule shop/db"
 	)
-	// What is served, and whose it is.
+	// The served resources, and the upstream of each.
 	merge := map[string]string{
 		db:                                  "a",
 		rule:                                "a",
@@ -97,7 +97,7 @@ func TestExampleFourIstiods(t *testing.T) {
 
 	t.Run("README", func(t *testing.T) {
 		for _, words := range []string{"validate", "status", "get", "explain", "conflicts", "plan"} {
-			x.says(t, words)
+			x.shows(t, words)
 		}
 	})
 

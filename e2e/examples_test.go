@@ -12,9 +12,8 @@ import (
 	"testing"
 )
 
-// example is a copy of a directory of examples/ in which each address of loopback has a
-// free port in place of the one that is written there. Nothing else is changed: what the
-// reader sees is what is tested.
+// example is a copy of a directory of examples/ in which a free port replaces the port of each
+// address of loopback. Nothing else is changed: the test runs what the reader sees.
 type example struct {
 	t    *testing.T
 	name string
@@ -161,9 +160,9 @@ func (x *example) sessions() []session {
 	return all
 }
 
-// says runs the commands of the README whose first words these are, and waits until
-// they print what is there, but for ages and the widths of columns.
-func (x *example) says(t *testing.T, words string) {
+// shows runs the commands of the README that begin with words, and waits until their output
+// equals the README's, but for ages and the widths of columns.
+func (x *example) shows(t *testing.T, words string) {
 	t.Helper()
 	all := x.about(words)
 	if len(all) == 0 {
@@ -174,8 +173,8 @@ func (x *example) says(t *testing.T, words string) {
 	}
 }
 
-// saysAt is says for one of several such commands; the first is number 0.
-func (x *example) saysAt(t *testing.T, words string, number int) {
+// showsAt is shows for one of several such commands; the first is number 0.
+func (x *example) showsAt(t *testing.T, words string, number int) {
 	t.Helper()
 	all := x.about(words)
 	if number >= len(all) {
@@ -192,8 +191,8 @@ func (x *example) about(words string) []session {
 	})
 }
 
-// prints runs a command of the README and waits until it prints what is there. One that
-// changes something does what it does once more if it has to.
+// prints runs a command of the README and waits until it prints the README's output. It repeats a
+// command that changes something, if it has to.
 func (x *example) prints(t *testing.T, s session) {
 	t.Helper()
 	var args []string
@@ -212,7 +211,7 @@ func (x *example) prints(t *testing.T, s session) {
 	case args[0] == "get":
 		args = append(args, "--server", x.address("127.0.0.1:15010"))
 	}
-	eventually(t, "relay "+strings.Join(s.args, " ")+" prints what README.md says", func() error {
+	eventually(t, "relay "+strings.Join(s.args, " ")+" prints what README.md has", func() error {
 		out, err := x.command(args...)
 		if err != nil {
 			return err

@@ -137,7 +137,7 @@ spec: {selector: {app: web}, ports: [{name: http, port: 80, targetPort: 8080, pr
 
 	t.Run("README", func(t *testing.T) {
 		for _, words := range []string{"validate", "explain", "status", "plan"} {
-			x.says(t, words)
+			x.shows(t, words)
 		}
 	})
 
@@ -195,7 +195,7 @@ spec: {selector: {app: web}, ports: [{name: http, port: 80, targetPort: 8080, pr
 			}
 			return nil
 		})
-		if got := f.said(); got != "+shop/synthetic-web" {
+		if got := f.events(); got != "+shop/synthetic-web" {
 			t.Errorf("the relay sent %q, want that ServiceEntry alone", got)
 		}
 	})
@@ -212,7 +212,7 @@ spec: {selector: {app: web}, ports: [{name: http, port: 80, targetPort: 8080, pr
 		clusters := inWest.responses(cdsType)
 		eastAPI.createEndpoints("shop", "web", http, pods("web", "10.1.0.1", "10.1.0.2", "10.1.0.3", "10.1.0.4")...)
 		inWest.waitEndpoints(web, "10.1.0.1:8080", "10.1.0.2:8080", "10.1.0.3:8080", "10.1.0.4:8080")
-		if got := f.said(); got != "+shop/synthetic-web" {
+		if got := f.events(); got != "+shop/synthetic-web" {
 			t.Errorf("the relay sent %q, want that ServiceEntry alone", got)
 		}
 		if n := inWest.responses(cdsType) - clusters; n != 0 {
@@ -222,7 +222,7 @@ spec: {selector: {app: web}, ports: [{name: http, port: 80, targetPort: 8080, pr
 			t.Error("more is exported than was chosen")
 		}
 
-		// What has no endpoints is not offered.
+		// Services without endpoints are not offered.
 		f.mark()
 		eastAPI.setEndpoints("shop", "db", tcp)
 		inWest.wait("db goes", func() error {
@@ -231,7 +231,7 @@ spec: {selector: {app: web}, ports: [{name: http, port: 80, targetPort: 8080, pr
 			}
 			return nil
 		})
-		if got := f.said(); got != "-shop/synthetic-db" {
+		if got := f.events(); got != "-shop/synthetic-db" {
 			t.Errorf("the relay sent %q, want that ServiceEntry's removal alone", got)
 		}
 		eastAPI.setEndpoints("shop", "db", tcp, pods("db", "10.1.0.5")...)
@@ -239,7 +239,7 @@ spec: {selector: {app: web}, ports: [{name: http, port: 80, targetPort: 8080, pr
 	})
 }
 
-// lacks says which ServiceEntries of a relay an istiod has not got as they are there.
+// lacks names the ServiceEntries of a relay that an istiod does not have, or has differently.
 func (i *istiod) lacks(r *relay, names ...string) error {
 	have, want := i.configs(), r.configs()
 	for _, name := range names {

@@ -80,7 +80,7 @@ func TestDeadUpstreamLosesNothingAndReturnsWithTheDifference_C16(t *testing.T) {
 		}
 		return nil
 	})
-	if got := f.said(); got != "+shop/e9" {
+	if got := f.events(); got != "+shop/e9" {
 		t.Errorf("while west was down the relay's clients were sent %q", got)
 	}
 	if lost := stop(); len(lost) > 0 {
@@ -96,12 +96,12 @@ func TestDeadUpstreamLosesNothingAndReturnsWithTheDifference_C16(t *testing.T) {
 		return differs(third.configs(), union(east.configs(), west.configs()))
 	})
 	for _, name := range []string{"+shop/w0", "+shop/w9", "-shop/w1"} {
-		if !contains([]byte(f.said()), name) {
+		if !contains([]byte(f.events()), name) {
 			t.Errorf("%s was not sent", name)
 		}
 	}
-	if got := len(f.said()); got > len("+shop/w0 +shop/w9 -shop/w1") {
-		t.Errorf("more than the difference was sent: %s", f.said())
+	if got := len(f.events()); got > len("+shop/w0 +shop/w9 -shop/w1") {
+		t.Errorf("more than the difference was sent: %s", f.events())
 	}
 }
 
@@ -162,7 +162,7 @@ func TestRelayIsKilledAndNothingIsLost_S5(t *testing.T) {
 	// are made from content, so a restarted relay gives the same.
 	again := dial(t, r.xds).follow(seV1, held)
 	eventually(t, "the difference", func() error {
-		if got := again.said(); got != "+shop/new" {
+		if got := again.events(); got != "+shop/new" {
 			return fmt.Errorf("sent %q", got)
 		}
 		return nil

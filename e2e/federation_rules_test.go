@@ -8,8 +8,7 @@ import (
 	"testing"
 )
 
-// newRelayOf returns a relay, not yet started, with the rest of a config file that says
-// where it listens.
+// newRelayOf returns a relay, not yet started. rest is its config file without its addresses.
 func newRelayOf(t *testing.T, name, rest string) *relay {
 	t.Helper()
 	r := &relay{t: t, name: name, xds: freePort(t), admin: freePort(t)}
@@ -65,7 +64,7 @@ func TestAnIstiodTakesWhatIsRewritten(t *testing.T) {
 `, east.grpc)).start().ready()
 	third := newIstiod(t, "third", r.xds).start().ready()
 
-	renamed := map[string]string{} // the key that each has, by the one that it had
+	renamed := map[string]string{} // the new key of each, by its old key
 	for key := range east.configs() {
 		kind, rest, _ := strings.Cut(key, " ")
 		namespace, name, _ := strings.Cut(rest, "/")
@@ -159,8 +158,8 @@ func TestRelaysInARingDoNotKeepWhatIsDeleted(t *testing.T) {
 	})
 }
 
-// TestAServiceOfTwoMeshesIsReachedAtBothGateways: the union of what two clusters tell of
-// one service, for clients in a third.
+// TestAServiceOfTwoMeshesIsReachedAtBothGateways: clients in a third cluster get the union of a
+// service of two clusters.
 func TestAServiceOfTwoMeshesIsReachedAtBothGateways(t *testing.T) {
 	east, west := newIstiod(t, "east"), newIstiod(t, "west")
 	// As an istiod tells of a Kubernetes service; each cluster has chosen an address.
@@ -174,7 +173,7 @@ func TestAServiceOfTwoMeshesIsReachedAtBothGateways(t *testing.T) {
 `
 	near := newRelayOf(t, "near", "merge: [{kinds: [ServiceEntry], policy: union}]\nupstreams:\n"+
 		fmt.Sprintf(upstream, "east", east.grpc, "192.0.2.1")+fmt.Sprintf(upstream, "west", west.grpc, "192.0.2.2")).start().ready()
-	// What a relay has made reachable stays so through another one.
+	// A service that a relay has made reachable stays so through another relay.
 	far := newRelayOf(t, "far", fmt.Sprintf("upstreams:\n- name: near\n  xds: {addresses: [%q], plaintext: true}\n", near.xds)).start().ready()
 	third := newIstiod(t, "third", far.xds).start().ready()
 

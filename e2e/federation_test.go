@@ -222,7 +222,7 @@ func TestFirstUpstreamWinsAndTheOtherTakesOver_S27(t *testing.T) {
 		}
 		return nil
 	})
-	if got := f.said(); got != "+shop/db" {
+	if got := f.events(); got != "+shop/db" {
 		t.Errorf("the take-over came as %q, want one update", got)
 	}
 }

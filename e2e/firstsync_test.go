@@ -54,7 +54,7 @@ func (r *relay) readiness() (int, string) {
 // awaitReadiness waits until /ready has that status code and these texts.
 func (r *relay) awaitReadiness(code int, texts ...string) {
 	r.t.Helper()
-	eventually(r.t, fmt.Sprintf("/ready of %s is %d and says %q", r.name, code, texts), func() error {
+	eventually(r.t, fmt.Sprintf("/ready of %s is %d and has %q", r.name, code, texts), func() error {
 		got, body := r.readiness()
 		if got != code {
 			return fmt.Errorf("%d: %s", got, body)
@@ -236,7 +236,7 @@ downstream: {startupTimeout: 500ms, drainTimeout: 500ms, listeners: [{address: X
 	if out, code := second.command("status"); code != 0 || !strings.Contains(out, "failed") || strings.Contains(out, "synced") {
 		t.Errorf("%s %d", out, code)
 	}
-	if log := second.out.tail(); strings.Count(log, "level=ERROR") != 1 || !strings.Contains(log, `level=ERROR msg="upstream is a relay of this relay's own name; nothing is taken from it" upstream=first`) {
+	if log := second.out.tail(); strings.Count(log, "level=ERROR") != 1 || !strings.Contains(log, `level=ERROR msg="upstream has this relay's own name" upstream=first`) {
 		t.Errorf("the log does not say so once:\n%s", log)
 	}
 	if got := len(second.configs()); got != 0 {

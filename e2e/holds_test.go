@@ -44,8 +44,7 @@ func (r *relay) command(args ...string) (out string, code int) {
 	return string(b), code
 }
 
-// must is command, of which the exit code is to be another than 0 only if it is said, and the
-// output to have each of the parts.
+// must runs a command, and fails unless it exits with code and prints each of the parts.
 func (r *relay) must(code int, command string, parts ...string) string {
 	r.t.Helper()
 	out, got := r.command(words(command)...)
@@ -251,7 +250,7 @@ func TestASmallIstiodThatComesBackEmptyIsHeld(t *testing.T) {
 		t.Errorf("lost: %v", lost)
 	}
 
-	// What is deleted now was not in the list.
+	// This deletion was not in the list.
 	const late = "networking.istio.io/ServiceEntry shop/late"
 	east.write(t, "late", "late.example")
 	third.has(late, "late.example")
@@ -302,7 +301,7 @@ func TestReleaseAllCarriesOutWhateverIsHeld(t *testing.T) {
 	r.must(0, "release east --all --reason gone", "8 deletions released, 0 still held")
 	eventually(t, "they go", func() error {
 		if f.size() != 0 {
-			return fmt.Errorf("%s", f.said())
+			return fmt.Errorf("%s", f.events())
 		}
 		return nil
 	})
@@ -338,7 +337,7 @@ func TestHeldDeletionsOfADeadIstiodStay(t *testing.T) {
 			if lost := stop(); h.Removals != 8 || len(lost) > 0 {
 				t.Errorf("lost: %v; the hold is %+v", lost, h)
 			}
-			if r.logged("asking the upstream to repeat") {
+			if r.logged("asking upstream to repeat") {
 				t.Error("a dead upstream was asked to repeat")
 			}
 
@@ -359,7 +358,7 @@ func TestHeldDeletionsOfADeadIstiodStay(t *testing.T) {
 			}
 			east.start().ready()
 			eventually(t, "they go", func() error { return differs(third.configs(), configs{}) })
-			if !r.logged("asking the upstream to repeat held deletions") || !r.logged("held deletions carried out", "the upstream has repeated them") {
+			if !r.logged("asking upstream to repeat held deletions") || !r.logged("held deletions carried out", "the upstream has repeated them") {
 				t.Error("the upstream was not asked to repeat them")
 			}
 		})
@@ -453,8 +452,8 @@ func TestAFreezeWithAnEndEndsByItself(t *testing.T) {
 	r.must(1, "freeze east --for 3s", "frozen already")
 	east.write(t, "late", "late.example")
 	eventually(t, "the change arrives by itself", func() error {
-		if f.said() != "+shop/late" {
-			return fmt.Errorf("sent %q", f.said())
+		if f.events() != "+shop/late" {
+			return fmt.Errorf("sent %q", f.events())
 		}
 		return nil
 	})
@@ -506,10 +505,10 @@ func TestARelayRepeatsHeldDeletionsToARelay(t *testing.T) {
 	if time.Since(since) < time.Second {
 		t.Errorf("after %v already", time.Since(since))
 	}
-	if !second.logged("asking the upstream to repeat held deletions") || !second.logged("held deletions carried out", "the upstream has repeated them", "removed=5") {
+	if !second.logged("asking upstream to repeat held deletions") || !second.logged("held deletions carried out", "the upstream has repeated them", "removed=5") {
 		t.Error("the first relay was not asked to repeat them")
 	}
-	if got := entries.said(); got != "" {
+	if got := entries.events(); got != "" {
 		t.Errorf("what was repeated and has not changed was sent on: %s", got)
 	}
 }

@@ -161,7 +161,7 @@ func (i *istiod) configs() configs {
 	return c
 }
 
-// provenance is what a relay says in annotations of where a config comes from.
+// provenance matches the annotations of a relay.
 var provenance = regexp.MustCompile(`"meshrelay\.io/[a-z-]+":"[^"]*",?`)
 
 // withoutProvenance returns a config without it: where it comes from is not what it is.
@@ -170,7 +170,7 @@ func withoutProvenance(config string) string {
 	return strings.Replace(plain, `"annotations":{}`, `"annotations":null`, 1)
 }
 
-// differs says how two sets of configs differ; nil when they do not.
+// differs returns how two sets of configs differ; nil when they do not.
 func differs(have, want configs) error {
 	var diffs []string
 	for k, v := range want {

@@ -28,7 +28,7 @@ var inAnyOrder = map[protoreflect.FullName]bool{
 }
 
 // remaining are the differences that are none of the relay's, and what makes the two sides
-// equal all the same.
+// equal nevertheless.
 var remaining = []struct {
 	what, why string
 	message   protoreflect.FullName

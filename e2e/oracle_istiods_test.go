@@ -32,7 +32,7 @@ type oracle struct {
 	seen map[protoreflect.FullName]int // messages that were compared, by type
 }
 
-// fedIstiod is one that is fed by a relay.
+// fedIstiod is an istiod behind a relay.
 type fedIstiod struct {
 	*istiod
 	way   string

@@ -45,7 +45,7 @@ func (a *addresses) of(namespace, app, version string) string {
 	return fmt.Sprintf("%s.%d", a.block, 1+n*len(worldVersions)+slices.Index(worldVersions, version))
 }
 
-// another returns one that is nobody's.
+// another returns an unused address.
 func (a *addresses) another() string {
 	a.taken++
 	return fmt.Sprintf("%s.%d", a.block, 100+a.taken)

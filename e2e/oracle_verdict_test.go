@@ -125,8 +125,8 @@ func (o *oracle) same(name string, set []manifest) bool {
 	return len(different) == 0
 }
 
-// control tells whether an istiod that has just started and reads the set from files agrees
-// with the one that runs on from set to set. If not, the difference is an istiod's own.
+// control tells whether a new istiod that reads the set from files agrees with the istiod that
+// runs on from set to set. If not, the difference is an istiod's own.
 func (o *oracle) control() string {
 	o.t.Helper()
 	i := newIstiod(o.t, "control").inOracle()

@@ -162,7 +162,7 @@ func TestKubernetesServices(t *testing.T) {
 		}
 		// To an MCP client it is sent as all ServiceEntries anew, which are as they were.
 		eventually(t, "the ServiceEntries come again", func() error {
-			if said := services.said(); said == "" {
+			if events := services.events(); events == "" {
 				return fmt.Errorf("nothing came")
 			}
 			return nil
@@ -198,7 +198,7 @@ func TestAGatewaysServiceMovesThePodsOfItsNetworkBehindIt(t *testing.T) {
 	k.createNamespace("istio-system", "topology.istio.io/network=east-net")
 	i := newKubernetesIstiod(t, k, "networks: {}").start().ready()
 	e := dial(t, i.grpc).envoy(proxy{network: "west-net", cluster: "west"}, shopCluster)
-	// A network without a gateway is one that everybody reaches.
+	// Everybody reaches a network without a gateway.
 	e.waitEndpoints(shopCluster, "10.1.0.1:8080", "10.1.0.2:8080", "10.1.0.3:8080")
 	k.createGateway("istio-system", "eastwest", "east-net", "192.0.2.1")
 	e.waitEndpoints(shopCluster, "192.0.2.1:15443", "192.0.2.1:15443")

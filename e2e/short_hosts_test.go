@@ -158,7 +158,7 @@ func TestShortHostsReachAnIstiodWithItsDomain_C23(t *testing.T) {
 		})
 	}
 
-	// What keeping them gives: the gateway answers 503, subsets and faults have no effect.
+	// Kept short hosts: the gateway answers 503, subsets and faults have no effect.
 	t.Run("keep", func(t *testing.T) {
 		if _, missing := ask(without, gateway, gatewayRoutes); !slices.Equal(missing, []string{"outbound|9080||productpage.shop"}) {
 			t.Errorf("clusters that there are not: %q", missing)

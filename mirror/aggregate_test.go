@@ -286,8 +286,8 @@ func BenchmarkMerge(b *testing.B) {
 	}
 }
 
-// TestCaughtUpWaitsUntilTheSourcesContentIsMergedAndDelivered: also what a source has not told yet, and
-// what other sources or policies make of it.
+// TestCaughtUpWaitsUntilTheSourcesContentIsMergedAndDelivered: also content that the listeners do
+// not know yet, and its merge with other sources or under other policies.
 func TestCaughtUpWaitsUntilTheSourcesContentIsMergedAndDelivered(t *testing.T) {
 	inBubble(t, func(ctx context.Context, t *testing.T) {
 		a, s, j := newAggregate(ctx, t, "east", "west")

@@ -51,7 +51,7 @@ func TestPanicWhileMergingCostsThatKey(t *testing.T) {
 			if r := a.Select(entry(t, "east", "bad", "x").Key(), everything); r != nil {
 				t.Errorf("selected: %v", r.Key())
 			}
-			// What is wrong with it has an end.
+			// The panic ends with the policy.
 			a.SetPolicies(nil, nil)
 			synctest.Wait()
 			if got := journal.take(); got != "add bad from east" {

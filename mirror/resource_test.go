@@ -216,7 +216,7 @@ func TestNamespaceAndScopeMustAgree_S11(t *testing.T) {
 			if err != nil && !strings.Contains(err.Error(), info.Kind.Kind) {
 				t.Errorf("the error does not name the resource: %v", err)
 			}
-			// What an earlier version wrote down is not served either.
+			// A resource that an earlier version wrote down is not served either.
 			if _, err := Restore(info.Kind, rawResource(namespace+"/x", body), "east", "", nil); (err == nil) != ok {
 				t.Errorf("%s in namespace %q is restored: %v", info.Kind, namespace, err)
 			}

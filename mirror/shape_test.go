@@ -76,7 +76,7 @@ func scalar(fd protoreflect.FieldDescriptor) protoreflect.Value {
 }
 
 // agrees fails when the shape lets pass what the library does not decode, and reports
-// what the library says.
+// whether the library decodes b.
 func agrees(t *testing.T, info *KindInfo, b []byte) bool {
 	t.Helper()
 	decodes := proto.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(b, info.NewBody()) == nil

@@ -137,7 +137,7 @@ func (k *Keeper) note(err error) {
 	st, now := &k.status, time.Now()
 	if err == nil {
 		if st.LastError != "" {
-			k.log.Info("state is kept again", "failedSince", st.ErrorSince)
+			k.log.Info("state written again", "failedSince", st.ErrorSince)
 		}
 		*st, k.failures, k.nextTry = Status{LastFlush: now}, 0, time.Time{}
 		return
@@ -148,7 +148,7 @@ func (k *Keeper) note(err error) {
 		st.ErrorSince = now
 	}
 	if text := err.Error(); st.LastError != text {
-		k.log.Error("state is not kept; serving goes on, and a restart would serve what was kept before", "err", err)
+		k.log.Error("state not written", "err", err)
 		st.LastError = text
 	}
 }

@@ -140,7 +140,7 @@ func (k *Keeper) open() error {
 	return err
 }
 
-// learn takes in what a store has. It returns the sources that believe something else to be in
+// learn takes in what a store has. It returns the sources that expect other content in
 // the store.
 func (k *Keeper) learn(found *Found) (again []Source) {
 	k.mu.Lock()
@@ -165,8 +165,8 @@ func (k *Keeper) learn(found *Found) (again []Source) {
 	return again
 }
 
-// Load returns what is kept of a source, zero when nothing is. It is to be called before
-// Follow.
+// Load returns the state that is kept of a source, zero when there is none. The caller calls it
+// before Follow.
 func (k *Keeper) Load(source string) Saved {
 	k.mu.Lock()
 	_, has := k.kept[source]
@@ -230,7 +230,7 @@ func (k *Keeper) end() {
 		return
 	}
 	if err := k.flush(); err != nil {
-		k.log.Error("last changes not kept", "err", err)
+		k.log.Error("last changes not written", "err", err)
 	}
 	close(k.closing)
 	if err := k.store.Close(); err != nil {

@@ -212,7 +212,7 @@ type Info struct {
 	// InUse tells that the store is open.
 	InUse bool
 	Size  int64 // bytes
-	// Note tells what is amiss with the place, which is used all the same.
+	// Note tells what is wrong with the place, which is still used.
 	Note string
 	// SetAside are the files that could not be used and are there still.
 	SetAside []string

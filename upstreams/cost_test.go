@@ -15,7 +15,7 @@ import (
 	"meshrelay/mirror"
 )
 
-// What an istiod's full-state response costs, counted in allocations and changes.
+// Costs of an istiod's full-state response, counted in allocations and changes.
 
 // fullState encodes a response of n resources. Of those, the ones in changed have the
 // given host.
@@ -59,8 +59,7 @@ func handle(tb testing.TB, x *xdsSource, b []byte) {
 	}
 }
 
-// TestUnchangedResourcesCostNothing: a response that says what is known already costs
-// no allocation for each of its resources.
+// TestUnchangedResourcesCostNothing: a response of known resources costs no allocation for each.
 func TestUnchangedResourcesCostNothing(t *testing.T) {
 	x, store := quietXDS(t)
 	b := fullState(t, 10000, nil)

@@ -167,7 +167,8 @@ func TestServicesThatAreOnDiskAreFollowedAfterARestart(t *testing.T) {
 	again.await("its endpoints are followed", func() bool { return endpoints(again) == "10.0.0.2:8080@here" })
 }
 
-// TestABadUpdateOfAServiceLeavesItsEndpointsFollowed: what stays in force stays up to date.
+// TestABadUpdateOfAServiceLeavesItsEndpointsFollowed: the last good content keeps its endpoints up
+// to date.
 func TestABadUpdateOfAServiceLeavesItsEndpointsFollowed_C7(t *testing.T) {
 	s := fakexds.Start(t, &fakexds.Server{})
 	s.Set(xdsEntryAlpha, service("web", "web.example"))

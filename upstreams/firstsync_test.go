@@ -20,7 +20,7 @@ const (
 var end = time.Unix(1_000_000, 0)
 
 func TestWhoClientsWaitForAtTheStart(t *testing.T) {
-	// What a start is like: with a state or not, and whether that has served.
+	// Kinds of starts: with a state or not, and whether that has served.
 	const (
 		fresh  = "fresh state"
 		served = "state that has served"

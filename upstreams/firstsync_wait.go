@@ -172,9 +172,9 @@ func (m *Manager) servedWithout() map[string]*FirstSync {
 	return m.first.without
 }
 
-// ServeWithout ends the wait of clients for an upstream, until it has synced. Errors are as with Freeze.
+// ServeWithout ends the wait of clients for an upstream, until it has synced. Errors are as with Order.
 func (m *Manager) ServeWithout(ctx context.Context, upstream string) error {
-	_, err := m.order(ctx, upstream, Order{}, "waited for no longer", func() (intake.Event, error) {
+	_, err := m.order(ctx, upstream, intake.Order{}, "waited for no longer", func() (intake.Event, error) {
 		served := m.servedWithout() != nil
 		_, verdicts := m.atStart()
 		i := slices.IndexFunc(verdicts, func(v verdict) bool { return v.name == upstream })
@@ -216,11 +216,11 @@ func (m *Manager) logLate(late map[string]bool, s start, verdicts []verdict) {
 		}
 	}
 	for name := range ended {
-		because := cmp.Or(reasons[name], "it has synced")
+		reason := cmp.Or(reasons[name], "it has synced")
 		if _, err := m.upstream(name); err != nil {
-			because = "it is not in the config any more"
+			reason = "it is not in the config any more"
 		}
 		delete(late, name)
-		m.log.Info("clients are not held for upstream any more", "upstream", name, "because", because, "after", s.elapsed.Round(time.Millisecond))
+		m.log.Info("clients no longer held for upstream", "upstream", name, "reason", reason, "after", s.elapsed.Round(time.Millisecond))
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"meshrelay/internal/fakexds"
 	"meshrelay/state"
 	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
 )
 
 // started is a Manager whose clients wait.
@@ -159,7 +160,7 @@ func TestANewReplicaHoldsClientsUntilEveryUpstreamHasSynced(t *testing.T) {
 	if got := s.served(); got != "ns/east=east.example@east ns/west=west.example@west" {
 		t.Errorf("clients are served %s", got)
 	}
-	if s.log.count("clients are not held for upstream any more", "upstream=west", "it has synced") != 1 {
+	if s.log.count("clients no longer held for upstream", "upstream=west", "it has synced") != 1 {
 		t.Error("the end of the wait is not logged")
 	}
 	if s.reason("west") != "" {
@@ -269,11 +270,11 @@ func TestServeWithoutLetsClientsGoOn(t *testing.T) {
 	s.waits("west", "north")
 	refused := func(name, because string) {
 		t.Helper()
-		if err := s.m.ServeWithout(t.Context(), name); err == nil || !errors.Is(err, upstreams.ErrNotPossible) && !errors.Is(err, upstreams.ErrUnknownUpstream) || !strings.Contains(err.Error(), because) {
+		if err := s.m.ServeWithout(t.Context(), name); err == nil || !errors.Is(err, intake.ErrNotPossible) && !errors.Is(err, intake.ErrUnknownUpstream) || !strings.Contains(err.Error(), because) {
 			t.Errorf("%s: %v, want %q", name, err, because)
 		}
 	}
-	refused("nowhere", "there are east, west")
+	refused("nowhere", `unknown upstream "nowhere"`)
 	refused("east", "has synced or is served from disk; they wait for west, north")
 	refused("south", "firstSync is optional; they wait for west, north")
 	for _, name := range []string{"west", "north"} {
@@ -350,7 +351,7 @@ func TestAReloadThatAddsAnUpstreamHoldsNobody(t *testing.T) {
 	s.waits("west")
 	s.mustApply(first[0], auto("north"), wait)
 	s.serves()
-	if s.log.count("clients are not held for upstream any more", "upstream=west", "not in the config any more") != 1 {
+	if s.log.count("clients no longer held for upstream", "upstream=west", "not in the config any more") != 1 {
 		t.Error("the end of the wait for west is not logged")
 	}
 	// Once clients are served, nothing holds them again.

@@ -13,7 +13,7 @@ import (
 	"meshrelay/config"
 	"meshrelay/internal/fakexds"
 	"meshrelay/state"
-	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
 )
 
 // entries returns ServiceEntries named ns/P0, ns/P1, …
@@ -77,7 +77,7 @@ func TestStaleResourcesAreAnnotatedOnRequest(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
 		r := s.store.List(xdsEntryKind, "")[0]
-		if got := r.Metadata().Annotations[upstreams.StaleAnnotation]; got != lost {
+		if got := r.Metadata().Annotations[intake.StaleAnnotation]; got != lost {
 			t.Errorf("annotation %q, want %q", got, lost)
 		}
 		if changes, _ := s.x.u.TakeChanges(); len(changes) > 0 {

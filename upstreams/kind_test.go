@@ -176,16 +176,16 @@ func TestAnotherKindOfSourceNeedsOneMethod(t *testing.T) {
 	r.await("it has synced", func() bool { return r.m.Status()[0].State == upstreams.StateSynced })
 	scripted.tell <- []string{"a"}
 	r.await("two of three are held", func() bool { h := r.m.Status()[0].Held; return h != nil && h.Removals == 2 })
-	if err := errorOf(r.m.Release(t.Context(), u.Name, upstreams.Order{All: true})); err != nil {
+	if err := errorOf(r.m.Order(t.Context(), u.Name, "release", intake.Order{All: true})); err != nil {
 		t.Fatal(err)
 	}
 	r.awaitServed("ns/a=a.example@scripted-east")
-	if err := errorOf(r.m.Freeze(t.Context(), u.Name, upstreams.Order{})); err != nil {
+	if err := errorOf(r.m.Order(t.Context(), u.Name, "freeze", intake.Order{})); err != nil {
 		t.Fatal(err)
 	}
 	scripted.tell <- []string{"a", "d"}
 	r.await("one waits", func() bool { return r.m.Status()[0].Frozen.Waiting == 1 })
-	if err := errorOf(r.m.Unfreeze(t.Context(), u.Name, upstreams.Order{})); err != nil {
+	if err := errorOf(r.m.Order(t.Context(), u.Name, "unfreeze", intake.Order{})); err != nil {
 		t.Fatal(err)
 	}
 	r.awaitServed("ns/a=a.example@scripted-east ns/d=d.example@scripted-east")

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"reflect"
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/hashicorp/go-multierror"
@@ -188,7 +187,7 @@ func (m *Manager) Apply(cfg *config.Config) error {
 		if slices.Contains(next, u) {
 			continue
 		}
-		m.log.Info("upstream removed, with all that it gave", "upstream", u.cfg.Name)
+		m.log.Info("upstream removed", "upstream", u.cfg.Name)
 		u.stop()
 		u.stopAll()
 		if m.keeper != nil {
@@ -204,7 +203,7 @@ func (m *Manager) apply(c change, start func(*upstream)) {
 	case c.isNew:
 		m.log.Info("upstream added", "upstream", c.cfg.Name)
 	case c.source != nil:
-		m.log.Info("upstream changed; what it gave is served until it tells otherwise", "upstream", c.cfg.Name)
+		m.log.Info("upstream changed", "upstream", c.cfg.Name)
 		u.stop()
 		u.succeed(c.setup)
 	}
@@ -236,7 +235,7 @@ func (m *Manager) upstream(name string) (*upstream, error) {
 	all := m.all()
 	i := slices.IndexFunc(all, func(one current) bool { return one.cfg.Name == name })
 	if i < 0 {
-		return nil, fmt.Errorf("%w %q: there are %s", ErrUnknownUpstream, name, strings.Join(m.Names(), ", "))
+		return nil, fmt.Errorf("%w %q", intake.ErrUnknownUpstream, name)
 	}
 	return all[i].upstream, nil
 }
@@ -259,24 +258,16 @@ func (m *Manager) all() []current {
 	return out
 }
 
-// Names returns the names of the upstreams, in order of priority.
-func (m *Manager) Names() (names []string) {
-	for _, u := range m.all() {
-		names = append(names, u.cfg.Name)
-	}
-	return names
-}
-
 // Trace returns what became of a key in every upstream, in order of priority.
-func (m *Manager) Trace(key mirror.Key) (out []Trace) {
+func (m *Manager) Trace(key mirror.Key) (out []intake.Trace) {
 	for _, u := range m.all() {
-		out = append(out, locked(u.upstream, func(in *intake.Intake) []Trace { return in.Trace(key) })...)
+		out = append(out, locked(u.upstream, func(in *intake.Intake) []intake.Trace { return in.Trace(key) })...)
 	}
 	return out
 }
 
 // LeftOut returns what is not imported, by upstream in order of priority.
-func (m *Manager) LeftOut() (out []LeftOut) {
+func (m *Manager) LeftOut() (out []intake.LeftOut) {
 	for _, u := range m.all() {
 		out = append(out, locked(u.upstream, (*intake.Intake).LeftOut)...)
 	}

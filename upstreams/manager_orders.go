@@ -9,45 +9,30 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-// Freeze keeps what is served of an upstream as it is, until it is unfrozen or o.For is over, also
-// through restarts if there is a Keeper. The error is ErrUnknownUpstream, ErrNotPossible, or that of
-// the disk: then the order does not outlive a restart.
-func (m *Manager) Freeze(ctx context.Context, name string, o Order) (Effect, error) {
-	return m.order(ctx, name, o, "frozen", func() (intake.Event, error) {
-		if !o.DryRun {
+// Order carries out an order, also through restarts if there is a Keeper: freeze, unfreeze, release of
+// what o.Hold, o.Only and o.All name, or rollback. The error is ErrUnknownUpstream, ErrNotPossible, or
+// that of the disk: then the order does not outlive a restart.
+func (m *Manager) Order(ctx context.Context, name, verb string, o intake.Order) (intake.Effect, error) {
+	did := map[string]string{"freeze": "frozen", "unfreeze": "unfrozen", "release": "released", "rollback": "rolled back"}[verb]
+	return m.order(ctx, name, o, did, func() (intake.Event, error) {
+		switch {
+		case did == "":
+			return nil, intake.NotPossible("upstream %s: %q is no order", name, verb)
+		case verb == "unfreeze":
+			return intake.Unfreeze{Order: o}, nil
+		case verb == "release" && o.Hold == "" && len(o.Only) == 0 && !o.All:
+			return nil, intake.NotPossible("say what of upstream %s is to be released: one hold, a part, or all", name)
+		case verb == "release":
+			return intake.Release{Order: o}, nil
+		case verb == "rollback" && m.keeper == nil:
+			return nil, intake.NotPossible("without state.dir there is no history")
+		case verb == "rollback", !o.DryRun:
 			if err := m.flush(ctx); err != nil { // the disk has to have what is frozen
-				return nil, fmt.Errorf("upstream %s is not frozen: %w", name, err)
+				return nil, fmt.Errorf("upstream %s is not %s: %w", name, did, err)
 			}
 		}
-		return intake.Freeze{Order: o}, nil
-	})
-}
-
-// Unfreeze serves what an upstream has now, and its changes. Errors are as with Freeze.
-func (m *Manager) Unfreeze(ctx context.Context, name string, o Order) (Effect, error) {
-	return m.order(ctx, name, o, "unfrozen", func() (intake.Event, error) {
-		return intake.Unfreeze{Order: o}, nil
-	})
-}
-
-// Release carries out held deletions, as o.Hold, o.Only and o.All name them. Errors are as with Freeze.
-func (m *Manager) Release(ctx context.Context, name string, o Order) (Effect, error) {
-	return m.order(ctx, name, o, "released", func() (intake.Event, error) {
-		if o.Hold == "" && len(o.Only) == 0 && !o.All {
-			return nil, intake.NotPossible("say what of upstream %s is to be released: one hold, a part, or all", name)
-		}
-		return intake.Release{Order: o}, nil
-	})
-}
-
-// Rollback serves what an upstream had in a revision, frozen. Errors are as with Freeze.
-func (m *Manager) Rollback(ctx context.Context, name string, o Order) (Effect, error) {
-	return m.order(ctx, name, o, "rolled back", func() (intake.Event, error) {
-		if m.keeper == nil {
-			return nil, intake.NotPossible("without state.dir there is no history")
-		}
-		if err := m.flush(ctx); err != nil {
-			return nil, fmt.Errorf("upstream %s is not rolled back: %w", name, err)
+		if verb == "freeze" {
+			return intake.Freeze{Order: o}, nil
 		}
 		records, err := m.keeper.At(name, o.To)
 		if err != nil {
@@ -58,19 +43,19 @@ func (m *Manager) Rollback(ctx context.Context, name string, o Order) (Effect, e
 }
 
 // order steps an upstream over an event, and flushes. did tells what the upstream is then.
-func (m *Manager) order(ctx context.Context, name string, o Order, did string, do func() (intake.Event, error)) (Effect, error) {
+func (m *Manager) order(ctx context.Context, name string, o intake.Order, did string, do func() (intake.Event, error)) (intake.Effect, error) {
 	if err := o.Check(); err != nil {
-		return Effect{}, err
+		return intake.Effect{}, err
 	}
 	m.applying.Lock()
 	defer m.applying.Unlock()
 	one, err := m.upstream(name)
 	if err != nil {
-		return Effect{}, err
+		return intake.Effect{}, err
 	}
 	event, err := do()
 	if err != nil {
-		return Effect{}, err
+		return intake.Effect{}, err
 	}
 	out, err := one.stepOver(event)
 	if err != nil || o.DryRun {
@@ -101,7 +86,7 @@ func (m *Manager) History(name string) ([]state.Revision, error) {
 }
 
 // Held returns the held deletions of each upstream, or of one. The error is ErrUnknownUpstream.
-func (m *Manager) Held(upstream string) (out []HeldUpstream, err error) {
+func (m *Manager) Held(upstream string) (out []intake.HeldUpstream, err error) {
 	if upstream != "" {
 		if _, err := m.upstream(upstream); err != nil {
 			return nil, err
@@ -109,7 +94,7 @@ func (m *Manager) Held(upstream string) (out []HeldUpstream, err error) {
 	}
 	for _, u := range m.all() {
 		if upstream == "" || upstream == u.cfg.Name {
-			held := locked(u.upstream, func(in *intake.Intake) []HeldUpstream { return in.HeldDeletions(time.Now()) })
+			held := locked(u.upstream, func(in *intake.Intake) []intake.HeldUpstream { return in.HeldDeletions(time.Now()) })
 			out = append(out, held...)
 		}
 	}

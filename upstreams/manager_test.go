@@ -20,6 +20,7 @@ import (
 	"meshrelay/state"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/file"
+	"meshrelay/upstreams/intake"
 	"meshrelay/upstreams/xds"
 )
 
@@ -90,6 +91,14 @@ func (r *managed) await(what string, cond func() bool) {
 	}
 }
 
+// names returns the names of the upstreams, in order of priority.
+func (r *managed) names() (names []string) {
+	for _, st := range r.m.Status() {
+		names = append(names, st.Name)
+	}
+	return names
+}
+
 // served returns what the merged view has: "name=host@source".
 func (r *managed) served() string {
 	var out []string
@@ -144,7 +153,7 @@ func TestAReloadAddsRemovesAndReordersWithoutTouchingOtherStreams(t *testing.T) 
 
 	r.mustApply(west, east) // another order
 	r.awaitServed("ns/only-a=only-a.example@east ns/x=b.example@west")
-	if got := r.m.Names(); !slices.Equal(got, []string{"west", "east"}) {
+	if got := r.names(); !slices.Equal(got, []string{"west", "east"}) {
 		t.Errorf("names %v", got)
 	}
 
@@ -165,7 +174,7 @@ func TestChangedRulesTakeEffectAtOnceAndOnlyOnTheirUpstream(t *testing.T) {
 	r := runManager(t, nil, east, west)
 	r.awaitServed("ns/a1=a1.example@east ns/a2=a2.example@east ns/b=b.example@west")
 
-	// The server can not be reached any more: what is held is imported anew all the same.
+	// The server can not be reached any more: the records are still imported anew.
 	a.Stop()
 	east.Import.Expression = `name != "a2"`
 	r.mustApply(east, west)
@@ -193,7 +202,7 @@ func TestPoliciesChangeWithoutANewStream(t *testing.T) {
 	if st := r.m.Status()[0]; !st.Required || a.Streams() != 1 {
 		t.Errorf("status %+v, %d streams", st, a.Streams())
 	}
-	if err := errorOf(r.m.Release(t.Context(), "east", upstreams.Order{All: true})); err != nil {
+	if err := errorOf(r.m.Order(t.Context(), "east", "release", intake.Order{All: true})); err != nil {
 		t.Fatal(err)
 	}
 	r.await("all is gone", func() bool { return r.aggregate.Counts()[xdsEntryKind] == 0 })
@@ -217,8 +226,8 @@ func TestABadReloadChangesNothing(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "west") || !strings.Contains(err.Error(), "missing.pem") {
 		t.Fatalf("err = %v", err)
 	}
-	if got := r.served(); got != "ns/a=a.example@east" || len(r.m.Names()) != 1 {
-		t.Errorf("served %s by %v", got, r.m.Names())
+	if got := r.served(); got != "ns/a=a.example@east" || len(r.names()) != 1 {
+		t.Errorf("served %s by %v", got, r.names())
 	}
 }
 
@@ -296,57 +305,57 @@ func TestOperatorsFreezeUnfreezeAndRollBack(t *testing.T) {
 		a.Set(xdsEntryURL, xdsEntry("ns/a", host))
 		a.Push(xdsEntryURL)
 	}
-	must(errorOf(r.m.Freeze(ctx, "east", upstreams.Order{})))
+	must(errorOf(r.m.Order(ctx, "east", "freeze", intake.Order{})))
 	push("a2.example")
 	r.await("something waits", func() bool { return r.m.Status()[0].Frozen.Waiting == 1 })
-	must(errorOf(r.m.Unfreeze(ctx, "east", upstreams.Order{})))
+	must(errorOf(r.m.Order(ctx, "east", "unfreeze", intake.Order{})))
 	r.awaitServed("ns/a=a2.example@east")
-	must(errorOf(r.m.Rollback(ctx, "east", upstreams.Order{To: 3})))
+	must(errorOf(r.m.Order(ctx, "east", "rollback", intake.Order{To: 3})))
 	r.awaitServed("ns/a=a0.example@east")
 	if f := r.m.Status()[0].Frozen; f == nil || f.Revision != 3 || f.Waiting != 1 {
 		t.Errorf("frozen: %+v", f)
 	}
-	must(errorOf(r.m.Unfreeze(ctx, "east", upstreams.Order{})))
+	must(errorOf(r.m.Order(ctx, "east", "unfreeze", intake.Order{})))
 	r.awaitServed("ns/a=a2.example@east")
 	if keeper.flushes < 6 {
 		t.Errorf("%d flushes: a decision would not outlive a restart", keeper.flushes)
 	}
 
 	for what, err := range map[string]error{
-		"freeze":   errorOf(r.m.Freeze(ctx, "esat", upstreams.Order{})),
-		"unfreeze": errorOf(r.m.Unfreeze(ctx, "esat", upstreams.Order{})),
-		"release":  errorOf(r.m.Release(ctx, "esat", upstreams.Order{All: true})),
-		"rollback": errorOf(r.m.Rollback(ctx, "esat", upstreams.Order{To: 3})),
+		"freeze":   errorOf(r.m.Order(ctx, "esat", "freeze", intake.Order{})),
+		"unfreeze": errorOf(r.m.Order(ctx, "esat", "unfreeze", intake.Order{})),
+		"release":  errorOf(r.m.Order(ctx, "esat", "release", intake.Order{All: true})),
+		"rollback": errorOf(r.m.Order(ctx, "esat", "rollback", intake.Order{To: 3})),
 	} {
-		if !errors.Is(err, upstreams.ErrUnknownUpstream) || !strings.Contains(err.Error(), "east") {
+		if !errors.Is(err, intake.ErrUnknownUpstream) || !strings.Contains(err.Error(), `"esat"`) {
 			t.Errorf("%s of an unknown upstream: %v", what, err)
 		}
 	}
-	if err := errorOf(r.m.Rollback(ctx, "east", upstreams.Order{To: 99})); !errors.Is(err, upstreams.ErrNotPossible) {
+	if err := errorOf(r.m.Order(ctx, "east", "rollback", intake.Order{To: 99})); !errors.Is(err, intake.ErrNotPossible) {
 		t.Errorf("rollback to an unknown revision: %v", err)
 	}
-	if err := errorOf(r.m.Release(ctx, "east", upstreams.Order{All: true})); !errors.Is(err, upstreams.ErrNotPossible) {
+	if err := errorOf(r.m.Order(ctx, "east", "release", intake.Order{All: true})); !errors.Is(err, intake.ErrNotPossible) {
 		t.Errorf("release of nothing: %v", err)
 	}
 	keeper.fail = errors.New("no space left on device")
-	if err := errorOf(r.m.Freeze(ctx, "east", upstreams.Order{})); err == nil || r.m.Status()[0].Frozen != nil {
+	if err := errorOf(r.m.Order(ctx, "east", "freeze", intake.Order{})); err == nil || r.m.Status()[0].Frozen != nil {
 		t.Errorf("a freeze that is not kept: %v", err)
 	}
 }
 
 func TestWithoutAStateThereIsNoHistory(t *testing.T) {
 	r := runManager(t, nil, fileUpstream("local", t.TempDir()))
-	if _, err := r.m.History("local"); !errors.Is(err, upstreams.ErrNotPossible) || !strings.Contains(err.Error(), "state.dir") {
+	if _, err := r.m.History("local"); !errors.Is(err, intake.ErrNotPossible) || !strings.Contains(err.Error(), "state.dir") {
 		t.Errorf("history: %v", err)
 	}
-	if err := errorOf(r.m.Rollback(t.Context(), "local", upstreams.Order{To: 1})); !errors.Is(err, upstreams.ErrNotPossible) {
+	if err := errorOf(r.m.Order(t.Context(), "local", "rollback", intake.Order{To: 1})); !errors.Is(err, intake.ErrNotPossible) {
 		t.Errorf("rollback: %v", err)
 	}
 	r.await("the directory has been read", func() bool { return r.m.Status()[0].Synced })
-	if err := errorOf(r.m.Freeze(t.Context(), "local", upstreams.Order{})); err != nil {
+	if err := errorOf(r.m.Order(t.Context(), "local", "freeze", intake.Order{})); err != nil {
 		t.Errorf("freeze: %v", err)
 	}
-	if err := errorOf(r.m.Unfreeze(t.Context(), "local", upstreams.Order{})); err != nil {
+	if err := errorOf(r.m.Order(t.Context(), "local", "unfreeze", intake.Order{})); err != nil {
 		t.Errorf("unfreeze: %v", err)
 	}
 }
@@ -378,7 +387,7 @@ func TestAnEmptiedDirectoryIsHeldAndAFrozenOneStays(t *testing.T) {
 	}
 	write(text.String())
 	r.await("none is held", func() bool { return r.m.Status()[0].Held == nil })
-	if err := errorOf(r.m.Freeze(t.Context(), "local", upstreams.Order{})); err != nil {
+	if err := errorOf(r.m.Order(t.Context(), "local", "freeze", intake.Order{})); err != nil {
 		t.Fatal(err)
 	}
 	write(serviceEntry("z", "z.example"))
@@ -389,4 +398,4 @@ func TestAnEmptiedDirectoryIsHeldAndAFrozenOneStays(t *testing.T) {
 }
 
 // errorOf is for orders where only the error matters.
-func errorOf(_ upstreams.Effect, err error) error { return err }
+func errorOf(_ intake.Effect, err error) error { return err }

@@ -57,7 +57,7 @@ func metrics() []metric {
 			}
 			return n
 		}),
-		number(gauge, desc("relay_upstream_held_deletions", "Deletions of the upstream that its guard holds back now."), func(st *Status) float64 {
+		number(gauge, desc("relay_upstream_held_deletions", "Deletions of the upstream that its guard holds now."), func(st *Status) float64 {
 			if st.Held == nil {
 				return 0
 			}
@@ -80,7 +80,7 @@ func metrics() []metric {
 				emit(float64(st.Switches))
 			}
 		}},
-		{desc("relay_upstream_drift_total", "Changes that asking the upstream for everything again has brought and no push had, by kind.", "kind"), counter, func(st *Status, emit func(float64, ...string)) {
+		{desc("relay_upstream_drift_total", "Changes that came with a full answer and not with a push, by kind.", "kind"), counter, func(st *Status, emit func(float64, ...string)) {
 			if st.Relayed {
 				emitKinds(st.Drift, emit)
 			}

@@ -160,7 +160,7 @@ func (a *adapter) lapse() {
 	}
 }
 
-// types are those of the stream, asked those that are to be repeated.
+// types returns the types of the stream, and asked those that the client asks to be repeated.
 func (a *adapter) types() []string {
 	extra := sectionOf(a.cfg.Upstreams[0]).Types
 	if a.state.Relay {

@@ -18,7 +18,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 
 	"meshrelay/mirror"
-	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
 )
 
 var update = flag.Bool("update", false, "write what the scenarios in testdata print into them")
@@ -157,7 +157,7 @@ func (c *scenario) commands() map[string]func(args []string) error {
 		"release":  c.release,
 		"rollback": c.rollback,
 		"remember": c.remember,
-		// What there is.
+		// Commands that show the state.
 		"show":     c.show,
 		"status":   c.status,
 		"list":     c.list,
@@ -180,8 +180,8 @@ func (c *scenario) begin(kind string, args []string) error {
 	return c.start(kind, args)
 }
 
-// again begins a new process: restart [down=DURATION] [SETTING...]. When it is killed, the former
-// one does not write to the disk at its end.
+// again begins a new process: restart [down=DURATION] [SETTING...]. A process that is killed does
+// not write to the disk at its end.
 func (c *scenario) again(graceful bool, args []string) error {
 	c.answered = map[string]bool{}
 	var down time.Duration
@@ -214,7 +214,7 @@ func (c *scenario) after(d time.Duration) {
 	synctest.Wait()
 }
 
-// times repeats commands, of which {i} is the turn: times N COMMAND; COMMAND...
+// times repeats commands, with the turn in place of {i}: times N COMMAND; COMMAND...
 func (c *scenario) times(args []string) error {
 	n, err := strconv.Atoi(args[0])
 	if err != nil {
@@ -321,8 +321,8 @@ func (c *scenario) write(args []string) error {
 
 func (c *scenario) path(file string) string { return filepath.Join(c.dir, file) }
 
-// orderOf parses flags as the commands have them. An ID may be one that "held" gave a name to.
-func (c *scenario) orderOf(args []string) (o upstreams.Order, err error) {
+// orderOf parses flags as the commands have them. An ID may be a name that "held" gave.
+func (c *scenario) orderOf(args []string) (o intake.Order, err error) {
 	for _, arg := range args {
 		name, value, _ := strings.Cut(arg, "=")
 		switch name {
@@ -337,8 +337,8 @@ func (c *scenario) orderOf(args []string) (o upstreams.Order, err error) {
 		case "--for":
 			o.For, err = time.ParseDuration(value)
 		case "--only":
-			var scope upstreams.Scope
-			scope, err = upstreams.ParseScope(value)
+			var scope intake.Part
+			scope, err = intake.ParsePart(value)
 			o.Only = append(o.Only, scope)
 		default:
 			err = fmt.Errorf("%w: no flag %s", errScript, arg)
@@ -353,7 +353,7 @@ func (c *scenario) orderOf(args []string) (o upstreams.Order, err error) {
 func (c *scenario) freeze(args []string) error {
 	o, err := c.orderOf(args)
 	if err == nil {
-		_, err = c.m.Freeze(c.t.Context(), c.name, o)
+		_, err = c.m.Order(c.t.Context(), c.name, "freeze", o)
 	}
 	return err
 }
@@ -363,7 +363,7 @@ func (c *scenario) unfreeze(args []string) error {
 	if err != nil {
 		return err
 	}
-	e, err := c.m.Unfreeze(c.t.Context(), c.name, o)
+	e, err := c.m.Order(c.t.Context(), c.name, "unfreeze", o)
 	if o.DryRun {
 		c.effect(e, err)
 	}
@@ -375,7 +375,7 @@ func (c *scenario) release(args []string) error {
 	if err != nil {
 		return err
 	}
-	e, err := c.m.Release(c.t.Context(), c.name, o)
+	e, err := c.m.Order(c.t.Context(), c.name, "release", o)
 	c.effect(e, err)
 	return err
 }
@@ -387,14 +387,14 @@ func (c *scenario) rollback(args []string) error {
 		return err
 	}
 	o.To = c.remembered[args[0]].revision
-	e, err := c.m.Rollback(c.t.Context(), c.name, o)
+	e, err := c.m.Order(c.t.Context(), c.name, "rollback", o)
 	if o.DryRun {
 		c.effect(e, err)
 	}
 	return err
 }
 
-func (c *scenario) effect(e upstreams.Effect, err error) {
+func (c *scenario) effect(e intake.Effect, err error) {
 	if err == nil {
 		c.printf("added %d, changed %d, removed %d, kept %d, held %d\n", e.Added, e.Changed, e.Removed, e.Kept, e.Held)
 	}

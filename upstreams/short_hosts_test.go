@@ -11,6 +11,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"meshrelay/config"
+	"meshrelay/federation/rewrite"
 	"meshrelay/mirror"
 	"meshrelay/state"
 	"meshrelay/upstreams"
@@ -48,7 +49,7 @@ func TestWhatIsOnDiskFromBeforeIsCompleted_C23(t *testing.T) {
 	xds, _ := xdsConfig("127.0.0.1:1")
 	for name, u := range map[string]config.Upstream{"xds": xds, "file": fileUpstream("east", filepath.Join(t.TempDir(), "not there"))} {
 		t.Run(name, func(t *testing.T) {
-			u.DomainSuffix, u.Rewrite.ShortHosts = "east.corp", config.ShortHostsComplete
+			u.DomainSuffix, u.Rewrite.ShortHosts = "east.corp", rewrite.ShortHostsComplete
 			_, node := xdsConfig()
 			cfg := &config.Config{Node: node, Upstreams: []config.Upstream{u}}
 			restart := func(saved state.Saved) *upstreams.Upstream {
@@ -92,7 +93,7 @@ func TestWhatIsOnDiskFromBeforeIsCompleted_C23(t *testing.T) {
 // also through an upgrade.
 func TestWhatIsFrozenStaysShortUntilItIsUnfrozen_C23(t *testing.T) {
 	u, node := xdsConfig("127.0.0.1:1")
-	u.DomainSuffix, u.Rewrite.ShortHosts = "cluster.local", config.ShortHostsComplete
+	u.DomainSuffix, u.Rewrite.ShortHosts = "cluster.local", rewrite.ShortHostsComplete
 	short := destinationRule(t, "short", "reviews")
 	saved := state.Saved{
 		Meta: state.Meta{
@@ -109,7 +110,7 @@ func TestWhatIsFrozenStaysShortUntilItIsUnfrozen_C23(t *testing.T) {
 	if got := ruleHost(t, one.Store().Get(short.Key())); got != "reviews" {
 		t.Errorf("while it is frozen, served is the host %q", got)
 	}
-	if err := errorOf(m.Unfreeze(t.Context(), u.Name, upstreams.Order{Force: true})); err != nil {
+	if err := errorOf(m.Order(t.Context(), u.Name, "unfreeze", intake.Order{Force: true})); err != nil {
 		t.Fatal(err)
 	}
 	if got := ruleHost(t, one.Store().Get(short.Key())); got != "reviews.shop.svc.cluster.local" {
@@ -122,10 +123,10 @@ func TestTheFingerprintCoversWhatShortHostsDependOn_C23(t *testing.T) {
 	for name, change := range map[string]func(*config.Upstream){
 		"as it is":       func(*config.Upstream) {},
 		"another domain": func(u *config.Upstream) { u.DomainSuffix = "east.corp" },
-		"kept":           func(u *config.Upstream) { u.Rewrite.ShortHosts = config.ShortHostsKeep },
+		"kept":           func(u *config.Upstream) { u.Rewrite.ShortHosts = rewrite.ShortHostsKeep },
 	} {
 		u, node := xdsConfig()
-		u.DomainSuffix, u.Rewrite.ShortHosts = "cluster.local", config.ShortHostsComplete
+		u.DomainSuffix, u.Rewrite.ShortHosts = "cluster.local", rewrite.ShortHostsComplete
 		change(&u)
 		rules, err := intake.NewRules(u, config.Provenance{}, node.Revision, true)
 		if err != nil {

@@ -71,5 +71,5 @@ func kindOf(kinds []Kind, u config.Upstream) (Kind, error) {
 			return k, nil
 		}
 	}
-	return Kind{}, fmt.Errorf("upstream %s: it has no section that is a kind of source", u.Name)
+	return Kind{}, fmt.Errorf("upstream %s: it has no section of a kind of source", u.Name)
 }

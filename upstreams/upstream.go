@@ -194,30 +194,27 @@ func (u *upstream) MarkAll() {
 }
 
 func (u current) status() Status {
-	in := locked(u.upstream, func(in *intake.Intake) intake.Status { return in.Status(time.Now()) })
 	st := Status{
 		Name: u.cfg.Name, ClusterID: u.cfg.ClusterID, Type: u.cfg.Source.Kind(), Relayed: u.cfg.Source.Relayed(), Required: u.cfg.Required,
-		State: StateConnecting, Since: u.since, Synced: in.Synced, LastUpdate: in.LastUpdate, Pending: in.Pending,
-		Refused: in.Refused, RefusedTotal: in.RefusedTotal, Panics: in.Panics, Dropped: in.Dropped, OverLimit: in.OverLimit,
-		Stale: in.Stale, StaleSince: in.StaleSince, Expired: in.Expired, Held: in.Held, Frozen: in.Frozen,
-		Resources: map[string]int{},
+		State: StateConnecting, Since: u.since, Resources: map[string]int{},
+		Status: locked(u.upstream, func(in *intake.Intake) intake.Status { return in.Status(time.Now()) }),
 	}
 	for kind, n := range u.store.Counts() {
 		st.Resources[kind.String()] = n
 	}
 	switch {
-	case in.InContact:
+	case st.InContact:
 		st.State = StateSynced
-	case in.Synced:
+	case st.Synced:
 		st.State = StateDisconnected
 	}
 	if d, ok := u.source.(Describer); ok {
 		d.Describe(&st)
 	}
-	if st.State == StateSyncing && in.Complete {
+	if st.State == StateSyncing && st.Complete {
 		st.State = StateSynced
-		if in.CompleteAt.After(st.Since) {
-			st.Since = in.CompleteAt
+		if st.CompleteAt.After(st.Since) {
+			st.Since = st.CompleteAt
 		}
 	}
 	return st

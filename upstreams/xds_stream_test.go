@@ -86,7 +86,7 @@ func TestTheNACKNamesTheBadOnes_C7(t *testing.T) {
 		t.Errorf("NACK %+v", nack)
 	}
 	r.awaitNames("shop/a shop/c")
-	r.await("synced all the same", isSynced(r))
+	r.await("synced nevertheless", isSynced(r))
 }
 
 func TestReconnectLearnsOfAVanishedName_C14(t *testing.T) {

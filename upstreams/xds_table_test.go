@@ -12,8 +12,8 @@ import (
 	"meshrelay/internal/fakexds"
 )
 
-// TestAnEmptyElementDeletesNothing_C7: an element of which nothing is left, or that is
-// something else altogether, may be any of those that are missing.
+// TestAnEmptyElementDeletesNothing_C7: an element that is empty, or of another type, may be any of
+// the missing ones.
 func TestAnEmptyElementDeletesNothing_C7(t *testing.T) {
 	wrapped, err := anypb.New(&discoveryv3.Resource{Name: "x", Resource: xdsEntry("shop/b", "b2").Any})
 	if err != nil {

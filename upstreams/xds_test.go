@@ -24,6 +24,7 @@ import (
 	"meshrelay/mirror"
 	"meshrelay/state"
 	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
 	"meshrelay/upstreams/xds"
 )
 
@@ -61,9 +62,9 @@ func keptXDS(cfg config.Upstream, node config.Node, provenance config.Provenance
 	return &xdsSource{u.Source().(*xds.Source), u, m}, nil
 }
 
-func (x *xdsSource) Status() upstreams.Status               { return x.m.Status()[0] }
-func (x *xdsSource) Trace(key mirror.Key) []upstreams.Trace { return x.m.Trace(key) }
-func (x *xdsSource) Run(ctx context.Context) error          { return x.Source.Run(ctx, x.u) }
+func (x *xdsSource) Status() upstreams.Status            { return x.m.Status()[0] }
+func (x *xdsSource) Trace(key mirror.Key) []intake.Trace { return x.m.Trace(key) }
+func (x *xdsSource) Run(ctx context.Context) error       { return x.Source.Run(ctx, x.u) }
 
 // kept returns what is served, as it is kept on disk.
 func (x *xdsSource) kept() (out []state.Record) {
@@ -239,7 +240,7 @@ func corrupt(name string) fakexds.Resource {
 	return fakexds.Resource{Name: name, Any: rewrapped(r, body)}
 }
 
-// unreadable is an element of which nothing can be read.
+// unreadable is an element that does not decode.
 func unreadable() fakexds.Resource {
 	return fakexds.Resource{Any: &anypb.Any{TypeUrl: "type.googleapis.com/istio.mcp.v1alpha1.Resource", Value: []byte{0x0a, 0xff}}}
 }

@@ -26,44 +26,43 @@ type access struct {
 // call does the work of a command. The command's context has the timeout.
 type call func(cmd *cobra.Command, c admin.Client, args []string) error
 
-// adminFlags adds the flags for commands that read at the admin address.
-func (a *access) adminFlags(cmd *cobra.Command) {
+// overAdmin makes a command a call over the admin address.
+func (a *access) overAdmin(cmd *cobra.Command, do call) *cobra.Command {
 	cmd.Flags().StringVar(&a.address, "admin", "127.0.0.1:15014", "admin `address` of the relay, host:port")
 	cmd.Flags().DurationVar(&a.timeout, "timeout", 10*time.Second, "how long to wait for answers")
-}
-
-// flags adds the flags for commands that need the Unix socket.
-func (a *access) flags(cmd *cobra.Command) {
-	a.adminFlags(cmd)
-	cmd.Flags().StringVar(&a.socket, "socket", "", "`path` of the relay's Unix socket (default: the one that the relay names at its admin address)")
-}
-
-// overAdmin returns the work of a command that is a call over the admin address.
-func (a *access) overAdmin(do call) func(*cobra.Command, []string) error {
-	return func(cmd *cobra.Command, args []string) error {
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		ctx, cancel := context.WithTimeout(cmd.Context(), a.timeout)
 		defer cancel()
 		cmd.SetContext(ctx)
 		return hinted(do(cmd, admin.Client{Address: a.address, Socket: a.socket}, args))
 	}
+	return cmd
 }
 
-// overSocket returns the work of a command that is a call over the Unix socket. The error of a
-// refusal is the relay's text.
-func (a *access) overSocket(do call) func(*cobra.Command, []string) error {
-	return a.overAdmin(func(cmd *cobra.Command, c admin.Client, args []string) error {
-		if c.Socket == "" {
-			v, err := c.Version(cmd.Context())
-			switch {
-			case err != nil:
-				return err
-			case v.AdminSocket == "":
-				return fmt.Errorf("the relay at %s has no Unix socket open: see \"relay status\"", c.Address)
-			}
-			c.Socket, c.Named = v.AdminSocket, true
+func (a *access) socketFlag(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&a.socket, "socket", "", "`path` of the relay's Unix socket (default: the one that the relay names at its admin address)")
+}
+
+// overSocket makes a command a call over the Unix socket.
+func (a *access) overSocket(cmd *cobra.Command, do call) *cobra.Command {
+	a.socketFlag(cmd)
+	return a.overAdmin(cmd, func(cmd *cobra.Command, c admin.Client, args []string) error { return throughSocket(cmd, c, args, do) })
+}
+
+// throughSocket does a call over the Unix socket: the given one, or the one that the relay names.
+// The error of a refusal is the relay's text.
+func throughSocket(cmd *cobra.Command, c admin.Client, args []string, do call) error {
+	if c.Socket == "" {
+		v, err := c.Version(cmd.Context())
+		switch {
+		case err != nil:
+			return err
+		case v.AdminSocket == "":
+			return fmt.Errorf("the relay at %s has no Unix socket open: see \"relay status\"", c.Address)
 		}
-		return refusal(do(cmd, c, args))
-	})
+		c.Socket, c.Named = v.AdminSocket, true
+	}
+	return refusal(do(cmd, c, args))
 }
 
 // hinted adds advice to the error of a relay that does not answer.

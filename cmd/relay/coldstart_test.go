@@ -289,7 +289,7 @@ func TestTwoRelaysOfOneNameSaySo(t *testing.T) {
 	first.run(t, "hub", fmt.Sprintf("upstreams: [{name: east, xds: {addresses: [%q], plaintext: true}}]\n", source.Addr))
 	first.awaitReady(t)
 	second.run(t, "hub", fmt.Sprintf("upstreams: [{name: first, xds: {addresses: [%q], plaintext: true}}]\n", first.xds))
-	within(t, "the second says why it has nothing", func() bool {
+	within(t, "the second reports why it has nothing", func() bool {
 		r, err := admin.Client{Address: second.admin}.Ready(t.Context())
 		if err != nil || len(r.Reasons) != 1 {
 			return false

@@ -20,10 +20,11 @@ import (
 	"meshrelay/admin"
 	"meshrelay/state"
 	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
 )
 
-// controlled is a running relay of which only the operators' side is there, with the upstreams
-// east and west.
+// controlled is a running relay with only the operators' side, and with the upstreams east and
+// west.
 type controlled struct {
 	address, socket string
 
@@ -34,51 +35,55 @@ type controlled struct {
 	revisions []state.Revision
 }
 
-func (c *controlled) Freeze(_ context.Context, _ string, o upstreams.Order) (upstreams.Effect, error) {
-	return c.change(o, upstreams.Effect{Kept: 5}, func() {
-		c.east.Frozen = &upstreams.Frozen{Since: time.Now(), Reason: o.Reason}
+func (c *controlled) Order(_ context.Context, _, verb string, o intake.Order) (intake.Effect, error) {
+	return map[string]func(intake.Order) (intake.Effect, error){"freeze": c.freeze, "unfreeze": c.unfreeze, "release": c.release, "rollback": c.rollback}[verb](o)
+}
+
+func (c *controlled) freeze(o intake.Order) (intake.Effect, error) {
+	return c.change(o, intake.Effect{Kept: 5}, func() {
+		c.east.Frozen = &intake.Frozen{Frozen: state.Frozen{Since: time.Now(), Reason: o.Reason}}
 		if o.For > 0 {
 			c.east.Frozen.Until = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 		}
 	})
 }
 
-func (c *controlled) Unfreeze(_ context.Context, _ string, o upstreams.Order) (upstreams.Effect, error) {
-	return c.change(o, upstreams.Effect{Removed: 4, Kept: 1, Held: 4, Resources: []string{"- a/B c/d"}}, func() {
+func (c *controlled) unfreeze(o intake.Order) (intake.Effect, error) {
+	return c.change(o, intake.Effect{Removed: 4, Kept: 1, Held: 4, Resources: []string{"- a/B c/d"}}, func() {
 		c.east.Frozen = nil
-		c.east.Held = &upstreams.Held{ID: "abcd", Clock: upstreams.ClockNone, Reason: "every B would go", Removals: 4, Of: 5}
+		c.east.Held = &intake.Held{ID: "abcd", Clock: intake.ClockNone, Reason: "every B would go", Removals: 4, Of: 5}
 	})
 }
 
-func (c *controlled) Release(_ context.Context, _ string, o upstreams.Order) (upstreams.Effect, error) {
+func (c *controlled) release(o intake.Order) (intake.Effect, error) {
 	c.mu.Lock()
 	held := c.east.Held
 	c.mu.Unlock()
 	switch {
 	case held == nil:
-		return upstreams.Effect{}, fmt.Errorf("%w: upstream east: nothing is held", upstreams.ErrNotPossible)
+		return intake.Effect{}, fmt.Errorf("%w: upstream east: nothing is held", intake.ErrNotPossible)
 	case o.Hold != "" && o.Hold != "abcd":
-		return upstreams.Effect{}, fmt.Errorf("%w: upstream east: hold %s has grown by 1 since\n  + a/B c/e", upstreams.ErrNotPossible, o.Hold)
+		return intake.Effect{}, fmt.Errorf("%w: upstream east: hold %s has grown by 1 since\n  + a/B c/e", intake.ErrNotPossible, o.Hold)
 	}
-	return c.change(o, upstreams.Effect{Removed: 1, Kept: 1, Held: 3, Resources: []string{"- a/B c/d"}}, func() {
+	return c.change(o, intake.Effect{Removed: 1, Kept: 1, Held: 3, Resources: []string{"- a/B c/d"}}, func() {
 		c.east.Held, c.east.Resources = nil, map[string]int{"a/B": 1}
 	})
 }
 
-func (c *controlled) Rollback(_ context.Context, _ string, o upstreams.Order) (upstreams.Effect, error) {
-	return c.change(o, upstreams.Effect{Added: 1, Changed: 30}, func() {
-		c.east.Frozen = &upstreams.Frozen{Since: time.Now(), Revision: o.To}
+func (c *controlled) rollback(o intake.Order) (intake.Effect, error) {
+	return c.change(o, intake.Effect{Added: 1, Changed: 30}, func() {
+		c.east.Frozen = &intake.Frozen{Frozen: state.Frozen{Since: time.Now(), Revision: o.To}}
 	})
 }
 
-func (c *controlled) Held(upstream string) (out []upstreams.HeldUpstream, err error) {
+func (c *controlled) Held(upstream string) (out []intake.HeldUpstream, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if upstream == "nowhere" {
-		return nil, upstreams.ErrUnknownUpstream
+		return nil, intake.ErrUnknownUpstream
 	}
 	if c.east.Held != nil && (upstream == "" || upstream == "east") {
-		out = append(out, upstreams.HeldUpstream{Upstream: "east", Held: *c.east.Held, Deletions: []upstreams.HeldDeletion{{Kind: "a/B", Namespace: "c", Name: "d"}}})
+		out = append(out, intake.HeldUpstream{Upstream: "east", Held: *c.east.Held, Deletions: []intake.HeldDeletion{{Kind: "a/B", Namespace: "c", Name: "d"}}})
 	}
 	return out, nil
 }
@@ -89,12 +94,12 @@ func (c *controlled) History(upstream string) ([]state.Revision, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if upstream == "nowhere" {
-		return nil, upstreams.ErrUnknownUpstream
+		return nil, intake.ErrUnknownUpstream
 	}
 	return c.revisions, nil
 }
 
-func (c *controlled) change(o upstreams.Order, e upstreams.Effect, f func()) (upstreams.Effect, error) {
+func (c *controlled) change(o intake.Order, e intake.Effect, f func()) (intake.Effect, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !o.DryRun {
@@ -112,7 +117,7 @@ func (c *controlled) sources() []upstreams.Status {
 // serveControls runs the operators' side of a relay. socket is where, or empty for none.
 func serveControls(t *testing.T, socket string) *controlled {
 	t.Helper()
-	c := &controlled{socket: socket, east: upstreams.Status{Name: "east", Synced: true, State: upstreams.StateSynced, Resources: map[string]int{"a/B": 3, "a/C": 2}}}
+	c := &controlled{socket: socket, east: upstreams.Status{Name: "east", Status: intake.Status{Synced: true}, State: upstreams.StateSynced, Resources: map[string]int{"a/B": 3, "a/C": 2}}}
 	server := admin.New(admin.Config{Address: "127.0.0.1:0", Socket: socket}, admin.Deps{
 		Gatherer: prometheus.NewRegistry(), Ready: func() admin.Readiness { return admin.Readiness{Ready: true} },
 		Debug: admin.NewDebug(admin.Views{Upstreams: c.sources}), LogLevel: new(slog.LevelVar), Logger: slog.New(slog.DiscardHandler),
@@ -229,7 +234,7 @@ func TestOrdersPrintTheNewState(t *testing.T) {
 		}
 	}
 	var fromJSON, fromYAML any
-	c.east.Held = &upstreams.Held{ID: "abcd", Clock: upstreams.ClockNone}
+	c.east.Held = &intake.Held{ID: "abcd", Clock: intake.ClockNone}
 	_, j, _ := c.relay("held", "-o", "json")
 	_, y, _ := c.relay("held", "-o", "yaml")
 	if err := errors.Join(json.Unmarshal([]byte(j), &fromJSON), yaml.Unmarshal([]byte(y), &fromYAML)); err != nil || !strings.Contains(y, "\n  id: abcd\n") || plainly(t, fromJSON) != plainly(t, fromYAML) {

@@ -117,11 +117,9 @@ func get(cmd *cobra.Command, args []string, o getOptions) error {
 		Kinds: sel.Kinds(), Timeout: o.timeout,
 		Node: adsclient.Node(adsclient.NodeConfig{Name: "relay-get", Namespace: o.nodeNamespace, IP: "127.0.0.1", ClusterID: "relay-get"}),
 	}
-	free, err := o.access.Apply(&cfg)
-	if err != nil {
+	if err := o.access.Apply(&cfg); err != nil {
 		return err
 	}
-	defer free()
 	opts := cliview.ResourceOptions{Format: cliview.Format(o.output.format), Namespaces: namespace == "", Kinds: len(cfg.Kinds) > 1, Single: sel.Single()}
 	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()

@@ -13,7 +13,7 @@ import (
 
 	"meshrelay/admin"
 	"meshrelay/internal/cliview"
-	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
 )
 
 // task does the work of a command about an upstream, and returns the text to print. The command
@@ -25,21 +25,19 @@ func control(cmd *cobra.Command, do task) *cobra.Command {
 	access := &access{}
 	cmd.Args = wanted(0, "UPSTREAM")
 	cmd.ValidArgsFunction = access.completeUpstreams
-	cmd.RunE = access.overSocket(func(cmd *cobra.Command, c admin.Client, args []string) error {
+	return access.overSocket(cmd, func(cmd *cobra.Command, c admin.Client, args []string) error {
 		text, err := do(cmd.Context(), c, args[0])
 		if err == nil || errors.Is(err, errNothingDone) {
 			fmt.Fprintln(cmd.OutOrStdout(), text)
 		}
 		return err
 	})
-	access.flags(cmd)
-	return cmd
 }
 
 // order makes a command with an order about one upstream. It has a reason and a dry run.
-func order(cmd *cobra.Command, o *admin.Order, do task) *cobra.Command {
+func order(cmd *cobra.Command, o *intake.Order, do task) *cobra.Command {
 	cmd = control(cmd, func(ctx context.Context, c admin.Client, upstream string) (string, error) {
-		if err := upstreams.CheckReason(o.Reason); err != nil {
+		if err := intake.CheckReason(o.Reason); err != nil {
 			return "", fmt.Errorf("--reason: %w", err)
 		}
 		return do(ctx, c, upstream)
@@ -50,7 +48,7 @@ func order(cmd *cobra.Command, o *admin.Order, do task) *cobra.Command {
 }
 
 func newFreeze() *cobra.Command {
-	var o admin.Order
+	var o intake.Order
 	cmd := order(&cobra.Command{
 		Use:   "freeze UPSTREAM",
 		Short: "Serve an upstream as it is now, despite later changes",
@@ -80,7 +78,7 @@ also ends by itself after that time, once the upstream is in contact. A relay th
 }
 
 func newUnfreeze() *cobra.Command {
-	var o admin.Order
+	var o intake.Order
 	cmd := order(&cobra.Command{
 		Use:   "unfreeze UPSTREAM",
 		Short: "End the freeze or rollback of an upstream",
@@ -111,7 +109,7 @@ the upstream is out of contact, unless --force is given.`,
 
 func newRollback() *cobra.Command {
 	var flag string
-	var o admin.Order
+	var o intake.Order
 	cmd := order(&cobra.Command{
 		Use:   "rollback UPSTREAM --to REVISION",
 		Short: "Serve an upstream as it was at a revision",
@@ -142,7 +140,8 @@ its config file).`,
 var errNothingDone = errors.New("nothing was changed")
 
 func newRelease() *cobra.Command {
-	var o admin.Order
+	var o intake.Order
+	var only []string
 	cmd := order(&cobra.Command{
 		Use:   "release UPSTREAM (--hold ID | --only KIND/NAMESPACE | --all)",
 		Short: "Carry out deletions that the guard of an upstream holds",
@@ -172,18 +171,20 @@ one of the three flags the command lists what is held, changes nothing, and exit
 		return cliview.Released(s), err
 	})
 	cmd.PreRunE = func(*cobra.Command, []string) error {
-		if o.All && (o.Hold != "" || len(o.Only) > 0) {
+		if o.All && (o.Hold != "" || len(only) > 0) {
 			return errors.New("--all can not be combined with --hold or --only")
 		}
-		for _, text := range o.Only {
-			if _, err := upstreams.ParseScope(text); err != nil {
+		for _, text := range only {
+			part, err := intake.ParsePart(text)
+			if err != nil {
 				return fmt.Errorf("--only: %w", err)
 			}
+			o.Only = append(o.Only, part)
 		}
 		return nil
 	}
 	cmd.Flags().StringVar(&o.Hold, "hold", "", "carry out this hold, by its `ID`, unless it has grown")
-	cmd.Flags().StringArrayVar(&o.Only, "only", nil, "carry out only deletions of `KIND/NAMESPACE`; * is any (may be repeated)")
+	cmd.Flags().StringArrayVar(&only, "only", nil, "carry out only deletions of `KIND/NAMESPACE`; * is any (may be repeated)")
 	cmd.Flags().BoolVar(&o.All, "all", false, "carry out all held deletions")
 	return cmd
 }
@@ -218,29 +219,39 @@ wait for an upstream at all.`,
 
 func newReload() *cobra.Command {
 	var access access
-	cmd := &cobra.Command{
+	return access.overSocket(&cobra.Command{
 		Use:   "reload",
 		Short: "Load the config file of a running relay again",
 		Long: `Have a running relay load its config file again, as SIGHUP does, and print the result. A
 relay does so by itself when the file changes. The command prints the mistakes in the file and
 exits with 1 if there are any; then the relay keeps its previous config.`,
 		Example: `  relay reload`,
-		RunE: access.overSocket(func(cmd *cobra.Command, c admin.Client, _ []string) error {
-			s, err := c.Reload(cmd.Context())
-			if err == nil {
-				fmt.Fprintln(cmd.OutOrStdout(), cliview.Reloaded(s))
-			}
-			return err
-		}),
-	}
-	access.flags(cmd)
-	return cmd
+	}, func(cmd *cobra.Command, c admin.Client, _ []string) error {
+		s, err := c.Reload(cmd.Context())
+		if err == nil {
+			fmt.Fprintln(cmd.OutOrStdout(), cliview.Reloaded(s))
+		}
+		return err
+	})
 }
 
 func newLogLevel() *cobra.Command {
 	var access access
 	levels := []string{"debug", "info", "warn", "error"}
-	cmd := &cobra.Command{
+	show := func(cmd *cobra.Command, c admin.Client, _ []string) error {
+		level, err := c.LogLevel(cmd.Context())
+		if err == nil {
+			fmt.Fprintln(cmd.OutOrStdout(), level)
+		}
+		return err
+	}
+	set := func(cmd *cobra.Command, c admin.Client, args []string) error {
+		if err := c.SetLogLevel(cmd.Context(), args[0]); err != nil {
+			return err
+		}
+		return show(cmd, c, args)
+	}
+	cmd := access.overAdmin(&cobra.Command{
 		Use:   "log-level [debug|info|warn|error]",
 		Short: "Show or set the log level of a running relay",
 		Long: `Show the log level of a running relay, or set it until the relay ends or loads a config file
@@ -255,25 +266,12 @@ with another level. The admin address shows it; the relay's Unix socket sets it.
 			return wanted(1, "LEVEL")(cmd, args)
 		},
 		ValidArgs: levels,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			over := access.overAdmin
-			if len(args) > 0 {
-				over = access.overSocket
-			}
-			return over(func(cmd *cobra.Command, c admin.Client, args []string) error {
-				if len(args) > 0 {
-					if err := c.SetLogLevel(cmd.Context(), args[0]); err != nil {
-						return err
-					}
-				}
-				level, err := c.LogLevel(cmd.Context())
-				if err == nil {
-					fmt.Fprintln(cmd.OutOrStdout(), level)
-				}
-				return err
-			})(cmd, args)
-		},
-	}
-	access.flags(cmd)
+	}, func(cmd *cobra.Command, c admin.Client, args []string) error {
+		if len(args) > 0 {
+			return throughSocket(cmd, c, args, set)
+		}
+		return show(cmd, c, args)
+	})
+	access.socketFlag(cmd)
 	return cmd
 }

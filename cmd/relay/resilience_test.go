@@ -74,7 +74,7 @@ func (p *process) logged() string {
 	return string(b)
 }
 
-// write makes this the config, besides the addresses.
+// write writes this config, and the addresses of the relay, to the config file.
 func (p *process) write(config string) {
 	p.t.Helper()
 	text := fmt.Sprintf("node: {id: relay-1}\nadmin: {address: %q, socket: admin.sock}\n", p.admin) +
@@ -203,7 +203,7 @@ func TestServesFromStateWithEveryUpstreamDown(t *testing.T) {
 	if changed, _ := w.next(); !slices.Equal(changed, []string{"shop/a", "shop/b", "shop/c"}) {
 		t.Fatalf("served from the state: %v", changed)
 	}
-	within(t, "it says where that is from", func() bool { return strings.Contains(p.logged(), "synced=0 fromDisk=1 notSynced=0") })
+	within(t, "the log has the origin", func() bool { return strings.Contains(p.logged(), "synced=0 fromDisk=1 notSynced=0") })
 	r := p.readiness()
 	if r.Ready || !strings.Contains(strings.Join(r.Reasons, "\n"), "stale since") {
 		t.Errorf("a required upstream is stale, and the readiness is %+v", r)

@@ -17,7 +17,7 @@ import (
 func newStatus() *cobra.Command {
 	var access access
 	var out output
-	cmd := &cobra.Command{
+	cmd := access.overAdmin(&cobra.Command{
 		Use:   "status",
 		Short: "Show the upstreams and clients of a running relay",
 		Long: `Show whether a running relay is ready, and if not why, the state of its upstreams, and its
@@ -26,9 +26,7 @@ clients. The command asks the admin address, which is on loopback by default. Th
 		Example: `  relay status
   relay status --admin 127.0.0.1:15014 -o json
   kubectl exec meshrelay-0 -- relay status`,
-		RunE: access.overAdmin(func(cmd *cobra.Command, c admin.Client, _ []string) error { return printStatus(cmd, c, &out) }),
-	}
-	access.adminFlags(cmd)
+	}, func(cmd *cobra.Command, c admin.Client, _ []string) error { return printStatus(cmd, c, &out) })
 	out.flag(cmd, "table", "json")
 	return cmd
 }
@@ -70,7 +68,7 @@ func newExplain() *cobra.Command {
 	var out output
 	var namespace, upstream string
 	var diffs, leftOut bool
-	cmd := &cobra.Command{
+	cmd := access.overAdmin(&cobra.Command{
 		Use:   "explain KIND NAME | explain --left-out [KIND]",
 		Short: "Explain why a resource is served as it is",
 		Long: `Show every upstream that has a resource, what import and rewrite rules did to it, whose copy
@@ -92,19 +90,17 @@ With --left-out, list all resources that import rules leave out, with the rule.`
 			return wanted(0, "KIND", "NAME")(cmd, args)
 		},
 		ValidArgsFunction: completeKinds,
-		RunE: access.overAdmin(func(cmd *cobra.Command, c admin.Client, args []string) error {
-			if leftOut {
-				all, err := c.LeftOut(cmd.Context(), upstream, strings.Join(args, ""))
-				return out.print(cmd, err, all, cliview.LeftOut(all))
-			}
-			e, err := c.Explain(cmd.Context(), args[0], namespace, args[1])
-			if err == nil && e.Outcome == admin.Missing {
-				return errors.Join(out.print(cmd, nil, e, ""), fmt.Errorf("no upstream has %s", e.Ref))
-			}
-			return out.print(cmd, err, e, cliview.Explain(e, diffs, time.Now()))
-		}),
-	}
-	access.adminFlags(cmd)
+	}, func(cmd *cobra.Command, c admin.Client, args []string) error {
+		if leftOut {
+			all, err := c.LeftOut(cmd.Context(), upstream, strings.Join(args, ""))
+			return out.print(cmd, err, all, cliview.LeftOut(all))
+		}
+		e, err := c.Explain(cmd.Context(), args[0], namespace, args[1])
+		if err == nil && e.Outcome == admin.Missing {
+			return errors.Join(out.print(cmd, nil, e, ""), fmt.Errorf("no upstream has %s", e.Ref))
+		}
+		return out.print(cmd, err, e, cliview.Explain(e, diffs, time.Now()))
+	})
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "default", "`namespace` of the resource")
 	cmd.Flags().BoolVar(&diffs, "diff", false, "show differences between what each upstream has and what is served")
 	cmd.Flags().BoolVar(&leftOut, "left-out", false, "list what import rules leave out")
@@ -117,7 +113,7 @@ func newConflicts() *cobra.Command {
 	var access access
 	var out output
 	var kind string
-	cmd := &cobra.Command{
+	cmd := access.overAdmin(&cobra.Command{
 		Use:   "conflicts",
 		Short: "List resources and hosts on which upstreams conflict",
 		Long: `List the resources that several upstreams have, with the winner, the losers, the reason and
@@ -125,12 +121,10 @@ the time; and the hosts that different resources claim for the same clients. Nei
 error: the merge policy decides the first, the second is served as it is.`,
 		Example: `  relay conflicts
   relay conflicts --kind serviceentries -o json`,
-		RunE: access.overAdmin(func(cmd *cobra.Command, c admin.Client, _ []string) error {
-			all, err := c.Conflicts(cmd.Context(), kind)
-			return out.print(cmd, err, all, cliview.Conflicts(all, time.Now()))
-		}),
-	}
-	access.adminFlags(cmd)
+	}, func(cmd *cobra.Command, c admin.Client, _ []string) error {
+		all, err := c.Conflicts(cmd.Context(), kind)
+		return out.print(cmd, err, all, cliview.Conflicts(all, time.Now()))
+	})
 	cmd.Flags().StringVar(&kind, "kind", "", "list this `kind` only")
 	out.flag(cmd, "table", "json")
 	return cmd
@@ -139,7 +133,7 @@ error: the merge policy decides the first, the second is served as it is.`,
 func newHeld() *cobra.Command {
 	var access access
 	var out output
-	cmd := &cobra.Command{
+	cmd := access.overSocket(&cobra.Command{
 		Use:   "held [UPSTREAM]",
 		Short: "List deletions that guards hold",
 		Long: `List the deletions that the guards of a running relay hold, of one upstream or of all: the ID
@@ -150,12 +144,10 @@ upstream deleted it. All listed resources are still served.`,
   relay held east -o yaml`,
 		Args:              wanted(1, "UPSTREAM"),
 		ValidArgsFunction: access.completeUpstreams,
-		RunE: access.overSocket(func(cmd *cobra.Command, c admin.Client, args []string) error {
-			held, err := c.Held(cmd.Context(), strings.Join(args, ""))
-			return out.print(cmd, err, held, cliview.Held(held, time.Now()))
-		}),
-	}
-	access.flags(cmd)
+	}, func(cmd *cobra.Command, c admin.Client, args []string) error {
+		held, err := c.Held(cmd.Context(), strings.Join(args, ""))
+		return out.print(cmd, err, held, cliview.Held(held, time.Now()))
+	})
 	out.flag(cmd, "table", "yaml", "json")
 	return cmd
 }
@@ -163,7 +155,7 @@ upstream deleted it. All listed resources are still served.`,
 func newHistory() *cobra.Command {
 	var access access
 	var out output
-	cmd := &cobra.Command{
+	cmd := access.overSocket(&cobra.Command{
 		Use:   "history UPSTREAM",
 		Short: "List the revisions of an upstream, newest first",
 		Long: `List the revisions of an upstream of a running relay: when it changed, and what. state.history
@@ -172,12 +164,10 @@ in the config file limits their number and age.`,
   relay history east -o json`,
 		Args:              wanted(0, "UPSTREAM"),
 		ValidArgsFunction: access.completeUpstreams,
-		RunE: access.overSocket(func(cmd *cobra.Command, c admin.Client, args []string) error {
-			revisions, err := c.History(cmd.Context(), args[0])
-			return out.print(cmd, err, revisions, cliview.History(revisions, time.Now()))
-		}),
-	}
-	access.flags(cmd)
+	}, func(cmd *cobra.Command, c admin.Client, args []string) error {
+		revisions, err := c.History(cmd.Context(), args[0])
+		return out.print(cmd, err, revisions, cliview.History(revisions, time.Now()))
+	})
 	out.flag(cmd, "table", "json")
 	return cmd
 }

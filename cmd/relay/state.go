@@ -223,7 +223,7 @@ applied already.`,
 	}
 	access.flags(cmd)
 	cmd.Flags().StringVar(&i.Upstream, "upstream", "", "the `upstream` (required)")
-	cmd.Flags().StringVarP(&i.Path, "filename", "f", "", "file or directory of YAML, its `path` (required)")
+	cmd.Flags().StringVarP(&i.Path, "filename", "f", "", "`path` of a file or directory of YAML (required)")
 	cmd.Flags().BoolVar(&i.Held, "held", false, "import an export, to which rules were applied")
 	return cmd
 }

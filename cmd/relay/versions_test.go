@@ -203,7 +203,7 @@ func TestUpgradeOfASourceInMidStreamIsNoDeletion_C1(t *testing.T) {
 				<-events
 			}
 			upgrade(source)
-			// What comes next of a third resource says that all before it has been seen.
+			// A push of a third resource shows that the client has seen all before it.
 			source.Set(cur, fakexds.MCP("shop/a", body), fakexds.MCP("shop/b", body), fakexds.MCP("shop/c", body))
 			within(t, "the source is connected", func() bool { return source.Streams() > 0 })
 			source.Push(cur)

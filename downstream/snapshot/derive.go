@@ -23,7 +23,7 @@ type Basis struct {
 	last  uint64
 }
 
-// Basis returns the present state of a base collection; nil is one that has nothing yet.
+// Basis returns the present state of a base collection; nil is a collection that has nothing yet.
 func (c *Collection) Basis() Basis {
 	if c == nil {
 		return Basis{last: firstRev}
@@ -144,7 +144,7 @@ func cut(pages []*Page, base, next *Page) (before, after []*Page) {
 }
 
 // Covers reports whether p can stand for pages. A newer revision in p does no harm: clients move on
-// to it, and one that is far behind may be sent a resource that it has.
+// to it, and a client that is far behind may be sent a resource that it has.
 func Covers(p *Page, pages []*Page) bool {
 	count, bytes := 0, 0
 	for _, q := range pages {

@@ -158,6 +158,6 @@ func TestRemovalsAreRememberedByName(t *testing.T) {
 		t.Errorf("who was away holds %d, want %d", len(holds), len(want))
 	}
 	if got := len(d.Removed); got != names/2 {
-		t.Errorf("%d names are said to be gone, want %d", got, names/2)
+		t.Errorf("%d names are removed, want %d", got, names/2)
 	}
 }

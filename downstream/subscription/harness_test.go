@@ -2,7 +2,7 @@ package subscription
 
 import "meshrelay/mirror"
 
-// lookup finds a type for each API version of ServiceEntries, and one that is in as many
+// lookup finds a type for each API version of ServiceEntries, and a type that has as many
 // versions as clients make up.
 func lookup(typeURL string) (Type, bool) {
 	kind, _, err := mirror.ParseTypeURL(typeURL)

@@ -90,7 +90,7 @@ func (s *Set) requestSotW(w *Watch, first bool, req *Request, now time.Time) (Ou
 }
 
 // setNames takes over the names of a SotW request. A client that never sent a name keeps its
-// wildcard by sending none; one that did unsubscribes with that (PROTOCOL S16).
+// wildcard by sending none; a client that did unsubscribes with that (PROTOCOL S16).
 func (s *Set) setNames(w *Watch, names []string) error {
 	if w.sameNames(names) {
 		return nil

@@ -81,23 +81,23 @@ type Watch struct {
 	wildcardDropped bool // delta: and names remain
 	names           map[string]struct{}
 
-	// What the next response has to bring in addition to the difference.
+	// Additions of the next response to the difference.
 	clientVersions map[string]string   // with sendAll: what the client has, by version
 	versionBytes   int                 // of clientVersions, until what follows from them is sent
 	clientVersion  string              // SotW: the version that the client has
 	resend         map[string]struct{} // delta: names to bring again, or to report as gone
 
-	// What the client has: cursor serves wildcards, sent SotW, and sentDigests named delta
+	// The content of the client: cursor serves wildcards, sent SotW, and sentDigests named delta
 	// subscriptions, by name; zero when it was reported as gone.
 	cursor      uint64
 	sent        snapshot.Digest
 	sentDigests map[string][16]byte
 
-	// The last response leads to sentCursor, the last one that was acknowledged to ackedCursor.
+	// The last response leads to sentCursor, the last acknowledged response to ackedCursor.
 	nonce       string
 	sentCursor  uint64
 	ackedCursor uint64
-	// What came after rejectedFrom, up to rejectedTo, was in a response that was rejected.
+	// Changes after rejectedFrom, up to rejectedTo, were in a response that was rejected.
 	rejectedFrom, rejectedTo uint64
 
 	record record

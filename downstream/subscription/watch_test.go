@@ -200,7 +200,7 @@ func TestDeltaAndSotWArriveAtTheSame_S18(t *testing.T) {
 			if ok {
 				for _, name := range st.diff.Removed {
 					if _, held := deltaHolds[name]; !held {
-						t.Fatalf("%s is said to be gone, and was never sent", name)
+						t.Fatalf("%s is removed, and was never sent", name)
 					}
 				}
 				applyDifference(deltaHolds, st.diff)

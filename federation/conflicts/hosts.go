@@ -23,7 +23,7 @@ const (
 	maxScoped = 1 << 18
 	// meshGateway is the gateway of a VirtualService that stands for all sidecars.
 	meshGateway = "mesh"
-	// clusterDomain completes hosts that are still short (rewrite.Rules.CompleteShortHosts is
+	// clusterDomain completes hosts that are still short (rewrite.Rules.ShortHosts is
 	// off), as istioctl analyze does.
 	clusterDomain = ".svc.cluster.local"
 )
@@ -53,7 +53,7 @@ type HostConflict struct {
 	More int `json:"more,omitempty"`
 	// Winner is the "namespace/name" of the claim that istiod prefers, empty when that is
 	// not certain. It is certain for VirtualServices that every namespace sees: istiod
-	// takes the one that was created first, then the first by "name.namespace". Of
+	// takes the oldest, then the first by "name.namespace". Of
 	// ServiceEntries, istiod merges those of one namespace and prefers Services of the
 	// cluster, and a Sidecar may choose.
 	Winner string `json:"winner,omitempty"`

@@ -86,7 +86,7 @@ func TestKeysKeepsConflictsOnly(t *testing.T) {
 	want(update(mirror.First{}, west, east), "west", nil, []string{"east"}, Shadowed, "first in order", c.Local())
 	want(update(merge.Union{}, east, west), "east", []string{"west"}, nil, United, "united", c.Local())
 	want(update(merge.Union{}, east, north, west), "east", []string{"west"}, []string{"north"}, Shadowed, "united, but north has resolution DNS, not STATIC", c.Local())
-	want(update(merge.Reject{}, east, west), "", nil, []string{"east", "west"}, Rejected, "several sources have it", c.Local())
+	want(update(merge.Reject{}, east, west), "", nil, []string{"east", "west"}, Rejected, "several upstreams have it", c.Local())
 	if got := l.List(federation.VirtualService); len(got) > 0 {
 		t.Errorf("%+v", got)
 	}

@@ -75,5 +75,5 @@ func (Reject) Merge(copies []mirror.Copy) mirror.Decision {
 	if len(copies) == 1 {
 		return mirror.Decision{Served: copies[0].Resource}
 	}
-	return mirror.Decision{Winner: -1, Reason: "several sources have it"}
+	return mirror.Decision{Winner: -1, Reason: "several upstreams have it"}
 }

@@ -106,7 +106,7 @@ func TestPolicies(t *testing.T) {
 		{"no time is known", Newest{}, []mirror.Copy{copyOf(t, "east", nil), copyOf(t, "west", nil)}, 0, "first in order: no creation time is known"},
 		{"newest of one", Newest{}, []mirror.Copy{copyOf(t, "east", nil)}, 0, ""},
 		{"reject of one", Reject{}, []mirror.Copy{copyOf(t, "east", nil)}, 0, ""},
-		{"reject of equals", Reject{}, []mirror.Copy{copyOf(t, "east", nil), copyOf(t, "west", nil)}, -1, "several sources have it"},
+		{"reject of equals", Reject{}, []mirror.Copy{copyOf(t, "east", nil), copyOf(t, "west", nil)}, -1, "several upstreams have it"},
 		{"union of one", Union{}, []mirror.Copy{copyOf(t, "east", nil)}, 0, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -32,7 +32,7 @@ type Union struct {
 	// same namespaces see them.
 	SameHost bool
 	// AcrossNamespaces makes SameHost unite resources of different namespaces: then everybody
-	// who may write a ServiceEntry in one of them can add endpoints to those of the others.
+	// who may write a ServiceEntry in one of these namespaces can add endpoints to the others.
 	AcrossNamespaces bool
 }
 

@@ -59,7 +59,7 @@ func newNameRules(r Rules) *nameRules {
 	if slices.ContainsFunc(r.Hosts, func(h HostMapping) bool { return h.From != h.To }) {
 		n.effects |= effHosts
 	}
-	if r.CompleteShortHosts {
+	if r.ShortHosts == ShortHostsComplete {
 		n.effects |= effShortHosts
 	}
 	return n
@@ -101,7 +101,7 @@ func newScope(n *nameRules, namespace string) *scope {
 	return &scope{nameRules: n, here: namespace, completes: n.effects&effShortHosts != 0}
 }
 
-// sibling returns a string of the message that holds the one that is being mapped.
+// sibling returns another string of the message whose string is being mapped.
 func (s *scope) sibling(number protowire.Number) string { return string(wire.Last(s.message, number)) }
 
 func (s *scope) fail(result string, limit int) {

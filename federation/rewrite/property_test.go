@@ -17,7 +17,7 @@ import (
 // The names that istiod makes, written down a second time: from
 // model.ResolveShortnameToFQDN and model.resolveGatewayName.
 
-// domain is the one that istiod gives configs: none to those that it receives over MCP.
+// istiodHost is the host that an istiod makes of h. domain is empty for resources over MCP.
 func istiodHost(h, ns, domain string) string {
 	if h == "" || h == "*" || strings.Contains(h, ".") {
 		return h
@@ -315,7 +315,8 @@ func TestReferencesThatResolveStillDoAfterRewriting_C23(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rules := drawRules(t)
 		domain := "cluster.local"
-		if rules.CompleteShortHosts = rapid.Bool().Draw(t, "complete"); rules.CompleteShortHosts {
+		if rapid.Bool().Draw(t, "complete") {
+			rules.ShortHosts = ShortHostsComplete
 			domain = rapid.SampledFrom([]string{"", "cluster.local"}).Draw(t, "domain of the reader")
 		}
 		w, err := New(rules)

@@ -40,30 +40,38 @@ import (
 // resource.
 type Rules struct {
 	// Namespaces maps a namespace of the source to one here.
-	Namespaces map[string]string
+	Namespaces map[string]string `yaml:"namespaces,omitempty"`
 	// NamespacePrefix is put before every namespace that Namespaces does not map, but not
 	// before the empty one of cluster-scoped resources.
-	NamespacePrefix string
+	NamespacePrefix string `yaml:"namespacePrefix,omitempty"`
 	// NamePrefix and NameSuffix are put around the name of a resource.
-	NamePrefix, NameSuffix string
+	NamePrefix string `yaml:"namePrefix,omitempty"`
+	NameSuffix string `yaml:"nameSuffix,omitempty"`
 	// Labels and Annotations change the metadata.
-	Labels, Annotations Edit
+	Labels      Edit `yaml:"labels,omitempty"`
+	Annotations Edit `yaml:"annotations"`
 	// ExportTo, when not nil, replaces exportTo of ServiceEntry, VirtualService and
 	// DestinationRule.
-	ExportTo []string
+	ExportTo []string `yaml:"exportTo,omitempty"`
+	// ShortHosts, when it is ShortHostsComplete, completes hosts without dots in VirtualServices
+	// and DestinationRules by the namespace at the source and Domain, as istiod does with
+	// resources that it reads itself (PROTOCOL C23). Namespaces and Hosts then see the complete host.
+	ShortHosts string `yaml:"shortHosts" default:"complete" oneof:"complete keep"`
 	// Hosts maps domains. The longest From that fits counts.
-	Hosts []HostMapping
-	// CompleteShortHosts completes hosts without dots in VirtualServices and DestinationRules
-	// by the namespace at the source and Domain, as istiod does with resources that it reads
-	// itself. Namespaces and Hosts then see the complete host.
-	CompleteShortHosts bool
+	Hosts []HostMapping `yaml:"hosts,omitempty"`
 	// Endpoints overrides the endpoints of ServiceEntries, WorkloadEntries and the templates of
 	// WorkloadGroups.
-	Endpoints Endpoints
+	Endpoints Endpoints `yaml:"endpoints,omitempty"`
 	// Domain is the cluster domain of the source, "cluster.local" when empty. The hosts of
 	// Kubernetes Services end in it.
-	Domain string
+	Domain string `yaml:"-" json:"-"`
 }
+
+// Values of Rules.ShortHosts.
+const (
+	ShortHostsComplete = "complete"
+	ShortHostsKeep     = "keep"
+)
 
 // Edit changes a map of labels or annotations. Remove comes before Set.
 type Edit struct {

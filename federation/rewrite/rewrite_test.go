@@ -101,7 +101,7 @@ var everything = Rules{
 	},
 }
 
-// One object of each kind, before and after all rules at once. The namespace of the config
+// The table has an object of each kind, before and after all rules at once. The namespace of each
 // is team-a.
 func TestReferencesOfEveryKindFollow(t *testing.T) {
 	tests := []struct{ kind, before, after string }{

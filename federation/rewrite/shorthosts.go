@@ -40,7 +40,7 @@ func isShort(h string) bool {
 }
 
 // shortHost maps a host that istiod completes when it has no dots. The rules see the complete
-// host. Without CompleteShortHosts, it stays short if clients complete it to the same host.
+// host. Where ShortHosts keeps it, it stays short if clients complete it to the same host.
 func (s *scope) shortHost(h string) string {
 	if s.here == "" || !isShort(h) {
 		return s.host(h)
@@ -118,14 +118,14 @@ func (p *messagePlan) anyText(m []byte, f func([]byte) bool) bool {
 	return c.Err() != nil
 }
 
-// ShortHosts returns the hosts of a resource that CompleteShortHosts completes, in their order,
+// ShortHosts returns the hosts of a resource that ShortHostsComplete completes, in their order,
 // each once.
 func ShortHosts(r *mirror.Resource) (hosts []string) {
 	info, ok := mirror.LookupKind(r.Kind())
 	if !ok || r.Namespace() == "" {
 		return nil
 	}
-	plan := newPlanner(newNameRules(Rules{CompleteShortHosts: true})).message(info.NewBody().ProtoReflect().Descriptor())
+	plan := newPlanner(newNameRules(Rules{ShortHosts: ShortHostsComplete})).message(info.NewBody().ProtoReflect().Descriptor())
 	if plan == nil {
 		return nil
 	}

@@ -19,7 +19,7 @@ import (
 	"meshrelay/mirror"
 )
 
-var completeShortHosts = Rules{CompleteShortHosts: true}
+var completeShortHosts = Rules{ShortHosts: ShortHostsComplete}
 
 func TestShortHostsAreCompletedInEveryField_C23(t *testing.T) {
 	tests := []struct{ name, kind, before, after string }{
@@ -148,7 +148,7 @@ func TestRulesSeeTheCompletedHost_C23(t *testing.T) {
 		{"visibility", Rules{ExportTo: []string{"."}}, "reviews.shop.svc.cluster.local"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			tt.rules.CompleteShortHosts = true
+			tt.rules.ShortHosts = ShortHostsComplete
 			out := mustRewrite(t, mustRewriter(t, tt.rules), newRewriteResource(t, rewriteSpec(t, rewriteKind("dr"), "shop/r", `{"host": "reviews"}`)))
 			if got := decodedBody(t, out).(*networking.DestinationRule).Host; got != tt.want {
 				t.Errorf("the host is %q, want %q", got, tt.want)
@@ -216,7 +216,7 @@ func TestHostConflictsSeeCompletedHosts_C23(t *testing.T) {
 	from := func(source, domain, name, host string) *mirror.Resource {
 		spec := rewriteSpec(t, rewriteKind("vs"), "shop/"+name, `{"hosts": ["`+host+`"]}`)
 		spec.Source = source
-		return mustRewrite(t, mustRewriter(t, Rules{CompleteShortHosts: true, Domain: domain}), newRewriteResource(t, spec))
+		return mustRewrite(t, mustRewriter(t, Rules{ShortHosts: ShortHostsComplete, Domain: domain}), newRewriteResource(t, spec))
 	}
 	h := conflicts.NewHosts(time.Now)
 	h.Update(nil, from("east", "east.corp", "a", "reviews"))
@@ -231,7 +231,7 @@ func TestHostConflictsSeeCompletedHosts_C23(t *testing.T) {
 // A resource without a short host costs no allocation more than where short hosts are kept.
 func TestCompletionAllocatesNothingWhereThereIsNoShortHost_C23(t *testing.T) {
 	remove := Edit{Remove: []string{"kubectl.kubernetes.io/last-applied-configuration"}} // as in every config
-	keep, complete := mustRewriter(t, Rules{Annotations: remove}), mustRewriter(t, Rules{Annotations: remove, CompleteShortHosts: true})
+	keep, complete := mustRewriter(t, Rules{Annotations: remove}), mustRewriter(t, Rules{Annotations: remove, ShortHosts: ShortHostsComplete})
 	allocs := func(w *Rewriter, in *mirror.Resource) float64 {
 		return testing.AllocsPerRun(100, func() {
 			if out, err := w.Rewrite(in); out != in || err != nil {

@@ -71,7 +71,7 @@ func (t *Tracker) Follow(a *mirror.Aggregate) error {
 			return
 		}
 		if n, skipped := t.hosts.Skipped(cur.Key()); skipped {
-			t.limit.Warn(t.log, "resource is not followed by the detection of host conflicts; it is served", "resource", n.Key, "upstream", n.Source,
+			t.limit.Warn(t.log, "resource not checked for host conflicts", "resource", n.Key, "upstream", n.Source,
 				"hosts", n.Hosts, "namespaces", n.Namespaces, "reason", n.Reason)
 		}
 	})
@@ -86,14 +86,14 @@ func (t *Tracker) panicked(key mirror.Key, p *mirror.Panic) {
 func (t *Tracker) logConflict(c conflicts.HostConflict) {
 	host := c.Host[:min(len(c.Host), maxLoggedHost)]
 	if c.Ended {
-		t.limit.Log(t.log, slog.LevelInfo, "host conflict has ended", "kind", c.Kind, "host", host)
+		t.limit.Log(t.log, slog.LevelInfo, "host conflict ended", "kind", c.Kind, "host", host)
 		return
 	}
 	var claims []string
 	for _, claim := range c.Claims[:min(len(c.Claims), maxLoggedClaims)] {
 		claims = append(claims, claim.Namespace+"/"+claim.Name+" from "+claim.Source)
 	}
-	t.limit.Warn(t.log, "host is claimed by several configs; all are served", "kind", c.Kind, "host", host,
+	t.limit.Warn(t.log, "host claimed by several resources", "kind", c.Kind, "host", host,
 		"claims", strings.Join(claims, ", "), "of", len(c.Claims))
 }
 

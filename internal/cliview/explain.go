@@ -15,7 +15,7 @@ import (
 	"meshrelay/federation/conflicts"
 	"meshrelay/internal/kube"
 	"meshrelay/mirror"
-	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
 )
 
 // Explain returns an explanation as text. With diffs, it adds the difference between each copy and
@@ -96,29 +96,21 @@ func because(c admin.SourceCopy) string {
 	case c.Outcome == admin.Changing:
 		return "changing right now, ask again"
 	case c.Outcome == admin.Expired:
-		return "expired by its staleness rules, upstream out of contact" + since(c.StaleSince)
+		return "expired by its staleness rules, upstream out of contact" + admin.Since(c.StaleSince)
 	case c.Outcome == admin.Frozen && c.Frozen != nil && c.Frozen.Revision != 0:
 		return fmt.Sprintf("frozen at revision %d, which does not have it%s", c.Frozen.Revision, unfreeze)
 	case c.Outcome == admin.Frozen && c.Frozen != nil:
-		return "frozen" + since(c.Frozen.Since) + " without it" + unfreeze
+		return "frozen" + admin.Since(c.Frozen.Since) + " without it" + unfreeze
 	case c.Pending:
 		return "frozen: newer content from the upstream is pending" + unfreeze
 	case c.Unconfirmed && c.Frozen != nil:
 		return "kept since the freeze at " + c.Frozen.Since.UTC().Format(time.RFC3339) + ", the upstream has not sent it again"
 	case c.Unconfirmed:
-		return "kept" + since(c.StaleSince) + ", the upstream has not sent it again"
+		return "kept" + admin.Since(c.StaleSince) + ", the upstream has not sent it again"
 	case !c.StaleSince.IsZero():
-		return "kept" + since(c.StaleSince) + ", upstream out of contact"
+		return "kept" + admin.Since(c.StaleSince) + ", upstream out of contact"
 	}
 	return ""
-}
-
-// since returns " since" and a time, or nothing for no time.
-func since(t time.Time) string {
-	if t.IsZero() {
-		return ""
-	}
-	return " since " + t.UTC().Format(time.RFC3339)
 }
 
 func claims(c conflicts.HostConflict) (out []string) {
@@ -149,7 +141,7 @@ func copyTable(copies []admin.SourceCopy, now time.Time) *table {
 }
 
 // LeftOut returns the resources that import rules leave out as text.
-func LeftOut(all []upstreams.LeftOut) string {
+func LeftOut(all []intake.LeftOut) string {
 	if len(all) == 0 {
 		return "Nothing is left out.\n"
 	}

@@ -8,7 +8,8 @@ import (
 	"meshrelay/admin"
 	"meshrelay/federation/conflicts"
 	"meshrelay/mirror"
-	"meshrelay/upstreams"
+	"meshrelay/state"
+	"meshrelay/upstreams/intake"
 )
 
 func TestExplainTellsWhyAnUpstreamWithholdsACopy(t *testing.T) {
@@ -17,8 +18,8 @@ func TestExplainTellsWhyAnUpstreamWithholdsACopy(t *testing.T) {
 		source admin.SourceCopy
 		want   string
 	}{
-		"frozen":                              {admin.SourceCopy{Outcome: admin.Frozen, Frozen: &upstreams.Frozen{Since: at}}, "frozen since 2024-02-03T04:05:06Z without it: relay unfreeze west"},
-		"rolled back":                         {admin.SourceCopy{Outcome: admin.Frozen, Frozen: &upstreams.Frozen{Since: at, Revision: 7}}, "frozen at revision 7, which does not have it: relay unfreeze west"},
+		"frozen":                              {admin.SourceCopy{Outcome: admin.Frozen, Frozen: &intake.Frozen{Frozen: state.Frozen{Since: at}}}, "frozen since 2024-02-03T04:05:06Z without it: relay unfreeze west"},
+		"rolled back":                         {admin.SourceCopy{Outcome: admin.Frozen, Frozen: &intake.Frozen{Frozen: state.Frozen{Since: at, Revision: 7}}}, "frozen at revision 7, which does not have it: relay unfreeze west"},
 		"expired":                             {admin.SourceCopy{Outcome: admin.Expired, StaleSince: at}, "expired by its staleness rules, upstream out of contact since 2024-02-03T04:05:06Z"},
 		"expired, before the source is stale": {admin.SourceCopy{Outcome: admin.Expired}, "expired by its staleness rules, upstream out of contact"},
 		"just now":                            {admin.SourceCopy{Outcome: admin.Changing}, "changing right now, ask again"},
@@ -37,7 +38,7 @@ func TestExplainTellsWhyAnUpstreamWithholdsACopy(t *testing.T) {
 
 func TestTheStateOfAnUpstreamExplainsItsCopy(t *testing.T) {
 	at := time.Date(2024, 2, 3, 4, 5, 6, 0, time.UTC)
-	frozen := &upstreams.Frozen{Since: at}
+	frozen := &intake.Frozen{Frozen: state.Frozen{Since: at}}
 	for want, c := range map[string]admin.SourceCopy{
 		"":                  {Outcome: admin.Served},
 		"served as a/B c/d": {Outcome: admin.Renamed, ServedAs: &admin.Ref{Kind: "a/B", Namespace: "c", Name: "d"}},

@@ -4,12 +4,12 @@ import (
 	"fmt"
 	"time"
 
-	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
 )
 
 // Held returns the deletions that guards hold as text: for each upstream the hold, a table of its
 // deletions, and how to release them. now is for ages.
-func Held(held []upstreams.HeldUpstream, now time.Time) string {
+func Held(held []intake.HeldUpstream, now time.Time) string {
 	if len(held) == 0 {
 		return "No deletions are held.\n"
 	}
@@ -33,13 +33,13 @@ func Held(held []upstreams.HeldUpstream, now time.Time) string {
 }
 
 // endOfHold tells when a hold ends.
-func endOfHold(h upstreams.Held, now time.Time) string {
+func endOfHold(h intake.Held, now time.Time) string {
 	switch h.Clock {
-	case upstreams.ClockRunning:
+	case intake.ClockRunning:
 		return fmt.Sprintf("in %s, once the upstream repeats the deletions", Age(max(h.Until.Sub(now), 0)))
-	case upstreams.ClockStopped:
+	case intake.ClockStopped:
 		return fmt.Sprintf("after another %s of contact (now out of contact)", h.Left)
-	case upstreams.ClockOver:
+	case intake.ClockOver:
 		if h.Asked.IsZero() {
 			return "once the upstream repeats the deletions"
 		}

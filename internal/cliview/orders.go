@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"meshrelay/admin"
-	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
 )
 
 // noState tells that a restart undoes an order.
@@ -21,7 +21,7 @@ func Frozen(c admin.Controlled) string {
 	if c.Frozen.Revision != 0 {
 		text += fmt.Sprintf(" at revision %d", c.Frozen.Revision)
 	}
-	text += fmt.Sprintf(", with %s, until ", Count(total(c.Resources), "resource"))
+	text += fmt.Sprintf(", with %s, until ", Count(admin.Total(c.Resources), "resource"))
 	if !c.Frozen.Until.IsZero() {
 		text += fmt.Sprintf("%s (later if it is out of contact) or ", c.Frozen.Until.UTC().Format(time.RFC3339))
 	}
@@ -41,7 +41,7 @@ func Unfrozen(c admin.Controlled) string {
 }
 
 // Effect lists what an order changes, or leaves to the guard.
-func Effect(e upstreams.Effect) string {
+func Effect(e intake.Effect) string {
 	text := fmt.Sprintf("%d added, %d changed, %d removed, ", e.Added, e.Changed, e.Removed-e.Held)
 	if e.Held > 0 {
 		text += fmt.Sprintf("%d held by its guard, ", e.Held)
@@ -49,7 +49,7 @@ func Effect(e upstreams.Effect) string {
 	return text + fmt.Sprintf("%d unchanged", e.Kept) + effectList(e)
 }
 
-func effectList(e upstreams.Effect) (text string) {
+func effectList(e intake.Effect) (text string) {
 	for _, line := range e.Resources {
 		text += "\n  " + Clean(line)
 	}

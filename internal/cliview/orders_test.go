@@ -4,11 +4,13 @@ import (
 	"testing"
 
 	"meshrelay/admin"
+	"meshrelay/state"
 	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
 )
 
 func TestFreezeTextNamesItsEnd(t *testing.T) {
-	frozen := upstreams.Status{Name: "east", Frozen: &upstreams.Frozen{Revision: 3}}
+	frozen := upstreams.Status{Name: "east", Status: intake.Status{Frozen: &intake.Frozen{Frozen: state.Frozen{Revision: 3}}}}
 	some := frozen
 	some.Resources = map[string]int{"a/B": 2}
 	for want, c := range map[string]admin.Controlled{

@@ -121,8 +121,8 @@ func TestJSONIsAListOrOneObject(t *testing.T) {
 	}
 }
 
-// What is printed as YAML or JSON is what a file source reads: the same resources, to
-// the last byte.
+// A file source reads back the YAML or JSON that the command prints: the same resources, to the
+// last byte.
 func TestAFileSourceReadsBackWhatIsPrinted(t *testing.T) {
 	for _, format := range []Format{YAML, JSON} {
 		readable := groups(t)

@@ -11,6 +11,7 @@ import (
 	"meshrelay/downstream"
 	"meshrelay/state"
 	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
 )
 
 // maxKeys bounds the keys that are shown of a revision.
@@ -88,8 +89,8 @@ func advice(ups []upstreams.Status, now time.Time) string {
 			}
 		}
 		if u.Stale {
-			served := Count(total(u.Resources), "resource") + " served"
-			if n := total(u.Expired); n > 0 {
+			served := Count(admin.Total(u.Resources), "resource") + " served"
+			if n := admin.Total(u.Expired); n > 0 {
 				served += fmt.Sprintf(", %d expired", n)
 			}
 			fmt.Fprintf(&out, "%s: last in contact %s ago, %s. Check why the relay can not reach it\n", u.Name, Ago(u.StaleSince, now), served)
@@ -102,7 +103,7 @@ func advice(ups []upstreams.Status, now time.Time) string {
 }
 
 // freeze describes a freeze: its revision, age, reason, end, and the changes that wait.
-func freeze(f upstreams.Frozen, now time.Time) string {
+func freeze(f intake.Frozen, now time.Time) string {
 	text := ""
 	if f.Revision != 0 {
 		text = fmt.Sprintf(" at revision %d", f.Revision)
@@ -122,13 +123,6 @@ func freeze(f upstreams.Frozen, now time.Time) string {
 		text += fmt.Sprintf(", %s changed there", Count(f.Waiting, "resource"))
 	}
 	return text
-}
-
-func total(counts map[string]int) (n int) {
-	for _, c := range counts {
-		n += c
-	}
-	return n
 }
 
 // addressState describes one of several addresses. standby tells that an address before it is
@@ -179,7 +173,7 @@ func upstreamTable(ups []upstreams.Status, now time.Time) *table {
 		if u.Frozen != nil {
 			state += ", frozen"
 		}
-		t.add(u.Name, typ, state, yesNo(u.Synced), total(u.Resources), u.RefusedTotal, total(u.Dropped), Ago(u.LastUpdate, now), u.Address)
+		t.add(u.Name, typ, state, yesNo(u.Synced), admin.Total(u.Resources), u.RefusedTotal, admin.Total(u.Dropped), Ago(u.LastUpdate, now), u.Address)
 	}
 	return t
 }

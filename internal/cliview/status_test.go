@@ -12,6 +12,7 @@ import (
 	"meshrelay/downstream"
 	"meshrelay/state"
 	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
 )
 
 var testNow = time.Date(2024, 2, 3, 4, 5, 6, 0, time.UTC)
@@ -19,10 +20,9 @@ var testNow = time.Date(2024, 2, 3, 4, 5, 6, 0, time.UTC)
 func TestStatusTables(t *testing.T) {
 	ups := []upstreams.Status{
 		{
-			Name: "east", Type: "xds", Protocol: "delta", State: upstreams.StateSynced, Since: testNow.Add(-time.Hour), Synced: true, Address: "east:15010",
-			LastUpdate: testNow.Add(-5 * time.Second), Resources: map[string]int{"a/B": 2, "a/C": 3}, Dropped: map[string]int{"generated": 4},
+			Name: "east", Type: "xds", Protocol: "delta", State: upstreams.StateSynced, Since: testNow.Add(-time.Hour), Status: intake.Status{Synced: true, LastUpdate: testNow.Add(-5 * time.Second), Dropped: map[string]int{"generated": 4}}, Address: "east:15010", Resources: map[string]int{"a/B": 2, "a/C": 3},
 		},
-		{Name: "west", Type: "file", State: upstreams.StateFailed, RefusedTotal: 1},
+		{Name: "west", Type: "file", State: upstreams.StateFailed, Status: intake.Status{RefusedTotal: 1}},
 	}
 	synced := downstream.TypeStatus{SentNonce: "1", Synced: true, NACKs: 2}
 	client := func(id string, types ...downstream.TypeStatus) downstream.ClientStatus {
@@ -60,18 +60,16 @@ held     -         -      -         sotw       0       waiting for upstreams   0
 func TestStatusAdvisesOnHeldFrozenAndStaleUpstreams(t *testing.T) {
 	ups := []upstreams.Status{
 		{
-			Name: "held", Type: "xds", State: upstreams.StateSynced, Since: testNow.Add(-time.Hour), Synced: true, Resources: map[string]int{"a/B": 100},
-			Held: &upstreams.Held{Clock: upstreams.ClockRunning, Reason: "40 of 100 at once", Since: testNow.Add(-time.Minute), Until: testNow.Add(9 * time.Minute), Removals: 40, Of: 100},
+			Name: "held", Type: "xds", State: upstreams.StateSynced, Since: testNow.Add(-time.Hour), Status: intake.Status{Synced: true, Held: &intake.Held{Clock: intake.ClockRunning, Reason: "40 of 100 at once", Since: testNow.Add(-time.Minute), Until: testNow.Add(9 * time.Minute), Removals: 40, Of: 100}}, Resources: map[string]int{"a/B": 100},
 		},
-		{Name: "kept", Type: "xds", State: upstreams.StateSynced, Synced: true, Held: &upstreams.Held{Clock: upstreams.ClockNone, Reason: "it comes back with nothing", Removals: 1, Of: 2}},
-		{Name: "cool", Type: "xds", State: upstreams.StateSynced, Synced: true, Frozen: &upstreams.Frozen{Since: testNow.Add(-time.Minute), Until: testNow.Add(time.Minute), Reason: "night", Waiting: 1}},
-		{Name: "late", Type: "xds", State: upstreams.StateSynced, Synced: true, Frozen: &upstreams.Frozen{Since: testNow.Add(-time.Minute), Until: testNow.Add(-time.Second)}},
-		{Name: "cold", Type: "xds", State: upstreams.StateSynced, Synced: true, Frozen: &upstreams.Frozen{Since: testNow.Add(-2 * time.Hour), Waiting: 3}},
-		{Name: "back", Type: "xds", State: upstreams.StateSynced, Synced: true, Frozen: &upstreams.Frozen{Since: testNow.Add(-time.Second), Revision: 17}},
+		{Name: "kept", Type: "xds", State: upstreams.StateSynced, Status: intake.Status{Synced: true, Held: &intake.Held{Clock: intake.ClockNone, Reason: "it comes back with nothing", Removals: 1, Of: 2}}},
+		{Name: "cool", Type: "xds", State: upstreams.StateSynced, Status: intake.Status{Synced: true, Frozen: &intake.Frozen{Frozen: state.Frozen{Since: testNow.Add(-time.Minute), Until: testNow.Add(time.Minute), Reason: "night"}, Waiting: 1}}},
+		{Name: "late", Type: "xds", State: upstreams.StateSynced, Status: intake.Status{Synced: true, Frozen: &intake.Frozen{Frozen: state.Frozen{Since: testNow.Add(-time.Minute), Until: testNow.Add(-time.Second)}}}},
+		{Name: "cold", Type: "xds", State: upstreams.StateSynced, Status: intake.Status{Synced: true, Frozen: &intake.Frozen{Frozen: state.Frozen{Since: testNow.Add(-2 * time.Hour)}, Waiting: 3}}},
+		{Name: "back", Type: "xds", State: upstreams.StateSynced, Status: intake.Status{Synced: true, Frozen: &intake.Frozen{Frozen: state.Frozen{Since: testNow.Add(-time.Second), Revision: 17}}}},
 		{
-			Name: "gone", Type: "xds", State: upstreams.StateDisconnected, Synced: true, Stale: true, StaleSince: testNow.Add(-3 * time.Hour),
-			Resources: map[string]int{"a/B": 4, "a/C": 1}, Expired: map[string]int{"a/D": 2, "a/E": 5},
-			Held: &upstreams.Held{Clock: upstreams.ClockStopped, Left: "7m30s", Reason: "every VirtualService would go", Removals: 5, Of: 5}, Frozen: &upstreams.Frozen{},
+			Name: "gone", Type: "xds", State: upstreams.StateDisconnected, Status: intake.Status{Synced: true, Stale: true, StaleSince: testNow.Add(-3 * time.Hour), Expired: map[string]int{"a/D": 2, "a/E": 5}, Held: &intake.Held{Clock: intake.ClockStopped, Left: "7m30s", Reason: "every VirtualService would go", Removals: 5, Of: 5}, Frozen: &intake.Frozen{}},
+			Resources: map[string]int{"a/B": 4, "a/C": 1},
 		},
 	}
 	r := admin.Readiness{Ready: true, Config: admin.ReloadStatus{LastSuccess: testNow.Add(-2 * time.Minute)}}
@@ -136,8 +134,8 @@ func TestAdviceForAStaleUpstreamCountsWhatIsServed(t *testing.T) {
 		"0 resources served":            {},
 		"1 resource served":             {Resources: map[string]int{"a/B": 1}},
 		"2 resources served":            {Resources: map[string]int{"a/B": 1, "a/C": 1}},
-		"0 resources served, 1 expired": {Expired: map[string]int{"a/B": 1}},
-		"3 resources served, 1 expired": {Resources: map[string]int{"a/B": 3}, Expired: map[string]int{"a/C": 1}},
+		"0 resources served, 1 expired": {Status: intake.Status{Expired: map[string]int{"a/B": 1}}},
+		"3 resources served, 1 expired": {Resources: map[string]int{"a/B": 3}, Status: intake.Status{Expired: map[string]int{"a/C": 1}}},
 	} {
 		u.Name, u.Stale, u.StaleSince = "east", true, testNow.Add(-time.Minute)
 		if got := advice([]upstreams.Status{u}, testNow); got != "\neast: last in contact 60s ago, "+want+". Check why the relay can not reach it\n" {

@@ -23,7 +23,7 @@ func TestLinksThatLeadNowhereEnd(t *testing.T) {
 	if !dirs[dir] || !names[filepath.Join(dir, "a")] || !names[filepath.Join(dir, "b")] || len(dirs) != 1 {
 		t.Error(dirs, names)
 	}
-	// What is not there would appear in the first directory that is.
+	// A missing file would appear in the first directory that exists.
 	dirs, names = route(filepath.Join(dir, "none", "at", "all"))
 	if !dirs[dir] || !names[filepath.Join(dir, "none")] || len(dirs) != 1 {
 		t.Error(dirs, names)

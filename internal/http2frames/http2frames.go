@@ -120,8 +120,7 @@ func (t *Tiny) Frame(f Frame) error {
 // Message takes account of a message that is complete.
 func (t *Tiny) Message() { t.add(-perMessage) }
 
-// add returns the debt, which is never negative: large frames must not pay for tiny ones that
-// follow.
+// add returns the debt. It is never negative: large frames must not pay for later tiny ones.
 func (t *Tiny) add(n int64) int64 {
 	for {
 		old := t.debt.Load()

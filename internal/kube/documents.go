@@ -39,7 +39,7 @@ type Located struct {
 // Problem is a mistake in an object of a document, or in the document.
 type Problem struct {
 	Line int // as in Located
-	// What names the object: "Kind namespace/name".
+	// What is the name of the object: "Kind namespace/name".
 	What, Reason string
 	// Foreign tells that the relay does not relay the kind of the object: the rest of the file
 	// stays valid.
@@ -134,7 +134,7 @@ func (d *Document) object(node ast.Node, value any, source string) {
 	line := yamlpos.Line(node) - 1
 	fields, ok := value.(map[string]any)
 	if !ok {
-		d.refuse(Problem{Line: line, Reason: "this is not a Kubernetes object: one has apiVersion, kind, metadata and spec"})
+		d.refuse(Problem{Line: line, Reason: "this is not a Kubernetes object: it needs apiVersion, kind, metadata and spec"})
 		return
 	}
 	if items, ok := fields["items"].([]any); ok && strings.HasSuffix(textOf(fields, "kind"), "List") {

@@ -67,7 +67,7 @@ func TestMistakesInFilesAreNamedWithFileAndLine(t *testing.T) {
 		{"not YAML", "a: [", "a.yaml:1: the document is not YAML: sequence end token ']' not found"},
 		{"not YAML, second document", good + "---\nb: 1\na: [\n", "a.yaml:11: the document is not YAML: sequence end token ']' not found"},
 		{"duplicate key", replace("  name: db", "  name: db\n  name: db2"), `a.yaml:5: the document is not YAML: mapping key "name" already defined at [4:3]`},
-		{"not an object", "- a\n", "a.yaml:1: this is not a Kubernetes object: one has apiVersion, kind, metadata and spec"},
+		{"not an object", "- a\n", "a.yaml:1: this is not a Kubernetes object: it needs apiVersion, kind, metadata and spec"},
 		{"no kind", "apiVersion: v1\n", "a.yaml:1: this is not a Kubernetes object: apiVersion or kind is missing"},
 		{"kind of wrong type", replace("kind: ServiceEntry", "kind: 1"), "a.yaml:2 shop/db: kind: 1 is not a string: put it in quotes if it is meant to be one"},
 		{"unknown kind", replace("kind: ServiceEntry", "kind: Pod"), "a.yaml:2 Pod shop/db: kind: networking.istio.io/v1 Pod is not a kind that can be relayed from a file: Istio's and Gateway API kinds can, and MeshConfig of core/v1alpha1"},
@@ -224,7 +224,7 @@ status: {anything: [goes]}
 	}
 }
 
-// Of each kind, what a sample says comes out again as it went in.
+// A sample of each kind comes out as it went in.
 func TestEveryKindRoundTrips(t *testing.T) {
 	var all parsed
 	for _, path := range samples(t, "east") {

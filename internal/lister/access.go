@@ -24,11 +24,11 @@ type Access struct {
 	CAFile, CertFile, KeyFile, ServerName, TokenFile string
 }
 
-// Apply has a Config use the server. free frees the credentials.
-func (a Access) Apply(cfg *Config) (free func(), err error) {
+// Apply has a Config use the server.
+func (a Access) Apply(cfg *Config) error {
 	host, _, err := net.SplitHostPort(a.Server)
 	if err != nil {
-		return nil, fmt.Errorf("server %q: want host:port: %w", a.Server, err)
+		return fmt.Errorf("server %q: want host:port: %w", a.Server, err)
 	}
 	secure := a.CAFile != "" || a.CertFile != "" || a.KeyFile != "" || a.ServerName != "" || a.TokenFile != ""
 	plaintext := !secure && loopback.Host(host)
@@ -39,17 +39,17 @@ func (a Access) Apply(cfg *Config) (free func(), err error) {
 	opts := []grpc.DialOption{grpc.WithUserAgent("relay-get")}
 	if plaintext {
 		if secure {
-			return nil, errors.New("certificates and tokens need TLS: leave out --plaintext")
+			return errors.New("certificates and tokens need TLS: leave out --plaintext")
 		}
 		cfg.Credentials, cfg.DialOptions = insecure.NewCredentials(), opts
-		return func() {}, nil
+		return nil
 	}
 	if (a.CertFile == "") != (a.KeyFile == "") {
-		return nil, errors.New("a client certificate needs both --cert-file and --key-file")
+		return errors.New("a client certificate needs both --cert-file and --key-file")
 	}
 	files := adsclient.TLSFiles{CAFile: a.CAFile, CertFile: a.CertFile, KeyFile: a.KeyFile}
 	if err := files.Check(); err != nil {
-		return nil, err
+		return err
 	}
 	if a.ServerName != "" {
 		opts = append(opts, grpc.WithAuthority(a.ServerName))
@@ -58,5 +58,5 @@ func (a Access) Apply(cfg *Config) (free func(), err error) {
 		opts = append(opts, grpc.WithPerRPCCredentials(adsclient.TokenFile(a.TokenFile)))
 	}
 	cfg.Credentials, cfg.DialOptions = files.Credentials(), opts
-	return func() {}, nil
+	return nil
 }

@@ -67,11 +67,9 @@ func TestListOverTLSWithAToken_C19(t *testing.T) {
 	list := func(a Access) ([]string, error) {
 		a.Server = s.Addr
 		cfg := config(s)
-		free, err := a.Apply(&cfg)
-		if err != nil {
+		if err := a.Apply(&cfg); err != nil {
 			return nil, err
 		}
-		defer free()
 		got, _, err := List(t.Context(), cfg)
 		return names(got), err
 	}
@@ -106,10 +104,7 @@ func TestPlaintextIsOnlyTakenForGrantedOnLoopback(t *testing.T) {
 		"certificate without key": {Access{Server: "127.0.0.1:1", CertFile: "x"}, "both"},
 		"missing CA":              {Access{Server: "127.0.0.1:1", CAFile: filepath.Join(t.TempDir(), "none.pem")}, "none.pem"},
 	} {
-		free, err := tc.a.Apply(&Config{})
-		if err == nil {
-			free()
-		}
+		err := tc.a.Apply(&Config{})
 		switch {
 		case tc.want == "" && err != nil:
 			t.Errorf("%s: %v", name, err)

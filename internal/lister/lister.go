@@ -181,7 +181,7 @@ func (l *lister) tell(kind mirror.Kind) {
 	}
 }
 
-// difference unites the answers to all spellings of a kind, of which the newest counts, and
+// difference unites the answers to all spellings of a kind, where the newest spelling counts, and
 // compares them with the last union.
 func (l *lister) difference(kind selection.Kind) (events []Event) {
 	united := map[mirror.Key]*mirror.Resource{}
@@ -236,6 +236,6 @@ func (l *lister) notAnswered(typeURLs []string) error {
 	if n > 3 {
 		pending = append(pending[:3], "…")
 	}
-	return fmt.Errorf("server %s: no answer within %v for %d of %d types (%s): a relay answers when its upstreams have synced, see its /ready; give it longer with --timeout",
+	return fmt.Errorf("server %s: no answer within %v for %d of %d types (%s): a relay answers when its upstreams have synced, see its /ready; raise --timeout",
 		l.cfg.Server, l.cfg.Timeout, n, len(l.kindOf), strings.Join(pending, ", "))
 }

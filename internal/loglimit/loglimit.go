@@ -1,5 +1,5 @@
-// Package loglimit bounds how often a line is logged whose rate others choose: clients, upstreams,
-// who writes files. It must not know what the lines tell.
+// Package loglimit bounds the rate of log lines that others cause: clients, upstreams, writers of
+// files. It must not know the text of the lines.
 package loglimit
 
 import (

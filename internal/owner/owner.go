@@ -7,10 +7,20 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 )
 
 // Trusts reports whether a user is this process's, or root.
 func Trusts(uid int) bool { return uid == os.Geteuid() || uid == 0 }
+
+// Of returns the user and the group that a file belongs to.
+func Of(info fs.FileInfo) (uid, gid int) {
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return -1, -1 // nobody
+	}
+	return int(stat.Uid), int(stat.Gid)
+}
 
 // CheckAncestors returns an error when everybody can write to a directory on the way to a path,
 // through links too, and so replace the path. Directories with the sticky bit are safe. Groups

@@ -14,14 +14,15 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
 )
 
 // TestServingLogCountsUpstreamsFromDisk and those that have synced.
 func TestServingLogCountsUpstreamsFromDisk(t *testing.T) {
 	got := fmt.Sprint(servedFrom([]upstreams.Status{
-		{Name: "there", Synced: true},
-		{Name: "away", Stale: true, Resources: map[string]int{"a/B": 1}}, {Name: "also away", Stale: true, Resources: map[string]int{"a/B": 2}},
-		{Name: "never seen"}, {Name: "of which all has expired", Stale: true},
+		{Name: "there", Status: intake.Status{Synced: true}},
+		{Name: "away", Status: intake.Status{Stale: true}, Resources: map[string]int{"a/B": 1}}, {Name: "also away", Status: intake.Status{Stale: true}, Resources: map[string]int{"a/B": 2}},
+		{Name: "never seen"}, {Name: "of which all has expired", Status: intake.Status{Stale: true}},
 	})...)
 	if want := fmt.Sprint("upstreams", 5, "synced", 1, "fromDisk", 2, "notSynced", 2); got != want {
 		t.Errorf("got %s, want %s", got, want)

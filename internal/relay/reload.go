@@ -39,7 +39,7 @@ func (r *Relay) apply(ctx context.Context, cfg *config.Config) (needsRestart []s
 		}
 		r.aggregate.SetPolicies(policies, others)
 		if err := r.aggregate.CaughtUp(held); err != nil && ctx.Err() == nil {
-			r.log.Warn("merging after a reload takes long: clients may see part of it", "err", err)
+			r.log.Warn("merge not finished in time after reload", "err", err)
 		}
 		return ctx.Err()
 	})

@@ -25,7 +25,7 @@ const maxKindName = 64
 type Kind struct {
 	mirror.Kind
 	// TypeURLs are all the spellings under which a server may have it, newest first: a server
-	// answers one that it does not know with nothing (PROTOCOL C1).
+	// answers an unknown spelling with nothing (PROTOCOL C1).
 	TypeURLs []string
 	// Version is the API version to show.
 	Version string

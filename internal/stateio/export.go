@@ -18,6 +18,7 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"meshrelay/config"
+	"meshrelay/federation/rewrite"
 	"meshrelay/internal/kube"
 	"meshrelay/mirror"
 	"meshrelay/state"
@@ -291,7 +292,7 @@ func (e *Export) upstream(s *state.Contents, dir string) yaml.MapSlice {
 	}
 	return yaml.MapSlice{
 		{Key: "name", Value: s.Name}, {Key: "clusterID", Value: cluster}, {Key: "file", Value: file.Config{Path: dir}},
-		{Key: "rewrite", Value: map[string]any{"shortHosts": config.ShortHostsKeep, "annotations": map[string]any{"remove": []string{}}}},
+		{Key: "rewrite", Value: map[string]any{"shortHosts": rewrite.ShortHostsKeep, "annotations": map[string]any{"remove": []string{}}}},
 	}
 }
 

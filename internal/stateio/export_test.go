@@ -128,9 +128,8 @@ func merged(t *testing.T, cfg *config.Config, fill func(a *mirror.Aggregate, sou
 	return out
 }
 
-// What is exported is served as what was kept: Equal, with the same source and cluster. Of the
-// provenance, the relays before this one are not told again, because the content has been
-// written down here.
+// A relay serves an export as it served the kept state: Equal, with the same source and cluster.
+// The provenance has no earlier relays, because the content was written down here.
 func TestExportedStateIsServedAsItWasKept(t *testing.T) {
 	for _, withConfig := range []bool{true, false} {
 		t.Run(fmt.Sprint("with the config: ", withConfig), func(t *testing.T) {
@@ -252,8 +251,8 @@ func TestWhatAFileUpstreamWouldNotReadIsNamed(t *testing.T) {
 	}
 }
 
-// What is found in a damaged state is exported, and nothing that was not found: a config with
-// upstreams that have nothing would serve that.
+// An export of a damaged state has the upstreams that were found, and no others: a config with
+// empty upstreams would serve that.
 func TestOfADamagedStateOnlyWhatWasFoundIsExported(t *testing.T) {
 	dir := t.TempDir()
 	original := filepath.Join(dir, "relay.yaml")

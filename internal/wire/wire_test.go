@@ -98,7 +98,7 @@ func TestCursorAllocatesNothing(t *testing.T) {
 	}
 }
 
-// A message that the library decodes is walked to its end, and one that is walked decodes.
+// A message that the library decodes is walked to its end, and a message that is walked decodes.
 func FuzzCursor(f *testing.F) {
 	f.Add(message())
 	f.Add([]byte{0x0a, 0x05, 'x'})

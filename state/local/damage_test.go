@@ -73,8 +73,8 @@ func (s *sample) check(t *testing.T, what string, data []byte) (aside bool) {
 	aside = len(st.SetAside) > 0
 	east, west := k.Load("east"), k.Load("west")
 	hosts := hostsOf(t, east.Records)
-	// The last batch may be lost, when it is the one that is damaged. Of what is set aside,
-	// there is the last state or none.
+	// The last batch may be lost, when it is damaged. A file that was set aside has the last
+	// state or none.
 	last := len(s.states) - 1
 	known := maps.Equal(hosts, s.states[last]) || !aside && maps.Equal(hosts, s.states[last-1]) || aside && len(hosts) == 0
 	if !known {

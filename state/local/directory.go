@@ -29,7 +29,7 @@ type directory struct {
 	logs map[string]*upstream
 	// lost tells that an upstream, or the index, is damaged or missing.
 	lost bool
-	// old is relay.db, when it is to be taken over, or is damaged: then logs are what it has.
+	// old is relay.db, when it must be taken over or is damaged: then logs have its content.
 	old *oldFile
 	// imported is what the index is to tell of relay.db.
 	imported *statepb.Imported
@@ -102,7 +102,7 @@ func (d *directory) add(u *upstream, size int64) {
 	}
 }
 
-// readOld reads relay.db when it is not the one that was read before.
+// readOld reads relay.db unless this file was read before.
 func (d *directory) readOld(dir string) error {
 	was := d.index.GetImported()
 	d.imported = was // the file may come back
@@ -188,9 +188,9 @@ func encodeIndex(index *statepb.Index) ([]byte, error) {
 	return out, nil
 }
 
-// repair makes a directory one that is whole. It sets aside what can not be used, and carries over
-// what is whole in it. A kill at any moment loses nothing more: what is to be replaced has a second
-// name until then.
+// repair makes a directory whole. It sets aside unusable files, and carries over their whole
+// parts. A kill at any moment loses nothing more: a file that repair replaces has a second name
+// until then.
 func (s *Store) repair(d *directory) error {
 	index := &statepb.Index{Imported: d.imported, Served: d.served()}
 	s.update(func() { s.index = d.index })
@@ -206,7 +206,7 @@ func (s *Store) repair(d *directory) error {
 	}
 	for _, name := range d.index.GetUpstreams() {
 		if d.logs[name] == nil {
-			s.log.Error("state of an upstream is lost: its file is gone", "upstream", name)
+			s.log.Error("state of upstream lost, file is missing", "upstream", name)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(d.logs)) {
@@ -228,7 +228,7 @@ func (s *Store) repair(d *directory) error {
 	return s.writeIndex(index)
 }
 
-// repairLog makes the log of an upstream one that is whole and can be written, or removes it.
+// repairLog makes the log of an upstream whole and writable, or removes it.
 func (s *Store) repairLog(d *directory, name string) error {
 	u := d.logs[name]
 	if u.damage != nil && u.file != nil {

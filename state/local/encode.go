@@ -78,8 +78,8 @@ func encodeResource(kind mirror.Kind, r *mirror.Resource) *statepb.Resource {
 	return m
 }
 
-// decodeRecord is the inverse of encodeRecord. A panic over the record is an error: the record
-// is one that this build can not use.
+// decodeRecord is the inverse of encodeRecord. It returns a panic over the record as an error: this
+// build can not use the record.
 func decodeRecord(keyBytes, b, data []byte) (r state.Record, err error) {
 	defer func() {
 		if p := mirror.Recovered(recover()); p != nil {

@@ -135,7 +135,7 @@ func TestMetasAndRevisionsRoundTrip(t *testing.T) {
 	})
 }
 
-// What is written twice, or left out, is damage: each commit tells what there is.
+// A resource that is written twice, or missing, is damage: each commit has the numbers.
 func TestAFrameAtThePlaceOfAnotherIsDamage(t *testing.T) {
 	var m memory
 	w := newWriter(newUpstream("east", nil), &m)
@@ -247,8 +247,8 @@ func resealed(data []byte) []byte {
 	return data
 }
 
-// FuzzOld demands that whatever relay.db has, it is read without a panic or an end, and that
-// what is found whole makes a log that is whole.
+// FuzzOld reads any relay.db without a panic or an endless loop, and demands that its whole
+// content makes a whole log.
 func FuzzOld(f *testing.F) {
 	data := oldData(f, "relay")
 	data = data[:len(bytes.TrimRight(data, "\x00"))]

@@ -94,7 +94,7 @@ func TestAReadOnlyStateIsLoaded(t *testing.T) {
 	same(t, "loaded", hostsOf(t, open(t, dir).Load("east").Records), map[string]string{"db": "2"})
 }
 
-// Whatever is wrong with writing, what can be read is served.
+// A readable state is served whatever is wrong with writing.
 func TestAStateThatCanNotBeLockedIsLoadedAllTheSame(t *testing.T) {
 	dir := t.TempDir()
 	keepOne(t, dir)
@@ -342,8 +342,8 @@ func appendRaw(t *testing.T, dir, name string, key mirror.Key, record []byte) {
 	must(t, u.sync())
 }
 
-// What this build can not use is removed: the source does not know of it, and nobody would
-// ever remove it.
+// A resource that this build can not use is removed: the source does not know of it, and nobody
+// else would ever remove it.
 func TestWhatThisVersionCanNotUseIsRemoved(t *testing.T) {
 	dir := t.TempDir()
 	k := open(t, dir)

@@ -107,7 +107,7 @@ func (s *Store) setAside(name string, why error) error {
 	old := list(s.dir, name+"."+kind+"-*")
 	for _, path := range old[:max(len(old)-maxSetAside, 0)] {
 		if err := os.Remove(path); err != nil {
-			s.log.Warn("state file that was set aside not removed", "path", path, "err", err)
+			s.log.Warn("old corrupt state file not removed", "path", path, "err", err)
 		}
 	}
 	return syncDir(s.dir)

@@ -87,7 +87,7 @@ func TestEveryRevisionIsAsTheModelHasIt(t *testing.T) {
 	})
 }
 
-// checkRevision compares what a revision says of itself with what was before and after it.
+// checkRevision compares a revision with the resources before and after it.
 func checkRevision(t *rapid.T, r state.Revision, before, after map[string]string) {
 	var added, changed, removed int
 	for name, host := range after {
@@ -170,7 +170,7 @@ func TestHistoryIsBoundedByAge(t *testing.T) {
 		}
 		return out
 	}
-	write(start.Add(-3*time.Hour), "1") // in force until two hours ago
+	write(start.Add(-3*time.Hour), "1") // the newest until two hours ago
 	write(start.Add(-2*time.Hour), "2") // until half an hour ago
 	if got := ids(); got != "2 1 " {
 		t.Errorf("revisions %s", got)
@@ -188,7 +188,7 @@ func TestHistoryIsBoundedByAge(t *testing.T) {
 	same(t, "now", hostsOf(t, k.Load("east").Records), map[string]string{"db": "3"})
 }
 
-// What is too much at once leaves the newest revision, and no undo data.
+// A change larger than the history leaves the newest revision, and no undo data.
 func TestOneChangeLargerThanTheHistoryMayBe(t *testing.T) {
 	dir, o := t.TempDir(), bounds
 	o.MaxBytes = 10_000

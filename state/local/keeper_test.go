@@ -294,8 +294,8 @@ func TestANewSourceOfAForgottenNameBeginsAnew(t *testing.T) {
 	same(t, "loaded", hostsOf(t, open(t, dir).Load("east").Records), map[string]string{"new": "2"})
 }
 
-// A source that was not restored does not know what is kept of it: that stays until it has
-// said all, and then goes.
+// The kept resources of a source that was not restored stay until the source is complete, and then
+// go.
 func TestWhatIsKeptStaysUntilASourceHasSaidAll(t *testing.T) {
 	dir := t.TempDir()
 	k := open(t, dir)
@@ -340,7 +340,7 @@ func TestWhatIsAsItWasIsNotWritten(t *testing.T) {
 	if n := k.Status().Size; n != before {
 		t.Errorf("%d bytes written for no change", n-before)
 	}
-	// The same again, and what only the source's protocol says, are no revisions.
+	// The same resource again, and a change of the source's version only, are no revisions.
 	f.put(record("db", "1"))
 	flush(t, k)
 	again := record("db", "1")

@@ -31,7 +31,7 @@ type Store struct {
 	dir string
 	log *slog.Logger
 
-	// What follows belongs to the goroutine that calls Open, Apply and the like.
+	// The following fields belong to the goroutine that calls Open, Apply and the like.
 	lockFile *os.File
 	index    *statepb.Index // what relay.state holds
 
@@ -107,7 +107,7 @@ func (s *Store) attach() (*state.Found, error) {
 		found.Sources[name] = u.kept()
 	}
 	if err != nil {
-		s.log.Info("state can be read and not written", "path", s.info.Path, "upstreams", len(d.logs))
+		s.log.Info("state opened read-only", "path", s.info.Path, "upstreams", len(d.logs))
 	}
 	s.update(func() { s.logs, s.open = d.logs, err == nil })
 	return found, err
@@ -177,15 +177,15 @@ func (s *Store) check() error {
 // displace makes room for a file that was removed while it was in use, or that another one has
 // taken the place of.
 func (s *Store) displace(name string, there bool) error {
-	s.log.Warn("state file written anew, because it was removed or replaced while it was in use", "path", filepath.Join(s.dir, name))
+	s.log.Warn("state file rewritten, was removed or replaced while in use", "path", filepath.Join(s.dir, name))
 	if !there {
 		return nil
 	}
 	return s.setAside(name, errDisplaced)
 }
 
-// replaceLog writes a log in the place of the one that an upstream has, if there is one, and
-// opens it.
+// replaceLog writes a new log for an upstream, in place of the old one if there is one, and opens
+// it.
 func (s *Store) replaceLog(name string, write func(*os.File) error) (*upstream, error) {
 	if err := replaceFile(filepath.Join(s.dir, logName(name)), write); err != nil {
 		return nil, err

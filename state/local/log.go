@@ -110,8 +110,8 @@ func (r *reader) bytes(at int64, n int) []byte {
 	return r.window[at-r.at:][:n]
 }
 
-// frame returns the frame at a place. Its slices are valid until the next call. Of one that is
-// damaged it returns the size that it seems to have, 0 when that can not be.
+// frame returns the frame at a place. Its slices are valid until the next call. Of a damaged frame
+// it returns the size that it seems to have, 0 when that can not be.
 func (r *reader) frame(at int64) (f frame, err error) {
 	h := r.bytes(at, frameHeadLen)
 	if h == nil {

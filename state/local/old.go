@@ -45,7 +45,7 @@ type oldSource struct {
 	undo      map[uint64]map[string][]byte // what a resource was, by revision and key
 }
 
-// openOld reads and checks relay.db. It returns nil when the file is the one that was read before.
+// openOld reads and checks relay.db. It returns nil when this file was read before.
 // The error is that of reading: damage tells what is wrong with the content.
 func openOld(path string, was *statepb.Imported) (*oldFile, error) {
 	f, info, err := openOwn(path, os.O_RDONLY, 0)
@@ -112,7 +112,7 @@ func (o *oldFile) check(root *boltfile.Bucket) {
 		}
 	}
 	if !proto.Equal(found, o.written) {
-		o.note(fmt.Errorf("it has %d upstreams, or others than were written, which were %d", found.Number, o.written.Number))
+		o.note(fmt.Errorf("it has %d upstreams where %d were written, or others", found.Number, o.written.Number))
 	}
 }
 
@@ -147,7 +147,7 @@ func readOldSource(b *boltfile.Bucket, name string) (*oldSource, error) {
 	case err != nil:
 		return nil, err
 	case n != s.ledger.Count || digest != s.ledger.Digest:
-		return nil, fmt.Errorf("it has %d resources, or others than were written, which were %d", n, s.ledger.Count)
+		return nil, fmt.Errorf("it has %d resources where %d were written, or others", n, s.ledger.Count)
 	}
 	if err := s.readHistory(b.Sub("history"), b.Sub("undo")); err != nil {
 		s.chapters, s.undo, s.ledger.Oldest = nil, nil, 0
@@ -169,7 +169,7 @@ func (s *oldSource) readHistory(history, undo *boltfile.Bucket) error {
 	s.undo = map[uint64]map[string][]byte{}
 	for key, value := range undo.Values {
 		if len(key) <= 8 {
-			return errors.New("what stands among the undo data is none")
+			return errors.New("an entry of the undo data has no revision")
 		}
 		id, of := binary.BigEndian.Uint64([]byte(key)), key[8:]
 		var was []byte
@@ -193,13 +193,13 @@ func (s *oldSource) readHistory(history, undo *boltfile.Bucket) error {
 			return fmt.Errorf("revision %d: %w", id, err)
 		}
 		if digests[id] != c.UndoDigest {
-			return fmt.Errorf("revision %d: what was before it is incomplete", id)
+			return fmt.Errorf("revision %d: its undo data is incomplete", id)
 		}
 		delete(digests, id)
 		s.chapters = append(s.chapters, c)
 	}
 	if len(digests) > 0 {
-		return errors.New("it has undo data of revisions that there are not")
+		return errors.New("it has undo data of unknown revisions")
 	}
 	return nil
 }
@@ -226,8 +226,8 @@ func unsealInto(m proto.Message, key string, value []byte) error {
 
 // log returns an upstream as a log. The source can not be used any more.
 func (s *oldSource) log(name string) (m memory, err error) {
-	// What a resource became by a revision is what it was before the next one that has changed
-	// it. What remains is what there was as of the oldest.
+	// A revision made a resource what it was before the next revision that changed it. The rest
+	// is the content as of the oldest revision.
 	base, became, chapters := s.resources, s.undo, s.chapters
 	for i := range chapters {
 		of := became[s.ledger.Newest-uint64(i)]

@@ -128,7 +128,7 @@ func TestTheStateOfAnEarlierReleaseIsTakenOver(t *testing.T) {
 		if !k.Served() {
 			t.Error("it is forgotten that clients were served")
 		}
-		// What was taken over is whole: nothing is lost, and nothing is written again.
+		// The state that was taken over is whole: nothing is lost, and nothing is written again.
 		size := k.Status().Size
 		for name := range want {
 			k.Follow(name, restoredFake(k.Load(name)))
@@ -205,7 +205,7 @@ func TestWhatAnEarlierReleaseWroteSinceIsTakenOverAgain(t *testing.T) {
 func TestAnUpgradeThatIsCutShortBeginsAnew(t *testing.T) {
 	dir := oldDir(t, oldData(t, "relay"))
 	end(open(t, dir))
-	// What takeOver does, up to its last step.
+	// The steps of takeOver but the last.
 	store := New(dir, nil)
 	must(t, store.writeIndex(&statepb.Index{}))
 	must(t, os.Remove(filepath.Join(dir, logName("west"))))
@@ -335,7 +335,7 @@ func TestADamagedFileOfAnEarlierReleaseCostsTheUpstreamsThatAreDamaged(t *testin
 	}
 }
 
-// What is here is whole, and a damaged file of an earlier release must not take its place.
+// The logs here are whole, and a damaged file of an earlier release must not take their place.
 func TestADamagedFileOfAnEarlierReleaseReplacesNothing(t *testing.T) {
 	dir := oldDir(t, oldData(t, "relay"))
 	end(open(t, dir))

@@ -43,8 +43,8 @@ func generation(n uint64) map[string]string {
 	return out
 }
 
-// playWriter writes generation after generation until it is killed, and says of each that it
-// is durable.
+// playWriter writes generation after generation until it is killed, and reports each when it is
+// durable.
 func playWriter(dir string) error {
 	k := openState(dir)
 	f := restoredFake(k.Load("east"))

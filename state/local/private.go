@@ -13,12 +13,12 @@ import (
 )
 
 // errNotOurs is of a directory or file in which others could have put what is there: it would
-// be served before any upstream is heard.
+// be served before any upstream answers.
 var errNotOurs = errors.New("others could have written what is there, and it is not used: make it a directory of the relay's own")
 
-// checkDir returns an error when the directory is not ours and others can write to it; of one
-// of another user to which only that user can, it returns a note. From one that is ours it takes
-// the right to write from others, as volumes of Kubernetes give it to a group.
+// checkDir returns an error when the directory is not ours and others can write to it. It returns a
+// note when another user owns it and only that user can write to it. It takes the right to write
+// to our own directory from others, as volumes of Kubernetes give it to a group.
 func checkDir(dir string) (note string, err error) {
 	if err := checkLink(dir); err != nil {
 		return "", err
@@ -27,16 +27,16 @@ func checkDir(dir string) (note string, err error) {
 	if err != nil {
 		return "", err
 	}
-	uid, gid, known := owner.Of(info)
+	uid, gid := owner.Of(info)
 	perm := info.Mode().Perm()
 	switch {
 	case !info.IsDir():
 		return "", fmt.Errorf("%s is not a directory", dir)
-	case known && !owner.Trusts(uid) && perm&0o022 != 0:
+	case !owner.Trusts(uid) && perm&0o022 != 0:
 		return "", fmt.Errorf("directory %s belongs to user %d, the relay is user %d, and others can write to it (%v): %w", dir, uid, os.Geteuid(), perm, errNotOurs)
-	case known && !owner.Trusts(uid):
+	case !owner.Trusts(uid):
 		return fmt.Sprintf("directory %s belongs to user %d, who can change what a restart serves, and the relay is user %d", dir, uid, os.Geteuid()), nil
-	case perm&0o022 == 0 || !known:
+	case perm&0o022 == 0:
 		return "", nil
 	case info.Mode()&fs.ModeSticky != 0 && perm&0o002 != 0: // it is there to be shared
 		return "", fmt.Errorf("everybody can write to directory %s (%v): %w", dir, perm, errNotOurs)
@@ -57,7 +57,7 @@ func checkLink(path string) error {
 	if err != nil || info.Mode()&fs.ModeSymlink == 0 {
 		return err
 	}
-	if uid, _, known := owner.Of(info); known && !owner.Trusts(uid) {
+	if uid, _ := owner.Of(info); !owner.Trusts(uid) {
 		return fmt.Errorf("%s is a link of user %d, and the relay is user %d: %w", path, uid, os.Geteuid(), errNotOurs)
 	}
 	return nil
@@ -85,7 +85,7 @@ func openOwn(path string, flag int, perm fs.FileMode) (*os.File, fs.FileInfo, er
 	case !info.Mode().IsRegular():
 		err = fmt.Errorf("%s is not a file", path)
 	case !ownFile(path, info):
-		uid, _, _ := owner.Of(info)
+		uid, _ := owner.Of(info)
 		err = fmt.Errorf("%s belongs to user %d, and the relay is user %d: %w", path, uid, os.Geteuid(), errNotOurs)
 	default:
 		return f, info, nil
@@ -95,14 +95,14 @@ func openOwn(path string, flag int, perm fs.FileMode) (*os.File, fs.FileInfo, er
 }
 
 func ownFile(path string, info fs.FileInfo) bool {
-	uid, _, known := owner.Of(info)
-	if !known || owner.Trusts(uid) {
+	uid, _ := owner.Of(info)
+	if owner.Trusts(uid) {
 		return true
 	}
 	dir, err := os.Stat(filepath.Dir(path))
 	if err != nil {
 		return false
 	}
-	of, _, _ := owner.Of(dir)
+	of, _ := owner.Of(dir)
 	return of == uid
 }

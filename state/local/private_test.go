@@ -13,7 +13,7 @@ import (
 )
 
 // TestAStateDirectoryThatIsNotOursAndOthersCanWriteToIsNotUsed: what is in it would be served
-// before any upstream is heard.
+// before any upstream answers.
 func TestAStateDirectoryThatIsNotOursAndOthersCanWriteToIsNotUsed(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can give a directory to somebody else")

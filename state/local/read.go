@@ -48,7 +48,7 @@ func (s *Store) Load(name string) (state.Saved, error) {
 				u.unusable = keys
 			}
 		})
-		s.log.Error("state has resources that this version of the relay can not use; they are removed",
+		s.log.Error("stored resources removed, unusable for this version",
 			"upstream", name, "resources", len(bad), "first", keys[0], "err", bad[keys[0]])
 	}
 	return saved, nil

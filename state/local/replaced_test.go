@@ -53,7 +53,7 @@ func TestAKillWhileADamagedFileIsReplacedLosesNothing(t *testing.T) {
 	k.Follow("east", s)
 	flush(t, k)
 	end(k)
-	// What repair does, up to where it puts the new file in place.
+	// The steps of repair up to the new file in its place.
 	store := New(dir, nil)
 	for _, name := range []string{logName("east"), indexName} {
 		must(t, store.setAside(name, errCorrupt))
@@ -63,7 +63,7 @@ func TestAKillWhileADamagedFileIsReplacedLosesNothing(t *testing.T) {
 	same(t, "what is kept", hostsOf(t, k.Load("east").Records), map[string]string{"a": "a.example"})
 }
 
-// Of a source that has come to have too much that is gone to say it, and says what there is.
+// A source with too many deletions to name them sends its whole content.
 func TestWhatIsNotAmongAllThatThereIsGoes(t *testing.T) {
 	dir := t.TempDir()
 	k := open(t, dir)

@@ -64,7 +64,7 @@ func TestAFileOfAnEarlierBuildHasServedIfAnythingInItHasSynced(t *testing.T) {
 	}
 }
 
-// What a damaged file has lost must not be taken for what it never had.
+// A resource that a damaged file has lost must not be taken for one that it never had.
 func TestADamagedFileHasServedOnlyIfNoSourceIsLost(t *testing.T) {
 	dir := t.TempDir()
 	k := open(t, dir)

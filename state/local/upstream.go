@@ -69,7 +69,7 @@ type upstream struct {
 	rows []row
 	end  int64 // of the last commit
 
-	// damage is what is wrong with the log. The resources are whole all the same when lost is
+	// damage is what is wrong with the log. The resources are still whole when lost is
 	// false; the history is not.
 	damage error
 	lost   bool
@@ -165,7 +165,7 @@ func (u *upstream) apply(edits []edit) {
 	}
 }
 
-// commit takes in a commit, which tells what there is to be.
+// commit takes in a commit, which has the numbers of resources and revisions.
 func (u *upstream) commit(b []byte, at, size int64) {
 	c := &statepb.Commit{}
 	if err := proto.Unmarshal(b, c); err != nil {
@@ -174,7 +174,7 @@ func (u *upstream) commit(b []byte, at, size int64) {
 	u.ledger, u.end = cmp.Or(c.Ledger, &statepb.Ledger{}), at+size
 	l := u.ledger
 	if u.lost = uint64(len(u.places)) != l.Count || u.sum != l.Digest; u.lost {
-		u.broken(corruptf("it has %d resources, or others than were written, which were %d", len(u.places), l.Count))
+		u.broken(corruptf("it has %d resources where %d were written, or others", len(u.places), l.Count))
 	}
 	if c.Chapter != nil {
 		u.rows = append(u.rows, row{decodeTime(c.Chapter.Time), at, size, int64(c.Chapter.UndoBytes)})
@@ -182,7 +182,7 @@ func (u *upstream) commit(b []byte, at, size int64) {
 	u.rows = u.rows[len(u.rows)-int(min(revisions(l), uint64(len(u.rows)))):]
 }
 
-// revisions returns how many revisions there are to be.
+// revisions returns the number of revisions that a ledger has.
 func revisions(l *statepb.Ledger) uint64 {
 	if l.Oldest == 0 || l.Oldest > l.Newest {
 		return 0
@@ -270,7 +270,7 @@ func historySize(rows []row) (n int64) {
 	return n
 }
 
-// garbage reports whether the log is to be written anew because of what is not needed in it.
+// garbage reports whether the log has so much garbage that it must be rewritten.
 func (u *upstream) garbage() bool {
 	return u.end > 2*(headLen+u.live+historySize(u.rows))+minGarbage && u.end >= u.tired
 }

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// One change in a file of 10,000 documents.
+// BenchmarkOneChangeInALargeFile changes one of 10,000 documents.
 func BenchmarkOneChangeInALargeFile(b *testing.B) {
 	var text strings.Builder
 	for i := range 10_000 {

@@ -13,9 +13,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"golang.org/x/sync/semaphore"
+	"meshrelay/upstreams/intake"
 
-	"meshrelay/upstreams"
+	"golang.org/x/sync/semaphore"
 )
 
 func TestADocumentThatIsTooLargeLeavesOtherFilesAlone(t *testing.T) {
@@ -31,7 +31,7 @@ func TestADocumentThatIsTooLargeLeavesOtherFilesAlone(t *testing.T) {
 		}
 	}
 	var found int
-	var problems []upstreams.Refusal
+	var problems []intake.Refusal
 	cost := allocatedBy(func() {
 		resources, refused, err := Read(dir, "local")
 		if err != nil {
@@ -39,7 +39,7 @@ func TestADocumentThatIsTooLargeLeavesOtherFilesAlone(t *testing.T) {
 		}
 		found, problems = len(resources), refused
 	})
-	if found != 2 || len(problems) != 2 || !slices.ContainsFunc(problems, func(p upstreams.Refusal) bool { return strings.Contains(p.Resource, "lines.yaml:5") }) {
+	if found != 2 || len(problems) != 2 || !slices.ContainsFunc(problems, func(p intake.Refusal) bool { return strings.Contains(p.Resource, "lines.yaml:5") }) {
 		t.Errorf("%d resources, refused %v", found, problems)
 	}
 	if cost > 64<<20 {
@@ -56,7 +56,7 @@ func allocatedBy(f func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// What a file leaves behind is a multiple of its size that the largest file can have.
+// A file of any size up to the limit leaves a bounded multiple of its size in memory.
 func TestWhatAFileLeavesInMemoryIsBounded(t *testing.T) {
 	var b bytes.Buffer
 	const size = 1 << 20

@@ -19,7 +19,7 @@ import (
 
 	"meshrelay/internal/kube"
 	"meshrelay/mirror"
-	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
 )
 
 const (
@@ -35,7 +35,7 @@ const (
 // Read reads a file, or every YAML and JSON file below a directory, as a Source does. Problems are
 // of single files and documents, at most a hundred; the error is that of the path. It sorts the
 // resources by kind and name.
-func Read(path, source string) (resources []*mirror.Resource, problems []upstreams.Refusal, err error) {
+func Read(path, source string) (resources []*mirror.Resource, problems []intake.Refusal, err error) {
 	s := newScanner(source)
 	if err := s.scan(path); err != nil {
 		return nil, nil, err
@@ -86,8 +86,8 @@ type content struct {
 	good []kube.Located
 	// whole: good is all of a file without mistakes.
 	whole    bool
-	problems []upstreams.Refusal // at most kube.MaxProblems
-	total    int                 // of problems
+	problems []intake.Refusal // at most kube.MaxProblems
+	total    int              // of problems
 	// writtenSince is since when the file is being written, zero when it is not.
 	writtenSince time.Time
 }
@@ -111,7 +111,7 @@ func (s *scanner) scan(root string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%s is replaced again and again while it is read: see what writes there", root)
+	return fmt.Errorf("%s changes again and again while it is read: find the program that writes there", root)
 }
 
 // readAll returns the content of all files that were found, by path, the files that have gone
@@ -126,7 +126,7 @@ func (s *scanner) readAll(found *listing) (next map[string]*content, gone []stri
 		}
 		next[path], busy = c, busy || unsure
 	}
-	// What can not be looked into is not gone.
+	// An unreadable directory is not gone.
 	for _, lost := range slices.Sorted(maps.Keys(found.unreadable)) {
 		next[lost] = s.files[lost].unreadable(lost, found.unreadable[lost])
 		for path, last := range s.files {
@@ -282,13 +282,13 @@ func (c *content) refuse(path string, line int, p kube.Problem) {
 	if p.What != "" {
 		where += " " + p.What
 	}
-	c.problems = append(c.problems, upstreams.Refusal{Resource: where, Reason: p.Reason})
+	c.problems = append(c.problems, intake.Refusal{Resource: where, Reason: p.Reason})
 }
 
 // merge returns the resources of all files by key, and what is wrong with the files: the first
 // problems, and their total. Of two resources with one key it takes the first, in the order of
 // paths and documents.
-func (s *scanner) merge() (merged map[mirror.Key]*mirror.Resource, problems []upstreams.Refusal, total int) {
+func (s *scanner) merge() (merged map[mirror.Key]*mirror.Resource, problems []intake.Refusal, total int) {
 	merged = map[mirror.Key]*mirror.Resource{}
 	type place struct {
 		path string
@@ -306,7 +306,7 @@ func (s *scanner) merge() (merged map[mirror.Key]*mirror.Resource, problems []up
 				continue
 			}
 			if total++; len(problems) < maxRefused {
-				problems = append(problems, upstreams.Refusal{
+				problems = append(problems, intake.Refusal{
 					Resource: fmt.Sprintf("%s:%d %s", path, r.Line, key),
 					Reason:   fmt.Sprintf("is in %s:%d already, which is kept: remove or rename one of them", first[key].path, first[key].line),
 				})

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"meshrelay/internal/kube"
-	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
 )
 
 // A file that never was good gives its good documents, and none of them goes because it
@@ -57,7 +57,7 @@ func TestUnreadableIsNotDeleted(t *testing.T) {
 	if len(merged) != 2 || total != 2 {
 		t.Fatalf("%d resources, %d problems: %v", len(merged), total, problems)
 	}
-	want := upstreams.Refusal{Resource: filepath.Join(dir, "a.yaml"), Reason: "can not be read, its last content is served: larger than 16 MiB: split it into several files"}
+	want := intake.Refusal{Resource: filepath.Join(dir, "a.yaml"), Reason: "can not be read, its last content is served: larger than 16 MiB: split it into several files"}
 	if d := cmp.Diff(want, problems[0]); d != "" {
 		t.Error(d)
 	}

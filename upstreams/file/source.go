@@ -76,7 +76,7 @@ type Source struct {
 	// Only Run, or who calls Read instead, uses these.
 	scanner *scanner
 	told    map[mirror.Kind]struct{} // kinds that the feed was told of
-	refused []upstreams.Refusal      // by the last reading
+	refused []intake.Refusal         // by the last reading
 	// repeating tells that the feed waits for a reading of all files.
 	repeating bool
 
@@ -198,12 +198,12 @@ func (s *Source) feed(feed upstreams.Feed, blind error) {
 	st := &s.st
 	st.Refused, st.RefusedTotal = problems, total
 	if st.State == upstreams.StateFailed {
-		s.log.Info("path can be read again", "path", s.path)
+		s.log.Info("path readable again", "path", s.path)
 	}
 	before := st.LastError
 	if st.LastError = ""; blind != nil {
 		if st.LastError = blind.Error(); st.LastError != before {
-			s.log.Warn("changes of files are noticed late", "path", s.path, "err", blind)
+			s.log.Warn("path is polled, watching failed", "path", s.path, "err", blind)
 		}
 	}
 	if changes := result.Changed + result.Gone; changes > 0 || st.State == upstreams.StateConnecting {
@@ -228,14 +228,14 @@ func (s *Source) updates(merged map[mirror.Key]*mirror.Resource) []intake.Update
 }
 
 // logRefused logs what was not refused before.
-func (s *Source) logRefused(refused []upstreams.Refusal) {
+func (s *Source) logRefused(refused []intake.Refusal) {
 	for _, r := range refused {
 		if !slices.Contains(s.refused, r) {
 			s.complaints.Warn(s.log, "refused", "resource", r.Resource, "err", r.Reason)
 		}
 	}
 	if len(refused) == 0 && len(s.refused) > 0 {
-		s.log.Info("nothing is refused any more", "path", s.path)
+		s.log.Info("no resource refused any more", "path", s.path)
 	}
 	s.refused = refused
 }
@@ -246,7 +246,7 @@ func (s *Source) fail(feed upstreams.Feed, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.st.LastError != err.Error() {
-		s.log.Warn("path can not be read; its last content is served", "path", s.path, "err", err)
+		s.log.Warn("path not readable, last content served", "path", s.path, "err", err)
 	}
 	s.st.LastError = err.Error()
 	s.st.Enter(upstreams.StateFailed)

@@ -45,8 +45,8 @@ func newDiscovery() *discovery {
 }
 
 var (
-	errWaiting    = errors.New("its endpoints have been asked for, and not been answered yet")
-	errUnanswered = errors.New("its endpoints have been asked for, and the upstream does not tell them")
+	errWaiting    = errors.New("its endpoints were asked for, and the upstream has not answered yet")
+	errUnanswered = errors.New("its endpoints were asked for, and the upstream does not answer")
 	// errNoEndpoints: a ServiceEntry can not express that.
 	errNoEndpoints = errors.New("the service has no endpoints that are healthy and reachable")
 )

@@ -144,7 +144,7 @@ func (e Rollback) step(in *Intake, out *Output) {
 	}
 	in.tallies.settle()
 	in.journal.because(withReason(fmt.Sprintf("rollback to %d", e.To), e.Reason))
-	in.note(slog.LevelWarn, "rolled back by an operator, frozen until unfrozen", "revision", e.To, "resources", len(records))
+	in.note(slog.LevelWarn, "rolled back by operator, frozen", "revision", e.To, "resources", len(records))
 	in.reconcileAll()
 	in.end(in.unsettled())
 }
@@ -180,7 +180,7 @@ func (e Release) step(in *Intake, out *Output) {
 		return
 	}
 	in.journal.because(withReason("release", e.Reason))
-	in.note(slog.LevelWarn, "held deletions released by an operator", "hold", in.namedHold().id, "removed", effect.Removed, "held", effect.Held)
+	in.note(slog.LevelWarn, "held deletions released by operator", "hold", in.namedHold().id, "removed", effect.Removed, "held", effect.Held)
 	if effect.Held == 0 {
 		in.letGo()
 		return

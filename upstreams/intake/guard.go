@@ -46,7 +46,7 @@ func (in *Intake) judgeHold(complete bool) (removed int) {
 	case in.isOff():
 		reason = "the guard is switched off"
 	case in.isNormalAgain(complete):
-		reason = "the upstream has most of what was held again"
+		reason = "the upstream has most of the held resources again"
 	case complete && in.isOver():
 		return in.carryOut(in.openedAt) // a new stream repeats everything
 	default:
@@ -178,7 +178,7 @@ func (in *Intake) carry(which func(mirror.Key, departure) bool) (removed int) {
 	// A misconfigured upstream looks like this (PROTOCOL C8).
 	for kind, n := range byKind {
 		if n >= manyGone && in.served.Counts()[kind] == 0 {
-			in.note(slog.LevelWarn, "upstream has nothing left of a kind; all of it was removed", "kind", kind, "removed", n)
+			in.note(slog.LevelWarn, "all resources of a kind removed", "kind", kind, "removed", n)
 		}
 	}
 	return removed

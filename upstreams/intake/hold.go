@@ -131,7 +131,7 @@ func (in *Intake) askToRepeat() {
 	}
 	in.out.Repeat, in.out.Again = true, !h.asked.IsZero()
 	if h.asked.IsZero() {
-		in.note(slog.LevelInfo, "asking the upstream to repeat held deletions", "held", len(in.leaving))
+		in.note(slog.LevelInfo, "asking upstream to repeat held deletions", "held", len(in.leaving))
 		h.askedAt = in.departures
 	}
 	h.asked = in.now

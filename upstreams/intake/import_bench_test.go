@@ -8,6 +8,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"meshrelay/config"
+	"meshrelay/federation/rewrite"
 	"meshrelay/internal/fakexds"
 	"meshrelay/mirror"
 )
@@ -61,9 +62,9 @@ func BenchmarkImport(b *testing.B) {
 func BenchmarkImportVirtualService(b *testing.B) {
 	kind := mirror.Kind{Group: "networking.istio.io", Kind: "VirtualService"}
 	for _, bc := range []struct{ name, shortHosts, host string }{
-		{"keep", config.ShortHostsKeep, "reviews.shop.svc.cluster.local"},
-		{"complete/none", config.ShortHostsComplete, "reviews.shop.svc.cluster.local"},
-		{"complete/all", config.ShortHostsComplete, "reviews"},
+		{"keep", rewrite.ShortHostsKeep, "reviews.shop.svc.cluster.local"},
+		{"complete/none", rewrite.ShortHostsComplete, "reviews.shop.svc.cluster.local"},
+		{"complete/all", rewrite.ShortHostsComplete, "reviews"},
 	} {
 		b.Run(bc.name, func(b *testing.B) {
 			u := config.Upstream{Name: "east", ClusterID: "east-1", DomainSuffix: "cluster.local", Services: config.Services{Mode: config.ServicesOmit}}

@@ -128,7 +128,7 @@ func (in *Intake) due() time.Time {
 		case in.now.Before(f.Until):
 			later(f.Until)
 		case in.stale.inContact: // else the end waits for that
-			in.note(slog.LevelInfo, "unfreezing, the time of the freeze is over", "since", f.Since.UTC().Format(time.RFC3339))
+			in.note(slog.LevelInfo, "unfreezing, freeze has reached its end", "since", f.Since.UTC().Format(time.RFC3339))
 			in.thaw("end of the freeze")
 			later(in.now.Add(1))
 		}
@@ -181,7 +181,7 @@ func (e Restored) step(in *Intake, _ *Output) {
 	if len(records) == 0 && !meta.Synced && meta.Frozen == nil {
 		return
 	}
-	in.note(slog.LevelInfo, "serving what is kept on disk, until the upstream has synced",
+	in.note(slog.LevelInfo, "serving resources from disk until upstream has synced",
 		"resources", len(records), "lastContact", meta.LastContact, "frozen", meta.Frozen != nil)
 	in.lastUpdate, in.frozen, in.synced = meta.LastContact, meta.Frozen, meta.Synced
 	in.before = hold{since: meta.HeldSince, ran: meta.HeldRan, of: meta.Held}
@@ -206,7 +206,7 @@ func (e Restored) step(in *Intake, _ *Output) {
 	if in.synced {
 		in.served.SetSynced()
 	}
-	// What was frozen may be of rules before those that it was written down with.
+	// Frozen resources may come from older rules than those that they were written down with.
 	in.adopt(records, meta.Fingerprint == in.rules.Version() && meta.Frozen == nil)
 }
 
@@ -218,7 +218,7 @@ func (in *Intake) admitted(records []state.Record) (out []state.Record) {
 			continue
 		}
 		in.dirty(r.Resource.Key(), origin{})
-		in.note(slog.LevelWarn, "kept resource is not served", "resource", r.Resource.Key(),
+		in.note(slog.LevelWarn, "resource on disk not served", "resource", r.Resource.Key(),
 			"reason", "it has no namespace, and import.namespaces includes only some")
 	}
 	return out

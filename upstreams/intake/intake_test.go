@@ -257,7 +257,7 @@ func TestTheVersionOfRulesIsThatOfTheSettingsInUse(t *testing.T) {
 	}
 }
 
-// TestAnOrderThatIsRefusedChangesNothing: nor does one that is only tried.
+// TestAnOrderThatIsRefusedChangesNothing: nor does a dry run.
 func TestAnOrderThatIsRefusedChangesNothing(t *testing.T) {
 	m := newMachine(t, true, config.Provenance{})
 	for _, e := range []Event{Unfreeze{}, Release{Order{All: true}}} {

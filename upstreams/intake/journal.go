@@ -86,7 +86,7 @@ func (in *Intake) MarkAll() {
 	origins := make(map[mirror.Key]origin, in.resources)
 	in.all(func(sc *scope, _ string, rec *record) {
 		if rec.resource != nil {
-			// Of what is served against what the source has, only the content is known.
+			// Only the content of a served resource is known, not whether the source has it.
 			origins[rec.resource.Key()] = origin{record: rec, scope: sc}
 		}
 	})

@@ -22,7 +22,7 @@ var (
 func (in *Intake) room(sc *scope, rec *record, name []byte, size int) error {
 	l := in.limits
 	if len(name) > maxKeptName {
-		return fmt.Errorf("the name has %d characters, and none is longer than %d", len(name), maxKeptName)
+		return fmt.Errorf("the name has %d characters: want %d at most", len(name), maxKeptName)
 	}
 	if l.MaxResourceBytes > 0 && size > l.MaxResourceBytes {
 		return fmt.Errorf(overLimit+"%d bytes, and limits.maxResourceBytes of the upstream is %d", size, l.MaxResourceBytes)

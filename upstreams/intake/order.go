@@ -46,8 +46,9 @@ type Order struct {
 
 // Part picks resources by kind and namespace.
 type Part struct {
+	text  string        // KIND/NAMESPACE
 	kinds []mirror.Kind // none: all
-	// namespace is the one that is served; "*" is any, empty is for what has none.
+	// namespace is the served namespace; "*" is any, empty is for cluster-scoped resources.
 	namespace string
 }
 
@@ -57,7 +58,7 @@ func ParsePart(text string) (Part, error) {
 	if i < 0 {
 		return Part{}, fmt.Errorf("%.64q: want KIND/NAMESPACE, as in virtualservice/shop, or */shop, or vs/*", text)
 	}
-	s := Part{namespace: text[i+1:]}
+	s := Part{text: text, namespace: text[i+1:]}
 	if word := text[:i]; word != "*" {
 		kinds, err := mirror.ParseKinds(word)
 		if err != nil {
@@ -67,6 +68,9 @@ func ParsePart(text string) (Part, error) {
 	}
 	return s, nil
 }
+
+// String returns KIND/NAMESPACE.
+func (s Part) String() string { return s.text }
 
 func (s Part) picks(key mirror.Key) bool {
 	return (s.namespace == "*" || s.namespace == key.Namespace) && (len(s.kinds) == 0 || slices.Contains(s.kinds, key.Kind))

@@ -3,11 +3,11 @@ package intake
 import (
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/zeebo/xxh3"
 
+	"meshrelay/internal/text"
 	"meshrelay/mirror"
 	"meshrelay/state"
 )
@@ -209,11 +209,7 @@ func (sc *scope) refuse(name string, err error, out *Result) {
 		sc.moreRefused++
 		return
 	}
-	reason := err.Error()
-	if len(reason) > maxReason {
-		reason = strings.ToValidUTF8(reason[:maxReason], "") + "…"
-	}
-	sc.refused[name] = reason
+	sc.refused[name] = text.Shorten(err.Error(), maxReason)
 }
 
 // dropUnopened drops the scopes of a kind that the present stream does not have, once it has

@@ -257,7 +257,7 @@ func (in *Intake) expire() {
 	}
 	if s := &in.stale; !s.isStale && !s.since.IsZero() && in.now.Sub(s.since) >= s.rule.staleAfter {
 		s.isStale = true
-		in.note(slog.LevelWarn, "the upstream is stale", "since", s.since.UTC().Format(time.RFC3339), "staleAfter", s.rule.staleAfter)
+		in.note(slog.LevelWarn, "upstream is stale", "since", s.since.UTC().Format(time.RFC3339), "staleAfter", s.rule.staleAfter)
 	}
 	if in.stale.marks() && !in.stale.marked {
 		in.stale.marked = true
@@ -314,7 +314,7 @@ func (in *Intake) noteExpired(gone map[mirror.Kind]int) {
 		kinds = append(kinds, fmt.Sprintf("%s (%d)", kind, n))
 	}
 	slices.Sort(kinds)
-	in.note(slog.LevelWarn, "not served any more, because the upstream has been out of contact for longer than its staleness allows",
+	in.note(slog.LevelWarn, "resources expired",
 		"resources", total, "kinds", strings.Join(kinds, ", "), "since", in.stale.since.UTC().Format(time.RFC3339))
 }
 

@@ -5,28 +5,46 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"meshrelay/state"
 )
 
 // maxRefused bounds the refusals that a Status lists.
 const maxRefused = 100
 
-// Status is the part of upstreams.Status that an Intake knows.
+// Status is what an Intake knows of its source. Counters are since the start of the process.
 type Status struct {
-	Synced, Complete bool
-	CompleteAt       time.Time
-	InContact        bool
-	LastUpdate       time.Time
-	Pending          []string
-	Refused          []Refusal
-	RefusedTotal     int
-	Panics           uint64
-	Dropped          map[string]int
-	OverLimit        int
-	Stale            bool
-	StaleSince       time.Time
-	Expired          map[string]int
-	Held             *Held
-	Frozen           *Frozen
+	// Synced: the source has given its complete content at least once. It stays true through
+	// disconnects (PROTOCOL C21).
+	Synced bool `json:"synced"`
+	// Complete: what the present stream has given is complete, since CompleteAt.
+	Complete   bool      `json:"-"`
+	CompleteAt time.Time `json:"-"`
+	InContact  bool      `json:"-"`
+	// LastUpdate is when the source last told anything, or, after a restart until it does, was last
+	// in contact. It is zero when neither is known.
+	LastUpdate time.Time `json:"lastUpdate,omitzero"`
+	// Pending are the type URLs without an answer yet, while not synced.
+	Pending []string `json:"pending,omitempty"`
+	// Refused are resources, or files, whose newest content is bad, so that the last good one is
+	// served: at most a hundred, with RefusedTotal of them in all.
+	Refused      []Refusal `json:"refused,omitempty"`
+	RefusedTotal int       `json:"refusedTotal,omitempty"`
+	// Panics counts the panics over single resources of the source, which are refused.
+	Panics uint64 `json:"panics,omitempty"`
+	// Dropped counts what the source has and the relay leaves out now, by reason.
+	Dropped map[string]int `json:"dropped,omitempty"`
+	// OverLimit counts what the limits refuse now.
+	OverLimit int `json:"overLimit,omitempty"`
+	// Stale: the source has been out of contact for too long, or since the start of the relay. It
+	// was last in contact at StaleSince.
+	Stale      bool      `json:"stale,omitempty"`
+	StaleSince time.Time `json:"staleSince,omitzero"`
+	// Expired counts what is not served because the source is stale, by "group/Kind".
+	Expired map[string]int `json:"expired,omitempty"`
+	// Held is set while the guard holds deletions, Frozen while an operator freezes the source.
+	Held   *Held   `json:"held,omitempty"`
+	Frozen *Frozen `json:"frozen,omitempty"`
 }
 
 // Held are the deletions that the guard of a source holds.
@@ -79,12 +97,7 @@ type HeldUpstream struct {
 
 // Frozen is how an operator freezes a source.
 type Frozen struct {
-	Since time.Time `json:"since"`
-	// Until is when the freeze ends by itself, zero for never.
-	Until  time.Time `json:"until,omitzero"`
-	Reason string    `json:"reason,omitempty"`
-	// Revision is what it was rolled back to, 0 when it was frozen as it was.
-	Revision uint64 `json:"revision,omitempty"`
+	state.Frozen
 	// Waiting counts the resources that the source has changed or deleted since.
 	Waiting int `json:"waiting"`
 }
@@ -108,7 +121,7 @@ func (in *Intake) Status(now time.Time) Status {
 		st.Held = &held
 	}
 	if f := in.frozen; f != nil {
-		st.Frozen = &Frozen{Since: f.Since, Until: f.Until, Reason: f.Reason, Revision: f.Revision, Waiting: len(in.differing)}
+		st.Frozen = &Frozen{*f, len(in.differing)}
 	}
 	return st
 }

@@ -159,7 +159,7 @@ func (in *Intake) regain() (back bool) {
 	in.synced, in.told, in.without = true, true, time.Time{}
 	back = len(in.stale.withheld) > 0
 	if in.stale.isStale {
-		in.note(slog.LevelInfo, "the upstream is not stale any more", "since", in.stale.since)
+		in.note(slog.LevelInfo, "upstream is no longer stale", "since", in.stale.since)
 	}
 	in.showPlain()
 	in.stale.regain()

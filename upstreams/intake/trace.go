@@ -12,7 +12,7 @@ import (
 // Trace is what became of one resource of a source on its way in.
 type Trace struct {
 	Upstream string
-	// Original is the key that the source has, Key the one that is served.
+	// Original is the key at the source, Key the served key.
 	Original, Key mirror.Key
 	// Reason is why the resource is left out, empty when it is imported; Detail is a sentence.
 	Reason, Detail string
@@ -60,8 +60,8 @@ func (in *Intake) LeftOut() []LeftOut {
 	return out
 }
 
-// Trace returns the traces of the names that are, or are held as, a key. Of a name that several
-// scopes have, it is the one that is served.
+// Trace returns the traces of the names that have a key, at the source or served. Of a name that
+// several scopes have, it returns the served one.
 func (in *Intake) Trace(key mirror.Key) []Trace {
 	byName := map[string]Trace{}
 	trace := func(sc *scope, name string) {

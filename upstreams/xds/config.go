@@ -72,6 +72,6 @@ func (c *Config) Check(mistakes config.Checker, u config.Upstream, before []conf
 		if c.TokenFile == "" || !ok || o.TokenFile != c.TokenFile || other.ClusterID == u.ClusterID || o.ShareToken || c.ShareToken {
 			continue
 		}
-		mistakes.Errorf("tokenFile", "upstreams[%d] (%q) of cluster %q is given the same token, and each can use it with the other: give each its own, or set shareToken: true", n, other.Name, other.ClusterID)
+		mistakes.Errorf("tokenFile", "upstreams[%d] (%q) of cluster %q has the same token, so that each upstream can use it with the other: give each its own, or set shareToken: true", n, other.Name, other.ClusterID)
 	}
 }

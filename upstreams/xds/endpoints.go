@@ -129,7 +129,7 @@ func (e *endpoints) take(now time.Time) (news []string, wait time.Duration) {
 		}
 	}
 	if late > 0 {
-		e.log.Warn("upstream does not answer for all clusters, services have no endpoints of these", "clusters", late, "waited", e.patience)
+		e.log.Warn("clusters not answered, their endpoints are left out", "clusters", late, "waited", e.patience)
 	}
 	slices.Sort(news)
 	return news, wait
@@ -256,7 +256,7 @@ func (e *endpoints) HandleState(s adsclient.State) {
 	switch s.Phase {
 	case adsclient.Connected:
 		e.lastError = ""
-		e.log.Debug("endpoints are answered", "address", s.Address)
+		e.log.Debug("endpoint stream answered", "address", s.Address)
 	case adsclient.Disconnected, adsclient.Denied:
 		if s.Err == nil {
 			return
@@ -264,9 +264,9 @@ func (e *endpoints) HandleState(s adsclient.State) {
 		text := s.Err.Error()
 		switch {
 		case s.Answered:
-			e.log.Debug("stream of endpoints ended; reconnecting", "address", s.Address, "err", s.Err)
+			e.log.Debug("endpoint stream ended, reconnecting", "address", s.Address, "err", s.Err)
 		case text != e.lastError:
-			e.log.Warn("endpoints can not be asked for; those that are known are used", "address", s.Address, "err", s.Err)
+			e.log.Warn("endpoint stream failed, last endpoints used", "address", s.Address, "err", s.Err)
 		}
 		e.lastError = text
 	}
@@ -295,7 +295,7 @@ func (e *endpoints) HandleResponse(resp *adsclient.Response) error {
 		e.stir()
 	}
 	if err != nil {
-		e.complaints.Warn(e.log, "response refused in part; the endpoints known before are used", "type", resp.TypeURL, "err", err)
+		e.complaints.Warn(e.log, "response refused in part, last endpoints used", "type", resp.TypeURL, "err", err)
 	}
 	return err
 }

@@ -187,7 +187,7 @@ func TestEndpointsAreFollowed_N2(t *testing.T) {
 	if !f.answered() || !f.Settled("a") || !proto.Equal(f.Known("a"), assignmentOf("a", "10.0.0.1")) || f.Known("b") == nil || f.Known("c") != nil {
 		t.Errorf("a: %v, b: %v, c: %v", f.Known("a"), f.Known("b"), f.Known("c"))
 	}
-	// A part of the answer says nothing of the rest.
+	// A partial answer changes nothing of the other clusters.
 	s.Set(edsTypeURL, edsOf("a", "10.0.0.2"), edsOf("b"), edsOf("c"))
 	s.PushNames(edsTypeURL, "a")
 	f.awaitTold("a,b a")
@@ -240,7 +240,7 @@ func TestWhatIsWantedAgainIsKnown_N2(t *testing.T) {
 		f.wants("b", "c", "a")
 		f.await("all known", func() bool { return f.Known("a") != nil && f.Known("b") != nil && f.Known("c") != nil })
 	}
-	// What changed meanwhile is known, too.
+	// Changes during the break are known, too.
 	f.wants("a")
 	// From then on nothing else is on its way.
 	s.Await("a alone is asked for", func(r fakexds.Request) bool { return slices.Equal(r.Names, []string{"a"}) })
@@ -330,7 +330,7 @@ func TestPatienceForTheFirstAnswerEnds_C21(t *testing.T) {
 	if !f.answered() || f.Known("b") != nil || f.warns.Load() == 0 {
 		t.Errorf("b: %v, %d warnings", f.Known("b"), f.warns.Load())
 	}
-	// A late answer is one all the same.
+	// A late answer still counts.
 	s.Set(edsTypeURL, edsOf("a", "10.0.0.1"), edsOf("b", "10.0.0.2"))
 	s.PushNames(edsTypeURL, "b")
 	f.awaitTold("a b b")

@@ -100,12 +100,12 @@ func (s *Source) lose(state adsclient.State) {
 		text := state.Err.Error()
 		switch {
 		case state.Answered && state.Phase == adsclient.Disconnected:
-			s.log.Info("stream ended; reconnecting, what the upstream gave is served", "address", state.Address, "err", state.Err)
+			s.log.Info("stream ended, reconnecting", "address", state.Address, "err", state.Err)
 		case s.complained[state.Address] == text: // it is known
 		case s.sameName():
-			s.log.Error("upstream is a relay of this relay's own name; nothing is taken from it", "address", state.Address, "err", state.Err)
+			s.log.Error("upstream has this relay's own name", "address", state.Address, "err", state.Err)
 		default:
-			s.log.Warn("upstream is not reachable; what it gave is served", "address", state.Address, "err", state.Err)
+			s.log.Warn("upstream not reachable", "address", state.Address, "err", state.Err)
 		}
 		st.LastError, s.complained[state.Address] = text, text
 	}

@@ -130,9 +130,9 @@ func check(u config.Upstream) error {
 	return tlsFiles(section.TLS).Check()
 }
 
-// subscriptions returns the type URLs to ask for. An istiod is asked for every version of a kind,
-// because it answers one that it does not know with nothing (PROTOCOL C1); a relay serves all of a
-// kind under each, so one is enough.
+// subscriptions returns the type URLs to ask for. It asks an istiod for every version of a kind,
+// because an istiod answers an unknown version with nothing (PROTOCOL C1). A relay serves all of a
+// kind under each version, so one is enough.
 func subscriptions(relay bool, extra []string) []string {
 	var all, urls []string
 	for _, info := range mirror.Kinds() {
@@ -203,7 +203,7 @@ func (s *Source) endpointsChanged(clusters []string) {
 func (s *Source) tellEndpoints(clusters []string) {
 	result := s.feed.Tell(intake.Endpoints{From: s.endpoints.assignment, Clusters: clusters})
 	if err := result.Err(); err != nil {
-		s.complaints.Warn(s.log, "services can not be given their endpoints; what they had is served", "err", err)
+		s.complaints.Warn(s.log, "endpoints of services refused, last endpoints served", "err", err)
 	}
 	s.log.Debug("endpoints changed", "clusters", len(clusters), "services", result.Changed)
 	s.want(result.Clusters)
@@ -215,8 +215,8 @@ func (s *Source) want(clusters map[string]struct{}) {
 		return
 	}
 	if err := s.endpoints.want(clusters); err != nil {
-		// What is left out is as if it had none, which is known now.
-		s.complaints.Warn(s.log, "not the endpoints of all services can be asked for", "err", err)
+		// Clusters that are left out count as known, without endpoints.
+		s.complaints.Warn(s.log, "clusters of services left out of the request", "err", err)
 		s.tellEndpoints(slices.Collect(maps.Keys(clusters)))
 	}
 }
@@ -234,7 +234,7 @@ func (s *Source) HandleResponse(resp *adsclient.Response) error {
 	defer s.mu.Unlock()
 	scope, err := intake.TypeScope(resp.TypeURL)
 	if err == nil && !slices.Contains(s.types, resp.TypeURL) {
-		// What nobody asked for would never be updated, nor removed.
+		// Nobody would ever update or remove resources of a type that was not asked for.
 		err = fmt.Errorf("type %s was not asked for", resp.TypeURL)
 	}
 	if err != nil {
@@ -250,7 +250,7 @@ func (s *Source) HandleResponse(resp *adsclient.Response) error {
 	s.update[0] = intake.Update{}
 	if n := result.Changed + result.Gone; resp.Relist && n > 0 {
 		s.st.Drift[scope.Kind.String()] += uint64(n)
-		s.log.Info("asking for everything again has brought what no push had", "type", resp.TypeURL, "changed", result.Changed, "gone", result.Gone)
+		s.log.Info("full answer had changes that no push had", "type", resp.TypeURL, "changed", result.Changed, "gone", result.Gone)
 	}
 	s.log.Debug("response", "type", resp.TypeURL, "resources", resp.Len(), "removed", resp.RemovedLen(),
 		"changed", result.Changed, "deleted", result.Deleted, "bytes", resp.Size())
@@ -259,7 +259,7 @@ func (s *Source) HandleResponse(resp *adsclient.Response) error {
 		s.noteRepeated(resp, complete)
 	}
 	if err := result.Err(); err != nil {
-		return s.nack("response refused in part; the last good content is served", resp.TypeURL, err)
+		return s.nack("response refused in part, last good content served", resp.TypeURL, err)
 	}
 	return nil
 }
