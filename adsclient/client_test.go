@@ -38,6 +38,7 @@ type recorder struct {
 	responses []string // "typeURL name name -removed"
 	complete  []bool
 	relist    []bool
+	part      []bool
 	states    []State
 	held      map[string]map[string]string
 	synced    string // the address whose stream has an answer for every type
@@ -68,6 +69,7 @@ func (h *recorder) HandleResponse(r *Response) error {
 	h.responses = append(h.responses, strings.Join(parts, " "))
 	h.complete = append(h.complete, r.Complete)
 	h.relist = append(h.relist, r.Relist)
+	h.part = append(h.part, r.Part)
 	h.tell()
 	if h.reject != nil {
 		return h.reject(r)
@@ -189,7 +191,7 @@ func TestNodeIsWhatIstiodExpects_C2_C3_C12(t *testing.T) {
 	if want := "waypoint~10.0.0.7~relay-1.istio-system~istio-system.svc.cluster.local"; n.Id != want {
 		t.Errorf("id %q, want %q", n.Id, want)
 	}
-	want := map[string]string{"GENERATOR": "api", "NAMESPACE": "istio-system", "CLUSTER_ID": "east", "ISTIO_VERSION": istioVersion, "ISTIO_REVISION": "blue", "RELAY_CLUSTER_ID": ""}
+	want := map[string]string{"GENERATOR": "api", "NAMESPACE": "istio-system", "CLUSTER_ID": "east", "ISTIO_VERSION": istioVersion, "ISTIO_REVISION": "blue", "RELAY_CLUSTER_ID": "", "RELAY_PARTS": "true"}
 	if len(n.Metadata.Fields) != len(want) {
 		t.Errorf("metadata %v", n.Metadata)
 	}

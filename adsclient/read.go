@@ -46,13 +46,17 @@ func (s *stream) read() (answered bool, err error) {
 		}
 		if s.complete[resp.TypeURL] {
 			resp.Complete = true
-			delete(s.complete, resp.TypeURL)
+			if !resp.Part {
+				delete(s.complete, resp.TypeURL)
+			}
 		}
 		if asked := s.relisted[resp.TypeURL]; asked != nil && !s.waiting[resp.TypeURL] {
-			resp.Relist = asked.CompareAndSwap(true, false)
+			resp.Relist = asked.CompareAndSwap(true, resp.Part)
 		}
 		ack := s.acknowledge(resp, s.client.handler.HandleResponse(resp))
-		s.markAnswered(resp.TypeURL)
+		if !resp.Part {
+			s.markAnswered(resp.TypeURL)
+		}
 		resp.free()
 		s.pool.handled()
 		if ack == nil {

@@ -27,12 +27,14 @@ type Response struct {
 	Delta bool
 	// Complete: the resources are all that there are. This is so in SotW without Config.Names, and
 	// in delta when the request could not tell what is held: the server sends its whole state,
-	// in one response.
+	// in one response or in parts.
 	Complete bool
+	// Part: more of the same answer follows. Relays cut the answers of delta streams (PROTOCOL S18).
+	Part bool
 	// Relist: the response is the first of its type after a request for everything, a periodic
 	// one or one of Client.Relist (PROTOCOL C4), and not the first of its stream. A push that
-	// crossed the request has the mark in place of the answer. Never set with Config.Names. On a
-	// delta stream the response may be one of several parts.
+	// crossed the request has the mark in place of the answer, and all parts of an answer have it.
+	// Never set with Config.Names.
 	Relist bool
 
 	buffers mem.BufferSlice
@@ -129,6 +131,9 @@ const (
 	maxOpaque  = 32 << 10
 )
 
+// partMark is the system_version_info of a part.
+const partMark = "part"
+
 var errUTF8 = errors.New("a string is not valid UTF-8")
 
 // Parse checks the framing of an encoded DiscoveryResponse or, with delta, a
@@ -154,6 +159,7 @@ func (r *Response) parse(c *cursor) error {
 		}
 		return r.take(c, f)
 	})
+	r.Part = r.Delta && r.Version == partMark
 	if err == nil && !utf8.ValidString(r.Version+" "+r.TypeURL+" "+r.Nonce) {
 		err = errUTF8
 	}

@@ -107,7 +107,7 @@ func TestClientThatDoesNotReadKeepsNothingAlive(t *testing.T) {
 			}
 			eventually(t, "a response is on its way", func() bool {
 				c := r.server.Clients()
-				return len(c) == 1 && len(c[0].Types) == 1 && c[0].Types[0].Pushes == 1
+				return len(c) == 1 && len(c[0].Types) == 1 && c[0].Types[0].Pushes >= 1
 			})
 			for round := range 3 { // the transport takes one response more than it can send
 				put(round + 1)

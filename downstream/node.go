@@ -14,6 +14,8 @@ import (
 type client struct {
 	nodeID, clusterID, namespace, istioVersion, revision string
 	labels                                               labels.Set
+	// whole is set for a relay that does not know parts of an answer (PROTOCOL S18).
+	whole bool
 	// unlabelled tells that there were more labels than are kept.
 	unlabelled bool
 }
@@ -53,6 +55,7 @@ func parseNode(node *corev3.Node) (client, error) {
 	if own, relay := md["RELAY_CLUSTER_ID"]; relay {
 		// A relay tells with CLUSTER_ID which cluster it takes this server for.
 		c.clusterID = refusal.Bounded(own.GetStringValue())
+		c.whole = md["RELAY_PARTS"].GetStringValue() != "true"
 	}
 	if c.namespace == "" {
 		c.namespace = namespaceOfID(node.GetId())

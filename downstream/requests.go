@@ -61,6 +61,9 @@ func (c *conn) subscribe(req *subscription.Request) error {
 	most := subscription.Limits{Types: limits.MaxTypesPerClient, Names: limits.MaxNamesPerClient, NameBytes: limits.MaxNameBytesPerClient}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if !c.client.whole {
+		most.PartBytes = c.server.cfg.partBytes
+	}
 	c.asked = true
 	result, err := c.subs.Request(req, most, time.Now())
 	if err == nil {

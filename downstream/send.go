@@ -133,7 +133,7 @@ func (c *conn) round() (sent bool, err error) {
 		if !ok {
 			return true, err
 		}
-		if resp.First && resp.Size > defaultReceiveLimit {
+		if (resp.First || c.protocol == protocolDelta) && resp.Size > defaultReceiveLimit {
 			c.server.comings.Log(log, slog.LevelInfo, "response is larger than gRPC clients accept unless told to", "type", resp.TypeURL, "bytes", resp.Size, "usualLimit", defaultReceiveLimit)
 		}
 		if err := c.sendMsg(resp.Message); err != nil {

@@ -22,6 +22,7 @@ import (
 	"golang.org/x/time/rate"
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"meshrelay/downstream/subscription"
 	"meshrelay/internal/loglimit"
 	"meshrelay/mirror"
 	"meshrelay/push"
@@ -69,6 +70,8 @@ type Config struct {
 	Gzip bool
 	// Limits are those that Server.Reload can replace.
 	Limits
+
+	partBytes int // subscription.PartBytes, but in tests
 }
 
 func (c Config) withDefaults() Config {
@@ -81,6 +84,7 @@ func (c Config) withDefaults() Config {
 	c.MaxStreamsPerConnection = cmp.Or(c.MaxStreamsPerConnection, 100)
 	c.MaxRequestBytes = cmp.Or(c.MaxRequestBytes, 32<<20)
 	c.MaxHeaderBytes = cmp.Or(c.MaxHeaderBytes, 64<<10)
+	c.partBytes = cmp.Or(c.partBytes, subscription.PartBytes)
 	return c
 }
 

@@ -129,29 +129,36 @@ func (s *Snapshot) Everything() *Difference {
 // IsEverything reports whether d is what Everything returns.
 func (s *Snapshot) IsEverything(d *Difference) bool { return d != nil && d == s.full.Load() }
 
-// InitialResponse returns the first response of a type that brings everything. Clients share it: a
-// list of buffers for each would be more than all else that a client costs.
-func (s *Snapshot) InitialResponse(typeURL string, controlPlane []byte) *Message {
-	all := s.Everything()
+// InitialResponses returns the first answer of a type that brings everything, in parts of most bytes.
+// Clients share them: a list of buffers for each would be more than all else that a client costs.
+func (s *Snapshot) InitialResponses(typeURL string, controlPlane []byte, most int) (parts []*Message) {
+	rest := s.Everything().Changed
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, r := range s.initial {
-		if r.typeURL == typeURL {
-			return r.message
+		if r.typeURL == typeURL && r.most == most {
+			return r.parts
 		}
 	}
-	m := Delta(typeURL, FirstNonce(typeURL), controlPlane, all.Changed, all.Bytes, nil)
+	h := Head{TypeURL: typeURL, ControlPlane: controlPlane, Part: true}
+	for h.Part {
+		n, size := Cut(rest, most)
+		h.Nonce, h.Part = FirstNonce(typeURL, len(parts)+1), n < len(rest)
+		parts = append(parts, Delta(h, rest[:n], size, nil))
+		h.ControlPlane, rest = nil, rest[n:]
+	}
 	// Of nothing there is no list to share, and clients may make up any number of types.
 	if s.Count > 0 && len(s.initial) < initialKept {
-		s.initial = append(s.initial, initialResponse{typeURL, m})
+		s.initial = append(s.initial, initialResponse{typeURL, most, parts})
 	}
-	return m
+	return parts
 }
 
-// initialResponse is an encoded response that brings everything.
+// initialResponse is an encoded answer that brings everything.
 type initialResponse struct {
 	typeURL string
-	message *Message
+	most    int // bytes of a part
+	parts   []*Message
 }
 
 // Beyond returns what a client lacks that holds these versions (initial_resource_versions).

@@ -1,6 +1,8 @@
 package snapshot
 
 import (
+	"strconv"
+
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 )
@@ -24,22 +26,35 @@ func SotW(typeURL, version, nonce string, controlPlane []byte, frames mem.Buffer
 	return &Message{Buffers: frames, Size: size + len(b)}
 }
 
-// Delta builds a DeltaDiscoveryResponse from entries (encoded resources
-// fields) and removed names. system_version_info, which is for debugging only, is
-// left out: it would be a good part of a small change.
-func Delta(typeURL, nonce string, controlPlane []byte, entries mem.BufferSlice, size int, removed []string) *Message {
-	n := 24 + len(typeURL) + len(nonce) + len(controlPlane)
+// PartMark is the system_version_info of a part: more of the same answer follows. The field is for
+// debugging only, and other responses leave it out: it would be a good part of a small change.
+const PartMark = "part"
+
+// Head is what a DeltaDiscoveryResponse has in addition to resources and removed names.
+type Head struct {
+	TypeURL, Nonce string
+	ControlPlane   []byte // encoded
+	Part           bool   // more of the same answer follows
+}
+
+// Delta builds a DeltaDiscoveryResponse from entries (encoded resources fields) of size bytes, and
+// removed names.
+func Delta(h Head, entries mem.BufferSlice, size int, removed []string) *Message {
+	n := 32 + len(h.TypeURL) + len(h.Nonce) + len(h.ControlPlane)
 	for _, name := range removed {
 		n += 1 + protowire.SizeBytes(len(name))
 	}
 	b := make([]byte, 0, n)
-	b = appendString(b, 4, typeURL)
-	b = appendString(b, 5, nonce)
+	if h.Part {
+		b = appendString(b, 1, PartMark)
+	}
+	b = appendString(b, 4, h.TypeURL)
+	b = appendString(b, 5, h.Nonce)
 	for _, name := range removed {
 		b = protowire.AppendTag(b, 6, protowire.BytesType)
 		b = protowire.AppendString(b, name)
 	}
-	b = appendBytes(b, 7, controlPlane)
+	b = appendBytes(b, 7, h.ControlPlane)
 	buffers := make(mem.BufferSlice, 0, 1+len(entries))
 	buffers = append(buffers, mem.SliceBuffer(b))
 	buffers = append(buffers, entries...)
@@ -49,9 +64,25 @@ func Delta(typeURL, nonce string, controlPlane []byte, entries mem.BufferSlice, 
 // FirstNoncePrefix begins the nonces of first responses.
 const FirstNoncePrefix = "first/"
 
-// FirstNonce is the nonce of the first response of a type on any stream. All others are
-// numbers, from 1 on.
-func FirstNonce(typeURL string) string { return FirstNoncePrefix + typeURL }
+// FirstNonce returns the nonce of a part, counted from 1, of the first answer of a type on any stream,
+// as far as clients share it. All others are numbers, from 1 on.
+func FirstNonce(typeURL string, part int) string {
+	if part == 1 {
+		return FirstNoncePrefix + typeURL
+	}
+	return FirstNoncePrefix + typeURL + "#" + strconv.Itoa(part)
+}
+
+// Cut returns how many of the entries fit into most bytes, one at least, and their size.
+func Cut(entries mem.BufferSlice, most int) (n, size int) {
+	for _, e := range entries {
+		if n > 0 && size+e.Len() > most {
+			break
+		}
+		n, size = n+1, size+e.Len()
+	}
+	return n, size
+}
 
 func appendString(b []byte, num protowire.Number, s string) []byte {
 	if s == "" {

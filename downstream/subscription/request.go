@@ -2,6 +2,7 @@ package subscription
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -178,7 +179,7 @@ func (s *Set) requestDelta(w *Watch, first bool, req *Request, now time.Time) (O
 	case !req.Rejected && req.Nonce != "":
 		result = Stale
 		// Several responses may be on their way, and each is acknowledged.
-		if newerNonce(req.Nonce, w.record.ackedNonce) && !newerNonce(req.Nonce, w.nonce) {
+		if at := w.order(req.Nonce); at > w.order(w.record.ackedNonce) && at <= w.order(w.nonce) {
 			w.acknowledged(req.Nonce, now)
 			result = ACK
 		}
@@ -240,19 +241,26 @@ func (s *Set) changeNames(w *Watch, first bool, subscribe, unsubscribe []string)
 	return changed, nil
 }
 
-// newerNonce compares nonces of a type: "" is the oldest, then the first one, then numbers.
-func newerNonce(a, b string) bool {
-	rank := func(nonce string) string {
-		if strings.HasPrefix(nonce, snapshot.FirstNoncePrefix) {
-			return "0"
+// order returns the place of a nonce among those of the type: those of parts of a first answer come
+// before numbers. It is 0 for what is no nonce.
+func (w *Watch) order(nonce string) uint64 {
+	const numbers = 1 << 32
+	first, shared := strings.CutPrefix(nonce, snapshot.FirstNoncePrefix)
+	if !shared {
+		if n, err := strconv.ParseUint(nonce, 10, 63); err == nil {
+			return numbers + n
 		}
-		return nonce
+		return 0
 	}
-	a, b = rank(a), rank(b)
-	if len(a) != len(b) {
-		return len(a) > len(b)
+	part, isFirst := strings.CutPrefix(first, w.TypeURL)
+	if isFirst && part == "" {
+		return 1
 	}
-	return a > b
+	n, err := strconv.ParseUint(strings.TrimPrefix(part, "#"), 10, 31)
+	if !isFirst || err != nil {
+		return 0
+	}
+	return n
 }
 
 // again has the next response bring a name, whether it has changed or not.

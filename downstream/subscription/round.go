@@ -1,9 +1,13 @@
 package subscription
 
 import (
+	"cmp"
+	"math"
 	"slices"
 	"strconv"
 	"time"
+
+	"google.golang.org/protobuf/encoding/protowire"
 
 	"meshrelay/downstream/snapshot"
 )
@@ -19,6 +23,10 @@ type Round struct {
 	at    int
 }
 
+// PartBytes is the most bytes of resources, or of removed names, in a delta response. A resource is
+// never cut, so that a larger one is a response by itself. gRPC clients take 4 MiB unless told otherwise.
+const PartBytes = 2 << 20
+
 // Plan begins a round, nil when there is nothing to send. newest returns the newest snapshot of a type.
 // It fails when the client is too far behind.
 func (s *Set) Plan(newest func(Type) *snapshot.Snapshot, encoded func(bytes int)) (*Round, error) {
@@ -28,7 +36,7 @@ func (s *Set) Plan(newest func(Type) *snapshot.Snapshot, encoded func(bytes int)
 	for _, w := range s.sorted {
 		st, ok, err := step{}, false, error(nil)
 		if s.delta {
-			st, ok, err = w.planDelta(newest(w.Type), s.controlPlane)
+			st, ok, err = w.planDelta(newest(w.Type), s.controlPlane, s.partBytes())
 		} else {
 			st, ok = w.planSotW(newest(w.Type), encoded)
 		}
@@ -40,7 +48,8 @@ func (s *Set) Plan(newest func(Type) *snapshot.Snapshot, encoded func(bytes int)
 		case st.diff != nil && len(st.diff.Removed) > 0:
 			removal := step{watch: w, changedAt: st.changedAt, version: st.version, asked: st.asked, removed: st.diff.Removed}
 			removals = append(removals, removal)
-			ok = len(st.diff.Changed) > 0
+			ok = len(st.entries) > 0
+			st.more = ok
 		case st.removes:
 			removals = append(removals, st)
 			ok = false
@@ -70,8 +79,8 @@ type Response struct {
 func (s *Set) Next(r *Round, now time.Time) (resp Response, ok bool) {
 	if r.at < len(r.steps) {
 		st := &r.steps[r.at]
-		resp := s.respond(st, now)
-		if len(st.removed) == 0 {
+		resp, done := s.respond(st, now)
+		if done {
 			*st = step{}
 			r.at++
 		}
@@ -88,36 +97,67 @@ func (s *Set) Next(r *Round, now time.Time) (resp Response, ok bool) {
 	return Response{}, false
 }
 
-// respond makes one response of a step. It takes the removals from the step that it brings.
-func (s *Set) respond(st *step, now time.Time) Response {
+// respond makes the next response of a step. done reports whether it is the last one.
+func (s *Set) respond(st *step, now time.Time) (resp Response, done bool) {
 	w := st.watch
-	resp := Response{TypeURL: w.TypeURL, Type: w.Type, First: w.nonce == "", ChangedAt: st.changedAt}
-	var controlPlane []byte
-	if resp.First {
-		resp.Nonce, controlPlane = w.first, s.controlPlane
-	} else {
-		s.nonce++
-		resp.Nonce = strconv.FormatUint(s.nonce, 10)
-	}
+	resp = Response{TypeURL: w.TypeURL, Type: w.Type, First: w.nonce == "", ChangedAt: st.changedAt}
 	if resp.First || st.asked {
 		resp.ChangedAt = time.Time{}
 	}
+	head := snapshot.Head{TypeURL: w.TypeURL}
+	// Nonces of a first answer do not depend on the stream, so that clients which come together
+	// share bytes.
 	switch {
-	case len(st.removed) > 0:
-		// In parts, as nobody shares them.
-		n := min(len(st.removed), maxRemoved)
-		resp.Message = snapshot.Delta(w.TypeURL, resp.Nonce, controlPlane, nil, 0, st.removed[:n])
-		st.removed = st.removed[n:]
-	case st.diff == nil:
-		resp.Message = snapshot.SotW(w.TypeURL, st.sotwVersion, resp.Nonce, controlPlane, st.frames, st.bytes)
+	case resp.First:
+		head.Nonce, head.ControlPlane = w.first, s.controlPlane
 	case st.initial != nil:
-		resp.Message = st.initial
+		head.Nonce = snapshot.FirstNonce(w.TypeURL, st.part+1)
 	default:
-		resp.Message = snapshot.Delta(w.TypeURL, resp.Nonce, controlPlane, st.diff.Changed, st.diff.Bytes, nil)
+		s.nonce++
+		head.Nonce = strconv.FormatUint(s.nonce, 10)
 	}
-	w.nonce, w.sentCursor = resp.Nonce, w.cursor
+	done = true
+	switch {
+	case st.initial != nil:
+		resp.Message = st.initial[st.part]
+		st.part++
+		done = st.part == len(st.initial)
+	case len(st.removed) > 0:
+		n := cutNames(st.removed, s.partBytes())
+		names := st.removed[:n]
+		st.removed = st.removed[n:]
+		done = len(st.removed) == 0
+		head.Part = !done
+		resp.Message = snapshot.Delta(head, nil, 0, names)
+	case st.diff == nil:
+		resp.Message = snapshot.SotW(w.TypeURL, st.sotwVersion, head.Nonce, head.ControlPlane, st.frames, st.bytes)
+	default:
+		n, size := snapshot.Cut(st.entries, s.partBytes())
+		entries := st.entries[:n]
+		st.entries = st.entries[n:]
+		done = len(st.entries) == 0
+		head.Part = !done || st.more
+		resp.Message = snapshot.Delta(head, entries, size, nil)
+	}
+	resp.Nonce, w.nonce = head.Nonce, head.Nonce
+	if w.partial = !done || st.more; !w.partial {
+		w.sentCursor = w.cursor
+	}
 	w.record.sentVersion, w.record.sentAt = st.version, now.UnixNano()
 	w.record.pushes++
 	w.record.bytes += uint64(resp.Size)
-	return resp
+	return resp, done
+}
+
+// partBytes returns the most bytes of a part.
+func (s *Set) partBytes() int { return cmp.Or(s.limits.PartBytes, math.MaxInt) }
+
+// cutNames returns how many removed names fit into one response of most bytes, one at least.
+func cutNames(names []string, most int) (n int) {
+	for size := 0; n < len(names) && n < maxRemoved; n++ {
+		if size += 1 + protowire.SizeBytes(len(names[n])); n > 0 && size > most {
+			break
+		}
+	}
+	return n
 }

@@ -22,8 +22,9 @@ const (
 	maxURLs = 4
 )
 
-// Limits bound what one client subscribes to.
-type Limits struct{ Types, Names, NameBytes int }
+// Limits bound what one client subscribes to, and by PartBytes the delta responses: those of a client
+// for which that is 0 are never cut.
+type Limits struct{ Types, Names, NameBytes, PartBytes int }
 
 // Usage is what subscriptions make the relay keep.
 type Usage struct {

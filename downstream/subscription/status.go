@@ -24,7 +24,7 @@ type Status struct {
 	Bytes  uint64 `json:"bytes"`
 	ACKs   uint64 `json:"acks"`
 	NACKs  uint64 `json:"nacks"`
-	// Synced tells that the newest response was acknowledged, or never will be: istiod
+	// Synced tells that the newest answer was acknowledged, or never will be: istiod
 	// does not acknowledge MeshConfig (PROTOCOL S6).
 	Synced bool `json:"synced"`
 }
@@ -43,7 +43,7 @@ func (w *Watch) Status() Status {
 		TypeURL: w.TypeURL, SentVersion: r.sentVersion, SentNonce: w.nonce, SentAt: timeOf(r.sentAt),
 		AckedNonce: r.ackedNonce, AckedAt: timeOf(r.ackedAt), LastNACK: r.lastNACK,
 		Pushes: r.pushes, Bytes: r.bytes, ACKs: r.acks, NACKs: r.nacks,
-		Synced: w.nonce != "" && (r.ackedNonce == w.nonce || w.Type.NeverAcknowledged),
+		Synced: w.nonce != "" && !w.partial && (r.ackedNonce == w.nonce || w.Type.NeverAcknowledged),
 	}
 }
 
@@ -61,7 +61,7 @@ type Receipt string
 const (
 	// NotForIt: the client's view does not show it, or the client did not ask for it.
 	NotForIt Receipt = "not for it"
-	// NotSent: its present content has not been sent yet.
+	// NotSent: its present content has not been sent yet, or not all parts of the answer with it.
 	NotSent Receipt = "not sent"
 	// Sent: it has been sent and not been acknowledged yet.
 	Sent Receipt = "sent"

@@ -61,7 +61,7 @@ func targetOf(typeURL string, t Type) *Target {
 	if shared, ok := fixed.Load(typeURL); ok && shared.(*Target).Type == t {
 		return shared.(*Target)
 	}
-	target := &Target{typeURL, t, snapshot.FirstNonce(typeURL)}
+	target := &Target{typeURL, t, snapshot.FirstNonce(typeURL, 1)}
 	if t.Fixed {
 		fixed.Store(typeURL, target)
 	}
@@ -79,6 +79,7 @@ type Watch struct {
 	mustReply       bool // the next response comes even when there is nothing new
 	sendAll         bool // it brings everything, not only what the cursor lacks
 	wildcardDropped bool // delta: and names remain
+	partial         bool // delta: the last part of an answer was not sent
 	names           map[string]struct{}
 
 	// Additions of the next response to the difference.
@@ -93,7 +94,8 @@ type Watch struct {
 	sent        snapshot.Digest
 	sentDigests map[string][16]byte
 
-	// The last response leads to sentCursor, the last acknowledged response to ackedCursor.
+	// The last whole answer leads to sentCursor, the last acknowledged one to ackedCursor.
+	// While partial, parts of an answer were sent that leads to cursor, and its last part was not.
 	nonce       string
 	sentCursor  uint64
 	ackedCursor uint64
@@ -116,11 +118,15 @@ type step struct {
 	sotwVersion string
 	removes     bool
 
-	// delta: the difference; initial is the whole response when clients share it.
+	// delta: the difference; entries are what is left to send of its changes. initial are all
+	// responses when clients share them, and part is how many of them were sent.
 	diff    *snapshot.Difference
-	initial *snapshot.Message
+	entries mem.BufferSlice
+	initial []*snapshot.Message
+	part    int
 	asked   bool     // for a response even when the difference is empty
-	removed []string // the response removes these, and nothing else
+	more    bool     // another step removes what the difference does
+	removed []string // the responses remove these, and nothing else
 }
 
 // planSotW moves the cursor to s, and returns the step for that if the client needs one. The caller
@@ -179,7 +185,7 @@ func (w *Watch) planSotW(s *snapshot.Snapshot, encoded func(bytes int)) (step, b
 }
 
 // planDelta is planSotW for a delta client. It fails when the client is too far behind.
-func (w *Watch) planDelta(s *snapshot.Snapshot, controlPlane []byte) (step, bool, error) {
+func (w *Watch) planDelta(s *snapshot.Snapshot, controlPlane []byte, partBytes int) (step, bool, error) {
 	if !w.mustReply && len(w.resend) == 0 && s.Rev == w.cursor {
 		return step{}, false, nil
 	}
@@ -215,8 +221,9 @@ func (w *Watch) planDelta(s *snapshot.Snapshot, controlPlane []byte) (step, bool
 		st.diff = st.diff.With(s, w.resend)
 	}
 	if w.nonce == "" && s.IsEverything(st.diff) {
-		st.initial = s.InitialResponse(w.TypeURL, controlPlane)
+		st.initial = s.InitialResponses(w.TypeURL, controlPlane, partBytes)
 	}
+	st.entries = st.diff.Changed
 	w.sendAll, w.clientVersions, w.resend, w.wildcardDropped = false, nil, nil, false
 	if st.diff.Empty() && !st.asked {
 		w.move(s.Rev)
@@ -311,7 +318,7 @@ func (w *Watch) acknowledged(nonce string, now time.Time) {
 	if nonce == w.nonce {
 		nonce = w.nonce // and not the text of the request, which only this stream has
 		w.record.lastNACK = ""
-		w.ackedCursor = w.sentCursor
+		w.ackedCursor = w.sentCursor // while partial, that of the answer before
 	}
 	w.record.ackedNonce, w.record.ackedAt = nonce, now.UnixNano()
 	if w.sent != (snapshot.Digest{}) {
@@ -326,5 +333,7 @@ func (w *Watch) rejected(reason string) {
 	if w.rejectedTo == 0 {
 		w.rejectedFrom = w.ackedCursor
 	}
-	w.rejectedTo = w.sentCursor
+	if w.rejectedTo = w.sentCursor; w.partial {
+		w.rejectedTo = w.cursor
+	}
 }

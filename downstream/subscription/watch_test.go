@@ -79,10 +79,10 @@ func applyDifference(holds map[string]string, d *snapshot.Difference) {
 func TestUnchangedPlanCostsNoAllocation(t *testing.T) {
 	c := filled(10000)
 	w := &Watch{Target: targetOf(seV1, Type{}), wildcard: true, mustReply: true, sendAll: true, names: map[string]struct{}{}, sentDigests: map[string][16]byte{}}
-	if _, _, err := w.planDelta(c.Current(), nil); err != nil {
+	if _, _, err := w.planDelta(c.Current(), nil, PartBytes); err != nil {
 		t.Fatal(err)
 	}
-	if n := testing.AllocsPerRun(100, func() { w.planDelta(c.Current(), nil) }); n != 0 { //nolint:errcheck // it can not fail
+	if n := testing.AllocsPerRun(100, func() { w.planDelta(c.Current(), nil, PartBytes) }); n != 0 { //nolint:errcheck // it can not fail
 		t.Errorf("%v allocations to find that nothing has changed", n)
 	}
 }
@@ -92,16 +92,16 @@ func TestUnchangedPlanCostsNoAllocation(t *testing.T) {
 func TestClientsThatComeTogetherShareTheFirstResponse(t *testing.T) {
 	c := filled(1000)
 	s := c.Current()
-	open := func() *snapshot.Message {
+	open := func() []*snapshot.Message {
 		w := &Watch{Target: targetOf(seV1, Type{}), wildcard: true, mustReply: true, sendAll: true, names: map[string]struct{}{}, sentDigests: map[string][16]byte{}}
-		st, ok, err := w.planDelta(s, []byte("relay"))
+		st, ok, err := w.planDelta(s, []byte("relay"), PartBytes)
 		if !ok || err != nil || st.initial == nil {
 			t.Fatalf("step %+v, %v, %v", st, ok, err)
 		}
 		return st.initial
 	}
-	if first := open(); open() != first || len(first.Buffers) != 1001 {
-		t.Errorf("%d buffers, or not the same for the next client", len(first.Buffers))
+	if first := open(); &open()[0] != &first[0] || len(first) != 1 || len(first[0].Buffers) != 1001 {
+		t.Errorf("%d buffers, or not the same for the next client", len(first[0].Buffers))
 	}
 }
 
@@ -123,11 +123,11 @@ func BenchmarkPushToOneClient(b *testing.B) {
 					st, _ := w.planSotW(after, func(int) {})
 					msg = snapshot.SotW(w.TypeURL, st.sotwVersion, "2", nil, st.frames, st.bytes)
 				} else {
-					st, _, err := w.planDelta(after, nil)
+					st, _, err := w.planDelta(after, nil, PartBytes)
 					if err != nil {
 						b.Fatal(err)
 					}
-					msg = snapshot.Delta(w.TypeURL, "2", nil, st.diff.Changed, st.diff.Bytes, nil)
+					msg = snapshot.Delta(snapshot.Head{TypeURL: w.TypeURL, Nonce: "2"}, st.diff.Changed, st.diff.Bytes, nil)
 				}
 				if msg.Size == 0 {
 					b.Fatal("nothing to send")
@@ -143,7 +143,7 @@ func TestSlowDeltaCursorIsServedFromTheLogThePagesOrNotAtAll(t *testing.T) {
 	holds := map[string]string{}
 	sync := func() {
 		t.Helper()
-		st, ok, err := w.planDelta(c.Current(), nil)
+		st, ok, err := w.planDelta(c.Current(), nil, PartBytes)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -193,7 +193,7 @@ func TestDeltaAndSotWArriveAtTheSame_S18(t *testing.T) {
 		deltaHolds, sotwHolds, namedHolds := map[string]string{}, map[string]string{}, map[string]string{}
 		look := func(t *rapid.T) {
 			s := c.Current()
-			st, ok, err := delta.planDelta(s, nil)
+			st, ok, err := delta.planDelta(s, nil, PartBytes)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -205,7 +205,7 @@ func TestDeltaAndSotWArriveAtTheSame_S18(t *testing.T) {
 				}
 				applyDifference(deltaHolds, st.diff)
 			}
-			if st, ok, err = named.planDelta(s, nil); err != nil {
+			if st, ok, err = named.planDelta(s, nil, PartBytes); err != nil {
 				t.Fatal(err)
 			} else if ok {
 				applyDifference(namedHolds, st.diff)
@@ -290,12 +290,12 @@ func decodeFrames(st step) map[string]string {
 // up to date for the last time.
 func TestWildcardAskedForAgainBringsWhatHasGone_S17(t *testing.T) {
 	c := filled(3)
-	ws, limits := New(true, nil, lookup), Limits{1, 1, 100}
+	ws, limits := New(true, nil, lookup), Limits{1, 1, 100, PartBytes}
 	if _, err := ws.Request(&Request{TypeURL: seV1}, limits, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	w := ws.Watch(seV1)
-	if _, ok, err := w.planDelta(c.Current(), nil); !ok || err != nil {
+	if _, ok, err := w.planDelta(c.Current(), nil, PartBytes); !ok || err != nil {
 		t.Fatal(ok, err)
 	}
 	w.nonce = "1"
@@ -304,7 +304,7 @@ func TestWildcardAskedForAgainBringsWhatHasGone_S17(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Apply([]snapshot.Update{{Name: "shop/s-000001"}}, time.Now())
-	st, ok, err := w.planDelta(c.Current(), nil)
+	st, ok, err := w.planDelta(c.Current(), nil, PartBytes)
 	if !ok || err != nil || len(st.diff.Changed) != 2 || !slices.Equal(st.diff.Removed, []string{"shop/s-000001"}) {
 		t.Errorf("%d resources and %v are sent, %v, %v", len(st.diff.Changed), st.diff.Removed, ok, err)
 	}
@@ -319,7 +319,7 @@ func named(t *testing.T, c *snapshot.Collection, n int, delta bool) *Watch {
 	}
 	if !delta {
 		w.planSotW(c.Current(), func(int) {})
-	} else if _, _, err := w.planDelta(c.Current(), nil); err != nil {
+	} else if _, _, err := w.planDelta(c.Current(), nil, PartBytes); err != nil {
 		t.Fatal(err)
 	}
 	return w
@@ -341,7 +341,7 @@ func TestAChangeOfAnotherNameCostsTheSameForAnyNumberOfNames(t *testing.T) {
 				snapshots = snapshots[1:]
 				var ok bool
 				if delta {
-					_, ok, _ = w.planDelta(s, nil)
+					_, ok, _ = w.planDelta(s, nil, PartBytes)
 				} else {
 					_, ok = w.planSotW(s, func(int) {})
 				}
@@ -388,10 +388,10 @@ func TestNamesThatHaveChangedAreFoundAsByLookingAtAll(t *testing.T) {
 			s := c.Current()
 			owed := delta.mustReply
 			full := &Watch{Target: targetOf(seV1, Type{}), names: delta.names, sentDigests: map[string][16]byte{}, sendAll: true, mustReply: true}
-			if _, _, err := full.planDelta(s, nil); err != nil {
+			if _, _, err := full.planDelta(s, nil, PartBytes); err != nil {
 				t.Fatal(err)
 			}
-			if _, ok, err := delta.planDelta(s, nil); err != nil {
+			if _, ok, err := delta.planDelta(s, nil, PartBytes); err != nil {
 				t.Fatal(err)
 			} else if !ok && owed {
 				t.Fatal("what is owed is not sent")

@@ -37,6 +37,9 @@ type Update struct {
 	Scope Scope
 	// Complete: Elements are all that the scope has. Other names are gone.
 	Complete bool
+	// Part: more of the same answer follows. Until its last part has come, the scope counts as not
+	// answered, and nothing is gone for not being in a complete answer.
+	Part bool
 	// Elements returns the resources, always in the same order. Those of more than limit bytes
 	// may come without content; 0 is no limit.
 	Elements func(limit int) iter.Seq[Element]
@@ -93,6 +96,9 @@ type Result struct {
 	// does not have any more, and Deleted those that are not served any more.
 	Changed, Gone, Deleted int
 	Unread                 bool // the names of some elements can not be read
+	// Relist: there may be room now for elements that earlier parts of a complete answer brought. The
+	// source should tell everything once more.
+	Relist bool
 	// Refused names what is not accepted, at most maxNamed; RefusedTotal counts all.
 	Refused      []Refusal
 	RefusedTotal int

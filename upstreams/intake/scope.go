@@ -54,6 +54,7 @@ type scope struct {
 	answered   bool // the present source has told what the scope has
 	byName     map[string]*record
 	generation uint32         // of the newest update
+	parts      *told          // of a complete answer whose last part has not come; nil while there is none
 	leftOut    map[string]int // records, by reason
 	// refused has the errors by name; moreRefused counts those beyond maxKeptRefused.
 	refused     map[string]string

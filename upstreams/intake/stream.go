@@ -13,6 +13,9 @@ func (e Opened) step(in *Intake, _ *Output) {
 	for _, k := range in.kinds {
 		clear(k.unanswered)
 	}
+	for _, sc := range in.scopes {
+		sc.parts = nil
+	}
 	for _, s := range e.Scopes {
 		in.opened = append(in.opened, s.Name)
 		in.kind(s.Kind).unanswered[s.Name] = true
@@ -81,10 +84,14 @@ func (in *Intake) takeUpdate(u *Update, unsure bool, out *Result) {
 	}()
 	k, sc := in.scope(u.Scope)
 	first := k.unanswered[sc.Name]
-	delete(k.unanswered, sc.Name)
-	sc.answered = true
-	if sc.generation++; sc.generation == unconfirmed {
-		sc.generation++
+	if !u.Part {
+		delete(k.unanswered, sc.Name)
+		sc.answered = true
+	}
+	if sc.parts == nil {
+		if sc.generation++; sc.generation == unconfirmed {
+			sc.generation++
+		}
 	}
 	if u.Complete {
 		in.replace(k, sc, u, first, unsure, out)

@@ -29,15 +29,24 @@ type told struct {
 	seen    int     // names that the update has
 	unnamed int     // elements without a readable name
 	late    []int32 // the numbers of new elements for which there is no room before what is gone is gone
+	crowded bool    // earlier parts had elements for which there was no room
 }
 
-// replace makes a scope what a complete update has. first reports whether the update is the first
-// on its stream. While unsure, what was restored and is not in the update stays.
+// replace makes a scope what a complete update has, with the parts before it. first reports whether
+// the update is the first on its stream. While unsure, what was restored and is not in the update stays.
 func (in *Intake) replace(k *kind, sc *scope, u *Update, first, unsure bool, out *Result) {
-	clear(sc.refused)
-	sc.moreRefused = 0
+	before := sc.parts
+	if before == nil {
+		clear(sc.refused)
+		sc.moreRefused, before = 0, &told{}
+	}
 	t := in.takeElements(sc, u, nil, out)
+	t.seen, t.unnamed, t.crowded = t.seen+before.seen, t.unnamed+before.unnamed, before.crowded
+	if sc.parts = nil; u.Part {
+		sc.parts = &told{seen: t.seen, unnamed: t.unnamed, crowded: t.crowded || len(t.late) > 0}
+	}
 	switch {
+	case u.Part:
 	case t.seen == len(sc.byName):
 	case t.unnamed > 0:
 		// Whose names could not be read can not be told from what is gone.
@@ -52,8 +61,9 @@ func (in *Intake) replace(k *kind, sc *scope, u *Update, first, unsure bool, out
 		})
 	}
 	if len(t.late) > 0 {
-		in.takeElements(sc, u, t.late, out)
+		in.takeElements(sc, u, t.late, out) // in a part it refuses them
 	}
+	out.Relist = out.Relist || t.crowded && !u.Part
 }
 
 // patch applies an update that is not complete to a scope.

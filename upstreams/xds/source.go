@@ -242,7 +242,7 @@ func (s *Source) HandleResponse(resp *adsclient.Response) error {
 	}
 	// There is one MeshConfig at most, so what a server has of it is all that there is.
 	complete := resp.Complete || scope.Kind == mirror.MeshConfig
-	s.update[0] = intake.Update{Scope: scope, Complete: complete, Elements: elementsOf(resp), Room: resp.Room()}
+	s.update[0] = intake.Update{Scope: scope, Complete: complete, Part: resp.Part, Elements: elementsOf(resp), Room: resp.Room()}
 	if resp.RemovedLen() > 0 {
 		s.update[0].Removed = resp.Removed()
 	}
@@ -256,7 +256,10 @@ func (s *Source) HandleResponse(resp *adsclient.Response) error {
 		"changed", result.Changed, "deleted", result.Deleted, "bytes", resp.Size())
 	s.want(result.Clusters)
 	if !result.Unread {
-		s.noteRepeated(resp, complete)
+		s.noteRepeated(resp, complete && !resp.Part)
+	}
+	if result.Relist {
+		s.client.Relist()
 	}
 	if err := result.Err(); err != nil {
 		return s.nack("response refused in part, last good content served", resp.TypeURL, err)
