@@ -7,6 +7,7 @@ import (
 	"net"
 	"time"
 
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -54,6 +55,9 @@ func (s *Server) runStream(stream grpc.ServerStream, protocol string, l *Listene
 	if err := s.trusts(l, p); err != nil { // after add: from now on it is told
 		return err
 	}
+	if isClosed(s.draining) {
+		return errDraining
+	}
 	if err := stream.SendHeader(s.headers()); err != nil {
 		return err
 	}
@@ -61,10 +65,7 @@ func (s *Server) runStream(stream grpc.ServerStream, protocol string, l *Listene
 	clients.Inc()
 	defer clients.Dec()
 
-	s.streams.Add(2)
-	go c.guard(c.receive)
-	go c.guard(c.send)
-	err := c.supervise(ctx)
+	err := c.serve()
 	c.close(err)
 	return err
 }
@@ -100,20 +101,29 @@ func (s *Server) admit(ctx context.Context, streams int64, use *peerUse, own int
 		return refusal.New(refusal.Headers, codes.ResourceExhausted,
 			"the headers have %d bytes, more than %d (downstream.maxHeaderBytes)", size, s.cfg.MaxHeaderBytes)
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
+	until := time.Now().Add(time.Second)
 	// First its own share, so that others need not wait behind it.
 	if share := mostOf(limits.NewStreamsPerSecond); share < limits.NewStreamsPerSecond {
-		if err := use.limiter.Wait(ctx); err != nil {
+		if err := admitted(ctx, use.limiter, until); err != nil {
 			return refusal.New(refusal.Rate, codes.ResourceExhausted,
 				"more than %d new streams a second of %s (three quarters of downstream.newStreamsPerSecond); try again later", share, use.key)
 		}
 	}
-	if err := s.limiter.Wait(ctx); err != nil {
+	if err := admitted(ctx, s.limiter, until); err != nil {
 		return refusal.New(refusal.Rate, codes.ResourceExhausted,
 			"more than %d new streams a second (downstream.newStreamsPerSecond); try again later", limits.NewStreamsPerSecond)
 	}
 	return nil
+}
+
+// admitted waits until the limiter lets one more through.
+func admitted(ctx context.Context, limiter *rate.Limiter, until time.Time) error {
+	if limiter.Allow() { // without a context, which the stream's would keep a place for
+		return nil
+	}
+	ctx, cancel := context.WithDeadline(ctx, until)
+	defer cancel()
+	return limiter.Wait(ctx)
 }
 
 // headerBytes returns the size of a stream's headers, reckoned as HTTP/2 does.

@@ -1,7 +1,6 @@
 package downstream
 
 import (
-	"context"
 	"log/slog"
 	"runtime/debug"
 	"sync"
@@ -27,8 +26,8 @@ const (
 	defaultReceiveLimit = 4 << 20
 )
 
-// conn is one stream of one client. One goroutine receives requests, another sends what the client
-// lacks. They share the subscriptions, under mu.
+// conn is one stream of one client. The goroutine of its handler receives requests, another one exists
+// while there is something to send (turn). They share the subscriptions, under mu.
 type conn struct {
 	server   *Server
 	stream   grpc.ServerStream
@@ -37,10 +36,9 @@ type conn struct {
 	peer     *peer.Peer
 	use      *peerUse
 	opened   time.Time
-	wake     chan struct{} // one slot: there may be something to send
-	ended    chan error    // why it ends: of receive, of send, and of evict
-	// distrusted has one slot: why the client's certificate is not good any more.
-	distrusted chan error
+	expires  time.Time // the client's certificate; zero when it has none
+	turn     turn
+	cause    atomic.Pointer[error] // of end
 	// sendingSince is when the send under way began, in Unix nanoseconds; zero when none is.
 	sendingSince atomic.Int64
 
@@ -68,78 +66,50 @@ type conn struct {
 }
 
 func newConn(s *Server, stream grpc.ServerStream, protocol string, l *Listener, p *peer.Peer, use *peerUse) *conn {
-	return &conn{
-		server: s, stream: stream, protocol: protocol, listener: l, peer: p, use: use, opened: time.Now(),
-		wake: make(chan struct{}, 1), ended: make(chan error, 3), distrusted: make(chan error, 1), log: s.log,
+	c := &conn{
+		server: s, stream: stream, protocol: protocol, listener: l, peer: p, use: use, opened: time.Now(), log: s.log,
 		subs: subscription.New(protocol == protocolDelta, s.controlPlane, s.views.generators.lookup),
+	}
+	if _, certificate := verified(p); certificate != nil {
+		c.expires = certificate.NotAfter
+	}
+	return c
+}
+
+// serve handles requests until the stream ends, and returns why it ends.
+func (c *conn) serve() error {
+	err := c.guard(c.receive)
+	c.end(err)
+	c.turn.shut()
+	c.reached()
+	if !refusal.Is(err) {
+		err = *c.cause.Load()
+	}
+	return err
+}
+
+// statusWriter is how a stream of gRPC ends before its handler returns, which may wait for the client.
+type statusWriter interface {
+	WriteStatus(*status.Status) error
+}
+
+// end ends the stream. The first error counts.
+func (c *conn) end(err error) {
+	if c.cause.CompareAndSwap(nil, &err) {
+		_ = grpc.ServerTransportStreamFromContext(c.stream.Context()).(statusWriter).WriteStatus(status.Convert(err)) // it may have ended
 	}
 }
 
-// guard runs f and reports its end. A panic ends this stream only.
-func (c *conn) guard(f func() error) {
-	defer c.server.streams.Done()
+// guard runs f. A panic ends this stream only.
+func (c *conn) guard(f func() error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			c.server.metrics.panics.Inc()
 			c.server.panicLog.Log(c.server.log, slog.LevelError, "panic while serving a stream", "client", c.name(), "panic", r, "stack", string(debug.Stack()))
-			c.ended <- status.Error(codes.Internal, "internal error; see the relay's log")
+			err = status.Error(codes.Internal, "internal error; see the relay's log")
 		}
 	}()
-	c.ended <- f()
-}
-
-// supervise waits for the end of the stream. The context of the stream ends what still runs.
-func (c *conn) supervise(ctx context.Context) error {
-	timeout := c.server.cfg.SendTimeout
-	tick := time.NewTicker(max(timeout/8, time.Millisecond))
-	defer tick.Stop()
-	silent := time.NewTimer(c.server.cfg.FirstRequestTimeout)
-	defer silent.Stop()
-	_, certificate := verified(c.peer)
-	var expired <-chan time.Time
-	if certificate != nil {
-		expired = time.After(time.Until(certificate.NotAfter))
-	}
-	for {
-		select {
-		case err := <-c.ended:
-			if ctx.Err() != nil {
-				return c.cause(err, 1)
-			}
-			return err
-		case <-ctx.Done():
-			return c.cause(status.FromContextError(ctx.Err()).Err(), 2)
-		case <-c.server.draining:
-			return errDraining
-		case err := <-c.distrusted:
-			return err
-		case <-expired:
-			return errExpired(certificate.NotAfter)
-		case <-silent.C:
-			if !c.heard.Load() {
-				return refusal.New(refusal.Silent, codes.DeadlineExceeded, "no request came within %v", c.server.cfg.FirstRequestTimeout)
-			}
-		case now := <-tick.C:
-			if c.unread(now) {
-				return refusal.New(refusal.Unread, codes.DeadlineExceeded, "client has left a debug answer unread for %v", replyTimeout)
-			}
-			since := c.sendingSince.Load()
-			if since != 0 && now.Sub(time.Unix(0, since)) > timeout {
-				return refusal.New(refusal.Unread, codes.DeadlineExceeded, "client has left a response unread for %v", timeout)
-			}
-		}
-	}
-}
-
-// cause returns why a stream ended whose context is over, while n goroutines have not reported: gRPC
-// itself ends a stream with a request that is too large.
-func (c *conn) cause(err error, n int) error {
-	for i := 0; i < n && !refusal.Is(err); i++ {
-		if next := <-c.ended; refusal.Is(next) {
-			err = next
-		}
-	}
-	return err
+	return f()
 }
 
 func (c *conn) close(err error) {
@@ -177,13 +147,6 @@ func (c *conn) tell() {
 func (c *conn) reached() {
 	if c.told.Load() && c.told.Swap(false) {
 		c.server.work.Reached()
-	}
-}
-
-func (c *conn) signal() {
-	select {
-	case c.wake <- struct{}{}:
-	default:
 	}
 }
 

@@ -3,8 +3,8 @@
 //
 // A Generator makes the items of a type of resources; that of MCP-over-xDS makes one of each.
 // For each view and type there is a collection of package snapshot. What one client asked for
-// and has been sent is a Set of package subscription: a cursor for each type. When the
-// client's transport can take more, its goroutine sends the difference between the cursor and
+// and has been sent is a Set of package subscription: a cursor for each type. While its transport
+// takes more, a goroutine sends the difference between the cursor and
 // the newest snapshot. There is no queue: a client that reads slowly skips the states in
 // between, and costs nothing but its socket.
 //

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/peer"
 
 	"meshrelay/downstream/refusal"
@@ -30,6 +31,8 @@ const (
 	maxOpen = 1024
 	// maxTiny is how many DATA frames of a connection may carry next to nothing.
 	maxTiny = 1024
+	// littleRead is how many bytes a connection reads that has waited.
+	littleRead = 128
 )
 
 // receiving bounds the bytes of large requests that are received and decoded at the same time, because
@@ -151,6 +154,9 @@ type meter struct {
 	now   part // of the frame's stream, if it is open
 	known bool // that stream is open
 	last  uint32
+	// little takes what comes first, usually all of an acknowledgement.
+	little [littleRead]byte
+	more   bool
 
 	out http2frames.Follower // the goroutine that writes uses it
 
@@ -196,6 +202,25 @@ func (m *meter) Read(b []byte) (int, error) {
 		return 0, ferr
 	}
 	return n, err
+}
+
+// ReadOnReady is how gRPC reads without a buffer for each connection that waits: this takes one of size
+// bytes from pool once there is something. What fills m.little has more behind it, usually.
+func (m *meter) ReadOnReady(size int, pool mem.BufferPool) (*[]byte, int, error) {
+	if m.more {
+		m.more = false
+		buf := pool.Get(size)
+		n, err := m.Read(*buf)
+		return buf, n, err
+	}
+	n, err := m.Read(m.little[:min(size, len(m.little))])
+	if n == 0 {
+		return nil, 0, err
+	}
+	m.more = n == len(m.little)
+	buf := pool.Get(size)
+	copy(*buf, m.little[:n])
+	return buf, n, err
 }
 
 func (m *meter) Write(b []byte) (int, error) {

@@ -153,7 +153,7 @@ func (c *conn) moveTo(v *view, r *rule, err error) bool {
 		return false
 	case v == nil:
 		c.view = nil
-		c.ended <- err // there is room: a client is moved to no view once
+		c.end(err)
 	default:
 		c.sees(v, r)
 	}

@@ -2,6 +2,7 @@ package downstream
 
 import (
 	"log/slog"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc/status"
@@ -10,33 +11,89 @@ import (
 	"meshrelay/downstream/subscription"
 )
 
-// send sends what the client lacks until the stream ends.
-func (c *conn) send() error {
-	ctx := c.stream.Context()
-	released := c.server.released
-	open := false
-	defer c.reached()
+// turn keeps a goroutine of a stream while there is something to send.
+type turn struct {
+	mu      sync.Mutex // guards all below
+	running bool
+	again   bool          // there may be more since the goroutine looked
+	closed  bool          // no goroutine begins
+	over    chan struct{} // closed when the last goroutine ends; nil: nobody waits
+}
+
+// begin reports whether the caller starts a goroutine.
+func (t *turn) begin() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.running || t.closed {
+		t.again = t.running
+		return false
+	}
+	t.running = true
+	return true
+}
+
+// rest reports whether the goroutine ends: nobody has called begin since it looked.
+func (t *turn) rest() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.again && !t.closed {
+		t.again = false
+		return false
+	}
+	t.running, t.again = false, false
+	if t.over != nil {
+		close(t.over)
+	}
+	return true
+}
+
+// shut waits for the goroutine, and lets no other one begin. Call it once.
+func (t *turn) shut() {
+	t.mu.Lock()
+	t.closed = true
+	if t.running {
+		t.over = make(chan struct{})
+	}
+	over := t.over
+	t.mu.Unlock()
+	if over != nil {
+		<-over
+	}
+}
+
+// signal tells that there may be something to send.
+func (c *conn) signal() {
+	if c.turn.begin() {
+		go c.send()
+	}
+}
+
+// send sends what the client lacks.
+func (c *conn) send() {
 	for {
-		if err := c.sendReply(); err != nil {
-			return err
+		if err := c.guard(c.sendAll); err != nil {
+			c.end(err)
 		}
-		if open {
-			more, err := c.round()
-			if err != nil {
-				return err
-			}
-			if more {
-				continue
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return status.FromContextError(ctx.Err()).Err()
-		case <-released:
-			open, released = true, nil
-		case <-c.wake:
+		if c.turn.rest() {
+			return
 		}
 	}
+}
+
+func (c *conn) sendAll() error {
+	for more := true; more; {
+		if err := c.stream.Context().Err(); err != nil {
+			return status.FromContextError(err).Err()
+		}
+		err := c.sendReply()
+		if err != nil || !isClosed(c.server.released) {
+			return err
+		}
+		if more, err = c.round(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (c *conn) sendReply() error {

@@ -163,7 +163,6 @@ type Server struct {
 	open         atomic.Int64  // streams
 	listening    chan struct{} // closed once addrs is set
 	addrs        []net.Addr
-	streams      sync.WaitGroup       // the goroutines of streams
 	trust        map[*Listener]*trust // of listeners that want client certificates; set by listen
 
 	// changing guards rules. Whoever gives a client its view or updates views holds a share of
@@ -244,6 +243,7 @@ func (s *Server) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.release(ctx) })
 	g.Go(func() error { return s.learnOn(ctx) })
+	g.Go(func() error { return s.endLate(ctx) })
 	for l, t := range s.trust {
 		g.Go(func() error { return t.watch(ctx, func() { s.distrust(l) }) })
 	}
@@ -258,15 +258,16 @@ func (s *Server) Run(ctx context.Context) error {
 	g.Go(func() error {
 		<-ctx.Done()
 		close(s.draining)
+		for _, c := range s.connections() {
+			c.end(errDraining)
+		}
 		var stop errgroup.Group
 		for _, l := range listeners {
 			stop.Go(func() error { l.stop(s.cfg.DrainTimeout); return nil })
 		}
 		return stop.Wait()
 	})
-	err = g.Wait()
-	s.streams.Wait()
-	return err
+	return g.Wait()
 }
 
 // Addrs waits until the listeners are open and returns their addresses, in the order of

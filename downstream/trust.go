@@ -193,11 +193,8 @@ func (s *Server) distrust(l *Listener) {
 			continue
 		}
 		if err := s.trust[l].vouches(c.peer); err != nil {
-			select {
-			case c.distrusted <- err:
-				ended++
-			default: // it has been told
-			}
+			c.end(err)
+			ended++
 		}
 	}
 	s.log.Info("client CA file changed", "listener", l.Address, "ended", ended)

@@ -44,7 +44,7 @@ type Request struct {
 // Request classifies a request and takes over what it asks for.
 func (s *Set) Request(req *Request, limits Limits, now time.Time) (result Outcome, err error) {
 	s.limits = limits
-	w := s.byURL[req.TypeURL]
+	w := s.Watch(req.TypeURL)
 	first := w == nil
 	if first {
 		// The first request of a type is an initial one, whatever its nonce: istiod's client sends
@@ -147,6 +147,9 @@ func (s *Set) addName(w *Watch, name string) error {
 		return refusal.New(refusal.Names, codes.ResourceExhausted,
 			"resource names of more than %d bytes (downstream.maxNameBytesPerClient); subscribe with a wildcard", s.limits.NameBytes)
 	}
+	if w.names == nil {
+		w.names = map[string]struct{}{}
+	}
 	w.names[name] = struct{}{}
 	s.used.Names++
 	s.used.NameBytes += len(name)
@@ -176,7 +179,7 @@ func (s *Set) requestDelta(w *Watch, first bool, req *Request, now time.Time) (O
 	case !req.Rejected && req.Nonce != "":
 		result = Stale
 		// Several responses may be on their way, and each is acknowledged.
-		if at := w.order(req.Nonce); at > w.order(w.status.AckedNonce) && at <= w.order(w.nonce) {
+		if at := w.order(req.Nonce); at > w.order(w.record.ackedNonce) && at <= w.order(w.nonce) {
 			w.acknowledged(req.Nonce, now)
 			result = ACK
 		}

@@ -91,6 +91,9 @@ func (s *Set) Next(r *Round, now time.Time) (resp Response, ok bool) {
 			w.versionBytes = 0 // what follows from them is sent
 		}
 	}
+	if cap(r.steps) > 1 {
+		r.steps = nil // a round of one type is usual
+	}
 	return Response{}, false
 }
 
@@ -106,7 +109,7 @@ func (s *Set) respond(st *step, now time.Time) (resp Response, done bool) {
 	// share bytes.
 	switch {
 	case resp.First:
-		head.Nonce, head.ControlPlane = snapshot.FirstNonce(w.TypeURL, 1), s.controlPlane
+		head.Nonce, head.ControlPlane = w.first, s.controlPlane
 	case st.initial != nil:
 		head.Nonce = snapshot.FirstNonce(w.TypeURL, st.part+1)
 	default:
@@ -140,9 +143,9 @@ func (s *Set) respond(st *step, now time.Time) (resp Response, done bool) {
 	if w.partial = !done || st.more; !w.partial {
 		w.sentCursor = w.cursor
 	}
-	w.status.SentNonce, w.status.SentVersion, w.status.SentAt = resp.Nonce, st.version, now
-	w.status.Pushes++
-	w.status.Bytes += uint64(resp.Size)
+	w.record.sentVersion, w.record.sentAt = st.version, now.UnixNano()
+	w.record.pushes++
+	w.record.bytes += uint64(resp.Size)
 	return resp, done
 }
 

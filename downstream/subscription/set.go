@@ -44,7 +44,6 @@ type Set struct {
 	controlPlane []byte
 	lookup       func(typeURL string) (Type, bool)
 
-	byURL  map[string]*Watch
 	sorted []*Watch // in sending order
 	limits Limits
 	used   Usage // without versions
@@ -55,14 +54,21 @@ type Set struct {
 // New returns an empty Set. controlPlane is encoded. lookup returns the type of a type URL; a type that
 // nobody has is answered with nothing (PROTOCOL S3).
 func New(delta bool, controlPlane []byte, lookup func(typeURL string) (Type, bool)) *Set {
-	return &Set{delta: delta, controlPlane: controlPlane, lookup: lookup, byURL: map[string]*Watch{}}
+	return &Set{delta: delta, controlPlane: controlPlane, lookup: lookup}
 }
 
 // Watches returns the subscriptions in sending order.
 func (s *Set) Watches() []*Watch { return s.sorted }
 
 // Watch returns the subscription to a type URL, nil when there is none.
-func (s *Set) Watch(typeURL string) *Watch { return s.byURL[typeURL] }
+func (s *Set) Watch(typeURL string) *Watch {
+	for _, w := range s.sorted {
+		if w.TypeURL == typeURL {
+			return w
+		}
+	}
+	return nil
+}
 
 // Usage returns what the subscriptions keep.
 func (s *Set) Usage() Usage {
@@ -74,14 +80,13 @@ func (s *Set) Usage() Usage {
 }
 
 func (s *Set) add(typeURL string) (*Watch, error) {
-	if len(s.byURL) >= s.limits.Types {
+	if len(s.sorted) >= s.limits.Types {
 		return nil, refusal.New(refusal.Types, codes.ResourceExhausted, "subscribed to more than %d types (downstream.maxTypesPerClient)", s.limits.Types)
 	}
 	if typeURL == "" || len(typeURL) > 512 {
 		return nil, refusal.New(refusal.Types, codes.InvalidArgument, "type_url %q: want group/version/Kind", refusal.Bounded(typeURL))
 	}
-	w := &Watch{TypeURL: typeURL, Type: s.typeOf(typeURL), names: map[string]struct{}{}, sentDigests: map[string][16]byte{}}
-	s.byURL[typeURL] = w
+	w := &Watch{Target: targetOf(typeURL, s.typeOf(typeURL))}
 	at, _ := slices.BinarySearchFunc(s.sorted, w, func(a, b *Watch) int {
 		return cmp.Or(compareTypes(a.Type, b.Type), cmp.Compare(a.TypeURL, b.TypeURL))
 	})

@@ -29,6 +29,31 @@ type Status struct {
 	Synced bool `json:"synced"`
 }
 
+// record is what a Status is made of. Times are in Unix nanoseconds; zero: never.
+type record struct {
+	sentVersion, ackedNonce, lastNACK string
+	sentAt, ackedAt                   int64
+	pushes, bytes, acks, nacks        uint64
+}
+
+// Status returns what the client has been sent.
+func (w *Watch) Status() Status {
+	r := &w.record
+	return Status{
+		TypeURL: w.TypeURL, SentVersion: r.sentVersion, SentNonce: w.nonce, SentAt: timeOf(r.sentAt),
+		AckedNonce: r.ackedNonce, AckedAt: timeOf(r.ackedAt), LastNACK: r.lastNACK,
+		Pushes: r.pushes, Bytes: r.bytes, ACKs: r.acks, NACKs: r.nacks,
+		Synced: w.nonce != "" && !w.partial && (r.ackedNonce == w.nonce || w.Type.NeverAcknowledged),
+	}
+}
+
+func timeOf(nanoseconds int64) time.Time {
+	if nanoseconds == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, nanoseconds)
+}
+
 // Receipt is how far a resource has come on its way to a client.
 type Receipt string
 
@@ -55,11 +80,11 @@ func (w *Watch) Receipt(s *snapshot.Snapshot, name string) (Receipt, time.Time) 
 	case !found || !w.wildcard && !named:
 		return NotForIt, time.Time{}
 	case rev > w.rejectedFrom && rev <= w.rejectedTo:
-		return Rejected, w.status.SentAt
+		return Rejected, timeOf(w.record.sentAt)
 	case rev <= w.ackedCursor:
-		return Acknowledged, w.status.AckedAt
+		return Acknowledged, timeOf(w.record.ackedAt)
 	case rev > w.sentCursor || w.nonce == "":
 		return NotSent, time.Time{}
 	}
-	return Sent, w.status.SentAt
+	return Sent, timeOf(w.record.sentAt)
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -44,24 +45,48 @@ func compareTypes(a, b Type) int {
 // maxResend bounds the names that a wildcard brings again. Of more, it brings everything.
 const maxResend = 256
 
-// Watch is one client's subscription to one type URL, with a cursor. Nothing queues here: the next
-// response is the difference between the cursor and the newest snapshot then.
-type Watch struct {
+// Target is a type URL, and the type that it stands for. It is immutable.
+type Target struct {
 	TypeURL string
 	Type    Type
+	// first is the nonce of the first response, which does not depend on the stream, so that clients
+	// which come together share bytes.
+	first string
+}
 
-	wildcard bool
-	named    bool // SotW: names were sent, so that sending none unsubscribes
-	names    map[string]struct{}
+// fixed shares the Targets of Fixed types, of which there are few, between streams.
+var fixed sync.Map // from type URL to *Target
+
+func targetOf(typeURL string, t Type) *Target {
+	if shared, ok := fixed.Load(typeURL); ok && shared.(*Target).Type == t {
+		return shared.(*Target)
+	}
+	target := &Target{typeURL, t, snapshot.FirstNonce(typeURL, 1)}
+	if t.Fixed {
+		fixed.Store(typeURL, target)
+	}
+	return target
+}
+
+// Watch is one client's subscription to one type URL, with a cursor. Nothing queues here: the next
+// response is the difference between the cursor and the newest snapshot then. A stream has many of
+// them, most idle: what few of them need they make when they need it.
+type Watch struct {
+	*Target
+
+	wildcard        bool
+	named           bool // SotW: names were sent, so that sending none unsubscribes
+	mustReply       bool // the next response comes even when there is nothing new
+	sendAll         bool // it brings everything, not only what the cursor lacks
+	wildcardDropped bool // delta: and names remain
+	partial         bool // delta: the last part of an answer was not sent
+	names           map[string]struct{}
 
 	// Additions of the next response to the difference.
-	mustReply       bool                // answer even when there is nothing new
-	sendAll         bool                // everything, not only what the cursor lacks
-	clientVersions  map[string]string   // with sendAll: what the client has, by version
-	versionBytes    int                 // of clientVersions, until what follows from them is sent
-	clientVersion   string              // SotW: the version that the client has
-	resend          map[string]struct{} // delta: names to bring again, or to report as gone
-	wildcardDropped bool                // delta: and names remain
+	clientVersions map[string]string   // with sendAll: what the client has, by version
+	versionBytes   int                 // of clientVersions, until what follows from them is sent
+	clientVersion  string              // SotW: the version that the client has
+	resend         map[string]struct{} // delta: names to bring again, or to report as gone
 
 	// The content of the client: cursor serves wildcards, sent SotW, and sentDigests named delta
 	// subscriptions, by name; zero when it was reported as gone.
@@ -72,12 +97,12 @@ type Watch struct {
 	// The last whole answer leads to sentCursor, the last acknowledged one to ackedCursor.
 	// While partial, parts of an answer were sent that leads to cursor, and its last part was not.
 	nonce       string
-	partial     bool
-	status      Status
 	sentCursor  uint64
 	ackedCursor uint64
 	// Changes after rejectedFrom, up to rejectedTo, were in a response that was rejected.
 	rejectedFrom, rejectedTo uint64
+
+	record record
 }
 
 // step is one response of a round, or several with removals. It does not refer to the snapshot: a
@@ -225,6 +250,9 @@ func (w *Watch) move(rev uint64) {
 // namedDifference compares the names of a named subscription with what was sent of each.
 func (w *Watch) namedDifference(s *snapshot.Snapshot) *snapshot.Difference {
 	d := &snapshot.Difference{}
+	if w.sentDigests == nil {
+		w.sentDigests = map[string][16]byte{}
+	}
 	if w.wildcardDropped {
 		w.noteSent(s)
 	}
@@ -286,12 +314,13 @@ func (w *Watch) noteSent(s *snapshot.Snapshot) {
 
 // acknowledged records the receipt of the response with this nonce.
 func (w *Watch) acknowledged(nonce string, now time.Time) {
-	w.status.ACKs++
-	w.status.AckedNonce, w.status.AckedAt = nonce, now
+	w.record.acks++
 	if nonce == w.nonce {
-		w.status.LastNACK = ""
+		nonce = w.nonce // and not the text of the request, which only this stream has
+		w.record.lastNACK = ""
 		w.ackedCursor = w.sentCursor // while partial, that of the answer before
 	}
+	w.record.ackedNonce, w.record.ackedAt = nonce, now.UnixNano()
 	if w.sent != (snapshot.Digest{}) {
 		w.rejectedFrom, w.rejectedTo = 0, 0 // SotW: a response is everything
 	}
@@ -299,20 +328,12 @@ func (w *Watch) acknowledged(nonce string, now time.Time) {
 
 // rejected records a NACK. The same bytes would be rejected again, so no answer (PROTOCOL S7).
 func (w *Watch) rejected(reason string) {
-	w.status.NACKs++
-	w.status.LastNACK = refusal.Bounded(reason)
+	w.record.nacks++
+	w.record.lastNACK = refusal.Bounded(reason)
 	if w.rejectedTo == 0 {
 		w.rejectedFrom = w.ackedCursor
 	}
 	if w.rejectedTo = w.sentCursor; w.partial {
 		w.rejectedTo = w.cursor
 	}
-}
-
-// Status returns what the client has been sent.
-func (w *Watch) Status() Status {
-	st := w.status
-	st.TypeURL = w.TypeURL
-	st.Synced = w.nonce != "" && !w.partial && (st.AckedNonce == w.nonce || w.Type.NeverAcknowledged)
-	return st
 }

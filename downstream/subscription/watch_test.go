@@ -78,7 +78,7 @@ func applyDifference(holds map[string]string, d *snapshot.Difference) {
 
 func TestUnchangedPlanCostsNoAllocation(t *testing.T) {
 	c := filled(10000)
-	w := &Watch{TypeURL: seV1, wildcard: true, mustReply: true, sendAll: true, names: map[string]struct{}{}, sentDigests: map[string][16]byte{}}
+	w := &Watch{Target: targetOf(seV1, Type{}), wildcard: true, mustReply: true, sendAll: true, names: map[string]struct{}{}, sentDigests: map[string][16]byte{}}
 	if _, _, err := w.planDelta(c.Current(), nil, PartBytes); err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +93,7 @@ func TestClientsThatComeTogetherShareTheFirstResponse(t *testing.T) {
 	c := filled(1000)
 	s := c.Current()
 	open := func() []*snapshot.Message {
-		w := &Watch{TypeURL: seV1, wildcard: true, mustReply: true, sendAll: true, names: map[string]struct{}{}, sentDigests: map[string][16]byte{}}
+		w := &Watch{Target: targetOf(seV1, Type{}), wildcard: true, mustReply: true, sendAll: true, names: map[string]struct{}{}, sentDigests: map[string][16]byte{}}
 		st, ok, err := w.planDelta(s, []byte("relay"), PartBytes)
 		if !ok || err != nil || st.initial == nil {
 			t.Fatalf("step %+v, %v, %v", st, ok, err)
@@ -110,7 +110,7 @@ func BenchmarkPushToOneClient(b *testing.B) {
 	for _, delta := range []bool{false, true} {
 		b.Run(fmt.Sprint("delta ", delta), func(b *testing.B) {
 			c := filled(10000)
-			w := &Watch{TypeURL: seV1, wildcard: true, mustReply: true, sendAll: delta, names: map[string]struct{}{}, sentDigests: map[string][16]byte{}}
+			w := &Watch{Target: targetOf(seV1, Type{}), wildcard: true, mustReply: true, sendAll: delta, names: map[string]struct{}{}, sentDigests: map[string][16]byte{}}
 			before := c.Current()
 			c.Apply([]snapshot.Update{{Name: "shop/s-000500", Item: se("shop", "s-000500", "y")}}, time.Now())
 			after := c.Current()
@@ -139,7 +139,7 @@ func BenchmarkPushToOneClient(b *testing.B) {
 
 func TestSlowDeltaCursorIsServedFromTheLogThePagesOrNotAtAll(t *testing.T) {
 	c := snapshot.New()
-	w := &Watch{TypeURL: seV1, wildcard: true, names: map[string]struct{}{}, sentDigests: map[string][16]byte{}}
+	w := &Watch{Target: targetOf(seV1, Type{}), wildcard: true, names: map[string]struct{}{}, sentDigests: map[string][16]byte{}}
 	holds := map[string]string{}
 	sync := func() {
 		t.Helper()
@@ -187,9 +187,9 @@ func TestDeltaAndSotWArriveAtTheSame_S18(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := snapshot.New()
 		truth := map[string]*mirror.Resource{}
-		delta := &Watch{TypeURL: seV1, wildcard: true, mustReply: true, sendAll: true, names: map[string]struct{}{}, sentDigests: map[string][16]byte{}}
-		sotw := &Watch{TypeURL: seV1, wildcard: true, mustReply: true, names: map[string]struct{}{}, sentDigests: map[string][16]byte{}}
-		named := &Watch{TypeURL: seV1, mustReply: true, sentDigests: map[string][16]byte{}, names: map[string]struct{}{"shop/s-1": {}, "shop/s-2": {}}}
+		delta := &Watch{Target: targetOf(seV1, Type{}), wildcard: true, mustReply: true, sendAll: true, names: map[string]struct{}{}, sentDigests: map[string][16]byte{}}
+		sotw := &Watch{Target: targetOf(seV1, Type{}), wildcard: true, mustReply: true, names: map[string]struct{}{}, sentDigests: map[string][16]byte{}}
+		named := &Watch{Target: targetOf(seV1, Type{}), mustReply: true, sentDigests: map[string][16]byte{}, names: map[string]struct{}{"shop/s-1": {}, "shop/s-2": {}}}
 		deltaHolds, sotwHolds, namedHolds := map[string]string{}, map[string]string{}, map[string]string{}
 		look := func(t *rapid.T) {
 			s := c.Current()
@@ -313,7 +313,7 @@ func TestWildcardAskedForAgainBringsWhatHasGone_S17(t *testing.T) {
 // named returns n names, and a watch for them that has everything of c.
 func named(t *testing.T, c *snapshot.Collection, n int, delta bool) *Watch {
 	t.Helper()
-	w := &Watch{TypeURL: seV1, mustReply: true, sendAll: delta, names: map[string]struct{}{}, sentDigests: map[string][16]byte{}}
+	w := &Watch{Target: targetOf(seV1, Type{}), mustReply: true, sendAll: delta, names: map[string]struct{}{}, sentDigests: map[string][16]byte{}}
 	for i := range n {
 		w.names[fmt.Sprintf("shop/s-%06d", i)] = struct{}{}
 	}
@@ -387,7 +387,7 @@ func TestNamesThatHaveChangedAreFoundAsByLookingAtAll(t *testing.T) {
 			}
 			s := c.Current()
 			owed := delta.mustReply
-			full := &Watch{TypeURL: seV1, names: delta.names, sentDigests: map[string][16]byte{}, sendAll: true, mustReply: true}
+			full := &Watch{Target: targetOf(seV1, Type{}), names: delta.names, sentDigests: map[string][16]byte{}, sendAll: true, mustReply: true}
 			if _, _, err := full.planDelta(s, nil, PartBytes); err != nil {
 				t.Fatal(err)
 			}
