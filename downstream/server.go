@@ -284,15 +284,14 @@ func (s *Server) Addrs(ctx context.Context) ([]net.Addr, error) {
 // release opens the server to its clients once they may be served.
 func (s *Server) release(ctx context.Context) error {
 	began := time.Now()
-	if err := s.await(ctx); err != nil {
-		if ctx.Err() == nil {
-			return err
-		}
-		return nil // the end was asked for
+	err := s.await(ctx)
+	if isClosed(ctx.Done()) {
+		return nil // somebody has asked for the end
 	}
-	if s.changing.Acquire(ctx, 1) != nil {
-		return nil // likewise
+	if err != nil {
+		return err
 	}
+	_ = s.changing.Acquire(context.Background(), 1) // a reload ends
 	s.views.open(began)
 	s.changing.Release(1)
 	s.learn(ctx) // before anybody is sent anything: of clients that have waited
