@@ -50,6 +50,7 @@ type client struct {
 
 	mu       sync.Mutex // guards all below
 	count    int        // resources held
+	part     bool       // the last message was a part of an answer that goes on
 	changes  int64      // sum of their seqs
 	seqs     []int32    // by index; SotW: with trace
 	kept     []mem.BufferSlice
@@ -176,6 +177,7 @@ func (c *client) take(data mem.BufferSlice, now time.Time) (wire.Head, error) {
 		if c.count < c.world.visible {
 			c.count = c.distinct(data, h.Resources)
 		}
+		c.part = h.Part
 		eachMarker(data, func(index, seq int) {
 			c.changes += c.reach(index, seq, now)
 		})
@@ -216,10 +218,10 @@ func (c *client) reach(index, seq int, now time.Time) (more int64) {
 }
 
 // distinct returns how many resources a delta client holds after a message that brings
-// some. A first message is believed to name none twice.
+// some. The parts of one answer are believed to name none twice, and so is a first message.
 func (c *client) distinct(data mem.BufferSlice, brings int) (n int) {
-	if c.count == 0 {
-		return brings
+	if c.count == 0 || c.part {
+		return c.count + brings
 	}
 	data.Ref()
 	c.kept = append(c.kept, data)

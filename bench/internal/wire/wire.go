@@ -44,6 +44,7 @@ func (c Codec) Unmarshal(data mem.BufferSlice, v any) error {
 
 // Field numbers that DiscoveryResponse and DeltaDiscoveryResponse have in common.
 const (
+	fieldVersion   = 1 // of a delta response: what the relay marks parts with
 	FieldResources = 2
 	FieldTypeURL   = 4
 	FieldNonce     = 5
@@ -145,6 +146,7 @@ func Walk(data mem.BufferSlice, f func(num protowire.Number, n int, r *Reader) b
 type Head struct {
 	TypeURL, Nonce string
 	Resources      int
+	Part           bool // more parts of the answer follow
 }
 
 // ReadHead reads the Head of an encoded response.
@@ -153,11 +155,14 @@ func ReadHead(data mem.BufferSlice) (h Head, err error) {
 		switch num {
 		case FieldResources:
 			h.Resources++
-		case FieldTypeURL, FieldNonce:
+		case fieldVersion, FieldTypeURL, FieldNonce:
 			b, ok := r.Take(n)
-			if num == FieldTypeURL {
+			switch num {
+			case fieldVersion:
+				h.Part = string(b) == "part"
+			case FieldTypeURL:
 				h.TypeURL = string(b)
-			} else {
+			default:
 				h.Nonce = string(b)
 			}
 			return ok
