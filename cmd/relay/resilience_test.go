@@ -140,7 +140,8 @@ type deltaWatch struct {
 
 const entryType = "networking.istio.io/v1/ServiceEntry"
 
-func watchEntries(t *testing.T, address string) *deltaWatch {
+// openDelta opens a delta stream, which ends with the test.
+func openDelta(t *testing.T, address string) discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -153,6 +154,12 @@ func watchEntries(t *testing.T, address string) *deltaWatch {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return stream
+}
+
+func watchEntries(t *testing.T, address string) *deltaWatch {
+	t.Helper()
+	stream := openDelta(t, address)
 	w := &deltaWatch{t: t, stream: stream}
 	w.send(&discoveryv3.DeltaDiscoveryRequest{Node: &corev3.Node{Id: "sidecar~10.0.0.9~c.ns~ns.svc.cluster.local"}, TypeUrl: entryType})
 	return w
