@@ -302,12 +302,25 @@ func (r *relay) get(ctx context.Context, path string) ([]byte, error) {
 // given are the ports that freePort has returned, or tried: what they are for may not run yet.
 var given sync.Map
 
+// host is the address of loopback that this run listens on. It is the run's own where the
+// system has all of 127.0.0.0/8: when an upstream of the run is down, no other program can
+// take its port and answer the relay in its place.
+var host = sync.OnceValue(func() string {
+	own := fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))
+	l, err := net.Listen("tcp", own+":0")
+	if err != nil {
+		return "127.0.0.1"
+	}
+	l.Close()
+	return own
+})
+
 // freePort returns an address of loopback that nobody has at present, below the ports that
 // the system gives to connections: one of those could take it between two runs of a program.
 // It returns nothing when there is none.
 func freePort() string {
 	for range 1000 {
-		address := fmt.Sprintf("127.0.0.1:%d", 10000+rand.IntN(22000))
+		address := fmt.Sprintf("%s:%d", host(), 10000+rand.IntN(22000))
 		if _, taken := given.LoadOrStore(address, true); taken {
 			continue
 		}
