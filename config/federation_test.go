@@ -179,7 +179,7 @@ func TestDefaultsOfRules(t *testing.T) {
 	if !c.Views[0].ExcludeOwn || c.Views[1].ExcludeOwn {
 		t.Error("a view does not exclude its clients' own resources by default")
 	}
-	if c.Provenance != (config.Provenance{Annotations: true, Relay: "hub", MaxHops: 8}) || c.Merge[0].Policy != "first" {
+	if c.Provenance != (config.Provenance{Annotations: config.AnnotationsTrue, Relay: "hub", MaxHops: 8}) || c.Merge[0].Policy != "first" {
 		t.Errorf("%+v %+v", c.Provenance, c.Merge)
 	}
 }

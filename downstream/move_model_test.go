@@ -85,7 +85,7 @@ func TestMovedClientsHoldWhatTheirViewShows(t *testing.T) {
 			f.leave(t)
 		}
 		vs := f.views
-		if len(vs.derived)+len(vs.forks) != 0 || vs.copies.Load() != 0 || vs.base.clients != 0 || vs.base.sotw != 0 {
+		if len(vs.derived)+len(vs.forks) != 0 || vs.copies.Load() != 0 || vs.base.clients != 0 || vs.base.sotw != [snapshot.Forms]int{} {
 			t.Fatalf("without clients there are %d and %d views, counted %d; the base has %d clients",
 				len(vs.derived), len(vs.forks), vs.copies.Load(), vs.base.clients)
 		}
@@ -233,7 +233,7 @@ func (f *fleet) check(t *rapid.T) {
 		}
 	}
 	for _, v := range append(vs.copied(), vs.base) {
-		if v.clients != clients[v] || v.sotw != clients[v] || v != vs.base && v.clients == 0 {
+		if v.clients != clients[v] || v.sotw[snapshot.Full] != clients[v] || v != vs.base && v.clients == 0 {
 			t.Fatalf("a view has %d clients, %d of them SotW; there are %d", v.clients, v.sotw, clients[v])
 		}
 	}

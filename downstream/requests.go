@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"meshrelay/downstream/refusal"
+	"meshrelay/downstream/snapshot"
 	"meshrelay/downstream/subscription"
 )
 
@@ -92,13 +93,17 @@ func (c *conn) know(req *request) (bool, error) {
 
 // viewer returns the client as its view counts it.
 func (c *conn) viewer() viewer {
-	return viewer{c.protocol, c.use, c.server.limits.Load().MaxViewsPerPeer}
+	return viewer{c.protocol, c.form, c.use, c.server.limits.Load().MaxViewsPerPeer}
 }
 
 // begin gives the client of a first request a view. It begins again if the rules change meanwhile.
 func (c *conn) begin(client client) error {
 	s := c.server
 	c.heard.Store(true)
+	if s.cfg.ShortForIstiods && client.istiod {
+		c.form = snapshot.Short
+		c.subs.Use(c.form)
+	}
 	for {
 		rs, err := s.newestRules(c.stream.Context())
 		if err != nil {

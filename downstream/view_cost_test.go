@@ -65,8 +65,8 @@ func TestViewCostsWhatItLeavesOut(t *testing.T) {
 			t.Error("a view that leaves out nothing has a list of pages of its own")
 		}
 		m := must(newMetrics(prometheus.NewRegistry(), generators{newMCPGenerator()}))
-		base.Frames(m.pageEncoded)
-		s.Frames(m.pageEncoded)
+		base.Frames(snapshot.Full, m.pageEncoded)
+		s.Frames(snapshot.Full, m.pageEncoded)
 		if got := int(testutil.ToFloat64(m.pages)); got > len(base.Pages)+pages {
 			t.Errorf("%d pages are encoded for both views, want at most %d", got, len(base.Pages)+pages)
 		}

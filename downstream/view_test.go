@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"google.golang.org/protobuf/proto"
 
+	"meshrelay/downstream/snapshot"
 	"meshrelay/mirror"
 )
 
@@ -220,7 +221,7 @@ func TestClientsOfOneVariantShare(t *testing.T) {
 	}
 	encoded := func(v *view) (n int) {
 		for _, p := range v.snapshot(typeSE).Pages {
-			if p.Encoded() {
+			if p.Encoded(snapshot.Full) {
 				n++
 			}
 		}
@@ -255,11 +256,11 @@ func TestSharedPagesStayEncodedForDerivedViews(t *testing.T) {
 	vs.open(time.Now())
 	m := must(newMetrics(prometheus.NewRegistry(), generators{newMCPGenerator()}))
 	encode := func(v *view) {
-		v.snapshot(typeSE).Frames(m.pageEncoded)
+		v.snapshot(typeSE).Frames(snapshot.Full, m.pageEncoded)
 	}
 	encoded := func(v *view) (n int) {
 		for _, p := range v.snapshot(typeSE).Pages {
-			if p.Encoded() {
+			if p.Encoded(snapshot.Full) {
 				n++
 			}
 		}

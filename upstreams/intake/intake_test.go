@@ -215,7 +215,7 @@ func raw(t *testing.T, r fakexds.Resource) []byte {
 }
 
 func TestWhatCountsTowardsTheLimitsIsWhatIsHeld(t *testing.T) {
-	m := newMachine(t, true, config.Provenance{Annotations: true, Relay: "r", MaxHops: 8})
+	m := newMachine(t, true, config.Provenance{Annotations: config.AnnotationsTrue, Relay: "r", MaxHops: 8})
 	for i := range 100 {
 		version := []string{"1", "1000000000000000000"}[i%2]
 		m.step(Received{Updates: []Update{m.update(true, fakexds.MCP("ns/a", &networking.ServiceEntry{Hosts: []string{"a.example"}}, func(r *mcp.Resource) { r.Metadata.Version = version }))}})
