@@ -96,8 +96,8 @@ func (vs *views) full() bool { return len(vs.derived)+len(vs.forks) >= maxViews 
 
 // viewer is a client of views.
 type viewer struct {
-	protocol string
-	form     snapshot.Form
+	delta bool
+	form  snapshot.Form // of a SotW client
 	// peer is who the view is counted for, and maxViews how many it may have; nil: nobody.
 	peer     *peerUse
 	maxViews int
@@ -167,7 +167,7 @@ func (vs *views) room(v *view, who viewer) error {
 // join counts a client of a view. The caller holds mu.
 func (vs *views) join(v *view, who viewer) {
 	v.clients++
-	if who.protocol == protocolSotW {
+	if !who.delta {
 		v.sotw[who.form]++
 	}
 	if v == vs.base || who.peer == nil {
@@ -200,7 +200,7 @@ func (vs *views) leave(v *view, who viewer) {
 	if v.clients--; v.clients == 0 {
 		vs.drop(v)
 	}
-	if who.protocol == protocolDelta {
+	if who.delta {
 		return
 	}
 	if v.sotw[who.form]--; v.sotw[who.form] == 0 {

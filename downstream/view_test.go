@@ -277,14 +277,14 @@ func TestSharedPagesStayEncodedForDerivedViews(t *testing.T) {
 	encode(one)
 	encode(two)
 	pages := len(one.snapshot(typeSE).Pages)
-	vs.release(one, viewer{protocol: protocolSotW})
+	vs.release(one, viewer{})
 	if n := encoded(two); n != pages {
 		t.Errorf("%d of %d pages stay encoded for a view that shares them", n, pages)
 	}
 	if n := encoded(one); n != pages-2 {
 		t.Errorf("%d of %d pages stay encoded; two were the view's alone", n, pages)
 	}
-	vs.release(two, viewer{protocol: protocolSotW})
+	vs.release(two, viewer{})
 	if n := encoded(vs.base); n != 0 {
 		t.Errorf("%d pages stay encoded for nobody", n)
 	}
