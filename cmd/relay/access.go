@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"time"
 
@@ -65,11 +66,16 @@ func throughSocket(cmd *cobra.Command, c admin.Client, args []string, do call) e
 	return refusal(do(cmd, c, args))
 }
 
-// hinted adds advice to the error of a relay that does not answer.
+// hinted adds advice to the error of a relay that does not answer. The error of a bad question is
+// the relay's text.
 func hinted(err error) error {
 	var unreachable *admin.UnreachableError
 	if errors.As(err, &unreachable) {
 		return fmt.Errorf("%w: check that a relay runs, and that this is its admin.address, or use --admin", err)
+	}
+	var refused *admin.StatusError
+	if errors.As(err, &refused) && refused.Code == http.StatusBadRequest {
+		return refusal(err)
 	}
 	return err
 }
