@@ -69,14 +69,16 @@ func newExplain() *cobra.Command {
 	var namespace, upstream string
 	var diffs, leftOut bool
 	cmd := access.overAdmin(&cobra.Command{
-		Use:   "explain KIND NAME | explain --left-out [KIND]",
+		Use:   "explain KIND [NAMESPACE/]NAME | explain --left-out [KIND]",
 		Short: "Explain why a resource is served as it is",
 		Long: `Show every upstream that has a resource, what import and rewrite rules did to it, whose copy
 is served and why, since when, and which clients have acknowledged it. Name the resource as the
-relay serves it, or as an upstream has it. The exit code is 1 when no upstream has it.
+relay serves it, or as an upstream has it: KIND NAME with -n, KIND NAMESPACE/NAME, or KIND/NAME.
+The exit code is 1 when no upstream has it.
 
 With --left-out, list all resources that import rules leave out, with the rule.`,
 		Example: `  relay explain serviceentry db -n shop
+  relay explain se shop/db
 
   # With the differences between what each upstream has and what is served
   relay explain se db -n shop --diff
@@ -87,6 +89,9 @@ With --left-out, list all resources that import rules leave out, with the rule.`
 			if leftOut {
 				return wanted(1, "KIND")(cmd, args)
 			}
+			if _, _, ok := kindAndName(args); ok {
+				return nil
+			}
 			return wanted(0, "KIND", "NAME")(cmd, args)
 		},
 		ValidArgsFunction: completeKinds,
@@ -95,9 +100,19 @@ With --left-out, list all resources that import rules leave out, with the rule.`
 			all, err := c.LeftOut(cmd.Context(), upstream, strings.Join(args, ""))
 			return out.print(cmd, err, all, cliview.LeftOut(all))
 		}
-		e, err := c.Explain(cmd.Context(), args[0], namespace, args[1])
+		kind, name, ok := kindAndName(args)
+		if !ok {
+			kind, name = args[0], args[1]
+		}
+		if of, rest, ok := strings.Cut(name, "/"); ok {
+			if cmd.Flags().Changed("namespace") && of != namespace {
+				return fmt.Errorf("namespace %s or %s: give NAMESPACE/NAME or -n, not both", namespace, of)
+			}
+			namespace, name = of, rest
+		}
+		e, err := c.Explain(cmd.Context(), kind, namespace, name)
 		if err == nil && e.Outcome == admin.Missing {
-			return errors.Join(out.print(cmd, nil, e, ""), fmt.Errorf("no upstream has %s", e.Ref))
+			return errors.Join(out.print(cmd, nil, e, ""), fmt.Errorf("no upstream has %s%s", e.Ref, cliview.Elsewhere(e)))
 		}
 		return out.print(cmd, err, e, cliview.Explain(e, diffs, time.Now()))
 	})
@@ -107,6 +122,15 @@ With --left-out, list all resources that import rules leave out, with the rule.`
 	cmd.Flags().StringVar(&upstream, "upstream", "", "with --left-out: list this `upstream` only")
 	out.flag(cmd, "table", "json")
 	return cmd
+}
+
+// kindAndName splits KIND/NAME. A type, group/version/Kind, is none.
+func kindAndName(args []string) (kind, name string, ok bool) {
+	if len(args) != 1 {
+		return "", "", false
+	}
+	kind, name, ok = strings.Cut(args[0], "/")
+	return kind, name, ok && kind != "" && name != "" && !strings.Contains(name, "/")
 }
 
 func newConflicts() *cobra.Command {
