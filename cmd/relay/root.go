@@ -33,7 +33,7 @@ A first run:
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w: see \"%s --help\"", err, cmd.CommandPath())
 	})
-	root.AddCommand(newServe(), newValidate(), newGet(), newStatus(), newExplain(), newConflicts(), newPlan(), newLogLevel(), newVersion(),
+	root.AddCommand(newServe(), newValidate(), newGet(), newStatus(), newUpstreams(), newClients(), newExplain(), newConflicts(), newPlan(), newLogLevel(), newVersion(),
 		newFreeze(), newUnfreeze(), newHeld(), newRelease(), newHistory(), newRollback(), newReload(), newServeWithout(), newState())
 	strict(root)
 	return root

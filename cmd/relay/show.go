@@ -1,9 +1,13 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"os/signal"
+	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,50 +21,179 @@ import (
 func newStatus() *cobra.Command {
 	var access access
 	var out output
+	var watch bool
 	cmd := access.overAdmin(&cobra.Command{
 		Use:   "status",
-		Short: "Show the upstreams and clients of a running relay",
-		Long: `Show whether a running relay is ready, and if not why, the state of its upstreams, and its
-clients. The command asks the admin address, which is on loopback by default. The exit code is
-0 whenever the relay answers.`,
+		Short: "Show the state of a running relay in short",
+		Long: `Show whether a running relay is ready, and if not why, its upstreams, and its clients; of many,
+those that need a look. The command asks the admin address, which is on loopback by default. The
+exit code is 0 whenever the relay answers.
+
+With --watch, print the status again whenever it changes, until interrupted.`,
 		Example: `  relay status
+  relay status --watch
   relay status --admin 127.0.0.1:15014 -o json
   kubectl exec meshrelay-0 -- relay status`,
-	}, func(cmd *cobra.Command, c admin.Client, _ []string) error { return printStatus(cmd, c, &out) })
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return fmt.Errorf("unexpected argument %q: see \"relay upstreams %s\" or \"relay clients %s\"", args[0], args[0], args[0])
+			}
+			return nil
+		},
+	}, func(cmd *cobra.Command, c admin.Client, _ []string) error {
+		all, err := statusOf(cmd.Context(), c)
+		return out.print(cmd, err, all, all.text(time.Now()))
+	})
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "print the status again whenever it changes, until interrupted")
+	once := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if !watch {
+			return once(cmd, args)
+		}
+		if out.format != "table" {
+			return fmt.Errorf("--watch prints tables: leave out -o %s", out.format)
+		}
+		return watchStatus(cmd, admin.Client{Address: access.address}, access.timeout)
+	}
 	out.flag(cmd, "table", "json")
 	return cmd
 }
 
-func printStatus(cmd *cobra.Command, c admin.Client, out *output) (err error) {
-	var all struct {
-		Readiness admin.Readiness           `json:"readiness"`
-		Upstreams []upstreams.Status        `json:"upstreams"`
-		Clients   []downstream.ClientStatus `json:"clients"`
-		Conflicts struct {
-			Keys  int `json:"keys"`
-			Hosts int `json:"hosts"`
-		} `json:"conflicts"`
+// overview is all that "relay status" shows.
+type overview struct {
+	Version   admin.Version             `json:"version"`
+	Readiness admin.Readiness           `json:"readiness"`
+	Upstreams []upstreams.Status        `json:"upstreams"`
+	Clients   []downstream.ClientStatus `json:"clients"`
+	Conflicts struct {
+		Keys  int `json:"keys"`
+		Hosts int `json:"hosts"`
+	} `json:"conflicts"`
+}
+
+func statusOf(ctx context.Context, c admin.Client) (all overview, err error) {
+	if all.Version, err = c.Version(ctx); err != nil {
+		return all, err
 	}
-	if all.Readiness, err = c.Ready(cmd.Context()); err != nil {
-		return err
+	if all.Readiness, err = c.Ready(ctx); err != nil {
+		return all, err
 	}
-	if all.Upstreams, err = c.Upstreams(cmd.Context()); err != nil {
-		return err
+	if all.Upstreams, err = c.Upstreams(ctx); err != nil {
+		return all, err
 	}
-	if all.Clients, err = c.Clients(cmd.Context()); err != nil {
-		return err
+	if all.Clients, err = c.Clients(ctx); err != nil {
+		return all, err
 	}
-	conflicts, err := c.Conflicts(cmd.Context(), "")
-	if err != nil {
-		return err
-	}
+	conflicts, err := c.Conflicts(ctx, "")
 	all.Conflicts.Keys, all.Conflicts.Hosts = len(conflicts.Keys), len(conflicts.Hosts)
-	text := cliview.Status(all.Readiness, all.Upstreams, all.Clients, time.Now())
+	return all, err
+}
+
+// text returns the overview for a terminal. now is for ages.
+func (all overview) text(now time.Time) string {
+	text := cliview.Status(all.Version, all.Readiness, all.Upstreams, all.Clients, now)
 	if all.Conflicts.Keys+all.Conflicts.Hosts > 0 {
 		text += fmt.Sprintf("\nConflicts: %s in several upstreams, %s claimed by several resources. See \"relay conflicts\".\n",
 			cliview.Count(all.Conflicts.Keys, "resource"), cliview.Count(all.Conflicts.Hosts, "host"))
 	}
-	return out.print(cmd, nil, all, text)
+	return text
+}
+
+// watchEvery is how often "status --watch" asks.
+const watchEvery = time.Second
+
+// watchStatus prints the status, and again whenever more than ages have changed.
+func watchStatus(cmd *cobra.Command, c admin.Client, timeout time.Duration) error {
+	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	last := ""
+	for {
+		asked, cancel := context.WithTimeout(ctx, timeout)
+		all, err := statusOf(asked, c)
+		cancel()
+		if ctx.Err() != nil {
+			return nil
+		}
+		// Without a present, there are no ages.
+		text, now := all.text(time.Time{}), time.Now()
+		if err != nil {
+			text = hinted(err).Error()
+		}
+		if text != last {
+			shown := text + "\n"
+			if err == nil {
+				shown = all.text(now)
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "--- %s\n%s\n", now.UTC().Format(time.RFC3339), shown)
+			last = text
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+func newUpstreams() *cobra.Command {
+	var access access
+	var out output
+	cmd := access.overAdmin(&cobra.Command{
+		Use:     "upstreams [NAME]",
+		Aliases: []string{"upstream"},
+		Short:   "Show the upstreams of a running relay, or all about one",
+		Long: `List the upstreams of a running relay with their state; or show one with its resources by kind,
+what is refused and dropped, and why.`,
+		Example: `  relay upstreams
+  relay upstreams east`,
+		Args:              wanted(1, "NAME"),
+		ValidArgsFunction: access.completeUpstreams,
+	}, func(cmd *cobra.Command, c admin.Client, args []string) error {
+		all, err := c.Upstreams(cmd.Context())
+		if err != nil || len(args) == 0 {
+			return out.print(cmd, err, all, cliview.Upstreams(all, time.Now()))
+		}
+		i := slices.IndexFunc(all, func(u upstreams.Status) bool { return u.Name == args[0] })
+		if i < 0 {
+			return fmt.Errorf("no upstream %q: see \"relay upstreams\"", args[0])
+		}
+		return out.print(cmd, nil, all[i], cliview.Upstream(all[i], time.Now()))
+	})
+	out.flag(cmd, "table", "yaml", "json")
+	return cmd
+}
+
+func newClients() *cobra.Command {
+	var access access
+	var out output
+	cmd := access.overAdmin(&cobra.Command{
+		Use:     "clients [NAME]",
+		Aliases: []string{"client"},
+		Short:   "Show the clients of a running relay, or all about one",
+		Long: `List the clients of a running relay and whether they have acknowledged what they were sent; or
+show one by type. NAME is POD.NAMESPACE as in the list, the whole node ID, or a connection.`,
+		Example: `  relay clients
+  relay clients istiod-7d9.istio-system`,
+		Args: wanted(1, "NAME"),
+	}, func(cmd *cobra.Command, c admin.Client, args []string) error {
+		all, err := c.Clients(cmd.Context())
+		if err != nil || len(args) == 0 {
+			return out.print(cmd, err, all, cliview.Clients(all, time.Now()))
+		}
+		found := cliview.MatchClients(all, args[0])
+		if len(found) == 0 {
+			return fmt.Errorf("no client %q is connected: see \"relay clients\"", args[0])
+		}
+		texts := make([]string, len(found))
+		for i, client := range found {
+			texts[i] = cliview.Client(client, time.Now())
+		}
+		return out.print(cmd, nil, found, strings.Join(texts, "\n"))
+	})
+	out.flag(cmd, "table", "yaml", "json")
+	return cmd
 }
 
 func newExplain() *cobra.Command {
