@@ -217,7 +217,7 @@ func (w *Watcher) reload(ctx context.Context, log *slog.Logger, apply Apply, mus
 	}
 	w.running = cfg
 	w.succeeded(now, ReloadStatus{Changed: changed, NeedsRestart: needsRestart})
-	log.Info("config reloaded", "file", w.path, "changed", changed)
+	log.Info("config reloaded", "file", w.path, "changed", strings.Join(changed, ", "))
 	if len(needsRestart) > 0 {
 		log.Warn("changed config fields need a restart", "file", w.path, "fields", needsRestart)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"strings"
 	"time"
 
@@ -29,7 +30,7 @@ type call func(cmd *cobra.Command, c admin.Client, args []string) error
 
 // overAdmin makes a command a call over the admin address.
 func (a *access) overAdmin(cmd *cobra.Command, do call) *cobra.Command {
-	cmd.Flags().StringVar(&a.address, "admin", "127.0.0.1:15014", "admin `address` of the relay, host:port")
+	cmd.Flags().StringVar(&a.address, "admin", cmp.Or(os.Getenv("RELAY_ADMIN"), "127.0.0.1:15014"), "admin `address` of the relay, host:port; $RELAY_ADMIN is another default")
 	cmd.Flags().DurationVar(&a.timeout, "timeout", 10*time.Second, "how long to wait for answers")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		ctx, cancel := context.WithTimeout(cmd.Context(), a.timeout)

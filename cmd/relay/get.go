@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/signal"
 	"slices"
 	"strings"
@@ -83,7 +84,7 @@ this server: equal content has equal versions on every relay.`,
 	f.BoolVar(&o.noHeaders, "no-headers", false, "leave out the titles of tables")
 	f.BoolVarP(&o.watch, "watch", "w", false, "list changes after the resources, until interrupted")
 	f.DurationVar(&o.timeout, "timeout", 15*time.Second, "how long to wait for the server's complete answer")
-	f.StringVar(&o.access.Server, "server", "127.0.0.1:15010", "`address` of the server, host:port")
+	f.StringVar(&o.access.Server, "server", cmp.Or(os.Getenv("RELAY_SERVER"), "127.0.0.1:15010"), "`address` of the server, host:port; $RELAY_SERVER is another default")
 	f.BoolVar(&o.plaintext, "plaintext", false, "connect without TLS (the default if the server is on loopback and no flag for TLS is given)")
 	f.StringVar(&o.access.CAFile, "ca-file", "", "PEM `file` with the certificates to trust (default: those of this host)")
 	f.StringVar(&o.access.CertFile, "cert-file", "", "PEM `file` with a client certificate")

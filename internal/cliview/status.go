@@ -10,6 +10,7 @@ import (
 	"meshrelay/admin"
 	"meshrelay/adsclient"
 	"meshrelay/downstream"
+	"meshrelay/mirror"
 	"meshrelay/state"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
@@ -178,9 +179,36 @@ func History(revisions []state.Revision, now time.Time) string {
 	if len(revisions) == 0 {
 		return "No revisions are kept.\n"
 	}
-	t := titled("REVISION", "AGE", "RESOURCES", "ADDED", "CHANGED", "REMOVED", "BY", "AMONG THEM")
+	t := titled("REVISION", "TIME", "AGE", "RESOURCES", "ADDED", "CHANGED", "REMOVED", "BY", "AMONG THEM")
 	for _, r := range revisions {
-		t.add(r.ID, Ago(r.Time, now), r.Resources, r.Added, r.Changed, r.Removed, cmp.Or(r.By, "upstream"), strings.Join(r.Keys[:min(len(r.Keys), maxKeys)], ", "))
+		some := make([]string, 0, maxKeys)
+		for _, key := range r.Keys[:min(len(r.Keys), maxKeys)] {
+			some = append(some, shortKey(key))
+		}
+		among := strings.Join(some, ", ")
+		if more := r.Added + r.Changed + r.Removed - len(some); more > 0 && len(some) > 0 {
+			among += fmt.Sprintf(" and %d more", more)
+		}
+		t.add(r.ID, r.Time.UTC().Format(time.RFC3339), Ago(r.Time, now), r.Resources, r.Added, r.Changed, r.Removed, cmp.Or(r.By, "upstream"), among)
 	}
 	return t.String()
+}
+
+// shortKey returns a key of a revision, "+group/Kind namespace/name", with kubectl's short name of
+// a well-known kind: "+se shop/db".
+func shortKey(key string) string {
+	group, rest, ok := strings.Cut(strings.TrimLeft(key, "+~-"), "/")
+	kind, name, named := strings.Cut(rest, " ")
+	if !ok || !named {
+		return key
+	}
+	info, ok := mirror.LookupKind(mirror.Kind{Group: group, Kind: kind})
+	if !ok {
+		return key
+	}
+	short := strings.ToLower(kind)
+	if len(info.ShortNames) > 0 {
+		short = info.ShortNames[0]
+	}
+	return key[:len(key)-len(strings.TrimLeft(key, "+~-"))] + short + " " + name
 }

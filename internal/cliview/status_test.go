@@ -148,12 +148,14 @@ func TestAdviceForAStaleUpstreamCountsWhatIsServed(t *testing.T) {
 
 func TestHistory(t *testing.T) {
 	got := History([]state.Revision{
-		{ID: 12, Time: testNow.Add(-time.Minute), Added: 1, Changed: 2, Removed: 3, Resources: 40, By: "release", Keys: []string{"+a/B c/d", "~a/B c/e", "-a/B c/f", "-a/B c/g"}},
+		{ID: 12, Time: testNow.Add(-time.Minute), Added: 1, Changed: 2, Removed: 3, Resources: 40, By: "release", Keys: []string{
+			"+networking.istio.io/ServiceEntry c/d", "~networking.istio.io/EnvoyFilter c/e", "-a/B c/f", "-a/B c/g",
+		}},
 		{ID: 9, Time: testNow.Add(-3 * time.Hour), Resources: 42},
 	}, testNow)
-	want := `REVISION   AGE   RESOURCES   ADDED   CHANGED   REMOVED   BY         AMONG THEM
-12         60s   40          1       2         3         release    +a/B c/d, ~a/B c/e, -a/B c/f
-9          3h    42          0       0         0         upstream   -
+	want := `REVISION   TIME                   AGE   RESOURCES   ADDED   CHANGED   REMOVED   BY         AMONG THEM
+12         2024-02-03T04:04:06Z   60s   40          1       2         3         release    +se c/d, ~envoyfilter c/e, -a/B c/f and 3 more
+9          2024-02-03T01:05:06Z   3h    42          0       0         0         upstream   -
 `
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("-want +got:\n%s", d)
