@@ -215,7 +215,7 @@ func TestOrdersPrintTheNewState(t *testing.T) {
 		{"history east", 0, "REVISION   AGE   RESOURCES   ADDED   CHANGED   REMOVED   BY         AMONG THEM\n7          60m   5           0       0         1         upstream   -a/B c/d\n"},
 		{"history east -o yaml", 1, "error: output format \"yaml\": want table or json\n"},
 		{"history nowhere", 1, "error: there is no upstream \"nowhere\": there are east, west\n"},
-		{"reload", 0, "config file loaded\n"},
+		{"reload", 0, "config file loaded: nothing has changed\n"},
 		{"log-level debug", 0, "debug\n"},
 		{"explain --left-out se db", 1, "error: unexpected argument \"db\": relay explain KIND NAME | explain --left-out [KIND]\n"},
 		{"log-level loud", 1, "error: log level \"loud\": want debug, info, warn or error\n"},
@@ -248,7 +248,7 @@ func TestOrdersPrintTheNewState(t *testing.T) {
 		t.Errorf("%d %q", code, stderr)
 	}
 	c.reload, c.restart = nil, []string{"node.id", "admin.address"}
-	if code, stdout, _ := c.relay("reload"); code != 0 || stdout != "config file loaded; restart needed for node.id, admin.address\n" {
+	if code, stdout, _ := c.relay("reload"); code != 0 || stdout != "config file loaded; changed: node.id, admin.address; restart needed for node.id, admin.address\n" {
 		t.Errorf("%d %q", code, stdout)
 	}
 }
