@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"meshrelay/downstream/refusal"
+	"meshrelay/downstream/snapshot"
 	"meshrelay/downstream/subscription"
 )
 
@@ -48,6 +49,8 @@ type conn struct {
 	told  atomic.Bool // of a push, and has not got to it
 	heard atomic.Bool // the first request has come
 	pace  pace        // of the receiving goroutine
+
+	form snapshot.Form // is settled before the client has a view
 
 	// mu guards all below.
 	mu     sync.Mutex

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"meshrelay/downstream/refusal"
+	"meshrelay/downstream/snapshot"
 	"meshrelay/downstream/subscription"
 )
 
@@ -87,16 +88,32 @@ func (c *conn) know(req *request) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return true, c.begin(client)
+	if c.server.cfg.ShortForIstiods && client.istiod {
+		c.form = snapshot.Short
+		c.subs.Use(c.form)
+	}
+	if err := c.begin(&client); err != nil {
+		return false, err
+	}
+	c.logConnected() // from here: the stack of a stream is as large as its deepest call needed
+	return true, nil
+}
+
+func (c *conn) logConnected() {
+	c.mu.Lock()
+	log, client, view := c.log, c.client, c.rule.Name
+	c.mu.Unlock()
+	c.server.comings.Log(log, slog.LevelInfo, "client connected", "address", c.peer.Addr.String(), "protocol", c.protocol,
+		"istioVersion", client.istioVersion, "revision", client.revision, "view", view)
 }
 
 // viewer returns the client as its view counts it.
 func (c *conn) viewer() viewer {
-	return viewer{c.protocol, c.use, c.server.limits.Load().MaxViewsPerPeer}
+	return viewer{c.protocol == protocolDelta, c.form, c.use, c.server.limits.Load().MaxViewsPerPeer}
 }
 
 // begin gives the client of a first request a view. It begins again if the rules change meanwhile.
-func (c *conn) begin(client client) error {
+func (c *conn) begin(client *client) error {
 	s := c.server
 	c.heard.Store(true)
 	for {
@@ -104,11 +121,11 @@ func (c *conn) begin(client client) error {
 		if err != nil {
 			return err
 		}
-		r, err := rs.choose(*c.listener, client, c.listener.TLS.identitiesOf(c.peer))
+		r, err := rs.choose(*c.listener, *client, c.listener.TLS.identitiesOf(c.peer))
 		if err != nil {
 			return err
 		}
-		v, err := s.views.admit(c.stream.Context(), variantOf(r, client), c.viewer())
+		v, err := s.views.admit(c.stream.Context(), variantOf(r, *client), c.viewer())
 		if err != nil {
 			return err
 		}
@@ -120,7 +137,7 @@ func (c *conn) begin(client client) error {
 }
 
 // enter makes v the view of the client. It is false when other rules than rs apply by now.
-func (c *conn) enter(rs *rules, v *view, r *rule, client client) (done bool, err error) {
+func (c *conn) enter(rs *rules, v *view, r *rule, client *client) (done bool, err error) {
 	s := c.server
 	if err := s.changing.Acquire(c.stream.Context(), 1); err != nil {
 		s.views.release(v, c.viewer())
@@ -143,8 +160,6 @@ func (c *conn) enter(rs *rules, v *view, r *rule, client client) (done bool, err
 		s.views.release(v, c.viewer())
 		return true, status.Error(codes.Canceled, "stream has ended")
 	}
-	s.comings.Log(log, slog.LevelInfo, "client connected", "address", c.peer.Addr.String(), "protocol", c.protocol,
-		"istioVersion", client.istioVersion, "revision", client.revision, "view", r.Name)
 	return true, nil
 }
 

@@ -45,6 +45,8 @@ type Config struct {
 	NodeID, Version string
 	// RelayName is the name of this relay in the paths of resources. Empty: they do not have it.
 	RelayName string
+	// ShortForIstiods sends SotW clients that look like istiods the short form of resources.
+	ShortForIstiods bool
 	// Listeners are the addresses to serve on. At least one.
 	Listeners []Listener
 	// Views are what clients see. None: everything, but what came from their own cluster.

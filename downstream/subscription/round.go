@@ -38,7 +38,7 @@ func (s *Set) Plan(newest func(Type) *snapshot.Snapshot, encoded func(bytes int)
 		if s.delta {
 			st, ok, err = w.planDelta(newest(w.Type), s.controlPlane, s.partBytes())
 		} else {
-			st, ok = w.planSotW(newest(w.Type), encoded)
+			st, ok = w.planSotW(newest(w.Type), s.form, encoded)
 		}
 		switch {
 		case err != nil:

@@ -131,7 +131,7 @@ type step struct {
 
 // planSotW moves the cursor to s, and returns the step for that if the client needs one. The caller
 // sends it or ends the stream.
-func (w *Watch) planSotW(s *snapshot.Snapshot, encoded func(bytes int)) (step, bool) {
+func (w *Watch) planSotW(s *snapshot.Snapshot, form snapshot.Form, encoded func(bytes int)) (step, bool) {
 	if !w.wildcard && len(w.names) == 0 {
 		return step{}, false
 	}
@@ -140,7 +140,7 @@ func (w *Watch) planSotW(s *snapshot.Snapshot, encoded func(bytes int)) (step, b
 	}
 	// Equal versions mean equal content. The xDS specification lets a server spare the client the
 	// response to a wildcard then.
-	if w.clientVersion != "" && w.wildcard && s.Count > 0 && s.Version == w.clientVersion {
+	if w.clientVersion != "" && w.wildcard && s.Count > 0 && form.Version(s.Version) == w.clientVersion {
 		w.mustReply, w.clientVersion = false, ""
 		w.cursor, w.sent, w.ackedCursor = s.Rev, s.Digest, s.Rev
 		return step{}, false
@@ -170,13 +170,15 @@ func (w *Watch) planSotW(s *snapshot.Snapshot, encoded func(bytes int)) (step, b
 			d, ok := s.Since(w.cursor)
 			st.removes = !ok || len(d.Removed) > 0
 		}
-		st.sotwVersion, st.frames, st.bytes = s.Version, s.Frames(encoded), s.Bytes
+		st.sotwVersion = form.Version(s.Version)
+		st.frames, st.bytes = s.Frames(form, encoded)
 	} else {
-		st.sotwVersion = is.String()
+		st.sotwVersion = form.Version(is.String())
 		st.frames = make(mem.BufferSlice, 1, 1+len(named))
 		for _, r := range named {
-			st.frames = append(st.frames, mem.SliceBuffer(r.Frame()))
-			st.bytes += len(r.Frame())
+			frame := form.Frame(r)
+			st.frames = append(st.frames, mem.SliceBuffer(frame))
+			st.bytes += len(frame)
 		}
 	}
 	w.mustReply, w.clientVersion = false, ""

@@ -120,7 +120,7 @@ func BenchmarkPushToOneClient(b *testing.B) {
 				w.cursor, w.sent, w.mustReply, w.sendAll = before.Rev, before.Digest, false, false
 				var msg *snapshot.Message
 				if !delta {
-					st, _ := w.planSotW(after, func(int) {})
+					st, _ := w.planSotW(after, snapshot.Full, func(int) {})
 					msg = snapshot.SotW(w.TypeURL, st.sotwVersion, "2", nil, st.frames, st.bytes)
 				} else {
 					st, _, err := w.planDelta(after, nil, PartBytes)
@@ -210,7 +210,7 @@ func TestDeltaAndSotWArriveAtTheSame_S18(t *testing.T) {
 			} else if ok {
 				applyDifference(namedHolds, st.diff)
 			}
-			if st, ok := sotw.planSotW(s, func(int) {}); ok {
+			if st, ok := sotw.planSotW(s, snapshot.Full, func(int) {}); ok {
 				sotwHolds = decodeFrames(st)
 			}
 			want := content(s)
@@ -318,7 +318,7 @@ func named(t *testing.T, c *snapshot.Collection, n int, delta bool) *Watch {
 		w.names[fmt.Sprintf("shop/s-%06d", i)] = struct{}{}
 	}
 	if !delta {
-		w.planSotW(c.Current(), func(int) {})
+		w.planSotW(c.Current(), snapshot.Full, func(int) {})
 	} else if _, _, err := w.planDelta(c.Current(), nil, PartBytes); err != nil {
 		t.Fatal(err)
 	}
@@ -343,7 +343,7 @@ func TestAChangeOfAnotherNameCostsTheSameForAnyNumberOfNames(t *testing.T) {
 				if delta {
 					_, ok, _ = w.planDelta(s, nil, PartBytes)
 				} else {
-					_, ok = w.planSotW(s, func(int) {})
+					_, ok = w.planSotW(s, snapshot.Full, func(int) {})
 				}
 				if ok {
 					t.Fatal("a client is told of what it did not ask for")
@@ -402,7 +402,7 @@ func TestNamesThatHaveChangedAreFoundAsByLookingAtAll(t *testing.T) {
 				}
 			}
 			was := sotw.sent
-			_, sent := sotw.planSotW(s, func(int) {})
+			_, sent := sotw.planSotW(s, snapshot.Full, func(int) {})
 			is := snapshot.Digest{}
 			for n := range sotw.names {
 				if r := s.Get(n); r != nil {

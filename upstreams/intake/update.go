@@ -242,19 +242,19 @@ func (in *Intake) decode(sc *scope, rec *record, name string, el Element) (diffe
 		stamp = in.rules.relayStamp
 	}
 	if el.Resource != nil {
-		return in.importRecord(sc, rec, el.Resource.Stamped(stamp), nil)
+		return in.importRecord(sc, rec, el.Resource.Stamped(stamp), mirror.Way{})
 	}
 	if r := in.twin(sc, rec, name); r != nil {
-		return in.importRecord(sc, rec, r, nil)
+		return in.importRecord(sc, rec, r, mirror.Way{})
 	}
-	r, path, err := mirror.DecodeStamped(sc.Kind, el.Raw, in.name, stamp)
+	r, way, err := mirror.DecodeStamped(sc.Kind, el.Raw, in.name, stamp)
 	if err != nil {
 		return false, err
 	}
 	if rec.version == r.SourceVersion() {
 		rec.version = r.SourceVersion() // a relay gives both the same: held once
 	}
-	return in.importRecord(sc, rec, r, path)
+	return in.importRecord(sc, rec, r, way)
 }
 
 // twin returns what another scope of the kind has received of the same bytes, nil when none has: a
