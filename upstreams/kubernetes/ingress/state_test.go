@@ -1,6 +1,7 @@
 package ingress
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"strings"
 	"testing"
@@ -169,6 +170,23 @@ func TestTwoHostsOfOneNameAreBothServed(t *testing.T) {
 	}
 	w.apply(ingress("shop", "web", 1, "a.b.example / dot:80"))
 	w.want("vs shop/a-b-example-web-~: a.b.example"+gateway+"/…>dot.shop:80", "vs shop/"+strings.ReplaceAll(second, generatedName, "~")+": -")
+}
+
+// The first of two hosts of one name has it, also when the other one had it before.
+func TestAHostLeavesItsNameToOneThatComesBefore(t *testing.T) {
+	w := newWorld(t, byDefault, ingress("shop", "one", 1, "a.b / one:80"), ingress("shop", "two", 2, "a.b / two:80", "a-b / two:81")).synced()
+	w.want(
+		"gw istio-system/one-~-shop: 80:*", "gw istio-system/two-~-shop: 80:*",
+		"vs shop/a-b-one-~: a.b @ istio-system/one-~-shop: /…>one.shop:80, /…>two.shop:80",
+		"vs shop/a-b-two-~: a-b @ istio-system/two-~-shop: /…>two.shop:81",
+	)
+	w.Remove(Ingresses, Name{"shop", "one"})
+	w.want(
+		"gw istio-system/one-~-shop: -",
+		"vs shop/a-b-one-~: -",
+		"vs shop/a-b-two-~: a.b @ istio-system/two-~-shop: /…>two.shop:80",
+		fmt.Sprintf("vs shop/a-b-two-~-%.16x: a-b @ istio-system/two-~-shop: /…>two.shop:81", sha256.Sum256([]byte("a-b"))),
+	)
 }
 
 // Two Ingresses can not have a Gateway of one name.
