@@ -75,7 +75,8 @@ func (o *Options) gateway(ing *Ingress) *Output {
 	return &Output{Key: o.gatewayName(ing.Name).key(gatewayKind), Body: g, Origins: []Name{ing.Name}}
 }
 
-// part is what one Ingress has of a host: rules are the indexes of its rules.
+// part is the share of one Ingress in a host. rules are the indexes of its rules for the host, one at
+// least.
 type part struct {
 	*Ingress
 	rules []int

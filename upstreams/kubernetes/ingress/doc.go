@@ -25,7 +25,7 @@
 //
 // An Ingress is converted if its annotation kubernetes.io/ingress.class is the class of the options;
 // without that annotation, if the controller of its IngressClass is istio.io/ingress-controller;
-// with neither, in ModeDefault only. One that names an IngressClass which does not exist is not
+// with neither, in ModeDefault only. An Ingress with an IngressClass which does not exist is not
 // converted, whatever else it has.
 //
 // The path types Exact and Prefix are matched as written. ImplementationSpecific, and none, is an
@@ -39,8 +39,8 @@
 // Options.Older chooses the older of two ways. Istiods 1.23 and older call the VirtualService of
 // rules without a host "-ING-…", newer ones "*-ING-…". Of Ingresses of one second, the older ones
 // compare "NAME.NAMESPACE" as one text, and so put a-b before a; newer ones compare the names. All
-// else is equal in both, also what they refuse. (Istiods before 1.10 had no namespace in the names of
-// Gateways. Such names are not made here, because two Ingresses could have one name.)
+// else is equal in both, also what they refuse. (Istiods as old as 1.9 had no namespace in the
+// names of Gateways. Such names are not made here, because two Ingresses could have one name.)
 //
 // # Where this package differs from all istiods
 //

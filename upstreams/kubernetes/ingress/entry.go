@@ -71,7 +71,7 @@ func (e *entry) of(host string) []int {
 	return e.rules[from:to]
 }
 
-// services iterates over the Services of which the Ingress names a port, some of them repeatedly.
+// services iterates over the Services whose ports the Ingress names, over some repeatedly.
 func (e *entry) services() iter.Seq[Name] {
 	return func(yield func(Name) bool) {
 		for _, rule := range e.rules {

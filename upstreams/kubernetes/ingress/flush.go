@@ -1,6 +1,7 @@
 package ingress
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"slices"
@@ -45,10 +46,11 @@ func (s *State) Flush() (changes []Change) {
 		}
 	}
 	slices.SortFunc(changes, func(a, b Change) int {
-		if c := strings.Compare(a.Key.Kind.Kind, b.Key.Kind.Kind); c != 0 {
-			return c // Gateway, VirtualService
-		}
-		return strings.Compare(a.Key.FullName(), b.Key.FullName())
+		return cmp.Or(
+			strings.Compare(a.Key.Kind.Kind, b.Key.Kind.Kind), // Gateway, VirtualService
+			strings.Compare(a.Key.Namespace, b.Key.Namespace),
+			strings.Compare(a.Key.Name, b.Key.Name),
+		)
 	})
 	clear(s.changedIngresses)
 	clear(s.changedHosts)
@@ -63,18 +65,20 @@ func (s *State) replace(key mirror.Key, out *Output) bool {
 		delete(s.outputs, key)
 		return had
 	}
-	hash := out.hash()
+	s.buffer = out.appendTo(s.buffer[:0])
+	hash := xxh3.Hash128(s.buffer)
 	s.outputs[key] = hash
 	return !had || hash != old
 }
 
-// hash returns a hash of the body and the origins. The annotations never change.
-func (o *Output) hash() xxh3.Uint128 {
-	b, _ := proto.MarshalOptions{Deterministic: true}.Marshal(o.Body) //nolint:errcheck // decoded JSON is UTF-8
+// appendTo appends the body and the origins. The annotations never change.
+func (o *Output) appendTo(b []byte) []byte {
+	b, _ = proto.MarshalOptions{Deterministic: true}.MarshalAppend(b, o.Body) //nolint:errcheck // decoded JSON is UTF-8
 	for _, n := range o.Origins {
-		b = append(append(b, n.String()...), 0)
+		b = append(append(b, n.Namespace...), '/')
+		b = append(append(b, n.Name...), 0)
 	}
-	return xxh3.Hash128(b)
+	return b
 }
 
 // flushHosts makes the VirtualServices of the hosts that changed, and of those whose name the change
@@ -157,7 +161,7 @@ func (s *State) before(a, b string) bool {
 	return x.rules[0] < y.rules[0]
 }
 
-// parts returns what the Ingresses have of a host, in their order.
+// parts returns the shares of the Ingresses in a host, in their order.
 func (s *State) parts(h *host, name string) []part {
 	parts := make([]part, 0, len(h.ingresses))
 	for n := range h.ingresses {

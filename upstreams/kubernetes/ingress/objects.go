@@ -19,8 +19,8 @@ type Name struct{ Namespace, Name string }
 // String returns "namespace/name".
 func (n Name) String() string { return n.Namespace + "/" + n.Name }
 
-// Ingress is a networking.k8s.io/v1 Ingress, as far as it is converted. Nobody may change one that
-// a State has.
+// Ingress is a networking.k8s.io/v1 Ingress, as far as it is converted. Nobody may change the
+// Ingresses that a State has.
 type Ingress struct {
 	Name
 	// Created may be zero: unknown. Such an Ingress comes before all others.

@@ -21,7 +21,7 @@ const (
 )
 
 // State has the inputs of one cluster, and knows which outputs a change of them changes. The cost of
-// a change follows the Ingresses that share a host with what changed. The methods must not be called
+// a change follows the Ingresses that share a host with the changed object. The methods must not be called
 // at the same time.
 type State struct {
 	options Options
@@ -37,8 +37,9 @@ type State struct {
 
 	// claims are the hosts whose VirtualServices would have one name, mostly one.
 	claims map[Name][]string
-	// outputs are hashes of what Flush returned.
+	// outputs are hashes of the outputs that Flush returned.
 	outputs map[mirror.Key]xxh3.Uint128
+	buffer  []byte // for the next hash
 
 	changedIngresses set[Name]
 	changedHosts     set[string]
@@ -71,7 +72,7 @@ func (s *State) SetOptions(o Options) {
 		return
 	}
 	for _, e := range s.ingresses {
-		s.unlink(e) // what it had by the old options changes
+		s.unlink(e) // its outputs by the old options change
 	}
 	s.options, s.changedOptions = o, true
 	for _, e := range s.ingresses {

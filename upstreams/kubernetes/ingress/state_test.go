@@ -240,23 +240,20 @@ spec:
 // A change costs what the Ingresses of its hosts cost, whatever else there is.
 func TestAChangeCostsWhatItsHostsCost(t *testing.T) {
 	cost := func(others int) float64 {
-		w := newWorld(t, byDefault).synced()
-		for i := range others {
-			w.apply(ingress("shop", fmt.Sprintf("other-%d", i), 1, fmt.Sprintf("%d.example / front:80", i)))
-		}
-		w.Flush()
+		s := many(others)
+		s.Flush()
 		one, two := decoded(t, ingress("shop", "web", 1, "a.example / front:80")), decoded(t, ingress("shop", "web", 1, "a.example / front:81"))
 		return testing.AllocsPerRun(100, func() {
-			w.SetIngress(one)
-			w.Flush()
-			w.SetIngress(two)
-			if len(w.Flush()) == 0 {
+			s.SetIngress(one)
+			s.Flush()
+			s.SetIngress(two)
+			if len(s.Flush()) == 0 {
 				t.Error("nothing changed")
 			}
 		})
 	}
-	if few, many := cost(1), cost(2000); many > few+5 {
-		t.Errorf("%v allocations beside 2000 Ingresses, %v beside one", many, few)
+	if few, all := cost(1), cost(2000); all > few+5 {
+		t.Errorf("%v allocations beside 2000 Ingresses, %v beside one", all, few)
 	}
 }
 
