@@ -12,7 +12,6 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
-	"meshrelay/downstream/refusal"
 	"meshrelay/downstream/subscription"
 )
 
@@ -26,8 +25,9 @@ const (
 	defaultReceiveLimit = 4 << 20
 )
 
-// conn is one stream of one client. The goroutine of its handler receives requests, another one exists
-// while there is something to send (turn). They share the subscriptions, under mu.
+// conn is one stream of one client. The goroutine of its handler waits for the end. Another one exists
+// while there are requests to receive (hearing), and one while there is something to send (turn). They
+// share the subscriptions, under mu.
 type conn struct {
 	server   *Server
 	stream   grpc.ServerStream
@@ -38,6 +38,7 @@ type conn struct {
 	opened   time.Time
 	expires  time.Time // the client's certificate; zero when it has none
 	turn     turn
+	hearing  turn
 	cause    atomic.Pointer[error] // of end
 	// sendingSince is when the send under way began, in Unix nanoseconds; zero when none is.
 	sendingSince atomic.Int64
@@ -47,7 +48,14 @@ type conn struct {
 
 	told  atomic.Bool // of a push, and has not got to it
 	heard atomic.Bool // the first request has come
-	pace  pace        // of the receiving goroutine
+
+	// The receiving goroutine uses these. inflow is nil when the connection does not tell what comes.
+	inflow   *inflow
+	incoming incoming
+	taken    uint64 // requests of inflow
+	deaf     bool   // none is received any more
+	refused  error  // why, if not because the stream has ended
+	pace     pace
 
 	// mu guards all below.
 	mu     sync.Mutex
@@ -65,26 +73,40 @@ type conn struct {
 	planned uint64
 }
 
-func newConn(s *Server, stream grpc.ServerStream, protocol string, l *Listener, p *peer.Peer, use *peerUse) *conn {
+func newConn(s *Server, stream grpc.ServerStream, protocol string, l *Listener, p *peer.Peer, use *peerUse, from *inflow) *conn {
 	c := &conn{
 		server: s, stream: stream, protocol: protocol, listener: l, peer: p, use: use, opened: time.Now(), log: s.log,
 		subs: subscription.New(protocol == protocolDelta, s.controlPlane, s.views.generators.lookup),
 	}
+	c.inflow = from
+	c.incoming = incoming{ctx: stream.Context(), decoding: s.decoding, limits: &s.limits, fields: fieldsOf[protocol], meter: meterOf(p)}
 	if _, certificate := verified(p); certificate != nil {
 		c.expires = certificate.NotAfter
 	}
 	return c
 }
 
-// serve handles requests until the stream ends, and returns why it ends.
-func (c *conn) serve() error {
-	err := c.guard(c.receive)
-	c.end(err)
+// serve waits until the stream has ended.
+func (c *conn) serve() {
+	if c.inflow != nil {
+		hear := c.hear
+		c.inflow.wake.Store(&hear)
+	}
+	c.hear()
+	<-c.stream.Context().Done()
+}
+
+// ended ends what is done for a stream that has ended, and returns why it has.
+func (c *conn) ended() error {
+	c.end(status.FromContextError(c.stream.Context().Err()).Err())
+	c.hearing.shut()
 	c.turn.shut()
 	c.reached()
-	if !refusal.Is(err) {
+	err := c.refused
+	if err == nil {
 		err = *c.cause.Load()
 	}
+	c.close(err)
 	return err
 }
 

@@ -14,27 +14,56 @@ import (
 	"meshrelay/downstream/subscription"
 )
 
-// receive handles requests until the client ends the stream.
-func (c *conn) receive() error {
-	in := &incoming{ctx: c.stream.Context(), decoding: c.server.decoding, limits: &c.server.limits, fields: fieldsOf[c.protocol], meter: meterOf(c.peer)}
-	for {
-		in.first = !c.heard.Load()
-		err := c.next(in)
-		switch {
-		case errors.Is(err, io.EOF):
-			return nil
-		case !refusal.Is(err) && status.Code(err) == codes.ResourceExhausted: // gRPC's, of the size
-			return refusal.New(refusal.Bytes, codes.ResourceExhausted,
-				"request of more than %d bytes (downstream.maxRequestBytes): %s", c.server.cfg.MaxRequestBytes, status.Convert(err).Message())
-		case err != nil:
-			return err
-		}
-		c.signal()
+// hear tells that a request has come.
+func (c *conn) hear() {
+	if c.hearing.begin() {
+		go c.receive()
 	}
 }
 
+// receive handles the requests that have come. It ends the stream when the client does, or when one is
+// refused.
+func (c *conn) receive() {
+	for {
+		for c.hasMore() {
+			if err := c.guard(c.next); err != nil {
+				err = c.reasonOf(err)
+				if c.deaf = true; refusal.Is(err) {
+					c.refused = err
+				}
+				c.end(err)
+				break
+			}
+			c.taken++
+			c.signal()
+		}
+		if c.hearing.rest() {
+			return
+		}
+	}
+}
+
+// hasMore reports whether to wait for a request: one has come, or nobody would tell.
+func (c *conn) hasMore() bool {
+	return !c.deaf && (c.inflow == nil || c.inflow.came.Load() != c.taken)
+}
+
+// reasonOf returns why the stream ends after a request could not be received.
+func (c *conn) reasonOf(err error) error {
+	switch {
+	case errors.Is(err, io.EOF):
+		return nil
+	case !refusal.Is(err) && status.Code(err) == codes.ResourceExhausted: // gRPC's, of the size
+		return refusal.New(refusal.Bytes, codes.ResourceExhausted,
+			"request of more than %d bytes (downstream.maxRequestBytes): %s", c.server.cfg.MaxRequestBytes, status.Convert(err).Message())
+	}
+	return err
+}
+
 // next waits for a request and handles it.
-func (c *conn) next(in *incoming) error {
+func (c *conn) next() error {
+	in := &c.incoming
+	in.first = !c.heard.Load()
 	if err := c.stream.RecvMsg(in); err != nil {
 		return err
 	}
