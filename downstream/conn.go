@@ -1,6 +1,7 @@
 package downstream
 
 import (
+	"fmt"
 	"log/slog"
 	"runtime/debug"
 	"sync"
@@ -60,9 +61,8 @@ type conn struct {
 	// mu guards all below.
 	mu     sync.Mutex
 	closed bool
-	id     string
-	client client
-	log    *slog.Logger
+	number uint64 // the client's, of all that this server has met; 0: it is not known yet
+	client client // fixed once it is known, as number is
 	view   *view // nil until the first request
 	rule   *rule // by which it has the view
 	subs   *subscription.Set
@@ -75,7 +75,7 @@ type conn struct {
 
 func newConn(s *Server, stream grpc.ServerStream, protocol string, l *Listener, p *peer.Peer, use *peerUse, from *inflow) *conn {
 	c := &conn{
-		server: s, stream: stream, protocol: protocol, listener: l, peer: p, use: use, opened: time.Now(), log: s.log,
+		server: s, stream: stream, protocol: protocol, listener: l, peer: p, use: use, opened: time.Now(),
 		subs: subscription.New(protocol == protocolDelta, s.controlPlane, s.views.generators.lookup),
 	}
 	c.inflow = from
@@ -138,7 +138,7 @@ func (c *conn) close(err error) {
 	c.mu.Lock()
 	v := c.view
 	c.view, c.closed = nil, true
-	known, log := c.id != "", c.log
+	known := c.number != 0
 	kept := c.kept
 	c.kept = subscription.Usage{}
 	c.slot.free()
@@ -154,7 +154,7 @@ func (c *conn) close(err error) {
 	if err != nil && status.Code(err) != codes.Canceled {
 		attrs = append(attrs, "err", err)
 	}
-	c.server.comings.Log(log, slog.LevelInfo, "client disconnected", attrs...)
+	c.server.comings.Log(c.log(), slog.LevelInfo, "client disconnected", attrs...)
 }
 
 // tell tells the client of a push.
@@ -175,8 +175,23 @@ func (c *conn) reached() {
 func (c *conn) name() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.id
+	return c.id()
 }
+
+// id returns the name of a client that is known, else nothing. It does not change once there is one;
+// before, the caller holds mu.
+func (c *conn) id() string {
+	if c.number == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s-%d", c.client.nodeID, c.number)
+}
+
+// log returns the log of a client that is known.
+func (c *conn) log() *slog.Logger { return c.server.log.With("client", c.id()) }
+
+// debugs reports whether anybody reads what is logged for debugging.
+func (c *conn) debugs() bool { return c.server.log.Enabled(c.stream.Context(), slog.LevelDebug) }
 
 // clientStatus returns the client's status; ok is false before its first request.
 func (c *conn) clientStatus() (st ClientStatus, ok bool) {
@@ -186,7 +201,7 @@ func (c *conn) clientStatus() (st ClientStatus, ok bool) {
 		return ClientStatus{}, false
 	}
 	st = ClientStatus{
-		Connection: c.id, NodeID: c.client.nodeID, ClusterID: c.client.clusterID, Namespace: c.client.namespace,
+		Connection: c.id(), NodeID: c.client.nodeID, ClusterID: c.client.clusterID, Namespace: c.client.namespace,
 		IstioVersion: c.client.istioVersion, Revision: c.client.revision, View: c.rule.Name,
 		Address: c.peer.Addr.String(), Protocol: c.protocol, Connected: c.opened,
 		Types: make([]TypeStatus, 0, len(c.subs.Watches())),

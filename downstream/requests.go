@@ -2,7 +2,6 @@ package downstream
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"time"
@@ -159,12 +158,10 @@ func (c *conn) enter(rs *rules, v *view, r *rule, client client) (done bool, err
 	if s.rules != rs {
 		return false, nil
 	}
-	id := fmt.Sprintf("%s-%d", client.nodeID, s.lastID.Add(1))
-	log := s.log.With("client", id)
 	c.mu.Lock()
 	closed := c.closed
 	if !closed {
-		c.id, c.client, c.log = id, client.lean(), log
+		c.number, c.client = s.lastID.Add(1), client.lean()
 		c.sees(v, r)
 	}
 	c.mu.Unlock()
@@ -172,7 +169,7 @@ func (c *conn) enter(rs *rules, v *view, r *rule, client client) (done bool, err
 		s.views.release(v, c.viewer())
 		return true, status.Error(codes.Canceled, "stream has ended")
 	}
-	s.comings.Log(log, slog.LevelInfo, "client connected", "address", c.peer.Addr.String(), "protocol", c.protocol,
+	s.comings.Log(c.log(), slog.LevelInfo, "client connected", "address", c.peer.Addr.String(), "protocol", c.protocol,
 		"istioVersion", client.istioVersion, "revision", client.revision, "view", r.Name)
 	return true, nil
 }
@@ -215,10 +212,12 @@ func (c *conn) record(result subscription.Outcome, w *subscription.Watch, req *s
 		c.server.metrics.of(w.Type).acks.Inc()
 	case subscription.NACK:
 		c.server.metrics.of(w.Type).nacks.Inc()
-		c.server.nacks.Warn(c.log, "client rejected a response", "type", refusal.Bounded(w.TypeURL), "nonce", w.Status().SentNonce,
+		c.server.nacks.Warn(c.log(), "client rejected a response", "type", refusal.Bounded(w.TypeURL), "nonce", w.Status().SentNonce,
 			"err", refusal.Bounded(req.Error))
 	case subscription.Subscribed, subscription.Stale:
-		c.log.Debug("request", "type", refusal.Bounded(w.TypeURL), "stale", result == subscription.Stale)
+		if c.debugs() {
+			c.log().Debug("request", "type", refusal.Bounded(w.TypeURL), "stale", result == subscription.Stale)
+		}
 	}
 }
 

@@ -35,8 +35,8 @@ func init() {
 }
 
 // mostIdle is the most bytes of heap and stacks that an idle delta stream costs, on a connection of its
-// own, with 16 types. gRPC takes some 30 KB of them: four goroutines with 18 KB of stacks, and 12 KB.
-const mostIdle = 40 << 10
+// own, with 16 types. gRPC takes some 25 KB of them: four goroutines with 14 KB of stacks, and 11 KB.
+const mostIdle = 31_200
 
 // TestIdleStreamCostsLittle holds an idle stream to mostIdle. The clients are another process.
 func TestIdleStreamCostsLittle(t *testing.T) {

@@ -264,7 +264,7 @@ func (w *Watch) planDelta(s *snapshot.Snapshot, controlPlane []byte, partBytes i
 	if w.sentNonce == 0 && s.IsEverything(st.diff) {
 		st.initial = s.InitialResponses(w.TypeURL, controlPlane, partBytes)
 	}
-	st.entries = st.diff.Changed
+	st.entries = st.diff.Entries(partBytes)
 	w.sendAll, w.wildcardDropped = false, false
 	w.tidy()
 	if st.diff.Empty() && !st.asked {
