@@ -63,8 +63,8 @@ type conn struct {
 	closed bool
 	number uint64 // the client's, of all that this server has met; 0: it is not known yet
 	client client // fixed once it is known, as number is
-	view   *view // nil until the first request
-	rule   *rule // by which it has the view
+	view   *view  // nil until the first request
+	rule   *rule  // by which it has the view
 	subs   *subscription.Set
 	slot   slot
 	kept   subscription.Usage // as it is counted in peers

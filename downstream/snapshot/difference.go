@@ -19,7 +19,7 @@ type Difference struct {
 
 // joinedBytes is up to how many bytes entries that clients share are kept in one piece: a transport
 // works on each piece for each client, and keeps a list of them.
-const joinedBytes = 64 << 10
+const joinedBytes = 512 << 10
 
 // Entries returns Changed, to be sent in messages of most bytes.
 func (d *Difference) Entries(most int) mem.BufferSlice {
@@ -29,9 +29,12 @@ func (d *Difference) Entries(most int) mem.BufferSlice {
 	return d.Changed
 }
 
-// join returns entries of size bytes in one piece, unless they are large.
+// joins reports whether to join entries of size bytes.
+func joins(entries mem.BufferSlice, size int) bool { return len(entries) > 1 && size <= joinedBytes }
+
+// join returns entries of size bytes in one piece, or as they are.
 func join(entries mem.BufferSlice, size int) mem.BufferSlice {
-	if len(entries) < 2 || size > joinedBytes {
+	if !joins(entries, size) {
 		return entries
 	}
 	b := make([]byte, 0, size)
@@ -59,8 +62,12 @@ func (s *Snapshot) Since(from uint64) (d *Difference, ok bool) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, d := range s.deltas {
+	for i, d := range s.deltas {
 		if d.from == from {
+			if d.joined == nil && joins(d.Changed, d.Bytes) { // for the second client, and all others
+				d = &Difference{d.from, d.Changed, d.Bytes, d.Removed, join(d.Changed, d.Bytes)}
+				s.deltas[i] = d
+			}
 			return d, true
 		}
 	}
@@ -72,7 +79,6 @@ func (s *Snapshot) Since(from uint64) (d *Difference, ok bool) {
 	default:
 		d = s.scan(from)
 	}
-	d.joined = join(d.Changed, d.Bytes)
 	if len(s.deltas) == deltasKept {
 		s.deltas = slices.Delete(s.deltas, 0, 1)
 	}

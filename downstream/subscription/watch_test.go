@@ -102,7 +102,7 @@ func TestClientsThatComeTogetherShareTheFirstResponse(t *testing.T) {
 		}
 		return st.initial
 	}
-	if first := open(); &open()[0] != &first[0] || len(first) != 1 || len(first[0].Buffers) != 1001 {
+	if first := open(); &open()[0] != &first[0] || len(first) != 1 || len(first[0].Buffers) != 2 {
 		t.Errorf("%d buffers, or not the same for the next client", len(first[0].Buffers))
 	}
 }
