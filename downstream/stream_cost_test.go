@@ -50,6 +50,9 @@ func TestIdleStreamCostsLittle(t *testing.T) {
 	after := settledMemory()
 	heap, stacks := perStream(after.HeapAlloc, before.HeapAlloc, n), perStream(after.StackInuse, before.StackInuse, n)
 	t.Logf("each of %d streams of %d types: %d bytes of heap, %d of stacks, %.1f goroutines", n, len(idleTypes()), heap, stacks, float64(runtime.NumGoroutine()-goroutines)/float64(n))
+	if each := float64(runtime.NumGoroutine()-goroutines) / float64(n); each > 4.05 {
+		t.Errorf("an idle stream has %.2f goroutines", each)
+	}
 	if heap+stacks > mostIdle {
 		t.Errorf("an idle stream costs %d bytes, more than %d", heap+stacks, mostIdle)
 	}
