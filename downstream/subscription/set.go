@@ -91,7 +91,7 @@ func (s *Set) add(typeURL string) (*Watch, error) {
 	if typeURL == "" || len(typeURL) > 512 {
 		return nil, refusal.New(refusal.Types, codes.InvalidArgument, "type_url %q: want group/version/Kind", refusal.Bounded(typeURL))
 	}
-	w := &Watch{Target: targetOf(typeURL, s.typeOf(typeURL))}
+	w := &Watch{Target: targetOf(typeURL, s.typeOf(typeURL)), special: nothing}
 	at, _ := slices.BinarySearchFunc(s.sorted, w, func(a, b *Watch) int {
 		return cmp.Or(compareTypes(a.Type, b.Type), cmp.Compare(a.TypeURL, b.TypeURL))
 	})
