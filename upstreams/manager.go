@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
+	"runtime"
 	"slices"
 	"sync"
 
@@ -66,13 +67,24 @@ func NewManager(cfg *config.Config, kinds []Kind, aggregate *mirror.Aggregate, k
 		return nil, err
 	}
 	if keeper != nil {
-		for _, u := range m.upstreams {
-			u.Tell(intake.Restored{Saved: keeper.Load(u.cfg.Name)})
-			keeper.Follow(u.cfg.Name, u)
-		}
+		m.restore()
 	}
 	aggregate.SetSources(sourcesOf(m.upstreams))
 	return m, nil
+}
+
+// restore has each upstream begin with what the disk has of it, as many at a time as there are CPUs.
+func (m *Manager) restore() {
+	var group errgroup.Group
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	for _, u := range m.upstreams {
+		group.Go(func() error {
+			u.Tell(intake.Restored{Saved: m.keeper.Load(u.cfg.Name)})
+			m.keeper.Follow(u.cfg.Name, u)
+			return nil
+		})
+	}
+	_ = group.Wait() //nolint:errcheck // none fails
 }
 
 func sourcesOf(all []*upstream) (out []mirror.Source) {

@@ -75,7 +75,7 @@ func TestRecordsRoundTrip(t *testing.T) {
 			key := r.Resource.Key()
 			b, err := encodeRecord(key, &r)
 			must(t, err)
-			got, err := decodeRecord(encodeKey(key), unknownFields(b), r.Resource.Any())
+			got, err := new(decoder).record(encodeKey(key), unknownFields(b), r.Resource.Any())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -84,7 +84,7 @@ func TestRecordsRoundTrip(t *testing.T) {
 			}
 			other := key
 			other.Name = "other"
-			if _, err := decodeRecord(encodeKey(other), b, r.Resource.Any()); err == nil {
+			if _, err := new(decoder).record(encodeKey(other), b, r.Resource.Any()); err == nil {
 				t.Error("a record is taken for that of another key")
 			}
 		})
