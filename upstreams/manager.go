@@ -39,6 +39,7 @@ type Manager struct {
 	aggregate *mirror.Aggregate
 	keeper    Keeper // nil: nothing is kept
 	log       *slog.Logger
+	restored  chan struct{} // closed when the upstreams have what the disk has of them
 
 	// applying is held by what changes upstreams.
 	applying sync.Mutex
@@ -51,9 +52,9 @@ type Manager struct {
 }
 
 // NewManager makes the upstreams of a config, in order of priority. None runs yet. kinds are those of
-// their sources. keeper, unless nil, has what is served from the start. The error tells all mistakes.
+// their sources. keeper, unless nil, has what Restore serves from the start. The error tells all mistakes.
 func NewManager(cfg *config.Config, kinds []Kind, aggregate *mirror.Aggregate, keeper Keeper, log *slog.Logger) (*Manager, error) {
-	m := &Manager{kinds: kinds, aggregate: aggregate, keeper: keeper, log: log, first: newFirstSync(cfg, keeper)}
+	m := &Manager{kinds: kinds, aggregate: aggregate, keeper: keeper, log: log, restored: make(chan struct{}), first: newFirstSync(cfg, keeper)}
 	var errs *multierror.Error
 	for _, one := range cfg.Upstreams {
 		s, err := newSetup(one, cfg, kinds, log)
@@ -66,25 +67,47 @@ func NewManager(cfg *config.Config, kinds []Kind, aggregate *mirror.Aggregate, k
 	if err := errs.ErrorOrNil(); err != nil {
 		return nil, err
 	}
-	if keeper != nil {
-		m.restore()
-	}
 	aggregate.SetSources(sourcesOf(m.upstreams))
 	return m, nil
 }
 
-// restore has each upstream begin with what the disk has of it, as many at a time as there are CPUs.
-func (m *Manager) restore() {
+// Restore has each upstream begin with what the disk has of it, as many at a time as there are CPUs,
+// unless that was done, or ctx ends. Run does it first: the aggregate merges meanwhile.
+func (m *Manager) Restore(ctx context.Context) {
+	m.applying.Lock() // orders and reloads come later
+	defer m.applying.Unlock()
+	if m.isRestored() {
+		return
+	}
 	var group errgroup.Group
 	group.SetLimit(runtime.GOMAXPROCS(0))
 	for _, u := range m.upstreams {
+		if m.keeper == nil {
+			break
+		}
 		group.Go(func() error {
-			u.Tell(intake.Restored{Saved: m.keeper.Load(u.cfg.Name)})
-			m.keeper.Follow(u.cfg.Name, u)
-			return nil
+			if ctx.Err() == nil {
+				u.Tell(intake.Restored{Saved: m.keeper.Load(u.cfg.Name)})
+				m.keeper.Follow(u.cfg.Name, u)
+			}
+			return ctx.Err()
 		})
 	}
-	_ = group.Wait() //nolint:errcheck // none fails
+	if group.Wait() == nil {
+		close(m.restored)
+	}
+}
+
+// Restored returns a channel that Restore closes when it has done all.
+func (m *Manager) Restored() <-chan struct{} { return m.restored }
+
+func (m *Manager) isRestored() bool {
+	select {
+	case <-m.restored:
+		return true
+	default:
+		return false
+	}
 }
 
 func sourcesOf(all []*upstream) (out []mirror.Source) {
@@ -94,8 +117,9 @@ func sourcesOf(all []*upstream) (out []mirror.Source) {
 	return out
 }
 
-// Run runs every upstream until ctx ends. It is called once.
+// Run restores every upstream, and runs it until ctx ends. It is called once.
 func (m *Manager) Run(ctx context.Context) error {
+	m.Restore(ctx)
 	g, ctx := errgroup.WithContext(ctx)
 	run := func(all ...func(context.Context) error) (stop func()) {
 		ctx, cancel := context.WithCancel(ctx)
