@@ -87,6 +87,7 @@ func New(o Options) (*Relay, error) {
 			options.Retain = append(options.Retain, u.Name)
 		}
 		r.keeper = state.Open(local.New(cfg.State.Dir, r.log), options)
+		r.collector.Restores(r.keeper.Status().Size)
 		kept = r.keeper
 	}
 	if r.manager, err = upstreams.NewManager(cfg, Kinds(), r.aggregate, kept, r.log); err != nil {
