@@ -178,7 +178,11 @@ func FuzzHandle(f *testing.F) {
 func TestVersionsAreThoseOfTheConfigs(t *testing.T) {
 	f := newFixture(t, Config{})
 	address, stop := f.running(t)
-	defer stop()
+	defer func() {
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	}()
 	transport := &http.Transport{}
 	defer transport.CloseIdleConnections()
 	asked := Client{Address: address, HTTP: &http.Client{Transport: transport}}

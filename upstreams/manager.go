@@ -21,6 +21,7 @@ import (
 
 // Keeper keeps on disk what is served, if there is one.
 type Keeper interface {
+	// Load may be called from several goroutines at once.
 	Load(source string) state.Saved
 	Follow(source string, s state.Source)
 	Unfollow(source string)
@@ -76,26 +77,35 @@ func NewManager(cfg *config.Config, kinds []Kind, aggregate *mirror.Aggregate, k
 func (m *Manager) Restore(ctx context.Context) {
 	m.applying.Lock() // orders and reloads come later
 	defer m.applying.Unlock()
+	m.restore(ctx)
+}
+
+// restore is Restore for a caller that holds applying.
+func (m *Manager) restore(ctx context.Context) {
 	if m.isRestored() {
+		return
+	}
+	if m.keeper == nil {
+		close(m.restored)
 		return
 	}
 	var group errgroup.Group
 	group.SetLimit(runtime.GOMAXPROCS(0))
 	for _, u := range m.upstreams {
-		if m.keeper == nil {
-			break
-		}
 		group.Go(func() error {
 			if ctx.Err() == nil {
 				u.Tell(intake.Restored{Saved: m.keeper.Load(u.cfg.Name)})
-				m.keeper.Follow(u.cfg.Name, u)
 			}
 			return ctx.Err()
 		})
 	}
-	if group.Wait() == nil {
-		close(m.restored)
+	if group.Wait() != nil {
+		return // what the disk has stays as it is
 	}
+	for _, u := range m.upstreams {
+		m.keeper.Follow(u.cfg.Name, u)
+	}
+	close(m.restored)
 }
 
 // Restored returns a channel that Restore closes when it has done all.
@@ -119,7 +129,8 @@ func sourcesOf(all []*upstream) (out []mirror.Source) {
 
 // Run restores every upstream, and runs it until ctx ends. It is called once.
 func (m *Manager) Run(ctx context.Context) error {
-	m.Restore(ctx)
+	m.applying.Lock()
+	m.restore(ctx)
 	g, ctx := errgroup.WithContext(ctx)
 	run := func(all ...func(context.Context) error) (stop func()) {
 		ctx, cancel := context.WithCancel(ctx)
@@ -141,6 +152,7 @@ func (m *Manager) Run(ctx context.Context) error {
 		m.start(u)
 	}
 	m.mu.Unlock()
+	m.applying.Unlock()
 	g.Go(func() error { // upstreams may come and go until then
 		<-ctx.Done()
 		m.applying.Lock()
