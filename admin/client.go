@@ -17,6 +17,7 @@ import (
 
 	"meshrelay/downstream"
 	"meshrelay/internal/kube"
+	"meshrelay/mirror"
 	"meshrelay/state"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
@@ -102,6 +103,18 @@ func (c Client) Conflicts(ctx context.Context, kind string) (Conflicts, error) {
 // Configs returns the merged resources.
 func (c Client) Configs(ctx context.Context) ([]kube.Object, error) {
 	return ask[[]kube.Object](ctx, c, http.MethodGet, "/debug/configz", nil)
+}
+
+// Config returns the merged resource of a key: one, or none.
+func (c Client) Config(ctx context.Context, key mirror.Key) ([]kube.Object, error) {
+	return ask[[]kube.Object](ctx, c, http.MethodGet, "/debug/configz",
+		url.Values{"kind": {key.Kind.String()}, "namespace": {key.Namespace}, "name": {key.Name}})
+}
+
+// ConfigVersions returns the versions of the merged resources. A relay of an earlier release answers
+// with a StatusError of code 404.
+func (c Client) ConfigVersions(ctx context.Context) ([]ConfigVersion, error) {
+	return ask[[]ConfigVersion](ctx, c, http.MethodGet, "/debug/versions", nil)
 }
 
 // Version returns which build the relay is, and its socket.

@@ -18,18 +18,49 @@ func (d *Debug) configz(w io.Writer, q url.Values) error {
 	if err != nil {
 		return err
 	}
-	namespace := q.Get("namespace")
 	out := &arrayWriter{w: w}
 	for _, kind := range kinds {
-		if kind == mirror.MeshConfig {
-			continue
-		}
-		for _, r := range d.views.Configs.List(kind, namespace) {
+		for _, r := range d.named(kind, q.Get("namespace"), q.Get("name")) {
 			o, err := kube.New(r, "", r.Version())
 			if err != nil {
 				return err
 			}
 			if out.add(o); out.err != nil {
+				return out.err
+			}
+		}
+	}
+	return out.close()
+}
+
+// named returns the merged configs of a kind, of one namespace or of one name where those are not
+// empty, and none for MeshConfig.
+func (d *Debug) named(kind mirror.Kind, namespace, name string) []*mirror.Resource {
+	switch {
+	case kind == mirror.MeshConfig:
+		return nil
+	case name == "":
+		return d.views.Configs.List(kind, namespace)
+	}
+	if r := d.views.Configs.Get(mirror.Key{Kind: kind, Namespace: namespace, Name: name}); r != nil {
+		return []*mirror.Resource{r}
+	}
+	return nil
+}
+
+// ConfigVersion is what tells one state of a merged config from another.
+type ConfigVersion struct {
+	mirror.Key
+	// Version is the resourceVersion of the object in /debug/configz.
+	Version string `json:"version"`
+}
+
+// versions writes the version of each config that configz has.
+func (d *Debug) versions(w io.Writer, _ url.Values) error {
+	out := &arrayWriter{w: w}
+	for _, kind := range d.views.Configs.Kinds() {
+		for _, r := range d.named(kind, "", "") {
+			if out.add(ConfigVersion{r.Key(), r.Version()}); out.err != nil {
 				return out.err
 			}
 		}

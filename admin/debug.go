@@ -25,6 +25,7 @@ const maxXDSBytes = 64 << 20
 // Configs is the merged view, as the debug endpoints read it.
 type Configs interface {
 	Kinds() []mirror.Kind
+	Get(key mirror.Key) *mirror.Resource
 	List(kind mirror.Kind, namespace string) []*mirror.Resource
 	Resolve(key mirror.Key) mirror.Resolution
 	Apart(keys []mirror.Key) string
@@ -105,7 +106,7 @@ type document struct {
 func documents() []document {
 	return []document{
 		{"adsz", "Connected clients and what they watch, in istiod's shape", (*Debug).adsz, true},
-		{"configz", "Merged configs as Kubernetes objects, in istiod's shape; ?kind= and ?namespace= filter", (*Debug).configz, true},
+		{"configz", "Merged configs as Kubernetes objects, in istiod's shape; ?kind=, ?namespace= and ?name= filter", (*Debug).configz, true},
 		{"conflicts", "Keys that several upstreams have, and hosts that several keys claim; ?kind= filters", (*Debug).conflicts, false},
 		{"connections", "Connected clients with what was sent to them, by type", (*Debug).connections, true},
 		{"explain", "Why a resource is served as it is: ?kind=, ?namespace= and ?name=", (*Debug).explain, false},
@@ -115,6 +116,7 @@ func documents() []document {
 		{"summary", "Number of merged configs by kind", (*Debug).summary, false},
 		{"syncz", "Synchronization status of all clients, in istiod's shape; ?namespace= filters", (*Debug).syncz, true},
 		{"upstreams", "State of each upstream", (*Debug).upstreams, false},
+		{"versions", "Versions of the merged configs", (*Debug).versions, false},
 	}
 }
 

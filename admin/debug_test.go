@@ -13,6 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/encoding/protojson"
+
+	"meshrelay/internal/kube"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -69,14 +71,16 @@ func TestConfigzFilters(t *testing.T) {
 		return strings.Join(out, ", ")
 	}
 	for query, want := range map[string]string{
-		"":                         "ServiceEntry bank/ledger, ServiceEntry shop/cache, ServiceEntry shop/db, Widget shop/w",
-		"?kind=se":                 "ServiceEntry bank/ledger, ServiceEntry shop/cache, ServiceEntry shop/db",
-		"?kind=ServiceEntry":       "ServiceEntry bank/ledger, ServiceEntry shop/cache, ServiceEntry shop/db",
-		"?namespace=bank":          "ServiceEntry bank/ledger",
-		"?kind=Widget":             "Widget shop/w",
-		"?kind=example.com/Widget": "Widget shop/w",
-		"?kind=vs":                 "",
-		"?kind=se&namespace=x":     "",
+		"":                                "ServiceEntry bank/ledger, ServiceEntry shop/cache, ServiceEntry shop/db, Widget shop/w",
+		"?kind=se":                        "ServiceEntry bank/ledger, ServiceEntry shop/cache, ServiceEntry shop/db",
+		"?kind=ServiceEntry":              "ServiceEntry bank/ledger, ServiceEntry shop/cache, ServiceEntry shop/db",
+		"?namespace=bank":                 "ServiceEntry bank/ledger",
+		"?kind=Widget":                    "Widget shop/w",
+		"?kind=example.com/Widget":        "Widget shop/w",
+		"?kind=vs":                        "",
+		"?kind=se&namespace=x":            "",
+		"?kind=se&namespace=shop&name=db": "ServiceEntry shop/db",
+		"?kind=se&name=db":                "",
 	} {
 		if got := names(query); got != want {
 			t.Errorf("%q: %s, want %s", query, got, want)
@@ -169,4 +173,39 @@ func FuzzHandle(f *testing.F) {
 			t.Errorf("Handle(%q) is not JSON: %q", name, b)
 		}
 	})
+}
+
+func TestVersionsAreThoseOfTheConfigs(t *testing.T) {
+	f := newFixture(t, Config{})
+	address, stop := f.running(t)
+	defer func() {
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	}()
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	asked := Client{Address: address, HTTP: &http.Client{Transport: transport}}
+	all, err := asked.Configs(t.Context())
+	if err != nil || len(all) == 0 {
+		t.Fatalf("%d configs, %v", len(all), err)
+	}
+	versions, err := asked.ConfigVersions(t.Context())
+	if err != nil || len(versions) != len(all) {
+		t.Fatalf("%d versions of %d configs, %v", len(versions), len(all), err)
+	}
+	for i, v := range versions {
+		o := all[i]
+		if v.Kind.String() != kube.KindOf(&o) || v.Namespace != o.Metadata.Namespace || v.Name != o.Metadata.Name || v.Version != o.Metadata.ResourceVersion {
+			t.Errorf("%+v is of %+v", v, o.Metadata)
+		}
+		if one, err := asked.Config(t.Context(), v.Key); err != nil || cmp.Diff([]kube.Object{o}, one) != "" {
+			t.Errorf("%s: %v %s", v.Key, err, cmp.Diff([]kube.Object{o}, one))
+		}
+	}
+	gone := versions[0].Key
+	gone.Name = "gone"
+	if none, err := asked.Config(t.Context(), gone); err != nil || len(none) > 0 {
+		t.Errorf("%v %v", none, err)
+	}
 }

@@ -25,6 +25,7 @@ import (
 type nothing struct{}
 
 func (nothing) Kinds() []mirror.Kind                        { return nil }
+func (nothing) Get(mirror.Key) *mirror.Resource             { return nil }
 func (nothing) List(mirror.Kind, string) []*mirror.Resource { return nil }
 func (nothing) Resolve(mirror.Key) mirror.Resolution        { return mirror.Resolution{} }
 func (nothing) Apart([]mirror.Key) string                   { return "" }

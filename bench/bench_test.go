@@ -46,6 +46,7 @@ func TestContendersServeWhatIsRight(t *testing.T) {
 		{Name: "federation-sotw", Configs: 200, Upstreams: 3, Clients: 4, Changes: 3, Burst: 200, Federated: true, Only: withAndWithout},
 		{Name: "rates", Configs: 200, Upstreams: 3, Clients: 4, Delta: true, Lasting: time.Second, Gaps: []time.Duration{20 * time.Millisecond, 5 * time.Millisecond}, Only: besideFloor},
 		{Name: "rates-sotw", Configs: 200, Upstreams: 3, Clients: 4, Lasting: time.Second, Gaps: []time.Duration{50 * time.Millisecond}, Only: besideFloor},
+		{Name: "disk", Configs: 200, Upstreams: 3, Clients: 1, Delta: true, Starts: 2, Only: []string{"relay"}},
 		{Name: "stall", Configs: 200, Upstreams: 3, Clients: 4, Delta: true, Stall: 2 * time.Second, Rate: 200, Only: []string{"relay"}},
 	} {
 		for _, c := range all {
@@ -60,6 +61,12 @@ func TestContendersServeWhatIsRight(t *testing.T) {
 				}
 				t.Log(r.line())
 				if s.Stall > 0 {
+					return
+				}
+				if s.Starts > 0 {
+					if d := r.Disk; d == nil || d.Starts != s.Starts || d.MinMS <= 0 || d.MedianMS < d.MinMS || d.MaxMS < d.MedianMS || d.CPUMS <= 0 || d.ClientCPUMS <= 0 || d.StateMiB <= 0 || d.PeakMiB <= 0 || d.Messages < 1 {
+						t.Errorf("figures are missing: %+v", d)
+					}
 					return
 				}
 				if len(s.Gaps) > 0 {

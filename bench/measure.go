@@ -68,6 +68,7 @@ type result struct {
 
 	Stall *stallResult `json:"stall,omitempty"`
 	Rates []rateResult `json:"rates,omitempty"`
+	Disk  *diskResult  `json:"disk,omitempty"`
 }
 
 // stallResult compares the time before some clients stop reading with the time after.
@@ -245,6 +246,9 @@ func (b *bench) steps() error {
 	}
 	if len(b.scenario.Gaps) > 0 {
 		return errors.Join(b.rates(), b.check())
+	}
+	if b.scenario.Starts > 0 {
+		return errors.Join(b.check(), b.disk())
 	}
 	if err := b.singles(); err != nil {
 		return fmt.Errorf("single changes: %w", err)

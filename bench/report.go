@@ -121,6 +121,10 @@ func (r result) line() string {
 		}
 		return line
 	}
+	if d := r.Disk; d != nil {
+		return fmt.Sprintf("%s %s: %d starts, %.0f..%.0f ms, median %.0f; %.0f ms of CPU, the client's %.0f; %.0f MiB on disk, peak %.0f MiB",
+			r.Scenario, r.Contender, d.Starts, d.MinMS, d.MaxMS, d.MedianMS, d.CPUMS, d.ClientCPUMS, d.StateMiB, d.PeakMiB)
+	}
 	line := fmt.Sprintf("%s %s: sync %.0f..%.0f ms; %.1f/%.1f/%.1f ms; %.2f ms of CPU and %.0f B a change; %.0f, peak %.0f MiB; burst %.0f ms, %.0f ms of CPU, %.1f messages",
 		r.Scenario, r.Contender, r.SyncFirstMS, r.SyncLastMS, r.MedianMS, r.P99MS, r.MaxMS, r.CPUPerChangeMS, r.BytesPerChange, r.RSSMiB, r.PeakMiB, r.BurstMS, r.BurstCPUMS, r.BurstMessages)
 	if r.Restarted {
@@ -156,6 +160,10 @@ func (r *report) medians() []result {
 			m.Stall = &stallResult{}
 			mediansOf(m.Stall, good, stallFigures, func(r *result) *stallResult { return r.Stall })
 		}
+		if m.Disk != nil {
+			m.Disk = &diskResult{Starts: m.Disk.Starts}
+			mediansOf(m.Disk, good, diskFigures, func(r *result) *diskResult { return r.Disk })
+		}
 		m.Rates = slices.Clone(m.Rates)
 		for i := range m.Rates {
 			mediansOf(&m.Rates[i], good, rateFigures, func(r *result) *rateResult { return &r.Rates[i] })
@@ -166,7 +174,7 @@ func (r *report) medians() []result {
 }
 
 // mediansOf sets each figure to its median over the runs; part finds in a run what has the figures.
-func mediansOf[T any](to *T, runs []result, figures []func(*T) *float64, part func(*result) *T) {
+func mediansOf[R, T any](to *T, runs []R, figures []func(*T) *float64, part func(*R) *T) {
 	for _, f := range figures {
 		values := make([]float64, len(runs))
 		for i := range runs {
@@ -245,7 +253,7 @@ func (r *report) tables(w io.Writer) {
 		"scenario", "contender", "runs × changes", "first sync, first / last", "CPU a change", "median / p99 / max", "bytes a change and client", "RSS / peak",
 	}, func(m result) []string {
 		switch {
-		case m.Stall != nil, len(m.Rates) > 0:
+		case m.Stall != nil, m.Disk != nil, len(m.Rates) > 0:
 			return nil
 		case m.Error != "":
 			reason, _, _ := strings.Cut(m.Error, "\n")
@@ -288,6 +296,18 @@ func (r *report) tables(w io.Writer) {
 			m.Scenario, fmt.Sprintf("%d × %d", m.Run, m.Changes), duration(p.CPUPerChangeMS) + " / " + duration(m.CPUPerChangeMS),
 			fmt.Sprintf("%.2f", m.CPUPerChangeMS/p.CPUPerChangeMS), duration(p.MedianMS) + " / " + duration(m.MedianMS),
 			duration(p.SyncCPUMS) + " / " + duration(m.SyncCPUMS), fmt.Sprintf("%.0f / %.0f MiB", p.RSSMiB, m.RSSMiB),
+		}
+	})
+	table("Starts from what is on disk, with all upstreams down: from the start of the process until a delta client holds all.", []string{
+		"scenario", "contender", "runs × starts", "median / shortest / longest", "CPU / the client's own", "on disk", "peak", "messages",
+	}, func(m result) []string {
+		d := m.Disk
+		if d == nil || m.Error != "" {
+			return nil
+		}
+		return []string{
+			m.Scenario, m.Contender, fmt.Sprintf("%d × %d", m.Run, d.Starts), duration(d.MedianMS) + " / " + duration(d.MinMS) + " / " + duration(d.MaxMS),
+			duration(d.CPUMS) + " / " + duration(d.ClientCPUMS), fmt.Sprintf("%.0f MiB", d.StateMiB), fmt.Sprintf("%.0f MiB", d.PeakMiB), fmt.Sprintf("%.0f", d.Messages),
 		}
 	})
 	var rates [][]string

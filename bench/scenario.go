@@ -30,6 +30,9 @@ type scenario struct {
 	// Lasting each.
 	Gaps    []time.Duration `json:"gaps,omitempty"`
 	Lasting time.Duration   `json:"lasting,omitempty"`
+	// Starts, when not zero, is how often the contender is started from what it has on disk, with all
+	// upstreams down.
+	Starts int `json:"starts,omitempty"`
 	// Federated gives two upstreams a copy of most resources.
 	Federated bool `json:"federated,omitempty"`
 	// Only names the contenders that it is for; none means all.
@@ -71,6 +74,7 @@ func scenarios() []scenario {
 		{Name: "rates-delta-10k-100", Configs: 10_000, Upstreams: 4, Clients: 100, Delta: true, Lasting: 10 * time.Second, Gaps: []time.Duration{time.Millisecond}, Only: besideFloor},
 		{Name: "rates-sotw-10k-20", Configs: 10_000, Upstreams: 4, Clients: 20, Lasting: 10 * time.Second, Gaps: []time.Duration{50 * time.Millisecond}, Only: besideFloor},
 		{Name: "rates-delta-1k-5000", Configs: 1000, Upstreams: 4, Clients: 5000, Delta: true, Lasting: 10 * time.Second, Gaps: []time.Duration{time.Millisecond}, Only: besideFloor},
+		{Name: "disk-300k-250", Configs: 300_000, Upstreams: 250, Clients: 1, Delta: true, Starts: 5, Only: []string{"relay"}},
 		{Name: "federation-10k-20-istiods", Configs: 10_000, Upstreams: 4, Clients: 20, Delta: true, SotWUpstreams: true, Changes: 40, Burst: 2000, Federated: true, Only: withAndWithout},
 		{Name: "federation-10k-20-relays", Configs: 10_000, Upstreams: 4, Clients: 20, Delta: true, Changes: 40, Burst: 2000, Federated: true, Only: withAndWithout},
 	}

@@ -96,6 +96,7 @@ func eachMarker(data mem.BufferSlice, f func(index, seq int)) {
 // world is the truth: what every client must hold in the end.
 type world struct {
 	federated bool // most resources are held by two upstreams
+	keeps     bool // the contender keeps on disk what it has
 	rules     bool // what clients hold has passed the rules of relay-rules
 	upstreams []*upstream
 	of        int // how many upstreams there are to be
@@ -122,7 +123,7 @@ type item struct {
 // newWorld makes the world of a scenario, as the clients of a contender with or without rules
 // are to see it. Both are the same to the upstreams.
 func newWorld(s scenario, rules bool) (*world, error) {
-	w := &world{federated: s.Federated, rules: rules, of: s.Upstreams, items: make([]item, s.Configs), rand: rand.New(rand.NewPCG(1, 2))}
+	w := &world{federated: s.Federated, keeps: s.Starts > 0, rules: rules, of: s.Upstreams, items: make([]item, s.Configs), rand: rand.New(rand.NewPCG(1, 2))}
 	for i := range w.items {
 		var err error
 		if w.items[i], err = w.make(i, 0); err != nil {

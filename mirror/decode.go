@@ -44,46 +44,40 @@ func DecodeStamped(kind Kind, data []byte, source string, stamp *Stamp) (r *Reso
 	return r, way, err
 }
 
-// Restore builds a resource from its stored form: its kind, its Any, and three texts that the
-// Any does not hold. The result equals the resource of that Any, and has its Digest. Restore
-// copies data, which the caller may reuse, and fails as Decode does.
-func Restore(kind Kind, data []byte, source, cluster string, sourceVersion []byte) (*Resource, error) {
-	md, body, err := parseElement(kind, data)
-	if err != nil {
-		return nil, err
-	}
-	md.version = sourceVersion // the version in data is the relay's
-	return build(kind, md, body, from{source, cluster})
-}
-
 // parseElement checks an encoded Any, and returns its metadata, empty for a bare kind, and the
 // encoded Any of the body.
 func parseElement(kind Kind, data []byte) (md metadata, body []byte, err error) {
+	body, err = md.parseElement(kind, data)
+	return md, body, err
+}
+
+// parseElement is the function of that name, for metadata that is empty.
+func (md *metadata) parseElement(kind Kind, data []byte) (body []byte, err error) {
 	typeURL, value, err := splitAny(data)
 	if err != nil {
-		return md, nil, err
+		return nil, err
 	}
 	if kind.Bare() {
-		return md, data, checkBody(kind, typeURL, value)
+		return data, checkBody(kind, typeURL, value)
 	}
 	if !hasMessageName(typeURL, "istio.mcp.v1alpha1.Resource") {
-		return md, nil, fmt.Errorf("element is a %q, want %q", text.Abbreviate(string(typeURL)), resourceURL)
+		return nil, fmt.Errorf("element is a %q, want %q", text.Abbreviate(string(typeURL)), resourceURL)
 	}
 	meta, body, err := splitResource(value)
 	if err != nil {
-		return md, nil, err
+		return nil, err
 	}
-	if md, err = parseMetadata(meta); err != nil {
-		return md, nil, err
+	if err := md.decode(meta); err != nil {
+		return nil, err
 	}
 	bodyURL, bodyValue, err := splitAny(body)
 	if err != nil {
-		return md, nil, fmt.Errorf("%s: body: %w", text.Abbreviate(string(md.name)), err)
+		return nil, fmt.Errorf("%s: body: %w", text.Abbreviate(string(md.name)), err)
 	}
 	if err := checkBody(kind, bodyURL, bodyValue); err != nil {
-		return md, nil, fmt.Errorf("%s: %w", text.Abbreviate(string(md.name)), err)
+		return nil, fmt.Errorf("%s: %w", text.Abbreviate(string(md.name)), err)
 	}
-	return md, body, nil
+	return body, nil
 }
 
 var meshConfigName = []byte(MeshConfigName)

@@ -60,6 +60,13 @@ type index map[Kind]map[string]*Resource
 
 func (x index) get(k ref) *Resource { return x[k.kind.Value()][k.name] }
 
+// reserve makes room for n resources of a kind that has none.
+func (x index) reserve(kind Kind, n int) {
+	if x[kind] == nil {
+		x[kind] = make(map[string]*Resource, n)
+	}
+}
+
 // replace puts cur in the place of old, which has the same key. Either may be nil.
 func (x index) replace(old, cur *Resource) {
 	if old != nil {

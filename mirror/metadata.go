@@ -28,17 +28,28 @@ type metadata struct {
 
 type pair struct{ key, value []byte }
 
-// parseMetadata parses an encoded Metadata. The library parses unusual encodings.
+// parseMetadata parses an encoded Metadata.
 func parseMetadata(b []byte) (md metadata, err error) {
+	err = md.decode(b)
+	return md, err
+}
+
+// decode is parseMetadata for metadata that is empty. The library parses unusual encodings.
+func (md *metadata) decode(b []byte) (err error) {
 	if md.parse(b) {
-		return md, nil
+		return nil
 	}
 	m := &mcp.Metadata{}
 	if err := proto.Unmarshal(b, m); err != nil {
-		return metadata{}, fmt.Errorf("metadata does not decode: %w", err)
+		*md = metadata{}
+		return fmt.Errorf("metadata does not decode: %w", err)
 	}
-	return metadataOf(m)
+	*md, err = metadataOf(m)
+	return err
 }
+
+// empty makes metadata empty, and keeps the memory of its slices.
+func (md *metadata) empty() { *md = metadata{labels: md.labels[:0], annotations: md.annotations[:0]} }
 
 // metadataOf fails when a text is not UTF-8.
 func metadataOf(m *mcp.Metadata) (md metadata, err error) {

@@ -72,16 +72,32 @@ func originOf(value []byte) []byte {
 // Provenance returns the provenance of r, the zero Provenance when it has none.
 func (r *Resource) Provenance() Provenance { return ParseProvenance(string(r.metadata().from)) }
 
+// Hops returns how many relays the resource has passed, by its provenance. It decodes and allocates
+// nothing.
+func (r *Resource) Hops() int {
+	value, ok := r.annotation(ProvenanceAnnotation)
+	if _, path := splitVia(value); ok && path != nil {
+		return 1 + bytes.Count(path, []byte(","))
+	}
+	return 0
+}
+
 // HasAnnotation reports whether r has an annotation, without decoding anything.
 func (r *Resource) HasAnnotation(key string) bool {
+	_, ok := r.annotation(key)
+	return ok
+}
+
+// annotation returns the encoded value of an annotation.
+func (r *Resource) annotation(key string) (value []byte, ok bool) {
 	meta, _ := r.split()
 	c := wire.Fields(meta)
 	for c.Next() {
 		if c.Bytes(5) && string(wire.Last(c.Value(), 1)) == key {
-			return true
+			return wire.Last(c.Value(), 2), true
 		}
 	}
-	return false
+	return nil, false
 }
 
 // Stamp is an addition to the provenance of the resources of one source.

@@ -36,7 +36,7 @@ func checkRestored(t rapid.TB, got, want *Resource) {
 
 func restored(t rapid.TB, r *Resource) *Resource {
 	t.Helper()
-	got, err := Restore(r.Kind(), r.Any(), r.Source(), r.Cluster(), []byte(r.SourceVersion()))
+	got, err := new(Restorer).Restore(r.Kind(), r.Any(), r.Source(), r.Cluster(), []byte(r.SourceVersion()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,11 +118,11 @@ func TestBodiesThatDoNotDecodeAreNotRestored_S12(t *testing.T) {
 		"cut short": good[:len(good)-3], "no name": rawResource("", pack(t, &networkingapi.ServiceEntry{})),
 		"wrong body": rawResource("shop/db", pack(t, &networkingapi.VirtualService{})),
 	} {
-		if _, err := Restore(serviceEntries, data, "east", "", nil); err == nil {
+		if _, err := new(Restorer).Restore(serviceEntries, data, "east", "", nil); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}
-	if _, err := Restore(MeshConfig, good, "east", "", nil); err == nil {
+	if _, err := new(Restorer).Restore(MeshConfig, good, "east", "", nil); err == nil {
 		t.Error("a resource is restored as a MeshConfig")
 	}
 }
@@ -135,7 +135,7 @@ func FuzzRestore(f *testing.F) {
 		if bare {
 			kind = MeshConfig
 		}
-		r, err := Restore(kind, data, source, cluster, []byte(version))
+		r, err := new(Restorer).Restore(kind, data, source, cluster, []byte(version))
 		if err != nil {
 			return
 		}

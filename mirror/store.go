@@ -75,12 +75,34 @@ func (s *Store) write(verb string, key Key, cur *Resource, version *string) erro
 func (s *Store) Put(r *Resource) (stored *Resource, changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.put(r)
+}
+
+// put is Put for a caller that holds mu.
+func (s *Store) put(r *Resource) (stored *Resource, changed bool) {
 	old := s.index.get(r.ref())
 	if old.Equal(r) {
 		r = old.withSourceVersion(r.sourceVersion).withCluster(r.Cluster())
 	}
 	s.replace(old, r)
 	return r, !old.Equal(r)
+}
+
+// PutAll is Put for many resources, at once.
+func (s *Store) PutAll(all []*Resource) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(all) > 0 {
+		n := 1
+		for n < len(all) && all[n].kind() == all[0].kind() {
+			n++
+		}
+		s.index.reserve(all[0].Kind(), n)
+		for _, r := range all[:n] {
+			s.put(r)
+		}
+		all = all[n:]
+	}
 }
 
 // Remove removes the resource with that key, and reports whether there was one.

@@ -56,6 +56,11 @@ func clustersOf(views []config.View) (patterns []string) {
 // has merged what the sources have: then clients may be served. held returns the clusters of the
 // clients that wait. The error is that of ctx. It is called once.
 func (m *Manager) AwaitFirstSync(ctx context.Context, held func() []string) error {
+	select {
+	case <-m.restored:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	m.mu.Lock()
 	m.first.began, m.first.held = time.Now(), held
 	m.mu.Unlock()

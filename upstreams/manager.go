@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
+	"runtime"
 	"slices"
 	"sync"
 
@@ -20,6 +21,7 @@ import (
 
 // Keeper keeps on disk what is served, if there is one.
 type Keeper interface {
+	// Load may be called from several goroutines at once.
 	Load(source string) state.Saved
 	Follow(source string, s state.Source)
 	Unfollow(source string)
@@ -38,6 +40,7 @@ type Manager struct {
 	aggregate *mirror.Aggregate
 	keeper    Keeper // nil: nothing is kept
 	log       *slog.Logger
+	restored  chan struct{} // closed when the upstreams have what the disk has of them
 
 	// applying is held by what changes upstreams.
 	applying sync.Mutex
@@ -50,9 +53,9 @@ type Manager struct {
 }
 
 // NewManager makes the upstreams of a config, in order of priority. None runs yet. kinds are those of
-// their sources. keeper, unless nil, has what is served from the start. The error tells all mistakes.
+// their sources. keeper, unless nil, has what Restore serves from the start. The error tells all mistakes.
 func NewManager(cfg *config.Config, kinds []Kind, aggregate *mirror.Aggregate, keeper Keeper, log *slog.Logger) (*Manager, error) {
-	m := &Manager{kinds: kinds, aggregate: aggregate, keeper: keeper, log: log, first: newFirstSync(cfg, keeper)}
+	m := &Manager{kinds: kinds, aggregate: aggregate, keeper: keeper, log: log, restored: make(chan struct{}), first: newFirstSync(cfg, keeper)}
 	var errs *multierror.Error
 	for _, one := range cfg.Upstreams {
 		s, err := newSetup(one, cfg, kinds, log)
@@ -65,14 +68,56 @@ func NewManager(cfg *config.Config, kinds []Kind, aggregate *mirror.Aggregate, k
 	if err := errs.ErrorOrNil(); err != nil {
 		return nil, err
 	}
-	if keeper != nil {
-		for _, u := range m.upstreams {
-			u.Tell(intake.Restored{Saved: keeper.Load(u.cfg.Name)})
-			keeper.Follow(u.cfg.Name, u)
-		}
-	}
 	aggregate.SetSources(sourcesOf(m.upstreams))
 	return m, nil
+}
+
+// Restore has each upstream begin with what the disk has of it, as many at a time as there are CPUs,
+// unless that was done, or ctx ends. Run does it first: the aggregate merges meanwhile.
+func (m *Manager) Restore(ctx context.Context) {
+	m.applying.Lock() // orders and reloads come later
+	defer m.applying.Unlock()
+	m.restore(ctx)
+}
+
+// restore is Restore for a caller that holds applying.
+func (m *Manager) restore(ctx context.Context) {
+	if m.isRestored() {
+		return
+	}
+	if m.keeper == nil {
+		close(m.restored)
+		return
+	}
+	var group errgroup.Group
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	for _, u := range m.upstreams {
+		group.Go(func() error {
+			if ctx.Err() == nil {
+				u.Tell(intake.Restored{Saved: m.keeper.Load(u.cfg.Name)})
+			}
+			return ctx.Err()
+		})
+	}
+	if group.Wait() != nil {
+		return // what the disk has stays as it is
+	}
+	for _, u := range m.upstreams {
+		m.keeper.Follow(u.cfg.Name, u)
+	}
+	close(m.restored)
+}
+
+// Restored returns a channel that Restore closes when it has done all.
+func (m *Manager) Restored() <-chan struct{} { return m.restored }
+
+func (m *Manager) isRestored() bool {
+	select {
+	case <-m.restored:
+		return true
+	default:
+		return false
+	}
 }
 
 func sourcesOf(all []*upstream) (out []mirror.Source) {
@@ -82,8 +127,10 @@ func sourcesOf(all []*upstream) (out []mirror.Source) {
 	return out
 }
 
-// Run runs every upstream until ctx ends. It is called once.
+// Run restores every upstream, and runs it until ctx ends. It is called once.
 func (m *Manager) Run(ctx context.Context) error {
+	m.applying.Lock()
+	m.restore(ctx)
 	g, ctx := errgroup.WithContext(ctx)
 	run := func(all ...func(context.Context) error) (stop func()) {
 		ctx, cancel := context.WithCancel(ctx)
@@ -105,6 +152,7 @@ func (m *Manager) Run(ctx context.Context) error {
 		m.start(u)
 	}
 	m.mu.Unlock()
+	m.applying.Unlock()
 	g.Go(func() error { // upstreams may come and go until then
 		<-ctx.Done()
 		m.applying.Lock()

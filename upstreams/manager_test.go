@@ -48,6 +48,7 @@ func runConfigured(t *testing.T, keeper upstreams.Keeper, cfg *config.Config, lo
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 2)
+	r.m.Restore(ctx)
 	go func() { ended <- r.m.Run(ctx) }()
 	go func() { ended <- r.aggregate.Run(ctx) }()
 	t.Cleanup(func() {

@@ -65,6 +65,7 @@ func (a *adapter) run() (err error) {
 	if a.m, err = upstreams.NewManager(a.cfg, kinds(), mirror.NewAggregate(), a.disk, slog.New(warnings{n: a.warns})); err != nil {
 		return err
 	}
+	a.m.Restore(context.Background())
 	a.m.StartBy(a.begin)
 	a.begin(a.m.Upstreams()[0])
 	return nil

@@ -58,6 +58,7 @@ func TestWhatIsOnDiskFromBeforeIsCompleted_C23(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
+				m.Restore(t.Context())
 				return m.Upstreams()[0]
 			}
 			short, long := destinationRule(t, "short", "reviews"), destinationRule(t, "long", "details.shop.svc.cluster.local")
@@ -106,6 +107,7 @@ func TestWhatIsFrozenStaysShortUntilItIsUnfrozen_C23(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	m.Restore(t.Context())
 	one := m.Upstreams()[0]
 	if got := ruleHost(t, one.Store().Get(short.Key())); got != "reviews" {
 		t.Errorf("while it is frozen, served is the host %q", got)

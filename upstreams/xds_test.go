@@ -58,6 +58,7 @@ func keptXDS(cfg config.Upstream, node config.Node, provenance config.Provenance
 	if err != nil {
 		return nil, err
 	}
+	m.Restore(context.Background())
 	u := m.Upstreams()[0]
 	return &xdsSource{u.Source().(*xds.Source), u, m}, nil
 }

@@ -5,12 +5,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"meshrelay/admin"
+	"meshrelay/config"
 	"meshrelay/internal/cliview"
+	"meshrelay/internal/kube"
 	"meshrelay/internal/relay"
 )
 
@@ -43,15 +46,10 @@ It fails when an upstream does not sync in time: its resources would look remove
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
-			now, err := admin.Client{Address: cmp.Or(address, cfg.Admin.Address)}.Configs(ctx)
+			changes, err := plan(ctx, admin.Client{Address: cmp.Or(address, cfg.Admin.Address)}, cfg)
 			if err != nil {
-				return fmt.Errorf("read the running relay: %w", hinted(err))
+				return err
 			}
-			next, err := relay.Merge(ctx, cfg)
-			if err != nil {
-				return fmt.Errorf("no plan: %w", err)
-			}
-			changes := cliview.Compare(now, next)
 			err = out.print(cmd, nil, changes, cliview.Plan(changes, diffs))
 			if err == nil && exitCode && len(changes.Changes) > 0 {
 				return errDiffers
@@ -66,4 +64,32 @@ It fails when an upstream does not sync in time: its resources would look remove
 	cmd.Flags().BoolVar(&exitCode, "exit-code", false, "exit with 2 when there are changes")
 	out.flag(cmd, "table", "json")
 	return cmd
+}
+
+// plan returns what a config would change in a running relay.
+func plan(ctx context.Context, running admin.Client, cfg *config.Config) (cliview.Changes, error) {
+	unread := func(err error) (cliview.Changes, error) {
+		return cliview.Changes{}, fmt.Errorf("read the running relay: %w", hinted(err))
+	}
+	versions, err := running.ConfigVersions(ctx)
+	var all []kube.Object
+	refused, earlier := errors.AsType[*admin.StatusError](err)
+	if earlier = earlier && refused.Code == http.StatusNotFound; earlier { // it is of a release without versions
+		all, err = running.Configs(ctx)
+	}
+	if err != nil {
+		return unread(err)
+	}
+	merged, err := relay.Merge(ctx, cfg)
+	if err != nil {
+		return cliview.Changes{}, fmt.Errorf("no plan: %w", err)
+	}
+	now, next, err := relay.Differing(ctx, running, versions, merged)
+	if err != nil {
+		return unread(err)
+	}
+	if earlier {
+		now = all
+	}
+	return cliview.Compare(now, next), nil
 }

@@ -97,8 +97,8 @@ var (
 //
 // Its methods may be called from any goroutine.
 type Hosts struct {
-	now  func() time.Time
-	seed maphash.Seed
+	now   func() time.Time
+	seeds map[*federation.HostKind]maphash.Seed
 
 	// mu guards all below.
 	mu sync.Mutex
@@ -120,7 +120,7 @@ type hostKey struct {
 // NewHosts returns an empty Hosts, with now as its clock.
 func NewHosts(now func() time.Time) *Hosts {
 	return &Hosts{
-		now: now, seed: maphash.MakeSeed(), single: map[uint64]*mirror.Resource{}, multi: map[hostKey]*host{},
+		now: now, seeds: map[*federation.HostKind]maphash.Seed{federation.EntryHosts: maphash.MakeSeed(), federation.ServiceHosts: maphash.MakeSeed()}, single: map[uint64]*mirror.Resource{}, multi: map[hostKey]*host{},
 		maxScoped: maxScoped, unfollowed: map[mirror.Key]NotFollowed{},
 	}
 }
@@ -180,7 +180,7 @@ func (h *Hosts) refusal(was, next *claimant) string {
 	return ""
 }
 
-func (h *Hosts) hash(key hostKey) uint64 { return maphash.Comparable(h.seed, key) }
+func (h *Hosts) hash(key hostKey) uint64 { return maphash.String(h.seeds[key.kind], key.host) }
 
 // change replaces the claim of a resource to a host, and returns the conflicts that changed.
 func (h *Hosts) change(key hostKey, was, next *claimant) []HostConflict {
@@ -190,7 +190,9 @@ func (h *Hosts) change(key hostKey, was, next *claimant) []HostConflict {
 	case e != nil:
 		h.scoped -= e.scoped
 	case owner == nil || owner == was.resource:
-		if delete(h.single, hash); next != nobody {
+		if next == nobody {
+			delete(h.single, hash)
+		} else {
 			h.single[hash] = next.resource
 		}
 		return nil

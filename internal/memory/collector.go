@@ -28,8 +28,9 @@ const (
 // after a start or a storm of clients, when nothing else starts a collection for minutes.
 // GOMEMLIMIT and GOGC take precedence.
 type Collector struct {
-	log  *slog.Logger
-	tune bool
+	log    *slog.Logger
+	tune   bool
+	onDisk int64 // bytes that the start restores
 }
 
 // NewCollector sets the memory limit and GOGC of this process.
@@ -56,6 +57,7 @@ func (c *Collector) Run(ctx context.Context, started <-chan struct{}) error {
 		<-ctx.Done()
 		return nil
 	}
+	c.awaitRestore(ctx, started)
 	select {
 	case <-started:
 	case <-ctx.Done():

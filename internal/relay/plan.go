@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 
 	"golang.org/x/sync/errgroup"
 
+	"meshrelay/admin"
 	"meshrelay/config"
 	"meshrelay/internal/kube"
 	"meshrelay/mirror"
@@ -17,8 +19,8 @@ import (
 )
 
 // Merge connects to the upstreams of a config, waits until all have synced, and returns the
-// merged resources as objects.
-func Merge(ctx context.Context, cfg *config.Config) (objects []kube.Object, err error) {
+// merged resources that /debug/configz of a relay would have.
+func Merge(ctx context.Context, cfg *config.Config) (merged []*mirror.Resource, err error) {
 	aggregate := mirror.NewAggregate()
 	policies, others, err := MergePolicies(cfg.Merge)
 	if err != nil {
@@ -46,15 +48,74 @@ func Merge(ctx context.Context, cfg *config.Config) (objects []kube.Object, err 
 		if kind == mirror.MeshConfig {
 			continue // /debug/configz of a relay leaves it out, too
 		}
-		for _, r := range aggregate.List(kind, "") {
-			o, err := kube.New(r, "", r.Version())
-			if err != nil {
-				return nil, err
-			}
-			objects = append(objects, *o)
-		}
+		merged = append(merged, aggregate.List(kind, "")...)
 	}
-	return objects, nil
+	return merged, nil
+}
+
+// Running is a running relay, as a plan reads it.
+type Running interface {
+	// ConfigVersions returns the versions of all that it serves, Config the object of a key, and
+	// Configs all objects.
+	ConfigVersions(ctx context.Context) ([]admin.ConfigVersion, error)
+	Config(ctx context.Context, key mirror.Key) ([]kube.Object, error)
+	Configs(ctx context.Context) ([]kube.Object, error)
+}
+
+// maxSingle is how many objects are asked for one by one. All of them at once cost as much as some
+// thousands do.
+const maxSingle = 200
+
+// Differing returns the objects that are not the same in a running relay, now, and in a plan, next:
+// what both have costs no more than its version. It asks versions for those of the running relay, so
+// that these may be read before the plan is made.
+func Differing(ctx context.Context, running Running, versions []admin.ConfigVersion, planned []*mirror.Resource) (now, next []kube.Object, err error) {
+	served := make(map[mirror.Key]string, len(versions))
+	for _, v := range versions {
+		served[v.Key] = v.Version
+	}
+	var differ []mirror.Key // of what the running relay has
+	for _, r := range planned {
+		key := r.Key()
+		version, has := served[key]
+		delete(served, key)
+		if has && version == r.Version() {
+			continue
+		}
+		if has {
+			differ = append(differ, key)
+		}
+		o, err := kube.New(r, "", r.Version())
+		if err != nil {
+			return nil, nil, err
+		}
+		next = append(next, *o)
+	}
+	differ = append(differ, slices.Collect(maps.Keys(served))...)
+	now, err = objectsOf(ctx, running, differ)
+	return now, next, err
+}
+
+// objectsOf returns the objects of keys, as far as the running relay still has them.
+func objectsOf(ctx context.Context, running Running, keys []mirror.Key) (out []kube.Object, err error) {
+	if len(keys) > maxSingle {
+		all, err := running.Configs(ctx)
+		wanted := make(map[string]bool, len(keys))
+		for _, key := range keys {
+			wanted[key.String()] = true
+		}
+		return slices.DeleteFunc(all, func(o kube.Object) bool {
+			return !wanted[kube.KindOf(&o)+" "+o.Metadata.Namespace+"/"+o.Metadata.Name]
+		}), err
+	}
+	for _, key := range keys {
+		one, err := running.Config(ctx, key)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, one...)
+	}
+	return out, nil
 }
 
 // notSynced names the upstreams that have not synced, and why.

@@ -87,6 +87,7 @@ func New(o Options) (*Relay, error) {
 			options.Retain = append(options.Retain, u.Name)
 		}
 		r.keeper = state.Open(local.New(cfg.State.Dir, r.log), options)
+		r.collector.Restores(r.keeper.Status().Size)
 		kept = r.keeper
 	}
 	if r.manager, err = upstreams.NewManager(cfg, Kinds(), r.aggregate, kept, r.log); err != nil {
@@ -199,7 +200,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	group.Add(actor(r.aggregate.Run))
 	group.Add(actor(r.manager.Run))
 	if r.keeper != nil {
-		group.Add(actor(r.keeper.Run)) // it ends after the upstreams, and writes all their resources
+		group.Add(actor(r.keep)) // it ends after the upstreams, and writes all their resources
 	}
 	group.Add(actor(r.operators.Run))
 	err := group.Run()
@@ -207,6 +208,15 @@ func (r *Relay) Run(ctx context.Context) error {
 		r.log.Info("relay ended")
 	}
 	return err
+}
+
+// keep runs the Keeper. The store is read before it is written to.
+func (r *Relay) keep(ctx context.Context) error {
+	select {
+	case <-r.manager.Restored():
+	case <-ctx.Done():
+	}
+	return r.keeper.Run(ctx)
 }
 
 // actor makes a Run method a member of a run.Group. Its interruption waits for the method.

@@ -9,8 +9,10 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/proto"
 
 	"meshrelay/state/local/statepb"
@@ -72,16 +74,8 @@ func (d *directory) read(dir string) error {
 	if d.indexErr = err; err != nil && !errors.Is(err, fs.ErrNotExist) {
 		d.broken(err)
 	}
-	for _, path := range list(dir, logName("*")) {
-		name := upstreamOf(path)
-		if name == "" {
-			continue
-		}
-		u, err := openUpstream(dir, name)
-		if err != nil {
-			return err
-		}
-		d.add(u, u.info.Size())
+	if err := d.readLogs(dir); err != nil {
+		return err
 	}
 	for _, name := range d.index.GetUpstreams() {
 		if d.logs[name] == nil {
@@ -91,6 +85,32 @@ func (d *directory) read(dir string) error {
 	}
 	d.lost = d.lost || d.index == nil
 	return d.readOld(dir)
+}
+
+// readLogs reads the logs, as many at a time as there are CPUs.
+func (d *directory) readLogs(dir string) error {
+	var names []string
+	for _, path := range list(dir, logName("*")) {
+		if name := upstreamOf(path); name != "" {
+			names = append(names, name)
+		}
+	}
+	logs := make([]*upstream, len(names))
+	var group errgroup.Group
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	for i, name := range names {
+		group.Go(func() (err error) {
+			logs[i], err = openUpstream(dir, name)
+			return err
+		})
+	}
+	err := group.Wait()
+	for _, u := range logs { // also after an error, so that their files are closed
+		if u != nil {
+			d.add(u, u.info.Size())
+		}
+	}
+	return err
 }
 
 func (d *directory) add(u *upstream, size int64) {

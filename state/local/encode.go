@@ -2,11 +2,9 @@ package local
 
 import (
 	"errors"
-	"fmt"
 	"math"
 	"strings"
 	"time"
-	"unique"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -27,18 +25,26 @@ func encodeKey(k mirror.Key) []byte {
 	return append(protowire.AppendVarint(nil, uint64(len(kind))), kind+name...)
 }
 
-// parseKey is the inverse of encodeKey.
-func parseKey(b []byte) (mirror.Key, error) {
+// splitKey returns the kind and the full name of an encoded key.
+func splitKey(b []byte) (kind, full []byte, err error) {
 	n, m := protowire.ConsumeVarint(b)
 	if m < 0 || n > uint64(len(b)-m) {
-		return mirror.Key{}, errors.New("no key of a resource")
+		return nil, nil, errors.New("no key of a resource")
 	}
-	kind, err := parseKind(string(b[m : m+int(n)]))
+	return b[m : m+int(n)], b[m+int(n):], nil
+}
+
+// parseKey is the inverse of encodeKey.
+func parseKey(b []byte) (mirror.Key, error) {
+	kind, name, err := splitKey(b)
 	if err != nil {
 		return mirror.Key{}, err
 	}
-	k := mirror.Key{Kind: kind}
-	full := string(b[m+int(n):])
+	k := mirror.Key{}
+	if k.Kind, err = parseKind(string(kind)); err != nil {
+		return k, err
+	}
+	full := string(name)
 	if k.Kind == mirror.MeshConfig {
 		k.Name = full
 		return k, nil
@@ -78,63 +84,6 @@ func encodeResource(kind mirror.Kind, r *mirror.Resource) *statepb.Resource {
 	return m
 }
 
-// decodeRecord is the inverse of encodeRecord. It returns a panic over the record as an error: this
-// build can not use the record.
-func decodeRecord(keyBytes, b, data []byte) (r state.Record, err error) {
-	defer func() {
-		if p := mirror.Recovered(recover()); p != nil {
-			r, err = state.Record{}, p
-		}
-	}()
-	key, err := parseKey(keyBytes)
-	if err != nil {
-		return r, err
-	}
-	if fault != nil {
-		fault(key)
-	}
-	m := &statepb.Record{}
-	if err = proto.Unmarshal(b, m); err != nil {
-		return r, err
-	}
-	if m.Resource == nil {
-		return r, errors.New("there is no resource in it")
-	}
-	if r.Resource, err = decodeResource(key.Kind, m.Resource, data); err != nil {
-		return r, err
-	}
-	if r.Resource.Key() != key {
-		return r, fmt.Errorf("it is of %s", r.Resource.Key())
-	}
-	if m.Original != nil {
-		if r.Original, err = decodeResource(key.Kind, m.Original, m.Original.Any); err != nil {
-			return r, fmt.Errorf("as the source has it: %w", err)
-		}
-	}
-	r.TypeURL, r.Version, r.At = shared(m.TypeUrl), r.Resource.SourceVersion(), decodeTime(m.At)
-	if string(m.Version) != r.Version {
-		r.Version = string(m.Version)
-	}
-	copy(r.Hash[:], m.Hash)
-	return r, nil
-}
-
-// fault is set by tests only, to panic over a key.
-var fault func(mirror.Key)
-
-func decodeResource(kind mirror.Kind, m *statepb.Resource, data []byte) (*mirror.Resource, error) {
-	if len(m.Kind) > 0 {
-		var err error
-		if kind, err = parseKind(string(m.Kind)); err != nil {
-			return nil, err
-		}
-	}
-	return mirror.Restore(kind, data, shared(m.Source), shared(m.Cluster), m.SourceVersion)
-}
-
-// shared returns a text that many records have, held once.
-func shared(b []byte) string { return unique.Make(string(b)).Value() }
-
 // encodeTime returns nil for the zero time.
 func encodeTime(t time.Time) *statepb.Time {
 	if t.IsZero() {
@@ -147,7 +96,11 @@ func decodeTime(m *statepb.Time) time.Time {
 	if m == nil {
 		return time.Time{}
 	}
-	return time.Unix(m.Seconds, int64(min(m.Nanos, 999_999_999))).UTC()
+	return timeOf(m.Seconds, m.Nanos)
+}
+
+func timeOf(seconds int64, nanos uint64) time.Time {
+	return time.Unix(seconds, int64(min(nanos, 999_999_999))).UTC()
 }
 
 // encodeMeta begins a ledger.

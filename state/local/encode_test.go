@@ -75,7 +75,7 @@ func TestRecordsRoundTrip(t *testing.T) {
 			key := r.Resource.Key()
 			b, err := encodeRecord(key, &r)
 			must(t, err)
-			got, err := decodeRecord(encodeKey(key), unknownFields(b), r.Resource.Any())
+			got, err := new(decoder).record(encodeKey(key), unknownFields(b), r.Resource.Any())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -84,7 +84,7 @@ func TestRecordsRoundTrip(t *testing.T) {
 			}
 			other := key
 			other.Name = "other"
-			if _, err := decodeRecord(encodeKey(other), b, r.Resource.Any()); err == nil {
+			if _, err := new(decoder).record(encodeKey(other), b, r.Resource.Any()); err == nil {
 				t.Error("a record is taken for that of another key")
 			}
 		})
@@ -373,5 +373,69 @@ func BenchmarkFlush(b *testing.B) {
 			}
 			b.ReportMetric(float64(k.Status().Size)/(1<<20), "MiB")
 		})
+	}
+}
+
+func TestRecordsAreTakenApartAsMessagesAre(t *testing.T) {
+	text := rapid.SliceOfN(rapid.Byte(), 0, 12)
+	resourceOf := func(t *rapid.T, name string) *statepb.Resource {
+		if !rapid.Bool().Draw(t, name) {
+			return nil
+		}
+		return &statepb.Resource{
+			Any: text.Draw(t, name+"Any"), Source: text.Draw(t, name+"Source"), Cluster: text.Draw(t, name+"Cluster"),
+			SourceVersion: text.Draw(t, name+"Version"), Kind: text.Draw(t, name+"Kind"),
+		}
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		m := &statepb.Record{
+			Resource: resourceOf(t, "resource"), Original: resourceOf(t, "original"), TypeUrl: text.Draw(t, "url"), Version: text.Draw(t, "version"),
+			Hash: text.Draw(t, "hash"), Digest: text.Draw(t, "digest"),
+		}
+		if rapid.Bool().Draw(t, "at") {
+			m.At = &statepb.Time{Seconds: rapid.Int64Range(-1<<40, 1<<40).Draw(t, "seconds"), Nanos: rapid.Uint64().Draw(t, "nanos")}
+		}
+		b, err := proto.Marshal(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := parseRecord(unknownFields(b))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for what, pair := range map[string][2][]byte{"url": {got.typeURL, m.TypeUrl}, "version": {got.version, m.Version}, "hash": {got.hash, m.Hash}} {
+			if !bytes.Equal(pair[0], pair[1]) {
+				t.Fatalf("%s is %q, want %q", what, pair[0], pair[1])
+			}
+		}
+		if !got.at.Equal(decodeTime(m.At)) {
+			t.Fatalf("at %v, want %v", got.at, decodeTime(m.At))
+		}
+		for what, of := range map[string]struct {
+			got  storedResource
+			want *statepb.Resource
+		}{"resource": {got.resource, m.Resource}, "original": {got.original, m.Original}} {
+			want := storedResource{there: of.want != nil, encoded: of.want.GetAny(), source: of.want.GetSource(), cluster: of.want.GetCluster(), version: of.want.GetSourceVersion(), kindOf: of.want.GetKind()}
+			if diff := cmp.Diff(want, of.got, cmp.AllowUnexported(storedResource{}), cmpopts.EquateEmpty()); diff != "" {
+				t.Fatalf("%s: %s", what, diff)
+			}
+		}
+		if cut := b[:rapid.IntRange(0, len(b)).Draw(t, "cut")]; proto.Unmarshal(cut, &statepb.Record{}) != nil {
+			if _, err := parseRecord(cut); err == nil {
+				t.Fatalf("%x is taken for a record", cut)
+			}
+		}
+	})
+}
+
+func TestARestoreAllocatesLittle(t *testing.T) {
+	r := *record("db", "1")
+	key := r.Resource.Key()
+	b, err := encodeRecord(key, &r)
+	must(t, err)
+	d, keyBytes, data := &decoder{}, encodeKey(key), r.Resource.Any()
+	// The resource, its encoding, its name and its version.
+	if n := testing.AllocsPerRun(100, func() { _, err = d.record(keyBytes, b, data) }); err != nil || n > 5 {
+		t.Errorf("%v allocations for a record, %v", n, err)
 	}
 }

@@ -27,7 +27,7 @@ const (
 	frameHeadLen = 28 // a checksum of the rest, three lengths, and the digest
 	maxFrame     = 1 << 30
 
-	windowLen = 1 << 18
+	windowLen = 1 << 16 // a restart has one for each upstream, or several
 	bufferLen = 1 << 20
 )
 

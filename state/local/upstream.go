@@ -153,6 +153,9 @@ func (u *upstream) broken(err error) { u.damage = cmp.Or(u.damage, err) }
 
 // apply makes edits part of what the log has.
 func (u *upstream) apply(edits []edit) {
+	if len(u.places) == 0 {
+		u.places = make(map[string]place, len(edits))
+	}
 	for _, e := range edits {
 		old := u.places[e.key] // zero if there is none
 		u.sum, u.live = u.sum-old.sum, u.live-int64(old.size)
@@ -219,13 +222,13 @@ func records(from io.ReaderAt, end int64, places []place) (out []state.Record, b
 	part := max(len(places)/runtime.GOMAXPROCS(0)+1, minPart)
 	for first := 0; first < len(places); first += part {
 		group.Go(func() error {
-			r := &reader{from: from, size: end}
+			r, d := &reader{from: from, size: end}, &decoder{}
 			for i := first; i < min(first+part, len(places)); i++ {
 				f, err := r.frame(places[i].at)
 				if err != nil {
 					return err
 				}
-				if out[i], err = decodeRecord(f.key, f.record, f.data); err != nil {
+				if out[i], err = d.record(f.key, f.record, f.data); err != nil {
 					out[i] = state.Record{}
 					mu.Lock()
 					bad[string(f.key)] = err

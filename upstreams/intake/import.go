@@ -191,7 +191,7 @@ func TypeScope(typeURL string) (Scope, error) {
 
 // believed reports whether a resource has come from a relay whose word was believed.
 func (im *Rules) believed(r *mirror.Resource) bool {
-	return r.Cluster() != im.cfg.ClusterID || len(r.Provenance().Path) > 1
+	return r.Cluster() != im.cfg.ClusterID || r.Hops() > 1
 }
 
 // check returns why a resource, as the source has it, is left out. way has the relays that it has

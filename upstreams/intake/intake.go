@@ -2,6 +2,7 @@ package intake
 
 import (
 	"log/slog"
+	"slices"
 	"time"
 
 	"meshrelay/config"
@@ -189,17 +190,19 @@ func (e Restored) step(in *Intake, _ *Output) {
 	in.before = hold{since: meta.HeldSince, ran: meta.HeldRan, of: meta.Held}
 	in.stale.restore(meta.LastContact, in.now, in.frozen == nil)
 	gone := map[mirror.Kind]int{}
-	for _, r := range records {
-		key := r.Resource.Key()
+	served := make([]*mirror.Resource, 0, len(records))
+	for i := range records {
+		key := records[i].Resource.Key()
 		if in.stale.withholds(key.Kind) {
 			in.dirty(key, origin{})
 			gone[key.Kind]++
 			continue
 		}
-		if in.served.Get(key) == nil {
-			in.tallies.add(key.Kind, false)
-		}
-		in.served.Put(in.stale.annotated(key, r.Resource))
+		served = append(served, in.stale.annotated(key, records[i].Resource))
+	}
+	in.served.PutAll(served)
+	for kind, n := range in.served.Counts() {
+		in.tallies.add(kind, n)
 	}
 	if len(gone) > 0 {
 		in.journal.because("staleness")
@@ -212,8 +215,11 @@ func (e Restored) step(in *Intake, _ *Output) {
 	in.adopt(records, meta.Fingerprint == in.rules.Version() && meta.Frozen == nil)
 }
 
-// admitted returns the records of a disk that the rules admit.
+// admitted returns the records of a disk that the rules admit: nearly always all.
 func (in *Intake) admitted(records []state.Record) (out []state.Record) {
+	if !slices.ContainsFunc(records, func(r state.Record) bool { return !in.rules.admits(r) }) {
+		return records
+	}
 	for _, r := range records {
 		if in.rules.admits(r) {
 			out = append(out, r)

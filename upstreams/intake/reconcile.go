@@ -114,7 +114,7 @@ func (in *Intake) put(key mirror.Key, r *mirror.Resource) (stored *mirror.Resour
 	isNew := old == nil
 	stored, changed = in.served.Put(shown)
 	if isNew {
-		in.tallies.add(key.Kind, true)
+		in.tallies.addNew(key.Kind)
 	}
 	if shown != r {
 		stored = r
@@ -229,8 +229,11 @@ func (in *Intake) adopt(records []state.Record, same bool) {
 	in.records = newRecords()
 	in.stream = stream{unswept: true, syncing: in.syncing, syncingUntil: in.syncingUntil}
 	held := map[mirror.Key]struct{}{}
-	for i := range records {
-		if key, judged := in.adoptOne(&records[i], same); judged && in.served.Get(key) != nil {
+	for i, sc := range in.scopesOf(records) {
+		if sc == nil {
+			continue
+		}
+		if key, judged := in.adoptOne(sc, &records[i], same); judged && in.served.Get(key) != nil {
 			held[key] = struct{}{}
 		}
 	}
@@ -241,21 +244,35 @@ func (in *Intake) adopt(records []state.Record, same bool) {
 	in.end(true)
 }
 
-// adoptOne makes a record of what was kept. It returns the key under which that was served, and
-// whether it is gone unless the rules let it in: not while its endpoints are asked for.
-func (in *Intake) adoptOne(r *state.Record, same bool) (served mirror.Key, judged bool) {
-	served = r.Resource.Key()
-	s, err := in.rules.scopeOf(r)
-	if err != nil {
-		return served, false
+// scopesOf returns the scope of each of records of before, nil where it has none now. The scopes are
+// new, and have room for their records.
+func (in *Intake) scopesOf(records []state.Record) []*scope {
+	out, counts := make([]*scope, len(records)), map[*scope]int{}
+	for i := range records {
+		if i > 0 && records[i-1].TypeURL == records[i].TypeURL && records[i-1].Resource.Kind() == records[i].Resource.Kind() {
+			out[i] = out[i-1] // as nearly always
+		} else if s, err := in.rules.scopeOf(&records[i]); err == nil {
+			_, out[i] = in.scope(s)
+		}
+		counts[out[i]]++
 	}
-	_, sc := in.scope(s)
+	delete(counts, nil)
+	for sc, n := range counts {
+		sc.byName = make(map[string]*record, n)
+	}
+	return out
+}
+
+// adoptOne makes a record of a scope of what was kept. It returns the key under which that was
+// served, and whether it is gone unless the rules let it in: not while its endpoints are asked for.
+func (in *Intake) adoptOne(sc *scope, r *state.Record, same bool) (served mirror.Key, judged bool) {
+	served = r.Resource.Key()
 	original := r.Original
 	if original == nil {
 		original = r.Resource
 	}
 	name := original.FullName()
-	key, ok := keyOf(s.Kind, name)
+	key, ok := keyOf(sc.Kind, name)
 	elsewhere := !ok || in.rules.keyOf(key) != served
 	if sc.byName[name] != nil || same && elsewhere {
 		return served, false // it is held under rules of before

@@ -67,14 +67,17 @@ func (t *tallies) each(f func(*tally)) {
 	}
 }
 
-// add counts a resource in. added reports whether it is new and was not restored.
-func (t *tallies) add(k mirror.Kind, added bool) {
-	for _, one := range []*tally{&t.all, t.kind(k)} {
-		one.size++
-		if added {
-			one.added++
-		}
-	}
+// add counts resources in.
+func (t *tallies) add(k mirror.Kind, n int) {
+	t.all.size += n
+	t.kind(k).size += n
+}
+
+// addNew counts a resource in that is new, and was not restored.
+func (t *tallies) addNew(k mirror.Kind) {
+	t.add(k, 1)
+	t.all.added++
+	t.kind(k).added++
 }
 
 func (t *tallies) remove(k mirror.Kind) {

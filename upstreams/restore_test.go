@@ -1,0 +1,99 @@
+package upstreams_test
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"meshrelay/config"
+	"meshrelay/mirror"
+	"meshrelay/state"
+	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
+)
+
+// slowDisk is a disk that has one upstream only when it is told to.
+type slowDisk struct {
+	memoryKeeper
+	slow string
+	has  chan struct{}
+}
+
+func (d *slowDisk) Load(source string) state.Saved {
+	if source == d.slow {
+		<-d.has
+	}
+	return d.memoryKeeper.Load(source)
+}
+
+func TestWhatIsRestoredIsMergedWhileClientsAndOrdersWaitForTheRest(t *testing.T) {
+	before := newXDSScript(t)
+	before.ok(before.sotw(xdsEntryURL, xdsEntry("ns/a", "a.example")))
+	saved := savedOf(before, time.Now())
+	disk := &slowDisk{memoryKeeper: memoryKeeper{saved: map[string]state.Saved{"east": saved, "west": {Meta: saved.Meta}}}, slow: "west", has: make(chan struct{})}
+	east, node := xdsConfig("127.0.0.1:1")
+	west := east
+	west.Name = "west"
+	aggregate := mirror.NewAggregate()
+	m, err := upstreams.NewManager(&config.Config{Node: node, Upstreams: []config.Upstream{east, west}}, kinds(), aggregate, disk, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	merged := make(chan struct{})
+	if err := aggregate.RegisterEventHandler(mirror.Kind{}, func(_, _ *mirror.Resource, event mirror.Event) {
+		if event == mirror.EventAdd {
+			close(merged)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended, served, ordered := make(chan error, 2), make(chan error, 1), make(chan error, 1)
+	go func() { ended <- m.Run(ctx) }()
+	go func() { ended <- aggregate.Run(ctx) }()
+	<-merged
+	go func() { served <- m.AwaitFirstSync(ctx, func() []string { return nil }) }()
+	go func() { ordered <- errorOf(m.Order(ctx, "west", "freeze", intake.Order{})) }()
+	select {
+	case <-m.Restored():
+		t.Error("all is restored, and one upstream is not")
+	case err := <-served:
+		t.Errorf("clients are served before all is restored: %v", err)
+	case err := <-ordered:
+		t.Errorf("an upstream that is not restored takes an order: %v", err)
+	default:
+	}
+	close(disk.has)
+	for what, done := range map[string]chan error{"serve": served, "freeze": ordered} {
+		if err := <-done; err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if disk.followed["east"] == nil || disk.followed["west"] == nil {
+		t.Errorf("kept are %v", disk.followed)
+	}
+	cancel()
+	for range 2 {
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestARestoreThatIsInterruptedLeavesTheDiskAsItIs(t *testing.T) {
+	disk := &memoryKeeper{saved: map[string]state.Saved{}}
+	east, node := xdsConfig("127.0.0.1:1")
+	m, err := upstreams.NewManager(&config.Config{Node: node, Upstreams: []config.Upstream{east}}, kinds(), mirror.NewAggregate(), disk, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := m.Run(ctx); err != nil {
+		t.Error(err)
+	}
+	if len(disk.followed) > 0 {
+		t.Errorf("%v would be written, and were never read", disk.followed)
+	}
+}
