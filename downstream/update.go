@@ -10,12 +10,25 @@ import (
 	"meshrelay/mirror"
 )
 
+// openBatch is how many keys open reads at once. Lists of everything would for a moment take a third
+// of what the resources do.
+const openBatch = 8192
+
 // open fills the views for the first time; before, nothing is pushed.
 func (vs *views) open(now time.Time) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
 	vs.started.Store(true)
-	vs.bring(true, nil, now)
+	batch := make(map[mirror.Key]struct{})
+	for _, kind := range vs.configs.SourceKinds() {
+		for keys := range slices.Chunk(vs.configs.Keys(kind), openBatch) {
+			clear(batch)
+			for _, key := range keys {
+				batch[key] = struct{}{}
+			}
+			vs.bring(false, batch, now) // the views are empty: all that keys affect is all
+		}
+	}
 }
 
 // try runs f, and reports whether it came to its end: a panic is reported.
