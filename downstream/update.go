@@ -19,14 +19,14 @@ func (vs *views) open(now time.Time) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
 	vs.started.Store(true)
-	batch := make(map[mirror.Key]struct{})
+	derived := vs.filled(true, nil)
 	for _, kind := range vs.configs.SourceKinds() {
 		for keys := range slices.Chunk(vs.configs.Keys(kind), openBatch) {
-			clear(batch)
+			byType := map[subscription.Type]*items{}
 			for _, key := range keys {
-				batch[key] = struct{}{}
+				vs.generators.affected(key, byType)
 			}
-			vs.bring(false, batch, now) // the views are empty: all that keys affect is all
+			vs.applyAll(byType, derived, now) // the views are empty: nothing else is in them
 		}
 	}
 }
@@ -49,21 +49,32 @@ func (vs *views) update(full bool, keys map[mirror.Key]struct{}, changedAt time.
 	return vs.bring(full, keys, changedAt)
 }
 
-// bring is update for a caller that holds mu. Items that it panics over stay as they are.
+// bring is update for a caller that holds mu.
 func (vs *views) bring(full bool, keys map[mirror.Key]struct{}, changedAt time.Time) (changed bool) {
 	if !vs.started.Load() {
 		return false
 	}
-	derived := slices.DeleteFunc(vs.copied(), func(v *view) bool {
+	derived := vs.filled(full, keys)
+	byType := vs.affected(full, keys)
+	if full {
+		vs.addPresent(byType)
+	}
+	return vs.applyAll(byType, derived, changedAt)
+}
+
+// filled returns the derived views that have content. Those that are being filled note what changes.
+func (vs *views) filled(full bool, keys map[mirror.Key]struct{}) []*view {
+	return slices.DeleteFunc(vs.copied(), func(v *view) bool {
 		if v.filling != nil {
 			v.filling.miss(full, keys)
 		}
 		return v.filling != nil
 	})
-	byType := vs.affected(full, keys)
-	if full {
-		vs.addPresent(byType)
-	}
+}
+
+// applyAll updates the base view, then derived ones, with lists of items, and reports any difference.
+// Items that it panics over stay as they are.
+func (vs *views) applyAll(byType map[subscription.Type]*items, derived []*view, changedAt time.Time) (changed bool) {
 	for t, list := range byType {
 		differs, ok := vs.try("", func() bool { return vs.apply(t, list, derived, changedAt) })
 		changed = differs || changed
