@@ -21,8 +21,11 @@ func (vs *views) open(now time.Time) {
 	vs.started.Store(true)
 	derived := vs.filled(true, nil)
 	for _, kind := range vs.configs.SourceKinds() {
+		byType := map[subscription.Type]*items{}
 		for keys := range slices.Chunk(vs.configs.Keys(kind), openBatch) {
-			byType := map[subscription.Type]*items{}
+			for _, list := range byType {
+				list.refs = list.refs[:0]
+			}
 			for _, key := range keys {
 				vs.generators.affected(key, byType)
 			}

@@ -21,7 +21,7 @@ const (
 	// heap finds next to nothing. A large heap is collected often all the same: else garbage of a
 	// start, which never comes again, would decide how much memory the process needs.
 	startGarbage = 96 << 20
-	leastPercent = 30
+	leastPercent = 20
 	mostPercent  = 150
 	// runPercent is GOGC from then on. It keeps the heap small: pushing makes little garbage,
 	// so that collections cost next to nothing.
