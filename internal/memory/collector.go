@@ -20,7 +20,7 @@ const (
 	// mostPercent of what is held. Most of what a start reads stays, so that a collection of a small
 	// heap finds next to nothing. A large heap is collected often all the same: else garbage of a
 	// start, which never comes again, would decide how much memory the process needs.
-	startGarbage = 96 << 20
+	startGarbage = 72 << 20
 	leastPercent = 20
 	mostPercent  = 150
 	// runPercent is GOGC from then on. It keeps the heap small: pushing makes little garbage,

@@ -62,7 +62,7 @@ func TestQuietRelayIsCollectedOnce(t *testing.T) {
 }
 
 func TestGarbageOfAStartFallsAsItGrows(t *testing.T) {
-	for held, want := range map[uint64]int{0: 150, 4 << 20: 150, 64 << 20: 150, 96 << 20: 100, 192 << 20: 50, 320 << 20: 30, 480 << 20: 20, 8 << 30: 20} {
+	for held, want := range map[uint64]int{0: 150, 4 << 20: 150, 48 << 20: 150, 72 << 20: 100, 144 << 20: 50, 240 << 20: 30, 480 << 20: 20, 8 << 30: 20} {
 		if got := startPercent(held); got != want {
 			t.Errorf("with %d MiB held GOGC is %d, want %d", held>>20, got, want)
 		}
