@@ -125,8 +125,8 @@ func (s *stream) subscribe(again bool) error {
 // later one of its type waits: servers ignore all but the ACK of their last response.
 func (s *stream) confirm(first any) error {
 	waiting := []*discoveryv3.DiscoveryRequest{first.(*discoveryv3.DiscoveryRequest)}
-	for n := len(s.out); n > 0; n-- {
-		waiting = append(waiting, (<-s.out).(*discoveryv3.DiscoveryRequest))
+	for _, m := range s.out.all() {
+		waiting = append(waiting, m.(*discoveryv3.DiscoveryRequest))
 	}
 	for i, req := range waiting {
 		outdated := func(later *discoveryv3.DiscoveryRequest) bool { return later.TypeUrl == req.TypeUrl }

@@ -62,9 +62,7 @@ func (s *stream) read() (answered bool, err error) {
 		if ack == nil {
 			continue
 		}
-		select {
-		case s.out <- ack:
-		default:
+		if !s.out.add(ack) {
 			return answered, errUnread
 		}
 	}

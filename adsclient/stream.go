@@ -101,7 +101,7 @@ type stream struct {
 	grpc     grpc.ClientStream
 	peer     func() (Peer, error) // waits for the headers
 	greet    func() error         // waits for the headers and handles them; an error ends the stream
-	out      chan proto.Message   // acknowledgements, for the writer
+	out      *acks                // for the writer
 	// accepted is, by subscribed type, the version of the last response that was accepted.
 	accepted map[string]string
 	// waiting has the subscribed types without an answer. Only the reader uses it.
@@ -139,7 +139,7 @@ func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, probe bool) end
 	}
 	s.setHeaders()
 	s.accepted, s.complete, s.subscriptions = map[string]string{}, map[string]bool{}, map[string]*subscription{}
-	s.out = make(chan proto.Message, acksWaiting)
+	s.out = newAcks()
 	s.types = s.client.cfg.TypeURLs(false)
 	var first []proto.Message
 	if s.protocol == Delta {
@@ -281,8 +281,10 @@ func (s *stream) write(ctx context.Context, first []proto.Message) {
 		select {
 		case <-ctx.Done():
 			return
-		case m := <-s.out:
-			err = confirm(m)
+		case <-s.out.more:
+			if m := s.out.next(); m != nil {
+				err = confirm(m)
+			}
 		case <-names:
 			err = s.subscribe(false)
 		case <-repeat:

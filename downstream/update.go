@@ -10,12 +10,28 @@ import (
 	"meshrelay/mirror"
 )
 
+// openBatch is how many keys open reads at once. Lists of everything would for a moment take a third
+// of what the resources do.
+const openBatch = 8192
+
 // open fills the views for the first time; before, nothing is pushed.
 func (vs *views) open(now time.Time) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
 	vs.started.Store(true)
-	vs.bring(true, nil, now)
+	derived := vs.filled(true, nil)
+	for _, kind := range vs.configs.SourceKinds() {
+		byType := map[subscription.Type]*items{}
+		for keys := range slices.Chunk(vs.configs.Keys(kind), openBatch) {
+			for _, list := range byType {
+				list.refs = list.refs[:0]
+			}
+			for _, key := range keys {
+				vs.generators.affected(key, byType)
+			}
+			vs.applyAll(byType, derived, now) // the views are empty: nothing else is in them
+		}
+	}
 }
 
 // try runs f, and reports whether it came to its end: a panic is reported.
@@ -36,21 +52,32 @@ func (vs *views) update(full bool, keys map[mirror.Key]struct{}, changedAt time.
 	return vs.bring(full, keys, changedAt)
 }
 
-// bring is update for a caller that holds mu. Items that it panics over stay as they are.
+// bring is update for a caller that holds mu.
 func (vs *views) bring(full bool, keys map[mirror.Key]struct{}, changedAt time.Time) (changed bool) {
 	if !vs.started.Load() {
 		return false
 	}
-	derived := slices.DeleteFunc(vs.copied(), func(v *view) bool {
+	derived := vs.filled(full, keys)
+	byType := vs.affected(full, keys)
+	if full {
+		vs.addPresent(byType)
+	}
+	return vs.applyAll(byType, derived, changedAt)
+}
+
+// filled returns the derived views that have content. Those that are being filled note what changes.
+func (vs *views) filled(full bool, keys map[mirror.Key]struct{}) []*view {
+	return slices.DeleteFunc(vs.copied(), func(v *view) bool {
 		if v.filling != nil {
 			v.filling.miss(full, keys)
 		}
 		return v.filling != nil
 	})
-	byType := vs.affected(full, keys)
-	if full {
-		vs.addPresent(byType)
-	}
+}
+
+// applyAll updates the base view, then derived ones, with lists of items, and reports any difference.
+// Items that it panics over stay as they are.
+func (vs *views) applyAll(byType map[subscription.Type]*items, derived []*view, changedAt time.Time) (changed bool) {
 	for t, list := range byType {
 		differs, ok := vs.try("", func() bool { return vs.apply(t, list, derived, changedAt) })
 		changed = differs || changed

@@ -46,8 +46,9 @@ func HostKindOf(kind mirror.Kind) *HostKind {
 type HostFields struct{ Hosts, ExportTo, Gateways []string }
 
 // Parse reads the fields without decoding the body. It stops at the first byte that is not
-// protobuf: a mirror.Resource holds no such body.
-func (k *HostKind) Parse(body []byte) (f HostFields) {
+// protobuf: a mirror.Resource holds no such body. The result is in the slices of f.
+func (k *HostKind) Parse(body []byte, f HostFields) HostFields {
+	f.Hosts, f.ExportTo, f.Gateways = f.Hosts[:0], f.ExportTo[:0], f.Gateways[:0]
 	c := wire.Fields(body)
 	for c.Next() {
 		if c.Type != protowire.BytesType {

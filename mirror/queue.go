@@ -18,7 +18,8 @@ type queue struct {
 	// waiting has the Store that has marked a key, or nil; also has those that have after it.
 	waiting map[ref]*Store
 	also    map[ref][]*Store
-	order   []ref
+	order   []ref // those from head on
+	head    int
 	// queued and handled count keys.
 	queued, handled uint64
 	waiters         []*waiter
@@ -58,8 +59,7 @@ func (q *queue) mark(k ref, by *Store) {
 	q.mu.Lock()
 	switch first, waits := q.waiting[k]; {
 	case !waits:
-		q.order = append(q.order, k)
-		q.queued++
+		q.push(k)
 		q.waiting[k] = by
 	case first == nil:
 		q.waiting[k] = by
@@ -69,6 +69,21 @@ func (q *queue) mark(k ref, by *Store) {
 	q.mu.Unlock()
 	q.poke()
 }
+
+// push appends a key. The caller holds mu.
+func (q *queue) push(k ref) {
+	if len(q.order) == cap(q.order) && q.head > len(q.order)/2 {
+		n := copy(q.order, q.order[q.head:])
+		clear(q.order[n:])
+		q.order, q.head = q.order[:n], 0
+	}
+	q.order = append(q.order, k)
+	q.queued++
+}
+
+// keptRoom is for how many keys an empty queue keeps room, or it would make it again and again during
+// a start.
+const keptRoom = 4096
 
 // poke wakes the goroutine that handles the keys.
 func (q *queue) poke() {
@@ -82,17 +97,21 @@ func (q *queue) poke() {
 func (q *queue) pop(batch []change) []change {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	n := min(len(q.order), cap(batch)-len(batch))
-	for i, k := range q.order[:n] {
+	waiting := q.order[q.head:]
+	n := min(len(waiting), cap(batch)-len(batch))
+	for i, k := range waiting[:n] {
 		batch = append(batch, change{ref: k, by: q.waiting[k], also: q.also[k]})
 		delete(q.waiting, k)
 		delete(q.also, k)
-		q.order[i] = ref{}
+		waiting[i] = ref{}
 	}
-	q.order = q.order[n:]
-	if len(q.order) == 0 && cap(q.order) > 64 {
+	switch q.head += n; {
+	case q.head < len(q.order):
+	case cap(q.order) > keptRoom:
 		// They would otherwise stay as large as the largest burst was.
-		q.order, q.waiting, q.also = nil, map[ref]*Store{}, map[ref][]*Store{}
+		q.order, q.head, q.waiting, q.also = nil, 0, map[ref]*Store{}, map[ref][]*Store{}
+	default:
+		q.order, q.head = q.order[:0], 0
 	}
 	return batch
 }

@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -62,6 +63,42 @@ func handle(tb testing.TB, x *xdsSource, b []byte) {
 	}
 	if err != nil {
 		tb.Fatal(err)
+	}
+}
+
+// heldBy returns the bytes of what make makes and holds.
+func heldBy(make func() any) int {
+	live := func() int {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.GC() // what is finalized, or in a pool, goes with the second one
+		runtime.ReadMemStats(&m)
+		return int(m.HeapAlloc)
+	}
+	before := live()
+	held := make()
+	after := live()
+	runtime.KeepAlive(held)
+	return after - before
+}
+
+// TestAResourceCostsItsBytesAndALittle: the resource, its name, its record and the places in the
+// store and in the record's scope.
+func TestAResourceCostsItsBytesAndALittle(t *testing.T) {
+	const n = 20_000
+	b, encoded := fullState(t, n, nil), 0
+	held := heldBy(func() any {
+		x, store := quietXDS(t)
+		handle(t, x, b)
+		x.u.TakeChanges() // what waits for the disk
+		for _, r := range store.List(xdsEntryKind, "") {
+			encoded += len(r.DeltaEntry())
+		}
+		return x
+	})
+	t.Logf("a resource of %d bytes takes %d", encoded/n, held/n)
+	if rest := (held - encoded) / n; rest > 260 {
+		t.Errorf("a resource costs %d bytes beyond its own %d", rest, encoded/n)
 	}
 }
 

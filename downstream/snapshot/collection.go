@@ -49,6 +49,7 @@ func (c *Collection) Apply(updates []Update, changedAt time.Time) bool {
 	b := builder{next: old.successor(changedAt), rev: c.last, keep: c.Keep}
 	c.last += uint64(len(updates))
 	b.pages = make([]*Page, 0, len(old.Pages)+1)
+	b.next.Log = slices.Grow(b.next.Log, min(len(updates), 4*c.Keep.Changes))
 	b.rebuild(old.Pages, updates)
 	if b.next.Rev == old.Rev {
 		return false

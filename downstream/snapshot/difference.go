@@ -147,8 +147,13 @@ func (s *Snapshot) scan(from uint64) *Difference {
 	return d
 }
 
-// Everything returns all items as a difference from nothing, which clients share.
+// Everything returns all items as a difference from nothing. One client makes it for all.
 func (s *Snapshot) Everything() *Difference {
+	if d := s.full.Load(); d != nil {
+		return d
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if d := s.full.Load(); d != nil {
 		return d
 	}

@@ -96,8 +96,8 @@ type Snapshot struct {
 	tidied int
 
 	// full caches the difference from nothing, deltas those from recent cursors.
-	full    atomic.Pointer[Difference]
-	mu      sync.Mutex // guards all below
+	full    atomic.Pointer[Difference] // set once, under mu
+	mu      sync.Mutex                 // guards all below
 	deltas  []*Difference
 	initial []initialResponse
 }

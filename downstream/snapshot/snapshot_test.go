@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"maps"
 	"runtime"
+	"slices"
+	"sync"
 	"testing"
 	"time"
+	"unsafe"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/protobuf/proto"
@@ -189,5 +192,50 @@ func TestRemovalsAreRememberedByName(t *testing.T) {
 	}
 	if got := len(d.Removed); got != names/2 {
 		t.Errorf("%d names are removed, want %d", got, names/2)
+	}
+}
+
+// TestClientsThatComeTogetherShareEverything: also the list of it, which takes 40 bytes for each item.
+func TestClientsThatComeTogetherShareEverything(t *testing.T) {
+	s := filled(50_000).Current()
+	got := make([]*Difference, 8)
+	var clients sync.WaitGroup
+	for i := range got {
+		clients.Go(func() { got[i] = s.Everything() })
+	}
+	clients.Wait()
+	for i, d := range got {
+		if d != got[0] || !s.IsEverything(d) || len(d.Changed) != 50_000 {
+			t.Fatalf("client %d has a list of its own, of %d", i, len(d.Changed))
+		}
+	}
+}
+
+// TestPagesHoldAnEntryForEachItem: an item and its revision, and no item twice.
+func TestPagesHoldAnEntryForEachItem(t *testing.T) {
+	const n = 20_000
+	var updates []Update
+	for i := range n {
+		res := se("shop", fmt.Sprintf("s-%06d", i), "x")
+		updates = append(updates, Update{res.FullName(), res})
+	}
+	live := func() int {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return int(m.HeapAlloc)
+	}
+	before := live()
+	c := New()
+	for part := range slices.Chunk(updates, 4096) {
+		c.Apply(part, time.Now())
+	}
+	// The log of the last changes is there, however many items there are.
+	held := live() - before - cap(c.Current().Log)*int(unsafe.Sizeof(Change{}))
+	runtime.KeepAlive(updates)
+	t.Logf("%d bytes for each item", held/n)
+	if held/n > 32 {
+		t.Errorf("%d bytes for each item", held/n)
 	}
 }

@@ -12,7 +12,8 @@ import (
 	"meshrelay/mirror"
 )
 
-// claimant is one resource with its claims. It is immutable.
+// claimant is one resource with its claims. Hosts fills the same few again for each update, since most
+// resources claim hosts that nobody else does: what stays is what kept returns.
 type claimant struct {
 	kind            *federation.HostKind
 	namespace, name string
@@ -22,25 +23,30 @@ type claimant struct {
 	visibility      federation.Visibility
 	hosts           []string // sorted, each once
 	resource        *mirror.Resource
+
+	fields federation.HostFields // of the resource
+	copied *claimant             // what kept has returned
 }
 
 // nobody claims nothing.
 var nobody = &claimant{}
 
-// claimantOf returns nobody for a resource that claims nothing: a VirtualService without hosts,
-// because it is a delegate, or for other gateways than "mesh", a resource that no namespace
-// sees, and nil.
-func claimantOf(kind *federation.HostKind, r *mirror.Resource) *claimant {
+// of makes c the claimant of a resource, and returns c, or nobody for a resource that claims nothing:
+// a VirtualService without hosts, because it is a delegate, or for other gateways than "mesh", a
+// resource that no namespace sees, and nil.
+func (c *claimant) of(kind *federation.HostKind, r *mirror.Resource) *claimant {
 	if r == nil {
 		return nobody
 	}
-	f := kind.Parse(r.BodyValue())
+	f := kind.Parse(r.BodyValue(), c.fields)
+	c.fields = f
 	if len(f.Gateways) > 0 && !slices.Contains(f.Gateways, meshGateway) {
 		return nobody
 	}
 	key := r.Key()
-	c := &claimant{
-		kind: kind, namespace: key.Namespace, name: key.Name, source: r.Source(),
+	*c = claimant{
+		fields: f,
+		kind:   kind, namespace: key.Namespace, name: key.Name, source: r.Source(),
 		resource: r, sum: xxh3.HashString(r.FullName()), visibility: federation.VisibilityOf(f.ExportTo, key.Namespace),
 	}
 	if len(f.Hosts) == 0 || !c.visibility.Public && len(c.visibility.Namespaces) == 0 {
@@ -55,6 +61,34 @@ func claimantOf(kind *federation.HostKind, r *mirror.Resource) *claimant {
 		c.created = r.Metadata().CreateTime
 	}
 	return c
+}
+
+// kept returns a copy of c that stays, without its hosts.
+func (c *claimant) kept() *claimant {
+	if c.copied == nil {
+		k := *c
+		k.hosts, k.fields = nil, federation.HostFields{}
+		c.copied = &k
+	}
+	return c.copied
+}
+
+// maxReused bounds the texts of a resource for which a claimant keeps room.
+const maxReused = 64
+
+// forget makes c hold on to nothing.
+func (c *claimant) forget() {
+	f := c.fields
+	*c = claimant{fields: federation.HostFields{Hosts: emptied(f.Hosts), ExportTo: emptied(f.ExportTo), Gateways: emptied(f.Gateways)}}
+}
+
+// emptied returns texts without its elements, nil when it has room for many.
+func emptied(texts []string) []string {
+	if cap(texts) > maxReused {
+		return nil
+	}
+	clear(texts[:cap(texts)])
+	return texts[:0]
 }
 
 // hostName completes a short host of a VirtualService. istiod uses the hosts of a ServiceEntry

@@ -2,6 +2,7 @@ package conflicts
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -11,6 +12,8 @@ import (
 
 // host holds the claims of one host.
 type host struct {
+	// crowded names the scopes of namespaces that have several claims.
+	crowded map[string]struct{}
 	// scopes are the claims that a namespace sees, without those that everyone sees, and, under
 	// federation.Everyone, all claims.
 	scopes map[string]*scope
@@ -51,10 +54,13 @@ func (h *host) insert(c *claimant) {
 		h.public++
 	}
 	for _, name := range c.seenAs() {
-		if h.scopes[name] == nil {
-			h.scopes[name] = &scope{}
+		s := h.scopes[name]
+		if s == nil {
+			s = &scope{}
+			h.scopes[name] = s
 		}
-		h.scopes[name].insert(c)
+		s.insert(c.kept())
+		h.note(name, s)
 	}
 }
 
@@ -64,6 +70,7 @@ func (h *host) drop(c *claimant) {
 	for _, name := range c.seenAs() {
 		if s := h.scopes[name]; s != nil {
 			found = s.drop(c)
+			h.note(name, s)
 		}
 	}
 	if !found {
@@ -71,6 +78,19 @@ func (h *host) drop(c *claimant) {
 	}
 	if h.scoped -= c.scopes(); c.visibility.Public {
 		h.public--
+	}
+}
+
+// note notes whether a scope is crowded.
+func (h *host) note(name string, s *scope) {
+	switch {
+	case name == federation.Everyone:
+	case len(s.claims) < 2:
+		delete(h.crowded, name)
+	case h.crowded == nil:
+		h.crowded = map[string]struct{}{name: {}}
+	default:
+		h.crowded[name] = struct{}{}
 	}
 }
 
@@ -95,11 +115,7 @@ func (h *host) replace(key hostKey, was, next *claimant, now func() time.Time) (
 	// The first public claim turns the conflicts of single namespaces into one of everyone, and
 	// the end of the last public claim turns it back.
 	if public != (h.public > 0) {
-		for name, s := range h.scopes {
-			if len(s.claims) > 1 {
-				touched[name] = struct{}{}
-			}
-		}
+		maps.Copy(touched, h.crowded)
 	}
 	for name := range touched {
 		if c, ok := h.settle(key, name, now, !was.same(next)); ok {
@@ -156,6 +172,9 @@ func (h *host) conflict(key hostKey, name string, s *scope) HostConflict {
 
 // joinScopes sorts conflicts, and joins those that differ in the namespace only.
 func joinScopes(conflicts []HostConflict) []HostConflict {
+	if len(conflicts) == 0 {
+		return nil
+	}
 	slices.SortFunc(conflicts, func(a, b HostConflict) int {
 		return cmp.Or(mirror.CompareKinds(a.Kind, b.Kind), cmp.Compare(a.Host, b.Host), cmp.Compare(a.Visibility, b.Visibility))
 	})

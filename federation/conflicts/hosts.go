@@ -108,6 +108,8 @@ type Hosts struct {
 	multi  map[hostKey]*host
 	// scoped is the number of namespaces that maxScoped, the field, bounds.
 	scoped, maxScoped int
+	// was, next and owner are the claimants of the update at work, and of another resource.
+	was, next, owner claimant
 	// unfollowed are the resources that are not followed.
 	unfollowed map[mirror.Key]NotFollowed
 }
@@ -137,9 +139,10 @@ func (h *Hosts) Update(old, cur *mirror.Resource) (changed []HostConflict) {
 	if kind == nil {
 		return nil
 	}
-	was, next := claimantOf(kind, old), claimantOf(kind, cur)
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	defer func() { h.was.forget(); h.next.forget(); h.owner.forget() }()
+	was, next := h.was.of(kind, old), h.next.of(kind, cur)
 	key := r.Key()
 	if _, skipped := h.unfollowed[key]; skipped {
 		delete(h.unfollowed, key)
@@ -171,7 +174,7 @@ func (h *Hosts) refusal(was, next *claimant) string {
 		if h.multi[key] != nil {
 			scoped += next.scopes() - was.on(name).scopes()
 		} else if owner := h.single[h.hash(key)]; owner != nil && owner != was.resource {
-			scoped += next.scopes() + claimantOf(key.kind, owner).scopes()
+			scoped += next.scopes() + h.owner.of(key.kind, owner).scopes()
 		}
 		if scoped > h.maxScoped {
 			return noRoom
@@ -198,7 +201,7 @@ func (h *Hosts) change(key hostKey, was, next *claimant) []HostConflict {
 		return nil
 	default:
 		e = &host{scopes: map[string]*scope{}}
-		if c := claimantOf(key.kind, owner).on(key.host); c != nobody { // else the hashes are equal
+		if c := h.owner.of(key.kind, owner).on(key.host); c != nobody { // else the hashes are equal
 			delete(h.single, hash)
 			e.insert(c)
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"meshrelay/federation"
 	"meshrelay/mirror"
 )
 
@@ -162,5 +163,76 @@ func TestCountsAreThoseOfTheConflicts(t *testing.T) {
 	}
 	if d := cmp.Diff(want, h.Counts()); d != "" || len(want) != 2 {
 		t.Error(d)
+	}
+}
+
+// TestResourceWithoutConflictIsReadInPlace: nearly all are, and at a start all of them at once. The
+// text of its host is made, and nothing else.
+func TestResourceWithoutConflictIsReadInPlace(t *testing.T) {
+	h := NewHosts((&clock{monday}).now)
+	one, two := entryClaim(t, "a", "x", nil, "one.example"), entryClaim(t, "a", "x", nil, "two.example")
+	h.Update(nil, one)
+	if n := testing.AllocsPerRun(100, func() { h.Update(one, two); h.Update(two, one) }); n > 4 {
+		t.Errorf("%v allocations for two changes of one host each", n)
+	}
+}
+
+func TestHostsHoldsOnToNoResourceThatIsGone(t *testing.T) {
+	h := NewHosts((&clock{monday}).now)
+	many := numbered("h", ".example", 2*maxReused)
+	for range 2 {
+		one, two := serviceClaim(t, "a", "x", nil, []string{"b", "c"}, many...), serviceClaim(t, "a", "y", []string{"mesh"}, []string{"b", "c"}, many...)
+		h.Update(nil, one)
+		h.Update(nil, two)
+		h.Update(two, nil)
+		h.Update(one, nil)
+		for _, c := range []*claimant{&h.was, &h.next, &h.owner} {
+			if c.resource != nil || c.copied != nil || c.hosts != nil || c.visibility.Namespaces != nil || cap(c.fields.Hosts) > maxReused {
+				t.Fatalf("%+v is left", c)
+			}
+			for _, text := range c.fields.ExportTo[:cap(c.fields.ExportTo)] {
+				if text != "" {
+					t.Fatalf("%q is left", text)
+				}
+			}
+		}
+	}
+}
+
+// TestPublicClaimTouchesTheConflictsThatItEnds: of 1,000 namespaces, only two have one.
+func TestPublicClaimTouchesTheConflictsThatItEnds(t *testing.T) {
+	h := NewHosts((&clock{monday}).now)
+	for i := range 1000 {
+		h.Update(nil, entryClaim(t, fmt.Sprint("ns", i), "x", []string{"."}, "db.example"))
+	}
+	for _, ns := range []string{"ns1", "ns2"} {
+		h.Update(nil, entryClaim(t, ns, "y", []string{"."}, "db.example"))
+	}
+	all := h.multi[hostKey{federation.EntryHosts, "db.example"}]
+	crowded := func() []string { return slices.Sorted(maps.Keys(all.crowded)) }
+	if got := crowded(); !slices.Equal(got, []string{"ns1", "ns2"}) {
+		t.Fatalf("%v have several claims", got)
+	}
+	public := entryClaim(t, "a", "z", nil, "db.example")
+	ended := func(all []HostConflict) (n int) {
+		for _, c := range all {
+			if c.Ended {
+				n++
+			}
+		}
+		return n
+	}
+	for range 2 {
+		if got := h.Update(nil, public); len(got) != 3 || ended(got) != 2 {
+			t.Errorf("%d conflicts change with the first public claim, and %d end", len(got), ended(got))
+		}
+		if got := h.Update(public, nil); len(got) != 3 || ended(got) != 1 {
+			t.Errorf("%d conflicts change with the end of the last public claim, and %d end", len(got), ended(got))
+		}
+	}
+	h.Update(entryClaim(t, "ns1", "y", []string{"."}, "db.example"), nil)
+	h.Update(entryClaim(t, "ns2", "x", []string{"."}, "db.example"), nil)
+	if got := crowded(); len(got) != 0 {
+		t.Errorf("%v have several claims after their end", got)
 	}
 }

@@ -9,20 +9,33 @@ import (
 	"log/slog"
 	"os"
 	"runtime/debug"
+	"runtime/metrics"
 	"time"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
 )
 
 const (
-	// startPercent is GOGC until the upstreams have synced. A start makes little garbage.
-	startPercent = 150
+	// Until the upstreams have synced, garbage may be startGarbage bytes, within leastPercent and
+	// mostPercent of what is held. Most of what a start reads stays, so that a collection of a small
+	// heap finds next to nothing. A large heap is collected often all the same: else garbage of a
+	// start, which never comes again, would decide how much memory the process needs.
+	startGarbage = 72 << 20
+	leastPercent = 20
+	mostPercent  = 150
 	// runPercent is GOGC from then on. It keeps the heap small: pushing makes little garbage,
 	// so that collections cost next to nothing.
 	runPercent = 50
+	// adjustInterval is the time between two looks at the heap during the start.
+	adjustInterval = 50 * time.Millisecond
 	// quietTime is the time without a collection after which the relay counts as quiet.
-	quietTime = 10 * time.Second
+	quietTime = 5 * time.Second
 )
+
+// startPercent returns GOGC for a start, by the bytes that the last collection has left.
+func startPercent(held uint64) int {
+	return int(min(max(startGarbage*100/max(held, 1), leastPercent), mostPercent)) //nolint:gosec // 150 at most
+}
 
 // Collector keeps the resident set below the limit of the container, and makes it small again
 // after a start or a storm of clients, when nothing else starts a collection for minutes.
@@ -38,7 +51,7 @@ func NewCollector(log *slog.Logger) *Collector {
 	c := &Collector{log: log, tune: os.Getenv("GOGC") == ""}
 	log.Debug("memory limit", "bytes", SetLimit())
 	if c.tune {
-		debug.SetGCPercent(startPercent)
+		debug.SetGCPercent(mostPercent)
 	}
 	return c
 }
@@ -58,9 +71,7 @@ func (c *Collector) Run(ctx context.Context, started <-chan struct{}) error {
 		return nil
 	}
 	c.awaitRestore(ctx, started)
-	select {
-	case <-started:
-	case <-ctx.Done():
+	if !followStart(ctx, started) {
 		return nil
 	}
 	debug.SetGCPercent(runPercent)
@@ -82,6 +93,27 @@ func (c *Collector) Run(ctx context.Context, started <-chan struct{}) error {
 			c.log.Debug("memory returned to the system", "collections", now)
 		}
 		last = now
+	}
+}
+
+// followStart sets GOGC to startPercent until started is closed, and reports whether ctx still runs.
+func followStart(ctx context.Context, started <-chan struct{}) bool {
+	tick := time.NewTicker(adjustInterval)
+	defer tick.Stop()
+	held := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+	for percent := mostPercent; ; {
+		select {
+		case <-started:
+			return true
+		case <-ctx.Done():
+			return false
+		case <-tick.C:
+		}
+		metrics.Read(held)
+		if next := startPercent(held[0].Value.Uint64()); next != percent {
+			percent = next
+			debug.SetGCPercent(percent)
+		}
 	}
 }
 

@@ -28,8 +28,8 @@ func quietCollector(t *testing.T) *Collector {
 func TestQuietRelayIsCollectedOnce(t *testing.T) {
 	t.Setenv("GOGC", "")
 	c := quietCollector(t)
-	if percent := gcPercent(); percent != startPercent {
-		t.Errorf("GOGC is %d during the start, want %d", percent, startPercent)
+	if percent := gcPercent(); percent != mostPercent {
+		t.Errorf("GOGC is %d as the start begins, want %d", percent, mostPercent)
 	}
 	runtime.GC() // ends a collection that is under way
 	synctest.Test(t, func(t *testing.T) {
@@ -59,6 +59,35 @@ func TestQuietRelayIsCollectedOnce(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+func TestGarbageOfAStartFallsAsItGrows(t *testing.T) {
+	for held, want := range map[uint64]int{0: 150, 4 << 20: 150, 48 << 20: 150, 72 << 20: 100, 144 << 20: 50, 240 << 20: 30, 480 << 20: 20, 8 << 30: 20} {
+		if got := startPercent(held); got != want {
+			t.Errorf("with %d MiB held GOGC is %d, want %d", held>>20, got, want)
+		}
+	}
+}
+
+func TestStartFollowsTheHeap(t *testing.T) {
+	t.Setenv("GOGC", "")
+	c := quietCollector(t)
+	held := make([]byte, startGarbage)
+	runtime.GC()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- c.Run(ctx, nil) }()
+		time.Sleep(2 * adjustInterval)
+		if percent := gcPercent(); percent < leastPercent || percent > 100 {
+			t.Errorf("GOGC is %d with %d bytes held", percent, len(held))
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	runtime.KeepAlive(held)
 }
 
 func TestGOGCTakesPrecedence(t *testing.T) {

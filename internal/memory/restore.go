@@ -27,11 +27,11 @@ func (c *Collector) Restores(onDisk int64) { c.onDisk = onDisk }
 // or the heap is larger than that takes.
 func (c *Collector) awaitRestore(ctx context.Context, started <-chan struct{}) {
 	percent := restorePercent(c.onDisk, debug.SetMemoryLimit(-1))
-	if percent <= startPercent {
+	if percent <= mostPercent {
 		return
 	}
 	debug.SetGCPercent(percent)
-	defer debug.SetGCPercent(startPercent)
+	defer debug.SetGCPercent(mostPercent)
 	select {
 	case <-ctx.Done():
 	case <-time.After(restoreTime):

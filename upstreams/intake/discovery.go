@@ -143,7 +143,7 @@ func (in *Intake) reimportServices(clusters []string, out *Result) {
 			delete(sc.refused, name)
 		}
 		if differs {
-			rec.at = in.now.Unix()
+			rec.at = seconds(in.now)
 			differ = append(differ, name)
 		}
 	}

@@ -277,7 +277,7 @@ func (in *Intake) adoptOne(sc *scope, r *state.Record, same bool) (served mirror
 	if sc.byName[name] != nil || same && elsewhere {
 		return served, false // it is held under rules of before
 	}
-	rec := &record{resource: r.Resource, original: r.Original, at: r.At.Unix(), relayed: in.rules.believed(original)}
+	rec := &record{resource: r.Resource, original: r.Original, at: seconds(r.At), relayed: in.rules.believed(original)}
 	sc.byName[name] = rec
 	defer func() { in.account(0, rec.size()) }()
 	if same {

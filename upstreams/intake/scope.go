@@ -2,6 +2,7 @@ package intake
 
 import (
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -76,15 +77,26 @@ type record struct {
 	// original is the content as received, and stamped, when that was reshaped.
 	original   *mirror.Resource
 	version    string // that the source gave
-	at         int64  // when the content came, in seconds since the epoch
-	generation uint32 // of the update that it was last part of
 	mark       uint64 // of the element as received, zero for none
-	relayed    bool   // hash was a relay's: what it told of its way is believed
 	omitted    omission
+	at         uint32 // when the content came, in seconds since the epoch, up to the year 2106
+	generation uint32 // of the update that it was last part of
+	relayed    bool   // hash was a relay's: what it told of its way is believed
 }
 
 // accepted reports whether what was received last was accepted.
 func (r *record) accepted() bool { return r.hash != xxh3.Uint128{} }
+
+// seconds returns a time as records have it, zero for unknown.
+func seconds(t time.Time) uint32 { return uint32(min(max(t.Unix(), 0), math.MaxUint32)) }
+
+// since returns when the content came, the zero time when that is not known.
+func (r *record) since() time.Time {
+	if r.at == 0 {
+		return time.Time{}
+	}
+	return time.Unix(int64(r.at), 0)
+}
 
 // size returns what a record holds, in bytes.
 func (r *record) size() (n int) {
@@ -99,7 +111,7 @@ func (r *record) size() (n int) {
 
 // kept returns what the disk keeps of a record that holds something.
 func (im *Rules) kept(sc *scope, r *record) state.Record {
-	out := state.Record{Resource: r.resource, Original: r.original, Version: r.version, Hash: r.hash.Bytes(), At: time.Unix(r.at, 0)}
+	out := state.Record{Resource: r.resource, Original: r.original, Version: r.version, Hash: r.hash.Bytes(), At: r.since()}
 	if im.relayed {
 		out.TypeURL = sc.Name
 	}
@@ -268,11 +280,16 @@ func (in *Intake) settle(k *kind) {
 // Pending returns the names of the scopes that the source was asked for and has never answered.
 func (in *Intake) Pending() (names []string) {
 	for _, name := range in.opened {
-		if sc := in.scopes[name]; sc == nil || !sc.answered {
+		if in.pends(name) {
 			names = append(names, name)
 		}
 	}
 	return names
+}
+
+func (in *Intake) pends(name string) bool {
+	sc := in.scopes[name]
+	return sc == nil || !sc.answered
 }
 
 // Versions returns the names that are held of a scope, each with the version that the source gave

@@ -2,6 +2,7 @@ package intake
 
 import (
 	"log/slog"
+	"slices"
 	"time"
 
 	"meshrelay/mirror"
@@ -149,7 +150,7 @@ func (in *Intake) freshen(k *kind) (back bool) {
 
 // noteComplete notes that the source has told all that it has for the first time.
 func (in *Intake) noteComplete(live bool) {
-	if in.complete || !live && (len(in.opened) == 0 || in.Pending() != nil || len(in.discovery.waiting) > 0) {
+	if in.complete || !live && (len(in.opened) == 0 || slices.ContainsFunc(in.opened, in.pends) || len(in.discovery.waiting) > 0) {
 		return
 	}
 	in.complete, in.completeAt, in.told = true, in.now, true

@@ -102,7 +102,7 @@ func (in *Intake) traceOf(sc *scope, original mirror.Key, name string) Trace {
 		tr.From = rec.resource
 	}
 	if rec.at != 0 {
-		tr.Since = time.Unix(rec.at, 0).UTC()
+		tr.Since = rec.since().UTC()
 	}
 	return tr
 }

@@ -217,7 +217,7 @@ func (in *Intake) accept(sc *scope, rec *record, name string, el Element, out *R
 		var differs bool
 		if differs, err = in.decode(sc, rec, name, el); err == nil {
 			delete(sc.panicked, name)
-			rec.at = in.now.Unix()
+			rec.at = seconds(in.now)
 			return differs
 		}
 	}
