@@ -242,7 +242,7 @@ func (s *Source) HandleResponse(resp *adsclient.Response) error {
 	}
 	// There is one MeshConfig at most, so what a server has of it is all that there is.
 	complete := resp.Complete || scope.Kind == mirror.MeshConfig
-	s.update[0] = intake.Update{Scope: scope, Complete: complete, Part: resp.Part, Elements: elementsOf(resp), Room: resp.Room()}
+	s.update[0] = intake.Update{Scope: scope, Complete: complete, Part: resp.Part, Elements: elementsOf(resp), Room: resp.Room(), Marks: resp.Marks()}
 	if resp.RemovedLen() > 0 {
 		s.update[0].Removed = resp.Removed()
 	}
@@ -269,11 +269,11 @@ func (s *Source) HandleResponse(resp *adsclient.Response) error {
 	return nil
 }
 
-func elementsOf(resp *adsclient.Response) func(limit int) iter.Seq[intake.Element] {
-	return func(limit int) iter.Seq[intake.Element] {
+func elementsOf(resp *adsclient.Response) func(int, intake.Known) iter.Seq[intake.Element] {
+	return func(limit int, known intake.Known) iter.Seq[intake.Element] {
 		return func(yield func(intake.Element) bool) {
-			for raw := range resp.Resources(limit) {
-				if !yield(intake.Element{Raw: raw.Any, Head: raw.Peek(), Size: raw.Size, Name: raw.Name, Version: raw.Version}) {
+			for raw := range resp.Unknown(limit, known) {
+				if !yield(intake.Element{Raw: raw.Any, Head: raw.Peek(), Size: raw.Size, Name: raw.Name, Version: raw.Version, Mark: raw.Mark}) {
 					return
 				}
 			}
