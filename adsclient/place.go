@@ -3,6 +3,7 @@ package adsclient
 import (
 	"hash/maphash"
 	"iter"
+	"sync"
 )
 
 // A SotW response has everything again, and nearly all of it is as it was. Parse reads its bytes
@@ -32,29 +33,49 @@ type place struct {
 	start, size int32
 }
 
+// places are the places of all resources of a response, in their order.
+type places struct{ all []place }
+
+// freed has places for other responses.
+var freed = sync.Pool{New: func() any { return &places{} }}
+
+func (r *Response) freePlaces() {
+	if r.places != nil {
+		r.all = r.all[:0]
+		freed.Put(r.places)
+		r.places = nil
+	}
+}
+
 // note notes the place of the resource of n bytes that comes next, while there is room for places.
 func (r *Response) note(c *cursor, n int) {
-	if len(r.places) != r.count || r.count >= r.size/placedBytes {
+	switch {
+	case r.count == 0:
+		r.places = freed.Get().(*places)
+		if room := r.size/max(n, placedBytes) + 1; cap(r.all) < room {
+			r.all = make([]place, 0, room)
+		}
+	case r.places == nil || len(r.all) != r.count:
 		return
 	}
-	if r.places == nil {
-		r.places = make([]place, 0, r.size/max(n, placedBytes)+1)
+	if r.count >= r.size/placedBytes {
+		return
 	}
 	p := place{start: int32(r.size - c.left), size: int32(n)} //nolint:gosec // gRPC frames no more
 	if n <= maxMarked {
 		p.mark = maphash.Bytes(seed, c.bytes(n))
 	}
-	r.places = append(r.places, p)
+	r.all = append(r.all, p)
 }
 
 // Marks returns the mark and the size of each resource, in their order, nil where there are none: on
 // delta streams, and of small resources.
 func (r *Response) Marks() iter.Seq2[uint64, int] {
-	if len(r.places) == 0 {
+	if r.places == nil {
 		return nil
 	}
 	return func(yield func(uint64, int) bool) {
-		for _, p := range r.places {
+		for _, p := range r.all {
 			if !yield(p.mark, int(p.size)) {
 				return
 			}
@@ -65,7 +86,7 @@ func (r *Response) Marks() iter.Seq2[uint64, int] {
 // placed yields the resources whose places are noted, without those that are known.
 func (r *Response) placed(limit int, known func(uint64, int) bool, yield func(RawResource) bool) {
 	c := newCursor(r.buffers)
-	for _, p := range r.places {
+	for _, p := range r.all {
 		if known != nil && p.mark != 0 && known(p.mark, int(p.size)) {
 			continue
 		}

@@ -42,7 +42,7 @@ type Response struct {
 	// size is the length of the encoded response, count the number of resources, removed that
 	// of removed names.
 	size, count, removed int
-	places               []place // of all resources, or none
+	*places              // of all resources, or nil
 }
 
 // RawResource is one encoded element of a response. It is valid until the next one.
@@ -66,7 +66,10 @@ func (r RawResource) Peek() []byte {
 }
 
 // free gives the buffers back.
-func (r *Response) free() { r.buffers.Free() }
+func (r *Response) free() {
+	r.buffers.Free()
+	r.freePlaces()
+}
 
 // Len returns the number of resources.
 func (r *Response) Len() int { return r.count }
@@ -90,7 +93,7 @@ func (r *Response) Resources(limit int) iter.Seq[RawResource] { return r.Unknown
 func (r *Response) Unknown(limit int, known func(mark uint64, size int) bool) iter.Seq[RawResource] {
 	most := cmp.Or(limit, math.MaxInt32-2*maxName)
 	return func(yield func(RawResource) bool) {
-		if len(r.places) > 0 {
+		if r.places != nil {
 			r.placed(most, known, yield)
 			return
 		}
@@ -170,8 +173,8 @@ func (r *Response) parse(c *cursor) error {
 		}
 		return r.take(c, f)
 	})
-	if len(r.places) < r.count {
-		r.places = nil
+	if r.places != nil && len(r.all) < r.count {
+		r.freePlaces()
 	}
 	r.Part = r.Delta && r.Version == partMark
 	if err == nil && !utf8.ValidString(r.Version+" "+r.TypeURL+" "+r.Nonce) {

@@ -43,7 +43,7 @@ type Update struct {
 	// answered, and nothing is gone for not being in a complete answer.
 	Part bool
 	// Elements returns the resources, always in the same order, but for those that are known. Resources
-	// of more than limit bytes may come without content; 0 is no limit.
+	// of more than limit bytes may come without content; 0 is no limit. It is nil where there are none.
 	Elements func(limit int, known Known) iter.Seq[Element]
 	Room     int // about how many of them there are
 	// Marks returns, in a complete update without versions, a mark of the content of each element, and

@@ -106,9 +106,10 @@ func (in *Intake) deleteWhere(k *kind, sc *scope, records iter.Seq2[string, *rec
 // for them.
 func (in *Intake) takeElements(sc *scope, u *Update, same *same, only []int32, out *Result) (t told) {
 	if same != nil && only == nil {
-		if t.seen = same.n; same.all {
-			return t
-		}
+		t.seen = same.n
+	}
+	if u.Elements == nil || same != nil && same.all {
+		return t
 	}
 	var changed []string
 	if len(sc.byName) == 0 && u.Room > 0 {
