@@ -3,6 +3,7 @@ package adsclient
 import (
 	"hash/maphash"
 	"iter"
+	"slices"
 	"sync"
 )
 
@@ -11,9 +12,8 @@ import (
 // nothing else of the resource.
 //
 // The mark is a keyed hash of 64 bits, with a key that no peer knows: nobody can write a resource
-// that passes for another one, also not who may write into a namespace of the same server. That a
-// changed resource has the mark of another one by chance has a probability of resources / 2^64. The
-// change is missed then, until the next one.
+// that passes for another one, also not who may write into a namespace of the same server. A changed
+// resource has the mark that it had by a chance of 1 / 2^64. The change is missed then, until the next one.
 
 // seed is the key of the marks.
 var seed = maphash.MakeSeed()
@@ -64,6 +64,9 @@ func (r *Response) note(c *cursor, n int) {
 	p := place{start: int32(r.size - c.left), size: int32(n)} //nolint:gosec // gRPC frames no more
 	if n <= maxMarked {
 		p.mark = maphash.Bytes(seed, c.bytes(n))
+	}
+	if len(r.all) == cap(r.all) { // the first one was larger than most
+		r.all = slices.Grow(r.all, r.size/placedBytes-r.count)
 	}
 	r.all = append(r.all, p)
 }

@@ -8,8 +8,8 @@ import (
 // A source that is asked for whole scopes tells everything again with each change, in whatever
 // order. What is as it was is found by its marks (Element.Mark), in groups: the records of a scope
 // and the elements of an answer are put into groups by their marks, and where both groups have as
-// many with the same sum of marks, they have the same. Nothing else is done about these: they are
-// neither parsed nor looked up, and their records are not touched.
+// many with the same sum of marks, they have the same, but by a chance of groups / 2^64. Nothing else is
+// done about these: they are neither parsed nor looked up, and their records are not touched.
 
 // perGroup is how many records a group has on average, at most: so many are looked at for each one
 // that changes.
