@@ -111,7 +111,7 @@ func TestPlacesTakeAnEighthOfAResponse_C15(t *testing.T) {
 				t.Errorf("%s: %v, %d resources, marks %t", name, err, r.Len(), r.Marks() != nil)
 			}
 		})
-		if most := data.Len()*3/16 + 64<<10; n > uint64(most) {
+		if most := data.Len()/4 + 64<<10; n > uint64(most) {
 			t.Errorf("%s: %d bytes were allocated for a response of %d", name, n, data.Len())
 		}
 	}
