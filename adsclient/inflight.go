@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 
 	"meshrelay/internal/http2frames"
@@ -47,15 +46,33 @@ func (b *budget) admit(response int) {
 	b.limit = max(b.limit, response+response/4)
 }
 
-// frames has buffers for every size of DATA frames, and of 32 KiB for decompression. gRPC's own
-// pool would take four times the memory for frames of 5 KiB.
-var frames = func() mem.BufferPool {
-	sizes := []int{32 << 10, 1 << 20}
-	for kib := 1; kib <= 16; kib++ {
-		sizes = append(sizes, kib<<10)
+// frames has the buffers of all connections.
+var frames framePool
+
+// framePool keeps buffers of each KiB, up to those of decompression: DATA frames have 16 KiB at most. It
+// does not clear them, as gRPC's own pools do for each frame; and these would take four times the
+// memory for frames of 5 KiB.
+type framePool [maxFrameKiB + 1]sync.Pool
+
+const maxFrameKiB = 32
+
+func (f *framePool) get(n int) *[]byte {
+	kib := (n + 1<<10 - 1) >> 10
+	if kib <= maxFrameKiB {
+		if buf, ok := f[kib].Get().(*[]byte); ok {
+			*buf = (*buf)[:n]
+			return buf
+		}
 	}
-	return mem.NewTieredBufferPool(sizes...)
-}()
+	buf := make([]byte, n, kib<<10)
+	return &buf
+}
+
+func (f *framePool) put(buf *[]byte) {
+	if kib := cap(*buf) >> 10; kib <= maxFrameKiB && cap(*buf) == kib<<10 {
+		f[kib].Put(buf)
+	}
+}
 
 // receiver is the buffer pool of one connection, and counts the bytes that gRPC holds of responses.
 // The budget's lock guards its fields.
@@ -93,7 +110,7 @@ func (b *budget) open(cancel context.CancelCauseFunc) *receiver {
 
 // Get implements mem.BufferPool. It waits until there is room.
 func (r *receiver) Get(n int) *[]byte {
-	buf := frames.Get(n)
+	buf := frames.get(n)
 	b := r.budget
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -138,7 +155,7 @@ func (r *receiver) Put(buf *[]byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if r.put(min(cap(*buf), r.held)) { // what comes after close was counted there
-		frames.Put(buf)
+		frames.put(buf)
 	}
 }
 

@@ -2,6 +2,7 @@ package adsclient
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -41,6 +42,7 @@ type Response struct {
 	// size is the length of the encoded response, count the number of resources, removed that
 	// of removed names.
 	size, count, removed int
+	*places              // of all resources, or nil
 }
 
 // RawResource is one encoded element of a response. It is valid until the next one.
@@ -48,7 +50,10 @@ type RawResource struct {
 	Name, Version []byte // empty in SotW responses
 	Any           []byte // an encoded google.protobuf.Any; nil when it is larger than the limit
 	Size          int    // of the Any, also of one that is too large
-	head          []byte // the outline of an Any that is too large
+	// Mark is equal for equal bytes, and differs for others but by chance: see markOf. Zero: there
+	// is none.
+	Mark uint64
+	head []byte // the outline of an Any that is too large
 }
 
 // Peek returns Any. Of a resource that is too large it returns an Any with the short fields of its
@@ -61,14 +66,17 @@ func (r RawResource) Peek() []byte {
 }
 
 // free gives the buffers back.
-func (r *Response) free() { r.buffers.Free() }
+func (r *Response) free() {
+	r.buffers.Free()
+	r.freePlaces()
+}
 
 // Len returns the number of resources.
 func (r *Response) Len() int { return r.count }
 
 // Room returns for how many resources a handler should make room in advance: Len, but fewer where
 // they have less than 128 bytes, as no real resource has.
-func (r *Response) Room() int { return min(r.count, r.size/128) }
+func (r *Response) Room() int { return min(r.count, r.size/placedBytes) }
 
 // Size returns the size of the encoded response in bytes.
 func (r *Response) Size() int { return r.size }
@@ -78,17 +86,23 @@ func (r *Response) RemovedLen() int { return r.removed }
 
 // Resources yields the resources in the order in which they were sent. Those of more than
 // limit bytes are not copied, and come without content; 0 is no limit. It may be called again.
-func (r *Response) Resources(limit int) iter.Seq[RawResource] {
-	if limit == 0 {
-		limit = math.MaxInt32 - 2*maxName
-	}
+func (r *Response) Resources(limit int) iter.Seq[RawResource] { return r.Unknown(limit, nil) }
+
+// Unknown is Resources without those whose mark and size known reports to be known. Resources without
+// a mark are never known, and a nil known knows none.
+func (r *Response) Unknown(limit int, known func(mark uint64, size int) bool) iter.Seq[RawResource] {
+	most := cmp.Or(limit, math.MaxInt32-2*maxName)
 	return func(yield func(RawResource) bool) {
+		if r.places != nil {
+			r.placed(most, known, yield)
+			return
+		}
 		c := newCursor(r.buffers)
 		_ = c.each(func(f field) error { // Parse has walked the message before
 			if !f.isResource() {
 				return nil
 			}
-			if raw, err := c.element(f.length, r.Delta, limit); err != nil || !yield(raw) {
+			if raw, err := c.element(f.length, r.Delta, most); err != nil || !yield(raw) {
 				return io.EOF
 			}
 			return nil
@@ -159,6 +173,9 @@ func (r *Response) parse(c *cursor) error {
 		}
 		return r.take(c, f)
 	})
+	if r.places != nil && len(r.all) < r.count {
+		r.freePlaces()
+	}
 	r.Part = r.Delta && r.Version == partMark
 	if err == nil && !utf8.ValidString(r.Version+" "+r.TypeURL+" "+r.Nonce) {
 		err = errUTF8
@@ -175,6 +192,8 @@ func (r *Response) take(c *cursor, f field) (err error) {
 			if err = c.checkElement(f.length); err != nil {
 				err = fmt.Errorf("resource %d: %w", r.count, err)
 			}
+		} else {
+			r.note(c, f.length)
 		}
 		r.count++
 	case f.isRemoved(r.Delta):

@@ -146,11 +146,15 @@ func BenchmarkReadLargeResponse(b *testing.B) {
 
 func FuzzDecodeResponse(f *testing.F) {
 	f.Add(mustMarshal(f, &discoveryv3.DiscoveryResponse{VersionInfo: "v", TypeUrl: "t", Nonce: "n", Resources: []*anypb.Any{{TypeUrl: "x", Value: []byte("v")}}}), false)
+	f.Add(mustMarshal(f, &discoveryv3.DiscoveryResponse{TypeUrl: "t", Resources: []*anypb.Any{{TypeUrl: "x", Value: make([]byte, 3*placedBytes)}, {TypeUrl: "y"}, {}}}), false)
 	f.Add(mustMarshal(f, &discoveryv3.DeltaDiscoveryResponse{TypeUrl: "t", Nonce: "n", RemovedResources: []string{"a"},
 		Resources: []*discoveryv3.Resource{{Name: "one", Version: "1", Resource: &anypb.Any{TypeUrl: "x"}}}}), true)
 	f.Fuzz(func(t *testing.T, data []byte, delta bool) {
 		r, err := Parse(whole(data), delta)
 		sameInPieces(t, r, err, data, delta)
+		if err == nil && !slices.Equal(contents(r), contents(walked(r))) {
+			t.Fatalf("%q at the places, and %q in the message", contents(r), contents(walked(r)))
+		}
 		if delta {
 			want := &discoveryv3.DeltaDiscoveryResponse{}
 			if proto.Unmarshal(data, want) != nil {

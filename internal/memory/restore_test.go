@@ -56,12 +56,12 @@ func TestCollectionsWaitForARestoreAndItsAnswers(t *testing.T) {
 				}()
 				if tc.collectsAfter > 0 {
 					time.Sleep(tc.collectsAfter - time.Millisecond)
-					if percent := gcPercent(); percent < 10*startPercent {
+					if percent := gcPercent(); percent < 10*mostPercent {
 						t.Errorf("GOGC is %d while it is restored", percent)
 					}
 				}
 				time.Sleep(2 * time.Millisecond)
-				if percent := gcPercent(); percent > startPercent {
+				if percent := gcPercent(); percent > mostPercent {
 					t.Errorf("GOGC is %d after %v", percent, tc.collectsAfter)
 				}
 				cancel()

@@ -30,8 +30,8 @@ type Element struct {
 	Size          int
 	Name, Version []byte           // that the protocol gives beside Raw, if it does
 	Resource      *mirror.Resource // without a stamp, in place of Raw
-
-	mark uint64
+	// Mark is the mark of Raw: see Update.Marks.
+	Mark uint64
 }
 
 // Update is what a source tells of one scope.
@@ -42,18 +42,25 @@ type Update struct {
 	// Part: more of the same answer follows. Until its last part has come, the scope counts as not
 	// answered, and nothing is gone for not being in a complete answer.
 	Part bool
-	// Elements returns the resources, always in the same order. Those of more than limit bytes
-	// may come without content; 0 is no limit.
-	Elements func(limit int) iter.Seq[Element]
+	// Elements returns the resources, always in the same order, but for those that are known. Resources
+	// of more than limit bytes may come without content; 0 is no limit. It is nil where there are none.
+	Elements func(limit int, known Known) iter.Seq[Element]
 	Room     int // about how many of them there are
+	// Marks returns, in a complete update without versions, a mark of the content of each element, and
+	// its size. Equal content has the same mark, and other content has another one but by chance,
+	// also if somebody wants it. Zero is no mark. It is nil where a source does not repeat what it has.
+	Marks iter.Seq2[uint64, int]
 	// Removed, in an update that is not complete, names resources that are gone, as
 	// "namespace/name". It may be nil.
 	Removed iter.Seq[[]byte]
 }
 
+// Known reports whether a resource of that mark and size is known. A nil Known knows none.
+type Known func(mark uint64, size int) bool
+
 // Resources returns elements of resources that a source reads itself.
-func Resources(all ...*mirror.Resource) func(limit int) iter.Seq[Element] {
-	return func(int) iter.Seq[Element] {
+func Resources(all ...*mirror.Resource) func(int, Known) iter.Seq[Element] {
+	return func(int, Known) iter.Seq[Element] {
 		return func(yield func(Element) bool) {
 			for _, r := range all {
 				if !yield(Element{Resource: r}) {

@@ -73,8 +73,8 @@ func (m *machine) update(complete bool, resources ...fakexds.Resource) Update {
 	})}
 }
 
-func each(f func(yield func(Element) bool)) func(int) iter.Seq[Element] {
-	return func(int) iter.Seq[Element] { return f }
+func each(f func(yield func(Element) bool)) func(int, Known) iter.Seq[Element] {
+	return func(int, Known) iter.Seq[Element] { return f }
 }
 
 // holds demands that these ServiceEntries are served: "name=host".

@@ -24,7 +24,7 @@ func (in *Intake) room(sc *scope, rec *record, name []byte, size int) error {
 	if len(name) > maxKeptName {
 		return fmt.Errorf("the name has %d characters: want %d at most", len(name), maxKeptName)
 	}
-	if l.MaxResourceBytes > 0 && size > l.MaxResourceBytes {
+	if in.tooLarge(size) {
 		return fmt.Errorf(overLimit+"%d bytes, and limits.maxResourceBytes of the upstream is %d", size, l.MaxResourceBytes)
 	}
 	held := 0
@@ -43,14 +43,9 @@ func (in *Intake) room(sc *scope, rec *record, name []byte, size int) error {
 	return nil
 }
 
-// ample reports whether room refuses nothing of a record. It looks at no content, and may report
-// false where room refuses nothing, either.
-func (in *Intake) ample(rec *record, size int) bool {
-	l := in.limits
-	if l.MaxResourceBytes > 0 && size > l.MaxResourceBytes || l.MaxBytes > 0 && in.bytes+size > l.MaxBytes {
-		return false
-	}
-	return rec.resource != nil || len(in.leaving) == 0 && (l.MaxResources == 0 || in.resources < l.MaxResources)
+// tooLarge reports whether an element of so many bytes is over the limit, also where it is held already.
+func (in *Intake) tooLarge(size int) bool {
+	return in.limits.MaxResourceBytes > 0 && size > in.limits.MaxResourceBytes
 }
 
 // roomBesideHeld returns an error when a source has so much that with the deletions that wait it

@@ -1,29 +1,57 @@
 package intake
 
 import (
-	"hash/maphash"
+	"iter"
 	"math/bits"
 )
 
-// A source that is asked for whole scopes tells everything again with each change. A record of such
-// a scope is then found by its content: one hash and one look-up tell that an element is as it was,
-// before anything of it is parsed, whatever the order of the elements.
-//
-// The mark is a keyed hash of 64 bits, with a key that no peer knows: nobody can write a resource
-// that passes for another one, also not who may write into a namespace of the same source. That a
-// changed element has the mark of another one by chance has a probability of resources / 2^64. The
-// change is missed then, until the next one.
+// A source that is asked for whole scopes tells everything again with each change, in whatever
+// order. What is as it was is found by its marks (Element.Mark), in groups: the records of a scope
+// and the elements of an answer are put into groups by their marks, and where both groups have as
+// many with the same sum of marks, they have the same, but by a chance of groups / 2^64. Nothing else is
+// done about these: they are neither parsed nor looked up, and their records are not touched.
 
-// seed is the key of the marks.
-var seed = maphash.MakeSeed()
+// perGroup is how many records a group has on average, at most: so many are looked at for each one
+// that changes.
+const perGroup = 8
 
-// markOf returns the mark of an element, zero where none is needed: a scope that was told as a
-// whole only once need not keep marks.
-func (sc *scope) markOf(u *Update, el Element) uint64 {
-	if !sc.repeats || !u.Complete || el.Raw == nil {
+// group is the sum of some marks, and their number.
+type group struct {
+	sum uint64
+	n   int
+}
+
+// groups are the groups of marks, by the low bits of a mark: none, or a power of two.
+type groups []group
+
+// newGroups returns groups for so many marks.
+func newGroups(marks int) groups { return make(groups, 1<<bits.Len(uint(marks/perGroup))) }
+
+func (g groups) of(mark uint64) *group { return &g[mark&uint64(len(g)-1)] }
+
+func (g groups) add(mark uint64) {
+	of := g.of(mark)
+	of.sum += mark
+	of.n++
+}
+
+func (g groups) remove(mark uint64) {
+	of := g.of(mark)
+	of.sum -= mark
+	of.n--
+}
+
+// mark returns the mark of an element of so many bytes, zero for none. What a relay tells is not the
+// same as what another server does, and what is too large is not what was held.
+func (in *Intake) mark(mark uint64, size int) uint64 {
+	switch {
+	case mark == 0 || in.tooLarge(size):
 		return 0
+	case in.believe:
+		return ^mark
+	default:
+		return mark
 	}
-	return maphash.Bytes(seed, el.Raw)
 }
 
 // setMark notes the mark of the content that was accepted of a record, zero for none.
@@ -32,80 +60,81 @@ func (sc *scope) setMark(rec *record, mark uint64) {
 		return
 	}
 	if rec.mark != 0 {
-		sc.marked.remove(rec)
+		sc.groups.remove(rec.mark)
+		sc.marked--
+		rec.mark = 0
 	}
-	if rec.mark = mark; mark != 0 {
-		sc.marked.add(rec, len(sc.byName))
+	if mark == 0 {
+		return
 	}
-}
-
-// unchanged returns the record whose content an element repeats, nil when that takes a closer look.
-func (in *Intake) unchanged(sc *scope, el Element, mark uint64) *record {
-	rec := sc.marked.find(mark)
-	if rec == nil || rec.relayed != in.believe || rec.generation == sc.generation || !in.ample(rec, el.size()) {
-		return nil
-	}
-	return rec
-}
-
-// marks is a hash table of records by their mark, with linear probing: a mark is a hash by itself.
-// It takes 12 to 24 bytes for each record, and a map takes twice as much.
-type marks struct {
-	slots []*record // none, or a power of two, a third of them empty
-	n     int
-}
-
-func (m *marks) find(mark uint64) *record {
-	if m.n == 0 {
-		return nil
-	}
-	last := uint64(len(m.slots) - 1)
-	for i := mark & last; m.slots[i] != nil; i = (i + 1) & last {
-		if m.slots[i].mark == mark {
-			return m.slots[i]
-		}
-	}
-	return nil
-}
-
-// add adds a record, which has its mark. Where it makes room, that is for most records at least.
-func (m *marks) add(rec *record, most int) {
-	if (m.n+1)*3 > len(m.slots)*2 {
-		before := m.slots
-		m.slots = make([]*record, 1<<bits.Len(uint(max(most, m.n+1)*3/2)))
-		for _, r := range before {
-			if r != nil {
-				m.put(r)
+	if sc.marked++; sc.marked > perGroup*len(sc.groups) {
+		sc.groups = newGroups(2 * sc.marked)
+		for _, other := range sc.byName {
+			if other.mark != 0 {
+				sc.groups.add(other.mark)
 			}
 		}
 	}
-	m.put(rec)
-	m.n++
+	rec.mark = mark
+	sc.groups.add(mark)
 }
 
-func (m *marks) put(rec *record) {
-	last := uint64(len(m.slots) - 1)
-	i := rec.mark & last
-	for m.slots[i] != nil {
-		i = (i + 1) & last
-	}
-	m.slots[i] = rec
+// same tells of an answer which elements are as they were.
+type same struct {
+	groups []bool // that are the same
+	n      int    // elements in them
+	all    bool   // there are no others
 }
 
-// remove removes a record, which still has its mark, and closes the gap.
-func (m *marks) remove(rec *record) {
-	last := uint64(len(m.slots) - 1)
-	gap := rec.mark & last
-	for m.slots[gap] != rec {
-		gap = (gap + 1) & last
+// has reports whether the element with a mark, or the record, is as it was. Without a same, or a mark,
+// that takes a closer look.
+func (s *same) has(mark uint64) bool {
+	return s != nil && mark != 0 && s.groups[mark&uint64(len(s.groups)-1)]
+}
+
+// repeated compares the marks of a complete update with those of the scope. It returns nil where each
+// element takes a closer look.
+func (in *Intake) repeated(sc *scope, u *Update) *same {
+	if !u.Complete || u.Part || sc.parts != nil || u.Marks == nil || sc.marked == 0 {
+		return nil
 	}
-	for i := (gap + 1) & last; m.slots[i] != nil; i = (i + 1) & last {
-		if (i-m.slots[i].mark)&last >= (i-gap)&last { // its own slot is not beyond the gap
-			m.slots[gap], gap = m.slots[i], i
+	told, n := make(groups, len(sc.groups)), 0
+	for mark, size := range u.Marks {
+		if mark = in.mark(mark, size); mark != 0 {
+			told.add(mark)
+		}
+		n++
+	}
+	s := &same{groups: make([]bool, len(told))}
+	for i, g := range told {
+		if g.n > 0 && g == sc.groups[i] {
+			s.groups[i] = true
+			s.n += g.n
 		}
 	}
-	m.slots[gap] = nil
-	if m.n--; m.n == 0 {
-		m.slots = nil
+	if s.all = s.n == n; s.n == 0 || !s.all && in.repeatsName(sc, u, s) {
+		return nil
 	}
+	return s
+}
+
+// repeatsName reports whether an update has, beside what is as it was, something else of the same
+// name: which of the two counts depends on their order.
+func (in *Intake) repeatsName(sc *scope, u *Update, s *same) bool {
+	for el := range in.elements(u, s) {
+		name, err := in.peekName(sc.Kind, el)
+		if rec := sc.byName[string(name)]; err == nil && rec != nil && s.has(rec.mark) {
+			return true
+		}
+	}
+	return false
+}
+
+// elements returns the elements of an update, without those that are as they were.
+func (in *Intake) elements(u *Update, s *same) iter.Seq[Element] {
+	var known Known
+	if s != nil {
+		known = func(mark uint64, size int) bool { return s.has(in.mark(mark, size)) }
+	}
+	return u.Elements(in.limits.MaxResourceBytes, known)
 }

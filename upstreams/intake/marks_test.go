@@ -3,6 +3,8 @@ package intake
 import (
 	"cmp"
 	"fmt"
+	"hash/maphash"
+	"iter"
 	"maps"
 	"math/rand/v2"
 	"reflect"
@@ -25,20 +27,39 @@ func rawOf(t *testing.T, r fakexds.Resource) []byte {
 	return raw
 }
 
-// answer is a complete update of a scope.
-func answer(t *testing.T, url string, elements ...Element) Received {
+var testSeed = maphash.MakeSeed()
+
+// answer is a complete update of a scope, with marks. looked counts the elements that were looked at.
+func answer(t *testing.T, looked *int, url string, elements ...Element) Received {
 	t.Helper()
 	scope, err := TypeScope(url)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Received{Updates: []Update{{Scope: scope, Complete: true, Room: len(elements), Elements: each(func(yield func(Element) bool) {
+	for i := range elements {
+		elements[i].Mark = maphash.Bytes(testSeed, elements[i].Raw)
+	}
+	u := Update{Scope: scope, Complete: true, Room: len(elements)}
+	u.Marks = func(yield func(uint64, int) bool) {
 		for _, el := range elements {
-			if !yield(el) {
+			if !yield(el.Mark, len(el.Raw)) {
 				return
 			}
 		}
-	})}}}
+	}
+	u.Elements = func(_ int, known Known) iter.Seq[Element] {
+		return func(yield func(Element) bool) {
+			for _, el := range elements {
+				if known != nil && el.Mark != 0 && known(el.Mark, len(el.Raw)) {
+					continue
+				}
+				if *looked++; !yield(el) {
+					return
+				}
+			}
+		}
+	}
+	return Received{Updates: []Update{u}}
 }
 
 func (m *machine) open(urls ...string) {
@@ -54,32 +75,32 @@ func (m *machine) open(urls ...string) {
 	m.step(Opened{Scopes: scopes})
 }
 
-// An unparsable Head tells whether an element was parsed: it is refused then.
-func TestAnElementThatIsAsItWas_IsNotParsed(t *testing.T) {
-	const n = 100
+func TestOfAnAnswerInAnyOrder_OnlyWhatDiffersIsLookedAt(t *testing.T) {
+	const n = 2000
 	m := newMachine(t, true, config.Provenance{})
 	m.open(entryURL)
+	looked := 0
 	var all []Element
 	for i := range n {
 		all = append(all, Element{Raw: rawOf(t, entry(fmt.Sprintf("shop/e-%d", i), "one.example"))})
 	}
-	for range 2 { // the second answer marks what it has
-		m.step(answer(t, entryURL, all...))
-	}
+	m.step(answer(t, &looked, entryURL, all...))
 	again := slices.Clone(all)
-	for i := range again {
-		again[i].Head = []byte{0xff}
-	}
 	again[7] = Element{Raw: rawOf(t, entry("shop/e-7", "two.example"))}
 	again = slices.Delete(again, 8, 10)
 	rand.New(rand.NewPCG(1, 2)).Shuffle(len(again), func(i, j int) { again[i], again[j] = again[j], again[i] })
-	out := m.step(answer(t, entryURL, again...))
+	looked = 0
+	out := m.step(answer(t, &looked, entryURL, again...))
 	if err := out.Err(); err != nil || out.Changed != 1 || out.Gone != 2 || out.Deleted != 2 {
 		t.Errorf("changed %d, gone %d, deleted %d, refused: %v", out.Changed, out.Gone, out.Deleted, err)
 	}
-	allocs := testing.AllocsPerRun(5, func() { m.step(answer(t, entryURL, again...)) })
-	if allocs > 20 {
-		t.Errorf("%v allocations for %d elements that are as they were", allocs, len(again))
+	if most := 2 * 4 * 3 * perGroup; looked > most { // twice, four groups of up to thrice the mean
+		t.Errorf("%d elements were looked at, %d are the most", looked, most)
+	}
+	looked = 0
+	allocs := testing.AllocsPerRun(5, func() { m.step(answer(t, &looked, entryURL, again...)) })
+	if allocs > 20 || looked > 0 {
+		t.Errorf("%v allocations, and %d looked at, for %d elements that are as they were", allocs, looked, len(again))
 	}
 }
 
@@ -90,25 +111,21 @@ func TestAScopeThatIsToldOnce_KeepsNoMarks(t *testing.T) {
 		m.step(Received{Updates: []Update{m.update(true, entry("shop/a", "one.example"), entry("shop/b", "one.example"))}})
 		m.step(Received{Updates: []Update{m.update(false, entry("shop/a", "two.example"))}})
 	}
-	if n := m.scopes[entryURL].marked.n; n > 0 {
-		t.Errorf("%d marks", n)
+	if sc := m.scopes[entryURL]; sc.marked > 0 || sc.groups != nil {
+		t.Errorf("%d marks in %d groups", sc.marked, len(sc.groups))
 	}
 }
 
-// An intake with marks and one without make the same of any answers.
+// With the same bytes under one name twice, one name with two contents, and what can not be read, the
+// order of an answer matters.
 func TestMarksChangeNothing(t *testing.T) {
+	looked, all := 0, 0
 	for seed := range uint64(40) {
 		random := rand.New(rand.NewPCG(seed, 3))
 		marked, plain := newMachine(t, true, config.Provenance{}), newMachine(t, true, config.Provenance{})
-		both := func(e Event) {
+		both := func(e, without Event) {
 			t.Helper()
-			if sc := plain.scopes[entryURL]; sc != nil {
-				sc.repeats, sc.marked = false, marks{}
-				for _, rec := range sc.byName {
-					rec.mark = 0
-				}
-			}
-			a, b := marked.step(e), plain.step(e)
+			a, b := marked.step(e), plain.step(without)
 			if !reflect.DeepEqual(a.Result, b.Result) {
 				t.Fatalf("seed %d: %+v with marks, %+v without", seed, a.Result, b.Result)
 			}
@@ -121,59 +138,64 @@ func TestMarksChangeNothing(t *testing.T) {
 			checkMarks(t, marked.Intake)
 			checkRecords(t, marked.Intake, plain.Intake)
 		}
-		for range 30 {
-			switch random.IntN(10) {
+		hosts := make([]int, 60)
+		for i := range hosts {
+			hosts[i] = random.IntN(4)
+		}
+		element := func(i, host int) Element {
+			return Element{Raw: rawOf(t, entry(fmt.Sprintf("shop/e-%d", i), fmt.Sprintf("h-%d.example", host)))}
+		}
+		for range 40 {
+			switch random.IntN(20) {
 			case 0:
 				marked.open(entryURL)
 				plain.open(entryURL)
+				continue
 			case 1:
 				u := config.Upstream{Guard: config.Guard{Percent: 100}}
-				u.Limits.MaxResources = random.IntN(3) * 4
+				u.Limits.MaxResources = random.IntN(3) * 30
 				u.Limits.MaxResourceBytes = random.IntN(2) * 120
-				u.Limits.MaxBytes = random.IntN(2) * 1500
-				both(SetPolicy{u})
-			default:
-				var elements []Element
-				for range random.IntN(12) {
-					el := Element{Version: []byte(fmt.Sprint(random.IntN(3))), Raw: rawOf(t, entry(fmt.Sprintf("shop/e-%d", random.IntN(8)), fmt.Sprintf("h-%d.example", random.IntN(2))))}
-					switch random.IntN(20) {
-					case 0:
-						el.Raw = el.Raw[:len(el.Raw)-1]
-					case 1:
-						el.Raw = rawOf(t, entry("no-namespace", "h.example"))
-					case 2:
-						el.Raw = rawOf(t, entry("shop/synthetic-"+fmt.Sprint(random.IntN(2)), "h.example"))
-					}
-					elements = append(elements, el)
-				}
-				e := answer(t, entryURL, elements...)
-				e.Updates[0].Complete = random.IntN(6) > 0
-				e.Believe = random.IntN(8) == 0
-				both(e)
+				u.Limits.MaxBytes = random.IntN(2) * 12_000
+				both(SetPolicy{u}, SetPolicy{u})
+				continue
+			case 2, 3, 4:
+				u := config.Upstream{Guard: config.Guard{Percent: 100}}
+				both(SetPolicy{u}, SetPolicy{u})
+				continue
 			}
+			for range random.IntN(3) {
+				hosts[random.IntN(len(hosts))] = random.IntN(4) // 0: it is gone
+			}
+			var elements []Element
+			for i, host := range hosts {
+				if host > 0 {
+					elements = append(elements, element(i, host))
+				}
+			}
+			switch random.IntN(12) {
+			case 0:
+				elements = append(elements, element(random.IntN(len(hosts)), random.IntN(4)))
+			case 1:
+				elements = append(elements, Element{Raw: rawOf(t, entry("no-namespace", "h.example"))})
+			case 2:
+				elements = append(elements, Element{Raw: rawOf(t, entry("shop/synthetic-"+fmt.Sprint(random.IntN(2)), "h.example"))})
+			case 3:
+				cut := element(random.IntN(len(hosts)), 1)
+				elements = append(elements, Element{Raw: cut.Raw[:len(cut.Raw)-1]})
+			case 4:
+				elements = elements[:random.IntN(len(elements)+1)]
+			}
+			random.Shuffle(len(elements), func(i, j int) { elements[i], elements[j] = elements[j], elements[i] })
+			all += len(elements)
+			with, without := answer(t, &looked, entryURL, elements...), answer(t, new(int), entryURL, elements...)
+			without.Updates[0].Marks = nil
+			complete, believe := random.IntN(20) > 0, random.IntN(20) == 0
+			with.Updates[0].Complete, without.Updates[0].Complete, with.Believe, without.Believe = complete, complete, believe, believe
+			both(with, without)
 		}
 	}
-}
-
-// Marks with many common slots stand for what happens in large tables.
-func TestMarksFindWhatWasAddedLast(t *testing.T) {
-	random := rand.New(rand.NewPCG(4, 5))
-	var m marks
-	held := map[uint64]*record{}
-	for range 20_000 {
-		mark := 1 + random.Uint64N(256)<<random.IntN(3)
-		if rec := held[mark]; rec != nil {
-			m.remove(rec)
-			delete(held, mark)
-		} else {
-			held[mark] = &record{mark: mark}
-			m.add(held[mark], 0)
-		}
-		for i := range uint64(40) {
-			if mark := 1 + i*13; m.find(mark) != held[mark] {
-				t.Fatalf("mark %d of %d is not found, or is none", mark, len(held))
-			}
-		}
+	if looked > all*9/10 { // some elements twice
+		t.Errorf("%d of %d elements were looked at", looked, all)
 	}
 }
 
@@ -197,28 +219,23 @@ func checkRecords(t *testing.T, a, b *Intake) {
 	}
 }
 
-// checkMarks demands that each mark is that of a record that is held and was accepted.
+// checkMarks demands that the groups of each scope have the marks of its records, and that these were
+// accepted.
 func checkMarks(t *testing.T, in *Intake) {
 	t.Helper()
 	for _, sc := range in.scopes {
-		held := map[*record]bool{}
+		want, n := make(groups, len(sc.groups)), 0
 		for name, rec := range sc.byName {
-			held[rec] = true
-			if rec.mark != 0 && (!rec.accepted() || sc.marked.find(rec.mark) != rec) {
-				t.Fatalf("the mark of %s is not that of an accepted element", name)
-			}
-		}
-		n := 0
-		for _, rec := range sc.marked.slots {
-			if rec == nil {
+			if rec.mark == 0 {
 				continue
 			}
-			if n++; !held[rec] || rec.mark == 0 {
-				t.Fatalf("mark %x is of no record", rec.mark)
+			if n++; !rec.accepted() {
+				t.Fatalf("%s has a mark and was not accepted", name)
 			}
+			want.add(rec.mark)
 		}
-		if n != sc.marked.n || n*3 > len(sc.marked.slots)*2 {
-			t.Fatalf("%d marks in %d slots, counted as %d", n, len(sc.marked.slots), sc.marked.n)
+		if n != sc.marked || n > perGroup*len(want) || !slices.Equal(want, sc.groups) {
+			t.Fatalf("%d marks in %v, counted as %d in %v", n, want, sc.marked, sc.groups)
 		}
 	}
 }
@@ -229,8 +246,9 @@ func TestTheSameUnderTwoVersions_IsHeldOnce(t *testing.T) {
 	m := newMachine(t, true, config.Provenance{})
 	m.open(entryURL, beta)
 	element := func(name, host string) Element { return Element{Raw: rawOf(t, entry(name, host))} }
+	looked := 0
 	for _, url := range []string{entryURL, beta} {
-		m.step(answer(t, url, element("shop/a", "one.example"), element("shop/b", cmp.Or(map[string]string{beta: "older.example"}[url], "one.example"))))
+		m.step(answer(t, &looked, url, element("shop/a", "one.example"), element("shop/b", cmp.Or(map[string]string{beta: "older.example"}[url], "one.example"))))
 	}
 	v1, v1beta1 := m.scopes[entryURL].byName, m.scopes[beta].byName
 	if v1["shop/a"].resource != v1beta1["shop/a"].resource {
@@ -240,7 +258,7 @@ func TestTheSameUnderTwoVersions_IsHeldOnce(t *testing.T) {
 		t.Error("other bytes are not held by themselves")
 	}
 	m.holds("shop/a=one.example", "shop/b=one.example")
-	m.step(answer(t, entryURL))
+	m.step(answer(t, &looked, entryURL))
 	m.step(EndGraces{})
 	m.holds("shop/a=one.example", "shop/b=older.example")
 }

@@ -54,8 +54,8 @@ type scope struct {
 	Scope
 	answered   bool // the present source has told what the scope has
 	byName     map[string]*record
-	repeats    bool           // the source has told all of the scope more than once
-	marked     marks          // empty unless it repeats
+	groups     groups         // of the marks of the records
+	marked     int            // records that have one
 	generation uint32         // of the newest update
 	parts      *told          // of a complete answer whose last part has not come; nil while there is none
 	torn       bool           // the last complete update had elements without a readable name

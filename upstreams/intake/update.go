@@ -40,8 +40,8 @@ func (in *Intake) replace(k *kind, sc *scope, u *Update, first, unsure bool, out
 		clear(sc.refused)
 		sc.moreRefused, before = 0, &told{}
 	}
-	sc.repeats = sc.repeats || !first
-	t := in.takeElements(sc, u, nil, out)
+	same := in.repeated(sc, u)
+	t := in.takeElements(sc, u, same, nil, out)
 	t.seen, t.unnamed, t.crowded = t.seen+before.seen, t.unnamed+before.unnamed, before.crowded
 	if sc.parts = nil; u.Part {
 		sc.parts = &told{seen: t.seen, unnamed: t.unnamed, crowded: t.crowded || len(t.late) > 0}
@@ -59,18 +59,18 @@ func (in *Intake) replace(k *kind, sc *scope, u *Update, first, unsure bool, out
 			k.graceUntil = in.now.Add(versionGrace)
 		}
 		in.deleteWhere(k, sc, maps.All(sc.byName), out, func(rec *record) bool {
-			return rec.generation != sc.generation && (!unsure || rec.generation != unconfirmed)
+			return rec.generation != sc.generation && !same.has(rec.mark) && (!unsure || rec.generation != unconfirmed)
 		})
 	}
 	if len(t.late) > 0 {
-		in.takeElements(sc, u, t.late, out) // in a part it refuses them
+		in.takeElements(sc, u, same, t.late, out) // in a part it refuses them
 	}
 	out.Relist = out.Relist || t.crowded && !u.Part
 }
 
 // patch applies an update that is not complete to a scope.
 func (in *Intake) patch(k *kind, sc *scope, u *Update, out *Result) {
-	in.takeElements(sc, u, nil, out)
+	in.takeElements(sc, u, nil, nil, out)
 	if u.Removed == nil {
 		return
 	}
@@ -102,16 +102,25 @@ func (in *Intake) deleteWhere(k *kind, sc *scope, records iter.Seq2[string, *rec
 	in.reconcile(k, gone)
 }
 
-// takeElements takes in the elements of an update: all, or those whose numbers only has. Elements
-// that are as they were cost a hash and a look-up; nothing is decoded or allocated for them, and
-// where everything is told again, nothing is parsed.
-func (in *Intake) takeElements(sc *scope, u *Update, only []int32, out *Result) (t told) {
+// takeElements takes in the elements of an update that are not in same: all, or those whose numbers
+// only has. Elements that are as they were cost a hash and a look-up; nothing is decoded or allocated
+// for them.
+func (in *Intake) takeElements(sc *scope, u *Update, same *same, only []int32, out *Result) (t told) {
+	if same != nil && only == nil {
+		t.seen = same.n
+	}
+	if u.Elements == nil || same != nil && same.all {
+		return t
+	}
 	var changed []string
 	if len(sc.byName) == 0 && u.Room > 0 {
 		sc.byName, changed = make(map[string]*record, u.Room), make([]string, 0, u.Room)
+		if u.Marks != nil {
+			sc.groups = newGroups(u.Room)
+		}
 	}
 	at := int32(-1)
-	for el := range u.Elements(in.limits.MaxResourceBytes) {
+	for el := range in.elements(u, same) {
 		if at++; only != nil {
 			if len(only) == 0 {
 				break
@@ -121,22 +130,26 @@ func (in *Intake) takeElements(sc *scope, u *Update, only []int32, out *Result) 
 			}
 			only = only[1:]
 		}
-		if el.mark = sc.markOf(u, el); el.mark != 0 {
-			if rec := in.unchanged(sc, el, el.mark); rec != nil {
-				t.seen++
-				rec.generation = sc.generation
-				rec.setVersion(el.version())
-				continue
-			}
+		if el.Mark = in.mark(el.Mark, el.size()); !u.Complete {
+			el.Mark = 0
 		}
 		name, rec, err := in.find(sc, u, el)
-		if err != nil {
+		switch {
+		case err != nil:
 			t.unnamed++
 			sc.refuse(cmp.Or(string(el.Name), unnamedElement), err, out)
 			continue
-		}
-		if rec != nil && rec.generation == sc.generation {
+		case rec != nil && rec.generation == sc.generation:
 			sc.refuse(string(name), errDuplicate, out)
+			continue
+		case rec != nil && in.isAsItWas(rec, el): // and needs no room
+			t.seen++
+			rec.generation = sc.generation
+			rec.setVersion(el.version()) // an istiod's delta sends everything again on each push
+			sc.setMark(rec, el.Mark)
+			if len(sc.refused) > 0 {
+				delete(sc.refused, string(name))
+			}
 			continue
 		}
 		if err := in.room(sc, rec, name, el.size()); err != nil {
@@ -177,18 +190,18 @@ func (in *Intake) find(sc *scope, u *Update, el Element) (name []byte, rec *reco
 	return name, rec, err
 }
 
-// takeElement takes in one element, whose record is rec, nil when the name is new. It returns the
-// name where the record's content is another now.
+// isAsItWas reports whether an element is what its record was made of.
+func (in *Intake) isAsItWas(rec *record, el Element) bool {
+	return rec.accepted() && rec.relayed == in.believe && !in.tooLarge(el.size()) && rec.hash == el.hash()
+}
+
+// takeElement takes in one new or changed element, whose record is rec, nil when the name is new. It
+// returns the name where the record's content is another now.
 func (in *Intake) takeElement(sc *scope, rec *record, name []byte, el Element, out *Result) (full string, differs bool) {
 	if rec != nil {
 		rec.generation = sc.generation
 		if len(sc.refused) > 0 {
 			delete(sc.refused, string(name))
-		}
-		if rec.accepted() && rec.hash == el.hash() && rec.relayed == in.believe {
-			rec.setVersion(el.version()) // an istiod's delta sends everything again on each push
-			sc.setMark(rec, el.mark)
-			return "", false
 		}
 		full = string(name)
 		return full, in.accept(sc, rec, full, el, out)
@@ -208,7 +221,7 @@ func (in *Intake) takeElement(sc *scope, rec *record, name []byte, el Element, o
 // that costs this element only, and it is not tried again.
 func (in *Intake) accept(sc *scope, rec *record, name string, el Element, out *Result) bool {
 	rec.hash, rec.relayed = el.hash(), in.believe
-	sc.setMark(rec, el.mark)
+	sc.setMark(rec, el.Mark)
 	rec.setVersion(el.version())
 	before := rec.size()
 	defer func() { in.account(before, rec.size()) }()

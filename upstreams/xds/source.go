@@ -242,7 +242,10 @@ func (s *Source) HandleResponse(resp *adsclient.Response) error {
 	}
 	// There is one MeshConfig at most, so what a server has of it is all that there is.
 	complete := resp.Complete || scope.Kind == mirror.MeshConfig
-	s.update[0] = intake.Update{Scope: scope, Complete: complete, Part: resp.Part, Elements: elementsOf(resp), Room: resp.Room()}
+	s.update[0] = intake.Update{Scope: scope, Complete: complete, Part: resp.Part, Room: resp.Room(), Marks: resp.Marks()}
+	if resp.Len() > 0 { // a push of an istiod has dozens of empty answers
+		s.update[0].Elements = elementsOf(resp)
+	}
 	if resp.RemovedLen() > 0 {
 		s.update[0].Removed = resp.Removed()
 	}
@@ -252,7 +255,7 @@ func (s *Source) HandleResponse(resp *adsclient.Response) error {
 		s.st.Drift[scope.Kind.String()] += uint64(n)
 		s.log.Info("full answer had changes that no push had", "type", resp.TypeURL, "changed", result.Changed, "gone", result.Gone)
 	}
-	if s.log.Enabled(context.Background(), slog.LevelDebug) { // a push of an istiod has dozens of empty answers
+	if s.log.Enabled(context.Background(), slog.LevelDebug) {
 		s.log.Debug("response", "type", resp.TypeURL, "resources", resp.Len(), "removed", resp.RemovedLen(),
 			"changed", result.Changed, "deleted", result.Deleted, "bytes", resp.Size())
 	}
@@ -269,11 +272,11 @@ func (s *Source) HandleResponse(resp *adsclient.Response) error {
 	return nil
 }
 
-func elementsOf(resp *adsclient.Response) func(limit int) iter.Seq[intake.Element] {
-	return func(limit int) iter.Seq[intake.Element] {
+func elementsOf(resp *adsclient.Response) func(int, intake.Known) iter.Seq[intake.Element] {
+	return func(limit int, known intake.Known) iter.Seq[intake.Element] {
 		return func(yield func(intake.Element) bool) {
-			for raw := range resp.Resources(limit) {
-				if !yield(intake.Element{Raw: raw.Any, Head: raw.Peek(), Size: raw.Size, Name: raw.Name, Version: raw.Version}) {
+			for raw := range resp.Unknown(limit, known) {
+				if !yield(intake.Element{Raw: raw.Any, Head: raw.Peek(), Size: raw.Size, Name: raw.Name, Version: raw.Version, Mark: raw.Mark}) {
 					return
 				}
 			}
