@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -26,8 +29,6 @@ const (
 	slowChanges = 5
 	// restartChanges is how many resources change while a contender is down.
 	restartChanges = 10
-	// stalled is how many clients of a stall scenario stop reading.
-	stalled = 2
 )
 
 // result is what one contender did in one run of one scenario.
@@ -35,6 +36,8 @@ type result struct {
 	Scenario  string `json:"scenario"`
 	Contender string `json:"contender"`
 	Run       int    `json:"run"`
+	// Seconds is how long the run took, everything included.
+	Seconds float64 `json:"seconds,omitempty"`
 	// Error tells why figures are missing, or which are wrong.
 	Error string `json:"error,omitempty"`
 
@@ -45,13 +48,18 @@ type result struct {
 	SyncLastMS  float64 `json:"syncLastMs"`
 	SyncBytes   float64 `json:"syncBytes"` // a client
 	SyncCPUMS   float64 `json:"syncCpuMs"`
+	// SyncOwnCPUMS is what the bench used meanwhile: the clients, and the control planes.
+	SyncOwnCPUMS float64 `json:"syncOwnCpuMs,omitempty"`
+	SyncMessages float64 `json:"syncMessages,omitempty"` // a client
+	LargestBytes float64 `json:"largestBytes,omitempty"` // of all messages to any client until all hold all
 
 	Changes        int     `json:"changes"`
 	MedianMS       float64 `json:"medianMs"` // from the change to a client
 	P99MS          float64 `json:"p99Ms"`
 	MaxMS          float64 `json:"maxMs"`
 	CPUPerChangeMS float64 `json:"cpuPerChangeMs"`
-	BytesPerChange float64 `json:"bytesPerChange"` // a client
+	OwnPerChangeMS float64 `json:"ownPerChangeMs,omitempty"` // CPU time of the bench
+	BytesPerChange float64 `json:"bytesPerChange"`           // a client
 
 	RSSMiB  float64 `json:"rssMib"`
 	PeakMiB float64 `json:"peakMib"`
@@ -68,19 +76,6 @@ type result struct {
 
 	Stall *stallResult `json:"stall,omitempty"`
 	Rates []rateResult `json:"rates,omitempty"`
-}
-
-// stallResult compares the time before some clients stop reading with the time after.
-type stallResult struct {
-	P99BeforeMS float64 `json:"p99BeforeMs"`
-	P99DuringMS float64 `json:"p99DuringMs"`
-	// How much larger the resident set is, in the mean of the second half of the time: than
-	// before the SotW client came, and than while both read.
-	GrownMiB   float64 `json:"grownMib"`
-	StalledMiB float64 `json:"stalledMib"`
-	// Messages that the stalled clients were sent after they read again, until they held all.
-	ResumedMessages float64 `json:"resumedMessages"`
-	ResumedMS       float64 `json:"resumedMs"`
 }
 
 // bench is one contender at one scenario.
@@ -103,9 +98,11 @@ type bench struct {
 // measure runs a contender through a scenario.
 func measure(s scenario, c contender, run int, profiles string) (r result) {
 	b := &bench{scenario: s, contender: c, profiles: profiles, result: result{Scenario: s.Name, Contender: c.name, Run: run}}
+	began := time.Now()
 	defer func() {
 		b.close()
 		r = b.result
+		r.Seconds = math.Round(time.Since(began).Seconds())
 	}()
 	if err := errors.Join(b.open(), b.steps()); err != nil {
 		b.result.Error = err.Error()
@@ -117,7 +114,7 @@ func (b *bench) open() (err error) {
 	if b.dir, err = os.MkdirTemp("", "bench-"+b.contender.name+"-"); err != nil {
 		return err
 	}
-	if b.world, err = newWorld(b.scenario, b.contender.rules); err != nil {
+	if b.world, err = newWorld(b.scenario, b.contender); err != nil {
 		return err
 	}
 	if b.scenario.Stall > 0 || len(b.scenario.Gaps) > 0 {
@@ -139,7 +136,7 @@ func (b *bench) open() (err error) {
 		}
 		b.clients = append(b.clients, c)
 	}
-	g := b.world.aim(len(b.clients), 0, time.Now())
+	g, own := b.world.aim(len(b.clients), 0, time.Now()), ownCPU()
 	if err := b.launch(); err != nil {
 		return err
 	}
@@ -156,13 +153,16 @@ func (b *bench) open() (err error) {
 		return fmt.Errorf("first sync: %w", err)
 	}
 	b.result.SyncFirstMS, b.result.SyncLastMS = ms(slices.Min(took)), ms(slices.Max(took))
-	b.result.SyncBytes, _ = b.received()
-	b.result.SyncCPUMS = ms(b.process.cpu())
+	b.result.SyncCPUMS, b.result.SyncOwnCPUMS = ms(b.process.cpu()), ms(ownCPU()-own)
+	b.result.SyncBytes, b.result.SyncMessages = b.received()
+	for _, c := range b.clients {
+		b.result.LargestBytes = max(b.result.LargestBytes, float64(c.largest.Load()))
+	}
 	return nil
 }
 
 func (b *bench) launch() error {
-	cmd, err := b.contender.start(b.dir, b.listen, b.admin, b.world, b.scenario.Delta && !b.scenario.SotWUpstreams && !b.contender.sotwUpstreams)
+	cmd, err := b.contender.start(b.dir, b.listen, b.admin, b.world, b.contender.takesDelta(b.scenario))
 	if err != nil {
 		return err
 	}
@@ -243,23 +243,29 @@ func (b *bench) steps() error {
 	if b.scenario.Stall > 0 {
 		return errors.Join(b.stall(), b.check())
 	}
-	if len(b.scenario.Gaps) > 0 {
-		return errors.Join(b.rates(), b.check())
+	if b.scenario.Changes > 0 {
+		if err := b.singles(); err != nil {
+			return fmt.Errorf("single changes: %w", err)
+		}
+		b.digest()
 	}
-	if err := b.singles(); err != nil {
-		return fmt.Errorf("single changes: %w", err)
+	if b.scenario.Changes > 0 || b.scenario.Start {
+		b.settle(synced)
 	}
-	b.digest()
-	time.Sleep(max(rest, time.Until(synced.Add(age))))
-	rss, _ := b.process.memory()
-	b.result.RSSMiB = mib(rss)
-	b.profile("heap", "heap")()
-	b.profile("goroutine", "goroutine?debug=1")()
-	if err := b.burst(); err != nil {
-		return fmt.Errorf("burst: %w", err)
+	if b.scenario.Burst > 0 {
+		if err := b.burst(); err != nil {
+			return fmt.Errorf("burst: %w", err)
+		}
 	}
-	_, peak := b.process.memory()
-	b.result.PeakMiB = mib(peak)
+	if len(b.scenario.Gaps) > 0 && b.contender.slow == 0 {
+		if err := b.rates(); err != nil {
+			return err
+		}
+	}
+	if !b.scenario.Start {
+		_, peak := b.process.memory()
+		b.result.PeakMiB = mib(peak)
+	}
 	if err := b.check(); err != nil {
 		return err
 	}
@@ -272,14 +278,20 @@ func (b *bench) steps() error {
 	return nil
 }
 
+// settle leaves the contender alone for a while, and then looks at its memory.
+func (b *bench) settle(synced time.Time) {
+	time.Sleep(max(rest, time.Until(synced.Add(age))))
+	rss, peak := b.process.memory()
+	b.result.RSSMiB, b.result.PeakMiB = mib(rss), mib(peak)
+	b.profile("heap", "heap")()
+	b.profile("goroutine", "goroutine?debug=1")()
+}
+
 // singles makes changes one at a time.
 func (b *bench) singles() error {
-	n := b.scenario.Changes
-	if b.contender.slow {
-		n = min(n, slowChanges)
-	}
+	n := b.scenario.changesFor(b.contender)
 	bytes, _ := b.received()
-	cpu := b.process.cpu()
+	cpu, own := b.process.cpu(), ownCPU()
 	profiled := b.profile("changes", fmt.Sprintf("profile?seconds=%d", max(1, int(time.Duration(n)*gap/time.Second))))
 	defer profiled()
 	var all []time.Duration
@@ -297,7 +309,7 @@ func (b *bench) singles() error {
 	slices.Sort(all)
 	b.result.Changes = n
 	b.result.MedianMS, b.result.P99MS, b.result.MaxMS = ms(quantile(all, 0.5)), ms(quantile(all, 0.99)), ms(all[len(all)-1])
-	b.result.CPUPerChangeMS = ms(b.process.cpu()-cpu) / float64(n)
+	b.result.CPUPerChangeMS, b.result.OwnPerChangeMS = ms(b.process.cpu()-cpu)/float64(n), ms(ownCPU()-own)/float64(n)
 	b.result.BytesPerChange = (after - bytes) / float64(n)
 	return nil
 }
@@ -415,93 +427,6 @@ func (b *bench) restart() error {
 	return nil
 }
 
-// stall times a stream of changes: first to delta clients that all read, then while one of
-// those does not, nor one SotW client that has come in between and read for a while.
-func (b *bench) stall() error {
-	sotw, err := newClient(len(b.clients), false, b.world, b.listen)
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	var run sync.WaitGroup
-	defer func() {
-		cancel()
-		_ = sotw.conn.Close()
-		run.Wait()
-		sotw.drop()
-	}()
-	delta := b.clients[0]
-	b.traceClients(b.clients[1:])
-	churn := func(lasting time.Duration) (p99 time.Duration, rss int64) {
-		watching, stopWatching := context.WithCancel(ctx)
-		mean := b.sampleMemory(watching)
-		b.churn(ctx, int(lasting.Seconds()*float64(b.scenario.Rate)), time.Second/time.Duration(b.scenario.Rate))
-		stopWatching()
-		return quantile(collect(b.clients[1:]), 0.99), mean()
-	}
-	r := &stallResult{}
-	b.result.Stall = r
-	p99, before := churn(b.scenario.Stall)
-	r.P99BeforeMS = ms(p99)
-
-	g := b.world.aim(len(b.clients)+1, b.world.changes.Load()+1, time.Now())
-	run.Go(func() { sotw.run(ctx) })
-	b.world.change(b.world.pick())
-	if _, err := b.wait(g); err != nil {
-		return fmt.Errorf("sync of the SotW client: %w", err)
-	}
-	_, reading := churn(b.scenario.Stall / 3)
-	resume := make(chan struct{})
-	sotw.paused.Store(&resume)
-	delta.paused.Store(&resume)
-	p99, during := churn(b.scenario.Stall)
-	r.P99DuringMS, r.GrownMiB, r.StalledMiB = ms(p99), mib(during-before), mib(during-reading)
-	rss, peak := b.process.memory()
-	b.result.RSSMiB, b.result.PeakMiB = mib(rss), mib(peak)
-
-	messages := delta.messages.Load() + sotw.messages.Load()
-	g = b.world.aim(len(b.clients)+1, b.world.changes.Load()+1, time.Now())
-	close(resume)
-	sotw.paused.Store(nil)
-	delta.paused.Store(nil)
-	b.world.change(b.world.pick())
-	took, err := b.wait(g)
-	if err != nil {
-		return err
-	}
-	r.ResumedMS = ms(max(took[sotw.id], took[delta.id]))
-	r.ResumedMessages = float64(delta.messages.Load()+sotw.messages.Load()-messages) / stalled
-	return sotw.check()
-}
-
-// sampleMemory looks at the contender's resident set until ctx ends. The function that it
-// returns waits for that, and returns the mean of the second half.
-func (b *bench) sampleMemory(ctx context.Context) (mean func() int64) {
-	var samples []int64
-	var run sync.WaitGroup
-	run.Go(func() {
-		tick := time.NewTicker(250 * time.Millisecond)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-				rss, _ := b.process.memory()
-				samples = append(samples, rss)
-			case <-ctx.Done():
-				return
-			}
-		}
-	})
-	return func() (sum int64) {
-		run.Wait()
-		half := samples[len(samples)/2:]
-		for _, rss := range half {
-			sum += rss
-		}
-		return sum / int64(max(1, len(half)))
-	}
-}
-
 func quantile(sorted []time.Duration, q float64) time.Duration {
 	if len(sorted) == 0 {
 		return 0
@@ -512,3 +437,12 @@ func quantile(sorted []time.Duration, q float64) time.Duration {
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
 func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }
+
+// ownCPU returns the processor time that this process has used: the clients and the control planes.
+func ownCPU() time.Duration {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &ts); err != nil {
+		return 0
+	}
+	return time.Duration(ts.Nano())
+}
