@@ -46,8 +46,9 @@ func TestContendersServeWhatIsRight(t *testing.T) {
 		{Name: "federation-sotw", Configs: 200, Upstreams: 3, Clients: 4, Changes: 3, Burst: 200, Federated: true, Only: withAndWithout},
 		{Name: "rates", Configs: 200, Upstreams: 3, Clients: 4, Delta: true, Lasting: time.Second, Gaps: []time.Duration{20 * time.Millisecond, 5 * time.Millisecond}, Only: []string{"floor", "relay"}},
 		{Name: "rates-sotw", Configs: 200, Upstreams: 3, Clients: 4, Lasting: time.Second, Gaps: []time.Duration{50 * time.Millisecond}, Only: []string{"floor", "relay"}},
-		{Name: "start", Configs: 200, Upstreams: 5, Clients: 4, Delta: true, SotWUpstreams: true, Start: true, Changes: 3, Lasting: time.Second, Gaps: []time.Duration{20 * time.Millisecond}},
+		{Name: "start", Configs: 200, Upstreams: 5, Clients: 4, Delta: true, SotWUpstreams: true, Settle: true, Changes: 3, Lasting: time.Second, Gaps: []time.Duration{20 * time.Millisecond}},
 		{Name: "elsewhere", Configs: 200, Upstreams: 3, Clients: 4, Elsewhere: true, Changes: 3, Burst: 200, Only: []string{"floor", "relay"}},
+		{Name: "disk", Configs: 200, Upstreams: 3, Clients: 1, Delta: true, Starts: 2, Only: []string{"relay"}},
 		{Name: "stall", Configs: 200, Upstreams: 3, Clients: 4, Delta: true, Stall: 2 * time.Second, Rate: 200, Only: []string{"relay"}},
 	} {
 		for _, c := range all {
@@ -62,6 +63,12 @@ func TestContendersServeWhatIsRight(t *testing.T) {
 				}
 				t.Log(r.line())
 				if s.Stall > 0 {
+					return
+				}
+				if s.Starts > 0 {
+					if d := r.Disk; d == nil || d.Starts != s.Starts || d.MinMS <= 0 || d.MedianMS < d.MinMS || d.MaxMS < d.MedianMS || d.CPUMS <= 0 || d.ClientCPUMS <= 0 || d.StateMiB <= 0 || d.PeakMiB <= 0 || d.Messages < 1 {
+						t.Errorf("figures are missing: %+v", d)
+					}
 					return
 				}
 				if len(s.Gaps) > 0 && c.slow == 0 {

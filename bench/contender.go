@@ -78,6 +78,9 @@ func (b binaries) relayWith(dir, listen, admin string, w *world, each, top strin
 		fmt.Fprintf(&cfg, "  - name: upstream-%03d\n    xds: {addresses: [%q], plaintext: true}\n%s", i, addr, each)
 	}
 	cfg.WriteString(top)
+	if w.keeps {
+		fmt.Fprintf(&cfg, "state: {dir: %q}\n", filepath.Join(dir, stateName))
+	}
 	fmt.Fprintf(&cfg, "downstream:\n  listeners:\n    - {address: %q, plaintext: true}\nadmin: {address: %q}\n", listen, admin)
 	path := filepath.Join(dir, "relay.yaml")
 	if err := os.WriteFile(path, []byte(cfg.String()), 0o600); err != nil {

@@ -12,8 +12,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 const (
@@ -76,6 +74,7 @@ type result struct {
 
 	Stall *stallResult `json:"stall,omitempty"`
 	Rates []rateResult `json:"rates,omitempty"`
+	Disk  *diskResult  `json:"disk,omitempty"`
 }
 
 // bench is one contender at one scenario.
@@ -170,12 +169,10 @@ func (b *bench) launch() error {
 	return err
 }
 
-func (b *bench) close() {
+// disconnect ends the clients.
+func (b *bench) disconnect() {
 	if b.cancel != nil {
 		b.cancel()
-	}
-	if b.process != nil {
-		b.process.stop()
 	}
 	for _, c := range b.clients {
 		_ = c.conn.Close()
@@ -183,6 +180,13 @@ func (b *bench) close() {
 	b.running.Wait()
 	for _, c := range b.clients {
 		c.drop()
+	}
+}
+
+func (b *bench) close() {
+	b.disconnect()
+	if b.process != nil {
+		b.process.stop()
 	}
 	if b.world != nil {
 		b.world.close()
@@ -243,13 +247,16 @@ func (b *bench) steps() error {
 	if b.scenario.Stall > 0 {
 		return errors.Join(b.stall(), b.check())
 	}
+	if b.scenario.Starts > 0 {
+		return errors.Join(b.check(), b.disk())
+	}
 	if b.scenario.Changes > 0 {
 		if err := b.singles(); err != nil {
 			return fmt.Errorf("single changes: %w", err)
 		}
 		b.digest()
 	}
-	if b.scenario.Changes > 0 || b.scenario.Start {
+	if b.scenario.Changes > 0 || b.scenario.Settle {
 		b.settle(synced)
 	}
 	if b.scenario.Burst > 0 {
@@ -262,7 +269,7 @@ func (b *bench) steps() error {
 			return err
 		}
 	}
-	if !b.scenario.Start {
+	if !b.scenario.Settle {
 		_, peak := b.process.memory()
 		b.result.PeakMiB = mib(peak)
 	}
@@ -437,12 +444,3 @@ func quantile(sorted []time.Duration, q float64) time.Duration {
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
 func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }
-
-// ownCPU returns the processor time that this process has used: the clients and the control planes.
-func ownCPU() time.Duration {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &ts); err != nil {
-		return 0
-	}
-	return time.Duration(ts.Nano())
-}

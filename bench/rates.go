@@ -73,7 +73,7 @@ func (b *bench) rates() error {
 		}
 		b.result.Rates = append(b.result.Rates, r)
 	}
-	if !b.scenario.Start {
+	if !b.scenario.Settle {
 		rss, _ := b.process.memory()
 		b.result.RSSMiB = mib(rss)
 	}

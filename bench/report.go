@@ -121,6 +121,10 @@ func (r result) line() string {
 	if r.Stall != nil {
 		line += fmt.Sprintf(" p99 %.1f ms before, %.1f ms during; %+.1f MiB, %+.1f by not reading;", r.Stall.P99BeforeMS, r.Stall.P99DuringMS, r.Stall.GrownMiB, r.Stall.StalledMiB)
 	}
+	if d := r.Disk; d != nil {
+		line += fmt.Sprintf(" %d starts, %.0f..%.0f ms, median %.0f; %.0f ms of CPU, the client's %.0f; %.0f MiB on disk, peak %.0f MiB;",
+			d.Starts, d.MinMS, d.MaxMS, d.MedianMS, d.CPUMS, d.ClientCPUMS, d.StateMiB, d.PeakMiB)
+	}
 	if r.Restarted {
 		line += fmt.Sprintf(" resumed in %.0f ms with %.0f B of %.0f;", r.ResumeMS, r.ResumeBytes, r.SyncBytes)
 	}
@@ -154,6 +158,10 @@ func (r *report) medians() []result {
 			m.Stall = &stallResult{}
 			mediansOf(m.Stall, good, stallFigures, func(r *result) *stallResult { return r.Stall })
 		}
+		if m.Disk != nil {
+			m.Disk = &diskResult{Starts: m.Disk.Starts}
+			mediansOf(m.Disk, good, diskFigures, func(r *result) *diskResult { return r.Disk })
+		}
 		m.Rates = slices.Clone(m.Rates)
 		for i := range m.Rates {
 			mediansOf(&m.Rates[i], good, rateFigures, func(r *result) *rateResult { return &r.Rates[i] })
@@ -164,7 +172,7 @@ func (r *report) medians() []result {
 }
 
 // mediansOf sets each figure to its median over the runs; part finds in a run what has the figures.
-func mediansOf[T any](to *T, runs []result, figures []func(*T) *float64, part func(*result) *T) {
+func mediansOf[R, T any](to *T, runs []R, figures []func(*T) *float64, part func(*R) *T) {
 	for _, f := range figures {
 		values := make([]float64, len(runs))
 		for i := range runs {

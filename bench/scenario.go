@@ -34,9 +34,11 @@ type scenario struct {
 	// Lasting each. Slow contenders are spared them.
 	Gaps    []time.Duration `json:"gaps,omitempty"`
 	Lasting time.Duration   `json:"lasting,omitempty"`
-	// Start marks a scenario about starts: memory settles before steady rates begin, and its peak is
-	// that of the start.
-	Start bool `json:"start,omitempty"`
+	// Settle lets memory settle before steady rates begin; its peak is taken then, too.
+	Settle bool `json:"settle,omitempty"`
+	// Starts, when not zero, is how often the contender is started from what it has on disk, with all
+	// upstreams down.
+	Starts int `json:"starts,omitempty"`
 	// Federated gives two upstreams a copy of most resources.
 	Federated bool `json:"federated,omitempty"`
 	// Only names the contenders that it is for; none means all.
@@ -80,7 +82,7 @@ func (s scenario) estimate(c contender) time.Duration {
 	slow := resources * clients * c.slow
 	change := clients*aChange + slow
 	took := openAndClose + resources*aResource + resources*clients*aCopy + clients*aClient + slow
-	if s.Changes > 0 || s.Start {
+	if s.Changes > 0 || s.Settle {
 		singles := time.Duration(s.changesFor(c)) * (gap + change)
 		took += singles + max(rest, age-singles)
 	}
@@ -90,6 +92,7 @@ func (s scenario) estimate(c contender) time.Duration {
 	if s.Restart && c.product {
 		took += openAndClose + clients*aClient
 	}
+	took += time.Duration(s.Starts) * (openAndClose + resources*aResource/2)
 	if s.Stall > 0 {
 		took += 2*s.Stall + s.Stall/3
 	}
@@ -129,9 +132,10 @@ func scenarios() []scenario {
 		{Name: "delta-100k-100", Configs: 100_000, Upstreams: 20, Clients: 100, Delta: true, Changes: 40, Burst: 2000, Without: large},
 		{Name: "delta-1k-5000", Configs: 1000, Upstreams: 4, Clients: 5000, Delta: true, Changes: 20, Burst: 2000, Restart: true, Without: map[string]string{"istiod": manyClients}},
 		{Name: "delta-1k-10000", Configs: 1000, Upstreams: 4, Clients: 10_000, Delta: true, Changes: 20, Burst: 500, Without: map[string]string{"istiod": manyClients}},
-		{Name: "start-100k-4", Configs: 100_000, Upstreams: 4, Clients: 4, Delta: true, SotWUpstreams: true, Start: true, Changes: 20, Lasting: 20 * time.Second, Gaps: []time.Duration{ciliumRate}, Without: large},
-		{Name: "start-100k-250", Configs: 100_000, Upstreams: 250, Clients: 4, Delta: true, SotWUpstreams: true, Start: true, Changes: 20, Lasting: 20 * time.Second, Gaps: []time.Duration{ciliumRate}, Without: large},
-		{Name: "start-300k-250", Configs: 300_000, Upstreams: 250, Clients: 4, Delta: true, SotWUpstreams: true, Start: true, Lasting: time.Minute, Gaps: []time.Duration{ciliumRate}, Without: large},
+		{Name: "start-100k-4", Configs: 100_000, Upstreams: 4, Clients: 4, Delta: true, SotWUpstreams: true, Settle: true, Changes: 20, Lasting: 20 * time.Second, Gaps: []time.Duration{ciliumRate}, Without: large},
+		{Name: "start-100k-250", Configs: 100_000, Upstreams: 250, Clients: 4, Delta: true, SotWUpstreams: true, Settle: true, Changes: 20, Lasting: 20 * time.Second, Gaps: []time.Duration{ciliumRate}, Without: large},
+		{Name: "start-300k-250", Configs: 300_000, Upstreams: 250, Clients: 4, Delta: true, SotWUpstreams: true, Settle: true, Lasting: time.Minute, Gaps: []time.Duration{ciliumRate}, Without: large},
+		{Name: "disk-300k-250", Configs: 300_000, Upstreams: 250, Clients: 1, Delta: true, Starts: 5, Only: []string{"relay"}},
 		{Name: "stall-10k-20", Configs: 10_000, Upstreams: 4, Clients: 20, Delta: true, Stall: 30 * time.Second, Rate: 1000, Only: []string{"relay"}},
 		{Name: "rates-delta-10k-20", Configs: 10_000, Upstreams: 4, Clients: 20, Delta: true, Lasting: 10 * time.Second, Gaps: []time.Duration{
 			150 * time.Millisecond, 100 * time.Millisecond, 50 * time.Millisecond, 20 * time.Millisecond, 5 * time.Millisecond, 3 * time.Millisecond,

@@ -34,6 +34,7 @@ type coefficients struct {
 
 	frame float64 // bytes more than size that a delta client is sent of a resource
 	mark  float64 // bytes more than size that a SotW client is sent of a resource
+	disk  float64 // bytes of state for each byte of resources
 }
 
 // loadOf returns the load of a scenario under which its figures are taken.
@@ -58,6 +59,11 @@ func (c coefficients) memory(l load) float64 {
 
 // limit returns the MiB that a relay is to be given.
 func (c coefficients) limit(l load) float64 { return c.memory(l) * c.peak }
+
+// diskMiB returns what the newest state takes on disk.
+func (c coefficients) diskMiB(l load) float64 {
+	return float64(l.resources) * l.size * c.disk / (1 << 20)
+}
 
 // startCPU returns the milliseconds of CPU until a relay serves everything to a few clients.
 func (c coefficients) startCPU(l load) float64 {
@@ -100,13 +106,17 @@ func fit(medians []result) (c coefficients, err error) {
 	deltaHundred, deltaIstiods := of("delta-10k-100"), of("delta-10k-100-istiods")
 	sotw, sotwHundred := of("sotw-10k-20"), of("sotw-10k-100")
 	start, startMany := of("start-100k-4"), of("start-100k-250")
-	startLarge := of("start-300k-250")
+	startLarge, disk := of("start-300k-250"), of("disk-300k-250")
 	if err != nil {
 		return c, err
 	}
 	size := float64(delta.ResourceBytes)
 
 	c.frame = round(delta.BytesPerChange - size)
+	if disk.Disk == nil {
+		return c, errors.New("there is no state on disk in disk-300k-250")
+	}
+	c.disk = round(disk.Disk.StateMiB * (1 << 20) / (300_000 * float64(disk.ResourceBytes)))
 	c.mark = round(sotw.BytesPerChange/10_000 - size)
 
 	c.stream = round((deltaMany.RSSMiB - delta.RSSMiB + 9000*(deltaLarge.RSSMiB-deltaHundred.RSSMiB)/90_000) * 1024 / (5000 - 20))
@@ -147,7 +157,7 @@ func (p prediction) off() float64 { return p.predicted/p.measured - 1 }
 func predictions(c coefficients, medians []result) (out []prediction) {
 	for _, s := range scenarios() {
 		m, ok := find(medians, s.Name, "relay")
-		if !ok || s.Federated || s.Stall > 0 || s.Changes == 0 && !s.Start {
+		if !ok || s.Federated || s.Stall > 0 || s.Changes == 0 && !s.Settle {
 			continue
 		}
 		l := loadOf(s, m.ResourceBytes)
@@ -155,7 +165,7 @@ func predictions(c coefficients, medians []result) (out []prediction) {
 			out = append(out, prediction{what, s.Name, predicted, measured, show})
 		}
 		add("memory", c.memory(l), m.RSSMiB, mibText)
-		if s.Start {
+		if s.Settle {
 			add("CPU of the start", c.startCPU(l), m.SyncCPUMS, duration)
 		}
 		if m.Changes > 0 {
@@ -198,6 +208,7 @@ func coefficientRows(c coefficients) [][]string {
 		row("move", c.move, "ns", "CPU of a change for each byte to SotW clients"),
 		row("frame", c.frame, "B", "what a delta client is sent of a resource, more than its size"),
 		row("mark", c.mark, "B", "what a SotW client is sent of a resource, more than its size"),
+		row("disk", c.disk, "×", "state on disk, against the size of all resources, without history"),
 	}
 }
 
@@ -222,7 +233,7 @@ func exampleTable(medians []result) table {
 		return table{}
 	}
 	t := table{columns: []string{
-		"resources", "upstreams", "clients", "memory / limit", "CPU of a start", "CPU of a change", fmt.Sprintf("cores at %d changes a second, at most", exampleRate),
+		"resources", "upstreams", "clients", "memory / limit", "disk", "CPU of a start", "CPU of a change", fmt.Sprintf("cores at %d changes a second, at most", exampleRate),
 		"sent at that rate, a second, at most", "first sync of all",
 	}}
 	const size1k = 1000
@@ -244,7 +255,7 @@ func exampleTable(medians []result) table {
 		change := c.changeCPU(l)
 		t.rows = append(t.rows, []string{
 			fmt.Sprint(l.resources), fmt.Sprintf("%d %s", l.upstreams, upstreams), fmt.Sprintf("%d %s", count, protocol),
-			fmt.Sprintf("%.0f / %.0f MiB", c.memory(l), c.limit(l)), duration(c.startCPU(l)), duration(change), fmt.Sprintf("%.2f", exampleRate*change/1000),
+			fmt.Sprintf("%.0f / %.0f MiB", c.memory(l), c.limit(l)), mibText(c.diskMiB(l)), duration(c.startCPU(l)), duration(change), fmt.Sprintf("%.2f", exampleRate*change/1000),
 			size(exampleRate * float64(count) * bytes), size(float64(count) * c.syncBytes(l)),
 		})
 	}

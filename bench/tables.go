@@ -62,6 +62,7 @@ func blocks() []block {
 		{"rates", "Steady rates of changes", of(ratesTable)},
 		{"clients", "What the bench itself uses", of(ownTable)},
 		{"restart", "The relay is restarted, and the delta clients resume", of(restartTable)},
+		{"disk", "Starts from what is on disk", of(diskTable)},
 		{"rules", "What rules cost", of(rulesTable)},
 		{"stall", "Two clients stop reading", of(stallTable)},
 		{"failed", "Failed", of(failedTable)},
@@ -185,6 +186,21 @@ func restartTable(medians []result) table {
 			return nil
 		}
 		return []string{m.Scenario, m.Contender, duration(m.ResumeMS), size(m.ResumeBytes), fmt.Sprintf("%.3f %%", 100*m.ResumeBytes/m.SyncBytes)}
+	})
+}
+
+func diskTable(medians []result) table {
+	return tableOf(medians, []string{
+		"scenario", "contender", "runs × starts", "median / shortest / longest", "CPU / the client's own", "on disk", "peak", "messages",
+	}, func(m result) []string {
+		d := m.Disk
+		if d == nil {
+			return nil
+		}
+		return []string{
+			m.Scenario, m.Contender, fmt.Sprintf("%d × %d", m.Run, d.Starts), durations(d.MedianMS, d.MinMS, d.MaxMS),
+			durations(d.CPUMS, d.ClientCPUMS), mibText(d.StateMiB), mibText(d.PeakMiB), fmt.Sprintf("%.0f", d.Messages),
+		}
 	})
 }
 

@@ -26,6 +26,7 @@ func targets() []target {
 		{"100,000 resources from 4 upstreams: CPU", 2000, duration, inResult("start-100k-4", func(m result) float64 { return m.SyncCPUMS }), false},
 		{"100,000 resources from 250 upstreams, against 4: CPU", 1.3, times, against("start-100k-250", "start-100k-4", func(m result) float64 { return m.SyncCPUMS }), false},
 		{"one change in an istiod with 25,000 resources: CPU", 12, duration, inResult("start-100k-4", func(m result) float64 { return m.CPUPerChangeMS }), true},
+		{"300,000 resources from disk, with all upstreams down, until a delta client holds all", 2000, duration, inDisk, true},
 		{"delta × 20, from one change every 150 ms to one every 3 ms: the worst median", 10, duration, worst("rates-delta-10k-20", func(r rateResult) float64 { return r.MedianMS }), false},
 		{"the same: the worst p99", 50, duration, worst("rates-delta-10k-20", func(r rateResult) float64 { return r.P99MS }), false},
 		{"the same: the most CPU, of one core", 0.5, cores, worst("rates-delta-10k-20", func(r rateResult) float64 { return r.Cores }), false},
@@ -71,6 +72,14 @@ func inResult(scenario string, f func(result) float64) figure {
 		m, ok := find(medians, scenario, contender)
 		return f(m), ok
 	}
+}
+
+func inDisk(medians []result, contender string) (float64, bool) {
+	m, ok := find(medians, "disk-300k-250", contender)
+	if !ok || m.Disk == nil {
+		return 0, false
+	}
+	return m.Disk.MedianMS, true
 }
 
 // against compares a contender in one scenario with itself in another.

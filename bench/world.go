@@ -96,6 +96,7 @@ func eachMarker(data mem.BufferSlice, f func(index, seq int)) {
 // world is the truth: what every client must hold in the end.
 type world struct {
 	federated bool // most resources are held by two upstreams
+	keeps     bool // the contender keeps on disk what it has
 	rules     bool // what clients hold has passed the rules of relay-rules
 	elsewhere bool // clients name clusters of their own
 	upstreams []*upstream
@@ -124,7 +125,7 @@ type item struct {
 // are to see it. The upstreams have the same for both.
 func newWorld(s scenario, c contender) (*world, error) {
 	rules := c.rules
-	w := &world{federated: s.Federated, rules: rules, elsewhere: s.Elsewhere, of: s.Upstreams, items: make([]item, s.Configs), rand: rand.New(rand.NewPCG(1, 2))}
+	w := &world{federated: s.Federated, keeps: s.Starts > 0, rules: rules, elsewhere: s.Elsewhere, of: s.Upstreams, items: make([]item, s.Configs), rand: rand.New(rand.NewPCG(1, 2))}
 	for i := range w.items {
 		var err error
 		if w.items[i], err = w.make(i, 0); err != nil {
