@@ -125,7 +125,8 @@ attacks: ## Attack the relay, once and by fifty at once, and show what that cost
 # All micro-benchmarks of the relay.
 # MoveAllClients is left out: one turn of it takes seconds.
 MICROTIME ?= 100ms
-MICROBENCH = go test -run '^$$' -bench . -benchmem -skip MoveAllClients -benchtime $(MICROTIME) -count 6 \
+MICROCOUNT ?= 6
+MICROBENCH = go test -run '^$$' -bench . -benchmem -skip MoveAllClients -benchtime $(MICROTIME) -count $(MICROCOUNT) \
 	$$(git grep -l '^func Benchmark' -- '*_test.go' ':!bench' ':!chaos' ':!e2e' ':!tools' | xargs -n 1 dirname | sort -u | sed 's|^|./|')
 .PHONY: microbench
 microbench: ## Run the micro-benchmarks and compare them with bench/baseline

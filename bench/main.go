@@ -31,6 +31,7 @@ func run() error {
 	changes := flag.Int("changes", 0, "how many single changes are timed; 0: as many as the scenario has")
 	out := flag.String("out", "out", "`directory` for results.json, results.md and the plots")
 	render := flag.Bool("render", false, "only make the tables and plots again, from results.json")
+	note := flag.String("note", "", "`text` that a reader of the results must know, for the documents")
 	docs := flag.String("docs", "", "only write results.json and micro.txt of -out into the documents in this `directory`")
 	profiles := flag.String("profiles", "", "`directory` for CPU and heap profiles of the relay; taking them costs it a little")
 	var bin binaries
@@ -72,6 +73,7 @@ func run() error {
 		}
 	}
 	began, rep := time.Now(), newReport(os.Args, bin)
+	rep.Note = *note
 	if err := rep.save(*out); err != nil { // now rather than after an hour
 		return err
 	}

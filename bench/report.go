@@ -16,6 +16,7 @@ import (
 // report is all results of one invocation.
 type report struct {
 	Command  []string          `json:"command"`
+	Note     string            `json:"note,omitempty"` // what a reader must know of the run
 	Date     string            `json:"date"`
 	Machine  string            `json:"machine"`
 	CPUs     int               `json:"cpus"`

@@ -15,8 +15,7 @@ type load struct {
 	istiods               bool    // the upstreams send their full state on each change
 }
 
-// coefficients are what the formulas of docs/sizing.md reckon with. Each comes from the difference
-// between two measured loads.
+// coefficients are what the formulas of docs/sizing.md reckon with.
 type coefficients struct {
 	base     float64 // MiB, of a relay without resources and clients
 	record   float64 // bytes of memory of a resource, more than its size
@@ -28,13 +27,14 @@ type coefficients struct {
 	start   float64 // µs of CPU for a resource until it is served
 	connect float64 // ms of CPU for an upstream at the start
 	round   float64 // ms of CPU of a change, before it goes to clients
-	send    float64 // µs of CPU of a change for each delta client
+	send    float64 // µs of CPU of a change for each client
 	repeat  float64 // µs of CPU of a change for each resource of its istiod
 	move    float64 // ns of CPU of a change for each byte to SotW clients
 
-	frame float64 // bytes more than size that a delta client is sent of a resource
-	mark  float64 // bytes more than size that a SotW client is sent of a resource
-	disk  float64 // bytes of state for each byte of resources
+	frame   float64 // bytes more than size that a delta client is sent of a resource
+	message float64 // bytes more that a delta client is sent of a change
+	mark    float64 // bytes more than size that a SotW client is sent of a resource
+	disk    float64 // bytes of state for each byte of resources
 }
 
 // loadOf returns the load of a scenario under which its figures are taken.
@@ -50,14 +50,20 @@ func loadOf(s scenario, size int) load {
 
 // memory returns the MiB that a relay keeps resident once it has settled.
 func (c coefficients) memory(l load) float64 {
-	resource := l.size + c.record
-	if l.clients > 0 {
-		resource += l.size + c.mark // the pages that all of them share
-	}
-	return c.base + (float64(l.resources)*resource+1024*(float64(l.upstreams)*c.upstream+float64(l.deltaClients)*c.stream+float64(l.clients)*c.sotw))/(1<<20)
+	return c.base + (c.known(l)+float64(l.resources)*c.record+1024*(float64(l.upstreams)*c.upstream+float64(l.deltaClients)*c.stream+float64(l.clients)*c.sotw))/(1<<20)
 }
 
-// limit returns the MiB that a relay is to be given.
+// known returns the bytes of resources that a relay holds: those of its upstreams and, once for all
+// SotW clients, as it serves them.
+func (c coefficients) known(l load) float64 {
+	held := float64(l.resources) * l.size
+	if l.clients > 0 {
+		held += c.sotwBytes(l)
+	}
+	return held
+}
+
+// limit returns the MiB that a start takes for a while.
 func (c coefficients) limit(l load) float64 { return c.memory(l) * c.peak }
 
 // diskMiB returns what the newest state takes on disk.
@@ -72,15 +78,19 @@ func (c coefficients) startCPU(l load) float64 {
 
 // changeCPU returns the milliseconds of CPU that a single change costs.
 func (c coefficients) changeCPU(l load) float64 {
-	used := c.round + float64(l.deltaClients)*c.send/1000 + float64(l.clients)*c.sotwBytes(l)*c.move/1e6
+	return c.round + float64(l.deltaClients+l.clients)*c.send/1000 + float64(l.clients)*c.sotwBytes(l)*c.move/1e6 + l.repeated()*c.repeat/1000
+}
+
+// repeated returns how many resources come again with a change: all of an istiod.
+func (l load) repeated() float64 {
 	if l.istiods {
-		used += float64(l.resources) / float64(l.upstreams) * c.repeat / 1000
+		return float64(l.resources) / float64(l.upstreams)
 	}
-	return used
+	return 0
 }
 
 // deltaBytes returns the bytes that a change costs a delta client.
-func (c coefficients) deltaBytes(l load) float64 { return l.size + c.frame }
+func (c coefficients) deltaBytes(l load) float64 { return l.size + c.frame + c.message }
 
 // sotwBytes returns the bytes that a change costs a SotW client: everything.
 func (c coefficients) sotwBytes(l load) float64 { return float64(l.resources) * (l.size + c.mark) }
@@ -90,10 +100,11 @@ func (c coefficients) syncBytes(l load) float64 {
 	if l.clients > 0 {
 		return c.sotwBytes(l)
 	}
-	return float64(l.resources) * c.deltaBytes(l)
+	return float64(l.resources) * (l.size + c.frame)
 }
 
-// fit works the coefficients out from the medians of one run.
+// fit works the coefficients out from the medians of one run, so that the errors of the formulas, as
+// shares of what was measured, are least.
 func fit(medians []result) (c coefficients, err error) {
 	of := func(scenario string) result {
 		m, ok := find(medians, scenario, "relay")
@@ -102,39 +113,54 @@ func fit(medians []result) (c coefficients, err error) {
 		}
 		return m
 	}
-	delta, deltaLarge, deltaMany := of("delta-10k-20"), of("delta-100k-100"), of("delta-1k-5000")
-	deltaHundred, deltaIstiods := of("delta-10k-100"), of("delta-10k-100-istiods")
-	sotw, sotwHundred := of("sotw-10k-20"), of("sotw-10k-100")
-	start, startMany := of("start-100k-4"), of("start-100k-250")
-	startLarge, disk := of("start-300k-250"), of("disk-300k-250")
+	delta, sotw, disk := of("delta-10k-20"), of("sotw-10k-20"), of("disk-300k-250")
+	for _, name := range []string{"start-100k-4", "start-100k-250", "start-300k-250"} {
+		m := of(name)
+		c.peak = max(c.peak, round(m.PeakMiB/m.RSSMiB))
+	}
 	if err != nil {
 		return c, err
 	}
-	size := float64(delta.ResourceBytes)
-
-	c.frame = round(delta.BytesPerChange - size)
 	if disk.Disk == nil {
 		return c, errors.New("there is no state on disk in disk-300k-250")
 	}
-	c.disk = round(disk.Disk.StateMiB * (1 << 20) / (300_000 * float64(disk.ResourceBytes)))
+	size := float64(delta.ResourceBytes)
+	c.frame = round(delta.SyncBytes/10_000 - size)
+	c.message = round(delta.BytesPerChange - delta.SyncBytes/10_000)
 	c.mark = round(sotw.BytesPerChange/10_000 - size)
+	c.disk = round(disk.Disk.StateMiB * (1 << 20) / (300_000 * float64(disk.ResourceBytes)))
 
-	c.stream = round((deltaMany.RSSMiB - delta.RSSMiB + 9000*(deltaLarge.RSSMiB-deltaHundred.RSSMiB)/90_000) * 1024 / (5000 - 20))
-	c.record = round((deltaLarge.RSSMiB-deltaHundred.RSSMiB)*(1<<20)/90_000 - size)
-	c.upstream = round((startMany.RSSMiB - start.RSSMiB) * 1024 / (250 - 4))
-	c.sotw = round((sotwHundred.RSSMiB - sotw.RSSMiB) * 1024 / (100 - 20))
-	for _, m := range []result{start, startMany, startLarge} {
-		c.peak = max(c.peak, round(m.PeakMiB/m.RSSMiB))
+	var memory, start, change equations
+	each(medians, func(s scenario, m result) {
+		l := loadOf(s, m.ResourceBytes)
+		resources, upstreams, deltas, sotws := float64(l.resources), float64(l.upstreams), float64(l.deltaClients), float64(l.clients)
+		memory.add(m.RSSMiB-c.known(l)/(1<<20), m.RSSMiB, 1, resources/(1<<20), upstreams/1024, deltas/1024, sotws/1024)
+		if s.Settle {
+			start.add(m.SyncCPUMS, m.SyncCPUMS, resources/1000, upstreams)
+		}
+		if m.Changes > 0 {
+			change.add(m.CPUPerChangeMS, m.CPUPerChangeMS, 1, (deltas+sotws)/1000, sotws*c.sotwBytes(l)/1e6, l.repeated()/1000)
+		}
+	})
+	into := func(e equations, to ...*float64) {
+		for i, v := range e.solve() {
+			*to[i] = round(v)
+		}
 	}
-	c.base = round(delta.RSSMiB - c.memory(load{resources: 10_000, upstreams: 4, size: size, deltaClients: 20}))
-
-	c.connect = round((startMany.SyncCPUMS - start.SyncCPUMS) / (250 - 4))
-	c.start = round((start.SyncCPUMS - 4*c.connect) / 100_000 * 1000)
-	c.send = round((deltaMany.CPUPerChangeMS - delta.CPUPerChangeMS) / (5000 - 20) * 1000)
-	c.round = round(deltaHundred.CPUPerChangeMS - 100*c.send/1000)
-	c.repeat = round((deltaIstiods.CPUPerChangeMS - deltaHundred.CPUPerChangeMS) / 2500 * 1000)
-	c.move = round((sotwHundred.CPUPerChangeMS - sotw.CPUPerChangeMS) / ((100 - 20) * sotw.BytesPerChange) * 1e6)
+	into(memory, &c.base, &c.record, &c.upstream, &c.stream, &c.sotw)
+	into(start, &c.start, &c.connect)
+	into(change, &c.round, &c.send, &c.move, &c.repeat)
 	return c, nil
+}
+
+// each calls f with all results of the relay that the formulas are about.
+func each(medians []result, f func(scenario, result)) {
+	for _, s := range scenarios() {
+		m, ok := find(medians, s.Name, "relay")
+		if ok && !s.Federated && s.Stall == 0 && (s.Changes > 0 || s.Settle) {
+			f(s, m)
+		}
+	}
 }
 
 // round keeps two digits that count, and takes what is below zero for noise.
@@ -155,11 +181,7 @@ func (p prediction) off() float64 { return p.predicted/p.measured - 1 }
 
 // predictions compares the formulas with all results of the relay that they are about.
 func predictions(c coefficients, medians []result) (out []prediction) {
-	for _, s := range scenarios() {
-		m, ok := find(medians, s.Name, "relay")
-		if !ok || s.Federated || s.Stall > 0 || s.Changes == 0 && !s.Settle {
-			continue
-		}
+	each(medians, func(s scenario, m result) {
 		l := loadOf(s, m.ResourceBytes)
 		add := func(what string, predicted, measured float64, show func(float64) string) {
 			out = append(out, prediction{what, s.Name, predicted, measured, show})
@@ -177,7 +199,7 @@ func predictions(c coefficients, medians []result) (out []prediction) {
 			add("bytes of a change to a client", bytes, m.BytesPerChange, size)
 		}
 		add("bytes of a first sync to a client", c.syncBytes(l), m.SyncBytes, size)
-	}
+	})
 	return out
 }
 
@@ -203,10 +225,11 @@ func coefficientRows(c coefficients) [][]string {
 		row("start", c.start, "µs", "CPU for a resource until it is served"),
 		row("connect", c.connect, "ms", "CPU for an upstream at the start"),
 		row("round", c.round, "ms", "CPU of a change before it goes to clients"),
-		row("send", c.send, "µs", "CPU of a change for each delta client"),
+		row("send", c.send, "µs", "CPU of a change for each client"),
 		row("repeat", c.repeat, "µs", "CPU of a change for each resource of its istiod, which repeats all"),
 		row("move", c.move, "ns", "CPU of a change for each byte to SotW clients"),
 		row("frame", c.frame, "B", "what a delta client is sent of a resource, more than its size"),
+		row("message", c.message, "B", "what a delta client is sent more of a change"),
 		row("mark", c.mark, "B", "what a SotW client is sent of a resource, more than its size"),
 		row("disk", c.disk, "×", "state on disk, against the size of all resources, without history"),
 	}
@@ -254,10 +277,18 @@ func exampleTable(medians []result) table {
 		}
 		change := c.changeCPU(l)
 		t.rows = append(t.rows, []string{
-			fmt.Sprint(l.resources), fmt.Sprintf("%d %s", l.upstreams, upstreams), fmt.Sprintf("%d %s", count, protocol),
+			thousands(l.resources), thousands(l.upstreams) + " " + upstreams, thousands(count) + " " + protocol,
 			fmt.Sprintf("%.0f / %.0f MiB", c.memory(l), c.limit(l)), mibText(c.diskMiB(l)), duration(c.startCPU(l)), duration(change), fmt.Sprintf("%.2f", exampleRate*change/1000),
 			size(exampleRate * float64(count) * bytes), size(float64(count) * c.syncBytes(l)),
 		})
 	}
 	return t
+}
+
+// thousands writes a number below a million with its comma.
+func thousands(n int) string {
+	if n < 1000 {
+		return strconv.Itoa(n)
+	}
+	return fmt.Sprintf("%d,%03d", n/1000, n%1000)
 }

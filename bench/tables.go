@@ -101,8 +101,12 @@ func (r *report) about() string {
 	if seconds > 0 {
 		lasted = fmt.Sprintf(", %.0f minutes", seconds/60)
 	}
-	return fmt.Sprintf("`%s`\n\n%s%s, %d CPUs (%s), Linux %s, %s. Built with: %s.\n",
-		strings.Join(r.Command, " "), r.Date, lasted, r.CPUs, r.Machine, r.Kernel, r.Go, strings.Join(versions, "; "))
+	note := ""
+	if r.Note != "" {
+		note = "\n" + r.Note + "\n"
+	}
+	return fmt.Sprintf("`%s`\n\n%s%s, %d CPUs (%s), Linux %s, %s. Built with: %s.\n%s",
+		strings.Join(r.Command, " "), r.Date, lasted, r.CPUs, r.Machine, r.Kernel, r.Go, strings.Join(versions, "; "), note)
 }
 
 func singlesTable(medians []result) table {
@@ -320,6 +324,8 @@ func size(bytes float64) string {
 		return fmt.Sprintf("%.0f B", bytes)
 	case bytes < 1_000_000:
 		return fmt.Sprintf("%.0f kB", bytes/1000)
+	case bytes < 1e9:
+		return fmt.Sprintf("%.2f MB", bytes/1e6)
 	}
-	return fmt.Sprintf("%.2f MB", bytes/1e6)
+	return fmt.Sprintf("%.2f GB", bytes/1e9)
 }
