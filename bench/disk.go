@@ -40,9 +40,9 @@ var diskFigures = []func(*diskResult) *float64{
 
 // disk ends the relay, which has synced, and all upstreams, and starts it several times.
 func (b *bench) disk() error {
-	b.disconnect()
 	b.process.stop() // it writes what it has
 	b.world.close()
+	b.clients[0].drop()
 	size, err := sizeOf(b.stateDir())
 	if err != nil {
 		return err

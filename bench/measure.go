@@ -245,7 +245,9 @@ func (b *bench) steps() error {
 		return errors.Join(b.stall(), b.check())
 	}
 	if b.scenario.Starts > 0 {
-		return errors.Join(b.check(), b.disk())
+		err := b.check()
+		b.disconnect() // or they would come to the relay that is started again
+		return errors.Join(err, b.disk())
 	}
 	if b.scenario.Changes > 0 {
 		if err := b.singles(); err != nil {
