@@ -45,6 +45,7 @@ type client struct {
 
 	bytes    atomic.Int64 // of all responses
 	messages atomic.Int64
+	largest  atomic.Int64 // bytes of the largest response
 	opened   atomic.Int64 // responses since the stream was opened
 	trace    func(index, seq int, now time.Time)
 	paused   atomic.Pointer[chan struct{}] // closed to go on reading
@@ -98,10 +99,14 @@ func (c *client) run(ctx context.Context) {
 	}
 }
 
-func node(id int) *corev3.Node {
+func (c *client) node() *corev3.Node {
+	fields := map[string]*structpb.Value{"GENERATOR": structpb.NewStringValue("api")}
+	if c.world.elsewhere {
+		fields["CLUSTER_ID"] = structpb.NewStringValue(fmt.Sprintf("bench-%d", c.id))
+	}
 	return &corev3.Node{
-		Id:       fmt.Sprintf("sidecar~127.0.0.1~bench-%d.istio-system~istio-system.svc.cluster.local", id),
-		Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{"GENERATOR": structpb.NewStringValue("api")}},
+		Id:       fmt.Sprintf("sidecar~127.0.0.1~bench-%d.istio-system~istio-system.svc.cluster.local", c.id),
+		Metadata: &structpb.Struct{Fields: fields},
 	}
 }
 
@@ -118,9 +123,9 @@ func (c *client) stream(ctx context.Context) error {
 	}
 	c.opened.Store(0)
 	if c.delta {
-		err = stream.SendMsg(&discoveryv3.DeltaDiscoveryRequest{Node: node(c.id), TypeUrl: serviceEntries, InitialResourceVersions: c.holds()})
+		err = stream.SendMsg(&discoveryv3.DeltaDiscoveryRequest{Node: c.node(), TypeUrl: serviceEntries, InitialResourceVersions: c.holds()})
 	} else {
-		err = stream.SendMsg(&discoveryv3.DiscoveryRequest{Node: node(c.id), TypeUrl: serviceEntries})
+		err = stream.SendMsg(&discoveryv3.DiscoveryRequest{Node: c.node(), TypeUrl: serviceEntries})
 	}
 	for err == nil {
 		m := &wire.Message{}
@@ -171,6 +176,7 @@ func (c *client) take(data mem.BufferSlice, now time.Time) (wire.Head, error) {
 		return h, fmt.Errorf("asked for %s, got %s", serviceEntries, h.TypeURL)
 	}
 	c.bytes.Add(int64(data.Len()))
+	c.largest.Store(max(c.largest.Load(), int64(data.Len()))) // nobody else stores
 	c.messages.Add(1)
 	c.opened.Add(1)
 	c.mu.Lock()

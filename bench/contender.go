@@ -23,15 +23,22 @@ type contender struct {
 	// start returns the command that starts it in a directory of its own, serving xDS on
 	// listen and, if it can, profiles on admin.
 	start func(dir, listen, admin string, w *world, delta bool) (*exec.Cmd, error)
-	// sotwUpstreams makes the contender read its upstreams by SotW in every scenario.
-	sotwUpstreams bool
+	// sotwUpstreams makes the contender read its upstreams by SotW in every scenario, and
+	// deltaUpstreams by delta in every scenario of delta clients.
+	sotwUpstreams, deltaUpstreams bool
 	// product marks the relay: its resources must be right.
 	product bool
 	// rules marks the relay with the rules of a federation: clients see the world through those
 	// rules. Only scenarios that name it use it.
 	rules bool
-	// slow marks a contender whose changes may cost seconds: fewer changes and one run are enough.
-	slow bool
+	// slow is about how long a change takes for each resource and client, of a contender to which a
+	// change costs as much as a sync. Fewer changes and one run are enough, and steady rates too much.
+	slow time.Duration
+}
+
+// takesDelta reports whether the contender reads the upstreams of a scenario by delta.
+func (c contender) takesDelta(s scenario) bool {
+	return s.Delta && !c.sotwUpstreams && (!s.SotWUpstreams || c.deltaUpstreams)
 }
 
 // binaries are where the contenders are.
@@ -39,11 +46,11 @@ type binaries struct{ relay, floor, linear, istiod string }
 
 func contenders(b binaries) []contender {
 	return []contender{
-		{name: "floor", binary: b.floor, what: "forwards bytes: cuts responses at their resource fields, and no more", start: b.startFloor},
+		{name: "floor", binary: b.floor, what: "forwards bytes: cuts responses at their resource fields, and no more", start: b.startFloor, deltaUpstreams: true},
 		{name: "relay", binary: b.relay, what: "the relay, as it comes", start: b.startRelay, product: true},
 		{name: "relay-rules", binary: b.relay, what: "the relay with import rules, rewriting and union", start: b.startRelayRules, product: true, rules: true},
-		{name: "linear", binary: b.linear, what: "a minimal relay over go-control-plane's LinearCache", start: b.startLinear, sotwUpstreams: true, slow: true},
-		{name: "istiod", binary: b.istiod, what: "istiod 1.23 with configSources", start: b.startIstiod, sotwUpstreams: true, slow: true},
+		{name: "linear", binary: b.linear, what: "a minimal relay over go-control-plane's LinearCache", start: b.startLinear, sotwUpstreams: true, slow: 800 * time.Nanosecond},
+		{name: "istiod", binary: b.istiod, what: "istiod 1.23 with configSources", start: b.startIstiod, sotwUpstreams: true, slow: 5 * time.Microsecond},
 	}
 }
 
@@ -68,7 +75,7 @@ func (b binaries) relayWith(dir, listen, admin string, w *world, each, top strin
 	var cfg strings.Builder
 	cfg.WriteString("node: {id: bench}\nupstreams:\n")
 	for i, addr := range w.addrs() {
-		fmt.Fprintf(&cfg, "  - name: upstream-%02d\n    xds: {addresses: [%q], plaintext: true}\n%s", i, addr, each)
+		fmt.Fprintf(&cfg, "  - name: upstream-%03d\n    xds: {addresses: [%q], plaintext: true}\n%s", i, addr, each)
 	}
 	cfg.WriteString(top)
 	if w.keeps {

@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
+	"math"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -26,8 +24,6 @@ const (
 	slowChanges = 5
 	// restartChanges is how many resources change while a contender is down.
 	restartChanges = 10
-	// stalled is how many clients of a stall scenario stop reading.
-	stalled = 2
 )
 
 // result is what one contender did in one run of one scenario.
@@ -35,6 +31,8 @@ type result struct {
 	Scenario  string `json:"scenario"`
 	Contender string `json:"contender"`
 	Run       int    `json:"run"`
+	// Seconds is how long the run took, everything included.
+	Seconds float64 `json:"seconds,omitempty"`
 	// Error tells why figures are missing, or which are wrong.
 	Error string `json:"error,omitempty"`
 
@@ -45,13 +43,18 @@ type result struct {
 	SyncLastMS  float64 `json:"syncLastMs"`
 	SyncBytes   float64 `json:"syncBytes"` // a client
 	SyncCPUMS   float64 `json:"syncCpuMs"`
+	// SyncOwnCPUMS is what the bench used meanwhile: the clients, and the control planes.
+	SyncOwnCPUMS float64 `json:"syncOwnCpuMs,omitempty"`
+	SyncMessages float64 `json:"syncMessages,omitempty"` // a client
+	LargestBytes float64 `json:"largestBytes,omitempty"` // of all messages to any client until all hold all
 
 	Changes        int     `json:"changes"`
 	MedianMS       float64 `json:"medianMs"` // from the change to a client
 	P99MS          float64 `json:"p99Ms"`
 	MaxMS          float64 `json:"maxMs"`
 	CPUPerChangeMS float64 `json:"cpuPerChangeMs"`
-	BytesPerChange float64 `json:"bytesPerChange"` // a client
+	OwnPerChangeMS float64 `json:"ownPerChangeMs,omitempty"` // CPU time of the bench
+	BytesPerChange float64 `json:"bytesPerChange"`           // a client
 
 	RSSMiB  float64 `json:"rssMib"`
 	PeakMiB float64 `json:"peakMib"`
@@ -69,19 +72,6 @@ type result struct {
 	Stall *stallResult `json:"stall,omitempty"`
 	Rates []rateResult `json:"rates,omitempty"`
 	Disk  *diskResult  `json:"disk,omitempty"`
-}
-
-// stallResult compares the time before some clients stop reading with the time after.
-type stallResult struct {
-	P99BeforeMS float64 `json:"p99BeforeMs"`
-	P99DuringMS float64 `json:"p99DuringMs"`
-	// How much larger the resident set is, in the mean of the second half of the time: than
-	// before the SotW client came, and than while both read.
-	GrownMiB   float64 `json:"grownMib"`
-	StalledMiB float64 `json:"stalledMib"`
-	// Messages that the stalled clients were sent after they read again, until they held all.
-	ResumedMessages float64 `json:"resumedMessages"`
-	ResumedMS       float64 `json:"resumedMs"`
 }
 
 // bench is one contender at one scenario.
@@ -104,9 +94,11 @@ type bench struct {
 // measure runs a contender through a scenario.
 func measure(s scenario, c contender, run int, profiles string) (r result) {
 	b := &bench{scenario: s, contender: c, profiles: profiles, result: result{Scenario: s.Name, Contender: c.name, Run: run}}
+	began := time.Now()
 	defer func() {
 		b.close()
 		r = b.result
+		r.Seconds = math.Round(time.Since(began).Seconds())
 	}()
 	if err := errors.Join(b.open(), b.steps()); err != nil {
 		b.result.Error = err.Error()
@@ -118,7 +110,7 @@ func (b *bench) open() (err error) {
 	if b.dir, err = os.MkdirTemp("", "bench-"+b.contender.name+"-"); err != nil {
 		return err
 	}
-	if b.world, err = newWorld(b.scenario, b.contender.rules); err != nil {
+	if b.world, err = newWorld(b.scenario, b.contender); err != nil {
 		return err
 	}
 	if b.scenario.Stall > 0 || len(b.scenario.Gaps) > 0 {
@@ -140,7 +132,7 @@ func (b *bench) open() (err error) {
 		}
 		b.clients = append(b.clients, c)
 	}
-	g := b.world.aim(len(b.clients), 0, time.Now())
+	g, own := b.world.aim(len(b.clients), 0, time.Now()), ownCPU()
 	if err := b.launch(); err != nil {
 		return err
 	}
@@ -157,13 +149,16 @@ func (b *bench) open() (err error) {
 		return fmt.Errorf("first sync: %w", err)
 	}
 	b.result.SyncFirstMS, b.result.SyncLastMS = ms(slices.Min(took)), ms(slices.Max(took))
-	b.result.SyncBytes, _ = b.received()
-	b.result.SyncCPUMS = ms(b.process.cpu())
+	b.result.SyncCPUMS, b.result.SyncOwnCPUMS = ms(b.process.cpu()), ms(ownCPU()-own)
+	b.result.SyncBytes, b.result.SyncMessages = b.received()
+	for _, c := range b.clients {
+		b.result.LargestBytes = max(b.result.LargestBytes, float64(c.largest.Load()))
+	}
 	return nil
 }
 
 func (b *bench) launch() error {
-	cmd, err := b.contender.start(b.dir, b.listen, b.admin, b.world, b.scenario.Delta && !b.scenario.SotWUpstreams && !b.contender.sotwUpstreams)
+	cmd, err := b.contender.start(b.dir, b.listen, b.admin, b.world, b.contender.takesDelta(b.scenario))
 	if err != nil {
 		return err
 	}
@@ -171,12 +166,10 @@ func (b *bench) launch() error {
 	return err
 }
 
-func (b *bench) close() {
+// disconnect ends the clients.
+func (b *bench) disconnect() {
 	if b.cancel != nil {
 		b.cancel()
-	}
-	if b.process != nil {
-		b.process.stop()
 	}
 	for _, c := range b.clients {
 		_ = c.conn.Close()
@@ -184,6 +177,13 @@ func (b *bench) close() {
 	b.running.Wait()
 	for _, c := range b.clients {
 		c.drop()
+	}
+}
+
+func (b *bench) close() {
+	b.disconnect()
+	if b.process != nil {
+		b.process.stop()
 	}
 	if b.world != nil {
 		b.world.close()
@@ -244,26 +244,34 @@ func (b *bench) steps() error {
 	if b.scenario.Stall > 0 {
 		return errors.Join(b.stall(), b.check())
 	}
-	if len(b.scenario.Gaps) > 0 {
-		return errors.Join(b.rates(), b.check())
-	}
 	if b.scenario.Starts > 0 {
-		return errors.Join(b.check(), b.disk())
+		err := b.check()
+		b.disconnect() // or they would come to the relay that is started again
+		return errors.Join(err, b.disk())
 	}
-	if err := b.singles(); err != nil {
-		return fmt.Errorf("single changes: %w", err)
+	if b.scenario.Changes > 0 {
+		if err := b.singles(); err != nil {
+			return fmt.Errorf("single changes: %w", err)
+		}
+		b.digest()
 	}
-	b.digest()
-	time.Sleep(max(rest, time.Until(synced.Add(age))))
-	rss, _ := b.process.memory()
-	b.result.RSSMiB = mib(rss)
-	b.profile("heap", "heap")()
-	b.profile("goroutine", "goroutine?debug=1")()
-	if err := b.burst(); err != nil {
-		return fmt.Errorf("burst: %w", err)
+	if b.scenario.Changes > 0 || b.scenario.Settle {
+		b.settle(synced)
 	}
-	_, peak := b.process.memory()
-	b.result.PeakMiB = mib(peak)
+	if b.scenario.Burst > 0 {
+		if err := b.burst(); err != nil {
+			return fmt.Errorf("burst: %w", err)
+		}
+	}
+	if len(b.scenario.Gaps) > 0 && b.contender.slow == 0 {
+		if err := b.rates(); err != nil {
+			return err
+		}
+	}
+	if !b.scenario.Settle {
+		_, peak := b.process.memory()
+		b.result.PeakMiB = mib(peak)
+	}
 	if err := b.check(); err != nil {
 		return err
 	}
@@ -276,14 +284,20 @@ func (b *bench) steps() error {
 	return nil
 }
 
+// settle leaves the contender alone for a while, and then looks at its memory.
+func (b *bench) settle(synced time.Time) {
+	time.Sleep(max(rest, time.Until(synced.Add(age))))
+	rss, peak := b.process.memory()
+	b.result.RSSMiB, b.result.PeakMiB = mib(rss), mib(peak)
+	b.profile("heap", "heap")()
+	b.profile("goroutine", "goroutine?debug=1")()
+}
+
 // singles makes changes one at a time.
 func (b *bench) singles() error {
-	n := b.scenario.Changes
-	if b.contender.slow {
-		n = min(n, slowChanges)
-	}
+	n := b.scenario.changesFor(b.contender)
 	bytes, _ := b.received()
-	cpu := b.process.cpu()
+	cpu, own := b.process.cpu(), ownCPU()
 	profiled := b.profile("changes", fmt.Sprintf("profile?seconds=%d", max(1, int(time.Duration(n)*gap/time.Second))))
 	defer profiled()
 	var all []time.Duration
@@ -301,45 +315,9 @@ func (b *bench) singles() error {
 	slices.Sort(all)
 	b.result.Changes = n
 	b.result.MedianMS, b.result.P99MS, b.result.MaxMS = ms(quantile(all, 0.5)), ms(quantile(all, 0.99)), ms(all[len(all)-1])
-	b.result.CPUPerChangeMS = ms(b.process.cpu()-cpu) / float64(n)
+	b.result.CPUPerChangeMS, b.result.OwnPerChangeMS = ms(b.process.cpu()-cpu)/float64(n), ms(ownCPU()-own)/float64(n)
 	b.result.BytesPerChange = (after - bytes) / float64(n)
 	return nil
-}
-
-// profile starts to fetch a profile of the relay, if profiles are wanted, and returns what
-// waits for it. of is its path and query.
-func (b *bench) profile(name, of string) (wait func()) {
-	if b.profiles == "" || !b.contender.product {
-		return func() {}
-	}
-	var fetch sync.WaitGroup
-	fetch.Go(func() {
-		path := filepath.Join(b.profiles, b.scenario.Name+"."+b.contender.name+"."+name)
-		if err := download("http://"+b.admin+"/debug/pprof/"+of, path); err != nil {
-			fmt.Fprintln(os.Stderr, "bench: profile:", err)
-		}
-	})
-	return fetch.Wait
-}
-
-func download(url, path string) error {
-	resp, err := http.Get(url) //nolint:gosec // it is the relay's own address
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s: %s", url, resp.Status)
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	f, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(f, resp.Body)
-	return errors.Join(err, f.Close())
 }
 
 // burst makes many changes within a second.
@@ -417,93 +395,6 @@ func (b *bench) restart() error {
 	after, _ := b.received()
 	b.result.ResumeBytes = after - bytes
 	return nil
-}
-
-// stall times a stream of changes: first to delta clients that all read, then while one of
-// those does not, nor one SotW client that has come in between and read for a while.
-func (b *bench) stall() error {
-	sotw, err := newClient(len(b.clients), false, b.world, b.listen)
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	var run sync.WaitGroup
-	defer func() {
-		cancel()
-		_ = sotw.conn.Close()
-		run.Wait()
-		sotw.drop()
-	}()
-	delta := b.clients[0]
-	b.traceClients(b.clients[1:])
-	churn := func(lasting time.Duration) (p99 time.Duration, rss int64) {
-		watching, stopWatching := context.WithCancel(ctx)
-		mean := b.sampleMemory(watching)
-		b.churn(ctx, int(lasting.Seconds()*float64(b.scenario.Rate)), time.Second/time.Duration(b.scenario.Rate))
-		stopWatching()
-		return quantile(collect(b.clients[1:]), 0.99), mean()
-	}
-	r := &stallResult{}
-	b.result.Stall = r
-	p99, before := churn(b.scenario.Stall)
-	r.P99BeforeMS = ms(p99)
-
-	g := b.world.aim(len(b.clients)+1, b.world.changes.Load()+1, time.Now())
-	run.Go(func() { sotw.run(ctx) })
-	b.world.change(b.world.pick())
-	if _, err := b.wait(g); err != nil {
-		return fmt.Errorf("sync of the SotW client: %w", err)
-	}
-	_, reading := churn(b.scenario.Stall / 3)
-	resume := make(chan struct{})
-	sotw.paused.Store(&resume)
-	delta.paused.Store(&resume)
-	p99, during := churn(b.scenario.Stall)
-	r.P99DuringMS, r.GrownMiB, r.StalledMiB = ms(p99), mib(during-before), mib(during-reading)
-	rss, peak := b.process.memory()
-	b.result.RSSMiB, b.result.PeakMiB = mib(rss), mib(peak)
-
-	messages := delta.messages.Load() + sotw.messages.Load()
-	g = b.world.aim(len(b.clients)+1, b.world.changes.Load()+1, time.Now())
-	close(resume)
-	sotw.paused.Store(nil)
-	delta.paused.Store(nil)
-	b.world.change(b.world.pick())
-	took, err := b.wait(g)
-	if err != nil {
-		return err
-	}
-	r.ResumedMS = ms(max(took[sotw.id], took[delta.id]))
-	r.ResumedMessages = float64(delta.messages.Load()+sotw.messages.Load()-messages) / stalled
-	return sotw.check()
-}
-
-// sampleMemory looks at the contender's resident set until ctx ends. The function that it
-// returns waits for that, and returns the mean of the second half.
-func (b *bench) sampleMemory(ctx context.Context) (mean func() int64) {
-	var samples []int64
-	var run sync.WaitGroup
-	run.Go(func() {
-		tick := time.NewTicker(250 * time.Millisecond)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-				rss, _ := b.process.memory()
-				samples = append(samples, rss)
-			case <-ctx.Done():
-				return
-			}
-		}
-	})
-	return func() (sum int64) {
-		run.Wait()
-		half := samples[len(samples)/2:]
-		for _, rss := range half {
-			sum += rss
-		}
-		return sum / int64(max(1, len(half)))
-	}
 }
 
 func quantile(sorted []time.Duration, q float64) time.Duration {

@@ -25,7 +25,9 @@ type rateResult struct {
 	// Cores is how much of one CPU the contender used, and Messages what each client was sent in
 	// a second.
 	Cores    float64 `json:"cores"`
+	OwnCores float64 `json:"ownCores,omitempty"` // of the bench: clients and control planes
 	Messages float64 `json:"messages"`
+	RSSMiB   float64 `json:"rssMib,omitempty"` // after it
 }
 
 var rateFigures = []func(*rateResult) *float64{
@@ -33,7 +35,9 @@ var rateFigures = []func(*rateResult) *float64{
 	func(r *rateResult) *float64 { return &r.P99MS },
 	func(r *rateResult) *float64 { return &r.MaxMS },
 	func(r *rateResult) *float64 { return &r.Cores },
+	func(r *rateResult) *float64 { return &r.OwnCores },
 	func(r *rateResult) *float64 { return &r.Messages },
+	func(r *rateResult) *float64 { return &r.RSSMiB },
 }
 
 // traceClients has clients keep how long each change took to them.
@@ -69,15 +73,17 @@ func (b *bench) rates() error {
 		}
 		b.result.Rates = append(b.result.Rates, r)
 	}
-	rss, peak := b.process.memory()
-	b.result.RSSMiB, b.result.PeakMiB = mib(rss), mib(peak)
+	if !b.scenario.Settle {
+		rss, _ := b.process.memory()
+		b.result.RSSMiB = mib(rss)
+	}
 	return nil
 }
 
 func (b *bench) rate(clients []*client, gap time.Duration) (r rateResult, err error) {
 	n := int(b.scenario.Lasting / gap)
 	defer b.profile(fmt.Sprintf("every-%v", gap), fmt.Sprintf("profile?seconds=%d", max(1, int(b.scenario.Lasting/time.Second))))()
-	cpu, began := b.process.cpu(), time.Now()
+	cpu, own, began := b.process.cpu(), ownCPU(), time.Now()
 	_, messages := b.received()
 	g := b.world.aim(len(b.clients), b.world.changes.Load()+int64(n), time.Now())
 	b.churn(context.Background(), n, gap)
@@ -86,9 +92,11 @@ func (b *bench) rate(clients []*client, gap time.Duration) (r rateResult, err er
 	}
 	lasted := time.Since(began)
 	_, after := b.received()
+	used, ownUsed := b.process.cpu()-cpu, ownCPU()-own
+	rss, _ := b.process.memory()
 	took := collect(clients)
 	return rateResult{
 		GapMS: ms(gap), Changes: n, Timed: len(took), MedianMS: ms(quantile(took, 0.5)), P99MS: ms(quantile(took, 0.99)), MaxMS: ms(quantile(took, 1)),
-		Cores: float64(b.process.cpu()-cpu) / float64(lasted), Messages: (after - messages) / lasted.Seconds(),
+		Cores: float64(used) / float64(lasted), OwnCores: float64(ownUsed) / float64(lasted), Messages: (after - messages) / lasted.Seconds(), RSSMiB: mib(rss),
 	}, nil
 }

@@ -1,24 +1,22 @@
 package main
 
 import (
-	"bytes"
 	"debug/buildinfo"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 )
 
 // report is all results of one invocation.
 type report struct {
 	Command  []string          `json:"command"`
+	Note     string            `json:"note,omitempty"` // what a reader must know of the run
 	Date     string            `json:"date"`
 	Machine  string            `json:"machine"`
 	CPUs     int               `json:"cpus"`
@@ -94,43 +92,44 @@ func (r *report) save(dir string) error {
 // write saves the results, writes their tables and the plots, and shows the tables. The
 // tables are shown also when they can not be written.
 func (r *report) write(dir string) error {
-	var tables bytes.Buffer
-	r.tables(&tables)
-	_, err := os.Stdout.Write(tables.Bytes())
+	tables := r.tables()
+	_, err := os.Stdout.WriteString(tables)
 	if err := errors.Join(err, r.save(dir)); err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(dir, "results.md"), tables.Bytes(), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "results.md"), []byte(tables), 0o644); err != nil {
 		return err
 	}
 	return r.plot(filepath.Join(dir, "cpu.svg"))
 }
 
-// line is a result in short.
+// line returns a result in short.
 func (r result) line() string {
+	line := r.Scenario + " " + r.Contender + ":"
 	if r.Error != "" {
-		return fmt.Sprintf("%s %s: %s", r.Scenario, r.Contender, r.Error)
+		return line + " " + r.Error
+	}
+	line += fmt.Sprintf(" sync %.0f..%.0f ms, %.0f ms of CPU, %.0f messages up to %s;", r.SyncFirstMS, r.SyncLastMS, r.SyncCPUMS, r.SyncMessages, size(r.LargestBytes))
+	if r.Changes > 0 {
+		line += fmt.Sprintf(" %.1f/%.1f/%.1f ms, %.2f ms of CPU and %.0f B a change;", r.MedianMS, r.P99MS, r.MaxMS, r.CPUPerChangeMS, r.BytesPerChange)
+	}
+	if r.Burst > 0 {
+		line += fmt.Sprintf(" burst %.0f ms, %.0f ms of CPU, %.1f messages;", r.BurstMS, r.BurstCPUMS, r.BurstMessages)
+	}
+	for _, rate := range r.Rates {
+		line += fmt.Sprintf(" every %.4g ms %.1f/%.1f/%.1f ms, %.2f cores, %.0f messages;", rate.GapMS, rate.MedianMS, rate.P99MS, rate.MaxMS, rate.Cores, rate.Messages)
 	}
 	if r.Stall != nil {
-		return fmt.Sprintf("%s %s: p99 %.1f ms before, %.1f ms during; %+.1f MiB, %+.1f by not reading", r.Scenario, r.Contender, r.Stall.P99BeforeMS, r.Stall.P99DuringMS, r.Stall.GrownMiB, r.Stall.StalledMiB)
-	}
-	if len(r.Rates) > 0 {
-		line := fmt.Sprintf("%s %s:", r.Scenario, r.Contender)
-		for _, rate := range r.Rates {
-			line += fmt.Sprintf(" every %.4g ms %.1f/%.1f/%.1f ms, %.2f cores, %.0f messages;", rate.GapMS, rate.MedianMS, rate.P99MS, rate.MaxMS, rate.Cores, rate.Messages)
-		}
-		return line
+		line += fmt.Sprintf(" p99 %.1f ms before, %.1f ms during; %+.1f MiB, %+.1f by not reading;", r.Stall.P99BeforeMS, r.Stall.P99DuringMS, r.Stall.GrownMiB, r.Stall.StalledMiB)
 	}
 	if d := r.Disk; d != nil {
-		return fmt.Sprintf("%s %s: %d starts, %.0f..%.0f ms, median %.0f; %.0f ms of CPU, the client's %.0f; %.0f MiB on disk, peak %.0f MiB",
-			r.Scenario, r.Contender, d.Starts, d.MinMS, d.MaxMS, d.MedianMS, d.CPUMS, d.ClientCPUMS, d.StateMiB, d.PeakMiB)
+		line += fmt.Sprintf(" %d starts, %.0f..%.0f ms, median %.0f; %.0f ms of CPU, the client's %.0f; %.0f MiB on disk, peak %.0f MiB;",
+			d.Starts, d.MinMS, d.MaxMS, d.MedianMS, d.CPUMS, d.ClientCPUMS, d.StateMiB, d.PeakMiB)
 	}
-	line := fmt.Sprintf("%s %s: sync %.0f..%.0f ms; %.1f/%.1f/%.1f ms; %.2f ms of CPU and %.0f B a change; %.0f, peak %.0f MiB; burst %.0f ms, %.0f ms of CPU, %.1f messages",
-		r.Scenario, r.Contender, r.SyncFirstMS, r.SyncLastMS, r.MedianMS, r.P99MS, r.MaxMS, r.CPUPerChangeMS, r.BytesPerChange, r.RSSMiB, r.PeakMiB, r.BurstMS, r.BurstCPUMS, r.BurstMessages)
 	if r.Restarted {
-		line += fmt.Sprintf("; resumed in %.0f ms with %.0f B of %.0f", r.ResumeMS, r.ResumeBytes, r.SyncBytes)
+		line += fmt.Sprintf(" resumed in %.0f ms with %.0f B of %.0f;", r.ResumeMS, r.ResumeBytes, r.SyncBytes)
 	}
-	return line
+	return line + fmt.Sprintf(" %.0f, peak %.0f MiB", r.RSSMiB, r.PeakMiB)
 }
 
 // medians joins the runs of each scenario and contender: each figure is the median of the
@@ -189,10 +188,14 @@ var figures = []func(*result) *float64{
 	func(r *result) *float64 { return &r.SyncLastMS },
 	func(r *result) *float64 { return &r.SyncBytes },
 	func(r *result) *float64 { return &r.SyncCPUMS },
+	func(r *result) *float64 { return &r.SyncOwnCPUMS },
+	func(r *result) *float64 { return &r.SyncMessages },
+	func(r *result) *float64 { return &r.LargestBytes },
 	func(r *result) *float64 { return &r.MedianMS },
 	func(r *result) *float64 { return &r.P99MS },
 	func(r *result) *float64 { return &r.MaxMS },
 	func(r *result) *float64 { return &r.CPUPerChangeMS },
+	func(r *result) *float64 { return &r.OwnPerChangeMS },
 	func(r *result) *float64 { return &r.BytesPerChange },
 	func(r *result) *float64 { return &r.RSSMiB },
 	func(r *result) *float64 { return &r.PeakMiB },
@@ -222,135 +225,11 @@ func median(values []float64) float64 {
 	return (values[n/2-1] + values[n/2]) / 2
 }
 
-// tables writes the medians as Markdown.
-func (r *report) tables(w io.Writer) {
-	fmt.Fprintf(w, "`%s`\n\n%s, %d CPUs (%s), Linux %s, %s\n\n", strings.Join(r.Command, " "), r.Date, r.CPUs, r.Machine, r.Kernel, r.Go)
-	medians := r.medians()
-	write := func(title string, columns []string, rows [][]string) {
-		if len(rows) == 0 {
-			return
-		}
-		fmt.Fprintf(w, "%s\n\n", title)
-		tw := tabwriter.NewWriter(w, 0, 0, 1, ' ', 0)
-		fmt.Fprintf(tw, "| %s\t|\n", strings.Join(columns, "\t| "))
-		fmt.Fprintf(tw, "| %s\t|\n", strings.Join(slices.Repeat([]string{"---"}, len(columns)), "\t| "))
-		for _, cells := range rows {
-			fmt.Fprintf(tw, "| %s\t|\n", strings.Join(cells, "\t| "))
-		}
-		_ = tw.Flush()
-		fmt.Fprintln(w)
+// find returns the medians of a contender in a scenario, if a run of it worked.
+func find(medians []result, scenario, contender string) (result, bool) {
+	i := slices.IndexFunc(medians, func(m result) bool { return m.Scenario == scenario && m.Contender == contender })
+	if i < 0 || medians[i].Error != "" {
+		return result{}, false
 	}
-	table := func(title string, columns []string, row func(result) []string) {
-		var rows [][]string
-		for _, m := range medians {
-			if cells := row(m); cells != nil {
-				rows = append(rows, cells)
-			}
-		}
-		write(title, columns, rows)
-	}
-	table("Single changes.", []string{
-		"scenario", "contender", "runs × changes", "first sync, first / last", "CPU a change", "median / p99 / max", "bytes a change and client", "RSS / peak",
-	}, func(m result) []string {
-		switch {
-		case m.Stall != nil, m.Disk != nil, len(m.Rates) > 0:
-			return nil
-		case m.Error != "":
-			reason, _, _ := strings.Cut(m.Error, "\n")
-			if len(reason) > 80 {
-				reason = strings.ToValidUTF8(reason[:80], "") + "…"
-			}
-			return []string{m.Scenario, m.Contender, fmt.Sprint(m.Run), "failed: " + reason, "", "", "", ""}
-		}
-		return []string{
-			m.Scenario, m.Contender, fmt.Sprintf("%d × %d", m.Run, m.Changes), duration(m.SyncFirstMS) + " / " + duration(m.SyncLastMS), duration(m.CPUPerChangeMS),
-			duration(m.MedianMS) + " / " + duration(m.P99MS) + " / " + duration(m.MaxMS), size(m.BytesPerChange),
-			fmt.Sprintf("%.0f / %.0f MiB", m.RSSMiB, m.PeakMiB),
-		}
-	})
-	table("A burst of 2,000 changes within a second.", []string{
-		"scenario", "contender", "until all hold all", "CPU", "bytes a client", "messages a client",
-	}, func(m result) []string {
-		if m.Burst == 0 || m.Error != "" {
-			return nil
-		}
-		return []string{m.Scenario, m.Contender, duration(m.BurstMS), duration(m.BurstCPUMS), size(m.BurstBytes), fmt.Sprintf("%.0f", m.BurstMessages)}
-	})
-	table("The relay is restarted, and the delta clients resume.", []string{
-		"scenario", "contender", "until all are answered", "bytes a client", "share of a full sync",
-	}, func(m result) []string {
-		if !m.Restarted {
-			return nil
-		}
-		return []string{m.Scenario, m.Contender, duration(m.ResumeMS), size(m.ResumeBytes), fmt.Sprintf("%.3f %%", 100*m.ResumeBytes/m.SyncBytes)}
-	})
-	table("What rules cost: the relay with import rules, rewriting and union (relay-rules) against the relay without (relay), in the same world.", []string{
-		"scenario", "runs × changes", "CPU a change, without / with", "ratio", "median, without / with", "CPU until all hold all, without / with", "RSS, without / with",
-	}, func(m result) []string {
-		plain := slices.IndexFunc(medians, func(p result) bool { return p.Scenario == m.Scenario && p.Contender == "relay" })
-		if m.Contender != "relay-rules" || m.Error != "" || plain < 0 || medians[plain].Error != "" {
-			return nil
-		}
-		p := medians[plain]
-		return []string{
-			m.Scenario, fmt.Sprintf("%d × %d", m.Run, m.Changes), duration(p.CPUPerChangeMS) + " / " + duration(m.CPUPerChangeMS),
-			fmt.Sprintf("%.2f", m.CPUPerChangeMS/p.CPUPerChangeMS), duration(p.MedianMS) + " / " + duration(m.MedianMS),
-			duration(p.SyncCPUMS) + " / " + duration(m.SyncCPUMS), fmt.Sprintf("%.0f / %.0f MiB", p.RSSMiB, m.RSSMiB),
-		}
-	})
-	table("Starts from what is on disk, with all upstreams down: from the start of the process until a delta client holds all.", []string{
-		"scenario", "contender", "runs × starts", "median / shortest / longest", "CPU / the client's own", "on disk", "peak", "messages",
-	}, func(m result) []string {
-		d := m.Disk
-		if d == nil || m.Error != "" {
-			return nil
-		}
-		return []string{
-			m.Scenario, m.Contender, fmt.Sprintf("%d × %d", m.Run, d.Starts), duration(d.MedianMS) + " / " + duration(d.MinMS) + " / " + duration(d.MaxMS),
-			duration(d.CPUMS) + " / " + duration(d.ClientCPUMS), fmt.Sprintf("%.0f MiB", d.StateMiB), fmt.Sprintf("%.0f MiB", d.PeakMiB), fmt.Sprintf("%.0f", d.Messages),
-		}
-	})
-	var rates [][]string
-	for _, m := range medians {
-		for _, r := range m.Rates {
-			rates = append(rates, []string{
-				m.Scenario, m.Contender, fmt.Sprintf("%.4g ms", r.GapMS), duration(r.MedianMS) + " / " + duration(r.P99MS) + " / " + duration(r.MaxMS),
-				fmt.Sprintf("%.2f", r.Cores), fmt.Sprintf("%.0f", r.Messages),
-			})
-		}
-	}
-	write("Steady rates of changes.", []string{
-		"scenario", "contender", "one change every", "median / p99 / max", "CPU, of one core", "messages a client and second",
-	}, rates)
-	table("Two clients stop reading while 1,000 changes a second go on.", []string{
-		"scenario", "contender", "p99 of the others, before / during", "RSS grows by, against no SotW client / against both reading", "RSS / peak", "messages to each once it reads again", "until it holds all",
-	}, func(m result) []string {
-		if m.Stall == nil || m.Error != "" {
-			return nil
-		}
-		return []string{
-			m.Scenario, m.Contender, duration(m.Stall.P99BeforeMS) + " / " + duration(m.Stall.P99DuringMS), fmt.Sprintf("%.1f / %.1f MiB", m.Stall.GrownMiB, m.Stall.StalledMiB),
-			fmt.Sprintf("%.0f / %.0f MiB", m.RSSMiB, m.PeakMiB), fmt.Sprintf("%.1f", m.Stall.ResumedMessages), duration(m.Stall.ResumedMS),
-		}
-	})
-}
-
-func duration(ms float64) string {
-	switch {
-	case ms < 10:
-		return fmt.Sprintf("%.2f ms", ms)
-	case ms < 1000:
-		return fmt.Sprintf("%.0f ms", ms)
-	}
-	return fmt.Sprintf("%.2f s", ms/1000)
-}
-
-func size(bytes float64) string {
-	switch {
-	case bytes < 10_000:
-		return fmt.Sprintf("%.0f B", bytes)
-	case bytes < 1_000_000:
-		return fmt.Sprintf("%.0f kB", bytes/1000)
-	}
-	return fmt.Sprintf("%.2f MB", bytes/1e6)
+	return medians[i], true
 }

@@ -98,6 +98,7 @@ type world struct {
 	federated bool // most resources are held by two upstreams
 	keeps     bool // the contender keeps on disk what it has
 	rules     bool // what clients hold has passed the rules of relay-rules
+	elsewhere bool // clients name clusters of their own
 	upstreams []*upstream
 	of        int // how many upstreams there are to be
 	rand      *rand.Rand
@@ -121,9 +122,10 @@ type item struct {
 }
 
 // newWorld makes the world of a scenario, as the clients of a contender with or without rules
-// are to see it. Both are the same to the upstreams.
-func newWorld(s scenario, rules bool) (*world, error) {
-	w := &world{federated: s.Federated, keeps: s.Starts > 0, rules: rules, of: s.Upstreams, items: make([]item, s.Configs), rand: rand.New(rand.NewPCG(1, 2))}
+// are to see it. The upstreams have the same for both.
+func newWorld(s scenario, c contender) (*world, error) {
+	rules := c.rules
+	w := &world{federated: s.Federated, keeps: s.Starts > 0, rules: rules, elsewhere: s.Elsewhere, of: s.Upstreams, items: make([]item, s.Configs), rand: rand.New(rand.NewPCG(1, 2))}
 	for i := range w.items {
 		var err error
 		if w.items[i], err = w.make(i, 0); err != nil {
@@ -145,7 +147,7 @@ func newWorld(s scenario, rules bool) (*world, error) {
 		}
 	}
 	for n := range s.Upstreams {
-		u, err := newUpstream(w, n, s.Delta && !s.SotWUpstreams)
+		u, err := newUpstream(w, n, c.takesDelta(s))
 		if err != nil {
 			w.close()
 			return nil, err
