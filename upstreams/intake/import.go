@@ -28,13 +28,14 @@ const (
 	reasonGenerated = "generated"
 	reasonCollision = "collision"
 	reasonEndpoints = "endpoints"
+	reasonUnhealthy = "unhealthy"
 )
 
 // Reasons returns why resources can be left out.
 func Reasons() []string {
 	return []string{
 		reasonLoop, reasonHops, reasonGenerated, string(filter.ReasonRevision), string(filter.ReasonKind), string(filter.ReasonNamespace), reasonCollision,
-		string(filter.ReasonSelector), string(filter.ReasonExpression), string(filter.ReasonExpressionError), reasonEndpoints,
+		string(filter.ReasonSelector), string(filter.ReasonExpression), string(filter.ReasonExpressionError), reasonEndpoints, reasonUnhealthy,
 	}
 }
 
@@ -198,12 +199,9 @@ func (im *Rules) believed(r *mirror.Resource) bool {
 // passed, and relay reports whether it comes from one. This relay's own name also counts from
 // istiods, which tell a relay again what they have from it.
 func (im *Rules) check(r *mirror.Resource, path []string, relay bool) omission {
-	if len(path) > 0 && im.relayed {
-		switch {
-		case slices.Contains(path, im.provenance.Relay):
-			return omit(reasonLoop, fmt.Sprintf("it has passed this relay (%s) before", im.provenance.Relay))
-		case relay && len(path) >= im.provenance.MaxHops:
-			return omit(reasonHops, fmt.Sprintf("it has passed %d relays or more, which is all that provenance.maxHops allows", im.provenance.MaxHops))
+	if im.relayed {
+		if why := im.passed(path, relay); why != imported {
+			return why
 		}
 	}
 	if im.relayed && services.IsSynthetic(r) {
@@ -221,6 +219,17 @@ func (im *Rules) check(r *mirror.Resource, path []string, relay bool) omission {
 	}
 	reason, text := im.filter.Explain(r)
 	return omit(string(reason), text)
+}
+
+// passed returns why a resource that has passed the relays of path is left out.
+func (im *Rules) passed(path []string, relay bool) omission {
+	switch {
+	case slices.Contains(path, im.provenance.Relay):
+		return omit(reasonLoop, fmt.Sprintf("it has passed this relay (%s) before", im.provenance.Relay))
+	case relay && len(path) > 0 && len(path) >= im.provenance.MaxHops:
+		return omit(reasonHops, fmt.Sprintf("it has passed %d relays or more, which is all that provenance.maxHops allows", im.provenance.MaxHops))
+	}
+	return imported
 }
 
 // discovers reports whether the endpoints of a resource have to be asked for.

@@ -1,0 +1,357 @@
+// Package kubernetes brings the Istio and Gateway API objects of the API server of a cluster.
+//
+// It owns how the server is reached, which kinds it serves, and how their objects are followed:
+// client-go's reflector lists and watches each kind; the decoder and the store under it are of this
+// package, so that nothing is held but what the intake holds.
+//
+// The package must not know what is served of the objects, nor which other upstreams there are.
+package kubernetes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"meshrelay/config"
+	"meshrelay/internal/buildinfo"
+	"meshrelay/internal/loglimit"
+	"meshrelay/mirror"
+	"meshrelay/upstreams"
+)
+
+const (
+	// rediscover is how often the source asks what the server serves, and rediscoverSoon how soon
+	// it does when there is a reason to.
+	rediscover     = 30 * time.Second
+	rediscoverSoon = time.Second
+	// reread is how often the credentials are read.
+	reread = 10 * time.Second
+	// A kind is gone when so many answers lack it over so long.
+	goneAnswers = 3
+	goneAfter   = 30 * time.Second
+	// verifiedFor is how long the identity of the cluster counts as known.
+	verifiedFor = 5 * time.Second
+	maxUnknown  = 1000 // objects with unknown fields that are remembered
+)
+
+// Kind returns the kind of source for API servers.
+func Kind() upstreams.Kind {
+	return upstreams.Kind{
+		Config: &Config{},
+		New:    func(u config.Upstream, env upstreams.Env) (upstreams.Source, error) { return New(u, env), nil },
+		Check: func(u config.Upstream) error {
+			if sectionOf(u).InCluster {
+				return nil // a config may be checked elsewhere
+			}
+			_, err := accessOf(sectionOf(u))
+			return err
+		},
+	}
+}
+
+// Source brings what one API server has.
+type Source struct {
+	name, settings string
+	section        *Config
+	kinds          []mirror.Kind // to follow
+	named          map[mirror.Kind]bool
+	log            *slog.Logger
+	complaints     *loglimit.Limit
+	client         *client
+	soon           chan struct{} // has an element when it is time to discover
+	repeats        chan struct{}
+
+	// Only Run, and what it starts, use these.
+	ledger  *ledger
+	running sync.WaitGroup
+	absent  map[mirror.Kind]*absence
+
+	identifying sync.Mutex // guards identity and verified
+	identity    string     // of the cluster, empty while unknown
+	verified    time.Time
+
+	mu sync.Mutex // guards all below, and state; it is the innermost lock
+	st status
+}
+
+// absence is what the answers tell of a kind that is not served.
+type absence struct {
+	since   time.Time
+	answers int
+	gone    bool // so it was told
+}
+
+// New returns a source that has asked nothing yet. It needs no file of its credentials yet.
+func New(cfg config.Upstream, env upstreams.Env) *Source {
+	section := sectionOf(cfg)
+	s := &Source{
+		name: cfg.Name, section: section, settings: section.UnknownFields + " " + section.UnhealthyWorkloads,
+		named: map[mirror.Kind]bool{}, log: env.Log, complaints: loglimit.New(20, 10*time.Second),
+		client: &client{section: section, agent: fmt.Sprintf("meshrelay/%s (upstream %s)", buildinfo.Read("").Version, cfg.Name)},
+		soon:   make(chan struct{}, 1), repeats: make(chan struct{}, 1), absent: map[mirror.Kind]*absence{},
+	}
+	s.st = newStatus()
+	for _, word := range cfg.Import.Kinds {
+		kinds, _ := mirror.ParseKinds(word) // the config has been checked
+		for _, k := range kinds {
+			s.named[k] = true
+		}
+	}
+	for _, info := range mirror.Kinds() {
+		if info.Kind != mirror.MeshConfig {
+			s.kinds = append(s.kinds, info.Kind)
+		}
+	}
+	for _, text := range section.Kinds {
+		if k, ok := kindOf(text); ok && !slices.Contains(s.kinds, k) {
+			s.kinds = append(s.kinds, k)
+		}
+	}
+	return s
+}
+
+// wants reports whether the rules of the upstream may let a kind in.
+func (s *Source) wants(k mirror.Kind) bool { return len(s.named) == 0 || s.named[k] }
+
+// Run implements upstreams.Source.
+func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
+	s.ledger = newLedger(s.kinds, feed)
+	s.ledger.announce()
+	defer s.client.close()
+	defer s.running.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+
+	second := time.NewTicker(time.Second)
+	defer second.Stop()
+	pause, discoverAt, rereadAt, found := rediscoverSoon, time.Now(), time.Now(), false
+	for {
+		now := time.Now()
+		if !now.Before(rereadAt) {
+			s.readCredentials()
+			rereadAt = now.Add(reread)
+		}
+		if !now.Before(discoverAt) {
+			if err := s.discover(ctx); err == nil {
+				found, pause = true, rediscoverSoon
+				discoverAt = time.Now().Add(rediscover)
+			} else if pause = min(2*pause, rediscover); true {
+				discoverAt = time.Now().Add(pause)
+			}
+		}
+		s.contact(found && s.ledger.check(time.Now()))
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-second.C:
+		case <-s.soon:
+			if at := time.Now().Add(rediscoverSoon); at.Before(discoverAt) {
+				discoverAt = at
+			}
+		case <-s.repeats:
+			for _, t := range s.ledger.repeat() {
+				t.restart()
+			}
+		}
+	}
+}
+
+// readCredentials has new credentials used.
+func (s *Source) readCredentials() {
+	before := s.client.server()
+	err := s.client.refresh()
+	s.trouble(troubleCredentials, err)
+	if now := s.client.server(); err == nil && before != now {
+		s.log.Info("API server", "address", now)
+	}
+}
+
+// discover follows what the server serves now.
+func (s *Source) discover(ctx context.Context) error {
+	err := s.verify(ctx)
+	var a *answer
+	if err == nil {
+		a, err = discover(ctx, s.client, s.kinds)
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	s.trouble(troubleDiscovery, err)
+	if err != nil {
+		return err
+	}
+	first := s.discovered()
+	for _, k := range s.kinds {
+		if !s.wants(k) {
+			continue
+		}
+		now := s.ledger.of(k)
+		best, is := a.best(k)
+		switch {
+		case is:
+			delete(s.absent, k)
+			if len(now) == 0 || !a.has(now[0].served) {
+				s.follow(ctx, best, now)
+			}
+		case a.lacks(k):
+			s.missing(ctx, k, now)
+		}
+	}
+	if first {
+		s.ledger.Begin()
+	}
+	return nil
+}
+
+// follow follows a kind in the version that the server has of it, in place of those before.
+func (s *Source) follow(ctx context.Context, of served, before []*target) {
+	stop(before)
+	namespaces := s.section.Namespaces
+	if len(namespaces) == 0 || !of.namespaced {
+		namespaces = []string{""}
+	}
+	targets := make([]*target, len(namespaces))
+	for i, ns := range namespaces {
+		targets[i] = &target{served: of, namespace: ns, source: s, again: make(chan struct{}, 1), ended: make(chan struct{})}
+	}
+	s.ledger.set(of.kind, targets)
+	s.show(of.kind, targets)
+	for _, t := range targets {
+		ctx, cancel := context.WithCancel(ctx)
+		t.stopAll = cancel
+		s.running.Go(func() { t.run(ctx) })
+	}
+}
+
+func stop(targets []*target) {
+	for _, t := range targets {
+		t.stopAll()
+	}
+	for _, t := range targets {
+		<-t.ended
+	}
+}
+
+// missing counts the answers that lack a kind. What it had is gone when enough of them do: a server
+// that starts may not know its own definitions yet.
+func (s *Source) missing(ctx context.Context, k mirror.Kind, before []*target) {
+	a := s.absent[k]
+	if a == nil {
+		a = &absence{since: time.Now()}
+		s.absent[k] = a
+	}
+	for _, t := range before {
+		s.ledger.hush(t)
+	}
+	if a.answers++; a.gone || a.answers < goneAnswers || time.Since(a.since) < goneAfter || !s.ready(ctx) {
+		return
+	}
+	stop(before)
+	s.ledger.set(k, nil)
+	s.show(k, nil)
+	a.gone = true
+	if result := s.ledger.drop(k); result.Gone > 0 {
+		s.log.Warn("kind is not served any more", "kind", k, "resources", result.Gone)
+	}
+}
+
+// ready reports whether the server does not tell that it is still starting.
+func (s *Source) ready(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	resp, err := s.client.get(ctx, "/readyz", nil, "*/*")
+	if err == nil {
+		resp.Body.Close()
+	}
+	return err == nil || apierrors.IsForbidden(err) || apierrors.IsNotFound(err)
+}
+
+// verify returns an error unless the server is that of the cluster that is mirrored. It asks where
+// that may have changed: before each request that could bring something.
+func (s *Source) verify(ctx context.Context) error {
+	s.identifying.Lock()
+	defer s.identifying.Unlock()
+	if !s.client.takeChanged() && time.Since(s.verified) < verifiedFor {
+		return nil
+	}
+	s.verified = time.Time{}
+	id, err := s.client.identity(ctx)
+	switch {
+	case err == nil && id == "", apierrors.IsForbidden(err), apierrors.IsNotFound(err) && s.identity == "":
+		// The server does not tell, so nobody can know.
+	case err != nil:
+		return fmt.Errorf("which cluster this is: %w", err)
+	case s.identity == "":
+		s.identity = id
+	case id != s.identity:
+		err := otherCluster(s.identity, id)
+		s.trouble(troubleCluster, err)
+		return err
+	}
+	s.verified = time.Now()
+	s.trouble(troubleCluster, nil)
+	s.identified(s.identity)
+	return nil
+}
+
+// Repeat implements upstreams.Repeater.
+func (s *Source) Repeat(bool) {
+	select {
+	case s.repeats <- struct{}{}:
+	default:
+	}
+}
+
+// failed notes that a request of a target came to nothing.
+func (s *Source) failed(t *target, err error) {
+	if errors.Is(err, context.Canceled) {
+		return
+	}
+	s.ledger.lost(t)
+	switch {
+	case apierrors.IsForbidden(err):
+		if !s.named[t.kind] {
+			s.ledger.hush(t)
+		}
+		s.enter(t, Denied, err)
+	case apierrors.IsNotFound(err):
+		s.enter(t, Unserved, err)
+		s.ledger.hush(t)
+		s.discoverSoon()
+	default:
+		s.enter(t, Failing, err)
+	}
+}
+
+func (s *Source) discoverSoon() {
+	select {
+	case s.soon <- struct{}{}:
+	default:
+	}
+}
+
+// lost notes that a watch of a target has ended.
+func (s *Source) lost(t *target, err error) {
+	s.ledger.lost(t)
+	if err != nil && !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) && !errors.Is(err, context.Canceled) {
+		s.enter(t, Failing, err)
+	}
+}
+
+// resumed notes that the changes of a target follow again from where they were.
+func (s *Source) resumed(t *target) {
+	s.ledger.resumed(t)
+	s.enter(t, Following, nil)
+}
+
+// following notes that all of a target was told.
+func (s *Source) following(t *target, objects int) {
+	s.enter(t, Following, nil)
+	s.log.Debug("objects listed", "kind", t.kind, "namespace", t.namespace, "objects", objects)
+}
