@@ -11,13 +11,8 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-const (
-	// grace is how long a kind may be without a stream before the upstream is out of contact: a
-	// server ends each watch after some minutes.
-	grace = 15 * time.Second
-	// chunk bounds the objects that the intake takes in at once, so that nobody waits for long.
-	chunk = 1000
-)
+// chunk bounds the objects that the intake takes in at once, so that nobody waits for long.
+const chunk = 1000
 
 // ledger tells the intake what the targets bring. The intake has one scope for each kind, and
 // judges together what is gone with the answers of one stream. The API server has a stream for each
@@ -265,7 +260,7 @@ func (l *ledger) drop(kind mirror.Kind) intake.Result {
 
 // check ends the stream of the intake when a target does not follow for too long. It reports
 // whether all follow.
-func (l *ledger) check(now time.Time) (follows bool) {
+func (l *ledger) check(now time.Time, grace time.Duration) (follows bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	follows = true

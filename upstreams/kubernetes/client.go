@@ -136,7 +136,7 @@ func (c *client) get(ctx context.Context, path string, query url.Values, accept 
 		return resp, nil
 	}
 	defer resp.Body.Close()
-	wait(ctx, resp.Header.Get("Retry-After"))
+	waitFor(ctx, resp.Header.Get("Retry-After"))
 	return nil, failureOf(resp)
 }
 
@@ -151,8 +151,8 @@ func failureOf(resp *http.Response) error {
 	return apierrors.NewGenericServerResponse(resp.StatusCode, "get", schema.GroupResource{}, "", text.Abbreviate(strings.TrimSpace(string(body))), 0, true)
 }
 
-// wait waits for as long as a server asks, within bounds, or until ctx ends.
-func wait(ctx context.Context, retryAfter string) {
+// waitFor waits for as long as a server asks, within bounds, or until ctx ends.
+func waitFor(ctx context.Context, retryAfter string) {
 	seconds, err := strconv.Atoi(retryAfter)
 	if err != nil || seconds <= 0 {
 		return

@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -60,6 +61,7 @@ func (t *target) run(ctx context.Context) {
 		logger := logr.Discard()
 		r := cache.NewReflectorWithOptions(t, &object{}, t, cache.ReflectorOptions{
 			Name: "meshrelay", TypeDescription: t.kind.String(), Logger: &logger, Clock: ending{ctx: ctx},
+			Backoff: &wait.Backoff{Duration: t.source.pace.retry, Cap: t.source.pace.retryMost, Steps: 40, Factor: 2, Jitter: 1},
 		})
 		done := make(chan struct{})
 		go func() { defer close(done); r.RunWithContext(ctx) }()

@@ -26,19 +26,30 @@ import (
 )
 
 const (
-	// rediscover is how often the source asks what the server serves, and rediscoverSoon how soon
-	// it does when there is a reason to.
-	rediscover     = 30 * time.Second
-	rediscoverSoon = time.Second
-	// reread is how often the credentials are read.
-	reread = 10 * time.Second
-	// A kind is gone when so many answers lack it over so long.
-	goneAnswers = 3
-	goneAfter   = 30 * time.Second
-	// verifiedFor is how long the identity of the cluster counts as known.
-	verifiedFor = 5 * time.Second
+	goneAnswers = 3    // that have to lack a kind
 	maxUnknown  = 1000 // objects with unknown fields that are remembered
 )
+
+// pace is how often a source does what nobody tells it to.
+type pace struct {
+	// look is how often it looks whether everything follows.
+	look time.Duration
+	// discover is how often it asks what the server serves, and soon how long it waits where there
+	// is a reason to.
+	discover, soon   time.Duration
+	reread           time.Duration // of the credentials
+	gone             time.Duration // that answers have to lack a kind
+	verified         time.Duration // that the identity of the cluster counts as known
+	retry, retryMost time.Duration // bound the pauses after a list or a watch that has failed
+	// grace is how long a kind may be without a stream before the upstream is out of contact: a
+	// server ends each watch after some minutes.
+	grace time.Duration
+}
+
+var usual = pace{
+	look: time.Second, discover: 30 * time.Second, soon: time.Second, reread: 10 * time.Second,
+	gone: 30 * time.Second, verified: 5 * time.Second, retry: 800 * time.Millisecond, retryMost: 30 * time.Second, grace: 15 * time.Second,
+}
 
 // Kind returns the kind of source for API servers.
 func Kind() upstreams.Kind {
@@ -59,6 +70,7 @@ func Kind() upstreams.Kind {
 type Source struct {
 	name, settings string
 	section        *Config
+	pace           pace
 	kinds          []mirror.Kind // to follow
 	named          map[mirror.Kind]bool
 	log            *slog.Logger
@@ -91,7 +103,7 @@ type absence struct {
 func New(cfg config.Upstream, env upstreams.Env) *Source {
 	section := sectionOf(cfg)
 	s := &Source{
-		name: cfg.Name, section: section, settings: section.UnknownFields + " " + section.UnhealthyWorkloads,
+		name: cfg.Name, section: section, pace: usual, settings: section.UnknownFields + " " + section.UnhealthyWorkloads,
 		named: map[mirror.Kind]bool{}, log: env.Log, complaints: loglimit.New(20, 10*time.Second),
 		client: &client{section: section, agent: fmt.Sprintf("meshrelay/%s (upstream %s)", buildinfo.Read("").Version, cfg.Name)},
 		soon:   make(chan struct{}, 1), repeats: make(chan struct{}, 1), absent: map[mirror.Kind]*absence{},
@@ -128,30 +140,31 @@ func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 
-	second := time.NewTicker(time.Second)
-	defer second.Stop()
-	pause, discoverAt, rereadAt, found := rediscoverSoon, time.Now(), time.Now(), false
+	looks := time.NewTicker(s.pace.look)
+	defer looks.Stop()
+	pause, discoverAt, rereadAt, found := s.pace.soon, time.Now(), time.Now(), false
 	for {
 		now := time.Now()
 		if !now.Before(rereadAt) {
 			s.readCredentials()
-			rereadAt = now.Add(reread)
+			rereadAt = now.Add(s.pace.reread)
 		}
 		if !now.Before(discoverAt) {
 			if err := s.discover(ctx); err == nil {
-				found, pause = true, rediscoverSoon
-				discoverAt = time.Now().Add(rediscover)
-			} else if pause = min(2*pause, rediscover); true {
+				found, pause = true, s.pace.soon
+				discoverAt = time.Now().Add(s.pace.discover)
+			} else {
+				pause = min(2*pause, s.pace.discover)
 				discoverAt = time.Now().Add(pause)
 			}
 		}
-		s.contact(found && s.ledger.check(time.Now()))
+		s.contact(found && s.ledger.check(time.Now(), s.pace.grace), feed.Synced())
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-second.C:
+		case <-looks.C:
 		case <-s.soon:
-			if at := time.Now().Add(rediscoverSoon); at.Before(discoverAt) {
+			if at := time.Now().Add(s.pace.soon); at.Before(discoverAt) {
 				discoverAt = at
 			}
 		case <-s.repeats:
@@ -249,7 +262,7 @@ func (s *Source) missing(ctx context.Context, k mirror.Kind, before []*target) {
 	for _, t := range before {
 		s.ledger.hush(t)
 	}
-	if a.answers++; a.gone || a.answers < goneAnswers || time.Since(a.since) < goneAfter || !s.ready(ctx) {
+	if a.answers++; a.gone || a.answers < goneAnswers || time.Since(a.since) < s.pace.gone || !s.ready(ctx) {
 		return
 	}
 	stop(before)
@@ -277,7 +290,7 @@ func (s *Source) ready(ctx context.Context) bool {
 func (s *Source) verify(ctx context.Context) error {
 	s.identifying.Lock()
 	defer s.identifying.Unlock()
-	if !s.client.takeChanged() && time.Since(s.verified) < verifiedFor {
+	if !s.client.takeChanged() && time.Since(s.verified) < s.pace.verified {
 		return nil
 	}
 	s.verified = time.Time{}

@@ -119,11 +119,11 @@ func (s *Source) identified(id string) {
 	s.st.identity = id
 }
 
-// contact notes whether everything follows.
-func (s *Source) contact(is bool) {
+// contact notes whether everything follows, and whether it ever did.
+func (s *Source) contact(is, ever bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.st.contact, s.st.ever = is, s.st.ever || is
+	s.st.contact, s.st.ever = is, ever
 	if state, _ := s.present(); state != s.st.entered {
 		s.st.entered, s.st.since = state, time.Now()
 	}
@@ -204,6 +204,7 @@ func (s *Source) Describe(st *upstreams.Status) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st.Address = cmp.Or(address, s.section.Kubeconfig, "in cluster")
+	s.st.ever = s.st.ever || st.Complete
 	st.State, st.LastError = s.present()
 	if st.Since = s.st.since; st.State != s.st.entered {
 		st.Since = time.Now()
