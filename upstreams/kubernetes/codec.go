@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/zeebo/xxh3"
@@ -192,12 +193,51 @@ func mistyped(err error) (wrong, other error) {
 	return nil, err
 }
 
+// overhead is what an object takes in memory in addition to its content, about.
+const overhead = 512
+
+// budget bounds what the objects of one list take in memory until the intake has them, in bytes.
+type budget struct {
+	most int // 0 for no bound
+	mu   sync.Mutex
+	used int // guarded by mu
+}
+
+// reset begins another list.
+func (b *budget) reset() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.used = 0
+}
+
+// take returns o, without its content where that is too much: the intake then refuses it by name,
+// and keeps what it has of it. Too many objects are an error.
+func (b *budget) take(o *object) error {
+	if b == nil || b.most <= 0 {
+		return nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.used += overhead
+	if n := o.size(); b.used+n <= b.most {
+		b.used += n
+		return nil
+	}
+	if b.used > 2*b.most {
+		return fmt.Errorf("the server has more objects of the kind than limits.maxBytes of the upstream (%d) can ever hold", b.most)
+	}
+	o.spec, o.labels, o.annotations = nil, nil, nil
+	o.err = errors.New("over the limit: the objects of its kind have more than limits.maxBytes")
+	return nil
+}
+
 // decoder reads the objects of one response. It implements watch.Decoder.
 type decoder struct {
 	body     io.ReadCloser
 	json     *json.Decoder
 	left     int  // bytes that may be read before the next object is complete
 	workload bool // the health of the objects counts
+	budget   *budget
 }
 
 func newDecoder(body io.ReadCloser, workload bool) *decoder {
@@ -244,10 +284,13 @@ func (d *decoder) Decode() (watch.EventType, runtime.Object, error) {
 
 func (d *decoder) object(e *envelope, wrong error) (*object, error) {
 	o, err := e.object(wrong)
-	if err == nil && d.workload {
+	if err != nil {
+		return nil, err
+	}
+	if d.workload {
 		o.health = healthy(e.Status)
 	}
-	return o, err
+	return o, d.budget.take(o)
 }
 
 // objects is a list of objects.

@@ -42,6 +42,9 @@ func (*Config) Kind() string { return "kubernetes" }
 // Relayed implements config.Source.
 func (*Config) Relayed() bool { return false }
 
+// OfCluster tells package config that import.revision counts here.
+func (*Config) OfCluster() bool { return true }
+
 // groupKind is how a kind is written that is not well known.
 var groupKind = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[A-Z][A-Za-z0-9]{0,62}$`)
 

@@ -122,3 +122,11 @@ func TestKindsOfTheSectionAreFollowedOnce(t *testing.T) {
 func configOf() config.Upstream {
 	return config.Upstream{Name: "east", Source: &Config{UnknownFields: "drop", UnhealthyWorkloads: "drop"}}
 }
+
+func TestTheRevisionOfTheRelayCountsForClusters_C11(t *testing.T) {
+	text := "upstreams:\n- name: east\n  kubernetes: {inCluster: true}\nnode: {revision: stable}\ndownstream: {listeners: [{address: \"127.0.0.1:15010\", plaintext: true}]}\n"
+	c, err := config.Parse("relay.yaml", []byte(text), &Config{})
+	if err != nil || c.Upstreams[0].Import.Revision != "stable" {
+		t.Errorf("%v", err)
+	}
+}

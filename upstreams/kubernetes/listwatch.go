@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -41,9 +42,9 @@ type target struct {
 
 	// again has the reflector begin anew with a list.
 	again chan struct{}
-	// Only the reflector uses these.
-	cuts    int
-	lists   sync.WaitGroup // that a reflector may have given up
+	cuts  atomic.Int32   // of streaming lists
+	lists sync.WaitGroup // that a reflector may have given up
+	budget
 	stopAll context.CancelFunc
 	ended   chan struct{}
 
@@ -135,7 +136,7 @@ func (t *target) ListWithContext(ctx context.Context, options metav1.ListOptions
 func (t *target) WatchWithContext(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 	options.Watch = true
 	streams := options.SendInitialEvents != nil && *options.SendInitialEvents
-	if streams && t.cuts >= maxCuts {
+	if streams && t.cuts.Load() >= maxCuts {
 		return nil, errPaged
 	}
 	longest := overtime
@@ -152,7 +153,7 @@ func (t *target) WatchWithContext(ctx context.Context, options metav1.ListOption
 	d.initial = streams
 	d.closed = func(complete bool, err error) {
 		if streams && !complete {
-			t.cuts++
+			t.cuts.Add(1)
 		}
 		t.source.lost(t, err)
 	}
@@ -183,10 +184,15 @@ func (t *target) open(ctx context.Context, options metav1.ListOptions, longest t
 	}
 	s.decoder = newDecoder(&counted{resp.Body, s}, t.kind == workloadEntry)
 	s.ctx = ctx
-	if longest > 0 && (options.SendInitialEvents == nil || !*options.SendInitialEvents) {
+	switch follows := longest > 0 && (options.SendInitialEvents == nil || !*options.SendInitialEvents); {
+	case follows:
 		s.silence.Stop() // nothing may happen for as long as it likes
 		s.patience = 0
+		return s, nil
+	case options.Continue == "":
+		t.reset()
 	}
+	s.budget = &t.budget
 	return s, nil
 }
 
@@ -263,7 +269,7 @@ func (s *stream) Decode() (watch.EventType, runtime.Object, error) {
 		s.err = apierrors.FromObject(o)
 	}
 	if b, ok := o.(*object); s.initial && ok && event == watch.Bookmark && b.annotations[metav1.InitialEventsAnnotationKey] == "true" {
-		s.complete, s.patience = true, 0
+		s.complete, s.patience, s.budget = true, 0, nil
 		s.silence.Stop()
 	}
 	return event, o, nil

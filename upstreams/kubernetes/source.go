@@ -70,6 +70,7 @@ func Kind() upstreams.Kind {
 type Source struct {
 	name, settings string
 	section        *Config
+	maxBytes       int // of the objects of a list
 	pace           pace
 	kinds          []mirror.Kind // to follow
 	named          map[mirror.Kind]bool
@@ -77,7 +78,7 @@ type Source struct {
 	complaints     *loglimit.Limit
 	client         *client
 	soon           chan struct{} // has an element when it is time to discover
-	repeats        chan struct{}
+	repeats        chan struct{} // has an element when everything is to be listed once more
 
 	// Only Run, and what it starts, use these.
 	ledger  *ledger
@@ -103,7 +104,7 @@ type absence struct {
 func New(cfg config.Upstream, env upstreams.Env) *Source {
 	section := sectionOf(cfg)
 	s := &Source{
-		name: cfg.Name, section: section, pace: usual, settings: section.UnknownFields + " " + section.UnhealthyWorkloads,
+		name: cfg.Name, section: section, maxBytes: cfg.Limits.MaxBytes, pace: usual, settings: section.UnknownFields + " " + section.UnhealthyWorkloads,
 		named: map[mirror.Kind]bool{}, log: env.Log, complaints: loglimit.New(20, 10*time.Second),
 		client: &client{section: section, agent: fmt.Sprintf("meshrelay/%s (upstream %s)", buildinfo.Read("").Version, cfg.Name)},
 		soon:   make(chan struct{}, 1), repeats: make(chan struct{}, 1), absent: map[mirror.Kind]*absence{},
@@ -231,7 +232,7 @@ func (s *Source) follow(ctx context.Context, of served, before []*target) {
 	}
 	targets := make([]*target, len(namespaces))
 	for i, ns := range namespaces {
-		targets[i] = &target{served: of, namespace: ns, source: s, again: make(chan struct{}, 1), ended: make(chan struct{})}
+		targets[i] = &target{served: of, namespace: ns, source: s, budget: budget{most: s.maxBytes}, again: make(chan struct{}, 1), ended: make(chan struct{})}
 	}
 	s.ledger.set(of.kind, targets)
 	s.show(of.kind, targets)

@@ -499,3 +499,65 @@ func TestTheSourceRepeatsWhenAsked_K5(t *testing.T) {
 	})
 	w.serves("ServiceEntry shop/a")
 }
+
+func TestAListIsBoundedBeforeTheIntakeHasIt_K7(t *testing.T) {
+	s := newAPIServer(t)
+	for i := range 40 {
+		s.entry(fmt.Sprintf("shop/a%02d", i), strings.Repeat("a", 1000))
+	}
+	w := s.mirrors("", "  limits: {maxBytes: 40000}\n")
+	w.synced()
+	w.eventually("what fits is served", func() bool {
+		n := len(w.has())
+		return n > 0 && n < 40 && n+w.status().RefusedTotal == 40
+	})
+	for _, r := range w.status().Refused {
+		if !strings.Contains(r.Reason, "limits.maxBytes") {
+			t.Errorf("%s: %s", r.Resource, r.Reason)
+		}
+	}
+	big := newAPIServer(t)
+	for i := range 400 {
+		big.entry(fmt.Sprintf("shop/a%03d", i), "a.x")
+	}
+	b := big.mirrors("", "  limits: {maxBytes: 40000}\n")
+	b.eventually("the list is an error", func() bool {
+		return strings.Contains(b.status().LastError, "more objects of the kind than limits.maxBytes")
+	})
+}
+
+func TestAServerThatIsSilentIsLeftForAnotherTry_K4(t *testing.T) {
+	s := newAPIServer(t)
+	s.entry("shop/a", "a.x")
+	silent := true
+	s.set(func() {
+		s.fault = func(w http.ResponseWriter, r *http.Request) bool {
+			s.mu.Lock()
+			hangs := silent && strings.Contains(r.URL.Path, "serviceentries")
+			s.mu.Unlock()
+			if hangs {
+				w.(http.Flusher).Flush()
+				<-r.Context().Done()
+			}
+			return hangs
+		}
+	})
+	w := s.mirrors(", syncTimeout: 1s", "")
+	w.eventually("it tells that the server is silent", func() bool { return strings.Contains(w.status().LastError, "the server is silent") })
+	s.set(func() { silent = false })
+	w.serves("ServiceEntry shop/a")
+	w.synced()
+}
+
+func TestObjectsOfOtherRevisionsAreLeftOut_C11(t *testing.T) {
+	s := newAPIServer(t)
+	s.entry("shop/a", "a.x")
+	s.entry("shop/b", "b.x", `{"metadata":{"labels":{"istio.io/rev":"canary"}}}`)
+	s.entry("shop/c", "c.x", `{"metadata":{"labels":{"istio.io/rev":"stable"}}}`)
+	w := s.mirrors("", "  import: {revision: stable}\n")
+	w.synced()
+	w.serves("ServiceEntry shop/a", "ServiceEntry shop/c")
+	s.entry("shop/b", "b.x", `{"metadata":{"labels":{"istio.io/rev":"stable"}}}`)
+	s.entry("shop/c", "c.x", `{"metadata":{"labels":{"istio.io/rev":"canary"}}}`)
+	w.serves("ServiceEntry shop/a", "ServiceEntry shop/b")
+}
