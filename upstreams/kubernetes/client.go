@@ -38,12 +38,16 @@ type client struct {
 	agent   string
 
 	mu        sync.Mutex // guards all below
-	access    access
-	http      *http.Client // nil while there are no credentials
-	transport *http.Transport
-	retired   []*http.Transport
-	changed   bool // the credentials are others than those that the cluster was identified with
+	now       *connection
+	retired   []*connection
 	rotations uint64
+}
+
+// connection is how to ask a server with one set of credentials. It is nil while there are none.
+type connection struct {
+	access
+	transport *http.Transport
+	http      *http.Client
 }
 
 // refresh reads the credentials again, and has requests use them from now on. Streams that run go
@@ -55,7 +59,7 @@ func (c *client) refresh() error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.http != nil && c.access.digest == next.digest {
+	if c.now != nil && c.now.digest == next.digest {
 		return nil
 	}
 	next.config.UserAgent = c.agent
@@ -63,15 +67,15 @@ func (c *client) refresh() error {
 	if err != nil {
 		return err
 	}
-	if c.transport != nil {
+	if c.now != nil {
 		c.rotations++
-		c.retired = append(c.retired, c.transport)
+		c.retired = append(c.retired, c.now)
 		c.retired = c.retired[max(0, len(c.retired)-maxRetired):]
 	}
-	for _, t := range c.retired {
-		t.CloseIdleConnections()
+	for _, r := range c.retired {
+		r.transport.CloseIdleConnections()
 	}
-	c.access, c.transport, c.http, c.changed = next, transport, client, true
+	c.now = &connection{next, transport, client}
 	return nil
 }
 
@@ -79,22 +83,27 @@ func (c *client) refresh() error {
 func (c *client) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, t := range c.retired {
-		t.CloseIdleConnections()
+	for _, r := range c.retired {
+		r.transport.CloseIdleConnections()
 	}
-	if c.transport != nil {
-		c.transport.CloseIdleConnections()
+	if c.now != nil {
+		c.now.transport.CloseIdleConnections()
 	}
 }
 
-// server returns the URL of the server, empty while there are no credentials.
-func (c *client) server() string {
+// current returns the newest connection.
+func (c *client) current() *connection {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.http == nil {
+	return c.now
+}
+
+// server returns the URL of the server, empty while there are no credentials.
+func (c *connection) server() string {
+	if c == nil {
 		return ""
 	}
-	return c.access.config.Host
+	return c.config.Host
 }
 
 // rotated returns how often the credentials have changed.
@@ -109,17 +118,11 @@ var errNoCredentials = errors.New("there are no credentials yet")
 
 // get begins a request. The caller closes the body. An answer other than 200 is an error, of
 // package apierrors where the server has answered.
-func (c *client) get(ctx context.Context, path string, query url.Values, accept string) (*http.Response, error) {
-	c.mu.Lock()
-	client, host := c.http, ""
-	if client != nil {
-		host = c.access.config.Host
-	}
-	c.mu.Unlock()
-	if client == nil {
+func (c *connection) get(ctx context.Context, path string, query url.Values, accept string) (*http.Response, error) {
+	if c == nil {
 		return nil, errNoCredentials
 	}
-	u := strings.TrimSuffix(host, "/") + path
+	u := strings.TrimSuffix(c.server(), "/") + path
 	if len(query) > 0 {
 		u += "?" + query.Encode()
 	}
@@ -128,7 +131,7 @@ func (c *client) get(ctx context.Context, path string, query url.Values, accept 
 		return nil, err
 	}
 	req.Header.Set("Accept", accept)
-	resp, err := client.Do(req)
+	resp, err := c.http.Do(req)
 	if err != nil {
 		return nil, err
 	}
@@ -164,7 +167,7 @@ func waitFor(ctx context.Context, retryAfter string) {
 }
 
 // read returns a JSON answer.
-func (c *client) read(ctx context.Context, path, accept string, to any) error {
+func (c *connection) read(ctx context.Context, path, accept string, to any) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	resp, err := c.get(ctx, path, nil, accept)
@@ -187,18 +190,9 @@ const (
 	acceptMetadata = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 )
 
-// takeChanged reports whether the credentials have changed since the last call.
-func (c *client) takeChanged() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	was := c.changed
-	c.changed = false
-	return was
-}
-
 // identity returns the UID of the namespace kube-system, which every cluster has for as long as it
 // lives.
-func (c *client) identity(ctx context.Context) (string, error) {
+func (c *connection) identity(ctx context.Context) (string, error) {
 	var namespace struct {
 		Metadata struct {
 			UID string `json:"uid"`

@@ -97,7 +97,7 @@ type (
 )
 
 // discover asks a server which of some kinds it serves.
-func discover(ctx context.Context, c *client, wanted []mirror.Kind) (*answer, error) {
+func discover(ctx context.Context, c *connection, wanted []mirror.Kind) (*answer, error) {
 	var list struct {
 		Items  []groupDiscovery  `json:"items"`
 		Groups []metav1.APIGroup `json:"groups"`
@@ -124,7 +124,7 @@ func discover(ctx context.Context, c *client, wanted []mirror.Kind) (*answer, er
 }
 
 // ofGroups asks for each version of the groups, as servers of before 1.27 want it.
-func (a *answer) ofGroups(ctx context.Context, c *client, groups []metav1.APIGroup, wanted []mirror.Kind) error {
+func (a *answer) ofGroups(ctx context.Context, c *connection, groups []metav1.APIGroup, wanted []mirror.Kind) error {
 	for _, g := range groups {
 		a.complete = a.complete || g.Name == definitions
 		if !slices.ContainsFunc(wanted, func(k mirror.Kind) bool { return k.Group == g.Name }) {

@@ -166,7 +166,8 @@ func (t *target) WatchWithContext(ctx context.Context, options metav1.ListOption
 // open begins to read a list, or to watch for longest at most. A server that is silent before all
 // has come that there is has syncTimeout to go on.
 func (t *target) open(ctx context.Context, options metav1.ListOptions, longest time.Duration) (*stream, error) {
-	if err := t.source.verify(ctx); err != nil {
+	connection, err := t.source.verify(ctx)
+	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -175,7 +176,7 @@ func (t *target) open(ctx context.Context, options metav1.ListOptions, longest t
 	if longest > 0 {
 		s.overtime = time.AfterFunc(longest, func() { cancel(errSilent) })
 	}
-	resp, err := t.source.client.get(ctx, t.path(t.namespace), t.query(options), acceptJSON)
+	resp, err := connection.get(ctx, t.path(t.namespace), t.query(options), acceptJSON)
 	if err != nil {
 		s.ctx = ctx
 		err = s.because(err)

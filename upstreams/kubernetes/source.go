@@ -14,6 +14,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -85,9 +86,13 @@ type Source struct {
 	running sync.WaitGroup
 	absent  map[mirror.Kind]*absence
 
-	identifying sync.Mutex // guards identity and verified
+	identifying sync.Mutex // guards these
 	identity    string     // of the cluster, empty while unknown
-	verified    time.Time
+	verified    *connection
+	verifiedAt  time.Time
+	unbroken    uint64 // the breaks before that
+
+	breaks atomic.Uint64 // of streams: another server may answer next
 
 	mu sync.Mutex // guards all below, and state; it is the innermost lock
 	st status
@@ -178,20 +183,20 @@ func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
 
 // readCredentials has new credentials used.
 func (s *Source) readCredentials() {
-	before := s.client.server()
+	before := s.client.current().server()
 	err := s.client.refresh()
 	s.trouble(troubleCredentials, err)
-	if now := s.client.server(); err == nil && before != now {
+	if now := s.client.current().server(); err == nil && before != now {
 		s.log.Info("API server", "address", now)
 	}
 }
 
 // discover follows what the server serves now.
 func (s *Source) discover(ctx context.Context) error {
-	err := s.verify(ctx)
+	connection, err := s.verify(ctx)
 	var a *answer
 	if err == nil {
-		a, err = discover(ctx, s.client, s.kinds)
+		a, err = discover(ctx, connection, s.kinds)
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -279,39 +284,41 @@ func (s *Source) missing(ctx context.Context, k mirror.Kind, before []*target) {
 func (s *Source) ready(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	resp, err := s.client.get(ctx, "/readyz", nil, "*/*")
+	resp, err := s.client.current().get(ctx, "/readyz", nil, "*/*")
 	if err == nil {
 		resp.Body.Close()
 	}
 	return err == nil || apierrors.IsForbidden(err) || apierrors.IsNotFound(err)
 }
 
-// verify returns an error unless the server is that of the cluster that is mirrored. It asks where
-// that may have changed: before each request that could bring something.
-func (s *Source) verify(ctx context.Context) error {
+// verify returns a connection to the server of the cluster that is mirrored, or an error. It asks
+// which cluster it is where that may have changed. All that could bring something goes over
+// connections that it has returned.
+func (s *Source) verify(ctx context.Context) (*connection, error) {
 	s.identifying.Lock()
 	defer s.identifying.Unlock()
-	if !s.client.takeChanged() && time.Since(s.verified) < s.pace.verified {
-		return nil
+	c, breaks := s.client.current(), s.breaks.Load()
+	if c == s.verified && breaks == s.unbroken && time.Since(s.verifiedAt) < s.pace.verified {
+		return c, nil
 	}
-	s.verified = time.Time{}
-	id, err := s.client.identity(ctx)
+	s.verifiedAt = time.Time{}
+	id, err := c.identity(ctx)
 	switch {
 	case err == nil && id == "", apierrors.IsForbidden(err), apierrors.IsNotFound(err) && s.identity == "":
 		// The server does not tell, so nobody can know.
 	case err != nil:
-		return fmt.Errorf("which cluster this is: %w", err)
+		return nil, fmt.Errorf("which cluster this is: %w", err)
 	case s.identity == "":
 		s.identity = id
 	case id != s.identity:
 		err := otherCluster(s.identity, id)
 		s.trouble(troubleCluster, err)
-		return err
+		return nil, err
 	}
-	s.verified = time.Now()
+	s.verified, s.verifiedAt, s.unbroken = c, time.Now(), breaks
 	s.trouble(troubleCluster, nil)
 	s.identified(s.identity)
-	return nil
+	return c, nil
 }
 
 // Repeat implements upstreams.Repeater.
@@ -327,6 +334,7 @@ func (s *Source) failed(t *target, err error) {
 	if errors.Is(err, context.Canceled) {
 		return
 	}
+	s.breaks.Add(1)
 	s.ledger.lost(t)
 	switch {
 	case apierrors.IsForbidden(err):
@@ -352,6 +360,7 @@ func (s *Source) discoverSoon() {
 
 // lost notes that a watch of a target has ended.
 func (s *Source) lost(t *target, err error) {
+	s.breaks.Add(1)
 	s.ledger.lost(t)
 	if err != nil && !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) && !errors.Is(err, context.Canceled) {
 		s.enter(t, Failing, err)

@@ -200,7 +200,7 @@ func (s *Source) sorted() (all []*target) {
 
 // Describe implements upstreams.Describer.
 func (s *Source) Describe(st *upstreams.Status) {
-	address := s.client.server()
+	address := s.client.current().server()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st.Address = cmp.Or(address, s.section.Kubeconfig, "in cluster")
