@@ -15,6 +15,7 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/upstreams/file"
+	"meshrelay/upstreams/kubernetes"
 	"meshrelay/upstreams/xds"
 )
 
@@ -31,7 +32,9 @@ downstream:
 `
 
 // sources are the sections that an upstream can have in these tests.
-func sources() []config.Source { return []config.Source{&xds.Config{}, &file.Config{}} }
+func sources() []config.Source {
+	return []config.Source{&xds.Config{}, &file.Config{}, &kubernetes.Config{}}
+}
 
 func parse(name string, data []byte) (*config.Config, error) {
 	return config.Parse(name, data, sources()...)
