@@ -258,8 +258,8 @@ func (l *ledger) drop(kind mirror.Kind) intake.Result {
 	return l.feed.Tell(intake.Received{Updates: []intake.Update{u}})
 }
 
-// check ends the stream of the intake when a target does not follow for too long. It reports
-// whether all follow.
+// check ends the stream of the intake when a target does not follow for too long, and begins one
+// when all do. It reports whether they do. It is called from the first Begin on.
 func (l *ledger) check(now time.Time, grace time.Duration) (follows bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -276,7 +276,10 @@ func (l *ledger) check(now time.Time, grace time.Duration) (follows bool) {
 			}
 		}
 	}
-	return follows && l.open
+	if follows && !l.open {
+		l.begin(nil) // the last one that did not follow is not expected to any more
+	}
+	return follows
 }
 
 // repeat notes that all targets have to tell what they have once more.

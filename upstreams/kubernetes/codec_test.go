@@ -131,7 +131,7 @@ func TestATransportFollowsNoRedirectAndIsHTTP2(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if client.CheckRedirect(nil, nil) != http.ErrUseLastResponse {
+	if !errors.Is(client.CheckRedirect(nil, nil), http.ErrUseLastResponse) {
 		t.Error("redirects are followed, with the token")
 	}
 	if transport.TLSNextProto["h2"] == nil {

@@ -47,11 +47,10 @@ type apiServer struct {
 }
 
 type fakeEvent struct {
-	rv         int
-	of         string // "group/plural"
-	kind       string
-	object     map[string]any
-	bookmarkAt int
+	rv     int
+	of     string // "group/plural"
+	kind   string
+	object map[string]any
 }
 
 func newAPIServer(t *testing.T) *apiServer {

@@ -176,7 +176,7 @@ func (t *target) open(ctx context.Context, options metav1.ListOptions, longest t
 	if longest > 0 {
 		s.overtime = time.AfterFunc(longest, func() { cancel(errSilent) })
 	}
-	resp, err := connection.get(ctx, t.path(t.namespace), t.query(options), acceptJSON)
+	resp, err := connection.get(ctx, t.path(t.namespace), t.query(options), acceptJSON) //nolint:bodyclose // the decoder closes it
 	if err != nil {
 		s.ctx = ctx
 		err = s.because(err)

@@ -102,14 +102,17 @@ func TestNothingButTheServersWordRemoves_K4(t *testing.T) {
 		fault func(http.ResponseWriter, *http.Request) bool
 		state upstreams.State // that it comes to
 	}{
-		"401":                  {answers(401, "Unauthorized"), upstreams.StateDenied},
-		"403 of all":           {answers(403, "Forbidden"), upstreams.StateDenied},
-		"404 of the kind":      {of("serviceentries", answers(404, "NotFound")), ""},
-		"410 of the kind":      {of("serviceentries", answers(410, "Gone")), upstreams.StateDisconnected},
-		"429":                  {answers(429, "TooManyRequests"), upstreams.StateDisconnected},
-		"500":                  {answers(500, "InternalError"), upstreams.StateDisconnected},
-		"503 without a status": {func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(503); return true }, upstreams.StateDisconnected},
-		"an empty discovery":   {of("/apis", func(w http.ResponseWriter, r *http.Request) bool { _, err := w.Write([]byte(`{}`)); return err == nil }), ""},
+		"401":             {answers(401, "Unauthorized"), upstreams.StateDenied},
+		"403 of all":      {answers(403, "Forbidden"), upstreams.StateDenied},
+		"404 of the kind": {of("serviceentries", answers(404, "NotFound")), ""},
+		"410 of the kind": {of("serviceentries", answers(410, "Gone")), upstreams.StateDisconnected},
+		"429":             {answers(429, "TooManyRequests"), upstreams.StateDisconnected},
+		"500":             {answers(500, "InternalError"), upstreams.StateDisconnected},
+		"503 without a status": {func(w http.ResponseWriter, _ *http.Request) bool {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return true
+		}, upstreams.StateDisconnected},
+		"an empty discovery": {of("/apis", func(w http.ResponseWriter, r *http.Request) bool { _, err := w.Write([]byte(`{}`)); return err == nil }), ""},
 		"a page of a proxy": {of("/apis/", func(w http.ResponseWriter, r *http.Request) bool {
 			_, err := w.Write([]byte(`<html>`))
 			return err == nil
@@ -119,7 +122,7 @@ func TestNothingButTheServersWordRemoves_K4(t *testing.T) {
 			return err == nil
 		}), ""},
 		"a redirect": {func(w http.ResponseWriter, r *http.Request) bool {
-			http.Redirect(w, r, "https://127.0.0.1:1/", 302)
+			http.Redirect(w, r, "https://127.0.0.1:1/", http.StatusFound)
 			return true
 		}, ""},
 		"connections that end": {func(http.ResponseWriter, *http.Request) bool { panic(http.ErrAbortHandler) }, upstreams.StateDisconnected},
@@ -163,7 +166,7 @@ func TestAKindIsGoneWhenDiscoveryLacksItForLong_K4(t *testing.T) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			if r.URL.Path == "/readyz" && !ready {
-				w.WriteHeader(500)
+				w.WriteHeader(http.StatusInternalServerError)
 				return true
 			}
 			return false
