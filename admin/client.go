@@ -279,6 +279,9 @@ func (c Client) send(ctx context.Context, method, path, accept string) (*http.Re
 	case err == nil:
 		return resp, nil
 	case c.Socket == "":
+		if strings.Contains(err.Error(), "malformed HTTP response") {
+			err = errors.New("no HTTP server listens there: it may be the port for xDS")
+		}
 		return nil, &UnreachableError{c.Address, err}
 	case errors.Is(err, fs.ErrPermission):
 		return nil, fmt.Errorf("ask the relay at its admin socket: %w: it is for the user that the relay runs as", err)

@@ -71,6 +71,12 @@ type Explanation struct {
 	HostConflicts []conflicts.HostConflict `json:"hostConflicts,omitempty"`
 	// Clients subscribe to its kind.
 	Clients []downstream.Receipt `json:"clients"`
+	// Also are resources of the other kinds that the word for the kind means, with the same
+	// namespace and name.
+	Also []Ref `json:"also,omitempty"`
+	// Elsewhere are up to maxElsewhere served resources of that name in other namespaces, when the outcome
+	// is Missing.
+	Elsewhere []Ref `json:"elsewhere,omitempty"`
 	// Served is the resource that is served.
 	Served *kube.Object `json:"served,omitempty"`
 }
@@ -114,24 +120,41 @@ func (d *Debug) explain(w io.Writer, q url.Values) error {
 	if kinds == nil || name == "" {
 		return badRequestf("kind and name are required, as in explain?kind=ServiceEntry&namespace=shop&name=db")
 	}
-	var first *Explanation
+	var best *Explanation
 	for _, kind := range kinds {
 		key := mirror.Key{Kind: kind, Namespace: namespace, Name: name}
 		if info, ok := mirror.LookupKind(kind); ok && info.ClusterScoped || kind == mirror.MeshConfig {
 			key.Namespace = ""
 		}
 		e, err := d.explainKey(key)
-		if err != nil {
+		switch {
+		case err != nil:
 			return err
-		}
-		if e.Outcome != Missing {
-			return writeJSON(w, e)
-		}
-		if first == nil {
-			first = e
+		case best == nil || best.Outcome == Missing && e.Outcome != Missing:
+			best = e
+		case e.Outcome != Missing:
+			best.Also = append(best.Also, e.Ref)
 		}
 	}
-	return writeJSON(w, first)
+	if best.Outcome == Missing {
+		best.Elsewhere = d.elsewhere(kinds, name)
+	}
+	return writeJSON(w, best)
+}
+
+// maxElsewhere bounds the resources of the same name that are listed.
+const maxElsewhere = 10
+
+// elsewhere returns served resources of some kinds with a name, in any namespace.
+func (d *Debug) elsewhere(kinds []mirror.Kind, name string) (found []Ref) {
+	for _, kind := range kinds {
+		for _, r := range d.views.Configs.List(kind, "") {
+			if r.Key().Name == name && len(found) < maxElsewhere {
+				found = append(found, refOf(r.Key()))
+			}
+		}
+	}
+	return found
 }
 
 func (d *Debug) explainKey(key mirror.Key) (*Explanation, error) {

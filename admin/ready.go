@@ -32,6 +32,9 @@ func Assess(released bool, sources []upstreams.Status) Readiness {
 		if parts := problems(s, released); len(parts) > 0 {
 			r.Reasons = append(r.Reasons, "upstream "+s.Name+": "+strings.Join(parts, "; "))
 		}
+		if s.Frozen != nil { // somebody wants it
+			r.Notes = append(r.Notes, "upstream "+s.Name+": "+frozen(*s.Frozen, s.Name))
+		}
 		if s.Required && (s.Stale || !s.Synced) {
 			r.Ready = false
 		}
@@ -84,9 +87,6 @@ func problems(s upstreams.Status, released bool) (parts []string) {
 	}
 	if h := s.Held; h != nil {
 		add("held%s: deletion of %d of %d resources, %s; see \"relay held %s\"", Since(h.Since), h.Removals, h.Of, heldUntil(*h), s.Name)
-	}
-	if f := s.Frozen; f != nil {
-		add("%s", frozen(*f, s.Name))
 	}
 	if s.Endpoints != nil && s.Endpoints.LastError != "" {
 		add("the endpoints of its services may be old: %s", s.Endpoints.LastError)
@@ -201,7 +201,7 @@ func (s *Server) ready(w http.ResponseWriter, req *http.Request) {
 			head = "unready"
 		}
 	} else if s.deps.Remarks != nil {
-		r.Notes = s.deps.Remarks()
+		r.Notes = append(slices.Clone(r.Notes), s.deps.Remarks()...)
 	}
 	if strings.Contains(req.Header.Get("Accept"), jsonType) {
 		w.Header().Set("Content-Type", jsonType)

@@ -65,7 +65,10 @@ type Deps struct {
 	// LogLevel is read and set at /debug/loglevel.
 	LogLevel *slog.LevelVar
 	Build    buildinfo.Info
-	Logger   *slog.Logger
+	// Name is the relay's node.id, Started when the process began.
+	Name    string
+	Started time.Time
+	Logger  *slog.Logger
 	// Controls carries out orders about upstreams.
 	Controls Controls
 	// Reload loads the config file again.
@@ -176,9 +179,12 @@ func (s *Server) serve(ctx context.Context, lis net.Listener) error {
 	return g.Wait()
 }
 
-// Version is the build of a relay, and its socket.
+// Version is the build of a running relay, its name, its start, and its socket.
 type Version struct {
 	buildinfo.Info
+	// Name is the relay's node.id.
+	Name    string    `json:"name,omitempty"`
+	Started time.Time `json:"started,omitzero"`
 	// AdminSocket is the path of the Unix socket, on the relay's own host; empty when it is
 	// not open.
 	AdminSocket string `json:"adminSocket,omitempty"`
@@ -202,7 +208,7 @@ func (s *Server) routes() http.Handler {
 	s.addControls(mux)
 	s.addProfiles(mux)
 	mux.Handle("GET /version", s.debugOnly(func(w http.ResponseWriter, _ *http.Request) {
-		s.answer(w, Version{s.deps.Build, s.socket.Load().path})
+		s.answer(w, Version{s.deps.Build, s.deps.Name, s.deps.Started, s.socket.Load().path})
 	}))
 	mux.Handle("GET /{$}", s.debugOnly(s.index))
 	mux.Handle("GET /debug/{$}", s.debugOnly(s.index))

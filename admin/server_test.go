@@ -109,11 +109,11 @@ func TestReadinessFollowsTheSources(t *testing.T) {
 		},
 		"frozen": {
 			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Status: intake.Status{Synced: true, Frozen: &intake.Frozen{Frozen: state.Frozen{Since: since}, Waiting: 3}}},
-			Readiness{Ready: true, Reasons: []string{`upstream west: frozen since 2024-02-03T04:05:06Z, resources changed there: 3; unfreeze it with "relay unfreeze west"`}},
+			Readiness{Ready: true, Notes: []string{`upstream west: frozen since 2024-02-03T04:05:06Z, resources changed there: 3; unfreeze it with "relay unfreeze west"`}},
 		},
 		"rolled back": {
 			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Status: intake.Status{Synced: true, Frozen: &intake.Frozen{Frozen: state.Frozen{Since: since, Revision: 17}}}},
-			Readiness{Ready: true, Reasons: []string{`upstream west: frozen since 2024-02-03T04:05:06Z at revision 17; unfreeze it with "relay unfreeze west"`}},
+			Readiness{Ready: true, Notes: []string{`upstream west: frozen since 2024-02-03T04:05:06Z at revision 17; unfreeze it with "relay unfreeze west"`}},
 		},
 		"never synced, and served as it was kept": {
 			true, upstreams.Status{Name: "west", State: upstreams.StateConnecting, Address: "w:2", LastError: "w:2: refused", Status: intake.Status{Pending: []string{"a/v1/B"}}, Resources: map[string]int{"a/B": 1}},
@@ -137,7 +137,7 @@ func TestReadinessFollowsTheSources(t *testing.T) {
 		},
 		"frozen, and one waits": {
 			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Status: intake.Status{Synced: true, Frozen: &intake.Frozen{Frozen: state.Frozen{Since: since}, Waiting: 1}}},
-			Readiness{Ready: true, Reasons: []string{`upstream west: frozen since 2024-02-03T04:05:06Z, resources changed there: 1; unfreeze it with "relay unfreeze west"`}},
+			Readiness{Ready: true, Notes: []string{`upstream west: frozen since 2024-02-03T04:05:06Z, resources changed there: 1; unfreeze it with "relay unfreeze west"`}},
 		},
 		"one too many": {
 			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Status: intake.Status{Synced: true, OverLimit: 1, RefusedTotal: 1}},

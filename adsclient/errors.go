@@ -3,6 +3,7 @@ package adsclient
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"unicode"
 
@@ -66,6 +67,7 @@ func explain(err error) error {
 func handshakeHint(text string) string {
 	for _, h := range [][2]string{
 		{"first record does not look like a TLS handshake", "the server speaks plaintext there: give its port for TLS, or set plaintext: true"},
+		{"looked like an HTTP/1.1 header", "an HTTP server listens there, such as the admin address of a relay: give the port for xDS"},
 		{"error reading server preface: EOF", "the server hangs up, as a server that wants TLS does: give its port for plaintext, or set tls"},
 		{"tls: certificate required", "the server wants a client certificate: tls.certFile and tls.keyFile"},
 		{"certificate signed by unknown authority", "tls.caFile must have the root of the server's certificate"},
@@ -77,6 +79,32 @@ func handshakeHint(text string) string {
 		}
 	}
 	return ""
+}
+
+// plain returns an error of gRPC without the frames that its layers put around the cause, as in
+// "connection refused" or "PermissionDenied: …". It keeps the code, and leaves other errors alone.
+func plain(err error) error {
+	grpc, ok := err.(interface{ GRPCStatus() *status.Status }) //nolint:errorlint // what wraps one has words of its own
+	if !ok {
+		return err
+	}
+	s := grpc.GRPCStatus()
+	cause, wrapped := strings.CutPrefix(s.Message(), "connection error: desc = ")
+	if !wrapped {
+		return &boundedError{text: s.Code().String() + ": " + s.Message(), code: s.Code()}
+	}
+	if unquoted, err := strconv.Unquote(cause); err == nil {
+		cause = unquoted
+	}
+	cause = strings.Replace(strings.TrimPrefix(cause, "transport: "), "authentication handshake failed", "TLS handshake failed", 1)
+	if dial, ok := strings.CutPrefix(cause, "Error while dialing: "); ok {
+		cause = strings.TrimPrefix(dial, "dial tcp: ")
+		// The address stands before the error: "dial tcp ADDRESS: connect: connection refused".
+		if _, reason, ok := strings.Cut(dial, ": connect: "); ok {
+			cause = reason
+		}
+	}
+	return &boundedError{text: cause, code: s.Code()}
 }
 
 func denied(err error) bool {

@@ -234,7 +234,7 @@ func (s *stream) failed(err error) error {
 	case errors.Is(err, io.EOF):
 		err = errEnded
 	}
-	return fmt.Errorf("%s: %w", s.address, err)
+	return fmt.Errorf("%s: %w", s.address, plain(err))
 }
 
 // endOf returns the status of a stream that has ended. err has less: that of a failed send is

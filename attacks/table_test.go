@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc"
@@ -288,10 +287,15 @@ func silentStreams(each int) func(*stage, int) {
 // long that takes is for TestOnePeersStreamsDoNotDelayThoseOfOthers: here it depends on the machine.
 func hurry(s *stage, _ int) {
 	var done atomic.Bool
+	var ended atomic.Int64
+	hurried := make(chan struct{}) // closed when the attackers have ended 500 streams
 	together(1+20*100, func(i int) {
 		if i == 0 {
 			defer done.Store(true)
-			time.Sleep(500 * time.Millisecond) // until the streams queue
+			select {
+			case <-hurried:
+			case <-s.ctx.Done():
+			}
 			for range 5 {
 				if _, err := s.connect(newcomer, ""); err != nil {
 					s.Errorf("a new client is refused: %v", err)
@@ -308,6 +312,9 @@ func hurry(s *stage, _ int) {
 			}
 			if cancel(); err != nil {
 				s.tell("%v", err)
+			}
+			if ended.Add(1) == 500 {
+				close(hurried)
 			}
 		}
 	})

@@ -28,17 +28,88 @@ func Diff(running, cfg *Config) (needsRestart []string) {
 	return needsRestart
 }
 
+// maxChanges bounds the list of Changes.
+const maxChanges = 20
+
+// Changes describes in what next differs from the config before, in the order of the file: the
+// names of changed fields, and of upstreams and views that were added or removed. The list has
+// at most maxChanges elements, and one that counts the rest.
+func Changes(before, next *Config) (list []string) {
+	more := 0
+	differing("", reflect.ValueOf(*before), reflect.ValueOf(*next), func(field string) {
+		var changes []string
+		switch field {
+		case "upstreams":
+			changes = named(field, before.Upstreams, next.Upstreams, func(u Upstream) string { return u.Name })
+		case "views":
+			changes = named(field, before.Views, next.Views, func(v View) string { return v.Name })
+		default:
+			changes = []string{field}
+		}
+		for _, c := range changes {
+			if len(list) == maxChanges {
+				more++
+				continue
+			}
+			list = append(list, c)
+		}
+	})
+	if more > 0 {
+		list = append(list, fmt.Sprintf("and %d more", more))
+	}
+	return list
+}
+
+// named describes the difference of two lists whose elements have names.
+func named[T any](field string, before, next []T, name func(T) string) (changes []string) {
+	find := func(in []T, wanted string) int {
+		return slices.IndexFunc(in, func(e T) bool { return name(e) == wanted })
+	}
+	order := []string{}
+	for _, e := range before {
+		if find(next, name(e)) < 0 {
+			changes = append(changes, fmt.Sprintf("%s: %s removed", field, name(e)))
+			continue
+		}
+		order = append(order, name(e))
+	}
+	for _, e := range next {
+		i := find(before, name(e))
+		if i < 0 {
+			changes = append(changes, fmt.Sprintf("%s: %s added", field, name(e)))
+			continue
+		}
+		if order[0] != name(e) && !slices.Contains(changes, field+": order changed") {
+			changes = append(changes, field+": order changed")
+		}
+		order = slices.DeleteFunc(order, func(s string) bool { return s == name(e) })
+		differing(fmt.Sprintf("%s[%s]", field, name(e)), reflect.ValueOf(before[i]), reflect.ValueOf(e), func(at string) {
+			changes = append(changes, at)
+		})
+	}
+	return changes
+}
+
 // differing calls f with the name of each field in which two values differ: the innermost,
-// but for lists of different lengths, and for what only one of them has.
+// but for lists of different lengths, lists whose elements have names, and what only one of them
+// has.
 func differing(at string, a, b reflect.Value, f func(field string)) {
 	if reflect.DeepEqual(a.Interface(), b.Interface()) {
 		return
 	}
 	switch {
+	case at == "upstreams" || at == "views":
+		f(at)
 	case a.Kind() == reflect.Struct:
 		for i := range a.NumField() {
-			differing(join(at, yamlName(a.Type().Field(i))), a.Field(i), b.Field(i), f)
+			name := yamlName(a.Type().Field(i))
+			if s, ok := a.Field(i).Interface().(Source); ok {
+				name = s.Kind()
+			}
+			differing(join(at, name), a.Field(i), b.Field(i), f)
 		}
+	case a.Kind() == reflect.Interface && !a.IsNil() && !b.IsNil() && a.Elem().Type() == b.Elem().Type():
+		differing(at, a.Elem(), b.Elem(), f)
 	case a.Kind() == reflect.Pointer && !a.IsNil() && !b.IsNil():
 		differing(at, a.Elem(), b.Elem(), f)
 	case a.Kind() == reflect.Slice && a.Len() == b.Len():

@@ -45,6 +45,7 @@ type Watcher struct {
 	// the file is valid and could not be applied: files that it names may be late.
 	seen, loaded string
 	retry        bool
+	running      *Config // as it was applied last
 
 	mu     sync.Mutex     // guards all below
 	asks   []chan<- error // each has room for one
@@ -62,6 +63,8 @@ type ReloadStatus struct {
 	Error        string    `json:"error,omitempty"`
 	Mistakes     []string  `json:"mistakes,omitempty"`
 	FailingSince time.Time `json:"failingSince,omitzero"`
+	// Changed is what the last load that was applied has changed, as Changes describes it.
+	Changed []string `json:"changed,omitempty"`
 	// NeedsRestart are the changed fields that only a restart applies.
 	NeedsRestart []string `json:"needsRestart,omitempty"`
 }
@@ -90,8 +93,8 @@ func (w *Watcher) Load() (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	w.seen = hash(data)
-	w.succeeded(w.seen, nil, true)
+	w.seen, w.running = hash(data), cfg
+	w.succeeded(w.seen, ReloadStatus{})
 	return cfg, nil
 }
 
@@ -183,7 +186,8 @@ func (w *Watcher) reload(ctx context.Context, log *slog.Logger, apply Apply, mus
 	case same && !must:
 		return nil
 	case back && !must:
-		w.succeeded(now, w.Status().NeedsRestart, false)
+		st := w.Status()
+		w.succeeded(now, ReloadStatus{LastSuccess: st.LastSuccess, Changed: st.Changed, NeedsRestart: st.NeedsRestart})
 		log.Info("config file equals the loaded config again", "file", w.path)
 		return nil
 	}
@@ -207,23 +211,30 @@ func (w *Watcher) reload(ctx context.Context, log *slog.Logger, apply Apply, mus
 		}
 		return err
 	}
-	w.succeeded(now, needsRestart, true)
-	log.Info("config reloaded", "file", w.path)
+	var changed []string
+	if w.running != nil { // nil without Load
+		changed = Changes(w.running, cfg)
+	}
+	w.running = cfg
+	w.succeeded(now, ReloadStatus{Changed: changed, NeedsRestart: needsRestart})
+	log.Info("config reloaded", "file", w.path, "changed", strings.Join(changed, ", "))
 	if len(needsRestart) > 0 {
 		log.Warn("changed config fields need a restart", "file", w.path, "fields", needsRestart)
 	}
 	return nil
 }
 
-func (w *Watcher) succeeded(file string, needsRestart []string, applied bool) {
+// succeeded notes the state after a load of a file with that hash. Without LastSuccess, the file
+// was applied now.
+func (w *Watcher) succeeded(file string, st ReloadStatus) {
 	w.loaded = file
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	now := time.Now()
-	w.status = ReloadStatus{LastAttempt: now, LastSuccess: w.status.LastSuccess, NeedsRestart: needsRestart}
-	if applied {
-		w.status.LastSuccess = now
+	st.LastAttempt = time.Now()
+	if st.LastSuccess.IsZero() {
+		st.LastSuccess = st.LastAttempt
 	}
+	w.status = st
 }
 
 // failed notes why the file is not loaded, and reports whether that was known.

@@ -48,7 +48,7 @@ func TestExampleDRMirror(t *testing.T) {
 
 	eventually(t, "this is the first revision", func() error {
 		out, err := x.command("history", "primary", "--admin", r.admin)
-		if err == nil && !strings.Contains(out, "ServiceEntry shop/carrier") {
+		if err == nil && !strings.Contains(out, "+se shop/carrier") {
 			err = fmt.Errorf("the history is\n%s", out)
 		}
 		return err

@@ -80,22 +80,27 @@ ready west 15214
 start relay
 ready relay 15014
 
-echo
-echo "\$ relay get all -A"
-"$relay" get all -A
-echo
-echo "\$ relay status"
-"$relay" status
+# show ARGS: a command and what it prints.
+show() {
+  echo
+  echo "\$ relay $*"
+  "$relay" "$@"
+}
+
+show status
+show get se,vs -A
+show explain se payments/bank
 cat <<EOF
 
 The config of both clusters is on xds://127.0.0.1:15010. In another terminal, try:
 
-  $relay get se,vs -n shop                     two kinds in one namespace
+  $relay get all -A                            every kind that there is
   $relay get vs -A --watch                     changes as they come; now edit a file in samples/east
-  $relay get se -A -o yaml                     the same as YAML
+  $relay get se bank -n payments -o yaml       one resource as YAML
   $relay get se -A --server 127.0.0.1:15210    what west alone has
   $relay conflicts                             resources that both clusters have
-  $relay explain se bank -n payments           why this one is served from east
+  $relay upstreams west                        one upstream, with its kinds
+  $relay status --watch                        now end one of them: kill \$(pgrep -f samples/west.yaml)
   curl -s 127.0.0.1:15014/metrics                 metrics
   curl -s 127.0.0.1:15014/                        everything else that the relay shows
 

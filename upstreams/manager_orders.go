@@ -25,7 +25,7 @@ func (m *Manager) Order(ctx context.Context, name, verb string, o intake.Order) 
 		case verb == "release":
 			return intake.Release{Order: o}, nil
 		case verb == "rollback" && m.keeper == nil:
-			return nil, intake.NotPossible("without state.dir there is no history")
+			return nil, errNoHistory()
 		case verb == "rollback", !o.DryRun:
 			if err := m.flush(ctx); err != nil { // the disk has to have what is frozen
 				return nil, fmt.Errorf("upstream %s is not %s: %w", name, did, err)
@@ -74,13 +74,18 @@ func (m *Manager) flush(ctx context.Context) error {
 	return m.keeper.Flush(ctx)
 }
 
+// errNoHistory tells how a relay keeps one.
+func errNoHistory() error {
+	return intake.NotPossible("this relay keeps no history: set state.dir in its config file, as in \"state: {dir: /var/lib/relay}\"")
+}
+
 // History returns the revisions of an upstream that are kept, the newest first.
 func (m *Manager) History(name string) ([]state.Revision, error) {
 	if _, err := m.upstream(name); err != nil {
 		return nil, err
 	}
 	if m.keeper == nil {
-		return nil, intake.NotPossible("without state.dir there is no history")
+		return nil, errNoHistory()
 	}
 	return m.keeper.History(name)
 }

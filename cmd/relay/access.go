@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"os"
 	"strings"
 	"time"
 
@@ -28,7 +30,7 @@ type call func(cmd *cobra.Command, c admin.Client, args []string) error
 
 // overAdmin makes a command a call over the admin address.
 func (a *access) overAdmin(cmd *cobra.Command, do call) *cobra.Command {
-	cmd.Flags().StringVar(&a.address, "admin", "127.0.0.1:15014", "admin `address` of the relay, host:port")
+	cmd.Flags().StringVar(&a.address, "admin", cmp.Or(os.Getenv("RELAY_ADMIN"), "127.0.0.1:15014"), "admin `address` of the relay, host:port; $RELAY_ADMIN is another default")
 	cmd.Flags().DurationVar(&a.timeout, "timeout", 10*time.Second, "how long to wait for answers")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		ctx, cancel := context.WithTimeout(cmd.Context(), a.timeout)
@@ -65,11 +67,16 @@ func throughSocket(cmd *cobra.Command, c admin.Client, args []string, do call) e
 	return refusal(do(cmd, c, args))
 }
 
-// hinted adds advice to the error of a relay that does not answer.
+// hinted adds advice to the error of a relay that does not answer. The error of a bad question is
+// the relay's text.
 func hinted(err error) error {
 	var unreachable *admin.UnreachableError
 	if errors.As(err, &unreachable) {
 		return fmt.Errorf("%w: check that a relay runs, and that this is its admin.address, or use --admin", err)
+	}
+	var refused *admin.StatusError
+	if errors.As(err, &refused) && refused.Code == http.StatusBadRequest {
+		return refusal(err)
 	}
 	return err
 }

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/signal"
 	"slices"
 	"strings"
@@ -27,6 +29,8 @@ type getOptions struct {
 	namespace     string
 	allNamespaces bool
 	output        output
+	labels        string
+	noHeaders     bool
 	watch         bool
 	timeout       time.Duration
 	nodeNamespace string
@@ -45,7 +49,11 @@ gets the same.
 
 Name kinds as for kubectl: by kind, plural or short name, with or without group. "all" means
 every well-known kind; name others as group/version/Kind. A name that belongs to several kinds,
-such as gateways, means all of them.`,
+such as gateways, means all of them.
+
+UPSTREAM is the upstream of the first relay on the way; an istiod does not tell it. With -o wide,
+CLUSTER is that of the upstream, RELAYS are all relays on the way, and VERSION is the version at
+this server: equal content has equal versions on every relay.`,
 		Example: `  # What the relay on this host serves, of all kinds and namespaces
   relay get all -A
 
@@ -72,9 +80,11 @@ such as gateways, means all of them.`,
 	f := cmd.Flags()
 	f.StringVarP(&o.namespace, "namespace", "n", "default", "list this `namespace`")
 	f.BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "list all namespaces")
+	f.StringVarP(&o.labels, "selector", "l", "", "list resources whose labels match this `selector`, as in -l team=shop,tier!=test")
+	f.BoolVar(&o.noHeaders, "no-headers", false, "leave out the titles of tables")
 	f.BoolVarP(&o.watch, "watch", "w", false, "list changes after the resources, until interrupted")
 	f.DurationVar(&o.timeout, "timeout", 15*time.Second, "how long to wait for the server's complete answer")
-	f.StringVar(&o.access.Server, "server", "127.0.0.1:15010", "`address` of the server, host:port")
+	f.StringVar(&o.access.Server, "server", cmp.Or(os.Getenv("RELAY_SERVER"), "127.0.0.1:15010"), "`address` of the server, host:port; $RELAY_SERVER is another default")
 	f.BoolVar(&o.plaintext, "plaintext", false, "connect without TLS (the default if the server is on loopback and no flag for TLS is given)")
 	f.StringVar(&o.access.CAFile, "ca-file", "", "PEM `file` with the certificates to trust (default: those of this host)")
 	f.StringVar(&o.access.CertFile, "cert-file", "", "PEM `file` with a client certificate")
@@ -82,7 +92,7 @@ such as gateways, means all of them.`,
 	f.StringVar(&o.access.ServerName, "server-name", "", "`name` to expect in the server's certificate (default: the host of the address)")
 	f.StringVar(&o.access.TokenFile, "token-file", "", "`file` with a bearer token")
 	f.StringVar(&o.nodeNamespace, "node-namespace", "istio-system", "own `namespace` to present: an istiod may demand its root namespace, and that of the token")
-	o.output.flag(cmd, "table", "yaml", "json", "name")
+	o.output.flag(cmd, "table", "wide", "yaml", "json", "name")
 	return cmd
 }
 
@@ -107,6 +117,9 @@ func get(cmd *cobra.Command, args []string, o getOptions) error {
 		namespace = ""
 	}
 	sel, err := selection.Parse(args, namespace)
+	if err == nil {
+		err = sel.WithLabels(o.labels)
+	}
 	if err != nil {
 		return err
 	}
@@ -120,7 +133,10 @@ func get(cmd *cobra.Command, args []string, o getOptions) error {
 	if err := o.access.Apply(&cfg); err != nil {
 		return err
 	}
-	opts := cliview.ResourceOptions{Format: cliview.Format(o.output.format), Namespaces: namespace == "", Kinds: len(cfg.Kinds) > 1, Single: sel.Single()}
+	opts := cliview.ResourceOptions{
+		Format: cliview.Format(o.output.format), Namespaces: namespace == "", Kinds: len(cfg.Kinds) > 1,
+		Single: sel.Single(), NoHeaders: o.noHeaders,
+	}
 	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	if o.watch {
@@ -134,15 +150,15 @@ func list(ctx context.Context, cmd *cobra.Command, cfg lister.Config, sel *selec
 	if err != nil {
 		return err
 	}
-	groups, found := sel.Group(resources)
+	found := sel.Find(resources)
 	missing := sel.Missing(found)
 	switch {
-	case len(found) > 0, opts.Format == cliview.JSON && len(missing) == 0:
-		if err := cliview.Resources(cmd.OutOrStdout(), groups, opts, time.Now()); err != nil {
+	case len(found.Keys) > 0, opts.Format == cliview.JSON && len(missing) == 0:
+		if err := cliview.Resources(cmd.OutOrStdout(), found.Groups, opts, time.Now()); err != nil {
 			return err
 		}
 	case len(missing) == 0:
-		fmt.Fprintln(cmd.ErrOrStderr(), sel.Nothing())
+		fmt.Fprintln(cmd.ErrOrStderr(), sel.Nothing(found))
 	}
 	if len(problems) > 0 {
 		problems = append(problems, fmt.Errorf("resources that do not decode and are not shown: %d", len(problems)))
@@ -156,16 +172,18 @@ func watch(ctx context.Context, cmd *cobra.Command, cfg lister.Config, sel *sele
 	observe := func(events []lister.Event) error {
 		shown := false
 		for _, e := range events {
+			i := slices.IndexFunc(cfg.Kinds, func(k selection.Kind) bool { return k.Kind == cmp.Or(e.Cur, e.Old).Kind() })
+			// Labels may change so that a resource comes into the selection, or leaves it.
+			was := e.Old != nil && sel.Matches(cfg.Kinds[i], e.Old)
+			is := e.Cur != nil && sel.Matches(cfg.Kinds[i], e.Cur)
 			r, event := e.Cur, cliview.Modified
 			switch {
-			case e.Old == nil:
-				event = cliview.Added
-			case e.Cur == nil:
-				r, event = e.Old, cliview.Deleted
-			}
-			i := slices.IndexFunc(cfg.Kinds, func(k selection.Kind) bool { return k.Kind == r.Kind() })
-			if !sel.Matches(cfg.Kinds[i], r.Key()) {
+			case !was && !is:
 				continue
+			case !was:
+				event = cliview.Added
+			case !is:
+				r, event = e.Old, cliview.Deleted
 			}
 			shown = true
 			if err := out.Print(event, cfg.Kinds[i], r, time.Now()); err != nil {

@@ -34,6 +34,9 @@ It fails when an upstream does not sync in time: its resources would look remove
   relay plan -c new.yaml --diff
   relay plan -c new.yaml --exit-code   # 2 when there are changes, for scripts`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if file == "" {
+				return errors.New("missing the planned config file: use -c NEW.yaml")
+			}
 			cfg, err := loadConfig(file)
 			if err != nil {
 				return err

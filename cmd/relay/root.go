@@ -33,8 +33,23 @@ A first run:
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w: see \"%s --help\"", err, cmd.CommandPath())
 	})
-	root.AddCommand(newServe(), newValidate(), newGet(), newStatus(), newExplain(), newConflicts(), newPlan(), newLogLevel(), newVersion(),
-		newFreeze(), newUnfreeze(), newHeld(), newRelease(), newHistory(), newRollback(), newReload(), newServeWithout(), newState())
+	groups := []struct {
+		title    string
+		commands []*cobra.Command
+	}{
+		{"Run a relay:", []*cobra.Command{newServe(), newValidate(), newPlan(), newReload(), newLogLevel()}},
+		{"Look:", []*cobra.Command{newStatus(), newUpstreams(), newClients(), newGet(), newExplain(), newConflicts(), newHistory(), newHeld()}},
+		{"Decide:", []*cobra.Command{newRelease(), newFreeze(), newUnfreeze(), newRollback(), newServeWithout()}},
+		{"Disk:", []*cobra.Command{newState()}},
+	}
+	for _, g := range groups {
+		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title})
+		for _, c := range g.commands {
+			c.GroupID = g.title
+			root.AddCommand(c)
+		}
+	}
+	root.AddCommand(newVersion())
 	strict(root)
 	return root
 }

@@ -16,9 +16,10 @@ import (
 )
 
 func newServe() *cobra.Command {
-	var file, level, format string
+	var file configFile
+	var level, format string
 	cmd := &cobra.Command{
-		Use:   "serve -c FILE",
+		Use:   "serve [-c FILE]",
 		Short: "Run the relay",
 		Long: `Run the relay until SIGTERM or SIGINT. Then it tells its clients to reconnect elsewhere,
 waits for them up to downstream.drainTimeout, writes its state, and ends; a second signal ends
@@ -32,10 +33,11 @@ is ready, and why not.`,
 		Example: `  relay serve -c relay.yaml
   relay serve -c relay.yaml --log-level debug --log-format json`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if file == "" {
-				return errNoConfig
+			path, err := file.find()
+			if err != nil {
+				return err
 			}
-			watcher := config.NewWatcher(file, relay.Sources()...)
+			watcher := config.NewWatcher(path, relay.Sources()...)
 			cfg, err := watcher.Load()
 			if err != nil {
 				return err
@@ -62,7 +64,7 @@ is ready, and why not.`,
 			return r.Run(cmd.Context())
 		},
 	}
-	cmd.Flags().StringVarP(&file, "config", "c", "", "config `file` (required)")
+	file.flag(cmd)
 	cmd.Flags().StringVar(&level, "log-level", "", "log `level` instead of the config's: debug, info, warn or error")
 	cmd.Flags().StringVar(&format, "log-format", "", "log `format` instead of the config's: text or json")
 	fixedCompletions(cmd, "log-level", "debug", "info", "warn", "error")

@@ -1,9 +1,13 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"os/signal"
+	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,50 +21,179 @@ import (
 func newStatus() *cobra.Command {
 	var access access
 	var out output
+	var watch bool
 	cmd := access.overAdmin(&cobra.Command{
 		Use:   "status",
-		Short: "Show the upstreams and clients of a running relay",
-		Long: `Show whether a running relay is ready, and if not why, the state of its upstreams, and its
-clients. The command asks the admin address, which is on loopback by default. The exit code is
-0 whenever the relay answers.`,
+		Short: "Show the state of a running relay in short",
+		Long: `Show whether a running relay is ready, and if not why, its upstreams, and its clients; of many,
+those that need a look. The command asks the admin address, which is on loopback by default. The
+exit code is 0 whenever the relay answers.
+
+With --watch, print the status again whenever it changes, until interrupted.`,
 		Example: `  relay status
+  relay status --watch
   relay status --admin 127.0.0.1:15014 -o json
   kubectl exec meshrelay-0 -- relay status`,
-	}, func(cmd *cobra.Command, c admin.Client, _ []string) error { return printStatus(cmd, c, &out) })
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return fmt.Errorf("unexpected argument %q: see \"relay upstreams %s\" or \"relay clients %s\"", args[0], args[0], args[0])
+			}
+			return nil
+		},
+	}, func(cmd *cobra.Command, c admin.Client, _ []string) error {
+		all, err := statusOf(cmd.Context(), c)
+		return out.print(cmd, err, all, all.text(time.Now()))
+	})
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "print the status again whenever it changes, until interrupted")
+	once := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if !watch {
+			return once(cmd, args)
+		}
+		if out.format != "table" {
+			return fmt.Errorf("--watch prints tables: leave out -o %s", out.format)
+		}
+		return watchStatus(cmd, admin.Client{Address: access.address}, access.timeout)
+	}
 	out.flag(cmd, "table", "json")
 	return cmd
 }
 
-func printStatus(cmd *cobra.Command, c admin.Client, out *output) (err error) {
-	var all struct {
-		Readiness admin.Readiness           `json:"readiness"`
-		Upstreams []upstreams.Status        `json:"upstreams"`
-		Clients   []downstream.ClientStatus `json:"clients"`
-		Conflicts struct {
-			Keys  int `json:"keys"`
-			Hosts int `json:"hosts"`
-		} `json:"conflicts"`
+// overview is all that "relay status" shows.
+type overview struct {
+	Version   admin.Version             `json:"version"`
+	Readiness admin.Readiness           `json:"readiness"`
+	Upstreams []upstreams.Status        `json:"upstreams"`
+	Clients   []downstream.ClientStatus `json:"clients"`
+	Conflicts struct {
+		Keys  int `json:"keys"`
+		Hosts int `json:"hosts"`
+	} `json:"conflicts"`
+}
+
+func statusOf(ctx context.Context, c admin.Client) (all overview, err error) {
+	if all.Version, err = c.Version(ctx); err != nil {
+		return all, err
 	}
-	if all.Readiness, err = c.Ready(cmd.Context()); err != nil {
-		return err
+	if all.Readiness, err = c.Ready(ctx); err != nil {
+		return all, err
 	}
-	if all.Upstreams, err = c.Upstreams(cmd.Context()); err != nil {
-		return err
+	if all.Upstreams, err = c.Upstreams(ctx); err != nil {
+		return all, err
 	}
-	if all.Clients, err = c.Clients(cmd.Context()); err != nil {
-		return err
+	if all.Clients, err = c.Clients(ctx); err != nil {
+		return all, err
 	}
-	conflicts, err := c.Conflicts(cmd.Context(), "")
-	if err != nil {
-		return err
-	}
+	conflicts, err := c.Conflicts(ctx, "")
 	all.Conflicts.Keys, all.Conflicts.Hosts = len(conflicts.Keys), len(conflicts.Hosts)
-	text := cliview.Status(all.Readiness, all.Upstreams, all.Clients, time.Now())
+	return all, err
+}
+
+// text returns the overview for a terminal. now is for ages.
+func (all overview) text(now time.Time) string {
+	text := cliview.Status(all.Version, all.Readiness, all.Upstreams, all.Clients, now)
 	if all.Conflicts.Keys+all.Conflicts.Hosts > 0 {
 		text += fmt.Sprintf("\nConflicts: %s in several upstreams, %s claimed by several resources. See \"relay conflicts\".\n",
 			cliview.Count(all.Conflicts.Keys, "resource"), cliview.Count(all.Conflicts.Hosts, "host"))
 	}
-	return out.print(cmd, nil, all, text)
+	return text
+}
+
+// watchEvery is how often "status --watch" asks.
+const watchEvery = time.Second
+
+// watchStatus prints the status, and again whenever more than ages have changed.
+func watchStatus(cmd *cobra.Command, c admin.Client, timeout time.Duration) error {
+	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	last := ""
+	for {
+		asked, cancel := context.WithTimeout(ctx, timeout)
+		all, err := statusOf(asked, c)
+		cancel()
+		if ctx.Err() != nil {
+			return nil
+		}
+		// Without a present, there are no ages.
+		text, now := all.text(time.Time{}), time.Now()
+		if err != nil {
+			text = hinted(err).Error()
+		}
+		if text != last {
+			shown := text + "\n"
+			if err == nil {
+				shown = all.text(now)
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "--- %s\n%s\n", now.UTC().Format(time.RFC3339), shown)
+			last = text
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+func newUpstreams() *cobra.Command {
+	var access access
+	var out output
+	cmd := access.overAdmin(&cobra.Command{
+		Use:     "upstreams [NAME]",
+		Aliases: []string{"upstream"},
+		Short:   "Show the upstreams of a running relay, or all about one",
+		Long: `List the upstreams of a running relay with their state; or show one with its resources by kind,
+what is refused and dropped, and why.`,
+		Example: `  relay upstreams
+  relay upstreams east`,
+		Args:              wanted(1, "NAME"),
+		ValidArgsFunction: access.completeUpstreams,
+	}, func(cmd *cobra.Command, c admin.Client, args []string) error {
+		all, err := c.Upstreams(cmd.Context())
+		if err != nil || len(args) == 0 {
+			return out.print(cmd, err, all, cliview.Upstreams(all, time.Now()))
+		}
+		i := slices.IndexFunc(all, func(u upstreams.Status) bool { return u.Name == args[0] })
+		if i < 0 {
+			return fmt.Errorf("no upstream %q: see \"relay upstreams\"", args[0])
+		}
+		return out.print(cmd, nil, all[i], cliview.Upstream(all[i], time.Now()))
+	})
+	out.flag(cmd, "table", "yaml", "json")
+	return cmd
+}
+
+func newClients() *cobra.Command {
+	var access access
+	var out output
+	cmd := access.overAdmin(&cobra.Command{
+		Use:     "clients [NAME]",
+		Aliases: []string{"client"},
+		Short:   "Show the clients of a running relay, or all about one",
+		Long: `List the clients of a running relay and whether they have acknowledged what they were sent; or
+show one by type. NAME is POD.NAMESPACE as in the list, the whole node ID, or a connection.`,
+		Example: `  relay clients
+  relay clients istiod-7d9.istio-system`,
+		Args: wanted(1, "NAME"),
+	}, func(cmd *cobra.Command, c admin.Client, args []string) error {
+		all, err := c.Clients(cmd.Context())
+		if err != nil || len(args) == 0 {
+			return out.print(cmd, err, all, cliview.Clients(all, time.Now()))
+		}
+		found := cliview.MatchClients(all, args[0])
+		if len(found) == 0 {
+			return fmt.Errorf("no client %q is connected: see \"relay clients\"", args[0])
+		}
+		texts := make([]string, len(found))
+		for i, client := range found {
+			texts[i] = cliview.Client(client, time.Now())
+		}
+		return out.print(cmd, nil, found, strings.Join(texts, "\n"))
+	})
+	out.flag(cmd, "table", "yaml", "json")
+	return cmd
 }
 
 func newExplain() *cobra.Command {
@@ -69,14 +202,16 @@ func newExplain() *cobra.Command {
 	var namespace, upstream string
 	var diffs, leftOut bool
 	cmd := access.overAdmin(&cobra.Command{
-		Use:   "explain KIND NAME | explain --left-out [KIND]",
+		Use:   "explain KIND [NAMESPACE/]NAME | explain --left-out [KIND]",
 		Short: "Explain why a resource is served as it is",
 		Long: `Show every upstream that has a resource, what import and rewrite rules did to it, whose copy
 is served and why, since when, and which clients have acknowledged it. Name the resource as the
-relay serves it, or as an upstream has it. The exit code is 1 when no upstream has it.
+relay serves it, or as an upstream has it: KIND NAME with -n, KIND NAMESPACE/NAME, or KIND/NAME.
+The exit code is 1 when no upstream has it.
 
 With --left-out, list all resources that import rules leave out, with the rule.`,
 		Example: `  relay explain serviceentry db -n shop
+  relay explain se shop/db
 
   # With the differences between what each upstream has and what is served
   relay explain se db -n shop --diff
@@ -87,6 +222,9 @@ With --left-out, list all resources that import rules leave out, with the rule.`
 			if leftOut {
 				return wanted(1, "KIND")(cmd, args)
 			}
+			if _, _, ok := kindAndName(args); ok {
+				return nil
+			}
 			return wanted(0, "KIND", "NAME")(cmd, args)
 		},
 		ValidArgsFunction: completeKinds,
@@ -95,9 +233,19 @@ With --left-out, list all resources that import rules leave out, with the rule.`
 			all, err := c.LeftOut(cmd.Context(), upstream, strings.Join(args, ""))
 			return out.print(cmd, err, all, cliview.LeftOut(all))
 		}
-		e, err := c.Explain(cmd.Context(), args[0], namespace, args[1])
+		kind, name, ok := kindAndName(args)
+		if !ok {
+			kind, name = args[0], args[1]
+		}
+		if of, rest, ok := strings.Cut(name, "/"); ok {
+			if cmd.Flags().Changed("namespace") && of != namespace {
+				return fmt.Errorf("namespace %s or %s: give NAMESPACE/NAME or -n, not both", namespace, of)
+			}
+			namespace, name = of, rest
+		}
+		e, err := c.Explain(cmd.Context(), kind, namespace, name)
 		if err == nil && e.Outcome == admin.Missing {
-			return errors.Join(out.print(cmd, nil, e, ""), fmt.Errorf("no upstream has %s", e.Ref))
+			return errors.Join(out.print(cmd, nil, e, ""), fmt.Errorf("no upstream has %s%s", e.Ref, cliview.Elsewhere(e)))
 		}
 		return out.print(cmd, err, e, cliview.Explain(e, diffs, time.Now()))
 	})
@@ -107,6 +255,15 @@ With --left-out, list all resources that import rules leave out, with the rule.`
 	cmd.Flags().StringVar(&upstream, "upstream", "", "with --left-out: list this `upstream` only")
 	out.flag(cmd, "table", "json")
 	return cmd
+}
+
+// kindAndName splits KIND/NAME. A type, group/version/Kind, is none.
+func kindAndName(args []string) (kind, name string, ok bool) {
+	if len(args) != 1 {
+		return "", "", false
+	}
+	kind, name, ok = strings.Cut(args[0], "/")
+	return kind, name, ok && kind != "" && name != "" && !strings.Contains(name, "/")
 }
 
 func newConflicts() *cobra.Command {

@@ -14,10 +14,10 @@ import (
 )
 
 func newValidate() *cobra.Command {
-	var file string
+	var file configFile
 	var out output
 	cmd := &cobra.Command{
-		Use:   "validate -c FILE",
+		Use:   "validate [-c FILE]",
 		Short: "Check a config file and the files it names",
 		Long: `Check a config file, whether the files it names can be read, and every resource in its file
 upstreams. The command prints each mistake with file and line, and exits with 1 if there are
@@ -26,17 +26,20 @@ any. It connects to nothing.`,
 
   # The same, and print the config with all defaults
   relay validate -c relay.yaml -o yaml`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return validate(cmd, file, out.format) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			path, err := file.find()
+			if err != nil {
+				return err
+			}
+			return validate(cmd, path, out.format)
+		},
 	}
-	cmd.Flags().StringVarP(&file, "config", "c", "", "config `file` (required)")
+	file.flag(cmd)
 	out.flag(cmd, "text", "yaml")
 	return cmd
 }
 
 func validate(cmd *cobra.Command, file, format string) error {
-	if file == "" {
-		return errNoConfig
-	}
 	cfg, err := config.Check(file, relay.Sources()...)
 	if cfg == nil {
 		return err
@@ -66,9 +69,6 @@ func validate(cmd *cobra.Command, file, format string) error {
 
 // loadConfig loads a config file. Its mistakes are joined errors.
 func loadConfig(file string) (*config.Config, error) {
-	if file == "" {
-		return nil, errNoConfig
-	}
 	cfg, err := config.Load(file, relay.Sources()...)
 	if err != nil {
 		return nil, err
@@ -76,5 +76,3 @@ func loadConfig(file string) (*config.Config, error) {
 	cfg.FitMemory(memory.SetLimit())
 	return cfg, nil
 }
-
-var errNoConfig = errors.New("missing config file: use -c FILE")

@@ -23,6 +23,9 @@ import (
 func Explain(e admin.Explanation, diffs bool, now time.Time) string {
 	var head, p page
 	head.WriteString(headline(e, now) + "\n")
+	for _, r := range e.Also {
+		head.printf("There is also %s: %s\n", r, explainCommand(r))
+	}
 	if len(e.Group) > 0 {
 		names := make([]string, 0, len(e.Group))
 		for _, g := range e.Group {
@@ -55,6 +58,24 @@ func Explain(e admin.Explanation, diffs bool, now time.Time) string {
 		p.WriteString(difference("upstream "+s.Upstream, s.From, "served", e.Served))
 	}
 	return p.String()
+}
+
+// Elsewhere returns which other namespaces have a resource that is missing, and how to ask for
+// those; nothing when none has.
+func Elsewhere(e admin.Explanation) (text string) {
+	for _, r := range e.Elsewhere {
+		text += fmt.Sprintf("\n  %s exists: %s", Clean(r.String()), Clean(explainCommand(r)))
+	}
+	return text
+}
+
+// explainCommand returns the command that explains a resource.
+func explainCommand(r admin.Ref) string {
+	text := fmt.Sprintf("relay explain %s %s", r.Kind, r.Name)
+	if r.Namespace != "" {
+		text += " -n " + r.Namespace
+	}
+	return text
 }
 
 func headline(e admin.Explanation, now time.Time) string {

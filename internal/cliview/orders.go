@@ -87,7 +87,10 @@ func Without(upstream string, w admin.Waiting) string {
 
 // Reloaded describes the config after a reload.
 func Reloaded(s admin.ReloadStatus) string {
-	text := "config file loaded"
+	text := "config file loaded: nothing has changed"
+	if len(s.Changed) > 0 {
+		text = "config file loaded; changed: " + Clean(strings.Join(s.Changed, ", "))
+	}
 	if len(s.NeedsRestart) > 0 {
 		text += "; restart needed for " + strings.Join(s.NeedsRestart, ", ")
 	}

@@ -80,6 +80,10 @@ func Plan(c Changes, diffs bool) string {
 		return "Nothing would change.\n"
 	}
 	var p, details page
+	if len(c.Changes) > maxRows {
+		p.table(planSummary(c.Changes))
+		p.WriteString("\n")
+	}
 	t := titled("ACTION", "KIND", "NAMESPACE", "NAME", "FROM", "TO")
 	for _, change := range c.Changes {
 		t.add(change.Action, change.Kind, change.Namespace, change.Name, change.From, change.To)
@@ -92,4 +96,21 @@ func Plan(c Changes, diffs bool) string {
 	p.WriteString(details.String())
 	p.printf("\n%d to add, %d to change, %d to remove\n", c.Added, c.Changed, c.Removed)
 	return p.String()
+}
+
+// planSummary counts changes by kind and action.
+func planSummary(changes []Change) *table {
+	counts := map[string]map[string]int{}
+	for _, c := range changes {
+		if counts[c.Kind] == nil {
+			counts[c.Kind] = map[string]int{}
+		}
+		counts[c.Kind][c.Action]++
+	}
+	t := titled("KIND", "ADD", "CHANGE", "REMOVE")
+	for _, kind := range slices.Sorted(maps.Keys(counts)) {
+		n := counts[kind]
+		t.add(kind, n["add"], n["change"], n["remove"])
+	}
+	return t
 }

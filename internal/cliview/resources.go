@@ -2,6 +2,7 @@ package cliview
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -20,6 +21,7 @@ type Format string
 // The formats.
 const (
 	Table Format = "table"
+	Wide  Format = "wide" // a table with more columns
 	YAML  Format = "yaml"
 	JSON  Format = "json"
 	Name  Format = "name"
@@ -34,7 +36,12 @@ type ResourceOptions struct {
 	Kinds bool
 	// Single prints one JSON object instead of a list of one.
 	Single bool
+	// NoHeaders leaves out the titles of tables.
+	NoHeaders bool
 }
+
+// tabular reports whether the format is a table.
+func (o ResourceOptions) tabular() bool { return o.Format == Table || o.Format == Wide }
 
 // Resources writes groups of resources. It leaves out empty ones. now is for ages.
 func Resources(w io.Writer, groups []selection.Group, o ResourceOptions, now time.Time) error {
@@ -50,14 +57,14 @@ func Resources(w io.Writer, groups []selection.Group, o ResourceOptions, now tim
 			case n == 1:
 			case o.Format == YAML:
 				fmt.Fprintln(out, "---")
-			case o.Format == Table && i == 0:
+			case o.tabular() && i == 0 && !o.NoHeaders:
 				fmt.Fprintln(out)
 			}
 			if err := o.print(out, t, g.Kind, r, now); err != nil {
 				return err
 			}
 		}
-		if o.Format == Table && len(g.Resources) > 0 {
+		if o.tabular() && len(g.Resources) > 0 {
 			_ = t.flush(out) //nolint:errcheck // see above
 		}
 	}
@@ -69,14 +76,21 @@ func (o ResourceOptions) table(before ...string) *table {
 	if o.Namespaces {
 		before = append(before, "NAMESPACE")
 	}
-	return titled(append(before, "NAME", "VERSION", "AGE")...)
+	titles := append(before, "NAME", "UPSTREAM", "AGE")
+	if o.Format == Wide {
+		titles = append(titles, "CLUSTER", "RELAYS", "VERSION")
+	}
+	if o.NoHeaders {
+		return &table{}
+	}
+	return titled(titles...)
 }
 
 // print writes a resource to w, or to t as a row with some cells before it.
 func (o ResourceOptions) print(w io.Writer, t *table, k selection.Kind, r *mirror.Resource, now time.Time, before ...string) (err error) {
 	name := k.Name() + "/" + r.Key().Name
 	switch o.Format {
-	case Table:
+	case Table, Wide:
 		if !o.Kinds {
 			name = r.Key().Name
 		}
@@ -87,7 +101,12 @@ func (o ResourceOptions) print(w io.Writer, t *table, k selection.Kind, r *mirro
 		if created := r.Metadata().CreateTime; !created.IsZero() {
 			age = Age(now.Sub(created))
 		}
-		t.rows = append(t.rows, append(before, name, shortVersion(r.SourceVersion()), age))
+		from := r.Provenance()
+		row := append(before, name, cmp.Or(from.Source, none), age)
+		if o.Format == Wide {
+			row = append(row, cmp.Or(from.Cluster, none), cmp.Or(strings.Join(from.Path, ","), none), shortVersion(r.SourceVersion()))
+		}
+		t.rows = append(t.rows, row)
 	case Name:
 		_, err = fmt.Fprintln(w, strings.Join(append(before, Clean(name)), " "))
 	case YAML:

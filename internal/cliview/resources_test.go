@@ -75,22 +75,27 @@ func printed(t *testing.T, g []selection.Group, o ResourceOptions) string {
 }
 
 func TestTables(t *testing.T) {
-	want := `NAMESPACE   NAME              VERSION   AGE
-            meshconfig/mesh   <none>    <unknown>
+	want := `NAMESPACE   NAME              UPSTREAM   AGE
+            meshconfig/mesh   -          <unknown>
 
-NAMESPACE   NAME                                                  VERSION        AGE
-bank        serviceentry.networking.istio.io/ledger               <none>         <unknown>
-shop        serviceentry.networking.istio.io/a-rather-long-name   …1T10:00:00Z   3h
-shop        serviceentry.networking.istio.io/evil?[2J             7              60s
+NAMESPACE   NAME                                                  UPSTREAM   AGE
+bank        serviceentry.networking.istio.io/ledger               -          <unknown>
+shop        serviceentry.networking.istio.io/a-rather-long-name   -          3h
+shop        serviceentry.networking.istio.io/evil?[2J             -          60s
 `
 	got := printed(t, groups(t), ResourceOptions{Format: Table, Namespaces: true, Kinds: true})
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("-want +got:\n%s", d)
 	}
-	want = "NAME   VERSION   AGE\na      7         5s\n"
-	got = printed(t, []selection.Group{{Resources: []*mirror.Resource{entry(t, "shop", "a", "7", 5*time.Second)}}}, ResourceOptions{Format: Table})
-	if d := cmp.Diff(want, got); d != "" {
-		t.Errorf("-want +got:\n%s", d)
+	one := []selection.Group{{Resources: []*mirror.Resource{entry(t, "shop", "a", "2024-05-01T10:00:00Z", 5*time.Second).Stamped(&mirror.Stamp{Source: "east", Cluster: "cluster-1", Relay: "hub"})}}}
+	for o, want := range map[ResourceOptions]string{
+		{Format: Table}:                  "NAME   UPSTREAM   AGE\na      east       5s\n",
+		{Format: Table, NoHeaders: true}: "a   east   5s\n",
+		{Format: Wide}:                   "NAME   UPSTREAM   AGE   CLUSTER     RELAYS   VERSION\na      east       5s    cluster-1   hub      …1T10:00:00Z\n",
+	} {
+		if d := cmp.Diff(want, printed(t, one, o)); d != "" {
+			t.Errorf("%+v: -want +got:\n%s", o, d)
+		}
 	}
 }
 
@@ -174,10 +179,10 @@ func TestWatchers(t *testing.T) {
 		}
 		return out.String()
 	}
-	want := `EVENT      NAMESPACE   NAME            VERSION   AGE
-ADDED      shop        a               7         60s
-MODIFIED   shop        a-longer-name   8         60m
-DELETED    shop        a               7         60s
+	want := `TIME                   EVENT      NAMESPACE   NAME            UPSTREAM   AGE
+2024-02-03T04:05:06Z   ADDED      shop        a               -          60s
+2024-02-03T04:05:06Z   MODIFIED   shop        a-longer-name   -          60m
+2024-02-03T04:05:06Z   DELETED    shop        a               -          60s
 `
 	if d := cmp.Diff(want, watched(ResourceOptions{Format: Table, Namespaces: true})); d != "" {
 		t.Errorf("-want +got:\n%s", d)

@@ -3,12 +3,14 @@ package cliview
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"meshrelay/admin"
 	"meshrelay/adsclient"
 	"meshrelay/downstream"
+	"meshrelay/mirror"
 	"meshrelay/state"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
@@ -17,9 +19,10 @@ import (
 // maxKeys bounds the keys that are shown of a revision.
 const maxKeys = 3
 
-// Status returns the readiness with its reasons, the age of the config, the upstreams, advice
-// about them, and the clients. now is for ages.
-func Status(r admin.Readiness, ups []upstreams.Status, clients []downstream.ClientStatus, now time.Time) string {
+// Status returns the readiness with its reasons, the relay and the age of its config, the
+// upstreams, advice about them, and the clients. Of many upstreams or clients it lists those that
+// are not well. now is for ages.
+func Status(v admin.Version, r admin.Readiness, ups []upstreams.Status, clients []downstream.ClientStatus, now time.Time) string {
 	head := "ready"
 	switch {
 	case !r.Ready:
@@ -38,18 +41,45 @@ func Status(r admin.Readiness, ups []upstreams.Status, clients []downstream.Clie
 	for _, note := range r.Notes {
 		p.WriteString("note: " + Clean(strings.Join(strings.Fields(note), " ")) + "\n")
 	}
+	about := ""
+	if v.Name != "" {
+		about = fmt.Sprintf("relay:  %s %s, up %s\n", Clean(v.Name), Clean(v.Version), Ago(v.Started, now))
+	}
 	if config := configLine(r.Config, now); config != "" {
-		p.WriteString("\n" + config + "\n")
+		about += config + "\n"
+	}
+	if about != "" {
+		p.WriteString("\n" + about)
 	}
 	p.WriteString("\n")
-	p.table(upstreamTable(ups, now))
+	summary(&p, ups, "upstream", "relay upstreams", healthy, func(some []upstreams.Status) *table { return upstreamTable(some, now) })
 	p.WriteString(advice(ups, now) + "\n")
 	if len(clients) == 0 {
 		p.WriteString("No clients are connected.\n")
-	} else {
-		p.table(clientTable(clients, now))
+		return p.String()
 	}
+	summary(&p, clients, "client", "relay clients", upToDate, func(some []downstream.ClientStatus) *table { return clientTable(some, now) })
 	return p.String()
+}
+
+// maxRows bounds the upstreams, and the clients, that a summary lists.
+const maxRows = 20
+
+// summary writes a table of all things if they are few, else of those that are not well, and how
+// many there are. command lists all.
+func summary[T any](p *page, all []T, thing, command string, well func(T) bool, rows func([]T) *table) {
+	if len(all) <= maxRows {
+		p.table(rows(all))
+		return
+	}
+	bad := slices.DeleteFunc(slices.Clone(all), well)
+	if len(bad) > 0 {
+		p.table(rows(bad[:min(len(bad), maxRows)]))
+	}
+	if more := len(bad) - maxRows; more > 0 {
+		p.printf("and %d more like these\n", more)
+	}
+	p.printf("%s, %d of them up to date. All of them: %s\n", Count(len(all), thing), len(all)-len(bad), command)
 }
 
 // configLine returns the age of the config, and the mistakes in the file.
@@ -176,58 +206,36 @@ func History(revisions []state.Revision, now time.Time) string {
 	if len(revisions) == 0 {
 		return "No revisions are kept.\n"
 	}
-	t := titled("REVISION", "AGE", "RESOURCES", "ADDED", "CHANGED", "REMOVED", "BY", "AMONG THEM")
+	t := titled("REVISION", "TIME", "AGE", "RESOURCES", "ADDED", "CHANGED", "REMOVED", "BY", "AMONG THEM")
 	for _, r := range revisions {
-		t.add(r.ID, Ago(r.Time, now), r.Resources, r.Added, r.Changed, r.Removed, cmp.Or(r.By, "upstream"), strings.Join(r.Keys[:min(len(r.Keys), maxKeys)], ", "))
+		some := make([]string, 0, maxKeys)
+		for _, key := range r.Keys[:min(len(r.Keys), maxKeys)] {
+			some = append(some, shortKey(key))
+		}
+		among := strings.Join(some, ", ")
+		if more := r.Added + r.Changed + r.Removed - len(some); more > 0 && len(some) > 0 {
+			among += fmt.Sprintf(" and %d more", more)
+		}
+		t.add(r.ID, r.Time.UTC().Format(time.RFC3339), Ago(r.Time, now), r.Resources, r.Added, r.Changed, r.Removed, cmp.Or(r.By, "upstream"), among)
 	}
 	return t.String()
 }
 
-func upstreamTable(ups []upstreams.Status, now time.Time) *table {
-	t := titled("UPSTREAM", "TYPE", "STATE", "SYNCED", "RESOURCES", "REFUSED", "DROPPED", "UPDATED", "ADDRESS")
-	for _, u := range ups {
-		typ := u.Type
-		if u.Protocol != "" {
-			typ += "/" + u.Protocol
-		}
-		state := fmt.Sprintf("%s %s", u.State, Ago(u.Since, now))
-		if u.Stale {
-			state += ", stale"
-		}
-		if u.Held != nil {
-			state += ", held"
-		}
-		if u.Frozen != nil {
-			state += ", frozen"
-		}
-		t.add(u.Name, typ, state, yesNo(u.Synced), admin.Total(u.Resources), u.RefusedTotal, admin.Total(u.Dropped), Ago(u.LastUpdate, now), u.Address)
+// shortKey returns a key of a revision, "+group/Kind namespace/name", with kubectl's short name of
+// a well-known kind: "+se shop/db".
+func shortKey(key string) string {
+	group, rest, ok := strings.Cut(strings.TrimLeft(key, "+~-"), "/")
+	kind, name, named := strings.Cut(rest, " ")
+	if !ok || !named {
+		return key
 	}
-	return t
-}
-
-func clientTable(clients []downstream.ClientStatus, now time.Time) *table {
-	t := titled("CLIENT", "CLUSTER", "VIEW", "VERSION", "PROTOCOL", "TYPES", "STATE", "NACKS", "CONNECTED", "ADDRESS")
-	for _, c := range clients {
-		stale, rejected, nacks := 0, 0, uint64(0)
-		for _, t := range c.Types {
-			nacks += t.NACKs
-			switch {
-			case t.LastNACK != "":
-				rejected++
-			case !t.Synced:
-				stale++
-			}
-		}
-		state := "synced"
-		switch {
-		case c.Held:
-			state = "waiting for upstreams"
-		case rejected > 0:
-			state = Count(rejected, "type") + " rejected"
-		case stale > 0:
-			state = Count(stale, "type") + " behind"
-		}
-		t.add(c.NodeID, c.ClusterID, c.View, c.IstioVersion, c.Protocol, len(c.Types), state, nacks, Ago(c.Connected, now), c.Address)
+	info, ok := mirror.LookupKind(mirror.Kind{Group: group, Kind: kind})
+	if !ok {
+		return key
 	}
-	return t
+	short := strings.ToLower(kind)
+	if len(info.ShortNames) > 0 {
+		short = info.ShortNames[0]
+	}
+	return key[:len(key)-len(strings.TrimLeft(key, "+~-"))] + short + " " + name
 }

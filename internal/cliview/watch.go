@@ -26,8 +26,8 @@ type Watcher struct {
 
 // NewWatcher returns a Watcher that prints to w.
 func NewWatcher(w io.Writer, o ResourceOptions) *Watcher {
-	t := o.table("EVENT")
-	t.widths = []int{len(Modified)} // every event fits
+	t := o.table("TIME", "EVENT")
+	t.widths = []int{len(time.RFC3339) - len("+07:00") + len("Z"), len(Modified)} // every event fits
 	return &Watcher{w: w, o: o, table: t}
 }
 
@@ -46,12 +46,15 @@ func (p *Watcher) Print(event string, k selection.Kind, r *mirror.Resource, now 
 			return err
 		}
 	}
+	if p.o.tabular() {
+		return p.o.print(p.w, p.table, k, r, now, now.UTC().Format(time.RFC3339), event)
+	}
 	return p.o.print(p.w, p.table, k, r, now, event)
 }
 
 // Flush writes the rows of a table that were printed since the last call.
 func (p *Watcher) Flush() error {
-	if p.o.Format != Table {
+	if !p.o.tabular() {
 		return nil
 	}
 	return p.table.flush(p.w)

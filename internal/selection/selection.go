@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"meshrelay/mirror"
 )
@@ -62,7 +63,25 @@ type Selection struct {
 	targets   [][]Kind // by word: the kinds that it may mean
 	names     []string // empty: all
 	namespace string   // "": all
+	labels    labels.Selector
 	everyKind bool
+}
+
+// WithLabels narrows the selection to resources whose labels match a selector, as kubectl -l takes
+// it. It allows no names.
+func (s *Selection) WithLabels(selector string) error {
+	if selector == "" {
+		return nil
+	}
+	if len(s.names) > 0 {
+		return errors.New("a name and a label selector: give one of them")
+	}
+	parsed, err := labels.Parse(selector)
+	if err != nil {
+		return fmt.Errorf("label selector %q: %w", selector, err)
+	}
+	s.labels = parsed
+	return nil
 }
 
 // Parse parses "KIND[,KIND…] [NAME…]" or "KIND/NAME". namespace is empty for all namespaces,
@@ -166,10 +185,19 @@ func (s *Selection) Single() bool { return len(s.targets) == 1 && len(s.names) =
 // Matches reports whether a resource of one of the selected kinds is selected. As with
 // kubectl, every namespace has the kinds without namespaces, except that "all" in one namespace
 // leaves them out.
-func (s *Selection) Matches(k Kind, key mirror.Key) bool {
-	if len(s.names) > 0 && !slices.Contains(s.names, key.Name) {
+func (s *Selection) Matches(k Kind, r *mirror.Resource) bool {
+	return s.inNamespace(k, r.Key()) && s.matchesElsewhere(r)
+}
+
+// matchesElsewhere is Matches for any namespace.
+func (s *Selection) matchesElsewhere(r *mirror.Resource) bool {
+	if len(s.names) > 0 && !slices.Contains(s.names, r.Key().Name) {
 		return false
 	}
+	return s.labels == nil || s.labels.Matches(labels.Set(r.Metadata().Labels))
+}
+
+func (s *Selection) inNamespace(k Kind, key mirror.Key) bool {
 	if s.namespace == "" {
 		return true
 	}
@@ -179,29 +207,49 @@ func (s *Selection) Matches(k Kind, key mirror.Key) bool {
 	return key.Namespace == s.namespace
 }
 
-// Group groups the selected ones of some resources by kind, in the order of Kinds, and returns
-// their keys. Groups may be empty.
-func (s *Selection) Group(resources []*mirror.Resource) (groups []Group, found []mirror.Key) {
-	for _, k := range s.Kinds() {
-		groups = append(groups, Group{Kind: k})
-	}
-	for _, r := range resources {
-		i := slices.IndexFunc(groups, func(g Group) bool { return g.Kind.Kind == r.Kind() })
-		if i >= 0 && s.Matches(groups[i].Kind, r.Key()) {
-			groups[i].Resources = append(groups[i].Resources, r)
-			found = append(found, r.Key())
-		}
-	}
-	return groups, found
+// Found are the resources that a selection has found.
+type Found struct {
+	// Groups are the selected resources by kind, in the order of Kinds. They may be empty.
+	Groups []Group
+	// Keys are the keys of the selected resources. Elsewhere are those of resources that are
+	// selected but for their namespace.
+	Keys, Elsewhere []mirror.Key
 }
 
-// Nothing returns kubectl's words for an empty result.
-func (s *Selection) Nothing() string {
+// Find finds the selected ones of some resources.
+func (s *Selection) Find(resources []*mirror.Resource) (f Found) {
+	for _, k := range s.Kinds() {
+		f.Groups = append(f.Groups, Group{Kind: k})
+	}
+	for _, r := range resources {
+		i := slices.IndexFunc(f.Groups, func(g Group) bool { return g.Kind.Kind == r.Kind() })
+		switch {
+		case i < 0 || !s.matchesElsewhere(r):
+		case s.inNamespace(f.Groups[i].Kind, r.Key()):
+			f.Groups[i].Resources = append(f.Groups[i].Resources, r)
+			f.Keys = append(f.Keys, r.Key())
+		default:
+			f.Elsewhere = append(f.Elsewhere, r.Key())
+		}
+	}
+	return f
+}
+
+// Nothing returns kubectl's words for an empty result, and how many resources there are in other
+// namespaces.
+func (s *Selection) Nothing(f Found) string {
 	if s.namespace == "" {
 		return "No resources found"
 	}
-	return fmt.Sprintf("No resources found in %s namespace.", s.namespace)
+	text := fmt.Sprintf("No resources found in %s namespace.", s.namespace)
+	if n := len(f.Elsewhere); n > 0 {
+		text += fmt.Sprintf(" In other namespaces: %d; list them with -A.", n)
+	}
+	return text
 }
+
+// maxElsewhere bounds the namespaces that an error names.
+const maxElsewhere = 3
 
 // NotFoundError is kubectl's error for a resource that does not exist.
 type NotFoundError struct{ text string }
@@ -209,20 +257,24 @@ type NotFoundError struct{ text string }
 // Error implements error.
 func (e *NotFoundError) Error() string { return e.text }
 
-// Missing returns an error for each selected name that found lacks. Where a word may mean
-// several kinds, one of them suffices.
-func (s *Selection) Missing(found []mirror.Key) []error {
-	have := make(map[mirror.Key]bool, len(found))
-	for _, key := range found {
-		key.Namespace = ""
-		have[key] = true
-	}
-	var errs []error
+// Missing returns an error for each selected name that was not found, with the namespaces that
+// have the name. Where a word may mean several kinds, one of them suffices.
+func (s *Selection) Missing(f Found) (errs []error) {
 	for _, t := range s.targets {
 		for _, name := range s.names {
-			if !slices.ContainsFunc(t, func(k Kind) bool { return have[mirror.Key{Kind: k.Kind, Name: name}] }) {
-				errs = append(errs, &NotFoundError{fmt.Sprintf("Error from server (NotFound): %s %q not found", t[0].plural(), name)})
+			named := func(key mirror.Key) bool {
+				return key.Name == name && slices.ContainsFunc(t, func(k Kind) bool { return k.Kind == key.Kind })
 			}
+			if slices.ContainsFunc(f.Keys, named) {
+				continue
+			}
+			text := fmt.Sprintf("Error from server (NotFound): %s %q not found", t[0].plural(), name)
+			for i, key := range slices.DeleteFunc(slices.Clone(f.Elsewhere), func(key mirror.Key) bool { return !named(key) }) {
+				if i < maxElsewhere {
+					text += fmt.Sprintf("\n  %s/%s exists: use -n %s", key.Namespace, key.Name, key.Namespace)
+				}
+			}
+			errs = append(errs, &NotFoundError{text})
 		}
 	}
 	return errs

@@ -6,6 +6,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"google.golang.org/protobuf/types/known/anypb"
+
 	"meshrelay/mirror"
 )
 
@@ -92,8 +94,10 @@ func TestMistakesAreExplained(t *testing.T) {
 	}
 }
 
+var serviceEntry = mirror.Kind{Group: "networking.istio.io", Kind: "ServiceEntry"}
+
 func TestNamespacesAndNamesSelect(t *testing.T) {
-	se := mirror.Kind{Group: "networking.istio.io", Kind: "ServiceEntry"}
+	se := serviceEntry
 	gc := mirror.Kind{Group: "gateway.networking.k8s.io", Kind: "GatewayClass"}
 	for _, tc := range []struct {
 		args      string
@@ -119,22 +123,77 @@ func TestNamespacesAndNamesSelect(t *testing.T) {
 				kind = k
 			}
 		}
-		if got := s.Matches(kind, tc.key); got != tc.want {
+		if got := s.Matches(kind, resource(t, tc.key, nil)); got != tc.want {
 			t.Errorf("%q in %q: %v is %v", tc.args, tc.namespace, tc.key, got)
 		}
 	}
 }
 
+// resource returns a resource with labels and an empty body.
+func resource(t *testing.T, key mirror.Key, labels map[string]string) *mirror.Resource {
+	t.Helper()
+	body := "google.protobuf.Struct"
+	if key.Kind.Group == "networking.istio.io" {
+		body = "istio.networking.v1alpha3." + key.Kind.Kind
+	}
+	r, err := mirror.New(mirror.Spec{Key: key, Source: "s", Labels: labels, Body: &anypb.Any{TypeUrl: "type.googleapis.com/" + body}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestLabelsSelectAsKubectlsDo(t *testing.T) {
+	shop := resource(t, mirror.Key{Kind: serviceEntry, Namespace: "a", Name: "x"}, map[string]string{"team": "shop", "tier": "test"})
+	for selector, want := range map[string]bool{
+		"": true, "team=shop": true, "team": true, "team!=shop": false, "team in (bank)": false, "!owner": true, "team=shop,tier!=test": false,
+	} {
+		s := parse(t, "a", "se")
+		if err := s.WithLabels(selector); err != nil {
+			t.Errorf("%s: %v", selector, err)
+		}
+		if got := len(s.Find([]*mirror.Resource{shop}).Keys) == 1; got != want {
+			t.Errorf("-l %s selects it: %v", selector, got)
+		}
+	}
+	if err := parse(t, "a", "se").WithLabels("team in"); err == nil {
+		t.Error("half a selector is taken")
+	}
+	if err := parse(t, "a", "se", "x").WithLabels("team=shop"); err == nil || !strings.Contains(err.Error(), "give one of them") {
+		t.Errorf("a name and a selector: %v", err)
+	}
+}
+
 func TestMissingNamesAreErrorsInKubectlsWords(t *testing.T) {
 	s := parse(t, "a", "se,gateways", "x", "y")
-	istioGateway := mirror.Kind{Group: "networking.istio.io", Kind: "Gateway"}
-	k8sGateway := mirror.Kind{Group: "gateway.networking.k8s.io", Kind: "Gateway"}
-	errs := s.Missing([]mirror.Key{
-		{Kind: istioGateway, Namespace: "a", Name: "x"},
-		{Kind: k8sGateway, Namespace: "a", Name: "y"},
-		{Kind: mirror.Kind{Group: "networking.istio.io", Kind: "ServiceEntry"}, Namespace: "a", Name: "x"},
-	})
+	found := func(kind mirror.Kind, namespace, name string) *mirror.Resource {
+		return resource(t, mirror.Key{Kind: kind, Namespace: namespace, Name: name}, nil)
+	}
+	errs := s.Missing(s.Find([]*mirror.Resource{
+		found(mirror.Kind{Group: "networking.istio.io", Kind: "Gateway"}, "a", "x"),
+		found(mirror.Kind{Group: "gateway.networking.k8s.io", Kind: "Gateway"}, "a", "y"),
+		found(serviceEntry, "a", "x"),
+	}))
 	if len(errs) != 1 || errs[0].Error() != `Error from server (NotFound): serviceentries.networking.istio.io "y" not found` {
+		t.Errorf("errors: %v", errs)
+	}
+}
+
+func TestWhatIsInOtherNamespacesIsTold(t *testing.T) {
+	elsewhere := []*mirror.Resource{
+		resource(t, mirror.Key{Kind: serviceEntry, Namespace: "shop", Name: "db"}, nil),
+		resource(t, mirror.Key{Kind: serviceEntry, Namespace: "bank", Name: "ledger"}, nil),
+	}
+	s := parse(t, "default", "se")
+	if got := s.Nothing(s.Find(elsewhere)); got != "No resources found in default namespace. In other namespaces: 2; list them with -A." {
+		t.Error(got)
+	}
+	if got := s.Nothing(s.Find(nil)); got != "No resources found in default namespace." {
+		t.Error(got)
+	}
+	s = parse(t, "default", "se", "db")
+	errs := s.Missing(s.Find(elsewhere))
+	if len(errs) != 1 || errs[0].Error() != "Error from server (NotFound): serviceentries.networking.istio.io \"db\" not found\n  shop/db exists: use -n shop" {
 		t.Errorf("errors: %v", errs)
 	}
 }

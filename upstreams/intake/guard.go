@@ -13,7 +13,8 @@ import (
 // manyGone is how many resources of a kind, if none is left, are worth a warning.
 const manyGone = 5
 
-// judge carries deletions out, or holds them. complete: a new stream has just answered everything.
+// judge carries deletions out, or holds them. complete: a new stream has just answered everything, in
+// a readable form.
 func (in *Intake) judge(complete bool) (removed int) {
 	in.tallies.note(in.now)
 	if len(in.leaving) == 0 {
@@ -62,10 +63,11 @@ func (in *Intake) judgeHold(complete bool) (removed int) {
 //
 // A new stream tells everything at once. On a live stream things return bit by bit, so that what
 // has not returned yet looks like what is gone: the rest waits until nothing has returned for a
-// while. What is held for ever goes when a person wants it, or when the source has it again; and so
-// does the rest of what a person has released in part.
+// while. It also waits while there are elements without a readable name, which it may be. What is
+// held for ever goes when a person wants it, or when the source has it again; and so does the rest
+// of what a person has released in part.
 func (in *Intake) isNormalAgain(complete bool) bool {
-	if _, ends := in.left(); !ends || in.held.returned.IsZero() || in.held.picked || in.syncing {
+	if _, ends := in.left(); !ends || in.held.returned.IsZero() || in.held.picked || in.syncing || in.isTorn() {
 		return false
 	}
 	quiet := in.stale.inContact && in.now.Sub(in.held.returned) >= guardWindow

@@ -138,8 +138,8 @@ func (in *Intake) askToRepeat() {
 }
 
 func (Repeated) step(in *Intake, out *Output) {
-	if in.held == nil || in.held.asked.IsZero() {
-		return // the hold has ended otherwise, or the contact has, or holdFor is another
+	if in.held == nil || in.held.asked.IsZero() || in.isTorn() {
+		return // the hold has ended otherwise, or the contact has, or holdFor is another; or not all is readable
 	}
 	out.Deleted = in.carryOut(in.held.askedAt)
 }

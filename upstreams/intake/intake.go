@@ -63,7 +63,9 @@ type stream struct {
 	// newest departure when it began. Deletions wait until syncingUntil at most.
 	syncing, opening bool
 	openedAt         uint64
-	syncingUntil     time.Time
+	// torn: it has answered everything, and of some scopes not in a readable form yet.
+	torn         bool
+	syncingUntil time.Time
 	// unswept: what is served may be of a former source or process, and was not compared yet with
 	// all that the present one has.
 	unswept bool

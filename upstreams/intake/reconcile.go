@@ -27,11 +27,12 @@ func (in *Intake) end(syncing bool) (removed int) {
 	if syncing && !in.syncing {
 		in.syncingUntil = in.now.Add(syncPatience)
 	}
-	complete := in.opening && !syncing
+	answered := (in.opening || in.torn) && !syncing
 	in.syncing = syncing
-	removed = in.judge(complete)
-	if complete {
+	removed = in.judge(answered && !in.isTorn())
+	if answered {
 		in.opening, in.before = false, hold{}
+		in.torn = in.isTorn()
 	}
 	in.boundJournal()
 	return removed

@@ -57,6 +57,7 @@ type scope struct {
 	marked     marks          // empty unless it repeats
 	generation uint32         // of the newest update
 	parts      *told          // of a complete answer whose last part has not come; nil while there is none
+	torn       bool           // the last complete update had elements without a readable name
 	leftOut    map[string]int // records, by reason
 	// refused has the errors by name; moreRefused counts those beyond maxKeptRefused.
 	refused     map[string]string
@@ -238,6 +239,17 @@ func (in *Intake) hasUnconfirmed() bool {
 			if rec.generation == unconfirmed {
 				return true
 			}
+		}
+	}
+	return false
+}
+
+// isTorn reports whether the source has elements without a readable name. They may be what seems to
+// be gone.
+func (in *Intake) isTorn() bool {
+	for _, sc := range in.scopes {
+		if sc.torn {
+			return true
 		}
 	}
 	return false

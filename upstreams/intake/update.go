@@ -46,6 +46,7 @@ func (in *Intake) replace(k *kind, sc *scope, u *Update, first, unsure bool, out
 	if sc.parts = nil; u.Part {
 		sc.parts = &told{seen: t.seen, unnamed: t.unnamed, crowded: t.crowded || len(t.late) > 0}
 	}
+	sc.torn = !u.Part && t.unnamed > 0
 	switch {
 	case u.Part:
 	case t.seen == len(sc.byName):

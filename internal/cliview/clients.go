@@ -1,0 +1,101 @@
+package cliview
+
+import (
+	"cmp"
+	"strings"
+	"time"
+
+	"meshrelay/downstream"
+)
+
+// Clients returns clients as a table. now is for ages.
+func Clients(clients []downstream.ClientStatus, now time.Time) string {
+	if len(clients) == 0 {
+		return "No clients are connected.\n"
+	}
+	return clientTable(clients, now).String()
+}
+
+// Client returns all about one client. now is for ages.
+func Client(c downstream.ClientStatus, now time.Time) string {
+	var p page
+	p.WriteString(Clients([]downstream.ClientStatus{c}, now) + "\n")
+	p.printf("Node:       %s\nConnection: %s\n", Clean(c.NodeID), Clean(c.Connection))
+	if c.Listener != "" {
+		p.printf("Listener:   %s\n", Clean(c.Listener))
+	}
+	p.WriteString("\n")
+	t := titled("TYPE", "STATE", "SENT", "ACKNOWLEDGED", "RESPONSES", "BYTES", "NACKS")
+	for _, w := range c.Types {
+		t.add(w.TypeURL, typeState(w), Ago(w.SentAt, now), Ago(w.AckedAt, now), w.Pushes, w.Bytes, w.NACKs)
+	}
+	p.table(t)
+	for _, w := range c.Types {
+		if w.LastNACK != "" {
+			p.printf("\nIt rejects %s: %s\n", Clean(w.TypeURL), Clean(strings.Join(strings.Fields(w.LastNACK), " ")))
+		}
+	}
+	return p.String()
+}
+
+// MatchClients returns the clients whose name, node ID or connection is name.
+func MatchClients(clients []downstream.ClientStatus, name string) (found []downstream.ClientStatus) {
+	for _, c := range clients {
+		if name == c.NodeID || name == c.Connection || name == clientName(c.NodeID) {
+			found = append(found, c)
+		}
+	}
+	return found
+}
+
+// clientName returns the pod and namespace of a node ID of Istio, "TYPE~IP~POD.NAMESPACE~DOMAIN",
+// and other node IDs whole.
+func clientName(nodeID string) string {
+	if parts := strings.Split(nodeID, "~"); len(parts) == 4 {
+		return cmp.Or(parts[2], nodeID)
+	}
+	return nodeID
+}
+
+// upToDate reports whether a client has what it asked for, and has accepted it.
+func upToDate(c downstream.ClientStatus) bool { return clientState(c) == synced }
+
+const synced = "synced"
+
+func typeState(w downstream.TypeStatus) string {
+	switch {
+	case w.LastNACK != "":
+		return "rejected"
+	case !w.Synced:
+		return "behind"
+	}
+	return synced
+}
+
+func clientState(c downstream.ClientStatus) string {
+	states := map[string]int{}
+	for _, w := range c.Types {
+		states[typeState(w)]++
+	}
+	switch {
+	case c.Held:
+		return "waiting for upstreams"
+	case states["rejected"] > 0:
+		return Count(states["rejected"], "type") + " rejected"
+	case states["behind"] > 0:
+		return Count(states["behind"], "type") + " behind"
+	}
+	return synced
+}
+
+func clientTable(clients []downstream.ClientStatus, now time.Time) *table {
+	t := titled("CLIENT", "CLUSTER", "VIEW", "VERSION", "PROTOCOL", "TYPES", "STATE", "NACKS", "CONNECTED", "ADDRESS")
+	for _, c := range clients {
+		nacks := uint64(0)
+		for _, w := range c.Types {
+			nacks += w.NACKs
+		}
+		t.add(clientName(c.NodeID), c.ClusterID, c.View, c.IstioVersion, c.Protocol, len(c.Types), clientState(c), nacks, Ago(c.Connected, now), c.Address)
+	}
+	return t
+}
