@@ -102,7 +102,7 @@ func TestMistakesAreNamedWithFileAndLine(t *testing.T) {
 			"3: upstreams[0].xds.tls: neither tls nor plaintext: set tls, or plaintext: true to go without",
 			"5: upstreams[0].xds.tsl: unknown field: check its spelling and indentation; here it can be " + xdsFields}},
 		{"field in another case", minimal + "Log: {}\n", []string{"9: Log: unknown field: check its spelling and indentation; here it can be node, upstreams, merge, views, provenance, downstream, push, admin, state, log"}},
-		{"misplaced field", replace("  xds:", "  addresses: []\n  xds:"), []string{"3: upstreams[0].addresses: unknown field: check its spelling and indentation; here it can be name, clusterID, domainSuffix, generated, import, services, rewrite, required, firstSync, staleness, guard, limits, xds, file"}},
+		{"misplaced field", replace("  xds:", "  addresses: []\n  xds:"), []string{"3: upstreams[0].addresses: unknown field: check its spelling and indentation; here it can be name, clusterID, domainSuffix, generated, import, services, rewrite, required, firstSync, staleness, guard, limits, xds, file, kubernetes"}},
 		{"duplicate key", minimal + "upstreams: []\n", []string{`9: mapping key "upstreams" already defined at [1:1]`}},
 		{"list for a map", minimal + "log: [1]\n", []string{"9: log: want a map of fields, not a list"}},
 		{"map for a list", replace(`["istiod.east:15012"]`, "{a: b}"), []string{"4: upstreams[0].xds.addresses: want a list, not a map"}},
@@ -157,7 +157,7 @@ func TestMistakesAreNamedWithFileAndLine(t *testing.T) {
 			`9: push.debounceMax: "<TIME>" is a placeholder: write your own value in its place, without the angle brackets`}},
 		{"all at once", replace("name: east", "name: East\n  nmae: x") + "log: {level: loud, format: [a]}\npush: {debounceMax: 1}\nfoo: 1\n", []string{
 			`2: upstreams[0].name: "East": 1 to 63 lower-case letters, digits and dashes, neither first nor last a dash`,
-			"3: upstreams[0].nmae: unknown field: check its spelling and indentation; here it can be name, clusterID, domainSuffix, generated, import, services, rewrite, required, firstSync, staleness, guard, limits, xds, file",
+			"3: upstreams[0].nmae: unknown field: check its spelling and indentation; here it can be name, clusterID, domainSuffix, generated, import, services, rewrite, required, firstSync, staleness, guard, limits, xds, file, kubernetes",
 			`10: log.level: "loud": want one of debug, info, warn, error`,
 			"10: log.format: want a text, not a list",
 			`11: push.debounceMax: want a duration like 90s, 5m or 250ms, not "1"`,
