@@ -42,8 +42,9 @@ e2e: build istiod kube ## Run the relay between real istiods, with and without K
 
 ORACLE_SETS ?= 300
 .PHONY: oracle
-oracle: build istiod ## Compare what istiods make of configs, as files and through relays, for 300 random sets
+oracle: build istiod ## Compare what istiods make of configs, as files and through relays, and of Ingresses, for 300 random sets
 	cd e2e && ORACLE_SETS=$(ORACLE_SETS) go test -count=1 -timeout 60m -v -run '^Test(Oracle|Bookinfo)' .
+	cd e2e && ORACLE_SETS=$(ORACLE_SETS) go test -count=1 -timeout 60m ./ingress
 
 .PHONY: examples
 examples: build istiod kube ## Run the examples with real istiods

@@ -75,7 +75,8 @@ func attacks() []*attack {
 		{finding: "B14", name: "100 streams of one connection that ask for nothing", run: silentStreams(100), downstream: "maxStreams: 2000"},
 		{finding: "B14", name: "streams of one address until it is refused", told: `downstream.maxStreamsPerPeer`, once: true,
 			downstream: "maxStreams: 400", run: silentStreams(400)},
-		{finding: "B14", name: "new streams of one address as fast as it can", told: `downstream.newStreamsPerSecond`, once: true, run: hurry},
+		{finding: "B14", name: "new streams of one address as fast as it can", told: `downstream.newStreamsPerSecond`, once: true,
+			downstream: "newStreamsPerSecond: 1000", run: hurry},
 		{finding: "B23", name: "all configs, 100 times on one stream, unread", resources: 10_000, run: debugDocuments},
 		{finding: "B23", name: "all configs over HTTP", resources: 10_000, run: func(s *stage, n int) {
 			together(n, func(int) { s.get("/debug/configz") })

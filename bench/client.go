@@ -29,8 +29,9 @@ const (
 	// window is the flow-control window of a stream and of a connection: that of istiod's
 	// own client.
 	window = 1 << 20
-	// undigested is how many messages a delta client keeps before it looks into them.
-	undigested = 256
+	// undigested is how many messages a delta client keeps before it looks into them. All clients are
+	// sent as many: they begin at different ones, so that they do not look at the same moment.
+	undigested = 64
 )
 
 // client asks one server for ServiceEntries and notes when it has reached the world's
@@ -54,6 +55,7 @@ type client struct {
 	changes  int64      // sum of their seqs
 	seqs     []int32    // by index; SotW: with trace
 	kept     []mem.BufferSlice
+	digestAt int             // how many kept messages are looked into
 	held     []uint64        // by index: hash of the content
 	strays   int             // resources that nobody should have sent
 	versions []string        // delta: by index
@@ -74,7 +76,7 @@ func newClient(id int, delta bool, w *world, address string) (*client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &client{id: id, delta: delta, world: w, conn: conn, held: make([]uint64, len(w.items))}
+	c := &client{id: id, delta: delta, world: w, conn: conn, held: make([]uint64, len(w.items)), digestAt: 1 + id%undigested}
 	c.seqs = make([]int32, len(w.items))
 	if delta {
 		c.versions = make([]string, len(w.items))
@@ -198,8 +200,9 @@ func (c *client) take(data mem.BufferSlice, now time.Time) (wire.Head, error) {
 	if g := c.world.goal.Load(); g != nil && c.count >= g.configs && c.changes >= g.changes {
 		g.reached(c.id, now)
 	}
-	if c.delta && len(c.kept) >= undigested {
+	if c.delta && len(c.kept) >= c.digestAt {
 		c.digestKept()
+		c.digestAt = undigested
 	}
 	return h, nil
 }

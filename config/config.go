@@ -101,7 +101,7 @@ type Downstream struct {
 	MaxConnectionsPerPeer int      `yaml:"maxConnectionsPerPeer" range:"1 1000000"`
 	MaxStreamsPerPeer     int      `yaml:"maxStreamsPerPeer" range:"1 1000000"`
 	MaxViewsPerPeer       int      `yaml:"maxViewsPerPeer" default:"256" range:"1 1024"`
-	NewStreamsPerSecond   int      `yaml:"newStreamsPerSecond" default:"1000" range:"1 1000000"`
+	NewStreamsPerSecond   int      `yaml:"newStreamsPerSecond" default:"2000" range:"1 1000000"`
 	RequestsPerSecond     int      `yaml:"requestsPerSecond" default:"500" range:"1 1000000"` // of each stream
 	Compression           []string `yaml:"compression,omitempty" oneof:"gzip"`
 	ShedAtMemoryPercent   int      `yaml:"shedAtMemoryPercent" default:"90" range:"0 100"` // 0: never

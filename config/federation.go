@@ -1,6 +1,9 @@
 package config
 
 import (
+	"errors"
+	"strings"
+
 	"meshrelay/federation/filter"
 	"meshrelay/federation/rewrite"
 )
@@ -83,7 +86,38 @@ type Match struct {
 
 // Provenance configures what served resources tell about their way, and how far they may go.
 type Provenance struct {
-	Annotations bool   `yaml:"annotations" default:"true"`
-	Relay       string `yaml:"relay"` // replicas share it; default: Node.ID
-	MaxHops     int    `yaml:"maxHops" default:"8" range:"1 64"`
+	Annotations Annotations `yaml:"annotations" default:"true"`
+	Relay       string      `yaml:"relay"` // replicas share it; default: Node.ID
+	MaxHops     int         `yaml:"maxHops" default:"8" range:"1 64"`
+}
+
+// Annotations tells who gets the annotation of provenance: a boolean or the word all.
+type Annotations string
+
+// Values of Annotations. The zero value is that of AnnotationsFalse.
+const (
+	AnnotationsFalse Annotations = "false" // nobody
+	AnnotationsTrue  Annotations = "true"  // who may read it: all but istiods
+	AnnotationsAll   Annotations = "all"
+)
+
+// Given reports whether anybody gets the annotation.
+func (a Annotations) Given() bool { return a == AnnotationsTrue || a == AnnotationsAll }
+
+// MarshalYAML implements yaml.InterfaceMarshaler.
+func (a Annotations) MarshalYAML() (any, error) {
+	if a == AnnotationsAll {
+		return string(a), nil
+	}
+	return a.Given(), nil
+}
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (a *Annotations) UnmarshalText(text []byte) error {
+	switch value := Annotations(strings.ToLower(string(text))); value {
+	case AnnotationsFalse, AnnotationsTrue, AnnotationsAll:
+		*a = value
+		return nil
+	}
+	return errors.New("want true, false or all")
 }

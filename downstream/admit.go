@@ -17,10 +17,27 @@ import (
 	"meshrelay/downstream/refusal"
 )
 
-// serve runs a stream to its end.
+// serve runs a stream to its end. Its goroutine does no more than to wait: others grow the stack that
+// their work needs, and end.
 func (s *Server) serve(stream grpc.ServerStream, protocol string, l *Listener) error {
-	s.metrics.streams.WithLabelValues(protocol).Inc()
-	err := s.runStream(stream, protocol, l)
+	var c *conn
+	var err error
+	entered := make(chan struct{})
+	go func() {
+		defer close(entered)
+		c, err = s.enter(stream, protocol, l)
+	}()
+	<-entered
+	if err == nil {
+		c.serve()
+		err = s.leave(c)
+	}
+	s.account(stream, err)
+	return err
+}
+
+// account counts and logs how a stream has ended.
+func (s *Server) account(stream grpc.ServerStream, err error) {
 	if code := status.Code(err); code != codes.OK && code != codes.Canceled && code != codes.Unavailable {
 		s.metrics.refused.WithLabelValues(code.String()).Inc()
 	}
@@ -29,57 +46,85 @@ func (s *Server) serve(stream grpc.ServerStream, protocol string, l *Listener) e
 		p, _ := peer.FromContext(stream.Context()) // else it is another error
 		s.refuse(s.log, "client refused", p.Addr, r.Reason, "err", err)
 	}
+}
+
+// enter takes a stream in, or returns why not. The caller calls leave.
+func (s *Server) enter(stream grpc.ServerStream, protocol string, l *Listener) (c *conn, err error) {
+	s.metrics.streams.WithLabelValues(protocol).Inc()
+	ctx := stream.Context()
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return nil, status.Error(codes.Internal, "stream has no peer")
+	}
+	from := meterOf(p).claim()
+	open := s.open.Add(1)
+	overload := s.overloaded()
+	use, own, fits := s.peers.enter(l.TLS.peerKey(p), s.limits.Load(), overload != nil)
+	if overload != nil && !fits {
+		err = refusal.New(refusal.Overload, codes.ResourceExhausted, "%s", refusal.Bounded(overload.Error()))
+	} else {
+		err = s.admit(ctx, open, use, own)
+	}
+	if err != nil {
+		s.forget(use)
+		return nil, err
+	}
+	c = newConn(s, stream, protocol, l, p, use, from)
+	s.add(c)
+	if err := c.greet(); err != nil {
+		s.remove(c)
+		s.forget(use)
+		return nil, err
+	}
+	s.metrics.clients.WithLabelValues(protocol).Inc()
+	return c, nil
+}
+
+// greet begins a stream that is among the connections: from now on it is told what ends it.
+func (c *conn) greet() error {
+	if err := c.server.trusts(c.listener, c.peer); err != nil {
+		return err
+	}
+	if isClosed(c.server.draining) {
+		return errDraining
+	}
+	return c.stream.SendHeader(c.server.headers())
+}
+
+// leave ends what was kept for a stream that has ended, and returns why it has.
+func (s *Server) leave(c *conn) error {
+	err := c.ended()
+	s.metrics.clients.WithLabelValues(c.protocol).Dec()
+	s.remove(c)
+	s.forget(c.use)
 	return err
 }
 
-func (s *Server) runStream(stream grpc.ServerStream, protocol string, l *Listener) error {
-	ctx := stream.Context()
-	defer s.open.Add(-1)
-	open := s.open.Add(1)
-	p, ok := peer.FromContext(ctx)
-	if !ok {
-		return status.Error(codes.Internal, "stream has no peer")
-	}
-	overload := s.overloaded()
-	use, own, fits := s.peers.enter(l.TLS.peerKey(p), s.limits.Load(), overload != nil)
-	defer func() { s.peers.leave(use, s.overloaded() != nil) }()
-	if overload != nil && !fits {
-		return refusal.New(refusal.Overload, codes.ResourceExhausted, "%s", refusal.Bounded(overload.Error()))
-	}
-	if err := s.admit(ctx, open, use, own); err != nil {
-		return err
-	}
-	c := newConn(s, stream, protocol, l, p, use)
-	s.add(c)
-	defer s.remove(c)
-	if err := s.trusts(l, p); err != nil { // after add: from now on it is told
-		return err
-	}
-	if isClosed(s.draining) {
-		return errDraining
-	}
-	if err := stream.SendHeader(s.headers()); err != nil {
-		return err
-	}
-	clients := s.metrics.clients.WithLabelValues(protocol)
-	clients.Inc()
-	defer clients.Dec()
+// forget counts a stream of a peer out.
+func (s *Server) forget(use *peerUse) {
+	s.peers.leave(use, s.overloaded() != nil)
+	s.open.Add(-1)
+}
 
-	err := c.serve()
-	c.close(err)
-	return err
+// beginnings are the headers that streams begin with, which nobody writes to: streams share them.
+type beginnings struct{ serving, holding metadata.MD }
+
+func newBeginnings(relayName string) beginnings {
+	b := beginnings{serving: metadata.Pairs(ProtocolHeader, protocolDelta)}
+	if relayName != "" {
+		b.serving.Set(NameHeader, relayName)
+	}
+	b.holding = b.serving.Copy()
+	b.holding.Set(HoldsHeader, "true")
+	return b
 }
 
 // headers returns those that a stream begins with.
 func (s *Server) headers() metadata.MD {
-	md := metadata.Pairs(ProtocolHeader, protocolDelta)
-	if s.cfg.RelayName != "" {
-		md.Set(NameHeader, s.cfg.RelayName)
+	if isClosed(s.released) {
+		return s.beginnings.serving
 	}
-	if !isClosed(s.released) {
-		md.Set(HoldsHeader, "true")
-	}
-	return md
+	return s.beginnings.holding
 }
 
 // admit returns why a new stream is refused. streams and own are how many there are with it, of all

@@ -1,6 +1,7 @@
 package downstream
 
 import (
+	"fmt"
 	"log/slog"
 	"runtime/debug"
 	"sync"
@@ -12,7 +13,7 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
-	"meshrelay/downstream/refusal"
+	"meshrelay/downstream/snapshot"
 	"meshrelay/downstream/subscription"
 )
 
@@ -26,8 +27,9 @@ const (
 	defaultReceiveLimit = 4 << 20
 )
 
-// conn is one stream of one client. The goroutine of its handler receives requests, another one exists
-// while there is something to send (turn). They share the subscriptions, under mu.
+// conn is one stream of one client. The goroutine of its handler waits for the end. Another one exists
+// while there are requests to receive (hearing), and one while there is something to send (turn). They
+// share the subscriptions, under mu.
 type conn struct {
 	server   *Server
 	stream   grpc.ServerStream
@@ -38,6 +40,7 @@ type conn struct {
 	opened   time.Time
 	expires  time.Time // the client's certificate; zero when it has none
 	turn     turn
+	hearing  turn
 	cause    atomic.Pointer[error] // of end
 	// sendingSince is when the send under way began, in Unix nanoseconds; zero when none is.
 	sendingSince atomic.Int64
@@ -47,16 +50,24 @@ type conn struct {
 
 	told  atomic.Bool // of a push, and has not got to it
 	heard atomic.Bool // the first request has come
-	pace  pace        // of the receiving goroutine
+
+	// The receiving goroutine uses these. inflow is nil when the connection does not tell what comes.
+	inflow   *inflow
+	incoming incoming
+	taken    uint64 // requests of inflow
+	deaf     bool   // none is received any more
+	refused  error  // why, if not because the stream has ended
+	pace     pace
+
+	form snapshot.Form // is settled before the client has a view
 
 	// mu guards all below.
 	mu     sync.Mutex
 	closed bool
-	id     string
-	client client
-	log    *slog.Logger
-	view   *view // nil until the first request
-	rule   *rule // by which it has the view
+	number uint64 // the client's, of all that this server has met; 0: it is not known yet
+	client client // fixed once it is known, as number is
+	view   *view  // nil until the first request
+	rule   *rule  // by which it has the view
 	subs   *subscription.Set
 	slot   slot
 	kept   subscription.Usage // as it is counted in peers
@@ -65,26 +76,40 @@ type conn struct {
 	planned uint64
 }
 
-func newConn(s *Server, stream grpc.ServerStream, protocol string, l *Listener, p *peer.Peer, use *peerUse) *conn {
+func newConn(s *Server, stream grpc.ServerStream, protocol string, l *Listener, p *peer.Peer, use *peerUse, from *inflow) *conn {
 	c := &conn{
-		server: s, stream: stream, protocol: protocol, listener: l, peer: p, use: use, opened: time.Now(), log: s.log,
+		server: s, stream: stream, protocol: protocol, listener: l, peer: p, use: use, opened: time.Now(),
 		subs: subscription.New(protocol == protocolDelta, s.controlPlane, s.views.generators.lookup),
 	}
+	c.inflow = from
+	c.incoming = incoming{ctx: stream.Context(), decoding: s.decoding, limits: &s.limits, fields: fieldsOf[protocol], meter: meterOf(p)}
 	if _, certificate := verified(p); certificate != nil {
 		c.expires = certificate.NotAfter
 	}
 	return c
 }
 
-// serve handles requests until the stream ends, and returns why it ends.
-func (c *conn) serve() error {
-	err := c.guard(c.receive)
-	c.end(err)
+// serve waits until the stream has ended.
+func (c *conn) serve() {
+	if c.inflow != nil {
+		hear := c.hear
+		c.inflow.wake.Store(&hear)
+	}
+	c.hear()
+	<-c.stream.Context().Done()
+}
+
+// ended ends what is done for a stream that has ended, and returns why it has.
+func (c *conn) ended() error {
+	c.end(status.FromContextError(c.stream.Context().Err()).Err())
+	c.hearing.shut()
 	c.turn.shut()
 	c.reached()
-	if !refusal.Is(err) {
+	err := c.refused
+	if err == nil {
 		err = *c.cause.Load()
 	}
+	c.close(err)
 	return err
 }
 
@@ -116,7 +141,7 @@ func (c *conn) close(err error) {
 	c.mu.Lock()
 	v := c.view
 	c.view, c.closed = nil, true
-	known, log := c.id != "", c.log
+	known := c.number != 0
 	kept := c.kept
 	c.kept = subscription.Usage{}
 	c.slot.free()
@@ -132,7 +157,7 @@ func (c *conn) close(err error) {
 	if err != nil && status.Code(err) != codes.Canceled {
 		attrs = append(attrs, "err", err)
 	}
-	c.server.comings.Log(log, slog.LevelInfo, "client disconnected", attrs...)
+	c.server.comings.Log(c.log(), slog.LevelInfo, "client disconnected", attrs...)
 }
 
 // tell tells the client of a push.
@@ -153,8 +178,23 @@ func (c *conn) reached() {
 func (c *conn) name() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.id
+	return c.id()
 }
+
+// id returns the name of a client that is known, else nothing. It does not change once there is one;
+// before, the caller holds mu.
+func (c *conn) id() string {
+	if c.number == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s-%d", c.client.nodeID, c.number)
+}
+
+// log returns the log of a client that is known.
+func (c *conn) log() *slog.Logger { return c.server.log.With("client", c.id()) }
+
+// debugs reports whether anybody reads what is logged for debugging.
+func (c *conn) debugs() bool { return c.server.log.Enabled(c.stream.Context(), slog.LevelDebug) }
 
 // clientStatus returns the client's status; ok is false before its first request.
 func (c *conn) clientStatus() (st ClientStatus, ok bool) {
@@ -164,7 +204,7 @@ func (c *conn) clientStatus() (st ClientStatus, ok bool) {
 		return ClientStatus{}, false
 	}
 	st = ClientStatus{
-		Connection: c.id, NodeID: c.client.nodeID, ClusterID: c.client.clusterID, Namespace: c.client.namespace,
+		Connection: c.id(), NodeID: c.client.nodeID, ClusterID: c.client.clusterID, Namespace: c.client.namespace,
 		IstioVersion: c.client.istioVersion, Revision: c.client.revision, View: c.rule.Name,
 		Address: c.peer.Addr.String(), Protocol: c.protocol, Connected: c.opened,
 		Types: make([]TypeStatus, 0, len(c.subs.Watches())),

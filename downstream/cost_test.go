@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"meshrelay/downstream/refusal"
+	"meshrelay/downstream/snapshot"
 	"meshrelay/mirror"
 	"meshrelay/push"
 )
@@ -133,7 +134,7 @@ func TestEncodedPagesGoWithTheLastSotWClient(t *testing.T) {
 	r.put(many(1000, "s-%03d", func(int) string { return "x" })...)
 	encoded := func() (n int) {
 		for _, p := range r.view().snapshot(typeSE).Pages {
-			if p.Encoded() {
+			if p.Encoded(snapshot.Full) {
 				n++
 			}
 		}

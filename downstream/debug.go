@@ -140,7 +140,7 @@ func (c *conn) answer(typeURL string, names []string) []*anypb.Any {
 	for _, cfg := range d.SyncStatus() {
 		a, err := anypb.New(cfg)
 		if err != nil {
-			c.log.Error("encode client status", "err", err)
+			c.log().Error("encode client status", "err", err)
 			continue
 		}
 		out = append(out, a)

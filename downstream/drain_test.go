@@ -18,6 +18,8 @@ import (
 	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
+
+	"meshrelay/downstream/snapshot"
 )
 
 // deaf opens a stream on a connection of its own that is never read from: not by HTTP/2, as
@@ -228,11 +230,11 @@ func TestStormsLeaveNoTrace(t *testing.T) {
 	vs := r.server.views
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
-	if len(vs.derived)+len(vs.forks) != 0 || vs.base.clients != 1 || vs.base.sotw != 0 {
+	if len(vs.derived)+len(vs.forks) != 0 || vs.base.clients != 1 || vs.base.sotw != [snapshot.Forms]int{} {
 		t.Errorf("%d and %d views are left, %d clients of the base view", len(vs.derived), len(vs.forks), vs.base.clients)
 	}
 	for _, p := range vs.base.snapshot(typeSE).Pages {
-		if p.Encoded() {
+		if p.Encoded(snapshot.Full) {
 			t.Error("a page is encoded, and no SotW client there")
 			break
 		}

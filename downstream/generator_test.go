@@ -75,6 +75,8 @@ func (r *roster) Version() string    { return hex.EncodeToString(r.sum[:]) }
 func (r *roster) Frame() []byte      { return r.frame }
 func (r *roster) DeltaEntry() []byte { return r.entry }
 
+func (r *roster) AppendShort(b []byte) []byte { return append(b, r.frame...) }
+
 // rosterNames returns what a delta response has: for each namespace the names in it.
 func rosterNames(t *testing.T, resp *discoveryv3.DeltaDiscoveryResponse) string {
 	t.Helper()

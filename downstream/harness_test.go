@@ -444,7 +444,7 @@ func refusals(r *relay, why refusal.Reason) int {
 
 // acquire returns the view of a variant for a client that is counted for nobody.
 func acquire(vs *views, x variant, protocol string) (*view, error) {
-	return vs.acquire(context.Background(), x, viewer{protocol: protocol})
+	return vs.acquire(context.Background(), x, viewer{delta: protocol == protocolDelta})
 }
 
 // lockedMove moves clients of views.

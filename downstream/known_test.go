@@ -15,7 +15,7 @@ func TestMadeUpClustersAndRevisionsShareAView(t *testing.T) {
 	vs := r.server.views
 	for i := range 2 * maxViews {
 		for _, x := range []variant{{cluster: fmt.Sprint("c", i)}, {revision: fmt.Sprint("r", i)}, {cluster: fmt.Sprint("c", i), revision: fmt.Sprint("r", i)}} {
-			must(vs.admit(context.Background(), x, viewer{protocol: protocolDelta}))
+			must(vs.admit(context.Background(), x, viewer{delta: true}))
 		}
 	}
 	if n := len(vs.derived) + len(vs.forks); n != 3 {

@@ -52,7 +52,7 @@ func (l *Limits) each(f func(name string, value *int, byDefault int)) {
 	f("MaxConnectionsPerPeer", &l.MaxConnectionsPerPeer, mostOf(l.MaxConnections))
 	f("MaxStreamsPerPeer", &l.MaxStreamsPerPeer, mostOf(l.MaxStreams))
 	f("MaxViewsPerPeer", &l.MaxViewsPerPeer, maxViews/4)
-	f("NewStreamsPerSecond", &l.NewStreamsPerSecond, 1000)
+	f("NewStreamsPerSecond", &l.NewStreamsPerSecond, 2000)
 	f("RequestsPerSecond", &l.RequestsPerSecond, 500)
 	f("MaxNodeBytes", &l.MaxNodeBytes, 256<<10)
 	f("MaxTypesPerClient", &l.MaxTypesPerClient, 256)

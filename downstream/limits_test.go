@@ -351,8 +351,8 @@ func TestViewsAreBounded(t *testing.T) {
 	if v, err := acquire(vs, variant{revision: "0"}, protocolDelta); err != nil {
 		t.Error(err)
 	} else {
-		vs.release(v, viewer{protocol: protocolDelta})
-		vs.release(v, viewer{protocol: protocolDelta})
+		vs.release(v, viewer{delta: true})
+		vs.release(v, viewer{delta: true})
 	}
 	if _, there := vs.derived[variant{revision: "0"}]; there {
 		t.Error("a view without clients is kept")

@@ -99,6 +99,8 @@ func (s *Server) serverOptions(creds credentials.TransportCredentials) []grpc.Se
 		grpc.MaxRecvMsgSize(s.cfg.MaxRequestBytes),
 		// Headers up to this are refused by name (Server.admit), larger ones by the transport.
 		grpc.MaxHeaderListSize(uint32(min(2*uint64(s.cfg.MaxHeaderBytes), math.MaxUint32))),
+		// Clients send headers once in a stream, so that a table of them would only be kept.
+		grpc.HeaderTableSize(0),
 		// Fixed windows: to find out how large they should be costs a ping for each ACK.
 		grpc.StaticStreamWindowSize(streamWindow), grpc.StaticConnWindowSize(receiveWindow),
 		grpc.ReadBufferSize(readBuffer),

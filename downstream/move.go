@@ -55,7 +55,9 @@ func (vs *views) move(moves []move, now time.Time) bool {
 		}
 	}
 	vs.bring(true, nil, now)
-	vs.dropEncoded(vs.base) // of pages that were shared, and are not any more
+	for form := range snapshot.Forms {
+		vs.dropEncoded(vs.base, form) // of pages that were shared, and are not any more
+	}
 	return true
 }
 

@@ -85,7 +85,7 @@ func TestMovedClientsHoldWhatTheirViewShows(t *testing.T) {
 			f.leave(t)
 		}
 		vs := f.views
-		if len(vs.derived)+len(vs.forks) != 0 || vs.copies.Load() != 0 || vs.base.clients != 0 || vs.base.sotw != 0 {
+		if len(vs.derived)+len(vs.forks) != 0 || vs.copies.Load() != 0 || vs.base.clients != 0 || vs.base.sotw != [snapshot.Forms]int{} {
 			t.Fatalf("without clients there are %d and %d views, counted %d; the base has %d clients",
 				len(vs.derived), len(vs.forks), vs.copies.Load(), vs.base.clients)
 		}
@@ -112,7 +112,7 @@ func (f *fleet) leave(t *rapid.T) {
 		t.Skip("nobody is there")
 	}
 	i := rapid.IntRange(0, len(f.clients)-1).Draw(t, "client")
-	f.views.release(f.clients[i].view, viewer{protocol: protocolSotW})
+	f.views.release(f.clients[i].view, viewer{})
 	f.clients = slices.Delete(f.clients, i, i+1)
 }
 
@@ -145,7 +145,7 @@ func (f *fleet) move(t *rapid.T) {
 		if gone {
 			going = append(going, c)
 		}
-		transfers = append(transfers, move{from: c.view, to: to, who: viewer{protocol: protocolSotW}, done: func(v *view) bool {
+		transfers = append(transfers, move{from: c.view, to: to, who: viewer{}, done: func(v *view) bool {
 			if !gone {
 				c.view, c.sees = v, to
 			}
@@ -157,7 +157,7 @@ func (f *fleet) move(t *rapid.T) {
 		clear(f.pending) // all is read anew
 	}
 	for _, c := range going {
-		f.views.release(c.view, viewer{protocol: protocolSotW})
+		f.views.release(c.view, viewer{})
 		f.clients = slices.DeleteFunc(f.clients, func(o *member) bool { return o == c })
 	}
 	for _, c := range f.clients {
@@ -233,7 +233,7 @@ func (f *fleet) check(t *rapid.T) {
 		}
 	}
 	for _, v := range append(vs.copied(), vs.base) {
-		if v.clients != clients[v] || v.sotw != clients[v] || v != vs.base && v.clients == 0 {
+		if v.clients != clients[v] || v.sotw[snapshot.Full] != clients[v] || v != vs.base && v.clients == 0 {
 			t.Fatalf("a view has %d clients, %d of them SotW; there are %d", v.clients, v.sotw, clients[v])
 		}
 	}
@@ -289,8 +289,8 @@ func TestForksDoNotShareWhatIsAppendedTo(t *testing.T) {
 	without := variant{rule: &rule{View: View{Accepts: func(r *mirror.Resource) bool { return r.FullName() != "shop/7" }}}}
 	from := one.snapshot(typeSE).Rev
 	lockedMove(vs, []move{
-		{from: one, to: without, who: viewer{protocol: protocolDelta}, done: settle(&moved)},
-		{from: two, to: variant{}, who: viewer{protocol: protocolDelta}, done: settle(&two)},
+		{from: one, to: without, who: viewer{delta: true}, done: settle(&moved)},
+		{from: two, to: variant{}, who: viewer{delta: true}, done: settle(&two)},
 	}, time.Now())
 	if moved == vs.base || two != vs.base {
 		t.Fatal("the views are the wrong ones")

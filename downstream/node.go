@@ -14,6 +14,8 @@ import (
 type client struct {
 	nodeID, clusterID, namespace, istioVersion, revision string
 	labels                                               labels.Set
+	// istiod is set for what looks like the MCP client of an istiod. Such a client reads no provenance.
+	istiod bool
 	// whole is set for a relay that does not know parts of an answer (PROTOCOL S18).
 	whole bool
 	// unlabelled tells that there were more labels than are kept.
@@ -52,7 +54,9 @@ func parseNode(node *corev3.Node) (client, error) {
 	for name, v := range md["LABELS"].GetStructValue().GetFields() {
 		c.labels[name] = v.GetStringValue()
 	}
-	if own, relay := md["RELAY_CLUSTER_ID"]; relay {
+	own, relay := md["RELAY_CLUSTER_ID"]
+	c.istiod = !relay && isSidecar(node.GetId())
+	if relay {
 		// A relay tells with CLUSTER_ID which cluster it takes this server for.
 		c.clusterID = refusal.Bounded(own.GetStringValue())
 		c.whole = md["RELAY_PARTS"].GetStringValue() != "true"
@@ -61,6 +65,12 @@ func parseNode(node *corev3.Node) (client, error) {
 		c.namespace = namespaceOfID(node.GetId())
 	}
 	return c, nil
+}
+
+// isSidecar reports whether a node id is one of a sidecar. An istiod calls itself one;
+// relays and tools do not.
+func isSidecar(id string) bool {
+	return strings.HasPrefix(id, "sidecar~") && strings.Count(id, "~") == 3
 }
 
 // namespaceOfID returns the namespace in a node id of the form

@@ -149,10 +149,9 @@ type meter struct {
 	in    http2frames.Follower
 	tiny  http2frames.Tiny
 	frame http2frames.Frame
-	pad   int  // bytes at the end of the payload that are padding
-	first bool // the payload begins with the length of its padding
-	now   part // of the frame's stream, if it is open
-	known bool // that stream is open
+	pad   int     // bytes at the end of the payload that are padding
+	first bool    // the payload begins with the length of its padding
+	now   *inflow // of the frame's stream, nil if that is not open
 	last  uint32
 	// little takes what comes first, usually all of an acknowledgement.
 	little [littleRead]byte
@@ -163,24 +162,19 @@ type meter struct {
 	mu     sync.Mutex // guards all below
 	closed bool
 	grants []*grant
-	open   map[uint32]part // by stream: what has come of its next request
+	open   map[uint32]*inflow // by stream
+	opens  int                // streams so far
+	claims int                // of streams, so far
 }
 
 func newMeter(conn net.Conn, all *receiving, most, streams int) *meter {
-	m := &meter{Conn: conn, all: all, most: most, streams: streams, tiny: http2frames.Tiny{Most: maxTiny}, open: map[uint32]part{}}
+	m := &meter{Conn: conn, all: all, most: most, streams: streams, tiny: http2frames.Tiny{Most: maxTiny}, open: map[uint32]*inflow{}}
 	if conn != nil {
 		m.key = addressKey(conn.RemoteAddr())
 	}
-	m.in = http2frames.Follower{Skip: len(http2frames.Preface), Begin: m.begin, Payload: m.payload, End: m.end}
+	m.in = http2frames.Follower{Skip: len(http2frames.Preface), Begin: m.begin, Payload: m.payload}
 	m.out.Begin = m.sent
 	return m
-}
-
-// part is what has come of a request.
-type part struct {
-	head [5]byte
-	have uint8 // bytes of head
-	left uint32
 }
 
 // grant is a request that is being received, or that nobody has decoded yet.
@@ -243,19 +237,31 @@ func (m *meter) Close() error {
 
 // begin begins a frame of the client.
 func (m *meter) begin(f http2frames.Frame) error {
-	m.frame, m.pad, m.known = f, 0, false
+	m.frame, m.pad, m.now = f, 0, nil
 	switch f.Type {
 	case http2frames.Headers:
-		return m.opened(f.Stream)
+		if err := m.opened(f.Stream); err != nil {
+			return err
+		}
 	case http2frames.Reset:
 		m.ended(f.Stream)
 	case http2frames.Data:
 		m.first = f.Flags&http2frames.FlagPadded != 0
-		m.mu.Lock()
-		m.now, m.known = m.open[f.Stream]
-		m.mu.Unlock()
+		m.now = m.flow(f.Stream)
+	}
+	if (f.Type == http2frames.Headers || f.Type == http2frames.Data) && f.Flags&http2frames.FlagEndStream != 0 {
+		if of := m.flow(f.Stream); of != nil {
+			of.note()
+		}
 	}
 	return m.tiny.Frame(f)
+}
+
+// flow returns what comes on a stream, nil when that is not open.
+func (m *meter) flow(stream uint32) *inflow {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.open[stream]
 }
 
 // opened notes a stream that the client opens. Later headers of a stream are its trailers.
@@ -266,7 +272,8 @@ func (m *meter) opened(stream uint32) error {
 	m.last = stream
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.open[stream] = part{}
+	m.open[stream] = &inflow{}
+	m.opens++
 	if len(m.open) > m.streams+maxOpen {
 		return errNoGrant
 	}
@@ -291,7 +298,7 @@ func (m *meter) ended(stream uint32) {
 
 // payload takes the next bytes of a frame.
 func (m *meter) payload(b []byte, left int) error {
-	if !m.known {
+	if m.now == nil {
 		return nil
 	}
 	if m.first {
@@ -302,7 +309,7 @@ func (m *meter) payload(b []byte, left int) error {
 		b = b[:max(own, 0)]
 	}
 	for len(b) > 0 {
-		p := &m.now
+		p := m.now
 		if int(p.have) < len(p.head) {
 			n := copy(p.head[p.have:], b)
 			p.have += uint8(n)
@@ -311,6 +318,7 @@ func (m *meter) payload(b []byte, left int) error {
 				return nil
 			}
 			p.left = binary.BigEndian.Uint32(p.head[1:])
+			p.note()
 			if size := int(p.left); size > largeRequest && size <= m.most {
 				if err := m.grant(size); err != nil {
 					return err
@@ -320,22 +328,9 @@ func (m *meter) payload(b []byte, left int) error {
 		n := min(len(b), int(p.left))
 		b = b[n:]
 		if p.left -= uint32(n); p.left == 0 {
-			*p = part{}
+			p.have = 0
 			m.tiny.Message()
 		}
-	}
-	return nil
-}
-
-// end ends a frame.
-func (m *meter) end() error {
-	if !m.known {
-		return nil
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if _, ok := m.open[m.frame.Stream]; ok { // it may have ended meanwhile
-		m.open[m.frame.Stream] = m.now
 	}
 	return nil
 }

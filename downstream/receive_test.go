@@ -105,7 +105,7 @@ func TestLargeRequestsAreSeenWhenTheyBegin(t *testing.T) {
 			t.Fatalf("round %d: granted %v, want %v", round, sizes, want)
 		}
 		for id, p := range m.open {
-			if p != (part{}) {
+			if p.have != 0 || p.left != 0 {
 				t.Fatalf("round %d: the request of stream %d is taken for incomplete", round, id)
 			}
 		}
@@ -172,7 +172,7 @@ func TestFollowingAcknowledgementsCostsNoAllocation(t *testing.T) {
 	var wire bytes.Buffer
 	f := http2.NewFramer(&wire, nil)
 	for id := uint32(1); id < 5; id += 2 {
-		m.open[id] = part{}
+		m.open[id] = &inflow{}
 		if err := f.WriteData(id, false, grpcMessage(80)); err != nil {
 			t.Fatal(err)
 		}

@@ -2,7 +2,6 @@ package downstream
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"time"
@@ -11,30 +10,60 @@ import (
 	"google.golang.org/grpc/status"
 
 	"meshrelay/downstream/refusal"
+	"meshrelay/downstream/snapshot"
 	"meshrelay/downstream/subscription"
 )
 
-// receive handles requests until the client ends the stream.
-func (c *conn) receive() error {
-	in := &incoming{ctx: c.stream.Context(), decoding: c.server.decoding, limits: &c.server.limits, fields: fieldsOf[c.protocol], meter: meterOf(c.peer)}
-	for {
-		in.first = !c.heard.Load()
-		err := c.next(in)
-		switch {
-		case errors.Is(err, io.EOF):
-			return nil
-		case !refusal.Is(err) && status.Code(err) == codes.ResourceExhausted: // gRPC's, of the size
-			return refusal.New(refusal.Bytes, codes.ResourceExhausted,
-				"request of more than %d bytes (downstream.maxRequestBytes): %s", c.server.cfg.MaxRequestBytes, status.Convert(err).Message())
-		case err != nil:
-			return err
-		}
-		c.signal()
+// hear tells that a request has come.
+func (c *conn) hear() {
+	if c.hearing.begin() {
+		go c.receive()
 	}
 }
 
+// receive handles the requests that have come. It ends the stream when the client does, or when one is
+// refused.
+func (c *conn) receive() {
+	for {
+		for c.hasMore() {
+			if err := c.guard(c.next); err != nil {
+				err = c.reasonOf(err)
+				if c.deaf = true; refusal.Is(err) {
+					c.refused = err
+				}
+				c.end(err)
+				break
+			}
+			c.taken++
+			c.signal()
+		}
+		if c.hearing.rest() {
+			return
+		}
+	}
+}
+
+// hasMore reports whether to wait for a request: one has come, or nobody would tell.
+func (c *conn) hasMore() bool {
+	return !c.deaf && (c.inflow == nil || c.inflow.came.Load() != c.taken)
+}
+
+// reasonOf returns why the stream ends after a request could not be received.
+func (c *conn) reasonOf(err error) error {
+	switch {
+	case errors.Is(err, io.EOF):
+		return nil
+	case !refusal.Is(err) && status.Code(err) == codes.ResourceExhausted: // gRPC's, of the size
+		return refusal.New(refusal.Bytes, codes.ResourceExhausted,
+			"request of more than %d bytes (downstream.maxRequestBytes): %s", c.server.cfg.MaxRequestBytes, status.Convert(err).Message())
+	}
+	return err
+}
+
 // next waits for a request and handles it.
-func (c *conn) next(in *incoming) error {
+func (c *conn) next() error {
+	in := &c.incoming
+	in.first = !c.heard.Load()
 	if err := c.stream.RecvMsg(in); err != nil {
 		return err
 	}
@@ -87,16 +116,23 @@ func (c *conn) know(req *request) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return true, c.begin(client)
+	if c.server.cfg.ShortForIstiods && client.istiod {
+		c.form = snapshot.Short
+		c.subs.Use(c.form)
+	}
+	if err := c.begin(&client); err != nil {
+		return false, err
+	}
+	return true, nil
 }
 
 // viewer returns the client as its view counts it.
 func (c *conn) viewer() viewer {
-	return viewer{c.protocol, c.use, c.server.limits.Load().MaxViewsPerPeer}
+	return viewer{c.protocol == protocolDelta, c.form, c.use, c.server.limits.Load().MaxViewsPerPeer}
 }
 
 // begin gives the client of a first request a view. It begins again if the rules change meanwhile.
-func (c *conn) begin(client client) error {
+func (c *conn) begin(client *client) error {
 	s := c.server
 	c.heard.Store(true)
 	for {
@@ -104,11 +140,11 @@ func (c *conn) begin(client client) error {
 		if err != nil {
 			return err
 		}
-		r, err := rs.choose(*c.listener, client, c.listener.TLS.identitiesOf(c.peer))
+		r, err := rs.choose(*c.listener, *client, c.listener.TLS.identitiesOf(c.peer))
 		if err != nil {
 			return err
 		}
-		v, err := s.views.admit(c.stream.Context(), variantOf(r, client), c.viewer())
+		v, err := s.views.admit(c.stream.Context(), variantOf(r, *client), c.viewer())
 		if err != nil {
 			return err
 		}
@@ -120,7 +156,7 @@ func (c *conn) begin(client client) error {
 }
 
 // enter makes v the view of the client. It is false when other rules than rs apply by now.
-func (c *conn) enter(rs *rules, v *view, r *rule, client client) (done bool, err error) {
+func (c *conn) enter(rs *rules, v *view, r *rule, client *client) (done bool, err error) {
 	s := c.server
 	if err := s.changing.Acquire(c.stream.Context(), 1); err != nil {
 		s.views.release(v, c.viewer())
@@ -130,12 +166,10 @@ func (c *conn) enter(rs *rules, v *view, r *rule, client client) (done bool, err
 	if s.rules != rs {
 		return false, nil
 	}
-	id := fmt.Sprintf("%s-%d", client.nodeID, s.lastID.Add(1))
-	log := s.log.With("client", id)
 	c.mu.Lock()
 	closed := c.closed
 	if !closed {
-		c.id, c.client, c.log = id, client.lean(), log
+		c.number, c.client = s.lastID.Add(1), client.lean()
 		c.sees(v, r)
 	}
 	c.mu.Unlock()
@@ -143,7 +177,7 @@ func (c *conn) enter(rs *rules, v *view, r *rule, client client) (done bool, err
 		s.views.release(v, c.viewer())
 		return true, status.Error(codes.Canceled, "stream has ended")
 	}
-	s.comings.Log(log, slog.LevelInfo, "client connected", "address", c.peer.Addr.String(), "protocol", c.protocol,
+	s.comings.Log(c.log(), slog.LevelInfo, "client connected", "address", c.peer.Addr.String(), "protocol", c.protocol,
 		"istioVersion", client.istioVersion, "revision", client.revision, "view", r.Name)
 	return true, nil
 }
@@ -186,10 +220,12 @@ func (c *conn) record(result subscription.Outcome, w *subscription.Watch, req *s
 		c.server.metrics.of(w.Type).acks.Inc()
 	case subscription.NACK:
 		c.server.metrics.of(w.Type).nacks.Inc()
-		c.server.nacks.Warn(c.log, "client rejected a response", "type", refusal.Bounded(w.TypeURL), "nonce", w.Status().SentNonce,
+		c.server.nacks.Warn(c.log(), "client rejected a response", "type", refusal.Bounded(w.TypeURL), "nonce", w.Status().SentNonce,
 			"err", refusal.Bounded(req.Error))
 	case subscription.Subscribed, subscription.Stale:
-		c.log.Debug("request", "type", refusal.Bounded(w.TypeURL), "stale", result == subscription.Stale)
+		if c.debugs() {
+			c.log().Debug("request", "type", refusal.Bounded(w.TypeURL), "stale", result == subscription.Stale)
+		}
 	}
 }
 

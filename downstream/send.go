@@ -125,7 +125,6 @@ func (c *conn) round() (sent bool, err error) {
 	for {
 		c.mu.Lock()
 		resp, ok := c.subs.Next(round, time.Now())
-		log := c.log
 		if !ok {
 			err = c.account() // of versions that clients resumed with, and that were compared
 		}
@@ -134,7 +133,7 @@ func (c *conn) round() (sent bool, err error) {
 			return true, err
 		}
 		if (resp.First || c.protocol == protocolDelta) && resp.Size > defaultReceiveLimit {
-			c.server.comings.Log(log, slog.LevelInfo, "response is larger than gRPC clients accept unless told to", "type", resp.TypeURL, "bytes", resp.Size, "usualLimit", defaultReceiveLimit)
+			c.server.comings.Log(c.log(), slog.LevelInfo, "response is larger than gRPC clients accept unless told to", "type", resp.TypeURL, "bytes", resp.Size, "usualLimit", defaultReceiveLimit)
 		}
 		if err := c.sendMsg(resp.Message); err != nil {
 			return true, err
@@ -143,7 +142,9 @@ func (c *conn) round() (sent bool, err error) {
 		c.server.work.BusyWith(resp.Size, now.Sub(began))
 		began = now
 		c.server.metrics.pushed(resp.Type, resp.Size, resp.ChangedAt, now)
-		log.Debug("pushed", "type", resp.TypeURL, "nonce", resp.Nonce, "bytes", resp.Size)
+		if c.debugs() {
+			c.log().Debug("pushed", "type", resp.TypeURL, "nonce", resp.Nonce, "bytes", resp.Size)
+		}
 	}
 }
 

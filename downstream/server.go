@@ -45,6 +45,8 @@ type Config struct {
 	NodeID, Version string
 	// RelayName is the name of this relay in the paths of resources. Empty: they do not have it.
 	RelayName string
+	// ShortForIstiods sends SotW clients that look like istiods the short form of resources.
+	ShortForIstiods bool
 	// Listeners are the addresses to serve on. At least one.
 	Listeners []Listener
 	// Views are what clients see. None: everything, but what came from their own cluster.
@@ -156,6 +158,7 @@ type Server struct {
 	panicLog     *loglimit.Limit
 	controlPlane []byte // encoded envoy.config.core.v3.ControlPlane
 	identifier   string
+	beginnings   beginnings
 	released     chan struct{}
 	draining     chan struct{}
 	lastID       atomic.Uint64
@@ -216,6 +219,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		nacks:        loglimit.New(100, time.Second),
 		panicLog:     loglimit.New(20, time.Second),
 		identifier:   string(identifier),
+		beginnings:   newBeginnings(cfg.RelayName),
 		controlPlane: protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), identifier),
 		released:     make(chan struct{}), draining: make(chan struct{}), listening: make(chan struct{}),
 		conns: map[*conn]struct{}{}, trust: map[*Listener]*trust{},

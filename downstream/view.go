@@ -24,10 +24,10 @@ const maxViews = 1024
 // encoded pages, and views share pages with one another.
 type view struct {
 	// Guarded by views.mu: what the view shows (zero: everything, as the base view does), its
-	// clients, the SotW clients among them, and of a derived view how many each peer has.
+	// clients, the SotW clients among them by form, and of a derived view how many each peer has.
 	variant variant
 	clients int
-	sotw    int
+	sotw    [snapshot.Forms]int
 	peers   map[*peerUse]int
 	filling *filling // nil: the view has its content, or the server does not serve yet
 	// changes counts the changes to any of the collections. It is raised after them.
@@ -96,7 +96,8 @@ func (vs *views) full() bool { return len(vs.derived)+len(vs.forks) >= maxViews 
 
 // viewer is a client of views.
 type viewer struct {
-	protocol string
+	delta bool
+	form  snapshot.Form // of a SotW client
 	// peer is who the view is counted for, and maxViews how many it may have; nil: nobody.
 	peer     *peerUse
 	maxViews int
@@ -166,8 +167,8 @@ func (vs *views) room(v *view, who viewer) error {
 // join counts a client of a view. The caller holds mu.
 func (vs *views) join(v *view, who viewer) {
 	v.clients++
-	if who.protocol == protocolSotW {
-		v.sotw++
+	if !who.delta {
+		v.sotw[who.form]++
 	}
 	if v == vs.base || who.peer == nil {
 		return
@@ -180,8 +181,8 @@ func (vs *views) join(v *view, who viewer) {
 	}
 }
 
-// release gives a view back. The last SotW client takes the encoded pages along that nobody else
-// needs.
+// release gives a view back. The last SotW client of a form takes the encoded pages along that nobody
+// else needs.
 func (vs *views) release(v *view, who viewer) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
@@ -199,11 +200,11 @@ func (vs *views) leave(v *view, who viewer) {
 	if v.clients--; v.clients == 0 {
 		vs.drop(v)
 	}
-	if who.protocol == protocolDelta {
+	if who.delta {
 		return
 	}
-	if v.sotw--; v.sotw == 0 {
-		vs.dropEncoded(v)
+	if v.sotw[who.form]--; v.sotw[who.form] == 0 {
+		vs.dropEncoded(v, who.form)
 	}
 }
 
@@ -220,9 +221,10 @@ func (vs *views) drop(v *view) {
 	vs.copies.Add(-1)
 }
 
-// dropEncoded drops the encodings of the pages of v that are in no view with SotW clients.
-func (vs *views) dropEncoded(v *view) {
-	users := slices.DeleteFunc(append(vs.copied(), vs.base), func(u *view) bool { return u.sotw == 0 })
+// dropEncoded drops the encodings in a form of the pages of v that are in no view with SotW clients of
+// that form.
+func (vs *views) dropEncoded(v *view, form snapshot.Form) {
+	users := slices.DeleteFunc(append(vs.copied(), vs.base), func(u *view) bool { return u.sotw[form] == 0 })
 	v.each(func(t subscription.Type, c *snapshot.Collection) {
 		var of []*snapshot.Collection
 		for _, u := range users {
@@ -230,6 +232,6 @@ func (vs *views) dropEncoded(v *view) {
 				of = append(of, c)
 			}
 		}
-		c.DropEncoded(of)
+		c.DropEncoded(form, of)
 	})
 }

@@ -65,12 +65,12 @@ func TestViewCostsWhatItLeavesOut(t *testing.T) {
 			t.Error("a view that leaves out nothing has a list of pages of its own")
 		}
 		m := must(newMetrics(prometheus.NewRegistry(), generators{newMCPGenerator()}))
-		base.Frames(m.pageEncoded)
-		s.Frames(m.pageEncoded)
+		base.Frames(snapshot.Full, m.pageEncoded)
+		s.Frames(snapshot.Full, m.pageEncoded)
 		if got := int(testutil.ToFloat64(m.pages)); got > len(base.Pages)+pages {
 			t.Errorf("%d pages are encoded for both views, want at most %d", got, len(base.Pages)+pages)
 		}
-		vs.release(v, viewer{protocol: protocolSotW})
+		vs.release(v, viewer{})
 	}
 }
 
@@ -177,7 +177,7 @@ func BenchmarkMoveAllClients(b *testing.B) {
 			accepts := func(r *mirror.Resource) bool { return r.FullName() != "shop/s-05000" }
 			for i := range count {
 				x := variant{rule: &rule{View: View{Accepts: accepts}}, revision: fmt.Sprint(i)}
-				clients = append(clients, move{from: must(acquire(vs, x, protocolDelta)), to: x, who: viewer{protocol: protocolDelta}, done: func(*view) bool { return true }})
+				clients = append(clients, move{from: must(acquire(vs, x, protocolDelta)), to: x, who: viewer{delta: true}, done: func(*view) bool { return true }})
 			}
 			for b.Loop() {
 				r := &rule{View: View{Accepts: accepts}}

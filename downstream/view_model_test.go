@@ -159,7 +159,7 @@ func (m *model) join(t *rapid.T) {
 		if o.view != v {
 			t.Fatalf("clients of %v do not share a view", x)
 		}
-		m.views.release(v, viewer{protocol: protocolDelta})
+		m.views.release(v, viewer{delta: true})
 		return
 	}
 	m.seen[x] = &observer{view: v, ever: map[string]bool{}, delta: newFollower(true), sotw: newFollower(false)}
@@ -176,7 +176,7 @@ func (m *model) leave(t *rapid.T) {
 		}
 	}
 	x := rapid.SampledFrom(there).Draw(t, "variant")
-	m.views.release(m.seen[x].view, viewer{protocol: protocolDelta})
+	m.views.release(m.seen[x].view, viewer{delta: true})
 	delete(m.seen, x)
 }
 

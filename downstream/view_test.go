@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"google.golang.org/protobuf/proto"
 
+	"meshrelay/downstream/snapshot"
 	"meshrelay/mirror"
 )
 
@@ -220,7 +221,7 @@ func TestClientsOfOneVariantShare(t *testing.T) {
 	}
 	encoded := func(v *view) (n int) {
 		for _, p := range v.snapshot(typeSE).Pages {
-			if p.Encoded() {
+			if p.Encoded(snapshot.Full) {
 				n++
 			}
 		}
@@ -255,11 +256,11 @@ func TestSharedPagesStayEncodedForDerivedViews(t *testing.T) {
 	vs.open(time.Now())
 	m := must(newMetrics(prometheus.NewRegistry(), generators{newMCPGenerator()}))
 	encode := func(v *view) {
-		v.snapshot(typeSE).Frames(m.pageEncoded)
+		v.snapshot(typeSE).Frames(snapshot.Full, m.pageEncoded)
 	}
 	encoded := func(v *view) (n int) {
 		for _, p := range v.snapshot(typeSE).Pages {
-			if p.Encoded() {
+			if p.Encoded(snapshot.Full) {
 				n++
 			}
 		}
@@ -276,14 +277,14 @@ func TestSharedPagesStayEncodedForDerivedViews(t *testing.T) {
 	encode(one)
 	encode(two)
 	pages := len(one.snapshot(typeSE).Pages)
-	vs.release(one, viewer{protocol: protocolSotW})
+	vs.release(one, viewer{})
 	if n := encoded(two); n != pages {
 		t.Errorf("%d of %d pages stay encoded for a view that shares them", n, pages)
 	}
 	if n := encoded(one); n != pages-2 {
 		t.Errorf("%d of %d pages stay encoded; two were the view's alone", n, pages)
 	}
-	vs.release(two, viewer{protocol: protocolSotW})
+	vs.release(two, viewer{})
 	if n := encoded(vs.base); n != 0 {
 		t.Errorf("%d pages stay encoded for nobody", n)
 	}

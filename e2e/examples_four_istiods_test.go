@@ -55,8 +55,8 @@ func TestExampleFourIstiods(t *testing.T) {
 			if err != nil {
 				return fmt.Errorf("%s: %w", key, err)
 			}
-			if got.source != merge[key] {
-				return fmt.Errorf("%s is from %q, want %q", key, got.source, merge[key])
+			if of, err := content(r.configs()[key]); err != nil || of.source != merge[key] {
+				return fmt.Errorf("%s is from %q, want %q: %w", key, of.source, merge[key], err)
 			}
 			if key == db {
 				if !strings.Contains(got.spec, endpoints) {
@@ -82,16 +82,20 @@ func TestExampleFourIstiods(t *testing.T) {
 
 	// d has its own as it was, with what the relay leaves out too, and the others' beside it.
 	eventually(t, "istiod d has the others' configs", func() error {
-		for key, from := range merge {
-			got, err := content(d.configs()[key])
-			if err != nil {
-				return fmt.Errorf("%s: %w", key, err)
-			}
-			if from == "d" && got.source != "" || from != "d" && got.source != from {
-				return fmt.Errorf("%s is from %q", key, got.source)
+		have := d.configs()
+		for key := range merge {
+			if have[key] == "" {
+				return fmt.Errorf("%s is not there", key)
 			}
 		}
-		return nil
+		entries, err := dial(t, d.grpc).list(seV1alpha3)
+		for name, entry := range entries {
+			from := merge[net+"ServiceEntry "+name]
+			if relayed := marked.MatchString(entry.Metadata.Version); from != "" && relayed != (from != "d") {
+				return fmt.Errorf("%s of %s has the version %q", name, from, entry.Metadata.Version)
+			}
+		}
+		return err
 	})
 	d.has(net+"ServiceEntry ops/alerts", "alerts.ops.example")
 

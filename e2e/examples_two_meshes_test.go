@@ -244,7 +244,7 @@ func (i *istiod) lacks(r *relay, names ...string) error {
 	have, want := i.configs(), r.configs()
 	for _, name := range names {
 		key := "networking.istio.io/ServiceEntry " + name
-		if want[key] == "" || have[key] != want[key] {
+		if want[key] == "" || withoutProvenance(have[key]) != withoutProvenance(want[key]) {
 			return fmt.Errorf("%s is\n%s\nwant\n%s", key, have[key], want[key])
 		}
 	}

@@ -16,6 +16,8 @@ require (
 	google.golang.org/protobuf v1.33.0
 	istio.io/api v1.22.1-0.20240524024004-b6815be0740d
 	istio.io/istio v0.0.0-20240601204907-a1a76b8e75f8
+	k8s.io/api v0.30.0
+	k8s.io/apimachinery v0.30.0
 	pgregory.net/rapid v1.3.0
 	sigs.k8s.io/yaml v1.4.0
 )
@@ -193,9 +195,7 @@ require (
 	gopkg.in/yaml.v3 v3.0.1 // indirect
 	helm.sh/helm/v3 v3.14.3 // indirect
 	istio.io/client-go v1.22.1-0.20240524024404-e48447329f77 // indirect
-	k8s.io/api v0.30.0 // indirect
 	k8s.io/apiextensions-apiserver v0.30.0 // indirect
-	k8s.io/apimachinery v0.30.0 // indirect
 	k8s.io/apiserver v0.30.0 // indirect
 	k8s.io/cli-runtime v0.30.0 // indirect
 	k8s.io/client-go v0.30.0 // indirect

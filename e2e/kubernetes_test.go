@@ -220,6 +220,9 @@ func objectPath(apiVersion, kind, namespace, name string) string {
 		path += "/namespaces/" + namespace
 	}
 	plural := strings.ToLower(kind) + "s"
+	if stem, ok := strings.CutSuffix(plural, "sss"); ok {
+		plural = stem + "sses"
+	}
 	if stem, ok := strings.CutSuffix(plural, "ys"); ok && kind != "Gateway" {
 		plural = stem + "ies"
 	}

@@ -24,26 +24,24 @@ func Decode(kind Kind, data []byte, source string) (*Resource, error) {
 	return r, err
 }
 
-// DecodeStamped is Decode, with a stamp on the resource unless it is nil. It also returns the
-// relays that the resource has passed according to its annotation, even if the stamp does not
-// believe that.
-func DecodeStamped(kind Kind, data []byte, source string, stamp *Stamp) (r *Resource, path []string, err error) {
+// DecodeStamped is Decode, with a stamp on the resource unless it is nil. It also returns the way of
+// the resource, even if the stamp does not believe its annotation. That is for use before the caller
+// reuses data.
+func DecodeStamped(kind Kind, data []byte, source string, stamp *Stamp) (r *Resource, way Way, err error) {
 	md, body, err := parseElement(kind, data)
 	if err != nil {
-		return nil, nil, err
+		return nil, way, err
 	}
 	f := from{source: source}
 	if stamp != nil {
-		switch {
-		case len(md.from) <= MaxProvenance:
-			path = ParseProvenance(string(md.from)).Path
-		case stamp.Believe:
-			return nil, nil, fmt.Errorf("%s: its annotation %s has %d bytes, and %d are the most", text.Abbreviate(string(md.name)), ProvenanceAnnotation, len(md.from), MaxProvenance)
+		if stamp.Believe && len(md.from) > MaxProvenance {
+			return nil, way, fmt.Errorf("%s: its annotation %s has %d bytes, and %d are the most", text.Abbreviate(string(md.name)), ProvenanceAnnotation, len(md.from), MaxProvenance)
 		}
+		way = wayOf(&md)
 		f.cluster = md.stamp(stamp)
 	}
 	r, err = build(kind, md, body, f)
-	return r, path, err
+	return r, way, err
 }
 
 // Restore builds a resource from its stored form: its kind, its Any, and three texts that the

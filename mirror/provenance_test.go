@@ -59,12 +59,12 @@ func TestStampsExtendTheProvenance(t *testing.T) {
 				t.Errorf("%q of cluster %s, want %q of %s", got, stamped.Cluster(), tc.want, tc.cluster)
 			}
 			// Stamped while it is decoded, it comes to the same.
-			decoded, path, err := DecodeStamped(r.Kind(), r.Any(), "east", &tc.stamp)
+			decoded, way, err := DecodeStamped(r.Kind(), r.Any(), "east", &tc.stamp)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if want := ParseProvenance(tc.had).Path; strings.Join(path, ",") != strings.Join(want, ",") {
-				t.Errorf("it has passed %v, want %v", path, want)
+			if want := ParseProvenance(tc.had).Path; strings.Join(way.Path, ",") != strings.Join(want, ",") {
+				t.Errorf("it has passed %v, want %v", way.Path, want)
 			}
 			// Its own version is that of the encoding it was decoded from.
 			if got := decoded.Metadata().Annotations[ProvenanceAnnotation]; strings.Replace(got, r.Version(), "v1", 1) != tc.want || decoded.Cluster() != tc.cluster {
@@ -116,9 +116,9 @@ func TestProvenanceIsBounded(t *testing.T) {
 	long := "far via " + strings.Repeat("r", MaxProvenance)
 	data := received(t, func(m *mcp.Resource) { m.Metadata.Annotations = map[string]string{ProvenanceAnnotation: long} })
 	of := Stamp{Source: "east", Cluster: "c-east", Relay: "r1"}
-	got, path, err := DecodeStamped(serviceEntries, data, "east", &of)
-	if err != nil || path != nil || got.Cluster() != "c-east" || !slices.Equal(got.Provenance().Path, []string{"r1"}) {
-		t.Errorf("of an istiod: %v %v %v", got, path, err)
+	got, way, err := DecodeStamped(serviceEntries, data, "east", &of)
+	if err != nil || way.Path != nil || got.Cluster() != "c-east" || !slices.Equal(got.Provenance().Path, []string{"r1"}) {
+		t.Errorf("of an istiod: %v %v %v", got, way, err)
 	}
 	of.Believe = true
 	if _, _, err := DecodeStamped(serviceEntries, data, "east", &of); err == nil || !strings.Contains(err.Error(), ProvenanceAnnotation) {

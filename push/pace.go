@@ -14,6 +14,10 @@ const (
 	// room, up to brief: changes that come meanwhile share a push, and nobody notices the wait.
 	thrift = 8
 	brief  = 10 * time.Millisecond
+	// costly is from what work on, in time of all CPUs, a push is waited for longer than its share
+	// asks: twice as long when it is that much and the share is a half. When to push is that costly,
+	// it saves more to push less often than it helps to be early.
+	costly = 200 * time.Millisecond
 	// burst is how many changes of one upstream, above steady a second, make a burst.
 	burst  = 256
 	steady = 2000
@@ -57,7 +61,7 @@ const (
 //
 // An isolated change goes at once (within company). A change that follows a push goes when that
 // has reached most clients, and so long after it began that the work is no more than the share of
-// the CPUs. What an upstream changes while it is in a burst waits
+// the CPUs, and less of it the more there is. What an upstream changes while it is in a burst waits
 // until the upstream has been quiet for Options.After; the changes of others do not. No change
 // waits longer than Options.Max.
 type pace struct {
@@ -111,8 +115,10 @@ func (p *pace) worked(cost time.Duration) { p.cost += cost }
 
 // rest returns how long after a push began the next may.
 func (p *pace) rest() time.Duration {
-	share := time.Duration(float64(p.cost) / (p.opts.MaxShare * float64(p.opts.CPUs)))
-	return min(max(share, min(thrift*p.cost, brief)), p.opts.Max)
+	whole := float64(p.cost) / float64(p.opts.CPUs)
+	share := time.Duration(whole / p.opts.MaxShare)
+	much := time.Duration(2 * whole * whole / float64(costly))
+	return min(max(share, min(thrift*p.cost, brief))+much, p.opts.Max)
 }
 
 // next returns when the next push is due, and why not earlier. ok is false when no change waits.

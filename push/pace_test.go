@@ -38,9 +38,11 @@ func TestPaceIsGivenItsTime(t *testing.T) {
 	check("the push has reached nobody", 1001*ms, byBacklog, true)
 	p.worked(2 * ms)
 	p.reached = true
-	check("2 ms of work: brief", company+brief, byShare, true)
+	check("2 ms of work: brief", company+brief+10*time.Microsecond, byShare, true)
 	p.worked(18 * ms)
-	check("20 ms of work: as long, on two CPUs by half", company+20*ms, byShare, true)
+	check("20 ms of work: as long, on two CPUs by half, and a little", company+21*ms, byShare, true)
+	p.worked(380 * ms)
+	check("400 ms of work: twice as long", company+800*ms, byShare, true)
 	p.worked(time.Minute)
 	check("more work than that", company+time.Second, byShare, true)
 	begin(company+time.Second, "east", "west")
@@ -59,8 +61,8 @@ func TestPaceIsGivenItsTime(t *testing.T) {
 	p.reached = true
 	check("the burst goes on", 1300*ms, byBurst, true)
 	p.worked(200 * ms)
-	check("its end has to be paid for", 1361*ms, byShare, true)
-	begin(1361*ms, "west")
+	check("its end has to be paid for", 1461*ms, byShare, true)
+	begin(1461*ms, "west")
 	check("nothing waits", 0, notDelayed, false)
 	if len(p.sources) != 0 {
 		t.Errorf("%d upstreams that are quiet are kept", len(p.sources))

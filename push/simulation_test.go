@@ -166,6 +166,7 @@ func TestPushingIsPacedByItsCost(t *testing.T) {
 		{"3 ms, of one upstream", func(s *simulation) { s.gap, s.upstreams = 3*ms, 1 }, 10 * ms, 15 * ms, 15 * ms, 0.2},
 		{"1 ms, 100 clients", func(s *simulation) { s.gap, s.clients = ms, 100 }, 25 * ms, 50 * ms, 50 * ms, 1},
 		{"1 ms, and a push takes a second of a CPU", func(s *simulation) { s.gap, s.clients, s.client = ms, 500, 2*ms }, time.Second, 1600 * ms, 1600 * ms, 1.001},
+		{"1 ms, and a push takes half a second of a CPU", func(s *simulation) { s.gap, s.clients, s.client = ms, 500, ms }, 800 * ms, 1300 * ms, 1300 * ms, 0.51},
 		{"50 ms, 20 clients that cost much", func(s *simulation) { s.gap, s.client = 50*ms, 1500*us }, 50 * ms, 100 * ms, 100 * ms, 1},
 		{"a tenth of the CPUs", func(s *simulation) { s.gap, s.client, s.share = 50*ms, 1500*us, 0.1 }, 100 * ms, 200 * ms, 200 * ms, 0.201},
 		{"three slow clients", func(s *simulation) { s.gap, s.slow, s.drain = 20*ms, 3, 400*ms }, 2 * ms, 3 * ms, 3 * ms, 0.1},

@@ -143,6 +143,9 @@ func (w resourceWord) element(url string) fakexds.Resource {
 		if from := w.settings["from"]; from != "" {
 			m.Metadata.Annotations = map[string]string{mirror.ProvenanceAnnotation: from}
 		}
+		if version := w.settings["is"]; version != "" {
+			m.Metadata.Version = version
+		}
 	})
 	if kind.Group == "networking.istio.io" && kind != xdsEntryKind {
 		r = fakexds.Resource{Name: w.name, Any: rewrapped(r, &anypb.Any{TypeUrl: "type.googleapis.com/istio.networking.v1alpha3." + kind.Kind})}

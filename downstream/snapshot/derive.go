@@ -177,19 +177,19 @@ func (c *Collection) Fork() *Collection {
 	return fork
 }
 
-// DropEncoded drops the encodings of the pages that none of users has.
-func (c *Collection) DropEncoded(users []*Collection) {
+// DropEncoded drops the encodings in a form of the pages that none of users has.
+func (c *Collection) DropEncoded(form Form, users []*Collection) {
 	needed := map[*Page]bool{}
 	for _, u := range users {
 		for _, p := range u.current.Load().Pages {
-			if p.encoded.Load() != nil {
+			if p.Encoded(form) {
 				needed[p] = true
 			}
 		}
 	}
 	for _, p := range c.current.Load().Pages {
 		if !needed[p] {
-			p.encoded.Store(nil)
+			p.encoded[form].Store(nil)
 		}
 	}
 }

@@ -14,6 +14,34 @@ type Difference struct {
 	Changed mem.BufferSlice // the DeltaEntry of each changed item
 	Bytes   int             // of Changed
 	Removed []string
+	joined  mem.BufferSlice // Changed in one piece, if clients share it and it is small
+}
+
+// joinedBytes is up to how many bytes entries that clients share are kept in one piece: a transport
+// works on each piece for each client, and keeps a list of them.
+const joinedBytes = 512 << 10
+
+// Entries returns Changed, to be sent in messages of most bytes.
+func (d *Difference) Entries(most int) mem.BufferSlice {
+	if d.joined != nil && d.Bytes <= most {
+		return d.joined
+	}
+	return d.Changed
+}
+
+// joins reports whether to join entries of size bytes.
+func joins(entries mem.BufferSlice, size int) bool { return len(entries) > 1 && size <= joinedBytes }
+
+// join returns entries of size bytes in one piece, or as they are.
+func join(entries mem.BufferSlice, size int) mem.BufferSlice {
+	if !joins(entries, size) {
+		return entries
+	}
+	b := make([]byte, 0, size)
+	for _, e := range entries {
+		b = append(b, e.ReadOnlyData()...)
+	}
+	return mem.BufferSlice{mem.SliceBuffer(b)}
 }
 
 // Empty reports whether there is no difference.
@@ -34,8 +62,12 @@ func (s *Snapshot) Since(from uint64) (d *Difference, ok bool) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, d := range s.deltas {
+	for i, d := range s.deltas {
 		if d.from == from {
+			if d.joined == nil && joins(d.Changed, d.Bytes) { // for the second client, and all others
+				d = &Difference{d.from, d.Changed, d.Bytes, d.Removed, join(d.Changed, d.Bytes)}
+				s.deltas[i] = d
+			}
 			return d, true
 		}
 	}
@@ -144,7 +176,7 @@ func (s *Snapshot) InitialResponses(typeURL string, controlPlane []byte, most in
 	for h.Part {
 		n, size := Cut(rest, most)
 		h.Nonce, h.Part = FirstNonce(typeURL, len(parts)+1), n < len(rest)
-		parts = append(parts, Delta(h, rest[:n], size, nil))
+		parts = append(parts, Delta(h, join(rest[:n], size), size, nil))
 		h.ControlPlane, rest = nil, rest[n:]
 	}
 	// Of nothing there is no list to share, and clients may make up any number of types.

@@ -12,6 +12,25 @@ const (
 	pageBytes = 32 << 10
 )
 
+// Form is how items stand in a DiscoveryResponse. A DeltaDiscoveryResponse has one form only.
+type Form uint8
+
+// The forms.
+const (
+	Full  Form = iota
+	Short      // without what its clients do not read
+	Forms      // their number
+)
+
+// Version returns the version_info of content in a form: a client that comes back and is to have another
+// form now does not have that.
+func (f Form) Version(content string) string {
+	if f == Short {
+		return content + ".s"
+	}
+	return content
+}
+
 // Item is what a collection holds: immutable, encoded, and named.
 type Item interface {
 	FullName() string
@@ -23,6 +42,24 @@ type Item interface {
 	// DeltaDiscoveryResponse.
 	Frame() []byte
 	DeltaEntry() []byte
+	// AppendShort appends the item as Frame has it, but in the form Short.
+	AppendShort(b []byte) []byte
+}
+
+// appendItem appends an item as a field of a DiscoveryResponse.
+func (f Form) appendItem(b []byte, item Item) []byte {
+	if f == Short {
+		return item.AppendShort(b)
+	}
+	return append(b, item.Frame()...)
+}
+
+// Frame returns an item as a field of a DiscoveryResponse.
+func (f Form) Frame(item Item) []byte {
+	if f == Short {
+		return item.AppendShort(nil)
+	}
+	return item.Frame()
 }
 
 // Same reports whether two items of a collection, which may be nil, are the same.
@@ -39,15 +76,15 @@ type Entry struct {
 	Rev  uint64
 }
 
-// Page is a run of entries, sorted by name. It is immutable, but for its encoding, which the first
-// client makes that needs it.
+// Page is a run of entries, sorted by name. It is immutable, but for its encodings, which the first
+// client makes that needs one.
 type Page struct {
 	Entries []Entry
 	MaxRev  uint64
-	Bytes   int
+	Bytes   int // sum of the frames, in the form Full
 
 	encoding sync.Mutex // held while the page is encoded: by one client, for all
-	encoded  atomic.Pointer[[]byte]
+	encoded  [Forms]atomic.Pointer[[]byte]
 }
 
 func newPage(entries []Entry) *Page {
@@ -67,28 +104,29 @@ func (p *Page) find(name string) (int, bool) {
 	})
 }
 
-// frames returns the items as they stand in a DiscoveryResponse. One client encodes them for all, and
-// calls encoded with their size.
-func (p *Page) frames(encoded func(bytes int)) []byte {
-	if b := p.encoded.Load(); b != nil {
+// frames returns the items as they stand in a DiscoveryResponse. One client encodes them for all of its
+// form, and calls encoded with their size.
+func (p *Page) frames(form Form, encoded func(bytes int)) []byte {
+	kept := &p.encoded[form]
+	if b := kept.Load(); b != nil {
 		return *b
 	}
 	p.encoding.Lock()
 	defer p.encoding.Unlock()
-	if b := p.encoded.Load(); b != nil {
+	if b := kept.Load(); b != nil {
 		return *b
 	}
 	b := make([]byte, 0, p.Bytes)
 	for i := range p.Entries {
-		b = append(b, p.Entries[i].Item.Frame()...)
+		b = form.appendItem(b, p.Entries[i].Item)
 	}
-	p.encoded.Store(&b)
+	kept.Store(&b)
 	encoded(len(b))
 	return b
 }
 
-// Encoded reports whether the page is kept encoded.
-func (p *Page) Encoded() bool { return p.encoded.Load() != nil }
+// Encoded reports whether the page is kept encoded in a form.
+func (p *Page) Encoded(form Form) bool { return p.encoded[form].Load() != nil }
 
 // paginate cuts sorted entries into pages.
 func paginate(entries []Entry) []*Page {

@@ -81,7 +81,7 @@ type Snapshot struct {
 	Digest  Digest
 	Version string // Digest, spelled
 	Count   int
-	Bytes   int // sum of the frames
+	Bytes   int // sum of the frames, in the form Full
 	// ChangedAt is when the oldest change that this snapshot brought was noticed.
 	ChangedAt time.Time
 	Pages     []*Page
@@ -134,12 +134,13 @@ func (s *Snapshot) Each(f func(Item)) {
 	}
 }
 
-// Frames returns all items as they stand in a DiscoveryResponse, behind a free buffer for the header.
-// It calls encoded with the size of each page that it encodes.
-func (s *Snapshot) Frames(encoded func(bytes int)) mem.BufferSlice {
-	frames := make(mem.BufferSlice, 1, 1+len(s.Pages))
+// Frames returns all items as they stand in a DiscoveryResponse, behind a free buffer for the header,
+// and their size. It calls encoded with the size of each page that it encodes.
+func (s *Snapshot) Frames(form Form, encoded func(bytes int)) (frames mem.BufferSlice, size int) {
+	frames = make(mem.BufferSlice, 1, 1+len(s.Pages))
 	for _, p := range s.Pages {
-		frames = append(frames, mem.SliceBuffer(p.frames(encoded)))
+		b := p.frames(form, encoded)
+		frames, size = append(frames, mem.SliceBuffer(b)), size+len(b)
 	}
-	return frames
+	return frames, size
 }

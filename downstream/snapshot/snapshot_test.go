@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"bytes"
 	"fmt"
 	"maps"
 	"runtime"
@@ -106,6 +107,35 @@ func TestClientsAtOneCursorShareTheDifference(t *testing.T) {
 		}
 	}); n != 0 {
 		t.Errorf("%v allocations for the next client", n)
+	}
+}
+
+// TestClientsAtOneCursorShareOnePiece: unless a message has no room for that.
+func TestClientsAtOneCursorShareOnePiece(t *testing.T) {
+	c := filled(1000)
+	from := c.Current().Rev
+	var updates []Update
+	for i := range 10 {
+		name := fmt.Sprintf("s-%06d", i)
+		updates = append(updates, Update{"shop/" + name, se("shop", name, "y")})
+	}
+	c.Apply(updates, time.Now())
+	s := c.Current()
+	alone, _ := s.Since(from)
+	if n := len(alone.Entries(1 << 20)); n != 10 {
+		t.Errorf("a client that nobody follows is sent %d pieces", n)
+	}
+	second, _ := s.Since(from)
+	third, _ := s.Since(from)
+	piece := second.Entries(1 << 20)
+	if len(piece) != 1 || &third.Entries(1 << 20)[0].ReadOnlyData()[0] != &piece[0].ReadOnlyData()[0] {
+		t.Errorf("%d pieces, or the next client has another", len(piece))
+	}
+	if got, want := piece.Materialize(), alone.Changed.Materialize(); !bytes.Equal(got, want) || len(got) != second.Bytes {
+		t.Errorf("%d bytes in one piece differ from %d in ten", len(got), len(want))
+	}
+	if n := len(second.Entries(second.Bytes - 1)); n != 10 {
+		t.Errorf("%d pieces for messages that have no room for one", n)
 	}
 }
 

@@ -2,14 +2,11 @@ package subscription
 
 import (
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
 
 	"meshrelay/downstream/refusal"
-	"meshrelay/downstream/snapshot"
 )
 
 const wildcardName = "*"
@@ -64,13 +61,13 @@ func (s *Set) Request(req *Request, limits Limits, now time.Time) (result Outcom
 func (s *Set) requestSotW(w *Watch, first bool, req *Request, now time.Time) (Outcome, error) {
 	answers := !first && (req.Rejected || req.Nonce != "")
 	switch {
-	case answers && req.Nonce != w.nonce:
+	case answers && w.stale(req.Nonce):
 		return Stale, nil
 	case answers && req.Rejected:
 		w.rejected(req.Error)
 		return NACK, nil
 	case answers:
-		w.acknowledged(req.Nonce, now)
+		w.acknowledged(w.sentNonce, now)
 		if w.sameNames(req.Subscribe) {
 			return ACK, nil
 		}
@@ -79,13 +76,14 @@ func (s *Set) requestSotW(w *Watch, first bool, req *Request, now time.Time) (Ou
 		return 0, err
 	}
 	// Asked again without a nonce: full state whatever the client has (PROTOCOL C4).
-	w.mustReply, w.clientVersion = !answers || w.wildcard || len(w.names) > 0, ""
+	w.mustReply = !answers || w.wildcard || len(w.names) > 0
+	w.tidy()
 	if req.Rejected {
 		w.rejected(req.Error)
 		return NACK, nil
 	}
-	if first {
-		w.clientVersion = req.Version
+	if first && req.Version != "" {
+		w.own().clientVersion = req.Version
 	}
 	return Subscribed, nil
 }
@@ -148,7 +146,7 @@ func (s *Set) addName(w *Watch, name string) error {
 			"resource names of more than %d bytes (downstream.maxNameBytesPerClient); subscribe with a wildcard", s.limits.NameBytes)
 	}
 	if w.names == nil {
-		w.names = map[string]struct{}{}
+		w.own().names = map[string]struct{}{}
 	}
 	w.names[name] = struct{}{}
 	s.used.Names++
@@ -175,12 +173,15 @@ func (s *Set) requestDelta(w *Watch, first bool, req *Request, now time.Time) (O
 	switch {
 	case first:
 		w.sendAll = true
-		w.clientVersions, w.versionBytes = req.Versions, sizeOfVersions(req.Versions)
+		if len(req.Versions) > 0 {
+			x := w.own()
+			x.clientVersions, x.versionBytes = req.Versions, sizeOfVersions(req.Versions)
+		}
 	case !req.Rejected && req.Nonce != "":
 		result = Stale
 		// Several responses may be on their way, and each is acknowledged.
-		if at := w.order(req.Nonce); at > w.order(w.record.ackedNonce) && at <= w.order(w.nonce) {
-			w.acknowledged(req.Nonce, now)
+		if n := w.nonceOf(req.Nonce); n > w.ackedNonce && n <= w.sentNonce {
+			w.acknowledged(n, now)
 			result = ACK
 		}
 	}
@@ -241,28 +242,6 @@ func (s *Set) changeNames(w *Watch, first bool, subscribe, unsubscribe []string)
 	return changed, nil
 }
 
-// order returns the place of a nonce among those of the type: those of parts of a first answer come
-// before numbers. It is 0 for what is no nonce.
-func (w *Watch) order(nonce string) uint64 {
-	const numbers = 1 << 32
-	first, shared := strings.CutPrefix(nonce, snapshot.FirstNoncePrefix)
-	if !shared {
-		if n, err := strconv.ParseUint(nonce, 10, 63); err == nil {
-			return numbers + n
-		}
-		return 0
-	}
-	part, isFirst := strings.CutPrefix(first, w.TypeURL)
-	if isFirst && part == "" {
-		return 1
-	}
-	n, err := strconv.ParseUint(strings.TrimPrefix(part, "#"), 10, 31)
-	if !isFirst || err != nil {
-		return 0
-	}
-	return n
-}
-
 // again has the next response bring a name, whether it has changed or not.
 func (w *Watch) again(name string) {
 	switch {
@@ -272,7 +251,7 @@ func (w *Watch) again(name string) {
 		w.sendAll, w.mustReply, w.resend = true, true, nil
 		return
 	case w.resend == nil:
-		w.resend = map[string]struct{}{}
+		w.own().resend = map[string]struct{}{}
 	}
 	w.resend[name] = struct{}{}
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"math"
 	"slices"
-	"strconv"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -38,7 +37,7 @@ func (s *Set) Plan(newest func(Type) *snapshot.Snapshot, encoded func(bytes int)
 		if s.delta {
 			st, ok, err = w.planDelta(newest(w.Type), s.controlPlane, s.partBytes())
 		} else {
-			st, ok = w.planSotW(newest(w.Type), encoded)
+			st, ok = w.planSotW(newest(w.Type), s.form, encoded)
 		}
 		switch {
 		case err != nil:
@@ -87,8 +86,9 @@ func (s *Set) Next(r *Round, now time.Time) (resp Response, ok bool) {
 		return resp, true
 	}
 	for _, w := range s.sorted {
-		if w.clientVersions == nil {
+		if w.versionBytes > 0 && w.clientVersions == nil {
 			w.versionBytes = 0 // what follows from them is sent
+			w.drop()
 		}
 	}
 	if cap(r.steps) > 1 {
@@ -100,22 +100,24 @@ func (s *Set) Next(r *Round, now time.Time) (resp Response, ok bool) {
 // respond makes the next response of a step. done reports whether it is the last one.
 func (s *Set) respond(st *step, now time.Time) (resp Response, done bool) {
 	w := st.watch
-	resp = Response{TypeURL: w.TypeURL, Type: w.Type, First: w.nonce == "", ChangedAt: st.changedAt}
+	resp = Response{TypeURL: w.TypeURL, Type: w.Type, First: w.sentNonce == 0, ChangedAt: st.changedAt}
 	if resp.First || st.asked {
 		resp.ChangedAt = time.Time{}
 	}
 	head := snapshot.Head{TypeURL: w.TypeURL}
 	// Nonces of a first answer do not depend on the stream, so that clients which come together
 	// share bytes.
+	var n nonce
 	switch {
 	case resp.First:
-		head.Nonce, head.ControlPlane = w.first, s.controlPlane
+		n, head.ControlPlane = 1, s.controlPlane
 	case st.initial != nil:
-		head.Nonce = snapshot.FirstNonce(w.TypeURL, st.part+1)
+		n = nonce(st.part + 1)
 	default:
 		s.nonce++
-		head.Nonce = strconv.FormatUint(s.nonce, 10)
+		n = numbered + nonce(s.nonce)
 	}
+	head.Nonce = w.text(n)
 	done = true
 	switch {
 	case st.initial != nil:
@@ -139,7 +141,7 @@ func (s *Set) respond(st *step, now time.Time) (resp Response, done bool) {
 		head.Part = !done || st.more
 		resp.Message = snapshot.Delta(head, entries, size, nil)
 	}
-	resp.Nonce, w.nonce = head.Nonce, head.Nonce
+	resp.Nonce, w.sentNonce = head.Nonce, n
 	if w.partial = !done || st.more; !w.partial {
 		w.sentCursor = w.cursor
 	}

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"meshrelay/downstream/refusal"
+	"meshrelay/downstream/snapshot"
 )
 
 const (
@@ -41,6 +42,7 @@ func (u Usage) Changed(was, is Usage) Usage {
 // Set is the subscriptions of one client.
 type Set struct {
 	delta        bool
+	form         snapshot.Form // of SotW responses
 	controlPlane []byte
 	lookup       func(typeURL string) (Type, bool)
 
@@ -56,6 +58,9 @@ type Set struct {
 func New(delta bool, controlPlane []byte, lookup func(typeURL string) (Type, bool)) *Set {
 	return &Set{delta: delta, controlPlane: controlPlane, lookup: lookup}
 }
+
+// Use makes form that of SotW responses. Call it before the first Request.
+func (s *Set) Use(form snapshot.Form) { s.form = form }
 
 // Watches returns the subscriptions in sending order.
 func (s *Set) Watches() []*Watch { return s.sorted }
@@ -86,7 +91,7 @@ func (s *Set) add(typeURL string) (*Watch, error) {
 	if typeURL == "" || len(typeURL) > 512 {
 		return nil, refusal.New(refusal.Types, codes.InvalidArgument, "type_url %q: want group/version/Kind", refusal.Bounded(typeURL))
 	}
-	w := &Watch{Target: targetOf(typeURL, s.typeOf(typeURL))}
+	w := &Watch{Target: targetOf(typeURL, s.typeOf(typeURL)), special: nothing}
 	at, _ := slices.BinarySearchFunc(s.sorted, w, func(a, b *Watch) int {
 		return cmp.Or(compareTypes(a.Type, b.Type), cmp.Compare(a.TypeURL, b.TypeURL))
 	})

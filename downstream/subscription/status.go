@@ -31,19 +31,19 @@ type Status struct {
 
 // record is what a Status is made of. Times are in Unix nanoseconds; zero: never.
 type record struct {
-	sentVersion, ackedNonce, lastNACK string
-	sentAt, ackedAt                   int64
-	pushes, bytes, acks, nacks        uint64
+	sentVersion         string
+	sentAt, ackedAt     int64
+	pushes, bytes, acks uint64
 }
 
 // Status returns what the client has been sent.
 func (w *Watch) Status() Status {
 	r := &w.record
 	return Status{
-		TypeURL: w.TypeURL, SentVersion: r.sentVersion, SentNonce: w.nonce, SentAt: timeOf(r.sentAt),
-		AckedNonce: r.ackedNonce, AckedAt: timeOf(r.ackedAt), LastNACK: r.lastNACK,
-		Pushes: r.pushes, Bytes: r.bytes, ACKs: r.acks, NACKs: r.nacks,
-		Synced: w.nonce != "" && !w.partial && (r.ackedNonce == w.nonce || w.Type.NeverAcknowledged),
+		TypeURL: w.TypeURL, SentVersion: r.sentVersion, SentNonce: w.text(w.sentNonce), SentAt: timeOf(r.sentAt),
+		AckedNonce: w.text(w.ackedNonce), AckedAt: timeOf(r.ackedAt), LastNACK: w.lastNACK,
+		Pushes: r.pushes, Bytes: r.bytes, ACKs: r.acks, NACKs: w.nacks,
+		Synced: w.sentNonce != 0 && !w.partial && (w.ackedNonce == w.sentNonce || w.Type.NeverAcknowledged),
 	}
 }
 
@@ -83,7 +83,7 @@ func (w *Watch) Receipt(s *snapshot.Snapshot, name string) (Receipt, time.Time) 
 		return Rejected, timeOf(w.record.sentAt)
 	case rev <= w.ackedCursor:
 		return Acknowledged, timeOf(w.record.ackedAt)
-	case rev > w.sentCursor || w.nonce == "":
+	case rev > w.sentCursor || w.sentNonce == 0:
 		return NotSent, time.Time{}
 	}
 	return Sent, timeOf(w.record.sentAt)

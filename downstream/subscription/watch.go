@@ -70,9 +70,10 @@ func targetOf(typeURL string, t Type) *Target {
 
 // Watch is one client's subscription to one type URL, with a cursor. Nothing queues here: the next
 // response is the difference between the cursor and the newest snapshot then. A stream has many of
-// them, most idle: what few of them need they make when they need it.
+// them, most idle: what few of them need is in special.
 type Watch struct {
 	*Target
+	*special
 
 	wildcard        bool
 	named           bool // SotW: names were sent, so that sending none unsubscribes
@@ -80,7 +81,22 @@ type Watch struct {
 	sendAll         bool // it brings everything, not only what the cursor lacks
 	wildcardDropped bool // delta: and names remain
 	partial         bool // delta: the last part of an answer was not sent
-	names           map[string]struct{}
+
+	// cursor is the content of a client with a wildcard. The last whole answer leads to sentCursor,
+	// the last acknowledged one to ackedCursor. While partial, parts of an answer were sent that leads
+	// to cursor, and its last part was not.
+	cursor      uint64
+	sentCursor  uint64
+	ackedCursor uint64
+	sentNonce   nonce
+	ackedNonce  nonce
+
+	record record
+}
+
+// special is what few watches of delta clients need. What nobody has written to is nothing.
+type special struct {
+	names map[string]struct{}
 
 	// Additions of the next response to the difference.
 	clientVersions map[string]string   // with sendAll: what the client has, by version
@@ -88,21 +104,44 @@ type Watch struct {
 	clientVersion  string              // SotW: the version that the client has
 	resend         map[string]struct{} // delta: names to bring again, or to report as gone
 
-	// The content of the client: cursor serves wildcards, sent SotW, and sentDigests named delta
-	// subscriptions, by name; zero when it was reported as gone.
-	cursor      uint64
+	// The content of the client, but for wildcards of delta clients: sent of SotW clients, and
+	// sentDigests of named delta subscriptions, by name; zero when it was reported as gone.
 	sent        snapshot.Digest
 	sentDigests map[string][16]byte
 
-	// The last whole answer leads to sentCursor, the last acknowledged one to ackedCursor.
-	// While partial, parts of an answer were sent that leads to cursor, and its last part was not.
-	nonce       string
-	sentCursor  uint64
-	ackedCursor uint64
 	// Changes after rejectedFrom, up to rejectedTo, were in a response that was rejected.
 	rejectedFrom, rejectedTo uint64
+	lastNACK                 string
+	nacks                    uint64
+}
 
-	record record
+// nothing is the special of all watches that need none. It is never written to.
+var nothing = &special{}
+
+// own returns the special of the watch alone, to be written to.
+func (w *Watch) own() *special {
+	if w.special == nothing {
+		w.special = &special{}
+	}
+	return w.special
+}
+
+// tidy forgets what the next response was to bring in addition, now that it is planned.
+func (w *Watch) tidy() {
+	if w.special == nothing {
+		return
+	}
+	w.clientVersions, w.clientVersion, w.resend = nil, "", nil
+	w.drop()
+}
+
+// drop gives the special back when there is nothing in it.
+func (w *Watch) drop() {
+	x := w.special
+	if len(x.names)+len(x.clientVersions)+x.versionBytes+len(x.clientVersion)+len(x.resend)+len(x.sentDigests) == 0 &&
+		x.sent == (snapshot.Digest{}) && x.rejectedTo == 0 && x.nacks == 0 {
+		w.special = nothing
+	}
 }
 
 // step is one response of a round, or several with removals. It does not refer to the snapshot: a
@@ -131,7 +170,7 @@ type step struct {
 
 // planSotW moves the cursor to s, and returns the step for that if the client needs one. The caller
 // sends it or ends the stream.
-func (w *Watch) planSotW(s *snapshot.Snapshot, encoded func(bytes int)) (step, bool) {
+func (w *Watch) planSotW(s *snapshot.Snapshot, form snapshot.Form, encoded func(bytes int)) (step, bool) {
 	if !w.wildcard && len(w.names) == 0 {
 		return step{}, false
 	}
@@ -140,9 +179,10 @@ func (w *Watch) planSotW(s *snapshot.Snapshot, encoded func(bytes int)) (step, b
 	}
 	// Equal versions mean equal content. The xDS specification lets a server spare the client the
 	// response to a wildcard then.
-	if w.clientVersion != "" && w.wildcard && s.Count > 0 && s.Version == w.clientVersion {
-		w.mustReply, w.clientVersion = false, ""
-		w.cursor, w.sent, w.ackedCursor = s.Rev, s.Digest, s.Rev
+	if w.clientVersion != "" && w.wildcard && s.Count > 0 && form.Version(s.Version) == w.clientVersion {
+		w.mustReply = false
+		w.cursor, w.ackedCursor, w.own().sent = s.Rev, s.Rev, s.Digest
+		w.tidy()
 		return step{}, false
 	}
 	st := step{watch: w, version: s.Version, changedAt: s.ChangedAt}
@@ -166,21 +206,23 @@ func (w *Watch) planSotW(s *snapshot.Snapshot, encoded func(bytes int)) (step, b
 		return step{}, false
 	}
 	if w.wildcard {
-		if w.nonce != "" {
+		if w.sentNonce != 0 {
 			d, ok := s.Since(w.cursor)
 			st.removes = !ok || len(d.Removed) > 0
 		}
-		st.sotwVersion, st.frames, st.bytes = s.Version, s.Frames(encoded), s.Bytes
+		st.sotwVersion = form.Version(s.Version)
+		st.frames, st.bytes = s.Frames(form, encoded)
 	} else {
-		st.sotwVersion = is.String()
+		st.sotwVersion = form.Version(is.String())
 		st.frames = make(mem.BufferSlice, 1, 1+len(named))
 		for _, r := range named {
-			st.frames = append(st.frames, mem.SliceBuffer(r.Frame()))
-			st.bytes += len(r.Frame())
+			frame := form.Frame(r)
+			st.frames = append(st.frames, mem.SliceBuffer(frame))
+			st.bytes += len(frame)
 		}
 	}
-	w.mustReply, w.clientVersion = false, ""
-	w.cursor, w.sent = s.Rev, is
+	w.mustReply, w.cursor, w.own().sent = false, s.Rev, is
+	w.tidy()
 	return st, true
 }
 
@@ -190,24 +232,25 @@ func (w *Watch) planDelta(s *snapshot.Snapshot, controlPlane []byte, partBytes i
 		return step{}, false, nil
 	}
 	st := step{watch: w, version: s.Version, changedAt: s.ChangedAt, asked: w.mustReply}
+	again := w.resend
 	switch {
 	case !w.wildcard:
 		st.diff = w.namedDifference(s)
 	case w.sendAll:
 		st.diff = s.Beyond(w.clientVersions)
-		w.resend = map[string]struct{}{} // what has gone is not in the answer
+		again = map[string]struct{}{} // what has gone is not in the answer
 		if w.cursor > 0 {
 			d, ok := s.Since(w.cursor)
 			if !ok {
 				return step{}, false, errTooFarBehind(w.TypeURL)
 			}
 			for _, name := range d.Removed {
-				w.resend[name] = struct{}{}
+				again[name] = struct{}{}
 			}
 		}
 		for name := range w.names {
 			if s.Get(name) == nil {
-				w.resend[name] = struct{}{}
+				again[name] = struct{}{}
 			}
 		}
 	default:
@@ -217,14 +260,15 @@ func (w *Watch) planDelta(s *snapshot.Snapshot, controlPlane []byte, partBytes i
 		}
 		st.diff = d
 	}
-	if w.wildcard && len(w.resend) > 0 {
-		st.diff = st.diff.With(s, w.resend)
+	if w.wildcard && len(again) > 0 {
+		st.diff = st.diff.With(s, again)
 	}
-	if w.nonce == "" && s.IsEverything(st.diff) {
+	if w.sentNonce == 0 && s.IsEverything(st.diff) {
 		st.initial = s.InitialResponses(w.TypeURL, controlPlane, partBytes)
 	}
-	st.entries = st.diff.Changed
-	w.sendAll, w.clientVersions, w.resend, w.wildcardDropped = false, nil, nil, false
+	st.entries = st.diff.Entries(partBytes)
+	w.sendAll, w.wildcardDropped = false, false
+	w.tidy()
 	if st.diff.Empty() && !st.asked {
 		w.move(s.Rev)
 		return step{}, false, nil
@@ -251,7 +295,7 @@ func (w *Watch) move(rev uint64) {
 func (w *Watch) namedDifference(s *snapshot.Snapshot) *snapshot.Difference {
 	d := &snapshot.Difference{}
 	if w.sentDigests == nil {
-		w.sentDigests = map[string][16]byte{}
+		w.own().sentDigests = map[string][16]byte{}
 	}
 	if w.wildcardDropped {
 		w.noteSent(s)
@@ -313,14 +357,19 @@ func (w *Watch) noteSent(s *snapshot.Snapshot) {
 }
 
 // acknowledged records the receipt of the response with this nonce.
-func (w *Watch) acknowledged(nonce string, now time.Time) {
+func (w *Watch) acknowledged(n nonce, now time.Time) {
 	w.record.acks++
-	if nonce == w.nonce {
-		nonce = w.nonce // and not the text of the request, which only this stream has
-		w.record.lastNACK = ""
+	whole := n == w.sentNonce
+	if whole {
 		w.ackedCursor = w.sentCursor // while partial, that of the answer before
 	}
-	w.record.ackedNonce, w.record.ackedAt = nonce, now.UnixNano()
+	w.ackedNonce, w.record.ackedAt = n, now.UnixNano()
+	if w.special == nothing {
+		return
+	}
+	if whole {
+		w.lastNACK = ""
+	}
 	if w.sent != (snapshot.Digest{}) {
 		w.rejectedFrom, w.rejectedTo = 0, 0 // SotW: a response is everything
 	}
@@ -328,12 +377,13 @@ func (w *Watch) acknowledged(nonce string, now time.Time) {
 
 // rejected records a NACK. The same bytes would be rejected again, so no answer (PROTOCOL S7).
 func (w *Watch) rejected(reason string) {
-	w.record.nacks++
-	w.record.lastNACK = refusal.Bounded(reason)
-	if w.rejectedTo == 0 {
-		w.rejectedFrom = w.ackedCursor
+	x := w.own()
+	x.nacks++
+	x.lastNACK = refusal.Bounded(reason)
+	if x.rejectedTo == 0 {
+		x.rejectedFrom = w.ackedCursor
 	}
-	if w.rejectedTo = w.sentCursor; w.partial {
-		w.rejectedTo = w.cursor
+	if x.rejectedTo = w.sentCursor; w.partial {
+		x.rejectedTo = w.cursor
 	}
 }

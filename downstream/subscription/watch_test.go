@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/protobuf/proto"
@@ -78,7 +80,7 @@ func applyDifference(holds map[string]string, d *snapshot.Difference) {
 
 func TestUnchangedPlanCostsNoAllocation(t *testing.T) {
 	c := filled(10000)
-	w := &Watch{Target: targetOf(seV1, Type{}), wildcard: true, mustReply: true, sendAll: true, names: map[string]struct{}{}, sentDigests: map[string][16]byte{}}
+	w := &Watch{Target: targetOf(seV1, Type{}), wildcard: true, mustReply: true, sendAll: true, special: nothing}
 	if _, _, err := w.planDelta(c.Current(), nil, PartBytes); err != nil {
 		t.Fatal(err)
 	}
@@ -93,14 +95,14 @@ func TestClientsThatComeTogetherShareTheFirstResponse(t *testing.T) {
 	c := filled(1000)
 	s := c.Current()
 	open := func() []*snapshot.Message {
-		w := &Watch{Target: targetOf(seV1, Type{}), wildcard: true, mustReply: true, sendAll: true, names: map[string]struct{}{}, sentDigests: map[string][16]byte{}}
+		w := &Watch{Target: targetOf(seV1, Type{}), wildcard: true, mustReply: true, sendAll: true, special: nothing}
 		st, ok, err := w.planDelta(s, []byte("relay"), PartBytes)
 		if !ok || err != nil || st.initial == nil {
 			t.Fatalf("step %+v, %v, %v", st, ok, err)
 		}
 		return st.initial
 	}
-	if first := open(); &open()[0] != &first[0] || len(first) != 1 || len(first[0].Buffers) != 1001 {
+	if first := open(); &open()[0] != &first[0] || len(first) != 1 || len(first[0].Buffers) != 2 {
 		t.Errorf("%d buffers, or not the same for the next client", len(first[0].Buffers))
 	}
 }
@@ -110,17 +112,17 @@ func BenchmarkPushToOneClient(b *testing.B) {
 	for _, delta := range []bool{false, true} {
 		b.Run(fmt.Sprint("delta ", delta), func(b *testing.B) {
 			c := filled(10000)
-			w := &Watch{Target: targetOf(seV1, Type{}), wildcard: true, mustReply: true, sendAll: delta, names: map[string]struct{}{}, sentDigests: map[string][16]byte{}}
+			w := &Watch{Target: targetOf(seV1, Type{}), wildcard: true, mustReply: true, sendAll: delta, special: nothing}
 			before := c.Current()
 			c.Apply([]snapshot.Update{{Name: "shop/s-000500", Item: se("shop", "s-000500", "y")}}, time.Now())
 			after := c.Current()
-			w.nonce = "1"
+			w.sentNonce = numbered + 1
 			b.ReportAllocs()
 			for b.Loop() {
-				w.cursor, w.sent, w.mustReply, w.sendAll = before.Rev, before.Digest, false, false
+				w.cursor, w.own().sent, w.mustReply, w.sendAll = before.Rev, before.Digest, false, false
 				var msg *snapshot.Message
 				if !delta {
-					st, _ := w.planSotW(after, func(int) {})
+					st, _ := w.planSotW(after, snapshot.Full, func(int) {})
 					msg = snapshot.SotW(w.TypeURL, st.sotwVersion, "2", nil, st.frames, st.bytes)
 				} else {
 					st, _, err := w.planDelta(after, nil, PartBytes)
@@ -139,7 +141,7 @@ func BenchmarkPushToOneClient(b *testing.B) {
 
 func TestSlowDeltaCursorIsServedFromTheLogThePagesOrNotAtAll(t *testing.T) {
 	c := snapshot.New()
-	w := &Watch{Target: targetOf(seV1, Type{}), wildcard: true, names: map[string]struct{}{}, sentDigests: map[string][16]byte{}}
+	w := &Watch{Target: targetOf(seV1, Type{}), wildcard: true, special: nothing}
 	holds := map[string]string{}
 	sync := func() {
 		t.Helper()
@@ -187,9 +189,9 @@ func TestDeltaAndSotWArriveAtTheSame_S18(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := snapshot.New()
 		truth := map[string]*mirror.Resource{}
-		delta := &Watch{Target: targetOf(seV1, Type{}), wildcard: true, mustReply: true, sendAll: true, names: map[string]struct{}{}, sentDigests: map[string][16]byte{}}
-		sotw := &Watch{Target: targetOf(seV1, Type{}), wildcard: true, mustReply: true, names: map[string]struct{}{}, sentDigests: map[string][16]byte{}}
-		named := &Watch{Target: targetOf(seV1, Type{}), mustReply: true, sentDigests: map[string][16]byte{}, names: map[string]struct{}{"shop/s-1": {}, "shop/s-2": {}}}
+		delta := &Watch{Target: targetOf(seV1, Type{}), wildcard: true, mustReply: true, sendAll: true, special: nothing}
+		sotw := &Watch{Target: targetOf(seV1, Type{}), wildcard: true, mustReply: true, special: nothing}
+		named := &Watch{Target: targetOf(seV1, Type{}), mustReply: true, special: &special{names: map[string]struct{}{"shop/s-1": {}, "shop/s-2": {}}}}
 		deltaHolds, sotwHolds, namedHolds := map[string]string{}, map[string]string{}, map[string]string{}
 		look := func(t *rapid.T) {
 			s := c.Current()
@@ -210,7 +212,7 @@ func TestDeltaAndSotWArriveAtTheSame_S18(t *testing.T) {
 			} else if ok {
 				applyDifference(namedHolds, st.diff)
 			}
-			if st, ok := sotw.planSotW(s, func(int) {}); ok {
+			if st, ok := sotw.planSotW(s, snapshot.Full, func(int) {}); ok {
 				sotwHolds = decodeFrames(st)
 			}
 			want := content(s)
@@ -298,7 +300,7 @@ func TestWildcardAskedForAgainBringsWhatHasGone_S17(t *testing.T) {
 	if _, ok, err := w.planDelta(c.Current(), nil, PartBytes); !ok || err != nil {
 		t.Fatal(ok, err)
 	}
-	w.nonce = "1"
+	w.sentNonce = numbered + 1
 	again := &Request{TypeURL: seV1, Subscribe: []string{wildcardName}}
 	if _, err := ws.Request(again, limits, time.Now()); err != nil {
 		t.Fatal(err)
@@ -313,12 +315,12 @@ func TestWildcardAskedForAgainBringsWhatHasGone_S17(t *testing.T) {
 // named returns n names, and a watch for them that has everything of c.
 func named(t *testing.T, c *snapshot.Collection, n int, delta bool) *Watch {
 	t.Helper()
-	w := &Watch{Target: targetOf(seV1, Type{}), mustReply: true, sendAll: delta, names: map[string]struct{}{}, sentDigests: map[string][16]byte{}}
+	w := &Watch{Target: targetOf(seV1, Type{}), mustReply: true, sendAll: delta, special: &special{names: map[string]struct{}{}}}
 	for i := range n {
 		w.names[fmt.Sprintf("shop/s-%06d", i)] = struct{}{}
 	}
 	if !delta {
-		w.planSotW(c.Current(), func(int) {})
+		w.planSotW(c.Current(), snapshot.Full, func(int) {})
 	} else if _, _, err := w.planDelta(c.Current(), nil, PartBytes); err != nil {
 		t.Fatal(err)
 	}
@@ -343,7 +345,7 @@ func TestAChangeOfAnotherNameCostsTheSameForAnyNumberOfNames(t *testing.T) {
 				if delta {
 					_, ok, _ = w.planDelta(s, nil, PartBytes)
 				} else {
-					_, ok = w.planSotW(s, func(int) {})
+					_, ok = w.planSotW(s, snapshot.Full, func(int) {})
 				}
 				if ok {
 					t.Fatal("a client is told of what it did not ask for")
@@ -377,6 +379,7 @@ func TestNamesThatHaveChangedAreFoundAsByLookingAtAll(t *testing.T) {
 		}
 		change()
 		delta, sotw := named(t, c, 0, true), named(t, c, 0, false)
+		delta.own().names, sotw.own().names = map[string]struct{}{}, map[string]struct{}{}
 		for i := range 10 {
 			delta.names[name(i)], sotw.names[name(i)] = struct{}{}, struct{}{}
 		}
@@ -387,7 +390,7 @@ func TestNamesThatHaveChangedAreFoundAsByLookingAtAll(t *testing.T) {
 			}
 			s := c.Current()
 			owed := delta.mustReply
-			full := &Watch{Target: targetOf(seV1, Type{}), names: delta.names, sentDigests: map[string][16]byte{}, sendAll: true, mustReply: true}
+			full := &Watch{Target: targetOf(seV1, Type{}), special: &special{names: delta.names}, sendAll: true, mustReply: true}
 			if _, _, err := full.planDelta(s, nil, PartBytes); err != nil {
 				t.Fatal(err)
 			}
@@ -402,7 +405,7 @@ func TestNamesThatHaveChangedAreFoundAsByLookingAtAll(t *testing.T) {
 				}
 			}
 			was := sotw.sent
-			_, sent := sotw.planSotW(s, func(int) {})
+			_, sent := sotw.planSotW(s, snapshot.Full, func(int) {})
 			is := snapshot.Digest{}
 			for n := range sotw.names {
 				if r := s.Get(n); r != nil {
@@ -412,6 +415,54 @@ func TestNamesThatHaveChangedAreFoundAsByLookingAtAll(t *testing.T) {
 			if sotw.sent != is || sent != (was != is) && !owed {
 				t.Fatalf("round %d: sent %v, and the names were as they are: %v", round, sent, was == is)
 			}
+		}
+	}
+}
+
+// TestIdleWatchIsSmall: a stream has one of every type, most of which never change.
+func TestIdleWatchIsSmall(t *testing.T) {
+	if size := unsafe.Sizeof(Watch{}); size > 128 {
+		t.Errorf("a watch has %d bytes", size)
+	}
+	set := New(true, nil, lookup)
+	if _, err := set.Request(&Request{TypeURL: seV1, Versions: map[string]string{"shop/s-000001": "old"}, Subscribe: []string{"*", "shop/s-000002"}}, Limits{1, 2, 100, PartBytes}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	of := filled(10)
+	answer := func() {
+		round, err := set.Plan(func(Type) *snapshot.Snapshot { return of.Current() }, nil)
+		for ok := err == nil && round != nil; ok; {
+			_, ok = set.Next(round, time.Now())
+		}
+	}
+	w := set.Watch(seV1)
+	answer()
+	if w.special == nothing {
+		t.Error("a watch with a name has forgotten it")
+	}
+	if _, err := set.Request(&Request{TypeURL: seV1, Nonce: w.text(w.sentNonce), Unsubscribe: []string{"shop/s-000002"}}, Limits{1, 2, 100, PartBytes}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	answer()
+	if w.special != nothing {
+		t.Errorf("a watch of everything keeps %+v", *w.special)
+	}
+	if !reflect.ValueOf(*nothing).IsZero() {
+		t.Errorf("what all watches share was written to: %+v", *nothing)
+	}
+}
+
+// TestNoncesArePlaces_S15: in the order in which they are sent; another text is none.
+func TestNoncesArePlaces_S15(t *testing.T) {
+	w := &Watch{Target: targetOf(seV1, Type{}), special: nothing}
+	for _, n := range []nonce{1, 2, 70_000, numbered + 1, numbered + 1<<40} {
+		if got := w.nonceOf(w.text(n)); got != n {
+			t.Errorf("%q is place %d, want %d", w.text(n), got, n)
+		}
+	}
+	for _, text := range []string{"", "0", "007", "+1", "-1", "x", "first/", "first/" + drV1, w.text(1) + "#", w.text(1) + "#1", w.text(1) + "#02", w.text(1) + "#x"} {
+		if got := w.nonceOf(text); got != 0 {
+			t.Errorf("%q is place %d", text, got)
 		}
 	}
 }

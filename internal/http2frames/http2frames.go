@@ -35,10 +35,9 @@ type Follower struct {
 	Skip int
 	// Begin is called with each frame, once its head is there.
 	Begin func(Frame) error
-	// Payload is called with each piece of a payload and with how many bytes of the payload are
-	// left, including the piece. End is called after each frame. Both may be nil.
+	// Payload, which may be nil, is called with each piece of a payload and with how many bytes of the
+	// payload are left, including the piece.
 	Payload func(piece []byte, left int) error
-	End     func() error
 
 	head [9]byte
 	have int // bytes of head
@@ -71,14 +70,8 @@ func (f *Follower) Follow(b []byte) error {
 			}
 		}
 		b = b[n:]
-		if f.left -= n; f.left > 0 {
-			continue
-		}
-		f.have = 0
-		if f.End != nil {
-			if err := f.End(); err != nil {
-				return err
-			}
+		if f.left -= n; f.left == 0 {
+			f.have = 0
 		}
 	}
 	return nil

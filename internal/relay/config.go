@@ -110,8 +110,9 @@ func downstreamConfig(cfg *config.Config, version string) (downstream.Config, er
 		MaxStreamsPerConnection: d.MaxStreamsPerConnection, MaxRequestBytes: d.MaxRequestBytes,
 		MaxHeaderBytes: d.MaxHeaderBytes, Gzip: slices.Contains(d.Compression, config.CompressionGzip), Limits: limitsOf(d),
 	}
-	if cfg.Provenance.Annotations { // else no resource names this relay
+	if cfg.Provenance.Annotations.Given() { // else no resource names this relay
 		out.RelayName = cfg.Provenance.Relay
+		out.ShortForIstiods = cfg.Provenance.Annotations != config.AnnotationsAll
 	}
 	for _, l := range d.Listeners {
 		listener := downstream.Listener{Address: l.Address, View: l.View, Debug: l.Debug}

@@ -91,7 +91,7 @@ func (i Import) stamp(before *state.Contents) *mirror.Stamp {
 		return &of
 	}
 	of.Cluster = configured(i.Config, i.Upstream).ClusterID
-	if i.Config.Provenance.Annotations {
+	if i.Config.Provenance.Annotations.Given() {
 		of.Relay = i.Config.Provenance.Relay
 	}
 	return &of

@@ -133,7 +133,7 @@ func (in *Intake) reimportServices(clusters []string, out *Result) {
 			continue
 		}
 		before, name := rec.size(), rec.original.FullName()
-		differs, err := in.importRecord(sc, rec, rec.original, nil)
+		differs, err := in.importRecord(sc, rec, rec.original, mirror.Way{})
 		in.account(before, rec.size())
 		if err != nil {
 			sc.refuse(name, err, out)

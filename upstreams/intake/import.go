@@ -87,7 +87,7 @@ func NewRules(u config.Upstream, p config.Provenance, revision string, relayed b
 		}
 	}
 	stamp := mirror.Stamp{Source: u.Name, Cluster: u.ClusterID}
-	if p.Annotations {
+	if p.Annotations.Given() {
 		stamp.Relay = p.Relay
 	}
 	fromRelay := stamp
@@ -112,7 +112,7 @@ const rulesVersion = 3
 func versionOf(u config.Upstream, p config.Provenance, revision string, relayed bool) string {
 	text, err := json.Marshal(map[string]any{
 		"name": u.Name, "clusterID": u.ClusterID, "generated": u.Generated, "domainSuffix": u.DomainSuffix,
-		"revision": revision, "relayed": relayed, "provenance": p,
+		"revision": revision, "relayed": relayed, "provenance": map[string]any{"Annotations": p.Annotations.Given(), "Relay": p.Relay, "MaxHops": p.MaxHops},
 		"import": u.Import, "services": u.Services, "rewrite": u.Rewrite,
 	})
 	var settings any
@@ -195,12 +195,12 @@ func (im *Rules) believed(r *mirror.Resource) bool {
 	return r.Cluster() != im.cfg.ClusterID || len(r.Provenance().Path) > 1
 }
 
-// check returns why a resource, as the source has it, is left out. path has the relays that it has
+// check returns why a resource, as the source has it, is left out. way has the relays that it has
 // passed, and relay reports whether it comes from one. This relay's own name also counts from
 // istiods, which tell a relay again what they have from it.
-func (im *Rules) check(r *mirror.Resource, path []string, relay bool) omission {
+func (im *Rules) check(r *mirror.Resource, way mirror.Way, relay bool) omission {
 	if im.relayed {
-		if why := im.passed(path, relay); why != imported {
+		if why := im.passed(way, relay); why != imported {
 			return why
 		}
 	}
@@ -221,12 +221,12 @@ func (im *Rules) check(r *mirror.Resource, path []string, relay bool) omission {
 	return omit(string(reason), text)
 }
 
-// passed returns why a resource that has passed the relays of path is left out.
-func (im *Rules) passed(path []string, relay bool) omission {
+// passed returns why a resource that has come a way is left out.
+func (im *Rules) passed(way mirror.Way, relay bool) omission {
 	switch {
-	case slices.Contains(path, im.provenance.Relay):
+	case way.Passes(im.provenance.Relay):
 		return omit(reasonLoop, fmt.Sprintf("it has passed this relay (%s) before", im.provenance.Relay))
-	case relay && len(path) > 0 && len(path) >= im.provenance.MaxHops:
+	case relay && len(way.Path) > 0 && len(way.Path) >= im.provenance.MaxHops:
 		return omit(reasonHops, fmt.Sprintf("it has passed %d relays or more, which is all that provenance.maxHops allows", im.provenance.MaxHops))
 	}
 	return imported
@@ -257,10 +257,10 @@ func (im *Rules) reshape(r *mirror.Resource, endpoints services.Assignments) (ou
 	return out, out != r, nil
 }
 
-// importRecord makes r, which the source has and which has passed the relays of path, the content
+// importRecord makes r, which the source has and which has come by way, the content
 // of a record: left out or reshaped. It reports whether what is held is another now. An error
 // leaves the record as it is.
-func (in *Intake) importRecord(sc *scope, rec *record, r *mirror.Resource, path []string) (differs bool, err error) {
+func (in *Intake) importRecord(sc *scope, rec *record, r *mirror.Resource, way mirror.Way) (differs bool, err error) {
 	defer func() {
 		if p := mirror.Recovered(recover()); p != nil {
 			differs, err = false, in.panicked(r.FullName(), p)
@@ -270,7 +270,7 @@ func (in *Intake) importRecord(sc *scope, rec *record, r *mirror.Resource, path 
 		in.fault(r)
 	}
 	had := rec.resource != nil
-	if why := in.rules.check(r, path, rec.relayed); why != imported {
+	if why := in.rules.check(r, way, rec.relayed); why != imported {
 		in.discovery.unfollow(rec)
 		sc.leaveOut(rec, why)
 		rec.resource, rec.original = nil, nil

@@ -22,12 +22,12 @@ func BenchmarkImport(b *testing.B) {
 		p    config.Provenance
 	}{
 		{"nothing", config.Upstream{}, config.Provenance{}},
-		{"provenance", config.Upstream{}, config.Provenance{Annotations: true, Relay: "hub", MaxHops: 8}},
-		{"defaults", config.Upstream{Rewrite: config.Rewrite{Annotations: config.Edit{Remove: []string{"kubectl.kubernetes.io/last-applied-configuration"}}}}, config.Provenance{Annotations: true, Relay: "hub", MaxHops: 8}},
+		{"provenance", config.Upstream{}, config.Provenance{Annotations: config.AnnotationsTrue, Relay: "hub", MaxHops: 8}},
+		{"defaults", config.Upstream{Rewrite: config.Rewrite{Annotations: config.Edit{Remove: []string{"kubectl.kubernetes.io/last-applied-configuration"}}}}, config.Provenance{Annotations: config.AnnotationsTrue, Relay: "hub", MaxHops: 8}},
 		{"rules", config.Upstream{
 			Import:  config.Import{Namespaces: config.Globs{Exclude: []string{"kube-*"}}, Selector: "!internal", Expression: "kind != 'ServiceEntry' || spec.hosts.all(h, h.endsWith('.example'))"},
 			Rewrite: config.Rewrite{NamespacePrefix: "east-", Hosts: []config.HostMapping{{From: "example", To: "east.example"}}},
-		}, config.Provenance{Annotations: true, Relay: "hub", MaxHops: 8}},
+		}, config.Provenance{Annotations: config.AnnotationsTrue, Relay: "hub", MaxHops: 8}},
 	} {
 		b.Run(bc.name, func(b *testing.B) {
 			bc.u.Name, bc.u.ClusterID, bc.u.Services.Mode = "east", "east", config.ServicesOmit
@@ -41,11 +41,11 @@ func BenchmarkImport(b *testing.B) {
 			}
 			b.ReportAllocs()
 			for b.Loop() {
-				r, path, err := mirror.DecodeStamped(serviceEntryKind, element, "east", im.stamp)
+				r, way, err := mirror.DecodeStamped(serviceEntryKind, element, "east", im.stamp)
 				if err != nil {
 					b.Fatal(err)
 				}
-				if why := im.check(r, path, false); why != imported {
+				if why := im.check(r, way, false); why != imported {
 					b.Fatal(why.Value())
 				}
 				if _, _, err := im.reshape(r, nil); err != nil {
@@ -69,7 +69,7 @@ func BenchmarkImportVirtualService(b *testing.B) {
 		b.Run(bc.name, func(b *testing.B) {
 			u := config.Upstream{Name: "east", ClusterID: "east-1", DomainSuffix: "cluster.local", Services: config.Services{Mode: config.ServicesOmit}}
 			u.Rewrite = config.Rewrite{ShortHosts: bc.shortHosts, Annotations: config.Edit{Remove: []string{"kubectl.kubernetes.io/last-applied-configuration"}}}
-			im, err := NewRules(u, config.Provenance{Annotations: true, Relay: "hub", MaxHops: 8}, "", true)
+			im, err := NewRules(u, config.Provenance{Annotations: config.AnnotationsTrue, Relay: "hub", MaxHops: 8}, "", true)
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -20,7 +20,7 @@ func imports(t *testing.T, u config.Upstream, p config.Provenance) *Rules {
 		u.Services.Mode = config.ServicesOmit
 	}
 	if p == (config.Provenance{}) {
-		p = config.Provenance{Annotations: true, Relay: "hub", MaxHops: 3}
+		p = config.Provenance{Annotations: config.AnnotationsTrue, Relay: "hub", MaxHops: 3}
 	}
 	im, err := NewRules(u, p, "", u.Source == nil)
 	if err != nil {
@@ -81,7 +81,7 @@ func TestEachRuleLeavesOutForItsReason(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			reason, detail := "", ""
-			if why := imports(t, tc.u, config.Provenance{}).check(tc.r, tc.r.Provenance().Path, true); why != imported {
+			if why := imports(t, tc.u, config.Provenance{}).check(tc.r, mirror.Way{Path: tc.r.Provenance().Path}, true); why != imported {
 				reason, detail = why.Value().reason, why.Value().detail
 			}
 			if reason != tc.reason || !strings.Contains(detail, tc.detail) || (detail == "") != (reason == "") {
@@ -101,7 +101,7 @@ func TestProvenanceIsThatOfTheFirstRelay(t *testing.T) {
 	if p := r.Provenance(); p.Source != want.Source || p.Cluster != want.Cluster || p.SourceVersion != want.SourceVersion || !slices.Equal(p.Path, want.Path) || r.Cluster() != "east-1" {
 		t.Errorf("%+v of cluster %s", p, r.Cluster())
 	}
-	second, err := NewRules(config.Upstream{Name: "near", ClusterID: "near", Services: config.Services{Mode: config.ServicesOmit}}, config.Provenance{Annotations: true, Relay: "far", MaxHops: 3}, "", true)
+	second, err := NewRules(config.Upstream{Name: "near", ClusterID: "near", Services: config.Services{Mode: config.ServicesOmit}}, config.Provenance{Annotations: config.AnnotationsTrue, Relay: "far", MaxHops: 3}, "", true)
 	if err != nil {
 		t.Fatal(err)
 	}

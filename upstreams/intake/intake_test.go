@@ -215,7 +215,7 @@ func raw(t *testing.T, r fakexds.Resource) []byte {
 }
 
 func TestWhatCountsTowardsTheLimitsIsWhatIsHeld(t *testing.T) {
-	m := newMachine(t, true, config.Provenance{Annotations: true, Relay: "r", MaxHops: 8})
+	m := newMachine(t, true, config.Provenance{Annotations: config.AnnotationsTrue, Relay: "r", MaxHops: 8})
 	for i := range 100 {
 		version := []string{"1", "1000000000000000000"}[i%2]
 		m.step(Received{Updates: []Update{m.update(true, fakexds.MCP("ns/a", &networking.ServiceEntry{Hosts: []string{"a.example"}}, func(r *mcp.Resource) { r.Metadata.Version = version }))}})
@@ -253,6 +253,21 @@ func TestTheVersionOfRulesIsThatOfTheSettingsInUse(t *testing.T) {
 	} {
 		if version(u) == plain {
 			t.Errorf("%s makes no other version", what)
+		}
+	}
+}
+
+// TestWhoGetsTheAnnotationIsNoRule: what is held does not depend on it, only on whether anybody does. The
+// versions are those of release 0.1.0, whose state is not imported anew.
+func TestWhoGetsTheAnnotationIsNoRule(t *testing.T) {
+	for annotations, want := range map[config.Annotations]string{
+		config.AnnotationsTrue: "v3-eRKAbOaR38jrUq_2A3JCnQ", config.AnnotationsAll: "v3-eRKAbOaR38jrUq_2A3JCnQ",
+		config.AnnotationsFalse: "v3-VEgIzjhv8V6aLr85jdB2KA", "": "v3-VEgIzjhv8V6aLr85jdB2KA",
+	} {
+		u := config.Upstream{Name: "east", ClusterID: "east-1", Services: config.Services{Mode: config.ServicesOmit}}
+		rules, err := NewRules(u, config.Provenance{Annotations: annotations, Relay: "hub", MaxHops: 8}, "", true)
+		if err != nil || rules.Version() != want {
+			t.Errorf("%q: %v %v", annotations, rules.Version(), err)
 		}
 	}
 }

@@ -274,7 +274,7 @@ func (in *Intake) adoptOne(r *state.Record, same bool) (served mirror.Key, judge
 	if elsewhere {
 		rec.resource, rec.original = nil, nil // it will be held under another key
 	}
-	if _, err := in.importRecord(sc, rec, original, nil); err != nil {
+	if _, err := in.importRecord(sc, rec, original, mirror.Way{}); err != nil {
 		sc.refuse(name, err, &Result{})
 		if errors.As(err, new(*mirror.Panic)) {
 			rec.resource, rec.original = nil, nil // it is set aside

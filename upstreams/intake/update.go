@@ -242,22 +242,22 @@ func (in *Intake) decode(sc *scope, rec *record, name string, el Element) (diffe
 		stamp = in.rules.relayStamp
 	}
 	if el.Resource != nil {
-		return in.importRecord(sc, rec, el.Resource.Stamped(stamp), nil)
+		return in.importRecord(sc, rec, el.Resource.Stamped(stamp), mirror.Way{})
 	}
 	if el.Decode != nil {
 		return in.decodeObject(sc, rec, el.Decode, stamp)
 	}
 	if r := in.twin(sc, rec, name); r != nil {
-		return in.importRecord(sc, rec, r, nil)
+		return in.importRecord(sc, rec, r, mirror.Way{})
 	}
-	r, path, err := mirror.DecodeStamped(sc.Kind, el.Raw, in.name, stamp)
+	r, way, err := mirror.DecodeStamped(sc.Kind, el.Raw, in.name, stamp)
 	if err != nil {
 		return false, err
 	}
 	if rec.version == r.SourceVersion() {
 		rec.version = r.SourceVersion() // a relay gives both the same: held once
 	}
-	return in.importRecord(sc, rec, r, path)
+	return in.importRecord(sc, rec, r, way)
 }
 
 // decodeObject takes over what only the source reads. Who wrote the object may have copied it from a
@@ -268,13 +268,13 @@ func (in *Intake) decodeObject(sc *scope, rec *record, decode func() (*mirror.Re
 	if omitted := (*Omitted)(nil); errors.As(err, &omitted) {
 		why, err = omit(reasonUnhealthy, omitted.Detail), nil
 	} else if err == nil {
-		why = in.rules.passed(r.Provenance().Path, true)
+		why = in.rules.passed(mirror.Way{Path: r.Provenance().Path}, true)
 	}
 	switch {
 	case err != nil:
 		return false, err
 	case why == imported:
-		return in.importRecord(sc, rec, r.Stamped(stamp), nil)
+		return in.importRecord(sc, rec, r.Stamped(stamp), mirror.Way{})
 	}
 	differs = rec.resource != nil
 	sc.leaveOut(rec, why)

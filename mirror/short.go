@@ -1,0 +1,139 @@
+package mirror
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"slices"
+
+	"github.com/zeebo/xxh3"
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"meshrelay/internal/wire"
+)
+
+// The short form of a resource has no provenance annotation. An istiod hands metadata.version on as
+// it got it, so the version tells in its place which relays the resource has passed:
+//
+//	SUM.MARK[MARK…]
+//
+// SUM begins the version of the other form. It suffices to tell two contents of one name apart. A MARK
+// is the hash of the name of a relay.
+const (
+	sumBytes  = 9
+	sumLen    = sumBytes / 3 * 4
+	markBytes = 6
+	markLen   = markBytes / 3 * 4
+	markDot   = '.'
+)
+
+// AppendShort appends the short form of Frame to b. A resource without provenance has none, and Frame
+// is appended.
+func (r *Resource) AppendShort(b []byte) []byte {
+	meta, body := r.split()
+	before, after, path := cutProvenance(meta)
+	if len(path) == 0 {
+		return append(b, r.Frame()...)
+	}
+	versionLen := sumLen + 1 + marksLen(path)
+	metaLen := len(before) + 1 + protowire.SizeBytes(versionLen) + len(after)
+	resourceLen := 1 + protowire.SizeBytes(metaLen) + 1 + protowire.SizeBytes(len(body))
+	anyLen := 1 + protowire.SizeBytes(len(resourceURL)) + 1 + protowire.SizeBytes(resourceLen)
+	b = appendLen(b, 2, anyLen)
+	b = appendLen(b, 1, len(resourceURL))
+	b = append(b, resourceURL...)
+	b = appendLen(b, 2, resourceLen)
+	b = appendLen(b, 1, metaLen)
+	b = append(b, before...)
+	b = appendLen(b, 3, versionLen)
+	b = base64.RawURLEncoding.AppendEncode(b, r.version[:sumBytes])
+	b = appendMarks(append(b, markDot), path)
+	b = append(b, after...)
+	b = appendLen(b, 2, len(body))
+	return append(b, body...)
+}
+
+// cutProvenance returns metadata, as the relay encodes it, before its version, and from there to the
+// provenance. path has the relays of that, nil when there is none.
+func cutProvenance(meta []byte) (before, after, path []byte) {
+	c, at, last := wire.Fields(meta), 0, []byte(nil)
+	for c.Next() {
+		if c.Bytes(3) {
+			before, after = meta[:at], meta[at+len(c.Field()):]
+		}
+		at += len(c.Field())
+		if last = nil; c.Bytes(5) {
+			last = c.Field()
+		}
+	}
+	c = wire.Fields(last)
+	if !c.Next() || string(wire.Last(c.Value(), 1)) != ProvenanceAnnotation {
+		return nil, nil, nil
+	}
+	_, path = splitVia(wire.Last(c.Value(), 2))
+	return before, after[:len(after)-len(last)], path
+}
+
+// eachRelay calls f with each relay of a path.
+func eachRelay(path []byte, f func(name []byte)) {
+	for len(path) > 0 {
+		name, rest := path, []byte(nil)
+		if i := slices.Index(path, ','); i >= 0 {
+			name, rest = path[:i], path[i+1:]
+		}
+		f(name)
+		path = rest
+	}
+}
+
+func marksLen(path []byte) (n int) {
+	eachRelay(path, func([]byte) { n += markLen })
+	return n
+}
+
+func appendMarks(b, path []byte) []byte {
+	eachRelay(path, func(name []byte) { b = appendMark(b, xxh3.Hash(name)) })
+	return b
+}
+
+// appendMark appends the mark of a relay whose name has a hash.
+func appendMark(b []byte, hash uint64) []byte {
+	var sum [8]byte
+	binary.BigEndian.PutUint64(sum[:], hash)
+	return base64.RawURLEncoding.AppendEncode(b, sum[:markBytes])
+}
+
+// Way is the relays that a resource has passed, by what it tells itself.
+type Way struct {
+	// Path are their names, by its annotation, the first one first.
+	Path  []string
+	marks []byte // by its version
+}
+
+// wayOf returns the way that metadata tells of, but for an annotation that is too long.
+func wayOf(md *metadata) (w Way) {
+	if len(md.from) <= MaxProvenance {
+		w.Path = ParseProvenance(string(md.from)).Path
+	}
+	if marks := len(md.version) - sumLen - 1; marks > 0 && marks%markLen == 0 && md.version[sumLen] == markDot {
+		w.marks = md.version[sumLen+1:]
+	}
+	return w
+}
+
+// Passes reports whether a relay of that name is on the way.
+func (w Way) Passes(relay string) bool {
+	if slices.Contains(w.Path, relay) {
+		return true
+	}
+	if len(w.marks) == 0 {
+		return false
+	}
+	var own [markLen]byte
+	mark := string(appendMark(own[:0], xxh3.HashString(relay)))
+	for marks := range slices.Chunk(w.marks, markLen) {
+		if string(marks) == mark {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,252 @@
+package ingress
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"meshrelay/federation"
+	"meshrelay/internal/text"
+	"meshrelay/mirror"
+)
+
+// Output is a Gateway or a VirtualService that is made of Ingresses.
+type Output struct {
+	Key         mirror.Key
+	Annotations map[string]string
+	// Body is a *networking.Gateway or a *networking.VirtualService.
+	Body proto.Message
+	// Origins are the Ingresses that it is made of, in their order, one at least.
+	Origins []Name
+}
+
+// anyHost is the host of rules without one.
+const anyHost = "*"
+
+var (
+	gatewayKind = mirror.Kind{Group: "networking.istio.io", Kind: "Gateway"}
+	serviceKind = federation.VirtualService
+)
+
+func (n Name) key(kind mirror.Kind) mirror.Key {
+	return mirror.Key{Kind: kind, Namespace: n.Namespace, Name: n.Name}
+}
+
+// gatewayName returns the name of the Gateway of an Ingress.
+func (o *Options) gatewayName(ing Name) Name {
+	return Name{o.Namespace, ing.Name + "-" + generatedName + "-" + ing.Namespace}
+}
+
+// serviceName returns the name of the VirtualService whose first rule is a rule of an Ingress.
+func (o *Options) serviceName(ing *Ingress, rule int) Name {
+	host := ing.Spec.Rules[rule].Host
+	if host == "" && !o.Older {
+		host = anyHost
+	}
+	name := strings.ReplaceAll(host, ".", "-") + "-" + ing.Name.Name + "-" + generatedName
+	return Name{ing.Namespace, name}
+}
+
+// gateway returns the Gateway of an Ingress.
+func (o *Options) gateway(ing *Ingress) *Output {
+	g := &networking.Gateway{Selector: o.selector()}
+	for i, tls := range ing.Spec.TLS {
+		if tls.Secret == "" {
+			continue
+		}
+		hosts := tls.Hosts
+		if len(hosts) == 0 {
+			hosts = []string{anyHost}
+		}
+		g.Servers = append(g.Servers, &networking.Server{
+			Port:  &networking.Port{Number: 443, Protocol: "HTTPS", Name: fmt.Sprintf("https-443-ingress-%s-%s-%d", ing.Name.Name, ing.Namespace, i)},
+			Hosts: hosts,
+			Tls:   &networking.ServerTLSSettings{Mode: networking.ServerTLSSettings_SIMPLE, CredentialName: tls.Secret},
+		})
+	}
+	g.Servers = append(g.Servers, &networking.Server{
+		Port:  &networking.Port{Number: 80, Protocol: "HTTP", Name: fmt.Sprintf("http-80-ingress-%s-%s", ing.Name.Name, ing.Namespace)},
+		Hosts: []string{anyHost},
+	})
+	return &Output{Key: o.gatewayName(ing.Name).key(gatewayKind), Body: g, Origins: []Name{ing.Name}}
+}
+
+// part is the share of one Ingress in a host. rules are the indexes of its rules for the host, one at
+// least.
+type part struct {
+	*Ingress
+	rules []int
+}
+
+// virtualService returns the VirtualService of a host. There is one part at least.
+func (o *Options) virtualService(name Name, host string, parts []part, port portOf) *Output {
+	vs := &networking.VirtualService{Hosts: []string{host}}
+	out := &Output{Key: name.key(serviceKind), Body: vs, Annotations: map[string]string{"internal.istio.io/route-semantics": "ingress"}}
+	for i, p := range parts {
+		out.Origins = append(out.Origins, p.Name)
+		if i == 0 || p.secures(host) {
+			vs.Gateways = append(vs.Gateways, o.gatewayName(p.Name).String())
+		}
+	}
+	for _, r := range o.routes(parts, port, nil) {
+		vs.Http = append(vs.Http, r.route)
+	}
+	return out
+}
+
+// secures reports whether the Gateway of the Ingress serves some of a host over HTTPS.
+func (i *Ingress) secures(host string) bool {
+	return slices.ContainsFunc(i.Spec.TLS, func(t TLS) bool {
+		return t.Secret != "" && (len(t.Hosts) == 0 || slices.ContainsFunc(t.Hosts, func(h string) bool { return covers(h, host) || covers(host, h) }))
+	})
+}
+
+// covers reports whether a host, which may be "*" or begin with "*.", is or includes another one.
+func covers(host, other string) bool {
+	rest, wild := strings.CutPrefix(host, "*")
+	return host == other || wild && strings.HasSuffix(other, rest)
+}
+
+// portOf returns the number of a port of a Service.
+type portOf func(service Name, port string) (number int32, ok bool)
+
+// route is a route of a VirtualService, and the path that it is made of.
+type route struct {
+	route *networking.HTTPRoute
+	match *networking.StringMatch // nil matches everything
+	from  Name
+	field string
+}
+
+// routes returns the routes of a host in the order in which they are matched. report is told of
+// paths that are left out; it may be nil.
+func (o *Options) routes(parts []part, port portOf, report func(ing Name, field, reason string)) (all []route) {
+	for _, p := range parts {
+		for _, i := range p.rules {
+			for j, path := range p.Spec.Rules[i].HTTP.Paths {
+				d, err := o.destination(p.Namespace, path.Backend.Service, port)
+				if err == nil {
+					match := match(path)
+					all = append(all, route{routeTo(d, match), match, p.Name, pathField(report, i, j)})
+				} else if report != nil {
+					report(p.Name, pathField(report, i, j)+".backend", err.Error())
+				}
+			}
+		}
+	}
+	slices.SortStableFunc(all, func(a, b route) int {
+		aLen, aExact := rank(a.match)
+		bLen, bExact := rank(b.match)
+		switch {
+		case aLen != bLen:
+			return bLen - aLen
+		case aExact == bExact:
+			return 0
+		case aExact:
+			return -1
+		}
+		return 1
+	})
+	return all
+}
+
+// pathField names a path for reports. Without reports nobody reads it.
+func pathField(report func(Name, string, string), rule, path int) string {
+	if report == nil {
+		return ""
+	}
+	return fmt.Sprintf("spec.rules[%d].http.paths[%d]", rule, path)
+}
+
+func routeTo(d *networking.Destination, match *networking.StringMatch) *networking.HTTPRoute {
+	r := &networking.HTTPRoute{Route: []*networking.HTTPRouteDestination{{Destination: d, Weight: 100}}}
+	if match != nil {
+		r.Match = []*networking.HTTPMatchRequest{{Uri: match}}
+	}
+	return r
+}
+
+// destination returns where a backend of an Ingress in a namespace is.
+func (o *Options) destination(namespace string, b *ServiceBackend, port portOf) (*networking.Destination, error) {
+	if b == nil {
+		return nil, errors.New("not converted: it is not a Service")
+	}
+	number := b.Port.Number
+	if number <= 0 {
+		var ok bool
+		if number, ok = port(Name{namespace, b.Name}, b.Port.Name); !ok {
+			return nil, fmt.Errorf("not converted: there is no Service %s with a port %q", Name{namespace, text.Abbreviate(b.Name)}, text.Abbreviate(b.Port.Name))
+		}
+	}
+	return &networking.Destination{
+		Host: b.Name + "." + namespace + ".svc." + o.Domain,
+		Port: &networking.PortSelector{Number: uint32(number)},
+	}, nil
+}
+
+// match returns nil for a path that matches everything.
+func match(p Path) *networking.StringMatch {
+	exact := func(s string) *networking.StringMatch {
+		return &networking.StringMatch{MatchType: &networking.StringMatch_Exact{Exact: s}}
+	}
+	prefix := func(s string) *networking.StringMatch {
+		return &networking.StringMatch{MatchType: &networking.StringMatch_Prefix{Prefix: s}}
+	}
+	switch p.Type {
+	case "Exact":
+		return exact(p.Path)
+	case "Prefix":
+		return prefix(p.Path)
+	}
+	switch p.Path {
+	case "", "*", "/*", ".*":
+		return nil
+	}
+	for _, end := range []string{".*", "/*"} {
+		if before, ok := strings.CutSuffix(p.Path, end); ok {
+			return prefix(before)
+		}
+	}
+	return exact(p.Path)
+}
+
+// rank returns the length of a match and whether it is exact.
+func rank(m *networking.StringMatch) (length int, exact bool) {
+	if e, ok := m.GetMatchType().(*networking.StringMatch_Exact); ok {
+		return len(e.Exact), true
+	}
+	return len(m.GetPrefix()), false
+}
+
+// Inputs are all inputs of a conversion.
+type Inputs struct {
+	Ingresses []*Ingress
+	Classes   []*Class
+	Services  []*Service
+}
+
+// Convert returns the outputs of inputs: Gateways before VirtualServices, each sorted by namespace
+// and name.
+func Convert(in Inputs, o Options) (outputs []*Output) {
+	s := New(o)
+	for _, c := range in.Classes {
+		s.SetClass(c)
+	}
+	for _, v := range in.Services {
+		s.SetService(v)
+	}
+	for _, i := range in.Ingresses {
+		s.SetIngress(i)
+	}
+	for i := range inputs {
+		s.Synced(i)
+	}
+	for _, c := range s.Flush() {
+		outputs = append(outputs, c.Output)
+	}
+	return outputs
+}

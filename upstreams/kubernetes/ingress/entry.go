@@ -1,0 +1,85 @@
+package ingress
+
+import (
+	"iter"
+	"slices"
+	"strings"
+)
+
+type (
+	set[K comparable]   map[K]struct{}
+	index[K comparable] map[K]set[Name]
+)
+
+func (x index[K]) add(key K, n Name) {
+	if x[key] == nil {
+		x[key] = set[Name]{}
+	}
+	x[key][n] = struct{}{}
+}
+
+func (x index[K]) remove(key K, n Name) {
+	if delete(x[key], n); len(x[key]) == 0 {
+		delete(x, key)
+	}
+}
+
+// entry is an Ingress of a State.
+type entry struct {
+	*Ingress
+	converted bool
+	rules     []int // the indexes of the rules with http, sorted by host
+}
+
+func newEntry(i *Ingress) *entry {
+	e := &entry{Ingress: i}
+	for at, rule := range i.Spec.Rules {
+		if rule.HTTP != nil {
+			e.rules = append(e.rules, at)
+		}
+	}
+	slices.SortStableFunc(e.rules, func(a, b int) int { return strings.Compare(e.host(a), e.host(b)) })
+	return e
+}
+
+// host returns the host of a rule.
+func (e *entry) host(rule int) string {
+	if h := e.Spec.Rules[rule].Host; h != "" {
+		return h
+	}
+	return anyHost
+}
+
+// hosts iterates over the hosts that the Ingress has rules for, each once.
+func (e *entry) hosts() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for i, rule := range e.rules {
+			if host := e.host(rule); (i == 0 || host != e.host(e.rules[i-1])) && !yield(host) {
+				return
+			}
+		}
+	}
+}
+
+// of returns the rules of a host, in their order.
+func (e *entry) of(host string) []int {
+	from, _ := slices.BinarySearchFunc(e.rules, host, func(rule int, host string) int { return strings.Compare(e.host(rule), host) })
+	to := from
+	for to < len(e.rules) && e.host(e.rules[to]) == host {
+		to++
+	}
+	return e.rules[from:to]
+}
+
+// services iterates over the Services whose ports the Ingress names, over some repeatedly.
+func (e *entry) services() iter.Seq[Name] {
+	return func(yield func(Name) bool) {
+		for _, rule := range e.rules {
+			for _, p := range e.Spec.Rules[rule].HTTP.Paths {
+				if b := p.Backend.Service; b != nil && b.Port.Number <= 0 && !yield(Name{e.Namespace, b.Name}) {
+					return
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,173 @@
+package ingress
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"slices"
+	"strings"
+
+	"github.com/zeebo/xxh3"
+	"google.golang.org/protobuf/proto"
+
+	"meshrelay/mirror"
+)
+
+// Change is an output that changed.
+type Change struct {
+	Key mirror.Key
+	// Output is nil when there is no such output any more.
+	Output *Output
+}
+
+// Flush returns the outputs that changed since the last call: Gateways before VirtualServices, each
+// sorted by namespace and name. It returns nothing before all inputs have synced.
+func (s *State) Flush() (changes []Change) {
+	if s.synced != [inputs]bool{true, true, true} {
+		return nil
+	}
+	now := map[mirror.Key]*Output{} // nil: not any more
+	if s.changedOptions {
+		for key := range s.outputs {
+			now[key] = nil // unless something has it below
+		}
+	}
+	for name := range s.changedIngresses {
+		now[s.options.gatewayName(name).key(gatewayKind)] = nil
+		if e := s.ingresses[name]; e != nil && e.converted {
+			out := s.options.gateway(e.Ingress)
+			now[out.Key] = out
+		}
+	}
+	s.flushHosts(now)
+	for key, out := range now {
+		if s.replace(key, out) {
+			changes = append(changes, Change{key, out})
+		}
+	}
+	slices.SortFunc(changes, func(a, b Change) int {
+		return cmp.Or(
+			strings.Compare(a.Key.Kind.Kind, b.Key.Kind.Kind), // Gateway, VirtualService
+			strings.Compare(a.Key.Namespace, b.Key.Namespace),
+			strings.Compare(a.Key.Name, b.Key.Name),
+		)
+	})
+	clear(s.changedIngresses)
+	clear(s.changedHosts)
+	s.changedOptions = false
+	return changes
+}
+
+// replace notes an output, and reports whether it is another one than before.
+func (s *State) replace(key mirror.Key, out *Output) bool {
+	old, had := s.outputs[key]
+	if out == nil {
+		delete(s.outputs, key)
+		return had
+	}
+	s.buffer = out.appendTo(s.buffer[:0])
+	hash := xxh3.Hash128(s.buffer)
+	s.outputs[key] = hash
+	return !had || hash != old
+}
+
+// appendTo appends the body and the origins. The annotations never change.
+func (o *Output) appendTo(b []byte) []byte {
+	b, _ = proto.MarshalOptions{Deterministic: true}.MarshalAppend(b, o.Body) //nolint:errcheck // decoded JSON is UTF-8
+	for _, n := range o.Origins {
+		b = append(append(b, n.Namespace...), '/')
+		b = append(append(b, n.Name...), 0)
+	}
+	return b
+}
+
+// flushHosts makes the VirtualServices of the hosts that changed, and of those whose name the change
+// of another host changes.
+func (s *State) flushHosts(now map[mirror.Key]*Output) {
+	s.changeClaims()
+	var made []*Output
+	for name := range s.changedHosts {
+		h := s.hosts[name]
+		if h.output != (Name{}) {
+			now[h.output.key(serviceKind)] = nil // unless a host has it below
+		}
+		if len(h.ingresses) == 0 {
+			delete(s.hosts, name)
+			continue
+		}
+		h.output = s.nameOf(name, h)
+		made = append(made, s.options.virtualService(h.output, name, s.parts(h, name), s.port))
+	}
+	for _, out := range made {
+		now[out.Key] = out
+	}
+}
+
+// changeClaims brings the claims of the hosts that changed up to date. All hosts of one claim change
+// with each of them.
+func (s *State) changeClaims() {
+	touched := map[Name]set[string]{} // with the hosts that have left
+	leave := func(claim Name, host string) {
+		if touched[claim] == nil {
+			touched[claim] = set[string]{}
+		}
+		touched[claim][host] = struct{}{}
+	}
+	joined := map[Name][]string{}
+	for name := range s.changedHosts {
+		h := s.hosts[name]
+		leave(h.claim, name)
+		h.claim = Name{}
+		if parts := s.parts(h, name); len(parts) > 0 {
+			h.claim = s.options.serviceName(parts[0].Ingress, parts[0].rules[0])
+			joined[h.claim] = append(joined[h.claim], name)
+		}
+	}
+	for claim, left := range touched {
+		s.claims[claim] = slices.DeleteFunc(s.claims[claim], func(name string) bool { _, ok := left[name]; return ok })
+	}
+	for claim, names := range joined {
+		s.claims[claim] = append(s.claims[claim], names...)
+		touched[claim] = nil
+	}
+	for claim := range touched {
+		for _, name := range s.claims[claim] {
+			s.changedHosts[name] = struct{}{}
+		}
+		if len(s.claims[claim]) == 0 {
+			delete(s.claims, claim)
+		}
+	}
+}
+
+// nameOf returns the name of the VirtualService of a host: its claim, unless another host with the
+// same claim comes first.
+func (s *State) nameOf(name string, h *host) Name {
+	for _, other := range s.claims[h.claim] {
+		if other != name && s.before(other, name) {
+			sum := sha256.Sum256([]byte(name))
+			return Name{h.claim.Namespace, h.claim.Name + "-" + hex.EncodeToString(sum[:16])}
+		}
+	}
+	return h.claim
+}
+
+// before reports whether the first rule of one host comes before that of another one.
+func (s *State) before(a, b string) bool {
+	x, y := s.parts(s.hosts[a], a)[0], s.parts(s.hosts[b], b)[0]
+	if c := s.options.compare(x.Ingress, y.Ingress); c != 0 {
+		return c < 0
+	}
+	return x.rules[0] < y.rules[0]
+}
+
+// parts returns the shares of the Ingresses in a host, in their order.
+func (s *State) parts(h *host, name string) []part {
+	parts := make([]part, 0, len(h.ingresses))
+	for n := range h.ingresses {
+		e := s.ingresses[n]
+		parts = append(parts, part{e.Ingress, e.of(name)})
+	}
+	slices.SortFunc(parts, func(a, b part) int { return s.options.compare(a.Ingress, b.Ingress) })
+	return parts
+}
