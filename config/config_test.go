@@ -15,6 +15,7 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/upstreams/file"
+	"meshrelay/upstreams/kubernetes"
 	"meshrelay/upstreams/xds"
 )
 
@@ -31,7 +32,9 @@ downstream:
 `
 
 // sources are the sections that an upstream can have in these tests.
-func sources() []config.Source { return []config.Source{&xds.Config{}, &file.Config{}} }
+func sources() []config.Source {
+	return []config.Source{&xds.Config{}, &file.Config{}, &kubernetes.Config{}}
+}
 
 func parse(name string, data []byte) (*config.Config, error) {
 	return config.Parse(name, data, sources()...)
@@ -99,7 +102,7 @@ func TestMistakesAreNamedWithFileAndLine(t *testing.T) {
 			"3: upstreams[0].xds.tls: neither tls nor plaintext: set tls, or plaintext: true to go without",
 			"5: upstreams[0].xds.tsl: unknown field: check its spelling and indentation; here it can be " + xdsFields}},
 		{"field in another case", minimal + "Log: {}\n", []string{"9: Log: unknown field: check its spelling and indentation; here it can be node, upstreams, merge, views, provenance, downstream, push, admin, state, log"}},
-		{"misplaced field", replace("  xds:", "  addresses: []\n  xds:"), []string{"3: upstreams[0].addresses: unknown field: check its spelling and indentation; here it can be name, clusterID, domainSuffix, generated, import, services, rewrite, required, firstSync, staleness, guard, limits, xds, file"}},
+		{"misplaced field", replace("  xds:", "  addresses: []\n  xds:"), []string{"3: upstreams[0].addresses: unknown field: check its spelling and indentation; here it can be name, clusterID, domainSuffix, generated, import, services, rewrite, required, firstSync, staleness, guard, limits, xds, file, kubernetes"}},
 		{"duplicate key", minimal + "upstreams: []\n", []string{`9: mapping key "upstreams" already defined at [1:1]`}},
 		{"list for a map", minimal + "log: [1]\n", []string{"9: log: want a map of fields, not a list"}},
 		{"map for a list", replace(`["istiod.east:15012"]`, "{a: b}"), []string{"4: upstreams[0].xds.addresses: want a list, not a map"}},
@@ -115,7 +118,7 @@ func TestMistakesAreNamedWithFileAndLine(t *testing.T) {
 		{"duration without unit", minimal + "push:\n  debounceAfter: 100\n", []string{`10: push.debounceAfter: want a duration like 90s, 5m or 250ms, not "100"`}},
 		{"negative duration", minimal + "push:\n  debounceAfter: -1s\n", []string{"10: push.debounceAfter: -1s is out of range: 1ms to 1m0s"}},
 		{"an empty file", "{}", []string{
-			"1: upstreams: there must be at least one: add an upstream with xds or file",
+			"1: upstreams: there must be at least one: add an upstream with xds or file or kubernetes",
 			"1: downstream.listeners: there must be at least one: add an address to serve on"}},
 		{"bad name", replace("name: east", "name: East"), []string{`2: upstreams[0].name: "East": 1 to 63 lower-case letters, digits and dashes, neither first nor last a dash`}},
 		{"long name", replace("name: east", "name: "+strings.Repeat("e", 64)), []string{`2: upstreams[0].name: "` + strings.Repeat("e", 64) + `": 1 to 63 lower-case letters, digits and dashes, neither first nor last a dash`}},
@@ -123,8 +126,8 @@ func TestMistakesAreNamedWithFileAndLine(t *testing.T) {
 		{"same name twice", replace("downstream:", "- {name: east, file: {path: x}}\ndownstream:"), []string{`6: upstreams[1].name: "east" is the name of upstreams[0] already: names must differ`}},
 		{"bad cluster", replace("name: east", "name: east\n  clusterID: a b"), []string{`3: upstreams[0].clusterID: "a b": 1 to 253 letters, digits, dots, dashes and underscores`}},
 		{"bad generated", replace("name: east", "name: east\n  generated: maybe"), []string{`3: upstreams[0].generated: "maybe": want one of drop, keep`}},
-		{"both kinds of source", replace("  xds:", "  file: {path: x}\n  xds:"), []string{`2: upstreams[0]: upstream "east" needs exactly one of xds, file`}},
-		{"no kind of source", replace("downstream:", "- name: west\ndownstream:"), []string{`6: upstreams[1]: upstream "west" needs exactly one of xds, file`}},
+		{"both kinds of source", replace("  xds:", "  file: {path: x}\n  xds:"), []string{`2: upstreams[0]: upstream "east" needs exactly one of xds, file, kubernetes`}},
+		{"no kind of source", replace("downstream:", "- name: west\ndownstream:"), []string{`6: upstreams[1]: upstream "west" needs exactly one of xds, file, kubernetes`}},
 		{"plaintext off loopback", replace("127.0.0.1:15010", "0.0.0.0:15010"), []string{`8: downstream.listeners[0].address: plaintext on "0.0.0.0:15010", which is not a loopback address, needs allowInsecure: true: anybody who reaches it can read all configs`}},
 		{"listener of no kind", replace(", plaintext: true", ""), []string{"8: downstream.listeners[0].tls: neither tls nor plaintext: set tls, or plaintext: true to go without"}},
 		{"listener of both kinds", replace("plaintext: true", "plaintext: true, tls: {certFile: a, keyFile: b}"), []string{"8: downstream.listeners[0].plaintext: both plaintext and tls: leave out one"}},
@@ -154,7 +157,7 @@ func TestMistakesAreNamedWithFileAndLine(t *testing.T) {
 			`9: push.debounceMax: "<TIME>" is a placeholder: write your own value in its place, without the angle brackets`}},
 		{"all at once", replace("name: east", "name: East\n  nmae: x") + "log: {level: loud, format: [a]}\npush: {debounceMax: 1}\nfoo: 1\n", []string{
 			`2: upstreams[0].name: "East": 1 to 63 lower-case letters, digits and dashes, neither first nor last a dash`,
-			"3: upstreams[0].nmae: unknown field: check its spelling and indentation; here it can be name, clusterID, domainSuffix, generated, import, services, rewrite, required, firstSync, staleness, guard, limits, xds, file",
+			"3: upstreams[0].nmae: unknown field: check its spelling and indentation; here it can be name, clusterID, domainSuffix, generated, import, services, rewrite, required, firstSync, staleness, guard, limits, xds, file, kubernetes",
 			`10: log.level: "loud": want one of debug, info, warn, error`,
 			"10: log.format: want a text, not a list",
 			`11: push.debounceMax: want a duration like 90s, 5m or 250ms, not "1"`,

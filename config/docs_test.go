@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"meshrelay/config"
+	"meshrelay/upstreams/kubernetes"
 	"meshrelay/upstreams/xds"
 )
 
@@ -83,6 +84,13 @@ func TestReferenceHasEveryFieldAndNoOther(t *testing.T) {
 	section := *u.Source.(*xds.Config)
 	section.Addresses = nil
 	checkDefaults(t, "upstreams[].xds", reflect.ValueOf(section), documented)
+	c, err = parse("relay.yaml", []byte(regexp.MustCompile(`xds:\n.*\n.*`).ReplaceAllString(minimal, "kubernetes: {inCluster: true}")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cluster := *c.Upstreams[0].Source.(*kubernetes.Config)
+	cluster.InCluster = false
+	checkDefaults(t, "upstreams[].kubernetes", reflect.ValueOf(cluster), documented)
 }
 
 // checkDefaults compares the defaults of the code with those of the reference.

@@ -9,7 +9,7 @@ import (
 )
 
 // Import selects what of an upstream is mirrored. What it leaves empty lets everything pass. The
-// default of its Revision is Node.Revision, for xds sources.
+// default of its Revision is Node.Revision, for sources that are clusters.
 type Import = filter.Rules
 
 // Globs are patterns with * and ? for names.

@@ -125,6 +125,8 @@ func (v *validator) complete(c *Config) {
 			if u.Generated == GeneratedKeep {
 				def(&u.Services.Mode, ServicesAsIs)
 			}
+		}
+		if u.ofCluster() {
 			def(&u.Import.Revision, c.Node.Revision)
 		}
 		def(&u.Services.Mode, ServicesOmit)

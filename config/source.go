@@ -2,6 +2,8 @@ package config
 
 // Source is the section of an upstream that tells where its resources come from: a pointer to a
 // struct with the tags of this package (fields.go). Each kind of source has a type of its own.
+// A section whose resources are all those of a cluster, also of other revisions, has the method
+// OfCluster() bool.
 type Source interface {
 	// Kind returns the name of the section. Like Relayed, it is the same for all of a kind.
 	Kind() string
@@ -11,6 +13,12 @@ type Source interface {
 	// Check reports the mistakes that tags do not find in the section of u. before are the
 	// upstreams before it in the file.
 	Check(c Checker, u Upstream, before []Upstream)
+}
+
+// ofCluster reports whether resources are those of a cluster, where each control plane has its own.
+func (u Upstream) ofCluster() bool {
+	c, ok := u.Source.(interface{ OfCluster() bool })
+	return u.relayed() || ok && c.OfCluster()
 }
 
 func (u Upstream) relayed() bool { return u.Source != nil && u.Source.Relayed() }

@@ -2,6 +2,7 @@
 package docs_test
 
 import (
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -79,6 +80,21 @@ func sources(t *testing.T, f func(path, content string)) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestEveryRuleOfAPIServersHasATest checks that kubernetes.md has each rule once, with a test that
+// carries its number.
+func TestEveryRuleOfAPIServersHasATest(t *testing.T) {
+	carried := proofs(t)
+	rows := regexp.MustCompile("(?m)^\\| (K\\d+)\\. .+ \\| `(Test\\w+)` \\|$").FindAllStringSubmatch(read(t, "kubernetes.md"), -1)
+	if len(rows) != 12 {
+		t.Errorf("kubernetes.md has %d rules", len(rows))
+	}
+	for i, m := range rows {
+		if _, exists := carried[m[2]]; m[1] != fmt.Sprint("K", i+1) || !exists || !strings.HasSuffix(m[2], "_"+m[1]) {
+			t.Errorf("%s: no test %s, or it does not carry the number", m[1], m[2])
+		}
 	}
 }
 

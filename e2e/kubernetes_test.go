@@ -31,6 +31,8 @@ type kubernetes struct {
 	url        string
 	kubeconfig string // path
 	http       *http.Client
+	server     *process
+	serve      func() // starts the server, again on the same port and etcd
 }
 
 // adminToken is the only identity that the API server knows. It may do everything.
@@ -40,6 +42,15 @@ const adminToken = "e2e"
 // seconds and 300 MB: subtests should share one.
 func newKubernetes(t *testing.T, name string) *kubernetes {
 	t.Helper()
+	return newKubernetesWith(t, name, "AlwaysAllow")
+}
+
+// relayToken is the identity of a relay where the server asks RBAC what it may do.
+const relayToken = "relay"
+
+// newKubernetesWith does so with an authorization mode.
+func newKubernetesWith(t *testing.T, name, mode string) *kubernetes {
+	t.Helper()
 	dir := t.TempDir()
 	etcd := startEtcd(t, name, mkdir(t, dir, "etcd"))
 
@@ -47,23 +58,23 @@ func newKubernetes(t *testing.T, name string) *kubernetes {
 	crtFile, keyFile, tokens := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"), filepath.Join(dir, "tokens.csv")
 	writeFile(t, crtFile, certificate)
 	writeFile(t, keyFile, key)
-	writeFile(t, tokens, adminToken+",admin,admin,system:masters\n")
+	writeFile(t, tokens, adminToken+",admin,admin,system:masters\n"+relayToken+",relay,relay\n")
 	address := freePort(t)
 	_, port, err := net.SplitHostPort(address)
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := run(t, "kube-apiserver "+name, dir, nil, binary(t, "APISERVER_BIN", "bin/kube-apiserver"),
+	args := []string{
 		"--etcd-servers", etcd, "--bind-address", "127.0.0.1", "--advertise-address", "127.0.0.1", "--secure-port", port,
 		"--tls-cert-file", crtFile, "--tls-private-key-file", keyFile,
 		"--service-cluster-ip-range", "10.96.0.0/16", "--endpoint-reconciler-type", "none",
 		// It insists on a key for service accounts. None is used.
 		"--service-account-issuer", "https://kubernetes.default.svc", "--service-account-key-file", keyFile, "--service-account-signing-key-file", keyFile,
-		"--token-auth-file", tokens, "--authorization-mode", "AlwaysAllow",
+		"--token-auth-file", tokens, "--authorization-mode", mode,
 		// The controller that would make each namespace's service account does not run.
 		"--disable-admission-plugins", "ServiceAccount",
 		"--enable-priority-and-fairness=false", "--profiling=false",
-	)
+	}
 
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM([]byte(certificate))
@@ -80,12 +91,17 @@ users: [{name: admin, user: {token: %[4]s}}]
 contexts: [{name: %[1]s, context: {cluster: %[1]s, user: admin}}]
 current-context: %[1]s
 `, name, k.url, crtFile, adminToken))
-	eventually(t, server.name+" is ready", func() error {
-		if !server.alive() {
-			return fmt.Errorf("it has ended")
-		}
-		return k.do(http.MethodGet, "/readyz", "", nil)
-	})
+	k.serve = func() {
+		t.Helper()
+		k.server = run(t, "kube-apiserver "+name, dir, nil, binary(t, "APISERVER_BIN", "bin/kube-apiserver"), args...)
+		eventually(t, k.server.name+" is ready", func() error {
+			if !k.server.alive() {
+				return fmt.Errorf("it has ended")
+			}
+			return k.do(http.MethodGet, "/readyz", "", nil)
+		})
+	}
+	k.serve()
 	return k
 }
 

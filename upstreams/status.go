@@ -31,7 +31,7 @@ type Status struct {
 	Name string `json:"name"`
 	// ClusterID is the cluster that the source speaks for.
 	ClusterID string `json:"clusterID,omitempty"`
-	// Type is the kind of source: "xds" or "file".
+	// Type is the kind of source: "xds", "file" or "kubernetes".
 	Type string `json:"type"`
 	// State is the present state, entered at Since.
 	State State     `json:"state"`
@@ -51,6 +51,8 @@ type Status struct {
 	Resources map[string]int `json:"resources,omitempty"`
 	// Endpoints is set where the endpoints of services are discovered.
 	Endpoints *EndpointsStatus `json:"endpoints,omitempty"`
+	// Kubernetes is set for the API server of a cluster.
+	Kubernetes *KubernetesStatus `json:"kubernetes,omitempty"`
 	// Required: the relay is not ready while the source is stale.
 	Required bool `json:"required,omitempty"`
 	// FirstSync is set until the first sync, unless the source was on disk at the start.
@@ -84,4 +86,27 @@ type EndpointsStatus struct {
 	NACKs uint64 `json:"nacks,omitempty"`
 	// LastError is the most recent failure, empty while there is none.
 	LastError string `json:"lastError,omitempty"`
+}
+
+// KubernetesStatus is the status of the API server of a cluster.
+type KubernetesStatus struct {
+	// Cluster is the UID of its namespace kube-system, empty while that is not known.
+	Cluster string `json:"cluster,omitempty"`
+	// Kinds are those that the server serves, by kind and namespace.
+	Kinds []FollowedKind `json:"kinds,omitempty"`
+	// Rotations counts changes of the credentials, UnknownFields the objects that had fields which
+	// this build does not know.
+	Rotations     uint64 `json:"rotations,omitempty"`
+	UnknownFields int    `json:"unknownFields,omitempty"`
+}
+
+// FollowedKind is how one kind is followed, in one namespace or in all.
+type FollowedKind struct {
+	Kind      string `json:"kind"`
+	Version   string `json:"version"`
+	Namespace string `json:"namespace,omitempty"`
+	// State is listing, following, failing, denied or unserved.
+	State string `json:"state"`
+	// Reason tells what is wrong, empty for nothing.
+	Reason string `json:"reason,omitempty"`
 }

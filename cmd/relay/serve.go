@@ -7,6 +7,7 @@ import (
 	"log/slog"
 
 	"github.com/spf13/cobra"
+	"k8s.io/klog/v2"
 
 	"meshrelay/config"
 	"meshrelay/internal/buildinfo"
@@ -52,6 +53,7 @@ is ready, and why not.`,
 			if err != nil {
 				return err
 			}
+			klog.SetSlogLogger(log) // what client-go logs without being asked
 			r, err := relay.New(relay.Options{
 				Config: cfg, Watcher: watcher, Complete: complete,
 				Build: buildinfo.Read(version), Logger: log, LogLevel: logLevel,

@@ -24,6 +24,20 @@ func Read(version string) Info {
 	return from(version, bi)
 }
 
+// Module returns the version of a module that the program is built with, empty when unknown.
+func Module(path string) string {
+	bi, ok := debug.ReadBuildInfo()
+	if !ok {
+		return ""
+	}
+	for _, m := range bi.Deps {
+		if m.Path == path {
+			return m.Version
+		}
+	}
+	return ""
+}
+
 func from(version string, bi *debug.BuildInfo) Info {
 	info := Info{GoVersion: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	module := ""

@@ -100,7 +100,7 @@ func configLine(c admin.ReloadStatus, now time.Time) string {
 	return line
 }
 
-// advice returns a line for each upstream that is held, frozen or stale.
+// advice returns lines for each upstream that is held, frozen or stale, or of which not all is followed.
 func advice(ups []upstreams.Status, now time.Time) string {
 	var out strings.Builder
 	for _, u := range ups {
@@ -118,6 +118,9 @@ func advice(ups []upstreams.Status, now time.Time) string {
 				standby = standby || a.Active
 			}
 		}
+		if u.Kubernetes != nil {
+			out.WriteString(unfollowed(u.Name, u.Kubernetes))
+		}
 		if u.Stale {
 			served := Count(admin.Total(u.Resources), "resource") + " served"
 			if n := admin.Total(u.Expired); n > 0 {
@@ -130,6 +133,30 @@ func advice(ups []upstreams.Status, now time.Time) string {
 		return ""
 	}
 	return "\n" + out.String()
+}
+
+// unfollowed returns a line for each kind of a cluster that is not followed, and one about fields that
+// this build does not know.
+func unfollowed(name string, k *upstreams.KubernetesStatus) string {
+	var out strings.Builder
+	for _, one := range k.Kinds {
+		if one.State == "following" {
+			continue
+		}
+		where := one.Kind
+		if one.Namespace != "" {
+			where += " in " + one.Namespace
+		}
+		fmt.Fprintf(&out, "%s: %s %s", name, Clean(where), one.State)
+		if one.Reason != "" {
+			out.WriteString(": " + Clean(strings.Join(strings.Fields(one.Reason), " ")))
+		}
+		out.WriteString("\n")
+	}
+	if k.UnknownFields > 0 {
+		fmt.Fprintf(&out, "%s: %s %s fields that this build does not know, and leaves out\n", name, Count(k.UnknownFields, "object"), Agree(k.UnknownFields, "has", "have"))
+	}
+	return out.String()
 }
 
 // freeze describes a freeze: its revision, age, reason, end, and the changes that wait.

@@ -80,6 +80,11 @@ func Parse(fields map[string]any, source string) (*mirror.Resource, error) {
 	if err != nil {
 		return nil, err
 	}
+	return resourceOf(spec, body)
+}
+
+// resourceOf returns the resource of a Spec with a body.
+func resourceOf(spec mirror.Spec, body proto.Message) (*mirror.Resource, error) {
 	// Deterministic, because the version is made from the bytes.
 	spec.Body = &anypb.Any{}
 	if err := anypb.MarshalFrom(spec.Body, body, proto.MarshalOptions{Deterministic: true}); err != nil {
@@ -110,7 +115,7 @@ func lookup(apiVersion, kind string) (*mirror.KindInfo, error) {
 func knownFields(m map[string]any, path []string, known []string) error {
 	for _, name := range slices.Sorted(maps.Keys(m)) {
 		if !slices.Contains(known, name) {
-			return fieldErrorf(append(path, name), "unknown field: check its spelling and indentation")
+			return &FieldError{append(path, name), errUnknownField}
 		}
 	}
 	return nil
@@ -225,10 +230,22 @@ func bodyOf(fields map[string]any, info *mirror.KindInfo) (proto.Message, error)
 		return nil, &FieldError{path, err}
 	}
 	body := info.NewBody()
-	err = protojson.Unmarshal(encoded, body)
-	if err == nil {
-		return body, nil
+	if err := decodeSpec(encoded, body); err != nil {
+		return nil, err
 	}
+	return body, nil
+}
+
+// errUnknownField is the mistake of a field that a body does not have.
+var errUnknownField = errors.New("unknown field: check its spelling and indentation")
+
+// decodeSpec decodes the JSON of a spec, in one line, strictly. Its errors are FieldErrors.
+func decodeSpec(encoded []byte, body proto.Message) error {
+	err := protojson.Unmarshal(encoded, body)
+	if err == nil {
+		return nil
+	}
+	path := []string{"spec"}
 	msg := err.Error()
 	if m := protoPrefix.FindStringSubmatch(msg); m != nil {
 		msg = msg[len(m[0]):]
@@ -239,9 +256,9 @@ func bodyOf(fields map[string]any, info *mirror.KindInfo) (proto.Message, error)
 	}
 	switch {
 	case strings.HasPrefix(msg, `unknown field "`):
-		msg = "unknown field: check its spelling and indentation"
+		return &FieldError{path, errUnknownField}
 	case strings.HasPrefix(msg, "unexpected token "):
 		msg = "wrong type: " + msg
 	}
-	return nil, &FieldError{path, errors.New(msg)}
+	return &FieldError{path, errors.New(msg)}
 }

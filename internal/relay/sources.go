@@ -4,11 +4,12 @@ import (
 	"meshrelay/config"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/file"
+	"meshrelay/upstreams/kubernetes"
 	"meshrelay/upstreams/xds"
 )
 
 // Kinds returns the kinds of sources that an upstream can have.
-func Kinds() []upstreams.Kind { return []upstreams.Kind{xds.Kind(), file.Kind()} }
+func Kinds() []upstreams.Kind { return []upstreams.Kind{xds.Kind(), file.Kind(), kubernetes.Kind()} }
 
 // Sources returns the sections of those kinds, for package config.
 func Sources() (sections []config.Source) {

@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/zeebo/xxh3"
+
 	"meshrelay/mirror"
 )
 
@@ -21,8 +23,8 @@ type Scope struct {
 	Rank int
 }
 
-// Element is one resource as a source has it: encoded (Raw), or decoded (Resource). Its bytes are
-// valid until the next element.
+// Element is one resource as a source has it: encoded (Raw), decoded (Resource), or in a form that
+// only the source reads (Decode). Its bytes are valid until the next element.
 type Element struct {
 	// Raw is an encoded google.protobuf.Any, nil when that is larger than the limit. Head stands
 	// for it then: it has the short fields of the message. Size is the length of the whole.
@@ -32,6 +34,11 @@ type Element struct {
 	Resource      *mirror.Resource // without a stamp, in place of Raw
 	// Mark is the mark of Raw: see Update.Marks.
 	Mark uint64
+	// Decode, in place of Raw, returns the resource without a stamp, or an Omitted. It is called
+	// when the content differs from the last that was accepted: Digest tells them apart. Name has
+	// the name, and Size is about that of the resource.
+	Decode func() (*mirror.Resource, error)
+	Digest xxh3.Uint128
 }
 
 // Update is what a source tells of one scope.
@@ -57,6 +64,12 @@ type Update struct {
 
 // Known reports whether a resource of that mark and size is known. A nil Known knows none.
 type Known func(mark uint64, size int) bool
+// Omitted is the error of Element.Decode for a resource that its source leaves out, because the
+// workload of it is unhealthy.
+type Omitted struct{ Detail string }
+
+// Error implements error.
+func (o *Omitted) Error() string { return o.Detail }
 
 // Resources returns elements of resources that a source reads itself.
 func Resources(all ...*mirror.Resource) func(int, Known) iter.Seq[Element] {

@@ -28,13 +28,14 @@ const (
 	reasonGenerated = "generated"
 	reasonCollision = "collision"
 	reasonEndpoints = "endpoints"
+	reasonUnhealthy = "unhealthy"
 )
 
 // Reasons returns why resources can be left out.
 func Reasons() []string {
 	return []string{
 		reasonLoop, reasonHops, reasonGenerated, string(filter.ReasonRevision), string(filter.ReasonKind), string(filter.ReasonNamespace), reasonCollision,
-		string(filter.ReasonSelector), string(filter.ReasonExpression), string(filter.ReasonExpressionError), reasonEndpoints,
+		string(filter.ReasonSelector), string(filter.ReasonExpression), string(filter.ReasonExpressionError), reasonEndpoints, reasonUnhealthy,
 	}
 }
 
@@ -199,11 +200,8 @@ func (im *Rules) believed(r *mirror.Resource) bool {
 // istiods, which tell a relay again what they have from it.
 func (im *Rules) check(r *mirror.Resource, way mirror.Way, relay bool) omission {
 	if im.relayed {
-		switch {
-		case way.Passes(im.provenance.Relay):
-			return omit(reasonLoop, fmt.Sprintf("it has passed this relay (%s) before", im.provenance.Relay))
-		case relay && len(way.Path) > 0 && len(way.Path) >= im.provenance.MaxHops:
-			return omit(reasonHops, fmt.Sprintf("it has passed %d relays or more, which is all that provenance.maxHops allows", im.provenance.MaxHops))
+		if why := im.passed(way, relay); why != imported {
+			return why
 		}
 	}
 	if im.relayed && services.IsSynthetic(r) {
@@ -221,6 +219,17 @@ func (im *Rules) check(r *mirror.Resource, way mirror.Way, relay bool) omission 
 	}
 	reason, text := im.filter.Explain(r)
 	return omit(string(reason), text)
+}
+
+// passed returns why a resource that has come a way is left out.
+func (im *Rules) passed(way mirror.Way, relay bool) omission {
+	switch {
+	case way.Passes(im.provenance.Relay):
+		return omit(reasonLoop, fmt.Sprintf("it has passed this relay (%s) before", im.provenance.Relay))
+	case relay && len(way.Path) > 0 && len(way.Path) >= im.provenance.MaxHops:
+		return omit(reasonHops, fmt.Sprintf("it has passed %d relays or more, which is all that provenance.maxHops allows", im.provenance.MaxHops))
+	}
+	return imported
 }
 
 // discovers reports whether the endpoints of a resource have to be asked for.

@@ -179,7 +179,7 @@ func (in *Intake) find(sc *scope, u *Update, el Element) (name []byte, rec *reco
 	name, err = in.peekName(sc.Kind, el)
 	rec = sc.byName[string(name)]
 	switch {
-	case err != nil || el.Resource != nil || sc.Kind == mirror.MeshConfig:
+	case err != nil || el.Resource != nil || el.Decode != nil || sc.Kind == mirror.MeshConfig:
 	case u.Complete:
 		if rec == nil && !isMCP(el.peek()) {
 			err = errNoMCP // and what looked like its name need not be one
@@ -257,6 +257,9 @@ func (in *Intake) decode(sc *scope, rec *record, name string, el Element) (diffe
 	if el.Resource != nil {
 		return in.importRecord(sc, rec, el.Resource.Stamped(stamp), mirror.Way{})
 	}
+	if el.Decode != nil {
+		return in.decodeObject(sc, rec, el.Decode, stamp)
+	}
 	if r := in.twin(sc, rec, name); r != nil {
 		return in.importRecord(sc, rec, r, mirror.Way{})
 	}
@@ -268,6 +271,28 @@ func (in *Intake) decode(sc *scope, rec *record, name string, el Element) (diffe
 		rec.version = r.SourceVersion() // a relay gives both the same: held once
 	}
 	return in.importRecord(sc, rec, r, way)
+}
+
+// decodeObject takes over what only the source reads. Who wrote the object may have copied it from a
+// relay, with its path.
+func (in *Intake) decodeObject(sc *scope, rec *record, decode func() (*mirror.Resource, error), stamp *mirror.Stamp) (differs bool, err error) {
+	why := imported
+	r, err := decode()
+	if omitted := (*Omitted)(nil); errors.As(err, &omitted) {
+		why, err = omit(reasonUnhealthy, omitted.Detail), nil
+	} else if err == nil {
+		why = in.rules.passed(mirror.Way{Path: r.Provenance().Path}, true)
+	}
+	switch {
+	case err != nil:
+		return false, err
+	case why == imported:
+		return in.importRecord(sc, rec, r.Stamped(stamp), mirror.Way{})
+	}
+	differs = rec.resource != nil
+	sc.leaveOut(rec, why)
+	rec.resource, rec.original = nil, nil
+	return differs, nil
 }
 
 // twin returns what another scope of the kind has received of the same bytes, nil when none has: a
@@ -294,8 +319,11 @@ func (el Element) peek() []byte {
 }
 
 func (el Element) hash() xxh3.Uint128 {
-	if el.Resource != nil {
+	switch {
+	case el.Resource != nil:
 		return hashOf(el.Resource.Digest())
+	case el.Decode != nil:
+		return el.Digest
 	}
 	return xxh3.Hash128(el.Raw)
 }
@@ -320,6 +348,9 @@ func (in *Intake) peekName(kind mirror.Kind, el Element) ([]byte, error) {
 	if el.Resource != nil {
 		in.nameBuffer = append(in.nameBuffer[:0], el.Resource.FullName()...)
 		return in.nameBuffer, nil
+	}
+	if el.Decode != nil {
+		return el.Name, nil
 	}
 	name, err := mirror.PeekName(kind, el.peek())
 	if err == nil && len(name) == 0 {

@@ -1,0 +1,94 @@
+package kube
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"meshrelay/mirror"
+)
+
+func served(kind mirror.Kind, spec string) *Served {
+	return &Served{
+		Key: mirror.Key{Kind: kind, Namespace: "shop", Name: "db"}, ResourceVersion: "7", Created: created,
+		Labels: map[string]string{"app": "db"}, Spec: []byte(spec),
+	}
+}
+
+var virtualService = mirror.Kind{Group: "networking.istio.io", Kind: "VirtualService"}
+
+func TestUnknownFieldsOfNewerServersAreDroppedByName_K9(t *testing.T) {
+	const spec = `{"hosts":["db"],"http":[{"retries":{"attempts":2,"later":1},"fresh":{"a":[1]}},{"fresh":true,"timeout":"3s"}],"newest":1}`
+	r, unknown, err := served(virtualService, spec).Resource("east", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"spec.http[0].retries.later", "spec.http[0].fresh", "spec.newest"}; !slices.Equal(unknown, want) {
+		t.Errorf("unknown: %q, want %q", unknown, want)
+	}
+	known, _, err := served(virtualService, `{"hosts":["db"],"http":[{"retries":{"attempts":2}},{"timeout":"3s"}]}`).Resource("east", true)
+	if err != nil || !r.Equal(known) {
+		t.Errorf("the known fields are not what is left: %v", err)
+	}
+	if _, _, err := served(virtualService, spec).Resource("east", true); err == nil || !strings.Contains(err.Error(), "spec.http[0].retries.later: unknown field") {
+		t.Errorf("strictly: %v", err)
+	}
+}
+
+func TestAnUnknownValueIsRefusedAlsoBehindAnUnknownField_K3(t *testing.T) {
+	kind := mirror.Kind{Group: "security.istio.io", Kind: "PeerAuthentication"}
+	_, _, err := served(kind, `{"fresh":1,"mtls":{"mode":"STRICTER"}}`).Resource("east", false)
+	if err == nil || !strings.Contains(err.Error(), `spec.mtls.mode: invalid value for enum field mode: "STRICTER"`) {
+		t.Errorf("a value that is not known passed for the default: %v", err)
+	}
+}
+
+func TestObjectsOfServersBecomeTheirMessages_K10(t *testing.T) {
+	for name, tc := range map[string]struct {
+		spec string
+		want *networking.VirtualService
+	}{
+		"none":       {"", &networking.VirtualService{}},
+		"null":       {"null", &networking.VirtualService{}},
+		"snake case": {`{"export_to":["."]}`, &networking.VirtualService{ExportTo: []string{"."}}},
+		"null field": {`{"hosts":null}`, &networking.VirtualService{}},
+	} {
+		r, unknown, err := served(virtualService, tc.spec).Resource("east", true)
+		if err != nil || len(unknown) > 0 {
+			t.Errorf("%s: %v, unknown %q", name, err, unknown)
+			continue
+		}
+		got, err := r.Body().UnmarshalNew()
+		if err != nil || !proto.Equal(got, tc.want) {
+			t.Errorf("%s: %v, want %v (%v)", name, got, tc.want, err)
+		}
+		if md := r.Metadata(); !md.CreateTime.Equal(created) || md.Labels["app"] != "db" || r.SourceVersion() != "7" || r.FullName() != "shop/db" {
+			t.Errorf("%s: %v %s %s", name, md, r.SourceVersion(), r.FullName())
+		}
+	}
+	r, _, err := served(mirror.Kind{Group: "example.com", Kind: "Widget"}, `{"a":{"b":[1]}}`).Resource("east", true)
+	if err != nil || r.Body().GetTypeUrl() != "type.googleapis.com/google.protobuf.Struct" {
+		t.Errorf("a kind that is not well known: %v, %v", r, err)
+	}
+}
+
+// Whatever JSON an object has, decoding ends without a panic, and what passes strictly passes the
+// same way leniently.
+func FuzzServed(f *testing.F) {
+	f.Add(`{"hosts":["a"],"http":[{"x":1}]}`)
+	f.Add(`[]`)
+	f.Add(`{"hosts":{"a":[{"b":null}]}}`)
+	f.Fuzz(func(t *testing.T, spec string) {
+		if strings.Contains(spec, "\n") {
+			return // the decoder of the source writes it in one line
+		}
+		strictly, _, err := served(virtualService, spec).Resource("east", true)
+		leniently, unknown, lenientErr := served(virtualService, spec).Resource("east", false)
+		if err == nil && (lenientErr != nil || len(unknown) > 0 || !strictly.Equal(leniently)) {
+			t.Errorf("%q: strictly %v, leniently %v with %q unknown", spec, strictly, leniently, unknown)
+		}
+	})
+}

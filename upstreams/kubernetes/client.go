@@ -1,0 +1,203 @@
+package kubernetes
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"meshrelay/internal/text"
+)
+
+const (
+	maxFailure = 64 << 10 // bytes of an answer that tells what went wrong
+	maxAnswer  = 32 << 20 // bytes of an answer that is read as a whole
+	// readTimeout bounds how long such an answer may take.
+	readTimeout = 15 * time.Second
+	retryMost   = 10 * time.Second // that a server may have us wait
+	// maxRetired bounds the transports of former credentials whose streams may still run. A stream
+	// lasts ten minutes at most.
+	maxRetired = 16
+)
+
+// client asks one API server, with the newest credentials. Its methods may be called from any
+// goroutine.
+type client struct {
+	section *Config
+	agent   string
+
+	mu        sync.Mutex // guards all below
+	now       *connection
+	retired   []*connection
+	rotations uint64
+}
+
+// connection is how to ask a server with one set of credentials. It is nil while there are none.
+type connection struct {
+	access
+	transport *http.Transport
+	http      *http.Client
+}
+
+// refresh reads the credentials again, and has requests use them from now on. Streams that run go
+// on: a server looks at credentials when a stream begins.
+func (c *client) refresh() error {
+	next, err := accessOf(c.section)
+	if err != nil {
+		return err // the ones before are used
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.now != nil && c.now.digest == next.digest {
+		return nil
+	}
+	next.config.UserAgent = c.agent
+	transport, client, err := next.transport()
+	if err != nil {
+		return err
+	}
+	if c.now != nil {
+		c.rotations++
+		c.retired = append(c.retired, c.now)
+		c.retired = c.retired[max(0, len(c.retired)-maxRetired):]
+	}
+	for _, r := range c.retired {
+		r.transport.CloseIdleConnections()
+	}
+	c.now = &connection{next, transport, client}
+	return nil
+}
+
+// close ends the connections, whose streams have ended.
+func (c *client) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, r := range c.retired {
+		r.transport.CloseIdleConnections()
+	}
+	if c.now != nil {
+		c.now.transport.CloseIdleConnections()
+	}
+}
+
+// current returns the newest connection.
+func (c *client) current() *connection {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+// server returns the URL of the server, empty while there are no credentials.
+func (c *connection) server() string {
+	if c == nil {
+		return ""
+	}
+	return c.config.Host
+}
+
+// rotated returns how often the credentials have changed.
+func (c *client) rotated() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.rotations
+}
+
+// errNoCredentials is the error of requests before the first credentials.
+var errNoCredentials = errors.New("there are no credentials yet")
+
+// get begins a request. The caller closes the body. An answer other than 200 is an error, of
+// package apierrors where the server has answered.
+func (c *connection) get(ctx context.Context, path string, query url.Values, accept string) (*http.Response, error) {
+	if c == nil {
+		return nil, errNoCredentials
+	}
+	u := strings.TrimSuffix(c.server(), "/") + path
+	if len(query) > 0 {
+		u += "?" + query.Encode()
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u, nil)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Accept", accept)
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode == http.StatusOK {
+		return resp, nil
+	}
+	defer resp.Body.Close()
+	waitFor(ctx, resp.Header.Get("Retry-After"))
+	return nil, failureOf(resp)
+}
+
+// failureOf returns the error of an answer that is not 200.
+func failureOf(resp *http.Response) error {
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxFailure)) // what is missing tells less
+	status := &metav1.Status{}
+	if json.Unmarshal(body, status) == nil && status.Status == metav1.StatusFailure && status.Code == int32(resp.StatusCode) {
+		return &apierrors.StatusError{ErrStatus: *status}
+	}
+	// A proxy's, perhaps.
+	return apierrors.NewGenericServerResponse(resp.StatusCode, "get", schema.GroupResource{}, "", text.Abbreviate(strings.TrimSpace(string(body))), 0, true)
+}
+
+// waitFor waits for as long as a server asks, within bounds, or until ctx ends.
+func waitFor(ctx context.Context, retryAfter string) {
+	seconds, err := strconv.Atoi(retryAfter)
+	if err != nil || seconds <= 0 {
+		return
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(min(time.Duration(seconds)*time.Second, retryMost)):
+	}
+}
+
+// read returns a JSON answer.
+func (c *connection) read(ctx context.Context, path, accept string, to any) error {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	resp, err := c.get(ctx, path, nil, accept)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+	if err != nil {
+		return err
+	}
+	if len(body) > maxAnswer {
+		return fmt.Errorf("%s is larger than %d MiB", path, maxAnswer>>20)
+	}
+	return json.Unmarshal(body, to)
+}
+
+const (
+	acceptJSON     = "application/json"
+	acceptMetadata = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+)
+
+// identity returns the UID of the namespace kube-system, which every cluster has for as long as it
+// lives.
+func (c *connection) identity(ctx context.Context) (string, error) {
+	var namespace struct {
+		Metadata struct {
+			UID string `json:"uid"`
+		} `json:"metadata"`
+	}
+	err := c.read(ctx, "/api/v1/namespaces/kube-system", acceptMetadata+","+acceptJSON, &namespace)
+	return namespace.Metadata.UID, err
+}

@@ -1,0 +1,93 @@
+package kubernetes
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"meshrelay/config"
+	"meshrelay/mirror"
+)
+
+// maxNamespaces bounds the namespaces of one upstream: each is a watch of its own for every kind.
+const maxNamespaces = 64
+
+// Config is the section of an upstream that is the API server of a Kubernetes cluster.
+type Config struct {
+	Kubeconfig string `yaml:"kubeconfig" path:"file"`
+	Context    string `yaml:"context"` // empty: the current one
+	InCluster  bool   `yaml:"inCluster"`
+	// Namespaces are watched one by one, for identities that may not read others. None: all at once.
+	Namespaces []string `yaml:"namespaces,omitempty"`
+	// Selector is a label selector that the server applies.
+	Selector string `yaml:"selector"`
+	// Kinds are group/Kind to mirror in addition to the well-known ones.
+	Kinds              []string        `yaml:"kinds,omitempty"`
+	UnknownFields      string          `yaml:"unknownFields" default:"drop" oneof:"drop refuse"`
+	UnhealthyWorkloads string          `yaml:"unhealthyWorkloads" default:"drop" oneof:"drop keep"`
+	SyncTimeout        config.Duration `yaml:"syncTimeout" default:"30s" range:"1s 1h"`
+	// AllowExec are the programs, as the kubeconfig writes them, that it may have run.
+	AllowExec []string `yaml:"allowExec,omitempty"`
+}
+
+// sectionOf returns the section of an upstream of this kind.
+func sectionOf(u config.Upstream) *Config { return u.Source.(*Config) }
+
+// Kind implements config.Source.
+func (*Config) Kind() string { return "kubernetes" }
+
+// Relayed implements config.Source.
+func (*Config) Relayed() bool { return false }
+
+// OfCluster tells package config that import.revision counts here.
+func (*Config) OfCluster() bool { return true }
+
+// groupKind is how a kind is written that is not well known.
+var groupKind = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[A-Z][A-Za-z0-9]{0,62}$`)
+
+// Check implements config.Source.
+func (c *Config) Check(mistakes config.Checker, _ config.Upstream, _ []config.Upstream) {
+	switch {
+	case c.InCluster && c.Kubeconfig != "":
+		mistakes.Errorf("inCluster", "both inCluster and kubeconfig: leave out one")
+	case !c.InCluster && c.Kubeconfig == "":
+		mistakes.Errorf("kubeconfig", "neither kubeconfig nor inCluster: name a kubeconfig, or set inCluster: true to use the service account of the pod")
+	case c.InCluster && c.Context != "":
+		mistakes.Errorf("context", "a context is of a kubeconfig, and inCluster needs none: leave it out")
+	case c.InCluster && len(c.AllowExec) > 0:
+		mistakes.Errorf("allowExec", "only a kubeconfig runs programs, and inCluster needs none: leave it out")
+	}
+	if len(c.Namespaces) > maxNamespaces {
+		mistakes.Errorf("namespaces", "%d namespaces, and each is a watch for every kind: name at most %d, or none and select by import.namespaces", len(c.Namespaces), maxNamespaces)
+	}
+	for i, ns := range c.Namespaces {
+		if len(validation.IsDNS1123Label(ns)) > 0 {
+			mistakes.Errorf(fmt.Sprintf("namespaces[%d]", i), "%q is not a namespace: at most 63 lower-case letters, digits and dashes, letters or digits first and last", ns)
+		}
+	}
+	if _, err := labels.Parse(c.Selector); err != nil {
+		mistakes.Errorf("selector", "%q is not a label selector: %v", c.Selector, err)
+	}
+	for i, k := range c.Kinds {
+		field := fmt.Sprintf("kinds[%d]", i)
+		kind, ok := kindOf(k)
+		if !ok {
+			mistakes.Errorf(field, "%q is not group/Kind, for example example.com/Widget", k)
+		} else if _, known := mirror.LookupKind(kind); known {
+			mistakes.Errorf(field, "%q is mirrored anyway: leave it out", k)
+		}
+	}
+	for i, program := range c.AllowExec {
+		if program == "" {
+			mistakes.Errorf(fmt.Sprintf("allowExec[%d]", i), "empty: write the command as the kubeconfig has it")
+		}
+	}
+}
+
+func kindOf(text string) (k mirror.Kind, ok bool) {
+	group, name, _ := strings.Cut(text, "/")
+	return mirror.Kind{Group: group, Kind: name}, groupKind.MatchString(text)
+}

@@ -1,0 +1,132 @@
+package kubernetes
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"meshrelay/config"
+	"meshrelay/mirror"
+)
+
+func TestMistakesInTheSectionAreNamedWithTheirLines(t *testing.T) {
+	kubeconfig := filepath.Join(t.TempDir(), "east")
+	if err := os.WriteFile(kubeconfig, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	many := strings.TrimSuffix(strings.Repeat("a,", 65), ",")
+	for section, want := range map[string]string{
+		`{}`:                                             "3: upstreams[0].kubernetes.kubeconfig: neither kubeconfig nor inCluster",
+		`{kubeconfig: east, inCluster: true}`:            "3: upstreams[0].kubernetes.inCluster: both inCluster and kubeconfig",
+		`{inCluster: true, context: a}`:                  "3: upstreams[0].kubernetes.context: a context is of a kubeconfig",
+		`{inCluster: true, allowExec: [a]}`:              "3: upstreams[0].kubernetes.allowExec: only a kubeconfig runs programs",
+		"{kubeconfig: east,\n    namespaces: [A]}":       `4: upstreams[0].kubernetes.namespaces[0]: "A" is not a namespace`,
+		`{kubeconfig: east, namespaces: [` + many + `]}`: "3: upstreams[0].kubernetes.namespaces: 65 namespaces, and each is a watch",
+		`{kubeconfig: east, selector: "a=="}`:            "",
+		`{kubeconfig: east, selector: "a in"}`:           `3: upstreams[0].kubernetes.selector: "a in" is not a label selector`,
+		`{kubeconfig: east, kinds: [Widget]}`:            `3: upstreams[0].kubernetes.kinds[0]: "Widget" is not group/Kind`,
+		`{kubeconfig: east, kinds: [a.b/Widget, networking.istio.io/ServiceEntry]}`: `3: upstreams[0].kubernetes.kinds[1]: "networking.istio.io/ServiceEntry" is mirrored anyway`,
+		`{kubeconfig: east, allowExec: [""]}`:                                       "3: upstreams[0].kubernetes.allowExec[0]: empty",
+		`{kubeconfig: east, unknownFields: keep}`:                                   "3: upstreams[0].kubernetes.unknownFields",
+		`{kubeconfig: east, syncTimeout: 1ms}`:                                      "3: upstreams[0].kubernetes.syncTimeout",
+		`{kubeconfig: east, cluster: a}`:                                            "3: upstreams[0].kubernetes.cluster",
+	} {
+		text := fmt.Sprintf("upstreams:\n- name: east\n  kubernetes: %s\ndownstream: {listeners: [{address: \"127.0.0.1:15010\", plaintext: true}]}\n", section)
+		_, err := config.Parse(filepath.Join(filepath.Dir(kubeconfig), "relay.yaml"), []byte(text), &Config{})
+		switch {
+		case want == "" && err != nil:
+			t.Errorf("%s: %v", section, err)
+		case want != "" && (err == nil || !strings.Contains(err.Error(), "relay.yaml:"+want)):
+			t.Errorf("%s:\n got %v\nwant %s", section, err, want)
+		}
+	}
+}
+
+// kubeconfigOf returns a kubeconfig with other parts.
+func kubeconfigOf(cluster, user string) string {
+	return fmt.Sprintf(`apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: %s}]
+users: [{name: u, user: %s}]
+contexts: [{name: east, context: {cluster: c, user: u}}, {name: lost, context: {cluster: x, user: u}}, {name: nobody, context: {cluster: c, user: x}}]
+current-context: east
+`, cluster, user)
+}
+
+func TestWhatAKubeconfigMayNotDo_K8(t *testing.T) {
+	const good, token = `{server: "https://127.0.0.1:1"}`, `{token: t}`
+	const exec = `{exec: {apiVersion: client.authentication.k8s.io/v1, command: /bin/login, interactiveMode: IfAvailable}}`
+	for name, tc := range map[string]struct {
+		text    string
+		section Config
+		want    string
+	}{
+		"all is well":            {kubeconfigOf(good, token), Config{}, ""},
+		"not YAML":               {"a: [", Config{}, "is not a kubeconfig"},
+		"too large":              {strings.Repeat("#", maxCredentials+1), Config{}, "larger than 1024 KiB"},
+		"no such context":        {kubeconfigOf(good, token), Config{Context: "west"}, `context "west" does not exist: there are east, lost, nobody`},
+		"no current context":     {strings.Replace(kubeconfigOf(good, token), "current-context: east", "", 1), Config{}, "there is no current-context: set context to one of east, lost, nobody"},
+		"no such cluster":        {kubeconfigOf(good, token), Config{Context: "lost"}, `the cluster "x", which does not exist`},
+		"no such user":           {kubeconfigOf(good, token), Config{Context: "nobody"}, `the user "x", which does not exist`},
+		"in the clear":           {kubeconfigOf(`{server: "http://127.0.0.1:1"}`, token), Config{}, "does not begin with https://"},
+		"not verified":           {kubeconfigOf(`{server: "https://127.0.0.1:1", insecure-skip-tls-verify: true}`, token), Config{}, "insecure-skip-tls-verify is not accepted: give certificate-authority"},
+		"a CA that is not there": {kubeconfigOf(`{server: "https://127.0.0.1:1", certificate-authority: no.crt}`, token), Config{}, "no.crt"},
+		"an auth-provider":       {kubeconfigOf(good, `{auth-provider: {name: gcp}}`), Config{}, `the auth-provider "gcp" is not accepted`},
+		"a program":              {kubeconfigOf(good, exec), Config{}, `runs the program "/bin/login": name it in allowExec`},
+		"another program":        {kubeconfigOf(good, exec), Config{AllowExec: []string{"login"}}, `runs the program "/bin/login": name it in allowExec`},
+		"an allowed program":     {kubeconfigOf(good, exec), Config{AllowExec: []string{"/bin/login"}}, ""},
+		"a token that is gone":   {kubeconfigOf(good, `{tokenFile: gone}`), Config{}, "no such file"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tc.section.Kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
+			if err := os.WriteFile(tc.section.Kubeconfig, []byte(tc.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			a, err := accessOf(&tc.section)
+			switch {
+			case tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)):
+				t.Errorf("got %v, want %s", err, tc.want)
+			case tc.want == "" && err != nil:
+				t.Error(err)
+			case tc.want == "" && a.config.ExecProvider != nil && a.config.ExecProvider.InteractiveMode != "Never":
+				t.Error("the program may ask a person")
+			}
+		})
+	}
+}
+
+func TestOutsideOfAClusterInClusterIsAnError(t *testing.T) {
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	if _, err := accessOf(&Config{InCluster: true}); err == nil || !strings.Contains(err.Error(), "this is no pod of a cluster") {
+		t.Error(err)
+	}
+}
+
+func TestKindsOfTheSectionAreFollowedOnce(t *testing.T) {
+	u := config.Upstream{Name: "east", Source: &Config{Kinds: []string{"example.com/Widget", "example.com/Widget"}}}
+	s := New(u, envOf())
+	n := 0
+	for _, k := range s.kinds {
+		if k.Group == "example.com" {
+			n++
+		}
+	}
+	if n != 1 || slices.ContainsFunc(s.kinds, func(k mirror.Kind) bool { return k.Bare() }) {
+		t.Errorf("kinds: %v", s.kinds)
+	}
+}
+
+func configOf() config.Upstream {
+	return config.Upstream{Name: "east", Source: &Config{UnknownFields: "drop", UnhealthyWorkloads: "drop"}}
+}
+
+func TestTheRevisionOfTheRelayCountsForClusters_C11(t *testing.T) {
+	text := "upstreams:\n- name: east\n  kubernetes: {inCluster: true}\nnode: {revision: stable}\ndownstream: {listeners: [{address: \"127.0.0.1:15010\", plaintext: true}]}\n"
+	c, err := config.Parse("relay.yaml", []byte(text), &Config{})
+	if err != nil || c.Upstreams[0].Import.Revision != "stable" {
+		t.Errorf("%v", err)
+	}
+}

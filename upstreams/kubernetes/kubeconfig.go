@@ -1,0 +1,185 @@
+package kubernetes
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/zeebo/xxh3"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/clientcmd/api"
+)
+
+// maxCredentials bounds each file that tells how to reach a server, in bytes.
+const maxCredentials = 1 << 20
+
+// access is how to reach a server and show who we are: all of it that is in files, but for a token,
+// which client-go reads again every minute.
+type access struct {
+	config *rest.Config
+	digest xxh3.Uint128 // of the files
+}
+
+// accessOf reads how to reach the server of a section.
+func accessOf(c *Config) (access, error) {
+	h := xxh3.New()
+	cfg, err := restConfig(c, h)
+	if err != nil {
+		return access{}, err
+	}
+	tls := &cfg.TLSClientConfig
+	for _, f := range []struct {
+		path *string
+		data *[]byte
+	}{{&tls.CAFile, &tls.CAData}, {&tls.CertFile, &tls.CertData}, {&tls.KeyFile, &tls.KeyData}} {
+		if *f.path == "" {
+			continue
+		}
+		// Given as data, client-go starts no goroutine for it that never ends.
+		if *f.data, err = readBounded(*f.path); err != nil {
+			return access{}, err
+		}
+		h.Write(*f.data) //nolint:errcheck // it never fails
+		*f.path = ""
+	}
+	if cfg.BearerTokenFile != "" {
+		if _, err := readBounded(cfg.BearerTokenFile); err != nil {
+			return access{}, err
+		}
+		cfg.BearerToken = "" // the file has it, and newer ones
+	}
+	cfg.QPS = -1 // how much a client may ask is the server's business
+	cfg.WarningHandler = rest.NoWarnings{}
+	return access{cfg, h.Sum128()}, nil
+}
+
+func restConfig(c *Config, h io.Writer) (*rest.Config, error) {
+	if c.InCluster {
+		cfg, err := rest.InClusterConfig()
+		if errors.Is(err, rest.ErrNotInCluster) {
+			err = errors.New("inCluster: this is no pod of a cluster: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set")
+		}
+		return cfg, err
+	}
+	text, err := readBounded(c.Kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	h.Write(text) //nolint:errcheck // it never fails
+	file, err := clientcmd.Load(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s is not a kubeconfig: %w", c.Kubeconfig, err)
+	}
+	if err := refuse(file, c); err != nil {
+		return nil, fmt.Errorf("%s: %w", c.Kubeconfig, err)
+	}
+	for _, cluster := range file.Clusters {
+		cluster.LocationOfOrigin = c.Kubeconfig
+	}
+	for _, user := range file.AuthInfos {
+		user.LocationOfOrigin = c.Kubeconfig
+	}
+	if err := clientcmd.ResolveLocalPaths(file); err != nil {
+		return nil, fmt.Errorf("%s: %w", c.Kubeconfig, err)
+	}
+	cfg, err := clientcmd.NewNonInteractiveClientConfig(*file, contextOf(file, c), nil, nil).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", c.Kubeconfig, err)
+	}
+	return cfg, nil
+}
+
+func contextOf(file *api.Config, c *Config) string {
+	if c.Context != "" {
+		return c.Context
+	}
+	return file.CurrentContext
+}
+
+// refuse returns what a relay does not do for a kubeconfig: run programs that nobody has allowed,
+// talk to servers that it can not verify, or send a secret in the clear.
+func refuse(file *api.Config, c *Config) error {
+	name := contextOf(file, c)
+	context := file.Contexts[name]
+	if context == nil {
+		there := slices.Sorted(maps.Keys(file.Contexts))
+		if name == "" {
+			return fmt.Errorf("there is no current-context: set context to one of %s", strings.Join(there, ", "))
+		}
+		return fmt.Errorf("context %q does not exist: there are %s", name, strings.Join(there, ", "))
+	}
+	cluster, user := file.Clusters[context.Cluster], file.AuthInfos[context.AuthInfo]
+	if cluster == nil {
+		return fmt.Errorf("context %q names the cluster %q, which does not exist", name, context.Cluster)
+	}
+	if !strings.HasPrefix(cluster.Server, "https://") {
+		return fmt.Errorf("cluster %q: server %q does not begin with https://: credentials are not sent in the clear", context.Cluster, cluster.Server)
+	}
+	if cluster.InsecureSkipTLSVerify {
+		return fmt.Errorf("cluster %q: insecure-skip-tls-verify is not accepted: give certificate-authority", context.Cluster)
+	}
+	if user == nil {
+		return fmt.Errorf("context %q names the user %q, which does not exist", name, context.AuthInfo)
+	}
+	if user.AuthProvider != nil {
+		return fmt.Errorf("user %q: the auth-provider %q is not accepted: use exec, a token or a certificate", context.AuthInfo, user.AuthProvider.Name)
+	}
+	if user.Exec != nil {
+		if !slices.Contains(c.AllowExec, user.Exec.Command) {
+			return fmt.Errorf("user %q runs the program %q: name it in allowExec", context.AuthInfo, user.Exec.Command)
+		}
+		user.Exec.InteractiveMode = api.NeverExecInteractiveMode
+	}
+	return nil
+}
+
+// readBounded returns the content of a file of at most maxCredentials.
+func readBounded(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var b bytes.Buffer
+	if _, err := b.ReadFrom(io.LimitReader(f, maxCredentials+1)); err != nil {
+		return nil, err
+	}
+	if b.Len() > maxCredentials {
+		return nil, fmt.Errorf("%s is larger than %d KiB", path, maxCredentials>>10)
+	}
+	return b.Bytes(), nil
+}
+
+// transport returns the transport of an access, and a client over it with its credentials. The
+// transport is not in the cache of client-go, which never lets go of what it has.
+func (a access) transport() (*http.Transport, *http.Client, error) {
+	tls, err := rest.TLSConfigFor(a.config)
+	if err != nil {
+		return nil, nil, err
+	}
+	proxy := http.ProxyFromEnvironment
+	if a.config.Proxy != nil {
+		proxy = a.config.Proxy
+	}
+	// It notices within 45 s that a server is silent.
+	t := utilnet.SetTransportDefaults(&http.Transport{
+		Proxy: proxy, TLSClientConfig: tls, TLSHandshakeTimeout: 10 * time.Second, IdleConnTimeout: 90 * time.Second,
+		MaxResponseHeaderBytes: 256 << 10,
+	})
+	rt, err := rest.HTTPWrappersForConfig(a.config, t)
+	if err != nil {
+		t.CloseIdleConnections()
+		return nil, nil, err
+	}
+	// A redirect could lead anywhere, with our credentials.
+	return t, &http.Client{Transport: rt, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}, nil
+}

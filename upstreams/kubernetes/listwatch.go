@@ -1,0 +1,336 @@
+package kubernetes
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+)
+
+const (
+	// maxCuts is how many streams may end before they have brought all that there is, until lists
+	// are asked for in pages instead.
+	maxCuts = 3
+	// overtime is how much longer than asked for a watch may last.
+	overtime = time.Minute
+)
+
+// errPaged has a reflector list in pages.
+var errPaged = errors.New("streams of this server end before they have brought everything")
+
+// target is the objects of one kind, in one namespace or in all. A reflector of client-go follows
+// them: it implements cache.ListerWatcherWithContext and cache.ReflectorStore.
+type target struct {
+	served
+	namespace string // empty: all
+	source    *Source
+
+	// again has the reflector begin anew with a list.
+	again chan struct{}
+	cuts  atomic.Int32 // of streaming lists
+	lists lists        // that a reflector may have given up
+	budget
+	stopAll context.CancelFunc
+	ended   chan struct{}
+
+	books // what the intake has been told
+	state
+}
+
+// run follows the objects until ctx ends.
+func (t *target) run(ctx context.Context) {
+	defer close(t.ended)
+	defer t.lists.end()
+	ctx = klog.NewContext(ctx, logr.Discard()) // the source logs what its requests come to
+	for ctx.Err() == nil {
+		ctx, cancel := context.WithCancel(ctx)
+		logger := logr.Discard()
+		r := cache.NewReflectorWithOptions(t, &object{}, t, cache.ReflectorOptions{
+			Name: "meshrelay", TypeDescription: t.kind.String(), Logger: &logger, Clock: ending{ctx: ctx},
+			Backoff: &wait.Backoff{Duration: t.source.pace.retry, Cap: t.source.pace.retryMost, Steps: 40, Factor: 2, Jitter: 1},
+		})
+		done := make(chan struct{})
+		go func() { defer close(done); r.RunWithContext(ctx) }()
+		select {
+		case <-ctx.Done():
+		case <-t.again:
+		}
+		cancel()
+		<-done
+	}
+}
+
+// lists counts the lists under way. A reflector that ends leaves its list behind, which may not even
+// have begun.
+type lists struct {
+	running sync.WaitGroup
+
+	mu    sync.Mutex // guards ended
+	ended bool
+}
+
+// begin counts a list, unless there are to be no more.
+func (l *lists) begin() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.ended {
+		l.running.Add(1)
+	}
+	return !l.ended
+}
+
+// end lets no list begin any more, and waits for those under way.
+func (l *lists) end() {
+	l.mu.Lock()
+	l.ended = true
+	l.mu.Unlock()
+	l.running.Wait()
+}
+
+// restart has the objects listed once more.
+func (t *target) restart() {
+	select {
+	case t.again <- struct{}{}:
+	default:
+	}
+}
+
+// ending is a clock whose waits end with a context: a reflector does not look at its own while it
+// pauses.
+type ending struct {
+	clock.RealClock
+	ctx context.Context
+}
+
+// After implements clock.Clock.
+func (e ending) After(d time.Duration) <-chan time.Time {
+	ch := make(chan time.Time, 1)
+	timer := time.AfterFunc(d, func() { ch <- time.Now() })
+	context.AfterFunc(e.ctx, func() {
+		if timer.Stop() {
+			ch <- time.Now()
+		}
+	})
+	return ch
+}
+
+// List implements cache.Lister. Nobody calls it.
+func (t *target) List(options metav1.ListOptions) (runtime.Object, error) {
+	return t.ListWithContext(context.Background(), options)
+}
+
+// Watch implements cache.Watcher. Nobody calls it.
+func (t *target) Watch(options metav1.ListOptions) (watch.Interface, error) {
+	return t.WatchWithContext(context.Background(), options)
+}
+
+// ListWithContext implements cache.ListerWithContext.
+func (t *target) ListWithContext(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+	if !t.lists.begin() {
+		return nil, context.Canceled
+	}
+	defer t.lists.running.Done()
+	if options.ResourceVersion == "0" {
+		options.ResourceVersion = "" // any replica's cache may be older than what clients have seen
+	}
+	d, err := t.open(ctx, options, 0)
+	if err == nil {
+		defer d.Close()
+		var l *objects
+		if l, err = d.list(); err == nil {
+			return l, nil
+		}
+		err = d.because(err)
+	}
+	t.source.failed(t, err)
+	return nil, err
+}
+
+// WatchWithContext implements cache.WatcherWithContext.
+func (t *target) WatchWithContext(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+	options.Watch = true
+	streams := options.SendInitialEvents != nil && *options.SendInitialEvents
+	if streams && t.cuts.Load() >= maxCuts {
+		return nil, errPaged
+	}
+	longest := overtime
+	if s := options.TimeoutSeconds; s != nil {
+		longest += time.Duration(*s) * time.Second
+	}
+	d, err := t.open(ctx, options, longest)
+	if err != nil {
+		if !streams || !apierrors.IsInvalid(err) { // a server of before 1.32 has no such streams
+			t.source.failed(t, err)
+		}
+		return nil, err
+	}
+	d.initial = streams
+	d.closed = func(complete bool, err error) {
+		if streams && !complete {
+			t.cuts.Add(1)
+		}
+		t.source.lost(t, err)
+	}
+	if !streams {
+		t.source.resumed(t)
+	}
+	return watch.NewStreamWatcherWithLogger(logr.Discard(), d, apierrors.NewClientErrorReporter(http.StatusInternalServerError, "watch", "ClientWatchDecoding")), nil
+}
+
+// open begins to read a list, or to watch for longest at most. A server that is silent before all
+// has come that there is has syncTimeout to go on.
+func (t *target) open(ctx context.Context, options metav1.ListOptions, longest time.Duration) (*stream, error) {
+	connection, err := t.source.verify(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	s := &stream{cancel: cancel, patience: t.source.section.SyncTimeout.D()}
+	s.silence = time.AfterFunc(s.patience, func() { cancel(errSilent) })
+	if longest > 0 {
+		s.overtime = time.AfterFunc(longest, func() { cancel(errSilent) })
+	}
+	resp, err := connection.get(ctx, t.path(t.namespace), t.query(options), acceptJSON) //nolint:bodyclose // the decoder closes it
+	if err != nil {
+		s.ctx = ctx
+		err = s.because(err)
+		s.stop()
+		return nil, err
+	}
+	s.decoder = newDecoder(&counted{resp.Body, s}, t.kind == workloadEntry)
+	s.ctx = ctx
+	switch follows := longest > 0 && (options.SendInitialEvents == nil || !*options.SendInitialEvents); {
+	case follows:
+		s.silence.Stop() // nothing may happen for as long as it likes
+		s.patience = 0
+		return s, nil
+	case options.Continue == "":
+		t.reset()
+	}
+	s.budget = &t.budget
+	return s, nil
+}
+
+func (t *target) query(o metav1.ListOptions) url.Values {
+	q := url.Values{}
+	set := func(key, value string) {
+		if value != "" && value != "0" && value != "false" {
+			q.Set(key, value)
+		}
+	}
+	set("labelSelector", t.source.section.Selector)
+	set("resourceVersion", o.ResourceVersion)
+	set("resourceVersionMatch", string(o.ResourceVersionMatch))
+	set("continue", o.Continue)
+	set("limit", strconv.FormatInt(o.Limit, 10))
+	set("watch", strconv.FormatBool(o.Watch))
+	set("allowWatchBookmarks", strconv.FormatBool(o.AllowWatchBookmarks))
+	if o.SendInitialEvents != nil {
+		set("sendInitialEvents", strconv.FormatBool(*o.SendInitialEvents))
+	}
+	if o.TimeoutSeconds != nil {
+		set("timeoutSeconds", strconv.FormatInt(*o.TimeoutSeconds, 10))
+	}
+	return q
+}
+
+var errSilent = errors.New("the server is silent: it has sent nothing for syncTimeout, or not ended a watch in time")
+
+// stream is a response that is being read.
+type stream struct {
+	*decoder
+	ctx               context.Context
+	cancel            context.CancelCauseFunc
+	silence, overtime *time.Timer
+	patience          time.Duration // 0: nothing need come
+	// Of a watch: initial tells that all that there is comes first. closed is called at the end,
+	// once, with whether it has come, and what went wrong, nil for an end as usual.
+	initial bool
+	closed  func(complete bool, err error)
+	once    sync.Once
+
+	mu       sync.Mutex // guards all below
+	complete bool
+	err      error
+}
+
+// counted has a stream know that something comes.
+type counted struct {
+	io.ReadCloser
+	s *stream
+}
+
+// Read implements io.Reader.
+func (c *counted) Read(p []byte) (int, error) {
+	n, err := c.ReadCloser.Read(p)
+	if c.s.patience > 0 {
+		c.s.silence.Reset(c.s.patience)
+	}
+	return n, err
+}
+
+// Decode implements watch.Decoder.
+func (s *stream) Decode() (watch.EventType, runtime.Object, error) {
+	event, o, err := s.decoder.Decode()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil {
+		if err = s.because(err); !errors.Is(err, io.EOF) && s.ctx.Err() == nil || errors.Is(err, errSilent) {
+			s.err = err
+		}
+		return event, o, err
+	}
+	if event == watch.Error {
+		s.err = apierrors.FromObject(o)
+	}
+	if b, ok := o.(*object); s.initial && ok && event == watch.Bookmark && b.annotations[metav1.InitialEventsAnnotationKey] == "true" {
+		s.complete, s.patience, s.budget = true, 0, nil
+		s.silence.Stop()
+	}
+	return event, o, nil
+}
+
+// because returns why reading has ended, where the stream itself has ended it.
+func (s *stream) because(err error) error {
+	if errors.Is(context.Cause(s.ctx), errSilent) {
+		return errSilent
+	}
+	return err
+}
+
+// Close implements watch.Decoder.
+func (s *stream) Close() {
+	s.once.Do(func() {
+		s.stop()
+		s.decoder.Close()
+		if s.closed != nil {
+			s.mu.Lock()
+			complete, err := s.complete, s.err
+			s.mu.Unlock()
+			s.closed(complete, err)
+		}
+	})
+}
+
+func (s *stream) stop() {
+	s.silence.Stop()
+	if s.overtime != nil {
+		s.overtime.Stop()
+	}
+	s.cancel(nil)
+}

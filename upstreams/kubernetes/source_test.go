@@ -1,0 +1,568 @@
+package kubernetes
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"meshrelay/mirror"
+	"meshrelay/upstreams"
+)
+
+var serviceEntry = mirror.Kind{Group: "networking.istio.io", Kind: "ServiceEntry"}
+
+func TestObjectsAreMirroredAndFollowed_K2(t *testing.T) {
+	for name, prepare := range map[string]func(s *apiServer){
+		"a streaming list":           func(*apiServer) {},
+		"a list in pages":            func(s *apiServer) { s.noStreams = true },
+		"an older server":            func(s *apiServer) { s.noStreams, s.noAggregation = true, true },
+		"streams that are cut short": func(s *apiServer) { s.cut = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newAPIServer(t)
+			prepare(s)
+			want := []string{}
+			for i := range 1203 {
+				s.entry(fmt.Sprintf("shop/a%04d", i), "a.x")
+				want = append(want, fmt.Sprintf("ServiceEntry shop/a%04d", i))
+			}
+			w := s.mirrors("", "")
+			w.synced()
+			w.serves(want...)
+			s.entry("shop/b", "b.x")
+			w.serves(append(slices.Clone(want), "ServiceEntry shop/b")...)
+			s.remove(entries, "shop/b")
+			w.serves(want...)
+		})
+	}
+}
+
+func TestKindsComeGoAndChangeTheirVersion_K1(t *testing.T) {
+	s := newAPIServer(t)
+	s.entry("shop/a", "a.x")
+	w := s.mirrors("", "  guard: {percent: 100, empty: pass}\n")
+	w.synced()
+	const routes = "networking.istio.io/virtualservices"
+	s.put(routes, objectOf("shop", "r", `{"hosts":["a"]}`))
+	s.define("networking.istio.io", "VirtualService", "virtualservices", "v1alpha3")
+	w.serves("ServiceEntry shop/a", "VirtualService shop/r")
+	before := w.aggregate.Get(mirror.Key{Kind: mirror.Kind{Group: "networking.istio.io", Kind: "VirtualService"}, Namespace: "shop", Name: "r"})
+
+	s.define("networking.istio.io", "VirtualService", "virtualservices", "v1")
+	w.eventually("the other version is followed", func() bool { return s.asked("/v1/virtualservices?") > 0 })
+	s.put(routes, objectOf("shop", "r2", `{"hosts":["b"]}`))
+	w.serves("ServiceEntry shop/a", "VirtualService shop/r", "VirtualService shop/r2")
+	if now := w.aggregate.Get(before.Key()); !now.Equal(before) {
+		t.Error("another version of the API has changed an object")
+	}
+	lists := s.asked("serviceentries")
+	s.define("networking.istio.io", "VirtualService", "virtualservices")
+	w.serves("ServiceEntry shop/a")
+	if now := s.asked("serviceentries"); now != lists {
+		t.Errorf("another kind was asked for %d times meanwhile", now-lists)
+	}
+}
+
+func TestAnObjectThatCanNotBeDecodedIsRefusedByName_K3(t *testing.T) {
+	s := newAPIServer(t)
+	s.entry("shop/a", "a.x")
+	s.put(entries, objectOf("shop", "bad", `{"hosts":"none"}`))
+	s.put(entries, objectOf("shop", "typed", `{}`, `{"metadata":{"labels":{"a":1}}}`))
+	w := s.mirrors("", "")
+	w.synced()
+	w.serves("ServiceEntry shop/a")
+	w.eventually("both are refused", func() bool { return w.status().RefusedTotal == 2 })
+	text := fmt.Sprint(w.status().Refused)
+	for _, want := range []string{"shop/bad", "spec.hosts", "shop/typed", "metadata.labels"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is not in %s", want, text)
+		}
+	}
+	s.put(entries, objectOf("shop", "a", `{"resolution":"NEWER"}`))
+	w.eventually("the change is refused", func() bool { return w.status().RefusedTotal == 3 })
+	w.serves("ServiceEntry shop/a")
+	s.entry("shop/bad", "b.x")
+	w.serves("ServiceEntry shop/a", "ServiceEntry shop/bad")
+}
+
+// Nothing but the word of the server removes anything. The guard lets everything pass here, so that
+// what is kept is not kept by it.
+func TestNothingButTheServersWordRemoves_K4(t *testing.T) {
+	answers := func(code int, reason string) func(http.ResponseWriter, *http.Request) bool {
+		return func(w http.ResponseWriter, _ *http.Request) bool { fail(w, code, reason); return true }
+	}
+	of := func(part string, f func(http.ResponseWriter, *http.Request) bool) func(http.ResponseWriter, *http.Request) bool {
+		return func(w http.ResponseWriter, r *http.Request) bool {
+			return strings.Contains(r.URL.Path, part) && f(w, r)
+		}
+	}
+	for name, tc := range map[string]struct {
+		fault func(http.ResponseWriter, *http.Request) bool
+		state upstreams.State // that it comes to
+	}{
+		"401":             {answers(401, "Unauthorized"), upstreams.StateDenied},
+		"403 of all":      {answers(403, "Forbidden"), upstreams.StateDenied},
+		"404 of the kind": {of("serviceentries", answers(404, "NotFound")), ""},
+		"410 of the kind": {of("serviceentries", answers(410, "Gone")), upstreams.StateDisconnected},
+		"429":             {answers(429, "TooManyRequests"), upstreams.StateDisconnected},
+		"500":             {answers(500, "InternalError"), upstreams.StateDisconnected},
+		"503 without a status": {func(w http.ResponseWriter, _ *http.Request) bool {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return true
+		}, upstreams.StateDisconnected},
+		"an empty discovery": {of("/apis", func(w http.ResponseWriter, r *http.Request) bool { _, err := w.Write([]byte(`{}`)); return err == nil }), ""},
+		"a page of a proxy": {of("/apis/", func(w http.ResponseWriter, r *http.Request) bool {
+			_, err := w.Write([]byte(`<html>`))
+			return err == nil
+		}), ""},
+		"a list of nothing": {of("/apis/", func(w http.ResponseWriter, r *http.Request) bool {
+			_, err := w.Write([]byte(`{"items":[]}`))
+			return err == nil
+		}), ""},
+		"a redirect": {func(w http.ResponseWriter, r *http.Request) bool {
+			http.Redirect(w, r, "https://127.0.0.1:1/", http.StatusFound)
+			return true
+		}, ""},
+		"connections that end": {func(http.ResponseWriter, *http.Request) bool { panic(http.ErrAbortHandler) }, upstreams.StateDisconnected},
+		"a list that is cut short": {of("/apis/", func(w http.ResponseWriter, r *http.Request) bool {
+			_, err := w.Write([]byte(`{"metadata":{"resourceVersion":"900"},"items":[`))
+			return err == nil
+		}), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newAPIServer(t)
+			s.entry("shop/a", "a.x")
+			s.entry("shop/b", "b.x")
+			w := s.mirrors("", "  guard: {percent: 100, empty: pass}\n")
+			w.synced()
+			w.serves("ServiceEntry shop/a", "ServiceEntry shop/b")
+			s.set(func() { s.fault = tc.fault })
+			s.compact()
+			s.drop()
+			asked := s.asked("")
+			w.eventually("the server was asked again and again", func() bool { return s.asked("") > asked+6 })
+			if tc.state != "" {
+				w.eventually("its state is "+string(tc.state), func() bool { return w.status().State == tc.state && w.status().LastError != "" })
+			}
+			w.serves("ServiceEntry shop/a", "ServiceEntry shop/b")
+			s.set(func() { s.fault = nil })
+			s.remove(entries, "shop/a")
+			w.serves("ServiceEntry shop/b")
+			w.synced()
+		})
+	}
+}
+
+func TestAKindIsGoneWhenDiscoveryLacksItForLong_K4(t *testing.T) {
+	s := newAPIServer(t)
+	s.entry("shop/a", "a.x")
+	w := s.mirrors("", "  guard: {percent: 100, empty: pass}\n")
+	w.synced()
+	ready := false
+	s.set(func() {
+		s.fault = func(w http.ResponseWriter, r *http.Request) bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if r.URL.Path == "/readyz" && !ready {
+				w.WriteHeader(http.StatusInternalServerError)
+				return true
+			}
+			return false
+		}
+	})
+	s.define("networking.istio.io", "ServiceEntry", "serviceentries")
+	s.drop()
+	w.eventually("it asks whether the server is ready", func() bool { return s.asked("/readyz") > 3 })
+	w.serves("ServiceEntry shop/a")
+	s.set(func() { ready = true })
+	w.serves()
+	s.define("networking.istio.io", "ServiceEntry", "serviceentries", "v1")
+	w.serves("ServiceEntry shop/a")
+}
+
+func TestDeletionsGoThroughTheGuard_K5(t *testing.T) {
+	for name, empty := range map[string]func(s *apiServer){
+		"an etcd that is emptied": func(s *apiServer) {
+			s.set(func() { s.objects = map[string]map[string]map[string]any{} })
+			s.compact()
+			s.drop()
+		},
+		"deletions one by one": func(s *apiServer) {
+			for i := range 20 {
+				s.remove(entries, fmt.Sprintf("shop/a%02d", i))
+			}
+		},
+		"a definition that is deleted": func(s *apiServer) { s.define("networking.istio.io", "ServiceEntry", "serviceentries"); s.drop() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newAPIServer(t)
+			want := []string{}
+			for i := range 20 {
+				s.entry(fmt.Sprintf("shop/a%02d", i), "a.x")
+				want = append(want, fmt.Sprintf("ServiceEntry shop/a%02d", i))
+			}
+			w := s.mirrors("", "")
+			w.synced()
+			w.serves(want...)
+			empty(s)
+			w.eventually("deletions are held", func() bool { return w.status().Held != nil })
+			if n := len(w.has()); n < 10 {
+				t.Errorf("%d are served", n)
+			}
+		})
+	}
+}
+
+func TestWhatDoesNotCountIsNoChange_K6(t *testing.T) {
+	s := newAPIServer(t)
+	s.entry("shop/a", "a.x")
+	w := s.mirrors("", "")
+	w.synced()
+	w.serves("ServiceEntry shop/a")
+	key := mirror.Key{Kind: serviceEntry, Namespace: "shop", Name: "a"}
+	before := w.aggregate.Get(key)
+	s.entry("shop/a", "a.x", `{"status":{"conditions":[{"type":"Reconciled"}]}}`)
+	s.entry("shop/a", "a.x", `{"metadata":{"managedFields":[{"manager":"x"}],"generation":7}}`)
+	s.entry("shop/a", "a.x", `{"metadata":{"annotations":{"kubectl.kubernetes.io/last-applied-configuration":"{}"}}}`)
+	s.entry("shop/b", "b.x") // comes after them
+	w.serves("ServiceEntry shop/a", "ServiceEntry shop/b")
+	if now := w.aggregate.Get(key); now != before {
+		t.Errorf("it was served anew: %v", now.Metadata())
+	}
+}
+
+func TestARelistOfTheSameDecodesNothing_K7(t *testing.T) {
+	s := newAPIServer(t)
+	for i := range 50 {
+		s.entry(fmt.Sprintf("shop/a%02d", i), "a.x", `{"spec":{"fresh":1}}`) // a field that is counted when it is decoded
+	}
+	w := s.mirrors("", "")
+	w.synced()
+	w.eventually("all is served", func() bool { return len(w.has()) == 50 })
+	key := mirror.Key{Kind: serviceEntry, Namespace: "shop", Name: "a07"}
+	before := w.aggregate.Get(key)
+	w.source.mu.Lock()
+	clear(w.source.st.unknown)
+	w.source.mu.Unlock()
+	lists := s.asked("sendInitialEvents")
+	s.compact()
+	s.drop()
+	s.entry("shop/b", "b.x", `{"spec":{"fresh":1}}`)
+	w.eventually("it has listed anew", func() bool { return s.asked("sendInitialEvents") > lists && len(w.has()) == 51 })
+	w.synced()
+	if n := w.status().Kubernetes.UnknownFields; n != 1 {
+		t.Errorf("%d objects were decoded, want the new one only", n)
+	}
+	if w.aggregate.Get(key) != before {
+		t.Error("an object that is as it was is held anew")
+	}
+}
+
+func TestCredentialsRotateWithoutARelist_K8(t *testing.T) {
+	s := newAPIServer(t)
+	s.token = "t"
+	s.entry("shop/a", "a.x")
+	w := s.mirrors("", "")
+	w.synced()
+	lists := s.asked("sendInitialEvents")
+	for i := range 20 {
+		token := fmt.Sprint("t", i)
+		s.set(func() { s.token = token })
+		writeKubeconfig(t, w.source.section.Kubeconfig, s.http, token)
+		w.eventually("the new token is used", func() bool { return w.status().Kubernetes.Rotations == uint64(i+1) })
+		s.entry("shop/a", fmt.Sprintf("a%d.x", i)) // over the stream of before
+	}
+	s.entry("shop/b", "b.x")
+	w.serves("ServiceEntry shop/a", "ServiceEntry shop/b")
+	w.synced()
+	if n := s.asked("sendInitialEvents") - lists; n != 0 {
+		t.Errorf("it has listed %d times", n)
+	}
+}
+
+func TestAServerThatIsDownAtTheStartIsTriedAgain_K8(t *testing.T) {
+	s := newAPIServer(t)
+	s.entry("shop/a", "a.x")
+	s.set(func() {
+		s.fault = func(w http.ResponseWriter, _ *http.Request) bool { panic(http.ErrAbortHandler) }
+	})
+	w := s.mirrors("", "")
+	w.eventually("it tells what is wrong", func() bool { return w.status().LastError != "" })
+	if st := w.status(); st.State != upstreams.StateConnecting || st.Synced {
+		t.Errorf("state %s", st.State)
+	}
+	s.set(func() { s.fault = nil })
+	w.synced()
+	w.serves("ServiceEntry shop/a")
+}
+
+func TestAnotherClusterBehindTheKubeconfigIsNotMirrored_K4(t *testing.T) {
+	s := newAPIServer(t)
+	s.entry("shop/a", "a.x")
+	w := s.mirrors("", "  guard: {percent: 100, empty: pass}\n")
+	w.synced()
+	other := newAPIServer(t)
+	other.uid = "two"
+	other.entry("shop/z", "z.x")
+	writeKubeconfig(t, w.source.section.Kubeconfig, other.http, "t")
+	s.drop()
+	w.eventually("it tells that it is another cluster", func() bool {
+		return w.status().State == upstreams.StateFailed && strings.Contains(w.status().LastError, "this is another cluster: its kube-system has the uid two")
+	})
+	w.serves("ServiceEntry shop/a")
+	writeKubeconfig(t, w.source.section.Kubeconfig, s.http, "t")
+	w.synced()
+	s.entry("shop/b", "b.x")
+	w.serves("ServiceEntry shop/a", "ServiceEntry shop/b")
+}
+
+func TestTheStatusTellsOfEachKind_K9(t *testing.T) {
+	s := newAPIServer(t)
+	s.define("networking.istio.io", "Sidecar", "sidecars", "v1")
+	s.entry("shop/a", "a.x", `{"spec":{"fresh":true}}`)
+	s.set(func() {
+		s.fault = func(w http.ResponseWriter, r *http.Request) bool {
+			if strings.Contains(r.URL.Path, "sidecars") {
+				fail(w, 403, "Forbidden")
+				return true
+			}
+			return false
+		}
+	})
+	w := s.mirrors("", "")
+	w.synced()
+	w.serves("ServiceEntry shop/a")
+	st := w.status()
+	k := st.Kubernetes
+	if st.Address != s.http.URL || k.Cluster != "one" || k.UnknownFields != 1 {
+		t.Errorf("address %s, cluster %s, %d with unknown fields", st.Address, k.Cluster, k.UnknownFields)
+	}
+	got := map[string]string{}
+	for _, one := range k.Kinds {
+		got[one.Kind+" "+one.Version] = one.State
+	}
+	if got["networking.istio.io/ServiceEntry v1"] != "following" || got["networking.istio.io/Sidecar v1"] != "denied" || len(got) != 2 {
+		t.Errorf("kinds: %v", got)
+	}
+	if !strings.Contains(st.LastError, "Sidecar") {
+		t.Errorf("the error is %q", st.LastError)
+	}
+}
+
+func TestAKindThatIsNamedAndDeniedHoldsTheSyncUp_K2(t *testing.T) {
+	s := newAPIServer(t)
+	s.define("networking.istio.io", "Sidecar", "sidecars", "v1")
+	s.entry("shop/a", "a.x")
+	s.set(func() {
+		s.fault = func(w http.ResponseWriter, r *http.Request) bool {
+			if strings.Contains(r.URL.Path, "sidecars") {
+				fail(w, 403, "Forbidden")
+				return true
+			}
+			return false
+		}
+	})
+	w := s.mirrors("", "  import: {kinds: [sidecars, serviceentries]}\n")
+	w.serves("ServiceEntry shop/a")
+	w.eventually("it is denied", func() bool { return w.status().State == upstreams.StateDenied })
+	if w.status().Synced {
+		t.Error("it has synced without a kind that the config names")
+	}
+	if s.asked("virtualservices") > 0 {
+		t.Error("a kind was asked for that the config leaves out")
+	}
+}
+
+func TestObjectsComeWithTheirMetadata_K10(t *testing.T) {
+	s := newAPIServer(t)
+	s.entry("shop/a", "a.x", `{"metadata":{"labels":{"app":"a"},"annotations":{"note":"on","kubectl.kubernetes.io/last-applied-configuration":"{}"}}}`)
+	w := s.mirrors("", "")
+	w.synced()
+	r := w.aggregate.Get(mirror.Key{Kind: serviceEntry, Namespace: "shop", Name: "a"})
+	md, from := r.Metadata(), r.Provenance()
+	delete(md.Annotations, mirror.ProvenanceAnnotation)
+	if md.CreateTime.Unix() != 1706933106 || fmt.Sprint(md.Labels, md.Annotations) != "map[app:a] map[note:on]" || r.SourceVersion() != "101" {
+		t.Errorf("%v %v, version %s", md, md.CreateTime, r.SourceVersion())
+	}
+	if from.Source != "east" || from.SourceVersion != "101" || !slices.Equal(from.Path, []string{"hub"}) {
+		t.Errorf("provenance %+v", from)
+	}
+}
+
+func TestUnhealthyWorkloadsAreLeftOut_K11(t *testing.T) {
+	const checked = `{"metadata":{"annotations":{"proxy.istio.io/health-checks-enabled":"true"}}}`
+	status := func(value string) string {
+		return fmt.Sprintf(`{"status":{"conditions":[{"type":"Healthy","status":%q}]}}`, value)
+	}
+	const workloads = "networking.istio.io/workloadentries"
+	for keep, want := range map[string][]string{
+		"":                           {"WorkloadEntry shop/healthy", "WorkloadEntry shop/unchecked"},
+		", unhealthyWorkloads: keep": {"WorkloadEntry shop/healthy", "WorkloadEntry shop/unchecked", "WorkloadEntry shop/unhealthy", "WorkloadEntry shop/unknown"},
+	} {
+		t.Run(keep, func(t *testing.T) {
+			s := newAPIServer(t)
+			s.define("networking.istio.io", "WorkloadEntry", "workloadentries", "v1")
+			s.put(workloads, objectOf("shop", "healthy", `{"address":"1.1.1.1"}`, checked, status("True")))
+			s.put(workloads, objectOf("shop", "unhealthy", `{"address":"1.1.1.2"}`, checked, status("False")))
+			s.put(workloads, objectOf("shop", "unknown", `{"address":"1.1.1.3"}`, checked))
+			s.put(workloads, objectOf("shop", "unchecked", `{"address":"1.1.1.4"}`, status("False")))
+			w := s.mirrors(keep, "")
+			w.synced()
+			w.serves(want...)
+			if keep != "" {
+				return
+			}
+			if n := w.status().Dropped["unhealthy"]; n != 2 {
+				t.Errorf("%d are left out as unhealthy", n)
+			}
+			s.put(workloads, objectOf("shop", "unhealthy", `{"address":"1.1.1.2"}`, checked, status("True")))
+			s.put(workloads, objectOf("shop", "healthy", `{"address":"1.1.1.1"}`, checked, status("False")))
+			w.serves("WorkloadEntry shop/unchecked", "WorkloadEntry shop/unhealthy")
+		})
+	}
+}
+
+func TestObjectsThatHavePassedThisRelayAreLeftOut_K12(t *testing.T) {
+	s := newAPIServer(t)
+	s.entry("shop/a", "a.x")
+	s.entry("shop/loop", "b.x", `{"metadata":{"annotations":{"meshrelay.io/from":"west@7 via other,hub"}}}`)
+	s.entry("shop/far", "c.x", `{"metadata":{"annotations":{"meshrelay.io/from":"west via `+strings.Repeat("r,", 20)+`r"}}}`)
+	s.entry("shop/near", "d.x", `{"metadata":{"annotations":{"meshrelay.io/from":"west(mine)@7 via other"}}}`)
+	w := s.mirrors("", "")
+	w.synced()
+	w.serves("ServiceEntry shop/a", "ServiceEntry shop/near")
+	if out := w.status().Dropped; out["loop"] != 1 || out["hops"] != 1 {
+		t.Errorf("left out: %v", out)
+	}
+	near := w.aggregate.Get(mirror.Key{Kind: serviceEntry, Namespace: "shop", Name: "near"})
+	if p := near.Provenance(); p.Cluster != "east" || len(p.Path) != 1 {
+		t.Errorf("an author's word on the way was believed: %+v", p)
+	}
+}
+
+func TestNamespacesAreFollowedOneByOne_K2(t *testing.T) {
+	s := newAPIServer(t)
+	s.entry("shop/a", "a.x")
+	s.entry("shop/b", "b.x")
+	s.entry("pay/c", "c.x")
+	s.entry("other/d", "d.x")
+	w := s.mirrors(", namespaces: [shop, pay]", "  guard: {percent: 100, empty: pass}\n")
+	w.synced()
+	w.serves("ServiceEntry pay/c", "ServiceEntry shop/a", "ServiceEntry shop/b")
+	// What vanishes while the watches are down is gone with the lists after that.
+	s.set(func() { delete(s.objects[entries], "shop/a") })
+	s.compact()
+	s.drop()
+	w.serves("ServiceEntry pay/c", "ServiceEntry shop/b")
+	w.synced()
+	// A namespace that may not be read any more keeps what it has.
+	s.set(func() {
+		s.fault = func(w http.ResponseWriter, r *http.Request) bool {
+			if strings.Contains(r.URL.Path, "/namespaces/pay/") {
+				fail(w, 403, "Forbidden")
+				return true
+			}
+			return false
+		}
+	})
+	s.compact()
+	s.drop()
+	w.eventually("pay is denied", func() bool {
+		return slices.ContainsFunc(w.status().Kubernetes.Kinds, func(k upstreams.FollowedKind) bool { return k.Namespace == "pay" && k.State == "denied" })
+	})
+	s.remove(entries, "shop/b")
+	w.serves("ServiceEntry pay/c")
+}
+
+func TestFurtherKindsAndTheSelectorOfTheConfig_K1(t *testing.T) {
+	s := newAPIServer(t)
+	s.define("example.com", "Widget", "widgets", "v2")
+	s.put("example.com/widgets", objectOf("shop", "w", `{"size":3}`))
+	w := s.mirrors(`, kinds: [example.com/Widget], selector: "app=a"`, "")
+	w.synced()
+	w.serves("Widget shop/w")
+	if s.asked("labelSelector=app%3Da") == 0 {
+		t.Error("the server was not told the selector")
+	}
+}
+
+func TestTheSourceRepeatsWhenAsked_K5(t *testing.T) {
+	s := newAPIServer(t)
+	s.entry("shop/a", "a.x")
+	w := s.mirrors("", "")
+	w.synced()
+	lists := s.asked("sendInitialEvents")
+	w.source.Repeat(false)
+	w.eventually("it has listed anew", func() bool { return s.asked("sendInitialEvents") > lists })
+	w.synced()
+	w.eventually("nothing is left to repeat", func() bool {
+		w.source.ledger.mu.Lock()
+		defer w.source.ledger.mu.Unlock()
+		return len(w.source.ledger.repeating) == 0
+	})
+	w.serves("ServiceEntry shop/a")
+}
+
+func TestAListIsBoundedBeforeTheIntakeHasIt_K7(t *testing.T) {
+	s := newAPIServer(t)
+	for i := range 40 {
+		s.entry(fmt.Sprintf("shop/a%02d", i), strings.Repeat("a", 1000))
+	}
+	w := s.mirrors("", "  limits: {maxBytes: 40000}\n")
+	w.synced()
+	w.eventually("what fits is served", func() bool {
+		n := len(w.has())
+		return n > 0 && n < 40 && n+w.status().RefusedTotal == 40
+	})
+	for _, r := range w.status().Refused {
+		if !strings.Contains(r.Reason, "limits.maxBytes") {
+			t.Errorf("%s: %s", r.Resource, r.Reason)
+		}
+	}
+	big := newAPIServer(t)
+	for i := range 400 {
+		big.entry(fmt.Sprintf("shop/a%03d", i), "a.x")
+	}
+	b := big.mirrors("", "  limits: {maxBytes: 40000}\n")
+	b.eventually("the list is an error", func() bool {
+		return strings.Contains(b.status().LastError, "more objects of the kind than limits.maxBytes")
+	})
+}
+
+func TestAServerThatIsSilentIsLeftForAnotherTry_K4(t *testing.T) {
+	s := newAPIServer(t)
+	s.entry("shop/a", "a.x")
+	silent := true
+	s.set(func() {
+		s.fault = func(w http.ResponseWriter, r *http.Request) bool {
+			s.mu.Lock()
+			hangs := silent && strings.Contains(r.URL.Path, "serviceentries")
+			s.mu.Unlock()
+			if hangs {
+				w.(http.Flusher).Flush()
+				<-r.Context().Done()
+			}
+			return hangs
+		}
+	})
+	w := s.mirrors(", syncTimeout: 1s", "")
+	w.eventually("it tells that the server is silent", func() bool { return strings.Contains(w.status().LastError, "the server is silent") })
+	s.set(func() { silent = false })
+	w.serves("ServiceEntry shop/a")
+	w.synced()
+}
+
+func TestObjectsOfOtherRevisionsAreLeftOut_C11(t *testing.T) {
+	s := newAPIServer(t)
+	s.entry("shop/a", "a.x")
+	s.entry("shop/b", "b.x", `{"metadata":{"labels":{"istio.io/rev":"canary"}}}`)
+	s.entry("shop/c", "c.x", `{"metadata":{"labels":{"istio.io/rev":"stable"}}}`)
+	w := s.mirrors("", "  import: {revision: stable}\n")
+	w.synced()
+	w.serves("ServiceEntry shop/a", "ServiceEntry shop/c")
+	s.entry("shop/b", "b.x", `{"metadata":{"labels":{"istio.io/rev":"stable"}}}`)
+	s.entry("shop/c", "c.x", `{"metadata":{"labels":{"istio.io/rev":"canary"}}}`)
+	w.serves("ServiceEntry shop/a", "ServiceEntry shop/b")
+}
