@@ -64,6 +64,7 @@ type Update struct {
 
 // Known reports whether a resource of that mark and size is known. A nil Known knows none.
 type Known func(mark uint64, size int) bool
+
 // Omitted is the error of Element.Decode for a resource that its source leaves out, because the
 // workload of it is unhealthy.
 type Omitted struct{ Detail string }
