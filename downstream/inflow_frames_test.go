@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -217,5 +218,35 @@ func TestAStreamThatWasCutOffKeepsNothing(t *testing.T) {
 	})
 	if of.flow(1) == nil {
 		t.Error("the connection does not follow the stream any more")
+	}
+}
+
+// TestRequestsThatAreStillComingKeepTheirGrants: whatever is decoded meanwhile, as a small compressed
+// request, which needs none, may become a large one.
+func TestRequestsThatAreStillComingKeepTheirGrants(t *testing.T) {
+	m, granted := testMeter()
+	bring := func(stream uint32, b []byte) {
+		t.Helper()
+		if err := errors.Join(m.begin(http2frames.Frame{Type: http2frames.Data, Stream: stream, Length: len(b)}), m.payload(b, len(b))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, id := range []uint32{1, 3} {
+		if err := m.begin(http2frames.Frame{Type: http2frames.Headers, Stream: id}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	coming := grpcMessage(1 << 20)
+	bring(1, coming[:100])
+	bomb := grpcMessage(100)
+	bomb[0] = 1
+	bring(3, bomb)
+	m.taken(1 << 20)
+	if got := granted(); !slices.Equal(got, []int{1 << 20}) {
+		t.Errorf("what is granted is %v", got)
+	}
+	bring(1, coming[100:])
+	if m.taken(1 << 20); len(granted()) != 0 || m.all.used != 0 {
+		t.Errorf("what is granted is %v", granted())
 	}
 }
