@@ -102,6 +102,9 @@ func (c *conn) serve() {
 // ended ends what is done for a stream that has ended, and returns why it has.
 func (c *conn) ended() error {
 	c.end(status.FromContextError(c.stream.Context().Err()).Err())
+	if c.inflow != nil {
+		c.inflow.wake.Store(nil) // the connection may follow the stream for long
+	}
 	c.hearing.shut()
 	c.turn.shut()
 	c.reached()

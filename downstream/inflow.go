@@ -8,6 +8,8 @@ type inflow struct {
 	head [5]byte
 	have uint8 // bytes of head
 	left uint32
+	// grant is that of the request, nil when it needs none.
+	grant *grant
 
 	claimed bool // guarded by meter.mu
 	// came counts the requests that have begun, and the end of the client's side.

@@ -182,6 +182,7 @@ type grant struct {
 	stream uint32
 	size   int
 	timer  *time.Timer
+	whole  bool // all of it has come; guarded by meter.mu
 }
 
 func (m *meter) Read(b []byte) (int, error) {
@@ -330,6 +331,7 @@ func (m *meter) payload(b []byte, left int) error {
 		if p.left -= uint32(n); p.left == 0 {
 			p.have = 0
 			m.tiny.Message()
+			m.completed(p)
 		}
 	}
 	return nil
@@ -356,16 +358,28 @@ func (m *meter) grant(size int) error {
 		m.Close()
 	})
 	m.grants = append(m.grants, g)
+	m.now.grant = g
 	return nil
 }
 
-// taken gives back the grant of a request that is decoded. A compressed one came with another size.
+// completed notes that all of a request has come.
+func (m *meter) completed(p *inflow) {
+	if p.grant == nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p.grant.whole, p.grant = true, nil
+}
+
+// taken gives back the grant of a request that is decoded, so that all of it has come. A compressed one
+// came with another size.
 func (m *meter) taken(size int) {
 	if m == nil || size <= largeRequest {
 		return
 	}
-	if !m.drop(func(g *grant) bool { return g.size == size }, true) {
-		m.drop(func(*grant) bool { return true }, true)
+	if !m.drop(func(g *grant) bool { return g.whole && g.size == size }, true) {
+		m.drop(func(g *grant) bool { return g.whole }, true)
 	}
 }
 
