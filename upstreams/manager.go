@@ -111,6 +111,9 @@ func (m *Manager) restore(ctx context.Context) {
 // Restored returns a channel that Restore closes when it has done all.
 func (m *Manager) Restored() <-chan struct{} { return m.restored }
 
+// reading reports whether the disk may have of the upstreams what they do not have yet.
+func (m *Manager) reading() bool { return m.keeper != nil && !m.isRestored() }
+
 func (m *Manager) isRestored() bool {
 	select {
 	case <-m.restored:

@@ -2,7 +2,9 @@ package upstreams_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -64,6 +66,11 @@ func TestWhatIsRestoredIsMergedWhileClientsAndOrdersWaitForTheRest(t *testing.T)
 		t.Errorf("an upstream that is not restored takes an order: %v", err)
 	default:
 	}
+	for _, st := range m.Status() {
+		if st.Name == "west" && (st.FirstSync == nil || !st.FirstSync.Awaited || !strings.Contains(st.FirstSync.Reason, "is being read")) {
+			t.Errorf("while west is read from disk its status is %+v", st.FirstSync)
+		}
+	}
 	close(disk.has)
 	for what, done := range map[string]chan error{"serve": served, "freeze": ordered} {
 		if err := <-done; err != nil {
@@ -95,5 +102,32 @@ func TestARestoreThatIsInterruptedLeavesTheDiskAsItIs(t *testing.T) {
 	}
 	if len(disk.followed) > 0 {
 		t.Errorf("%v would be written, and were never read", disk.followed)
+	}
+}
+
+func TestAnOrderIsRefusedThatARestoreWouldLose(t *testing.T) {
+	disk := &memoryKeeper{saved: map[string]state.Saved{}}
+	east, node := xdsConfig("127.0.0.1:1")
+	m, err := upstreams.NewManager(&config.Config{Node: node, Upstreams: []config.Upstream{east}}, kinds(), mirror.NewAggregate(), disk, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := func(when string) {
+		t.Helper()
+		if err := errorOf(m.Order(t.Context(), "east", "freeze", intake.Order{})); !errors.Is(err, intake.ErrNotPossible) {
+			t.Errorf("a freeze %s: %v", when, err)
+		}
+		if err := m.ServeWithout(t.Context(), "east"); !errors.Is(err, intake.ErrNotPossible) {
+			t.Errorf("clients are to be served without it %s: %v", when, err)
+		}
+	}
+	refused("before the restore, which would overwrite it")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	m.Restore(ctx)
+	refused("after an interrupted restore, which nobody writes")
+	m.Restore(t.Context())
+	if err := errorOf(m.Order(t.Context(), "east", "freeze", intake.Order{})); err != nil {
+		t.Errorf("a freeze after the restore: %v", err)
 	}
 }
