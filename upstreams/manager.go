@@ -102,6 +102,9 @@ func (m *Manager) restore(ctx context.Context) {
 	if group.Wait() != nil {
 		return // what the disk has stays as it is
 	}
+	m.mu.Lock()
+	m.first.served = m.keeper.Served() // an upstream that could not be read counts as lost
+	m.mu.Unlock()
 	for _, u := range m.upstreams {
 		m.keeper.Follow(u.cfg.Name, u)
 	}

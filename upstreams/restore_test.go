@@ -131,3 +131,38 @@ func TestAnOrderIsRefusedThatARestoreWouldLose(t *testing.T) {
 		t.Errorf("a freeze after the restore: %v", err)
 	}
 }
+
+// tornDisk is a disk that has served, and of which one upstream can not be read any more.
+type tornDisk struct {
+	memoryKeeper
+	torn string
+}
+
+func (d *tornDisk) Load(source string) state.Saved {
+	if source == d.torn {
+		d.served.Store(false)
+		return state.Saved{}
+	}
+	return d.memoryKeeper.Load(source)
+}
+
+// Else they would be served without all that it had, after startupTimeout.
+func TestClientsWaitForAnUpstreamThatTheDiskHasAndCanNotBeRead(t *testing.T) {
+	since := state.Meta{Synced: true, LastContact: time.Now()}
+	disk := &tornDisk{memoryKeeper: memoryKeeper{saved: map[string]state.Saved{"east": {Meta: since}}}, torn: "west"}
+	disk.served.Store(true)
+	east, node := xdsConfig("127.0.0.1:1")
+	west := east
+	west.Name = "west"
+	cfg := &config.Config{Node: node, Upstreams: []config.Upstream{east, west}}
+	m, err := upstreams.NewManager(cfg, kinds(), mirror.NewAggregate(), disk, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Restore(t.Context())
+	for _, st := range m.Status() {
+		if awaited := st.FirstSync != nil && st.FirstSync.Awaited && st.FirstSync.Until.IsZero(); awaited != (st.Name == "west") {
+			t.Errorf("%s: %+v", st.Name, st.FirstSync)
+		}
+	}
+}
