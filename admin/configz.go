@@ -15,7 +15,7 @@ import (
 // object is encoded as it is written, so that a large mesh is never held twice.
 func (d *Debug) configz(w io.Writer, q url.Values) error {
 	kinds, err := matchKinds(d.views.Configs.Kinds(), q.Get("kind"))
-	if err != nil {
+	if err != nil && (q.Get("name") == "" || !strings.Contains(q.Get("kind"), "/")) { // who asks for one key has seen its kind
 		return err
 	}
 	out := &arrayWriter{w: w}

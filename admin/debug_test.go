@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"meshrelay/internal/kube"
+	"meshrelay/mirror"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -205,7 +206,11 @@ func TestVersionsAreThoseOfTheConfigs(t *testing.T) {
 	}
 	gone := versions[0].Key
 	gone.Name = "gone"
-	if none, err := asked.Config(t.Context(), gone); err != nil || len(none) > 0 {
-		t.Errorf("%v %v", none, err)
+	last := gone // of a kind of which nothing is left since its version was told
+	last.Kind.Kind = "Gone"
+	for _, key := range []mirror.Key{gone, last} {
+		if none, err := asked.Config(t.Context(), key); err != nil || len(none) > 0 {
+			t.Errorf("%s: %v %v", key, none, err)
+		}
 	}
 }

@@ -189,3 +189,45 @@ func BenchmarkMoveAllClients(b *testing.B) {
 		})
 	}
 }
+
+// TestViewsOpenInBatchesWithAll: also those of clients that have waited.
+func TestViewsOpenInBatchesWithAll(t *testing.T) {
+	const n = 2*openBatch + 100
+	c := newCopies("east", "west")
+	for _, res := range many(n, "s-%05d", func(i int) string { return fmt.Sprintf("s%d.example", i) }) {
+		c.put(res)
+	}
+	x := variant{rule: &rule{View: View{Accepts: func(r *mirror.Resource) bool {
+		return !slices.Contains([]string{"shop/s-00007", "shop/s-09000"}, r.FullName())
+	}}}}
+	opened := newViews(c, generators{newMCPGenerator()})
+	waiting := must(acquire(opened, x, protocolSotW))
+	opened.open(time.Now())
+	later := must(acquire(opened, x, protocolSotW))
+	if later != waiting {
+		t.Error("a client that has waited has a view of its own")
+	}
+	for name, v := range map[string]struct {
+		*view
+		want int
+	}{"base": {opened.base, n}, "of a client that has waited": {waiting, n - 2}} {
+		s, before := v.snapshot(typeSE), ""
+		entries := 0
+		for _, p := range s.Pages {
+			for _, e := range p.Entries {
+				if full := e.Item.FullName(); full <= before {
+					t.Fatalf("%s: %s after %s", name, full, before)
+				} else {
+					before = full
+				}
+				entries++
+			}
+		}
+		if s.Count != v.want || entries != v.want {
+			t.Errorf("%s: %d entries, counted are %d, want %d", name, entries, s.Count, v.want)
+		}
+	}
+	if opened.update(true, nil, time.Now()) {
+		t.Error("an update of everything finds what opening has left out")
+	}
+}

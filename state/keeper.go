@@ -166,7 +166,8 @@ func (k *Keeper) learn(found *Found) (again []Source) {
 }
 
 // Load returns the state that is kept of a source, zero when there is none. The caller calls it
-// before Follow.
+// before Follow. After an error the source is lost for this start: Served does not report what a
+// former process has served.
 func (k *Keeper) Load(source string) Saved {
 	k.mu.Lock()
 	_, has := k.kept[source]
@@ -177,10 +178,13 @@ func (k *Keeper) Load(source string) Saved {
 	saved, err := k.store.Load(source)
 	if err != nil {
 		k.log.Error("state not read", "upstream", source, "err", err)
-		return Saved{}
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if err != nil {
+		k.served = false
+		return Saved{}
+	}
 	k.loaded[source] = true
 	return saved
 }
@@ -257,7 +261,7 @@ func (k *Keeper) Flush(ctx context.Context) error {
 }
 
 // Served reports whether clients were ever served with this state: by this process, or by a
-// former one.
+// former one, unless what that had is damaged or could not be read.
 func (k *Keeper) Served() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

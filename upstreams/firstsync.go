@@ -12,6 +12,7 @@ const (
 	becauseWait     = "its firstSync is wait"
 	becauseOptional = "its firstSync is optional"
 	becauseOperator = "an operator ran \"relay serve-without\""
+	becauseReading  = "what the disk has of it is being read"
 	becauseAdded    = "it was added by a reload"
 	becauseFirst    = "clients were never served from this state.dir, which does not have it"
 	becauseNew      = "it is new: clients were served from this state.dir before, which does not have it"
@@ -47,6 +48,7 @@ type candidate struct {
 // start holds clients at the start of a relay. It has no clock.
 type start struct {
 	kept, served     bool // there is a state; clients were served from it before
+	reading          bool // and it is not read yet: nobody is served before
 	elapsed, timeout time.Duration
 	until            time.Time // when the timeout ends, zero before clients wait
 }
@@ -69,6 +71,8 @@ func (s start) decide(all []candidate) (verdicts []verdict) {
 
 func (s start) judge(c candidate) FirstSync {
 	switch {
+	case s.reading:
+		return FirstSync{Awaited: true, Reason: becauseReading}
 	case c.mode == config.FirstSyncOptional:
 		return FirstSync{Reason: becauseOptional}
 	case c.without:

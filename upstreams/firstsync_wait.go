@@ -98,8 +98,10 @@ func (m *Manager) atStart() (start, []verdict) {
 	m.mu.Lock()
 	first := m.first
 	m.mu.Unlock()
+	reading := m.reading() // before the rest: what is read meanwhile is known
 	ups := m.all()
 	all, s := make([]candidate, len(ups)), first.start
+	s.reading = reading
 	if !first.began.IsZero() {
 		s.elapsed, s.until = time.Since(first.began), first.began.Add(s.timeout)
 	}

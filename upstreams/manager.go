@@ -102,6 +102,9 @@ func (m *Manager) restore(ctx context.Context) {
 	if group.Wait() != nil {
 		return // what the disk has stays as it is
 	}
+	m.mu.Lock()
+	m.first.served = m.keeper.Served() // an upstream that could not be read counts as lost
+	m.mu.Unlock()
 	for _, u := range m.upstreams {
 		m.keeper.Follow(u.cfg.Name, u)
 	}
@@ -110,6 +113,9 @@ func (m *Manager) restore(ctx context.Context) {
 
 // Restored returns a channel that Restore closes when it has done all.
 func (m *Manager) Restored() <-chan struct{} { return m.restored }
+
+// reading reports whether the disk may have of the upstreams what they do not have yet.
+func (m *Manager) reading() bool { return m.keeper != nil && !m.isRestored() }
 
 func (m *Manager) isRestored() bool {
 	select {

@@ -49,6 +49,9 @@ func (m *Manager) order(ctx context.Context, name string, o intake.Order, did st
 	}
 	m.applying.Lock()
 	defer m.applying.Unlock()
+	if m.reading() { // the order would be lost: Restore overwrites it, or nobody writes it
+		return intake.Effect{}, intake.NotPossible("the relay has not read what the disk has of its upstreams: it starts or ends, try again")
+	}
 	one, err := m.upstream(name)
 	if err != nil {
 		return intake.Effect{}, err

@@ -100,7 +100,6 @@ func (c *Collector) Run(ctx context.Context, started <-chan struct{}) error {
 func followStart(ctx context.Context, started <-chan struct{}) bool {
 	tick := time.NewTicker(adjustInterval)
 	defer tick.Stop()
-	held := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	for percent := mostPercent; ; {
 		select {
 		case <-started:
@@ -109,12 +108,18 @@ func followStart(ctx context.Context, started <-chan struct{}) bool {
 			return false
 		case <-tick.C:
 		}
-		metrics.Read(held)
-		if next := startPercent(held[0].Value.Uint64()); next != percent {
+		if next := startPercent(heldBytes()); next != percent {
 			percent = next
 			debug.SetGCPercent(percent)
 		}
 	}
+}
+
+// heldBytes returns what the last collection has left.
+func heldBytes() uint64 {
+	held := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+	metrics.Read(held)
+	return held[0].Value.Uint64()
 }
 
 // collections returns the number of garbage collections.

@@ -2,6 +2,7 @@ package memory
 
 import (
 	"context"
+	"math"
 	"runtime/debug"
 	"time"
 )
@@ -14,8 +15,8 @@ const (
 	// answerTime how long for the answers alone.
 	restoreTime = 10 * time.Second
 	answerTime  = time.Second
-	// leastHeap is the size of the heap at which a collection starts at the earliest with a GOGC of
-	// 100, as documented in runtime.
+	// leastHeap is what counts as held at least, when GOGC is applied to it: with 100 a collection
+	// starts at this size at the earliest, as documented in runtime.
 	leastHeap = 4 << 20
 )
 
@@ -24,27 +25,41 @@ const (
 func (c *Collector) Restores(onDisk int64) { c.onDisk = onDisk }
 
 // awaitRestore has collections wait until a restore is over, and its first answers are on their way,
-// or the heap is larger than that takes.
+// or more is in use than that takes. It looks at what each collection has left: GOGC applies to that.
 func (c *Collector) awaitRestore(ctx context.Context, started <-chan struct{}) {
-	percent := restorePercent(c.onDisk, debug.SetMemoryLimit(-1))
-	if percent <= mostPercent {
-		return
-	}
-	debug.SetGCPercent(percent)
+	room := restoreRoom(c.onDisk, debug.SetMemoryLimit(-1))
 	defer debug.SetGCPercent(mostPercent)
-	select {
-	case <-ctx.Done():
-	case <-time.After(restoreTime):
-	case <-started:
+	tick := time.NewTicker(adjustInterval)
+	defer tick.Stop()
+	over := time.After(restoreTime)
+	for percent := mostPercent; ; {
+		next := restorePercent(room, heldBytes())
+		if next <= mostPercent {
+			return
+		}
+		if next != percent {
+			percent = next
+			debug.SetGCPercent(percent)
+		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(answerTime):
+			return
+		case <-over:
+			return
+		case <-started:
+			started, over = nil, time.After(answerTime)
+		case <-tick.C:
 		}
 	}
 }
 
-// restorePercent returns the GOGC with which nothing is collected before what a restore takes, at
-// most half of the limit, is in use.
-func restorePercent(onDisk, limit int64) int {
-	return int(min(min(onDisk, limit/perStored)*perStored, limit/2) / (leastHeap / 100)) //nolint:gosec // bounded by the limit
+// restoreRoom returns how much memory a restore takes, at most half of the limit.
+func restoreRoom(onDisk, limit int64) int64 {
+	return min(min(onDisk, limit/perStored)*perStored, limit/2)
+}
+
+// restorePercent returns the GOGC with which nothing is collected before room bytes more are in use than
+// the last collection has left.
+func restorePercent(room int64, held uint64) int {
+	return int(min(room/(max(int64(min(held, math.MaxInt64)), leastHeap)/100), math.MaxInt32)) //nolint:gosec // bounded
 }

@@ -21,11 +21,38 @@ func TestCollectionsWaitForWhatARestoreTakes(t *testing.T) {
 		{200 * mib, 1000 * mib, 500}, // the container is small
 		{math.MaxInt64, 1000 * mib, 500},
 	} {
-		percent := restorePercent(tc.onDisk, tc.limit)
-		if heap := leastHeap / mib * percent / 100; heap < tc.heap-1 || heap > tc.heap+1 {
-			t.Errorf("%d MiB on disk, limit %d MiB: GOGC %d has a collection start at %d MiB, want %d", tc.onDisk/mib, tc.limit/mib, percent, heap, tc.heap)
+		for _, held := range []int{1, 4, 40, 400} { // MiB
+			percent := restorePercent(restoreRoom(tc.onDisk, tc.limit), uint64(held*mib))
+			if heap := max(held, leastHeap/mib) * percent / 100; heap < tc.heap-held/100-1 || heap > tc.heap+1 {
+				t.Errorf("%d MiB on disk, limit %d MiB, %d held: GOGC %d has a collection start with %d MiB more, want %d",
+					tc.onDisk/mib, tc.limit/mib, held, percent, heap, tc.heap)
+			}
 		}
 	}
+}
+
+// What was held before, and what the first collection leaves, counts: else the next one would be many
+// times as late.
+func TestCollectionsWaitForNoMoreThanARestoreTakes(t *testing.T) {
+	t.Setenv("GOGC", "")
+	c := quietCollector(t)
+	c.Restores(10 << 20)
+	held := make([]byte, 40<<20)
+	runtime.GC()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- c.Run(ctx, nil) }()
+		time.Sleep(2 * adjustInterval)
+		if percent := gcPercent(); percent > 150 {
+			t.Errorf("with 40 MiB held, and 60 MiB to come, GOGC is %d", percent)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	runtime.KeepAlive(held)
 }
 
 func TestCollectionsWaitForARestoreAndItsAnswers(t *testing.T) {

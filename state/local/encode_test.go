@@ -2,6 +2,7 @@ package local
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -438,4 +439,29 @@ func TestARestoreAllocatesLittle(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() { _, err = d.record(keyBytes, b, data) }); err != nil || n > 5 {
 		t.Errorf("%v allocations for a record, %v", n, err)
 	}
+}
+
+// FuzzRecord demands that a record is taken apart without a panic whatever is in it, and is good where
+// the generated code takes it.
+func FuzzRecord(f *testing.F) {
+	r := *record("db", "1")
+	r.Original, r.At = resource("original", "2"), time.Unix(1, 2)
+	b, err := encodeRecord(r.Resource.Key(), &r)
+	must(f, err)
+	good := b
+	f.Add(encodeKey(r.Resource.Key()), b, r.Resource.Any())
+	d := &decoder{}
+	f.Fuzz(func(t *testing.T, key, b, data []byte) {
+		_, err := d.record(key, b, data)
+		if p := (*mirror.Panic)(nil); errors.As(err, &p) {
+			t.Fatalf("%v\n%s", p.Value, p.Stack)
+		}
+		_, mine := parseRecord(b)
+		if theirs := proto.Unmarshal(b, &statepb.Record{}); (mine == nil) != (theirs == nil) {
+			t.Errorf("%v, and the generated code: %v", mine, theirs)
+		}
+		if got, err := d.record(encodeKey(r.Resource.Key()), good, r.Resource.Any()); err != nil || !got.Resource.Equal(r.Resource) || !got.Original.Equal(r.Original) {
+			t.Errorf("a whole record after that is another: %v", err)
+		}
+	})
 }

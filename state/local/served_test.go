@@ -169,3 +169,34 @@ func TestThatClientsDoNotWaitForASourceIsKept(t *testing.T) {
 		t.Errorf("it is not forgotten: %+v", m)
 	}
 }
+
+// The same goes for what was whole when the relay started, and can not be read a moment later.
+func TestAStateHasServedOnlyIfEverySourceCanBeRead(t *testing.T) {
+	dir := t.TempDir()
+	k := open(t, dir)
+	for _, name := range []string{"east", "west"} {
+		f := newFake()
+		f.put(record("db", "1"))
+		f.setMeta(state.Meta{Synced: true})
+		k.Follow(name, f)
+	}
+	k.MarkServed()
+	flush(t, k)
+	end(k)
+	k = open(t, dir)
+	path := filepath.Join(dir, logName("west"))
+	data, err := os.ReadFile(path)
+	must(t, err)
+	must(t, os.WriteFile(path, append(bytes.Clone(data[:headLen]), make([]byte, len(data)-headLen)...), 0o600))
+	if s := k.Load("east"); len(s.Records) != 1 || !k.Served() {
+		t.Errorf("%d resources of the one that is whole, served %v", len(s.Records), k.Served())
+	}
+	if s := k.Load("west"); len(s.Records) != 0 || k.Served() {
+		t.Errorf("%d resources of zeroes, served %v", len(s.Records), k.Served())
+	}
+	k.MarkServed()
+	if !k.Served() {
+		t.Error("clients are served now, and it is not known")
+	}
+	end(k)
+}
