@@ -172,6 +172,12 @@ func (t *target) WatchWithContext(ctx context.Context, options metav1.ListOption
 	if streams && t.cuts.Load() >= maxCuts {
 		return nil, errPaged
 	}
+	if !streams {
+		if err := t.precedes(ctx, options.ResourceVersion); err != nil {
+			t.source.failed(t, err)
+			return nil, err
+		}
+	}
 	longest := overtime
 	if s := options.TimeoutSeconds; s != nil {
 		longest += time.Duration(*s) * time.Second
@@ -194,6 +200,21 @@ func (t *target) WatchWithContext(ctx context.Context, options metav1.ListOption
 		t.source.resumed(t)
 	}
 	return watch.NewStreamWatcherWithLogger(logr.Discard(), d, apierrors.NewClientErrorReporter(http.StatusInternalServerError, "watch", "ClientWatchDecoding")), nil
+}
+
+// precedes returns an error when the server has not come to a version. A server whose etcd was
+// restored accepts a watch from there, and sends nothing until it has caught up. It refuses a list
+// of at least that version, and the reflector then lists from the beginning.
+func (t *target) precedes(ctx context.Context, version string) error {
+	d, err := t.open(ctx, metav1.ListOptions{ResourceVersion: version, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan, Limit: 1}, 0)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	if _, err = d.list(); err != nil {
+		return d.because(err)
+	}
+	return nil
 }
 
 // open begins to read a list, or to watch for longest at most. A server that is silent before all

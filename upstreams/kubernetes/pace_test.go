@@ -127,3 +127,27 @@ func TestAWaitThatIsOverLeavesNothingBehind(t *testing.T) {
 	<-long
 	<-ending{ctx: ctx}.After(time.Hour)
 }
+
+func TestAnEtcdThatWasRestoredIsListedAnew_K4(t *testing.T) {
+	for name, noStreams := range map[string]bool{"streaming lists": false, "lists in pages": true} {
+		t.Run(name, func(t *testing.T) {
+			s := newAPIServer(t)
+			s.noStreams = noStreams
+			s.entry("shop/a", "a.x")
+			s.entry("shop/b", "b.x")
+			w := s.mirrors("", "  guard: {percent: 100, empty: pass}\n")
+			w.synced()
+			s.entry("shop/b2", "b.x") // over the watch, which has lasted, for a reflector
+			w.serves("ServiceEntry shop/a", "ServiceEntry shop/b", "ServiceEntry shop/b2")
+			s.set(func() {
+				s.rv, s.events = 50, nil
+				delete(s.objects[entries], "shop/b")
+				delete(s.objects[entries], "shop/b2")
+				s.stops++
+			})
+			s.entry("shop/c", "c.x")
+			w.serves("ServiceEntry shop/a", "ServiceEntry shop/c")
+			w.synced()
+		})
+	}
+}
