@@ -22,6 +22,8 @@ const (
 	// placedBytes is the least mean size of resources whose places are noted: the places take an
 	// eighth of the response at most. No real resource has less.
 	placedBytes = 128
+	// placedSoon is how many resources may be smaller before the others make up for them.
+	placedSoon = 1 << 10
 	// maxMarked bounds the resources that have a mark: a resource that is spread over buffers is
 	// copied for that.
 	maxMarked = 1 << 20
@@ -58,7 +60,8 @@ func (r *Response) note(c *cursor, n int) {
 	case r.places == nil || len(r.all) != r.count:
 		return
 	}
-	if r.count >= r.size/placedBytes {
+	if read := r.size - c.left; (r.count-placedSoon)*placedBytes > read || r.count >= r.size/placedBytes {
+		r.freePlaces() // the rest is not read for it in vain
 		return
 	}
 	p := place{start: int32(r.size - c.left), size: int32(n)} //nolint:gosec // gRPC frames no more

@@ -50,7 +50,7 @@ type RawResource struct {
 	Name, Version []byte // empty in SotW responses
 	Any           []byte // an encoded google.protobuf.Any; nil when it is larger than the limit
 	Size          int    // of the Any, also of one that is too large
-	// Mark is equal for equal bytes, and differs for others but by chance: see markOf. Zero: there
+	// Mark is equal for equal bytes, and differs for others but by chance: see place. Zero: there
 	// is none.
 	Mark uint64
 	head []byte // the outline of an Any that is too large

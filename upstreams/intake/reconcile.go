@@ -27,7 +27,8 @@ func (in *Intake) end(syncing bool) (removed int) {
 	if syncing && !in.syncing {
 		in.syncingUntil = in.now.Add(syncPatience)
 	}
-	answered := (in.opening || in.torn) && !syncing
+	// After something has departed on the live stream, its answers do not tell that nothing returns.
+	answered := (in.opening || in.torn && in.departures == in.openedAt) && !syncing
 	in.syncing = syncing
 	removed = in.judge(answered && !in.isTorn())
 	if answered {

@@ -58,7 +58,7 @@ type scope struct {
 	marked     int            // records that have one
 	generation uint32         // of the newest update
 	parts      *told          // of a complete answer whose last part has not come; nil while there is none
-	torn       bool           // the last complete update had elements without a readable name
+	torn       bool           // the present stream has elements without a readable name
 	leftOut    map[string]int // records, by reason
 	// refused has the errors by name; moreRefused counts those beyond maxKeptRefused.
 	refused     map[string]string

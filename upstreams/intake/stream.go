@@ -15,7 +15,7 @@ func (e Opened) step(in *Intake, _ *Output) {
 		clear(k.unanswered)
 	}
 	for _, sc := range in.scopes {
-		sc.parts = nil
+		sc.parts, sc.torn = nil, false // the stream tells that anew
 	}
 	for _, s := range e.Scopes {
 		in.opened = append(in.opened, s.Name)
@@ -77,13 +77,13 @@ func (e Received) step(in *Intake, out *Output) {
 
 // takeUpdate takes in an update. Of a panic it is refused as a whole, as far as it was not taken in.
 func (in *Intake) takeUpdate(u *Update, unsure bool, out *Result) {
+	k, sc := in.scope(u.Scope)
 	defer func() {
 		if p := mirror.Recovered(recover()); p != nil {
-			out.Unread = true
+			out.Unread, sc.torn = true, true
 			out.Refuse(u.Scope.Name, in.panicked(u.Scope.Name, p))
 		}
 	}()
-	k, sc := in.scope(u.Scope)
 	first := k.unanswered[sc.Name]
 	if !u.Part {
 		delete(k.unanswered, sc.Name)

@@ -51,7 +51,9 @@ func (in *Intake) replace(k *kind, sc *scope, u *Update, first, unsure bool, out
 			sc.parts.crowded, sc.parts.resources, sc.parts.bytes = true, in.resources, in.bytes
 		}
 	}
-	sc.torn = !u.Part && t.unnamed > 0
+	if !u.Part {
+		sc.torn = t.unnamed > 0
+	}
 	switch {
 	case u.Part:
 	case t.seen == len(sc.byName):
@@ -78,7 +80,8 @@ func (in *Intake) replace(k *kind, sc *scope, u *Update, first, unsure bool, out
 
 // patch applies an update that is not complete to a scope.
 func (in *Intake) patch(k *kind, sc *scope, u *Update, out *Result) {
-	in.takeElements(sc, u, nil, nil, out)
+	t := in.takeElements(sc, u, nil, nil, out)
+	defer func() { sc.torn = t.unnamed > 0 || sc.torn && len(sc.refused)+sc.moreRefused > 0 }()
 	if u.Removed == nil {
 		return
 	}
