@@ -80,6 +80,15 @@ func TestAnAnswerInPartsCountsWithItsLastPart_S18(t *testing.T) {
 		}
 		m.holds("shop/a=a", "shop/b=b", "shop/c=c")
 	})
+	t.Run("there is no more room at the end than before", func(t *testing.T) {
+		m := began(t)
+		m.limits.MaxResources = 2
+		m.part(true, false, a, c)
+		if out := m.part(true, true, b); out.RefusedTotal != 0 || out.Relist {
+			t.Errorf("refused: %v, everything is asked for again: %v", out.Refused, out.Relist)
+		}
+		m.holds("shop/a=a", "shop/b=b")
+	})
 	t.Run("there is room when what vanished is gone", func(t *testing.T) {
 		m := began(t)
 		m.limits.MaxResources = 2

@@ -30,6 +30,8 @@ type told struct {
 	unnamed int     // elements without a readable name
 	late    []int32 // the numbers of new elements for which there is no room before what is gone is gone
 	crowded bool    // earlier parts had elements for which there was no room
+	// resources and bytes are what all records held when that began.
+	resources, bytes int
 }
 
 // replace makes a scope what a complete update has, with the parts before it. first reports whether
@@ -44,7 +46,10 @@ func (in *Intake) replace(k *kind, sc *scope, u *Update, first, unsure bool, out
 	t := in.takeElements(sc, u, same, nil, out)
 	t.seen, t.unnamed, t.crowded = t.seen+before.seen, t.unnamed+before.unnamed, before.crowded
 	if sc.parts = nil; u.Part {
-		sc.parts = &told{seen: t.seen, unnamed: t.unnamed, crowded: t.crowded || len(t.late) > 0}
+		sc.parts = &told{seen: t.seen, unnamed: t.unnamed, crowded: t.crowded, resources: before.resources, bytes: before.bytes}
+		if !t.crowded && len(t.late) > 0 {
+			sc.parts.crowded, sc.parts.resources, sc.parts.bytes = true, in.resources, in.bytes
+		}
 	}
 	if !u.Part {
 		sc.torn = t.unnamed > 0
@@ -67,7 +72,10 @@ func (in *Intake) replace(k *kind, sc *scope, u *Update, first, unsure bool, out
 	if len(t.late) > 0 {
 		in.takeElements(sc, u, same, t.late, out) // in a part it refuses them
 	}
-	out.Relist = out.Relist || t.crowded && !u.Part
+	if t.crowded && !u.Part {
+		// Where nothing has gone since, everything once more would come to the same, without end.
+		out.Relist = out.Relist || in.resources < before.resources || in.bytes < before.bytes
+	}
 }
 
 // patch applies an update that is not complete to a scope.

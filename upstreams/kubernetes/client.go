@@ -148,6 +148,7 @@ func failureOf(resp *http.Response) error {
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxFailure)) // what is missing tells less
 	status := &metav1.Status{}
 	if json.Unmarshal(body, status) == nil && status.Status == metav1.StatusFailure && status.Code == int32(resp.StatusCode) {
+		status.Message = text.Abbreviate(status.Message)
 		return &apierrors.StatusError{ErrStatus: *status}
 	}
 	// A proxy's, perhaps.

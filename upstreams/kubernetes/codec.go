@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"meshrelay/internal/buildinfo"
+	"meshrelay/internal/text"
 )
 
 // maxObject bounds one object on the wire. The limit of etcd is 1.5 MiB.
@@ -130,9 +131,10 @@ type envelope struct {
 // failure returns the metav1.Status that an envelope is.
 func (e *envelope) failure() *metav1.Status {
 	s := &metav1.Status{Status: metav1.StatusFailure}
-	for text, to := range map[*json.RawMessage]any{&e.Code: &s.Code, &e.Reason: &s.Reason, &e.Message: &s.Message, &e.Details: &s.Details} {
-		_ = json.Unmarshal(*text, to) // what is missing tells less
+	for value, to := range map[*json.RawMessage]any{&e.Code: &s.Code, &e.Reason: &s.Reason, &e.Message: &s.Message, &e.Details: &s.Details} {
+		_ = json.Unmarshal(*value, to) // what is missing tells less
 	}
+	s.Message = text.Abbreviate(s.Message)
 	return s
 }
 
@@ -188,7 +190,7 @@ func healthy(status json.RawMessage) *bool {
 // else went wrong.
 func mistyped(err error) (wrong, other error) {
 	if mistake := (*json.UnmarshalTypeError)(nil); errors.As(err, &mistake) {
-		return fmt.Errorf("%s: the value is a %s", mistake.Field, mistake.Value), nil
+		return fmt.Errorf("%s: the value is a %s", mistake.Field, text.Abbreviate(mistake.Value)), nil
 	}
 	return nil, err
 }
@@ -279,7 +281,7 @@ func (d *decoder) Decode() (watch.EventType, runtime.Object, error) {
 	case watch.Error:
 		return event.Type, event.Object.failure(), nil // a watch that has expired ends like this
 	}
-	return "", nil, fmt.Errorf("the server has sent an event of the unknown type %q", event.Type)
+	return "", nil, fmt.Errorf("the server has sent an event of the unknown type %q", text.Abbreviate(string(event.Type)))
 }
 
 func (d *decoder) object(e *envelope, wrong error) (*object, error) {
@@ -345,7 +347,7 @@ func (d *decoder) items(l *objects) error {
 		return err // null is an empty list
 	}
 	if token != json.Delim('[') {
-		return fmt.Errorf("the server has sent a list whose items are %v", token)
+		return fmt.Errorf("the server has sent a list whose items are %s", text.Abbreviate(fmt.Sprint(token)))
 	}
 	for d.json.More() {
 		var e envelope
@@ -369,7 +371,7 @@ func (d *decoder) expect(want json.Delim) error {
 		return err
 	}
 	if token != want {
-		return fmt.Errorf("the server has sent %v where a list has %v", token, want)
+		return fmt.Errorf("the server has sent %s where a list has %v", text.Abbreviate(fmt.Sprint(token)), want)
 	}
 	return nil
 }

@@ -44,6 +44,7 @@ type apiServer struct {
 	// noStreams is a server of before streaming lists; cut ends such streams in the middle.
 	noStreams, cut bool
 	noAggregation  bool
+	stops          int // of the server, each of which ends the watches as usual
 }
 
 type fakeEvent struct {
@@ -265,9 +266,14 @@ func (s *apiServer) resources(w http.ResponseWriter, group, version string) {
 func (s *apiServer) collection(w http.ResponseWriter, r *http.Request, group, version, plural, namespace string) {
 	s.mu.Lock()
 	served := slices.Contains(s.kinds[group], plural+" "+version)
-	noStreams := s.noStreams
+	noStreams, newest := s.noStreams, s.rv
 	s.mu.Unlock()
 	of, q := group+"/"+plural, r.URL.Query()
+	if at, _ := strconv.Atoi(q.Get("resourceVersion")); at > newest && q.Get("resourceVersionMatch") == "NotOlderThan" {
+		w.WriteHeader(http.StatusGatewayTimeout)
+		fmt.Fprint(w, `{"kind":"Status","status":"Failure","code":504,"reason":"Timeout","message":"Too large resource version","details":{"causes":[{"reason":"ResourceVersionTooLarge","message":"Too large resource version"}]}}`)
+		return
+	}
 	switch {
 	case !served:
 		fail(w, 404, "NotFound")
@@ -317,6 +323,7 @@ func (s *apiServer) watch(w http.ResponseWriter, r *http.Request, of, namespace 
 	initial := r.URL.Query().Get("sendInitialEvents") == "true"
 	at, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
 	s.mu.Lock()
+	stops := s.stops
 	if initial {
 		for _, key := range slices.Sorted(maps.Keys(s.objects[of])) {
 			if in(s.objects[of][key], namespace) {
@@ -331,6 +338,10 @@ func (s *apiServer) watch(w http.ResponseWriter, r *http.Request, of, namespace 
 		send("BOOKMARK", map[string]any{"metadata": map[string]any{"resourceVersion": strconv.Itoa(at), "annotations": map[string]any{"k8s.io/initial-events-end": "true"}}})
 	}
 	for {
+		if s.stops != stops {
+			s.mu.Unlock()
+			return
+		}
 		if at < s.oldest {
 			send("ERROR", map[string]any{"kind": "Status", "status": "Failure", "code": 410, "reason": "Expired", "message": "too old"})
 			s.mu.Unlock()
@@ -341,7 +352,7 @@ func (s *apiServer) watch(w http.ResponseWriter, r *http.Request, of, namespace 
 				send(e.kind, e.object)
 			}
 		}
-		at = s.rv
+		at = max(at, s.rv) // a watch from what is not yet waits for it
 		changed := s.changed
 		s.mu.Unlock()
 		w.(http.Flusher).Flush()

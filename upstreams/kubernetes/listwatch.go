@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"golang.org/x/time/rate"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -28,6 +29,9 @@ const (
 	maxCuts = 3
 	// overtime is how much longer than asked for a watch may last.
 	overtime = time.Minute
+	// burst is how many requests of one target may follow each other without a pause. A reflector
+	// does not pause after some answers, such as 410 and watches that end at once.
+	burst = 10
 )
 
 // errPaged has a reflector list in pages.
@@ -44,6 +48,7 @@ type target struct {
 	again chan struct{}
 	cuts  atomic.Int32 // of streaming lists
 	lists lists        // that a reflector may have given up
+	paced *rate.Limiter
 	budget
 	stopAll context.CancelFunc
 	ended   chan struct{}
@@ -120,11 +125,10 @@ type ending struct {
 // After implements clock.Clock.
 func (e ending) After(d time.Duration) <-chan time.Time {
 	ch := make(chan time.Time, 1)
-	timer := time.AfterFunc(d, func() { ch <- time.Now() })
-	context.AfterFunc(e.ctx, func() {
-		if timer.Stop() {
-			ch <- time.Now()
-		}
+	ctx, cancel := context.WithTimeout(e.ctx, d) // a wait that is over leaves nothing in e.ctx
+	context.AfterFunc(ctx, func() {
+		cancel()
+		ch <- time.Now()
 	})
 	return ch
 }
@@ -168,6 +172,12 @@ func (t *target) WatchWithContext(ctx context.Context, options metav1.ListOption
 	if streams && t.cuts.Load() >= maxCuts {
 		return nil, errPaged
 	}
+	if !streams {
+		if err := t.precedes(ctx, options.ResourceVersion); err != nil {
+			t.source.failed(t, err)
+			return nil, err
+		}
+	}
 	longest := overtime
 	if s := options.TimeoutSeconds; s != nil {
 		longest += time.Duration(*s) * time.Second
@@ -192,9 +202,29 @@ func (t *target) WatchWithContext(ctx context.Context, options metav1.ListOption
 	return watch.NewStreamWatcherWithLogger(logr.Discard(), d, apierrors.NewClientErrorReporter(http.StatusInternalServerError, "watch", "ClientWatchDecoding")), nil
 }
 
+// precedes returns an error when the server has not come to a version. A server whose etcd was
+// restored accepts a watch from there, and sends nothing until it has caught up. It refuses a list
+// of at least that version, and the reflector then lists from the beginning.
+func (t *target) precedes(ctx context.Context, version string) error {
+	d, err := t.open(ctx, metav1.ListOptions{ResourceVersion: version, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan, Limit: 1}, 0)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	if _, err = d.list(); err != nil {
+		return d.because(err)
+	}
+	return nil
+}
+
 // open begins to read a list, or to watch for longest at most. A server that is silent before all
 // has come that there is has syncTimeout to go on.
 func (t *target) open(ctx context.Context, options metav1.ListOptions, longest time.Duration) (*stream, error) {
+	if options.Continue == "" {
+		if err := t.paced.Wait(ctx); err != nil {
+			return nil, err
+		}
+	}
 	connection, err := t.source.verify(ctx)
 	if err != nil {
 		return nil, err

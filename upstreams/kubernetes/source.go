@@ -17,6 +17,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"meshrelay/config"
@@ -91,6 +92,10 @@ type Source struct {
 	verified    *connection
 	verifiedAt  time.Time
 	unbroken    uint64 // the breaks before that
+	// unverified is the connection over which that failed last, with unverifiedErr.
+	unverified    *connection
+	unverifiedAt  time.Time
+	unverifiedErr error
 
 	breaks atomic.Uint64 // of streams: another server may answer next
 
@@ -237,7 +242,7 @@ func (s *Source) follow(ctx context.Context, of served, before []*target) {
 	}
 	targets := make([]*target, len(namespaces))
 	for i, ns := range namespaces {
-		targets[i] = &target{served: of, namespace: ns, source: s, budget: budget{most: s.maxBytes}, again: make(chan struct{}, 1), ended: make(chan struct{})}
+		targets[i] = &target{served: of, namespace: ns, source: s, budget: budget{most: s.maxBytes}, paced: rate.NewLimiter(rate.Every(s.pace.retry), burst), again: make(chan struct{}, 1), ended: make(chan struct{})}
 	}
 	s.ledger.set(of.kind, targets)
 	s.show(of.kind, targets)
@@ -301,13 +306,22 @@ func (s *Source) verify(ctx context.Context) (*connection, error) {
 	if c == s.verified && breaks == s.unbroken && time.Since(s.verifiedAt) < s.pace.verified {
 		return c, nil
 	}
+	if c == s.unverified && time.Since(s.unverifiedAt) < s.pace.retry {
+		return nil, s.unverifiedErr // all targets wait for one answer, not one after the other for its own
+	}
 	s.verifiedAt = time.Time{}
 	id, err := c.identity(ctx)
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	s.unverified = nil
 	switch {
-	case err == nil && id == "", apierrors.IsForbidden(err), apierrors.IsNotFound(err) && s.identity == "":
+	case s.identity == "" && (err == nil && id == "" || apierrors.IsForbidden(err) || apierrors.IsNotFound(err)):
 		// The server does not tell, so nobody can know.
 	case err != nil:
-		return nil, fmt.Errorf("which cluster this is: %w", err)
+		err = fmt.Errorf("which cluster this is: %w", err)
+		s.unverified, s.unverifiedAt, s.unverifiedErr = c, time.Now(), err
+		return nil, err
 	case s.identity == "":
 		s.identity = id
 	case id != s.identity:

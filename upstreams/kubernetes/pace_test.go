@@ -1,0 +1,153 @@
+package kubernetes
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/watch"
+
+	"meshrelay/upstreams"
+)
+
+func TestAServerThatAnswersAtOnceIsNotAskedWithoutPause_K8(t *testing.T) {
+	for name, answer := range map[string]func(w http.ResponseWriter, r *http.Request){
+		"410": func(w http.ResponseWriter, _ *http.Request) { fail(w, 410, "Expired") },
+		"an event of code 410": func(w http.ResponseWriter, _ *http.Request) {
+			fmt.Fprint(w, `{"type":"ERROR","object":{"code":410,"reason":"Expired"}}`)
+		},
+		"500": func(w http.ResponseWriter, _ *http.Request) { fail(w, 500, "InternalError") },
+		"bookmarks": func(w http.ResponseWriter, r *http.Request) {
+			more := ""
+			if r.URL.Query().Get("sendInitialEvents") == "true" {
+				more = `,"annotations":{"k8s.io/initial-events-end":"true"}`
+			}
+			fmt.Fprintf(w, `{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"101"%s}}}`, more)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newAPIServer(t)
+			begun, asked := time.Now(), 0
+			done := make(chan time.Time, 1)
+			s.fault = func(w http.ResponseWriter, r *http.Request) bool {
+				if !strings.Contains(r.URL.Path, "serviceentries") {
+					return false
+				}
+				s.mu.Lock()
+				if asked++; asked == burst+25 {
+					done <- time.Now()
+				}
+				s.mu.Unlock()
+				answer(w, r)
+				return true
+			}
+			s.mirrors("", "")
+			if took := (<-done).Sub(begun); took < 20*quick.retry {
+				t.Errorf("it was asked %d times in %s", burst+25, took)
+			}
+		})
+	}
+}
+
+func TestAllKindsWaitForOneAnswerOfWhichClusterItIs_K8(t *testing.T) {
+	s := newAPIServer(t)
+	s.fault = func(w http.ResponseWriter, _ *http.Request) bool { fail(w, 500, "InternalError"); return true }
+	cfg := configOf()
+	sectionOf(cfg).Kubeconfig = s.kubeconfig("t")
+	source := New(cfg, envOf())
+	source.pace.retry = time.Hour
+	if err := source.client.refresh(); err != nil {
+		t.Fatal(err)
+	}
+	defer source.client.close()
+	var group sync.WaitGroup
+	for range 20 {
+		group.Go(func() {
+			if _, err := source.verify(t.Context()); err == nil {
+				t.Error("it is verified")
+			}
+		})
+	}
+	group.Wait()
+	if n := s.asked("kube-system"); n != 1 {
+		t.Errorf("it was asked %d times", n)
+	}
+}
+
+func TestAClusterThatCanNotBeToldAnyMoreIsNotMirrored_K4(t *testing.T) {
+	s := newAPIServer(t)
+	s.entry("shop/a", "a.x")
+	w := s.mirrors("", "  guard: {percent: 100, empty: pass}\n")
+	w.synced()
+	w.serves("ServiceEntry shop/a")
+	other := newAPIServer(t)
+	other.uid = "" // may not be read
+	other.entry("shop/z", "z.x")
+	writeKubeconfig(t, w.source.section.Kubeconfig, other.http, "t")
+	s.drop()
+	w.eventually("it was asked again and again", func() bool { return other.asked("kube-system") > 6 })
+	w.eventually("it is denied", func() bool {
+		return w.status().State == upstreams.StateDenied && strings.Contains(w.status().LastError, "which cluster this is")
+	})
+	w.serves("ServiceEntry shop/a")
+	if n := other.asked("serviceentries"); n > 0 {
+		t.Errorf("the other cluster was asked for its objects %d times", n)
+	}
+	writeKubeconfig(t, w.source.section.Kubeconfig, s.http, "t")
+	s.entry("shop/b", "b.x")
+	w.serves("ServiceEntry shop/a", "ServiceEntry shop/b")
+}
+
+func TestWhatAServerTellsOfFailuresIsBounded_K9(t *testing.T) {
+	long := strings.Repeat("x", 1<<20)
+	kind, o, err := decoderOf(`{"type":"ERROR","object":{"code":500,"message":"` + long + `"}}`).Decode()
+	if err != nil || kind != watch.Error {
+		t.Fatal(kind, err)
+	}
+	if s := fmt.Sprint(o); len(s) > 4096 {
+		t.Errorf("an event of %d bytes", len(s))
+	}
+	if _, _, err := decoderOf(`{"type":"` + long + `"}`).Decode(); len(err.Error()) > 4096 {
+		t.Errorf("an error of %d bytes", len(err.Error()))
+	}
+	if _, err := decoderOf(`"` + long + `"`).list(); len(err.Error()) > 4096 {
+		t.Errorf("an error of %d bytes", len(err.Error()))
+	}
+}
+
+func TestAWaitThatIsOverLeavesNothingBehind(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	<-ending{ctx: ctx}.After(time.Millisecond)
+	long := ending{ctx: ctx}.After(time.Hour)
+	cancel()
+	<-long
+	<-ending{ctx: ctx}.After(time.Hour)
+}
+
+func TestAnEtcdThatWasRestoredIsListedAnew_K4(t *testing.T) {
+	for name, noStreams := range map[string]bool{"streaming lists": false, "lists in pages": true} {
+		t.Run(name, func(t *testing.T) {
+			s := newAPIServer(t)
+			s.noStreams = noStreams
+			s.entry("shop/a", "a.x")
+			s.entry("shop/b", "b.x")
+			w := s.mirrors("", "  guard: {percent: 100, empty: pass}\n")
+			w.synced()
+			s.entry("shop/b2", "b.x") // over the watch, which has lasted, for a reflector
+			w.serves("ServiceEntry shop/a", "ServiceEntry shop/b", "ServiceEntry shop/b2")
+			s.set(func() {
+				s.rv, s.events = 50, nil
+				delete(s.objects[entries], "shop/b")
+				delete(s.objects[entries], "shop/b2")
+				s.stops++
+			})
+			s.entry("shop/c", "c.x")
+			w.serves("ServiceEntry shop/a", "ServiceEntry shop/c")
+			w.synced()
+		})
+	}
+}
