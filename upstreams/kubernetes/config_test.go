@@ -72,6 +72,7 @@ func TestWhatAKubeconfigMayNotDo_K8(t *testing.T) {
 		"no such cluster":        {kubeconfigOf(good, token), Config{Context: "lost"}, `the cluster "x", which does not exist`},
 		"no such user":           {kubeconfigOf(good, token), Config{Context: "nobody"}, `the user "x", which does not exist`},
 		"in the clear":           {kubeconfigOf(`{server: "http://127.0.0.1:1"}`, token), Config{}, "does not begin with https://"},
+		"a password in the URL":  {kubeconfigOf(`{server: "https://user:hunter2@127.0.0.1:1"}`, token), Config{}, `cluster "c": the server is no URL without user and password`},
 		"not verified":           {kubeconfigOf(`{server: "https://127.0.0.1:1", insecure-skip-tls-verify: true}`, token), Config{}, "insecure-skip-tls-verify is not accepted: give certificate-authority"},
 		"a CA that is not there": {kubeconfigOf(`{server: "https://127.0.0.1:1", certificate-authority: no.crt}`, token), Config{}, "no.crt"},
 		"an auth-provider":       {kubeconfigOf(good, `{auth-provider: {name: gcp}}`), Config{}, `the auth-provider "gcp" is not accepted`},

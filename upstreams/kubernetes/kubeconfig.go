@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -122,7 +123,10 @@ func refuse(file *api.Config, c *Config) error {
 		return fmt.Errorf("context %q names the cluster %q, which does not exist", name, context.Cluster)
 	}
 	if !strings.HasPrefix(cluster.Server, "https://") {
-		return fmt.Errorf("cluster %q: server %q does not begin with https://: credentials are not sent in the clear", context.Cluster, cluster.Server)
+		return fmt.Errorf("cluster %q: the server does not begin with https://: credentials are not sent in the clear", context.Cluster)
+	}
+	if server, err := url.Parse(cluster.Server); err != nil || server.User != nil { // an error would quote it
+		return fmt.Errorf("cluster %q: the server is no URL without user and password: put credentials into a user", context.Cluster)
 	}
 	if cluster.InsecureSkipTLSVerify {
 		return fmt.Errorf("cluster %q: insecure-skip-tls-verify is not accepted: give certificate-authority", context.Cluster)
