@@ -206,7 +206,7 @@ func TestVersionsAreThoseOfTheConfigs(t *testing.T) {
 	}
 	gone := versions[0].Key
 	gone.Name = "gone"
-	last := gone // of a kind of which nothing is left since its version was told
+	last := gone // of a kind that has nothing left since its version was told
 	last.Kind.Kind = "Gone"
 	for _, key := range []mirror.Key{gone, last} {
 		if none, err := asked.Config(t.Context(), key); err != nil || len(none) > 0 {

@@ -132,7 +132,7 @@ func TestAnOrderIsRefusedThatARestoreWouldLose(t *testing.T) {
 	}
 }
 
-// tornDisk is a disk that has served, and of which one upstream can not be read any more.
+// tornDisk is a disk that has served. One upstream on it can not be read any more.
 type tornDisk struct {
 	memoryKeeper
 	torn string

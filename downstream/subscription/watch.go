@@ -54,7 +54,7 @@ type Target struct {
 	first string
 }
 
-// fixed shares the Targets of Fixed types, of which there are few, between streams.
+// fixed shares the Targets of Fixed types between streams: they are few.
 var fixed sync.Map // from type URL to *Target
 
 func targetOf(typeURL string, t Type) *Target {

@@ -419,7 +419,7 @@ func TestNamesThatHaveChangedAreFoundAsByLookingAtAll(t *testing.T) {
 	}
 }
 
-// TestIdleWatchIsSmall: a stream has one of every type, most of which never change.
+// TestIdleWatchIsSmall: a stream has one of every type, and most never change.
 func TestIdleWatchIsSmall(t *testing.T) {
 	if size := unsafe.Sizeof(Watch{}); size > 128 {
 		t.Errorf("a watch has %d bytes", size)

@@ -100,7 +100,7 @@ func configLine(c admin.ReloadStatus, now time.Time) string {
 	return line
 }
 
-// advice returns lines for each upstream that is held, frozen or stale, or of which not all is followed.
+// advice returns lines for each upstream that is held, frozen or stale, or that is followed in part.
 func advice(ups []upstreams.Status, now time.Time) string {
 	var out strings.Builder
 	for _, u := range ups {

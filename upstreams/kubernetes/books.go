@@ -47,7 +47,7 @@ func newLedger(kinds []mirror.Kind, feed upstreams.Feed) *ledger {
 	}
 }
 
-// announce begins a stream of which nothing is known yet.
+// announce begins a stream about which nothing is known yet.
 func (l *ledger) announce() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -39,7 +39,7 @@ func (s served) path(namespace string) string {
 // answer is what a server serves of the kinds that are asked for.
 type answer struct {
 	kinds map[mirror.Kind][]served // in the order of the server
-	// unsure has the groups of which the answer may have old contents, and none where it is
+	// unsure has the groups whose contents in the answer may be old, and none where it is
 	// complete is false.
 	unsure map[string]bool
 	// complete: what the answer does not have is not served, but for unsure groups.

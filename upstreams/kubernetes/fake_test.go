@@ -44,7 +44,7 @@ type apiServer struct {
 	// noStreams is a server of before streaming lists; cut ends such streams in the middle.
 	noStreams, cut bool
 	noAggregation  bool
-	stops          int // of the server, each of which ends the watches as usual
+	stops          int // of the server: each ends the watches as usual
 }
 
 type fakeEvent struct {
