@@ -24,10 +24,13 @@ const (
 type departing struct {
 	leaving      map[mirror.Key]departure
 	leavingBytes int
-	departures   uint64 // the number of the newest one
-	held         *hold
-	before       hold      // of the former process: since when, what its clock ran, and of how many
-	noteHeldAt   time.Time // when the log tells that something is held
+	// former are the last records of keys that are served and that no record has now. A source that
+	// has such a key again, in a form that is refused, gets its last good content back.
+	former     map[mirror.Key]*record
+	departures uint64 // the number of the newest one
+	held       *hold
+	before     hold      // of the former process: since when, what its clock ran, and of how many
+	noteHeldAt time.Time // when the log tells that something is held
 	// renamed: named is not the name of what is leaving now. lookedAt are the holds that somebody
 	// has seen, the oldest first.
 	renamed  bool

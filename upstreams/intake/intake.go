@@ -79,7 +79,7 @@ type stream struct {
 func New(u config.Upstream, served *mirror.Store, rules *Rules, keeps bool) *Intake {
 	in := &Intake{
 		name: u.Name, served: served, keeps: keeps, rules: rules, limits: u.Limits, guard: u.Guard, records: newRecords(),
-		departing: departing{leaving: map[mirror.Key]departure{}, renamed: true},
+		departing: departing{leaving: map[mirror.Key]departure{}, former: map[mirror.Key]*record{}, renamed: true},
 		tallies:   tallies{byKind: map[mirror.Kind]*tally{}}, journal: journal{dirty: map[mirror.Key]origin{}},
 		differing: map[mirror.Key]struct{}{}, outdated: map[mirror.Key]bool{},
 	}

@@ -92,6 +92,7 @@ func (in *Intake) serve(rec *record, sc *scope) (changed bool) {
 	}
 	delete(in.unseen, key)
 	delete(in.outdated, key)
+	delete(in.former, key)
 	switch {
 	case in.frozen != nil:
 		in.compare(key, rec.resource)
@@ -125,16 +126,65 @@ func (in *Intake) put(key mirror.Key, r *mirror.Resource) (stored *mirror.Resour
 
 // remove notes that the source does not have a key that is served: judge decides later.
 func (in *Intake) remove(key mirror.Key) {
+	isServed := in.served.Get(key) != nil
+	if !isServed {
+		delete(in.former, key)
+	}
 	switch {
 	case in.frozen != nil:
 		in.compare(key, nil)
-	case !in.stale.withholds(key.Kind) && in.served.Get(key) != nil:
+	case isServed && !in.stale.withholds(key.Kind):
 		in.depart(key)
 	}
 }
 
+// delete removes a record and reports whether anything was held on its account: what was left out
+// may not take with it what another name has put in the same place. What was held is reconciled next.
+func (in *Intake) delete(sc *scope, name string, rec *record) (held bool) {
+	in.discovery.unfollow(rec)
+	in.account(rec.size(), 0)
+	sc.leaveOut(rec, imported)
+	sc.setMark(rec, 0)
+	delete(sc.byName, name)
+	delete(sc.refused, name)
+	delete(sc.panicked, name)
+	if rec.resource == nil {
+		return false
+	}
+	in.former[rec.resource.Key()] = rec
+	return true
+}
+
+// deleteAll removes all records of a scope, and returns their names.
+func (in *Intake) deleteAll(sc *scope) (gone []string) {
+	for name, rec := range sc.byName {
+		if in.delete(sc, name, rec) {
+			gone = append(gone, name)
+		}
+	}
+	clear(sc.refused)
+	sc.moreRefused = 0
+	return gone
+}
+
+// revive gives a record without content what was last good under its name, while that is served
+// still. It reports whether it did.
+func (in *Intake) revive(rec *record, kind mirror.Kind, name string) bool {
+	original, ok := keyOf(kind, name)
+	if !ok || rec.resource != nil || len(in.former) == 0 {
+		return false
+	}
+	f := in.former[in.rules.keyOf(original)]
+	if f == nil || f.name() != name {
+		return false
+	}
+	rec.resource, rec.original, rec.at = f.resource, f.original, f.at
+	return true
+}
+
 // drop takes a key out of what is served.
 func (in *Intake) drop(key mirror.Key) bool {
+	delete(in.former, key)
 	delete(in.stale.unmarked, key)
 	in.dirty(key, origin{})
 	if !in.served.Remove(key) {

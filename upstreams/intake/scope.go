@@ -98,6 +98,14 @@ func (r *record) since() time.Time {
 	return time.Unix(int64(r.at), 0)
 }
 
+// name returns the name of what a record holds, as the source has it.
+func (r *record) name() string {
+	if r.original != nil {
+		return r.original.FullName()
+	}
+	return r.resource.FullName()
+}
+
 // size returns what a record holds, in bytes.
 func (r *record) size() (n int) {
 	if r.resource != nil {
@@ -175,31 +183,6 @@ func (k *kind) find(name string) (*record, *scope) {
 		}
 	}
 	return nil, nil
-}
-
-// delete removes a record and reports whether anything was held on its account: what was left out
-// may not take with it what another name has put in the same place.
-func (rs *records) delete(sc *scope, name string, rec *record) (held bool) {
-	rs.discovery.unfollow(rec)
-	rs.account(rec.size(), 0)
-	sc.leaveOut(rec, imported)
-	sc.setMark(rec, 0)
-	delete(sc.byName, name)
-	delete(sc.refused, name)
-	delete(sc.panicked, name)
-	return rec.resource != nil
-}
-
-// deleteAll removes all records of a scope, and returns their names.
-func (rs *records) deleteAll(sc *scope) (gone []string) {
-	for name, rec := range sc.byName {
-		if rs.delete(sc, name, rec) {
-			gone = append(gone, name)
-		}
-	}
-	clear(sc.refused)
-	sc.moreRefused = 0
-	return gone
 }
 
 // leaveOut notes why a record is left out now, if it is.

@@ -164,6 +164,11 @@ func (in *Intake) takeElements(sc *scope, u *Update, same *same, only []int32, o
 			continue
 		}
 		if err := in.room(sc, rec, name, el.size()); err != nil {
+			if back := (&record{}); rec == nil && in.tooLarge(el.size()) && in.revive(back, sc.Kind, string(name)) {
+				in.account(0, back.size())
+				rec, sc.byName[string(name)] = back, back
+				changed = append(changed, string(name))
+			}
 			switch {
 			case rec != nil:
 				t.seen++
@@ -228,7 +233,8 @@ func (in *Intake) takeElement(sc *scope, rec *record, name []byte, el Element, o
 }
 
 // accept takes over a new or changed element and reports whether the record's content is another
-// now. A bad element leaves the last good content as it is. So does one over which the code panics:
+// now. A bad element leaves the last good content as it is, also where
+// a deletion of it waits. So does one over which the code panics:
 // that costs this element only, and it is not tried again.
 func (in *Intake) accept(sc *scope, rec *record, name string, el Element, out *Result) bool {
 	rec.hash, rec.relayed = el.hash(), in.believe
@@ -251,7 +257,7 @@ func (in *Intake) accept(sc *scope, rec *record, name string, el Element, out *R
 	sc.refuse(name, err, out)
 	rec.hash = xxh3.Uint128{} // looked at again, and reported, each time it comes
 	sc.setMark(rec, 0)
-	return false
+	return in.revive(rec, sc.Kind, name)
 }
 
 // decode takes over the content of an element, or returns what is wrong with it.
