@@ -28,6 +28,22 @@ func badRequestf(format string, args ...any) error {
 	return refuse(http.StatusBadRequest, format, args...)
 }
 
+// StatusOf returns the HTTP status of an error.
+func StatusOf(err error) int {
+	var known refusal
+	switch {
+	case errors.As(err, &known):
+		return known.code
+	case errors.Is(err, intake.ErrUnknownUpstream):
+		return http.StatusNotFound
+	case errors.Is(err, intake.ErrNotPossible):
+		return http.StatusConflict
+	case interrupted(err):
+		return http.StatusServiceUnavailable
+	}
+	return http.StatusInternalServerError
+}
+
 // interrupted reports whether a request has ended before its answer.
 func interrupted(err error) bool {
 	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
@@ -35,22 +51,13 @@ func interrupted(err error) bool {
 
 // refuse answers with an error.
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
-	code := http.StatusInternalServerError
-	var known refusal
-	switch {
-	case errors.As(err, &known):
-		code = known.code
-	case errors.Is(err, intake.ErrUnknownUpstream):
-		code = http.StatusNotFound
+	code := StatusOf(err)
+	if errors.Is(err, intake.ErrUnknownUpstream) {
 		var names []string
 		for _, u := range s.deps.Debug.views.Upstreams() {
 			names = append(names, u.Name)
 		}
 		err = fmt.Errorf("there is no upstream %.64q: there are %s", r.PathValue("upstream"), strings.Join(names, ", "))
-	case errors.Is(err, intake.ErrNotPossible):
-		code = http.StatusConflict
-	case interrupted(err):
-		code = http.StatusServiceUnavailable
 	}
 	if code == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", "1")
