@@ -39,6 +39,12 @@ func loadAssets() (byPath map[string]asset, paths map[string]string, err error) 
 	return byPath, paths, err
 }
 
+// HasAsset reports whether an address, below the path of the pages, is that of a file.
+func (p *Pages) HasAsset(at string) bool {
+	_, has := p.assets[at]
+	return has
+}
+
 // asset answers with a file.
 func (p *Pages) asset(w http.ResponseWriter, r *http.Request) {
 	a, ok := p.assets[strings.TrimPrefix(r.URL.Path, Path)]

@@ -33,7 +33,7 @@ func (p *Pages) configPage(r *request) (*Page, error) {
 	}
 	page.Sections = []Section{
 		{ID: "file", Title: "The file", Text: problems, Facts: facts},
-		{ID: "effective", Title: "Effective config, with all defaults", Code: code(withoutPasswords(string(text)), "relay validate -o yaml")},
+		{ID: "effective", Title: "Effective config, with all defaults", Code: Bounded(withoutPasswords(string(text)), "relay validate -o yaml")},
 	}
 	return page, nil
 }

@@ -5,6 +5,7 @@ import (
 
 	"meshrelay/admin"
 	"meshrelay/downstream"
+	"meshrelay/events"
 	"meshrelay/federation/conflicts"
 	"meshrelay/mirror"
 	"meshrelay/state"
@@ -48,6 +49,8 @@ type Data struct {
 	LeftOut func() []intake.LeftOut
 	Held    func(upstream string) ([]intake.HeldUpstream, error)
 	History func(upstream string) ([]state.Revision, error)
+	// Events returns a page of the journal.
+	Events func(events.Query) events.Page
 	// Changes counts the changes of served resources since the start.
 	Changes func() uint64
 	// Config returns the effective config as YAML.

@@ -74,6 +74,7 @@ func New(data Data) (*Pages, error) {
 		"/{$}": p.overview, "/upstreams": p.upstreamList, "/upstreams/{name}": p.upstreamPage, "/holds": p.holdList, "/holds/{name}": p.holdPage,
 		"/resources": p.resourceList, "/resource": p.resourcePage, "/clients": p.clientList, "/client": p.clientPage,
 		"/conflicts": p.conflictPage, "/plan": p.planPage, "/config": p.configPage,
+		"/events": p.eventList, "/events/{name}": p.eventPage,
 	} {
 		p.mux.Handle("GET "+Path+path, p.page(build))
 	}
@@ -164,7 +165,7 @@ type Entry struct {
 func (s shell) Nav() []Entry {
 	all := []Entry{
 		{Link{"Overview", "/"}, "o", s.Path == "/"}, {Link{"Upstreams", "/upstreams"}, "u", false}, {Link{"Clients", "/clients"}, "c", false}, {Link{"Resources", "/resources"}, "r", false},
-		{Link{"Conflicts", "/conflicts"}, "x", false}, {Link{"Holds", "/holds"}, "h", false}, {Link{"What if", "/plan"}, "w", false}, {Link{"Config", "/config"}, "f", false},
+		{Link{"Timeline", "/events"}, "t", false}, {Link{"Conflicts", "/conflicts"}, "x", false}, {Link{"Holds", "/holds"}, "h", false}, {Link{"What if", "/plan"}, "w", false}, {Link{"Config", "/config"}, "f", false},
 	}
 	for i := range all[1:] {
 		e := &all[1+i]
@@ -173,35 +174,47 @@ func (s shell) Nav() []Entry {
 	return all
 }
 
-// shell is what a template is given: a page, and what is around it.
-type shell struct {
-	*Page
+// Frame is what is around a page.
+type Frame struct {
+	// Base is the path of the pages. Act tells that forms are answered there.
 	Base    string
-	Act     bool // forms are answered
+	Act     bool
 	Version admin.Version
 	Ready   State
-	Holds   int
-	Now     time.Time
-	Path    string
-	Assets  map[string]string
+	// Holds is how many holds wait for a person.
+	Holds int
+	Now   time.Time
+	// Path is that of the page, below Base.
+	Path string
 }
 
-// write writes a page. Its characters that steer a terminal, or turn text around, are escaped.
+// shell is what a template is given.
+type shell struct {
+	*Page
+	Frame
+	Assets map[string]string
+}
+
+// write answers with a page.
 func (p *Pages) write(w http.ResponseWriter, req *http.Request, r *request, page *Page, code int) {
-	base := req.Header.Get(BaseHeader)
-	act := bases.MatchString(base)
-	s := shell{Page: page, Base: Path, Act: act, Version: r.version, Ready: r.head, Now: r.now, Path: r.path, Assets: p.paths}
-	if act {
-		s.Base = base
+	f := Frame{Base: Path, Version: r.version, Ready: r.head, Now: r.now, Path: r.path}
+	if base := req.Header.Get(BaseHeader); bases.MatchString(base) {
+		f.Base, f.Act = base, true
 	}
 	for _, u := range r.ups {
 		if u.Held != nil {
-			s.Holds++
+			f.Holds++
 		}
 	}
+	p.Render(w, f, page, code)
+}
+
+// Render answers with a page in its frame. Characters of the page that steer a terminal, or turn text
+// around, are escaped.
+func (p *Pages) Render(w http.ResponseWriter, f Frame, page *Page, code int) {
 	var out bytes.Buffer
 	clean := visible.NewWriter(&out)
-	err := p.template.ExecuteTemplate(clean, "page.html", s)
+	err := p.template.ExecuteTemplate(clean, "page.html", shell{page, f, p.paths})
 	if err == nil {
 		err = clean.Close()
 	}

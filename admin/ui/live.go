@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"meshrelay/admin"
+	"meshrelay/events"
 )
 
 // Topics are what a page may show.
@@ -18,6 +19,7 @@ const (
 	topicClients   = "clients"
 	topicResources = "resources"
 	topicConfig    = "config"
+	topicEvents    = "events"
 )
 
 const (
@@ -127,7 +129,7 @@ func (p *Pages) Run(ctx context.Context) error {
 		began := time.Now()
 		next := p.look()
 		var changed []string
-		for _, topic := range []string{topicUpstreams, topicClients, topicResources, topicConfig} {
+		for _, topic := range []string{topicUpstreams, topicClients, topicResources, topicConfig, topicEvents} {
 			if known != nil && known[topic] != next[topic] {
 				changed = append(changed, topic)
 			}
@@ -184,7 +186,7 @@ func (p *Pages) look() map[string]uint64 {
 	}
 	status := p.server.Readiness().Config
 	fmt.Fprintln(&config, status.LastSuccess.UnixNano(), status.Error, status.NeedsRestart)
-	return map[string]uint64{topicUpstreams: ups.Sum64(), topicClients: clients.Sum64(), topicResources: p.data.Changes(), topicConfig: config.Sum64()}
+	return map[string]uint64{topicUpstreams: ups.Sum64(), topicClients: clients.Sum64(), topicResources: p.data.Changes(), topicConfig: config.Sum64(), topicEvents: p.data.Events(events.Query{Limit: 1}).Newest}
 }
 
 // live tells a page, as server-sent events, when something it shows has changed.

@@ -8,6 +8,7 @@ import (
 
 	"meshrelay/admin"
 	"meshrelay/downstream"
+	"meshrelay/events"
 	"meshrelay/internal/cliview"
 	"meshrelay/upstreams"
 )
@@ -54,7 +55,7 @@ func (p *Pages) overview(r *request) (*Page, error) {
 		served += n
 	}
 	return &Page{
-		Title: "Overview", Lead: lead, Command: "relay status", Topics: []string{topicUpstreams, topicClients, topicResources, topicConfig},
+		Title: "Overview", Lead: lead, Command: "relay status", Topics: []string{topicUpstreams, topicClients, topicResources, topicConfig, topicEvents},
 		Sections: []Section{
 			{ID: "reasons", Title: "What needs a look", Text: reasons(ready, ups)},
 			{
@@ -66,6 +67,7 @@ func (p *Pages) overview(r *request) (*Page, error) {
 			},
 			{ID: "upstreams", Title: "Upstreams", Table: upstreamSummary(ups, r)},
 			{ID: "clients", Title: "Clients", Table: clientSummary(clients)},
+			{ID: "last", Title: "Last events", Table: p.lastEvents()},
 			{ID: "charts", Title: "The last hour", Charts: p.series.charts()},
 		},
 	}, nil
@@ -162,5 +164,11 @@ func clientSummary(clients []downstream.ClientStatus) *Table {
 	if len(all) > maxSummary {
 		t.Summary += fmt.Sprintf("; %d groups more", len(all)-maxSummary)
 	}
+	return t
+}
+
+func (p *Pages) lastEvents() *Table {
+	t := eventTable(p.data.Events(events.Query{Limit: maxLast}).Events)
+	t.Next = "/events"
 	return t
 }

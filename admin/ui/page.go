@@ -99,9 +99,6 @@ type Cell struct {
 	Number      bool
 }
 
-// Lanes are events over time, a lane for each upstream.
-type Lanes struct{}
-
 // Search is a form that leads to this page with other parameters.
 type Search struct {
 	Href   string
@@ -173,8 +170,8 @@ func goodIf(ok bool, otherwise Level) Level {
 	return otherwise
 }
 
-// code returns the first maxCode bytes of a text, and tells what is missing.
-func code(words, command string) string {
+// Bounded returns the first maxCode bytes of a text, and tells what is missing.
+func Bounded(words, command string) string {
 	if len(words) <= maxCode {
 		return words
 	}

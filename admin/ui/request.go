@@ -47,7 +47,7 @@ func (r *request) offset() int {
 func (r *request) with(parameter, value string) string {
 	q := url.Values{}
 	for k, v := range r.query {
-		if k != "from" && k != "after" && v[0] != "" {
+		if k != "from" && k != "after" && k != "before" && v[0] != "" {
 			q[k] = v[:1]
 		}
 	}

@@ -38,14 +38,14 @@ func (p *Pages) resourcePage(r *request) (*Page, error) {
 		if e.Namespace != "" {
 			get += " -n " + word(e.Namespace)
 		}
-		page.Sections = append(page.Sections, Section{ID: "yaml", Title: "YAML, as served", Code: code(string(text), get)})
+		page.Sections = append(page.Sections, Section{ID: "yaml", Title: "YAML, as served", Code: Bounded(string(text), get)})
 		for i, s := range e.Sources {
 			if s.From == nil || s.Outcome == admin.Renamed || i >= maxDiffs {
 				continue
 			}
 			page.Sections = append(page.Sections, Section{
 				ID: fmt.Sprint("diff-", i), Title: "Difference: upstream " + s.Upstream + " and what is served",
-				Code: code(cliview.Difference("upstream "+s.Upstream, s.From, "served", e.Served), command+" --diff"),
+				Code: Bounded(cliview.Difference("upstream "+s.Upstream, s.From, "served", e.Served), command+" --diff"),
 			})
 		}
 	}

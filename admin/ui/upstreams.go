@@ -92,7 +92,7 @@ func (p *Pages) upstreamPage(r *request) (*Page, error) {
 	page := &Page{
 		Title: "Upstream " + u.Name, Crumbs: []Link{{"Upstreams", "/upstreams"}}, Command: "relay upstreams " + word(u.Name), Topics: []string{topicUpstreams},
 		Lead:     State{Level: upstreamLevel(u), Text: fmt.Sprintf("%s, %s served", cliview.UpstreamState(u, r.now), count(admin.Total(u.Resources), "resource"))},
-		Sections: []Section{{ID: "state", Title: "State", Facts: upstreamFacts(u, r), Text: upstreamAdvice(u, r)}},
+		Sections: []Section{{ID: "state", Title: "State", Facts: upstreamFacts(u, r), Text: append(upstreamAdvice(u, r), State{Level: None, Text: "its events", Href: "/events?upstream=" + queryOf(u.Name)})}},
 	}
 	if len(u.Addresses) > 1 {
 		t := &Table{Caption: "Addresses in order of preference", Head: []string{"Address", "State"}}

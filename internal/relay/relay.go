@@ -22,6 +22,7 @@ import (
 	"meshrelay/admin/ui"
 	"meshrelay/config"
 	"meshrelay/downstream"
+	"meshrelay/events"
 	"meshrelay/federation/tracker"
 	"meshrelay/internal/buildinfo"
 	"meshrelay/internal/memory"
@@ -57,6 +58,7 @@ type Relay struct {
 	pusher    *push.Pusher
 	operators *admin.Server
 	pages     *ui.Pages
+	journal   *events.Journal
 	collector *memory.Collector
 	guard     *memory.Guard
 	draining  atomic.Bool
@@ -95,6 +97,8 @@ func New(o Options) (*Relay, error) {
 	if r.manager, err = upstreams.NewManager(cfg, Kinds(), r.aggregate, kept, r.log); err != nil {
 		return nil, err
 	}
+	r.journal = events.New(events.Limits{})
+	r.manager.Record(r.journal)
 	work := push.NewWork()
 	if r.pusher, err = push.NewPusher(pushOptions(cfg.Push), work); err != nil {
 		return nil, err
@@ -209,6 +213,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	if r.keeper != nil {
 		group.Add(actor(r.keep)) // it ends after the upstreams, and writes all their resources
 	}
+	group.Add(actor(r.journal.Run))
 	group.Add(actor(r.pages.Run))
 	group.Add(actor(r.operators.Run))
 	err := group.Run()
