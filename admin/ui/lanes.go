@@ -41,8 +41,9 @@ type LaneMark struct {
 
 // Tick is a time at the axis.
 type Tick struct {
-	X    int
-	Text string
+	X int
+	// Anchor is which end of the text is at X.
+	Anchor, Text string
 }
 
 // drawLanes draws events between two times, or as long as they took where those are zero. The list
@@ -99,7 +100,11 @@ func drawLanes(list []events.Event, since, until time.Time) *Lanes {
 	}
 	for i := range ticks {
 		t := since.Add(span * time.Duration(i) / (ticks - 1))
-		l.Ticks = append(l.Ticks, Tick{X: x(t), Text: t.UTC().Format(layout)})
+		anchor := "middle"
+		if i == ticks-1 {
+			anchor = "end"
+		}
+		l.Ticks = append(l.Ticks, Tick{X: x(t), Anchor: anchor, Text: t.UTC().Format(layout)})
 	}
 	return l
 }

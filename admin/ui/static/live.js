@@ -82,7 +82,10 @@
         const answer = await fetch(location.href, { headers: { Accept: 'text/html' }, redirect: 'error' });
         const type = answer.headers.get('Content-Type') || '';
         if (type.startsWith('text/html')) morph(await answer.text());
-      } catch { say(false); }
+      } catch (e) {
+        console.error(e);
+        say(false);
+      }
       await new Promise(r => setTimeout(r, Math.max(500, 10 * (performance.now() - began))));
     }
     busy = false;
@@ -103,7 +106,7 @@
     };
     for (const id of ['top', 'main']) {
       const from = document.getElementById(id), to = next.getElementById(id);
-      if (from && to) Idiomorph.morph(from, to, { morphStyle: 'innerHTML', ignoreActiveValue: true, callbacks });
+      if (from && to) Idiomorph.morph(from, to, { morphStyle: 'outerHTML', ignoreActiveValue: true, callbacks });
     }
     readClock();
     dress();
