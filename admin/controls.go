@@ -30,6 +30,8 @@ type Controls interface {
 	Held(upstream string) ([]intake.HeldUpstream, error)
 	// History returns the revisions, newest first.
 	History(upstream string) ([]state.Revision, error)
+	// Diff returns what a revision has changed; 0 is the newest.
+	Diff(upstream string, revision uint64) (upstreams.Differences, error)
 }
 
 // Controlled is the state of an upstream after an order.
@@ -101,6 +103,7 @@ func (s *Server) addControls(mux *http.ServeMux) {
 		revisions, err := controls.History(upstream)
 		return notNil(revisions), err
 	})
+	handle("GET /upstreams/{upstream}/diff", s.diff)
 	handle("POST /reload", s.reload)
 	mux.Handle("PUT /debug/loglevel", s.socketOnly(s.setLogLevel))
 	mux.Handle("GET /state/backup", s.socketOnly(s.backup))

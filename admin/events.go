@@ -1,6 +1,9 @@
 package admin
 
 import (
+	"bufio"
+	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -132,11 +135,11 @@ func (s *Server) followEvents(w http.ResponseWriter, r *http.Request) {
 		for {
 			news, stages, next, missed := journal.Next(q.Filter, cursor, followPage)
 			if missed {
-				fmt.Fprint(w, "event: missed\ndata: {}\n\n")
+				fmt.Fprintf(w, "event: %s\ndata: {}\n\n", StreamMissed)
 			}
-			err := writeStream(out, "event", news)
+			err := writeStream(out, StreamEvent, news)
 			if err == nil {
-				err = writeStream(out, "stages", stages)
+				err = writeStream(out, StreamStages, stages)
 			}
 			if err != nil {
 				return // the client has gone
@@ -167,7 +170,7 @@ func writeStream(w io.Writer, name string, all []events.Event) error {
 			return err
 		}
 		id := ""
-		if name == "event" {
+		if name == StreamEvent {
 			id = fmt.Sprintf("id: %d\n", all[i].Seq)
 		}
 		if _, err := fmt.Fprintf(w, "%sevent: %s\ndata: %s\n\n", id, name, data); err != nil {
@@ -179,3 +182,50 @@ func writeStream(w io.Writer, name string, all []events.Event) error {
 
 // endingKey is the key of a channel that is closed when the server begins to end.
 type endingKey struct{}
+
+// What a stream of events brings: an event, an event of before whose stages are known now, or the news
+// that some are not kept any more.
+const (
+	StreamEvent  = "event"
+	StreamStages = "stages"
+	StreamMissed = "missed"
+)
+
+// maxStreamLine bounds a line of a stream of events, in bytes.
+const maxStreamLine = 1 << 20
+
+// FollowEvents calls f with the events after a number, and then with new ones, until ctx ends, the
+// stream does, or f fails. It returns why.
+func (c Client) FollowEvents(ctx context.Context, query url.Values, after uint64, f func(what string, e events.Event) error) error {
+	q := url.Values{}
+	for name, values := range query {
+		if strings.Join(values, "") != "" && name != "limit" && name != "before" {
+			q[name] = values
+		}
+	}
+	if after > 0 {
+		q.Set("after", strconv.FormatUint(after, 10))
+	}
+	return c.do(ctx, http.MethodGet, "/debug/events?"+q.Encode(), eventStream, func(body io.Reader) error {
+		lines := bufio.NewScanner(body)
+		lines.Buffer(nil, maxStreamLine)
+		what := ""
+		for lines.Scan() {
+			name, value, _ := strings.Cut(lines.Text(), ":")
+			value = strings.TrimPrefix(value, " ")
+			switch name {
+			case "event":
+				what = value
+			case "data":
+				var e events.Event
+				if err := json.Unmarshal([]byte(value), &e); err != nil {
+					return fmt.Errorf("is this a relay's admin address? %w", err)
+				}
+				if err := f(what, e); err != nil {
+					return err
+				}
+			}
+		}
+		return cmp.Or(lines.Err(), io.ErrUnexpectedEOF)
+	})
+}
