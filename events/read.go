@@ -36,6 +36,9 @@ func (j *Journal) Read(q Query) Page {
 		limit = defaultPage
 	}
 	limit = min(limit, MaxPage)
+	if j == nil {
+		return Page{Events: []Event{}}
+	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	b := j.book

@@ -18,7 +18,7 @@ func (r *Relay) newPages(views admin.Views, debug *admin.Debug, conflicts func()
 	return ui.New(ui.Data{
 		Configs: r.aggregate, Clients: r.server, Upstreams: views.Upstreams, Explain: debug.Explain,
 		Contests: views.Contests, HostConflicts: views.HostConflicts, NotFollowed: views.NotFollowed, Conflicts: conflicts, Apart: debug.Apart,
-		LeftOut: views.LeftOut, Held: r.manager.Held, History: r.manager.History, Events: r.journal.Read, Changes: changes.Load,
+		LeftOut: views.LeftOut, Held: r.manager.Held, History: r.manager.History, Events: r.events.Read, Changes: changes.Load,
 		Config: func() ([]byte, error) { return r.config.Load().YAML() },
 	})
 }
