@@ -48,7 +48,7 @@ func (p *Pages) contestTable(r *request) *Table {
 		involved := func(name string) bool {
 			return name == c.Winner || slices.Contains(c.United, name) || slices.Contains(c.Losers, name)
 		}
-		if q := r.get("q"); !contains(c.Namespace+"/"+c.Name, q) && !contains(c.Kind.String(), q) ||
+		if r.get("q") != "" && !r.named(c.Kind.String(), c.Namespace, c.Name) ||
 			r.get("upstream") != "" && !involved(r.get("upstream")) || r.get("outcome") != "" && r.get("outcome") != string(c.Outcome) {
 			continue
 		}
@@ -84,7 +84,10 @@ func (p *Pages) hostTable(r *request) *Table {
 		var claims []string
 		matches := contains(c.Host, r.get("q"))
 		for _, claim := range c.Claims {
-			matches = matches || contains(claim.Namespace+"/"+claim.Name, r.get("q"))
+			matches = matches || r.named("", claim.Namespace, claim.Name)
+			if n >= maxRows/2 {
+				continue // it only counts
+			}
 			if len(claims) < maxReasons {
 				claims = append(claims, fmt.Sprintf("%s/%s from %s", claim.Namespace, claim.Name, claim.Source))
 			}

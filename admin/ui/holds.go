@@ -77,7 +77,7 @@ func (p *Pages) holdPage(r *request) (*Page, error) {
 func (p *Pages) effectOf(h intake.HeldUpstream) Section {
 	others := map[mirror.Key]bool{} // keys that another upstream has, too
 	for _, c := range p.data.Contests() {
-		others[c.Key] = slices.ContainsFunc(append(append([]string{c.Winner}, c.United...), c.Losers...), func(name string) bool { return name != "" && name != h.Upstream })
+		others[c.Key] = c.Winner != "" && c.Winner != h.Upstream || hasOther(c.United, h.Upstream) || hasOther(c.Losers, h.Upstream)
 	}
 	taken := 0
 	type place struct{ kind, namespace string }
@@ -113,12 +113,16 @@ func (p *Pages) effectOf(h intake.HeldUpstream) Section {
 	}}
 }
 
+func hasOther(names []string, upstream string) bool {
+	return slices.ContainsFunc(names, func(name string) bool { return name != upstream })
+}
+
 // deletions lists what is held, a page at a time.
 func (p *Pages) deletions(h intake.HeldUpstream, r *request) *Table {
 	t := &Table{Caption: "Held deletions", Head: []string{"Resource", "Kind", "Created", "Deleted there", "Then served from"}, Empty: "Nothing matches."}
 	n := 0
 	for _, d := range h.Deletions {
-		if name := d.Namespace + "/" + d.Name; !contains(name, r.get("q")) && !contains(d.Kind, r.get("q")) {
+		if !r.named(d.Kind, d.Namespace, d.Name) {
 			continue
 		}
 		if n++; n <= r.offset() || n > r.offset()+maxRows {

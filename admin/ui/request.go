@@ -112,6 +112,12 @@ func contains(text, q string) bool {
 	return false
 }
 
+// named reports whether a search is about a resource: its kind, or "namespace/name".
+func (r *request) named(kind, namespace, name string) bool {
+	q := r.get("q")
+	return q == "" || contains(kind, q) || contains(namespace+"/"+name, q)
+}
+
 func lower(c byte) byte {
 	if 'A' <= c && c <= 'Z' {
 		return c + 'a' - 'A'

@@ -43,9 +43,12 @@ func (p *Pages) resourcePage(r *request) (*Page, error) {
 			if s.From == nil || s.Outcome == admin.Renamed || i >= maxDiffs {
 				continue
 			}
+			difference := "Too large for a page: " + command + " --diff\n"
+			if len(s.From.Spec) <= maxCode && len(e.Served.Spec) <= maxCode {
+				difference = cliview.Difference("upstream "+s.Upstream, s.From, "served", e.Served)
+			}
 			page.Sections = append(page.Sections, Section{
-				ID: fmt.Sprint("diff-", i), Title: "Difference: upstream " + s.Upstream + " and what is served",
-				Code: Bounded(cliview.Difference("upstream "+s.Upstream, s.From, "served", e.Served), command+" --diff"),
+				ID: fmt.Sprint("diff-", i), Title: "Difference: upstream " + s.Upstream + " and what is served", Code: Bounded(difference, command+" --diff"),
 			})
 		}
 	}

@@ -97,16 +97,19 @@ type finder struct {
 	limit int
 	n     int // all that were seen
 	kept  []*mirror.Resource
+	// last is the limit-th key of those that are known, zero while there are fewer.
+	last mirror.Key
 }
 
 // see takes a resource into account. before tells that it only counts: it is before the page.
 func (f *finder) see(one *mirror.Resource, before bool) {
 	f.n++
-	if before {
+	if before || f.last != (mirror.Key{}) && mirror.CompareKeys(one.Key(), f.last) > 0 {
 		return
 	}
 	if len(f.kept) >= 8*f.limit {
 		f.kept = f.first()
+		f.last = f.kept[f.limit-1].Key()
 	}
 	f.kept = append(f.kept, one)
 }
@@ -130,5 +133,6 @@ func parseCursor(words string) (mirror.Key, bool) {
 
 // keyOf returns the key of "group/Kind", a namespace and a name.
 func keyOf(kind, namespace, name string) (mirror.Key, bool) {
-	return parseCursor(kind + "/" + namespace + "/" + name)
+	group, short, ok := strings.Cut(kind, "/")
+	return mirror.Key{Kind: mirror.Kind{Group: group, Kind: short}, Namespace: namespace, Name: name}, ok
 }

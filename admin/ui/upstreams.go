@@ -201,7 +201,7 @@ func (p *Pages) leftOut(upstream, reason string) Section {
 		if l.Upstream != upstream || l.Reason != reason {
 			continue
 		}
-		if n++; n <= maxRows {
+		if n++; n <= maxRows/2 {
 			t.Rows = append(t.Rows, []Cell{cell(l.Kind), linked(l.Namespace+"/"+l.Name, resourceHref(l.Kind, l.Namespace, l.Name)), cell(cmp.Or(l.Detail, l.Reason))})
 		}
 	}
