@@ -122,8 +122,8 @@ func holds(m Message) (out []string) {
 	return out
 }
 
-// TestAReceiverIsToldWithWhatToRun_N1: of the events that it wants and of no others.
-func TestAReceiverIsToldWithWhatToRun_N1(t *testing.T) {
+// TestAReceiverIsToldWithWhatToRun: of the events that it wants and of no others.
+func TestAReceiverIsToldWithWhatToRun(t *testing.T) {
 	r := newReceiver()
 	server := httptest.NewServer(r)
 	defer server.Close()
@@ -145,9 +145,9 @@ func TestAReceiverIsToldWithWhatToRun_N1(t *testing.T) {
 	}
 }
 
-// TestAReceiverThatFailsIsToldAgain_N2: one that answers with errors, one that hangs, one that is not
+// TestAReceiverThatFailsIsToldAgain: one that answers with errors, one that hangs, one that is not
 // there; and nobody waits for it.
-func TestAReceiverThatFailsIsToldAgain_N2(t *testing.T) {
+func TestAReceiverThatFailsIsToldAgain(t *testing.T) {
 	r := newReceiver()
 	server := httptest.NewServer(r)
 	defer server.Close()
@@ -177,9 +177,9 @@ func TestAReceiverThatFailsIsToldAgain_N2(t *testing.T) {
 	}
 }
 
-// TestARestartForgetsNoEvent_N3: what a receiver has not taken goes to it after a restart, from the lines
+// TestARestartForgetsNoEvent: what a receiver has not taken goes to it after a restart, from the lines
 // of the disk, and what it has taken does not.
-func TestARestartForgetsNoEvent_N3(t *testing.T) {
+func TestARestartForgetsNoEvent(t *testing.T) {
 	r := newReceiver()
 	server := httptest.NewServer(r)
 	url := server.URL
@@ -218,8 +218,8 @@ func TestARestartForgetsNoEvent_N3(t *testing.T) {
 	}
 }
 
-// TestWhatAReceiverCallsWrongIsGivenUp_N4, so that it does not keep back the next.
-func TestWhatAReceiverCallsWrongIsGivenUp_N4(t *testing.T) {
+// TestWhatAReceiverCallsWrongIsGivenUp, so that it does not keep back the next.
+func TestWhatAReceiverCallsWrongIsGivenUp(t *testing.T) {
 	r := newReceiver()
 	server := httptest.NewServer(r)
 	defer server.Close()
@@ -238,8 +238,8 @@ func TestWhatAReceiverCallsWrongIsGivenUp_N4(t *testing.T) {
 	}
 }
 
-// TestNoSecretIsTold_N5: neither the URL nor the token is in a log, a note or a body.
-func TestNoSecretIsTold_N5(t *testing.T) {
+// TestNoSecretIsTold: neither the URL nor the token is in a log, a note or a body.
+func TestNoSecretIsTold(t *testing.T) {
 	const canary = "T0KEN-canary"
 	dir := t.TempDir()
 	write := func(name, text string) string {
@@ -286,8 +286,8 @@ func TestNoSecretIsTold_N5(t *testing.T) {
 	}
 }
 
-// TestReceiversAreReplaced_N6: those that stay go on where they are, and new ones begin now.
-func TestReceiversAreReplaced_N6(t *testing.T) {
+// TestReceiversAreReplaced: those that stay go on where they are, and new ones begin now.
+func TestReceiversAreReplaced(t *testing.T) {
 	a, b := newReceiver(), newReceiver()
 	one, two := httptest.NewServer(a), httptest.NewServer(b)
 	defer one.Close()
@@ -312,8 +312,8 @@ func TestReceiversAreReplaced_N6(t *testing.T) {
 	}
 }
 
-// TestTLSOfAReceiver_N7: roots of a file, and no other.
-func TestTLSOfAReceiver_N7(t *testing.T) {
+// TestTLSOfAReceiver: roots of a file, and no other.
+func TestTLSOfAReceiver(t *testing.T) {
 	r := newReceiver()
 	server := httptest.NewUnstartedServer(r)
 	server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
@@ -341,8 +341,8 @@ func TestTLSOfAReceiver_N7(t *testing.T) {
 	}
 }
 
-// TestFormats_N8: an Alertmanager gets alerts, and their ends with the same labels; Slack gets a text.
-func TestFormats_N8(t *testing.T) {
+// TestFormats: an Alertmanager gets alerts, and their ends with the same labels; Slack gets a text.
+func TestFormats(t *testing.T) {
 	j := events.New(events.Limits{})
 	e := held("7f3a")
 	e.Time, e.Reason = time.Date(2026, 11, 22, 3, 12, 44, 0, time.UTC), "<b> & co"
