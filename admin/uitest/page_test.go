@@ -37,12 +37,12 @@ func TestThePageAnswersSixQuestions(t *testing.T) {
 	// Is everything in sync?
 	b.open("/")
 	b.wants("overview", "ready, degraded", "1 of 3 upstreams up to date", "1 of 1 client up to date", "disconnected")
-	b.shot("overview-light.png")
+	b.shot("ui-overview-light.png")
 
 	// What is held, and should I release it? The first thing that needs a look leads there.
 	b.do("look at the hold", chromedp.Click(chromedp.CSS(`#reasons li:first-child a`)), chromedp.WaitVisible(chromedp.CSS(`#deletions`)))
 	b.wants("hold", "would be deleted. All of them are still served.", "would go from every client", "Release these", "relay release east --hold ", "relay freeze east", "nobody", "west")
-	b.shot("hold.png")
+	b.shot("ui-hold.png")
 
 	// What changed at that time?
 	b.open("/events?type=changed&upstream=west")
@@ -51,14 +51,14 @@ func TestThePageAnswersSixQuestions(t *testing.T) {
 	b.wants("event", "night/changed-at-night", "added", "upstream")
 	b.open("/events")
 	b.wants("timeline", "held", "lost")
-	b.shot("timeline.png")
+	b.shot("ui-timeline.png")
 
 	// Who shadows what?
 	b.open("/conflicts")
 	b.wants("conflicts", "payments/bank", "shadowed", "east", "west", "first in order")
 	b.do("look at the resource", chromedp.Click(chromedp.CSS(`#keys tbody th a`)), chromedp.WaitVisible(chromedp.CSS(`#explain`)))
 	b.wants("explain", "is served from upstream east: first in order", "shadowed", "acknowledged", "apiVersion: networking.istio.io/v1")
-	b.shot("resource.png")
+	b.shot("ui-resource.png")
 
 	// What did client X get?
 	b.open("/clients")
@@ -72,7 +72,7 @@ func TestThePageAnswersSixQuestions(t *testing.T) {
 	b.theme("dark")
 	b.open("/")
 	b.await(`document.querySelectorAll('.chart canvas').length === 2`)
-	b.shot("overview-dark.png")
+	b.shot("ui-overview-dark.png")
 }
 
 // shot writes a picture where the flag asks for it.
