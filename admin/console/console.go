@@ -118,7 +118,8 @@ func (c *Console) open(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "the link works once: run \"relay ui\" again for another one", http.StatusForbidden)
 		return
 	}
-	http.SetCookie(w, &http.Cookie{Name: cookieName, Value: c.secret, Path: "/" + c.id + "/", HttpOnly: true, SameSite: http.SameSiteStrictMode})
+	// It can not be Secure: there is no TLS on 127.0.0.1.
+	http.SetCookie(w, &http.Cookie{Name: cookieName, Value: c.secret, Path: "/" + c.id + "/", HttpOnly: true, SameSite: http.SameSiteStrictMode}) //nolint:gosec // see above
 	http.Redirect(w, r, c.base()+"/", http.StatusSeeOther)
 }
 

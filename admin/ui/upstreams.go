@@ -103,7 +103,7 @@ func (p *Pages) upstreamPage(r *request) (*Page, error) {
 	}
 	page.Sections = append(page.Sections, Section{ID: "kinds", Title: "Resources by kind", Table: kindTable(u)})
 	page.Sections = append(page.Sections, p.keptOut(u, r)...)
-	page.Sections = append(page.Sections, p.history(u, r), Section{ID: "actions", Title: "What you can do", Actions: upstreamActions(u)})
+	page.Sections = append(page.Sections, p.history(u), Section{ID: "actions", Title: "What you can do", Actions: upstreamActions(u)})
 	return page, nil
 }
 
@@ -210,7 +210,7 @@ func (p *Pages) leftOut(upstream, reason string) Section {
 }
 
 // history lists the revisions that are kept of an upstream.
-func (p *Pages) history(u upstreams.Status, r *request) Section {
+func (p *Pages) history(u upstreams.Status) Section {
 	s := Section{ID: "history", Title: "History"}
 	revisions, err := p.data.History(u.Name)
 	if err != nil {
@@ -231,7 +231,7 @@ func (p *Pages) history(u upstreams.Status, r *request) Section {
 			number(v.ID), at(v.Time), number(v.Resources), number(v.Added), number(v.Changed), number(v.Removed), cell(cmp.Or(v.By, "upstream")), cell(among),
 		})
 	}
-	t.Summary = fmt.Sprintf("%d of %s; all of them: relay history %s", len(t.Rows), count(len(revisions), "revision"), word(u.Name))
+	t.Summary = fmt.Sprintf("%d of %s; all of them: relay history %[3]s; what one has changed: relay history %[3]s REVISION --diff", len(t.Rows), count(len(revisions), "revision"), word(u.Name))
 	s.Table = t
 	return s
 }
