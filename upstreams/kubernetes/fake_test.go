@@ -45,6 +45,8 @@ type apiServer struct {
 	noStreams, cut bool
 	noAggregation  bool
 	stops          int // of the server: each ends the watches as usual
+	// definitions is told of each definition that changes.
+	definitions func(name string)
 }
 
 type fakeEvent struct {
@@ -81,6 +83,27 @@ func (s *apiServer) define(group, kind, plural string, versions ...string) {
 		all = append(all, plural+" "+v)
 	}
 	s.kinds[group] = all
+	if s.definitions != nil {
+		s.definitions(plural + "." + group)
+	}
+}
+
+// tellsDefinitions has the server let definitions be watched.
+func (s *apiServer) tellsDefinitions() {
+	s.define("apiextensions.k8s.io", "CustomResourceDefinition", "customresourcedefinitions", "v1")
+	s.definitions = func(name string) {
+		go s.put("apiextensions.k8s.io/customresourcedefinitions", map[string]any{"metadata": map[string]any{"name": name}})
+	}
+}
+
+// namespace creates or changes a namespace.
+func (s *apiServer) namespace(name, labels string) {
+	s.put("/namespaces", map[string]any{"metadata": merged(map[string]any{"name": name, "creationTimestamp": "2024-02-03T04:05:06Z"}, `{"labels":`+labels+`}`)})
+}
+
+func merged(o map[string]any, text string) map[string]any {
+	merge(o, text)
+	return o
 }
 
 // set changes fields of the server.
@@ -205,6 +228,10 @@ func (s *apiServer) serve(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, `{"metadata":{"name":"kube-system","uid":%q}}`, uid)
 	case r.URL.Path == "/apis":
 		s.discovery(w)
+	case parts[0] == "api" && len(parts) == 3:
+		s.collection(w, r, "", parts[1], parts[2], "")
+	case parts[0] == "api" && len(parts) == 5:
+		s.collection(w, r, "", parts[1], parts[4], parts[3])
 	case len(parts) == 3:
 		s.resources(w, parts[1], parts[2])
 	case len(parts) == 4:
@@ -228,6 +255,9 @@ func (s *apiServer) discovery(w http.ResponseWriter) {
 	items := []any{m{"metadata": m{"name": "apiextensions.k8s.io"}, "versions": []any{}}}
 	groups := []any{m{"name": "apiextensions.k8s.io"}}
 	for _, group := range slices.Sorted(maps.Keys(s.kinds)) {
+		if group == "" || group == "apiextensions.k8s.io" {
+			continue
+		}
 		var versions, names []any
 		for _, pv := range s.kinds[group] {
 			plural, version, _ := strings.Cut(pv, " ")

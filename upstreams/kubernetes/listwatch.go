@@ -43,6 +43,8 @@ type target struct {
 	served
 	namespace string // empty: all
 	source    *Source
+	// aside: it is not mirrored, and nothing waits for it.
+	aside bool
 
 	// again has the reflector begin anew with a list.
 	again chan struct{}
@@ -235,7 +237,7 @@ func (t *target) open(ctx context.Context, options metav1.ListOptions, longest t
 	if longest > 0 {
 		s.overtime = time.AfterFunc(longest, func() { cancel(errSilent) })
 	}
-	resp, err := connection.get(ctx, t.path(t.namespace), t.query(options), acceptJSON) //nolint:bodyclose // the decoder closes it
+	resp, err := connection.get(ctx, t.path(t.namespace), t.query(options), t.accept()) //nolint:bodyclose // the decoder closes it
 	if err != nil {
 		s.ctx = ctx
 		err = s.because(err)
@@ -243,6 +245,7 @@ func (t *target) open(ctx context.Context, options metav1.ListOptions, longest t
 		return nil, err
 	}
 	s.decoder = newDecoder(&counted{resp.Body, s}, t.kind == workloadEntry)
+	s.choice = t.source.choice
 	s.ctx = ctx
 	switch follows := longest > 0 && (options.SendInitialEvents == nil || !*options.SendInitialEvents); {
 	case follows:
@@ -263,7 +266,9 @@ func (t *target) query(o metav1.ListOptions) url.Values {
 			q.Set(key, value)
 		}
 	}
-	set("labelSelector", t.source.section.Selector)
+	if t.selected {
+		set("labelSelector", t.source.section.Selector)
+	}
 	set("resourceVersion", o.ResourceVersion)
 	set("resourceVersionMatch", string(o.ResourceVersionMatch))
 	set("continue", o.Continue)

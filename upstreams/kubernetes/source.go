@@ -8,6 +8,7 @@
 package kubernetes
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,11 +26,13 @@ import (
 	"meshrelay/internal/loglimit"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/kubernetes/ingress"
 )
 
 const (
-	goneAnswers = 3    // that have to lack a kind
-	maxUnknown  = 1000 // objects with unknown fields that are remembered
+	goneAnswers = 3 // that have to lack a kind, or to have a better version of it
+	hurries     = 4 // discoveries that follow soon after a definition has changed
 )
 
 // pace is how often a source does what nobody tells it to.
@@ -40,7 +43,7 @@ type pace struct {
 	// is a reason to.
 	discover, soon   time.Duration
 	reread           time.Duration // of the credentials
-	gone             time.Duration // that answers have to lack a kind
+	gone             time.Duration // that answers have to lack a kind, or to have a better version
 	verified         time.Duration // that the identity of the cluster counts as known
 	retry, retryMost time.Duration // bound the pauses after a list or a watch that has failed
 	// grace is how long a kind may be without a stream before the upstream is out of contact: a
@@ -82,10 +85,20 @@ type Source struct {
 	soon           chan struct{} // has an element when it is time to discover
 	repeats        chan struct{} // has an element when everything is to be listed once more
 
+	choice         *choice // of namespaces, nil for all
+	ingressOptions *ingress.Options
+
 	// Only Run, and what it starts, use these.
+	feed    upstreams.Feed
 	ledger  *ledger
 	running sync.WaitGroup
-	absent  map[mirror.Kind]*absence
+	aside   []*target // that nothing waits for
+	// absent are the kinds that are not served, better those that are served in a better version than
+	// the followed one.
+	absent, better map[mirror.Kind]*absence
+	hurry          atomic.Int32 // discoveries that are to follow soon
+
+	told atomic.Pointer[ledger] // the ledger, for Describe; nil before Run
 
 	identifying sync.Mutex // guards these
 	identity    string     // of the cluster, empty while unknown
@@ -103,7 +116,7 @@ type Source struct {
 	st status
 }
 
-// absence is what the answers tell of a kind that is not served.
+// absence is since when, and how often in a row, answers are such.
 type absence struct {
 	since   time.Time
 	answers int
@@ -117,7 +130,8 @@ func New(cfg config.Upstream, env upstreams.Env) *Source {
 		name: cfg.Name, section: section, maxBytes: cfg.Limits.MaxBytes, pace: usual, settings: section.UnknownFields + " " + section.UnhealthyWorkloads,
 		named: map[mirror.Kind]bool{}, log: env.Log, complaints: loglimit.New(20, 10*time.Second),
 		client: &client{section: section, agent: fmt.Sprintf("meshrelay/%s (upstream %s)", buildinfo.Read("").Version, cfg.Name)},
-		soon:   make(chan struct{}, 1), repeats: make(chan struct{}, 1), absent: map[mirror.Kind]*absence{},
+		soon:   make(chan struct{}, 1), repeats: make(chan struct{}, 1), absent: map[mirror.Kind]*absence{}, better: map[mirror.Kind]*absence{},
+		choice: newChoice(section.DiscoverySelectors), ingressOptions: section.Ingress.options(cfg.DomainSuffix),
 	}
 	s.st = newStatus()
 	for _, word := range cfg.Import.Kinds {
@@ -131,6 +145,7 @@ func New(cfg config.Upstream, env upstreams.Env) *Source {
 			s.kinds = append(s.kinds, info.Kind)
 		}
 	}
+	s.kinds = append(s.kinds, experimental...)
 	for _, text := range section.Kinds {
 		if k, ok := kindOf(text); ok && !slices.Contains(s.kinds, k) {
 			s.kinds = append(s.kinds, k)
@@ -144,8 +159,14 @@ func (s *Source) wants(k mirror.Kind) bool { return len(s.named) == 0 || s.named
 
 // Run implements upstreams.Source.
 func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
-	s.ledger = newLedger(s.kinds, feed)
+	var converting *ingresses
+	if s.ingressOptions != nil {
+		converting = newIngresses(s.name, *s.ingressOptions)
+	}
+	s.feed, s.ledger = feed, newLedger(s.kinds, feed, s.choice, converting)
+	s.told.Store(s.ledger)
 	s.ledger.announce()
+	s.remember(feed.Identity())
 	defer s.client.close()
 	defer s.running.Wait()
 	ctx, cancel := context.WithCancel(ctx)
@@ -163,7 +184,7 @@ func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
 		if !now.Before(discoverAt) {
 			if err := s.discover(ctx); err == nil {
 				found, pause = true, s.pace.soon
-				discoverAt = time.Now().Add(s.pace.discover)
+				discoverAt = time.Now().Add(s.nextDiscovery())
 			} else {
 				pause = min(2*pause, s.pace.discover)
 				discoverAt = time.Now().Add(pause)
@@ -196,6 +217,23 @@ func (s *Source) readCredentials() {
 	}
 }
 
+// definitionsChanged has discovery follow soon, and a few times more: it lags behind definitions.
+func (s *Source) definitionsChanged() {
+	s.hurry.Store(hurries)
+	s.discoverSoon()
+}
+
+// nextDiscovery returns how long to wait before the next one.
+func (s *Source) nextDiscovery() time.Duration {
+	if left := s.hurry.Load(); left > 0 && s.hurry.CompareAndSwap(left, left-1) {
+		return min(s.pace.soon<<(hurries-left), s.pace.discover)
+	}
+	return s.pace.discover
+}
+
+// errNamespaces is the error of a discovery before it is known what is in which namespace.
+var errNamespaces = errors.New("the namespaces have not been listed yet")
+
 // discover follows what the server serves now.
 func (s *Source) discover(ctx context.Context) error {
 	connection, err := s.verify(ctx)
@@ -210,6 +248,15 @@ func (s *Source) discover(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if len(s.aside) == 0 {
+		s.aside = s.start(ctx, servedDefinitions, true)
+	}
+	if s.choice != nil && !s.choice.complete() {
+		if len(s.ledger.of(namespaceKind)) == 0 {
+			s.follow(ctx, servedNamespaces, nil)
+		}
+		return errNamespaces
+	}
 	first := s.discovered()
 	for _, k := range s.kinds {
 		if !s.wants(k) {
@@ -220,11 +267,17 @@ func (s *Source) discover(ctx context.Context) error {
 		switch {
 		case is:
 			delete(s.absent, k)
-			if len(now) == 0 || !a.has(now[0].served) {
+			if len(now) == 0 || !a.has(now[0].served) || s.improves(k, best, now[0].served) {
 				s.follow(ctx, best, now)
 			}
 		case a.lacks(k):
 			s.missing(ctx, k, now)
+		}
+	}
+	s.unusable(a)
+	for _, input := range servedInputs {
+		if s.ingressOptions != nil && len(s.ledger.of(input.kind)) == 0 {
+			s.follow(ctx, input, nil)
 		}
 	}
 	if first {
@@ -236,21 +289,51 @@ func (s *Source) discover(ctx context.Context) error {
 // follow follows a kind in the version that the server has of it, in place of those before.
 func (s *Source) follow(ctx context.Context, of served, before []*target) {
 	stop(before)
+	s.start(ctx, of, false)
+}
+
+// improves reports whether another version than the followed one is the better one for long enough:
+// the servers of one cluster may be of several versions for a while.
+func (s *Source) improves(k mirror.Kind, best, now served) bool {
+	if best == now {
+		delete(s.better, k)
+		return false
+	}
+	b := s.better[k]
+	if b == nil {
+		b = &absence{since: time.Now()}
+		s.better[k] = b
+	}
+	if b.answers++; b.answers < goneAnswers || time.Since(b.since) < s.pace.gone {
+		return false
+	}
+	delete(s.better, k)
+	return true
+}
+
+// start begins to follow a kind. aside: for no scope of the intake.
+func (s *Source) start(ctx context.Context, of served, aside bool) []*target {
 	namespaces := s.section.Namespaces
 	if len(namespaces) == 0 || !of.namespaced {
 		namespaces = []string{""}
 	}
 	targets := make([]*target, len(namespaces))
 	for i, ns := range namespaces {
-		targets[i] = &target{served: of, namespace: ns, source: s, budget: budget{most: s.maxBytes}, paced: rate.NewLimiter(rate.Every(s.pace.retry), burst), again: make(chan struct{}, 1), ended: make(chan struct{})}
+		targets[i] = &target{
+			served: of, namespace: ns, source: s, aside: aside, budget: budget{most: s.maxBytes},
+			paced: rate.NewLimiter(rate.Every(s.pace.retry), burst), again: make(chan struct{}, 1), ended: make(chan struct{}),
+		}
 	}
-	s.ledger.set(of.kind, targets)
+	if !aside {
+		s.ledger.set(of.kind, targets)
+	}
 	s.show(of.kind, targets)
 	for _, t := range targets {
 		ctx, cancel := context.WithCancel(ctx)
 		t.stopAll = cancel
 		s.running.Go(func() { t.run(ctx) })
 	}
+	return targets
 }
 
 func stop(targets []*target) {
@@ -324,6 +407,7 @@ func (s *Source) verify(ctx context.Context) (*connection, error) {
 		return nil, err
 	case s.identity == "":
 		s.identity = id
+		s.feed.Tell(intake.Identified{Identity: id})
 	case id != s.identity:
 		err := otherCluster(s.identity, id)
 		s.trouble(troubleCluster, err)
@@ -333,6 +417,15 @@ func (s *Source) verify(ctx context.Context) (*connection, error) {
 	s.trouble(troubleCluster, nil)
 	s.identified(s.identity)
 	return c, nil
+}
+
+// remember takes over which cluster is to be mirrored: that of the config, or that of before.
+func (s *Source) remember(before string) {
+	s.identifying.Lock()
+	defer s.identifying.Unlock()
+	if s.identity = cmp.Or(s.section.ClusterUID, before); s.identity != before {
+		s.feed.Tell(intake.Identified{Identity: s.identity})
+	}
 }
 
 // Repeat implements upstreams.Repeater.
@@ -349,17 +442,21 @@ func (s *Source) failed(t *target, err error) {
 		return
 	}
 	s.breaks.Add(1)
-	s.ledger.lost(t)
+	if !t.aside {
+		s.ledger.lost(t)
+	}
 	switch {
 	case apierrors.IsForbidden(err):
-		if !s.named[t.kind] {
+		if !t.aside && !s.needed(t.kind) {
 			s.ledger.hush(t)
 		}
 		s.enter(t, Denied, err)
 	case apierrors.IsNotFound(err):
 		s.enter(t, Unserved, err)
-		s.ledger.hush(t)
-		s.discoverSoon()
+		if !t.aside {
+			s.ledger.hush(t)
+			s.discoverSoon()
+		}
 	default:
 		s.enter(t, Failing, err)
 	}
@@ -375,7 +472,9 @@ func (s *Source) discoverSoon() {
 // lost notes that a watch of a target has ended.
 func (s *Source) lost(t *target, err error) {
 	s.breaks.Add(1)
-	s.ledger.lost(t)
+	if !t.aside {
+		s.ledger.lost(t)
+	}
 	if err != nil && !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) && !errors.Is(err, context.Canceled) {
 		s.enter(t, Failing, err)
 	}
@@ -383,7 +482,9 @@ func (s *Source) lost(t *target, err error) {
 
 // resumed notes that the changes of a target follow again from where they were.
 func (s *Source) resumed(t *target) {
-	s.ledger.resumed(t)
+	if !t.aside {
+		s.ledger.resumed(t)
+	}
 	s.enter(t, Following, nil)
 }
 

@@ -343,7 +343,7 @@ func TestTheStatusTellsOfEachKind_K9(t *testing.T) {
 	for _, one := range k.Kinds {
 		got[one.Kind+" "+one.Version] = one.State
 	}
-	if got["networking.istio.io/ServiceEntry v1"] != "following" || got["networking.istio.io/Sidecar v1"] != "denied" || len(got) != 2 {
+	if got["networking.istio.io/ServiceEntry v1"] != "following" || got["networking.istio.io/Sidecar v1"] != "denied" || got["apiextensions.k8s.io/CustomResourceDefinition v1"] != "polled" || len(got) != 3 {
 		t.Errorf("kinds: %v", got)
 	}
 	if !strings.Contains(st.LastError, "Sidecar") {
