@@ -44,9 +44,8 @@ type apiServer struct {
 	// noStreams is a server of before streaming lists; cut ends such streams in the middle.
 	noStreams, cut bool
 	noAggregation  bool
-	stops          int // of the server: each ends the watches as usual
-	// definitions is told of each definition that changes.
-	definitions func(name string)
+	stops          int  // of the server: each ends the watches as usual
+	tells          bool // that a definition has changed
 }
 
 type fakeEvent struct {
@@ -75,25 +74,25 @@ func newAPIServer(t *testing.T) *apiServer {
 
 // define has the server serve a kind in some versions, none to serve it no longer.
 func (s *apiServer) define(group, kind, plural string, versions ...string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.set(func() { s.defineLocked(group, kind, plural, versions) })
+	if s.tells {
+		s.put("apiextensions.k8s.io/customresourcedefinitions", map[string]any{"metadata": map[string]any{"name": plural + "." + group}})
+	}
+}
+
+func (s *apiServer) defineLocked(group, kind, plural string, versions []string) {
 	s.kind[group+"/"+plural] = kind
 	all := slices.DeleteFunc(s.kinds[group], func(v string) bool { return strings.HasPrefix(v, plural+" ") })
 	for _, v := range versions {
 		all = append(all, plural+" "+v)
 	}
 	s.kinds[group] = all
-	if s.definitions != nil {
-		s.definitions(plural + "." + group)
-	}
 }
 
 // tellsDefinitions has the server let definitions be watched.
 func (s *apiServer) tellsDefinitions() {
 	s.define("apiextensions.k8s.io", "CustomResourceDefinition", "customresourcedefinitions", "v1")
-	s.definitions = func(name string) {
-		go s.put("apiextensions.k8s.io/customresourcedefinitions", map[string]any{"metadata": map[string]any{"name": name}})
-	}
+	s.tells = true
 }
 
 // namespace creates or changes a namespace.
