@@ -25,6 +25,7 @@ import (
 // apiServer is an API server in this process, as far as a source asks it: discovery, lists in pages
 // and as streams, watches with bookmarks, and what goes wrong with them.
 type apiServer struct {
+	pace pace // of the sources that mirror it
 	t    *testing.T
 	http *httptest.Server
 
@@ -57,7 +58,7 @@ type fakeEvent struct {
 
 func newAPIServer(t *testing.T) *apiServer {
 	s := &apiServer{
-		t: t, uid: "one", kinds: map[string][]string{}, kind: map[string]string{}, objects: map[string]map[string]map[string]any{},
+		pace: quick, t: t, uid: "one", kinds: map[string][]string{}, kind: map[string]string{}, objects: map[string]map[string]map[string]any{},
 		rv: 100, changed: make(chan struct{}),
 	}
 	s.http = httptest.NewUnstartedServer(http.HandlerFunc(s.serve))
@@ -450,7 +451,7 @@ func (s *apiServer) mirrors(settings, more string) *world {
 	kind := Kind()
 	kind.New = func(u config.Upstream, env upstreams.Env) (upstreams.Source, error) {
 		w.source = New(u, env)
-		w.source.pace = quick
+		w.source.pace = s.pace
 		return w.source, nil
 	}
 	w.manager, err = upstreams.NewManager(cfg, []upstreams.Kind{kind}, w.aggregate, nil, slog.New(slog.DiscardHandler))
