@@ -188,11 +188,12 @@ func (s *apiServer) compact() {
 	s.set(func() { s.oldest, s.events = s.rv, nil })
 }
 
-func (s *apiServer) asked(part string) (n int) {
+// asked returns how many requests have all of some parts.
+func (s *apiServer) asked(parts ...string) (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, r := range s.requests {
-		if strings.Contains(r, part) {
+		if !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(r, part) }) {
 			n++
 		}
 	}

@@ -174,14 +174,11 @@ func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
 
 	looks := time.NewTicker(s.pace.look)
 	defer looks.Stop()
-	pause, discoverAt, rereadAt, found := s.pace.soon, time.Now(), time.Now(), false
+	s.readCredentials(ctx)
+	s.running.Go(func() { s.rereadCredentials(ctx) })
+	pause, discoverAt, found := s.pace.soon, time.Now(), false
 	for {
-		now := time.Now()
-		if !now.Before(rereadAt) {
-			s.readCredentials()
-			rereadAt = now.Add(s.pace.reread)
-		}
-		if !now.Before(discoverAt) {
+		if !time.Now().Before(discoverAt) {
 			if err := s.discover(ctx); err == nil {
 				found, pause = true, s.pace.soon
 				discoverAt = time.Now().Add(s.nextDiscovery())
@@ -207,10 +204,27 @@ func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
 	}
 }
 
+// rereadCredentials has new credentials used from time to time, until ctx ends.
+func (s *Source) rereadCredentials(ctx context.Context) {
+	ticks := time.NewTicker(s.pace.reread)
+	defer ticks.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticks.C:
+			s.readCredentials(ctx)
+		}
+	}
+}
+
 // readCredentials has new credentials used.
-func (s *Source) readCredentials() {
+func (s *Source) readCredentials(ctx context.Context) {
 	before := s.client.current().server()
-	err := s.client.refresh()
+	err := s.client.refresh(ctx)
+	if ctx.Err() != nil {
+		return
+	}
 	s.trouble(troubleCredentials, err)
 	if now := s.client.current().server(); err == nil && before != now {
 		s.log.Info("API server", "address", now)
