@@ -331,6 +331,13 @@ func (l *ledger) lost(t *target) {
 	}
 }
 
+// outOfTouch reports whether the changes of a target that was listed do not follow for too long.
+func (l *ledger) outOfTouch(t *target, now time.Time, grace time.Duration) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return t.listed && !t.ok && now.Sub(t.lostAt) > grace
+}
+
 // hush notes that nobody can expect to read a target: it keeps what it has, and the upstream goes
 // on without it. It is refused for the last one that there is.
 func (l *ledger) hush(t *target) {

@@ -49,11 +49,13 @@ type pace struct {
 	// grace is how long a kind may be without a stream before the upstream is out of contact: a
 	// server ends each watch after some minutes.
 	grace time.Duration
+	// forgive is how long lists are asked for in pages after streaming lists were cut off.
+	forgive time.Duration
 }
 
 var usual = pace{
 	look: time.Second, discover: 30 * time.Second, soon: time.Second, reread: 10 * time.Second,
-	gone: 30 * time.Second, verified: 5 * time.Second, retry: 800 * time.Millisecond, retryMost: 30 * time.Second, grace: 15 * time.Second,
+	gone: 30 * time.Second, verified: 5 * time.Second, retry: 800 * time.Millisecond, retryMost: 30 * time.Second, grace: 15 * time.Second, forgive: time.Hour,
 }
 
 // Kind returns the kind of source for API servers.
