@@ -1,8 +1,6 @@
 package kubernetes
 
 import (
-	"errors"
-	"fmt"
 	"iter"
 	"strconv"
 
@@ -115,11 +113,4 @@ func (s *Source) note(t *target, results []intake.Result) {
 			t.restart() // there may be room now
 		}
 	}
-}
-
-var errOtherCluster = errors.New("this is another cluster")
-
-// otherCluster is the error of a server whose cluster is not the one that was mirrored.
-func otherCluster(was, is string) error {
-	return fmt.Errorf("%w: its kube-system has the uid %s, and that of what is mirrored is %s: correct the kubeconfig, or set clusterUID: %s to mirror it in place of the other", errOtherCluster, is, was, is)
 }
