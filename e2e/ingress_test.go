@@ -182,7 +182,7 @@ downstream: {listeners: [{address: "XDS", plaintext: true}]}
 `, k.kubeconfig)).start().ready()
 	leaf := relayOf(t, "leaf", fmt.Sprintf(`provenance: {annotations: false}
 upstreams:
-- {name: hub, xds: {address: %q, plaintext: true}, guard: {percent: 100, empty: pass}}
+- {name: hub, xds: {addresses: [%q], plaintext: true}, guard: {percent: 100, empty: pass}}
 downstream: {listeners: [{address: "XDS", plaintext: true}]}
 `, hub.xds)).start().ready()
 	seen := map[string]bool{}

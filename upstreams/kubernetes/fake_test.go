@@ -418,7 +418,11 @@ contexts: [{name: east, context: {cluster: east, user: relay}}]
 current-context: east
 `, server.URL, token)
 	for name, data := range map[string][]byte{ca: block, path: []byte(text)} {
-		if err := os.WriteFile(name, data, 0o600); err != nil {
+		// A source reads at any time, and half a certificate would be another one.
+		if err := os.WriteFile(name+".new", data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(name+".new", name); err != nil {
 			t.Fatal(err)
 		}
 	}
