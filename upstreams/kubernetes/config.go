@@ -67,6 +67,12 @@ func (c *Config) Check(mistakes config.Checker, u config.Upstream, _ []config.Up
 	case c.InCluster && len(c.AllowExec) > 0:
 		mistakes.Errorf("allowExec", "only a kubeconfig runs programs, and inCluster needs none: leave it out")
 	}
+	c.Ingress.checkImport(mistakes, u)
+	c.check(mistakes)
+}
+
+// check reports the mistakes of all but the connection.
+func (c *Config) check(mistakes config.Checker) {
 	if len(c.Namespaces) > maxNamespaces {
 		mistakes.Errorf("namespaces", "%d namespaces, and each is a watch for every kind: name at most %d, or none and select by import.namespaces", len(c.Namespaces), maxNamespaces)
 	}
@@ -88,7 +94,7 @@ func (c *Config) Check(mistakes config.Checker, u config.Upstream, _ []config.Up
 			mistakes.Errorf(fmt.Sprintf("discoverySelectors[%d]", i), "it selects every namespace: leave discoverySelectors out")
 		}
 	}
-	c.Ingress.check(mistakes, u)
+	c.Ingress.check(mistakes)
 	for i, k := range c.Kinds {
 		field := fmt.Sprintf("kinds[%d]", i)
 		kind, ok := kindOf(k)

@@ -33,8 +33,8 @@ func (i Ingress) options(domain string) *ingress.Options {
 	}
 }
 
-// check checks the settings of an upstream.
-func (i Ingress) check(mistakes config.Checker, u config.Upstream) {
+// check reports the mistakes of the settings.
+func (i Ingress) check(mistakes config.Checker) {
 	if len(validation.IsDNS1123Label(i.Namespace)) > 0 {
 		mistakes.Errorf("ingress.namespace", "%q is not a namespace: at most 63 lower-case letters, digits and dashes, letters or digits first and last", i.Namespace)
 	}
@@ -43,6 +43,10 @@ func (i Ingress) check(mistakes config.Checker, u config.Upstream) {
 			mistakes.Errorf(field, "%q is no value of a label: at most 63 letters, digits, dashes, dots and underscores, letters or digits first and last", value)
 		}
 	}
+}
+
+// checkImport reports what the rules of the upstream leave out of what is converted.
+func (i Ingress) checkImport(mistakes config.Checker, u config.Upstream) {
 	if i.Mode == "off" || len(u.Import.Kinds) == 0 {
 		return
 	}

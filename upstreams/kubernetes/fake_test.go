@@ -435,6 +435,7 @@ type world struct {
 	manager   *upstreams.Manager
 	aggregate *mirror.Aggregate
 	source    *Source
+	path      string // of the kubeconfig
 }
 
 // quick is a pace for tests.
@@ -447,24 +448,40 @@ var quick = pace{
 func (s *apiServer) mirrors(settings, more string) *world {
 	s.t.Helper()
 	w := &world{apiServer: s, t: s.t, aggregate: mirror.NewAggregate()}
-	path := s.kubeconfig("t")
-	text := fmt.Sprintf("upstreams:\n- name: east\n  kubernetes: {kubeconfig: %q%s}\n%sdownstream: {listeners: [{address: \"127.0.0.1:15010\", plaintext: true}]}\nnode: {id: hub}\n", path, settings, more)
-	cfg, err := config.Parse("relay.yaml", []byte(text), &Config{})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	w.path = s.kubeconfig("t")
+	cfg := w.config(settings, more)
 	kind := Kind()
 	kind.New = func(u config.Upstream, env upstreams.Env) (upstreams.Source, error) {
 		w.source = New(u, env)
 		w.source.pace = s.pace
 		return w.source, nil
 	}
+	var err error
 	w.manager, err = upstreams.NewManager(cfg, []upstreams.Kind{kind}, w.aggregate, nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	w.run(w.manager.Run, w.aggregate.Run)
 	return w
+}
+
+// config returns a config with that upstream.
+func (w *world) config(settings, more string) *config.Config {
+	w.t.Helper()
+	text := fmt.Sprintf("upstreams:\n- name: east\n  kubernetes: {kubeconfig: %q%s}\n%sdownstream: {listeners: [{address: \"127.0.0.1:15010\", plaintext: true}]}\nnode: {id: hub}\n", w.path, settings, more)
+	cfg, err := config.Parse("relay.yaml", []byte(text), &Config{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return cfg
+}
+
+// reload applies another config of the upstream.
+func (w *world) reload(settings, more string) {
+	w.t.Helper()
+	if err := w.manager.Apply(w.config(settings, more)); err != nil {
+		w.t.Fatal(err)
+	}
 }
 
 func (w *world) status() upstreams.Status { return w.manager.Status()[0] }
