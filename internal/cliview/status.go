@@ -173,7 +173,7 @@ func ingresses(name string, i *upstreams.IngressStatus) string {
 		fmt.Fprintf(&out, "%s: %s\n", name, Clean(p))
 	}
 	if more := i.ProblemsTotal - len(i.Problems); more > 0 {
-		fmt.Fprintf(&out, "%s: and %d more of its Ingresses\n", name, more)
+		fmt.Fprintf(&out, "%s: and %d more problems of its Ingresses\n", name, more)
 	}
 	return out.String()
 }

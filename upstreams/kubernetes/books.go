@@ -31,6 +31,7 @@ type ledger struct {
 	// targets are those of each kind; awaited are those that the present stream has not answered.
 	targets map[mirror.Kind][]*target
 	awaited map[*target]struct{}
+	begun   bool // it is known which targets there are
 	open    bool // a stream of the intake is
 	// repeating are those that have not repeated what they have.
 	repeating map[*target]struct{}
@@ -107,8 +108,12 @@ func (l *ledger) of(kind mirror.Kind) []*target {
 	return l.targets[kind]
 }
 
-// begin begins a stream in which all that do not follow, and t unless nil, have to answer.
+// begin begins a stream in which all that do not follow, and t unless nil, have to answer. It does
+// nothing before Begin: kinds without targets would count as answered.
 func (l *ledger) begin(t *target) {
+	if !l.begun {
+		return
+	}
 	l.open = true
 	clear(l.awaited)
 	for _, all := range l.targets {
@@ -131,10 +136,11 @@ func (l *ledger) begin(t *target) {
 	l.feed.Tell(intake.Received{Updates: answered})
 }
 
-// Begin begins a stream in which all have to answer that do not follow.
+// Begin begins the first stream, in which all targets that do not follow have to answer.
 func (l *ledger) Begin() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.begun = true
 	l.begin(nil)
 }
 
@@ -282,13 +288,13 @@ func (l *ledger) outOfTouch(t *target, now time.Time, grace time.Duration) bool 
 }
 
 // hush notes that nobody can expect to read a target: it keeps what it has, and the upstream goes
-// on without it. It is refused for the last one that there is.
+// on without it. It is refused for the last one that there is, but for namespaces.
 func (l *ledger) hush(t *target) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	others := false
-	for _, all := range l.targets {
-		others = others || slices.ContainsFunc(all, func(other *target) bool { return other != t && !other.quiet })
+	for kind, all := range l.targets {
+		others = others || kind != namespaceKind && slices.ContainsFunc(all, func(other *target) bool { return other != t && !other.quiet })
 	}
 	if t.ok = false; !others || t.quiet {
 		return

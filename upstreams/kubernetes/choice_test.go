@@ -158,3 +158,17 @@ func TestWhatIsNotChosenIsNotHeldWhileItIsListed_K7(t *testing.T) {
 		t.Errorf("kept %v, missed %v", kept, missed)
 	}
 }
+
+func TestNamespacesAloneAreNotAllThatThereIs_K2(t *testing.T) {
+	s := choosing(t)
+	s.set(func() { s.fault = failing("/serviceentries", 403, "Forbidden") })
+	w := s.mirrors(chosen, "")
+	w.eventually("it is denied", func() bool { return w.status().State == upstreams.StateDenied })
+	w.eventually("it was asked again and again", func() bool { return s.asked("/serviceentries") > 5 })
+	if w.status().Synced {
+		t.Error("it has synced with nothing")
+	}
+	s.set(func() { s.fault = nil })
+	w.synced()
+	w.serves("ServiceEntry pay/b", "ServiceEntry shop/a")
+}

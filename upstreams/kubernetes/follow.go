@@ -50,14 +50,16 @@ func (s *Source) discover(ctx context.Context) error {
 		return err
 	}
 	if len(s.aside) == 0 {
-		s.aside = s.start(ctx, servedDefinitions, true)
+		s.aside = s.prepare(servedDefinitions, true)
+		s.launch(ctx, s.aside)
 	}
 	if s.choice != nil && !s.choice.complete() {
 		if len(s.ledger.of(namespaceKind)) == 0 {
-			s.follow(ctx, servedNamespaces, nil)
+			s.launch(ctx, s.prepare(servedNamespaces, false))
 		}
 		return errNamespaces
 	}
+	var fresh []*target
 	first := s.discovered()
 	for _, k := range s.kinds {
 		if !s.wants(k) {
@@ -69,7 +71,8 @@ func (s *Source) discover(ctx context.Context) error {
 		case is:
 			delete(s.absent, k)
 			if len(now) == 0 || !a.has(now[0].served) || s.improves(k, best, now[0].served) {
-				s.follow(ctx, best, now)
+				stop(now)
+				fresh = append(fresh, s.prepare(best, false)...)
 			}
 		case a.lacks(k):
 			s.missing(ctx, k, now)
@@ -78,19 +81,14 @@ func (s *Source) discover(ctx context.Context) error {
 	s.unusable(a)
 	for _, input := range servedInputs {
 		if s.ingressOptions != nil && len(s.ledger.of(input.kind)) == 0 {
-			s.follow(ctx, input, nil)
+			fresh = append(fresh, s.prepare(input, false)...)
 		}
 	}
 	if first {
 		s.ledger.Begin()
 	}
+	s.launch(ctx, fresh) // after it is known who has to answer
 	return nil
-}
-
-// follow follows a kind in the version that the server has of it, in place of those before.
-func (s *Source) follow(ctx context.Context, of served, before []*target) {
-	stop(before)
-	s.start(ctx, of, false)
 }
 
 // improves reports whether another version than the followed one is the better one for long enough:
@@ -112,8 +110,8 @@ func (s *Source) improves(k mirror.Kind, best, now served) bool {
 	return true
 }
 
-// start begins to follow a kind. aside: for no scope of the intake.
-func (s *Source) start(ctx context.Context, of served, aside bool) []*target {
+// prepare makes new targets those of a kind. aside: for no scope of the intake.
+func (s *Source) prepare(of served, aside bool) []*target {
 	namespaces := s.section.Namespaces
 	if len(namespaces) == 0 || !of.namespaced {
 		namespaces = []string{""}
@@ -129,12 +127,16 @@ func (s *Source) start(ctx context.Context, of served, aside bool) []*target {
 		s.ledger.set(of.kind, targets)
 	}
 	s.show(of.kind, targets)
+	return targets
+}
+
+// launch begins to follow targets.
+func (s *Source) launch(ctx context.Context, targets []*target) {
 	for _, t := range targets {
 		ctx, cancel := context.WithCancel(ctx)
 		t.stopAll = cancel
 		s.running.Go(func() { t.run(ctx) })
 	}
-	return targets
 }
 
 func stop(targets []*target) {

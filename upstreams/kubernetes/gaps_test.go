@@ -172,3 +172,32 @@ func TestAnotherClusterIsNoticedAfterARestart_K4(t *testing.T) {
 		})
 	}
 }
+
+// Namespaces are listed before it is known which kinds there are: no kind is answered by that.
+func TestNoKindIsAnsweredBeforeItIsKnownWhatThereIs_K2(t *testing.T) {
+	feed := &script{}
+	l := newLedger([]mirror.Kind{serviceEntry}, feed, newChoice([]string{"mesh=on"}), nil)
+	follow := func(kind mirror.Kind) *target {
+		t := &target{served: served{kind: kind}, source: &Source{ledger: l}, again: make(chan struct{}, 1)}
+		l.set(kind, []*target{t})
+		return t
+	}
+	ns := follow(namespaceKind)
+	l.replace(ns, []*object{{name: "shop", labels: map[string]string{"mesh": "on"}}})
+	l.lost(ns)
+	l.resumed(ns)
+	if told := feed.updates(); len(told) > 0 {
+		t.Errorf("told: %q", told)
+	}
+	entries := follow(serviceEntry)
+	l.Begin()
+	feed.take()
+	l.replace(ns, nil)
+	if told := feed.updates(); !slices.Equal(told, []string{"intake.Opened", ""}) {
+		t.Errorf("told: %q", told)
+	}
+	l.replace(entries, nil)
+	if told := feed.updates(); !slices.Equal(told, []string{"networking.istio.io/ServiceEntry complete"}) {
+		t.Errorf("told: %q", told)
+	}
+}
