@@ -1,8 +1,10 @@
 package kubernetes
 
 import (
+	"fmt"
 	"iter"
 	"slices"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -37,10 +39,27 @@ type ingresses struct {
 	undone   map[mirror.Kind]map[string]error // objects whose newest content can not be decoded
 	has      map[mirror.Kind]bool             // inputs that have synced
 	relisted bool                             // an input was, since all outputs were returned
+
+	// sizes are those of the inputs, in bytes, used their sum, and most what that may be, 0 for any.
+	sizes      map[mirror.Kind]map[string]int
+	used, most int
+
+	named    []string // problems, as problems returned them
+	count    int
+	reviewed bool // they are those of the inputs as they are
 }
 
-func newIngresses(upstream string, o ingress.Options) *ingresses {
-	return &ingresses{upstream: upstream, state: ingress.New(o), undone: map[mirror.Kind]map[string]error{}, has: map[mirror.Kind]bool{}}
+// newIngresses returns the conversion of an upstream, whose inputs have at most so many bytes; 0 is no
+// bound.
+func newIngresses(upstream string, o ingress.Options, most int) *ingresses {
+	g := &ingresses{
+		upstream: upstream, state: ingress.New(o), most: most,
+		undone: map[mirror.Kind]map[string]error{}, has: map[mirror.Kind]bool{}, sizes: map[mirror.Kind]map[string]int{},
+	}
+	for kind := range ingressInputs {
+		g.undone[kind], g.sizes[kind] = map[string]error{}, map[string]int{}
+	}
+	return g
 }
 
 // synced tells that an input has all objects that there are.
@@ -56,19 +75,30 @@ func nameOf(o *object) ingress.Name { return ingress.Name{Namespace: o.namespace
 
 // set takes over an input, or keeps the last good content of it.
 func (g *ingresses) set(kind mirror.Kind, o *object) error {
-	err := o.err
+	g.reviewed = false
+	name, size, err := o.fullName(), o.size()+overhead, o.err
+	if err == nil && g.most > 0 && g.used-g.sizes[kind][name]+size > g.most {
+		err = fmt.Errorf("%s %s: over the limit: what is converted has more than limits.maxBytes", kind.Kind, name)
+	}
 	if err == nil {
 		err = g.decode(kind, o)
 	}
 	if err != nil {
-		if g.undone[kind] == nil {
-			g.undone[kind] = map[string]error{}
-		}
-		g.undone[kind][o.fullName()] = err
+		g.undone[kind][name] = err
 		return err
 	}
-	delete(g.undone[kind], o.fullName())
+	delete(g.undone[kind], name)
+	g.used += size - g.sizes[kind][name]
+	g.sizes[kind][name] = size
 	return nil
+}
+
+// forget forgets what is noted of an input that is gone.
+func (g *ingresses) forget(kind mirror.Kind, name string) {
+	g.reviewed = false
+	delete(g.undone[kind], name)
+	g.used -= g.sizes[kind][name]
+	delete(g.sizes[kind], name)
 }
 
 func (g *ingresses) decode(kind mirror.Kind, o *object) error {
@@ -111,18 +141,23 @@ func (g *ingresses) list(t *target, all []*object) (refused []intake.Refusal) {
 
 func (g *ingresses) retain(kind mirror.Kind, keep func(ingress.Name) bool) {
 	g.state.Retain(ingressInputs[kind], keep)
-	for name := range g.undone[kind] {
-		namespace, name, _ := mirror.ParseFullName(name)
-		if !keep(ingress.Name{Namespace: namespace, Name: name}) {
-			delete(g.undone[kind], namespace+"/"+name)
+	drop := func(full string) {
+		if namespace, name, _ := strings.Cut(full, "/"); !keep(ingress.Name{Namespace: namespace, Name: name}) {
+			g.forget(kind, full)
 		}
+	}
+	for name := range g.undone[kind] {
+		drop(name)
+	}
+	for name := range g.sizes[kind] {
+		drop(name)
 	}
 }
 
 // remove takes over that an input is gone.
 func (g *ingresses) remove(kind mirror.Kind, o *object) {
 	g.state.Remove(ingressInputs[kind], nameOf(o))
-	delete(g.undone[kind], o.fullName())
+	g.forget(kind, o.fullName())
 }
 
 // leave takes over that namespaces are not mirrored any more.
@@ -194,8 +229,13 @@ func resourceOf(upstream string, out *ingress.Output) (*mirror.Resource, error) 
 	return mirror.New(mirror.Spec{Key: out.Key, Source: upstream, Annotations: out.Annotations, Body: body})
 }
 
-// problems returns what is not converted, and of how many problems in all.
+// problems returns what is not converted, some by name, and how many problems there are. Nobody may
+// change them.
 func (g *ingresses) problems() (named []string, all int) {
+	if g.reviewed {
+		return g.named, g.count
+	}
+	defer func() { g.named, g.count, g.reviewed = named, all, true }()
 	add := func(text string) {
 		if all++; len(named) < maxProblems {
 			named = append(named, text)

@@ -10,6 +10,7 @@ import (
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/kubernetes/ingress"
 )
 
 const (
@@ -271,7 +272,7 @@ func (f *script) updates() (all []string) {
 func TestBothKindsOfIngressesAreToldAsOne_K13(t *testing.T) {
 	feed := &script{}
 	options := *Ingress{Mode: "default", Namespace: "istio-system"}.options("")
-	l := newLedger([]mirror.Kind{gatewayKind, virtualServiceKind}, feed, nil, newIngresses("east", options))
+	l := newLedger([]mirror.Kind{gatewayKind, virtualServiceKind}, feed, nil, newIngresses("east", options, 0))
 	source := &Source{ledger: l}
 	follow := func(of served) *target {
 		t := &target{served: of, source: source}
@@ -303,5 +304,32 @@ func TestBothKindsOfIngressesAreToldAsOne_K13(t *testing.T) {
 	want = []string{"derived/networking.istio.io/Gateway -" + g + ", derived/networking.istio.io/VirtualService -" + v}
 	if got := feed.updates(); !slices.Equal(got, want) {
 		t.Errorf("when the Ingress is gone: %q", got)
+	}
+}
+
+func TestInputsOfIngressesAreBounded_K7(t *testing.T) {
+	g := newIngresses("east", *Ingress{Mode: "default"}.options(""), 3*overhead)
+	service := func(name string) *object { return &object{namespace: "shop", name: name} }
+	set := func(name string, want bool) {
+		t.Helper()
+		if err := g.set(serviceKind, service(name)); (err == nil) != want {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	set("a", true)
+	set("b", true)
+	set("a", true) // once more
+	set("c", false)
+	if named, n := g.problems(); n != 1 || !strings.Contains(named[0], "Service shop/c: over the limit") {
+		t.Errorf("%d problems: %q", n, named)
+	}
+	g.remove(serviceKind, service("a"))
+	set("c", true)
+	if _, n := g.problems(); n != 0 {
+		t.Errorf("%d problems", n)
+	}
+	g.retain(serviceKind, func(ingress.Name) bool { return false })
+	if g.used != 0 {
+		t.Errorf("%d bytes of nothing", g.used)
 	}
 }

@@ -153,7 +153,7 @@ func (s *Source) wants(k mirror.Kind) bool { return len(s.named) == 0 || s.named
 func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
 	var converting *ingresses
 	if s.ingressOptions != nil {
-		converting = newIngresses(s.name, *s.ingressOptions)
+		converting = newIngresses(s.name, *s.ingressOptions, s.maxBytes)
 	}
 	s.feed, s.ledger = feed, newLedger(s.kinds, feed, s.choice, converting)
 	s.told.Store(s.ledger)
