@@ -73,7 +73,13 @@ func (c *choice) set(all bool, namespaces []*object) (gained, lost []string) {
 		c.picked, c.listed = make(map[string]bool, len(namespaces)), true
 	}
 	for _, ns := range namespaces {
-		was, is := before[ns.name], c.picks(ns.labels)
+		was, known := before[ns.name]
+		is := c.picks(ns.labels)
+		if ns.err != nil { // nobody knows its labels: it is as it was
+			if is = was; !known {
+				continue
+			}
+		}
 		switch c.picked[ns.name] = is; {
 		case is && !was:
 			gained = append(gained, ns.name)

@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -171,4 +172,17 @@ func TestNamespacesAloneAreNotAllThatThereIs_K2(t *testing.T) {
 	s.set(func() { s.fault = nil })
 	w.synced()
 	w.serves("ServiceEntry pay/b", "ServiceEntry shop/a")
+}
+
+func TestANamespaceWhoseLabelsCanNotBeReadIsAsItWas_K3(t *testing.T) {
+	c := newChoice([]string{"mesh=on"})
+	c.set(true, []*object{{name: "shop", labels: map[string]string{"mesh": "on"}}, {name: "other"}})
+	wrong := errors.New("over the limit")
+	gained, lost := c.set(true, []*object{{name: "shop", err: wrong}, {name: "other", err: wrong}, {name: "new", err: wrong}})
+	if len(gained)+len(lost) > 0 || !c.has("shop") || c.has("other") || c.has("new") {
+		t.Errorf("gained %q, lost %q", gained, lost)
+	}
+	if all, picked := c.counts(); all != 2 || picked != 1 {
+		t.Errorf("%d of %d", picked, all)
+	}
 }
