@@ -333,3 +333,28 @@ func TestInputsOfIngressesAreBounded_K7(t *testing.T) {
 		t.Errorf("%d bytes of nothing", g.used)
 	}
 }
+
+// After a restart the disk has what was converted. An input that the server does not serve now does
+// not have the others come to nothing.
+func TestAnInputThatIsNotServedRemovesNothing_K4(t *testing.T) {
+	feed := &script{}
+	l := newLedger(nil, feed, nil, newIngresses("east", *Ingress{Mode: "default"}.options(""), 0))
+	inputs := map[mirror.Kind]*target{}
+	for _, of := range servedInputs {
+		inputs[of.kind] = &target{served: of, source: &Source{ledger: l}}
+		l.set(of.kind, []*target{inputs[of.kind]})
+	}
+	l.Begin()
+	l.replace(inputs[serviceKind], nil)
+	l.replace(inputs[ingressKind], nil)
+	feed.take()
+	l.hush(inputs[ingressClassKind])
+	want := []string{"derived/networking.istio.io/Gateway, derived/networking.istio.io/VirtualService"}
+	if got := feed.updates(); !slices.Equal(got, want) {
+		t.Errorf("told: %q, want no change", got)
+	}
+	l.replace(inputs[ingressClassKind], nil)
+	if got := feed.updates(); !strings.Contains(fmt.Sprint(got), "Gateway complete") {
+		t.Errorf("told: %q", got)
+	}
+}
