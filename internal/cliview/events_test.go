@@ -32,7 +32,7 @@ func TestEventsAreLines(t *testing.T) {
 	want := `TIME                       TYPE           UPSTREAM   BY         WHAT
 2024-02-03T04:05:06.000Z   held           east       guard      4 deletions of 9 resources held: -se shop/a, -se shop/b, -se shop/c and 1 more (4 of 9) [hold 7f3a]; see relay held east
 2024-02-03T04:05:06.000Z   changed        east       upstream   4 removed [3 times in 900ms]; merged 1ms, pushed 2ms, half of the clients 5ms, 2 of 3 clients
-2024-02-03T04:05:06.000Z   nack           -          client     client istiod\u001b[2J: rejects x
+2024-02-03T04:05:06.000Z   nack           -          client     client istiod?[2J: rejects x
 2024-02-03T04:05:06.000Z   ordered        -          uid 7      reload
 `
 	if d := cmp.Diff(want, out.String()); d != "" {
