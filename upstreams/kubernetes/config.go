@@ -31,6 +31,8 @@ type Config struct {
 	SyncTimeout        config.Duration `yaml:"syncTimeout" default:"30s" range:"1s 1h"`
 	// AllowExec are the programs, as the kubeconfig writes them, that it may have run.
 	AllowExec []string `yaml:"allowExec,omitempty"`
+	// Found, unless nil, has the kubeconfig, in place of a file.
+	Found *Access `yaml:"-"`
 }
 
 // sectionOf returns the section of an upstream of this kind.
@@ -60,6 +62,24 @@ func (c *Config) Check(mistakes config.Checker, _ config.Upstream, _ []config.Up
 	case c.InCluster && len(c.AllowExec) > 0:
 		mistakes.Errorf("allowExec", "only a kubeconfig runs programs, and inCluster needs none: leave it out")
 	}
+	c.check(mistakes)
+}
+
+// CheckTemplate implements config.Template.
+func (c *Config) CheckTemplate(mistakes config.Checker) {
+	for field, given := range map[string]bool{"kubeconfig": c.Kubeconfig != "", "context": c.Context != "", "inCluster": c.InCluster} {
+		if given {
+			mistakes.Errorf(field, "found clusters bring their own connection: leave it out")
+		}
+	}
+	if len(c.AllowExec) > 0 {
+		mistakes.Errorf("allowExec", "the programs of found clusters are named in clusters[].allowExec: leave it out")
+	}
+	c.check(mistakes)
+}
+
+// check reports the mistakes of all but the connection.
+func (c *Config) check(mistakes config.Checker) {
 	if len(c.Namespaces) > maxNamespaces {
 		mistakes.Errorf("namespaces", "%d namespaces, and each is a watch for every kind: name at most %d, or none and select by import.namespaces", len(c.Namespaces), maxNamespaces)
 	}
