@@ -6,7 +6,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"sync"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -26,35 +25,45 @@ type Trust struct {
 // Access is the kubeconfig of a found cluster: another one may take its place at any time, and is
 // used for new requests within ten seconds. Its methods may be called from any goroutine.
 type Access struct {
-	mu     sync.Mutex // guards all below
-	text   []byte     // empty: there is none
+	// box has what is known, and nothing while somebody uses it. Configs are compared as a whole,
+	// and two channels are equal only when they are the same.
+	box chan credentials
+}
+
+// credentials are a kubeconfig, or why there is none.
+type credentials struct {
+	text   []byte
 	trust  Trust
-	reason string // why there is none
+	reason string
+}
+
+// NewAccess returns an Access without a kubeconfig, and with the reason for that.
+func NewAccess(reason string) *Access {
+	a := &Access{make(chan credentials, 1)}
+	a.box <- credentials{reason: reason}
+	return a
 }
 
 // Set has another kubeconfig used.
 func (a *Access) Set(text []byte, trust Trust) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.text, a.trust, a.reason = text, trust, ""
+	<-a.box
+	a.box <- credentials{text: text, trust: trust}
 }
 
-// Miss tells why there is no kubeconfig yet. It has no effect on an Access that has one.
+// Miss tells why there is no kubeconfig. It has no effect on an Access that has one.
 func (a *Access) Miss(reason string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if len(a.text) == 0 {
-		a.reason = reason
-	}
+	now := <-a.box
+	now.reason = reason
+	a.box <- now
 }
 
 func (a *Access) get() (text []byte, trust Trust, err error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if len(a.text) == 0 {
-		return nil, a.trust, errors.New(a.reason)
+	now := <-a.box
+	a.box <- now
+	if len(now.text) == 0 {
+		return nil, now.trust, errors.New(now.reason)
 	}
-	return a.text, a.trust, nil
+	return now.text, now.trust, nil
 }
 
 func (a *Access) restConfig(h io.Writer) (*rest.Config, error) {

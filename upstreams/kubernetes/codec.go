@@ -120,7 +120,8 @@ type envelope struct {
 		Annotations       map[string]string `json:"annotations"`
 	} `json:"metadata"`
 	Spec   json.RawMessage `json:"spec"`
-	Status json.RawMessage `json:"status"` // of a workload
+	Status json.RawMessage `json:"status"` // of a workload, or a ClusterProfile
+	Data   json.RawMessage `json:"data"`   // of a Secret
 	// These are of a metav1.Status.
 	Code    json.RawMessage `json:"code"`
 	Reason  json.RawMessage `json:"reason"`
@@ -239,7 +240,9 @@ type decoder struct {
 	json     *json.Decoder
 	left     int  // bytes that may be read before the next object is complete
 	workload bool // the health of the objects counts
-	budget   *budget
+	// part, unless nil, returns what is kept of an object in place of its spec.
+	part   func(*envelope) json.RawMessage
+	budget *budget
 }
 
 func newDecoder(body io.ReadCloser, workload bool) *decoder {
@@ -291,6 +294,9 @@ func (d *decoder) object(e *envelope, wrong error) (*object, error) {
 	}
 	if d.workload {
 		o.health = healthy(e.Status)
+	}
+	if d.part != nil {
+		o.spec = d.part(e)
 	}
 	return o, d.budget.take(o)
 }

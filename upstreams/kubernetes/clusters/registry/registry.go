@@ -36,7 +36,7 @@ type Policy struct {
 
 // Entry is a kubeconfig that was found.
 type Entry struct {
-	ID     string // of the cluster
+	ID     string // of the cluster, empty where the origin as a whole can not be used
 	Origin string // where it is, for example "secret istio-system/east"
 	// Kubeconfig is empty, and Problem tells why, where it can not be used.
 	Kubeconfig []byte
@@ -135,6 +135,8 @@ type Registry struct {
 	// read: the entries were read since the start, and could be read the last time.
 	read    bool
 	failure string
+	// rotations counts kubeconfigs that took the place of others.
+	rotations uint64
 
 	now time.Time // of the step
 	out Output
@@ -153,6 +155,7 @@ func (r *Registry) Step(now time.Time, e Event) (Output, error) {
 	switch e := e.(type) {
 	case Restored:
 		for _, c := range e.Clusters {
+			c.Rotations = 0
 			r.clusters[c.ID] = &c
 		}
 		r.obey()
@@ -190,6 +193,9 @@ func (r *Registry) Refused() []Refused { return r.refused }
 
 // Failure returns why the entries could not be read the last time, empty if they could.
 func (r *Registry) Failure() string { return r.failure }
+
+// Rotations returns how many kubeconfigs took the place of others, also of clusters that are gone.
+func (r *Registry) Rotations() uint64 { return r.rotations }
 
 func (r *Registry) order() []string {
 	return slices.SortedFunc(maps.Keys(r.clusters), func(a, b string) int {
@@ -240,7 +246,16 @@ func (r *Registry) listed(entries []Entry) {
 	r.refused = nil
 	groups := map[string][]Entry{}
 	for _, e := range entries {
-		if !slices.Contains(r.policy.Ignore, e.ID) {
+		switch {
+		case slices.Contains(r.policy.Ignore, e.ID):
+		case e.ID == "": // nobody knows which clusters it has
+			r.refuse(e, e.Problem)
+			for _, c := range r.clusters {
+				if c.Origin == e.Origin {
+					groups[c.ID] = append(groups[c.ID], Entry{ID: c.ID, Origin: c.Origin, Problem: e.Problem, Priority: c.Priority})
+				}
+			}
+		default:
 			groups[e.ID] = append(groups[e.ID], e)
 		}
 	}
@@ -308,6 +323,7 @@ func (r *Registry) again(c *Cluster, e Entry) {
 	case c.Problem == "" && !bytes.Equal(c.Kubeconfig, e.Kubeconfig):
 		if len(c.Kubeconfig) > 0 {
 			c.Rotations++
+			r.rotations++
 			r.note(slog.LevelInfo, "cluster has another kubeconfig", "cluster", c.ID, "origin", e.Origin)
 		}
 		c.Kubeconfig = e.Kubeconfig
@@ -442,4 +458,9 @@ func NameOf(id string) string {
 	}, id)
 	name = strings.Trim(name, "-")
 	return strings.TrimRight(name[:min(len(name), maxName)], "-")
+}
+
+// Valid reports whether a cluster that was kept is one that could have been.
+func (c Cluster) Valid() bool {
+	return idShape.MatchString(c.ID) && c.Name != "" && c.Name == NameOf(c.ID) && slices.Contains([]State{Found, Orphaned, Held}, c.State)
 }
