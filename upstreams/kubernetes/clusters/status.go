@@ -1,11 +1,15 @@
 package clusters
 
 import (
+	"cmp"
+	"fmt"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"meshrelay/config"
+	"meshrelay/upstreams"
+	"meshrelay/upstreams/kubernetes"
 	"meshrelay/upstreams/kubernetes/clusters/registry"
 )
 
@@ -106,3 +110,63 @@ func (f *Finder) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(rotatedDesc, prometheus.CounterValue, float64(p.registry.Rotations()), p.cfg.Name)
 	}
 }
+
+// Mark notes in the status of upstreams how they were found.
+func (f *Finder) Mark(all []upstreams.Status) []upstreams.Status {
+	found := map[string]*upstreams.FoundStatus{}
+	for _, st := range f.Status() {
+		for _, c := range st.Clusters {
+			found[c.Name] = &upstreams.FoundStatus{
+				Clusters: st.Name, Origin: c.Origin, State: string(c.State), Since: c.Since, RemoveAt: c.RemoveAt, Problem: c.Problem, Note: c.Note,
+			}
+		}
+	}
+	for i := range all {
+		if all[i].Type == (&kubernetes.Config{}).Kind() {
+			all[i].Found = found[all[i].Name]
+		}
+	}
+	return all
+}
+
+// maxProblems bounds the problems that are listed of one part.
+const maxProblems = 10
+
+// Problems tells what is wrong, a line each, with what to do about it.
+func (f *Finder) Problems() (lines []string) {
+	for _, st := range f.Status() {
+		var own []string
+		add := func(format string, args ...any) {
+			own = append(own, fmt.Sprintf("clusters "+st.Name+": "+format, args...))
+		}
+		if st.Error != "" {
+			add("it can not be read which clusters there are, all that are known stay: %s", st.Error)
+		}
+		held := 0
+		for _, c := range st.Clusters {
+			switch {
+			case c.State == registry.Held:
+				held++
+			case c.State == registry.Orphaned && c.RemoveAt.IsZero():
+				add("cluster %s is orphaned since %s: %s is gone, what it gave is served until \"relay clusters remove %s %s\"", c.ID, utc(c.Since), c.Origin, st.Name, c.ID)
+			case c.State == registry.Orphaned:
+				add("cluster %s is orphaned since %s: %s is gone, what it gave is served until %s", c.ID, utc(c.Since), c.Origin, utc(c.RemoveAt))
+			case c.Problem != "":
+				add("cluster %s: the new kubeconfig in %s is not used, the last good one is: %s", c.ID, c.Origin, c.Problem)
+			}
+		}
+		if held > 0 {
+			add("%d of %d clusters are gone together and held, all that they gave is served; if they are gone on purpose: \"relay clusters release %s\"", held, len(st.Clusters), st.Name)
+		}
+		for _, r := range st.Refused {
+			add("%s in %s is not followed: %s", cmp.Or(r.ID, "what is"), r.Origin, r.Reason)
+		}
+		if more := len(own) - maxProblems; more > 0 {
+			own = append(own[:maxProblems], fmt.Sprintf("clusters %s: and %d more: \"relay clusters %[1]s\"", st.Name, more))
+		}
+		lines = append(lines, own...)
+	}
+	return lines
+}
+
+func utc(t time.Time) string { return t.UTC().Format(time.RFC3339) }
