@@ -46,6 +46,7 @@ func (f *Finder) Status() []Status {
 		}
 		for _, c := range p.registry.Clusters() {
 			one := ClusterStatus{Cluster: c}
+			one.Kubeconfig = nil // it is nobody's to see
 			if after := p.cfg.RemoveAfter.D(); c.State == registry.Orphaned && after > 0 {
 				one.RemoveAt = c.Since.Add(after)
 			}
