@@ -347,7 +347,9 @@ func TestAReloadTakesOverOtherRulesOfClusters(t *testing.T) {
 	// Without ignore the other one does not fit.
 	f.cfg = h.parse(dir, fleet)
 	f.Adopt(f.cfg)
-	f.eventually("it does not fit", func() bool { return strings.Contains(fmt.Sprint(f.Problems()), "West_1 in secret istio-system/one is not followed: it does not fit: ") })
+	f.eventually("it does not fit", func() bool {
+		return strings.Contains(fmt.Sprint(f.Problems()), "West_1 in secret istio-system/one is not followed: it does not fit: ")
+	})
 	f.has("east found")
 	f.cfg = h.parse(dir, "- {name: other, directory: {path: .}}")
 	f.Adopt(f.cfg)
