@@ -70,7 +70,7 @@ func validate(cmd *cobra.Command, file, format string) error {
 	}
 	parts := cliview.Count(len(cfg.Upstreams), "upstream")
 	if n := len(cfg.Clusters); n > 0 {
-		parts += fmt.Sprintf(" and those of clusters from %s", cliview.Count(n, "place"))
+		parts += fmt.Sprintf(", clusters from %s", cliview.Count(n, "place"))
 	}
 	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is valid: %s, %s in file upstreams\n", file, parts, cliview.Count(resources, "resource"))
 	return err

@@ -21,7 +21,7 @@ func Clusters(parts []clusters.Status, ups []upstreams.Status, now time.Time) st
 		byName[u.Name] = u
 	}
 	var p page
-	t := titled("CLUSTERS", "CLUSTER", "STATE", "UPSTREAM", "SYNCED", "RESOURCES", "FOUND IN")
+	t := titled("CLUSTERS", "CLUSTER", "STATE", "UPSTREAM", "UPSTREAM STATE", "RESOURCES", "FOUND IN")
 	for _, part := range parts {
 		for _, c := range part.Clusters {
 			state := string(c.State) + " " + Ago(c.Since, now)

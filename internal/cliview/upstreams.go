@@ -92,7 +92,7 @@ func upstreamTable(ups []upstreams.Status, now time.Time) *table {
 			state += ", frozen"
 		}
 		if gone(u) {
-			state += ", orphaned"
+			state += ", cluster " + u.Found.State
 		}
 		t.add(u.Name, typ, state, yesNo(u.Synced), admin.Total(u.Resources), u.RefusedTotal, admin.Total(u.Dropped), Ago(u.LastUpdate, now), u.Address)
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -322,6 +323,28 @@ func TestFoundClustersOutliveARestartWithoutTheirKubeconfigs(t *testing.T) {
 	other, whole := New(state, slog.New(slog.DiscardHandler))
 	if all, err := other.Upstreams(f.cfg); !whole || err != nil || len(all) != 1 || all[0].Name != "east" {
 		t.Errorf("%v: %+v", err, all)
+	}
+}
+
+func TestAMemoryThatOthersCouldHaveWrittenIsNotUsed(t *testing.T) {
+	const text = `{"fleet":[{"id":"east","name":"east","state":"found"}]}`
+	for name, write := range map[string]func(path string) error{
+		"others may write": func(path string) error {
+			return errors.Join(os.WriteFile(path, []byte(text), 0o600), os.Chmod(path, 0o622))
+		},
+		"a link": func(path string) error {
+			return errors.Join(os.WriteFile(path+"2", []byte(text), 0o600), os.Symlink(path+"2", path))
+		},
+		"a directory": func(path string) error { return os.Mkdir(path, 0o700) },
+		"too large":   func(path string) error { return os.WriteFile(path, make([]byte, maxMemory+1), 0o600) },
+	} {
+		m := memory{dir: t.TempDir()}
+		if err := write(filepath.Join(m.dir, memoryName)); err != nil {
+			t.Fatal(err)
+		}
+		if kept, err := m.load(); err == nil || len(kept) > 0 {
+			t.Errorf("%s: %v: %v", name, err, kept)
+		}
 	}
 }
 

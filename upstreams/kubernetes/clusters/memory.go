@@ -10,7 +10,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 
+	"meshrelay/internal/owner"
 	"meshrelay/upstreams/kubernetes/clusters/registry"
 )
 
@@ -32,7 +34,7 @@ func (m *memory) load() (map[string][]registry.Cluster, error) {
 	if m.dir == "" {
 		return kept, nil
 	}
-	f, err := os.Open(filepath.Join(m.dir, memoryName))
+	f, err := os.OpenFile(filepath.Join(m.dir, memoryName), os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return kept, nil
 	}
@@ -40,6 +42,9 @@ func (m *memory) load() (map[string][]registry.Cluster, error) {
 		return kept, err
 	}
 	defer f.Close()
+	if err := ours(f); err != nil {
+		return kept, fmt.Errorf("%s: %w", f.Name(), err)
+	}
 	text, err := io.ReadAll(io.LimitReader(f, maxMemory+1))
 	if err == nil && len(text) > maxMemory {
 		err = errors.New("it is too large")
@@ -55,6 +60,18 @@ func (m *memory) load() (map[string][]registry.Cluster, error) {
 	}
 	m.last = text
 	return kept, nil
+}
+
+// ours returns an error when somebody else could have written a file.
+func ours(f *os.File) error {
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if uid, _ := owner.Of(info); !info.Mode().IsRegular() || !owner.Trusts(uid) || info.Mode().Perm()&0o022 != 0 {
+		return errors.New("others could have written it, and it is not used")
+	}
+	return nil
 }
 
 // save keeps what differs from the last time.

@@ -124,8 +124,16 @@ type Note struct {
 	Args    []any
 }
 
-// ErrNotPossible is the error of an order that can not be carried out.
+// ErrNotPossible is the error of an order that can not be carried out. Errors that are it tell why.
 var ErrNotPossible = errors.New("not possible")
+
+// notPossible is an ErrNotPossible with a text.
+type notPossible string
+
+func (e notPossible) Error() string { return string(e) }
+
+// Is makes it an ErrNotPossible.
+func (notPossible) Is(target error) bool { return target == ErrNotPossible }
 
 // Registry knows the clusters that are followed.
 type Registry struct {
@@ -405,7 +413,7 @@ func (r *Registry) release() error {
 		}
 	}
 	if r.out.Released == 0 {
-		return fmt.Errorf("%w: no cluster is held", ErrNotPossible)
+		return notPossible("no cluster is held")
 	}
 	return nil
 }
@@ -413,10 +421,10 @@ func (r *Registry) release() error {
 func (r *Registry) remove(id string) error {
 	c := r.clusters[id]
 	if c == nil {
-		return fmt.Errorf("%w: there is no cluster %q", ErrNotPossible, id)
+		return notPossible(fmt.Sprintf("there is no cluster %.64q", id))
 	}
 	if c.State == Found {
-		return fmt.Errorf("%w: cluster %s is found in %s: delete that first, or ignore the cluster in the config", ErrNotPossible, id, c.Origin)
+		return notPossible(fmt.Sprintf("the kubeconfig of cluster %s is there, in %s: delete that first, or ignore the cluster in the config", id, c.Origin))
 	}
 	r.drop(c, "an operator wants it")
 	return nil
