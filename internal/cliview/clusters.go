@@ -85,6 +85,9 @@ func clustersPart(p *page, part clusters.Status, now time.Time) {
 		}
 		p.printf("  %s in %s is not followed: %s\n", id, Clean(r.Origin), oneLine(r.Reason))
 	}
+	if more := part.RefusedTotal - len(part.Refused); more > 0 {
+		p.printf("  and %d more\n", more)
+	}
 }
 
 func oneLine(text string) string { return Clean(strings.Join(strings.Fields(text), " ")) }

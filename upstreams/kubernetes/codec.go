@@ -170,6 +170,14 @@ func (e *envelope) object(wrong error) (*object, error) {
 	return o, nil
 }
 
+// part returns the part of an object that a Hub reads.
+func (e *envelope) part(p Part) []byte {
+	if p == Status {
+		return e.Status
+	}
+	return e.Data
+}
+
 // healthy returns the condition Healthy of a status, nil without one.
 func healthy(status json.RawMessage) *bool {
 	var s struct {
@@ -240,8 +248,8 @@ type decoder struct {
 	json     *json.Decoder
 	left     int  // bytes that may be read before the next object is complete
 	workload bool // the health of the objects counts
-	// part, unless nil, returns what is kept of an object in place of its spec.
-	part   func(*envelope) json.RawMessage
+	// part, unless nil, is what is kept of an object in place of its spec.
+	part   *Part
 	budget *budget
 }
 
@@ -296,7 +304,7 @@ func (d *decoder) object(e *envelope, wrong error) (*object, error) {
 		o.health = healthy(e.Status)
 	}
 	if d.part != nil {
-		o.spec = d.part(e)
+		o.spec = e.part(*d.part)
 	}
 	return o, d.budget.take(o)
 }

@@ -160,12 +160,7 @@ func (h *Hub) open(ctx context.Context, path string, query url.Values, of Collec
 		return nil, err
 	}
 	d := newDecoder(resp.Body, false)
-	d.part = func(e *envelope) json.RawMessage {
-		if of.Part == Status {
-			return e.Status
-		}
-		return e.Data
-	}
+	d.part = &of.Part
 	return d, nil
 }
 

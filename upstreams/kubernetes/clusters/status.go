@@ -25,6 +25,8 @@ type Status struct {
 	// are not.
 	Clusters []ClusterStatus    `json:"clusters"`
 	Refused  []registry.Refused `json:"refused,omitempty"`
+	// RefusedTotal counts all of those, also where Refused has the first only.
+	RefusedTotal int `json:"refusedTotal,omitempty"`
 }
 
 // ClusterStatus is the state of a cluster that is followed.
@@ -42,8 +44,9 @@ func (f *Finder) Status() []Status {
 	for _, p := range f.parts {
 		st := Status{
 			Name: p.cfg.Name, From: fromOf(p.cfg), ReadAt: p.readAt, Error: p.registry.Failure(),
-			Clusters: []ClusterStatus{}, Refused: p.registry.Refused(),
+			Clusters: []ClusterStatus{},
 		}
+		st.Refused, st.RefusedTotal = p.registry.Refused()
 		for _, c := range p.registry.Clusters() {
 			one := ClusterStatus{Cluster: c}
 			one.Kubeconfig = nil // it is nobody's to see
@@ -95,7 +98,7 @@ func (f *Finder) Collect(ch chan<- prometheus.Metric) {
 		for _, state := range []registry.State{registry.Found, registry.Orphaned, registry.Held} {
 			gauge(clustersDesc, float64(counts[state]), string(state))
 		}
-		gauge(clustersDesc, float64(len(st.Refused)), "refused")
+		gauge(clustersDesc, float64(st.RefusedTotal), "refused")
 		readable := 0.0
 		if st.Error == "" && !st.ReadAt.IsZero() {
 			readable = 1

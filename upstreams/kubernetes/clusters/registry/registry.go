@@ -137,9 +137,10 @@ func (notPossible) Is(target error) bool { return target == ErrNotPossible }
 
 // Registry knows the clusters that are followed.
 type Registry struct {
-	policy   Policy
-	clusters map[string]*Cluster
-	refused  []Refused
+	policy     Policy
+	clusters   map[string]*Cluster
+	refused    []Refused // the first maxRefused
+	unfollowed int       // all that are refused
 	// read: the entries were read since the start, and could be read the last time.
 	read    bool
 	failure string
@@ -196,8 +197,11 @@ func (r *Registry) Clusters() (all []Cluster) {
 	return all
 }
 
-// Refused returns the entries that are not followed, by ID and origin.
-func (r *Registry) Refused() []Refused { return r.refused }
+// maxRefused bounds the entries that are told of one by one.
+const maxRefused = 500
+
+// Refused returns the first entries that are not followed, and how many there are.
+func (r *Registry) Refused() (some []Refused, total int) { return r.refused, r.unfollowed }
 
 // Failure returns why the entries could not be read the last time, empty if they could.
 func (r *Registry) Failure() string { return r.failure }
@@ -251,7 +255,7 @@ func (r *Registry) listed(entries []Entry) {
 	r.read, r.failure = true, ""
 	known := len(r.clusters)
 	former := r.refused
-	r.refused = nil
+	r.refused, r.unfollowed = nil, 0
 	groups := map[string][]Entry{}
 	for _, e := range entries {
 		switch {
@@ -304,7 +308,9 @@ func (r *Registry) choose(id string, all []Entry) int {
 }
 
 func (r *Registry) refuse(e Entry, why string) {
-	r.refused = append(r.refused, Refused{e.ID, e.Origin, why})
+	if r.unfollowed++; r.unfollowed <= maxRefused {
+		r.refused = append(r.refused, Refused{e.ID, e.Origin, why})
+	}
 }
 
 // tell logs entries that were not refused before.
