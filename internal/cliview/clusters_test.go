@@ -21,7 +21,9 @@ func TestClustersAreShownWithTheirUpstreamsAndWhatToDo(t *testing.T) {
 	}
 	parts := []clusters.Status{
 		{Name: "fleet", From: "secrets in istio-system", ReadAt: now.Add(-5 * time.Second), Clusters: []clusters.ClusterStatus{
-			of("East", registry.Found, func(c *clusters.ClusterStatus) { c.Problem, c.Note = "it is not\na kubeconfig", "its control plane is not healthy: \x1b[31m" }),
+			of("East", registry.Found, func(c *clusters.ClusterStatus) {
+				c.Problem, c.Note = "it is not\na kubeconfig", "its control plane is not healthy: \x1b[31m"
+			}),
 			of("north", registry.Orphaned, func(c *clusters.ClusterStatus) { c.RemoveAt = now.Add(2 * time.Hour) }),
 			of("south", registry.Orphaned, nil),
 			of("west", registry.Held, nil), of("far-west", registry.Held, nil),

@@ -35,7 +35,7 @@ type Finder struct {
 	memory  memory
 	pace    kubernetes.HubPace
 	changed chan struct{} // has an element when there may be other upstreams
-	wake    chan struct{} // has an element when something is to be kept, or due
+	wake    chan struct{} // has an element when something changed, or is due
 
 	mu      sync.Mutex // guards all below
 	cfg     *config.Config
