@@ -64,7 +64,7 @@ func (t *turn) shut() {
 // signal tells that there may be something to send.
 func (c *conn) signal() {
 	if c.turn.begin() {
-		go c.send()
+		c.server.workers.do((*sender)(c))
 	}
 }
 

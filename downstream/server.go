@@ -151,6 +151,7 @@ type Server struct {
 	decoding     *semaphore.Weighted
 	peers        *peers
 	receiving    *receiving
+	workers      workers
 	limiter      *rate.Limiter
 	refusals     *loglimit.Limit // who is refused comes back
 	comings      *loglimit.Limit // of clients that come and go
@@ -271,6 +272,7 @@ func (s *Server) Run(ctx context.Context) error {
 		}
 		return stop.Wait()
 	})
+	defer s.workers.close()
 	return g.Wait()
 }
 
@@ -357,7 +359,7 @@ func (s *Server) wakeAll() {
 func (s *Server) connections() []*conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Collect(maps.Keys(s.conns))
+	return slices.AppendSeq(make([]*conn, 0, len(s.conns)), maps.Keys(s.conns))
 }
 
 func (s *Server) add(c *conn) {

@@ -8,6 +8,7 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
 	"time"
@@ -87,6 +88,7 @@ func (c *Collector) Run(ctx context.Context, started <-chan struct{}) error {
 		// Once after the relay has become quiet: a busy one collects anyway.
 		now := collections()
 		if now == last && now != ours {
+			runtime.GC() // pools keep their buffers for one collection, and each halves stacks at most
 			debug.FreeOSMemory()
 			now = collections()
 			ours = now
