@@ -1,6 +1,9 @@
 package downstream
 
-import "sync"
+import (
+	"slices"
+	"sync"
+)
 
 // maxResting is how many goroutines of workers wait for more.
 const maxResting = 2 * wakeBatch
@@ -11,6 +14,7 @@ const maxResting = 2 * wakeBatch
 type workers struct {
 	mu      sync.Mutex // guards all below
 	resting []chan job
+	least   int // how many rested all the time since thin
 	closed  bool
 }
 
@@ -27,6 +31,7 @@ func (w *workers) do(j job) {
 	}
 	next := w.resting[n-1]
 	w.resting = w.resting[:n-1]
+	w.least = min(w.least, n-1)
 	w.mu.Unlock()
 	next <- j
 }
@@ -53,13 +58,26 @@ func (w *workers) rest(jobs chan job) bool {
 	return true
 }
 
+// thin ends the goroutines that nobody needed since the last call.
+func (w *workers) thin() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.end(w.least)
+	w.least = len(w.resting)
+}
+
 // close ends the goroutines that wait. Others end after their job.
 func (w *workers) close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.closed = true
-	for _, jobs := range w.resting {
+	w.end(len(w.resting))
+}
+
+// end ends the n goroutines that rest the longest. The caller holds mu.
+func (w *workers) end(n int) {
+	for _, jobs := range w.resting[:n] {
 		close(jobs)
 	}
-	w.resting = nil
+	w.resting = slices.Delete(w.resting, 0, n)
 }
