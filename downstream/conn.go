@@ -38,6 +38,7 @@ type conn struct {
 	use      *peerUse
 	opened   time.Time
 	expires  time.Time // the client's certificate; zero when it has none
+	place    int       // in Server.conns, guarded by Server.mu
 	turn     turn
 	hearing  turn
 	cause    atomic.Pointer[error] // of end

@@ -6,7 +6,7 @@ import (
 )
 
 // maxResting is how many goroutines of workers wait for more.
-const maxResting = 2 * wakeBatch
+const maxResting = 4 * wakeBatch
 
 // workers runs jobs, each in a goroutine of its own for as long as it takes. A few goroutines wait for
 // more, the last to end first in turn: their stacks have grown, while a new one would begin with a small
