@@ -28,7 +28,11 @@ func (s *Server) serve(stream grpc.ServerStream, protocol string, l *Listener) e
 		return err
 	}
 	c.open()
-	context.AfterFunc(stream.Context(), func() { s.account(stream, s.leave(c)) })
+	s.streams.Add(1)
+	context.AfterFunc(stream.Context(), func() {
+		defer s.streams.Done()
+		s.account(stream, s.leave(c))
+	})
 	runtime.Goexit()
 	return nil
 }

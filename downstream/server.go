@@ -162,9 +162,10 @@ type Server struct {
 	released     chan struct{}
 	draining     chan struct{}
 	lastID       atomic.Uint64
-	panics       atomic.Uint64 // outside of streams
-	open         atomic.Int64  // streams
-	listening    chan struct{} // closed once addrs is set
+	panics       atomic.Uint64  // outside of streams
+	open         atomic.Int64   // streams
+	streams      sync.WaitGroup // those that were taken in
+	listening    chan struct{}  // closed once addrs is set
 	addrs        []net.Addr
 	trust        map[*Listener]*trust // of listeners that want client certificates; set by listen
 
@@ -273,8 +274,10 @@ func (s *Server) Run(ctx context.Context) error {
 		}
 		return stop.Wait()
 	})
-	defer s.workers.close()
-	return g.Wait()
+	err = g.Wait()
+	s.streams.Wait() // gRPC has waited for those that were coming
+	s.workers.close()
+	return err
 }
 
 // Addrs waits until the listeners are open and returns their addresses, in the order of
