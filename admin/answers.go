@@ -2,6 +2,7 @@ package admin
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,6 +13,8 @@ import (
 
 	"meshrelay/internal/visible"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/kubernetes/clusters"
+	"meshrelay/upstreams/kubernetes/clusters/registry"
 )
 
 // refusal is an error with the HTTP status of its answer.
@@ -34,9 +37,9 @@ func StatusOf(err error) int {
 	switch {
 	case errors.As(err, &known):
 		return known.code
-	case errors.Is(err, intake.ErrUnknownUpstream):
+	case errors.Is(err, intake.ErrUnknownUpstream), errors.Is(err, clusters.ErrUnknown):
 		return http.StatusNotFound
-	case errors.Is(err, intake.ErrNotPossible):
+	case errors.Is(err, intake.ErrNotPossible), errors.Is(err, registry.ErrNotPossible):
 		return http.StatusConflict
 	case interrupted(err):
 		return http.StatusServiceUnavailable
@@ -52,12 +55,19 @@ func interrupted(err error) bool {
 // refuse answers with an error.
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	code := StatusOf(err)
-	if errors.Is(err, intake.ErrUnknownUpstream) {
+	switch {
+	case errors.Is(err, intake.ErrUnknownUpstream):
 		var names []string
 		for _, u := range s.deps.Debug.views.Upstreams() {
 			names = append(names, u.Name)
 		}
 		err = fmt.Errorf("there is no upstream %.64q: there are %s", r.PathValue("upstream"), strings.Join(names, ", "))
+	case errors.Is(err, clusters.ErrUnknown):
+		names := []string{}
+		for _, c := range s.deps.Debug.views.Clusters() {
+			names = append(names, c.Name)
+		}
+		err = fmt.Errorf("the config has no clusters %.64q: there are %s", r.PathValue("clusters"), cmp.Or(strings.Join(names, ", "), "none"))
 	}
 	if code == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", "1")

@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -33,6 +34,7 @@ import (
 	"meshrelay/state"
 	"meshrelay/state/local"
 	"meshrelay/upstreams"
+	"meshrelay/upstreams/kubernetes/clusters"
 )
 
 // Options are the parts of a Relay. All fields are required.
@@ -55,6 +57,7 @@ type Relay struct {
 	log       *slog.Logger
 	aggregate *mirror.Aggregate
 	manager   *upstreams.Manager
+	finder    *clusters.Finder
 	keeper    *state.Keeper // nil: no state is kept
 	events    *events.Journal
 	stages    *stages
@@ -66,15 +69,30 @@ type Relay struct {
 	collector *memory.Collector
 	guard     *memory.Guard
 	draining  atomic.Bool
-	// config is the present one; apply replaces it. Configs are immutable.
+	// config is the present one, with the upstreams that were found; apply replaces it. Configs are
+	// immutable.
 	config atomic.Pointer[config.Config]
+
+	applying sync.Mutex     // held by what changes upstreams; guards file
+	file     *config.Config // the present one as it is in the file
 }
 
 // New makes a Relay. It opens the state, but neither connects nor listens.
 func New(o Options) (*Relay, error) {
-	cfg := o.Config
-	r := &Relay{options: o, log: o.Logger, aggregate: mirror.NewAggregate(), guard: memory.NewGuard(cfg.Downstream.ShedAtMemoryPercent), events: events.New(events.Limits{}), stages: newStages()}
+	r := &Relay{options: o, log: o.Logger, aggregate: mirror.NewAggregate(), file: o.Config, events: events.New(events.Limits{}), stages: newStages()}
+	finder, whole := clusters.New(o.Config.State.Dir, r.log)
+	r.finder = finder
+	r.finder.Adopt(o.Config)
+	cfg, err := r.effective(o.Config)
+	if err != nil {
+		return nil, err
+	}
+	r.options.Config = cfg
+	r.guard = memory.NewGuard(cfg.Downstream.ShedAtMemoryPercent)
 	r.config.Store(cfg)
+	for _, line := range cfg.Warnings() {
+		r.log.Warn("config may not be meant", "warning", line)
+	}
 	r.log.Info("relay starts", "version", o.Build.Version, "revision", o.Build.Revision, "node", cfg.Node.ID, "upstreams", len(cfg.Upstreams))
 	r.collector = memory.NewCollector(r.log)
 
@@ -93,6 +111,11 @@ func New(o Options) (*Relay, error) {
 		options.Logger = r.log
 		for _, u := range cfg.Upstreams {
 			options.Retain = append(options.Retain, u.Name)
+		}
+		if !whole { // nobody knows which clusters there were
+			options.Retain = nil
+		} else if options.Retain == nil {
+			options.Retain = []string{}
 		}
 		r.keeper = state.Open(local.New(cfg.State.Dir, r.log), options)
 		r.collector.Restores(r.keeper.Status().Size)
@@ -114,7 +137,7 @@ func New(o Options) (*Relay, error) {
 	}
 	registry := prometheus.NewRegistry()
 	views := admin.Views{
-		Configs: r.aggregate, Upstreams: r.manager.Status, Trace: r.manager.Trace, LeftOut: r.manager.LeftOut,
+		Configs: r.aggregate, Upstreams: r.upstreams, Clusters: r.finder.Status, Trace: r.manager.Trace, LeftOut: r.manager.LeftOut,
 		Contests: register.KeyConflicts, HostConflicts: register.HostConflicts, NotFollowed: register.NotFollowed,
 		Events: r.events,
 	}
@@ -143,7 +166,7 @@ func New(o Options) (*Relay, error) {
 	address := admin.Config{Address: cfg.Admin.Address, Socket: cfg.AdminSocket(), OwnSocketDir: ownSocketDir(cfg)}
 	r.operators = admin.New(address, r.adminDeps(registry, debug))
 	r.pages.ShowServer(r.operators)
-	own := append(admin.NewReloadMetrics(o.Watcher.Status), r.manager, register, r.pusher, r.notifier, r.events)
+	own := append(admin.NewReloadMetrics(o.Watcher.Status), r.manager, r.finder, register, r.pusher, r.notifier, r.events)
 	if r.keeper != nil {
 		own = append(own, r.keeper)
 	}
@@ -187,13 +210,13 @@ func (r *Relay) adminDeps(registry *prometheus.Registry, debug *admin.Debug) adm
 	deps := admin.Deps{
 		Gatherer: registry, Debug: debug, Pages: r.pages, LogLevel: r.options.LogLevel, Build: r.options.Build, Logger: r.log,
 		Name: r.config.Load().Node.ID, Started: time.Now(),
-		Controls: r.manager, Reload: r.options.Watcher.Reload, ReloadStatus: r.options.Watcher.Status,
+		Controls: r.manager, Clusters: r.finder, Notes: r.finder.Problems, Reload: r.options.Watcher.Reload, ReloadStatus: r.options.Watcher.Status,
 		Remarks: func() []string { return powerfulImports(r.config.Load().Upstreams, r.aggregate) },
 		Ready: func() admin.Readiness {
 			if r.draining.Load() {
 				return admin.Readiness{Reasons: []string{"shutting down"}}
 			}
-			return admin.Assess(r.server.HasReleased(), r.manager.Status())
+			return admin.Assess(r.server.HasReleased(), r.upstreams())
 		},
 	}
 	if r.keeper != nil {
@@ -210,7 +233,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	signal.Notify(hangups, syscall.SIGHUP) // for ever: a SIGHUP would end the process otherwise
 	// The group interrupts them in this order, each after the end of the one before: clients
 	// leave first, and operators can look on to the end.
-	r.events.Record(events.Event{Type: events.Started, By: events.ByRelay, Text: fmt.Sprintf("version %s, %d upstreams", r.options.Build.Version, len(r.config.Load().Upstreams))})
+	r.events.Record(events.Event{Type: events.Started, By: events.ByRelay, Text: fmt.Sprintf("version %s, upstreams: %d", r.options.Build.Version, len(r.config.Load().Upstreams))})
 	var group run.Group
 	execute, interrupt := untilSignal(ctx, r.log, &r.draining)
 	group.Add(execute, func(err error) {
@@ -219,6 +242,8 @@ func (r *Relay) Run(ctx context.Context) error {
 	})
 	group.Add(actor(func(ctx context.Context) error { return r.reloadOnHangup(ctx, hangups) }))
 	group.Add(actor(func(ctx context.Context) error { return r.options.Watcher.Run(ctx, r.log, r.apply) }))
+	group.Add(actor(r.followClusters))
+	group.Add(actor(r.finder.Run))
 	group.Add(actor(r.server.Run))
 	group.Add(actor(func(ctx context.Context) error { return r.collector.Run(ctx, r.server.Released()) }))
 	group.Add(actor(r.guard.Run))
