@@ -80,6 +80,8 @@ type Deps struct {
 
 	// The others may be nil, and may be called from any goroutine.
 
+	// Pages is the web page at /ui/.
+	Pages http.Handler
 	// Backup writes a copy of the state; nil when no state is kept.
 	Backup func(w io.Writer) error
 	// Notes returns other problems, a line each, which do not make the relay unready.
@@ -219,8 +221,12 @@ func (s *Server) routes() http.Handler {
 	s.addControls(mux)
 	s.addProfiles(mux)
 	mux.Handle("GET /version", s.debugOnly(func(w http.ResponseWriter, _ *http.Request) {
-		s.answer(w, Version{s.deps.Build, s.deps.Name, s.deps.Started, s.socket.Load().path})
+		s.answer(w, s.Version())
 	}))
+	if s.deps.Pages != nil {
+		mux.HandleFunc("GET /ui/", s.pages)
+		mux.Handle("GET /ui", http.RedirectHandler("/ui/", http.StatusSeeOther))
+	}
 	mux.Handle("GET /{$}", s.debugOnly(s.index))
 	mux.Handle("GET /debug/{$}", s.debugOnly(s.index))
 	mux.Handle("GET /debug", s.debugOnly(s.index))

@@ -21,6 +21,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"meshrelay/admin"
+	"meshrelay/admin/ui"
 	"meshrelay/config"
 	"meshrelay/downstream"
 	"meshrelay/events"
@@ -64,6 +65,7 @@ type Relay struct {
 	server    *downstream.Server
 	pusher    *push.Pusher
 	operators *admin.Server
+	pages     *ui.Pages
 	collector *memory.Collector
 	guard     *memory.Guard
 	draining  atomic.Bool
@@ -134,11 +136,12 @@ func New(o Options) (*Relay, error) {
 		return nil, err
 	}
 	registry := prometheus.NewRegistry()
-	debug := admin.NewDebug(admin.Views{
+	views := admin.Views{
 		Configs: r.aggregate, Upstreams: r.upstreams, Clusters: r.finder.Status, Trace: r.manager.Trace, LeftOut: r.manager.LeftOut,
 		Contests: register.KeyConflicts, HostConflicts: register.HostConflicts, NotFollowed: register.NotFollowed,
 		Events: r.events,
-	})
+	}
+	debug := admin.NewDebug(views)
 	serverConfig, err := downstreamConfig(cfg, o.Build.Version)
 	if err != nil {
 		return nil, err
@@ -157,8 +160,12 @@ func New(o Options) (*Relay, error) {
 	if err := r.pushChanges(); err != nil {
 		return nil, err
 	}
+	if r.pages, err = r.newPages(views, debug, register.Counts); err != nil {
+		return nil, err
+	}
 	address := admin.Config{Address: cfg.Admin.Address, Socket: cfg.AdminSocket(), OwnSocketDir: ownSocketDir(cfg)}
 	r.operators = admin.New(address, r.adminDeps(registry, debug))
+	r.pages.ShowServer(r.operators)
 	own := append(admin.NewReloadMetrics(o.Watcher.Status), r.manager, r.finder, register, r.pusher, r.notifier, r.events)
 	if r.keeper != nil {
 		own = append(own, r.keeper)
@@ -201,7 +208,7 @@ func (r *Relay) changer(key mirror.Key, of *mirror.Resolution) string {
 
 func (r *Relay) adminDeps(registry *prometheus.Registry, debug *admin.Debug) admin.Deps {
 	deps := admin.Deps{
-		Gatherer: registry, Debug: debug, LogLevel: r.options.LogLevel, Build: r.options.Build, Logger: r.log,
+		Gatherer: registry, Debug: debug, Pages: r.pages, LogLevel: r.options.LogLevel, Build: r.options.Build, Logger: r.log,
 		Name: r.config.Load().Node.ID, Started: time.Now(),
 		Controls: r.manager, Clusters: r.finder, Notes: r.notes, Reload: r.options.Watcher.Reload, ReloadStatus: r.options.Watcher.Status,
 		Remarks: func() []string { return powerfulImports(r.config.Load().Upstreams, r.aggregate) },
@@ -249,6 +256,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	if r.keeper != nil {
 		group.Add(actor(r.keep)) // it ends after the upstreams, and writes all their resources
 	}
+	group.Add(actor(r.pages.Run))
 	group.Add(actor(r.operators.Run))
 	err := group.Run()
 	if err == nil {
