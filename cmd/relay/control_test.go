@@ -218,7 +218,7 @@ func TestOrdersPrintTheNewState(t *testing.T) {
 		{"freeze nowhere", 1, "error: there is no upstream \"nowhere\": there are east, west\n"},
 		{"freeze", 1, "error: missing UPSTREAM: relay freeze UPSTREAM\n"},
 		{"freeze east west", 1, "error: unexpected argument \"west\": relay freeze UPSTREAM\n"},
-		{"history", 1, "error: missing UPSTREAM: relay history UPSTREAM\n"},
+		{"history", 1, "error: missing UPSTREAM: relay history UPSTREAM [REVISION]\n"},
 		{"explain", 1, "error: missing KIND and NAME: relay explain KIND [NAMESPACE/]NAME | explain --left-out [KIND]\n"},
 		{"history east", 0, "REVISION   TIME                   AGE   RESOURCES   ADDED   CHANGED   REMOVED   BY         AMONG THEM\n7          2000-01-01T00:00:00Z   60m   5           0       0         1         upstream   -a/B c/d\n"},
 		{"history east -o yaml", 1, "error: output format \"yaml\": want table or json\n"},
