@@ -1,4 +1,4 @@
-package stateio
+package stateio_test
 
 import (
 	"context"
@@ -24,6 +24,7 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/internal/relay"
+	"meshrelay/internal/stateio"
 	"meshrelay/mirror"
 	"meshrelay/state"
 	"meshrelay/state/local"
@@ -157,7 +158,7 @@ func TestExportedStateIsServedAsItWasKept(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			e := &Export{File: file}
+			e := &stateio.Export{File: file}
 			if withConfig {
 				e.Config, e.ConfigPath = before, original
 			}
@@ -232,7 +233,7 @@ func TestWhatAFileUpstreamWouldNotReadIsNamed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &Export{File: file}
+	e := &stateio.Export{File: file}
 	if _, _, err := e.Directory(filepath.Join(dir, "out")); err != nil {
 		t.Fatal(err)
 	}
@@ -281,7 +282,7 @@ downstream: {listeners: [{address: "127.0.0.1:0", plaintext: true}]}
 		{"none", nil, nil},
 	} {
 		out := filepath.Join(dir, tc.name)
-		e := &Export{File: &state.File{Path: "relay.state", Damage: "torn", Sources: tc.sources}, Config: cfg, ConfigPath: original}
+		e := &stateio.Export{File: &state.File{Path: "relay.state", Damage: "torn", Sources: tc.sources}, Config: cfg, ConfigPath: original}
 		_, _, err := e.Directory(out)
 		if (err == nil) != (len(tc.sources) > 0) {
 			t.Errorf("%s: %v", tc.name, err)
@@ -311,7 +312,7 @@ downstream: {listeners: [{address: "127.0.0.1:0", plaintext: true}]}
 func TestAnExportStaysInItsDirectory(t *testing.T) {
 	dir := t.TempDir()
 	out := filepath.Join(dir, "out")
-	e := &Export{File: &state.File{Path: "relay.state", Sources: []state.Contents{{Name: "x/../../evil"}}}}
+	e := &stateio.Export{File: &state.File{Path: "relay.state", Sources: []state.Contents{{Name: "x/../../evil"}}}}
 	if _, _, err := e.Directory(out); err == nil || !strings.Contains(err.Error(), `"x/../../evil" is no name of an upstream`) {
 		t.Errorf("%v", err)
 	}
