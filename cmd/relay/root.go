@@ -19,6 +19,7 @@ Configuration Protocol.
 
 A first run:
   relay validate -c relay.yaml         check the config file and the files it names
+  relay doctor -c relay.yaml           check the network, certificates, tokens and ports
   relay serve -c relay.yaml            run the relay
   relay status                         see its upstreams and clients
   relay get serviceentries -A          see what it, or an istiod, serves
@@ -37,7 +38,7 @@ A first run:
 		title    string
 		commands []*cobra.Command
 	}{
-		{"Run a relay:", []*cobra.Command{newServe(), newValidate(), newPlan(), newReload(), newLogLevel()}},
+		{"Run a relay:", []*cobra.Command{newServe(), newValidate(), newDoctor(), newPlan(), newReload(), newLogLevel()}},
 		{"Look:", []*cobra.Command{newStatus(), newUpstreams(), newClients(), newGet(), newExplain(), newConflicts(), newHistory(), newHeld()}},
 		{"Decide:", []*cobra.Command{newRelease(), newFreeze(), newUnfreeze(), newRollback(), newServeWithout()}},
 		{"Disk:", []*cobra.Command{newState()}},

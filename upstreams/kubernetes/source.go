@@ -65,6 +65,7 @@ func Kind() upstreams.Kind {
 			_, err := accessOf(sectionOf(u))
 			return err
 		},
+		Probe: probe,
 	}
 }
 
