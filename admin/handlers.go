@@ -84,4 +84,5 @@ func (s *Server) index(w http.ResponseWriter, _ *http.Request) {
 	line("/upstreams/NAME/…", "POST freeze, unfreeze, release, rollback?to=REVISION; GET history")
 	line("/reload", "POST: read the config file and take it over")
 	line("/state/backup", "Copy of the state that is kept on disk")
+	line("/support-bundle", "Archive for a bug report, without secrets; ?seconds= of CPU profile, ?configs=true adds resources")
 }

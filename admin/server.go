@@ -84,6 +84,8 @@ type Deps struct {
 	Notes func() []string
 	// Remarks returns hints about a relay that works as it is told, a line each.
 	Remarks func() []string
+	// Supports are for support bundles.
+	Supports Supports
 }
 
 // Server is the HTTP server for operators. New makes it, Run runs it.
@@ -94,6 +96,7 @@ type Server struct {
 	busy    chan struct{} // the slots of Debug
 	writing chan struct{} // one slot: one change at a time
 	backups chan struct{} // one slot
+	bundles chan struct{} // one slot
 	socket  atomic.Pointer[socketState]
 	handler http.Handler
 	// socketRetry is the constant, but for tests.
@@ -104,7 +107,7 @@ type Server struct {
 func New(cfg Config, deps Deps) *Server {
 	s := &Server{
 		cfg: cfg, deps: deps, log: deps.Logger,
-		busy: deps.Debug.busy, writing: make(chan struct{}, 1), backups: make(chan struct{}, 1),
+		busy: deps.Debug.busy, writing: make(chan struct{}, 1), backups: make(chan struct{}, 1), bundles: make(chan struct{}, 1),
 		socketRetry: socketRetry,
 	}
 	s.socket.Store(&socketState{problem: "it is not open yet"})

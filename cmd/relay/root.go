@@ -50,7 +50,7 @@ A first run:
 			root.AddCommand(c)
 		}
 	}
-	root.AddCommand(newVersion())
+	root.AddCommand(newVersion(), newSupportBundle())
 	strict(root)
 	return root
 }

@@ -57,3 +57,8 @@ func paintOf(cmd *cobra.Command) cliview.Paint {
 	return cliview.Paint(ok && s.coloured)
 }
 
+// watched reports whether a person looks at the errors of a command, so that progress is of use.
+func watched(cmd *cobra.Command) bool {
+	s, ok := cmd.ErrOrStderr().(screen)
+	return ok && s.terminal
+}
