@@ -25,6 +25,7 @@ func newPlan() *cobra.Command {
 	var timeout time.Duration
 	var diffs, exitCode bool
 	var out output
+	var rows rowLimit
 	cmd := &cobra.Command{
 		Use:   "plan -c NEW.yaml",
 		Short: "Show what another config file would change in a running relay",
@@ -50,7 +51,7 @@ It fails when an upstream does not sync in time: its resources would look remove
 			if err != nil {
 				return err
 			}
-			err = out.print(cmd, nil, changes, cliview.Plan(changes, diffs))
+			err = out.rows(cmd, &rows, nil, changes, cliview.Plan(changes, diffs, cut(&rows, changes.Changes)))
 			if err == nil && exitCode && len(changes.Changes) > 0 {
 				return errDiffers
 			}
@@ -62,6 +63,7 @@ It fails when an upstream does not sync in time: its resources would look remove
 	cmd.Flags().DurationVar(&timeout, "timeout", 30*time.Second, "how long to wait for the upstreams, and for the running relay")
 	cmd.Flags().BoolVar(&diffs, "diff", false, "show the difference of each change")
 	cmd.Flags().BoolVar(&exitCode, "exit-code", false, "exit with 2 when there are changes")
+	rows.flag(cmd)
 	out.flag(cmd, "table", "json")
 	return cmd
 }

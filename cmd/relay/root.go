@@ -38,8 +38,8 @@ A first run:
 		title    string
 		commands []*cobra.Command
 	}{
-		{"Run a relay:", []*cobra.Command{newServe(), newValidate(), newDoctor(), newPlan(), newReload(), newLogLevel()}},
-		{"Look:", []*cobra.Command{newStatus(), newUpstreams(), newClients(), newGet(), newExplain(), newConflicts(), newHistory(), newHeld()}},
+		{"Run a relay:", []*cobra.Command{newInit(), newServe(), newValidate(), newDoctor(), newSchema(), newPlan(), newReload(), newLogLevel()}},
+		{"Look:", []*cobra.Command{newStatus(), newUpstreams(), newClients(), newGet(), newExplain(), newConflicts(), newHistory(), newHeld(), newDiff(), newWait()}},
 		{"Decide:", []*cobra.Command{newRelease(), newFreeze(), newUnfreeze(), newRollback(), newServeWithout()}},
 		{"Disk:", []*cobra.Command{newState()}},
 	}

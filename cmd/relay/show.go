@@ -140,6 +140,7 @@ func watchStatus(cmd *cobra.Command, c admin.Client, timeout time.Duration) erro
 func newUpstreams() *cobra.Command {
 	var access access
 	var out output
+	var rows rowLimit
 	cmd := access.overAdmin(&cobra.Command{
 		Use:     "upstreams [NAME]",
 		Aliases: []string{"upstream"},
@@ -153,7 +154,7 @@ what is refused and dropped, and why.`,
 	}, func(cmd *cobra.Command, c admin.Client, args []string) error {
 		all, err := c.Upstreams(cmd.Context())
 		if err != nil || len(args) == 0 {
-			return out.print(cmd, err, all, cliview.Upstreams(all, time.Now()))
+			return out.rows(cmd, &rows, err, all, cliview.Upstreams(cut(&rows, all), time.Now()))
 		}
 		i := slices.IndexFunc(all, func(u upstreams.Status) bool { return u.Name == args[0] })
 		if i < 0 {
@@ -161,6 +162,7 @@ what is refused and dropped, and why.`,
 		}
 		return out.print(cmd, nil, all[i], cliview.Upstream(all[i], time.Now()))
 	})
+	rows.flag(cmd)
 	out.flag(cmd, "table", "yaml", "json")
 	return cmd
 }
@@ -168,6 +170,7 @@ what is refused and dropped, and why.`,
 func newClients() *cobra.Command {
 	var access access
 	var out output
+	var rows rowLimit
 	cmd := access.overAdmin(&cobra.Command{
 		Use:     "clients [NAME]",
 		Aliases: []string{"client"},
@@ -180,7 +183,7 @@ show one by type. NAME is POD.NAMESPACE as in the list, the whole node ID, or a 
 	}, func(cmd *cobra.Command, c admin.Client, args []string) error {
 		all, err := c.Clients(cmd.Context())
 		if err != nil || len(args) == 0 {
-			return out.print(cmd, err, all, cliview.Clients(all, time.Now()))
+			return out.rows(cmd, &rows, err, all, cliview.Clients(cut(&rows, all), time.Now()))
 		}
 		found := cliview.MatchClients(all, args[0])
 		if len(found) == 0 {
@@ -192,6 +195,7 @@ show one by type. NAME is POD.NAMESPACE as in the list, the whole node ID, or a 
 		}
 		return out.print(cmd, nil, found, strings.Join(texts, "\n"))
 	})
+	rows.flag(cmd)
 	out.flag(cmd, "table", "yaml", "json")
 	return cmd
 }
@@ -199,6 +203,7 @@ show one by type. NAME is POD.NAMESPACE as in the list, the whole node ID, or a 
 func newExplain() *cobra.Command {
 	var access access
 	var out output
+	var rows rowLimit
 	var namespace, upstream string
 	var diffs, leftOut bool
 	cmd := access.overAdmin(&cobra.Command{
@@ -231,7 +236,7 @@ With --left-out, list all resources that import rules leave out, with the rule.`
 	}, func(cmd *cobra.Command, c admin.Client, args []string) error {
 		if leftOut {
 			all, err := c.LeftOut(cmd.Context(), upstream, strings.Join(args, ""))
-			return out.print(cmd, err, all, cliview.LeftOut(all))
+			return out.rows(cmd, &rows, err, all, cliview.LeftOut(cut(&rows, all)))
 		}
 		kind, name, ok := kindAndName(args)
 		if !ok {
@@ -247,12 +252,15 @@ With --left-out, list all resources that import rules leave out, with the rule.`
 		if err == nil && e.Outcome == admin.Missing {
 			return errors.Join(out.print(cmd, nil, e, ""), fmt.Errorf("no upstream has %s%s", e.Ref, cliview.Elsewhere(e)))
 		}
-		return out.print(cmd, err, e, cliview.Explain(e, diffs, time.Now()))
+		shown := e
+		shown.Clients = cut(&rows, e.Clients)
+		return out.rows(cmd, &rows, err, e, cliview.Explain(shown, diffs, time.Now()))
 	})
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "default", "`namespace` of the resource")
 	cmd.Flags().BoolVar(&diffs, "diff", false, "show differences between what each upstream has and what is served")
 	cmd.Flags().BoolVar(&leftOut, "left-out", false, "list what import rules leave out")
 	cmd.Flags().StringVar(&upstream, "upstream", "", "with --left-out: list this `upstream` only")
+	rows.flag(cmd)
 	out.flag(cmd, "table", "json")
 	return cmd
 }
@@ -269,6 +277,7 @@ func kindAndName(args []string) (kind, name string, ok bool) {
 func newConflicts() *cobra.Command {
 	var access access
 	var out output
+	var rows rowLimit
 	var kind string
 	cmd := access.overAdmin(&cobra.Command{
 		Use:   "conflicts",
@@ -280,9 +289,11 @@ error: the merge policy decides the first, the second is served as it is.`,
   relay conflicts --kind serviceentries -o json`,
 	}, func(cmd *cobra.Command, c admin.Client, _ []string) error {
 		all, err := c.Conflicts(cmd.Context(), kind)
-		return out.print(cmd, err, all, cliview.Conflicts(all, time.Now()))
+		shown := admin.Conflicts{Keys: cut(&rows, all.Keys), Hosts: cut(&rows, all.Hosts), NotFollowed: cut(&rows, all.NotFollowed)}
+		return out.rows(cmd, &rows, err, all, cliview.Conflicts(shown, time.Now()))
 	})
 	cmd.Flags().StringVar(&kind, "kind", "", "list this `kind` only")
+	rows.flag(cmd)
 	out.flag(cmd, "table", "json")
 	return cmd
 }
@@ -290,6 +301,7 @@ error: the merge policy decides the first, the second is served as it is.`,
 func newHeld() *cobra.Command {
 	var access access
 	var out output
+	var rows rowLimit
 	cmd := access.overSocket(&cobra.Command{
 		Use:   "held [UPSTREAM]",
 		Short: "List deletions that guards hold",
@@ -303,8 +315,13 @@ upstream deleted it. All listed resources are still served.`,
 		ValidArgsFunction: access.completeUpstreams,
 	}, func(cmd *cobra.Command, c admin.Client, args []string) error {
 		held, err := c.Held(cmd.Context(), strings.Join(args, ""))
-		return out.print(cmd, err, held, cliview.Held(held, time.Now()))
+		shown := slices.Clone(held)
+		for i := range shown {
+			shown[i].Deletions = cut(&rows, shown[i].Deletions)
+		}
+		return out.rows(cmd, &rows, err, held, cliview.Held(shown, time.Now()))
 	})
+	rows.flag(cmd)
 	out.flag(cmd, "table", "yaml", "json")
 	return cmd
 }
@@ -312,6 +329,7 @@ upstream deleted it. All listed resources are still served.`,
 func newHistory() *cobra.Command {
 	var access access
 	var out output
+	var rows rowLimit
 	cmd := access.overSocket(&cobra.Command{
 		Use:   "history UPSTREAM",
 		Short: "List the revisions of an upstream, newest first",
@@ -323,8 +341,9 @@ in the config file limits their number and age.`,
 		ValidArgsFunction: access.completeUpstreams,
 	}, func(cmd *cobra.Command, c admin.Client, args []string) error {
 		revisions, err := c.History(cmd.Context(), args[0])
-		return out.print(cmd, err, revisions, cliview.History(revisions, time.Now()))
+		return out.rows(cmd, &rows, err, revisions, cliview.History(cut(&rows, revisions), time.Now()))
 	})
+	rows.flag(cmd)
 	out.flag(cmd, "table", "json")
 	return cmd
 }

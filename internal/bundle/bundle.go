@@ -15,10 +15,10 @@ import (
 	"time"
 )
 
+// Bounds of a bundle, in bytes.
 const (
-	// MaxFile and MaxAll bound each file, and all of them together, in bytes.
-	MaxFile = 8 << 20
-	MaxAll  = 64 << 20
+	MaxFile = 8 << 20  // each file
+	MaxAll  = 64 << 20 // all of them together
 )
 
 // errFull ends a file at its bound.

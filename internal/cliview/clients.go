@@ -2,6 +2,7 @@ package cliview
 
 import (
 	"cmp"
+	"fmt"
 	"strings"
 	"time"
 
@@ -46,6 +47,21 @@ func MatchClients(clients []downstream.ClientStatus, name string) (found []downs
 		}
 	}
 	return found
+}
+
+// ClientSynced returns nil when all clients of a name have what they asked for, and there is one; else
+// why not.
+func ClientSynced(clients []downstream.ClientStatus, name string) error {
+	found := MatchClients(clients, name)
+	if len(found) == 0 {
+		return fmt.Errorf("no client %q is connected", name)
+	}
+	for _, c := range found {
+		if !upToDate(c) {
+			return fmt.Errorf("client %s: %s", clientName(c.NodeID), clientState(c))
+		}
+	}
+	return nil
 }
 
 // clientName returns the pod and namespace of a node ID of Istio, "TYPE~IP~POD.NAMESPACE~DOMAIN",
