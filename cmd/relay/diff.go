@@ -55,7 +55,7 @@ for both servers. The exit code is 0 when both have the same, and 1 when they di
 	f.DurationVar(&o.timeout, "timeout", 30*time.Second, "how long to wait for a server's complete answer")
 	f.BoolVar(&o.diffs, "diff", false, "show the difference of each resource")
 	f.BoolVar(&o.bare, "ignore-annotations", false, "leave annotations out of the comparison")
-	o.serverFlags.flags(cmd)
+	o.flags(cmd)
 	o.rows.flag(cmd)
 	o.output.flag(cmd, "table", "json")
 	return cmd

@@ -116,7 +116,7 @@ this server: equal content has equal versions on every relay.`,
 	f.BoolVarP(&o.watch, "watch", "w", false, "list changes after the resources, until interrupted")
 	f.DurationVar(&o.timeout, "timeout", 15*time.Second, "how long to wait for the server's complete answer")
 	f.StringVar(&o.access.Server, "server", cmp.Or(os.Getenv("RELAY_SERVER"), "127.0.0.1:15010"), "`address` of the server, host:port; $RELAY_SERVER is another default")
-	o.serverFlags.flags(cmd)
+	o.flags(cmd)
 	o.rows.flag(cmd)
 	o.output.flag(cmd, "table", "wide", "yaml", "json", "name")
 	return cmd

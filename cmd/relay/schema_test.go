@@ -70,9 +70,12 @@ func TestTheSchemaAcceptsEverySampleAndExample(t *testing.T) {
 			if err := check(t, s, text); err != nil {
 				t.Errorf("%s: %v", path, err)
 			}
-			cfg, err := config.Parse(path, text, relay.Sources()...)
-			if err != nil {
-				return nil // it has placeholders
+			cfg, refused := config.Parse(path, text, relay.Sources()...)
+			if refused != nil && bytes.Contains(text, []byte("<")) { // it has placeholders
+				return nil
+			}
+			if refused != nil {
+				return refused
 			}
 			whole, err := cfg.YAML()
 			if err != nil {
