@@ -16,6 +16,7 @@ import (
 	"strings"
 
 	"meshrelay/downstream"
+	"meshrelay/events"
 	"meshrelay/internal/kube"
 	"meshrelay/mirror"
 	"meshrelay/state"
@@ -168,6 +169,11 @@ func ofUpstream(upstream, action string) string {
 // ServeWithout ends the wait of clients for an upstream, and returns for whom they still wait.
 func (c Client) ServeWithout(ctx context.Context, upstream string) (Waiting, error) {
 	return ask[Waiting](ctx, c, http.MethodPost, ofUpstream(upstream, "serve-without"), nil)
+}
+
+// Events returns a page of the journal. The parameters are those of /debug/events.
+func (c Client) Events(ctx context.Context, query url.Values) (events.Page, error) {
+	return ask[events.Page](ctx, c, http.MethodGet, "/debug/events", query)
 }
 
 // Held returns what the guards hold: of one upstream, or of all when its name is empty.

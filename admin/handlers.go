@@ -36,6 +36,7 @@ func (s *Server) setLogLevel(w http.ResponseWriter, r *http.Request) {
 	}
 	old := s.deps.LogLevel.Level()
 	s.deps.LogLevel.Set(level)
+	s.recordOrder(r, "log-level", nil, []any{"level", name})
 	s.audit(r, max(level, old), "log-level", "level", name)
 	s.logLevel(w, r)
 }

@@ -90,15 +90,16 @@ type Deps struct {
 
 // Server is the HTTP server for operators. New makes it, Run runs it.
 type Server struct {
-	cfg     Config
-	deps    Deps
-	log     *slog.Logger
-	busy    chan struct{} // the slots of Debug
-	writing chan struct{} // one slot: one change at a time
-	backups chan struct{} // one slot
-	bundles chan struct{} // one slot
-	socket  atomic.Pointer[socketState]
-	handler http.Handler
+	cfg       Config
+	deps      Deps
+	log       *slog.Logger
+	busy      chan struct{} // the slots of Debug
+	writing   chan struct{} // one slot: one change at a time
+	backups   chan struct{} // one slot
+	followers chan struct{} // of events
+	bundles   chan struct{} // one slot
+	socket    atomic.Pointer[socketState]
+	handler   http.Handler
 	// socketRetry is the constant, but for tests.
 	socketRetry time.Duration
 }
@@ -108,6 +109,7 @@ func New(cfg Config, deps Deps) *Server {
 	s := &Server{
 		cfg: cfg, deps: deps, log: deps.Logger,
 		busy: deps.Debug.busy, writing: make(chan struct{}, 1), backups: make(chan struct{}, 1), bundles: make(chan struct{}, 1),
+		followers:   make(chan struct{}, maxFollowers),
 		socketRetry: socketRetry,
 	}
 	s.socket.Store(&socketState{problem: "it is not open yet"})
@@ -152,6 +154,8 @@ func (s *Server) serve(ctx context.Context, lis net.Listener) error {
 	// would otherwise outlive it.
 	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
+	ending, end := context.WithCancel(base)
+	defer end()
 	server := &http.Server{
 		Handler:           s.handler,
 		ReadHeaderTimeout: readHeaderTimeout,
@@ -159,9 +163,10 @@ func (s *Server) serve(ctx context.Context, lis net.Listener) error {
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
-		BaseContext:       func(net.Listener) context.Context { return base },
+		BaseContext:       func(net.Listener) context.Context { return context.WithValue(base, endingKey{}, ending.Done()) },
 		ConnContext:       withPeer,
 	}
+	server.RegisterOnShutdown(end) // streams would keep it waiting
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		if err := server.Serve(lis); !errors.Is(err, http.ErrServerClosed) {
@@ -205,7 +210,11 @@ func (s *Server) routes() http.Handler {
 		MaxRequestsInFlight: maxDebugRequests,
 	}))
 	for _, doc := range documents() {
-		mux.Handle("GET /debug/"+doc.name, s.debugOnly(s.document(doc)))
+		h := s.debugOnly(s.document(doc))
+		if doc.name == "events" {
+			h = s.events(h)
+		}
+		mux.Handle("GET /debug/"+doc.name, h)
 	}
 	mux.Handle("GET /debug/loglevel", s.debugOnly(s.logLevel))
 	s.addControls(mux)

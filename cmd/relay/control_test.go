@@ -91,6 +91,10 @@ func (c *controlled) Held(upstream string) (out []intake.HeldUpstream, err error
 
 func (c *controlled) ServeWithout(context.Context, string) error { return nil }
 
+func (c *controlled) Diff(string, uint64) (upstreams.Differences, error) {
+	return upstreams.Differences{}, nil
+}
+
 func (c *controlled) History(upstream string) ([]state.Revision, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -39,7 +39,7 @@ A first run:
 		commands []*cobra.Command
 	}{
 		{"Run a relay:", []*cobra.Command{newInit(), newServe(), newValidate(), newDoctor(), newSchema(), newPlan(), newReload(), newLogLevel()}},
-		{"Look:", []*cobra.Command{newStatus(), newUpstreams(), newClients(), newGet(), newExplain(), newConflicts(), newHistory(), newHeld(), newDiff(), newWait()}},
+		{"Look:", []*cobra.Command{newStatus(), newUpstreams(), newClients(), newGet(), newExplain(), newConflicts(), newHistory(), newHeld(), newEvents(), newAudit(), newDiff(), newWait()}},
 		{"Decide:", []*cobra.Command{newRelease(), newFreeze(), newUnfreeze(), newRollback(), newServeWithout()}},
 		{"Disk:", []*cobra.Command{newState()}},
 	}

@@ -8,6 +8,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -23,6 +24,7 @@ import (
 	"meshrelay/admin"
 	"meshrelay/config"
 	"meshrelay/downstream"
+	"meshrelay/events"
 	"meshrelay/federation/tracker"
 	"meshrelay/internal/buildinfo"
 	"meshrelay/internal/logring"
@@ -57,6 +59,8 @@ type Relay struct {
 	aggregate *mirror.Aggregate
 	manager   *upstreams.Manager
 	keeper    *state.Keeper // nil: no state is kept
+	events    *events.Journal
+	stages    *stages
 	server    *downstream.Server
 	pusher    *push.Pusher
 	operators *admin.Server
@@ -70,7 +74,7 @@ type Relay struct {
 // New makes a Relay. It opens the state, but neither connects nor listens.
 func New(o Options) (*Relay, error) {
 	cfg := o.Config
-	r := &Relay{options: o, log: o.Logger, aggregate: mirror.NewAggregate(), guard: memory.NewGuard(cfg.Downstream.ShedAtMemoryPercent)}
+	r := &Relay{options: o, log: o.Logger, aggregate: mirror.NewAggregate(), guard: memory.NewGuard(cfg.Downstream.ShedAtMemoryPercent), events: events.New(events.Limits{}), stages: newStages()}
 	r.config.Store(cfg)
 	r.log.Info("relay starts", "version", o.Build.Version, "revision", o.Build.Revision, "node", cfg.Node.ID, "upstreams", len(cfg.Upstreams))
 	r.collector = memory.NewCollector(r.log)
@@ -94,10 +98,16 @@ func New(o Options) (*Relay, error) {
 		r.keeper = state.Open(local.New(cfg.State.Dir, r.log), options)
 		r.collector.Restores(r.keeper.Status().Size)
 		kept = r.keeper
+		if bad := r.events.Load(r.keeper.LoadJournal()); bad > 0 {
+			r.log.Warn("lines of the journal of events not read", "lines", bad)
+		}
+		r.keeper.FollowJournal(r.events)
 	}
 	if r.manager, err = upstreams.NewManager(cfg, Kinds(), r.aggregate, kept, r.log); err != nil {
 		return nil, err
 	}
+	r.manager.Record(r.events)
+	o.Watcher.Tell(r.recordReload)
 	work := push.NewWork()
 	if r.pusher, err = push.NewPusher(pushOptions(cfg.Push), work); err != nil {
 		return nil, err
@@ -106,6 +116,7 @@ func New(o Options) (*Relay, error) {
 	debug := admin.NewDebug(admin.Views{
 		Configs: r.aggregate, Upstreams: r.manager.Status, Trace: r.manager.Trace, LeftOut: r.manager.LeftOut,
 		Contests: register.KeyConflicts, HostConflicts: register.HostConflicts, NotFollowed: register.NotFollowed,
+		Events: r.events,
 	})
 	serverConfig, err := downstreamConfig(cfg, o.Build.Version)
 	if err != nil {
@@ -115,12 +126,13 @@ func New(o Options) (*Relay, error) {
 		Configs: r.aggregate, Await: func(ctx context.Context) error {
 			return r.manager.AwaitFirstSync(ctx, r.server.HeldClusters)
 		},
-		Debug: debug, Work: work, Overloaded: r.guard.Overloaded, Registerer: registry, Logger: r.log,
+		Debug: debug, Work: work, Overloaded: r.guard.Overloaded, Events: r.events, Registerer: registry, Logger: r.log,
 	})
 	if err != nil {
 		return nil, err
 	}
 	debug.ShowServer(r.server)
+	r.followStages()
 	if err := r.pushChanges(); err != nil {
 		return nil, err
 	}
@@ -215,8 +227,13 @@ func (r *Relay) Run(ctx context.Context) error {
 	signal.Notify(hangups, syscall.SIGHUP) // for ever: a SIGHUP would end the process otherwise
 	// The group interrupts them in this order, each after the end of the one before: clients
 	// leave first, and operators can look on to the end.
+	r.events.Record(events.Event{Type: events.Started, By: events.ByRelay, Text: fmt.Sprintf("version %s, %d upstreams", r.options.Build.Version, len(r.config.Load().Upstreams))})
 	var group run.Group
-	group.Add(untilSignal(ctx, r.log, &r.draining))
+	execute, interrupt := untilSignal(ctx, r.log, &r.draining)
+	group.Add(execute, func(err error) {
+		r.events.Record(events.Event{Type: events.Ended, By: events.ByRelay, Text: "the relay shuts down"})
+		interrupt(err)
+	})
 	group.Add(actor(func(ctx context.Context) error { return r.reloadOnHangup(ctx, hangups) }))
 	group.Add(actor(func(ctx context.Context) error { return r.options.Watcher.Run(ctx, r.log, r.apply) }))
 	group.Add(actor(r.server.Run))
@@ -226,6 +243,8 @@ func (r *Relay) Run(ctx context.Context) error {
 	group.Add(actor(func(ctx context.Context) error { return r.pusher.Run(ctx, r.server.Push) }))
 	group.Add(actor(r.aggregate.Run))
 	group.Add(actor(r.manager.Run))
+	group.Add(actor(r.stages.Run))
+	group.Add(actor(r.events.Run)) // it ends after what it records, and before the state is written
 	if r.keeper != nil {
 		group.Add(actor(r.keep)) // it ends after the upstreams, and writes all their resources
 	}
@@ -269,6 +288,7 @@ func (r *Relay) logServing(ctx context.Context) error {
 		return nil
 	case <-r.server.Released():
 	}
+	r.events.Record(events.Event{Type: events.Serving, By: events.ByRelay, Text: fmt.Sprintf("clients are served after %v", time.Since(began).Round(time.Millisecond))})
 	r.log.Info("serving clients", append(servedFrom(r.manager.Status()), "after", time.Since(began).Round(time.Millisecond))...)
 	<-ctx.Done()
 	return nil

@@ -3,9 +3,11 @@ package relay
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"meshrelay/config"
+	"meshrelay/events"
 	"meshrelay/state"
 )
 
@@ -75,4 +77,19 @@ func stateNotes(st state.Status) (notes []string) {
 		notes = append(notes, fmt.Sprintf("state: %s is unusable and was set aside: look at it, or delete it", path))
 	}
 	return notes
+}
+
+// recordReload puts the result of a load of the config file into the journal.
+func (r *Relay) recordReload(st config.ReloadStatus) {
+	e := events.Event{Type: events.Config, By: events.ByConfig, Text: "config loaded, nothing changed"}
+	switch {
+	case st.Error != "":
+		e.Type, e.Text, e.Reason, e.Command = events.ConfigRefused, "config not loaded, the previous one stays", st.Error, "relay validate"
+	case len(st.Changed) > 0:
+		e.Text = "config loaded: " + strings.Join(st.Changed, ", ")
+	}
+	if st.Error == "" && len(st.NeedsRestart) > 0 {
+		e.Reason = "needs a restart: " + strings.Join(st.NeedsRestart, ", ")
+	}
+	r.events.Record(e)
 }
