@@ -9,6 +9,8 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/spf13/cobra"
+
+	"meshrelay/internal/cliview"
 )
 
 // output is the flag -o of a command.
@@ -56,6 +58,9 @@ func (o *output) print(cmd *cobra.Command, err error, v any, text string) error 
 			_, err = w.Write(b)
 		}
 		return err
+	}
+	if paintOf(cmd) {
+		text = cliview.Colour(text)
 	}
 	_, err = io.WriteString(w, text)
 	return err

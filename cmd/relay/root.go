@@ -22,6 +22,7 @@ A first run:
   relay doctor -c relay.yaml           check the network, certificates, tokens and ports
   relay serve -c relay.yaml            run the relay
   relay status                         see its upstreams and clients
+  relay top                            watch them, and what happens
   relay get serviceentries -A          see what it, or an istiod, serves
   relay explain se NAME -n NAMESPACE   see why a resource is served as it is
   relay plan -c new.yaml               see what another config file would change`,
@@ -39,7 +40,7 @@ A first run:
 		commands []*cobra.Command
 	}{
 		{"Run a relay:", []*cobra.Command{newInit(), newServe(), newValidate(), newDoctor(), newSchema(), newPlan(), newReload(), newLogLevel()}},
-		{"Look:", []*cobra.Command{newStatus(), newUpstreams(), newClients(), newGet(), newExplain(), newConflicts(), newHistory(), newHeld(), newEvents(), newAudit(), newDiff(), newWait()}},
+		{"Look:", []*cobra.Command{newStatus(), newTop(), newUpstreams(), newClients(), newGet(), newExplain(), newConflicts(), newHistory(), newHeld(), newEvents(), newAudit(), newDiff(), newWait()}},
 		{"Decide:", []*cobra.Command{newRelease(), newFreeze(), newUnfreeze(), newRollback(), newServeWithout()}},
 		{"Disk:", []*cobra.Command{newState()}},
 	}

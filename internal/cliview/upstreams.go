@@ -89,3 +89,8 @@ func upstreamTable(ups []upstreams.Status, now time.Time) *table {
 	}
 	return t
 }
+
+// UpstreamRows returns a table of upstreams and nothing more. now is for ages.
+func UpstreamRows(ups []upstreams.Status, now time.Time) string {
+	return upstreamTable(ups, now).String()
+}
