@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -156,8 +157,15 @@ func get(cmd *cobra.Command, args []string, o getOptions) error {
 	if err != nil {
 		return err
 	}
+	format := o.output.format
+	if o.output.path != nil {
+		format = "json"
+	}
+	if o.watch && o.output.path != nil {
+		return errors.New("--watch has no jsonpath: use -o json")
+	}
 	opts := cliview.ResourceOptions{
-		Format: cliview.Format(o.output.format), Namespaces: namespace == "", Kinds: len(cfg.Kinds) > 1,
+		Format: cliview.Format(format), Namespaces: namespace == "", Kinds: len(cfg.Kinds) > 1,
 		Single: sel.Single(), NoHeaders: o.noHeaders,
 	}
 	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
@@ -180,7 +188,7 @@ func list(ctx context.Context, cmd *cobra.Command, cfg lister.Config, sel *selec
 		if opts.Tabular() {
 			found.Groups = cutGroups(&o.rows, found.Groups)
 		}
-		if err := cliview.Resources(cmd.OutOrStdout(), found.Groups, opts, time.Now()); err != nil {
+		if err := printResources(cmd, found.Groups, opts, o.output); err != nil {
 			return err
 		}
 		if err := o.rows.note(cmd, o.output); err != nil {
@@ -193,6 +201,18 @@ func list(ctx context.Context, cmd *cobra.Command, cfg lister.Config, sel *selec
 		problems = append(problems, fmt.Errorf("resources that do not decode and are not shown: %d", len(problems)))
 	}
 	return errors.Join(append(missing, problems...)...)
+}
+
+// printResources prints groups in the format of the flag.
+func printResources(cmd *cobra.Command, groups []selection.Group, opts cliview.ResourceOptions, o output) error {
+	if o.path == nil {
+		return cliview.Resources(cmd.OutOrStdout(), groups, opts, time.Now())
+	}
+	var text bytes.Buffer
+	if err := cliview.Resources(&text, groups, opts, time.Now()); err != nil {
+		return err
+	}
+	return o.json(cmd.OutOrStdout(), text.Bytes())
 }
 
 // cutGroups returns the resources that are printed, of all groups together.

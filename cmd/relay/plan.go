@@ -15,6 +15,7 @@ import (
 	"meshrelay/internal/cliview"
 	"meshrelay/internal/kube"
 	"meshrelay/internal/relay"
+	"meshrelay/upstreams"
 )
 
 // errDiffers ends a plan with changes, if the user asked for that exit code.
@@ -47,7 +48,12 @@ It fails when an upstream does not sync in time: its resources would look remove
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
-			changes, err := plan(ctx, admin.Client{Address: cmp.Or(address, cfg.Admin.Address)}, cfg)
+			var told func([]upstreams.Status)
+			if watched(cmd) {
+				progress := cliview.NewProgress(cmd.ErrOrStderr())
+				told = func(all []upstreams.Status) { progress.Told(all, time.Now()) }
+			}
+			changes, err := plan(ctx, admin.Client{Address: cmp.Or(address, cfg.Admin.Address)}, cfg, told)
 			if err != nil {
 				return err
 			}
@@ -69,7 +75,7 @@ It fails when an upstream does not sync in time: its resources would look remove
 }
 
 // plan returns what a config would change in a running relay.
-func plan(ctx context.Context, running admin.Client, cfg *config.Config) (cliview.Changes, error) {
+func plan(ctx context.Context, running admin.Client, cfg *config.Config, told func([]upstreams.Status)) (cliview.Changes, error) {
 	unread := func(err error) (cliview.Changes, error) {
 		return cliview.Changes{}, fmt.Errorf("read the running relay: %w", hinted(err))
 	}
@@ -82,7 +88,7 @@ func plan(ctx context.Context, running admin.Client, cfg *config.Config) (clivie
 	if err != nil {
 		return unread(err)
 	}
-	merged, err := relay.Merge(ctx, cfg)
+	merged, err := relay.Merge(ctx, cfg, told)
 	if err != nil {
 		return cliview.Changes{}, fmt.Errorf("no plan: %w", err)
 	}

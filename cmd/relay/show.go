@@ -23,17 +23,18 @@ import (
 func newStatus() *cobra.Command {
 	var access access
 	var out output
-	var watch bool
+	var watch, exitCode bool
 	cmd := access.overAdmin(&cobra.Command{
 		Use:   "status",
 		Short: "Show the state of a running relay in short",
 		Long: `Show whether a running relay is ready, and if not why, its upstreams, and its clients; of many,
 those that need a look. The command asks the admin address, which is on loopback by default. The
-exit code is 0 whenever the relay answers.
+exit code is 0 whenever the relay answers; with --exit-code it tells how the relay does.
 
 With --watch, print the status again whenever it changes, until interrupted.`,
 		Example: `  relay status
   relay status --watch
+  relay status --exit-code
   relay status --admin 127.0.0.1:15014 -o json
   kubectl exec meshrelay-0 -- relay status`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -44,8 +45,17 @@ With --watch, print the status again whenever it changes, until interrupted.`,
 		},
 	}, func(cmd *cobra.Command, c admin.Client, _ []string) error {
 		all, err := statusOf(cmd.Context(), c)
-		return out.print(cmd, err, all, all.text(time.Now()))
+		err = out.print(cmd, err, all, all.text(time.Now()))
+		switch {
+		case err != nil || !exitCode:
+		case !all.Readiness.Ready:
+			return &exitError{code: 3}
+		case len(all.Readiness.Reasons) > 0:
+			return &exitError{code: 2}
+		}
+		return err
 	})
+	cmd.Flags().BoolVar(&exitCode, "exit-code", false, "exit with 2 when the relay is degraded, and with 3 when it is not ready")
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "print the status again whenever it changes, until interrupted")
 	once := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -127,6 +137,9 @@ func watchStatus(cmd *cobra.Command, c admin.Client, timeout time.Duration) erro
 			shown := text + "\n"
 			if err == nil {
 				shown = all.text(now)
+			}
+			if paintOf(cmd) {
+				shown = cliview.Colour(shown)
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "--- %s\n%s\n", now.UTC().Format(time.RFC3339), shown)
 			last = text

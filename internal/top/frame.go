@@ -127,6 +127,9 @@ func head(s Snapshot) []string {
 
 // clientLines returns a table of clients around the chosen one.
 func (f frame) clientLines(clients []downstream.ClientStatus, room int, now time.Time) []string {
+	if len(clients) == 0 {
+		return []string{"No clients are connected."}
+	}
 	title := fmt.Sprintf("%s, by %s", cliview.Count(len(clients), "client"), f.order)
 	rows := max(room-2, 1) // a line for the title, and one for those that are left out
 	first := max(0, min(f.chosen-rows/2, len(clients)-rows))
