@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// TestClientsThatHaveAPushAreCounted_A1: half, all, those that go, those that come later, and those
+// TestClientsThatHaveAPushAreCounted: half, all, those that go, those that come later, and those
 // that skip a push.
-func TestClientsThatHaveAPushAreCounted_A1(t *testing.T) {
+func TestClientsThatHaveAPushAreCounted(t *testing.T) {
 	at := func(s int) time.Time { return time.Unix(int64(1000+s), 0) }
 	var r rounds
 	a, b, c := r.enter(), r.enter(), r.enter()
@@ -46,8 +46,8 @@ func TestClientsThatHaveAPushAreCounted_A1(t *testing.T) {
 	check("and the last goes", r.number(), 1, 1, at(8), at(9))
 }
 
-// TestAnAcknowledgementCostsNoAllocation_A2, however many pushes are followed.
-func TestAnAcknowledgementCostsNoAllocation_A2(t *testing.T) {
+// TestAnAcknowledgementCostsNoAllocation, however many pushes are followed.
+func TestAnAcknowledgementCostsNoAllocation(t *testing.T) {
 	var r rounds
 	has := r.enter()
 	if n := testing.AllocsPerRun(1000, func() {

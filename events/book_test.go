@@ -23,9 +23,9 @@ func changed(upstream string, names ...string) Event {
 	return Event{Type: Changed, Upstream: upstream, By: ByUpstream, Resources: r}
 }
 
-// TestChangesThatComeFastAreOneEvent_E1: the first change is an event at once, those of the next
+// TestChangesThatComeFastAreOneEvent: the first change is an event at once, those of the next
 // second are one event.
-func TestChangesThatComeFastAreOneEvent_E1(t *testing.T) {
+func TestChangesThatComeFastAreOneEvent(t *testing.T) {
 	b := newBook(Limits{})
 	for i := range 1000 {
 		b.record(began.Add(time.Duration(i)*time.Millisecond/2), changed("east", fmt.Sprint(i)))
@@ -57,8 +57,8 @@ func TestChangesThatComeFastAreOneEvent_E1(t *testing.T) {
 	}
 }
 
-// TestCausesAndUpstreamsAreNotMixed_E2: each has an event of its own.
-func TestCausesAndUpstreamsAreNotMixed_E2(t *testing.T) {
+// TestCausesAndUpstreamsAreNotMixed: each has an event of its own.
+func TestCausesAndUpstreamsAreNotMixed(t *testing.T) {
 	b := newBook(Limits{})
 	for range 3 {
 		b.record(began, changed("east", "a"))
@@ -78,9 +78,9 @@ func TestCausesAndUpstreamsAreNotMixed_E2(t *testing.T) {
 	}
 }
 
-// TestAFloodOfClientsIsCounted_E3: of events that clients cause, some are taken one by one, and of the
+// TestAFloodOfClientsIsCounted: of events that clients cause, some are taken one by one, and of the
 // others one in a second with their number. What operators do is never put together.
-func TestAFloodOfClientsIsCounted_E3(t *testing.T) {
+func TestAFloodOfClientsIsCounted(t *testing.T) {
 	b := newBook(Limits{})
 	for i := range 10_000 {
 		b.record(began, Event{Type: Connected, Client: fmt.Sprint("istiod-", i)})
@@ -102,8 +102,8 @@ func TestAFloodOfClientsIsCounted_E3(t *testing.T) {
 	}
 }
 
-// TestTheRingIsBounded_E4, by events and by bytes, and an event by its texts, names and groups.
-func TestTheRingIsBounded_E4(t *testing.T) {
+// TestTheRingIsBounded, by events and by bytes, and an event by its texts, names and groups.
+func TestTheRingIsBounded(t *testing.T) {
 	b := newBook(Limits{Events: 100, Bytes: 1 << 20})
 	for i := range 1000 {
 		b.record(began, Event{Type: Ordered, Text: fmt.Sprint(i)})
@@ -131,8 +131,8 @@ func TestTheRingIsBounded_E4(t *testing.T) {
 	}
 }
 
-// TestAnEventCostsFewAllocations_E5: a change that is put together with others none but for new names.
-func TestAnEventCostsFewAllocations_E5(t *testing.T) {
+// TestAnEventCostsFewAllocations: a change that is put together with others none but for new names.
+func TestAnEventCostsFewAllocations(t *testing.T) {
 	b := newBook(Limits{})
 	now := began
 	step := func() {

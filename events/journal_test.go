@@ -26,8 +26,8 @@ func texts(all []Event) (out []string) {
 
 func order(text string) Event { return Event{Type: Ordered, Text: text} }
 
-// TestPagesFollowOneAnother_E6, forwards from a number and backwards from the newest.
-func TestPagesFollowOneAnother_E6(t *testing.T) {
+// TestPagesFollowOneAnother, forwards from a number and backwards from the newest.
+func TestPagesFollowOneAnother(t *testing.T) {
 	j := New(Limits{})
 	start := j.Newest().Seq
 	for i := range 10 {
@@ -56,8 +56,8 @@ func TestPagesFollowOneAnother_E6(t *testing.T) {
 	}
 }
 
-// TestAReaderLearnsThatItHasMissedEvents_E7.
-func TestAReaderLearnsThatItHasMissedEvents_E7(t *testing.T) {
+// TestAReaderLearnsThatItHasMissedEvents.
+func TestAReaderLearnsThatItHasMissedEvents(t *testing.T) {
 	j := New(Limits{Events: 5})
 	j.Record(order("first"))
 	first := j.Newest().Seq
@@ -77,8 +77,8 @@ func TestAReaderLearnsThatItHasMissedEvents_E7(t *testing.T) {
 
 func p64(j *Journal) uint64 { return j.Newest().Seq }
 
-// TestFiltersPickEvents_E8.
-func TestFiltersPickEvents_E8(t *testing.T) {
+// TestFiltersPickEvents.
+func TestFiltersPickEvents(t *testing.T) {
 	j := New(Limits{})
 	j.Record(Event{Time: began, Type: Held, Upstream: "east", Text: "a", Reason: "40 of 100", Hold: "7f3a"})
 	e := changed("west", "db")
@@ -116,8 +116,8 @@ func TestFiltersPickEvents_E8(t *testing.T) {
 	}
 }
 
-// TestFollowersAreWoken_E9 by new events and by late stages, and by nothing else.
-func TestFollowersAreWoken_E9(t *testing.T) {
+// TestFollowersAreWoken by new events and by late stages, and by nothing else.
+func TestFollowersAreWoken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := New(Limits{})
 		var followed []*Change
@@ -179,8 +179,8 @@ func TestFollowersAreWoken_E9(t *testing.T) {
 	})
 }
 
-// TestTheDiskGetsEachEventOnce_E10, late stages too, and again what it could not keep.
-func TestTheDiskGetsEachEventOnce_E10(t *testing.T) {
+// TestTheDiskGetsEachEventOnce, late stages too, and again what it could not keep.
+func TestTheDiskGetsEachEventOnce(t *testing.T) {
 	j := New(Limits{})
 	var followed []*Change
 	j.OnChange(func(c *Change) { followed = append(followed, c) })

@@ -30,6 +30,7 @@ import (
 	"meshrelay/internal/logring"
 	"meshrelay/internal/memory"
 	"meshrelay/mirror"
+	"meshrelay/notify"
 	"meshrelay/push"
 	"meshrelay/state"
 	"meshrelay/state/local"
@@ -61,6 +62,7 @@ type Relay struct {
 	keeper    *state.Keeper // nil: no state is kept
 	events    *events.Journal
 	stages    *stages
+	notifier  *notify.Notifier
 	server    *downstream.Server
 	pusher    *push.Pusher
 	operators *admin.Server
@@ -106,6 +108,7 @@ func New(o Options) (*Relay, error) {
 	if r.manager, err = upstreams.NewManager(cfg, Kinds(), r.aggregate, kept, r.log); err != nil {
 		return nil, err
 	}
+	r.notifier = notify.New(notify.Options{Journal: r.events, Relay: cfg.Node.ID, Logger: r.log}, cfg.Notify)
 	r.manager.Record(r.events)
 	o.Watcher.Tell(r.recordReload)
 	work := push.NewWork()
@@ -138,7 +141,7 @@ func New(o Options) (*Relay, error) {
 	}
 	address := admin.Config{Address: cfg.Admin.Address, Socket: cfg.AdminSocket(), OwnSocketDir: ownSocketDir(cfg)}
 	r.operators = admin.New(address, r.adminDeps(registry, debug))
-	own := append(admin.NewReloadMetrics(o.Watcher.Status), r.manager, register, r.pusher)
+	own := append(admin.NewReloadMetrics(o.Watcher.Status), r.manager, register, r.pusher, r.notifier, r.events)
 	if r.keeper != nil {
 		own = append(own, r.keeper)
 	}
@@ -194,8 +197,8 @@ func (r *Relay) adminDeps(registry *prometheus.Registry, debug *admin.Debug) adm
 	deps.Supports = r.supports()
 	if r.keeper != nil {
 		deps.Backup = r.keeper.Backup
-		deps.Notes = func() []string { return stateNotes(r.keeper.Status()) }
 	}
+	deps.Notes = r.notes
 	return deps
 }
 
@@ -243,6 +246,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	group.Add(actor(func(ctx context.Context) error { return r.pusher.Run(ctx, r.server.Push) }))
 	group.Add(actor(r.aggregate.Run))
 	group.Add(actor(r.manager.Run))
+	group.Add(actor(r.notifier.Run))
 	group.Add(actor(r.stages.Run))
 	group.Add(actor(r.events.Run)) // it ends after what it records, and before the state is written
 	if r.keeper != nil {

@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"strings"
 	"time"
 
@@ -54,6 +55,9 @@ func (r *Relay) apply(ctx context.Context, cfg *config.Config) (needsRestart []s
 	if r.keeper != nil {
 		r.keeper.SetOptions(keeperOptions(cfg.State))
 	}
+	if !reflect.DeepEqual(cfg.Notify, now.Notify) {
+		r.notifier.SetReceivers(cfg.Notify)
+	}
 	r.guard.SetPercent(cfg.Downstream.ShedAtMemoryPercent)
 	if cfg.Log.Level != now.Log.Level { // else the level of an operator stays
 		if err := r.options.LogLevel.UnmarshalText([]byte(cfg.Log.Level)); err != nil {
@@ -62,6 +66,15 @@ func (r *Relay) apply(ctx context.Context, cfg *config.Config) (needsRestart []s
 	}
 	r.config.Store(&next)
 	return config.Diff(started, cfg), nil
+}
+
+// notes returns the problems that do not make the relay unready, a line each.
+func (r *Relay) notes() []string {
+	notes := r.notifier.Notes()
+	if r.keeper != nil {
+		notes = append(stateNotes(r.keeper.Status()), notes...)
+	}
+	return notes
 }
 
 // stateNotes returns the problems of the state on disk, a line each.
