@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+
+	"meshrelay/internal/cliview"
 )
 
 // usualRows is how many rows a table has at most, unless asked for more: what fits into 100 KB.
@@ -33,7 +35,7 @@ func (l *rowLimit) note(cmd *cobra.Command, o output) error {
 	if l.left == 0 || o.format != o.formats[0] && o.format != "wide" {
 		return nil
 	}
-	_, err := fmt.Fprintf(cmd.ErrOrStderr(), "left out: %d more rows; --limit 0 prints all of them, and -o json is whole\n", l.left)
+	_, err := fmt.Fprintf(cmd.ErrOrStderr(), "left out: %s; --limit 0 prints all, and -o json is whole\n", cliview.Count(l.left, "more row"))
 	return err
 }
 
