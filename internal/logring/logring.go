@@ -30,9 +30,10 @@ type Ring struct {
 	second, debug atomic.Int64
 
 	mu    sync.Mutex // guards all below
-	lines []string   // the oldest at first, once there are maxLines
-	first int
-	bytes int
+	lines []string   // a ring of maxLines places, nil before the first line
+	first int        // the place of the oldest line
+	n     int        // lines there are
+	bytes int        // of them
 }
 
 // Write takes one line. It implements io.Writer, and never fails.
@@ -43,27 +44,26 @@ func (r *Ring) Write(b []byte) (int, error) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.bytes += len(line)
-	if len(r.lines) < maxLines {
-		r.lines = append(r.lines, line)
-	} else {
+	if r.lines == nil {
+		r.lines = make([]string, maxLines)
+	}
+	for r.n == maxLines || r.bytes+len(line) > maxBytes {
 		r.bytes -= len(r.lines[r.first])
-		r.lines[r.first] = line
-		r.first = (r.first + 1) % maxLines
+		r.lines[r.first] = ""
+		r.first, r.n = (r.first+1)%maxLines, r.n-1
 	}
-	for i := 0; r.bytes > maxBytes; i++ { // the oldest lines become empty
-		at := (r.first + i) % len(r.lines)
-		r.bytes -= len(r.lines[at])
-		r.lines[at] = ""
-	}
+	r.lines[(r.first+r.n)%maxLines] = line
+	r.n, r.bytes = r.n+1, r.bytes+len(line)
 	return len(b), nil
 }
 
 // WriteTo writes the lines to w, the oldest first. It implements io.WriterTo.
 func (r *Ring) WriteTo(w io.Writer) (n int64, err error) {
 	r.mu.Lock()
-	all := make([]string, 0, len(r.lines))
-	all = append(append(all, r.lines[r.first:]...), r.lines[:r.first]...)
+	all := make([]string, r.n)
+	for i := range all {
+		all[i] = r.lines[(r.first+i)%maxLines]
+	}
 	r.mu.Unlock()
 	for _, line := range all {
 		k, err := io.WriteString(w, line)

@@ -42,8 +42,9 @@ func TestTheRingIsBoundedInLinesAndBytes(t *testing.T) {
 	if got := content(t, &r); len(got) != maxLines || got[0] != fmt.Sprintf("line %d", maxLines) || got[maxLines-1] != fmt.Sprintf("line %d", 2*maxLines-1) {
 		t.Errorf("%d lines, from %s to %s", len(got), got[0], got[len(got)-1])
 	}
-	for range 2 * maxLines {
-		fmt.Fprintln(&r, strings.Repeat("x", 10*maxLine))
+	long := strings.Repeat("x", 10*maxLine)
+	for range 2 * maxBytes / maxLine {
+		fmt.Fprintln(&r, long)
 	}
 	if n, err := r.WriteTo(io.Discard); err != nil || n > maxBytes || n < maxBytes-2*maxLine || int(n) != r.bytes {
 		t.Errorf("%d bytes, counted %d, %v", n, r.bytes, err)
