@@ -40,6 +40,8 @@ type object struct {
 	spec                     []byte // JSON in one line, nil for none
 	health                   *bool  // the condition Healthy of the status, nil without one
 	err                      error  // why the object can not be used
+	// bare: its content was not kept, because its namespace was not mirrored when it came.
+	bare bool
 }
 
 // GetObjectKind implements runtime.Object.
@@ -240,6 +242,7 @@ type decoder struct {
 	left     int  // bytes that may be read before the next object is complete
 	workload bool // the health of the objects counts
 	budget   *budget
+	choice   *choice
 }
 
 func newDecoder(body io.ReadCloser, workload bool) *decoder {
@@ -288,6 +291,9 @@ func (d *decoder) object(e *envelope, wrong error) (*object, error) {
 	o, err := e.object(wrong)
 	if err != nil {
 		return nil, err
+	}
+	if !d.choice.has(o.namespace) {
+		return &object{namespace: o.namespace, name: o.name, version: o.version, bare: true}, nil
 	}
 	if d.workload {
 		o.health = healthy(e.Status)

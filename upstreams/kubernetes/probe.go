@@ -39,7 +39,7 @@ func probe(u config.Upstream, env upstreams.Env) []doctor.Check {
 }
 
 func (s *Source) probe(ctx context.Context, now time.Time) []doctor.Finding {
-	if err := s.client.refresh(); err != nil {
+	if err := s.client.refresh(ctx); err != nil {
 		return []doctor.Finding{doctor.Bad("credentials", s.section.Kubeconfig, "the credentials can not be used", err.Error(), "correct kubeconfig and context, or inCluster")}
 	}
 	c := s.client.current()
