@@ -154,7 +154,7 @@ func TestEventsAreStreamed(t *testing.T) {
 func TestOrdersAreInTheJournal(t *testing.T) {
 	j := events.New(events.Limits{})
 	f, c, _ := controlled(t, Config{})
-	f.Server.deps.Debug.views.Events = j
+	f.deps.Debug.views.Events = j
 	operator := &peer{UID: 0, PID: 1}
 	for _, path := range []string{"/reload", "/upstreams/east/serve-without", "/upstreams/east/freeze?dryRun=true"} {
 		if code, body, _ := f.do(t, request{method: http.MethodPost, path: path, peer: operator}); code != http.StatusOK {

@@ -149,3 +149,14 @@ func TestAnEventCostsFewAllocations(t *testing.T) {
 		t.Errorf("%v allocations for a change, want 5 at most", n)
 	}
 }
+
+// BenchmarkChange is what one change costs that is put together with others, as at 1,000 a second.
+func BenchmarkChange(b *testing.B) {
+	j := New(Limits{})
+	key := entry("a")
+	for b.Loop() {
+		r := &Resources{}
+		r.Note(Modification, key)
+		j.Record(Event{Type: Changed, Upstream: "east", By: ByUpstream, Resources: r})
+	}
+}

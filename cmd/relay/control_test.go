@@ -91,8 +91,11 @@ func (c *controlled) Held(upstream string) (out []intake.HeldUpstream, err error
 
 func (c *controlled) ServeWithout(context.Context, string) error { return nil }
 
-func (c *controlled) Diff(string, uint64) (upstreams.Differences, error) {
-	return upstreams.Differences{}, nil
+func (c *controlled) Diff(upstream string, revision uint64) (upstreams.Differences, error) {
+	if upstream == "nowhere" {
+		return upstreams.Differences{}, intake.ErrUnknownUpstream
+	}
+	return upstreams.Differences{Revision: state.Revision{ID: revision}}, nil
 }
 
 func (c *controlled) History(upstream string) ([]state.Revision, error) {

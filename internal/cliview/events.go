@@ -120,10 +120,8 @@ func stagesText(s *events.Stages) string {
 	add("pushed", s.Pushed)
 	if s.Clients > 0 {
 		add("half of the clients", s.Half)
-		add("all "+Count(s.Clients, "client"), s.All)
-		if s.All.IsZero() {
-			parts = append(parts, fmt.Sprintf("%d of %s", s.Acknowledged, Count(s.Clients, "client")))
-		}
+		add("all", s.All)
+		parts = append(parts, fmt.Sprintf("%d of %s", s.Acknowledged, Count(s.Clients, "client")))
 	}
 	return strings.Join(parts, ", ")
 }

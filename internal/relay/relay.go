@@ -230,7 +230,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	signal.Notify(hangups, syscall.SIGHUP) // for ever: a SIGHUP would end the process otherwise
 	// The group interrupts them in this order, each after the end of the one before: clients
 	// leave first, and operators can look on to the end.
-	r.events.Record(events.Event{Type: events.Started, By: events.ByRelay, Text: fmt.Sprintf("version %s, %d upstreams", r.options.Build.Version, len(r.config.Load().Upstreams))})
+	r.events.Record(events.Event{Type: events.Started, By: events.ByRelay, Text: fmt.Sprintf("version %s, upstreams: %d", r.options.Build.Version, len(r.config.Load().Upstreams))})
 	var group run.Group
 	execute, interrupt := untilSignal(ctx, r.log, &r.draining)
 	group.Add(execute, func(err error) {

@@ -31,7 +31,7 @@ func (e Freeze) step(in *Intake, out *Output) {
 	if !f.Until.IsZero() {
 		lasts = " until " + f.Until.Format(time.RFC3339)
 	}
-	in.tellOrder(e.Order, events.Event{Type: events.Frozen, Text: fmt.Sprintf("%d resources stay as they are%s", in.tallies.all.size, lasts), Command: "relay unfreeze " + in.name})
+	in.tellOrder(e.Order, events.Event{Type: events.Frozen, Text: fmt.Sprintf("what is served stays as it is%s, resources: %d", lasts, in.tallies.all.size), Command: "relay unfreeze " + in.name})
 }
 
 // freeze freezes the upstream. What is held is held no longer: it stays.

@@ -48,7 +48,9 @@ func TestAStepTellsWhatHasChangedAndByWhom(t *testing.T) {
 		}
 		return out.Events
 	}
-	all := func(resources ...fakexds.Resource) Event { return Received{Updates: []Update{m.update(true, resources...)}} }
+	all := func(resources ...fakexds.Resource) Event {
+		return Received{Updates: []Update{m.update(true, resources...)}}
+	}
 	want("a stream", "", Opened{Scopes: []Scope{scope}, Address: "a:1"})
 	want("the first answer", "synced/upstream, changed/upstream 10 added", all(entries(10, "a")...))
 	want("the same", "", all(entries(10, "a")...))

@@ -160,7 +160,7 @@ func (in *Intake) noteComplete(live bool) {
 	in.complete, in.completeAt, in.told = true, in.now, true
 	in.served.SetSynced()
 	in.note(slog.LevelInfo, "upstream has synced")
-	in.tell(events.Event{Type: events.Synced, By: events.ByUpstream, Text: fmt.Sprintf("%d resources are served of it", in.tallies.all.size)})
+	in.tell(events.Event{Type: events.Synced, By: events.ByUpstream, Text: fmt.Sprintf("resources: %d", in.tallies.all.size)})
 }
 
 // regain notes that the source is in contact. It reports whether kinds were withheld.
