@@ -29,9 +29,8 @@ const (
 	defaultReceiveLimit = 4 << 20
 )
 
-// conn is one stream of one client. The goroutine of its handler waits for the end. Another one exists
-// while there are requests to receive (hearing), and one while there is something to send (turn). They
-// share the subscriptions, under mu.
+// conn is one stream of one client. A goroutine works for it while there are requests to receive
+// (hearing), and one while there is something to send (turn). They share the subscriptions, under mu.
 type conn struct {
 	server   *Server
 	stream   grpc.ServerStream
@@ -41,6 +40,7 @@ type conn struct {
 	use      *peerUse
 	opened   time.Time
 	expires  time.Time // the client's certificate; zero when it has none
+	place    int       // in Server.conns, guarded by Server.mu
 	turn     turn
 	hearing  turn
 	cause    atomic.Pointer[error] // of end
@@ -95,14 +95,13 @@ func newConn(s *Server, stream grpc.ServerStream, protocol string, l *Listener, 
 	return c
 }
 
-// serve waits until the stream has ended.
-func (c *conn) serve() {
+// open begins to hear the client.
+func (c *conn) open() {
 	if c.inflow != nil {
 		hear := c.hear
 		c.inflow.wake.Store(&hear)
 	}
 	c.hear()
-	<-c.stream.Context().Done()
 }
 
 // ended ends what is done for a stream that has ended, and returns why it has.

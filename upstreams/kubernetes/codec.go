@@ -122,7 +122,8 @@ type envelope struct {
 		Annotations       map[string]string `json:"annotations"`
 	} `json:"metadata"`
 	Spec   json.RawMessage `json:"spec"`
-	Status json.RawMessage `json:"status"` // of a workload
+	Status json.RawMessage `json:"status"` // of a workload, or a ClusterProfile
+	Data   json.RawMessage `json:"data"`   // of a Secret
 	// These are of a metav1.Status.
 	Code    json.RawMessage `json:"code"`
 	Reason  json.RawMessage `json:"reason"`
@@ -169,6 +170,14 @@ func (e *envelope) object(wrong error) (*object, error) {
 		return nil, errors.New("the server has sent an object without a name")
 	}
 	return o, nil
+}
+
+// part returns the part of an object that a Hub reads.
+func (e *envelope) part(p Part) []byte {
+	if p == Status {
+		return e.Status
+	}
+	return e.Data
 }
 
 // healthy returns the condition Healthy of a status, nil without one.
@@ -243,6 +252,8 @@ type decoder struct {
 	workload bool // the health of the objects counts
 	budget   *budget
 	choice   *choice
+	// part, unless nil, is what is kept of an object in place of its spec.
+	part *Part
 }
 
 func newDecoder(body io.ReadCloser, workload bool) *decoder {
@@ -297,6 +308,9 @@ func (d *decoder) object(e *envelope, wrong error) (*object, error) {
 	}
 	if d.workload {
 		o.health = healthy(e.Status)
+	}
+	if d.part != nil {
+		o.spec = e.part(*d.part)
 	}
 	return o, d.budget.take(o)
 }
