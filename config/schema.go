@@ -25,6 +25,7 @@ type Schema struct {
 	Maximum    *float64  `json:"maximum,omitempty"`
 	Default    any       `json:"default,omitempty"`
 	OneOf      []*Schema `json:"oneOf,omitempty"`
+	AnyOf      []*Schema `json:"anyOf,omitempty"`
 }
 
 const (
@@ -35,13 +36,22 @@ const (
 // SchemaOf returns the schema of a config file whose upstreams have the sections of sources. describe
 // returns the description of a field by its path, such as "upstreams[].name".
 func SchemaOf(describe func(path string) string, sources ...Source) *Schema {
-	b := schemaBuilder{describe, sources}
+	b := schemaBuilder{func(path string) string { // a template has the fields of an upstream
+		if field, ok := strings.CutPrefix(path, template+"."); ok {
+			path = "upstreams[]." + field
+		}
+		return describe(path)
+	}, sources}
 	s := b.structure("", reflect.TypeFor[Config]())
 	s.Schema, s.ID, s.Title = "https://json-schema.org/draft/2020-12/schema", "urn:meshrelay:config", "config file of relay"
-	s.Required = []string{"upstreams", "downstream"}
+	s.Required = []string{"downstream"}
+	s.AnyOf = []*Schema{{Required: []string{"upstreams"}}, {Required: []string{"clusters"}}}
 	s.Type = "object"
 	return s
 }
+
+// template is an upstream without a name and a connection.
+const template = "clusters[].upstream"
 
 type schemaBuilder struct {
 	describe func(path string) string
@@ -69,6 +79,9 @@ func (b schemaBuilder) structure(at string, t reflect.Type) *Schema {
 		section.Description = b.describe(path)
 		s.Properties[name] = section
 		s.OneOf = append(s.OneOf, &Schema{Required: []string{name}})
+	}
+	if at == template {
+		s.Required, s.OneOf = nil, nil
 	}
 	return s
 }
