@@ -118,9 +118,9 @@ func (s *Server) addControls(mux *http.ServeMux) {
 		revisions, err := controls.History(upstream)
 		return notNil(revisions), err
 	})
-	handle("GET /upstreams/{upstream}/diff", s.diff)
 	handle("POST /clusters/{clusters}/release", s.releaseClusters)
 	handle("POST /clusters/{clusters}/remove", s.removeCluster)
+	handle("GET /upstreams/{upstream}/diff", s.diff)
 	handle("POST /reload", s.reload)
 	mux.Handle("PUT /debug/loglevel", s.socketOnly(s.setLogLevel))
 	mux.Handle("GET /state/backup", s.socketOnly(s.backup))

@@ -34,6 +34,7 @@ const (
 type conn struct {
 	server   *Server
 	stream   grpc.ServerStream
+	over     <-chan struct{} // closed when the stream has ended
 	protocol string
 	listener *Listener
 	peer     *peer.Peer
@@ -84,7 +85,7 @@ type conn struct {
 
 func newConn(s *Server, stream grpc.ServerStream, protocol string, l *Listener, p *peer.Peer, use *peerUse, from *inflow) *conn {
 	c := &conn{
-		server: s, stream: stream, protocol: protocol, listener: l, peer: p, use: use, opened: time.Now(),
+		server: s, stream: stream, over: stream.Context().Done(), protocol: protocol, listener: l, peer: p, use: use, opened: time.Now(),
 		subs: subscription.New(protocol == protocolDelta, s.controlPlane, s.views.generators.lookup),
 	}
 	c.inflow = from

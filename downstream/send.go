@@ -82,8 +82,8 @@ func (c *conn) send() {
 
 func (c *conn) sendAll() error {
 	for more := true; more; {
-		if err := c.stream.Context().Err(); err != nil {
-			return status.FromContextError(err).Err()
+		if isClosed(c.over) {
+			return status.FromContextError(c.stream.Context().Err()).Err()
 		}
 		err := c.sendReply()
 		if err != nil || !isClosed(c.server.released) {

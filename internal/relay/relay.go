@@ -208,7 +208,7 @@ func (r *Relay) adminDeps(registry *prometheus.Registry, debug *admin.Debug) adm
 	deps := admin.Deps{
 		Gatherer: registry, Debug: debug, LogLevel: r.options.LogLevel, Build: r.options.Build, Logger: r.log,
 		Name: r.config.Load().Node.ID, Started: time.Now(),
-		Controls: r.manager, Clusters: r.finder, Notes: r.finder.Problems, Reload: r.options.Watcher.Reload, ReloadStatus: r.options.Watcher.Status,
+		Controls: r.manager, Clusters: r.finder, Notes: r.notes, Reload: r.options.Watcher.Reload, ReloadStatus: r.options.Watcher.Status,
 		Remarks: func() []string { return powerfulImports(r.config.Load().Upstreams, r.aggregate) },
 		Ready: func() admin.Readiness {
 			if r.draining.Load() {
@@ -221,7 +221,6 @@ func (r *Relay) adminDeps(registry *prometheus.Registry, debug *admin.Debug) adm
 	if r.keeper != nil {
 		deps.Backup = r.keeper.Backup
 	}
-	deps.Notes = r.notes
 	return deps
 }
 

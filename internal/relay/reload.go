@@ -79,7 +79,7 @@ func (r *Relay) apply(ctx context.Context, cfg *config.Config) (needsRestart []s
 
 // notes returns the problems that do not make the relay unready, a line each.
 func (r *Relay) notes() []string {
-	notes := r.notifier.Notes()
+	notes := append(r.notifier.Notes(), r.finder.Problems()...)
 	if r.keeper != nil {
 		notes = append(stateNotes(r.keeper.Status()), notes...)
 	}
