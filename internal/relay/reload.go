@@ -83,7 +83,7 @@ func (r *Relay) notes() []string {
 	if r.keeper != nil {
 		notes = append(stateNotes(r.keeper.Status()), notes...)
 	}
-	return append(notes, r.finder.Problems()...)
+	return notes
 }
 
 // stateNotes returns the problems of the state on disk, a line each.
