@@ -126,7 +126,7 @@ func wanted(optional int, names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		usage := cmd.Parent().CommandPath() + " " + cmd.Use
 		if len(args) < len(names)-optional {
-			return fmt.Errorf("missing %s: %s", strings.Join(names[len(args):], " and "), usage)
+			return fmt.Errorf("missing %s: %s", strings.Join(names[len(args):len(names)-optional], " and "), usage)
 		}
 		if len(args) > len(names) {
 			return fmt.Errorf("unexpected argument %q: %s", args[len(names)], usage)
