@@ -25,6 +25,10 @@ build: ## Build bin/relay
 demo: build ## Federate two sample clusters, show the result, and run until interrupted
 	RELAY=bin/relay hack/demo.sh
 
+.PHONY: demo-story
+demo-story: build ## Break the demo in two minutes and repair it (DEMO_PAUSE=0: without pauses)
+	RELAY=bin/relay hack/demo-story.sh
+
 .PHONY: test
 test: unit ui-test e2e bench-test chaos-test ## Run all tests
 

@@ -221,6 +221,19 @@ func (c Client) Backup(ctx context.Context, w io.Writer) error {
 	})
 }
 
+// SupportBundle writes a support bundle, tar.gz, to w: with a CPU profile of some seconds and, with
+// configs, the merged resources.
+func (c Client) SupportBundle(ctx context.Context, w io.Writer, seconds int, configs bool) error {
+	query := url.Values{"seconds": {strconv.Itoa(seconds)}}
+	if configs {
+		query.Set("configs", "true")
+	}
+	return c.do(ctx, http.MethodGet, "/support-bundle?"+query.Encode(), "application/gzip", func(body io.Reader) error {
+		_, err := io.Copy(w, body)
+		return err
+	})
+}
+
 // ask asks for JSON. It leaves out parameters that are empty.
 func ask[T any](ctx context.Context, c Client, method, path string, query url.Values) (v T, err error) {
 	maps.DeleteFunc(query, func(_ string, values []string) bool { return strings.Join(values, "") == "" })

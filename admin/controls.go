@@ -124,6 +124,7 @@ func (s *Server) addControls(mux *http.ServeMux) {
 	handle("POST /reload", s.reload)
 	mux.Handle("PUT /debug/loglevel", s.socketOnly(s.setLogLevel))
 	mux.Handle("GET /state/backup", s.socketOnly(s.backup))
+	mux.Handle("GET /support-bundle", s.socketOnly(s.supportBundle))
 }
 
 // orderAttrs returns the attributes of an order in the log.

@@ -88,6 +88,8 @@ type Deps struct {
 	Notes func() []string
 	// Remarks returns hints about a relay that works as it is told, a line each.
 	Remarks func() []string
+	// Supports are for support bundles.
+	Supports Supports
 }
 
 // Server is the HTTP server for operators. New makes it, Run runs it.
@@ -99,6 +101,7 @@ type Server struct {
 	writing   chan struct{} // one slot: one change at a time
 	backups   chan struct{} // one slot
 	followers chan struct{} // of events
+	bundles   chan struct{} // one slot
 	socket    atomic.Pointer[socketState]
 	handler   http.Handler
 	// socketRetry is the constant, but for tests.
@@ -109,7 +112,7 @@ type Server struct {
 func New(cfg Config, deps Deps) *Server {
 	s := &Server{
 		cfg: cfg, deps: deps, log: deps.Logger,
-		busy: deps.Debug.busy, writing: make(chan struct{}, 1), backups: make(chan struct{}, 1),
+		busy: deps.Debug.busy, writing: make(chan struct{}, 1), backups: make(chan struct{}, 1), bundles: make(chan struct{}, 1),
 		followers:   make(chan struct{}, maxFollowers),
 		socketRetry: socketRetry,
 	}

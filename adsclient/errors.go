@@ -39,6 +39,9 @@ func (e *movedError) Error() string {
 	return fmt.Sprintf("left for %s, which is preferred and works again", e.address)
 }
 
+// Explain returns an error of a stream in plain words, with what to do about it where that is known.
+func Explain(err error) error { return explain(plain(err)) }
+
 // explain adds what to do about an error, where that is known, and bounds its text.
 func explain(err error) error {
 	if err == nil {

@@ -34,8 +34,8 @@ type Peer struct {
 	Holds bool
 }
 
-// parsePeer returns what response headers tell. What is malformed is not there.
-func parsePeer(md metadata.MD) Peer {
+// ParsePeer returns what response headers tell. What is malformed is not there.
+func ParsePeer(md metadata.MD) Peer {
 	p := Peer{Relay: len(md.Get(relayHeader)) > 0}
 	if !p.Relay {
 		return p
@@ -82,7 +82,7 @@ func (s *stream) setHeaders() {
 		if err == nil && md == nil {
 			err = errNoHeader // the stream has ended
 		}
-		return parsePeer(md), err
+		return ParsePeer(md), err
 	})
 	s.greet = sync.OnceValue(func() error {
 		if p, err := s.peer(); err == nil {

@@ -153,7 +153,7 @@ func TestWhatIsNoNameIsNotTaken(t *testing.T) {
 		{metadata.Pairs(relayHeader, "delta", holdsHeader, "no"), Peer{Relay: true}},
 		{metadata.Pairs(relayHeader, "delta", holdsHeader, "true"), Peer{Relay: true, Holds: true}},
 	} {
-		if got := parsePeer(tc.md); got != tc.want {
+		if got := ParsePeer(tc.md); got != tc.want {
 			t.Errorf("%v: %+v, want %+v", tc.md, got, tc.want)
 		}
 	}
@@ -163,7 +163,7 @@ func FuzzPeer(f *testing.F) {
 	f.Add("hub", "true")
 	f.Add(strings.Repeat("x", 300), "")
 	f.Fuzz(func(t *testing.T, name, holds string) {
-		p := parsePeer(metadata.Pairs(relayHeader, "delta", nameHeader, name, holdsHeader, holds))
+		p := ParsePeer(metadata.Pairs(relayHeader, "delta", nameHeader, name, holdsHeader, holds))
 		if p.Name != "" && (p.Name != name || len(p.Name) > maxNameBytes) || !p.Relay || p.Holds != (holds == "true") {
 			t.Errorf("%q %q: %+v", name, holds, p)
 		}

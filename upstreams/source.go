@@ -6,6 +6,7 @@ import (
 	"log/slog"
 
 	"meshrelay/config"
+	"meshrelay/internal/doctor"
 	"meshrelay/upstreams/intake"
 )
 
@@ -59,6 +60,9 @@ type Kind struct {
 	// Read returns how many resources an upstream has, and what is wrong with them, where that
 	// needs no connection. It leaves out what config.Check reports. It may be nil.
 	Read func(config.Upstream) (resources int, problems []error)
+	// Probe, unless nil, returns checks of the way to an upstream. They connect for themselves, and
+	// change nothing.
+	Probe func(config.Upstream, Env) []doctor.Check
 }
 
 // Env is what a source needs in addition to the config of its upstream.

@@ -28,10 +28,15 @@ type access struct {
 // call does the work of a command. The command's context has the timeout.
 type call func(cmd *cobra.Command, c admin.Client, args []string) error
 
+// flags adds the flags of a call over the admin address.
+func (a *access) flags(cmd *cobra.Command, timeout time.Duration) {
+	cmd.Flags().StringVar(&a.address, "admin", cmp.Or(os.Getenv("RELAY_ADMIN"), "127.0.0.1:15014"), "admin `address` of the relay, host:port; $RELAY_ADMIN is another default")
+	cmd.Flags().DurationVar(&a.timeout, "timeout", timeout, "how long to wait for answers")
+}
+
 // overAdmin makes a command a call over the admin address.
 func (a *access) overAdmin(cmd *cobra.Command, do call) *cobra.Command {
-	cmd.Flags().StringVar(&a.address, "admin", cmp.Or(os.Getenv("RELAY_ADMIN"), "127.0.0.1:15014"), "admin `address` of the relay, host:port; $RELAY_ADMIN is another default")
-	cmd.Flags().DurationVar(&a.timeout, "timeout", 10*time.Second, "how long to wait for answers")
+	a.flags(cmd, 10*time.Second)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		ctx, cancel := context.WithTimeout(cmd.Context(), a.timeout)
 		defer cancel()
@@ -42,7 +47,7 @@ func (a *access) overAdmin(cmd *cobra.Command, do call) *cobra.Command {
 }
 
 func (a *access) socketFlag(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&a.socket, "socket", "", "`path` of the relay's Unix socket (default: the one that the relay names at its admin address)")
+	cmd.Flags().StringVar(&a.socket, "socket", os.Getenv("RELAY_SOCKET"), "`path` of the relay's Unix socket; $RELAY_SOCKET is another default (default: the one that the relay names at its admin address)")
 }
 
 // overSocket makes a command a call over the Unix socket.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -32,10 +33,43 @@ type getOptions struct {
 	labels        string
 	noHeaders     bool
 	watch         bool
+	rows          rowLimit
 	timeout       time.Duration
-	nodeNamespace string
+	serverFlags
+}
+
+// serverFlags are the flags for how to reach a server of xDS.
+type serverFlags struct {
 	access        lister.Access
 	plaintext     bool
+	nodeNamespace string
+}
+
+func (s *serverFlags) flags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.BoolVar(&s.plaintext, "plaintext", false, "connect without TLS (the default if the server is on loopback and no flag for TLS is given)")
+	f.StringVar(&s.access.CAFile, "ca-file", "", "PEM `file` with the certificates to trust (default: those of this host)")
+	f.StringVar(&s.access.CertFile, "cert-file", "", "PEM `file` with a client certificate")
+	f.StringVar(&s.access.KeyFile, "key-file", "", "PEM `file` with the key of the client certificate")
+	f.StringVar(&s.access.ServerName, "server-name", "", "`name` to expect in the server's certificate (default: the host of the address)")
+	f.StringVar(&s.access.TokenFile, "token-file", "", "`file` with a bearer token")
+	f.StringVar(&s.nodeNamespace, "node-namespace", "istio-system", "own `namespace` to present: an istiod may demand its root namespace, and that of the token")
+}
+
+// complete notes whether the flag for plaintext was given.
+func (s *serverFlags) complete(cmd *cobra.Command) {
+	if cmd.Flags().Changed("plaintext") {
+		s.access.Plaintext = &s.plaintext
+	}
+}
+
+// config returns how to list kinds of the server.
+func (s serverFlags) config(kinds []selection.Kind, timeout time.Duration) (lister.Config, error) {
+	cfg := lister.Config{
+		Kinds: kinds, Timeout: timeout,
+		Node: adsclient.Node(adsclient.NodeConfig{Name: "relay-get", Namespace: s.nodeNamespace, IP: "127.0.0.1", ClusterID: "relay-get"}),
+	}
+	return cfg, s.access.Apply(&cfg)
 }
 
 func newGet() *cobra.Command {
@@ -71,9 +105,7 @@ this server: equal content has equal versions on every relay.`,
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: completeKinds,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if cmd.Flags().Changed("plaintext") {
-				o.access.Plaintext = &o.plaintext
-			}
+			o.complete(cmd)
 			return get(cmd, args, o)
 		},
 	}
@@ -85,13 +117,8 @@ this server: equal content has equal versions on every relay.`,
 	f.BoolVarP(&o.watch, "watch", "w", false, "list changes after the resources, until interrupted")
 	f.DurationVar(&o.timeout, "timeout", 15*time.Second, "how long to wait for the server's complete answer")
 	f.StringVar(&o.access.Server, "server", cmp.Or(os.Getenv("RELAY_SERVER"), "127.0.0.1:15010"), "`address` of the server, host:port; $RELAY_SERVER is another default")
-	f.BoolVar(&o.plaintext, "plaintext", false, "connect without TLS (the default if the server is on loopback and no flag for TLS is given)")
-	f.StringVar(&o.access.CAFile, "ca-file", "", "PEM `file` with the certificates to trust (default: those of this host)")
-	f.StringVar(&o.access.CertFile, "cert-file", "", "PEM `file` with a client certificate")
-	f.StringVar(&o.access.KeyFile, "key-file", "", "PEM `file` with the key of the client certificate")
-	f.StringVar(&o.access.ServerName, "server-name", "", "`name` to expect in the server's certificate (default: the host of the address)")
-	f.StringVar(&o.access.TokenFile, "token-file", "", "`file` with a bearer token")
-	f.StringVar(&o.nodeNamespace, "node-namespace", "istio-system", "own `namespace` to present: an istiod may demand its root namespace, and that of the token")
+	o.flags(cmd)
+	o.rows.flag(cmd)
 	o.output.flag(cmd, "table", "wide", "yaml", "json", "name")
 	return cmd
 }
@@ -126,15 +153,19 @@ func get(cmd *cobra.Command, args []string, o getOptions) error {
 	if o.timeout <= 0 {
 		return fmt.Errorf("--timeout is %v: want more than 0", o.timeout)
 	}
-	cfg := lister.Config{
-		Kinds: sel.Kinds(), Timeout: o.timeout,
-		Node: adsclient.Node(adsclient.NodeConfig{Name: "relay-get", Namespace: o.nodeNamespace, IP: "127.0.0.1", ClusterID: "relay-get"}),
-	}
-	if err := o.access.Apply(&cfg); err != nil {
+	cfg, err := o.config(sel.Kinds(), o.timeout)
+	if err != nil {
 		return err
 	}
+	format := o.output.format
+	if o.output.path != nil {
+		format = "json"
+	}
+	if o.watch && o.output.path != nil {
+		return errors.New("--watch has no jsonpath: use -o json")
+	}
 	opts := cliview.ResourceOptions{
-		Format: cliview.Format(o.output.format), Namespaces: namespace == "", Kinds: len(cfg.Kinds) > 1,
+		Format: cliview.Format(format), Namespaces: namespace == "", Kinds: len(cfg.Kinds) > 1,
 		Single: sel.Single(), NoHeaders: o.noHeaders,
 	}
 	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
@@ -142,10 +173,10 @@ func get(cmd *cobra.Command, args []string, o getOptions) error {
 	if o.watch {
 		return watch(ctx, cmd, cfg, sel, opts)
 	}
-	return list(ctx, cmd, cfg, sel, opts)
+	return list(ctx, cmd, cfg, sel, opts, o)
 }
 
-func list(ctx context.Context, cmd *cobra.Command, cfg lister.Config, sel *selection.Selection, opts cliview.ResourceOptions) error {
+func list(ctx context.Context, cmd *cobra.Command, cfg lister.Config, sel *selection.Selection, opts cliview.ResourceOptions, o getOptions) error {
 	resources, problems, err := lister.List(ctx, cfg)
 	if err != nil {
 		return err
@@ -154,7 +185,13 @@ func list(ctx context.Context, cmd *cobra.Command, cfg lister.Config, sel *selec
 	missing := sel.Missing(found)
 	switch {
 	case len(found.Keys) > 0, opts.Format == cliview.JSON && len(missing) == 0:
-		if err := cliview.Resources(cmd.OutOrStdout(), found.Groups, opts, time.Now()); err != nil {
+		if opts.Tabular() {
+			found.Groups = cutGroups(&o.rows, found.Groups)
+		}
+		if err := printResources(cmd, found.Groups, opts, o.output); err != nil {
+			return err
+		}
+		if err := o.rows.note(cmd, o.output); err != nil {
 			return err
 		}
 	case len(missing) == 0:
@@ -164,6 +201,37 @@ func list(ctx context.Context, cmd *cobra.Command, cfg lister.Config, sel *selec
 		problems = append(problems, fmt.Errorf("resources that do not decode and are not shown: %d", len(problems)))
 	}
 	return errors.Join(append(missing, problems...)...)
+}
+
+// printResources prints groups in the format of the flag.
+func printResources(cmd *cobra.Command, groups []selection.Group, opts cliview.ResourceOptions, o output) error {
+	if o.path == nil {
+		return cliview.Resources(cmd.OutOrStdout(), groups, opts, time.Now())
+	}
+	var text bytes.Buffer
+	if err := cliview.Resources(&text, groups, opts, time.Now()); err != nil {
+		return err
+	}
+	return o.json(cmd.OutOrStdout(), text.Bytes())
+}
+
+// cutGroups returns the resources that are printed, of all groups together.
+func cutGroups(l *rowLimit, groups []selection.Group) (out []selection.Group) {
+	room := *l
+	for _, g := range groups {
+		n := len(g.Resources)
+		switch {
+		case l.most <= 0:
+		case room.most <= 0:
+			g.Resources = nil
+		default:
+			g.Resources = cut(&rowLimit{most: room.most}, g.Resources)
+			room.most -= len(g.Resources)
+		}
+		l.left += n - len(g.Resources)
+		out = append(out, g)
+	}
+	return out
 }
 
 func watch(ctx context.Context, cmd *cobra.Command, cfg lister.Config, sel *selection.Selection, opts cliview.ResourceOptions) error {

@@ -13,7 +13,6 @@ import (
 
 	"meshrelay/internal/errlist"
 	"meshrelay/internal/selection"
-	"meshrelay/internal/visible"
 )
 
 // version is set by the linker: -ldflags "-X main.version=v1.2.3".
@@ -24,16 +23,19 @@ func main() { os.Exit(execute(os.Args[1:], os.Stdout, os.Stderr)) }
 // execute runs a command line and returns the exit code.
 func execute(args []string, stdout, stderr io.Writer) int {
 	// Output, errors and logs contain text from servers, clients and files.
-	out, errs := visible.NewWriter(stdout), visible.NewWriter(stderr)
+	out, errs := newScreen(stdout), newScreen(stderr)
 	defer func() { _ = errors.Join(out.Close(), errs.Close()) }() // the output ends anyway
 	root := newRoot()
 	root.SetArgs(args)
 	root.SetOut(out)
 	root.SetErr(errs)
 	err := root.Execute()
+	exit, chosen := errors.AsType[*exitError](err)
 	switch {
 	case err == nil:
 		return 0
+	case chosen:
+		return exit.code
 	case errors.Is(err, errDiffers), errors.Is(err, errNothingDone):
 		return 2 // no failure: the user asked for this code
 	}

@@ -9,12 +9,16 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/spf13/cobra"
+	"k8s.io/client-go/util/jsonpath"
+
+	"meshrelay/internal/cliview"
 )
 
 // output is the flag -o of a command.
 type output struct {
 	format  string
 	formats []string
+	path    *jsonpath.JSONPath // of the format jsonpath, else nil
 }
 
 // flag adds the flag to a command. The first format is the default.
@@ -22,8 +26,15 @@ func (o *output) flag(cmd *cobra.Command, formats ...string) {
 	o.formats = formats
 	cmd.Flags().StringVarP(&o.format, "output", "o", formats[0], "output `format`: "+o.list())
 	fixedCompletions(cmd, "output", formats...)
-	cmd.PreRunE = func(*cobra.Command, []string) error {
-		if !slices.Contains(o.formats, o.format) {
+	cmd.PreRunE = func(*cobra.Command, []string) (err error) {
+		template, ok := strings.CutPrefix(o.format, "jsonpath=")
+		switch {
+		case ok && slices.Contains(o.formats, "json"):
+			o.path = jsonpath.New("output").AllowMissingKeys(true)
+			if err = o.path.Parse(template); err != nil {
+				return fmt.Errorf("output format jsonpath: %w: write it as for kubectl, such as jsonpath='{.items[*].metadata.name}'", err)
+			}
+		case !slices.Contains(o.formats, o.format):
 			return fmt.Errorf("output format %q: want %s", o.format, o.list())
 		}
 		return nil
@@ -31,8 +42,21 @@ func (o *output) flag(cmd *cobra.Command, formats ...string) {
 }
 
 func (o *output) list() string {
-	last := len(o.formats) - 1
-	return strings.Join(o.formats[:last], ", ") + " or " + o.formats[last]
+	all := o.formats
+	if slices.Contains(all, "json") {
+		all = append(slices.Clone(all), "jsonpath=TEMPLATE")
+	}
+	last := len(all) - 1
+	return strings.Join(all[:last], ", ") + " or " + all[last]
+}
+
+// json prints a JSON document through the template of the flag.
+func (o *output) json(w io.Writer, text []byte) error {
+	var v any
+	if err := json.Unmarshal(text, &v); err != nil {
+		return err
+	}
+	return o.path.Execute(w, v)
 }
 
 // print prints v as JSON or YAML, and in other formats as text. It returns err when it is not
@@ -42,6 +66,12 @@ func (o *output) print(cmd *cobra.Command, err error, v any, text string) error 
 	switch {
 	case err != nil:
 		return err
+	case o.path != nil:
+		b, err := json.Marshal(v)
+		if err != nil {
+			return err
+		}
+		return o.json(w, b)
 	case o.format == "json":
 		enc := json.NewEncoder(w)
 		enc.SetEscapeHTML(false)
@@ -56,6 +86,9 @@ func (o *output) print(cmd *cobra.Command, err error, v any, text string) error 
 			_, err = w.Write(b)
 		}
 		return err
+	}
+	if paintOf(cmd) {
+		text = cliview.Colour(text)
 	}
 	_, err = io.WriteString(w, text)
 	return err

@@ -15,6 +15,7 @@ import (
 	"meshrelay/internal/cliview"
 	"meshrelay/internal/kube"
 	"meshrelay/internal/relay"
+	"meshrelay/upstreams"
 )
 
 // errDiffers ends a plan with changes, if the user asked for that exit code.
@@ -25,6 +26,7 @@ func newPlan() *cobra.Command {
 	var timeout time.Duration
 	var diffs, exitCode bool
 	var out output
+	var rows rowLimit
 	cmd := &cobra.Command{
 		Use:   "plan -c NEW.yaml",
 		Short: "Show what another config file would change in a running relay",
@@ -46,11 +48,16 @@ It fails when an upstream does not sync in time: its resources would look remove
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
-			changes, err := plan(ctx, admin.Client{Address: cmp.Or(address, cfg.Admin.Address)}, cfg)
+			var told func([]upstreams.Status)
+			if watched(cmd) {
+				progress := cliview.NewProgress(cmd.ErrOrStderr())
+				told = func(all []upstreams.Status) { progress.Told(all, time.Now()) }
+			}
+			changes, err := plan(ctx, admin.Client{Address: cmp.Or(address, cfg.Admin.Address)}, cfg, told)
 			if err != nil {
 				return err
 			}
-			err = out.print(cmd, nil, changes, cliview.Plan(changes, diffs))
+			err = out.rows(cmd, &rows, nil, changes, cliview.Plan(changes, diffs, cut(&rows, changes.Changes)))
 			if err == nil && exitCode && len(changes.Changes) > 0 {
 				return errDiffers
 			}
@@ -62,12 +69,13 @@ It fails when an upstream does not sync in time: its resources would look remove
 	cmd.Flags().DurationVar(&timeout, "timeout", 30*time.Second, "how long to wait for the upstreams, and for the running relay")
 	cmd.Flags().BoolVar(&diffs, "diff", false, "show the difference of each change")
 	cmd.Flags().BoolVar(&exitCode, "exit-code", false, "exit with 2 when there are changes")
+	rows.flag(cmd)
 	out.flag(cmd, "table", "json")
 	return cmd
 }
 
 // plan returns what a config would change in a running relay.
-func plan(ctx context.Context, running admin.Client, cfg *config.Config) (cliview.Changes, error) {
+func plan(ctx context.Context, running admin.Client, cfg *config.Config, told func([]upstreams.Status)) (cliview.Changes, error) {
 	unread := func(err error) (cliview.Changes, error) {
 		return cliview.Changes{}, fmt.Errorf("read the running relay: %w", hinted(err))
 	}
@@ -80,7 +88,7 @@ func plan(ctx context.Context, running admin.Client, cfg *config.Config) (clivie
 	if err != nil {
 		return unread(err)
 	}
-	merged, err := relay.Merge(ctx, cfg)
+	merged, err := relay.Merge(ctx, cfg, told)
 	if err != nil {
 		return cliview.Changes{}, fmt.Errorf("no plan: %w", err)
 	}

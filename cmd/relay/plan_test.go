@@ -35,7 +35,7 @@ func TestPlanReadsARelayWithoutVersions(t *testing.T) {
 	})
 	earlier := httptest.NewServer(mux)
 	defer earlier.Close()
-	changes, err := plan(t.Context(), admin.Client{Address: strings.TrimPrefix(earlier.URL, "http://"), HTTP: earlier.Client()}, cfg)
+	changes, err := plan(t.Context(), admin.Client{Address: strings.TrimPrefix(earlier.URL, "http://"), HTTP: earlier.Client()}, cfg, nil)
 	if err != nil || changes.Added != 1 || changes.Removed != 1 || changes.Changed != 0 {
 		t.Errorf("%+v %v", changes, err)
 	}

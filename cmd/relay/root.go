@@ -19,8 +19,10 @@ Configuration Protocol.
 
 A first run:
   relay validate -c relay.yaml         check the config file and the files it names
+  relay doctor -c relay.yaml           check the network, certificates, tokens and ports
   relay serve -c relay.yaml            run the relay
   relay status                         see its upstreams and clients
+  relay top                            watch them, and what happens
   relay get serviceentries -A          see what it, or an istiod, serves
   relay explain se NAME -n NAMESPACE   see why a resource is served as it is
   relay plan -c new.yaml               see what another config file would change`,
@@ -37,8 +39,8 @@ A first run:
 		title    string
 		commands []*cobra.Command
 	}{
-		{"Run a relay:", []*cobra.Command{newServe(), newValidate(), newPlan(), newReload(), newLogLevel()}},
-		{"Look:", []*cobra.Command{newStatus(), newUpstreams(), newClusters(), newClients(), newGet(), newExplain(), newConflicts(), newHistory(), newHeld(), newEvents(), newAudit(), newUI()}},
+		{"Run a relay:", []*cobra.Command{newInit(), newServe(), newValidate(), newDoctor(), newSchema(), newPlan(), newReload(), newLogLevel()}},
+		{"Look:", []*cobra.Command{newStatus(), newTop(), newUpstreams(), newClusters(), newClients(), newGet(), newExplain(), newConflicts(), newHistory(), newHeld(), newEvents(), newAudit(), newUI(), newDiff(), newWait()}},
 		{"Decide:", []*cobra.Command{newRelease(), newFreeze(), newUnfreeze(), newRollback(), newServeWithout()}},
 		{"Disk:", []*cobra.Command{newState()}},
 	}
@@ -49,7 +51,7 @@ A first run:
 			root.AddCommand(c)
 		}
 	}
-	root.AddCommand(newVersion())
+	root.AddCommand(newVersion(), newSupportBundle())
 	strict(root)
 	return root
 }

@@ -11,6 +11,7 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/internal/buildinfo"
+	"meshrelay/internal/logring"
 	"meshrelay/internal/memory"
 	"meshrelay/internal/relay"
 )
@@ -55,10 +56,12 @@ is ready, and why not.`,
 			if err != nil {
 				return err
 			}
+			recent := new(logring.Ring)
+			log = slog.New(recent.Handler(log.Handler()))
 			klog.SetSlogLogger(log) // what client-go logs without being asked
 			r, err := relay.New(relay.Options{
 				Config: cfg, Watcher: watcher, Complete: complete,
-				Build: buildinfo.Read(version), Logger: log, LogLevel: logLevel,
+				Build: buildinfo.Read(version), Logger: log, LogLevel: logLevel, Log: recent,
 			})
 			if err != nil {
 				return err

@@ -23,17 +23,18 @@ import (
 func newStatus() *cobra.Command {
 	var access access
 	var out output
-	var watch bool
+	var watch, exitCode bool
 	cmd := access.overAdmin(&cobra.Command{
 		Use:   "status",
 		Short: "Show the state of a running relay in short",
 		Long: `Show whether a running relay is ready, and if not why, its upstreams, and its clients; of many,
 those that need a look. The command asks the admin address, which is on loopback by default. The
-exit code is 0 whenever the relay answers.
+exit code is 0 whenever the relay answers; with --exit-code it tells how the relay does.
 
 With --watch, print the status again whenever it changes, until interrupted.`,
 		Example: `  relay status
   relay status --watch
+  relay status --exit-code
   relay status --admin 127.0.0.1:15014 -o json
   kubectl exec meshrelay-0 -- relay status`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -44,8 +45,17 @@ With --watch, print the status again whenever it changes, until interrupted.`,
 		},
 	}, func(cmd *cobra.Command, c admin.Client, _ []string) error {
 		all, err := statusOf(cmd.Context(), c)
-		return out.print(cmd, err, all, all.text(time.Now()))
+		err = out.print(cmd, err, all, all.text(time.Now()))
+		switch {
+		case err != nil || !exitCode:
+		case !all.Readiness.Ready:
+			return &exitError{code: 3}
+		case len(all.Readiness.Reasons) > 0:
+			return &exitError{code: 2}
+		}
+		return err
 	})
+	cmd.Flags().BoolVar(&exitCode, "exit-code", false, "exit with 2 when the relay is degraded, and with 3 when it is not ready")
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "print the status again whenever it changes, until interrupted")
 	once := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -128,6 +138,9 @@ func watchStatus(cmd *cobra.Command, c admin.Client, timeout time.Duration) erro
 			if err == nil {
 				shown = all.text(now)
 			}
+			if paintOf(cmd) {
+				shown = cliview.Colour(shown)
+			}
 			fmt.Fprintf(cmd.OutOrStdout(), "--- %s\n%s\n", now.UTC().Format(time.RFC3339), shown)
 			last = text
 		}
@@ -142,6 +155,7 @@ func watchStatus(cmd *cobra.Command, c admin.Client, timeout time.Duration) erro
 func newUpstreams() *cobra.Command {
 	var access access
 	var out output
+	var rows rowLimit
 	cmd := access.overAdmin(&cobra.Command{
 		Use:     "upstreams [NAME]",
 		Aliases: []string{"upstream"},
@@ -155,7 +169,7 @@ what is refused and dropped, and why.`,
 	}, func(cmd *cobra.Command, c admin.Client, args []string) error {
 		all, err := c.Upstreams(cmd.Context())
 		if err != nil || len(args) == 0 {
-			return out.print(cmd, err, all, cliview.Upstreams(all, time.Now()))
+			return out.rows(cmd, &rows, err, all, cliview.Upstreams(cut(&rows, all), time.Now()))
 		}
 		i := slices.IndexFunc(all, func(u upstreams.Status) bool { return u.Name == args[0] })
 		if i < 0 {
@@ -163,6 +177,7 @@ what is refused and dropped, and why.`,
 		}
 		return out.print(cmd, nil, all[i], cliview.Upstream(all[i], time.Now()))
 	})
+	rows.flag(cmd)
 	out.flag(cmd, "table", "yaml", "json")
 	return cmd
 }
@@ -170,6 +185,7 @@ what is refused and dropped, and why.`,
 func newClients() *cobra.Command {
 	var access access
 	var out output
+	var rows rowLimit
 	cmd := access.overAdmin(&cobra.Command{
 		Use:     "clients [NAME]",
 		Aliases: []string{"client"},
@@ -182,7 +198,7 @@ show one by type. NAME is POD.NAMESPACE as in the list, the whole node ID, or a 
 	}, func(cmd *cobra.Command, c admin.Client, args []string) error {
 		all, err := c.Clients(cmd.Context())
 		if err != nil || len(args) == 0 {
-			return out.print(cmd, err, all, cliview.Clients(all, time.Now()))
+			return out.rows(cmd, &rows, err, all, cliview.Clients(cut(&rows, all), time.Now()))
 		}
 		found := cliview.MatchClients(all, args[0])
 		if len(found) == 0 {
@@ -194,6 +210,7 @@ show one by type. NAME is POD.NAMESPACE as in the list, the whole node ID, or a 
 		}
 		return out.print(cmd, nil, found, strings.Join(texts, "\n"))
 	})
+	rows.flag(cmd)
 	out.flag(cmd, "table", "yaml", "json")
 	return cmd
 }
@@ -201,6 +218,7 @@ show one by type. NAME is POD.NAMESPACE as in the list, the whole node ID, or a 
 func newExplain() *cobra.Command {
 	var access access
 	var out output
+	var rows rowLimit
 	var namespace, upstream string
 	var diffs, leftOut bool
 	cmd := access.overAdmin(&cobra.Command{
@@ -233,7 +251,7 @@ With --left-out, list all resources that import rules leave out, with the rule.`
 	}, func(cmd *cobra.Command, c admin.Client, args []string) error {
 		if leftOut {
 			all, err := c.LeftOut(cmd.Context(), upstream, strings.Join(args, ""))
-			return out.print(cmd, err, all, cliview.LeftOut(all))
+			return out.rows(cmd, &rows, err, all, cliview.LeftOut(cut(&rows, all)))
 		}
 		kind, name, ok := kindAndName(args)
 		if !ok {
@@ -249,12 +267,15 @@ With --left-out, list all resources that import rules leave out, with the rule.`
 		if err == nil && e.Outcome == admin.Missing {
 			return errors.Join(out.print(cmd, nil, e, ""), fmt.Errorf("no upstream has %s%s", e.Ref, cliview.Elsewhere(e)))
 		}
-		return out.print(cmd, err, e, cliview.Explain(e, diffs, time.Now()))
+		shown := e
+		shown.Clients = cut(&rows, e.Clients)
+		return out.rows(cmd, &rows, err, e, cliview.Explain(shown, diffs, time.Now()))
 	})
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "default", "`namespace` of the resource")
 	cmd.Flags().BoolVar(&diffs, "diff", false, "show differences between what each upstream has and what is served")
 	cmd.Flags().BoolVar(&leftOut, "left-out", false, "list what import rules leave out")
 	cmd.Flags().StringVar(&upstream, "upstream", "", "with --left-out: list this `upstream` only")
+	rows.flag(cmd)
 	out.flag(cmd, "table", "json")
 	return cmd
 }
@@ -271,6 +292,7 @@ func kindAndName(args []string) (kind, name string, ok bool) {
 func newConflicts() *cobra.Command {
 	var access access
 	var out output
+	var rows rowLimit
 	var kind string
 	cmd := access.overAdmin(&cobra.Command{
 		Use:   "conflicts",
@@ -282,9 +304,11 @@ error: the merge policy decides the first, the second is served as it is.`,
   relay conflicts --kind serviceentries -o json`,
 	}, func(cmd *cobra.Command, c admin.Client, _ []string) error {
 		all, err := c.Conflicts(cmd.Context(), kind)
-		return out.print(cmd, err, all, cliview.Conflicts(all, time.Now()))
+		shown := admin.Conflicts{Keys: cut(&rows, all.Keys), Hosts: cut(&rows, all.Hosts), NotFollowed: cut(&rows, all.NotFollowed)}
+		return out.rows(cmd, &rows, err, all, cliview.Conflicts(shown, time.Now()))
 	})
 	cmd.Flags().StringVar(&kind, "kind", "", "list this `kind` only")
+	rows.flag(cmd)
 	out.flag(cmd, "table", "json")
 	return cmd
 }
@@ -292,6 +316,7 @@ error: the merge policy decides the first, the second is served as it is.`,
 func newHeld() *cobra.Command {
 	var access access
 	var out output
+	var rows rowLimit
 	cmd := access.overSocket(&cobra.Command{
 		Use:   "held [UPSTREAM]",
 		Short: "List deletions that guards hold",
@@ -305,8 +330,13 @@ upstream deleted it. All listed resources are still served.`,
 		ValidArgsFunction: access.completeUpstreams,
 	}, func(cmd *cobra.Command, c admin.Client, args []string) error {
 		held, err := c.Held(cmd.Context(), strings.Join(args, ""))
-		return out.print(cmd, err, held, cliview.Held(held, time.Now()))
+		shown := slices.Clone(held)
+		for i := range shown {
+			shown[i].Deletions = cut(&rows, shown[i].Deletions)
+		}
+		return out.rows(cmd, &rows, err, held, cliview.Held(shown, time.Now()))
 	})
+	rows.flag(cmd)
 	out.flag(cmd, "table", "yaml", "json")
 	return cmd
 }
@@ -314,6 +344,7 @@ upstream deleted it. All listed resources are still served.`,
 func newHistory() *cobra.Command {
 	var access access
 	var out output
+	var rows rowLimit
 	var diff bool
 	var revision uint64
 	cmd := access.overSocket(&cobra.Command{
@@ -345,8 +376,9 @@ With --diff, show what one revision changed, or the newest, as a difference to t
 		if err == nil && revision > 0 && len(revisions) == 0 {
 			err = fmt.Errorf("upstream %s: revision %d is not kept: \"relay history %s\" lists those that are", args[0], revision, args[0])
 		}
-		return out.print(cmd, err, revisions, cliview.History(revisions, time.Now()))
+		return out.rows(cmd, &rows, err, revisions, cliview.History(cut(&rows, revisions), time.Now()))
 	})
+	rows.flag(cmd)
 	cmd.Flags().BoolVar(&diff, "diff", false, "show what the revision changed, or the newest one")
 	out.flag(cmd, "table", "json")
 	return cmd

@@ -1,23 +1,37 @@
 package main
 
 import (
+	"fmt"
+
 	"github.com/spf13/cobra"
 
+	"meshrelay/admin"
 	"meshrelay/internal/buildinfo"
 )
 
 func newVersion() *cobra.Command {
+	var access access
 	var out output
-	cmd := &cobra.Command{
+	var remote bool
+	cmd := access.overAdmin(&cobra.Command{
 		Use:   "version",
-		Short: "Print the version of this program",
+		Short: "Print the version of this program, and of a running relay",
 		Example: `  relay version
+  relay version --remote
   relay version -o json`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			info := buildinfo.Read(version)
-			return out.print(cmd, nil, info, info.String()+"\n")
-		},
-	}
+	}, func(cmd *cobra.Command, c admin.Client, _ []string) error {
+		own := buildinfo.Read(version)
+		if !remote {
+			return out.print(cmd, nil, own, own.String()+"\n")
+		}
+		of, err := c.Version(cmd.Context())
+		both := struct {
+			Client buildinfo.Info `json:"client"`
+			Server admin.Version  `json:"server"`
+		}{own, of}
+		return out.print(cmd, err, both, fmt.Sprintf("this program: %s\nrelay %s: %s\n", own, of.Name, of.Info))
+	})
+	cmd.Flags().BoolVar(&remote, "remote", false, "print the version of the running relay, too")
 	out.flag(cmd, "text", "json")
 	return cmd
 }

@@ -21,6 +21,7 @@ import (
 	"meshrelay/config"
 	"meshrelay/internal/fakexds"
 	"meshrelay/internal/lister"
+	"meshrelay/internal/logring"
 	"meshrelay/internal/relay"
 	"meshrelay/internal/selection"
 	"meshrelay/mirror"
@@ -60,9 +61,10 @@ func serveConfig(t *testing.T, text string) (stop func()) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
+	recent := new(logring.Ring)
 	r, err := relay.New(relay.Options{
 		Config: cfg, Watcher: watcher, Complete: func(*config.Config) {},
-		Logger: slog.New(slog.DiscardHandler), LogLevel: new(slog.LevelVar),
+		Logger: slog.New(recent.Handler(slog.DiscardHandler)), LogLevel: new(slog.LevelVar), Log: recent,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -2,6 +2,7 @@ package cliview
 
 import (
 	"cmp"
+	"fmt"
 	"strings"
 	"time"
 
@@ -48,6 +49,21 @@ func MatchClients(clients []downstream.ClientStatus, name string) (found []downs
 	return found
 }
 
+// ClientSynced returns nil when all clients of a name have what they asked for, and there is one; else
+// why not.
+func ClientSynced(clients []downstream.ClientStatus, name string) error {
+	found := MatchClients(clients, name)
+	if len(found) == 0 {
+		return fmt.Errorf("no client %q is connected", name)
+	}
+	for _, c := range found {
+		if !upToDate(c) {
+			return fmt.Errorf("client %s: %s", clientName(c.NodeID), clientState(c))
+		}
+	}
+	return nil
+}
+
 // clientName returns the pod and namespace of a node ID of Istio, "TYPE~IP~POD.NAMESPACE~DOMAIN",
 // and other node IDs whole.
 func clientName(nodeID string) string {
@@ -91,11 +107,48 @@ func clientState(c downstream.ClientStatus) string {
 func clientTable(clients []downstream.ClientStatus, now time.Time) *table {
 	t := titled("CLIENT", "CLUSTER", "VIEW", "VERSION", "PROTOCOL", "TYPES", "STATE", "NACKS", "CONNECTED", "ADDRESS")
 	for _, c := range clients {
-		nacks := uint64(0)
-		for _, w := range c.Types {
-			nacks += w.NACKs
-		}
-		t.add(clientName(c.NodeID), c.ClusterID, c.View, c.IstioVersion, c.Protocol, len(c.Types), clientState(c), nacks, Ago(c.Connected, now), c.Address)
+		t.add(clientName(c.NodeID), c.ClusterID, c.View, c.IstioVersion, c.Protocol, len(c.Types), clientState(c), NACKs(c), Ago(c.Connected, now), c.Address)
 	}
 	return t
+}
+
+// ClientRows returns a table of clients whose first columns matter most. now is for ages.
+func ClientRows(clients []downstream.ClientStatus, now time.Time) string {
+	t := titled("CLIENT", "STATE", "BYTES", "NACKS", "VIEW", "CLUSTER", "TYPES", "CONNECTED", "PROTOCOL", "VERSION")
+	for _, c := range clients {
+		t.add(clientName(c.NodeID), clientState(c), Bytes(int64(SentBytes(c))), NACKs(c), c.View, c.ClusterID, len(c.Types), Ago(c.Connected, now), c.Protocol, c.IstioVersion)
+	}
+	return t.String()
+}
+
+// SentBytes returns the size of all responses to a client.
+func SentBytes(c downstream.ClientStatus) (n uint64) {
+	for _, t := range c.Types {
+		n += t.Bytes
+	}
+	return n
+}
+
+// NACKs returns how many responses a client has rejected.
+func NACKs(c downstream.ClientStatus) (n uint64) {
+	for _, t := range c.Types {
+		n += t.NACKs
+	}
+	return n
+}
+
+// Trouble returns how much a client needs a look: 0 for not at all.
+func Trouble(c downstream.ClientStatus) (most int) {
+	for _, w := range c.Types {
+		switch typeState(w) {
+		case "rejected":
+			most = max(most, 3)
+		case "behind":
+			most = max(most, 2)
+		}
+	}
+	if c.Held {
+		most = max(most, 1)
+	}
+	return most
 }

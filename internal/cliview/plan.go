@@ -74,8 +74,9 @@ func sourceOf(o *kube.Object) string {
 	return mirror.ParseProvenance(o.Metadata.Annotations[mirror.ProvenanceAnnotation]).Source
 }
 
-// Plan returns changes as a table and, with diffs, each as a difference.
-func Plan(c Changes, diffs bool) string {
+// Plan returns the shown ones of all changes as a table and, with diffs, each as a difference. It counts
+// many changes first.
+func Plan(c Changes, diffs bool, shown []Change) string {
 	if len(c.Changes) == 0 {
 		return "Nothing would change.\n"
 	}
@@ -85,7 +86,7 @@ func Plan(c Changes, diffs bool) string {
 		p.WriteString("\n")
 	}
 	t := titled("ACTION", "KIND", "NAMESPACE", "NAME", "FROM", "TO")
-	for _, change := range c.Changes {
+	for _, change := range shown {
 		t.add(change.Action, change.Kind, change.Namespace, change.Name, change.From, change.To)
 		if diffs {
 			name := change.Kind + " " + change.Namespace + "/" + change.Name

@@ -40,8 +40,8 @@ type ResourceOptions struct {
 	NoHeaders bool
 }
 
-// tabular reports whether the format is a table.
-func (o ResourceOptions) tabular() bool { return o.Format == Table || o.Format == Wide }
+// Tabular reports whether the format is a table.
+func (o ResourceOptions) Tabular() bool { return o.Format == Table || o.Format == Wide }
 
 // Resources writes groups of resources. It leaves out empty ones. now is for ages.
 func Resources(w io.Writer, groups []selection.Group, o ResourceOptions, now time.Time) error {
@@ -57,14 +57,14 @@ func Resources(w io.Writer, groups []selection.Group, o ResourceOptions, now tim
 			case n == 1:
 			case o.Format == YAML:
 				fmt.Fprintln(out, "---")
-			case o.tabular() && i == 0 && !o.NoHeaders:
+			case o.Tabular() && i == 0 && !o.NoHeaders:
 				fmt.Fprintln(out)
 			}
 			if err := o.print(out, t, g.Kind, r, now); err != nil {
 				return err
 			}
 		}
-		if o.tabular() && len(g.Resources) > 0 {
+		if o.Tabular() && len(g.Resources) > 0 {
 			_ = t.flush(out) //nolint:errcheck // see above
 		}
 	}

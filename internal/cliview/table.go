@@ -98,3 +98,16 @@ func Agree(n int, one, many string) string {
 	}
 	return many
 }
+
+// Bytes returns a size: "812 B", "1.4 MiB".
+func Bytes(n int64) string {
+	const units = "KMGT"
+	if n < 1<<10 {
+		return fmt.Sprintf("%d B", n)
+	}
+	size, unit := float64(n)/(1<<10), 0
+	for ; size >= 1<<10 && unit < len(units)-1; unit++ {
+		size /= 1 << 10
+	}
+	return fmt.Sprintf("%.1f %ciB", size, units[unit])
+}

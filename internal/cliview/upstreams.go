@@ -103,3 +103,8 @@ func upstreamState(u upstreams.Status, now time.Time) string {
 	}
 	return state
 }
+
+// UpstreamRows returns a table of upstreams and nothing more. now is for ages.
+func UpstreamRows(ups []upstreams.Status, now time.Time) string {
+	return upstreamTable(ups, now).String()
+}

@@ -46,7 +46,7 @@ func (p *Watcher) Print(event string, k selection.Kind, r *mirror.Resource, now 
 			return err
 		}
 	}
-	if p.o.tabular() {
+	if p.o.Tabular() {
 		return p.o.print(p.w, p.table, k, r, now, now.UTC().Format(time.RFC3339), event)
 	}
 	return p.o.print(p.w, p.table, k, r, now, event)
@@ -54,7 +54,7 @@ func (p *Watcher) Print(event string, k selection.Kind, r *mirror.Resource, now 
 
 // Flush writes the rows of a table that were printed since the last call.
 func (p *Watcher) Flush() error {
-	if !p.o.tabular() {
+	if !p.o.Tabular() {
 		return nil
 	}
 	return p.table.flush(p.w)

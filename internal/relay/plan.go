@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -20,9 +21,13 @@ import (
 	"meshrelay/upstreams/kubernetes/clusters"
 )
 
+// mergeTold is how often Merge tells how the upstreams do.
+const mergeTold = 200 * time.Millisecond
+
 // Merge connects to the upstreams of a config, waits until all have synced, and returns the
-// merged resources that /debug/configz of a relay would have.
-func Merge(ctx context.Context, file *config.Config) (merged []*mirror.Resource, err error) {
+// merged resources that /debug/configz of a relay would have. While it waits it tells how the upstreams
+// do, unless told is nil.
+func Merge(ctx context.Context, file *config.Config, told func([]upstreams.Status)) (merged []*mirror.Resource, err error) {
 	cfg, err := WithClusters(ctx, file)
 	if err != nil {
 		return nil, err
@@ -45,10 +50,19 @@ func Merge(ctx context.Context, file *config.Config) (merged []*mirror.Resource,
 		stop()
 		err = errors.Join(err, group.Wait())
 	}()
-	select {
-	case <-ctx.Done():
-		return nil, notSynced(manager.Status())
-	case <-aggregate.Synced():
+	tick := time.NewTicker(mergeTold)
+	defer tick.Stop()
+	for waiting := true; waiting; {
+		select {
+		case <-ctx.Done():
+			return nil, notSynced(manager.Status())
+		case <-aggregate.Synced():
+			waiting = false
+		case <-tick.C:
+		}
+		if told != nil {
+			told(manager.Status())
+		}
 	}
 	for _, kind := range aggregate.Kinds() {
 		if kind == mirror.MeshConfig {

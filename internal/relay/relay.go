@@ -6,8 +6,10 @@ package relay
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -27,6 +29,7 @@ import (
 	"meshrelay/events"
 	"meshrelay/federation/tracker"
 	"meshrelay/internal/buildinfo"
+	"meshrelay/internal/logring"
 	"meshrelay/internal/memory"
 	"meshrelay/mirror"
 	"meshrelay/notify"
@@ -37,7 +40,7 @@ import (
 	"meshrelay/upstreams/kubernetes/clusters"
 )
 
-// Options are the parts of a Relay. All fields are required.
+// Options are the parts of a Relay. All fields but Log are required.
 type Options struct {
 	// Config is the first config of Watcher, after Complete.
 	Config  *config.Config
@@ -49,6 +52,8 @@ type Options struct {
 	Logger   *slog.Logger
 	// LogLevel is the level of Logger.
 	LogLevel *slog.LevelVar
+	// Log has the last lines of Logger, for support bundles. It may be nil.
+	Log *logring.Ring
 }
 
 // Relay is a whole relay. New makes it, Run runs it.
@@ -219,10 +224,32 @@ func (r *Relay) adminDeps(registry *prometheus.Registry, debug *admin.Debug) adm
 			return admin.Assess(r.server.HasReleased(), r.upstreams())
 		},
 	}
+	deps.Supports = r.supports()
 	if r.keeper != nil {
 		deps.Backup = r.keeper.Backup
 	}
 	return deps
+}
+
+// supports returns what support bundles have of the relay.
+func (r *Relay) supports() (s admin.Supports) {
+	s.Config = func(w io.Writer) error {
+		text, err := r.config.Load().YAML()
+		if err == nil {
+			_, err = w.Write(text)
+		}
+		return err
+	}
+	if log := r.options.Log; log != nil {
+		s.Log = func(w io.Writer) error {
+			_, err := log.WriteTo(w)
+			return err
+		}
+	}
+	if r.keeper != nil {
+		s.State = func(w io.Writer) error { return json.NewEncoder(w).Encode(r.keeper.Status()) }
+	}
+	return s
 }
 
 // Run runs the relay until ctx ends, a signal asks for the end, or a part fails.

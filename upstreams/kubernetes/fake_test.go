@@ -220,7 +220,7 @@ func (s *apiServer) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 	switch {
-	case r.URL.Path == "/readyz":
+	case r.URL.Path == "/readyz", r.URL.Path == "/version":
 	case r.URL.Path == "/api/v1/namespaces/kube-system":
 		if uid == "" {
 			fail(w, 403, "Forbidden")

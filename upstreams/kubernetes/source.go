@@ -67,6 +67,7 @@ func Kind() upstreams.Kind {
 			_, err := accessOf(sectionOf(u))
 			return err
 		},
+		Probe: probe,
 	}
 }
 

@@ -37,6 +37,7 @@ func Kind() upstreams.Kind {
 		Config: &Config{},
 		New:    func(u config.Upstream, env upstreams.Env) (upstreams.Source, error) { return New(u, env) },
 		Check:  check,
+		Probe:  probe,
 	}
 }
 

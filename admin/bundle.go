@@ -1,0 +1,166 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"runtime/pprof"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+
+	"meshrelay/internal/bundle"
+)
+
+const (
+	// usualSeconds and maxBundleSeconds are how long a bundle looks at the CPU.
+	usualSeconds     = 10
+	maxBundleSeconds = 60
+	// maxProcFile bounds what is read of a file of the system, in bytes.
+	maxProcFile = 64 << 10
+)
+
+// Supports are what a support bundle has beside the debug documents. Each may be nil.
+type Supports struct {
+	// Config writes the effective config, which has paths in place of secrets.
+	Config func(io.Writer) error
+	// Log writes the last lines of the log, those of level debug too.
+	Log func(io.Writer) error
+	// State writes what is on disk: sizes and times, and no content.
+	State func(io.Writer) error
+}
+
+// supportBundle answers with an archive. One is made at a time.
+func (s *Server) supportBundle(w http.ResponseWriter, r *http.Request) {
+	seconds, configs := usualSeconds, false
+	var err error
+	if text := r.FormValue("seconds"); text != "" {
+		if seconds, err = strconv.Atoi(text); err != nil || seconds < 0 || seconds > maxBundleSeconds {
+			s.refuse(w, r, badRequestf("seconds is %.32q: want a number up to %d", text, maxBundleSeconds))
+			return
+		}
+	}
+	if configs, err = switchOf(r.URL.Query(), "configs"); err != nil {
+		s.refuse(w, r, err)
+		return
+	}
+	select {
+	case s.bundles <- struct{}{}:
+		defer func() { <-s.bundles }()
+	default:
+		s.refuse(w, r, refuse(http.StatusServiceUnavailable, "another support bundle is being made; try again"))
+		return
+	}
+	n, ok := s.stream(w, r, "application/gzip", func(out io.Writer) error {
+		return s.writeBundle(r.Context(), out, time.Duration(seconds)*time.Second, configs)
+	})
+	if ok {
+		s.audit(r, s.deps.LogLevel.Level(), "support-bundle", "bytes", n, "configs", configs)
+	}
+}
+
+// writeBundle writes the archive. It looks at the CPU for a while.
+func (s *Server) writeBundle(ctx context.Context, w io.Writer, while time.Duration, configs bool) error {
+	now := time.Now()
+	b := bundle.New(w, fmt.Sprintf("relay-support-%s-%s", cmp.Or(s.deps.Name, "relay"), now.UTC().Format("20060102-150405")), now)
+	object := func(v any) func(io.Writer) error { return func(w io.Writer) error { return writeJSON(w, v) } }
+	b.Text("version.json", "which build it is, and since when it runs", object(Version{s.deps.Build, s.deps.Name, s.deps.Started, s.socket.Load().path}))
+	b.Text("ready.json", "whether it serves, and the reasons", object(s.readiness()))
+	b.Text("metrics-start.txt", "metrics at the start", s.writeMetrics)
+	for _, doc := range documents() {
+		if doc.name == "configz" && !configs || doc.name == "explain" || doc.name == "list" {
+			continue
+		}
+		b.Text(doc.name+".json", doc.help, func(w io.Writer) error { return doc.write(s.deps.Debug, w, url.Values{}) })
+	}
+	for _, part := range []struct {
+		name, why string
+		write     func(io.Writer) error
+	}{
+		{"config.yaml", "the effective config, with all defaults", s.deps.Supports.Config},
+		{"log.txt", "the last lines of the log, those of level debug too (100 a second at most)", s.deps.Supports.Log},
+		{"state.json", "what is on disk: sizes and times, no content", s.deps.Supports.State},
+	} {
+		if part.write != nil {
+			b.Text(part.name, part.why, part.write)
+		}
+	}
+	b.Text("held.json", "deletions that guards hold", func(w io.Writer) error {
+		held, err := s.deps.Controls.Held("")
+		return errors.Join(err, writeJSON(w, notNil(held)))
+	})
+	b.Text("history.json", "the newest revisions of each upstream", s.writeHistories)
+	b.Text("goroutines.txt", "what each goroutine does", profile("goroutine", 1))
+	b.Binary("heap.pprof", "who holds memory: go tool pprof", profile("heap", 0))
+	b.Binary("mutex.pprof", "who waits for locks: go tool pprof", profile("mutex", 0))
+	b.Text("proc-limits.txt", "limits of the process", systemFile("/proc/self/limits"))
+	b.Text("proc-status.txt", "memory and threads of the process", systemFile("/proc/self/status"))
+	b.Text("cgroup-memory.txt", "memory limit of the container", systemFile("/sys/fs/cgroup/memory.max"))
+	if while > 0 {
+		b.Binary("cpu.pprof", fmt.Sprintf("who used the CPU for %v: go tool pprof", while), func(w io.Writer) error { return cpuProfile(ctx, w, while) })
+	}
+	b.Text("metrics-end.txt", "metrics at the end, for rates", s.writeMetrics)
+	return b.Close()
+}
+
+func (s *Server) writeMetrics(w io.Writer) error {
+	families, err := s.deps.Gatherer.Gather()
+	for _, f := range families {
+		if _, failed := expfmt.MetricFamilyToText(w, f); failed != nil {
+			return failed
+		}
+	}
+	return err
+}
+
+// maxHeads is how many revisions of each upstream a bundle has.
+const maxHeads = 20
+
+func (s *Server) writeHistories(w io.Writer) error {
+	heads := map[string]any{}
+	for _, u := range s.deps.Debug.views.Upstreams() {
+		revisions, err := s.deps.Controls.History(u.Name)
+		if err != nil {
+			heads[u.Name] = err.Error()
+			continue
+		}
+		heads[u.Name] = revisions[:min(len(revisions), maxHeads)]
+	}
+	return writeJSON(w, heads)
+}
+
+func profile(name string, debug int) func(io.Writer) error {
+	return func(w io.Writer) error { return pprof.Lookup(name).WriteTo(w, debug) }
+}
+
+func cpuProfile(ctx context.Context, w io.Writer, while time.Duration) error {
+	if err := pprof.StartCPUProfile(w); err != nil {
+		return err
+	}
+	defer pprof.StopCPUProfile()
+	select {
+	case <-time.After(while):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// systemFile writes the beginning of a file of the system.
+func systemFile(path string) func(io.Writer) error {
+	return func(w io.Writer) error {
+		f, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		_, err = io.Copy(w, io.LimitReader(f, maxProcFile))
+		return err
+	}
+}

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"meshrelay/admin"
+	"meshrelay/internal/cliview"
+)
+
+// bundlePatience is how long a bundle may take beside its CPU profile.
+const bundlePatience = time.Minute
+
+func newSupportBundle() *cobra.Command {
+	var access access
+	var path string
+	var seconds int
+	var configs bool
+	cmd := access.overSocket(&cobra.Command{
+		Use:   "support-bundle [-o FILE]",
+		Short: "Write an archive for a bug report, without secrets",
+		Long: `Write what tells how a running relay does into an archive: version, effective config, readiness,
+upstreams, clients, conflicts, held deletions, the newest revisions, metrics twice, profiles, and
+the last 5,000 lines of the log with those of level debug. MANIFEST.txt in it tells what each file
+is for. All but profiles are plain text: look at it before you send it.
+
+It has no tokens, keys and passwords, and of URLs no path. It has the names of upstreams, clients
+and resources, and with --with-configs the resources. It is 64 MiB at most before compression.`,
+		Example: `  relay support-bundle
+  relay support-bundle -o bundle.tar.gz --seconds 30
+  kubectl exec meshrelay-0 -- relay support-bundle -o - >bundle.tar.gz`,
+	}, func(cmd *cobra.Command, c admin.Client, _ []string) error {
+		if path == "" {
+			path = "relay-support-" + time.Now().UTC().Format("20060102-150405") + ".tar.gz"
+		}
+		if path == "-" {
+			return c.SupportBundle(cmd.Context(), os.Stdout, seconds, configs)
+		}
+		if watched(cmd) && seconds > 0 {
+			fmt.Fprintf(cmd.ErrOrStderr(), "looking at the CPU for %s...\n", time.Duration(seconds)*time.Second)
+		}
+		size, err := writeNew(path, func(w io.Writer) error { return c.SupportBundle(cmd.Context(), w, seconds, configs) })
+		if err == nil {
+			fmt.Fprintf(cmd.OutOrStdout(), "%s: %s. Look at it before you send it: tar -xzf %s\n", path, cliview.Bytes(size), path)
+		}
+		return err
+	})
+	cmd.Flags().StringVarP(&path, "output", "o", "", "`file` to write, - for standard output (default: relay-support-TIME.tar.gz)")
+	cmd.Flags().IntVar(&seconds, "seconds", 10, "how many `seconds` to look at the CPU, 0 to 60")
+	cmd.Flags().BoolVar(&configs, "with-configs", false, "add the merged resources")
+	limited := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if seconds < 0 || seconds > 60 {
+			return fmt.Errorf("--seconds is %d: want 0 to 60", seconds)
+		}
+		if !cmd.Flags().Changed("timeout") {
+			access.timeout = time.Duration(seconds)*time.Second + bundlePatience
+		}
+		return limited(cmd, args)
+	}
+	return cmd
+}
+
+// writeNew writes a new file that only its owner can read, and returns its size. It leaves nothing
+// behind after an error.
+func writeNew(path string, write func(io.Writer) error) (size int64, err error) {
+	f, err := os.OpenFile(filepath.Clean(path), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, os.ErrExist) {
+		return 0, fmt.Errorf("%s exists: name another file with -o", path)
+	}
+	if err != nil {
+		return 0, err
+	}
+	err = write(f)
+	info, statErr := f.Stat()
+	if err = errors.Join(err, statErr, f.Close()); err != nil {
+		return 0, errors.Join(err, os.Remove(path))
+	}
+	return info.Size(), nil
+}

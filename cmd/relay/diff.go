@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"meshrelay/internal/cliview"
+	"meshrelay/internal/kube"
+	"meshrelay/internal/lister"
+	"meshrelay/internal/selection"
+	"meshrelay/mirror"
+	"meshrelay/upstreams/file"
+)
+
+// diffOptions are the flags of "relay diff".
+type diffOptions struct {
+	kinds, namespace string
+	timeout          time.Duration
+	diffs, bare      bool
+	output           output
+	rows             rowLimit
+	serverFlags
+}
+
+func newDiff() *cobra.Command {
+	var o diffOptions
+	cmd := &cobra.Command{
+		Use:   "diff A B",
+		Short: "Compare what two servers serve, or files",
+		Long: `Compare the resources of A and B. Each is a server of MCP-over-xDS (xds://HOST:PORT or HOST:PORT:
+a relay or an istiod), or a file or directory of YAML. Equal are resources with the same labels,
+annotations and spec; versions, times of creation and the marks of the way do not count.
+
+Use it before and after a migration or an upgrade, and to compare replicas. The flags for TLS are
+for both servers. The exit code is 0 when both have the same, and 1 when they differ.`,
+		Example: `  relay diff 127.0.0.1:15010 127.0.0.1:15110
+  relay diff xds://127.0.0.1:15010 ./configs --kinds se,vs -n shop --diff`,
+		Args: wanted(0, "A", "B"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.complete(cmd)
+			return diff(cmd, args[0], args[1], o)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.kinds, "kinds", "all", "compare these `kinds`, as in se,vs")
+	f.StringVarP(&o.namespace, "namespace", "n", "", "compare this `namespace` only")
+	f.DurationVar(&o.timeout, "timeout", 30*time.Second, "how long to wait for a server's complete answer")
+	f.BoolVar(&o.diffs, "diff", false, "show the difference of each resource")
+	f.BoolVar(&o.bare, "ignore-annotations", false, "leave annotations out of the comparison")
+	o.flags(cmd)
+	o.rows.flag(cmd)
+	o.output.flag(cmd, "table", "json")
+	return cmd
+}
+
+func diff(cmd *cobra.Command, a, b string, o diffOptions) error {
+	sel, err := selection.Parse([]string{o.kinds}, o.namespace)
+	if err != nil {
+		return err
+	}
+	if o.timeout <= 0 {
+		return fmt.Errorf("--timeout is %v: want more than 0", o.timeout)
+	}
+	sides := [2][]kube.Object{}
+	group, ctx := errgroup.WithContext(cmd.Context())
+	for i, name := range []string{a, b} {
+		group.Go(func() (err error) {
+			sides[i], err = o.objects(ctx, name, sel)
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	changes, err := cliview.Differences(sides[0], sides[1], o.bare)
+	if err != nil {
+		return err
+	}
+	shown := changes
+	shown.Changes = cut(&o.rows, changes.Changes)
+	err = o.output.rows(cmd, &o.rows, nil, changes, cliview.Diff(shown, a, b, o.diffs))
+	if err == nil && len(changes.Changes) > 0 {
+		return &exitError{code: 1}
+	}
+	return err
+}
+
+// objects returns what a server or path has of a selection.
+func (o diffOptions) objects(ctx context.Context, name string, sel *selection.Selection) (out []kube.Object, err error) {
+	all, err := o.resources(ctx, name, sel)
+	if err != nil {
+		return nil, err
+	}
+	kinds := map[mirror.Kind]selection.Kind{}
+	for _, k := range sel.Kinds() {
+		kinds[k.Kind] = k
+	}
+	for _, r := range all {
+		k, wanted := kinds[r.Kind()]
+		if !wanted || !sel.Matches(k, r) {
+			continue
+		}
+		object, err := kube.New(r, "", r.SourceVersion())
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		out = append(out, *object)
+	}
+	return out, nil
+}
+
+func (o diffOptions) resources(ctx context.Context, name string, sel *selection.Selection) ([]*mirror.Resource, error) {
+	server, isServer := strings.CutPrefix(name, "xds://")
+	if _, err := os.Stat(name); err == nil && !isServer {
+		all, refused, err := file.Read(name, "files")
+		if err == nil && len(refused) > 0 {
+			err = fmt.Errorf("%s: %s", refused[0].Resource, refused[0].Reason)
+		}
+		return all, err
+	} else if !isServer && (!strings.Contains(name, ":") || !errors.Is(err, fs.ErrNotExist)) {
+		return nil, fmt.Errorf("%q is neither a file nor HOST:PORT", name)
+	}
+	flags := o.serverFlags
+	flags.access.Server = server
+	cfg, err := flags.config(sel.Kinds(), o.timeout)
+	if err != nil {
+		return nil, err
+	}
+	all, problems, err := lister.List(ctx, cfg)
+	return all, errors.Join(append(problems, err)...)
+}

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"meshrelay/admin"
+	"meshrelay/config"
+	"meshrelay/internal/cliview"
+	"meshrelay/internal/doctor"
+	"meshrelay/internal/errlist"
+	"meshrelay/internal/memory"
+	"meshrelay/internal/relay"
+)
+
+// The outcomes of a doctor that found something.
+var (
+	errUnhealthy = &exitError{code: 1}
+	errDoubts    = &exitError{code: 2}
+)
+
+// exitError ends a command with an exit code, and prints nothing more.
+type exitError struct{ code int }
+
+func (e *exitError) Error() string { return fmt.Sprintf("exit code %d", e.code) }
+
+// report is what doctor prints as JSON.
+type report struct {
+	OK       int              `json:"ok"`
+	Warnings int              `json:"warnings"`
+	Failed   int              `json:"failed"`
+	Findings []doctor.Finding `json:"findings"`
+}
+
+func newDoctor() *cobra.Command {
+	var file configFile
+	var out output
+	var upstream string
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use:   "doctor [-c FILE]",
+		Short: "Check all that a relay needs, before it starts",
+		Long: `Check a config file, and all that a relay with it needs: the ports, the socket and the directory
+of the state on this host, and of each upstream name, port, certificates, token, identity and
+permissions. Each address is connected to and asked for everything once.
+
+Run it as the user that runs the relay, on its host or in its pod. It changes nothing, and can run
+beside the relay. Whatever is wrong is printed with its cause and its cure. The exit code is 1
+when a check failed, 2 when there are only warnings, and 0 otherwise.`,
+		Example: `  relay doctor -c relay.yaml
+  relay doctor -c relay.yaml --upstream east
+  relay doctor -o json`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			path, err := file.find()
+			if err != nil {
+				return err
+			}
+			found, err := examine(cmd.Context(), path, upstream, timeout)
+			if err != nil {
+				return err
+			}
+			all := report{doctor.Count(found, doctor.OK), doctor.Count(found, doctor.Warning), doctor.Count(found, doctor.Failed), found}
+			if err := out.print(cmd, nil, all, cliview.Doctor(found, paintOf(cmd))); err != nil {
+				return err
+			}
+			switch doctor.Worst(found) {
+			case doctor.Failed:
+				return errUnhealthy
+			case doctor.Warning:
+				return errDoubts
+			}
+			return nil
+		},
+	}
+	file.flag(cmd)
+	cmd.Flags().StringVar(&upstream, "upstream", "", "check this `upstream` only")
+	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Second, "how long each check may take; they run at the same time")
+	out.flag(cmd, "text", "json")
+	return cmd
+}
+
+// examine checks the config file, and what a relay with it needs.
+func examine(ctx context.Context, path, upstream string, limit time.Duration) ([]doctor.Finding, error) {
+	if limit <= 0 {
+		return nil, fmt.Errorf("--timeout is %v: want more than 0", limit)
+	}
+	cfg, err := config.Check(path, relay.Sources()...)
+	found := []doctor.Finding{}
+	for _, mistake := range errlist.Split(err) {
+		found = append(found, doctor.Bad("config", "", mistake.Error(), "", ""))
+	}
+	if cfg == nil { // the mistakes tell why
+		return found, nil
+	}
+	if len(found) == 0 {
+		found = append(found, doctor.Good("config", path, "valid, %s", cliview.Count(len(cfg.Upstreams), "upstream")))
+	}
+	if upstream != "" && !relay.HasUpstream(cfg, upstream) {
+		return nil, fmt.Errorf("%s has no upstream %q", path, upstream)
+	}
+	most := memory.SetLimit()
+	cfg.FitMemory(most)
+	d := relay.Doctor{Config: cfg, Upstream: upstream, Limit: limit, Memory: most, Running: func(ctx context.Context) bool {
+		v, err := admin.Client{Address: cfg.Admin.Address}.Version(ctx)
+		return err == nil && v.Name == cfg.Node.ID
+	}}
+	return append(found, d.Examine(ctx)...), nil
+}

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	networkingv1 "istio.io/api/networking/v1alpha3"
+
+	"meshrelay/admin"
+	"meshrelay/downstream"
+	"meshrelay/federation/conflicts"
+	"meshrelay/internal/fakexds"
+	"meshrelay/mirror"
+	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
+)
+
+// manyClients are clients of a server that is not there.
+type manyClients []downstream.ClientStatus
+
+func (m manyClients) Clients() []downstream.ClientStatus { return m }
+
+func (m manyClients) Receipts(mirror.Key) []downstream.Receipt { return nil }
+
+// TestACommandPrints100KBOrTellsWhatItLeftOut has a relay with 10,000 contested keys and 1,000 clients,
+// and a server with 100,000 resources.
+func TestACommandPrints100KBOrTellsWhatItLeftOut(t *testing.T) {
+	var contested []conflicts.KeyConflict
+	for i := range 10_000 {
+		contested = append(contested, conflicts.KeyConflict{
+			Key:    mirror.Key{Kind: mirror.Kind{Group: "networking.istio.io", Kind: "ServiceEntry"}, Namespace: "namespace-of-a-team", Name: fmt.Sprintf("service-entry-%06d", i)},
+			Winner: "east", Losers: []string{"west", "north"}, Reason: "first in the order of the upstreams", Since: time.Now(),
+		})
+	}
+	var clients manyClients
+	for i := range 1000 {
+		c := downstream.ClientStatus{NodeID: fmt.Sprintf("waypoint~10.0.0.1~istiod-%04d.istio-system~x", i), Connection: fmt.Sprint(i), ClusterID: "cluster", Address: "10.0.0.1:4711", Protocol: "delta", Connected: time.Now()}
+		for k := range 24 {
+			c.Types = append(c.Types, downstream.TypeStatus{TypeURL: fmt.Sprintf("networking.istio.io/v1/Kind%d", k), SentAt: time.Now()})
+		}
+		clients = append(clients, c)
+	}
+	sources := func() []upstreams.Status {
+		return []upstreams.Status{{Name: "east", State: upstreams.StateSynced, Status: intake.Status{Synced: true}, Resources: map[string]int{"networking.istio.io/ServiceEntry": 100_000}}}
+	}
+	debug := admin.NewDebug(admin.Views{
+		Upstreams: sources, Contests: func(...mirror.Kind) []conflicts.KeyConflict { return contested },
+		HostConflicts: func() []conflicts.HostConflict { return nil }, NotFollowed: func() []conflicts.NotFollowed { return nil },
+		Configs: mirror.NewAggregate(),
+	})
+	debug.ShowServer(clients)
+	server := admin.New(admin.Config{Address: "127.0.0.1:0"}, admin.Deps{
+		Gatherer: prometheus.NewRegistry(), Ready: func() admin.Readiness { return admin.Readiness{Ready: true} },
+		Debug: debug, LogLevel: new(slog.LevelVar), Logger: slog.New(slog.DiscardHandler), Controls: &controlled{},
+		ReloadStatus: func() admin.ReloadStatus { return admin.ReloadStatus{} },
+	})
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(ctx, lis) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	s := fakexds.Start(t, &fakexds.Server{})
+	var entries []fakexds.Resource
+	for i := range 100_000 {
+		entries = append(entries, fakexds.MCP(fmt.Sprintf("namespace-of-a-team/service-entry-%06d", i), &networkingv1.ServiceEntry{Hosts: []string{"a.example"}}))
+	}
+	s.Set("networking.istio.io/v1/ServiceEntry", entries...)
+	at := []string{"--admin", lis.Addr().String()}
+	for name, tc := range map[string]struct {
+		args []string
+		left int // rows that are left out; 0: it has no rows, or not too many
+	}{
+		"status":    {append([]string{"status"}, at...), 0},
+		"upstreams": {append([]string{"upstreams"}, at...), 0},
+		"clients":   {append([]string{"clients"}, at...), 600},
+		"conflicts": {append([]string{"conflicts"}, at...), 9600},
+		"top":       {append([]string{"top", "--once"}, at...), 0},
+		"get":       {[]string{"get", "se", "-A", "--server", s.Addr}, 99_600},
+		"diff":      {[]string{"diff", s.Addr, t.TempDir(), "--kinds", "se"}, 99_600},
+	} {
+		var out, errs bytes.Buffer
+		code := execute(tc.args, &out, &errs)
+		if want := map[bool]int{true: 1}[name == "diff"]; code != want {
+			t.Errorf("%s: exit code %d: %s", name, code, errs.String())
+		}
+		if out.Len() > 100_000 || out.Len() < 100 {
+			t.Errorf("%s prints %d bytes", name, out.Len())
+		}
+		told := strings.Contains(errs.String(), fmt.Sprintf("left out: %d more rows", tc.left))
+		if told != (tc.left > 0) {
+			t.Errorf("%s leaves out %d rows, and tells: %q", name, tc.left, errs.String())
+		}
+	}
+	var out, errs bytes.Buffer // for programs, nothing is left out
+	if code := execute([]string{"get", "se", "-A", "-o", "name", "--server", s.Addr}, &out, &errs); code != 0 {
+		t.Fatal(errs.String())
+	}
+	if n := bytes.Count(out.Bytes(), []byte("\n")); n != 100_000 {
+		t.Errorf("%d names", n)
+	}
+}

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"meshrelay/admin"
+	"meshrelay/events"
+	"meshrelay/internal/top"
+)
+
+const (
+	topEvery  = time.Second
+	topEvents = "8"
+)
+
+func newTop() *cobra.Command {
+	var access access
+	var once bool
+	cmd := &cobra.Command{
+		Use:   "top",
+		Short: "Watch a running relay on one screen",
+		Long: `Show on one screen whether a running relay is ready, its upstreams, its clients and the last
+events, every second, until q. Clients that need a look come first; s, n, b and r sort them by
+state, name, bytes and rejections, and enter shows one.
+
+With --once, print one screen and end, also where there is no terminal.`,
+		Example: `  relay top
+  relay top --once
+  kubectl exec -it meshrelay-0 -- relay top`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			client := admin.Client{Address: access.address}
+			fetch := func(ctx context.Context) top.Snapshot {
+				ctx, cancel := context.WithTimeout(ctx, access.timeout)
+				defer cancel()
+				return snapshotOf(ctx, client)
+			}
+			if once {
+				s := fetch(cmd.Context())
+				if s.Err != nil {
+					return s.Err
+				}
+				_, err := fmt.Fprint(cmd.OutOrStdout(), top.Once(s, 0))
+				return err
+			}
+			screen, ok := cmd.OutOrStdout().(screen)
+			if !ok || !screen.terminal || !isTerminal(os.Stdin) {
+				return errors.New("this is no terminal: use --once, or relay status --watch")
+			}
+			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
+			defer stop()
+			return top.Run(ctx, top.Options{In: os.Stdin, Out: os.Stdout, Every: topEvery, Colours: screen.coloured, Fetch: fetch})
+		},
+	}
+	access.flags(cmd, 10*time.Second)
+	cmd.Flags().BoolVar(&once, "once", false, "print one screen and end")
+	return cmd
+}
+
+// snapshotOf asks a relay for what is on the screen.
+func snapshotOf(ctx context.Context, c admin.Client) (s top.Snapshot) {
+	s.At = time.Now()
+	if s.Version, s.Err = c.Version(ctx); s.Err != nil {
+		s.Err = hinted(s.Err)
+		return s
+	}
+	if s.Ready, s.Err = c.Ready(ctx); s.Err != nil {
+		return s
+	}
+	if s.Upstreams, s.Err = c.Upstreams(ctx); s.Err != nil {
+		return s
+	}
+	if s.Clients, s.Err = c.Clients(ctx); s.Err != nil {
+		return s
+	}
+	var page events.Page
+	page, s.Err = c.Events(ctx, url.Values{"limit": {topEvents}})
+	if earlier, ok := errors.AsType[*admin.StatusError](s.Err); ok && earlier.Code == http.StatusNotFound {
+		s.Err = nil // a release without events
+	}
+	s.Events = page.Events
+	return s
+}

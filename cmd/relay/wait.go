@@ -1,0 +1,160 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"meshrelay/admin"
+	"meshrelay/internal/cliview"
+	"meshrelay/upstreams"
+)
+
+// waitEvery is how often "relay wait" asks.
+const waitEvery = 200 * time.Millisecond
+
+// condition returns nil when it holds, else why not. An error that wraps errNever ends the wait.
+type condition func(ctx context.Context, c admin.Client) error
+
+var errNever = errors.New("that never happens")
+
+func newWait() *cobra.Command {
+	var access access
+	var wanted string
+	cmd := &cobra.Command{
+		Use:   "wait --for CONDITION",
+		Short: "Wait until a running relay is in a state",
+		Long: `Wait until a condition holds, and exit with 0; with 1 after --timeout. A relay that does not
+answer yet is waited for. The conditions:
+
+  ready            clients are served
+  healthy          clients are served, and nothing is wrong
+  synced           every upstream is in sync
+  synced=UPSTREAM  that upstream is in sync
+  client=NAME      that client is connected and has acknowledged everything
+  not-held         no guard holds deletions`,
+		Example: `  relay wait --for ready --timeout 60s
+  relay wait --for=synced=east`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			met, err := conditionOf(wanted)
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), access.timeout)
+			defer cancel()
+			return await(ctx, admin.Client{Address: access.address}, wanted, met)
+		},
+	}
+	access.flags(cmd, time.Minute)
+	cmd.Flags().StringVar(&wanted, "for", "", "`condition` to wait for (required)")
+	fixedCompletions(cmd, "for", "ready", "healthy", "synced", "not-held")
+	return cmd
+}
+
+// await asks until a condition holds.
+func await(ctx context.Context, c admin.Client, wanted string, met condition) error {
+	tick := time.NewTicker(waitEvery)
+	defer tick.Stop()
+	var last error
+	for {
+		err := met(ctx, c)
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, errNever):
+			return err
+		case ctx.Err() == nil || last == nil: // else it is the timeout of the question
+			last = err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("not %s in time: %w", wanted, hinted(last))
+		case <-tick.C:
+		}
+	}
+}
+
+// conditionOf parses a condition.
+func conditionOf(text string) (condition, error) {
+	word, of, named := strings.Cut(text, "=")
+	switch {
+	case word == "ready" && !named:
+		return isReady, nil
+	case word == "healthy" && !named:
+		return func(ctx context.Context, c admin.Client) error {
+			r, err := c.Ready(ctx)
+			if err == nil && (!r.Ready || len(r.Reasons) > 0) {
+				err = errors.New(reasonOf(r))
+			}
+			return err
+		}, nil
+	case word == "synced" && (!named || of != ""):
+		return func(ctx context.Context, c admin.Client) error { return isSynced(ctx, c, of) }, nil
+	case word == "client" && of != "":
+		return func(ctx context.Context, c admin.Client) error {
+			all, err := c.Clients(ctx)
+			if err != nil {
+				return err
+			}
+			return cliview.ClientSynced(all, of)
+		}, nil
+	case word == "not-held" && !named:
+		return isNotHeld, nil
+	}
+	return nil, fmt.Errorf("--for %q: want ready, healthy, synced, synced=UPSTREAM, client=NAME or not-held", text)
+}
+
+func isReady(ctx context.Context, c admin.Client) error {
+	r, err := c.Ready(ctx)
+	if err == nil && !r.Ready {
+		err = errors.New(reasonOf(r))
+	}
+	return err
+}
+
+// reasonOf returns the first reason of a relay that is not as it should be.
+func reasonOf(r admin.Readiness) string {
+	if len(r.Reasons) == 0 {
+		return "not ready"
+	}
+	text := cliview.Clean(strings.Join(strings.Fields(r.Reasons[0]), " "))
+	if more := len(r.Reasons) - 1; more > 0 {
+		text += fmt.Sprintf(" (and %d more, see \"relay status\")", more)
+	}
+	return text
+}
+
+func isSynced(ctx context.Context, c admin.Client, name string) error {
+	all, err := c.Upstreams(ctx)
+	if err != nil {
+		return err
+	}
+	if name != "" && !slices.ContainsFunc(all, func(u upstreams.Status) bool { return u.Name == name }) {
+		return fmt.Errorf("no upstream %q: see \"relay upstreams\": %w", name, errNever)
+	}
+	for _, u := range all {
+		if (name == "" || u.Name == name) && (u.State != upstreams.StateSynced || !u.Synced) {
+			text := fmt.Sprintf("upstream %s is %s", u.Name, u.State)
+			if u.LastError != "" {
+				text += ": " + cliview.Clean(u.LastError)
+			}
+			return errors.New(text)
+		}
+	}
+	return nil
+}
+
+func isNotHeld(ctx context.Context, c admin.Client) error {
+	all, err := c.Upstreams(ctx)
+	for _, u := range all {
+		if u.Held != nil {
+			return fmt.Errorf("upstream %s: %s held", u.Name, cliview.Count(u.Held.Removals, "deletion"))
+		}
+	}
+	return err
+}

@@ -1,0 +1,170 @@
+package config
+
+import (
+	"encoding"
+	"reflect"
+	"strings"
+)
+
+// Schema is a JSON schema of the config file, or of a part of it. It is for editors: Load finds more
+// than a schema can tell.
+type Schema struct {
+	Schema      string             `json:"$schema,omitempty"`
+	ID          string             `json:"$id,omitempty"`
+	Title       string             `json:"title,omitempty"`
+	Description string             `json:"description,omitempty"`
+	Type        any                `json:"type,omitempty"`
+	Properties  map[string]*Schema `json:"properties,omitempty"`
+	Required    []string           `json:"required,omitempty"`
+	// Additional is false, or the Schema of the values of a map.
+	Additional any       `json:"additionalProperties,omitempty"`
+	Items      *Schema   `json:"items,omitempty"`
+	Enum       []any     `json:"enum,omitempty"`
+	Pattern    string    `json:"pattern,omitempty"`
+	Minimum    *float64  `json:"minimum,omitempty"`
+	Maximum    *float64  `json:"maximum,omitempty"`
+	Default    any       `json:"default,omitempty"`
+	OneOf      []*Schema `json:"oneOf,omitempty"`
+	AnyOf      []*Schema `json:"anyOf,omitempty"`
+}
+
+const (
+	durationPattern  = `^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$`
+	openEndedPattern = `^(never|forever|([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+)$`
+)
+
+// SchemaOf returns the schema of a config file whose upstreams have the sections of sources. describe
+// returns the description of a field by its path, such as "upstreams[].name".
+func SchemaOf(describe func(path string) string, sources ...Source) *Schema {
+	b := schemaBuilder{func(path string) string { // a template has the fields of an upstream
+		if field, ok := strings.CutPrefix(path, template+"."); ok {
+			path = "upstreams[]." + field
+		}
+		return describe(path)
+	}, sources}
+	s := b.structure("", reflect.TypeFor[Config]())
+	s.Schema, s.ID, s.Title = "https://json-schema.org/draft/2020-12/schema", "urn:meshrelay:config", "config file of relay"
+	s.Required = []string{"downstream"}
+	s.AnyOf = []*Schema{{Required: []string{"upstreams"}}, {Required: []string{"clusters"}}}
+	s.Type = "object"
+	return s
+}
+
+// template is an upstream without a name and a connection.
+const template = "clusters[].upstream"
+
+type schemaBuilder struct {
+	describe func(path string) string
+	sources  []Source
+}
+
+// structure returns the schema of a struct.
+func (b schemaBuilder) structure(at string, t reflect.Type) *Schema {
+	// A field that is null is as if it were not there.
+	s := &Schema{Type: []string{"object", "null"}, Properties: map[string]*Schema{}, Additional: false}
+	for i := range t.NumField() {
+		field := t.Field(i)
+		if name := yamlName(field); name != "-" {
+			s.Properties[name] = b.field(join(at, name), field)
+		}
+	}
+	if t != upstreamType {
+		return s
+	}
+	s.Required = []string{"name"}
+	for _, source := range b.sources {
+		name := source.Kind()
+		path := join(at, name)
+		section := b.structure(path, reflect.TypeOf(source).Elem())
+		section.Description = b.describe(path)
+		s.Properties[name] = section
+		s.OneOf = append(s.OneOf, &Schema{Required: []string{name}})
+	}
+	if at == template {
+		s.Required, s.OneOf = nil, nil
+	}
+	return s
+}
+
+// field returns the schema of a field with its tags.
+func (b schemaBuilder) field(path string, field reflect.StructField) *Schema {
+	s := b.value(path, field.Type)
+	s.Description = b.describe(path)
+	if words, ok := field.Tag.Lookup("oneof"); ok {
+		to := s
+		if s.Items != nil {
+			to = s.Items
+		}
+		to.Enum = []any{"", nil} // as if it were not there
+		for _, word := range strings.Fields(words) {
+			to.Enum = append(to.Enum, word)
+		}
+	}
+	if bounds, ok := field.Tag.Lookup("range"); ok {
+		low, high, _ := strings.Cut(bounds, " ")
+		switch field.Type.Kind() {
+		case reflect.Float64:
+			s.Minimum, s.Maximum = pointer(tagFloat(low)), pointer(tagFloat(high))
+		case reflect.Int:
+			s.Minimum, s.Maximum = pointer(float64(tagNumber(low))), pointer(float64(tagNumber(high)))
+		}
+	}
+	if text, ok := field.Tag.Lookup("default"); ok {
+		s.Default = defaultOf(field.Type, text)
+	}
+	return s
+}
+
+func pointer(x float64) *float64 { return &x }
+
+// defaultOf returns a default in a tag as the file would have it.
+func defaultOf(t reflect.Type, text string) any {
+	switch t.Kind() {
+	case reflect.Bool:
+		return text == "true"
+	case reflect.Float64:
+		return tagFloat(text)
+	case reflect.Int:
+		return tagNumber(text)
+	case reflect.String:
+		if t == reflect.TypeFor[Annotations]() {
+			return text == "true"
+		}
+	}
+	return text
+}
+
+// value returns the schema of a type.
+func (b schemaBuilder) value(path string, t reflect.Type) *Schema {
+	switch {
+	case t == reflect.TypeFor[Annotations]():
+		return &Schema{Enum: []any{true, false, "true", "false", AnnotationsAll, nil}}
+	case t == reflect.TypeFor[OpenEnded]():
+		return &Schema{Type: []string{"string", "null"}, Pattern: openEndedPattern}
+	case t == durationType:
+		return &Schema{Type: []string{"string", "null"}, Pattern: durationPattern}
+	case reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()):
+		return &Schema{Type: []string{"string", "number", "boolean", "null"}}
+	}
+	switch t.Kind() {
+	case reflect.Pointer:
+		return b.value(path, t.Elem())
+	case reflect.Struct:
+		return b.structure(path, t)
+	case reflect.Slice:
+		items := b.value(path+"[]", t.Elem())
+		if types, ok := items.Type.([]string); ok { // elements are never null
+			items.Type = types[0]
+		}
+		return &Schema{Type: []string{"array", "null"}, Items: items}
+	case reflect.Map:
+		return &Schema{Type: []string{"object", "null"}, Additional: &Schema{Type: []string{"string", "number", "boolean", "null"}}}
+	case reflect.Bool:
+		return &Schema{Type: []string{"boolean", "null"}}
+	case reflect.Float64:
+		return &Schema{Type: []string{"number", "null"}}
+	case reflect.Int:
+		return &Schema{Type: []string{"integer", "null"}}
+	}
+	return &Schema{Type: []string{"string", "null"}}
+}

@@ -1,0 +1,113 @@
+// Package bundle writes a support bundle: an archive of bounded files without secrets, and a list of
+// what is in it and why.
+//
+// The package must not know what the files are about.
+package bundle
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+)
+
+// Bounds of a bundle, in bytes.
+const (
+	MaxFile = 8 << 20  // each file
+	MaxAll  = 64 << 20 // all of them together
+)
+
+// errFull ends a file at its bound.
+var errFull = errors.New("cut: the file is larger")
+
+// Writer writes an archive, tar.gz. Its methods are for one goroutine.
+type Writer struct {
+	zip  *gzip.Writer
+	tar  *tar.Writer
+	dir  string
+	now  time.Time
+	left int
+	list strings.Builder
+	err  error // of the archive: nothing more is written
+}
+
+// New returns a Writer to w, whose files are in a directory of that name, of the time now.
+func New(w io.Writer, dir string, now time.Time) *Writer {
+	zip := gzip.NewWriter(w)
+	return &Writer{zip: zip, tar: tar.NewWriter(zip), dir: dir, now: now, left: MaxAll}
+}
+
+// Text adds a file of text, which write writes. Secrets are taken out, and what is over a bound is
+// cut. An error of write becomes part of the list, and leaves out no other file.
+func (b *Writer) Text(name, why string, write func(io.Writer) error) { b.add(name, why, write, Redact) }
+
+// Binary adds a file that is not text, and has no secrets.
+func (b *Writer) Binary(name, why string, write func(io.Writer) error) {
+	b.add(name, why, write, func(content []byte) []byte { return content })
+}
+
+func (b *Writer) add(name, why string, write func(io.Writer) error, redact func([]byte) []byte) {
+	if b.err != nil {
+		return
+	}
+	room := buffer{left: min(MaxFile, b.left)}
+	problem := write(&room)
+	if room.cut {
+		problem = errFull
+	}
+	content := redact(room.Bytes())
+	note := ""
+	if problem != nil {
+		note = "  (" + string(Redact([]byte(problem.Error()))) + ")"
+	}
+	fmt.Fprintf(&b.list, "%-28s %9d  %s%s\n", name, len(content), why, note)
+	if len(content) == 0 && problem != nil {
+		return
+	}
+	b.left -= len(content)
+	b.file(name, content)
+}
+
+func (b *Writer) file(name string, content []byte) {
+	if b.err != nil {
+		return
+	}
+	header := &tar.Header{Name: b.dir + "/" + name, Mode: 0o600, Size: int64(len(content)), ModTime: b.now, Format: tar.FormatPAX}
+	if b.err = b.tar.WriteHeader(header); b.err == nil {
+		_, b.err = b.tar.Write(content)
+	}
+}
+
+// Close writes MANIFEST.txt, which tells of each file, and ends the archive.
+func (b *Writer) Close() error {
+	b.file("MANIFEST.txt", []byte("Support bundle "+b.dir+`
+
+Look at the files before you send them: all but profiles are plain text. Tokens, keys, passwords and
+the paths of URLs are taken out. Names of upstreams, clients and resources are in it.
+
+`+fmt.Sprintf("%-28s %9s  %s\n", "FILE", "BYTES", "WHAT IT IS FOR")+b.list.String()))
+	return errors.Join(b.err, b.tar.Close(), b.zip.Close())
+}
+
+// buffer takes up to left bytes.
+type buffer struct {
+	bytes.Buffer
+	left int
+	cut  bool
+}
+
+// Write implements io.Writer.
+func (b *buffer) Write(p []byte) (int, error) {
+	if len(p) > b.left {
+		b.cut = true
+		n, _ := b.Buffer.Write(p[:b.left])
+		b.left = 0
+		return n, errFull
+	}
+	b.left -= len(p)
+	return b.Buffer.Write(p)
+}

@@ -1,0 +1,110 @@
+package bundle
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"time"
+)
+
+// files returns the files of an archive.
+func files(t *testing.T, archive []byte) map[string]string {
+	t.Helper()
+	zip, err := gzip.NewReader(bytes.NewReader(archive))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]string{}
+	for r := tar.NewReader(zip); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return all
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := io.ReadAll(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[h.Name] = string(b)
+	}
+}
+
+func TestSecretsAreTakenOut(t *testing.T) {
+	for _, text := range []string{
+		"token eyJhbGciOiJSUzI1NiJ9.eyJjYW5hcnkiOjF9.canary-signature_x",
+		"Authorization: Bearer canary0123456789",
+		"authorization=Basic Y2FuYXJ5OmNhbmFyeQ== canaryfree"[:43],
+		"-----BEGIN EC PRIVATE KEY-----\ncanary\ncanary\n-----END EC PRIVATE KEY-----",
+		"-----BEGIN PRIVATE KEY-----\ncanary",
+		`dial https://root:canary@istiod.example:15012/x`,
+		`server: https://canary@10.0.0.1`,
+		"https://hooks.slack.com/services/T000/B000/canary",
+		`url: "https://example.com/hook?key=canary"`,
+		"https://example.com?canary=1",
+		`client-key-data: canaryCANARY+/=`,
+		`"client-certificate-data": "canary"`,
+		`password=canary`, `{"password":"canary"}`, `db_password: canary`, `"{\"token\":\"canary\"}"`, "access_token=canary&x=1", "api-key: canary",
+		"redis://user:canary@host/0",
+	} {
+		if got := string(Redact([]byte(text))); strings.Contains(strings.ToLower(got), "canary") || strings.Contains(got, "Y2FuYXJ5") {
+			t.Errorf("%q became %q", text, got)
+		}
+	}
+}
+
+func TestWhatIsNoSecretStays(t *testing.T) {
+	for _, text := range []string{
+		"tokenFile: /var/run/secrets/tokens/istio-token",
+		"type.googleapis.com/envoy.service.discovery.v3.Resource",
+		`level=INFO msg="reading the config file" cause=SIGHUP`,
+		"https://10.0.0.1:6443", "xds://127.0.0.1:15010",
+		"relay_upstream_state{upstream=\"east\"} 1",
+		"networking.istio.io/ServiceEntry shop/db",
+	} {
+		if got := string(Redact([]byte(text))); got != text {
+			t.Errorf("%q became %q", text, got)
+		}
+	}
+}
+
+func TestABundleIsBoundedAndTellsWhatItHas(t *testing.T) {
+	var out bytes.Buffer
+	b := New(&out, "bundle", time.Unix(0, 0))
+	if b.left != MaxAll {
+		t.Errorf("it has room for %d bytes", b.left)
+	}
+	b.left = MaxFile + 1<<20 // so that the test is short
+	b.Text("a.txt", "the first", func(w io.Writer) error { _, err := io.WriteString(w, "password=canary"); return err })
+	b.Text("failed.txt", "the second", func(io.Writer) error { return errors.New("password=canary is wrong") })
+	for range 3 {
+		b.Binary("large", "the third", func(w io.Writer) error {
+			for {
+				if _, err := w.Write(make([]byte, 1<<20)); err != nil {
+					return err
+				}
+			}
+		})
+	}
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	all := files(t, out.Bytes())
+	manifest := all["bundle/MANIFEST.txt"]
+	if all["bundle/a.txt"] != "password=[hidden]" || len(all["bundle/large"]) > MaxFile || strings.Contains(manifest, "canary") {
+		t.Errorf("%q %d %s", all["bundle/a.txt"], len(all["bundle/large"]), manifest)
+	}
+	for _, want := range []string{"a.txt", "the first", "failed.txt", "password=[hidden] is wrong", "cut: the file is larger"} {
+		if !strings.Contains(manifest, want) {
+			t.Errorf("no %q in %s", want, manifest)
+		}
+	}
+	if b.left != 0 {
+		t.Errorf("%d bytes are left of all", b.left)
+	}
+}

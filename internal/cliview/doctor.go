@@ -1,0 +1,49 @@
+package cliview
+
+import (
+	"strings"
+
+	"meshrelay/internal/doctor"
+)
+
+// marks are a sign and a word for each level, so that nothing is only colour.
+var marks = map[doctor.Level]string{doctor.OK: "✔", doctor.Warning: "!", doctor.Failed: "✘"}
+
+// Doctor returns findings as text: a line each, with cause and cure under those that are not ok,
+// grouped by upstream, and a last line with the result.
+func Doctor(found []doctor.Finding, paint Paint) string {
+	var p page
+	group := "\x00"
+	for _, f := range found {
+		if f.Upstream != group {
+			if group != "\x00" {
+				p.WriteString("\n")
+			}
+			if group = f.Upstream; group == "" {
+				p.WriteString("relay\n")
+			} else {
+				p.printf("upstream %s\n", Clean(group))
+			}
+		}
+		target := Clean(f.Target)
+		if target != "" {
+			target += ": "
+		}
+		p.printf("%s %-11s %s%s\n", paint.Level(f.Level, marks[f.Level]), f.Check, target, Clean(f.What))
+		for _, line := range [][2]string{{"why", f.Why}, {"fix", f.Fix}} {
+			if line[1] != "" {
+				p.printf("  %-11s %s: %s\n", "", line[0], Clean(strings.Join(strings.Fields(line[1]), " ")))
+			}
+		}
+	}
+	bad, doubts := doctor.Count(found, doctor.Failed), doctor.Count(found, doctor.Warning)
+	switch {
+	case bad > 0:
+		p.printf("\n%s failed, %s. Correct these before you start the relay.\n", Count(bad, "check"), Count(doubts, "warning"))
+	case doubts > 0:
+		p.printf("\nEverything works. %s to look at.\n", Count(doubts, "warning"))
+	default:
+		p.printf("\nEverything works: %s passed.\n", Count(len(found), "check"))
+	}
+	return p.String()
+}

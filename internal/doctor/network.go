@@ -1,0 +1,291 @@
+package doctor
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// soonShare is the part of the life of a certificate in which it should have been renewed.
+const soonShare = 10
+
+// Server is a server of gRPC, as a client reaches it.
+type Server struct {
+	// Address is host:port.
+	Address string
+	// TLS is how to reach it, with InsecureSkipVerify unset; nil for plaintext.
+	TLS *tls.Config
+	// Roots are a word for where the roots of TLS come from, such as a file.
+	Roots string
+	// Now is the present time.
+	Now time.Time
+}
+
+// Reach checks the way to a server, layer by layer, and stops at the first that fails: the name, the
+// port, and TLS with its certificates, or plaintext.
+func (s Server) Reach(ctx context.Context) []Finding {
+	host, port, err := net.SplitHostPort(s.Address)
+	if err != nil {
+		return []Finding{Bad("address", s.Address, "the address is not host:port", err.Error(), "write it as host:port")}
+	}
+	found := []Finding{}
+	if net.ParseIP(host) == nil {
+		addresses, err := net.DefaultResolver.LookupHost(ctx, host)
+		if err != nil {
+			return []Finding{Bad("dns", s.Address, fmt.Sprintf("the name %s does not resolve", host), err.Error(),
+				"correct the host in addresses, or look at the DNS of this host: getent hosts "+host)}
+		}
+		found = append(found, Good("dns", s.Address, "%s is %s", host, some(addresses, 3)))
+	}
+	conn, err := dial(ctx, s.Address)
+	if err != nil {
+		return append(found, unreachable(s.Address, port, err))
+	}
+	defer conn.Close()
+	if s.TLS == nil {
+		return append(found, s.plaintext(ctx, conn))
+	}
+	return append(found, s.secure(ctx, conn, host)...)
+}
+
+func dial(ctx context.Context, address string) (net.Conn, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	if end, ok := ctx.Deadline(); ok {
+		_ = conn.SetDeadline(end) // of a connection that is open
+	}
+	return conn, nil
+}
+
+// usualPorts are the cure for a wrong port.
+const usualPorts = "check the port: an istiod has 15012 (TLS) and 15010 (plaintext), a relay the ports of its downstream.listeners"
+
+func unreachable(address, port string, err error) Finding {
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return Bad("tcp", address, "connection refused", "nothing listens on port "+port+" there", usualPorts)
+	case late(err), errors.Is(err, syscall.ETIMEDOUT):
+		return Bad("tcp", address, "no answer to a connection", "packets are lost on the way", "look at firewalls, network policies and routes between this host and "+address)
+	}
+	return Bad("tcp", address, "no connection", cause(err), "look at the network of this host: routes, firewalls, and the address")
+}
+
+// late reports whether an error is that of the time limit.
+func late(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded)
+}
+
+// cause returns the innermost text of an error of a connection.
+func cause(err error) string {
+	var op *net.OpError
+	if errors.As(err, &op) && op.Err != nil {
+		return op.Err.Error()
+	}
+	return err.Error()
+}
+
+// preface is what a client of HTTP/2 begins with, and an empty SETTINGS frame.
+const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+
+// plaintext checks that a server speaks HTTP/2 without TLS.
+func (s Server) plaintext(ctx context.Context, conn net.Conn) Finding {
+	answer := make([]byte, 9)
+	_, err := conn.Write([]byte(preface))
+	n := 0
+	if err == nil {
+		n, err = conn.Read(answer)
+	}
+	switch text := string(answer[:n]); {
+	case n >= 4 && answer[3] == 4 && !strings.HasPrefix(text, "HTTP/"):
+		return Good("plaintext", s.Address, "speaks HTTP/2 without TLS, as configured")
+	case strings.HasPrefix(text, "HTTP/"):
+		return Bad("plaintext", s.Address, "the port is one of an HTTP server, and not of gRPC", "it answers HTTP/1, as the admin address of a relay or the monitoring port of an istiod does", usualPorts)
+	case s.takesTLS(ctx):
+		return Bad("plaintext", s.Address, "the server wants TLS, and the config has plaintext: true", "it answers a TLS handshake, and no plaintext",
+			"replace plaintext: true by a section tls, or give the port for plaintext (15010 of an istiod)")
+	case err != nil:
+		return Bad("plaintext", s.Address, "the server does not speak HTTP/2", cause(err), usualPorts)
+	}
+	return Bad("plaintext", s.Address, "the server does not speak HTTP/2", fmt.Sprintf("it begins with %q", answer[:n]), usualPorts)
+}
+
+// takesTLS reports whether a server answers a TLS handshake in any way.
+func (s Server) takesTLS(ctx context.Context) bool {
+	conn, err := dial(ctx, s.Address)
+	if err != nil {
+		return false
+	}
+	defer conn.Close()
+	err = tls.Client(conn, &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}).HandshakeContext(ctx) //nolint:gosec // only whether it answers
+	var alert tls.AlertError
+	var net *net.OpError
+	return err == nil || errors.As(err, &alert) || errors.As(err, &net) && net.Op == "remote error"
+}
+
+// secure checks TLS. It shakes hands without verifying, so that it can tell what is wrong with the
+// certificates, and sends nothing over that connection.
+func (s Server) secure(ctx context.Context, conn net.Conn, host string) []Finding {
+	cfg := s.TLS.Clone()
+	cfg.InsecureSkipVerify, cfg.NextProtos = true, []string{"h2"} // verified below
+	if cfg.ServerName == "" {
+		cfg.ServerName = host
+	}
+	client := tls.Client(conn, cfg)
+	if err := client.HandshakeContext(ctx); err != nil {
+		return []Finding{s.noHandshake(err)}
+	}
+	state := client.ConnectionState()
+	if len(state.PeerCertificates) == 0 {
+		return []Finding{Bad("tls", s.Address, "the server shows no certificate", "", usualPorts)}
+	}
+	leaf := state.PeerCertificates[0]
+	if f, bad := s.chain(cfg, state.PeerCertificates); bad {
+		return []Finding{f}
+	}
+	if err := leaf.VerifyHostname(cfg.ServerName); err != nil {
+		names := namesOf(leaf)
+		fix := "set tls.serverName to a name of that certificate"
+		if len(names) > 0 {
+			fix = fmt.Sprintf("set tls.serverName to a name of that certificate, such as %s", names[0])
+		}
+		return []Finding{Bad("tls", s.Address, fmt.Sprintf("the certificate is not for %s", cfg.ServerName), "it is for "+orNothing(some(names, 5)), fix)}
+	}
+	found := []Finding{Good("tls", s.Address, "certificate for %s, signed by %s, until %s", cfg.ServerName, nameOf(leaf.Issuer.String()), stamp(leaf.NotAfter))}
+	if state.NegotiatedProtocol != "h2" {
+		return []Finding{s.notGRPC()}
+	}
+	if f, soon := renewSoon("tls", s.Address, "the certificate of the server", leaf, s.Now); soon {
+		found[0] = f
+	}
+	return found
+}
+
+func (s Server) noHandshake(err error) Finding {
+	var record tls.RecordHeaderError
+	if errors.As(err, &record) {
+		why := "it answers the handshake with something else than TLS"
+		if strings.HasPrefix(string(record.RecordHeader[:]), "HTTP/") {
+			why = "it answers HTTP without TLS"
+		}
+		return Bad("tls", s.Address, "the server speaks plaintext there", why,
+			"give the port for TLS (15012 of an istiod), or set plaintext: true in place of tls")
+	}
+	if late(err) {
+		return Bad("tls", s.Address, "no answer to the TLS handshake", "the server accepts connections and is silent", "check the port, and that the server is healthy")
+	}
+	if strings.Contains(err.Error(), "no application protocol") {
+		return s.notGRPC()
+	}
+	return Bad("tls", s.Address, "the TLS handshake fails", cause(err), "check the port, and whether the server wants a client certificate: tls.certFile and tls.keyFile")
+}
+
+// notGRPC is the finding of a server that takes TLS and no HTTP/2.
+func (s Server) notGRPC() Finding {
+	return Bad("tls", s.Address, "the port is one of an HTTPS server, and not of gRPC", "it does not offer HTTP/2 in the handshake (ALPN)", usualPorts)
+}
+
+// chain verifies the certificates of a server, but for its name.
+func (s Server) chain(cfg *tls.Config, certificates []*x509.Certificate) (f Finding, bad bool) {
+	leaf, between := certificates[0], x509.NewCertPool()
+	for _, c := range certificates[1:] {
+		between.AddCert(c)
+	}
+	for _, c := range certificates {
+		switch {
+		case s.Now.Before(c.NotBefore):
+			return Bad("clock", s.Address, fmt.Sprintf("the certificate of %s is valid only in %s", nameOf(c.Subject.String()), c.NotBefore.Sub(s.Now).Round(time.Second)),
+				fmt.Sprintf("it begins at %s, and the clock here shows %s", stamp(c.NotBefore), stamp(s.Now)),
+				"correct the clock of this host (timedatectl, chronyc tracking), or that of the server"), true
+		case s.Now.After(c.NotAfter):
+			return Bad("tls", s.Address, fmt.Sprintf("the certificate of %s has expired %s ago", nameOf(c.Subject.String()), s.Now.Sub(c.NotAfter).Round(time.Second)),
+				fmt.Sprintf("it ended at %s, and the clock here shows %s", stamp(c.NotAfter), stamp(s.Now)),
+				"renew the certificate of the server, or correct the clock of this host"), true
+		}
+	}
+	_, err := leaf.Verify(x509.VerifyOptions{Roots: cfg.RootCAs, Intermediates: between, CurrentTime: s.Now})
+	if err == nil {
+		return Finding{}, false
+	}
+	var unknown x509.UnknownAuthorityError
+	if errors.As(err, &unknown) {
+		return Bad("tls", s.Address, "the certificate of the server is signed by a root that is not trusted",
+			fmt.Sprintf("it is signed by %s, which is not among the roots in %s", nameOf(certificates[len(certificates)-1].Issuer.String()), s.Roots),
+			"put the root of that mesh into tls.caFile: kubectl get configmap istio-ca-root-cert -n istio-system -o jsonpath='{.data.root-cert\\.pem}'"), true
+	}
+	return Bad("tls", s.Address, "the certificate of the server does not verify", err.Error(), "look at the certificate: openssl s_client -showcerts -connect "+s.Address), true
+}
+
+// renewSoon returns a warning about a certificate in the last part of its life.
+func renewSoon(check, target, what string, c *x509.Certificate, now time.Time) (Finding, bool) {
+	left := c.NotAfter.Sub(now)
+	if left > c.NotAfter.Sub(c.NotBefore)/soonShare {
+		return Finding{}, false
+	}
+	return Doubt(check, target, fmt.Sprintf("%s ends in %s", what, left.Round(time.Second)), "less than a tenth of its life is left: what renews it may be broken", "renew it before "+stamp(c.NotAfter)), true
+}
+
+// OwnCertificate checks a certificate in files: that of a client or of a listener.
+func OwnCertificate(certFile, keyFile string, now time.Time) Finding {
+	pair, err := tls.LoadX509KeyPair(certFile, keyFile)
+	if err != nil {
+		return Bad("certificate", certFile, "the certificate or its key can not be used", err.Error(), "correct certFile and keyFile: two files in PEM form that belong together")
+	}
+	switch leaf := pair.Leaf; {
+	case now.Before(leaf.NotBefore):
+		return Bad("clock", certFile, "the certificate is not valid yet", fmt.Sprintf("it begins at %s, and the clock here shows %s", stamp(leaf.NotBefore), stamp(now)), "correct the clock of this host, or renew the certificate")
+	case now.After(leaf.NotAfter):
+		return Bad("certificate", certFile, "the certificate has expired", "it ended at "+stamp(leaf.NotAfter), "renew it")
+	default:
+		if f, soon := renewSoon("certificate", certFile, "the certificate", leaf, now); soon {
+			return f
+		}
+		return Good("certificate", certFile, "certificate for %s until %s", orNothing(some(namesOf(leaf), 3)), stamp(leaf.NotAfter))
+	}
+}
+
+// namesOf returns the names of a certificate that a client can ask for.
+func namesOf(c *x509.Certificate) (names []string) {
+	names = append(names, c.DNSNames...)
+	for _, ip := range c.IPAddresses {
+		names = append(names, ip.String())
+	}
+	for _, u := range c.URIs {
+		names = append(names, u.String())
+	}
+	return names
+}
+
+// some returns the first of a list, and how many more there are.
+func some(all []string, most int) string {
+	text := strings.Join(all[:min(len(all), most)], ", ")
+	if more := len(all) - most; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
+func orNothing(text string) string {
+	if text == "" {
+		return "no name"
+	}
+	return text
+}
+
+// nameOf returns a distinguished name, also of those that have none.
+func nameOf(dn string) string {
+	if dn == "" {
+		return "a CA without a name"
+	}
+	return dn
+}
+
+func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }

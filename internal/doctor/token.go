@@ -1,0 +1,156 @@
+package doctor
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+)
+
+const (
+	// maxToken bounds a token, in bytes.
+	maxToken = 64 << 10
+	// soonToken is when a token should have been replaced, and maxSkew how far clocks may differ.
+	soonToken = 5 * time.Minute
+	maxSkew   = time.Minute
+)
+
+// Token is a file with a bearer token, and what a server may want of it.
+type Token struct {
+	File string
+	// Audience is what the token must be for, and Namespace that of its service account.
+	Audience, Namespace string
+	Now                 time.Time
+}
+
+// claims are those of a service account's token. The token itself is never shown.
+type claims struct {
+	Audience  audience `json:"aud"`
+	Subject   string   `json:"sub"`
+	Expires   float64  `json:"exp"`
+	IssuedAt  float64  `json:"iat"`
+	NotBefore float64  `json:"nbf"`
+}
+
+// audience is a text or a list of texts.
+type audience []string
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (a *audience) UnmarshalJSON(b []byte) error {
+	var one string
+	if json.Unmarshal(b, &one) == nil {
+		*a = audience{one}
+		return nil
+	}
+	return json.Unmarshal(b, (*[]string)(a))
+}
+
+// Check checks the token as far as it can be read without its key. A token in another form than JWT
+// passes.
+func (t Token) Check() []Finding {
+	text, err := readBounded(t.File)
+	token := strings.TrimSpace(string(text))
+	switch {
+	case err != nil:
+		return []Finding{Bad("token", t.File, "the token can not be read", err.Error(), "correct tokenFile, and let the user of the relay read it")}
+	case token == "":
+		return []Finding{Bad("token", t.File, "the token is empty", "", "look at what writes the file; in Kubernetes, a projected volume with a serviceAccountToken")}
+	}
+	c, ok := parseToken(token)
+	if !ok {
+		return []Finding{Good("token", t.File, "there is a token, of a form whose audience and end are not known here")}
+	}
+	var found []Finding
+	if f, bad := t.times(c); bad {
+		found = append(found, f)
+	}
+	if t.Audience != "" && !slices.Contains(c.Audience, t.Audience) {
+		found = append(found, Bad("token", t.File, "the token is for another audience than "+t.Audience, "it is for "+orNothing(some(c.Audience, 3)),
+			fmt.Sprintf("project a token with audience: %s, or add the audience to TOKEN_AUDIENCES of the istiod", t.Audience)))
+	}
+	if namespace, account, ok := serviceAccount(c.Subject); ok && t.Namespace != "" && namespace != t.Namespace {
+		found = append(found, Bad("token", t.File, fmt.Sprintf("the token is of the service account %s in namespace %s, and node.namespace is %s", account, namespace, t.Namespace),
+			"an istiod refuses a client that calls itself of another namespace than its identity is of", "set node.namespace: "+namespace))
+	}
+	if len(found) == 0 {
+		end := "without end"
+		if c.Expires > 0 {
+			end = "until " + stamp(timeOf(c.Expires))
+		}
+		found = append(found, Good("token", t.File, "token of %s for %s, %s", orNothing(c.Subject), orNothing(some(c.Audience, 3)), end))
+	}
+	return found
+}
+
+// times checks when a token is valid.
+func (t Token) times(c claims) (Finding, bool) {
+	begins := max(c.NotBefore, c.IssuedAt)
+	switch left := timeOf(c.Expires).Sub(t.Now); {
+	case begins > 0 && timeOf(begins).Sub(t.Now) > maxSkew:
+		return Bad("clock", t.File, fmt.Sprintf("the token was issued %s in the future", timeOf(begins).Sub(t.Now).Round(time.Second)),
+			fmt.Sprintf("it is of %s, and the clock here shows %s", stamp(timeOf(begins)), stamp(t.Now)), "correct the clock of this host (timedatectl, chronyc tracking)"), true
+	case c.Expires > 0 && left <= 0:
+		return Bad("token", t.File, fmt.Sprintf("the token has expired %s ago", (-left).Round(time.Second)),
+			fmt.Sprintf("it ended at %s, and the clock here shows %s", stamp(timeOf(c.Expires)), stamp(t.Now)),
+			"renew it: the kubelet does so for a projected serviceAccountToken, and a copy of one is never renewed"), true
+	case c.Expires > 0 && left < soonToken:
+		return Doubt("token", t.File, fmt.Sprintf("the token ends in %s", left.Round(time.Second)), "what renews it may be broken", "look at what writes the file"), true
+	}
+	return Finding{}, false
+}
+
+func timeOf(seconds float64) time.Time { return time.Unix(int64(seconds), 0) }
+
+// parseToken returns the claims of a JWT, whose signature is not verified.
+func parseToken(token string) (c claims, ok bool) {
+	parts := strings.Split(token, ".")
+	if len(parts) != 3 {
+		return c, false
+	}
+	body, err := base64.RawURLEncoding.DecodeString(strings.TrimRight(parts[1], "="))
+	return c, err == nil && json.Unmarshal(body, &c) == nil
+}
+
+// serviceAccount splits the subject of a token of Kubernetes.
+func serviceAccount(subject string) (namespace, name string, ok bool) {
+	rest, ok := strings.CutPrefix(subject, "system:serviceaccount:")
+	namespace, name, named := strings.Cut(rest, ":")
+	return namespace, name, ok && named
+}
+
+// readBounded returns the content of a file of at most maxToken bytes.
+func readBounded(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxToken+1))
+	if err == nil && len(b) > maxToken {
+		err = fmt.Errorf("%s is larger than %d bytes", path, maxToken)
+	}
+	return b, err
+}
+
+// Skew returns a finding about the clock of a server that has told its time, none when it is near
+// enough.
+func Skew(target string, server, now time.Time) []Finding {
+	d := server.Sub(now)
+	if d.Abs() <= maxSkew {
+		return nil
+	}
+	way := "behind"
+	if d < 0 {
+		way = "ahead of"
+	}
+	f := Doubt("clock", target, fmt.Sprintf("the clock of this host is %s %s that of the server", d.Abs().Round(time.Second), way),
+		fmt.Sprintf("the server shows %s, and this host %s", stamp(server), stamp(now)), "correct the clock of this host (timedatectl, chronyc tracking): tokens and certificates depend on it")
+	if d.Abs() > soonToken {
+		f.Level = Failed
+	}
+	return []Finding{f}
+}

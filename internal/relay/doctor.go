@@ -1,0 +1,136 @@
+package relay
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"math"
+	"slices"
+	"time"
+
+	"meshrelay/config"
+	"meshrelay/internal/doctor"
+	"meshrelay/upstreams"
+)
+
+// Doctor is how to look at what a relay needs.
+type Doctor struct {
+	Config *config.Config
+	// Upstream, unless empty, is the only upstream to look at, and nothing else is.
+	Upstream string
+	// Running reports whether a relay with that node.id answers at the admin address.
+	Running func(ctx context.Context) bool
+	// Limit bounds each check.
+	Limit time.Duration
+	// Memory is the memory limit of the process, math.MaxInt64 for none.
+	Memory int64
+}
+
+// Examine checks everything that a relay with a config needs. It changes nothing.
+func (d Doctor) Examine(ctx context.Context) []doctor.Finding {
+	var checks []doctor.Check
+	if d.Upstream == "" {
+		checks = append(checks, doctor.Check{Name: "host", Run: d.host})
+	}
+	env := upstreams.Env{Node: d.Config.Node, Relay: d.Config.Provenance.Relay, Log: slog.New(slog.DiscardHandler)}
+	for _, u := range d.Config.Upstreams {
+		if d.Upstream == "" || u.Name == d.Upstream {
+			checks = append(checks, upstreamChecks(u, env)...)
+		}
+	}
+	found := doctor.Run(ctx, d.Limit, checks)
+	if d.Upstream != "" {
+		return found
+	}
+	found = append(found, d.memory(found))
+	slices.SortStableFunc(found, func(a, b doctor.Finding) int { // what is about the relay comes first
+		return cmp.Compare(min(len(a.Upstream), 1), min(len(b.Upstream), 1))
+	})
+	return found
+}
+
+func upstreamChecks(u config.Upstream, env upstreams.Env) (checks []doctor.Check) {
+	for _, kind := range Kinds() {
+		if kind.Config.Kind() != u.Source.Kind() {
+			continue
+		}
+		if kind.Probe != nil {
+			checks = append(checks, kind.Probe(u, env)...)
+		}
+		if kind.Read != nil {
+			checks = append(checks, doctor.Check{Name: "files", Upstream: u.Name, Run: func(context.Context) []doctor.Finding { return files(kind, u) }})
+		}
+	}
+	return checks
+}
+
+// maxProblems bounds the files with mistakes that are named.
+const maxProblems = 5
+
+// files checks an upstream of files.
+func files(kind upstreams.Kind, u config.Upstream) []doctor.Finding {
+	n, problems := kind.Read(u)
+	if len(problems) == 0 {
+		f := doctor.Good("files", "", "%d resources", n)
+		f.Resources = n
+		return []doctor.Finding{f}
+	}
+	var found []doctor.Finding
+	for _, err := range problems[:min(len(problems), maxProblems)] {
+		found = append(found, doctor.Bad("files", "", "a resource or file is refused", err.Error(), "correct it: relay validate lists all"))
+	}
+	if more := len(problems) - maxProblems; more > 0 {
+		found = append(found, doctor.Bad("files", "", fmt.Sprintf("%d more mistakes", more), "", "see relay validate"))
+	}
+	return found
+}
+
+// host checks what is on this host.
+func (d Doctor) host(ctx context.Context) (found []doctor.Finding) {
+	cfg := d.Config
+	running := d.Running(ctx)
+	for i, l := range cfg.Downstream.Listeners {
+		found = append(found, own(running, doctor.Port(fmt.Sprintf("downstream.listeners[%d].address", i), l.Address)))
+		if l.TLS != nil {
+			found = append(found, doctor.OwnCertificate(l.TLS.CertFile, l.TLS.KeyFile, time.Now()))
+		}
+	}
+	found = append(found, own(running, doctor.Port("admin.address", cfg.Admin.Address)))
+	found = append(found, doctor.Socket("admin.socket", cfg.AdminSocket())...)
+	if cfg.State.Dir == "" {
+		return append(found, doctor.Doubt("state", "", "nothing is kept on disk", "state.dir is not set: after a restart, clients wait until every upstream answers, and there is no history and no rollback",
+			"set state: {dir: /var/lib/relay}"))
+	}
+	return append(found, doctor.Directory("state.dir", cfg.State.Dir)...)
+}
+
+// own makes a taken port one of the relay that runs already.
+func own(running bool, f doctor.Finding) doctor.Finding {
+	if !running || f.Level != doctor.Failed {
+		return f
+	}
+	return doctor.Good(f.Check, f.Target, "in use by the relay that runs already")
+}
+
+// memory compares the resources that the upstreams have with the memory limit.
+func (d Doctor) memory(found []doctor.Finding) doctor.Finding {
+	counts := map[string]int{} // each address of an upstream may have counted them
+	for _, f := range found {
+		counts[f.Upstream] = max(counts[f.Upstream], f.Resources)
+	}
+	n := 0
+	for _, c := range counts {
+		n += c
+	}
+	limit := d.Memory
+	if limit == math.MaxInt64 {
+		limit = 0
+	}
+	return doctor.Memory(n, limit)
+}
+
+// HasUpstream reports whether a config has an upstream of that name.
+func HasUpstream(cfg *config.Config, name string) bool {
+	return slices.ContainsFunc(cfg.Upstreams, func(u config.Upstream) bool { return u.Name == name })
+}

@@ -1,0 +1,97 @@
+package kubernetes
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"meshrelay/config"
+	"meshrelay/internal/doctor"
+	"meshrelay/upstreams"
+)
+
+// probed returns what doctor finds about a section.
+func probed(t *testing.T, section *Config) []doctor.Finding {
+	t.Helper()
+	env := upstreams.Env{Log: slog.New(slog.DiscardHandler)}
+	return doctor.Run(context.Background(), 5*time.Second, probe(config.Upstream{Name: "east", Source: section}, env))
+}
+
+func TestDoctorLooksAtAnAPIServer(t *testing.T) {
+	s := newAPIServer(t)
+	s.token = "good"
+	refuse := func(path string, code int, reason string) func(http.ResponseWriter, *http.Request) bool {
+		return func(w http.ResponseWriter, r *http.Request) bool {
+			if !strings.Contains(r.URL.Path, path) {
+				return false
+			}
+			fail(w, code, reason)
+			return true
+		}
+	}
+	late := func(w http.ResponseWriter, _ *http.Request) bool {
+		w.Header().Set("Date", time.Now().Add(time.Hour).UTC().Format(http.TimeFormat))
+		return false
+	}
+	closed := newAPIServer(t)
+	gone := closed.kubeconfig("good")
+	closed.http.Close()
+	for name, tc := range map[string]struct {
+		kubeconfig string
+		fault      func(http.ResponseWriter, *http.Request) bool
+		level      doctor.Level
+		check      string
+		what, fix  string
+	}{
+		"all is well":   {s.kubeconfig("good"), nil, doctor.OK, "permissions", "1 kinds can be listed", ""},
+		"a bad token":   {s.kubeconfig("stolen"), nil, doctor.Failed, "identity", "does not accept", "renew the token"},
+		"no permission": {s.kubeconfig("good"), refuse("serviceentries", 403, "Forbidden"), doctor.Failed, "permissions", "may not list and watch serviceentries", "grant list and watch"},
+		"no discovery":  {s.kubeconfig("good"), refuse("/apis", 403, "Forbidden"), doctor.Failed, "identity", "refuses to tell", "system:discovery"},
+		"errors":        {s.kubeconfig("good"), refuse("serviceentries", 500, "InternalError"), doctor.Failed, "permissions", "could not be asked", "log of the API server"},
+		"nobody there":  {gone, nil, doctor.Failed, "tcp", "refused", "port of the server"},
+		"another clock": {s.kubeconfig("good"), late, doctor.Failed, "clock", "behind", "clock of this host"},
+		"no file":       {"none", nil, doctor.Failed, "credentials", "can not be used", "kubeconfig"},
+	} {
+		s.set(func() { s.fault = tc.fault })
+		found := probed(t, &Config{Kubeconfig: tc.kubeconfig})
+		ok := false
+		for _, f := range found {
+			ok = ok || f.Level == tc.level && f.Check == tc.check && strings.Contains(f.What, tc.what) && strings.Contains(f.Fix, tc.fix) && f.Upstream == "east"
+			if strings.Contains(f.What+f.Why+f.Fix, "stolen") {
+				t.Errorf("%s: a token is shown: %+v", name, f)
+			}
+		}
+		if !ok || (doctor.Worst(found) == doctor.OK) != (tc.level == doctor.OK) {
+			t.Errorf("%s: %+v", name, found)
+		}
+	}
+}
+
+// TestDoctorNamesTheNameOfAnAPIServer: the certificate of httptest is for 127.0.0.1 and example.com.
+func TestDoctorNamesTheNameOfAnAPIServer(t *testing.T) {
+	s := newAPIServer(t)
+	path := s.kubeconfig("good")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(strings.Replace(string(text), "certificate-authority:", "tls-server-name: east.invalid, certificate-authority:", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	found := probed(t, &Config{Kubeconfig: path})
+	if len(found) != 1 || found[0].Check != "tls" || !strings.Contains(found[0].What, "another name") {
+		t.Errorf("%+v", found)
+	}
+	// Without certificate-authority, the roots of the host count.
+	if err := os.WriteFile(path, []byte(strings.Replace(string(text), ", certificate-authority: ca.crt", "", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	found = probed(t, &Config{Kubeconfig: path})
+	if len(found) != 1 || found[0].Check != "tls" || !strings.Contains(found[0].Fix, "certificate-authority") {
+		t.Errorf("%+v", found)
+	}
+}

@@ -1,0 +1,241 @@
+package xds
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"meshrelay/adsclient"
+	"meshrelay/config"
+	"meshrelay/internal/doctor"
+	"meshrelay/mirror"
+	"meshrelay/upstreams"
+)
+
+// istiodAudience is the audience of the tokens that an istiod takes.
+const istiodAudience = "istio-ca"
+
+// maxMissing bounds the types that a finding names.
+const maxMissing = 5
+
+// probe returns a check of each address of an upstream.
+func probe(u config.Upstream, env upstreams.Env) (checks []doctor.Check) {
+	for _, address := range sectionOf(u).Addresses {
+		p := prober{section: sectionOf(u), upstream: u, env: env, address: address}
+		checks = append(checks, doctor.Check{Name: "stream", Upstream: u.Name, Run: p.run})
+	}
+	return checks
+}
+
+// prober looks at one address.
+type prober struct {
+	section  *Config
+	upstream config.Upstream
+	env      upstreams.Env
+	address  string
+}
+
+// run checks the way to the server, then the token, then a stream. What is before a stream that opens
+// can not be a failure.
+func (p prober) run(ctx context.Context) []doctor.Finding {
+	now := time.Now()
+	server := doctor.Server{Address: p.address, Now: now}
+	var found []doctor.Finding
+	if !p.section.Plaintext {
+		cfg, err := p.tls()
+		if err != nil {
+			return []doctor.Finding{doctor.Bad("tls", p.address, "the files of TLS can not be used", err.Error(), "correct tls.caFile, tls.certFile and tls.keyFile")}
+		}
+		server.TLS, server.Roots = cfg, "the roots of this host"
+		if p.section.TLS.CAFile != "" {
+			server.Roots = p.section.TLS.CAFile
+		}
+		if f := p.section.TLS; f.CertFile != "" {
+			found = append(found, doctor.OwnCertificate(f.CertFile, f.KeyFile, now))
+		}
+	}
+	way := server.Reach(ctx)
+	found = append(found, way...)
+	identity := len(found)
+	if p.section.TokenFile != "" {
+		found = append(found, doctor.Token{File: p.section.TokenFile, Audience: istiodAudience, Namespace: p.env.Node.Namespace, Now: now}.Check()...)
+	}
+	if doctor.Worst(way) == doctor.Failed {
+		return found
+	}
+	stream := p.stream(ctx)
+	if stream.Level != doctor.Failed {
+		for i, f := range found[identity:] {
+			if f.Level == doctor.Failed {
+				f.Level = doctor.Warning
+				f.Why = strings.TrimPrefix(f.Why+"; this server accepts it all the same", "; ")
+				found[identity+i] = f
+			}
+		}
+	}
+	return append(found, stream)
+}
+
+// tls returns the configuration of a handshake.
+func (p prober) tls() (*tls.Config, error) {
+	t := p.section.TLS
+	cfg := &tls.Config{ServerName: t.ServerName, MinVersion: tls.VersionTLS12}
+	if t.CAFile != "" {
+		pem, err := os.ReadFile(t.CAFile)
+		if err != nil {
+			return nil, err
+		}
+		cfg.RootCAs = x509.NewCertPool()
+		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("%s has no certificate in PEM form", t.CAFile)
+		}
+	}
+	if t.CertFile != "" {
+		pair, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
+		if err != nil {
+			return nil, err
+		}
+		cfg.Certificates = []tls.Certificate{pair}
+	}
+	return cfg, nil
+}
+
+// answers is what a stream has brought.
+type answers struct {
+	relay     string // the name of a relay, "relay" of one without a name
+	istiod    string // the version of an istiod
+	missing   []string
+	resources int
+}
+
+// stream asks for everything, as the relay does, and forgets the answers.
+func (p prober) stream(ctx context.Context) doctor.Finding {
+	got, err := p.ask(ctx)
+	who := "the server"
+	switch {
+	case got.relay != "":
+		who = "relay " + got.relay
+	case got.istiod != "":
+		who = "istiod " + got.istiod
+	}
+	switch {
+	case err != nil && ctx.Err() == nil && !errors.Is(err, io.EOF):
+		return p.refusal(err)
+	case len(got.missing) == 0:
+		f := doctor.Good("stream", p.address, "%s answers every type, with %d resources", who, got.resources)
+		f.Resources = got.resources
+		return f
+	}
+	all := len(subscriptions(got.relay != "", p.section.Types))
+	why := fmt.Sprintf("no answer to %s", strings.Join(got.missing[:min(len(got.missing), maxMissing)], ", "))
+	if more := len(got.missing) - maxMissing; more > 0 {
+		why += fmt.Sprintf(" and %d more", more)
+	}
+	what := fmt.Sprintf("%s answers %d of %d types in time", who, all-len(got.missing), all)
+	fix := "look whether the server is ready; leave out types that it does not know"
+	if got.relay != "" {
+		fix = "look at that relay: relay status there tells whom it waits for"
+	}
+	if err != nil && ctx.Err() == nil {
+		why += "; " + err.Error()
+	}
+	f := doctor.Doubt("stream", p.address, what, why, fix)
+	if len(got.missing) == all {
+		f.Level = doctor.Failed
+	}
+	f.Resources = got.resources
+	return f
+}
+
+// refusal returns the finding of a stream that ended with an error.
+func (p prober) refusal(err error) doctor.Finding {
+	const serviceAccount = "run the relay under a service account of istiod's root namespace (usually istio-system), with node.namespace set to it, over port 15012"
+	text := status.Convert(err).Message()
+	switch status.Code(err) {
+	case codes.Unauthenticated:
+		return doctor.Bad("identity", p.address, "the server does not accept who we are", text,
+			"check tokenFile (audience "+istiodAudience+", not expired, of a cluster that the server knows) or the client certificate")
+	case codes.PermissionDenied:
+		if strings.Contains(text, "no view matches this client") {
+			return doctor.Bad("identity", p.address, "the relay there has no view for us", text, "add this client to a view of that relay")
+		}
+		return doctor.Bad("identity", p.address, "the server knows who we are, and its api generator is closed to that identity", text,
+			serviceAccount+"; or set ENABLE_XDS_API_GENERATOR_AUTH=false on the istiod")
+	case codes.Unimplemented:
+		return doctor.Bad("stream", p.address, "the server is one of gRPC, and not of xDS", text, "check the port: an istiod has 15012 (TLS) and 15010 (plaintext)")
+	}
+	return doctor.Bad("stream", p.address, "no stream", adsclient.Explain(err).Error(), "look at the log of the server")
+}
+
+// ask opens a stream, asks for all types, and reads until each is answered or ctx ends.
+func (p prober) ask(ctx context.Context) (got answers, err error) {
+	creds, opts := dialOptions(p.section)
+	opts = append(opts, grpc.WithTransportCredentials(creds), grpc.WithDisableServiceConfig(),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(p.upstream.Limits.MaxResponseBytes)))
+	conn, err := grpc.NewClient("passthrough:///"+p.address, opts...)
+	if err != nil {
+		return got, err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // ends the stream
+	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(ctx)
+	if err != nil {
+		return got, err
+	}
+	node := adsclient.Node(adsclient.NodeConfig{
+		Name: p.env.Node.ID, Namespace: p.env.Node.Namespace, IP: p.env.Node.IP, Revision: p.env.Node.Revision,
+		ClusterID: p.upstream.ClusterID, OwnClusterID: p.env.Node.ClusterID,
+	})
+	types := subscriptions(false, p.section.Types)
+	got.missing = slices.Clone(types)
+	for _, typeURL := range types {
+		if err := stream.Send(&discoveryv3.DiscoveryRequest{Node: node, TypeUrl: typeURL}); err != nil {
+			break // Recv has the reason
+		}
+	}
+	counted := map[string]bool{}
+	for len(got.missing) > 0 {
+		resp, err := stream.Recv()
+		if err != nil {
+			return got, err
+		}
+		got.learn(stream, resp)
+		got.missing = slices.DeleteFunc(got.missing, func(t string) bool { return t == resp.TypeUrl })
+		// A server may answer each version of a kind with the same resources.
+		if kind, _, err := mirror.ParseTypeURL(resp.TypeUrl); err == nil && !counted[kind.String()] && len(resp.Resources) > 0 {
+			counted[kind.String()] = true
+			got.resources += len(resp.Resources)
+		}
+	}
+	return got, nil
+}
+
+// learn notes who the server is.
+func (a *answers) learn(stream grpc.ClientStream, resp *discoveryv3.DiscoveryResponse) {
+	var istiod struct{ Info struct{ Version string } }
+	if json.Unmarshal([]byte(resp.GetControlPlane().GetIdentifier()), &istiod) == nil && istiod.Info.Version != "" {
+		a.istiod = istiod.Info.Version
+	}
+	if headers, err := stream.Header(); err == nil && a.relay == "" { // they have come with the answer
+		if p := adsclient.ParsePeer(headers); p.Relay {
+			a.relay = p.Name
+			if a.relay == "" {
+				a.relay = "without a name"
+			}
+		}
+	}
+}
