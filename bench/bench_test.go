@@ -57,7 +57,7 @@ func TestContendersServeWhatIsRight(t *testing.T) {
 			}
 			t.Run(s.Name+"/"+c.name, func(t *testing.T) {
 				t.Parallel()
-				r := measure(s, c, 1, "")
+				r := measure(s, c, 1, "", nil)
 				if r.Error != "" {
 					t.Fatal(r.Error)
 				}
