@@ -243,6 +243,9 @@ func (t *target) open(ctx context.Context, options metav1.ListOptions, longest t
 		return nil, err
 	}
 	s.decoder = newDecoder(&counted{resp.Body, s}, t.kind == workloadEntry)
+	if (longest == 0 || options.SendInitialEvents != nil) && t.source.ledger.knowsNothing(t) {
+		s.decoder.fold = t.fold // all of it is new: it is decoded while the server sends the rest
+	}
 	s.ctx = ctx
 	switch follows := longest > 0 && (options.SendInitialEvents == nil || !*options.SendInitialEvents); {
 	case follows:
@@ -329,7 +332,7 @@ func (s *stream) Decode() (watch.EventType, runtime.Object, error) {
 		s.err = apierrors.FromObject(o)
 	}
 	if b, ok := o.(*object); s.initial && ok && event == watch.Bookmark && b.annotations[metav1.InitialEventsAnnotationKey] == "true" {
-		s.complete, s.patience, s.budget = true, 0, nil
+		s.complete, s.patience, s.budget, s.fold = true, 0, nil, nil
 		s.silence.Stop()
 	}
 	return event, o, nil
