@@ -268,7 +268,7 @@ func (c *cluster) create(index int, spec []byte) (created time.Time, err error) 
 	return made.Metadata.CreationTimestamp, errors.Join(json.Unmarshal(answer, &made), nil)
 }
 
-// created returns when an object was made.
+// patch changes an object, or a subresource of it.
 func (c *cluster) patch(index int, subresource string, patch []byte) error {
 	_, err := c.ask(http.MethodPatch, objectPath(index, itemShort(index))+subresource, "application/merge-patch+json", patch)
 	return err
@@ -298,15 +298,21 @@ func (c *cluster) expire() error {
 	if resp.StatusCode != http.StatusOK {
 		return fmt.Errorf("etcd: %s", resp.Status)
 	}
-	if err := c.serve(); err != nil {
-		return err
-	}
-	return c.eventually(objects + "?limit=1&resourceVersion=0") // its cache is filled
+	return c.serve()
 }
 
 // follow reads all changes from now on and notes when it has each, until the returned function is
-// called.
+// called. A server that has just begun does not serve at once.
 func (c *cluster) follow() (stop func(), err error) {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		if stop, err = c.followOnce(); err == nil {
+			return stop, nil
+		}
+	}
+	return nil, err
+}
+
+func (c *cluster) followOnce() (stop func(), err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	synced, ended := make(chan struct{}), make(chan error, 1)
 	go func() {
