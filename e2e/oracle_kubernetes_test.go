@@ -293,3 +293,51 @@ downstream: {listeners: [{address: "XDS", plaintext: true}]}
 	}
 	t.Logf("%d resources are the same after %d changes", compared, changes)
 }
+
+// TestAPIServersAreFederatedForEnvoys_C23 has each of two API servers have half of the fixed set. An
+// istiod behind a relay of both sends its proxies what one sends that has everything itself.
+func TestAPIServersAreFederatedForEnvoys_C23(t *testing.T) {
+	clusters := []*kubernetes{newKubernetes(t, "east"), newKubernetes(t, "west")}
+	for _, k := range clusters {
+		k.defineIstio()
+	}
+	var set []manifest
+	made := map[string]bool{}
+	for n, m := range readManifests(t, "testdata/oracle") {
+		k := clusters[n%2]
+		if where := k.name + m.Metadata.Namespace; !made[where] {
+			made[where] = true
+			k.createNamespace(m.Metadata.Namespace)
+		}
+		m.Metadata.Annotations = maps.Clone(m.Metadata.Annotations)
+		if m.Metadata.Annotations == nil {
+			m.Metadata.Annotations = map[string]string{}
+		}
+		m.Metadata.Annotations[markerKey] = "halves-1"
+		if err := k.put(m); refusedBySchema(err) {
+			continue
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		b, err := k.ask(http.MethodGet, objectPath(m.APIVersion, m.Kind, m.Metadata.Namespace, m.Metadata.Name), "", nil)
+		var is manifest
+		if err == nil {
+			err = json.Unmarshal(b, &is)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Metadata.CreationTimestamp = is.Metadata.CreationTimestamp // who was first decides
+		set = append(set, m)
+	}
+	clusters[0].createNamespace("istio-system")
+	o := newOracle(t, fixedProxies...)
+	o.mark = clusters[0].apply
+	o.feed("two API servers", relayOf(t, "hub", fmt.Sprintf(`upstreams:
+- {name: east, kubernetes: {kubeconfig: %q}}
+- {name: west, kubernetes: {kubeconfig: %q}}
+downstream: {listeners: [{address: "XDS", plaintext: true}]}
+`, clusters[0].kubeconfig, clusters[1].kubeconfig)).start())
+	o.same("halves", set)
+	o.saw(fromRules...)
+}
