@@ -244,7 +244,7 @@ func (t *target) open(ctx context.Context, options metav1.ListOptions, longest t
 	}
 	s.decoder = newDecoder(&counted{resp.Body, s}, t.kind == workloadEntry)
 	if (longest == 0 || options.SendInitialEvents != nil) && t.source.ledger.knowsNothing(t) {
-		s.decoder.fold = t.fold // all of it is new: it is decoded while the server sends the rest
+		s.fold = t.fold // all of it is new: it is decoded while the server sends the rest
 	}
 	s.ctx = ctx
 	switch follows := longest > 0 && (options.SendInitialEvents == nil || !*options.SendInitialEvents); {

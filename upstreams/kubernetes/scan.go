@@ -124,32 +124,31 @@ func (e *extent) scalar() bool { return e.numberOrWord && e.depth == 0 }
 
 // end returns how many bytes of b, which begins with the value, are of it, or -1 if more are needed.
 func (e *extent) end(b []byte) int {
-	for e.at < len(b) {
+	i := e.at
+	for i < len(b) {
 		if e.quoted {
 			if e.escaped {
 				e.escaped = false
-				e.at++
-				continue
+				i++
 			}
-			for e.at < len(b) && b[e.at] != '"' && b[e.at] != '\\' {
-				e.at++
+			for i < len(b) && b[i] != '"' && b[i] != '\\' {
+				i++
 			}
-			if e.at == len(b) {
-				return -1
+			if i >= len(b) {
+				break
 			}
-			e.escaped = b[e.at] == '\\'
+			e.escaped = b[i] == '\\'
 			e.quoted = e.escaped
-			e.at++
-			if !e.quoted && e.depth == 0 {
-				return e.at
+			if i++; !e.quoted && e.depth == 0 {
+				return i
 			}
 			continue
 		}
-		c := b[e.at]
+		c := b[i]
 		if e.numberOrWord && (isSpace(c) || c == ',' || c == '}' || c == ']' || c == ':' || c == '"' || c == '{' || c == '[') {
-			return e.at
+			return i
 		}
-		e.at++
+		i++
 		switch c {
 		case '"':
 			e.quoted = true
@@ -157,12 +156,13 @@ func (e *extent) end(b []byte) int {
 			e.depth++
 		case '}', ']':
 			if e.depth--; e.depth <= 0 {
-				return e.at
+				return i
 			}
 		default:
 			e.numberOrWord = e.depth == 0
 		}
 	}
+	e.at = i
 	return -1
 }
 
