@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -151,4 +152,48 @@ downstream: {listeners: [{address: "XDS", plaintext: true}]}
 	if all := leaf.configs(); len(all) < 27-10 || !strings.Contains(fmt.Sprint(all), "shop/east-11") {
 		t.Errorf("a deleted definition has left %d of 27 resources", len(all))
 	}
+}
+
+// TestNamespacesAreChosenAndDefinitionsComeLater has a relay mirror a real API server that serves no
+// Istio kind at first, and namespaces whose labels change.
+func TestNamespacesAreChosenAndDefinitionsComeLater(t *testing.T) {
+	k := newKubernetes(t, "choice")
+	label := func(namespace, value string) {
+		t.Helper()
+		k.apply(fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: %s, labels: {mesh: %q}}}", namespace, value))
+	}
+	label("shop", "on")
+	label("pay", "off")
+	hub := relayOf(t, "hub", fmt.Sprintf(`upstreams:
+- {name: cluster, kubernetes: {kubeconfig: %q, discoverySelectors: [mesh=on]}, guard: {percent: 100, empty: pass}}
+downstream: {listeners: [{address: "XDS", plaintext: true}]}
+`, k.kubeconfig)).start().ready()
+	serves := func(what string, want ...string) {
+		t.Helper()
+		eventually(t, what, func() error {
+			c, err := configz(hub.admin)
+			if err != nil {
+				return err
+			}
+			all := fmt.Sprint(c)
+			for _, host := range []string{"shop.example", "pay.example"} {
+				if is := strings.Contains(all, host); is != slices.Contains(want, host) {
+					return fmt.Errorf("%s is there: %v", host, is)
+				}
+			}
+			return nil
+		})
+	}
+	k.define("networking.istio.io", "ServiceEntry", "serviceentries", "v1")
+	k.entry("shop/a", "shop.example")
+	k.entry("pay/b", "pay.example")
+	serves("a kind that came later is there, of one namespace", "shop.example")
+	label("pay", "on")
+	serves("the other namespace is chosen", "shop.example", "pay.example")
+	label("shop", "off")
+	serves("the first one is not any more", "pay.example")
+	k.server.kill()
+	k.serve()
+	label("shop", "on")
+	serves("a server that was killed goes on", "shop.example", "pay.example")
 }

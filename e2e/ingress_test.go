@@ -175,10 +175,20 @@ func TestIngressesAreConvertedAsALiveIstiodDoes(t *testing.T) {
 	}
 	writeFile(t, i.mesh, string(mesh)+"ingressControllerMode: DEFAULT\n")
 	i.start().ready()
+	hub := relayOf(t, "hub", fmt.Sprintf(`provenance: {annotations: false}
+upstreams:
+- {name: cluster, kubernetes: {kubeconfig: %q, ingress: {mode: default, names: "1.23"}}, guard: {percent: 100, empty: pass}}
+downstream: {listeners: [{address: "XDS", plaintext: true}]}
+`, k.kubeconfig)).start().ready()
+	leaf := relayOf(t, "leaf", fmt.Sprintf(`provenance: {annotations: false}
+upstreams:
+- {name: hub, xds: {addresses: [%q], plaintext: true}, guard: {percent: 100, empty: pass}}
+downstream: {listeners: [{address: "XDS", plaintext: true}]}
+`, hub.xds)).start().ready()
 	seen := map[string]bool{}
 	for n := 0; ; n++ {
 		eventually(t, fmt.Sprintf("both convert the same after %d changes", n), func() error {
-			live := liveOutputs(t, i)
+			live := liveOutputs(t, i.grpc)
 			own, err := converter.Convert(c, converter.Options{Mode: converter.Default, Older: true}, liveObjects(t, k))
 			if err != nil {
 				return err
@@ -188,6 +198,12 @@ func TestIngressesAreConvertedAsALiveIstiodDoes(t *testing.T) {
 			}
 			return sameOutputs(own, live)
 		})
+		// So do a relay that mirrors the API server, and a relay behind that one.
+		for _, address := range []string{hub.xds, leaf.xds} {
+			eventually(t, fmt.Sprintf("the relays have what istiod has after %d changes", n), func() error {
+				return sameResources(liveOutputs(t, address), liveOutputs(t, i.grpc))
+			})
+		}
 		if n == len(liveChanges) {
 			break
 		}
@@ -232,12 +248,12 @@ func liveObjects(t *testing.T, k *kubernetes) (all []map[string]any) {
 	return all
 }
 
-// liveOutputs returns the Gateways and VirtualServices that an istiod serves, by kind and name.
-func liveOutputs(t *testing.T, i *istiod) map[string]*mcp.Resource {
+// liveOutputs returns the Gateways and VirtualServices that an istiod or a relay serves, by kind and name.
+func liveOutputs(t *testing.T, address string) map[string]*mcp.Resource {
 	t.Helper()
 	all := map[string]*mcp.Resource{}
 	for _, kind := range []string{"Gateway", "VirtualService"} {
-		list, err := dial(t, i.grpc).list("networking.istio.io/v1alpha3/" + kind)
+		list, err := dial(t, address).list("networking.istio.io/v1alpha3/" + kind)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -268,6 +284,21 @@ func sameOutputs(own []converter.Output, live map[string]*mcp.Resource) error {
 		}
 		if !proto.Equal(have, body) || !maps.Equal(o.Annotations, r.Metadata.Annotations) || len(r.Metadata.Labels) > 0 {
 			return fmt.Errorf("%s\nrelay  %v %v\nistiod %v %v %v", name, have, o.Annotations, body, r.Metadata.Annotations, r.Metadata.Labels)
+		}
+	}
+	return nil
+}
+
+// sameResources returns how what a relay serves differs from what an istiod does.
+func sameResources(relay, istiod map[string]*mcp.Resource) error {
+	if have, want := slices.Sorted(maps.Keys(relay)), slices.Sorted(maps.Keys(istiod)); !slices.Equal(have, want) {
+		return fmt.Errorf("the relay has %q, istiod %q", have, want)
+	}
+	for name, want := range istiod {
+		have := relay[name]
+		// Byte for byte.
+		if !proto.Equal(have.Body, want.Body) || !maps.Equal(have.Metadata.Annotations, want.Metadata.Annotations) || len(have.Metadata.Labels) > 0 {
+			return fmt.Errorf("%s\nrelay  %v\nistiod %v", name, have, want)
 		}
 	}
 	return nil

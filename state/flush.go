@@ -124,6 +124,9 @@ func (m Meta) over(before Meta) Meta {
 	if m.ServeWithout.IsZero() {
 		m.ServeWithout = before.ServeWithout
 	}
+	if m.Identity == "" {
+		m.Identity = before.Identity
+	}
 	if m.Fingerprint != before.Fingerprint && !before.LastContact.IsZero() {
 		m.Fingerprint = "" // of neither
 	}

@@ -59,6 +59,8 @@ type Meta struct {
 	// ServeWithout is since when clients do not wait for the source because an operator ended
 	// that, zero when nobody did. It ends when the source has synced.
 	ServeWithout time.Time
+	// Identity is that of the cluster whose API server the source is, empty where nobody knows it.
+	Identity string
 	// Fingerprint is of the settings that the records depend on. When those change, the relay
 	// imports the records again.
 	Fingerprint string

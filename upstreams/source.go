@@ -34,7 +34,7 @@ type Repeater interface {
 
 // Feed takes what a source has to tell. Its methods may be called from any goroutine.
 type Feed interface {
-	// Tell steps the intake over Opened, Received, Endpoints, Closed, Repeated or Panicked. The
+	// Tell steps the intake over Opened, Received, Endpoints, Closed, Repeated, Identified or Panicked. The
 	// driver tells Closed at the end of Run.
 	Tell(intake.Event) intake.Result
 	// Synced reports whether the source has told all that it has at least once.
@@ -42,6 +42,9 @@ type Feed interface {
 	// Versions returns what a stream resumes with: the names of a scope, each with the version that
 	// the source gave it, empty when that is of no use.
 	Versions(scope string) map[string]string
+	// Identity returns the identity that was told last, also before a restart of the relay, empty for
+	// none.
+	Identity() string
 }
 
 // Kind is a kind of sources.

@@ -98,6 +98,22 @@ type KubernetesStatus struct {
 	// this build does not know.
 	Rotations     uint64 `json:"rotations,omitempty"`
 	UnknownFields int    `json:"unknownFields,omitempty"`
+	// Namespaces counts those of the cluster, and Selected those that discoverySelectors pick.
+	Namespaces int `json:"namespaces,omitempty"`
+	Selected   int `json:"selected,omitempty"`
+	// Ingress is set where Ingresses are converted.
+	Ingress *IngressStatus `json:"ingress,omitempty"`
+}
+
+// IngressStatus is what becomes of the Ingresses of a cluster.
+type IngressStatus struct {
+	// Ingresses counts all, Converted those that Gateways and VirtualServices are made of.
+	Ingresses int `json:"ingresses"`
+	Converted int `json:"converted"`
+	// Problems names parts that are left out or that no request reaches, at most twenty;
+	// ProblemsTotal counts all.
+	Problems      []string `json:"problems,omitempty"`
+	ProblemsTotal int      `json:"problemsTotal,omitempty"`
 }
 
 // FollowedKind is how one kind is followed, in one namespace or in all.
@@ -105,7 +121,7 @@ type FollowedKind struct {
 	Kind      string `json:"kind"`
 	Version   string `json:"version"`
 	Namespace string `json:"namespace,omitempty"`
-	// State is listing, following, failing, denied or unserved.
+	// State is listing, following, failing, denied, unserved, or polled where nothing waits for it.
 	State string `json:"state"`
 	// Reason tells what is wrong, empty for nothing.
 	Reason string `json:"reason,omitempty"`

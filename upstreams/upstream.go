@@ -169,6 +169,9 @@ func (u *upstream) Versions(scope string) map[string]string {
 	return locked(u, func(in *intake.Intake) map[string]string { return in.Versions(scope) })
 }
 
+// Identity implements Feed.
+func (u *upstream) Identity() string { return locked(u, (*intake.Intake).Identity) }
+
 // Synced implements Feed.
 func (u *upstream) Synced() bool { return locked(u, (*intake.Intake).Synced) }
 

@@ -140,7 +140,7 @@ func advice(ups []upstreams.Status, now time.Time) string {
 func unfollowed(name string, k *upstreams.KubernetesStatus) string {
 	var out strings.Builder
 	for _, one := range k.Kinds {
-		if one.State == "following" {
+		if one.State == "following" || one.State == "polled" {
 			continue
 		}
 		where := one.Kind
@@ -153,8 +153,27 @@ func unfollowed(name string, k *upstreams.KubernetesStatus) string {
 		}
 		out.WriteString("\n")
 	}
+	if k.Namespaces > 0 {
+		fmt.Fprintf(&out, "%s: %d of %s selected\n", name, k.Selected, Count(k.Namespaces, "namespace"))
+	}
+	out.WriteString(ingresses(name, k.Ingress))
 	if k.UnknownFields > 0 {
 		fmt.Fprintf(&out, "%s: %s %s fields that this build does not know, and leaves out\n", name, Count(k.UnknownFields, "object"), Agree(k.UnknownFields, "has", "have"))
+	}
+	return out.String()
+}
+
+// ingresses returns lines about what of the Ingresses of a cluster is not converted.
+func ingresses(name string, i *upstreams.IngressStatus) string {
+	if i == nil || i.ProblemsTotal == 0 {
+		return ""
+	}
+	var out strings.Builder
+	for _, p := range i.Problems {
+		fmt.Fprintf(&out, "%s: %s\n", name, Clean(p))
+	}
+	if more := i.ProblemsTotal - len(i.Problems); more > 0 {
+		fmt.Fprintf(&out, "%s: and %d more problems of its Ingresses\n", name, more)
 	}
 	return out.String()
 }

@@ -103,7 +103,7 @@ func TestMetasAndRevisionsRoundTrip(t *testing.T) {
 		count := rapid.Uint64Range(0, 1<<31)
 		m := state.Meta{
 			Synced: rapid.Bool().Draw(t, "synced"), LastContact: when("contact"), HeldSince: when("held"), HeldRan: time.Duration(rapid.Int64Min(0).Draw(t, "ran")),
-			Held: int(rapid.Int32Min(0).Draw(t, "n")), ServeWithout: when("without"), Fingerprint: rapid.String().Draw(t, "fingerprint"),
+			Held: int(rapid.Int32Min(0).Draw(t, "n")), ServeWithout: when("without"), Identity: rapid.String().Draw(t, "identity"), Fingerprint: rapid.String().Draw(t, "fingerprint"),
 		}
 		if rapid.Bool().Draw(t, "frozen") {
 			m.Frozen = &state.Frozen{Since: when("since"), Until: when("until"), Reason: rapid.String().Draw(t, "reason"), Revision: count.Draw(t, "revision")}

@@ -51,6 +51,7 @@ type Intake struct {
 	// without is since when an operator serves clients without the source, zero when nobody does.
 	without    time.Time
 	lastUpdate time.Time
+	identity   string // of the cluster that the source is, empty while nobody has told
 	panics     uint64
 	nameBuffer []byte // of peekName
 	// fault, which only tests set, panics.
@@ -179,7 +180,7 @@ type Restored struct{ Saved state.Saved }
 
 func (e Restored) step(in *Intake, _ *Output) {
 	meta := e.Saved.Meta
-	in.without = meta.ServeWithout
+	in.without, in.identity = meta.ServeWithout, meta.Identity
 	records := in.admitted(e.Saved.Records)
 	if len(records) == 0 && !meta.Synced && meta.Frozen == nil {
 		return
@@ -238,6 +239,19 @@ type ServeWithout struct{}
 func (ServeWithout) step(in *Intake, _ *Output) {
 	in.without = in.now.UTC()
 }
+
+// Identified is the event that the source is a cluster of some identity. The disk keeps that.
+type Identified struct{ Identity string }
+
+func (e Identified) step(in *Intake, _ *Output) {
+	if in.identity != e.Identity {
+		in.identity = e.Identity
+		in.journal.reported = time.Time{}
+	}
+}
+
+// Identity returns what Identified told last, also before a restart, empty for nothing.
+func (in *Intake) Identity() string { return in.identity }
 
 // ServedWithout reports whether an operator serves clients without the source.
 func (in *Intake) ServedWithout() bool { return !in.without.IsZero() }

@@ -135,7 +135,7 @@ func (in *Intake) meta() state.Meta {
 	}
 	meta := state.Meta{
 		Synced: in.synced, LastContact: last, Frozen: in.frozen, ServeWithout: in.without, Fingerprint: in.rules.Version(),
-		HeldSince: in.before.since, HeldRan: in.before.ran, Held: in.before.of,
+		HeldSince: in.before.since, HeldRan: in.before.ran, Held: in.before.of, Identity: in.identity,
 	}
 	if in.held != nil {
 		meta.HeldSince, meta.HeldRan, meta.Held = in.held.since, in.held.elapsed(in.now), len(in.leaving)

@@ -120,7 +120,7 @@ func (r *record) size() (n int) {
 // kept returns what the disk keeps of a record that holds something.
 func (im *Rules) kept(sc *scope, r *record) state.Record {
 	out := state.Record{Resource: r.resource, Original: r.original, Version: r.version, Hash: r.hash.Bytes(), At: r.since()}
-	if im.relayed {
+	if im.relayed || sc.Name == DerivedScope(sc.Kind).Name {
 		out.TypeURL = sc.Name
 	}
 	return out

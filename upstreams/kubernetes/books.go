@@ -1,7 +1,6 @@
 package kubernetes
 
 import (
-	"iter"
 	"slices"
 	"sync"
 	"time"
@@ -19,14 +18,20 @@ const chunk = 1000
 // target instead: a stream of the intake begins whenever a target lists anew what was listed before,
 // and is answered at once for the targets whose streams have gone on. A kind that the server does
 // not serve, or does not let us read, is answered with no change: nothing is gone for that.
+//
+// What is made of Ingresses has scopes of its own, which are answered when all its inputs are. What
+// is in namespaces that are not chosen is not told at all.
 type ledger struct {
-	kinds []mirror.Kind
-	feed  upstreams.Feed
+	kinds     []mirror.Kind // that are mirrored
+	feed      upstreams.Feed
+	choice    *choice    // nil: all namespaces
+	ingresses *ingresses // nil: they are not converted
 
 	mu sync.Mutex // guards all below, and books; held while the feed is called, which never calls back
 	// targets are those of each kind; awaited are those that the present stream has not answered.
 	targets map[mirror.Kind][]*target
 	awaited map[*target]struct{}
+	begun   bool // it is known which targets there are
 	open    bool // a stream of the intake is
 	// repeating are those that have not repeated what they have.
 	repeating map[*target]struct{}
@@ -40,9 +45,9 @@ type books struct {
 	lostAt time.Time
 }
 
-func newLedger(kinds []mirror.Kind, feed upstreams.Feed) *ledger {
+func newLedger(kinds []mirror.Kind, feed upstreams.Feed, c *choice, g *ingresses) *ledger {
 	return &ledger{
-		kinds: kinds, feed: feed,
+		kinds: kinds, feed: feed, choice: c, ingresses: g,
 		targets: map[mirror.Kind][]*target{}, awaited: map[*target]struct{}{}, repeating: map[*target]struct{}{},
 	}
 }
@@ -58,20 +63,41 @@ func (l *ledger) scopes() (all []intake.Scope) {
 	for _, k := range l.kinds {
 		all = append(all, intake.KindScope(k))
 	}
+	if l.ingresses != nil {
+		for _, k := range ingressOutputs {
+			all = append(all, intake.DerivedScope(k))
+		}
+	}
 	return all
+}
+
+// converts reports whether a kind is one that Gateways and VirtualServices are made of.
+func (l *ledger) converts(kind mirror.Kind) bool {
+	_, is := ingressInputs[kind]
+	return is && l.ingresses != nil
 }
 
 // set makes targets those of a kind. What the former ones had stays.
 func (l *ledger) set(kind mirror.Kind, targets []*target) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	repeats := false
 	for _, t := range l.targets[kind] {
+		_, is := l.repeating[t]
+		repeats = repeats || is
+		l.choice.forget(t)
 		delete(l.awaited, t)
 		delete(l.repeating, t)
 	}
 	l.targets[kind] = targets
 	for _, t := range targets {
 		t.lostAt = time.Now()
+		if repeats {
+			l.repeating[t] = struct{}{} // they list everything
+		}
+	}
+	if repeats && len(l.repeating) == 0 {
+		l.feed.Tell(intake.Repeated{})
 	}
 }
 
@@ -82,8 +108,12 @@ func (l *ledger) of(kind mirror.Kind) []*target {
 	return l.targets[kind]
 }
 
-// begin begins a stream in which all that do not follow, and t unless nil, have to answer.
+// begin begins a stream in which all that do not follow, and t unless nil, have to answer. It does
+// nothing before Begin: kinds without targets would count as answered.
 func (l *ledger) begin(t *target) {
+	if !l.begun {
+		return
+	}
 	l.open = true
 	clear(l.awaited)
 	for _, all := range l.targets {
@@ -100,13 +130,17 @@ func (l *ledger) begin(t *target) {
 			answered = append(answered, unchanged(k))
 		}
 	}
+	if l.ingresses != nil && !l.awaitsInputs() {
+		answered = append(answered, l.converted()...)
+	}
 	l.feed.Tell(intake.Received{Updates: answered})
 }
 
-// Begin begins a stream in which all have to answer that do not follow.
+// Begin begins the first stream, in which all targets that do not follow have to answer.
 func (l *ledger) Begin() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.begun = true
 	l.begin(nil)
 }
 
@@ -122,9 +156,14 @@ func (l *ledger) awaits(kind mirror.Kind) bool {
 	return slices.ContainsFunc(l.targets[kind], func(t *target) bool { _, waits := l.awaited[t]; return waits })
 }
 
-// unchanged is the answer of a kind that has nothing new.
-func unchanged(kind mirror.Kind) intake.Update {
-	return intake.Update{Scope: intake.KindScope(kind), Elements: intake.Resources()}
+// awaitsInputs reports whether a target has to answer that Gateways and VirtualServices are made of.
+func (l *ledger) awaitsInputs() bool {
+	for k := range ingressInputs {
+		if l.awaits(k) {
+			return true
+		}
+	}
+	return false
 }
 
 // replace tells all that a target has.
@@ -135,75 +174,78 @@ func (l *ledger) replace(t *target, all []*object) (results []intake.Result) {
 		l.begin(t)
 	}
 	delete(l.awaited, t)
-	gone := l.vanished(t, all)
-	for first := true; first || len(all) > 0; first = false {
-		some := all[:min(chunk, len(all))]
-		all = all[len(some):]
-		u := intake.Update{Scope: intake.KindScope(t.kind), Elements: t.elements(some), Room: len(some) + len(all)}
-		if t.namespace == "" {
-			u.Complete, u.Part = true, len(all) > 0
-		} else if u.Part = len(all) > 0 || l.awaits(t.kind); len(all) == 0 && len(gone) > 0 {
-			u.Removed = names(gone)
-		}
-		results = append(results, l.feed.Tell(intake.Received{Updates: []intake.Update{u}}))
-	}
 	t.listed, t.ok, t.quiet = true, true, false
+	switch {
+	case t.kind == namespaceKind:
+		results = l.choose(true, all)
+	case l.converts(t.kind):
+		results = l.replaceInputs(t, l.pass(t, true, all))
+	default:
+		results = l.replaceObjects(t, l.pass(t, true, all))
+	}
+	l.repeated(t)
+	return results
+}
+
+// pass returns the objects of a target that are mirrored.
+func (l *ledger) pass(t *target, complete bool, all []*object) []*object {
+	kept, missed := l.choice.pass(t, complete, all)
+	if missed {
+		t.restart()
+	}
+	return kept
+}
+
+// repeated notes that a target has repeated what it has, or that nobody expects it to any more.
+func (l *ledger) repeated(t *target) {
 	if _, repeats := l.repeating[t]; repeats {
 		if delete(l.repeating, t); len(l.repeating) == 0 {
 			l.feed.Tell(intake.Repeated{})
 		}
 	}
-	return results
-}
-
-// vanished returns the names that a target of one namespace had, and has no more. With the last
-// one of a kind, they are also those in no namespace that is watched.
-func (l *ledger) vanished(t *target, all []*object) (gone []string) {
-	if t.namespace == "" {
-		return nil // the intake finds them in a complete answer
-	}
-	listed := make(map[string]bool, len(all))
-	for _, o := range all {
-		listed[o.fullName()] = true
-	}
-	watched := map[string]bool{}
-	for _, other := range l.targets[t.kind] {
-		watched[other.namespace] = true
-	}
-	last := !l.awaits(t.kind)
-	for name := range l.feed.Versions(intake.KindScope(t.kind).Name) {
-		namespace, _, err := mirror.ParseFullName(name)
-		if err == nil && (namespace == t.namespace && !listed[name] || last && !watched[namespace]) {
-			gone = append(gone, name)
-		}
-	}
-	return gone
-}
-
-func names(all []string) iter.Seq[[]byte] {
-	return func(yield func([]byte) bool) {
-		for _, name := range all {
-			if !yield([]byte(name)) {
-				return
-			}
-		}
-	}
 }
 
 // put tells of an object that is new or changed.
-func (l *ledger) put(t *target, o *object) intake.Result {
+func (l *ledger) put(t *target, o *object) []intake.Result {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.feed.Tell(intake.Received{Updates: []intake.Update{{Scope: intake.KindScope(t.kind), Elements: t.elements([]*object{o})}}})
+	some := []*object{o}
+	if t.kind == namespaceKind {
+		return l.choose(false, some)
+	}
+	if some = l.pass(t, false, some); len(some) == 0 {
+		return nil
+	}
+	if l.converts(t.kind) {
+		refused := refusal(l.ingresses.set(t.kind, o), t, o)
+		return append(l.tell(l.ingresses.changes(l.awaitsInputs())), refused...)
+	}
+	return l.tell([]intake.Update{{Scope: intake.KindScope(t.kind), Elements: t.elements(some), Part: l.awaits(t.kind)}})
 }
 
 // remove tells that an object is gone.
-func (l *ledger) remove(t *target, o *object) intake.Result {
+func (l *ledger) remove(t *target, o *object) []intake.Result {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	switch {
+	case t.kind == namespaceKind:
+		l.choice.remove(o.name)
+		return nil
+	case l.converts(t.kind):
+		l.ingresses.remove(t.kind, o)
+		return l.tell(l.ingresses.changes(l.awaitsInputs()))
+	}
 	u := unchanged(t.kind)
-	u.Removed = names([]string{o.fullName()})
-	return l.feed.Tell(intake.Received{Updates: []intake.Update{u}})
+	u.Removed, u.Part = names([]string{o.fullName()}), l.awaits(t.kind)
+	return l.tell([]intake.Update{u})
+}
+
+// tell tells updates as one, if there are any.
+func (l *ledger) tell(updates []intake.Update) []intake.Result {
+	if len(updates) == 0 {
+		return nil
+	}
+	return []intake.Result{l.feed.Tell(intake.Received{Updates: updates})}
 }
 
 // resumed notes that the changes of a target follow again.
@@ -225,8 +267,14 @@ func (l *ledger) answer(t *target) {
 	if _, waits := l.awaited[t]; !waits {
 		return
 	}
-	if delete(l.awaited, t); !l.awaits(t.kind) {
-		l.feed.Tell(intake.Received{Updates: []intake.Update{unchanged(t.kind)}})
+	switch delete(l.awaited, t); {
+	case t.kind == namespaceKind:
+	case !l.converts(t.kind):
+		if !l.awaits(t.kind) {
+			l.tell([]intake.Update{unchanged(t.kind)})
+		}
+	case !l.awaitsInputs():
+		l.tell(l.converted())
 	}
 }
 
@@ -239,20 +287,27 @@ func (l *ledger) lost(t *target) {
 	}
 }
 
+// outOfTouch reports whether the changes of a target that was listed do not follow for too long.
+func (l *ledger) outOfTouch(t *target, now time.Time, grace time.Duration) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return t.listed && !t.ok && now.Sub(t.lostAt) > grace
+}
+
 // hush notes that nobody can expect to read a target: it keeps what it has, and the upstream goes
-// on without it. It is refused for the last one that there is.
+// on without it. It is refused for the last one that there is, but for namespaces.
 func (l *ledger) hush(t *target) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	others := false
-	for _, all := range l.targets {
-		others = others || slices.ContainsFunc(all, func(other *target) bool { return other != t && !other.quiet })
+	for kind, all := range l.targets {
+		others = others || kind != namespaceKind && slices.ContainsFunc(all, func(other *target) bool { return other != t && !other.quiet })
 	}
 	if t.ok = false; !others || t.quiet {
 		return
 	}
 	t.quiet = true
-	delete(l.repeating, t)
+	l.repeated(t)
 	l.answer(t)
 }
 
@@ -289,7 +344,8 @@ func (l *ledger) check(now time.Time, grace time.Duration) (follows bool) {
 	return follows
 }
 
-// repeat notes that all targets have to tell what they have once more.
+// repeat notes that all targets have to tell what they have once more. Where nobody can be expected
+// to, what was told counts.
 func (l *ledger) repeat() (asked []*target) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -300,6 +356,9 @@ func (l *ledger) repeat() (asked []*target) {
 				asked = append(asked, t)
 			}
 		}
+	}
+	if len(asked) == 0 {
+		l.feed.Tell(intake.Repeated{})
 	}
 	return asked
 }

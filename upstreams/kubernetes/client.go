@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -41,6 +42,8 @@ type client struct {
 	now       *connection
 	retired   []*connection
 	rotations uint64
+
+	issued *issued // by the program of the kubeconfig; refresh alone uses it
 }
 
 // connection is how to ask a server with one set of credentials. It is nil while there are none.
@@ -48,14 +51,26 @@ type connection struct {
 	access
 	transport *http.Transport
 	http      *http.Client
+	refused   atomic.Bool // the server has not accepted who we are
 }
 
 // refresh reads the credentials again, and has requests use them from now on. Streams that run go
-// on: a server looks at credentials when a stream begins.
-func (c *client) refresh() error {
+// on: a server looks at credentials when a stream begins. It may run a program, and is called by one
+// goroutine at a time.
+func (c *client) refresh(ctx context.Context) error {
 	next, err := accessOf(c.section)
 	if err != nil {
 		return err // the ones before are used
+	}
+	if next.program != nil {
+		if now := c.current(); !c.issued.valid(next.digest, time.Now()) || now != nil && now.refused.Load() {
+			i, err := issue(ctx, next)
+			if err != nil {
+				return err
+			}
+			c.issued = i
+		}
+		next = next.with(c.issued)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -75,7 +90,7 @@ func (c *client) refresh() error {
 	for _, r := range c.retired {
 		r.transport.CloseIdleConnections()
 	}
-	c.now = &connection{next, transport, client}
+	c.now = &connection{access: next, transport: transport, http: client}
 	return nil
 }
 
@@ -139,6 +154,9 @@ func (c *connection) get(ctx context.Context, path string, query url.Values, acc
 		return resp, nil
 	}
 	defer resp.Body.Close()
+	if resp.StatusCode == http.StatusUnauthorized {
+		c.refused.Store(true)
+	}
 	waitFor(ctx, resp.Header.Get("Retry-After"))
 	return nil, failureOf(resp)
 }

@@ -42,6 +42,8 @@ type object struct {
 	health                   *bool  // the condition Healthy of the status, nil without one
 	err                      error  // why the object can not be used
 	folded                   *folded
+	// bare: its content was not kept, because its namespace was not mirrored when it came.
+	bare bool
 }
 
 // folded is what an object has come to while others were still on their way. The object has no
@@ -50,6 +52,7 @@ type folded struct {
 	digest   xxh3.Uint128
 	size     int
 	resource *mirror.Resource
+	asked    bool     // what this build knows of its spec
 	unknown  []string // fields
 	err      error
 }
@@ -287,6 +290,7 @@ type decoder struct {
 	workload bool // the health of the objects counts
 	budget   *budget
 	fold     func(*object) // nil: whoever takes the objects decodes them
+	choice   *choice
 }
 
 func newDecoder(body io.ReadCloser, workload bool) *decoder {
@@ -336,6 +340,9 @@ func (d *decoder) object(e *envelope) (*object, error) {
 	o, err := e.object()
 	if err != nil {
 		return nil, err
+	}
+	if !d.choice.has(o.namespace) {
+		return &object{namespace: o.namespace, name: o.name, version: o.version, bare: true}, nil
 	}
 	if d.workload {
 		o.health = healthy(e.status)

@@ -25,10 +25,17 @@ type Config struct {
 	// Selector is a label selector that the server applies.
 	Selector string `yaml:"selector"`
 	// Kinds are group/Kind to mirror in addition to the well-known ones.
-	Kinds              []string        `yaml:"kinds,omitempty"`
-	UnknownFields      string          `yaml:"unknownFields" default:"drop" oneof:"drop refuse"`
-	UnhealthyWorkloads string          `yaml:"unhealthyWorkloads" default:"drop" oneof:"drop keep"`
+	Kinds              []string `yaml:"kinds,omitempty"`
+	UnknownFields      string   `yaml:"unknownFields" default:"drop" oneof:"drop refuse"`
+	UnhealthyWorkloads string   `yaml:"unhealthyWorkloads" default:"drop" oneof:"drop keep"`
+	// DiscoverySelectors are label selectors of namespaces: what is in others is not mirrored. None:
+	// all are.
+	DiscoverySelectors []string        `yaml:"discoverySelectors,omitempty"`
+	Ingress            Ingress         `yaml:"ingress"`
 	SyncTimeout        config.Duration `yaml:"syncTimeout" default:"30s" range:"1s 1h"`
+	// ClusterUID is the UID of kube-system of the cluster to mirror. Empty: the first one that was
+	// behind the kubeconfig.
+	ClusterUID string `yaml:"clusterUID"`
 	// AllowExec are the programs, as the kubeconfig writes them, that it may have run.
 	AllowExec []string `yaml:"allowExec,omitempty"`
 }
@@ -49,7 +56,7 @@ func (*Config) OfCluster() bool { return true }
 var groupKind = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[A-Z][A-Za-z0-9]{0,62}$`)
 
 // Check implements config.Source.
-func (c *Config) Check(mistakes config.Checker, _ config.Upstream, _ []config.Upstream) {
+func (c *Config) Check(mistakes config.Checker, u config.Upstream, _ []config.Upstream) {
 	switch {
 	case c.InCluster && c.Kubeconfig != "":
 		mistakes.Errorf("inCluster", "both inCluster and kubeconfig: leave out one")
@@ -60,6 +67,12 @@ func (c *Config) Check(mistakes config.Checker, _ config.Upstream, _ []config.Up
 	case c.InCluster && len(c.AllowExec) > 0:
 		mistakes.Errorf("allowExec", "only a kubeconfig runs programs, and inCluster needs none: leave it out")
 	}
+	c.Ingress.checkImport(mistakes, u)
+	c.check(mistakes)
+}
+
+// check reports the mistakes of all but the connection.
+func (c *Config) check(mistakes config.Checker) {
 	if len(c.Namespaces) > maxNamespaces {
 		mistakes.Errorf("namespaces", "%d namespaces, and each is a watch for every kind: name at most %d, or none and select by import.namespaces", len(c.Namespaces), maxNamespaces)
 	}
@@ -71,6 +84,17 @@ func (c *Config) Check(mistakes config.Checker, _ config.Upstream, _ []config.Up
 	if _, err := labels.Parse(c.Selector); err != nil {
 		mistakes.Errorf("selector", "%q is not a label selector: %v", c.Selector, err)
 	}
+	if len(c.Namespaces) > 0 && len(c.DiscoverySelectors) > 0 {
+		mistakes.Errorf("discoverySelectors", "both namespaces and discoverySelectors: leave out one")
+	}
+	for i, text := range c.DiscoverySelectors {
+		if selector, err := labels.Parse(text); err != nil {
+			mistakes.Errorf(fmt.Sprintf("discoverySelectors[%d]", i), "%q is not a label selector: %v", text, err)
+		} else if selector.Empty() {
+			mistakes.Errorf(fmt.Sprintf("discoverySelectors[%d]", i), "it selects every namespace: leave discoverySelectors out")
+		}
+	}
+	c.Ingress.check(mistakes)
 	for i, k := range c.Kinds {
 		field := fmt.Sprintf("kinds[%d]", i)
 		kind, ok := kindOf(k)

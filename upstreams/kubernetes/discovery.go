@@ -6,10 +6,18 @@ import (
 	"slices"
 	"strings"
 
+	"google.golang.org/protobuf/types/known/structpb"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"meshrelay/mirror"
 )
+
+// experimental are kinds of the experimental channel of Gateway API that are not among the well-known
+// ones: no istiod gives them to anybody.
+var experimental = []mirror.Kind{
+	{Group: "gateway.networking.x-k8s.io", Kind: "XListenerSet"},
+	{Group: "gateway.networking.x-k8s.io", Kind: "XMesh"},
+}
 
 // acceptDiscovery asks for all groups in one answer; a server of before 1.27 answers with their
 // names only.
@@ -25,11 +33,16 @@ type served struct {
 	kind            mirror.Kind
 	version, plural string
 	namespaced      bool
+	// selected: the selector of the upstream counts for it.
+	selected bool
 }
 
 // path returns the path of its collection, of one namespace or of all.
 func (s served) path(namespace string) string {
 	p := "/apis/" + s.kind.Group + "/" + s.version
+	if s.kind.Group == "" {
+		p = "/api/" + s.version
+	}
 	if namespace != "" {
 		p += "/namespaces/" + namespace
 	}
@@ -62,7 +75,9 @@ func (a *answer) best(kind mirror.Kind) (served, bool) {
 				}
 			}
 		}
-		return served{}, false // only in versions that this build does not know
+		if _, untyped := info.NewBody().(*structpb.Struct); !untyped {
+			return served{}, false // only in versions that this build does not know
+		}
 	}
 	if len(all) == 0 {
 		return served{}, false
@@ -148,5 +163,5 @@ func (a *answer) add(group, version, kind, plural string, namespaced bool, verbs
 	if strings.Contains(plural, "/") || !slices.Contains(wanted, k) || !slices.Contains(verbs, "list") || !slices.Contains(verbs, "watch") {
 		return // a subresource, or nothing that can be mirrored
 	}
-	a.kinds[k] = append(a.kinds[k], served{k, version, plural, namespaced})
+	a.kinds[k] = append(a.kinds[k], served{k, version, plural, namespaced, true})
 }

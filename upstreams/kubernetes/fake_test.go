@@ -25,6 +25,7 @@ import (
 // apiServer is an API server in this process, as far as a source asks it: discovery, lists in pages
 // and as streams, watches with bookmarks, and what goes wrong with them.
 type apiServer struct {
+	pace pace // of the sources that mirror it
 	t    *testing.T
 	http *httptest.Server
 
@@ -44,7 +45,8 @@ type apiServer struct {
 	// noStreams is a server of before streaming lists; cut ends such streams in the middle.
 	noStreams, cut bool
 	noAggregation  bool
-	stops          int // of the server: each ends the watches as usual
+	stops          int  // of the server: each ends the watches as usual
+	tells          bool // that a definition has changed
 }
 
 type fakeEvent struct {
@@ -56,7 +58,7 @@ type fakeEvent struct {
 
 func newAPIServer(t *testing.T) *apiServer {
 	s := &apiServer{
-		t: t, uid: "one", kinds: map[string][]string{}, kind: map[string]string{}, objects: map[string]map[string]map[string]any{},
+		pace: quick, t: t, uid: "one", kinds: map[string][]string{}, kind: map[string]string{}, objects: map[string]map[string]map[string]any{},
 		rv: 100, changed: make(chan struct{}),
 	}
 	s.http = httptest.NewUnstartedServer(http.HandlerFunc(s.serve))
@@ -73,14 +75,35 @@ func newAPIServer(t *testing.T) *apiServer {
 
 // define has the server serve a kind in some versions, none to serve it no longer.
 func (s *apiServer) define(group, kind, plural string, versions ...string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.set(func() { s.defineLocked(group, kind, plural, versions) })
+	if s.tells {
+		s.put("apiextensions.k8s.io/customresourcedefinitions", map[string]any{"metadata": map[string]any{"name": plural + "." + group}})
+	}
+}
+
+func (s *apiServer) defineLocked(group, kind, plural string, versions []string) {
 	s.kind[group+"/"+plural] = kind
 	all := slices.DeleteFunc(s.kinds[group], func(v string) bool { return strings.HasPrefix(v, plural+" ") })
 	for _, v := range versions {
 		all = append(all, plural+" "+v)
 	}
 	s.kinds[group] = all
+}
+
+// tellsDefinitions has the server let definitions be watched.
+func (s *apiServer) tellsDefinitions() {
+	s.define("apiextensions.k8s.io", "CustomResourceDefinition", "customresourcedefinitions", "v1")
+	s.tells = true
+}
+
+// namespace creates or changes a namespace.
+func (s *apiServer) namespace(name, labels string) {
+	s.put("/namespaces", map[string]any{"metadata": merged(map[string]any{"name": name, "creationTimestamp": "2024-02-03T04:05:06Z"}, `{"labels":`+labels+`}`)})
+}
+
+func merged(o map[string]any, text string) map[string]any {
+	merge(o, text)
+	return o
 }
 
 // set changes fields of the server.
@@ -165,11 +188,12 @@ func (s *apiServer) compact() {
 	s.set(func() { s.oldest, s.events = s.rv, nil })
 }
 
-func (s *apiServer) asked(part string) (n int) {
+// asked returns how many requests have all of some parts.
+func (s *apiServer) asked(parts ...string) (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, r := range s.requests {
-		if strings.Contains(r, part) {
+		if !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(r, part) }) {
 			n++
 		}
 	}
@@ -205,6 +229,10 @@ func (s *apiServer) serve(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, `{"metadata":{"name":"kube-system","uid":%q}}`, uid)
 	case r.URL.Path == "/apis":
 		s.discovery(w)
+	case parts[0] == "api" && len(parts) == 3:
+		s.collection(w, r, "", parts[1], parts[2], "")
+	case parts[0] == "api" && len(parts) == 5:
+		s.collection(w, r, "", parts[1], parts[4], parts[3])
 	case len(parts) == 3:
 		s.resources(w, parts[1], parts[2])
 	case len(parts) == 4:
@@ -228,6 +256,9 @@ func (s *apiServer) discovery(w http.ResponseWriter) {
 	items := []any{m{"metadata": m{"name": "apiextensions.k8s.io"}, "versions": []any{}}}
 	groups := []any{m{"name": "apiextensions.k8s.io"}}
 	for _, group := range slices.Sorted(maps.Keys(s.kinds)) {
+		if group == "" || group == "apiextensions.k8s.io" {
+			continue
+		}
 		var versions, names []any
 		for _, pv := range s.kinds[group] {
 			plural, version, _ := strings.Cut(pv, " ")
@@ -387,7 +418,11 @@ contexts: [{name: east, context: {cluster: east, user: relay}}]
 current-context: east
 `, server.URL, token)
 	for name, data := range map[string][]byte{ca: block, path: []byte(text)} {
-		if err := os.WriteFile(name, data, 0o600); err != nil {
+		// A source reads at any time, and half a certificate would be another one.
+		if err := os.WriteFile(name+".new", data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(name+".new", name); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -400,36 +435,53 @@ type world struct {
 	manager   *upstreams.Manager
 	aggregate *mirror.Aggregate
 	source    *Source
+	path      string // of the kubeconfig
 }
 
 // quick is a pace for tests.
 var quick = pace{
 	look: 5 * time.Millisecond, discover: 20 * time.Millisecond, soon: 5 * time.Millisecond, reread: 10 * time.Millisecond,
-	gone: 50 * time.Millisecond, verified: time.Millisecond, retry: 4 * time.Millisecond, retryMost: 50 * time.Millisecond, grace: 20 * time.Millisecond,
+	gone: 50 * time.Millisecond, verified: time.Millisecond, retry: 4 * time.Millisecond, retryMost: 50 * time.Millisecond, grace: 20 * time.Millisecond, forgive: time.Hour,
 }
 
 // mirrors runs an upstream of the server. settings are YAML of the section, and more of the upstream.
 func (s *apiServer) mirrors(settings, more string) *world {
 	s.t.Helper()
 	w := &world{apiServer: s, t: s.t, aggregate: mirror.NewAggregate()}
-	path := s.kubeconfig("t")
-	text := fmt.Sprintf("upstreams:\n- name: east\n  kubernetes: {kubeconfig: %q%s}\n%sdownstream: {listeners: [{address: \"127.0.0.1:15010\", plaintext: true}]}\nnode: {id: hub}\n", path, settings, more)
-	cfg, err := config.Parse("relay.yaml", []byte(text), &Config{})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	w.path = s.kubeconfig("t")
+	cfg := w.config(settings, more)
 	kind := Kind()
 	kind.New = func(u config.Upstream, env upstreams.Env) (upstreams.Source, error) {
 		w.source = New(u, env)
-		w.source.pace = quick
+		w.source.pace = s.pace
 		return w.source, nil
 	}
+	var err error
 	w.manager, err = upstreams.NewManager(cfg, []upstreams.Kind{kind}, w.aggregate, nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	w.run(w.manager.Run, w.aggregate.Run)
 	return w
+}
+
+// config returns a config with that upstream.
+func (w *world) config(settings, more string) *config.Config {
+	w.t.Helper()
+	text := fmt.Sprintf("upstreams:\n- name: east\n  kubernetes: {kubeconfig: %q%s}\n%sdownstream: {listeners: [{address: \"127.0.0.1:15010\", plaintext: true}]}\nnode: {id: hub}\n", w.path, settings, more)
+	cfg, err := config.Parse("relay.yaml", []byte(text), &Config{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return cfg
+}
+
+// reload applies another config of the upstream.
+func (w *world) reload(settings, more string) {
+	w.t.Helper()
+	if err := w.manager.Apply(w.config(settings, more)); err != nil {
+		w.t.Fatal(err)
+	}
 }
 
 func (w *world) status() upstreams.Status { return w.manager.Status()[0] }

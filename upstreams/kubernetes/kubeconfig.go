@@ -26,8 +26,9 @@ const maxCredentials = 1 << 20
 // access is how to reach a server and show who we are: all of it that is in files, but for a token,
 // which client-go reads again every minute.
 type access struct {
-	config *rest.Config
-	digest xxh3.Uint128 // of the files
+	config  *rest.Config
+	digest  xxh3.Uint128    // of the files, and of what a program has issued
+	program *api.ExecConfig // that issues the credential, nil for none
 }
 
 // accessOf reads how to reach the server of a section.
@@ -58,9 +59,14 @@ func accessOf(c *Config) (access, error) {
 		}
 		cfg.BearerToken = "" // the file has it, and newer ones
 	}
-	cfg.QPS = -1 // how much a client may ask is the server's business
+	program := cfg.ExecProvider
+	if program != nil && program.APIVersion != "client.authentication.k8s.io/v1" && program.APIVersion != "client.authentication.k8s.io/v1beta1" {
+		return access{}, fmt.Errorf("program %q: the apiVersion %q is not accepted: use client.authentication.k8s.io/v1", program.Command, program.APIVersion)
+	}
+	cfg.ExecProvider = nil // it is run here
+	cfg.QPS = -1           // how much a client may ask is the server's business
 	cfg.WarningHandler = rest.NoWarnings{}
-	return access{cfg, h.Sum128()}, nil
+	return access{cfg, h.Sum128(), program}, nil
 }
 
 func restConfig(c *Config, h io.Writer) (*rest.Config, error) {
@@ -141,7 +147,6 @@ func refuse(file *api.Config, c *Config) error {
 		if !slices.Contains(c.AllowExec, user.Exec.Command) {
 			return fmt.Errorf("user %q runs the program %q: name it in allowExec", context.AuthInfo, user.Exec.Command)
 		}
-		user.Exec.InteractiveMode = api.NeverExecInteractiveMode
 	}
 	return nil
 }
@@ -161,6 +166,20 @@ func readBounded(path string) ([]byte, error) {
 		return nil, fmt.Errorf("%s is larger than %d KiB", path, maxCredentials>>10)
 	}
 	return b.Bytes(), nil
+}
+
+// with returns the access with the credential of its program.
+func (a access) with(i *issued) access {
+	a.config = rest.CopyConfig(a.config)
+	a.config.BearerToken, a.config.CertData, a.config.KeyData = i.token, i.cert, i.key
+	h := xxh3.New()
+	for _, part := range [][]byte{[]byte(i.token), i.cert, i.key} {
+		h.Write(part)      //nolint:errcheck // it never fails
+		h.Write([]byte{0}) //nolint:errcheck // it never fails
+	}
+	sum := h.Sum128()
+	a.digest = xxh3.Uint128{Hi: a.digest.Hi ^ sum.Hi, Lo: a.digest.Lo ^ sum.Lo}
+	return a
 }
 
 // transport returns the transport of an access, and a client over it with its credentials. The

@@ -43,10 +43,13 @@ type target struct {
 	served
 	namespace string // empty: all
 	source    *Source
+	// aside: it is not mirrored, and nothing waits for it.
+	aside bool
 
 	// again has the reflector begin anew with a list.
 	again chan struct{}
-	cuts  atomic.Int32 // of streaming lists
+	cuts  atomic.Int32 // of streaming lists, in a row
+	cutAt atomic.Int64 // when the last one was, in nanoseconds since the epoch
 	lists lists        // that a reflector may have given up
 	paced *rate.Limiter
 	budget
@@ -170,9 +173,15 @@ func (t *target) WatchWithContext(ctx context.Context, options metav1.ListOption
 	options.Watch = true
 	streams := options.SendInitialEvents != nil && *options.SendInitialEvents
 	if streams && t.cuts.Load() >= maxCuts {
-		return nil, errPaged
+		if time.Since(time.Unix(0, t.cutAt.Load())) < t.source.pace.forgive {
+			return nil, errPaged
+		}
+		t.cuts.Store(maxCuts - 1) // one more try
 	}
 	if !streams {
+		if err := t.continues(); err != nil {
+			return nil, err
+		}
 		if err := t.precedes(ctx, options.ResourceVersion); err != nil {
 			t.source.failed(t, err)
 			return nil, err
@@ -189,9 +198,10 @@ func (t *target) WatchWithContext(ctx context.Context, options metav1.ListOption
 		}
 		return nil, err
 	}
-	d.initial = streams
+	d.initial, d.whole = streams, func() { t.cuts.Store(0) }
 	d.closed = func(complete bool, err error) {
 		if streams && !complete {
+			t.cutAt.Store(time.Now().UnixNano())
 			t.cuts.Add(1)
 		}
 		t.source.lost(t, err)
@@ -200,6 +210,16 @@ func (t *target) WatchWithContext(ctx context.Context, options metav1.ListOption
 		t.source.resumed(t)
 	}
 	return watch.NewStreamWatcherWithLogger(logr.Discard(), d, apierrors.NewClientErrorReporter(http.StatusInternalServerError, "watch", "ClientWatchDecoding")), nil
+}
+
+// continues returns an error when a watch may not go on from where it was, so that everything is listed
+// anew: after an outage nobody knows whether the etcd was restored meanwhile, and has come further
+// again than it was. A restored etcd needs its servers to be stopped, which takes longer.
+func (t *target) continues() error {
+	if t.aside || !t.source.ledger.outOfTouch(t, time.Now(), t.source.pace.grace) {
+		return nil
+	}
+	return apierrors.NewResourceExpired("the server was out of reach, and may have been restored")
 }
 
 // precedes returns an error when the server has not come to a version. A server whose etcd was
@@ -235,7 +255,7 @@ func (t *target) open(ctx context.Context, options metav1.ListOptions, longest t
 	if longest > 0 {
 		s.overtime = time.AfterFunc(longest, func() { cancel(errSilent) })
 	}
-	resp, err := connection.get(ctx, t.path(t.namespace), t.query(options), acceptJSON) //nolint:bodyclose // the decoder closes it
+	resp, err := connection.get(ctx, t.path(t.namespace), t.query(options), t.accept()) //nolint:bodyclose // the decoder closes it
 	if err != nil {
 		s.ctx = ctx
 		err = s.because(err)
@@ -243,6 +263,7 @@ func (t *target) open(ctx context.Context, options metav1.ListOptions, longest t
 		return nil, err
 	}
 	s.decoder = newDecoder(&counted{resp.Body, s}, t.kind == workloadEntry)
+	s.choice = t.source.choice
 	if (longest == 0 || options.SendInitialEvents != nil) && t.source.ledger.knowsNothing(t) {
 		s.fold = t.fold // all of it is new: it is decoded while the server sends the rest
 	}
@@ -266,7 +287,9 @@ func (t *target) query(o metav1.ListOptions) url.Values {
 			q.Set(key, value)
 		}
 	}
-	set("labelSelector", t.source.section.Selector)
+	if t.selected {
+		set("labelSelector", t.source.section.Selector)
+	}
 	set("resourceVersion", o.ResourceVersion)
 	set("resourceVersionMatch", string(o.ResourceVersionMatch))
 	set("continue", o.Continue)
@@ -294,6 +317,7 @@ type stream struct {
 	// Of a watch: initial tells that all that there is comes first. closed is called at the end,
 	// once, with whether it has come, and what went wrong, nil for an end as usual.
 	initial bool
+	whole   func() // called when it has come
 	closed  func(complete bool, err error)
 	once    sync.Once
 
@@ -333,6 +357,7 @@ func (s *stream) Decode() (watch.EventType, runtime.Object, error) {
 	}
 	if b, ok := o.(*object); s.initial && ok && event == watch.Bookmark && b.annotations[metav1.InitialEventsAnnotationKey] == "true" {
 		s.complete, s.patience, s.budget, s.fold = true, 0, nil, nil
+		s.whole()
 		s.silence.Stop()
 	}
 	return event, o, nil

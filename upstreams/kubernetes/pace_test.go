@@ -60,7 +60,7 @@ func TestAllKindsWaitForOneAnswerOfWhichClusterItIs_K8(t *testing.T) {
 	sectionOf(cfg).Kubeconfig = s.kubeconfig("t")
 	source := New(cfg, envOf())
 	source.pace.retry = time.Hour
-	if err := source.client.refresh(); err != nil {
+	if err := source.client.refresh(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	defer source.client.close()

@@ -17,7 +17,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/time/rate"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"meshrelay/config"
@@ -25,11 +24,12 @@ import (
 	"meshrelay/internal/loglimit"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
+	"meshrelay/upstreams/kubernetes/ingress"
 )
 
 const (
-	goneAnswers = 3    // that have to lack a kind
-	maxUnknown  = 1000 // objects with unknown fields that are remembered
+	goneAnswers = 3 // that have to lack a kind, or to have a better version of it
+	hurries     = 4 // discoveries that follow soon after a definition has changed
 )
 
 // pace is how often a source does what nobody tells it to.
@@ -40,17 +40,19 @@ type pace struct {
 	// is a reason to.
 	discover, soon   time.Duration
 	reread           time.Duration // of the credentials
-	gone             time.Duration // that answers have to lack a kind
+	gone             time.Duration // that answers have to lack a kind, or to have a better version
 	verified         time.Duration // that the identity of the cluster counts as known
 	retry, retryMost time.Duration // bound the pauses after a list or a watch that has failed
 	// grace is how long a kind may be without a stream before the upstream is out of contact: a
 	// server ends each watch after some minutes.
 	grace time.Duration
+	// forgive is how long lists are asked for in pages after streaming lists were cut off.
+	forgive time.Duration
 }
 
 var usual = pace{
 	look: time.Second, discover: 30 * time.Second, soon: time.Second, reread: 10 * time.Second,
-	gone: 30 * time.Second, verified: 5 * time.Second, retry: 800 * time.Millisecond, retryMost: 30 * time.Second, grace: 15 * time.Second,
+	gone: 30 * time.Second, verified: 5 * time.Second, retry: 800 * time.Millisecond, retryMost: 30 * time.Second, grace: 15 * time.Second, forgive: time.Hour,
 }
 
 // Kind returns the kind of source for API servers.
@@ -82,10 +84,20 @@ type Source struct {
 	soon           chan struct{} // has an element when it is time to discover
 	repeats        chan struct{} // has an element when everything is to be listed once more
 
+	choice         *choice // of namespaces, nil for all
+	ingressOptions *ingress.Options
+
 	// Only Run, and what it starts, use these.
+	feed    upstreams.Feed
 	ledger  *ledger
 	running sync.WaitGroup
-	absent  map[mirror.Kind]*absence
+	aside   []*target // that nothing waits for
+	// absent are the kinds that are not served, better those that are served in a better version than
+	// the followed one.
+	absent, better map[mirror.Kind]*absence
+	hurry          atomic.Int32 // discoveries that are to follow soon
+
+	told atomic.Pointer[ledger] // the ledger, for Describe; nil before Run
 
 	identifying sync.Mutex // guards these
 	identity    string     // of the cluster, empty while unknown
@@ -103,13 +115,6 @@ type Source struct {
 	st status
 }
 
-// absence is what the answers tell of a kind that is not served.
-type absence struct {
-	since   time.Time
-	answers int
-	gone    bool // so it was told
-}
-
 // New returns a source that has asked nothing yet. It needs no file of its credentials yet.
 func New(cfg config.Upstream, env upstreams.Env) *Source {
 	section := sectionOf(cfg)
@@ -117,7 +122,8 @@ func New(cfg config.Upstream, env upstreams.Env) *Source {
 		name: cfg.Name, section: section, maxBytes: cfg.Limits.MaxBytes, pace: usual, settings: section.UnknownFields + " " + section.UnhealthyWorkloads,
 		named: map[mirror.Kind]bool{}, log: env.Log, complaints: loglimit.New(20, 10*time.Second),
 		client: &client{section: section, agent: fmt.Sprintf("meshrelay/%s (upstream %s)", buildinfo.Read("").Version, cfg.Name)},
-		soon:   make(chan struct{}, 1), repeats: make(chan struct{}, 1), absent: map[mirror.Kind]*absence{},
+		soon:   make(chan struct{}, 1), repeats: make(chan struct{}, 1), absent: map[mirror.Kind]*absence{}, better: map[mirror.Kind]*absence{},
+		choice: newChoice(section.DiscoverySelectors), ingressOptions: section.Ingress.options(cfg.DomainSuffix),
 	}
 	s.st = newStatus()
 	for _, word := range cfg.Import.Kinds {
@@ -131,6 +137,7 @@ func New(cfg config.Upstream, env upstreams.Env) *Source {
 			s.kinds = append(s.kinds, info.Kind)
 		}
 	}
+	s.kinds = append(s.kinds, experimental...)
 	for _, text := range section.Kinds {
 		if k, ok := kindOf(text); ok && !slices.Contains(s.kinds, k) {
 			s.kinds = append(s.kinds, k)
@@ -144,8 +151,14 @@ func (s *Source) wants(k mirror.Kind) bool { return len(s.named) == 0 || s.named
 
 // Run implements upstreams.Source.
 func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
-	s.ledger = newLedger(s.kinds, feed)
+	var converting *ingresses
+	if s.ingressOptions != nil {
+		converting = newIngresses(s.name, *s.ingressOptions, s.maxBytes)
+	}
+	s.feed, s.ledger = feed, newLedger(s.kinds, feed, s.choice, converting)
+	s.told.Store(s.ledger)
 	s.ledger.announce()
+	s.remember(feed.Identity())
 	defer s.client.close()
 	defer s.running.Wait()
 	ctx, cancel := context.WithCancel(ctx)
@@ -153,17 +166,14 @@ func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
 
 	looks := time.NewTicker(s.pace.look)
 	defer looks.Stop()
-	pause, discoverAt, rereadAt, found := s.pace.soon, time.Now(), time.Now(), false
+	s.readCredentials(ctx)
+	s.running.Go(func() { s.rereadCredentials(ctx) })
+	pause, discoverAt, found := s.pace.soon, time.Now(), false
 	for {
-		now := time.Now()
-		if !now.Before(rereadAt) {
-			s.readCredentials()
-			rereadAt = now.Add(s.pace.reread)
-		}
-		if !now.Before(discoverAt) {
+		if !time.Now().Before(discoverAt) {
 			if err := s.discover(ctx); err == nil {
 				found, pause = true, s.pace.soon
-				discoverAt = time.Now().Add(s.pace.discover)
+				discoverAt = time.Now().Add(s.nextDiscovery())
 			} else {
 				pause = min(2*pause, s.pace.discover)
 				discoverAt = time.Now().Add(pause)
@@ -186,153 +196,31 @@ func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
 	}
 }
 
+// rereadCredentials has new credentials used from time to time, until ctx ends.
+func (s *Source) rereadCredentials(ctx context.Context) {
+	ticks := time.NewTicker(s.pace.reread)
+	defer ticks.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticks.C:
+			s.readCredentials(ctx)
+		}
+	}
+}
+
 // readCredentials has new credentials used.
-func (s *Source) readCredentials() {
+func (s *Source) readCredentials(ctx context.Context) {
 	before := s.client.current().server()
-	err := s.client.refresh()
+	err := s.client.refresh(ctx)
+	if ctx.Err() != nil {
+		return
+	}
 	s.trouble(troubleCredentials, err)
 	if now := s.client.current().server(); err == nil && before != now {
 		s.log.Info("API server", "address", now)
 	}
-}
-
-// discover follows what the server serves now.
-func (s *Source) discover(ctx context.Context) error {
-	connection, err := s.verify(ctx)
-	var a *answer
-	if err == nil {
-		a, err = discover(ctx, connection, s.kinds)
-	}
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	s.trouble(troubleDiscovery, err)
-	if err != nil {
-		return err
-	}
-	first := s.discovered()
-	for _, k := range s.kinds {
-		if !s.wants(k) {
-			continue
-		}
-		now := s.ledger.of(k)
-		best, is := a.best(k)
-		switch {
-		case is:
-			delete(s.absent, k)
-			if len(now) == 0 || !a.has(now[0].served) {
-				s.follow(ctx, best, now)
-			}
-		case a.lacks(k):
-			s.missing(ctx, k, now)
-		}
-	}
-	if first {
-		s.ledger.Begin()
-	}
-	return nil
-}
-
-// follow follows a kind in the version that the server has of it, in place of those before.
-func (s *Source) follow(ctx context.Context, of served, before []*target) {
-	stop(before)
-	namespaces := s.section.Namespaces
-	if len(namespaces) == 0 || !of.namespaced {
-		namespaces = []string{""}
-	}
-	targets := make([]*target, len(namespaces))
-	for i, ns := range namespaces {
-		targets[i] = &target{served: of, namespace: ns, source: s, budget: budget{most: s.maxBytes}, paced: rate.NewLimiter(rate.Every(s.pace.retry), burst), again: make(chan struct{}, 1), ended: make(chan struct{})}
-	}
-	s.ledger.set(of.kind, targets)
-	s.show(of.kind, targets)
-	for _, t := range targets {
-		ctx, cancel := context.WithCancel(ctx)
-		t.stopAll = cancel
-		s.running.Go(func() { t.run(ctx) })
-	}
-}
-
-func stop(targets []*target) {
-	for _, t := range targets {
-		t.stopAll()
-	}
-	for _, t := range targets {
-		<-t.ended
-	}
-}
-
-// missing counts the answers that lack a kind. What it had is gone when enough of them do: a server
-// that starts may not know its own definitions yet.
-func (s *Source) missing(ctx context.Context, k mirror.Kind, before []*target) {
-	a := s.absent[k]
-	if a == nil {
-		a = &absence{since: time.Now()}
-		s.absent[k] = a
-	}
-	for _, t := range before {
-		s.ledger.hush(t)
-	}
-	if a.answers++; a.gone || a.answers < goneAnswers || time.Since(a.since) < s.pace.gone || !s.ready(ctx) {
-		return
-	}
-	stop(before)
-	s.ledger.set(k, nil)
-	s.show(k, nil)
-	a.gone = true
-	if result := s.ledger.drop(k); result.Gone > 0 {
-		s.log.Warn("kind is not served any more", "kind", k, "resources", result.Gone)
-	}
-}
-
-// ready reports whether the server does not tell that it is still starting.
-func (s *Source) ready(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
-	resp, err := s.client.current().get(ctx, "/readyz", nil, "*/*")
-	if err == nil {
-		resp.Body.Close()
-	}
-	return err == nil || apierrors.IsForbidden(err) || apierrors.IsNotFound(err)
-}
-
-// verify returns a connection to the server of the cluster that is mirrored, or an error. It asks
-// which cluster it is where that may have changed. All that could bring something goes over
-// connections that it has returned.
-func (s *Source) verify(ctx context.Context) (*connection, error) {
-	s.identifying.Lock()
-	defer s.identifying.Unlock()
-	c, breaks := s.client.current(), s.breaks.Load()
-	if c == s.verified && breaks == s.unbroken && time.Since(s.verifiedAt) < s.pace.verified {
-		return c, nil
-	}
-	if c == s.unverified && time.Since(s.unverifiedAt) < s.pace.retry {
-		return nil, s.unverifiedErr // all targets wait for one answer, not one after the other for its own
-	}
-	s.verifiedAt = time.Time{}
-	id, err := c.identity(ctx)
-	if ctx.Err() != nil {
-		return nil, ctx.Err()
-	}
-	s.unverified = nil
-	switch {
-	case s.identity == "" && (err == nil && id == "" || apierrors.IsForbidden(err) || apierrors.IsNotFound(err)):
-		// The server does not tell, so nobody can know.
-	case err != nil:
-		err = fmt.Errorf("which cluster this is: %w", err)
-		s.unverified, s.unverifiedAt, s.unverifiedErr = c, time.Now(), err
-		return nil, err
-	case s.identity == "":
-		s.identity = id
-	case id != s.identity:
-		err := otherCluster(s.identity, id)
-		s.trouble(troubleCluster, err)
-		return nil, err
-	}
-	s.verified, s.verifiedAt, s.unbroken = c, time.Now(), breaks
-	s.trouble(troubleCluster, nil)
-	s.identified(s.identity)
-	return c, nil
 }
 
 // Repeat implements upstreams.Repeater.
@@ -349,33 +237,32 @@ func (s *Source) failed(t *target, err error) {
 		return
 	}
 	s.breaks.Add(1)
-	s.ledger.lost(t)
+	if !t.aside {
+		s.ledger.lost(t)
+	}
 	switch {
 	case apierrors.IsForbidden(err):
-		if !s.named[t.kind] {
+		if !t.aside && !s.needed(t.kind) {
 			s.ledger.hush(t)
 		}
 		s.enter(t, Denied, err)
 	case apierrors.IsNotFound(err):
 		s.enter(t, Unserved, err)
-		s.ledger.hush(t)
-		s.discoverSoon()
+		if !t.aside {
+			s.ledger.hush(t)
+			s.discoverSoon()
+		}
 	default:
 		s.enter(t, Failing, err)
-	}
-}
-
-func (s *Source) discoverSoon() {
-	select {
-	case s.soon <- struct{}{}:
-	default:
 	}
 }
 
 // lost notes that a watch of a target has ended.
 func (s *Source) lost(t *target, err error) {
 	s.breaks.Add(1)
-	s.ledger.lost(t)
+	if !t.aside {
+		s.ledger.lost(t)
+	}
 	if err != nil && !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) && !errors.Is(err, context.Canceled) {
 		s.enter(t, Failing, err)
 	}
@@ -383,7 +270,9 @@ func (s *Source) lost(t *target, err error) {
 
 // resumed notes that the changes of a target follow again from where they were.
 func (s *Source) resumed(t *target) {
-	s.ledger.resumed(t)
+	if !t.aside {
+		s.ledger.resumed(t)
+	}
 	s.enter(t, Following, nil)
 }
 

@@ -246,11 +246,11 @@ func TestARelistOfTheSameDecodesNothing_K7(t *testing.T) {
 	w.source.mu.Lock()
 	clear(w.source.st.unknown)
 	w.source.mu.Unlock()
-	lists := s.asked("sendInitialEvents")
+	lists := s.asked("serviceentries", "sendInitialEvents")
 	s.compact()
 	s.drop()
 	s.entry("shop/b", "b.x", `{"spec":{"fresh":1}}`)
-	w.eventually("it has listed anew", func() bool { return s.asked("sendInitialEvents") > lists && len(w.has()) == 51 })
+	w.eventually("it has listed anew", func() bool { return s.asked("serviceentries", "sendInitialEvents") > lists && len(w.has()) == 51 })
 	w.synced()
 	if n := w.status().Kubernetes.UnknownFields; n != 1 {
 		t.Errorf("%d objects were decoded, want the new one only", n)
@@ -266,7 +266,7 @@ func TestCredentialsRotateWithoutARelist_K8(t *testing.T) {
 	s.entry("shop/a", "a.x")
 	w := s.mirrors("", "")
 	w.synced()
-	lists := s.asked("sendInitialEvents")
+	lists := s.asked("serviceentries", "sendInitialEvents")
 	for i := range 20 {
 		token := fmt.Sprint("t", i)
 		s.set(func() { s.token = token })
@@ -277,7 +277,7 @@ func TestCredentialsRotateWithoutARelist_K8(t *testing.T) {
 	s.entry("shop/b", "b.x")
 	w.serves("ServiceEntry shop/a", "ServiceEntry shop/b")
 	w.synced()
-	if n := s.asked("sendInitialEvents") - lists; n != 0 {
+	if n := s.asked("serviceentries", "sendInitialEvents") - lists; n != 0 {
 		t.Errorf("it has listed %d times", n)
 	}
 }
@@ -343,7 +343,7 @@ func TestTheStatusTellsOfEachKind_K9(t *testing.T) {
 	for _, one := range k.Kinds {
 		got[one.Kind+" "+one.Version] = one.State
 	}
-	if got["networking.istio.io/ServiceEntry v1"] != "following" || got["networking.istio.io/Sidecar v1"] != "denied" || len(got) != 2 {
+	if got["networking.istio.io/ServiceEntry v1"] != "following" || got["networking.istio.io/Sidecar v1"] != "denied" || got["apiextensions.k8s.io/CustomResourceDefinition v1"] != "polled" || len(got) != 3 {
 		t.Errorf("kinds: %v", got)
 	}
 	if !strings.Contains(st.LastError, "Sidecar") {
@@ -493,9 +493,9 @@ func TestTheSourceRepeatsWhenAsked_K5(t *testing.T) {
 	s.entry("shop/a", "a.x")
 	w := s.mirrors("", "")
 	w.synced()
-	lists := s.asked("sendInitialEvents")
+	lists := s.asked("serviceentries", "sendInitialEvents")
 	w.source.Repeat(false)
-	w.eventually("it has listed anew", func() bool { return s.asked("sendInitialEvents") > lists })
+	w.eventually("it has listed anew", func() bool { return s.asked("serviceentries", "sendInitialEvents") > lists })
 	w.synced()
 	w.eventually("nothing is left to repeat", func() bool {
 		w.source.ledger.mu.Lock()

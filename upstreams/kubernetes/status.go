@@ -24,6 +24,8 @@ const (
 	Failing   TargetState = "failing"
 	Denied    TargetState = "denied"
 	Unserved  TargetState = "unserved"
+	// Polled: it can not be followed, and is asked for from time to time instead.
+	Polled TargetState = "polled"
 )
 
 // state is how a target is followed, as operators see it.
@@ -50,13 +52,15 @@ type status struct {
 	entered  upstreams.State
 	since    time.Time
 	identity string
-	unknown  map[mirror.Key][]string // fields, at most maxUnknown
-	more     int                     // objects with unknown fields above that
+	// unknown are the objects with fields that this build does not know, by target.
+	unknown map[*target]map[string]struct{}
+	// unusable are kinds that are served in versions only that this build does not know.
+	unusable []upstreams.FollowedKind
 }
 
 func newStatus() status {
 	return status{
-		targets: map[mirror.Kind][]*target{}, unknown: map[mirror.Key][]string{},
+		targets: map[mirror.Kind][]*target{}, unknown: map[*target]map[string]struct{}{},
 		entered: upstreams.StateConnecting, since: time.Now(),
 	}
 }
@@ -79,6 +83,9 @@ func (s *Source) trouble(with int, err error) {
 func (s *Source) enter(t *target, now TargetState, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if t.aside && (now == Denied || now == Unserved) {
+		now, err = Polled, fmt.Errorf("changes are noticed every %s: %w", s.pace.discover, err)
+	}
 	before, same := t.shown, fmt.Sprint(t.err) == fmt.Sprint(err)
 	if t.shown, t.err = now, err; before == now && same {
 		return
@@ -88,6 +95,8 @@ func (s *Source) enter(t *target, now TargetState, err error) {
 		args = append(args, "namespace", t.namespace)
 	}
 	switch {
+	case t.aside && now != Following:
+		s.complaints.Log(s.log, slog.LevelInfo, "kind is not followed", append(args, "state", now, "err", err)...)
 	case now == Following && before != Following && before != Listing:
 		s.complaints.Log(s.log, slog.LevelInfo, "kind is followed again", args...)
 	case err != nil:
@@ -99,6 +108,9 @@ func (s *Source) enter(t *target, now TargetState, err error) {
 func (s *Source) show(kind mirror.Kind, targets []*target) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for _, t := range s.st.targets[kind] {
+		delete(s.st.unknown, t)
+	}
 	for _, t := range targets {
 		t.shown = Listing
 	}
@@ -129,18 +141,63 @@ func (s *Source) contact(is, ever bool) {
 	}
 }
 
-// unknown notes fields of an object that this build does not know.
-func (s *Source) unknown(key mirror.Key, fields []string) {
+// unknown notes fields of an object that this build does not know, nil for none.
+func (s *Source) unknown(t *target, o *object, fields []string) {
+	if len(fields) == 0 {
+		s.knows(t, o)
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, known := s.st.unknown[key]; !known {
-		if len(s.st.unknown) >= maxUnknown {
-			s.st.more++
-			return
-		}
-		s.complaints.Warn(s.log, "fields left out, this build does not know them", "resource", key, "fields", strings.Join(fields[:min(len(fields), 5)], " "))
+	all, name := s.st.unknown[t], o.fullName()
+	if all == nil {
+		all = map[string]struct{}{}
+		s.st.unknown[t] = all
 	}
-	s.st.unknown[key] = fields[:min(len(fields), 5)]
+	if _, noted := all[name]; !noted {
+		all[name] = struct{}{}
+		s.complaints.Warn(s.log, "fields left out, this build does not know them", "resource", t.kind.String()+" "+name, "fields", strings.Join(fields[:min(len(fields), 5)], " "))
+	}
+}
+
+// knows notes that an object has no fields, any more, that this build does not know.
+func (s *Source) knows(t *target, o *object) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.st.unknown[t], o.fullName())
+}
+
+// knowsOnly notes that these are all objects of a target.
+func (s *Source) knowsOnly(t *target, all []*object) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	noted := s.st.unknown[t]
+	if len(noted) == 0 {
+		return
+	}
+	still := map[string]struct{}{}
+	for _, o := range all {
+		if _, is := noted[o.fullName()]; is {
+			still[o.fullName()] = struct{}{}
+		}
+	}
+	s.st.unknown[t] = still
+}
+
+// unusable notes the kinds of an answer that are served in versions only that this build does not know.
+func (s *Source) unusable(a *answer) {
+	var all []upstreams.FollowedKind
+	for _, k := range s.kinds {
+		if _, is := a.best(k); is || len(a.kinds[k]) == 0 || !s.wants(k) {
+			continue
+		}
+		one := upstreams.FollowedKind{Kind: k.String(), State: string(Unserved), Version: a.kinds[k][0].version}
+		one.Reason = "this build of the relay does not know the version that the server has: update the relay"
+		all = append(all, one)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.st.unusable = all
 }
 
 // present returns the state of the source, and why. The caller holds mu.
@@ -163,7 +220,7 @@ func (s *Source) present() (upstreams.State, string) {
 	var worst *target
 	rank := map[TargetState]int{Failing: 1, Denied: 2}
 	for _, t := range s.sorted() {
-		if of := rank[t.shown]; of > 0 && (worst == nil || of > rank[worst.shown]) {
+		if of := rank[t.shown]; of > 0 && !t.aside && (worst == nil || of > rank[worst.shown]) {
 			worst = t
 		}
 	}
@@ -198,9 +255,23 @@ func (s *Source) sorted() (all []*target) {
 	return all
 }
 
+// describeDerived fills in what is made of other objects.
+func (s *Source) describeDerived(k *upstreams.KubernetesStatus) {
+	if s.choice != nil {
+		k.Namespaces, k.Selected = s.choice.counts()
+	}
+	if l := s.told.Load(); l != nil && l.ingresses != nil {
+		i := &upstreams.IngressStatus{}
+		i.Problems, i.ProblemsTotal, i.Ingresses, i.Converted = l.problems()
+		k.Ingress = i
+	}
+}
+
 // Describe implements upstreams.Describer.
 func (s *Source) Describe(st *upstreams.Status) {
 	address := s.client.current().server()
+	k := &upstreams.KubernetesStatus{Rotations: s.client.rotated()}
+	s.describeDerived(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st.Address = cmp.Or(address, s.section.Kubeconfig, "in cluster")
@@ -209,7 +280,10 @@ func (s *Source) Describe(st *upstreams.Status) {
 	if st.Since = s.st.since; st.State != s.st.entered {
 		st.Since = time.Now()
 	}
-	k := &upstreams.KubernetesStatus{Cluster: s.st.identity, Rotations: s.client.rotated(), UnknownFields: len(s.st.unknown) + s.st.more}
+	k.Cluster = s.st.identity
+	for _, all := range s.st.unknown {
+		k.UnknownFields += len(all)
+	}
 	for _, t := range s.sorted() {
 		one := upstreams.FollowedKind{Kind: t.kind.String(), Version: t.version, Namespace: t.namespace, State: string(t.shown)}
 		if t.err != nil {
@@ -217,5 +291,6 @@ func (s *Source) Describe(st *upstreams.Status) {
 		}
 		k.Kinds = append(k.Kinds, one)
 	}
+	k.Kinds = append(k.Kinds, s.st.unusable...)
 	st.Kubernetes = k
 }

@@ -2,7 +2,6 @@ package kubernetes
 
 import (
 	"errors"
-	"fmt"
 	"iter"
 	"strconv"
 
@@ -22,12 +21,21 @@ func (t *target) Add(o any) error { return t.Update(o) }
 
 // Update implements cache.ReflectorStore.
 func (t *target) Update(o any) error {
+	if t.aside {
+		t.source.definitionsChanged()
+		return nil
+	}
 	t.source.note(t, t.source.ledger.put(t, o.(*object)))
 	return nil
 }
 
 // Delete implements cache.ReflectorStore.
 func (t *target) Delete(o any) error {
+	if t.aside {
+		t.source.definitionsChanged()
+		return nil
+	}
+	t.source.knows(t, o.(*object))
 	t.source.note(t, t.source.ledger.remove(t, o.(*object)))
 	return nil
 }
@@ -38,10 +46,17 @@ func (t *target) Replace(list []any, _ string) error {
 	for i := range list {
 		all[i] = list[i].(*object)
 	}
+	if t.aside {
+		t.source.following(t, len(all))
+		t.source.definitionsChanged()
+		return nil
+	}
 	results := t.source.ledger.replace(t, all)
 	t.source.following(t, len(all))
-	for _, r := range results {
-		t.source.note(t, r)
+	t.source.knowsOnly(t, all)
+	t.source.note(t, results)
+	if t.kind == namespaceKind {
+		t.source.discoverSoon() // what is in them can be followed
 	}
 	return nil
 }
@@ -69,6 +84,8 @@ func (t *target) elements(all []*object) func(int, intake.Known) iter.Seq[intake
 func (t *target) fold(o *object) {
 	f := &folded{digest: o.digest(t.source.settings), size: o.size()}
 	f.resource, f.unknown, f.err = t.resource(o)
+	var omitted *intake.Omitted
+	f.asked = o.err == nil && !errors.As(f.err, &omitted)
 	o.folded, o.spec, o.labels, o.annotations = f, nil, nil, nil
 }
 
@@ -77,8 +94,8 @@ func (t *target) decode(o *object) (*mirror.Resource, error) {
 	if o.folded == nil {
 		t.fold(o)
 	}
-	if f := o.folded; len(f.unknown) > 0 {
-		t.source.unknown(t.keyOf(o), f.unknown)
+	if o.folded.asked {
+		t.source.unknown(t, o, o.folded.unknown)
 	}
 	return o.folded.resource, o.folded.err
 }
@@ -110,18 +127,13 @@ func unhealthy(o *object) bool {
 }
 
 // note looks at what has become of something that was told.
-func (s *Source) note(t *target, result intake.Result) {
-	if err := result.Err(); err != nil {
-		s.complaints.Warn(s.log, "objects refused, last good content served", "kind", t.kind, "err", err)
+func (s *Source) note(t *target, results []intake.Result) {
+	for _, result := range results {
+		if err := result.Err(); err != nil {
+			s.complaints.Warn(s.log, "objects refused, last good content served", "kind", t.kind, "err", err)
+		}
+		if result.Relist {
+			t.restart() // there may be room now
+		}
 	}
-	if result.Relist {
-		t.restart() // there may be room now
-	}
-}
-
-var errOtherCluster = errors.New("this is another cluster")
-
-// otherCluster is the error of a server whose cluster is not the one that was mirrored.
-func otherCluster(was, is string) error {
-	return fmt.Errorf("%w: its kube-system has the uid %s, and that of what is mirrored is %s: correct the kubeconfig, or restart the relay to mirror it in place of the other", errOtherCluster, is, was)
 }

@@ -445,11 +445,13 @@ type Ledger struct {
 	Newest uint64 `protobuf:"varint,8,opt,name=newest,proto3" json:"newest,omitempty"`
 	Oldest uint64 `protobuf:"varint,9,opt,name=oldest,proto3" json:"oldest,omitempty"`
 	// history_bytes is used in relay.db only.
-	HistoryBytes  uint64 `protobuf:"varint,10,opt,name=history_bytes,json=historyBytes,proto3" json:"history_bytes,omitempty"`
-	HeldSince     *Time  `protobuf:"bytes,11,opt,name=held_since,json=heldSince,proto3" json:"held_since,omitempty"`
-	HeldRan       uint64 `protobuf:"varint,12,opt,name=held_ran,json=heldRan,proto3" json:"held_ran,omitempty"`
-	ServeWithout  *Time  `protobuf:"bytes,13,opt,name=serve_without,json=serveWithout,proto3" json:"serve_without,omitempty"`
-	Held          uint64 `protobuf:"varint,14,opt,name=held,proto3" json:"held,omitempty"`
+	HistoryBytes uint64 `protobuf:"varint,10,opt,name=history_bytes,json=historyBytes,proto3" json:"history_bytes,omitempty"`
+	HeldSince    *Time  `protobuf:"bytes,11,opt,name=held_since,json=heldSince,proto3" json:"held_since,omitempty"`
+	HeldRan      uint64 `protobuf:"varint,12,opt,name=held_ran,json=heldRan,proto3" json:"held_ran,omitempty"`
+	ServeWithout *Time  `protobuf:"bytes,13,opt,name=serve_without,json=serveWithout,proto3" json:"serve_without,omitempty"`
+	Held         uint64 `protobuf:"varint,14,opt,name=held,proto3" json:"held,omitempty"`
+	// identity is that of the cluster of an API server.
+	Identity      []byte `protobuf:"bytes,15,opt,name=identity,proto3" json:"identity,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -580,6 +582,13 @@ func (x *Ledger) GetHeld() uint64 {
 		return x.Held
 	}
 	return 0
+}
+
+func (x *Ledger) GetIdentity() []byte {
+	if x != nil {
+		return x.Identity
+	}
+	return nil
 }
 
 type Frozen struct {
@@ -855,7 +864,7 @@ const file_state_proto_rawDesc = "" +
 	"\x04kind\x18\x05 \x01(\fR\x04kind\"6\n" +
 	"\x04Time\x12\x18\n" +
 	"\aseconds\x18\x01 \x01(\x12R\aseconds\x12\x14\n" +
-	"\x05nanos\x18\x02 \x01(\x04R\x05nanos\"\xe7\x03\n" +
+	"\x05nanos\x18\x02 \x01(\x04R\x05nanos\"\x83\x04\n" +
 	"\x06Ledger\x12\x16\n" +
 	"\x06synced\x18\x01 \x01(\bR\x06synced\x128\n" +
 	"\flast_contact\x18\x02 \x01(\v2\x15.meshrelay.state.TimeR\vlastContact\x12/\n" +
@@ -872,7 +881,8 @@ const file_state_proto_rawDesc = "" +
 	"held_since\x18\v \x01(\v2\x15.meshrelay.state.TimeR\theldSince\x12\x19\n" +
 	"\bheld_ran\x18\f \x01(\x04R\aheldRan\x12:\n" +
 	"\rserve_without\x18\r \x01(\v2\x15.meshrelay.state.TimeR\fserveWithout\x12\x12\n" +
-	"\x04held\x18\x0e \x01(\x04R\x04held\"\x96\x01\n" +
+	"\x04held\x18\x0e \x01(\x04R\x04held\x12\x1a\n" +
+	"\bidentity\x18\x0f \x01(\fR\bidentity\"\x96\x01\n" +
 	"\x06Frozen\x12+\n" +
 	"\x05since\x18\x01 \x01(\v2\x15.meshrelay.state.TimeR\x05since\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12+\n" +

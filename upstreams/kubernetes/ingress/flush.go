@@ -58,6 +58,31 @@ func (s *State) Flush() (changes []Change) {
 	return changes
 }
 
+// All returns all outputs, in the order of Flush, and Flush then returns what changes after that. It
+// returns nothing before all inputs have synced.
+func (s *State) All() (outputs []*Output) {
+	clear(s.outputs)
+	for _, e := range s.ingresses {
+		if e.converted {
+			s.change(e)
+		}
+	}
+	for _, c := range s.Flush() {
+		outputs = append(outputs, c.Output)
+	}
+	return outputs
+}
+
+// Counts returns how many Ingresses there are, and how many of them are converted.
+func (s *State) Counts() (all, converted int) {
+	for _, e := range s.ingresses {
+		if e.converted {
+			converted++
+		}
+	}
+	return len(s.ingresses), converted
+}
+
 // replace notes an output, and reports whether it is another one than before.
 func (s *State) replace(key mirror.Key, out *Output) bool {
 	old, had := s.outputs[key]
@@ -70,6 +95,9 @@ func (s *State) replace(key mirror.Key, out *Output) bool {
 	s.outputs[key] = hash
 	return !had || hash != old
 }
+
+// Digest returns a hash of all that counts of an output.
+func (o *Output) Digest() xxh3.Uint128 { return xxh3.Hash128(o.appendTo(nil)) }
 
 // appendTo appends the body and the origins. The annotations never change.
 func (o *Output) appendTo(b []byte) []byte {

@@ -93,104 +93,125 @@ type Service struct {
 }
 
 type metadata struct {
-	Name        string      `json:"name"`
-	Namespace   string      `json:"namespace"`
-	Created     time.Time   `json:"creationTimestamp"`
-	Annotations annotations `json:"annotations"`
-}
-
-// annotations keeps one annotation of all.
-type annotations struct{ class *string }
-
-// UnmarshalJSON implements json.Unmarshaler.
-func (a *annotations) UnmarshalJSON(b []byte) error {
-	// A struct with the key would take other spellings of the key as well.
-	var all map[string]string
-	if err := json.Unmarshal(b, &all); err != nil {
-		return err
-	}
-	if class, ok := all["kubernetes.io/ingress.class"]; ok {
-		a.class = &class
-	}
-	return nil
+	Name        string            `json:"name"`
+	Namespace   string            `json:"namespace"`
+	Created     time.Time         `json:"creationTimestamp"`
+	Annotations map[string]string `json:"annotations"`
 }
 
 // DecodeIngress decodes an Ingress from JSON. Fields that are not converted may be of any shape.
 func DecodeIngress(b []byte) (*Ingress, error) {
-	var o struct {
-		Metadata metadata `json:"metadata"`
-		Spec     Spec     `json:"spec"`
-	}
-	name, err := decode(b, "Ingress", &o, &o.Metadata)
+	name, m, spec, err := decode(b, "Ingress")
 	if err != nil {
 		return nil, err
 	}
-	for i, rule := range o.Spec.Rules {
+	return IngressOf(name, m.Created, m.Annotations, spec)
+}
+
+// IngressOf returns an Ingress with a name. annotations may have more than counts, and spec is JSON,
+// nil for none.
+func IngressOf(name Name, created time.Time, annotations map[string]string, spec []byte) (*Ingress, error) {
+	i := &Ingress{Name: name, Created: created}
+	if err := decodeSpec(spec, "Ingress", name, &i.Spec, true); err != nil {
+		return nil, err
+	}
+	if class, ok := annotations["kubernetes.io/ingress.class"]; ok {
+		i.Annotation = &class
+	}
+	for at, rule := range i.Spec.Rules {
 		if strings.Contains(rule.Host, "/") {
-			return nil, fmt.Errorf("Ingress %s: spec.rules[%d].host: %q is not a host: it has a \"/\"", name, i, text.Abbreviate(rule.Host))
+			return nil, fmt.Errorf("Ingress %s: spec.rules[%d].host: %q is not a host: it has a \"/\"", name, at, text.Abbreviate(rule.Host))
 		}
 	}
-	return &Ingress{Name: name, Created: o.Metadata.Created, Annotation: o.Metadata.Annotations.class, Spec: o.Spec}, nil
+	return i, nil
 }
 
 // DecodeClass decodes an IngressClass from JSON.
 func DecodeClass(b []byte) (*Class, error) {
-	var o struct {
-		Metadata metadata `json:"metadata"`
-		Spec     struct {
-			Controller string `json:"controller"`
-		} `json:"spec"`
-	}
-	name, err := decode(b, "IngressClass", &o, &o.Metadata)
+	name, _, spec, err := decode(b, "IngressClass")
 	if err != nil {
 		return nil, err
 	}
-	return &Class{Name: name.Name, Controller: o.Spec.Controller}, nil
+	return ClassOf(name, spec)
+}
+
+// ClassOf returns an IngressClass with a name. spec is JSON, nil for none.
+func ClassOf(name Name, spec []byte) (*Class, error) {
+	var v struct {
+		Controller string `json:"controller"`
+	}
+	if err := decodeSpec(spec, "IngressClass", name, &v, false); err != nil {
+		return nil, err
+	}
+	return &Class{Name: name.Name, Controller: v.Controller}, nil
 }
 
 // DecodeService decodes the ports of a Service from JSON.
 func DecodeService(b []byte) (*Service, error) {
-	var o struct {
-		Metadata metadata `json:"metadata"`
-		Spec     struct {
-			Ports []struct {
-				Name string `json:"name"`
-				Port int32  `json:"port"`
-			} `json:"ports"`
-		} `json:"spec"`
-	}
-	name, err := decode(b, "Service", &o, &o.Metadata)
+	name, _, spec, err := decode(b, "Service")
 	if err != nil {
 		return nil, err
 	}
+	return ServiceOf(name, spec)
+}
+
+// ServiceOf returns the ports of a Service with a name. spec is JSON, nil for none.
+func ServiceOf(name Name, spec []byte) (*Service, error) {
+	var v struct {
+		Ports []struct {
+			Name string `json:"name"`
+			Port int32  `json:"port"`
+		} `json:"ports"`
+	}
+	if err := decodeSpec(spec, "Service", name, &v, true); err != nil {
+		return nil, err
+	}
 	s := &Service{Name: name}
-	for _, p := range o.Spec.Ports {
+	for _, p := range v.Ports {
 		s.Ports = append(s.Ports, Port{Name: p.Name, Number: p.Port})
 	}
 	return s, nil
 }
 
-// decode decodes an object of a kind, and checks the name that is then in its metadata.
-func decode(b []byte, kind string, object any, m *metadata) (Name, error) {
+// decode decodes the parts of an object of a kind.
+func decode(b []byte, kind string) (name Name, m metadata, spec json.RawMessage, err error) {
 	if len(b) > maxObjectBytes {
-		return Name{}, fmt.Errorf("%s: larger than %d MiB", kind, maxObjectBytes>>20)
+		return name, m, nil, fmt.Errorf("%s: larger than %d MiB", kind, maxObjectBytes>>20)
 	}
-	err := readable(json.Unmarshal(b, object))
-	name := Name{Namespace: m.Namespace, Name: m.Name}
-	if err == nil {
-		err = name.check(kind != "IngressClass")
+	var o struct {
+		Metadata metadata        `json:"metadata"`
+		Spec     json.RawMessage `json:"spec"`
 	}
+	err = readable(json.Unmarshal(b, &o), "")
+	name = Name{Namespace: o.Metadata.Namespace, Name: o.Metadata.Name}
 	if err != nil {
-		return Name{}, fmt.Errorf("%s %s: %w", kind, Name{text.Abbreviate(name.Namespace), text.Abbreviate(name.Name)}, err)
+		return name, m, nil, wrong(kind, name, err)
 	}
-	return name, nil
+	return name, o.Metadata, o.Spec, nil
 }
 
-// readable words an error of the decoder for people who know the object, not the code.
-func readable(err error) error {
+// decodeSpec decodes the spec of an object of a kind, and checks its name.
+func decodeSpec(spec []byte, kind string, name Name, to any, namespaced bool) error {
+	err := name.check(namespaced)
+	if err == nil && len(spec) > 0 {
+		err = readable(json.Unmarshal(spec, to), "spec.")
+	}
+	if err != nil {
+		return wrong(kind, name, err)
+	}
+	return nil
+}
+
+func wrong(kind string, name Name, err error) error {
+	return fmt.Errorf("%s %s: %w", kind, Name{text.Abbreviate(name.Namespace), text.Abbreviate(name.Name)}, err)
+}
+
+// readable words an error of the decoder for people who know the object, not the code. The decoder
+// names fields below one of the object.
+func readable(err error, below string) error {
 	var wrong *json.UnmarshalTypeError
 	if errors.As(err, &wrong) {
-		return fmt.Errorf("%s: wrong type or out of range: %s", text.Abbreviate(wrong.Field), text.Abbreviate(wrong.Value))
+		return fmt.Errorf("%s: wrong type or out of range: %s", text.Abbreviate(strings.TrimSuffix(below+wrong.Field, ".")), text.Abbreviate(wrong.Value))
 	}
 	return err
 }

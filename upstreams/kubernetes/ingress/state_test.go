@@ -309,3 +309,28 @@ func TestChangesComeToWhatAConversionOfAllMakes(t *testing.T) {
 		}
 	})
 }
+
+func TestAllReturnsWhatConvertDoes(t *testing.T) {
+	s := New(Options{Mode: ModeDefault})
+	for _, n := range []string{"b", "a"} {
+		s.SetIngress(&Ingress{Name: Name{"shop", n}, Spec: Spec{Rules: []Rule{{Host: n + ".x", HTTP: &HTTP{Paths: []Path{{Path: "/", Type: "Prefix", Backend: Backend{Service: &ServiceBackend{Name: "v", Port: Port{Number: 80}}}}}}}}}})
+	}
+	if all := s.All(); all != nil {
+		t.Errorf("outputs before all inputs have synced: %v", all)
+	}
+	for i := range inputs {
+		s.Synced(i)
+	}
+	first := s.Flush()
+	s.Remove(Ingresses, Name{"shop", "b"})
+	all := s.All()
+	if len(first) != 4 || len(all) != 2 || all[0].Key != first[0].Key || all[0].Digest() != first[0].Output.Digest() {
+		t.Errorf("first %v, all %v", first, all)
+	}
+	if more := s.Flush(); len(more) != 0 {
+		t.Errorf("changes after that: %v", more)
+	}
+	if n, converted := s.Counts(); n != 1 || converted != 1 {
+		t.Errorf("%d Ingresses, %d converted", n, converted)
+	}
+}

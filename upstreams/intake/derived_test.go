@@ -1,0 +1,61 @@
+package intake
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"meshrelay/config"
+	"meshrelay/mirror"
+	"meshrelay/state"
+)
+
+// After a restart, what is authored is told before what is derived. That stays until it is told, too.
+func TestWhatIsDerivedOutlivesARestartInItsOwnScope(t *testing.T) {
+	kind := mirror.Kind{Group: "networking.istio.io", Kind: "ServiceEntry"}
+	authored, derived := given(t, "shop/authored", nil), given(t, "shop/derived", nil)
+	complete := func(s Scope, all ...*mirror.Resource) Update {
+		return Update{Scope: s, Complete: true, Elements: Resources(all...)}
+	}
+	scopes := []Scope{KindScope(kind), DerivedScope(kind)}
+	before := newMachine(t, false, config.Provenance{})
+	before.step(Opened{Scopes: scopes})
+	before.step(Received{Updates: []Update{complete(scopes[0], authored), complete(scopes[1], derived)}})
+	before.step(Identified{Identity: "one"})
+	changes, meta := before.TakeChanges(before.now)
+	var records []state.Record
+	for _, c := range changes {
+		records = append(records, *c.Record)
+	}
+	if meta.Identity != "one" || len(records) != 2 {
+		t.Fatalf("%d records, identity %q", len(records), meta.Identity)
+	}
+
+	m := newMachine(t, false, config.Provenance{})
+	m.step(Restored{Saved: state.Saved{Meta: meta, Records: records}})
+	if m.Identity() != "one" {
+		t.Errorf("identity %q", m.Identity())
+	}
+	serves := func(want ...string) {
+		t.Helper()
+		var names []string
+		for _, r := range m.store.List(kind, "") {
+			names = append(names, r.FullName())
+		}
+		if slices.Sort(names); !slices.Equal(names, want) {
+			t.Errorf("serves %q, want %q", names, want)
+		}
+	}
+	serves("shop/authored", "shop/derived")
+	m.step(Opened{Scopes: scopes})
+	m.step(Received{Updates: []Update{complete(scopes[0])}})
+	m.now = m.now.Add(2 * time.Second)
+	m.step(Tick{})
+	serves("shop/authored", "shop/derived")                                        // deletions wait for the whole answer
+	m.step(Received{Updates: []Update{{Scope: scopes[1], Elements: Resources()}}}) // nothing new
+	serves("shop/derived")
+	m.step(Received{Updates: []Update{complete(scopes[1])}})
+	m.now = m.now.Add(2 * time.Second)
+	m.step(Tick{})
+	serves()
+}

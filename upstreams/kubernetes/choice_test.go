@@ -1,0 +1,188 @@
+package kubernetes
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"meshrelay/upstreams"
+)
+
+const chosen = `, discoverySelectors: ["mesh=on", "team in (a, b)"]`
+
+// choosing is a server with objects in namespaces of which shop and pay are chosen.
+func choosing(t *testing.T) *apiServer {
+	s := newAPIServer(t)
+	s.define("", "Namespace", "namespaces", "v1")
+	s.namespace("shop", `{"mesh":"on"}`)
+	s.namespace("pay", `{"team":"b"}`)
+	s.namespace("other", `{"mesh":"off"}`)
+	s.entry("shop/a", "a.x")
+	s.entry("pay/b", "b.x")
+	s.entry("other/c", "c.x")
+	return s
+}
+
+func TestNamespacesAreChosenByTheirLabels_K14(t *testing.T) {
+	s := choosing(t)
+	s.define("networking.istio.io", "Sidecar", "sidecars", "v1")
+	s.put("networking.istio.io/sidecars", objectOf("shop", "s", `{}`))
+	w := s.mirrors(chosen, "  guard: {percent: 100, empty: pass}\n")
+	w.synced()
+	w.serves("ServiceEntry pay/b", "ServiceEntry shop/a", "Sidecar shop/s")
+	if k := w.status().Kubernetes; k.Namespaces != 3 || k.Selected != 2 {
+		t.Errorf("%d of %d namespaces", k.Selected, k.Namespaces)
+	}
+	// A namespace that is chosen brings what it has, and only the kinds of which it may have something
+	// are listed anew.
+	sidecars, lists := s.asked("/sidecars"), s.asked("/serviceentries")
+	s.namespace("other", `{"mesh":"on"}`)
+	w.serves("ServiceEntry other/c", "ServiceEntry pay/b", "ServiceEntry shop/a", "Sidecar shop/s")
+	if s.asked("/serviceentries") == lists || s.asked("/sidecars") != sidecars {
+		t.Errorf("sidecars were asked for %d times", s.asked("/sidecars")-sidecars)
+	}
+	// One that is not any more takes all of it along.
+	s.namespace("shop", `{}`)
+	w.serves("ServiceEntry other/c", "ServiceEntry pay/b")
+	s.entry("shop/a", "changed.x")
+	s.entry("pay/b2", "b.x")
+	w.serves("ServiceEntry other/c", "ServiceEntry pay/b", "ServiceEntry pay/b2")
+	s.namespace("shop", `{"team":"a"}`)
+	w.serves("ServiceEntry other/c", "ServiceEntry pay/b", "ServiceEntry pay/b2", "ServiceEntry shop/a", "Sidecar shop/s")
+	// What comes before its namespace waits for it.
+	s.entry("new/n", "n.x")
+	s.entry("pay/b3", "b.x")
+	w.eventually("the one after it is there", func() bool { return slices.Contains(w.has(), "ServiceEntry pay/b3") })
+	s.namespace("new", `{"mesh":"on"}`)
+	w.eventually("it is there", func() bool { return slices.Contains(w.has(), "ServiceEntry new/n") })
+	w.synced()
+}
+
+func TestNothingIsServedBeforeTheNamespacesAreKnown_K14(t *testing.T) {
+	for code, reason := range map[int]string{403: "Forbidden", 404: "NotFound", 503: "ServiceUnavailable"} {
+		t.Run(fmt.Sprint(code), func(t *testing.T) {
+			s := choosing(t)
+			s.set(func() { s.fault = failing("/api/v1/namespaces", code, reason) })
+			w := s.mirrors(chosen, "")
+			w.eventually("it was asked again and again", func() bool { return s.asked("/api/v1/namespaces?") > 5 })
+			if w.status().Synced || len(w.has()) > 0 || s.asked("/serviceentries") > 0 {
+				t.Errorf("served: %q", w.has())
+			}
+			if code == 403 {
+				w.eventually("it is denied", func() bool {
+					return w.status().State == upstreams.StateDenied && strings.Contains(w.status().LastError, "Namespace")
+				})
+			}
+			s.set(func() { s.fault = nil })
+			w.synced()
+			w.serves("ServiceEntry pay/b", "ServiceEntry shop/a")
+		})
+	}
+}
+
+func TestNamespacesThatCanNotBeReadAnyMoreRemoveNothing_K4(t *testing.T) {
+	for code, reason := range map[int]string{401: "Unauthorized", 403: "Forbidden", 404: "NotFound", 410: "Gone", 500: "InternalError"} {
+		t.Run(fmt.Sprint(code), func(t *testing.T) {
+			s := choosing(t)
+			w := s.mirrors(chosen, "  guard: {percent: 100, empty: pass}\n")
+			w.synced()
+			w.serves("ServiceEntry pay/b", "ServiceEntry shop/a")
+			s.set(func() { s.fault = failing("/api/v1/namespaces", code, reason) })
+			s.compact()
+			s.drop()
+			asked := s.asked("/api/v1/namespaces?")
+			w.eventually("it was asked again and again", func() bool { return s.asked("/api/v1/namespaces?") > asked+5 })
+			w.serves("ServiceEntry pay/b", "ServiceEntry shop/a")
+			s.entry("shop/a2", "a.x")
+			w.serves("ServiceEntry pay/b", "ServiceEntry shop/a", "ServiceEntry shop/a2")
+			s.set(func() { s.fault = nil })
+			s.namespace("pay", `{}`)
+			w.serves("ServiceEntry shop/a", "ServiceEntry shop/a2")
+			w.synced()
+		})
+	}
+}
+
+func TestANamespaceThatLosesItsLabelGoesThroughTheGuard_K5(t *testing.T) {
+	s := choosing(t)
+	for i := range 20 {
+		s.entry(fmt.Sprintf("shop/a%02d", i), "a.x")
+	}
+	w := s.mirrors(chosen, "")
+	w.synced()
+	w.eventually("all is served", func() bool { return len(w.has()) == 22 })
+	s.namespace("shop", `{}`)
+	w.eventually("deletions are held", func() bool { return w.status().Held != nil })
+	if n := len(w.has()); n < 12 {
+		t.Errorf("%d are served", n)
+	}
+	s.namespace("shop", `{"mesh":"on"}`)
+	w.eventually("nothing is held any more", func() bool { return w.status().Held == nil && len(w.has()) == 22 })
+}
+
+func TestIngressesOfNamespacesThatAreNotChosenAreNotConverted_K14(t *testing.T) {
+	s := ingressServer(t)
+	s.define("", "Namespace", "namespaces", "v1")
+	s.namespace("shop", `{}`)
+	w := s.mirrors(strict+`, discoverySelectors: ["mesh=on"]`, "  guard: {percent: 100, empty: pass}\n")
+	w.synced()
+	w.serves()
+	s.namespace("shop", `{"mesh":"on"}`)
+	w.serves(converted...)
+	s.namespace("shop", `{}`)
+	w.serves()
+	s.namespace("shop", `{"mesh":"on"}`)
+	w.serves(converted...)
+}
+
+func TestWhatIsNotChosenIsNotHeldWhileItIsListed_K7(t *testing.T) {
+	c := newChoice([]string{"mesh=on"})
+	c.set(true, []*object{{name: "shop", labels: map[string]string{"mesh": "on"}}, {name: "other"}})
+	d := decoderOf(`{"type":"ADDED","object":{"metadata":{"name":"a","namespace":"other","resourceVersion":"7"},"spec":{"hosts":["x"]}}}
+{"type":"ADDED","object":{"metadata":{"name":"a","namespace":"shop","resourceVersion":"8"},"spec":{"hosts":["x"]}}}`)
+	d.choice = c
+	for _, want := range []struct{ bare, spec bool }{{true, false}, {false, true}} {
+		_, o, err := d.Decode()
+		if got := o.(*object); err != nil || got.bare != want.bare || (len(got.spec) > 0) != want.spec {
+			t.Errorf("%+v: %v", got, err)
+		}
+	}
+	// It came while its namespace was not chosen, and is told after that: it has to be listed anew.
+	objects := []*object{{namespace: "other", name: "a", bare: true}}
+	if kept, missed := c.pass(nil, true, objects); len(kept) > 0 || missed {
+		t.Errorf("kept %v, missed %v", kept, missed)
+	}
+	c.set(false, []*object{{name: "other", labels: map[string]string{"mesh": "on"}}})
+	if kept, missed := c.pass(nil, true, objects); len(kept) > 0 || !missed {
+		t.Errorf("kept %v, missed %v", kept, missed)
+	}
+}
+
+func TestNamespacesAloneAreNotAllThatThereIs_K2(t *testing.T) {
+	s := choosing(t)
+	s.set(func() { s.fault = failing("/serviceentries", 403, "Forbidden") })
+	w := s.mirrors(chosen, "")
+	w.eventually("it is denied", func() bool { return w.status().State == upstreams.StateDenied })
+	w.eventually("it was asked again and again", func() bool { return s.asked("/serviceentries") > 5 })
+	if w.status().Synced {
+		t.Error("it has synced with nothing")
+	}
+	s.set(func() { s.fault = nil })
+	w.synced()
+	w.serves("ServiceEntry pay/b", "ServiceEntry shop/a")
+}
+
+func TestANamespaceWhoseLabelsCanNotBeReadIsAsItWas_K3(t *testing.T) {
+	c := newChoice([]string{"mesh=on"})
+	c.set(true, []*object{{name: "shop", labels: map[string]string{"mesh": "on"}}, {name: "other"}})
+	wrong := errors.New("over the limit")
+	gained, lost := c.set(true, []*object{{name: "shop", err: wrong}, {name: "other", err: wrong}, {name: "new", err: wrong}})
+	if len(gained)+len(lost) > 0 || !c.has("shop") || c.has("other") || c.has("new") {
+		t.Errorf("gained %q, lost %q", gained, lost)
+	}
+	if all, picked := c.counts(); all != 2 || picked != 1 {
+		t.Errorf("%d of %d", picked, all)
+	}
+}

@@ -1,0 +1,103 @@
+package kubernetes
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"meshrelay/mirror"
+)
+
+// Nothing is found by polling here: only a definition that changes has discovery follow.
+func TestDefinitionsThatChangeAreNoticedWithoutAPoll_K1(t *testing.T) {
+	s := newAPIServer(t)
+	s.pace.discover = time.Hour
+	s.tellsDefinitions()
+	s.entry("shop/a", "a.x")
+	w := s.mirrors("", "  guard: {percent: 100, empty: pass}\n")
+	w.synced()
+	const routes = "networking.istio.io/virtualservices"
+	s.put(routes, objectOf("shop", "r", `{"hosts":["a"]}`))
+	s.define("networking.istio.io", "VirtualService", "virtualservices", "v1alpha3")
+	w.serves("ServiceEntry shop/a", "VirtualService shop/r")
+	s.define("networking.istio.io", "VirtualService", "virtualservices", "v1")
+	w.eventually("the other version is followed", func() bool { return s.asked("/v1/virtualservices?") > 0 })
+	w.serves("ServiceEntry shop/a", "VirtualService shop/r")
+	s.put("gateway.networking.k8s.io/httproutes", objectOf("shop", "h", `{"rules":[]}`))
+	s.define("gateway.networking.k8s.io", "HTTPRoute", "httproutes", "v9")
+	w.serves("HTTPRoute shop/h", "ServiceEntry shop/a", "VirtualService shop/r")
+}
+
+func TestABetterVersionBesideTheFollowedOneIsTaken_K1(t *testing.T) {
+	s := newAPIServer(t)
+	const routes = "networking.istio.io/virtualservices"
+	s.define("networking.istio.io", "VirtualService", "virtualservices", "v1beta1")
+	s.put(routes, objectOf("shop", "r", `{"hosts":["a"]}`))
+	w := s.mirrors("", "")
+	w.synced()
+	w.serves("VirtualService shop/r")
+	key := mirror.Key{Kind: virtualServiceKind, Namespace: "shop", Name: "r"}
+	before := w.aggregate.Get(key)
+	version := func() string {
+		for _, k := range w.status().Kubernetes.Kinds {
+			if k.Kind == virtualServiceKind.String() {
+				return k.Version
+			}
+		}
+		return ""
+	}
+	s.define("networking.istio.io", "VirtualService", "virtualservices", "v1alpha3", "v1beta1", "v1")
+	w.eventually("the better version is followed", func() bool { return version() == "v1" })
+	w.synced()
+	if now := w.aggregate.Get(key); now != before {
+		t.Error("another version of the API has changed an object")
+	}
+	s.put(routes, objectOf("shop", "r2", `{"hosts":["b"]}`))
+	w.serves("VirtualService shop/r", "VirtualService shop/r2")
+}
+
+// Servers of two versions answer in turns, as they do while a cluster is upgraded.
+func TestServersOfTwoVersionsDoNotHaveAKindListedAgainAndAgain_K1(t *testing.T) {
+	s := &Source{better: map[mirror.Kind]*absence{}}
+	s.pace.gone = 0
+	now, best := served{kind: virtualServiceKind, version: "v1beta1"}, served{kind: virtualServiceKind, version: "v1"}
+	for range 10 {
+		if s.improves(virtualServiceKind, best, now) || s.improves(virtualServiceKind, now, now) {
+			t.Fatal("one answer is enough")
+		}
+	}
+	answers := []bool{s.improves(virtualServiceKind, best, now), s.improves(virtualServiceKind, best, now), s.improves(virtualServiceKind, best, now)}
+	if !slices.Equal(answers, []bool{false, false, true}) {
+		t.Errorf("%v", answers)
+	}
+}
+
+func TestGatewayAPIObjectsPassInWhateverVersion_K1(t *testing.T) {
+	s := newAPIServer(t)
+	for _, one := range [][]string{
+		{"gateway.networking.k8s.io", "HTTPRoute", "httproutes", "v1"},
+		{"gateway.networking.k8s.io", "TCPRoute", "tcproutes", "v1alpha7"},
+		{"gateway.networking.x-k8s.io", "XBackendTrafficPolicy", "xbackendtrafficpolicies", "v1alpha1"},
+		{"gateway.networking.x-k8s.io", "XListenerSet", "xlistenersets", "v1alpha1"},
+		{"gateway.networking.x-k8s.io", "XMesh", "xmeshes", "v1alpha1"},
+	} {
+		s.define(one[0], one[1], one[2], one[3])
+		s.put(one[0]+"/"+one[2], objectOf("shop", "a", `{"new":{"field":[1]}}`))
+	}
+	w := s.mirrors("", "")
+	w.synced()
+	w.serves("HTTPRoute shop/a", "TCPRoute shop/a", "XBackendTrafficPolicy shop/a", "XListenerSet shop/a", "XMesh shop/a")
+}
+
+func TestAKindInUnknownVersionsOnlyIsNamed_K9(t *testing.T) {
+	s := newAPIServer(t)
+	s.define("networking.istio.io", "VirtualService", "virtualservices", "v7")
+	w := s.mirrors("", "")
+	w.synced()
+	for _, k := range w.status().Kubernetes.Kinds {
+		if k.Kind == virtualServiceKind.String() && k.Version == "v7" && k.State == "unserved" && k.Reason != "" {
+			return
+		}
+	}
+	t.Errorf("kinds: %+v", w.status().Kubernetes.Kinds)
+}

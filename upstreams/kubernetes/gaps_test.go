@@ -1,0 +1,202 @@
+package kubernetes
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"meshrelay/mirror"
+	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
+)
+
+// An etcd that was restored may have come further than it was, with other objects, when it answers
+// again. 429 is what a reflector asks again after, without a list.
+func TestAnEtcdThatWasRestoredAndHasPassedOursIsListedAnew_K4(t *testing.T) {
+	s := newAPIServer(t)
+	s.entry("shop/a", "a.x")
+	s.entry("shop/b", "b.x")
+	w := s.mirrors("", "  guard: {percent: 100, empty: pass}\n")
+	w.synced()
+	s.entry("shop/b2", "b.x")
+	w.serves("ServiceEntry shop/a", "ServiceEntry shop/b", "ServiceEntry shop/b2")
+	began := time.Now()
+	s.set(func() {
+		s.fault = func(w http.ResponseWriter, r *http.Request) bool {
+			if strings.Contains(r.URL.Path, "serviceentries") {
+				fail(w, 429, "TooManyRequests")
+				return true
+			}
+			return false
+		}
+		s.stops++
+	})
+	w.eventually("it is out of touch", func() bool {
+		return time.Since(began) > 3*quick.grace && w.status().State == upstreams.StateDisconnected
+	})
+	s.set(func() {
+		delete(s.objects[entries], "shop/b2")
+		s.rv, s.events = s.rv+500, nil
+		o := objectOf("shop", "c", `{"hosts":["c.x"]}`)
+		o["metadata"].(map[string]any)["resourceVersion"] = "90" // of before ours, in another history
+		s.objects[entries]["shop/c"] = o
+		s.fault = nil
+	})
+	w.serves("ServiceEntry shop/a", "ServiceEntry shop/b", "ServiceEntry shop/c")
+	w.synced()
+}
+
+func TestStreamingListsAreTriedAgain_K8(t *testing.T) {
+	s := newAPIServer(t)
+	s.cut = true
+	s.entry("shop/a", "a.x")
+	w := s.mirrors("", "")
+	w.serves("ServiceEntry shop/a")
+	w.eventually("lists come in pages", func() bool { return s.asked("serviceentries", "limit=500") > 0 })
+	s.set(func() { s.cut = false })
+	streams := s.asked("serviceentries", "sendInitialEvents")
+	w.synced()
+	target := w.source.ledger.of(serviceEntry)[0]
+	target.cutAt.Store(0) // long ago
+	s.compact()
+	s.drop()
+	w.eventually("a list streams again", func() bool { return s.asked("serviceentries", "sendInitialEvents") > streams })
+	w.synced()
+	w.eventually("the cuts are forgotten", func() bool { return target.cuts.Load() == 0 })
+}
+
+func TestFieldsThatAreUnknownAreForgottenWithTheirObjects_K9(t *testing.T) {
+	s := newAPIServer(t)
+	for i := range 3 {
+		s.entry(fmt.Sprintf("shop/a%d", i), "a.x", `{"spec":{"fresh":1}}`)
+	}
+	w := s.mirrors("", "  guard: {percent: 100, empty: pass}\n")
+	w.synced()
+	count := func(want int) {
+		t.Helper()
+		w.eventually(fmt.Sprint(want, " have unknown fields"), func() bool { return w.status().Kubernetes.UnknownFields == want })
+	}
+	count(3)
+	s.entry("shop/a0", "a.x")
+	count(2)
+	s.remove(entries, "shop/a1")
+	count(1)
+	s.set(func() { delete(s.objects[entries], "shop/a2") })
+	s.compact()
+	s.drop()
+	count(0)
+}
+
+func TestAHoldDoesNotWaitForWhatIsGone_K5(t *testing.T) {
+	feed := &script{}
+	kinds := []mirror.Kind{serviceEntry, gatewayKind}
+	l := newLedger(kinds, feed, nil, nil)
+	follow := func(kind mirror.Kind) *target {
+		t := &target{served: served{kind: kind}, source: &Source{ledger: l}, again: make(chan struct{}, 1)}
+		l.set(kind, []*target{t})
+		return t
+	}
+	repeated := func() bool {
+		return slices.ContainsFunc(feed.take(), func(e intake.Event) bool { _, is := e.(intake.Repeated); return is })
+	}
+	a, b := follow(serviceEntry), follow(gatewayKind)
+	l.Begin()
+	l.replace(a, nil)
+	l.replace(b, nil)
+	if l.repeat(); repeated() {
+		t.Error("repeated before anybody has")
+	}
+	l.replace(a, nil)
+	if repeated() {
+		t.Error("repeated before all have")
+	}
+	if l.hush(b); !repeated() {
+		t.Error("the last one is not expected to any more, and it is not repeated")
+	}
+	l.repeat() // a alone
+	feed.take()
+	if l.set(serviceEntry, nil); !repeated() {
+		t.Error("the last one is gone, and it is not repeated")
+	}
+	l.set(gatewayKind, nil)
+	if asked := l.repeat(); len(asked) > 0 || !repeated() {
+		t.Error("there is nobody to repeat, and it is not repeated")
+	}
+	c := follow(gatewayKind)
+	l.replace(c, nil)
+	l.repeat()
+	feed.take()
+	d := follow(gatewayKind)
+	if repeated() {
+		t.Error("the one in its place has not repeated yet")
+	}
+	if l.replace(d, nil); !repeated() {
+		t.Error("the one in its place has, and it is not repeated")
+	}
+}
+
+func TestAnotherClusterIsNoticedAfterARestart_K4(t *testing.T) {
+	for name, tc := range map[string]struct {
+		feed           script
+		settings, want string
+	}{
+		"as before":                 {script{identity: "one"}, "", ""},
+		"never known":               {script{}, "", ""},
+		"another":                   {script{identity: "two"}, "", "this is another cluster: its kube-system has the uid one, and that of what is mirrored is two: correct the kubeconfig, or set clusterUID: one"},
+		"another that is meant":     {script{identity: "two"}, "one", ""},
+		"not the one of the config": {script{}, "three", "its kube-system has the uid one, and that of what is mirrored is three"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newAPIServer(t)
+			cfg := configOf()
+			sectionOf(cfg).Kubeconfig, sectionOf(cfg).ClusterUID = s.kubeconfig("t"), tc.settings
+			source := New(cfg, envOf())
+			source.feed = &tc.feed
+			source.remember(tc.feed.identity)
+			if err := source.client.refresh(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			defer source.client.close()
+			_, err := source.verify(t.Context())
+			if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("got %v, want %s", err, tc.want)
+			}
+			told := fmt.Sprint(tc.feed.told)
+			if (name == "never known" || name == "another that is meant") != (told == "[{one}]") {
+				t.Errorf("told: %s", told)
+			}
+		})
+	}
+}
+
+// Namespaces are listed before it is known which kinds there are: no kind is answered by that.
+func TestNoKindIsAnsweredBeforeItIsKnownWhatThereIs_K2(t *testing.T) {
+	feed := &script{}
+	l := newLedger([]mirror.Kind{serviceEntry}, feed, newChoice([]string{"mesh=on"}), nil)
+	follow := func(kind mirror.Kind) *target {
+		t := &target{served: served{kind: kind}, source: &Source{ledger: l}, again: make(chan struct{}, 1)}
+		l.set(kind, []*target{t})
+		return t
+	}
+	ns := follow(namespaceKind)
+	l.replace(ns, []*object{{name: "shop", labels: map[string]string{"mesh": "on"}}})
+	l.lost(ns)
+	l.resumed(ns)
+	if told := feed.updates(); len(told) > 0 {
+		t.Errorf("told: %q", told)
+	}
+	entries := follow(serviceEntry)
+	l.Begin()
+	feed.take()
+	l.replace(ns, nil)
+	if told := feed.updates(); !slices.Equal(told, []string{"intake.Opened", ""}) {
+		t.Errorf("told: %q", told)
+	}
+	l.replace(entries, nil)
+	if told := feed.updates(); !slices.Equal(told, []string{"networking.istio.io/ServiceEntry complete"}) {
+		t.Errorf("told: %q", told)
+	}
+}

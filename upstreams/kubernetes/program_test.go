@@ -1,0 +1,209 @@
+package kubernetes
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+// programKubeconfig writes a kubeconfig whose user runs a script.
+func (s *apiServer) programKubeconfig(t *testing.T, script string) Config {
+	t.Helper()
+	path := s.kubeconfig("")
+	program := filepath.Join(filepath.Dir(path), "login")
+	if err := os.WriteFile(program, []byte("#!/bin/sh\n"+script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	user := fmt.Sprintf(`{exec: {apiVersion: client.authentication.k8s.io/v1, command: %q, interactiveMode: IfAvailable, provideClusterInfo: true, env: [{name: WHO, value: relay}]}}`, program)
+	changed := strings.Replace(string(text), `{token: ""}`, user, 1)
+	if changed == string(text) {
+		t.Fatal("the user is not there")
+	}
+	if err := os.WriteFile(path, []byte(changed), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return Config{Kubeconfig: path, AllowExec: []string{program}}
+}
+
+// prints is a script that prints a credential.
+func prints(status string) string {
+	return fmt.Sprintf("echo '{\"apiVersion\":\"client.authentication.k8s.io/v1\",\"kind\":\"ExecCredential\",\"status\":%s}'\n", status)
+}
+
+func TestAProgramGivesTheCredentials_K8(t *testing.T) {
+	s := newAPIServer(t)
+	s.token = "good"
+	dir := t.TempDir()
+	section := s.programKubeconfig(t, "echo run >>"+dir+"/runs; echo \"$WHO $KUBERNETES_EXEC_INFO\" >"+dir+"/told; cat "+dir+"/answer\n")
+	answer := func(token string) {
+		t.Helper()
+		text := fmt.Sprintf(`{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":%q}}`, token)
+		if err := os.WriteFile(filepath.Join(dir, "answer"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	runs := func() int {
+		b, err := os.ReadFile(filepath.Join(dir, "runs"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Count(string(b), "run")
+	}
+	answer("good")
+	c := &client{section: &section}
+	defer c.close()
+	for range 3 {
+		if err := c.refresh(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := c.current().identity(t.Context()); err != nil || runs() != 1 {
+		t.Errorf("%v, after %d runs", err, runs())
+	}
+	told, err := os.ReadFile(filepath.Join(dir, "told"))
+	if err != nil || !strings.HasPrefix(string(told), `relay {"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential"`) || !strings.Contains(string(told), `"server":"`+s.http.URL) {
+		t.Errorf("it was told %s: %v", told, err)
+	}
+	// A credential that the server refuses is renewed.
+	s.set(func() { s.token = "newer" })
+	answer("newer")
+	if _, err := c.current().identity(t.Context()); err == nil {
+		t.Error("the server has accepted the former token")
+	}
+	if err := c.refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.current().identity(t.Context()); err != nil || runs() != 2 || c.rotated() != 1 {
+		t.Errorf("%v, after %d runs", err, runs())
+	}
+}
+
+func TestCredentialsOfAProgramAreRenewedBeforeTheyExpire_K8(t *testing.T) {
+	now := time.Now()
+	i := &issued{expires: now.Add(early + time.Second)}
+	if !i.valid(i.of, now) || i.valid(i.of, now.Add(2*time.Second)) || (&issued{}).valid(i.of, now) == false || (*issued)(nil).valid(i.of, now) {
+		t.Error("not renewed in time, or too early")
+	}
+}
+
+func TestWhatAProgramPrintsIsCheckedAndBounded_K8(t *testing.T) {
+	for name, tc := range map[string]struct{ script, want string }{
+		"no JSON":              {"echo hunter2", "what it prints is no ExecCredential"},
+		"another kind":         {`echo '{"kind":"Pod","apiVersion":"v1"}'`, "it prints a Pod of v1"},
+		"nothing in it":        {prints(`{}`), "neither a token nor a certificate with its key"},
+		"a key is missing":     {prints(`{"clientCertificateData":"x"}`), "neither a token nor a certificate with its key"},
+		"an end with an error": {"echo you are nobody >&2; exit 3", "exit status 3: you are nobody"},
+		"words without end":    {"yes >&2 & sleep 0.2; kill $!; exit 3", "exit status 3: y y"},
+		"output without end":   {"yes", "it has printed more than 1024 KiB"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newAPIServer(t)
+			section := s.programKubeconfig(t, tc.script)
+			c := &client{section: &section}
+			err := c.refresh(t.Context())
+			if err == nil || !strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error(), "hunter2") || len(err.Error()) > 4096 {
+				t.Errorf("got %v, want %s", err, tc.want)
+			}
+		})
+	}
+}
+
+func TestAProgramThatHangsEndsWithTheRelay_K8(t *testing.T) {
+	s := newAPIServer(t)
+	dir := t.TempDir()
+	section := s.programKubeconfig(t, "sleep 1000 & echo $! >"+dir+"/child.new; mv "+dir+"/child.new "+dir+"/child; wait\n")
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- (&client{section: &section}).refresh(ctx) }()
+	var child []byte
+	eventuallyTrue(t, "the program runs", func() bool {
+		var err error
+		child, err = os.ReadFile(filepath.Join(dir, "child"))
+		return err == nil
+	})
+	cancel()
+	if err := <-ended; err == nil {
+		t.Error("it has credentials")
+	}
+	process := filepath.Join("/proc", strings.TrimSpace(string(child)), "cmdline")
+	eventuallyTrue(t, "its children have ended", func() bool {
+		text, err := os.ReadFile(process)
+		return err != nil || len(text) == 0
+	})
+}
+
+// A program that hangs blocks neither requests nor streams with the credentials of before.
+func TestAProgramThatHangsBlocksNothing_K8(t *testing.T) {
+	s := newAPIServer(t)
+	s.token = "t"
+	s.entry("shop/a", "a.x")
+	section := s.programKubeconfig(t, "sleep 1000\n")
+	text, err := os.ReadFile(section.Kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := s.mirrors(fmt.Sprintf(", allowExec: [%q]", section.AllowExec[0]), "")
+	w.synced()
+	if err := os.WriteFile(w.source.section.Kubeconfig, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.compact()
+	s.drop()
+	s.entry("shop/b", "b.x")
+	w.serves("ServiceEntry shop/a", "ServiceEntry shop/b")
+	w.synced()
+}
+
+func TestProxiesAreThoseOfTheKubeconfigOrTheEnvironment_K8(t *testing.T) {
+	proxyOf := func(cluster string) func(*http.Request) (interface{ String() string }, error) {
+		t.Helper()
+		path := filepath.Join(t.TempDir(), "kubeconfig")
+		if err := os.WriteFile(path, []byte(kubeconfigOf(cluster, `{token: t}`)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		a, err := accessOf(&Config{Kubeconfig: path})
+		if err != nil {
+			t.Fatal(err)
+		}
+		transport, _, err := a.transport()
+		if err != nil {
+			t.Fatal(err)
+		}
+		fromEnvironment := reflect.ValueOf(transport.Proxy).Pointer() == reflect.ValueOf(http.ProxyFromEnvironment).Pointer()
+		if fromEnvironment == strings.Contains(cluster, "proxy-url") {
+			t.Errorf("%s: the proxy is of the environment: %v", cluster, fromEnvironment)
+		}
+		return func(r *http.Request) (interface{ String() string }, error) { return transport.Proxy(r) }
+	}
+	proxyOf(`{server: "https://127.0.0.1:1"}`)
+	req, err := http.NewRequest(http.MethodGet, "https://127.0.0.1:1", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if u, err := proxyOf(`{server: "https://127.0.0.1:1", proxy-url: "http://127.0.0.1:3128"}`)(req); err != nil || u.String() != "http://127.0.0.1:3128" {
+		t.Errorf("%v: %v", u, err)
+	}
+}
+
+func eventuallyTrue(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	deadline, tick := time.After(20*time.Second), time.NewTicker(2*time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-deadline:
+			t.Fatalf("it is not so: %s", what)
+		case <-tick.C:
+		}
+	}
+}
