@@ -2,6 +2,7 @@ package admin
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,6 +13,8 @@ import (
 
 	"meshrelay/internal/visible"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/kubernetes/clusters"
+	"meshrelay/upstreams/kubernetes/clusters/registry"
 )
 
 // refusal is an error with the HTTP status of its answer.
@@ -47,7 +50,14 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 			names = append(names, u.Name)
 		}
 		err = fmt.Errorf("there is no upstream %.64q: there are %s", r.PathValue("upstream"), strings.Join(names, ", "))
-	case errors.Is(err, intake.ErrNotPossible):
+	case errors.Is(err, clusters.ErrUnknown):
+		code = http.StatusNotFound
+		names := []string{}
+		for _, c := range s.deps.Debug.views.Clusters() {
+			names = append(names, c.Name)
+		}
+		err = fmt.Errorf("the config has no clusters %.64q: there are %s", r.PathValue("clusters"), cmp.Or(strings.Join(names, ", "), "none"))
+	case errors.Is(err, intake.ErrNotPossible), errors.Is(err, registry.ErrNotPossible):
 		code = http.StatusConflict
 	case interrupted(err):
 		code = http.StatusServiceUnavailable

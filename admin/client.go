@@ -21,6 +21,7 @@ import (
 	"meshrelay/state"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/kubernetes/clusters"
 )
 
 const (
@@ -77,6 +78,23 @@ func (c Client) Ready(ctx context.Context) (Readiness, error) {
 // Upstreams returns the state of every upstream.
 func (c Client) Upstreams(ctx context.Context) ([]upstreams.Status, error) {
 	return ask[[]upstreams.Status](ctx, c, http.MethodGet, "/debug/upstreams", nil)
+}
+
+// Clusters returns the clusters that were found.
+func (c Client) Clusters(ctx context.Context) ([]clusters.Status, error) {
+	return ask[[]clusters.Status](ctx, c, http.MethodGet, "/debug/clusters", nil)
+}
+
+// ReleaseClusters has the clusters of a part of the config be orphaned that are held. Like
+// RemoveCluster it needs the socket.
+func (c Client) ReleaseClusters(ctx context.Context, name string) (Released, error) {
+	return ask[Released](ctx, c, http.MethodPost, "/clusters/"+url.PathEscape(name)+"/release", nil)
+}
+
+// RemoveCluster removes a cluster that is orphaned or held.
+func (c Client) RemoveCluster(ctx context.Context, name, cluster string) error {
+	_, err := ask[struct{}](ctx, c, http.MethodPost, "/clusters/"+url.PathEscape(name)+"/remove", url.Values{"cluster": {cluster}})
+	return err
 }
 
 // Clients returns the connected clients.

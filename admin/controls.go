@@ -28,6 +28,21 @@ type Controls interface {
 	History(upstream string) ([]state.Revision, error)
 }
 
+// ClusterControls are the orders of operators about clusters that were found. Errors that wrap
+// clusters.ErrUnknown or registry.ErrNotPossible get an HTTP status of their own. The methods may be
+// called from any goroutine.
+type ClusterControls interface {
+	// Release has the clusters of a part of the config be orphaned that are held, and returns how many.
+	Release(name string) (int, error)
+	// Remove has a cluster be removed that is orphaned or held.
+	Remove(name, cluster string) error
+}
+
+// Released tells how many clusters are held no longer.
+type Released struct {
+	Clusters int `json:"clusters"`
+}
+
 // Controlled is the state of an upstream after an order.
 type Controlled struct {
 	upstreams.Status
@@ -96,6 +111,8 @@ func (s *Server) addControls(mux *http.ServeMux) {
 		revisions, err := controls.History(upstream)
 		return notNil(revisions), err
 	})
+	handle("POST /clusters/{clusters}/release", s.releaseClusters)
+	handle("POST /clusters/{clusters}/remove", s.removeCluster)
 	handle("POST /reload", s.reload)
 	mux.Handle("PUT /debug/loglevel", s.socketOnly(s.setLogLevel))
 	mux.Handle("GET /state/backup", s.socketOnly(s.backup))
@@ -128,6 +145,25 @@ func (s *Server) serveWithout(r *http.Request, upstream string) (any, error) {
 		}
 	}
 	return waiting, err
+}
+
+// releaseClusters has clusters be orphaned that are held.
+func (s *Server) releaseClusters(r *http.Request, _ string) (any, error) {
+	var out Released
+	name := r.PathValue("clusters")
+	err := s.write(r, "release clusters", func() (err error) {
+		out.Clusters, err = s.deps.Clusters.Release(name)
+		return err
+	}, "clusters", name[:min(len(name), maxLogged)])
+	return out, err
+}
+
+// removeCluster removes a cluster that is orphaned or held.
+func (s *Server) removeCluster(r *http.Request, _ string) (any, error) {
+	name, cluster := r.PathValue("clusters"), r.URL.Query().Get("cluster")
+	err := s.write(r, "remove cluster", func() error { return s.deps.Clusters.Remove(name, cluster) },
+		"clusters", name[:min(len(name), maxLogged)], "cluster", cluster[:min(len(cluster), maxLogged)])
+	return struct{}{}, err
 }
 
 func (s *Server) reload(r *http.Request, _ string) (any, error) {

@@ -16,6 +16,7 @@ import (
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/kubernetes/clusters"
 )
 
 // maxXDSBytes bounds a debug document that is sent over xDS, where it is one message.
@@ -43,6 +44,8 @@ type Clients interface {
 type Views struct {
 	Configs   Configs
 	Upstreams func() []upstreams.Status
+	// Clusters returns the clusters that were found, by the parts of the config.
+	Clusters func() []clusters.Status
 	// Trace returns what became of a key in each source, in order of priority.
 	Trace func(key mirror.Key) []intake.Trace
 	// LeftOut returns what the sources have and is not imported.
@@ -106,6 +109,7 @@ type document struct {
 func documents() []document {
 	return []document{
 		{"adsz", "Connected clients and what they watch, in istiod's shape", (*Debug).adsz, true},
+		{"clusters", "Clusters that were found, and what is the case with each", (*Debug).clusters, false},
 		{"configz", "Merged configs as Kubernetes objects, in istiod's shape; ?kind=, ?namespace= and ?name= filter", (*Debug).configz, true},
 		{"conflicts", "Keys that several upstreams have, and hosts that several keys claim; ?kind= filters", (*Debug).conflicts, false},
 		{"connections", "Connected clients with what was sent to them, by type", (*Debug).connections, true},
@@ -203,6 +207,10 @@ func (d *Debug) list(w io.Writer, _ url.Values) error {
 
 func (d *Debug) upstreams(w io.Writer, _ url.Values) error {
 	return writeJSON(w, notNil(d.views.Upstreams()))
+}
+
+func (d *Debug) clusters(w io.Writer, _ url.Values) error {
+	return writeJSON(w, notNil(d.views.Clusters()))
 }
 
 func (d *Debug) connections(w io.Writer, _ url.Values) error {

@@ -82,6 +82,7 @@ func (s *Server) index(w http.ResponseWriter, _ *http.Request) {
 	fmt.Fprint(w, "\nOver the Unix socket only:\n\n")
 	line("/debug/loglevel", "PUT ?level=debug sets the log level")
 	line("/upstreams/NAME/…", "POST freeze, unfreeze, release, rollback?to=REVISION; GET history")
+	line("/clusters/NAME/…", "POST release, remove?cluster=ID")
 	line("/reload", "POST: read the config file and take it over")
 	line("/state/backup", "Copy of the state that is kept on disk")
 }

@@ -150,11 +150,12 @@ func newFixture(t *testing.T, cfg Config, more ...func(*Deps)) *fixture {
 	}
 	cfg.Address = "127.0.0.1:0"
 	deps := Deps{
-		Controls: &controls{}, Reload: func(context.Context) error { return nil }, ReloadStatus: func() ReloadStatus { return ReloadStatus{} },
+		Controls: &controls{}, Clusters: foundClusters{}, Reload: func(context.Context) error { return nil }, ReloadStatus: func() ReloadStatus { return ReloadStatus{} },
 		Gatherer: f.registry, LogLevel: f.level, Build: buildinfo.Info{Version: "v1.2.3"}, Logger: slog.New(slog.NewTextHandler(f.logged, &slog.HandlerOptions{Level: f.level})),
 		Ready: func() Readiness { return f.ready },
 		Debug: NewDebug(Views{
-			Configs: configs, Contests: register.KeyConflicts, HostConflicts: register.HostConflicts, NotFollowed: register.NotFollowed,
+			Clusters: foundClusters{}.Status,
+			Configs:  configs, Contests: register.KeyConflicts, HostConflicts: register.HostConflicts, NotFollowed: register.NotFollowed,
 			LeftOut: func() []intake.LeftOut {
 				return []intake.LeftOut{
 					{Upstream: "east", Kind: "networking.istio.io/ServiceEntry", Namespace: "hidden", Name: "db", Reason: "namespace", Detail: `namespace "hidden" is excluded by "hid*"`},

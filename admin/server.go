@@ -71,6 +71,8 @@ type Deps struct {
 	Logger  *slog.Logger
 	// Controls carries out orders about upstreams.
 	Controls Controls
+	// Clusters carries out orders about clusters that were found.
+	Clusters ClusterControls
 	// Reload loads the config file again.
 	Reload func(ctx context.Context) error
 	// ReloadStatus returns the state of the config file.

@@ -16,6 +16,7 @@ import (
 type Config struct {
 	Node       Node       `yaml:"node"`
 	Upstreams  []Upstream `yaml:"upstreams"`
+	Clusters   []Clusters `yaml:"clusters,omitempty"`
 	Merge      []Merge    `yaml:"merge,omitempty"`
 	Views      []View     `yaml:"views,omitempty"`
 	Provenance Provenance `yaml:"provenance"`

@@ -41,6 +41,8 @@ func Changes(before, next *Config) (list []string) {
 		switch field {
 		case "upstreams":
 			changes = named(field, before.Upstreams, next.Upstreams, func(u Upstream) string { return u.Name })
+		case "clusters":
+			changes = named(field, before.Clusters, next.Clusters, func(c Clusters) string { return c.Name })
 		case "views":
 			changes = named(field, before.Views, next.Views, func(v View) string { return v.Name })
 		default:
@@ -98,7 +100,7 @@ func differing(at string, a, b reflect.Value, f func(field string)) {
 		return
 	}
 	switch {
-	case at == "upstreams" || at == "views":
+	case at == "upstreams" || at == "clusters" || at == "views":
 		f(at)
 	case a.Kind() == reflect.Struct:
 		for i := range a.NumField() {

@@ -30,6 +30,9 @@ func fieldPaths(at string, t reflect.Type) (paths []string) {
 			continue
 		}
 		paths = append(paths, path)
+		if at == "clusters[]" && t.Field(i).Type == reflect.TypeFor[config.Upstream]() {
+			continue // its fields are those of upstreams
+		}
 		ft := t.Field(i).Type
 		if ft.Kind() == reflect.Slice {
 			ft, path = ft.Elem(), path+"[]"

@@ -121,20 +121,27 @@ func (v *validator) complete(c *Config) {
 	for i := range c.Upstreams {
 		u := &c.Upstreams[i]
 		def(&u.ClusterID, u.Name)
-		if u.relayed() {
-			if u.Generated == GeneratedKeep {
-				def(&u.Services.Mode, ServicesAsIs)
-			}
-		}
-		if u.ofCluster() {
-			def(&u.Import.Revision, c.Node.Revision)
-		}
-		def(&u.Services.Mode, ServicesOmit)
-		if u.Rewrite.Annotations.Remove == nil {
-			u.Rewrite.Annotations.Remove = []string{lastApplied}
-		}
-		v.completeResilience(fmt.Sprintf("upstreams[%d].staleness", i), u)
+		v.completeUpstream(fmt.Sprintf("upstreams[%d]", i), u, c.Node.Revision)
 	}
+	for i := range c.Clusters {
+		v.template(fmt.Sprintf("clusters[%d].upstream", i), &c.Clusters[i], c.Node.Revision)
+	}
+}
+
+// completeUpstream sets the defaults of an upstream that no tag tells. at is its field.
+func (v *validator) completeUpstream(at string, u *Upstream, revision string) {
+	def := func(s *string, value string) { *s = cmp.Or(*s, value) }
+	if u.relayed() && u.Generated == GeneratedKeep {
+		def(&u.Services.Mode, ServicesAsIs)
+	}
+	if u.ofCluster() {
+		def(&u.Import.Revision, revision)
+	}
+	def(&u.Services.Mode, ServicesOmit)
+	if u.Rewrite.Annotations.Remove == nil {
+		u.Rewrite.Annotations.Remove = []string{lastApplied}
+	}
+	v.completeResilience(at+".staleness", u)
 }
 
 // lastApplied is where kubectl apply keeps a copy of the whole object.

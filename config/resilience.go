@@ -95,7 +95,7 @@ func (c *Config) FitMemory(limit int64) {
 	if limit <= 0 || limit == math.MaxInt64 {
 		limit = usualMemory
 	}
-	for i := range c.Upstreams {
+	for i := range c.Upstreams { // without any, clusters are still to be found
 		l := &c.Upstreams[i].Limits
 		if l.MaxBytes == 0 {
 			l.MaxBytes = int(max(limit/2/int64(len(c.Upstreams)), 1))

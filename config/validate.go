@@ -135,7 +135,7 @@ func (v *validator) config(c *Config) {
 	v.id("node.id", c.Node.ID)
 	v.id("node.clusterID", c.Node.ClusterID)
 	v.errorIf(c.Node.Revision != "" && !nameShape.MatchString(c.Node.Revision), "node.revision", "%q is not a revision: it is written as in the label istio.io/rev", c.Node.Revision)
-	v.errorIf(len(c.Upstreams) == 0, "upstreams", "there must be at least one: add an upstream with %s", strings.Join(v.sourceKinds(), " or "))
+	v.errorIf(len(c.Upstreams)+len(c.Clusters) == 0, "upstreams", "there must be at least one: add an upstream with %s, or clusters", strings.Join(v.sourceKinds(), " or "))
 	for i, u := range c.Upstreams {
 		at := fmt.Sprintf("upstreams[%d]", i)
 		v.upstream(at, u, c.Upstreams[:i])
@@ -143,6 +143,7 @@ func (v *validator) config(c *Config) {
 			v.errorf(at+".name", "%q is the name of upstreams[%d] already: names must differ", u.Name, n)
 		}
 	}
+	v.clusters(c)
 	v.merges(c.Merge)
 	v.views(c)
 	v.listeners(c)
@@ -166,13 +167,18 @@ func (v *validator) upstream(at string, u Upstream, before []Upstream) {
 	}
 	v.federation(at, u)
 	v.staleness(at+".staleness", u.Staleness)
-	given := slices.DeleteFunc(v.sourceKinds(), func(kind string) bool { return !v.noted(join(at, kind)) })
+	given := v.given(at)
 	switch {
 	case len(given) != 1:
 		v.errorf(at, "upstream %q needs exactly one of %s", u.Name, strings.Join(v.sourceKinds(), ", "))
 	case u.Source != nil: // else it is reported
 		u.Source.Check(Checker{v, join(at, given[0])}, u, before)
 	}
+}
+
+// given returns the kinds of sources that the file has sections of in an upstream.
+func (v *validator) given(at string) []string {
+	return slices.DeleteFunc(v.sourceKinds(), func(kind string) bool { return !v.noted(join(at, kind)) })
 }
 
 // address checks a host:port. The port is at least leastPort: 0 lets the system choose.

@@ -219,7 +219,9 @@ func (v *validator) views(c *Config) {
 		v.notEmpty(at+".kinds", w.Kinds)
 		v.notEmpty(at+".namespaces.include", w.Namespaces.Include)
 		for n, source := range w.Sources {
-			v.errorIf(!slices.ContainsFunc(c.Upstreams, func(u Upstream) bool { return u.Name == source }), fmt.Sprintf("%s.sources[%d]", at, n), "there is no upstream %q", source)
+			known := slices.ContainsFunc(c.Upstreams, func(u Upstream) bool { return u.Name == source })
+			mayBeFound := len(c.Clusters) > 0 && nameShape.MatchString(source)
+			v.errorIf(!known && !mayBeFound, fmt.Sprintf("%s.sources[%d]", at, n), "there is no upstream %q", source)
 		}
 		v.id(at+".clusterID", w.ClusterID)
 		v.match(at+".match", w.Match, c.Downstream.Listeners)
@@ -274,7 +276,12 @@ func (v *validator) match(at string, m Match, listeners []Listener) {
 	}
 	v.notEmpty(at+".identities", m.Identities)
 	v.identities(at+".identities", m.Identities, listeners)
-	if _, err := labels.Parse(m.Labels); err != nil {
-		v.errorf(at+".labels", "%q is not a label selector: %v", m.Labels, err)
+	v.selector(at+".labels", m.Labels)
+}
+
+// selector reports a text that is no label selector.
+func (v *validator) selector(field, text string) {
+	if _, err := labels.Parse(text); err != nil {
+		v.errorf(field, "%q is not a label selector: %v", text, err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"runtime"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -17,23 +18,23 @@ import (
 	"meshrelay/downstream/refusal"
 )
 
-// serve runs a stream to its end. Its goroutine does no more than to wait: others grow the stack that
-// their work needs, and end.
+// serve takes a stream in, or returns why not. It does not return for one that is in, because gRPC ends a
+// stream whose handler returns, and a handler that waits costs 5 KB: it ends its goroutine instead. The
+// stream goes on until its context ends (conn.end, the client, the connection).
 func (s *Server) serve(stream grpc.ServerStream, protocol string, l *Listener) error {
-	var c *conn
-	var err error
-	entered := make(chan struct{})
-	go func() {
-		defer close(entered)
-		c, err = s.enter(stream, protocol, l)
-	}()
-	<-entered
-	if err == nil {
-		c.serve()
-		err = s.leave(c)
+	c, err := s.enter(stream, protocol, l)
+	if err != nil {
+		s.account(stream, err)
+		return err
 	}
-	s.account(stream, err)
-	return err
+	c.open()
+	s.streams.Add(1)
+	context.AfterFunc(stream.Context(), func() {
+		defer s.streams.Done()
+		s.account(stream, s.leave(c))
+	})
+	runtime.Goexit()
+	return nil
 }
 
 // account counts and logs how a stream has ended.
@@ -163,13 +164,20 @@ func (s *Server) admit(ctx context.Context, streams int64, use *peerUse, own int
 
 // admitted waits until the limiter lets one more through.
 func admitted(ctx context.Context, limiter *rate.Limiter, until time.Time) error {
-	if limiter.Allow() { // without a context, which the stream's would keep a place for
+	if limiter.Allow() {
 		return nil
 	}
-	ctx, cancel := context.WithDeadline(ctx, until)
-	defer cancel()
-	return limiter.Wait(ctx)
+	return limiter.Wait(deadline{ctx, until})
 }
+
+// deadline is a context with an earlier deadline than its own, for those who look at it before they wait.
+// One that ends by itself would be kept by the stream's for as long as that lives.
+type deadline struct {
+	context.Context
+	at time.Time
+}
+
+func (d deadline) Deadline() (at time.Time, ok bool) { return d.at, true }
 
 // headerBytes returns the size of a stream's headers, reckoned as HTTP/2 does.
 func headerBytes(ctx context.Context) (n int) {

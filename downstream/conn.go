@@ -27,18 +27,19 @@ const (
 	defaultReceiveLimit = 4 << 20
 )
 
-// conn is one stream of one client. The goroutine of its handler waits for the end. Another one exists
-// while there are requests to receive (hearing), and one while there is something to send (turn). They
-// share the subscriptions, under mu.
+// conn is one stream of one client. A goroutine works for it while there are requests to receive
+// (hearing), and one while there is something to send (turn). They share the subscriptions, under mu.
 type conn struct {
 	server   *Server
 	stream   grpc.ServerStream
+	over     <-chan struct{} // closed when the stream has ended
 	protocol string
 	listener *Listener
 	peer     *peer.Peer
 	use      *peerUse
 	opened   time.Time
 	expires  time.Time // the client's certificate; zero when it has none
+	place    int       // in Server.conns, guarded by Server.mu
 	turn     turn
 	hearing  turn
 	cause    atomic.Pointer[error] // of end
@@ -78,7 +79,7 @@ type conn struct {
 
 func newConn(s *Server, stream grpc.ServerStream, protocol string, l *Listener, p *peer.Peer, use *peerUse, from *inflow) *conn {
 	c := &conn{
-		server: s, stream: stream, protocol: protocol, listener: l, peer: p, use: use, opened: time.Now(),
+		server: s, stream: stream, over: stream.Context().Done(), protocol: protocol, listener: l, peer: p, use: use, opened: time.Now(),
 		subs: subscription.New(protocol == protocolDelta, s.controlPlane, s.views.generators.lookup),
 	}
 	c.inflow = from
@@ -89,14 +90,13 @@ func newConn(s *Server, stream grpc.ServerStream, protocol string, l *Listener, 
 	return c
 }
 
-// serve waits until the stream has ended.
-func (c *conn) serve() {
+// open begins to hear the client.
+func (c *conn) open() {
 	if c.inflow != nil {
 		hear := c.hear
 		c.inflow.wake.Store(&hear)
 	}
 	c.hear()
-	<-c.stream.Context().Done()
 }
 
 // ended ends what is done for a stream that has ended, and returns why it has.

@@ -117,7 +117,7 @@ func (in *incoming) take(data mem.BufferSlice) error {
 
 // taken gives back the grant of a request. One whose stream has ended has none any more.
 func (in *incoming) taken(size int) {
-	if in.ctx.Err() == nil {
+	if size > largeRequest && in.ctx.Err() == nil {
 		in.meter.taken(size)
 	}
 }

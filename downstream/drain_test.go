@@ -243,3 +243,16 @@ func TestStormsLeaveNoTrace(t *testing.T) {
 		t.Errorf("%d connections are in", n)
 	}
 }
+
+// TestTheServerEndsAfterItsStreams: nothing is done for a stream any more once Run has returned.
+func TestTheServerEndsAfterItsStreams(t *testing.T) {
+	r := startRelay(t, true)
+	r.put(se("shop", "a", "a.example"))
+	for i := range 30 {
+		r.deltaBy(fmt.Sprintf("client-%d", i), seV1).next()
+	}
+	r.stop()
+	if n := r.server.open.Load(); n != 0 || len(r.server.connections()) != 0 {
+		t.Errorf("%d streams are open, %d are known", n, len(r.server.connections()))
+	}
+}

@@ -228,12 +228,7 @@ func (r *relay) remove(resources ...*mirror.Resource) {
 // for the view of everything, however many pushes there were.
 func (r *relay) whileClientsWait(change func(), done func(*view) bool) {
 	r.t.Helper()
-	r.server.mu.Lock()
-	var conns []*conn
-	for c := range r.server.conns {
-		conns = append(conns, c)
-	}
-	r.server.mu.Unlock()
+	conns := r.server.connections()
 	for _, c := range conns {
 		c.mu.Lock()
 	}

@@ -12,7 +12,7 @@ import (
 // lateness is how late streams may end that are over a timeout: one ticker looks at all of them.
 const lateness = time.Second
 
-// endLate ends streams that are over a timeout, until ctx ends.
+// endLate ends streams that are over a timeout, and workers without work, until ctx ends.
 func (s *Server) endLate(ctx context.Context) error {
 	tick := time.NewTicker(max(min(lateness, s.cfg.SendTimeout/8, s.cfg.FirstRequestTimeout/8), time.Millisecond))
 	defer tick.Stop()
@@ -22,6 +22,7 @@ func (s *Server) endLate(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
+		s.workers.thin()
 		now := time.Now()
 		for _, c := range s.connections() {
 			if err := c.late(now); err != nil {

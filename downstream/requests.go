@@ -17,9 +17,18 @@ import (
 // hear tells that a request has come.
 func (c *conn) hear() {
 	if c.hearing.begin() {
-		go c.receive()
+		c.server.workers.do((*receiver)(c))
 	}
 }
+
+// receiver and sender are the two jobs of a stream.
+type (
+	receiver conn
+	sender   conn
+)
+
+func (r *receiver) run() { (*conn)(r).receive() }
+func (s *sender) run()   { (*conn)(s).send() }
 
 // receive handles the requests that have come. It ends the stream when the client does, or when one is
 // refused.
@@ -35,7 +44,6 @@ func (c *conn) receive() {
 				break
 			}
 			c.taken++
-			c.signal()
 		}
 		if c.hearing.rest() {
 			return
@@ -75,17 +83,24 @@ func (c *conn) next() error {
 	if err := c.await(req.Nonce); err != nil {
 		return err
 	}
-	if known, err := c.know(req); !known || err != nil {
+	known, err := c.know(req)
+	if !known || err != nil {
 		return err
 	}
+	asks := true
 	if isDebugType(req.TypeURL) {
-		return c.reply(req.TypeURL, req.Subscribe)
+		err = c.reply(req.TypeURL, req.Subscribe)
+	} else {
+		asks, err = c.subscribe(&req.Request)
 	}
-	return c.subscribe(&req.Request)
+	if err == nil && asks {
+		c.signal()
+	}
+	return err
 }
 
-// subscribe takes over what a request asks for.
-func (c *conn) subscribe(req *subscription.Request) error {
+// subscribe takes over what a request asks for. It is false when that is nothing.
+func (c *conn) subscribe(req *subscription.Request) (asks bool, err error) {
 	limits := c.server.limits.Load()
 	most := subscription.Limits{Types: limits.MaxTypesPerClient, Names: limits.MaxNamesPerClient, NameBytes: limits.MaxNameBytesPerClient}
 	c.mu.Lock()
@@ -93,15 +108,17 @@ func (c *conn) subscribe(req *subscription.Request) error {
 	if !c.client.whole {
 		most.PartBytes = c.server.cfg.partBytes
 	}
-	c.asked = true
 	result, err := c.subs.Request(req, most, time.Now())
 	if err == nil {
 		err = c.account()
 	}
-	if err == nil {
-		c.record(result, c.subs.Watch(req.TypeURL), req)
+	if err != nil {
+		return false, err
 	}
-	return err
+	c.record(result, c.subs.Watch(req.TypeURL), req)
+	asks = result.Asks(req)
+	c.asked = c.asked || asks
+	return asks, nil
 }
 
 // know makes the client known by its first request. It is false for what an agent sends before that.

@@ -64,7 +64,7 @@ func (t *turn) shut() {
 // signal tells that there may be something to send.
 func (c *conn) signal() {
 	if c.turn.begin() {
-		go c.send()
+		c.server.workers.do((*sender)(c))
 	}
 }
 
@@ -82,8 +82,8 @@ func (c *conn) send() {
 
 func (c *conn) sendAll() error {
 	for more := true; more; {
-		if err := c.stream.Context().Err(); err != nil {
-			return status.FromContextError(err).Err()
+		if isClosed(c.over) {
+			return status.FromContextError(c.stream.Context().Err()).Err()
 		}
 		err := c.sendReply()
 		if err != nil || !isClosed(c.server.released) {
@@ -104,7 +104,7 @@ func (c *conn) sendReply() error {
 	if reply == nil {
 		return nil
 	}
-	if err := c.sendMsg(reply); err != nil {
+	if err := c.sendMsg(reply, time.Now()); err != nil {
 		return err
 	}
 	c.mu.Lock()
@@ -124,7 +124,7 @@ func (c *conn) round() (sent bool, err error) {
 	}
 	for {
 		c.mu.Lock()
-		resp, ok := c.subs.Next(round, time.Now())
+		resp, ok := c.subs.Next(round, began)
 		if !ok {
 			err = c.account() // of versions that clients resumed with, and that were compared
 		}
@@ -135,7 +135,7 @@ func (c *conn) round() (sent bool, err error) {
 		if (resp.First || c.protocol == protocolDelta) && resp.Size > defaultReceiveLimit {
 			c.server.comings.Log(c.log(), slog.LevelInfo, "response is larger than gRPC clients accept unless told to", "type", resp.TypeURL, "bytes", resp.Size, "usualLimit", defaultReceiveLimit)
 		}
-		if err := c.sendMsg(resp.Message); err != nil {
+		if err := c.sendMsg(resp.Message, began); err != nil {
 			return true, err
 		}
 		now := time.Now()
@@ -163,9 +163,9 @@ func (c *conn) plan() (*subscription.Round, error) {
 	return c.subs.Plan(c.view.snapshot, c.server.metrics.pageEncoded)
 }
 
-func (c *conn) sendMsg(m any) error {
+func (c *conn) sendMsg(m any, now time.Time) error {
 	c.answerable.Add(1)
-	c.sendingSince.Store(time.Now().UnixNano())
+	c.sendingSince.Store(now.UnixNano())
 	defer c.sendingSince.Store(0)
 	return c.stream.SendMsg(m)
 }

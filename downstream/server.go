@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net"
 	"runtime"
 	"slices"
@@ -151,6 +150,7 @@ type Server struct {
 	decoding     *semaphore.Weighted
 	peers        *peers
 	receiving    *receiving
+	workers      workers
 	limiter      *rate.Limiter
 	refusals     *loglimit.Limit // who is refused comes back
 	comings      *loglimit.Limit // of clients that come and go
@@ -162,9 +162,10 @@ type Server struct {
 	released     chan struct{}
 	draining     chan struct{}
 	lastID       atomic.Uint64
-	panics       atomic.Uint64 // outside of streams
-	open         atomic.Int64  // streams
-	listening    chan struct{} // closed once addrs is set
+	panics       atomic.Uint64  // outside of streams
+	open         atomic.Int64   // streams
+	streams      sync.WaitGroup // those that were taken in
+	listening    chan struct{}  // closed once addrs is set
 	addrs        []net.Addr
 	trust        map[*Listener]*trust // of listeners that want client certificates; set by listen
 
@@ -175,8 +176,10 @@ type Server struct {
 	// gets a view.
 	rules *rules
 
-	mu    sync.Mutex // guards conns
-	conns map[*conn]struct{}
+	mu sync.Mutex // guards conns
+	// conns are about in the order in which they came, as their memory is: a push finds what it needs
+	// of one beside what it needed of the last.
+	conns []*conn
 }
 
 // New returns a Server that listens to nobody yet.
@@ -222,7 +225,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		beginnings:   newBeginnings(cfg.RelayName),
 		controlPlane: protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), identifier),
 		released:     make(chan struct{}), draining: make(chan struct{}), listening: make(chan struct{}),
-		conns: map[*conn]struct{}{}, trust: map[*Listener]*trust{},
+		trust: map[*Listener]*trust{},
 	}
 	s.views.panicked = s.panicked
 	s.limits.Store(limits)
@@ -271,7 +274,10 @@ func (s *Server) Run(ctx context.Context) error {
 		}
 		return stop.Wait()
 	})
-	return g.Wait()
+	err = g.Wait()
+	s.streams.Wait() // gRPC has waited for those that were coming
+	s.workers.close()
+	return err
 }
 
 // Addrs waits until the listeners are open and returns their addresses, in the order of
@@ -341,7 +347,7 @@ func (s *Server) panicked(item string, p *mirror.Panic) {
 }
 
 // wakeBatch is how many clients are woken before they are given the processor.
-const wakeBatch = 64
+const wakeBatch = 16
 
 // wakeAll wakes every client. It yields now and then: thousands that are under way at once would
 // each hold a write buffer.
@@ -357,17 +363,23 @@ func (s *Server) wakeAll() {
 func (s *Server) connections() []*conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Collect(maps.Keys(s.conns))
+	return slices.Clone(s.conns)
 }
 
 func (s *Server) add(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.conns[c] = struct{}{}
+	c.place = len(s.conns)
+	s.conns = append(s.conns, c)
 }
 
+// remove gives the place of a connection to the last one.
 func (s *Server) remove(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.conns, c)
+	end := len(s.conns) - 1
+	last := s.conns[end]
+	s.conns[c.place], last.place = last, c.place
+	s.conns[end] = nil
+	s.conns = s.conns[:end]
 }

@@ -53,6 +53,8 @@ type Status struct {
 	Endpoints *EndpointsStatus `json:"endpoints,omitempty"`
 	// Kubernetes is set for the API server of a cluster.
 	Kubernetes *KubernetesStatus `json:"kubernetes,omitempty"`
+	// Found is set for the API server of a cluster that was found.
+	Found *FoundStatus `json:"found,omitempty"`
 	// Required: the relay is not ready while the source is stale.
 	Required bool `json:"required,omitempty"`
 	// FirstSync is set until the first sync, unless the source was on disk at the start.
@@ -114,6 +116,21 @@ type IngressStatus struct {
 	// ProblemsTotal counts all.
 	Problems      []string `json:"problems,omitempty"`
 	ProblemsTotal int      `json:"problemsTotal,omitempty"`
+}
+
+// FoundStatus tells how an upstream was found.
+type FoundStatus struct {
+	// Clusters is the name of the part of the config, and Origin where the kubeconfig is, or was.
+	Clusters string `json:"clusters"`
+	Origin   string `json:"origin"`
+	// State is found, orphaned or held, since Since.
+	State string    `json:"state"`
+	Since time.Time `json:"since"`
+	// RemoveAt is when an orphaned cluster is removed, zero for never.
+	RemoveAt time.Time `json:"removeAt,omitzero"`
+	// Problem tells why the newest kubeconfig is not used, Note what else there is to know.
+	Problem string `json:"problem,omitempty"`
+	Note    string `json:"note,omitempty"`
 }
 
 // FollowedKind is how one kind is followed, in one namespace or in all.

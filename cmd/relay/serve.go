@@ -47,9 +47,11 @@ is ready, and why not.`,
 				cfg.Log.Level = cmp.Or(level, cfg.Log.Level)
 				cfg.Log.Format = cmp.Or(format, cfg.Log.Format)
 			}
-			complete(cfg)
+			first := *cfg // the relay completes the upstreams
+			first.Upstreams = nil
+			complete(&first)
 			logLevel := new(slog.LevelVar)
-			log, err := newLogger(cmd.ErrOrStderr(), cfg.Log, logLevel)
+			log, err := newLogger(cmd.ErrOrStderr(), first.Log, logLevel)
 			if err != nil {
 				return err
 			}

@@ -55,6 +55,11 @@ func validate(cmd *cobra.Command, file, format string) error {
 	if len(problems) > 0 {
 		return errors.Join(problems...)
 	}
+	for _, line := range cfg.Warnings() {
+		if _, err := fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s: %s\n", file, line); err != nil {
+			return err
+		}
+	}
 	if format == "yaml" {
 		b, err := cfg.YAML()
 		if err != nil {
@@ -63,7 +68,11 @@ func validate(cmd *cobra.Command, file, format string) error {
 		_, err = cmd.OutOrStdout().Write(b)
 		return err
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is valid: %s, %s in file upstreams\n", file, cliview.Count(len(cfg.Upstreams), "upstream"), cliview.Count(resources, "resource"))
+	parts := cliview.Count(len(cfg.Upstreams), "upstream")
+	if n := len(cfg.Clusters); n > 0 {
+		parts += fmt.Sprintf(", clusters from %s", cliview.Count(n, "place"))
+	}
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is valid: %s, %s in file upstreams\n", file, parts, cliview.Count(resources, "resource"))
 	return err
 }
 

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+
+	"google.golang.org/grpc/mem"
 )
 
 const (
@@ -84,7 +86,7 @@ type Page struct {
 	Bytes   int // sum of the frames, in the form Full
 
 	encoding sync.Mutex // held while the page is encoded: by one client, for all
-	encoded  [Forms]atomic.Pointer[[]byte]
+	encoded  [Forms]atomic.Pointer[mem.Buffer]
 }
 
 func newPage(entries []Entry) *Page {
@@ -106,7 +108,7 @@ func (p *Page) find(name string) (int, bool) {
 
 // frames returns the items as they stand in a DiscoveryResponse. One client encodes them for all of its
 // form, and calls encoded with their size.
-func (p *Page) frames(form Form, encoded func(bytes int)) []byte {
+func (p *Page) frames(form Form, encoded func(bytes int)) mem.Buffer {
 	kept := &p.encoded[form]
 	if b := kept.Load(); b != nil {
 		return *b
@@ -120,9 +122,10 @@ func (p *Page) frames(form Form, encoded func(bytes int)) []byte {
 	for i := range p.Entries {
 		b = form.appendItem(b, p.Entries[i].Item)
 	}
-	kept.Store(&b)
+	buffer := mem.Buffer(mem.SliceBuffer(b))
+	kept.Store(&buffer)
 	encoded(len(b))
-	return b
+	return buffer
 }
 
 // Encoded reports whether the page is kept encoded in a form.

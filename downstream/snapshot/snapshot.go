@@ -140,7 +140,7 @@ func (s *Snapshot) Frames(form Form, encoded func(bytes int)) (frames mem.Buffer
 	frames = make(mem.BufferSlice, 1, 1+len(s.Pages))
 	for _, p := range s.Pages {
 		b := p.frames(form, encoded)
-		frames, size = append(frames, mem.SliceBuffer(b)), size+len(b)
+		frames, size = append(frames, b), size+b.Len()
 	}
 	return frames, size
 }

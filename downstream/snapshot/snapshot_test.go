@@ -113,6 +113,17 @@ func TestClientsAtOneCursorShareTheDifference(t *testing.T) {
 	}
 }
 
+// TestASotWClientMoreCostsOneList: of the pages, which are encoded and wrapped once for all.
+func TestASotWClientMoreCostsOneList(t *testing.T) {
+	s := filled(5000).Current()
+	for form := range Forms {
+		s.Frames(form, func(int) {})
+		if n := testing.AllocsPerRun(10, func() { s.Frames(form, nil) }); n != 1 || len(s.Pages) < 10 {
+			t.Errorf("%v allocations for %d pages in the form %d", n, len(s.Pages), form)
+		}
+	}
+}
+
 // TestClientsAtOneCursorShareOnePiece: unless a message has no room for that.
 func TestClientsAtOneCursorShareOnePiece(t *testing.T) {
 	c := filled(1000)

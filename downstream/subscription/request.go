@@ -22,6 +22,12 @@ const (
 	Stale // about a response that is not the newest: nothing to do
 )
 
+// Asks reports whether a request with that outcome may bring the client a response. An answer to one,
+// and nothing else, does not: of that, thousands come after each push.
+func (o Outcome) Asks(req *Request) bool {
+	return o != ACK && o != Stale || len(req.Subscribe)+len(req.Unsubscribe) > 0
+}
+
 // Request is a request of a client, in either protocol.
 type Request struct {
 	TypeURL string

@@ -1,6 +1,7 @@
 package subscription
 
 import (
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +19,7 @@ type client struct {
 	delta bool
 	set   *Set
 	at    map[Type]*snapshot.Collection
+	asked *Request // the last one
 }
 
 func newClient(t *testing.T, delta bool) *client {
@@ -43,6 +45,7 @@ func (c *client) ask(typeURL, names, nonce, nack string) (Outcome, error) {
 			req.Subscribe = append(req.Subscribe, name)
 		}
 	}
+	c.asked = req
 	return c.set.Request(req, limits, time.Time{})
 }
 
@@ -118,6 +121,38 @@ func TestWhatARequestIsFollowsFromItsNonceAndItsNames_S7(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestARequestThatAsksForNothingIsAnsweredByNothing: in whatever order requests come, and whatever changes
+// between them. An acknowledgement is among them.
+func TestARequestThatAsksForNothingIsAnsweredByNothing(t *testing.T) {
+	silent := map[Outcome]int{}
+	for seed := range uint64(400) {
+		rnd := rand.New(rand.NewPCG(seed, 1))
+		pick := func(of ...string) string { return of[rnd.IntN(len(of))] }
+		c := newClient(t, seed%2 == 0)
+		se, _ := lookup(seV1)
+		for range 30 {
+			if rnd.IntN(4) == 0 {
+				c.at[se].Apply([]snapshot.Update{{Name: pick("shop/s-000000", "shop/s-000001")}}, time.Time{})
+				c.answer()
+			}
+			got, err := c.ask(seV1, pick("", "", "", "*", "-*", "shop/s-000000", "shop/s-000001", "-shop/s-000000"), pick("", "last", "last", "last", "1", "99"), pick("", "", "", "no good"))
+			if err != nil {
+				break
+			}
+			asks := got.Asks(c.asked)
+			if answer := c.answer(); answer != "" && !asks {
+				t.Fatalf("seed %d: %v %+v is answered with %q", seed, got, c.asked, answer)
+			}
+			if !asks {
+				silent[got]++
+			}
+		}
+	}
+	if silent[ACK] < 100 || silent[Stale] < 100 || len(silent) != 2 {
+		t.Errorf("requests that ask for nothing, by outcome: %v", silent)
 	}
 }
 

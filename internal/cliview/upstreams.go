@@ -19,6 +19,9 @@ func Upstreams(ups []upstreams.Status, now time.Time) string {
 func Upstream(u upstreams.Status, now time.Time) string {
 	var p page
 	p.WriteString(Upstreams([]upstreams.Status{u}, now) + "\n")
+	if f := u.Found; f != nil {
+		p.printf("Cluster %s, found by clusters %s in %s. See: relay clusters\n\n", Clean(u.ClusterID), Clean(f.Clusters), Clean(f.Origin))
+	}
 	if u.LastError != "" {
 		p.printf("Last error: %s\n\n", Clean(u.LastError))
 	}
@@ -65,8 +68,11 @@ func Upstream(u upstreams.Status, now time.Time) string {
 
 // healthy reports whether nothing about an upstream needs a look.
 func healthy(u upstreams.Status) bool {
-	return u.State == upstreams.StateSynced && u.Synced && !u.Stale && u.Held == nil && u.Frozen == nil && u.RefusedTotal == 0
+	return !gone(u) && u.State == upstreams.StateSynced && u.Synced && !u.Stale && u.Held == nil && u.Frozen == nil && u.RefusedTotal == 0
 }
+
+// gone reports whether an upstream is a cluster whose kubeconfig is gone.
+func gone(u upstreams.Status) bool { return u.Found != nil && u.Found.State != "found" }
 
 func upstreamTable(ups []upstreams.Status, now time.Time) *table {
 	t := titled("UPSTREAM", "TYPE", "STATE", "SYNCED", "RESOURCES", "REFUSED", "DROPPED", "UPDATED", "ADDRESS")
@@ -84,6 +90,9 @@ func upstreamTable(ups []upstreams.Status, now time.Time) *table {
 		}
 		if u.Frozen != nil {
 			state += ", frozen"
+		}
+		if gone(u) {
+			state += ", cluster " + u.Found.State
 		}
 		t.add(u.Name, typ, state, yesNo(u.Synced), admin.Total(u.Resources), u.RefusedTotal, admin.Total(u.Dropped), Ago(u.LastUpdate, now), u.Address)
 	}

@@ -8,6 +8,7 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
 	"time"
@@ -28,8 +29,11 @@ const (
 	runPercent = 50
 	// adjustInterval is the time between two looks at the heap during the start.
 	adjustInterval = 50 * time.Millisecond
-	// quietTime is the time without a collection after which the relay counts as quiet.
-	quietTime = 5 * time.Second
+	// A relay counts as quiet that has not collected for quietTime, and has allocated less meanwhile
+	// than quietBytes or one part in quietPart of what it holds: the next collection is long in coming.
+	quietTime  = 2 * time.Second
+	quietBytes = 1 << 20
+	quietPart  = 20
 )
 
 // startPercent returns GOGC for a start, by the bytes that the last collection has left.
@@ -77,7 +81,7 @@ func (c *Collector) Run(ctx context.Context, started <-chan struct{}) error {
 	debug.SetGCPercent(runPercent)
 	tick := time.NewTicker(quietTime)
 	defer tick.Stop()
-	last, ours := collections(), int64(0)
+	last, ours, before := collections(), int64(0), allocatedBytes()
 	for {
 		select {
 		case <-ctx.Done():
@@ -85,14 +89,15 @@ func (c *Collector) Run(ctx context.Context, started <-chan struct{}) error {
 		case <-tick.C:
 		}
 		// Once after the relay has become quiet: a busy one collects anyway.
-		now := collections()
-		if now == last && now != ours {
+		now, allocated := collections(), allocatedBytes()
+		if now == last && now != ours && allocated-before < max(quietBytes, heldBytes()/quietPart) {
+			runtime.GC() // pools keep their buffers for one collection, and each halves stacks at most
 			debug.FreeOSMemory()
 			now = collections()
 			ours = now
 			c.log.Debug("memory returned to the system", "collections", now)
 		}
-		last = now
+		last, before = now, allocated
 	}
 }
 
@@ -116,10 +121,15 @@ func followStart(ctx context.Context, started <-chan struct{}) bool {
 }
 
 // heldBytes returns what the last collection has left.
-func heldBytes() uint64 {
-	held := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
-	metrics.Read(held)
-	return held[0].Value.Uint64()
+func heldBytes() uint64 { return metric("/gc/heap/live:bytes") }
+
+// allocatedBytes returns what was allocated in all.
+func allocatedBytes() uint64 { return metric("/gc/heap/allocs:bytes") }
+
+func metric(name string) uint64 {
+	sample := []metrics.Sample{{Name: name}}
+	metrics.Read(sample)
+	return sample[0].Value.Uint64()
 }
 
 // collections returns the number of garbage collections.

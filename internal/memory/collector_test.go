@@ -61,6 +61,38 @@ func TestQuietRelayIsCollectedOnce(t *testing.T) {
 	})
 }
 
+// TestSteadyWorkIsNotQuiet: a relay that makes garbage all the time collects by itself.
+func TestSteadyWorkIsNotQuiet(t *testing.T) {
+	t.Setenv("GOGC", "")
+	c := quietCollector(t)
+	forced := func() uint64 { return metric("/gc/cycles/forced:gc-cycles") }
+	runtime.GC()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		started, done := make(chan struct{}), make(chan error)
+		close(started)
+		go func() { done <- c.Run(ctx, started) }()
+		began := forced()
+		var garbage []byte
+		for range 20 {
+			time.Sleep(quietTime / 2)
+			garbage = make([]byte, max(quietBytes, heldBytes()/quietPart))
+		}
+		runtime.KeepAlive(garbage)
+		if n := forced() - began; n != 0 {
+			t.Errorf("%d collections of its own while there is work", n)
+		}
+		time.Sleep(3 * quietTime)
+		if forced() == began {
+			t.Error("no collection after the work")
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestGarbageOfAStartFallsAsItGrows(t *testing.T) {
 	for held, want := range map[uint64]int{0: 150, 4 << 20: 150, 48 << 20: 150, 72 << 20: 100, 144 << 20: 50, 240 << 20: 30, 480 << 20: 20, 8 << 30: 20} {
 		if got := startPercent(held); got != want {

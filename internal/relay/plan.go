@@ -14,13 +14,19 @@ import (
 	"meshrelay/admin"
 	"meshrelay/config"
 	"meshrelay/internal/kube"
+	"meshrelay/internal/memory"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
+	"meshrelay/upstreams/kubernetes/clusters"
 )
 
 // Merge connects to the upstreams of a config, waits until all have synced, and returns the
 // merged resources that /debug/configz of a relay would have.
-func Merge(ctx context.Context, cfg *config.Config) (merged []*mirror.Resource, err error) {
+func Merge(ctx context.Context, file *config.Config) (merged []*mirror.Resource, err error) {
+	cfg, err := WithClusters(ctx, file)
+	if err != nil {
+		return nil, err
+	}
 	aggregate := mirror.NewAggregate()
 	policies, others, err := MergePolicies(cfg.Merge)
 	if err != nil {
@@ -51,6 +57,21 @@ func Merge(ctx context.Context, cfg *config.Config) (merged []*mirror.Resource, 
 		merged = append(merged, aggregate.List(kind, "")...)
 	}
 	return merged, nil
+}
+
+// WithClusters returns a config with an upstream for each cluster that can be found now.
+func WithClusters(ctx context.Context, file *config.Config) (*config.Config, error) {
+	if len(file.Clusters) == 0 {
+		return file, nil
+	}
+	found, err := clusters.Once(ctx, file)
+	if err != nil {
+		return nil, err
+	}
+	cfg := *file
+	cfg.Upstreams = append(slices.Clone(file.Upstreams), found...)
+	cfg.FitMemory(memory.SetLimit())
+	return &cfg, nil
 }
 
 // Running is a running relay, as a plan reads it.

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -29,6 +30,7 @@ import (
 	"meshrelay/state"
 	"meshrelay/state/local"
 	"meshrelay/upstreams"
+	"meshrelay/upstreams/kubernetes/clusters"
 )
 
 // Options are the parts of a Relay. All fields are required.
@@ -51,6 +53,7 @@ type Relay struct {
 	log       *slog.Logger
 	aggregate *mirror.Aggregate
 	manager   *upstreams.Manager
+	finder    *clusters.Finder
 	keeper    *state.Keeper // nil: no state is kept
 	server    *downstream.Server
 	pusher    *push.Pusher
@@ -58,15 +61,30 @@ type Relay struct {
 	collector *memory.Collector
 	guard     *memory.Guard
 	draining  atomic.Bool
-	// config is the present one; apply replaces it. Configs are immutable.
+	// config is the present one, with the upstreams that were found; apply replaces it. Configs are
+	// immutable.
 	config atomic.Pointer[config.Config]
+
+	applying sync.Mutex     // held by what changes upstreams; guards file
+	file     *config.Config // the present one as it is in the file
 }
 
 // New makes a Relay. It opens the state, but neither connects nor listens.
 func New(o Options) (*Relay, error) {
-	cfg := o.Config
-	r := &Relay{options: o, log: o.Logger, aggregate: mirror.NewAggregate(), guard: memory.NewGuard(cfg.Downstream.ShedAtMemoryPercent)}
+	r := &Relay{options: o, log: o.Logger, aggregate: mirror.NewAggregate(), file: o.Config}
+	finder, whole := clusters.New(o.Config.State.Dir, r.log)
+	r.finder = finder
+	r.finder.Adopt(o.Config)
+	cfg, err := r.effective(o.Config)
+	if err != nil {
+		return nil, err
+	}
+	r.options.Config = cfg
+	r.guard = memory.NewGuard(cfg.Downstream.ShedAtMemoryPercent)
 	r.config.Store(cfg)
+	for _, line := range cfg.Warnings() {
+		r.log.Warn("config may not be meant", "warning", line)
+	}
 	r.log.Info("relay starts", "version", o.Build.Version, "revision", o.Build.Revision, "node", cfg.Node.ID, "upstreams", len(cfg.Upstreams))
 	r.collector = memory.NewCollector(r.log)
 
@@ -86,6 +104,11 @@ func New(o Options) (*Relay, error) {
 		for _, u := range cfg.Upstreams {
 			options.Retain = append(options.Retain, u.Name)
 		}
+		if !whole { // nobody knows which clusters there were
+			options.Retain = nil
+		} else if options.Retain == nil {
+			options.Retain = []string{}
+		}
 		r.keeper = state.Open(local.New(cfg.State.Dir, r.log), options)
 		r.collector.Restores(r.keeper.Status().Size)
 		kept = r.keeper
@@ -99,7 +122,7 @@ func New(o Options) (*Relay, error) {
 	}
 	registry := prometheus.NewRegistry()
 	debug := admin.NewDebug(admin.Views{
-		Configs: r.aggregate, Upstreams: r.manager.Status, Trace: r.manager.Trace, LeftOut: r.manager.LeftOut,
+		Configs: r.aggregate, Upstreams: r.upstreams, Clusters: r.finder.Status, Trace: r.manager.Trace, LeftOut: r.manager.LeftOut,
 		Contests: register.KeyConflicts, HostConflicts: register.HostConflicts, NotFollowed: register.NotFollowed,
 	})
 	serverConfig, err := downstreamConfig(cfg, o.Build.Version)
@@ -121,7 +144,7 @@ func New(o Options) (*Relay, error) {
 	}
 	address := admin.Config{Address: cfg.Admin.Address, Socket: cfg.AdminSocket(), OwnSocketDir: ownSocketDir(cfg)}
 	r.operators = admin.New(address, r.adminDeps(registry, debug))
-	own := append(admin.NewReloadMetrics(o.Watcher.Status), r.manager, register, r.pusher)
+	own := append(admin.NewReloadMetrics(o.Watcher.Status), r.manager, r.finder, register, r.pusher)
 	if r.keeper != nil {
 		own = append(own, r.keeper)
 	}
@@ -165,18 +188,18 @@ func (r *Relay) adminDeps(registry *prometheus.Registry, debug *admin.Debug) adm
 	deps := admin.Deps{
 		Gatherer: registry, Debug: debug, LogLevel: r.options.LogLevel, Build: r.options.Build, Logger: r.log,
 		Name: r.config.Load().Node.ID, Started: time.Now(),
-		Controls: r.manager, Reload: r.options.Watcher.Reload, ReloadStatus: r.options.Watcher.Status,
+		Controls: r.manager, Clusters: r.finder, Notes: r.finder.Problems, Reload: r.options.Watcher.Reload, ReloadStatus: r.options.Watcher.Status,
 		Remarks: func() []string { return powerfulImports(r.config.Load().Upstreams, r.aggregate) },
 		Ready: func() admin.Readiness {
 			if r.draining.Load() {
 				return admin.Readiness{Reasons: []string{"shutting down"}}
 			}
-			return admin.Assess(r.server.HasReleased(), r.manager.Status())
+			return admin.Assess(r.server.HasReleased(), r.upstreams())
 		},
 	}
 	if r.keeper != nil {
 		deps.Backup = r.keeper.Backup
-		deps.Notes = func() []string { return stateNotes(r.keeper.Status()) }
+		deps.Notes = func() []string { return append(stateNotes(r.keeper.Status()), r.finder.Problems()...) }
 	}
 	return deps
 }
@@ -192,6 +215,8 @@ func (r *Relay) Run(ctx context.Context) error {
 	group.Add(untilSignal(ctx, r.log, &r.draining))
 	group.Add(actor(func(ctx context.Context) error { return r.reloadOnHangup(ctx, hangups) }))
 	group.Add(actor(func(ctx context.Context) error { return r.options.Watcher.Run(ctx, r.log, r.apply) }))
+	group.Add(actor(r.followClusters))
+	group.Add(actor(r.finder.Run))
 	group.Add(actor(r.server.Run))
 	group.Add(actor(func(ctx context.Context) error { return r.collector.Run(ctx, r.server.Released()) }))
 	group.Add(actor(r.guard.Run))

@@ -12,11 +12,16 @@ import (
 // apply implements config.Apply. It checks first all that can fail, so that it replaces either
 // all settings or none. The config watcher calls it, one call at a time.
 func (r *Relay) apply(ctx context.Context, cfg *config.Config) (needsRestart []string, err error) {
-	r.options.Complete(cfg)
+	r.applying.Lock()
+	defer r.applying.Unlock()
 	started, now := r.options.Config, r.config.Load()
-	next := *cfg
-	// These need a restart.
-	next.Node, next.Provenance = started.Node, started.Provenance
+	next, err := r.effective(cfg)
+	if err != nil {
+		return nil, err
+	}
+	for _, line := range next.Warnings() {
+		r.log.Warn("config may not be meant", "warning", line)
+	}
 	// The listeners of the start get the new views, despite those in the file.
 	if err := config.CheckListeners(started.Downstream.Listeners, cfg.Views); err != nil {
 		return nil, fmt.Errorf("listeners need a restart, and the views do not fit the present ones: %w", err)
@@ -34,7 +39,7 @@ func (r *Relay) apply(ctx context.Context, cfg *config.Config) (needsRestart []s
 		return nil, err
 	}
 	err = r.server.Reload(ctx, views, limits, func(held context.Context) error {
-		if err := r.manager.Apply(&next); err != nil {
+		if err := r.manager.Apply(next); err != nil {
 			return err
 		}
 		r.aggregate.SetPolicies(policies, others)
@@ -53,13 +58,17 @@ func (r *Relay) apply(ctx context.Context, cfg *config.Config) (needsRestart []s
 		r.keeper.SetOptions(keeperOptions(cfg.State))
 	}
 	r.guard.SetPercent(cfg.Downstream.ShedAtMemoryPercent)
-	if cfg.Log.Level != now.Log.Level { // else the level of an operator stays
-		if err := r.options.LogLevel.UnmarshalText([]byte(cfg.Log.Level)); err != nil {
+	if next.Log.Level != now.Log.Level { // else the level of an operator stays
+		if err := r.options.LogLevel.UnmarshalText([]byte(next.Log.Level)); err != nil {
 			return nil, err // never: cfg is valid
 		}
 	}
-	r.config.Store(&next)
-	return config.Diff(started, cfg), nil
+	r.config.Store(next)
+	r.file = cfg
+	r.finder.Adopt(cfg)
+	restart := *next
+	restart.Node, restart.Provenance = cfg.Node, cfg.Provenance
+	return config.Diff(started, &restart), nil
 }
 
 // stateNotes returns the problems of the state on disk, a line each.

@@ -138,7 +138,8 @@ type envelope struct {
 		labels, annotations               map[string]string
 	}
 	spec   []byte
-	status []byte // of a workload
+	status []byte // of a workload, or a ClusterProfile
+	data   []byte // of a Secret
 	// These are of a metav1.Status.
 	code, reason, message, details []byte
 	wrong                          error // the first value of another type than it has to have
@@ -154,6 +155,8 @@ func readEnvelope(b []byte) (e envelope, err error) {
 			e.spec = value
 		case "status":
 			e.status = value
+		case "data":
+			e.data = value
 		case "code":
 			e.code = value
 		case "reason":
@@ -228,6 +231,14 @@ func (e *envelope) object() (*object, error) {
 	return o, nil
 }
 
+// part returns the part of an object that a Hub reads.
+func (e *envelope) part(p Part) []byte {
+	if p == Status {
+		return bytes.Clone(e.status)
+	}
+	return bytes.Clone(e.data)
+}
+
 // healthy returns the condition Healthy of a status, nil without one.
 func healthy(status []byte) *bool {
 	var s struct {
@@ -291,6 +302,8 @@ type decoder struct {
 	budget   *budget
 	fold     func(*object) // nil: whoever takes the objects decodes them
 	choice   *choice
+	// part, unless nil, is what is kept of an object in place of its spec.
+	part *Part
 }
 
 func newDecoder(body io.ReadCloser, workload bool) *decoder {
@@ -346,6 +359,9 @@ func (d *decoder) object(e *envelope) (*object, error) {
 	}
 	if d.workload {
 		o.health = healthy(e.status)
+	}
+	if d.part != nil {
+		o.spec = e.part(*d.part)
 	}
 	if err := d.budget.take(o); err != nil || d.fold == nil {
 		return o, err

@@ -38,6 +38,8 @@ type Config struct {
 	ClusterUID string `yaml:"clusterUID"`
 	// AllowExec are the programs, as the kubeconfig writes them, that it may have run.
 	AllowExec []string `yaml:"allowExec,omitempty"`
+	// Found, unless nil, has the kubeconfig, in place of a file.
+	Found *Access `yaml:"-"`
 }
 
 // sectionOf returns the section of an upstream of this kind.
@@ -68,6 +70,19 @@ func (c *Config) Check(mistakes config.Checker, u config.Upstream, _ []config.Up
 		mistakes.Errorf("allowExec", "only a kubeconfig runs programs, and inCluster needs none: leave it out")
 	}
 	c.Ingress.checkImport(mistakes, u)
+	c.check(mistakes)
+}
+
+// CheckTemplate implements config.Template.
+func (c *Config) CheckTemplate(mistakes config.Checker) {
+	for field, given := range map[string]bool{"kubeconfig": c.Kubeconfig != "", "context": c.Context != "", "inCluster": c.InCluster} {
+		if given {
+			mistakes.Errorf(field, "found clusters bring their own connection: leave it out")
+		}
+	}
+	if len(c.AllowExec) > 0 {
+		mistakes.Errorf("allowExec", "the programs of found clusters are named in clusters[].allowExec: leave it out")
+	}
 	c.check(mistakes)
 }
 

@@ -77,6 +77,9 @@ func restConfig(c *Config, h io.Writer) (*rest.Config, error) {
 		}
 		return cfg, err
 	}
+	if c.Found != nil {
+		return c.Found.restConfig(h)
+	}
 	text, err := readBounded(c.Kubeconfig)
 	if err != nil {
 		return nil, err

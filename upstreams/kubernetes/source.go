@@ -61,8 +61,8 @@ func Kind() upstreams.Kind {
 		Config: &Config{},
 		New:    func(u config.Upstream, env upstreams.Env) (upstreams.Source, error) { return New(u, env), nil },
 		Check: func(u config.Upstream) error {
-			if sectionOf(u).InCluster {
-				return nil // a config may be checked elsewhere
+			if sectionOf(u).InCluster || sectionOf(u).Found != nil {
+				return nil // a config may be checked elsewhere, and found clusters keep nobody up
 			}
 			_, err := accessOf(sectionOf(u))
 			return err

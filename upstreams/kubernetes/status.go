@@ -274,7 +274,7 @@ func (s *Source) Describe(st *upstreams.Status) {
 	s.describeDerived(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st.Address = cmp.Or(address, s.section.Kubeconfig, "in cluster")
+	st.Address = cmp.Or(address, s.section.place())
 	s.st.ever = s.st.ever || st.Complete
 	st.State, st.LastError = s.present()
 	if st.Since = s.st.since; st.State != s.st.entered {

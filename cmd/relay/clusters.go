@@ -1,0 +1,75 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"meshrelay/admin"
+	"meshrelay/internal/cliview"
+)
+
+func newClusters() *cobra.Command {
+	var access access
+	var out output
+	cmd := access.overAdmin(&cobra.Command{
+		Use:     "clusters",
+		Aliases: []string{"cluster"},
+		Short:   "Show the clusters that a running relay has found, or decide about them",
+		Long: `List the clusters that a running relay has found by "clusters" in its config, with their
+upstreams, and what is wrong with them.
+
+A cluster whose kubeconfig is gone is orphaned: what it gave is served until removeAfter, or until
+"relay clusters remove". Many that are gone together are held until "relay clusters release".`,
+		Example: `  relay clusters
+  relay clusters release fleet
+  relay clusters remove fleet west`,
+	}, func(cmd *cobra.Command, c admin.Client, _ []string) error {
+		parts, err := c.Clusters(cmd.Context())
+		if err != nil {
+			return err
+		}
+		ups, err := c.Upstreams(cmd.Context())
+		return out.print(cmd, err, parts, cliview.Clusters(parts, ups, time.Now()))
+	})
+	out.flag(cmd, "table", "yaml", "json")
+	cmd.AddCommand(newReleaseClusters(), newRemoveCluster())
+	return cmd
+}
+
+func newReleaseClusters() *cobra.Command {
+	var access access
+	return access.overSocket(&cobra.Command{
+		Use:   "release CLUSTERS",
+		Short: "Let held clusters be orphaned",
+		Long: `Tell a running relay that the clusters are gone on purpose which its guard holds. They are
+orphaned from then on, and removed after removeAfter. The command needs the relay's Unix socket.`,
+		Example: `  relay clusters release fleet`,
+		Args:    wanted(0, "CLUSTERS"),
+	}, func(cmd *cobra.Command, c admin.Client, args []string) error {
+		done, err := c.ReleaseClusters(cmd.Context(), args[0])
+		if err == nil {
+			fmt.Fprintf(cmd.OutOrStdout(), "%s of %s %s orphaned now\n", cliview.Count(done.Clusters, "cluster"), args[0], cliview.Agree(done.Clusters, "is", "are"))
+		}
+		return err
+	})
+}
+
+func newRemoveCluster() *cobra.Command {
+	var access access
+	return access.overSocket(&cobra.Command{
+		Use:   "remove CLUSTERS CLUSTER",
+		Short: "Remove a cluster whose kubeconfig is gone, with all that it gave",
+		Long: `Remove a cluster that is orphaned or held from a running relay. What it gave is not served any
+more, and its history is deleted. The command needs the relay's Unix socket.`,
+		Example: `  relay clusters remove fleet west`,
+		Args:    wanted(0, "CLUSTERS", "CLUSTER"),
+	}, func(cmd *cobra.Command, c admin.Client, args []string) error {
+		err := c.RemoveCluster(cmd.Context(), args[0], args[1])
+		if err == nil {
+			fmt.Fprintf(cmd.OutOrStdout(), "cluster %s of %s is removed\n", args[1], args[0])
+		}
+		return err
+	})
+}

@@ -1,0 +1,264 @@
+package config
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// Clusters finds upstreams: the API servers of clusters that come and go by themselves.
+type Clusters struct {
+	// Name is unique among Config.Clusters.
+	Name string `yaml:"name"`
+	// Exactly one of these tells where the clusters are found.
+	Secrets   *ClusterSecrets   `yaml:"secrets,omitempty"`
+	Directory *ClusterDirectory `yaml:"directory,omitempty"`
+	Profiles  *ClusterProfiles  `yaml:"profiles,omitempty"`
+	// Ignore are IDs of clusters.
+	Ignore []string `yaml:"ignore,omitempty"`
+	// AllowExec are the programs, as the kubeconfigs write them, that these may have run.
+	AllowExec   []string  `yaml:"allowExec,omitempty"`
+	AllowProxy  bool      `yaml:"allowProxy"`
+	RemoveAfter OpenEnded `yaml:"removeAfter" default:"24h" range:"1m 8760h" endless:"never"`
+	// Max bounds the clusters that are followed at the same time.
+	Max   int          `yaml:"max" default:"100" range:"1 1000"`
+	Guard ClusterGuard `yaml:"guard"`
+	// Upstream is a template: it has neither a name, nor a clusterID, nor a connection.
+	Upstream Upstream `yaml:"upstream"`
+}
+
+// ClusterGuard holds clusters that are gone when more than Percent and more than Count are.
+type ClusterGuard struct {
+	Percent int `yaml:"percent" default:"30" range:"0 100"`
+	Count   int `yaml:"count" default:"1" range:"0 1000"`
+}
+
+// ClusterSecrets are Secrets of a hub with a kubeconfig under each key, which is the cluster's ID.
+type ClusterSecrets struct {
+	Kubeconfig string   `yaml:"kubeconfig" path:"file"`
+	Context    string   `yaml:"context"`
+	InCluster  bool     `yaml:"inCluster"`
+	AllowExec  []string `yaml:"allowExec,omitempty"` // of Kubeconfig
+	Namespace  string   `yaml:"namespace" default:"istio-system"`
+	Selector   string   `yaml:"selector" default:"istio/multiCluster=true"`
+}
+
+// ClusterDirectory is a directory of kubeconfigs. The name of a file, without its extension, is the
+// cluster's ID.
+type ClusterDirectory struct {
+	Path string `yaml:"path" path:"file or directory"`
+}
+
+// ClusterProfiles are the objects of kind ClusterProfile of a hub.
+type ClusterProfiles struct {
+	Kubeconfig string   `yaml:"kubeconfig" path:"file"`
+	Context    string   `yaml:"context"`
+	InCluster  bool     `yaml:"inCluster"`
+	AllowExec  []string `yaml:"allowExec,omitempty"` // of Kubeconfig
+	Namespace  string   `yaml:"namespace"`
+	Selector   string   `yaml:"selector"`
+	// AccessProviders are in order of preference.
+	AccessProviders []AccessProvider `yaml:"accessProviders"`
+}
+
+// AccessProvider tells which program gives the credentials for clusters of a provider.
+type AccessProvider struct {
+	Name string       `yaml:"name"` // as in the status of the profiles
+	Exec ProviderExec `yaml:"exec"`
+}
+
+// ProviderExec is a credential plugin of client-go.
+type ProviderExec struct {
+	Command    string            `yaml:"command"`
+	Args       []string          `yaml:"args,omitempty"`
+	Env        map[string]string `yaml:"env,omitempty"`
+	APIVersion string            `yaml:"apiVersion" default:"client.authentication.k8s.io/v1" oneof:"client.authentication.k8s.io/v1 client.authentication.k8s.io/v1beta1"`
+}
+
+// Template is a Source that found clusters can have: its connection is added to a section of the file.
+type Template interface {
+	Source
+	// CheckTemplate reports the mistakes of a section without a connection.
+	CheckTemplate(c Checker)
+}
+
+// ClusterPlaceholder stands for the ID of the cluster in the texts of clusters[].upstream.rewrite.
+const ClusterPlaceholder = "{cluster}"
+
+// For returns the upstream of a found cluster. The error tells why the template does not fit it.
+func (c Clusters) For(name, id string, source Source) (Upstream, error) {
+	u := c.Upstream
+	u.Name, u.ClusterID, u.Source = name, id, source
+	u.Rewrite = substitute(reflect.ValueOf(u.Rewrite), id).Interface().(Rewrite) //nolint:errcheck // the type stays
+	v := newValidator("", []Source{source})
+	v.label("name", u.Name)
+	v.id("clusterID", u.ClusterID)
+	v.federation("", u)
+	if len(v.mistakes) > 0 {
+		m := v.mistakes[0]
+		return u, fmt.Errorf("%s: %s", strings.TrimPrefix(m.field, "."), m.text)
+	}
+	return u, nil
+}
+
+// substitute returns a copy of v with the ID of a cluster in its texts.
+func substitute(v reflect.Value, id string) reflect.Value {
+	out := reflect.New(v.Type()).Elem()
+	switch v.Kind() {
+	case reflect.String:
+		out.SetString(strings.ReplaceAll(v.String(), ClusterPlaceholder, id))
+	case reflect.Struct:
+		for i := range v.NumField() {
+			out.Field(i).Set(substitute(v.Field(i), id))
+		}
+	case reflect.Pointer:
+		if !v.IsNil() {
+			out.Set(reflect.New(v.Type().Elem()))
+			out.Elem().Set(substitute(v.Elem(), id))
+		}
+	case reflect.Slice:
+		if !v.IsNil() {
+			out.Set(reflect.MakeSlice(v.Type(), v.Len(), v.Len()))
+			for i := range v.Len() {
+				out.Index(i).Set(substitute(v.Index(i), id))
+			}
+		}
+	case reflect.Map:
+		if !v.IsNil() {
+			out.Set(reflect.MakeMapWithSize(v.Type(), v.Len()))
+			for _, key := range v.MapKeys() {
+				out.SetMapIndex(substitute(key, id), substitute(v.MapIndex(key), id))
+			}
+		}
+	default:
+		out.Set(v)
+	}
+	return out
+}
+
+// template sets the defaults of a template that no tag tells.
+func (v *validator) template(at string, c *Clusters, revision string) {
+	u := &c.Upstream
+	if u.Source == nil && len(v.given(at)) == 0 {
+		i := slices.IndexFunc(v.sources, func(s Source) bool { _, is := s.(Template); return is })
+		if i < 0 {
+			v.errorf(at, "no kind of upstream is there that clusters can have")
+			return
+		}
+		section := reflect.New(reflect.TypeOf(v.sources[i]).Elem())
+		setDefaults(section.Elem())
+		u.Source = section.Interface().(Source) //nolint:errcheck // it is of that type
+	}
+	if u.FirstSync != FirstSyncOptional {
+		v.errorIf(v.noted(at+".firstSync"), at+".firstSync", "%q: found clusters never hold clients back: leave it out", u.FirstSync)
+		u.FirstSync = FirstSyncOptional
+	}
+	v.completeUpstream(at, u, revision)
+}
+
+func (v *validator) clusters(c *Config) {
+	for i, one := range c.Clusters {
+		at := fmt.Sprintf("clusters[%d]", i)
+		v.label(at+".name", one.Name)
+		if n := slices.IndexFunc(c.Clusters[:i], func(o Clusters) bool { return o.Name == one.Name }); n >= 0 {
+			v.errorf(at+".name", "%q is the name of clusters[%d] already: names must differ", one.Name, n)
+		}
+		places := 0
+		for _, given := range []bool{one.Secrets != nil, one.Directory != nil, one.Profiles != nil} {
+			if given {
+				places++
+			}
+		}
+		v.errorIf(places != 1, at, "clusters %q need exactly one of secrets, directory, profiles", one.Name)
+		if s := one.Secrets; s != nil {
+			v.hub(at+".secrets", s.Kubeconfig, s.Context, s.InCluster, s.AllowExec, s.Namespace, s.Selector)
+			v.errorIf(s.Namespace == "", at+".secrets.namespace", "missing: name the namespace of the secrets")
+		}
+		if d := one.Directory; d != nil {
+			v.errorIf(d.Path == "", at+".directory.path", "missing: name a directory of kubeconfigs")
+		}
+		if p := one.Profiles; p != nil {
+			v.profiles(at+".profiles", p)
+		}
+		for j, program := range one.AllowExec {
+			v.errorIf(program == "", fmt.Sprintf("%s.allowExec[%d]", at, j), "empty: write the command as the kubeconfigs have it")
+		}
+		for j, id := range one.Ignore {
+			v.errorIf(!idShape.MatchString(id), fmt.Sprintf("%s.ignore[%d]", at, j), "%q is no ID of a cluster: 1 to 253 letters, digits, dots, dashes and underscores", id)
+		}
+		v.clusterTemplate(at+".upstream", one)
+	}
+}
+
+func (v *validator) clusterTemplate(at string, c Clusters) {
+	u := c.Upstream
+	v.errorIf(u.Name != "", at+".name", "a found cluster is named after its ID: leave it out")
+	v.errorIf(u.ClusterID != "", at+".clusterID", "a found cluster has an ID: leave it out")
+	v.errorIf(u.Required, at+".required", "found clusters never hold clients back: leave it out")
+	v.staleness(at+".staleness", u.Staleness)
+	given := v.given(at)
+	if len(given) > 1 {
+		v.errorf(at, "it has several of %s: leave out all but one", strings.Join(given, ", "))
+		return
+	}
+	template, is := u.Source.(Template)
+	if u.Source == nil || !is {
+		v.errorIf(len(given) == 1, strings.Join(append([]string{at}, given...), "."), "found clusters are API servers: leave it out")
+		return
+	}
+	template.CheckTemplate(Checker{v, join(at, template.Kind())})
+	example, id := u, "example"
+	example.Rewrite = substitute(reflect.ValueOf(u.Rewrite), id).Interface().(Rewrite) //nolint:errcheck // the type stays
+	v.federation(at, example)
+}
+
+// hub checks how the API server is reached that tells of clusters.
+func (v *validator) hub(at, kubeconfig, context string, inCluster bool, allowExec []string, namespace, selector string) {
+	switch {
+	case inCluster && kubeconfig != "":
+		v.errorf(at+".inCluster", "both inCluster and kubeconfig: leave out one")
+	case !inCluster && kubeconfig == "":
+		v.errorf(at, "neither kubeconfig nor inCluster: name a kubeconfig, or set inCluster: true to use the service account of the pod")
+	case inCluster && context != "":
+		v.errorf(at+".context", "a context is of a kubeconfig, and inCluster needs none: leave it out")
+	case inCluster && len(allowExec) > 0:
+		v.errorf(at+".allowExec", "only a kubeconfig runs programs, and inCluster needs none: leave it out")
+	}
+	v.errorIf(namespace != "" && !nameShape.MatchString(namespace), at+".namespace", "%q is not a namespace", namespace)
+	v.selector(at+".selector", selector)
+}
+
+func (v *validator) profiles(at string, p *ClusterProfiles) {
+	v.hub(at, p.Kubeconfig, p.Context, p.InCluster, p.AllowExec, p.Namespace, p.Selector)
+	v.errorIf(p.Namespace == "", at+".namespace", "missing: name the namespace of the profiles")
+	v.errorIf(len(p.AccessProviders) == 0, at+".accessProviders", "missing: name at least one, with the program that gives credentials for its clusters")
+	for i, one := range p.AccessProviders {
+		field := fmt.Sprintf("%s.accessProviders[%d]", at, i)
+		v.errorIf(one.Name == "", field+".name", "missing: give the name that the status of the profiles has")
+		v.errorIf(one.Exec.Command == "", field+".exec.command", "missing: name the program that gives credentials")
+		if n := slices.IndexFunc(p.AccessProviders[:i], func(o AccessProvider) bool { return o.Name == one.Name }); n >= 0 {
+			v.errorf(field+".name", "%q is the name of accessProviders[%d] already: names must differ", one.Name, n)
+		}
+	}
+}
+
+// Warnings returns what a valid config may not mean, a line each.
+func (c *Config) Warnings() (lines []string) {
+	for i, u := range c.Upstreams {
+		for _, o := range c.Upstreams[:i] {
+			if u.ClusterID == o.ClusterID && u.ofCluster() && o.ofCluster() && u.relayed() != o.relayed() {
+				lines = append(lines, fmt.Sprintf("upstreams %s (%s) and %s (%s) are of one cluster, %s: each of its resources comes twice, and those of %s are shadowed: leave one out, or keep their kinds apart by import.kinds",
+					o.Name, o.Source.Kind(), u.Name, u.Source.Kind(), u.ClusterID, u.Name))
+			}
+		}
+	}
+	return lines
+}
+
+// OfControlPlane reports whether an upstream is the control plane of a cluster, rather than its API
+// server.
+func (u Upstream) OfControlPlane() bool { return u.relayed() }
+
+// OfAPIServer reports whether an upstream is the API server of a cluster.
+func (u Upstream) OfAPIServer() bool { return u.ofCluster() && !u.relayed() }

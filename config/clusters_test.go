@@ -1,0 +1,168 @@
+package config_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"meshrelay/config"
+	"meshrelay/upstreams/kubernetes"
+)
+
+const clustersOnly = `clusters:
+- name: fleet
+  secrets: {inCluster: true}
+downstream: {listeners: [{address: "127.0.0.1:15010", plaintext: true}]}
+`
+
+func TestAConfigWithClustersAloneIsValid(t *testing.T) {
+	c, err := parse("relay.yaml", []byte(clustersOnly))
+	if err != nil {
+		t.Fatal(err)
+	}
+	one := c.Clusters[0]
+	section, is := one.Upstream.Source.(*kubernetes.Config)
+	if !is || section.UnknownFields != "drop" || one.Upstream.FirstSync != config.FirstSyncOptional {
+		t.Errorf("the template is %+v", one.Upstream)
+	}
+	if one.Secrets.Namespace != "istio-system" || one.Secrets.Selector != "istio/multiCluster=true" || one.RemoveAfter.D() != 24*time.Hour || one.Guard != (config.ClusterGuard{Percent: 30, Count: 1}) || one.Max != 100 {
+		t.Errorf("%+v", one)
+	}
+	c.FitMemory(1 << 30) // without upstreams
+	text, err := c.YAML()
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := parse("relay.yaml", text)
+	if err != nil || !reflect.DeepEqual(again.Clusters, c.Clusters) {
+		t.Errorf("%v\n%s", err, text)
+	}
+}
+
+func TestMistakesInClustersAreNamedWithTheirLines(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "hub"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const profiles = "profiles: {inCluster: true, namespace: fleet, accessProviders: "
+	for fields, want := range map[string]string{
+		`secrets: {inCluster: true}, name: Fleet`: `"Fleet": 1 to 63 lower-case letters`,
+		``: "clusters[0]: clusters \"fleet\" need exactly one of secrets, directory, profiles",
+		`secrets: {inCluster: true}, directory: {path: a}`: "clusters[0]: clusters \"fleet\" need exactly one of",
+		`secrets: {}`: "clusters[0].secrets: neither kubeconfig nor inCluster",
+		`secrets: {inCluster: true, kubeconfig: hub}`:  "clusters[0].secrets.inCluster: both",
+		`secrets: {inCluster: true, context: a}`:       "clusters[0].secrets.context: a context is of a kubeconfig",
+		`secrets: {inCluster: true, allowExec: [a]}`:   "clusters[0].secrets.allowExec: only a kubeconfig",
+		`secrets: {inCluster: true, namespace: A}`:     `clusters[0].secrets.namespace: "A" is not a namespace`,
+		`secrets: {inCluster: true, selector: "a in"}`: `clusters[0].secrets.selector: "a in" is not a label selector`,
+		`directory: {}`:                      "clusters[0].directory.path: missing",
+		profiles + `[]}`:                     "clusters[0].profiles.accessProviders: missing",
+		profiles + `[{name: a}]}`:            "clusters[0].profiles.accessProviders[0].exec.command: missing",
+		profiles + `[{exec: {command: a}}]}`: "clusters[0].profiles.accessProviders[0].name: missing",
+		profiles + `[{name: a, exec: {command: a}}, {name: a, exec: {command: a}}]}`:           "clusters[0].profiles.accessProviders[1].name: \"a\" is the name of accessProviders[0] already",
+		profiles + `[{name: a, exec: {command: a, apiVersion: v1}}]}`:                          "clusters[0].profiles.accessProviders[0].exec.apiVersion",
+		`secrets: {inCluster: true}, removeAfter: 1s`:                                          "clusters[0].removeAfter: 1s is out of range: 1m0s to 8760h0m0s, or never",
+		`secrets: {inCluster: true}, max: 1001`:                                                "clusters[0].max: 1001 is out of range",
+		`secrets: {inCluster: true}, ignore: [a/b]`:                                            `clusters[0].ignore[0]: "a/b" is no ID of a cluster`,
+		`secrets: {inCluster: true}, allowExec: [""]`:                                          "clusters[0].allowExec[0]: empty",
+		`secrets: {inCluster: true}, upstream: {name: a}`:                                      "clusters[0].upstream.name: a found cluster is named after its ID",
+		`secrets: {inCluster: true}, upstream: {clusterID: a}`:                                 "clusters[0].upstream.clusterID: a found cluster has an ID",
+		`secrets: {inCluster: true}, upstream: {required: true}`:                               "clusters[0].upstream.required: found clusters never hold clients back",
+		`secrets: {inCluster: true}, upstream: {firstSync: wait}`:                              "clusters[0].upstream.firstSync: \"wait\": found clusters never hold clients back",
+		`secrets: {inCluster: true}, upstream: {file: {path: a}}`:                              "clusters[0].upstream.file: found clusters are API servers",
+		`secrets: {inCluster: true}, upstream: {kubernetes: {inCluster: true}}`:                "clusters[0].upstream.kubernetes.inCluster: found clusters bring their own connection",
+		`secrets: {inCluster: true}, upstream: {kubernetes: {kubeconfig: hub}}`:                "clusters[0].upstream.kubernetes.kubeconfig: found clusters bring their own connection",
+		`secrets: {inCluster: true}, upstream: {kubernetes: {allowExec: [a]}}`:                 "clusters[0].upstream.kubernetes.allowExec: the programs of found clusters are named in clusters[].allowExec",
+		`secrets: {inCluster: true}, upstream: {kubernetes: {namespaces: [A]}}`:                `clusters[0].upstream.kubernetes.namespaces[0]: "A" is not a namespace`,
+		`secrets: {inCluster: true}, upstream: {import: {kinds: [nothing]}}`:                   "clusters[0].upstream.import.kinds",
+		`secrets: {inCluster: true}, upstream: {rewrite: {namespacePrefix: "A-"}}`:             "clusters[0].upstream.rewrite.namespacePrefix",
+		`secrets: {inCluster: true}, upstream: {staleness: {staleAfter: 2h, expireAfter: 1h}}`: "clusters[0].upstream.staleness.expireAfter",
+		`secrets: {kubeconfig: hub, allowExec: [a]}, upstream: {rewrite: {namespacePrefix: "{cluster}-"}, kubernetes: {unknownFields: refuse}}, allowExec: [x]`: "",
+		profiles + `[{name: a, exec: {command: a, args: [b], env: {C: d}}}]}`:                                                                                   "",
+		`directory: {path: .}, removeAfter: never, guard: {percent: 100}`:                                                                                       "",
+	} {
+		name := "name: fleet"
+		if strings.Contains(fields, "name: Fleet") {
+			name = "max: 1"
+		}
+		text := fmt.Sprintf("clusters:\n- {%s, %s}\ndownstream: {listeners: [{address: \"127.0.0.1:15010\", plaintext: true}]}\n", name, fields)
+		_, err := parse(filepath.Join(dir, "relay.yaml"), []byte(strings.ReplaceAll(text, ", }", "}")))
+		switch {
+		case want == "" && err != nil:
+			t.Errorf("%s: %v", fields, err)
+		case want != "" && (err == nil || !strings.Contains(err.Error(), ":2: ") || !strings.Contains(err.Error(), want)):
+			t.Errorf("%s: %v, want %s", fields, err, want)
+		}
+	}
+	_, err := parse("relay.yaml", []byte("clusters:\n- {name: a, directory: {path: .}}\n- {name: a, directory: {path: .}}\n"+clustersOnly[strings.Index(clustersOnly, "downstream"):]))
+	if err == nil || !strings.Contains(err.Error(), `3: clusters[1].name: "a" is the name of clusters[0] already`) {
+		t.Error(err)
+	}
+}
+
+func TestATemplateBecomesTheUpstreamOfACluster(t *testing.T) {
+	c, err := parse("relay.yaml", []byte(strings.Replace(clustersOnly, "true}\n", `true}
+  upstream:
+    rewrite: {namespacePrefix: "{cluster}-", labels: {set: {cluster: "{cluster}"}}}
+    guard: {percent: 50}
+`, 1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	section := &kubernetes.Config{}
+	u, err := c.Clusters[0].For("east", "east", section)
+	if err != nil || u.Name != "east" || u.ClusterID != "east" || u.Rewrite.NamespacePrefix != "east-" || u.Rewrite.Labels.Set["cluster"] != "east" || u.Guard.Percent != 50 || u.Source != section {
+		t.Errorf("%v: %+v", err, u)
+	}
+	if got := c.Clusters[0].Upstream.Rewrite; got.NamespacePrefix != "{cluster}-" || got.Labels.Set["cluster"] != "{cluster}" {
+		t.Errorf("the template has become %+v", got)
+	}
+	if _, err := c.Clusters[0].For("east-1", "East_1", section); err == nil || !strings.HasPrefix(err.Error(), "rewrite.namespacePrefix: ") {
+		t.Errorf("a prefix that no namespace can have: %v", err)
+	}
+}
+
+func TestAnIstiodAndAnAPIServerOfOneClusterAreWarnedOf(t *testing.T) {
+	text := func(first, second string) string {
+		return fmt.Sprintf(`upstreams:
+- {name: a, clusterID: east, %s}
+- {name: b, clusterID: %s}
+downstream: {listeners: [{address: "127.0.0.1:15010", plaintext: true}]}
+`, first, second)
+	}
+	const istiod = `xds: {addresses: ["a:1"], plaintext: true}`
+	for second, want := range map[string]bool{
+		"east, kubernetes: {inCluster: true}": true, "west, kubernetes: {inCluster: true}": false,
+		"east, " + istiod: false, "east, file: {path: a}": false,
+	} {
+		c, err := parse("relay.yaml", []byte(text(istiod, second)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := c.Warnings()
+		if (len(lines) > 0) != want || want && !strings.Contains(lines[0], "upstreams a (xds) and b (kubernetes) are of one cluster, east") {
+			t.Errorf("%s: %q", second, lines)
+		}
+	}
+}
+
+func TestChangesOfClustersAreNamed(t *testing.T) {
+	before, err := parse("relay.yaml", []byte(clustersOnly))
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, err := parse("relay.yaml", []byte(strings.Replace(clustersOnly, "true}\n", "true}\n  max: 5\n- {name: other, directory: {path: .}}\n", 1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := config.Changes(before, next), []string{"clusters[fleet].max", "clusters: other added"}; !reflect.DeepEqual(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got := config.Diff(before, next); len(got) > 0 {
+		t.Errorf("a restart is needed for %q", got)
+	}
+}

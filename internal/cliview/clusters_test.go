@@ -1,0 +1,71 @@
+package cliview
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"meshrelay/upstreams"
+	"meshrelay/upstreams/kubernetes/clusters"
+	"meshrelay/upstreams/kubernetes/clusters/registry"
+)
+
+func TestClustersAreShownWithTheirUpstreamsAndWhatToDo(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	of := func(id string, state registry.State, more func(*clusters.ClusterStatus)) clusters.ClusterStatus {
+		c := clusters.ClusterStatus{Cluster: registry.Cluster{ID: id, Name: strings.ToLower(id), Origin: "secret istio-system/" + id, State: state, Since: now.Add(-time.Hour)}}
+		if more != nil {
+			more(&c)
+		}
+		return c
+	}
+	parts := []clusters.Status{
+		{Name: "fleet", From: "secrets in istio-system", ReadAt: now.Add(-5 * time.Second), Clusters: []clusters.ClusterStatus{
+			of("East", registry.Found, func(c *clusters.ClusterStatus) {
+				c.Problem, c.Note = "it is not\na kubeconfig", "its control plane is not healthy: \x1b[31m"
+			}),
+			of("north", registry.Orphaned, func(c *clusters.ClusterStatus) { c.RemoveAt = now.Add(2 * time.Hour) }),
+			of("south", registry.Orphaned, nil),
+			of("west", registry.Held, nil), of("far-west", registry.Held, nil),
+		}, Refused: []registry.Refused{{ID: "bad", Origin: "secret istio-system/x", Reason: "the kubeconfig is empty"}, {Origin: "secret istio-system/y", Reason: "rotten"}}},
+		{Name: "new", From: "/etc/clusters", Clusters: []clusters.ClusterStatus{}},
+		{Name: "down", From: "profiles in fleet", ReadAt: now.Add(-time.Minute), Error: "connection refused"},
+	}
+	ups := []upstreams.Status{{Name: "east", State: upstreams.StateSynced, Since: now.Add(-3 * time.Minute), Resources: map[string]int{"a/B": 7}}}
+	want := `CLUSTERS   CLUSTER    STATE         UPSTREAM   UPSTREAM STATE   RESOURCES   FOUND IN
+fleet      East       found 60m     east       synced 3m        7           secret istio-system/East
+fleet      north      orphaned 60m  north      -                -           secret istio-system/north
+fleet      south      orphaned 60m  south      -                -           secret istio-system/south
+fleet      west       held 60m      west       -                -           secret istio-system/west
+fleet      far-west   held 60m      far-west   -                -           secret istio-system/far-west
+
+fleet: 5 clusters from secrets in istio-system, read 5s ago
+  East: the new kubeconfig is not used, the last good one is: it is not a kubeconfig
+  East: its control plane is not healthy: ?[31m
+  north: its kubeconfig is gone, what it gave is served. It is removed in 120m. To remove it now: relay clusters remove fleet north
+  south: its kubeconfig is gone, what it gave is served. It stays. To remove it now: relay clusters remove fleet south
+  2 clusters are gone together and held: what they gave is served. If that is meant: relay clusters release fleet
+  bad in secret istio-system/x is not followed: the kubeconfig is empty
+  all in secret istio-system/y is not followed: rotten
+new: 0 clusters from /etc/clusters, not read yet
+down: 0 clusters from profiles in fleet, last read 60s ago, and not now: connection refused
+`
+	squeeze := func(text string) string {
+		var lines []string
+		for line := range strings.Lines(text) {
+			lines = append(lines, strings.Join(strings.Fields(line), " "))
+		}
+		return strings.Join(lines, "\n")
+	}
+	if got := Clusters(parts, ups, now); squeeze(got) != squeeze(want) {
+		t.Errorf("%s\nwant\n%s", got, want)
+	}
+	if got := Clusters(nil, nil, now); got != "The config has no clusters.\n" {
+		t.Error(got)
+	}
+	orphan := upstreams.Status{Name: "north", ClusterID: "North", Type: "kubernetes", State: upstreams.StateSynced, Found: &upstreams.FoundStatus{Clusters: "fleet", Origin: "secret a/b", State: "orphaned"}}
+	text := Upstream(orphan, now)
+	if !strings.Contains(text, ", cluster orphaned") || !strings.Contains(text, "Cluster North, found by clusters fleet in secret a/b.") || healthy(orphan) {
+		t.Error(text)
+	}
+}

@@ -1,0 +1,196 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"meshrelay/config"
+	"meshrelay/upstreams"
+)
+
+// withClusters is a relay whose clusters are found in a directory. Nothing listens where their
+// kubeconfigs lead.
+type withClusters struct {
+	*Relay
+	t    *testing.T
+	dir  string
+	stop func()
+}
+
+func (w *withClusters) kubeconfig(id, token string) {
+	w.t.Helper()
+	text := fmt.Sprintf(`apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}]
+users: [{name: u, user: {token: %s}}]
+contexts: [{name: x, context: {cluster: c, user: u}}]
+current-context: x
+`, token)
+	if err := os.WriteFile(filepath.Join(w.dir, "fleet", id), []byte(text), 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// parse returns a config with clusters of the directory, and more.
+func (w *withClusters) parse(fields, more string) *config.Config {
+	w.t.Helper()
+	text := fmt.Sprintf("downstream: {listeners: [{address: \"127.0.0.1:0\", plaintext: true}]}\nstate: {dir: state}\nnode: {id: a}\nclusters:\n- {name: fleet, directory: {path: fleet}%s}\n%s", fields, more)
+	cfg, err := config.Parse(filepath.Join(w.dir, "relay.yaml"), []byte(text), Sources()...)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return cfg
+}
+
+// start runs the parts of a relay that have to do with upstreams.
+func (w *withClusters) start(cfg *config.Config) {
+	w.t.Helper()
+	r, err := New(Options{
+		Config: cfg, Watcher: config.NewWatcher("relay.yaml", Sources()...), Complete: func(c *config.Config) { c.FitMemory(1 << 30) },
+		Logger: slog.New(slog.DiscardHandler), LogLevel: new(slog.LevelVar),
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.Relay = r
+	ctx, cancel := context.WithCancel(context.Background())
+	runs := []func(context.Context) error{r.aggregate.Run, r.manager.Run, r.keep, r.finder.Run, r.followClusters}
+	ended := make(chan error, len(runs))
+	for _, run := range runs {
+		go func() { ended <- run(ctx) }()
+	}
+	w.stop = sync.OnceFunc(func() {
+		cancel()
+		for range runs {
+			if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
+				w.t.Error(err)
+			}
+		}
+	})
+	w.t.Cleanup(w.stop)
+}
+
+// names returns the upstreams in order, with what is the case with those that were found.
+func (w *withClusters) names() (all []string) {
+	for _, u := range w.upstreams() {
+		name := u.Name
+		if u.Found != nil {
+			name += " " + u.Found.State
+		}
+		all = append(all, name)
+	}
+	return all
+}
+
+func (w *withClusters) has(want ...string) {
+	w.t.Helper()
+	deadline, tick := time.After(20*time.Second), time.NewTicker(2*time.Millisecond)
+	defer tick.Stop()
+	for !slices.Equal(w.names(), want) {
+		select {
+		case <-deadline:
+			w.t.Fatalf("there are %q, want %q; %q", w.names(), want, w.finder.Problems())
+		case <-tick.C:
+		}
+	}
+}
+
+func newWithClusters(t *testing.T, ids ...string) *withClusters {
+	w := &withClusters{t: t, dir: t.TempDir()}
+	if err := os.Mkdir(filepath.Join(w.dir, "fleet"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range ids {
+		w.kubeconfig(id, "t")
+	}
+	return w
+}
+
+func TestFoundClustersAreUpstreamsBehindThoseOfTheFile(t *testing.T) {
+	w := newWithClusters(t, "a", "b")
+	const static = "upstreams: [{name: z, file: {path: .}}]\n"
+	w.start(w.parse("", static))
+	w.has("z", "a found", "b found")
+	present := w.config.Load()
+	if u := present.Upstreams[1]; u.FirstSync != config.FirstSyncOptional || u.Limits.MaxBytes != 1<<29/3 {
+		t.Errorf("%+v", u)
+	}
+	if n := present.Upstreams[0].Limits.MaxBytes; n != 1<<29/3 {
+		t.Errorf("the upstream of the file may have %d bytes", n)
+	}
+	before := present.Upstreams[1].Source
+	w.kubeconfig("a", "other")
+	w.kubeconfig("c", "t")
+	w.has("z", "a found", "b found", "c found")
+	if now := w.config.Load().Upstreams[1].Source; fmt.Sprint(now) != fmt.Sprint(before) {
+		t.Errorf("a rotation has made %v of %v", now, before)
+	}
+	if err := os.Remove(filepath.Join(w.dir, "fleet", "b")); err != nil {
+		t.Fatal(err)
+	}
+	w.has("z", "a found", "b orphaned", "c found")
+	if err := w.finder.Remove("fleet", "b"); err != nil {
+		t.Fatal(err)
+	}
+	w.has("z", "a found", "c found")
+}
+
+func TestAReloadOfAConfigWithClustersIsAppliedAsAWhole(t *testing.T) {
+	w := newWithClusters(t, "a", "B_1")
+	w.start(w.parse("", ""))
+	w.has("b-1 found", "a found")
+	_, err := w.apply(t.Context(), w.parse(", upstream: {rewrite: {namespacePrefix: \"{cluster}-\"}}", "upstreams: [{name: z, file: {path: .}}]\n"))
+	if err == nil || !strings.Contains(err.Error(), "clusters fleet: cluster B_1: upstream.rewrite.namespacePrefix: ") {
+		t.Errorf("%v", err)
+	}
+	w.has("b-1 found", "a found")
+	if _, err := w.apply(t.Context(), w.parse(", ignore: [B_1], upstream: {guard: {percent: 50}}", "upstreams: [{name: z, file: {path: .}}]\n")); err != nil {
+		t.Fatal(err)
+	}
+	w.has("z", "a found")
+	if got := w.config.Load().Upstreams[1].Guard.Percent; got != 50 {
+		t.Errorf("the guard has %d %%", got)
+	}
+	// An upstream of the file takes the name of a cluster.
+	if _, err := w.apply(t.Context(), w.parse("", "upstreams: [{name: a, file: {path: .}}]\n")); err != nil {
+		t.Fatal(err)
+	}
+	w.has("a", "b-1 found")
+	none := w.parse("", "upstreams: [{name: a, file: {path: .}}]\n")
+	none.Clusters = nil
+	if _, err := w.apply(t.Context(), none); err != nil {
+		t.Fatal(err)
+	}
+	w.has("a")
+}
+
+func TestARelayWithClustersAloneStartsAgainWithThoseItHad(t *testing.T) {
+	w := newWithClusters(t, "a", "b")
+	w.start(w.parse("", ""))
+	w.has("a found", "b found")
+	if err := w.manager.AwaitFirstSync(t.Context(), func() []string { return nil }); err != nil {
+		t.Fatal(err) // nobody waits for clusters
+	}
+	w.stop()
+	if err := os.RemoveAll(filepath.Join(w.dir, "fleet")); err != nil {
+		t.Fatal(err)
+	}
+	w.start(w.parse("", ""))
+	if got, want := w.names(), []string{"a found", "b found"}; !slices.Equal(got, want) {
+		t.Errorf("it begins with %q, want %q", got, want)
+	}
+	for _, u := range w.manager.Status() {
+		if u.State == upstreams.StateSynced {
+			t.Errorf("%+v", u)
+		}
+	}
+}

@@ -1,0 +1,143 @@
+package kubernetes
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/clientcmd/api"
+)
+
+// MaxKubeconfig bounds the kubeconfig of a found cluster, in bytes.
+const MaxKubeconfig = 256 << 10
+
+// Trust is what a kubeconfig of a found cluster may ask for. Who wrote it need not be who runs the
+// relay.
+type Trust struct {
+	AllowExec  []string // programs, as the kubeconfig writes them
+	AllowProxy bool
+}
+
+// Access is the kubeconfig of a found cluster: another one may take its place at any time, and is
+// used for new requests within ten seconds. Its methods may be called from any goroutine.
+type Access struct {
+	// box has what is known, and nothing while somebody uses it. Configs are compared as a whole,
+	// and two channels are equal only when they are the same.
+	box chan credentials
+}
+
+// credentials are a kubeconfig, or why there is none.
+type credentials struct {
+	text   []byte
+	trust  Trust
+	reason string
+}
+
+// NewAccess returns an Access without a kubeconfig, and with the reason for that.
+func NewAccess(reason string) *Access {
+	a := &Access{make(chan credentials, 1)}
+	a.box <- credentials{reason: reason}
+	return a
+}
+
+// Set has another kubeconfig used.
+func (a *Access) Set(text []byte, trust Trust) {
+	<-a.box
+	a.box <- credentials{text: text, trust: trust}
+}
+
+// Miss tells why there is no kubeconfig. It has no effect on an Access that has one.
+func (a *Access) Miss(reason string) {
+	now := <-a.box
+	now.reason = reason
+	a.box <- now
+}
+
+func (a *Access) get() (text []byte, trust Trust, err error) {
+	now := <-a.box
+	a.box <- now
+	if len(now.text) == 0 {
+		return nil, now.trust, errors.New(now.reason)
+	}
+	return now.text, now.trust, nil
+}
+
+func (a *Access) restConfig(h io.Writer) (*rest.Config, error) {
+	text, trust, err := a.get()
+	if err != nil {
+		return nil, err
+	}
+	h.Write(text) //nolint:errcheck // it never fails
+	return foundConfig(text, trust)
+}
+
+// CheckKubeconfig returns why a kubeconfig of a found cluster can not be used, nil if it can.
+func CheckKubeconfig(text []byte, trust Trust) error {
+	cfg, err := foundConfig(text, trust)
+	if err != nil {
+		return err
+	}
+	if _, err := rest.TLSConfigFor(cfg); err != nil { // an error of the certificates
+		return err
+	}
+	return nil
+}
+
+func foundConfig(text []byte, trust Trust) (*rest.Config, error) {
+	switch {
+	case len(text) > MaxKubeconfig:
+		return nil, fmt.Errorf("the kubeconfig is larger than %d KiB", MaxKubeconfig>>10)
+	case len(strings.TrimSpace(string(text))) == 0:
+		return nil, errors.New("the kubeconfig is empty")
+	}
+	file, err := clientcmd.Load(text)
+	if err != nil {
+		return nil, errors.New("it is not a kubeconfig") // the error may quote what is secret
+	}
+	c := &Config{AllowExec: trust.AllowExec}
+	if err := refuse(file, c); err != nil {
+		return nil, err
+	}
+	context := file.Contexts[file.CurrentContext]
+	if err := refuseFound(file.Clusters[context.Cluster], file.AuthInfos[context.AuthInfo], trust); err != nil {
+		return nil, err
+	}
+	return clientcmd.NewNonInteractiveClientConfig(*file, file.CurrentContext, nil, nil).ClientConfig()
+}
+
+// refuseFound returns what a relay does not do for a kubeconfig that somebody else may have written:
+// read files of its own host, or send its credentials through a proxy of their choice.
+func refuseFound(cluster *api.Cluster, user *api.AuthInfo, trust Trust) error {
+	var paths []string
+	for name, path := range map[string]string{
+		"certificate-authority": cluster.CertificateAuthority, "client-certificate": user.ClientCertificate,
+		"client-key": user.ClientKey, "tokenFile": user.TokenFile,
+	} {
+		if path != "" {
+			paths = append(paths, name)
+		}
+	}
+	slices.Sort(paths)
+	switch {
+	case len(paths) > 0:
+		return fmt.Errorf("it names files of the relay's own host (%s): put their content into the kubeconfig", strings.Join(paths, ", "))
+	case cluster.ProxyURL != "" && !trust.AllowProxy:
+		return errors.New("it has a proxy-url: set allowProxy: true to let found clusters choose a proxy")
+	}
+	return nil
+}
+
+// place returns where the credentials of a section are.
+func (c *Config) place() string {
+	switch {
+	case c.Found != nil:
+		return "found cluster"
+	case c.InCluster:
+		return "in cluster"
+	}
+	return c.Kubeconfig
+}

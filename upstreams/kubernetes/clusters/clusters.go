@@ -1,0 +1,381 @@
+// Package clusters finds the clusters that "clusters" of a config asks for, and gives each an
+// upstream: from Secrets and ClusterProfiles of a hub, and from directories of kubeconfigs.
+//
+// It owns how kubeconfigs are read, and what is kept of clusters over a restart: never a kubeconfig.
+// Package registry, below it, decides which clusters are followed.
+//
+// The package must not know what is served of the clusters.
+package clusters
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"meshrelay/config"
+	"meshrelay/internal/loglimit"
+	"meshrelay/upstreams/kubernetes"
+	"meshrelay/upstreams/kubernetes/clusters/registry"
+)
+
+// ErrUnknown is the error of an order for clusters that the config does not have.
+var ErrUnknown = errors.New("the config has no clusters")
+
+// retry is the pause after the disk could not be written.
+const retry = 5 * time.Second
+
+// Finder finds clusters. Its methods may be called from any goroutine.
+type Finder struct {
+	log     *slog.Logger
+	limit   *loglimit.Limit
+	memory  memory
+	pace    kubernetes.HubPace
+	changed chan struct{} // has an element when there may be other upstreams
+	wake    chan struct{} // has an element when something changed, or is due
+
+	mu      sync.Mutex // guards all below
+	cfg     *config.Config
+	parts   []*part // in the order of the config
+	restore map[string][]registry.Cluster
+	// run starts a reader; nil before Run, and at its end.
+	run func(*part)
+}
+
+// part is one element of config.Clusters.
+type part struct {
+	cfg      config.Clusters
+	registry *registry.Registry
+	access   map[string]*kubernetes.Access // by the ID of the cluster
+	due      time.Time                     // of the next tick, zero for none
+	readAt   time.Time                     // the last time that it could be read
+	stop     func()                        // nil while no reader runs
+	// reading counts readers: what a former one tells does not count.
+	reading int
+}
+
+// New returns a Finder that reads nothing yet. In dir, unless it is empty, it keeps which clusters
+// there are. whole reports whether it could read what it has kept: nothing of them may be forgotten
+// otherwise.
+func New(dir string, log *slog.Logger) (f *Finder, whole bool) {
+	return newFinder(dir, log, kubernetes.UsualHubPace)
+}
+
+func newFinder(dir string, log *slog.Logger, pace kubernetes.HubPace) (*Finder, bool) {
+	f := &Finder{
+		log: log, limit: loglimit.New(50, 10*time.Second), memory: memory{dir: dir}, pace: pace,
+		changed: make(chan struct{}, 1), wake: make(chan struct{}, 1),
+	}
+	var err error
+	if f.restore, err = f.memory.load(); err != nil {
+		log.Error("found clusters not read from disk", "err", err)
+	}
+	return f, err == nil
+}
+
+// Changed returns a channel that has an element when there may be other upstreams.
+func (f *Finder) Changed() <-chan struct{} { return f.changed }
+
+func signal(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}
+
+// policyOf returns the policy of a part of a config.
+func policyOf(cfg *config.Config, i int, before []config.Upstream) registry.Policy {
+	c := cfg.Clusters[i]
+	p := registry.Policy{
+		RemoveAfter: c.RemoveAfter.D(), Percent: c.Guard.Percent, Count: c.Guard.Count, Max: c.Max, Ignore: c.Ignore,
+		Names: map[string]string{}, IDs: map[string]string{}, Istiods: map[string]string{},
+	}
+	for j, u := range append(slices.Clone(cfg.Upstreams), before...) {
+		p.Names[u.Name] = "that of another one"
+		if j < len(cfg.Upstreams) {
+			p.Names[u.Name] = fmt.Sprintf("that of upstreams[%d]", j)
+		}
+		switch {
+		case u.OfAPIServer():
+			p.IDs[u.ClusterID] = "upstream " + u.Name
+		case u.OfControlPlane():
+			p.Istiods[u.ClusterID] = u.Name
+		}
+	}
+	return p
+}
+
+// Upstreams returns those of the clusters that are found, in order, as another config would have
+// them. The error names a cluster that its template does not fit.
+func (f *Finder) Upstreams(cfg *config.Config) (all []config.Upstream, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i, c := range cfg.Clusters {
+		found, access := f.as(cfg, i, all)
+		for _, one := range found {
+			u, err := upstreamOf(c, one.Name, one.ID, access(one.ID))
+			if err != nil {
+				return nil, fmt.Errorf("clusters %s: cluster %s: upstream.%w", c.Name, one.ID, err)
+			}
+			all = append(all, u)
+		}
+	}
+	return all, nil
+}
+
+// as returns the clusters of a part as a config would have them, and their connections.
+func (f *Finder) as(cfg *config.Config, i int, before []config.Upstream) ([]registry.Cluster, func(id string) *kubernetes.Access) {
+	known := f.restore[cfg.Clusters[i].Name]
+	access := func(string) *kubernetes.Access { return kubernetes.NewAccess("") } // of nobody
+	if p := f.part(cfg.Clusters[i].Name); p != nil {
+		known, access = p.registry.Clusters(), p.accessOf
+	}
+	r := registry.New(policyOf(cfg, i, before))
+	_, _ = r.Step(time.Now(), registry.Restored{Clusters: known}) //nolint:errcheck // it is no order
+	return r.Clusters(), access
+}
+
+// part returns the part of a name, or nil. The caller holds mu.
+func (f *Finder) part(name string) *part {
+	if i := slices.IndexFunc(f.parts, func(p *part) bool { return p.cfg.Name == name }); i >= 0 {
+		return f.parts[i]
+	}
+	return nil
+}
+
+// upstreamOf returns the upstream of a cluster.
+func upstreamOf(c config.Clusters, name, id string, access *kubernetes.Access) (config.Upstream, error) {
+	section := *c.Upstream.Source.(*kubernetes.Config) // the config has been checked
+	section.Found = access
+	return c.For(name, id, &section)
+}
+
+// accessOf returns the connection of a cluster. The caller holds the Finder's mu.
+func (p *part) accessOf(id string) *kubernetes.Access {
+	if p.access[id] == nil {
+		p.access[id] = kubernetes.NewAccess("its kubeconfig was not read since the start of the relay")
+	}
+	return p.access[id]
+}
+
+// Adopt has another config be the present one. All that there is is read once more.
+func (f *Finder) Adopt(cfg *config.Config) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	former := f.parts
+	f.cfg, f.parts = cfg, nil
+	for _, p := range former {
+		if p.stop != nil {
+			p.stop()
+			p.stop = nil
+		}
+	}
+	for _, c := range cfg.Clusters {
+		i := slices.IndexFunc(former, func(p *part) bool { return p.cfg.Name == c.Name })
+		if i >= 0 {
+			former[i].cfg = c
+			f.parts = append(f.parts, former[i])
+			continue
+		}
+		p := &part{cfg: c, registry: registry.New(registry.Policy{}), access: map[string]*kubernetes.Access{}}
+		_, _ = f.step(p, registry.Restored{Clusters: f.restore[c.Name]}) //nolint:errcheck // it is no order
+		f.parts = append(f.parts, p)
+	}
+	f.restore = nil
+	f.policies()
+	for _, p := range f.parts {
+		if f.run != nil {
+			f.run(p)
+		}
+	}
+	signal(f.changed)
+	signal(f.wake)
+}
+
+// policies tells each part what it has to know of the others. The caller holds mu.
+func (f *Finder) policies() {
+	var before []config.Upstream
+	for i, p := range f.parts {
+		_, _ = f.step(p, registry.SetPolicy{Policy: policyOf(f.cfg, i, before)}) //nolint:errcheck // it is no order
+		for _, one := range p.registry.Clusters() {
+			before = append(before, config.Upstream{Name: one.Name, ClusterID: one.ID, Source: p.cfg.Upstream.Source})
+		}
+	}
+}
+
+// step takes the registry of a part over an event. The caller holds mu.
+func (f *Finder) step(p *part, e registry.Event) (registry.Output, error) {
+	out, err := p.registry.Step(time.Now(), e)
+	for _, n := range out.Notes {
+		f.limit.Log(f.log, n.Level, n.Message, append([]any{"clusters", p.cfg.Name}, n.Args...)...)
+	}
+	p.due = out.Wake
+	known := map[string]bool{}
+	for _, c := range p.registry.Clusters() {
+		known[c.ID] = true
+		switch access := p.accessOf(c.ID); {
+		case len(c.Kubeconfig) > 0:
+			access.Set(c.Kubeconfig, TrustOf(p.cfg))
+		case c.State != registry.Found:
+			access.Miss("its kubeconfig is gone, and kubeconfigs are not kept over a restart: what it gave is served")
+		case c.Problem != "":
+			access.Miss(c.Problem)
+		}
+	}
+	for id := range p.access {
+		if !known[id] {
+			delete(p.access, id)
+		}
+	}
+	if out.Set {
+		signal(f.changed)
+	}
+	if out.Changed || !out.Wake.IsZero() {
+		signal(f.wake)
+	}
+	return out, err
+}
+
+// told takes over what a reader tells.
+func (f *Finder) told(p *part, reading int, entries []registry.Entry, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if reading != p.reading || p.stop == nil {
+		return
+	}
+	if err != nil {
+		_, _ = f.step(p, registry.Failed{Err: err}) //nolint:errcheck // it is no order
+		return
+	}
+	p.readAt = time.Now()
+	if out, _ := f.step(p, registry.Listed{Entries: fitting(p, entries)}); out.Set { //nolint:errcheck // it is no order
+		f.policies()
+	}
+}
+
+// fitting sets the problems of entries that the template of a part does not fit.
+func fitting(p *part, entries []registry.Entry) []registry.Entry {
+	known := map[string]bool{}
+	for _, c := range p.registry.Clusters() {
+		known[c.ID] = true
+	}
+	for i := range entries {
+		e := &entries[i]
+		name := registry.NameOf(e.ID)
+		if e.Problem != "" || known[e.ID] || name == "" {
+			continue
+		}
+		if _, err := upstreamOf(p.cfg, name, e.ID, nil); err != nil {
+			e.Kubeconfig, e.Problem = nil, "it does not fit: upstream."+err.Error()
+		}
+	}
+	return entries
+}
+
+// Run reads the parts of the config until ctx ends, and then returns nil. It is called once.
+func (f *Finder) Run(ctx context.Context) error {
+	var running sync.WaitGroup
+	f.mu.Lock()
+	f.run = func(p *part) {
+		p.reading++
+		reading := p.reading
+		ctx, cancel := context.WithCancel(ctx)
+		p.stop = cancel
+		r := readerOf(p.cfg, f.pace)
+		running.Go(func() {
+			defer r.close()
+			r.follow(ctx, func(entries []registry.Entry, err error) { f.told(p, reading, entries, err) })
+		})
+	}
+	for _, p := range f.parts {
+		f.run(p)
+	}
+	f.mu.Unlock()
+	for ctx.Err() == nil {
+		timer := time.NewTimer(f.turn())
+		select {
+		case <-ctx.Done():
+		case <-f.wake:
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+	f.mu.Lock()
+	f.run = nil
+	for _, p := range f.parts {
+		p.stop()
+		p.stop = nil
+	}
+	f.mu.Unlock()
+	running.Wait()
+	f.turn()
+	return nil
+}
+
+// turn does what is due, and returns how long nothing will be.
+func (f *Finder) turn() time.Duration {
+	f.mu.Lock()
+	wait := time.Hour
+	kept := map[string][]registry.Cluster{}
+	now := time.Now()
+	for _, p := range f.parts {
+		if !p.due.IsZero() && !now.Before(p.due) {
+			_, _ = f.step(p, registry.Tick{}) //nolint:errcheck // it is no order
+		}
+		if !p.due.IsZero() {
+			wait = min(wait, max(p.due.Sub(now), time.Millisecond))
+		}
+		kept[p.cfg.Name] = p.registry.Clusters()
+	}
+	f.mu.Unlock()
+	if err := f.memory.save(kept); err != nil {
+		f.limit.Warn(f.log, "found clusters not written to disk", "err", err)
+		wait = min(wait, retry)
+	}
+	return wait
+}
+
+// Once reads every part of a config one time, and returns the upstreams of what is found. It is for
+// commands that run no relay.
+func Once(ctx context.Context, cfg *config.Config) ([]config.Upstream, error) {
+	f, _ := newFinder("", slog.New(slog.DiscardHandler), kubernetes.UsualHubPace)
+	f.Adopt(cfg)
+	for _, p := range f.parts {
+		r := readerOf(p.cfg, f.pace)
+		entries, err := r.list(ctx)
+		r.close()
+		if err != nil {
+			return nil, fmt.Errorf("clusters %s: %w", p.cfg.Name, err)
+		}
+		p.stop = func() {}
+		f.told(p, p.reading, entries, nil)
+	}
+	return f.Upstreams(cfg)
+}
+
+// Release has the clusters of a part be orphaned that are held, and returns how many.
+func (f *Finder) Release(name string) (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	p := f.part(name)
+	if p == nil {
+		return 0, fmt.Errorf("%w %q", ErrUnknown, name)
+	}
+	out, err := f.step(p, registry.Release{})
+	return out.Released, err
+}
+
+// Remove has a cluster of a part be removed that is orphaned or held.
+func (f *Finder) Remove(name, id string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	p := f.part(name)
+	if p == nil {
+		return fmt.Errorf("%w %q", ErrUnknown, name)
+	}
+	_, err := f.step(p, registry.Remove{ID: id})
+	return err
+}

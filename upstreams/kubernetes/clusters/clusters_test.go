@@ -1,0 +1,516 @@
+package clusters
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"go.uber.org/goleak"
+
+	"meshrelay/config"
+	"meshrelay/upstreams"
+	"meshrelay/upstreams/kubernetes"
+	"meshrelay/upstreams/kubernetes/clusters/registry"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// hub is an API server with objects of one collection, as far as a Finder asks it.
+type hub struct {
+	t    *testing.T
+	http *httptest.Server
+
+	mu      sync.Mutex
+	objects map[string]map[string]any
+	version int
+	changed chan struct{} // closed at each change
+	down    bool
+}
+
+func newHub(t *testing.T) *hub {
+	h := &hub{t: t, objects: map[string]map[string]any{}, changed: make(chan struct{})}
+	h.http = httptest.NewUnstartedServer(http.HandlerFunc(h.serve))
+	h.http.EnableHTTP2 = true
+	h.http.StartTLS()
+	t.Cleanup(func() {
+		h.http.CloseClientConnections()
+		h.http.Close()
+	})
+	return h
+}
+
+func (h *hub) serve(w http.ResponseWriter, r *http.Request) {
+	h.mu.Lock()
+	changed, down, version := h.changed, h.down, strconv.Itoa(h.version)
+	var items []any
+	for _, o := range h.objects {
+		items = append(items, o)
+	}
+	h.mu.Unlock()
+	if down || strings.HasPrefix(r.URL.Path, "/apis/multicluster.x-k8s.io/v1/") {
+		w.WriteHeader(http.StatusNotFound)
+		fmt.Fprint(w, `{"kind":"Status","status":"Failure","code":404,"reason":"NotFound","message":"scripted"}`)
+		return
+	}
+	if r.URL.Query().Get("watch") == "" {
+		if items == nil {
+			items = []any{}
+		}
+		_ = json.NewEncoder(w).Encode(map[string]any{"metadata": map[string]any{"resourceVersion": version}, "items": items})
+		return
+	}
+	w.WriteHeader(http.StatusOK)
+	w.(http.Flusher).Flush()
+	if r.URL.Query().Get("resourceVersion") == version {
+		select {
+		case <-r.Context().Done():
+		case <-changed:
+		}
+	}
+	fmt.Fprint(w, `{"type":"MODIFIED","object":{"metadata":{"name":"a"}}}`)
+}
+
+// set changes the hub.
+func (h *hub) set(f func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	f()
+	h.version++
+	close(h.changed)
+	h.changed = make(chan struct{})
+}
+
+// secret has a Secret with kubeconfigs, none to delete it.
+func (h *hub) secret(name string, data map[string][]byte, annotations ...string) {
+	h.set(func() {
+		if delete(h.objects, name); data == nil {
+			return
+		}
+		meta := map[string]any{"namespace": "istio-system", "name": name}
+		if len(annotations) > 0 {
+			meta["annotations"] = map[string]string{annotations[0]: annotations[1]}
+		}
+		h.objects[name] = map[string]any{"metadata": meta, "data": data}
+	})
+}
+
+// kubeconfig returns a kubeconfig of the hub with a token.
+func (h *hub) kubeconfig(token string) []byte {
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: h.http.Certificate().Raw})
+	return fmt.Appendf(nil, `apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: %q, certificate-authority-data: %s}}]
+users: [{name: u, user: {token: %s}}]
+contexts: [{name: x, context: {cluster: c, user: u}}]
+current-context: x
+`, h.http.URL, base64.StdEncoding.EncodeToString(ca), token)
+}
+
+var quick = kubernetes.HubPace{Settle: time.Millisecond, Relist: time.Hour, Retry: time.Millisecond, RetryMost: 5 * time.Millisecond}
+
+// found is a Finder that runs.
+type found struct {
+	*Finder
+	t   *testing.T
+	cfg *config.Config
+	log *bytes.Buffer
+	// stop ends it.
+	stop func()
+}
+
+// parse returns a config whose clusters have these fields. The hub's kubeconfig is "hub".
+func (h *hub) parse(dir, clusters string) *config.Config {
+	h.t.Helper()
+	if err := os.WriteFile(filepath.Join(dir, "hub"), h.kubeconfig("hub"), 0o600); err != nil {
+		h.t.Fatal(err)
+	}
+	text := "clusters:\n" + clusters + "\ndownstream: {listeners: [{address: \"127.0.0.1:15010\", plaintext: true}]}\nnode: {id: a}\n"
+	cfg, err := config.Parse(filepath.Join(dir, "relay.yaml"), []byte(text), &kubernetes.Config{})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return cfg
+}
+
+// finds runs a Finder that keeps what it finds in dir.
+func finds(t *testing.T, dir string, cfg *config.Config) *found {
+	t.Helper()
+	f := &found{t: t, cfg: cfg, log: new(bytes.Buffer)}
+	f.Finder, _ = newFinder(dir, slog.New(slog.NewTextHandler(f.log, nil)), quick)
+	f.Adopt(cfg)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- f.Run(ctx) }()
+	f.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(f.stop)
+	return f
+}
+
+func (f *found) eventually(what string, ok func() bool) {
+	f.t.Helper()
+	deadline, tick := time.After(20*time.Second), time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-deadline:
+			f.t.Fatalf("%s: it is not so: %+v", what, f.Status())
+		case <-tick.C:
+		}
+	}
+}
+
+// states returns the clusters and their states.
+func (f *found) states() (all []string) {
+	for _, st := range f.Status() {
+		for _, c := range st.Clusters {
+			all = append(all, c.ID+" "+string(c.State))
+		}
+	}
+	return all
+}
+
+func (f *found) has(want ...string) {
+	f.t.Helper()
+	f.eventually(fmt.Sprint(want), func() bool { return slices.Equal(f.states(), want) })
+}
+
+// upstreams returns those of the present clusters, by name.
+func (f *found) upstreams() map[string]config.Upstream {
+	f.t.Helper()
+	all, err := f.Upstreams(f.cfg)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	out := map[string]config.Upstream{}
+	for _, u := range all {
+		out[u.Name] = u
+	}
+	return out
+}
+
+const fleet = "- {name: fleet, secrets: {kubeconfig: hub}, upstream: {rewrite: {namespacePrefix: \"{cluster}-\"}}}"
+
+func TestClustersOfSecretsAreFoundRotatedAndOrphaned(t *testing.T) {
+	h, dir := newHub(t), t.TempDir()
+	h.secret("one", map[string][]byte{"east": h.kubeconfig("e1"), "west": h.kubeconfig("w1")})
+	h.secret("two", map[string][]byte{"north": h.kubeconfig("n1"), "south": h.kubeconfig("s1"), "bad": []byte("rotten")}, priorityAnnotation, "-5")
+	f := finds(t, "", h.parse(dir, fleet))
+	f.has("north found", "south found", "east found", "west found")
+	before := f.upstreams()
+	if u := before["east"]; u.ClusterID != "east" || u.Rewrite.NamespacePrefix != "east-" || u.FirstSync != config.FirstSyncOptional {
+		t.Errorf("%+v", u)
+	}
+	f.eventually("the bad one is named", func() bool {
+		return strings.Contains(fmt.Sprint(f.Problems()), "bad in secret istio-system/two is not followed: it is not a kubeconfig")
+	})
+
+	h.secret("one", map[string][]byte{"east": h.kubeconfig("e2"), "west": []byte("rotten")})
+	f.eventually("the rotation is seen", func() bool { return f.Status()[0].Clusters[2].Rotations == 1 })
+	f.has("north found", "south found", "east found", "west found")
+	if after := f.upstreams(); !reflect.DeepEqual(after, before) {
+		t.Error("a rotation has changed an upstream")
+	}
+	f.eventually("the bad one is named", func() bool {
+		return strings.Contains(fmt.Sprint(f.Problems()), "cluster west: the new kubeconfig in secret istio-system/one is not used, the last good one is: it is not a kubeconfig")
+	})
+
+	h.secret("one", map[string][]byte{"east": h.kubeconfig("e2")})
+	f.has("north found", "south found", "east found", "west orphaned")
+	if after := f.upstreams(); !reflect.DeepEqual(after, before) {
+		t.Error("an orphan has changed an upstream")
+	}
+	if !strings.Contains(fmt.Sprint(f.Problems()), "cluster west is orphaned since ") {
+		t.Errorf("%q", f.Problems())
+	}
+	if err := f.Remove("fleet", "west"); err != nil {
+		t.Fatal(err)
+	}
+	f.has("north found", "south found", "east found")
+
+	h.set(func() { h.down = true })
+	h.http.CloseClientConnections()
+	f.eventually("the hub is down", func() bool { return f.Status()[0].Error != "" })
+	f.has("north found", "south found", "east found")
+	h.set(func() { h.down, h.objects = false, map[string]map[string]any{} })
+	f.has("north held", "south held", "east held")
+	if n, err := f.Release("fleet"); n != 3 || err != nil {
+		t.Error(n, err)
+	}
+	f.has("north orphaned", "south orphaned", "east orphaned")
+	if _, err := f.Release("other"); err == nil || f.Remove("other", "a") == nil {
+		t.Error("orders about no clusters are carried out")
+	}
+	err := testutil.CollectAndCompare(f, strings.NewReader(`# HELP relay_clusters Clusters that were found, by what is the case with them.
+# TYPE relay_clusters gauge
+relay_clusters{clusters="fleet",state="found"} 0
+relay_clusters{clusters="fleet",state="held"} 0
+relay_clusters{clusters="fleet",state="orphaned"} 3
+relay_clusters{clusters="fleet",state="refused"} 0
+# HELP relay_clusters_readable Whether it can be read now which clusters there are.
+# TYPE relay_clusters_readable gauge
+relay_clusters_readable{clusters="fleet"} 1
+# HELP relay_clusters_rotations_total Kubeconfigs that took the place of others of the same clusters.
+# TYPE relay_clusters_rotations_total counter
+relay_clusters_rotations_total{clusters="fleet"} 1
+`), "relay_clusters", "relay_clusters_readable", "relay_clusters_rotations_total")
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestFoundClustersOutliveARestartWithoutTheirKubeconfigs(t *testing.T) {
+	h, dir := newHub(t), t.TempDir()
+	state := t.TempDir()
+	h.secret("one", map[string][]byte{"east": h.kubeconfig("SECRET"), "west": h.kubeconfig("SECRET"), "north": h.kubeconfig("SECRET"), "south": h.kubeconfig("SECRET")})
+	f := finds(t, state, h.parse(dir, fleet))
+	f.has("east found", "north found", "south found", "west found")
+	h.secret("one", map[string][]byte{"east": h.kubeconfig("SECRET"), "north": h.kubeconfig("SECRET"), "south": h.kubeconfig("SECRET")})
+	f.has("east found", "north found", "south found", "west orphaned")
+	since := f.Status()[0].Clusters[3].Since
+	f.stop()
+	kept, err := os.ReadFile(filepath.Join(state, memoryName))
+	if err != nil || strings.Contains(string(kept), "SECRET") || strings.Contains(string(kept), h.http.URL) {
+		t.Fatalf("%v: %s", err, kept)
+	}
+	info, err := os.Stat(filepath.Join(state, memoryName))
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v: mode %v", err, info.Mode())
+	}
+
+	h.set(func() { h.down = true })
+	f = finds(t, state, h.parse(dir, fleet))
+	f.eventually("the hub is down", func() bool { return f.Status()[0].Error != "" })
+	f.has("east found", "north found", "south found", "west orphaned")
+	if len(f.upstreams()) != 4 || !f.Status()[0].Clusters[3].Since.Equal(since) {
+		t.Errorf("%+v", f.Status())
+	}
+	h.set(func() { h.down = false })
+	f.eventually("the hub is read", func() bool { return f.Status()[0].Error == "" && !f.Status()[0].ReadAt.IsZero() })
+	f.has("east found", "north found", "south found", "west orphaned")
+	f.stop()
+
+	if err := os.WriteFile(filepath.Join(state, memoryName), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, whole := New(state, slog.New(slog.DiscardHandler)); whole {
+		t.Error("what is rotten counts as whole")
+	}
+	if err := os.WriteFile(filepath.Join(state, memoryName), []byte(`{"fleet":[{"id":"a/b","name":"x","state":"found"},{"id":"east","name":"east","state":"found"}]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	other, whole := New(state, slog.New(slog.DiscardHandler))
+	if all, err := other.Upstreams(f.cfg); !whole || err != nil || len(all) != 1 || all[0].Name != "east" {
+		t.Errorf("%v: %+v", err, all)
+	}
+}
+
+func TestAMemoryThatOthersCouldHaveWrittenIsNotUsed(t *testing.T) {
+	const text = `{"fleet":[{"id":"east","name":"east","state":"found"}]}`
+	for name, write := range map[string]func(path string) error{
+		"others may write": func(path string) error {
+			return errors.Join(os.WriteFile(path, []byte(text), 0o600), os.Chmod(path, 0o622))
+		},
+		"a link": func(path string) error {
+			return errors.Join(os.WriteFile(path+"2", []byte(text), 0o600), os.Symlink(path+"2", path))
+		},
+		"a directory": func(path string) error { return os.Mkdir(path, 0o700) },
+		"too large":   func(path string) error { return os.WriteFile(path, make([]byte, maxMemory+1), 0o600) },
+	} {
+		m := memory{dir: t.TempDir()}
+		if err := write(filepath.Join(m.dir, memoryName)); err != nil {
+			t.Fatal(err)
+		}
+		if kept, err := m.load(); err == nil || len(kept) > 0 {
+			t.Errorf("%s: %v: %v", name, err, kept)
+		}
+	}
+}
+
+func TestAReloadTakesOverOtherRulesOfClusters(t *testing.T) {
+	h, dir := newHub(t), t.TempDir()
+	h.secret("one", map[string][]byte{"east": h.kubeconfig("e"), "West_1": h.kubeconfig("w")})
+	f := finds(t, "", h.parse(dir, "- {name: fleet, secrets: {kubeconfig: hub}}"))
+	f.has("West_1 found", "east found")
+	before := f.upstreams()
+
+	// A template that does not fit a cluster is refused, before anything has changed.
+	if _, err := f.Upstreams(h.parse(dir, fleet)); err == nil || !strings.Contains(err.Error(), "clusters fleet: cluster West_1: upstream.rewrite.namespacePrefix: ") {
+		t.Errorf("%v", err)
+	}
+	f.has("West_1 found", "east found")
+	f.cfg = h.parse(dir, "- {name: fleet, secrets: {kubeconfig: hub}, ignore: [West_1], upstream: {rewrite: {namespacePrefix: \"{cluster}-\"}}}")
+	f.Adopt(f.cfg)
+	f.has("east found")
+	after := f.upstreams()["east"]
+	if after.Rewrite.NamespacePrefix != "east-" || after.Source.(*kubernetes.Config).Found != before["east"].Source.(*kubernetes.Config).Found {
+		t.Errorf("%+v", after)
+	}
+	// Without ignore the other one does not fit.
+	f.cfg = h.parse(dir, fleet)
+	f.Adopt(f.cfg)
+	f.eventually("it does not fit", func() bool {
+		return strings.Contains(fmt.Sprint(f.Problems()), "West_1 in secret istio-system/one is not followed: it does not fit: ")
+	})
+	f.has("east found")
+	f.cfg = h.parse(dir, "- {name: other, directory: {path: .}}")
+	f.Adopt(f.cfg)
+	f.has("hub found")
+}
+
+func TestTwoPartsDoNotFollowOneClusterTwice(t *testing.T) {
+	h, dir := newHub(t), t.TempDir()
+	path := filepath.Join(dir, "more")
+	if err := os.Mkdir(path, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string][]byte{"east.yaml": h.kubeconfig("e"), "west": h.kubeconfig("w"), ".hidden": []byte("x"), "empty": nil} {
+		if err := os.WriteFile(filepath.Join(path, name), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.secret("one", map[string][]byte{"east": h.kubeconfig("e")})
+	f := finds(t, "", h.parse(dir, "- {name: fleet, secrets: {kubeconfig: hub}}\n- {name: more, directory: {path: more}}"))
+	f.has("east found", "west found")
+	f.eventually("who has it", func() bool {
+		return strings.Contains(fmt.Sprint(f.Problems()), "empty in file "+path+"/empty is not followed: the kubeconfig is empty")
+	})
+	all, err := f.Upstreams(f.cfg)
+	if err != nil || len(all) != 2 {
+		t.Errorf("%v: %+v", err, all)
+	}
+	if got := f.Mark([]upstreams.Status{{Name: "west", Type: "kubernetes"}})[0].Found; got == nil || got.Clusters != "more" || got.Origin != "file "+path+"/west" {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestADirectoryOfKubeconfigsIsFollowed(t *testing.T) {
+	h, dir := newHub(t), t.TempDir()
+	path := filepath.Join(dir, "fleet")
+	if err := os.Mkdir(path, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	write := func(name string, content []byte) {
+		if err := os.WriteFile(filepath.Join(path, name), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"a.yaml", "b.kubeconfig", "c", "d.conf"} {
+		write(name, h.kubeconfig(name))
+	}
+	f := finds(t, "", h.parse(dir, "- {name: fleet, directory: {path: fleet}}"))
+	f.has("a found", "b found", "c found", "d found")
+	write("c", []byte("half")) // an editor at work
+	f.eventually("it is named", func() bool { return f.Status()[0].Clusters[2].Problem != "" })
+	f.has("a found", "b found", "c found", "d found")
+	if err := os.Remove(filepath.Join(path, "d.conf")); err != nil {
+		t.Fatal(err)
+	}
+	f.has("a found", "b found", "c found", "d orphaned")
+	if err := os.Rename(path, path+".old"); err != nil {
+		t.Fatal(err)
+	}
+	f.eventually("it can not be read", func() bool { return f.Status()[0].Error != "" })
+	f.has("a found", "b found", "c found", "d orphaned")
+}
+
+func TestClustersOfProfilesHaveTheProgramsOfTheConfig(t *testing.T) {
+	h, dir := newHub(t), t.TempDir()
+	ca := base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: h.http.Certificate().Raw}))
+	put := func(name, status string) {
+		var decoded any
+		if err := json.Unmarshal([]byte(status), &decoded); err != nil {
+			t.Fatal(err)
+		}
+		h.set(func() {
+			h.objects[name] = map[string]any{"metadata": map[string]any{"namespace": "fleet", "name": name}, "status": decoded}
+		})
+	}
+	access := func(field, name, more string) string {
+		return fmt.Sprintf(`{%q: [{"name": "unknown"}, {"name": %q, "cluster": {"server": %q, "certificate-authority-data": %q%s}}]}`, field, name, h.http.URL, ca, more)
+	}
+	put("new", access("accessProviders", "gke", `, "extensions": [{"name": "client.authentication.k8s.io/exec", "extension": {"a": 1}}, {"name": "other", "extension": 1}]`))
+	put("old", access("credentialProviders", "gke", ""))
+	put("sick", `{"conditions": [{"type": "ControlPlaneHealthy", "status": "False", "message": "on fire"}], `+access("accessProviders", "gke", "")[1:])
+	put("foreign", access("accessProviders", "eks", ""))
+	put("bare", `{}`)
+	put("proxied", access("accessProviders", "gke", `, "proxy-url": "http://evil:1"`))
+	f := finds(t, "", h.parse(dir, "- {name: fleet, profiles: {kubeconfig: hub, namespace: fleet, accessProviders: [{name: gke, exec: {command: gke-plugin, args: [\"-x\"], env: {A: b}}}]}}"))
+	f.has("new found", "old found", "sick found")
+	text := fmt.Sprint(f.Problems())
+	for _, want := range []string{
+		"foreign in profile fleet/foreign is not followed: none of its access providers (eks, unknown) is in profiles.accessProviders",
+		"bare in profile fleet/bare is not followed: none of its access providers ()", "proxied in profile fleet/proxied is not followed: it has a proxy-url",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is not in %s", want, text)
+		}
+	}
+	all := f.Status()[0].Clusters
+	if !strings.Contains(all[2].Note, "its control plane is not healthy: on fire") {
+		t.Errorf("%+v", all[2])
+	}
+	f.mu.Lock()
+	text = string(f.parts[0].registry.Clusters()[0].Kubeconfig)
+	f.mu.Unlock()
+	for _, want := range []string{`"command":"gke-plugin"`, `"args":["-x"]`, `"name":"A","value":"b"`, `"provideClusterInfo":true`, `"extension":{"a":1}`} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%s is not in %s", want, text)
+		}
+	}
+	if strings.Contains(text, "other") {
+		t.Error(text)
+	}
+}
+
+func TestOnceFindsWhatThereIsNow(t *testing.T) {
+	h, dir := newHub(t), t.TempDir()
+	h.secret("one", map[string][]byte{"east": h.kubeconfig("e")})
+	cfg := h.parse(dir, fleet)
+	all, err := Once(context.Background(), cfg)
+	if err != nil || len(all) != 1 || all[0].Name != "east" {
+		t.Errorf("%v: %+v", err, all)
+	}
+	h.set(func() { h.down = true })
+	if _, err := Once(context.Background(), cfg); err == nil || !strings.HasPrefix(err.Error(), "clusters fleet: ") {
+		t.Error(err)
+	}
+}
+
+func TestASecretThatIsRottenTakesNoClusterAway(t *testing.T) {
+	o := kubernetes.HubObject{Namespace: "a", Name: "b", Part: json.RawMessage(`{"east": 1}`)}
+	got := secretEntries(o)
+	if len(got) != 1 || got[0].ID != "" || got[0].Origin != "secret a/b" || !strings.Contains(got[0].Problem, "the secret can not be read") {
+		t.Errorf("%+v", got)
+	}
+	if got := secretEntries(kubernetes.HubObject{Name: "b"}); len(got) != 0 {
+		t.Errorf("%+v", got)
+	}
+	if _, note := priorityOf(kubernetes.HubObject{Annotations: map[string]string{priorityAnnotation: "high"}}); !strings.Contains(note, `"high": it is no whole number`) {
+		t.Error(note)
+	}
+	if state := registry.Found; state != "found" { // package upstreams compares it as text
+		t.Error(state)
+	}
+}

@@ -1,0 +1,102 @@
+package clusters
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+
+	"meshrelay/internal/owner"
+	"meshrelay/upstreams/kubernetes/clusters/registry"
+)
+
+const (
+	memoryName = "clusters.json"
+	// maxMemory bounds the file, in bytes.
+	maxMemory = 8 << 20
+)
+
+// memory keeps which clusters there are, by the names of their parts.
+type memory struct {
+	dir  string // empty: it keeps nothing
+	last []byte // that was written or read
+}
+
+// load returns what is kept, nothing after an error.
+func (m *memory) load() (map[string][]registry.Cluster, error) {
+	kept := map[string][]registry.Cluster{}
+	if m.dir == "" {
+		return kept, nil
+	}
+	f, err := os.OpenFile(filepath.Join(m.dir, memoryName), os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return kept, nil
+	}
+	if err != nil {
+		return kept, err
+	}
+	defer f.Close()
+	if err := ours(f); err != nil {
+		return kept, fmt.Errorf("%s: %w", f.Name(), err)
+	}
+	text, err := io.ReadAll(io.LimitReader(f, maxMemory+1))
+	if err == nil && len(text) > maxMemory {
+		err = errors.New("it is too large")
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &kept)
+	}
+	if err != nil {
+		return map[string][]registry.Cluster{}, fmt.Errorf("%s: %w", f.Name(), err)
+	}
+	for name, all := range kept {
+		kept[name] = slices.DeleteFunc(all, func(c registry.Cluster) bool { return !c.Valid() })
+	}
+	m.last = text
+	return kept, nil
+}
+
+// ours returns an error when somebody else could have written a file.
+func ours(f *os.File) error {
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if uid, _ := owner.Of(info); !info.Mode().IsRegular() || !owner.Trusts(uid) || info.Mode().Perm()&0o022 != 0 {
+		return errors.New("others could have written it, and it is not used")
+	}
+	return nil
+}
+
+// save keeps what differs from the last time.
+func (m *memory) save(kept map[string][]registry.Cluster) error {
+	if m.dir == "" {
+		return nil
+	}
+	text, err := json.MarshalIndent(kept, "", "  ")
+	if err != nil || bytes.Equal(text, m.last) || m.last == nil && len(kept) == 0 {
+		return err
+	}
+	f, err := os.CreateTemp(m.dir, memoryName+".tmp-*") // with mode 0600
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name()) //nolint:errcheck // usually it is gone
+	if _, err = f.Write(text); err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(f.Name(), filepath.Join(m.dir, memoryName)); err != nil {
+		return err
+	}
+	m.last = text
+	return nil
+}

@@ -1,0 +1,344 @@
+package clusters
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"meshrelay/config"
+	"meshrelay/internal/fswatch"
+	"meshrelay/upstreams/kubernetes"
+	"meshrelay/upstreams/kubernetes/clusters/registry"
+)
+
+// reader reads the entries of one part of the config.
+type reader interface {
+	// follow calls tell with all entries, or with why they can not be read, now and after each
+	// change, until ctx ends.
+	follow(ctx context.Context, tell func([]registry.Entry, error))
+	// list returns all entries.
+	list(ctx context.Context) ([]registry.Entry, error)
+	// close ends what is open.
+	close()
+}
+
+// readerOf returns the reader of a part of the config.
+func readerOf(c config.Clusters, pace kubernetes.HubPace) reader {
+	purpose := "clusters " + c.Name
+	switch {
+	case c.Secrets != nil:
+		s := c.Secrets
+		return &hubReader{
+			hub: kubernetes.NewHub(&kubernetes.Config{Kubeconfig: s.Kubeconfig, Context: s.Context, InCluster: s.InCluster, AllowExec: s.AllowExec}, purpose, pace),
+			of: kubernetes.Collection{
+				Paths: []string{"/api/v1/namespaces/" + s.Namespace + "/secrets"}, Selector: s.Selector, Part: kubernetes.Data,
+			},
+			entries: secretEntries, checker: &checker{trust: TrustOf(c)},
+		}
+	case c.Profiles != nil:
+		p := c.Profiles
+		var paths []string
+		for _, version := range profileVersions {
+			paths = append(paths, "/apis/multicluster.x-k8s.io/"+version+"/namespaces/"+p.Namespace+"/clusterprofiles")
+		}
+		return &hubReader{
+			hub: kubernetes.NewHub(&kubernetes.Config{Kubeconfig: p.Kubeconfig, Context: p.Context, InCluster: p.InCluster, AllowExec: p.AllowExec}, purpose, pace),
+			of:  kubernetes.Collection{Paths: paths, Selector: p.Selector, Part: kubernetes.Status},
+			entries: func(o kubernetes.HubObject) []registry.Entry {
+				return []registry.Entry{profileEntry(o, p.AccessProviders)}
+			},
+			checker: &checker{trust: TrustOf(c)},
+		}
+	default:
+		return &directory{path: c.Directory.Path, checker: &checker{trust: TrustOf(c)}}
+	}
+}
+
+// TrustOf returns what the kubeconfigs of found clusters may ask for.
+func TrustOf(c config.Clusters) kubernetes.Trust {
+	t := kubernetes.Trust{AllowExec: c.AllowExec, AllowProxy: c.AllowProxy}
+	if c.Profiles != nil { // their programs are those of the config
+		t.AllowExec = nil
+		for _, p := range c.Profiles.AccessProviders {
+			t.AllowExec = append(t.AllowExec, p.Exec.Command)
+		}
+	}
+	return t
+}
+
+// checker tells which kubeconfigs can not be used. It looks at each of them once.
+type checker struct {
+	trust kubernetes.Trust
+	known map[[sha256.Size]byte]string // of the last entries: the problem, empty for none
+}
+
+// check sets the problems of entries.
+func (c *checker) check(entries []registry.Entry) []registry.Entry {
+	next := map[[sha256.Size]byte]string{}
+	for i := range entries {
+		e := &entries[i]
+		if e.Problem != "" {
+			continue
+		}
+		sum := sha256.Sum256(e.Kubeconfig)
+		problem, known := c.known[sum]
+		if !known {
+			if err := kubernetes.CheckKubeconfig(e.Kubeconfig, c.trust); err != nil {
+				problem = err.Error()
+			}
+		}
+		if next[sum] = problem; problem != "" {
+			e.Kubeconfig, e.Problem = nil, problem
+		}
+	}
+	c.known = next
+	return entries
+}
+
+// hubReader reads objects of a hub.
+type hubReader struct {
+	*checker
+	hub     *kubernetes.Hub
+	of      kubernetes.Collection
+	entries func(kubernetes.HubObject) []registry.Entry
+}
+
+func (r *hubReader) close() { r.hub.Close() }
+
+func (r *hubReader) follow(ctx context.Context, tell func([]registry.Entry, error)) {
+	r.hub.Follow(ctx, r.of, func(objects []kubernetes.HubObject, err error) {
+		if err != nil {
+			tell(nil, err)
+			return
+		}
+		tell(r.all(objects), nil)
+	})
+}
+
+func (r *hubReader) list(ctx context.Context) ([]registry.Entry, error) {
+	objects, err := r.hub.List(ctx, r.of)
+	return r.all(objects), err
+}
+
+func (r *hubReader) all(objects []kubernetes.HubObject) (all []registry.Entry) {
+	for _, o := range objects {
+		all = append(all, r.entries(o)...)
+	}
+	return r.check(all)
+}
+
+// priorityOf returns the order of the clusters of an object.
+func priorityOf(o kubernetes.HubObject) (priority int, problem string) {
+	text := o.Annotations[priorityAnnotation]
+	if text == "" {
+		return 0, ""
+	}
+	n, err := strconv.ParseInt(text, 10, 32)
+	if err != nil {
+		return 0, fmt.Sprintf("the annotation %s is %.32q: it is no whole number, and counts as 0", priorityAnnotation, text)
+	}
+	return int(n), ""
+}
+
+// priorityAnnotation orders clusters: smaller ones first, 0 without it.
+const priorityAnnotation = "meshrelay.io/priority"
+
+// secretEntries returns the clusters of a Secret: a kubeconfig under each ID.
+func secretEntries(o kubernetes.HubObject) (all []registry.Entry) {
+	origin := "secret " + o.Namespace + "/" + o.Name
+	var data map[string][]byte
+	err := o.Err
+	if err == nil && len(o.Part) > 0 {
+		err = json.Unmarshal(o.Part, &data)
+	}
+	if err != nil {
+		return []registry.Entry{{Origin: origin, Problem: "the secret can not be read: " + err.Error()}}
+	}
+	priority, note := priorityOf(o)
+	for _, id := range slices.Sorted(maps.Keys(data)) {
+		all = append(all, registry.Entry{ID: id, Origin: origin, Kubeconfig: data[id], Priority: priority, Note: note})
+	}
+	return all
+}
+
+// profileVersions are the versions of ClusterProfile that are read, the preferred one first.
+var profileVersions = []string{"v1", "v1beta1", "v1alpha1"}
+
+// profile is the part of the status of a ClusterProfile that is read. Earlier versions have
+// credentialProviders.
+type profile struct {
+	Conditions []struct {
+		Type    string `json:"type"`
+		Status  string `json:"status"`
+		Message string `json:"message"`
+	} `json:"conditions"`
+	AccessProviders     []provider `json:"accessProviders"`
+	CredentialProviders []provider `json:"credentialProviders"`
+}
+
+type provider struct {
+	Name    string         `json:"name"`
+	Cluster profileCluster `json:"cluster"`
+}
+
+// profileCluster is the cluster of a kubeconfig.
+type profileCluster struct {
+	Server        string             `json:"server"`
+	TLSServerName string             `json:"tls-server-name,omitempty"`
+	Insecure      bool               `json:"insecure-skip-tls-verify,omitempty"`
+	CA            string             `json:"certificate-authority,omitempty"`
+	CAData        string             `json:"certificate-authority-data,omitempty"`
+	ProxyURL      string             `json:"proxy-url,omitempty"`
+	Extensions    []profileExtension `json:"extensions,omitempty"`
+}
+
+type profileExtension struct {
+	Name      string          `json:"name"`
+	Extension json.RawMessage `json:"extension"`
+}
+
+// execExtension has what the program of a provider is told of its cluster.
+const execExtension = "client.authentication.k8s.io/exec"
+
+// profileEntry returns the cluster of a ClusterProfile. Where to find its API server is from the
+// profile; which program gives the credentials is from the config alone.
+func profileEntry(o kubernetes.HubObject, providers []config.AccessProvider) registry.Entry {
+	e := registry.Entry{ID: o.Name, Origin: "profile " + o.Namespace + "/" + o.Name}
+	var p profile
+	if err := o.Err; err != nil {
+		e.Problem = "the profile can not be read: " + err.Error()
+		return e
+	}
+	if len(o.Part) > 0 {
+		if err := json.Unmarshal(o.Part, &p); err != nil {
+			e.Problem = "the status of the profile can not be read: " + err.Error()
+			return e
+		}
+	}
+	e.Priority, e.Note = priorityOf(o)
+	for _, c := range p.Conditions {
+		if c.Type == "ControlPlaneHealthy" && c.Status == "False" {
+			e.Note = strings.TrimPrefix(e.Note+"; its control plane is not healthy: "+c.Message, "; ")
+		}
+	}
+	offered := append(p.AccessProviders, p.CredentialProviders...)
+	for _, mine := range providers {
+		i := slices.IndexFunc(offered, func(its provider) bool { return its.Name == mine.Name })
+		if i >= 0 {
+			e.Kubeconfig = kubeconfigOf(offered[i].Cluster, mine.Exec)
+			return e
+		}
+	}
+	names := make([]string, 0, len(offered))
+	for _, its := range offered {
+		names = append(names, its.Name)
+	}
+	slices.Sort(names)
+	e.Problem = fmt.Sprintf("none of its access providers (%.200s) is in profiles.accessProviders", strings.Join(slices.Compact(names), ", "))
+	return e
+}
+
+// kubeconfigOf returns the kubeconfig of a cluster whose credentials a program gives.
+func kubeconfigOf(c profileCluster, exec config.ProviderExec) []byte {
+	c.Extensions = slices.DeleteFunc(slices.Clone(c.Extensions), func(e profileExtension) bool { return e.Name != execExtension })
+	type m = map[string]any
+	env := []m{}
+	for _, name := range slices.Sorted(maps.Keys(exec.Env)) {
+		env = append(env, m{"name": name, "value": exec.Env[name]})
+	}
+	text, _ := json.Marshal(m{ //nolint:errcheck // texts, and JSON that was decoded
+		"apiVersion": "v1", "kind": "Config", "current-context": "c",
+		"clusters": []m{{"name": "c", "cluster": c}},
+		"users": []m{{"name": "c", "user": m{"exec": m{
+			"apiVersion": exec.APIVersion, "command": exec.Command, "args": exec.Args, "env": env, "provideClusterInfo": true, "interactiveMode": "Never",
+		}}}},
+		"contexts": []m{{"name": "c", "context": m{"cluster": "c", "user": "c"}}},
+	})
+	return text
+}
+
+// maxFiles bounds the files in a directory.
+const maxFiles = 5_000
+
+// directory reads the kubeconfigs in a directory.
+type directory struct {
+	*checker
+	path string
+}
+
+func (*directory) close() {}
+
+func (d *directory) follow(ctx context.Context, tell func([]registry.Entry, error)) {
+	files := fswatch.New(fswatch.Options{Quiet: 100 * time.Millisecond, Longest: time.Second, Rescan: time.Minute, Poll: 5 * time.Second})
+	defer files.Close()
+	for soon := true; ; soon = false {
+		if _, err := files.Wait(ctx, soon, nil); err != nil {
+			return
+		}
+		_ = files.Watch(d.path, d.path) // it polls where watching fails
+		tell(d.list(ctx))
+	}
+}
+
+func (d *directory) list(context.Context) (all []registry.Entry, err error) {
+	dir, err := os.Open(d.path)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	found, err := dir.ReadDir(maxFiles + 1)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	if len(found) > maxFiles {
+		return nil, fmt.Errorf("%s has more than %d files: name a directory that has only kubeconfigs", d.path, maxFiles)
+	}
+	for _, f := range found {
+		path := filepath.Join(d.path, f.Name())
+		if strings.HasPrefix(f.Name(), ".") { // of editors and, in a mounted Secret, its versions
+			continue
+		}
+		info, err := os.Stat(path)
+		if err == nil && !info.Mode().IsRegular() {
+			continue
+		}
+		e := registry.Entry{ID: idOf(f.Name()), Origin: "file " + path}
+		if err == nil {
+			e.Kubeconfig, err = readFile(path)
+		}
+		if err != nil {
+			e.Problem = err.Error()
+		}
+		all = append(all, e)
+	}
+	return d.check(all), nil
+}
+
+// idOf returns the ID of the cluster of a file.
+func idOf(name string) string {
+	switch ext := filepath.Ext(name); ext {
+	case ".yaml", ".yml", ".json", ".conf", ".config", ".kubeconfig":
+		return strings.TrimSuffix(name, ext)
+	}
+	return name
+}
+
+// readFile reads no more of a file than a kubeconfig may have, and one byte.
+func readFile(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, kubernetes.MaxKubeconfig+1))
+}

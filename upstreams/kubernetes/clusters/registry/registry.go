@@ -1,0 +1,408 @@
+// Package registry decides which clusters are followed, from what a hub or a directory has.
+//
+// It owns what becomes of a cluster that is new, gone, or given twice, and of a kubeconfig that is
+// new or can not be used. It does no I/O, and has no goroutine, lock or clock.
+//
+// The package must not know how kubeconfigs are read, nor what an upstream does with one.
+package registry
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Policy is what the config asks for.
+type Policy struct {
+	// RemoveAfter is when an orphaned cluster is removed; 0: never.
+	RemoveAfter time.Duration
+	// Clusters that are gone are held when more than Percent and more than Count are.
+	Percent, Count int
+	// Max bounds the clusters.
+	Max    int
+	Ignore []string // IDs
+	// Names are taken by other upstreams, and IDs by other API servers: by whom.
+	Names, IDs map[string]string
+	// Istiods are upstreams that are control planes, by the IDs of their clusters.
+	Istiods map[string]string
+}
+
+// Entry is a kubeconfig that was found.
+type Entry struct {
+	ID     string // of the cluster, empty where the origin as a whole can not be used
+	Origin string // where it is, for example "secret istio-system/east"
+	// Kubeconfig is empty, and Problem tells why, where it can not be used.
+	Kubeconfig []byte
+	Problem    string
+	Priority   int
+	Note       string // what else the origin tells of the cluster
+}
+
+// State is what is the case with a followed cluster.
+type State string
+
+// The states of a cluster. In each, what it gave is served.
+const (
+	Found State = "found"
+	// Orphaned: its kubeconfig is gone. The cluster is removed after Policy.RemoveAfter.
+	Orphaned State = "orphaned"
+	// Held: many are gone together. It waits for an operator.
+	Held State = "held"
+)
+
+// Cluster is a cluster that is followed. It is kept over restarts but for its kubeconfig.
+type Cluster struct {
+	ID string `json:"id"`
+	// Name is that of its upstream.
+	Name   string    `json:"name"`
+	Origin string    `json:"origin"`
+	State  State     `json:"state"`
+	Since  time.Time `json:"since"` // the state
+	// Released: an operator wants it to be orphaned, so that it is not held.
+	Released bool `json:"released,omitempty"`
+	Priority int  `json:"priority,omitempty"`
+	// Problem tells why its newest kubeconfig is not used.
+	Problem string `json:"problem,omitempty"`
+	Note    string `json:"note,omitempty"`
+	// Rotations counts kubeconfigs after the first, since the start.
+	Rotations uint64 `json:"rotations,omitempty"`
+	// Kubeconfig is the last good one, empty while none was found since the start.
+	Kubeconfig []byte `json:"-"`
+}
+
+// Refused is an entry that is not followed.
+type Refused struct {
+	ID     string `json:"id"`
+	Origin string `json:"origin"`
+	Reason string `json:"reason"`
+}
+
+// Event is one of Restored, Listed, Failed, SetPolicy, Release, Remove and Tick.
+type Event any
+
+type (
+	// Restored has what was kept over a restart. It is the first event, if it comes.
+	Restored struct{ Clusters []Cluster }
+	// Listed has all entries that there are.
+	Listed struct{ Entries []Entry }
+	// Failed tells that the entries could not be read.
+	Failed struct{ Err error }
+	// SetPolicy brings another policy.
+	SetPolicy struct{ Policy Policy }
+	// Release has clusters that are held be orphaned.
+	Release struct{}
+	// Remove has a cluster without a kubeconfig be removed.
+	Remove struct{ ID string }
+	// Tick tells that time has passed.
+	Tick struct{}
+)
+
+// Output is what an event has led to.
+type Output struct {
+	// Set: other clusters are followed than before, or in another order.
+	Set bool
+	// Changed: there is something to keep, or to show. It is true where Set is.
+	Changed bool
+	// Released counts the clusters that are held no longer.
+	Released int
+	// Wake is when the next Tick is due, zero for never.
+	Wake  time.Time
+	Notes []Note
+}
+
+// Note is a line for the log.
+type Note struct {
+	Level   slog.Level
+	Message string
+	Args    []any
+}
+
+// ErrNotPossible is the error of an order that can not be carried out. Errors that are it tell why.
+var ErrNotPossible = errors.New("not possible")
+
+// notPossible is an ErrNotPossible with a text.
+type notPossible string
+
+func (e notPossible) Error() string { return string(e) }
+
+// Is makes it an ErrNotPossible.
+func (notPossible) Is(target error) bool { return target == ErrNotPossible }
+
+// Registry knows the clusters that are followed.
+type Registry struct {
+	policy     Policy
+	clusters   map[string]*Cluster
+	refused    []Refused // the first maxRefused
+	unfollowed int       // all that are refused
+	// read: the entries were read since the start, and could be read the last time.
+	read    bool
+	failure string
+	// rotations counts kubeconfigs that took the place of others.
+	rotations uint64
+
+	now time.Time // of the step
+	out Output
+}
+
+// New returns a Registry that knows no cluster.
+func New(p Policy) *Registry {
+	return &Registry{policy: p, clusters: map[string]*Cluster{}}
+}
+
+// Step takes the registry over an event. The error is ErrNotPossible, of an order.
+func (r *Registry) Step(now time.Time, e Event) (Output, error) {
+	r.now, r.out = now, Output{}
+	before := r.order()
+	var err error
+	switch e := e.(type) {
+	case Restored:
+		for _, c := range e.Clusters {
+			c.Rotations = 0
+			r.clusters[c.ID] = &c
+		}
+		r.obey()
+	case Listed:
+		r.listed(e.Entries)
+	case Failed:
+		if r.failure == "" {
+			r.note(slog.LevelWarn, "clusters can not be read, all stay", "err", e.Err)
+		}
+		r.read, r.failure = false, e.Err.Error()
+	case SetPolicy:
+		r.policy = e.Policy
+		r.obey()
+	case Release:
+		err = r.release()
+	case Remove:
+		err = r.remove(e.ID)
+	}
+	r.expire()
+	r.out.Set = !slices.Equal(before, r.order())
+	r.out.Changed = r.out.Changed || r.out.Set
+	return r.out, err
+}
+
+// Clusters returns those that are followed, by priority and ID.
+func (r *Registry) Clusters() (all []Cluster) {
+	for _, id := range r.order() {
+		all = append(all, *r.clusters[id])
+	}
+	return all
+}
+
+// maxRefused bounds the entries that are told of one by one.
+const maxRefused = 500
+
+// Refused returns the first entries that are not followed, and how many there are.
+func (r *Registry) Refused() (some []Refused, total int) { return r.refused, r.unfollowed }
+
+// Failure returns why the entries could not be read the last time, empty if they could.
+func (r *Registry) Failure() string { return r.failure }
+
+// Rotations returns how many kubeconfigs took the place of others, also of clusters that are gone.
+func (r *Registry) Rotations() uint64 { return r.rotations }
+
+func (r *Registry) order() []string {
+	return slices.SortedFunc(maps.Keys(r.clusters), func(a, b string) int {
+		return cmp.Or(cmp.Compare(r.clusters[a].Priority, r.clusters[b].Priority), strings.Compare(a, b))
+	})
+}
+
+func (r *Registry) note(level slog.Level, message string, args ...any) {
+	r.out.Notes = append(r.out.Notes, Note{level, message, args})
+}
+
+// drop ends a cluster.
+func (r *Registry) drop(c *Cluster, why string) {
+	delete(r.clusters, c.ID)
+	r.note(slog.LevelWarn, "cluster removed", "cluster", c.ID, "reason", why)
+}
+
+// obey drops clusters that the policy rules out.
+func (r *Registry) obey() {
+	for _, id := range r.order() {
+		if c := r.clusters[id]; slices.Contains(r.policy.Ignore, id) {
+			r.drop(c, "it is ignored")
+		} else if why := r.taken(id, c.Name); why != "" {
+			r.drop(c, why)
+		}
+	}
+}
+
+// taken returns why the name or the ID of a cluster can not be used.
+func (r *Registry) taken(id, name string) string {
+	if who := r.policy.IDs[id]; who != "" {
+		return fmt.Sprintf("%s is the API server of that cluster already", who)
+	}
+	if who := r.policy.Names[name]; who != "" {
+		return fmt.Sprintf("its upstream would be %q, which is %s", name, who)
+	}
+	return ""
+}
+
+// listed takes over all entries that there are.
+func (r *Registry) listed(entries []Entry) {
+	if r.failure != "" {
+		r.note(slog.LevelInfo, "clusters can be read again")
+	}
+	r.read, r.failure = true, ""
+	known := len(r.clusters)
+	former := r.refused
+	r.refused, r.unfollowed = nil, 0
+	groups := map[string][]Entry{}
+	for _, e := range entries {
+		switch {
+		case slices.Contains(r.policy.Ignore, e.ID):
+		case e.ID == "": // nobody knows which clusters it has
+			r.refuse(e, e.Problem)
+			for _, c := range r.clusters {
+				if c.Origin == e.Origin {
+					groups[c.ID] = append(groups[c.ID], Entry{ID: c.ID, Origin: c.Origin, Problem: e.Problem, Priority: c.Priority})
+				}
+			}
+		default:
+			groups[e.ID] = append(groups[e.ID], e)
+		}
+	}
+	var gone []*Cluster
+	for _, id := range r.order() {
+		if len(groups[id]) == 0 {
+			gone = append(gone, r.clusters[id])
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(groups)) {
+		all := groups[id]
+		slices.SortStableFunc(all, func(a, b Entry) int { return strings.Compare(a.Origin, b.Origin) })
+		one := r.choose(id, all)
+		for i, e := range all {
+			if i != one {
+				r.refuse(e, "cluster "+id+" is that of "+all[one].Origin+" already")
+			}
+		}
+		if c := r.clusters[id]; c != nil {
+			r.again(c, all[one])
+		} else {
+			r.add(all[one])
+		}
+	}
+	r.judge(gone, known)
+	r.tell(former)
+}
+
+// choose returns which of several entries of one cluster counts: the one that did before, else the
+// first that can be used.
+func (r *Registry) choose(id string, all []Entry) int {
+	if c := r.clusters[id]; c != nil {
+		if i := slices.IndexFunc(all, func(e Entry) bool { return e.Origin == c.Origin }); i >= 0 {
+			return i
+		}
+	}
+	return max(0, slices.IndexFunc(all, func(e Entry) bool { return e.Problem == "" }))
+}
+
+func (r *Registry) refuse(e Entry, why string) {
+	if r.unfollowed++; r.unfollowed <= maxRefused {
+		r.refused = append(r.refused, Refused{e.ID, e.Origin, why})
+	}
+}
+
+// tell logs entries that were not refused before.
+func (r *Registry) tell(former []Refused) {
+	r.out.Changed = r.out.Changed || !slices.Equal(former, r.refused)
+	for _, one := range r.refused {
+		if !slices.Contains(former, one) {
+			r.note(slog.LevelWarn, "cluster not followed", "cluster", one.ID, "origin", one.Origin, "reason", one.Reason)
+		}
+	}
+}
+
+// again takes over the entry of a cluster that is known.
+func (r *Registry) again(c *Cluster, e Entry) {
+	before := *c
+	if c.State != Found {
+		r.note(slog.LevelInfo, "cluster is found again", "cluster", c.ID, "origin", e.Origin)
+		c.State, c.Since, c.Released = Found, r.now, false
+	}
+	c.Origin, c.Priority, c.Note = e.Origin, e.Priority, r.remark(e)
+	switch c.Problem = e.Problem; {
+	case c.Problem != "" && c.Problem != before.Problem:
+		r.note(slog.LevelWarn, "new kubeconfig not used, the last good one stays", "cluster", c.ID, "origin", e.Origin, "reason", c.Problem)
+	case c.Problem == "" && !bytes.Equal(c.Kubeconfig, e.Kubeconfig):
+		if len(c.Kubeconfig) > 0 {
+			c.Rotations++
+			r.rotations++
+			r.note(slog.LevelInfo, "cluster has another kubeconfig", "cluster", c.ID, "origin", e.Origin)
+		}
+		c.Kubeconfig = e.Kubeconfig
+		r.out.Changed = true
+	}
+	r.out.Changed = r.out.Changed || c.Problem != before.Problem || c.Origin != before.Origin || c.Note != before.Note || c.State != before.State
+}
+
+// remark returns what there is to know of the cluster of an entry.
+func (r *Registry) remark(e Entry) string {
+	if istiod := r.policy.Istiods[e.ID]; istiod != "" {
+		return strings.TrimPrefix(e.Note+"; upstream "+istiod+" is a control plane of the same cluster: each of its resources comes twice", "; ")
+	}
+	return e.Note
+}
+
+var idShape = regexp.MustCompile(`^[-_.A-Za-z0-9]{1,253}$`)
+
+// add follows the cluster of an entry, if that is possible.
+func (r *Registry) add(e Entry) {
+	name := NameOf(e.ID)
+	for _, c := range r.clusters {
+		if c.Name == name {
+			r.refuse(e, fmt.Sprintf("its upstream would be %q, which is that of cluster %s", name, c.ID))
+			return
+		}
+	}
+	taken := r.taken(e.ID, name)
+	switch {
+	case !idShape.MatchString(e.ID), name == "":
+		r.refuse(e, "it has no ID that can be used: 1 to 253 letters, digits, dots, dashes and underscores, with a letter or a digit")
+	case e.Problem != "":
+		r.refuse(e, e.Problem)
+	case taken != "":
+		r.refuse(e, taken)
+	case len(r.clusters) >= r.policy.Max:
+		r.refuse(e, fmt.Sprintf("there are more than max clusters (%d)", r.policy.Max))
+	default:
+		r.clusters[e.ID] = &Cluster{
+			ID: e.ID, Name: name, Origin: e.Origin, State: Found, Since: r.now, Priority: e.Priority, Note: r.remark(e), Kubeconfig: e.Kubeconfig,
+		}
+		r.note(slog.LevelInfo, "cluster found", "cluster", e.ID, "origin", e.Origin)
+	}
+}
+
+// maxName bounds the name of an upstream, in bytes.
+const maxName = 63
+
+// NameOf returns the name of the upstream of a cluster: its ID in lower case, with dashes for what a
+// name can not have. It is empty for an ID without a letter or a digit.
+func NameOf(id string) string {
+	name := strings.Map(func(c rune) rune {
+		switch {
+		case c >= 'a' && c <= 'z', c >= '0' && c <= '9':
+			return c
+		case c >= 'A' && c <= 'Z':
+			return c - 'A' + 'a'
+		}
+		return '-'
+	}, id)
+	name = strings.Trim(name, "-")
+	return strings.TrimRight(name[:min(len(name), maxName)], "-")
+}
+
+// Valid reports whether a cluster that was kept is one that could have been.
+func (c Cluster) Valid() bool {
+	return idShape.MatchString(c.ID) && c.Name != "" && c.Name == NameOf(c.ID) && slices.Contains([]State{Found, Orphaned, Held}, c.State)
+}

@@ -1,0 +1,176 @@
+package clusters
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"meshrelay/config"
+	"meshrelay/upstreams"
+	"meshrelay/upstreams/kubernetes"
+	"meshrelay/upstreams/kubernetes/clusters/registry"
+)
+
+// Status is the state of one part of the config.
+type Status struct {
+	Name string `json:"name"`
+	// From tells where the clusters are found.
+	From string `json:"from"`
+	// ReadAt is when that could last be read, and Error why it can not be now, empty if it can.
+	ReadAt time.Time `json:"readAt,omitzero"`
+	Error  string    `json:"error,omitempty"`
+	// Clusters are those that are followed, in the order of their upstreams, and Refused those that
+	// are not.
+	Clusters []ClusterStatus    `json:"clusters"`
+	Refused  []registry.Refused `json:"refused,omitempty"`
+	// RefusedTotal counts all of those, also where Refused has the first only.
+	RefusedTotal int `json:"refusedTotal,omitempty"`
+}
+
+// ClusterStatus is the state of a cluster that is followed.
+type ClusterStatus struct {
+	registry.Cluster
+	// RemoveAt is when an orphaned cluster is removed, zero for never.
+	RemoveAt time.Time `json:"removeAt,omitzero"`
+}
+
+// Status returns the state of each part of the config.
+func (f *Finder) Status() []Status {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	all := make([]Status, 0, len(f.parts))
+	for _, p := range f.parts {
+		st := Status{
+			Name: p.cfg.Name, From: fromOf(p.cfg), ReadAt: p.readAt, Error: p.registry.Failure(),
+			Clusters: []ClusterStatus{},
+		}
+		st.Refused, st.RefusedTotal = p.registry.Refused()
+		for _, c := range p.registry.Clusters() {
+			one := ClusterStatus{Cluster: c}
+			one.Kubeconfig = nil // it is nobody's to see
+			if after := p.cfg.RemoveAfter.D(); c.State == registry.Orphaned && after > 0 {
+				one.RemoveAt = c.Since.Add(after)
+			}
+			st.Clusters = append(st.Clusters, one)
+		}
+		all = append(all, st)
+	}
+	return all
+}
+
+// fromOf tells where the clusters of a part are found.
+func fromOf(c config.Clusters) string {
+	switch {
+	case c.Secrets != nil:
+		return "secrets in " + c.Secrets.Namespace
+	case c.Profiles != nil:
+		return "profiles in " + c.Profiles.Namespace
+	}
+	return c.Directory.Path
+}
+
+var (
+	clustersDesc = prometheus.NewDesc("relay_clusters", "Clusters that were found, by what is the case with them.", []string{"clusters", "state"}, nil)
+	readableDesc = prometheus.NewDesc("relay_clusters_readable", "Whether it can be read now which clusters there are.", []string{"clusters"}, nil)
+	readDesc     = prometheus.NewDesc("relay_clusters_last_read_timestamp_seconds", "When it was last read which clusters there are, in seconds since the epoch.", []string{"clusters"}, nil)
+	rotatedDesc  = prometheus.NewDesc("relay_clusters_rotations_total", "Kubeconfigs that took the place of others of the same clusters.", []string{"clusters"}, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (f *Finder) Describe(ch chan<- *prometheus.Desc) {
+	for _, desc := range []*prometheus.Desc{clustersDesc, readableDesc, readDesc, rotatedDesc} {
+		ch <- desc
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (f *Finder) Collect(ch chan<- prometheus.Metric) {
+	for _, st := range f.Status() {
+		gauge := func(desc *prometheus.Desc, v float64, labels ...string) {
+			ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, v, append([]string{st.Name}, labels...)...)
+		}
+		counts := map[registry.State]int{}
+		for _, c := range st.Clusters {
+			counts[c.State]++
+		}
+		for _, state := range []registry.State{registry.Found, registry.Orphaned, registry.Held} {
+			gauge(clustersDesc, float64(counts[state]), string(state))
+		}
+		gauge(clustersDesc, float64(st.RefusedTotal), "refused")
+		readable := 0.0
+		if st.Error == "" && !st.ReadAt.IsZero() {
+			readable = 1
+		}
+		gauge(readableDesc, readable)
+		if !st.ReadAt.IsZero() {
+			gauge(readDesc, float64(st.ReadAt.UnixMilli())/1000)
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, p := range f.parts {
+		ch <- prometheus.MustNewConstMetric(rotatedDesc, prometheus.CounterValue, float64(p.registry.Rotations()), p.cfg.Name)
+	}
+}
+
+// Mark notes in the status of upstreams how they were found.
+func (f *Finder) Mark(all []upstreams.Status) []upstreams.Status {
+	found := map[string]*upstreams.FoundStatus{}
+	for _, st := range f.Status() {
+		for _, c := range st.Clusters {
+			found[c.Name] = &upstreams.FoundStatus{
+				Clusters: st.Name, Origin: c.Origin, State: string(c.State), Since: c.Since, RemoveAt: c.RemoveAt, Problem: c.Problem, Note: c.Note,
+			}
+		}
+	}
+	for i := range all {
+		if all[i].Type == (&kubernetes.Config{}).Kind() {
+			all[i].Found = found[all[i].Name]
+		}
+	}
+	return all
+}
+
+// maxProblems bounds the problems that are listed of one part.
+const maxProblems = 10
+
+// Problems tells what is wrong, a line each, with what to do about it.
+func (f *Finder) Problems() (lines []string) {
+	for _, st := range f.Status() {
+		var own []string
+		add := func(format string, args ...any) {
+			own = append(own, fmt.Sprintf("clusters "+st.Name+": "+format, args...))
+		}
+		if st.Error != "" {
+			add("it can not be read which clusters there are, all that are known stay: %s", st.Error)
+		}
+		held := 0
+		for _, c := range st.Clusters {
+			switch {
+			case c.State == registry.Held:
+				held++
+			case c.State == registry.Orphaned && c.RemoveAt.IsZero():
+				add("cluster %s is orphaned since %s: %s is gone, what it gave is served until \"relay clusters remove %s %s\"", c.ID, utc(c.Since), c.Origin, st.Name, c.ID)
+			case c.State == registry.Orphaned:
+				add("cluster %s is orphaned since %s: %s is gone, what it gave is served until %s", c.ID, utc(c.Since), c.Origin, utc(c.RemoveAt))
+			case c.Problem != "":
+				add("cluster %s: the new kubeconfig in %s is not used, the last good one is: %s", c.ID, c.Origin, c.Problem)
+			}
+		}
+		if held > 0 {
+			add("%d of %d clusters are gone together and held, all that they gave is served; if they are gone on purpose: \"relay clusters release %s\"", held, len(st.Clusters), st.Name)
+		}
+		for _, r := range st.Refused {
+			add("%s in %s is not followed: %s", cmp.Or(r.ID, "what is"), r.Origin, r.Reason)
+		}
+		if more := len(own) - maxProblems; more > 0 {
+			own = append(own[:maxProblems], fmt.Sprintf("clusters %s: and %d more: \"relay clusters %[1]s\"", st.Name, more))
+		}
+		lines = append(lines, own...)
+	}
+	return lines
+}
+
+func utc(t time.Time) string { return t.UTC().Format(time.RFC3339) }

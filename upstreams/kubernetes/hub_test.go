@@ -1,0 +1,184 @@
+package kubernetes
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+var hubPace = HubPace{Settle: 2 * time.Millisecond, Relist: time.Hour, Retry: 2 * time.Millisecond, RetryMost: 10 * time.Millisecond}
+
+// told is what a hub tells: the objects of one list, or an error.
+type told struct {
+	names []string
+	parts map[string]string
+	err   string
+}
+
+// follows runs a Hub, and returns what it tells.
+func (s *apiServer) follows(of Collection) <-chan told {
+	s.t.Helper()
+	hub := NewHub(&Config{Kubeconfig: s.kubeconfig("t")}, "test", hubPace)
+	ctx, cancel := context.WithCancel(context.Background())
+	ch, done := make(chan told, 1000), make(chan struct{})
+	go func() {
+		defer close(done)
+		hub.Follow(ctx, of, func(all []HubObject, err error) {
+			one := told{parts: map[string]string{}}
+			if err != nil {
+				one.err = err.Error()
+			}
+			for _, o := range all {
+				one.names = append(one.names, o.Namespace+"/"+o.Name)
+				one.parts[o.Namespace+"/"+o.Name] = string(o.Part)
+			}
+			slices.Sort(one.names)
+			ch <- one
+		})
+	}()
+	s.t.Cleanup(func() {
+		cancel()
+		<-done
+		hub.Close()
+	})
+	return ch
+}
+
+// until returns the first that is told for which ok is true.
+func until(t *testing.T, ch <-chan told, what string, ok func(told) bool) told {
+	t.Helper()
+	deadline := time.After(20 * time.Second)
+	var last told
+	for {
+		select {
+		case last = <-ch:
+			if ok(last) {
+				return last
+			}
+		case <-deadline:
+			t.Fatalf("%s: it was never told; last %+v", what, last)
+		}
+	}
+}
+
+func hasNames(t *testing.T, ch <-chan told, want ...string) told {
+	t.Helper()
+	return until(t, ch, fmt.Sprint(want), func(o told) bool { return o.err == "" && slices.Equal(o.names, want) })
+}
+
+// secrets has a server serve Secrets, and returns their collection.
+func (s *apiServer) secrets() Collection {
+	s.define("", "Secret", "secrets", "v1")
+	before := s.fault
+	s.fault = func(w http.ResponseWriter, r *http.Request) bool {
+		if before != nil && before(w, r) {
+			return true
+		}
+		if r.URL.Path != "/api/v1/namespaces/istio-system/secrets" {
+			return false
+		}
+		s.collection(w, r, "", "v1", "secrets", "istio-system")
+		return true
+	}
+	return Collection{Paths: []string{"/api/v1/namespaces/istio-system/secrets"}, Selector: "istio/multiCluster=true", Part: Data}
+}
+
+func (s *apiServer) secret(name, data string) {
+	s.put("/secrets", objectOf("istio-system", name, "null", `{"data":`+data+`}`))
+}
+
+func TestAHubTellsAllObjectsAfterEachChange(t *testing.T) {
+	s := newAPIServer(t)
+	for i := range 250 { // several pages
+		s.secret(fmt.Sprintf("a%03d", i), `{"east":"eA=="}`)
+	}
+	ch := s.follows(s.secrets())
+	all := until(t, ch, "all", func(o told) bool { return len(o.names) == 250 })
+	var data map[string][]byte
+	if err := json.Unmarshal([]byte(all.parts["istio-system/a007"]), &data); err != nil || string(data["east"]) != "x" {
+		t.Errorf("%v: %q", err, all.parts["istio-system/a007"])
+	}
+	for i := range 249 {
+		s.remove("/secrets", fmt.Sprintf("istio-system/a%03d", i))
+	}
+	hasNames(t, ch, "istio-system/a249")
+	s.secret("b", `{}`)
+	hasNames(t, ch, "istio-system/a249", "istio-system/b")
+	if s.asked("labelSelector=istio%2FmultiCluster%3Dtrue") == 0 {
+		t.Error("the selector was not sent")
+	}
+}
+
+func TestAHubThatFailsIsTriedAgainAndTellsNoObjects(t *testing.T) {
+	for name, code := range map[string]int{"401": 401, "403": 403, "404": 404, "410": 410, "500": 500} {
+		t.Run(name, func(t *testing.T) {
+			s := newAPIServer(t)
+			of := s.secrets()
+			s.secret("a", `{}`)
+			ch := s.follows(of)
+			hasNames(t, ch, "istio-system/a")
+			former := s.fault
+			s.set(func() {
+				s.fault = func(w http.ResponseWriter, _ *http.Request) bool { fail(w, code, "Failure"); return true }
+				s.stops++
+			})
+			until(t, ch, "an error", func(o told) bool {
+				if o.err == "" && len(o.names) != 1 {
+					t.Errorf("it tells %q", o.names)
+				}
+				return o.err != ""
+			})
+			s.set(func() { s.fault = former })
+			hasNames(t, ch, "istio-system/a")
+		})
+	}
+}
+
+func TestAHubFollowsThroughEndsOfWatches(t *testing.T) {
+	s := newAPIServer(t)
+	of := s.secrets()
+	s.secret("a", `{}`)
+	ch := s.follows(of)
+	hasNames(t, ch, "istio-system/a")
+	s.drop()
+	s.secret("b", `{}`)
+	hasNames(t, ch, "istio-system/a", "istio-system/b")
+	s.compact()
+	s.set(func() { s.stops++ })
+	s.secret("c", `{}`)
+	hasNames(t, ch, "istio-system/a", "istio-system/b", "istio-system/c")
+}
+
+func TestAHubReadsTheVersionOfAnAPIThatIsServed(t *testing.T) {
+	s := newAPIServer(t)
+	const group = "multicluster.x-k8s.io"
+	of := Collection{Part: Status}
+	for _, v := range []string{"v1beta1", "v1alpha1"} {
+		of.Paths = append(of.Paths, "/apis/"+group+"/"+v+"/namespaces/fleet/clusterprofiles")
+	}
+	ch := s.follows(of)
+	until(t, ch, "that it is not there", func(o told) bool { return o.err != "" })
+	s.put(group+"/clusterprofiles", objectOf("fleet", "east", `{"a":1}`, `{"status":{"b":2}}`))
+	s.define(group, "ClusterProfile", "clusterprofiles", "v1alpha1")
+	if o := hasNames(t, ch, "fleet/east"); !strings.Contains(o.parts["fleet/east"], `"b":2`) || strings.Contains(o.parts["fleet/east"], `"a"`) {
+		t.Errorf("%+v", o)
+	}
+}
+
+func TestAHubIsBounded(t *testing.T) {
+	s := newAPIServer(t)
+	of := s.secrets()
+	items := strings.TrimSuffix(strings.Repeat(`{"metadata":{"name":"a"}},`, hubPage), ",")
+	s.set(func() {
+		s.fault = func(w http.ResponseWriter, r *http.Request) bool {
+			fmt.Fprintf(w, `{"metadata":{"resourceVersion":"1","continue":"more"},"items":[%s]}`, items)
+			return true
+		}
+	})
+	until(t, s.follows(of), "the bound", func(o told) bool { return strings.Contains(o.err, "more than 5000 objects or 64 MiB") })
+}
