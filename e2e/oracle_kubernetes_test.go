@@ -182,8 +182,8 @@ var kubernetesDifferences = []struct {
 	{"the version is the relay's", func(r *mcp.Resource) { r.Metadata.Version = "" }},
 }
 
-// sameResources compares what two servers have of all types, byte for byte.
-func sameResources(native, relayed *xdsClient) (resources int, err error) {
+// sameAsNative compares what two servers have of all types, byte for byte.
+func sameAsNative(native, relayed *xdsClient) (resources int, err error) {
 	for _, typeURL := range servedTypes {
 		want, err := native.list(typeURL)
 		if err != nil {
@@ -274,7 +274,7 @@ downstream: {listeners: [{address: "XDS", plaintext: true}]}
 	same := func(when string) {
 		t.Helper()
 		eventually(t, when, func() (err error) {
-			compared, err = sameResources(native, relayed)
+			compared, err = sameAsNative(native, relayed)
 			if err == nil && compared != len(c.have) {
 				err = fmt.Errorf("%d resources are served, and there are %d objects", compared, len(c.have))
 			}
