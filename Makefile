@@ -11,11 +11,11 @@ RACE ?= $(shell $$(go env CC) --version >/dev/null 2>&1 && [[ $$(go env CGO_ENAB
 export GOTOOLCHAIN := local
 
 # The relay is built from its own go.mod, and e2e and tools pin other worlds. go.work has the rest.
-build e2e oracle examples istiod kube vulncheck bin/golangci-lint: export GOWORK := off
+build e2e ui-test ui-screenshots oracle examples istiod kube vulncheck bin/golangci-lint: export GOWORK := off
 
 .PHONY: help
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## Build bin/relay
@@ -26,7 +26,7 @@ demo: build ## Federate two sample clusters, show the result, and run until inte
 	RELAY=bin/relay hack/demo.sh
 
 .PHONY: test
-test: unit e2e bench-test chaos-test ## Run all tests
+test: unit ui-test e2e bench-test chaos-test ## Run all tests
 
 .PHONY: unit
 unit: ## Run the tests of the relay itself, with the race detector
@@ -35,6 +35,34 @@ unit: ## Run the tests of the relay itself, with the race detector
 	@# The race detector takes memory and time of its own, so what is measured runs without it.
 	[[ -z "$(RACE)" ]] || go test -run _C15 ./cmd/relay
 	go test -timeout 15m ./attacks
+
+.PHONY: ui-test
+ui-test: build chromium ## Run the tests of the web page, in a real browser
+	cd admin/uitest && go test -count=1 -timeout 10m .
+
+.PHONY: ui-screenshots
+ui-screenshots: build chromium ## Take the pictures of the web page anew
+	cd admin/uitest && go test -count=1 -timeout 10m -run '^TestThePageAnswersSixQuestions$$' . -screenshots ../../docs/img
+
+.PHONY: chromium
+chromium:
+	@if ! command -v chromium >/dev/null; then \
+	  if [[ $$(id -u) != 0 ]]; then echo "the tests of the web page need chromium; as root: apt-get install chromium" >&2; exit 1; fi; \
+	  { apt-get install -y --no-install-recommends chromium || { apt-get update && apt-get install -y --no-install-recommends chromium; }; } >/dev/null || \
+	  { echo "chromium can not be installed: apt-get install chromium" >&2; exit 1; }; \
+	fi
+
+# The files of others that the web page and its tests have. SHA256SUMS pins them.
+.PHONY: ui-vendor
+ui-vendor: ## Fetch the files of others in the web page anew (needs npm)
+	@work=$$(mktemp -d); trap 'rm -rf "$$work"' EXIT; \
+	fetch() { (cd "$$work" && tar -xzf "$$(npm pack --silent "$$1")" && mv package "$$2"); }; \
+	fetch idiomorph@0.8.0 idiomorph; fetch uplot@1.6.32 uplot; fetch axe-core@4.14.1 axe; \
+	cp "$$work"/idiomorph/dist/idiomorph.min.js "$$work"/uplot/dist/uPlot.{iife.min.js,min.css} admin/ui/vendor/; \
+	cp "$$work/idiomorph/LICENSE" admin/ui/vendor/idiomorph.LICENSE; cp "$$work/uplot/LICENSE" admin/ui/vendor/uplot.LICENSE; \
+	cp "$$work"/axe/{axe.min.js,LICENSE} admin/uitest/axe/
+	cd admin/ui/vendor && sha256sum -c SHA256SUMS
+	cd admin/uitest/axe && sha256sum -c SHA256SUMS
 
 .PHONY: e2e
 e2e: build istiod kube ## Run the relay between real istiods, with and without Kubernetes

@@ -31,6 +31,22 @@ func badRequestf(format string, args ...any) error {
 	return refuse(http.StatusBadRequest, format, args...)
 }
 
+// StatusOf returns the HTTP status of an error.
+func StatusOf(err error) int {
+	var known refusal
+	switch {
+	case errors.As(err, &known):
+		return known.code
+	case errors.Is(err, intake.ErrUnknownUpstream), errors.Is(err, clusters.ErrUnknown):
+		return http.StatusNotFound
+	case errors.Is(err, intake.ErrNotPossible), errors.Is(err, registry.ErrNotPossible):
+		return http.StatusConflict
+	case interrupted(err):
+		return http.StatusServiceUnavailable
+	}
+	return http.StatusInternalServerError
+}
+
 // interrupted reports whether a request has ended before its answer.
 func interrupted(err error) bool {
 	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
@@ -38,29 +54,20 @@ func interrupted(err error) bool {
 
 // refuse answers with an error.
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
-	code := http.StatusInternalServerError
-	var known refusal
+	code := StatusOf(err)
 	switch {
-	case errors.As(err, &known):
-		code = known.code
 	case errors.Is(err, intake.ErrUnknownUpstream):
-		code = http.StatusNotFound
 		var names []string
 		for _, u := range s.deps.Debug.views.Upstreams() {
 			names = append(names, u.Name)
 		}
 		err = fmt.Errorf("there is no upstream %.64q: there are %s", r.PathValue("upstream"), strings.Join(names, ", "))
 	case errors.Is(err, clusters.ErrUnknown):
-		code = http.StatusNotFound
 		names := []string{}
 		for _, c := range s.deps.Debug.views.Clusters() {
 			names = append(names, c.Name)
 		}
 		err = fmt.Errorf("the config has no clusters %.64q: there are %s", r.PathValue("clusters"), cmp.Or(strings.Join(names, ", "), "none"))
-	case errors.Is(err, intake.ErrNotPossible), errors.Is(err, registry.ErrNotPossible):
-		code = http.StatusConflict
-	case interrupted(err):
-		code = http.StatusServiceUnavailable
 	}
 	if code == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", "1")

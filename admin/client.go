@@ -16,6 +16,7 @@ import (
 	"strings"
 
 	"meshrelay/downstream"
+	"meshrelay/events"
 	"meshrelay/internal/kube"
 	"meshrelay/mirror"
 	"meshrelay/state"
@@ -188,6 +189,11 @@ func (c Client) ServeWithout(ctx context.Context, upstream string) (Waiting, err
 	return ask[Waiting](ctx, c, http.MethodPost, ofUpstream(upstream, "serve-without"), nil)
 }
 
+// Events returns a page of the journal. The parameters are those of /debug/events.
+func (c Client) Events(ctx context.Context, query url.Values) (events.Page, error) {
+	return ask[events.Page](ctx, c, http.MethodGet, "/debug/events", query)
+}
+
 // Held returns what the guards hold: of one upstream, or of all when its name is empty.
 func (c Client) Held(ctx context.Context, upstream string) ([]intake.HeldUpstream, error) {
 	path := "/held"
@@ -273,26 +279,32 @@ func (c Client) do(ctx context.Context, method, path, accept string, read func(i
 	return nil
 }
 
+// OverSocket returns a transport over the Socket, for requests to any host. Each has a connection of
+// its own.
+func (c Client) OverSocket() http.RoundTripper {
+	return &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, "unix", c.Socket)
+			if err != nil || !c.Named {
+				return conn, err
+			}
+			if err := checkServer(c.Socket, conn); err != nil {
+				conn.Close()
+				return nil, err
+			}
+			return conn, nil
+		},
+	}
+}
+
 // send sends a request. The caller closes the body of the answer.
 func (c Client) send(ctx context.Context, method, path, accept string) (*http.Response, error) {
 	host, client := c.Address, c.HTTP
 	switch {
 	case c.Socket != "":
 		host = "localhost"
-		client = &http.Client{Transport: &http.Transport{
-			DisableKeepAlives: true,
-			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-				conn, err := new(net.Dialer).DialContext(ctx, "unix", c.Socket)
-				if err != nil || !c.Named {
-					return conn, err
-				}
-				if err := checkServer(c.Socket, conn); err != nil {
-					conn.Close()
-					return nil, err
-				}
-				return conn, nil
-			},
-		}}
+		client = &http.Client{Transport: c.OverSocket()}
 	case client == nil:
 		client = http.DefaultClient
 	}

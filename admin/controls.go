@@ -3,11 +3,15 @@ package admin
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
+	"os/user"
 	"slices"
+	"strconv"
 	"strings"
 
+	"meshrelay/events"
 	"meshrelay/internal/errlist"
 	"meshrelay/state"
 	"meshrelay/upstreams"
@@ -26,6 +30,8 @@ type Controls interface {
 	Held(upstream string) ([]intake.HeldUpstream, error)
 	// History returns the revisions, newest first.
 	History(upstream string) ([]state.Revision, error)
+	// Diff returns what a revision has changed; 0 is the newest.
+	Diff(upstream string, revision uint64) (upstreams.Differences, error)
 }
 
 // ClusterControls are the orders of operators about clusters that were found. Errors that wrap
@@ -84,6 +90,7 @@ func (s *Server) addControls(mux *http.ServeMux) {
 			if err != nil {
 				return nil, err
 			}
+			o.Operator = operatorOf(r)
 			var effect intake.Effect
 			err = s.write(r, verb, func() (err error) {
 				effect, err = controls.Order(r.Context(), upstream, verb, o)
@@ -111,6 +118,7 @@ func (s *Server) addControls(mux *http.ServeMux) {
 		revisions, err := controls.History(upstream)
 		return notNil(revisions), err
 	})
+	handle("GET /upstreams/{upstream}/diff", s.diff)
 	handle("POST /clusters/{clusters}/release", s.releaseClusters)
 	handle("POST /clusters/{clusters}/remove", s.removeCluster)
 	handle("POST /reload", s.reload)
@@ -186,6 +194,7 @@ func (s *Server) write(r *http.Request, action string, do func() error, attrs ..
 	if err != nil {
 		attrs = append(attrs, "err", strings.Join(errlist.Lines(err), "; "))
 	}
+	s.recordOrder(r, action, err, attrs)
 	s.audit(r, s.deps.LogLevel.Level(), action, attrs...)
 	return err
 }
@@ -194,6 +203,38 @@ func (s *Server) write(r *http.Request, action string, do func() error, attrs ..
 func (s *Server) audit(r *http.Request, level slog.Level, action string, attrs ...any) {
 	who, _ := peerOf(r.Context())
 	s.log.Log(r.Context(), max(level, slog.LevelInfo), "operator", append([]any{"action", action, "uid", who.UID, "pid", who.PID}, attrs...)...)
+}
+
+// recordOrder puts an order into the journal, unless it has changed nothing, or the upstream has put it
+// there itself.
+func (s *Server) recordOrder(r *http.Request, action string, err error, attrs []any) {
+	if slices.Contains(attrs, any("dryRun")) || err == nil && parameters[action] != nil {
+		return
+	}
+	e := events.Event{Type: events.Ordered, By: events.ByOperator, Operator: operatorOf(r), Text: action}
+	for i := 0; i+1 < len(attrs); i += 2 {
+		switch value := fmt.Sprint(attrs[i+1]); attrs[i] {
+		case "upstream":
+			e.Upstream = value
+		case "reason":
+			e.Reason = value
+		case "err":
+			e.Text += " refused: " + value
+		default:
+			e.Text += fmt.Sprintf(" %v=%s", attrs[i], value)
+		}
+	}
+	s.deps.Debug.views.Events.Record(e)
+}
+
+// operatorOf returns who has sent a request over the socket.
+func operatorOf(r *http.Request) *events.Operator {
+	who, _ := peerOf(r.Context())
+	o := &events.Operator{UID: who.UID}
+	if u, err := user.LookupId(strconv.Itoa(who.UID)); err == nil {
+		o.User = u.Username
+	}
+	return o
 }
 
 // backup answers with a copy of the state.
@@ -210,6 +251,7 @@ func (s *Server) backup(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if n, ok := s.stream(w, r, "application/octet-stream", s.deps.Backup); ok {
+		s.recordOrder(r, "backup", nil, []any{"bytes", n})
 		s.audit(r, s.deps.LogLevel.Level(), "backup", "bytes", n)
 	}
 }

@@ -70,6 +70,10 @@ func (c *controls) ServeWithout(_ context.Context, u string) error {
 	return c.note("serve-without " + u)
 }
 
+func (c *controls) Diff(u string, revision uint64) (upstreams.Differences, error) {
+	return upstreams.Differences{Revision: state.Revision{ID: revision}}, c.note(fmt.Sprintf("diff %s %d", u, revision))
+}
+
 func (c *controls) History(u string) ([]state.Revision, error) {
 	if err := c.note("history " + u); err != nil {
 		return nil, err

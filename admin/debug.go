@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"meshrelay/downstream"
+	"meshrelay/events"
 	"meshrelay/federation/conflicts"
 	"meshrelay/internal/visible"
 	"meshrelay/mirror"
@@ -54,6 +55,8 @@ type Views struct {
 	Contests func(kinds ...mirror.Kind) []conflicts.KeyConflict
 	// HostConflicts returns the hosts that several keys claim.
 	HostConflicts func() []conflicts.HostConflict
+	// Events is the journal; nil has no events.
+	Events *events.Journal
 	// NotFollowed returns the configs whose hosts are not looked at for conflicts.
 	NotFollowed func() []conflicts.NotFollowed
 }
@@ -113,6 +116,7 @@ func documents() []document {
 		{"configz", "Merged configs as Kubernetes objects, in istiod's shape; ?kind=, ?namespace= and ?name= filter", (*Debug).configz, true},
 		{"conflicts", "Keys that several upstreams have, and hosts that several keys claim; ?kind= filters", (*Debug).conflicts, false},
 		{"connections", "Connected clients with what was sent to them, by type", (*Debug).connections, true},
+		{"events", "Journal of events: ?since=, ?until=, ?type=, ?upstream=, ?client=, ?kind=, ?namespace= and ?q= filter, ?after=, ?before= and ?limit= page; with Accept: text/event-stream, live", (*Debug).writeEvents, false},
 		{"explain", "Why a resource is served as it is: ?kind=, ?namespace= and ?name=", (*Debug).explain, false},
 		{"leftout", "Resources that import rules leave out, with the rule; ?upstream= and ?kind= filter", (*Debug).leftOut, false},
 		{"list", "Names of the debug documents", (*Debug).list, true},

@@ -112,13 +112,23 @@ type SourceCopy struct {
 }
 
 func (d *Debug) explain(w io.Writer, q url.Values) error {
-	namespace, name := q.Get("namespace"), q.Get("name")
-	kinds, err := kindsOf(q)
+	e, err := d.Explain(q)
 	if err != nil {
 		return err
 	}
+	return writeJSON(w, e)
+}
+
+// Explain explains the resource that the parameters kind, namespace and name of a query name. An
+// error about the query has the status 400: see StatusOf.
+func (d *Debug) Explain(q url.Values) (*Explanation, error) {
+	namespace, name := q.Get("namespace"), q.Get("name")
+	kinds, err := kindsOf(q)
+	if err != nil {
+		return nil, err
+	}
 	if kinds == nil || name == "" {
-		return badRequestf("kind and name are required, as in explain?kind=ServiceEntry&namespace=shop&name=db")
+		return nil, badRequestf("kind and name are required, as in explain?kind=ServiceEntry&namespace=shop&name=db")
 	}
 	var best *Explanation
 	for _, kind := range kinds {
@@ -129,7 +139,7 @@ func (d *Debug) explain(w io.Writer, q url.Values) error {
 		e, err := d.explainKey(key)
 		switch {
 		case err != nil:
-			return err
+			return nil, err
 		case best == nil || best.Outcome == Missing && e.Outcome != Missing:
 			best = e
 		case e.Outcome != Missing:
@@ -139,7 +149,7 @@ func (d *Debug) explain(w io.Writer, q url.Values) error {
 	if best.Outcome == Missing {
 		best.Elsewhere = d.elsewhere(kinds, name)
 	}
-	return writeJSON(w, best)
+	return best, nil
 }
 
 // maxElsewhere bounds the resources of the same name that are listed.
@@ -221,7 +231,7 @@ func (d *Debug) explainKey(key mirror.Key) (*Explanation, error) {
 		if c.Kind == key.Kind && slices.ContainsFunc(c.Claims, func(claim conflicts.Claim) bool {
 			return claim.Namespace == key.Namespace && claim.Name == key.Name
 		}) {
-			c.Apart = d.apart(c)
+			c.Apart = d.Apart(c)
 			e.HostConflicts = append(e.HostConflicts, c)
 		}
 	}
@@ -422,7 +432,7 @@ func (d *Debug) conflicts(w io.Writer, q url.Values) error {
 		all.Hosts = notNil(slices.DeleteFunc(all.Hosts, func(c conflicts.HostConflict) bool { return !slices.Contains(kinds, c.Kind) }))
 	}
 	for i := range all.Hosts[:min(len(all.Hosts), maxApart)] {
-		all.Hosts[i].Apart = d.apart(all.Hosts[i])
+		all.Hosts[i].Apart = d.Apart(all.Hosts[i])
 	}
 	return writeJSON(w, all)
 }
@@ -430,8 +440,8 @@ func (d *Debug) conflicts(w io.Writer, q url.Values) error {
 // maxApart bounds the host conflicts whose reason is worked out: that decodes resources.
 const maxApart = 1000
 
-// apart returns why the claims of a host are not united, where they could be.
-func (d *Debug) apart(c conflicts.HostConflict) string {
+// Apart returns why the claims of a host are not united, where they could be.
+func (d *Debug) Apart(c conflicts.HostConflict) string {
 	keys := make([]mirror.Key, 0, len(c.Claims))
 	for _, claim := range c.Claims {
 		keys = append(keys, mirror.Key{Kind: c.Kind, Namespace: claim.Namespace, Name: claim.Name})

@@ -12,11 +12,7 @@ import (
 // the socket among them. Both ends count: a connection to a public address of this host is none,
 // wherever it comes from.
 func (s *Server) debugOnly(next http.HandlerFunc) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !withinHost(r) {
-			http.Error(w, "only for connections over loopback: use it on the relay's own host, or through kubectl port-forward or ssh -L", http.StatusForbidden)
-			return
-		}
+	return s.withinHost(func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case s.busy <- struct{}{}:
 			defer func() { <-s.busy }()
@@ -25,6 +21,17 @@ func (s *Server) debugOnly(next http.HandlerFunc) http.Handler {
 			s.refuse(w, r, errBusy)
 		}
 	})
+}
+
+// withinHost lets through connections within this host.
+func (s *Server) withinHost(next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if !withinHost(r) {
+			http.Error(w, "only for connections over loopback: use it on the relay's own host, or through kubectl port-forward or ssh -L", http.StatusForbidden)
+			return
+		}
+		next(w, r)
+	}
 }
 
 // withinHost reports whether a request comes from this host: over the socket, or with both ends

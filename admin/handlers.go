@@ -36,6 +36,7 @@ func (s *Server) setLogLevel(w http.ResponseWriter, r *http.Request) {
 	}
 	old := s.deps.LogLevel.Level()
 	s.deps.LogLevel.Set(level)
+	s.recordOrder(r, "log-level", nil, []any{"level", name})
 	s.audit(r, max(level, old), "log-level", "level", name)
 	s.logLevel(w, r)
 }
@@ -73,6 +74,9 @@ func (s *Server) index(w http.ResponseWriter, _ *http.Request) {
 	line("/ready", "200 when clients are served, else 503, with the reasons")
 	line("/healthz", "200 while the process runs")
 	line("/metrics", "Metrics for Prometheus")
+	if s.deps.Pages != nil {
+		line("/ui/", "The web page; over loopback only")
+	}
 	line("/version", "Version of this program, and its Unix socket")
 	for _, doc := range documents() {
 		line("/debug/"+doc.name, doc.help)

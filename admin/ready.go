@@ -187,6 +187,9 @@ func (s *Server) readiness() Readiness {
 // connections from other hosts it tells only whether the relay is ready.
 func (s *Server) ready(w http.ResponseWriter, req *http.Request) {
 	r := s.readiness()
+	if withinHost(req) {
+		r = s.Readiness()
+	}
 	head, code := "ready", http.StatusOK
 	switch {
 	case !r.Ready:
@@ -200,8 +203,6 @@ func (s *Server) ready(w http.ResponseWriter, req *http.Request) {
 		if head = "ready"; !r.Ready {
 			head = "unready"
 		}
-	} else if s.deps.Remarks != nil {
-		r.Notes = append(slices.Clone(r.Notes), s.deps.Remarks()...)
 	}
 	if strings.Contains(req.Header.Get("Accept"), jsonType) {
 		w.Header().Set("Content-Type", jsonType)

@@ -80,6 +80,8 @@ type Deps struct {
 
 	// The others may be nil, and may be called from any goroutine.
 
+	// Pages is the web page at /ui/.
+	Pages http.Handler
 	// Backup writes a copy of the state; nil when no state is kept.
 	Backup func(w io.Writer) error
 	// Notes returns other problems, a line each, which do not make the relay unready.
@@ -90,14 +92,15 @@ type Deps struct {
 
 // Server is the HTTP server for operators. New makes it, Run runs it.
 type Server struct {
-	cfg     Config
-	deps    Deps
-	log     *slog.Logger
-	busy    chan struct{} // the slots of Debug
-	writing chan struct{} // one slot: one change at a time
-	backups chan struct{} // one slot
-	socket  atomic.Pointer[socketState]
-	handler http.Handler
+	cfg       Config
+	deps      Deps
+	log       *slog.Logger
+	busy      chan struct{} // the slots of Debug
+	writing   chan struct{} // one slot: one change at a time
+	backups   chan struct{} // one slot
+	followers chan struct{} // of events
+	socket    atomic.Pointer[socketState]
+	handler   http.Handler
 	// socketRetry is the constant, but for tests.
 	socketRetry time.Duration
 }
@@ -107,6 +110,7 @@ func New(cfg Config, deps Deps) *Server {
 	s := &Server{
 		cfg: cfg, deps: deps, log: deps.Logger,
 		busy: deps.Debug.busy, writing: make(chan struct{}, 1), backups: make(chan struct{}, 1),
+		followers:   make(chan struct{}, maxFollowers),
 		socketRetry: socketRetry,
 	}
 	s.socket.Store(&socketState{problem: "it is not open yet"})
@@ -151,6 +155,8 @@ func (s *Server) serve(ctx context.Context, lis net.Listener) error {
 	// would otherwise outlive it.
 	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
+	ending, end := context.WithCancel(base)
+	defer end()
 	server := &http.Server{
 		Handler:           s.handler,
 		ReadHeaderTimeout: readHeaderTimeout,
@@ -158,9 +164,10 @@ func (s *Server) serve(ctx context.Context, lis net.Listener) error {
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
-		BaseContext:       func(net.Listener) context.Context { return base },
+		BaseContext:       func(net.Listener) context.Context { return context.WithValue(base, endingKey{}, ending.Done()) },
 		ConnContext:       withPeer,
 	}
+	server.RegisterOnShutdown(end) // streams would keep it waiting
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		if err := server.Serve(lis); !errors.Is(err, http.ErrServerClosed) {
@@ -204,14 +211,22 @@ func (s *Server) routes() http.Handler {
 		MaxRequestsInFlight: maxDebugRequests,
 	}))
 	for _, doc := range documents() {
-		mux.Handle("GET /debug/"+doc.name, s.debugOnly(s.document(doc)))
+		h := s.debugOnly(s.document(doc))
+		if doc.name == "events" {
+			h = s.events(h)
+		}
+		mux.Handle("GET /debug/"+doc.name, h)
 	}
 	mux.Handle("GET /debug/loglevel", s.debugOnly(s.logLevel))
 	s.addControls(mux)
 	s.addProfiles(mux)
 	mux.Handle("GET /version", s.debugOnly(func(w http.ResponseWriter, _ *http.Request) {
-		s.answer(w, Version{s.deps.Build, s.deps.Name, s.deps.Started, s.socket.Load().path})
+		s.answer(w, s.Version())
 	}))
+	if s.deps.Pages != nil {
+		mux.HandleFunc("GET /ui/", s.pages)
+		mux.Handle("GET /ui", http.RedirectHandler("/ui/", http.StatusSeeOther))
+	}
 	mux.Handle("GET /{$}", s.debugOnly(s.index))
 	mux.Handle("GET /debug/{$}", s.debugOnly(s.index))
 	mux.Handle("GET /debug", s.debugOnly(s.index))

@@ -46,6 +46,7 @@ type Watcher struct {
 	seen, loaded string
 	retry        bool
 	running      *Config // as it was applied last
+	told         func(ReloadStatus)
 
 	mu     sync.Mutex     // guards all below
 	asks   []chan<- error // each has room for one
@@ -78,7 +79,7 @@ type Apply func(ctx context.Context, cfg *Config) (needsRestart []string, err er
 // Load.
 func NewWatcher(path string, sources ...Source) *Watcher {
 	return &Watcher{
-		path: path, sources: sources, wake: make(chan struct{}, 1), ended: make(chan struct{}),
+		path: path, sources: sources, told: func(ReloadStatus) {}, wake: make(chan struct{}, 1), ended: make(chan struct{}),
 		files: fswatch.New(fswatch.Options{Quiet: quiet, Longest: longest, Writing: writing, Rescan: rescan, Poll: poll}),
 	}
 }
@@ -97,6 +98,10 @@ func (w *Watcher) Load() (*Config, error) {
 	w.succeeded(w.seen, ReloadStatus{})
 	return cfg, nil
 }
+
+// Tell has f called with the state of the file after each load that somebody has asked for, or that
+// has another result than the one before. It is called before Run.
+func (w *Watcher) Tell(f func(ReloadStatus)) { w.told = f }
 
 // Status returns the state of the file.
 func (w *Watcher) Status() ReloadStatus {
@@ -189,6 +194,7 @@ func (w *Watcher) reload(ctx context.Context, log *slog.Logger, apply Apply, mus
 		st := w.Status()
 		w.succeeded(now, ReloadStatus{LastSuccess: st.LastSuccess, Changed: st.Changed, NeedsRestart: st.NeedsRestart})
 		log.Info("config file equals the loaded config again", "file", w.path)
+		w.told(w.Status())
 		return nil
 	}
 	var cfg *Config
@@ -208,6 +214,7 @@ func (w *Watcher) reload(ctx context.Context, log *slog.Logger, apply Apply, mus
 		mistakes := brief(err)
 		if known := w.failed(mistakes); !known || must {
 			log.Error("config not reloaded, previous config stays", "file", w.path, "err", strings.Join(mistakes, "; "))
+			w.told(w.Status())
 		}
 		return err
 	}
@@ -218,6 +225,7 @@ func (w *Watcher) reload(ctx context.Context, log *slog.Logger, apply Apply, mus
 	w.running = cfg
 	w.succeeded(now, ReloadStatus{Changed: changed, NeedsRestart: needsRestart})
 	log.Info("config reloaded", "file", w.path, "changed", strings.Join(changed, ", "))
+	w.told(w.Status())
 	if len(needsRestart) > 0 {
 		log.Warn("changed config fields need a restart", "file", w.path, "fields", needsRestart)
 	}

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"meshrelay/downstream/refusal"
+	"meshrelay/events"
 )
 
 // serve takes a stream in, or returns why not. It does not return for one that is in, because gRPC ends a
@@ -200,7 +201,18 @@ func (s *Server) connectionRefused(from net.Addr, why refusal.Reason) {
 // refuse counts and logs a client that is refused.
 func (s *Server) refuse(log *slog.Logger, msg string, from net.Addr, why refusal.Reason, attrs ...any) {
 	s.metrics.refusals.WithLabelValues(string(why)).Inc()
+	s.events.Record(events.Event{Type: events.TurnedAway, By: events.ByRelay, Client: from.String(), Text: msg, Reason: reasonText(why, attrs)})
 	s.refusals.Warn(log, msg, append([]any{"address", from.String(), "reason", why}, attrs...)...)
+}
+
+// reasonText returns why a client is refused: the limit, and the error among the attributes.
+func reasonText(why refusal.Reason, attrs []any) string {
+	for _, a := range attrs {
+		if err, ok := a.(error); ok {
+			return string(why) + ": " + refusal.Bounded(err.Error())
+		}
+	}
+	return string(why)
 }
 
 var errDraining = status.Error(codes.Unavailable, "relay is shutting down; reconnect")

@@ -13,8 +13,10 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
+	"meshrelay/downstream/refusal"
 	"meshrelay/downstream/snapshot"
 	"meshrelay/downstream/subscription"
+	"meshrelay/events"
 )
 
 const (
@@ -75,6 +77,10 @@ type conn struct {
 	// asked: a request came since the last round. planned is the view's count of changes then.
 	asked   bool
 	planned uint64
+	// has is the newest push of which the client has acknowledged all, plannedRound the newest when
+	// a round was planned last. sends: that is being sent.
+	has, plannedRound uint64
+	sends             bool
 }
 
 func newConn(s *Server, stream grpc.ServerStream, protocol string, l *Listener, p *peer.Peer, use *peerUse, from *inflow) *conn {
@@ -147,6 +153,7 @@ func (c *conn) close(err error) {
 	known := c.number != 0
 	kept := c.kept
 	c.kept = subscription.Usage{}
+	has := c.has
 	c.slot.free()
 	c.mu.Unlock()
 	_ = c.server.peers.keep(c.use, kept, subscription.Usage{}, c.server.limits.Load()) // less is never refused
@@ -156,11 +163,21 @@ func (c *conn) close(err error) {
 	if !known {
 		return
 	}
+	c.server.rounds.leave(has, time.Now())
+	c.server.events.Record(events.Event{Type: events.Gone, By: events.ByClient, Client: c.id(), Reason: endText(err)})
 	attrs := []any{"after", time.Since(c.opened).Round(time.Millisecond)}
 	if err != nil && status.Code(err) != codes.Canceled {
 		attrs = append(attrs, "err", err)
 	}
 	c.server.comings.Log(c.log(), slog.LevelInfo, "client disconnected", attrs...)
+}
+
+// endText returns why a stream has ended, empty when the client has ended it.
+func endText(err error) string {
+	if err == nil || status.Code(err) == codes.Canceled {
+		return ""
+	}
+	return refusal.Bounded(err.Error())
 }
 
 // tell tells the client of a push.

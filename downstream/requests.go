@@ -12,6 +12,7 @@ import (
 	"meshrelay/downstream/refusal"
 	"meshrelay/downstream/snapshot"
 	"meshrelay/downstream/subscription"
+	"meshrelay/events"
 )
 
 // hear tells that a request has come.
@@ -187,6 +188,7 @@ func (c *conn) enter(rs *rules, v *view, r *rule, client *client) (done bool, er
 	closed := c.closed
 	if !closed {
 		c.number, c.client = s.lastID.Add(1), client.lean()
+		c.has = s.rounds.enter()
 		c.sees(v, r)
 	}
 	c.mu.Unlock()
@@ -194,9 +196,18 @@ func (c *conn) enter(rs *rules, v *view, r *rule, client *client) (done bool, er
 		s.views.release(v, c.viewer())
 		return true, status.Error(codes.Canceled, "stream has ended")
 	}
+	s.events.Record(events.Event{Type: events.Connected, By: events.ByClient, Client: c.id(), Text: "from " + c.peer.Addr.String() + viewText(r.Name)})
 	s.comings.Log(c.log(), slog.LevelInfo, "client connected", "address", c.peer.Addr.String(), "protocol", c.protocol,
 		"istioVersion", client.istioVersion, "revision", client.revision, "view", r.Name)
 	return true, nil
+}
+
+// viewText names a view in a sentence.
+func viewText(view string) string {
+	if view == "" {
+		return ""
+	}
+	return ", view " + view
 }
 
 // sees gives the client a view, by a rule. The caller holds mu.
@@ -235,8 +246,12 @@ func (c *conn) record(result subscription.Outcome, w *subscription.Watch, req *s
 	switch result {
 	case subscription.ACK:
 		c.server.metrics.of(w.Type).acks.Inc()
+		c.hold()
 	case subscription.NACK:
 		c.server.metrics.of(w.Type).nacks.Inc()
+		c.server.events.Record(events.Event{
+			Type: events.NACK, By: events.ByClient, Client: c.id(), Text: "rejects " + refusal.Bounded(w.TypeURL), Reason: refusal.Bounded(req.Error),
+		})
 		c.server.nacks.Warn(c.log(), "client rejected a response", "type", refusal.Bounded(w.TypeURL), "nonce", w.Status().SentNonce,
 			"err", refusal.Bounded(req.Error))
 	case subscription.Subscribed, subscription.Stale:

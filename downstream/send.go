@@ -127,6 +127,8 @@ func (c *conn) round() (sent bool, err error) {
 		resp, ok := c.subs.Next(round, began)
 		if !ok {
 			err = c.account() // of versions that clients resumed with, and that were compared
+			c.sends = false
+			c.hold() // clients do not acknowledge all types
 		}
 		c.mu.Unlock()
 		if !ok {
@@ -155,12 +157,17 @@ func (c *conn) plan() (*subscription.Round, error) {
 	if c.view == nil {
 		return nil, nil
 	}
+	c.plannedRound = c.server.rounds.number() // before the view is looked at, which has all of it
 	changes := c.view.changes.Load()
 	if !c.asked && changes == c.planned {
+		c.hold()
 		return nil, nil
 	}
 	c.asked, c.planned = false, changes
-	return c.subs.Plan(c.view.snapshot, c.server.metrics.pageEncoded)
+	round, err := c.subs.Plan(c.view.snapshot, c.server.metrics.pageEncoded)
+	c.sends = round != nil
+	c.hold()
+	return round, err
 }
 
 func (c *conn) sendMsg(m any, now time.Time) error {

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"meshrelay/downstream/subscription"
+	"meshrelay/events"
 	"meshrelay/internal/loglimit"
 	"meshrelay/mirror"
 	"meshrelay/push"
@@ -131,6 +132,8 @@ type Deps struct {
 	Logger     *slog.Logger
 	// Work takes the work that pushes make. It may be nil.
 	Work *push.Work
+	// Events takes what clients do. It may be nil.
+	Events *events.Journal
 	// Generators make types beside those of MCP-over-xDS.
 	Generators []Generator
 }
@@ -144,6 +147,8 @@ type Server struct {
 	log          *slog.Logger
 	metrics      *metrics
 	work         *push.Work
+	events       *events.Journal
+	rounds       rounds
 	views        *views
 	connLimiter  *connLimiter
 	limits       atomic.Pointer[Limits] // what it points to is immutable
@@ -213,7 +218,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, await: deps.Await, debug: deps.Debug, overloaded: deps.Overloaded, log: deps.Logger,
-		metrics: m, work: cmp.Or(deps.Work, push.NewWork()), rules: rs, changing: semaphore.NewWeighted(alone), views: newViews(deps.Configs, generators),
+		metrics: m, events: deps.Events, work: cmp.Or(deps.Work, push.NewWork()), rules: rs, changing: semaphore.NewWeighted(alone), views: newViews(deps.Configs, generators),
 		limiter:      rate.NewLimiter(rate.Limit(limits.NewStreamsPerSecond), limits.NewStreamsPerSecond),
 		peers:        newPeers(),
 		decoding:     semaphore.NewWeighted(maxDecoding),
@@ -336,6 +341,7 @@ func (s *Server) Push(req *push.Request) {
 		for why := range req.Reason {
 			s.metrics.pushRequests.WithLabelValues(string(why)).Inc()
 		}
+		s.rounds.begin(time.Now())
 		s.wakeAll()
 	}
 }

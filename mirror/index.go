@@ -37,6 +37,13 @@ func (c *contents) List(kind Kind, namespace string) []*Resource {
 	return out
 }
 
+// All returns the resources of a kind in no order: a reader that wants few of many sorts those.
+func (c *contents) All(kind Kind) []*Resource {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return slices.AppendSeq(make([]*Resource, 0, len(c.index[kind])), maps.Values(c.index[kind]))
+}
+
 // Kinds returns the kinds that have resources, in sending order.
 func (c *contents) Kinds() []Kind {
 	c.mu.RLock()

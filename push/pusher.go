@@ -25,6 +25,8 @@ type Pusher struct {
 	pace     *pace
 	waiting  map[string]*Request // by upstream
 	reported time.Duration       // the work that pace knows of
+	pushing  *Request            // nil when none is
+	pushed   chan struct{}       // closed when a push ends; nil until somebody waits
 }
 
 // NewPusher returns a Pusher, or an error when the options contradict each other. Those who carry
@@ -134,6 +136,7 @@ func (p *Pusher) Run(ctx context.Context, push func(*Request)) error {
 				p.delayed.WithLabelValues(delays[why]).Inc()
 			}
 			p.work.track(func() { push(r) })
+			p.end()
 		}
 	}
 }
@@ -156,7 +159,52 @@ func (p *Pusher) next() (r *Request, wait time.Duration, why delay) {
 		r = r.with(p.waiting[upstream])
 		delete(p.waiting, upstream)
 	}
+	p.pushing = r
 	return r, 0, notDelayed
+}
+
+// end ends a push.
+func (p *Pusher) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.pushing = nil
+	if p.pushed != nil {
+		close(p.pushed)
+		p.pushed = nil
+	}
+}
+
+// Flushed waits until all changes are pushed that came before the call, or returns the error of ctx.
+func (p *Pusher) Flushed(ctx context.Context) error {
+	for called := time.Now(); ; {
+		pushed := p.before(called)
+		if pushed == nil {
+			return nil
+		}
+		select {
+		case <-pushed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// before returns what is closed at the end of a push while there are changes from before a time that
+// are not pushed, nil when there are none.
+func (p *Pusher) before(t time.Time) <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	waits := p.pushing != nil && !p.pushing.Start.After(t)
+	for _, r := range p.waiting {
+		waits = waits || !r.Start.After(t)
+	}
+	if !waits {
+		return nil
+	}
+	if p.pushed == nil {
+		p.pushed = make(chan struct{})
+	}
+	return p.pushed
 }
 
 // with returns the request with all that another asks for. Both may be changed.

@@ -312,3 +312,37 @@ func TestOptionsAreReplacedWhileChangesCome(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestFlushedWaitsForWhatCameBefore, also while it is being pushed, and for nothing that comes later.
+func TestFlushedWaitsForWhatCameBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		work := NewWork()
+		p, err := NewPusher(options(), work)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Flushed(t.Context()); err != nil {
+			t.Errorf("with nothing to push: %v", err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- p.Run(ctx, func(*Request) { time.Sleep(50 * time.Millisecond) }) }()
+		p.Changed("east", key("a"), ConfigUpdate)
+		called := time.Now()
+		time.Sleep(time.Millisecond)
+		p.Changed("east", key("b"), ConfigUpdate) // waits for the push of a
+		if err := p.Flushed(t.Context()); err != nil || time.Since(called) < 100*time.Millisecond {
+			t.Errorf("%v after %v", err, time.Since(called))
+		}
+		p.Changed("east", key("c"), ConfigUpdate)
+		short, end := context.WithTimeout(t.Context(), time.Millisecond)
+		defer end()
+		if err := p.Flushed(short); err == nil {
+			t.Error("a change is pushed at once")
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}

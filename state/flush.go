@@ -30,6 +30,7 @@ func (k *Keeper) write() error {
 	all := slices.SortedFunc(maps.Values(k.followed), func(a, b *follower) int { return strings.Compare(a.name, b.name) })
 	forget := slices.Sorted(maps.Keys(k.forget))
 	markServed := k.served && !k.servedKept
+	journal := k.journal
 	k.mu.Unlock()
 	wrote := markServed || len(forget) > 0
 	for _, name := range forget {
@@ -55,11 +56,28 @@ func (k *Keeper) write() error {
 		}
 		wrote = wrote || w
 	}
+	if journal != nil {
+		w, err := k.writeJournal(journal)
+		if err != nil {
+			return err
+		}
+		wrote = wrote || w
+	}
 	if wrote {
 		k.metrics.flushes.Inc()
 		k.metrics.took.Observe(time.Since(start).Seconds())
 	}
 	return nil
+}
+
+// writeJournal writes the new lines of the journal.
+func (k *Keeper) writeJournal(j Journal) (wrote bool, err error) {
+	lines := j.Take() // without a lock, because it is not ours
+	if len(lines) > 0 {
+		err = k.store.AppendJournal(lines)
+	}
+	j.Done(err == nil)
+	return len(lines) > 0, err
 }
 
 // writeOne writes what has changed of a source. What could not be written is given back.

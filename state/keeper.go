@@ -53,6 +53,7 @@ type Keeper struct {
 	kept     map[string]Kept
 	loaded   map[string]bool
 	followed map[string]*follower
+	journal  Journal // nil: none is kept
 	// forget are the sources to be removed when there is a store. retained are Options.Retain and
 	// those that are followed.
 	forget   map[string]bool
@@ -198,6 +199,20 @@ func (k *Keeper) Follow(name string, s Source) {
 	if k.retained != nil {
 		k.retained[name] = true
 	}
+}
+
+// LoadJournal returns the lines of the journal that are kept, the oldest first.
+func (k *Keeper) LoadJournal() [][]byte {
+	k.busy <- struct{}{}
+	defer k.release()
+	return k.store.LoadJournal()
+}
+
+// FollowJournal keeps the lines of a journal from now on.
+func (k *Keeper) FollowJournal(j Journal) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.journal = j
 }
 
 // Unfollow ends that, and has the source forgotten.

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -30,6 +31,7 @@ type store struct {
 	applied []Batch
 	served  bool
 	closed  bool
+	journal []byte
 }
 
 func newStore() *store {
@@ -72,6 +74,16 @@ func (s *store) Apply(source string, b Batch) (Kept, error) {
 
 func (s *store) Forget(source string) error { delete(s.sources, source); return nil }
 func (s *store) SetServed() error           { s.served = true; return nil }
+func (s *store) LoadJournal() [][]byte      { return bytes.SplitAfter(s.journal, []byte("\n")) }
+func (s *store) AppendJournal(lines []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.failing == nil {
+		s.journal = append(s.journal, lines...)
+	}
+	return s.failing
+}
+
 func (s *store) History(string) ([]Revision, error) {
 	return nil, nil
 }

@@ -141,8 +141,16 @@ type File struct {
 	Damage string
 }
 
+// Journal is a log of events that a Keeper keeps beside the sources.
+type Journal interface {
+	// Take returns the lines that were not returned before, each with its end. Done is called
+	// after it, and tells whether they are kept; otherwise they are returned again.
+	Take() []byte
+	Done(kept bool)
+}
+
 // Store is a place where state is kept. One goroutine at a time calls Open, Apply, Forget,
-// SetServed and Close; any may call the other methods at any time.
+// SetServed, LoadJournal, AppendJournal and Close; any may call the other methods at any time.
 type Store interface {
 	// Open takes the store into use. It fails with ErrInUse when another process has it. Once
 	// the store is in use, Open checks that it still is what Apply has written, and repairs it.
@@ -165,7 +173,12 @@ type Store interface {
 	// At returns all that a source had as of a revision. It fails with ErrUnknownRevision when
 	// there is no such revision, or none any more.
 	At(source string, revision uint64) ([]Record, error)
-	// Backup writes a copy of everything, as of one instant.
+	// AppendJournal makes lines durable, each with its end. The store forgets the oldest lines
+	// when there is no room. LoadJournal returns the lines that there are, the oldest first,
+	// without their ends. The last of an AppendJournal that failed may be cut off.
+	AppendJournal(lines []byte) error
+	LoadJournal() [][]byte
+	// Backup writes a copy of everything but the journal, as of one instant.
 	Backup(w io.Writer) error
 	// Info tells how the store fares. It does not wait for a disk.
 	Info() Info

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"meshrelay/config"
+	"meshrelay/events"
 	"meshrelay/mirror"
 	"meshrelay/state"
 	"meshrelay/upstreams/intake"
@@ -38,7 +39,8 @@ type Keeper interface {
 type Manager struct {
 	kinds     []Kind
 	aggregate *mirror.Aggregate
-	keeper    Keeper // nil: nothing is kept
+	keeper    Keeper          // nil: nothing is kept
+	events    *events.Journal // nil: nobody keeps them
 	log       *slog.Logger
 	restored  chan struct{} // closed when the upstreams have what the disk has of them
 
@@ -70,6 +72,14 @@ func NewManager(cfg *config.Config, kinds []Kind, aggregate *mirror.Aggregate, k
 	}
 	aggregate.SetSources(sourcesOf(m.upstreams))
 	return m, nil
+}
+
+// Record has a journal take what happens to the upstreams. It is called before Restore.
+func (m *Manager) Record(journal *events.Journal) {
+	m.events = journal
+	for _, u := range m.upstreams {
+		u.events = journal
+	}
 }
 
 // Restore has each upstream begin with what the disk has of it, as many at a time as there are CPUs,
@@ -199,6 +209,7 @@ func (m *Manager) plan(u config.Upstream, cfg *config.Config) (c change, err err
 	}
 	if c.isNew {
 		c.now = newUpstream(c.setup, m.keeper != nil)
+		c.now.events = m.events
 	}
 	return c, nil
 }
@@ -242,6 +253,7 @@ func (m *Manager) Apply(cfg *config.Config) error {
 			continue
 		}
 		m.log.Info("upstream removed", "upstream", u.cfg.Name)
+		m.events.Record(events.Event{Type: events.Dropped, Upstream: u.cfg.Name, By: events.ByConfig, Text: "removed from the config"})
 		u.stop()
 		u.stopAll()
 		if m.keeper != nil {
@@ -256,8 +268,10 @@ func (m *Manager) apply(c change, start func(*upstream)) {
 	switch {
 	case c.isNew:
 		m.log.Info("upstream added", "upstream", c.cfg.Name)
+		m.events.Record(events.Event{Type: events.Added, Upstream: c.cfg.Name, By: events.ByConfig, Text: "added to the config"})
 	case c.source != nil:
 		m.log.Info("upstream changed", "upstream", c.cfg.Name)
+		m.events.Record(events.Event{Type: events.Altered, Upstream: c.cfg.Name, By: events.ByConfig, Text: "its source or its rules have changed"})
 		u.stop()
 		u.succeed(c.setup)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"meshrelay/config"
+	"meshrelay/events"
 	"meshrelay/internal/loglimit"
 	"meshrelay/mirror"
 	"meshrelay/state"
@@ -42,11 +43,13 @@ func newSetup(cfg config.Upstream, all *config.Config, kinds []Kind, log *slog.L
 //
 // It holds its lock for one step of the intake, and never while it calls anything else.
 type upstream struct {
-	store *mirror.Store
-	log   *slog.Logger
-	notes *loglimit.Limit // of the intake: an upstream can make it change its mind at any rate
-	since time.Time
-	wake  chan struct{} // has an element when there is something to do before armed
+	name   string
+	store  *mirror.Store
+	log    *slog.Logger
+	notes  *loglimit.Limit // of the intake: an upstream can make it change its mind at any rate
+	events *events.Journal // nil: nobody keeps them
+	since  time.Time
+	wake   chan struct{} // has an element when there is something to do before armed
 
 	// The Manager's mu guards setup, added and the functions.
 	setup
@@ -66,7 +69,7 @@ type upstream struct {
 func newUpstream(s setup, keeps bool) *upstream {
 	store := mirror.NewStore()
 	return &upstream{
-		setup: s, store: store, log: s.log, notes: loglimit.New(200, time.Second), since: time.Now(), wake: make(chan struct{}, 1),
+		name: s.cfg.Name, setup: s, store: store, log: s.log, notes: loglimit.New(200, time.Second), since: time.Now(), wake: make(chan struct{}, 1),
 		asked: s.source, intake: intake.New(s.cfg, store, s.rules, keeps),
 	}
 }
@@ -90,6 +93,10 @@ func (u *upstream) stepOver(e intake.Event) (intake.Output, error) {
 	out, err := u.stepLocked(e)
 	for _, n := range out.Notes {
 		u.notes.Log(u.log, n.Level, n.Message, n.Args...)
+	}
+	for _, event := range out.Events {
+		event.Upstream = u.name
+		u.events.Record(event)
 	}
 	return out, err
 }
@@ -159,7 +166,7 @@ func (u *upstream) turn() (wait time.Duration) {
 
 func (u *upstream) runSource(source Source) func(context.Context) error {
 	return func(ctx context.Context) error {
-		defer u.Tell(intake.Closed{}) // so that it is known on disk until when there was contact
+		defer u.Tell(intake.Closed{Planned: true}) // so that it is known on disk until when there was contact
 		return source.Run(ctx, u)
 	}
 }

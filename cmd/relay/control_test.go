@@ -91,6 +91,13 @@ func (c *controlled) Held(upstream string) (out []intake.HeldUpstream, err error
 
 func (c *controlled) ServeWithout(context.Context, string) error { return nil }
 
+func (c *controlled) Diff(upstream string, revision uint64) (upstreams.Differences, error) {
+	if upstream == "nowhere" {
+		return upstreams.Differences{}, intake.ErrUnknownUpstream
+	}
+	return upstreams.Differences{Revision: state.Revision{ID: revision}}, nil
+}
+
 func (c *controlled) History(upstream string) ([]state.Revision, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

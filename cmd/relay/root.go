@@ -38,7 +38,7 @@ A first run:
 		commands []*cobra.Command
 	}{
 		{"Run a relay:", []*cobra.Command{newServe(), newValidate(), newPlan(), newReload(), newLogLevel()}},
-		{"Look:", []*cobra.Command{newStatus(), newUpstreams(), newClusters(), newClients(), newGet(), newExplain(), newConflicts(), newHistory(), newHeld()}},
+		{"Look:", []*cobra.Command{newStatus(), newUpstreams(), newClusters(), newClients(), newGet(), newExplain(), newConflicts(), newHistory(), newHeld(), newEvents(), newAudit(), newUI()}},
 		{"Decide:", []*cobra.Command{newRelease(), newFreeze(), newUnfreeze(), newRollback(), newServeWithout()}},
 		{"Disk:", []*cobra.Command{newState()}},
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os/signal"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"meshrelay/admin"
 	"meshrelay/downstream"
 	"meshrelay/internal/cliview"
+	"meshrelay/state"
 	"meshrelay/upstreams"
 )
 
@@ -312,19 +314,40 @@ upstream deleted it. All listed resources are still served.`,
 func newHistory() *cobra.Command {
 	var access access
 	var out output
+	var diff bool
+	var revision uint64
 	cmd := access.overSocket(&cobra.Command{
-		Use:   "history UPSTREAM",
+		Use:   "history UPSTREAM [REVISION]",
 		Short: "List the revisions of an upstream, newest first",
 		Long: `List the revisions of an upstream of a running relay: when it changed, and what. state.history
-in the config file limits their number and age.`,
+in the config file limits their number and age.
+
+With --diff, show what one revision changed, or the newest, as a difference to the one before.`,
 		Example: `  relay history east
+  relay history east 41 --diff
   relay history east -o json`,
-		Args:              wanted(0, "UPSTREAM"),
+		Args:              wanted(1, "UPSTREAM", "REVISION"),
 		ValidArgsFunction: access.completeUpstreams,
-	}, func(cmd *cobra.Command, c admin.Client, args []string) error {
+	}, func(cmd *cobra.Command, c admin.Client, args []string) (err error) {
+		if len(args) > 1 {
+			if revision, err = strconv.ParseUint(args[1], 10, 64); err != nil || revision == 0 {
+				return fmt.Errorf("want a revision, not %q: \"relay history %s\" lists them", args[1], args[0])
+			}
+		}
+		if diff {
+			d, err := c.Diff(cmd.Context(), args[0], revision)
+			return out.print(cmd, err, d, cliview.RevisionDiff(d.Revision, d.Before, d.After, d.More))
+		}
 		revisions, err := c.History(cmd.Context(), args[0])
+		if revision > 0 {
+			revisions = slices.DeleteFunc(revisions, func(r state.Revision) bool { return r.ID != revision })
+		}
+		if err == nil && revision > 0 && len(revisions) == 0 {
+			err = fmt.Errorf("upstream %s: revision %d is not kept: \"relay history %s\" lists those that are", args[0], revision, args[0])
+		}
 		return out.print(cmd, err, revisions, cliview.History(revisions, time.Now()))
 	})
+	cmd.Flags().BoolVar(&diff, "diff", false, "show what the revision changed, or the newest one")
 	out.flag(cmd, "table", "json")
 	return cmd
 }

@@ -74,6 +74,7 @@ func (s *Set) requestSotW(w *Watch, first bool, req *Request, now time.Time) (Ou
 		return NACK, nil
 	case answers:
 		w.acknowledged(w.sentNonce, now)
+		s.settle(w)
 		if w.sameNames(req.Subscribe) {
 			return ACK, nil
 		}
@@ -188,6 +189,7 @@ func (s *Set) requestDelta(w *Watch, first bool, req *Request, now time.Time) (O
 		// Several responses may be on their way, and each is acknowledged.
 		if n := w.nonceOf(req.Nonce); n > w.ackedNonce && n <= w.sentNonce {
 			w.acknowledged(n, now)
+			s.settle(w)
 			result = ACK
 		}
 	}

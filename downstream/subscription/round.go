@@ -142,6 +142,10 @@ func (s *Set) respond(st *step, now time.Time) (resp Response, done bool) {
 		resp.Message = snapshot.Delta(head, entries, size, nil)
 	}
 	resp.Nonce, w.sentNonce = head.Nonce, n
+	if !w.awaited && !w.Type.NeverAcknowledged {
+		w.awaited = true
+		s.awaited++
+	}
 	if w.partial = !done || st.more; !w.partial {
 		w.sentCursor = w.cursor
 	}

@@ -51,6 +51,8 @@ type Set struct {
 	used   Usage // without versions
 	nonce  uint64
 	round  Round
+	// awaited counts the watches whose newest response is not acknowledged.
+	awaited int
 }
 
 // New returns an empty Set. controlPlane is encoded. lookup returns the type of a type URL; a type that
@@ -61,6 +63,17 @@ func New(delta bool, controlPlane []byte, lookup func(typeURL string) (Type, boo
 
 // Use makes form that of SotW responses. Call it before the first Request.
 func (s *Set) Use(form snapshot.Form) { s.form = form }
+
+// Settled reports whether the client has acknowledged all that it was sent, where clients do that.
+func (s *Set) Settled() bool { return s.awaited == 0 }
+
+// settle notes that the newest response of a watch is acknowledged, if it is.
+func (s *Set) settle(w *Watch) {
+	if w.awaited && w.ackedNonce == w.sentNonce {
+		w.awaited = false
+		s.awaited--
+	}
+}
 
 // Watches returns the subscriptions in sending order.
 func (s *Set) Watches() []*Watch { return s.sorted }

@@ -81,6 +81,7 @@ type Watch struct {
 	sendAll         bool // it brings everything, not only what the cursor lacks
 	wildcardDropped bool // delta: and names remain
 	partial         bool // delta: the last part of an answer was not sent
+	awaited         bool // the newest response is not acknowledged
 
 	// cursor is the content of a client with a wildcard. The last whole answer leads to sentCursor,
 	// the last acknowledged one to ackedCursor. While partial, parts of an answer were sent that leads

@@ -105,6 +105,19 @@ func (t *Tracker) KeyConflicts(kinds ...mirror.Kind) []conflicts.KeyConflict {
 // HostConflicts returns the hosts that several resources claim.
 func (t *Tracker) HostConflicts() []conflicts.HostConflict { return t.hosts.Conflicts() }
 
+// Counts returns how many keys several sources have, and how many hosts several keys claim.
+func (t *Tracker) Counts() (keys, hosts int) {
+	for _, byOutcome := range t.keys.Counts() {
+		for _, n := range byOutcome {
+			keys += n
+		}
+	}
+	for _, n := range t.hosts.Counts() {
+		hosts += n
+	}
+	return keys, hosts
+}
+
 // NotFollowed returns the resources that the detection of host conflicts skips.
 func (t *Tracker) NotFollowed() []conflicts.NotFollowed { return t.hosts.NotFollowed() }
 

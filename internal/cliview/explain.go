@@ -148,17 +148,21 @@ func copyTable(copies []admin.SourceCopy, now time.Time) *table {
 		if c.Original != nil {
 			original = c.Original.Namespace + "/" + c.Original.Name
 		}
-		detail := []string{c.Reason, c.Detail, because(c)}
-		if len(c.Changes) > 0 {
-			detail = append(detail, "rewritten: "+strings.Join(c.Changes, ", "))
-		}
-		if c.Refused != "" {
-			detail = append(detail, "newest content refused: "+c.Refused)
-		}
-		detail = slices.DeleteFunc(detail, func(text string) bool { return text == "" })
-		t.add(c.Upstream, c.Outcome, original, Ago(c.Since, now), c.SourceVersion, strings.Join(detail, ": "))
+		t.add(c.Upstream, c.Outcome, original, Ago(c.Since, now), c.SourceVersion, copyDetail(c))
 	}
 	return t
+}
+
+// copyDetail tells why a copy has its outcome.
+func copyDetail(c admin.SourceCopy) string {
+	detail := []string{c.Reason, c.Detail, because(c)}
+	if len(c.Changes) > 0 {
+		detail = append(detail, "rewritten: "+strings.Join(c.Changes, ", "))
+	}
+	if c.Refused != "" {
+		detail = append(detail, "newest content refused: "+c.Refused)
+	}
+	return strings.Join(slices.DeleteFunc(detail, func(text string) bool { return text == "" }), ": ")
 }
 
 // LeftOut returns the resources that import rules leave out as text.

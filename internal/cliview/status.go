@@ -10,6 +10,7 @@ import (
 	"meshrelay/admin"
 	"meshrelay/adsclient"
 	"meshrelay/downstream"
+	"meshrelay/internal/kube"
 	"meshrelay/mirror"
 	"meshrelay/state"
 	"meshrelay/upstreams"
@@ -257,4 +258,22 @@ func shortKey(key string) string {
 		short = info.ShortNames[0]
 	}
 	return key[:len(key)-len(strings.TrimLeft(key, "+~-"))] + short + " " + name
+}
+
+// RevisionDiff returns what a revision has changed: each resource as a difference. more counts those that
+// are left out.
+func RevisionDiff(r state.Revision, before, after []kube.Object, more int) string {
+	var p page
+	p.printf("revision %d of %s, by %s\n", r.ID, r.Time.UTC().Format(time.RFC3339), cmp.Or(r.By, "upstream"))
+	all := Compare(before, after)
+	for _, c := range all.Changes {
+		name := c.Kind + " " + c.Namespace + "/" + c.Name
+		p.WriteString(difference("before "+name, c.Old, "after "+name, c.New))
+	}
+	p.printf("\n%d added, %d changed, %d removed", all.Added, all.Changed, all.Removed)
+	if more > 0 {
+		p.printf(", and %d more that are left out", more)
+	}
+	p.WriteString("\n")
+	return p.String()
 }

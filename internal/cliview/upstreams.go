@@ -81,20 +81,25 @@ func upstreamTable(ups []upstreams.Status, now time.Time) *table {
 		if u.Protocol != "" {
 			typ += "/" + u.Protocol
 		}
-		state := fmt.Sprintf("%s %s", u.State, Ago(u.Since, now))
-		if u.Stale {
-			state += ", stale"
-		}
-		if u.Held != nil {
-			state += ", held"
-		}
-		if u.Frozen != nil {
-			state += ", frozen"
-		}
-		if gone(u) {
-			state += ", cluster " + u.Found.State
-		}
-		t.add(u.Name, typ, state, yesNo(u.Synced), admin.Total(u.Resources), u.RefusedTotal, admin.Total(u.Dropped), Ago(u.LastUpdate, now), u.Address)
+		t.add(u.Name, typ, upstreamState(u, now), yesNo(u.Synced), admin.Total(u.Resources), u.RefusedTotal, admin.Total(u.Dropped), Ago(u.LastUpdate, now), u.Address)
 	}
 	return t
+}
+
+// upstreamState returns the state of an upstream and its age, and what makes it special.
+func upstreamState(u upstreams.Status, now time.Time) string {
+	state := fmt.Sprintf("%s %s", u.State, Ago(u.Since, now))
+	if u.Stale {
+		state += ", stale"
+	}
+	if u.Held != nil {
+		state += ", held"
+	}
+	if u.Frozen != nil {
+		state += ", frozen"
+	}
+	if gone(u) {
+		state += ", cluster " + u.Found.State
+	}
+	return state
 }

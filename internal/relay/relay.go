@@ -7,6 +7,7 @@ package relay
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -20,12 +21,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"meshrelay/admin"
+	"meshrelay/admin/ui"
 	"meshrelay/config"
 	"meshrelay/downstream"
+	"meshrelay/events"
 	"meshrelay/federation/tracker"
 	"meshrelay/internal/buildinfo"
 	"meshrelay/internal/memory"
 	"meshrelay/mirror"
+	"meshrelay/notify"
 	"meshrelay/push"
 	"meshrelay/state"
 	"meshrelay/state/local"
@@ -55,9 +59,13 @@ type Relay struct {
 	manager   *upstreams.Manager
 	finder    *clusters.Finder
 	keeper    *state.Keeper // nil: no state is kept
+	events    *events.Journal
+	stages    *stages
+	notifier  *notify.Notifier
 	server    *downstream.Server
 	pusher    *push.Pusher
 	operators *admin.Server
+	pages     *ui.Pages
 	collector *memory.Collector
 	guard     *memory.Guard
 	draining  atomic.Bool
@@ -71,7 +79,7 @@ type Relay struct {
 
 // New makes a Relay. It opens the state, but neither connects nor listens.
 func New(o Options) (*Relay, error) {
-	r := &Relay{options: o, log: o.Logger, aggregate: mirror.NewAggregate(), file: o.Config}
+	r := &Relay{options: o, log: o.Logger, aggregate: mirror.NewAggregate(), file: o.Config, events: events.New(events.Limits{}), stages: newStages()}
 	finder, whole := clusters.New(o.Config.State.Dir, r.log)
 	r.finder = finder
 	r.finder.Adopt(o.Config)
@@ -112,19 +120,28 @@ func New(o Options) (*Relay, error) {
 		r.keeper = state.Open(local.New(cfg.State.Dir, r.log), options)
 		r.collector.Restores(r.keeper.Status().Size)
 		kept = r.keeper
+		if bad := r.events.Load(r.keeper.LoadJournal()); bad > 0 {
+			r.log.Warn("lines of the journal of events not read", "lines", bad)
+		}
+		r.keeper.FollowJournal(r.events)
 	}
 	if r.manager, err = upstreams.NewManager(cfg, Kinds(), r.aggregate, kept, r.log); err != nil {
 		return nil, err
 	}
+	r.notifier = notify.New(notify.Options{Journal: r.events, Relay: cfg.Node.ID, Logger: r.log}, cfg.Notify)
+	r.manager.Record(r.events)
+	o.Watcher.Tell(r.recordReload)
 	work := push.NewWork()
 	if r.pusher, err = push.NewPusher(pushOptions(cfg.Push), work); err != nil {
 		return nil, err
 	}
 	registry := prometheus.NewRegistry()
-	debug := admin.NewDebug(admin.Views{
+	views := admin.Views{
 		Configs: r.aggregate, Upstreams: r.upstreams, Clusters: r.finder.Status, Trace: r.manager.Trace, LeftOut: r.manager.LeftOut,
 		Contests: register.KeyConflicts, HostConflicts: register.HostConflicts, NotFollowed: register.NotFollowed,
-	})
+		Events: r.events,
+	}
+	debug := admin.NewDebug(views)
 	serverConfig, err := downstreamConfig(cfg, o.Build.Version)
 	if err != nil {
 		return nil, err
@@ -133,18 +150,23 @@ func New(o Options) (*Relay, error) {
 		Configs: r.aggregate, Await: func(ctx context.Context) error {
 			return r.manager.AwaitFirstSync(ctx, r.server.HeldClusters)
 		},
-		Debug: debug, Work: work, Overloaded: r.guard.Overloaded, Registerer: registry, Logger: r.log,
+		Debug: debug, Work: work, Overloaded: r.guard.Overloaded, Events: r.events, Registerer: registry, Logger: r.log,
 	})
 	if err != nil {
 		return nil, err
 	}
 	debug.ShowServer(r.server)
+	r.followStages()
 	if err := r.pushChanges(); err != nil {
+		return nil, err
+	}
+	if r.pages, err = r.newPages(views, debug, register.Counts); err != nil {
 		return nil, err
 	}
 	address := admin.Config{Address: cfg.Admin.Address, Socket: cfg.AdminSocket(), OwnSocketDir: ownSocketDir(cfg)}
 	r.operators = admin.New(address, r.adminDeps(registry, debug))
-	own := append(admin.NewReloadMetrics(o.Watcher.Status), r.manager, r.finder, register, r.pusher)
+	r.pages.ShowServer(r.operators)
+	own := append(admin.NewReloadMetrics(o.Watcher.Status), r.manager, r.finder, register, r.pusher, r.notifier, r.events)
 	if r.keeper != nil {
 		own = append(own, r.keeper)
 	}
@@ -186,9 +208,9 @@ func (r *Relay) changer(key mirror.Key, of *mirror.Resolution) string {
 
 func (r *Relay) adminDeps(registry *prometheus.Registry, debug *admin.Debug) admin.Deps {
 	deps := admin.Deps{
-		Gatherer: registry, Debug: debug, LogLevel: r.options.LogLevel, Build: r.options.Build, Logger: r.log,
+		Gatherer: registry, Debug: debug, Pages: r.pages, LogLevel: r.options.LogLevel, Build: r.options.Build, Logger: r.log,
 		Name: r.config.Load().Node.ID, Started: time.Now(),
-		Controls: r.manager, Clusters: r.finder, Notes: r.finder.Problems, Reload: r.options.Watcher.Reload, ReloadStatus: r.options.Watcher.Status,
+		Controls: r.manager, Clusters: r.finder, Notes: r.notes, Reload: r.options.Watcher.Reload, ReloadStatus: r.options.Watcher.Status,
 		Remarks: func() []string { return powerfulImports(r.config.Load().Upstreams, r.aggregate) },
 		Ready: func() admin.Readiness {
 			if r.draining.Load() {
@@ -199,7 +221,6 @@ func (r *Relay) adminDeps(registry *prometheus.Registry, debug *admin.Debug) adm
 	}
 	if r.keeper != nil {
 		deps.Backup = r.keeper.Backup
-		deps.Notes = func() []string { return append(stateNotes(r.keeper.Status()), r.finder.Problems()...) }
 	}
 	return deps
 }
@@ -211,8 +232,13 @@ func (r *Relay) Run(ctx context.Context) error {
 	signal.Notify(hangups, syscall.SIGHUP) // for ever: a SIGHUP would end the process otherwise
 	// The group interrupts them in this order, each after the end of the one before: clients
 	// leave first, and operators can look on to the end.
+	r.events.Record(events.Event{Type: events.Started, By: events.ByRelay, Text: fmt.Sprintf("version %s, upstreams: %d", r.options.Build.Version, len(r.config.Load().Upstreams))})
 	var group run.Group
-	group.Add(untilSignal(ctx, r.log, &r.draining))
+	execute, interrupt := untilSignal(ctx, r.log, &r.draining)
+	group.Add(execute, func(err error) {
+		r.events.Record(events.Event{Type: events.Ended, By: events.ByRelay, Text: "the relay shuts down"})
+		interrupt(err)
+	})
 	group.Add(actor(func(ctx context.Context) error { return r.reloadOnHangup(ctx, hangups) }))
 	group.Add(actor(func(ctx context.Context) error { return r.options.Watcher.Run(ctx, r.log, r.apply) }))
 	group.Add(actor(r.followClusters))
@@ -224,9 +250,13 @@ func (r *Relay) Run(ctx context.Context) error {
 	group.Add(actor(func(ctx context.Context) error { return r.pusher.Run(ctx, r.server.Push) }))
 	group.Add(actor(r.aggregate.Run))
 	group.Add(actor(r.manager.Run))
+	group.Add(actor(r.notifier.Run))
+	group.Add(actor(r.stages.Run))
+	group.Add(actor(r.events.Run)) // it ends after what it records, and before the state is written
 	if r.keeper != nil {
 		group.Add(actor(r.keep)) // it ends after the upstreams, and writes all their resources
 	}
+	group.Add(actor(r.pages.Run))
 	group.Add(actor(r.operators.Run))
 	err := group.Run()
 	if err == nil {
@@ -267,6 +297,7 @@ func (r *Relay) logServing(ctx context.Context) error {
 		return nil
 	case <-r.server.Released():
 	}
+	r.events.Record(events.Event{Type: events.Serving, By: events.ByRelay, Text: fmt.Sprintf("clients are served after %v", time.Since(began).Round(time.Millisecond))})
 	r.log.Info("serving clients", append(servedFrom(r.manager.Status()), "after", time.Since(began).Round(time.Millisecond))...)
 	<-ctx.Done()
 	return nil

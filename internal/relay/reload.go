@@ -3,9 +3,12 @@ package relay
 import (
 	"context"
 	"fmt"
+	"reflect"
+	"strings"
 	"time"
 
 	"meshrelay/config"
+	"meshrelay/events"
 	"meshrelay/state"
 )
 
@@ -57,6 +60,9 @@ func (r *Relay) apply(ctx context.Context, cfg *config.Config) (needsRestart []s
 	if r.keeper != nil {
 		r.keeper.SetOptions(keeperOptions(cfg.State))
 	}
+	if !reflect.DeepEqual(cfg.Notify, now.Notify) {
+		r.notifier.SetReceivers(cfg.Notify)
+	}
 	r.guard.SetPercent(cfg.Downstream.ShedAtMemoryPercent)
 	if next.Log.Level != now.Log.Level { // else the level of an operator stays
 		if err := r.options.LogLevel.UnmarshalText([]byte(next.Log.Level)); err != nil {
@@ -69,6 +75,15 @@ func (r *Relay) apply(ctx context.Context, cfg *config.Config) (needsRestart []s
 	restart := *next
 	restart.Node, restart.Provenance = cfg.Node, cfg.Provenance
 	return config.Diff(started, &restart), nil
+}
+
+// notes returns the problems that do not make the relay unready, a line each.
+func (r *Relay) notes() []string {
+	notes := append(r.notifier.Notes(), r.finder.Problems()...)
+	if r.keeper != nil {
+		notes = append(stateNotes(r.keeper.Status()), notes...)
+	}
+	return notes
 }
 
 // stateNotes returns the problems of the state on disk, a line each.
@@ -84,4 +99,19 @@ func stateNotes(st state.Status) (notes []string) {
 		notes = append(notes, fmt.Sprintf("state: %s is unusable and was set aside: look at it, or delete it", path))
 	}
 	return notes
+}
+
+// recordReload puts the result of a load of the config file into the journal.
+func (r *Relay) recordReload(st config.ReloadStatus) {
+	e := events.Event{Type: events.Config, By: events.ByConfig, Text: "config loaded, nothing changed"}
+	switch {
+	case st.Error != "":
+		e.Type, e.Text, e.Reason, e.Command = events.ConfigRefused, "config not loaded, the previous one stays", st.Error, "relay validate"
+	case len(st.Changed) > 0:
+		e.Text = "config loaded: " + strings.Join(st.Changed, ", ")
+	}
+	if st.Error == "" && len(st.NeedsRestart) > 0 {
+		e.Reason = "needs a restart: " + strings.Join(st.NeedsRestart, ", ")
+	}
+	r.events.Record(e)
 }

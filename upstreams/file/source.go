@@ -242,7 +242,7 @@ func (s *Source) logRefused(refused []intake.Refusal) {
 
 // fail notes that the path can not be read.
 func (s *Source) fail(feed upstreams.Feed, err error) {
-	feed.Tell(intake.Closed{})
+	feed.Tell(intake.Closed{Reason: err.Error(), Failed: true})
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.st.LastError != err.Error() {

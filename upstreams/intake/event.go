@@ -9,6 +9,7 @@ import (
 
 	"github.com/zeebo/xxh3"
 
+	"meshrelay/events"
 	"meshrelay/mirror"
 )
 
@@ -102,10 +103,21 @@ type Received struct {
 
 // Opened is the event that a new stream of the source begins. Deletions wait until it has answered
 // every scope; scopes that it does not name are dropped then.
-type Opened struct{ Scopes []Scope }
+type Opened struct {
+	Scopes []Scope
+	// Address is where the source is read from, empty where there is only one place.
+	Address string
+}
 
 // Closed is the event that the source is out of contact.
-type Closed struct{}
+type Closed struct {
+	// Reason is why, empty when nobody knows.
+	Reason string
+	// Denied: it refuses our identity. Failed: it can not be used as configured.
+	Denied, Failed bool
+	// Planned: the relay has ended the contact.
+	Planned bool
+}
 
 // Repeated is the event that the source has repeated all that it has, as Output.Repeat asks for.
 type Repeated struct{}
@@ -172,7 +184,8 @@ type Output struct {
 	// Repeat asks for Repeated. Again: it was asked for before, and has not come.
 	Repeat, Again bool
 	Notes         []Note
-	err           error // why an order is refused
+	Events        []events.Event // for the journal, without the name of the upstream
+	err           error          // why an order is refused
 }
 
 // Note is one line for the log.

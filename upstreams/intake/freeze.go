@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"meshrelay/events"
 	"meshrelay/mirror"
 	"meshrelay/state"
 )
@@ -26,6 +27,11 @@ func (e Freeze) step(in *Intake, out *Output) {
 		f.Until = f.Since.Add(e.For)
 	}
 	in.freeze(f)
+	lasts := ""
+	if !f.Until.IsZero() {
+		lasts = " until " + f.Until.Format(time.RFC3339)
+	}
+	in.tellOrder(e.Order, events.Event{Type: events.Frozen, Text: fmt.Sprintf("what is served stays as it is%s, resources: %d", lasts, in.tallies.all.size), Command: "relay unfreeze " + in.name})
 }
 
 // freeze freezes the upstream. What is held is held no longer: it stays.
@@ -62,7 +68,8 @@ func (e Unfreeze) step(in *Intake, out *Output) {
 	}
 	out.Effect = in.unfreezing()
 	if !e.DryRun {
-		in.thaw(withReason("unfreeze", e.Reason))
+		in.tellOrder(e.Order, events.Event{Type: events.Unfrozen, Text: "the upstream is followed again"})
+		in.thaw(events.ByOperator, withReason("unfreeze", e.Reason))
 	}
 }
 
@@ -92,9 +99,9 @@ func (in *Intake) unfreezing() (e Effect) {
 }
 
 // thaw ends a freeze. cause is what the revision that comes of it is put down to.
-func (in *Intake) thaw(cause string) {
+func (in *Intake) thaw(by events.By, cause string) {
 	in.frozen = nil
-	in.journal.because(cause)
+	in.because(by, cause)
 	in.journal.reported = time.Time{}
 	in.reconcileAll()
 	in.end(in.unsettled())
@@ -143,7 +150,10 @@ func (e Rollback) step(in *Intake, out *Output) {
 		return
 	}
 	in.tallies.settle()
-	in.journal.because(withReason(fmt.Sprintf("rollback to %d", e.To), e.Reason))
+	in.because(events.ByOperator, withReason(fmt.Sprintf("rollback to %d", e.To), e.Reason))
+	in.tellOrder(e.Order, events.Event{
+		Type: events.RolledBack, Text: fmt.Sprintf("to revision %d, and frozen there: %d resources", e.To, len(records)), Command: "relay unfreeze " + in.name,
+	})
 	in.note(slog.LevelWarn, "rolled back by operator, frozen", "revision", e.To, "resources", len(records))
 	in.reconcileAll()
 	in.end(in.unsettled())
@@ -179,7 +189,10 @@ func (e Release) step(in *Intake, out *Output) {
 	if e.DryRun {
 		return
 	}
-	in.journal.because(withReason("release", e.Reason))
+	in.because(events.ByOperator, withReason("release", e.Reason))
+	in.tellOrder(e.Order, events.Event{
+		Type: events.Released, Hold: in.namedHold().id, Text: fmt.Sprintf("%d held deletions carried out, %d still held", effect.Removed, effect.Held),
+	})
 	in.note(slog.LevelWarn, "held deletions released by operator", "hold", in.namedHold().id, "removed", effect.Removed, "held", effect.Held)
 	if effect.Held == 0 {
 		in.letGo()

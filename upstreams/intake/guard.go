@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"meshrelay/config"
+	"meshrelay/events"
 	"meshrelay/mirror"
 )
 
@@ -22,7 +23,11 @@ func (in *Intake) judge(complete bool) (removed int) {
 			in.tallies.settle()
 		}
 		if in.held != nil {
-			in.note(slog.LevelInfo, "no deletions held any more", "reason", "the upstream has the resources again, or they have expired")
+			const why = "the upstream has the resources again, or they have expired"
+			in.note(slog.LevelInfo, "no deletions held any more", "reason", why)
+			if in.noteHeldAt.IsZero() { // else nobody knows of the hold
+				in.tell(events.Event{Type: events.Returned, By: events.ByUpstream, Text: "no deletions held any more", Reason: why})
+			}
 			in.held, in.lookedAt = nil, nil
 		}
 		return 0
@@ -54,6 +59,7 @@ func (in *Intake) judgeHold(complete bool) (removed int) {
 		return 0
 	}
 	in.note(slog.LevelWarn, "held deletions carried out", "reason", reason, "removed", len(in.leaving))
+	in.reportCarriedOut(len(in.leaving), reason)
 	return in.letGo()
 }
 

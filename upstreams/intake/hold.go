@@ -10,6 +10,7 @@ import (
 
 	"github.com/zeebo/xxh3"
 
+	"meshrelay/events"
 	"meshrelay/mirror"
 )
 
@@ -153,8 +154,10 @@ func (in *Intake) carryOut(upTo uint64) (removed int) {
 	latest := min(guardWindow, in.guard.HoldFor.D()/2)
 	removed = in.carry(func(_ mirror.Key, d departure) bool { return d.number <= upTo && d.joined <= latest })
 	if removed > 0 {
-		in.journal.because("guard.holdFor")
-		in.note(slog.LevelWarn, "held deletions carried out", "reason", "guard.holdFor is over, and the upstream has repeated them",
+		const why = "guard.holdFor is over, and the upstream has repeated them"
+		in.because(events.ByGuard, "guard.holdFor")
+		in.reportCarriedOut(removed, why)
+		in.note(slog.LevelWarn, "held deletions carried out", "reason", why,
 			"removed", removed, "after", in.now.Sub(in.held.since).Round(time.Second).String())
 	}
 	in.endHold()
@@ -179,6 +182,8 @@ func (in *Intake) noteHeld() {
 	if left, ends := in.left(); ends {
 		holdFor = left.Round(time.Second).String()
 	}
+	in.namedHold()
+	in.reportHold(holdFor)
 	in.note(slog.LevelWarn, "deletions held by guard", "held", len(in.leaving), "of", in.held.of, "reason", in.held.why, "for", holdFor, "see", "relay held "+in.name)
 }
 

@@ -1,11 +1,13 @@
 package intake
 
 import (
+	"fmt"
 	"log/slog"
 	"slices"
 	"time"
 
 	"meshrelay/config"
+	"meshrelay/events"
 	"meshrelay/mirror"
 	"meshrelay/state"
 )
@@ -36,6 +38,8 @@ type Intake struct {
 	stale   staleness
 	tallies tallies
 	journal journal
+	report  report
+	contact contact
 
 	frozen *state.Frozen
 	// differing are the keys for which a frozen source has other content than is served.
@@ -94,6 +98,7 @@ func (in *Intake) Step(now time.Time, e Event) (Output, error) {
 	out := &in.out
 	e.step(in, out)
 	out.Wake = in.due()
+	out.Events = in.reported()
 	return *out, out.err
 }
 
@@ -133,7 +138,8 @@ func (in *Intake) due() time.Time {
 			later(f.Until)
 		case in.stale.inContact: // else the end waits for that
 			in.note(slog.LevelInfo, "unfreezing, freeze has reached its end", "since", f.Since.UTC().Format(time.RFC3339))
-			in.thaw("end of the freeze")
+			in.tell(events.Event{Type: events.Thawed, By: events.ByRelay, Text: "the freeze has reached its end", Reason: f.Reason})
+			in.thaw(events.ByRelay, "end of the freeze")
 			later(in.now.Add(1))
 		}
 	}
@@ -158,6 +164,7 @@ func (e SetPolicy) step(in *Intake, _ *Output) {
 		in.showPlain()
 	}
 	if back && in.frozen == nil {
+		in.report.by = events.ByConfig
 		in.reconcileAll()
 		in.end(in.unsettled())
 	}
@@ -168,7 +175,7 @@ func (e SetPolicy) step(in *Intake, _ *Output) {
 type Succeeded struct{ Rules *Rules }
 
 func (e Succeeded) step(in *Intake, _ *Output) {
-	in.closed()
+	in.closed(Closed{Planned: true})
 	same, records := in.rules.Version() == e.Rules.Version(), in.kept()
 	in.rules = e.Rules
 	in.journal.reported = time.Time{}
@@ -187,6 +194,7 @@ func (e Restored) step(in *Intake, _ *Output) {
 	}
 	in.note(slog.LevelInfo, "serving resources from disk until upstream has synced",
 		"resources", len(records), "lastContact", meta.LastContact, "frozen", meta.Frozen != nil)
+	in.tell(events.Event{Type: events.Restored, By: events.ByRelay, Text: fmt.Sprintf("%d resources served from disk until the upstream has synced", len(records))})
 	in.lastUpdate, in.frozen, in.synced = meta.LastContact, meta.Frozen, meta.Synced
 	in.before = hold{since: meta.HeldSince, ran: meta.HeldRan, of: meta.Held}
 	in.stale.restore(meta.LastContact, in.now, in.frozen == nil)
@@ -206,7 +214,7 @@ func (e Restored) step(in *Intake, _ *Output) {
 		in.tallies.add(kind, n)
 	}
 	if len(gone) > 0 {
-		in.journal.because("staleness")
+		in.because(events.ByStaleness, "staleness")
 		in.noteExpired(gone)
 	}
 	if in.synced {

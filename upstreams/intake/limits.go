@@ -3,12 +3,15 @@ package intake
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"meshrelay/mirror"
 )
 
 // overLimit begins what is told of what is refused by limits.
 const overLimit = "over the limit: "
+
+func isOverLimit(reason string) bool { return strings.HasPrefix(reason, overLimit) }
 
 var (
 	// errFull tells that there is no room for what is new.

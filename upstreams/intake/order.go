@@ -8,6 +8,7 @@ import (
 	"time"
 	"unicode"
 
+	"meshrelay/events"
 	"meshrelay/mirror"
 )
 
@@ -32,7 +33,9 @@ const (
 // Order is what an operator asks of an upstream. Most fields belong to one kind of order.
 type Order struct {
 	Reason string // is kept with what comes of the order
-	DryRun bool   // changes nothing
+	// Operator is who gives it, nil when nobody knows.
+	Operator *events.Operator
+	DryRun   bool // changes nothing
 	// For ends a freeze after that time, once the upstream is in contact. Zero: it has no end.
 	For   time.Duration
 	Force bool   // ends a freeze although the upstream is out of contact

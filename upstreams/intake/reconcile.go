@@ -8,6 +8,7 @@ import (
 
 	"github.com/zeebo/xxh3"
 
+	"meshrelay/events"
 	"meshrelay/mirror"
 	"meshrelay/state"
 )
@@ -115,8 +116,12 @@ func (in *Intake) put(key mirror.Key, r *mirror.Resource) (stored *mirror.Resour
 	shown, old := in.stale.annotated(key, r), in.served.Get(key)
 	isNew := old == nil
 	stored, changed = in.served.Put(shown)
-	if isNew {
+	switch {
+	case isNew:
 		in.tallies.addNew(key.Kind)
+		in.report.changes.Note(events.Addition, key)
+	case changed:
+		in.report.changes.Note(events.Modification, key)
 	}
 	if shown != r {
 		stored = r
@@ -191,6 +196,7 @@ func (in *Intake) drop(key mirror.Key) bool {
 		return false
 	}
 	in.tallies.remove(key.Kind)
+	in.report.changes.Note(events.Removal, key)
 	return true
 }
 
@@ -231,7 +237,7 @@ func (in *Intake) reconcileOver(keys map[mirror.Key]struct{}, meant bool) {
 		in.reconcile(k, slices.Collect(maps.Keys(names)))
 	}
 	if meant {
-		in.journal.because("config")
+		in.because(events.ByConfig, "config")
 	}
 	ruled := meant
 	for key := range in.unseen {

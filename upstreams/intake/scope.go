@@ -61,7 +61,9 @@ type scope struct {
 	torn       bool           // the present stream has elements without a readable name
 	leftOut    map[string]int // records, by reason
 	// refused has the errors by name; moreRefused counts those beyond maxKeptRefused.
-	refused     map[string]string
+	refused map[string]string
+	// told are those of refused that are in the journal of events.
+	told        map[string]string
 	moreRefused int
 	// panicked are the elements that have made the code panic. It does not try them again.
 	panicked map[string]xxh3.Uint128

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"meshrelay/config"
+	"meshrelay/events"
 	"meshrelay/federation/rewrite"
 	"meshrelay/mirror"
 )
@@ -258,6 +259,10 @@ func (in *Intake) expire() {
 	if s := &in.stale; !s.isStale && !s.since.IsZero() && in.now.Sub(s.since) >= s.rule.staleAfter {
 		s.isStale = true
 		in.note(slog.LevelWarn, "upstream is stale", "since", s.since.UTC().Format(time.RFC3339), "staleAfter", s.rule.staleAfter)
+		in.tell(events.Event{
+			Type: events.Stale, By: events.ByStaleness, Text: "out of contact since " + s.since.UTC().Format(time.RFC3339),
+			Reason: fmt.Sprintf("staleAfter is %v", s.rule.staleAfter), Command: "relay status " + in.name,
+		})
 	}
 	if in.stale.marks() && !in.stale.marked {
 		in.stale.marked = true
@@ -280,7 +285,7 @@ func (in *Intake) expire() {
 	}
 	if len(gone) > 0 {
 		in.tallies.forget()
-		in.journal.because("staleness")
+		in.because(events.ByStaleness, "staleness")
 		in.noteExpired(gone)
 	}
 }
@@ -314,6 +319,11 @@ func (in *Intake) noteExpired(gone map[mirror.Kind]int) {
 		kinds = append(kinds, fmt.Sprintf("%s (%d)", kind, n))
 	}
 	slices.Sort(kinds)
+	in.tell(events.Event{
+		Type: events.Expired, By: events.ByStaleness, Command: "relay status " + in.name,
+		Text:   fmt.Sprintf("%d resources expired: %s", total, strings.Join(kinds, ", ")),
+		Reason: "out of contact since " + in.stale.since.UTC().Format(time.RFC3339),
+	})
 	in.note(slog.LevelWarn, "resources expired",
 		"resources", total, "kinds", strings.Join(kinds, ", "), "since", in.stale.since.UTC().Format(time.RFC3339))
 }

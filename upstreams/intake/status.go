@@ -3,7 +3,6 @@ package intake
 import (
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"meshrelay/state"
@@ -138,7 +137,7 @@ func (in *Intake) describeScopes(st *Status) {
 		}
 		for _, name := range slices.Sorted(maps.Keys(sc.refused)) {
 			reason := sc.refused[name]
-			if strings.HasPrefix(reason, overLimit) {
+			if isOverLimit(reason) {
 				over++
 			}
 			if len(st.Refused) < maxRefused {

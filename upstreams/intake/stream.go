@@ -1,15 +1,17 @@
 package intake
 
 import (
+	"fmt"
 	"log/slog"
 	"slices"
 	"time"
 
+	"meshrelay/events"
 	"meshrelay/mirror"
 )
 
 func (e Opened) step(in *Intake, _ *Output) {
-	in.open = true
+	in.open, in.contact.next = true, e.Address
 	in.opened = in.opened[:0]
 	for _, k := range in.kinds {
 		clear(k.unanswered)
@@ -32,12 +34,13 @@ func (in *Intake) startStream(number uint64) {
 	in.syncing, in.opening, in.openedAt = true, true, number
 }
 
-func (Closed) step(in *Intake, _ *Output) {
-	in.closed()
+func (e Closed) step(in *Intake, _ *Output) {
+	in.closed(e)
 }
 
-func (in *Intake) closed() {
+func (in *Intake) closed(e Closed) {
 	was := in.stale.inContact
+	in.reportClosed(e, was)
 	in.open = false
 	in.stale.lose(in.now)
 	if in.held != nil {
@@ -57,7 +60,8 @@ func (e Received) step(in *Intake, out *Output) {
 	}
 	back := false
 	for i := range e.Updates {
-		k := in.kind(e.Updates[i].Scope.Kind)
+		k, sc := in.scope(e.Updates[i].Scope)
+		in.reportRefused(sc)
 		in.dropUnopened(k)
 		in.settle(k)
 		back = in.freshen(k) || back
@@ -156,6 +160,7 @@ func (in *Intake) noteComplete(live bool) {
 	in.complete, in.completeAt, in.told = true, in.now, true
 	in.served.SetSynced()
 	in.note(slog.LevelInfo, "upstream has synced")
+	in.tell(events.Event{Type: events.Synced, By: events.ByUpstream, Text: fmt.Sprintf("resources: %d", in.tallies.all.size)})
 }
 
 // regain notes that the source is in contact. It reports whether kinds were withheld.
@@ -164,6 +169,7 @@ func (in *Intake) regain() (back bool) {
 		return false
 	}
 	in.journal.reported = time.Time{}
+	in.reportContact()
 	in.synced, in.told, in.without = true, true, time.Time{}
 	back = len(in.stale.withheld) > 0
 	if in.stale.isStale {

@@ -79,7 +79,7 @@ func (s *Source) openStream(state adsclient.State) {
 	if !s.feed.Synced() && st.State != upstreams.StateDenied && !s.sameName() {
 		s.st.Enter(upstreams.StateSyncing)
 	}
-	s.feed.Tell(intake.Opened{Scopes: scopes})
+	s.feed.Tell(intake.Opened{Scopes: scopes, Address: state.Address})
 	if s.opened++; s.opened > 1 {
 		st.Reconnects++
 	}
@@ -110,6 +110,10 @@ func (s *Source) lose(state adsclient.State) {
 		st.LastError, s.complained[state.Address] = text, text
 	}
 	st.Protocol, s.repeating = "", nil
-	s.feed.Tell(intake.Closed{})
+	closed := intake.Closed{Denied: next == upstreams.StateDenied, Failed: next == upstreams.StateFailed}
+	if state.Err != nil {
+		closed.Reason = state.Err.Error()
+	}
+	s.feed.Tell(closed)
 	s.st.Enter(next)
 }

@@ -1,0 +1,169 @@
+// Package console is the web page with buttons, for the one person who runs "relay ui": it shows the
+// pages of a relay, read through its Unix socket, and carries out the orders of their forms. Who may
+// press a button is who may open the socket: there is no login of its own.
+//
+// A link with a token opens it, once; then a cookie does. The package must not know the command line,
+// nor how orders work.
+package console
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"encoding/base32"
+	"net/http"
+	"net/http/httputil"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"meshrelay/admin"
+	"meshrelay/admin/ui"
+	"meshrelay/upstreams/intake"
+)
+
+const (
+	cookieName = "relay-ui"
+	// maxForm bounds a form, in bytes: it may have a config file.
+	maxForm = 1 << 20
+	// orderTimeout bounds an order, and planTimeout a plan.
+	orderTimeout = 30 * time.Second
+	planTimeout  = time.Minute
+)
+
+// Relay is the relay behind the socket.
+type Relay interface {
+	Order(ctx context.Context, upstream, verb string, o intake.Order) (admin.Controlled, error)
+	Version(ctx context.Context) (admin.Version, error)
+	OverSocket() http.RoundTripper
+}
+
+// Console is an http.Handler for one browser. New makes it.
+type Console struct {
+	relay Relay
+	// plan returns what a config file would change.
+	plan func(ctx context.Context, config []byte) (string, error)
+	host string
+
+	id, token, secret string
+	opened            atomic.Bool // the token is used up
+	pages             *ui.Pages
+	proxy             *httputil.ReverseProxy
+	handler           http.Handler
+}
+
+// New returns a Console for a server at host, an address with its port: a request for another host is
+// refused.
+func New(relay Relay, host string, plan func(ctx context.Context, config []byte) (string, error)) (*Console, error) {
+	pages, err := ui.New(ui.Data{})
+	if err != nil {
+		return nil, err
+	}
+	c := &Console{relay: relay, plan: plan, host: host, id: random(), token: random(), secret: random(), pages: pages}
+	c.proxy = &httputil.ReverseProxy{
+		Transport:     relay.OverSocket(),
+		FlushInterval: -1, // hints are sent as they come
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = "http", "localhost", "localhost"
+			r.Out.URL.Path, r.Out.URL.RawPath = strings.TrimPrefix(r.In.URL.Path, "/"+c.id), strings.TrimPrefix(r.In.URL.RawPath, "/"+c.id)
+			r.Out.Header = http.Header{"Accept": r.In.Header["Accept"], ui.BaseHeader: {c.base()}}
+		},
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			c.answer(w, r, &ui.Page{Title: "No answer", Lead: ui.State{Level: ui.Bad, Text: "The relay does not answer: " + err.Error()}, Command: "relay status"}, http.StatusBadGateway)
+		},
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /"+c.id+"/{$}", c.open)
+	mux.Handle("GET "+c.base()+"/", c.known(c.show))
+	for _, verb := range []string{"freeze", "unfreeze", "release", "rollback"} {
+		mux.Handle("POST "+c.base()+"/act/"+verb, c.known(func(w http.ResponseWriter, r *http.Request) { c.order(w, r, verb) }))
+	}
+	mux.Handle("POST "+c.base()+"/act/plan", c.known(c.what))
+	c.handler = http.NewCrossOriginProtection().Handler(mux)
+	return c, nil
+}
+
+// random returns 128 bits, as a word.
+func random() string {
+	b := make([]byte, 16)
+	_, _ = rand.Read(b) // it never fails
+	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(b))
+}
+
+// base is the path of the pages. No other page knows it: a cookie is sent to every port of a host,
+// and this one's path keeps it from those of others.
+func (c *Console) base() string { return "/" + c.id + ui.Path }
+
+// Link returns the address that opens the Console, once.
+func (c *Console) Link() string { return "http://" + c.host + "/" + c.id + "/?token=" + c.token }
+
+// ServeHTTP implements http.Handler.
+func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	ui.SetHeaders(w.Header())
+	if r.Host != c.host { // another name that resolves to this host
+		http.Error(w, "the request names another host than "+c.host, http.StatusForbidden)
+		return
+	}
+	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+	c.handler.ServeHTTP(w, r)
+}
+
+// open takes the token and gives the cookie.
+func (c *Console) open(w http.ResponseWriter, r *http.Request) {
+	if !same(r.URL.Query().Get("token"), c.token) || !c.opened.CompareAndSwap(false, true) {
+		if c.isKnown(r) {
+			http.Redirect(w, r, c.base()+"/", http.StatusSeeOther)
+			return
+		}
+		http.Error(w, "the link works once: run \"relay ui\" again for another one", http.StatusForbidden)
+		return
+	}
+	// It can not be Secure: there is no TLS on 127.0.0.1.
+	http.SetCookie(w, &http.Cookie{Name: cookieName, Value: c.secret, Path: "/" + c.id + "/", HttpOnly: true, SameSite: http.SameSiteStrictMode}) //nolint:gosec // see above
+	http.Redirect(w, r, c.base()+"/", http.StatusSeeOther)
+}
+
+func same(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
+
+func (c *Console) isKnown(r *http.Request) bool {
+	cookie, err := r.Cookie(cookieName)
+	return err == nil && same(cookie.Value, c.secret)
+}
+
+// known lets requests with the cookie through.
+func (c *Console) known(next http.HandlerFunc) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !c.isKnown(r) {
+			http.Error(w, "this page is for whoever has opened the link of \"relay ui\"", http.StatusForbidden)
+			return
+		}
+		next(w, r)
+	})
+}
+
+// show shows a page of the relay.
+func (c *Console) show(w http.ResponseWriter, r *http.Request) {
+	if at := strings.TrimPrefix(r.URL.Path, "/"+c.id); c.pages.HasAsset(strings.TrimPrefix(at, ui.Path)) {
+		own := r.Clone(r.Context())
+		own.URL.Path, own.URL.RawPath = at, ""
+		c.pages.ServeHTTP(w, own)
+		return
+	}
+	for name := range w.Header() { // the relay sets them
+		w.Header().Del(name)
+	}
+	c.proxy.ServeHTTP(w, r)
+}
+
+// answer answers with a page of the Console's own.
+func (c *Console) answer(w http.ResponseWriter, r *http.Request, page *ui.Page, code int) {
+	ui.SetHeaders(w.Header())
+	ctx, cancel := context.WithTimeout(r.Context(), orderTimeout)
+	defer cancel()
+	version, err := c.relay.Version(ctx)
+	ready := ui.State{Level: ui.OK, Text: "connected"}
+	if err != nil {
+		ready = ui.State{Level: ui.Bad, Text: "no answer"}
+	}
+	c.pages.Render(w, ui.Frame{Base: c.base(), Act: true, Version: version, Ready: ready, Now: time.Now(), Path: strings.TrimPrefix(r.URL.Path, c.base())}, page, code)
+}

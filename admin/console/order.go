@@ -1,0 +1,136 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"meshrelay/admin"
+	"meshrelay/admin/ui"
+	"meshrelay/internal/cliview"
+	"meshrelay/upstreams/intake"
+)
+
+// order carries out an order of a form.
+func (c *Console) order(w http.ResponseWriter, r *http.Request, verb string) {
+	if err := r.ParseForm(); err != nil {
+		c.refuse(w, r, verb, err)
+		return
+	}
+	upstream, o, err := orderOf(r.PostForm, verb)
+	if err != nil {
+		c.refuse(w, r, verb, err)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), orderTimeout)
+	defer cancel()
+	done, err := c.relay.Order(ctx, upstream, verb, o)
+	if err != nil {
+		c.refuse(w, r, verb, err)
+		return
+	}
+	title := "Done: " + verb + " " + upstream
+	if o.DryRun {
+		title = "Nothing has changed: " + verb + " " + upstream + " was only tried"
+	}
+	c.answer(w, r, &ui.Page{
+		Title: title, Lead: ui.State{Level: ui.OK, Text: firstLine(outcome(done, verb, o))}, Command: "relay upstreams " + upstream,
+		Sections: []ui.Section{
+			{ID: "effect", Title: "What it changes", Code: outcome(done, verb, o) + "\n" + cliview.Effect(done.Effect) + "\n"},
+			{ID: "next", Text: []ui.State{{Level: ui.None, Text: "Look at upstream " + upstream, Href: "/upstreams/" + url.PathEscape(upstream)}}},
+		},
+	}, http.StatusOK)
+}
+
+// outcome describes an upstream after an order.
+func outcome(done admin.Controlled, verb string, o intake.Order) string {
+	switch {
+	case verb == "release":
+		return cliview.Released(done)
+	case o.DryRun:
+		return "dry run: upstream " + done.Name + ": " + verb
+	case verb == "unfreeze":
+		return cliview.Unfrozen(done)
+	}
+	return cliview.Frozen(done)
+}
+
+// orderOf returns the order of a form. It needs the name of the upstream, typed, and a reason.
+func orderOf(form url.Values, verb string) (upstream string, o intake.Order, err error) {
+	upstream = form.Get("upstream")
+	o = intake.Order{Reason: strings.TrimSpace(form.Get("reason")), DryRun: form.Get("dryRun") == "true"}
+	switch {
+	case upstream == "":
+		return "", o, errors.New("the form names no upstream")
+	case form.Get("confirm") != upstream:
+		return "", o, fmt.Errorf("not confirmed: type the name of the upstream, %s", upstream)
+	case o.Reason == "":
+		return "", o, errors.New("give a reason, for those who look later")
+	}
+	switch verb {
+	case "release":
+		if o.Hold = form.Get("hold"); o.Hold == "" {
+			err = errors.New("the form names no hold")
+		}
+	case "rollback":
+		if o.To, err = strconv.ParseUint(strings.TrimSpace(form.Get("to")), 10, 64); err != nil {
+			err = fmt.Errorf("revision %.32q: want the number of a revision of the history", form.Get("to"))
+		}
+	case "freeze":
+		if text := strings.TrimSpace(form.Get("for")); text != "" {
+			if o.For, err = time.ParseDuration(text); err != nil || o.For <= 0 {
+				err = fmt.Errorf("freeze for %.32q: want a time, as in 4h or 90m", text)
+			}
+		}
+	}
+	return upstream, o, err
+}
+
+// what answers what a config file would change.
+func (c *Console) what(w http.ResponseWriter, r *http.Request) {
+	if err := r.ParseForm(); err != nil {
+		c.refuse(w, r, "plan", err)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), planTimeout)
+	defer cancel()
+	text, err := c.plan(ctx, []byte(r.PostForm.Get("config")))
+	if err != nil {
+		c.refuse(w, r, "plan", err)
+		return
+	}
+	c.answer(w, r, &ui.Page{
+		Title: "What would change", Crumbs: []ui.Link{{Text: "What if", Href: "/plan"}}, Command: "relay plan -c new.yaml --diff",
+		Lead:     ui.State{Level: ui.None, Text: lastLine(text)},
+		Sections: []ui.Section{{ID: "changes", Title: "Changes", Code: ui.Bounded(text, "relay plan -c new.yaml --diff")}},
+	}, http.StatusOK)
+}
+
+// refuse tells what is wrong with a form, or why the relay refuses it.
+func (c *Console) refuse(w http.ResponseWriter, r *http.Request, verb string, err error) {
+	code, text := http.StatusUnprocessableEntity, err.Error()
+	var refused *admin.StatusError
+	if errors.As(err, &refused) {
+		text = refused.Text
+	}
+	page := &ui.Page{Title: "Nothing was changed", Lead: ui.State{Level: ui.Bad, Text: firstLine(text)}, Command: "relay " + verb + " --help"}
+	if text != firstLine(text) {
+		page.Sections = []ui.Section{{ID: "why", Title: "Why", Code: ui.Bounded(text, "relay "+verb)}}
+	}
+	c.answer(w, r, page, code)
+}
+
+func firstLine(text string) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(text), "\n")
+	return line
+}
+
+func lastLine(text string) string {
+	text = strings.TrimSpace(text)
+	return text[strings.LastIndexByte(text, '\n')+1:]
+}

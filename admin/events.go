@@ -1,0 +1,231 @@
+package admin
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"meshrelay/events"
+	"meshrelay/internal/visible"
+	"meshrelay/mirror"
+)
+
+const (
+	// maxFollowers bounds the streams of events at the same time. They take no slot of the debug
+	// documents.
+	maxFollowers = 64
+	// heartbeat is how often a stream of events without any shows that it lives.
+	heartbeat = 15 * time.Second
+	// followPage is how many events a stream takes at a time.
+	followPage = 200
+
+	eventStream = "text/event-stream"
+)
+
+// eventParameters are those of /debug/events.
+var eventParameters = []string{"after", "before", "client", "kind", "limit", "namespace", "orders", "q", "since", "type", "until", "upstream"}
+
+// queryOf parses the parameters of /debug/events. An unknown one is an error: a misspelt filter would
+// show everything.
+func queryOf(values url.Values) (q events.Query, err error) {
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		if !slices.Contains(eventParameters, name) {
+			return q, badRequestf("%.32q is no parameter of /debug/events: want %s", name, strings.Join(eventParameters, ", "))
+		}
+	}
+	for name, to := range map[string]*uint64{"after": &q.After, "before": &q.Before} {
+		if text := values.Get(name); text != "" {
+			if *to, err = strconv.ParseUint(text, 10, 64); err != nil {
+				return q, badRequestf("%s is %.32q: want the number of an event", name, text)
+			}
+		}
+	}
+	if text := values.Get("limit"); text != "" {
+		if q.Limit, err = strconv.Atoi(text); err != nil || q.Limit < 1 || q.Limit > events.MaxPage {
+			return q, badRequestf("limit is %.32q: want a number from 1 to %d", text, events.MaxPage)
+		}
+	}
+	for name, to := range map[string]*time.Time{"since": &q.Since, "until": &q.Until} {
+		if text := values.Get(name); text != "" {
+			if *to, err = time.Parse(time.RFC3339, text); err != nil {
+				return q, badRequestf("%s is %.40q: want a time as in 2026-11-22T03:12:00Z", name, text)
+			}
+		}
+	}
+	if text := values.Get("kind"); text != "" {
+		if q.Kinds, err = mirror.ParseKinds(text); err != nil {
+			return q, badRequestf("kind: %v", err)
+		}
+	}
+	if q.Types, err = events.ParseTypes(values.Get("type")); err != nil {
+		return q, badRequestf("type: %v", err)
+	}
+	q.Upstream, q.Client, q.Namespace, q.Text = values.Get("upstream"), values.Get("client"), values.Get("namespace"), values.Get("q")
+	q.Orders, err = switchOf(values, "orders")
+	return q, err
+}
+
+// writeEvents writes a page of the journal.
+func (d *Debug) writeEvents(w io.Writer, values url.Values) error {
+	q, err := queryOf(values)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, d.views.Events.Read(q))
+}
+
+// events serves a page of the journal, or a stream of it for who accepts that.
+func (s *Server) events(page http.Handler) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if !strings.Contains(r.Header.Get("Accept"), eventStream) {
+			page.ServeHTTP(w, r)
+			return
+		}
+		s.withinHost(s.followEvents)(w, r)
+	}
+}
+
+// followEvents streams the events that a filter picks: those after Last-Event-ID, or after the
+// parameter after, or new ones. An event of the stream is "event", "stages" with an event of before
+// whose stages are known now, or "missed".
+func (s *Server) followEvents(w http.ResponseWriter, r *http.Request) {
+	select {
+	case s.followers <- struct{}{}:
+		defer func() { <-s.followers }()
+	default:
+		s.refuse(w, r, refuse(http.StatusServiceUnavailable, "too many streams of events at the same time: close one, or ask for pages"))
+		return
+	}
+	q, err := queryOf(r.URL.Query())
+	if err != nil {
+		s.refuse(w, r, err)
+		return
+	}
+	if text := r.Header.Get("Last-Event-ID"); text != "" {
+		if q.After, err = strconv.ParseUint(text, 10, 64); err != nil {
+			s.refuse(w, r, badRequestf("Last-Event-ID is %.32q: want the number of an event", text))
+			return
+		}
+	}
+	journal := s.deps.Debug.views.Events
+	cursor := journal.Newest()
+	if q.After > 0 {
+		cursor = journal.From(q.After)
+	}
+	rc := http.NewResponseController(w)
+	_ = rc.SetReadDeadline(time.Time{}) // nothing more is read; the socket has one at all times
+	w.Header().Set("Content-Type", eventStream)
+	ended, _ := r.Context().Value(endingKey{}).(<-chan struct{})
+	beat := time.NewTicker(heartbeat)
+	defer beat.Stop()
+	out := visible.NewWriter(w)
+	fmt.Fprint(w, ": the journal of events\n\n")
+	for {
+		changed := journal.Changed() // before it is read
+		for {
+			news, stages, next, missed := journal.Next(q.Filter, cursor, followPage)
+			if missed {
+				fmt.Fprintf(w, "event: %s\ndata: {}\n\n", StreamMissed)
+			}
+			err := writeStream(out, StreamEvent, news)
+			if err == nil {
+				err = writeStream(out, StreamStages, stages)
+			}
+			if err != nil {
+				return // the client has gone
+			}
+			if cursor = next; len(news) < followPage {
+				break
+			}
+		}
+		if rc.Flush() != nil {
+			return
+		}
+		select {
+		case <-changed:
+		case <-beat.C:
+			fmt.Fprint(w, ": still here\n\n")
+		case <-r.Context().Done():
+			return
+		case <-ended:
+			return
+		}
+	}
+}
+
+func writeStream(w io.Writer, name string, all []events.Event) error {
+	for i := range all {
+		data, err := json.Marshal(&all[i])
+		if err != nil {
+			return err
+		}
+		id := ""
+		if name == StreamEvent {
+			id = fmt.Sprintf("id: %d\n", all[i].Seq)
+		}
+		if _, err := fmt.Fprintf(w, "%sevent: %s\ndata: %s\n\n", id, name, data); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// endingKey is the key of a channel that is closed when the server begins to end.
+type endingKey struct{}
+
+// What a stream of events brings: an event, an event of before whose stages are known now, or the news
+// that some are not kept any more.
+const (
+	StreamEvent  = "event"
+	StreamStages = "stages"
+	StreamMissed = "missed"
+)
+
+// maxStreamLine bounds a line of a stream of events, in bytes.
+const maxStreamLine = 1 << 20
+
+// FollowEvents calls f with the events after a number, and then with new ones, until ctx ends, the
+// stream does, or f fails. It returns why.
+func (c Client) FollowEvents(ctx context.Context, query url.Values, after uint64, f func(what string, e events.Event) error) error {
+	q := url.Values{}
+	for name, values := range query {
+		if strings.Join(values, "") != "" && name != "limit" && name != "before" {
+			q[name] = values
+		}
+	}
+	if after > 0 {
+		q.Set("after", strconv.FormatUint(after, 10))
+	}
+	return c.do(ctx, http.MethodGet, "/debug/events?"+q.Encode(), eventStream, func(body io.Reader) error {
+		lines := bufio.NewScanner(body)
+		lines.Buffer(nil, maxStreamLine)
+		what := ""
+		for lines.Scan() {
+			name, value, _ := strings.Cut(lines.Text(), ":")
+			value = strings.TrimPrefix(value, " ")
+			switch name {
+			case "event":
+				what = value
+			case "data":
+				var e events.Event
+				if err := json.Unmarshal([]byte(value), &e); err != nil {
+					return fmt.Errorf("is this a relay's admin address? %w", err)
+				}
+				if err := f(what, e); err != nil {
+					return err
+				}
+			}
+		}
+		return cmp.Or(lines.Err(), io.ErrUnexpectedEOF)
+	})
+}

@@ -1,0 +1,174 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"meshrelay/events"
+)
+
+// journaled returns a fixture with a journal that has n events.
+func journaled(t *testing.T, n int) (*fixture, *events.Journal) {
+	t.Helper()
+	j := events.New(events.Limits{})
+	f := newFixture(t, Config{}, func(d *Deps) { d.Debug.views.Events = j })
+	for i := range n {
+		j.Record(events.Event{Type: events.Ordered, Text: fmt.Sprint(i), Upstream: "east"})
+	}
+	return f, j
+}
+
+// TestEventsArePagedAndFiltered: by number, and a parameter that is wrong is an error.
+func TestEventsArePagedAndFiltered(t *testing.T) {
+	f, j := journaled(t, 10)
+	j.Record(events.Event{Type: events.Held, Upstream: "west", Text: "x"})
+	address, stop := f.running(t)
+	transport := &http.Transport{}
+	c := Client{Address: address, HTTP: &http.Client{Transport: transport}}
+	read := func(pairs ...string) (texts []string, p events.Page) {
+		q := url.Values{}
+		for i := 0; i < len(pairs); i += 2 {
+			q.Set(pairs[i], pairs[i+1])
+		}
+		p, err := c.Events(t.Context(), q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range p.Events {
+			texts = append(texts, e.Text)
+		}
+		return texts, p
+	}
+	texts, p := read("limit", "2")
+	if !slices.Equal(texts, []string{"9", "x"}) || !p.More {
+		t.Errorf("%v %+v", texts, p)
+	}
+	if texts, _ = read("limit", "2", "before", strconv.FormatUint(p.Events[0].Seq, 10)); !slices.Equal(texts, []string{"7", "8"}) {
+		t.Errorf("%v", texts)
+	}
+	if texts, _ = read("after", strconv.FormatUint(p.Events[0].Seq, 10)); !slices.Equal(texts, []string{"x"}) {
+		t.Errorf("%v", texts)
+	}
+	if texts, _ = read("type", "held,released"); !slices.Equal(texts, []string{"x"}) {
+		t.Errorf("%v", texts)
+	}
+	if texts, _ = read("upstream", "east", "since", time.Now().Add(-time.Minute).Format(time.RFC3339), "q", "3"); !slices.Equal(texts, []string{"3"}) {
+		t.Errorf("%v", texts)
+	}
+	for _, wrong := range []string{"limit=0", "limit=1001", "after=x", "since=yesterday", "type=held,hold", "kind=nonsense", "upstrem=east", "orders=maybe"} {
+		name, _, _ := strings.Cut(wrong, "=")
+		if code, body, _ := f.do(t, request{path: "/debug/events?" + wrong}); code != http.StatusBadRequest || !strings.Contains(body, name) {
+			t.Errorf("%s: %d %s", wrong, code, body)
+		}
+	}
+	transport.CloseIdleConnections()
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestEventsAreStreamed: those after a number, new ones, late stages; streams take no slot of the debug
+// documents, have a bound of their own, and do not delay the end.
+func TestEventsAreStreamed(t *testing.T) {
+	f, j := journaled(t, 3)
+	var followed []*events.Change
+	j.OnChange(func(c *events.Change) { followed = append(followed, c) })
+	address, stop := f.running(t)
+	transport := &http.Transport{}
+	c := Client{Address: address, HTTP: &http.Client{Transport: transport}}
+	first, err := c.Events(t.Context(), url.Values{"limit": {"3"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(chan string, 100)
+	var streams sync.WaitGroup
+	follow := func(ctx context.Context, after uint64, query url.Values) {
+		streams.Go(func() {
+			_ = c.FollowEvents(ctx, query, after, func(what string, e events.Event) error {
+				got <- strings.TrimSpace(what + " " + e.Text)
+				return nil
+			})
+		})
+	}
+	want := func(texts ...string) {
+		t.Helper()
+		for _, text := range texts {
+			select {
+			case is := <-got:
+				if is != text {
+					t.Errorf("%q, want %q", is, text)
+				}
+			case <-time.After(10 * time.Second):
+				t.Fatalf("no %q", text)
+			}
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	follow(ctx, first.Events[0].Seq, url.Values{"upstream": {"east"}})
+	want("event 1", "event 2")
+	j.Record(events.Event{Type: events.Held, Upstream: "west", Text: "not wanted"})
+	j.Record(events.Event{Type: events.Changed, Upstream: "east", Text: "change"})
+	want("event change")
+	followed[0].Reach(func(s *events.Stages) { s.Clients = 3 })
+	followed[0].Settle()
+	want("stages change")
+	for range maxFollowers - 1 {
+		follow(ctx, j.Newest().Seq, nil)
+	}
+	for len(f.followers) < maxFollowers {
+		<-time.After(time.Millisecond)
+	}
+	if err := c.FollowEvents(ctx, nil, 1, nil); err == nil || !strings.Contains(err.Error(), "too many streams") {
+		t.Errorf("one more: %v", err)
+	}
+	if _, err := c.Events(ctx, nil); err != nil || len(f.busy) > 0 {
+		t.Errorf("streams take the slots of documents: %v", err)
+	}
+	cancel()
+	streams.Wait()
+	for len(f.followers) > 0 { // the server has to notice
+		<-time.After(time.Millisecond)
+	}
+	follow(t.Context(), 5, nil) // of long ago
+	want("missed")
+	began := time.Now()
+	transport.CloseIdleConnections()
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(began); took > shutdownTimeout/2 {
+		t.Errorf("a stream has delayed the end by %v", took)
+	}
+	streams.Wait()
+}
+
+// TestOrdersAreInTheJournal: who has ordered what; those that were refused, too, and dry runs not.
+func TestOrdersAreInTheJournal(t *testing.T) {
+	j := events.New(events.Limits{})
+	f, c, _ := controlled(t, Config{})
+	f.deps.Debug.views.Events = j
+	operator := &peer{UID: 0, PID: 1}
+	for _, path := range []string{"/reload", "/upstreams/east/serve-without", "/upstreams/east/freeze?dryRun=true"} {
+		if code, body, _ := f.do(t, request{method: http.MethodPost, path: path, peer: operator}); code != http.StatusOK {
+			t.Fatalf("%s: %d %s", path, code, body)
+		}
+	}
+	c.err = fmt.Errorf("disk full")
+	f.do(t, request{method: http.MethodPost, path: "/upstreams/east/freeze?reason=INC-1", peer: operator})
+	var got []string
+	for _, e := range j.Read(events.Query{Filter: events.Filter{Orders: true}}).Events {
+		got = append(got, fmt.Sprintf("%s %s %s %s %d", e.Type, e.Upstream, e.Text, e.Reason, e.Operator.UID))
+	}
+	want := []string{"ordered  reload  0", "ordered east serve-without  0", "ordered east freeze refused: disk full INC-1 0"}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}

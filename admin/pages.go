@@ -1,0 +1,50 @@
+package admin
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+)
+
+// uiBase is the header by which "relay ui" tells, over the socket, where it shows the pages.
+const uiBase = "Relay-Ui-Base"
+
+// pages lets requests for the web page through as debugOnly does. The pages have a bound of their
+// own: those that wait for a change must not take the slots of debug documents.
+func (s *Server) pages(w http.ResponseWriter, r *http.Request) {
+	if !withinHost(r) {
+		http.Error(w, fmt.Sprintf(`the web page is only for connections over loopback:
+
+  relay ui                                      on the relay's own host, with buttons
+  kubectl port-forward POD %[1]s:%[1]s        then open http://127.0.0.1:%[1]s/ui/
+  ssh -L %[1]s:127.0.0.1:%[1]s HOST           likewise`, portOf(r)), http.StatusForbidden)
+		return
+	}
+	if _, overSocket := peerOf(r.Context()); !overSocket {
+		r.Header.Del(uiBase) // only there are forms answered
+	}
+	s.deps.Pages.ServeHTTP(w, r)
+}
+
+// portOf returns the port that a request has come to.
+func portOf(r *http.Request) string {
+	if tcp, ok := localAddr(r).(*net.TCPAddr); ok {
+		return strconv.Itoa(tcp.Port)
+	}
+	return "15014"
+}
+
+// Readiness tells whether the relay serves its clients, with reasons and remarks.
+func (s *Server) Readiness() Readiness {
+	r := s.readiness()
+	if s.deps.Remarks != nil {
+		r.Notes = append(r.Notes[:len(r.Notes):len(r.Notes)], s.deps.Remarks()...)
+	}
+	return r
+}
+
+// Version returns which build the relay is, and its socket.
+func (s *Server) Version() Version {
+	return Version{s.deps.Build, s.deps.Name, s.deps.Started, s.socket.Load().path}
+}

@@ -1,0 +1,61 @@
+package admin
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// shown is a page that tells what it was asked.
+var shown = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	_, _ = w.Write([]byte("page " + r.URL.Path + " " + r.Header.Get(uiBase))) // a recorder takes everything
+})
+
+func withPages(d *Deps) { d.Pages = shown }
+
+func TestThePageIsForLoopbackOnly(t *testing.T) {
+	f := newFixture(t, Config{}, withPages)
+	if body := f.get(t, "/ui/upstreams"); body != "page /ui/upstreams " {
+		t.Error(body)
+	}
+	code, body, _ := f.do(t, request{path: "/ui/", local: "10.0.0.1:15014", remote: "10.0.0.2:4000"})
+	if code != http.StatusForbidden || !strings.Contains(body, "kubectl port-forward POD 15014:15014") || strings.Contains(body, "page") && !strings.Contains(body, "the web page is only") {
+		t.Errorf("from another host: %d: %s", code, body)
+	}
+	for _, r := range []request{
+		{path: "/ui/", host: "evil.example"}, {path: "/ui/live", host: "evil.example:15014"},
+		{path: "/ui/", headers: []string{"Sec-Fetch-Site", "cross-site"}}, {path: "/ui/", headers: []string{"Origin", "http://evil.example"}},
+	} {
+		if code, body, _ := f.do(t, r); code != http.StatusForbidden {
+			t.Errorf("%+v: %d: %s", r, code, body)
+		}
+	}
+	if code, _, _ := f.do(t, request{method: http.MethodPost, path: "/ui/act/release"}); code != http.StatusMethodNotAllowed {
+		t.Errorf("POST: %d", code)
+	}
+}
+
+func TestOnlyTheSocketGivesThePageAnotherBase(t *testing.T) {
+	f := newFixture(t, Config{}, withPages)
+	asked := request{path: "/ui/", headers: []string{uiBase, "/abc/ui"}}
+	if _, body, _ := f.do(t, asked); body != "page /ui/ " {
+		t.Errorf("over loopback: %s", body)
+	}
+	asked.peer = &peer{}
+	if _, body, _ := f.do(t, asked); body != "page /ui/ /abc/ui" {
+		t.Errorf("over the socket: %s", body)
+	}
+}
+
+func TestPagesDoNotTakeTheSlotsOfDebugDocuments(t *testing.T) {
+	f := newFixture(t, Config{}, withPages)
+	for range maxDebugRequests {
+		f.busy <- struct{}{}
+	}
+	if code, _, _ := f.do(t, request{path: "/debug/upstreams"}); code != http.StatusServiceUnavailable {
+		t.Errorf("a debug document: %d", code)
+	}
+	if code, body, _ := f.do(t, request{path: "/ui/"}); code != http.StatusOK {
+		t.Errorf("a page: %d: %s", code, body)
+	}
+}

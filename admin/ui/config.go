@@ -1,0 +1,44 @@
+package ui
+
+import (
+	"regexp"
+	"strings"
+
+	"meshrelay/internal/cliview"
+)
+
+// configPage shows the effective config. A config has the paths of secrets and no secret.
+func (p *Pages) configPage(r *request) (*Page, error) {
+	text, err := p.data.Config()
+	if err != nil {
+		return nil, err
+	}
+	status := r.readiness().Config
+	page := &Page{
+		Title: "Config", Command: "relay validate", Topics: []string{topicConfig},
+		Lead: say(OK, "The config file was loaded "+cliview.Ago(status.LastSuccess, r.now)+" ago."),
+	}
+	facts := []Fact{{"Loaded", at(status.LastSuccess)}, {"Last attempt", at(status.LastAttempt)}, {"Changed by the last load", cell(strings.Join(status.Changed, ", "))}}
+	var problems []State
+	if len(status.NeedsRestart) > 0 {
+		page.Lead = say(Warn, "Some changed fields need a restart.")
+		problems = append(problems, say(Warn, "restart needed for "+strings.Join(status.NeedsRestart, ", ")))
+	}
+	if status.Error != "" {
+		page.Lead = say(Bad, "The config file can not be loaded; the config before it stays.")
+		facts = append(facts, Fact{"Not loaded since", at(status.FailingSince)})
+		for _, mistake := range status.Mistakes[:min(len(status.Mistakes), maxReasons)] {
+			problems = append(problems, say(Bad, mistake))
+		}
+	}
+	page.Sections = []Section{
+		{ID: "file", Title: "The file", Text: problems, Facts: facts},
+		{ID: "effective", Title: "Effective config, with all defaults", Code: Bounded(withoutPasswords(string(text)), "relay validate -o yaml")},
+	}
+	return page, nil
+}
+
+var credentials = regexp.MustCompile(`://[^/@\s"']+@`)
+
+// withoutPasswords takes user names and passwords out of URLs.
+func withoutPasswords(text string) string { return credentials.ReplaceAllString(text, "://…@") }

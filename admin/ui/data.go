@@ -1,0 +1,58 @@
+package ui
+
+import (
+	"net/url"
+
+	"meshrelay/admin"
+	"meshrelay/downstream"
+	"meshrelay/events"
+	"meshrelay/federation/conflicts"
+	"meshrelay/mirror"
+	"meshrelay/state"
+	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
+)
+
+// Configs is the merged view, as the pages read it.
+type Configs interface {
+	Kinds() []mirror.Kind
+	Counts() map[mirror.Kind]int
+	All(kind mirror.Kind) []*mirror.Resource
+	Resolve(key mirror.Key) mirror.Resolution
+}
+
+// Clients are the connected clients, as the pages read them.
+type Clients interface {
+	Clients() []downstream.ClientStatus
+}
+
+// Server is the admin server.
+type Server interface {
+	Readiness() admin.Readiness
+	Version() admin.Version
+}
+
+// Data is what the pages show. The functions may be called from any goroutine. None is nil.
+type Data struct {
+	Configs   Configs
+	Clients   Clients
+	Upstreams func() []upstreams.Status
+	Explain   func(q url.Values) (*admin.Explanation, error)
+	// Contests, HostConflicts and NotFollowed are as in admin.Views, and Conflicts how many keys
+	// and hosts there are of them.
+	Contests      func(kinds ...mirror.Kind) []conflicts.KeyConflict
+	HostConflicts func() []conflicts.HostConflict
+	NotFollowed   func() []conflicts.NotFollowed
+	Conflicts     func() (keys, hosts int)
+	// Apart tells why the claims of a host are not united.
+	Apart   func(conflicts.HostConflict) string
+	LeftOut func() []intake.LeftOut
+	Held    func(upstream string) ([]intake.HeldUpstream, error)
+	History func(upstream string) ([]state.Revision, error)
+	// Events returns a page of the journal.
+	Events func(events.Query) events.Page
+	// Changes counts the changes of served resources since the start.
+	Changes func() uint64
+	// Config returns the effective config as YAML.
+	Config func() ([]byte, error)
+}

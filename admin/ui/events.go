@@ -1,0 +1,244 @@
+package ui
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"meshrelay/events"
+	"meshrelay/internal/cliview"
+)
+
+const (
+	// maxLast bounds the events of the overview, maxMarks those that the lanes show.
+	maxLast  = 8
+	maxMarks = 400
+)
+
+// windows are how much time a timeline shows.
+var windows = []string{"10m", "1h", "6h", "24h"}
+
+// eventList answers: what changed at that time?
+func (p *Pages) eventList(r *request) (*Page, error) {
+	q, about, err := queryEvents(r)
+	if err != nil {
+		return nil, err
+	}
+	all := p.data.Events(q)
+	ups := make([]string, 0, len(r.upstreams()))
+	for _, u := range r.upstreams()[:min(len(r.upstreams()), maxRows)] {
+		ups = append(ups, u.Name)
+	}
+	types := make([]string, 0, len(events.Types()))
+	for _, t := range events.Types() {
+		types = append(types, string(t))
+	}
+	search := r.search("/events",
+		Field{Name: "at", Label: "Around (UTC)", Value: r.get("at"), Hint: "03:12"},
+		Field{Name: "window", Label: "Window", Value: r.get("window"), Options: windows},
+		Field{Name: "upstream", Label: "Upstream", Value: r.get("upstream"), Options: ups},
+		Field{Name: "type", Label: "Type", Value: r.get("type"), Options: types},
+	)
+	t := eventTable(all.Events)
+	t.Summary = count(len(all.Events), "event")
+	if all.More {
+		t.Summary, t.Next = fmt.Sprintf("the newest %d; there are more", len(all.Events)), r.with("before", strconv.FormatUint(all.Events[0].Seq, 10))
+	}
+	q.Limit = maxMarks
+	marks := p.data.Events(q).Events
+	command := "relay events"
+	if !q.Since.IsZero() {
+		command += " --since " + q.Since.Format(time.RFC3339)
+	}
+	if q.Upstream != "" {
+		command += " --upstream " + word(q.Upstream)
+	}
+	return &Page{
+		Title: "Timeline", Command: command, Topics: []string{topicEvents}, Lead: say(None, about+": "+count(len(all.Events), "event")),
+		Sections: []Section{
+			{ID: "lanes", Title: "Over time", Search: search, Lanes: drawLanes(marks, q.Since, q.Until)},
+			{ID: "list", Title: "Newest first", Table: t},
+		},
+	}, nil
+}
+
+// queryEvents returns what a timeline asks for, and in words.
+func queryEvents(r *request) (q events.Query, about string, err error) {
+	q.Limit, q.Upstream, q.Text = maxRows, r.get("upstream"), r.get("q")
+	if q.Types, err = events.ParseTypes(r.get("type")); err != nil {
+		return q, "", badRequest("%v", err)
+	}
+	if text := r.get("before"); text != "" {
+		if q.Before, err = strconv.ParseUint(text, 10, 64); err != nil {
+			return q, "", badRequest("before is %.32q: want the number of an event", text)
+		}
+	}
+	window := 10 * time.Minute
+	if text := r.get("window"); text != "" {
+		if window, err = time.ParseDuration(text); err != nil || window <= 0 || window > 31*24*time.Hour {
+			return q, "", badRequest("window is %.32q: want a time, as in 10m or 6h", text)
+		}
+	}
+	switch at, err := parseAt(r.get("at"), r.now); {
+	case err != nil:
+		return q, "", err
+	case !at.IsZero():
+		q.Since, q.Until = at.Add(-window/2), at.Add(window/2)
+		about = fmt.Sprintf("%s, %s around it", at.Format("2006-01-02 15:04 UTC"), cliview.Age(window))
+	case r.get("window") != "":
+		q.Since, about = r.now.Add(-window), "the last "+cliview.Age(window)
+	default:
+		about = "the newest events"
+	}
+	return q, about, nil
+}
+
+// parseAt parses a time of the day, which is the last such one, or a whole time. All are UTC.
+func parseAt(text string, now time.Time) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	now = now.UTC()
+	for _, layout := range []string{"15:04", "15:04:05"} {
+		if t, err := time.Parse(layout, text); err == nil {
+			at := time.Date(now.Year(), now.Month(), now.Day(), t.Hour(), t.Minute(), t.Second(), 0, time.UTC)
+			if at.After(now) {
+				at = at.AddDate(0, 0, -1)
+			}
+			return at, nil
+		}
+	}
+	for _, layout := range []string{time.RFC3339, "2006-01-02 15:04", "2006-01-02T15:04", "2006-01-02 15:04:05"} {
+		if t, err := time.Parse(layout, text); err == nil {
+			return t.UTC(), nil
+		}
+	}
+	return time.Time{}, badRequest("The time is %.32q: want 03:12, or 2026-11-21 03:12, in UTC.", text)
+}
+
+// eventTable lists events, the newest first.
+func eventTable(list []events.Event) *Table {
+	t := &Table{Caption: "Events, the newest first", Head: []string{"Time (UTC)", "Type", "Upstream or client", "What happened", "Who", "How far it got"}, Empty: "No event is kept of that."}
+	for _, e := range slices.Backward(list) {
+		t.Rows = append(t.Rows, []Cell{
+			{Text: e.Time.UTC().Format("01-02 15:04:05.000"), Href: "/events/" + strconv.FormatUint(e.Seq, 10)},
+			leveled(eventLevel(e.Type), string(e.Type)), whom(e), cell(sentence(e)), cell(who(e)), cell(stages(e)),
+		})
+	}
+	return t
+}
+
+func whom(e events.Event) Cell {
+	switch {
+	case e.Upstream != "":
+		return linked(e.Upstream, "/upstreams/"+pathOf(e.Upstream))
+	case e.Client != "":
+		return linked(cliview.ClientName(e.Client), "/clients?q="+queryOf(e.Client))
+	}
+	return Cell{}
+}
+
+// sentence tells what happened, and why.
+func sentence(e events.Event) string {
+	text := e.Text
+	if e.Resources != nil && e.Resources.Total() > 0 && text == "" {
+		text = e.Resources.String()
+	}
+	if e.Resources != nil && len(e.Resources.Names) > 0 {
+		names := make([]string, 0, 2)
+		for _, n := range e.Resources.Names[:min(len(e.Resources.Names), 2)] {
+			names = append(names, string(n.Mark)+n.Key.Kind.Kind+" "+n.Key.Namespace+"/"+n.Key.Name)
+		}
+		if more := len(e.Resources.Names) - len(names); more > 0 {
+			names = append(names, "…")
+		}
+		text += ": " + strings.Join(names, ", ")
+	}
+	if e.Reason != "" {
+		text = strings.TrimPrefix(text+": "+e.Reason, ": ")
+	}
+	if e.Count > 1 {
+		text += fmt.Sprintf(" (%d times)", e.Count)
+	}
+	return text
+}
+
+func who(e events.Event) string {
+	if e.Operator != nil {
+		return e.Operator.String()
+	}
+	return string(e.By)
+}
+
+// stages tells how long a change took to its clients.
+func stages(e events.Event) string {
+	s := e.Stages
+	if s == nil {
+		return ""
+	}
+	from := s.Received
+	if from.IsZero() {
+		from = e.Time
+	}
+	var parts []string
+	for _, one := range []struct {
+		name string
+		at   time.Time
+	}{{"merged", s.Merged}, {"pushed", s.Pushed}, {"half have it", s.Half}, {"all have it", s.All}} {
+		if !one.at.IsZero() {
+			parts = append(parts, one.name+" "+one.at.Sub(from).Round(time.Millisecond).String())
+		}
+	}
+	if s.Clients > 0 {
+		parts = append(parts, fmt.Sprintf("%d of %s", s.Acknowledged, count(s.Clients, "client")))
+	}
+	return strings.Join(parts, ", ")
+}
+
+func eventLevel(t events.Type) Level {
+	switch t {
+	case events.Lost, events.Denied, events.Failed, events.Expired, events.ConfigRefused, events.NACK:
+		return Bad
+	case events.Held, events.Stale, events.Refused, events.OverLimit, events.Frozen, events.RolledBack, events.CarriedOut, events.TurnedAway, events.Released:
+		return Warn
+	case events.Synced, events.Regained, events.Returned, events.Serving, events.Thawed, events.Unfrozen:
+		return OK
+	}
+	return None
+}
+
+// eventPage tells all about one event.
+func (p *Pages) eventPage(r *request) (*Page, error) {
+	seq, err := strconv.ParseUint(r.name, 10, 64)
+	if err != nil || seq == 0 {
+		return nil, notFound("There is no event %.32q.", r.name)
+	}
+	all := p.data.Events(events.Query{After: max(seq, 2) - 1, Limit: 1}).Events
+	if len(all) == 0 || all[0].Seq != seq {
+		return nil, notFound("Event %d is not kept any more.", seq)
+	}
+	e := all[0]
+	page := &Page{
+		Title: "Event " + e.Time.UTC().Format("15:04:05") + " " + string(e.Type), Crumbs: []Link{{"Timeline", "/events"}, {"Around it", "/events?at=" + queryOf(e.Time.UTC().Format(time.RFC3339))}},
+		Lead: say(eventLevel(e.Type), strings.TrimSpace(e.Upstream+" "+string(e.Type)+": "+sentence(e))), Command: e.Command, Topics: []string{topicEvents},
+	}
+	facts := []Fact{
+		{"Time", cell(e.Time.UTC().Format(time.RFC3339Nano))}, {"Ago", at(e.Time)}, {"Upstream or client", whom(e)}, {"Who", cell(who(e))}, {"Why", cell(e.Reason)}, {"How far it got", cell(stages(e))},
+	}
+	if e.Hold != "" {
+		facts = append(facts, Fact{"Hold", linked(e.Hold, "/holds/"+pathOf(e.Upstream))})
+	}
+	page.Sections = []Section{{ID: "event", Facts: facts}}
+	if e.Resources != nil && len(e.Resources.Names) > 0 {
+		t := &Table{Caption: "Resources that changed", Head: []string{"Resource", "Kind", "What"}}
+		words := map[events.Mark]string{events.Addition: "added", events.Modification: "changed", events.Removal: "removed"}
+		for _, n := range e.Resources.Names {
+			t.Rows = append(t.Rows, []Cell{linked(orDash(n.Key.Namespace)+"/"+n.Key.Name, resourceHref(n.Key.Kind.String(), n.Key.Namespace, n.Key.Name)), cell(n.Key.Kind.String()), cell(words[n.Mark])})
+		}
+		t.Summary = fmt.Sprintf("%d of %s", len(t.Rows), e.Resources)
+		page.Sections = append(page.Sections, Section{ID: "resources", Title: "Resources", Table: t})
+	}
+	return page, nil
+}

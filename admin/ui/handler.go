@@ -1,0 +1,228 @@
+package ui
+
+import (
+	"bytes"
+	"embed"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"html/template"
+	"net/http"
+	"regexp"
+	"strings"
+	"time"
+
+	"meshrelay/admin"
+	"meshrelay/internal/cliview"
+	"meshrelay/internal/visible"
+)
+
+const (
+	// Path is where the pages are.
+	Path = "/ui"
+	// BaseHeader tells, in a request over the Unix socket, under which path "relay ui" shows the
+	// pages. Those pages have forms.
+	BaseHeader = "Relay-Ui-Base"
+
+	// maxPages bounds the pages that are made at the same time, and patience the wait for that.
+	maxPages = 4
+	patience = 10 * time.Second
+
+	// policy lets a page load its own files only, and send forms to where it comes from.
+	policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+
+//go:embed templates/*.html
+var templateFiles embed.FS
+
+// Pages makes and serves the pages. New makes it, Run follows changes; its handler works without Run.
+type Pages struct {
+	data     Data
+	server   Server
+	mux      *http.ServeMux
+	template *template.Template
+	assets   map[string]asset
+	paths    map[string]string // of assets, by name
+	slots    chan struct{}
+	series   series
+	hints    *hints
+	seed     maphash.Seed
+	now      func() time.Time
+}
+
+// builder makes one page.
+type builder func(*request) (*Page, error)
+
+// New returns the pages of some data.
+func New(data Data) (*Pages, error) {
+	p := &Pages{data: data, mux: http.NewServeMux(), slots: make(chan struct{}, maxPages), hints: newHints(), seed: maphash.MakeSeed(), now: time.Now}
+	var err error
+	if p.assets, p.paths, err = loadAssets(); err != nil {
+		return nil, err
+	}
+	p.template, err = template.New("").Funcs(template.FuncMap{
+		"ago":   func(t, now time.Time) string { return cliview.Ago(t, now) },
+		"left":  func(t, now time.Time) string { return cliview.Age(max(t.Sub(now), 0)) },
+		"iso":   func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
+		"words": func(s []string) string { return strings.Join(s, " ") },
+		"args":  func(a, b, c any) arguments { return arguments{a, b, c} },
+	}).ParseFS(templateFiles, "templates/*.html")
+	if err != nil {
+		return nil, err
+	}
+	for path, build := range map[string]builder{
+		"/{$}": p.overview, "/upstreams": p.upstreamList, "/upstreams/{name}": p.upstreamPage, "/holds": p.holdList, "/holds/{name}": p.holdPage,
+		"/resources": p.resourceList, "/resource": p.resourcePage, "/clients": p.clientList, "/client": p.clientPage,
+		"/conflicts": p.conflictPage, "/plan": p.planPage, "/config": p.configPage,
+		"/events": p.eventList, "/events/{name}": p.eventPage,
+	} {
+		p.mux.Handle("GET "+Path+path, p.page(build))
+	}
+	p.mux.HandleFunc("GET "+Path+"/live", p.live)
+	p.mux.HandleFunc("GET "+Path+"/assets/", p.asset)
+	p.mux.Handle("GET "+Path+"/", p.page(func(r *request) (*Page, error) {
+		return nil, notFound("There is no page %.64q.", r.path)
+	}))
+	return p, nil
+}
+
+// ShowServer sets the server that serves the pages. It is called before any request: the server itself
+// needs the Pages.
+func (p *Pages) ShowServer(server Server) { p.server = server }
+
+// ServeHTTP implements http.Handler. Who calls it has checked where the request comes from.
+func (p *Pages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	SetHeaders(w.Header())
+	p.mux.ServeHTTP(w, r)
+}
+
+// SetHeaders sets the headers that keep a page to itself.
+func SetHeaders(h http.Header) {
+	h.Set("Content-Security-Policy", policy)
+	h.Set("X-Frame-Options", "DENY")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("Cache-Control", "no-store")
+}
+
+// bases are the values of BaseHeader.
+var bases = regexp.MustCompile(`^(/[0-9a-z]{1,64})?/ui$`)
+
+// page serves one page. Few are made at a time; the others wait in line.
+func (p *Pages) page(build builder) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		late := time.NewTimer(patience)
+		defer late.Stop()
+		select {
+		case p.slots <- struct{}{}:
+			defer func() { <-p.slots }()
+		case <-req.Context().Done():
+			return
+		case <-late.C:
+			w.Header().Set("Retry-After", "5")
+			http.Error(w, "too many pages are being made; try again", http.StatusServiceUnavailable)
+			return
+		}
+		r := &request{path: strings.TrimPrefix(req.URL.Path, Path), name: req.PathValue("name"), query: req.URL.Query(), now: p.now()}
+		r.version, r.ready, r.ups = p.server.Version(), p.server.Readiness(), p.data.Upstreams()
+		r.head = head(r.ready)
+		err := r.check()
+		var page *Page
+		if err == nil {
+			page, err = build(r)
+		}
+		code := http.StatusOK
+		if err != nil {
+			page, code = failed(err)
+		}
+		p.write(w, req, r, page, code)
+	})
+}
+
+// failed returns the page of an error.
+func failed(err error) (*Page, int) {
+	code := admin.StatusOf(err)
+	var known failure
+	if errors.As(err, &known) {
+		code = known.code
+	}
+	return &Page{Title: http.StatusText(code), Lead: say(Bad, err.Error()), Command: "relay status"}, code
+}
+
+// arguments are those of a part of a template.
+type arguments struct{ A, B, C any }
+
+// Entry is a page of the navigation, with the key that leads there after g.
+type Entry struct {
+	Link
+	Key     string
+	Current bool
+}
+
+// Nav lists the pages. The current one is the one with the longest path that fits.
+func (s shell) Nav() []Entry {
+	all := []Entry{
+		{Link{"Overview", "/"}, "o", s.Path == "/"}, {Link{"Upstreams", "/upstreams"}, "u", false}, {Link{"Clients", "/clients"}, "c", false}, {Link{"Resources", "/resources"}, "r", false},
+		{Link{"Timeline", "/events"}, "t", false}, {Link{"Conflicts", "/conflicts"}, "x", false}, {Link{"Holds", "/holds"}, "h", false}, {Link{"What if", "/plan"}, "w", false}, {Link{"Config", "/config"}, "f", false},
+	}
+	for i := range all[1:] {
+		e := &all[1+i]
+		e.Current = strings.HasPrefix(s.Path, strings.TrimSuffix(e.Href, "s"))
+	}
+	return all
+}
+
+// Frame is what is around a page.
+type Frame struct {
+	// Base is the path of the pages. Act tells that forms are answered there.
+	Base    string
+	Act     bool
+	Version admin.Version
+	Ready   State
+	// Holds is how many holds wait for a person.
+	Holds int
+	Now   time.Time
+	// Path is that of the page, below Base.
+	Path string
+}
+
+// shell is what a template is given.
+type shell struct {
+	*Page
+	Frame
+	Assets map[string]string
+}
+
+// write answers with a page.
+func (p *Pages) write(w http.ResponseWriter, req *http.Request, r *request, page *Page, code int) {
+	f := Frame{Base: Path, Version: r.version, Ready: r.head, Now: r.now, Path: r.path}
+	if base := req.Header.Get(BaseHeader); bases.MatchString(base) {
+		f.Base, f.Act = base, true
+	}
+	for _, u := range r.ups {
+		if u.Held != nil {
+			f.Holds++
+		}
+	}
+	p.Render(w, f, page, code)
+}
+
+// Render answers with a page in its frame. Characters of the page that steer a terminal, or turn text
+// around, are escaped.
+func (p *Pages) Render(w http.ResponseWriter, f Frame, page *Page, code int) {
+	var out bytes.Buffer
+	clean := visible.NewWriter(&out)
+	err := p.template.ExecuteTemplate(clean, "page.html", shell{page, f, p.paths})
+	if err == nil {
+		err = clean.Close()
+	}
+	if err != nil {
+		http.Error(w, fmt.Sprintf("the page can not be made: %v", err), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(code)
+	_, _ = w.Write(out.Bytes()) // the client may have gone
+}

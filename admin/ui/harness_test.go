@@ -1,0 +1,126 @@
+package ui
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"google.golang.org/protobuf/types/known/anypb"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"meshrelay/admin"
+	"meshrelay/downstream"
+	"meshrelay/events"
+	"meshrelay/federation/conflicts"
+	"meshrelay/internal/buildinfo"
+	"meshrelay/mirror"
+	"meshrelay/state"
+	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var (
+	serviceEntry = mirror.Kind{Group: "networking.istio.io", Kind: "ServiceEntry"}
+	testNow      = time.Date(2026, 11, 21, 3, 14, 7, 0, time.UTC)
+)
+
+// fixture is Pages and what they show.
+type fixture struct {
+	*Pages
+	*mirror.Store
+	lookups   int          // of single resources
+	looks     atomic.Int64 // at all upstreams
+	ready     admin.Readiness
+	ups       []upstreams.Status
+	clients   []downstream.ClientStatus
+	contests  []conflicts.KeyConflict
+	hosts     []conflicts.HostConflict
+	notFollow []conflicts.NotFollowed
+	held      []intake.HeldUpstream
+	leftOut   []intake.LeftOut
+	revisions []state.Revision
+	explained *admin.Explanation
+	journal   []events.Event
+	changes   atomic.Uint64
+	config    string
+	apart     string
+}
+
+func (f *fixture) Resolve(key mirror.Key) mirror.Resolution {
+	f.lookups++
+	if r := f.Get(key); r != nil {
+		return mirror.Resolution{Copies: []mirror.Copy{{Source: r.Source(), Resource: r}}, Served: r}
+	}
+	return mirror.Resolution{}
+}
+
+func (f *fixture) Clients() []downstream.ClientStatus { return f.clients }
+func (f *fixture) Readiness() admin.Readiness         { return f.ready }
+func (f *fixture) Version() admin.Version {
+	return admin.Version{Info: buildinfo.Info{Version: "v1.2.3"}, Name: "hub", Started: testNow.Add(-time.Hour)}
+}
+
+// newFixture returns a fixture with n resources in two upstreams.
+func newFixture(t testing.TB, n int) *fixture {
+	t.Helper()
+	f := &fixture{Store: mirror.NewStore(), ready: admin.Readiness{Ready: true}, config: "node:\n  id: hub\n"}
+	all := make([]*mirror.Resource, n)
+	for i := range all {
+		body, err := anypb.New(&networking.ServiceEntry{Hosts: []string{fmt.Sprintf("host-%d.example.com", i)}, Resolution: networking.ServiceEntry_DNS})
+		if err != nil {
+			t.Fatal(err)
+		}
+		key := mirror.Key{Kind: serviceEntry, Namespace: fmt.Sprintf("team-%d", i%100), Name: fmt.Sprintf("service-%d", i)}
+		if all[i], err = mirror.New(mirror.Spec{Key: key, Source: []string{"east", "west"}[i%2], Body: body, CreateTime: testNow}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.PutAll(all)
+	f.ups = []upstreams.Status{
+		{Name: "east", Type: "xds", State: upstreams.StateSynced, Since: testNow.Add(-time.Hour), Status: intake.Status{Synced: true, LastUpdate: testNow}, Address: "east:15010", Resources: map[string]int{serviceEntry.String(): n / 2}},
+		{Name: "west", Type: "xds", State: upstreams.StateSynced, Since: testNow.Add(-time.Hour), Status: intake.Status{Synced: true, LastUpdate: testNow}, Address: "west:15010", Resources: map[string]int{serviceEntry.String(): n / 2}},
+	}
+	f.explained = &admin.Explanation{Ref: admin.Ref{Kind: serviceEntry.String(), Namespace: "team-1", Name: "service-1"}, Outcome: admin.Served, Source: "east"}
+	var err error
+	f.Pages, err = New(Data{
+		Configs: f, Clients: f, Upstreams: func() []upstreams.Status { f.looks.Add(1); return f.ups }, Explain: func(url.Values) (*admin.Explanation, error) { return f.explained, nil },
+		Contests: func(...mirror.Kind) []conflicts.KeyConflict { return f.contests }, HostConflicts: func() []conflicts.HostConflict { return f.hosts },
+		NotFollowed: func() []conflicts.NotFollowed { return f.notFollow }, Conflicts: func() (keys, hosts int) { return len(f.contests), len(f.hosts) },
+		Apart: func(conflicts.HostConflict) string { return f.apart }, LeftOut: func() []intake.LeftOut { return f.leftOut },
+		Held: func(string) ([]intake.HeldUpstream, error) { return f.held, nil }, History: func(string) ([]state.Revision, error) { return f.revisions, nil },
+		Events:  func(q events.Query) events.Page { return events.Page{Events: f.journal[:min(len(f.journal), q.Limit)]} },
+		Changes: f.changes.Load, Config: func() ([]byte, error) { return []byte(f.config), nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.now = func() time.Time { return testNow }
+	f.ShowServer(f)
+	return f
+}
+
+// get returns a page.
+func (f *fixture) get(t testing.TB, path string, headers ...string) (code int, body string, header http.Header) {
+	t.Helper()
+	w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, Path+path, nil)
+	for i := 0; i+1 < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	f.ServeHTTP(w, r)
+	return w.Code, w.Body.String(), w.Header()
+}
+
+// paths are those of all pages.
+func paths() []string {
+	return []string{
+		"/", "/upstreams", "/upstreams/east", "/upstreams/east?leftout=rule", "/holds", "/holds/east", "/events", "/events/1", "/resources", "/resources?q=service-99&upstream=west",
+		"/resources?q=host-99999&in=names+and+content", "/resource?kind=se&namespace=team-1&name=service-1", "/clients", "/clients?state=not+up+to+date", "/client?id=client-7", "/conflicts", "/plan", "/config",
+	}
+}

@@ -1,0 +1,131 @@
+package ui
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"time"
+
+	"meshrelay/events"
+	"meshrelay/internal/text"
+)
+
+const (
+	laneWidth, laneLeft, lanePitch = 960, 150, 26
+	maxLanes                       = 10
+	ticks                          = 5
+)
+
+// Lanes are events over time, a lane for each upstream.
+type Lanes struct {
+	Width, Height int
+	Rows          []Lane
+	Ticks         []Tick
+}
+
+// Lane is the events of one upstream, or of the relay.
+type Lane struct {
+	Y     int
+	Name  string
+	Marks []LaneMark
+}
+
+// LaneMark is one event, or several of one place.
+type LaneMark struct {
+	X     int
+	Level Level
+	Sign  string
+	Title string
+	Href  string
+}
+
+// Tick is a time at the axis.
+type Tick struct {
+	X int
+	// Anchor is which end of the text is at X.
+	Anchor, Text string
+}
+
+// drawLanes draws events between two times, or as long as they took where those are zero. The list
+// under the lanes has the same as text. It returns nil for no events.
+func drawLanes(list []events.Event, since, until time.Time) *Lanes {
+	if len(list) == 0 {
+		return nil
+	}
+	if since.IsZero() {
+		since = list[0].Time
+	}
+	if until.IsZero() {
+		until = list[len(list)-1].Time
+	}
+	span := max(until.Sub(since), time.Second)
+	x := func(t time.Time) int {
+		return laneLeft + int(float64(t.Sub(since))/float64(span)*(laneWidth-laneLeft-16))
+	}
+	byName := map[string]*Lane{}
+	for _, e := range list {
+		name := cmp.Or(e.Upstream, "relay and clients")
+		lane := byName[name]
+		if lane == nil {
+			lane = &Lane{Name: text.Shorten(name, 20)}
+			byName[name] = lane
+		}
+		mark := LaneMark{
+			X: x(e.Time), Level: eventLevel(e.Type), Sign: signOf(e.Type), Href: "/events/" + strconv.FormatUint(e.Seq, 10),
+			Title: e.Time.UTC().Format("15:04:05") + " " + string(e.Type),
+		}
+		if last := len(lane.Marks) - 1; last >= 0 && mark.X-lane.Marks[last].X < 12 { // no room for both
+			if lane.Marks[last].Level == None {
+				lane.Marks[last] = mark
+			}
+			continue
+		}
+		lane.Marks = append(lane.Marks, mark)
+	}
+	l := &Lanes{Width: laneWidth}
+	names := make([]string, 0, len(byName))
+	for name := range byName {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for i, name := range names[:min(len(names), maxLanes)] {
+		lane := byName[name]
+		lane.Y = 20 + i*lanePitch
+		l.Rows = append(l.Rows, *lane)
+	}
+	l.Height = 20 + len(l.Rows)*lanePitch + 16
+	layout := "15:04:05"
+	if span > 20*time.Hour {
+		layout = "01-02 15:04"
+	}
+	for i := range ticks {
+		t := since.Add(span * time.Duration(i) / (ticks - 1))
+		anchor := "middle"
+		if i == ticks-1 {
+			anchor = "end"
+		}
+		l.Ticks = append(l.Ticks, Tick{X: x(t), Anchor: anchor, Text: t.UTC().Format(layout)})
+	}
+	return l
+}
+
+// signOf returns a letter for an event, so that colour is not all that tells events apart.
+func signOf(t events.Type) string {
+	switch t {
+	case events.Changed:
+		return "■"
+	case events.Held:
+		return "H"
+	case events.Frozen, events.RolledBack:
+		return "F"
+	case events.Lost, events.Denied, events.Failed:
+		return "✘"
+	case events.Config, events.ConfigRefused:
+		return "C"
+	case events.NACK:
+		return "N"
+	case events.Released, events.CarriedOut:
+		return "R"
+	}
+	return "●"
+}

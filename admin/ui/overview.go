@@ -1,0 +1,174 @@
+package ui
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"meshrelay/admin"
+	"meshrelay/downstream"
+	"meshrelay/events"
+	"meshrelay/internal/cliview"
+	"meshrelay/upstreams"
+)
+
+const (
+	maxReasons = 10
+	// maxSummary bounds the upstreams of the overview.
+	maxSummary = 20
+)
+
+// head returns the readiness in the words of "relay status".
+func head(r admin.Readiness) State {
+	switch {
+	case !r.Ready:
+		return State{Level: Bad, Text: "not ready"}
+	case len(r.Reasons) > 0:
+		return State{Level: Warn, Text: "ready, degraded"}
+	}
+	return State{Level: OK, Text: "ready"}
+}
+
+// overview answers: is everything in sync?
+func (p *Pages) overview(r *request) (*Page, error) {
+	ready, ups, clients := r.readiness(), r.upstreams(), p.data.Clients.Clients()
+	synced, behind := 0, 0
+	for _, u := range ups {
+		if cliview.IsHealthy(u) {
+			synced++
+		}
+	}
+	for _, c := range clients {
+		if _, ok := cliview.ClientState(c); !ok {
+			behind++
+		}
+	}
+	lead := head(ready)
+	lead.Text = fmt.Sprintf("%s: %d of %s up to date, %d of %s up to date", lead.Text, synced, count(len(ups), "upstream"), len(clients)-behind, count(len(clients), "client"))
+	if behind > 0 && lead.Level == OK {
+		lead.Level = Warn
+	}
+	keys, hosts := p.data.Conflicts()
+	served := 0
+	for _, n := range p.data.Configs.Counts() {
+		served += n
+	}
+	return &Page{
+		Title: "Overview", Lead: lead, Command: "relay status", Topics: []string{topicUpstreams, topicClients, topicResources, topicConfig, topicEvents},
+		Sections: []Section{
+			{ID: "reasons", Title: "What needs a look", Text: reasons(ready, ups)},
+			{
+				ID: "graph", Title: "From upstreams to clients", Graph: drawGraph(ups, clients, served, keys, r),
+				Text: []State{
+					{Level: goodIf(keys == 0, None), Text: fmt.Sprintf("%s in several upstreams", count(keys, "resource")), Href: "/conflicts"},
+					{Level: goodIf(hosts == 0, None), Text: fmt.Sprintf("%s claimed by several resources", count(hosts, "host")), Href: "/conflicts#hosts"},
+				},
+			},
+			{ID: "upstreams", Title: "Upstreams", Table: upstreamSummary(ups, r)},
+			{ID: "clients", Title: "Clients", Table: clientSummary(clients)},
+			{ID: "last", Title: "Last events", Table: p.lastEvents()},
+			{ID: "charts", Title: "The last hour", Charts: p.series.charts()},
+		},
+	}, nil
+}
+
+// reasons lists what is wrong, and what waits for a person.
+func reasons(ready admin.Readiness, ups []upstreams.Status) (list []State) {
+	level := Warn
+	if !ready.Ready {
+		level = Bad
+	}
+	for _, u := range ups {
+		if u.Held != nil && len(list) < maxReasons {
+			list = append(list, State{
+				Level: Warn, Href: "/holds/" + pathOf(u.Name),
+				Text: fmt.Sprintf("%s of upstream %s %s for a person: look at the hold", count(u.Held.Removals, "deletion"), u.Name, cliview.Agree(u.Held.Removals, "waits", "wait")),
+			})
+		}
+	}
+	for i, reason := range ready.Reasons {
+		if i == maxReasons {
+			list = append(list, say(level, fmt.Sprintf("and %d more: relay status", len(ready.Reasons)-i)))
+			break
+		}
+		s := say(level, reason)
+		if name, _, ok := strings.Cut(strings.TrimPrefix(reason, "upstream "), ": "); ok && strings.HasPrefix(reason, "upstream ") {
+			s.Href = "/upstreams/" + pathOf(name)
+		}
+		list = append(list, s)
+	}
+	for _, note := range ready.Notes[:min(len(ready.Notes), maxReasons)] {
+		list = append(list, say(None, "note: "+note))
+	}
+	if len(list) == 0 {
+		list = []State{say(OK, "Nothing.")}
+	}
+	return list
+}
+
+// upstreamSummary lists all upstreams if they are few, else those that are not well.
+func upstreamSummary(ups []upstreams.Status, r *request) *Table {
+	shown := ups
+	if len(ups) > maxSummary {
+		shown = slices.DeleteFunc(slices.Clone(ups), cliview.IsHealthy)
+	}
+	t := upstreamTable(shown[:min(len(shown), maxSummary)], r)
+	if len(t.Rows) < len(ups) {
+		t.Summary, t.Next = fmt.Sprintf("%d of %s; the others are up to date or more of the same", len(t.Rows), count(len(ups), "upstream")), "/upstreams"
+	}
+	return t
+}
+
+// group is some clients of one view, or of one cluster where there are no views.
+type group struct {
+	name      string
+	n, behind int
+}
+
+// groups counts clients by view and cluster, those that are behind first.
+func groups(clients []downstream.ClientStatus) []group {
+	byName := map[string]*group{}
+	for _, c := range clients {
+		name := cmp.Or(c.View, c.ClusterID, "no cluster")
+		if c.View != "" {
+			name = "view " + name
+		}
+		g := byName[name]
+		if g == nil {
+			g = &group{name: name}
+			byName[name] = g
+		}
+		g.n++
+		if _, ok := cliview.ClientState(c); !ok {
+			g.behind++
+		}
+	}
+	all := make([]group, 0, len(byName))
+	for _, g := range byName {
+		all = append(all, *g)
+	}
+	slices.SortFunc(all, func(a, b group) int { return cmp.Or(cmp.Compare(b.behind, a.behind), cmp.Compare(a.name, b.name)) })
+	return all
+}
+
+func clientSummary(clients []downstream.ClientStatus) *Table {
+	t := &Table{Caption: "Clients by view, or by cluster where there are no views", Head: []string{"View or cluster", "Clients", "Not up to date"}, Empty: "No clients are connected."}
+	all := groups(clients)
+	for _, g := range all[:min(len(all), maxSummary)] {
+		t.Rows = append(t.Rows, []Cell{
+			{Text: cut(g.name), Level: goodIf(g.behind == 0, Warn), Href: "/clients?q=" + queryOf(strings.TrimPrefix(g.name, "view "))}, number(g.n), number(g.behind),
+		})
+	}
+	t.Summary, t.Next = count(len(clients), "client"), ""
+	if len(all) > maxSummary {
+		t.Summary += fmt.Sprintf("; %d groups more", len(all)-maxSummary)
+	}
+	return t
+}
+
+func (p *Pages) lastEvents() *Table {
+	t := eventTable(p.data.Events(events.Query{Limit: maxLast}).Events)
+	t.Next = "/events"
+	return t
+}

@@ -1,0 +1,23 @@
+package ui
+
+// planPage answers: what would happen if? The work is that of a command, on the side of whoever asks.
+func (p *Pages) planPage(*request) (*Page, error) {
+	return &Page{
+		Title: "What if", Command: "relay plan -c new.yaml", Lead: say(None, "What would another config file add, change and remove?"),
+		Sections: []Section{
+			{ID: "plan", Title: "Try a config file", Actions: []Action{
+				{
+					Title: "Plan a config file", Command: "relay plan -c new.yaml --diff",
+					Why:  "The command connects to the upstreams of the file, merges their resources as a relay with that file would, and lists the differences to this relay. It serves nothing and changes nothing.",
+					Form: &Form{Path: "/act/plan", Area: "config"},
+				},
+				{Title: "Check a config file", Why: "Every mistake, with file and line.", Command: "relay validate -c new.yaml"},
+			}},
+			{ID: "orders", Title: "Try an order", Actions: []Action{
+				{Title: "Release", Why: "List what a release would delete, without releasing it.", Command: "relay release UPSTREAM --all --dry-run"},
+				{Title: "Unfreeze", Why: "List what changes when an upstream is no longer frozen.", Command: "relay unfreeze UPSTREAM --dry-run"},
+				{Title: "Roll back", Why: "List what a rollback would change.", Command: "relay rollback UPSTREAM --to REVISION --dry-run"},
+			}},
+		},
+	}, nil
+}

@@ -1,0 +1,153 @@
+package ui
+
+import (
+	"cmp"
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"meshrelay/admin"
+	"meshrelay/upstreams"
+)
+
+// maxParameter bounds a parameter, in bytes.
+const maxParameter = 512
+
+// request is what one page is asked for, and what several parts of it read, once.
+type request struct {
+	path  string // below that of the pages
+	name  string // of the upstream in the path
+	query url.Values
+	now   time.Time
+
+	version admin.Version
+	ready   admin.Readiness
+	ups     []upstreams.Status
+	head    State
+}
+
+func (r *request) readiness() admin.Readiness    { return r.ready }
+func (r *request) upstreams() []upstreams.Status { return r.ups }
+func (r *request) get(parameter string) string   { return r.query.Get(parameter) }
+
+// offset is how many rows are before the page, for lists that are short enough to be counted.
+func (r *request) offset() int {
+	n, err := strconv.Atoi(r.get("from"))
+	if err != nil || n < 0 {
+		return 0
+	}
+	return n
+}
+
+// with returns the address of the page with another value of a parameter.
+func (r *request) with(parameter, value string) string {
+	q := url.Values{}
+	for k, v := range r.query {
+		if k != "from" && k != "after" && k != "before" && v[0] != "" {
+			q[k] = v[:1]
+		}
+	}
+	q.Set(parameter, value)
+	return r.path + "?" + q.Encode()
+}
+
+// search returns the form of a list.
+func (r *request) search(href string, more ...Field) *Search {
+	return &Search{Href: href, Fields: append([]Field{{Name: "q", Label: "Search", Value: r.get("q")}}, more...)}
+}
+
+// check returns what is wrong with the parameters.
+func (r *request) check() error {
+	for _, k := range sortedKeys(r.query) {
+		for _, v := range r.query[k] {
+			if len(v) > maxParameter || !utf8.ValidString(v) {
+				return badRequest("The parameter %.32q is not readable or longer than %d bytes.", k, maxParameter)
+			}
+		}
+	}
+	if k := r.get("after"); k != "" {
+		if _, ok := parseCursor(k); !ok {
+			return badRequest("after is %.64q: want group/Kind/namespace/name, as the link to the next page has it.", k)
+		}
+	}
+	return nil
+}
+
+func sortedKeys(q url.Values) []string {
+	keys := make([]string, 0, len(q))
+	for k := range q {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// failure is an error with its HTTP status.
+type failure struct {
+	code int
+	text string
+}
+
+func (f failure) Error() string { return f.text }
+
+func notFound(format string, args ...any) error { return failure{404, fmt.Sprintf(format, args...)} }
+
+func badRequest(format string, args ...any) error { return failure{400, fmt.Sprintf(format, args...)} }
+
+// contains reports whether a text has another in it, in any case of ASCII.
+func contains(text, q string) bool {
+	if len(q) == 0 {
+		return true
+	}
+	first := lower(q[0])
+	for i := 0; i+len(q) <= len(text); i++ {
+		if lower(text[i]) == first && strings.EqualFold(text[i:i+len(q)], q) {
+			return true
+		}
+	}
+	return false
+}
+
+// named reports whether a search is about a resource: its kind, or "namespace/name".
+func (r *request) named(kind, namespace, name string) bool {
+	q := r.get("q")
+	return q == "" || contains(kind, q) || contains(namespace+"/"+name, q)
+}
+
+func lower(c byte) byte {
+	if 'A' <= c && c <= 'Z' {
+		return c + 'a' - 'A'
+	}
+	return c
+}
+
+func pathOf(name string) string { return url.PathEscape(name) }
+
+func queryOf(value string) string { return url.QueryEscape(value) }
+
+func resourceHref(kind, namespace, name string) string {
+	return "/resource?" + url.Values{"kind": {kind}, "namespace": {namespace}, "name": {name}}.Encode()
+}
+
+func orDash(s string) string { return cmp.Or(s, "-") }
+
+// word returns a word of a shell.
+func word(s string) string {
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./~:@=,+", r)
+	}
+	if s != "" && strings.IndexFunc(s, func(r rune) bool { return !plain(r) }) < 0 {
+		return cut(s)
+	}
+	return "'" + strings.ReplaceAll(cut(s), "'", `'\''`) + "'"
+}
+
+// cutCode cuts a text at the end of a line.
+func cutCode(text string, limit int) string {
+	text = text[:min(len(text), max(limit, 0))]
+	return text[:strings.LastIndexByte(text, '\n')+1]
+}

@@ -1,0 +1,138 @@
+package ui
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+
+	"meshrelay/mirror"
+)
+
+// resourceList lists served resources, a page at a time: those after the cursor that match. It looks
+// at each resource once, without decoding any.
+func (p *Pages) resourceList(r *request) (*Page, error) {
+	kinds, total := p.data.Configs.Kinds(), 0
+	names := make([]string, 0, len(kinds))
+	for kind, n := range p.data.Configs.Counts() {
+		names = append(names, kind.String())
+		total += n
+	}
+	slices.Sort(names)
+	after, hasAfter := parseCursor(r.get("after"))
+	match := matcher(r)
+	found := finder{limit: maxRows + 1}
+	for _, kind := range kinds {
+		if k := r.get("kind"); k != "" && k != kind.String() {
+			continue
+		}
+		for _, one := range p.data.Configs.All(kind) {
+			if match(one) {
+				found.see(one, hasAfter && mirror.CompareKeys(one.Key(), after) <= 0)
+			}
+		}
+	}
+	rows := found.first()
+	t := &Table{Caption: "Resources", Head: []string{"Resource", "Kind", "Served from", "Also in", "Version"}, Empty: "No served resource matches."}
+	for _, one := range rows[:min(len(rows), maxRows)] {
+		key := one.Key()
+		t.Rows = append(t.Rows, []Cell{
+			linked(orDash(key.Namespace)+"/"+key.Name, resourceHref(key.Kind.String(), key.Namespace, key.Name)), cell(key.Kind.String()),
+			linked(one.Source(), "/upstreams/"+pathOf(one.Source())), p.alsoIn(one), cell(one.Version()[:min(len(one.Version()), 12)]),
+		})
+	}
+	t.Summary = fmt.Sprintf("%s of %s", grouped(fmt.Sprint(found.n)), count(total, "resource"))
+	if len(rows) > maxRows {
+		t.Next = r.with("after", cursorOf(rows[maxRows-1].Key()))
+	}
+	ups := make([]string, 0, len(r.upstreams()))
+	for _, u := range r.upstreams()[:min(len(r.upstreams()), maxRows)] {
+		ups = append(ups, u.Name)
+	}
+	search := r.search("/resources",
+		Field{Name: "kind", Label: "Kind", Value: r.get("kind"), Options: names[:min(len(names), maxRows)]},
+		Field{Name: "namespace", Label: "Namespace", Value: r.get("namespace")},
+		Field{Name: "upstream", Label: "Upstream", Value: r.get("upstream"), Options: ups},
+		Field{Name: "in", Label: "Search in", Value: r.get("in"), Options: []string{inContent}},
+	)
+	return &Page{
+		Title: "Resources", Command: "relay get all -A", Topics: []string{topicResources},
+		Lead:     say(OK, grouped(fmt.Sprint(total))+" resources are served"),
+		Sections: []Section{{ID: "list", Search: search, Table: t}},
+	}, nil
+}
+
+// inContent has a search look into the content, where hosts and addresses are.
+const inContent = "names and content"
+
+// matcher returns a function that tells whether a resource is asked for.
+func matcher(r *request) func(*mirror.Resource) bool {
+	q, namespace, upstream := strings.ToLower(r.get("q")), r.get("namespace"), r.get("upstream")
+	content := []byte(nil)
+	if r.get("in") == inContent {
+		content = []byte(r.get("q"))
+	}
+	return func(one *mirror.Resource) bool {
+		return (namespace == "" || one.Namespace() == namespace) && (upstream == "" || one.Source() == upstream) &&
+			(q == "" || contains(one.FullName(), q) || len(content) > 0 && bytes.Contains(one.BodyValue(), content))
+	}
+}
+
+// alsoIn names the other upstreams that have a resource.
+func (p *Pages) alsoIn(one *mirror.Resource) Cell {
+	var others []string
+	for _, c := range p.data.Configs.Resolve(one.Key()).Copies {
+		if c.Source != one.Source() {
+			others = append(others, c.Source)
+		}
+	}
+	if len(others) == 0 {
+		return Cell{}
+	}
+	return leveled(None, strings.Join(others, ", "))
+}
+
+// finder keeps the first few of many resources, by key.
+type finder struct {
+	limit int
+	n     int // all that were seen
+	kept  []*mirror.Resource
+	// last is the limit-th key of those that are known, zero while there are fewer.
+	last mirror.Key
+}
+
+// see takes a resource into account. before tells that it only counts: it is before the page.
+func (f *finder) see(one *mirror.Resource, before bool) {
+	f.n++
+	if before || f.last != (mirror.Key{}) && mirror.CompareKeys(one.Key(), f.last) > 0 {
+		return
+	}
+	if len(f.kept) >= 8*f.limit {
+		f.kept = f.first()
+		f.last = f.kept[f.limit-1].Key()
+	}
+	f.kept = append(f.kept, one)
+}
+
+// first returns the first limit resources.
+func (f *finder) first() []*mirror.Resource {
+	slices.SortFunc(f.kept, func(a, b *mirror.Resource) int { return mirror.CompareKeys(a.Key(), b.Key()) })
+	return f.kept[:min(len(f.kept), f.limit)]
+}
+
+// cursorOf names the last row of a page: "group/Kind/namespace/name".
+func cursorOf(key mirror.Key) string { return key.Kind.String() + "/" + key.Namespace + "/" + key.Name }
+
+func parseCursor(words string) (mirror.Key, bool) {
+	parts := strings.SplitN(words, "/", 4)
+	if len(parts) < 4 {
+		return mirror.Key{}, false
+	}
+	return mirror.Key{Kind: mirror.Kind{Group: parts[0], Kind: parts[1]}, Namespace: parts[2], Name: parts[3]}, true
+}
+
+// keyOf returns the key of "group/Kind", a namespace and a name.
+func keyOf(kind, namespace, name string) (mirror.Key, bool) {
+	group, short, ok := strings.Cut(kind, "/")
+	return mirror.Key{Kind: mirror.Kind{Group: group, Kind: short}, Namespace: namespace, Name: name}, ok
+}

@@ -1,0 +1,327 @@
+package ui
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"meshrelay/admin"
+	"meshrelay/downstream"
+	"meshrelay/events"
+	"meshrelay/federation/conflicts"
+	"meshrelay/internal/kube"
+	"meshrelay/state"
+	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
+)
+
+// evil is what an upstream or a client may put into any text.
+const evil = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>\u202egnp.exe\u2066\u200b\x1b[31m"
+
+// fill puts evil into each text of a value.
+func fill(v reflect.Value, depth int) {
+	if depth > 8 || !v.CanSet() {
+		return
+	}
+	switch v.Kind() {
+	case reflect.String:
+		v.SetString(evil)
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		fill(v.Elem(), depth+1)
+	case reflect.Slice:
+		if v.Type().Elem().Kind() != reflect.Uint8 { // raw JSON is set apart
+			v.Set(reflect.MakeSlice(v.Type(), 2, 2))
+			for i := range 2 {
+				fill(v.Index(i), depth+1)
+			}
+		}
+	case reflect.Map:
+		if v.Type().Key().Kind() == reflect.String {
+			v.Set(reflect.MakeMap(v.Type()))
+			value := reflect.New(v.Type().Elem()).Elem()
+			fill(value, depth+1)
+			if value.CanInt() {
+				value.SetInt(1)
+			}
+			v.SetMapIndex(reflect.ValueOf(evil).Convert(v.Type().Key()), value)
+		}
+	case reflect.Struct:
+		if v.Type() != reflect.TypeFor[time.Time]() {
+			for i := range v.NumField() {
+				fill(v.Field(i), depth+1)
+			}
+		}
+	case reflect.Int:
+		v.SetInt(1)
+	}
+}
+
+func evilOf[T any]() (v T) {
+	fill(reflect.ValueOf(&v).Elem(), 0)
+	return v
+}
+
+func TestTextFromOutsideStaysText(t *testing.T) {
+	f := newFixture(t, 10)
+	u := evilOf[upstreams.Status]()
+	u.Name = "east"
+	f.ups = append([]upstreams.Status{u}, evilOf[upstreams.Status]())
+	f.ready, f.clients = evilOf[admin.Readiness](), []downstream.ClientStatus{evilOf[downstream.ClientStatus]()}
+	f.clients[0].Connection = "client-7"
+	f.contests, f.hosts, f.notFollow = []conflicts.KeyConflict{evilOf[conflicts.KeyConflict]()}, []conflicts.HostConflict{evilOf[conflicts.HostConflict]()}, []conflicts.NotFollowed{evilOf[conflicts.NotFollowed]()}
+	f.held, f.leftOut, f.revisions = []intake.HeldUpstream{evilOf[intake.HeldUpstream]()}, []intake.LeftOut{evilOf[intake.LeftOut]()}, []state.Revision{evilOf[state.Revision]()}
+	f.leftOut[0].Upstream, f.leftOut[0].Reason = "east", "rule"
+	e := evilOf[admin.Explanation]()
+	e.Outcome = admin.Served
+	e.Served.Spec = []byte(`{"a":"<script>alert(1)</script>` + "\u202e" + `"}`)
+	e.Sources[0].From = &kube.Object{Kind: evil, Spec: []byte(`{"a":"</code><script>alert(1)</script>"}`)}
+	e.Sources[1].From = nil
+	f.explained = &e
+	f.journal = []events.Event{evilOf[events.Event]()}
+	f.journal[0].Seq = 1
+	f.config, f.apart = evil, evil
+	all := append(paths(), "/resources?q="+queryOf("<script>alert(1)</script>"), "/events?q="+queryOf(evil), "/upstreams/"+pathOf("<script>alert(1)</script>"), "/nothing/"+pathOf("<img>"))
+	shown := 0
+	for _, path := range all {
+		_, body, _ := f.get(t, path)
+		if strings.Contains(body, "&lt;script&gt;alert") {
+			shown++
+		}
+		for _, bad := range []string{"<script>alert", "<img", "\u202e", "\u2066", "\u200b", "\x1b"} {
+			if i := strings.Index(body, bad); i >= 0 {
+				t.Errorf("%s: %q in …%q", path, bad, body[max(0, i-80):min(len(body), i+80)])
+			}
+		}
+		if strings.Contains(body, "javascript:") {
+			t.Errorf("%s: a link runs a script", path)
+		}
+	}
+	if shown < len(all)-3 { // some pages show no text from outside
+		t.Errorf("only %d of %d pages show what they were given", shown, len(all))
+	}
+}
+
+func TestThePageShowsNoPassword(t *testing.T) {
+	f := newFixture(t, 1)
+	f.config = "proxy: http://user:canary@proxy.example:3128\nother: 'https://canary@x/'\n"
+	_, body, _ := f.get(t, "/config")
+	if strings.Contains(body, "canary") || !strings.Contains(body, "://…@proxy.example:3128") {
+		t.Error(body)
+	}
+}
+
+func TestThePageKeepsToItself(t *testing.T) {
+	f := newFixture(t, 1)
+	for _, path := range append(paths(), "/nothing", "/assets/none/x.js") {
+		_, body, header := f.get(t, path)
+		want := map[string]string{
+			"Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+			"X-Frame-Options":         "DENY", "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
+			"Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Resource-Policy": "same-origin", "Cache-Control": "no-store",
+		}
+		for name, value := range want {
+			if got := header.Get(name); got != value {
+				t.Errorf("%s: %s is %q", path, name, got)
+			}
+		}
+		for _, bad := range []string{" style=", " onclick=", "<style", "http://", "https://", "<form class=\"act\""} {
+			if strings.Contains(body, bad) {
+				t.Errorf("%s has %q", path, bad)
+			}
+		}
+	}
+}
+
+func TestOnlyGETAndHEADAreAnswered(t *testing.T) {
+	f := newFixture(t, 1)
+	for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodPatch} {
+		for _, path := range append(paths(), "/live", "/act/release") {
+			w := httptest.NewRecorder()
+			f.ServeHTTP(w, httptest.NewRequest(method, Path+path, nil))
+			if w.Code != http.StatusMethodNotAllowed {
+				t.Errorf("%s %s: %d", method, path, w.Code)
+			}
+		}
+	}
+	w := httptest.NewRecorder()
+	f.ServeHTTP(w, httptest.NewRequest(http.MethodHead, Path+"/", nil))
+	if w.Code != http.StatusOK {
+		t.Errorf("HEAD: %d", w.Code)
+	}
+}
+
+func TestFormsAreForRelayUIOnly(t *testing.T) {
+	f := newFixture(t, 1)
+	for base, want := range map[string]bool{"": false, "/abc123/ui": true, "//evil.example/ui": false, "/a\"b/ui": false, "/abc/ui/../..": false} {
+		_, body, _ := f.get(t, "/upstreams/east", BaseHeader, base)
+		if got := strings.Contains(body, `<form class="act" method="post" action="`+base+`/act/freeze"`); got != want {
+			t.Errorf("base %q: forms %v", base, got)
+		}
+		if want && strings.Contains(body, `href="/ui`) {
+			t.Errorf("base %q: links leave it", base)
+		}
+	}
+}
+
+func TestBadParametersAreRefused(t *testing.T) {
+	f := newFixture(t, 1)
+	for path, code := range map[string]int{
+		"/resources?q=" + strings.Repeat("x", 600): 400, "/resources?after=x": 400, "/resources?q=%ff": 400, "/events?at=yesterday": 400, "/events?type=none": 400, "/events?window=-1h": 400, "/events?before=x": 400,
+		"/upstreams/nobody": 404, "/client?id=nobody": 404, "/events/none": 404, "/events/99": 404, "/nothing": 404,
+		"/upstreams?from=-5": 200, "/upstreams?from=99999999": 200, "/clients?from=x": 200, "/events?at=03:12": 200, "/events?at=2026-11-21+03:12&window=1h": 200,
+	} {
+		if got, body, _ := f.get(t, path); got != code {
+			t.Errorf("%s: %d: %s", path, got, body[:min(len(body), 200)])
+		}
+	}
+}
+
+func TestATimeOfTheDayIsTheLastOne(t *testing.T) {
+	for text, want := range map[string]string{"03:12": "2026-11-21T03:12:00Z", "03:15": "2026-11-20T03:15:00Z", "2026-11-01 10:00": "2026-11-01T10:00:00Z"} {
+		if got, err := parseAt(text, testNow); err != nil || got.Format(time.RFC3339) != want {
+			t.Errorf("%s: %v %v", text, got, err)
+		}
+	}
+}
+
+func TestOpenPagesAreBounded(t *testing.T) {
+	h := newHints()
+	for range maxStreams {
+		if h.open() == nil {
+			t.Fatal("refused before the bound")
+		}
+	}
+	if h.open() != nil {
+		t.Error("one more than the bound")
+	}
+	for c := range h.streams {
+		h.shut(c)
+		break
+	}
+	if h.open() == nil {
+		t.Error("refused although one has closed")
+	}
+	h.end()
+	if h.open() != nil || h.count() != 0 {
+		t.Error("open after the end")
+	}
+}
+
+func TestHintsComeTogether(t *testing.T) {
+	h := newHints()
+	c := h.open()
+	h.tell([]string{topicUpstreams})
+	h.tell([]string{topicClients}) // nobody has taken the first
+	if got := <-c; got != "upstreams clients" {
+		t.Errorf("got %q", got)
+	}
+}
+
+// TestOpenPagesOfAnIdleRelayAreToldNothing opens ten pages for ten minutes: the relay looks at most
+// once a second for all of them, tells nothing, and does not look when none is open.
+func TestOpenPagesOfAnIdleRelayAreToldNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, 10)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { _ = f.Run(ctx); close(done) }()
+		sleep := func(d time.Duration) {
+			time.Sleep(d)
+			synctest.Wait()
+		}
+		sleep(time.Minute)
+		if f.looks.Load() != 0 {
+			t.Errorf("%d looks without a page", f.looks.Load())
+		}
+		streams := make([]chan string, 10)
+		for i := range streams {
+			streams[i] = f.hints.open()
+		}
+		sleep(10 * time.Minute)
+		if f.looks.Load() == 0 || f.looks.Load() > 620 {
+			t.Errorf("%d looks in ten minutes", f.looks.Load())
+		}
+		for _, c := range streams {
+			if len(c) > 0 {
+				t.Errorf("told %q", <-c)
+			}
+		}
+		f.changes.Add(1)
+		sleep(2 * time.Second)
+		for _, c := range streams {
+			if len(c) != 1 || <-c != topicResources {
+				t.Error("a change was not told")
+			}
+		}
+		cancel()
+		<-done
+		for _, c := range streams {
+			if _, open := <-c; open {
+				t.Error("a stream is open after the end")
+			}
+		}
+	})
+}
+
+func TestTheChartsKeepAnHour(t *testing.T) {
+	var s series
+	for i := range 1000 {
+		s.add(sample{at: testNow.Add(time.Duration(i) * sampleEvery), changes: uint64(6 * i), served: 5})
+	}
+	charts := s.charts()
+	if len(s.samples) != maxSamples || !strings.HasPrefix(charts[0].Summary, "now 36,") || strings.Count(charts[0].Points, "[") != maxSamples+1 {
+		t.Errorf("%d samples, %s", len(s.samples), charts[0].Summary)
+	}
+}
+
+// TestVendoredFilesArePinned compares the files of others with their sums.
+func TestVendoredFilesArePinned(t *testing.T) {
+	for _, dir := range []string{"vendor", "../uitest/axe"} {
+		sums, err := os.ReadFile(dir + "/SHA256SUMS")
+		if err != nil {
+			t.Fatal(err)
+		}
+		pinned := map[string]string{}
+		for line := range strings.Lines(string(sums)) {
+			sum, name, _ := strings.Cut(strings.TrimSpace(line), "  ")
+			pinned[name] = sum
+		}
+		files, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			if file.Name() == "SHA256SUMS" {
+				continue
+			}
+			content, err := os.ReadFile(dir + "/" + file.Name())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if sum := sha256.Sum256(content); hex.EncodeToString(sum[:]) != pinned[file.Name()] {
+				t.Errorf("%s/%s is not the file that is pinned", dir, file.Name())
+			}
+			delete(pinned, file.Name())
+		}
+		for name := range pinned {
+			t.Errorf("%s/%s is missing", dir, name)
+		}
+	}
+}
+
+func TestWordsForAShellAreQuoted(t *testing.T) {
+	for in, want := range map[string]string{"east": "east", "": "''", "a b": "'a b'", "$(rm x)": "'$(rm x)'", "it's": `'it'\''s'`} {
+		if got := word(in); got != want {
+			t.Errorf("%q: %s, want %s", in, got, want)
+		}
+	}
+}

@@ -1,0 +1,279 @@
+package ui
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+
+	"meshrelay/admin"
+	"meshrelay/internal/cliview"
+	"meshrelay/upstreams"
+)
+
+// maxRevisions bounds the revisions of an upstream that are listed.
+const maxRevisions = 30
+
+func upstreamLevel(u upstreams.Status) Level {
+	switch {
+	case cliview.IsHealthy(u):
+		return OK
+	case u.State == upstreams.StateDenied || u.State == upstreams.StateFailed || u.State == upstreams.StateDisconnected:
+		return Bad
+	}
+	return Warn
+}
+
+func upstreamTable(ups []upstreams.Status, r *request) *Table {
+	t := &Table{
+		Caption: "Upstreams", Empty: "No upstream has such a name or state.",
+		Head: []string{"Upstream", "State", "Type", "Synced", "Resources", "Refused", "Dropped", "Updated", "Address"},
+	}
+	for _, u := range ups {
+		typ := u.Type
+		if u.Protocol != "" {
+			typ += "/" + u.Protocol
+		}
+		synced := "no"
+		if u.Synced {
+			synced = "yes"
+		}
+		t.Rows = append(t.Rows, []Cell{
+			linked(u.Name, "/upstreams/"+pathOf(u.Name)), leveled(upstreamLevel(u), cliview.UpstreamState(u, r.now)), cell(typ), cell(synced),
+			number(admin.Total(u.Resources)), number(u.RefusedTotal), number(admin.Total(u.Dropped)), at(u.LastUpdate), cell(u.Address),
+		})
+	}
+	return t
+}
+
+// upstreamList lists all upstreams, a page at a time.
+func (p *Pages) upstreamList(r *request) (*Page, error) {
+	all := r.upstreams()
+	matches := slices.DeleteFunc(slices.Clone(all), func(u upstreams.Status) bool {
+		return !contains(u.Name, r.get("q")) && !contains(u.Address, r.get("q")) || r.get("state") == notWell && cliview.IsHealthy(u)
+	})
+	rest := matches[min(len(matches), r.offset()):]
+	t := upstreamTable(rest[:min(len(rest), maxRows)], r)
+	t.Summary = fmt.Sprintf("%d of %s", len(matches), count(len(all), "upstream"))
+	if len(rest) > maxRows {
+		t.Next = r.with("from", fmt.Sprint(r.offset()+maxRows))
+	}
+	well := len(all) - len(slices.DeleteFunc(slices.Clone(all), cliview.IsHealthy))
+	return &Page{
+		Title: "Upstreams", Command: "relay upstreams", Topics: []string{topicUpstreams},
+		Lead:     State{Level: goodIf(well == len(all), Warn), Text: fmt.Sprintf("%d of %s up to date", well, count(len(all), "upstream"))},
+		Sections: []Section{{ID: "list", Search: r.search("/upstreams", stateField(r)), Table: t}},
+	}, nil
+}
+
+const notWell = "not up to date"
+
+func stateField(r *request) Field {
+	return Field{Name: "state", Label: "State", Value: r.get("state"), Options: []string{notWell}}
+}
+
+// upstreamOf returns the upstream of a request.
+func (p *Pages) upstreamOf(r *request) (upstreams.Status, error) {
+	all := r.upstreams()
+	i := slices.IndexFunc(all, func(u upstreams.Status) bool { return u.Name == r.name })
+	if i < 0 {
+		return upstreams.Status{}, notFound("There is no upstream %.64q.", r.name)
+	}
+	return all[i], nil
+}
+
+// upstreamPage tells all about one upstream.
+func (p *Pages) upstreamPage(r *request) (*Page, error) {
+	u, err := p.upstreamOf(r)
+	if err != nil {
+		return nil, err
+	}
+	page := &Page{
+		Title: "Upstream " + u.Name, Crumbs: []Link{{"Upstreams", "/upstreams"}}, Command: "relay upstreams " + word(u.Name), Topics: []string{topicUpstreams},
+		Lead:     State{Level: upstreamLevel(u), Text: fmt.Sprintf("%s, %s served", cliview.UpstreamState(u, r.now), count(admin.Total(u.Resources), "resource"))},
+		Sections: []Section{{ID: "state", Title: "State", Facts: upstreamFacts(u, r), Text: append(upstreamAdvice(u, r), State{Level: None, Text: "its events", Href: "/events?upstream=" + queryOf(u.Name)})}},
+	}
+	if len(u.Addresses) > 1 {
+		t := &Table{Caption: "Addresses in order of preference", Head: []string{"Address", "State"}}
+		for i, a := range u.Addresses[:min(len(u.Addresses), maxRows)] {
+			t.Rows = append(t.Rows, []Cell{cell(a.Address), leveled(goodIf(a.LastError == "", Warn), cliview.AddressState(u.Addresses, i, r.now))})
+		}
+		page.Sections = append(page.Sections, Section{ID: "addresses", Title: "Addresses", Table: t})
+	}
+	page.Sections = append(page.Sections, Section{ID: "kinds", Title: "Resources by kind", Table: kindTable(u)})
+	page.Sections = append(page.Sections, p.keptOut(u, r)...)
+	page.Sections = append(page.Sections, p.history(u), Section{ID: "actions", Title: "What you can do", Actions: upstreamActions(u)})
+	return page, nil
+}
+
+func upstreamFacts(u upstreams.Status, r *request) []Fact {
+	facts := []Fact{
+		{"State", leveled(upstreamLevel(u), cliview.UpstreamState(u, r.now))}, {"Since", at(u.Since)}, {"Last update", at(u.LastUpdate)},
+		{"Address", cell(u.Address)}, {"Cluster", cell(u.ClusterID)}, {"Type", cell(u.Type)}, {"Protocol", cell(u.Protocol)},
+		{"Reconnects", number(u.Reconnects)}, {"Responses rejected", number(u.NACKs)},
+	}
+	if u.LastError != "" {
+		facts = append(facts, Fact{"Last error", leveled(Warn, u.LastError)})
+	}
+	if u.Required {
+		facts = append(facts, Fact{"Required", cell("yes: the relay is not ready while it is stale")})
+	}
+	return facts
+}
+
+// upstreamAdvice tells about a hold, a freeze, and types without an answer.
+func upstreamAdvice(u upstreams.Status, r *request) (list []State) {
+	if h := u.Held; h != nil {
+		s := say(Warn, fmt.Sprintf("%s of %s held (%s). The hold ends %s.", count(h.Removals, "deletion"), count(h.Of, "resource"), h.Reason, cliview.EndOfHold(*h, r.now)))
+		s.Href = "/holds/" + pathOf(u.Name)
+		list = append(list, s)
+	}
+	if f := u.Frozen; f != nil {
+		list = append(list, say(Warn, "frozen"+cliview.Freeze(*f, r.now)))
+	}
+	if u.Stale {
+		list = append(list, say(Warn, "stale: last in contact "+cliview.Ago(u.StaleSince, r.now)+" ago. Its resources are still served, but for those that have expired."))
+	}
+	if u.Endpoints != nil && u.Endpoints.LastError != "" {
+		list = append(list, say(Warn, "the endpoints of its services may be old: "+u.Endpoints.LastError))
+	}
+	for i, typ := range u.Pending {
+		if i == maxReasons {
+			return append(list, say(Warn, fmt.Sprintf("and %d types more without an answer", len(u.Pending)-i)))
+		}
+		list = append(list, say(Warn, "no answer yet for "+typ))
+	}
+	if u.Kubernetes != nil {
+		for _, k := range u.Kubernetes.Kinds {
+			if k.State != "following" && len(list) < maxRows {
+				list = append(list, say(Warn, fmt.Sprintf("%s %s: %s", k.Kind, k.State, k.Reason)))
+			}
+		}
+	}
+	return list
+}
+
+func kindTable(u upstreams.Status) *Table {
+	t := &Table{Caption: "Resources of the upstream by kind", Head: []string{"Kind", "Resources", "Expired", "Drift"}, Empty: "It has no resources."}
+	kinds := slices.AppendSeq(slices.Collect(maps.Keys(u.Resources)), maps.Keys(u.Expired))
+	slices.Sort(kinds)
+	kinds = slices.Compact(kinds)
+	for _, kind := range kinds[:min(len(kinds), maxRows)] {
+		t.Rows = append(t.Rows, []Cell{
+			linked(kind, "/resources?kind="+queryOf(kind)+"&upstream="+queryOf(u.Name)), number(u.Resources[kind]), number(u.Expired[kind]), number(u.Drift[kind]),
+		})
+	}
+	if len(kinds) > maxRows {
+		t.Summary = fmt.Sprintf("the first %d of %d kinds", maxRows, len(kinds))
+	}
+	return t
+}
+
+// keptOut lists what is refused and what import rules leave out.
+func (p *Pages) keptOut(u upstreams.Status, r *request) (sections []Section) {
+	if u.RefusedTotal > 0 {
+		t := &Table{Caption: "Resources whose newest content is bad", Head: []string{"Refused", "Reason"}}
+		for _, f := range u.Refused[:min(len(u.Refused), maxRows/2)] {
+			t.Rows = append(t.Rows, []Cell{cell(f.Resource), cell(f.Reason)})
+		}
+		t.Summary = fmt.Sprintf("%d of %d refused; the last good content is still served", len(t.Rows), u.RefusedTotal)
+		sections = append(sections, Section{ID: "refused", Title: "Refused", Table: t})
+	}
+	if len(u.Dropped) == 0 {
+		return sections
+	}
+	t := &Table{Caption: "Resources that import rules leave out, by rule", Head: []string{"Rule", "Left out"}}
+	for _, reason := range slices.Sorted(maps.Keys(u.Dropped)) {
+		t.Rows = append(t.Rows, []Cell{linked(reason, "/upstreams/"+pathOf(u.Name)+"?leftout="+queryOf(reason)+"#leftout"), number(u.Dropped[reason])})
+	}
+	sections = append(sections, Section{ID: "dropped", Title: "Left out", Table: t})
+	if reason := r.get("leftout"); reason != "" {
+		sections = append(sections, p.leftOut(u.Name, reason))
+	}
+	return sections
+}
+
+func (p *Pages) leftOut(upstream, reason string) Section {
+	t := &Table{Caption: "Resources that the rule leaves out", Head: []string{"Kind", "Resource", "Why"}, Empty: "Nothing."}
+	n := 0
+	for _, l := range p.data.LeftOut() {
+		if l.Upstream != upstream || l.Reason != reason {
+			continue
+		}
+		if n++; n <= maxRows/2 {
+			t.Rows = append(t.Rows, []Cell{cell(l.Kind), linked(l.Namespace+"/"+l.Name, resourceHref(l.Kind, l.Namespace, l.Name)), cell(cmp.Or(l.Detail, l.Reason))})
+		}
+	}
+	t.Summary = fmt.Sprintf("%d of %d; all of them: relay explain --left-out --upstream %s", len(t.Rows), n, word(upstream))
+	return Section{ID: "leftout", Title: "Left out by " + reason, Table: t}
+}
+
+// history lists the revisions that are kept of an upstream.
+func (p *Pages) history(u upstreams.Status) Section {
+	s := Section{ID: "history", Title: "History"}
+	revisions, err := p.data.History(u.Name)
+	if err != nil {
+		if admin.StatusOf(err) >= http.StatusInternalServerError {
+			s.Text = []State{say(Warn, "The history can not be read: "+err.Error())}
+		} else {
+			s.Text = []State{say(None, err.Error())}
+		}
+		return s
+	}
+	t := &Table{Caption: "Revisions, newest first", Head: []string{"Revision", "When", "Resources", "Added", "Changed", "Removed", "By", "Among them"}, Empty: "No revisions are kept."}
+	for _, v := range revisions[:min(len(revisions), maxRevisions)] {
+		among := ""
+		if len(v.Keys) > 0 {
+			among = v.Keys[0]
+		}
+		t.Rows = append(t.Rows, []Cell{
+			number(v.ID), at(v.Time), number(v.Resources), number(v.Added), number(v.Changed), number(v.Removed), cell(cmp.Or(v.By, "upstream")), cell(among),
+		})
+	}
+	t.Summary = fmt.Sprintf("%d of %s; all of them: relay history %[3]s; what one has changed: relay history %[3]s REVISION --diff", len(t.Rows), count(len(revisions), "revision"), word(u.Name))
+	s.Table = t
+	return s
+}
+
+func upstreamActions(u upstreams.Status) (list []Action) {
+	name := word(u.Name)
+	if u.Held != nil {
+		list = append(list, releaseAction(u.Name, *u.Held))
+	}
+	if u.Frozen != nil {
+		list = append(list, Action{
+			Title: "Unfreeze " + u.Name, Why: "It is served as the upstream has it again. The guard judges deletions.", Command: "relay unfreeze " + name + ` --reason "…"`,
+			Form: orderForm("unfreeze", u.Name, true),
+		})
+	} else {
+		list = append(list, freezeAction(u.Name))
+	}
+	if u.FirstSync != nil && u.FirstSync.Awaited {
+		list = append(list, Action{Title: "Serve without " + u.Name, Why: "Clients wait for its first sync. They go on without its resources.", Command: "relay serve-without " + name})
+	}
+	rollback := orderForm("rollback", u.Name, true)
+	rollback.Fields = append([]Field{{Name: "to", Label: "Revision", Hint: "a number of the history"}}, rollback.Fields...)
+	return append(list, Action{
+		Title: "Roll back " + u.Name, Why: "It is served as it was at a revision of its history, and stays frozen there.", Command: "relay rollback " + name + ` --to REVISION --reason "…"`,
+		Form: rollback,
+	})
+}
+
+func freezeAction(upstream string) Action {
+	freeze := orderForm("freeze", upstream, false)
+	freeze.Fields = append([]Field{{Name: "for", Label: "For", Value: "4h", Hint: "as in 4h or 90m; empty: without end"}}, freeze.Fields...)
+	return Action{
+		Title: "Freeze " + upstream, Why: "It stays as it is served now, whatever the upstream does. A hold is kept for good.", Command: "relay freeze " + word(upstream) + ` --for 4h --reason "…"`,
+		Form: freeze,
+	}
+}
+
+// orderForm returns the form of an order about an upstream, confirmed by typing its name.
+func orderForm(verb, upstream string, danger bool) *Form {
+	return &Form{
+		Path: "/act/" + verb, Confirm: upstream, Danger: danger,
+		Hidden: []Field{{Name: "upstream", Value: upstream}},
+		Fields: []Field{{Name: "reason", Label: "Reason", Hint: "why, for those who look later"}},
+	}
+}

@@ -1,0 +1,188 @@
+package uitest
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/chromedp"
+)
+
+//go:embed axe/axe.min.js
+var axe string
+
+// watch notes what a page must not do.
+const watch = `window.problems = [];
+addEventListener('securitypolicyviolation', e => problems.push('policy: ' + e.violatedDirective + ' ' + e.blockedURI + ' ' + e.sample));
+addEventListener('error', e => problems.push('error: ' + e.message));
+const noted = console.error;
+console.error = (...all) => { problems.push('console: ' + all.join(' ')); noted(...all); };
+addEventListener('unhandledrejection', e => problems.push('rejection: ' + e.reason));`
+
+// browser is one tab.
+type browser struct {
+	t    *testing.T
+	ctx  context.Context
+	base string
+}
+
+// newBrowser opens a browser.
+func newBrowser(t *testing.T, base string) *browser {
+	t.Helper()
+	path, err := exec.LookPath("chromium")
+	if err != nil {
+		t.Fatalf("%v: install it as root with: apt-get install chromium (make ui-test does)", err)
+	}
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.DisableGPU,
+		chromedp.WindowSize(1200, 860), chromedp.UserDataDir(t.TempDir()), chromedp.Flag("disable-dev-shm-usage", true))
+	allocated, cancelAllocated := chromedp.NewExecAllocator(t.Context(), options...)
+	ctx, cancel := chromedp.NewContext(allocated)
+	t.Cleanup(func() { cancel(); cancelAllocated() })
+	b := &browser{t: t, ctx: ctx, base: base}
+	if _, err := chromedp.Call(ctx, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: watch}); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// do runs actions within patience.
+func (b *browser) do(what string, actions ...chromedp.Action[chromedp.Void]) {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	if err := chromedp.Do(ctx, actions...); err != nil {
+		b.t.Fatalf("%s: %v\n%s", what, err, b.glance())
+	}
+}
+
+// glance returns what the page shows, for the message of a failure.
+func (b *browser) glance() string {
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	text, err := chromedp.Run(ctx, chromedp.Evaluate[string](`document.body ? document.body.innerText : ''`))
+	if err != nil {
+		return err.Error()
+	}
+	return text[:min(len(text), 3000)]
+}
+
+func (b *browser) open(path string) {
+	b.t.Helper()
+	b.do("open "+path, chromedp.Navigate(b.base+path))
+}
+
+// ask evaluates an expression in the page.
+func ask[T any](b *browser, expression string) T {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	v, err := chromedp.Run(ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
+	if err != nil {
+		b.t.Fatalf("%s: %v", expression, err)
+	}
+	return v
+}
+
+// await waits until an expression is true, also on the next page.
+func (b *browser) await(expression string) {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	for {
+		is, err := chromedp.Run(ctx, chromedp.Evaluate[bool](`Boolean(`+expression+`)`))
+		if is {
+			return
+		}
+		if ctx.Err() != nil {
+			b.t.Fatalf("await %s: %v\n%s", expression, err, b.glance())
+		}
+		time.Sleep(30 * time.Millisecond) // of a poll of another process
+	}
+}
+
+// text returns what a person reads on the page.
+func (b *browser) text() string { b.t.Helper(); return ask[string](b, `document.body.innerText`) }
+
+// wants checks that the page has some texts.
+func (b *browser) wants(where string, texts ...string) {
+	b.t.Helper()
+	got := b.text()
+	for _, want := range texts {
+		if !strings.Contains(got, want) {
+			b.t.Errorf("%s: want %q in\n%s", where, want, got)
+		}
+	}
+}
+
+// theme has the browser prefer dark or light.
+func (b *browser) theme(name string) {
+	b.t.Helper()
+	_, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: name}, {Name: "prefers-reduced-motion", Value: "reduce"}},
+	})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// scripts lets pages run scripts, or not.
+func (b *browser) scripts(on bool) {
+	b.t.Helper()
+	if _, err := chromedp.Call(b.ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: !on}); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// keys types keys into the page.
+func (b *browser) keys(keys string) {
+	b.t.Helper()
+	b.do("type "+keys, chromedp.KeyEvent(keys))
+}
+
+// blameless checks that the page has done nothing that it must not: no violation of its policy, no
+// error, no request to another origin.
+func (b *browser) blameless(where string) {
+	b.t.Helper()
+	for _, problem := range ask[[]string](b, `window.problems`) {
+		b.t.Errorf("%s: %s", where, problem)
+	}
+	foreign := `performance.getEntriesByType('resource').map(e => e.name).filter(n => new URL(n).origin !== location.origin && !n.startsWith('data:'))`
+	for _, name := range ask[[]string](b, foreign) {
+		b.t.Errorf("%s: request to another origin: %s", where, name)
+	}
+}
+
+// accessible checks the page with axe: one rule of it, or all.
+func (b *browser) accessible(where, rule string) {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	if !ask[bool](b, `'axe' in window`) {
+		if _, err := chromedp.Run(ctx, chromedp.Evaluate[bool](axe+"\n;true")); err != nil {
+			b.t.Fatal(err)
+		}
+	}
+	options := "{}"
+	if rule != "" {
+		options = fmt.Sprintf("{runOnly: [%q]}", rule)
+	}
+	findings, err := chromedp.Run(ctx, chromedp.Evaluate[string](
+		`axe.run(`+options+`).then(r => JSON.stringify(r.violations.map(v => v.id + ': ' + v.help + ': ' + v.nodes.slice(0, 3).map(n => n.html.slice(0, 200) + ' ' + n.failureSummary).join(' | '))))`, chromedp.EvalAwaitPromise))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	var all []string
+	if err := json.Unmarshal([]byte(findings), &all); err != nil {
+		b.t.Fatal(err)
+	}
+	for _, finding := range all {
+		b.t.Errorf("%s: %s", where, finding)
+	}
+}

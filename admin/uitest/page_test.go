@@ -1,0 +1,252 @@
+package uitest
+
+import (
+	"flag"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+)
+
+var screenshots = flag.String("screenshots", "", "write the pictures of the README into this `directory`")
+
+// paths returns the address of every page, in a broken world.
+func (w *world) paths() []string {
+	w.t.Helper()
+	clients := w.clients()
+	if len(clients) != 1 {
+		w.t.Fatalf("%d clients", len(clients))
+	}
+	return []string{
+		"/", "/upstreams", "/upstreams/east", "/upstreams/lab", "/holds", "/holds/east", "/holds/west", "/events", "/events?window=1h&upstream=east",
+		"/resources", "/resources?q=bank", "/resource?kind=networking.istio.io/ServiceEntry&namespace=payments&name=bank", "/resource?kind=se&namespace=nowhere&name=nothing",
+		"/clients", "/client?id=" + url.QueryEscape(clients[0].Connection), "/conflicts", "/plan", "/config", "/upstreams/nobody",
+	}
+}
+
+// TestThePageAnswersSixQuestions is a night shift: a newcomer has the page only.
+func TestThePageAnswersSixQuestions(t *testing.T) {
+	w := newWorld(t)
+	w.breakIt()
+	b := newBrowser(t, w.base)
+	b.theme("light")
+
+	// Is everything in sync?
+	b.open("/")
+	b.wants("overview", "ready, degraded", "1 of 3 upstreams up to date", "1 of 1 client up to date", "disconnected")
+	b.shot("ui-overview-light.png")
+
+	// What is held, and should I release it? The first thing that needs a look leads there.
+	b.do("look at the hold", chromedp.Click(chromedp.CSS(`#reasons li:first-child a`)), chromedp.WaitVisible(chromedp.CSS(`#deletions`)))
+	b.wants("hold", "would be deleted. All of them are still served.", "would go from every client", "Release these", "relay release east --hold ", "relay freeze east", "nobody", "west")
+	b.shot("ui-hold.png")
+
+	// What changed at that time?
+	b.open("/events?type=changed&upstream=west")
+	b.wants("timeline", "ServiceEntry night/changed-at-night")
+	b.do("look at the event", chromedp.Click(chromedp.CSS(`#list tbody tr:first-child th a`)), chromedp.WaitVisible(chromedp.CSS(`#resources`)))
+	b.wants("event", "night/changed-at-night", "added", "upstream")
+	b.open("/events")
+	b.wants("timeline", "held", "lost")
+	b.shot("ui-timeline.png")
+
+	// Who shadows what?
+	b.open("/conflicts")
+	b.wants("conflicts", "payments/bank", "shadowed", "east", "west", "first in order")
+	b.do("look at the resource", chromedp.Click(chromedp.CSS(`#keys tbody th a`)), chromedp.WaitVisible(chromedp.CSS(`#explain`)))
+	b.wants("explain", "is served from upstream east: first in order", "shadowed", "acknowledged", "apiVersion: networking.istio.io/v1")
+	b.shot("ui-resource.png")
+
+	// What did client X get?
+	b.open("/clients")
+	b.do("look at the client", chromedp.Click(chromedp.CSS(`#list tbody th a`)), chromedp.WaitVisible(chromedp.CSS(`#types`)))
+	b.wants("client", "edge", "synced", "networking.istio.io/v1/ServiceEntry", "Acknowledged")
+
+	// What would happen if?
+	b.open("/plan")
+	b.wants("what if", "relay plan -c new.yaml --diff", "--dry-run")
+
+	b.theme("dark")
+	b.open("/")
+	b.await(`document.querySelectorAll('.chart canvas').length === 2`)
+	b.shot("ui-overview-dark.png")
+}
+
+// shot writes a picture where the flag asks for it.
+func (b *browser) shot(name string) {
+	b.t.Helper()
+	if *screenshots == "" {
+		return
+	}
+	picture, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	const most = 150 << 10
+	if len(picture) > most {
+		b.t.Errorf("%s has %d bytes, more than %d", name, len(picture), most)
+	}
+	if err := os.WriteFile(filepath.Join(*screenshots, name), picture, 0o644); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func TestEveryPageIsBlamelessAndAccessibleInBothThemes(t *testing.T) {
+	w := newWorld(t)
+	w.breakIt()
+	b := newBrowser(t, w.base)
+	for _, path := range w.paths() {
+		b.theme("light")
+		b.open(path)
+		b.await(`document.querySelector('#live') && !document.querySelector('#live').hidden`)
+		b.blameless(path)
+		b.accessible("light "+path, "")
+		if n := ask[int](b, `document.querySelectorAll('h1').length`); n != 1 {
+			t.Errorf("%s: %d headings of the first level", path, n)
+		}
+		if ask[bool](b, `document.documentElement.scrollWidth > document.documentElement.clientWidth`) {
+			t.Errorf("%s: it is wider than the window", path)
+		}
+		b.theme("dark")
+		if light := ask[string](b, `getComputedStyle(document.body).backgroundColor`); light == "rgb(255, 255, 255)" {
+			t.Errorf("%s: it is as light as ever in the dark", path)
+		}
+		b.accessible("dark "+path, "color-contrast") // the rest is the same
+	}
+}
+
+func TestEveryPageWorksWithoutJavaScript(t *testing.T) {
+	w := newWorld(t)
+	w.breakIt()
+	b := newBrowser(t, w.base)
+	b.scripts(false)
+	for _, path := range w.paths() {
+		b.open(path)
+		var lead, command string
+		ctx := b.ctx
+		lead, err := chromedp.Run(ctx, chromedp.Text(chromedp.CSS(`#lead`)))
+		if err != nil || strings.TrimSpace(lead) == "" {
+			t.Errorf("%s: no lead: %v", path, err)
+		}
+		if command, err = chromedp.Run(ctx, chromedp.Text(chromedp.CSS(`.same code`))); err != nil || !strings.HasPrefix(command, "relay ") {
+			t.Errorf("%s: no command but %q: %v", path, command, err)
+		}
+	}
+	// The forms and the links do without it.
+	b.open("/resources")
+	b.do("search", chromedp.SetValue(chromedp.CSS(`#q`), "bank"), chromedp.Submit(chromedp.CSS(`form.search`)), chromedp.WaitVisible(chromedp.CSS(`#list tbody`)))
+	rows, err := chromedp.Run(b.ctx, chromedp.Text(chromedp.CSS(`#list tbody`)))
+	if err != nil || !strings.Contains(rows, "payments/bank") || strings.Contains(rows, "lab-one") {
+		t.Errorf("search without JavaScript: %v\n%s", err, rows)
+	}
+}
+
+func TestTextOfUpstreamsStaysText(t *testing.T) {
+	w := newWorld(t)
+	const bad = `"<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">\u202Egnp.exe\u2066"`
+	w.write("west/bad.yaml", serviceEntry("evil", "evil", "evil.example", bad))
+	w.write("west/broken.yaml", strings.Replace(serviceEntry("evil", "broken", "x", bad), "resolution: DNS", `resolution: "<b>bold</b>\u202E"`, 1))
+	w.await("the bad resource", func() bool {
+		return strings.Contains(w.get("/debug/configz?kind=se&namespace=evil"), "evil.example") && strings.Contains(w.get("/debug/upstreams"), "bold")
+	})
+	b := newBrowser(t, w.base)
+	for _, path := range []string{"/", "/upstreams/west", "/resources?q=evil", "/resource?kind=se&namespace=evil&name=evil", "/events", "/resources?q=%3Cscript%3Ealert(1)%3C/script%3E%E2%80%AE", "/upstreams/%3Cscript%3E"} {
+		b.open(path)
+		b.blameless(path)
+		if title := ask[string](b, `document.title`); title == "owned" {
+			t.Errorf("%s: a script of an upstream ran", path)
+		}
+		if n := ask[int](b, `document.querySelectorAll('main script, main img, main b').length`); n != 0 {
+			t.Errorf("%s: %d elements of an upstream", path, n)
+		}
+		if ask[bool](b, `/[\u202A-\u202E\u2066-\u2069\u200B-\u200F]/.test(document.documentElement.outerHTML)`) {
+			t.Errorf("%s: characters that turn text around are in it", path)
+		}
+	}
+	b.open("/resource?kind=se&namespace=evil&name=evil")
+	b.wants("resource", "<script>document.title=", `\u202e`)
+}
+
+func TestKeysLeadToEveryPage(t *testing.T) {
+	w := newWorld(t)
+	b := newBrowser(t, w.base)
+	b.open("/resources")
+	b.keys("/")
+	b.await(`document.activeElement.id === 'q'`)
+	b.do("leave the field", chromedp.Blur(chromedp.CSS(`#q`)))
+	b.keys("?")
+	b.await(`document.getElementById('keys').open`)
+	b.keys("\u001b")
+	b.await(`!document.getElementById('keys').open`)
+	for key, path := range map[string]string{"o": "/ui/", "u": "/ui/upstreams", "c": "/ui/clients", "r": "/ui/resources", "t": "/ui/events", "x": "/ui/conflicts", "h": "/ui/holds", "w": "/ui/plan", "f": "/ui/config"} {
+		b.keys("g" + key)
+		b.await(`location.pathname === '` + path + `' && document.readyState === 'complete'`)
+	}
+	// The first tab leads past the navigation.
+	b.keys("\t")
+	if got := ask[string](b, `document.activeElement.textContent`); got != "Skip to the content" {
+		t.Errorf("the first tab leads to %q", got)
+	}
+	b.keys("\r")
+	b.await(`location.hash === '#main'`)
+}
+
+func TestARenewalKeepsTheFocusAndWhatIsTyped(t *testing.T) {
+	w := newWorld(t)
+	b := newBrowser(t, w.base)
+	b.open("/resources?namespace=late")
+	b.await(`document.getElementById('live').className === 'ok'`)
+	b.do("look for something", chromedp.Focus(chromedp.CSS(`#q`)))
+	b.keys("new")
+	b.await(`location.search.includes('q=new')`)
+	w.write("west/late.yaml", serviceEntry("late", "newcomer", "late.example", ""))
+	b.await(`document.querySelector('#list tbody') && document.querySelector('#list tbody').innerText.includes('late/newcomer')`)
+	if got := ask[string](b, `document.activeElement.id + ' ' + document.activeElement.value`); got != "q new" {
+		t.Errorf("the focus and the text are %q", got)
+	}
+	b.blameless("after a renewal")
+}
+
+func TestTheButtonsOfRelayUI(t *testing.T) {
+	w := newWorld(t)
+	w.breakIt()
+	ui := w.run("ui", "--admin", w.hub)
+	link := ""
+	w.await("the link", func() bool {
+		for _, word := range strings.Fields(ui.out.String()) {
+			if strings.HasPrefix(word, "http://") {
+				link = word
+			}
+		}
+		return link != ""
+	})
+	b := newBrowser(t, "")
+	b.open(link)
+	b.await(`location.pathname.endsWith('/ui/')`)
+	b.blameless("console")
+	b.do("look at the hold", chromedp.Click(chromedp.CSS(`#reasons li:first-child a`)), chromedp.WaitVisible(chromedp.CSS(`form.act`)))
+	b.accessible("hold with buttons", "")
+	fill := func(confirm string) {
+		b.do("release", chromedp.SetValue(chromedp.CSS(`#actions form.act [name=reason]`), "meant"), chromedp.SetValue(chromedp.CSS(`#actions form.act [name=confirm]`), confirm),
+			chromedp.Click(chromedp.CSS(`#actions form.act button.danger`)), chromedp.WaitVisible(chromedp.CSS(`#lead`)))
+		b.await(`location.pathname.endsWith('/act/release')`)
+	}
+	fill("west")
+	b.wants("a wrong confirmation", "Nothing was changed", "type the name of the upstream, east")
+	if !strings.Contains(w.relay("held"), "hold ") {
+		t.Error("the hold has gone without a confirmation")
+	}
+	b.do("back", chromedp.NavigateBack(), chromedp.WaitVisible(chromedp.CSS(`form.act`)))
+	fill("east")
+	b.wants("a release", "released", "0 still held")
+	if got := w.relay("held"); !strings.Contains(got, "No deletions are held") {
+		t.Errorf("after the release:\n%s", got)
+	}
+	// The link has worked once; without the cookie nobody gets in.
+	other := newBrowser(t, "")
+	other.open(link)
+	other.wants("the link again", "works once")
+}

@@ -1,0 +1,247 @@
+package uitest
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// patience bounds every wait.
+const patience = 30 * time.Second
+
+// world is a relay, its upstreams, and a relay that is its client. east and west are directories; lab
+// is another relay.
+type world struct {
+	t    *testing.T
+	dir  string
+	hub  string // its admin address
+	lab  *process
+	base string // of the pages
+}
+
+// newWorld starts a world.
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{t: t, dir: t.TempDir()}
+	for _, name := range []string{"east", "west"} {
+		if err := os.CopyFS(filepath.Join(w.dir, name), os.DirFS(filepath.Join("../../samples", name))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.write("lab/lab.yaml", serviceEntry("lab", "lab-one", "one.lab.example", "")+"---\n"+serviceEntry("lab", "lab-two", "two.lab.example", ""))
+	labXDS, hubXDS, edgeXDS := freePort(t), freePort(t), freePort(t)
+	w.lab = w.start("lab", "node: {id: lab}\nupstreams:\n- name: lab\n  file: {path: lab}\n"+endpoints(labXDS, freePort(t)))
+	hub := freePort(t)
+	w.hub, w.base = hub, "http://"+hub+"/ui"
+	w.start("hub", fmt.Sprintf(`node: {id: hub}
+upstreams:
+- name: east
+  file: {path: east}
+- name: west
+  file: {path: west}
+- name: lab
+  xds: {addresses: [%q], plaintext: true}
+state: {dir: %s}
+`, labXDS, filepath.Join(w.dir, "state"))+endpoints(hubXDS, hub))
+	w.start("edge", fmt.Sprintf("node: {id: edge, clusterID: edge-cluster}\nupstreams:\n- name: hub\n  xds: {addresses: [%q], plaintext: true}\n", hubXDS)+endpoints(edgeXDS, freePort(t)))
+	w.await("the hub is ready and has its client", func() bool {
+		return strings.HasPrefix(w.get("/ready"), "ready") && len(w.clients()) == 1 && strings.Contains(w.get("/debug/upstreams"), `"lab"`) &&
+			strings.Contains(w.get("/debug/explain?kind=se&namespace=lab&name=lab-one"), `"acknowledged"`)
+	})
+	return w
+}
+
+func endpoints(xds, admin string) string {
+	return fmt.Sprintf("downstream:\n  listeners:\n  - {address: %q, plaintext: true}\nadmin: {address: %q}\n", xds, admin)
+}
+
+func serviceEntry(namespace, name, host, annotation string) string {
+	annotations := ""
+	if annotation != "" {
+		annotations = "\n  annotations: {note: " + annotation + "}"
+	}
+	return fmt.Sprintf(`apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata:
+  namespace: %s
+  name: %s%s
+spec:
+  hosts: [%s]
+  resolution: DNS
+  ports: [{number: 443, name: tls, protocol: TLS}]
+`, namespace, name, annotations, host)
+}
+
+// write writes a file of the world as one change.
+func (w *world) write(name, content string) {
+	w.t.Helper()
+	path := filepath.Join(w.dir, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		w.t.Fatal(err)
+	}
+	if err := os.WriteFile(path+".new", []byte(content), 0o644); err != nil {
+		w.t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// breakIt is what went wrong in the night: east loses nearly all that it has, west changes a
+// resource, and lab is gone.
+func (w *world) breakIt() {
+	w.t.Helper()
+	w.write("west/night.yaml", serviceEntry("night", "changed-at-night", "night.example", ""))
+	w.await("the change of west", func() bool { return strings.Contains(w.get("/debug/configz?kind=se&namespace=night"), "night.example") })
+	files, err := filepath.Glob(filepath.Join(w.dir, "east", "*.yaml"))
+	if err != nil || len(files) == 0 {
+		w.t.Fatalf("east has no files: %v", err)
+	}
+	for _, file := range files {
+		if err := os.Remove(file); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	w.write("east/rest.yaml", serviceEntry("rest", "all-that-is-left", "left.example", ""))
+	w.lab.stop()
+	w.await("the hold of east, and the loss of lab", func() bool {
+		status := w.get("/debug/upstreams")
+		return strings.Contains(status, `"held"`) && strings.Contains(status, `"disconnected"`)
+	})
+}
+
+func (w *world) clients() (all []struct {
+	Connection string `json:"connection"`
+}) {
+	if err := json.Unmarshal([]byte(w.get("/debug/connections")), &all); err != nil {
+		return nil
+	}
+	return all
+}
+
+// get returns what the hub answers, and nothing when it does not.
+func (w *world) get(path string) string {
+	resp, err := http.Get("http://" + w.hub + path) //nolint:noctx // the relay of this test
+	if err != nil {
+		return ""
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return ""
+	}
+	return string(b)
+}
+
+func (w *world) await(what string, is func() bool) {
+	w.t.Helper()
+	for end := time.Now().Add(patience); ; {
+		if is() {
+			return
+		}
+		if time.Now().After(end) {
+			w.t.Fatalf("not in time: %s\n%s", what, w.get("/ready"))
+		}
+		time.Sleep(50 * time.Millisecond) // of a poll of another process
+	}
+}
+
+// relay runs a command against the hub.
+func (w *world) relay(args ...string) string {
+	w.t.Helper()
+	out, err := exec.Command(program(w.t), append(args, "--admin", w.hub)...).CombinedOutput()
+	if err != nil {
+		w.t.Fatalf("relay %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+// program returns the relay. A missing one is a failure: a suite that skips proves nothing.
+func program(t *testing.T) string {
+	t.Helper()
+	path, err := filepath.Abs("../../bin/relay")
+	if err == nil {
+		_, err = os.Stat(path)
+	}
+	if err != nil {
+		t.Fatalf("%v: run this suite with make ui-test, which builds it", err)
+	}
+	return path
+}
+
+// process is a relay that runs until the test ends or stops it.
+type process struct {
+	cmd  *exec.Cmd
+	once sync.Once
+	out  locked
+}
+
+type locked struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *locked) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *locked) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// start runs a relay with a config file.
+func (w *world) start(name, config string) *process {
+	w.t.Helper()
+	w.write(name+".config", config)
+	return w.run("serve", "-c", filepath.Join(w.dir, name+".config"))
+}
+
+func (w *world) run(args ...string) *process {
+	w.t.Helper()
+	p := &process{cmd: exec.Command(program(w.t), args...)}
+	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = w.dir, &p.out, &p.out
+	if err := p.cmd.Start(); err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() {
+		p.stop()
+		if w.t.Failed() {
+			text := p.out.String()
+			w.t.Logf("relay %s:\n%s", strings.Join(args, " "), text[max(0, len(text)-2000):])
+		}
+	})
+	return p
+}
+
+// stop ends the process.
+func (p *process) stop() {
+	p.once.Do(func() {
+		_ = p.cmd.Process.Signal(syscall.SIGKILL) // it may have ended
+		_ = p.cmd.Wait()
+	})
+}
+
+func freePort(t *testing.T) string {
+	t.Helper()
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lis.Close()
+	return lis.Addr().String()
+}

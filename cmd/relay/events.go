@@ -1,0 +1,260 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"meshrelay/admin"
+	"meshrelay/events"
+	"meshrelay/internal/cliview"
+)
+
+const (
+	usualEvents = 50
+	maxEvents   = 100_000
+	// followRetry is how long to wait for a relay that has gone.
+	followRetry = time.Second
+)
+
+// eventFlags are the flags of a command that lists events.
+type eventFlags struct {
+	since, until, types, upstream, client, kind, namespace, text string
+	limit                                                        int
+	follow, orders                                               bool
+}
+
+func newEvents() *cobra.Command {
+	return eventsCommand(&cobra.Command{
+		Use:   "events",
+		Short: "List what has happened: changes, holds, orders, clients",
+		Long: `List the newest events of a running relay, the oldest first: what changed in its upstreams, what
+its guards hold, what operators ordered, which clients came, went and rejected something. All times
+are UTC. A relay that keeps state (state.dir) has the events of before a restart, too.
+
+With --follow, go on with new events until interrupted. -o wide adds how long a change took until
+half of the clients, and all, had acknowledged it.`,
+		Example: `  relay events
+  relay events --since 03:00 --upstream east
+  relay events --since 2h --type held,released,expired
+  relay events --kind virtualservice -n shop -o wide
+  relay events --follow --client istiod-7d9`,
+	}, &eventFlags{})
+}
+
+func newAudit() *cobra.Command {
+	return eventsCommand(&cobra.Command{
+		Use:   "audit",
+		Short: "List what operators have ordered, who and why",
+		Long: `List the newest orders that operators have given to a running relay over its Unix socket, the
+oldest first: freeze, release, rollback, reload and the like, with the user and the reason. All times
+are UTC.`,
+		Example: `  relay audit
+  relay audit --since 24h --upstream east
+  relay audit -o json`,
+	}, &eventFlags{orders: true})
+}
+
+func eventsCommand(cmd *cobra.Command, f *eventFlags) *cobra.Command {
+	var access access
+	var out output
+	access.overAdmin(cmd, func(cmd *cobra.Command, c admin.Client, _ []string) error {
+		_, err := f.list(cmd, c, &out)
+		return err
+	})
+	once := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if !f.follow {
+			return once(cmd, args)
+		}
+		return f.followOn(cmd, admin.Client{Address: access.address}, access.timeout, &out)
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.since, "since", "", "begin at a `time`: 03:12 or 2026-11-22T03:12:00Z (UTC), or 2h for two hours ago")
+	flags.StringVar(&f.until, "until", "", "end before a `time`, as with --since")
+	flags.StringVar(&f.upstream, "upstream", "", "events of this `upstream`")
+	flags.IntVar(&f.limit, "limit", usualEvents, "list so many events at most, the newest")
+	flags.StringVar(&f.text, "search", "", "events with this `text` in any name, reason or sentence")
+	if err := cmd.RegisterFlagCompletionFunc("upstream", access.completeUpstreams); err != nil {
+		panic(err) // there is no such flag
+	}
+	if !f.orders {
+		flags.StringVar(&f.types, "type", "", "events of these `types`, as in held,released")
+		flags.StringVar(&f.client, "client", "", "events of clients with this `text` in their names")
+		flags.StringVar(&f.kind, "kind", "", "events about resources of this `kind`, as in se or virtualservice")
+		flags.StringVarP(&f.namespace, "namespace", "n", "", "events about resources in this `namespace`")
+		flags.BoolVarP(&f.follow, "follow", "f", false, "go on with new events, until interrupted")
+		var words []string
+		for _, t := range events.Types() {
+			words = append(words, string(t))
+		}
+		fixedCompletions(cmd, "type", words...)
+	}
+	out.flag(cmd, "table", "wide", "json")
+	return cmd
+}
+
+// query returns the flags as parameters of /debug/events.
+func (f *eventFlags) query(now time.Time) (url.Values, error) {
+	q := url.Values{"type": {f.types}, "upstream": {f.upstream}, "client": {f.client}, "kind": {f.kind}, "namespace": {f.namespace}, "q": {f.text}}
+	for name, text := range map[string]string{"since": f.since, "until": f.until} {
+		at, err := clockTime(text, now)
+		if err != nil {
+			return nil, fmt.Errorf("--%s: %w", name, err)
+		}
+		if !at.IsZero() {
+			q.Set(name, at.Format(time.RFC3339))
+		}
+	}
+	if f.orders {
+		q.Set("orders", "true")
+	}
+	if f.limit < 1 || f.limit > maxEvents {
+		return nil, fmt.Errorf("--limit: %d: want a number from 1 to %d", f.limit, maxEvents)
+	}
+	return q, nil
+}
+
+// clockTime parses a time of a flag: a clock time of the last 24 hours, a date with it, or a time span
+// before now.
+func clockTime(text string, now time.Time) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	now = now.UTC()
+	if d, err := time.ParseDuration(text); err == nil {
+		return now.Add(-d.Abs()), nil
+	}
+	for _, layout := range []string{"15:04", "15:04:05"} {
+		if t, err := time.Parse(layout, text); err == nil {
+			at := time.Date(now.Year(), now.Month(), now.Day(), t.Hour(), t.Minute(), t.Second(), 0, time.UTC)
+			if at.After(now) {
+				at = at.AddDate(0, 0, -1)
+			}
+			return at, nil
+		}
+	}
+	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04:05", "2006-01-02T15:04", "2006-01-02 15:04:05", "2006-01-02 15:04", "2006-01-02"} {
+		if t, err := time.Parse(layout, text); err == nil {
+			return t.UTC(), nil
+		}
+	}
+	return time.Time{}, fmt.Errorf("%q: want a time as in 03:12, 2026-11-22T03:12:00Z or 2h", text)
+}
+
+// list prints the newest events, and returns the number of the last.
+func (f *eventFlags) list(cmd *cobra.Command, c admin.Client, out *output) (last uint64, err error) {
+	q, err := f.query(time.Now())
+	if err != nil {
+		return 0, err
+	}
+	all := []events.Event{}
+	more := true
+	for more && len(all) < f.limit {
+		q.Set("limit", strconv.Itoa(min(f.limit-len(all), events.MaxPage)))
+		page, err := c.Events(cmd.Context(), q)
+		if err != nil {
+			return 0, err
+		}
+		if len(all) == 0 {
+			last = page.Newest
+		}
+		all, more = append(slices.Clone(page.Events), all...), page.More
+		if len(page.Events) > 0 {
+			q.Set("before", strconv.FormatUint(page.Events[0].Seq, 10))
+		}
+	}
+	if f.follow && out.format == "json" {
+		return last, printEvents(cmd.OutOrStdout(), all)
+	}
+	view := cliview.NewEvents(cmd.OutOrStdout(), out.format == "wide")
+	if len(all) == 0 && !f.follow && out.format != "json" {
+		_, err := io.WriteString(cmd.OutOrStdout(), "No events.\n")
+		return last, err
+	}
+	if more {
+		fmt.Fprintf(cmd.ErrOrStderr(), "Older events are left out: --limit shows more than %d.\n", f.limit)
+	}
+	if out.format == "json" {
+		return last, out.print(cmd, nil, all, "")
+	}
+	return last, view.Print(all)
+}
+
+// printEvents prints each event as a line of JSON.
+func printEvents(w io.Writer, all []events.Event) error {
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	for i := range all {
+		if err := enc.Encode(&all[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// followOn lists events, and goes on with new ones until the user interrupts that. It waits for a relay
+// that has gone.
+func (f *eventFlags) followOn(cmd *cobra.Command, c admin.Client, timeout time.Duration, out *output) error {
+	if f.until != "" {
+		return errors.New("--until can not be combined with --follow")
+	}
+	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	first, cancel := context.WithTimeout(ctx, timeout)
+	cmd.SetContext(first)
+	last, err := f.list(cmd, c, out)
+	cancel()
+	if err != nil {
+		return hinted(err)
+	}
+	q, err := f.query(time.Now())
+	if err != nil {
+		return err
+	}
+	view := cliview.NewEvents(cmd.OutOrStdout(), out.format == "wide")
+	view.Untitled()
+	for complained := false; ; {
+		err := c.FollowEvents(ctx, q, last, func(what string, e events.Event) error {
+			complained = false
+			if what == admin.StreamMissed {
+				fmt.Fprintln(cmd.ErrOrStderr(), "Some events are not kept any more, and were missed.")
+				return nil
+			}
+			last = max(last, e.Seq)
+			switch {
+			case out.format == "json":
+				return printEvents(cmd.OutOrStdout(), []events.Event{e})
+			case what == admin.StreamStages:
+				return view.PrintStages(e)
+			}
+			return view.Print([]events.Event{e})
+		})
+		var refused *admin.StatusError
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.As(err, &refused):
+			return hinted(err)
+		case !complained:
+			complained = true
+			fmt.Fprintf(cmd.ErrOrStderr(), "The relay does not answer, waiting for it: %s\n", strings.TrimSpace(fmt.Sprint(err)))
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(followRetry):
+		}
+	}
+}

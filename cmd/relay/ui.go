@@ -1,0 +1,79 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"meshrelay/admin"
+	"meshrelay/admin/console"
+	"meshrelay/config"
+	"meshrelay/internal/cliview"
+	"meshrelay/internal/memory"
+	"meshrelay/internal/relay"
+)
+
+func newUI() *cobra.Command {
+	var access access
+	var port uint16
+	cmd := access.overSocket(&cobra.Command{
+		Use:   "ui",
+		Short: "Show the web page of a running relay, with buttons",
+		Long: `Show the web page of a running relay in a browser on this host, with buttons that release,
+freeze, unfreeze and roll back. The command prints a link that works once, and serves it on
+127.0.0.1 until it is interrupted. It acts through the relay's Unix socket, as the other commands do:
+who may open that may press the buttons.
+
+The same page without buttons is at /ui/ of the admin address.`,
+		Example: `  relay ui
+  relay ui --port 8080
+
+  # From another machine: forward the port, then open the link there
+  ssh -L 8080:127.0.0.1:8080 HOST relay ui --port 8080`,
+	}, func(cmd *cobra.Command, c admin.Client, _ []string) error {
+		if _, err := c.Version(cmd.Context()); err != nil { // before somebody opens a link
+			return err
+		}
+		return serveUI(cmd, c, port)
+	})
+	cmd.Flags().Uint16Var(&port, "port", 0, "`port` of 127.0.0.1 (default: any that is free)")
+	return cmd
+}
+
+// serveUI serves the page until the command is interrupted.
+func serveUI(cmd *cobra.Command, c admin.Client, port uint16) error {
+	lis, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(int(port))))
+	if err != nil {
+		return fmt.Errorf("--port: %w", err)
+	}
+	one, err := console.New(c, lis.Addr().String(), func(ctx context.Context, text []byte) (string, error) {
+		cfg, err := config.Parse("config", text, relay.Sources()...)
+		if err != nil {
+			return "", err
+		}
+		cfg.FitMemory(memory.SetLimit())
+		changes, err := plan(ctx, c, cfg)
+		if err != nil {
+			return "", err
+		}
+		return cliview.Plan(changes, true), nil
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(cmd.OutOrStdout(), "Open this link, which works once (Ctrl-C ends it):\n\n  %s\n\n", one.Link())
+	server := &http.Server{Handler: one, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10}
+	ctx := cmd.Root().Context() // that of the command ends after --timeout
+	stop := context.AfterFunc(ctx, func() { server.Close() })
+	defer stop()
+	if err := server.Serve(lis); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,60 @@
+package downstream
+
+import (
+	"testing"
+	"time"
+)
+
+// TestClientsThatHaveAPushAreCounted: half, all, those that go, those that come later, and those
+// that skip a push.
+func TestClientsThatHaveAPushAreCounted(t *testing.T) {
+	at := func(s int) time.Time { return time.Unix(int64(1000+s), 0) }
+	var r rounds
+	a, b, c := r.enter(), r.enter(), r.enter()
+	r.begin(at(0))
+	r.begin(at(1))
+	late := r.enter()
+	check := func(what string, number uint64, clients, acknowledged int, half, all time.Time) {
+		t.Helper()
+		want := Round{number, clients, acknowledged, half, all}
+		if got, ok := r.get(number); !ok || got != want {
+			t.Errorf("%s: %+v, want %+v", what, got, want)
+		}
+	}
+	check("nobody has it", 1, 3, 0, time.Time{}, time.Time{})
+	r.reach(a, 2, at(2)) // has skipped the first
+	check("one has it", 1, 3, 1, time.Time{}, time.Time{})
+	r.reach(b, 1, at(3))
+	check("two have it", 1, 3, 2, at(3), time.Time{})
+	check("and the second not", 2, 3, 1, time.Time{}, time.Time{})
+	r.leave(c, at(4))
+	check("the third goes", 1, 2, 2, at(3), at(4))
+	check("the third goes", 2, 2, 1, at(4), time.Time{})
+	r.leave(late, at(5))
+	r.reach(1, 2, at(6))
+	check("all have it", 2, 2, 2, at(4), at(6))
+
+	for range 3 * keptRounds {
+		r.begin(at(7))
+	}
+	if _, ok := r.get(2); ok || r.number() != 2+3*keptRounds {
+		t.Error("an old push is followed")
+	}
+	r.reach(2, r.number(), at(8)) // which has missed more than are kept
+	check("after many", r.number(), 2, 1, at(8), time.Time{})
+	r.leave(2, at(9))
+	check("and the last goes", r.number(), 1, 1, at(8), at(9))
+}
+
+// TestAnAcknowledgementCostsNoAllocation, however many pushes are followed.
+func TestAnAcknowledgementCostsNoAllocation(t *testing.T) {
+	var r rounds
+	has := r.enter()
+	if n := testing.AllocsPerRun(1000, func() {
+		r.begin(time.Unix(1, 0))
+		r.reach(has, r.number(), time.Unix(2, 0))
+		has = r.number()
+	}); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+}

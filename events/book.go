@@ -1,0 +1,243 @@
+package events
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"meshrelay/internal/text"
+)
+
+// Limits bound a Journal.
+type Limits struct {
+	// Events and Bytes bound the ring; 20,000 and 16 MiB where they are zero.
+	Events, Bytes int
+}
+
+const (
+	defaultEvents = 20_000
+	defaultBytes  = 16 << 20
+	// batchTime is how long changes of an upstream are put together, after one that came alone.
+	batchTime = time.Second
+	// floodBurst events of a type that others cause at any rate are taken one by one; of more, one
+	// in floodTime is, with the number of those that it stands for.
+	floodBurst = 20
+	floodTime  = time.Second
+	// maxSettled is how many events with late stages a reader can be behind.
+	maxSettled = 256
+)
+
+// class are the events that are put together when they come too fast.
+type class struct {
+	Type
+	upstream string
+	by       By
+}
+
+// bucket is how many events of a class may come now, as the time in which they would, and those that
+// wait for the next.
+type bucket struct {
+	credit  time.Duration
+	at      time.Time // of credit
+	waiting *Event
+}
+
+// rate returns how many events of a type are taken at once, and how often one after that; zero for
+// those that are always taken.
+func (t Type) rate() (burst int, every time.Duration) {
+	switch t {
+	case Changed:
+		return 1, batchTime
+	case Connected, Gone, NACK, TurnedAway, Lost, Regained, Moved, Denied, Failed, Refused, OverLimit, Held, Returned:
+		return floodBurst, floodTime
+	}
+	return 0, 0
+}
+
+// fill adds what has come up to now.
+func (b *bucket) fill(now time.Time, burst int, every time.Duration) {
+	if d := now.Sub(b.at); d > 0 {
+		b.credit, b.at = min(time.Duration(burst)*every, b.credit+d), now
+	}
+}
+
+// maxBuckets is how many buckets are kept that may be full.
+const maxBuckets = 256
+
+// bucket returns the bucket of a class.
+func (b *book) bucket(c class, now time.Time) *bucket {
+	if bk := b.buckets[c]; bk != nil {
+		return bk
+	}
+	if len(b.buckets) >= maxBuckets {
+		maps.DeleteFunc(b.buckets, func(c class, bk *bucket) bool {
+			burst, every := c.rate()
+			bk.fill(now, burst, every)
+			return bk.waiting == nil && bk.credit == time.Duration(burst)*every
+		})
+	}
+	burst, every := c.rate()
+	bk := &bucket{credit: time.Duration(burst) * every, at: now}
+	b.buckets[c] = bk
+	return bk
+}
+
+// book is the core of a Journal.
+type book struct {
+	limits Limits
+	// ring has the newest events, the oldest at head; it grows up to limits.Events.
+	ring    []*Event
+	head, n int
+	bytes   int
+	last    uint64 // the newest Seq
+	buckets map[class]*bucket
+	waiting int // events in buckets
+	// settled are events whose stages came after they were appended, the newest last; stage counts
+	// all that ever were.
+	settled []*Event
+	stage   uint64
+	total   map[Type]uint64
+
+	// saved is the newest Seq that the disk has. late are those up to it whose stages it does not
+	// have.
+	saved uint64
+	late  []*Event
+}
+
+func newBook(l Limits) *book {
+	l.Events, l.Bytes = cmp.Or(l.Events, defaultEvents), cmp.Or(l.Bytes, defaultBytes)
+	return &book{limits: l, buckets: map[class]*bucket{}, total: map[Type]uint64{}}
+}
+
+// record takes in an event, or puts it together with others that wait. It returns the event that it
+// is part of, and whether that is new.
+func (b *book) record(now time.Time, e Event) (in *Event, isNew bool) {
+	if e.Time.IsZero() {
+		e.Time = now
+	}
+	e.Time = e.Time.UTC()
+	e.Text, e.Reason, e.Command = text.Shorten(e.Text, maxText), text.Shorten(e.Reason, maxText), text.Shorten(e.Command, maxText)
+	e.Client = text.Shorten(e.Client, maxName)
+	burst, every := e.Type.rate()
+	if burst == 0 {
+		return b.append(&e), true
+	}
+	bk := b.bucket(class{e.Type, e.Upstream, e.By}, now)
+	bk.fill(now, burst, every)
+	switch {
+	case bk.waiting != nil:
+		bk.waiting.merge(&e)
+		return bk.waiting, false
+	case bk.credit >= every:
+		bk.credit -= every
+		return b.append(&e), true
+	}
+	bk.waiting = &e
+	b.waiting++
+	return &e, true
+}
+
+// merge puts a later event of the class together with e.
+func (e *Event) merge(later *Event) {
+	if e.Count == 0 {
+		e.Count, e.Since = 1, e.Time
+	}
+	e.Count += max(later.Count, 1)
+	e.Time = later.Time
+	switch {
+	case e.Resources != nil && later.Resources != nil:
+		e.Resources.add(later.Resources)
+	case later.Resources != nil:
+		e.Resources = later.Resources
+	}
+	e.Client, e.Reason, e.Hold, e.Command = later.Client, later.Reason, later.Hold, later.Command
+	if e.Type != Changed {
+		e.Text = later.Text
+	}
+}
+
+// tick appends what has waited long enough, all of it at the end, and returns when the next is due,
+// zero when nothing waits.
+func (b *book) tick(now time.Time, end bool) (next time.Time) {
+	if b.waiting == 0 {
+		return next
+	}
+	for c, bk := range b.buckets {
+		burst, every := c.rate()
+		bk.fill(now, burst, every)
+		switch {
+		case bk.waiting == nil:
+		case bk.credit >= every || end:
+			b.append(bk.waiting)
+			bk.waiting, bk.credit = nil, bk.credit-every
+			b.waiting--
+		default:
+			if due := now.Add(every - bk.credit); next.IsZero() || due.Before(next) {
+				next = due
+			}
+		}
+	}
+	return next
+}
+
+// append appends an event, and forgets the oldest ones that there is no room for.
+func (b *book) append(e *Event) *Event {
+	if e.Type == Changed && e.Text == "" && e.Resources != nil {
+		e.Text = e.Resources.String()
+	}
+	b.last++
+	e.Seq = b.last
+	b.total[e.Type]++
+	b.put(e)
+	return e
+}
+
+func (b *book) put(e *Event) {
+	for b.n > 0 && (b.n >= b.limits.Events || b.bytes+e.size() > b.limits.Bytes) {
+		b.bytes -= b.ring[b.head].size()
+		b.ring[b.head] = nil
+		b.head, b.n = (b.head+1)%len(b.ring), b.n-1
+	}
+	if b.n == len(b.ring) {
+		grown := make([]*Event, min(max(64, 2*len(b.ring)), b.limits.Events))
+		for i := range b.n {
+			grown[i] = b.at(i)
+		}
+		b.ring, b.head = grown, 0
+	}
+	b.ring[(b.head+b.n)%len(b.ring)] = e
+	b.n++
+	b.bytes += e.size()
+}
+
+// at returns an event by its place, 0 for the oldest.
+func (b *book) at(i int) *Event { return b.ring[(b.head+i)%len(b.ring)] }
+
+// after returns the place of the first event with a higher Seq.
+func (b *book) after(seq uint64) int {
+	low, high := 0, b.n
+	for low < high {
+		if mid := (low + high) / 2; b.at(mid).Seq > seq {
+			high = mid
+		} else {
+			low = mid + 1
+		}
+	}
+	return low
+}
+
+// settle notes that the stages of an event are what they will be.
+func (b *book) settle(e *Event) {
+	if e.Seq == 0 {
+		return // it waits still, and has them when it is appended
+	}
+	if len(b.settled) == maxSettled {
+		b.settled = slices.Delete(b.settled, 0, 1)
+	}
+	b.settled = append(b.settled, e)
+	b.stage++
+	if e.Seq <= b.saved && len(b.late) < maxSettled {
+		b.late = append(b.late, e)
+	}
+}

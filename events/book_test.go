@@ -1,0 +1,162 @@
+package events
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"meshrelay/mirror"
+)
+
+var began = time.Date(2026, 11, 22, 3, 12, 0, 0, time.UTC)
+
+func entry(name string) mirror.Key {
+	return mirror.Key{Kind: mirror.Kind{Group: "networking.istio.io", Kind: "ServiceEntry"}, Namespace: "shop", Name: name}
+}
+
+func changed(upstream string, names ...string) Event {
+	r := &Resources{}
+	for _, n := range names {
+		r.Note(Modification, entry(n))
+	}
+	return Event{Type: Changed, Upstream: upstream, By: ByUpstream, Resources: r}
+}
+
+// TestChangesThatComeFastAreOneEvent: the first change is an event at once, those of the next
+// second are one event.
+func TestChangesThatComeFastAreOneEvent(t *testing.T) {
+	b := newBook(Limits{})
+	for i := range 1000 {
+		b.record(began.Add(time.Duration(i)*time.Millisecond/2), changed("east", fmt.Sprint(i)))
+	}
+	if b.n != 1 || b.at(0).Resources.Changed != 1 {
+		t.Fatalf("%d events at once", b.n)
+	}
+	if next := b.tick(began.Add(600*time.Millisecond), false); !next.Equal(began.Add(time.Second)) {
+		t.Errorf("the next is due at %v", next)
+	}
+	if b.tick(began.Add(time.Second), false); b.n != 2 {
+		t.Fatalf("%d events", b.n)
+	}
+	e := b.at(1)
+	if e.Count != 999 || e.Resources.Changed != 999 || len(e.Resources.Names) != maxNames || e.Text != "999 changed" {
+		t.Errorf("%+v %+v", e, e.Resources)
+	}
+	if g := e.Resources.Groups; len(g) != 1 || g[0].Changed != 999 || g[0].Namespace != "shop" {
+		t.Errorf("%+v", g)
+	}
+	if next := b.tick(began.Add(10*time.Second), false); !next.IsZero() {
+		t.Errorf("something is due at %v", next)
+	}
+	for i := range 10_000 {
+		b.record(began.Add(time.Duration(i)*time.Minute), changed(fmt.Sprint(i), "a"))
+	}
+	if len(b.buckets) > maxBuckets {
+		t.Errorf("%d buckets are kept", len(b.buckets))
+	}
+}
+
+// TestCausesAndUpstreamsAreNotMixed: each has an event of its own.
+func TestCausesAndUpstreamsAreNotMixed(t *testing.T) {
+	b := newBook(Limits{})
+	for range 3 {
+		b.record(began, changed("east", "a"))
+		b.record(began, changed("west", "a"))
+		byOperator := changed("east", "b")
+		byOperator.By = ByOperator
+		b.record(began, byOperator)
+	}
+	b.tick(began, true)
+	got := map[string]int{}
+	for i := range b.n {
+		e := b.at(i)
+		got[e.Upstream+" "+string(e.By)] += e.Resources.Changed
+	}
+	if len(got) != 3 || got["east upstream"] != 3 || got["west upstream"] != 3 || got["east operator"] != 3 || b.n != 6 {
+		t.Errorf("%v in %d events", got, b.n)
+	}
+}
+
+// TestAFloodOfClientsIsCounted: of events that clients cause, some are taken one by one, and of the
+// others one in a second with their number. What operators do is never put together.
+func TestAFloodOfClientsIsCounted(t *testing.T) {
+	b := newBook(Limits{})
+	for i := range 10_000 {
+		b.record(began, Event{Type: Connected, Client: fmt.Sprint("istiod-", i)})
+		b.record(began, Event{Type: Ordered, Text: "reload"})
+	}
+	b.tick(began.Add(time.Second), false)
+	clients, orders, n := 0, 0, 0
+	for i := range b.n {
+		switch e := b.at(i); e.Type {
+		case Connected:
+			clients++
+			n += max(e.Count, 1)
+		case Ordered:
+			orders++
+		}
+	}
+	if clients != floodBurst+1 || n != 10_000 || orders != 10_000 {
+		t.Errorf("%d events of %d clients, %d orders", clients, n, orders)
+	}
+}
+
+// TestTheRingIsBounded, by events and by bytes, and an event by its texts, names and groups.
+func TestTheRingIsBounded(t *testing.T) {
+	b := newBook(Limits{Events: 100, Bytes: 1 << 20})
+	for i := range 1000 {
+		b.record(began, Event{Type: Ordered, Text: fmt.Sprint(i)})
+	}
+	if b.n != 100 || len(b.ring) != 100 || b.at(0).Text != "900" || b.at(99).Text != "999" {
+		t.Errorf("%d events, the oldest %q", b.n, b.at(0).Text)
+	}
+	b = newBook(Limits{Bytes: 64 << 10})
+	long := strings.Repeat("x", 10_000)
+	for i := range 1000 {
+		e := Event{Type: Ordered, Text: long, Reason: long, Command: long, Client: long, Resources: &Resources{}}
+		for k := range 100 {
+			key := entry(fmt.Sprint(i, k))
+			key.Namespace = fmt.Sprint(k)
+			e.Resources.Note(Addition, key)
+		}
+		b.record(began, e)
+	}
+	last := b.at(b.n - 1)
+	if b.bytes > 64<<10 || b.n == 0 || last.size() > 8<<10 {
+		t.Errorf("%d bytes in %d events, the last has %d", b.bytes, b.n, last.size())
+	}
+	if r := last.Resources; r.Added != 100 || len(r.Names) != maxNames || len(r.Groups) != maxGroups || r.Elsewhere != 100-maxGroups {
+		t.Errorf("%d added, %d names, %d groups, %d elsewhere", r.Added, len(r.Names), len(r.Groups), r.Elsewhere)
+	}
+}
+
+// TestAnEventCostsFewAllocations: a change that is put together with others none but for new names.
+func TestAnEventCostsFewAllocations(t *testing.T) {
+	b := newBook(Limits{})
+	now := began
+	step := func() {
+		now = now.Add(time.Millisecond)
+		r := &Resources{}
+		r.Note(Modification, entry("a"))
+		b.record(now, Event{Time: now, Type: Changed, Upstream: "east", By: ByUpstream, Resources: r})
+		b.tick(now, false)
+	}
+	for range 100 {
+		step()
+	}
+	if n := testing.AllocsPerRun(2000, step); n > 5 {
+		t.Errorf("%v allocations for a change, want 5 at most", n)
+	}
+}
+
+// BenchmarkChange is what one change costs that is put together with others, as at 1,000 a second.
+func BenchmarkChange(b *testing.B) {
+	j := New(Limits{})
+	key := entry("a")
+	for b.Loop() {
+		r := &Resources{}
+		r.Note(Modification, key)
+		j.Record(Event{Type: Changed, Upstream: "east", By: ByUpstream, Resources: r})
+	}
+}

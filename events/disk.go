@@ -1,0 +1,119 @@
+package events
+
+import (
+	"encoding/json"
+	"maps"
+)
+
+// line is one line of the journal on a disk: an event, stages that came later, or how far readers
+// have got.
+type line struct {
+	Event  *Event  `json:"event,omitempty"`
+	Of     uint64  `json:"of,omitempty"`
+	Stages *Stages `json:"stages,omitempty"`
+	// Readers are by name, each with the Seq of the last event that it is done with.
+	Readers map[string]uint64 `json:"readers,omitempty"`
+}
+
+// taken is what Take has returned, until Done.
+type taken struct {
+	saved   uint64
+	late    []*Event
+	readers bool
+}
+
+// Load takes in the lines that a disk has, the oldest first, before any event is recorded. It leaves
+// out lines that it can not read, and returns how many.
+func (j *Journal) Load(lines [][]byte) (bad int) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	b := j.book
+	newest := uint64(0)
+	for _, text := range lines {
+		var l line
+		if json.Unmarshal(text, &l) != nil {
+			bad++
+			continue
+		}
+		switch e := l.Event; {
+		case e != nil && e.Seq > newest: // else it was written twice
+			newest = e.Seq
+			b.put(e)
+		case e == nil && l.Stages != nil:
+			if i := b.after(l.Of - 1); l.Of > 0 && i < b.n && b.at(i).Seq == l.Of {
+				b.at(i).Stages = l.Stages
+			}
+		}
+		maps.Copy(j.readers, l.Readers)
+	}
+	b.last = max(b.last, newest)
+	b.saved = b.last
+	return bad
+}
+
+// Take returns the lines that the disk does not have yet, each with its end; nothing when there are
+// none. Done is called after it.
+func (j *Journal) Take() []byte {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	b := j.book
+	j.taken = taken{b.saved, b.late, j.moved}
+	var out []byte
+	add := func(l line) {
+		text, err := json.Marshal(l)
+		if err == nil { // always: no field fails
+			out = append(append(out, text...), '\n')
+		}
+	}
+	for i := b.after(b.saved); i < b.n; i++ {
+		add(line{Event: b.at(i)})
+	}
+	for _, e := range b.late {
+		add(line{Of: e.Seq, Stages: e.Stages})
+	}
+	if j.moved || len(out) > 0 && len(j.readers) > 0 {
+		add(line{Readers: j.readers}) // with all others, so that the newest lines always have it
+	}
+	b.saved, b.late, j.moved = b.last, nil, false
+	return out
+}
+
+// Done tells whether the disk has what Take has returned. Otherwise Take returns it again.
+func (j *Journal) Done(kept bool) {
+	if kept {
+		return
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	b := j.book
+	b.saved, j.moved = j.taken.saved, j.moved || j.taken.readers
+	for _, e := range j.taken.late {
+		if len(b.late) < maxSettled {
+			b.late = append(b.late, e)
+		}
+	}
+}
+
+// Reader returns the last event that a reader was done with, and whether the journal knows it.
+func (j *Journal) Reader(name string) (seq uint64, ok bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	seq, ok = j.readers[name]
+	return seq, ok
+}
+
+// SetReader notes that a reader is done with all events up to one.
+func (j *Journal) SetReader(name string, seq uint64) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if old, ok := j.readers[name]; !ok || old != seq {
+		j.readers[name], j.moved = seq, true
+	}
+}
+
+// KeepReaders forgets the readers that have none of these names.
+func (j *Journal) KeepReaders(names map[string]bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	maps.DeleteFunc(j.readers, func(name string, _ uint64) bool { return !names[name] })
+}

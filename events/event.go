@@ -1,0 +1,330 @@
+package events
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"meshrelay/mirror"
+)
+
+// Type tells what an event is about. Every type is one word, the same in commands, documents and
+// the config file.
+type Type string
+
+// The types of events.
+const (
+	// Changed: the served resources of an upstream changed.
+	Changed Type = "changed"
+	// Synced: an upstream has told all that it has, for the first time. Lost and Regained are the
+	// ends and the later beginnings of the contact. Moved: it is read from another address.
+	Synced   Type = "synced"
+	Lost     Type = "lost"
+	Regained Type = "regained"
+	Moved    Type = "moved"
+	// Denied: an upstream refuses the relay's identity. Failed: it can not be used as configured.
+	Denied Type = "denied"
+	Failed Type = "failed"
+	// Stale: an upstream is out of contact for too long. Expired: resources are not served any more
+	// because of that.
+	Stale   Type = "stale"
+	Expired Type = "expired"
+	// Refused: content of an upstream is wrong. OverLimit: an upstream has more than it may.
+	Refused   Type = "refused"
+	OverLimit Type = "over-limit"
+	// Restored: an upstream is served from disk until it has synced.
+	Restored Type = "restored"
+	// Held: the guard holds deletions. The hold ends when the upstream has the resources again
+	// (Returned), an operator lets them go (Released), or the guard does (CarriedOut).
+	Held       Type = "held"
+	Returned   Type = "returned"
+	Released   Type = "released"
+	CarriedOut Type = "carried-out"
+	// Frozen, Unfrozen, RolledBack: what operators order. Thawed: a freeze has come to its end.
+	Frozen     Type = "frozen"
+	Unfrozen   Type = "unfrozen"
+	Thawed     Type = "thawed"
+	RolledBack Type = "rolled-back"
+	// Ordered is anything else that an operator has asked for: reload, log level, serve-without,
+	// backup, or an order that was refused.
+	Ordered Type = "ordered"
+	// Added, Altered and Dropped: a config adds an upstream, changes its source, or removes it.
+	Added   Type = "added"
+	Altered Type = "altered"
+	Dropped Type = "dropped"
+	// Config: a config file was loaded. ConfigRefused: it could not be.
+	Config        Type = "config"
+	ConfigRefused Type = "config-refused"
+	// Connected, Gone: a client. NACK: a client rejects a response. TurnedAway: a client is refused.
+	Connected  Type = "connected"
+	Gone       Type = "gone"
+	NACK       Type = "nack"
+	TurnedAway Type = "turned-away"
+	// Started, Serving, Ended: the relay.
+	Started Type = "started"
+	Serving Type = "serving"
+	Ended   Type = "ended"
+)
+
+// Types returns all types, in the order of the documents.
+func Types() []Type {
+	return []Type{
+		Changed, Synced, Lost, Regained, Moved, Denied, Failed, Stale, Expired, Refused, OverLimit, Restored,
+		Held, Returned, Released, CarriedOut, Frozen, Unfrozen, Thawed, RolledBack, Ordered, Added, Altered, Dropped,
+		Config, ConfigRefused, Connected, Gone, NACK, TurnedAway, Started, Serving, Ended,
+	}
+}
+
+// ParseTypes returns the types of words with commas between them.
+func ParseTypes(text string) (types []Type, err error) {
+	for word := range strings.SplitSeq(text, ",") {
+		word = strings.TrimSpace(word)
+		if word == "" {
+			continue
+		}
+		if !slices.Contains(Types(), Type(word)) {
+			return nil, fmt.Errorf("there is no type of events %.32q: there are %s", word, words(Types()))
+		}
+		types = append(types, Type(word))
+	}
+	return types, nil
+}
+
+func words(types []Type) string {
+	out := make([]string, len(types))
+	for i, t := range types {
+		out[i] = string(t)
+	}
+	return strings.Join(out, ", ")
+}
+
+// By is who has caused an event.
+type By string
+
+// The causes.
+const (
+	ByUpstream  By = "upstream"
+	ByOperator  By = "operator"
+	ByConfig    By = "config"
+	ByGuard     By = "guard"
+	ByStaleness By = "staleness"
+	ByClient    By = "client"
+	ByRelay     By = "relay"
+)
+
+// Operator is who has given an order over the socket.
+type Operator struct {
+	UID int `json:"uid"`
+	// User is the name of the UID on the relay's host, empty when it has none.
+	User string `json:"user,omitempty"`
+}
+
+// String returns the user, or the UID.
+func (o Operator) String() string {
+	if o.User != "" {
+		return o.User
+	}
+	return fmt.Sprintf("uid %d", o.UID)
+}
+
+// Event is one line of the journal. An Event that a Journal has returned is not written to.
+type Event struct {
+	// Seq is higher than that of all events before, also of former processes. It may skip numbers.
+	Seq  uint64    `json:"seq"`
+	Time time.Time `json:"time"`
+	Type Type      `json:"type"`
+	// Upstream and Client are whom it is about, empty for nobody.
+	Upstream string `json:"upstream,omitempty"`
+	Client   string `json:"client,omitempty"`
+	By       By     `json:"by,omitempty"`
+	// Operator is set when an operator has ordered it.
+	Operator *Operator `json:"operator,omitempty"`
+	// Text is a short sentence without the names above.
+	Text string `json:"text,omitempty"`
+	// Reason is why: an operator's words, an error, the rule of a guard.
+	Reason string `json:"reason,omitempty"`
+	// Hold is the ID of the hold that it is about, as "relay release --hold" takes it.
+	Hold string `json:"hold,omitempty"`
+	// Command is what to run to look at it, or to act.
+	Command string `json:"command,omitempty"`
+	// Count is how many of a kind were put together, since Since; zero when it is one.
+	Count int       `json:"count,omitempty"`
+	Since time.Time `json:"since,omitzero"`
+	// Resources are those that it is about.
+	Resources *Resources `json:"resources,omitempty"`
+	// Stages tells how far a change has got. Of several that were put together, the first one's.
+	Stages *Stages `json:"stages,omitempty"`
+}
+
+// Stages are the times at which a change has reached the next stage, zero when it has not.
+type Stages struct {
+	// Received is when the upstream told it, Merged when the merged view had it.
+	Received time.Time `json:"received,omitzero"`
+	Merged   time.Time `json:"merged,omitzero"`
+	// Pushed is when the responses to clients could be made.
+	Pushed time.Time `json:"pushed,omitzero"`
+	// Half and All are when so many of the clients had acknowledged all that they were sent.
+	Half time.Time `json:"half,omitzero"`
+	All  time.Time `json:"all,omitzero"`
+	// Clients were told of it, and Acknowledged of them had it when that was looked at last.
+	Clients      int `json:"clients,omitempty"`
+	Acknowledged int `json:"acknowledged,omitempty"`
+}
+
+const (
+	// maxNames bounds the resources that an event names, maxGroups the counts by kind and namespace.
+	maxNames  = 20
+	maxGroups = 16
+	// maxText bounds each text of an event, in bytes, and maxName a name.
+	maxText = 512
+	maxName = 512
+)
+
+// Mark is what became of a resource.
+type Mark byte
+
+// The marks.
+const (
+	Addition     Mark = '+'
+	Modification Mark = '~'
+	Removal      Mark = '-'
+)
+
+// Name is a resource with what became of it. As text it is "+group/Kind namespace/name".
+type Name struct {
+	Mark Mark
+	Key  mirror.Key
+}
+
+// String returns the text of a name.
+func (n Name) String() string { return string(n.Mark) + n.Key.String() }
+
+// MarshalText implements encoding.TextMarshaler.
+func (n Name) MarshalText() ([]byte, error) { return []byte(n.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (n *Name) UnmarshalText(b []byte) error {
+	kind, name, ok := strings.Cut(string(b), " ")
+	if !ok || len(kind) < 2 || !strings.ContainsRune("+~-", rune(kind[0])) {
+		return fmt.Errorf("%.64q: want +group/Kind namespace/name", b)
+	}
+	n.Mark, n.Key = Mark(kind[0]), mirror.Key{Name: name}
+	if err := n.Key.Kind.UnmarshalText([]byte(kind[1:])); err != nil {
+		return err
+	}
+	if namespace, short, ok := strings.Cut(name, "/"); ok {
+		n.Key.Namespace, n.Key.Name = namespace, short
+	}
+	return nil
+}
+
+// Group counts resources of a kind in a namespace.
+type Group struct {
+	Kind      mirror.Kind `json:"kind"` // "group/Kind"
+	Namespace string      `json:"namespace,omitempty"`
+	Added     int         `json:"added,omitempty"`
+	Changed   int         `json:"changed,omitempty"`
+	Removed   int         `json:"removed,omitempty"`
+}
+
+// Resources are what an event is about. The zero value is nothing.
+type Resources struct {
+	// Added, Changed and Removed count changes: a resource that changes twice counts twice.
+	Added   int `json:"added"`
+	Changed int `json:"changed"`
+	Removed int `json:"removed"`
+	// Names are some of them, each once.
+	Names []Name `json:"names,omitempty"`
+	// Groups counts them by kind and namespace. Elsewhere of them are in no group: there were too many.
+	Groups    []Group `json:"groups,omitempty"`
+	Elsewhere int     `json:"elsewhere,omitempty"`
+}
+
+// Total returns how many changes there are.
+func (r *Resources) Total() int { return r.Added + r.Changed + r.Removed }
+
+// String returns the counts, as in "3 added, 1 removed".
+func (r *Resources) String() string {
+	var parts []string
+	for _, one := range []struct {
+		n    int
+		what string
+	}{{r.Added, "added"}, {r.Changed, "changed"}, {r.Removed, "removed"}} {
+		if one.n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", one.n, one.what))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// Note counts a resource.
+func (r *Resources) Note(m Mark, key mirror.Key) {
+	one := Group{Kind: key.Kind, Namespace: key.Namespace}
+	switch m {
+	case Addition:
+		one.Added = 1
+	case Modification:
+		one.Changed = 1
+	default:
+		one.Removed = 1
+	}
+	r.name(Name{m, key})
+	r.sum(one.Added, one.Changed, one.Removed)
+	r.place(one)
+}
+
+func (r *Resources) name(n Name) {
+	if len(r.Names) < maxNames && len(n.Key.Name)+len(n.Key.Namespace) <= maxName && !slices.Contains(r.Names, n) {
+		r.Names = append(r.Names, n)
+	}
+}
+
+// sum adds to the counts of all.
+func (r *Resources) sum(added, changed, removed int) {
+	r.Added, r.Changed, r.Removed = r.Added+added, r.Changed+changed, r.Removed+removed
+}
+
+// place adds to the counts of a group, or to Elsewhere.
+func (r *Resources) place(g Group) {
+	for i := len(r.Groups) - 1; i >= 0; i-- { // neighbours are alike
+		if mine := &r.Groups[i]; mine.Namespace == g.Namespace && mine.Kind == g.Kind {
+			mine.Added, mine.Changed, mine.Removed = mine.Added+g.Added, mine.Changed+g.Changed, mine.Removed+g.Removed
+			return
+		}
+	}
+	if len(r.Groups) < maxGroups {
+		r.Groups = append(r.Groups, g)
+	} else {
+		r.Elsewhere += g.Added + g.Changed + g.Removed
+	}
+}
+
+// add adds what other has.
+func (r *Resources) add(other *Resources) {
+	r.sum(other.Added, other.Changed, other.Removed)
+	for _, n := range other.Names {
+		r.name(n)
+	}
+	for _, g := range other.Groups {
+		r.place(g)
+	}
+	r.Elsewhere += other.Elsewhere
+}
+
+// size returns about how many bytes an event takes up.
+func (e *Event) size() int {
+	const fixed, each = 320, 96
+	n := fixed + len(e.Upstream) + len(e.Client) + len(e.Text) + len(e.Reason) + len(e.Command)
+	if r := e.Resources; r != nil {
+		n += each
+		for _, one := range r.Names {
+			n += each + len(one.Key.Name) + len(one.Key.Namespace)
+		}
+		n += len(r.Groups) * (each + 32)
+	}
+	if e.Stages != nil {
+		n += 2 * each
+	}
+	return n
+}

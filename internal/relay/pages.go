@@ -1,0 +1,24 @@
+package relay
+
+import (
+	"sync/atomic"
+
+	"meshrelay/admin"
+	"meshrelay/admin/ui"
+	"meshrelay/mirror"
+)
+
+// newPages returns the web page. conflicts counts the keys and hosts in conflict.
+func (r *Relay) newPages(views admin.Views, debug *admin.Debug, conflicts func() (keys, hosts int)) (*ui.Pages, error) {
+	var changes atomic.Uint64
+	err := r.aggregate.RegisterEventHandler(mirror.Kind{}, func(_, _ *mirror.Resource, _ mirror.Event) { changes.Add(1) })
+	if err != nil {
+		return nil, err
+	}
+	return ui.New(ui.Data{
+		Configs: r.aggregate, Clients: r.server, Upstreams: views.Upstreams, Explain: debug.Explain,
+		Contests: views.Contests, HostConflicts: views.HostConflicts, NotFollowed: views.NotFollowed, Conflicts: conflicts, Apart: debug.Apart,
+		LeftOut: views.LeftOut, Held: r.manager.Held, History: r.manager.History, Events: r.events.Read, Changes: changes.Load,
+		Config: func() ([]byte, error) { return r.config.Load().YAML() },
+	})
+}

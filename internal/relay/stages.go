@@ -1,0 +1,114 @@
+package relay
+
+import (
+	"context"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"meshrelay/downstream"
+	"meshrelay/events"
+)
+
+const (
+	// maxStaged is how many changes are followed at a time. Others have no stages but the first.
+	maxStaged = 64
+	// stagePatience is how long a change is followed, and stagePoll how often is looked whether clients
+	// have it, at first.
+	stagePatience = 30 * time.Second
+	stagePoll     = 2 * time.Millisecond
+)
+
+// stages follow changes through the relay to the clients. The parts are asked how far they are with all
+// that they had at a time: nobody follows single resources.
+type stages struct {
+	merged func(context.Context) error // waits until all is merged
+	pushed func(context.Context) error // waits until all is pushed
+	newest func() uint64               // push
+	round  func(uint64) (downstream.Round, bool)
+	begins chan begin
+}
+
+// begin is a change that is to be followed, and the newest push when it came.
+type begin struct {
+	change *events.Change
+	push   uint64
+}
+
+func newStages() *stages { return &stages{begins: make(chan begin, maxStaged)} }
+
+// follow follows a change, unless too many are.
+func (s *stages) follow(c *events.Change) {
+	select {
+	case s.begins <- begin{c, s.newest()}:
+	default:
+	}
+}
+
+// Run follows changes until ctx ends.
+func (s *stages) Run(ctx context.Context) error {
+	var group errgroup.Group
+	group.SetLimit(maxStaged)
+	for {
+		select {
+		case <-ctx.Done():
+			return group.Wait()
+		case b := <-s.begins:
+			group.TryGo(func() error {
+				s.one(ctx, b.change, b.push)
+				return nil
+			})
+		}
+	}
+}
+
+// one follows one change. before is the newest push when it began.
+func (s *stages) one(ctx context.Context, c *events.Change, before uint64) {
+	ctx, cancel := context.WithTimeout(ctx, stagePatience)
+	defer cancel()
+	defer c.Settle()
+	if s.merged(ctx) != nil {
+		return
+	}
+	merged := time.Now().UTC()
+	c.Reach(func(st *events.Stages) { st.Merged = merged })
+	if s.pushed(ctx) != nil {
+		return
+	}
+	pushed := time.Now().UTC()
+	number := s.newest()
+	if number == before {
+		return // no client is served anything else
+	}
+	c.Reach(func(st *events.Stages) { st.Pushed = pushed })
+	timer := time.NewTimer(stagePoll)
+	defer timer.Stop()
+	for wait := stagePoll; ; wait = min(2*wait, time.Second) {
+		round, followed := s.round(number)
+		if !followed {
+			return
+		}
+		c.Reach(func(st *events.Stages) {
+			st.Clients, st.Acknowledged = round.Clients, round.Acknowledged
+			if round.Clients > 0 {
+				st.Half, st.All = round.Half.UTC(), round.All.UTC()
+			}
+		})
+		if !round.All.IsZero() {
+			return
+		}
+		timer.Reset(wait)
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+	}
+}
+
+// followStages has the changes of upstreams followed to the clients.
+func (r *Relay) followStages() {
+	s := r.stages
+	s.merged, s.pushed, s.newest, s.round = r.aggregate.CaughtUp, r.pusher.Flushed, r.server.NewestRound, r.server.Round
+	r.events.OnChange(s.follow)
+}

@@ -1,0 +1,130 @@
+package notify
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"meshrelay/config"
+	"meshrelay/events"
+)
+
+// alertLasts is how long an alert lasts that nothing ends.
+const alertLasts = time.Hour
+
+// Message is a notification in the format json.
+type Message struct {
+	Relay  string `json:"relay"`
+	Events []Item `json:"events"`
+}
+
+// Item is one event of a Message.
+type Item struct {
+	events.Event
+	// Summary is a sentence for people.
+	Summary string `json:"summary"`
+	// Commands are what to run: to look at it first, then to act.
+	Commands []string `json:"commands,omitempty"`
+}
+
+type alert struct {
+	Labels      map[string]string `json:"labels"`
+	Annotations map[string]string `json:"annotations"`
+	StartsAt    time.Time         `json:"startsAt,omitzero"`
+	EndsAt      time.Time         `json:"endsAt"`
+}
+
+// payload returns the body of a request.
+func payload(r config.Notify, relay string, batch []events.Event) any {
+	switch r.Format {
+	case config.NotifyAlertmanager:
+		return alertsOf(r, relay, batch)
+	case config.NotifySlack:
+		lines := make([]string, 0, len(batch))
+		for _, e := range batch {
+			line := slackText("*" + summary(relay, e) + "*")
+			for _, c := range Commands(e) {
+				line += "\n`" + slackText(c) + "`"
+			}
+			lines = append(lines, line)
+		}
+		return map[string]string{"text": strings.Join(lines, "\n")}
+	}
+	m := Message{Relay: relay}
+	for _, e := range batch {
+		m.Events = append(m.Events, Item{e, summary(relay, e), Commands(e)})
+	}
+	return m
+}
+
+// slackText escapes what has a meaning in messages of Slack.
+func slackText(s string) string {
+	return strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "`", "'").Replace(s)
+}
+
+// summary returns an event as a sentence.
+func summary(relay string, e events.Event) string {
+	about := ""
+	switch {
+	case e.Upstream != "":
+		about = " upstream " + e.Upstream
+	case e.Client != "":
+		about = " client " + e.Client
+	}
+	text := fmt.Sprintf("relay %s:%s %s", relay, about, e.Type)
+	if e.Text != "" {
+		text += ": " + e.Text
+	}
+	if e.Reason != "" {
+		text += " (" + e.Reason + ")"
+	}
+	if e.Count > 1 {
+		text += fmt.Sprintf(" [%d times]", e.Count)
+	}
+	return text
+}
+
+// alertsOf returns alerts. One event may end the alerts of several types: their labels tell which.
+func alertsOf(r config.Notify, relay string, batch []events.Event) (out []alert) {
+	for _, e := range batch {
+		for _, word := range r.On {
+			t := events.Type(word)
+			a := alert{Labels: labels(relay, t, e), Annotations: map[string]string{"summary": summary(relay, e)}}
+			switch {
+			case t == e.Type:
+				a.StartsAt, a.EndsAt = e.Time, e.Time.Add(alertLasts)
+				if commands := Commands(e); len(commands) > 0 {
+					a.Annotations["commands"] = strings.Join(commands, "\n")
+				}
+				if e.Hold != "" {
+					a.Annotations["hold"] = e.Hold
+				}
+			case slices.Contains(ends[t], e.Type):
+				a.EndsAt = e.Time
+			default:
+				continue
+			}
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+func labels(relay string, t events.Type, e events.Event) map[string]string {
+	out := map[string]string{"alertname": "Relay" + camel(string(t)), "relay": relay, "severity": "warning", "type": string(t)}
+	if about := cmp.Or(e.Upstream, e.Client); about != "" {
+		out[map[bool]string{true: "upstream", false: "client"}[e.Upstream != ""]] = about
+	}
+	return out
+}
+
+// camel returns "CarriedOut" for "carried-out".
+func camel(word string) string {
+	var b strings.Builder
+	for part := range strings.SplitSeq(word, "-") {
+		b.WriteString(strings.ToUpper(part[:1]) + part[1:])
+	}
+	return b.String()
+}

@@ -1,0 +1,156 @@
+package notify
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+
+	"meshrelay/config"
+	"meshrelay/events"
+)
+
+const (
+	maxSecret = 8 << 10 // bytes of a file with a URL or a token
+	maxAnswer = 4 << 10 // bytes that are read of an answer
+)
+
+// refusal is an answer by which a receiver calls a request wrong. To send it again does not help.
+type refusal struct{ status string }
+
+func (r refusal) Error() string { return "the receiver answers " + r.status }
+
+func isRefusal(err error) bool { return errors.As(err, new(refusal)) }
+
+// Send tells a receiver of events, once. The error has no secret in it.
+func Send(ctx context.Context, r config.Notify, relay string, batch []events.Event) error {
+	body, err := json.Marshal(payload(r, relay, batch))
+	if err != nil {
+		return err
+	}
+	address, err := addressOf(r)
+	if err != nil {
+		return err
+	}
+	transport, err := transportOf(r.TLS)
+	if err != nil {
+		return err
+	}
+	defer transport.CloseIdleConnections()
+	ctx, cancel := context.WithTimeout(ctx, r.Timeout.D())
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, address, bytes.NewReader(body))
+	if err != nil {
+		return errors.New("the URL is not one that can be asked") // the error would have it
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("User-Agent", "meshrelay")
+	if r.TokenFile != "" {
+		token, err := secret(r.TokenFile)
+		if err != nil {
+			return err
+		}
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	resp, err := client.Do(req)
+	if err != nil {
+		return withoutURL(err)
+	}
+	defer resp.Body.Close()
+	_, _ = io.CopyN(io.Discard, resp.Body, maxAnswer)
+	switch code := resp.StatusCode; {
+	case code >= 200 && code < 300:
+		return nil
+	case code == http.StatusBadRequest || code == http.StatusRequestEntityTooLarge || code == http.StatusUnprocessableEntity:
+		return refusal{resp.Status}
+	default:
+		return fmt.Errorf("the receiver answers %s", resp.Status)
+	}
+}
+
+// withoutURL returns an error of a request without the URL.
+func withoutURL(err error) error {
+	var of *url.Error
+	if !errors.As(err, &of) {
+		return err
+	}
+	if of.Timeout() {
+		return errors.New("no answer in time")
+	}
+	return of.Err
+}
+
+// addressOf returns the URL of a receiver.
+func addressOf(r config.Notify) (string, error) {
+	address := r.URL
+	if r.URLFile != "" {
+		var err error
+		if address, err = secret(r.URLFile); err != nil {
+			return "", err
+		}
+		if err := config.CheckURL(address); err != nil {
+			return "", fmt.Errorf("what is in %s: %w", r.URLFile, err)
+		}
+	}
+	const path = "/api/v2/alerts"
+	if r.Format == config.NotifyAlertmanager && !strings.HasSuffix(address, path) {
+		address = strings.TrimSuffix(address, "/") + path
+	}
+	return address, nil
+}
+
+// secret returns what a file has, without the space around it.
+func secret(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxSecret+1))
+	switch {
+	case err != nil:
+		return "", err
+	case len(text) > maxSecret:
+		return "", fmt.Errorf("%s is longer than %d bytes", path, maxSecret)
+	case strings.ContainsAny(strings.TrimSpace(string(text)), "\r\n"):
+		return "", fmt.Errorf("%s has more than one line", path)
+	}
+	return strings.TrimSpace(string(text)), nil
+}
+
+// transportOf returns a transport for one request: they are rare, and the files may be others next time.
+func transportOf(t *config.NotifyTLS) (*http.Transport, error) {
+	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}}
+	if t == nil {
+		return transport, nil
+	}
+	transport.TLSClientConfig.ServerName = t.ServerName
+	if t.CAFile != "" {
+		text, err := os.ReadFile(t.CAFile)
+		if err != nil {
+			return nil, err
+		}
+		roots := x509.NewCertPool()
+		if !roots.AppendCertsFromPEM(text) {
+			return nil, fmt.Errorf("%s has no certificate", t.CAFile)
+		}
+		transport.TLSClientConfig.RootCAs = roots
+	}
+	if t.CertFile != "" {
+		own, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
+		if err != nil {
+			return nil, err
+		}
+		transport.TLSClientConfig.Certificates = []tls.Certificate{own}
+	}
+	return transport, nil
+}

@@ -1,0 +1,79 @@
+package local
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// The journal is two files of lines: the newer one is appended to, and takes the place of the older
+// one when it is full.
+const (
+	journalName    = "events.log"
+	oldJournalName = "events.old.log"
+	maxJournal     = 8 << 20  // bytes of a file
+	maxJournalLine = 64 << 10 // bytes of a line that is read
+)
+
+// LoadJournal implements state.Store. Of a file that can not be read it returns nothing.
+func (s *Store) LoadJournal() (lines [][]byte) {
+	if !s.open {
+		return nil
+	}
+	for _, name := range []string{oldJournalName, journalName} {
+		for line := range bytes.Lines(s.readJournal(name)) {
+			if line = bytes.TrimSuffix(line, []byte("\n")); len(line) > 0 && len(line) <= maxJournalLine {
+				lines = append(lines, line)
+			}
+		}
+	}
+	return lines
+}
+
+func (s *Store) readJournal(name string) []byte {
+	f, info, err := openOwn(filepath.Join(s.dir, name), os.O_RDONLY, 0)
+	if err == nil {
+		defer f.Close()
+		text := make([]byte, min(info.Size(), 2*maxJournal))
+		_, err = f.ReadAt(text, max(info.Size()-2*maxJournal, 0)) // the newest, if somebody has made it long
+		if err == nil || errors.Is(err, io.EOF) {
+			return text
+		}
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		s.log.Warn("journal of events not read", "path", filepath.Join(s.dir, name), "err", err)
+	}
+	return nil
+}
+
+// AppendJournal implements state.Store. After a line that was cut off it begins a new one.
+func (s *Store) AppendJournal(lines []byte) (err error) {
+	path := filepath.Join(s.dir, journalName)
+	f, info, err := openOwn(path, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	if size := info.Size(); size > 0 {
+		last := make([]byte, 1)
+		if _, err := f.ReadAt(last, size-1); err != nil || last[0] != '\n' {
+			lines = append([]byte("\n"), lines...)
+		}
+	}
+	if _, err := f.Write(lines); err != nil {
+		return err
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	if info.Size()+int64(len(lines)) < maxJournal {
+		return nil
+	}
+	if err := os.Rename(path, filepath.Join(s.dir, oldJournalName)); err != nil {
+		return err
+	}
+	return syncDir(s.dir)
+}

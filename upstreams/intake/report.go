@@ -1,0 +1,162 @@
+package intake
+
+import (
+	"fmt"
+	"time"
+
+	"meshrelay/events"
+	"meshrelay/internal/text"
+)
+
+// maxToldRefused bounds the refused names of a scope that are known to be in the journal.
+const maxToldRefused = 1000
+
+// report gathers the events of one step. The driver puts them into the journal, with the name of the
+// upstream.
+type report struct {
+	events  []events.Event
+	changes events.Resources // of what is served
+	by      events.By        // who has caused the changes; empty is the upstream
+	who     *events.Operator
+	reason  string
+}
+
+// contact is what the journal knows of the contact with the source.
+type contact struct {
+	lost    time.Time   // zero while the source is in contact, or never was
+	trouble events.Type // that was reported last of a source out of contact
+	address string      // from which the source was read last
+	next    string      // from which it is about to be read
+}
+
+// tell reports an event.
+func (in *Intake) tell(e events.Event) { in.report.events = append(in.report.events, e) }
+
+// tellOrder reports what an operator has ordered.
+func (in *Intake) tellOrder(o Order, e events.Event) {
+	e.By, e.Operator, e.Reason = events.ByOperator, o.Operator, o.Reason
+	in.report.by, in.report.who, in.report.reason = e.By, o.Operator, o.Reason
+	in.tell(e)
+}
+
+// because notes who has caused the changes from here on, other than the source, and how a revision
+// names that.
+func (in *Intake) because(by events.By, cause string) {
+	in.journal.because(cause)
+	if in.report.by == "" {
+		in.report.by = by
+	}
+}
+
+// reported returns the events of the step, the changes last.
+func (in *Intake) reported() []events.Event {
+	r := &in.report
+	if r.changes.Total() > 0 {
+		changes := r.changes
+		e := events.Event{Type: events.Changed, By: r.by, Operator: r.who, Reason: r.reason, Resources: &changes}
+		if e.By == "" {
+			e.By = events.ByUpstream
+		}
+		r.events = append(r.events, e)
+	}
+	out := r.events
+	in.report = report{}
+	return out
+}
+
+// reportRefused reports what of a scope is refused for another reason than was reported before.
+func (in *Intake) reportRefused(sc *scope) {
+	if len(sc.told)+len(sc.refused) == 0 {
+		return
+	}
+	for name := range sc.told {
+		if _, still := sc.refused[name]; !still {
+			delete(sc.told, name)
+		}
+	}
+	byType, first := map[events.Type]int{}, map[events.Type]string{}
+	for name, reason := range sc.refused {
+		if sc.told[name] == reason || len(sc.told) >= maxToldRefused {
+			continue
+		}
+		if sc.told == nil {
+			sc.told = map[string]string{}
+		}
+		sc.told[name] = reason
+		t := events.Refused
+		if isOverLimit(reason) {
+			t = events.OverLimit
+		}
+		if byType[t]++; byType[t] == 1 || name < first[t] {
+			first[t] = name
+		}
+	}
+	for t, n := range byType {
+		name := first[t]
+		what := sc.Name + " " + abbreviate(name)
+		if n > 1 {
+			what = fmt.Sprintf("%s and %d more", what, n-1)
+		}
+		in.tell(events.Event{Type: t, By: events.ByUpstream, Text: what, Reason: sc.refused[name], Command: "relay status " + in.name})
+	}
+}
+
+// reportHold reports what the guard holds.
+func (in *Intake) reportHold(lasts string) {
+	h := in.named
+	r := &events.Resources{}
+	for _, key := range h.keys {
+		r.Note(events.Removal, key)
+	}
+	in.tell(events.Event{
+		Type: events.Held, By: events.ByGuard, Hold: h.id, Resources: r, Reason: in.held.why, Command: "relay held " + in.name,
+		Text: fmt.Sprintf("%d deletions of %d resources held, for %s", len(h.keys), in.held.of, lasts),
+	})
+}
+
+// reportCarriedOut reports that the guard lets n held deletions go.
+func (in *Intake) reportCarriedOut(n int, reason string) {
+	in.report.by, in.report.reason = events.ByGuard, reason
+	in.tell(events.Event{Type: events.CarriedOut, By: events.ByGuard, Reason: reason, Text: fmt.Sprintf("%d held deletions carried out", n)})
+}
+
+// reportClosed reports that the source is out of contact. Of one that was before, it reports another
+// kind of trouble only.
+func (in *Intake) reportClosed(e Closed, was bool) {
+	t := events.Lost
+	switch {
+	case e.Denied:
+		t = events.Denied
+	case e.Failed:
+		t = events.Failed
+	}
+	if was {
+		in.contact.lost = in.now
+	}
+	if e.Planned || !was && in.contact.trouble == t {
+		return
+	}
+	in.contact.trouble = t
+	what := map[events.Type]string{events.Denied: "the upstream refuses the relay's identity", events.Failed: "the upstream can not be used"}[t]
+	switch {
+	case what != "":
+	case was:
+		what = "contact lost, what it had is served"
+	default:
+		what = "not reached"
+	}
+	in.tell(events.Event{Type: t, By: events.ByUpstream, Text: what, Reason: text.Shorten(e.Reason, maxReason), Command: "relay status " + in.name})
+}
+
+// reportContact reports that the source is in contact, and whether that is at another address.
+func (in *Intake) reportContact() {
+	c := &in.contact
+	if !c.lost.IsZero() {
+		after := in.now.Sub(c.lost).Round(time.Millisecond)
+		in.tell(events.Event{Type: events.Regained, By: events.ByUpstream, Text: fmt.Sprintf("in contact again after %v", after)})
+	}
+	if c.address != "" && c.next != c.address {
+		in.tell(events.Event{Type: events.Moved, By: events.ByUpstream, Text: "from " + c.address + " to " + c.next})
+	}
+	*c = contact{address: c.next, next: c.next}
+}

@@ -1,0 +1,120 @@
+package intake
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"meshrelay/config"
+	"meshrelay/events"
+	"meshrelay/internal/fakexds"
+)
+
+// typesOf returns the events of a step in short.
+func typesOf(all []events.Event) string {
+	var out []string
+	for _, e := range all {
+		text := string(e.Type) + "/" + string(e.By)
+		if e.Resources != nil {
+			text += " " + e.Resources.String()
+		}
+		out = append(out, text)
+	}
+	return strings.Join(out, ", ")
+}
+
+func entries(n int, host string) (out []fakexds.Resource) {
+	for i := range n {
+		out = append(out, entry(fmt.Sprintf("shop/s%d", i), host))
+	}
+	return out
+}
+
+// TestAStepTellsWhatHasChangedAndByWhom: the source, the guard, an operator, the config, the staleness.
+func TestAStepTellsWhatHasChangedAndByWhom(t *testing.T) {
+	m := newMachine(t, true, config.Provenance{})
+	m.guard = config.Guard{Percent: 30, Count: 3, HoldFor: config.OpenEnded(time.Minute)}
+	m.stale.setRules(config.Staleness{StaleAfter: config.Duration(time.Hour)})
+	scope, err := TypeScope(entryURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := func(what, want string, e Event) []events.Event {
+		t.Helper()
+		out := m.step(e)
+		if got := typesOf(out.Events); got != want {
+			t.Fatalf("%s: %s, want %s", what, got, want)
+		}
+		return out.Events
+	}
+	all := func(resources ...fakexds.Resource) Event {
+		return Received{Updates: []Update{m.update(true, resources...)}}
+	}
+	want("a stream", "", Opened{Scopes: []Scope{scope}, Address: "a:1"})
+	want("the first answer", "synced/upstream, changed/upstream 10 added", all(entries(10, "a")...))
+	want("the same", "", all(entries(10, "a")...))
+	want("another", "changed/upstream 10 changed", all(entries(10, "b")...))
+
+	bad := fakexds.Resource{Name: "shop/bad", Any: entry("shop/bad", "x").Any}
+	bad.Any.Value = []byte{0xff}
+	refused := want("a wrong one", "refused/upstream", all(append(entries(10, "b"), bad)...))
+	if refused[0].Reason == "" || !strings.Contains(refused[0].Text, "shop/bad") {
+		t.Errorf("%+v", refused[0])
+	}
+	want("the same wrong one", "", all(append(entries(10, "b"), bad)...))
+	want("it is good again, and gone", "", all(entries(10, "b")...))
+	want("it is wrong again", "refused/upstream", all(append(entries(10, "b"), bad)...))
+
+	want("most go", "", all(entries(2, "b")...))
+	m.now = m.now.Add(2 * time.Second)
+	held := want("which is held", "held/guard 8 removed", Tick{})
+	if e := held[0]; e.Hold != m.named.id || e.Command != "relay held east" || e.Reason == "" {
+		t.Errorf("%+v", e)
+	}
+	eve := &events.Operator{UID: 7, User: "eve"}
+	released := want("released", "released/operator, changed/operator 8 removed", Release{Order{All: true, Reason: "INC-1", Operator: eve}})
+	for _, e := range released {
+		if e.Operator != eve || e.Reason != "INC-1" {
+			t.Errorf("%+v", e)
+		}
+	}
+	want("frozen", "frozen/operator", Freeze{Order{Operator: eve}})
+	want("a change meanwhile", "", all(entries(3, "c")...))
+	want("unfrozen", "unfrozen/operator, changed/operator 1 added, 2 changed", Unfreeze{Order{Operator: eve}})
+
+	want("lost", "lost/upstream", Closed{Reason: "reset"})
+	want("lost again", "", Closed{Reason: "refused"})
+	want("denied", "denied/upstream", Closed{Reason: "who are you", Denied: true})
+	m.now = m.now.Add(14 * time.Second)
+	want("another address", "", Opened{Scopes: []Scope{scope}, Address: "b:1"})
+	back := want("regained", "regained/upstream, moved/upstream", all(entries(3, "c")...))
+	if back[0].Text != "in contact again after 14s" || back[1].Text != "from a:1 to b:1" {
+		t.Errorf("%+v", back)
+	}
+	want("the relay ends it", "", Closed{Planned: true})
+
+	m.stale.setRules(config.Staleness{StaleAfter: config.Duration(time.Minute), OnStale: config.OnStaleDrop})
+	m.now = m.now.Add(2 * time.Minute)
+	want("stale", "stale/staleness, expired/staleness, changed/staleness 3 removed", Tick{})
+}
+
+// TestAnUnchangedAnswerMakesNoEvent, and costs no allocation for it; a change costs few.
+func TestAnUnchangedAnswerMakesNoEvent(t *testing.T) {
+	m := newMachine(t, true, config.Provenance{})
+	m.step(Received{Updates: []Update{m.update(true, entries(10, "a")...)}})
+	if n := testing.AllocsPerRun(100, func() {
+		if all := m.reported(); all != nil {
+			t.Error("an event without a change")
+		}
+	}); n > 0 {
+		t.Errorf("%v allocations for no event", n)
+	}
+	key := m.store.List(serviceEntryKind, "")[0].Key()
+	if n := testing.AllocsPerRun(100, func() {
+		m.report.changes.Note(events.Modification, key)
+		m.reported()
+	}); n > 4 {
+		t.Errorf("%v allocations for an event", n)
+	}
+}
