@@ -73,8 +73,11 @@ e2e: build istiod kube ## Run the relay between real istiods, with and without K
 	cd e2e && go test -count=1 -timeout 15m ./...
 
 ORACLE_SETS ?= 300
+KUBERNETES_OBJECTS ?= 300
+KUBERNETES_CHANGES ?= 1000
 .PHONY: oracle
-oracle: build istiod ## Compare what istiods make of configs, as files and through relays, and of Ingresses, for 300 random sets
+oracle: build istiod kube ## Compare what istiods make of configs, as files, through relays and in API servers, and of Ingresses, for 300 random sets
+	cd e2e && KUBERNETES_OBJECTS=$(KUBERNETES_OBJECTS) KUBERNETES_CHANGES=$(KUBERNETES_CHANGES) go test -count=1 -timeout 30m -v -run '^TestKubernetesIsServed|^TestAPIServersAreFederatedForEnvoys' .
 	cd e2e && ORACLE_SETS=$(ORACLE_SETS) go test -count=1 -timeout 60m -v -run '^Test(Oracle|Bookinfo)' .
 	cd e2e && ORACLE_SETS=$(ORACLE_SETS) go test -count=1 -timeout 60m ./ingress
 
@@ -114,7 +117,7 @@ fuzz: ## Run every fuzz target for FUZZTIME (10m)
 
 BENCHFLAGS ?=
 .PHONY: bench
-bench: build istiod bench-build ## Compare the relay with other ways to relay (40 minutes; BENCHFLAGS=-h tells how to do less)
+bench: build istiod kube bench-build ## Compare the relay with other ways to relay (40 minutes; BENCHFLAGS=-h tells how to do less)
 	cd bench && bin/bench $(BENCHFLAGS)
 
 .PHONY: bench-baseline
@@ -128,10 +131,11 @@ bench-docs: bench-build ## Write the figures in docs anew, from bench/baseline
 
 .PHONY: bench-build
 bench-build:
-	cd bench && CGO_ENABLED=0 go build -o bin/ . ./floor ./linear
+	cd bench && CGO_ENABLED=0 go build -o bin/ . ./floor ./linear ./watch
+	cd bench/ctrl && GOWORK=off CGO_ENABLED=0 go build -o ../bin/ .
 
 .PHONY: bench-test
-bench-test: build bench-build ## Run the benchmark's own tests, with small loads
+bench-test: build kube bench-build ## Run the benchmark's own tests, with small loads
 	cd bench && go test -count=1 -parallel 8 -timeout 10m ./...
 
 CHAOSFLAGS ?=

@@ -30,7 +30,10 @@ func testBinaries(t *testing.T) binaries {
 		}
 		return path
 	}
-	return binaries{relay: abs("../bin/relay"), floor: abs("bin/floor"), linear: abs("bin/linear")}
+	return binaries{
+		relay: abs("../bin/relay"), floor: abs("bin/floor"), linear: abs("bin/linear"), watch: abs("bin/watch"), ctrl: abs("bin/ctrl"),
+		apiserver: abs("../e2e/bin/kube-apiserver"), etcd: abs("../e2e/bin/etcd"),
+	}
 }
 
 // TestContendersServeWhatIsRight runs small forms of the scenarios. What is measured is
@@ -57,7 +60,7 @@ func TestContendersServeWhatIsRight(t *testing.T) {
 			}
 			t.Run(s.Name+"/"+c.name, func(t *testing.T) {
 				t.Parallel()
-				r := measure(s, c, 1, "")
+				r := measure(s, c, 1, "", nil)
 				if r.Error != "" {
 					t.Fatal(r.Error)
 				}
@@ -98,6 +101,39 @@ func TestContendersServeWhatIsRight(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestContendersReadAnAPIServer runs a small form of the scenarios with API servers.
+func TestContendersReadAnAPIServer(t *testing.T) {
+	t.Parallel()
+	bin := testBinaries(t)
+	fleet := &clusters{binaries: bin}
+	t.Cleanup(fleet.close)
+	s := scenario{Name: "kubernetes", Kubernetes: true, Configs: 200, Clients: 4, Delta: true, Changes: 3, Rate: 50, Lasting: 2 * time.Second, Relist: true}
+	for _, c := range contenders(bin) {
+		if c.name == "istiod" || !s.isFor(c) {
+			continue
+		}
+		t.Run(c.name, func(t *testing.T) {
+			r := measure(s, c, 1, "", fleet)
+			if r.Error != "" {
+				t.Fatal(r.Error)
+			}
+			k := r.Kubernetes
+			if k == nil || k.ListMS <= 0 || k.ListCPUMS <= 0 || k.ServerCPUMS <= 0 || k.ObjectBytes < 3000 {
+				t.Fatalf("figures are missing: %+v", k)
+			}
+			if c.mute {
+				return
+			}
+			if !k.Relisted || k.RelistCPUMS <= 0 || k.Statuses == 0 || r.Changes == 0 || r.RSSMiB <= 0 {
+				t.Errorf("figures are missing: %+v %+v", k, r)
+			}
+			if c.product && (k.StatusPushes != 0 || k.RelistPushes != 1) {
+				t.Errorf("%.0f pushes of statuses, and %.0f of a list of the same with one change", k.StatusPushes, k.RelistPushes)
+			}
+		})
 	}
 }
 

@@ -34,6 +34,11 @@ type contender struct {
 	// slow is about how long a change takes for each resource and client, of a contender to which a
 	// change costs as much as a sync. Fewer changes and one run are enough, and steady rates too much.
 	slow time.Duration
+	// kubernetes marks a program that reads API servers only, and mute one that serves nobody.
+	kubernetes, mute bool
+	// ready is the path at which a contender tells that it has all objects of an API server. Others
+	// listen only then.
+	ready string
 }
 
 // takesDelta reports whether the contender reads the upstreams of a scenario by delta.
@@ -42,15 +47,17 @@ func (c contender) takesDelta(s scenario) bool {
 }
 
 // binaries are where the contenders are.
-type binaries struct{ relay, floor, linear, istiod string }
+type binaries struct{ relay, floor, linear, istiod, watch, ctrl, apiserver, etcd string }
 
 func contenders(b binaries) []contender {
 	return []contender{
 		{name: "floor", binary: b.floor, what: "forwards bytes: cuts responses at their resource fields, and no more", start: b.startFloor, deltaUpstreams: true},
-		{name: "relay", binary: b.relay, what: "the relay, as it comes", start: b.startRelay, product: true},
+		{name: "relay", binary: b.relay, what: "the relay, as it comes", start: b.startRelay, product: true, ready: "/ready"},
 		{name: "relay-rules", binary: b.relay, what: "the relay with import rules, rewriting and union", start: b.startRelayRules, product: true, rules: true},
 		{name: "linear", binary: b.linear, what: "a minimal relay over go-control-plane's LinearCache", start: b.startLinear, sotwUpstreams: true, slow: 800 * time.Nanosecond},
 		{name: "istiod", binary: b.istiod, what: "istiod 1.23 with configSources", start: b.startIstiod, sotwUpstreams: true, slow: 5 * time.Microsecond},
+		{name: "watch", binary: b.watch, what: "reads the API server's stream: scans the frames, and keeps and serves nothing", start: b.startWatch, kubernetes: true, mute: true},
+		{name: "ctrl-cache", binary: b.ctrl, what: "a cache of controller-runtime, and go-control-plane's LinearCache", start: b.startCtrl, kubernetes: true},
 	}
 }
 
@@ -60,6 +67,14 @@ func (b binaries) startFloor(_, listen, _ string, w *world, delta bool) (*exec.C
 
 func (b binaries) startLinear(_, listen, _ string, w *world, _ bool) (*exec.Cmd, error) {
 	return exec.Command(b.linear, "-listen", listen, "-upstreams", strings.Join(w.addrs(), ",")), nil
+}
+
+func (b binaries) startWatch(_, listen, _ string, w *world, _ bool) (*exec.Cmd, error) {
+	return exec.Command(b.watch, "-listen", listen, "-url", w.cluster.url+objects, "-certificate", w.cluster.certificate, "-token", adminToken), nil
+}
+
+func (b binaries) startCtrl(_, listen, _ string, w *world, _ bool) (*exec.Cmd, error) {
+	return exec.Command(b.ctrl, "-listen", listen, "-kubeconfig", w.cluster.kubeconfig), nil
 }
 
 func (b binaries) startRelay(dir, listen, admin string, w *world, _ bool) (*exec.Cmd, error) {
@@ -76,6 +91,9 @@ func (b binaries) relayWith(dir, listen, admin string, w *world, each, top strin
 	cfg.WriteString("node: {id: bench}\nupstreams:\n")
 	for i, addr := range w.addrs() {
 		fmt.Fprintf(&cfg, "  - name: upstream-%03d\n    xds: {addresses: [%q], plaintext: true}\n%s", i, addr, each)
+	}
+	if w.cluster != nil {
+		fmt.Fprintf(&cfg, "  - name: cluster\n    kubernetes: {kubeconfig: %q}\n", w.cluster.kubeconfig)
 	}
 	cfg.WriteString(top)
 	if w.keeps {
@@ -94,13 +112,18 @@ func (b binaries) startIstiod(dir, listen, _ string, w *world, _ bool) (*exec.Cm
 	for _, addr := range w.addrs() {
 		mesh += "- address: xds://" + addr + "\n"
 	}
+	registries := []string{"--registries="}
+	if w.cluster != nil {
+		mesh, registries = "{}\n", []string{"--registries=Kubernetes", "--kubeconfig", w.cluster.kubeconfig}
+	}
 	path := filepath.Join(dir, "mesh.yaml")
 	if err := os.WriteFile(path, []byte(mesh), 0o600); err != nil {
 		return nil, err
 	}
-	cmd := exec.Command(b.istiod, "discovery", "--registries=", "--meshConfig", path, "--clusterID", "bench",
+	cmd := exec.Command(b.istiod, "discovery", "--meshConfig", path, "--clusterID", "bench",
 		"--grpcAddr", listen, "--httpAddr", "127.0.0.1:0", "--httpsAddr", "", "--secureGRPCAddr", "",
 		"--monitoringAddr", "127.0.0.1:0", "--ctrlz_port", "0", "--shutdownDuration", "1s")
+	cmd.Args = append(cmd.Args, registries...)
 	cmd.Env = append(os.Environ(), "HOME="+dir, "ENABLE_CA_SERVER=false", "POD_NAME=bench", "POD_NAMESPACE=istio-system")
 	return cmd, nil
 }
@@ -142,15 +165,23 @@ func launch(cmd *exec.Cmd, dir string) (*process, error) {
 // listening waits until the process takes connections.
 func (p *process) listening(addr string, timeout time.Duration) error {
 	for deadline := time.Now().Add(timeout); time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
-		conn, err := net.Dial("tcp", addr)
-		if err == nil {
-			return conn.Close()
+		if p.listens(addr) {
+			return nil
 		}
 		if err := p.alive(); err != nil {
 			return err
 		}
 	}
 	return fmt.Errorf("it did not listen on %s within %v", addr, timeout)
+}
+
+func (p *process) listens(addr string) bool {
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		return false
+	}
+	conn.Close()
+	return true
 }
 
 func (p *process) alive() error {

@@ -26,7 +26,7 @@ func main() {
 
 func run() error {
 	scenarioPattern := flag.String("scenarios", ".", "run the scenarios that match this regular `expression`")
-	contenderNames := flag.String("contenders", "floor,relay,relay-rules,linear,istiod", "`names` of the contenders, with commas")
+	contenderNames := flag.String("contenders", "floor,relay,relay-rules,linear,istiod,watch,ctrl-cache", "`names` of the contenders, with commas")
 	runs := flag.Int("runs", 1, "how often each scenario is run, but once only with slow contenders; the tables show medians")
 	changes := flag.Int("changes", 0, "how many single changes are timed; 0: as many as the scenario has")
 	out := flag.String("out", "out", "`directory` for results.json, results.md and the plots")
@@ -39,6 +39,10 @@ func run() error {
 	flag.StringVar(&bin.floor, "floor", "bin/floor", "`path` of the floor")
 	flag.StringVar(&bin.linear, "linear", "bin/linear", "`path` of the minimal relay")
 	flag.StringVar(&bin.istiod, "istiod", "../e2e/bin/pilot-discovery", "`path` of istiod")
+	flag.StringVar(&bin.watch, "watch", "bin/watch", "`path` of the reader of an API server")
+	flag.StringVar(&bin.ctrl, "ctrl-cache", "bin/ctrl", "`path` of the relay over controller-runtime")
+	flag.StringVar(&bin.apiserver, "apiserver", "../e2e/bin/kube-apiserver", "`path` of the API server")
+	flag.StringVar(&bin.etcd, "etcd", "../e2e/bin/etcd", "`path` of etcd")
 	flag.Usage = func() { usage(flag.CommandLine.Output()) }
 	flag.Parse()
 	if flag.NArg() > 0 {
@@ -58,7 +62,7 @@ func run() error {
 	if err != nil {
 		return fmt.Errorf("-scenarios: %w", err)
 	}
-	for _, path := range []*string{&bin.relay, &bin.floor, &bin.linear, &bin.istiod} {
+	for _, path := range []*string{&bin.relay, &bin.floor, &bin.linear, &bin.istiod, &bin.watch, &bin.ctrl, &bin.apiserver, &bin.etcd} {
 		if *path, err = filepath.Abs(*path); err != nil {
 			return err
 		}
@@ -81,11 +85,13 @@ func run() error {
 	if len(steps) == 0 {
 		return fmt.Errorf("no scenario matches %q for %s", *scenarioPattern, *contenderNames)
 	}
+	fleet := &clusters{binaries: bin}
+	defer fleet.close()
 	var failed []error
 	for i, step := range steps {
 		fmt.Fprintf(os.Stderr, "%d of %d, %v of about %v: %s, %s, run %d\n", i+1, len(steps),
 			time.Since(began).Round(time.Second), total(steps).Round(time.Minute), step.scenario.Name, step.contender.name, step.run)
-		r := measure(step.scenario, step.contender, step.run, *profiles)
+		r := measure(step.scenario, step.contender, step.run, *profiles, fleet)
 		rep.Results = append(rep.Results, r)
 		if err := rep.save(*out); err != nil { // a later one may take all down
 			fmt.Fprintln(os.Stderr, "bench:", err)

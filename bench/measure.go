@@ -72,6 +72,8 @@ type result struct {
 	Stall *stallResult `json:"stall,omitempty"`
 	Rates []rateResult `json:"rates,omitempty"`
 	Disk  *diskResult  `json:"disk,omitempty"`
+
+	Kubernetes *kubernetesResult `json:"kubernetes,omitempty"`
 }
 
 // bench is one contender at one scenario.
@@ -82,6 +84,7 @@ type bench struct {
 	listen    string
 	admin     string // of a contender that has one
 	profiles  string // directory for the relay's profiles; empty: none
+	clusters  *clusters
 
 	world   *world
 	process *process
@@ -92,8 +95,8 @@ type bench struct {
 }
 
 // measure runs a contender through a scenario.
-func measure(s scenario, c contender, run int, profiles string) (r result) {
-	b := &bench{scenario: s, contender: c, profiles: profiles, result: result{Scenario: s.Name, Contender: c.name, Run: run}}
+func measure(s scenario, c contender, run int, profiles string, clusters *clusters) (r result) {
+	b := &bench{scenario: s, contender: c, profiles: profiles, clusters: clusters, result: result{Scenario: s.Name, Contender: c.name, Run: run}}
 	began := time.Now()
 	defer func() {
 		b.close()
@@ -110,7 +113,12 @@ func (b *bench) open() (err error) {
 	if b.dir, err = os.MkdirTemp("", "bench-"+b.contender.name+"-"); err != nil {
 		return err
 	}
-	if b.world, err = newWorld(b.scenario, b.contender); err != nil {
+	if b.scenario.Kubernetes {
+		b.world, err = b.clusters.world(b.scenario)
+	} else {
+		b.world, err = newWorld(b.scenario, b.contender)
+	}
+	if err != nil {
 		return err
 	}
 	if b.scenario.Stall > 0 || len(b.scenario.Gaps) > 0 {
@@ -133,10 +141,14 @@ func (b *bench) open() (err error) {
 		b.clients = append(b.clients, c)
 	}
 	g, own := b.world.aim(len(b.clients), 0, time.Now()), ownCPU()
-	if err := b.launch(); err != nil {
+	start := b.launch
+	if b.scenario.Kubernetes {
+		start = b.list
+	}
+	if err := start(); err != nil || b.contender.mute {
 		return err
 	}
-	g.since = b.process.began
+	g.began(b.process.began)
 	if err := b.process.listening(b.listen, patience); err != nil {
 		return err
 	}
@@ -236,7 +248,7 @@ func (b *bench) check() error {
 
 func (b *bench) steps() error {
 	if b.process == nil || b.result.SyncLastMS == 0 {
-		return nil
+		return nil // it has failed, or serves nobody
 	}
 	synced := time.Now()
 	b.digest()
@@ -268,6 +280,16 @@ func (b *bench) steps() error {
 			return err
 		}
 	}
+	if b.scenario.Kubernetes && b.scenario.Rate > 0 && b.contender.slow == 0 {
+		if err := b.statuses(); err != nil {
+			return err
+		}
+	}
+	if b.scenario.Relist {
+		if err := b.relist(); err != nil {
+			return fmt.Errorf("list of the same: %w", err)
+		}
+	}
 	if !b.scenario.Settle {
 		_, peak := b.process.memory()
 		b.result.PeakMiB = mib(peak)
@@ -296,6 +318,13 @@ func (b *bench) settle(synced time.Time) {
 // singles makes changes one at a time.
 func (b *bench) singles() error {
 	n := b.scenario.changesFor(b.contender)
+	if b.world.cluster != nil {
+		stop, err := b.world.cluster.follow()
+		if err != nil {
+			return err
+		}
+		defer stop()
+	}
 	bytes, _ := b.received()
 	cpu, own := b.process.cpu(), ownCPU()
 	profiled := b.profile("changes", fmt.Sprintf("profile?seconds=%d", max(1, int(time.Duration(n)*gap/time.Second))))
@@ -303,7 +332,7 @@ func (b *bench) singles() error {
 	var all []time.Duration
 	for range n {
 		g := b.world.aim(len(b.clients), b.world.changes.Load()+1, time.Now())
-		b.world.change(b.world.pick())
+		g.began(b.world.change(b.world.pick()))
 		took, err := b.wait(g)
 		if err != nil {
 			return err

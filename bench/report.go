@@ -42,7 +42,7 @@ func newReport(command []string, bin binaries) *report {
 	if b, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
 		r.Kernel = strings.TrimSpace(string(b))
 	}
-	for name, path := range map[string]string{"relay": bin.relay, "floor": bin.floor, "linear": bin.linear, "istiod": bin.istiod} {
+	for name, path := range map[string]string{"relay": bin.relay, "floor": bin.floor, "linear": bin.linear, "istiod": bin.istiod, "ctrl-cache": bin.ctrl} {
 		info, err := buildinfo.ReadFile(path)
 		if err != nil {
 			continue
@@ -51,7 +51,7 @@ func newReport(command []string, bin binaries) *report {
 			switch {
 			case m.Path == "google.golang.org/grpc":
 				r.Versions[name] = strings.TrimPrefix(r.Versions[name]+", grpc "+m.Version, ", ")
-			case name == "linear" && m.Path == "github.com/envoyproxy/go-control-plane",
+			case name == "ctrl-cache" && m.Path == "sigs.k8s.io/controller-runtime", name == "linear" && m.Path == "github.com/envoyproxy/go-control-plane",
 				name == "istiod" && m.Path == "istio.io/istio":
 				r.Versions[name] = strings.TrimSuffix(m.Path+" "+m.Version+", "+r.Versions[name], ", ")
 			}
@@ -162,6 +162,10 @@ func (r *report) medians() []result {
 		if m.Disk != nil {
 			m.Disk = &diskResult{Starts: m.Disk.Starts}
 			mediansOf(m.Disk, good, diskFigures, func(r *result) *diskResult { return r.Disk })
+		}
+		if k := m.Kubernetes; k != nil {
+			m.Kubernetes = &kubernetesResult{Statuses: k.Statuses, Relisted: k.Relisted}
+			mediansOf(m.Kubernetes, good, kubernetesFigures, func(r *result) *kubernetesResult { return r.Kubernetes })
 		}
 		m.Rates = slices.Clone(m.Rates)
 		for i := range m.Rates {

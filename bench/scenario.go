@@ -41,6 +41,10 @@ type scenario struct {
 	Starts int `json:"starts,omitempty"`
 	// Federated gives two upstreams a copy of most resources.
 	Federated bool `json:"federated,omitempty"`
+	// Kubernetes has one API server in place of the upstreams. Rate is that of writes of statuses, for
+	// Lasting, and Relist has everything listed once more.
+	Kubernetes bool `json:"kubernetes,omitempty"`
+	Relist     bool `json:"relist,omitempty"`
 	// Only names the contenders that it is for; none means all.
 	Only []string `json:"only,omitempty"`
 	// Without has the reasons why contenders are left out, by name.
@@ -56,7 +60,10 @@ func (s scenario) isFor(c contender) bool {
 	case s.Without[c.name] != "":
 		return false
 	}
-	return !c.rules
+	if s.Kubernetes {
+		return c.kubernetes || c.name == "relay" || c.name == "istiod"
+	}
+	return !c.rules && !c.kubernetes
 }
 
 // changesFor is how many single changes of a contender are timed.
@@ -74,6 +81,9 @@ const (
 	aCopy        = 400 * time.Nanosecond  // of a resource, to one client
 	aClient      = 800 * time.Microsecond // until it is connected
 	aChange      = 50 * time.Microsecond  // to one client
+	anObject     = 800 * time.Microsecond // until an API server has it, or has sent it
+	// restartServer is an API server's.
+	restartServer = 10 * time.Second
 )
 
 // estimate returns about how long one run of a contender takes.
@@ -96,6 +106,15 @@ func (s scenario) estimate(c contender) time.Duration {
 	if s.Stall > 0 {
 		took += 2*s.Stall + s.Stall/3
 	}
+	if s.Kubernetes {
+		took += resources * anObject
+		if c.slow == 0 && s.Rate > 0 {
+			took += s.Lasting
+		}
+		if s.Relist {
+			took += restartServer
+		}
+	}
 	if c.slow == 0 {
 		took += time.Duration(len(s.Gaps)) * (s.Lasting + cooldown)
 	}
@@ -106,6 +125,7 @@ func (s scenario) estimate(c contender) time.Duration {
 const (
 	behindRates  = "one change costs it more CPU than there is until the next"
 	notListening = "with 100,000 resources it does not listen within three minutes"
+	largeCluster = "with 100,000 objects it takes ten GiB at its peak"
 	manyClients  = "of 5,000 clients a tenth does not hold everything after three minutes"
 )
 
@@ -143,6 +163,9 @@ func scenarios() []scenario {
 		{Name: "rates-delta-10k-100", Configs: 10_000, Upstreams: 4, Clients: 100, Delta: true, Lasting: 10 * time.Second, Gaps: []time.Duration{time.Millisecond}, Without: tooSlow},
 		{Name: "rates-sotw-10k-20", Configs: 10_000, Upstreams: 4, Clients: 20, Lasting: 10 * time.Second, Gaps: []time.Duration{50 * time.Millisecond}, Without: tooSlow},
 		{Name: "rates-delta-1k-5000", Configs: 1000, Upstreams: 4, Clients: 5000, Delta: true, Lasting: 10 * time.Second, Gaps: []time.Duration{time.Millisecond}, Without: tooSlow},
+		{Name: "kubernetes-1k-20", Kubernetes: true, Configs: 1000, Clients: 20, Delta: true, Changes: 40, Relist: true},
+		{Name: "kubernetes-10k-20", Kubernetes: true, Configs: 10_000, Clients: 20, Delta: true, Changes: 100, Rate: 500, Lasting: time.Minute, Relist: true},
+		{Name: "kubernetes-100k-4", Kubernetes: true, Configs: 100_000, Clients: 4, Delta: true, Changes: 40, Relist: true, Without: map[string]string{"istiod": largeCluster}},
 		{Name: "federation-10k-20-istiods", Configs: 10_000, Upstreams: 4, Clients: 20, Delta: true, SotWUpstreams: true, Changes: 40, Burst: 2000, Federated: true, Only: withAndWithout},
 		{Name: "federation-10k-20-relays", Configs: 10_000, Upstreams: 4, Clients: 20, Delta: true, Changes: 40, Burst: 2000, Federated: true, Only: withAndWithout},
 	}

@@ -65,6 +65,7 @@ func blocks() []block {
 		{"disk", "Starts from what is on disk", of(diskTable)},
 		{"rules", "What rules cost", of(rulesTable)},
 		{"stall", "Two clients stop reading", of(stallTable)},
+		{"kubernetes", "API servers", of(kubernetesTable)},
 		{"failed", "Failed", of(failedTable)},
 		{"left-out", "Left out", func(*report, []result) string { return leftOutTable().String() }},
 		{"contenders", "", func(*report, []result) string { return contendersTable().String() }},
@@ -113,7 +114,7 @@ func singlesTable(medians []result) table {
 	return tableOf(medians, []string{
 		"scenario", "contender", "runs × changes", "first sync, first / last", "CPU a change", "median / p99 / max", "bytes a change and client", "RSS / peak",
 	}, func(m result) []string {
-		if m.Changes == 0 {
+		if m.Changes == 0 || m.Kubernetes != nil {
 			return nil
 		}
 		return []string{
@@ -234,6 +235,28 @@ func stallTable(medians []result) table {
 			m.Scenario, m.Contender, durations(m.Stall.P99BeforeMS, m.Stall.P99DuringMS), fmt.Sprintf("%.1f / %.1f MiB", m.Stall.GrownMiB, m.Stall.StalledMiB),
 			memory(m), fmt.Sprintf("%.1f", m.Stall.ResumedMessages), duration(m.Stall.ResumedMS),
 		}
+	})
+}
+
+func kubernetesTable(medians []result) table {
+	return tableOf(medians, []string{
+		"scenario", "contender", "first list, time / CPU", "CPU of the API server", "change to a client, median / p99", "CPU a change", "RSS / peak", "status writes a second: pushes, cores", "list of the same: CPU, of the first",
+	}, func(m result) []string {
+		k := m.Kubernetes
+		if k == nil {
+			return nil
+		}
+		cells := []string{m.Scenario, m.Contender, durations(k.ListMS, k.ListCPUMS), duration(k.ServerCPUMS), "", "", fmt.Sprintf("%.0f / %.0f MiB", k.ListedRSSMiB, k.ListedPeakMiB), "", ""}
+		if m.Changes > 0 {
+			cells[4], cells[5], cells[6] = durations(m.MedianMS, m.P99MS), duration(m.CPUPerChangeMS), memory(m)
+		}
+		if k.Statuses > 0 {
+			cells[7] = fmt.Sprintf("%.0f: %.0f, %.2f", k.StatusRate, k.StatusPushes, k.StatusCores)
+		}
+		if k.Relisted {
+			cells[8] = fmt.Sprintf("%s, %s", duration(k.RelistCPUMS), ratio(k.RelistCPUMS, k.ListCPUMS))
+		}
+		return cells
 	})
 }
 

@@ -37,6 +37,13 @@ func targets() []target {
 		{"the same: CPU a change", 350, duration, inResult("delta-1k-10000", func(m result) float64 { return m.CPUPerChangeMS }), false},
 		{"the same: the first sync of the last", 8000, duration, inResult("delta-1k-10000", func(m result) float64 { return m.SyncLastMS }), false},
 		{"the largest message to a delta client until it holds all", 4 << 20, size, largest, false},
+		{"an API server, 10,000 objects, delta × 20: RSS", 60, mibText, inKubernetes("kubernetes-10k-20", func(m result) float64 { return m.RSSMiB }), true},
+		{"the same: the first list, against a raw reader", 1.3, times, toReader("kubernetes-10k-20"), true},
+		{"the same: the median of a change, after a raw reader has it", 2, duration, inKubernetes("kubernetes-10k-20", func(m result) float64 { return m.MedianMS }), true},
+		{"the same: the p99", 6, duration, inKubernetes("kubernetes-10k-20", func(m result) float64 { return m.P99MS }), true},
+		{"the same: pushes of 500 writes of statuses a second, for a minute", 0, count, inKubernetes("kubernetes-10k-20", func(m result) float64 { return m.Kubernetes.StatusPushes }), true},
+		{"100,000 objects: RSS", 200, mibText, inKubernetes("kubernetes-100k-4", func(m result) float64 { return m.RSSMiB }), true},
+		{"the same: a list of the same, against the first: CPU", 0.35, times, inKubernetes("kubernetes-100k-4", func(m result) float64 { return m.Kubernetes.RelistCPUMS / m.Kubernetes.ListCPUMS }), true},
 		{"SotW, 10,000 × 20: CPU a change, against the floor", 1.2, times, toFloor("sotw-10k-20", func(m result) float64 { return m.CPUPerChangeMS }), true},
 		{"the same: bytes a change and client, where resources may come back", 1.15, times, toFloor("sotw-10k-20", func(m result) float64 { return m.BytesPerChange }), true},
 		{"the same: where they can not", 1.07, times, toFloor("sotw-10k-20-elsewhere", func(m result) float64 { return m.BytesPerChange }), true},
@@ -62,6 +69,7 @@ func targetTable(medians []result) table {
 }
 
 func mibText(v float64) string { return fmt.Sprintf("%.0f MiB", v) }
+func count(v float64) string   { return fmt.Sprintf("%.0f", v) }
 func times(v float64) string   { return fmt.Sprintf("%.2f ×", v) }
 func cores(v float64) string   { return fmt.Sprintf("%.2f", v) }
 
@@ -71,6 +79,29 @@ func inResult(scenario string, f func(result) float64) figure {
 	return func(medians []result, contender string) (float64, bool) {
 		m, ok := find(medians, scenario, contender)
 		return f(m), ok
+	}
+}
+
+// inKubernetes is inResult for runs against an API server that were measured to their end.
+func inKubernetes(scenario string, f func(result) float64) figure {
+	return func(medians []result, contender string) (float64, bool) {
+		m, ok := find(medians, scenario, contender)
+		if !ok || m.Kubernetes == nil || m.Changes == 0 {
+			return 0, false
+		}
+		return f(m), true
+	}
+}
+
+// toReader compares the first list with that of the raw reader.
+func toReader(scenario string) figure {
+	return func(medians []result, contender string) (float64, bool) {
+		m, ok := find(medians, scenario, contender)
+		reader, also := find(medians, scenario, "watch")
+		if !ok || !also || m.Kubernetes == nil || reader.Kubernetes == nil {
+			return 0, false
+		}
+		return m.Kubernetes.ListMS / reader.Kubernetes.ListMS, true
 	}
 }
 

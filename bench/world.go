@@ -100,7 +100,8 @@ type world struct {
 	rules     bool // what clients hold has passed the rules of relay-rules
 	elsewhere bool // clients name clusters of their own
 	upstreams []*upstream
-	of        int // how many upstreams there are to be
+	cluster   *cluster // in place of the upstreams; nil: none
+	of        int      // how many upstreams there are to be
 	rand      *rand.Rand
 	sources   []string     // names, as the upstreams have them
 	names     []string     // as clients see them; empty: they do not
@@ -119,6 +120,7 @@ type item struct {
 	element []byte // encoded google.protobuf.Any, as a server sends it
 	copied  []byte // the same, as the next upstream has it; nil when that has none
 	hash    uint64 // of the content that clients hold; zero: they do not
+	created int64  // of an object of a cluster: when the server has made it
 }
 
 // newWorld makes the world of a scenario, as the clients of a contender with or without rules
@@ -177,6 +179,9 @@ func indexOf(name []byte) (int, bool) {
 
 // make makes a resource of this world after some changes.
 func (w *world) make(index, seq int) (item, error) {
+	if w.cluster != nil {
+		return makeObject(index, seq, w.items[index].created)
+	}
 	if w.federated {
 		return makeShared(index, seq, index%w.of < w.of-1, w.rules)
 	}
@@ -264,14 +269,16 @@ func contentHash(metadata, body []byte) uint64 {
 }
 
 // isProvenance reports whether an annotation is one by which the relay tells where a
-// resource comes from.
+// resource comes from, or the copy that kubectl keeps, which others pass on.
 func isProvenance(key []byte) bool {
-	return string(key) == "meshrelay.io/from"
+	return string(key) == "meshrelay.io/from" || string(key) == "kubectl.kubernetes.io/last-applied-configuration"
 }
 
-// change changes one resource and lets its upstream send it.
-func (w *world) change(index int) {
+// change changes one resource and lets its upstream send it. It returns when that began, or when
+// the raw reader of a cluster had it.
+func (w *world) change(index int) time.Time {
 	w.mu.Lock()
+	began := time.Now()
 	it, err := w.make(index, w.items[index].seq+1)
 	if err != nil {
 		w.mu.Unlock()
@@ -283,7 +290,15 @@ func (w *world) change(index int) {
 	}
 	w.changes.Add(1)
 	w.mu.Unlock()
-	w.upstreams[index%len(w.upstreams)].changed(index)
+	if w.cluster == nil {
+		w.upstreams[index%len(w.upstreams)].changed(index)
+		return began
+	}
+	seen, err := w.write(index, it.seq)
+	if err != nil {
+		panic(err) // nothing of the run can be right any more
+	}
+	return seen
 }
 
 // issuedAt returns when the seq-th change of a resource was made, in a world that keeps
@@ -331,10 +346,10 @@ func (w *world) check(held []uint64) error {
 type goal struct {
 	configs int
 	changes int64
-	since   time.Time
 
-	mu        sync.Mutex
-	took      []time.Duration // by client; zero: not there yet
+	mu        sync.Mutex // guards all below
+	since     time.Time
+	at        []time.Time // by client; zero: not there yet
 	remaining int
 	done      chan struct{}
 }
@@ -343,7 +358,7 @@ type goal struct {
 func (w *world) aim(clients int, changes int64, since time.Time) *goal {
 	g := &goal{
 		configs: w.visible, changes: changes, since: since,
-		took: make([]time.Duration, clients), remaining: clients, done: make(chan struct{}),
+		at: make([]time.Time, clients), remaining: clients, done: make(chan struct{}),
 	}
 	w.goal.Store(g)
 	return g
@@ -353,24 +368,37 @@ func (w *world) aim(clients int, changes int64, since time.Time) *goal {
 func (g *goal) reached(client int, now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if client >= len(g.took) || g.took[client] != 0 {
+	if client >= len(g.at) || !g.at[client].IsZero() {
 		return
 	}
-	g.took[client] = max(now.Sub(g.since), 1)
+	g.at[client] = now
 	if g.remaining--; g.remaining == 0 {
 		close(g.done)
 	}
+}
+
+// began sets the time from which clients are timed.
+func (g *goal) began(since time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.since = since
 }
 
 // wait returns how long each client took.
 func (g *goal) wait(timeout time.Duration) ([]time.Duration, error) {
 	select {
 	case <-g.done:
-		return g.took, nil
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		took := make([]time.Duration, len(g.at))
+		for i, at := range g.at {
+			took[i] = max(at.Sub(g.since), 1)
+		}
+		return took, nil
 	case <-time.After(timeout):
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		return nil, fmt.Errorf("%d of %d clients did not hold everything after %v", g.remaining, len(g.took), timeout)
+		return nil, fmt.Errorf("%d of %d clients did not hold everything after %v", g.remaining, len(g.at), timeout)
 	}
 }
 

@@ -139,6 +139,8 @@ var (
 	consoleBlock = regexp.MustCompile("(?s)```console\n(.*?)```")
 	age          = regexp.MustCompile(`\b(\d+(ms|[ydhms]))+\b`)
 	gap          = regexp.MustCompile(` {2,}`)
+	// etcdRevision is that of an object in an etcd, as "relay explain" shows it.
+	etcdRevision = regexp.MustCompile(`^(\S+ (?:served|shadowed) \S+ AGE) \d+ `)
 )
 
 // sessions returns the relay commands of the example's README.
@@ -228,7 +230,7 @@ func plain(text string) string {
 	var lines []string
 	for line := range strings.Lines(text) {
 		line = gap.ReplaceAllString(strings.TrimRight(line, " \n"), " ")
-		lines = append(lines, age.ReplaceAllString(line, "AGE"))
+		lines = append(lines, etcdRevision.ReplaceAllString(age.ReplaceAllString(line, "AGE"), "$1 REVISION "))
 	}
 	return strings.Trim(strings.Join(lines, "\n"), "\n")
 }

@@ -33,6 +33,8 @@ type kubernetes struct {
 	http       *http.Client
 	server     *process
 	serve      func() // starts the server, again on the same port and etcd
+	etcd       *process
+	empty      func() // has the etcd, which was killed, begin anew with nothing
 }
 
 // adminToken is the only identity that the API server knows. It may do everything.
@@ -52,7 +54,7 @@ const relayToken = "relay"
 func newKubernetesWith(t *testing.T, name, mode string) *kubernetes {
 	t.Helper()
 	dir := t.TempDir()
-	etcd := startEtcd(t, name, mkdir(t, dir, "etcd"))
+	etcd, startEtcd := newEtcd(t, name, dir)
 
 	certificate, key := selfSigned(t)
 	crtFile, keyFile, tokens := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"), filepath.Join(dir, "tokens.csv")
@@ -101,21 +103,30 @@ current-context: %[1]s
 			return k.do(http.MethodGet, "/readyz", "", nil)
 		})
 	}
+	k.etcd = startEtcd("etcd")
+	emptied := 0
+	k.empty = func() {
+		emptied++
+		k.etcd = startEtcd(fmt.Sprintf("etcd-%d", emptied))
+	}
 	k.serve()
 	return k
 }
 
-// startEtcd returns the URL at which an etcd will serve. It does not sync its files: they
-// go with the test.
-func startEtcd(t *testing.T, name, dir string) string {
+// newEtcd returns the URL at which an etcd will serve, and what starts it with the data that a
+// directory within dir has. It does not sync its files: they go with the test.
+func newEtcd(t *testing.T, name, dir string) (url string, start func(data string) *process) {
 	t.Helper()
 	client, peer := "http://"+freePort(t), "http://"+freePort(t)
-	run(t, "etcd "+name, dir, nil, binary(t, "ETCD_BIN", "bin/etcd"),
-		"--data-dir", dir, "--unsafe-no-fsync", "--log-level", "warn",
-		"--listen-client-urls", client, "--advertise-client-urls", client,
-		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "default="+peer,
-	)
-	return client
+	return client, func(data string) *process {
+		t.Helper()
+		data = mkdir(t, dir, data)
+		return run(t, "etcd "+name, data, nil, binary(t, "ETCD_BIN", "bin/etcd"),
+			"--data-dir", data, "--unsafe-no-fsync", "--log-level", "warn",
+			"--listen-client-urls", client, "--advertise-client-urls", client,
+			"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "default="+peer,
+		)
+	}
 }
 
 // selfSigned returns a certificate for 127.0.0.1 and its key, as PEM.

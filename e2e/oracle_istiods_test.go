@@ -29,6 +29,8 @@ type oracle struct {
 	marker  string // of the set
 	cluster string // that was given after the set
 
+	// mark, unless nil, gives the marker to sources that the istiod with the files does not have.
+	mark func(filter string)
 	seen map[protoreflect.FullName]int // messages that were compared, by type
 }
 
@@ -149,6 +151,9 @@ func (o *oracle) arrived() error {
 	o.given++
 	o.cluster = fmt.Sprintf("oracle-%d", o.given)
 	writeFile(o.t, filepath.Join(o.direct.configDir, "marker.yaml"), markerFilter(o.cluster))
+	if o.mark != nil {
+		o.mark(markerFilter(o.cluster))
+	}
 	for _, i := range o.istiods() {
 		client := dial(o.t, i.grpc)
 		err := within(patience, func() error {

@@ -52,17 +52,22 @@ func serveUI(cmd *cobra.Command, c admin.Client, port uint16) error {
 	if err != nil {
 		return fmt.Errorf("--port: %w", err)
 	}
-	one, err := console.New(c, lis.Addr().String(), func(ctx context.Context, text []byte) (string, error) {
-		cfg, err := config.Parse("config", text, relay.Sources()...)
+	one, err := console.New(c, lis.Addr().String(), func(ctx context.Context, file []byte) (string, error) {
+		cfg, err := config.Parse("config", file, relay.Sources()...)
 		if err != nil {
 			return "", err
 		}
 		cfg.FitMemory(memory.SetLimit())
-		changes, err := plan(ctx, c, cfg)
+		changes, err := plan(ctx, c, cfg, nil)
 		if err != nil {
 			return "", err
 		}
-		return cliview.Plan(changes, true), nil
+		rows := rowLimit{most: usualRows}
+		text := cliview.Plan(changes, true, cut(&rows, changes.Changes))
+		if rows.left > 0 {
+			text += fmt.Sprintf("left out: %s; \"relay plan --limit 0\" prints all\n", cliview.Count(rows.left, "more row"))
+		}
+		return text, nil
 	})
 	if err != nil {
 		return err

@@ -242,6 +242,12 @@ var errUnknownField = errors.New("unknown field: check its spelling and indentat
 // decodeSpec decodes the JSON of a spec, in one line, strictly. Its errors are FieldErrors.
 func decodeSpec(encoded []byte, body proto.Message) error {
 	err := protojson.Unmarshal(encoded, body)
+	if err != nil && strings.Contains(err.Error(), string(durationName)) {
+		if plain, changed := plainDurations(encoded, body.ProtoReflect().Descriptor()); changed {
+			proto.Reset(body)
+			encoded, err = plain, protojson.Unmarshal(plain, body)
+		}
+	}
 	if err == nil {
 		return nil
 	}

@@ -144,6 +144,13 @@ func (l *ledger) Begin() {
 	l.begin(nil)
 }
 
+// knowsNothing reports whether nothing is known of a mirrored kind: what a target lists is new.
+func (l *ledger) knowsNothing(t *target) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !t.listed && slices.Contains(l.kinds, t.kind) && len(l.feed.Versions(intake.KindScope(t.kind).Name)) == 0
+}
+
 // awaits reports whether a target of a kind has to answer.
 func (l *ledger) awaits(kind mirror.Kind) bool {
 	return slices.ContainsFunc(l.targets[kind], func(t *target) bool { _, waits := l.awaited[t]; return waits })

@@ -20,6 +20,7 @@ import (
 
 	"meshrelay/internal/buildinfo"
 	"meshrelay/internal/text"
+	"meshrelay/mirror"
 )
 
 // maxObject bounds one object on the wire. The limit of etcd is 1.5 MiB.
@@ -40,8 +41,20 @@ type object struct {
 	spec                     []byte // JSON in one line, nil for none
 	health                   *bool  // the condition Healthy of the status, nil without one
 	err                      error  // why the object can not be used
+	folded                   *folded
 	// bare: its content was not kept, because its namespace was not mirrored when it came.
 	bare bool
+}
+
+// folded is what an object has come to while others were still on their way. The object has no
+// content any more.
+type folded struct {
+	digest   xxh3.Uint128
+	size     int
+	resource *mirror.Resource
+	asked    bool     // what this build knows of its spec
+	unknown  []string // fields
+	err      error
 }
 
 // GetObjectKind implements runtime.Object.
@@ -70,6 +83,9 @@ func (o *object) fullName() string { return o.namespace + "/" + o.name }
 
 // size returns about how large the resource of the object is, in bytes.
 func (o *object) size() int {
+	if o.folded != nil {
+		return o.folded.size
+	}
 	n := len(o.spec) + len(o.name) + len(o.namespace)
 	for _, m := range []map[string]string{o.labels, o.annotations} {
 		for k, v := range m {
@@ -86,6 +102,9 @@ var decoderVersion = "1 " + buildinfo.Module("istio.io/api")
 // digest returns a hash of all that counts of the object. The version that the server gives it
 // does not: each write of a status changes it.
 func (o *object) digest(settings string) xxh3.Uint128 {
+	if o.folded != nil {
+		return o.folded.digest
+	}
 	h := xxh3.New()
 	write := func(s string) {
 		h.WriteString(s)   //nolint:errcheck // it never fails
@@ -111,31 +130,76 @@ func (o *object) digest(settings string) xxh3.Uint128 {
 	return h.Sum128()
 }
 
-// envelope is the part of an object that is read. The rest is scanned and forgotten.
+// envelope is the part of an object that is read. The rest is scanned and forgotten. Its JSON is
+// valid until more is read of the stream.
 type envelope struct {
-	Metadata struct {
-		Name              string            `json:"name"`
-		Namespace         string            `json:"namespace"`
-		ResourceVersion   string            `json:"resourceVersion"`
-		CreationTimestamp string            `json:"creationTimestamp"`
-		Labels            map[string]string `json:"labels"`
-		Annotations       map[string]string `json:"annotations"`
-	} `json:"metadata"`
-	Spec   json.RawMessage `json:"spec"`
-	Status json.RawMessage `json:"status"` // of a workload, or a ClusterProfile
-	Data   json.RawMessage `json:"data"`   // of a Secret
+	metadata struct {
+		name, namespace, version, created string
+		labels, annotations               map[string]string
+	}
+	spec   []byte
+	status []byte // of a workload, or a ClusterProfile
+	data   []byte // of a Secret
 	// These are of a metav1.Status.
-	Code    json.RawMessage `json:"code"`
-	Reason  json.RawMessage `json:"reason"`
-	Message json.RawMessage `json:"message"`
-	Details json.RawMessage `json:"details"`
+	code, reason, message, details []byte
+	wrong                          error // the first value of another type than it has to have
+}
+
+// readEnvelope reads an object.
+func readEnvelope(b []byte) (e envelope, err error) {
+	err = eachField(b, func(key, value []byte) error {
+		switch string(key) {
+		case "metadata":
+			return e.readMetadata(value)
+		case "spec":
+			e.spec = value
+		case "status":
+			e.status = value
+		case "data":
+			e.data = value
+		case "code":
+			e.code = value
+		case "reason":
+			e.reason = value
+		case "message":
+			e.message = value
+		case "details":
+			e.details = value
+		}
+		return nil
+	})
+	return e, err
+}
+
+func (e *envelope) readMetadata(b []byte) error {
+	m := &e.metadata
+	return eachField(b, func(key, value []byte) (err error) {
+		switch string(key) {
+		case "name":
+			m.name, err = stringOf(value, "metadata.name")
+		case "namespace":
+			m.namespace, err = stringOf(value, "metadata.namespace")
+		case "resourceVersion":
+			m.version, err = stringOf(value, "metadata.resourceVersion")
+		case "creationTimestamp":
+			m.created, err = stringOf(value, "metadata.creationTimestamp")
+		case "labels":
+			m.labels, err = mapOf(value, "metadata.labels", "")
+		case "annotations":
+			m.annotations, err = mapOf(value, "metadata.annotations", lastApplied)
+		}
+		if e.wrong == nil {
+			e.wrong = err
+		}
+		return nil
+	})
 }
 
 // failure returns the metav1.Status that an envelope is.
 func (e *envelope) failure() *metav1.Status {
 	s := &metav1.Status{Status: metav1.StatusFailure}
-	for value, to := range map[*json.RawMessage]any{&e.Code: &s.Code, &e.Reason: &s.Reason, &e.Message: &s.Message, &e.Details: &s.Details} {
-		_ = json.Unmarshal(*value, to) // what is missing tells less
+	for to, value := range map[any][]byte{&s.Code: e.code, &s.Reason: e.reason, &s.Message: e.message, &s.Details: e.details} {
+		_ = json.Unmarshal(value, to) // what is missing tells less
 	}
 	s.Message = text.Abbreviate(s.Message)
 	return s
@@ -143,45 +207,40 @@ func (e *envelope) failure() *metav1.Status {
 
 // object returns the object of an envelope. Only an object without a name is an error: anything
 // else that is wrong is for the intake, which refuses the object by its name.
-func (e *envelope) object(wrong error) (*object, error) {
-	m := &e.Metadata
-	o := &object{namespace: m.Namespace, name: m.Name, version: m.ResourceVersion, annotations: m.Annotations, err: wrong}
-	if len(m.Labels) > 0 {
-		o.labels = m.Labels
-	}
-	if delete(o.annotations, lastApplied); len(o.annotations) == 0 {
-		o.annotations = nil
-	}
-	if m.CreationTimestamp != "" {
-		var err error
-		if o.created, err = time.Parse(time.RFC3339, m.CreationTimestamp); err != nil && o.err == nil {
-			o.err = errors.New("metadata.creationTimestamp is not a time")
-		}
-	}
-	o.spec = e.Spec // RawMessage is a copy
-	if bytes.IndexByte(o.spec, '\n') >= 0 {
-		var line bytes.Buffer
-		if err := json.Compact(&line, o.spec); err != nil {
-			return nil, err
-		}
-		o.spec = line.Bytes()
-	}
+func (e *envelope) object() (*object, error) {
+	m := &e.metadata
+	o := &object{namespace: m.namespace, name: m.name, version: m.version, labels: m.labels, annotations: m.annotations, err: e.wrong}
 	if o.name == "" {
 		return nil, errors.New("the server has sent an object without a name")
 	}
+	if m.created != "" {
+		var err error
+		if o.created, err = time.Parse(time.RFC3339, m.created); err != nil && o.err == nil {
+			o.err = errors.New("metadata.creationTimestamp is not a time")
+		}
+	}
+	if bytes.IndexByte(e.spec, '\n') < 0 {
+		o.spec = bytes.Clone(e.spec)
+		return o, nil
+	}
+	var line bytes.Buffer
+	if err := json.Compact(&line, e.spec); err != nil {
+		return nil, err
+	}
+	o.spec = line.Bytes()
 	return o, nil
 }
 
 // part returns the part of an object that a Hub reads.
 func (e *envelope) part(p Part) []byte {
 	if p == Status {
-		return e.Status
+		return bytes.Clone(e.status)
 	}
-	return e.Data
+	return bytes.Clone(e.data)
 }
 
 // healthy returns the condition Healthy of a status, nil without one.
-func healthy(status json.RawMessage) *bool {
+func healthy(status []byte) *bool {
 	var s struct {
 		Conditions []struct{ Type, Status string } `json:"conditions"`
 	}
@@ -195,15 +254,6 @@ func healthy(status json.RawMessage) *bool {
 		}
 	}
 	return nil
-}
-
-// mistyped returns the error of a value of the wrong type, after which a decoder goes on, and what
-// else went wrong.
-func mistyped(err error) (wrong, other error) {
-	if mistake := (*json.UnmarshalTypeError)(nil); errors.As(err, &mistake) {
-		return fmt.Errorf("%s: the value is a %s", mistake.Field, text.Abbreviate(mistake.Value)), nil
-	}
-	return nil, err
 }
 
 // overhead is what an object takes in memory in addition to its content, about.
@@ -247,29 +297,17 @@ func (b *budget) take(o *object) error {
 // decoder reads the objects of one response. It implements watch.Decoder.
 type decoder struct {
 	body     io.ReadCloser
-	json     *json.Decoder
-	left     int  // bytes that may be read before the next object is complete
+	scan     scanner
 	workload bool // the health of the objects counts
 	budget   *budget
+	fold     func(*object) // nil: whoever takes the objects decodes them
 	choice   *choice
 	// part, unless nil, is what is kept of an object in place of its spec.
 	part *Part
 }
 
 func newDecoder(body io.ReadCloser, workload bool) *decoder {
-	d := &decoder{body: body, workload: workload, left: maxObject}
-	d.json = json.NewDecoder(d)
-	return d
-}
-
-// Read implements io.Reader, for the decoder of JSON: it bounds what one object may have.
-func (d *decoder) Read(p []byte) (int, error) {
-	if d.left <= 0 {
-		return 0, fmt.Errorf("the server has sent an object of more than %d MiB", maxObject>>20)
-	}
-	n, err := d.body.Read(p[:min(len(p), d.left)])
-	d.left -= n
-	return n, err
+	return &decoder{body: body, scan: scanner{r: body}, workload: workload}
 }
 
 // Close implements watch.Decoder.
@@ -277,29 +315,42 @@ func (d *decoder) Close() { d.body.Close() }
 
 // Decode implements watch.Decoder. It returns io.EOF at the end of the stream.
 func (d *decoder) Decode() (watch.EventType, runtime.Object, error) {
-	var event struct {
-		Type   watch.EventType `json:"type"`
-		Object envelope        `json:"object"`
-	}
-	d.left = maxObject
-	wrong, err := mistyped(d.json.Decode(&event))
+	b, err := d.scan.value()
 	if err != nil {
 		return "", nil, err
 	}
-	switch event.Type {
-	case watch.Bookmark:
-		return event.Type, &object{version: event.Object.Metadata.ResourceVersion, annotations: event.Object.Metadata.Annotations}, nil
-	case watch.Added, watch.Modified, watch.Deleted:
-		o, err := d.object(&event.Object, wrong)
-		return event.Type, o, err
-	case watch.Error:
-		return event.Type, event.Object.failure(), nil // a watch that has expired ends like this
+	var event watch.EventType
+	var content []byte
+	if err := eachField(b, func(key, value []byte) error {
+		switch string(key) {
+		case "type":
+			name, _ := unquoted(value)
+			event = watch.EventType(name)
+		case "object":
+			content = value
+		}
+		return nil
+	}); err != nil {
+		return "", nil, err
 	}
-	return "", nil, fmt.Errorf("the server has sent an event of the unknown type %q", text.Abbreviate(string(event.Type)))
+	e, err := readEnvelope(content)
+	if err != nil {
+		return "", nil, err
+	}
+	switch event {
+	case watch.Bookmark:
+		return event, &object{version: e.metadata.version, annotations: e.metadata.annotations}, nil
+	case watch.Added, watch.Modified, watch.Deleted:
+		o, err := d.object(&e)
+		return event, o, err
+	case watch.Error:
+		return event, e.failure(), nil // a watch that has expired ends like this
+	}
+	return "", nil, fmt.Errorf("the server has sent an event of the unknown type %q", text.Abbreviate(string(event)))
 }
 
-func (d *decoder) object(e *envelope, wrong error) (*object, error) {
-	o, err := e.object(wrong)
+func (d *decoder) object(e *envelope) (*object, error) {
+	o, err := e.object()
 	if err != nil {
 		return nil, err
 	}
@@ -307,12 +358,16 @@ func (d *decoder) object(e *envelope, wrong error) (*object, error) {
 		return &object{namespace: o.namespace, name: o.name, version: o.version, bare: true}, nil
 	}
 	if d.workload {
-		o.health = healthy(e.Status)
+		o.health = healthy(e.status)
 	}
 	if d.part != nil {
 		o.spec = e.part(*d.part)
 	}
-	return o, d.budget.take(o)
+	if err := d.budget.take(o); err != nil || d.fold == nil {
+		return o, err
+	}
+	d.fold(o)
+	return o, nil
 }
 
 // objects is a list of objects.
@@ -327,71 +382,85 @@ func (l *objects) DeepCopyObject() runtime.Object { return l }
 
 // list reads a list, object by object.
 func (d *decoder) list() (*objects, error) {
-	l := &objects{}
-	if err := d.expect(json.Delim('{')); err != nil {
+	l, complete := &objects{}, false
+	if err := d.scan.expect('{'); err != nil {
 		return nil, err
 	}
-	complete := false
-	for d.json.More() {
-		d.left = maxObject
-		key, err := d.json.Token()
+	for {
+		b, err := d.scan.next()
 		if err != nil {
+			return nil, unexpected(err)
+		}
+		switch b {
+		case '}':
+			if !complete || l.ResourceVersion == "" {
+				return nil, errors.New("the server has sent a list without items or without a resourceVersion") // a proxy's, perhaps
+			}
+			return l, nil
+		case ',':
+			d.scan.at++
+		}
+		key, err := d.scan.value()
+		if err != nil {
+			return nil, unexpected(err)
+		}
+		items, metadata := string(key) == `"items"`, string(key) == `"metadata"`
+		if err := d.scan.expect(':'); err != nil {
 			return nil, err
 		}
-		switch key {
-		case "metadata":
-			err = d.json.Decode(&l.ListMeta)
-		case "items":
+		if items {
 			complete = true
-			err = d.items(l)
-		default:
-			var skipped json.RawMessage
-			err = d.json.Decode(&skipped)
+			if err := d.items(l); err != nil {
+				return nil, err
+			}
+			continue
 		}
+		value, err := d.scan.value()
 		if err != nil {
-			return nil, err
+			return nil, unexpected(err)
+		}
+		if metadata {
+			if err := json.Unmarshal(value, &l.ListMeta); err != nil {
+				return nil, err
+			}
 		}
 	}
-	if err := d.expect(json.Delim('}')); err != nil {
-		return nil, err
-	}
-	if !complete || l.ResourceVersion == "" {
-		return nil, errors.New("the server has sent a list without items or without a resourceVersion") // a proxy's, perhaps
-	}
-	return l, nil
 }
 
 func (d *decoder) items(l *objects) error {
-	token, err := d.json.Token()
-	if token == nil || err != nil {
-		return err // null is an empty list
+	if b, err := d.scan.next(); err != nil || b == 'n' {
+		_, err := d.scan.value() // null is an empty list
+		return err
 	}
-	if token != json.Delim('[') {
-		return fmt.Errorf("the server has sent a list whose items are %s", text.Abbreviate(fmt.Sprint(token)))
+	if err := d.scan.expect('['); err != nil {
+		return err
 	}
-	for d.json.More() {
-		var e envelope
-		d.left = maxObject
-		wrong, err := mistyped(d.json.Decode(&e))
+	for first := true; ; first = false {
+		b, err := d.scan.next()
+		if err != nil {
+			return unexpected(err)
+		}
+		switch {
+		case b == ']':
+			d.scan.at++
+			return nil
+		case !first:
+			if err := d.scan.expect(','); err != nil {
+				return err
+			}
+		}
+		value, err := d.scan.value()
+		if err != nil {
+			return unexpected(err)
+		}
+		e, err := readEnvelope(value)
 		if err != nil {
 			return err
 		}
-		o, err := d.object(&e, wrong)
+		o, err := d.object(&e)
 		if err != nil {
 			return err
 		}
 		l.Items = append(l.Items, o)
 	}
-	return d.expect(json.Delim(']'))
-}
-
-func (d *decoder) expect(want json.Delim) error {
-	token, err := d.json.Token()
-	if err != nil {
-		return err
-	}
-	if token != want {
-		return fmt.Errorf("the server has sent %s where a list has %v", text.Abbreviate(fmt.Sprint(token)), want)
-	}
-	return nil
 }

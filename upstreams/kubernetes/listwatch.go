@@ -264,6 +264,9 @@ func (t *target) open(ctx context.Context, options metav1.ListOptions, longest t
 	}
 	s.decoder = newDecoder(&counted{resp.Body, s}, t.kind == workloadEntry)
 	s.choice = t.source.choice
+	if (longest == 0 || options.SendInitialEvents != nil) && t.source.ledger.knowsNothing(t) {
+		s.fold = t.fold // all of it is new: it is decoded while the server sends the rest
+	}
 	s.ctx = ctx
 	switch follows := longest > 0 && (options.SendInitialEvents == nil || !*options.SendInitialEvents); {
 	case follows:
@@ -353,7 +356,7 @@ func (s *stream) Decode() (watch.EventType, runtime.Object, error) {
 		s.err = apierrors.FromObject(o)
 	}
 	if b, ok := o.(*object); s.initial && ok && event == watch.Bookmark && b.annotations[metav1.InitialEventsAnnotationKey] == "true" {
-		s.complete, s.patience, s.budget = true, 0, nil
+		s.complete, s.patience, s.budget, s.fold = true, 0, nil, nil
 		s.whole()
 		s.silence.Stop()
 	}

@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"errors"
 	"iter"
 	"strconv"
 
@@ -79,22 +80,44 @@ func (t *target) elements(all []*object) func(int, intake.Known) iter.Seq[intake
 	}
 }
 
+// fold makes the resource of an object at once, before the intake asks for it.
+func (t *target) fold(o *object) {
+	f := &folded{digest: o.digest(t.source.settings), size: o.size()}
+	f.resource, f.unknown, f.err = t.resource(o)
+	var omitted *intake.Omitted
+	f.asked = o.err == nil && !errors.As(f.err, &omitted)
+	o.folded, o.spec, o.labels, o.annotations = f, nil, nil, nil
+}
+
 // decode returns the resource of an object.
 func (t *target) decode(o *object) (*mirror.Resource, error) {
+	if o.folded == nil {
+		t.fold(o)
+	}
+	if o.folded.asked {
+		t.source.unknown(t, o, o.folded.unknown)
+	}
+	return o.folded.resource, o.folded.err
+}
+
+func (t *target) keyOf(o *object) mirror.Key {
+	return mirror.Key{Kind: t.kind, Namespace: o.namespace, Name: o.name}
+}
+
+// resource makes the resource of an object, and returns the fields that this build does not know.
+func (t *target) resource(o *object) (r *mirror.Resource, unknown []string, err error) {
 	if o.err != nil {
-		return nil, o.err
+		return nil, nil, o.err
 	}
 	section := t.source.section
 	if t.kind == workloadEntry && section.UnhealthyWorkloads == "drop" && unhealthy(o) {
-		return nil, &intake.Omitted{Detail: "its proxy reports its health, and not that it is healthy: unhealthyWorkloads: keep mirrors such entries"}
+		return nil, nil, &intake.Omitted{Detail: "its proxy reports its health, and not that it is healthy: unhealthyWorkloads: keep mirrors such entries"}
 	}
 	s := kube.Served{
-		Key: mirror.Key{Kind: t.kind, Namespace: o.namespace, Name: o.name}, ResourceVersion: o.version,
+		Key: t.keyOf(o), ResourceVersion: o.version,
 		Created: o.created, Labels: o.labels, Annotations: o.annotations, Spec: o.spec,
 	}
-	r, unknown, err := s.Resource(t.source.name, section.UnknownFields == "refuse")
-	t.source.unknown(t, o, unknown)
-	return r, err
+	return s.Resource(t.source.name, section.UnknownFields == "refuse")
 }
 
 // unhealthy reports whether an istiod that reads a WorkloadEntry itself would not serve it.

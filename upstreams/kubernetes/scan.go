@@ -1,0 +1,262 @@
+package kubernetes
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"unicode/utf8"
+
+	"meshrelay/internal/text"
+)
+
+const (
+	leastBuffer = 16 << 10
+	// mostBuffer is what a scanner keeps of a buffer that one large object has made grow.
+	mostBuffer = 64 << 10
+)
+
+// scanner cuts a stream of JSON into values. It looks no further into a value than it takes to find
+// its end: whoever uses a part of it checks that part.
+type scanner struct {
+	r   io.Reader
+	buf []byte // buf[at:] has been read, and not been used
+	at  int
+}
+
+// more reads some more. What has been used is gone after that.
+func (s *scanner) more() error {
+	if s.at > 0 {
+		s.buf, s.at = s.buf[:copy(s.buf, s.buf[s.at:])], 0
+	}
+	switch free := cap(s.buf) - len(s.buf); {
+	case cap(s.buf) > mostBuffer && len(s.buf) < leastBuffer/2:
+		s.buf = append(make([]byte, 0, leastBuffer), s.buf...)
+	case free == 0:
+		s.buf = append(make([]byte, 0, max(leastBuffer, 2*cap(s.buf))), s.buf...)
+	}
+	for range 100 { // readers that bring nothing
+		n, err := s.r.Read(s.buf[len(s.buf):cap(s.buf)])
+		if s.buf = s.buf[:len(s.buf)+n]; n > 0 {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return io.ErrNoProgress
+}
+
+// next returns the next byte that is no space, which stays to be read. It returns io.EOF at the end.
+func (s *scanner) next() (byte, error) {
+	for {
+		for ; s.at < len(s.buf); s.at++ {
+			if b := s.buf[s.at]; !isSpace(b) {
+				return b, nil
+			}
+		}
+		if err := s.more(); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// expect reads one byte, after space.
+func (s *scanner) expect(want byte) error {
+	b, err := s.next()
+	if err != nil {
+		return unexpected(err)
+	}
+	if b != want {
+		return fmt.Errorf("the server has sent %q where a list has %q", b, want)
+	}
+	s.at++
+	return nil
+}
+
+// value returns the next value, which is valid until the next call of any method. It returns io.EOF
+// when there is none.
+func (s *scanner) value() ([]byte, error) {
+	if _, err := s.next(); err != nil {
+		return nil, err
+	}
+	var e extent
+	for {
+		n := e.end(s.buf[s.at:])
+		if n > maxObject || n < 0 && len(s.buf)-s.at > maxObject {
+			return nil, fmt.Errorf("the server has sent an object of more than %d MiB", maxObject>>20)
+		}
+		if n >= 0 {
+			v := s.buf[s.at : s.at+n]
+			s.at += n
+			return v, nil
+		}
+		if err := s.more(); err != nil {
+			if errors.Is(err, io.EOF) && e.scalar() {
+				v := s.buf[s.at:]
+				s.at = len(s.buf)
+				return v, nil
+			}
+			return nil, unexpected(err)
+		}
+	}
+}
+
+func unexpected(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+func isSpace(b byte) bool { return b == ' ' || b == '\n' || b == '\r' || b == '\t' }
+
+// extent finds the end of a value. It goes on where it was when there were not enough bytes.
+type extent struct {
+	at, depth       int
+	quoted, escaped bool
+	numberOrWord    bool
+}
+
+// scalar reports whether the value is one that ends where the text does.
+func (e *extent) scalar() bool { return e.numberOrWord && e.depth == 0 }
+
+// end returns how many bytes of b, which begins with the value, are of it, or -1 if more are needed.
+func (e *extent) end(b []byte) int {
+	i := e.at
+	for i < len(b) {
+		if e.quoted {
+			if e.escaped {
+				e.escaped = false
+				i++
+			}
+			for i < len(b) && b[i] != '"' && b[i] != '\\' {
+				i++
+			}
+			if i >= len(b) {
+				break
+			}
+			e.escaped = b[i] == '\\'
+			e.quoted = e.escaped
+			if i++; !e.quoted && e.depth == 0 {
+				return i
+			}
+			continue
+		}
+		c := b[i]
+		if e.numberOrWord && (isSpace(c) || c == ',' || c == '}' || c == ']' || c == ':' || c == '"' || c == '{' || c == '[') {
+			return i
+		}
+		i++
+		switch c {
+		case '"':
+			e.quoted = true
+		case '{', '[':
+			e.depth++
+		case '}', ']':
+			if e.depth--; e.depth <= 0 {
+				return i
+			}
+		default:
+			e.numberOrWord = e.depth == 0
+		}
+	}
+	e.at = i
+	return -1
+}
+
+var errNoObject = errors.New("the server has sent something else than an object")
+
+// eachField hands the fields of an object to f, which may keep neither. null is an object without any.
+func eachField(b []byte, f func(key, value []byte) error) error {
+	if string(b) == "null" {
+		return nil
+	}
+	s := scanner{r: nothing{}, buf: b}
+	if c, err := s.next(); err != nil || c != '{' {
+		return errNoObject
+	}
+	s.at++
+	for first := true; ; first = false {
+		switch c, err := s.next(); {
+		case err != nil:
+			return errNoObject
+		case c == '}':
+			return nil
+		case c == ',' && !first:
+			s.at++
+		case !first:
+			return errNoObject
+		}
+		key, err := s.value()
+		if err != nil {
+			return errNoObject
+		}
+		name, ok := unquoted(key)
+		if !ok || s.expect(':') != nil {
+			return errNoObject
+		}
+		value, err := s.value()
+		if err != nil {
+			return errNoObject
+		}
+		if err := f(name, value); err != nil {
+			return err
+		}
+	}
+}
+
+// nothing is a reader at its end.
+type nothing struct{}
+
+// Read implements io.Reader.
+func (nothing) Read([]byte) (int, error) { return 0, io.EOF }
+
+// unquoted returns the content of a string. It is a part of b if that has no escapes.
+func unquoted(b []byte) ([]byte, bool) {
+	if len(b) < 2 || b[0] != '"' {
+		return nil, false
+	}
+	inner := b[1 : len(b)-1]
+	plain := utf8.Valid(inner)
+	for _, c := range inner {
+		plain = plain && c >= ' ' && c != '\\'
+	}
+	if plain {
+		return inner, true
+	}
+	var out string
+	err := json.Unmarshal(b, &out)
+	return []byte(out), err == nil
+}
+
+// stringOf returns a value that is a string, or null. path is for the error.
+func stringOf(b []byte, path string) (string, error) {
+	if s, ok := unquoted(b); ok {
+		return string(s), nil
+	}
+	if string(b) == "null" {
+		return "", nil
+	}
+	return "", fmt.Errorf("%s: the value is no string: %s", path, text.Abbreviate(string(b[:min(len(b), 256)])))
+}
+
+// mapOf returns a value that is a map of strings, or null, without the key but.
+func mapOf(b []byte, path, but string) (map[string]string, error) {
+	var out map[string]string
+	err := eachField(b, func(key, value []byte) (err error) {
+		if string(key) == but {
+			return nil
+		}
+		if out == nil {
+			out = make(map[string]string, min(8, bytes.Count(b, []byte(`":"`))))
+		}
+		out[string(key)], err = stringOf(value, path+"."+text.Abbreviate(string(key)))
+		return err
+	})
+	if errors.Is(err, errNoObject) {
+		err = fmt.Errorf("%s: the value is no map", path)
+	}
+	return out, err
+}
