@@ -514,3 +514,17 @@ func TestASecretThatIsRottenTakesNoClusterAway(t *testing.T) {
 		t.Error(state)
 	}
 }
+
+func TestWhatAHubTellsOfAClusterIsBounded(t *testing.T) {
+	long := strings.Repeat("long", 1<<14)
+	exec := `{exec: {apiVersion: client.authentication.k8s.io/v1, interactiveMode: Never, command: ` + long + `}}`
+	h := newHub(t)
+	kubeconfig := bytes.Replace(h.kubeconfig("t"), []byte("{token: t}"), []byte(exec), 1)
+	for _, e := range (&checker{}).check([]registry.Entry{
+		{ID: "program", Kubeconfig: kubeconfig}, {ID: "note", Kubeconfig: h.kubeconfig("t"), Note: long}, {ID: "problem", Problem: long},
+	}) {
+		if n := len(e.Problem) + len(e.Note); n == 0 || n > 1000 {
+			t.Errorf("%s: %d bytes are told", e.ID, n)
+		}
+	}
+}

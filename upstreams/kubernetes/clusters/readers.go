@@ -17,6 +17,7 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/internal/fswatch"
+	"meshrelay/internal/text"
 	"meshrelay/upstreams/kubernetes"
 	"meshrelay/upstreams/kubernetes/clusters/registry"
 )
@@ -82,19 +83,21 @@ type checker struct {
 	known map[[sha256.Size]byte]string // of the last entries: the problem, empty for none
 }
 
-// check sets the problems of entries.
+// check sets the problems of entries, and bounds what is told of them.
 func (c *checker) check(entries []registry.Entry) []registry.Entry {
 	next := map[[sha256.Size]byte]string{}
 	for i := range entries {
 		e := &entries[i]
+		e.Note = text.Abbreviate(e.Note)
 		if e.Problem != "" {
+			e.Problem = text.Abbreviate(e.Problem)
 			continue
 		}
 		sum := sha256.Sum256(e.Kubeconfig)
 		problem, known := c.known[sum]
 		if !known {
 			if err := kubernetes.CheckKubeconfig(e.Kubeconfig, c.trust); err != nil {
-				problem = err.Error()
+				problem = text.Abbreviate(err.Error())
 			}
 		}
 		if next[sum] = problem; problem != "" {
