@@ -72,6 +72,7 @@ func newFinder(dir string, log *slog.Logger, pace kubernetes.HubPace) (*Finder, 
 	}
 	var err error
 	if f.restore, err = f.memory.load(); err != nil {
+		f.memory.unread = true
 		log.Error("found clusters not read from disk", "err", err)
 	}
 	return f, err == nil
@@ -325,7 +326,7 @@ func (f *Finder) turn() time.Duration {
 	f.mu.Lock()
 	wait := time.Hour
 	kept := map[string][]registry.Cluster{}
-	now, removed := time.Now(), false
+	now, removed, known := time.Now(), false, true
 	for _, p := range f.parts {
 		if !p.due.IsZero() && !now.Before(p.due) {
 			out, _ := f.step(p, registry.Tick{}) //nolint:errcheck // it is no order
@@ -340,8 +341,12 @@ func (f *Finder) turn() time.Duration {
 			wait = min(wait, max(p.due.Sub(now), time.Millisecond))
 		}
 		kept[p.cfg.Name] = p.registry.Clusters()
+		known = known && !p.readAt.IsZero()
 	}
 	f.mu.Unlock()
+	if f.memory.unread && !known {
+		return wait
+	}
 	if err := f.memory.save(kept); err != nil {
 		f.limit.Warn(f.log, "found clusters not written to disk", "err", err)
 		wait = min(wait, retry)

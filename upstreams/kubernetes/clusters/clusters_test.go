@@ -572,3 +572,27 @@ func TestWhatAHubTellsOfAClusterIsBounded(t *testing.T) {
 		}
 	}
 }
+
+func TestAMemoryThatCanNotBeReadStaysUntilAllIsRead(t *testing.T) {
+	h, dir := newHub(t), t.TempDir()
+	path := filepath.Join(dir, memoryName)
+	if err := os.WriteFile(path, []byte("rotten"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h.set(func() { h.down = true })
+	h.secret("one", map[string][]byte{"east": h.kubeconfig("e")})
+	f := finds(t, dir, h.parse(dir, fleet))
+	f.eventually("the hub is down", func() bool { return f.Status()[0].Error != "" })
+	f.stop()
+	if _, whole := New(dir, slog.New(slog.DiscardHandler)); !whole {
+		h.set(func() { h.down = false })
+	} else {
+		t.Fatal("the next start takes the clusters that could not be read for none")
+	}
+	f = finds(t, dir, f.cfg)
+	f.has("east found")
+	f.stop()
+	if again, whole := New(dir, slog.New(slog.DiscardHandler)); !whole || len(again.restore["fleet"]) != 1 {
+		t.Errorf("%v: %+v", whole, again.restore)
+	}
+}
