@@ -596,3 +596,16 @@ func TestAMemoryThatCanNotBeReadStaysUntilAllIsRead(t *testing.T) {
 		t.Errorf("%v: %+v", whole, again.restore)
 	}
 }
+
+func TestADirectoryIsBounded(t *testing.T) {
+	d := &directory{checker: &checker{}, path: t.TempDir()}
+	for i := range maxDirectory/kubernetes.MaxKubeconfig + 1 {
+		path := filepath.Join(d.path, strconv.Itoa(i))
+		if err := errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, kubernetes.MaxKubeconfig)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if all, err := d.list(t.Context()); err == nil || !strings.Contains(err.Error(), "has more than 64 MiB") {
+		t.Errorf("%d entries: %v", len(all), err)
+	}
+}

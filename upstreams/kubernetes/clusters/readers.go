@@ -270,8 +270,10 @@ func kubeconfigOf(c profileCluster, exec config.ProviderExec) []byte {
 	return text
 }
 
-// maxFiles bounds the files in a directory.
-const maxFiles = 5_000
+const (
+	maxFiles     = 5_000    // in a directory
+	maxDirectory = 64 << 20 // bytes of all files that are read of one
+)
 
 // directory reads the kubeconfigs in a directory.
 type directory struct {
@@ -306,6 +308,7 @@ func (d *directory) list(context.Context) (all []registry.Entry, err error) {
 	if len(found) > maxFiles {
 		return nil, fmt.Errorf("%s has more than %d files: name a directory that has only kubeconfigs", d.path, maxFiles)
 	}
+	size := 0
 	for _, f := range found {
 		path := filepath.Join(d.path, f.Name())
 		if strings.HasPrefix(f.Name(), ".") { // of editors and, in a mounted Secret, its versions
@@ -318,6 +321,9 @@ func (d *directory) list(context.Context) (all []registry.Entry, err error) {
 		e := registry.Entry{ID: idOf(f.Name()), Origin: "file " + path}
 		if err == nil {
 			e.Kubeconfig, err = readFile(path)
+		}
+		if size += len(e.Kubeconfig); size > maxDirectory {
+			return nil, fmt.Errorf("%s has more than %d MiB: name a directory that has only kubeconfigs", d.path, maxDirectory>>20)
 		}
 		if err != nil {
 			e.Problem = err.Error()
