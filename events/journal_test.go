@@ -233,3 +233,30 @@ func TestTheDiskGetsEachEventOnce(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 }
+
+// TestTheDiskGetsALongJournalInParts: who records something waits for one of them at most. A part that
+// could not be kept comes again.
+func TestTheDiskGetsALongJournalInParts(t *testing.T) {
+	j := New(Limits{})
+	for i := range 10_000 {
+		j.Record(order(fmt.Sprint(i)))
+	}
+	var disk []byte
+	for attempt := 0; ; attempt++ {
+		out := j.Take()
+		kept := attempt%2 == 1
+		if j.Done(kept); len(out) == 0 {
+			break
+		}
+		if len(out) > maxTaken+1<<10 {
+			t.Fatalf("a part of %d bytes", len(out))
+		}
+		if kept {
+			disk = append(disk, out...)
+		}
+	}
+	again := New(Limits{})
+	if bad := again.Load(bytes.Split(bytes.TrimSpace(disk), []byte("\n"))); bad != 0 || again.book.n != 10_000 {
+		t.Errorf("%d events and %d bad lines", again.book.n, bad)
+	}
+}
