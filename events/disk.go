@@ -110,6 +110,15 @@ func (j *Journal) Reader(name string) (seq uint64, ok bool) {
 	return seq, ok
 }
 
+// Advance is SetReader for a reader that the journal knows. KeepReaders may have forgotten it.
+func (j *Journal) Advance(name string, seq uint64) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if old, ok := j.readers[name]; ok && old != seq {
+		j.readers[name], j.moved = seq, true
+	}
+}
+
 // SetReader notes that a reader is done with all events up to one.
 func (j *Journal) SetReader(name string, seq uint64) {
 	j.mu.Lock()

@@ -260,3 +260,17 @@ func TestTheDiskGetsALongJournalInParts(t *testing.T) {
 		t.Errorf("%d events and %d bad lines", again.book.n, bad)
 	}
 }
+
+// TestAReaderThatIsForgottenStaysSo, while it goes on.
+func TestAReaderThatIsForgottenStaysSo(t *testing.T) {
+	j := New(Limits{})
+	j.SetReader("a", 1)
+	j.SetReader("b", 1)
+	j.KeepReaders(map[string]bool{"b": true})
+	j.Advance("a", 2)
+	j.Advance("b", 2)
+	_, a := j.Reader("a")
+	if b, _ := j.Reader("b"); a || b != 2 {
+		t.Errorf("a is known: %v, b is at %d", a, b)
+	}
+}

@@ -370,3 +370,26 @@ func TestFormats(t *testing.T) {
 		t.Errorf("%q", text)
 	}
 }
+
+// TestARemovedReceiverIsForgotten, also when it takes a request meanwhile: added again, it is told of what
+// happens from then on.
+func TestARemovedReceiverIsForgotten(t *testing.T) {
+	j := events.New(events.Limits{})
+	var n *Notifier
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { n.SetReceivers(nil) }))
+	defer server.Close()
+	h := hook("oncall", server.URL)
+	n = New(Options{Journal: j, Relay: "hub", Logger: slog.New(slog.DiscardHandler)}, []config.Notify{h})
+	j.Record(held("a"))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); n.run(ctx, h) }()
+	for testutil.ToFloat64(n.sent.WithLabelValues("oncall")) != 1 {
+		<-time.After(time.Millisecond)
+	}
+	cancel()
+	<-done
+	if seq, known := j.Reader("notify/oncall"); known {
+		t.Errorf("the journal has it at %d", seq)
+	}
+}
