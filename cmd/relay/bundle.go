@@ -72,7 +72,7 @@ and resources, and with --with-configs the resources. It is 64 MiB at most befor
 func writeNew(path string, write func(io.Writer) error) (size int64, err error) {
 	f, err := os.OpenFile(filepath.Clean(path), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, os.ErrExist) {
-		return 0, fmt.Errorf("%s exists: name another file with -o", path)
+		return 0, fmt.Errorf("%s exists: name another file with --output", path)
 	}
 	if err != nil {
 		return 0, err
