@@ -73,7 +73,7 @@ func noArguments(cmd *cobra.Command, args []string) error {
 		return nil
 	case cmd.HasSubCommands():
 		return fmt.Errorf("unknown command %q: see \"%s --help\"", args[0], cmd.CommandPath())
-	case cmd.Flags().Lookup("config") != nil:
+	case cmd.Flags().Lookup("config") != nil && !cmd.Flags().Changed("config"):
 		return fmt.Errorf("unexpected argument %q: a config file is given as %s -c %[1]s", args[0], cmd.CommandPath())
 	}
 	return fmt.Errorf("unexpected argument %q: see \"%s --help\"", args[0], cmd.CommandPath())
