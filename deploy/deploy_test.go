@@ -353,6 +353,13 @@ func TestTheRelayCanWriteWhatItHasTo(t *testing.T) {
 	}
 }
 
+// TestTheImageHasNoSymbols: they are a third of the program, and stack traces need none.
+func TestTheImageHasNoSymbols(t *testing.T) {
+	if !strings.Contains(string(read(t, "container/Dockerfile")), `-ldflags "-s -w `) {
+		t.Error("the Dockerfile builds without -s -w")
+	}
+}
+
 // TestKubectlExecFindsTheRelay: the commands in the documents are of the form "kubectl exec
 // meshrelay-0 -- relay status", and the image has no shell.
 func TestKubectlExecFindsTheRelay(t *testing.T) {

@@ -47,7 +47,6 @@ if [[ -z $relay ]]; then
   echo "demo-story: building $relay"
   GOWORK=off go build -o "$relay" ./cmd/relay
 fi
-relay=$(realpath "$relay")
 export RELAY_ADMIN=127.0.0.1:${ports[5]} RELAY_SERVER=127.0.0.1:${ports[4]}
 
 # The samples, with files that may be broken and a state that can be rolled back.
@@ -115,8 +114,7 @@ east=$(served east)
 echo
 echo "Two clusters, east and west, and a relay that federates them. Watch it:"
 echo
-echo "    http://127.0.0.1:${ports[5]}/ui/        in a browser"
-echo "    RELAY_ADMIN=$RELAY_ADMIN bin/relay top        in another terminal"
+printf '    %-46s %s\n' "http://127.0.0.1:${ports[5]}/ui/" "in a browser" "$relay top --admin $RELAY_ADMIN" "in another terminal"
 show status
 show get se -A
 

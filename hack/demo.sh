@@ -87,6 +87,9 @@ show() {
   "$relay" "$@"
 }
 
+# try COMMAND TEXT: a line of what to try next.
+try() { printf '  %-50s %s\n' "$1" "$2"; }
+
 show status
 show get se,vs -A
 show explain se payments/bank
@@ -94,15 +97,19 @@ cat <<EOF
 
 The config of both clusters is on xds://127.0.0.1:15010. In another terminal, try:
 
-  $relay get all -A                            every kind that there is
-  $relay get vs -A --watch                     changes as they come; now edit a file in samples/east
-  $relay get se bank -n payments -o yaml       one resource as YAML
-  $relay get se -A --server 127.0.0.1:15210    what west alone has
-  $relay conflicts                             resources that both clusters have
-  $relay upstreams west                        one upstream, with its kinds
-  $relay status --watch                        now end one of them: kill \$(pgrep -f samples/west.yaml)
-  curl -s 127.0.0.1:15014/metrics                 metrics
-  curl -s 127.0.0.1:15014/                        everything else that the relay shows
+$(
+  try "$relay get all -A" 'every kind that there is'
+  try "$relay get vs -A --watch" 'changes as they come; now edit a file in samples/east'
+  try "$relay get se bank -n payments -o yaml" 'one resource as YAML'
+  try "$relay get se -A --server 127.0.0.1:15210" 'what west alone has'
+  try "$relay conflicts" 'resources that both clusters have'
+  try "$relay upstreams west" 'one upstream, with its kinds'
+  try "$relay status --watch" 'now end one of them: kill $(pgrep -f samples/west.yaml)'
+  try "$relay top" 'the same on one screen, with what happens'
+  try "http://127.0.0.1:15014/ui/" 'the same in a browser'
+  try "curl -s 127.0.0.1:15014/metrics" 'metrics'
+  try "curl -s 127.0.0.1:15014/" 'everything else that the relay shows'
+)
 
 To make an istiod read from it, put this into its mesh config:
 

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -39,13 +41,18 @@ and resources, and with --with-configs the resources. It is 64 MiB at most befor
 		if path == "" {
 			path = "relay-support-" + time.Now().UTC().Format("20060102-150405") + ".tar.gz"
 		}
+		ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM) // so that no half file is left
+		defer stop()
 		if path == "-" {
-			return c.SupportBundle(cmd.Context(), os.Stdout, seconds, configs)
+			return c.SupportBundle(ctx, os.Stdout, seconds, configs)
 		}
 		if watched(cmd) && seconds > 0 {
 			fmt.Fprintf(cmd.ErrOrStderr(), "looking at the CPU for %s...\n", time.Duration(seconds)*time.Second)
 		}
-		size, err := writeNew(path, func(w io.Writer) error { return c.SupportBundle(cmd.Context(), w, seconds, configs) })
+		size, err := writeNew(path, func(w io.Writer) error { return c.SupportBundle(ctx, w, seconds, configs) })
+		if ctx.Err() != nil && cmd.Context().Err() == nil {
+			return errors.New("interrupted")
+		}
 		if err == nil {
 			fmt.Fprintf(cmd.OutOrStdout(), "%s: %s. Look at it before you send it: tar -xzf %s\n", path, cliview.Bytes(size), path)
 		}
@@ -72,7 +79,7 @@ and resources, and with --with-configs the resources. It is 64 MiB at most befor
 func writeNew(path string, write func(io.Writer) error) (size int64, err error) {
 	f, err := os.OpenFile(filepath.Clean(path), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, os.ErrExist) {
-		return 0, fmt.Errorf("%s exists: name another file with -o", path)
+		return 0, fmt.Errorf("%s exists: name another file with --output", path)
 	}
 	if err != nil {
 		return 0, err

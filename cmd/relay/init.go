@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"meshrelay/config"
+	"meshrelay/internal/errlist"
 	"meshrelay/internal/loopback"
 	"meshrelay/internal/relay"
 )
@@ -33,34 +34,34 @@ upstreams:
 {{- if .Istiod}}
 - name: {{.Name}}
   xds:
-    addresses: [{{printf "%q" .Istiod}}]     # more than one: the next is taken when one is down
+    addresses: [{{printf "%q" .Istiod}}]  # more than one: the next is taken when one is down
 {{- if .Plaintext}}
-    plaintext: true                          # no TLS and no identity: port 15010 of an istiod
+    plaintext: true  # no TLS and no identity: port 15010 of an istiod
 {{- else}}
-    tls:                                     # port 15012 of an istiod
+    tls:  # port 15012 of an istiod
 {{- if .CAFile}}
-      caFile: {{.CAFile}}                    # the root of its mesh
+      caFile: {{.CAFile}}  # the root of its mesh
 {{- else}}
-      # caFile: root-cert.pem                # the root of its mesh; without it, the roots of this host
+      # caFile: root-cert.pem  # the root of its mesh; without it, the roots of this host
 {{- end}}
-      serverName: {{.ServerName}}            # the name in its certificate
+      serverName: {{.ServerName}}  # the name in its certificate
 {{- if .TokenFile}}
-    tokenFile: {{.TokenFile}}                # a token with the audience istio-ca
+    tokenFile: {{.TokenFile}}  # a token with the audience istio-ca
 {{- else}}
-    # tokenFile: /var/run/secrets/tokens/istio-token   # a token with the audience istio-ca
+    # tokenFile: /var/run/secrets/tokens/istio-token  # a token with the audience istio-ca
 {{- end}}
 {{- end}}
-  # guard: {holdFor: forever}                # deletions in bulk wait for a person, for as long as it takes
+  # guard: {holdFor: forever}  # deletions in bulk wait for a person, for as long as it takes
 {{- end}}
 {{- if .Kubeconfig}}
 - name: cluster
   kubernetes:
-    kubeconfig: {{.Kubeconfig}}              # an identity that may list and watch
+    kubeconfig: {{.Kubeconfig}}  # an identity that may list and watch
 {{- end}}
 {{- if .Dir}}
 - name: files
   file:
-    path: {{.Dir}}                           # Kubernetes-style YAML, followed as it changes
+    path: {{.Dir}}  # Kubernetes-style YAML, followed as it changes
 {{- end}}
 
 # Clients connect here: istiods (configSources: [{address: "xds://…"}, {address: "k8s://"}]), other
@@ -68,7 +69,7 @@ upstreams:
 downstream:
   listeners:
   - address: {{.Listen}}
-    plaintext: true                          # for clients on this host; docs/security.md has the rest
+    plaintext: true  # for clients on this host; docs/security.md has the rest
 
 # What is last known good, its history, and what operators decided. Without it, a restart waits for
 # every upstream, and there is nothing to roll back to.
@@ -76,7 +77,13 @@ state:
   dir: {{.StateDir}}
 
 admin:
-  address: 127.0.0.1:15014                   # /ready, /metrics, and what "relay status" asks
+  address: 127.0.0.1:15014  # /ready, /metrics, and what "relay status" asks
+`
+
+// next is what to do with a new config file.
+const next = `  relay doctor -c %s  # can it reach everything?
+  relay serve -c %[1]s  # run it
+  relay status  # in another terminal: see it
 `
 
 func newInit() *cobra.Command {
@@ -105,7 +112,7 @@ prints what to do next.`,
 				return err
 			})
 			if err == nil {
-				fmt.Fprintf(cmd.OutOrStdout(), "%s is written. Next:\n\n  relay doctor -c %[1]s     # can it reach everything?\n  relay serve -c %[1]s      # run it\n  relay status                     # in another terminal: see it\n", in.Output)
+				fmt.Fprintf(cmd.OutOrStdout(), "%s is written. Next:\n\n%s", in.Output, aligned(fmt.Sprintf(next, in.Output), 80))
 			}
 			return err
 		},
@@ -147,12 +154,66 @@ func (in *initial) config() (string, error) {
 			return "", fmt.Errorf("the relay can not listen on %s, where its upstream is: use --listen 127.0.0.1:15011", in.Listen)
 		}
 	}
+	for _, path := range []*string{&in.Dir, &in.Kubeconfig, &in.CAFile, &in.TokenFile} {
+		if err := in.rebase(path); err != nil {
+			return "", err
+		}
+	}
 	var text strings.Builder
 	if err := template.Must(template.New("").Parse(initialConfig)).Execute(&text, in); err != nil {
 		return "", err
 	}
 	if _, err := config.Parse(filepath.Clean(in.Output), []byte(text.String()), relay.Sources()...); err != nil {
-		return "", fmt.Errorf("these flags make no valid config: %w", err)
+		var all []error
+		for _, e := range errlist.Split(err) {
+			all = append(all, fmt.Errorf("these flags make no valid config: %w", e))
+		}
+		return "", errors.Join(all...)
 	}
-	return text.String(), nil
+	return aligned(text.String(), 50), nil
+}
+
+// rebase makes a path, which is relative to the present directory, relative to that of the config file.
+func (in *initial) rebase(path *string) error {
+	dir := filepath.Dir(in.Output)
+	if *path == "" || dir == "." || filepath.IsAbs(*path) {
+		return nil
+	}
+	from, err := filepath.Abs(dir)
+	if err != nil {
+		return err
+	}
+	to, err := filepath.Abs(*path)
+	if err != nil {
+		return err
+	}
+	*path, err = filepath.Rel(from, to)
+	return err
+}
+
+// aligned puts the comments at the ends of lines below each other, two spaces after the longest line
+// that has one and is no longer than most.
+func aligned(text string, most int) string {
+	lines := strings.Split(text, "\n")
+	width := 0
+	for _, line := range lines {
+		if code, _, _ := cutComment(line); len(code) <= most {
+			width = max(width, len(code))
+		}
+	}
+	for i, line := range lines {
+		if code, comment, ok := cutComment(line); ok {
+			lines[i] = fmt.Sprintf("%-*s  # %s", width, code, comment)
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+// cutComment divides a line into code and the comment after it.
+func cutComment(line string) (code, comment string, ok bool) {
+	i := strings.LastIndex(line, "  # ")
+	if i < 0 || strings.TrimSpace(line[:i]) == "" {
+		return "", "", false
+	}
+	return strings.TrimRight(line[:i], " "), line[i+len("  # "):], true
 }

@@ -60,8 +60,21 @@ A first run:
 func strict(cmd *cobra.Command) {
 	for _, c := range cmd.Commands() {
 		if c.Args == nil {
-			c.Args = cobra.NoArgs
+			c.Args = noArguments
 		}
 		strict(c)
 	}
+}
+
+// noArguments refuses arguments, in the words of the other commands: cobra's call them commands.
+func noArguments(cmd *cobra.Command, args []string) error {
+	switch {
+	case len(args) == 0:
+		return nil
+	case cmd.HasSubCommands():
+		return fmt.Errorf("unknown command %q: see \"%s --help\"", args[0], cmd.CommandPath())
+	case cmd.Flags().Lookup("config") != nil && !cmd.Flags().Changed("config"):
+		return fmt.Errorf("unexpected argument %q: a config file is given as %s -c %[1]s", args[0], cmd.CommandPath())
+	}
+	return fmt.Errorf("unexpected argument %q: see \"%s --help\"", args[0], cmd.CommandPath())
 }

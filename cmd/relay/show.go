@@ -299,7 +299,8 @@ func newConflicts() *cobra.Command {
 		Short: "List resources and hosts on which upstreams conflict",
 		Long: `List the resources that several upstreams have, with the winner, the losers, the reason and
 the time; and the hosts that different resources claim for the same clients. Neither is an
-error: the merge policy decides the first, the second is served as it is.`,
+error: the merge policy decides the first, the second is served as it is. MeshConfig is not
+listed: each upstream has one, for its own mesh.`,
 		Example: `  relay conflicts
   relay conflicts --kind serviceentries -o json`,
 	}, func(cmd *cobra.Command, c admin.Client, _ []string) error {

@@ -18,10 +18,11 @@ import (
 // waitEvery is how often "relay wait" asks.
 const waitEvery = 200 * time.Millisecond
 
-// condition returns nil when it holds, else why not. An error that wraps errNever ends the wait.
+// condition returns nil when it holds, else why not. A neverError ends the wait.
 type condition func(ctx context.Context, c admin.Client) error
 
-var errNever = errors.New("that never happens")
+// neverError is why a condition never holds.
+type neverError struct{ error }
 
 func newWait() *cobra.Command {
 	var access access
@@ -63,10 +64,11 @@ func await(ctx context.Context, c admin.Client, wanted string, met condition) er
 	var last error
 	for {
 		err := met(ctx, c)
+		never := (*neverError)(nil)
 		switch {
 		case err == nil:
 			return nil
-		case errors.Is(err, errNever):
+		case errors.As(err, &never):
 			return err
 		case ctx.Err() == nil || last == nil: // else it is the timeout of the question
 			last = err
@@ -135,7 +137,11 @@ func isSynced(ctx context.Context, c admin.Client, name string) error {
 		return err
 	}
 	if name != "" && !slices.ContainsFunc(all, func(u upstreams.Status) bool { return u.Name == name }) {
-		return fmt.Errorf("no upstream %q: see \"relay upstreams\": %w", name, errNever)
+		missing := fmt.Errorf("no upstream %q: see \"relay upstreams\"", name)
+		if found, err := c.Clusters(ctx); err != nil || len(found) > 0 {
+			return missing // it may be found yet
+		}
+		return &neverError{missing}
 	}
 	for _, u := range all {
 		if (name == "" || u.Name == name) && (u.State != upstreams.StateSynced || !u.Synced) {

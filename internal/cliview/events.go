@@ -41,7 +41,7 @@ func (v *Events) Print(all []events.Event) error {
 	for i := range all {
 		e := &all[i]
 		at := e.Time.UTC().Format(time.RFC3339)
-		what := eventText(e)
+		what := eventText(e, v.wide)
 		if v.wide {
 			at = e.Time.UTC().Format("2006-01-02T15:04:05.000Z07:00")
 			if stages := stagesText(e.Stages); stages != "" {
@@ -71,11 +71,15 @@ func (v *Events) PrintStages(e events.Event) error {
 	return err
 }
 
-// eventText returns what has happened as a sentence.
-func eventText(e *events.Event) string {
+// eventText returns what has happened as a sentence. whole gives clients their whole IDs.
+func eventText(e *events.Event, whole bool) string {
 	var b strings.Builder
 	if e.Client != "" {
-		fmt.Fprintf(&b, "client %s", e.Client)
+		name := e.Client
+		if !whole {
+			name = clientName(name)
+		}
+		fmt.Fprintf(&b, "client %s", name)
 		if e.Text != "" {
 			b.WriteString(": ")
 		}

@@ -39,3 +39,23 @@ func TestEventsAreLines(t *testing.T) {
 		t.Errorf("-want +got:\n%s", d)
 	}
 }
+
+// TestEventsHaveTheShortNamesOfOtherCommands: POD.NAMESPACE of a client, and a name without its empty
+// namespace. Whole IDs are in the wide format.
+func TestEventsHaveTheShortNamesOfOtherCommands(t *testing.T) {
+	r := &events.Resources{}
+	r.Note(events.Addition, mirror.Key{Kind: mirror.Kind{Group: "gateway.networking.k8s.io", Kind: "GatewayClass"}, Name: "shop"})
+	const id = "sidecar~10.0.0.1~istiod-7d9.istio-system~istio-system.svc.cluster.local-3"
+	all := []events.Event{{Type: events.Connected, By: events.ByClient, Client: id}, {Type: events.Changed, Upstream: "east", Text: "1 added", Resources: r}}
+	for wide, want := range map[bool][]string{false: {"  client istiod-7d9.istio-system\n", "1 added: +gc shop\n"}, true: {"  client " + id + "\n"}} {
+		var out strings.Builder
+		if err := NewEvents(&out, wide).Print(all); err != nil {
+			t.Fatal(err)
+		}
+		for _, line := range want {
+			if !strings.Contains(out.String(), line) {
+				t.Errorf("wide %v: no %q in\n%s", wide, line, out.String())
+			}
+		}
+	}
+}

@@ -79,7 +79,7 @@ func explainCommand(r admin.Ref) string {
 }
 
 func headline(e admin.Explanation, now time.Time) string {
-	name := e.String()
+	name := strings.Replace(e.String(), " /", " ", 1) // without a namespace
 	why := ""
 	if e.Reason != "" {
 		why = ": " + e.Reason

@@ -64,3 +64,10 @@ func TestConfigsThatAreNotFollowedAreListed(t *testing.T) {
 		t.Errorf("got\n%s\nwant at the end\n%s", got, want)
 	}
 }
+
+func TestExplainNamesAResourceWithoutNamespaceByItsNameAlone(t *testing.T) {
+	e := admin.Explanation{Ref: admin.Ref{Kind: "core/MeshConfig", Name: "mesh"}, Outcome: admin.Missing}
+	if got := Explain(e, false, time.Now()); !strings.HasPrefix(got, "core/MeshConfig mesh: no upstream has it.") {
+		t.Error(got)
+	}
+}

@@ -257,7 +257,7 @@ func shortKey(key string) string {
 	if len(info.ShortNames) > 0 {
 		short = info.ShortNames[0]
 	}
-	return key[:len(key)-len(strings.TrimLeft(key, "+~-"))] + short + " " + name
+	return key[:len(key)-len(strings.TrimLeft(key, "+~-"))] + short + " " + strings.TrimPrefix(name, "/")
 }
 
 // RevisionDiff returns what a revision has changed: each resource as a difference. more counts those that

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+)
+
+// printedCommand is a command that events and pages offer: a literal, and perhaps a name after it.
+var printedCommand = regexp.MustCompile("Command: \"(relay [a-z][^\"]*)\"( \\+)?")
+
+// TestCommandsThatAreOfferedCanBeRun: events, notifications and the page offer commands to copy.
+func TestCommandsThatAreOfferedCanBeRun(t *testing.T) {
+	n := 0
+	for _, dir := range []string{"upstreams", "admin", "events", "notify"} {
+		err := filepath.WalkDir(filepath.Join("..", "..", dir), func(path string, _ fs.DirEntry, err error) error {
+			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			text, err := os.ReadFile(path)
+			for _, m := range printedCommand.FindAllStringSubmatch(string(text), -1) {
+				n++
+				line := m[1]
+				if m[2] != "" {
+					line += "east"
+				}
+				if err := parses(strings.TrimPrefix(line, "relay ")); err != nil {
+					t.Errorf("%s offers %q: %v", path, line, err)
+				}
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n < 20 {
+		t.Errorf("%d commands found: the pattern no longer fits", n)
+	}
+}
+
+// shownCommand is a command in a block of a document, without its comment.
+var shownCommand = regexp.MustCompile(`(?m)^    (?:bin/)?relay ([a-z][^#>|\n]*)`)
+
+// TestCommandsInTheDocumentsCanBeRun: what README, docs and examples show is what the parser takes.
+func TestCommandsInTheDocumentsCanBeRun(t *testing.T) {
+	n := 0
+	for _, pattern := range []string{"../../*.md", "../../docs/*.md", "../../examples/*/*.md", "../../deploy/*.md"} {
+		paths, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range paths {
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range shownCommand.FindAllStringSubmatch(string(text), -1) {
+				n++
+				if err := parses(m[1]); err != nil {
+					t.Errorf("%s shows %q: %v", path, m[1], err)
+				}
+			}
+		}
+	}
+	if n < 40 {
+		t.Errorf("%d commands found: the pattern no longer fits", n)
+	}
+}
+
+// shownExample is a command among the examples of a command.
+var shownExample = regexp.MustCompile(`(?m)^  relay ([a-z][^#>|\n]*)`)
+
+// TestExamplesOfCommandsCanBeRun: those that "--help" shows.
+func TestExamplesOfCommandsCanBeRun(t *testing.T) {
+	n := 0
+	var look func(*cobra.Command)
+	look = func(cmd *cobra.Command) {
+		for _, m := range shownExample.FindAllStringSubmatch(strings.ReplaceAll(cmd.Example, "\\\n", ""), -1) {
+			n++
+			if err := parses(m[1]); err != nil {
+				t.Errorf("%s shows %q: %v", cmd.CommandPath(), m[1], err)
+			}
+		}
+		for _, c := range cmd.Commands() {
+			look(c)
+		}
+	}
+	look(newRoot())
+	if n < 60 {
+		t.Errorf("%d examples found: the pattern no longer fits", n)
+	}
+}
+
+// quoted is an argument with spaces.
+var quoted = regexp.MustCompile(`"[^"]*"`)
+
+// parses returns what is wrong with the flags and the number of arguments of a command line.
+func parses(line string) error {
+	cmd, args, err := newRoot().Find(strings.Fields(quoted.ReplaceAllString(line, "text")))
+	if err != nil {
+		return err
+	}
+	if err := cmd.ParseFlags(args); err != nil {
+		return err
+	}
+	return cmd.ValidateArgs(cmd.Flags().Args())
+}
