@@ -112,9 +112,9 @@ func TestTextFromOutsideStaysText(t *testing.T) {
 
 func TestThePageShowsNoPassword(t *testing.T) {
 	f := newFixture(t, 1)
-	f.config = "proxy: http://user:canary@proxy.example:3128\nother: 'https://canary@x/'\n"
+	f.config = "proxy: http://user:canary@proxy.example:3128\nother: 'https://canary@x/'\nhook: https://hooks.example/services/canary\nenv: {AWS_SECRET_ACCESS_KEY: canary}\n"
 	_, body, _ := f.get(t, "/config")
-	if strings.Contains(body, "canary") || !strings.Contains(body, "://…@proxy.example:3128") {
+	if strings.Contains(body, "canary") || !strings.Contains(body, "://[hidden]@proxy.example:3128") {
 		t.Error(body)
 	}
 }
