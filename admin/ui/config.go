@@ -14,8 +14,9 @@ func (p *Pages) configPage(r *request) (*Page, error) {
 		return nil, err
 	}
 	status := r.readiness().Config
+	validate := "relay validate -o yaml -c " + word(p.data.ConfigFile)
 	page := &Page{
-		Title: "Config", Command: "relay validate", Topics: []string{topicConfig},
+		Title: "Config", Command: validate, Topics: []string{topicConfig},
 		Lead: say(OK, "The config file was loaded "+cliview.Ago(status.LastSuccess, r.now)+" ago."),
 	}
 	facts := []Fact{{"Loaded", at(status.LastSuccess)}, {"Last attempt", at(status.LastAttempt)}, {"Changed by the last load", cell(strings.Join(status.Changed, ", "))}}
@@ -33,7 +34,7 @@ func (p *Pages) configPage(r *request) (*Page, error) {
 	}
 	page.Sections = []Section{
 		{ID: "file", Title: "The file", Text: problems, Facts: facts},
-		{ID: "effective", Title: "Effective config, with all defaults", Code: Bounded(string(bundle.Redact(text)), "relay validate -o yaml")},
+		{ID: "effective", Title: "Effective config, with all defaults", Code: Bounded(string(bundle.Redact(text)), validate)},
 	}
 	return page, nil
 }

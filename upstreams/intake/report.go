@@ -97,7 +97,7 @@ func (in *Intake) reportRefused(sc *scope) {
 		if n > 1 {
 			what = fmt.Sprintf("%s and %d more", what, n-1)
 		}
-		in.tell(events.Event{Type: t, By: events.ByUpstream, Text: what, Reason: sc.refused[name], Command: "relay status " + in.name})
+		in.tell(events.Event{Type: t, By: events.ByUpstream, Text: what, Reason: sc.refused[name], Command: "relay upstreams " + in.name})
 	}
 }
 
@@ -145,7 +145,7 @@ func (in *Intake) reportClosed(e Closed, was bool) {
 	default:
 		what = "not reached"
 	}
-	in.tell(events.Event{Type: t, By: events.ByUpstream, Text: what, Reason: text.Shorten(e.Reason, maxReason), Command: "relay status " + in.name})
+	in.tell(events.Event{Type: t, By: events.ByUpstream, Text: what, Reason: text.Shorten(e.Reason, maxReason), Command: "relay upstreams " + in.name})
 }
 
 // reportContact reports that the source is in contact, and whether that is at another address.

@@ -261,7 +261,7 @@ func (in *Intake) expire() {
 		in.note(slog.LevelWarn, "upstream is stale", "since", s.since.UTC().Format(time.RFC3339), "staleAfter", s.rule.staleAfter)
 		in.tell(events.Event{
 			Type: events.Stale, By: events.ByStaleness, Text: "out of contact since " + s.since.UTC().Format(time.RFC3339),
-			Reason: fmt.Sprintf("staleAfter is %v", s.rule.staleAfter), Command: "relay status " + in.name,
+			Reason: fmt.Sprintf("staleAfter is %v", s.rule.staleAfter), Command: "relay upstreams " + in.name,
 		})
 	}
 	if in.stale.marks() && !in.stale.marked {
@@ -320,7 +320,7 @@ func (in *Intake) noteExpired(gone map[mirror.Kind]int) {
 	}
 	slices.Sort(kinds)
 	in.tell(events.Event{
-		Type: events.Expired, By: events.ByStaleness, Command: "relay status " + in.name,
+		Type: events.Expired, By: events.ByStaleness, Command: "relay upstreams " + in.name,
 		Text:   fmt.Sprintf("%d resources expired: %s", total, strings.Join(kinds, ", ")),
 		Reason: "out of contact since " + in.stale.since.UTC().Format(time.RFC3339),
 	})
