@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -74,6 +75,32 @@ type ProviderExec struct {
 	Args       []string          `yaml:"args,omitempty"`
 	Env        map[string]string `yaml:"env,omitempty"`
 	APIVersion string            `yaml:"apiVersion" default:"client.authentication.k8s.io/v1" oneof:"client.authentication.k8s.io/v1 client.authentication.k8s.io/v1beta1"`
+}
+
+// hidden is in the place of a text that may be a secret.
+const hidden = "[hidden]"
+
+// Shown returns YAML for people who may not see secrets: arguments and environments of programs are
+// hidden.
+func (c *Config) Shown() ([]byte, error) {
+	shown := *c
+	shown.Clusters = slices.Clone(c.Clusters)
+	for i := range shown.Clusters {
+		part := &shown.Clusters[i]
+		if part.Profiles == nil {
+			continue
+		}
+		profiles := *part.Profiles
+		part.Profiles, profiles.AccessProviders = &profiles, slices.Clone(profiles.AccessProviders)
+		for k := range profiles.AccessProviders {
+			program := &profiles.AccessProviders[k].Exec
+			program.Args, program.Env = slices.Repeat([]string{hidden}, len(program.Args)), maps.Clone(program.Env)
+			for name := range program.Env {
+				program.Env[name] = hidden
+			}
+		}
+	}
+	return shown.YAML()
 }
 
 // Template is a Source that found clusters can have: its connection is added to a section of the file.

@@ -166,3 +166,21 @@ func TestChangesOfClustersAreNamed(t *testing.T) {
 		t.Errorf("a restart is needed for %q", got)
 	}
 }
+
+func TestAShownConfigHasNoTextOfPrograms(t *testing.T) {
+	c, err := parse("relay.yaml", []byte(`clusters:
+- name: fleet
+  profiles: {inCluster: true, namespace: fleet, accessProviders: [{name: cloud, exec: {command: login, args: [--client-secret, canary], env: {AWS_KEY: canary}}}]}
+downstream: {listeners: [{address: "127.0.0.1:15010", plaintext: true}]}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown, err := c.Shown()
+	if err != nil || strings.Contains(string(shown), "canary") || !strings.Contains(string(shown), "AWS_KEY:") || !strings.Contains(string(shown), "command: login") {
+		t.Errorf("%v\n%s", err, shown)
+	}
+	if text, err := c.YAML(); err != nil || strings.Count(string(text), "canary") != 2 {
+		t.Errorf("the config itself was changed: %v\n%s", err, text)
+	}
+}

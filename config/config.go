@@ -150,5 +150,6 @@ func (d *Duration) UnmarshalText(text []byte) error {
 }
 
 // YAML returns the effective configuration, with all defaults and absolute paths. It
-// can be read back, and holds no secrets: of those, a config has only the paths.
+// can be read back. Of secrets it has only the paths, but for what somebody writes into the
+// arguments and the environment of a program: Shown has none of these.
 func (c *Config) YAML() ([]byte, error) { return yaml.Marshal(c) }

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -82,6 +83,14 @@ func NewWatcher(path string, sources ...Source) *Watcher {
 		path: path, sources: sources, told: func(ReloadStatus) {}, wake: make(chan struct{}, 1), ended: make(chan struct{}),
 		files: fswatch.New(fswatch.Options{Quiet: quiet, Longest: longest, Writing: writing, Rescan: rescan, Poll: poll}),
 	}
+}
+
+// Path returns the absolute path of the file.
+func (w *Watcher) Path() string {
+	if path, err := filepath.Abs(w.path); err == nil {
+		return path
+	}
+	return w.path
 }
 
 // Load loads the file, as the function Load does. Run looks for changes from then on.

@@ -202,7 +202,7 @@ func TestAConfigFileIsPlannedInTheConsole(t *testing.T) {
 	if w := f.do(http.MethodPost, f.base()+"/act/plan", url.Values{}); w.Code != http.StatusUnprocessableEntity || !strings.Contains(w.Body.String(), "empty config") {
 		t.Errorf("an empty config: %d", w.Code)
 	}
-	if w := f.do(http.MethodPost, f.base()+"/act/plan", url.Values{"config": {strings.Repeat("x", maxForm)}}); w.Code != http.StatusUnprocessableEntity {
+	if w := f.do(http.MethodPost, f.base()+"/act/plan", url.Values{"config": {strings.Repeat("x", maxForm)}}); w.Code != http.StatusUnprocessableEntity || !strings.Contains(w.Body.String(), "the form is larger than 1") {
 		t.Errorf("a config that is too large: %d", w.Code)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"meshrelay/admin"
 	"meshrelay/admin/ui"
 	"meshrelay/internal/cliview"
+	"meshrelay/internal/errlist"
 	"meshrelay/upstreams/intake"
 )
 
@@ -113,7 +114,11 @@ func (c *Console) what(w http.ResponseWriter, r *http.Request) {
 
 // refuse tells what is wrong with a form, or why the relay refuses it.
 func (c *Console) refuse(w http.ResponseWriter, r *http.Request, verb string, err error) {
-	code, text := http.StatusUnprocessableEntity, err.Error()
+	code, text := http.StatusUnprocessableEntity, strings.Join(errlist.Lines(err), "\n")
+	var large *http.MaxBytesError
+	if errors.As(err, &large) {
+		text = fmt.Sprintf("the form is larger than %s: use the command in a terminal", cliview.Bytes(large.Limit))
+	}
 	var refused *admin.StatusError
 	if errors.As(err, &refused) {
 		text = refused.Text

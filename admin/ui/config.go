@@ -1,21 +1,22 @@
 package ui
 
 import (
-	"regexp"
 	"strings"
 
+	"meshrelay/internal/bundle"
 	"meshrelay/internal/cliview"
 )
 
-// configPage shows the effective config. A config has the paths of secrets and no secret.
+// configPage shows the effective config, without what could be a secret, as a support bundle has it.
 func (p *Pages) configPage(r *request) (*Page, error) {
 	text, err := p.data.Config()
 	if err != nil {
 		return nil, err
 	}
 	status := r.readiness().Config
+	validate := "relay validate -o yaml -c " + word(p.data.ConfigFile)
 	page := &Page{
-		Title: "Config", Command: "relay validate", Topics: []string{topicConfig},
+		Title: "Config", Command: validate, Topics: []string{topicConfig},
 		Lead: say(OK, "The config file was loaded "+cliview.Ago(status.LastSuccess, r.now)+" ago."),
 	}
 	facts := []Fact{{"Loaded", at(status.LastSuccess)}, {"Last attempt", at(status.LastAttempt)}, {"Changed by the last load", cell(strings.Join(status.Changed, ", "))}}
@@ -33,12 +34,7 @@ func (p *Pages) configPage(r *request) (*Page, error) {
 	}
 	page.Sections = []Section{
 		{ID: "file", Title: "The file", Text: problems, Facts: facts},
-		{ID: "effective", Title: "Effective config, with all defaults", Code: Bounded(withoutPasswords(string(text)), "relay validate -o yaml")},
+		{ID: "effective", Title: "Effective config, with all defaults", Code: Bounded(string(bundle.Redact(text)), validate)},
 	}
 	return page, nil
 }
-
-var credentials = regexp.MustCompile(`://[^/@\s"']+@`)
-
-// withoutPasswords takes user names and passwords out of URLs.
-func withoutPasswords(text string) string { return credentials.ReplaceAllString(text, "://…@") }

@@ -55,4 +55,6 @@ type Data struct {
 	Changes func() uint64
 	// Config returns the effective config as YAML.
 	Config func() ([]byte, error)
+	// ConfigFile is the path of the config file.
+	ConfigFile string
 }

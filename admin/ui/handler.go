@@ -117,7 +117,6 @@ func (p *Pages) page(build builder) http.Handler {
 		defer late.Stop()
 		select {
 		case p.slots <- struct{}{}:
-			defer func() { <-p.slots }()
 		case <-req.Context().Done():
 			return
 		case <-late.C:
@@ -125,20 +124,27 @@ func (p *Pages) page(build builder) http.Handler {
 			http.Error(w, "too many pages are being made; try again", http.StatusServiceUnavailable)
 			return
 		}
-		r := &request{path: strings.TrimPrefix(req.URL.Path, Path), name: req.PathValue("name"), query: req.URL.Query(), now: p.now()}
-		r.version, r.ready, r.ups = p.server.Version(), p.server.Readiness(), p.data.Upstreams()
-		r.head = head(r.ready)
-		err := r.check()
-		var page *Page
-		if err == nil {
-			page, err = build(r)
-		}
-		code := http.StatusOK
-		if err != nil {
-			page, code = failed(err)
-		}
-		p.write(w, req, r, page, code)
+		send := p.made(req, build)
+		send(w) // without the slot: the reader may be slow
 	})
+}
+
+// made makes a page, gives the slot back, and returns what sends the page.
+func (p *Pages) made(req *http.Request, build builder) (send func(http.ResponseWriter)) {
+	defer func() { <-p.slots }()
+	r := &request{path: strings.TrimPrefix(req.URL.Path, Path), name: req.PathValue("name"), query: req.URL.Query(), now: p.now()}
+	r.version, r.ready, r.ups = p.server.Version(), p.server.Readiness(), p.data.Upstreams()
+	r.head = head(r.ready)
+	err := r.check()
+	var page *Page
+	if err == nil {
+		page, err = build(r)
+	}
+	code := http.StatusOK
+	if err != nil {
+		page, code = failed(err)
+	}
+	return p.render(r.frame(req), page, code)
 }
 
 // failed returns the page of an error.
@@ -195,8 +201,8 @@ type shell struct {
 	Assets map[string]string
 }
 
-// write answers with a page.
-func (p *Pages) write(w http.ResponseWriter, req *http.Request, r *request, page *Page, code int) {
+// frame returns what is around a page.
+func (r *request) frame(req *http.Request) Frame {
 	f := Frame{Base: Path, Version: r.version, Ready: r.head, Now: r.now, Path: r.path}
 	if base := req.Header.Get(BaseHeader); bases.MatchString(base) {
 		f.Base, f.Act = base, true
@@ -206,23 +212,29 @@ func (p *Pages) write(w http.ResponseWriter, req *http.Request, r *request, page
 			f.Holds++
 		}
 	}
-	p.Render(w, f, page, code)
+	return f
 }
 
 // Render answers with a page in its frame. Characters of the page that steer a terminal, or turn text
 // around, are escaped.
 func (p *Pages) Render(w http.ResponseWriter, f Frame, page *Page, code int) {
+	p.render(f, page, code)(w)
+}
+
+func (p *Pages) render(f Frame, page *Page, code int) (send func(http.ResponseWriter)) {
 	var out bytes.Buffer
 	clean := visible.NewWriter(&out)
 	err := p.template.ExecuteTemplate(clean, "page.html", shell{page, f, p.paths})
 	if err == nil {
 		err = clean.Close()
 	}
-	if err != nil {
-		http.Error(w, fmt.Sprintf("the page can not be made: %v", err), http.StatusInternalServerError)
-		return
+	return func(w http.ResponseWriter) {
+		if err != nil {
+			http.Error(w, fmt.Sprintf("the page can not be made: %v", err), http.StatusInternalServerError)
+			return
+		}
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		w.WriteHeader(code)
+		_, _ = w.Write(out.Bytes()) // the client may have gone
 	}
-	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	w.WriteHeader(code)
-	_, _ = w.Write(out.Bytes()) // the client may have gone
 }

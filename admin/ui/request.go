@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"meshrelay/admin"
+	"meshrelay/internal/text"
 	"meshrelay/upstreams"
 )
 
@@ -99,13 +100,13 @@ func notFound(format string, args ...any) error { return failure{404, fmt.Sprint
 func badRequest(format string, args ...any) error { return failure{400, fmt.Sprintf(format, args...)} }
 
 // contains reports whether a text has another in it, in any case of ASCII.
-func contains(text, q string) bool {
+func contains(in, q string) bool {
 	if len(q) == 0 {
 		return true
 	}
 	first := lower(q[0])
-	for i := 0; i+len(q) <= len(text); i++ {
-		if lower(text[i]) == first && strings.EqualFold(text[i:i+len(q)], q) {
+	for i := 0; i+len(q) <= len(in); i++ {
+		if lower(in[i]) == first && strings.EqualFold(in[i:i+len(q)], q) {
 			return true
 		}
 	}
@@ -136,18 +137,10 @@ func resourceHref(kind, namespace, name string) string {
 func orDash(s string) string { return cmp.Or(s, "-") }
 
 // word returns a word of a shell.
-func word(s string) string {
-	plain := func(r rune) bool {
-		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./~:@=,+", r)
-	}
-	if s != "" && strings.IndexFunc(s, func(r rune) bool { return !plain(r) }) < 0 {
-		return cut(s)
-	}
-	return "'" + strings.ReplaceAll(cut(s), "'", `'\''`) + "'"
-}
+func word(s string) string { return text.Word(cut(s)) }
 
 // cutCode cuts a text at the end of a line.
-func cutCode(text string, limit int) string {
-	text = text[:min(len(text), max(limit, 0))]
-	return text[:strings.LastIndexByte(text, '\n')+1]
+func cutCode(code string, limit int) string {
+	code = code[:min(len(code), max(limit, 0))]
+	return code[:strings.LastIndexByte(code, '\n')+1]
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	"meshrelay/admin"
 	"meshrelay/downstream"
@@ -22,7 +23,7 @@ func (p *Pages) resourcePage(r *request) (*Page, error) {
 		command += " -n " + word(e.Namespace)
 	}
 	page := &Page{
-		Title: cut(e.Namespace + "/" + e.Name), Crumbs: []Link{{"Resources", "/resources"}, {cut(e.Kind), "/resources?kind=" + queryOf(e.Kind)}},
+		Title: cut(strings.TrimPrefix(e.Namespace+"/"+e.Name, "/")), Crumbs: []Link{{"Resources", "/resources"}, {cut(e.Kind), "/resources?kind=" + queryOf(e.Kind)}},
 		Lead: say(outcomeLevel(e.Outcome), cliview.Headline(*e, r.now)), Command: command, Topics: []string{topicResources, topicClients, topicUpstreams},
 		Sections: []Section{
 			{ID: "explain", Title: "From its upstreams to what is served", Text: remarks(e), Facts: resourceFacts(e), Table: copies(e)},
@@ -34,7 +35,7 @@ func (p *Pages) resourcePage(r *request) (*Page, error) {
 		if err != nil {
 			return nil, err
 		}
-		get := fmt.Sprintf("relay get %s %s -o yaml", word(e.Kind), word(e.Name))
+		get := fmt.Sprintf("relay get %s %s -o yaml", word(e.Served.APIVersion+"/"+e.Served.Kind), word(e.Name))
 		if e.Namespace != "" {
 			get += " -n " + word(e.Namespace)
 		}

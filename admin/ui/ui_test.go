@@ -9,6 +9,7 @@ import (
 	"os"
 	"reflect"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -112,9 +113,9 @@ func TestTextFromOutsideStaysText(t *testing.T) {
 
 func TestThePageShowsNoPassword(t *testing.T) {
 	f := newFixture(t, 1)
-	f.config = "proxy: http://user:canary@proxy.example:3128\nother: 'https://canary@x/'\n"
+	f.config = "proxy: http://user:canary@proxy.example:3128\nother: 'https://canary@x/'\nhook: https://hooks.example/services/canary\nenv: {AWS_SECRET_ACCESS_KEY: canary}\n"
 	_, body, _ := f.get(t, "/config")
-	if strings.Contains(body, "canary") || !strings.Contains(body, "://…@proxy.example:3128") {
+	if strings.Contains(body, "canary") || !strings.Contains(body, "://[hidden]@proxy.example:3128") {
 		t.Error(body)
 	}
 }
@@ -324,4 +325,34 @@ func TestWordsForAShellAreQuoted(t *testing.T) {
 			t.Errorf("%q: %s, want %s", in, got, want)
 		}
 	}
+}
+
+// stuck is a reader that reads nothing until it is let go.
+type stuck struct {
+	http.ResponseWriter
+	writing chan<- struct{}
+	release <-chan struct{}
+}
+
+func (s stuck) Write(b []byte) (int, error) {
+	s.writing <- struct{}{}
+	<-s.release
+	return len(b), nil
+}
+
+func TestSlowReadersTakeNoSlots(t *testing.T) {
+	f := newFixture(t, 1)
+	writing, release := make(chan struct{}), make(chan struct{})
+	var readers sync.WaitGroup
+	for range maxPages {
+		readers.Go(func() {
+			f.ServeHTTP(stuck{httptest.NewRecorder(), writing, release}, httptest.NewRequest(http.MethodGet, Path+"/config", nil))
+		})
+		<-writing
+	}
+	if n := len(f.slots); n != 0 {
+		t.Errorf("%d slots are taken by readers", n)
+	}
+	close(release)
+	readers.Wait()
 }

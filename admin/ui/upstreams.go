@@ -146,7 +146,7 @@ func upstreamAdvice(u upstreams.Status, r *request) (list []State) {
 	}
 	if u.Kubernetes != nil {
 		for _, k := range u.Kubernetes.Kinds {
-			if k.State != "following" && len(list) < maxRows {
+			if k.State != "following" && k.State != "polled" && len(list) < maxRows {
 				list = append(list, say(Warn, fmt.Sprintf("%s %s: %s", k.Kind, k.State, k.Reason)))
 			}
 		}

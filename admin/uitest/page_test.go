@@ -232,7 +232,7 @@ func TestTheButtonsOfRelayUI(t *testing.T) {
 	fill := func(confirm string) {
 		b.do("release", chromedp.SetValue(chromedp.CSS(`#actions form.act [name=reason]`), "meant"), chromedp.SetValue(chromedp.CSS(`#actions form.act [name=confirm]`), confirm),
 			chromedp.Click(chromedp.CSS(`#actions form.act button.danger`)), chromedp.WaitVisible(chromedp.CSS(`#lead`)))
-		b.await(`location.pathname.endsWith('/act/release')`)
+		b.await(`location.pathname.endsWith('/act/release') && document.getElementById('live').innerText.includes('live')`) // the answer stays
 	}
 	fill("west")
 	b.wants("a wrong confirmation", "Nothing was changed", "type the name of the upstream, east")

@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"encoding/json"
 	"errors"
 	"io"
 	"strings"
@@ -51,6 +52,11 @@ func TestSecretsAreTakenOut(t *testing.T) {
 		`"client-certificate-data": "canary"`,
 		`password=canary`, `{"password":"canary"}`, `db_password: canary`, `"{\"token\":\"canary\"}"`, "access_token=canary&x=1", "api-key: canary",
 		"redis://user:canary@host/0",
+		"AWS_SECRET_ACCESS_KEY=canary", "MY_DB_PASSWORD: canary", "CI_JOB_TOKEN_V2=canary", "X-Vault-Token: canary", "privateKey: canary", "client_key: canary",
+		`password: "a canary with spaces"`, `password='a canary'`, `{"password":"it\"s a canary"}`, `msg="{\"password\":\"a canary\"}"`,
+		"-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-256-CBC,0\n\ncanary\n-----END RSA PRIVATE KEY-----",
+		"https://hooks.example/a,canary", "https://hooks.example/a;canary", "https://hooks.example/(a)canary", "tls.key: LS0tLS1CRUdJTiBQUklWQVRFIEtFWS0tLS0tcanary",
+		"Cookie: session=canary", "authorization: Token canary", "--client-secret canary",
 	} {
 		if got := string(Redact([]byte(text))); strings.Contains(strings.ToLower(got), "canary") || strings.Contains(got, "Y2FuYXJ5") {
 			t.Errorf("%q became %q", text, got)
@@ -66,9 +72,22 @@ func TestWhatIsNoSecretStays(t *testing.T) {
 		"https://10.0.0.1:6443", "xds://127.0.0.1:15010",
 		"relay_upstream_state{upstream=\"east\"} 1",
 		"networking.istio.io/ServiceEntry shop/db",
+		"caFile: /etc/relay/root-cert.pem", "serverName: istiod.istio-system.svc", "secretName: cacerts", `err="the token of east has expired"`,
+		"relay_listener_certificate_expiry_seconds 1.7e+09", "keyFile: /etc/relay/key.pem", "secrets: {namespace: istio-system}", "secrets:\n  namespace: istio-system",
 	} {
 		if got := string(Redact([]byte(text))); got != text {
 			t.Errorf("%q became %q", text, got)
+		}
+	}
+}
+
+func TestJSONStaysJSON(t *testing.T) {
+	for _, text := range []string{
+		`{"password":"a \"b\" c","next":["https://x.example/a,b"],"token":true,"note":"see https://x.example/a"}`,
+		`{"text":"{\"secret\":\"a b\",\"url\":\"https://x.example/a\"}","cookie":{"regex":"a"}}`,
+	} {
+		if got := Redact([]byte(text)); !json.Valid(bytes.ReplaceAll(got, []byte(`:[hidden]`), []byte(`:0`))) || bytes.Contains(got, []byte("a b")) {
+			t.Errorf("%s became %s", text, got)
 		}
 	}
 }

@@ -12,13 +12,17 @@ var secrets = []struct {
 	by    string
 }{
 	{regexp.MustCompile(`eyJ[A-Za-z0-9_-]{8,}(\.[A-Za-z0-9_-]*){0,4}`), hidden}, // a JWT
+	{regexp.MustCompile(`(?i)((?:authorization|cookie)\\?["']?\s*[:=]\s*\\?["']?)[^\s"'\\{\[][^\n"'\\]*`), "$1" + hidden},
 	{regexp.MustCompile(`(?i)\b(bearer|basic|negotiate)( |%20|\+)+[A-Za-z0-9._~+/=-]{6,}`), "$1 " + hidden},
-	{regexp.MustCompile(`-----BEGIN [A-Z ]*PRIVATE KEY-----[^-]*(-----END [A-Z ]*PRIVATE KEY-----)?`), hidden},
+	{regexp.MustCompile(`-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----(?:[^-]|-[^-])*(-----END [A-Z0-9 ]*PRIVATE KEY-----)?`), hidden},
+	{regexp.MustCompile(`LS0tLS1CRUdJTi[A-Za-z0-9+/=]+`), hidden}, // PEM in base64
 	// URLs keep their scheme and host. The path of a webhook is as good as a password.
-	{regexp.MustCompile(`(?i)\b(https?://)([^/\s"'<>@]*@)?([^/\s"'<>?#@]+)[/?#][^\s"'<>,;)\]}]+`), "$1$3/" + hidden},
+	{regexp.MustCompile(`(?i)\b(https?://)([^/\s"'<>@]*@)?([^/\s"'<>?#@]+)[/?#][^\s"'<>\\]+`), "$1$3/" + hidden},
 	{regexp.MustCompile(`(?i)\b([a-z][a-z0-9+.-]*://)[^/\s"'<>@]+@`), "$1" + hidden + "@"},
-	{regexp.MustCompile(`(?i)\b((?:client[-_]?key|client[-_]?certificate|certificate[-_]?authority)[-_]data"?\s*[:=]\s*"?)[A-Za-z0-9+/=]+`), "$1" + hidden},
-	{regexp.MustCompile(`(?i)\b((?:[a-z0-9]*[-_.]?)?(?:password|passwd|passphrase|secret|api[-_]?key|access[-_]?key|client[-_]?secret|(?:id|access|refresh|auth|session)?[-_]?token)\\?["']?\s*[:=]\s*\\?["']?)[^\s"'&,;}\\]+`), "$1" + hidden},
+	{regexp.MustCompile(`(?i)((?:client[-_]?certificate|certificate[-_]?authority|key)[-_]data\\?["']?\s*[:=]\s*\\?["']?)[A-Za-z0-9+/=]+`), "$1" + hidden},
+	// What is behind such a name: in escaped quotes, in quotes, or one word.
+	{regexp.MustCompile(`(?i)((?:password|passwd|passphrase|secret|token|(?:api|access|private|client)[-_]?key)(?:[-_]?v?[0-9]+)?\\?["']?\s*[:=]\s*)(?:(\\["'])[^"'\\]*|(")(?:[^"\\\n]|\\.)*|(')[^'\n]*|[^\s"'&,;}\\{\[]+)`), "$1$2$3$4" + hidden},
+	{regexp.MustCompile(`(?i)(--?[a-z-]*(?:password|secret|token)[ ]+)[^\s"'-][^\s"']*`), "$1" + hidden},
 	{regexp.MustCompile(`\b(AKIA|ASIA)[A-Z0-9]{16}\b|\bgh[pousr]_[A-Za-z0-9]{20,}|\bxox[abprs]-[A-Za-z0-9-]{8,}`), hidden},
 }
 

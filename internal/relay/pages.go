@@ -19,6 +19,6 @@ func (r *Relay) newPages(views admin.Views, debug *admin.Debug, conflicts func()
 		Configs: r.aggregate, Clients: r.server, Upstreams: views.Upstreams, Explain: debug.Explain,
 		Contests: views.Contests, HostConflicts: views.HostConflicts, NotFollowed: views.NotFollowed, Conflicts: conflicts, Apart: debug.Apart,
 		LeftOut: views.LeftOut, Held: r.manager.Held, History: r.manager.History, Events: r.events.Read, Changes: changes.Load,
-		Config: func() ([]byte, error) { return r.config.Load().YAML() },
+		Config: func() ([]byte, error) { return r.config.Load().Shown() }, ConfigFile: r.options.Watcher.Path(),
 	})
 }

@@ -234,7 +234,7 @@ func (r *Relay) adminDeps(registry *prometheus.Registry, debug *admin.Debug) adm
 // supports returns what support bundles have of the relay.
 func (r *Relay) supports() (s admin.Supports) {
 	s.Config = func(w io.Writer) error {
-		text, err := r.config.Load().YAML()
+		text, err := r.config.Load().Shown()
 		if err == nil {
 			_, err = w.Write(text)
 		}

@@ -9,6 +9,7 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/events"
+	"meshrelay/internal/text"
 	"meshrelay/state"
 )
 
@@ -106,7 +107,7 @@ func (r *Relay) recordReload(st config.ReloadStatus) {
 	e := events.Event{Type: events.Config, By: events.ByConfig, Text: "config loaded, nothing changed"}
 	switch {
 	case st.Error != "":
-		e.Type, e.Text, e.Reason, e.Command = events.ConfigRefused, "config not loaded, the previous one stays", st.Error, "relay validate"
+		e.Type, e.Text, e.Reason, e.Command = events.ConfigRefused, "config not loaded, the previous one stays", st.Error, "relay validate -c "+text.Word(r.options.Watcher.Path())
 	case len(st.Changed) > 0:
 		e.Text = "config loaded: " + strings.Join(st.Changed, ", ")
 	}

@@ -24,3 +24,14 @@ func Shorten(s string, limit int) string {
 	}
 	return strings.ToValidUTF8(s[:limit], "") + "…"
 }
+
+// Word returns s as one word of a shell, in quotes where it needs them.
+func Word(s string) string {
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./~:@=,+", r)
+	}
+	if s != "" && !strings.ContainsAny(s[:1], "~=") && strings.IndexFunc(s, func(r rune) bool { return !plain(r) }) < 0 {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}

@@ -17,3 +17,14 @@ func TestAbbreviateBoundsTextAndTellsItsLength(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
+
+func TestAWordOfAShellStaysOneWord(t *testing.T) {
+	for in, want := range map[string]string{
+		"": "''", "shop/db-1.a": "shop/db-1.a", "router~10.0.0.1": "router~10.0.0.1", "~root": "'~root'", "=ls": "'=ls'",
+		"a b": "'a b'", "$(id)": "'$(id)'", "it's": `'it'\''s'`, "a;b": "'a;b'", "*": "'*'",
+	} {
+		if got := Word(in); got != want {
+			t.Errorf("%q became %s, want %s", in, got, want)
+		}
+	}
+}

@@ -116,7 +116,8 @@
   // Hints. Tabs of one browser share a stream: a browser opens six connections to a host.
   const say = on => { live.hidden = false; live.textContent = on ? '● live' : '○ not connected'; live.className = on ? 'ok' : 'muted'; };
   const topics = new Set(document.body.dataset.topics.split(' ').filter(Boolean));
-  const hear = list => { if (list.some(t => topics.has(t) || t === '*')) renew(); };
+  // A page without topics, such as the answer to a form, stays as it is.
+  const hear = list => { if (topics.size && list.some(t => topics.has(t) || t === '*')) renew(); };
   const channel = 'BroadcastChannel' in window ? new BroadcastChannel('relay' + base) : null;
   let source = null, lead = false;
   const listen = () => {
