@@ -18,7 +18,7 @@ func TestEachBrokenBuildIsCaught(t *testing.T) {
 	breaks := map[string]struct {
 		in        scenario
 		invariant string
-	}{"i1": {proof, lost}, "i2": {proof, wrong}, "i3": {proof, older}, "i4": {proof, leaked}, "holders": {many, lost}, "pacer": {rates, wrong}}
+	}{"i1": {proof, lost}, "i2": {proof, wrong}, "i3": {proof, older}, "i4": {proof, leaked}, "holders": {many, lost}, "pacer": {rates, wrong}, "cluster": {clusterProof(), wrong}}
 	for _, mutant := range mutants() {
 		t.Run(mutant, func(t *testing.T) {
 			want := breaks[mutant]
@@ -35,12 +35,14 @@ func TestEachBrokenBuildIsCaught(t *testing.T) {
 }
 
 func TestHealthyBuildIsNotCaught(t *testing.T) {
-	res, err := prove(t, "", proofScenario())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if res.changes == 0 || res.responses == 0 || res.storms == 0 {
-		t.Errorf("nothing has happened: %+v", res)
+	for _, sc := range []scenario{proofScenario(), clusterProof()} {
+		res, err := prove(t, "", sc)
+		if err != nil {
+			t.Fatalf("%s: %v", sc.name, err)
+		}
+		if res.changes == 0 || res.responses == 0 || res.storms == 0 {
+			t.Errorf("%s: nothing has happened: %+v", sc.name, res)
+		}
 	}
 }
 

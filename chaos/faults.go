@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -292,6 +293,7 @@ func init() {
 			return nil
 		}, func(st *stage, f *fault) error { st.clients[f.dice[0]%len(st.clients)].nacks.Store(false); return nil }),
 	}
+	maps.Copy(faultKinds, clusterFaults())
 }
 
 // outages is how many groups of upstreams there are that crash together.

@@ -5,9 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"time"
-
-	"google.golang.org/protobuf/encoding/protojson"
 )
 
 // directory is a source that is a directory of files, one for each config.
@@ -83,18 +80,9 @@ func (d *directory) mend() error {
 
 // yaml returns a content as people write it. JSON is YAML.
 func (d *directory) yaml(key, seq int) ([]byte, error) {
-	spec, err := protojson.Marshal(makeBody(d.source.name, key, seq))
+	o, err := manifest(d.source.name, key, seq)
 	if err != nil {
 		return nil, err
 	}
-	k, m := kinds[key%len(kinds)], makeMetadata(d.source.name, key, seq)
-	namespace, name := filepath.Split(m.Name)
-	return json.Marshal(map[string]any{
-		"apiVersion": k.group + "/" + k.versions[0], "kind": k.name,
-		"metadata": map[string]any{
-			"name": name, "namespace": filepath.Clean(namespace), "labels": m.Labels, "annotations": m.Annotations,
-			"creationTimestamp": m.CreateTime.AsTime().Format(time.RFC3339),
-		},
-		"spec": json.RawMessage(spec),
-	})
+	return json.Marshal(o)
 }

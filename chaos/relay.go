@@ -47,11 +47,13 @@ type relay struct {
 	ends bool
 }
 
-// upstreamConfig is an upstream in a relay's config: with addresses, or a path.
+// upstreamConfig is an upstream in a relay's config: with addresses, a path, or a kubeconfig.
 type upstreamConfig struct {
 	name      string
 	addresses []string
 	path      string
+	// kubeconfig is of an API server.
+	kubeconfig string
 }
 
 // logBytes bounds what is kept of a relay's log, twice: the present and the last part.
@@ -102,6 +104,10 @@ func (r *relay) configure(order []int) error {
 		}
 		if u.path != "" {
 			fmt.Fprintf(&b, "  file: {path: %s}\n", u.path)
+			continue
+		}
+		if u.kubeconfig != "" {
+			fmt.Fprintf(&b, "  kubernetes: {kubeconfig: %q, syncTimeout: 3s}\n", u.kubeconfig)
 			continue
 		}
 		quoted := make([]string, len(u.addresses))

@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"path/filepath"
+	"slices"
 	"time"
 )
 
@@ -14,6 +16,7 @@ const localSource = "local"
 type scenario struct {
 	name, about string
 	sources     []string // the first is like an istiod, the second like a relay
+	clusters    int      // so many of the first are API servers
 	keys        int
 	most        int  // sources that have the same key; 0: two
 	relays      int  // two: the second mirrors the first
@@ -100,6 +103,10 @@ func scenarios() []scenario {
 			sc.relays, sc.state, sc.faultsPerRound = 2, true, 12
 			sc.faults = append(append([]string{"storm", "nack", "kill", "kill", "terminate", "disk-full"}, onLinks...), onServers...)
 		}),
+		with("kubernetes", "API servers that crash, come back empty or as others, refuse, hang, and send what can not be decoded", func(sc *scenario) {
+			sc.clusters, sc.state, sc.storm, sc.faultsPerRound = 2, true, 30, 10
+			sc.faults = append([]string{"api-other", "api-empty", "kill", "storm", "cut", "timeout", "limit_data", "reset_peer"}, slices.Sorted(maps.Keys(clusterFaults()))...)
+		}),
 		with("rates", "upstreams that change 1, 10, 100 and 1,000 resources a second, and then rest", func(sc *scenario) {
 			sc.state, sc.rates, sc.round, sc.probes, sc.storm = true, []int{1, 10, 100, 1000}, 16*time.Second, 5, 30
 			sc.faults = []string{"cut", "cut", "flap", "crash", "stall", "bandwidth", "bandwidth", "kill", "storm"}
@@ -126,6 +133,15 @@ func proofScenario() scenario {
 		name: "proof", about: "what a broken relay does not stand",
 		sources: threeSources, keys: 400, relays: 1, rate: 100, round: 6 * time.Second, faultsPerRound: 8,
 		faults: []string{"flap", "cut", "crash", "storm", "storm"}, storm: 40,
+	}
+}
+
+// clusterProof is short, and has what an API server does that is not to be believed.
+func clusterProof() scenario {
+	return scenario{
+		name: "cluster-proof", about: "what a relay does not stand that believes any API server",
+		sources: threeSources, clusters: 2, keys: 400, relays: 1, rate: 60, round: 8 * time.Second, faultsPerRound: 6,
+		faults: []string{"api-other", "api-empty", "api-spoil", "storm"}, storm: 20,
 	}
 }
 

@@ -51,6 +51,7 @@ type stage struct {
 	proxies  *toxiproxy.ApiServer
 
 	upstreams []*upstream // by link, as far as those lead to upstreams
+	clusters  []*cluster  // likewise; a scenario has either
 	files     *directory
 	links     []*link
 	relays    []*relay
@@ -98,6 +99,14 @@ func newStage(ctx context.Context, sc scenario, binary, dir string, j *journal) 
 				return nil, err
 			}
 			configs = append(configs, upstreamConfig{name: s.name, path: st.files.path})
+			continue
+		}
+		if n < sc.clusters {
+			path, err := st.addCluster(s)
+			if err != nil {
+				return nil, st.abandon(err)
+			}
+			configs = append(configs, upstreamConfig{name: s.name, kubeconfig: path})
 			continue
 		}
 		c := upstreamConfig{name: s.name}
@@ -154,6 +163,22 @@ func newStage(ctx context.Context, sc scenario, binary, dir string, j *journal) 
 	return st, nil
 }
 
+// addCluster adds the API server of a source, and returns the path of its kubeconfig.
+func (st *stage) addCluster(s *source) (kubeconfig string, err error) {
+	c, err := newCluster(s.name, s, freePort(), st.dir)
+	if err != nil {
+		return "", err
+	}
+	l, err := newLink(st.proxies, "link to "+s.name, freePort(), c.address)
+	if err != nil {
+		return "", err
+	}
+	st.clusters, st.links = append(st.clusters, c), append(st.links, l)
+	c.front = l.proxy.Listen
+	c.renew()
+	return c.kubeconfig, c.writeKubeconfig()
+}
+
 // abandon closes what has been made of a stage, and returns err.
 func (st *stage) abandon(err error) error {
 	st.close()
@@ -195,6 +220,11 @@ func (st *stage) start(first []change) error {
 			return err
 		}
 	}
+	for _, c := range st.clusters {
+		if err := c.start(); err != nil {
+			return err
+		}
+	}
 	for n, r := range st.relays {
 		if err := r.start(); err != nil {
 			return err
@@ -219,6 +249,9 @@ func (st *stage) close() {
 	st.running.Wait()
 	for _, u := range st.upstreams {
 		u.stop()
+	}
+	for _, c := range st.clusters {
+		c.stop()
 	}
 	for _, l := range st.links {
 		l.close()
@@ -260,6 +293,9 @@ func (st *stage) change(c change) error {
 		st.world.remove(c.source, c.key, 0)
 	} else if err := st.world.put(c.source, c.key); err != nil {
 		return err
+	}
+	if c.source < len(st.clusters) {
+		return st.clusters[c.source].follow(c.key)
 	}
 	if st.files != nil && st.files.source.number == c.source {
 		return st.files.follow(c.key)

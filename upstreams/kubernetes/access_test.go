@@ -58,7 +58,7 @@ downstream: {listeners: [{address: "127.0.0.1:15010", plaintext: true}]}
 
 func TestAFoundKubeconfigRotatesWithoutARelist_K8(t *testing.T) {
 	s := newAPIServer(t)
-	s.set(func() { s.token = "t0" })
+	s.Set(func() { s.Token = "t0" })
 	s.entry("shop/a", "a.x")
 	access := NewAccess("not read yet")
 	w := s.mirrorsFound(access)
@@ -68,10 +68,10 @@ func TestAFoundKubeconfigRotatesWithoutARelist_K8(t *testing.T) {
 	access.Set(foundKubeconfig(s.http, "{token: t0}"), Trust{})
 	w.synced()
 	w.serves("ServiceEntry shop/a")
-	lists := s.asked("serviceentries")
+	lists := s.Asked("serviceentries")
 	for i := range 1000 {
 		token := fmt.Sprint("t", i+1)
-		s.set(func() { s.token = token }) // streams that run go on
+		s.Set(func() { s.Token = token }) // streams that run go on
 		access.Set(foundKubeconfig(s.http, "{token: "+token+"}"), Trust{})
 		if err := w.source.client.refresh(t.Context()); err != nil {
 			t.Fatal(err)
@@ -82,7 +82,7 @@ func TestAFoundKubeconfigRotatesWithoutARelist_K8(t *testing.T) {
 	}
 	s.entry("shop/b", "b.x")
 	w.serves("ServiceEntry shop/a", "ServiceEntry shop/b")
-	if now := s.asked("serviceentries"); now != lists {
+	if now := s.Asked("serviceentries"); now != lists {
 		t.Errorf("the objects were asked for %d times meanwhile", now-lists)
 	}
 	access.Set([]byte("rotten"), Trust{})

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"meshrelay/internal/fakekube"
 	"meshrelay/upstreams"
 )
 
@@ -15,10 +16,10 @@ const chosen = `, discoverySelectors: ["mesh=on", "team in (a, b)"]`
 // choosing is a server with objects in namespaces of which shop and pay are chosen.
 func choosing(t *testing.T) *apiServer {
 	s := newAPIServer(t)
-	s.define("", "Namespace", "namespaces", "v1")
-	s.namespace("shop", `{"mesh":"on"}`)
-	s.namespace("pay", `{"team":"b"}`)
-	s.namespace("other", `{"mesh":"off"}`)
+	s.Define("", "Namespace", "namespaces", "v1")
+	s.Namespace("shop", `{"mesh":"on"}`)
+	s.Namespace("pay", `{"team":"b"}`)
+	s.Namespace("other", `{"mesh":"off"}`)
 	s.entry("shop/a", "a.x")
 	s.entry("pay/b", "b.x")
 	s.entry("other/c", "c.x")
@@ -27,8 +28,8 @@ func choosing(t *testing.T) *apiServer {
 
 func TestNamespacesAreChosenByTheirLabels_K14(t *testing.T) {
 	s := choosing(t)
-	s.define("networking.istio.io", "Sidecar", "sidecars", "v1")
-	s.put("networking.istio.io/sidecars", objectOf("shop", "s", `{}`))
+	s.Define("networking.istio.io", "Sidecar", "sidecars", "v1")
+	s.Put("networking.istio.io/sidecars", fakekube.Object("shop", "s", `{}`))
 	w := s.mirrors(chosen, "  guard: {percent: 100, empty: pass}\n")
 	w.synced()
 	w.serves("ServiceEntry pay/b", "ServiceEntry shop/a", "Sidecar shop/s")
@@ -37,25 +38,25 @@ func TestNamespacesAreChosenByTheirLabels_K14(t *testing.T) {
 	}
 	// A namespace that is chosen brings what it has, and only the kinds of which it may have something
 	// are listed anew.
-	sidecars, lists := s.asked("/sidecars"), s.asked("/serviceentries")
-	s.namespace("other", `{"mesh":"on"}`)
+	sidecars, lists := s.Asked("/sidecars"), s.Asked("/serviceentries")
+	s.Namespace("other", `{"mesh":"on"}`)
 	w.serves("ServiceEntry other/c", "ServiceEntry pay/b", "ServiceEntry shop/a", "Sidecar shop/s")
-	if s.asked("/serviceentries") == lists || s.asked("/sidecars") != sidecars {
-		t.Errorf("sidecars were asked for %d times", s.asked("/sidecars")-sidecars)
+	if s.Asked("/serviceentries") == lists || s.Asked("/sidecars") != sidecars {
+		t.Errorf("sidecars were asked for %d times", s.Asked("/sidecars")-sidecars)
 	}
 	// One that is not any more takes all of it along.
-	s.namespace("shop", `{}`)
+	s.Namespace("shop", `{}`)
 	w.serves("ServiceEntry other/c", "ServiceEntry pay/b")
 	s.entry("shop/a", "changed.x")
 	s.entry("pay/b2", "b.x")
 	w.serves("ServiceEntry other/c", "ServiceEntry pay/b", "ServiceEntry pay/b2")
-	s.namespace("shop", `{"team":"a"}`)
+	s.Namespace("shop", `{"team":"a"}`)
 	w.serves("ServiceEntry other/c", "ServiceEntry pay/b", "ServiceEntry pay/b2", "ServiceEntry shop/a", "Sidecar shop/s")
 	// What comes before its namespace waits for it.
 	s.entry("new/n", "n.x")
 	s.entry("pay/b3", "b.x")
 	w.eventually("the one after it is there", func() bool { return slices.Contains(w.has(), "ServiceEntry pay/b3") })
-	s.namespace("new", `{"mesh":"on"}`)
+	s.Namespace("new", `{"mesh":"on"}`)
 	w.eventually("it is there", func() bool { return slices.Contains(w.has(), "ServiceEntry new/n") })
 	w.synced()
 }
@@ -64,10 +65,10 @@ func TestNothingIsServedBeforeTheNamespacesAreKnown_K14(t *testing.T) {
 	for code, reason := range map[int]string{403: "Forbidden", 404: "NotFound", 503: "ServiceUnavailable"} {
 		t.Run(fmt.Sprint(code), func(t *testing.T) {
 			s := choosing(t)
-			s.set(func() { s.fault = failing("/api/v1/namespaces", code, reason) })
+			s.Set(func() { s.Fault = failing("/api/v1/namespaces", code, reason) })
 			w := s.mirrors(chosen, "")
-			w.eventually("it was asked again and again", func() bool { return s.asked("/api/v1/namespaces?") > 5 })
-			if w.status().Synced || len(w.has()) > 0 || s.asked("/serviceentries") > 0 {
+			w.eventually("it was asked again and again", func() bool { return s.Asked("/api/v1/namespaces?") > 5 })
+			if w.status().Synced || len(w.has()) > 0 || s.Asked("/serviceentries") > 0 {
 				t.Errorf("served: %q", w.has())
 			}
 			if code == 403 {
@@ -75,7 +76,7 @@ func TestNothingIsServedBeforeTheNamespacesAreKnown_K14(t *testing.T) {
 					return w.status().State == upstreams.StateDenied && strings.Contains(w.status().LastError, "Namespace")
 				})
 			}
-			s.set(func() { s.fault = nil })
+			s.Set(func() { s.Fault = nil })
 			w.synced()
 			w.serves("ServiceEntry pay/b", "ServiceEntry shop/a")
 		})
@@ -89,16 +90,16 @@ func TestNamespacesThatCanNotBeReadAnyMoreRemoveNothing_K4(t *testing.T) {
 			w := s.mirrors(chosen, "  guard: {percent: 100, empty: pass}\n")
 			w.synced()
 			w.serves("ServiceEntry pay/b", "ServiceEntry shop/a")
-			s.set(func() { s.fault = failing("/api/v1/namespaces", code, reason) })
-			s.compact()
+			s.Set(func() { s.Fault = failing("/api/v1/namespaces", code, reason) })
+			s.Compact()
 			s.drop()
-			asked := s.asked("/api/v1/namespaces?")
-			w.eventually("it was asked again and again", func() bool { return s.asked("/api/v1/namespaces?") > asked+5 })
+			asked := s.Asked("/api/v1/namespaces?")
+			w.eventually("it was asked again and again", func() bool { return s.Asked("/api/v1/namespaces?") > asked+5 })
 			w.serves("ServiceEntry pay/b", "ServiceEntry shop/a")
 			s.entry("shop/a2", "a.x")
 			w.serves("ServiceEntry pay/b", "ServiceEntry shop/a", "ServiceEntry shop/a2")
-			s.set(func() { s.fault = nil })
-			s.namespace("pay", `{}`)
+			s.Set(func() { s.Fault = nil })
+			s.Namespace("pay", `{}`)
 			w.serves("ServiceEntry shop/a", "ServiceEntry shop/a2")
 			w.synced()
 		})
@@ -113,27 +114,27 @@ func TestANamespaceThatLosesItsLabelGoesThroughTheGuard_K5(t *testing.T) {
 	w := s.mirrors(chosen, "")
 	w.synced()
 	w.eventually("all is served", func() bool { return len(w.has()) == 22 })
-	s.namespace("shop", `{}`)
+	s.Namespace("shop", `{}`)
 	w.eventually("deletions are held", func() bool { return w.status().Held != nil })
 	if n := len(w.has()); n < 12 {
 		t.Errorf("%d are served", n)
 	}
-	s.namespace("shop", `{"mesh":"on"}`)
+	s.Namespace("shop", `{"mesh":"on"}`)
 	w.eventually("nothing is held any more", func() bool { return w.status().Held == nil && len(w.has()) == 22 })
 }
 
 func TestIngressesOfNamespacesThatAreNotChosenAreNotConverted_K14(t *testing.T) {
 	s := ingressServer(t)
-	s.define("", "Namespace", "namespaces", "v1")
-	s.namespace("shop", `{}`)
+	s.Define("", "Namespace", "namespaces", "v1")
+	s.Namespace("shop", `{}`)
 	w := s.mirrors(strict+`, discoverySelectors: ["mesh=on"]`, "  guard: {percent: 100, empty: pass}\n")
 	w.synced()
 	w.serves()
-	s.namespace("shop", `{"mesh":"on"}`)
+	s.Namespace("shop", `{"mesh":"on"}`)
 	w.serves(converted...)
-	s.namespace("shop", `{}`)
+	s.Namespace("shop", `{}`)
 	w.serves()
-	s.namespace("shop", `{"mesh":"on"}`)
+	s.Namespace("shop", `{"mesh":"on"}`)
 	w.serves(converted...)
 }
 
@@ -162,14 +163,14 @@ func TestWhatIsNotChosenIsNotHeldWhileItIsListed_K7(t *testing.T) {
 
 func TestNamespacesAloneAreNotAllThatThereIs_K2(t *testing.T) {
 	s := choosing(t)
-	s.set(func() { s.fault = failing("/serviceentries", 403, "Forbidden") })
+	s.Set(func() { s.Fault = failing("/serviceentries", 403, "Forbidden") })
 	w := s.mirrors(chosen, "")
 	w.eventually("it is denied", func() bool { return w.status().State == upstreams.StateDenied })
-	w.eventually("it was asked again and again", func() bool { return s.asked("/serviceentries") > 5 })
+	w.eventually("it was asked again and again", func() bool { return s.Asked("/serviceentries") > 5 })
 	if w.status().Synced {
 		t.Error("it has synced with nothing")
 	}
-	s.set(func() { s.fault = nil })
+	s.Set(func() { s.Fault = nil })
 	w.synced()
 	w.serves("ServiceEntry pay/b", "ServiceEntry shop/a")
 }

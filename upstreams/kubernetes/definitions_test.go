@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"meshrelay/internal/fakekube"
 	"meshrelay/mirror"
 )
 
@@ -12,27 +13,27 @@ import (
 func TestDefinitionsThatChangeAreNoticedWithoutAPoll_K1(t *testing.T) {
 	s := newAPIServer(t)
 	s.pace.discover = time.Hour
-	s.tellsDefinitions()
+	s.TellDefinitions()
 	s.entry("shop/a", "a.x")
 	w := s.mirrors("", "  guard: {percent: 100, empty: pass}\n")
 	w.synced()
 	const routes = "networking.istio.io/virtualservices"
-	s.put(routes, objectOf("shop", "r", `{"hosts":["a"]}`))
-	s.define("networking.istio.io", "VirtualService", "virtualservices", "v1alpha3")
+	s.Put(routes, fakekube.Object("shop", "r", `{"hosts":["a"]}`))
+	s.Define("networking.istio.io", "VirtualService", "virtualservices", "v1alpha3")
 	w.serves("ServiceEntry shop/a", "VirtualService shop/r")
-	s.define("networking.istio.io", "VirtualService", "virtualservices", "v1")
-	w.eventually("the other version is followed", func() bool { return s.asked("/v1/virtualservices?") > 0 })
+	s.Define("networking.istio.io", "VirtualService", "virtualservices", "v1")
+	w.eventually("the other version is followed", func() bool { return s.Asked("/v1/virtualservices?") > 0 })
 	w.serves("ServiceEntry shop/a", "VirtualService shop/r")
-	s.put("gateway.networking.k8s.io/httproutes", objectOf("shop", "h", `{"rules":[]}`))
-	s.define("gateway.networking.k8s.io", "HTTPRoute", "httproutes", "v9")
+	s.Put("gateway.networking.k8s.io/httproutes", fakekube.Object("shop", "h", `{"rules":[]}`))
+	s.Define("gateway.networking.k8s.io", "HTTPRoute", "httproutes", "v9")
 	w.serves("HTTPRoute shop/h", "ServiceEntry shop/a", "VirtualService shop/r")
 }
 
 func TestABetterVersionBesideTheFollowedOneIsTaken_K1(t *testing.T) {
 	s := newAPIServer(t)
 	const routes = "networking.istio.io/virtualservices"
-	s.define("networking.istio.io", "VirtualService", "virtualservices", "v1beta1")
-	s.put(routes, objectOf("shop", "r", `{"hosts":["a"]}`))
+	s.Define("networking.istio.io", "VirtualService", "virtualservices", "v1beta1")
+	s.Put(routes, fakekube.Object("shop", "r", `{"hosts":["a"]}`))
 	w := s.mirrors("", "")
 	w.synced()
 	w.serves("VirtualService shop/r")
@@ -46,13 +47,13 @@ func TestABetterVersionBesideTheFollowedOneIsTaken_K1(t *testing.T) {
 		}
 		return ""
 	}
-	s.define("networking.istio.io", "VirtualService", "virtualservices", "v1alpha3", "v1beta1", "v1")
+	s.Define("networking.istio.io", "VirtualService", "virtualservices", "v1alpha3", "v1beta1", "v1")
 	w.eventually("the better version is followed", func() bool { return version() == "v1" })
 	w.synced()
 	if now := w.aggregate.Get(key); now != before {
 		t.Error("another version of the API has changed an object")
 	}
-	s.put(routes, objectOf("shop", "r2", `{"hosts":["b"]}`))
+	s.Put(routes, fakekube.Object("shop", "r2", `{"hosts":["b"]}`))
 	w.serves("VirtualService shop/r", "VirtualService shop/r2")
 }
 
@@ -81,8 +82,8 @@ func TestGatewayAPIObjectsPassInWhateverVersion_K1(t *testing.T) {
 		{"gateway.networking.x-k8s.io", "XListenerSet", "xlistenersets", "v1alpha1"},
 		{"gateway.networking.x-k8s.io", "XMesh", "xmeshes", "v1alpha1"},
 	} {
-		s.define(one[0], one[1], one[2], one[3])
-		s.put(one[0]+"/"+one[2], objectOf("shop", "a", `{"new":{"field":[1]}}`))
+		s.Define(one[0], one[1], one[2], one[3])
+		s.Put(one[0]+"/"+one[2], fakekube.Object("shop", "a", `{"new":{"field":[1]}}`))
 	}
 	w := s.mirrors("", "")
 	w.synced()
@@ -91,7 +92,7 @@ func TestGatewayAPIObjectsPassInWhateverVersion_K1(t *testing.T) {
 
 func TestAKindInUnknownVersionsOnlyIsNamed_K9(t *testing.T) {
 	s := newAPIServer(t)
-	s.define("networking.istio.io", "VirtualService", "virtualservices", "v7")
+	s.Define("networking.istio.io", "VirtualService", "virtualservices", "v7")
 	w := s.mirrors("", "")
 	w.synced()
 	for _, k := range w.status().Kubernetes.Kinds {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"meshrelay/internal/fakekube"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
@@ -24,26 +25,26 @@ func TestAnEtcdThatWasRestoredAndHasPassedOursIsListedAnew_K4(t *testing.T) {
 	s.entry("shop/b2", "b.x")
 	w.serves("ServiceEntry shop/a", "ServiceEntry shop/b", "ServiceEntry shop/b2")
 	began := time.Now()
-	s.set(func() {
-		s.fault = func(w http.ResponseWriter, r *http.Request) bool {
+	s.Set(func() {
+		s.Fault = func(w http.ResponseWriter, r *http.Request) bool {
 			if strings.Contains(r.URL.Path, "serviceentries") {
-				fail(w, 429, "TooManyRequests")
+				fakekube.Fail(w, 429, "TooManyRequests")
 				return true
 			}
 			return false
 		}
-		s.stops++
+		s.Stops++
 	})
 	w.eventually("it is out of touch", func() bool {
 		return time.Since(began) > 3*quick.grace && w.status().State == upstreams.StateDisconnected
 	})
-	s.set(func() {
-		delete(s.objects[entries], "shop/b2")
-		s.rv, s.events = s.rv+500, nil
-		o := objectOf("shop", "c", `{"hosts":["c.x"]}`)
+	s.Set(func() {
+		delete(s.Objects[entries], "shop/b2")
+		s.Version, s.Events = s.Version+500, nil
+		o := fakekube.Object("shop", "c", `{"hosts":["c.x"]}`)
 		o["metadata"].(map[string]any)["resourceVersion"] = "90" // of before ours, in another history
-		s.objects[entries]["shop/c"] = o
-		s.fault = nil
+		s.Objects[entries]["shop/c"] = o
+		s.Fault = nil
 	})
 	w.serves("ServiceEntry shop/a", "ServiceEntry shop/b", "ServiceEntry shop/c")
 	w.synced()
@@ -51,19 +52,20 @@ func TestAnEtcdThatWasRestoredAndHasPassedOursIsListedAnew_K4(t *testing.T) {
 
 func TestStreamingListsAreTriedAgain_K8(t *testing.T) {
 	s := newAPIServer(t)
-	s.cut = true
+	s.Cut = true
 	s.entry("shop/a", "a.x")
 	w := s.mirrors("", "")
 	w.serves("ServiceEntry shop/a")
-	w.eventually("lists come in pages", func() bool { return s.asked("serviceentries", "limit=500") > 0 })
-	s.set(func() { s.cut = false })
-	streams := s.asked("serviceentries", "sendInitialEvents")
+	w.eventually("lists come in pages", func() bool { return s.Asked("serviceentries", "limit=500") > 0 })
+	s.Set(func() { s.Cut = false })
+	streams := s.Asked("serviceentries", "sendInitialEvents")
 	w.synced()
 	target := w.source.ledger.of(serviceEntry)[0]
-	target.cutAt.Store(0) // long ago
-	s.compact()
+	target.cutAt.Store(0)         // long ago
+	s.Set(func() { s.Version++ }) // another kind has changed
+	s.Compact()                   // and where the watch was is no more
 	s.drop()
-	w.eventually("a list streams again", func() bool { return s.asked("serviceentries", "sendInitialEvents") > streams })
+	w.eventually("a list streams again", func() bool { return s.Asked("serviceentries", "sendInitialEvents") > streams })
 	w.synced()
 	w.eventually("the cuts are forgotten", func() bool { return target.cuts.Load() == 0 })
 }
@@ -82,10 +84,10 @@ func TestFieldsThatAreUnknownAreForgottenWithTheirObjects_K9(t *testing.T) {
 	count(3)
 	s.entry("shop/a0", "a.x")
 	count(2)
-	s.remove(entries, "shop/a1")
+	s.Remove(entries, "shop/a1")
 	count(1)
-	s.set(func() { delete(s.objects[entries], "shop/a2") })
-	s.compact()
+	s.Set(func() { delete(s.Objects[entries], "shop/a2") })
+	s.Compact()
 	s.drop()
 	count(0)
 }

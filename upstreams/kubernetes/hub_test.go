@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"meshrelay/internal/fakekube"
 )
 
 var hubPace = HubPace{Settle: 2 * time.Millisecond, Relist: time.Hour, Retry: 2 * time.Millisecond, RetryMost: 10 * time.Millisecond}
@@ -73,23 +75,23 @@ func hasNames(t *testing.T, ch <-chan told, want ...string) told {
 
 // secrets has a server serve Secrets, and returns their collection.
 func (s *apiServer) secrets() Collection {
-	s.define("", "Secret", "secrets", "v1")
-	before := s.fault
-	s.fault = func(w http.ResponseWriter, r *http.Request) bool {
+	s.Define("", "Secret", "secrets", "v1")
+	before := s.Fault
+	s.Fault = func(w http.ResponseWriter, r *http.Request) bool {
 		if before != nil && before(w, r) {
 			return true
 		}
 		if r.URL.Path != "/api/v1/namespaces/istio-system/secrets" {
 			return false
 		}
-		s.collection(w, r, "", "v1", "secrets", "istio-system")
+		s.Collection(w, r, "", "v1", "secrets", "istio-system")
 		return true
 	}
 	return Collection{Paths: []string{"/api/v1/namespaces/istio-system/secrets"}, Selector: "istio/multiCluster=true", Part: Data}
 }
 
 func (s *apiServer) secret(name, data string) {
-	s.put("/secrets", objectOf("istio-system", name, "null", `{"data":`+data+`}`))
+	s.Put("/secrets", fakekube.Object("istio-system", name, "null", `{"data":`+data+`}`))
 }
 
 func TestAHubTellsAllObjectsAfterEachChange(t *testing.T) {
@@ -104,12 +106,12 @@ func TestAHubTellsAllObjectsAfterEachChange(t *testing.T) {
 		t.Errorf("%v: %q", err, all.parts["istio-system/a007"])
 	}
 	for i := range 249 {
-		s.remove("/secrets", fmt.Sprintf("istio-system/a%03d", i))
+		s.Remove("/secrets", fmt.Sprintf("istio-system/a%03d", i))
 	}
 	hasNames(t, ch, "istio-system/a249")
 	s.secret("b", `{}`)
 	hasNames(t, ch, "istio-system/a249", "istio-system/b")
-	if s.asked("labelSelector=istio%2FmultiCluster%3Dtrue") == 0 {
+	if s.Asked("labelSelector=istio%2FmultiCluster%3Dtrue") == 0 {
 		t.Error("the selector was not sent")
 	}
 }
@@ -122,10 +124,10 @@ func TestAHubThatFailsIsTriedAgainAndTellsNoObjects(t *testing.T) {
 			s.secret("a", `{}`)
 			ch := s.follows(of)
 			hasNames(t, ch, "istio-system/a")
-			former := s.fault
-			s.set(func() {
-				s.fault = func(w http.ResponseWriter, _ *http.Request) bool { fail(w, code, "Failure"); return true }
-				s.stops++
+			former := s.Fault
+			s.Set(func() {
+				s.Fault = func(w http.ResponseWriter, _ *http.Request) bool { fakekube.Fail(w, code, "Failure"); return true }
+				s.Stops++
 			})
 			until(t, ch, "an error", func(o told) bool {
 				if o.err == "" && len(o.names) != 1 {
@@ -133,7 +135,7 @@ func TestAHubThatFailsIsTriedAgainAndTellsNoObjects(t *testing.T) {
 				}
 				return o.err != ""
 			})
-			s.set(func() { s.fault = former })
+			s.Set(func() { s.Fault = former })
 			hasNames(t, ch, "istio-system/a")
 		})
 	}
@@ -148,8 +150,8 @@ func TestAHubFollowsThroughEndsOfWatches(t *testing.T) {
 	s.drop()
 	s.secret("b", `{}`)
 	hasNames(t, ch, "istio-system/a", "istio-system/b")
-	s.compact()
-	s.set(func() { s.stops++ })
+	s.Compact()
+	s.Set(func() { s.Stops++ })
 	s.secret("c", `{}`)
 	hasNames(t, ch, "istio-system/a", "istio-system/b", "istio-system/c")
 }
@@ -163,8 +165,8 @@ func TestAHubReadsTheVersionOfAnAPIThatIsServed(t *testing.T) {
 	}
 	ch := s.follows(of)
 	until(t, ch, "that it is not there", func(o told) bool { return o.err != "" })
-	s.put(group+"/clusterprofiles", objectOf("fleet", "east", `{"a":1}`, `{"status":{"b":2}}`))
-	s.define(group, "ClusterProfile", "clusterprofiles", "v1alpha1")
+	s.Put(group+"/clusterprofiles", fakekube.Object("fleet", "east", `{"a":1}`, `{"status":{"b":2}}`))
+	s.Define(group, "ClusterProfile", "clusterprofiles", "v1alpha1")
 	if o := hasNames(t, ch, "fleet/east"); !strings.Contains(o.parts["fleet/east"], `"b":2`) || strings.Contains(o.parts["fleet/east"], `"a"`) {
 		t.Errorf("%+v", o)
 	}
@@ -174,8 +176,8 @@ func TestAHubIsBounded(t *testing.T) {
 	s := newAPIServer(t)
 	of := s.secrets()
 	items := strings.TrimSuffix(strings.Repeat(`{"metadata":{"name":"a"}},`, hubPage), ",")
-	s.set(func() {
-		s.fault = func(w http.ResponseWriter, r *http.Request) bool {
+	s.Set(func() {
+		s.Fault = func(w http.ResponseWriter, r *http.Request) bool {
 			fmt.Fprintf(w, `{"metadata":{"resourceVersion":"1","continue":"more"},"items":[%s]}`, items)
 			return true
 		}
@@ -188,8 +190,8 @@ func TestAPageOfAHubIsBounded(t *testing.T) {
 	s := newAPIServer(t)
 	of := s.secrets()
 	items, sent := strings.Repeat(`{"metadata":{"name":"a"}},`, 1000), make(chan int, 1000)
-	s.set(func() {
-		s.fault = func(w http.ResponseWriter, r *http.Request) bool {
+	s.Set(func() {
+		s.Fault = func(w http.ResponseWriter, r *http.Request) bool {
 			fmt.Fprint(w, `{"metadata":{"resourceVersion":"1"},"items":[`)
 			n := 0
 			for ; n < 1000 && r.Context().Err() == nil; n++ {

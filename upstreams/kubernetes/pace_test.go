@@ -11,16 +11,17 @@ import (
 
 	"k8s.io/apimachinery/pkg/watch"
 
+	"meshrelay/internal/fakekube"
 	"meshrelay/upstreams"
 )
 
 func TestAServerThatAnswersAtOnceIsNotAskedWithoutPause_K8(t *testing.T) {
 	for name, answer := range map[string]func(w http.ResponseWriter, r *http.Request){
-		"410": func(w http.ResponseWriter, _ *http.Request) { fail(w, 410, "Expired") },
+		"410": func(w http.ResponseWriter, _ *http.Request) { fakekube.Fail(w, 410, "Expired") },
 		"an event of code 410": func(w http.ResponseWriter, _ *http.Request) {
 			fmt.Fprint(w, `{"type":"ERROR","object":{"code":410,"reason":"Expired"}}`)
 		},
-		"500": func(w http.ResponseWriter, _ *http.Request) { fail(w, 500, "InternalError") },
+		"500": func(w http.ResponseWriter, _ *http.Request) { fakekube.Fail(w, 500, "InternalError") },
 		"bookmarks": func(w http.ResponseWriter, r *http.Request) {
 			more := ""
 			if r.URL.Query().Get("sendInitialEvents") == "true" {
@@ -33,15 +34,15 @@ func TestAServerThatAnswersAtOnceIsNotAskedWithoutPause_K8(t *testing.T) {
 			s := newAPIServer(t)
 			begun, asked := time.Now(), 0
 			done := make(chan time.Time, 1)
-			s.fault = func(w http.ResponseWriter, r *http.Request) bool {
+			s.Fault = func(w http.ResponseWriter, r *http.Request) bool {
 				if !strings.Contains(r.URL.Path, "serviceentries") {
 					return false
 				}
-				s.mu.Lock()
+				s.Lock()
 				if asked++; asked == burst+25 {
 					done <- time.Now()
 				}
-				s.mu.Unlock()
+				s.Unlock()
 				answer(w, r)
 				return true
 			}
@@ -55,7 +56,7 @@ func TestAServerThatAnswersAtOnceIsNotAskedWithoutPause_K8(t *testing.T) {
 
 func TestAllKindsWaitForOneAnswerOfWhichClusterItIs_K8(t *testing.T) {
 	s := newAPIServer(t)
-	s.fault = func(w http.ResponseWriter, _ *http.Request) bool { fail(w, 500, "InternalError"); return true }
+	s.Fault = func(w http.ResponseWriter, _ *http.Request) bool { fakekube.Fail(w, 500, "InternalError"); return true }
 	cfg := configOf()
 	sectionOf(cfg).Kubeconfig = s.kubeconfig("t")
 	source := New(cfg, envOf())
@@ -73,7 +74,7 @@ func TestAllKindsWaitForOneAnswerOfWhichClusterItIs_K8(t *testing.T) {
 		})
 	}
 	group.Wait()
-	if n := s.asked("kube-system"); n != 1 {
+	if n := s.Asked("kube-system"); n != 1 {
 		t.Errorf("it was asked %d times", n)
 	}
 }
@@ -85,16 +86,16 @@ func TestAClusterThatCanNotBeToldAnyMoreIsNotMirrored_K4(t *testing.T) {
 	w.synced()
 	w.serves("ServiceEntry shop/a")
 	other := newAPIServer(t)
-	other.uid = "" // may not be read
+	other.UID = "" // may not be read
 	other.entry("shop/z", "z.x")
 	writeKubeconfig(t, w.source.section.Kubeconfig, other.http, "t")
 	s.drop()
-	w.eventually("it was asked again and again", func() bool { return other.asked("kube-system") > 6 })
+	w.eventually("it was asked again and again", func() bool { return other.Asked("kube-system") > 6 })
 	w.eventually("it is denied", func() bool {
 		return w.status().State == upstreams.StateDenied && strings.Contains(w.status().LastError, "which cluster this is")
 	})
 	w.serves("ServiceEntry shop/a")
-	if n := other.asked("serviceentries"); n > 0 {
+	if n := other.Asked("serviceentries"); n > 0 {
 		t.Errorf("the other cluster was asked for its objects %d times", n)
 	}
 	writeKubeconfig(t, w.source.section.Kubeconfig, s.http, "t")
@@ -132,18 +133,18 @@ func TestAnEtcdThatWasRestoredIsListedAnew_K4(t *testing.T) {
 	for name, noStreams := range map[string]bool{"streaming lists": false, "lists in pages": true} {
 		t.Run(name, func(t *testing.T) {
 			s := newAPIServer(t)
-			s.noStreams = noStreams
+			s.NoStreams = noStreams
 			s.entry("shop/a", "a.x")
 			s.entry("shop/b", "b.x")
 			w := s.mirrors("", "  guard: {percent: 100, empty: pass}\n")
 			w.synced()
 			s.entry("shop/b2", "b.x") // over the watch, which has lasted, for a reflector
 			w.serves("ServiceEntry shop/a", "ServiceEntry shop/b", "ServiceEntry shop/b2")
-			s.set(func() {
-				s.rv, s.events = 50, nil
-				delete(s.objects[entries], "shop/b")
-				delete(s.objects[entries], "shop/b2")
-				s.stops++
+			s.Set(func() {
+				s.Version, s.Events = 50, nil
+				delete(s.Objects[entries], "shop/b")
+				delete(s.Objects[entries], "shop/b2")
+				s.Stops++
 			})
 			s.entry("shop/c", "c.x")
 			w.serves("ServiceEntry shop/a", "ServiceEntry shop/c")

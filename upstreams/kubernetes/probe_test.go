@@ -11,6 +11,7 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/internal/doctor"
+	"meshrelay/internal/fakekube"
 	"meshrelay/upstreams"
 )
 
@@ -23,13 +24,13 @@ func probed(t *testing.T, section *Config) []doctor.Finding {
 
 func TestDoctorLooksAtAnAPIServer(t *testing.T) {
 	s := newAPIServer(t)
-	s.token = "good"
+	s.Token = "good"
 	refuse := func(path string, code int, reason string) func(http.ResponseWriter, *http.Request) bool {
 		return func(w http.ResponseWriter, r *http.Request) bool {
 			if !strings.Contains(r.URL.Path, path) {
 				return false
 			}
-			fail(w, code, reason)
+			fakekube.Fail(w, code, reason)
 			return true
 		}
 	}
@@ -56,7 +57,7 @@ func TestDoctorLooksAtAnAPIServer(t *testing.T) {
 		"another clock": {s.kubeconfig("good"), late, doctor.Failed, "clock", "behind", "clock of this host"},
 		"no file":       {"none", nil, doctor.Failed, "credentials", "can not be used", "kubeconfig"},
 	} {
-		s.set(func() { s.fault = tc.fault })
+		s.Set(func() { s.Fault = tc.fault })
 		found := probed(t, &Config{Kubeconfig: tc.kubeconfig})
 		ok := false
 		for _, f := range found {

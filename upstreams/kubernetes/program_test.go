@@ -42,7 +42,7 @@ func prints(status string) string {
 
 func TestAProgramGivesTheCredentials_K8(t *testing.T) {
 	s := newAPIServer(t)
-	s.token = "good"
+	s.Token = "good"
 	dir := t.TempDir()
 	section := s.programKubeconfig(t, "echo run >>"+dir+"/runs; echo \"$WHO $KUBERNETES_EXEC_INFO\" >"+dir+"/told; cat "+dir+"/answer\n")
 	answer := func(token string) {
@@ -75,7 +75,7 @@ func TestAProgramGivesTheCredentials_K8(t *testing.T) {
 		t.Errorf("it was told %s: %v", told, err)
 	}
 	// A credential that the server refuses is renewed.
-	s.set(func() { s.token = "newer" })
+	s.Set(func() { s.Token = "newer" })
 	answer("newer")
 	if _, err := c.current().identity(t.Context()); err == nil {
 		t.Error("the server has accepted the former token")
@@ -145,7 +145,7 @@ func TestAProgramThatHangsEndsWithTheRelay_K8(t *testing.T) {
 // A program that hangs blocks neither requests nor streams with the credentials of before.
 func TestAProgramThatHangsBlocksNothing_K8(t *testing.T) {
 	s := newAPIServer(t)
-	s.token = "t"
+	s.Token = "t"
 	s.entry("shop/a", "a.x")
 	section := s.programKubeconfig(t, "sleep 1000\n")
 	text, err := os.ReadFile(section.Kubeconfig)
@@ -157,7 +157,7 @@ func TestAProgramThatHangsBlocksNothing_K8(t *testing.T) {
 	if err := os.WriteFile(w.source.section.Kubeconfig, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s.compact()
+	s.Compact()
 	s.drop()
 	s.entry("shop/b", "b.x")
 	w.serves("ServiceEntry shop/a", "ServiceEntry shop/b")

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"meshrelay/internal/fakekube"
 	"meshrelay/mirror"
 	"meshrelay/upstreams/intake"
 )
@@ -19,11 +20,11 @@ func TestReloadsAndOrdersCountForClustersToo_K1(t *testing.T) {
 	w := s.mirrors("", passes)
 	w.synced()
 	w.serves("ServiceEntry shop/a")
-	lists := s.asked("serviceentries", "sendInitialEvents")
+	lists := s.Asked("serviceentries", "sendInitialEvents")
 	w.reload("", passes+"  limits: {maxResources: 50}\n")
 	w.reload(strict, passes)
 	w.serves(append([]string{"ServiceEntry shop/a"}, converted...)...)
-	if s.asked("serviceentries", "sendInitialEvents") == lists {
+	if s.Asked("serviceentries", "sendInitialEvents") == lists {
 		t.Error("another section has not begun anew")
 	}
 	w.reload(strict, passes+"  rewrite: {namespacePrefix: east-}\n")
@@ -48,8 +49,8 @@ func TestReloadsAndOrdersCountForClustersToo_K1(t *testing.T) {
 
 func TestShortHostsLeaveComplete_K11(t *testing.T) {
 	s := newAPIServer(t)
-	s.define("networking.istio.io", "VirtualService", "virtualservices", "v1")
-	s.put("networking.istio.io/virtualservices", objectOf("shop", "r", `{"hosts":["reviews"],"http":[{"route":[{"destination":{"host":"reviews"}}]}]}`))
+	s.Define("networking.istio.io", "VirtualService", "virtualservices", "v1")
+	s.Put("networking.istio.io/virtualservices", fakekube.Object("shop", "r", `{"hosts":["reviews"],"http":[{"route":[{"destination":{"host":"reviews"}}]}]}`))
 	w := s.mirrors("", "  domainSuffix: east.local\n")
 	w.serves("VirtualService shop/r")
 	body := w.aggregate.Get(mirror.Key{Kind: virtualServiceKind, Namespace: "shop", Name: "r"}).Spec().Body.GetValue()
@@ -63,7 +64,7 @@ func TestCertificateAuthoritiesRotateWithoutARelist_K8(t *testing.T) {
 	s.entry("shop/a", "a.x")
 	w := s.mirrors("", "")
 	w.synced()
-	lists := s.asked("serviceentries", "sendInitialEvents")
+	lists := s.Asked("serviceentries", "sendInitialEvents")
 	ca := filepath.Join(filepath.Dir(w.path), "ca.crt")
 	text, err := os.ReadFile(ca)
 	if err != nil {
@@ -82,7 +83,7 @@ func TestCertificateAuthoritiesRotateWithoutARelist_K8(t *testing.T) {
 	}
 	s.entry("shop/b", "b.x")
 	w.serves("ServiceEntry shop/a", "ServiceEntry shop/b")
-	if n := s.asked("serviceentries", "sendInitialEvents") - lists; n != 0 {
+	if n := s.Asked("serviceentries", "sendInitialEvents") - lists; n != 0 {
 		t.Errorf("it has listed %d times", n)
 	}
 }

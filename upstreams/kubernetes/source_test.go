@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"meshrelay/internal/fakekube"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
 )
@@ -16,9 +17,9 @@ var serviceEntry = mirror.Kind{Group: "networking.istio.io", Kind: "ServiceEntry
 func TestObjectsAreMirroredAndFollowed_K2(t *testing.T) {
 	for name, prepare := range map[string]func(s *apiServer){
 		"a streaming list":           func(*apiServer) {},
-		"a list in pages":            func(s *apiServer) { s.noStreams = true },
-		"an older server":            func(s *apiServer) { s.noStreams, s.noAggregation = true, true },
-		"streams that are cut short": func(s *apiServer) { s.cut = true },
+		"a list in pages":            func(s *apiServer) { s.NoStreams = true },
+		"an older server":            func(s *apiServer) { s.NoStreams, s.NoAggregation = true, true },
+		"streams that are cut short": func(s *apiServer) { s.Cut = true },
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newAPIServer(t)
@@ -33,7 +34,7 @@ func TestObjectsAreMirroredAndFollowed_K2(t *testing.T) {
 			w.serves(want...)
 			s.entry("shop/b", "b.x")
 			w.serves(append(slices.Clone(want), "ServiceEntry shop/b")...)
-			s.remove(entries, "shop/b")
+			s.Remove(entries, "shop/b")
 			w.serves(want...)
 		})
 	}
@@ -45,22 +46,22 @@ func TestKindsComeGoAndChangeTheirVersion_K1(t *testing.T) {
 	w := s.mirrors("", "  guard: {percent: 100, empty: pass}\n")
 	w.synced()
 	const routes = "networking.istio.io/virtualservices"
-	s.put(routes, objectOf("shop", "r", `{"hosts":["a"]}`))
-	s.define("networking.istio.io", "VirtualService", "virtualservices", "v1alpha3")
+	s.Put(routes, fakekube.Object("shop", "r", `{"hosts":["a"]}`))
+	s.Define("networking.istio.io", "VirtualService", "virtualservices", "v1alpha3")
 	w.serves("ServiceEntry shop/a", "VirtualService shop/r")
 	before := w.aggregate.Get(mirror.Key{Kind: mirror.Kind{Group: "networking.istio.io", Kind: "VirtualService"}, Namespace: "shop", Name: "r"})
 
-	s.define("networking.istio.io", "VirtualService", "virtualservices", "v1")
-	w.eventually("the other version is followed", func() bool { return s.asked("/v1/virtualservices?") > 0 })
-	s.put(routes, objectOf("shop", "r2", `{"hosts":["b"]}`))
+	s.Define("networking.istio.io", "VirtualService", "virtualservices", "v1")
+	w.eventually("the other version is followed", func() bool { return s.Asked("/v1/virtualservices?") > 0 })
+	s.Put(routes, fakekube.Object("shop", "r2", `{"hosts":["b"]}`))
 	w.serves("ServiceEntry shop/a", "VirtualService shop/r", "VirtualService shop/r2")
 	if now := w.aggregate.Get(before.Key()); !now.Equal(before) {
 		t.Error("another version of the API has changed an object")
 	}
-	lists := s.asked("serviceentries")
-	s.define("networking.istio.io", "VirtualService", "virtualservices")
+	lists := s.Asked("serviceentries")
+	s.Define("networking.istio.io", "VirtualService", "virtualservices")
 	w.serves("ServiceEntry shop/a")
-	if now := s.asked("serviceentries"); now != lists {
+	if now := s.Asked("serviceentries"); now != lists {
 		t.Errorf("another kind was asked for %d times meanwhile", now-lists)
 	}
 }
@@ -68,8 +69,8 @@ func TestKindsComeGoAndChangeTheirVersion_K1(t *testing.T) {
 func TestAnObjectThatCanNotBeDecodedIsRefusedByName_K3(t *testing.T) {
 	s := newAPIServer(t)
 	s.entry("shop/a", "a.x")
-	s.put(entries, objectOf("shop", "bad", `{"hosts":"none"}`))
-	s.put(entries, objectOf("shop", "typed", `{}`, `{"metadata":{"labels":{"a":1}}}`))
+	s.Put(entries, fakekube.Object("shop", "bad", `{"hosts":"none"}`))
+	s.Put(entries, fakekube.Object("shop", "typed", `{}`, `{"metadata":{"labels":{"a":1}}}`))
 	w := s.mirrors("", "")
 	w.synced()
 	w.serves("ServiceEntry shop/a")
@@ -80,7 +81,7 @@ func TestAnObjectThatCanNotBeDecodedIsRefusedByName_K3(t *testing.T) {
 			t.Errorf("%q is not in %s", want, text)
 		}
 	}
-	s.put(entries, objectOf("shop", "a", `{"resolution":"NEWER"}`))
+	s.Put(entries, fakekube.Object("shop", "a", `{"resolution":"NEWER"}`))
 	w.eventually("the change is refused", func() bool { return w.status().RefusedTotal == 3 })
 	w.serves("ServiceEntry shop/a")
 	s.entry("shop/bad", "b.x")
@@ -91,7 +92,7 @@ func TestAnObjectThatCanNotBeDecodedIsRefusedByName_K3(t *testing.T) {
 // what is kept is not kept by it.
 func TestNothingButTheServersWordRemoves_K4(t *testing.T) {
 	answers := func(code int, reason string) func(http.ResponseWriter, *http.Request) bool {
-		return func(w http.ResponseWriter, _ *http.Request) bool { fail(w, code, reason); return true }
+		return func(w http.ResponseWriter, _ *http.Request) bool { fakekube.Fail(w, code, reason); return true }
 	}
 	of := func(part string, f func(http.ResponseWriter, *http.Request) bool) func(http.ResponseWriter, *http.Request) bool {
 		return func(w http.ResponseWriter, r *http.Request) bool {
@@ -138,17 +139,17 @@ func TestNothingButTheServersWordRemoves_K4(t *testing.T) {
 			w := s.mirrors("", "  guard: {percent: 100, empty: pass}\n")
 			w.synced()
 			w.serves("ServiceEntry shop/a", "ServiceEntry shop/b")
-			s.set(func() { s.fault = tc.fault })
-			s.compact()
+			s.Set(func() { s.Fault = tc.fault })
+			s.Compact()
 			s.drop()
-			asked := s.asked("")
-			w.eventually("the server was asked again and again", func() bool { return s.asked("") > asked+6 })
+			asked := s.Asked("")
+			w.eventually("the server was asked again and again", func() bool { return s.Asked("") > asked+6 })
 			if tc.state != "" {
 				w.eventually("its state is "+string(tc.state), func() bool { return w.status().State == tc.state && w.status().LastError != "" })
 			}
 			w.serves("ServiceEntry shop/a", "ServiceEntry shop/b")
-			s.set(func() { s.fault = nil })
-			s.remove(entries, "shop/a")
+			s.Set(func() { s.Fault = nil })
+			s.Remove(entries, "shop/a")
 			w.serves("ServiceEntry shop/b")
 			w.synced()
 		})
@@ -161,10 +162,10 @@ func TestAKindIsGoneWhenDiscoveryLacksItForLong_K4(t *testing.T) {
 	w := s.mirrors("", "  guard: {percent: 100, empty: pass}\n")
 	w.synced()
 	ready := false
-	s.set(func() {
-		s.fault = func(w http.ResponseWriter, r *http.Request) bool {
-			s.mu.Lock()
-			defer s.mu.Unlock()
+	s.Set(func() {
+		s.Fault = func(w http.ResponseWriter, r *http.Request) bool {
+			s.Lock()
+			defer s.Unlock()
 			if r.URL.Path == "/readyz" && !ready {
 				w.WriteHeader(http.StatusInternalServerError)
 				return true
@@ -172,29 +173,29 @@ func TestAKindIsGoneWhenDiscoveryLacksItForLong_K4(t *testing.T) {
 			return false
 		}
 	})
-	s.define("networking.istio.io", "ServiceEntry", "serviceentries")
+	s.Define("networking.istio.io", "ServiceEntry", "serviceentries")
 	s.drop()
-	w.eventually("it asks whether the server is ready", func() bool { return s.asked("/readyz") > 3 })
+	w.eventually("it asks whether the server is ready", func() bool { return s.Asked("/readyz") > 3 })
 	w.serves("ServiceEntry shop/a")
-	s.set(func() { ready = true })
+	s.Set(func() { ready = true })
 	w.serves()
-	s.define("networking.istio.io", "ServiceEntry", "serviceentries", "v1")
+	s.Define("networking.istio.io", "ServiceEntry", "serviceentries", "v1")
 	w.serves("ServiceEntry shop/a")
 }
 
 func TestDeletionsGoThroughTheGuard_K5(t *testing.T) {
 	for name, empty := range map[string]func(s *apiServer){
 		"an etcd that is emptied": func(s *apiServer) {
-			s.set(func() { s.objects = map[string]map[string]map[string]any{} })
-			s.compact()
+			s.Set(func() { s.Objects = map[string]map[string]map[string]any{} })
+			s.Compact()
 			s.drop()
 		},
 		"deletions one by one": func(s *apiServer) {
 			for i := range 20 {
-				s.remove(entries, fmt.Sprintf("shop/a%02d", i))
+				s.Remove(entries, fmt.Sprintf("shop/a%02d", i))
 			}
 		},
-		"a definition that is deleted": func(s *apiServer) { s.define("networking.istio.io", "ServiceEntry", "serviceentries"); s.drop() },
+		"a definition that is deleted": func(s *apiServer) { s.Define("networking.istio.io", "ServiceEntry", "serviceentries"); s.drop() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newAPIServer(t)
@@ -246,11 +247,11 @@ func TestARelistOfTheSameDecodesNothing_K7(t *testing.T) {
 	w.source.mu.Lock()
 	clear(w.source.st.unknown)
 	w.source.mu.Unlock()
-	lists := s.asked("serviceentries", "sendInitialEvents")
-	s.compact()
+	lists := s.Asked("serviceentries", "sendInitialEvents")
+	s.Compact()
 	s.drop()
 	s.entry("shop/b", "b.x", `{"spec":{"fresh":1}}`)
-	w.eventually("it has listed anew", func() bool { return s.asked("serviceentries", "sendInitialEvents") > lists && len(w.has()) == 51 })
+	w.eventually("it has listed anew", func() bool { return s.Asked("serviceentries", "sendInitialEvents") > lists && len(w.has()) == 51 })
 	w.synced()
 	if n := w.status().Kubernetes.UnknownFields; n != 1 {
 		t.Errorf("%d objects were decoded, want the new one only", n)
@@ -262,14 +263,14 @@ func TestARelistOfTheSameDecodesNothing_K7(t *testing.T) {
 
 func TestCredentialsRotateWithoutARelist_K8(t *testing.T) {
 	s := newAPIServer(t)
-	s.token = "t"
+	s.Token = "t"
 	s.entry("shop/a", "a.x")
 	w := s.mirrors("", "")
 	w.synced()
-	lists := s.asked("serviceentries", "sendInitialEvents")
+	lists := s.Asked("serviceentries", "sendInitialEvents")
 	for i := range 20 {
 		token := fmt.Sprint("t", i)
-		s.set(func() { s.token = token })
+		s.Set(func() { s.Token = token })
 		writeKubeconfig(t, w.source.section.Kubeconfig, s.http, token)
 		w.eventually("the new token is used", func() bool { return w.status().Kubernetes.Rotations == uint64(i+1) })
 		s.entry("shop/a", fmt.Sprintf("a%d.x", i)) // over the stream of before
@@ -277,7 +278,7 @@ func TestCredentialsRotateWithoutARelist_K8(t *testing.T) {
 	s.entry("shop/b", "b.x")
 	w.serves("ServiceEntry shop/a", "ServiceEntry shop/b")
 	w.synced()
-	if n := s.asked("serviceentries", "sendInitialEvents") - lists; n != 0 {
+	if n := s.Asked("serviceentries", "sendInitialEvents") - lists; n != 0 {
 		t.Errorf("it has listed %d times", n)
 	}
 }
@@ -285,15 +286,15 @@ func TestCredentialsRotateWithoutARelist_K8(t *testing.T) {
 func TestAServerThatIsDownAtTheStartIsTriedAgain_K8(t *testing.T) {
 	s := newAPIServer(t)
 	s.entry("shop/a", "a.x")
-	s.set(func() {
-		s.fault = func(w http.ResponseWriter, _ *http.Request) bool { panic(http.ErrAbortHandler) }
+	s.Set(func() {
+		s.Fault = func(w http.ResponseWriter, _ *http.Request) bool { panic(http.ErrAbortHandler) }
 	})
 	w := s.mirrors("", "")
 	w.eventually("it tells what is wrong", func() bool { return w.status().LastError != "" })
 	if st := w.status(); st.State != upstreams.StateConnecting || st.Synced {
 		t.Errorf("state %s", st.State)
 	}
-	s.set(func() { s.fault = nil })
+	s.Set(func() { s.Fault = nil })
 	w.synced()
 	w.serves("ServiceEntry shop/a")
 }
@@ -304,7 +305,7 @@ func TestAnotherClusterBehindTheKubeconfigIsNotMirrored_K4(t *testing.T) {
 	w := s.mirrors("", "  guard: {percent: 100, empty: pass}\n")
 	w.synced()
 	other := newAPIServer(t)
-	other.uid = "two"
+	other.UID = "two"
 	other.entry("shop/z", "z.x")
 	writeKubeconfig(t, w.source.section.Kubeconfig, other.http, "t")
 	s.drop()
@@ -320,12 +321,12 @@ func TestAnotherClusterBehindTheKubeconfigIsNotMirrored_K4(t *testing.T) {
 
 func TestTheStatusTellsOfEachKind_K9(t *testing.T) {
 	s := newAPIServer(t)
-	s.define("networking.istio.io", "Sidecar", "sidecars", "v1")
+	s.Define("networking.istio.io", "Sidecar", "sidecars", "v1")
 	s.entry("shop/a", "a.x", `{"spec":{"fresh":true}}`)
-	s.set(func() {
-		s.fault = func(w http.ResponseWriter, r *http.Request) bool {
+	s.Set(func() {
+		s.Fault = func(w http.ResponseWriter, r *http.Request) bool {
 			if strings.Contains(r.URL.Path, "sidecars") {
-				fail(w, 403, "Forbidden")
+				fakekube.Fail(w, 403, "Forbidden")
 				return true
 			}
 			return false
@@ -353,12 +354,12 @@ func TestTheStatusTellsOfEachKind_K9(t *testing.T) {
 
 func TestAKindThatIsNamedAndDeniedHoldsTheSyncUp_K2(t *testing.T) {
 	s := newAPIServer(t)
-	s.define("networking.istio.io", "Sidecar", "sidecars", "v1")
+	s.Define("networking.istio.io", "Sidecar", "sidecars", "v1")
 	s.entry("shop/a", "a.x")
-	s.set(func() {
-		s.fault = func(w http.ResponseWriter, r *http.Request) bool {
+	s.Set(func() {
+		s.Fault = func(w http.ResponseWriter, r *http.Request) bool {
 			if strings.Contains(r.URL.Path, "sidecars") {
-				fail(w, 403, "Forbidden")
+				fakekube.Fail(w, 403, "Forbidden")
 				return true
 			}
 			return false
@@ -370,7 +371,7 @@ func TestAKindThatIsNamedAndDeniedHoldsTheSyncUp_K2(t *testing.T) {
 	if w.status().Synced {
 		t.Error("it has synced without a kind that the config names")
 	}
-	if s.asked("virtualservices") > 0 {
+	if s.Asked("virtualservices") > 0 {
 		t.Error("a kind was asked for that the config leaves out")
 	}
 }
@@ -403,11 +404,11 @@ func TestUnhealthyWorkloadsAreLeftOut_K11(t *testing.T) {
 	} {
 		t.Run(keep, func(t *testing.T) {
 			s := newAPIServer(t)
-			s.define("networking.istio.io", "WorkloadEntry", "workloadentries", "v1")
-			s.put(workloads, objectOf("shop", "healthy", `{"address":"1.1.1.1"}`, checked, status("True")))
-			s.put(workloads, objectOf("shop", "unhealthy", `{"address":"1.1.1.2"}`, checked, status("False")))
-			s.put(workloads, objectOf("shop", "unknown", `{"address":"1.1.1.3"}`, checked))
-			s.put(workloads, objectOf("shop", "unchecked", `{"address":"1.1.1.4"}`, status("False")))
+			s.Define("networking.istio.io", "WorkloadEntry", "workloadentries", "v1")
+			s.Put(workloads, fakekube.Object("shop", "healthy", `{"address":"1.1.1.1"}`, checked, status("True")))
+			s.Put(workloads, fakekube.Object("shop", "unhealthy", `{"address":"1.1.1.2"}`, checked, status("False")))
+			s.Put(workloads, fakekube.Object("shop", "unknown", `{"address":"1.1.1.3"}`, checked))
+			s.Put(workloads, fakekube.Object("shop", "unchecked", `{"address":"1.1.1.4"}`, status("False")))
 			w := s.mirrors(keep, "")
 			w.synced()
 			w.serves(want...)
@@ -417,8 +418,8 @@ func TestUnhealthyWorkloadsAreLeftOut_K11(t *testing.T) {
 			if n := w.status().Dropped["unhealthy"]; n != 2 {
 				t.Errorf("%d are left out as unhealthy", n)
 			}
-			s.put(workloads, objectOf("shop", "unhealthy", `{"address":"1.1.1.2"}`, checked, status("True")))
-			s.put(workloads, objectOf("shop", "healthy", `{"address":"1.1.1.1"}`, checked, status("False")))
+			s.Put(workloads, fakekube.Object("shop", "unhealthy", `{"address":"1.1.1.2"}`, checked, status("True")))
+			s.Put(workloads, fakekube.Object("shop", "healthy", `{"address":"1.1.1.1"}`, checked, status("False")))
 			w.serves("WorkloadEntry shop/unchecked", "WorkloadEntry shop/unhealthy")
 		})
 	}
@@ -452,38 +453,38 @@ func TestNamespacesAreFollowedOneByOne_K2(t *testing.T) {
 	w.synced()
 	w.serves("ServiceEntry pay/c", "ServiceEntry shop/a", "ServiceEntry shop/b")
 	// What vanishes while the watches are down is gone with the lists after that.
-	s.set(func() { delete(s.objects[entries], "shop/a") })
-	s.compact()
+	s.Set(func() { delete(s.Objects[entries], "shop/a") })
+	s.Compact()
 	s.drop()
 	w.serves("ServiceEntry pay/c", "ServiceEntry shop/b")
 	w.synced()
 	// A namespace that may not be read any more keeps what it has.
-	s.set(func() {
-		s.fault = func(w http.ResponseWriter, r *http.Request) bool {
+	s.Set(func() {
+		s.Fault = func(w http.ResponseWriter, r *http.Request) bool {
 			if strings.Contains(r.URL.Path, "/namespaces/pay/") {
-				fail(w, 403, "Forbidden")
+				fakekube.Fail(w, 403, "Forbidden")
 				return true
 			}
 			return false
 		}
 	})
-	s.compact()
+	s.Compact()
 	s.drop()
 	w.eventually("pay is denied", func() bool {
 		return slices.ContainsFunc(w.status().Kubernetes.Kinds, func(k upstreams.FollowedKind) bool { return k.Namespace == "pay" && k.State == "denied" })
 	})
-	s.remove(entries, "shop/b")
+	s.Remove(entries, "shop/b")
 	w.serves("ServiceEntry pay/c")
 }
 
 func TestFurtherKindsAndTheSelectorOfTheConfig_K1(t *testing.T) {
 	s := newAPIServer(t)
-	s.define("example.com", "Widget", "widgets", "v2")
-	s.put("example.com/widgets", objectOf("shop", "w", `{"size":3}`))
+	s.Define("example.com", "Widget", "widgets", "v2")
+	s.Put("example.com/widgets", fakekube.Object("shop", "w", `{"size":3}`))
 	w := s.mirrors(`, kinds: [example.com/Widget], selector: "app=a"`, "")
 	w.synced()
 	w.serves("Widget shop/w")
-	if s.asked("labelSelector=app%3Da") == 0 {
+	if s.Asked("labelSelector=app%3Da") == 0 {
 		t.Error("the server was not told the selector")
 	}
 }
@@ -493,9 +494,9 @@ func TestTheSourceRepeatsWhenAsked_K5(t *testing.T) {
 	s.entry("shop/a", "a.x")
 	w := s.mirrors("", "")
 	w.synced()
-	lists := s.asked("serviceentries", "sendInitialEvents")
+	lists := s.Asked("serviceentries", "sendInitialEvents")
 	w.source.Repeat(false)
-	w.eventually("it has listed anew", func() bool { return s.asked("serviceentries", "sendInitialEvents") > lists })
+	w.eventually("it has listed anew", func() bool { return s.Asked("serviceentries", "sendInitialEvents") > lists })
 	w.synced()
 	w.eventually("nothing is left to repeat", func() bool {
 		w.source.ledger.mu.Lock()
@@ -535,11 +536,11 @@ func TestAServerThatIsSilentIsLeftForAnotherTry_K4(t *testing.T) {
 	s := newAPIServer(t)
 	s.entry("shop/a", "a.x")
 	silent := true
-	s.set(func() {
-		s.fault = func(w http.ResponseWriter, r *http.Request) bool {
-			s.mu.Lock()
+	s.Set(func() {
+		s.Fault = func(w http.ResponseWriter, r *http.Request) bool {
+			s.Lock()
 			hangs := silent && strings.Contains(r.URL.Path, "serviceentries")
-			s.mu.Unlock()
+			s.Unlock()
 			if hangs {
 				w.(http.Flusher).Flush()
 				<-r.Context().Done()
@@ -549,7 +550,7 @@ func TestAServerThatIsSilentIsLeftForAnotherTry_K4(t *testing.T) {
 	})
 	w := s.mirrors(", syncTimeout: 1s", "")
 	w.eventually("it tells that the server is silent", func() bool { return strings.Contains(w.status().LastError, "the server is silent") })
-	s.set(func() { silent = false })
+	s.Set(func() { silent = false })
 	w.serves("ServiceEntry shop/a")
 	w.synced()
 }

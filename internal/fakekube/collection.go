@@ -1,0 +1,155 @@
+package fakekube
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+)
+
+// Collection answers a request for the objects of a kind, in one namespace or, for an empty one, in all.
+func (s *Server) Collection(w http.ResponseWriter, r *http.Request, group, version, plural, namespace string) {
+	s.Lock()
+	served := slices.Contains(s.kinds[group], plural+" "+version)
+	noStreams, newest := s.NoStreams, s.Version
+	s.Unlock()
+	of, q := group+"/"+plural, r.URL.Query()
+	if at, _ := strconv.Atoi(q.Get("resourceVersion")); at > newest && q.Get("resourceVersionMatch") == "NotOlderThan" {
+		w.WriteHeader(http.StatusGatewayTimeout)
+		fmt.Fprint(w, `{"kind":"Status","status":"Failure","code":504,"reason":"Timeout","message":"Too large resource version","details":{"causes":[{"reason":"ResourceVersionTooLarge","message":"Too large resource version"}]}}`)
+		return
+	}
+	switch {
+	case !served:
+		Fail(w, http.StatusNotFound, "NotFound")
+	case q.Get("watch") == "true" && q.Get("sendInitialEvents") == "true" && noStreams:
+		Fail(w, http.StatusUnprocessableEntity, "Invalid")
+	case q.Get("watch") == "true":
+		s.watch(w, r, of, namespace)
+	default:
+		s.list(w, q.Get("limit"), q.Get("continue"), of, namespace)
+	}
+}
+
+func in(o map[string]any, namespace string) bool {
+	return namespace == "" || o["metadata"].(map[string]any)["namespace"] == namespace
+}
+
+// all returns the objects of a collection by name. The caller holds the lock.
+func (s *Server) all(of, namespace string) (items []map[string]any) {
+	for _, key := range slices.Sorted(maps.Keys(s.Objects[of])) {
+		if o := s.Objects[of][key]; in(o, namespace) {
+			items = append(items, o)
+		}
+	}
+	return items
+}
+
+// tellWhole tells that all objects of a collection are sent. The caller holds the lock.
+func (s *Server) tellWhole(of string, items []map[string]any) {
+	if s.Sent == nil {
+		return
+	}
+	sending := Sending{Of: of, Whole: true}
+	for _, o := range items {
+		sending.Events = append(sending.Events, Event{Version: s.Version, Of: of, Kind: "ADDED", Object: o})
+	}
+	s.Sent(sending)
+}
+
+// list answers a page of a list. All pages have the objects of when the first one was asked for.
+func (s *Server) list(w http.ResponseWriter, limit, token, of, namespace string) {
+	s.Lock()
+	defer s.Unlock()
+	left, known := s.lists[token]
+	switch {
+	case token == "":
+		left = rest{version: s.Version, items: s.all(of, namespace)}
+		s.tellWhole(of, left.items)
+	case !known:
+		Fail(w, http.StatusGone, "Expired")
+		return
+	}
+	items, next := left.items, ""
+	n, _ := strconv.Atoi(limit)
+	if s.Page > 0 {
+		n = min(n, s.Page)
+	}
+	if n > 0 && len(items) > n {
+		if len(s.lists) >= maxLists {
+			clear(s.lists)
+		}
+		s.tokens++
+		next = strconv.Itoa(s.tokens)
+		items, s.lists[next] = items[:n], rest{left.version, items[n:]}
+	}
+	if items == nil {
+		items = []map[string]any{}
+	}
+	write(w, map[string]any{"kind": "List", "apiVersion": "v1", "metadata": map[string]any{"resourceVersion": strconv.Itoa(left.version), "continue": next}, "items": items})
+}
+
+// watch answers with the events of a collection until the client leaves, or the server ends it.
+func (s *Server) watch(w http.ResponseWriter, r *http.Request, of, namespace string) {
+	enc := json.NewEncoder(w)
+	send := func(kind string, o any) {
+		_ = enc.Encode(map[string]any{"type": kind, "object": o}) // the client may be gone
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusOK)
+	at, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
+	s.Lock()
+	defer s.Unlock()
+	stops := s.Stops
+	if r.URL.Query().Get("sendInitialEvents") == "true" {
+		items := s.all(of, namespace)
+		for _, o := range items {
+			send("ADDED", o)
+		}
+		if s.Cut {
+			return
+		}
+		at = s.Version
+		s.tellWhole(of, items)
+		send("BOOKMARK", map[string]any{"metadata": map[string]any{"resourceVersion": strconv.Itoa(at), "annotations": map[string]any{"k8s.io/initial-events-end": "true"}}})
+	}
+	for s.Stops == stops {
+		if at < s.oldest && !s.Silent {
+			send("ERROR", map[string]any{"kind": "Status", "status": "Failure", "code": 410, "reason": "Expired", "message": "too old"})
+			return
+		}
+		if !s.Silent {
+			at = s.sendSince(at, of, namespace, send)
+		}
+		changed := s.changed
+		s.Unlock()
+		w.(http.Flusher).Flush()
+		select {
+		case <-r.Context().Done():
+		case <-changed:
+		}
+		s.Lock()
+		if r.Context().Err() != nil {
+			return
+		}
+	}
+}
+
+// sendSince sends the events after a version, and returns the version from which to go on: a watch
+// from one that is not yet waits for it. The caller holds the lock.
+func (s *Server) sendSince(at int, of, namespace string, send func(kind string, o any)) int {
+	sending := Sending{Of: of}
+	first, _ := slices.BinarySearchFunc(s.Events, at+1, func(e Event, version int) int { return e.Version - version })
+	for _, e := range s.Events[first:] {
+		if e.Of == of && in(e.Object, namespace) {
+			send(e.Kind, e.Object)
+			sending.Events = append(sending.Events, e)
+		}
+	}
+	if s.Sent != nil && len(sending.Events) > 0 {
+		s.Sent(sending)
+	}
+	return max(at, s.Version)
+}

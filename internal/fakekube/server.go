@@ -1,0 +1,276 @@
+// Package fakekube is the API server of a cluster for tests: it answers discovery, lists in pages
+// and as streams, and watches with bookmarks, and misbehaves when told to.
+//
+// The package must not be used outside of tests.
+package fakekube
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// Server is an API server, as an http.Handler. Its methods may be called from any goroutine; fields
+// are changed within Set.
+type Server struct {
+	sync.Mutex // guards all below
+
+	UID string // of kube-system, empty for one that nobody may read
+	// Objects are those of each collection, "group/plural", by "namespace/name".
+	Objects map[string]map[string]map[string]any
+	Events  []Event // that watches are sent
+	Version int     // resourceVersion of the newest event
+	Token   string  // that requests have to show, empty for any
+	// Fault answers a request in place of the server where it returns true. It is called without the lock.
+	Fault func(w http.ResponseWriter, r *http.Request) bool
+	// Sent learns what lists and watches send. It is called with the lock.
+	Sent func(Sending)
+	// NoStreams has the server refuse streaming lists, as servers of before 1.32 do; Cut ends such
+	// streams in the middle.
+	NoStreams, Cut bool
+	NoAggregation  bool // of discovery
+	Page           int  // objects of a page at most, 0 for as many as are asked for
+	Silent         bool // watches send nothing, and do not end
+	Stops          int  // of the server: each one more ends the watches as usual
+
+	kinds    map[string][]string // plurals with versions, by group
+	kind     map[string]string   // by "group/plural"
+	oldest   int                 // events up to this version are compacted
+	changed  chan struct{}       // closed at each change
+	requests []string            // the newest maxRequests
+	tells    bool                // that a definition has changed
+	lists    map[string]rest     // that are not read to their end, by token
+	tokens   int
+}
+
+const (
+	maxRequests = 1 << 16
+	maxEvents   = 1 << 13 // older ones are compacted
+	maxLists    = 64
+)
+
+// Event is a change of an object.
+type Event struct {
+	Version int
+	Of      string // "group/plural"
+	Kind    string // ADDED, MODIFIED or DELETED
+	Object  map[string]any
+}
+
+// Sending is what a response has: some events of a collection, or, where Whole is true, all its objects.
+type Sending struct {
+	Of     string
+	Whole  bool
+	Events []Event
+}
+
+// rest is what is left of a list.
+type rest struct {
+	version int
+	items   []map[string]any
+}
+
+// New returns a server with the kind ServiceEntry and no objects.
+func New() *Server {
+	s := &Server{
+		UID: "one", kinds: map[string][]string{}, kind: map[string]string{}, Objects: map[string]map[string]map[string]any{},
+		Version: 100, changed: make(chan struct{}), lists: map[string]rest{},
+	}
+	s.Define("networking.istio.io", "ServiceEntry", "serviceentries", "v1")
+	return s
+}
+
+// Define has the server serve a kind in some versions, none to serve it no longer.
+func (s *Server) Define(group, kind, plural string, versions ...string) {
+	tells := false
+	s.Set(func() {
+		s.kind[group+"/"+plural] = kind
+		all := slices.DeleteFunc(s.kinds[group], func(v string) bool { return strings.HasPrefix(v, plural+" ") })
+		for _, v := range versions {
+			all = append(all, plural+" "+v)
+		}
+		s.kinds[group], tells = all, s.tells
+	})
+	if tells {
+		s.Put("apiextensions.k8s.io/customresourcedefinitions", map[string]any{"metadata": map[string]any{"name": plural + "." + group}})
+	}
+}
+
+// TellDefinitions has the server let definitions be watched.
+func (s *Server) TellDefinitions() {
+	s.Define("apiextensions.k8s.io", "CustomResourceDefinition", "customresourcedefinitions", "v1")
+	s.Set(func() { s.tells = true })
+}
+
+// Set changes fields of the server, and has watches look at what has changed.
+func (s *Server) Set(change func()) {
+	s.Lock()
+	defer s.Unlock()
+	change()
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// Put creates or changes an object of a collection, "group/plural".
+func (s *Server) Put(of string, o map[string]any) {
+	s.Set(func() {
+		meta := o["metadata"].(map[string]any)
+		key := fmt.Sprint(meta["namespace"], "/", meta["name"])
+		if s.Objects[of] == nil {
+			s.Objects[of] = map[string]map[string]any{}
+		}
+		kind := "ADDED"
+		if s.Objects[of][key] != nil {
+			kind = "MODIFIED"
+		}
+		s.Version++
+		meta["resourceVersion"] = strconv.Itoa(s.Version)
+		s.Objects[of][key] = o
+		s.happened(Event{Version: s.Version, Of: of, Kind: kind, Object: o})
+	})
+}
+
+// Remove deletes an object by "namespace/name", if it is there.
+func (s *Server) Remove(of, key string) {
+	s.Set(func() {
+		o := s.Objects[of][key]
+		if o == nil {
+			return
+		}
+		s.Version++
+		delete(s.Objects[of], key)
+		s.happened(Event{Version: s.Version, Of: of, Kind: "DELETED", Object: o})
+	})
+}
+
+// happened remembers an event. The caller holds the lock.
+func (s *Server) happened(e Event) {
+	if s.Events = append(s.Events, e); len(s.Events) > maxEvents {
+		cut := len(s.Events) / 2
+		s.oldest = s.Events[cut-1].Version
+		s.Events = append(s.Events[:0:0], s.Events[cut:]...)
+	}
+}
+
+// Compact has the server know no events of before, nor how lists of before go on.
+func (s *Server) Compact() {
+	s.Set(func() {
+		s.oldest, s.Events = s.Version, nil
+		clear(s.lists)
+	})
+}
+
+// Asked returns how many requests have all of some parts.
+func (s *Server) Asked(parts ...string) (n int) {
+	s.Lock()
+	defer s.Unlock()
+	for _, r := range s.requests {
+		if !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(r, part) }) {
+			n++
+		}
+	}
+	return n
+}
+
+// Fail answers a request with a Status.
+func Fail(w http.ResponseWriter, code int, reason string) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","code":%d,"reason":%q,"message":"scripted"}`, code, reason)
+}
+
+// ServeHTTP implements http.Handler.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.Lock()
+	if s.requests = append(s.requests, r.URL.Path+"?"+r.URL.RawQuery); len(s.requests) > maxRequests {
+		s.requests = append(s.requests[:0:0], s.requests[maxRequests/2:]...)
+	}
+	fault, token, uid := s.Fault, s.Token, s.UID
+	s.Unlock()
+	if token != "" && r.Header.Get("Authorization") != "Bearer "+token {
+		Fail(w, http.StatusUnauthorized, "Unauthorized")
+		return
+	}
+	if fault != nil && fault(w, r) {
+		return
+	}
+	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
+	switch {
+	case r.URL.Path == "/readyz", r.URL.Path == "/version":
+	case r.URL.Path == "/api/v1/namespaces/kube-system":
+		if uid == "" {
+			Fail(w, http.StatusForbidden, "Forbidden")
+			return
+		}
+		fmt.Fprintf(w, `{"metadata":{"name":"kube-system","uid":%q}}`, uid)
+	case r.URL.Path == "/apis":
+		s.discovery(w)
+	case parts[0] == "api" && len(parts) == 3:
+		s.Collection(w, r, "", parts[1], parts[2], "")
+	case parts[0] == "api" && len(parts) == 5:
+		s.Collection(w, r, "", parts[1], parts[4], parts[3])
+	case len(parts) == 3:
+		s.resources(w, parts[1], parts[2])
+	case len(parts) == 4:
+		s.Collection(w, r, parts[1], parts[2], parts[3], "")
+	case len(parts) == 6:
+		s.Collection(w, r, parts[1], parts[2], parts[5], parts[4])
+	default:
+		Fail(w, http.StatusNotFound, "NotFound")
+	}
+}
+
+func write(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(v) // the client may be gone
+}
+
+func (s *Server) discovery(w http.ResponseWriter) {
+	s.Lock()
+	defer s.Unlock()
+	type m = map[string]any
+	items := []any{m{"metadata": m{"name": "apiextensions.k8s.io"}, "versions": []any{}}}
+	groups := []any{m{"name": "apiextensions.k8s.io"}}
+	for _, group := range slices.Sorted(maps.Keys(s.kinds)) {
+		if group == "" || group == "apiextensions.k8s.io" {
+			continue
+		}
+		var versions, names []any
+		for _, pv := range s.kinds[group] {
+			plural, version, _ := strings.Cut(pv, " ")
+			versions = append(versions, m{"version": version, "freshness": "Current", "resources": []any{m{
+				"resource": plural, "responseKind": m{"kind": s.kind[group+"/"+plural]}, "scope": "Namespaced", "verbs": []string{"get", "list", "watch"},
+			}}})
+			names = append(names, m{"groupVersion": group + "/" + version, "version": version})
+		}
+		if len(versions) > 0 {
+			items = append(items, m{"metadata": m{"name": group}, "versions": versions})
+			groups = append(groups, m{"name": group, "versions": names})
+		}
+	}
+	if s.NoAggregation {
+		write(w, m{"kind": "APIGroupList", "groups": groups})
+		return
+	}
+	write(w, m{"kind": "APIGroupDiscoveryList", "items": items})
+}
+
+// resources is discovery as older servers have it.
+func (s *Server) resources(w http.ResponseWriter, group, version string) {
+	s.Lock()
+	defer s.Unlock()
+	type m = map[string]any
+	var all []any
+	for _, pv := range s.kinds[group] {
+		if plural, v, _ := strings.Cut(pv, " "); v == version {
+			all = append(all, m{"name": plural, "kind": s.kind[group+"/"+plural], "namespaced": true, "verbs": []string{"get", "list", "watch"}},
+				m{"name": plural + "/status", "kind": s.kind[group+"/"+plural], "namespaced": true, "verbs": []string{"get"}})
+		}
+	}
+	write(w, m{"kind": "APIResourceList", "resources": all})
+}

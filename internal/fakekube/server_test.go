@@ -1,0 +1,92 @@
+package fakekube
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+const (
+	path    = "/apis/networking.istio.io/v1/serviceentries"
+	entries = "networking.istio.io/serviceentries"
+)
+
+// page asks for a page of a list, and returns the names on it and the token of the next one.
+func page(t *testing.T, s *Server, query string) (names []string, next string, code int) {
+	t.Helper()
+	w := httptest.NewRecorder()
+	s.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path+"?"+query, nil))
+	var list struct {
+		Metadata struct{ Continue string }
+		Items    []struct{ Metadata struct{ Name string } }
+	}
+	if err := json.Unmarshal(w.Body.Bytes(), &list); err != nil {
+		t.Fatalf("%s: %v", w.Body, err)
+	}
+	for _, o := range list.Items {
+		names = append(names, o.Metadata.Name)
+	}
+	return names, list.Metadata.Continue, w.Code
+}
+
+func withEntries(names ...string) *Server {
+	s := New()
+	for _, name := range names {
+		s.Put(entries, Object("shop", name, `{"hosts":["a.x"]}`))
+	}
+	return s
+}
+
+func TestAllPagesAreOfTheMomentOfTheFirst(t *testing.T) {
+	s := withEntries("a", "b", "c", "d", "e")
+	s.Page = 2
+	var sent []string
+	s.Sent = func(x Sending) {
+		for _, e := range x.Events {
+			sent = append(sent, fmt.Sprint(x.Whole, e.Object["metadata"].(map[string]any)["name"]))
+		}
+	}
+	got, next, _ := page(t, s, "limit=500")
+	s.Put(entries, Object("shop", "aa", `{}`))
+	s.Remove(entries, "shop/d")
+	for next != "" {
+		var more []string
+		if more, next, _ = page(t, s, "limit=500&continue="+next); len(more) > 2 {
+			t.Errorf("a page has %q", more)
+		}
+		got = append(got, more...)
+	}
+	if fmt.Sprint(got) != "[a b c d e]" {
+		t.Errorf("the pages have %q", got)
+	}
+	if fmt.Sprint(sent) != "[truea trueb truec trued truee]" {
+		t.Errorf("it has told that it sent %q", sent)
+	}
+}
+
+func TestACompactionEndsListsAndOldWatches(t *testing.T) {
+	s := withEntries("a", "b", "c")
+	_, next, _ := page(t, s, "limit=1")
+	s.Compact()
+	if _, _, code := page(t, s, "limit=1&continue="+next); code != http.StatusGone {
+		t.Errorf("a list of before goes on: %d", code)
+	}
+	w := httptest.NewRecorder()
+	s.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path+"?watch=true&resourceVersion=101", nil))
+	if !strings.Contains(w.Body.String(), `"code":410`) {
+		t.Errorf("a watch of before goes on: %s", w.Body)
+	}
+}
+
+func TestEventsAreBounded(t *testing.T) {
+	s := New()
+	for range maxEvents + 10 {
+		s.Put(entries, Object("shop", "a", `{}`))
+	}
+	if n := len(s.Events); n > maxEvents || s.oldest == 0 || s.Events[0].Version != s.oldest+1 {
+		t.Errorf("it has %d events since %d", n, s.oldest)
+	}
+}
