@@ -99,7 +99,7 @@ func record(cmd *cobra.Command, o recordOptions) error {
 	}
 	out := cmd.OutOrStdout()
 	fmt.Fprintf(out, "%s: %s of %s in %s, %s\n", o.path, cliview.Count(r.responses, "response"), cliview.Count(len(r.types), "type"),
-		r.last.Round(time.Millisecond), cliview.Bytes(size))
+		r.lasted.Round(time.Millisecond), cliview.Bytes(size))
 	if r.leftOut > 0 {
 		fmt.Fprintf(out, "Left out, because they do not decode and so can not be redacted: %s\n", cliview.Count(r.leftOut, "message"))
 	}
@@ -127,7 +127,8 @@ func recordTo(ctx context.Context, notices io.Writer, cfg *config.Config, header
 			err = nil
 		}
 		if err == nil {
-			err = r.out.Add(recording.Record{Kind: recording.End, At: time.Since(r.start), Data: []byte("ended")})
+			r.lasted = time.Since(r.start)
+			err = r.out.Add(recording.Record{Kind: recording.End, At: r.lasted, Data: []byte("ended")})
 		}
 	}
 	err = errors.Join(err, f.Sync(), f.Close())
@@ -153,7 +154,7 @@ type recorder struct {
 	address, reason    string // of the present stream, and why the last one ended
 	responses, leftOut int
 	types              map[string]struct{}
-	last               time.Duration
+	lasted             time.Duration
 }
 
 // maxTypes bounds the types that are counted: a server could name types without end.
@@ -198,7 +199,6 @@ func (r *recorder) take(rec recording.Record) error {
 	if r.responses++; len(r.types) < maxTypes {
 		r.types[typeURL] = struct{}{}
 	}
-	r.last = rec.At
 	return nil
 }
 
