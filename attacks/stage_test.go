@@ -236,10 +236,16 @@ func (s *stage) get(path string, header ...string) (int, string) {
 	return resp.StatusCode, body.String()
 }
 
-// residentMost returns the most memory that a process has had resident, in bytes.
+// residentMost returns the most memory of its own that a process has had resident, in bytes: without the
+// pages of its program file, which the kernel can take back at any time.
 func residentMost(pid int) int64 {
 	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)) // empty when it has ended
-	_, after, _ := strings.Cut(string(status), "VmHWM:")
+	return kilobytes(status, "VmHWM:") - kilobytes(status, "RssFile:")
+}
+
+// kilobytes returns a field of a process's status, in bytes.
+func kilobytes(status []byte, field string) int64 {
+	_, after, _ := strings.Cut(string(status), field)
 	kB, _, _ := strings.Cut(strings.TrimSpace(after), " ")
 	n, _ := strconv.ParseInt(kB, 10, 64)
 	return n << 10
