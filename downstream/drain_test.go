@@ -11,9 +11,12 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	statusv3 "github.com/envoyproxy/go-control-plane/envoy/service/status/v3"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc/codes"
@@ -255,4 +258,49 @@ func TestTheServerEndsAfterItsStreams(t *testing.T) {
 	if n := r.server.open.Load(); n != 0 || len(r.server.connections()) != 0 {
 		t.Errorf("%d streams are open, %d are known", n, len(r.server.connections()))
 	}
+}
+
+// slow is a Debugger whose documents take until done is closed.
+type slow struct {
+	making atomic.Int64
+	done   chan struct{}
+}
+
+func (s *slow) Handle(string) ([]byte, error) {
+	s.making.Add(1)
+	defer s.making.Add(-1)
+	<-s.done
+	return nil, nil
+}
+
+func (*slow) Begin() (func(), error)               { return func() {}, nil }
+func (*slow) SyncStatus() []*statusv3.ClientConfig { return nil }
+
+// TestStreamsThatAreResetCountUntilTheirWorkEnds: gRPC bounds handlers, and theirs have ended. A client that
+// opens streams, asks and resets them at once has no more work done than with open ones.
+func TestStreamsThatAreResetCountUntilTheirWorkEnds(t *testing.T) {
+	d := &slow{done: make(chan struct{})}
+	r := startRelay(t, true, func(c *Config, deps *Deps) {
+		c.Listeners[0].Debug, deps.Debug, c.MaxStreamsPerPeer, c.NewStreamsPerSecond = DebugLoopback, d, 3, 1000
+	})
+	release := sync.OnceFunc(func() { close(d.done) })
+	defer release()
+	for n := range int64(3) {
+		s := r.sotw()
+		s.send(ask("syncz"))
+		eventually(t, "it works", func() bool { return d.making.Load() == n+1 })
+		s.cancel()
+	}
+	for range 10 {
+		s := r.sotw()
+		s.send(ask("syncz"))
+		wantCode(t, s.end(), codes.ResourceExhausted)
+	}
+	if n := d.making.Load(); n != 3 {
+		t.Errorf("%d streams work, want 3", n)
+	}
+	release()
+	eventually(t, "all have left", func() bool { return r.server.open.Load() == 0 && len(r.server.connections()) == 0 })
+	r.sotw().send(subscribe(seV1))
+	eventually(t, "another is in", func() bool { return r.server.open.Load() == 1 })
 }

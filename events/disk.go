@@ -51,13 +51,17 @@ func (j *Journal) Load(lines [][]byte) (bad int) {
 	return bad
 }
 
-// Take returns the lines that the disk does not have yet, each with its end; nothing when there are
+// maxTaken is about how many bytes Take returns at most. Nobody can record anything meanwhile.
+const maxTaken = 256 << 10
+
+// Take returns the oldest lines that the disk does not have yet, each with its end; nothing when there are
 // none. Done is called after it.
 func (j *Journal) Take() []byte {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	b := j.book
 	j.taken = taken{b.saved, b.late, j.moved}
+	saved := b.last
 	var out []byte
 	add := func(l line) {
 		text, err := json.Marshal(l)
@@ -66,6 +70,10 @@ func (j *Journal) Take() []byte {
 		}
 	}
 	for i := b.after(b.saved); i < b.n; i++ {
+		if len(out) >= maxTaken {
+			saved = b.at(i).Seq - 1
+			break
+		}
 		add(line{Event: b.at(i)})
 	}
 	for _, e := range b.late {
@@ -74,7 +82,7 @@ func (j *Journal) Take() []byte {
 	if j.moved || len(out) > 0 && len(j.readers) > 0 {
 		add(line{Readers: j.readers}) // with all others, so that the newest lines always have it
 	}
-	b.saved, b.late, j.moved = b.last, nil, false
+	b.saved, b.late, j.moved = saved, nil, false
 	return out
 }
 
@@ -100,6 +108,15 @@ func (j *Journal) Reader(name string) (seq uint64, ok bool) {
 	defer j.mu.Unlock()
 	seq, ok = j.readers[name]
 	return seq, ok
+}
+
+// Advance is SetReader for a reader that the journal knows. KeepReaders may have forgotten it.
+func (j *Journal) Advance(name string, seq uint64) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if old, ok := j.readers[name]; ok && old != seq {
+		j.readers[name], j.moved = seq, true
+	}
 }
 
 // SetReader notes that a reader is done with all events up to one.

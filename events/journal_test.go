@@ -233,3 +233,44 @@ func TestTheDiskGetsEachEventOnce(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 }
+
+// TestTheDiskGetsALongJournalInParts: who records something waits for one of them at most. A part that
+// could not be kept comes again.
+func TestTheDiskGetsALongJournalInParts(t *testing.T) {
+	j := New(Limits{})
+	for i := range 10_000 {
+		j.Record(order(fmt.Sprint(i)))
+	}
+	var disk []byte
+	for attempt := 0; ; attempt++ {
+		out := j.Take()
+		kept := attempt%2 == 1
+		if j.Done(kept); len(out) == 0 {
+			break
+		}
+		if len(out) > maxTaken+1<<10 {
+			t.Fatalf("a part of %d bytes", len(out))
+		}
+		if kept {
+			disk = append(disk, out...)
+		}
+	}
+	again := New(Limits{})
+	if bad := again.Load(bytes.Split(bytes.TrimSpace(disk), []byte("\n"))); bad != 0 || again.book.n != 10_000 {
+		t.Errorf("%d events and %d bad lines", again.book.n, bad)
+	}
+}
+
+// TestAReaderThatIsForgottenStaysSo, while it goes on.
+func TestAReaderThatIsForgottenStaysSo(t *testing.T) {
+	j := New(Limits{})
+	j.SetReader("a", 1)
+	j.SetReader("b", 1)
+	j.KeepReaders(map[string]bool{"b": true})
+	j.Advance("a", 2)
+	j.Advance("b", 2)
+	_, a := j.Reader("a")
+	if b, _ := j.Reader("b"); a || b != 2 {
+		t.Errorf("a is known: %v, b is at %d", a, b)
+	}
+}

@@ -169,7 +169,7 @@ func (n *Notifier) run(ctx context.Context, r config.Notify) {
 			}
 			wait(ctx, pause)
 		}
-		journal.SetReader(name, last)
+		journal.Advance(name, last)
 		if page.More {
 			continue
 		}

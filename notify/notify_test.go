@@ -370,3 +370,55 @@ func TestFormats(t *testing.T) {
 		t.Errorf("%q", text)
 	}
 }
+
+// TestARemovedReceiverIsForgotten, also when it takes a request meanwhile: added again, it is told of what
+// happens from then on.
+func TestARemovedReceiverIsForgotten(t *testing.T) {
+	j := events.New(events.Limits{})
+	var n *Notifier
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { n.SetReceivers(nil) }))
+	defer server.Close()
+	h := hook("oncall", server.URL)
+	n = New(Options{Journal: j, Relay: "hub", Logger: slog.New(slog.DiscardHandler)}, []config.Notify{h})
+	j.Record(held("a"))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); n.run(ctx, h) }()
+	for testutil.ToFloat64(n.sent.WithLabelValues("oncall")) != 1 {
+		<-time.After(time.Millisecond)
+	}
+	cancel()
+	<-done
+	if seq, known := j.Reader("notify/oncall"); known {
+		t.Errorf("the journal has it at %d", seq)
+	}
+}
+
+// TestAnAnswerIsNotRepeatedAtLength: what a receiver writes ends in logs and notes.
+func TestAnAnswerIsNotRepeatedAtLength(t *testing.T) {
+	for name, head := range map[string]string{
+		"a status": "HTTP/1.1 500 " + strings.Repeat("x", 20_000), "no status": strings.Repeat("y", 20_000), "a refusal": "HTTP/1.1 400 " + strings.Repeat("z", 20_000),
+	} {
+		lis, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			c, err := lis.Accept()
+			if err != nil {
+				return
+			}
+			defer c.Close()
+			_, _ = c.Read(make([]byte, 64<<10))
+			_, _ = io.WriteString(c, head+"\r\n\r\n")
+		}()
+		err = Send(t.Context(), hook("long", "http://"+lis.Addr().String()), "hub", []events.Event{held("a")})
+		lis.Close()
+		<-done
+		if err == nil || len(err.Error()) > 1024 || isRefusal(err) != (name == "a refusal") {
+			t.Errorf("%s: an error of %d bytes", name, len(fmt.Sprint(err)))
+		}
+	}
+}

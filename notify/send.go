@@ -16,17 +16,25 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/events"
+	"meshrelay/internal/text"
 )
 
 const (
 	maxSecret = 8 << 10 // bytes of a file with a URL or a token
 	maxAnswer = 4 << 10 // bytes that are read of an answer
+	maxHeader = 64 << 10
+	maxError  = 512
 )
 
-// refusal is an answer by which a receiver calls a request wrong. To send it again does not help.
-type refusal struct{ status string }
+// answer is an error with the status that a receiver answers. Its own text for that may be long.
+type answer int
 
-func (r refusal) Error() string { return "the receiver answers " + r.status }
+func (a answer) Error() string {
+	return strings.TrimSpace(fmt.Sprintf("the receiver answers %d %s", int(a), http.StatusText(int(a))))
+}
+
+// refusal is an answer by which a receiver calls a request wrong. To send it again does not help.
+type refusal struct{ answer }
 
 func isRefusal(err error) bool { return errors.As(err, new(refusal)) }
 
@@ -71,9 +79,9 @@ func Send(ctx context.Context, r config.Notify, relay string, batch []events.Eve
 	case code >= 200 && code < 300:
 		return nil
 	case code == http.StatusBadRequest || code == http.StatusRequestEntityTooLarge || code == http.StatusUnprocessableEntity:
-		return refusal{resp.Status}
+		return refusal{answer(code)}
 	default:
-		return fmt.Errorf("the receiver answers %s", resp.Status)
+		return answer(code)
 	}
 }
 
@@ -86,7 +94,7 @@ func withoutURL(err error) error {
 	if of.Timeout() {
 		return errors.New("no answer in time")
 	}
-	return of.Err
+	return errors.New(text.Shorten(of.Err.Error(), maxError)) // it may quote the answer
 }
 
 // addressOf returns the URL of a receiver.
@@ -115,32 +123,32 @@ func secret(path string) (string, error) {
 		return "", err
 	}
 	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxSecret+1))
+	content, err := io.ReadAll(io.LimitReader(f, maxSecret+1))
 	switch {
 	case err != nil:
 		return "", err
-	case len(text) > maxSecret:
+	case len(content) > maxSecret:
 		return "", fmt.Errorf("%s is longer than %d bytes", path, maxSecret)
-	case strings.ContainsAny(strings.TrimSpace(string(text)), "\r\n"):
+	case strings.ContainsAny(strings.TrimSpace(string(content)), "\r\n"):
 		return "", fmt.Errorf("%s has more than one line", path)
 	}
-	return strings.TrimSpace(string(text)), nil
+	return strings.TrimSpace(string(content)), nil
 }
 
 // transportOf returns a transport for one request: they are rare, and the files may be others next time.
 func transportOf(t *config.NotifyTLS) (*http.Transport, error) {
-	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}}
+	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true, MaxResponseHeaderBytes: maxHeader, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}}
 	if t == nil {
 		return transport, nil
 	}
 	transport.TLSClientConfig.ServerName = t.ServerName
 	if t.CAFile != "" {
-		text, err := os.ReadFile(t.CAFile)
+		pem, err := os.ReadFile(t.CAFile)
 		if err != nil {
 			return nil, err
 		}
 		roots := x509.NewCertPool()
-		if !roots.AppendCertsFromPEM(text) {
+		if !roots.AppendCertsFromPEM(pem) {
 			return nil, fmt.Errorf("%s has no certificate", t.CAFile)
 		}
 		transport.TLSClientConfig.RootCAs = roots

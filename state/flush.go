@@ -70,14 +70,22 @@ func (k *Keeper) write() error {
 	return nil
 }
 
+// maxAppends bounds the parts of the journal that one flush writes, while others come.
+const maxAppends = 200
+
 // writeJournal writes the new lines of the journal.
 func (k *Keeper) writeJournal(j Journal) (wrote bool, err error) {
-	lines := j.Take() // without a lock, because it is not ours
-	if len(lines) > 0 {
-		err = k.store.AppendJournal(lines)
+	for range maxAppends {
+		lines := j.Take() // without a lock, because it is not ours
+		if len(lines) > 0 {
+			err = k.store.AppendJournal(lines)
+			wrote = true
+		}
+		if j.Done(err == nil); len(lines) == 0 || err != nil {
+			break
+		}
 	}
-	j.Done(err == nil)
-	return len(lines) > 0, err
+	return wrote, err
 }
 
 // writeOne writes what has changed of a source. What could not be written is given back.

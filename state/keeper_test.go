@@ -302,3 +302,37 @@ func TestASourceGivesAllOnceMoreWhenTheStoreHasSomethingElse(t *testing.T) {
 		t.Error("it has to give all again and again")
 	}
 }
+
+// parts is a Journal that gives its lines one by one.
+type parts struct{ left [][]byte }
+
+func (p *parts) Take() []byte {
+	if len(p.left) == 0 {
+		return nil
+	}
+	return p.left[0]
+}
+
+func (p *parts) Done(kept bool) {
+	if kept && len(p.left) > 0 {
+		p.left = p.left[1:]
+	}
+}
+
+// TestAFlushWritesAllPartsOfAJournal, until one can not be written.
+func TestAFlushWritesAllPartsOfAJournal(t *testing.T) {
+	s := newStore()
+	p := &parts{[][]byte{[]byte("a\n"), []byte("b\n"), []byte("c\n")}}
+	k := &Keeper{store: s}
+	s.fail(errors.New("full"))
+	if wrote, err := k.writeJournal(p); err == nil || !wrote || len(p.left) != 3 {
+		t.Errorf("%d parts are left after a failure, want 3 (%v)", len(p.left), err)
+	}
+	s.fail(nil)
+	if wrote, err := k.writeJournal(p); err != nil || !wrote || string(s.journal) != "a\nb\nc\n" {
+		t.Errorf("%q is written: %v", s.journal, err)
+	}
+	if wrote, err := k.writeJournal(p); err != nil || wrote {
+		t.Errorf("nothing to write: %v, %v", wrote, err)
+	}
+}

@@ -143,8 +143,9 @@ type File struct {
 
 // Journal is a log of events that a Keeper keeps beside the sources.
 type Journal interface {
-	// Take returns the lines that were not returned before, each with its end. Done is called
-	// after it, and tells whether they are kept; otherwise they are returned again.
+	// Take returns the oldest lines that were not returned before, each with its end; nothing when
+	// there are none. Done is called after it, and tells whether they are kept; otherwise they are
+	// returned again.
 	Take() []byte
 	Done(kept bool)
 }

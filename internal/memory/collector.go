@@ -34,6 +34,9 @@ const (
 	quietTime  = 2 * time.Second
 	quietBytes = 1 << 20
 	quietPart  = 20
+	// quietAgain is how often a relay that is quiet all the time is collected at most: what it allocates
+	// makes it collect by itself now and then.
+	quietAgain = time.Minute
 )
 
 // startPercent returns GOGC for a start, by the bytes that the last collection has left.
@@ -82,6 +85,7 @@ func (c *Collector) Run(ctx context.Context, started <-chan struct{}) error {
 	tick := time.NewTicker(quietTime)
 	defer tick.Stop()
 	last, ours, before := collections(), int64(0), allocatedBytes()
+	worked, at := true, time.Now() // worked: since the collection of ours, at that time
 	for {
 		select {
 		case <-ctx.Done():
@@ -90,11 +94,14 @@ func (c *Collector) Run(ctx context.Context, started <-chan struct{}) error {
 		}
 		// Once after the relay has become quiet: a busy one collects anyway.
 		now, allocated := collections(), allocatedBytes()
-		if now == last && now != ours && allocated-before < max(quietBytes, heldBytes()/quietPart) {
+		switch {
+		case allocated-before >= max(quietBytes, heldBytes()/quietPart):
+			worked = true
+		case now == last && now != ours && (worked || time.Since(at) >= quietAgain):
 			runtime.GC() // pools keep their buffers for one collection, and each halves stacks at most
 			debug.FreeOSMemory()
 			now = collections()
-			ours = now
+			ours, worked, at = now, false, time.Now()
 			c.log.Debug("memory returned to the system", "collections", now)
 		}
 		last, before = now, allocated

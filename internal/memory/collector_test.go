@@ -129,3 +129,32 @@ func TestGOGCTakesPrecedence(t *testing.T) {
 		t.Errorf("GOGC was set to %d", percent)
 	}
 }
+
+// TestLittleWorkIsNotCollectedForAgainAndAgain: a relay that allocates so slowly that it is quiet collects
+// by itself now and then, and not three times as often for that.
+func TestLittleWorkIsNotCollectedForAgainAndAgain(t *testing.T) {
+	t.Setenv("GOGC", "")
+	c := quietCollector(t)
+	runtime.GC()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		started, done := make(chan struct{}), make(chan error)
+		close(started)
+		go func() { done <- c.Run(ctx, started) }()
+		time.Sleep(3 * quietTime)
+		began, minutes := collections(), 10
+		const often = 12 // in a minute
+		for range minutes * often {
+			runtime.GC() // as by itself
+			time.Sleep(time.Minute / often)
+		}
+		own := collections() - began - int64(minutes*often)
+		if own > int64(2*minutes) || own == 0 {
+			t.Errorf("%d collections of its own in %d minutes", own, minutes)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -49,10 +49,13 @@ func (s *Store) readJournal(name string) []byte {
 	return nil
 }
 
-// AppendJournal implements state.Store. After a line that was cut off it begins a new one.
+// AppendJournal implements state.Store. After a line that was cut off it begins a new one. When it fails,
+// the file is as it was: the lines come again, and would fill the disk.
 func (s *Store) AppendJournal(lines []byte) (err error) {
-	path := filepath.Join(s.dir, journalName)
-	f, info, err := openOwn(path, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
+	if err := s.turnJournal(len(lines)); err != nil {
+		return err
+	}
+	f, info, err := openOwn(filepath.Join(s.dir, journalName), os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return err
 	}
@@ -63,13 +66,25 @@ func (s *Store) AppendJournal(lines []byte) (err error) {
 			lines = append([]byte("\n"), lines...)
 		}
 	}
-	if _, err := f.Write(lines); err != nil {
-		return err
+	if _, err = f.Write(lines); err == nil {
+		err = f.Sync()
 	}
-	if err := f.Sync(); err != nil {
-		return err
+	if err != nil {
+		err = errors.Join(err, f.Truncate(info.Size()))
 	}
-	if info.Size()+int64(len(lines)) < maxJournal {
+	return err
+}
+
+// turnJournal makes the newer file the older one when it has no room for more bytes.
+func (s *Store) turnJournal(more int) error {
+	path := filepath.Join(s.dir, journalName)
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case !info.Mode().IsRegular() || info.Size() == 0 || info.Size()+int64(more) <= maxJournal:
 		return nil
 	}
 	if err := os.Rename(path, filepath.Join(s.dir, oldJournalName)); err != nil {

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"os/signal"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"meshrelay/state"
@@ -104,4 +106,59 @@ func TestAJournalThatIsUnusableStopsNobody(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestAnAppendThatFailsLeavesTheFileAsItWas: on a full disk it would take up, again and again, what others
+// free; and the lines would stand there several times.
+func TestAnAppendThatFailsLeavesTheFileAsItWas(t *testing.T) {
+	size := func(dir string) int64 {
+		info, err := os.Stat(filepath.Join(dir, journalName))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info.Size()
+	}
+	t.Run("no room", func(t *testing.T) {
+		signal.Ignore(syscall.SIGXFSZ)
+		defer signal.Reset(syscall.SIGXFSZ)
+		dir := t.TempDir()
+		s := opened(t, dir)
+		appendLines(t, s, "a")
+		var before syscall.Rlimit
+		if err := syscall.Getrlimit(syscall.RLIMIT_FSIZE, &before); err != nil {
+			t.Fatal(err)
+		}
+		full := syscall.Rlimit{Cur: 100, Max: before.Max}
+		if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &full); err != nil {
+			t.Fatal(err)
+		}
+		err := s.AppendJournal(append(bytes.Repeat([]byte("b"), 200), '\n'))
+		if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &before); err != nil {
+			t.Fatal(err)
+		}
+		if n := size(dir); err == nil || n != 2 {
+			t.Errorf("%d bytes after a failure, want 2 (%v)", n, err)
+		}
+		appendLines(t, s, "c")
+		if got := joined(s.LoadJournal()); got != "a|c" {
+			t.Errorf("%s", got)
+		}
+	})
+	t.Run("the older file stays", func(t *testing.T) {
+		dir := t.TempDir()
+		s := opened(t, dir)
+		if err := os.Mkdir(filepath.Join(dir, oldJournalName), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		line := append(bytes.Repeat([]byte("x"), maxJournal/4), '\n')
+		failed := 0
+		for range 20 {
+			if s.AppendJournal(line) != nil {
+				failed++
+			}
+		}
+		if n := size(dir); failed == 0 || n > maxJournal {
+			t.Errorf("%d bytes after %d failures, want %d at most", n, failed, maxJournal)
+		}
+	})
 }

@@ -64,11 +64,13 @@ func (in *Intake) reported() []events.Event {
 	return out
 }
 
-// reportRefused reports what of a scope is refused for another reason than was reported before.
+// reportRefused reports what of a scope is refused for another reason than was reported before. It looks
+// at all of them, thousands perhaps, only when some may be others.
 func (in *Intake) reportRefused(sc *scope) {
-	if len(sc.told)+len(sc.refused) == 0 {
+	if sc.reported == len(sc.refused) {
 		return
 	}
+	sc.reported = len(sc.refused)
 	for name := range sc.told {
 		if _, still := sc.refused[name]; !still {
 			delete(sc.told, name)

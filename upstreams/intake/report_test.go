@@ -118,3 +118,28 @@ func TestAnUnchangedAnswerMakesNoEvent(t *testing.T) {
 		t.Errorf("%v allocations for an event", n)
 	}
 }
+
+// TestRefusedResourcesAreLookedAtWhenTheyChange, and not with each change of another one: there may be
+// thousands.
+func TestRefusedResourcesAreLookedAtWhenTheyChange(t *testing.T) {
+	m := newMachine(t, true, config.Provenance{})
+	bad := fakexds.Resource{Name: "shop/bad", Any: entry("shop/bad", "x").Any}
+	bad.Any.Value = []byte{0xff}
+	step := func(complete bool, resources ...fakexds.Resource) string {
+		return typesOf(m.step(Received{Updates: []Update{m.update(complete, resources...)}}).Events)
+	}
+	if got := step(true, bad); !strings.HasPrefix(got, "refused/upstream") {
+		t.Fatal(got)
+	}
+	_, sc := m.scope(m.update(false).Scope)
+	clear(sc.told) // so that a look would tell it again
+	if got := step(false, entry("shop/s", "a")); strings.Contains(got, "refused") {
+		t.Errorf("all were looked at: %s", got)
+	}
+	if got := step(false, entry("shop/bad", "a")); strings.Contains(got, "refused") || len(sc.told) != 0 || sc.reported != 0 {
+		t.Errorf("it is good: %s, %v", got, sc.told)
+	}
+	if got := step(false, bad); !strings.HasPrefix(got, "refused/upstream") {
+		t.Errorf("it is wrong again: %s", got)
+	}
+}

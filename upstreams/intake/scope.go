@@ -62,8 +62,10 @@ type scope struct {
 	leftOut    map[string]int // records, by reason
 	// refused has the errors by name; moreRefused counts those beyond maxKeptRefused.
 	refused map[string]string
-	// told are those of refused that are in the journal of events.
+	// told are those of refused that are in the journal of events. reported is how many were refused when
+	// that was looked at, -1 when one was refused since.
 	told        map[string]string
+	reported    int
 	moreRefused int
 	// panicked are the elements that have made the code panic. It does not try them again.
 	panicked map[string]xxh3.Uint128
@@ -213,6 +215,7 @@ func (sc *scope) refuse(name string, err error, out *Result) {
 		return
 	}
 	sc.refused[name] = text.Shorten(err.Error(), maxReason)
+	sc.reported = -1
 }
 
 // dropUnopened drops the scopes of a kind that the present stream does not have, once it has

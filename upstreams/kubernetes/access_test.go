@@ -136,4 +136,10 @@ func TestAFoundKubeconfigRunsNothingAndReadsNoFile(t *testing.T) {
 	if err := CheckKubeconfig([]byte("token: SECRET: ["), Trust{}); err == nil || strings.Contains(err.Error(), "SECRET") {
 		t.Errorf("the error quotes the kubeconfig: %v", err)
 	}
+	for _, proxy := range []string{"http://relay:SECRET@proxy:port", "ftp://relay:SECRET@proxy:1"} {
+		text := with("certificate-authority-data", "proxy-url: '"+proxy+"', certificate-authority-data")
+		if err := CheckKubeconfig([]byte(text), Trust{AllowProxy: true}); err == nil || !strings.Contains(err.Error(), "proxy-url") || strings.Contains(err.Error(), "SECRET") {
+			t.Errorf("the error quotes a password: %v", err)
+		}
+	}
 }

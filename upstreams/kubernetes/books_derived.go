@@ -42,7 +42,7 @@ func (l *ledger) replaceInputs(t *target, all []*object) (results []intake.Resul
 
 // converted is the answer of the scopes of what is made of Ingresses.
 func (l *ledger) converted() []intake.Update {
-	if l.ingresses.relisted && l.ingresses.ready() {
+	if l.ingresses.owes() {
 		return l.ingresses.complete()
 	}
 	if changes := l.ingresses.changes(false); len(changes) > 0 {

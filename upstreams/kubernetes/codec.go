@@ -304,6 +304,7 @@ type decoder struct {
 	choice   *choice
 	// part, unless nil, is what is kept of an object in place of its spec.
 	part *Part
+	room *hubRoom // for the objects of a Hub's list, nil without a bound
 }
 
 func newDecoder(body io.ReadCloser, workload bool) *decoder {
@@ -362,6 +363,11 @@ func (d *decoder) object(e *envelope) (*object, error) {
 	}
 	if d.part != nil {
 		o.spec = e.part(*d.part)
+	}
+	if d.room != nil {
+		if err := d.room.take(o); err != nil {
+			return nil, err
+		}
 	}
 	if err := d.budget.take(o); err != nil || d.fold == nil {
 		return o, err

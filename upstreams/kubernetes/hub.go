@@ -118,22 +118,34 @@ func (h *Hub) list(ctx context.Context, of Collection) (objects []HubObject, ver
 	return objects, version, err
 }
 
+// hubRoom bounds what is kept of the pages of a list while they are read: a server need not heed how
+// many objects it is asked for.
+type hubRoom struct {
+	path           string
+	objects, bytes int
+}
+
+// take returns an error when an object is one too many.
+func (r *hubRoom) take(o *object) error {
+	r.objects++
+	if r.bytes += o.size(); r.objects > maxHubObjects || r.bytes > maxHubBytes {
+		return fmt.Errorf("%s has more than %d objects or %d MiB: select fewer", r.path, maxHubObjects, maxHubBytes>>20)
+	}
+	return nil
+}
+
 func (h *Hub) pages(ctx context.Context, path string, of Collection) (all []HubObject, version string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 4*readTimeout)
 	defer cancel()
 	query := url.Values{"limit": {strconv.Itoa(hubPage)}}
-	size := 0
+	room := &hubRoom{path: path}
 	for {
-		l, err := h.page(ctx, path, query, of)
+		l, err := h.page(ctx, path, query, of, room)
 		if err != nil {
 			return nil, "", err
 		}
 		for _, o := range l.Items {
-			size += o.size()
 			all = append(all, HubObject{o.namespace, o.name, o.annotations, o.spec, o.err})
-		}
-		if len(all) > maxHubObjects || size > maxHubBytes {
-			return nil, "", fmt.Errorf("%s has more than %d objects or %d MiB: select fewer", path, maxHubObjects, maxHubBytes>>20)
 		}
 		if l.Continue == "" {
 			return all, l.ResourceVersion, nil
@@ -142,12 +154,13 @@ func (h *Hub) pages(ctx context.Context, path string, of Collection) (all []HubO
 	}
 }
 
-func (h *Hub) page(ctx context.Context, path string, query url.Values, of Collection) (*objects, error) {
+func (h *Hub) page(ctx context.Context, path string, query url.Values, of Collection, room *hubRoom) (*objects, error) {
 	d, err := h.open(ctx, path, query, of)
 	if err != nil {
 		return nil, err
 	}
 	defer d.Close()
+	d.room = room
 	return d.list()
 }
 

@@ -182,3 +182,28 @@ func TestAHubIsBounded(t *testing.T) {
 	})
 	until(t, s.follows(of), "the bound", func(o told) bool { return strings.Contains(o.err, "more than 5000 objects or 64 MiB") })
 }
+
+// TestAPageOfAHubIsBounded: a server need not heed the limit that it is asked for.
+func TestAPageOfAHubIsBounded(t *testing.T) {
+	s := newAPIServer(t)
+	of := s.secrets()
+	items, sent := strings.Repeat(`{"metadata":{"name":"a"}},`, 1000), make(chan int, 1000)
+	s.set(func() {
+		s.fault = func(w http.ResponseWriter, r *http.Request) bool {
+			fmt.Fprint(w, `{"metadata":{"resourceVersion":"1"},"items":[`)
+			n := 0
+			for ; n < 1000 && r.Context().Err() == nil; n++ {
+				if _, err := fmt.Fprint(w, items); err != nil {
+					break
+				}
+			}
+			fmt.Fprint(w, `{"metadata":{"name":"a"}}]}`)
+			sent <- n
+			return true
+		}
+	})
+	until(t, s.follows(of), "the bound", func(o told) bool { return strings.Contains(o.err, "more than 5000 objects or 64 MiB") })
+	if n := <-sent; n == 1000 {
+		t.Error("all of a million objects was read")
+	}
+}

@@ -169,16 +169,42 @@ func (g *ingresses) leave(namespaces []string) {
 	}
 }
 
-// complete returns all outputs as complete updates of their scopes.
+// owes reports whether all outputs are to be returned once more.
+func (g *ingresses) owes() bool { return g.relisted && g.ready() }
+
+// lacks reports whether there is an input of which no content was ever decoded. What was made of it
+// before the start, by a build or with limits that could, is not gone.
+func (g *ingresses) lacks() bool {
+	for kind, undone := range g.undone {
+		for name := range undone {
+			if _, decoded := g.sizes[kind][name]; !decoded {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// complete returns all outputs as updates of their scopes, and complete ones unless it lacks an input.
 func (g *ingresses) complete() []intake.Update {
-	g.relisted = false
+	gone := map[mirror.Kind][]string{}
+	if g.relisted = g.lacks(); g.relisted {
+		for _, c := range g.state.Flush() {
+			if c.Output == nil {
+				gone[c.Key.Kind] = append(gone[c.Key.Kind], c.Key.FullName())
+			}
+		}
+	}
 	by := map[mirror.Kind][]*ingress.Output{}
 	for _, out := range g.state.All() {
 		by[out.Key.Kind] = append(by[out.Key.Kind], out)
 	}
 	updates := make([]intake.Update, len(ingressOutputs))
 	for i, kind := range ingressOutputs {
-		updates[i] = intake.Update{Scope: intake.DerivedScope(kind), Complete: true, Elements: g.elements(by[kind]), Room: len(by[kind])}
+		updates[i] = intake.Update{Scope: intake.DerivedScope(kind), Complete: !g.relisted, Elements: g.elements(by[kind]), Room: len(by[kind])}
+		if g.relisted {
+			updates[i].Removed = names(gone[kind])
+		}
 	}
 	return updates
 }
@@ -186,6 +212,9 @@ func (g *ingresses) complete() []intake.Update {
 // changes returns the outputs that have changed as updates of both scopes. part: the scopes wait for
 // more.
 func (g *ingresses) changes(part bool) []intake.Update {
+	if !part && g.owes() && !g.lacks() {
+		return g.complete()
+	}
 	by, gone := map[mirror.Kind][]*ingress.Output{}, map[mirror.Kind][]string{}
 	changes := g.state.Flush()
 	if len(changes) == 0 {

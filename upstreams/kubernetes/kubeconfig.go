@@ -137,6 +137,9 @@ func refuse(file *api.Config, c *Config) error {
 	if server, err := url.Parse(cluster.Server); err != nil || server.User != nil { // an error would quote it
 		return fmt.Errorf("cluster %q: the server is no URL without user and password: put credentials into a user", context.Cluster)
 	}
+	if !acceptsProxy(cluster.ProxyURL) { // nor is this quoted
+		return fmt.Errorf("cluster %q: the proxy-url is no URL that begins with http://, https:// or socks5://", context.Cluster)
+	}
 	if cluster.InsecureSkipTLSVerify {
 		return fmt.Errorf("cluster %q: insecure-skip-tls-verify is not accepted: give certificate-authority", context.Cluster)
 	}
@@ -152,6 +155,12 @@ func refuse(file *api.Config, c *Config) error {
 		}
 	}
 	return nil
+}
+
+// acceptsProxy reports whether client-go accepts the URL of a proxy. Its error would quote a password.
+func acceptsProxy(text string) bool {
+	proxy, err := url.Parse(text)
+	return text == "" || err == nil && slices.Contains([]string{"http", "https", "socks5"}, proxy.Scheme)
 }
 
 // readBounded returns the content of a file of at most maxCredentials.

@@ -52,6 +52,7 @@ type part struct {
 	access   map[string]*kubernetes.Access // by the ID of the cluster
 	due      time.Time                     // of the next tick, zero for none
 	readAt   time.Time                     // the last time that it could be read
+	entries  []registry.Entry              // of that time, with this config
 	stop     func()                        // nil while no reader runs
 	// reading counts readers: what a former one tells does not count.
 	reading int
@@ -71,6 +72,7 @@ func newFinder(dir string, log *slog.Logger, pace kubernetes.HubPace) (*Finder, 
 	}
 	var err error
 	if f.restore, err = f.memory.load(); err != nil {
+		f.memory.unread = true
 		log.Error("found clusters not read from disk", "err", err)
 	}
 	return f, err == nil
@@ -176,7 +178,7 @@ func (f *Finder) Adopt(cfg *config.Config) {
 	for _, c := range cfg.Clusters {
 		i := slices.IndexFunc(former, func(p *part) bool { return p.cfg.Name == c.Name })
 		if i >= 0 {
-			former[i].cfg = c
+			former[i].cfg, former[i].entries = c, nil
 			f.parts = append(f.parts, former[i])
 			continue
 		}
@@ -195,11 +197,15 @@ func (f *Finder) Adopt(cfg *config.Config) {
 	signal(f.wake)
 }
 
-// policies tells each part what it has to know of the others. The caller holds mu.
+// policies tells each part what it has to know of the others. A cluster that one part has no more is
+// the next part's in the same step, if that has found it. The caller holds mu.
 func (f *Finder) policies() {
 	var before []config.Upstream
 	for i, p := range f.parts {
 		_, _ = f.step(p, registry.SetPolicy{Policy: policyOf(f.cfg, i, before)}) //nolint:errcheck // it is no order
+		if len(p.entries) > 0 && p.registry.Failure() == "" {
+			_, _ = f.step(p, registry.Listed{Entries: fitting(p, p.entries)}) //nolint:errcheck // it is no order
+		}
 		for _, one := range p.registry.Clusters() {
 			before = append(before, config.Upstream{Name: one.Name, ClusterID: one.ID, Source: p.cfg.Upstream.Source})
 		}
@@ -250,8 +256,8 @@ func (f *Finder) told(p *part, reading int, entries []registry.Entry, err error)
 		_, _ = f.step(p, registry.Failed{Err: err}) //nolint:errcheck // it is no order
 		return
 	}
-	p.readAt = time.Now()
-	if out, _ := f.step(p, registry.Listed{Entries: fitting(p, entries)}); out.Set { //nolint:errcheck // it is no order
+	p.readAt, p.entries = time.Now(), fitting(p, entries)
+	if out, _ := f.step(p, registry.Listed{Entries: p.entries}); out.Set { //nolint:errcheck // it is no order
 		f.policies()
 	}
 }
@@ -320,17 +326,27 @@ func (f *Finder) turn() time.Duration {
 	f.mu.Lock()
 	wait := time.Hour
 	kept := map[string][]registry.Cluster{}
-	now := time.Now()
+	now, removed, known := time.Now(), false, true
 	for _, p := range f.parts {
 		if !p.due.IsZero() && !now.Before(p.due) {
-			_, _ = f.step(p, registry.Tick{}) //nolint:errcheck // it is no order
+			out, _ := f.step(p, registry.Tick{}) //nolint:errcheck // it is no order
+			removed = removed || out.Set
 		}
+	}
+	if removed {
+		f.policies()
+	}
+	for _, p := range f.parts {
 		if !p.due.IsZero() {
 			wait = min(wait, max(p.due.Sub(now), time.Millisecond))
 		}
 		kept[p.cfg.Name] = p.registry.Clusters()
+		known = known && !p.readAt.IsZero()
 	}
 	f.mu.Unlock()
+	if f.memory.unread && !known {
+		return wait
+	}
 	if err := f.memory.save(kept); err != nil {
 		f.limit.Warn(f.log, "found clusters not written to disk", "err", err)
 		wait = min(wait, retry)
@@ -376,6 +392,9 @@ func (f *Finder) Remove(name, id string) error {
 	if p == nil {
 		return fmt.Errorf("%w %q", ErrUnknown, name)
 	}
-	_, err := f.step(p, registry.Remove{ID: id})
+	out, err := f.step(p, registry.Remove{ID: id})
+	if out.Set {
+		f.policies()
+	}
 	return err
 }

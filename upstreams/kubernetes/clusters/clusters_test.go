@@ -405,6 +405,50 @@ func TestTwoPartsDoNotFollowOneClusterTwice(t *testing.T) {
 	}
 }
 
+func TestAClusterThatOnePartRemovesIsFreeForTheNext(t *testing.T) {
+	h, dir := newHub(t), t.TempDir()
+	path := filepath.Join(dir, "more")
+	if err := os.Mkdir(path, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	write := func(name string) {
+		if err := os.WriteFile(filepath.Join(path, name), h.kubeconfig(name), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("east")
+	h.secret("one", map[string][]byte{"east": h.kubeconfig("e")})
+	f := finds(t, "", h.parse(dir, "- {name: fleet, secrets: {kubeconfig: hub}}\n- {name: more, directory: {path: more}}"))
+	f.eventually("the first part has it", func() bool { return len(f.Status()[1].Refused) == 1 && len(f.Status()[0].Clusters) == 1 })
+	h.secret("one", nil)
+	f.has("east orphaned")
+	if err := f.Remove("fleet", "east"); err != nil {
+		t.Fatal(err)
+	}
+	if first, next := f.Status()[0], f.Status()[1]; len(first.Clusters) > 0 || len(next.Clusters) != 1 || next.Refused != nil {
+		t.Errorf("%+v %+v: the upstream of the cluster goes, and comes later", first, next)
+	}
+	f.stop()
+
+	// So it is when the time of an orphan is over.
+	h.secret("one", map[string][]byte{"east": h.kubeconfig("e")})
+	f = finds(t, "", f.cfg)
+	f.eventually("the first part has it", func() bool { return len(f.Status()[1].Refused) == 1 && len(f.Status()[0].Clusters) == 1 })
+	h.secret("one", nil)
+	f.has("east orphaned")
+	f.mu.Lock()
+	first := f.parts[0]
+	orphan := first.registry.Clusters()[0]
+	orphan.Since = orphan.Since.Add(-25 * time.Hour)
+	_, _ = first.registry.Step(orphan.Since, registry.Restored{Clusters: []registry.Cluster{orphan}})
+	first.due = time.Now()
+	f.mu.Unlock()
+	f.turn()
+	if first, next := f.Status()[0], f.Status()[1]; len(first.Clusters) > 0 || len(next.Clusters) != 1 {
+		t.Errorf("%+v %+v", first, next)
+	}
+}
+
 func TestADirectoryOfKubeconfigsIsFollowed(t *testing.T) {
 	h, dir := newHub(t), t.TempDir()
 	path := filepath.Join(dir, "fleet")

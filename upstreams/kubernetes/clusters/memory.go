@@ -26,6 +26,9 @@ const (
 type memory struct {
 	dir  string // empty: it keeps nothing
 	last []byte // that was written or read
+	// unread: there is a file that could not be read. It stays until all is known anew, so that the
+	// next start does not take what it had for none.
+	unread bool
 }
 
 // load returns what is kept, nothing after an error.
@@ -97,6 +100,6 @@ func (m *memory) save(kept map[string][]registry.Cluster) error {
 	if err := os.Rename(f.Name(), filepath.Join(m.dir, memoryName)); err != nil {
 		return err
 	}
-	m.last = text
+	m.last, m.unread = text, false
 	return nil
 }

@@ -17,6 +17,7 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/internal/fswatch"
+	"meshrelay/internal/text"
 	"meshrelay/upstreams/kubernetes"
 	"meshrelay/upstreams/kubernetes/clusters/registry"
 )
@@ -82,19 +83,21 @@ type checker struct {
 	known map[[sha256.Size]byte]string // of the last entries: the problem, empty for none
 }
 
-// check sets the problems of entries.
+// check sets the problems of entries, and bounds what is told of them.
 func (c *checker) check(entries []registry.Entry) []registry.Entry {
 	next := map[[sha256.Size]byte]string{}
 	for i := range entries {
 		e := &entries[i]
+		e.Note = text.Abbreviate(e.Note)
 		if e.Problem != "" {
+			e.Problem = text.Abbreviate(e.Problem)
 			continue
 		}
 		sum := sha256.Sum256(e.Kubeconfig)
 		problem, known := c.known[sum]
 		if !known {
 			if err := kubernetes.CheckKubeconfig(e.Kubeconfig, c.trust); err != nil {
-				problem = err.Error()
+				problem = text.Abbreviate(err.Error())
 			}
 		}
 		if next[sum] = problem; problem != "" {
@@ -267,8 +270,10 @@ func kubeconfigOf(c profileCluster, exec config.ProviderExec) []byte {
 	return text
 }
 
-// maxFiles bounds the files in a directory.
-const maxFiles = 5_000
+const (
+	maxFiles     = 5_000    // in a directory
+	maxDirectory = 64 << 20 // bytes of all files that are read of one
+)
 
 // directory reads the kubeconfigs in a directory.
 type directory struct {
@@ -303,6 +308,7 @@ func (d *directory) list(context.Context) (all []registry.Entry, err error) {
 	if len(found) > maxFiles {
 		return nil, fmt.Errorf("%s has more than %d files: name a directory that has only kubeconfigs", d.path, maxFiles)
 	}
+	size := 0
 	for _, f := range found {
 		path := filepath.Join(d.path, f.Name())
 		if strings.HasPrefix(f.Name(), ".") { // of editors and, in a mounted Secret, its versions
@@ -315,6 +321,9 @@ func (d *directory) list(context.Context) (all []registry.Entry, err error) {
 		e := registry.Entry{ID: idOf(f.Name()), Origin: "file " + path}
 		if err == nil {
 			e.Kubeconfig, err = readFile(path)
+		}
+		if size += len(e.Kubeconfig); size > maxDirectory {
+			return nil, fmt.Errorf("%s has more than %d MiB: name a directory that has only kubeconfigs", d.path, maxDirectory>>20)
 		}
 		if err != nil {
 			e.Problem = err.Error()
