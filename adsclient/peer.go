@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -47,6 +48,19 @@ func ParsePeer(md metadata.MD) Peer {
 		p.Holds = holds[0] == "true"
 	}
 	return p
+}
+
+// Header returns headers from which ParsePeer returns p.
+func (p Peer) Header() metadata.MD {
+	md := metadata.MD{}
+	if p.Relay {
+		md.Set(relayHeader, string(Delta))
+		md.Set(holdsHeader, strconv.FormatBool(p.Holds))
+	}
+	if p.Relay && p.Name != "" {
+		md.Set(nameHeader, p.Name)
+	}
+	return md
 }
 
 func isName(s string) bool {

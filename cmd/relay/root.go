@@ -51,7 +51,7 @@ A first run:
 			root.AddCommand(c)
 		}
 	}
-	root.AddCommand(newVersion(), newSupportBundle())
+	root.AddCommand(newVersion(), newSupportBundle(), newRecord(), newReplay())
 	strict(root)
 	return root
 }

@@ -72,33 +72,47 @@ func New(cfg config.Upstream, env upstreams.Env) (s *Source, err error) {
 	section := sectionOf(cfg)
 	s = &Source{log: env.Log, complaints: newComplaints(), extra: section.Types, complained: map[string]string{}}
 	s.st = upstreams.Status{State: upstreams.StateConnecting, Since: time.Now(), Address: section.Addresses[0], Drift: map[string]uint64{}}
-	creds, opts := dialOptions(section)
-	client := adsclient.Config{
-		Addresses:        section.Addresses,
-		Credentials:      creds,
-		DialOptions:      opts,
-		ResyncInterval:   section.ResyncInterval.D(),
-		FailbackAfter:    section.FailbackAfter.D(),
-		MaxResponseBytes: cfg.Limits.MaxResponseBytes,
-		Gzip:             slices.Contains(section.Compression, config.CompressionGzip),
-		Logger:           s.log,
-	}
-	node := adsclient.NodeConfig{Name: env.Node.ID, Namespace: env.Node.Namespace, IP: env.Node.IP, Revision: env.Node.Revision}
+	client := clientConfig(cfg, env)
 	if cfg.Services.Mode == config.ServicesDiscover {
-		consumer, second := node, client
+		consumer, second := nodeConfig(env), client
 		consumer.ClusterID, consumer.Network = env.Node.ClusterID, cfg.Services.Network
 		second.Node = func() *corev3.Node { return adsclient.EndpointsNode(consumer) }
+		second.Name = "" // the first stream finds out who the server is
 		if s.endpoints, err = newEndpoints(second, endpointsPatience, s.endpointsChanged); err != nil {
 			return nil, err
 		}
 	}
-	node.ClusterID, node.OwnClusterID = cfg.ClusterID, env.Node.ClusterID
-	client.Node = func() *corev3.Node { return adsclient.Node(node) }
-	client.Protocol, client.SyncTimeout = adsclient.Protocol(section.Protocol), section.SyncTimeout.D()
-	client.TypeURLs = func(relay bool) []string { return subscriptions(relay, s.extra) }
-	client.Name, client.Met = env.Relay, s.met
+	client.Met = s.met
 	s.client, err = adsclient.New(client, s)
 	return s, err
+}
+
+// clientConfig returns how to connect to an upstream, and what to ask it for.
+func clientConfig(cfg config.Upstream, env upstreams.Env) adsclient.Config {
+	section := sectionOf(cfg)
+	creds, opts := dialOptions(section)
+	node := nodeConfig(env)
+	node.ClusterID, node.OwnClusterID = cfg.ClusterID, env.Node.ClusterID
+	return adsclient.Config{
+		Addresses:        section.Addresses,
+		Protocol:         adsclient.Protocol(section.Protocol),
+		Node:             func() *corev3.Node { return adsclient.Node(node) },
+		TypeURLs:         func(relay bool) []string { return subscriptions(relay, section.Types) },
+		Name:             env.Relay,
+		Credentials:      creds,
+		DialOptions:      opts,
+		SyncTimeout:      section.SyncTimeout.D(),
+		ResyncInterval:   section.ResyncInterval.D(),
+		FailbackAfter:    section.FailbackAfter.D(),
+		MaxResponseBytes: cfg.Limits.MaxResponseBytes,
+		Gzip:             slices.Contains(section.Compression, config.CompressionGzip),
+		Logger:           env.Log,
+	}
+}
+
+// nodeConfig returns the description of this relay, without clusters.
+func nodeConfig(env upstreams.Env) adsclient.NodeConfig {
+	return adsclient.NodeConfig{Name: env.Node.ID, Namespace: env.Node.Namespace, IP: env.Node.IP, Revision: env.Node.Revision}
 }
 
 // newComplaints bounds the log lines about responses: the status counts and names what they refuse.
