@@ -145,10 +145,10 @@ func TestMicroBenchmarksBecomeMedians(t *testing.T) {
 	}
 }
 
-// TestARunOfEverythingIsEstimatedAtFortyMinutes adds up what the scenarios ask for: how long that
+// TestARunOfEverythingIsEstimatedAtFiftyMinutes adds up what the scenarios ask for: how long that
 // takes somewhere is not looked at.
-func TestARunOfEverythingIsEstimatedAtFortyMinutes(t *testing.T) {
-	if took := total(plan(regexp.MustCompile("."), contenders(binaries{}), 1, 0)); took > 40*time.Minute {
+func TestARunOfEverythingIsEstimatedAtFiftyMinutes(t *testing.T) {
+	if took := total(plan(regexp.MustCompile("."), contenders(binaries{}), 1, 0)); took > 50*time.Minute {
 		t.Errorf("one run of everything takes %v", took)
 	}
 }
