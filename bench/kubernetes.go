@@ -27,7 +27,7 @@ type kubernetesResult struct {
 	StatusPushes  float64 `json:"statusPushes"` // messages to a client meanwhile
 	Relisted      bool    `json:"relisted,omitempty"`
 	RelistCPUMS   float64 `json:"relistCpuMs,omitempty"`
-	RelistPushes  float64 `json:"relistPushes,omitempty"` // messages to a client meanwhile, of which one is due
+	RelistPushes  float64 `json:"relistPushes,omitempty"` // messages to a client meanwhile; one is due
 	RelistRSSMiB  float64 `json:"relistRssMib,omitempty"`
 	ListedRSSMiB  float64 `json:"listedRssMib,omitempty"` // when it has all, and the peak until then
 	ListedPeakMiB float64 `json:"listedPeakMib,omitempty"`
@@ -232,7 +232,7 @@ func (b *bench) statuses() error {
 	return nil
 }
 
-// relist has the contender list all objects once more, of which one has changed.
+// relist has the contender list all objects once more. One has changed.
 func (b *bench) relist() error {
 	r := b.result.Kubernetes
 	_, messages := b.received()

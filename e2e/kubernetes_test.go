@@ -274,7 +274,7 @@ func (k *kubernetes) createService(namespace, name string, ports ...servicePort)
 type pod struct {
 	name, ip string
 	node     string   // none when empty
-	labels   []string // besides app
+	labels   []string // in addition to app
 	unready  bool
 }
 

@@ -56,7 +56,7 @@ func TestJournalOutlivesAKill(t *testing.T) {
 	}
 }
 
-// TestJournalIsBounded: two files, each of which is a line longer than its bound at most.
+// TestJournalIsBounded: there are two files, each a line longer than its bound at most.
 func TestJournalIsBounded(t *testing.T) {
 	dir := t.TempDir()
 	s := opened(t, dir)

@@ -15,7 +15,7 @@ type choice struct {
 	picked map[string]bool
 	listed bool // all namespaces were told
 
-	// passed are the namespaces of which objects of a target were passed over since its last list.
+	// passed are the namespaces with objects of a target that were passed over since its last list.
 	// The ledger guards it.
 	passed map[*target]map[string]struct{}
 }

@@ -13,7 +13,7 @@ import (
 
 const chosen = `, discoverySelectors: ["mesh=on", "team in (a, b)"]`
 
-// choosing is a server with objects in namespaces of which shop and pay are chosen.
+// choosing is a server with objects in namespaces. Shop and pay are chosen.
 func choosing(t *testing.T) *apiServer {
 	s := newAPIServer(t)
 	s.Define("", "Namespace", "namespaces", "v1")
@@ -36,7 +36,7 @@ func TestNamespacesAreChosenByTheirLabels_K14(t *testing.T) {
 	if k := w.status().Kubernetes; k.Namespaces != 3 || k.Selected != 2 {
 		t.Errorf("%d of %d namespaces", k.Selected, k.Namespaces)
 	}
-	// A namespace that is chosen brings what it has, and only the kinds of which it may have something
+	// A namespace that is chosen brings what it has, and only the kinds that it may have something of
 	// are listed anew.
 	sidecars, lists := s.Asked("/sidecars"), s.Asked("/serviceentries")
 	s.Namespace("other", `{"mesh":"on"}`)

@@ -14,7 +14,7 @@ import (
 	"meshrelay/upstreams/kubernetes/ingress"
 )
 
-// The kinds of which Gateways and VirtualServices are made, and what is made.
+// The kinds that Gateways and VirtualServices are made of, and what is made.
 var (
 	ingressKind      = mirror.Kind{Group: "networking.k8s.io", Kind: "Ingress"}
 	ingressClassKind = mirror.Kind{Group: "networking.k8s.io", Kind: "IngressClass"}
@@ -172,7 +172,7 @@ func (g *ingresses) leave(namespaces []string) {
 // owes reports whether all outputs are to be returned once more.
 func (g *ingresses) owes() bool { return g.relisted && g.ready() }
 
-// lacks reports whether there is an input of which no content was ever decoded. What was made of it
+// lacks reports whether there is an input whose content was never decoded. What was made of it
 // before the start, by a build or with limits that could, is not gone.
 func (g *ingresses) lacks() bool {
 	for kind, undone := range g.undone {
