@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -238,11 +239,14 @@ func (p *process) memory() (rss, peak int64) {
 	return rss, peak
 }
 
+// freePort returns an address that nobody listens on, below the ports that the kernel gives to connections:
+// one of those could be taken before the process that it is for listens.
 func freePort() (string, error) {
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
+	for range 1000 {
+		lis, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(22_000)))
+		if err == nil {
+			return lis.Addr().String(), lis.Close()
+		}
 	}
-	defer lis.Close()
-	return lis.Addr().String(), nil
+	return "", errors.New("no port of 127.0.0.1 from 10000 to 32000 is free")
 }
