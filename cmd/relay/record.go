@@ -176,11 +176,12 @@ func (r *recorder) take(rec recording.Record) error {
 		typeURL = recording.TypeURL(rec)
 	}
 	if r.redact {
-		var err error
-		if rec, err = recording.Redact(rec); err != nil {
-			r.leftOut++
-			return nil
+		redacted, err := recording.Redact(rec)
+		if err != nil {
+			r.leftOut++ // it is told at the end
+			return nil //nolint:nilerr // what can not be redacted is not written
 		}
+		rec = redacted
 	}
 	if err := r.out.Add(rec); err != nil {
 		return err
