@@ -179,7 +179,7 @@ func (r *recorder) take(rec recording.Record) error {
 		redacted, err := recording.Redact(rec)
 		if err != nil {
 			r.leftOut++ // it is told at the end
-			return nil //nolint:nilerr // what can not be redacted is not written
+			return nil  //nolint:nilerr // what can not be redacted is not written
 		}
 		rec = redacted
 	}
