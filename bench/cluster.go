@@ -328,7 +328,7 @@ func (c *cluster) followOnce() (stop func(), err error) {
 	}()
 	select {
 	case <-synced:
-		return func() { cancel(); <-ended }, nil // it ends because of that
+		return func() { cancel(); <-ended }, nil //nolint:errcheck // it ends because of that
 	case err := <-ended:
 		cancel()
 		return nil, fmt.Errorf("the raw reader: %w", err)
