@@ -34,8 +34,8 @@ const (
 	quietTime  = 2 * time.Second
 	quietBytes = 1 << 20
 	quietPart  = 20
-	// quietAgain is how often a relay that is quiet all the time is collected at most: what it allocates
-	// makes it collect by itself now and then.
+	// quietAgain is the least time between two such collections: a relay with a change now and then
+	// would collect for each.
 	quietAgain = time.Minute
 )
 
@@ -85,7 +85,7 @@ func (c *Collector) Run(ctx context.Context, started <-chan struct{}) error {
 	tick := time.NewTicker(quietTime)
 	defer tick.Stop()
 	last, ours, before := collections(), int64(0), allocatedBytes()
-	worked, at := true, time.Now() // worked: since the collection of ours, at that time
+	at := time.Time{} // of the last collection of ours
 	for {
 		select {
 		case <-ctx.Done():
@@ -94,14 +94,12 @@ func (c *Collector) Run(ctx context.Context, started <-chan struct{}) error {
 		}
 		// Once after the relay has become quiet: a busy one collects anyway.
 		now, allocated := collections(), allocatedBytes()
-		switch {
-		case allocated-before >= max(quietBytes, heldBytes()/quietPart):
-			worked = true
-		case now == last && now != ours && (worked || time.Since(at) >= quietAgain):
+		works := allocated-before >= max(quietBytes, heldBytes()/quietPart)
+		if !works && now == last && now != ours && time.Since(at) >= quietAgain {
 			runtime.GC() // pools keep their buffers for one collection, and each halves stacks at most
 			debug.FreeOSMemory()
 			now = collections()
-			ours, worked, at = now, false, time.Now()
+			ours, at = now, time.Now()
 			c.log.Debug("memory returned to the system", "collections", now)
 		}
 		last, before = now, allocated
