@@ -22,7 +22,7 @@ var long = flag.Bool("long", false, "run every attack by fifty at once, too")
 // Bounds of the costs of an attack.
 const (
 	many      = 50
-	mostRSS   = 285_000_000 // of one
+	mostRSS   = 274_000_000 // of one
 	mostByAll = 512_000_000 // of fifty at once
 	mostCPU   = 500 * time.Millisecond
 	mostLine  = 8 << 10 // of the log
