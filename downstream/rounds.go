@@ -2,6 +2,7 @@ package downstream
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -21,28 +22,45 @@ type Round struct {
 // rounds follow the pushes. Each client counts in those that begin while it is there, and adds itself to
 // each of them once: nothing is looked up, neither by client nor by resource.
 type rounds struct {
+	newest atomic.Uint64 // written under mu
+
 	mu      sync.Mutex // guards all below
 	clients int
-	newest  uint64
-	kept    [keptRounds]Round // of a number at its remainder
+	kept    [keptRounds]keptRound // of a number at its remainder
+}
+
+type keptRound struct {
+	Round
+	over chan struct{} // closed once all have it, or once it is not followed; nil while nobody waits
+}
+
+// end tells those who wait for the end of a round.
+func (k *keptRound) end() {
+	if k.over != nil {
+		close(k.over)
+		k.over = nil
+	}
 }
 
 // begin begins a push.
 func (r *rounds) begin(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.newest++
-	r.kept[r.newest%keptRounds] = Round{Number: r.newest, Clients: r.clients}
-	r.look(&r.kept[r.newest%keptRounds], now)
+	number := r.newest.Add(1)
+	round := &r.kept[number%keptRounds]
+	round.end()
+	round.Round = Round{Number: number, Clients: r.clients}
+	round.look(now)
 }
 
-// look notes that enough clients have a push. The caller holds mu.
-func (*rounds) look(round *Round, now time.Time) {
-	if round.Half.IsZero() && 2*round.Acknowledged >= round.Clients {
-		round.Half = now
+// look notes that enough clients have a push.
+func (k *keptRound) look(now time.Time) {
+	if k.Half.IsZero() && 2*k.Acknowledged >= k.Clients {
+		k.Half = now
 	}
-	if round.All.IsZero() && round.Acknowledged >= round.Clients {
-		round.All = now
+	if k.All.IsZero() && k.Acknowledged >= k.Clients {
+		k.All = now
+		k.end()
 	}
 }
 
@@ -51,7 +69,7 @@ func (r *rounds) enter() (has uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.clients++
-	return r.newest
+	return r.newest.Load()
 }
 
 // leave counts a client out that had a push.
@@ -59,9 +77,9 @@ func (r *rounds) leave(has uint64, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.clients--
-	r.since(has, r.newest, func(round *Round) {
+	r.since(has, r.newest.Load(), func(round *keptRound) {
 		round.Clients--
-		r.look(round, now)
+		round.look(now)
 	})
 }
 
@@ -69,16 +87,16 @@ func (r *rounds) leave(has uint64, now time.Time) {
 func (r *rounds) reach(had, has uint64, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.since(had, has, func(round *Round) {
+	r.since(had, has, func(round *keptRound) {
 		round.Acknowledged++
-		r.look(round, now)
+		round.look(now)
 	})
 }
 
 // since calls f with the pushes after one, up to another. The caller holds mu.
-func (r *rounds) since(after, upTo uint64, f func(*Round)) {
-	if r.newest >= keptRounds {
-		after = max(after, r.newest-keptRounds)
+func (r *rounds) since(after, upTo uint64, f func(*keptRound)) {
+	if newest := r.newest.Load(); newest >= keptRounds {
+		after = max(after, newest-keptRounds)
 	}
 	for n := after + 1; n <= upTo; n++ {
 		f(&r.kept[n%keptRounds])
@@ -86,25 +104,31 @@ func (r *rounds) since(after, upTo uint64, f func(*Round)) {
 }
 
 // number returns the number of the newest push.
-func (r *rounds) number() uint64 {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.newest
-}
+func (r *rounds) number() uint64 { return r.newest.Load() }
 
-// get returns a push, and whether it is still followed.
-func (r *rounds) get(number uint64) (Round, bool) {
+// get returns a push, nil when it is not followed any more, and what is closed at its end.
+func (r *rounds) get(number uint64) (*Round, <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	round := r.kept[number%keptRounds]
-	return round, number > 0 && round.Number == number
+	kept := &r.kept[number%keptRounds]
+	if number == 0 || kept.Number != number {
+		return nil, nil
+	}
+	round := kept.Round
+	if round.All.IsZero() && kept.over == nil {
+		kept.over = make(chan struct{})
+	}
+	return &round, kept.over
 }
 
 // NewestRound returns the number of the newest push, zero before the first.
 func (s *Server) NewestRound() uint64 { return s.rounds.number() }
 
-// Round returns a push, and whether it is among the newest, which are followed.
-func (s *Server) Round(number uint64) (Round, bool) { return s.rounds.get(number) }
+// Round returns a push, nil unless it is among the newest, which are followed. While not all clients
+// have it, over is closed once they have, or once it is not followed any more.
+func (s *Server) Round(number uint64) (round *Round, over <-chan struct{}) {
+	return s.rounds.get(number)
+}
 
 // hold notes that the client has all that was planned for it, if it has acknowledged that. The caller
 // holds mu.

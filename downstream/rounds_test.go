@@ -17,10 +17,16 @@ func TestClientsThatHaveAPushAreCounted(t *testing.T) {
 	check := func(what string, number uint64, clients, acknowledged int, half, all time.Time) {
 		t.Helper()
 		want := Round{number, clients, acknowledged, half, all}
-		if got, ok := r.get(number); !ok || got != want {
-			t.Errorf("%s: %+v, want %+v", what, got, want)
+		got, over := r.get(number)
+		if got == nil || *got != want {
+			t.Fatalf("%s: %+v, want %+v", what, got, want)
+		}
+		if ended := over == nil; ended == all.IsZero() {
+			t.Errorf("%s: its end is awaited: %v", what, !ended)
 		}
 	}
+	_, first := r.get(1)
+	_, second := r.get(2)
 	check("nobody has it", 1, 3, 0, time.Time{}, time.Time{})
 	r.reach(a, 2, at(2)) // has skipped the first
 	check("one has it", 1, 3, 1, time.Time{}, time.Time{})
@@ -29,6 +35,9 @@ func TestClientsThatHaveAPushAreCounted(t *testing.T) {
 	check("and the second not", 2, 3, 1, time.Time{}, time.Time{})
 	r.leave(c, at(4))
 	check("the third goes", 1, 2, 2, at(3), at(4))
+	if !isClosed(first) || isClosed(second) {
+		t.Error("the first push has ended, and the second not")
+	}
 	check("the third goes", 2, 2, 1, at(4), time.Time{})
 	r.leave(late, at(5))
 	r.reach(1, 2, at(6))
@@ -37,8 +46,13 @@ func TestClientsThatHaveAPushAreCounted(t *testing.T) {
 	for range 3 * keptRounds {
 		r.begin(at(7))
 	}
-	if _, ok := r.get(2); ok || r.number() != 2+3*keptRounds {
+	if got, _ := r.get(2); got != nil || r.number() != 2+3*keptRounds {
 		t.Error("an old push is followed")
+	}
+	_, over := r.get(r.number() - keptRounds + 1)
+	r.begin(at(7))
+	if !isClosed(over) {
+		t.Error("the end of a push that is not followed any more is awaited for ever")
 	}
 	r.reach(2, r.number(), at(8)) // which has missed more than are kept
 	check("after many", r.number(), 2, 1, at(8), time.Time{})

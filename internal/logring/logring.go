@@ -92,17 +92,28 @@ func (r *Ring) room(level slog.Level, take bool) bool {
 
 // Handler returns a handler that has the ring keep each record, and passes those on that next wants.
 func (r *Ring) Handler(next slog.Handler) slog.Handler {
-	return &handler{ring: r, next: next, keep: slog.NewTextHandler(r, &slog.HandlerOptions{Level: slog.LevelDebug})}
+	return &handler{r, slog.LevelDebug, next, slog.NewTextHandler(r, &slog.HandlerOptions{Level: slog.LevelDebug})}
+}
+
+// WithoutDebug returns a handler that has its ring keep no record of level debug, when h is one of a
+// Ring, else h. It is for parts that log something for each client of each push: no line is made of
+// that then, unless the log itself has level debug.
+func WithoutDebug(h slog.Handler) slog.Handler {
+	if of, ok := h.(*handler); ok {
+		return &handler{of.ring, slog.LevelInfo, of.next, of.keep}
+	}
+	return h
 }
 
 type handler struct {
 	ring       *Ring
+	least      slog.Level // that the ring keeps
 	next, keep slog.Handler
 }
 
 // Enabled implements slog.Handler.
 func (h *handler) Enabled(ctx context.Context, level slog.Level) bool {
-	return h.next.Enabled(ctx, level) || h.ring.room(level, false)
+	return h.next.Enabled(ctx, level) || level >= h.least && h.ring.room(level, false)
 }
 
 // Handle implements slog.Handler.
@@ -110,7 +121,7 @@ func (h *handler) Handle(ctx context.Context, record slog.Record) (err error) {
 	if h.next.Enabled(ctx, record.Level) {
 		err = h.next.Handle(ctx, record)
 	}
-	if h.ring.room(record.Level, true) {
+	if record.Level >= h.least && h.ring.room(record.Level, true) {
 		err = errors.Join(err, h.keep.Handle(ctx, record))
 	}
 	return err
@@ -118,10 +129,10 @@ func (h *handler) Handle(ctx context.Context, record slog.Record) (err error) {
 
 // WithAttrs implements slog.Handler.
 func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return &handler{h.ring, h.next.WithAttrs(attrs), h.keep.WithAttrs(attrs)}
+	return &handler{h.ring, h.least, h.next.WithAttrs(attrs), h.keep.WithAttrs(attrs)}
 }
 
 // WithGroup implements slog.Handler.
 func (h *handler) WithGroup(name string) slog.Handler {
-	return &handler{h.ring, h.next.WithGroup(name), h.keep.WithGroup(name)}
+	return &handler{h.ring, h.least, h.next.WithGroup(name), h.keep.WithGroup(name)}
 }

@@ -34,6 +34,25 @@ func TestTheRingKeepsDebugLinesThatTheLogLeavesOut(t *testing.T) {
 	}
 }
 
+func TestAPartWithoutDebugMakesNoLineThatTheLogDoesNotWant(t *testing.T) {
+	var r Ring
+	level := new(slog.LevelVar)
+	var out bytes.Buffer
+	log := slog.New(WithoutDebug(r.Handler(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: level})))).With("client", 1)
+	if log.Enabled(t.Context(), slog.LevelDebug) {
+		t.Error("a line of level debug would be made")
+	}
+	log.Info("one")
+	level.Set(slog.LevelDebug)
+	log.Debug("two")
+	if got := content(t, &r); len(got) != 1 || !strings.Contains(got[0], "one") || !strings.Contains(out.String(), "two") {
+		t.Errorf("ring %q, log %q", got, out.String())
+	}
+	if h := slog.DiscardHandler; WithoutDebug(h) != h {
+		t.Error("a handler without a ring is another")
+	}
+}
+
 func TestTheRingIsBoundedInLinesAndBytes(t *testing.T) {
 	var r Ring
 	for i := range 2 * maxLines {

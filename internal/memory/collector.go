@@ -34,9 +34,15 @@ const (
 	quietTime  = 2 * time.Second
 	quietBytes = 1 << 20
 	quietPart  = 20
-	// quietAgain is the least time between two such collections: a relay with a change now and then
-	// would collect for each.
-	quietAgain = time.Minute
+	// quietAgain is the least time between two such collections, and the process is resident with
+	// growPercent and growBytes more than after the last at least: what changes now and then leave
+	// behind the usual collections take.
+	quietAgain  = time.Minute
+	growPercent = runPercent + 10
+	growBytes   = 16 << 20
+	// manyStacks is from how many bytes of stacks on a collection of ours is two: each halves a stack at
+	// most, and pools keep their buffers for one.
+	manyStacks = 16 << 20
 )
 
 // startPercent returns GOGC for a start, by the bytes that the last collection has left.
@@ -85,7 +91,7 @@ func (c *Collector) Run(ctx context.Context, started <-chan struct{}) error {
 	tick := time.NewTicker(quietTime)
 	defer tick.Stop()
 	last, ours, before := collections(), int64(0), allocatedBytes()
-	at := time.Time{} // of the last collection of ours
+	at, kept := time.Time{}, uint64(0) // the last collection of ours, and what was resident after it
 	for {
 		select {
 		case <-ctx.Done():
@@ -95,11 +101,14 @@ func (c *Collector) Run(ctx context.Context, started <-chan struct{}) error {
 		// Once after the relay has become quiet: a busy one collects anyway.
 		now, allocated := collections(), allocatedBytes()
 		works := allocated-before >= max(quietBytes, heldBytes()/quietPart)
-		if !works && now == last && now != ours && time.Since(at) >= quietAgain {
-			runtime.GC() // pools keep their buffers for one collection, and each halves stacks at most
+		grown := residentBytes() >= kept+kept*growPercent/100+growBytes
+		if !works && now == last && now != ours && (at.IsZero() || grown && time.Since(at) >= quietAgain) {
+			if metric("/memory/classes/heap/stacks:bytes") >= manyStacks {
+				runtime.GC()
+			}
 			debug.FreeOSMemory()
 			now = collections()
-			ours, at = now, time.Now()
+			ours, at, kept = now, time.Now(), residentBytes()
 			c.log.Debug("memory returned to the system", "collections", now)
 		}
 		last, before = now, allocated
@@ -130,6 +139,12 @@ func heldBytes() uint64 { return metric("/gc/heap/live:bytes") }
 
 // allocatedBytes returns what was allocated in all.
 func allocatedBytes() uint64 { return metric("/gc/heap/allocs:bytes") }
+
+// residentBytes returns what the runtime has from the system: the resident set but for the pages of the
+// program file.
+func residentBytes() uint64 {
+	return metric("/memory/classes/total:bytes") - metric("/memory/classes/heap/released:bytes")
+}
 
 func metric(name string) uint64 {
 	sample := []metrics.Sample{{Name: name}}

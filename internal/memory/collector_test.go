@@ -82,7 +82,7 @@ func TestSteadyWorkIsNotQuiet(t *testing.T) {
 		if n := forced() - began; n != 0 {
 			t.Errorf("%d collections of its own while there is work", n)
 		}
-		time.Sleep(3 * quietTime)
+		time.Sleep(10 * quietTime) // no time passes for a collection that is under way
 		if forced() == began {
 			t.Error("no collection after the work")
 		}
@@ -130,11 +130,12 @@ func TestGOGCTakesPrecedence(t *testing.T) {
 	}
 }
 
-// TestLittleWorkIsNotCollectedForAgainAndAgain: a relay that allocates so slowly that it is quiet collects
-// by itself now and then, and not three times as often for that.
-func TestLittleWorkIsNotCollectedForAgainAndAgain(t *testing.T) {
+// TestOnlyWhatHasGrownIsCollectedForAgain: a relay that allocates so slowly that it is quiet collects by
+// itself now and then, and no more often for that; a storm that is over is collected for, once a minute.
+func TestOnlyWhatHasGrownIsCollectedForAgain(t *testing.T) {
 	t.Setenv("GOGC", "")
 	c := quietCollector(t)
+	forced := func() uint64 { return metric("/gc/cycles/forced:gc-cycles") }
 	runtime.GC()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -142,15 +143,28 @@ func TestLittleWorkIsNotCollectedForAgainAndAgain(t *testing.T) {
 		close(started)
 		go func() { done <- c.Run(ctx, started) }()
 		time.Sleep(3 * quietTime)
-		began, minutes := collections(), 10
-		const often = 12 // in a minute
+		synctest.Wait()
+		began := forced()
+		const minutes, often = 10, 12 // often in a minute
 		for range minutes * often {
 			runtime.GC() // as by itself
 			time.Sleep(time.Minute / often)
 		}
-		own := collections() - began - int64(minutes*often)
-		if own > int64(2*minutes) || own == 0 {
+		synctest.Wait()
+		if own := forced() - began - minutes*often; own != 0 {
 			t.Errorf("%d collections of its own in %d minutes", own, minutes)
+		}
+		for range 3 {
+			began = forced()
+			storm := make([]byte, residentBytes()+2*growBytes)
+			runtime.GC()
+			runtime.KeepAlive(storm)
+			runtime.GC() // the storm is over
+			time.Sleep(quietAgain + 2*quietTime)
+			synctest.Wait()
+			if own := forced() - began - 2; own == 0 || own > 2 {
+				t.Errorf("%d collections of its own after a storm, resident %d", own, residentBytes())
+			}
 		}
 		cancel()
 		if err := <-done; err != nil {

@@ -155,7 +155,8 @@ func New(o Options) (*Relay, error) {
 		Configs: r.aggregate, Await: func(ctx context.Context) error {
 			return r.manager.AwaitFirstSync(ctx, r.server.HeldClusters)
 		},
-		Debug: debug, Work: work, Overloaded: r.guard.Overloaded, Events: r.events, Registerer: registry, Logger: r.log,
+		Debug: debug, Work: work, Overloaded: r.guard.Overloaded, Events: r.events, Registerer: registry,
+		Logger: slog.New(logring.WithoutDebug(r.log.Handler())), // it tells each push to each client
 	})
 	if err != nil {
 		return nil, err

@@ -13,10 +13,10 @@ import (
 const (
 	// maxStaged is how many changes are followed at a time. Others have no stages but the first.
 	maxStaged = 64
-	// stagePatience is how long a change is followed, and stagePoll how often is looked whether clients
-	// have it, at first.
+	// stagePatience is how long a change is followed, and stageLook after what time the clients that have
+	// it are counted first, when not all have.
 	stagePatience = 30 * time.Second
-	stagePoll     = 2 * time.Millisecond
+	stageLook     = 100 * time.Millisecond
 )
 
 // stages follow changes through the relay to the clients. The parts are asked how far they are with all
@@ -25,7 +25,7 @@ type stages struct {
 	merged func(context.Context) error // waits until all is merged
 	pushed func(context.Context) error // waits until all is pushed
 	newest func() uint64               // push
-	round  func(uint64) (downstream.Round, bool)
+	round  func(uint64) (*downstream.Round, <-chan struct{})
 	begins chan begin
 }
 
@@ -81,11 +81,9 @@ func (s *stages) one(ctx context.Context, c *events.Change, before uint64) {
 		return // no client is served anything else
 	}
 	c.Reach(func(st *events.Stages) { st.Pushed = pushed })
-	timer := time.NewTimer(stagePoll)
-	defer timer.Stop()
-	for wait := stagePoll; ; wait = min(2*wait, time.Second) {
-		round, followed := s.round(number)
-		if !followed {
+	for wait := stageLook; ; wait = min(2*wait, time.Second) {
+		round, over := s.round(number)
+		if round == nil {
 			return
 		}
 		c.Reach(func(st *events.Stages) {
@@ -97,11 +95,14 @@ func (s *stages) one(ctx context.Context, c *events.Change, before uint64) {
 		if !round.All.IsZero() {
 			return
 		}
-		timer.Reset(wait)
+		look := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
+			look.Stop()
 			return
-		case <-timer.C:
+		case <-over:
+			look.Stop()
+		case <-look.C:
 		}
 	}
 }
