@@ -8,6 +8,7 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	mcp "istio.io/api/mcp/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 
 	"meshrelay/config"
@@ -82,5 +83,24 @@ func TestAHeldServiceStaysWhileItsEndpointsAreAskedForAgain(t *testing.T) {
 	m.step(Endpoints{From: oneEndpoint, Clusters: slices.Collect(maps.Keys(out.Clusters))})
 	if !before.Equal(m.store.Get(key)) {
 		t.Error("it is another with its endpoints")
+	}
+}
+
+// TestWhatTheRulesLeaveOutSinceIsNotServedAgain: neither is it when something wrong follows.
+func TestWhatTheRulesLeaveOutSinceIsNotServedAgain(t *testing.T) {
+	x := func(change ...func(*mcp.Resource)) fakexds.Resource {
+		return fakexds.MCP("shop/x", &networking.ServiceEntry{Hosts: []string{"x"}}, change...)
+	}
+	m, key := newHeld(t, config.Upstream{Services: config.Services{Mode: config.ServicesOmit}, Import: config.Import{Selector: "!hidden"}}, x())
+	hidden := x(func(r *mcp.Resource) { r.Metadata.Labels = map[string]string{"hidden": "yes"} })
+	wrong := x(func(r *mcp.Resource) { r.Body.Value = []byte{0xff} })
+	for _, r := range []fakexds.Resource{hidden, wrong} {
+		m.step(Received{Updates: []Update{m.update(false, r)}})
+		if _, leaves := m.leaving[key]; !leaves {
+			t.Error("its deletion does not wait any more")
+		}
+	}
+	if out := m.LeftOut(); len(out) != 1 || out[0].Name != "x" {
+		t.Errorf("left out: %+v", out)
 	}
 }
