@@ -143,3 +143,27 @@ func TestRefusedResourcesAreLookedAtWhenTheyChange(t *testing.T) {
 		t.Errorf("it is wrong again: %s", got)
 	}
 }
+
+// TestEachTroubleOfAnOutageIsOneEvent: two addresses may fail in two ways, in turn and for days.
+func TestEachTroubleOfAnOutageIsOneEvent(t *testing.T) {
+	m := newMachine(t, true, config.Provenance{})
+	m.stale.setRules(config.Staleness{StaleAfter: config.Duration(time.Hour)})
+	contact := func(address string) string {
+		m.step(Opened{Scopes: []Scope{m.update(false).Scope}, Address: address})
+		return typesOf(m.step(Received{Updates: []Update{m.update(true)}}).Events)
+	}
+	contact("a:1")
+	for range 2 {
+		var got []events.Event
+		for range 10 {
+			got = append(got, m.step(Closed{Reason: "refused"}).Events...)
+			got = append(got, m.step(Closed{Reason: "who are you", Denied: true}).Events...)
+		}
+		if typesOf(got) != "lost/upstream, denied/upstream" {
+			t.Errorf("an outage: %s", typesOf(got))
+		}
+		if got := contact("a:1"); got != "regained/upstream" {
+			t.Errorf("its end: %s", got)
+		}
+	}
+}
