@@ -158,7 +158,7 @@ func (in *Intake) reportContact() {
 		after := in.now.Sub(c.lost).Round(time.Millisecond)
 		in.tell(events.Event{Type: events.Regained, By: events.ByUpstream, Text: fmt.Sprintf("in contact again after %v", after)})
 	}
-	if c.address != "" && c.next != c.address {
+	if c.address != "" && c.next != "" && c.next != c.address {
 		in.tell(events.Event{Type: events.Moved, By: events.ByUpstream, Text: "from " + c.address + " to " + c.next})
 	}
 	*c = contact{address: c.next, next: c.next}

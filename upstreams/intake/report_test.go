@@ -167,3 +167,15 @@ func TestEachTroubleOfAnOutageIsOneEvent(t *testing.T) {
 		}
 	}
 }
+
+// TestASourceWithoutAddressesHasNotMoved: it may take the place of one that has them.
+func TestASourceWithoutAddressesHasNotMoved(t *testing.T) {
+	m := newMachine(t, true, config.Provenance{})
+	for _, address := range []string{"a:1", "", "b:1"} {
+		m.step(Opened{Scopes: []Scope{m.update(false).Scope}, Address: address})
+		if got := typesOf(m.step(Received{Updates: []Update{m.update(true)}}).Events); strings.Contains(got, "moved") {
+			t.Errorf("at %q: %s", address, got)
+		}
+		m.step(Succeeded{Rules: m.rules})
+	}
+}
