@@ -9,6 +9,7 @@ import (
 	"meshrelay/config"
 	"meshrelay/events"
 	"meshrelay/internal/fakexds"
+	"meshrelay/mirror"
 )
 
 // typesOf returns the events of a step in short.
@@ -177,5 +178,18 @@ func TestASourceWithoutAddressesHasNotMoved(t *testing.T) {
 			t.Errorf("at %q: %s", address, got)
 		}
 		m.step(Succeeded{Rules: m.rules})
+	}
+}
+
+// TestAServiceThatItsEndpointsMakeWrongIsToldAtOnce, and not with the next answer, which may be days away.
+func TestAServiceThatItsEndpointsMakeWrongIsToldAtOnce(t *testing.T) {
+	u, service := discovered()
+	m := machineOf(t, u)
+	m.open(entryURL)
+	m.step(Received{Updates: []Update{m.update(true, service)}})
+	m.fault = func(*mirror.Resource) { panic("no good") }
+	out := m.step(Endpoints{From: oneEndpoint, Clusters: []string{"outbound|80||web.example"}})
+	if got := typesOf(out.Events); got != "refused/upstream" {
+		t.Errorf("told: %q", got)
 	}
 }
