@@ -57,7 +57,7 @@ func TestChangesThatComeFastAreOneEvent(t *testing.T) {
 	}
 }
 
-// TestCausesAndUpstreamsAreNotMixed: each has an event of its own.
+// TestCausesAndUpstreamsAreNotMixed: each has an event of its own, and each order.
 func TestCausesAndUpstreamsAreNotMixed(t *testing.T) {
 	b := newBook(Limits{})
 	for range 3 {
@@ -73,8 +73,27 @@ func TestCausesAndUpstreamsAreNotMixed(t *testing.T) {
 		e := b.at(i)
 		got[e.Upstream+" "+string(e.By)] += e.Resources.Changed
 	}
-	if len(got) != 3 || got["east upstream"] != 3 || got["west upstream"] != 3 || got["east operator"] != 3 || b.n != 6 {
+	if len(got) != 3 || got["east upstream"] != 3 || got["west upstream"] != 3 || got["east operator"] != 3 || b.n != 7 {
 		t.Errorf("%v in %d events", got, b.n)
+	}
+}
+
+// TestWhatAnOperatorChangesIsOnlyItsOwn: two orders within a second are two events.
+func TestWhatAnOperatorChangesIsOnlyItsOwn(t *testing.T) {
+	b := newBook(Limits{})
+	for uid := range 3 {
+		e := changed("east", fmt.Sprint(uid))
+		e.By, e.Operator, e.Reason = ByOperator, &Operator{UID: uid}, fmt.Sprint("INC-", uid)
+		b.record(began, e)
+	}
+	b.tick(began, true)
+	if b.n != 3 {
+		t.Fatalf("%d events of 3 orders", b.n)
+	}
+	for i := range b.n {
+		if e := b.at(i); e.Operator.UID != i || e.Reason != fmt.Sprint("INC-", i) || e.Resources.Changed != 1 {
+			t.Errorf("%+v by %v", e, e.Operator)
+		}
 	}
 }
 
