@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"meshrelay/mirror"
+	"meshrelay/state"
 )
 
 var began = time.Date(2026, 11, 22, 3, 12, 0, 0, time.UTC)
@@ -147,6 +148,29 @@ func TestTheRingIsBounded(t *testing.T) {
 	}
 	if r := last.Resources; r.Added != 100 || len(r.Names) != maxNames || len(r.Groups) != maxGroups || r.Elsewhere != 100-maxGroups {
 		t.Errorf("%d added, %d names, %d groups, %d elsewhere", r.Added, len(r.Names), len(r.Groups), r.Elsewhere)
+	}
+}
+
+// TestTheLongestEventIsBounded: upstreams choose names, also of characters that JSON writes in six bytes.
+// The journal knows how much an event takes up, and the disk reads its line.
+func TestTheLongestEventIsBounded(t *testing.T) {
+	for _, tc := range []struct {
+		character             string
+		namespace, bytesOfOne int
+	}{{"x", 1000, 1}, {"<", 500, 6}} {
+		long := strings.Repeat(tc.character, 1000)
+		e := Event{Type: Changed, Reason: long, Command: long, Client: long, Resources: &Resources{}}
+		for i := range 100 {
+			key := entry(fmt.Sprint(i))
+			key.Namespace = fmt.Sprint(long[:tc.namespace], i)
+			e.Resources.Note(Addition, key)
+		}
+		j := New(Limits{})
+		j.Record(e)
+		line, size := len(j.Take()), j.book.bytes
+		if line > state.MaxJournalLine || line > 2*size*tc.bytesOfOne {
+			t.Errorf("of %s: an event that takes up %d bytes has a line of %d", tc.character, size, line)
+		}
 	}
 }
 
