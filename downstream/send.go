@@ -171,9 +171,12 @@ func (c *conn) plan() (*subscription.Round, error) {
 	}
 	c.asked, c.planned = false, changes
 	round, err := c.subs.Plan(c.view.snapshot, c.server.metrics.pageEncoded)
+	if err != nil {
+		return nil, err
+	}
 	c.sends = round != nil
 	c.hold()
-	return round, err
+	return round, nil
 }
 
 func (c *conn) sendMsg(m any, now time.Time) error {
