@@ -37,7 +37,7 @@ const (
 	// quietAgain is the least time between two such collections, and the process is resident with
 	// growPercent and growBytes more than after the last at least: what changes now and then leave
 	// behind the usual collections take.
-	quietAgain  = time.Minute
+	quietAgain  = 10 * time.Second
 	growPercent = runPercent + 10
 	growBytes   = 16 << 20
 	// manyStacks is from how many bytes of stacks on a collection of ours is two: each halves a stack at
