@@ -88,35 +88,15 @@ func signal(ch chan struct{}) {
 	}
 }
 
-// policyOf returns the policy of a part of a config.
-func policyOf(cfg *config.Config, i int, before []config.Upstream) registry.Policy {
-	c := cfg.Clusters[i]
-	p := registry.Policy{
-		RemoveAfter: c.RemoveAfter.D(), Percent: c.Guard.Percent, Count: c.Guard.Count, Max: c.Max, Ignore: c.Ignore,
-		Names: map[string]string{}, IDs: map[string]string{}, Istiods: map[string]string{},
-	}
-	for j, u := range append(slices.Clone(cfg.Upstreams), before...) {
-		p.Names[u.Name] = "that of another one"
-		if j < len(cfg.Upstreams) {
-			p.Names[u.Name] = fmt.Sprintf("that of upstreams[%d]", j)
-		}
-		switch {
-		case u.OfAPIServer():
-			p.IDs[u.ClusterID] = "upstream " + u.Name
-		case u.OfControlPlane():
-			p.Istiods[u.ClusterID] = u.Name
-		}
-	}
-	return p
-}
-
 // Upstreams returns those of the clusters that are found, in order, as another config would have
 // them. The error names a cluster that its template does not fit.
 func (f *Finder) Upstreams(cfg *config.Config) (all []config.Upstream, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	others := map[string]registry.Other{}
 	for i, c := range cfg.Clusters {
-		found, access := f.as(cfg, i, all)
+		found, access := f.as(cfg, i, others)
+		share(others, c.Name, found)
 		for _, one := range found {
 			u, err := upstreamOf(c, one.Name, one.ID, access(one.ID))
 			if err != nil {
@@ -128,14 +108,15 @@ func (f *Finder) Upstreams(cfg *config.Config) (all []config.Upstream, err error
 	return all, nil
 }
 
-// as returns the clusters of a part as a config would have them, and their connections.
-func (f *Finder) as(cfg *config.Config, i int, before []config.Upstream) ([]registry.Cluster, func(id string) *kubernetes.Access) {
+// as returns the clusters of a part as a config would have them, and their connections. others are
+// those of the parts before.
+func (f *Finder) as(cfg *config.Config, i int, others map[string]registry.Other) ([]registry.Cluster, func(id string) *kubernetes.Access) {
 	known := f.restore[cfg.Clusters[i].Name]
 	access := func(string) *kubernetes.Access { return kubernetes.NewAccess("") } // of nobody
 	if p := f.part(cfg.Clusters[i].Name); p != nil {
 		known, access = p.registry.Clusters(), p.accessOf
 	}
-	r := registry.New(policyOf(cfg, i, before))
+	r := registry.New(policyOf(cfg, i, others))
 	_, _ = r.Step(time.Now(), registry.Restored{Clusters: known}) //nolint:errcheck // it is no order
 	return r.Clusters(), access
 }
@@ -175,14 +156,14 @@ func (f *Finder) Adopt(cfg *config.Config) {
 			p.stop = nil
 		}
 	}
-	for _, c := range cfg.Clusters {
+	for at, c := range cfg.Clusters {
 		i := slices.IndexFunc(former, func(p *part) bool { return p.cfg.Name == c.Name })
 		if i >= 0 {
 			former[i].cfg, former[i].entries = c, nil
 			f.parts = append(f.parts, former[i])
 			continue
 		}
-		p := &part{cfg: c, registry: registry.New(registry.Policy{}), access: map[string]*kubernetes.Access{}}
+		p := &part{cfg: c, registry: registry.New(policyOf(cfg, at, f.others(nil))), access: map[string]*kubernetes.Access{}}
 		_, _ = f.step(p, registry.Restored{Clusters: f.restore[c.Name]}) //nolint:errcheck // it is no order
 		f.parts = append(f.parts, p)
 	}
@@ -195,21 +176,6 @@ func (f *Finder) Adopt(cfg *config.Config) {
 	}
 	signal(f.changed)
 	signal(f.wake)
-}
-
-// policies tells each part what it has to know of the others. A cluster that one part has no more is
-// the next part's in the same step, if that has found it. The caller holds mu.
-func (f *Finder) policies() {
-	var before []config.Upstream
-	for i, p := range f.parts {
-		_, _ = f.step(p, registry.SetPolicy{Policy: policyOf(f.cfg, i, before)}) //nolint:errcheck // it is no order
-		if len(p.entries) > 0 && p.registry.Failure() == "" {
-			_, _ = f.step(p, registry.Listed{Entries: fitting(p, p.entries)}) //nolint:errcheck // it is no order
-		}
-		for _, one := range p.registry.Clusters() {
-			before = append(before, config.Upstream{Name: one.Name, ClusterID: one.ID, Source: p.cfg.Upstream.Source})
-		}
-	}
 }
 
 // step takes the registry of a part over an event. The caller holds mu.
@@ -252,12 +218,15 @@ func (f *Finder) told(p *part, reading int, entries []registry.Entry, err error)
 	if reading != p.reading || p.stop == nil {
 		return
 	}
+	first := !p.answered()
+	var out registry.Output
 	if err != nil {
-		_, _ = f.step(p, registry.Failed{Err: err}) //nolint:errcheck // it is no order
-		return
+		out, _ = f.step(p, registry.Failed{Err: err}) //nolint:errcheck // it is no order
+	} else {
+		p.readAt, p.entries = time.Now(), entries
+		out = f.list(p)
 	}
-	p.readAt, p.entries = time.Now(), fitting(p, entries)
-	if out, _ := f.step(p, registry.Listed{Entries: p.entries}); out.Set { //nolint:errcheck // it is no order
+	if out.Set || first {
 		f.policies()
 	}
 }
