@@ -40,7 +40,7 @@ type Finder struct {
 	mu      sync.Mutex // guards all below
 	cfg     *config.Config
 	parts   []*part // in the order of the config
-	restore map[string][]registry.Cluster
+	restore []kept
 	// run starts a reader; nil before Run, and at its end.
 	run func(*part)
 }
@@ -94,8 +94,9 @@ func (f *Finder) Upstreams(cfg *config.Config) (all []config.Upstream, err error
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	others := map[string]registry.Other{}
+	formers := f.formers(cfg)
 	for i, c := range cfg.Clusters {
-		found, access := f.as(cfg, i, others)
+		found, access := formers[i].as(policyOf(cfg, i, others))
 		share(others, c.Name, found)
 		for _, one := range found {
 			u, err := upstreamOf(c, one.Name, one.ID, access(one.ID))
@@ -106,19 +107,6 @@ func (f *Finder) Upstreams(cfg *config.Config) (all []config.Upstream, err error
 		}
 	}
 	return all, nil
-}
-
-// as returns the clusters of a part as a config would have them, and their connections. others are
-// those of the parts before.
-func (f *Finder) as(cfg *config.Config, i int, others map[string]registry.Other) ([]registry.Cluster, func(id string) *kubernetes.Access) {
-	known := f.restore[cfg.Clusters[i].Name]
-	access := func(string) *kubernetes.Access { return kubernetes.NewAccess("") } // of nobody
-	if p := f.part(cfg.Clusters[i].Name); p != nil {
-		known, access = p.registry.Clusters(), p.accessOf
-	}
-	r := registry.New(policyOf(cfg, i, others))
-	_, _ = r.Step(time.Now(), registry.Restored{Clusters: known}) //nolint:errcheck // it is no order
-	return r.Clusters(), access
 }
 
 // part returns the part of a name, or nil. The caller holds mu.
@@ -148,7 +136,7 @@ func (p *part) accessOf(id string) *kubernetes.Access {
 func (f *Finder) Adopt(cfg *config.Config) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	former := f.parts
+	former, formers := f.parts, f.formers(cfg)
 	f.cfg, f.parts = cfg, nil
 	for _, p := range former {
 		if p.stop != nil {
@@ -156,15 +144,18 @@ func (f *Finder) Adopt(cfg *config.Config) {
 			p.stop = nil
 		}
 	}
-	for at, c := range cfg.Clusters {
-		i := slices.IndexFunc(former, func(p *part) bool { return p.cfg.Name == c.Name })
-		if i >= 0 {
-			former[i].cfg, former[i].entries = c, nil
-			f.parts = append(f.parts, former[i])
-			continue
+	for i, c := range cfg.Clusters {
+		p := formers[i].part
+		if p == nil {
+			p = &part{registry: registry.New(policyOf(cfg, i, f.others(nil))), access: map[string]*kubernetes.Access{}}
 		}
-		p := &part{cfg: c, registry: registry.New(policyOf(cfg, at, f.others(nil))), access: map[string]*kubernetes.Access{}}
-		_, _ = f.step(p, registry.Restored{Clusters: f.restore[c.Name]}) //nolint:errcheck // it is no order
+		if p.cfg.Name != "" && p.cfg.Name != c.Name {
+			f.log.Info("clusters have another name", "clusters", c.Name, "before", p.cfg.Name)
+		}
+		p.cfg, p.entries = c, nil
+		if formers[i].part == nil {
+			_, _ = f.step(p, registry.Restored{Clusters: formers[i].Clusters}) //nolint:errcheck // it is no order
+		}
 		f.parts = append(f.parts, p)
 	}
 	f.restore = nil
@@ -294,7 +285,7 @@ func (f *Finder) Run(ctx context.Context) error {
 func (f *Finder) turn() time.Duration {
 	f.mu.Lock()
 	wait := time.Hour
-	kept := map[string][]registry.Cluster{}
+	var all []kept
 	now, removed, known := time.Now(), false, true
 	for _, p := range f.parts {
 		if !p.due.IsZero() && !now.Before(p.due) {
@@ -309,14 +300,14 @@ func (f *Finder) turn() time.Duration {
 		if !p.due.IsZero() {
 			wait = min(wait, max(p.due.Sub(now), time.Millisecond))
 		}
-		kept[p.cfg.Name] = p.registry.Clusters()
+		all = append(all, kept{p.cfg.Name, sourceOf(p.cfg), p.registry.Clusters()})
 		known = known && !p.readAt.IsZero()
 	}
 	f.mu.Unlock()
 	if f.memory.unread && !known {
 		return wait
 	}
-	if err := f.memory.save(kept); err != nil {
+	if err := f.memory.save(all); err != nil {
 		f.limit.Warn(f.log, "found clusters not written to disk", "err", err)
 		wait = min(wait, retry)
 	}

@@ -317,7 +317,7 @@ func TestFoundClustersOutliveARestartWithoutTheirKubeconfigs(t *testing.T) {
 	if _, whole := New(state, slog.New(slog.DiscardHandler)); whole {
 		t.Error("what is rotten counts as whole")
 	}
-	if err := os.WriteFile(filepath.Join(state, memoryName), []byte(`{"fleet":[{"id":"a/b","name":"x","state":"found"},{"id":"east","name":"east","state":"found"}]}`), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(state, memoryName), []byte(`[{"name":"fleet","clusters":[{"id":"a/b","name":"x","state":"found"},{"id":"east","name":"east","state":"found"}]}]`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	other, whole := New(state, slog.New(slog.DiscardHandler))
@@ -327,7 +327,7 @@ func TestFoundClustersOutliveARestartWithoutTheirKubeconfigs(t *testing.T) {
 }
 
 func TestAMemoryThatOthersCouldHaveWrittenIsNotUsed(t *testing.T) {
-	const text = `{"fleet":[{"id":"east","name":"east","state":"found"}]}`
+	const text = `[{"name":"fleet","clusters":[{"id":"east","name":"east","state":"found"}]}]`
 	for name, write := range map[string]func(path string) error{
 		"others may write": func(path string) error {
 			return errors.Join(os.WriteFile(path, []byte(text), 0o600), os.Chmod(path, 0o622))

@@ -22,7 +22,14 @@ const (
 	maxMemory = 8 << 20
 )
 
-// memory keeps which clusters there are, by the names of their parts.
+// kept is what is kept of a part.
+type kept struct {
+	Name     string             `json:"name"`
+	Source   string             `json:"source"`
+	Clusters []registry.Cluster `json:"clusters"`
+}
+
+// memory keeps which clusters there are.
 type memory struct {
 	dir  string // empty: it keeps nothing
 	last []byte // that was written or read
@@ -32,37 +39,36 @@ type memory struct {
 }
 
 // load returns what is kept, nothing after an error.
-func (m *memory) load() (map[string][]registry.Cluster, error) {
-	kept := map[string][]registry.Cluster{}
+func (m *memory) load() (all []kept, err error) {
 	if m.dir == "" {
-		return kept, nil
+		return nil, nil
 	}
 	f, err := os.OpenFile(filepath.Join(m.dir, memoryName), os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
-		return kept, nil
+		return nil, nil
 	}
 	if err != nil {
-		return kept, err
+		return nil, err
 	}
 	defer f.Close()
 	if err := ours(f); err != nil {
-		return kept, fmt.Errorf("%s: %w", f.Name(), err)
+		return nil, fmt.Errorf("%s: %w", f.Name(), err)
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxMemory+1))
 	if err == nil && len(text) > maxMemory {
 		err = errors.New("it is too large")
 	}
 	if err == nil {
-		err = json.Unmarshal(text, &kept)
+		err = json.Unmarshal(text, &all)
 	}
 	if err != nil {
-		return map[string][]registry.Cluster{}, fmt.Errorf("%s: %w", f.Name(), err)
+		return nil, fmt.Errorf("%s: %w", f.Name(), err)
 	}
-	for name, all := range kept {
-		kept[name] = slices.DeleteFunc(all, func(c registry.Cluster) bool { return !c.Valid() })
+	for i := range all {
+		all[i].Clusters = slices.DeleteFunc(all[i].Clusters, func(c registry.Cluster) bool { return !c.Valid() })
 	}
 	m.last = text
-	return kept, nil
+	return all, nil
 }
 
 // ours returns an error when somebody else could have written a file.
@@ -78,12 +84,12 @@ func ours(f *os.File) error {
 }
 
 // save keeps what differs from the last time.
-func (m *memory) save(kept map[string][]registry.Cluster) error {
+func (m *memory) save(all []kept) error {
 	if m.dir == "" {
 		return nil
 	}
-	text, err := json.MarshalIndent(kept, "", "  ")
-	if err != nil || bytes.Equal(text, m.last) || m.last == nil && len(kept) == 0 {
+	text, err := json.MarshalIndent(all, "", "  ")
+	if err != nil || bytes.Equal(text, m.last) || m.last == nil && len(all) == 0 {
 		return err
 	}
 	f, err := os.CreateTemp(m.dir, memoryName+".tmp-*") // with mode 0600
