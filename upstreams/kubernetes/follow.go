@@ -119,7 +119,7 @@ func (s *Source) prepare(of served, aside bool) []*target {
 	targets := make([]*target, len(namespaces))
 	for i, ns := range namespaces {
 		targets[i] = &target{
-			served: of, namespace: ns, source: s, aside: aside, budget: budget{most: s.maxBytes},
+			served: of, namespace: ns, source: s, aside: aside,
 			paced: rate.NewLimiter(rate.Every(s.pace.retry), burst), again: make(chan struct{}, 1), ended: make(chan struct{}),
 		}
 	}

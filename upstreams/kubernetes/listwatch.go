@@ -52,7 +52,9 @@ type target struct {
 	cutAt atomic.Int64 // when the last one was, in nanoseconds since the epoch
 	lists lists        // that a reflector may have given up
 	paced *rate.Limiter
-	budget
+	// room is for the objects of the present list. cramped: some were refused for want of room.
+	room    atomic.Pointer[budget]
+	cramped atomic.Bool
 	stopAll context.CancelFunc
 	ended   chan struct{}
 
@@ -274,9 +276,9 @@ func (t *target) open(ctx context.Context, options metav1.ListOptions, longest t
 		s.patience = 0
 		return s, nil
 	case options.Continue == "":
-		t.reset()
+		t.room.Store(&budget{most: t.source.maxBytes()})
 	}
-	s.budget = &t.budget
+	s.budget = t.room.Load()
 	return s, nil
 }
 

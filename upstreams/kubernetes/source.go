@@ -75,7 +75,6 @@ func Kind() upstreams.Kind {
 type Source struct {
 	name, settings string
 	section        *Config
-	maxBytes       int // of the objects of a list
 	pace           pace
 	kinds          []mirror.Kind // to follow
 	named          map[mirror.Kind]bool
@@ -112,15 +111,16 @@ type Source struct {
 
 	breaks atomic.Uint64 // of streams: another server may answer next
 
-	mu sync.Mutex // guards all below, and state; it is the innermost lock
-	st status
+	mu     sync.Mutex // guards all below, and state; it is the innermost lock
+	st     status
+	limits config.Limits
 }
 
 // New returns a source that has asked nothing yet. It needs no file of its credentials yet.
 func New(cfg config.Upstream, env upstreams.Env) *Source {
 	section := sectionOf(cfg)
 	s := &Source{
-		name: cfg.Name, section: section, maxBytes: cfg.Limits.MaxBytes, pace: usual, settings: section.UnknownFields + " " + section.UnhealthyWorkloads,
+		name: cfg.Name, section: section, limits: cfg.Limits, pace: usual, settings: section.UnknownFields + " " + section.UnhealthyWorkloads,
 		named: map[mirror.Kind]bool{}, log: env.Log, complaints: loglimit.New(20, 10*time.Second),
 		client: &client{section: section, agent: fmt.Sprintf("meshrelay/%s (upstream %s)", buildinfo.Read("").Version, cfg.Name)},
 		soon:   make(chan struct{}, 1), repeats: make(chan struct{}, 1), absent: map[mirror.Kind]*absence{}, better: map[mirror.Kind]*absence{},
@@ -154,10 +154,11 @@ func (s *Source) wants(k mirror.Kind) bool { return len(s.named) == 0 || s.named
 func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
 	var converting *ingresses
 	if s.ingressOptions != nil {
-		converting = newIngresses(s.name, *s.ingressOptions, s.maxBytes)
+		converting = newIngresses(s.name, *s.ingressOptions, 0)
 	}
 	s.feed, s.ledger = feed, newLedger(s.kinds, feed, s.choice, converting)
 	s.told.Store(s.ledger)
+	s.ledger.limit(s.maxBytes()) // from now on Limit does
 	s.ledger.announce()
 	s.remember(feed.Identity())
 	defer s.client.close()
