@@ -120,7 +120,7 @@ func (s *Source) prepare(of served, aside bool) []*target {
 	for i, ns := range namespaces {
 		targets[i] = &target{
 			served: of, namespace: ns, source: s, aside: aside,
-			paced: rate.NewLimiter(rate.Every(s.pace.retry), burst), again: make(chan struct{}, 1), ended: make(chan struct{}),
+			paced: rate.NewLimiter(rate.Every(s.pace.asks), burst), again: make(chan struct{}, 1), ended: make(chan struct{}),
 		}
 	}
 	if !aside {

@@ -43,16 +43,21 @@ type pace struct {
 	gone             time.Duration // that answers have to lack a kind, or to have a better version
 	verified         time.Duration // that the identity of the cluster counts as known
 	retry, retryMost time.Duration // bound the pauses after a list or a watch that has failed
+	// asks is the least time between two requests of a target, but for the first few.
+	asks time.Duration
 	// grace is how long a kind may be without a stream before the upstream is out of contact: a
 	// server ends each watch after some minutes.
 	grace time.Duration
+	// rescue is the least time between two rescues of one kind, but for the first few.
+	rescue time.Duration
 	// forgive is how long lists are asked for in pages after streaming lists were cut off.
 	forgive time.Duration
 }
 
 var usual = pace{
 	look: time.Second, discover: 30 * time.Second, soon: time.Second, reread: 10 * time.Second,
-	gone: 30 * time.Second, verified: 5 * time.Second, retry: 800 * time.Millisecond, retryMost: 30 * time.Second, grace: 15 * time.Second, forgive: time.Hour,
+	gone: 30 * time.Second, verified: 5 * time.Second, retry: 800 * time.Millisecond, retryMost: 30 * time.Second, asks: 800 * time.Millisecond, grace: 15 * time.Second,
+	rescue: 10 * time.Second, forgive: time.Hour,
 }
 
 // Kind returns the kind of source for API servers.
@@ -81,6 +86,7 @@ type Source struct {
 	log            *slog.Logger
 	complaints     *loglimit.Limit
 	client         *client
+	rescues        rescues
 	soon           chan struct{} // has an element when it is time to discover
 	repeats        chan struct{} // has an element when everything is to be listed once more
 
@@ -161,6 +167,7 @@ func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
 	s.ledger.limit(s.maxBytes()) // from now on Limit does
 	s.ledger.announce()
 	s.remember(feed.Identity())
+	s.rescues.bound(s.pace.rescue)
 	defer s.client.close()
 	defer s.running.Wait()
 	ctx, cancel := context.WithCancel(ctx)
@@ -171,9 +178,13 @@ func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
 	s.readCredentials(ctx)
 	s.running.Go(func() { s.rereadCredentials(ctx) })
 	pause, discoverAt, found := s.pace.soon, time.Now(), false
+	var err error // of the last discovery
 	for {
+		if s.rescue(time.Now()) && err != nil {
+			discoverAt = time.Now()
+		}
 		if !time.Now().Before(discoverAt) {
-			if err := s.discover(ctx); err == nil {
+			if err = s.discover(ctx); err == nil {
 				found, pause = true, s.pace.soon
 				discoverAt = time.Now().Add(s.nextDiscovery())
 			} else {
@@ -272,6 +283,7 @@ func (s *Source) lost(t *target, err error) {
 
 // resumed notes that the changes of a target follow again from where they were.
 func (s *Source) resumed(t *target) {
+	s.rescues.works.Store(true)
 	if !t.aside {
 		s.ledger.resumed(t)
 	}
@@ -280,6 +292,7 @@ func (s *Source) resumed(t *target) {
 
 // following notes that all of a target was told.
 func (s *Source) following(t *target, objects int) {
+	s.rescues.works.Store(true)
 	s.enter(t, Following, nil)
 	s.log.Debug("objects listed", "kind", t.kind, "namespace", t.namespace, "objects", objects)
 }

@@ -73,6 +73,7 @@ func (s *Source) trouble(with int, err error) {
 	s.st.trouble[with] = err
 	switch {
 	case err == nil && before != nil:
+		s.rescues.works.Store(true)
 		s.complaints.Log(s.log, slog.LevelInfo, "API server can be used again")
 	case err != nil && (before == nil || before.Error() != err.Error()):
 		s.complaints.Warn(s.log, "API server can not be used, last content served", "err", err)
