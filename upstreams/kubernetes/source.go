@@ -62,9 +62,16 @@ var usual = pace{
 
 // Kind returns the kind of source for API servers.
 func Kind() upstreams.Kind {
+	turns := newTurns(maxTurns, turnTime)
 	return upstreams.Kind{
 		Config: &Config{},
-		New:    func(u config.Upstream, env upstreams.Env) (upstreams.Source, error) { return New(u, env), nil },
+		New: func(u config.Upstream, env upstreams.Env) (upstreams.Source, error) {
+			s := New(u, env)
+			if s.section.Found != nil {
+				s.turns = turns
+			}
+			return s, nil
+		},
 		Check: func(u config.Upstream) error {
 			if sectionOf(u).InCluster || sectionOf(u).Found != nil {
 				return nil // a config may be checked elsewhere, and found clusters keep nobody up
@@ -87,6 +94,7 @@ type Source struct {
 	complaints     *loglimit.Limit
 	client         *client
 	rescues        rescues
+	turns          *turns        // to list for the first time; nil: it does not wait for one
 	soon           chan struct{} // has an element when it is time to discover
 	repeats        chan struct{} // has an element when everything is to be listed once more
 
@@ -95,6 +103,7 @@ type Source struct {
 
 	// Only Run, and what it starts, use these.
 	feed    upstreams.Feed
+	endTurn func()
 	ledger  *ledger
 	running sync.WaitGroup
 	aside   []*target // that nothing waits for
@@ -130,7 +139,7 @@ func New(cfg config.Upstream, env upstreams.Env) *Source {
 		named: map[mirror.Kind]bool{}, log: env.Log, complaints: loglimit.New(20, 10*time.Second),
 		client: &client{section: section, agent: fmt.Sprintf("meshrelay/%s (upstream %s)", buildinfo.Read("").Version, cfg.Name)},
 		soon:   make(chan struct{}, 1), repeats: make(chan struct{}, 1), absent: map[mirror.Kind]*absence{}, better: map[mirror.Kind]*absence{},
-		choice: newChoice(section.DiscoverySelectors), ingressOptions: section.Ingress.options(cfg.DomainSuffix),
+		endTurn: func() {}, choice: newChoice(section.DiscoverySelectors), ingressOptions: section.Ingress.options(cfg.DomainSuffix),
 	}
 	s.st = newStatus()
 	for _, word := range cfg.Import.Kinds {
@@ -172,6 +181,7 @@ func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
 	defer s.running.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	defer func() { s.endTurn() }()
 
 	looks := time.NewTicker(s.pace.look)
 	defer looks.Stop()
@@ -192,7 +202,11 @@ func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
 				discoverAt = time.Now().Add(pause)
 			}
 		}
-		s.contact(found && s.ledger.check(time.Now(), s.pace.grace), feed.Synced())
+		follows := found && s.ledger.check(time.Now(), s.pace.grace)
+		if follows {
+			s.endTurn()
+		}
+		s.contact(follows, feed.Synced())
 		select {
 		case <-ctx.Done():
 			return nil
