@@ -72,7 +72,7 @@ func newFinder(dir string, log *slog.Logger, pace kubernetes.HubPace) (*Finder, 
 	}
 	var err error
 	if f.restore, err = f.memory.load(); err != nil {
-		f.memory.unread = true
+		f.memory.unread.Store(true)
 		log.Error("found clusters not read from disk", "err", err)
 	}
 	return f, err == nil
@@ -285,8 +285,7 @@ func (f *Finder) Run(ctx context.Context) error {
 func (f *Finder) turn() time.Duration {
 	f.mu.Lock()
 	wait := time.Hour
-	var all []kept
-	now, removed, known := time.Now(), false, true
+	now, removed := time.Now(), false
 	for _, p := range f.parts {
 		if !p.due.IsZero() && !now.Before(p.due) {
 			out, _ := f.step(p, registry.Tick{}) //nolint:errcheck // it is no order
@@ -300,11 +299,10 @@ func (f *Finder) turn() time.Duration {
 		if !p.due.IsZero() {
 			wait = min(wait, max(p.due.Sub(now), time.Millisecond))
 		}
-		all = append(all, kept{p.cfg.Name, sourceOf(p.cfg), p.registry.Clusters()})
-		known = known && !p.readAt.IsZero()
 	}
+	all, known := f.present()
 	f.mu.Unlock()
-	if f.memory.unread && !known {
+	if f.memory.unread.Load() && !known {
 		return wait
 	}
 	if err := f.memory.save(all); err != nil {

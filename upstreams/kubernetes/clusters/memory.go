@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"syscall"
 
 	"meshrelay/internal/owner"
@@ -35,7 +36,7 @@ type memory struct {
 	last []byte // that was written or read
 	// unread: there is a file that could not be read. It stays until all is known anew, so that the
 	// next start does not take what it had for none.
-	unread bool
+	unread atomic.Bool
 }
 
 // load returns what is kept, nothing after an error.
@@ -83,12 +84,15 @@ func ours(f *os.File) error {
 	return nil
 }
 
+// textOf returns the content of the file.
+func textOf(all []kept) ([]byte, error) { return json.MarshalIndent(all, "", "  ") }
+
 // save keeps what differs from the last time.
 func (m *memory) save(all []kept) error {
 	if m.dir == "" {
 		return nil
 	}
-	text, err := json.MarshalIndent(all, "", "  ")
+	text, err := textOf(all)
 	if err != nil || bytes.Equal(text, m.last) || m.last == nil && len(all) == 0 {
 		return err
 	}
@@ -106,6 +110,38 @@ func (m *memory) save(all []kept) error {
 	if err := os.Rename(f.Name(), filepath.Join(m.dir, memoryName)); err != nil {
 		return err
 	}
-	m.last, m.unread = text, false
+	m.last = text
+	m.unread.Store(false)
 	return nil
+}
+
+// unknown is the content of a file of which nobody knows what was in it. It can not be read, so that a
+// relay that is restored with it forgets nothing.
+const unknown = "it is not known which clusters there were"
+
+// present returns what there is to keep, and whether all of it was read since the start. The caller
+// holds mu.
+func (f *Finder) present() (all []kept, known bool) {
+	known = true
+	for _, p := range f.parts {
+		all = append(all, kept{p.cfg.Name, sourceOf(p.cfg), p.registry.Clusters()})
+		known = known && !p.readAt.IsZero()
+	}
+	return all, known
+}
+
+// Backup returns the name and the content of the file that is kept, with the clusters as they are now,
+// for a copy of the state; nil where there are none.
+func (f *Finder) Backup() (name string, text []byte) {
+	f.mu.Lock()
+	all, known := f.present()
+	f.mu.Unlock()
+	text, err := textOf(all)
+	switch unread := f.memory.unread.Load() && !known; {
+	case err != nil || unread:
+		text = []byte(unknown)
+	case len(all) == 0:
+		return memoryName, nil
+	}
+	return memoryName, text
 }

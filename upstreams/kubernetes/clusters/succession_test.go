@@ -2,6 +2,9 @@ package clusters
 
 import (
 	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -80,5 +83,46 @@ func TestPartsAreTheSameBySourceThenByName(t *testing.T) {
 		if strings.Join(got, " ") != tc.want {
 			t.Errorf("%s: %q, want %s", name, got, tc.want)
 		}
+	}
+}
+
+// A copy of the state has which clusters there are. Unpacked, the next start knows them.
+func TestABackupHasTheClusters(t *testing.T) {
+	h, dir, state := newHub(t), t.TempDir(), t.TempDir()
+	h.secret("one", map[string][]byte{"east": h.kubeconfig("SECRET"), "west": h.kubeconfig("SECRET")})
+	f := finds(t, state, h.parse(dir, fleet))
+	f.has("east found", "west found")
+	h.secret("one", map[string][]byte{"east": h.kubeconfig("SECRET")})
+	f.has("east found", "west orphaned")
+	name, text := f.Backup()
+	if strings.Contains(string(text), "SECRET") {
+		t.Fatalf("%s", text)
+	}
+	restored := t.TempDir()
+	path := filepath.Join(restored, name)
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h.set(func() { h.down = true })
+	f = finds(t, restored, f.cfg)
+	f.has("east found", "west orphaned")
+	f.stop()
+
+	// Where nobody knows which clusters there were, the copy is none of an empty set.
+	if err := os.WriteFile(path, []byte("rotten"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f = finds(t, restored, f.cfg)
+	_, text = f.Backup()
+	f.stop()
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, whole := New(restored, slog.New(slog.DiscardHandler)); whole {
+		t.Errorf("what nobody knows counts as whole: %s", text)
+	}
+	none, _ := New("", slog.New(slog.DiscardHandler))
+	if _, text := none.Backup(); text != nil {
+		t.Errorf("without clusters: %s", text)
 	}
 }
