@@ -262,9 +262,7 @@ func (s *Source) describeDerived(k *upstreams.KubernetesStatus) {
 		k.Namespaces, k.Selected = s.choice.counts()
 	}
 	if l := s.told.Load(); l != nil && l.ingresses != nil {
-		i := &upstreams.IngressStatus{}
-		i.Problems, i.ProblemsTotal, i.Ingresses, i.Converted = l.problems()
-		k.Ingress = i
+		k.Ingress = l.converting()
 	}
 }
 
