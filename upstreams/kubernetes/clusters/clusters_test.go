@@ -42,6 +42,8 @@ type hub struct {
 	version int
 	changed chan struct{} // closed at each change
 	down    bool
+	// forbidden are requests that are not allowed, nil for none.
+	forbidden func(*http.Request) bool
 }
 
 func newHub(t *testing.T) *hub {
@@ -59,11 +61,17 @@ func newHub(t *testing.T) *hub {
 func (h *hub) serve(w http.ResponseWriter, r *http.Request) {
 	h.mu.Lock()
 	changed, down, version := h.changed, h.down, strconv.Itoa(h.version)
+	forbidden := h.forbidden != nil && h.forbidden(r)
 	var items []any
 	for _, o := range h.objects {
 		items = append(items, o)
 	}
 	h.mu.Unlock()
+	if forbidden {
+		w.WriteHeader(http.StatusForbidden)
+		fmt.Fprint(w, `{"kind":"Status","status":"Failure","code":403,"reason":"Forbidden","message":"scripted"}`)
+		return
+	}
 	if down || strings.HasPrefix(r.URL.Path, "/apis/multicluster.x-k8s.io/v1/") {
 		w.WriteHeader(http.StatusNotFound)
 		fmt.Fprint(w, `{"kind":"Status","status":"Failure","code":404,"reason":"NotFound","message":"scripted"}`)
