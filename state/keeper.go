@@ -314,14 +314,15 @@ func of(source string, err error) error {
 	return nil
 }
 
-// Backup writes a copy of what is kept, while the store is in use. It ends when the Keeper does.
-func (k *Keeper) Backup(w io.Writer) error {
+// Backup writes a copy of what is kept, and other files with it, while the store is in use. It ends when
+// the Keeper does.
+func (k *Keeper) Backup(w io.Writer, others ...Extra) error {
 	err := k.store.Backup(writerFunc(func(p []byte) (int, error) {
 		if k.closed() {
 			return 0, errClosed
 		}
 		return w.Write(p)
-	}))
+	}), others...)
 	if err != nil {
 		return k.failure(err)
 	}

@@ -93,7 +93,7 @@ func (s *store) History(string) ([]Revision, error) {
 
 func (s *store) At(string, uint64) ([]Record, error) { return nil, ErrUnknownRevision }
 
-func (s *store) Backup(w io.Writer) error {
+func (s *store) Backup(w io.Writer, _ ...Extra) error {
 	for {
 		if _, err := w.Write([]byte("state")); err != nil {
 			return err

@@ -280,13 +280,6 @@ type budget struct {
 	used int // guarded by mu
 }
 
-// reset begins another list.
-func (b *budget) reset() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.used = 0
-}
-
 // take returns o, without its content where that is too much: the intake then refuses it by name,
 // and keeps what it has of it. Too many objects are an error.
 func (b *budget) take(o *object) error {
