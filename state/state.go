@@ -147,6 +147,9 @@ type Extra struct {
 	Text []byte
 }
 
+// MaxJournalLine bounds the lines of a Journal, in bytes. Longer ones are not read again.
+const MaxJournalLine = 256 << 10
+
 // Journal is a log of events that a Keeper keeps beside the sources.
 type Journal interface {
 	// Take returns the oldest lines that were not returned before, each with its end; nothing when
