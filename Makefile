@@ -153,7 +153,7 @@ chaos-build:
 
 .PHONY: chaos-test
 chaos-test: ## Run the chaos suite's own tests: relays that are broken on purpose are caught
-	cd chaos && go test -count=1 -timeout 15m ./...
+	cd chaos && go test -count=1 -parallel 4 -timeout 15m ./...
 
 .PHONY: attacks
 attacks: ## Attack the relay, once and by fifty at once, and show what that costs (ten minutes)

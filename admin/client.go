@@ -311,14 +311,29 @@ func (c Client) OverSocket() http.RoundTripper {
 	}
 }
 
+// checkAddress returns an error unless an address is host:port. A URL would be taken for a host called
+// "http".
+func checkAddress(address string) error {
+	_, port, err := net.SplitHostPort(address)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	if err != nil {
+		return fmt.Errorf("admin address %q: want host:port, as in 127.0.0.1:15014", address)
+	}
+	return nil
+}
+
 // send sends a request. The caller closes the body of the answer.
 func (c Client) send(ctx context.Context, method, path, accept string) (*http.Response, error) {
 	host, client := c.Address, c.HTTP
-	switch {
-	case c.Socket != "":
+	if c.Socket != "" {
 		host = "localhost"
 		client = &http.Client{Transport: c.OverSocket()}
-	case client == nil:
+	} else if err := checkAddress(c.Address); err != nil {
+		return nil, err
+	}
+	if client == nil {
 		client = http.DefaultClient
 	}
 	req, err := http.NewRequestWithContext(ctx, method, "http://"+host+path, nil)

@@ -36,6 +36,9 @@ func testBinaries(t *testing.T) binaries {
 	}
 }
 
+// aMoment is how long contenders rest here: how much memory they have then is not looked at.
+const aMoment = 500 * time.Millisecond
+
 // TestContendersServeWhatIsRight runs small forms of the scenarios. What is measured is
 // not looked at, but for what may never differ.
 func TestContendersServeWhatIsRight(t *testing.T) {
@@ -54,6 +57,7 @@ func TestContendersServeWhatIsRight(t *testing.T) {
 		{Name: "disk", Configs: 200, Upstreams: 3, Clients: 1, Delta: true, Starts: 2, Only: []string{"relay"}},
 		{Name: "stall", Configs: 200, Upstreams: 3, Clients: 4, Delta: true, Stall: 2 * time.Second, Rate: 200, Only: []string{"relay"}},
 	} {
+		s.Rest = aMoment
 		for _, c := range all {
 			if c.name == "istiod" || !s.isFor(c) {
 				continue
@@ -110,7 +114,7 @@ func TestContendersReadAnAPIServer(t *testing.T) {
 	bin := testBinaries(t)
 	fleet := &clusters{binaries: bin}
 	t.Cleanup(fleet.close)
-	s := scenario{Name: "kubernetes", Kubernetes: true, Configs: 200, Clients: 4, Delta: true, Changes: 3, Rate: 50, Lasting: 2 * time.Second, Relist: true}
+	s := scenario{Name: "kubernetes", Kubernetes: true, Configs: 200, Clients: 4, Delta: true, Changes: 3, Rate: 50, Lasting: 2 * time.Second, Relist: true, Rest: aMoment}
 	for _, c := range contenders(bin) {
 		if c.name == "istiod" || !s.isFor(c) {
 			continue

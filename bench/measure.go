@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -308,7 +309,7 @@ func (b *bench) steps() error {
 
 // settle leaves the contender alone for a while, and then looks at its memory.
 func (b *bench) settle(synced time.Time) {
-	time.Sleep(max(rest, time.Until(synced.Add(age))))
+	time.Sleep(cmp.Or(b.scenario.Rest, max(rest, time.Until(synced.Add(age)))))
 	rss, peak := b.process.memory()
 	b.result.RSSMiB, b.result.PeakMiB = mib(rss), mib(peak)
 	b.profile("heap", "heap")()

@@ -11,8 +11,10 @@ import (
 // proofSeed is any seed: the faults that it brings are those of proofScenario.
 const proofSeed = 1
 
-// The suite is of use only if it can fail.
+// The suite is of use only if it can fail. The stages of these tests mostly wait, so that some may
+// run at the same time.
 func TestEachBrokenBuildIsCaught(t *testing.T) {
+	t.Parallel()
 	proof := proofScenario()
 	rates, many := scenarioOf(t, "rates"), scenarioOf(t, "many")
 	breaks := map[string]struct {
@@ -21,8 +23,9 @@ func TestEachBrokenBuildIsCaught(t *testing.T) {
 	}{"i1": {proof, lost}, "i2": {proof, wrong}, "i3": {proof, older}, "i4": {proof, leaked}, "holders": {many, lost}, "pacer": {rates, wrong}, "cluster": {clusterProof(), wrong}}
 	for _, mutant := range mutants() {
 		t.Run(mutant, func(t *testing.T) {
+			t.Parallel()
 			want := breaks[mutant]
-			res, err := prove(t, mutant, want.in)
+			res, err := prove(t, built(t, mutant), want.in)
 			var v *violation
 			if !errors.As(err, &v) {
 				t.Fatalf("after %d rounds: %v, want that %s is violated", res.rounds, err, want.invariant)
@@ -35,14 +38,19 @@ func TestEachBrokenBuildIsCaught(t *testing.T) {
 }
 
 func TestHealthyBuildIsNotCaught(t *testing.T) {
+	t.Parallel()
+	healthy := built(t, "")
 	for _, sc := range []scenario{proofScenario(), clusterProof()} {
-		res, err := prove(t, "", sc)
-		if err != nil {
-			t.Fatalf("%s: %v", sc.name, err)
-		}
-		if res.changes == 0 || res.responses == 0 || res.storms == 0 {
-			t.Errorf("%s: nothing has happened: %+v", sc.name, res)
-		}
+		t.Run(sc.name, func(t *testing.T) {
+			t.Parallel()
+			res, err := prove(t, healthy, sc)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if res.changes == 0 || res.responses == 0 || res.storms == 0 {
+				t.Errorf("nothing has happened: %+v", res)
+			}
+		})
 	}
 }
 
@@ -55,16 +63,21 @@ func scenarioOf(t *testing.T, name string) scenario {
 	return chosen[0]
 }
 
-// prove builds a relay and plays a round of a scenario with it.
-func prove(t *testing.T, build string, sc scenario) (result, error) {
+// built builds a relay that is broken in one way, or a healthy one for an empty name.
+func built(t *testing.T, mutant string) (binary string) {
 	t.Helper()
-	dir := t.TempDir()
-	binary, err := buildMutant(t.Context(), build, dir)
+	binary, err := buildMutant(t.Context(), mutant, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
+	return binary
+}
+
+// prove plays a round of a scenario with a relay.
+func prove(t *testing.T, binary string, sc scenario) (result, error) {
+	t.Helper()
 	j := newJournal(t.Output())
-	res, err := sc.run(t.Context(), proofSeed, 0, binary, dir, j)
+	res, err := sc.run(t.Context(), proofSeed, 0, binary, t.TempDir(), j)
 	var v *violation
 	if errors.As(err, &v) {
 		j.replay(t.Output(), v.key)

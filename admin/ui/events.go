@@ -48,20 +48,32 @@ func (p *Pages) eventList(r *request) (*Page, error) {
 	}
 	q.Limit = maxMarks
 	marks := p.data.Events(q).Events
-	command := "relay events"
-	if !q.Since.IsZero() {
-		command += " --since " + q.Since.Format(time.RFC3339)
-	}
-	if q.Upstream != "" {
-		command += " --upstream " + word(q.Upstream)
-	}
 	return &Page{
-		Title: "Timeline", Command: command, Topics: []string{topicEvents}, Lead: say(None, about+": "+count(len(all.Events), "event")),
+		Title: "Timeline", Command: eventCommand(r, q), Topics: []string{topicEvents}, Lead: say(None, about+": "+count(len(all.Events), "event")),
 		Sections: []Section{
 			{ID: "lanes", Title: "Over time", Search: search, Lanes: drawLanes(marks, q.Since, q.Until)},
 			{ID: "list", Title: "Newest first", Table: t},
 		},
 	}, nil
+}
+
+// eventCommand returns the command that prints the events of a timeline.
+func eventCommand(r *request, q events.Query) string {
+	command := "relay events"
+	for _, flag := range []struct {
+		name string
+		at   time.Time
+	}{{"since", q.Since}, {"until", q.Until}} {
+		if !flag.at.IsZero() {
+			command += " --" + flag.name + " " + flag.at.UTC().Format(time.RFC3339)
+		}
+	}
+	for _, flag := range [][2]string{{"upstream", q.Upstream}, {"type", r.get("type")}, {"search", q.Text}} {
+		if flag[1] != "" {
+			command += " --" + flag[0] + " " + word(flag[1])
+		}
+	}
+	return command
 }
 
 // queryEvents returns what a timeline asks for, and in words.

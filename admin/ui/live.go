@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -84,7 +85,12 @@ func (h *hints) tell(topics []string) {
 		all := topics
 		select {
 		case waiting := <-c:
-			all = append(strings.Fields(waiting), topics...)
+			all = strings.Fields(waiting)
+			for _, topic := range topics {
+				if !slices.Contains(all, topic) { // else the hint would grow while nobody takes it
+					all = append(all, topic)
+				}
+			}
 		default:
 		}
 		c <- strings.Join(all, " ") // there is room: only tell sends

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"html"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -355,4 +356,30 @@ func TestSlowReadersTakeNoSlots(t *testing.T) {
 	}
 	close(release)
 	readers.Wait()
+}
+
+// TestAHintThatNobodyTakesDoesNotGrow: a page whose connection is stuck takes none for a while.
+func TestAHintThatNobodyTakesDoesNotGrow(t *testing.T) {
+	h := newHints()
+	stream := h.open()
+	for range 100 {
+		h.tell([]string{topicUpstreams, topicEvents})
+		h.tell([]string{topicClients})
+	}
+	if got := <-stream; got != "upstreams events clients" {
+		t.Errorf("the hint is %.200q", got)
+	}
+}
+
+// TestTheCommandOfATimelineAsksForTheSame as the form does, or somebody at a terminal sees other events.
+func TestTheCommandOfATimelineAsksForTheSame(t *testing.T) {
+	f := newFixture(t, 1)
+	for path, want := range map[string]string{
+		"/events": "relay events",
+		"/events?at=2026-11-21+03:12&window=10m&upstream=east&type=held,released&q=a+b": "relay events --since 2026-11-21T03:07:00Z --until 2026-11-21T03:17:00Z --upstream east --type held,released --search 'a b'",
+	} {
+		if code, body, _ := f.get(t, path); code != http.StatusOK || !strings.Contains(html.UnescapeString(body), "<code>"+want+"</code>") {
+			t.Errorf("%s: %d, no %s in it", path, code, want)
+		}
+	}
 }

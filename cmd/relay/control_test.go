@@ -308,3 +308,12 @@ func TestWithoutASocketNothingCanBeChanged(t *testing.T) {
 		t.Errorf("%d %s", code, errs.String())
 	}
 }
+
+func TestAnAdminAddressIsAHostAndAPort(t *testing.T) {
+	for _, address := range []string{"http://127.0.0.1:15014", "http://127.0.0.1", "127.0.0.1", "relay", "127.0.0.1:http", "127.0.0.1:70000", ""} {
+		var out, errs strings.Builder
+		if code := execute([]string{"status", "--admin", address}, &out, &errs); code != 1 || !strings.Contains(errs.String(), "want host:port, as in 127.0.0.1:15014") {
+			t.Errorf("%q: %d %s", address, code, errs.String())
+		}
+	}
+}

@@ -43,6 +43,7 @@ A first run:
 		{"Look:", []*cobra.Command{newStatus(), newTop(), newUpstreams(), newClusters(), newClients(), newGet(), newExplain(), newConflicts(), newHistory(), newHeld(), newEvents(), newAudit(), newUI(), newDiff(), newWait()}},
 		{"Decide:", []*cobra.Command{newRelease(), newFreeze(), newUnfreeze(), newRollback(), newServeWithout()}},
 		{"Disk:", []*cobra.Command{newState()}},
+		{"Report a bug:", []*cobra.Command{newSupportBundle(), newRecord(), newReplay()}},
 	}
 	for _, g := range groups {
 		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title})
@@ -51,7 +52,7 @@ A first run:
 			root.AddCommand(c)
 		}
 	}
-	root.AddCommand(newVersion(), newSupportBundle(), newRecord(), newReplay())
+	root.AddCommand(newVersion())
 	strict(root)
 	return root
 }

@@ -54,12 +54,16 @@ func (b *Writer) add(name, why string, write func(io.Writer) error, redact func(
 	if b.err != nil {
 		return
 	}
-	room := buffer{left: min(MaxFile, b.left)}
+	most := min(MaxFile, b.left)
+	room := buffer{left: most}
 	problem := write(&room)
+	content := redact(room.Bytes())
+	if len(content) > most { // what stands in the place of a secret may be longer
+		content, room.cut = content[:most], true
+	}
 	if room.cut {
 		problem = errFull
 	}
-	content := redact(room.Bytes())
 	note := ""
 	if problem != nil {
 		note = "  (" + string(Redact([]byte(problem.Error()))) + ")"

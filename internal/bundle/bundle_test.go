@@ -127,3 +127,19 @@ func TestABundleIsBoundedAndTellsWhatItHas(t *testing.T) {
 		t.Errorf("%d bytes are left of all", b.left)
 	}
 }
+
+// TestTextThatGrowsAsItIsRedactedKeepsTheBounds: the place of a secret is longer than a short secret.
+func TestTextThatGrowsAsItIsRedactedKeepsTheBounds(t *testing.T) {
+	var out bytes.Buffer
+	b := New(&out, "bundle", time.Unix(0, 0))
+	b.left = 100
+	secrets := func(w io.Writer) error { _, err := io.WriteString(w, strings.Repeat("token=a\n", 12)); return err }
+	b.Text("first.txt", "the first", secrets)
+	b.Text("second.txt", "the second", secrets)
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if first := files(t, out.Bytes())["bundle/first.txt"]; len(first) != 100 || b.left != 0 {
+		t.Errorf("%d bytes of a file, %d left of all", len(first), b.left)
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/goccy/go-yaml"
@@ -60,7 +61,11 @@ func Parse(text []byte) ([]ast.Node, error) {
 func ErrorOf(err error) *SyntaxError {
 	var e yaml.Error
 	if errors.As(err, &e) && e.GetToken() != nil && e.GetToken().Position != nil {
-		return &SyntaxError{max(e.GetToken().Position.Line, 1), e.GetMessage()}
+		msg := e.GetMessage()
+		if strings.Contains(msg, "character '\t'") { // nobody sees it
+			msg = "the line begins with a tab: YAML takes spaces only"
+		}
+		return &SyntaxError{max(e.GetToken().Position.Line, 1), msg}
 	}
 	return &SyntaxError{1, err.Error()}
 }

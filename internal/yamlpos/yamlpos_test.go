@@ -82,3 +82,11 @@ func TestAliasesCountAsOftenAsTheyAreUsed(t *testing.T) {
 		t.Error("a long text counts as several values")
 	}
 }
+
+func TestATabIsNamed(t *testing.T) {
+	_, err := Parse([]byte("a:\n\t- b: c\n"))
+	var syntax *SyntaxError
+	if !errors.As(err, &syntax) || syntax.Line != 2 || syntax.Msg != "the line begins with a tab: YAML takes spaces only" {
+		t.Errorf("%v", err)
+	}
+}
