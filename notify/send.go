@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,6 +15,7 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/events"
+	"meshrelay/internal/certfile"
 	"meshrelay/internal/text"
 )
 
@@ -143,18 +143,14 @@ func transportOf(t *config.NotifyTLS) (*http.Transport, error) {
 	}
 	transport.TLSClientConfig.ServerName = t.ServerName
 	if t.CAFile != "" {
-		pem, err := os.ReadFile(t.CAFile)
+		roots, err := certfile.Roots(t.CAFile)
 		if err != nil {
 			return nil, err
-		}
-		roots := x509.NewCertPool()
-		if !roots.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("%s has no certificate", t.CAFile)
 		}
 		transport.TLSClientConfig.RootCAs = roots
 	}
 	if t.CertFile != "" {
-		own, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
+		own, err := certfile.Pair(t.CertFile, t.KeyFile)
 		if err != nil {
 			return nil, err
 		}
