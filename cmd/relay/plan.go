@@ -37,7 +37,10 @@ serves nothing and changes nothing. It plans the whole merge, without views.
 It fails when an upstream does not sync in time: its resources would look removed.`,
 		Example: `  relay plan -c new.yaml
   relay plan -c new.yaml --diff
-  relay plan -c new.yaml --exit-code   # 2 when there are changes, for scripts`,
+  relay plan -c new.yaml --exit-code   # 2 when there are changes, for scripts
+
+  # A comment for a pull request
+  relay plan -c new.yaml -o markdown | gh pr comment 17 --body-file -`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if file == "" {
 				return errors.New("missing the planned config file: use -c NEW.yaml")
@@ -57,7 +60,11 @@ It fails when an upstream does not sync in time: its resources would look remove
 			if err != nil {
 				return err
 			}
-			err = out.rows(cmd, &rows, nil, changes, cliview.Plan(changes, diffs, cut(&rows, changes.Changes)))
+			text := cliview.Plan
+			if out.format == "markdown" {
+				text = cliview.PlanMarkdown
+			}
+			err = out.rows(cmd, &rows, nil, changes, text(changes, diffs, cut(&rows, changes.Changes)))
 			if err == nil && exitCode && len(changes.Changes) > 0 {
 				return errDiffers
 			}
@@ -70,7 +77,7 @@ It fails when an upstream does not sync in time: its resources would look remove
 	cmd.Flags().BoolVar(&diffs, "diff", false, "show the difference of each change")
 	cmd.Flags().BoolVar(&exitCode, "exit-code", false, "exit with 2 when there are changes")
 	rows.flag(cmd)
-	out.flag(cmd, "table", "json")
+	out.flag(cmd, "table", "markdown", "json")
 	return cmd
 }
 
