@@ -49,6 +49,8 @@ type Data struct {
 	LeftOut func() []intake.LeftOut
 	Held    func(upstream string) ([]intake.HeldUpstream, error)
 	History func(upstream string) ([]state.Revision, error)
+	// Diff returns what a revision has changed. Its cost grows with what the history has.
+	Diff func(upstream string, revision uint64) (upstreams.Differences, error)
 	// Events returns a page of the journal.
 	Events func(events.Query) events.Page
 	// Changes counts the changes of served resources since the start.
@@ -57,4 +59,7 @@ type Data struct {
 	Config func() ([]byte, error)
 	// ConfigFile is the path of the config file.
 	ConfigFile string
+	// Admin is the admin address of the relay, and XDS the address of a listener, as the config has
+	// them: commands that are shown name those that are not the usual ones.
+	Admin, XDS string
 }

@@ -48,20 +48,32 @@ func (p *Pages) eventList(r *request) (*Page, error) {
 	}
 	q.Limit = maxMarks
 	marks := p.data.Events(q).Events
-	command := "relay events"
-	if !q.Since.IsZero() {
-		command += " --since " + q.Since.Format(time.RFC3339)
-	}
-	if q.Upstream != "" {
-		command += " --upstream " + word(q.Upstream)
-	}
 	return &Page{
-		Title: "Timeline", Command: command, Topics: []string{topicEvents}, Lead: say(None, about+": "+count(len(all.Events), "event")),
+		Title: "Timeline", Command: eventCommand(r, q), Topics: []string{topicEvents}, Lead: say(None, about+": "+count(len(all.Events), "event")),
 		Sections: []Section{
 			{ID: "lanes", Title: "Over time", Search: search, Lanes: drawLanes(marks, q.Since, q.Until)},
 			{ID: "list", Title: "Newest first", Table: t},
 		},
 	}, nil
+}
+
+// eventCommand returns the command that lists the same events.
+func eventCommand(r *request, q events.Query) string {
+	command := "relay events"
+	for _, flag := range []struct{ name, value string }{{"type", r.get("type")}, {"upstream", q.Upstream}, {"search", q.Text}} {
+		if flag.value != "" {
+			command += " --" + flag.name + " " + word(flag.value)
+		}
+	}
+	for _, bound := range []struct {
+		name string
+		at   time.Time
+	}{{"since", q.Since}, {"until", q.Until}} {
+		if !bound.at.IsZero() {
+			command += " --" + bound.name + " " + bound.at.UTC().Format(time.RFC3339)
+		}
+	}
+	return command
 }
 
 // queryEvents returns what a timeline asks for, and in words.
@@ -239,6 +251,9 @@ func (p *Pages) eventPage(r *request) (*Page, error) {
 		}
 		t.Summary = fmt.Sprintf("%d of %s", len(t.Rows), e.Resources)
 		page.Sections = append(page.Sections, Section{ID: "resources", Title: "Resources", Table: t})
+	}
+	if e.Type == events.Changed && e.Upstream != "" && e.Resources != nil {
+		p.showDiff(page, e)
 	}
 	return page, nil
 }

@@ -46,6 +46,8 @@ type fixture struct {
 	held      []intake.HeldUpstream
 	leftOut   []intake.LeftOut
 	revisions []state.Revision
+	diff      upstreams.Differences
+	diffs     int // that were asked for
 	explained *admin.Explanation
 	journal   []events.Event
 	changes   atomic.Uint64
@@ -95,6 +97,7 @@ func newFixture(t testing.TB, n int) *fixture {
 		NotFollowed: func() []conflicts.NotFollowed { return f.notFollow }, Conflicts: func() (keys, hosts int) { return len(f.contests), len(f.hosts) },
 		Apart: func(conflicts.HostConflict) string { return f.apart }, LeftOut: func() []intake.LeftOut { return f.leftOut },
 		Held: func(string) ([]intake.HeldUpstream, error) { return f.held, nil }, History: func(string) ([]state.Revision, error) { return f.revisions, nil },
+		Diff:    func(string, uint64) (upstreams.Differences, error) { f.diffs++; return f.diff, nil },
 		Events:  func(q events.Query) events.Page { return events.Page{Events: f.journal[:min(len(f.journal), q.Limit)]} },
 		Changes: f.changes.Load, Config: func() ([]byte, error) { return []byte(f.config), nil }, ConfigFile: "/etc/relay/relay.yaml",
 	})

@@ -91,12 +91,8 @@ func TestTextFromOutsideStaysText(t *testing.T) {
 	f.journal[0].Seq = 1
 	f.config, f.apart = evil, evil
 	all := append(paths(), "/resources?q="+queryOf("<script>alert(1)</script>"), "/events?q="+queryOf(evil), "/upstreams/"+pathOf("<script>alert(1)</script>"), "/nothing/"+pathOf("<img>"))
-	shown := 0
-	for _, path := range all {
+	harmless := func(path string) string {
 		_, body, _ := f.get(t, path)
-		if strings.Contains(body, "&lt;script&gt;alert") {
-			shown++
-		}
 		for _, bad := range []string{"<script>alert", "<img", "\u202e", "\u2066", "\u200b", "\x1b"} {
 			if i := strings.Index(body, bad); i >= 0 {
 				t.Errorf("%s: %q in …%q", path, bad, body[max(0, i-80):min(len(body), i+80)])
@@ -105,9 +101,20 @@ func TestTextFromOutsideStaysText(t *testing.T) {
 		if strings.Contains(body, "javascript:") {
 			t.Errorf("%s: a link runs a script", path)
 		}
+		return body
+	}
+	shown := 0
+	for _, path := range all {
+		if strings.Contains(harmless(path), "&lt;script&gt;alert") {
+			shown++
+		}
 	}
 	if shown < len(all)-3 { // some pages show no text from outside
 		t.Errorf("only %d of %d pages show what they were given", shown, len(all))
+	}
+	f.journal[0].Type, f.diff = events.Changed, upstreams.Differences{Revision: f.revisions[0], Resources: []upstreams.Difference{{After: entryOf(t, "evil", evil)}}}
+	if body := harmless("/events/1"); !strings.Contains(body, "  - &#34;&lt;script&gt;") && !strings.Contains(body, "&lt;script&gt;alert(1)&lt;/script&gt;") || f.diffs == 0 {
+		t.Errorf("the difference is not shown:\n%s", body)
 	}
 }
 

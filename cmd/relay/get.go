@@ -31,6 +31,7 @@ type getOptions struct {
 	allNamespaces bool
 	output        output
 	labels        string
+	search        string
 	sortBy        string
 	noHeaders     bool
 	watch         bool
@@ -117,6 +118,7 @@ this server: equal content has equal versions on every relay.`,
 	f.StringVarP(&o.namespace, "namespace", "n", "default", "list this `namespace`")
 	f.BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "list all namespaces")
 	f.StringVarP(&o.labels, "selector", "l", "", "list resources whose labels match this `selector`, as in -l team=shop,tier!=test")
+	f.StringVar(&o.search, "search", "", "list resources with this `text` in namespace/name")
 	f.StringVar(&o.sortBy, "sort-by", "", "sort the resources of each kind by a field, named by a `JSONPath` such as .metadata.creationTimestamp")
 	f.BoolVar(&o.noHeaders, "no-headers", false, "leave out the titles of tables")
 	f.BoolVarP(&o.watch, "watch", "w", false, "list changes after the resources, until interrupted")
@@ -151,6 +153,9 @@ func get(cmd *cobra.Command, args []string, o getOptions) error {
 	sel, err := selection.Parse(args, namespace)
 	if err == nil {
 		err = sel.WithLabels(o.labels)
+	}
+	if err == nil {
+		err = sel.WithText(o.search)
 	}
 	if err != nil {
 		return err

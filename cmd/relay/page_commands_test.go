@@ -52,8 +52,9 @@ func words(t *testing.T, command string) []string {
 
 func TestCommandsOfThePageWorkAsPrinted(t *testing.T) {
 	ports := freePorts(t, 2)
-	t.Setenv("RELAY_ADMIN", fmt.Sprintf("127.0.0.1:%d", ports[0]))
-	t.Setenv("RELAY_SERVER", fmt.Sprintf("127.0.0.1:%d", ports[1]))
+	t.Setenv("RELAY_ADMIN", "") // the page names the addresses
+	t.Setenv("RELAY_SERVER", "")
+	admin := fmt.Sprintf("127.0.0.1:%d", ports[0])
 	dir := filepath.Join(t.TempDir(), "with space")
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
@@ -74,12 +75,13 @@ upstreams: [{name: east, file: {path: %q}}]
 		code := execute(args, &out, &out)
 		return out.String(), code
 	}
-	if text, code := run("wait", "--for", "ready", "--timeout", "30s"); code != 0 {
+	if text, code := run("wait", "--for", "ready", "--timeout", "30s", "--admin", admin); code != 0 {
 		t.Fatal(text)
 	}
 	ran := 0
-	for _, path := range []string{"/", "/upstreams", "/upstreams/east", "/holds", "/holds/east", "/resources", "/resource?kind=se&namespace=shop&name=db", "/resource?kind=se&namespace=shop&name=large", "/clients", "/conflicts", "/plan", "/config", "/events"} {
-		for _, command := range commandsOf(t, "http://"+os.Getenv("RELAY_ADMIN")+"/ui"+path) {
+	for _, path := range []string{"/", "/upstreams", "/upstreams/east", "/holds", "/holds/east", "/resources", "/resource?kind=se&namespace=shop&name=db", "/resource?kind=se&namespace=shop&name=large", "/clients", "/conflicts", "/plan", "/config", "/events", "/events?type=changed&upstream=east&q=db&window=1h",
+		"/resources?kind=networking.istio.io%2FServiceEntry&namespace=shop&q=D"} {
+		for _, command := range commandsOf(t, "http://"+admin+"/ui"+path) {
 			args := words(t, command)
 			if args[0] == "ui" { // it serves until it is interrupted
 				continue
