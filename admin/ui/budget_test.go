@@ -22,6 +22,8 @@ import (
 	"meshrelay/state"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/kubernetes/clusters"
+	"meshrelay/upstreams/kubernetes/clusters/registry"
 )
 
 // large has 100,000 resources, 10,000 contested keys, 1,000 clients of 24 types, 300 upstreams, and a
@@ -66,6 +68,12 @@ func large(t testing.TB) *fixture {
 		before, after := entry(t, i, 1), entry(t, i, 100)
 		f.diff.Resources = append(f.diff.Resources, upstreams.Difference{Before: before, After: after})
 	}
+	part := clusters.Status{Name: "fleet", From: "secrets in istio-system", Error: long, RefusedTotal: 900}
+	for i := range 900 {
+		part.Clusters = append(part.Clusters, clusters.ClusterStatus{Cluster: registry.Cluster{ID: fmt.Sprint("cluster-", i), Name: fmt.Sprint("cluster-", i), Origin: "secret istio-system/" + long[:40], State: []registry.State{registry.Found, registry.Orphaned, registry.Held}[i%3], Since: testNow, Problem: long}, RemoveAt: testNow.Add(time.Hour)})
+		part.Refused = append(part.Refused, registry.Refused{ID: fmt.Sprint("bad-", i), Origin: long, Reason: long})
+	}
+	f.clusters = []clusters.Status{part}
 	f.ups[0].Dropped = map[string]int{"rule": 10_000}
 	f.explained.HostConflicts = f.hosts[:2000]
 	spec := `{"note":"` + strings.Repeat("x", 500_000) + `"}`

@@ -11,6 +11,7 @@ import (
 	"meshrelay/state"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/kubernetes/clusters"
 )
 
 // Configs is the merged view, as the pages read it.
@@ -37,6 +38,8 @@ type Data struct {
 	Configs   Configs
 	Clients   Clients
 	Upstreams func() []upstreams.Status
+	// Clusters returns how the parts of the config fare that find clusters.
+	Clusters  func() []clusters.Status
 	Explain   func(q url.Values) (*admin.Explanation, error)
 	// Contests, HostConflicts and NotFollowed are as in admin.Views, and Conflicts how many keys
 	// and hosts there are of them.

@@ -22,6 +22,8 @@ import (
 	"meshrelay/state"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/kubernetes/clusters"
+	"meshrelay/upstreams/kubernetes/clusters/registry"
 )
 
 // evil is what an upstream or a client may put into any text.
@@ -90,6 +92,8 @@ func TestTextFromOutsideStaysText(t *testing.T) {
 	f.journal = []events.Event{evilOf[events.Event]()}
 	f.journal[0].Seq = 1
 	f.config, f.apart = evil, evil
+	f.clusters = []clusters.Status{evilOf[clusters.Status]()}
+	f.clusters[0].Clusters[0].State, f.clusters[0].Clusters[1].State = registry.Held, registry.Orphaned
 	all := append(paths(), "/resources?q="+queryOf("<script>alert(1)</script>"), "/events?q="+queryOf(evil), "/upstreams/"+pathOf("<script>alert(1)</script>"), "/nothing/"+pathOf("<img>"))
 	harmless := func(path string) string {
 		_, body, _ := f.get(t, path)

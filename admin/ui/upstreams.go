@@ -63,7 +63,7 @@ func (p *Pages) upstreamList(r *request) (*Page, error) {
 	return &Page{
 		Title: "Upstreams", Command: "relay upstreams", Topics: []string{topicUpstreams},
 		Lead:     State{Level: goodIf(well == len(all), Warn), Text: fmt.Sprintf("%d of %s up to date", well, count(len(all), "upstream"))},
-		Sections: []Section{{ID: "list", Search: r.search("/upstreams", stateField(r)), Table: t}},
+		Sections: append([]Section{{ID: "list", Search: r.search("/upstreams", stateField(r)), Table: t}}, p.clusterSections(r)...),
 	}, nil
 }
 
