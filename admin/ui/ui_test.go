@@ -367,3 +367,10 @@ func TestSlowReadersTakeNoSlots(t *testing.T) {
 	close(release)
 	readers.Wait()
 }
+
+func TestTheWhatIfTellsThatViewsAreNoPartOfAPlan(t *testing.T) {
+	f := newFixture(t, 1)
+	if _, body, _ := f.get(t, "/plan"); !strings.Contains(body, "A plan is of the whole merge: it does not tell what the views of the file leave out for some clients.") {
+		t.Error(body)
+	}
+}

@@ -32,7 +32,8 @@ func newPlan() *cobra.Command {
 		Short: "Show what another config file would change in a running relay",
 		Long: `Connect to the upstreams of a config file, merge their resources as a relay with that file
 would, and list what it would add, change and remove against the running relay. The command
-serves nothing and changes nothing. It plans the whole merge, without views.
+serves nothing and changes nothing. A plan is of the whole merge: it does not tell what the views of
+the file leave out for some clients.
 
 It fails when an upstream does not sync in time: its resources would look removed.`,
 		Example: `  relay plan -c new.yaml
