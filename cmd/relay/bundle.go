@@ -68,9 +68,11 @@ stay, and what people wrote as reasons: look for those.`,
 	cmd.Flags().IntVar(&o.Seconds, "seconds", 10, "how many `seconds` to look at the CPU, 0 to 60")
 	cmd.Flags().BoolVar(&o.Configs, "with-configs", false, "add the merged resources")
 	cmd.Flags().BoolVar(&o.Anonymous, "anonymize", false, "put hashes in the place of the names of hosts, namespaces, resources and pods")
-	cmd.MarkFlagsMutuallyExclusive("with-configs", "anonymize") // resources have names anywhere in them
 	limited := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if o.Configs && o.Anonymous {
+			return errors.New("--anonymize: resources have names anywhere in them; leave out --with-configs")
+		}
 		if o.Seconds < 0 || o.Seconds > 60 {
 			return fmt.Errorf("--seconds is %d: want 0 to 60", o.Seconds)
 		}

@@ -120,7 +120,7 @@ upstreams:
 	want := []string{
 		"MANIFEST.txt", "version.json", "ready.json", "upstreams.json", "connections.json", "conflicts.json", "leftout.json", "config.yaml",
 		"log.txt", "state.json", "held.json", "history.json", "goroutines.txt", "heap.pprof", "mutex.pprof", "metrics-start.txt", "metrics-end.txt",
-		"configz.json", "proc-limits.txt",
+		"configz.json", "proc-limits.txt", "events.json",
 	}
 	for _, name := range want {
 		if all[name] == "" {

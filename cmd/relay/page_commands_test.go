@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // commandsOf returns the commands that a page shows, as somebody copies them.
@@ -78,7 +79,15 @@ upstreams: [{name: east, file: {path: %q}}]
 	if text, code := run("wait", "--for", "ready", "--timeout", "30s", "--admin", admin); code != 0 {
 		t.Fatal(text)
 	}
-	ran := 0
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) { // of a poll of a relay
+		if text, code := run("history", "east", "--admin", admin); code == 0 && strings.Contains(text, "shop/db") {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the first revision is not written")
+		}
+	}
+	ran, differences := 0, 0
 	for _, path := range []string{"/", "/upstreams", "/upstreams/east", "/holds", "/holds/east", "/resources", "/resource?kind=se&namespace=shop&name=db", "/resource?kind=se&namespace=shop&name=large", "/clients", "/conflicts", "/plan", "/config", "/events", "/events?type=changed&upstream=east&q=db&window=1h",
 		"/resources?kind=networking.istio.io%2FServiceEntry&namespace=shop&q=D"} {
 		for _, command := range commandsOf(t, "http://"+admin+"/ui"+path) {
@@ -94,12 +103,18 @@ upstreams: [{name: east, file: {path: %q}}]
 			}
 			text, code := run(args...)
 			ran++
+			if strings.HasPrefix(path, "/events") && strings.Contains(command, "relay history east 1 --diff") {
+				differences++
+			}
 			// Nothing is held or frozen, new.yaml is not there, and a resource is bad.
 			expected := slices.ContainsFunc([]string{"not possible: ", "no such file", "all.yaml:9"}, func(known string) bool { return strings.Contains(text, known) })
 			if code != 0 && !expected {
 				t.Errorf("%s shows %q: %s", path, command, text)
 			}
 		}
+	}
+	if differences == 0 {
+		t.Error("no event shows the difference of its revision")
 	}
 	if ran < 20 {
 		t.Errorf("only %d commands were run", ran)

@@ -15,8 +15,8 @@ func listenerAddress(listeners []config.Listener) string {
 	if i := slices.IndexFunc(listeners, func(l config.Listener) bool { return l.Plaintext }); i >= 0 {
 		return listeners[i].Address
 	}
-	for _, l := range listeners {
-		return l.Address
+	if len(listeners) > 0 {
+		return listeners[0].Address
 	}
 	return ""
 }
