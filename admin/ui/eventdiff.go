@@ -24,6 +24,8 @@ const (
 	// writtenWithin is how long after a change its revision is written at most: the longest interval of
 	// writes, and a slow disk.
 	writtenWithin = 90 * time.Second
+	// recordedWithin is how long after a change its event is recorded.
+	recordedWithin = 50 * time.Millisecond
 )
 
 // showDiff adds to the page of a change what "relay history --diff" shows of its revision, when that costs
@@ -91,8 +93,8 @@ func sizeOf(r *mirror.Resource) int {
 }
 
 // revisionOf returns the place of the first revision that has a change, -1 for none. The revisions are the
-// newest first; one is written some time after the change, perhaps with others. It has as many resources, or names some
-// of the same.
+// newest first. One is written some time after the change, perhaps with others. It names some of the same
+// resources or, when it has more than it names, has as many of them.
 func revisionOf(e events.Event, revisions []state.Revision) int {
 	begin := e.Time
 	if !e.Since.IsZero() {
@@ -103,10 +105,10 @@ func revisionOf(e events.Event, revisions []state.Revision) int {
 		names[n.String()] = true
 	}
 	for i, v := range slices.Backward(revisions) {
-		if v.Time.Before(begin.Add(-time.Second)) || v.Time.After(e.Time.Add(writtenWithin)) {
+		if v.Time.Before(begin.Add(-recordedWithin)) || v.Time.After(e.Time.Add(writtenWithin)) {
 			continue
 		}
-		same := v.Added == e.Resources.Added && v.Changed == e.Resources.Changed && v.Removed == e.Resources.Removed
+		same := e.Resources.Total() > len(v.Keys) && v.Added == e.Resources.Added && v.Changed == e.Resources.Changed && v.Removed == e.Resources.Removed
 		if same || slices.ContainsFunc(v.Keys, func(key string) bool { return names[key] }) {
 			return i
 		}

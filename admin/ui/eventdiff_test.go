@@ -55,6 +55,10 @@ func TestAChangeWithoutARevisionShowsNoOtherOne(t *testing.T) {
 	if f.diffs != 0 || !strings.Contains(body, "No revision of this change is found") {
 		t.Errorf("%d differences were made:\n%s", f.diffs, body)
 	}
+	f.revisions[1].Changed = 1 // as many, and all of them named
+	if _, body, _ = f.get(t, "/events/7"); f.diffs != 0 {
+		t.Errorf("the revision of another resource is shown:\n%s", body)
+	}
 	f.revisions = nil
 	if _, body, _ = f.get(t, "/events/7"); f.diffs != 0 || !strings.Contains(body, "No revision of this change is found") {
 		t.Errorf("no revisions:\n%s", body)
