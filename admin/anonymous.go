@@ -58,7 +58,7 @@ func (s *Server) names(journal events.Page) *bundle.Names {
 	}
 	add := func(key mirror.Key) { n.Add(key.Namespace, key.Name) }
 	for _, kind := range views.Configs.Kinds() {
-		n.Keep(kind.Kind)
+		n.Keep(kind.String())
 		for _, r := range views.Configs.List(kind, "") {
 			add(r.Key())
 		}

@@ -16,7 +16,7 @@ const (
 	busyUpstreams = 10
 	// maxChangeAllocs is what a change may allocate: its counts, names and groups, the event that is
 	// made of it, and its part of the events and lines of its second.
-	maxChangeAllocs = 8
+	maxChangeAllocs = 7
 )
 
 // busy is a journal in the time of which changes come at busyRate: the time passes as fast as they are

@@ -20,7 +20,7 @@ func (p *Pages) clusterSections(r *request) []Section {
 	all := Section{ID: "clusters", Title: "Found clusters", Table: p.clusterTable(parts, r)}
 	decide := Section{ID: "decide", Title: "What you can do about clusters"}
 	for i, part := range parts {
-		if i == maxRows {
+		if i == maxReasons {
 			all.Text = append(all.Text, say(None, fmt.Sprintf("and %s more: %s", count(len(parts)-i, "part"), p.here("relay clusters"))))
 			break
 		}
@@ -86,7 +86,7 @@ func (p *Pages) clusterTable(parts []clusters.Status, r *request) *Table {
 	for _, u := range r.upstreams() {
 		ups[u.Name] = u
 	}
-	for _, c := range all[:min(len(all), maxRows)] {
+	for _, c := range all[:min(len(all), maxSummary)] {
 		name, state := cell(c.Name), Cell{}
 		if u, runs := ups[c.Name]; runs {
 			name, state = linked(c.Name, "/upstreams/"+pathOf(c.Name)), leveled(upstreamLevel(u), cliview.UpstreamState(u, r.now))
@@ -127,8 +127,9 @@ func clusterActions(part clusters.Status) (list []Action) {
 		case registry.Held:
 			held++
 		case registry.Orphaned:
+			command := "relay clusters remove " + word(part.Name) + " " + word(c.ID)
 			list = append(list, Action{
-				Title: "Remove " + cut(c.ID), Command: "relay clusters remove " + word(part.Name) + " " + word(c.ID),
+				Title: "Remove " + cut(c.ID), Command: command,
 				Why: "Its kubeconfig is gone, and what it gave is served. It goes with its resources, state and history.",
 			})
 		}

@@ -48,8 +48,8 @@ func TestCommandsOfListsHaveTheirFilters(t *testing.T) {
 		"/events?at=03:12&window=10m":                   "relay events --since 2026-11-21T03:07:00Z --until 2026-11-21T03:17:00Z",
 		"/events?window=1h":                             "relay events --since 2026-11-21T02:14:07Z",
 		"/resources?kind=" + url.QueryEscape(serviceEntry.String()) + "&namespace=team-1&q=service": "relay get networking.istio.io/v1/ServiceEntry -n team-1 --search service",
-		"/resources?q=service":                      "relay get all -A --search service",
-		"/resources?q=x&in=names+and+content":       "relay get all -A<",
+		"/resources?q=service":                             "relay get all -A --search service",
+		"/resources?q=x&in=names+and+content":              "relay get all -A<",
 		"/resources?upstream=west&kind=example.com/Widget": "relay get example.com/v1/Widget -A<",
 	} {
 		_, body, _ := f.get(t, query)
@@ -59,7 +59,7 @@ func TestCommandsOfListsHaveTheirFilters(t *testing.T) {
 		}
 	}
 	for query, want := range map[string]string{
-		"/resources?upstream=west":                              "; the command lists them of all upstreams",
+		"/resources?upstream=west":                          "; the command lists them of all upstreams",
 		"/resources?q=x&in=names+and+content&upstream=west": "; the command lists them with any content and of all upstreams",
 	} {
 		if _, body, _ := f.get(t, query); !strings.Contains(body, want) {

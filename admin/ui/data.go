@@ -39,8 +39,8 @@ type Data struct {
 	Clients   Clients
 	Upstreams func() []upstreams.Status
 	// Clusters returns how the parts of the config fare that find clusters.
-	Clusters  func() []clusters.Status
-	Explain   func(q url.Values) (*admin.Explanation, error)
+	Clusters func() []clusters.Status
+	Explain  func(q url.Values) (*admin.Explanation, error)
 	// Contests, HostConflicts and NotFollowed are as in admin.Views, and Conflicts how many keys
 	// and hosts there are of them.
 	Contests      func(kinds ...mirror.Kind) []conflicts.KeyConflict

@@ -100,9 +100,9 @@ func newFixture(t testing.TB, n int) *fixture {
 		Apart: func(conflicts.HostConflict) string { return f.apart }, LeftOut: func() []intake.LeftOut { return f.leftOut },
 		Held: func(string) ([]intake.HeldUpstream, error) { return f.held, nil }, History: func(string) ([]state.Revision, error) { return f.revisions, nil },
 		Clusters: func() []clusters.Status { return f.clusters },
-		Diff:    func(string, uint64) (upstreams.Differences, error) { f.diffs++; return f.diff, nil },
-		Events:  func(q events.Query) events.Page { return events.Page{Events: f.journal[:min(len(f.journal), q.Limit)]} },
-		Changes: f.changes.Load, Config: func() ([]byte, error) { return []byte(f.config), nil }, ConfigFile: "/etc/relay/relay.yaml",
+		Diff:     func(string, uint64) (upstreams.Differences, error) { f.diffs++; return f.diff, nil },
+		Events:   func(q events.Query) events.Page { return events.Page{Events: f.journal[:min(len(f.journal), q.Limit)]} },
+		Changes:  f.changes.Load, Config: func() ([]byte, error) { return []byte(f.config), nil }, ConfigFile: "/etc/relay/relay.yaml",
 	})
 	if err != nil {
 		t.Fatal(err)

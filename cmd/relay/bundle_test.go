@@ -161,19 +161,17 @@ func TestAnAnonymousBundleHasNoNames(t *testing.T) {
 	entry := func(namespace, name, host, more string) string {
 		return fmt.Sprintf("---\napiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: %s, namespace: %s}\nspec: {hosts: [%s], resolution: DNS, ports: [{number: 80, name: http, protocol: HTTP}]%s}\n", name, namespace, host, more)
 	}
-	file := filepath.Join(dir, "all.yaml")
-	write := func(content string) {
+	files := filepath.Join(dir, "files")
+	write := func(name, content string) {
 		t.Helper()
-		if err := os.WriteFile(file+".new", []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(file+".new", file); err != nil {
+		if err := errors.Join(os.MkdirAll(files, 0o700), os.WriteFile(filepath.Join(files, name), []byte(content), 0o600)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	stays := entry("canary-ns", "canary-name", "canary-host.example", "") + entry("canary-other", "canary-second", "canary-host.example", "") +
-		entry("canary-ns", "canary-bad", "x.example", ", nonsense: true") + entry("canary-hidden", "canary-left-out", "y.example", "")
-	write(stays + entry("canary-ns", "canary-gone", "z.example", ""))
+	write("good.yaml", entry("canary-ns", "canary-name", "canary-host.example", "")+entry("canary-other", "canary-second", "canary-host.example", "")+
+		entry("canary-hidden", "canary-left-out", "y.example", ""))
+	write("bad.yaml", entry("canary-ns", "canary-bad", "x.example", ", nonsense: true"))
+	write("gone.yaml", entry("canary-ns", "canary-gone", "z.example", ""))
 	ports := freePorts(t, 4)
 	serveConfig(t, fmt.Sprintf(`node: {id: hub}
 admin: {address: "127.0.0.1:%d"}
@@ -182,7 +180,7 @@ downstream: {listeners: [{address: "127.0.0.1:%d", plaintext: true}]}
 upstreams:
 - {name: east, xds: {addresses: [%q], tls: {caFile: %s, serverName: canary-server.example}}}
 - {name: files, guard: {percent: 100}, import: {namespaces: {exclude: [canary-hid*]}}, file: {path: %s}}
-`, ports[0], filepath.Join(dir, "state"), ports[1], s.Addr, root.file, file))
+`, ports[0], filepath.Join(dir, "state"), ports[1], s.Addr, root.file, files))
 	serveConfig(t, fmt.Sprintf(`node: {id: canary-pod, namespace: canary-client}
 admin: {address: "127.0.0.1:%d"}
 downstream: {listeners: [{address: "127.0.0.1:%d", plaintext: true}]}
@@ -204,11 +202,13 @@ upstreams: [{name: hub, xds: {addresses: ["127.0.0.1:%d"], plaintext: true}}]
 			}
 		}
 	}
-	run("wait", "--for", "ready", "--timeout", "60s")
 	await([]string{"clients"}, "canary-pod")
-	write(stays)
+	await([]string{"history", "files"}, "canary-gone") // the first revision is written
+	if err := os.Remove(filepath.Join(files, "gone.yaml")); err != nil {
+		t.Fatal(err)
+	}
 	await([]string{"events", "-o", "json"}, "-networking.istio.io/ServiceEntry canary-ns/canary-gone")
-	await([]string{"history", "files"}, "canary-gone")
+	await([]string{"history", "files"}, "\n2 ")
 
 	bundles := []map[string]string{}
 	for _, name := range []string{"one.tar.gz", "two.tar.gz"} {
@@ -227,7 +227,7 @@ upstreams: [{name: hub, xds: {addresses: ["127.0.0.1:%d"], plaintext: true}}]
 		}
 	}
 	if !strings.Contains(bundles[0]["upstreams.json"], `"files"`) || !strings.Contains(bundles[0]["versions.json"], "networking.istio.io") {
-		t.Error("names of upstreams or kinds are hidden, too")
+		t.Errorf("names of upstreams or kinds are hidden, too:\n%.300s\n%.300s", bundles[0]["upstreams.json"], bundles[0]["versions.json"])
 	}
 	if one, two := bundles[0]["versions.json"], bundles[1]["versions.json"]; one != two {
 		t.Errorf("the hashes of two bundles differ:\n%.500s\n%.500s", one, two)

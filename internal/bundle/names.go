@@ -37,13 +37,13 @@ func (n *Names) Keep(words ...string) {
 	}
 }
 
-// Add has words be names, but for those that stay, numbers, and single characters.
+// Add has words be names, but for those that stay, groups of APIs, numbers, and single characters.
 func (n *Names) Add(names ...string) {
 	for _, name := range names {
 		eachWord([]byte(name), func(word []byte) {
 			w := strings.ToLower(string(word))
 			_, err := strconv.ParseFloat(w, 64)
-			if _, has := n.known[w]; !has && len(w) > 1 && err != nil {
+			if _, has := n.known[w]; !has && len(w) > 1 && err != nil && !groups.MatchString(w) {
 				n.known[w] = true
 			}
 		})
@@ -183,11 +183,12 @@ func isAddress(word []byte) bool {
 var (
 	hostShape = regexp.MustCompile(`^(?:[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?\.)+[a-z]{2,}$`)
 	version   = regexp.MustCompile(`^v?[0-9]+\.[0-9]`)
-	// public are the ends of what looks like a host and is a group of an API, a package, or a file.
-	public = regexp.MustCompile(`(?:^|\.)(?:istio\.io|k8s\.io|meshrelay\.io|golang\.org|github\.com|gopkg\.in|googleapis\.com|grpc\.io|yaml|yml|json|log|txt|go|pem|crt|key|sock|db|proto|gz|pprof|new|lock)$`)
+	// groups are the ends of groups of APIs and of packages, endings those of files: both look like hosts.
+	groups  = regexp.MustCompile(`(?:^|\.)(?:istio\.io|k8s\.io|meshrelay\.io|golang\.org|github\.com|gopkg\.in|googleapis\.com|grpc\.io)$`)
+	endings = regexp.MustCompile(`\.(?:yaml|yml|json|log|txt|go|pem|crt|key|sock|db|proto|gz|pprof|new|lock)$`)
 )
 
 // isHost reports whether a word looks like the name of a host.
 func isHost(word []byte) bool {
-	return hostShape.Match(word) && !version.Match(word) && !public.Match(word)
+	return hostShape.Match(word) && !version.Match(word) && !groups.Match(word) && !endings.Match(word)
 }

@@ -29,7 +29,7 @@ func TestNamesAreHidden(t *testing.T) {
 func TestWhatIsNoNameStays(t *testing.T) {
 	n := NewNames([]byte("key"))
 	n.Keep("east")
-	n.Add("east", "7", "1.5", "x", "state", "default", "istio-system", "clients", "true")
+	n.Add("east", "7", "1.5", "x", "state", "default", "istio-system", "clients", "true", "networking.istio.io")
 	for _, text := range []string{
 		`{"clients":3,"state":"held","time":"2026-11-22T19:34:40.123456Z"}`, "clients=7 upstream=east type=networking.istio.io/v1/ServiceEntry", "v1.2.3-dev.abc go1.26.8 1.5e+06 20.5ms 0.005",
 		"127.0.0.1:15014 0.0.0.0 localhost", "open /etc/relay/relay.yaml: no such file", "k8s.io/api security.istio.io meshrelay.io/from", `relay_x{le="0.5"} 1.5`, "admin.address",
