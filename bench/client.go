@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -292,7 +293,10 @@ func (c *client) hold(b []byte) {
 	name := wire.Field(metadata, 1)
 	i, ok := indexOf(name)
 	if !ok || i >= len(c.held) || string(name) != c.world.names[i] {
-		c.strays++
+		// An istiod serves the Services of its cluster as ServiceEntries, too.
+		if c.world.cluster == nil || !bytes.Contains(name, []byte("/synthetic-")) {
+			c.strays++
+		}
 		return
 	}
 	body := wire.Field(wire.Field(resource, 2), 2)

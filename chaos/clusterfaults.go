@@ -11,9 +11,11 @@ import (
 // versionsApart is how far the versions of a server are apart before and after it went astray.
 const versionsApart = 100_000
 
-// reflectorAllowance is how much longer an API server may take: a reflector waits for up to a minute
-// after some failures within two minutes.
-const reflectorAllowance = time.Minute
+// reflectorAllowance is how much longer an API server may take. After some failures within two minutes
+// kinds wait for up to a minute, but for a scout at least each ten seconds, and for all kinds at most
+// ten seconds after the scout has found that the server works. A request that was never answered ends
+// meanwhile, and may need another scout.
+const reflectorAllowance = 30 * time.Second
 
 // refusals are how an API server may refuse a request.
 var refusals = []struct {

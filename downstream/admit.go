@@ -46,7 +46,7 @@ func (s *Server) account(stream grpc.ServerStream, err error) {
 	var r *refusal.Error
 	if errors.As(err, &r) {
 		p, _ := peer.FromContext(stream.Context()) // else it is another error
-		s.refuse(s.log, "client refused", p.Addr, r.Reason, "err", err)
+		s.refuse(s.log, "client refused", p.Addr, r.Reason, err)
 	}
 }
 
@@ -194,25 +194,20 @@ func headerBytes(ctx context.Context) (n int) {
 // connectionRefused counts a connection that is not let in, or closed, for a limit.
 func (s *Server) connectionRefused(from net.Addr, why refusal.Reason) {
 	limits := s.limits.Load()
-	s.refuse(s.log, "connection closed: over a limit", from, why,
+	s.refuse(s.log, "connection closed: over a limit", from, why, nil,
 		"maxConnections", limits.MaxConnections, "maxConnectionsPerPeer", limits.MaxConnectionsPerPeer)
 }
 
-// refuse counts and logs a client that is refused.
-func (s *Server) refuse(log *slog.Logger, msg string, from net.Addr, why refusal.Reason, attrs ...any) {
+// refuse counts and logs a client that is refused. err tells more of why, and may be nil.
+func (s *Server) refuse(log *slog.Logger, msg string, from net.Addr, why refusal.Reason, err error, attrs ...any) {
 	s.metrics.refusals.WithLabelValues(string(why)).Inc()
-	s.events.Record(events.Event{Type: events.TurnedAway, By: events.ByRelay, Client: from.String(), Text: msg, Reason: reasonText(why, attrs)})
-	s.refusals.Warn(log, msg, append([]any{"address", from.String(), "reason", why}, attrs...)...)
-}
-
-// reasonText returns why a client is refused: the limit, and the error among the attributes.
-func reasonText(why refusal.Reason, attrs []any) string {
-	for _, a := range attrs {
-		if err, ok := a.(error); ok {
-			return string(why) + ": " + refusal.Bounded(err.Error())
-		}
+	attrs, reason := append([]any{"address", from.String(), "reason", why}, attrs...), string(why)
+	if err != nil {
+		detail := refusal.Bounded(err.Error())
+		attrs, reason = append(attrs, "err", detail), reason+": "+detail
 	}
-	return string(why)
+	s.events.Record(events.Event{Type: events.TurnedAway, By: events.ByRelay, Client: from.String(), Text: msg, Reason: reason})
+	s.refusals.Warn(log, msg, attrs...)
 }
 
 var errDraining = status.Error(codes.Unavailable, "relay is shutting down; reconnect")

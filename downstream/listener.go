@@ -80,7 +80,7 @@ func (s *Server) listen() (opened []*listener, err error) {
 		}
 		if cfg.TLS != nil {
 			creds = watchedCreds{creds, func(from net.Addr, err error) {
-				s.refuse(s.log.With("listener", cfg.Address), "client refused", from, refusal.Handshake, "err", refusal.Bounded(err.Error()))
+				s.refuse(s.log.With("listener", cfg.Address), "client refused", from, refusal.Handshake, err)
 			}}
 		}
 		l := &listener{address: lis.Addr().String(), lis: s.connLimiter.behind(lis), connLimiter: s.connLimiter, close: closeCreds, server: grpc.NewServer(s.serverOptions(creds)...)}

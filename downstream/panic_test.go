@@ -1,11 +1,14 @@
 package downstream
 
 import (
+	"context"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 
 	"meshrelay/downstream/snapshot"
 	"meshrelay/downstream/subscription"
@@ -71,5 +74,37 @@ func TestPanicWhileTheServerOpensCostsThatKey(t *testing.T) {
 	r.store.SetSynced()
 	if got := names(t, s.next()); got != "shop/a" {
 		t.Errorf("the first response has %q", got)
+	}
+}
+
+// nobody is a stream whose client takes everything and asks for nothing.
+type nobody struct{ grpc.ServerStream }
+
+func (nobody) Context() context.Context { return context.Background() }
+
+func (nobody) SendMsg(any) error { return nil }
+
+// toNobody returns a stream with a subscription to ServiceEntries, which is among no connections.
+func (r *relay) toNobody() *conn {
+	r.t.Helper()
+	subs := subscription.New(true, nil, r.server.views.generators.lookup)
+	if _, err := subs.Request(&subscription.Request{TypeURL: seV1}, subscription.Limits{Types: 1}, time.Now()); err != nil {
+		r.t.Fatal(err)
+	}
+	return &conn{server: r.server, stream: nobody{}, protocol: protocolDelta, view: r.view(), subs: subs, asked: true}
+}
+
+// TestAPanicInARoundHoldsNoLock: the stream has to end, and others look at it until then.
+func TestAPanicInARoundHoldsNoLock(t *testing.T) {
+	r := startRelay(t, true)
+	c := r.toNobody()
+	c.kept = subscription.Usage{Names: 1} // so that it counts what it keeps, for a peer that it does not have
+	ended := make(chan error, 1)
+	go func() { ended <- c.guard(func() error { _, err := c.round(); return err }) }()
+	select {
+	case err := <-ended:
+		wantCode(t, err, codes.Internal)
+	case <-time.After(patience):
+		t.Fatal("it waits for its own lock")
 	}
 }

@@ -3,6 +3,8 @@ package downstream
 import (
 	"testing"
 	"time"
+
+	"meshrelay/downstream/subscription"
 )
 
 // TestClientsThatHaveAPushAreCounted: half, all, those that go, those that come later, and those
@@ -70,5 +72,29 @@ func TestAnAcknowledgementCostsNoAllocation(t *testing.T) {
 		has = r.number()
 	}); n > 0 {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+// TestAPushThatAClientCanNotBeToldIsNotAcknowledged: its stream ends.
+func TestAPushThatAClientCanNotBeToldIsNotAcknowledged(t *testing.T) {
+	r := startRelay(t, true)
+	r.put(se("shop", "a", "0"))
+	c := r.toNobody()
+	c.has = r.server.rounds.enter()
+	if _, err := c.round(); err != nil {
+		t.Fatal(err)
+	}
+	answer := &subscription.Request{TypeURL: seV1, Nonce: c.subs.Watch(seV1).Status().SentNonce}
+	if _, err := c.subs.Request(answer, subscription.Limits{Types: 1}, time.Now()); err != nil || !c.subs.Settled() {
+		t.Fatalf("the first response is not acknowledged: %v", err)
+	}
+	r.server.rounds.begin(time.Now())
+	had := c.has
+	c.view = &view{} // which has never had what the client has
+	if _, err := c.round(); err == nil {
+		t.Fatal("it was told")
+	}
+	if c.has != had {
+		t.Errorf("it counts as one that has push %d", c.has)
 	}
 }

@@ -123,14 +123,7 @@ func (c *conn) round() (sent bool, err error) {
 		return false, err
 	}
 	for {
-		c.mu.Lock()
-		resp, ok := c.subs.Next(round, began)
-		if !ok {
-			err = c.account() // of versions that clients resumed with, and that were compared
-			c.sends = false
-			c.hold() // clients do not acknowledge all types
-		}
-		c.mu.Unlock()
+		resp, ok, err := c.respond(round, began)
 		if !ok {
 			return true, err
 		}
@@ -150,6 +143,19 @@ func (c *conn) round() (sent bool, err error) {
 	}
 }
 
+// respond returns the next response of a round; ok is false at its end.
+func (c *conn) respond(round *subscription.Round, now time.Time) (resp subscription.Response, ok bool, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if resp, ok = c.subs.Next(round, now); ok {
+		return resp, true, nil
+	}
+	err = c.account() // of versions that clients resumed with, and that were compared
+	c.sends = false
+	c.hold() // clients do not acknowledge all types
+	return resp, false, err
+}
+
 // plan begins a round; nil when the client has everything.
 func (c *conn) plan() (*subscription.Round, error) {
 	c.mu.Lock()
@@ -165,9 +171,12 @@ func (c *conn) plan() (*subscription.Round, error) {
 	}
 	c.asked, c.planned = false, changes
 	round, err := c.subs.Plan(c.view.snapshot, c.server.metrics.pageEncoded)
+	if err != nil {
+		return nil, err
+	}
 	c.sends = round != nil
 	c.hold()
-	return round, err
+	return round, nil
 }
 
 func (c *conn) sendMsg(m any, now time.Time) error {

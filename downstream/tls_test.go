@@ -10,12 +10,15 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
+
+	"meshrelay/events"
 )
 
 // lockedLog is a log that is read while it is written.
@@ -145,4 +148,20 @@ func TestAFailedHandshakeOfTheNetworkIsNotTheClients(t *testing.T) {
 	if isOfTheNetwork(x509.UnknownAuthorityError{}) {
 		t.Error("a certificate of an unknown authority counts as the network's")
 	}
+}
+
+// TestTheJournalTellsWhyAHandshakeFailed, as the log does.
+func TestTheJournalTellsWhyAHandshakeFailed(t *testing.T) {
+	_, set, client := mutualTLS(t)
+	journal := events.New(events.Limits{})
+	r := startRelay(t, true, set, func(_ *Config, d *Deps) { d.Events = journal })
+	s, err := openStream(t, r, client("one", -time.Minute))
+	if err == nil {
+		err = s.end()
+	}
+	wantCode(t, err, codes.Unavailable)
+	eventually(t, "the journal tells of the certificate", func() bool {
+		page := journal.Read(events.Query{Filter: events.Filter{Types: []events.Type{events.TurnedAway}}})
+		return len(page.Events) > 0 && strings.HasPrefix(page.Events[0].Reason, "handshake: ") && strings.Contains(page.Events[0].Reason, "expired")
+	})
 }

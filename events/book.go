@@ -110,8 +110,8 @@ func newBook(l Limits) *book {
 	return &book{limits: l, buckets: map[class]*bucket{}, total: map[Type]uint64{}}
 }
 
-// record takes in an event, or puts it together with others that wait. It returns the event that it
-// is part of, and whether that is new.
+// record takes in an event, or puts it together with others that wait, unless an operator has ordered
+// it. It returns the event that it is part of, and whether that is new.
 func (b *book) record(now time.Time, e Event) (in *Event, isNew bool) {
 	if e.Time.IsZero() {
 		e.Time = now
@@ -120,7 +120,7 @@ func (b *book) record(now time.Time, e Event) (in *Event, isNew bool) {
 	e.Text, e.Reason, e.Command = text.Shorten(e.Text, maxText), text.Shorten(e.Reason, maxText), text.Shorten(e.Command, maxText)
 	e.Client = text.Shorten(e.Client, maxName)
 	burst, every := e.Type.rate()
-	if burst == 0 {
+	if burst == 0 || e.By == ByOperator {
 		return b.append(&e), true
 	}
 	bk := b.bucket(class{e.Type, e.Upstream, e.By}, now)

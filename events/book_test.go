@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"meshrelay/mirror"
+	"meshrelay/state"
 )
 
 var began = time.Date(2026, 11, 22, 3, 12, 0, 0, time.UTC)
@@ -57,7 +58,7 @@ func TestChangesThatComeFastAreOneEvent(t *testing.T) {
 	}
 }
 
-// TestCausesAndUpstreamsAreNotMixed: each has an event of its own.
+// TestCausesAndUpstreamsAreNotMixed: each has an event of its own, and each order.
 func TestCausesAndUpstreamsAreNotMixed(t *testing.T) {
 	b := newBook(Limits{})
 	for range 3 {
@@ -73,8 +74,27 @@ func TestCausesAndUpstreamsAreNotMixed(t *testing.T) {
 		e := b.at(i)
 		got[e.Upstream+" "+string(e.By)] += e.Resources.Changed
 	}
-	if len(got) != 3 || got["east upstream"] != 3 || got["west upstream"] != 3 || got["east operator"] != 3 || b.n != 6 {
+	if len(got) != 3 || got["east upstream"] != 3 || got["west upstream"] != 3 || got["east operator"] != 3 || b.n != 7 {
 		t.Errorf("%v in %d events", got, b.n)
+	}
+}
+
+// TestWhatAnOperatorChangesIsOnlyItsOwn: two orders within a second are two events.
+func TestWhatAnOperatorChangesIsOnlyItsOwn(t *testing.T) {
+	b := newBook(Limits{})
+	for uid := range 3 {
+		e := changed("east", fmt.Sprint(uid))
+		e.By, e.Operator, e.Reason = ByOperator, &Operator{UID: uid}, fmt.Sprint("INC-", uid)
+		b.record(began, e)
+	}
+	b.tick(began, true)
+	if b.n != 3 {
+		t.Fatalf("%d events of 3 orders", b.n)
+	}
+	for i := range b.n {
+		if e := b.at(i); e.Operator.UID != i || e.Reason != fmt.Sprint("INC-", i) || e.Resources.Changed != 1 {
+			t.Errorf("%+v by %v", e, e.Operator)
+		}
 	}
 }
 
@@ -128,6 +148,29 @@ func TestTheRingIsBounded(t *testing.T) {
 	}
 	if r := last.Resources; r.Added != 100 || len(r.Names) != maxNames || len(r.Groups) != maxGroups || r.Elsewhere != 100-maxGroups {
 		t.Errorf("%d added, %d names, %d groups, %d elsewhere", r.Added, len(r.Names), len(r.Groups), r.Elsewhere)
+	}
+}
+
+// TestTheLongestEventIsBounded: upstreams choose names, also of characters that JSON writes in six bytes.
+// The journal knows how much an event takes up, and the disk reads its line.
+func TestTheLongestEventIsBounded(t *testing.T) {
+	for _, tc := range []struct {
+		character             string
+		namespace, bytesOfOne int
+	}{{"x", 1000, 1}, {"<", 500, 6}} {
+		long := strings.Repeat(tc.character, 1000)
+		e := Event{Type: Changed, Reason: long, Command: long, Client: long, Resources: &Resources{}}
+		for i := range 100 {
+			key := entry(fmt.Sprint(i))
+			key.Namespace = fmt.Sprint(long[:tc.namespace], i)
+			e.Resources.Note(Addition, key)
+		}
+		j := New(Limits{})
+		j.Record(e)
+		line, size := len(j.Take()), j.book.bytes
+		if line > state.MaxJournalLine || line > 2*size*tc.bytesOfOne {
+			t.Errorf("of %s: an event that takes up %d bytes has a line of %d", tc.character, size, line)
+		}
 	}
 }
 

@@ -176,7 +176,7 @@ const (
 	// maxNames bounds the resources that an event names, maxGroups the counts by kind and namespace.
 	maxNames  = 20
 	maxGroups = 16
-	// maxText bounds each text of an event, in bytes, and maxName a name.
+	// maxText bounds each text of an event, in bytes, and maxName a name, or a namespace.
 	maxText = 512
 	maxName = 512
 )
@@ -236,7 +236,8 @@ type Resources struct {
 	Removed int `json:"removed"`
 	// Names are some of them, each once.
 	Names []Name `json:"names,omitempty"`
-	// Groups counts them by kind and namespace. Elsewhere of them are in no group: there were too many.
+	// Groups counts them by kind and namespace. Elsewhere of them are in no group: there were too many,
+	// or their namespace is too long.
 	Groups    []Group `json:"groups,omitempty"`
 	Elsewhere int     `json:"elsewhere,omitempty"`
 }
@@ -293,7 +294,7 @@ func (r *Resources) place(g Group) {
 			return
 		}
 	}
-	if len(r.Groups) < maxGroups {
+	if len(r.Groups) < maxGroups && len(g.Namespace) <= maxName {
 		r.Groups = append(r.Groups, g)
 	} else {
 		r.Elsewhere += g.Added + g.Changed + g.Removed
@@ -321,7 +322,9 @@ func (e *Event) size() int {
 		for _, one := range r.Names {
 			n += each + len(one.Key.Name) + len(one.Key.Namespace)
 		}
-		n += len(r.Groups) * (each + 32)
+		for _, g := range r.Groups {
+			n += each + 32 + len(g.Namespace)
+		}
 	}
 	if e.Stages != nil {
 		n += 2 * each

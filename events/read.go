@@ -120,7 +120,8 @@ func (j *Journal) Next(f Filter, c Cursor, limit int) (news, stages []Event, nex
 	b := j.book
 	first := len(b.settled)
 	if c.stage > 0 { // else they are part of the events
-		first -= int(min(b.stage+1-min(c.stage, b.stage+1), uint64(first))) //nolint:gosec // it is small
+		unseen := b.stage - min(c.stage-1, b.stage)
+		first -= int(min(unseen, uint64(first))) //nolint:gosec // it is small
 	}
 	for _, e := range b.settled[first:] {
 		if e.Seq <= c.Seq && f.Picks(e) {

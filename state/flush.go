@@ -58,9 +58,7 @@ func (k *Keeper) write() error {
 	}
 	if journal != nil {
 		w, err := k.writeJournal(journal)
-		if err != nil {
-			return err
-		}
+		k.noteJournal(err)
 		wrote = wrote || w
 	}
 	if wrote {
@@ -86,6 +84,25 @@ func (k *Keeper) writeJournal(j Journal) (wrote bool, err error) {
 		}
 	}
 	return wrote, err
+}
+
+// noteJournal notes whether the journal can be written. It is no part of the state: nobody waits for it. It
+// logs only what is new.
+func (k *Keeper) noteJournal(err error) {
+	is := ""
+	if err != nil {
+		is = err.Error()
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case is == k.journalError:
+	case err != nil:
+		k.log.Error("journal of events not written", "err", err)
+	default:
+		k.log.Info("journal of events written again")
+	}
+	k.journalError = is
 }
 
 // writeOne writes what has changed of a source. What could not be written is given back.

@@ -54,6 +54,8 @@ type Keeper struct {
 	loaded   map[string]bool
 	followed map[string]*follower
 	journal  Journal // nil: none is kept
+	// journalError is why that can not be written, empty while it can.
+	journalError string
 	// forget are the sources to be removed when there is a store. retained are Options.Retain and
 	// those that are followed.
 	forget   map[string]bool
@@ -85,6 +87,8 @@ type Status struct {
 	// LastError is what is wrong now, and ErrorSince since when; empty when nothing is.
 	LastError  string
 	ErrorSince time.Time
+	// JournalError is why the journal can not be written, empty while it can. It is no part of the state.
+	JournalError string
 }
 
 // Open opens the store, or tries to: it never fails. An error is in the Keeper's Status, and Run
@@ -310,14 +314,15 @@ func of(source string, err error) error {
 	return nil
 }
 
-// Backup writes a copy of what is kept, while the store is in use. It ends when the Keeper does.
-func (k *Keeper) Backup(w io.Writer) error {
+// Backup writes a copy of what is kept, and other files with it, while the store is in use. It ends when
+// the Keeper does.
+func (k *Keeper) Backup(w io.Writer, others ...Extra) error {
 	err := k.store.Backup(writerFunc(func(p []byte) (int, error) {
 		if k.closed() {
 			return 0, errClosed
 		}
 		return w.Write(p)
-	}))
+	}), others...)
 	if err != nil {
 		return k.failure(err)
 	}

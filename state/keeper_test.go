@@ -32,6 +32,8 @@ type store struct {
 	served  bool
 	closed  bool
 	journal []byte
+	// noJournal is why the journal can not be written.
+	noJournal error
 }
 
 func newStore() *store {
@@ -78,10 +80,11 @@ func (s *store) LoadJournal() [][]byte      { return bytes.SplitAfter(s.journal,
 func (s *store) AppendJournal(lines []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.failing == nil {
+	err := errors.Join(s.failing, s.noJournal)
+	if err == nil {
 		s.journal = append(s.journal, lines...)
 	}
-	return s.failing
+	return err
 }
 
 func (s *store) History(string) ([]Revision, error) {
@@ -90,7 +93,7 @@ func (s *store) History(string) ([]Revision, error) {
 
 func (s *store) At(string, uint64) ([]Record, error) { return nil, ErrUnknownRevision }
 
-func (s *store) Backup(w io.Writer) error {
+func (s *store) Backup(w io.Writer, _ ...Extra) error {
 	for {
 		if _, err := w.Write([]byte("state")); err != nil {
 			return err
@@ -334,5 +337,27 @@ func TestAFlushWritesAllPartsOfAJournal(t *testing.T) {
 	}
 	if wrote, err := k.writeJournal(p); err != nil || wrote {
 		t.Errorf("nothing to write: %v, %v", wrote, err)
+	}
+}
+
+// TestAJournalThatCanNotBeWrittenHoldsNothingUp: the state is written as often as ever, for orders too. The
+// status tells of the journal.
+func TestAJournalThatCanNotBeWrittenHoldsNothingUp(t *testing.T) {
+	s := newStore()
+	k := Open(s, Options{})
+	src := newSource()
+	src.put("a")
+	k.Follow("east", src)
+	k.FollowJournal(&parts{[][]byte{[]byte("a\n")}})
+	s.noJournal = errors.New("it is a directory")
+	if err := k.Flush(t.Context()); err != nil || len(s.sources["east"]) != 1 {
+		t.Errorf("the state is not written: %v", err)
+	}
+	if st := k.Status(); !st.Healthy || st.LastError != "" || st.JournalError != "it is a directory" || !k.isDue(time.Now()) {
+		t.Errorf("status %+v", st)
+	}
+	s.noJournal = nil
+	if err := k.Flush(t.Context()); err != nil || string(s.journal) != "a\n" || k.Status().JournalError != "" {
+		t.Errorf("%v, journal %q, status %+v", err, s.journal, k.Status())
 	}
 }

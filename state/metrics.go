@@ -75,7 +75,7 @@ func (k *Keeper) Status() Status {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	st := k.status
-	st.Info = info
+	st.Info, st.JournalError = info, k.journalError
 	st.Healthy = info.InUse && st.LastError == ""
 	return st
 }

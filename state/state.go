@@ -141,6 +141,15 @@ type File struct {
 	Damage string
 }
 
+// Extra is a file that somebody else keeps beside the state. Its name ends with ".json".
+type Extra struct {
+	Name string
+	Text []byte
+}
+
+// MaxJournalLine bounds the lines of a Journal, in bytes. Longer ones are not read again.
+const MaxJournalLine = 256 << 10
+
 // Journal is a log of events that a Keeper keeps beside the sources.
 type Journal interface {
 	// Take returns the oldest lines that were not returned before, each with its end; nothing when
@@ -179,8 +188,8 @@ type Store interface {
 	// without their ends. The last of an AppendJournal that failed may be cut off.
 	AppendJournal(lines []byte) error
 	LoadJournal() [][]byte
-	// Backup writes a copy of everything but the journal, as of one instant.
-	Backup(w io.Writer) error
+	// Backup writes a copy of everything but the journal, as of one instant, and other files with it.
+	Backup(w io.Writer, others ...Extra) error
 	// Info tells how the store fares. It does not wait for a disk.
 	Info() Info
 	// Close gives the store up.

@@ -281,7 +281,11 @@ func (m *Manager) apply(c change, start func(*upstream)) {
 		u.setup = c.setup
 	}
 	u.added = u.added || c.isNew && m.first.without == nil
+	source := u.source
 	m.mu.Unlock()
+	if l, is := source.(Limited); is {
+		l.Limit(c.cfg.Limits)
+	}
 	if c.isNew && m.keeper != nil {
 		m.keeper.Follow(c.cfg.Name, u)
 	}

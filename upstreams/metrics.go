@@ -80,12 +80,38 @@ func metrics() []metric {
 				emit(float64(st.Switches))
 			}
 		}},
+		{desc("relay_upstream_ingresses", "Ingresses of the cluster that are converted, refused, or left out because they are of another class or can not be converted at all.", "outcome"), gauge, func(st *Status, emit func(float64, ...string)) {
+			if i := st.ingress(); i != nil {
+				emit(float64(i.Converted), "converted")
+				emit(float64(i.Refused), "refused")
+				emit(float64(i.Ingresses-i.Converted), "left-out")
+			}
+		}},
+		{desc("relay_upstream_ingress_problems", "Parts of Ingresses of the cluster that are left out, or that no request reaches."), gauge, func(st *Status, emit func(float64, ...string)) {
+			if i := st.ingress(); i != nil {
+				emit(float64(i.ProblemsTotal))
+			}
+		}},
+		{desc("relay_upstream_namespaces", "Namespaces of the cluster that discoverySelectors choose, or leave out.", "outcome"), gauge, func(st *Status, emit func(float64, ...string)) {
+			if k := st.Kubernetes; k != nil && k.Namespaces > 0 {
+				emit(float64(k.Selected), "chosen")
+				emit(float64(k.Namespaces-k.Selected), "left-out")
+			}
+		}},
 		{desc("relay_upstream_drift_total", "Changes that came with a full answer and not with a push, by kind.", "kind"), counter, func(st *Status, emit func(float64, ...string)) {
 			if st.Relayed {
 				emitKinds(st.Drift, emit)
 			}
 		}},
 	}
+}
+
+// ingress returns what becomes of the Ingresses of an upstream, nil where none are converted.
+func (st *Status) ingress() *IngressStatus {
+	if st.Kubernetes == nil {
+		return nil
+	}
+	return st.Kubernetes.Ingress
 }
 
 // emitKinds emits counts by kind. Other kinds are "other": an upstream must not make labels.

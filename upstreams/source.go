@@ -11,7 +11,7 @@ import (
 )
 
 // Source brings what one upstream has. The intake behind its feed decides what is served. A Source may
-// also be a Describer and a Repeater.
+// also be a Describer, a Repeater and Limited.
 type Source interface {
 	// Run feeds what the upstream has, and its changes, until ctx ends, and then returns nil.
 	// It is called once.
@@ -31,6 +31,13 @@ type Repeater interface {
 	// reports whether it was asked before: what it has told since counts. Out of contact it has no
 	// effect.
 	Repeat(again bool)
+}
+
+// Limited is a Source that bounds by itself what it takes in memory, before the intake does.
+type Limited interface {
+	// Limit has other limits count for what is read from now on. What was refused for want of room
+	// is asked for once more where there is more now. It may be called at any time, from any goroutine.
+	Limit(config.Limits)
 }
 
 // Feed takes what a source has to tell. Its methods may be called from any goroutine.

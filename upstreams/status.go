@@ -109,9 +109,11 @@ type KubernetesStatus struct {
 
 // IngressStatus is what becomes of the Ingresses of a cluster.
 type IngressStatus struct {
-	// Ingresses counts all, Converted those that Gateways and VirtualServices are made of.
+	// Ingresses counts all whose content is known, Converted those that Gateways and VirtualServices are
+	// made of. Refused counts those whose newest content can not be used: what is known of them stays.
 	Ingresses int `json:"ingresses"`
 	Converted int `json:"converted"`
+	Refused   int `json:"refused,omitempty"`
 	// Problems names parts that are left out or that no request reaches, at most twenty;
 	// ProblemsTotal counts all.
 	Problems      []string `json:"problems,omitempty"`

@@ -45,7 +45,8 @@ func newDoctor() *cobra.Command {
 		Short: "Check all that a relay needs, before it starts",
 		Long: `Check a config file, and all that a relay with it needs: the ports, the socket and the directory
 of the state on this host, and of each upstream name, port, certificates, token, identity and
-permissions. Each address is connected to and asked for everything once.
+permissions. Each address is connected to and asked for everything once. Of each place of clusters
+it checks that it can be read and watched, that allowed programs are there, and each kubeconfig.
 
 Run it as the user that runs the relay, on its host or in its pod. It changes nothing, and can run
 beside the relay. Whatever is wrong is printed with its cause and its cure. The exit code is 1

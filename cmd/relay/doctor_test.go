@@ -28,6 +28,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 
+	"meshrelay/internal/cliview"
 	"meshrelay/internal/doctor"
 	"meshrelay/internal/fakexds"
 )
@@ -365,5 +366,23 @@ func TestDoctorPrintsEveryMistakeOfAConfigFile(t *testing.T) {
 	code, found := examine1(t, "upstreams: []\nbogus: 1\n")
 	if code != 1 || doctor.Count(found, doctor.Failed) < 2 {
 		t.Errorf("exit code %d: %+v", code, found)
+	}
+}
+
+func TestDoctorLooksAtClusters(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "fleet"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	ports := freePorts(t, 2)
+	text := fmt.Sprintf("node: {id: relay}\nadmin: {address: \"127.0.0.1:%d\", socket: %s}\ndownstream: {listeners: [{address: \"127.0.0.1:%d\", plaintext: true}]}\nstate: {dir: %s}\nclusters:\n- {name: mounted, directory: {path: %s}}\n",
+		ports[0], filepath.Join(dir, "own", "s"), ports[1], filepath.Join(dir, "state"), filepath.Join(dir, "fleet"))
+	code, found := examine1(t, text)
+	wantOne(t, code, found, doctor.Warning, "clusters", "no cluster is found", "look at namespace, selector or path")
+	if last := found[len(found)-1]; last.Clusters != "mounted" {
+		t.Errorf("it is not told which clusters: %+v", last)
+	}
+	if page := cliview.Doctor(found, false); !strings.Contains(page, "\n\nclusters mounted\n") {
+		t.Error(page)
 	}
 }

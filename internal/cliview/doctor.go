@@ -9,21 +9,29 @@ import (
 // marks are a sign and a word for each level, so that nothing is only colour.
 var marks = map[doctor.Level]string{doctor.OK: "✔", doctor.Warning: "!", doctor.Failed: "✘"}
 
+// aboutOf returns what a finding is about.
+func aboutOf(f doctor.Finding) string {
+	switch {
+	case f.Upstream != "":
+		return "upstream " + Clean(f.Upstream)
+	case f.Clusters != "":
+		return "clusters " + Clean(f.Clusters)
+	}
+	return "relay"
+}
+
 // Doctor returns findings as text: a line each, with cause and cure under those that are not ok,
-// grouped by upstream, and a last line with the result.
+// grouped by what they are about, and a last line with the result.
 func Doctor(found []doctor.Finding, paint Paint) string {
 	var p page
-	group := "\x00"
+	group := ""
 	for _, f := range found {
-		if f.Upstream != group {
-			if group != "\x00" {
+		if about := aboutOf(f); about != group {
+			if group != "" {
 				p.WriteString("\n")
 			}
-			if group = f.Upstream; group == "" {
-				p.WriteString("relay\n")
-			} else {
-				p.printf("upstream %s\n", Clean(group))
-			}
+			group = about
+			p.printf("%s\n", group)
 		}
 		target := Clean(f.Target)
 		if target != "" {

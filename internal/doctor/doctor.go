@@ -26,10 +26,11 @@ const (
 
 // Finding is the outcome of one check.
 type Finding struct {
-	// Check is a word for the check, such as "tls". Upstream is the upstream that it is about,
-	// empty for the relay itself.
+	// Check is a word for the check, such as "tls". Upstream is the upstream that it is about, or
+	// Clusters the place where clusters are found; both are empty for the relay itself.
 	Check    string `json:"check"`
 	Upstream string `json:"upstream,omitempty"`
+	Clusters string `json:"clusters,omitempty"`
 	// Target is the address, file or directory.
 	Target string `json:"target,omitempty"`
 	Level  Level  `json:"level"`
@@ -80,9 +81,9 @@ func Count(all []Finding, level Level) (n int) {
 
 // Check is one check, or several that follow each other.
 type Check struct {
-	// Name and Upstream are for the Finding of a check that does not end in time.
-	Name, Upstream string
-	Run            func(ctx context.Context) []Finding
+	// Name, Upstream and Clusters are for its findings.
+	Name, Upstream, Clusters string
+	Run                      func(ctx context.Context) []Finding
 }
 
 // maxAtOnce bounds the checks that run at the same time.
@@ -102,7 +103,7 @@ func Run(ctx context.Context, limit time.Duration, checks []Check) []Finding {
 			defer cancel()
 			found[i] = c.Run(bounded)
 			for k := range found[i] {
-				found[i][k].Upstream = c.Upstream
+				found[i][k].Upstream, found[i][k].Clusters = c.Upstream, c.Clusters
 			}
 		})
 	}

@@ -34,12 +34,12 @@ const (
 	quietTime  = 2 * time.Second
 	quietBytes = 1 << 20
 	quietPart  = 20
-	// quietAgain is the least time between two such collections, and the process is resident with
-	// growPercent and growBytes more than after the last at least: what changes now and then leave
-	// behind the usual collections take.
-	quietAgain  = time.Minute
-	growPercent = runPercent + 10
-	growBytes   = 16 << 20
+	// quietAgain is the least time between two such collections. Between them there was work, which has
+	// left one part in growPart and growBytes more at least: what changes now and then leave behind,
+	// the usual collections take.
+	quietAgain = 10 * time.Second
+	growPart   = 10
+	growBytes  = 16 << 20
 	// manyStacks is from how many bytes of stacks on a collection of ours is two: each halves a stack at
 	// most, and pools keep their buffers for one.
 	manyStacks = 16 << 20
@@ -90,25 +90,26 @@ func (c *Collector) Run(ctx context.Context, started <-chan struct{}) error {
 	debug.SetGCPercent(runPercent)
 	tick := time.NewTicker(quietTime)
 	defer tick.Stop()
-	last, ours, before := collections(), int64(0), allocatedBytes()
-	at, kept := time.Time{}, uint64(0) // the last collection of ours, and what was resident after it
+	last, before := collections(), allocatedBytes()
+	worked := true                     // since the last collection of ours
+	at, kept := time.Time{}, uint64(0) // when that was, and what was resident after it
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
 		}
-		// Once after the relay has become quiet: a busy one collects anyway.
 		now, allocated := collections(), allocatedBytes()
 		works := allocated-before >= max(quietBytes, heldBytes()/quietPart)
-		grown := residentBytes() >= kept+kept*growPercent/100+growBytes
-		if !works && now == last && now != ours && (at.IsZero() || grown && time.Since(at) >= quietAgain) {
+		worked = worked || works
+		grown := residentBytes() >= kept+kept/growPart+growBytes
+		if worked && !works && now == last && (at.IsZero() || grown && time.Since(at) >= quietAgain) {
 			if metric("/memory/classes/heap/stacks:bytes") >= manyStacks {
 				runtime.GC()
 			}
 			debug.FreeOSMemory()
 			now = collections()
-			ours, at, kept = now, time.Now(), residentBytes()
+			worked, at, kept = false, time.Now(), residentBytes()
 			c.log.Debug("memory returned to the system", "collections", now)
 		}
 		last, before = now, allocated

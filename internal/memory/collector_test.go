@@ -131,7 +131,7 @@ func TestGOGCTakesPrecedence(t *testing.T) {
 }
 
 // TestOnlyWhatHasGrownIsCollectedForAgain: a relay that allocates so slowly that it is quiet collects by
-// itself now and then, and no more often for that; a storm that is over is collected for, once a minute.
+// itself now and then, and no more often for that; a storm that is over is collected for once.
 func TestOnlyWhatHasGrownIsCollectedForAgain(t *testing.T) {
 	t.Setenv("GOGC", "")
 	c := quietCollector(t)

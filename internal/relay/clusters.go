@@ -2,10 +2,12 @@ package relay
 
 import (
 	"context"
+	"io"
 	"slices"
 	"time"
 
 	"meshrelay/config"
+	"meshrelay/state"
 	"meshrelay/upstreams"
 )
 
@@ -71,3 +73,12 @@ func (r *Relay) applyClusters() error {
 
 // upstreams returns the status of each upstream, and how it was found.
 func (r *Relay) upstreams() []upstreams.Status { return r.finder.Mark(r.manager.Status()) }
+
+// backup writes a copy of the state, and of which clusters were found.
+func (r *Relay) backup(w io.Writer) error {
+	var others []state.Extra
+	if name, text := r.finder.Backup(); text != nil {
+		others = append(others, state.Extra{Name: name, Text: text})
+	}
+	return r.keeper.Backup(w, others...)
+}

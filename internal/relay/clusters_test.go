@@ -1,9 +1,12 @@
 package relay
 
 import (
+	"archive/tar"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -193,4 +196,44 @@ func TestARelayWithClustersAloneStartsAgainWithThoseItHad(t *testing.T) {
 			t.Errorf("%+v", u)
 		}
 	}
+}
+
+// A copy of the state, unpacked, gives a relay that follows the same clusters, without their place.
+func TestABackupRestoresFoundClusters(t *testing.T) {
+	w := newWithClusters(t, "a", "b")
+	cfg := w.parse("", "")
+	w.start(cfg)
+	w.has("a found", "b found")
+	var archive bytes.Buffer
+	if err := w.backup(&archive); err != nil {
+		t.Fatal(err)
+	}
+	w.stop()
+
+	restored := newWithClusters(t)
+	dir := filepath.Join(restored.dir, "state")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for files := tar.NewReader(&archive); ; {
+		h, err := files.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(files)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, h.Name), text, h.FileInfo().Mode())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.RemoveAll(filepath.Join(restored.dir, "fleet")); err != nil {
+		t.Fatal(err)
+	}
+	restored.start(restored.parse("", ""))
+	restored.has("a found", "b found")
 }

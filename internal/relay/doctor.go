@@ -12,6 +12,7 @@ import (
 	"meshrelay/config"
 	"meshrelay/internal/doctor"
 	"meshrelay/upstreams"
+	"meshrelay/upstreams/kubernetes/clusters"
 )
 
 // Doctor is how to look at what a relay needs.
@@ -39,13 +40,16 @@ func (d Doctor) Examine(ctx context.Context) []doctor.Finding {
 			checks = append(checks, upstreamChecks(u, env)...)
 		}
 	}
+	if d.Upstream == "" {
+		checks = append(checks, clusters.Probe(d.Config)...)
+	}
 	found := doctor.Run(ctx, d.Limit, checks)
 	if d.Upstream != "" {
 		return found
 	}
 	found = append(found, d.memory(found))
 	slices.SortStableFunc(found, func(a, b doctor.Finding) int { // what is about the relay comes first
-		return cmp.Compare(min(len(a.Upstream), 1), min(len(b.Upstream), 1))
+		return cmp.Compare(min(len(a.Upstream+a.Clusters), 1), min(len(b.Upstream+b.Clusters), 1))
 	})
 	return found
 }

@@ -227,7 +227,7 @@ func (r *Relay) adminDeps(registry *prometheus.Registry, debug *admin.Debug) adm
 	}
 	deps.Supports = r.supports()
 	if r.keeper != nil {
-		deps.Backup = r.keeper.Backup
+		deps.Backup = r.backup
 	}
 	return deps
 }

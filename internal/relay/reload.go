@@ -93,6 +93,9 @@ func stateNotes(st state.Status) (notes []string) {
 		notes = append(notes, fmt.Sprintf("state: not written since %s, so that a restart would go back to then: %s",
 			st.ErrorSince.UTC().Format(time.RFC3339), st.LastError))
 	}
+	if st.JournalError != "" {
+		notes = append(notes, "state: the journal of events is not written, so that a restart forgets what came since: "+st.JournalError)
+	}
 	if st.Note != "" {
 		notes = append(notes, "state: "+st.Note)
 	}

@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"meshrelay/state"
 )
 
 // The journal is two files of lines: the newer one is appended to, and takes the place of the older
@@ -14,8 +16,7 @@ import (
 const (
 	journalName    = "events.log"
 	oldJournalName = "events.old.log"
-	maxJournal     = 8 << 20  // bytes of a file
-	maxJournalLine = 64 << 10 // bytes of a line that is read
+	maxJournal     = 8 << 20 // bytes of a file
 )
 
 // LoadJournal implements state.Store. Of a file that can not be read it returns nothing.
@@ -25,7 +26,7 @@ func (s *Store) LoadJournal() (lines [][]byte) {
 	}
 	for _, name := range []string{oldJournalName, journalName} {
 		for line := range bytes.Lines(s.readJournal(name)) {
-			if line = bytes.TrimSuffix(line, []byte("\n")); len(line) > 0 && len(line) <= maxJournalLine {
+			if line = bytes.TrimSuffix(line, []byte("\n")); len(line) > 0 && len(line) <= state.MaxJournalLine {
 				lines = append(lines, line)
 			}
 		}

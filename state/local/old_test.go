@@ -388,9 +388,15 @@ func TestABackupIsRestoredByUnpackingIt(t *testing.T) {
 	from := oldDir(t, oldData(t, "relay"))
 	k := open(t, from)
 	var b bytes.Buffer
-	must(t, k.Backup(&b))
+	must(t, k.Backup(&b, state.Extra{Name: "clusters.json", Text: []byte("[]")}))
 	end(k)
+	if copied, err := ReadBackup(bytes.NewReader(b.Bytes())); err != nil || copied.Damage != "" {
+		t.Errorf("%+v, %v", copied, err)
+	}
 	dir := unpacked(t, b.Bytes())
+	if text, err := os.ReadFile(filepath.Join(dir, "clusters.json")); err != nil || string(text) != "[]" {
+		t.Errorf("%s, %v", text, err)
+	}
 	for range 2 {
 		k = open(t, dir)
 		if !k.Served() {

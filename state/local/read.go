@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -95,8 +96,8 @@ func (s *Store) At(name string, revision uint64) ([]state.Record, error) {
 	return saved.Records, err
 }
 
-// Backup implements state.Store. The copy is a tar archive: the index, and the logs.
-func (s *Store) Backup(w io.Writer) error {
+// Backup implements state.Store. The copy is a tar archive: the index, the logs, and the other files.
+func (s *Store) Backup(w io.Writer, others ...state.Extra) error {
 	s.mu.RLock()
 	index, open := proto.CloneOf(s.index), s.open
 	names := slices.Sorted(maps.Keys(s.logs))
@@ -126,6 +127,11 @@ func (s *Store) Backup(w io.Writer) error {
 	}
 	for _, u := range logs {
 		if err := add(logName(u.name), encodeHead(u.end), io.NewSectionReader(u.from, headLen, u.end-headLen), u.end); err != nil {
+			return err
+		}
+	}
+	for _, o := range others {
+		if err := add(o.Name, o.Text, bytes.NewReader(nil), int64(len(o.Text))); err != nil {
 			return err
 		}
 	}
@@ -192,6 +198,9 @@ func ReadBackup(r io.Reader) (*state.File, error) {
 			return file, err
 		case err != nil:
 			return nil, err
+		}
+		if strings.HasSuffix(h.Name, ".json") {
+			continue // a file of somebody else
 		}
 		name := indexName
 		if h.Name != name {

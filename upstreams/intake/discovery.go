@@ -148,6 +148,9 @@ func (in *Intake) reimportServices(clusters []string, out *Result) {
 		}
 	}
 	out.Changed += in.reconcile(in.kind(serviceEntryKind), differ)
+	for _, sc := range services {
+		in.reportRefused(sc)
+	}
 }
 
 var serviceEntryKind = mirror.Kind{Group: "networking.istio.io", Kind: "ServiceEntry"}

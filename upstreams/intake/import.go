@@ -288,9 +288,9 @@ func (in *Intake) importRecord(sc *scope, rec *record, r *mirror.Resource, way m
 	held, reshaped, err := in.reshape(sc, rec, r)
 	waits := errors.Is(err, errWaiting) || errors.Is(err, errUnanswered)
 	switch {
-	case had && waits:
+	case waits && (had || in.revive(rec, sc.Kind, r.FullName())):
 		rec.original = r // what was known before is served until then
-		return false, nil
+		return !had, nil
 	case waits, errors.Is(err, errNoEndpoints), errors.Is(err, services.ErrUnreachable):
 		sc.leaveOut(rec, omit(reasonEndpoints, err.Error()))
 		rec.resource, rec.original = nil, r

@@ -173,10 +173,10 @@ func (in *Intake) deleteAll(sc *scope) (gone []string) {
 }
 
 // revive gives a record without content what was last good under its name, while that is served
-// still. It reports whether it did.
+// still, unless the rules have left out something newer. It reports whether it did.
 func (in *Intake) revive(rec *record, kind mirror.Kind, name string) bool {
 	original, ok := keyOf(kind, name)
-	if !ok || rec.resource != nil || len(in.former) == 0 {
+	if !ok || rec.resource != nil || rec.omitted != imported || len(in.former) == 0 {
 		return false
 	}
 	f := in.former[in.rules.keyOf(original)]

@@ -2,6 +2,7 @@ package intake
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"meshrelay/events"
@@ -23,10 +24,10 @@ type report struct {
 
 // contact is what the journal knows of the contact with the source.
 type contact struct {
-	lost    time.Time   // zero while the source is in contact, or never was
-	trouble events.Type // that was reported last of a source out of contact
-	address string      // from which the source was read last
-	next    string      // from which it is about to be read
+	lost     time.Time     // zero while the source is in contact, or never was
+	troubles []events.Type // that were reported since
+	address  string        // from which the source was read last, empty where there is only one place
+	next     string        // from which it is about to be read
 }
 
 // tell reports an event.
@@ -122,8 +123,8 @@ func (in *Intake) reportCarriedOut(n int, reason string) {
 	in.tell(events.Event{Type: events.CarriedOut, By: events.ByGuard, Reason: reason, Text: fmt.Sprintf("%d held deletions carried out", n)})
 }
 
-// reportClosed reports that the source is out of contact. Of one that was before, it reports another
-// kind of trouble only.
+// reportClosed reports that the source is out of contact: each kind of trouble once until it is in
+// contact again, because of two addresses each may have another.
 func (in *Intake) reportClosed(e Closed, was bool) {
 	t := events.Lost
 	switch {
@@ -135,10 +136,10 @@ func (in *Intake) reportClosed(e Closed, was bool) {
 	if was {
 		in.contact.lost = in.now
 	}
-	if e.Planned || !was && in.contact.trouble == t {
+	if e.Planned || slices.Contains(in.contact.troubles, t) {
 		return
 	}
-	in.contact.trouble = t
+	in.contact.troubles = append(in.contact.troubles, t)
 	what := map[events.Type]string{events.Denied: "the upstream refuses the relay's identity", events.Failed: "the upstream can not be used"}[t]
 	switch {
 	case what != "":
@@ -157,7 +158,7 @@ func (in *Intake) reportContact() {
 		after := in.now.Sub(c.lost).Round(time.Millisecond)
 		in.tell(events.Event{Type: events.Regained, By: events.ByUpstream, Text: fmt.Sprintf("in contact again after %v", after)})
 	}
-	if c.address != "" && c.next != c.address {
+	if c.address != "" && c.next != "" && c.next != c.address {
 		in.tell(events.Event{Type: events.Moved, By: events.ByUpstream, Text: "from " + c.address + " to " + c.next})
 	}
 	*c = contact{address: c.next, next: c.next}

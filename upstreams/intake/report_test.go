@@ -9,6 +9,7 @@ import (
 	"meshrelay/config"
 	"meshrelay/events"
 	"meshrelay/internal/fakexds"
+	"meshrelay/mirror"
 )
 
 // typesOf returns the events of a step in short.
@@ -141,5 +142,54 @@ func TestRefusedResourcesAreLookedAtWhenTheyChange(t *testing.T) {
 	}
 	if got := step(false, bad); !strings.HasPrefix(got, "refused/upstream") {
 		t.Errorf("it is wrong again: %s", got)
+	}
+}
+
+// TestEachTroubleOfAnOutageIsOneEvent: two addresses may fail in two ways, in turn and for days.
+func TestEachTroubleOfAnOutageIsOneEvent(t *testing.T) {
+	m := newMachine(t, true, config.Provenance{})
+	m.stale.setRules(config.Staleness{StaleAfter: config.Duration(time.Hour)})
+	contact := func(address string) string {
+		m.step(Opened{Scopes: []Scope{m.update(false).Scope}, Address: address})
+		return typesOf(m.step(Received{Updates: []Update{m.update(true)}}).Events)
+	}
+	contact("a:1")
+	for range 2 {
+		var got []events.Event
+		for range 10 {
+			got = append(got, m.step(Closed{Reason: "refused"}).Events...)
+			got = append(got, m.step(Closed{Reason: "who are you", Denied: true}).Events...)
+		}
+		if typesOf(got) != "lost/upstream, denied/upstream" {
+			t.Errorf("an outage: %s", typesOf(got))
+		}
+		if got := contact("a:1"); got != "regained/upstream" {
+			t.Errorf("its end: %s", got)
+		}
+	}
+}
+
+// TestASourceWithoutAddressesHasNotMoved: it may take the place of one that has them.
+func TestASourceWithoutAddressesHasNotMoved(t *testing.T) {
+	m := newMachine(t, true, config.Provenance{})
+	for _, address := range []string{"a:1", "", "b:1"} {
+		m.step(Opened{Scopes: []Scope{m.update(false).Scope}, Address: address})
+		if got := typesOf(m.step(Received{Updates: []Update{m.update(true)}}).Events); strings.Contains(got, "moved") {
+			t.Errorf("at %q: %s", address, got)
+		}
+		m.step(Succeeded{Rules: m.rules})
+	}
+}
+
+// TestAServiceThatItsEndpointsMakeWrongIsToldAtOnce, and not with the next answer, which may be days away.
+func TestAServiceThatItsEndpointsMakeWrongIsToldAtOnce(t *testing.T) {
+	u, service := discovered()
+	m := machineOf(t, u)
+	m.open(entryURL)
+	m.step(Received{Updates: []Update{m.update(true, service)}})
+	m.fault = func(*mirror.Resource) { panic("no good") }
+	out := m.step(Endpoints{From: oneEndpoint, Clusters: []string{"outbound|80||web.example"}})
+	if got := typesOf(out.Events); got != "refused/upstream" {
+		t.Errorf("told: %q", got)
 	}
 }

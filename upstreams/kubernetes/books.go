@@ -183,6 +183,7 @@ func (l *ledger) replace(t *target, all []*object) (results []intake.Result) {
 	default:
 		results = l.replaceObjects(t, l.pass(t, true, all))
 	}
+	t.cramped.Store(lackRoom(results))
 	l.repeated(t)
 	return results
 }
@@ -207,6 +208,14 @@ func (l *ledger) repeated(t *target) {
 
 // put tells of an object that is new or changed.
 func (l *ledger) put(t *target, o *object) []intake.Result {
+	results := l.change(t, o)
+	if lackRoom(results) {
+		t.cramped.Store(true)
+	}
+	return results
+}
+
+func (l *ledger) change(t *target, o *object) []intake.Result {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	some := []*object{o}

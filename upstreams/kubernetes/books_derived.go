@@ -3,6 +3,7 @@ package kubernetes
 import (
 	"strings"
 
+	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
 )
 
@@ -107,12 +108,12 @@ func (l *ledger) within(scope string, namespaces []string) (all []string) {
 	return all
 }
 
-// problems returns the problems of the Ingresses, some by name, and how many there are; and how many
-// Ingresses there are, and are converted.
-func (l *ledger) problems() (named []string, problems, all, converted int) {
+// converting returns what becomes of the Ingresses.
+func (l *ledger) converting() *upstreams.IngressStatus {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	named, problems = l.ingresses.problems()
-	all, converted = l.ingresses.state.Counts()
-	return named, problems, all, converted
+	i := &upstreams.IngressStatus{Refused: len(l.ingresses.undone[ingressKind])}
+	i.Problems, i.ProblemsTotal = l.ingresses.problems()
+	i.Ingresses, i.Converted = l.ingresses.state.Counts()
+	return i
 }

@@ -146,11 +146,13 @@ type envelope struct {
 }
 
 // readEnvelope reads an object.
-func readEnvelope(b []byte) (e envelope, err error) {
-	err = eachField(b, func(key, value []byte) error {
+func (s *scanner) readEnvelope() (e envelope, err error) {
+	err = s.fields(func(key []byte) (err error) {
+		if string(key) == "metadata" {
+			return e.readMetadata(s)
+		}
+		value, err := s.field()
 		switch string(key) {
-		case "metadata":
-			return e.readMetadata(value)
 		case "spec":
 			e.spec = value
 		case "status":
@@ -166,32 +168,44 @@ func readEnvelope(b []byte) (e envelope, err error) {
 		case "details":
 			e.details = value
 		}
-		return nil
+		return err
 	})
 	return e, err
 }
 
-func (e *envelope) readMetadata(b []byte) error {
+func (e *envelope) readMetadata(s *scanner) error {
 	m := &e.metadata
-	return eachField(b, func(key, value []byte) (err error) {
+	return s.fields(func(key []byte) (err error) {
+		var to *string
+		var labels *map[string]string
+		path, but := "", ""
 		switch string(key) {
 		case "name":
-			m.name, err = stringOf(value, "metadata.name")
+			to, path = &m.name, "metadata.name"
 		case "namespace":
-			m.namespace, err = stringOf(value, "metadata.namespace")
+			to, path = &m.namespace, "metadata.namespace"
 		case "resourceVersion":
-			m.version, err = stringOf(value, "metadata.resourceVersion")
+			to, path = &m.version, "metadata.resourceVersion"
 		case "creationTimestamp":
-			m.created, err = stringOf(value, "metadata.creationTimestamp")
+			to, path = &m.created, "metadata.creationTimestamp"
 		case "labels":
-			m.labels, err = mapOf(value, "metadata.labels", "")
+			labels, path = &m.labels, "metadata.labels"
 		case "annotations":
-			m.annotations, err = mapOf(value, "metadata.annotations", lastApplied)
+			labels, path, but = &m.annotations, "metadata.annotations", lastApplied
+		}
+		var wrong error
+		if labels != nil {
+			*labels, wrong, err = s.mapOf(path, but)
+		} else {
+			var value []byte
+			if value, err = s.field(); err == nil && to != nil {
+				*to, wrong = stringOf(value, path)
+			}
 		}
 		if e.wrong == nil {
-			e.wrong = err
+			e.wrong = wrong
 		}
-		return nil
+		return err
 	})
 }
 
@@ -266,13 +280,6 @@ type budget struct {
 	used int // guarded by mu
 }
 
-// reset begins another list.
-func (b *budget) reset() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.used = 0
-}
-
 // take returns o, without its content where that is too much: the intake then refuses it by name,
 // and keeps what it has of it. Too many objects are an error.
 func (b *budget) take(o *object) error {
@@ -321,21 +328,20 @@ func (d *decoder) Decode() (watch.EventType, runtime.Object, error) {
 		return "", nil, err
 	}
 	var event watch.EventType
-	var content []byte
-	if err := eachField(b, func(key, value []byte) error {
-		switch string(key) {
-		case "type":
+	var e envelope
+	all := scannerOf(b)
+	if err := all.fields(func(key []byte) (err error) {
+		if string(key) == "object" {
+			e, err = all.readEnvelope()
+			return err
+		}
+		value, err := all.field()
+		if string(key) == "type" {
 			name, _ := unquoted(value)
 			event = watch.EventType(name)
-		case "object":
-			content = value
 		}
-		return nil
+		return err
 	}); err != nil {
-		return "", nil, err
-	}
-	e, err := readEnvelope(content)
-	if err != nil {
 		return "", nil, err
 	}
 	switch event {
@@ -459,7 +465,7 @@ func (d *decoder) items(l *objects) error {
 		if err != nil {
 			return unexpected(err)
 		}
-		e, err := readEnvelope(value)
+		e, err := scannerOf(value).readEnvelope()
 		if err != nil {
 			return err
 		}

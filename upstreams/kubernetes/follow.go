@@ -50,6 +50,7 @@ func (s *Source) discover(ctx context.Context) error {
 		return err
 	}
 	if len(s.aside) == 0 {
+		s.endTurn = s.turns.take(ctx)
 		s.aside = s.prepare(servedDefinitions, true)
 		s.launch(ctx, s.aside)
 	}
@@ -119,8 +120,8 @@ func (s *Source) prepare(of served, aside bool) []*target {
 	targets := make([]*target, len(namespaces))
 	for i, ns := range namespaces {
 		targets[i] = &target{
-			served: of, namespace: ns, source: s, aside: aside, budget: budget{most: s.maxBytes},
-			paced: rate.NewLimiter(rate.Every(s.pace.retry), burst), again: make(chan struct{}, 1), ended: make(chan struct{}),
+			served: of, namespace: ns, source: s, aside: aside,
+			paced: rate.NewLimiter(rate.Every(s.pace.asks), burst), again: make(chan struct{}, 1), ended: make(chan struct{}),
 		}
 	}
 	if !aside {

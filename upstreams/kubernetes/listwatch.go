@@ -32,6 +32,8 @@ const (
 	// burst is how many requests of one target may follow each other without a pause. A reflector
 	// does not pause after some answers, such as 410 and watches that end at once.
 	burst = 10
+	// recovered is how long a server has to do well until the pauses after failures are short again.
+	recovered = 2 * time.Minute
 )
 
 // errPaged has a reflector list in pages.
@@ -48,11 +50,14 @@ type target struct {
 
 	// again has the reflector begin anew with a list.
 	again chan struct{}
+	pauses
 	cuts  atomic.Int32 // of streaming lists, in a row
 	cutAt atomic.Int64 // when the last one was, in nanoseconds since the epoch
 	lists lists        // that a reflector may have given up
 	paced *rate.Limiter
-	budget
+	// room is for the objects of the present list. cramped: some were refused for want of room.
+	room    atomic.Pointer[budget]
+	cramped atomic.Bool
 	stopAll context.CancelFunc
 	ended   chan struct{}
 
@@ -67,19 +72,28 @@ func (t *target) run(ctx context.Context) {
 	ctx = klog.NewContext(ctx, logr.Discard()) // the source logs what its requests come to
 	for ctx.Err() == nil {
 		ctx, cancel := context.WithCancel(ctx)
-		logger := logr.Discard()
-		r := cache.NewReflectorWithOptions(t, &object{}, t, cache.ReflectorOptions{
-			Name: "meshrelay", TypeDescription: t.kind.String(), Logger: &logger, Clock: ending{ctx: ctx},
-			Backoff: &wait.Backoff{Duration: t.source.pace.retry, Cap: t.source.pace.retryMost, Steps: 40, Factor: 2, Jitter: 1},
-		})
 		done := make(chan struct{})
-		go func() { defer close(done); r.RunWithContext(ctx) }()
+		go func() { defer close(done); t.follow(ctx) }()
 		select {
 		case <-ctx.Done():
 		case <-t.again:
 		}
 		cancel()
 		<-done
+	}
+}
+
+// follow has one reflector list and watch the objects until ctx ends. It does what the reflector's own
+// loop does, but for pauses that can be cut short.
+func (t *target) follow(ctx context.Context) {
+	logger, c := logr.Discard(), ending{ctx: ctx, pauses: &t.pauses}
+	backoff := wait.Backoff{Duration: t.source.pace.retry, Cap: t.source.pace.retryMost, Steps: 40, Factor: 2, Jitter: 1}
+	r := cache.NewReflectorWithOptions(t, &object{}, t, cache.ReflectorOptions{
+		Name: "meshrelay", TypeDescription: t.kind.String(), Logger: &logger, Clock: c, Backoff: &backoff,
+	})
+	for pause := backoff.DelayWithReset(c, recovered); ctx.Err() == nil; {
+		_ = r.ListAndWatchWithContext(ctx) //nolint:errcheck // its requests have noted what they came to
+		<-c.After(pause())
 	}
 }
 
@@ -118,19 +132,22 @@ func (t *target) restart() {
 	}
 }
 
-// ending is a clock whose waits end with a context: a reflector does not look at its own while it
-// pauses.
+// ending is a clock whose waits are pauses that end with a context: a reflector does not look at its
+// own while it pauses.
 type ending struct {
 	clock.RealClock
-	ctx context.Context
+	ctx    context.Context
+	pauses *pauses
 }
 
 // After implements clock.Clock.
 func (e ending) After(d time.Duration) <-chan time.Time {
 	ch := make(chan time.Time, 1)
 	ctx, cancel := context.WithTimeout(e.ctx, d) // a wait that is over leaves nothing in e.ctx
+	over := e.pauses.begin(cancel)
 	context.AfterFunc(ctx, func() {
 		cancel()
+		over()
 		ch <- time.Now()
 	})
 	return ch
@@ -274,9 +291,9 @@ func (t *target) open(ctx context.Context, options metav1.ListOptions, longest t
 		s.patience = 0
 		return s, nil
 	case options.Continue == "":
-		t.reset()
+		t.room.Store(&budget{most: t.source.maxBytes()})
 	}
-	s.budget = &t.budget
+	s.budget = t.room.Load()
 	return s, nil
 }
 

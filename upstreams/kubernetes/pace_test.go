@@ -47,7 +47,7 @@ func TestAServerThatAnswersAtOnceIsNotAskedWithoutPause_K8(t *testing.T) {
 				return true
 			}
 			s.mirrors("", "")
-			if took := (<-done).Sub(begun); took < 20*quick.retry {
+			if took := (<-done).Sub(begun); took < 20*quick.asks {
 				t.Errorf("it was asked %d times in %s", burst+25, took)
 			}
 		})
@@ -122,11 +122,18 @@ func TestWhatAServerTellsOfFailuresIsBounded_K9(t *testing.T) {
 
 func TestAWaitThatIsOverLeavesNothingBehind(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	<-ending{ctx: ctx}.After(time.Millisecond)
-	long := ending{ctx: ctx}.After(time.Hour)
+	p := &pauses{}
+	<-ending{ctx: ctx, pauses: p}.After(time.Millisecond)
+	long := ending{ctx: ctx, pauses: p}.After(time.Hour)
+	if _, waits := p.waits(); !waits {
+		t.Error("it does not wait")
+	}
 	cancel()
 	<-long
-	<-ending{ctx: ctx}.After(time.Hour)
+	<-ending{ctx: ctx, pauses: p}.After(time.Hour)
+	if _, waits := p.waits(); waits {
+		t.Error("it waits still")
+	}
 }
 
 func TestAnEtcdThatWasRestoredIsListedAnew_K4(t *testing.T) {

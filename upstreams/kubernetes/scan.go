@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"unicode/utf8"
 
 	"meshrelay/internal/text"
@@ -20,13 +21,16 @@ const (
 // scanner cuts a stream of JSON into values. It looks no further into a value than it takes to find
 // its end: whoever uses a part of it checks that part.
 type scanner struct {
-	r   io.Reader
-	buf []byte // buf[at:] has been read, and not been used
+	r   io.Reader // nil: all has been read
+	buf []byte    // buf[at:] has been read, and not been used
 	at  int
 }
 
 // more reads some more. What has been used is gone after that.
 func (s *scanner) more() error {
+	if s.r == nil {
+		return io.EOF
+	}
 	if s.at > 0 {
 		s.buf, s.at = s.buf[:copy(s.buf, s.buf[s.at:])], 0
 	}
@@ -114,9 +118,9 @@ func isSpace(b byte) bool { return b == ' ' || b == '\n' || b == '\r' || b == '\
 
 // extent finds the end of a value. It goes on where it was when there were not enough bytes.
 type extent struct {
-	at, depth       int
-	quoted, escaped bool
-	numberOrWord    bool
+	at, depth    int
+	quoted       bool
+	numberOrWord bool
 }
 
 // scalar reports whether the value is one that ends where the text does.
@@ -127,27 +131,29 @@ func (e *extent) end(b []byte) int {
 	i := e.at
 	for i < len(b) {
 		if e.quoted {
-			if e.escaped {
-				e.escaped = false
-				i++
-			}
-			for i < len(b) && b[i] != '"' && b[i] != '\\' {
-				i++
-			}
-			if i >= len(b) {
+			n := bytes.IndexByte(b[i:], '"')
+			if n < 0 {
+				i = len(b)
 				break
 			}
-			e.escaped = b[i] == '\\'
-			e.quoted = e.escaped
-			if i++; !e.quoted && e.depth == 0 {
+			i += n + 1
+			if e.quoted = isEscaped(b[:i-1]); !e.quoted && e.depth == 0 {
 				return i
 			}
 			continue
 		}
-		c := b[i]
-		if e.numberOrWord && (isSpace(c) || c == ',' || c == '}' || c == ']' || c == ':' || c == '"' || c == '{' || c == '[') {
+		if e.numberOrWord && ends[b[i]] {
 			return i
 		}
+		if e.depth > 0 {
+			for i < len(b) && !marks[b[i]] {
+				i++
+			}
+			if i == len(b) {
+				break
+			}
+		}
+		c := b[i]
 		i++
 		switch c {
 		case '"':
@@ -166,15 +172,38 @@ func (e *extent) end(b []byte) int {
 	return -1
 }
 
+// marks are the bytes outside of strings that tell where an object ends, and ends those after a number
+// or a word.
+var marks, ends = bytesOf(`"{}[]`), bytesOf("\"{}[],: \n\r\t")
+
+func bytesOf(s string) (all [256]bool) {
+	for i := range s {
+		all[s[i]] = true
+	}
+	return all
+}
+
+// isEscaped reports whether a quote after b, a string so far, is a part of it.
+func isEscaped(b []byte) bool {
+	n := len(b)
+	for n > 0 && b[n-1] == '\\' {
+		n--
+	}
+	return (len(b)-n)%2 == 1
+}
+
 var errNoObject = errors.New("the server has sent something else than an object")
 
-// eachField hands the fields of an object to f, which may keep neither. null is an object without any.
-func eachField(b []byte, f func(key, value []byte) error) error {
-	if string(b) == "null" {
+// fields hands the keys of an object to f, which reads the value of each. null is an object without
+// any. The scanner has all of the object.
+func (s *scanner) fields(f func(key []byte) error) error {
+	switch c, err := s.next(); {
+	case err == nil && c == 'n':
+		if v, err := s.value(); err != nil || string(v) != "null" {
+			return errNoObject
+		}
 		return nil
-	}
-	s := scanner{r: nothing{}, buf: b}
-	if c, err := s.next(); err != nil || c != '{' {
+	case err != nil || c != '{':
 		return errNoObject
 	}
 	s.at++
@@ -183,6 +212,7 @@ func eachField(b []byte, f func(key, value []byte) error) error {
 		case err != nil:
 			return errNoObject
 		case c == '}':
+			s.at++
 			return nil
 		case c == ',' && !first:
 			s.at++
@@ -197,21 +227,23 @@ func eachField(b []byte, f func(key, value []byte) error) error {
 		if !ok || s.expect(':') != nil {
 			return errNoObject
 		}
-		value, err := s.value()
-		if err != nil {
-			return errNoObject
-		}
-		if err := f(name, value); err != nil {
+		if err := f(name); err != nil {
 			return err
 		}
 	}
 }
 
-// nothing is a reader at its end.
-type nothing struct{}
+// field returns the value of a field.
+func (s *scanner) field() ([]byte, error) {
+	v, err := s.value()
+	if err != nil {
+		return nil, errNoObject
+	}
+	return v, nil
+}
 
-// Read implements io.Reader.
-func (nothing) Read([]byte) (int, error) { return 0, io.EOF }
+// scannerOf returns a scanner of a text that is all there.
+func scannerOf(b []byte) *scanner { return &scanner{buf: b} }
 
 // unquoted returns the content of a string. It is a part of b if that has no escapes.
 func unquoted(b []byte) ([]byte, bool) {
@@ -219,9 +251,9 @@ func unquoted(b []byte) ([]byte, bool) {
 		return nil, false
 	}
 	inner := b[1 : len(b)-1]
-	plain := utf8.Valid(inner)
+	plain := utf8.Valid(inner) && bytes.IndexByte(inner, '\\') < 0
 	for _, c := range inner {
-		plain = plain && c >= ' ' && c != '\\'
+		plain = plain && c >= ' '
 	}
 	if plain {
 		return inner, true
@@ -232,31 +264,39 @@ func unquoted(b []byte) ([]byte, bool) {
 }
 
 // stringOf returns a value that is a string, or null. path is for the error.
-func stringOf(b []byte, path string) (string, error) {
+func stringOf(b []byte, path ...string) (string, error) {
 	if s, ok := unquoted(b); ok {
 		return string(s), nil
 	}
 	if string(b) == "null" {
 		return "", nil
 	}
-	return "", fmt.Errorf("%s: the value is no string: %s", path, text.Abbreviate(string(b[:min(len(b), 256)])))
+	return "", fmt.Errorf("%s: the value is no string: %s", text.Abbreviate(strings.Join(path, ".")), text.Abbreviate(string(b[:min(len(b), 256)])))
 }
 
-// mapOf returns a value that is a map of strings, or null, without the key but.
-func mapOf(b []byte, path, but string) (map[string]string, error) {
-	var out map[string]string
-	err := eachField(b, func(key, value []byte) (err error) {
-		if string(key) == but {
-			return nil
+// mapOf returns a value that is a map of strings, or null, without the key but. wrong is why it is no
+// such map.
+func (s *scanner) mapOf(path, but string) (out map[string]string, wrong, err error) {
+	begin := s.at
+	err = s.fields(func(key []byte) error {
+		value, err := s.field()
+		if err != nil || but != "" && string(key) == but {
+			return err
 		}
 		if out == nil {
-			out = make(map[string]string, min(8, bytes.Count(b, []byte(`":"`))))
+			out = make(map[string]string)
 		}
-		out[string(key)], err = stringOf(value, path+"."+text.Abbreviate(string(key)))
-		return err
+		name := string(key)
+		text, err := stringOf(value, path, name)
+		out[name] = text
+		if wrong == nil {
+			wrong = err
+		}
+		return nil
 	})
-	if errors.Is(err, errNoObject) {
-		err = fmt.Errorf("%s: the value is no map", path)
+	if err != nil {
+		s.at, wrong = begin, fmt.Errorf("%s: the value is no map", path)
+		_, err = s.field()
 	}
-	return out, err
+	return out, wrong, err
 }

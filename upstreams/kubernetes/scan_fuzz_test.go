@@ -68,9 +68,11 @@ func fieldsAlike(t *testing.T, text []byte) {
 	var want map[string]json.RawMessage
 	wantErr := json.Unmarshal(text, &want)
 	have := map[string]json.RawMessage{}
-	err := eachField(text, func(key, value []byte) error {
+	s := scannerOf(text)
+	err := s.fields(func(key []byte) error {
+		value, err := s.field()
 		have[string(key)] = bytes.Clone(value)
-		return nil
+		return err
 	})
 	if (err == nil) != (wantErr == nil) || err == nil && len(want)+len(have) > 0 && !reflect.DeepEqual(have, want) {
 		t.Fatalf("%q: %q and %v, want %q and %v", text, have, err, want, wantErr)
@@ -82,7 +84,8 @@ func fieldsAlike(t *testing.T, text []byte) {
 	}
 	var wantMap map[string]string
 	wantErr = json.Unmarshal(text, &wantMap)
-	if have, err := mapOf(text, "x", ""); (err == nil) != (wantErr == nil) || err == nil && len(have)+len(wantMap) > 0 && !reflect.DeepEqual(have, wantMap) {
-		t.Fatalf("%q: %q and %v, want %q and %v", text, have, err, wantMap, wantErr)
+	haveMap, err, readErr := scannerOf(text).mapOf("x", "")
+	if readErr != nil || (err == nil) != (wantErr == nil) || err == nil && len(haveMap)+len(wantMap) > 0 && !reflect.DeepEqual(haveMap, wantMap) {
+		t.Fatalf("%q: %q and %v, want %q and %v", text, haveMap, err, wantMap, wantErr)
 	}
 }

@@ -46,15 +46,18 @@ func TestTheScannerReadsWhatJSONReads_K7(t *testing.T) {
 		}
 	}
 	var fields []string
-	err := eachField([]byte(texts[1][:strings.Index(texts[1], ` "next"`)]), func(key, value []byte) error {
+	s := scannerOf([]byte(texts[1][:strings.Index(texts[1], ` "next"`)]))
+	err := s.fields(func(key []byte) error {
+		value, err := s.field()
 		fields = append(fields, string(key)+"="+string(value))
-		return nil
+		return err
 	})
 	if want := `[a="\"}{\\" b=[{"c":"]"},1.5e3,true,null] de={"e":""}]`; err != nil || fmt.Sprint(fields) != want {
 		t.Errorf("%v: %v, want %s", err, fields, want)
 	}
 	for _, text := range []string{`[]`, `{"a"}`, `{"a":1 "b":2}`, `{,"a":1}`, `{"a":1`, `{1:2}`, `"a"`, ``} {
-		if err := eachField([]byte(text), func(_, _ []byte) error { return nil }); err == nil {
+		s := scannerOf([]byte(text))
+		if err := s.fields(func([]byte) error { _, err := s.field(); return err }); err == nil {
 			t.Errorf("%q is an object", text)
 		}
 	}

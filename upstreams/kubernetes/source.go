@@ -43,23 +43,35 @@ type pace struct {
 	gone             time.Duration // that answers have to lack a kind, or to have a better version
 	verified         time.Duration // that the identity of the cluster counts as known
 	retry, retryMost time.Duration // bound the pauses after a list or a watch that has failed
+	// asks is the least time between two requests of a target, but for the first few.
+	asks time.Duration
 	// grace is how long a kind may be without a stream before the upstream is out of contact: a
 	// server ends each watch after some minutes.
 	grace time.Duration
+	// rescue is the least time between two rescues of one kind, but for the first few.
+	rescue time.Duration
 	// forgive is how long lists are asked for in pages after streaming lists were cut off.
 	forgive time.Duration
 }
 
 var usual = pace{
 	look: time.Second, discover: 30 * time.Second, soon: time.Second, reread: 10 * time.Second,
-	gone: 30 * time.Second, verified: 5 * time.Second, retry: 800 * time.Millisecond, retryMost: 30 * time.Second, grace: 15 * time.Second, forgive: time.Hour,
+	gone: 30 * time.Second, verified: 5 * time.Second, retry: 800 * time.Millisecond, retryMost: 30 * time.Second, asks: 800 * time.Millisecond, grace: 15 * time.Second,
+	rescue: 10 * time.Second, forgive: time.Hour,
 }
 
 // Kind returns the kind of source for API servers.
 func Kind() upstreams.Kind {
+	turns := newTurns(maxTurns, turnTime)
 	return upstreams.Kind{
 		Config: &Config{},
-		New:    func(u config.Upstream, env upstreams.Env) (upstreams.Source, error) { return New(u, env), nil },
+		New: func(u config.Upstream, env upstreams.Env) (upstreams.Source, error) {
+			s := New(u, env)
+			if s.section.Found != nil {
+				s.turns = turns
+			}
+			return s, nil
+		},
 		Check: func(u config.Upstream) error {
 			if sectionOf(u).InCluster || sectionOf(u).Found != nil {
 				return nil // a config may be checked elsewhere, and found clusters keep nobody up
@@ -75,13 +87,14 @@ func Kind() upstreams.Kind {
 type Source struct {
 	name, settings string
 	section        *Config
-	maxBytes       int // of the objects of a list
 	pace           pace
 	kinds          []mirror.Kind // to follow
 	named          map[mirror.Kind]bool
 	log            *slog.Logger
 	complaints     *loglimit.Limit
 	client         *client
+	rescues        rescues
+	turns          *turns        // to list for the first time; nil: it does not wait for one
 	soon           chan struct{} // has an element when it is time to discover
 	repeats        chan struct{} // has an element when everything is to be listed once more
 
@@ -90,6 +103,7 @@ type Source struct {
 
 	// Only Run, and what it starts, use these.
 	feed    upstreams.Feed
+	endTurn func()
 	ledger  *ledger
 	running sync.WaitGroup
 	aside   []*target // that nothing waits for
@@ -112,19 +126,20 @@ type Source struct {
 
 	breaks atomic.Uint64 // of streams: another server may answer next
 
-	mu sync.Mutex // guards all below, and state; it is the innermost lock
-	st status
+	mu     sync.Mutex // guards all below, and state; it is the innermost lock
+	st     status
+	limits config.Limits
 }
 
 // New returns a source that has asked nothing yet. It needs no file of its credentials yet.
 func New(cfg config.Upstream, env upstreams.Env) *Source {
 	section := sectionOf(cfg)
 	s := &Source{
-		name: cfg.Name, section: section, maxBytes: cfg.Limits.MaxBytes, pace: usual, settings: section.UnknownFields + " " + section.UnhealthyWorkloads,
+		name: cfg.Name, section: section, limits: cfg.Limits, pace: usual, settings: section.UnknownFields + " " + section.UnhealthyWorkloads,
 		named: map[mirror.Kind]bool{}, log: env.Log, complaints: loglimit.New(20, 10*time.Second),
 		client: &client{section: section, agent: fmt.Sprintf("meshrelay/%s (upstream %s)", buildinfo.Read("").Version, cfg.Name)},
 		soon:   make(chan struct{}, 1), repeats: make(chan struct{}, 1), absent: map[mirror.Kind]*absence{}, better: map[mirror.Kind]*absence{},
-		choice: newChoice(section.DiscoverySelectors), ingressOptions: section.Ingress.options(cfg.DomainSuffix),
+		endTurn: func() {}, choice: newChoice(section.DiscoverySelectors), ingressOptions: section.Ingress.options(cfg.DomainSuffix),
 	}
 	s.st = newStatus()
 	for _, word := range cfg.Import.Kinds {
@@ -154,25 +169,32 @@ func (s *Source) wants(k mirror.Kind) bool { return len(s.named) == 0 || s.named
 func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
 	var converting *ingresses
 	if s.ingressOptions != nil {
-		converting = newIngresses(s.name, *s.ingressOptions, s.maxBytes)
+		converting = newIngresses(s.name, *s.ingressOptions, 0)
 	}
 	s.feed, s.ledger = feed, newLedger(s.kinds, feed, s.choice, converting)
 	s.told.Store(s.ledger)
+	s.ledger.limit(s.maxBytes()) // from now on Limit does
 	s.ledger.announce()
 	s.remember(feed.Identity())
+	s.rescues.bound(s.pace.rescue)
 	defer s.client.close()
 	defer s.running.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	defer func() { s.endTurn() }()
 
 	looks := time.NewTicker(s.pace.look)
 	defer looks.Stop()
 	s.readCredentials(ctx)
 	s.running.Go(func() { s.rereadCredentials(ctx) })
 	pause, discoverAt, found := s.pace.soon, time.Now(), false
+	var err error // of the last discovery
 	for {
+		if s.rescue(time.Now()) && err != nil {
+			discoverAt = time.Now()
+		}
 		if !time.Now().Before(discoverAt) {
-			if err := s.discover(ctx); err == nil {
+			if err = s.discover(ctx); err == nil {
 				found, pause = true, s.pace.soon
 				discoverAt = time.Now().Add(s.nextDiscovery())
 			} else {
@@ -180,7 +202,11 @@ func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
 				discoverAt = time.Now().Add(pause)
 			}
 		}
-		s.contact(found && s.ledger.check(time.Now(), s.pace.grace), feed.Synced())
+		follows := found && s.ledger.check(time.Now(), s.pace.grace)
+		if follows {
+			s.endTurn()
+		}
+		s.contact(follows, feed.Synced())
 		select {
 		case <-ctx.Done():
 			return nil
@@ -271,6 +297,7 @@ func (s *Source) lost(t *target, err error) {
 
 // resumed notes that the changes of a target follow again from where they were.
 func (s *Source) resumed(t *target) {
+	s.rescues.works.Store(true)
 	if !t.aside {
 		s.ledger.resumed(t)
 	}
@@ -279,6 +306,7 @@ func (s *Source) resumed(t *target) {
 
 // following notes that all of a target was told.
 func (s *Source) following(t *target, objects int) {
+	s.rescues.works.Store(true)
 	s.enter(t, Following, nil)
 	s.log.Debug("objects listed", "kind", t.kind, "namespace", t.namespace, "objects", objects)
 }

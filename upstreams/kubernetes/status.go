@@ -73,6 +73,7 @@ func (s *Source) trouble(with int, err error) {
 	s.st.trouble[with] = err
 	switch {
 	case err == nil && before != nil:
+		s.rescues.works.Store(true)
 		s.complaints.Log(s.log, slog.LevelInfo, "API server can be used again")
 	case err != nil && (before == nil || before.Error() != err.Error()):
 		s.complaints.Warn(s.log, "API server can not be used, last content served", "err", err)
@@ -261,9 +262,7 @@ func (s *Source) describeDerived(k *upstreams.KubernetesStatus) {
 		k.Namespaces, k.Selected = s.choice.counts()
 	}
 	if l := s.told.Load(); l != nil && l.ingresses != nil {
-		i := &upstreams.IngressStatus{}
-		i.Problems, i.ProblemsTotal, i.Ingresses, i.Converted = l.problems()
-		k.Ingress = i
+		k.Ingress = l.converting()
 	}
 }
 

@@ -47,7 +47,7 @@ func TestAMemoryThatCanNotBeReadStaysUntilAllIsRead(t *testing.T) {
 	f = finds(t, dir, f.cfg)
 	f.has("east found")
 	f.stop()
-	if again, whole := New(dir, slog.New(slog.DiscardHandler)); !whole || len(again.restore["fleet"]) != 1 {
+	if again, whole := New(dir, slog.New(slog.DiscardHandler)); !whole || len(again.restore) != 1 || len(again.restore[0].Clusters) != 1 {
 		t.Errorf("%v: %+v", whole, again.restore)
 	}
 }

@@ -40,7 +40,7 @@ type Finder struct {
 	mu      sync.Mutex // guards all below
 	cfg     *config.Config
 	parts   []*part // in the order of the config
-	restore map[string][]registry.Cluster
+	restore []kept
 	// run starts a reader; nil before Run, and at its end.
 	run func(*part)
 }
@@ -72,7 +72,7 @@ func newFinder(dir string, log *slog.Logger, pace kubernetes.HubPace) (*Finder, 
 	}
 	var err error
 	if f.restore, err = f.memory.load(); err != nil {
-		f.memory.unread = true
+		f.memory.unread.Store(true)
 		log.Error("found clusters not read from disk", "err", err)
 	}
 	return f, err == nil
@@ -88,35 +88,16 @@ func signal(ch chan struct{}) {
 	}
 }
 
-// policyOf returns the policy of a part of a config.
-func policyOf(cfg *config.Config, i int, before []config.Upstream) registry.Policy {
-	c := cfg.Clusters[i]
-	p := registry.Policy{
-		RemoveAfter: c.RemoveAfter.D(), Percent: c.Guard.Percent, Count: c.Guard.Count, Max: c.Max, Ignore: c.Ignore,
-		Names: map[string]string{}, IDs: map[string]string{}, Istiods: map[string]string{},
-	}
-	for j, u := range append(slices.Clone(cfg.Upstreams), before...) {
-		p.Names[u.Name] = "that of another one"
-		if j < len(cfg.Upstreams) {
-			p.Names[u.Name] = fmt.Sprintf("that of upstreams[%d]", j)
-		}
-		switch {
-		case u.OfAPIServer():
-			p.IDs[u.ClusterID] = "upstream " + u.Name
-		case u.OfControlPlane():
-			p.Istiods[u.ClusterID] = u.Name
-		}
-	}
-	return p
-}
-
 // Upstreams returns those of the clusters that are found, in order, as another config would have
 // them. The error names a cluster that its template does not fit.
 func (f *Finder) Upstreams(cfg *config.Config) (all []config.Upstream, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	others := map[string]registry.Other{}
+	formers := f.formers(cfg)
 	for i, c := range cfg.Clusters {
-		found, access := f.as(cfg, i, all)
+		found, access := formers[i].as(policyOf(cfg, i, others))
+		share(others, c.Name, found)
 		for _, one := range found {
 			u, err := upstreamOf(c, one.Name, one.ID, access(one.ID))
 			if err != nil {
@@ -126,18 +107,6 @@ func (f *Finder) Upstreams(cfg *config.Config) (all []config.Upstream, err error
 		}
 	}
 	return all, nil
-}
-
-// as returns the clusters of a part as a config would have them, and their connections.
-func (f *Finder) as(cfg *config.Config, i int, before []config.Upstream) ([]registry.Cluster, func(id string) *kubernetes.Access) {
-	known := f.restore[cfg.Clusters[i].Name]
-	access := func(string) *kubernetes.Access { return kubernetes.NewAccess("") } // of nobody
-	if p := f.part(cfg.Clusters[i].Name); p != nil {
-		known, access = p.registry.Clusters(), p.accessOf
-	}
-	r := registry.New(policyOf(cfg, i, before))
-	_, _ = r.Step(time.Now(), registry.Restored{Clusters: known}) //nolint:errcheck // it is no order
-	return r.Clusters(), access
 }
 
 // part returns the part of a name, or nil. The caller holds mu.
@@ -167,7 +136,7 @@ func (p *part) accessOf(id string) *kubernetes.Access {
 func (f *Finder) Adopt(cfg *config.Config) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	former := f.parts
+	former, formers := f.parts, f.formers(cfg)
 	f.cfg, f.parts = cfg, nil
 	for _, p := range former {
 		if p.stop != nil {
@@ -175,15 +144,18 @@ func (f *Finder) Adopt(cfg *config.Config) {
 			p.stop = nil
 		}
 	}
-	for _, c := range cfg.Clusters {
-		i := slices.IndexFunc(former, func(p *part) bool { return p.cfg.Name == c.Name })
-		if i >= 0 {
-			former[i].cfg, former[i].entries = c, nil
-			f.parts = append(f.parts, former[i])
-			continue
+	for i, c := range cfg.Clusters {
+		p := formers[i].part
+		if p == nil {
+			p = &part{registry: registry.New(policyOf(cfg, i, f.others(nil))), access: map[string]*kubernetes.Access{}}
 		}
-		p := &part{cfg: c, registry: registry.New(registry.Policy{}), access: map[string]*kubernetes.Access{}}
-		_, _ = f.step(p, registry.Restored{Clusters: f.restore[c.Name]}) //nolint:errcheck // it is no order
+		if p.cfg.Name != "" && p.cfg.Name != c.Name {
+			f.log.Info("clusters have another name", "clusters", c.Name, "before", p.cfg.Name)
+		}
+		p.cfg, p.entries = c, nil
+		if formers[i].part == nil {
+			_, _ = f.step(p, registry.Restored{Clusters: formers[i].Clusters}) //nolint:errcheck // it is no order
+		}
 		f.parts = append(f.parts, p)
 	}
 	f.restore = nil
@@ -195,21 +167,6 @@ func (f *Finder) Adopt(cfg *config.Config) {
 	}
 	signal(f.changed)
 	signal(f.wake)
-}
-
-// policies tells each part what it has to know of the others. A cluster that one part has no more is
-// the next part's in the same step, if that has found it. The caller holds mu.
-func (f *Finder) policies() {
-	var before []config.Upstream
-	for i, p := range f.parts {
-		_, _ = f.step(p, registry.SetPolicy{Policy: policyOf(f.cfg, i, before)}) //nolint:errcheck // it is no order
-		if len(p.entries) > 0 && p.registry.Failure() == "" {
-			_, _ = f.step(p, registry.Listed{Entries: fitting(p, p.entries)}) //nolint:errcheck // it is no order
-		}
-		for _, one := range p.registry.Clusters() {
-			before = append(before, config.Upstream{Name: one.Name, ClusterID: one.ID, Source: p.cfg.Upstream.Source})
-		}
-	}
 }
 
 // step takes the registry of a part over an event. The caller holds mu.
@@ -252,12 +209,15 @@ func (f *Finder) told(p *part, reading int, entries []registry.Entry, err error)
 	if reading != p.reading || p.stop == nil {
 		return
 	}
+	first := !p.answered()
+	var out registry.Output
 	if err != nil {
-		_, _ = f.step(p, registry.Failed{Err: err}) //nolint:errcheck // it is no order
-		return
+		out, _ = f.step(p, registry.Failed{Err: err}) //nolint:errcheck // it is no order
+	} else {
+		p.readAt, p.entries = time.Now(), entries
+		out = f.list(p)
 	}
-	p.readAt, p.entries = time.Now(), fitting(p, entries)
-	if out, _ := f.step(p, registry.Listed{Entries: p.entries}); out.Set { //nolint:errcheck // it is no order
+	if out.Set || first {
 		f.policies()
 	}
 }
@@ -325,8 +285,7 @@ func (f *Finder) Run(ctx context.Context) error {
 func (f *Finder) turn() time.Duration {
 	f.mu.Lock()
 	wait := time.Hour
-	kept := map[string][]registry.Cluster{}
-	now, removed, known := time.Now(), false, true
+	now, removed := time.Now(), false
 	for _, p := range f.parts {
 		if !p.due.IsZero() && !now.Before(p.due) {
 			out, _ := f.step(p, registry.Tick{}) //nolint:errcheck // it is no order
@@ -340,14 +299,13 @@ func (f *Finder) turn() time.Duration {
 		if !p.due.IsZero() {
 			wait = min(wait, max(p.due.Sub(now), time.Millisecond))
 		}
-		kept[p.cfg.Name] = p.registry.Clusters()
-		known = known && !p.readAt.IsZero()
 	}
+	all, known := f.present()
 	f.mu.Unlock()
-	if f.memory.unread && !known {
+	if f.memory.unread.Load() && !known {
 		return wait
 	}
-	if err := f.memory.save(kept); err != nil {
+	if err := f.memory.save(all); err != nil {
 		f.limit.Warn(f.log, "found clusters not written to disk", "err", err)
 		wait = min(wait, retry)
 	}

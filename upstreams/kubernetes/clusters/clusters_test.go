@@ -42,6 +42,8 @@ type hub struct {
 	version int
 	changed chan struct{} // closed at each change
 	down    bool
+	// forbidden are requests that are not allowed, nil for none.
+	forbidden func(*http.Request) bool
 }
 
 func newHub(t *testing.T) *hub {
@@ -59,11 +61,17 @@ func newHub(t *testing.T) *hub {
 func (h *hub) serve(w http.ResponseWriter, r *http.Request) {
 	h.mu.Lock()
 	changed, down, version := h.changed, h.down, strconv.Itoa(h.version)
+	forbidden := h.forbidden != nil && h.forbidden(r)
 	var items []any
 	for _, o := range h.objects {
 		items = append(items, o)
 	}
 	h.mu.Unlock()
+	if forbidden {
+		w.WriteHeader(http.StatusForbidden)
+		fmt.Fprint(w, `{"kind":"Status","status":"Failure","code":403,"reason":"Forbidden","message":"scripted"}`)
+		return
+	}
 	if down || strings.HasPrefix(r.URL.Path, "/apis/multicluster.x-k8s.io/v1/") {
 		w.WriteHeader(http.StatusNotFound)
 		fmt.Fprint(w, `{"kind":"Status","status":"Failure","code":404,"reason":"NotFound","message":"scripted"}`)
@@ -317,7 +325,7 @@ func TestFoundClustersOutliveARestartWithoutTheirKubeconfigs(t *testing.T) {
 	if _, whole := New(state, slog.New(slog.DiscardHandler)); whole {
 		t.Error("what is rotten counts as whole")
 	}
-	if err := os.WriteFile(filepath.Join(state, memoryName), []byte(`{"fleet":[{"id":"a/b","name":"x","state":"found"},{"id":"east","name":"east","state":"found"}]}`), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(state, memoryName), []byte(`[{"name":"fleet","clusters":[{"id":"a/b","name":"x","state":"found"},{"id":"east","name":"east","state":"found"}]}]`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	other, whole := New(state, slog.New(slog.DiscardHandler))
@@ -327,7 +335,7 @@ func TestFoundClustersOutliveARestartWithoutTheirKubeconfigs(t *testing.T) {
 }
 
 func TestAMemoryThatOthersCouldHaveWrittenIsNotUsed(t *testing.T) {
-	const text = `{"fleet":[{"id":"east","name":"east","state":"found"}]}`
+	const text = `[{"name":"fleet","clusters":[{"id":"east","name":"east","state":"found"}]}]`
 	for name, write := range map[string]func(path string) error{
 		"others may write": func(path string) error {
 			return errors.Join(os.WriteFile(path, []byte(text), 0o600), os.Chmod(path, 0o622))

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"syscall"
 
 	"meshrelay/internal/owner"
@@ -22,47 +23,53 @@ const (
 	maxMemory = 8 << 20
 )
 
-// memory keeps which clusters there are, by the names of their parts.
+// kept is what is kept of a part.
+type kept struct {
+	Name     string             `json:"name"`
+	Source   string             `json:"source"`
+	Clusters []registry.Cluster `json:"clusters"`
+}
+
+// memory keeps which clusters there are.
 type memory struct {
 	dir  string // empty: it keeps nothing
 	last []byte // that was written or read
 	// unread: there is a file that could not be read. It stays until all is known anew, so that the
 	// next start does not take what it had for none.
-	unread bool
+	unread atomic.Bool
 }
 
 // load returns what is kept, nothing after an error.
-func (m *memory) load() (map[string][]registry.Cluster, error) {
-	kept := map[string][]registry.Cluster{}
+func (m *memory) load() (all []kept, err error) {
 	if m.dir == "" {
-		return kept, nil
+		return nil, nil
 	}
 	f, err := os.OpenFile(filepath.Join(m.dir, memoryName), os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
-		return kept, nil
+		return nil, nil
 	}
 	if err != nil {
-		return kept, err
+		return nil, err
 	}
 	defer f.Close()
 	if err := ours(f); err != nil {
-		return kept, fmt.Errorf("%s: %w", f.Name(), err)
+		return nil, fmt.Errorf("%s: %w", f.Name(), err)
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxMemory+1))
 	if err == nil && len(text) > maxMemory {
 		err = errors.New("it is too large")
 	}
 	if err == nil {
-		err = json.Unmarshal(text, &kept)
+		err = json.Unmarshal(text, &all)
 	}
 	if err != nil {
-		return map[string][]registry.Cluster{}, fmt.Errorf("%s: %w", f.Name(), err)
+		return nil, fmt.Errorf("%s: %w", f.Name(), err)
 	}
-	for name, all := range kept {
-		kept[name] = slices.DeleteFunc(all, func(c registry.Cluster) bool { return !c.Valid() })
+	for i := range all {
+		all[i].Clusters = slices.DeleteFunc(all[i].Clusters, func(c registry.Cluster) bool { return !c.Valid() })
 	}
 	m.last = text
-	return kept, nil
+	return all, nil
 }
 
 // ours returns an error when somebody else could have written a file.
@@ -77,13 +84,16 @@ func ours(f *os.File) error {
 	return nil
 }
 
+// textOf returns the content of the file.
+func textOf(all []kept) ([]byte, error) { return json.MarshalIndent(all, "", "  ") }
+
 // save keeps what differs from the last time.
-func (m *memory) save(kept map[string][]registry.Cluster) error {
+func (m *memory) save(all []kept) error {
 	if m.dir == "" {
 		return nil
 	}
-	text, err := json.MarshalIndent(kept, "", "  ")
-	if err != nil || bytes.Equal(text, m.last) || m.last == nil && len(kept) == 0 {
+	text, err := textOf(all)
+	if err != nil || bytes.Equal(text, m.last) || m.last == nil && len(all) == 0 {
 		return err
 	}
 	f, err := os.CreateTemp(m.dir, memoryName+".tmp-*") // with mode 0600
@@ -100,6 +110,38 @@ func (m *memory) save(kept map[string][]registry.Cluster) error {
 	if err := os.Rename(f.Name(), filepath.Join(m.dir, memoryName)); err != nil {
 		return err
 	}
-	m.last, m.unread = text, false
+	m.last = text
+	m.unread.Store(false)
 	return nil
+}
+
+// unknown is the content of a file of which nobody knows what was in it. It can not be read, so that a
+// relay that is restored with it forgets nothing.
+const unknown = "it is not known which clusters there were"
+
+// present returns what there is to keep, and whether all of it was read since the start. The caller
+// holds mu.
+func (f *Finder) present() (all []kept, known bool) {
+	known = true
+	for _, p := range f.parts {
+		all = append(all, kept{p.cfg.Name, sourceOf(p.cfg), p.registry.Clusters()})
+		known = known && !p.readAt.IsZero()
+	}
+	return all, known
+}
+
+// Backup returns the name and the content of the file that is kept, with the clusters as they are now,
+// for a copy of the state; nil where there are none.
+func (f *Finder) Backup() (name string, text []byte) {
+	f.mu.Lock()
+	all, known := f.present()
+	f.mu.Unlock()
+	text, err := textOf(all)
+	switch unread := f.memory.unread.Load() && !known; {
+	case err != nil || unread:
+		text = []byte(unknown)
+	case len(all) == 0:
+		return memoryName, nil
+	}
+	return memoryName, text
 }

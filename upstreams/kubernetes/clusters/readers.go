@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"meshrelay/config"
+	"meshrelay/internal/doctor"
 	"meshrelay/internal/fswatch"
 	"meshrelay/internal/text"
 	"meshrelay/upstreams/kubernetes"
@@ -29,6 +30,9 @@ type reader interface {
 	follow(ctx context.Context, tell func([]registry.Entry, error))
 	// list returns all entries.
 	list(ctx context.Context) ([]registry.Entry, error)
+	// probe returns all entries, and whether they can be followed; false where there are none for
+	// that they can not be read.
+	probe(ctx context.Context) ([]registry.Entry, []doctor.Finding, bool)
 	// close ends what is open.
 	close()
 }
@@ -131,6 +135,11 @@ func (r *hubReader) follow(ctx context.Context, tell func([]registry.Entry, erro
 func (r *hubReader) list(ctx context.Context) ([]registry.Entry, error) {
 	objects, err := r.hub.List(ctx, r.of)
 	return r.all(objects), err
+}
+
+func (r *hubReader) probe(ctx context.Context) ([]registry.Entry, []doctor.Finding, bool) {
+	objects, found, ok := r.hub.Probe(ctx, r.of)
+	return r.all(objects), found, ok
 }
 
 func (r *hubReader) all(objects []kubernetes.HubObject) (all []registry.Entry) {
@@ -293,6 +302,15 @@ func (d *directory) follow(ctx context.Context, tell func([]registry.Entry, erro
 		_ = files.Watch(d.path, d.path) // it polls where watching fails
 		tell(d.list(ctx))
 	}
+}
+
+func (d *directory) probe(ctx context.Context) ([]registry.Entry, []doctor.Finding, bool) {
+	all, err := d.list(ctx)
+	if err != nil {
+		return nil, []doctor.Finding{doctor.Bad("directory", d.path, "the directory can not be read", err.Error(),
+			"create it, or correct clusters[].directory.path; the user of the relay needs rights to read and to enter it")}, false
+	}
+	return all, []doctor.Finding{doctor.Good("directory", d.path, "it can be read")}, true
 }
 
 func (d *directory) list(context.Context) (all []registry.Entry, err error) {

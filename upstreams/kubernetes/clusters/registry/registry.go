@@ -28,11 +28,18 @@ type Policy struct {
 	// Max bounds the clusters.
 	Max    int
 	Ignore []string // IDs
-	// Names are taken by other upstreams, and IDs by other API servers: by whom.
+	// Names are taken by the upstreams of the config, and IDs by its API servers: by whom. These come
+	// first: a cluster that is followed makes room for them.
 	Names, IDs map[string]string
+	// Others are the clusters that other registries follow, by Cluster.Name. No registry takes a
+	// cluster from another.
+	Others map[string]Other
 	// Istiods are upstreams that are control planes, by the IDs of their clusters.
 	Istiods map[string]string
 }
+
+// Other is a cluster that another registry follows.
+type Other struct{ ID, By, Origin string }
 
 // Entry is a kubeconfig that was found.
 type Entry struct {
@@ -164,8 +171,9 @@ func (r *Registry) Step(now time.Time, e Event) (Output, error) {
 	switch e := e.(type) {
 	case Restored:
 		for _, c := range e.Clusters {
-			c.Rotations = 0
-			r.clusters[c.ID] = &c
+			if c.Rotations = 0; r.elsewhere(c.ID, c.Name) == "" {
+				r.clusters[c.ID] = &c
+			}
 		}
 		r.obey()
 	case Listed:
@@ -245,6 +253,18 @@ func (r *Registry) taken(id, name string) string {
 		return fmt.Sprintf("its upstream would be %q, which is %s", name, who)
 	}
 	return ""
+}
+
+// elsewhere returns why a cluster that is not followed yet is another registry's, empty if it is not.
+func (r *Registry) elsewhere(id, name string) string {
+	switch o, is := r.policy.Others[name]; {
+	case !is:
+		return ""
+	case o.ID == id:
+		return fmt.Sprintf("%s follows that cluster already, from %s, and keeps it", o.By, o.Origin)
+	default:
+		return fmt.Sprintf("its upstream would be %q, which is that of cluster %s of %s", name, o.ID, o.By)
+	}
 }
 
 // listed takes over all entries that there are.
@@ -365,7 +385,7 @@ func (r *Registry) add(e Entry) {
 			return
 		}
 	}
-	taken := r.taken(e.ID, name)
+	taken := cmp.Or(r.taken(e.ID, name), r.elsewhere(e.ID, name))
 	switch {
 	case !idShape.MatchString(e.ID), name == "":
 		r.refuse(e, "it has no ID that can be used: 1 to 253 letters, digits, dots, dashes and underscores, with a letter or a digit")

@@ -17,7 +17,7 @@ import (
 
 // play is a script: lines with an event, and lines that begin with "- " with what it leads to.
 //
-//	policy KEY=VALUE...          other rules: removeAfter, percent, count, max, ignore, name, id, istiod
+//	policy KEY=VALUE...          other rules: removeAfter, percent, count, max, ignore, name, id, istiod, other
 //	listed ID=KUBECONFIG...      all that there is; KUBECONFIG@ORIGIN, !PROBLEM in its place, ^PRIORITY;
 //	                             "?" as ID for an origin that can not be used
 //	failed TEXT                  it can not be read
@@ -147,6 +147,11 @@ func (p *play) set(key, value string) {
 		p.policy.Names = map[string]string{value: "upstreams[0]"}
 	case "id":
 		p.policy.IDs = map[string]string{value: "upstream a"}
+	case "other": // another registry follows these
+		p.policy.Others = map[string]registry.Other{}
+		for _, id := range strings.FieldsFunc(value, func(r rune) bool { return r == ',' }) {
+			p.policy.Others[registry.NameOf(id)] = registry.Other{ID: id, By: "clusters more", Origin: "file " + id}
+		}
 	case "istiod":
 		p.policy.Istiods = map[string]string{value: "a"}
 	default:

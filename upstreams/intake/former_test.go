@@ -1,0 +1,106 @@
+package intake
+
+import (
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	mcp "istio.io/api/mcp/v1alpha1"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"meshrelay/config"
+	"meshrelay/internal/fakexds"
+	"meshrelay/mirror"
+)
+
+// newHeld returns a machine whose guard holds the deletion of all that came on its stream: eight
+// ServiceEntries, and one more.
+func newHeld(t *testing.T, u config.Upstream, more fakexds.Resource) (m *machine, key mirror.Key) {
+	t.Helper()
+	u.Guard = config.Guard{Percent: 30, Count: 2, HoldFor: config.OpenEnded(10 * time.Minute)}
+	m = machineOf(t, u)
+	m.open(entryURL)
+	out := m.step(Received{Updates: []Update{m.update(true, append(entries(8, "a"), more)...)}})
+	m.step(Endpoints{From: oneEndpoint, Clusters: slices.Collect(maps.Keys(out.Clusters))})
+	m.step(Received{Updates: []Update{m.update(true)}})
+	key, _ = keyOf(serviceEntryKind, more.Name)
+	if m.held == nil || len(m.leaving) != 9 || m.store.Get(key) == nil {
+		t.Fatalf("%d are held, and 9 should be", len(m.leaving))
+	}
+	return m, key
+}
+
+// machineOf returns a machine for the control plane of a config.
+func machineOf(t *testing.T, u config.Upstream) *machine {
+	t.Helper()
+	u.Name = "east"
+	rules, err := NewRules(u, config.Provenance{}, "", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &machine{t: t, store: mirror.NewStore(), now: time.Unix(1_000_000, 0)}
+	m.Intake = New(u, m.store, rules, true)
+	return m
+}
+
+// discovered is a Kubernetes service as an istiod has it, whose endpoints are asked for.
+func discovered() (config.Upstream, fakexds.Resource) {
+	return config.Upstream{Services: config.Services{Mode: config.ServicesDiscover}}, fakexds.MCP("shop/synthetic-web", &networking.ServiceEntry{
+		Hosts: []string{"web.example"}, Location: networking.ServiceEntry_MESH_INTERNAL, Resolution: networking.ServiceEntry_STATIC,
+		Ports: []*networking.ServicePort{{Number: 80, Name: "http", Protocol: "HTTP"}},
+	})
+}
+
+// oneEndpoint is the Assignment of a server that has answered everything.
+func oneEndpoint(cluster string) (*endpointv3.ClusterLoadAssignment, bool) {
+	address := &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
+		Address: "10.0.0.1", PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: 8080},
+	}}}
+	return &endpointv3.ClusterLoadAssignment{ClusterName: cluster, Endpoints: []*endpointv3.LocalityLbEndpoints{{
+		LbEndpoints: []*endpointv3.LbEndpoint{{HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: address}}}},
+	}}}, true
+}
+
+// TestAHeldServiceStaysWhileItsEndpointsAreAskedForAgain: the upstream has it again, so that the end of
+// the hold does not remove it.
+func TestAHeldServiceStaysWhileItsEndpointsAreAskedForAgain(t *testing.T) {
+	u, service := discovered()
+	m, key := newHeld(t, u, service)
+	before := m.store.Get(key)
+	m.step(Closed{})
+	m.now = m.now.Add(2 * time.Minute)
+	m.open(entryURL)
+	out := m.step(Received{Updates: []Update{m.update(true, append(entries(8, "a"), service)...)}})
+	if m.held != nil || len(out.Clusters) != 1 {
+		t.Errorf("the hold has not ended, or the endpoints of %d services are asked for", len(out.Clusters))
+	}
+	if out.Deleted > 0 || !before.Equal(m.store.Get(key)) {
+		t.Errorf("%d deleted", out.Deleted)
+	}
+	m.step(Endpoints{From: oneEndpoint, Clusters: slices.Collect(maps.Keys(out.Clusters))})
+	if !before.Equal(m.store.Get(key)) {
+		t.Error("it is another with its endpoints")
+	}
+}
+
+// TestWhatTheRulesLeaveOutSinceIsNotServedAgain: neither is it when something wrong follows.
+func TestWhatTheRulesLeaveOutSinceIsNotServedAgain(t *testing.T) {
+	x := func(change ...func(*mcp.Resource)) fakexds.Resource {
+		return fakexds.MCP("shop/x", &networking.ServiceEntry{Hosts: []string{"x"}}, change...)
+	}
+	m, key := newHeld(t, config.Upstream{Services: config.Services{Mode: config.ServicesOmit}, Import: config.Import{Selector: "!hidden"}}, x())
+	hidden := x(func(r *mcp.Resource) { r.Metadata.Labels = map[string]string{"hidden": "yes"} })
+	wrong := x(func(r *mcp.Resource) { r.Body.Value = []byte{0xff} })
+	for _, r := range []fakexds.Resource{hidden, wrong} {
+		m.step(Received{Updates: []Update{m.update(false, r)}})
+		if _, leaves := m.leaving[key]; !leaves {
+			t.Error("its deletion does not wait any more")
+		}
+	}
+	if out := m.LeftOut(); len(out) != 1 || out[0].Name != "x" {
+		t.Errorf("left out: %+v", out)
+	}
+}

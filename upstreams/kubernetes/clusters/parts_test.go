@@ -1,0 +1,135 @@
+package clusters
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"meshrelay/upstreams/kubernetes/clusters/registry"
+)
+
+const twoParts = "- {name: fleet, secrets: {kubeconfig: hub}}\n- {name: more, directory: {path: more}}"
+
+// of returns the clusters of each part, as "PART: ID STATE".
+func (f *found) of() (all []string) {
+	for _, st := range f.Status() {
+		for _, c := range st.Clusters {
+			all = append(all, fmt.Sprint(st.Name, ": ", c.ID, " ", c.State))
+		}
+	}
+	return all
+}
+
+func TestAClusterThatIsFollowedStaysWithItsPart(t *testing.T) {
+	h, dir := newHub(t), t.TempDir()
+	path := filepath.Join(dir, "more", "east")
+	if err := errors.Join(os.Mkdir(filepath.Dir(path), 0o700), os.WriteFile(path, h.kubeconfig("e"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	f := finds(t, "", h.parse(dir, twoParts))
+	f.has("east found")
+	before := f.upstreams()
+	h.secret("one", map[string][]byte{"east": h.kubeconfig("e2"), "west": h.kubeconfig("w")})
+	f.has("west found", "east found")
+	if got := f.of(); !slices.Equal(got, []string{"fleet: west found", "more: east found"}) {
+		t.Errorf("%q", got)
+	}
+	if after := f.upstreams(); !reflect.DeepEqual(after["east"], before["east"]) {
+		t.Error("its upstream has changed")
+	}
+	if text := fmt.Sprint(f.Problems()); !strings.Contains(text, "clusters fleet: east in secret istio-system/one is not followed: clusters more follows that cluster already, from file "+path) {
+		t.Errorf("the conflict is not named: %s", text)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	f.has("west found", "east orphaned")
+	if err := f.Remove("more", "east"); err != nil {
+		t.Fatal(err)
+	}
+	if got := f.of(); !slices.Equal(got, []string{"fleet: east found", "fleet: west found"}) {
+		t.Errorf("nobody else follows it at once: %q", got)
+	}
+}
+
+// A part that has a cluster no more, by another config, may come after the one that has found it too.
+func TestAClusterThatALaterPartIgnoresIsFreeInTheSameStep(t *testing.T) {
+	f, told := offline(t, twoParts)
+	told("more", nil, "east")
+	told("fleet", nil, "east")
+	if got := f.of(); !slices.Equal(got, []string{"fleet: east found"}) {
+		t.Fatalf("%q", got)
+	}
+	f, told = offline(t, twoParts)
+	told("fleet", nil)
+	told("more", nil, "east")
+	told("fleet", nil, "east")
+	f.mu.Lock()
+	cfg := *f.Finder.cfg
+	cfg.Clusters = slices.Clone(cfg.Clusters)
+	cfg.Clusters[1].Ignore = []string{"east"}
+	f.Finder.cfg = &cfg
+	f.policies()
+	f.mu.Unlock()
+	if got := f.of(); !slices.Equal(got, []string{"fleet: east found"}) {
+		t.Errorf("%q", got)
+	}
+}
+
+// Which part has a new cluster is for the order of the config to tell.
+func TestNewClustersWaitUntilThePartsBeforeHaveAnswered(t *testing.T) {
+	for name, err := range map[string]error{"read": nil, "not readable": errors.New("down")} {
+		t.Run(name, func(t *testing.T) {
+			f, told := offline(t, twoParts)
+			told("more", nil, "east", "west")
+			if got := f.of(); len(got) > 0 {
+				t.Errorf("before the first part has answered: %q", got)
+			}
+			want := []string{"fleet: east found", "more: west found"}
+			if err != nil {
+				told("fleet", err)
+				want = []string{"more: east found", "more: west found"}
+			} else {
+				told("fleet", nil, "east")
+			}
+			if got := f.of(); !slices.Equal(got, want) {
+				t.Errorf("%q", got)
+			}
+		})
+	}
+	// What is known waits for nobody: it has its kubeconfig at once.
+	f, told := offline(t, twoParts)
+	f.mu.Lock()
+	_, _ = f.step(f.parts[1], registry.Restored{Clusters: []registry.Cluster{{ID: "east", Name: "east", State: registry.Found}}})
+	f.mu.Unlock()
+	told("more", nil, "east", "west")
+	if all := f.parts[1].registry.Clusters(); len(all) != 1 || all[0].ID != "east" || len(all[0].Kubeconfig) == 0 {
+		t.Errorf("%+v", all)
+	}
+}
+
+// offline returns a Finder that reads nothing, and what tells it of a part that it has clusters, or
+// that it can not be read.
+func offline(t *testing.T, parts string) (f *found, told func(part string, err error, ids ...string)) {
+	t.Helper()
+	h, dir := newHub(t), t.TempDir()
+	f = &found{t: t, cfg: h.parse(dir, parts)}
+	f.Finder, _ = newFinder("", slog.New(slog.DiscardHandler), quick)
+	f.Adopt(f.cfg)
+	return f, func(part string, err error, ids ...string) {
+		t.Helper()
+		p := f.part(part)
+		p.stop = func() {}
+		var entries []registry.Entry
+		for _, id := range ids {
+			entries = append(entries, registry.Entry{ID: id, Origin: part + " " + id, Kubeconfig: h.kubeconfig(id)})
+		}
+		f.told(p, p.reading, entries, err)
+	}
+}

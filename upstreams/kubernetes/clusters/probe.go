@@ -1,0 +1,110 @@
+package clusters
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os/exec"
+	"slices"
+	"strings"
+
+	"meshrelay/config"
+	"meshrelay/internal/doctor"
+	"meshrelay/upstreams/kubernetes"
+)
+
+// maxNamed bounds the clusters that a finding names.
+const maxNamed = 5
+
+// Probe returns a check of each place where a config has clusters found: whether it can be read and
+// followed, whether allowed programs are there, and which kubeconfigs can not be used. It asks the place
+// and not the clusters.
+func Probe(cfg *config.Config) (checks []doctor.Check) {
+	for i, c := range cfg.Clusters {
+		one := *cfg
+		one.Clusters = cfg.Clusters[i : i+1]
+		checks = append(checks, doctor.Check{Name: "clusters", Clusters: c.Name, Run: func(ctx context.Context) []doctor.Finding {
+			r := readerOf(c, kubernetes.UsualHubPace)
+			defer r.close()
+			entries, found, ok := r.probe(ctx)
+			if found = append(found, programs(c)...); !ok {
+				return found
+			}
+			f, _ := newFinder("", slog.New(slog.DiscardHandler), kubernetes.UsualHubPace)
+			f.Adopt(&one)
+			p := f.parts[0]
+			p.stop = func() {}
+			f.told(p, p.reading, entries, nil)
+			return append(found, judged(f.Status()[0])...)
+		}})
+	}
+	return checks
+}
+
+// programs checks that the programs that kubeconfigs may have run are there.
+func programs(c config.Clusters) (found []doctor.Finding) {
+	needed, allowed := []string{}, c.AllowExec
+	if p := c.Profiles; p != nil {
+		allowed = p.AllowExec
+		for _, one := range p.AccessProviders {
+			needed = append(needed, one.Exec.Command)
+		}
+	} else if s := c.Secrets; s != nil {
+		allowed = append(slices.Clone(allowed), s.AllowExec...)
+	}
+	for _, command := range slices.Compact(slices.Sorted(slices.Values(needed))) {
+		if _, err := exec.LookPath(command); err != nil {
+			found = append(found, doctor.Bad("program", command, "the program of an access provider can not be run", err.Error(), "install it where the relay runs, in a directory of PATH, or correct exec.command"))
+		}
+	}
+	for _, command := range slices.Compact(slices.Sorted(slices.Values(allowed))) {
+		if _, err := exec.LookPath(command); err != nil && !slices.Contains(needed, command) {
+			found = append(found, doctor.Doubt("program", command, "an allowed program can not be run", err.Error(), "install it where the relay runs, in a directory of PATH, or take it out of allowExec"))
+		}
+	}
+	return found
+}
+
+// judged tells what becomes of the kubeconfigs that were found.
+func judged(st Status) (found []doctor.Finding) {
+	for _, r := range st.Refused[:min(len(st.Refused), maxNamed)] {
+		what := "what is there is not followed"
+		if r.ID != "" {
+			what = fmt.Sprintf("cluster %s is not followed", r.ID)
+		}
+		found = append(found, doctor.Doubt("kubeconfig", r.Origin, what, r.Reason, cureOf(r.Reason)))
+	}
+	if more := st.RefusedTotal - maxNamed; more > 0 {
+		found = append(found, doctor.Doubt("kubeconfig", st.From, fmt.Sprintf("%d more are not followed", more), "", "see relay clusters, when the relay runs"))
+	}
+	if len(st.Clusters) == 0 && st.RefusedTotal == 0 {
+		return append(found, doctor.Doubt("clusters", st.From, "no cluster is found", "there is no kubeconfig", "look at namespace, selector or path; istioctl create-remote-secret writes such Secrets"))
+	}
+	if len(st.Clusters) > 0 {
+		var names []string
+		for _, c := range st.Clusters[:min(len(st.Clusters), maxNamed)] {
+			names = append(names, c.ID)
+		}
+		text := strings.Join(names, ", ")
+		if more := len(st.Clusters) - maxNamed; more > 0 {
+			text += fmt.Sprintf(" and %d more", more)
+		}
+		found = append(found, doctor.Good("clusters", st.From, "found: %s", text))
+	}
+	return found
+}
+
+// cureOf returns what to do about a kubeconfig that is not used for a reason.
+func cureOf(reason string) string {
+	switch {
+	case strings.Contains(reason, "allowExec"), strings.Contains(reason, "program"):
+		return "let it run that program by clusters[].allowExec, if you trust who writes the kubeconfigs, or put a token into it"
+	case strings.Contains(reason, "allowProxy"):
+		return "set clusters[].allowProxy: true, if you trust who writes the kubeconfigs, or take the proxy-url out"
+	case strings.Contains(reason, "already"), strings.Contains(reason, "which is that of"):
+		return "leave out one of the two, or name it in clusters[].ignore"
+	case strings.Contains(reason, "more than max"):
+		return "raise clusters[].max"
+	}
+	return "correct the kubeconfig, or name the cluster in clusters[].ignore"
+}

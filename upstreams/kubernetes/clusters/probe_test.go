@@ -1,0 +1,104 @@
+package clusters
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"meshrelay/internal/doctor"
+)
+
+// withProgram returns a kubeconfig that names a program.
+func (h *hub) withProgram(command string) []byte {
+	return []byte(strings.Replace(string(h.kubeconfig("t")), "{token: t}", "{exec: {apiVersion: client.authentication.k8s.io/v1, interactiveMode: Never, command: "+command+"}}", 1))
+}
+
+func TestDoctorLooksAtThePlacesOfClusters(t *testing.T) {
+	const (
+		secrets  = "- {name: fleet, secrets: {kubeconfig: hub}%s}"
+		profiles = "- {name: fleet, profiles: {kubeconfig: hub, namespace: fleet, accessProviders: [{name: gke, exec: {command: %s}}]}}"
+	)
+	plain := func(h *hub) map[string][]byte { return map[string][]byte{"east": h.kubeconfig("e")} }
+	for name, tc := range map[string]struct {
+		parts   string
+		secret  func(h *hub) map[string][]byte
+		prepare func(h *hub, dir string)
+		level   doctor.Level
+		check   string
+		what    string // and why
+		fix     string
+	}{
+		"all is well":        {parts: fmt.Sprintf(secrets, ""), secret: plain, level: doctor.OK, check: "permissions", what: "secrets in istio-system can be listed and watched"},
+		"a cluster is found": {parts: fmt.Sprintf(secrets, ""), secret: plain, level: doctor.OK, check: "clusters", what: "found: east"},
+		"no list": {parts: fmt.Sprintf(secrets, ""), secret: plain, level: doctor.Failed, check: "permissions", what: "may not list secrets in istio-system", fix: "rbac-hub.yaml",
+			prepare: func(h *hub, _ string) {
+				h.forbidden = func(r *http.Request) bool { return r.URL.Query().Get("watch") == "" }
+			}},
+		"no watch": {parts: fmt.Sprintf(secrets, ""), secret: plain, level: doctor.Failed, check: "permissions", what: "may not watch secrets in istio-system", fix: "rbac-hub.yaml",
+			prepare: func(h *hub, _ string) {
+				h.forbidden = func(r *http.Request) bool { return r.URL.Query().Get("watch") != "" }
+			}},
+		"nobody there": {parts: fmt.Sprintf(secrets, ""), level: doctor.Failed, check: "tcp", what: "refused", fix: "port of the server",
+			prepare: func(h *hub, _ string) { h.http.Close() }},
+		"no kubeconfig of the hub": {parts: fmt.Sprintf(secrets, ""), level: doctor.Failed, check: "credentials", what: "no such file", fix: "correct kubeconfig",
+			prepare: func(_ *hub, dir string) { _ = os.Remove(filepath.Join(dir, "hub")) }},
+		"no secret": {parts: fmt.Sprintf(secrets, ""), level: doctor.Warning, check: "clusters", what: "no cluster is found", fix: "istioctl create-remote-secret"},
+		"a program that is not allowed": {parts: fmt.Sprintf(secrets, ""), level: doctor.Warning, check: "kubeconfig", what: "cluster west is not followed", fix: "clusters[].allowExec",
+			secret: func(h *hub) map[string][]byte { return map[string][]byte{"west": h.withProgram("plugin")} }},
+		"an allowed program that is not there": {parts: fmt.Sprintf(secrets, ", allowExec: [no-such-plugin]"), secret: plain, level: doctor.Warning, check: "program", what: "an allowed program", fix: "PATH"},
+		"a rotten kubeconfig": {parts: fmt.Sprintf(secrets, ""), level: doctor.Warning, check: "kubeconfig", what: "it is not a kubeconfig", fix: "correct the kubeconfig",
+			secret: func(*hub) map[string][]byte { return map[string][]byte{"west": []byte("rotten")} }},
+		"no definition":          {parts: fmt.Sprintf(profiles, "sh"), level: doctor.Failed, check: "kubernetes", what: "knows no clusterprofiles in fleet", fix: "definition", prepare: func(h *hub, _ string) { h.down = true }},
+		"no program of profiles": {parts: fmt.Sprintf(profiles, "no-such-plugin"), level: doctor.Failed, check: "program", what: "program of an access provider", fix: "exec.command"},
+		"a directory": {parts: "- {name: fleet, directory: {path: here}}", level: doctor.OK, check: "clusters", what: "found: a",
+			prepare: func(h *hub, dir string) {
+				if err := os.Mkdir(filepath.Join(dir, "here"), 0o700); err != nil {
+					h.t.Fatal(err)
+				}
+				if err := os.WriteFile(filepath.Join(dir, "here", "a.yaml"), h.kubeconfig("t"), 0o600); err != nil {
+					h.t.Fatal(err)
+				}
+			}},
+		"no directory": {parts: "- {name: fleet, directory: {path: nowhere}}", level: doctor.Failed, check: "directory", what: "can not be read", fix: "clusters[].directory.path"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h, dir := newHub(t), t.TempDir()
+			if tc.secret != nil {
+				h.secret("one", tc.secret(h))
+			}
+			cfg := h.parse(dir, tc.parts)
+			if tc.prepare != nil {
+				tc.prepare(h, dir)
+			}
+			found := doctor.Run(t.Context(), 20*time.Second, Probe(cfg))
+			if !slices.ContainsFunc(found, func(f doctor.Finding) bool {
+				return f.Clusters == "fleet" && f.Level == tc.level && f.Check == tc.check && strings.Contains(f.What+" | "+f.Why, tc.what) && strings.Contains(f.Fix, tc.fix)
+			}) {
+				t.Errorf("%+v", found)
+			}
+			if tc.level == doctor.OK && doctor.Worst(found) != doctor.OK {
+				t.Errorf("not all is well: %+v", found)
+			}
+		})
+	}
+}
+
+func TestDoctorNamesAFewClustersAndCountsTheRest(t *testing.T) {
+	h, dir := newHub(t), t.TempDir()
+	good, bad := map[string][]byte{}, map[string][]byte{}
+	for i := range 20 {
+		good[fmt.Sprintf("good%02d", i)], bad[fmt.Sprintf("bad%02d", i)] = h.kubeconfig("t"), []byte("rotten")
+	}
+	h.secret("good", good)
+	h.secret("bad", bad)
+	found := doctor.Run(t.Context(), 20*time.Second, Probe(h.parse(dir, "- {name: fleet, secrets: {kubeconfig: hub}}")))
+	text := fmt.Sprint(found)
+	if len(found) != 8 || !strings.Contains(text, "15 more are not followed") || !strings.Contains(text, "found: good00, good01, good02, good03, good04 and 15 more") {
+		t.Errorf("%d findings: %s", len(found), text)
+	}
+}

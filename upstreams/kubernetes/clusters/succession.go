@@ -1,0 +1,81 @@
+package clusters
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"meshrelay/config"
+	"meshrelay/upstreams/kubernetes"
+	"meshrelay/upstreams/kubernetes/clusters/registry"
+)
+
+// sourceOf tells where the clusters of a part are found: parts with the same source are the same,
+// whatever their names are. Which of the objects there count may be another rule for the same part.
+func sourceOf(c config.Clusters) string {
+	hub := func(kind, kubeconfig, context string, inCluster bool, namespace string) string {
+		if inCluster {
+			return fmt.Sprintf("%s in namespace %s of the relay's own cluster", kind, namespace)
+		}
+		return fmt.Sprintf("%s in namespace %s of kubeconfig %s, context %s", kind, namespace, strconv.Quote(kubeconfig), strconv.Quote(context))
+	}
+	switch {
+	case c.Secrets != nil:
+		return hub("secrets", c.Secrets.Kubeconfig, c.Secrets.Context, c.Secrets.InCluster, c.Secrets.Namespace)
+	case c.Profiles != nil:
+		return hub("profiles", c.Profiles.Kubeconfig, c.Profiles.Context, c.Profiles.InCluster, c.Profiles.Namespace)
+	}
+	return "directory " + strconv.Quote(c.Directory.Path)
+}
+
+// former is what a part of another config goes on with: nothing, where it is new.
+type former struct {
+	kept
+	part *part // nil: it is from the disk
+}
+
+// formers returns what each part of a config goes on with. The caller holds mu.
+func (f *Finder) formers(cfg *config.Config) []former {
+	var all []former
+	for _, p := range f.parts {
+		all = append(all, former{kept{p.cfg.Name, sourceOf(p.cfg), p.registry.Clusters()}, p})
+	}
+	for _, k := range f.restore {
+		all = append(all, former{k, nil})
+	}
+	return succeed(all, cfg.Clusters)
+}
+
+// succeed returns which of all each part goes on with: that of its name and source, else of its
+// source, else of its name. Nobody goes on with what somebody else does.
+func succeed(all []former, parts []config.Clusters) []former {
+	out, done := make([]former, len(parts)), make([]bool, len(parts))
+	for _, same := range []func(former, config.Clusters) bool{
+		func(f former, c config.Clusters) bool { return f.Name == c.Name && f.Source == sourceOf(c) },
+		func(f former, c config.Clusters) bool { return f.Source == sourceOf(c) },
+		func(f former, c config.Clusters) bool { return f.Name == c.Name },
+	} {
+		for i, c := range parts {
+			if done[i] {
+				continue
+			}
+			if j := slices.IndexFunc(all, func(f former) bool { return same(f, c) }); j >= 0 {
+				out[i], done[i] = all[j], true
+				all = slices.Delete(all, j, j+1)
+			}
+		}
+	}
+	return out
+}
+
+// as returns the clusters as a policy would have them, and their connections.
+func (f former) as(p registry.Policy) ([]registry.Cluster, func(id string) *kubernetes.Access) {
+	access := func(string) *kubernetes.Access { return kubernetes.NewAccess("") } // of nobody
+	if f.part != nil {
+		access = f.part.accessOf
+	}
+	r := registry.New(p)
+	_, _ = r.Step(time.Now(), registry.Restored{Clusters: f.Clusters}) //nolint:errcheck // it is no order
+	return r.Clusters(), access
+}

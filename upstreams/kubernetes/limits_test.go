@@ -1,0 +1,110 @@
+package kubernetes
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"meshrelay/config"
+	"meshrelay/mirror"
+)
+
+// What was refused for want of room is listed once more, as nobody tells of it again.
+func TestARunningSourceFollowsTheLimitsOfAReload_K7(t *testing.T) {
+	for name, settings := range map[string][2]string{
+		"more bytes":     {"{maxBytes: 40000}", "{maxBytes: 400000}"},
+		"more resources": {"{maxResources: 10}", "{maxResources: 100}"},
+		"larger ones":    {"{maxResourceBytes: 1000}", "{maxResourceBytes: 10000}"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newAPIServer(t)
+			for i := range 40 {
+				s.entry(fmt.Sprintf("shop/a%02d", i), strings.Repeat("a", 1000))
+			}
+			w := s.mirrors("", "  limits: "+settings[0]+"\n")
+			w.synced()
+			w.eventually("some are refused", func() bool { return len(w.has()) < 40 && w.status().RefusedTotal > 0 })
+			source := w.source
+			w.reload("", "  limits: "+settings[1]+"\n")
+			w.eventually("all are served", func() bool { return len(w.has()) == 40 && w.status().RefusedTotal == 0 })
+			if w.source != source {
+				t.Error("another source runs")
+			}
+		})
+	}
+}
+
+func TestARunningSourceFollowsALowerLimitOfAReload_K7(t *testing.T) {
+	s := newAPIServer(t)
+	for i := range 400 {
+		s.entry(fmt.Sprintf("shop/a%03d", i), "a.x")
+	}
+	w := s.mirrors("", "")
+	w.synced()
+	w.reload("", "  limits: {maxBytes: 40000}\n")
+	w.source.Repeat(false)
+	w.eventually("the list is an error", func() bool {
+		return strings.Contains(w.status().LastError, "more objects of the kind than limits.maxBytes of the upstream (40000)")
+	})
+	if n := len(w.has()); n != 400 {
+		t.Errorf("%d of 400 are served", n)
+	}
+	w.reload("", "")
+	w.synced()
+}
+
+// Limits of found clusters change whenever another cluster comes or goes: nobody is listed for that.
+func TestOtherLimitsListOnlyWhatLacksRoom_K7(t *testing.T) {
+	s := &Source{st: newStatus(), ledger: newLedger(nil, &script{}, nil, nil)}
+	all := map[string]*target{}
+	for name, shown := range map[string]TargetState{"follows": Following, "cramped": Following, "fails": Failing} {
+		t := &target{again: make(chan struct{}, 1)}
+		t.shown = shown
+		all[name] = t
+		s.st.targets[mirror.Kind{Kind: name}] = []*target{t}
+	}
+	all["cramped"].cramped.Store(true)
+	listed := func(want string) {
+		t.Helper()
+		var got []string
+		for _, name := range []string{"cramped", "fails", "follows"} {
+			select {
+			case <-all[name].again:
+				got = append(got, name)
+			default:
+			}
+		}
+		if fmt.Sprint(got) != want {
+			t.Errorf("listed: %s, want %s", got, want)
+		}
+	}
+	s.Limit(config.Limits{MaxBytes: 100})
+	listed("[]") // there was no limit before
+	s.Limit(config.Limits{MaxBytes: 100})
+	listed("[]")
+	s.Limit(config.Limits{MaxBytes: 50})
+	listed("[]")
+	s.Limit(config.Limits{MaxBytes: 51})
+	listed("[cramped fails]")
+	s.Limit(config.Limits{})
+	listed("[cramped fails]")
+	if s.maxBytes() != 0 {
+		t.Error(s.maxBytes())
+	}
+}
+
+func TestWhatIsConvertedFollowsTheLimitsOfAReload_K7(t *testing.T) {
+	g := newIngresses("east", *Ingress{Mode: "default"}.options(""), overhead)
+	l := newLedger(nil, &script{}, nil, g)
+	service := &object{namespace: "shop", name: "a"}
+	set := func(want bool) {
+		t.Helper()
+		if err := g.set(serviceKind, service); (err == nil) != want {
+			t.Error(err)
+		}
+	}
+	l.limit(overhead - 1)
+	set(false)
+	l.limit(2 * overhead)
+	set(true)
+}
