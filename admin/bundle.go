@@ -11,6 +11,7 @@ import (
 	"os"
 	"runtime/pprof"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/prometheus/common/expfmt"
@@ -32,13 +33,17 @@ type Supports struct {
 	Config func(io.Writer) error
 	// Log writes the last lines of the log, those of level debug too.
 	Log func(io.Writer) error
+	// Names returns the names of namespaces, hosts and clients that the config has.
+	Names func() []string
 	// State writes what is on disk: sizes and times, and no content.
 	State func(io.Writer) error
 }
 
 // supportBundle answers with an archive. One is made at a time.
 func (s *Server) supportBundle(w http.ResponseWriter, r *http.Request) {
-	seconds, configs := usualSeconds, false
+	seconds := usualSeconds
+	anonymous := strings.HasSuffix(r.URL.Path, "/anonymous")
+	var configs bool
 	var err error
 	if text := r.FormValue("seconds"); text != "" {
 		if seconds, err = strconv.Atoi(text); err != nil || seconds < 0 || seconds > maxBundleSeconds {
@@ -46,7 +51,11 @@ func (s *Server) supportBundle(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	if configs, err = switchOf(r.URL.Query(), "configs"); err != nil {
+	configs, err = switchOf(r.URL.Query(), "configs")
+	if err == nil && configs && anonymous {
+		err = badRequestf("an anonymous bundle has no configs: resources have names anywhere in them; leave out one of both")
+	}
+	if err != nil {
 		s.refuse(w, r, err)
 		return
 	}
@@ -58,24 +67,37 @@ func (s *Server) supportBundle(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	n, ok := s.stream(w, r, "application/gzip", func(out io.Writer) error {
-		return s.writeBundle(r.Context(), out, time.Duration(seconds)*time.Second, configs)
+		return s.writeBundle(r.Context(), out, time.Duration(seconds)*time.Second, configs, anonymous)
 	})
 	if ok {
-		s.audit(r, s.deps.LogLevel.Level(), "support-bundle", "bytes", n, "configs", configs)
+		s.audit(r, s.deps.LogLevel.Level(), "support-bundle", "bytes", n, "configs", configs, "anonymize", anonymous)
 	}
 }
 
 // writeBundle writes the archive. It looks at the CPU for a while.
-func (s *Server) writeBundle(ctx context.Context, w io.Writer, while time.Duration, configs bool) error {
+func (s *Server) writeBundle(ctx context.Context, w io.Writer, while time.Duration, configs, anonymous bool) error {
 	now := time.Now()
 	b := bundle.New(w, fmt.Sprintf("relay-support-%s-%s", cmp.Or(s.deps.Name, "relay"), now.UTC().Format("20060102-150405")), now)
+	journal := s.newestEvents()
+	if anonymous {
+		b.Hide(s.names(journal))
+	}
 	object := func(v any) func(io.Writer) error { return func(w io.Writer) error { return writeJSON(w, v) } }
 	b.Text("version.json", "which build it is, and since when it runs", object(Version{s.deps.Build, s.deps.Name, s.deps.Started, s.socket.Load().path}))
 	b.Text("ready.json", "whether it serves, and the reasons", object(s.readiness()))
 	b.Text("metrics-start.txt", "metrics at the start", s.writeMetrics)
 	for _, doc := range documents() {
-		if doc.name == "configz" && !configs || doc.name == "explain" || doc.name == "list" {
+		switch doc.name {
+		case "explain", "list", "events":
 			continue
+		case "configz":
+			if !configs {
+				continue
+			}
+		case "adsz", "mesh": // labels of clients, and the content of a resource
+			if anonymous {
+				continue
+			}
 		}
 		b.Text(doc.name+".json", doc.help, func(w io.Writer) error { return doc.write(s.deps.Debug, w, url.Values{}) })
 	}
@@ -91,12 +113,13 @@ func (s *Server) writeBundle(ctx context.Context, w io.Writer, while time.Durati
 			b.Text(part.name, part.why, part.write)
 		}
 	}
+	b.Text("events.json", "the newest events of the journal, the oldest first", object(journal))
 	b.Text("held.json", "deletions that guards hold", func(w io.Writer) error {
 		held, err := s.deps.Controls.Held("")
 		return errors.Join(err, writeJSON(w, notNil(held)))
 	})
 	b.Text("history.json", "the newest revisions of each upstream", s.writeHistories)
-	b.Text("goroutines.txt", "what each goroutine does", profile("goroutine", 1))
+	b.Code("goroutines.txt", "what each goroutine does", profile("goroutine", 1))
 	b.Binary("heap.pprof", "who holds memory: go tool pprof", profile("heap", 0))
 	b.Binary("mutex.pprof", "who waits for locks: go tool pprof", profile("mutex", 0))
 	b.Text("proc-limits.txt", "limits of the process", systemFile("/proc/self/limits"))

@@ -221,14 +221,26 @@ func (c Client) Backup(ctx context.Context, w io.Writer) error {
 	})
 }
 
-// SupportBundle writes a support bundle, tar.gz, to w: with a CPU profile of some seconds and, with
-// configs, the merged resources.
-func (c Client) SupportBundle(ctx context.Context, w io.Writer, seconds int, configs bool) error {
-	query := url.Values{"seconds": {strconv.Itoa(seconds)}}
-	if configs {
+// BundleOptions tell what a support bundle has.
+type BundleOptions struct {
+	// Seconds is how long it looks at the CPU.
+	Seconds int
+	// Configs adds the merged resources.
+	Configs bool
+	// Anonymous hides names. A relay of an earlier release answers that it does not know of it.
+	Anonymous bool
+}
+
+// SupportBundle writes a support bundle, tar.gz, to w.
+func (c Client) SupportBundle(ctx context.Context, w io.Writer, o BundleOptions) error {
+	query, path := url.Values{"seconds": {strconv.Itoa(o.Seconds)}}, "/support-bundle"
+	if o.Configs {
 		query.Set("configs", "true")
 	}
-	return c.do(ctx, http.MethodGet, "/support-bundle?"+query.Encode(), "application/gzip", func(body io.Reader) error {
+	if o.Anonymous {
+		path += "/anonymous"
+	}
+	return c.do(ctx, http.MethodGet, path+"?"+query.Encode(), "application/gzip", func(body io.Reader) error {
 		_, err := io.Copy(w, body)
 		return err
 	})

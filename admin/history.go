@@ -20,11 +20,13 @@ type RevisionDiff struct {
 	After  []kube.Object `json:"after"`
 	// More counts the resources that differ, too, and are left out.
 	More int `json:"more,omitempty"`
+	// Oldest tells that no revision before it is kept: all that there was then is in After.
+	Oldest bool `json:"oldest,omitempty"`
 }
 
 // NewRevisionDiff returns the differences of a revision as objects.
 func NewRevisionDiff(d upstreams.Differences) (RevisionDiff, error) {
-	out := RevisionDiff{Revision: d.Revision, Before: []kube.Object{}, After: []kube.Object{}, More: d.More}
+	out := RevisionDiff{Revision: d.Revision, Before: []kube.Object{}, After: []kube.Object{}, More: d.More, Oldest: d.Oldest}
 	for _, one := range d.Resources {
 		for r, to := range map[*mirror.Resource]*[]kube.Object{one.Before: &out.Before, one.After: &out.After} {
 			if r == nil {

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -102,6 +103,7 @@ type Server struct {
 	backups   chan struct{} // one slot
 	followers chan struct{} // of events
 	bundles   chan struct{} // one slot
+	hashKey   []byte        // of the names in anonymous bundles
 	socket    atomic.Pointer[socketState]
 	handler   http.Handler
 	// socketRetry is the constant, but for tests.
@@ -114,6 +116,7 @@ func New(cfg Config, deps Deps) *Server {
 		cfg: cfg, deps: deps, log: deps.Logger,
 		busy: deps.Debug.busy, writing: make(chan struct{}, 1), backups: make(chan struct{}, 1), bundles: make(chan struct{}, 1),
 		followers:   make(chan struct{}, maxFollowers),
+		hashKey:     []byte(rand.Text()),
 		socketRetry: socketRetry,
 	}
 	s.socket.Store(&socketState{problem: "it is not open yet"})

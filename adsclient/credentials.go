@@ -3,7 +3,6 @@ package adsclient
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"net"
 	"os"
@@ -13,6 +12,8 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/grpclog"
 	"google.golang.org/grpc/security/advancedtls"
+
+	"meshrelay/internal/certfile"
 )
 
 // TLSFiles are files in PEM form. Each may be empty.
@@ -38,18 +39,14 @@ func (f TLSFiles) Check() error {
 func (f TLSFiles) load() (credentials.TransportCredentials, error) {
 	opts := &advancedtls.Options{VerificationType: advancedtls.CertAndHostVerification, MinTLSVersion: tls.VersionTLS12, MaxTLSVersion: tls.VersionTLS13}
 	if f.CertFile != "" {
-		pair, err := tls.LoadX509KeyPair(f.CertFile, f.KeyFile)
+		pair, err := certfile.Pair(f.CertFile, f.KeyFile)
 		if err != nil {
-			return nil, fmt.Errorf("client certificate %s, key %s: %w", f.CertFile, f.KeyFile, err)
+			return nil, fmt.Errorf("client certificate: %w", err)
 		}
 		opts.IdentityOptions.Certificates = []tls.Certificate{pair}
 	}
 	if f.CAFile != "" {
-		pem, err := os.ReadFile(f.CAFile)
-		roots := x509.NewCertPool()
-		if err == nil && !roots.AppendCertsFromPEM(pem) {
-			err = fmt.Errorf("%s has no certificate in PEM form", f.CAFile)
-		}
+		roots, err := certfile.Roots(f.CAFile)
 		if err != nil {
 			return nil, fmt.Errorf("CA file: %w", err)
 		}

@@ -209,9 +209,7 @@ func TestMissingFilesAreNamed(t *testing.T) {
 	if c, err := config.Check(path, sources()...); c == nil || err == nil || !regexp.MustCompile(`relay\.yaml:\d+: upstreams\[0\]\.xds\.tls\.caFile: `).MatchString(err.Error()) {
 		t.Errorf("missing CA file: %v", err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "ca.pem"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	issue(t, filepath.Join(dir, "ca.pem"), filepath.Join(dir, "ca.key"))
 	if _, err := config.Check(path, sources()...); err != nil {
 		t.Error(err)
 	}

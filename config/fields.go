@@ -16,6 +16,8 @@ import (
 //	oneof:"a b"        the values of a text, or of each text in a list
 //	path:"file"        a path: of a "file" or of a "file or directory" that must be there, or
 //	                   of something of the relay's "own"
+//	pem:"roots"        what is in the file: "roots", a "certificate", or the "key" of the
+//	                   certificate in the field before it
 //
 // Numbers in tags may end in Ki, Mi or Gi.
 

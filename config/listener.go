@@ -31,19 +31,19 @@ const (
 
 // ListenerTLS are the files of a TLS listener. They are read again when they change.
 type ListenerTLS struct {
-	CertFile string `yaml:"certFile" path:"file"`
-	KeyFile  string `yaml:"keyFile" path:"file"`
+	CertFile string `yaml:"certFile" path:"file" pem:"certificate"`
+	KeyFile  string `yaml:"keyFile" path:"file" pem:"key"`
 	// ClientCAFile and ClientCAs, when one of them is set, make a client certificate
 	// mandatory. Roots in ClientCAFile vouch for every identity, but for SPIFFE IDs of the
 	// trust domains in ClientCAs.
-	ClientCAFile string     `yaml:"clientCAFile" path:"file"`
+	ClientCAFile string     `yaml:"clientCAFile" path:"file" pem:"roots"`
 	ClientCAs    []ClientCA `yaml:"clientCAs,omitempty"`
 }
 
 // ClientCA are roots that vouch for the SPIFFE IDs of one trust domain.
 type ClientCA struct {
 	TrustDomain string `yaml:"trustDomain"`
-	File        string `yaml:"file" path:"file"`
+	File        string `yaml:"file" path:"file" pem:"roots"`
 }
 
 // verifies reports whether clients of the listener show a certificate.

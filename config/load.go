@@ -9,9 +9,11 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"strings"
 
 	"github.com/goccy/go-yaml/ast"
 
+	"meshrelay/internal/certfile"
 	"meshrelay/internal/yamlpos"
 )
 
@@ -169,8 +171,8 @@ func (c *Config) resolve(dir string) {
 	})
 }
 
-// Check loads a config file as Load does, and tries to open every file that the config names. It
-// does not look into those. Where one can not be opened, Check returns the config and a
+// Check loads a config file as Load does, and tries to open every file that the config names. Of
+// those it reads certificates and keys. Where one can not be used, Check returns the config and a
 // *multierror.Error whose parts begin with file and line.
 func Check(path string, sources ...Source) (*Config, error) {
 	data, err := read(path)
@@ -182,16 +184,42 @@ func Check(path string, sources ...Source) (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
+	var certificate string // the file of the field before
 	eachField("", reflect.ValueOf(c), func(path string, field reflect.StructField, value reflect.Value) {
 		kind, isPath := field.Tag.Lookup("path")
 		if !isPath || kind == "own" || value.Len() == 0 {
 			return
 		}
-		if err := readable(value.String(), kind != "file"); err != nil {
+		file := value.String()
+		if err := readable(file, kind != "file"); err != nil {
 			v.errorf(path, "%v", err)
+			certificate = "" // no key fits a certificate that is not there
+			return
+		}
+		switch field.Tag.Get("pem") {
+		case "roots":
+			_, err := certfile.Roots(file)
+			v.errorOf(path, err)
+		case "certificate":
+			certificate = file
+		case "key":
+			v.pair(path, certificate, file)
 		}
 	})
 	return c, v.err()
+}
+
+// pair reports what is wrong with a certificate and its key, in the field that has the mistake.
+func (v *validator) pair(keyField, certFile, keyFile string) {
+	if certFile == "" {
+		return // reported
+	}
+	_, err := certfile.Pair(certFile, keyFile)
+	at := keyField
+	if err != nil && !errors.As(err, new(*certfile.KeyError)) {
+		at = strings.TrimSuffix(keyField, "keyFile") + "certFile"
+	}
+	v.errorOf(at, err)
 }
 
 func readable(path string, mayBeDir bool) error {

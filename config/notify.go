@@ -34,9 +34,9 @@ type Notify struct {
 
 // NotifyTLS secures the connection to a receiver, instead of the roots of the system.
 type NotifyTLS struct {
-	CAFile     string `yaml:"caFile" path:"file"`
-	CertFile   string `yaml:"certFile" path:"file"`
-	KeyFile    string `yaml:"keyFile" path:"file"`
+	CAFile     string `yaml:"caFile" path:"file" pem:"roots"`
+	CertFile   string `yaml:"certFile" path:"file" pem:"certificate"`
+	KeyFile    string `yaml:"keyFile" path:"file" pem:"key"`
 	ServerName string `yaml:"serverName"`
 }
 

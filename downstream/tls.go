@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/security/advancedtls"
 
+	"meshrelay/internal/certfile"
 	"meshrelay/internal/identity"
 )
 
@@ -75,8 +76,8 @@ func (t *TLS) credentials(tr *trust) (creds credentials.TransportCredentials, fr
 	if t == nil {
 		return insecure.NewCredentials(), func() {}, nil
 	}
-	if _, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile); err != nil {
-		return nil, nil, fmt.Errorf("certificate %s, key %s: %w", t.CertFile, t.KeyFile, err)
+	if _, err := certfile.Pair(t.CertFile, t.KeyFile); err != nil {
+		return nil, nil, fmt.Errorf("certificate: %w", err)
 	}
 	own, err := pemfile.NewProvider(pemfile.Options{CertFile: t.CertFile, KeyFile: t.KeyFile, RefreshDuration: t.refresh()})
 	if err != nil {

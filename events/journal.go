@@ -42,10 +42,12 @@ func (j *Journal) OnChange(f func(*Change)) {
 // Record appends an event, or puts it together with others of its kind when they come too fast. Its
 // Time is now unless it is set. The caller does not use its parts any more.
 func (j *Journal) Record(e Event) {
-	if j == nil {
-		return
+	if j != nil {
+		j.record(time.Now(), e)
 	}
-	now := time.Now()
+}
+
+func (j *Journal) record(now time.Time, e Event) {
 	j.mu.Lock()
 	if e.Type == Changed {
 		e.Stages = &Stages{Received: now.UTC()}
@@ -95,22 +97,22 @@ func (j *Journal) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			j.tick(true)
+			j.tick(time.Now(), true)
 			return nil
 		case <-j.wake:
 		case <-timer.C:
 		}
-		if next := j.tick(false); !next.IsZero() {
+		if next := j.tick(time.Now(), false); !next.IsZero() {
 			timer.Reset(time.Until(next))
 		}
 	}
 }
 
-func (j *Journal) tick(end bool) time.Time {
+func (j *Journal) tick(now time.Time, end bool) time.Time {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	before := j.book.last
-	next := j.book.tick(time.Now(), end)
+	next := j.book.tick(now, end)
 	if j.book.last != before {
 		j.notify()
 	}

@@ -11,8 +11,11 @@ import (
 	"meshrelay/events"
 )
 
-// alertLasts is how long an alert lasts that nothing ends.
-const alertLasts = time.Hour
+const (
+	// alertLasts is how long an alert lasts that nothing ends, testLasts how long that of a test does.
+	alertLasts = time.Hour
+	testLasts  = 5 * time.Minute
+)
 
 // Message is a notification in the format json.
 type Message struct {
@@ -95,6 +98,9 @@ func alertsOf(r config.Notify, relay string, batch []events.Event) (out []alert)
 			switch {
 			case t == e.Type:
 				a.StartsAt, a.EndsAt = e.Time, e.Time.Add(alertLasts)
+				if t == testType {
+					a.Labels["severity"], a.EndsAt = "info", e.Time.Add(testLasts)
+				}
 				if commands := Commands(e); len(commands) > 0 {
 					a.Annotations["commands"] = strings.Join(commands, "\n")
 				}

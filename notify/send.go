@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,9 +12,11 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"time"
 
 	"meshrelay/config"
 	"meshrelay/events"
+	"meshrelay/internal/certfile"
 	"meshrelay/internal/text"
 )
 
@@ -37,6 +38,19 @@ func (a answer) Error() string {
 type refusal struct{ answer }
 
 func isRefusal(err error) bool { return errors.As(err, new(refusal)) }
+
+// testType is the type of the event of a test. No journal has one.
+const testType events.Type = "test"
+
+// Test sends a message that is marked as a test, once, in the format of the receiver. The error has no
+// secret in it.
+func Test(ctx context.Context, r config.Notify, relay string) error {
+	r.On = []string{string(testType)}
+	return Send(ctx, r, relay, []events.Event{{
+		Time: time.Now().UTC(), Type: testType, By: events.ByOperator,
+		Text: "this is a test of the receiver " + r.Name + ": nothing has happened, and there is nothing to do",
+	}})
+}
 
 // Send tells a receiver of events, once. The error has no secret in it.
 func Send(ctx context.Context, r config.Notify, relay string, batch []events.Event) error {
@@ -61,9 +75,9 @@ func Send(ctx context.Context, r config.Notify, relay string, batch []events.Eve
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("User-Agent", "meshrelay")
+	token := ""
 	if r.TokenFile != "" {
-		token, err := secret(r.TokenFile)
-		if err != nil {
+		if token, err = secret(r.TokenFile); err != nil {
 			return err
 		}
 		req.Header.Set("Authorization", "Bearer "+token)
@@ -71,7 +85,10 @@ func Send(ctx context.Context, r config.Notify, relay string, batch []events.Eve
 	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	resp, err := client.Do(req)
 	if err != nil {
-		return withoutURL(err)
+		if r.URLFile != "" {
+			return masked(withoutURL(err), token, req.URL.RequestURI(), req.URL.Path, req.URL.RawQuery)
+		}
+		return masked(withoutURL(err), token)
 	}
 	defer resp.Body.Close()
 	_, _ = io.CopyN(io.Discard, resp.Body, maxAnswer)
@@ -95,6 +112,21 @@ func withoutURL(err error) error {
 		return errors.New("no answer in time")
 	}
 	return errors.New(text.Shorten(of.Err.Error(), maxError)) // it may quote the answer
+}
+
+// minMasked is how long a text is that masked looks for: shorter ones are in every error.
+const minMasked = 4
+
+// masked returns an error without some secrets. What a receiver answers may repeat them, and the error
+// quotes it.
+func masked(err error, secrets ...string) error {
+	why := err.Error()
+	for _, one := range secrets {
+		if len(one) >= minMasked {
+			why = strings.ReplaceAll(why, one, "(secret)")
+		}
+	}
+	return errors.New(why)
 }
 
 // addressOf returns the URL of a receiver.
@@ -143,18 +175,14 @@ func transportOf(t *config.NotifyTLS) (*http.Transport, error) {
 	}
 	transport.TLSClientConfig.ServerName = t.ServerName
 	if t.CAFile != "" {
-		pem, err := os.ReadFile(t.CAFile)
+		roots, err := certfile.Roots(t.CAFile)
 		if err != nil {
 			return nil, err
-		}
-		roots := x509.NewCertPool()
-		if !roots.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("%s has no certificate", t.CAFile)
 		}
 		transport.TLSClientConfig.RootCAs = roots
 	}
 	if t.CertFile != "" {
-		own, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
+		own, err := certfile.Pair(t.CertFile, t.KeyFile)
 		if err != nil {
 			return nil, err
 		}

@@ -19,9 +19,12 @@ type Differences struct {
 	Revision  state.Revision
 	Resources []Difference
 	More      int
+	// Oldest tells that no revision before it is kept: all that there was then is an addition.
+	Oldest bool
 }
 
-// Diff returns how a revision of an upstream differs from the one before it; 0 is the newest.
+// Diff returns how a revision of an upstream differs from the one before it; 0 is the newest. The oldest
+// revision that is kept differs from nothing.
 func (m *Manager) Diff(name string, revision uint64) (d Differences, err error) {
 	revisions, err := m.History(name)
 	if err != nil {
@@ -36,17 +39,17 @@ func (m *Manager) Diff(name string, revision uint64) (d Differences, err error) 
 		return d, intake.NotPossible("upstream %s: revision %d is not kept: \"relay history %s\" lists those that are", name, revision, name)
 	case i >= len(revisions):
 		return d, intake.NotPossible("upstream %s: no revisions are kept", name)
-	case i+1 == len(revisions):
-		return d, intake.NotPossible("upstream %s: revision %d is the oldest that is kept, so that the one before is not known", name, revisions[i].ID)
 	}
 	d.Revision = revisions[i]
 	after, err := m.keeper.At(name, revisions[i].ID)
 	if err != nil {
 		return d, err
 	}
-	before, err := m.keeper.At(name, revisions[i+1].ID)
-	if err != nil {
-		return d, err
+	var before []state.Record
+	if d.Oldest = i+1 == len(revisions); !d.Oldest {
+		if before, err = m.keeper.At(name, revisions[i+1].ID); err != nil {
+			return d, err
+		}
 	}
 	d.Resources, d.More = differences(before, after)
 	return d, nil

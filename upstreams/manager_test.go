@@ -287,6 +287,29 @@ func TestWithEveryUpstreamDownWhatIsKeptIsServed(t *testing.T) {
 	r.awaitServed("")
 }
 
+// TestTheOldestRevisionDiffersFromNothing: what was before it is not kept, and that is told.
+func TestTheOldestRevisionDiffersFromNothing(t *testing.T) {
+	before := newXDSScript(t)
+	before.ok(before.sotw(xdsEntryURL, xdsEntry("ns/a", "a.example"), xdsEntry("ns/b", "b.example")))
+	keeper := &memoryKeeper{at: map[uint64][]state.Record{3: before.x.kept()}}
+	u, _ := xdsConfig("127.0.0.1:1")
+	r := runManager(t, keeper, u)
+	for _, revision := range []uint64{0, 3} {
+		d, err := r.m.Diff("east", revision)
+		if err != nil || !d.Oldest || d.Revision.ID != 3 || len(d.Resources) != 2 {
+			t.Fatalf("revision %d: %+v, %v", revision, d, err)
+		}
+		for _, one := range d.Resources {
+			if one.Before != nil || one.After == nil {
+				t.Errorf("it is no addition: %+v", one)
+			}
+		}
+	}
+	if _, err := r.m.Diff("east", 2); err == nil {
+		t.Error("a revision that is not kept has a difference")
+	}
+}
+
 func TestOperatorsFreezeUnfreezeAndRollBack(t *testing.T) {
 	a := startServer(t, xdsEntry("ns/a", "a1.example"))
 	before := newXDSScript(t)

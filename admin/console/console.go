@@ -53,9 +53,9 @@ type Console struct {
 }
 
 // New returns a Console for a server at host, an address with its port: a request for another host is
-// refused.
-func New(relay Relay, host string, plan func(ctx context.Context, config []byte) (string, error)) (*Console, error) {
-	pages, err := ui.New(ui.Data{})
+// refused. adminAddress is the relay's, for the commands that pages show.
+func New(relay Relay, host, adminAddress string, plan func(ctx context.Context, config []byte) (string, error)) (*Console, error) {
+	pages, err := ui.New(ui.Data{Admin: adminAddress})
 	if err != nil {
 		return nil, err
 	}

@@ -51,7 +51,7 @@ func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	f := &fixture{relay: &relay{}}
 	var err error
-	f.Console, err = New(f.relay, host, func(_ context.Context, config []byte) (string, error) {
+	f.Console, err = New(f.relay, host, "", func(_ context.Context, config []byte) (string, error) {
 		if len(config) == 0 {
 			return "", errors.New("empty config")
 		}

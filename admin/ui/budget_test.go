@@ -9,6 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/types/known/anypb"
+	networking "istio.io/api/networking/v1alpha3"
+
 	"meshrelay/admin"
 	"meshrelay/downstream"
 	"meshrelay/downstream/subscription"
@@ -19,6 +22,8 @@ import (
 	"meshrelay/state"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/kubernetes/clusters"
+	"meshrelay/upstreams/kubernetes/clusters/registry"
 )
 
 // large has 100,000 resources, 10,000 contested keys, 1,000 clients of 24 types, 300 upstreams, and a
@@ -56,9 +61,19 @@ func large(t testing.TB) *fixture {
 		}
 		if i < 1000 {
 			f.journal = append(f.journal, events.Event{Seq: uint64(i + 1), Time: testNow.Add(time.Duration(i) * time.Second), Type: events.Changed, Upstream: fmt.Sprint("upstream-", i%40), Text: long, Reason: long, Resources: &events.Resources{Changed: 3, Names: []events.Name{{Mark: events.Modification, Key: key}}}})
-			f.revisions = append(f.revisions, state.Revision{ID: uint64(i), Time: testNow, Keys: []string{"+" + key.String()}})
+			f.revisions = append(f.revisions, state.Revision{ID: uint64(i), Time: testNow, Keys: []string{"~" + key.String()}})
 		}
 	}
+	for i := range 500 {
+		before, after := entry(t, i, 1), entry(t, i, 100)
+		f.diff.Resources = append(f.diff.Resources, upstreams.Difference{Before: before, After: after})
+	}
+	part := clusters.Status{Name: "fleet", From: "secrets in istio-system", Error: long, RefusedTotal: 900}
+	for i := range 900 {
+		part.Clusters = append(part.Clusters, clusters.ClusterStatus{Cluster: registry.Cluster{ID: fmt.Sprint("cluster-", i), Name: fmt.Sprint("cluster-", i), Origin: "secret istio-system/" + long[:40], State: []registry.State{registry.Found, registry.Orphaned, registry.Held}[i%3], Since: testNow, Problem: long}, RemoveAt: testNow.Add(time.Hour)})
+		part.Refused = append(part.Refused, registry.Refused{ID: fmt.Sprint("bad-", i), Origin: long, Reason: long})
+	}
+	f.clusters = []clusters.Status{part}
 	f.ups[0].Dropped = map[string]int{"rule": 10_000}
 	f.explained.HostConflicts = f.hosts[:2000]
 	spec := `{"note":"` + strings.Repeat("x", 500_000) + `"}`
@@ -68,6 +83,29 @@ func large(t testing.TB) *fixture {
 	}
 	f.config = strings.Repeat("upstreams:\n", 100_000)
 	return f
+}
+
+// entry returns a ServiceEntry with many hosts.
+func entry(t testing.TB, i, hosts int) *mirror.Resource {
+	t.Helper()
+	var names []string
+	for k := range hosts {
+		names = append(names, fmt.Sprintf("host-%d-%d.example.com", i, k))
+	}
+	return entryOf(t, fmt.Sprint("entry-", i), names...)
+}
+
+func entryOf(t testing.TB, name string, hosts ...string) *mirror.Resource {
+	t.Helper()
+	body, err := anypb.New(&networking.ServiceEntry{Hosts: hosts})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := mirror.New(mirror.Spec{Key: mirror.Key{Kind: serviceEntry, Namespace: "team", Name: name}, Source: "east", Body: body})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
 }
 
 // TestPagesOfALargeRelayAreSmall gates bytes, look-ups and allocations. It prints the CPU time, which

@@ -109,7 +109,7 @@ func (p *Pages) hostTable(r *request) *Table {
 	if n > 0 {
 		t.Summary = fmt.Sprintf("%d of %s", len(t.Rows), count(n, "host"))
 		if n > len(t.Rows) {
-			t.Summary += "; search to see others, or: relay conflicts"
+			t.Summary += "; search to see others, or: " + p.here("relay conflicts")
 		}
 	}
 	return t

@@ -11,6 +11,7 @@ import (
 	"meshrelay/state"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/kubernetes/clusters"
 )
 
 // Configs is the merged view, as the pages read it.
@@ -37,7 +38,9 @@ type Data struct {
 	Configs   Configs
 	Clients   Clients
 	Upstreams func() []upstreams.Status
-	Explain   func(q url.Values) (*admin.Explanation, error)
+	// Clusters returns how the parts of the config fare that find clusters.
+	Clusters func() []clusters.Status
+	Explain  func(q url.Values) (*admin.Explanation, error)
 	// Contests, HostConflicts and NotFollowed are as in admin.Views, and Conflicts how many keys
 	// and hosts there are of them.
 	Contests      func(kinds ...mirror.Kind) []conflicts.KeyConflict
@@ -49,6 +52,8 @@ type Data struct {
 	LeftOut func() []intake.LeftOut
 	Held    func(upstream string) ([]intake.HeldUpstream, error)
 	History func(upstream string) ([]state.Revision, error)
+	// Diff returns what a revision has changed. Its cost grows with what the history has.
+	Diff func(upstream string, revision uint64) (upstreams.Differences, error)
 	// Events returns a page of the journal.
 	Events func(events.Query) events.Page
 	// Changes counts the changes of served resources since the start.
@@ -57,4 +62,7 @@ type Data struct {
 	Config func() ([]byte, error)
 	// ConfigFile is the path of the config file.
 	ConfigFile string
+	// Admin is the admin address of the relay, and XDS the address of a listener, as the config has
+	// them: commands that are shown name those that are not the usual ones.
+	Admin, XDS string
 }

@@ -57,20 +57,20 @@ func (p *Pages) eventList(r *request) (*Page, error) {
 	}, nil
 }
 
-// eventCommand returns the command that prints the events of a timeline.
+// eventCommand returns the command that lists the same events.
 func eventCommand(r *request, q events.Query) string {
 	command := "relay events"
-	for _, flag := range []struct {
+	for _, flag := range []struct{ name, value string }{{"type", r.get("type")}, {"upstream", q.Upstream}, {"search", q.Text}} {
+		if flag.value != "" {
+			command += " --" + flag.name + " " + word(flag.value)
+		}
+	}
+	for _, bound := range []struct {
 		name string
 		at   time.Time
 	}{{"since", q.Since}, {"until", q.Until}} {
-		if !flag.at.IsZero() {
-			command += " --" + flag.name + " " + flag.at.UTC().Format(time.RFC3339)
-		}
-	}
-	for _, flag := range [][2]string{{"upstream", q.Upstream}, {"type", r.get("type")}, {"search", q.Text}} {
-		if flag[1] != "" {
-			command += " --" + flag[0] + " " + word(flag[1])
+		if !bound.at.IsZero() {
+			command += " --" + bound.name + " " + bound.at.UTC().Format(time.RFC3339)
 		}
 	}
 	return command
@@ -251,6 +251,9 @@ func (p *Pages) eventPage(r *request) (*Page, error) {
 		}
 		t.Summary = fmt.Sprintf("%d of %s", len(t.Rows), e.Resources)
 		page.Sections = append(page.Sections, Section{ID: "resources", Title: "Resources", Table: t})
+	}
+	if e.Type == events.Changed && e.Upstream != "" && e.Resources != nil {
+		p.showDiff(page, e)
 	}
 	return page, nil
 }

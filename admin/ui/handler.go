@@ -66,6 +66,7 @@ func New(data Data) (*Pages, error) {
 		"iso":   func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
 		"words": func(s []string) string { return strings.Join(s, " ") },
 		"args":  func(a, b, c any) arguments { return arguments{a, b, c} },
+		"here":  p.here,
 	}).ParseFS(templateFiles, "templates/*.html")
 	if err != nil {
 		return nil, err

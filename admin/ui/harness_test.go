@@ -22,6 +22,7 @@ import (
 	"meshrelay/state"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/kubernetes/clusters"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -46,6 +47,9 @@ type fixture struct {
 	held      []intake.HeldUpstream
 	leftOut   []intake.LeftOut
 	revisions []state.Revision
+	clusters  []clusters.Status
+	diff      upstreams.Differences
+	diffs     int // that were asked for
 	explained *admin.Explanation
 	journal   []events.Event
 	changes   atomic.Uint64
@@ -95,8 +99,10 @@ func newFixture(t testing.TB, n int) *fixture {
 		NotFollowed: func() []conflicts.NotFollowed { return f.notFollow }, Conflicts: func() (keys, hosts int) { return len(f.contests), len(f.hosts) },
 		Apart: func(conflicts.HostConflict) string { return f.apart }, LeftOut: func() []intake.LeftOut { return f.leftOut },
 		Held: func(string) ([]intake.HeldUpstream, error) { return f.held, nil }, History: func(string) ([]state.Revision, error) { return f.revisions, nil },
-		Events:  func(q events.Query) events.Page { return events.Page{Events: f.journal[:min(len(f.journal), q.Limit)]} },
-		Changes: f.changes.Load, Config: func() ([]byte, error) { return []byte(f.config), nil }, ConfigFile: "/etc/relay/relay.yaml",
+		Clusters: func() []clusters.Status { return f.clusters },
+		Diff:     func(string, uint64) (upstreams.Differences, error) { f.diffs++; return f.diff, nil },
+		Events:   func(q events.Query) events.Page { return events.Page{Events: f.journal[:min(len(f.journal), q.Limit)]} },
+		Changes:  f.changes.Load, Config: func() ([]byte, error) { return []byte(f.config), nil }, ConfigFile: "/etc/relay/relay.yaml",
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -31,7 +31,7 @@ func (p *Pages) holdList(r *request) (*Page, error) {
 		}
 	}
 	if n > maxRows {
-		t.Summary = fmt.Sprintf("the first %d of %d; all of them: relay held", maxRows, n)
+		t.Summary = fmt.Sprintf("the first %d of %d; all of them: %s", maxRows, n, p.here("relay held"))
 	}
 	return &Page{
 		Title: "Holds", Command: "relay held", Topics: []string{topicUpstreams},

@@ -57,7 +57,7 @@ func (p *Pages) overview(r *request) (*Page, error) {
 	return &Page{
 		Title: "Overview", Lead: lead, Command: "relay status", Topics: []string{topicUpstreams, topicClients, topicResources, topicConfig, topicEvents},
 		Sections: []Section{
-			{ID: "reasons", Title: "What needs a look", Text: reasons(ready, ups)},
+			{ID: "reasons", Title: "What needs a look", Text: p.reasons(ready, ups)},
 			{
 				ID: "graph", Title: "From upstreams to clients", Graph: drawGraph(ups, clients, served, keys, r),
 				Text: []State{
@@ -74,7 +74,7 @@ func (p *Pages) overview(r *request) (*Page, error) {
 }
 
 // reasons lists what is wrong, and what waits for a person.
-func reasons(ready admin.Readiness, ups []upstreams.Status) (list []State) {
+func (p *Pages) reasons(ready admin.Readiness, ups []upstreams.Status) (list []State) {
 	level := Warn
 	if !ready.Ready {
 		level = Bad
@@ -89,7 +89,7 @@ func reasons(ready admin.Readiness, ups []upstreams.Status) (list []State) {
 	}
 	for i, reason := range ready.Reasons {
 		if i == maxReasons {
-			list = append(list, say(level, fmt.Sprintf("and %d more: relay status", len(ready.Reasons)-i)))
+			list = append(list, say(level, fmt.Sprintf("and %d more: %s", len(ready.Reasons)-i, p.here("relay status"))))
 			break
 		}
 		s := say(level, reason)

@@ -1,5 +1,8 @@
 package ui
 
+// withoutViews tells what a plan can not answer.
+const withoutViews = "A plan is of the whole merge: it does not tell what the views of the file leave out for some clients."
+
 // planPage answers: what would happen if? The work is that of a command, on the side of whoever asks.
 func (p *Pages) planPage(*request) (*Page, error) {
 	return &Page{
@@ -8,7 +11,7 @@ func (p *Pages) planPage(*request) (*Page, error) {
 			{ID: "plan", Title: "Try a config file", Actions: []Action{
 				{
 					Title: "Plan a config file", Command: "relay plan -c new.yaml --diff",
-					Why:  "The command connects to the upstreams of the file, merges their resources as a relay with that file would, and lists the differences to this relay. It serves nothing and changes nothing.",
+					Why:  "The command connects to the upstreams of the file, merges their resources as a relay with that file would, and lists the differences to this relay. It serves nothing and changes nothing. " + withoutViews,
 					Form: &Form{Path: "/act/plan", Area: "config"},
 				},
 				{Title: "Check a config file", Why: "Every mistake, with file and line.", Command: "relay validate -c new.yaml"},

@@ -22,6 +22,8 @@ func (p *Pages) resourcePage(r *request) (*Page, error) {
 	if e.Namespace != "" {
 		command += " -n " + word(e.Namespace)
 	}
+	command = p.here(command)
+	diff := p.here(command + " --diff")
 	page := &Page{
 		Title: cut(strings.TrimPrefix(e.Namespace+"/"+e.Name, "/")), Crumbs: []Link{{"Resources", "/resources"}, {cut(e.Kind), "/resources?kind=" + queryOf(e.Kind)}},
 		Lead: say(outcomeLevel(e.Outcome), cliview.Headline(*e, r.now)), Command: command, Topics: []string{topicResources, topicClients, topicUpstreams},
@@ -39,17 +41,17 @@ func (p *Pages) resourcePage(r *request) (*Page, error) {
 		if e.Namespace != "" {
 			get += " -n " + word(e.Namespace)
 		}
-		page.Sections = append(page.Sections, Section{ID: "yaml", Title: "YAML, as served", Code: Bounded(string(text), get)})
+		page.Sections = append(page.Sections, Section{ID: "yaml", Title: "YAML, as served", Code: Bounded(string(text), p.here(get))})
 		for i, s := range e.Sources {
 			if s.From == nil || s.Outcome == admin.Renamed || i >= maxDiffs {
 				continue
 			}
-			difference := "Too large for a page: " + command + " --diff\n"
+			difference := "Too large for a page: " + diff + "\n"
 			if len(s.From.Spec) <= maxCode && len(e.Served.Spec) <= maxCode {
 				difference = cliview.Difference("upstream "+s.Upstream, s.From, "served", e.Served)
 			}
 			page.Sections = append(page.Sections, Section{
-				ID: fmt.Sprint("diff-", i), Title: "Difference: upstream " + s.Upstream + " and what is served", Code: Bounded(difference, command+" --diff"),
+				ID: fmt.Sprint("diff-", i), Title: "Difference: upstream " + s.Upstream + " and what is served", Code: Bounded(difference, diff),
 			})
 		}
 	}

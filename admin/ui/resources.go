@@ -41,7 +41,11 @@ func (p *Pages) resourceList(r *request) (*Page, error) {
 			linked(one.Source(), "/upstreams/"+pathOf(one.Source())), p.alsoIn(one), cell(one.Version()[:min(len(one.Version()), 12)]),
 		})
 	}
+	command, without := resourceCommand(r)
 	t.Summary = fmt.Sprintf("%s of %s", grouped(fmt.Sprint(found.n)), count(total, "resource"))
+	if without != "" {
+		t.Summary += "; the command lists them " + without
+	}
 	if len(rows) > maxRows {
 		t.Next = r.with("after", cursorOf(rows[maxRows-1].Key()))
 	}
@@ -56,10 +60,34 @@ func (p *Pages) resourceList(r *request) (*Page, error) {
 		Field{Name: "in", Label: "Search in", Value: r.get("in"), Options: []string{inContent}},
 	)
 	return &Page{
-		Title: "Resources", Command: "relay get all -A", Topics: []string{topicResources},
+		Title: "Resources", Command: command, Topics: []string{topicResources},
 		Lead:     say(OK, grouped(fmt.Sprint(total))+" resources are served"),
 		Sections: []Section{{ID: "list", Search: search, Table: t}},
 	}, nil
+}
+
+// resourceCommand returns the command that lists the same resources, and what it can not leave out.
+func resourceCommand(r *request) (command, without string) {
+	kind := "all"
+	if key, ok := keyOf(r.get("kind"), "", ""); ok {
+		kind = key.Kind.PreferredTypeURL()
+	}
+	command = "relay get " + word(kind)
+	if namespace := r.get("namespace"); namespace != "" {
+		command += " -n " + word(namespace)
+	} else {
+		command += " -A"
+	}
+	switch q := r.get("q"); {
+	case q != "" && r.get("in") == inContent:
+		without = "with any content"
+	case q != "":
+		command += " --search " + word(q)
+	}
+	if r.get("upstream") != "" {
+		without = strings.TrimPrefix(without+" and of all upstreams", " and ")
+	}
+	return command, without
 }
 
 // inContent has a search look into the content, where hosts and addresses are.

@@ -23,6 +23,8 @@ import (
 	"meshrelay/state"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/kubernetes/clusters"
+	"meshrelay/upstreams/kubernetes/clusters/registry"
 )
 
 // evil is what an upstream or a client may put into any text.
@@ -91,13 +93,11 @@ func TestTextFromOutsideStaysText(t *testing.T) {
 	f.journal = []events.Event{evilOf[events.Event]()}
 	f.journal[0].Seq = 1
 	f.config, f.apart = evil, evil
+	f.clusters = []clusters.Status{evilOf[clusters.Status]()}
+	f.clusters[0].Clusters[0].State, f.clusters[0].Clusters[1].State = registry.Held, registry.Orphaned
 	all := append(paths(), "/resources?q="+queryOf("<script>alert(1)</script>"), "/events?q="+queryOf(evil), "/upstreams/"+pathOf("<script>alert(1)</script>"), "/nothing/"+pathOf("<img>"))
-	shown := 0
-	for _, path := range all {
+	harmless := func(path string) string {
 		_, body, _ := f.get(t, path)
-		if strings.Contains(body, "&lt;script&gt;alert") {
-			shown++
-		}
 		for _, bad := range []string{"<script>alert", "<img", "\u202e", "\u2066", "\u200b", "\x1b"} {
 			if i := strings.Index(body, bad); i >= 0 {
 				t.Errorf("%s: %q in …%q", path, bad, body[max(0, i-80):min(len(body), i+80)])
@@ -106,9 +106,20 @@ func TestTextFromOutsideStaysText(t *testing.T) {
 		if strings.Contains(body, "javascript:") {
 			t.Errorf("%s: a link runs a script", path)
 		}
+		return body
+	}
+	shown := 0
+	for _, path := range all {
+		if strings.Contains(harmless(path), "&lt;script&gt;alert") {
+			shown++
+		}
 	}
 	if shown < len(all)-3 { // some pages show no text from outside
 		t.Errorf("only %d of %d pages show what they were given", shown, len(all))
+	}
+	f.journal[0].Type, f.diff = events.Changed, upstreams.Differences{Revision: f.revisions[0], Resources: []upstreams.Difference{{After: entryOf(t, "evil", evil)}}}
+	if body := harmless("/events/1"); !strings.Contains(body, "  - &#34;&lt;script&gt;") && !strings.Contains(body, "&lt;script&gt;alert(1)&lt;/script&gt;") || f.diffs == 0 {
+		t.Errorf("the difference is not shown:\n%s", body)
 	}
 }
 
@@ -376,10 +387,17 @@ func TestTheCommandOfATimelineAsksForTheSame(t *testing.T) {
 	f := newFixture(t, 1)
 	for path, want := range map[string]string{
 		"/events": "relay events",
-		"/events?at=2026-11-21+03:12&window=10m&upstream=east&type=held,released&q=a+b": "relay events --since 2026-11-21T03:07:00Z --until 2026-11-21T03:17:00Z --upstream east --type held,released --search 'a b'",
+		"/events?at=2026-11-21+03:12&window=10m&upstream=east&type=held,released&q=a+b": "relay events --type held,released --upstream east --search 'a b' --since 2026-11-21T03:07:00Z --until 2026-11-21T03:17:00Z",
 	} {
 		if code, body, _ := f.get(t, path); code != http.StatusOK || !strings.Contains(html.UnescapeString(body), "<code>"+want+"</code>") {
 			t.Errorf("%s: %d, no %s in it", path, code, want)
 		}
+	}
+}
+
+func TestTheWhatIfTellsThatViewsAreNoPartOfAPlan(t *testing.T) {
+	f := newFixture(t, 1)
+	if _, body, _ := f.get(t, "/plan"); !strings.Contains(body, "A plan is of the whole merge: it does not tell what the views of the file leave out for some clients.") {
+		t.Error(body)
 	}
 }

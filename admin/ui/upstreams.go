@@ -63,7 +63,7 @@ func (p *Pages) upstreamList(r *request) (*Page, error) {
 	return &Page{
 		Title: "Upstreams", Command: "relay upstreams", Topics: []string{topicUpstreams},
 		Lead:     State{Level: goodIf(well == len(all), Warn), Text: fmt.Sprintf("%d of %s up to date", well, count(len(all), "upstream"))},
-		Sections: []Section{{ID: "list", Search: r.search("/upstreams", stateField(r)), Table: t}},
+		Sections: append([]Section{{ID: "list", Search: r.search("/upstreams", stateField(r)), Table: t}}, p.clusterSections(r)...),
 	}, nil
 }
 
@@ -205,7 +205,7 @@ func (p *Pages) leftOut(upstream, reason string) Section {
 			t.Rows = append(t.Rows, []Cell{cell(l.Kind), linked(l.Namespace+"/"+l.Name, resourceHref(l.Kind, l.Namespace, l.Name)), cell(cmp.Or(l.Detail, l.Reason))})
 		}
 	}
-	t.Summary = fmt.Sprintf("%d of %d; all of them: relay explain --left-out --upstream %s", len(t.Rows), n, word(upstream))
+	t.Summary = fmt.Sprintf("%d of %d; all of them: %s", len(t.Rows), n, p.here("relay explain --left-out --upstream "+word(upstream)))
 	return Section{ID: "leftout", Title: "Left out by " + reason, Table: t}
 }
 
@@ -231,7 +231,8 @@ func (p *Pages) history(u upstreams.Status) Section {
 			number(v.ID), at(v.Time), number(v.Resources), number(v.Added), number(v.Changed), number(v.Removed), cell(cmp.Or(v.By, "upstream")), cell(among),
 		})
 	}
-	t.Summary = fmt.Sprintf("%d of %s; all of them: relay history %[3]s; what one has changed: relay history %[3]s REVISION --diff", len(t.Rows), count(len(revisions), "revision"), word(u.Name))
+	command := "relay history " + word(u.Name)
+	t.Summary = fmt.Sprintf("%d of %s; all of them: %s; what one has changed: %s", len(t.Rows), count(len(revisions), "revision"), p.here(command), p.here(command+" REVISION --diff"))
 	s.Table = t
 	return s
 }

@@ -250,3 +250,26 @@ func TestTheButtonsOfRelayUI(t *testing.T) {
 	other.open(link)
 	other.wants("the link again", "works once")
 }
+
+// TestFoundClustersAreOnThePage: two of three clusters are gone together, and held.
+func TestFoundClustersAreOnThePage(t *testing.T) {
+	w := newFleet(t)
+	b := newBrowser(t, w.base)
+	b.theme("light")
+	b.open("/upstreams")
+	b.wants("clusters", "Found clusters", "fleet: 3 clusters from ", "held", "found", "relay clusters release fleet", "bad in ", "is not followed")
+	b.blameless("clusters")
+	b.accessible("light clusters", "")
+	if ask[bool](b, `document.documentElement.scrollWidth > document.documentElement.clientWidth`) {
+		t.Error("it is wider than the window")
+	}
+	b.theme("dark")
+	b.accessible("dark clusters", "color-contrast")
+	b.do("look at a cluster", chromedp.Click(chromedp.CSS(`#clusters tbody tr:last-child td a`)), chromedp.WaitVisible(chromedp.CSS(`#kinds`)))
+	b.wants("its upstream", "Upstream east")
+	b.scripts(false)
+	b.open("/upstreams")
+	if text, err := chromedp.Run(b.ctx, chromedp.Text(chromedp.CSS(`#decide`))); err != nil || !strings.Contains(text, "relay clusters release fleet") {
+		t.Errorf("without JavaScript: %v\n%s", err, text)
+	}
+}

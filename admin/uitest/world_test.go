@@ -62,6 +62,50 @@ state: {dir: %s}
 	return w
 }
 
+// newFleet starts a relay that has found three clusters, two of which are held now. No API server of them
+// answers.
+func newFleet(t *testing.T) *world {
+	t.Helper()
+	w := &world{t: t, dir: t.TempDir()}
+	for _, name := range []string{"east", "north", "west"} {
+		w.write("fleet/"+name, `apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}]
+users: [{name: u, user: {token: t}}]
+contexts: [{name: x, context: {cluster: c, user: u}}]
+current-context: x
+`)
+	}
+	w.write("fleet/bad", "rotten\n")
+	w.hub = freePort(t)
+	w.base = "http://" + w.hub + "/ui"
+	w.start("fleet-hub", "node: {id: hub}\nclusters:\n- {name: fleet, directory: {path: fleet}}\n"+endpoints(freePort(t), w.hub))
+	w.await("three clusters", func() bool { return w.clustersIn("found") == 3 })
+	for _, name := range []string{"north", "west"} {
+		if err := os.Remove(filepath.Join(w.dir, "fleet", name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.await("two are held", func() bool { return w.clustersIn("held") == 2 })
+	return w
+}
+
+// clustersIn returns how many clusters are in a state.
+func (w *world) clustersIn(state string) (n int) {
+	var parts []struct{ Clusters []struct{ State string } }
+	if err := json.Unmarshal([]byte(w.get("/debug/clusters")), &parts); err != nil {
+		return 0
+	}
+	for _, part := range parts {
+		for _, c := range part.Clusters {
+			if c.State == state {
+				n++
+			}
+		}
+	}
+	return n
+}
+
 func endpoints(xds, admin string) string {
 	return fmt.Sprintf("downstream:\n  listeners:\n  - {address: %q, plaintext: true}\nadmin: {address: %q}\n", xds, admin)
 }

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -22,19 +24,23 @@ const bundlePatience = time.Minute
 func newSupportBundle() *cobra.Command {
 	var access access
 	var path string
-	var seconds int
-	var configs bool
+	var o admin.BundleOptions
 	cmd := access.overSocket(&cobra.Command{
 		Use:   "support-bundle [-o FILE]",
 		Short: "Write an archive for a bug report, without secrets",
 		Long: `Write what tells how a running relay does into an archive: version, effective config, readiness,
-upstreams, clients, conflicts, held deletions, the newest revisions, metrics twice, profiles, and
-the last 5,000 lines of the log with those of level debug. MANIFEST.txt in it tells what each file
-is for. All but profiles are plain text: look at it before you send it.
+upstreams, clients, conflicts, held deletions, the newest events and revisions, metrics twice,
+profiles, and the last 5,000 lines of the log with those of level debug. MANIFEST.txt in it tells
+what each file is for. All but profiles are plain text: look at it before you send it.
 
 It has no tokens, keys and passwords, and of URLs no path. It has the names of upstreams, clients
-and resources, and with --with-configs the resources. It is 64 MiB at most before compression.`,
+and resources, and with --with-configs the resources. It is 64 MiB at most before compression.
+
+With --anonymize, hashes stand for the names of hosts, namespaces, resources and pods. A name has
+the same hash in all bundles until the relay restarts. The names of upstreams, clusters and views
+stay, and what people wrote as reasons: look for those.`,
 		Example: `  relay support-bundle
+  relay support-bundle --anonymize
   relay support-bundle -o bundle.tar.gz --seconds 30
   kubectl exec meshrelay-0 -- relay support-bundle -o - >bundle.tar.gz`,
 	}, func(cmd *cobra.Command, c admin.Client, _ []string) error {
@@ -44,12 +50,12 @@ and resources, and with --with-configs the resources. It is 64 MiB at most befor
 		ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM) // so that no half file is left
 		defer stop()
 		if path == "-" {
-			return c.SupportBundle(ctx, os.Stdout, seconds, configs)
+			return bundleOf(ctx, c, os.Stdout, o)
 		}
-		if watched(cmd) && seconds > 0 {
-			fmt.Fprintf(cmd.ErrOrStderr(), "looking at the CPU for %s...\n", time.Duration(seconds)*time.Second)
+		if watched(cmd) && o.Seconds > 0 {
+			fmt.Fprintf(cmd.ErrOrStderr(), "looking at the CPU for %s...\n", time.Duration(o.Seconds)*time.Second)
 		}
-		size, err := writeNew(path, func(w io.Writer) error { return c.SupportBundle(ctx, w, seconds, configs) })
+		size, err := writeNew(path, func(w io.Writer) error { return bundleOf(ctx, c, w, o) })
 		if ctx.Err() != nil && cmd.Context().Err() == nil {
 			return errors.New("interrupted")
 		}
@@ -59,19 +65,32 @@ and resources, and with --with-configs the resources. It is 64 MiB at most befor
 		return err
 	})
 	cmd.Flags().StringVarP(&path, "output", "o", "", "`file` to write, - for standard output (default: relay-support-TIME.tar.gz)")
-	cmd.Flags().IntVar(&seconds, "seconds", 10, "how many `seconds` to look at the CPU, 0 to 60")
-	cmd.Flags().BoolVar(&configs, "with-configs", false, "add the merged resources")
+	cmd.Flags().IntVar(&o.Seconds, "seconds", 10, "how many `seconds` to look at the CPU, 0 to 60")
+	cmd.Flags().BoolVar(&o.Configs, "with-configs", false, "add the merged resources")
+	cmd.Flags().BoolVar(&o.Anonymous, "anonymize", false, "put hashes in the place of the names of hosts, namespaces, resources and pods")
 	limited := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if seconds < 0 || seconds > 60 {
-			return fmt.Errorf("--seconds is %d: want 0 to 60", seconds)
+		if o.Configs && o.Anonymous {
+			return errors.New("--anonymize: resources have names anywhere in them; leave out --with-configs")
+		}
+		if o.Seconds < 0 || o.Seconds > 60 {
+			return fmt.Errorf("--seconds is %d: want 0 to 60", o.Seconds)
 		}
 		if !cmd.Flags().Changed("timeout") {
-			access.timeout = time.Duration(seconds)*time.Second + bundlePatience
+			access.timeout = time.Duration(o.Seconds)*time.Second + bundlePatience
 		}
 		return limited(cmd, args)
 	}
 	return cmd
+}
+
+// bundleOf writes a support bundle.
+func bundleOf(ctx context.Context, c admin.Client, w io.Writer, o admin.BundleOptions) error {
+	err := c.SupportBundle(ctx, w, o)
+	if refused, ok := errors.AsType[*admin.StatusError](err); ok && refused.Code == http.StatusNotFound && o.Anonymous {
+		return errors.New("the relay is of a release without --anonymize")
+	}
+	return err
 }
 
 // writeNew writes a new file that only its owner can read, and returns its size. It leaves nothing

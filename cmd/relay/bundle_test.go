@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"meshrelay/internal/bundle"
 	"meshrelay/internal/fakexds"
@@ -119,7 +120,7 @@ upstreams:
 	want := []string{
 		"MANIFEST.txt", "version.json", "ready.json", "upstreams.json", "connections.json", "conflicts.json", "leftout.json", "config.yaml",
 		"log.txt", "state.json", "held.json", "history.json", "goroutines.txt", "heap.pprof", "mutex.pprof", "metrics-start.txt", "metrics-end.txt",
-		"configz.json", "proc-limits.txt",
+		"configz.json", "proc-limits.txt", "events.json",
 	}
 	for _, name := range want {
 		if all[name] == "" {
@@ -148,5 +149,91 @@ upstreams:
 		t.Errorf("over TCP: %v %v", resp, err)
 	} else {
 		resp.Body.Close()
+	}
+}
+
+// TestAnAnonymousBundleHasNoNames runs a relay, and a client of it, whose names of hosts, namespaces,
+// resources and pods are all called canary, also of those that are refused, left out, contested or gone.
+func TestAnAnonymousBundleHasNoNames(t *testing.T) {
+	root := newCA(t, "root")
+	s := tlsServer(t, root.good())
+	dir := t.TempDir()
+	entry := func(namespace, name, host, more string) string {
+		return fmt.Sprintf("---\napiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: %s, namespace: %s}\nspec: {hosts: [%s], resolution: DNS, ports: [{number: 80, name: http, protocol: HTTP}]%s}\n", name, namespace, host, more)
+	}
+	files := filepath.Join(dir, "files")
+	write := func(name, content string) {
+		t.Helper()
+		if err := errors.Join(os.MkdirAll(files, 0o700), os.WriteFile(filepath.Join(files, name), []byte(content), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("good.yaml", entry("canary-ns", "canary-name", "canary-host.example", "")+entry("canary-other", "canary-second", "canary-host.example", "")+
+		entry("canary-hidden", "canary-left-out", "y.example", ""))
+	write("bad.yaml", entry("canary-ns", "canary-bad", "x.example", ", nonsense: true"))
+	write("gone.yaml", entry("canary-ns", "canary-gone", "z.example", ""))
+	ports := freePorts(t, 4)
+	serveConfig(t, fmt.Sprintf(`node: {id: hub}
+admin: {address: "127.0.0.1:%d"}
+state: {dir: %s}
+downstream: {listeners: [{address: "127.0.0.1:%d", plaintext: true}]}
+upstreams:
+- {name: east, xds: {addresses: [%q], tls: {caFile: %s, serverName: canary-server.example}}}
+- {name: files, guard: {percent: 100}, import: {namespaces: {exclude: [canary-hid*]}}, file: {path: %s}}
+`, ports[0], filepath.Join(dir, "state"), ports[1], s.Addr, root.file, files))
+	serveConfig(t, fmt.Sprintf(`node: {id: canary-pod, namespace: canary-client}
+admin: {address: "127.0.0.1:%d"}
+downstream: {listeners: [{address: "127.0.0.1:%d", plaintext: true}]}
+upstreams: [{name: hub, xds: {addresses: ["127.0.0.1:%d"], plaintext: true}}]
+`, ports[2], ports[3], ports[1]))
+	admin := fmt.Sprintf("127.0.0.1:%d", ports[0])
+	run := func(args ...string) string {
+		var out bytes.Buffer
+		if code := execute(append(args, "--admin", admin), &out, &out); code != 0 {
+			t.Fatalf("%v: %d %s", args, code, out.String())
+		}
+		return out.String()
+	}
+	await := func(args []string, want string) {
+		t.Helper()
+		for deadline := time.Now().Add(30 * time.Second); !strings.Contains(run(args...), want); time.Sleep(20 * time.Millisecond) { // of a poll of a relay
+			if time.Now().After(deadline) {
+				t.Fatalf("%v has no %q:\n%s", args, want, run(args...))
+			}
+		}
+	}
+	await([]string{"clients"}, "canary-pod")
+	await([]string{"history", "files"}, "canary-gone") // the first revision is written
+	if err := os.Remove(filepath.Join(files, "gone.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	await([]string{"events", "-o", "json"}, "-networking.istio.io/ServiceEntry canary-ns/canary-gone")
+	await([]string{"history", "files"}, "\n2 ")
+
+	bundles := []map[string]string{}
+	for _, name := range []string{"one.tar.gz", "two.tar.gz"} {
+		path := filepath.Join(dir, name)
+		run("support-bundle", "-o", path, "--seconds", "0", "--anonymize")
+		bundles = append(bundles, archived(t, path))
+	}
+	for name, content := range bundles[0] {
+		if i := strings.Index(content, "canary"); i >= 0 {
+			t.Errorf("%s has a name: …%s…", name, content[max(0, i-120):min(len(content), i+60)])
+		}
+	}
+	for _, name := range []string{"upstreams.json", "events.json", "history.json", "conflicts.json", "leftout.json", "connections.json", "config.yaml", "log.txt", "versions.json"} {
+		if !strings.Contains(bundles[0][name], "name-") && !strings.Contains(bundles[0][name], "host-") {
+			t.Errorf("%s has no hash: the test shows nothing\n%.500s", name, bundles[0][name])
+		}
+	}
+	if !strings.Contains(bundles[0]["upstreams.json"], `"files"`) || !strings.Contains(bundles[0]["versions.json"], "networking.istio.io") {
+		t.Errorf("names of upstreams or kinds are hidden, too:\n%.300s\n%.300s", bundles[0]["upstreams.json"], bundles[0]["versions.json"])
+	}
+	if one, two := bundles[0]["versions.json"], bundles[1]["versions.json"]; one != two {
+		t.Errorf("the hashes of two bundles differ:\n%.500s\n%.500s", one, two)
+	}
+	var out bytes.Buffer
+	if code := execute([]string{"support-bundle", "--anonymize", "--with-configs", "--admin", admin}, &out, &out); code != 1 || !strings.Contains(out.String(), "with-configs") {
+		t.Errorf("with resources: %d %s", code, out.String())
 	}
 }

@@ -31,6 +31,8 @@ type getOptions struct {
 	allNamespaces bool
 	output        output
 	labels        string
+	search        string
+	sortBy        string
 	noHeaders     bool
 	watch         bool
 	rows          rowLimit
@@ -95,6 +97,9 @@ this server: equal content has equal versions on every relay.`,
   relay get serviceentries,vs -n shop
   relay get se db -n shop -o yaml
 
+  # The newest last
+  relay get se -A --sort-by .metadata.creationTimestamp
+
   # Follow changes
   relay get virtualservices -A --watch
 
@@ -113,6 +118,8 @@ this server: equal content has equal versions on every relay.`,
 	f.StringVarP(&o.namespace, "namespace", "n", "default", "list this `namespace`")
 	f.BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "list all namespaces")
 	f.StringVarP(&o.labels, "selector", "l", "", "list resources whose labels match this `selector`, as in -l team=shop,tier!=test")
+	f.StringVar(&o.search, "search", "", "list resources with this `text` in namespace/name")
+	f.StringVar(&o.sortBy, "sort-by", "", "sort the resources of each kind by a field, named by a `JSONPath` such as .metadata.creationTimestamp")
 	f.BoolVar(&o.noHeaders, "no-headers", false, "leave out the titles of tables")
 	f.BoolVarP(&o.watch, "watch", "w", false, "list changes after the resources, until interrupted")
 	f.DurationVar(&o.timeout, "timeout", 15*time.Second, "how long to wait for the server's complete answer")
@@ -147,6 +154,9 @@ func get(cmd *cobra.Command, args []string, o getOptions) error {
 	if err == nil {
 		err = sel.WithLabels(o.labels)
 	}
+	if err == nil {
+		err = sel.WithText(o.search)
+	}
 	if err != nil {
 		return err
 	}
@@ -164,6 +174,13 @@ func get(cmd *cobra.Command, args []string, o getOptions) error {
 	if o.watch && o.output.path != nil {
 		return errors.New("--watch has no jsonpath: use -o json")
 	}
+	if o.watch && o.sortBy != "" {
+		return errors.New("--watch lists changes as they come: leave out --sort-by")
+	}
+	order, err := parseSortKey(o.sortBy)
+	if err != nil {
+		return err
+	}
 	opts := cliview.ResourceOptions{
 		Format: cliview.Format(format), Namespaces: namespace == "", Kinds: len(cfg.Kinds) > 1,
 		Single: sel.Single(), NoHeaders: o.noHeaders,
@@ -173,15 +190,18 @@ func get(cmd *cobra.Command, args []string, o getOptions) error {
 	if o.watch {
 		return watch(ctx, cmd, cfg, sel, opts)
 	}
-	return list(ctx, cmd, cfg, sel, opts, o)
+	return list(ctx, cmd, cfg, sel, order, opts, o)
 }
 
-func list(ctx context.Context, cmd *cobra.Command, cfg lister.Config, sel *selection.Selection, opts cliview.ResourceOptions, o getOptions) error {
+func list(ctx context.Context, cmd *cobra.Command, cfg lister.Config, sel *selection.Selection, order sortKey, opts cliview.ResourceOptions, o getOptions) error {
 	resources, problems, err := lister.List(ctx, cfg)
 	if err != nil {
 		return err
 	}
 	found := sel.Find(resources)
+	if err := order.sort(found.Groups); err != nil {
+		return err
+	}
 	missing := sel.Missing(found)
 	switch {
 	case len(found.Keys) > 0, opts.Format == cliview.JSON && len(missing) == 0:

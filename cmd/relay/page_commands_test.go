@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // commandsOf returns the commands that a page shows, as somebody copies them.
@@ -52,8 +53,9 @@ func words(t *testing.T, command string) []string {
 
 func TestCommandsOfThePageWorkAsPrinted(t *testing.T) {
 	ports := freePorts(t, 2)
-	t.Setenv("RELAY_ADMIN", fmt.Sprintf("127.0.0.1:%d", ports[0]))
-	t.Setenv("RELAY_SERVER", fmt.Sprintf("127.0.0.1:%d", ports[1]))
+	t.Setenv("RELAY_ADMIN", "") // the page names the addresses
+	t.Setenv("RELAY_SERVER", "")
+	admin := fmt.Sprintf("127.0.0.1:%d", ports[0])
 	dir := filepath.Join(t.TempDir(), "with space")
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
@@ -74,12 +76,21 @@ upstreams: [{name: east, file: {path: %q}}]
 		code := execute(args, &out, &out)
 		return out.String(), code
 	}
-	if text, code := run("wait", "--for", "ready", "--timeout", "30s"); code != 0 {
+	if text, code := run("wait", "--for", "ready", "--timeout", "30s", "--admin", admin); code != 0 {
 		t.Fatal(text)
 	}
-	ran := 0
-	for _, path := range []string{"/", "/upstreams", "/upstreams/east", "/holds", "/holds/east", "/resources", "/resource?kind=se&namespace=shop&name=db", "/resource?kind=se&namespace=shop&name=large", "/clients", "/conflicts", "/plan", "/config", "/events"} {
-		for _, command := range commandsOf(t, "http://"+os.Getenv("RELAY_ADMIN")+"/ui"+path) {
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) { // of a poll of a relay
+		if text, code := run("history", "east", "--admin", admin); code == 0 && strings.Contains(text, "shop/db") {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the first revision is not written")
+		}
+	}
+	ran, differences := 0, 0
+	for _, path := range []string{"/", "/upstreams", "/upstreams/east", "/holds", "/holds/east", "/resources", "/resource?kind=se&namespace=shop&name=db", "/resource?kind=se&namespace=shop&name=large", "/clients", "/conflicts", "/plan", "/config", "/events", "/events?type=changed&upstream=east&q=db&window=1h",
+		"/resources?kind=networking.istio.io%2FServiceEntry&namespace=shop&q=D"} {
+		for _, command := range commandsOf(t, "http://"+admin+"/ui"+path) {
 			args := words(t, command)
 			if args[0] == "ui" { // it serves until it is interrupted
 				continue
@@ -92,12 +103,18 @@ upstreams: [{name: east, file: {path: %q}}]
 			}
 			text, code := run(args...)
 			ran++
+			if strings.HasPrefix(path, "/events") && strings.Contains(command, "relay history east 1 --diff") {
+				differences++
+			}
 			// Nothing is held or frozen, new.yaml is not there, and a resource is bad.
 			expected := slices.ContainsFunc([]string{"not possible: ", "no such file", "all.yaml:9"}, func(known string) bool { return strings.Contains(text, known) })
 			if code != 0 && !expected {
 				t.Errorf("%s shows %q: %s", path, command, text)
 			}
 		}
+	}
+	if differences == 0 {
+		t.Error("no event shows the difference of its revision")
 	}
 	if ran < 20 {
 		t.Errorf("only %d commands were run", ran)

@@ -32,12 +32,16 @@ func newPlan() *cobra.Command {
 		Short: "Show what another config file would change in a running relay",
 		Long: `Connect to the upstreams of a config file, merge their resources as a relay with that file
 would, and list what it would add, change and remove against the running relay. The command
-serves nothing and changes nothing. It plans the whole merge, without views.
+serves nothing and changes nothing. A plan is of the whole merge: it does not tell what the views of
+the file leave out for some clients.
 
 It fails when an upstream does not sync in time: its resources would look removed.`,
 		Example: `  relay plan -c new.yaml
   relay plan -c new.yaml --diff
-  relay plan -c new.yaml --exit-code   # 2 when there are changes, for scripts`,
+  relay plan -c new.yaml --exit-code   # 2 when there are changes, for scripts
+
+  # A comment for a pull request
+  relay plan -c new.yaml -o markdown | gh pr comment 17 --body-file -`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if file == "" {
 				return errors.New("missing the planned config file: use -c NEW.yaml")
@@ -57,7 +61,11 @@ It fails when an upstream does not sync in time: its resources would look remove
 			if err != nil {
 				return err
 			}
-			err = out.rows(cmd, &rows, nil, changes, cliview.Plan(changes, diffs, cut(&rows, changes.Changes)))
+			text := cliview.Plan
+			if out.format == "markdown" {
+				text = cliview.PlanMarkdown
+			}
+			err = out.rows(cmd, &rows, nil, changes, text(changes, diffs, cut(&rows, changes.Changes)))
 			if err == nil && exitCode && len(changes.Changes) > 0 {
 				return errDiffers
 			}
@@ -70,7 +78,7 @@ It fails when an upstream does not sync in time: its resources would look remove
 	cmd.Flags().BoolVar(&diffs, "diff", false, "show the difference of each change")
 	cmd.Flags().BoolVar(&exitCode, "exit-code", false, "exit with 2 when there are changes")
 	rows.flag(cmd)
-	out.flag(cmd, "table", "json")
+	out.flag(cmd, "table", "markdown", "json")
 	return cmd
 }
 

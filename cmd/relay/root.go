@@ -39,7 +39,7 @@ A first run:
 		title    string
 		commands []*cobra.Command
 	}{
-		{"Run a relay:", []*cobra.Command{newInit(), newServe(), newValidate(), newDoctor(), newSchema(), newPlan(), newReload(), newLogLevel()}},
+		{"Run a relay:", []*cobra.Command{newInit(), newServe(), newValidate(), newDoctor(), newSchema(), newPlan(), newReload(), newLogLevel(), newNotify()}},
 		{"Look:", []*cobra.Command{newStatus(), newTop(), newUpstreams(), newClusters(), newClients(), newGet(), newExplain(), newConflicts(), newHistory(), newHeld(), newEvents(), newAudit(), newUI(), newDiff(), newWait()}},
 		{"Decide:", []*cobra.Command{newRelease(), newFreeze(), newUnfreeze(), newRollback(), newServeWithout()}},
 		{"Disk:", []*cobra.Command{newState()}},

@@ -354,7 +354,8 @@ func newHistory() *cobra.Command {
 		Long: `List the revisions of an upstream of a running relay: when it changed, and what. state.history
 in the config file limits their number and age.
 
-With --diff, show what one revision changed, or the newest, as a difference to the one before.`,
+With --diff, show what one revision changed, or the newest, as a difference to the one before. Of
+the oldest revision that is kept, everything is shown as added.`,
 		Example: `  relay history east
   relay history east 41 --diff
   relay history east -o json`,
@@ -368,7 +369,7 @@ With --diff, show what one revision changed, or the newest, as a difference to t
 		}
 		if diff {
 			d, err := c.Diff(cmd.Context(), args[0], revision)
-			return out.print(cmd, err, d, cliview.RevisionDiff(d.Revision, d.Before, d.After, d.More))
+			return out.print(cmd, err, d, cliview.RevisionDiff(d))
 		}
 		revisions, err := c.History(cmd.Context(), args[0])
 		if revision > 0 {

@@ -54,7 +54,7 @@ func serveUI(cmd *cobra.Command, c admin.Client, port uint16) error {
 	if err != nil {
 		return fmt.Errorf("--port: %w", err)
 	}
-	one, err := console.New(c, lis.Addr().String(), func(ctx context.Context, file []byte) (string, error) {
+	one, err := console.New(c, lis.Addr().String(), c.Address, func(ctx context.Context, file []byte) (string, error) {
 		cfg, err := config.Parse("config", file, relay.Sources()...)
 		if err != nil {
 			return "", err

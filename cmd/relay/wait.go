@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"meshrelay/admin"
 	"meshrelay/internal/cliview"
 	"meshrelay/upstreams"
+	"meshrelay/upstreams/kubernetes/clusters"
 )
 
 // waitEvery is how often "relay wait" asks.
@@ -35,7 +37,8 @@ answer yet is waited for. The conditions:
 
   ready            clients are served
   healthy          clients are served, and nothing is wrong
-  synced           every upstream is in sync
+  synced           every upstream is in sync; with "clusters" in the config it has also been
+                   read which there are, and there is at least one upstream
   synced=UPSTREAM  that upstream is in sync
   client=NAME      that client is connected and has acknowledged everything
   not-held         no guard holds deletions`,
@@ -132,16 +135,25 @@ func reasonOf(r admin.Readiness) string {
 }
 
 func isSynced(ctx context.Context, c admin.Client, name string) error {
+	parts, err := foundClusters(ctx, c) // before the upstreams, which come of them
+	if err != nil {
+		return err
+	}
 	all, err := c.Upstreams(ctx)
 	if err != nil {
 		return err
 	}
 	if name != "" && !slices.ContainsFunc(all, func(u upstreams.Status) bool { return u.Name == name }) {
 		missing := fmt.Errorf("no upstream %q: see \"relay upstreams\"", name)
-		if found, err := c.Clusters(ctx); err != nil || len(found) > 0 {
+		if len(parts) > 0 {
 			return missing // it may be found yet
 		}
 		return &neverError{missing}
+	}
+	if name == "" {
+		if err := allFound(parts, all); err != nil {
+			return err
+		}
 	}
 	for _, u := range all {
 		if (name == "" || u.Name == name) && (u.State != upstreams.StateSynced || !u.Synced) {
@@ -151,6 +163,37 @@ func isSynced(ctx context.Context, c admin.Client, name string) error {
 			}
 			return errors.New(text)
 		}
+	}
+	return nil
+}
+
+// foundClusters returns how the clusters of the config fare. A relay of an earlier release finds none.
+func foundClusters(ctx context.Context, c admin.Client) ([]clusters.Status, error) {
+	parts, err := c.Clusters(ctx)
+	if refused, ok := errors.AsType[*admin.StatusError](err); ok && refused.Code == http.StatusNotFound {
+		return nil, nil
+	}
+	return parts, err
+}
+
+// allFound returns which clusters may be found yet, so that the upstreams are not all that there will be.
+func allFound(parts []clusters.Status, all []upstreams.Status) error {
+	for _, part := range parts {
+		if part.ReadAt.IsZero() {
+			text := fmt.Sprintf("clusters %s: %s not read yet", part.Name, part.From)
+			if part.Error != "" {
+				text += ": " + cliview.Clean(part.Error)
+			}
+			return errors.New(text)
+		}
+		for _, one := range part.Clusters {
+			if !slices.ContainsFunc(all, func(u upstreams.Status) bool { return u.Name == one.Name }) {
+				return fmt.Errorf("clusters %s: cluster %s is found, and its upstream does not run yet", part.Name, cliview.Clean(one.ID))
+			}
+		}
+	}
+	if len(parts) > 0 && len(all) == 0 {
+		return fmt.Errorf("clusters %s: none found in %s yet, and there is no other upstream", parts[0].Name, parts[0].From)
 	}
 	return nil
 }

@@ -10,7 +10,6 @@ import (
 	"meshrelay/admin"
 	"meshrelay/adsclient"
 	"meshrelay/downstream"
-	"meshrelay/internal/kube"
 	"meshrelay/mirror"
 	"meshrelay/state"
 	"meshrelay/upstreams"
@@ -260,19 +259,22 @@ func shortKey(key string) string {
 	return key[:len(key)-len(strings.TrimLeft(key, "+~-"))] + short + " " + strings.TrimPrefix(name, "/")
 }
 
-// RevisionDiff returns what a revision has changed: each resource as a difference. more counts those that
-// are left out.
-func RevisionDiff(r state.Revision, before, after []kube.Object, more int) string {
+// RevisionDiff returns what a revision has changed: each resource as a difference.
+func RevisionDiff(d admin.RevisionDiff) string {
 	var p page
+	r := d.Revision
 	p.printf("revision %d of %s, by %s\n", r.ID, r.Time.UTC().Format(time.RFC3339), cmp.Or(r.By, "upstream"))
-	all := Compare(before, after)
+	if d.Oldest {
+		p.printf("It is the oldest that is kept: all that there was then is shown as added.\n")
+	}
+	all := Compare(d.Before, d.After)
 	for _, c := range all.Changes {
 		name := c.Kind + " " + c.Namespace + "/" + c.Name
 		p.WriteString(difference("before "+name, c.Old, "after "+name, c.New))
 	}
 	p.printf("\n%d added, %d changed, %d removed", all.Added, all.Changed, all.Removed)
-	if more > 0 {
-		p.printf(", and %d more that are left out", more)
+	if d.More > 0 {
+		p.printf(", and %d more that are left out", d.More)
 	}
 	p.WriteString("\n")
 	return p.String()

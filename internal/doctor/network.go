@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"meshrelay/internal/certfile"
 )
 
 // soonShare is the part of the life of a certificate in which it should have been renewed.
@@ -235,7 +237,7 @@ func renewSoon(check, target, what string, c *x509.Certificate, now time.Time) (
 
 // OwnCertificate checks a certificate in files: that of a client or of a listener.
 func OwnCertificate(certFile, keyFile string, now time.Time) Finding {
-	pair, err := tls.LoadX509KeyPair(certFile, keyFile)
+	pair, err := certfile.Pair(certFile, keyFile)
 	if err != nil {
 		return Bad("certificate", certFile, "the certificate or its key can not be used", err.Error(), "correct certFile and keyFile: two files in PEM form that belong together")
 	}

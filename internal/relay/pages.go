@@ -1,12 +1,25 @@
 package relay
 
 import (
+	"slices"
 	"sync/atomic"
 
 	"meshrelay/admin"
 	"meshrelay/admin/ui"
+	"meshrelay/config"
 	"meshrelay/mirror"
 )
+
+// listenerAddress returns the address of a listener that "relay get" can ask: without TLS, if there is one.
+func listenerAddress(listeners []config.Listener) string {
+	if i := slices.IndexFunc(listeners, func(l config.Listener) bool { return l.Plaintext }); i >= 0 {
+		return listeners[i].Address
+	}
+	if len(listeners) > 0 {
+		return listeners[0].Address
+	}
+	return ""
+}
 
 // newPages returns the web page. conflicts counts the keys and hosts in conflict.
 func (r *Relay) newPages(views admin.Views, debug *admin.Debug, conflicts func() (keys, hosts int)) (*ui.Pages, error) {
@@ -16,9 +29,10 @@ func (r *Relay) newPages(views admin.Views, debug *admin.Debug, conflicts func()
 		return nil, err
 	}
 	return ui.New(ui.Data{
-		Configs: r.aggregate, Clients: r.server, Upstreams: views.Upstreams, Explain: debug.Explain,
+		Configs: r.aggregate, Clients: r.server, Upstreams: views.Upstreams, Clusters: r.finder.Status, Explain: debug.Explain,
 		Contests: views.Contests, HostConflicts: views.HostConflicts, NotFollowed: views.NotFollowed, Conflicts: conflicts, Apart: debug.Apart,
-		LeftOut: views.LeftOut, Held: r.manager.Held, History: r.manager.History, Events: r.events.Read, Changes: changes.Load,
+		LeftOut: views.LeftOut, Held: r.manager.Held, History: r.manager.History, Diff: r.manager.Diff, Events: r.events.Read, Changes: changes.Load,
 		Config: func() ([]byte, error) { return r.config.Load().Shown() }, ConfigFile: r.options.Watcher.Path(),
+		Admin: r.options.Config.Admin.Address, XDS: listenerAddress(r.options.Config.Downstream.Listeners),
 	})
 }

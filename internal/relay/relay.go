@@ -241,6 +241,7 @@ func (r *Relay) supports() (s admin.Supports) {
 		}
 		return err
 	}
+	s.Names = func() []string { return r.config.Load().Names() }
 	if log := r.options.Log; log != nil {
 		s.Log = func(w io.Writer) error {
 			_, err := log.WriteTo(w)

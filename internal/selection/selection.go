@@ -64,6 +64,7 @@ type Selection struct {
 	names     []string // empty: all
 	namespace string   // "": all
 	labels    labels.Selector
+	text      string // in lower case; empty: any
 	everyKind bool
 }
 
@@ -81,6 +82,16 @@ func (s *Selection) WithLabels(selector string) error {
 		return fmt.Errorf("label selector %q: %w", selector, err)
 	}
 	s.labels = parsed
+	return nil
+}
+
+// WithText narrows the selection to resources with a text in their namespace/name, in any case. It allows
+// no names.
+func (s *Selection) WithText(text string) error {
+	if text != "" && len(s.names) > 0 {
+		return errors.New("a name and a text to search for: give one of them")
+	}
+	s.text = strings.ToLower(text)
 	return nil
 }
 
@@ -192,6 +203,9 @@ func (s *Selection) Matches(k Kind, r *mirror.Resource) bool {
 // matchesElsewhere is Matches for any namespace.
 func (s *Selection) matchesElsewhere(r *mirror.Resource) bool {
 	if len(s.names) > 0 && !slices.Contains(s.names, r.Key().Name) {
+		return false
+	}
+	if s.text != "" && !strings.Contains(strings.ToLower(r.FullName()), s.text) {
 		return false
 	}
 	return s.labels == nil || s.labels.Matches(labels.Set(r.Metadata().Labels))

@@ -26,9 +26,9 @@ type Config struct {
 
 // TLS configures how the relay verifies a server, and shows who it is.
 type TLS struct {
-	CAFile     string `yaml:"caFile" path:"file"` // empty: the roots of the host
-	CertFile   string `yaml:"certFile" path:"file"`
-	KeyFile    string `yaml:"keyFile" path:"file"`
+	CAFile     string `yaml:"caFile" path:"file" pem:"roots"` // empty: the roots of the host
+	CertFile   string `yaml:"certFile" path:"file" pem:"certificate"`
+	KeyFile    string `yaml:"keyFile" path:"file" pem:"key"`
 	ServerName string `yaml:"serverName"` // empty: the host of the address
 }
 

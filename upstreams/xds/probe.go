@@ -3,12 +3,10 @@ package xds
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -20,6 +18,7 @@ import (
 
 	"meshrelay/adsclient"
 	"meshrelay/config"
+	"meshrelay/internal/certfile"
 	"meshrelay/internal/doctor"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
@@ -94,17 +93,14 @@ func (p prober) tls() (*tls.Config, error) {
 	t := p.section.TLS
 	cfg := &tls.Config{ServerName: t.ServerName, MinVersion: tls.VersionTLS12}
 	if t.CAFile != "" {
-		pem, err := os.ReadFile(t.CAFile)
+		roots, err := certfile.Roots(t.CAFile)
 		if err != nil {
 			return nil, err
 		}
-		cfg.RootCAs = x509.NewCertPool()
-		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("%s has no certificate in PEM form", t.CAFile)
-		}
+		cfg.RootCAs = roots
 	}
 	if t.CertFile != "" {
-		pair, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
+		pair, err := certfile.Pair(t.CertFile, t.KeyFile)
 		if err != nil {
 			return nil, err
 		}

@@ -1,0 +1,48 @@
+package ui
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"meshrelay/upstreams/kubernetes/clusters"
+	"meshrelay/upstreams/kubernetes/clusters/registry"
+)
+
+func TestFoundClustersAreOnThePageOfUpstreams_WithTheCommandForThoseThatAreGone(t *testing.T) {
+	f := newFixture(t, 10)
+	if _, body, _ := f.get(t, "/upstreams"); strings.Contains(body, "Found clusters") {
+		t.Error("a relay that looks for no clusters has some")
+	}
+	one := func(id string, state registry.State) clusters.ClusterStatus {
+		return clusters.ClusterStatus{Cluster: registry.Cluster{ID: id, Name: id, Origin: "secret istio-system/" + id, State: state, Since: testNow.Add(-time.Minute)}}
+	}
+	orphan := one("south", registry.Orphaned)
+	orphan.RemoveAt = testNow.Add(time.Hour)
+	rotated := one("east", registry.Found)
+	rotated.Problem = "it is not a kubeconfig"
+	f.clusters = []clusters.Status{
+		{Name: "fleet", From: "secrets in istio-system", ReadAt: testNow.Add(-time.Minute), Clusters: []clusters.ClusterStatus{rotated, orphan, one("north", registry.Held), one("west", registry.Held)}, Refused: []registry.Refused{{ID: "bad", Origin: "secret istio-system/bad", Reason: "no kubeconfig"}}, RefusedTotal: 3},
+		{Name: "mounted", From: "directory /clusters", Error: "no such directory"},
+	}
+	_, body, _ := f.get(t, "/upstreams")
+	for _, want := range []string{
+		"Found clusters", "fleet: 4 clusters from secrets in istio-system, read 60s ago", "mounted: 0 clusters from directory /clusters, never read: no such directory",
+		"bad in secret istio-system/bad is not followed: no kubeconfig", "and 2 more that are not followed: relay clusters",
+		"<code>relay clusters release fleet</code>", "<code>relay clusters remove fleet south</code>", "Release 2 held clusters of fleet",
+		`href="/ui/upstreams/west"`, "The new kubeconfig is not used, the last good one is: it is not a kubeconfig", "4 clusters",
+	} {
+		if !strings.Contains(body, want) {
+			t.Errorf("no %q in\n%s", want, body)
+		}
+	}
+	_, table, _ := strings.Cut(body, "those that need a look first")
+	last := -1
+	for _, id := range []string{"north", "west", "south", "east"} {
+		at := strings.Index(table, `<th scope="row">`+id)
+		if at < last || at < 0 {
+			t.Errorf("%s is not in its place: held, orphaned, those with a problem, others", id)
+		}
+		last = at
+	}
+}

@@ -1,0 +1,51 @@
+package ui
+
+import (
+	"cmp"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// The addresses that commands use when nothing else is given.
+const (
+	usualAdmin = "127.0.0.1:15014"
+	usualXDS   = "127.0.0.1:15010"
+)
+
+// withoutRelay are the commands that ask no running relay.
+var withoutRelay = []string{"validate", "doctor", "notify"}
+
+// here returns a command with the address of this relay, unless commands ask there anyway. It does so
+// once.
+func (p *Pages) here(command string) string {
+	words := strings.Fields(command)
+	if len(words) < 2 || words[0] != "relay" || slices.Contains(withoutRelay, words[1]) {
+		return command
+	}
+	flag, address := " --admin ", reach(p.data.Admin, usualAdmin)
+	if words[1] == "get" {
+		flag, address = " --server ", reach(p.data.XDS, usualXDS)
+	}
+	if address == "" || strings.Contains(command, flag) {
+		return command
+	}
+	return command + flag + word(address)
+}
+
+// reach returns how to reach an address that a relay listens on, from its own host. It is empty for the
+// usual one, and for none.
+func reach(address, usual string) string {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil || port == "0" {
+		return ""
+	}
+	if ip, err := netip.ParseAddr(host); err == nil && ip.IsUnspecified() || host == "localhost" {
+		host = ""
+	}
+	if at := net.JoinHostPort(cmp.Or(host, "127.0.0.1"), port); at != usual {
+		return at
+	}
+	return ""
+}

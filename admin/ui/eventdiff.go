@@ -1,0 +1,117 @@
+package ui
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"meshrelay/admin"
+	"meshrelay/events"
+	"meshrelay/internal/cliview"
+	"meshrelay/mirror"
+	"meshrelay/state"
+	"meshrelay/upstreams"
+)
+
+const (
+	// maxReplayed bounds the records that a page reads of a history: what the upstream had, and all
+	// changes that are kept. Twice that is the cost of a difference.
+	maxReplayed = 10_000
+	// maxDiffed bounds the resources whose difference an event shows, and maxCompared the bytes of their
+	// contents before and after.
+	maxDiffed   = 20
+	maxCompared = 64 << 10
+	// writtenWithin is how long after a change its revision is written at most: the longest interval of
+	// writes, and a slow disk.
+	writtenWithin = 90 * time.Second
+	// recordedWithin is how long after a change its event is recorded.
+	recordedWithin = 50 * time.Millisecond
+)
+
+// showDiff adds to the page of a change what "relay history --diff" shows of its revision, when that costs
+// no more than a page may. The command is on the page in any case.
+func (p *Pages) showDiff(page *Page, e events.Event) {
+	s := Section{ID: "diff", Title: "What changed"}
+	revisions, err := p.data.History(e.Upstream)
+	i := -1
+	if err == nil {
+		i = revisionOf(e, revisions)
+	}
+	if i < 0 {
+		s.Text = []State{say(None, "No revision of this change is found: it is not kept any more, or not written yet. Those that are: "+p.here("relay history "+word(e.Upstream)))}
+		page.Sections = append(page.Sections, s)
+		return
+	}
+	v := revisions[i]
+	page.Command = p.here(fmt.Sprintf("relay history %s %d --diff", word(e.Upstream), v.ID))
+	switch d, err := p.diffOf(e.Upstream, v.ID, revisions[i:]); {
+	case err != nil:
+		s.Text = []State{say(Warn, "The history can not be read: "+err.Error())}
+	case d == nil:
+		s.Text = []State{say(None, "The history is too long for a page. All of it: "+page.Command)}
+	default:
+		s.Code = Bounded(cliview.RevisionDiff(*d), page.Command)
+	}
+	page.Sections = append(page.Sections, s)
+	page.boundCode()
+}
+
+// diffOf returns the first differences of a revision, nil when they cost too much. kept are the revision
+// and those before it.
+func (p *Pages) diffOf(upstream string, id uint64, kept []state.Revision) (*admin.RevisionDiff, error) {
+	replayed := kept[0].Resources
+	for _, v := range kept {
+		replayed += v.Added + v.Changed + v.Removed
+	}
+	if replayed > maxReplayed {
+		return nil, nil
+	}
+	d, err := p.data.Diff(upstream, id)
+	if err != nil {
+		return nil, err
+	}
+	var shown []upstreams.Difference
+	room := maxCompared
+	for _, one := range d.Resources {
+		size := sizeOf(one.Before) + sizeOf(one.After)
+		if len(shown) == maxDiffed || size > room {
+			d.More++
+			continue
+		}
+		shown, room = append(shown, one), room-size
+	}
+	d.Resources = shown
+	out, err := admin.NewRevisionDiff(d)
+	return &out, err
+}
+
+func sizeOf(r *mirror.Resource) int {
+	if r == nil {
+		return 0
+	}
+	return len(r.BodyValue())
+}
+
+// revisionOf returns the place of the first revision that has a change, -1 for none. The revisions are the
+// newest first. One is written some time after the change, perhaps with others. It names some of the same
+// resources or, when it has more than it names, has as many of them.
+func revisionOf(e events.Event, revisions []state.Revision) int {
+	begin := e.Time
+	if !e.Since.IsZero() {
+		begin = e.Since
+	}
+	names := map[string]bool{}
+	for _, n := range e.Resources.Names {
+		names[n.String()] = true
+	}
+	for i, v := range slices.Backward(revisions) {
+		if v.Time.Before(begin.Add(-recordedWithin)) || v.Time.After(e.Time.Add(writtenWithin)) {
+			continue
+		}
+		same := e.Resources.Total() > len(v.Keys) && v.Added == e.Resources.Added && v.Changed == e.Resources.Changed && v.Removed == e.Resources.Removed
+		if same || slices.ContainsFunc(v.Keys, func(key string) bool { return names[key] }) {
+			return i
+		}
+	}
+	return -1
+}

@@ -1,0 +1,111 @@
+// Package certfile reads certificates and keys from files in PEM form. It owns what such a file must
+// have, and the words for what is wrong with one. It must not know who uses the files.
+package certfile
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+)
+
+// maxBytes bounds a file. The roots of a host are about 250 KiB.
+const maxBytes = 4 << 20
+
+// Roots returns the certificates in a file as roots to trust.
+func Roots(path string) (*x509.CertPool, error) {
+	text, err := read(path)
+	if err != nil {
+		return nil, err
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(text) {
+		return nil, noCertificate(path, text)
+	}
+	return roots, nil
+}
+
+// Pair returns the certificate in one file, and its key from another. The error is a *KeyError when
+// only the key is wrong.
+func Pair(certFile, keyFile string) (pair tls.Certificate, err error) {
+	cert, err := read(certFile)
+	if err != nil {
+		return pair, err
+	}
+	if first := block(cert, isCertificate); first == nil {
+		return pair, noCertificate(certFile, cert)
+	} else if _, err := x509.ParseCertificate(first.Bytes); err != nil {
+		return pair, fmt.Errorf("%s: the certificate does not decode: %w; issue it again", certFile, err)
+	}
+	key, err := read(keyFile)
+	if err != nil {
+		return pair, &KeyError{err}
+	}
+	if block(key, isKey) == nil {
+		return pair, &KeyError{fmt.Errorf("%s has no private key in PEM form: want the key of the certificate, without a password, from -----BEGIN PRIVATE KEY----- on", keyFile)}
+	}
+	if pair, err = tls.X509KeyPair(cert, key); err != nil {
+		return pair, &KeyError{fmt.Errorf("%s does not fit the certificate in %s: %w; give the key that the certificate was issued for", keyFile, certFile, err)}
+	}
+	return pair, nil
+}
+
+// KeyError is what is wrong with a key, or between it and a good certificate.
+type KeyError struct{ err error }
+
+// Error implements error.
+func (e *KeyError) Error() string { return e.err.Error() }
+
+// Unwrap returns the reason.
+func (e *KeyError) Unwrap() error { return e.err }
+
+func noCertificate(path string, text []byte) error {
+	switch {
+	case len(bytes.TrimSpace(text)) == 0:
+		return fmt.Errorf("%s is empty: want certificates in PEM form, from -----BEGIN CERTIFICATE----- on", path)
+	case block(text, isKey) != nil:
+		return fmt.Errorf("%s has a private key and no certificate in PEM form: give the file with the certificate", path)
+	}
+	if _, err := x509.ParseCertificate(text); err == nil {
+		return fmt.Errorf("%s has no certificate in PEM form, but one in DER form: convert it with openssl x509 -inform der", path)
+	}
+	return fmt.Errorf("%s has no certificate in PEM form: want text from -----BEGIN CERTIFICATE----- on", path)
+}
+
+func isCertificate(b *pem.Block) bool { return b.Type == "CERTIFICATE" }
+
+// isKey reports whether a block is a key as crypto/tls finds one.
+func isKey(b *pem.Block) bool {
+	return b.Type == "PRIVATE KEY" || strings.HasSuffix(b.Type, " PRIVATE KEY")
+}
+
+// block returns the first block that is as wanted, or nil.
+func block(text []byte, wanted func(*pem.Block) bool) *pem.Block {
+	for {
+		var b *pem.Block
+		if b, text = pem.Decode(text); b == nil || wanted(b) {
+			return b
+		}
+	}
+}
+
+// read returns what is in a file.
+func read(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxBytes+1))
+	switch {
+	case err != nil:
+		return nil, err
+	case len(text) > maxBytes:
+		return nil, fmt.Errorf("%s is larger than %d MiB: it is no file of certificates", path, maxBytes>>20)
+	}
+	return text, nil
+}
