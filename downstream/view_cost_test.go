@@ -137,15 +137,21 @@ func TestChangesKeepViewsShared(t *testing.T) {
 	}
 }
 
+// viewsOfMany returns views of ten thousand ServiceEntries, and the copies that they show.
+func viewsOfMany() (*copies, *views) {
+	c := newCopies("east", "west")
+	for _, res := range many(10000, "s-%05d", func(int) string { return "x" }) {
+		c.put(res)
+	}
+	vs := newViews(c, generators{newMCPGenerator()})
+	vs.open(time.Now())
+	return c, vs
+}
+
 func BenchmarkApplyOneChangeToViews(b *testing.B) {
 	for _, count := range []int{1, 100} {
 		b.Run(fmt.Sprint(count), func(b *testing.B) {
-			c := newCopies("east", "west")
-			for _, res := range many(10000, "s-%05d", func(int) string { return "x" }) {
-				c.put(res)
-			}
-			vs := newViews(c, generators{newMCPGenerator()})
-			vs.open(time.Now())
+			c, vs := viewsOfMany()
 			for i := range count {
 				cluster := fmt.Sprint("c-", i)
 				c.put(copyOf(se("shop", fmt.Sprintf("s-%05d", i*97), "own"), "east", cluster))
@@ -167,12 +173,7 @@ func BenchmarkApplyOneChangeToViews(b *testing.B) {
 func BenchmarkMoveAllClients(b *testing.B) {
 	for _, count := range []int{1, 100} {
 		b.Run(fmt.Sprint(count), func(b *testing.B) {
-			c := newCopies("east", "west")
-			for _, res := range many(10000, "s-%05d", func(int) string { return "x" }) {
-				c.put(res)
-			}
-			vs := newViews(c, generators{newMCPGenerator()})
-			vs.open(time.Now())
+			_, vs := viewsOfMany()
 			var clients []move
 			accepts := func(r *mirror.Resource) bool { return r.FullName() != "shop/s-05000" }
 			for i := range count {
