@@ -70,7 +70,7 @@ ui-vendor: ## Fetch the files of others in the web page anew (needs npm)
 
 .PHONY: e2e
 e2e: build istiod kube ## Run the relay between real istiods, with and without Kubernetes
-	cd e2e && go test -count=1 -timeout 15m ./...
+	cd e2e && go test -count=1 -parallel 4 -timeout 15m ./...
 
 ORACLE_SETS ?= 300
 KUBERNETES_OBJECTS ?= 300

@@ -133,6 +133,7 @@ func mistakes(expr string, metrics map[string][]string) (wrong, left []string) {
 // TestAlertsTakeAllReplicasTogether parses the expressions as Prometheus does: every metric
 // and label exists, and an alert is for an upstream, never for a replica.
 func TestAlertsTakeAllReplicasTogether(t *testing.T) {
+	t.Parallel()
 	metrics := metricLabels(t)
 	for _, a := range readAlerts(t) {
 		t.Run(a.Alert, func(t *testing.T) {
@@ -190,6 +191,7 @@ func expand(text string) (out string, queries []string, err error) {
 
 // TestWrongAlertsAreFound: the checks above notice each kind of mistake.
 func TestWrongAlertsAreFound(t *testing.T) {
+	t.Parallel()
 	metrics := metricLabels(t)
 	for expr, want := range map[string]string{
 		"relay_upstream_stale == 1":                         "relay_upstream_stale is not aggregated: there would be an alert for each replica",

@@ -11,6 +11,7 @@ import (
 // TestWhatAnAPIServerLosesStays_K4 has an API server lose its token, its etcd and at last all of its
 // data, each with the real processes. Nothing disappears, and the relay tells what is wrong.
 func TestWhatAnAPIServerLosesStays_K4(t *testing.T) {
+	t.Parallel()
 	k := newKubernetesWith(t, "east", "RBAC")
 	k.define("networking.istio.io", "ServiceEntry", "serviceentries", "v1")
 	k.createNamespace("shop")

@@ -53,6 +53,7 @@ current-context: c
 // TestAPIServersAreFederated has one relay mirror two real API servers, and another one follow it
 // over a delta stream. Whatever happens to the servers, nothing disappears but what they delete.
 func TestAPIServersAreFederated(t *testing.T) {
+	t.Parallel()
 	east, west := newKubernetes(t, "east"), newKubernetesWith(t, "west", "RBAC")
 	for _, k := range []*kubernetes{east, west} {
 		k.define("networking.istio.io", "ServiceEntry", "serviceentries", "v1")
@@ -157,6 +158,7 @@ downstream: {listeners: [{address: "XDS", plaintext: true}]}
 // TestNamespacesAreChosenAndDefinitionsComeLater has a relay mirror a real API server that serves no
 // Istio kind at first, and namespaces whose labels change.
 func TestNamespacesAreChosenAndDefinitionsComeLater(t *testing.T) {
+	t.Parallel()
 	k := newKubernetes(t, "choice")
 	label := func(namespace, value string) {
 		t.Helper()

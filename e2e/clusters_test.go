@@ -27,6 +27,7 @@ data: {token: %s, ca.crt: %s}}`, base64.StdEncoding.EncodeToString([]byte(token)
 // TestClustersOfRemoteSecretsAreFollowed has a relay find a real API server by the Secret that
 // istioctl makes for it, in another one.
 func TestClustersOfRemoteSecretsAreFollowed(t *testing.T) {
+	t.Parallel()
 	hub, east := newKubernetes(t, "hub"), newKubernetes(t, "east")
 	east.define("networking.istio.io", "ServiceEntry", "serviceentries", "v1")
 	for _, k := range []*kubernetes{hub, east} {

@@ -29,6 +29,7 @@ func (c *xdsClient) ask(typeURL string, names ...string) *discoveryv3.DiscoveryR
 }
 
 func TestSyncStatusIsWhatIstioctlReads_D1(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	writeFile(t, dir+"/a.yaml", serviceEntry("a", "a.example"))
 	r := newRelay(t, "hub", []string{"files=" + dir}).start().ready()
@@ -61,6 +62,7 @@ func TestSyncStatusIsWhatIstioctlReads_D1(t *testing.T) {
 }
 
 func TestDebugHandlersAnswerOverXDS_D2_D3(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	writeFile(t, dir+"/a.yaml", serviceEntry("a", "a.example"))
 	r := newRelay(t, "hub", []string{"files=" + dir}).start().ready()

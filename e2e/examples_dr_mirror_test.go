@@ -13,6 +13,7 @@ import (
 
 // TestExampleDRMirror runs examples/dr-mirror and has the primary die, twice.
 func TestExampleDRMirror(t *testing.T) {
+	t.Parallel()
 	x := newExample(t, "dr-mirror")
 	primary := x.istiodAt("primary", "127.0.0.1:15110")
 	x.give(primary, "primary")

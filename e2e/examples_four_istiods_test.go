@@ -13,6 +13,7 @@ import (
 // TestExampleFourIstiods runs examples/four-istiods with four istiods, of them d is also a client,
 // and a fifth that reads nothing but the relay.
 func TestExampleFourIstiods(t *testing.T) {
+	t.Parallel()
 	x := newExample(t, "four-istiods")
 	a, b, c := x.istiodAt("a", "127.0.0.1:15110"), x.istiodAt("b", "127.0.0.1:15210"), x.istiodAt("c", "127.0.0.1:15310")
 	d := x.istiodAt("d", "127.0.0.1:15410", x.address("127.0.0.1:15011"))

@@ -57,6 +57,7 @@ current-context: c
 // TestExampleKubernetes runs examples/kubernetes with two API servers that ask RBAC, and an istiod
 // that reads from the relay.
 func TestExampleKubernetes(t *testing.T) {
+	t.Parallel()
 	x := newExample(t, "kubernetes")
 	for name, namespaces := range map[string][]string{"east": {"shop"}, "west": {"payments", "shop"}} {
 		k := newKubernetesWith(t, name, "RBAC")
@@ -96,6 +97,7 @@ func TestExampleKubernetes(t *testing.T) {
 // TestRolesLetTheRelayReadAndNothingElse_K9 has the relay use the manifest for relays elsewhere, on an
 // API server that asks RBAC: every kind is followed, and the identity may do no more.
 func TestRolesLetTheRelayReadAndNothingElse_K9(t *testing.T) {
+	t.Parallel()
 	k := newKubernetesWith(t, "east", "RBAC")
 	k.defineIstio()
 	k.createNamespace("shop")

@@ -280,6 +280,7 @@ func (i *istiod) hasNot(key string) {
 // TestExampleConfigsAreValid runs relay validate on every config file of the examples. Kubeconfigs are
 // the user's own: it writes the one that the README shows in their place.
 func TestExampleConfigsAreValid(t *testing.T) {
+	t.Parallel()
 	dirs, err := filepath.Glob("../examples/*/relay.yaml")
 	if err != nil || len(dirs) != examples {
 		t.Fatalf("the examples have %d config files: %v", len(dirs), err)
@@ -306,6 +307,7 @@ func TestExampleConfigsAreValid(t *testing.T) {
 
 // TestExampleLinksLeadSomewhere checks the relative links of the examples' READMEs.
 func TestExampleLinksLeadSomewhere(t *testing.T) {
+	t.Parallel()
 	paths, err := filepath.Glob("../examples/*/README.md")
 	if err != nil || len(paths) != examples {
 		t.Fatalf("the examples have %d READMEs: %v", len(paths), err)

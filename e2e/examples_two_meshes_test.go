@@ -12,6 +12,7 @@ import (
 // TestExampleTwoMeshes runs examples/two-meshes: two clusters with services in Kubernetes,
 // each of whose istiods is an upstream of the relay and a client of it.
 func TestExampleTwoMeshes(t *testing.T) {
+	t.Parallel()
 	const (
 		web     = "outbound|80||web.shop.svc.cluster.local"
 		webSNI  = "outbound_.80_._.web.shop.svc.cluster.local"

@@ -49,6 +49,7 @@ func watchFor(t *testing.T, i *istiod, want configs) (stop func() []string) {
 }
 
 func TestDeadUpstreamLosesNothingAndReturnsWithTheDifference_C16(t *testing.T) {
+	t.Parallel()
 	east, west := newIstiod(t, "east"), newIstiod(t, "west")
 	for i := range 5 {
 		east.write(t, fmt.Sprintf("e%d", i), fmt.Sprintf("e%d.example", i))
@@ -120,6 +121,7 @@ func connectionID(body string) string {
 }
 
 func TestRelayStartsWhileAnUpstreamIsDown_S4(t *testing.T) {
+	t.Parallel()
 	east := newIstiod(t, "east")
 	east.write(t, "a", "a.example")
 	east.start().ready()
@@ -139,6 +141,7 @@ func TestRelayStartsWhileAnUpstreamIsDown_S4(t *testing.T) {
 }
 
 func TestRelayIsKilledAndNothingIsLost_S5(t *testing.T) {
+	t.Parallel()
 	east, west := newIstiod(t, "east"), newIstiod(t, "west")
 	copySamples(t, "east", east.configDir)
 	copySamples(t, "west", west.configDir)
@@ -181,6 +184,7 @@ func TestRelayIsKilledAndNothingIsLost_S5(t *testing.T) {
 // TestIstiodKeepsObjectsThroughMaxConnectionAge_S23: the relay sends clients away on
 // purpose, and they come back.
 func TestIstiodKeepsObjectsThroughMaxConnectionAge_S23(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	for i := range 5 {
 		name := fmt.Sprintf("s%d", i)

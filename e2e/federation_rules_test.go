@@ -46,6 +46,7 @@ func (r *relay) rejections() (n uint64) {
 // TestAnIstiodTakesWhatIsRewritten rewrites all kinds that an istiod has, in every way, and
 // gives them to another.
 func TestAnIstiodTakesWhatIsRewritten(t *testing.T) {
+	t.Parallel()
 	east := newIstiod(t, "east")
 	copySamples(t, "east", east.configDir)
 	copySamples(t, "west", east.configDir)
@@ -99,6 +100,7 @@ func TestAnIstiodTakesWhatIsRewritten(t *testing.T) {
 // TestRelaysInARingDoNotKeepWhatIsDeleted: each of two relays has an istiod and the other
 // relay. What one is told comes to both once, and goes when it goes.
 func TestRelaysInARingDoNotKeepWhatIsDeleted(t *testing.T) {
+	t.Parallel()
 	east, west := newIstiod(t, "east"), newIstiod(t, "west")
 	east.write(t, "e", "e.example")
 	east.write(t, "both", "both.east.example")
@@ -161,6 +163,7 @@ func TestRelaysInARingDoNotKeepWhatIsDeleted(t *testing.T) {
 // TestAServiceOfTwoMeshesIsReachedAtBothGateways: clients in a third cluster get the union of a
 // service of two clusters.
 func TestAServiceOfTwoMeshesIsReachedAtBothGateways(t *testing.T) {
+	t.Parallel()
 	east, west := newIstiod(t, "east"), newIstiod(t, "west")
 	// As an istiod tells of a Kubernetes service; each cluster has chosen an address.
 	writeShop(t, east, "  addresses: [10.96.0.1]\n")

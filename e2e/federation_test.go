@@ -75,6 +75,7 @@ func (i *istiod) remove(t *testing.T, name string) {
 // TestTwoIstiodsArriveInAThird is the main job: two istiods, the relay, and an istiod
 // that has nothing but the relay.
 func TestTwoIstiodsArriveInAThird(t *testing.T) {
+	t.Parallel()
 	east, west := newIstiod(t, "east"), newIstiod(t, "west")
 	copySamples(t, "east", east.configDir)
 	copySamples(t, "west", west.configDir)
@@ -131,6 +132,7 @@ func TestTwoIstiodsArriveInAThird(t *testing.T) {
 // TestLabelChangeAloneArrives_S10: an istiod as client ignores an update that comes
 // under the version it has.
 func TestLabelChangeAloneArrives_S10(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	writeFile(t, filepath.Join(dir, "a.yaml"), serviceEntry("a", "a.example", "tier=front"))
 	r := newRelay(t, "hub", []string{"files=" + dir}).start().ready()
@@ -148,6 +150,7 @@ func TestLabelChangeAloneArrives_S10(t *testing.T) {
 }
 
 func TestEveryVersionOfAKindBringsTheSame_C1_S13(t *testing.T) {
+	t.Parallel()
 	east := newIstiod(t, "east")
 	copySamples(t, "east", east.configDir)
 	east.start().ready()
@@ -173,6 +176,7 @@ func TestEveryVersionOfAKindBringsTheSame_C1_S13(t *testing.T) {
 }
 
 func TestRelayBehindRelay(t *testing.T) {
+	t.Parallel()
 	east := newIstiod(t, "east")
 	copySamples(t, "east", east.configDir)
 	east.start().ready()
@@ -192,6 +196,7 @@ func TestRelayBehindRelay(t *testing.T) {
 // TestFirstUpstreamWinsAndTheOtherTakesOver_S27: the take-over is an update, not a
 // deletion and an addition.
 func TestFirstUpstreamWinsAndTheOtherTakesOver_S27(t *testing.T) {
+	t.Parallel()
 	east, west := newIstiod(t, "east"), newIstiod(t, "west")
 	east.write(t, "db", "db.east.example")
 	west.write(t, "db", "db.west.example")

@@ -80,6 +80,7 @@ func (i *istiod) serves() bool {
 // TestANewReplicaHoldsAnIstiodUntilSomebodySaysSo_S4: a relay with an empty state.dir, of whose
 // two upstreams one is down, does not tell an istiod that there is nothing of that one.
 func TestANewReplicaHoldsAnIstiodUntilSomebodySaysSo_S4(t *testing.T) {
+	t.Parallel()
 	east, west := newIstiod(t, "east"), newIstiod(t, "west") // west is not started
 	east.write(t, "a", "a.example")
 	west.write(t, "b", "b.example")
@@ -145,6 +146,7 @@ downstream: {startupTimeout: 500ms, drainTimeout: 500ms, listeners: [{address: X
 // TestARelayThatHasServedWaitsForNobodyItHasOnDisk_S4, and for what is new to it no longer than
 // startupTimeout.
 func TestARelayThatHasServedWaitsForNobodyItHasOnDisk_S4(t *testing.T) {
+	t.Parallel()
 	east, west := newIstiod(t, "east"), newIstiod(t, "west") // west is never started
 	east.write(t, "a", "a.example")
 	east.start().ready()
@@ -170,6 +172,7 @@ upstreams:
 // TestTwoMeshesAndTheirRelayStartCold_S4: two istiods read the relay, and the relay reads them.
 // None of the three has anything at first, but for the relay's empty state.dir.
 func TestTwoMeshesAndTheirRelayStartCold_S4(t *testing.T) {
+	t.Parallel()
 	listeners := map[string]string{"east": freePort(t), "west": freePort(t)}
 	meshes := map[string]*istiod{}
 	for name, listener := range listeners {
@@ -221,6 +224,7 @@ downstream:
 // TestTwoRelaysOfOneNameInAChainSaySo: the second can take nothing from the first, and serves
 // all of it as soon as it has a name of its own.
 func TestTwoRelaysOfOneNameInAChainSaySo(t *testing.T) {
+	t.Parallel()
 	east := newIstiod(t, "east")
 	east.write(t, "a", "a.example")
 	east.start().ready()

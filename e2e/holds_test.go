@@ -193,6 +193,7 @@ func (i *istiod) empty(t *testing.T) {
 }
 
 func TestASmallIstiodThatComesBackEmptyIsHeld(t *testing.T) {
+	t.Parallel()
 	east := newIstiod(t, "east")
 	east.eight(t)
 	east.start().ready()
@@ -288,6 +289,7 @@ func TestASmallIstiodThatComesBackEmptyIsHeld(t *testing.T) {
 
 // The share, and an operator who takes whatever is held.
 func TestReleaseAllCarriesOutWhateverIsHeld(t *testing.T) {
+	t.Parallel()
 	east := newIstiod(t, "east")
 	east.eight(t)
 	east.start().ready()
@@ -308,6 +310,7 @@ func TestReleaseAllCarriesOutWhateverIsHeld(t *testing.T) {
 }
 
 func TestHeldDeletionsOfADeadIstiodStay(t *testing.T) {
+	t.Parallel()
 	const holdFor = 3 * time.Second
 	for _, returns := range []string{"with nothing", "with the resources"} {
 		t.Run(strings.ReplaceAll(returns, " ", "-"), func(t *testing.T) {
@@ -367,6 +370,7 @@ func TestHeldDeletionsOfADeadIstiodStay(t *testing.T) {
 
 // A rollback to what the upstream had, and back to what it has.
 func TestWhatGoesByUnfreezingAfterARollbackIsHeld(t *testing.T) {
+	t.Parallel()
 	east := newIstiod(t, "east")
 	entries := func(n int) {
 		t.Helper()
@@ -439,6 +443,7 @@ func TestWhatGoesByUnfreezingAfterARollbackIsHeld(t *testing.T) {
 }
 
 func TestAFreezeWithAnEndEndsByItself(t *testing.T) {
+	t.Parallel()
 	east := newIstiod(t, "east")
 	east.eight(t)
 	east.start().ready()
@@ -470,6 +475,7 @@ func TestAFreezeWithAnEndEndsByItself(t *testing.T) {
 
 // Of two relays in a row the second holds, and asks the first over delta to repeat.
 func TestARelayRepeatsHeldDeletionsToARelay(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	for n := range 5 {
 		name := fmt.Sprintf("s%d", n)

@@ -40,6 +40,7 @@ spec:
 // for the ingress proxies: both paths of the host, with and without TLS. With the VirtualService
 // bound to the first Gateway only, as istiod does, HTTPS leads nowhere.
 func TestIngressesThatShareAHostWithTLSServeIt(t *testing.T) {
+	t.Parallel()
 	c, err := converter.Start("..", t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -149,6 +150,7 @@ spec:
 // TestIngressesAreConvertedAsALiveIstiodDoes compares what an istiod serves over MCP with what the
 // relay makes of the same API server's objects.
 func TestIngressesAreConvertedAsALiveIstiodDoes(t *testing.T) {
+	t.Parallel()
 	c, err := converter.Start("..", t.TempDir())
 	if err != nil {
 		t.Fatal(err)

@@ -40,6 +40,7 @@ func wantIstioctlRefused(t *testing.T, xds string) {
 }
 
 func TestIstioctlReadsTheRelay_D1_D2(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	writeFile(t, dir+"/a.yaml", serviceEntry("a", "a.example"))
 	r := newRelay(t, "hub", []string{"files=" + dir}).start().ready()

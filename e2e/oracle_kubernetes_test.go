@@ -236,6 +236,7 @@ func countFrom(t *testing.T, name string, usual int) int {
 // KUBERNETES_OBJECTS random objects (50 if it is not set) and those of the fixed set, and then
 // KUBERNETES_CHANGES random changes (100).
 func TestKubernetesIsServedAsAnIstiodServesIt_K10(t *testing.T) {
+	t.Parallel()
 	objects, changes := countFrom(t, "KUBERNETES_OBJECTS", 50), countFrom(t, "KUBERNETES_CHANGES", 100)
 	k := newKubernetes(t, "east")
 	k.defineIstio()
@@ -297,6 +298,7 @@ downstream: {listeners: [{address: "XDS", plaintext: true}]}
 // TestAPIServersAreFederatedForEnvoys_C23 has each of two API servers have half of the fixed set. An
 // istiod behind a relay of both sends its proxies what one sends that has everything itself.
 func TestAPIServersAreFederatedForEnvoys_C23(t *testing.T) {
+	t.Parallel()
 	clusters := []*kubernetes{newKubernetes(t, "east"), newKubernetes(t, "west")}
 	for _, k := range clusters {
 		k.defineIstio()

@@ -29,6 +29,7 @@ func packed(t *testing.T, m proto.Message) *anypb.Any {
 }
 
 func TestOracleComparesAllButOrderAndWhatRemains(t *testing.T) {
+	t.Parallel()
 	route := func(cluster string) *routev3.Route {
 		return &routev3.Route{Action: &routev3.Route_Route{Route: &routev3.RouteAction{ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster}}}}
 	}
@@ -117,6 +118,7 @@ func TestOracleComparesAllButOrderAndWhatRemains(t *testing.T) {
 }
 
 func TestOracleSetsAreValidAndHaveAllKinds(t *testing.T) {
+	t.Parallel()
 	for _, m := range readManifests(t, "testdata/oracle") {
 		if err := m.invalid(); err != nil {
 			t.Errorf("%s: %v", m.key(), err)
@@ -143,6 +145,7 @@ func TestOracleSetsAreValidAndHaveAllKinds(t *testing.T) {
 }
 
 func TestDocumentsTellOfEveryDifferenceThatRemains(t *testing.T) {
+	t.Parallel()
 	doc, err := os.ReadFile("../docs/oracle.md")
 	if err != nil {
 		t.Fatal(err)

@@ -37,6 +37,7 @@ var ingressGateway = proxy{
 
 // TestOracleFixedSet_C23 compares for configs of every kind that istiods mirror.
 func TestOracleFixedSet_C23(t *testing.T) {
+	t.Parallel()
 	set := readManifests(t, "testdata/oracle")
 	for _, kind := range kindsOf1_23 {
 		if !slices.ContainsFunc(set, func(m manifest) bool { return m.Kind == kind }) {
@@ -51,6 +52,7 @@ func TestOracleFixedSet_C23(t *testing.T) {
 // TestBookinfosRoutesNameClustersThatExist_C23: a route to a cluster that does not exist is
 // a 503.
 func TestBookinfosRoutesNameClustersThatExist_C23(t *testing.T) {
+	t.Parallel()
 	proxies := []proxy{fixedProxies[0], fixedProxies[1], ingressGateway}
 	o := newOracle(t, proxies...).throughOneRelayAndTwo()
 	set := slices.DeleteFunc(readManifests(t, "testdata/oracle"), func(m manifest) bool { return m.Metadata.Namespace != "bookinfo" })
@@ -93,6 +95,7 @@ func TestBookinfosRoutesNameClustersThatExist_C23(t *testing.T) {
 // TestOracleFindsWhatIsMissing: the oracle can fail. One relay leaves short hosts as they
 // are, the other leaves out a DestinationRule.
 func TestOracleFindsWhatIsMissing(t *testing.T) {
+	t.Parallel()
 	const rule = "networking.istio.io/DestinationRule bookinfo/reviews"
 	o := newOracle(t, fixedProxies...)
 	o.feed("short hosts kept", oracleRelay(t, "keeps", o.direct.grpc, "rewrite: {shortHosts: keep}"))
@@ -130,6 +133,7 @@ func TestOracleFindsWhatIsMissing(t *testing.T) {
 // first ten seeds, and from then on of seeds that differ each time. ORACLE_SEED names a seed
 // to begin with instead, so that ORACLE_SETS=1 ORACLE_SEED=N runs one set again.
 func TestOracleRandomSets_C23(t *testing.T) {
+	t.Parallel()
 	seeds := oracleSeeds(t)
 	o := newOracle(t).throughOneRelayAndTwo()
 	for _, seed := range seeds {

@@ -16,6 +16,7 @@ var marked = regexp.MustCompile(`^[\w-]{12}\.[\w-]{8}$`)
 // TestWhatIstiodsReturnIsKnownAgain_S10: two istiods are upstreams and clients of one relay, on one
 // listener, and tell it again what they have from it. What goes at its origin goes everywhere.
 func TestWhatIstiodsReturnIsKnownAgain_S10(t *testing.T) {
+	t.Parallel()
 	const annotation = "meshrelay.io/from"
 	for annotations, given := range map[string]func(m *mcp.Metadata) error{
 		"true": func(m *mcp.Metadata) error {

@@ -46,6 +46,7 @@ func newShop(t *testing.T, name string) *kubernetes {
 }
 
 func TestKubernetesServices(t *testing.T) {
+	t.Parallel()
 	k := newShop(t, "east")
 	k.createNamespace("istio-system")
 	k.createNamespace("kube-system")
@@ -194,6 +195,7 @@ func (f *follower) resources() map[string]*mcp.Resource {
 // TestAGatewaysServiceMovesThePodsOfItsNetworkBehindIt is the way of Istio's own
 // multi-network installation, without MeshNetworks.
 func TestAGatewaysServiceMovesThePodsOfItsNetworkBehindIt(t *testing.T) {
+	t.Parallel()
 	k := newShop(t, "east")
 	k.createNamespace("istio-system", "topology.istio.io/network=east-net")
 	i := newKubernetesIstiod(t, k, "networks: {}").start().ready()
@@ -231,6 +233,7 @@ const atGateways = `  endpoints:
 `
 
 func TestEndpointsAtAGatewayReachAClient(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct{ name, networks, want string }{
 		{"OfAnIstiodWithoutNetworks", "networks: {}", "192.0.2.1:15443"},
 		{"OfAnIstiodThatKnowsItsOwnNetworkOnly", "networks: {west-net: {endpoints: [{fromRegistry: west}], gateways: [{address: 192.0.2.2, port: 15443}]}}", "192.0.2.1:15443"},
@@ -265,6 +268,7 @@ func TestEndpointsAtAGatewayReachAClient(t *testing.T) {
 // TestASelectorOfAnotherClusterSelectsTheOwnPods is why an entry of another cluster is
 // dangerous as it comes.
 func TestASelectorOfAnotherClusterSelectsTheOwnPods(t *testing.T) {
+	t.Parallel()
 	k := newKubernetes(t, "west")
 	k.createNamespace("web")
 	i := newKubernetesIstiod(t, k, "networks: {}")
@@ -279,6 +283,7 @@ func TestASelectorOfAnotherClusterSelectsTheOwnPods(t *testing.T) {
 }
 
 func TestAClientOfAnIstiodThatHasServicesByMCPHasNoEndpoints(t *testing.T) {
+	t.Parallel()
 	k := newShop(t, "east")
 	east := newKubernetesIstiod(t, k, eastNetwork).start().ready()
 	west := newIstiod(t, "west", east.grpc).start().ready()

@@ -78,6 +78,7 @@ func faulty(r *routev3.RouteConfiguration) (n int) {
 // over MCP no domain: what leaves a relay with a short host leads to a cluster that nobody
 // has.
 func TestShortHostsReachAnIstiodWithItsDomain_C23(t *testing.T) {
+	t.Parallel()
 	files, err := filepath.Abs("testdata/short-hosts")
 	if err != nil {
 		t.Fatal(err)
@@ -179,6 +180,7 @@ func TestShortHostsReachAnIstiodWithItsDomain_C23(t *testing.T) {
 
 // TestShortHostsAreThoseThatIstiodCompletes_C23 asks istiod's own code what it completes.
 func TestShortHostsAreThoseThatIstiodCompletes_C23(t *testing.T) {
+	t.Parallel()
 	hosts := []string{
 		"reviews", "reviews-v1", "REVIEWS", "localhost", "1", "10", "*-canary", "*", "reviews.", "reviews.shop", "reviews.shop.svc",
 		"reviews.shop.svc.cluster.local", "*.shop.svc.cluster.local", "*.corp", "10.0.0.1", "::1", "2001:db8::1", "::ffff:10.0.0.1", "fe80::1%eth0", "a:80", "[::1]", "a/b", "a b", "",
