@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,18 +23,18 @@ import (
 // countingStore is the store of relays, and counts what it writes.
 type countingStore struct {
 	state.Store
-	appends, writes int // one goroutine at a time
+	appends, writes atomic.Int64
 }
 
 func (s *countingStore) AppendJournal(lines []byte) error {
-	s.appends++
+	s.appends.Add(1)
 	return s.Store.AppendJournal(lines)
 }
 
 func (s *countingStore) Apply(source string, b state.Batch) (state.Kept, error) {
 	kept, err := s.Store.Apply(source, b)
 	if kept.Wrote {
-		s.writes++
+		s.writes.Add(1)
 	}
 	return kept, err
 }
@@ -89,14 +90,14 @@ func TestAnIdleRelayWritesNoJournal_AndTheTimeOfAContactOnceAMinute(t *testing.T
 		if err != nil || !bytes.Contains(before, []byte(`"synced"`)) {
 			t.Fatalf("the journal of the start: %v\n%s", err, before)
 		}
-		appends, writes := store.appends, store.writes
+		appends, writes := store.appends.Load(), store.writes.Load()
 		const idle = time.Hour
 		time.Sleep(idle)
 		synctest.Wait()
-		if n := store.appends - appends; n != 0 {
+		if n := store.appends.Load() - appends; n != 0 {
 			t.Errorf("the journal was written %d times in an idle hour", n)
 		}
-		if n, most := store.writes-writes, int(idle/time.Minute); n > most {
+		if n, most := store.writes.Load()-writes, int64(idle/time.Minute); n > most {
 			t.Errorf("the state was written %d times in an idle hour, want %d at most: the time of the last contact", n, most)
 		}
 		if after, err := os.ReadFile(path); err != nil || !bytes.Equal(before, after) {
