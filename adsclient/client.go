@@ -10,7 +10,6 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/cenkalti/backoff/v5"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
@@ -69,7 +68,8 @@ type Config struct {
 	// everything again (PROTOCOL C4). Zero: never.
 	ResyncInterval time.Duration
 	// MinBackoff and MaxBackoff bound the pause after a round of attempts, give or take half of
-	// it. The pause grows until a stream has synced and stayed. Defaults: 250 ms and 30 s.
+	// it. The pause grows until a stream syncs, and from one stream that ends soon after its
+	// sync to the next. Defaults: 250 ms and 30 s.
 	MinBackoff, MaxBackoff time.Duration
 	// DeniedBackoff is the least pause after the server refused our identity. Default: 10 s.
 	DeniedBackoff time.Duration
@@ -182,12 +182,8 @@ func New(cfg Config, h Handler) (*Client, error) {
 
 // Run connects and reconnects until ctx ends, and then returns nil. It is called once.
 func (c *Client) Run(ctx context.Context) error {
-	pause := &backoff.ExponentialBackOff{
-		InitialInterval: c.cfg.MinBackoff, MaxInterval: c.cfg.MaxBackoff, RandomizationFactor: 0.5, Multiplier: 1.6,
-	}
-	pause.Reset()
+	pause := newPauses(c.cfg.MinBackoff, c.cfg.MaxBackoff, c.cfg.DeniedBackoff)
 	way := route{addresses: len(c.cfg.Addresses)}
-	refused := false // by an address of the present round
 	for {
 		for !c.wanted() {
 			select {
@@ -203,7 +199,7 @@ func (c *Client) Run(ctx context.Context) error {
 		}
 		state := State{Phase: Disconnected, Address: c.cfg.Addresses[i], Err: explain(end.err), Answered: end.answered}
 		if denied(end.err) {
-			state.Phase, refused = Denied, true
+			state.Phase, pause.refused = Denied, true
 		}
 		c.health.streamEnded(i, state.Err)
 		wait := rand.N(max(c.cfg.MinBackoff, 1)) // many clients may come from a server that went away
@@ -211,16 +207,19 @@ func (c *Client) Run(ctx context.Context) error {
 		switch {
 		case errors.As(end.err, &moved):
 			way.begin(moved.to, i)
-			pause.Reset()
-			wait, refused = 0, false
+			pause.stayed()
+			wait = 0
 		case !end.synced.IsZero() && time.Since(end.synced) >= c.cfg.soon:
 			way.begin(i)
-			pause.Reset()
-			wait, refused = pause.NextBackOff(), state.Phase == Denied
-		case way.over():
-			// Until a stream syncs and stays, each further round waits longer (gRFC A57).
-			if wait = pause.NextBackOff(); refused {
-				wait, refused = max(wait, jitter(c.cfg.DeniedBackoff)), false
+			pause.stayed()
+			pause.refused = state.Phase == Denied
+			wait = pause.unreachable.NextBackOff()
+		default:
+			if !end.synced.IsZero() {
+				pause.left()
+			}
+			if way.over() {
+				wait = pause.afterRound()
 			}
 		}
 		c.handler.HandleState(state)
@@ -238,11 +237,6 @@ func (c *Client) Relist() {
 	case c.repeat <- struct{}{}:
 	default:
 	}
-}
-
-// jitter returns d, give or take a tenth.
-func jitter(d time.Duration) time.Duration {
-	return time.Duration(float64(d) * (0.9 + 0.2*rand.Float64()))
 }
 
 func sleep(ctx context.Context, d time.Duration) bool {
