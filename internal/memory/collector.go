@@ -51,7 +51,8 @@ func startPercent(held uint64) int {
 }
 
 // Collector keeps the resident set below the limit of the container, and makes it small again
-// after a start or a storm of clients, when nothing else starts a collection for minutes.
+// after a start or a storm of clients, when nothing else starts a collection for minutes. It gives
+// back the pages of the program file that only the start needed, too.
 // GOMEMLIMIT and GOGC take precedence.
 type Collector struct {
 	log    *slog.Logger
@@ -88,6 +89,7 @@ func (c *Collector) Run(ctx context.Context, started <-chan struct{}) error {
 		return nil
 	}
 	debug.SetGCPercent(runPercent)
+	c.forgetProgram()
 	tick := time.NewTicker(quietTime)
 	defer tick.Stop()
 	last, before := collections(), allocatedBytes()
@@ -108,11 +110,18 @@ func (c *Collector) Run(ctx context.Context, started <-chan struct{}) error {
 				runtime.GC()
 			}
 			debug.FreeOSMemory()
+			c.forgetProgram()
 			now = collections()
 			worked, at, kept = false, time.Now(), residentBytes()
 			c.log.Debug("memory returned to the system", "collections", now)
 		}
 		last, before = now, allocated
+	}
+}
+
+func (c *Collector) forgetProgram() {
+	if err := forgetProgram(); err != nil {
+		c.log.Debug("pages of the program stay resident", "err", err)
 	}
 }
 
