@@ -1,6 +1,8 @@
 package kubernetes
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -33,6 +35,8 @@ type ledger struct {
 	awaited map[*target]struct{}
 	begun   bool // it is known which targets there are
 	open    bool // a stream of the intake is
+	// closed is what was told last while none is, nil for nothing.
+	closed *intake.Closed
 	// repeating are those that have not repeated what they have.
 	repeating map[*target]struct{}
 }
@@ -114,7 +118,7 @@ func (l *ledger) begin(t *target) {
 	if !l.begun {
 		return
 	}
-	l.open = true
+	l.open, l.closed = true, nil
 	clear(l.awaited)
 	for _, all := range l.targets {
 		for _, other := range all {
@@ -330,12 +334,13 @@ func (l *ledger) drop(kind mirror.Kind) intake.Result {
 }
 
 // check ends the stream of the intake when a target does not follow for too long, and begins one
-// when all do. It reports whether they do. It is called from the first Begin on.
-func (l *ledger) check(now time.Time, grace time.Duration) (follows bool) {
+// when all do. It reports whether they do. why returns why the server is out of contact; it may not
+// call the ledger.
+func (l *ledger) check(now time.Time, grace time.Duration, why func() intake.Closed) (follows bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	follows = true
-	for _, all := range l.targets {
+	follows = l.begun
+	for kind, all := range l.targets {
 		for _, t := range all {
 			if t.ok || t.quiet {
 				continue
@@ -343,14 +348,27 @@ func (l *ledger) check(now time.Time, grace time.Duration) (follows bool) {
 			follows = false
 			if l.open && now.Sub(t.lostAt) > grace {
 				l.open = false
-				l.feed.Tell(intake.Closed{})
+				l.close(why(), fmt.Sprintf("%s is not followed since %s", kind, t.lostAt.UTC().Format(time.RFC3339)))
 			}
 		}
 	}
-	if follows && !l.open {
+	switch {
+	case follows && !l.open:
 		l.begin(nil) // the last one that did not follow is not expected to any more
+	case !follows && !l.open && (l.begun || len(l.targets) == 0):
+		l.close(why(), "")
 	}
 	return follows
+}
+
+// close tells why the server is out of contact, or usually where nobody knows, unless the same was
+// told before.
+func (l *ledger) close(c intake.Closed, usually string) {
+	if c.Reason = cmp.Or(c.Reason, usually); c.Reason == "" || l.closed != nil && l.closed.Denied == c.Denied && l.closed.Failed == c.Failed {
+		return
+	}
+	l.closed = &c
+	l.feed.Tell(c)
 }
 
 // repeat notes that all targets have to tell what they have once more. Where nobody can be expected

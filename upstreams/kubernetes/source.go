@@ -187,7 +187,7 @@ func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
 	defer looks.Stop()
 	s.readCredentials(ctx)
 	s.running.Go(func() { s.rereadCredentials(ctx) })
-	pause, discoverAt, found := s.pace.soon, time.Now(), false
+	pause, discoverAt := s.pace.soon, time.Now()
 	var err error // of the last discovery
 	for {
 		if s.rescue(time.Now()) && err != nil {
@@ -195,14 +195,14 @@ func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
 		}
 		if !time.Now().Before(discoverAt) {
 			if err = s.discover(ctx); err == nil {
-				found, pause = true, s.pace.soon
+				pause = s.pace.soon
 				discoverAt = time.Now().Add(s.nextDiscovery())
 			} else {
 				pause = min(2*pause, s.pace.discover)
 				discoverAt = time.Now().Add(pause)
 			}
 		}
-		follows := found && s.ledger.check(time.Now(), s.pace.grace)
+		follows := s.ledger.check(time.Now(), s.pace.grace, s.outage)
 		if follows {
 			s.endTurn()
 		}

@@ -12,6 +12,7 @@ import (
 
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
 )
 
 // TargetState is how a kind is followed.
@@ -140,6 +141,15 @@ func (s *Source) contact(is, ever bool) {
 	if state, _ := s.present(); state != s.st.entered {
 		s.st.entered, s.st.since = state, time.Now()
 	}
+}
+
+// outage returns why the server is out of contact, which it is from now on.
+func (s *Source) outage() intake.Closed {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.st.contact = false
+	state, reason := s.present()
+	return intake.Closed{Reason: reason, Denied: state == upstreams.StateDenied, Failed: state == upstreams.StateFailed}
 }
 
 // unknown notes fields of an object that this build does not know, nil for none.
