@@ -163,6 +163,17 @@ func New(p Policy) *Registry {
 	return &Registry{policy: p, clusters: map[string]*Cluster{}}
 }
 
+// Copy returns a Registry that goes its own way from here.
+func (r *Registry) Copy() *Registry {
+	own := *r
+	own.clusters, own.refused = make(map[string]*Cluster, len(r.clusters)), slices.Clone(r.refused)
+	for id, c := range r.clusters {
+		one := *c
+		own.clusters[id] = &one
+	}
+	return &own
+}
+
 // Step takes the registry over an event. The error is ErrNotPossible, of an order.
 func (r *Registry) Step(now time.Time, e Event) (Output, error) {
 	r.now, r.out = now, Output{}
