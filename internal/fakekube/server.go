@@ -214,6 +214,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.Collection(w, r, "", parts[1], parts[2], "")
 	case parts[0] == "api" && len(parts) == 5:
 		s.Collection(w, r, "", parts[1], parts[4], parts[3])
+	case parts[0] == "api" && len(parts) == 6:
+		s.object(w, "/"+parts[4], parts[3]+"/"+parts[5])
 	case len(parts) == 3:
 		s.resources(w, parts[1], parts[2])
 	case len(parts) == 4:
@@ -228,6 +230,17 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func write(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(v) // the client may be gone
+}
+
+// object answers a request for one object.
+func (s *Server) object(w http.ResponseWriter, of, key string) {
+	s.Lock()
+	defer s.Unlock()
+	if o := s.Objects[of][key]; o != nil {
+		write(w, o)
+		return
+	}
+	Fail(w, http.StatusNotFound, "NotFound")
 }
 
 func (s *Server) discovery(w http.ResponseWriter) {

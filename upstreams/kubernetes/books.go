@@ -75,10 +75,11 @@ func (l *ledger) scopes() (all []intake.Scope) {
 	return all
 }
 
-// converts reports whether a kind is one that Gateways and VirtualServices are made of.
+// converts reports whether a kind is one that Gateways and VirtualServices are made of, or that tells
+// how.
 func (l *ledger) converts(kind mirror.Kind) bool {
 	_, is := ingressInputs[kind]
-	return is && l.ingresses != nil
+	return (is || kind == meshKind) && l.ingresses != nil
 }
 
 // set makes targets those of a kind. What the former ones had stays.
@@ -167,7 +168,7 @@ func (l *ledger) awaitsInputs() bool {
 			return true
 		}
 	}
-	return false
+	return l.awaits(meshKind)
 }
 
 // replace tells all that a target has.

@@ -85,10 +85,12 @@ func (s *Source) discover(ctx context.Context) error {
 			fresh = append(fresh, s.prepare(input, false)...)
 		}
 	}
+	s.prepareMesh()
 	if first {
 		s.ledger.Begin()
 	}
 	s.launch(ctx, fresh) // after it is known who has to answer
+	s.readMesh(ctx, connection)
 	return nil
 }
 

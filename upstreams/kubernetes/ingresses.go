@@ -34,11 +34,12 @@ const maxProblems = 20
 
 // ingresses makes Gateways and VirtualServices of the Ingresses of a cluster. The ledger guards it.
 type ingresses struct {
-	upstream string
-	state    *ingress.State
-	undone   map[mirror.Kind]map[string]error // objects whose newest content can not be decoded
-	has      map[mirror.Kind]bool             // inputs that have synced
-	relisted bool                             // an input was, since all outputs were returned
+	upstream  string
+	state     *ingress.State
+	undone    map[mirror.Kind]map[string]error // objects whose newest content can not be decoded
+	has       map[mirror.Kind]bool             // inputs that have synced
+	unsettled bool                             // the MeshConfig is to tell how, and was not read yet
+	relisted  bool                             // an input was, since all outputs were returned
 
 	// sizes are those of the inputs, in bytes, used their sum, and most what that may be, 0 for any.
 	sizes      map[mirror.Kind]map[string]int
@@ -69,7 +70,13 @@ func (g *ingresses) synced(kind mirror.Kind) {
 }
 
 // ready reports whether all inputs have synced.
-func (g *ingresses) ready() bool { return len(g.has) == len(ingressInputs) }
+func (g *ingresses) ready() bool { return !g.unsettled && len(g.has) == len(ingressInputs) }
+
+// settle takes over the options that the MeshConfig has.
+func (g *ingresses) settle(o ingress.Options) {
+	g.unsettled, g.reviewed = false, false
+	g.state.SetOptions(o)
+}
 
 func nameOf(o *object) ingress.Name { return ingress.Name{Namespace: o.namespace, Name: o.name} }
 

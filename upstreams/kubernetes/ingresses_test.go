@@ -364,7 +364,6 @@ func TestAnInputThatIsNotServedRemovesNothing_K4(t *testing.T) {
 // that can not be decoded: what was made of it stays until the server tells otherwise.
 func TestAnInputThatCanNotBeDecodedRemovesNothing_K4(t *testing.T) {
 	s := ingressServer(t)
-	const passes = "  guard: {percent: 100, empty: pass}\n"
 	w := s.mirrors(strict, passes)
 	w.synced()
 	w.serves(converted...)

@@ -14,7 +14,6 @@ import (
 )
 
 func TestReloadsAndOrdersCountForClustersToo_K1(t *testing.T) {
-	const passes = "  guard: {percent: 100, empty: pass}\n"
 	s := ingressServer(t)
 	s.entry("shop/a", "a.x")
 	w := s.mirrors("", passes)

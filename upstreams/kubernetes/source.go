@@ -98,8 +98,10 @@ type Source struct {
 	soon           chan struct{} // has an element when it is time to discover
 	repeats        chan struct{} // has an element when everything is to be listed once more
 
-	choice         *choice // of namespaces, nil for all
-	ingressOptions *ingress.Options
+	choice         *choice          // of namespaces, nil for all
+	ingressOptions *ingress.Options // nil: Ingresses are not converted
+	// Where the MeshConfig is that tells how they are.
+	meshNamespace, meshName string
 
 	// Only Run, and what it starts, use these.
 	feed    upstreams.Feed
@@ -142,6 +144,7 @@ func New(cfg config.Upstream, env upstreams.Env) *Source {
 		endTurn: func() {}, choice: newChoice(section.DiscoverySelectors), ingressOptions: section.Ingress.options(cfg.DomainSuffix),
 	}
 	s.st = newStatus()
+	s.meshNamespace, s.meshName = section.Ingress.meshOf(cfg.Import.Revision)
 	for _, word := range cfg.Import.Kinds {
 		kinds, _ := mirror.ParseKinds(word) // the config has been checked
 		for _, k := range kinds {
@@ -170,6 +173,7 @@ func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
 	var converting *ingresses
 	if s.ingressOptions != nil {
 		converting = newIngresses(s.name, *s.ingressOptions, 0)
+		converting.unsettled = s.section.Ingress.Mode == modeMesh
 	}
 	s.feed, s.ledger = feed, newLedger(s.kinds, feed, s.choice, converting)
 	s.told.Store(s.ledger)
@@ -219,6 +223,7 @@ func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
 			for _, t := range s.ledger.repeat() {
 				t.restart()
 			}
+			discoverAt = time.Now() // which reads what is not watched
 		}
 	}
 }

@@ -239,7 +239,7 @@ func (s *Source) present() (upstreams.State, string) {
 	if worst != nil {
 		reason = fmt.Sprintf("%s: %v", worst.kind, worst.err)
 		if worst.shown == Denied {
-			reason += ": let it list and watch that kind, or leave the kind out by import.kinds"
+			reason += ": " + cureOf(worst.kind)
 		}
 	}
 	switch {
@@ -253,6 +253,20 @@ func (s *Source) present() (upstreams.State, string) {
 		return upstreams.StateSyncing, reason
 	}
 	return upstreams.StateConnecting, reason
+}
+
+// cureOf returns what to do about a kind that may not be read.
+func cureOf(kind mirror.Kind) string {
+	_, input := ingressInputs[kind]
+	switch {
+	case kind == meshKind:
+		return "let it get that ConfigMap, or set ingress.mode to what the mesh has"
+	case kind == namespaceKind:
+		return "let it list and watch namespaces, or leave out discoverySelectors"
+	case input:
+		return "let it list and watch that kind, or set ingress.mode: off"
+	}
+	return "let it list and watch that kind, or leave the kind out by import.kinds"
 }
 
 // sorted returns the targets by kind and namespace. The caller holds mu.
