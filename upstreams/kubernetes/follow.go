@@ -3,6 +3,7 @@ package kubernetes
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -41,6 +42,9 @@ func (s *Source) discover(ctx context.Context) error {
 	var a *answer
 	if err == nil {
 		a, err = discover(ctx, connection, s.kinds)
+		if err = s.refused(err); apierrors.IsForbidden(err) {
+			err = fmt.Errorf("what the API server serves: %w: give the identity the ClusterRole system:discovery", err)
+		}
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()

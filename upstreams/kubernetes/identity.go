@@ -44,7 +44,12 @@ func (s *Source) verify(ctx context.Context) (*connection, error) {
 	case s.identity == "" && (err == nil && id == "" || apierrors.IsForbidden(err) || apierrors.IsNotFound(err)):
 		// The server does not tell, so nobody can know.
 	case err != nil:
-		err = fmt.Errorf("which cluster this is: %w", err)
+		switch err = s.refused(err); {
+		case apierrors.IsForbidden(err):
+			err = fmt.Errorf("which cluster this is: %w: let it get the namespace kube-system", err)
+		case !apierrors.IsUnauthorized(err):
+			err = fmt.Errorf("which cluster this is: %w", err)
+		}
 		s.unverified, s.unverifiedAt, s.unverifiedErr = c, time.Now(), err
 		return nil, err
 	case s.identity == "":

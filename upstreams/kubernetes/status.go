@@ -81,6 +81,19 @@ func (s *Source) trouble(with int, err error) {
 	}
 }
 
+// refused returns an error of the server with what to do about it.
+func (s *Source) refused(err error) error {
+	switch {
+	case apierrors.IsUnauthorized(err) && s.section.InCluster:
+		return fmt.Errorf("the API server does not accept who we are (%w): look at the service account of the pod", err)
+	case apierrors.IsUnauthorized(err) && s.section.Found != nil:
+		return fmt.Errorf("the API server does not accept who we are (%w): renew the token or certificate in the kubeconfig that was found", err)
+	case apierrors.IsUnauthorized(err):
+		return fmt.Errorf("the API server does not accept who we are (%w): renew the token or certificate in %s", err, s.section.Kubeconfig)
+	}
+	return err
+}
+
 // enter notes the state of a target.
 func (s *Source) enter(t *target, now TargetState, err error) {
 	s.mu.Lock()
@@ -219,7 +232,7 @@ func (s *Source) present() (upstreams.State, string) {
 		case i == troubleCluster, i == troubleCredentials:
 			return upstreams.StateFailed, err.Error()
 		case apierrors.IsUnauthorized(err), apierrors.IsForbidden(err):
-			return upstreams.StateDenied, fmt.Sprintf("the API server does not accept who we are: %v", err)
+			return upstreams.StateDenied, err.Error()
 		case s.st.contact:
 			return upstreams.StateSynced, err.Error()
 		case s.st.ever:
