@@ -103,6 +103,16 @@ func TestWhatAKubeconfigMayNotDo_K8(t *testing.T) {
 			case tc.want == "" && a.config.ExecProvider != nil:
 				t.Error("client-go would run the program")
 			}
+			// "relay validate" tells the same, with the line.
+			file := filepath.Join(filepath.Dir(tc.section.Kubeconfig), "relay.yaml")
+			text := fmt.Sprintf("upstreams:\n- {name: east, kubernetes: {kubeconfig: kubeconfig, context: %q, allowExec: [%s]}}\ndownstream: {listeners: [{address: \"127.0.0.1:15010\", plaintext: true}]}\n", tc.section.Context, strings.Join(tc.section.AllowExec, ","))
+			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			_, err = config.Check(file, &Config{})
+			if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), "relay.yaml:2: upstreams[0].kubernetes.kubeconfig: ")) {
+				t.Errorf("validate: got %v, want %s", err, tc.want)
+			}
 		})
 	}
 }

@@ -49,6 +49,9 @@ func (s *Source) discover(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
+	if errors.Is(err, errNoCredentials) {
+		return err // why there are none is known
+	}
 	s.trouble(troubleDiscovery, err)
 	if err != nil {
 		return err

@@ -1,13 +1,20 @@
 package kubernetes
 
 import (
+	"bytes"
+	"errors"
+	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
 	"meshrelay/events"
 	"meshrelay/internal/fakekube"
+	"meshrelay/internal/loglimit"
 	"meshrelay/upstreams/intake"
 )
 
@@ -61,6 +68,7 @@ func TestTheJournalTellsWhyAServerIsOutOfContact_K9(t *testing.T) {
 		other := newAPIServer(t)
 		other.UID = "two"
 		writeKubeconfig(t, w.path, other.http, "t")
+		w.eventually("the other kubeconfig is used", func() bool { return w.status().Kubernetes.Rotations == 1 })
 		s.drop()
 		tells(w, events.Failed, "the upstream can not be used", "this is another cluster")
 	})
@@ -86,5 +94,23 @@ func TestAnOutageThatNobodyKnowsTheReasonOfNamesTheKind_K9(t *testing.T) {
 	told := feed.take()
 	if len(told) != 1 || !strings.Contains(told[0].(intake.Closed).Reason, "ServiceEntry is not followed since 20") {
 		t.Errorf("told %v", told)
+	}
+}
+
+// A kind that is denied for ever is asked for for ever, by lists and watches in turns, and told once.
+func TestADeniedKindIsLoggedOnce_K9(t *testing.T) {
+	var log bytes.Buffer
+	s := &Source{st: newStatus(), log: slog.New(slog.NewTextHandler(&log, nil)), complaints: loglimit.New(20, time.Second)}
+	one := &target{served: served{kind: serviceEntry}, source: s}
+	for _, verb := range []string{"watch", "list", "watch", "list"} {
+		s.enter(one, Denied, apierrors.NewForbidden(schema.GroupResource{Resource: "serviceentries"}, "", errors.New("cannot "+verb)))
+	}
+	if n := strings.Count(log.String(), "kind is not followed"); n != 1 {
+		t.Errorf("it is logged %d times:\n%s", n, log.String())
+	}
+	s.enter(one, Following, nil)
+	s.enter(one, Denied, apierrors.NewForbidden(schema.GroupResource{Resource: "serviceentries"}, "", errors.New("cannot list")))
+	if n := strings.Count(log.String(), "kind is not followed"); n != 2 {
+		t.Errorf("another time is logged %d times:\n%s", n, log.String())
 	}
 }

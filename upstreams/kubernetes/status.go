@@ -101,10 +101,12 @@ func (s *Source) enter(t *target, now TargetState, err error) {
 	if t.aside && (now == Denied || now == Unserved) {
 		now, err = Polled, fmt.Errorf("changes are noticed every %s: %w", s.pace.discover, err)
 	}
-	before, same := t.shown, fmt.Sprint(t.err) == fmt.Sprint(err)
-	if t.shown, t.err = now, err; before == now && same {
+	// A denied kind is listed and watched in turns, and each has words of its own.
+	before, same := t.shown, fmt.Sprint(t.err) == fmt.Sprint(err) || apierrors.IsForbidden(err) && apierrors.IsForbidden(t.err)
+	if before == now && same {
 		return
 	}
+	t.shown, t.err = now, err
 	args := []any{"kind", t.kind}
 	if t.namespace != "" {
 		args = append(args, "namespace", t.namespace)
