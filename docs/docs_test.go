@@ -87,13 +87,23 @@ func sources(t *testing.T, f func(path, content string)) {
 // carries its number.
 func TestEveryRuleOfAPIServersHasATest(t *testing.T) {
 	carried := proofs(t)
-	rows := regexp.MustCompile("(?m)^\\| (K\\d+)\\. .+ \\| `(Test\\w+)` \\|$").FindAllStringSubmatch(read(t, "kubernetes.md"), -1)
-	if len(rows) != 12 {
+	rows := regexp.MustCompile("(?m)^\\| (K\\d+)\\. .+ \\| (`Test.+`) \\|$").FindAllStringSubmatch(read(t, "kubernetes.md"), -1)
+	if len(rows) != 14 {
 		t.Errorf("kubernetes.md has %d rules", len(rows))
 	}
 	for i, m := range rows {
-		if _, exists := carried[m[2]]; m[1] != fmt.Sprint("K", i+1) || !exists || !strings.HasSuffix(m[2], "_"+m[1]) {
-			t.Errorf("%s: no test %s, or it does not carry the number", m[1], m[2])
+		tests := strings.Split(strings.Trim(m[2], "`"), "`, `")
+		numbered := 0
+		for _, name := range tests {
+			if _, exists := carried[name]; !exists {
+				t.Errorf("%s: no test %s", m[1], name)
+			}
+			if strings.HasSuffix(name, "_"+m[1]) {
+				numbered++
+			}
+		}
+		if m[1] != fmt.Sprint("K", i+1) || numbered == 0 {
+			t.Errorf("%s: none of %q carries the number", m[1], tests)
 		}
 	}
 }

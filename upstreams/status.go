@@ -94,6 +94,8 @@ type EndpointsStatus struct {
 type KubernetesStatus struct {
 	// Cluster is the UID of its namespace kube-system, empty while that is not known.
 	Cluster string `json:"cluster,omitempty"`
+	// Server is the version of the API server, empty while that is not known.
+	Server string `json:"server,omitempty"`
 	// Kinds are those that the server serves, by kind and namespace.
 	Kinds []FollowedKind `json:"kinds,omitempty"`
 	// Rotations counts changes of the credentials, UnknownFields the objects that had fields which

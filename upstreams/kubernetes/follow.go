@@ -98,6 +98,7 @@ func (s *Source) discover(ctx context.Context) error {
 	}
 	s.launch(ctx, fresh) // after it is known who has to answer
 	s.readMesh(ctx, connection)
+	s.readVersion(ctx, connection)
 	return nil
 }
 

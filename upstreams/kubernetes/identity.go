@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -47,7 +48,8 @@ func (s *Source) verify(ctx context.Context) (*connection, error) {
 		switch err = s.refused(err); {
 		case apierrors.IsForbidden(err):
 			err = fmt.Errorf("which cluster this is: %w: let it get the namespace kube-system", err)
-		case !apierrors.IsUnauthorized(err):
+		case errors.As(err, new(*url.Error)), apierrors.IsUnauthorized(err): // it is told what is wrong
+		default:
 			err = fmt.Errorf("which cluster this is: %w", err)
 		}
 		s.unverified, s.unverifiedAt, s.unverifiedErr = c, time.Now(), err

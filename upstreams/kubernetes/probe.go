@@ -45,7 +45,11 @@ func (s *Source) probe(ctx context.Context, now time.Time) []doctor.Finding {
 	c := s.client.current()
 	found, err := s.contacted(ctx, c, now)
 	if err != nil {
-		return append(found, refused(c.server(), err))
+		finding := refused(c.server(), err)
+		if end, over := c.expired(now); over && apierrors.IsUnauthorized(err) {
+			finding.Why = fmt.Sprintf("the client certificate has expired at %s", end.UTC().Format(time.RFC3339))
+		}
+		return append(found, finding)
 	}
 	all, err := discover(ctx, c, s.kinds)
 	if err != nil {

@@ -340,6 +340,12 @@ func TestTheStatusTellsOfEachKind_K9(t *testing.T) {
 	if st.Address != s.http.URL || k.Cluster != "one" || k.UnknownFields != 1 {
 		t.Errorf("address %s, cluster %s, %d with unknown fields", st.Address, k.Cluster, k.UnknownFields)
 	}
+	w.eventually("the version of the server is known", func() bool { return w.status().Kubernetes.Server == "v1.99.1" })
+	s.Put(entries, fakekube.Object("shop", "bad", `{"hosts":"none"}`))
+	w.eventually("a refused object is named", func() bool { return strings.Contains(fmt.Sprint(w.status().Refused), "shop/bad") })
+	if !strings.Contains(st.LastError, "let it list and watch that kind") {
+		t.Errorf("it is not told what to do: %s", st.LastError)
+	}
 	got := map[string]string{}
 	for _, one := range k.Kinds {
 		got[one.Kind+" "+one.Version] = one.State

@@ -2,14 +2,18 @@ package kubernetes
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"meshrelay/internal/text"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
@@ -53,6 +57,7 @@ type status struct {
 	entered  upstreams.State
 	since    time.Time
 	identity string
+	version  string // of the server
 	// unknown are the objects with fields that this build does not know, by target.
 	unknown map[*target]map[string]struct{}
 	// unusable are kinds that are served in versions only that this build does not know.
@@ -81,18 +86,35 @@ func (s *Source) trouble(with int, err error) {
 	}
 }
 
-// refused returns an error of the server with what to do about it.
+// refused returns an error of a request with what to do about it.
 func (s *Source) refused(err error) error {
-	switch {
-	case apierrors.IsUnauthorized(err) && s.section.InCluster:
-		return fmt.Errorf("the API server does not accept who we are (%w): look at the service account of the pod", err)
-	case apierrors.IsUnauthorized(err) && s.section.Found != nil:
-		return fmt.Errorf("the API server does not accept who we are (%w): renew the token or certificate in the kubeconfig that was found", err)
-	case apierrors.IsUnauthorized(err):
-		return fmt.Errorf("the API server does not accept who we are (%w): renew the token or certificate in %s", err, s.section.Kubeconfig)
+	var unreached *url.Error
+	if errors.As(err, &unreached) {
+		return fmt.Errorf("the API server can not be reached: %w", shortened{unreached})
 	}
-	return err
+	if !apierrors.IsUnauthorized(err) {
+		return err
+	}
+	cure := "renew the token or certificate in " + s.section.Kubeconfig
+	switch {
+	case s.section.InCluster:
+		cure = "look at the service account of the pod"
+	case s.section.Found != nil:
+		cure = "renew the token or certificate in the kubeconfig that was found"
+	}
+	if end, over := s.client.current().expired(time.Now()); over {
+		cure = fmt.Sprintf("the client certificate has expired at %s: %s", end.UTC().Format(time.RFC3339), cure)
+	}
+	return fmt.Errorf("the API server does not accept who we are (%w): %s", err, cure)
 }
+
+// shortened is an error without the URL that was asked, which is known.
+type shortened struct{ of *url.Error }
+
+func (e shortened) Error() string { return e.of.Err.Error() }
+
+// Unwrap has the error be what it is.
+func (e shortened) Unwrap() error { return e.of }
 
 // enter notes the state of a target.
 func (s *Source) enter(t *target, now TargetState, err error) {
@@ -147,6 +169,22 @@ func (s *Source) identified(id string) {
 	defer s.mu.Unlock()
 	s.st.identity = id
 }
+
+// readVersion notes the version of the server, which every server tells, unless it does not.
+func (s *Source) readVersion(ctx context.Context, c *connection) {
+	var version struct {
+		GitVersion string `json:"gitVersion"`
+	}
+	if err := c.read(ctx, "/version", acceptJSON, &version); err != nil {
+		return // it matters to nobody
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.st.version = text.Shorten(version.GitVersion, maxVersion)
+}
+
+// maxVersion bounds the version of a server, in bytes.
+const maxVersion = 64
 
 // contact notes whether everything follows, and whether it ever did.
 func (s *Source) contact(is, ever bool) {
@@ -318,7 +356,7 @@ func (s *Source) Describe(st *upstreams.Status) {
 	if st.Since = s.st.since; st.State != s.st.entered {
 		st.Since = time.Now()
 	}
-	k.Cluster = s.st.identity
+	k.Cluster, k.Server = s.st.identity, s.st.version
 	for _, all := range s.st.unknown {
 		k.UnknownFields += len(all)
 	}
