@@ -137,6 +137,15 @@ func (w *world) reload(settings, more string) {
 
 func (w *world) status() upstreams.Status { return w.manager.Status()[0] }
 
+func (w *world) detail() *Detail {
+	w.t.Helper()
+	d, ok := w.status().Detail.(*Detail)
+	if !ok {
+		w.t.Fatalf("the status has the detail %T", w.status().Detail)
+	}
+	return d
+}
+
 // has returns what is served: "group/Kind namespace/name=version" where versions is true.
 func (w *world) has() (all []string) {
 	for _, kind := range w.aggregate.Kinds() {

@@ -79,7 +79,8 @@ func Kind() upstreams.Kind {
 			_, err := accessOf(sectionOf(u))
 			return err
 		},
-		Probe: probe,
+		Probe:   probe,
+		Metrics: metrics(),
 	}
 }
 
