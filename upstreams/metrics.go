@@ -40,7 +40,7 @@ func metrics() []Metric {
 		{desc("relay_upstream_resources", "Resources mirrored from the upstream, by kind.", "kind"), gauge, func(st *Status, emit func(float64, ...string)) {
 			emitKinds(st.Resources, emit)
 		}},
-		{desc("relay_upstream_last_update_timestamp_seconds", "When the upstream last said anything, in seconds since the epoch. After a restart, when it was last in contact before."), gauge, func(st *Status, emit func(float64, ...string)) {
+		{desc("relay_upstream_last_update_timestamp_seconds", "When the upstream last told anything, in seconds since the epoch. After a restart, when it was last in contact before."), gauge, func(st *Status, emit func(float64, ...string)) {
 			if !st.LastUpdate.IsZero() {
 				emit(float64(st.LastUpdate.UnixMilli()) / 1000)
 			}

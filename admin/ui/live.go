@@ -149,7 +149,7 @@ func (p *Pages) Run(ctx context.Context) error {
 
 func (p *Pages) sample() {
 	served := 0
-	for _, n := range p.data.Configs.Counts() {
+	for _, n := range p.data.Resources.Counts() {
 		served += n
 	}
 	p.series.add(sample{at: time.Now(), changes: p.data.Changes(), served: served})
